@@ -1,0 +1,141 @@
+"""What a model is: one frozen record, with presets for the families we know."""
+
+import dataclasses
+from typing import Optional
+
+
+@dataclasses.dataclass(frozen=True)
+class RopeScaling:
+  """Llama 3's stretching of the low rotary frequencies."""
+  factor: float
+  low_freq_factor: float
+  high_freq_factor: float
+  original_length: int
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+  """A decoder-only transformer.
+
+  Attributes:
+    vocab_size: V.
+    width: D, of the residual stream.
+    layers: number of blocks.
+    heads: query heads, H.
+    kv_heads: key and value heads; divides `heads`.
+    head_dim: width of one head; `heads * head_dim` need not be `width`.
+    mlp_width: hidden width of the gated MLP.
+    activation: 'silu' or 'gelu_tanh', of the MLP's gate.
+    rope_theta: base of the rotary frequencies.
+    rope_scaling: Llama 3's frequency scaling, or None.
+    norm_eps: epsilon of RMSNorm.
+    norm_plus_one: RMSNorm multiplies by 1 + w (Gemma).
+    qkv_bias: biases on query, key and value (Qwen2, Qwen2.5).
+    qk_norm: RMSNorm on each query and key head before RoPE (Qwen3).
+    post_norms: RMSNorm on what attention and MLP add as well (Gemma 2).
+    tie_embeddings: the unembedding is the embedding.
+    scale_embeddings: multiply embeddings by sqrt(width) (Gemma).
+    query_scale: factor of query-key products; None is head_dim ** -0.5.
+    attention_softcap: cap * tanh(scores / cap), or None (Gemma 2).
+    logit_softcap: the same on the logits (Gemma 2).
+    window: sliding-window length of every second layer, the first included,
+      or None for full attention everywhere (Gemma 2).
+    dtype: compute type of activations and matmuls; parameters are float32.
+  """
+  vocab_size: int
+  width: int
+  layers: int
+  heads: int
+  kv_heads: int
+  head_dim: int
+  mlp_width: int
+  activation: str = 'silu'
+  rope_theta: float = 10_000.0
+  rope_scaling: Optional[RopeScaling] = None
+  norm_eps: float = 1e-6
+  norm_plus_one: bool = False
+  qkv_bias: bool = False
+  qk_norm: bool = False
+  post_norms: bool = False
+  tie_embeddings: bool = True
+  scale_embeddings: bool = False
+  query_scale: Optional[float] = None
+  attention_softcap: Optional[float] = None
+  logit_softcap: Optional[float] = None
+  window: Optional[int] = None
+  dtype: str = 'float32'
+
+  def __post_init__(self):
+    if self.heads % self.kv_heads:
+      raise ValueError(
+          f'kv_heads={self.kv_heads} does not divide heads={self.heads}: '
+          'each key/value head serves the same number of query heads.')
+    if self.head_dim % 2:
+      raise ValueError(
+          f'head_dim={self.head_dim} is odd: RoPE rotates pairs, use an even '
+          'one.')
+    if self.activation not in ('silu', 'gelu_tanh'):
+      raise ValueError(
+          f"activation={self.activation!r} is not known: use 'silu' or "
+          "'gelu_tanh'.")
+
+  @property
+  def scale(self) -> float:
+    """Factor of query-key products."""
+    return self.head_dim ** -0.5 if self.query_scale is None else (
+        self.query_scale)
+
+  def layer_windows(self) -> tuple[int, ...]:
+    """Per layer, how many positions back (itself included) it may attend."""
+    full = 1 << 30
+    return tuple(
+        self.window if self.window and i % 2 == 0 else full
+        for i in range(self.layers))
+
+  def parameter_count(self) -> int:
+    """Number of parameters, tied unembedding counted once."""
+    d, h = self.width, self.head_dim
+    qkv = (self.heads + 2 * self.kv_heads) * h
+    layer = d * qkv + self.heads * h * d + 3 * d * self.mlp_width + 2 * d
+    layer += qkv * self.qkv_bias + 2 * h * self.qk_norm
+    layer += 2 * d * self.post_norms
+    embeddings = self.vocab_size * d * (1 if self.tie_embeddings else 2)
+    return self.layers * layer + embeddings + d
+
+
+_QWEN25 = dict(rope_theta=1e6, norm_eps=1e-6, qkv_bias=True)
+_QWEN3 = dict(rope_theta=1e6, norm_eps=1e-6, qk_norm=True, head_dim=128)
+_GEMMA2 = dict(
+    vocab_size=256_000, activation='gelu_tanh', norm_plus_one=True,
+    post_norms=True, scale_embeddings=True, attention_softcap=50.0,
+    logit_softcap=30.0, window=4096, query_scale=256 ** -0.5, head_dim=256)
+
+PRESETS = {
+    'tiny': ModelConfig(
+        vocab_size=24, width=128, layers=3, heads=4, kv_heads=2, head_dim=32,
+        mlp_width=256, rope_theta=1000.0, qk_norm=True),
+    'qwen2.5-1.5b': ModelConfig(
+        vocab_size=151_936, width=1536, layers=28, heads=12, kv_heads=2,
+        head_dim=128, mlp_width=8960, **_QWEN25),
+    'qwen2.5-3b': ModelConfig(
+        vocab_size=151_936, width=2048, layers=36, heads=16, kv_heads=2,
+        head_dim=128, mlp_width=11_008, **_QWEN25),
+    'qwen3-1.7b': ModelConfig(
+        vocab_size=151_936, width=2048, layers=28, heads=16, kv_heads=8,
+        mlp_width=6144, **_QWEN3),
+    'qwen3-4b': ModelConfig(
+        vocab_size=151_936, width=2560, layers=36, heads=32, kv_heads=8,
+        mlp_width=9728, **_QWEN3),
+    'qwen3-8b': ModelConfig(
+        vocab_size=151_936, width=4096, layers=36, heads=32, kv_heads=8,
+        mlp_width=12_288, tie_embeddings=False, **_QWEN3),
+    'llama3.1-8b': ModelConfig(
+        vocab_size=128_256, width=4096, layers=32, heads=32, kv_heads=8,
+        head_dim=128, mlp_width=14_336, rope_theta=500_000.0, norm_eps=1e-5,
+        rope_scaling=RopeScaling(8.0, 1.0, 4.0, 8192), tie_embeddings=False),
+    'gemma2-2b': ModelConfig(
+        width=2304, layers=26, heads=8, kv_heads=4, mlp_width=9216, **_GEMMA2),
+    'gemma2-9b': ModelConfig(
+        width=3584, layers=42, heads=16, kv_heads=8, mlp_width=14_336,
+        **_GEMMA2),
+}

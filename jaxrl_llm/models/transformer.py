@@ -1,0 +1,228 @@
+"""One decoder for Qwen2/2.5, Qwen3, Llama 3 and Gemma 2, as plain functions.
+
+Parameters are a dictionary of arrays; those of the layers are stacked on a
+leading axis and scanned over. Projections are flat, [D, H * h], which saves a
+relayout of the weights on TPU. Every caller (training, prefill, decode) runs
+the same `block`; they differ in the `attend` they pass to it.
+
+Left out, because no supported family needs it: dropout, learned positions,
+LayerNorm, mixture of experts.
+"""
+
+import functools
+from typing import Any, Callable
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_llm.models import attention
+from jaxrl_llm.models.config import ModelConfig
+
+Params = dict[str, Any]
+
+_ACTIVATIONS = {
+    'silu': jax.nn.silu,
+    'gelu_tanh': functools.partial(jax.nn.gelu, approximate=True),
+}
+
+
+def init(key: jax.Array, cfg: ModelConfig) -> Params:
+  """Random float32 parameters.
+
+  Matrices are normal with standard deviation fan_in ** -0.5, those that write
+  to the residual stream divided by sqrt(2 * layers); embeddings 0.02.
+
+  Args:
+    key: PRNG key.
+    cfg: the model.
+
+  Returns:
+    The parameter tree.
+  """
+  n, d, f = cfg.layers, cfg.width, cfg.mlp_width
+  q, kv = cfg.heads * cfg.head_dim, cfg.kv_heads * cfg.head_dim
+  keys = iter(jax.random.split(key, 9))
+  residual = (2 * n) ** -0.5
+
+  def matrix(*shape, scale=1.0):
+    std = scale * shape[-2] ** -0.5
+    return std * jax.random.normal(next(keys), shape, jnp.float32)
+
+  def norm(*shape):
+    fill = jnp.zeros if cfg.norm_plus_one else jnp.ones
+    return fill(shape, jnp.float32)
+
+  layers = dict(
+      attn_norm=norm(n, d), mlp_norm=norm(n, d),
+      q=matrix(n, d, q), k=matrix(n, d, kv), v=matrix(n, d, kv),
+      o=matrix(n, q, d, scale=residual),
+      gate=matrix(n, d, f), up=matrix(n, d, f),
+      down=matrix(n, f, d, scale=residual))
+  if cfg.qkv_bias:
+    layers.update(
+        q_bias=jnp.zeros((n, q)), k_bias=jnp.zeros((n, kv)),
+        v_bias=jnp.zeros((n, kv)))
+  if cfg.qk_norm:
+    layers.update(q_norm=norm(n, cfg.head_dim), k_norm=norm(n, cfg.head_dim))
+  if cfg.post_norms:
+    layers.update(attn_post_norm=norm(n, d), mlp_post_norm=norm(n, d))
+  shape = (cfg.vocab_size, d)
+  params = dict(
+      embed=0.02 * jax.random.normal(next(keys), shape, jnp.float32),
+      layers=layers, norm=norm(d))
+  if not cfg.tie_embeddings:
+    params['unembed'] = 0.02 * jax.random.normal(
+        next(keys), shape, jnp.float32)
+  return params
+
+
+def rms_norm(x: jax.Array, weight: jax.Array, cfg: ModelConfig) -> jax.Array:
+  """RMSNorm over the last axis, computed in float32, in x's type."""
+  y = x.astype(jnp.float32)
+  y = y * jax.lax.rsqrt(jnp.mean(y * y, -1, keepdims=True) + cfg.norm_eps)
+  w = weight.astype(jnp.float32)
+  return (y * (1.0 + w if cfg.norm_plus_one else w)).astype(x.dtype)
+
+
+def rope_table(
+    positions: jax.Array, cfg: ModelConfig) -> tuple[jax.Array, jax.Array]:
+  """Cosines and sines of the rotary angles.
+
+  Args:
+    positions: [...] int, position of each token in its sequence.
+    cfg: the model.
+
+  Returns:
+    Two float32 arrays [..., head_dim / 2].
+  """
+  half = cfg.head_dim // 2
+  freq = cfg.rope_theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
+  if cfg.rope_scaling is not None:
+    s = cfg.rope_scaling
+    turns = s.original_length * freq / (2 * jnp.pi)
+    smooth = (turns - s.low_freq_factor) / (
+        s.high_freq_factor - s.low_freq_factor)
+    smooth = jnp.clip(smooth, 0.0, 1.0)
+    freq = freq * (smooth + (1.0 - smooth) / s.factor)
+  angle = positions[..., None].astype(jnp.float32) * freq
+  return jnp.cos(angle), jnp.sin(angle)
+
+
+def _rotate(x, rope):
+  """Rotates the two halves of each head of x [..., heads, h]."""
+  cos, sin = (t[..., None, :] for t in rope)
+  a, b = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+  return jnp.concatenate([a * cos - b * sin, b * cos + a * sin],
+                         -1).astype(x.dtype)
+
+
+def block(
+    x: jax.Array,
+    layer: Params,
+    rope: tuple[jax.Array, jax.Array],
+    attend: Callable[..., tuple[jax.Array, Any]],
+    cfg: ModelConfig,
+) -> tuple[jax.Array, Any]:
+  """One layer.
+
+  Args:
+    x: [..., D] residual stream, in the compute type.
+    layer: this layer's parameters, without the leading layer axis.
+    rope: tables for x's positions, [..., head_dim / 2].
+    attend: (q [..., H, h], k [..., KV, h], v [..., KV, h]) to
+      ([..., H, h], anything), with rotated q and k.
+    cfg: the model.
+
+  Returns:
+    The new residual stream and whatever `attend` gave back beside its output.
+  """
+  def dense(y, name):
+    y = y @ layer[name].astype(x.dtype)
+    bias = layer.get(name + '_bias')
+    return y if bias is None else y + bias.astype(x.dtype)
+
+  def heads(y, norm):
+    y = y.reshape(*y.shape[:-1], -1, cfg.head_dim)
+    return y if norm is None else rms_norm(y, norm, cfg)
+
+  def added(y, post):
+    return rms_norm(y, layer[post], cfg) if cfg.post_norms else y
+
+  y = rms_norm(x, layer['attn_norm'], cfg)
+  q = _rotate(heads(dense(y, 'q'), layer.get('q_norm')), rope)
+  k = _rotate(heads(dense(y, 'k'), layer.get('k_norm')), rope)
+  out, extra = attend(q, k, heads(dense(y, 'v'), None))
+  out = dense(out.reshape(*x.shape[:-1], -1), 'o')
+  x = x + added(out, 'attn_post_norm')
+  y = rms_norm(x, layer['mlp_norm'], cfg)
+  y = _ACTIVATIONS[cfg.activation](dense(y, 'gate')) * dense(y, 'up')
+  return x + added(dense(y, 'down'), 'mlp_post_norm'), extra
+
+
+def embed(params: Params, tokens: jax.Array, cfg: ModelConfig) -> jax.Array:
+  """Embeddings [..., D] of tokens [...], in the compute type."""
+  x = params['embed'].astype(cfg.dtype)[tokens]
+  if cfg.scale_embeddings:
+    x = x * jnp.asarray(cfg.width ** 0.5, x.dtype)
+  return x
+
+
+def unembedding(params: Params) -> jax.Array:
+  """The matrix [V, D] that turns hidden states into logits."""
+  return params.get('unembed', params['embed'])
+
+
+def logits(
+    params: Params, hidden: jax.Array, cfg: ModelConfig) -> jax.Array:
+  """Float32 logits [..., V] of final hidden states [..., D]."""
+  w = unembedding(params).astype(hidden.dtype)
+  x = jnp.einsum('...d,vd->...v', hidden, w,
+                 preferred_element_type=jnp.float32)
+  return attention.softcap(x, cfg.logit_softcap)
+
+
+def forward(
+    params: Params,
+    tokens: jax.Array,
+    *,
+    cfg: ModelConfig,
+    implementation: str = 'xla',
+    remat: bool = False,
+    unroll: int = 1,
+    keep_kv: bool = False,
+) -> tuple[jax.Array, Any]:
+  """Hidden states of whole rows.
+
+  Args:
+    params: the parameter tree.
+    tokens: [B, S] int32, each row from position 0, right-padded.
+    cfg: the model.
+    implementation: of the attention; see `attention.causal_attention`.
+    remat: recompute each layer in the backward pass.
+    unroll: layers to unroll per step of the scan.
+    keep_kv: return the rotated keys and the values too (prefill).
+
+  Returns:
+    Final hidden states [B, S, D] after the last norm, in the compute type,
+    and either None or (keys, values), each [layers, B, S, KV, h].
+  """
+  rope = rope_table(jnp.arange(tokens.shape[1])[None], cfg)
+
+  def step(x, layer_and_window):
+    layer, window = layer_and_window
+
+    def attend(q, k, v):
+      out = attention.causal_attention(
+          q, k, v, scale=cfg.scale, window=window if cfg.window else None,
+          cap=cfg.attention_softcap, implementation=implementation)
+      return out, (k, v) if keep_kv else None
+
+    return block(x, layer, rope, attend, cfg)
+
+  if remat:
+    step = jax.checkpoint(step)
+  windows = jnp.asarray(cfg.layer_windows(), jnp.int32)
+  x, kv = jax.lax.scan(
+      step, embed(params, tokens, cfg), (params['layers'], windows),
+      unroll=unroll)
+  return rms_norm(x, params['norm'], cfg), kv

@@ -1,0 +1,110 @@
+"""The containers that move through the loop, in the order they are made.
+
+Axis letters, used everywhere: P prompts, L prompt tokens, R requests, T
+response tokens, K top-k entries, B rows of a learner batch, S = L + T tokens
+of a row, N samples of a group, D width, V vocabulary, H heads.
+
+Every probability says whose it is. `behaviour` is the distribution a token was
+really drawn from (temperature and truncation included); `old` is the policy at
+the step the rollout was made, as the trainer computes it; `anchor` is the
+frozen model of a KL penalty.
+"""
+
+from typing import Optional
+
+from flax import struct
+import jax
+
+Array = jax.Array
+
+
+@struct.dataclass
+class Prompts:
+  """Distinct prompts of one step.
+
+  Attributes:
+    tokens: [P, L] int32, right-padded.
+    length: [P] int32, real tokens of each row, at least 1 (0 marks a row that
+      only fills the array; no request may name it).
+    problem_id: [P] int32, stable id of the problem within its task.
+  """
+  tokens: Array
+  length: Array
+  problem_id: Array
+
+
+@struct.dataclass
+class Requests:
+  """What the sampler is asked for; only the first `count` rows are served.
+
+  Attributes:
+    prompt: [R] int32, row of `Prompts`.
+    sample: [R] int32, number of the sample within its group. With the problem
+      id and the step's key it fixes the sample's noise.
+    budget: [R] int32, response tokens allowed, 1 to T.
+  """
+  prompt: Array
+  sample: Array
+  budget: Array
+
+
+@struct.dataclass
+class Rollouts:
+  """Responses, in the order of their requests.
+
+  Attributes:
+    tokens: [R, T] int32, the response; its stop token, if it has one, is the
+      last real token. 0 after `length`.
+    length: [R] int32, tokens of the response, stop token included; 0 for a
+      request that was not served.
+    logprobs: [R, T] float32, behaviour log-prob of each token; 0 past `length`.
+    entropy: [R, T] float32, nats, of the tempered policy before truncation
+      (top-k, top-p, min-p), at the position that drew the token.
+    truncated: [R] bool, the budget ended it, not a stop token.
+    problem_id: [R] int32.
+    sample: [R] int32.
+    policy_step: [R] int32, optimiser step of the policy that wrote it.
+    top_ids: [R, T, K] int32 or None, likeliest tokens of the behaviour
+      distribution, descending.
+    top_logprobs: [R, T, K] float32 or None, their behaviour log-probs; -inf
+      where truncation left fewer than K.
+  """
+  tokens: Array
+  length: Array
+  logprobs: Array
+  entropy: Array
+  truncated: Array
+  problem_id: Array
+  sample: Array
+  policy_step: Array
+  top_ids: Optional[Array] = None
+  top_logprobs: Optional[Array] = None
+
+
+@struct.dataclass
+class LearnerBatch:
+  """Rows to train on: prompt and response side by side, no gap between them.
+
+  Token t of row b's response stands at column `prompt_length[b] + t` of
+  `tokens`, and is predicted by the column before.
+
+  Attributes:
+    tokens: [B, S] int32, prompt then response, right-padded.
+    prompt_length: [B] int32.
+    response_length: [B] int32; 0 for a row that only fills the batch.
+    mask: [B, T] bool, response tokens that count in the loss.
+    behaviour_logprobs: [B, T] float32, as the sampler recorded them.
+    advantages: [B] float32.
+    old_logprobs: [B, T] float32 or None, from `learner.score`. None: the
+      update's own first pass stands in (exact when the first update of a
+      rollout is its only one).
+    anchor_logprobs: [B, T] float32 or None.
+  """
+  tokens: Array
+  prompt_length: Array
+  response_length: Array
+  mask: Array
+  behaviour_logprobs: Array
+  advantages: Array
+  old_logprobs: Optional[Array] = None
+  anchor_logprobs: Optional[Array] = None
