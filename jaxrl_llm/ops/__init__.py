@@ -1,0 +1,21 @@
+"""The methods' maths as plain functions of arrays.
+
+Nothing here knows a model, a config or a file, so each module can be imported
+in a notebook and used alone:
+
+  from jaxrl_llm.ops import advantages, policy_losses
+
+Axis letters: B rows, T response tokens, N samples of a group, D width,
+V vocabulary.
+"""
+
+from jaxrl_llm.ops import advantages
+from jaxrl_llm.ops import importance
+from jaxrl_llm.ops import kl
+from jaxrl_llm.ops import overlong
+from jaxrl_llm.ops import policy_losses
+from jaxrl_llm.ops import token_stats
+
+__all__ = (
+    'advantages', 'importance', 'kl', 'overlong', 'policy_losses',
+    'token_stats')

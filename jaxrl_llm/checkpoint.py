@@ -1,0 +1,408 @@
+"""Checkpoints: all that a run needs to go on, written whole or not at all.
+
+A directory per step holds `state` (arrays), `tree` (their shapes), `host` and
+`config` (JSON), `metrics` (the score, if there is one) and `files.json`, size
+and checksum of every file. Orbax writes into a temporary directory beside it
+and renames that at the end, so a killed run leaves whole steps and leftovers,
+never half a step; the checksums tell what was torn later.
+
+A step that is not whole is passed over with a warning, and set aside as
+`torn-<step>` by the run that continues. A full disk costs the checkpoint, not
+the run.
+"""
+
+import errno
+import json
+import logging as std_logging
+import math
+import os
+import pathlib
+import shutil
+from typing import Any, Callable, Iterator, Mapping, NamedTuple
+import zlib
+
+from absl import logging
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+_FILES = 'files.json'
+_TEMPORARY = '.orbax-checkpoint-tmp'
+_Path = str | os.PathLike[str]
+_Config = dict[str, Any]
+
+
+class Restored(NamedTuple):
+  """What a checkpoint gave back.
+
+  Attributes:
+    step: its step.
+    state: the arrays, in the structure and layout that was asked for.
+    host: the JSON-able dictionary saved beside them.
+    config: the config of the run that wrote it.
+  """
+  step: int
+  state: Any
+  host: dict[str, Any]
+  config: _Config
+
+
+def steps(directory: _Path) -> list[int]:
+  """Steps that have a directory, ascending; not all need be whole."""
+  root = pathlib.Path(directory)
+  names = [p.name for p in root.iterdir()] if root.is_dir() else []
+  return sorted(int(name) for name in names if name.isdecimal())
+
+
+def score(directory: _Path, step: int) -> float | None:
+  """The score saved with a step, or None."""
+  path = pathlib.Path(directory, str(step), 'metrics', 'metrics')
+  return json.loads(path.read_text())['score'] if path.exists() else None
+
+
+def fault(path: pathlib.Path, thorough: bool = True) -> str | None:
+  """Says what is wrong with a step's directory; None if it is whole.
+
+  Args:
+    path: the directory.
+    thorough: compare the checksum of every file; else that of small ones, and
+      only the size of the others.
+  """
+  try:
+    for name, (size, checksum) in json.loads(
+        (path / _FILES).read_text()).items():
+      found = (path / name).stat().st_size
+      if found != size:
+        return f'{name} has {found} bytes instead of {size}'
+      if (thorough or size < 1 << 16) and _checksum(path / name) != checksum:
+        return f'{name} was altered after it was written'
+  except FileNotFoundError as error:
+    return f'{pathlib.Path(error.filename).relative_to(path)} is missing'
+  except (ValueError, TypeError, AttributeError):
+    return f'{_FILES} is unreadable'
+  return None
+
+
+def read_config(directory: _Path, *, best: bool = False) -> _Config:
+  """The config of the checkpoint that `restore` would choose.
+
+  Raises:
+    ValueError: there is no whole checkpoint.
+  """
+  path = next(_whole(pathlib.Path(directory), best), None)
+  if path is None:
+    raise ValueError(f'There is no whole checkpoint in {directory}.')
+  return _item(path, 'config')
+
+
+def restore(
+    directory: _Path,
+    like: Any,
+    *,
+    differs: Callable[[_Config], list[str]] | None = None,
+    best: bool = False,
+    partial: bool = False,
+) -> Restored | None:
+  """Reads the newest (or best) whole checkpoint, and changes nothing.
+
+  Args:
+    directory: holds the steps.
+    like: the tree to fill. jax.Array, or jax.ShapeDtypeStruct with a sharding,
+      gives a jax.Array in that layout, which need not be the one it was saved
+      in; NumPy arrays and Python numbers give their like; typed PRNG keys too.
+    differs: from the checkpoint's config to phrases that say where it differs
+      from the one at hand; None accepts any.
+    best: prefer the best score to the newest step.
+    partial: `like` may leave out part of what was saved.
+
+  Returns:
+    Restored, or None if there is no whole checkpoint.
+
+  Raises:
+    ValueError: the checkpoint is of another config, or its arrays are not
+      those of `like`.
+  """
+  for path in _whole(pathlib.Path(directory).absolute(), best):
+    config = _item(path, 'config')
+    lines = differs(config) if differs else []
+    if lines:
+      raise ValueError(
+          f'Checkpoint {path} is of another config: {"; ".join(lines)}. '
+          'Set it back, or choose another workdir.')
+    return Restored(
+        int(path.name), _read(path, like, partial), _item(path, 'host'),
+        config)
+  return None
+
+
+class Checkpointer:
+  """Writes a run's checkpoints; keeps the newest ones and the best."""
+
+  def __init__(
+      self, directory: _Path, config: _Config, *, keep: int = 2):
+    """Opens a directory, made if needed, and clears what a killed run left.
+
+    Args:
+      directory: holds the steps.
+      config: the run's config, JSON-able, to be written into each step.
+      keep: number of newest checkpoints to keep, at least 1; the one with the
+        best score is kept besides.
+    """
+    if keep < 1:
+      raise ValueError(f'checkpoint.keep={keep}: keep at least 1.')
+    self._root = pathlib.Path(directory).absolute()
+    self._config = json.loads(json.dumps(config))
+    self._saving: int | None = None
+    self._root.mkdir(parents=True, exist_ok=True)
+    self._clear()
+    for step in steps(self._root):
+      reason = fault(self._root / str(step), thorough=False)
+      if reason:
+        _warn_torn(self._root / str(step), reason)
+        self._set_aside(step)
+    rules = ocp.checkpoint_managers
+    self._manager = ocp.CheckpointManager(
+        self._root,
+        options=ocp.CheckpointManagerOptions(
+            preservation_policy=rules.AnyPreservationPolicy([
+                rules.LatestN(keep),
+                rules.BestN(get_metric_fn=lambda metrics: metrics['score'],
+                            n=1, keep_checkpoints_without_metrics=False)]),
+            best_fn=lambda metrics: metrics['score'],
+            async_options=ocp.AsyncOptions(
+                post_finalization_callback=self._sign,
+                # Writers would wait for minutes for a directory that a full
+                # disk refused to their helper thread.
+                create_directories_asynchronously=False)))
+    # What it has to say, `_give_up` says in one line.
+    std_logging.getLogger('absl').addFilter(_not_orbax)
+
+  def restore(self, like: Any, **options: Any) -> Restored | None:
+    """Reads the newest whole checkpoint, to go on from it.
+
+    Newer steps, which are not whole, are set aside, so that the run can write
+    them again.
+
+    Args:
+      like: the tree to fill; see the function `restore`.
+      **options: those of the function `restore`.
+
+    Returns:
+      Restored, or None if there is none.
+    """
+    self.wait()
+    found = restore(self._root, like, **options)
+    for step in steps(self._root):
+      if found is None or step > found.step:
+        self._set_aside(step)
+    self._manager.reload()
+    return found
+
+  def save(
+      self, step: int, state: Any, host: Mapping[str, Any], *,
+      score: float | None = None) -> None:  # pylint: disable=redefined-outer-name
+    """Starts to write a checkpoint; returns once the arrays are copied.
+
+    The arrays may be donated and the dictionary changed as soon as this
+    returns. If the disk is full or failing, here or in the background, a
+    warning says so, this step is given up, and older ones stay whole.
+
+    Args:
+      step: its number; a step that is there already is left as it is.
+      state: tree of jax.Array, NumPy arrays and Python numbers.
+      host: JSON-able dictionary.
+      score: what the best checkpoint has most of; None or NaN does not
+        compete.
+
+    Raises:
+      TypeError: `host` is not JSON-able.
+    """
+    host = json.loads(json.dumps(host))  # written later: take it as it is now
+    arrays, tree = _encode(state)
+    self.wait()
+    self._clear()  # again: writers may outlive the failure of their save
+    if step in self._manager.all_steps():
+      return
+    compete = score is not None and math.isfinite(score)
+    self._saving = step
+    args = ocp.args
+    try:
+      with jax.transfer_guard('allow'):
+        self._manager.save(
+            step, force=True,
+            args=args.Composite(
+                state=args.PyTreeSave(arrays), tree=args.JsonSave(tree),
+                host=args.JsonSave(host), config=args.JsonSave(self._config)),
+            metrics={'score': float(score)} if compete else None)
+    except OSError as error:
+      self._give_up(error)
+
+  def wait(self) -> None:
+    """Waits until the last save is on disk, or warns that it is not."""
+    try:
+      self._manager.wait_until_finished()
+    except Exception as error:  # pylint: disable=broad-exception-caught
+      # Only storage is at work in the background, and each kind of storage
+      # raises errors of its own.
+      self._give_up(error)
+
+  def close(self) -> None:
+    """Waits, and releases the threads."""
+    self.wait()
+    self._manager.close()
+
+  def _sign(self) -> None:
+    """Writes `files.json`, just before the step gets its name."""
+    temporary = self._root.glob(f'{self._saving}{_TEMPORARY}*')
+    path = next(temporary, self._root / str(self._saving))
+    files = [p for p in sorted(path.glob('*/**/*')) if p.is_file()]
+    (path / _FILES).write_text(json.dumps({
+        str(p.relative_to(path)): (p.stat().st_size, _checksum(p))
+        for p in files}))
+
+  def _give_up(self, error: Exception) -> None:
+    """Reports a failed save."""
+    self._clear()
+    self._manager.reload()
+    older = self._manager.latest_step()
+    logging.warning(
+        'The checkpoint of step %s could not be written (%s). The run goes on; '
+        'its newest checkpoint is %s.', self._saving, _reason(error),
+        'none' if older is None else f'of step {older}')
+
+  def _clear(self) -> None:
+    """Removes what unfinished saves left; none may be under way."""
+    for path in self._root.glob(f'*{_TEMPORARY}*'):
+      shutil.rmtree(path, ignore_errors=True)
+
+  def _set_aside(self, step: int) -> None:
+    target = self._root / f'torn-{step}'
+    shutil.rmtree(target, ignore_errors=True)
+    (self._root / str(step)).rename(target)
+
+
+def _whole(root: pathlib.Path, best: bool) -> Iterator[pathlib.Path]:
+  """Directories of whole steps, the one to restore first; warns of others."""
+  def worth(step):
+    path = root / str(step)
+    value = score(root, step) if best and not fault(path, False) else None
+    return -math.inf if value is None else value, step
+
+  for step in sorted(steps(root), key=worth, reverse=True):
+    reason = fault(root / str(step))
+    if reason:
+      _warn_torn(root / str(step), reason)
+    else:
+      yield root / str(step)
+
+
+def _warn_torn(path: pathlib.Path, reason: str) -> None:
+  logging.warning(
+      'Checkpoint %s is not whole (%s): falling back to the one before.',
+      path, reason)
+
+
+def _reason(error: Exception) -> str:
+  """An error of the operating system or of TensorStore, in a few words."""
+  text = ' '.join(str(error).split())
+  full = getattr(error, 'errno', None) == errno.ENOSPC or (
+      text.startswith('RESOURCE_EXHAUSTED'))
+  return 'the disk is full' if full else text[:200]
+
+
+def _not_orbax(record: std_logging.LogRecord) -> bool:
+  return 'orbax' not in record.pathname
+
+
+def _item(path: pathlib.Path, name: str) -> dict[str, Any]:
+  """One of a step's JSON items."""
+  return json.loads((path / name / 'metadata').read_text())
+
+
+def _checksum(path: pathlib.Path) -> int:
+  """CRC-32 of a file, read in pieces."""
+  value = 0
+  with path.open('rb') as file:
+    while piece := file.read(1 << 24):
+      value = zlib.crc32(piece, value)
+  return value
+
+
+def _is_key(leaf: Any) -> bool:
+  """Whether a leaf is an array of typed PRNG keys."""
+  return hasattr(leaf, 'dtype') and jax.dtypes.issubdtype(
+      leaf.dtype, jax.dtypes.prng_key)
+
+
+def _key_impl(leaf: Any) -> Any:
+  """The generator of an array of keys, of which only the type may exist."""
+  found = []
+  jax.eval_shape(lambda keys: found.append(jax.random.key_impl(keys)), leaf)
+  return found[0]
+
+
+def _named(tree: Any) -> dict[str, Any]:
+  """Leaves by dotted path, in the tree's order."""
+  return {
+      jax.tree_util.keystr(keys, simple=True, separator='.'): leaf
+      for keys, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def _shape_and_type(leaf: Any) -> list[Any]:
+  leaf = leaf if hasattr(leaf, 'dtype') else np.asarray(leaf)
+  return [list(leaf.shape), str(leaf.dtype)]
+
+
+def _encode(state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+  """A tree as {name: array to write} and {name: [shape, type]}.
+
+  Keys are written as their data. NumPy arrays are copied, since they are
+  written later. Arrays without elements exist only in the second.
+  """
+  arrays = {}
+  for name, leaf in _named(state).items():
+    leaf = jax.random.key_data(leaf) if _is_key(leaf) else leaf
+    if np.size(leaf):
+      arrays[name] = leaf if isinstance(leaf, jax.Array) else np.array(leaf)
+  return arrays, {k: _shape_and_type(v) for k, v in _named(state).items()}
+
+
+def _read(path: pathlib.Path, like: Any, partial: bool) -> Any:
+  """Fills `like` from a step's directory."""
+  wanted, saved = _named(like), _item(path, 'tree')
+  ours = {name: _shape_and_type(leaf) for name, leaf in wanted.items()}
+  names = sorted(ours if partial else ours.keys() | saved.keys())
+  lines = [
+      f'{name} was {saved.get(name, "absent")}, is {ours.get(name, "absent")}'
+      for name in names if saved.get(name) != ours.get(name)]
+  if lines:
+    raise ValueError(f'Checkpoint {path} holds other arrays: '
+                     f'{"; ".join(lines)}.')
+  kinds = {name: _restore_args(leaf) for name, leaf in wanted.items()
+           if math.prod(leaf.shape if hasattr(leaf, 'shape') else ())}
+  with jax.transfer_guard('allow'):
+    arrays = ocp.PyTreeCheckpointer().restore(
+        path / 'state', args=ocp.args.PyTreeRestore(
+            item=dict.fromkeys(kinds, 0), restore_args=kinds,
+            partial_restore=True))
+    return jax.tree.structure(like).unflatten(
+        _decode(arrays.get(name), leaf) for name, leaf in wanted.items())
+
+
+def _restore_args(leaf: Any) -> ocp.RestoreArgs:
+  """How Orbax is to give back a leaf."""
+  if not isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct)) or _is_key(leaf):
+    return ocp.RestoreArgs(restore_type=np.ndarray)
+  return ocp.ArrayRestoreArgs(
+      sharding=leaf.sharding, global_shape=leaf.shape, dtype=leaf.dtype)
+
+
+def _decode(array: Any, leaf: Any) -> Any:
+  """Gives what Orbax read the kind of `leaf`."""
+  if array is None:
+    array = np.zeros(leaf.shape, leaf.dtype)
+  if _is_key(leaf):
+    array = jax.random.wrap_key_data(array, impl=_key_impl(leaf))
+  if isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct)):
+    return jax.device_put(array, leaf.sharding)
+  return array if isinstance(leaf, np.ndarray) else type(leaf)(array)

@@ -1,0 +1,238 @@
+"""From a config to the parts of a run: task, mesh, model, learner, sampler.
+
+`build` is the only place that reads most of the config; `train.py` and
+`evaluate.py` both start from what it returns.
+"""
+
+import functools
+from typing import Any, Callable, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from ml_collections import ConfigDict
+import numpy as np
+
+from jaxrl_llm import config as config_lib
+from jaxrl_llm import learner as learner_lib
+from jaxrl_llm import optimizer as optimizer_lib
+from jaxrl_llm import sharding
+from jaxrl_llm import tasks
+from jaxrl_llm.models import transformer
+from jaxrl_llm.models.config import ModelConfig
+from jaxrl_llm.ops import overlong
+from jaxrl_llm.ops.advantages import ADVANTAGES
+from jaxrl_llm.sampling import generate as generate_lib
+from jaxrl_llm.sampling import plan as plan_lib
+from jaxrl_llm.sampling.logits import SamplingParams
+from jaxrl_llm.types import LearnerBatch, Prompts, Requests, Rollouts
+
+
+class Parts(NamedTuple):
+  """What a run is made of.
+
+  Attributes:
+    config: the run's config.
+    task: problems and their verifier.
+    mesh: (data, fsdp, tensor).
+    model: the policy's architecture.
+    learner: `score` and `update` of the RL phase.
+    shapes: parameter tree of jax.ShapeDtypeStruct.
+    init: PRNG key to parameters, laid out for training.
+    to_sampling: parameters to their layout and type for sampling.
+    sample: serves requests; see `make_sample`.
+    sampling: keyword overrides to SamplingParams on the device.
+    credit: see `make_credit`.
+    step_key: step [] uint32 on the device to the key of its noise.
+  """
+  config: ConfigDict
+  task: tasks.Task
+  mesh: jax.sharding.Mesh
+  model: ModelConfig
+  learner: learner_lib.Learner
+  shapes: Any
+  init: Callable[[jax.Array], Any]
+  to_sampling: Callable[[Any], Any]
+  sample: Callable[..., tuple[Rollouts, dict[str, int]]]
+  sampling: Callable[..., SamplingParams]
+  credit: Callable[..., tuple[jax.Array, jax.Array]]
+  step_key: Callable[[jax.Array], jax.Array]
+
+  def put_rows(self, batch: LearnerBatch) -> LearnerBatch:
+    """A batch of NumPy arrays, its rows split over the data shards."""
+    return jax.device_put(batch, sharding.rows(self.mesh))
+
+  def put(self, tree: Any) -> Any:
+    """A tree of host values, whole on every device."""
+    return jax.device_put(tree, sharding.replicated(self.mesh))
+
+  def param_shardings(self) -> Any:
+    """Layout of the parameters in training."""
+    return sharding.shardings(self.shapes, sharding.TRAIN_RULES, self.mesh)
+
+  def abstract_learner(self) -> learner_lib.TrainState:
+    """Shapes, types and layout of the learner's state, to restore into."""
+    shapes = jax.eval_shape(self.learner.init, self.shapes)
+    layout = sharding.optimizer_shardings(
+        shapes, self.shapes, sharding.TRAIN_RULES, self.mesh)
+    return jax.tree.map(
+        lambda x, place: jax.ShapeDtypeStruct(
+            x.shape, x.dtype, sharding=place), shapes, layout)
+
+  def layout(self) -> str:
+    """Both layouts of the parameters, as printable tables."""
+    return 'Training:\n{}Sampling:\n{}'.format(
+        sharding.table(self.shapes, sharding.TRAIN_RULES, self.mesh),
+        sharding.table(self.shapes, sharding.SAMPLE_RULES, self.mesh,
+                       self.model.dtype))
+
+
+def make_sample(
+    config: ConfigDict, mesh: jax.sharding.Mesh, model: ModelConfig,
+    stop_ids: tuple[int, ...]) -> Callable[..., tuple[Rollouts, dict]]:
+  """The sampler at the sizes of one training step.
+
+  Returns:
+    sample(params, prompts, requests, key, sampling, policy_step): at most
+    `prompts_per_step` prompts and `prompts_per_step * samples_per_prompt`
+    requests, all NumPy but `params`, `key` and `sampling`; gives Rollouts of
+    NumPy arrays in the order of the requests, and counts: decode 'steps', and
+    'busy' and 'slots', each summed over the steps and shards. One program
+    serves every mix of requests.
+  """
+  shards = sharding.data_shards(mesh)
+  rows = config.prompts_per_step * config.samples_per_prompt
+  per_shard = -(-rows // shards)
+  # A contiguous run of requests may begin and end inside a group.
+  prompts_per_shard = min(
+      config.prompts_per_step, per_shard,
+      (per_shard - 2) // config.samples_per_prompt + 2)
+  if shards == 1:
+    prompts_per_shard = config.prompts_per_step
+  slots = min(config.sampling.slots, per_shard)
+  sampler = generate_lib.SamplerConfig(
+      slots=slots, max_response=config.max_response, stop_ids=stop_ids,
+      steps_per_refill=config.sampling.steps_per_refill,
+      chunk=config.sampling.chunk, unroll=config.sampling.unroll)
+  generate = jax.jit(functools.partial(
+      generate_lib.sharded_generate, mesh, cfg=model, sampler=sampler))
+  split, whole = sharding.rows(mesh), sharding.replicated(mesh)
+
+  def sample(params, prompts: Prompts, requests: Requests, key, sampling,
+             policy_step: int):
+    plan = plan_lib.plan(
+        prompts, requests, shards=shards, requests_per_shard=per_shard,
+        prompts_per_shard=prompts_per_shard)
+    rollouts, stats = generate(
+        params, *jax.device_put(
+            (plan.prompts, plan.requests, plan.count), split),
+        key, sampling, jax.device_put(np.int32(policy_step), whole))
+    rollouts, stats = jax.device_get((rollouts, stats))
+    counts = dict(
+        steps=int(stats.steps.max()), busy=int(stats.busy.sum()),
+        slots=int(stats.steps.sum()) * slots)
+    return plan_lib.undo(rollouts, plan), counts
+
+  sample.cache_size = generate._cache_size
+  return sample
+
+
+def make_credit(config: ConfigDict) -> Callable[..., Any]:
+  """From rewards to what the learner is told about each row.
+
+  Returns:
+    credit(rewards, valid, length, truncated), all [P, N] on the device, to
+    the advantages and whether the row's tokens are trained, both [P, N]. The
+    overlong penalty is part of the reward; samples that are not valid are
+    left out of their group.
+  """
+  advantage = ADVANTAGES[config.advantage]
+  mode, window = config.overlong.mode, config.overlong.window
+
+  @jax.jit
+  def credit(rewards, valid, length, truncated):
+    if mode == 'penalty':
+      rewards += overlong.soft_penalty(
+          length, budget=config.max_response, window=window)
+    trained = valid
+    if mode == 'mask':
+      trained = overlong.mask_truncated(
+          valid.reshape(-1, 1), truncated.reshape(-1)).reshape(valid.shape)
+    return advantage(rewards, where=valid), trained
+
+  return credit
+
+
+def learner_config(
+    config: ConfigDict, **changes: Any) -> learner_lib.LearnerConfig:
+  """The learner's static choices, with `changes` made to them."""
+  loss, learner = config.loss, config.learner
+  return learner_lib.LearnerConfig(**{**dict(
+      microbatch=learner.microbatch, max_prompt=config.max_prompt,
+      max_response=config.max_response, buckets=tuple(learner.buckets),
+      objective=loss.objective, aggregation=loss.aggregation,
+      importance=loss.importance, kl_estimator=loss.kl_estimator,
+      vocab_chunk=learner.vocab_chunk, remat=learner.remat,
+      attention=learner.attention, unroll=learner.unroll), **changes})
+
+
+def loss_params(config: ConfigDict) -> learner_lib.LossParams:
+  """The loss's numbers, as NumPy scalars."""
+  loss = config.loss
+  number = lambda x: None if x is None else np.float32(x)
+  return learner_lib.LossParams(
+      temperature=number(config.sampling.temperature),
+      clip_low=number(loss.clip_low), clip_high=number(loss.clip_high),
+      entropy_bonus=number(loss.entropy_bonus), kl_coef=number(loss.kl_coef),
+      importance_low=number(loss.importance_low),
+      importance_cap=number(loss.importance_cap),
+      budget=number(config.max_response), dual_clip=number(loss.dual_clip))
+
+
+def build(config: ConfigDict) -> Parts:
+  """Makes the parts of a run. Nothing is compiled yet.
+
+  Args:
+    config: checked by `config.validate`.
+
+  Returns:
+    The parts.
+
+  Raises:
+    ValueError: values that do not go together, in one sentence.
+  """
+  task = tasks.get(config.task.name, **config_lib.task_options(config))
+  model = config_lib.model_config(config)
+  if model.vocab_size < task.tokenizer.vocab_size:
+    raise ValueError(
+        f'model.vocab_size={model.vocab_size} is less than the '
+        f'{task.tokenizer.vocab_size} tokens of the tokeniser: raise it.')
+  mesh = sharding.make_mesh(**config.mesh)
+  shapes = jax.eval_shape(
+      lambda: transformer.init(jax.random.key(0), model))
+  layout = sharding.shardings(shapes, sharding.TRAIN_RULES, mesh)
+  updates = config.steps * config.learner.epochs * config.learner.updates
+  optimizer = optimizer_lib.make(
+      steps=max(updates, 1), **config.optimizer)
+  learner = learner_lib.make(
+      model, learner_config(config), optimizer, mesh=mesh,
+      param_shardings=layout)
+  whole = sharding.replicated(mesh)
+
+  def sampling(**changes):
+    values = {
+        name: config.sampling[name]
+        for name in ('temperature', 'top_k', 'top_p', 'min_p')}
+    return jax.device_put(SamplingParams(**{**values, **changes}), whole)
+
+  base_key = jax.device_put(jax.random.key(config.seed), whole)
+  fold_in = jax.jit(jax.random.fold_in)
+  return Parts(
+      config=config, task=task, mesh=mesh, model=model, learner=learner,
+      shapes=shapes,
+      init=jax.jit(
+          lambda key: transformer.init(key, model), out_shardings=layout),
+      to_sampling=sharding.to_sampling(shapes, mesh, jnp.dtype(model.dtype)),
+      sample=make_sample(config, mesh, model, task.tokenizer.stop_ids),
+      sampling=sampling,
+      credit=make_credit(config),
+      step_key=lambda step: fold_in(base_key, step))

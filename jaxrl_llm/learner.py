@@ -1,0 +1,451 @@
+"""The trainer's two device programs: `score` old tokens, `update` the policy.
+
+Both run over microbatches of rows. A microbatch costs what its longest row
+costs, not what the longest row imaginable does: rows are sorted by length, and
+each microbatch runs at the shortest of a few static lengths (`buckets`) that
+holds it. How many microbatches there are is data, so that a batch with filler
+rows costs no more than its real rows, and nothing ever recompiles.
+
+The weights of the tokens in the loss are worked out on the whole batch, before
+it is cut up: microbatches only add, so their number cannot change the result.
+
+Log-probs here are float32 and of the tempered policy,
+softmax(logits / temperature).
+"""
+
+import dataclasses
+import functools
+from typing import Any, Callable, NamedTuple, Optional
+
+from flax import struct
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxrl_llm.models import transformer
+from jaxrl_llm.models.config import ModelConfig
+from jaxrl_llm.ops import importance
+from jaxrl_llm.ops import kl
+from jaxrl_llm.ops import policy_losses
+from jaxrl_llm.ops import token_stats
+from jaxrl_llm.optimizer import Optimizer
+from jaxrl_llm.types import Array, LearnerBatch
+
+Metrics = dict[str, Array]
+
+
+@struct.dataclass
+class TrainState:
+  """What learning has come to.
+
+  Attributes:
+    step: [] int32, optimiser steps taken; skipped ones are not.
+    params: float32 parameter tree.
+    opt_state: of the optimiser.
+    skipped: [] int32, updates dropped for a loss or gradient not finite.
+    skipped_in_row: [] int32, of those, how many since the last one taken.
+  """
+  step: Array
+  params: Any
+  opt_state: Any
+  skipped: Array
+  skipped_in_row: Array
+
+
+@struct.dataclass
+class LossParams:
+  """Numbers of the loss: traced, so that changing one compiles nothing.
+
+  Attributes:
+    temperature: [] of the policy that is trained; the sampler's.
+    clip_low: [] ratios below 1 - clip_low are clipped.
+    clip_high: [] ratios above 1 + clip_high are clipped.
+    entropy_bonus: [] weight of the entropy, in nats.
+    kl_coef: [] weight of the KL to the anchor.
+    importance_low: [] IcePop's lower bound of the weight.
+    importance_cap: [] upper bound of an importance weight.
+    budget: [] tokens that aggregation 'constant' divides each row by.
+    dual_clip: [] bound of the loss at negative advantages; None is off.
+  """
+  temperature: Array
+  clip_low: Array
+  clip_high: Array
+  entropy_bonus: Array
+  kl_coef: Array
+  importance_low: Array
+  importance_cap: Array
+  budget: Array
+  dual_clip: Optional[Array] = None
+
+
+def likelihood(new, old, advantages, mask, **unused_clips):
+  """Supervised learning: -log p(token), weighted by the row's advantage."""
+  del old, mask
+  off = jnp.zeros(new.shape, bool)
+  return policy_losses.PolicyLoss(
+      loss=-new * advantages[:, None], ratio=jnp.ones_like(new),
+      clipped_low=off, clipped_high=off)
+
+
+OBJECTIVES = dict(policy_losses.OBJECTIVES, likelihood=likelihood)
+
+# What each correction takes from LossParams.
+_IMPORTANCE = {
+    'none': {},
+    'identity': {},
+    'tis': {'cap': 'importance_cap'},
+    'icepop': {'low': 'importance_low', 'high': 'importance_cap'},
+    'sequence_tis': {'cap': 'importance_cap'},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class LearnerConfig:
+  """What is compiled into the programs.
+
+  Attributes:
+    microbatch: rows that go through the model at once.
+    max_prompt: L.
+    max_response: T.
+    buckets: lengths, in tokens of a whole row, that microbatches may run at
+      instead of the full L + T, which is always there. Each costs a copy of
+      the model in the program, so a handful.
+    objective: key of OBJECTIVES.
+    aggregation: see `policy_losses.token_weights`.
+    importance: key of `importance.CORRECTIONS`, of old to behaviour policy.
+    kl_estimator: key of `kl.KL_ESTIMATORS`; used where the batch has anchor
+      log-probs.
+    vocab_chunk: tokens whose logits exist at the same time; None is what
+      fits into 512 MB.
+    remat: recompute each layer in the backward pass.
+    attention: implementation, see `attention.causal_attention`.
+    unroll: layers to unroll per step of the scan over layers.
+  """
+  microbatch: int
+  max_prompt: int
+  max_response: int
+  buckets: tuple[int, ...] = ()
+  objective: str = 'clip'
+  aggregation: str = 'token_mean'
+  importance: str = 'none'
+  kl_estimator: str = 'k3'
+  vocab_chunk: Optional[int] = None
+  remat: bool = False
+  attention: str = 'xla'
+  unroll: int = 1
+
+  def __post_init__(self):
+    for name, known in (('objective', OBJECTIVES),
+                        ('aggregation', policy_losses.AGGREGATIONS),
+                        ('importance', importance.CORRECTIONS),
+                        ('kl_estimator', kl.KL_ESTIMATORS)):
+      if getattr(self, name) not in known:
+        raise ValueError(
+            f'{name}={getattr(self, name)!r} is not known: use one of '
+            f'{", ".join(sorted(known))}.')
+    if self.objective == 'likelihood' and self.importance != 'none':
+      raise ValueError(
+          f"importance={self.importance!r} has no meaning for the objective "
+          "'likelihood', whose rows no policy drew: use 'none'.")
+    if self.microbatch < 1:
+      raise ValueError(f'microbatch={self.microbatch} must be at least 1.')
+    full = self.max_prompt + self.max_response
+    for length in self.buckets:
+      if not 2 <= length <= full:
+        raise ValueError(
+            f'bucket {length} must be between 2 and max_prompt + max_response '
+            f'= {full}.')
+
+  @property
+  def lengths(self) -> tuple[int, ...]:
+    """Every static row length, ascending; the last holds any row."""
+    return tuple(sorted({*self.buckets, self.max_prompt + self.max_response}))
+
+
+class Learner(NamedTuple):
+  """The jitted programs.
+
+  Attributes:
+    init: parameters to TrainState. The state takes the parameters over.
+    score: (params, LearnerBatch, temperature []) to log-probs [B, T] of the
+      response tokens, 0 past each response.
+    update: (TrainState, LearnerBatch, LossParams) to (TrainState, metrics).
+      One optimiser step; the state that went in is donated.
+  """
+  init: Callable[[Any], TrainState]
+  score: Callable[[Any, LearnerBatch, Array], Array]
+  update: Callable[[TrainState, LearnerBatch, LossParams],
+                   tuple[TrainState, Metrics]]
+
+
+class _Rows(NamedTuple):
+  """A LearnerBatch and its tokens' weights in the loss, [B, T]."""
+  batch: LearnerBatch
+  weights: Array
+
+
+def _response(x: Array, start: Array, length: int) -> Array:
+  """The `length` columns of x [B, S, ...] from start [B] on, zeros past S.
+
+  One contiguous slice per row, so that the gradient is one contiguous add.
+  """
+  x = jnp.pad(x, ((0, 0), (0, length)) + ((0, 0),) * (x.ndim - 2))
+  return jax.vmap(
+      lambda row, first: jax.lax.dynamic_slice_in_dim(row, first, length)
+  )(x, start)
+
+
+def _check(batch: LearnerBatch, cfg: LearnerConfig):
+  """Raises ValueError unless the batch has the sizes of the config."""
+  rows, columns = batch.tokens.shape
+  full = cfg.max_prompt + cfg.max_response
+  if columns != full or batch.mask.shape != (rows, cfg.max_response):
+    raise ValueError(
+        f'tokens {batch.tokens.shape} and mask {batch.mask.shape} do not fit '
+        f'max_prompt={cfg.max_prompt}, max_response={cfg.max_response}: pad '
+        f'tokens to {full} columns and mask to {cfg.max_response}.')
+  if rows % cfg.microbatch:
+    raise ValueError(
+        f'microbatch={cfg.microbatch} does not divide the {rows} rows of an '
+        'update: choose a divisor, or add rows with response_length 0.')
+
+
+def make(
+    model: ModelConfig,
+    cfg: LearnerConfig,
+    optimizer: Optimizer,
+    *,
+    mesh: Optional[jax.sharding.Mesh] = None,
+    param_shardings: Any = None,
+) -> Learner:
+  """Builds the programs for one model, config and optimiser.
+
+  Args:
+    model: the policy's architecture.
+    cfg: what is static in the loss and in the way it is computed.
+    optimizer: from `optimizer.make`.
+    mesh: with axes 'data' and 'fsdp'; the rows of a microbatch are split over
+      both. None: whatever device the arguments are on.
+    param_shardings: tree of NamedSharding like the parameters, with `mesh`.
+
+  Returns:
+    The jitted programs. None of them compiles anew for other values.
+
+  Raises:
+    ValueError: the mesh does not divide the microbatch.
+  """
+  if mesh is not None:
+    shards = mesh.shape['data'] * mesh.shape['fsdp']
+    if cfg.microbatch % shards:
+      raise ValueError(
+          f"microbatch={cfg.microbatch} does not divide over the mesh's "
+          f'{shards} data shards (data x fsdp): use a multiple of {shards}.')
+
+  def split_rows(rows):
+    if mesh is None:
+      return rows
+    spec = jax.sharding.PartitionSpec(('data', 'fsdp'))
+    return jax.lax.with_sharding_constraint(
+        rows, jax.sharding.NamedSharding(mesh, spec))
+
+  def like_params(tree):
+    if param_shardings is None:
+      return tree
+    return jax.lax.with_sharding_constraint(tree, param_shardings)
+
+  def stats(params, batch, length, temperature, entropy):
+    """Token statistics [b, t] of a microbatch cut to `length` columns."""
+    hidden, _ = transformer.forward(
+        params, batch.tokens[:, :length], cfg=model, remat=cfg.remat,
+        implementation=cfg.attention, unroll=cfg.unroll)
+    t = min(cfg.max_response, length - 1)
+    return token_stats.token_stats(
+        _response(hidden, batch.prompt_length - 1, t),
+        transformer.unembedding(params),
+        _response(batch.tokens, batch.prompt_length, t),
+        temperature=temperature, softcap=model.logit_softcap,
+        entropy=entropy, chunk=cfg.vocab_chunk)
+
+  def fold(fn, combine, carry, rows, length):
+    """Folds fn's results over the microbatches of rows, longest rows first.
+
+    Args:
+      fn: (microbatch of rows, static row length that holds it) to a result.
+      combine: (i, carry, result of microbatch i) to carry.
+      carry: initial value.
+      rows: tree of [B, ...] arrays.
+      length: [B] int32 tokens of each row; those with 0 are not needed.
+
+    Returns:
+      The carry, and order [B]: the rows in the order they were served.
+    """
+    size = cfg.microbatch
+    order = jnp.argsort(-length, stable=True)
+    rows = jax.tree.map(lambda x: x[order], rows)
+    longest = length[order][::size]
+    bucket = jnp.searchsorted(jnp.asarray(cfg.lengths), longest)
+
+    def body(i, carry):
+      micro = split_rows(jax.tree.map(
+          lambda x: jax.lax.dynamic_slice_in_dim(x, i * size, size), rows))
+      branches = [functools.partial(fn, length=n) for n in cfg.lengths]
+      return combine(i, carry, jax.lax.switch(bucket[i], branches, micro))
+
+    count = jnp.sum(longest > 0)
+    return jax.lax.fori_loop(0, count, body, carry), order
+
+  def score(params, batch, temperature):
+    _check(batch, cfg)
+
+    def logprobs(micro, length):
+      x = stats(params, micro, length, temperature, entropy=False).logprobs
+      return jnp.pad(x, ((0, 0), (0, cfg.max_response - x.shape[1])))
+
+    def write(i, out, x):
+      return jax.lax.dynamic_update_slice_in_dim(
+          out, x, i * cfg.microbatch, axis=0)
+
+    out, order = fold(
+        logprobs, write, jnp.zeros(batch.mask.shape, jnp.float32), batch,
+        jnp.where(batch.response_length > 0,
+                  batch.prompt_length + batch.response_length, 0))
+    out = jnp.zeros_like(out).at[order].set(out)
+    real = jnp.arange(cfg.max_response) < batch.response_length[:, None]
+    return jnp.where(real, out, 0.0)
+
+  def micro_loss(params, rows, loss, length):
+    """A microbatch's part of the loss, and its sums and maxima for metrics."""
+    batch, weights = rows
+    now = stats(params, batch, length, loss.temperature, entropy=True)
+    mask = batch.mask[:, :now.logprobs.shape[1]]
+
+    def trained(x):
+      # Whatever stands at other tokens must not reach the loss, not even as
+      # 0 * inf.
+      return jnp.where(mask, x[:, :mask.shape[1]], 0.0)
+
+    new, entropy = trained(now.logprobs), trained(now.entropy)
+    old = (jax.lax.stop_gradient(new) if batch.old_logprobs is None
+           else trained(batch.old_logprobs))
+    gap = old - trained(batch.behaviour_logprobs)
+    advantages = jnp.where(jnp.any(mask, 1), batch.advantages, 0.0)
+
+    policy = OBJECTIVES[cfg.objective](
+        new, old, advantages, mask, clip_low=loss.clip_low,
+        clip_high=loss.clip_high, dual_clip=loss.dual_clip)
+    correction = importance.CORRECTIONS[cfg.importance](
+        gap, mask, **{name: getattr(loss, field) for name, field
+                      in _IMPORTANCE[cfg.importance].items()})
+    capped = (correction >= loss.importance_cap) | (correction <= 0.0)
+    capped &= bool(_IMPORTANCE[cfg.importance])
+    policy_loss = correction * policy.loss
+    token_loss = policy_loss - loss.entropy_bonus * entropy
+    sums, peaks = {}, {}
+    if batch.anchor_logprobs is not None:
+      divergence = kl.KL_ESTIMATORS[cfg.kl_estimator](
+          new, trained(batch.anchor_logprobs))
+      token_loss += loss.kl_coef * divergence
+      sums['kl_anchor'] = jnp.sum(trained(divergence))
+    weights = trained(weights)
+    total = jnp.sum(weights * token_loss)
+
+    sums.update(
+        loss=total,
+        policy_loss=jnp.sum(weights * policy_loss),
+        tokens=jnp.sum(mask, dtype=jnp.float32),
+        entropy=jnp.sum(entropy),
+        clip_low=jnp.sum(trained(policy.clipped_low)),
+        clip_high=jnp.sum(trained(policy.clipped_high)),
+        ratio=jnp.sum(trained(policy.ratio)),
+        kl_old=jnp.sum(trained(kl.k3(new, old))),
+        behaviour_gap=jnp.sum(jnp.abs(gap)),
+        importance=jnp.sum(trained(correction)),
+        importance_capped=jnp.sum(trained(capped)))
+    peaks.update(
+        ratio_max=jnp.max(trained(policy.ratio)),
+        behaviour_gap_max=jnp.max(jnp.abs(gap)))
+    return total, jax.lax.stop_gradient((sums, peaks))
+
+  def gradient(params, batch, loss):
+    """Gradient of the whole batch's loss, and its metrics."""
+    real = jnp.arange(cfg.max_response) < batch.response_length[:, None]
+    batch = batch.replace(mask=batch.mask & real)
+    weights = policy_losses.token_weights(
+        batch.mask, cfg.aggregation, where=batch.response_length > 0,
+        budget=loss.budget)
+
+    def differentiate(rows, length):
+      grads, (sums, peaks) = jax.grad(micro_loss, has_aux=True)(
+          params, rows, loss, length)
+      return like_params(grads), sums, peaks
+
+    def add(_, total, new):
+      plus = functools.partial(jax.tree.map, jnp.add)
+      return (plus(total[0], new[0]), plus(total[1], new[1]),
+              jax.tree.map(jnp.maximum, total[2], new[2]))
+
+    rows = _Rows(batch, weights)
+    shapes = jax.eval_shape(
+        functools.partial(differentiate, length=cfg.lengths[0]),
+        jax.tree.map(lambda x: x[:cfg.microbatch], rows))
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    (grads, sums, peaks), _ = fold(
+        differentiate, add, zeros, rows,
+        jnp.where(jnp.any(batch.mask, 1),
+                  batch.prompt_length + batch.response_length, 0))
+    whole = {k: sums.pop(k) for k in ('loss', 'policy_loss', 'tokens')}
+    tokens = jnp.maximum(whole['tokens'], 1.0)
+    means = jax.tree.map(lambda x: x / tokens, sums)
+    return grads, {**whole, **means, **peaks}
+
+  def update(state, batch, loss):
+    _check(batch, cfg)
+    grads, metrics = gradient(state.params, batch, loss)
+    norm = optax.global_norm(grads)
+    updates, opt_state = optimizer.transform.update(
+        grads, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+    finite = jnp.isfinite(metrics['loss']) & jnp.isfinite(norm)
+    params, opt_state = jax.tree.map(
+        functools.partial(jnp.where, finite), (params, opt_state),
+        (state.params, state.opt_state))
+    dropped = 1 - finite.astype(jnp.int32)
+    metrics.update(
+        grad_norm=norm, learning_rate=optimizer.schedule(state.step))
+    state = TrainState(
+        step=state.step + finite, params=params, opt_state=opt_state,
+        skipped=state.skipped + dropped,
+        skipped_in_row=(state.skipped_in_row + 1) * dropped)
+    metrics.update(
+        skipped=state.skipped, skipped_in_row=state.skipped_in_row)
+    return state, jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), metrics)
+
+  def init(params):
+    zero = jnp.zeros((), jnp.int32)
+    return TrainState(zero, params, optimizer.transform.init(params), zero,
+                      zero)
+
+  if mesh is None:
+    everywhere = state_shardings = None
+  else:
+    everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    state_shardings = _state_shardings(
+        model, optimizer, param_shardings, everywhere)
+  return Learner(
+      init=jax.jit(init, out_shardings=state_shardings),
+      score=jax.jit(score, out_shardings=everywhere),
+      update=jax.jit(update, donate_argnums=0,
+                     out_shardings=(state_shardings, everywhere)))
+
+
+def _state_shardings(model, optimizer, param_shardings, everywhere):
+  """A TrainState of shardings: moments lie as their parameters do."""
+  shapes = jax.eval_shape(
+      lambda key: transformer.init(key, model), jax.random.key(0))
+  opt_state = optax.tree.map_params(
+      optimizer.transform, lambda _, sharding: sharding,
+      jax.eval_shape(optimizer.transform.init, shapes), param_shardings,
+      transform_non_params=lambda _: everywhere)
+  return TrainState(
+      step=everywhere, params=param_shardings, opt_state=opt_state,
+      skipped=everywhere, skipped_in_row=everywhere)

@@ -1,0 +1,105 @@
+"""Host side of the sharded sampler: which shard serves which request.
+
+The requests are cut into contiguous runs of (almost) equal count, so that the
+samples of a group, which stand side by side, need their prompt on one shard
+or two.
+"""
+
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from jaxrl_llm.types import Prompts, Requests, Rollouts
+
+
+class Plan(NamedTuple):
+  """Arguments of `sharded_generate`, and the way back.
+
+  Attributes:
+    prompts: [shards * prompts_per_shard, ...], rows of length 0 as filler.
+    requests: [shards * requests_per_shard, ...]; `prompt` is a row of the
+      shard's own prompts.
+    count: [shards] int32, requests of each shard.
+    order: [R], row of each original request in `requests`.
+  """
+  prompts: Prompts
+  requests: Requests
+  count: np.ndarray
+  order: np.ndarray
+
+
+def plan(
+    prompts: Prompts,
+    requests: Requests,
+    *,
+    shards: int,
+    requests_per_shard: int,
+    prompts_per_shard: int,
+) -> Plan:
+  """Lays requests out for shards of fixed capacity.
+
+  Args:
+    prompts: [P, ...] NumPy arrays.
+    requests: [R, ...] NumPy arrays, all to be served; samples of one prompt
+      side by side.
+    shards: data shards of the mesh.
+    requests_per_shard: rows set aside on each shard.
+    prompts_per_shard: distinct prompts that fit on each shard.
+
+  Returns:
+    The plan; counts of two shards differ by one at most.
+
+  Raises:
+    ValueError: the requests or their distinct prompts do not fit, or a
+      request names a prompt that isn't there.
+  """
+  total = len(requests.prompt)
+  if total > shards * requests_per_shard:
+    raise ValueError(
+        f'{total} requests exceed {shards} shards x requests_per_shard='
+        f'{requests_per_shard}: raise requests_per_shard to at least '
+        f'{-(-total // shards)}.')
+  missing = (requests.prompt < 0) | (requests.prompt >= len(prompts.length))
+  missing |= prompts.length[np.where(missing, 0, requests.prompt)] < 1
+  if missing.any():
+    i = int(missing.argmax())
+    raise ValueError(
+        f'request {i} names prompt {int(requests.prompt[i])}, which is not '
+        f'among the {len(prompts.length)} prompts or is empty.')
+  runs = np.array_split(np.arange(total), shards)
+  # Distinct prompts of each run, in the order of their first request.
+  distinct = [
+      list(dict.fromkeys(requests.prompt[run].tolist())) for run in runs]
+  for shard, rows in enumerate(distinct):
+    if len(rows) > prompts_per_shard:
+      raise ValueError(
+          f'shard {shard} serves {len(rows)} distinct prompts, more than '
+          f'prompts_per_shard={prompts_per_shard}: raise it, or put the '
+          'samples of one prompt side by side.')
+
+  def gather(source, rows_of_shard, capacity):
+    """[shards * capacity, ...]: each shard's rows, then zeros."""
+    out = np.zeros((shards, capacity, *source.shape[1:]), source.dtype)
+    for shard, rows in enumerate(rows_of_shard):
+      out[shard, :len(rows)] = source[rows]
+    return out.reshape(-1, *source.shape[1:])
+
+  local = np.concatenate([
+      np.array([rows.index(p) for p in requests.prompt[run]], np.int32)
+      for rows, run in zip(distinct, runs)])
+  requests = requests.replace(prompt=local)
+  return Plan(
+      prompts=jax.tree.map(
+          lambda x: gather(x, distinct, prompts_per_shard), prompts),
+      requests=jax.tree.map(
+          lambda x: gather(x, runs, requests_per_shard), requests),
+      count=np.array([len(run) for run in runs], np.int32),
+      order=np.concatenate([
+          shard * requests_per_shard + np.arange(len(run))
+          for shard, run in enumerate(runs)]))
+
+
+def undo(rollouts: Rollouts, plan: Plan) -> Rollouts:
+  """Rollouts (or any rows, on the host) in the order of the requests."""
+  return jax.tree.map(lambda x: np.asarray(x)[plan.order], rollouts)

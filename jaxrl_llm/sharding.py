@@ -1,0 +1,257 @@
+"""Where every array lives: the mesh and two layouts of the weights.
+
+The mesh has three axes. Rows of a batch are split over `data` and `fsdp`;
+weights in training over `fsdp` and `tensor`, weights in sampling over `tensor`
+alone, so that no weight moves inside the decode loop. Both layouts are lists
+of (regular expression, PartitionSpec) over parameter paths such as
+'layers/q'; the first match wins.
+"""
+
+import io
+import math
+import re
+from typing import Any, Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from rich.console import Console
+from rich.table import Table
+
+AXES = ('data', 'fsdp', 'tensor')
+Rules = Sequence[tuple[str, P]]
+
+# Layer parameters are stacked on a leading axis, which stays whole. What makes
+# heads or hidden units is split by them, what consumes them likewise, so that
+# a layer needs two all-reduces over `tensor`.
+TRAIN_RULES: Rules = (
+    (r'norm$', P()),
+    (r'layers/(q|k|v)_bias$', P(None, 'tensor')),
+    (r'layers/(q|k|v|gate|up)$', P(None, 'fsdp', 'tensor')),
+    (r'layers/(o|down)$', P(None, 'tensor', 'fsdp')),
+    (r'(^|/)(un)?embed$', P('tensor', 'fsdp')),
+)
+SAMPLE_RULES: Rules = tuple(
+    (pattern, P(*(None if axis == 'fsdp' else axis for axis in spec)))
+    for pattern, spec in TRAIN_RULES)
+
+
+def make_mesh(
+    data: int, fsdp: int, tensor: int,
+    devices: Sequence[jax.Device] | None = None) -> Mesh:
+  """The mesh (data, fsdp, tensor).
+
+  Args:
+    data: groups of devices that each hold all training weights; -1 takes what
+      the other two leave.
+    fsdp: devices that share the training weights and split the rows; may be
+      -1.
+    tensor: devices that split every matrix; may be -1.
+    devices: which devices; all by default.
+
+  Returns:
+    A mesh that uses every device once.
+
+  Raises:
+    ValueError: the sizes do not multiply to the number of devices.
+  """
+  devices = jax.devices() if devices is None else list(devices)
+  sizes = dict(data=data, fsdp=fsdp, tensor=tensor)
+  said = ', '.join(f'mesh.{axis}={size}' for axis, size in sizes.items())
+  if any(size < 1 and size != -1 for size in sizes.values()):
+    raise ValueError(f'{said}: every size must be positive, or -1 for one.')
+  free = [axis for axis, size in sizes.items() if size == -1]
+  if len(free) > 1:
+    raise ValueError(f'{said}: only one size may be -1; set the others.')
+  count, known = len(devices), math.prod(s for s in sizes.values() if s > 0)
+  if free and count % known == 0:
+    sizes[free[0]] = count // known
+  elif free:
+    raise ValueError(
+        f'{said}: the {count} devices are not a multiple of {known}; choose '
+        f'sizes whose product divides {count}.')
+  elif known != count:
+    raise ValueError(
+        f'{said} makes {known} devices, but there are {count}; choose sizes '
+        f'whose product is {count}, or set one to -1.')
+  return jax.make_mesh(
+      tuple(sizes.values()), AXES, (AxisType.Auto,) * 3, devices=devices)
+
+
+def rows(mesh: Mesh) -> NamedSharding:
+  """Layout of arrays whose first axis is the rows of a batch."""
+  return NamedSharding(mesh, P(('data', 'fsdp')))
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+  """Layout of arrays that every device holds whole."""
+  return NamedSharding(mesh, P())
+
+
+def data_shards(mesh: Mesh) -> int:
+  """Number of parts that `rows` cuts a batch into."""
+  return mesh.shape['data'] * mesh.shape['fsdp']
+
+
+def _path(keys) -> str:
+  return jax.tree_util.keystr(keys, simple=True, separator='/')
+
+
+def _sharding(path: str, shape: Sequence[int], rules: Rules, mesh: Mesh):
+  """The sharding of one parameter by the first rule that matches."""
+  spec = next((s for pattern, s in rules if re.search(pattern, path)), None)
+  if spec is None:
+    raise ValueError(
+        f'No sharding rule matches parameter {path} of shape {tuple(shape)}; '
+        'add a (regular expression, PartitionSpec) pair for it.')
+  if len(spec) > len(shape):
+    raise ValueError(
+        f'Parameter {path} of shape {tuple(shape)} has fewer axes than its '
+        f'rule {spec}; put a rule that fits before it.')
+  for axis, name in enumerate(spec):
+    size = 1 if name is None else mesh.shape[name]
+    if shape[axis] % size:
+      raise ValueError(
+          f'Parameter {path} of shape {tuple(shape)} cannot be split: its '
+          f'axis {axis} ({shape[axis]}) does not divide over mesh.{name}='
+          f'{size}; set mesh.{name} to a divisor of {shape[axis]}.')
+  return NamedSharding(mesh, spec)
+
+
+def shardings(shapes: Any, rules: Rules, mesh: Mesh) -> Any:
+  """The layout of a parameter tree.
+
+  Args:
+    shapes: tree of anything with a shape (arrays or jax.ShapeDtypeStruct).
+    rules: (regular expression, PartitionSpec) pairs; first match wins.
+    mesh: see `make_mesh`.
+
+  Returns:
+    Tree of NamedSharding, like `shapes`.
+
+  Raises:
+    ValueError: no rule matches a parameter, or one does not divide.
+  """
+  return jax.tree_util.tree_map_with_path(
+      lambda keys, leaf: _sharding(_path(keys), leaf.shape, rules, mesh),
+      shapes)
+
+
+def optimizer_shardings(
+    opt_shapes: Any, shapes: Any, rules: Rules, mesh: Mesh) -> Any:
+  """The layout of an optax state.
+
+  A leaf whose path ends in a parameter's path and that has its shape (the
+  moments mu and nu, a trace, an average) lies as the parameter does; every
+  other leaf is replicated.
+
+  Args:
+    opt_shapes: tree of shapes of the optimiser's state.
+    shapes: tree of shapes of the parameters.
+    rules: as for `shardings`.
+    mesh: see `make_mesh`.
+
+  Returns:
+    Tree of NamedSharding, like `opt_shapes`.
+  """
+  known = {
+      (_path(keys), leaf.shape): _sharding(
+          _path(keys), leaf.shape, rules, mesh)
+      for keys, leaf in jax.tree_util.tree_leaves_with_path(shapes)}
+
+  def one(keys, leaf):
+    tails = (_path(keys[i:]) for i in range(len(keys)))
+    found = (known.get((tail, leaf.shape)) for tail in tails)
+    return next((s for s in found if s is not None), replicated(mesh))
+
+  return jax.tree_util.tree_map_with_path(one, opt_shapes)
+
+
+def sampling_type(path: str, leaf: Any, dtype: Any) -> jnp.dtype:
+  """The type a parameter has for sampling.
+
+  Matrices and biases are used in the compute type, so they are stored in it;
+  the weights of norms are used in float32, as in training, and stay as is.
+  """
+  return jnp.dtype(leaf.dtype if re.search(r'norm$', path) else dtype)
+
+
+def to_sampling(
+    shapes: Any,
+    mesh: Mesh,
+    dtype: Any,
+    *,
+    train_rules: Rules = TRAIN_RULES,
+    sample_rules: Rules = SAMPLE_RULES,
+) -> Callable[[Any], Any]:
+  """Makes the function that turns training weights into sampling weights.
+
+  Args:
+    shapes: tree of shapes and types of the parameters.
+    mesh: see `make_mesh`.
+    dtype: the compute type.
+    train_rules: the layout that the parameters come in.
+    sample_rules: the layout that sampling wants.
+
+  Returns:
+    A function of the parameter tree, to be called once per update. A weight
+    whose type and layout stay the same is passed on, not copied: make new
+    sampling weights after each update that donates the parameters.
+  """
+  before = jax.tree.leaves(shardings(shapes, train_rules, mesh))
+  after = jax.tree.leaves(shardings(shapes, sample_rules, mesh))
+  flat = jax.tree_util.tree_leaves_with_path(shapes)
+  types = [sampling_type(_path(keys), leaf, dtype) for keys, leaf in flat]
+  moved = [
+      i for i, (_, leaf) in enumerate(flat)
+      if leaf.dtype != types[i]
+      or not before[i].is_equivalent_to(after[i], len(leaf.shape))]
+
+  def cast(leaves):
+    return [x.astype(types[i]) for i, x in zip(moved, leaves)]
+
+  relay = jax.jit(cast, out_shardings=[after[i] for i in moved])
+
+  def convert(params):
+    leaves, tree = jax.tree.flatten(params)
+    for i, leaf in zip(moved, relay([leaves[i] for i in moved])):
+      leaves[i] = leaf
+    return tree.unflatten(leaves)
+
+  return convert
+
+
+def table(
+    shapes: Any, rules: Rules, mesh: Mesh, dtype: Any = None) -> str:
+  """A printable table of a layout.
+
+  Args:
+    shapes: tree of arrays or jax.ShapeDtypeStruct.
+    rules: as for `shardings`.
+    mesh: see `make_mesh`.
+    dtype: compute type, for the sampling layout; None keeps each leaf's own.
+
+  Returns:
+    Text: path, shape, type, spec and bytes per device of each parameter, and
+    their total.
+  """
+  sizes = ', '.join(f'{axis}={size}' for axis, size in mesh.shape.items())
+  out = Table(title=f'mesh {sizes}', title_justify='left')
+  for name in ('parameter', 'shape', 'type', 'spec'):
+    out.add_column(name)
+  out.add_column('bytes per device', justify='right')
+  total = 0
+  for keys, leaf in jax.tree_util.tree_leaves_with_path(shapes):
+    path = _path(keys)
+    place = _sharding(path, leaf.shape, rules, mesh)
+    kind = leaf.dtype if dtype is None else sampling_type(path, leaf, dtype)
+    size = math.prod(place.shard_shape(leaf.shape)) * jnp.dtype(kind).itemsize
+    total += size
+    spec = ', '.join(str(axis or '-') for axis in place.spec) or 'replicated'
+    out.add_row(path, str(tuple(leaf.shape)), str(kind), spec, f'{size:,}')
+  out.add_section()
+  out.add_row('total', '', '', '', f'{total:,}')
+  text = io.StringIO()
+  Console(file=text, width=100).print(out)
+  return text.getvalue()

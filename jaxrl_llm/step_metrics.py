@@ -1,0 +1,70 @@
+"""What one step's rollouts and updates say, as named numbers."""
+
+import collections
+from typing import Mapping, Sequence
+
+import numpy as np
+
+from jaxrl_llm.types import Rollouts
+
+Row = dict[str, float]
+
+
+def of_rollouts(
+    rollouts: Rollouts, rewards: np.ndarray, valid: np.ndarray,
+    advantages: np.ndarray, verdicts: Sequence[str],
+    use: Mapping[str, int]) -> Row:
+  """Figures of the responses of a step.
+
+  Args:
+    rollouts: R of them, NumPy arrays.
+    rewards: [P, N], as the verifier gave them.
+    valid: [P, N] bool, verification succeeded.
+    advantages: [P, N].
+    verdicts: R kinds.
+    use: the sampler's counts; see `experiment.make_sample`.
+
+  Returns:
+    reward/mean, reward/std (over valid responses), reward/group_std (mean over
+    groups), reward/pass@1 (share with reward of at least 1),
+    reward/no_signal (share of groups whose advantages are all 0);
+    response/length, its max, response/truncated, response/entropy (nats per
+    token, when sampled); sampler/slot_use; verdict/<kind>, shares.
+  """
+  good = rewards[valid]
+  real = np.arange(rollouts.tokens.shape[1]) < rollouts.length[:, None]
+  spread = [r[v].std() for r, v in zip(rewards, valid) if v.any()]
+  row = {
+      'reward/mean': good.mean() if good.size else np.nan,
+      'reward/std': good.std() if good.size else np.nan,
+      'reward/group_std': np.mean(spread) if spread else np.nan,
+      'reward/pass@1': (good >= 1.0).mean() if good.size else np.nan,
+      'reward/no_signal': (advantages == 0.0).all(1).mean(),
+      'response/length': rollouts.length.mean(),
+      'response/length_max': rollouts.length.max(),
+      'response/truncated': rollouts.truncated.mean(),
+      'response/entropy': rollouts.entropy[real].mean(),
+      'sampler/slot_use': use['busy'] / max(use['slots'], 1),
+  }
+  for kind, count in sorted(collections.Counter(verdicts).items()):
+    row[f'verdict/{kind}'] = count / len(verdicts)
+  return {name: float(value) for name, value in row.items()}
+
+
+def of_updates(updates: Sequence[Mapping[str, np.ndarray]]) -> Row:
+  """Figures of a step's updates, prefixed 'update/'.
+
+  Means over the updates; the last value of counters and the learning rate;
+  the largest of what ends in '_max'; the sum of 'tokens'.
+  """
+  row = {}
+  for name in updates[0] if updates else ():
+    values = [float(update[name]) for update in updates]
+    if name in ('skipped', 'skipped_in_row', 'learning_rate'):
+      value = values[-1]
+    elif name == 'tokens':
+      value = sum(values)
+    else:
+      value = max(values) if name.endswith('_max') else float(np.mean(values))
+    row[f'update/{name}'] = value
+  return row

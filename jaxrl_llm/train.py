@@ -1,0 +1,346 @@
+"""Reinforcement learning from verifiable rewards: the loop.
+
+  python -m jaxrl_llm.train --config=configs/countdown.py
+
+One prompt's way through a step: the curriculum picks it, the sampler answers
+it, the verifier judges the answers, rewards become advantages, the selection
+picks rows, the learner takes its optimiser steps. Data moves one way; what
+comes back to an earlier stage is values. The same command again takes up a run
+that was cut off, at its last checkpoint, and goes on bit for bit.
+"""
+
+import json
+import pathlib
+import sys
+import time
+from typing import Any, Mapping, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from ml_collections import ConfigDict
+import numpy as np
+import rich
+
+from jaxrl_llm import batching
+from jaxrl_llm import checkpoint
+from jaxrl_llm import config as config_lib
+from jaxrl_llm import evaluate
+from jaxrl_llm import experiment
+from jaxrl_llm import flops
+from jaxrl_llm import metrics
+from jaxrl_llm import plots
+from jaxrl_llm import progress
+from jaxrl_llm import rewards as rewards_lib
+from jaxrl_llm import step_metrics
+from jaxrl_llm import warm_start
+from jaxrl_llm.curriculum import uniform
+from jaxrl_llm.learner import TrainState
+from jaxrl_llm.selection import take_all
+from jaxrl_llm.types import LearnerBatch
+
+SKIPPED_LIMIT = 3  # Non-finite updates in a row that stop the run.
+
+
+class RunState(NamedTuple):
+  """All that survives a step.
+
+  Attributes:
+    step: steps done.
+    learner: parameters and optimiser, on the device.
+    curriculum: which problems were handed out.
+    selection: what choosing rows needs to remember.
+  """
+  step: int
+  learner: TrainState
+  curriculum: uniform.State
+  selection: take_all.State
+
+
+class Fixed(NamedTuple):
+  """What stays the same over a run's steps, on the device.
+
+  Attributes:
+    sampling: SamplingParams.
+    loss: LossParams.
+    anchor: parameters of the KL penalty's frozen model, or None.
+  """
+  sampling: Any
+  loss: Any
+  anchor: Any
+
+
+class Outcome(NamedTuple):
+  """What a step leaves beside its state.
+
+  Attributes:
+    row: its metrics.
+    records: one for every response, as `samples.jsonl` has them.
+    tokens: response tokens sampled.
+    flops: model FLOPs by phase.
+  """
+  row: dict[str, float]
+  records: list[dict[str, Any]]
+  tokens: int
+  flops: dict[str, float]
+
+
+def take_step(
+    parts: experiment.Parts, state: RunState, fixed: Fixed, weights: Any,
+    timer: metrics.Timer) -> tuple[RunState, Outcome]:
+  """One turn of the loop.
+
+  Args:
+    parts: of the run.
+    state: before the step.
+    fixed: what does not change.
+    weights: the policy's parameters, laid out for sampling.
+    timer: seconds per phase.
+
+  Returns:
+    The state after the step, and what else came of it.
+
+  Raises:
+    FloatingPointError: too many updates in a row had a loss or gradient that
+      is not finite; the last batch is saved.
+  """
+  config, task = parts.config, parts.task
+  groups = config.prompts_per_step, config.samples_per_prompt
+
+  with timer('propose'):
+    curriculum, picked = uniform.propose(
+        state.curriculum, problems=len(task.train), count=groups[0],
+        seed=config.seed)
+    problems = [task.train[i] for i in picked]
+    prompts = batching.encode(problems, task.tokenizer, config.max_prompt)
+    requests = batching.grouped_requests(*groups, config.max_response)
+
+  with timer('sample'):
+    rollouts, use = parts.sample(
+        weights, prompts, requests,
+        parts.step_key(parts.put(np.uint32(state.step))), fixed.sampling,
+        policy_step=int(jax.device_get(state.learner.step)))
+
+  with timer('verify'):
+    texts = batching.texts(rollouts, task.tokenizer)
+    asked = [problems[i] for i in requests.prompt]
+    verdicts = rewards_lib.verify_all(task, asked, texts, rollouts.truncated)
+    rewards = np.array([v.reward for v in verdicts], np.float32)
+    valid = np.array([v.valid for v in verdicts])
+
+  with timer('batch'):
+    advantages, trained = (x.reshape(-1) for x in jax.device_get(
+        parts.credit(*parts.put([x.reshape(groups) for x in (
+            rewards, valid, rollouts.length, rollouts.truncated)]))))
+    selection, chosen = take_all.select(state.selection, valid)
+    batch = batching.learner_batch(
+        prompts, requests, rollouts, advantages, keep=chosen,
+        trained=trained)
+
+  with timer('score'):
+    batch = with_scores(parts, state.learner, fixed, batch)
+
+  with timer('update'):
+    learner, updates = state.learner, []
+    for part in batching.minibatches(
+        batch, epochs=config.learner.epochs, updates=config.learner.updates,
+        seed=(config.seed, state.step)):
+      learner, result = parts.learner.update(
+          learner, parts.put_rows(part), fixed.loss)
+      updates.append(jax.device_get(result))
+      if updates[-1]['skipped_in_row'] >= SKIPPED_LIMIT:
+        raise_not_finite(config, state.step, part)
+
+  curriculum = uniform.update(
+      curriculum, prompts.problem_id, rewards.reshape(groups))
+  selection = take_all.update(selection, advantages)
+  row = {
+      **step_metrics.of_rollouts(
+          rollouts, rewards.reshape(groups), valid.reshape(groups),
+          advantages.reshape(groups), [v.kind for v in verdicts], use),
+      **step_metrics.of_updates(updates)}
+  records = [
+      dict(step=state.step + 1, problem_id=problem.id, kind=problem.kind,
+           prompt=problem.prompt, response=text, reward=verdict.reward,
+           verdict=verdict.kind, detail=verdict.detail)
+      for problem, text, verdict in zip(asked, texts, verdicts)]
+  work = dict(
+      sample=flops.sample(
+          parts.model, prompts.length, batch.prompt_length, rollouts.length),
+      update=config.learner.epochs * flops.update(
+          parts.model, batch.prompt_length, batch.response_length))
+  return (RunState(state.step + 1, learner, curriculum, selection),
+          Outcome(row, records, int(rollouts.length.sum()), work))
+
+
+def with_scores(
+    parts: experiment.Parts, learner: TrainState, fixed: Fixed,
+    batch: LearnerBatch) -> LearnerBatch:
+  """Adds the log-probs that the loss needs of other policies.
+
+  Those of the old policy only where a step makes several updates: the first
+  update of a rollout finds them on its own way.
+  """
+  several = parts.config.learner.epochs * parts.config.learner.updates > 1
+  if not several and fixed.anchor is None:
+    return batch
+  rows, scores = parts.put_rows(batch), {}
+  if several:
+    scores['old_logprobs'] = parts.learner.score(
+        learner.params, rows, fixed.loss.temperature)
+  if fixed.anchor is not None:
+    scores['anchor_logprobs'] = parts.learner.score(
+        fixed.anchor, rows, fixed.loss.temperature)
+  return batch.replace(**jax.device_get(scores))
+
+
+def raise_not_finite(config: ConfigDict, step: int, batch: LearnerBatch):
+  """Saves the batch that made the last update fail, and ends the run."""
+  path = pathlib.Path(config.workdir, 'not_finite.npz')
+  arrays = {k: v for k, v in vars(batch).items() if v is not None}
+  np.savez(path, **arrays)
+  raise FloatingPointError(
+      f'{SKIPPED_LIMIT} updates in a row, the last in step {step}, had a loss '
+      f'or gradient that is not finite; the parameters are those before them. '
+      f'The last batch is in {path}: lower optimizer.learning_rate, or look '
+      'for what is wrong in the batch.')
+
+
+def begin(learner: TrainState) -> RunState:
+  """The state before the first step."""
+  return RunState(
+      step=0, learner=learner, curriculum=uniform.init(),
+      selection=take_all.init())
+
+
+def due(step: int, every: int, last: int) -> bool:
+  """Whether something that is done every few steps, and last, is done now."""
+  return step == last or (every > 0 and step % every == 0)
+
+
+def summary(
+    start: Mapping[str, float], final: Mapping[str, float], seconds: float,
+    steps: int) -> dict[str, Any]:
+  """What `summary.json` says: held-out figures at both ends of the run."""
+  names = [name for name in final if not name.endswith('_error')]
+  return {
+      **{name: {'start': start.get(name), 'final': final[name]}
+         for name in names},
+      'seconds': seconds, 'steps': steps}
+
+
+def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:
+  """Runs a config from its beginning, or from its last checkpoint, to its end.
+
+  Args:
+    config: checked by `config.validate`.
+    name: of the config, for the display.
+
+  Returns:
+    What `summary.json` says.
+
+  Raises:
+    ValueError: the config does not fit itself, or the checkpoint in its
+      workdir.
+    FloatingPointError: the loss ceased to be finite.
+  """
+  began = time.monotonic()
+  workdir = pathlib.Path(config.workdir)
+  parts = experiment.build(config)
+  saver = checkpoint.Checkpointer(
+      workdir / 'checkpoints', config.to_dict(), keep=config.checkpoint.keep)
+  found = saver.restore(begin(parts.abstract_learner()))
+  (workdir / 'config.json').write_text(config_lib.to_json(config))
+  writer = metrics.Writer(
+      workdir, found.step + 1 if found else 0,
+      tensorboard=config.log.tensorboard, wandb=config.log.wandb,
+      config=config.to_dict())
+
+  with progress.Display(name, show=config.log.display) as display:
+    display.note(parts.layout())
+
+    def evaluation(weights):
+      with display.phase('evaluation'):
+        figures = evaluate.heldout(parts, weights)
+      return figures, {f'eval/{k}': value for k, value in figures.items()}
+
+    def save(state, score):
+      host = dict(
+          start=start, latest=latest, seconds=time.monotonic() - began)
+      saver.save(state.step, state, host, score=score)
+
+    anchor = None
+    if found is None or config.loss.kl_coef > 0:
+      with display.phase('warm start', config.warm_start.steps):
+        params = warm_start.parameters(parts, display.update)
+      if config.loss.kl_coef > 0:
+        anchor = jax.tree.map(jnp.copy, params)
+    fixed = Fixed(
+        sampling=parts.sampling(),
+        loss=parts.put(experiment.loss_params(config)), anchor=anchor)
+
+    if found is None:
+      state = begin(parts.learner.init(params))
+      weights = parts.to_sampling(state.learner.params)
+      start, row = evaluation(weights)
+      latest = start
+      writer.write(0, row)
+      save(state, start.get('mean'))
+    else:
+      state = found.state
+      start, latest = found.host['start'], found.host['latest']
+      began -= found.host['seconds']
+      weights = parts.to_sampling(state.learner.params)
+      display.note(f'Going on from step {state.step} of {config.steps}.')
+
+    rate = flops.matmul_rate(parts.model.dtype)
+    timer = metrics.Timer()
+    with display.phase('RL', config.steps, state.step):
+      while state.step < config.steps:
+        with jax.transfer_guard('disallow'):
+          state, outcome = take_step(parts, state, fixed, weights, timer)
+          with timer('relayout'):
+            weights = jax.block_until_ready(
+                parts.to_sampling(state.learner.params))
+        row = outcome.row | metrics.speed(
+            timer.take(), tokens=outcome.tokens, flops=outcome.flops,
+            rate=rate, memory=flops.peak_memory())
+        score = None
+        if due(state.step, config.eval.every, config.steps):
+          latest, figures = evaluation(weights)
+          row |= figures
+          score = latest.get('mean')
+          timer.take()  # an evaluation is no part of the next step
+        if due(state.step, config.log.every, config.steps):
+          writer.write(state.step, row)
+          writer.samples(outcome.records[:config.log.samples])
+        if due(state.step, config.checkpoint.every, config.steps):
+          save(state, score)
+        display.update(state.step, row, sample_line(outcome.records[0]))
+
+  saver.close()
+  writer.close()
+  result = summary(start, latest, time.monotonic() - began, state.step)
+  (workdir / 'summary.json').write_text(json.dumps(result, indent=1))
+  plots.curves(workdir, name)
+  if config.log.display:
+    rich.print(progress.results(start, latest))
+    print(f'{workdir}: summary.json, curves.png, samples.jsonl, checkpoints/')
+  return result
+
+
+def sample_line(record: Mapping[str, Any]) -> str:
+  """A response for the display."""
+  return f'{record["prompt"]} {record["response"]}  [{record["verdict"]}]'
+
+
+def main() -> None:
+  """The program."""
+  config, name = config_lib.parse(sys.argv[1:])
+  try:
+    train(config, name)
+  except (ValueError, FloatingPointError) as error:
+    sys.exit(f'{error}')
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,168 @@
+"""Supervised first phase: next-token likelihood on the task's demonstrations.
+
+Reinforcement needs a policy that is right now and then. A model trained from
+nothing gets there on demonstrations; the result is cached under a hash of
+everything it depends on, so that a sweep over RL settings pays once.
+"""
+
+import os
+import pathlib
+import tempfile
+from typing import Any, Callable
+
+from absl import logging
+import jax
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from jaxrl_llm import batching
+from jaxrl_llm import config as config_lib
+from jaxrl_llm import experiment
+from jaxrl_llm import learner as learner_lib
+from jaxrl_llm import optimizer as optimizer_lib
+from jaxrl_llm.types import LearnerBatch, Rollouts
+
+# What the result depends on; a change to anything else finds it in the cache.
+DEPENDS_ON = (
+    'seed', 'task', 'model', 'max_prompt', 'max_response', 'mesh',
+    'warm_start', 'learner.buckets', 'learner.unroll')
+
+Report = Callable[[int, dict[str, Any]], None]
+
+
+def demonstrations(
+    task: Any, *, seed: int, start: int, count: int, max_prompt: int,
+    max_response: int) -> LearnerBatch:
+  """Rows of demonstrations start to start + count.
+
+  Args:
+    task: with `demonstration(index, seed=)`, see `tasks.Task`.
+    seed: fixes the sequence of demonstrations.
+    start: the first of them.
+    count: B.
+    max_prompt: L.
+    max_response: T.
+
+  Returns:
+    LearnerBatch whose advantages are 1: 'likelihood' weighs rows by them.
+
+  Raises:
+    ValueError: a demonstration does not fit into T tokens.
+  """
+  pairs = [task.demonstration(start + i, seed=seed) for i in range(count)]
+  prompts = batching.encode([p for p, _ in pairs], task.tokenizer, max_prompt)
+  tokens = np.zeros((count, max_response), np.int32)
+  length = np.zeros(count, np.int32)
+  for row, (problem, response) in enumerate(pairs):
+    ids = [*task.tokenizer.encode(response), task.tokenizer.stop_ids[0]]
+    if len(ids) > max_response:
+      raise ValueError(
+          f'The demonstration {response!r} of problem {problem.id} has '
+          f'{len(ids)} tokens with its stop token, more than max_response='
+          f'{max_response}: raise config.max_response.')
+    tokens[row, :len(ids)] = ids
+    length[row] = len(ids)
+  none = np.zeros(tokens.shape, np.float32)
+  rollouts = Rollouts(
+      tokens=tokens, length=length, logprobs=none, entropy=none,
+      truncated=np.zeros(count, bool), problem_id=prompts.problem_id,
+      sample=np.zeros(count, np.int32), policy_step=np.zeros(count, np.int32))
+  return batching.learner_batch(
+      prompts, batching.grouped_requests(count, 1, max_response), rollouts,
+      np.ones(count, np.float32), keep=np.ones(count, bool),
+      trained=np.ones(count, bool))
+
+
+def run(parts: experiment.Parts, report: Report) -> Any:
+  """Trains a model from nothing on the task's demonstrations.
+
+  Args:
+    parts: of the run; `config.warm_start` says how long and how fast.
+    report: called now and then with the steps done and their metrics.
+
+  Returns:
+    Parameters, laid out for training.
+  """
+  config, warm = parts.config, parts.config.warm_start
+  learner = learner_lib.make(
+      parts.model,
+      experiment.learner_config(
+          config, microbatch=warm.batch, objective='likelihood',
+          aggregation='token_mean', importance='none'),
+      optimizer_lib.make(
+          learning_rate=warm.learning_rate, steps=warm.steps,
+          schedule='cosine'),
+      mesh=parts.mesh, param_shardings=parts.param_shardings())
+  loss = parts.put(experiment.loss_params(config).replace(
+      temperature=np.float32(1.0), entropy_bonus=np.float32(0.0)))
+  state = learner.init(parts.init(parts.put(jax.random.key(config.seed))))
+  for step in range(warm.steps):
+    batch = demonstrations(
+        parts.task, seed=config.seed, start=step * warm.batch,
+        count=warm.batch, max_prompt=config.max_prompt,
+        max_response=config.max_response)
+    state, metrics = learner.update(state, parts.put_rows(batch), loss)
+    if (step + 1) % 20 == 0 or step + 1 == warm.steps:
+      report(step + 1, jax.device_get(metrics))
+  return state.params
+
+
+def parameters(parts: experiment.Parts, report: Report) -> Any:
+  """The parameters that RL starts from.
+
+  Random ones if `warm_start.steps` is 0, else warm-started ones, from the
+  cache where it has them.
+
+  Args:
+    parts: of the run.
+    report: see `run`.
+
+  Returns:
+    Parameters, laid out for training.
+  """
+  config, warm = parts.config, parts.config.warm_start
+  if not warm.steps:
+    return parts.init(parts.put(jax.random.key(config.seed)))
+  if warm.cache is None:
+    return run(parts, report)
+  name = config_lib.fingerprint(config, DEPENDS_ON)
+  path = pathlib.Path(warm.cache, f'{name}.safetensors')
+  found = load(path, parts.shapes)
+  if found is None:
+    found = run(parts, report)
+    save(path, found)
+  return jax.device_put(found, parts.param_shardings())
+
+
+def _names(tree: Any) -> list[str]:
+  return [
+      jax.tree_util.keystr(keys, simple=True, separator='/')
+      for keys, _ in jax.tree_util.tree_leaves_with_path(tree)]
+
+
+def save(path: pathlib.Path, params: Any) -> None:
+  """Writes parameters to one file, whole or not at all."""
+  path.parent.mkdir(parents=True, exist_ok=True)
+  leaves = jax.device_get(jax.tree.leaves(params))
+  handle, temporary = tempfile.mkstemp(dir=path.parent)
+  os.close(handle)
+  save_file(dict(zip(_names(params), leaves)), temporary)
+  os.replace(temporary, path)
+
+
+def load(path: pathlib.Path, shapes: Any) -> Any:
+  """Reads parameters of these shapes; None if there are none.
+
+  A damaged file counts as none, with a warning: it can be made again.
+  """
+  if not path.exists():
+    return None
+  try:
+    leaves = load_file(path)
+  except (OSError, SafetensorError) as error:
+    logging.warning(
+        'The warm start in %s is damaged (%s): making it again.', path, error)
+    return None
+  return jax.tree.structure(shapes).unflatten(
+      leaves[name] for name in _names(shapes))

@@ -1,0 +1,280 @@
+"""Runs a config, or every trial of its sweep, on this machine.
+
+  python launch/run.py --config=configs/countdown.py --sweep \
+      --workdir=runs/sweep --parallel=2 --config.steps=100
+
+`--sweep` asks the config's `get_hyper` for the trials; `--config.x=y` holds for
+all of them. Each trial is a process with its own folder, where its output goes
+to log.txt. Given again, the command leaves finished trials alone and continues
+the others; `--dry_run` only prints what it would run. At the end comes a table.
+"""
+
+import argparse
+import collections
+import fcntl
+import json
+import os
+import pathlib
+import re
+import shlex
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any, NamedTuple, Sequence
+
+from rich import console
+from rich import table as rich_table
+
+from jaxrl_llm import config as config_lib
+from launch import hyper
+
+_show = console.Console(highlight=False, markup=False, soft_wrap=True).print
+
+
+class Trial(NamedTuple):
+  """One run of the program.
+
+  Attributes:
+    folder: its working directory, named by its number and its fields.
+    fields: what the sweep sets.
+    config: the whole config, as JSON.
+    command: the process's arguments.
+  """
+  folder: pathlib.Path
+  fields: dict[str, Any]
+  config: str
+  command: list[str]
+
+  @property
+  def finished(self) -> bool:
+    """Whether the folder holds the summary of just this config."""
+    note = self.folder / 'trial.json'
+    return ((self.folder / 'summary.json').exists() and note.exists()
+            and note.read_text() == self.config)
+
+
+def plan(
+    spec: str, *, sweep: bool, workdir: str, overrides: dict[str, str],
+    program: Sequence[str]) -> list[Trial]:
+  """The trials, every one of them checked.
+
+  Args:
+    spec: config file, as for `config.load`.
+    sweep: take the trials from the config's `get_hyper`; else there is one.
+    workdir: folder of the trials' folders.
+    overrides: fields set on the command line, for all trials.
+    program: the command that trains.
+
+  Returns:
+    The trials in the order of the sweep.
+
+  Raises:
+    ValueError: a config without `get_hyper`, or a trial with a wrong field.
+  """
+  settings = [{}]
+  if sweep:
+    module = config_lib.load_file(spec.partition(':')[0])
+    if not hasattr(module, 'get_hyper'):
+      raise ValueError(f'{spec} has no get_hyper(hyper), so there is no sweep.')
+    settings = module.get_hyper(hyper)
+  trials = []
+  for number, fields in enumerate(settings):
+    twice = sorted(overrides.keys() & {*fields, 'workdir'})
+    if twice:
+      raise ValueError(
+          f'{twice[0]} is set for each trial: do not set it for all of them.')
+    content = ','.join(
+        f'{name.split(".")[-1]}={config_lib.to_text(value)}'
+        for name, value in fields.items())
+    name = re.sub(r'[^\w.,=+-]+', '_', f'{number:03d}-{content}').strip('-')
+    folder = pathlib.Path(workdir) / name[:100]
+    given = {**overrides, **fields, 'workdir': str(folder)}
+    config = config_lib.load(spec, given)
+    config_lib.validate(config)
+    command = [*program, f'--config={spec}', *(
+        f'--config.{k}={config_lib.to_text(v)}' for k, v in given.items())]
+    trials.append(Trial(folder, fields, config_lib.to_json(config), command))
+  return trials
+
+
+def start(trial: Trial) -> subprocess.Popen | None:
+  """Starts a trial; None if a process left by another runner is at it."""
+  trial.folder.mkdir(parents=True, exist_ok=True)
+  with open(trial.folder / 'log.txt', 'ab') as log:
+    try:
+      # The child inherits the lock with its output, and holds it while it runs.
+      fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      return None
+    (trial.folder / 'summary.json').unlink(missing_ok=True)
+    (trial.folder / 'trial.json').write_text(trial.config)
+    return subprocess.Popen(
+        trial.command, stdin=subprocess.DEVNULL, stdout=log,
+        stderr=subprocess.STDOUT, start_new_session=True)
+
+
+def stop(processes: Sequence[subprocess.Popen], grace: float = 10.0) -> None:
+  """Ends processes and what they started; by force after `grace` seconds."""
+  for number in (signal.SIGTERM, signal.SIGKILL):
+    for process in processes:
+      if process.poll() is None:
+        os.killpg(process.pid, number)
+    deadline = time.monotonic() + grace
+    for process in processes:
+      try:
+        process.wait(max(deadline - time.monotonic(), 0.0))
+      except subprocess.TimeoutExpired:
+        pass
+
+
+def run(trials: Sequence[Trial], parallel: int) -> list[str]:
+  """Runs the trials that are not finished, `parallel` at a time.
+
+  A trial that fails does not stop the others. When this is interrupted, the
+  trials that are running end with it.
+
+  Returns:
+    For each trial, 'done' or what went wrong.
+  """
+  states = ['done' if trial.finished else '' for trial in trials]
+  waiting = collections.deque(i for i, state in enumerate(states) if not state)
+  running: dict[int, subprocess.Popen] = {}
+  try:
+    while waiting or running:
+      while waiting and len(running) < parallel:
+        i = waiting.popleft()
+        process = start(trials[i])
+        if process is None:
+          states[i] = 'another process is running it'
+        else:
+          running[i] = process
+        _show(f'{trials[i].folder}: {states[i] or "started"}')
+      time.sleep(0.1)
+      for i in [i for i, p in running.items() if p.poll() is not None]:
+        states[i] = _outcome(trials[i], running.pop(i).returncode)
+        _show(f'{trials[i].folder}: {states[i]}')
+  finally:
+    stop(list(running.values()))
+  return states
+
+
+def _outcome(trial: Trial, code: int) -> str:
+  if code == 0 and trial.finished:
+    return 'done'
+  lines = (trial.folder / 'log.txt').read_text(errors='replace').split('\n')
+  last = next((line for line in reversed(lines) if line.strip()), 'no output')
+  return f'failed ({code}): {last.strip()}'
+
+
+def read_metrics(folder: pathlib.Path) -> list[dict[str, Any]]:
+  """Rows of metrics.jsonl; a last line that is torn is left out."""
+  file = folder / 'metrics.jsonl'
+  rows = []
+  for line in file.read_text().splitlines() if file.exists() else ():
+    try:
+      rows.append(json.loads(line))
+    except json.JSONDecodeError:
+      break
+  return rows
+
+
+def results(
+    trials: Sequence[Trial], states: Sequence[str], metrics: Sequence[str],
+) -> list[dict[str, str]]:
+  """The rows of the final table, column to text.
+
+  The columns are the trial's number, the fields that differ between trials,
+  the state, the last step, and each metric's last and best (highest) value.
+  Trials that differ only in their seed get a row of means and standard
+  deviations below.
+  """
+  names = dict.fromkeys(name for trial in trials for name in trial.fields)
+  differs = [
+      name for name in names
+      if len({repr(trial.fields.get(name)) for trial in trials}) > 1]
+  rows, groups = [], collections.defaultdict(list)
+  for i, (trial, state) in enumerate(zip(trials, states)):
+    logged = read_metrics(trial.folder)
+    fields = {
+        name: config_lib.to_text(trial.fields.get(name)) for name in differs}
+    numbers = {}
+    for metric in metrics:
+      values = [row[metric] for row in logged if metric in row]
+      if values:
+        numbers |= {metric: values[-1], f'{metric} best': max(values)}
+    rows.append({
+        'trial': str(i), **fields, 'state': state.partition(':')[0],
+        'step': str(logged[-1].get('step', '')) if logged else '',
+        **{k: f'{v:.4g}' for k, v in numbers.items()}})
+    groups[tuple((k, v) for k, v in fields.items() if k != 'seed')].append(
+        numbers)
+  for fields, members in groups.items():
+    if len(members) > 1:
+      shared = set.intersection(*(set(member) for member in members))
+      rows.append({'trial': f'mean of {len(members)}', **dict(fields), **{
+          k: _spread([m[k] for m in members])
+          for k in members[0] if k in shared}})
+  return rows
+
+
+def _spread(values: Sequence[float]) -> str:
+  return f'{statistics.fmean(values):.4g} ± {statistics.stdev(values):.2g}'
+
+
+def show_table(rows: Sequence[dict[str, str]]) -> None:
+  """Prints rows under the columns that any of them has."""
+  columns = dict.fromkeys(name for row in rows for name in row)
+  table = rich_table.Table(*columns)
+  for row in rows:
+    table.add_row(*(row.get(name, '') for name in columns))
+  console.Console().print(table)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """The program; returns its exit code."""
+  parser = argparse.ArgumentParser(
+      description=__doc__, allow_abbrev=False,
+      formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument('--config', required=True, help='FILE.py or FILE.py:ARG')
+  parser.add_argument('--sweep', action='store_true',
+                      help="run the trials of the config's get_hyper")
+  parser.add_argument('--workdir', help='folder of the trials (default: '
+                      "runs/ and the config's name and -sweep)")
+  parser.add_argument('--parallel', type=int, default=1, metavar='N',
+                      help='trials at a time (default: 1)')
+  parser.add_argument('--dry_run', action='store_true',
+                      help='print the commands and stop')
+  parser.add_argument(
+      '--metrics', default='eval/pass@1,eval/pass@8,eval/greedy',
+      help='columns of the table (default: %(default)s)')
+  parser.add_argument(
+      '--program', default=f'{shlex.quote(sys.executable)} -m jaxrl_llm.train',
+      help='what to run (default: %(default)s)')
+  args, rest = parser.parse_known_args(argv)
+  workdir = args.workdir or f'runs/{config_lib.name_of(args.config)}-sweep'
+  try:
+    _, overrides = config_lib.split(rest)
+    trials = plan(
+        args.config, sweep=args.sweep, workdir=workdir, overrides=overrides,
+        program=shlex.split(args.program))
+  except ValueError as error:
+    parser.exit(2, f'{error}\n')
+  if args.dry_run:
+    for trial in trials:
+      done = '# finished: ' if trial.finished else ''
+      _show(done + shlex.join(trial.command))
+    return 0
+  signal.signal(signal.SIGTERM, signal.default_int_handler)
+  try:
+    states = run(trials, max(args.parallel, 1))
+  except KeyboardInterrupt:
+    _show('Interrupted; the same command continues.')
+    return 130
+  show_table(results(trials, states, args.metrics.split(',')))
+  return int(any(state != 'done' for state in states))
+
+
+if __name__ == '__main__':
+  sys.exit(main())

@@ -1,0 +1,48 @@
+"""Packaging. Versions known to work together are in constraints.txt."""
+
+import pathlib
+
+import setuptools
+
+setuptools.setup(
+    name='jaxrl_llm',
+    version='0.1.0',
+    description='Reinforcement learning of language models in JAX',
+    long_description=pathlib.Path(__file__).with_name('README.md').read_text(),
+    long_description_content_type='text/markdown',
+    license='Apache-2.0',
+    python_requires='>=3.11',
+    package_dir={'': '.'},  # an editable install sees launch and configs
+    packages=setuptools.find_packages(include=['jaxrl_llm', 'jaxrl_llm.*']),
+    install_requires=[
+        'absl-py',
+        'chex',
+        'flax',
+        'jax>=0.10.2',
+        'matplotlib',
+        'ml-collections',
+        'numpy',
+        'optax',
+        'orbax-checkpoint',
+        'rich',
+        'safetensors',
+        'sentencepiece',
+        'tensorboardX',
+        'transformers',
+    ],
+    extras_require={
+        'aot': ['libtpu'],  # compiles for TPUs that are not there
+        'cuda': ['jax[cuda12]'],
+        'notebooks': ['jupyterlab', 'nbconvert'],
+        'test': [
+            'pytest',
+            'ruff',
+            'scipy',
+            'torch==2.13.0',  # the losses are compared with TRL's
+            'trl==1.16.0',
+        ],
+        'tpu': ['jax[tpu]'],
+        'wandb': ['wandb'],
+        'xm': ['xmanager'],
+    },
+)

@@ -1,0 +1,129 @@
+"""Imports point one way, files stay short, and every function says what it is.
+
+These are read off the source, without importing it.
+"""
+
+import ast
+import pathlib
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / 'jaxrl_llm'
+FILES = sorted(PACKAGE.rglob('*.py'))
+PROGRAMS = {'train', 'evaluate'}
+
+# What each part may import of the package beside itself. A part is a folder or
+# a file of the package; one that is not listed only has to be free of cycles.
+ALLOWED = {
+    'types': set(),
+    'ops': {'types'},
+    'models': {'ops', 'types'},
+    'sampling': {'models', 'ops', 'types'},
+    'optimizer': set(),
+    'sharding': {'types'},
+    'learner': {
+        'models', 'ops', 'optimizer', 'sampling', 'sharding', 'types'},
+    'tokenizer': set(),
+    'rewards': set(),
+    'tasks': {'rewards', 'tokenizer'},
+    'curriculum': {'data', 'ops', 'types'},
+    'selection': {'ops', 'types'},
+    'data': set(),
+    'metrics': {'types'},
+    'progress': {'types'},
+    'fields': {'models', 'tasks'},
+    'config': {'fields', 'models', 'ops', 'tasks'},
+}
+
+
+def part(module):
+  """'jaxrl_llm.ops.kl' is of 'ops'."""
+  return module.split('.')[1]
+
+
+def imported(path):
+  """Modules of the package that a file imports, anywhere in it."""
+  for node in ast.walk(ast.parse(path.read_text())):
+    if isinstance(node, ast.Import):
+      names = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):
+      assert not node.level, f'{path}: import by the full name'
+      names = [f'{node.module}.{alias.name}' for alias in node.names]
+    else:
+      continue
+    yield from (n for n in names if n.startswith('jaxrl_llm.'))
+
+
+def graph():
+  """Part to the other parts that it imports."""
+  edges = {}
+  for path in FILES:
+    name = part('.'.join(path.relative_to(ROOT).with_suffix('').parts))
+    edges.setdefault(name, set()).update(
+        part(module) for module in imported(path))
+    edges[name].discard(name)
+  return edges
+
+
+def test_imports_point_one_way():
+  edges = graph()
+  assert len(edges) > 10
+  for name, allowed in ALLOWED.items():
+    extra = edges.get(name, set()) - allowed
+    assert not extra, f'{name} must not import {", ".join(sorted(extra))}'
+
+
+def test_nothing_imports_a_program_but_programs():
+  for name, others in graph().items():
+    assert name in PROGRAMS or not others & PROGRAMS, name
+    assert 'train' not in others, name
+
+
+def test_no_cycles():
+  edges = graph()
+  while edges:
+    free = {name for name, others in edges.items() if not others & edges.keys()}
+    assert free, f'these import each other: {sorted(edges)}'
+    edges = {n: others for n, others in edges.items() if n not in free}
+
+
+def test_files_are_short():
+  for folder in ('jaxrl_llm', 'configs', 'launch', 'benchmarks', 'tests'):
+    for path in (ROOT / folder).rglob('*.py'):
+      length = len(path.read_text().splitlines())
+      assert length <= 400, f'{path.relative_to(ROOT)}: {length} lines'
+
+
+def test_only_programs_print():
+  for path in FILES:
+    if path.stem in PROGRAMS and path.parent == PACKAGE:
+      continue
+    for node in ast.walk(ast.parse(path.read_text())):
+      assert not (isinstance(node, ast.Call)
+                  and isinstance(node.func, ast.Name)
+                  and node.func.id == 'print'), f'{path}:{node.lineno}'
+
+
+def public(body, prefix=''):
+  """Public functions, classes and methods, with their dotted names.
+
+  Not properties: a class's docstring tells its attributes.
+  """
+  for node in body:
+    if not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+      continue
+    is_property = any('property' in ast.unparse(d) for d in node.decorator_list)
+    if node.name.startswith('_') or is_property:
+      continue
+    yield prefix + node.name, node
+    if isinstance(node, ast.ClassDef):
+      yield from public(node.body, f'{prefix}{node.name}.')
+
+
+def test_everything_public_has_a_docstring():
+  launch = sorted((ROOT / 'launch').glob('*.py'))
+  for path in FILES + launch:
+    tree = ast.parse(path.read_text())
+    if path.name != '__init__.py' or tree.body:
+      assert ast.get_docstring(tree), f'{path} says nothing at its top'
+    for name, node in public(tree.body):
+      assert ast.get_docstring(node), f'{path}: {name} has no docstring'

@@ -1,0 +1,209 @@
+"""The local runner, with a small program in the place of training."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from launch import run
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+CONFIG = '''
+from jaxrl_llm import config
+
+def get_config(arg=None):
+  return config.base()
+
+def get_hyper(hyper):
+  return hyper.product([
+      hyper.sweep('loss.clip_high', [0.2, 0.28]),
+      hyper.sweep('seed', range(2))])
+'''
+
+# Counts to `steps`, one line of metrics a step, from where it was; seed 1
+# fails in its first life.
+PROGRAM = '''
+import json, os, pathlib, sys, time
+args = dict(arg.split('=', 1) for arg in sys.argv[1:])
+folder = pathlib.Path(args['--config.workdir'])
+seed, steps = int(args['--config.seed']), int(args['--config.steps'])
+clip = float(args['--config.loss.clip_high'])
+(folder / 'pid').write_text(str(os.getpid()))
+metrics = folder / 'metrics.jsonl'
+done = len(metrics.read_text().splitlines()) if metrics.exists() else 0
+print('from', done, flush=True)
+for step in range(done, steps):
+  with metrics.open('a') as f:
+    value = clip + seed / 10 - (step == steps - 1) / 100
+    f.write(json.dumps({'step': step + 1, 'eval/pass@1': value}) + '\\n')
+  if seed == 1 and step == 1 and not done:
+    sys.exit('out of luck')
+  time.sleep(float(os.environ.get('PACE', 0)))
+(folder / 'summary.json').write_text('{}')
+'''
+
+
+@pytest.fixture(name='here')
+def _here(tmp_path):
+  (tmp_path / 'small.py').write_text(CONFIG)
+  (tmp_path / 'program.py').write_text(PROGRAM)
+  return tmp_path
+
+
+def arguments(here, *more, steps=3):
+  return [
+      f'--config={here}/small.py', f'--workdir={here}/runs',
+      f'--program={sys.executable} {here}/program.py',
+      f'--config.steps={steps}', *more]
+
+
+def logs(here):
+  return [
+      (folder / 'log.txt').read_text().split('\n')[:-1]
+      for folder in sorted((here / 'runs').iterdir())]
+
+
+def test_dry_run_prints_the_commands_and_runs_nothing(here, capsys):
+  assert run.main(arguments(here, '--sweep', '--dry_run')) == 0
+  lines = capsys.readouterr().out.splitlines()
+  assert len(lines) == 4
+  assert lines[1] == (
+      f'{sys.executable} {here}/program.py --config={here}/small.py '
+      '--config.steps=3 --config.loss.clip_high=0.2 --config.seed=1 '
+      f'--config.workdir={here}/runs/001-clip_high=0.2,seed=1')
+  assert not (here / 'runs').exists()
+
+
+def test_failures_stop_nobody_and_are_tried_again(here, capsys):
+  command = arguments(here, '--sweep', '--parallel=2')
+  assert run.main(command) == 1
+  out = capsys.readouterr().out
+  assert '001-clip_high=0.2,seed=1: failed (1): out of luck' in out
+  assert logs(here) == [
+      ['from 0'], ['from 0', 'out of luck'], ['from 0'],
+      ['from 0', 'out of luck']]
+  assert run.main(command) == 0
+  # The finished ones were left alone, the others went on from step 2.
+  assert logs(here) == [
+      ['from 0'], ['from 0', 'out of luck', 'from 2'], ['from 0'],
+      ['from 0', 'out of luck', 'from 2']]
+  # Another config is another trial: all are taken up again.
+  assert run.main(arguments(here, '--sweep', steps=4)) == 0
+  assert [log[-1] for log in logs(here)] == ['from 3'] * 4
+
+
+def test_table(here):
+  trials = run.plan(
+      f'{here}/small.py', sweep=True, workdir=f'{here}/runs',
+      overrides={}, program=['true'])
+  for trial, values in zip(trials, ([.1, .5, .4], [.2], [], [.3])):
+    trial.folder.mkdir(parents=True)
+    (trial.folder / 'metrics.jsonl').write_text(''.join(
+        json.dumps({'step': 2 * i, 'eval/pass@1': v, 'loss': 1.0}) + '\n'
+        for i, v in enumerate(values)) + '{"step": 9, "eval/pa')
+  rows = run.results(
+      trials, ['done', 'done', 'failed (1): out', 'done'],
+      ['eval/pass@1', 'eval/other'])
+  metric, best = 'eval/pass@1', 'eval/pass@1 best'
+  assert rows[0] == {
+      'trial': '0', 'loss.clip_high': '0.2', 'seed': '0', 'state': 'done',
+      'step': '4', metric: '0.4', best: '0.5'}
+  assert rows[2] == {
+      'trial': '2', 'loss.clip_high': '0.28', 'seed': '0',
+      'state': 'failed (1)', 'step': ''}
+  # Means of .4, .2 and of .5, .2; deviations .2 / sqrt(2) and .3 / sqrt(2).
+  assert rows[4] == {
+      'trial': 'mean of 2', 'loss.clip_high': '0.2',
+      metric: '0.3 ± 0.14', best: '0.35 ± 0.21'}
+
+
+def test_table_leaves_out_what_all_trials_share(here, capsys):
+  assert run.main(arguments(here, '--config.seed=0',
+                            '--config.loss.clip_high=.3')) == 0
+  out = capsys.readouterr().out
+  assert 'clip_high' not in out.split('done')[-2].split('trial')[-1]
+  assert '0.29' in out and '0.3' in out  # last and best
+
+
+@pytest.mark.parametrize('more,words', [
+    (['--sweep', '--config.seed=3'], 'seed is set for each trial'),
+    (['--config.workdir=x'], 'workdir is set for each trial'),
+    (['--config.lr=3'], 'did you mean optimizer.learning_rate?'),
+    (['--config.samples_per_prompt=1'], 'samples_per_prompt=1'),
+    (['--parallell=3'], '--parallell=3 is not understood'),
+])
+def test_mistakes_are_refused_before_anything_runs(here, capsys, more, words):
+  with pytest.raises(SystemExit) as stop:
+    run.main(arguments(here, *more))
+  assert stop.value.code == 2
+  assert words in capsys.readouterr().err
+  assert not (here / 'runs').exists()
+
+
+def test_a_config_without_sweep_is_refused(here, capsys):
+  file = here / 'small.py'
+  file.write_text(CONFIG.split('def get_hyper')[0])
+  with pytest.raises(SystemExit):
+    run.main(arguments(here, '--sweep'))
+  assert 'has no get_hyper' in capsys.readouterr().err
+
+
+def alive(pid):
+  try:
+    os.kill(pid, 0)
+  except ProcessLookupError:
+    return False
+  return True
+
+
+def start_slowly(here):
+  """The runner on four slow trials; returns once two of them are at work."""
+  runner = subprocess.Popen(
+      [sys.executable, 'launch/run.py',
+       *arguments(here, '--sweep', '--parallel=2', steps=1000)],
+      cwd=ROOT, env={**os.environ, 'PACE': '.1', 'PYTHONPATH': str(ROOT)},
+      stdout=subprocess.PIPE, text=True)
+  files = [here / 'runs' / f'{name}' / 'metrics.jsonl' for name in (
+      '000-clip_high=0.2,seed=0', '002-clip_high=0.28,seed=0')]
+  deadline = time.monotonic() + 60
+  while not all(file.exists() for file in files):
+    assert time.monotonic() < deadline and runner.poll() is None
+    time.sleep(0.05)
+  return runner, [int((f.parent / 'pid').read_text()) for f in files]
+
+
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_runner_takes_its_trials_with_it(here, number):
+  runner, pids = start_slowly(here)
+  assert all(map(alive, pids))
+  runner.send_signal(number)
+  out, _ = runner.communicate(timeout=30)
+  assert runner.returncode == 130
+  assert 'the same command continues' in out
+  assert not any(map(alive, pids))
+
+
+def test_a_killed_runner_leaves_trials_that_nobody_starts_twice(here, capsys):
+  runner, pids = start_slowly(here)
+  runner.kill()
+  runner.communicate()
+  trials = run.plan(
+      f'{here}/small.py', sweep=True, workdir=f'{here}/runs',
+      overrides={'steps': '2'},
+      program=[sys.executable, f'{here}/program.py'])
+  states = run.run(trials, parallel=4)
+  busy = 'another process is running it'
+  assert states == [busy, 'done', busy, 'failed (1): out of luck']
+  assert all(map(alive, pids))
+  for pid in pids:
+    os.kill(pid, signal.SIGKILL)
+  while any(map(alive, pids)):
+    time.sleep(0.05)
+  assert run.run(trials, parallel=4) == ['done'] * 4
+  capsys.readouterr()

@@ -1,0 +1,88 @@
+"""Tests of the advantages."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_llm.ops import advantages
+from tests.reference import advantages as twin
+
+NAMES = sorted(advantages.ADVANTAGES)
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_equals_the_twin_with_invalid_samples(name):
+  rng = np.random.default_rng(0)
+  rewards = rng.normal(size=(3, 5, 6)).astype(np.float32)
+  where = rng.random(rewards.shape) < 0.7
+  where[0, 0] = False
+  where[0, 1] = np.arange(6) == 2
+  where[0, 2] = True
+  got = advantages.ADVANTAGES[name](rewards, where=where)
+  np.testing.assert_allclose(
+      got, twin.advantages(name, rewards, where), rtol=2e-5, atol=1e-6)
+  assert np.all(np.asarray(got)[~where] == 0)
+
+
+@pytest.mark.parametrize('ddof', [0, 1])
+@pytest.mark.parametrize('name', ['grpo', 'reinforce_pp'])
+def test_ddof_and_eps(name, ddof):
+  rewards = np.random.default_rng(1).normal(size=(4, 5)).astype(np.float32)
+  got = advantages.ADVANTAGES[name](rewards, ddof=ddof, eps=0.1)
+  want = twin.advantages(name, rewards, np.ones((4, 5), bool), ddof, 0.1)
+  np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+# Of the group [0, 0, 1, 1]: mean 1/2, variance (4 * 1/4) / 3 = 1/3 with
+# ddof=1, so std 3 ** -.5; the others of a 1 have mean 1/3, those of a 0 2/3.
+# Beside [0, 4], padded by two invalid samples: mean 2, std sqrt(8); the other
+# of 4 is 0. The batch's centred rewards have squares 4 * 1/4 + 2 * 4 = 9 over
+# 6 samples: std sqrt(9 / 5).
+GOLDEN = {
+    'reinforce': [[0, 0, 1, 1], [0, 4, 0, 0]],
+    'rloo': [[-2 / 3, -2 / 3, 2 / 3, 2 / 3], [-4, 4, 0, 0]],
+    'grpo': [[-0.866025, -0.866025, 0.866025, 0.866025],
+             [-0.707107, 0.707107, 0, 0]],
+    'dr_grpo': [[-0.5, -0.5, 0.5, 0.5], [-2, 2, 0, 0]],
+    'reinforce_pp': [[-0.372678, -0.372678, 0.372678, 0.372678],
+                     [-1.490712, 1.490712, 0, 0]],
+}
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_golden_and_invalid_rewards_are_inert(name):
+  where = np.array([[True] * 4, [True, True, False, False]])
+  integers = np.array([[0, 0, 1, 1], [0, 4, 7, -9]])
+  f = jax.jit(advantages.ADVANTAGES[name])
+  got = f(jnp.asarray(integers), where=where)
+  assert got.dtype == jnp.float32
+  np.testing.assert_allclose(got, GOLDEN[name], rtol=1e-5, atol=1e-6)
+  for garbage in (np.nan, np.inf, -np.inf, 1e30):
+    rewards = np.where(where, integers, garbage).astype(np.float32)
+    np.testing.assert_array_equal(f(rewards, where=where), got)
+
+
+@pytest.mark.parametrize('name', sorted(advantages.GROUP_RELATIVE))
+def test_no_signal_is_exactly_zero(name):
+  f = jax.jit(advantages.ADVANTAGES[name])
+  for n in (1, 3, 7):
+    for value in (0.1, 1 / 3, -7.3, 1e6):  # n * 0.1 / n need not be 0.1
+      equal = np.full((2, n), value, np.float32)
+      assert not np.any(f(equal)), (n, value)
+  lone = f(np.float32([[5, 1, 2], [3, 3, 3]]),
+           where=np.array([[True, False, False], [True] * 3]))
+  assert not np.any(lone)
+  assert not np.any(f(np.ones((2, 3)), where=np.zeros((2, 3), bool)))
+
+
+def test_a_near_tie_keeps_its_precision():
+  # 1e6 + {0, 1, 2}: the mean is exact only when measured from the best.
+  rewards = np.float32([1e6, 1e6 + 1, 1e6 + 2])
+  np.testing.assert_array_equal(advantages.dr_grpo(rewards), [-1, 0, 1])
+
+
+def test_group_relative_names_what_a_lone_sample_cannot_feed():
+  for name, f in advantages.ADVANTAGES.items():
+    silent = not np.any(f(np.float32([[2.0], [5.0]])))
+    assert silent == (name in advantages.GROUP_RELATIVE)

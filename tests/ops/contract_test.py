@@ -1,0 +1,113 @@
+"""What holds for every variant of the loss: one test over all of them.
+
+A variant is an objective, an aggregation, an importance correction and a KL
+estimator or none, put together as a learner does.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_llm.ops import importance
+from jaxrl_llm.ops import kl
+from jaxrl_llm.ops import policy_losses
+
+B, T = 4, 6
+LIMITS = {'none': (), 'identity': (), 'tis': ('cap',),
+          'icepop': ('low', 'high'), 'sequence_tis': ('cap',)}
+HYPER = dict(clip_low=0.2, clip_high=0.28, dual_clip=3.0, kl_coef=0.1,
+             low=0.5, high=2.0, cap=2.0)
+
+
+def _batch(seed, gaps):
+  """Log-probs that lie apart by `gaps` at random; the third row is empty."""
+  rng = np.random.default_rng(seed)
+  gap = lambda: rng.choice(gaps, (B, T))
+  old = -rng.exponential(2.0, (B, T))
+  length = np.array([6, 3, 0, 5])
+  return {name: np.float32(x) for name, x in dict(
+      new=old + gap(), old=old, behaviour=old + gap(), anchor=old + gap(),
+      advantages=rng.standard_normal((B, T)),
+      mask=np.arange(T) < length[:, None]).items()}
+
+
+@functools.cache
+def _program(objective, correction, estimator):
+  """Jitted (batch, weights [B, T], hyper) to loss and gradient; its traces."""
+  traces = []
+
+  def loss(new, batch, weights, hyper):
+    traces.append(None)
+    mask, old = batch['mask'], batch['old']
+    policy = policy_losses.OBJECTIVES[objective](
+        new, old, batch['advantages'], mask, clip_low=hyper['clip_low'],
+        clip_high=hyper['clip_high'], dual_clip=hyper['dual_clip'])
+    limits = {name: hyper[name] for name in LIMITS[correction]}
+    token_loss = policy.loss * importance.CORRECTIONS[correction](
+        old - batch['behaviour'], mask, **limits)
+    if estimator is not None:
+      token_loss += hyper['kl_coef'] * kl.KL_ESTIMATORS[estimator](
+          new, batch['anchor'], mask=mask)
+    return jnp.sum(weights * token_loss)
+
+  run = jax.jit(lambda batch, *args: jax.value_and_grad(loss)(
+      batch['new'], batch, *args))
+  return run, traces
+
+
+_token_weights = jax.jit(policy_losses.token_weights, static_argnums=1)
+
+
+@pytest.mark.parametrize('objective', policy_losses.OBJECTIVES)
+@pytest.mark.parametrize('aggregation', policy_losses.AGGREGATIONS)
+@pytest.mark.parametrize('correction', importance.CORRECTIONS)
+@pytest.mark.parametrize('estimator', [None, *kl.KL_ESTIMATORS])
+def test_contract(objective, aggregation, correction, estimator):
+  program, traces = _program(objective, correction, estimator)
+
+  def run(batch, parts=1, scale=1.0):
+    """Loss and gradient, summed over microbatches padded with empty rows."""
+    hyper = {k: np.float32(v * scale) for k, v in HYPER.items()}
+    weights = _token_weights(
+        batch['mask'], aggregation, budget=np.float32(T * scale))
+    rows = dict(batch, weights=np.asarray(weights))
+    loss, grad = np.float32(0), np.zeros((B, T), np.float32)
+    for part in np.split(np.arange(B), parts):
+      micro = {k: np.pad(v[part], ((0, B - len(part)), (0, 0)))
+               for k, v in rows.items()}
+      weights = micro.pop('weights')
+      value, slope = jax.device_get(program(micro, weights, hyper))
+      loss, grad[part] = loss + value, slope[:len(part)]
+    return loss, grad
+
+  ordinary = _batch(0, np.linspace(-0.5, 0.5, 11))
+  loss, grad = run(ordinary)
+  assert np.any(grad)
+
+  # Microbatches add up to the whole.
+  for parts in (2, 4):
+    got = run(ordinary, parts)
+    np.testing.assert_allclose(got[0], loss, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(got[1], grad, rtol=1e-6, atol=1e-6)
+
+  # Masked tokens are inert to the bit.
+  masked = ordinary['mask'] == 0
+  for garbage in (0.0, 1e30, -np.inf, np.nan):
+    dirty = {k: v if k == 'mask' else np.where(masked, np.float32(garbage), v)
+             for k, v in ordinary.items()}
+    got = run(dirty)
+    assert got[0].tobytes() == loss.tobytes()
+    np.testing.assert_array_equal(got[1], grad)
+    assert not np.any(got[1][masked])
+
+  # Extreme ratios give finite gradients, with a finite norm.
+  for seed in range(3):
+    got = run(_batch(seed, [-200, -80, -1, 0, 1, 80, 200]))
+    assert np.isfinite(got[0]) and np.isfinite(np.sum(got[1] ** 2))
+
+  # Hyperparameters are data: nothing was compiled twice, for any aggregation.
+  run(ordinary, scale=1.5)
+  assert len(traces) == 1

@@ -1,0 +1,135 @@
+"""Tests of the objectives and their aggregation."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_llm.ops import policy_losses
+from tests.reference import policy_losses as twin
+
+BUDGET = 11
+
+
+def _batch(per_token):
+  rng = np.random.default_rng(2)
+  b, t = 5, 6
+  old = -rng.exponential(1.5, (b, t))
+  new = old + 0.4 * rng.standard_normal((b, t))
+  length = np.array([6, 1, 4, 0, 5])
+  mask = np.arange(t) < length[:, None]
+  mask[0, 2] = False  # a hole, as rejected tokens leave
+  advantages = rng.standard_normal((b, t) if per_token else b)
+  return new, old, advantages, mask
+
+
+@pytest.mark.parametrize('aggregation', policy_losses.AGGREGATIONS)
+@pytest.mark.parametrize('objective', policy_losses.OBJECTIVES)
+@pytest.mark.parametrize('dual', [None, 1.3])
+def test_loss_and_gradient_equal_the_twin(objective, aggregation, dual):
+  for per_token in (False, True):
+    new, old, advantages, mask = _batch(per_token)
+    where = np.array([1, 1, 1, 1, 0], bool)
+    limits = (0.1, 0.2, dual)
+
+    def ours(new):
+      loss = policy_losses.OBJECTIVES[objective](
+          new, np.float32(old), np.float32(advantages), mask,
+          clip_low=limits[0], clip_high=limits[1], dual_clip=limits[2]).loss
+      return policy_losses.aggregate(
+          loss, mask, aggregation, where=where, budget=BUDGET)
+
+    def theirs(x):
+      loss = twin.token_loss(
+          objective, x, new, old, advantages, mask, *limits)
+      return twin.aggregate(loss, mask, aggregation, where, BUDGET)
+
+    loss, grad = jax.value_and_grad(ours)(jnp.float32(new))
+    np.testing.assert_allclose(loss, theirs(new), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(
+        grad, twin.gradient(theirs, new), rtol=2e-5, atol=1e-7)
+
+
+def test_clip_golden():
+  # Ratios 1/2, 1, 2 at both signs of the advantage, bounds .8 and 1.28. The
+  # surrogate min(r A, clip(r) A) is clipped only where A pushes r outwards.
+  ratio = np.log(np.float32([[0.5, 1, 2], [0.5, 1, 2]]))
+  old, mask = np.zeros((2, 3), np.float32), np.ones((2, 3))
+  advantages = np.float32([1, -1])
+  options = dict(clip_low=0.2, clip_high=0.28)
+  out = policy_losses.clip(ratio, old, advantages, mask, **options)
+  np.testing.assert_allclose(
+      out.loss, [[-0.5, -1, -1.28], [0.8, 1, 2]], rtol=1e-6)
+  np.testing.assert_array_equal(
+      out.clipped_high, [[False, False, True], [False] * 3])
+  np.testing.assert_array_equal(
+      out.clipped_low, [[False] * 3, [True, False, False]])
+  np.testing.assert_allclose(out.ratio, np.exp(ratio), rtol=1e-6)
+  grad = jax.grad(lambda new: jnp.sum(policy_losses.clip(
+      new, old, advantages, mask, **options).loss))(jnp.asarray(ratio))
+  np.testing.assert_allclose(grad, [[-0.5, -1, 0], [0, 1, 2]], rtol=1e-6)
+  # Dual clip: at A = -1 the loss stops at 1.5.
+  out = policy_losses.clip(
+      ratio, old, advantages, mask, dual_clip=1.5, **options)
+  np.testing.assert_allclose(out.loss[1], [0.8, 1, 1.5], rtol=1e-6)
+
+
+def test_on_policy_every_objective_is_the_policy_gradient():
+  # At new = old the gradient of each is -A weights; GSPO spreads a row's over
+  # its tokens, to which every token of the row contributes.
+  _, old, advantages, mask = _batch(per_token=False)
+  for objective, f in policy_losses.OBJECTIVES.items():
+    def loss(new):
+      out = f(new, old, advantages, mask, clip_low=0.0, clip_high=0.0)
+      return policy_losses.aggregate(out.loss, mask, 'sequence_mean')
+    grad = jax.grad(loss)(jnp.float32(old))
+    weights = policy_losses.token_weights(mask, 'sequence_mean')
+    np.testing.assert_allclose(
+        grad, -advantages[:, None] * weights, rtol=1e-5, atol=1e-7,
+        err_msg=objective)
+
+
+def test_weights_golden():
+  mask = np.array([[1, 1, 0], [1, 0, 0], [0, 0, 0], [1, 1, 1]])
+  weights = lambda *args, **options: np.asarray(
+      policy_losses.token_weights(mask, *args, **options))
+  # Four rows, one of them without tokens: it counts among the rows.
+  np.testing.assert_allclose(
+      weights('sequence_mean'),
+      mask * [[1 / 8], [1 / 4], [0], [1 / 12]], rtol=1e-6)
+  np.testing.assert_allclose(weights('token_mean'), mask / 6, rtol=1e-6)
+  np.testing.assert_allclose(
+      weights('constant', budget=10), mask / 40, rtol=1e-6)
+  # Without the last row three are left, with 3 tokens.
+  where = np.array([True, True, True, False])
+  kept = mask * where[:, None]
+  np.testing.assert_allclose(
+      weights('sequence_mean', where=where),
+      kept * [[1 / 6], [1 / 3], [0], [0]], rtol=1e-6)
+  np.testing.assert_allclose(
+      weights('token_mean', where=where), kept / 3, rtol=1e-6)
+  np.testing.assert_allclose(
+      weights('constant', where=where, budget=10), kept / 30, rtol=1e-6)
+
+
+@pytest.mark.parametrize('aggregation', policy_losses.AGGREGATIONS)
+def test_a_batch_without_tokens_has_loss_zero(aggregation):
+  loss = policy_losses.aggregate(
+      np.full((2, 3), np.nan), np.zeros((2, 3)), aggregation,
+      where=np.zeros(2, bool), budget=10)
+  assert loss == 0
+
+
+def test_bad_aggregations_are_named():
+  mask = np.ones((1, 2))
+  with pytest.raises(ValueError, match="'mean' is not known.*token_mean"):
+    policy_losses.token_weights(mask, 'mean')
+  with pytest.raises(ValueError, match='budget='):
+    policy_losses.token_weights(mask, 'constant')
+
+
+def test_wrong_shapes_are_refused():
+  x = np.zeros((2, 3), np.float32)
+  with pytest.raises(AssertionError):
+    policy_losses.clip(
+        x, x, np.zeros(3), np.ones((2, 3)), clip_low=0.2, clip_high=0.2)

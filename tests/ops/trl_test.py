@@ -1,0 +1,130 @@
+"""Our losses against TRL's own code, on the same tensors."""
+
+import collections
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from trl import GRPOTrainer
+
+from jaxrl_llm.ops import kl
+from jaxrl_llm.ops import policy_losses
+
+BUDGET = 9
+BETA = 0.04
+
+# name: (TRL's attributes, our objective, aggregation and clips)
+CASES = {
+    'grpo': (
+        dict(loss_type='grpo'),
+        'clip', 'sequence_mean', dict(clip_low=0.2, clip_high=0.2)),
+    'bnpo': (
+        dict(loss_type='bnpo'),
+        'clip', 'token_mean', dict(clip_low=0.2, clip_high=0.2)),
+    'dr_grpo': (
+        dict(loss_type='dr_grpo'),
+        'clip', 'constant', dict(clip_low=0.2, clip_high=0.2)),
+    'dapo': (
+        dict(loss_type='dapo', epsilon_high=0.28),
+        'clip', 'token_mean', dict(clip_low=0.2, clip_high=0.28)),
+    'gspo': (
+        dict(loss_type='grpo', importance_sampling_level='sequence',
+             epsilon_low=0.05, epsilon_high=0.1),
+        'gspo', 'sequence_mean', dict(clip_low=0.05, clip_high=0.1)),
+    'cispo': (
+        dict(loss_type='cispo', epsilon_high=1.3),
+        'cispo', 'token_mean', dict(clip_low=1.0, clip_high=0.3)),
+    'two_sided': (
+        dict(loss_type='grpo', delta=1.5),
+        'clip', 'sequence_mean',
+        dict(clip_low=0.2, clip_high=0.2, dual_clip=1.5)),
+    'grpo_kl': (
+        dict(loss_type='grpo', beta=BETA),
+        'clip', 'sequence_mean', dict(clip_low=0.2, clip_high=0.2)),
+}
+
+
+def _batch():
+  rng = np.random.default_rng(0)
+  b, t = 6, BUDGET
+  old = -rng.exponential(1.0, (b, t))
+  length = np.array([9, 1, 4, 7, 0, 2])  # the fifth row has no token at all
+  return dict(
+      new=np.float32(old + 0.4 * rng.standard_normal((b, t))),
+      old=np.float32(old),
+      anchor=np.float32(old + 0.4 * rng.standard_normal((b, t))),
+      advantages=np.float32([1.1, -0.7, -1.3, 0.4, 0.9, 0.0]),
+      mask=np.arange(t) < length[:, None])
+
+
+def _trl(batch, options):
+  """TRL's loss, its gradient in the new log-probs, and its metrics."""
+  options = dict(dict(
+      importance_sampling_level='token', epsilon_low=0.2, epsilon_high=0.2,
+      beta=0.0, delta=None), **options)
+  new = torch.tensor(batch['new'], requires_grad=True)
+  trainer = object.__new__(GRPOTrainer)
+  trainer._get_per_token_logps_and_entropies = (
+      lambda *_, **__: (new, torch.zeros_like(new), None))
+  trainer.args = types.SimpleNamespace(
+      delta=options.pop('delta'), use_bias_correction_kl=False,
+      steps_per_generation=1)
+  for name, value in options.items():
+    setattr(trainer, name, value)
+  trainer.max_completion_length = BUDGET
+  trainer.aux_loss_enabled = False
+  trainer.top_entropy_quantile = 1.0
+  trainer.off_policy_mask_threshold = None
+  trainer.use_vllm = False
+  trainer._entropy_bonus_enabled = False
+  trainer.use_adaptive_entropy = False
+  trainer.current_gradient_accumulation_steps = 1
+  trainer.model = types.SimpleNamespace(training=True)
+  trainer.accelerator = types.SimpleNamespace(
+      num_processes=1, gather=lambda x: x, reduce=lambda x, reduction: x)
+  trainer._metrics = {'train': collections.defaultdict(list)}
+  mask = torch.tensor(batch['mask']).int()
+  loss = trainer._compute_loss(None, dict(
+      prompt_ids=torch.zeros(len(mask), 1, dtype=torch.long),
+      prompt_mask=torch.ones(len(mask), 1, dtype=torch.long),
+      completion_ids=torch.zeros(mask.shape, dtype=torch.long),
+      completion_mask=mask,
+      advantages=torch.tensor(batch['advantages']),
+      old_per_token_logps=torch.tensor(batch['old']),
+      ref_per_token_logps=torch.tensor(batch['anchor']),
+      num_items_in_batch=mask.sum()))
+  loss.backward()
+  metrics = {k: v[0] for k, v in trainer._metrics['train'].items()}
+  return loss.item(), new.grad.numpy(), metrics
+
+
+@pytest.mark.parametrize('name', CASES)
+def test_loss_and_gradient_are_trls(name):
+  options, objective, aggregation, clips = CASES[name]
+  batch = _batch()
+  mask = batch['mask']
+
+  def ours(new):
+    policy = policy_losses.OBJECTIVES[objective](
+        new, batch['old'], batch['advantages'], mask, **clips)
+    loss = policy.loss
+    if 'beta' in options:
+      loss += BETA * kl.k3(new, batch['anchor'], mask=mask)
+    loss = policy_losses.aggregate(loss, mask, aggregation, budget=BUDGET)
+    return loss, policy
+
+  (loss, policy), grad = jax.value_and_grad(ours, has_aux=True)(
+      jnp.asarray(batch['new']))
+  want_loss, want_grad, metrics = _trl(batch, options)
+  np.testing.assert_allclose(loss, want_loss, rtol=1e-5, atol=1e-7)
+  np.testing.assert_allclose(grad, want_grad, rtol=1e-5, atol=1e-7)
+  assert np.count_nonzero(want_grad) > 10
+  if objective == 'clip':
+    for side in ('low', 'high'):
+      share = getattr(policy, f'clipped_{side}')[mask].mean()
+      assert share > 0
+      np.testing.assert_allclose(
+          share, metrics[f'clip_ratio/{side}_mean'], rtol=1e-6)

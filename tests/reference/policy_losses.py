@@ -1,0 +1,76 @@
+"""Objectives, corrections, KL and aggregation token by token, in float64.
+
+`frozen` stands for the new log-probs wherever the formula stops the gradient,
+so that differences of these functions in `new` are the gradient that is meant.
+"""
+
+import numpy as np
+
+
+def token_loss(name, new, frozen, old, advantages, mask, low, high, dual):
+  """Loss [B, T] of objective `name`; 0 where masked."""
+  out = np.zeros(new.shape)
+  for b, t in np.argwhere(mask):
+    a = advantages[b] if advantages.ndim == 1 else advantages[b, t]
+    kept = np.flatnonzero(mask[b])
+    if name == 'gspo':
+      ratio = np.exp(np.mean([new[b, s] - old[b, s] for s in kept]))
+    else:
+      ratio = np.exp(new[b, t] - old[b, t])
+    if name in ('clip', 'gspo'):
+      surrogate = min(ratio * a, np.clip(ratio, 1 - low, 1 + high) * a)
+      if dual is not None and a < 0:
+        surrogate = max(surrogate, dual * a)
+    elif name == 'cispo':
+      weight = np.clip(np.exp(frozen[b, t] - old[b, t]), 1 - low, 1 + high)
+      surrogate = weight * a * new[b, t]
+    else:
+      surrogate = np.exp(new[b, t] - frozen[b, t]) * a
+    out[b, t] = -surrogate
+  return out
+
+
+def correction(name, log_ratio, mask, low=0.5, cap=2.0):
+  """Weights [B, T] of correction `name`; 1 where masked."""
+  out = np.ones(log_ratio.shape)
+  for b, t in np.argwhere(mask):
+    x = np.exp(log_ratio[b, t])
+    if name == 'identity':
+      out[b, t] = x
+    elif name == 'tis':
+      out[b, t] = min(x, cap)
+    elif name == 'icepop':
+      out[b, t] = x if low <= x <= cap else 0.0
+    elif name == 'sequence_tis':
+      whole = np.prod([np.exp(log_ratio[b, s]) for s in np.flatnonzero(mask[b])])
+      out[b, t] = min(whole, cap)
+  return out
+
+
+def kl(name, new, anchor):
+  """Per-token estimate of KL(new || anchor)."""
+  ratio = np.exp(anchor - new)
+  return {'k1': -np.log(ratio), 'k2': np.log(ratio) ** 2 / 2,
+          'k3': ratio - 1 - np.log(ratio)}[name]
+
+
+def aggregate(loss, mask, aggregation, where=None, budget=None):
+  """The batch's loss from per-token losses."""
+  where = np.ones(len(mask), bool) if where is None else where
+  rows = [loss[b][mask[b]] for b in range(len(mask)) if where[b]]
+  if aggregation == 'sequence_mean':
+    return sum(r.mean() for r in rows if r.size) / len(rows)
+  if aggregation == 'token_mean':
+    return sum(r.sum() for r in rows) / sum(r.size for r in rows)
+  return sum(r.sum() for r in rows) / (len(rows) * budget)
+
+
+def gradient(f, x, step=1e-6):
+  """Central differences of the scalar f at x, same shape as x."""
+  out = np.zeros(x.shape)
+  for i in np.ndindex(x.shape):
+    up, down = x.copy(), x.copy()
+    up[i] += step
+    down[i] -= step
+    out[i] = (f(up) - f(down)) / (2 * step)
+  return out

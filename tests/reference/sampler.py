@@ -1,0 +1,87 @@
+"""The sampler as one would write it first: one request, one token at a time.
+
+Every token runs the whole model over the whole row so far; truncation is done
+in float64, one filter after the other, as in the papers. Noise comes from the
+same keys as the sampler's, so tokens must be identical.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_llm.models import transformer
+
+
+def softmax(x):
+  e = np.exp(x - x.max())
+  return e / e.sum()
+
+
+def filtered(logits, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0):
+  """Probabilities before and after truncation, of float64 logits [V]."""
+  logits = np.asarray(logits, np.float64)
+  if temperature == 0:
+    one = np.zeros(logits.size)
+    one[logits.argmax()] = 1.0
+    return one, one
+  tempered = probs = softmax(logits / temperature)
+  if top_k:
+    kth = sorted(probs, reverse=True)[min(top_k, probs.size) - 1]
+    probs = np.where(probs >= kth, probs, 0)
+    probs = probs / probs.sum()
+  if top_p < 1:
+    mass, least = 0.0, probs.max()
+    for p in sorted(probs, reverse=True):
+      if mass >= top_p:
+        break
+      mass, least = mass + p, p
+    probs = np.where(probs >= least, probs, 0)
+    probs = probs / probs.sum()
+  probs = np.where(probs >= min_p * probs.max(), probs, 0)
+  return tempered, probs / probs.sum()
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _all_logits(params, row, cfg):
+  hidden, _ = transformer.forward(params, row[None], cfg=cfg)
+  return transformer.logits(params, hidden[0], cfg)
+
+
+def teacher_forced(params, prompt, response, width, cfg):
+  """Float64 logits [T, V] that a full forward gives each response token."""
+  row = np.zeros(width, np.int32)
+  row[:len(prompt) + len(response)] = [*prompt, *response]
+  logits = _all_logits(params, jnp.asarray(row), cfg)
+  first = len(prompt) - 1
+  return np.asarray(logits, np.float64)[first:first + len(response)]
+
+
+def generate(params, prompts, requests, count, key, sampling, cfg, *,
+             max_response, stop_ids=()):
+  """List of (tokens, behaviour log-probs, entropies), one per request."""
+  width = prompts.tokens.shape[1] + max_response
+  responses = []
+  for i in range(count):
+    p = int(requests.prompt[i])
+    prompt = prompts.tokens[p, :prompts.length[p]].tolist()
+    noise_key = jax.random.fold_in(
+        jax.random.fold_in(key, int(prompts.problem_id[p])),
+        int(requests.sample[i]))
+    tokens, logprobs, entropies = [], [], []
+    while len(tokens) < requests.budget[i]:
+      logits = teacher_forced(params, prompt, [*tokens, 0], width, cfg)[-1]
+      tempered, probs = filtered(logits, **sampling)
+      noise = jax.random.gumbel(
+          jax.random.fold_in(noise_key, len(tokens)), (cfg.vocab_size,))
+      with np.errstate(divide='ignore', invalid='ignore'):
+        logp = np.log(probs)
+        entropies.append(-np.nansum(tempered * np.log(tempered)))
+      token = int(np.argmax(logp + np.asarray(noise, np.float64)))
+      tokens.append(token)
+      logprobs.append(logp[token])
+      if token in stop_ids:
+        break
+    responses.append((tokens, logprobs, entropies))
+  return responses

@@ -1,0 +1,93 @@
+"""Truncation against transformers' filters and a slow twin; drawing."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from jaxrl_llm.sampling import logits as logits_lib
+from jaxrl_llm.sampling.logits import SamplingParams
+from tests.reference import sampler as reference
+
+_COMBINATIONS = [
+    {}, dict(temperature=0.7), dict(top_k=10), dict(top_p=0.9),
+    dict(min_p=0.1), dict(temperature=0.7, top_k=10),
+    dict(temperature=1.3, top_p=0.5), dict(top_k=5, top_p=0.9),
+    dict(top_k=7, min_p=0.05), dict(top_p=0.8, min_p=0.2), dict(top_k=1),
+    dict(top_k=99), dict(temperature=0.7, top_k=10, top_p=0.9, min_p=0.1)]
+
+_process = jax.jit(logits_lib.process)
+
+
+def _transformers_logprobs(logits, temperature=1.0, top_k=0, top_p=1.0,
+                           min_p=0.0):
+  """Its filters in the order in which `generate` applies them."""
+  filters = [transformers.TemperatureLogitsWarper(float(temperature))]
+  if top_k:
+    filters.append(transformers.TopKLogitsWarper(top_k))
+  if top_p < 1:
+    filters.append(transformers.TopPLogitsWarper(top_p))
+  if min_p:
+    filters.append(transformers.MinPLogitsWarper(min_p))
+  scores = torch.tensor(logits, dtype=torch.float64)
+  for f in filters:
+    scores = f(None, scores)
+  return torch.log_softmax(scores, -1).numpy()
+
+
+@pytest.mark.parametrize('options', _COMBINATIONS, ids=str)
+def test_truncation_is_that_of_transformers(options):
+  logits = 2 * np.random.default_rng(0).standard_normal((40, 23))
+  got = _process(jnp.asarray(logits, jnp.float32), SamplingParams(**options))
+  np.testing.assert_allclose(
+      got.behaviour, _transformers_logprobs(logits, **options), atol=1e-5)
+  np.testing.assert_allclose(
+      got.tempered,
+      _transformers_logprobs(logits, options.get('temperature', 1.0)),
+      atol=1e-5)
+
+
+@pytest.mark.parametrize('options', _COMBINATIONS, ids=str)
+def test_truncation_with_ties_is_that_of_the_twin(options):
+  # Few distinct values, an eighth apart: many ties, exact in float32.
+  logits = np.random.default_rng(1).integers(-8, 8, (40, 23)) / 8
+  got = _process(jnp.asarray(logits, jnp.float32), SamplingParams(**options))
+  for row, behaviour in zip(logits, np.asarray(got.behaviour)):
+    _, probs = reference.filtered(row, **options)
+    np.testing.assert_allclose(np.exp(behaviour), probs, atol=1e-6)
+
+
+def test_ties_at_the_threshold_are_kept():
+  logits = jnp.log(jnp.array([0.4, 0.2, 0.2, 0.1, 0.1]))
+  kept = lambda **options: int(np.isfinite(
+      _process(logits, SamplingParams(**options)).behaviour).sum())
+  assert kept(top_k=2) == 3
+  assert kept(top_p=0.5) == 3  # .4 + .2 passes .5; the other .2 ties.
+  assert kept(top_k=4) == 5
+  assert kept(min_p=0.45) == 3
+
+
+def test_greedy_is_a_point_mass_on_the_first_maximum():
+  logits = jnp.array([[0.0, 3.0, 3.0], [5.0, 1.0, 0.0]])
+  for options in ({}, dict(top_k=2, top_p=0.9, min_p=0.1)):
+    got = _process(logits, SamplingParams(temperature=0, **options))
+    expected = [[-np.inf, 0.0, -np.inf], [0.0, -np.inf, -np.inf]]
+    np.testing.assert_array_equal(got.behaviour, expected)
+    np.testing.assert_array_equal(logits_lib.entropy(got.tempered), [0.0, 0.0])
+
+
+def test_entropy_ignores_what_cannot_be_drawn():
+  logprobs = jnp.log(jnp.array([[0.5, 0.5, 0.0], [0.25, 0.25, 0.5]]))
+  np.testing.assert_allclose(
+      logits_lib.entropy(logprobs), [np.log(2), 1.5 * np.log(2)], rtol=1e-6)
+
+
+def test_python_numbers_do_not_recompile():
+  # A function of its own: jit's caches are shared between equal ones.
+  process = jax.jit(lambda x, sampling: logits_lib.process(x, sampling))
+  x = jnp.ones((2, 5))
+  for temperature, top_k in ((0, 0), (1, 2), (0.7, np.int32(3))):
+    process(x, SamplingParams(temperature=temperature, top_k=top_k))
+  assert process._cache_size() == 1
