@@ -23,8 +23,9 @@ import zlib
 
 from absl import logging
 import jax
-import numpy as np
 import orbax.checkpoint as ocp
+
+from jaxrl_llm import checkpoint_tree
 
 _FILES = 'files.json'
 _TEMPORARY = '.orbax-checkpoint-tmp'
@@ -129,9 +130,12 @@ def restore(
       raise ValueError(
           f'Checkpoint {path} is of another config: {"; ".join(lines)}. '
           'Set it back, or choose another workdir.')
-    return Restored(
-        int(path.name), _read(path, like, partial), _item(path, 'host'),
-        config)
+    try:
+      state = checkpoint_tree.read(
+          path / 'state', _item(path, 'tree'), like, partial)
+    except ValueError as error:
+      raise ValueError(f'Checkpoint {path}: {error}') from error
+    return Restored(int(path.name), state, _item(path, 'host'), config)
   return None
 
 
@@ -218,7 +222,7 @@ class Checkpointer:
       TypeError: `host` is not JSON-able.
     """
     host = json.loads(json.dumps(host))  # written later: take it as it is now
-    arrays, tree = _encode(state)
+    arrays, tree = checkpoint_tree.encode(state)
     self.wait()
     self._clear()  # again: writers may outlive the failure of their save
     if step in self._manager.all_steps():
@@ -326,83 +330,3 @@ def _checksum(path: pathlib.Path) -> int:
     while piece := file.read(1 << 24):
       value = zlib.crc32(piece, value)
   return value
-
-
-def _is_key(leaf: Any) -> bool:
-  """Whether a leaf is an array of typed PRNG keys."""
-  return hasattr(leaf, 'dtype') and jax.dtypes.issubdtype(
-      leaf.dtype, jax.dtypes.prng_key)
-
-
-def _key_impl(leaf: Any) -> Any:
-  """The generator of an array of keys, of which only the type may exist."""
-  found = []
-  jax.eval_shape(lambda keys: found.append(jax.random.key_impl(keys)), leaf)
-  return found[0]
-
-
-def _named(tree: Any) -> dict[str, Any]:
-  """Leaves by dotted path, in the tree's order."""
-  return {
-      jax.tree_util.keystr(keys, simple=True, separator='.'): leaf
-      for keys, leaf in jax.tree_util.tree_leaves_with_path(tree)}
-
-
-def _shape_and_type(leaf: Any) -> list[Any]:
-  leaf = leaf if hasattr(leaf, 'dtype') else np.asarray(leaf)
-  return [list(leaf.shape), str(leaf.dtype)]
-
-
-def _encode(state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-  """A tree as {name: array to write} and {name: [shape, type]}.
-
-  Keys are written as their data. NumPy arrays are copied, since they are
-  written later. Arrays without elements exist only in the second.
-  """
-  arrays = {}
-  for name, leaf in _named(state).items():
-    leaf = jax.random.key_data(leaf) if _is_key(leaf) else leaf
-    if np.size(leaf):
-      arrays[name] = leaf if isinstance(leaf, jax.Array) else np.array(leaf)
-  return arrays, {k: _shape_and_type(v) for k, v in _named(state).items()}
-
-
-def _read(path: pathlib.Path, like: Any, partial: bool) -> Any:
-  """Fills `like` from a step's directory."""
-  wanted, saved = _named(like), _item(path, 'tree')
-  ours = {name: _shape_and_type(leaf) for name, leaf in wanted.items()}
-  names = sorted(ours if partial else ours.keys() | saved.keys())
-  lines = [
-      f'{name} was {saved.get(name, "absent")}, is {ours.get(name, "absent")}'
-      for name in names if saved.get(name) != ours.get(name)]
-  if lines:
-    raise ValueError(f'Checkpoint {path} holds other arrays: '
-                     f'{"; ".join(lines)}.')
-  kinds = {name: _restore_args(leaf) for name, leaf in wanted.items()
-           if math.prod(leaf.shape if hasattr(leaf, 'shape') else ())}
-  with jax.transfer_guard('allow'):
-    arrays = ocp.PyTreeCheckpointer().restore(
-        path / 'state', args=ocp.args.PyTreeRestore(
-            item=dict.fromkeys(kinds, 0), restore_args=kinds,
-            partial_restore=True))
-    return jax.tree.structure(like).unflatten(
-        _decode(arrays.get(name), leaf) for name, leaf in wanted.items())
-
-
-def _restore_args(leaf: Any) -> ocp.RestoreArgs:
-  """How Orbax is to give back a leaf."""
-  if not isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct)) or _is_key(leaf):
-    return ocp.RestoreArgs(restore_type=np.ndarray)
-  return ocp.ArrayRestoreArgs(
-      sharding=leaf.sharding, global_shape=leaf.shape, dtype=leaf.dtype)
-
-
-def _decode(array: Any, leaf: Any) -> Any:
-  """Gives what Orbax read the kind of `leaf`."""
-  if array is None:
-    array = np.zeros(leaf.shape, leaf.dtype)
-  if _is_key(leaf):
-    array = jax.random.wrap_key_data(array, impl=_key_impl(leaf))
-  if isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct)):
-    return jax.device_put(array, leaf.sharding)
-  return array if isinstance(leaf, np.ndarray) else type(leaf)(array)

@@ -78,10 +78,10 @@ def load(spec: str, overrides: Mapping[str, Any] | None = None) -> ConfigDict:
     overrides['task.name'] = overrides.pop('task')
   if overrides.get('task.name', flat['task.name']) != flat['task.name']:
     flat = {k: v for k, v in flat.items() if not k.startswith('task.')}
-  flat = {**flat, **overrides}
+  flat = fields.check({**flat, **overrides})
   if flat['workdir'] is None:
     flat['workdir'] = f'runs/{name_of(spec)}'
-  return _nested(fields.check(flat))
+  return _nested(flat)
 
 
 def name_of(spec: str) -> str:

@@ -7,16 +7,12 @@ evaluates the best checkpoint of a run (`--checkpoint=last` for the last one)
 and writes `evaluation.json` beside it.
 """
 
-import json
-import pathlib
-import sys
 from typing import Any, Iterator, Sequence
 
 import jax
 import numpy as np
 
-from jaxrl_llm import batching
-from jaxrl_llm import rewards
+from jaxrl_llm import batching, rewards
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.types import Requests
 

@@ -15,8 +15,7 @@ import numpy as np
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import learner as learner_lib
 from jaxrl_llm import optimizer as optimizer_lib
-from jaxrl_llm import sharding
-from jaxrl_llm import tasks
+from jaxrl_llm import sharding, tasks
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.ops import overlong

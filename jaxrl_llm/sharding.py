@@ -76,7 +76,8 @@ def make_mesh(
         f'{said} makes {known} devices, but there are {count}; choose sizes '
         f'whose product is {count}, or set one to -1.')
   return jax.make_mesh(
-      tuple(sizes.values()), AXES, (AxisType.Auto,) * 3, devices=devices)
+      tuple(sizes.values()), AXES, axis_types=(AxisType.Auto,) * 3,
+      devices=devices)
 
 
 def rows(mesh: Mesh) -> NamedSharding:

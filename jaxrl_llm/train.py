@@ -21,18 +21,20 @@ from ml_collections import ConfigDict
 import numpy as np
 import rich
 
-from jaxrl_llm import batching
-from jaxrl_llm import checkpoint
+from jaxrl_llm import (
+  batching,
+  checkpoint,
+  evaluate,
+  experiment,
+  flops,
+  metrics,
+  plots,
+  progress,
+  step_metrics,
+  warm_start,
+)
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import evaluate
-from jaxrl_llm import experiment
-from jaxrl_llm import flops
-from jaxrl_llm import metrics
-from jaxrl_llm import plots
-from jaxrl_llm import progress
 from jaxrl_llm import rewards as rewards_lib
-from jaxrl_llm import step_metrics
-from jaxrl_llm import warm_start
 from jaxrl_llm.curriculum import uniform
 from jaxrl_llm.learner import TrainState
 from jaxrl_llm.selection import take_all

@@ -16,9 +16,8 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from jaxrl_llm import batching
+from jaxrl_llm import batching, experiment
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import experiment
 from jaxrl_llm import learner as learner_lib
 from jaxrl_llm import optimizer as optimizer_lib
 from jaxrl_llm.types import LearnerBatch, Rollouts

@@ -104,6 +104,7 @@ def test_command_line_overrides_the_file(file):
   assert name == 'small'
   assert (c.steps, c.loss.clip_high, c.seed, c.task.seed) == (300, 0.3, 7, 3)
   assert c.workdir == 'runs/small'
+  assert config.load(file, {'workdir': 'none'}).workdir == 'runs/small'
   assert c.task.kinds == ('two', 'three', 'four', 'five')  # option's default
   with pytest.raises(AttributeError):
     c.task.other = 1
@@ -194,6 +195,8 @@ def test_text_becomes_the_value_of_its_type(file, name, text, value):
     ('learner.updates=3', ['learner.updates=3', '256 responses', 'use 2.']),
     ('learner.microbatch=100',
      ['learner.microbatch=100', '256 responses', 'use 64.']),
+    ('learner.updates=16',
+     ['learner.microbatch=32', '16 responses', 'use 16.']),
     ('learner.buckets=64,128', ['learner.buckets has 128', '127']),
     ('eval.k=1,16', ['eval.k=16', 'eval.samples=8']),
     ('overlong.mode=penalty', ['overlong.window=0', 'max_response=64']),

@@ -9,12 +9,14 @@ Axis letters: B rows, T response tokens, N samples of a group, D width,
 V vocabulary.
 """
 
-from jaxrl_llm.ops import advantages
-from jaxrl_llm.ops import importance
-from jaxrl_llm.ops import kl
-from jaxrl_llm.ops import overlong
-from jaxrl_llm.ops import policy_losses
-from jaxrl_llm.ops import token_stats
+from jaxrl_llm.ops import (
+    advantages,
+    importance,
+    kl,
+    overlong,
+    policy_losses,
+    token_stats,
+)
 
 __all__ = (
     'advantages', 'importance', 'kl', 'overlong', 'policy_losses',

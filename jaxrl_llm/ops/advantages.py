@@ -121,10 +121,12 @@ def reinforce_pp(
     ddof: int = 1,
     eps: float = 1e-6,
 ) -> Array:
-  """Centred in the group, scaled over the batch: A_i = (r_i - mean) / (std + eps).
+  """Centred in the group, scaled over the batch.
+
+    A_i = (r_i - mean of the group) / (std of the batch + eps)
 
   REINFORCE++ with baseline (Hu et al., 2025, arXiv:2501.03262): one scale for
-  the whole batch, so that it doesn't depend on the group's own samples. `std`
+  the whole batch, so that it hardly depends on the group's own samples. `std`
   is that of the centred rewards of all valid samples of the array given; their
   mean is 0 already, group by group. It is taken over samples; the authors' code
   takes it over tokens, which weighs long responses more.

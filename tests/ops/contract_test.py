@@ -11,9 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_llm.ops import importance
-from jaxrl_llm.ops import kl
-from jaxrl_llm.ops import policy_losses
+from jaxrl_llm.ops import importance, kl, policy_losses
 
 B, T = 4, 6
 LIMITS = {'none': (), 'identity': (), 'tis': ('cap',),

@@ -10,8 +10,7 @@ import pytest
 import torch
 from trl import GRPOTrainer
 
-from jaxrl_llm.ops import kl
-from jaxrl_llm.ops import policy_losses
+from jaxrl_llm.ops import kl, policy_losses
 
 BUDGET = 9
 BETA = 0.04

@@ -42,8 +42,8 @@ def correction(name, log_ratio, mask, low=0.5, cap=2.0):
     elif name == 'icepop':
       out[b, t] = x if low <= x <= cap else 0.0
     elif name == 'sequence_tis':
-      whole = np.prod([np.exp(log_ratio[b, s]) for s in np.flatnonzero(mask[b])])
-      out[b, t] = min(whole, cap)
+      kept = np.flatnonzero(mask[b])
+      out[b, t] = min(np.prod([np.exp(log_ratio[b, s]) for s in kept]), cap)
   return out
 
 

@@ -1,0 +1,107 @@
+"""A state tree as named arrays on disk, and back, bit for bit.
+
+Names are dotted paths such as 'learner.params.layers.q', so that what is saved
+does not depend on the classes that hold it.
+"""
+
+import pathlib
+from typing import Any, Mapping
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+
+def is_key(leaf: Any) -> bool:
+  """Whether a leaf is an array of typed PRNG keys."""
+  return hasattr(leaf, 'dtype') and jax.dtypes.issubdtype(
+      leaf.dtype, jax.dtypes.prng_key)
+
+
+def _key_impl(leaf: Any) -> Any:
+  """The generator of an array of keys, of which only the type may exist."""
+  found = []
+  jax.eval_shape(lambda keys: found.append(jax.random.key_impl(keys)), leaf)
+  return found[0]
+
+
+def _named(tree: Any) -> dict[str, Any]:
+  """Leaves by dotted path, in the tree's order."""
+  return {
+      jax.tree_util.keystr(keys, simple=True, separator='.'): leaf
+      for keys, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def _shape_and_type(leaf: Any) -> list[Any]:
+  leaf = leaf if hasattr(leaf, 'dtype') else np.asarray(leaf)
+  return [list(leaf.shape), str(leaf.dtype)]
+
+
+def encode(state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+  """A tree as {name: array to write} and {name: [shape, type]}.
+
+  Keys are written as their data. NumPy arrays are copied, since they are
+  written later. Arrays without elements exist only in the second.
+  """
+  arrays = {}
+  for name, leaf in _named(state).items():
+    leaf = jax.random.key_data(leaf) if is_key(leaf) else leaf
+    if np.size(leaf):
+      arrays[name] = leaf if isinstance(leaf, jax.Array) else np.array(leaf)
+  return arrays, {k: _shape_and_type(v) for k, v in _named(state).items()}
+
+
+def read(
+    directory: pathlib.Path, saved: Mapping[str, Any], like: Any,
+    partial: bool) -> Any:
+  """Fills a tree from a directory.
+
+  Args:
+    directory: where Orbax wrote the arrays of `encode`.
+    saved: the names, shapes and types of `encode`.
+    like: the tree to fill.
+    partial: `like` may leave out part of what was saved.
+
+  Returns:
+    A tree like `like`.
+
+  Raises:
+    ValueError: names, shapes or types differ.
+  """
+  wanted = _named(like)
+  ours = {name: _shape_and_type(leaf) for name, leaf in wanted.items()}
+  names = sorted(ours if partial else ours.keys() | saved.keys())
+  lines = [
+      f'{name} was {saved.get(name, "absent")}, is {ours.get(name, "absent")}'
+      for name in names if saved.get(name) != ours.get(name)]
+  if lines:
+    raise ValueError(
+        f'it holds other arrays: {"; ".join(lines)}. Choose another workdir.')
+  kinds = {name: _restore_args(leaf) for name, leaf in wanted.items()
+           if 0 not in ours[name][0]}
+  with jax.transfer_guard('allow'):
+    arrays = ocp.PyTreeCheckpointer().restore(
+        directory, args=ocp.args.PyTreeRestore(
+            item=dict.fromkeys(kinds, 0), restore_args=kinds,
+            partial_restore=True))
+    return jax.tree.structure(like).unflatten(
+        _decode(arrays.get(name), leaf) for name, leaf in wanted.items())
+
+
+def _restore_args(leaf: Any) -> ocp.RestoreArgs:
+  """How Orbax is to give back a leaf."""
+  if not isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct)) or is_key(leaf):
+    return ocp.RestoreArgs(restore_type=np.ndarray)
+  return ocp.ArrayRestoreArgs(
+      sharding=leaf.sharding, global_shape=leaf.shape, dtype=leaf.dtype)
+
+
+def _decode(array: Any, leaf: Any) -> Any:
+  """Gives what Orbax read the kind of `leaf`."""
+  if array is None:
+    array = np.zeros(leaf.shape, leaf.dtype)
+  if is_key(leaf):
+    array = jax.random.wrap_key_data(array, impl=_key_impl(leaf))
+  if isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct)):
+    return jax.device_put(array, leaf.sharding)
+  return array if isinstance(leaf, np.ndarray) else type(leaf)(array)
