@@ -42,7 +42,7 @@ Flat = dict[str, Any]
 
 # What may change when a run is taken up again: it does not bear on what is
 # learned, or only on how long.
-FREE_TO_CHANGE = ('workdir', 'steps', 'eval', 'checkpoint', 'log')
+FREE_TO_CHANGE = ('workdir', 'steps', 'mesh', 'eval', 'checkpoint', 'log')
 
 
 def base() -> ConfigDict:

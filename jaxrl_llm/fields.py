@@ -120,8 +120,8 @@ _FIELDS = (
      'pass'),
     ('learner.buckets', (), _SOME, 'row lengths (prompt and response, tokens) '
      'to compile below the full one', _INTS),
-    ('learner.vocab_chunk', 4096, _SOME, 'tokens whose logits exist at a '
-     'time'),
+    ('learner.vocab_chunk', None, _SOME, 'tokens whose logits exist at a '
+     'time (none: as many as fit in 512 MB)', int | None),
     ('learner.remat', False, '', 'recompute layers in the backward pass: less '
      'memory, a third more time'),
     ('learner.attention', 'xla', '', 'in training and prefill: xla, or cudnn '

@@ -250,7 +250,9 @@ def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:
   parts = experiment.build(config)
   saver = checkpoint.Checkpointer(
       workdir / 'checkpoints', config.to_dict(), keep=config.checkpoint.keep)
-  found = saver.restore(begin(parts.abstract_learner()))
+  found = saver.restore(
+      begin(parts.abstract_learner()),
+      differs=lambda saved: config_lib.difference(saved, config))
   (workdir / 'config.json').write_text(config_lib.to_json(config))
   writer = metrics.Writer(
       workdir, found.step + 1 if found else 0,

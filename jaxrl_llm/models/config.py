@@ -18,7 +18,7 @@ class ModelConfig:
   """A decoder-only transformer.
 
   Attributes:
-    vocab_size: V.
+    vocab_size: V, tokens the model knows; at least the tokeniser's.
     width: D, of the residual stream.
     layers: number of blocks.
     heads: query heads, H.

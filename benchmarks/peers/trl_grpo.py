@@ -1,0 +1,106 @@
+"""GRPO steps of TRL on a CPU, timed; see `job.py`.
+
+Settings are TRL's defaults but for sizes, float32 instead of bfloat16, no
+reports, and Adam's learning rate: loss type 'dapo' (mean over tokens), no KL,
+one update per rollout, sampling by transformers' `generate` on the whole
+batch (the alternative, vLLM, wants a GPU).
+"""
+
+import sys
+import tempfile
+import time
+
+from datasets import Dataset
+from tokenizers import decoders, models, pre_tokenizers, Tokenizer
+import torch
+from transformers import (
+  PreTrainedTokenizerFast,
+  Qwen3Config,
+  Qwen3ForCausalLM,
+  TrainerCallback,
+)
+import trl
+
+from benchmarks.peers import job as job_lib
+
+
+def make_tokenizer() -> PreTrainedTokenizerFast:
+  """One token per character, with the ids of `job.py`."""
+  words = ['<pad>', '<stop>', *job_lib.ALPHABET]
+  tokenizer = Tokenizer(models.WordLevel(
+      {word: i for i, word in enumerate(words)}, unk_token='<pad>'))
+  tokenizer.pre_tokenizer = pre_tokenizers.Split('', 'isolated')
+  tokenizer.decoder = decoders.Fuse()
+  return PreTrainedTokenizerFast(
+      tokenizer_object=tokenizer, pad_token='<pad>', eos_token='<stop>',
+      padding_side='left')
+
+
+def make_model(job: job_lib.Job) -> Qwen3ForCausalLM:
+  """Random weights."""
+  torch.manual_seed(0)
+  return Qwen3ForCausalLM(Qwen3Config(
+      vocab_size=job_lib.VOCAB_SIZE, hidden_size=job.width,
+      intermediate_size=job.mlp_width, num_hidden_layers=job.layers,
+      num_attention_heads=job.heads, num_key_value_heads=job.kv_heads,
+      head_dim=job.head_dim, max_position_embeddings=512,
+      tie_word_embeddings=True, pad_token_id=job_lib.PAD,
+      eos_token_id=job_lib.STOP, bos_token_id=None))
+
+
+class Timing(TrainerCallback):
+  """Waits for a turn before each step, and reports the step."""
+
+  def __init__(self):
+    self.turns = job_lib.Turns()
+    self.sampled, self.sample = 0, 0.0
+
+  def on_step_begin(self, args, state, control, **kwargs):
+    if not self.turns.wait():
+      sys.exit()
+    self.start = time.perf_counter()
+
+  def on_step_end(self, args, state, control, **kwargs):
+    seconds = time.perf_counter() - self.start
+    self.turns.answer(
+        version=trl.__version__, seconds=seconds, sample=self.sample,
+        update=seconds - self.sample, sampled=self.sampled,
+        trained=self.sampled)
+
+  def rewards(self, completions, completion_ids, **kwargs):
+    self.sampled = sum(map(len, completion_ids))
+    return [job_lib.reward(text) for text in completions]
+
+
+def main() -> None:
+  """Takes steps until no more are asked for."""
+  job = job_lib.from_argument(sys.argv[1])
+  timing = Timing()
+  trainer = trl.GRPOTrainer(
+      model=make_model(job), reward_funcs=timing.rewards,
+      processing_class=make_tokenizer(), callbacks=[timing],
+      train_dataset=Dataset.from_list(
+          [{'prompt': prompt} for prompt in job_lib.PROMPTS]),
+      args=trl.GRPOConfig(
+          output_dir=tempfile.mkdtemp(), use_cpu=True, bf16=False,
+          per_device_train_batch_size=job.rows, num_generations=job.samples,
+          max_completion_length=job.max_response, max_steps=10 ** 6,
+          learning_rate=job.learning_rate, gradient_checkpointing=False,
+          dataloader_pin_memory=False, save_strategy='no', report_to=[],
+          disable_tqdm=True))
+
+  # The sampling part: prompts to completions, before they are scored.
+  generate = trainer._generate
+
+  def timed(*args, **kwargs):
+    start = time.perf_counter()
+    out = generate(*args, **kwargs)
+    timing.sample = time.perf_counter() - start
+    return out
+
+  trainer._generate = timed
+  trainer.train()
+
+
+if __name__ == '__main__':
+  main()
