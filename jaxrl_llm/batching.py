@@ -40,12 +40,26 @@ def encode(problems: Sequence, tokenizer, max_prompt: int) -> Prompts:
   return Prompts(tokens=tokens, length=length, problem_id=ids)
 
 
-def grouped_requests(prompts: int, samples: int, budget: int) -> Requests:
-  """`samples` requests for each of `prompts` prompts, groups together."""
+def grouped_requests(
+    problem_id: np.ndarray, samples: int, budget: int) -> Requests:
+  """`samples` requests for each of P prompts, groups together.
+
+  Args:
+    problem_id: [P]. A problem that comes again gets sample numbers that go
+      on from its last ones: with the same, it would get the same noise.
+    samples: N.
+    budget: response tokens allowed to each.
+
+  Returns:
+    P * N requests, as NumPy arrays.
+  """
+  rows = np.arange(len(problem_id), dtype=np.int32)
+  before = [int((problem_id[:row] == problem_id[row]).sum()) for row in rows]
+  sample = np.add.outer(samples * np.array(before), np.arange(samples))
   return Requests(
-      prompt=np.repeat(np.arange(prompts, dtype=np.int32), samples),
-      sample=np.tile(np.arange(samples, dtype=np.int32), prompts),
-      budget=np.full(prompts * samples, budget, np.int32))
+      prompt=np.repeat(rows, samples),
+      sample=sample.reshape(-1).astype(np.int32),
+      budget=np.full(sample.size, budget, np.int32))
 
 
 def texts(rollouts: Rollouts, tokenizer) -> list[str]:

@@ -1,18 +1,29 @@
 """Held-out evaluation: mean@n, unbiased pass@k with standard errors, greedy.
 
-  python -m jaxrl_llm.evaluate --config=configs/countdown.py \
-      --config.workdir=runs/countdown
+  python -m jaxrl_llm.evaluate --config=runs/countdown/config.json
 
-evaluates the best checkpoint of a run (`--checkpoint=last` for the last one)
-and writes `evaluation.json` beside it.
+evaluates a checkpoint of the run in the config's workdir, prints a table and
+writes `evaluation.json` there. Beside the fields of the config it takes
+
+  --checkpoint=best    or last
+  --samples=32         responses to each problem, short for eval.samples
+  --k=1,8,16           of the pass@k to report, short for eval.k
 """
 
-from typing import Any, Iterator, Sequence
+import json
+import math
+import pathlib
+import sys
+from typing import Any, Iterator, Mapping, Sequence
 
 import jax
+from ml_collections import ConfigDict
 import numpy as np
+import rich
+from rich.table import Table
 
-from jaxrl_llm import batching, rewards
+from jaxrl_llm import batching, checkpoint, experiment, rewards
+from jaxrl_llm import config as config_lib
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.types import Requests
 
@@ -34,7 +45,12 @@ def pass_at_k(n: int, correct: np.ndarray, k: int) -> np.ndarray:
 
 
 def mean_and_error(values: np.ndarray) -> tuple[float, float]:
-  """Mean and its standard error over problems [P]; error 0 for one problem."""
+  """Mean and its standard error over problems [P].
+
+  The error is 0 for one problem; for none, both are NaN.
+  """
+  if not len(values):
+    return np.nan, np.nan
   error = values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else 0.0
   return float(values.mean()), float(error)
 
@@ -118,7 +134,7 @@ def heldout(parts, params: Any) -> dict[str, float]:
   """
   cfg = parts.config.eval
   problems = spread(parts.task.heldout, cfg.problems)
-  key = jax.random.fold_in(jax.random.key(parts.config.seed), 1 << 30)
+  key = parts.step_key(parts.put(np.uint32(1 << 30)))  # of no step
   score, _ = solve(
       parts, params, problems, samples=cfg.samples,
       sampling=parts.sampling(), key=key)
@@ -142,9 +158,8 @@ def figures(
   out: dict[str, float] = {}
 
   def put(name, values):
-    values = values[~np.isnan(values)]
-    if len(values):
-      out[name], out[name + '_error'] = mean_and_error(values)
+    out[name], out[name + '_error'] = mean_and_error(
+        values[~np.isnan(values)])
 
   valid = ~np.isnan(score)
   n, correct = valid.sum(1), (score >= 1.0).sum(1)
@@ -156,3 +171,98 @@ def figures(
   put('greedy', np.where(np.isnan(greedy), np.nan, greedy >= 1.0))
   put('mean', np.nanmean(score[n > 0], axis=1))
   return out
+
+
+def evaluate(config: ConfigDict, which: str = 'best') -> dict[str, Any]:
+  """Evaluates a checkpoint, and writes `evaluation.json` into its workdir.
+
+  Args:
+    config: checked by `config.validate`; its model must be that of the
+      checkpoint, all else may differ.
+    which: 'best' or 'last' checkpoint.
+
+  Returns:
+    What `evaluation.json` says: 'checkpoint', its 'step', 'problems' and
+    'samples', and the figures of `heldout`.
+
+  Raises:
+    ValueError: there is no such checkpoint, or it is of another model.
+  """
+  parts = experiment.build(config)
+  workdir = pathlib.Path(config.workdir)
+  found = checkpoint.restore(
+      workdir / 'checkpoints',
+      {'learner': {'params': parts.abstract_learner().params}},
+      differs=lambda saved: [
+          line for line in config_lib.difference(saved, config)
+          if line.startswith('model.')],
+      best=which == 'best', partial=True)
+  if found is None:
+    raise ValueError(
+        f'There is no whole checkpoint in {workdir}/checkpoints: train first, '
+        'or set --config.workdir to the folder of a run.')
+  params = found.state['learner']['params']
+  result = dict(
+      checkpoint=which, step=found.step,
+      problems=len(spread(parts.task.heldout, config.eval.problems)),
+      samples=config.eval.samples,
+      **heldout(parts, parts.to_sampling(params)))
+  known = {
+      name: None if isinstance(x, float) and math.isnan(x) else x
+      for name, x in result.items()}
+  (workdir / 'evaluation.json').write_text(json.dumps(known, indent=1))
+  return result
+
+
+def table(result: Mapping[str, Any]) -> Table:
+  """What `evaluate` returned, for `rich.print`."""
+  out = Table()
+  out.add_column('')
+  for name in ('held-out', 'standard error'):
+    out.add_column(name, justify='right')
+  for name in result:
+    if f'{name}_error' in result:
+      label = f'mean@{result["samples"]}' if name == 'mean' else name
+      out.add_row(
+          label, *(f'{result[n]:.3f}' for n in (name, f'{name}_error')))
+  return out
+
+
+def parse(argv: Sequence[str]) -> tuple[ConfigDict, str]:
+  """Reads the command line; ends the program as `config.parse` does.
+
+  Returns:
+    The config, and which checkpoint.
+  """
+  short = {'--samples': '--config.eval.samples', '--k': '--config.eval.k'}
+  which, rest = 'best', []
+  for arg in argv:
+    flag, equals, value = arg.partition('=')
+    if flag == '--checkpoint' and equals:
+      which = value
+    else:
+      rest.append(short.get(flag, flag) + equals + value)
+  if which not in ('best', 'last'):
+    sys.stderr.write(f'--checkpoint={which} is not known: use best or last.\n')
+    sys.exit(2)
+  if '--help' in rest:
+    print(__doc__)
+  config, _ = config_lib.parse(rest)
+  return config, which
+
+
+def main() -> None:
+  """The program."""
+  config, which = parse(sys.argv[1:])
+  try:
+    result = evaluate(config, which)
+  except (OSError, ValueError) as error:
+    sys.exit(f'{error}')
+  print(f'{config.workdir}, {which} checkpoint (step {result["step"]}): '
+        f'{result["problems"]} held-out problems')
+  rich.print(table(result))
+  print(f'Written to {config.workdir}/evaluation.json.')
+
+
+if __name__ == '__main__':
+  main()

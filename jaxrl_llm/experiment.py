@@ -12,10 +12,10 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 import numpy as np
 
+from jaxrl_llm import batching, sharding, tasks
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import learner as learner_lib
 from jaxrl_llm import optimizer as optimizer_lib
-from jaxrl_llm import sharding, tasks
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.ops import overlong
@@ -205,7 +205,19 @@ def build(config: ConfigDict) -> Parts:
     raise ValueError(
         f'model.vocab_size={model.vocab_size} is less than the '
         f'{task.tokenizer.vocab_size} tokens of the tokeniser: raise it.')
+  for name in ('train', 'heldout'):
+    problems = getattr(task, name)
+    if not len(problems):
+      raise ValueError(
+          f'The task {config.task.name} has no problems in its set {name!r}.')
+    batching.encode(problems, task.tokenizer, config.max_prompt)
   mesh = sharding.make_mesh(**config.mesh)
+  if model.kv_heads % mesh.shape['tensor']:
+    # Rotary embeddings of half a head would move it to and fro, in a loop
+    # whose length differs between data shards: they would wait for ever.
+    raise ValueError(
+        f'mesh.tensor={mesh.shape["tensor"]} does not divide model.kv_heads='
+        f'{model.kv_heads}: no head can be split, use a divisor of it.')
   shapes = jax.eval_shape(
       lambda: transformer.init(jax.random.key(0), model))
   layout = sharding.shardings(shapes, sharding.TRAIN_RULES, mesh)

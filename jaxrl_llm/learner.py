@@ -401,7 +401,7 @@ def make(
   def update(state, batch, loss):
     _check(batch, cfg)
     grads, metrics = gradient(state.params, batch, loss)
-    norm = optax.global_norm(grads)
+    norm = optax.tree.norm(grads)
     updates, opt_state = optimizer.transform.update(
         grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)

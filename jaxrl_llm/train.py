@@ -9,12 +9,16 @@ comes back to an earlier stage is values. The same command again takes up a run
 that was cut off, at its last checkpoint, and goes on bit for bit.
 """
 
+import contextlib
 import json
+import math
 import pathlib
 import sys
+import tempfile
 import time
 from typing import Any, Mapping, NamedTuple
 
+from absl import logging
 import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
@@ -114,7 +118,8 @@ def take_step(
         seed=config.seed)
     problems = [task.train[i] for i in picked]
     prompts = batching.encode(problems, task.tokenizer, config.max_prompt)
-    requests = batching.grouped_requests(*groups, config.max_response)
+    requests = batching.grouped_requests(
+        prompts.problem_id, groups[1], config.max_response)
 
   with timer('sample'):
     rollouts, use = parts.sample(
@@ -150,7 +155,7 @@ def take_step(
           learner, parts.put_rows(part), fixed.loss)
       updates.append(jax.device_get(result))
       if updates[-1]['skipped_in_row'] >= SKIPPED_LIMIT:
-        raise_not_finite(config, state.step, part)
+        raise_not_finite(config, state.step + 1, part)
 
   curriculum = uniform.update(
       curriculum, prompts.problem_id, rewards.reshape(groups))
@@ -223,11 +228,30 @@ def summary(
     start: Mapping[str, float], final: Mapping[str, float], seconds: float,
     steps: int) -> dict[str, Any]:
   """What `summary.json` says: held-out figures at both ends of the run."""
-  names = [name for name in final if not name.endswith('_error')]
+  def value(figures, name):
+    x = figures.get(name, math.nan)
+    return None if math.isnan(x) else x
+
+  names = [
+      name for name in final
+      if name.startswith(('pass@', 'greedy')) and not name.endswith('_error')]
   return {
-      **{name: {'start': start.get(name), 'final': final[name]}
+      **{name: {'start': value(start, name), 'final': value(final, name)}
          for name in names},
       'seconds': seconds, 'steps': steps}
+
+
+def make_workdir(path: str) -> pathlib.Path:
+  """The run's folder, made if needed; ValueError if it cannot be used."""
+  workdir = pathlib.Path(path)
+  try:
+    workdir.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=workdir):
+      return workdir
+  except OSError as error:
+    raise ValueError(
+        f'workdir={path} cannot be written to ({error.strerror}): choose '
+        'another folder.') from error
 
 
 def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:
@@ -242,11 +266,11 @@ def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:
 
   Raises:
     ValueError: the config does not fit itself, or the checkpoint in its
-      workdir.
+      workdir; or nothing can be written there.
     FloatingPointError: the loss ceased to be finite.
   """
   began = time.monotonic()
-  workdir = pathlib.Path(config.workdir)
+  workdir = make_workdir(config.workdir)
   parts = experiment.build(config)
   saver = checkpoint.Checkpointer(
       workdir / 'checkpoints', config.to_dict(), keep=config.checkpoint.keep)
@@ -259,7 +283,8 @@ def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:
       tensorboard=config.log.tensorboard, wandb=config.log.wandb,
       config=config.to_dict())
 
-  with progress.Display(name, show=config.log.display) as display:
+  with (progress.Display(name, show=config.log.display) as display,
+        contextlib.closing(saver), contextlib.closing(writer)):
     display.note(parts.layout())
 
     def evaluation(weights):
@@ -272,7 +297,7 @@ def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:
           start=start, latest=latest, seconds=time.monotonic() - began)
       saver.save(state.step, state, host, score=score)
 
-    anchor = None
+    params = anchor = None
     if found is None or config.loss.kl_coef > 0:
       with display.phase('warm start', config.warm_start.steps):
         params = warm_start.parameters(parts, display.update)
@@ -295,6 +320,7 @@ def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:
       began -= found.host['seconds']
       weights = parts.to_sampling(state.learner.params)
       display.note(f'Going on from step {state.step} of {config.steps}.')
+    del params  # the state and the anchor have their own
 
     rate = flops.matmul_rate(parts.model.dtype)
     timer = metrics.Timer()
@@ -309,25 +335,30 @@ def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:
             timer.take(), tokens=outcome.tokens, flops=outcome.flops,
             rate=rate, memory=flops.peak_memory())
         score = None
-        if due(state.step, config.eval.every, config.steps):
+        evaluated = due(state.step, config.eval.every, config.steps)
+        if evaluated:
           latest, figures = evaluation(weights)
           row |= figures
           score = latest.get('mean')
           timer.take()  # an evaluation is no part of the next step
-        if due(state.step, config.log.every, config.steps):
+        if evaluated or due(state.step, config.log.every, config.steps):
           writer.write(state.step, row)
           writer.samples(outcome.records[:config.log.samples])
         if due(state.step, config.checkpoint.every, config.steps):
           save(state, score)
         display.update(state.step, row, sample_line(outcome.records[0]))
 
-  saver.close()
-  writer.close()
   result = summary(start, latest, time.monotonic() - began, state.step)
-  (workdir / 'summary.json').write_text(json.dumps(result, indent=1))
-  plots.curves(workdir, name)
+  try:
+    (workdir / 'summary.json').write_text(json.dumps(result, indent=1))
+    plots.curves(workdir, name)
+  except OSError as error:  # A full disk does not cost the table below.
+    logging.warning(
+        'The summary and curves of %s could not be written (%s).', workdir,
+        error.strerror)
   if config.log.display:
-    rich.print(progress.results(start, latest))
+    unknown = dict.fromkeys(latest, math.nan)  # eval.k may have changed
+    rich.print(progress.results({**unknown, **start}, latest))
     print(f'{workdir}: summary.json, curves.png, samples.jsonl, checkpoints/')
   return result
 

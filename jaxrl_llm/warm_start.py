@@ -9,14 +9,15 @@ import os
 import pathlib
 import tempfile
 from typing import Any, Callable
+import zlib
 
 from absl import logging
 import jax
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors import safe_open, SafetensorError
+from safetensors.numpy import save_file
 
-from jaxrl_llm import batching, experiment
+from jaxrl_llm import batching, experiment, sharding
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import learner as learner_lib
 from jaxrl_llm import optimizer as optimizer_lib
@@ -68,8 +69,8 @@ def demonstrations(
       truncated=np.zeros(count, bool), problem_id=prompts.problem_id,
       sample=np.zeros(count, np.int32), policy_step=np.zeros(count, np.int32))
   return batching.learner_batch(
-      prompts, batching.grouped_requests(count, 1, max_response), rollouts,
-      np.ones(count, np.float32), keep=np.ones(count, bool),
+      prompts, batching.grouped_requests(prompts.problem_id, 1, max_response),
+      rollouts, np.ones(count, np.float32), keep=np.ones(count, bool),
       trained=np.ones(count, bool))
 
 
@@ -82,8 +83,21 @@ def run(parts: experiment.Parts, report: Report) -> Any:
 
   Returns:
     Parameters, laid out for training.
+
+  Raises:
+    ValueError: the task has no demonstrations, one is too long, or the mesh
+      does not divide the batch.
   """
   config, warm = parts.config, parts.config.warm_start
+  if not hasattr(parts.task, 'demonstration'):
+    raise ValueError(
+        f'The task {config.task.name} has no demonstrations: set '
+        'config.warm_start.steps=0.')
+  shards = sharding.data_shards(parts.mesh)
+  if warm.batch % shards:
+    raise ValueError(
+        f"warm_start.batch={warm.batch} does not divide over the mesh's "
+        f'{shards} data shards (data x fsdp): use a multiple of {shards}.')
   learner = learner_lib.make(
       parts.model,
       experiment.learner_config(
@@ -140,28 +154,47 @@ def _names(tree: Any) -> list[str]:
       for keys, _ in jax.tree_util.tree_leaves_with_path(tree)]
 
 
+def _checksum(leaves: list[np.ndarray]) -> str:
+  value = 0
+  for leaf in leaves:
+    value = zlib.crc32(np.ascontiguousarray(leaf), value)
+  return str(value)
+
+
 def save(path: pathlib.Path, params: Any) -> None:
-  """Writes parameters to one file, whole or not at all."""
-  path.parent.mkdir(parents=True, exist_ok=True)
+  """Writes parameters to one file, whole or not at all.
+
+  If they cannot be written, a warning says so: they can be made again.
+  """
   leaves = jax.device_get(jax.tree.leaves(params))
-  handle, temporary = tempfile.mkstemp(dir=path.parent)
-  os.close(handle)
-  save_file(dict(zip(_names(params), leaves)), temporary)
-  os.replace(temporary, path)
+  try:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+      file = pathlib.Path(folder, path.name)
+      save_file(dict(zip(_names(params), leaves)), file,
+                metadata={'crc32': _checksum(leaves)})
+      os.replace(file, path)
+  except (OSError, SafetensorError) as error:
+    logging.warning(
+        'The warm start could not be kept in %s (%s): the run goes on.', path,
+        error)
 
 
 def load(path: pathlib.Path, shapes: Any) -> Any:
   """Reads parameters of these shapes; None if there are none.
 
-  A damaged file counts as none, with a warning: it can be made again.
+  A damaged file counts as none, with a warning.
   """
   if not path.exists():
     return None
   try:
-    leaves = load_file(path)
+    with safe_open(path, 'numpy') as file:
+      leaves = [file.get_tensor(name) for name in _names(shapes)]
+      noted = (file.metadata() or {}).get('crc32')
+    if noted != _checksum(leaves):
+      raise OSError('its checksum is another')
   except (OSError, SafetensorError) as error:
     logging.warning(
         'The warm start in %s is damaged (%s): making it again.', path, error)
     return None
-  return jax.tree.structure(shapes).unflatten(
-      leaves[name] for name in _names(shapes))
+  return jax.tree.structure(shapes).unflatten(leaves)

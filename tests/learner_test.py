@@ -17,12 +17,12 @@ from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.types import LearnerBatch
 from tests import devices
 
-V, L, T, B = 23, 5, 7, 8
+V, L, T, B = 23, 5, 7, 12
 MODEL = ModelConfig(
     vocab_size=V, width=12, layers=2, heads=2, kv_heads=1, head_dim=6,
-    mlp_width=20, qk_norm=True, logit_softcap=5.0)
+    mlp_width=20, qk_norm=True, tie_embeddings=False, logit_softcap=5.0)
 CONFIG = learner_lib.LearnerConfig(
-    microbatch=2, max_prompt=L, max_response=T, buckets=(4, 7, 9),
+    microbatch=2, max_prompt=L, max_response=T, buckets=(8,),
     importance='tis')
 # Plain descent at rate 1: parameters move by exactly minus the gradient.
 SGD = optimizer_lib.Optimizer(optax.sgd(1.0), optax.constant_schedule(1.0))
@@ -43,33 +43,30 @@ def _params():
   return jax.device_get(jax.tree.map(lambda x: 2.0 * x, params))
 
 
-def _batch(rows=B, seed=0, **changes):
+def _batch(rows=B, seed=0):
   """Rows of every kind: short, full, one token, masked inside, filler."""
   rng = np.random.default_rng(seed)
-  response = rng.integers(1, T + 1, rows)
+  response = rng.integers(1, T + 1, rows, np.int32)
   response[:3] = 1, T, 0
-  prompt = rng.integers(1, L + 1, rows)
+  prompt = rng.integers(1, L + 1, rows, np.int32)
   prompt[1] = L
   mask = np.arange(T) < response[:, None]
   mask[3] &= rng.random(T) < 0.5  # single tokens left out
   mask[4] = False  # a row that counts but trains nothing
   logprobs = lambda: np.where(
-      mask, rng.normal(-2.5, 0.4, (rows, T)), np.nan).astype(np.float32)
-  values = dict(
-      tokens=rng.integers(0, V, (rows, L + T)), prompt_length=prompt,
-      response_length=response, mask=mask, behaviour_logprobs=logprobs(),
+      mask, rng.normal(-3.0, 0.8, (rows, T)), np.nan).astype(np.float32)
+  return LearnerBatch(
+      tokens=rng.integers(0, V, (rows, L + T), np.int32),
+      prompt_length=prompt, response_length=response, mask=mask,
+      behaviour_logprobs=logprobs(),
       advantages=rng.normal(size=rows).astype(np.float32),
       old_logprobs=logprobs(), anchor_logprobs=logprobs())
-  values.update(changes)
-  return LearnerBatch(**{
-      k: v.astype(np.int32) if v.dtype == np.int64 else v
-      for k, v in values.items() if v is not None})
 
 
-def _run(batch, loss=LOSS, **changes):
-  """Parameters and metrics after one update from the start."""
+def _run(batch, loss=LOSS, params=None, **changes):
+  """State and metrics after one update from the start."""
   learner = _learner(**changes)
-  state = learner.init(jax.device_put(_params()))
+  state = learner.init(jax.device_put(params or _params()))
   loss = jax.tree.map(np.float32, loss)
   state, metrics = learner.update(state, *jax.device_put((batch, loss)))
   return jax.device_get((state, metrics))
@@ -79,15 +76,12 @@ def _dense(params, batch, temperature):
   """Log-probs and entropy [B, T] of the response, from all logits at once."""
   hidden, _ = transformer.forward(params, batch.tokens, cfg=MODEL)
   logits = transformer.logits(params, hidden, MODEL) / temperature
-  logp = jax.nn.log_softmax(logits)
-  rows, out, entropy = len(batch.tokens), [], []
-  for b in range(rows):
-    for t in range(T):
-      column = min(batch.prompt_length[b] + t, L + T - 1)
-      p = logp[b, column - 1]
-      out.append(p[batch.tokens[b, column]])
-      entropy.append(-jnp.sum(jnp.exp(p) * p))
-  return (jnp.stack(out).reshape(rows, T), jnp.stack(entropy).reshape(rows, T))
+  rows = np.arange(len(batch.tokens))[:, None]
+  columns = np.minimum(batch.prompt_length[:, None] + np.arange(T), L + T - 1)
+  logp = jax.nn.log_softmax(logits)[rows, columns - 1]
+  chosen = jnp.take_along_axis(
+      logp, batch.tokens[rows, columns][..., None], axis=-1)
+  return chosen[..., 0], -jnp.sum(jnp.exp(logp) * logp, axis=-1)
 
 
 def _twin(params, batch, loss, objective='clip'):
@@ -139,14 +133,14 @@ def test_update_equals_twin():
   state, metrics = _run(batch)
   assert min(want[k] for k in ('clip_low', 'clip_high', 'kl_anchor',
                                'importance_capped')) > 0
-  want['grad_norm'] = optax.global_norm(grads)
+  want['grad_norm'] = optax.tree.norm(grads)
   _close(metrics, want, 1e-5)
   _close(state.params, jax.tree.map(jnp.subtract, _params(), grads), 1e-5)
   assert state.step == 1
 
 
 @pytest.mark.parametrize('microbatch, buckets', [
-    (1, ()), (2, ()), (4, (4, 7, 9)), (8, (12,))])
+    (1, ()), (4, (5, 7, 9)), (12, (12,))])
 def test_microbatches_and_buckets_change_nothing(microbatch, buckets):
   want = _run(_batch())
   got = _run(_batch(), microbatch=microbatch, buckets=buckets)
@@ -200,32 +194,20 @@ def test_what_masked_tokens_and_filler_rows_hold_is_inert():
 
 
 def test_filler_costs_no_microbatch_and_counts_nowhere():
-  """Token 22 has a NaN embedding; whatever runs a filler row has NaN grads."""
+  """Token 22 has a NaN embedding; whatever runs its row has a NaN gradient."""
+  options = dict(microbatch=1, buckets=())
   batch = _batch()
   batch.tokens[batch.tokens == V - 1] = 0
-  real = _run(batch)
-  filler = jax.tree.map(lambda x: np.concatenate([np.full_like(x, 1), x]),
-                        batch)
-  filler.response_length[:B] = 0
-  filler.tokens[:B] = V - 1
-  broken = jax.tree.map(np.copy, _params())
+  state, want = _run(batch, **options)
+  batch.tokens[batch.response_length == 0] = V - 1
+  broken = dict(_params(), embed=_params()['embed'].copy())
   broken['embed'][V - 1] = np.nan
-  # The unembedding must stay finite: give the model one of its own.
-  broken['unembed'] = _params()['embed'].copy()
-  learner = _learner()
-
-  def step(batch, params):
-    state = learner.init(jax.device_put(params))
-    return jax.device_get(learner.update(
-        state, *jax.device_put((batch, jax.tree.map(np.float32, LOSS)))))
-
-  state, metrics = step(filler, broken)
-  assert metrics['skipped'] == 0 and np.isfinite(metrics['grad_norm'])
-  np.testing.assert_allclose(metrics['loss'], real[1]['loss'], rtol=1e-6)
-  assert metrics['tokens'] == real[1]['tokens']
+  got_state, got = _run(batch, params=broken, **options)
+  _same(got, want)
+  _same(got_state.params['layers'], state.params['layers'])
   # The test can tell: the same token in a real row does spoil the gradient.
   batch.tokens[1, 0] = V - 1
-  assert step(batch, broken)[1]['skipped'] == 1
+  assert _run(batch, params=broken, **options)[1]['skipped'] == 1
 
 
 def test_nonfinite_updates_are_skipped_and_counted():
@@ -249,50 +231,44 @@ def test_nonfinite_updates_are_skipped_and_counted():
 
 
 def test_the_stop_token_is_trained():
-  """A step on the last response token alone makes it likelier."""
+  """A step on each response's last token alone makes it likelier."""
   batch = _batch()
   last = np.arange(T) == batch.response_length[:, None] - 1
-  batch = batch.replace(mask=last, advantages=np.ones(B, np.float32),
-                        old_logprobs=None, anchor_logprobs=None,
-                        behaviour_logprobs=np.zeros((B, T), np.float32))
-  learner = _learner(importance='none')
-  one, loss = np.float32(1.0), LOSS.replace(
-      temperature=1.0, entropy_bonus=0.0)
-  loss = jax.tree.map(np.float32, loss)
-  state = learner.init(jax.tree.map(jnp.asarray, _params()))
-  rows, loss, one = jax.device_put((batch, loss, one))
-  before = learner.score(state.params, rows, one)
-  # A tenth of a gradient step, so that every token moves up on average.
-  state = state.replace(params=jax.device_put(_params()))
-  state, _ = learner.update(state, rows, loss)
-  after = learner.score(
-      jax.tree.map(lambda a, b: 0.9 * a + 0.1 * b, _params(), state.params),
-      rows, one)
-  change = np.asarray(after - before)[last & (batch.response_length > 0)[
-      :, None]]
-  assert change.mean() > 1e-3
-  assert (change > 0).mean() > 0.8
+  assert last.sum() == B - 1  # all but the filler row
+  score = lambda params: np.asarray(_learner().score(*jax.device_put(
+      (params, batch, np.float32(1.0)))))
+  before = score(_params())
+  state, metrics = _run(
+      batch.replace(mask=last, advantages=np.full(B, 0.1, np.float32),
+                    old_logprobs=before, behaviour_logprobs=before,
+                    anchor_logprobs=before),
+      LOSS.replace(temperature=1.0, entropy_bonus=0.0, kl_coef=0.0))
+  assert metrics['tokens'] == B - 1
+  change = (score(state.params) - before)[last]
+  assert change.mean() > 0.01
 
 
 def test_one_program_serves_every_mix():
-  learner = learner_lib.make(MODEL, CONFIG, optimizer_lib.make(
-      learning_rate=1e-3, steps=5, schedule='cosine', warmup_steps=2))
-  state = learner.init(jax.device_put(_params()))
+  learner = _learner()
   batches = [_batch(seed=seed) for seed in range(3)]
   batches[1].response_length[2:] = 0
-  losses = [jax.tree.map(np.float32, LOSS.replace(
-      clip_high=0.1 * i, temperature=1.0 + i)) for i in range(3)]
-  work = jax.device_put(list(zip(batches, losses)))
+  work = jax.device_put([
+      (batch, jax.tree.map(np.float32, LOSS.replace(
+          clip_high=0.1 * i, temperature=1.0 + i, kl_coef=0.0)))
+      for i, batch in enumerate(batches)])
+  state = learner.init(jax.device_put(_params()))
+  programs = []
   with jax.transfer_guard('disallow'):
     for batch, loss in work:
       learner.score(state.params, batch, loss.temperature)
       state, _ = learner.update(state, batch, loss)
-  assert learner.update._cache_size() == learner.score._cache_size() == 1
-  assert state.step == 3
+      programs.append((learner.score._cache_size(),
+                       learner.update._cache_size()))
+  assert programs[0] == programs[1] == programs[2]
 
 
 def _update_on_mesh(sizes):
-  """Leaves after two updates on a mesh of `sizes`; [] is one device."""
+  """Scores and state after an update on a mesh; sizes () is one device."""
   optimizer = optimizer_lib.make(learning_rate=1e-2, steps=4, eps=1e-3)
   model = dataclasses.replace(MODEL, vocab_size=24, heads=4, kv_heads=2)
   params = transformer.init(jax.random.key(0), model)
@@ -304,18 +280,17 @@ def _update_on_mesh(sizes):
     params = jax.device_put(params, layout)
     put = lambda x: jax.device_put(x, sharding.rows(mesh))
   learner = learner_lib.make(
-      model, dataclasses.replace(CONFIG, microbatch=4), optimizer, mesh=mesh,
-      param_shardings=layout)
+      model, dataclasses.replace(CONFIG, microbatch=4, buckets=()),
+      optimizer, mesh=mesh, param_shardings=layout)
   state = learner.init(params)
   loss = jax.tree.map(np.float32, LOSS)
-  for seed in range(2):
-    batch = put(_batch(seed=seed))
-    scores = learner.score(state.params, batch, loss.temperature)
-    state, metrics = learner.update(state, batch, loss)
+  batch = put(_batch())
+  scores = learner.score(state.params, batch, loss.temperature)
+  state, metrics = learner.update(state, batch, loss)
   if sizes:
     for leaf, moments in zip(
         jax.tree.leaves(state.params),
-        jax.tree.leaves(optax.tree.get(state.opt_state, 'mu'))):
+        jax.tree.leaves(optax.tree.get(state.opt_state, 'mu')), strict=True):
       assert leaf.sharding == moments.sharding
     assert not state.params['layers']['up'].sharding.is_fully_replicated
   return [np.asarray(x, np.float64).tolist() for x in jax.tree.leaves(
@@ -323,9 +298,8 @@ def _update_on_mesh(sizes):
 
 
 def test_eight_devices_equal_one():
-  one, eight = (devices.run(_update_on_mesh, sizes)
-                for sizes in ((), (2, 2, 2)))
-  for a, b in zip(one, eight, strict=True):
+  eight = devices.run(_update_on_mesh, (2, 2, 2))
+  for a, b in zip(_update_on_mesh(()), eight, strict=True):
     np.testing.assert_allclose(b, a, atol=1e-5)
 
 

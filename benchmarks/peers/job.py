@@ -10,10 +10,11 @@ import json
 import os
 import string
 import sys
+import time
 
-# Token 0 pads, token 1 stops, a token for each character follows: 64 in all.
-PAD, STOP = 0, 1
-ALPHABET = (string.digits + '+=' + string.ascii_letters)[:62]
+# Two tokens stop a response, as in Qwen3; those between are characters.
+PAD, STOP, OTHER_STOP = 0, 1, 63
+ALPHABET = (string.digits + '+=' + string.ascii_letters)[:61]
 VOCAB_SIZE = 64
 
 PROMPTS = [f'{i:03}+{999 - i:03}=' for i in range(1000)]  # 8 tokens each
@@ -76,9 +77,10 @@ def reward(response: str) -> float:
 class Turns:
   """A library's side of taking turns.
 
-  Every answer says: seconds of the step, `sample` and `update` of them for
-  these two parts; `sampled` tokens of the responses, stop tokens included, and
-  `trained` tokens that the loss counts; in the first answer also `version`.
+  Every answer says `seconds` and processor seconds (`cpu`) of the step;
+  `sample` and `update`, seconds of these two parts; `sampled` tokens of the
+  responses, stop tokens included; `trained` tokens, that the loss counts; and
+  the library's `version`.
   """
 
   def __init__(self):
@@ -88,9 +90,13 @@ class Turns:
 
   def wait(self) -> bool:
     """Until a step is asked for; False if no more will be."""
-    return bool(sys.stdin.readline())
+    asked = bool(sys.stdin.readline())
+    self._start = time.perf_counter(), time.process_time()
+    return asked
 
   def answer(self, **row) -> None:
-    """Reports a step."""
+    """Reports the step since `wait`."""
+    row.update(seconds=time.perf_counter() - self._start[0],
+               cpu=time.process_time() - self._start[1])
     self._answers.write(json.dumps(row) + '\n')
     self._answers.flush()

@@ -26,7 +26,7 @@ from benchmarks.peers import job as job_lib
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
   """One token per character, with the ids of `job.py`."""
-  words = ['<pad>', '<stop>', *job_lib.ALPHABET]
+  words = ['<pad>', '<stop>', *job_lib.ALPHABET, '<other stop>']
   tokenizer = Tokenizer(models.WordLevel(
       {word: i for i, word in enumerate(words)}, unk_token='<pad>'))
   tokenizer.pre_tokenizer = pre_tokenizers.Split('', 'isolated')
@@ -45,7 +45,7 @@ def make_model(job: job_lib.Job) -> Qwen3ForCausalLM:
       num_attention_heads=job.heads, num_key_value_heads=job.kv_heads,
       head_dim=job.head_dim, max_position_embeddings=512,
       tie_word_embeddings=True, pad_token_id=job_lib.PAD,
-      eos_token_id=job_lib.STOP, bos_token_id=None))
+      eos_token_id=[job_lib.STOP, job_lib.OTHER_STOP], bos_token_id=None))
 
 
 class Timing(TrainerCallback):
@@ -53,18 +53,16 @@ class Timing(TrainerCallback):
 
   def __init__(self):
     self.turns = job_lib.Turns()
-    self.sampled, self.sample = 0, 0.0
+    self.sampled, self.sample, self.scored = 0, 0.0, 0.0
 
   def on_step_begin(self, args, state, control, **kwargs):
     if not self.turns.wait():
       sys.exit()
-    self.start = time.perf_counter()
 
   def on_step_end(self, args, state, control, **kwargs):
-    seconds = time.perf_counter() - self.start
     self.turns.answer(
-        version=trl.__version__, seconds=seconds, sample=self.sample,
-        update=seconds - self.sample, sampled=self.sampled,
+        version=trl.__version__, sample=self.sample,
+        update=time.perf_counter() - self.scored, sampled=self.sampled,
         trained=self.sampled)
 
   def rewards(self, completions, completion_ids, **kwargs):
@@ -89,16 +87,22 @@ def main() -> None:
           dataloader_pin_memory=False, save_strategy='no', report_to=[],
           disable_tqdm=True))
 
-  # The sampling part: prompts to completions, before they are scored.
-  generate = trainer._generate
+  # Prompts to completions; and these with their rewards and advantages.
+  generate, score = trainer._generate, trainer._generate_and_score_completions
 
-  def timed(*args, **kwargs):
+  def timed_generate(*args, **kwargs):
     start = time.perf_counter()
     out = generate(*args, **kwargs)
     timing.sample = time.perf_counter() - start
     return out
 
-  trainer._generate = timed
+  def timed_score(*args, **kwargs):
+    out = score(*args, **kwargs)
+    timing.scored = time.perf_counter()
+    return out
+
+  trainer._generate = timed_generate
+  trainer._generate_and_score_completions = timed_score
   trainer.train()
 
 

@@ -116,6 +116,29 @@ def _rotate(x, rope):
                          -1).astype(x.dtype)
 
 
+@jax.custom_vjp
+def matmul(x: jax.Array, w: jax.Array) -> jax.Array:
+  """x [..., D] times w [D, F], computed and returned in x's type."""
+  return x @ w.astype(x.dtype)
+
+
+def _matmul_fwd(x, w):
+  return matmul(x, w), (x, w)
+
+
+def _matmul_bwd(residuals, grad):
+  # As autodiff would, but for w: its gradient is accumulated and kept in
+  # float32, and has x on the left, which spares CPUs a transpose of `grad`
+  # that doubled the time of a backward pass.
+  x, w = residuals
+  d_w = jnp.einsum('...d,...f->df', x, grad,
+                   preferred_element_type=jnp.float32)
+  return grad @ w.astype(grad.dtype).T, d_w.astype(w.dtype)
+
+
+matmul.defvjp(_matmul_fwd, _matmul_bwd)
+
+
 def block(
     x: jax.Array,
     layer: Params,
@@ -137,7 +160,7 @@ def block(
     The new residual stream and whatever `attend` gave back beside its output.
   """
   def dense(y, name):
-    y = y @ layer[name].astype(x.dtype)
+    y = matmul(y, layer[name])
     bias = layer.get(name + '_bias')
     return y if bias is None else y + bias.astype(x.dtype)
 

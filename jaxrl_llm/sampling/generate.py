@@ -8,22 +8,25 @@ its samples. Prefill needs no logits: the last prompt token is fed again as a
 slot's first decode step.
 
 What a request generates depends on its prompt, its sample number, its budget
-and the key, and on nothing else: token t of a sample draws its noise from
-fold_in(fold_in(fold_in(key, problem id), sample), t).
+and the key, and on nothing else: token t is drawn with the t-th number of the
+stream of fold_in(fold_in(key, problem id), sample).
 
 Left out: a paged cache (slots are as long as the longest request), beam
 search, prefixes shared between different prompts.
 """
 
 import dataclasses
+
 from flax import struct
 import jax
-from jax.sharding import Mesh, PartitionSpec as P
 import jax.numpy as jnp
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig
-from jaxrl_llm.sampling import kv_cache, logits as logits_lib
+from jaxrl_llm.sampling import decode, kv_cache
+from jaxrl_llm.sampling import logits as logits_lib
 from jaxrl_llm.types import Prompts, Requests, Rollouts
 
 Array = jax.Array
@@ -84,7 +87,7 @@ class _State:
     token: [S] int32, the token to feed next.
     position: [S] int32, response tokens so far.
     start: [S] int32, step at which the request entered.
-    caches: keys and values, stacked, or a list with one cache per layer.
+    caches: keys and values.
     ring: what was drawn at the latest steps, each array [ring, S, ...]; each
       step writes one row, as in the cache.
     rows: finished responses, each array [R + 1, ...]; row R is a dummy.
@@ -97,7 +100,7 @@ class _State:
   token: Array
   position: Array
   start: Array
-  caches: kv_cache.Cache | list[kv_cache.Cache]
+  caches: decode.Caches
   ring: dict[str, Array]
   rows: dict[str, Array]
 
@@ -130,15 +133,16 @@ def generate(
   Returns:
     Responses in the order of their requests, and how busy the slots were.
   """
-  n, t_max, slots = requests.prompt.shape[0], sampler.max_response, (
-      sampler.slots)
-  prefix = kv_cache.round_up(prompts.tokens.shape[1], sampler.chunk)
+  n, t_max = requests.prompt.shape[0], sampler.max_response
+  prompt_max = prompts.tokens.shape[1]
+  prefix = kv_cache.round_up(prompt_max, sampler.chunk)
   ring = kv_cache.round_up(t_max, sampler.chunk)
+  form = dict(cfg=cfg, unroll=sampler.unroll)
+  prefixes = decode.prefill(params, prompts.tokens, **form)
   layers = params['layers']
   if sampler.unroll:
-    layers = _split_layers(layers, cfg)
-  prefixes = _prefill(params, prompts.tokens, prefix, cfg, sampler)
-  rope = transformer.rope_table(jnp.arange(prefix + t_max), cfg)
+    layers = decode.split(layers, cfg)
+  rope = transformer.rope_table(jnp.arange(prompt_max + t_max), cfg)
 
   # One row more than there are requests stands for the empty slot.
   pad = lambda x: jnp.pad(x, (0, 1))
@@ -165,7 +169,8 @@ def generate(
       rows = _store(
           rows, state.ring, slot, state.request[slot], state.start[slot],
           state.position[slot])
-      return _copy_prefix(caches, prefixes, slot, prompt[taken[slot]]), rows
+      row = prompt[taken[slot]]
+      return decode.copy_slot(caches, slot, prefixes, row), rows
 
     caches, rows = jax.lax.fori_loop(
         0, jnp.sum(ended), exchange, (state.caches, state.rows))
@@ -179,16 +184,16 @@ def generate(
         start=new(state.step, state.start),
         caches=caches, rows=rows)
 
-  def decode(state):
+  def advance(state):
     """One token for every slot."""
     prefix_length = prompt_length[state.request] - 1
     cols = kv_cache.columns(
         state.step, state.position, prefix_length, prefix=prefix, ring=ring,
         chunk=sampler.chunk)
-    hidden, caches = _decode_step(
+    hidden, caches = decode.step(
         params, layers, state.caches, state.token, cols,
-        [table[prefix_length + state.position] for table in rope], cfg,
-        sampler)
+        [table[prefix_length + state.position] for table in rope], cfg=cfg,
+        chunk=sampler.chunk)
     dist = logits_lib.process(
         transformer.logits(params, hidden, cfg), sampling)
     token = logits_lib.draw(
@@ -214,13 +219,15 @@ def generate(
               for name, buffer in state.ring.items()})
 
   def turn(state):
-    state, _ = jax.lax.scan(
-        lambda s, _: (decode(s), None), state, length=sampler.steps_per_refill)
-    return refill(state)
+    state = refill(state)
+    # No step after the last response has been handed over.
+    steps = jnp.where(jnp.any(state.alive), sampler.steps_per_refill, 0)
+    return jax.lax.fori_loop(0, steps, lambda _, s: advance(s), state)
 
-  start = refill(_empty_state(n, prefix + ring, cfg, sampler))
   state = jax.lax.while_loop(
-      lambda s: jnp.any(s.request < n), turn, start)
+      lambda s: (s.served < count) | jnp.any(s.request < n), turn,
+      _empty_state(
+          n, decode.empty(sampler.slots, prefix + ring, **form), sampler))
   rows = {name: x[:n] for name, x in state.rows.items()}
   length = rows['length']
   last = jnp.take_along_axis(
@@ -283,31 +290,14 @@ def sharded_generate(
 
 
 def _noise(key, problem, sample, length):
-  """Uniform numbers [R, length], fixed by key, problem, sample, position."""
-  def row(problem, sample):
-    sample_key = jax.random.fold_in(jax.random.fold_in(key, problem), sample)
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(
-        sample_key, jnp.arange(length))
-    return jax.vmap(jax.random.uniform)(keys)
-
-  return jax.vmap(row)(problem, sample)
+  """Uniform numbers [R, length], fixed by key, problem and sample."""
+  keys = jax.vmap(
+      lambda p, s: jax.random.fold_in(jax.random.fold_in(key, p), s))(
+          problem, sample)
+  return jax.vmap(lambda k: jax.random.uniform(k, (length,)))(keys)
 
 
-def _split_layers(layers, cfg):
-  """Each layer's own copy out of the stacked parameters."""
-  return [jax.tree.map(lambda x: x[i], layers) for i in range(cfg.layers)]
-
-
-def _prefill(params, tokens, prefix, cfg, sampler):
-  """Keys and values of all prompts, in the form of the slots' cache."""
-  tokens = jnp.pad(tokens, ((0, 0), (0, prefix - tokens.shape[1])))
-  _, (k, v) = transformer.forward(params, tokens, cfg=cfg, keep_kv=True)
-  cache = kv_cache.Cache(
-      k.transpose(0, 1, 3, 4, 2), v.transpose(0, 1, 3, 2, 4))
-  return _split_layers(cache, cfg) if sampler.unroll else cache
-
-
-def _empty_state(n, columns, cfg, sampler) -> _State:
+def _empty_state(n, caches, sampler) -> _State:
   """All slots idle, nothing served."""
   slots, t = sampler.slots, sampler.max_response
   zero = jnp.zeros((), jnp.int32)
@@ -322,10 +312,6 @@ def _empty_state(n, columns, cfg, sampler) -> _State:
       for name, (extra, kind) in kinds.items()}
   rows['length'] = jnp.zeros((n + 1,), jnp.int32)
   per_slot = jnp.zeros((slots,), jnp.int32)
-  lead = (cfg.layers, slots, cfg.kv_heads)
-  cache = kv_cache.Cache(
-      jnp.zeros((*lead, cfg.head_dim, columns), cfg.dtype),
-      jnp.zeros((*lead, columns, cfg.head_dim), cfg.dtype))
   # A slot that ended waits for the next refill while the ring turns on.
   ring = t + sampler.steps_per_refill - 1
   return _State(
@@ -333,7 +319,7 @@ def _empty_state(n, columns, cfg, sampler) -> _State:
       request=jnp.full((slots,), n, jnp.int32),
       alive=jnp.zeros((slots,), bool),
       token=per_slot, position=per_slot, start=per_slot,
-      caches=_split_layers(cache, cfg) if sampler.unroll else cache,
+      caches=caches,
       ring={name: jnp.zeros((ring, slots, *extra), kind)
             for name, (extra, kind) in kinds.items()},
       rows=rows)
@@ -352,44 +338,3 @@ def _store(rows, ring, slot, request, start, length):
   return {
       name: jax.lax.dynamic_update_index_in_dim(x, new[name], request, 0)
       for name, x in rows.items()}
-
-
-def _copy_prefix(caches, prefixes, slot, prompt):
-  """Puts a prompt's keys and values into a slot's first columns."""
-  def copy(cache, prefix):
-    axis = cache.ndim - 4
-    row = jax.lax.dynamic_index_in_dim(prefix, prompt, axis)
-    return jax.lax.dynamic_update_slice_in_dim(cache, row, slot, axis)
-
-  return jax.tree.map(copy, caches, prefixes)
-
-
-def _decode_step(params, layers, caches, token, cols, rope, cfg, sampler):
-  """Hidden states [S, D] after feeding `token`, and the new caches."""
-  def block(x, weights, cache, index, window):
-    return transformer.block(
-        x, weights, rope,
-        lambda q, k, v: kv_cache.attend(
-            cache, index, q, k, v, cols, window, cfg=cfg,
-            chunk=sampler.chunk),
-        cfg)
-
-  x = transformer.embed(params, token, cfg)
-  windows = cfg.layer_windows()
-  if sampler.unroll:
-    new = []
-    for weights, cache, window in zip(layers, caches, windows):
-      x, cache = block(x, weights, cache, None, window)
-      new.append(cache)
-    caches = new
-  else:
-    windows = jnp.asarray(windows)
-
-    def step(i, carry):
-      x, cache = carry
-      weights = jax.tree.map(
-          lambda w: jax.lax.dynamic_index_in_dim(w, i, keepdims=False), layers)
-      return block(x, weights, cache, i, windows[i])
-
-    x, caches = jax.lax.fori_loop(0, cfg.layers, step, (x, caches))
-  return transformer.rms_norm(x, params['norm'], cfg), caches

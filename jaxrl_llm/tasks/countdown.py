@@ -157,6 +157,9 @@ class Countdown:
     self.heldout = _fill(options, 'heldout', seen)
     self.train = _fill(options, 'train', seen)
     self._solved = dict(zip(options.kinds, options.solved))
+    self._by_kind = {
+        kind: [p for p in self.train if p.kind == kind]
+        for kind, size in zip(options.kinds, options.train) if size}
 
   def verify(self, problem: Problem, text: str, truncated: bool) -> Verdict:
     """1 if every step is right, each number is used once, and the last value
@@ -180,11 +183,13 @@ class Countdown:
     return Verdict(1.0, 'correct')
 
   def demonstration(self, index: int, *, seed: int) -> tuple[Problem, str]:
-    """Demonstration `index` of a run: a training problem and a response, its
-    solution with the kind's probability `solved`, else a random chain."""
+    """Demonstration `index` of a run: a training problem, all kinds alike, and
+    a response: its solution with the kind's probability `solved`, else a random
+    chain through its numbers."""
     rng = random.Random(f'{seed} {index}')
-    problem = rng.choice(self.train)
-    if rng.random() < self._solved[problem.kind]:
+    kind = rng.choice(list(self._by_kind))
+    problem = rng.choice(self._by_kind[kind])
+    if rng.random() < self._solved[kind]:
       return problem, problem.answer
     numbers, _ = problem.info
     while not (text := chain(numbers, rng)[0]):

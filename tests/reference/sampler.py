@@ -43,6 +43,11 @@ def filtered(logits, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0):
   return tempered, probs / probs.sum()
 
 
+def entropy(probs):
+  """Nats; 0 log 0 is 0."""
+  return -sum(p * np.log(p) for p in probs if p > 0)
+
+
 @functools.partial(jax.jit, static_argnums=2)
 def _all_logits(params, row, cfg):
   hidden, _ = transformer.forward(params, row[None], cfg=cfg)
@@ -66,21 +71,22 @@ def generate(params, prompts, requests, count, key, sampling, cfg, *,
   for i in range(count):
     p = int(requests.prompt[i])
     prompt = prompts.tokens[p, :prompts.length[p]].tolist()
-    noise_key = jax.random.fold_in(
+    sample_key = jax.random.fold_in(
         jax.random.fold_in(key, int(prompts.problem_id[p])),
         int(requests.sample[i]))
+    noise = np.asarray(jax.random.uniform(sample_key, (max_response,)))
     tokens, logprobs, entropies = [], [], []
     while len(tokens) < requests.budget[i]:
       logits = teacher_forced(params, prompt, [*tokens, 0], width, cfg)[-1]
       tempered, probs = filtered(logits, **sampling)
-      noise = jax.random.gumbel(
-          jax.random.fold_in(noise_key, len(tokens)), (cfg.vocab_size,))
-      with np.errstate(divide='ignore', invalid='ignore'):
-        logp = np.log(probs)
-        entropies.append(-np.nansum(tempered * np.log(tempered)))
-      token = int(np.argmax(logp + np.asarray(noise, np.float64)))
+      # The token whose stretch of [0, 1) the uniform number falls into.
+      token, below = 0, probs[0]
+      while below <= noise[len(tokens)]:
+        token += 1
+        below += probs[token]
       tokens.append(token)
-      logprobs.append(logp[token])
+      logprobs.append(np.log(probs[token]))
+      entropies.append(entropy(tempered))
       if token in stop_ids:
         break
     responses.append((tokens, logprobs, entropies))

@@ -1,0 +1,103 @@
+"""GRPO steps of ours on a CPU, timed; see `job.py`.
+
+What a step of `train.train` does: `train.take_step`, and the weights laid out
+again for sampling. Settings are `config.base()`'s but for sizes: mean over
+tokens, no KL, one update per rollout.
+"""
+
+import sys
+import time
+from unittest import mock
+
+import jax
+from ml_collections import ConfigDict
+import numpy as np
+
+from benchmarks.peers import job as job_lib
+from jaxrl_llm import config as config_lib
+from jaxrl_llm import (
+  experiment,
+  flops,
+  metrics,
+  rewards,
+  tasks,
+  train,
+)
+from jaxrl_llm.tokenizer import CharTokenizer
+
+
+class Tokenizer(CharTokenizer):
+  """One token per character, with the ids of `job.py`."""
+  stop_ids = (job_lib.STOP, job_lib.OTHER_STOP)
+
+
+class Task:
+  """The job's prompts and reward, as a `tasks.Task`."""
+
+  def __init__(self):
+    self.tokenizer = Tokenizer(job_lib.ALPHABET)
+    self.train = [
+        tasks.Problem(i, prompt, 'sum')
+        for i, prompt in enumerate(job_lib.PROMPTS)]
+    self.heldout = self.train[:1]
+
+  def verify(self, problem, text, truncated):
+    return rewards.Verdict(job_lib.reward(text), 'counted')
+
+
+def make_config(job: job_lib.Job) -> ConfigDict:
+  """Our config of the job."""
+  c = config_lib.base()
+  c.prompts_per_step, c.samples_per_prompt = job.prompts, job.samples
+  c.max_prompt, c.max_response = job_lib.MAX_PROMPT, job.max_response
+  c.model.vocab_size = job_lib.VOCAB_SIZE
+  for name in ('width', 'layers', 'heads', 'kv_heads', 'head_dim',
+               'mlp_width'):
+    c.model[name] = getattr(job, name)
+  c.optimizer.learning_rate = job.learning_rate
+  c.sampling.slots = min(64, job.rows)
+  c.sampling.unroll = True
+  c.learner.microbatch = min(32, job.rows)
+  c.learner.buckets = tuple(
+      job_lib.MAX_PROMPT + job.max_response * i // 4 for i in (1, 2, 3))
+  c.learner.unroll = job.layers
+  config_lib.validate(c)
+  return c
+
+
+def main() -> None:
+  """Takes steps until no more are asked for."""
+  turns = job_lib.Turns()
+  config = make_config(job_lib.from_argument(sys.argv[1]))
+  with mock.patch.object(tasks, 'get', lambda name, **options: Task()):
+    parts = experiment.build(config)
+  state = train.begin(parts.learner.init(
+      parts.init(parts.step_key(parts.put(np.uint32(0))))))
+  weights = parts.to_sampling(state.learner.params)
+  fixed = train.Fixed(
+      sampling=parts.sampling(),
+      loss=parts.put(experiment.loss_params(config)), anchor=None)
+  rate = flops.matmul_rate(parts.model.dtype)
+  timer = metrics.Timer()
+  while turns.wait():
+    timer.take()
+    # This thread sleeps while a device program runs, so that its processor
+    # time is what the host does outside of them.
+    host = time.thread_time()
+    with jax.transfer_guard('disallow'):
+      state, outcome = train.take_step(parts, state, fixed, weights, timer)
+      with timer('relayout'):
+        weights = jax.block_until_ready(
+            parts.to_sampling(state.learner.params))
+    host = time.thread_time() - host
+    seconds = timer.take()
+    turns.answer(
+        version=f'(jax {jax.__version__})', sample=seconds['seconds/sample'],
+        update=seconds['seconds/update'], sampled=outcome.tokens,
+        trained=int(outcome.row['update/tokens']), host=host,
+        slot_use=outcome.row['sampler/slot_use'], rate=rate,
+        flops=outcome.flops)
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,234 @@
+"""One RL step on a CPU, against TRL and Tunix in the same run.
+
+  python -m benchmarks.rl_step --trl-python=TRL/bin/python \
+      --tunix-python=TUNIX/bin/python --write
+
+The peers live in environments of their own, made with `pip install
+trl==1.16.0 torch==2.13.0` and `pip install google-tunix==0.1.7`; one that is
+left out is not timed. All libraries do the same job, see `peers/job.py`, each
+in a process that stays, and take turns at it, so that whatever else goes on in
+the machine meets all of them. Their first steps, which compile, do not count.
+It takes about 5 minutes on 2 cores. `--write` puts what is printed into
+results/rl_step.md; `--tiny` only shows that everything runs.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import platform
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+from typing import Any, Iterable
+
+from benchmarks.peers import job as job_lib
+
+ROOT = pathlib.Path(__file__).parents[1]
+RESULT = ROOT / 'benchmarks/results/rl_step.md'
+
+Row = dict[str, Any]
+
+
+class Library:
+  """A process that does steps when asked to."""
+
+  def __init__(self, python: str, module: str, job: job_lib.Job):
+    self._log = tempfile.TemporaryFile('w+')
+    self._process = subprocess.Popen(
+        [python, '-m', f'benchmarks.peers.{module}', job_lib.to_argument(job)],
+        cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=self._log,
+        env={**os.environ, 'JAX_PLATFORMS': 'cpu', 'HF_HUB_OFFLINE': '1'})
+
+  def step(self) -> Row:
+    """Has a step done; what `job.Turns` says of it."""
+    self._process.stdin.write('\n')
+    self._process.stdin.flush()
+    line = self._process.stdout.readline()
+    if not line:
+      self._log.seek(0)
+      raise RuntimeError(
+          f'{shlex.join(self._process.args)} has ended; its last words:\n'
+          + self._log.read()[-3000:])
+    return json.loads(line)
+
+  def close(self) -> None:
+    """Asks for no more."""
+    self._process.stdin.close()
+    self._process.wait()
+
+
+def measure(
+    libraries: dict[str, Library], *, warmup: int, rounds: int, steps: int,
+) -> dict[str, list[list[Row]]]:
+  """Lets the libraries take turns.
+
+  Args:
+    libraries: by name.
+    warmup: steps of each that do not count.
+    rounds: turns of each.
+    steps: in a turn.
+
+  Returns:
+    Name to rounds to steps.
+  """
+  for name, library in libraries.items():
+    print(f'{name}: {warmup} steps to warm up', file=sys.stderr)
+    for _ in range(warmup):
+      library.step()
+  found = {name: [] for name in libraries}
+  for i in range(rounds):
+    for name, library in libraries.items():
+      found[name].append([library.step() for _ in range(steps)])
+    took = ', '.join(
+        f'{name} {median(found[name][-1:], "seconds"):.2f} s' for name in found)
+    print(f'round {i + 1} of {rounds}: {took}', file=sys.stderr)
+  return found
+
+
+def median(rounds: Iterable[list[Row]], field: str) -> float:
+  """Of a field, over all steps of all rounds."""
+  return statistics.median(row[field] for steps in rounds for row in steps)
+
+
+def markdown(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+  """A table."""
+  lines = [list(head), ['---'] * len(list(head)), *map(list, rows)]
+  return '\n'.join(f'| {" | ".join(line)} |' for line in lines)
+
+
+def comparison(found: dict[str, list[list[Row]]], job: job_lib.Job) -> str:
+  """All libraries side by side; the first is ours."""
+  ours = next(iter(found.values()))
+
+  def ratio(rounds):
+    if rounds is ours:
+      return ''
+    closest = min(
+        median([theirs], 'seconds') / median([own], 'seconds')
+        for theirs, own in zip(rounds, ours))
+    whole = median(rounds, 'seconds') / median(ours, 'seconds')
+    return f'**{whole:.1f}x** ({closest:.1f}x in the closest round)'
+
+  def rate(rounds):
+    return statistics.median(
+        row['sampled'] / row['seconds'] for steps in rounds for row in steps)
+
+  lines = {
+      'seconds per step': lambda r: f'{median(r, "seconds"):.3f}',
+      'ours is faster by': ratio,
+      'processor seconds per step': lambda r: f'{median(r, "cpu"):.3f}',
+      'of it sampling': lambda r: f'{median(r, "sample"):.3f}',
+      'of it the update': lambda r: f'{median(r, "update"):.3f}',
+      'tokens sampled per step': lambda r: f'{median(r, "sampled"):.0f}',
+      'tokens trained on per step': lambda r: f'{median(r, "trained"):.0f}',
+      'mean response, tokens':
+          lambda r: f'{median(r, "sampled") / job.rows:.1f}',
+      'sampled tokens per second of step': lambda r: f'{rate(r):.0f}',
+  }
+  return markdown(
+      ['', *(f'{name} {r[0][0]["version"]}' for name, r in found.items())],
+      [[what, *map(cell, found.values())] for what, cell in lines.items()])
+
+
+def own_parts(rounds: list[list[Row]]) -> str:
+  """Where our step spends its time."""
+  step, rate = median(rounds, 'seconds'), median(rounds, 'rate')
+  work = [row['flops'] for steps in rounds for row in steps]
+
+  def line(name, seconds, flops=None):
+    cells = [name, f'{seconds:.4f}', f'{seconds / step:.1%}']
+    if flops is None:
+      return [*cells, '', '']
+    return [*cells, f'{flops / 1e9:.2f}', f'{flops / seconds / rate:.1%}']
+
+  sample, update = (
+      statistics.median(w[phase] for w in work)
+      for phase in ('sample', 'update'))
+  parts = median(rounds, 'sample'), median(rounds, 'update')
+  return markdown(
+      ['ours', 'seconds', 'of the step', 'model GFLOP',
+       f'of {rate / 1e9:.0f} GFLOP/s'],
+      [line('sampling', parts[0], sample), line('update', parts[1], update),
+       line('other phases', step - sum(parts)),
+       line('whole step', step, sample + update),
+       line('host work, in all phases', median(rounds, 'host'))])
+
+
+def machine() -> str:
+  """Cores, processor, system, Python."""
+  name = platform.processor() or platform.machine()
+  info = pathlib.Path('/proc/cpuinfo')
+  if info.exists():
+    name = next((line.partition(': ')[2] for line in
+                 info.read_text().splitlines() if 'model name' in line), name)
+  return (f'{len(os.sched_getaffinity(0))} cores of {name}, '
+          f'{platform.system()}, Python {platform.python_version()}')
+
+
+def report(
+    found: dict[str, list[list[Row]]], job: job_lib.Job, command: str) -> str:
+  """The whole result as Markdown."""
+  ours = found['jaxrl_llm']
+  return f'''# One RL step
+
+`{command}`, {datetime.date.today()}, {machine()}.
+
+One GRPO step of a Qwen3 with random weights (width {job.width}, {job.layers} \
+layers, {job.heads} heads of {job.head_dim}, {job.kv_heads} of them for keys \
+and values, MLP {job.mlp_width}, vocabulary {job_lib.VOCAB_SIZE}, float32): \
+{job.prompts} prompts of {job_lib.MAX_PROMPT} tokens x {job.samples} samples \
+of at most {job.max_response} tokens, two stop tokens, temperature 1, one AdamW \
+update on all of them. Every library has the same prompts, sizes and reward; \
+medians of {len(ours)} turns of {len(ours[0])} steps each.
+
+{comparison(found, job)}
+
+The targets are 3x, and less than 5% of the step for the host's work: the \
+processor time of the Python thread, which sleeps while a device program runs. \
+GFLOP count what the model's mathematics asks for; the rate they are compared \
+with is that of this machine's matrix products, measured in our process. Our \
+slots were busy {median(ours, 'slot_use'):.0%} of their steps.
+
+{own_parts(ours)}
+'''
+
+
+def main() -> None:
+  """The program."""
+  parser = argparse.ArgumentParser(
+      description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+  parser.add_argument('--trl-python', help='Python that has TRL')
+  parser.add_argument('--tunix-python', help='Python that has Tunix')
+  parser.add_argument('--warmup', type=int, default=3)
+  parser.add_argument('--rounds', type=int, default=7)
+  parser.add_argument('--steps', type=int, default=3, help='in a turn')
+  parser.add_argument('--tiny', action='store_true', help='a tiny job')
+  parser.add_argument('--write', action='store_true', help=f'into {RESULT}')
+  args = parser.parse_args()
+  job = job_lib.TINY if args.tiny else job_lib.Job()
+  wanted = {
+      'jaxrl_llm': (sys.executable, 'jaxrl_llm_grpo'),
+      'TRL': (args.trl_python, 'trl_grpo'),
+      'google-tunix': (args.tunix_python, 'tunix_grpo'),
+  }
+  libraries = {
+      name: Library(python, module, job)
+      for name, (python, module) in wanted.items() if python}
+  found = measure(
+      libraries, warmup=args.warmup, rounds=args.rounds, steps=args.steps)
+  for library in libraries.values():
+    library.close()
+  text = report(found, job, 'python -m benchmarks.rl_step')
+  print(text)
+  if args.write:
+    RESULT.parent.mkdir(exist_ok=True)
+    RESULT.write_text(text)
+
+
+if __name__ == '__main__':
+  main()

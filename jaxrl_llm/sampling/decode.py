@@ -1,0 +1,120 @@
+"""The model one token at a time: prefill, and a decode step over the cache.
+
+Layers come in one of two forms. Stacked: one cache with a leading layer axis
+that every step updates in place, layers walked by index; the compiled program
+stays small. Unrolled: a list with each layer's weights and cache; steps are
+faster (nothing is sliced out of a stack), compiling takes longer, and the
+layers' weights are held twice.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_llm.models import transformer
+from jaxrl_llm.models.config import ModelConfig
+from jaxrl_llm.sampling.kv_cache import attend, Cache, Columns
+
+Array = jax.Array
+Caches = Cache | list[Cache]
+
+
+def split(stacked, cfg: ModelConfig) -> list:
+  """Unrolled form of anything stacked over the layers."""
+  return [jax.tree.map(lambda x: x[i], stacked) for i in range(cfg.layers)]
+
+
+def empty(
+    slots: int, columns: int, *, cfg: ModelConfig, unroll: bool) -> Caches:
+  """Zeros for `slots` rows of `columns` positions."""
+  lead = (cfg.layers, slots, cfg.kv_heads)
+  cache = Cache(
+      jnp.zeros((*lead, cfg.head_dim, columns), cfg.dtype),
+      jnp.zeros((*lead, columns, cfg.head_dim), cfg.dtype))
+  return split(cache, cfg) if unroll else cache
+
+
+def prefill(
+    params: transformer.Params,
+    tokens: Array,
+    *,
+    cfg: ModelConfig,
+    unroll: bool,
+) -> Caches:
+  """Keys and values of whole prompts.
+
+  Args:
+    params: the model.
+    tokens: [P, L] int32, right-padded.
+    cfg: the model.
+    unroll: the form of the result.
+
+  Returns:
+    Caches with P slots and L columns.
+  """
+  _, (k, v) = transformer.forward(params, tokens, cfg=cfg, keep_kv=True)
+  cache = Cache(k.transpose(0, 1, 3, 4, 2), v.transpose(0, 1, 3, 2, 4))
+  return split(cache, cfg) if unroll else cache
+
+
+def copy_slot(caches: Caches, slot: Array, source: Caches, row: Array):
+  """`caches` with the first columns of a slot from a row of `source`."""
+  def copy(cache, source):
+    axis = cache.ndim - 4
+    columns = jax.lax.dynamic_index_in_dim(source, row, axis)
+    return jax.lax.dynamic_update_slice_in_dim(cache, columns, slot, axis)
+
+  return jax.tree.map(copy, caches, source)
+
+
+def step(
+    params: transformer.Params,
+    layers: transformer.Params | list[transformer.Params],
+    caches: Caches,
+    tokens: Array,
+    cols: Columns,
+    rope: tuple[Array, Array],
+    *,
+    cfg: ModelConfig,
+    chunk: int | None = None,
+) -> tuple[Array, Caches]:
+  """Feeds one token to every slot.
+
+  Args:
+    params: the model.
+    layers: `params['layers']`, in the same form as `caches`.
+    caches: keys and values so far.
+    tokens: [S] int32.
+    cols: what each slot sees of its cache.
+    rope: tables [S, head_dim / 2] for the slots' positions.
+    cfg: the model.
+    chunk: see `kv_cache.attend`.
+
+  Returns:
+    Final hidden states [S, D], and the caches with this step's entries.
+  """
+  def block(x, weights, cache, index, window):
+    return transformer.block(
+        x, weights, rope,
+        lambda q, k, v: attend(
+            cache, index, q, k, v, cols, window, cfg=cfg, chunk=chunk),
+        cfg)
+
+  x = transformer.embed(params, tokens, cfg)
+  windows = cfg.layer_windows()
+  if isinstance(layers, list):
+    new = []
+    for weights, cache, window in zip(layers, caches, windows):
+      x, cache = block(x, weights, cache, None, window)
+      new.append(cache)
+    caches = new
+  else:
+    windows = jnp.asarray(windows)
+
+    def layer(i, carry):
+      x, cache = carry
+      weights = jax.tree.map(
+          lambda w: jax.lax.dynamic_index_in_dim(w, i, keepdims=False), layers)
+      return block(x, weights, cache, i, windows[i])
+
+    x, caches = jax.lax.fori_loop(0, cfg.layers, layer, (x, caches))
+  return transformer.rms_norm(x, params['norm'], cfg), caches

@@ -1,0 +1,83 @@
+"""What several test files share: one tiny run and its compiled programs."""
+
+from typing import Any, NamedTuple
+
+import pytest
+
+from jaxrl_llm import experiment, train
+from tests import tiny
+
+
+class Run(NamedTuple):
+  """A whole run of 20 steps.
+
+  Attributes:
+    config: its config; `workdir` holds all that it wrote.
+    summary: what `train` returned.
+    parts: its parts.
+    watched: what went through them.
+    compiled: names of the programs that were compiled from the beginning of
+      the run to the end of its last step.
+    known: how many of them there were after each step.
+  """
+  config: Any
+  summary: dict[str, Any]
+  parts: experiment.Parts
+  watched: tiny.Watched
+  compiled: list[str]
+  known: list[int]
+
+
+def fickle(problem, text, truncated):
+  """A verifier that fails for some responses to every problem."""
+  if (problem.id + len(text)) % 5 == 0:
+    raise RuntimeError('no sandbox')
+  return tiny.by_length(problem, text, truncated)
+
+
+@pytest.fixture(scope='session')
+def run(tmp_path_factory) -> Run:
+  """20 steps with evaluations, and a verifier that often fails."""
+  config = tiny.load(
+      tmp_path_factory.mktemp('tiny') / 'run', steps=20, eval__every=5,
+      checkpoint__every=7, loss__entropy_bonus=0.01)
+  compiled, known = tiny.compiled(), []
+  take_step = train.take_step
+
+  def counted(*args):
+    out = take_step(*args)
+    known.append(len(compiled))
+    return out
+
+  parts = experiment.build(config)
+  watched = tiny.watch(parts, fickle)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(experiment, 'build', lambda _: watched.parts)
+    patch.setattr(train, 'take_step', counted)
+    summary = train.train(config)
+  return Run(
+      config, summary, parts, watched, compiled[:known[-1]], known)
+
+
+@pytest.fixture(scope='session')
+def parts(run) -> experiment.Parts:
+  """Parts of tiny runs whose programs are compiled already."""
+  return run.parts
+
+
+@pytest.fixture(scope='session')
+def several(parts) -> experiment.Parts:
+  """Parts of a run with four updates per step and a KL to an anchor."""
+  config = tiny.load(
+      learner__epochs=2, learner__updates=2, loss__kl_coef=0.2)
+  return parts._replace(
+      config=config, learner=experiment.build(config).learner)
+
+
+@pytest.fixture
+def reuse(monkeypatch):
+  """A function that makes `train` use the programs of some parts."""
+  def use(parts):
+    monkeypatch.setattr(
+        experiment, 'build', lambda config: parts._replace(config=config))
+  return use

@@ -1,0 +1,93 @@
+"""The loop on eight emulated devices does what it does on one."""
+
+import concurrent.futures
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from jaxrl_llm import experiment, metrics, train
+from tests import devices, tiny
+
+MESHES = ((8, 1, 1), (1, 8, 1), (2, 2, 2))
+STEPS = 3
+
+
+def loop(sizes):
+  """Three steps on a mesh: what was sampled, and what became of it.
+
+  Returns:
+    Tokens and problems of each step; its metrics; held-out figures before it;
+    whether parameters, anchor and moments lie as they should; the programs
+    that were compiled; the part of a matrix on a device; the parameters.
+  """
+  data, fsdp, tensor = sizes
+  config = tiny.load(
+      mesh__data=data, mesh__fsdp=fsdp, mesh__tensor=tensor, eval__samples=3,
+      eval__k=1, model__heads=4, model__kv_heads=2, model__head_dim=8,
+      learner__updates=2, loss__kl_coef=0.1, loss__entropy_bonus=0.01,
+      optimizer__learning_rate=3e-4)
+  compiled = tiny.compiled()
+  watched = tiny.watch(experiment.build(config), tiny.by_length)
+  parts = watched.parts
+  state, fixed, weights = tiny.begin(parts)
+  # As train does: an evaluation first, with the same programs.
+  figures = train.evaluate.heldout(parts, weights)
+  watched.rollouts.clear()
+  rows = []
+  for _ in range(STEPS):
+    with jax.transfer_guard('disallow'):
+      state, outcome = train.take_step(
+          parts, state, fixed, weights, metrics.Timer())
+      weights = parts.to_sampling(state.learner.params)
+    rows.append({k: v for k, v in outcome.row.items()
+                 if not k.startswith('sampler')})
+  params = state.learner.params
+  layout = parts.param_shardings()
+  laid_out = [
+      jax.tree.map(lambda x: x.sharding, tree) == layout
+      for tree in (params, fixed.anchor, *(
+          optax.tree.get(state.learner.opt_state, name)
+          for name in ('mu', 'nu')))]
+  return dict(
+      tokens=[r.tokens.tolist() for r in watched.rollouts],
+      ids=[r.problem_id.tolist() for r in watched.rollouts],
+      rows=rows, figures=figures, laid_out=laid_out,
+      programs=tiny.programs(compiled),
+      part=params['layers']['up'].sharding.shard_shape((1, 32, 32)),
+      params=[np.asarray(x, np.float64).tolist()
+              for x in jax.tree.leaves(params)])
+
+
+@pytest.fixture(scope='module')
+def results():
+  """`loop` on one device and on each mesh, two at a time."""
+  jobs = [((1, 1, 1), 1), *((sizes, 8) for sizes in MESHES)]
+  with concurrent.futures.ThreadPoolExecutor(2) as pool:
+    return list(pool.map(lambda job: devices.run(
+        loop, job[0], devices=job[1], timeout=900), jobs))
+
+
+def test_the_loop_is_the_same_on_every_mesh(results):
+  one, *others = results
+  assert len(one['tokens']) == STEPS and one['tokens'][0] != one['tokens'][1]
+  assert one['rows'][-1]['update/kl_anchor'] > 1e-6  # it has learned
+  for other in others:
+    assert other['ids'] == one['ids']
+    assert other['tokens'] == one['tokens']
+    assert other['figures'] == one['figures']
+    for row, want in zip(other['rows'], one['rows'], strict=True):
+      assert row.keys() == want.keys()
+      for name, value in want.items():
+        assert row[name] == pytest.approx(value, abs=1e-5, rel=1e-5), name
+    for leaf, want in zip(other['params'], one['params'], strict=True):
+      np.testing.assert_allclose(leaf, want, atol=1e-5)
+
+
+def test_everything_lies_as_it_should_and_compiles_once(results):
+  for result, (_, fsdp, tensor) in zip(results, ((1, 1, 1), *MESHES)):
+    assert result['laid_out'] == [True] * 4
+    assert result['part'] == [1, 32 // fsdp, 32 // tensor]
+    assert result['programs'] == [
+        'jit(credit)', 'jit(score)', 'jit(sharded_generate)', 'jit(update)']

@@ -1,0 +1,146 @@
+"""A run that is killed again and again ends as one that was not, to the bit."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl_llm import checkpoint, metrics
+from tests import devices
+
+STEPS, KILLS = 36, 5
+# Shuffled updates, an anchor, scores of the old policy, a signal from the
+# first step on; what a checkpoint or an evaluation may disturb, often.
+FIELDS = dict(
+    steps=STEPS, seed=3, loss__kl_coef=0.1, loss__entropy_bonus=0.05,
+    learner__epochs=2, learner__updates=2, overlong__mode='penalty',
+    overlong__window=10, optimizer__schedule='cosine',
+    optimizer__warmup_steps=5, warm_start__steps=25, checkpoint__every=3,
+    eval__every=4)
+MEASURED = ('seconds/', 'speed/tokens', 'speed/flops_share', 'memory/')
+
+
+def start(folder, programs):
+  """The program as a user starts it, apart from the compiled programs kept."""
+  fields = {**FIELDS, 'workdir': folder, 'warm_start__cache': folder / 'warm'}
+  env = {
+      **os.environ, 'JAX_PLATFORMS': 'cpu',
+      'JAX_COMPILATION_CACHE_DIR': str(programs),
+      'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0'}
+  return subprocess.Popen(
+      [sys.executable, '-m', 'jaxrl_llm.train', '--config=tests/tiny.py', *(
+          f'--config.{name.replace("__", ".")}={value}'
+          for name, value in fields.items())],
+      cwd=devices.ROOT, env=env, stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT, text=True)
+
+
+def finish(process):
+  """Waits for the end of a run that nobody kills."""
+  said, _ = process.communicate(timeout=600)
+  assert process.returncode == 0, said[-4000:]
+
+
+def wait_for(process, reached):
+  """Waits until a condition holds of a process that is still at work."""
+  end = time.monotonic() + 600
+  while not reached():
+    assert process.poll() is None, process.communicate()[0][-4000:]
+    assert time.monotonic() < end
+    time.sleep(0.002)
+
+
+def kill_at(process, folder, step, delay):
+  """Kills a run at a moment after it wrote the metrics of a step.
+
+  Returns:
+    The newest checkpoint's step, 0 if there is none.
+  """
+  def reached():
+    rows = metrics.read(folder / 'metrics.jsonl')
+    return any(row['step'] >= step for row in rows)
+
+  wait_for(process, reached)
+  time.sleep(delay)
+  process.send_signal(signal.SIGKILL)
+  process.wait()
+  return max(checkpoint.steps(folder / 'checkpoints'), default=0)
+
+
+def lasting(row):
+  """What must not depend on when and how fast a row was made."""
+  return {k: v for k, v in row.items() if not k.startswith(MEASURED)}
+
+
+def final_state(folder):
+  """Every array of the last checkpoint, by name, as bytes."""
+  root = folder / 'checkpoints'
+  step, = checkpoint.steps(root)[-1:]
+  tree = json.loads((root / str(step) / 'tree' / 'metadata').read_text())
+  like = {
+      name: np.zeros(shape, kind) for name, (shape, kind) in tree.items()}
+  # Dotted names are what nested dictionaries have.
+  nested = {}
+  for name, leaf in like.items():
+    *path, last = name.split('.')
+    at = nested
+    for part in path:
+      at = at.setdefault(part, {})
+    at[last] = leaf
+  found = checkpoint.restore(root, nested)
+  return step, {
+      jax.tree_util.keystr(k, simple=True, separator='.'): leaf.tobytes()
+      for k, leaf in jax.tree_util.tree_leaves_with_path(found.state)}
+
+
+@pytest.fixture(scope='module')
+def whole(tmp_path_factory):
+  """A run that nobody killed, and the folder of its compiled programs."""
+  root = tmp_path_factory.mktemp('whole')
+  finish(start(root / 'run', root / 'programs'))
+  return root / 'run', root / 'programs'
+
+
+def test_killed_five_times(whole, tmp_path):
+  folder, programs = whole
+  here = tmp_path / 'run'
+  moments = random.Random(time.time_ns())
+  # One moment in the warm start or its evaluation, four along the run.
+  process = start(here, programs)
+  wait_for(process, (here / 'metrics.jsonl').exists)
+  time.sleep(moments.uniform(0, 3))
+  process.send_signal(signal.SIGKILL)
+  process.wait()
+  kept = {}
+  for i in range(1, KILLS):
+    step = moments.randrange((i - 1) * STEPS // KILLS, i * STEPS // KILLS)
+    last = kill_at(start(here, programs), here, step, moments.uniform(0, .1))
+    # What was written before the checkpoint is never written again.
+    kept = {row['step']: row for row in metrics.read(here / 'metrics.jsonl')
+            if row['step'] <= last}
+    print(f'killed at step {step} or later, checkpoint of step {last}')
+  finish(start(here, programs))
+
+  rows, expected = (
+      metrics.read(run / 'metrics.jsonl') for run in (here, folder))
+  assert [row['step'] for row in rows] == list(range(STEPS + 1))
+  for row, want in zip(rows, expected, strict=True):
+    assert lasting(row) == lasting(want)
+    assert kept.get(row['step'], row) == row
+  assert len(kept) > 3
+  assert rows[-1]['update/grad_norm'] > 1e-3 and (
+      rows[-1]['update/kl_anchor'] > 0)
+  assert final_state(here) == final_state(folder)
+  for name in ('samples.jsonl',):
+    assert (here / name).read_text() == (folder / name).read_text()
+  ours, theirs = (
+      json.loads((run / 'summary.json').read_text()) for run in (here, folder))
+  assert ours.pop('seconds') > 0 and theirs.pop('seconds') > 0
+  assert ours == theirs

@@ -1,0 +1,327 @@
+"""One step: what is sampled, judged and trained, and what is not."""
+
+import pathlib
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl_llm import checkpoint, experiment, metrics, train
+from jaxrl_llm.rewards import Verdict
+from tests import tiny
+from tests.reference import advantages as reference
+
+
+def take(watched, state, fixed, weights):
+  """A step of watched parts: state, row, rollouts, and batches of updates."""
+  watched.rollouts.clear()
+  watched.batches.clear()
+  with jax.transfer_guard('disallow'):
+    state, outcome = train.take_step(
+        watched.parts, state, fixed, weights, metrics.Timer())
+  return state, outcome.row, watched.rollouts[0], list(watched.batches)
+
+
+def step(parts, verify=tiny.by_length, move=0, **changes):
+  """The first step of a run, or the one that `move` says.
+
+  Returns:
+    Its row, rollouts, batch and verdicts.
+  """
+  state, fixed, weights = tiny.begin(parts)
+  verdicts = []
+
+  def noted(*args):
+    verdicts.append(args[1:])
+    return verify(*args)
+
+  watched = tiny.watch(parts, noted, **changes)
+  _, row, rollouts, batches = take(
+      watched, state._replace(step=move), fixed, weights)
+  return row, rollouts, batches[0], verdicts
+
+
+def grouped(x):
+  return np.reshape(x, (4, 4))
+
+
+def test_the_stop_token_is_trained_wherever_it_stands(run):
+  """In a response of one token too: stopping at once must be learned."""
+  stop, = run.parts.task.tokenizer.stop_ids
+  trained = [r for r in run.watched.rollouts if len(r.length) == 16]
+  steps = iter(trained)
+  at_once = 0
+  for batch in run.watched.batches:
+    # The step's rollouts: evaluations have other problems.
+    rollouts = next(r for r in steps if np.isin(
+        r.problem_id, [p.id for p in run.parts.task.train]).all())
+    kept = batch.response_length > 0
+    np.testing.assert_array_equal(
+        batch.response_length[kept], rollouts.length[kept])
+    # Every token of what is kept counts, the last one included.
+    np.testing.assert_array_equal(batch.mask.sum(1), batch.response_length)
+    last = batch.tokens[
+        np.arange(16), batch.prompt_length + batch.response_length - 1]
+    np.testing.assert_array_equal(
+        (last == stop)[kept], ~rollouts.truncated[kept])
+    at_once += (kept & (rollouts.length == 1) & ~rollouts.truncated).sum()
+  assert at_once > 3
+
+
+def test_no_two_steps_share_noise(parts):
+  """The same problems and policy at two steps: only the noise differs."""
+  a, again, b = (step(parts, move=i)[1] for i in (0, 0, 1))
+  assert tiny.same(a, again)
+  np.testing.assert_array_equal(a.problem_id, b.problem_id)
+  # Of 24 tokens nearly alike two draws agree once in 24 times.
+  equal = (a.tokens == b.tokens)[:, 0]
+  assert equal.mean() < 0.3
+  assert not tiny.same(a.tokens, b.tokens)
+
+
+def test_other_seeds_are_other_noise_problems_and_parameters(parts):
+  other = experiment.build(tiny.load(seed=1))
+  mixed = parts._replace(step_key=other.step_key)
+  a, b = step(parts)[1], step(mixed)[1]
+  np.testing.assert_array_equal(a.problem_id, b.problem_id)
+  assert (a.tokens == b.tokens)[:, 0].mean() < 0.3
+  reseeded = parts._replace(config=other.config)
+  assert (step(reseeded)[1].problem_id != a.problem_id).any()
+  keys = [parts.put(jax.random.key(seed)) for seed in (0, 1)]
+  assert not tiny.same(*map(parts.init, keys))
+
+
+def test_a_problem_that_comes_twice_in_a_step_gets_other_samples(parts):
+  _, rollouts, _, _ = step(parts, train=parts.task.train[:2])
+  first, second = (
+      rollouts.tokens[rollouts.problem_id == rollouts.problem_id[0]][part]
+      for part in (slice(0, 4), slice(4, 8)))
+  assert (first == second)[:, 0].mean() < 0.6
+  assert not tiny.same(first, second)
+
+
+def test_overlong_responses(parts):
+  """Masking changes only the mask, the penalty only the advantages."""
+  def credited(**fields):
+    config = tiny.load(**fields)
+    return step(parts._replace(
+        config=config, credit=experiment.make_credit(config)))
+
+  plain_row, rollouts, plain, _ = credited()
+  cut = rollouts.truncated
+  assert 0 < cut.sum() < 16 and (plain.mask.any(1)).all()
+
+  row, _, masked, _ = credited(overlong__mode='mask')
+  assert not masked.mask[cut].any()
+  assert tiny.same(masked.replace(mask=plain.mask), plain)
+  np.testing.assert_array_equal(masked.mask[~cut], plain.mask[~cut])
+  assert row['reward/mean'] == plain_row['reward/mean']
+
+  window = 6
+  row, _, penalised, _ = credited(
+      overlong__mode='penalty', overlong__window=window)
+  assert tiny.same(
+      penalised.replace(advantages=plain.advantages), plain)
+  assert row['reward/mean'] == plain_row['reward/mean']  # as it was judged
+  # In tokens, stop token included: 0 up to 4 of 10, then -1/6 for each.
+  penalty = -np.clip(rollouts.length - (10 - window), 0, window) / window
+  texts = batch_texts(parts, rollouts)
+  reward = np.array([len(text) % 2 for text in texts]) + penalty
+  np.testing.assert_allclose(
+      grouped(penalised.advantages), reference.advantages(
+          'grpo', grouped(reward), np.ones((4, 4), bool)), atol=1e-5)
+
+
+def batch_texts(parts, rollouts):
+  """The responses as the verifier gets them, spelled out."""
+  texts = []
+  for tokens, length, cut in zip(
+      rollouts.tokens, rollouts.length, rollouts.truncated):
+    end = length if cut else length - 1
+    texts.append(parts.task.tokenizer.decode([*tokens[:end], 1]))
+  return texts
+
+
+def raises(problem, text):
+  raise RuntimeError(f'{problem.id}: no answer')
+
+
+@pytest.mark.parametrize('fail', [
+    raises, lambda *_: Verdict(float('nan'), 'odd'), lambda *_: None,
+    lambda *_: Verdict(float('inf'), 'odd')])
+def test_a_failed_verification_costs_its_own_row_only(parts, fail):
+  """Rewards of the others stay where they are, and its group goes on without
+  it; nothing is scored 0 in silence."""
+  calls = [0]
+  # All of group 0, three of group 1, one of group 3.
+  failing = {0, 1, 2, 3, 4, 5, 7, 13}
+
+  def verify(problem, text, truncated):
+    number = calls[0]
+    calls[0] += 1
+    if number in failing:
+      return fail(problem, text)
+    return Verdict(float(number ** 2), 'number')
+
+  row, rollouts, batch, seen = step(parts, verify)
+  assert [text for text, _ in seen] == batch_texts(parts, rollouts)
+  np.testing.assert_array_equal([cut for _, cut in seen], rollouts.truncated)
+  valid = np.array([i not in failing for i in range(16)])
+  rewards = np.arange(16.0) ** 2
+  np.testing.assert_allclose(
+      grouped(batch.advantages), reference.advantages(
+          'grpo', grouped(rewards), grouped(valid)), atol=1e-5)
+  np.testing.assert_array_equal(batch.response_length > 0, valid)
+  np.testing.assert_array_equal(batch.mask.any(1), valid)
+  assert row['verdict/error'] == 0.5 and row['verdict/number'] == 0.5
+  assert row['reward/mean'] == pytest.approx(rewards[valid].mean())
+  assert row['update/tokens'] == rollouts.length[valid].sum()
+
+
+def by_row(batches, field):
+  """Row's content to its field, over batches whose rows are all different."""
+  found = {}
+  for batch in batches:
+    for i in range(len(batch.prompt_length)):
+      end = batch.prompt_length[i] + batch.response_length[i]
+      key = batch.tokens[i, :end].tobytes(), batch.prompt_length[i]
+      found.setdefault(key, []).append(getattr(batch, field)[i])
+  return found
+
+
+def test_old_and_anchor_logprobs_stay_through_the_updates_of_a_step(several):
+  state, fixed, weights = tiny.begin(several)
+  frozen = jax.device_get(fixed.anchor)
+  watched = tiny.watch(several, tiny.by_length)
+  for number in range(3):
+    params = jax.device_get(state.learner.params)
+    state, row, rollouts, batches = take(watched, state, fixed, weights)
+    weights = several.to_sampling(state.learner.params)
+    assert len(batches) == 4 and int(state.learner.step) == 4 * (number + 1)
+    # The anchor is what RL started from.
+    assert tiny.same(fixed.anchor, frozen)
+    old = by_row(batches, 'old_logprobs')
+    anchor = by_row(batches, 'anchor_logprobs')
+    behaviour = by_row(batches, 'behaviour_logprobs')
+    mask = by_row(batches, 'mask')
+    assert sum(map(len, old.values())) == 32  # each row once per epoch
+    for key, values in old.items():
+      assert all(tiny.same(values[0], value) for value in values)
+      assert all(tiny.same(anchor[key][0], v) for v in anchor[key])
+      # Old is the policy that sampled, as the trainer computes it.
+      real = mask[key][0]
+      np.testing.assert_allclose(
+          values[0][real], behaviour[key][0][real], atol=1e-5)
+      if number == 0:
+        np.testing.assert_array_equal(values[0], anchor[key][0])
+    if number:
+      assert row['update/kl_anchor'] > 1e-6
+    # An epoch's two batches are all the rows.
+    rows = jax.tree.map(lambda *x: np.concatenate(x), *batches[:2])
+    bare = several.put_rows(rows.replace(
+        old_logprobs=None, anchor_logprobs=None))
+    for params, name in ((params, 'old'), (frozen, 'anchor')):
+      score = several.learner.score(
+          jax.device_put(params, several.param_shardings()), bare,
+          fixed.loss.temperature)
+      np.testing.assert_array_equal(score, getattr(rows, f'{name}_logprobs'))
+    assert row['update/kl_old'] > 0  # later updates have moved
+  # Two epochs with shuffles of their own.
+  orders = [batch.advantages.tolist() for batch in batches]
+  assert orders[:2] != orders[2:]
+  assert several.learner.update._cache_size() == 1
+  assert several.learner.score._cache_size() == 1
+
+
+def test_the_anchor_pulls(several):
+  """With a large weight, the policy stays near what it started from."""
+  def distance(kl_coef):
+    state, fixed, weights = tiny.begin(several)
+    fixed = fixed._replace(loss=fixed.loss.replace(
+        kl_coef=several.put(np.float32(kl_coef))))
+    watched = tiny.watch(several, tiny.by_length)
+    for _ in range(6):
+      state, row, _, _ = take(watched, state, fixed, weights)
+      weights = several.to_sampling(state.learner.params)
+    return row['update/kl_anchor']
+
+  assert distance(100.0) < 0.3 * distance(0.0)
+
+
+def test_a_resumed_run_has_the_same_anchor(
+    several, reuse, tmp_path, monkeypatch):
+  seen, take_step = [], train.take_step
+
+  def spy(parts, state, fixed, *rest):
+    seen.append(jax.device_get(fixed.anchor))
+    return take_step(parts, state, fixed, *rest)
+
+  reuse(several)
+  monkeypatch.setattr(train, 'take_step', spy)
+  fields = dict(
+      learner__epochs=2, learner__updates=2, loss__kl_coef=.2, seed=5)
+  train.train(tiny.load(tmp_path, steps=2, **fields))
+  train.train(tiny.load(tmp_path, steps=3, **fields))
+  assert len(seen) == 3 and all(tiny.same(seen[0], x) for x in seen)
+  start = several.init(several.put(jax.random.key(5)))
+  assert tiny.same(start, seen[0])
+
+
+def spoiled(parts, bad):
+  """Parts whose advantages are NaN in some updates."""
+  calls = []
+
+  def credit(*args):
+    advantages, trained = jax.device_get(parts.credit(*args))
+    calls.append(None)
+    if bad(len(calls)):
+      advantages = np.full_like(advantages, np.nan)
+    return advantages, trained
+
+  return parts._replace(credit=credit)
+
+
+def test_a_loss_that_is_not_finite_is_skipped_and_counted(
+    parts, reuse, tmp_path):
+  """Two in a row and one more: the run goes on."""
+  reuse(spoiled(parts, lambda n: n in (2, 3, 5)))
+  train.train(tiny.load(tmp_path, steps=6, eval__every=0))
+  rows = metrics.read(tmp_path / 'metrics.jsonl')[1:]
+  assert [r['update/skipped'] for r in rows] == [0, 1, 2, 2, 3, 3]
+  assert [r['update/skipped_in_row'] for r in rows] == [0, 1, 2, 0, 1, 0]
+  assert [r['update/loss'] is None for r in rows] == [
+      False, True, True, False, True, False]
+  assert not (tmp_path / 'not_finite.npz').exists()
+
+
+def test_three_in_a_row_stop_the_run(
+    parts, reuse, tmp_path, monkeypatch, capsys):
+  reuse(spoiled(parts, lambda n: n > 3))
+  fields = dict(steps=9, checkpoint__every=1, checkpoint__keep=4, seed=2)
+  config = tiny.load(tmp_path / 'run', **fields)
+  monkeypatch.setattr(train.config_lib, 'parse', lambda _: (config, 'name'))
+  monkeypatch.setattr(sys, 'argv', ['train'])
+  with pytest.raises(SystemExit) as end:
+    train.main()
+  said = str(end.value.code)
+  assert '3 updates in a row' in said and 'step 6' in said
+  assert '\n' not in said and str(tmp_path / 'run/not_finite.npz') in said
+  with np.load(tmp_path / 'run' / 'not_finite.npz') as batch:
+    assert np.isnan(batch['advantages']).all()
+    assert batch['tokens'].shape == (16, 19) and batch['mask'].any()
+
+  # The checkpoints before it are whole, and hold what was there before.
+  root = pathlib.Path(tmp_path / 'run' / 'checkpoints')
+  steps = checkpoint.steps(root)
+  assert steps[-1] == 5
+  assert all(checkpoint.fault(root / str(step)) is None for step in steps)
+  like = train.begin(parts.abstract_learner())
+  third = checkpoint.restore(root, like).state
+  assert int(third.learner.step) == 3 and int(third.learner.skipped) == 2
+  # Mended, the same command goes on.
+  reuse(parts)
+  train.train(config)
+  rows = metrics.read(tmp_path / 'run' / 'metrics.jsonl')
+  assert [row['step'] for row in rows] == list(range(10))
+  assert rows[-1]['update/skipped'] == 2

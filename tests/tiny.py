@@ -1,0 +1,129 @@
+"""A run that is small enough for a test, and also a config file.
+
+A model of 8,000 parameters on sums of two numbers; every program compiles in
+seconds, and a step takes milliseconds.
+"""
+
+import pathlib
+import types
+from typing import Any, Callable, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxrl_llm import config as config_lib
+from jaxrl_llm import experiment, train
+from jaxrl_llm.rewards import Verdict
+from jaxrl_llm.types import LearnerBatch, Rollouts
+
+FILE = str(pathlib.Path(__file__))
+
+
+def get_config(arg=None):
+  """The fields that make a run small."""
+  c = config_lib.base()
+  c.steps = 4
+  c.prompts_per_step = c.samples_per_prompt = 4
+  c.max_prompt, c.max_response = 9, 10
+  c.task.update(
+      name='countdown', kinds=('two',), train=(40,), heldout=(6,),
+      solved=(1.0,))
+  c.model.update(
+      width=32, layers=1, heads=2, kv_heads=1, head_dim=16, mlp_width=32)
+  c.optimizer.learning_rate = 1e-3
+  c.sampling.slots = c.learner.microbatch = 8
+  c.warm_start.update(batch=8, cache=None)
+  c.eval.update(every=2, samples=4, k=(1, 4))
+  c.checkpoint.every = 2
+  c.log.update(display=False, samples=3)
+  return c
+
+
+def load(workdir='none', **fields):
+  """The config above, with fields named as in `learner__updates` changed."""
+  given = {name.replace('__', '.'): value for name, value in fields.items()}
+  config = config_lib.load(FILE, {**given, 'workdir': str(workdir)})
+  config_lib.validate(config)
+  return config
+
+
+def by_length(problem, text, truncated):
+  """A reward that an untrained model gets now and then."""
+  return Verdict(float(len(text) % 2), 'odd' if len(text) % 2 else 'even')
+
+
+class Watched(NamedTuple):
+  """A run's parts, and what goes through them, in NumPy arrays.
+
+  Attributes:
+    parts: to be used in place of the ones given.
+    rollouts: of each call of the sampler.
+    batches: of each update.
+  """
+  parts: experiment.Parts
+  rollouts: list[Rollouts]
+  batches: list[LearnerBatch]
+
+
+def watch(
+    parts: experiment.Parts, verify: Callable[..., Verdict] | None = None,
+    **task: Any) -> Watched:
+  """Wraps parts; a verifier or parts of the task may be replaced."""
+  rollouts, batches = [], []
+
+  def sample(*args, **kwargs):
+    out, use = parts.sample(*args, **kwargs)
+    rollouts.append(out)
+    return out, use
+
+  def update(learner, batch, loss):
+    batches.append(jax.device_get(batch))
+    return parts.learner.update(learner, batch, loss)
+
+  names = ('tokenizer', 'train', 'heldout', 'demonstration', 'verify')
+  changed = types.SimpleNamespace(
+      **{name: getattr(parts.task, name) for name in names})
+  vars(changed).update(task, verify=verify or parts.task.verify)
+  return Watched(
+      parts._replace(
+          task=changed, sample=sample,
+          learner=parts.learner._replace(update=update)),
+      rollouts, batches)
+
+
+def compiled() -> list[str]:
+  """A list that every program is added to when it is compiled, by name."""
+  names = []
+
+  def listen(event, seconds, fun_name=None, **_):
+    if event == '/jax/core/compile/backend_compile_duration':
+      names.append(fun_name)
+
+  jax.monitoring.register_event_duration_secs_listener(listen)
+  return names
+
+
+def programs(names: list[str]) -> list[str]:
+  """Those of the names that are a run's device programs, sorted."""
+  return sorted(name for name in names if any(
+      part in name for part in ('generate', 'update', 'score', 'credit')))
+
+
+def begin(parts: experiment.Parts):
+  """A run's first state, what is fixed in it, and its sampling weights."""
+  params = parts.init(parts.put(jax.random.key(parts.config.seed)))
+  anchor = None
+  if parts.config.loss.kl_coef:
+    anchor = jax.tree.map(jax.numpy.copy, params)
+  state = train.begin(parts.learner.init(params))
+  fixed = train.Fixed(
+      parts.sampling(), parts.put(experiment.loss_params(parts.config)),
+      anchor)
+  return state, fixed, parts.to_sampling(state.learner.params)
+
+
+def same(a: Any, b: Any) -> bool:
+  """Whether two trees of arrays are equal to the bit."""
+  a, b = jax.device_get((a, b))
+  return all(jax.tree.leaves(jax.tree.map(
+      lambda x, y: np.asarray(x).tobytes() == np.asarray(y).tobytes(), a, b)))

@@ -1,0 +1,234 @@
+"""A whole run: its files, its programs, its end."""
+
+import json
+
+import jax
+import numpy as np
+from PIL import Image
+import pytest
+
+from jaxrl_llm import checkpoint, evaluate, experiment, metrics, train
+from jaxrl_llm import config as config_lib
+from jaxrl_llm.rewards import Verdict
+from tests import tiny
+
+
+def rows_of(run):
+  return metrics.read(run.config.workdir + '/metrics.jsonl')
+
+
+def test_the_summary_has_its_promised_shape(run):
+  found = json.loads(open(run.config.workdir + '/summary.json').read())
+  assert found == run.summary
+  assert list(found) == ['pass@1', 'pass@4', 'greedy', 'seconds', 'steps']
+  assert found['steps'] == 20 and found['seconds'] > 0
+  rows = rows_of(run)
+  for name in ('pass@1', 'pass@4', 'greedy'):
+    assert found[name] == {
+        'start': rows[0][f'eval/{name}'], 'final': rows[-1][f'eval/{name}']}
+    assert 0 <= found[name]['start'] <= 1
+
+
+def test_a_figure_that_is_not_known_is_null():
+  got = train.summary(
+      {'pass@1': .25, 'pass@1_error': .1}, {
+          'pass@1': np.nan, 'pass@1_error': np.nan, 'pass@8': .5, 'greedy': 1.0,
+          'mean': .3}, 2.0, 7)
+  assert json.loads(json.dumps(got, allow_nan=False)) == {
+      'pass@1': {'start': .25, 'final': None},
+      'pass@8': {'start': None, 'final': .5},
+      'greedy': {'start': None, 'final': 1.0}, 'seconds': 2.0, 'steps': 7}
+
+
+# Every metric that a step's row must have, but for those of verdicts.
+STEP = {
+    'reward': 'mean std group_std pass@1 no_signal',
+    'response': 'length length_max truncated entropy',
+    'sampler': 'slot_use',
+    'update': 'loss policy_loss entropy clip_low clip_high ratio ratio_max '
+    'kl_old behaviour_gap behaviour_gap_max importance importance_capped '
+    'grad_norm learning_rate tokens skipped skipped_in_row',
+    'seconds': 'step propose sample verify batch score update relayout',
+    'speed': 'tokens_per_second flops flops_share flops_share/sample '
+    'flops_share/update',
+    'memory': 'peak',
+}
+NAMES = {f'{head}/{name}' for head, x in STEP.items() for name in x.split()}
+FIGURES = {
+    f'eval/{name}{end}' for name in ('pass@1', 'pass@4', 'greedy', 'mean')
+    for end in ('', '_error')}
+
+
+def test_every_metric_is_written(run):
+  start, *rows = rows_of(run)
+  assert set(start) == {'step'} | FIGURES
+  assert [row['step'] for row in rows] == list(range(1, 21))
+  for row in rows:
+    verdicts = {k: v for k, v in row.items() if k.startswith('verdict/')}
+    assert set(verdicts) <= {'verdict/odd', 'verdict/even', 'verdict/error'}
+    assert sum(verdicts.values()) == pytest.approx(1)
+    expected = NAMES | {'step', *verdicts}
+    if row['step'] % 5 == 0:
+      expected |= FIGURES
+    assert set(row) == expected
+    assert all(np.isfinite(value) for value in row.values())
+
+
+def test_metrics_are_within_what_they_can_be(run):
+  _, *rows = rows_of(run)
+  for row, batch in zip(rows, run.watched.batches, strict=True):
+    assert row['update/behaviour_gap_max'] < 1e-5  # one policy, computed twice
+    assert row['update/ratio'] == row['update/ratio_max'] == 1
+    assert row['update/learning_rate'] == np.float32(1e-3)
+    assert row['update/tokens'] == batch.mask.sum()
+    assert 0 < row['sampler/slot_use'] <= 1
+    assert 0 < row['update/entropy'] < np.log(24) + 1e-3
+    assert row['update/grad_norm'] > 0
+    phases = sum(row[f'seconds/{name}'] for name in STEP['seconds'].split()[1:])
+    assert 0 < phases <= row['seconds/step']
+    assert row['memory/peak'] > 1e7
+    assert row['speed/flops_share'] < row['speed/flops_share/update'] + row[
+        'speed/flops_share/sample']
+
+
+def test_samples_are_what_was_judged(run):
+  lines = open(run.config.workdir + '/samples.jsonl').read().splitlines()
+  records = [json.loads(line) for line in lines]
+  assert [r['step'] for r in records] == [s for s in range(1, 21)
+                                          for _ in range(3)]
+  problems = {p.id: p for p in run.parts.task.train}
+  errors = 0
+  for record in records:
+    assert list(record) == [
+        'step', 'problem_id', 'kind', 'prompt', 'response', 'reward',
+        'verdict', 'detail']
+    problem = problems[record['problem_id']]
+    assert (problem.prompt, problem.kind) == (record['prompt'], record['kind'])
+    if (problem.id + len(record['response'])) % 5 == 0:
+      errors += 1
+      assert record['verdict'] == 'error'
+      assert record['detail'] == 'RuntimeError: no sandbox'
+    else:
+      assert record['reward'] == len(record['response']) % 2
+  assert 0 < errors < len(records)
+
+
+def test_the_curves_are_a_picture(run):
+  with Image.open(run.config.workdir + '/curves.png') as image:
+    assert image.format == 'PNG'
+    image.verify()
+  with Image.open(run.config.workdir + '/curves.png') as image:
+    assert image.size == (1350, 840)
+    assert len(image.convert('RGB').getcolors(1 << 20)) > 20
+
+
+def test_the_config_and_checkpoints_are_there(run):
+  again = config_lib.load(run.config.workdir + '/config.json')
+  assert again == run.config
+  # Two newest, and the best if it is not among them.
+  steps = checkpoint.steps(run.config.workdir + '/checkpoints')
+  assert steps[-2:] == [14, 20] and len(steps) <= 3
+
+
+def test_20_steps_compile_each_program_once(run):
+  """With lengths, verdicts, numbers of rows and evaluations that differ."""
+  tokens = {int(batch.mask.sum()) for batch in run.watched.batches}
+  rows = {int((b.response_length > 0).sum()) for b in run.watched.batches}
+  assert len(tokens) > 5 and len(rows) > 3
+  assert tiny.programs(run.compiled) == [
+      'jit(credit)', 'jit(sharded_generate)', 'jit(update)']
+  # Nothing at all is compiled after the first step.
+  assert run.known[0] == run.known[-1] == len(run.compiled)
+
+
+def test_other_hyperparameters_compile_nothing(run, parts):
+  state, fixed, weights = tiny.begin(parts)
+  watched = tiny.watch(parts, tiny.by_length)
+  seen = []
+  for i in range(3):
+    changed = fixed._replace(
+        sampling=parts.sampling(
+            temperature=1.0 - .2 * i, top_k=2 * i, top_p=1 - .1 * i),
+        loss=parts.put(jax.tree.map(
+            lambda x: x * np.float32(1 + i), experiment.loss_params(
+                parts.config))))
+    with jax.transfer_guard('disallow'):
+      state, outcome = train.take_step(
+          watched.parts, state, changed, weights, metrics.Timer())
+      weights = parts.to_sampling(state.learner.params)
+    seen.append(outcome.row['update/entropy'])
+  assert len(set(seen)) == 3
+  counts = dict(
+      sample=parts.sample.cache_size(), credit=parts.credit._cache_size(),
+      update=parts.learner.update._cache_size())
+  assert counts == dict(sample=1, credit=1, update=1)
+
+
+def test_evaluations_are_written_whatever_is_logged(
+    parts, reuse, tmp_path, capsys):
+  reuse(parts)
+  config = tiny.load(
+      tmp_path / 'run', steps=7, log__every=3, log__display=True,
+      eval__every=2, checkpoint__every=0)
+  result = train.train(config, 'a name')
+  rows = metrics.read(tmp_path / 'run' / 'metrics.jsonl')
+  assert [row['step'] for row in rows] == [0, 2, 3, 4, 6, 7]
+  assert ['eval/mean' in row for row in rows] == [
+      True, True, False, True, True, True]
+  assert checkpoint.steps(tmp_path / 'run' / 'checkpoints')[-1] == 7
+  said = capsys.readouterr().out
+  for part in ('layers/q', 'bytes per device', 'held-out problems', 'before',
+               'pass@4', 'greedy', 'summary.json'):
+    assert part in said
+
+  # The same command again has nothing to do, and more steps go on.
+  again = train.train(config)
+  assert again['seconds'] > 0
+  assert {**again, 'seconds': 0} == {**result, 'seconds': 0}
+  assert metrics.read(tmp_path / 'run' / 'metrics.jsonl') == rows
+  longer = tiny.load(
+      tmp_path / 'run', steps=8, eval__k=(1, 2), log__display=True)
+  assert train.train(longer)['pass@2']['start'] is None
+  said = capsys.readouterr().out
+  assert 'Going on from step 7 of 8.' in said and 'nan' in said
+  assert [r['step'] for r in metrics.read(
+      tmp_path / 'run' / 'metrics.jsonl')] == [0, 2, 3, 4, 6, 7, 8]
+
+
+def test_the_best_checkpoint_is_kept(parts, reuse, tmp_path, monkeypatch):
+  scores = iter([.1, .5, .9, float('nan'), .3])
+  reuse(parts)
+  monkeypatch.setattr(
+      evaluate, 'heldout', lambda *_: {'mean': next(scores), 'greedy': 0.0})
+  config = tiny.load(
+      tmp_path / 'run', steps=8, checkpoint__keep=1, checkpoint__every=1)
+  train.train(config)
+  root = tmp_path / 'run' / 'checkpoints'
+  assert checkpoint.steps(root) == [4, 8]
+  assert checkpoint.score(root, 4) == .9
+
+
+def test_a_run_whose_verifier_always_fails_goes_on(parts, reuse, tmp_path):
+  """Nothing is learned, nothing is scored 0, and the files say so."""
+  def broken(problem, text, truncated):
+    raise OSError('no such service')
+
+  watched = tiny.watch(parts, broken)
+  reuse(watched.parts)
+  config = tiny.load(tmp_path / 'run', steps=2, log__display=True)
+  result = train.train(config)
+  assert result['pass@1'] == result['greedy'] == {'start': None, 'final': None}
+  row = metrics.read(tmp_path / 'run' / 'metrics.jsonl')[-1]
+  assert row['reward/mean'] is None and row['eval/mean'] is None
+  assert row['verdict/error'] == 1 and row['update/tokens'] == 0
+  assert row['update/loss'] == 0 and row['update/skipped'] == 0
+
+
+def test_a_step_without_a_valid_row_moves_nothing(parts):
+  state, fixed, weights = tiny.begin(parts)
+  before = jax.device_get(state.learner.params)
+  watched = tiny.watch(
+      parts, lambda *_: Verdict(0.0, 'error', valid=False))
+  state, _ = train.take_step(
+      watched.parts, state, fixed, weights, metrics.Timer())
+  assert tiny.same(before, state.learner.params)
