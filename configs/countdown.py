@@ -1,23 +1,55 @@
-"""Countdown, from nothing to a model that learned by reinforcement.
+"""Countdown: from nothing to a model that learned by reinforcement.
 
   python -m jaxrl_llm.train --config=configs/countdown.py
+
+A Qwen3-style model of 0.16 million parameters is warm-started on chains whose
+arithmetic is right and that now and then reach the target, then learns by GRPO
+from a verifier alone. On 2 cores it takes about four minutes; held-out pass@1
+should rise from about .25 to .65 or more.
 """
 
 from jaxrl_llm import config
 
 
 def get_config(arg=None):
-  """The main job."""
+  """The main job; takes no argument."""
+  del arg
   c = config.base()
-  c.steps = 300
-  c.prompts_per_step = 32
+  c.steps = 350
+  c.prompts_per_step = 64
   c.samples_per_prompt = 8
-  c.max_prompt = 20
-  c.max_response = 28
-  c.loss.entropy_bonus = 0.03
-  c.optimizer.learning_rate = 3e-4
+  c.max_prompt = 13
+  c.max_response = 23
+
+  # Shares of the true solution among the demonstrations: two numbers start
+  # near pass rate 1, four and five near 0.
+  c.task.kinds = ('two', 'three', 'four', 'five')
+  c.task.solved = (1.0, 0.1, 0.1, 0.1)
+  c.task.train = (210, 1400, 1000, 400)
+  c.task.heldout = (48, 250, 170, 64)
+
+  c.model.width = 96
+  c.model.layers = 2
+  c.model.heads = 6
+  c.model.kv_heads = 2
+  c.model.head_dim = 16
+  c.model.mlp_width = 192
+
+  c.warm_start.steps = 1000
+  c.warm_start.learning_rate = 5e-3
+
+  c.loss.entropy_bonus = 0.01
+  c.optimizer.learning_rate = 7e-4
+  c.optimizer.schedule = 'linear'
+  c.optimizer.warmup_steps = 5
   c.learner.microbatch = 64
-  c.learner.buckets = (20, 28)
-  c.learner.unroll = 3
-  c.warm_start.steps = 300
+  c.learner.buckets = (22, 27)
+  c.eval.every = 50
   return c
+
+
+def get_hyper(hyper):
+  """Seeds, and whether the entropy bonus matters."""
+  return hyper.product([
+      hyper.sweep('loss.entropy_bonus', [0.0, 0.01]),
+      hyper.sweep('seed', [0, 1, 2])])

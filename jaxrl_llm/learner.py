@@ -22,12 +22,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxrl_llm import sharding
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig
-from jaxrl_llm.ops import importance
-from jaxrl_llm.ops import kl
-from jaxrl_llm.ops import policy_losses
-from jaxrl_llm.ops import token_stats
+from jaxrl_llm.ops import importance, kl, policy_losses, token_stats
 from jaxrl_llm.optimizer import Optimizer
 from jaxrl_llm.types import Array, LearnerBatch
 
@@ -80,19 +78,16 @@ class LossParams:
 
 def likelihood(new, old, advantages, mask, **unused_clips):
   """Supervised learning: -log p(token), weighted by the row's advantage."""
-  del old, mask
-  off = jnp.zeros(new.shape, bool)
-  return policy_losses.PolicyLoss(
-      loss=-new * advantages[:, None], ratio=jnp.ones_like(new),
-      clipped_low=off, clipped_high=off)
+  del old
+  loss = -new * jnp.where(mask, advantages[:, None], 0.0)
+  nowhere = jnp.zeros_like(mask)
+  return policy_losses.PolicyLoss(loss, jnp.ones_like(new), nowhere, nowhere)
 
 
 OBJECTIVES = dict(policy_losses.OBJECTIVES, likelihood=likelihood)
 
-# What each correction takes from LossParams.
-_IMPORTANCE = {
-    'none': {},
-    'identity': {},
+# What a correction takes from LossParams.
+_THRESHOLDS = {
     'tis': {'cap': 'importance_cap'},
     'icepop': {'low': 'importance_low', 'high': 'importance_cap'},
     'sequence_tis': {'cap': 'importance_cap'},
@@ -150,11 +145,10 @@ class LearnerConfig:
     if self.microbatch < 1:
       raise ValueError(f'microbatch={self.microbatch} must be at least 1.')
     full = self.max_prompt + self.max_response
-    for length in self.buckets:
-      if not 2 <= length <= full:
-        raise ValueError(
-            f'bucket {length} must be between 2 and max_prompt + max_response '
-            f'= {full}.')
+    if self.lengths[0] < 2 or self.lengths[-1] > full:
+      raise ValueError(
+          f'buckets={self.buckets} must lie between 2 and max_prompt + '
+          f'max_response = {full}.')
 
   @property
   def lengths(self) -> tuple[int, ...]:
@@ -178,12 +172,6 @@ class Learner(NamedTuple):
                    tuple[TrainState, Metrics]]
 
 
-class _Rows(NamedTuple):
-  """A LearnerBatch and its tokens' weights in the loss, [B, T]."""
-  batch: LearnerBatch
-  weights: Array
-
-
 def _response(x: Array, start: Array, length: int) -> Array:
   """The `length` columns of x [B, S, ...] from start [B] on, zeros past S.
 
@@ -195,15 +183,189 @@ def _response(x: Array, start: Array, length: int) -> Array:
   )(x, start)
 
 
+def _stats(params, batch, temperature, length, model, cfg, entropy=True):
+  """TokenStats [B, t] of the responses in rows of at most `length` tokens."""
+  hidden, _ = transformer.forward(
+      params, batch.tokens[:, :length], cfg=model, remat=cfg.remat,
+      implementation=cfg.attention, unroll=cfg.unroll)
+  t = min(cfg.max_response, length - 1)
+  return token_stats.token_stats(
+      _response(hidden, batch.prompt_length - 1, t),
+      transformer.unembedding(params),
+      _response(batch.tokens, batch.prompt_length, t),
+      temperature=temperature, softcap=model.logit_softcap,
+      entropy=entropy, chunk=cfg.vocab_chunk)
+
+
+def _lengths(batch: LearnerBatch, needed: Array) -> Array:
+  """Tokens of each row, 0 for those not needed."""
+  return jnp.where(needed, batch.prompt_length + batch.response_length, 0)
+
+
+def _fold(fn, combine, carry, rows, length, cfg, mesh):
+  """Folds fn's results over the microbatches of rows, longest rows first.
+
+  `fn(microbatch, length=)` is told a static length that holds each of its
+  rows; `combine(i, carry, result)` gives the next carry. Rows [B, ...] have
+  `length` [B] tokens, those with 0 are not needed. Returns the last carry, and
+  [B] the rows in the order in which they were served.
+  """
+  size = cfg.microbatch
+  order = jnp.argsort(-length, stable=True)
+  rows = jax.tree.map(lambda x: x[order], rows)
+  longest = length[order][::size]
+  bucket = jnp.searchsorted(jnp.asarray(cfg.lengths), longest)
+  branches = [functools.partial(fn, length=n) for n in cfg.lengths]
+
+  def body(i, carry):
+    micro = jax.tree.map(
+        lambda x: jax.lax.dynamic_slice_in_dim(x, i * size, size), rows)
+    if mesh is not None:
+      micro = jax.lax.with_sharding_constraint(micro, sharding.rows(mesh))
+    return combine(i, carry, jax.lax.switch(bucket[i], branches, micro))
+
+  return jax.lax.fori_loop(0, jnp.sum(longest > 0), body, carry), order
+
+
+def _score(params, batch, temperature, *, model, cfg, mesh):
+  """See `Learner.score`."""
+  _check(batch, cfg)
+
+  def logprobs(micro, length):
+    x = _stats(params, micro, temperature, length, model, cfg, entropy=False)
+    missing = cfg.max_response - x.logprobs.shape[1]
+    return jnp.pad(x.logprobs, ((0, 0), (0, missing)))
+
+  def write(i, out, x):
+    return jax.lax.dynamic_update_slice_in_dim(out, x, i * cfg.microbatch, 0)
+
+  out, order = _fold(
+      logprobs, write, jnp.zeros(batch.mask.shape, jnp.float32), batch,
+      _lengths(batch, batch.response_length > 0), cfg, mesh)
+  out = jnp.zeros_like(out).at[order].set(out)
+  real = jnp.arange(cfg.max_response) < batch.response_length[:, None]
+  return jnp.where(real, out, 0.0)
+
+
+def _loss(params, rows, loss, length, model, cfg):
+  """A microbatch's part of the loss, and its sums and maxima for metrics.
+
+  With w the tokens' weights, in `rows` beside the LearnerBatch, and F the
+  importance weight:
+
+    sum_t w_t (F_t L_t - entropy_bonus H_t + kl_coef KL_t)
+  """
+  batch, weights = rows
+  now = _stats(params, batch, loss.temperature, length, model, cfg)
+  mask = batch.mask[:, :now.logprobs.shape[1]]
+
+  def trained(x):
+    # What other tokens hold must not reach the loss, not even as 0 * inf.
+    return jnp.where(mask, x[:, :mask.shape[1]], 0.0)
+
+  new, entropy = trained(now.logprobs), trained(now.entropy)
+  old = (jax.lax.stop_gradient(new) if batch.old_logprobs is None
+         else trained(batch.old_logprobs))
+  gap = old - trained(batch.behaviour_logprobs)
+
+  policy = OBJECTIVES[cfg.objective](
+      new, old, batch.advantages, mask, clip_low=loss.clip_low,
+      clip_high=loss.clip_high, dual_clip=loss.dual_clip)
+  thresholds = {name: getattr(loss, field) for name, field
+                in _THRESHOLDS.get(cfg.importance, {}).items()}
+  weight = importance.CORRECTIONS[cfg.importance](gap, mask, **thresholds)
+  # At a threshold, or beyond one that drops it.
+  capped = ((weight >= loss.importance_cap) | (weight == 0.0)) & bool(
+      thresholds)
+  weighted = weight * policy.loss
+  token_loss = weighted - loss.entropy_bonus * entropy
+  sums = {}
+  if batch.anchor_logprobs is not None:
+    divergence = kl.KL_ESTIMATORS[cfg.kl_estimator](
+        new, trained(batch.anchor_logprobs))
+    token_loss += loss.kl_coef * divergence
+    sums['kl_anchor'] = divergence
+  weights = trained(weights)
+  total = jnp.sum(weights * token_loss)
+
+  sums.update(
+      entropy=entropy, clip_low=policy.clipped_low,
+      clip_high=policy.clipped_high, ratio=policy.ratio,
+      kl_old=kl.k3(new, old), behaviour_gap=jnp.abs(gap), importance=weight,
+      importance_capped=capped)
+  sums = jax.tree.map(lambda x: jnp.sum(trained(x)), sums)
+  sums.update(
+      loss=total, policy_loss=jnp.sum(weights * weighted),
+      tokens=jnp.sum(mask, dtype=jnp.float32))
+  maxima = dict(
+      ratio_max=jnp.max(trained(policy.ratio)),
+      behaviour_gap_max=jnp.max(jnp.abs(gap)))
+  return total, jax.lax.stop_gradient((sums, maxima))
+
+
+def _gradient(params, batch, loss, *, model, cfg, mesh, param_shardings):
+  """Gradient of the whole batch's loss, and metrics."""
+  real = jnp.arange(cfg.max_response) < batch.response_length[:, None]
+  batch = batch.replace(mask=batch.mask & real)
+  rows = batch, policy_losses.token_weights(
+      batch.mask, cfg.aggregation, where=batch.response_length > 0,
+      budget=loss.budget)
+
+  def differentiate(rows, length):
+    grads, (sums, maxima) = jax.grad(_loss, has_aux=True)(
+        params, rows, loss, length, model, cfg)
+    if mesh is not None:
+      grads = jax.lax.with_sharding_constraint(grads, param_shardings)
+    return (grads, sums), maxima
+
+  def add(_, total, new):
+    return (jax.tree.map(jnp.add, total[0], new[0]),
+            jax.tree.map(jnp.maximum, total[1], new[1]))
+
+  shapes = jax.eval_shape(
+      functools.partial(differentiate, length=cfg.lengths[0]),
+      jax.tree.map(lambda x: x[:cfg.microbatch], rows))
+  zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+  ((grads, sums), maxima), _ = _fold(
+      differentiate, add, zeros, rows,
+      _lengths(batch, jnp.any(batch.mask, 1)), cfg, mesh)
+  totals = {name: sums.pop(name) for name in ('loss', 'policy_loss', 'tokens')}
+  tokens = jnp.maximum(totals['tokens'], 1.0)
+  means = jax.tree.map(lambda x: x / tokens, sums)
+  return grads, {**totals, **means, **maxima}
+
+
+def _update(state, batch, loss, *, optimizer, cfg, **options):
+  """See `Learner.update`."""
+  _check(batch, cfg)
+  grads, metrics = _gradient(state.params, batch, loss, cfg=cfg, **options)
+  norm = optax.tree.norm(grads)
+  updates, opt_state = optimizer.transform.update(
+      grads, state.opt_state, state.params)
+  params = optax.apply_updates(state.params, updates)
+  finite = jnp.isfinite(metrics['loss']) & jnp.isfinite(norm)
+  params, opt_state = jax.tree.map(
+      functools.partial(jnp.where, finite), (params, opt_state),
+      (state.params, state.opt_state))
+  dropped = 1 - finite.astype(jnp.int32)
+  new = TrainState(
+      step=state.step + finite, params=params, opt_state=opt_state,
+      skipped=state.skipped + dropped,
+      skipped_in_row=(state.skipped_in_row + 1) * dropped)
+  metrics.update(
+      grad_norm=norm, learning_rate=optimizer.schedule(state.step),
+      skipped=new.skipped, skipped_in_row=new.skipped_in_row)
+  return new, {k: jnp.asarray(v, jnp.float32) for k, v in metrics.items()}
+
+
 def _check(batch: LearnerBatch, cfg: LearnerConfig):
-  """Raises ValueError unless the batch has the sizes of the config."""
+  """Raises ValueError if the batch does not have the sizes of the config."""
   rows, columns = batch.tokens.shape
-  full = cfg.max_prompt + cfg.max_response
-  if columns != full or batch.mask.shape != (rows, cfg.max_response):
+  if (columns, batch.mask.shape[1]) != (cfg.lengths[-1], cfg.max_response):
     raise ValueError(
         f'tokens {batch.tokens.shape} and mask {batch.mask.shape} do not fit '
         f'max_prompt={cfg.max_prompt}, max_response={cfg.max_response}: pad '
-        f'tokens to {full} columns and mask to {cfg.max_response}.')
+        f'them to {cfg.lengths[-1]} and {cfg.max_response} columns.')
   if rows % cfg.microbatch:
     raise ValueError(
         f'microbatch={cfg.microbatch} does not divide the {rows} rows of an '
@@ -234,203 +396,26 @@ def make(
   Raises:
     ValueError: the mesh does not divide the microbatch.
   """
+  def init(params):
+    zero = jnp.zeros((), jnp.int32)
+    return TrainState(
+        step=zero, params=params, opt_state=optimizer.transform.init(params),
+        skipped=zero, skipped_in_row=zero)
+
+  everywhere = state_shardings = None
   if mesh is not None:
-    shards = mesh.shape['data'] * mesh.shape['fsdp']
+    shards = sharding.data_shards(mesh)
     if cfg.microbatch % shards:
       raise ValueError(
           f"microbatch={cfg.microbatch} does not divide over the mesh's "
           f'{shards} data shards (data x fsdp): use a multiple of {shards}.')
-
-  def split_rows(rows):
-    if mesh is None:
-      return rows
-    spec = jax.sharding.PartitionSpec(('data', 'fsdp'))
-    return jax.lax.with_sharding_constraint(
-        rows, jax.sharding.NamedSharding(mesh, spec))
-
-  def like_params(tree):
-    if param_shardings is None:
-      return tree
-    return jax.lax.with_sharding_constraint(tree, param_shardings)
-
-  def stats(params, batch, length, temperature, entropy):
-    """Token statistics [b, t] of a microbatch cut to `length` columns."""
-    hidden, _ = transformer.forward(
-        params, batch.tokens[:, :length], cfg=model, remat=cfg.remat,
-        implementation=cfg.attention, unroll=cfg.unroll)
-    t = min(cfg.max_response, length - 1)
-    return token_stats.token_stats(
-        _response(hidden, batch.prompt_length - 1, t),
-        transformer.unembedding(params),
-        _response(batch.tokens, batch.prompt_length, t),
-        temperature=temperature, softcap=model.logit_softcap,
-        entropy=entropy, chunk=cfg.vocab_chunk)
-
-  def fold(fn, combine, carry, rows, length):
-    """Folds fn's results over the microbatches of rows, longest rows first.
-
-    Args:
-      fn: (microbatch of rows, static row length that holds it) to a result.
-      combine: (i, carry, result of microbatch i) to carry.
-      carry: initial value.
-      rows: tree of [B, ...] arrays.
-      length: [B] int32 tokens of each row; those with 0 are not needed.
-
-    Returns:
-      The carry, and order [B]: the rows in the order they were served.
-    """
-    size = cfg.microbatch
-    order = jnp.argsort(-length, stable=True)
-    rows = jax.tree.map(lambda x: x[order], rows)
-    longest = length[order][::size]
-    bucket = jnp.searchsorted(jnp.asarray(cfg.lengths), longest)
-
-    def body(i, carry):
-      micro = split_rows(jax.tree.map(
-          lambda x: jax.lax.dynamic_slice_in_dim(x, i * size, size), rows))
-      branches = [functools.partial(fn, length=n) for n in cfg.lengths]
-      return combine(i, carry, jax.lax.switch(bucket[i], branches, micro))
-
-    count = jnp.sum(longest > 0)
-    return jax.lax.fori_loop(0, count, body, carry), order
-
-  def score(params, batch, temperature):
-    _check(batch, cfg)
-
-    def logprobs(micro, length):
-      x = stats(params, micro, length, temperature, entropy=False).logprobs
-      return jnp.pad(x, ((0, 0), (0, cfg.max_response - x.shape[1])))
-
-    def write(i, out, x):
-      return jax.lax.dynamic_update_slice_in_dim(
-          out, x, i * cfg.microbatch, axis=0)
-
-    out, order = fold(
-        logprobs, write, jnp.zeros(batch.mask.shape, jnp.float32), batch,
-        jnp.where(batch.response_length > 0,
-                  batch.prompt_length + batch.response_length, 0))
-    out = jnp.zeros_like(out).at[order].set(out)
-    real = jnp.arange(cfg.max_response) < batch.response_length[:, None]
-    return jnp.where(real, out, 0.0)
-
-  def micro_loss(params, rows, loss, length):
-    """A microbatch's part of the loss, and its sums and maxima for metrics."""
-    batch, weights = rows
-    now = stats(params, batch, length, loss.temperature, entropy=True)
-    mask = batch.mask[:, :now.logprobs.shape[1]]
-
-    def trained(x):
-      # Whatever stands at other tokens must not reach the loss, not even as
-      # 0 * inf.
-      return jnp.where(mask, x[:, :mask.shape[1]], 0.0)
-
-    new, entropy = trained(now.logprobs), trained(now.entropy)
-    old = (jax.lax.stop_gradient(new) if batch.old_logprobs is None
-           else trained(batch.old_logprobs))
-    gap = old - trained(batch.behaviour_logprobs)
-    advantages = jnp.where(jnp.any(mask, 1), batch.advantages, 0.0)
-
-    policy = OBJECTIVES[cfg.objective](
-        new, old, advantages, mask, clip_low=loss.clip_low,
-        clip_high=loss.clip_high, dual_clip=loss.dual_clip)
-    correction = importance.CORRECTIONS[cfg.importance](
-        gap, mask, **{name: getattr(loss, field) for name, field
-                      in _IMPORTANCE[cfg.importance].items()})
-    capped = (correction >= loss.importance_cap) | (correction <= 0.0)
-    capped &= bool(_IMPORTANCE[cfg.importance])
-    policy_loss = correction * policy.loss
-    token_loss = policy_loss - loss.entropy_bonus * entropy
-    sums, peaks = {}, {}
-    if batch.anchor_logprobs is not None:
-      divergence = kl.KL_ESTIMATORS[cfg.kl_estimator](
-          new, trained(batch.anchor_logprobs))
-      token_loss += loss.kl_coef * divergence
-      sums['kl_anchor'] = jnp.sum(trained(divergence))
-    weights = trained(weights)
-    total = jnp.sum(weights * token_loss)
-
-    sums.update(
-        loss=total,
-        policy_loss=jnp.sum(weights * policy_loss),
-        tokens=jnp.sum(mask, dtype=jnp.float32),
-        entropy=jnp.sum(entropy),
-        clip_low=jnp.sum(trained(policy.clipped_low)),
-        clip_high=jnp.sum(trained(policy.clipped_high)),
-        ratio=jnp.sum(trained(policy.ratio)),
-        kl_old=jnp.sum(trained(kl.k3(new, old))),
-        behaviour_gap=jnp.sum(jnp.abs(gap)),
-        importance=jnp.sum(trained(correction)),
-        importance_capped=jnp.sum(trained(capped)))
-    peaks.update(
-        ratio_max=jnp.max(trained(policy.ratio)),
-        behaviour_gap_max=jnp.max(jnp.abs(gap)))
-    return total, jax.lax.stop_gradient((sums, peaks))
-
-  def gradient(params, batch, loss):
-    """Gradient of the whole batch's loss, and its metrics."""
-    real = jnp.arange(cfg.max_response) < batch.response_length[:, None]
-    batch = batch.replace(mask=batch.mask & real)
-    weights = policy_losses.token_weights(
-        batch.mask, cfg.aggregation, where=batch.response_length > 0,
-        budget=loss.budget)
-
-    def differentiate(rows, length):
-      grads, (sums, peaks) = jax.grad(micro_loss, has_aux=True)(
-          params, rows, loss, length)
-      return like_params(grads), sums, peaks
-
-    def add(_, total, new):
-      plus = functools.partial(jax.tree.map, jnp.add)
-      return (plus(total[0], new[0]), plus(total[1], new[1]),
-              jax.tree.map(jnp.maximum, total[2], new[2]))
-
-    rows = _Rows(batch, weights)
-    shapes = jax.eval_shape(
-        functools.partial(differentiate, length=cfg.lengths[0]),
-        jax.tree.map(lambda x: x[:cfg.microbatch], rows))
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-    (grads, sums, peaks), _ = fold(
-        differentiate, add, zeros, rows,
-        jnp.where(jnp.any(batch.mask, 1),
-                  batch.prompt_length + batch.response_length, 0))
-    whole = {k: sums.pop(k) for k in ('loss', 'policy_loss', 'tokens')}
-    tokens = jnp.maximum(whole['tokens'], 1.0)
-    means = jax.tree.map(lambda x: x / tokens, sums)
-    return grads, {**whole, **means, **peaks}
-
-  def update(state, batch, loss):
-    _check(batch, cfg)
-    grads, metrics = gradient(state.params, batch, loss)
-    norm = optax.tree.norm(grads)
-    updates, opt_state = optimizer.transform.update(
-        grads, state.opt_state, state.params)
-    params = optax.apply_updates(state.params, updates)
-    finite = jnp.isfinite(metrics['loss']) & jnp.isfinite(norm)
-    params, opt_state = jax.tree.map(
-        functools.partial(jnp.where, finite), (params, opt_state),
-        (state.params, state.opt_state))
-    dropped = 1 - finite.astype(jnp.int32)
-    metrics.update(
-        grad_norm=norm, learning_rate=optimizer.schedule(state.step))
-    state = TrainState(
-        step=state.step + finite, params=params, opt_state=opt_state,
-        skipped=state.skipped + dropped,
-        skipped_in_row=(state.skipped_in_row + 1) * dropped)
-    metrics.update(
-        skipped=state.skipped, skipped_in_row=state.skipped_in_row)
-    return state, jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), metrics)
-
-  def init(params):
-    zero = jnp.zeros((), jnp.int32)
-    return TrainState(zero, params, optimizer.transform.init(params), zero,
-                      zero)
-
-  if mesh is None:
-    everywhere = state_shardings = None
-  else:
-    everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    everywhere = sharding.replicated(mesh)
     state_shardings = _state_shardings(
-        model, optimizer, param_shardings, everywhere)
+        init, model, optimizer, param_shardings, everywhere)
+  static = dict(model=model, cfg=cfg, mesh=mesh)
+  score = functools.partial(_score, **static)
+  update = functools.partial(
+      _update, optimizer=optimizer, param_shardings=param_shardings, **static)
   return Learner(
       init=jax.jit(init, out_shardings=state_shardings),
       score=jax.jit(score, out_shardings=everywhere),
@@ -438,14 +423,14 @@ def make(
                      out_shardings=(state_shardings, everywhere)))
 
 
-def _state_shardings(model, optimizer, param_shardings, everywhere):
+
+def _state_shardings(init, model, optimizer, param_shardings, everywhere):
   """A TrainState of shardings: moments lie as their parameters do."""
-  shapes = jax.eval_shape(
-      lambda key: transformer.init(key, model), jax.random.key(0))
+  state = jax.eval_shape(
+      lambda: init(transformer.init(jax.random.key(0), model)))
   opt_state = optax.tree.map_params(
-      optimizer.transform, lambda _, sharding: sharding,
-      jax.eval_shape(optimizer.transform.init, shapes), param_shardings,
-      transform_non_params=lambda _: everywhere)
+      optimizer.transform, lambda _, where: where, state.opt_state,
+      param_shardings, transform_non_params=lambda _: everywhere)
   return TrainState(
       step=everywhere, params=param_shardings, opt_state=opt_state,
       skipped=everywhere, skipped_in_row=everywhere)

@@ -341,7 +341,7 @@ def test_logits_are_never_all_there():
     (dict(objective='likelihood'), "importance='tis' has no meaning"),
     (dict(aggregation='mean'), "aggregation='mean' is not known"),
     (dict(microbatch=0), 'microbatch=0 must be at least 1'),
-    (dict(buckets=(4, 13)), 'bucket 13 must be between 2 and .* = 12'),
+    (dict(buckets=(4, 13)), r'buckets=\(4, 13\) must lie between 2 and .* 12'),
 ])
 def test_bad_config(change, message):
   with pytest.raises(ValueError, match=message):
@@ -352,7 +352,7 @@ def test_bad_batch():
   with pytest.raises(ValueError, match='microbatch=2 does not divide the 7'):
     _run(_batch(rows=7))
   batch = _batch()
-  with pytest.raises(ValueError, match='pad tokens to 12 columns'):
+  with pytest.raises(ValueError, match='pad them to 12 and 7 columns'):
     _run(batch.replace(tokens=batch.tokens[:, 1:]))
 
 

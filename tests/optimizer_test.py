@@ -60,12 +60,14 @@ def test_what_decays_and_what_the_moments_are():
       vocab_size=8, width=8, layers=2, heads=2, kv_heads=1, head_dim=4,
       mlp_width=8, qkv_bias=True, qk_norm=True, post_norms=True,
       tie_embeddings=False)
-  params = transformer.init(jax.random.key(0), cfg)
+  params = jax.eval_shape(
+      lambda: transformer.init(jax.random.key(0), cfg))
   decayed = optimizer_lib.decayed(params)
   matrices = {name for name, yes in decayed['layers'].items() if yes}
   assert matrices == {'q', 'k', 'v', 'o', 'gate', 'up', 'down'}
   assert decayed['embed'] and decayed['unembed'] and not decayed['norm']
-  state = optimizer_lib.make(learning_rate=1e-3, steps=1).transform.init(params)
+  optimizer = optimizer_lib.make(learning_rate=1e-3, steps=1)
+  state = jax.eval_shape(optimizer.transform.init, params)
   for moments in (optax.tree.get(state, 'mu'), optax.tree.get(state, 'nu')):
     assert jax.tree.structure(moments) == jax.tree.structure(params)
     assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(moments))

@@ -194,6 +194,7 @@ def test_old_and_anchor_logprobs_stay_through_the_updates_of_a_step(several):
   state, fixed, weights = tiny.begin(several)
   frozen = jax.device_get(fixed.anchor)
   watched = tiny.watch(several, tiny.by_length)
+  orders = []
   for number in range(3):
     params = jax.device_get(state.learner.params)
     state, row, rollouts, batches = take(watched, state, fixed, weights)
@@ -221,15 +222,18 @@ def test_old_and_anchor_logprobs_stay_through_the_updates_of_a_step(several):
     rows = jax.tree.map(lambda *x: np.concatenate(x), *batches[:2])
     bare = several.put_rows(rows.replace(
         old_logprobs=None, anchor_logprobs=None))
-    for params, name in ((params, 'old'), (frozen, 'anchor')):
+    for of, name in ((params, 'old'), (frozen, 'anchor')):
       score = several.learner.score(
-          jax.device_put(params, several.param_shardings()), bare,
+          jax.device_put(of, several.param_shardings()), bare,
           fixed.loss.temperature)
       np.testing.assert_array_equal(score, getattr(rows, f'{name}_logprobs'))
     assert row['update/kl_old'] > 0  # later updates have moved
-  # Two epochs with shuffles of their own.
-  orders = [batch.advantages.tolist() for batch in batches]
-  assert orders[:2] != orders[2:]
+    shuffled = [
+        int((rollouts.logprobs == row).all(1).argmax())
+        for batch in batches for row in batch.behaviour_logprobs]
+    orders += [shuffled[:16], shuffled[16:]]
+  # Every epoch of every step has a shuffle of its own.
+  assert len(set(map(tuple, orders))) == len(orders) == 6
   assert several.learner.update._cache_size() == 1
   assert several.learner.score._cache_size() == 1
 
@@ -254,18 +258,20 @@ def test_a_resumed_run_has_the_same_anchor(
   seen, take_step = [], train.take_step
 
   def spy(parts, state, fixed, *rest):
-    seen.append(jax.device_get(fixed.anchor))
+    seen.append(jax.device_get((fixed.anchor, state.learner.params)))
     return take_step(parts, state, fixed, *rest)
 
-  reuse(several)
+  reuse(tiny.watch(several, tiny.by_length).parts)
   monkeypatch.setattr(train, 'take_step', spy)
   fields = dict(
       learner__epochs=2, learner__updates=2, loss__kl_coef=.2, seed=5)
   train.train(tiny.load(tmp_path, steps=2, **fields))
   train.train(tiny.load(tmp_path, steps=3, **fields))
-  assert len(seen) == 3 and all(tiny.same(seen[0], x) for x in seen)
   start = several.init(several.put(jax.random.key(5)))
-  assert tiny.same(start, seen[0])
+  assert len(seen) == 3
+  for step, (anchor, params) in enumerate(seen):
+    assert tiny.same(anchor, start)
+    assert tiny.same(params, start) == (step == 0)
 
 
 def spoiled(parts, bad):

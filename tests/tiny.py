@@ -39,10 +39,13 @@ def get_config(arg=None):
   return c
 
 
-def load(workdir='none', **fields):
+def load(workdir=None, **fields):
   """The config above, with fields named as in `learner__updates` changed."""
-  given = {name.replace('__', '.'): value for name, value in fields.items()}
-  config = config_lib.load(FILE, {**given, 'workdir': str(workdir)})
+  given = {'workdir': workdir, **fields}
+  config = config_lib.load(FILE, {
+      name.replace('__', '.'):
+          str(value) if isinstance(value, pathlib.Path) else value
+      for name, value in given.items()})
   config_lib.validate(config)
   return config
 

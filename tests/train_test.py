@@ -195,6 +195,16 @@ def test_evaluations_are_written_whatever_is_logged(
       tmp_path / 'run' / 'metrics.jsonl')] == [0, 2, 3, 4, 6, 7, 8]
 
 
+def test_no_steps_are_an_evaluation(parts, reuse, tmp_path):
+  reuse(parts)
+  result = train.train(tiny.load(tmp_path, steps=0))
+  assert result['steps'] == 0
+  for name in ('pass@1', 'pass@4', 'greedy'):
+    assert result[name]['start'] == result[name]['final'] is not None
+  assert [r['step'] for r in metrics.read(tmp_path / 'metrics.jsonl')] == [0]
+  assert checkpoint.steps(tmp_path / 'checkpoints') == [0]
+
+
 def test_the_best_checkpoint_is_kept(parts, reuse, tmp_path, monkeypatch):
   scores = iter([.1, .5, .9, float('nan'), .3])
   reuse(parts)

@@ -71,7 +71,16 @@ def process(logits: Array, sampling: SamplingParams) -> Distributions:
   greedy = sampling.temperature == 0
   tempered = jax.nn.log_softmax(
       logits / jnp.where(greedy, 1.0, sampling.temperature))
-  tempered = jax.lax.cond(greedy, _all_on_likeliest, lambda x: x, tempered)
+  whole = ~greedy & (sampling.top_k <= 0) & (
+      sampling.top_p >= 1) & (sampling.min_p <= 0)
+  return jax.lax.cond(
+      whole, lambda x: Distributions(x, x),
+      lambda x: _truncate(
+          jnp.where(greedy, _point_mass(x), x), sampling), tempered)
+
+
+def _truncate(tempered, sampling):
+  """Distributions of tempered log-probs, with every option in force."""
   likeliest = jnp.max(tempered, -1, keepdims=True)
   threshold = jax.lax.cond(
       (sampling.top_k > 0) | (sampling.top_p < 1),
@@ -82,7 +91,7 @@ def process(logits: Array, sampling: SamplingParams) -> Distributions:
   return Distributions(tempered, jax.nn.log_softmax(kept))
 
 
-def _all_on_likeliest(logprobs):
+def _point_mass(logprobs):
   """0 at the first maximum of each row, -inf elsewhere."""
   ids = jnp.arange(logprobs.shape[-1])
   chosen = ids == jnp.argmax(logprobs, -1, keepdims=True)

@@ -1,6 +1,7 @@
 """The decoder against transformers' torch models, family by family."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import pytest
 import torch
 import transformers
 
-from jaxrl_llm.models import transformer
+from jaxrl_llm.models import attention, transformer
 from jaxrl_llm.models.config import ModelConfig, RopeScaling
 from tests.reference import transformers_params
 
@@ -66,6 +67,7 @@ def _family(name):
               final_logit_softcapping=3.0, **_rope(10_000.0)))
 
 
+@functools.lru_cache(None)
 def _pair(name):
   """Our config and parameters, and the torch model that they came from."""
   cfg, cls, hf_cfg = _family(name)
@@ -85,9 +87,9 @@ def _tokens(cfg, rows=2, length=70, seed=0):
       0, cfg.vocab_size, (rows, length), dtype=np.int32)
 
 
+@functools.partial(jax.jit, static_argnames=('cfg', 'remat', 'unroll'))
 def _logits(params, tokens, cfg, **options):
-  hidden, _ = transformer.forward(
-      params, jnp.asarray(tokens), cfg=cfg, **options)
+  hidden, _ = transformer.forward(params, tokens, cfg=cfg, **options)
   return transformer.logits(params, hidden, cfg)
 
 
@@ -125,7 +127,7 @@ def test_every_feature_matters_in_the_comparison(name, change):
   assert float(jnp.max(jnp.abs(a - b)) / jnp.max(jnp.abs(a))) > 1e-2
 
 
-@pytest.mark.parametrize('name', FAMILIES)
+@pytest.mark.parametrize('name', ('qwen3', 'gemma2'))
 def test_right_padding_is_inert(name):
   cfg, params, _ = _pair(name)
   tokens = _tokens(cfg, length=40)
@@ -137,9 +139,7 @@ def test_right_padding_is_inert(name):
   np.testing.assert_allclose(a, short, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize('options', [
-    dict(remat=True), dict(unroll=3), dict(remat=True, unroll=3)])
-def test_remat_and_unroll_change_nothing(options):
+def test_remat_and_unroll_change_nothing():
   cfg, params, _ = _pair('gemma2')
   tokens = _tokens(cfg, length=20)
 
@@ -147,12 +147,12 @@ def test_remat_and_unroll_change_nothing(options):
     return jnp.mean(jnp.sin(_logits(params, tokens, cfg, **options)))
 
   grad = jax.jit(jax.grad(loss), static_argnames=('remat', 'unroll'))
-  want, got = grad(params), grad(params, **options)
+  want, got = grad(params), grad(params, remat=True, unroll=2)
   jax.tree.map(lambda a, b: np.testing.assert_allclose(
       a, b, rtol=1e-4, atol=1e-6), got, want)
 
 
-@pytest.mark.parametrize('name', FAMILIES)
+@pytest.mark.parametrize('name', ('qwen2', 'gemma2'))
 def test_bfloat16_agrees_on_the_likeliest_token(name):
   cfg, params, _ = _pair(name)
   tokens = _tokens(cfg, rows=8)
@@ -163,31 +163,43 @@ def test_bfloat16_agrees_on_the_likeliest_token(name):
   assert float(jnp.mean(agree)) > 0.9
 
 
-def test_keep_kv_returns_the_keys_that_attention_saw():
-  """Attention over the kept keys and values gives the last row's output."""
+def test_kept_keys_and_values_are_those_of_each_block():
+  """The forward pass written as a loop over blocks, collecting k and v."""
   cfg, params, _ = _pair('qwen3')
-  tokens = _tokens(cfg, length=12)
-  hidden, (k, v) = transformer.forward(
-      params, jnp.asarray(tokens), cfg=cfg, keep_kv=True)
-  assert k.shape == v.shape == (3, 2, 12, cfg.kv_heads, cfg.head_dim)
-  # The last layer, by hand, for the last position, from the cache alone.
-  x, _ = transformer.forward(
-      dict(params, layers=jax.tree.map(lambda p: p[:2], params['layers']),
-           norm=jnp.ones(cfg.width)),
-      jnp.asarray(tokens), cfg=dataclasses.replace(cfg, layers=2,
-                                                   norm_eps=1e-30))
-  # That forward ends in a norm, which the next block's norm makes harmless
-  # for attention: rms_norm(c * x) = rms_norm(x).
-  layer = jax.tree.map(lambda p: p[2], params['layers'])
-
-  def attend(q, new_k, new_v):
-    np.testing.assert_allclose(new_k, k[2], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(new_v, v[2], rtol=1e-4, atol=1e-5)
-    return q, None
-
+  tokens = jnp.asarray(_tokens(cfg, length=12))
   rope = transformer.rope_table(jnp.arange(12)[None], cfg)
-  transformer.block(x, layer, rope, attend, cfg)
-  assert hidden.shape == (2, 12, cfg.width)
+
+  @jax.jit
+  def block(x, layer):
+    return transformer.block(x, layer, rope, lambda q, k, v: (
+        attention.causal_attention(q, k, v, scale=cfg.scale), (k, v)), cfg)
+
+  x, kept = transformer.embed(params, tokens, cfg), []
+  for i in range(cfg.layers):
+    x, kv = block(x, jax.tree.map(lambda p: p[i], params['layers']))
+    kept.append(kv)
+  want = (transformer.rms_norm(x, params['norm'], cfg),
+          tuple(jnp.stack(a) for a in zip(*kept)))
+  got = transformer.forward(params, tokens, cfg=cfg, keep_kv=True)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(
+      a, b, rtol=1e-4, atol=1e-5), got, want)
+
+
+def test_matmul_gradient_is_autodiff_s_and_stays_float32():
+  x, g = jax.random.normal(jax.random.key(0), (2, 3, 5, 4))
+  w = jax.random.normal(jax.random.key(1), (4, 4))
+  want = jax.vjp(jnp.matmul, x, w)[1](g)
+  got = jax.vjp(transformer.matmul, x, w)[1](g)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(
+      a, b, rtol=1e-5, atol=1e-5), got, want)
+  half = jnp.bfloat16
+  y, pull = jax.vjp(transformer.matmul, x.astype(half), w)
+  d_x, d_w = pull(g.astype(half))
+  assert (y.dtype, d_x.dtype, d_w.dtype) == (half, half, jnp.float32)
+  # bfloat16 inputs, but no rounding of the result to bfloat16.
+  exact = jnp.einsum('bsd,bsf->df', *(
+      a.astype(half).astype(jnp.float32) for a in (x, g)))
+  np.testing.assert_allclose(d_w, exact, rtol=1e-5, atol=1e-5)
 
 
 def test_init_statistics():
@@ -196,7 +208,8 @@ def test_init_statistics():
       vocab_size=300, width=96, layers=4, heads=6, kv_heads=2, head_dim=16,
       mlp_width=200, qkv_bias=True, qk_norm=True, post_norms=True,
       tie_embeddings=False)
-  params = transformer.init(jax.random.key(0), cfg)
+  params = jax.jit(functools.partial(transformer.init, cfg=cfg))(
+      jax.random.key(0))
   residual = (2 * cfg.layers) ** -0.5
   want = dict(
       q=96 ** -0.5, k=96 ** -0.5, v=96 ** -0.5, o=96 ** -0.5 * residual,
@@ -215,6 +228,6 @@ def test_init_statistics():
     if name.endswith('bias'):
       assert np.all(np.asarray(leaf) == 0.0), name
   assert np.all(np.asarray(params['norm']) == 1.0)
-  plus_one = transformer.init(
-      jax.random.key(0), dataclasses.replace(cfg, norm_plus_one=True))
+  plus_one = dataclasses.replace(cfg, width=8, layers=1, norm_plus_one=True)
+  plus_one = transformer.init(jax.random.key(0), plus_one)
   assert np.all(np.asarray(plus_one['layers']['attn_norm']) == 0.0)

@@ -36,6 +36,7 @@ _R = 16
 _KEY = jax.random.key(11)
 
 
+@functools.cache
 def _params(cfg):
   """Random weights, large enough that every part of the model matters."""
   params = transformer.init(jax.random.key(0), cfg)
@@ -66,8 +67,10 @@ def _requests():
 def _jitted(cfg, **options):
   sampler = SamplerConfig(
       **{**dict(slots=5, max_response=_T, stop_ids=_STOP), **options})
-  return jax.jit(functools.partial(
-      generate_lib.generate, cfg=cfg, sampler=sampler))
+  # Without LLVM's optimisations: they are most of the time to compile.
+  return jax.jit(
+      functools.partial(generate_lib.generate, cfg=cfg, sampler=sampler),
+      compiler_options={'xla_backend_optimization_level': 0})
 
 
 def _run(family, values=(), count=_R, key=_KEY, requests=None, **options):

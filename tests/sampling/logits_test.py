@@ -84,6 +84,37 @@ def test_entropy_ignores_what_cannot_be_drawn():
       logits_lib.entropy(logprobs), [np.log(2), 1.5 * np.log(2)], rtol=1e-6)
 
 
+def _inverted(probs, u):
+  """The entry at which the cumulative sum passes u."""
+  return int(np.searchsorted(np.cumsum(probs, dtype=np.float64), u, 'right'))
+
+
+@pytest.mark.parametrize('vocab', [5, 256, 257, 1000])
+def test_draw_inverts_the_cumulative_distribution(vocab):
+  rng = np.random.default_rng(vocab)
+  logits = 3 * rng.standard_normal((300, vocab))
+  logits[:, rng.permutation(vocab)[:vocab // 2]] = -np.inf
+  probs = np.exp(logits - logits.max(1, keepdims=True))
+  probs /= probs.sum(1, keepdims=True)
+  u = rng.random(300).astype(np.float32)
+  got = jax.jit(logits_lib.draw)(
+      jnp.log(jnp.asarray(probs, jnp.float32)), jnp.asarray(u))
+  for token, row, x in zip(got, probs, u):
+    # Within rounding: the same entry for a number next to this one.
+    assert _inverted(row, x - 1e-5) <= token <= _inverted(row, x + 1e-5)
+    assert row[token] > 0
+
+
+@pytest.mark.parametrize('vocab', [5, 1000])
+def test_draw_never_leaves_the_support(vocab):
+  largest = np.nextafter(np.float32(1), np.float32(0))
+  for u in (0.0, largest):
+    for alone in (0, vocab // 2, vocab - 1):
+      logprobs = jnp.full((1, vocab), -jnp.inf).at[0, alone].set(0.0)
+      token = logits_lib.draw(logprobs, jnp.array([u], jnp.float32))
+      assert token == alone
+
+
 def test_python_numbers_do_not_recompile():
   # A function of its own: jit's caches are shared between equal ones.
   process = jax.jit(lambda x, sampling: logits_lib.process(x, sampling))

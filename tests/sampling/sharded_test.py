@@ -33,11 +33,13 @@ def _on_meshes(shapes):
       rng.integers(1, 9, 42).astype(np.int32))
   sampler = generate_lib.SamplerConfig(
       slots=4, max_response=8, stop_ids=(3,))
-  static = dict(cfg=cfg, sampler=sampler)
+  # Without LLVM's optimisations: they are most of the time to compile.
+  jit = lambda f, *args: jax.jit(
+      functools.partial(f, *args, cfg=cfg, sampler=sampler),
+      compiler_options={'xla_backend_optimization_level': 0})
   key, sampling = jax.random.key(5), SamplingParams(temperature=0.9, top_k=12)
-  rollouts, stats = jax.jit(functools.partial(
-      generate_lib.generate, **static))(
-          params, prompts, requests, 42, key, sampling, 0)
+  rollouts, stats = jit(generate_lib.generate)(
+      params, prompts, requests, 42, key, sampling, 0)
   results = [(rollouts, int(stats.busy))]
   for shape in shapes:
     mesh = sharding.make_mesh(*shape)
@@ -49,10 +51,9 @@ def _on_meshes(shapes):
     put = lambda x, mesh=mesh: jax.device_put(x, NamedSharding(mesh, P()))
     placed = jax.device_put(params, sharding.shardings(
         params, sharding.SAMPLE_RULES, mesh))
-    rollouts, stats = jax.jit(functools.partial(
-        generate_lib.sharded_generate, mesh, **static))(
-            placed, *jax.device_put(plan[:3], rows), put(key), put(sampling),
-            put(0))
+    rollouts, stats = jit(generate_lib.sharded_generate, mesh)(
+        placed, *jax.device_put(plan[:3], rows), put(key), put(sampling),
+        put(0))
     assert stats.steps.shape == (shards,)
     results.append((plan_lib.undo(rollouts, plan), int(stats.busy.sum())))
   return [
@@ -62,7 +63,7 @@ def _on_meshes(shapes):
 
 
 def test_meshes_give_the_tokens_of_one_device():
-  one, *others = devices.run(_on_meshes, [[8, 1, 1], [2, 2, 2], [1, 4, 2]])
+  one, *others = devices.run(_on_meshes, [[8, 1, 1], [2, 2, 2]])
   assert one['busy'] == sum(one['length'])
   for other in others:
     assert other['tokens'] == one['tokens']

@@ -1,0 +1,194 @@
+"""From a config to parts: capacities, credit, layouts, and what is refused."""
+
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_llm import batching, evaluate, experiment, tasks
+from jaxrl_llm.ops.advantages import ADVANTAGES
+from jaxrl_llm.sampling.generate import SamplerStats
+from jaxrl_llm.types import Requests, Rollouts
+from tests import devices, tiny
+from tests.reference import advantages as reference
+
+
+def test_every_mix_of_requests_fits_any_number_of_shards(monkeypatch):
+  """Training steps and evaluations, with a sampler that only echoes."""
+  def echo(mesh, params, prompts, requests, count, *rest, cfg, sampler):
+    row = requests.prompt  # of its shard's own prompts
+    shards = len(count)
+    own = jnp.repeat(jnp.arange(shards), len(row) // shards)
+    problem = prompts.problem_id[own * (len(prompts.length) // shards) + row]
+    like = Rollouts(
+        tokens=problem[:, None], length=row, logprobs=row, entropy=row,
+        truncated=row, problem_id=problem, sample=requests.sample,
+        policy_step=jnp.full(len(row), rest[-1]))
+    return like, SamplerStats(steps=count, busy=2 * count)
+
+  rng = np.random.default_rng(0)
+  monkeypatch.setattr(experiment.generate_lib, 'sharded_generate', echo)
+  mesh = experiment.sharding.make_mesh(1, 1, 1)
+  for _ in range(15):
+    prompts_per_step, group, shards = rng.integers(1, 9, 3)
+    samples, problems = rng.integers(1, 13, 2)
+    monkeypatch.setattr(
+        experiment.sharding, 'data_shards', lambda _: int(shards))
+    config = tiny.load(
+        prompts_per_step=prompts_per_step, samples_per_prompt=group,
+        advantage='reinforce', learner__microbatch=1)
+    sample = experiment.make_sample(config, mesh, None, ())
+    calls = [(np.repeat(np.arange(prompts_per_step), group),
+              np.tile(np.arange(group), prompts_per_step))]
+    calls += evaluate.calls(
+        problems, samples, max_prompts=prompts_per_step,
+        max_requests=prompts_per_step * group)
+    for problem, number in calls:
+      rows, local = np.unique(problem, return_inverse=True)
+      prompts = batching.Prompts(
+          tokens=np.zeros((len(rows), 3), np.int32),
+          length=np.ones(len(rows), np.int32),
+          problem_id=(100 + rows).astype(np.int32))
+      requests = Requests(
+          prompt=local.astype(np.int32), sample=number.astype(np.int32),
+          budget=np.ones(len(local), np.int32))
+      got, use = sample(
+          None, prompts, requests, jax.random.key(0), None, policy_step=7)
+      np.testing.assert_array_equal(got.problem_id, 100 + problem)
+      np.testing.assert_array_equal(got.sample, number)
+      assert (got.policy_step == 7).all()
+      assert use['busy'] == 2 * len(problem)
+      assert use['steps'] == -(-len(problem) // shards)
+    assert sample.cache_size() == 1
+
+
+@pytest.mark.parametrize('name', ADVANTAGES)
+def test_credit_is_the_advantage_among_valid_samples(name):
+  rng = np.random.default_rng(1)
+  credit = experiment.make_credit(
+      tiny.load(advantage=name, overlong__mode='mask'))
+  rewards = rng.normal(size=(4, 4)).astype(np.float32)
+  valid, truncated = rng.random((2, 4, 4)) < .6
+  rewards[~valid] = 1e6  # means nothing
+  advantages, trained = credit(
+      rewards, valid, np.full((4, 4), 3, np.int32), truncated)
+  np.testing.assert_allclose(
+      advantages, reference.advantages(name, rewards, valid), atol=2e-5)
+  np.testing.assert_array_equal(trained, valid & ~truncated)
+
+
+def test_the_state_to_restore_into_is_that_of_a_run(parts):
+  state, _, _ = tiny.begin(parts)
+  like = parts.abstract_learner()
+  assert jax.tree.structure(like) == jax.tree.structure(state.learner)
+  for a, b in zip(jax.tree.leaves(like), jax.tree.leaves(state.learner)):
+    assert (a.shape, a.dtype, a.sharding) == (b.shape, b.dtype, b.sharding)
+
+
+def test_numbers_of_the_loss_are_the_configs():
+  config = tiny.load(
+      sampling__temperature=.7, loss__clip_low=.1, loss__clip_high=.3,
+      loss__entropy_bonus=.02, loss__kl_coef=.4, loss__importance_low=.6,
+      loss__importance_cap=5, loss__dual_clip=3)
+  got = experiment.loss_params(config)
+  assert {name: float(x) for name, x in vars(got).items()} == pytest.approx({
+      'temperature': .7, 'clip_low': .1, 'clip_high': .3, 'entropy_bonus': .02,
+      'kl_coef': .4, 'importance_low': .6, 'importance_cap': 5, 'budget': 10,
+      'dual_clip': 3})
+  assert experiment.loss_params(tiny.load()).dual_clip is None
+
+
+def test_static_choices_of_the_learner_are_the_configs():
+  config = tiny.load(
+      learner__microbatch=4, learner__buckets='12,15', learner__remat='true',
+      learner__unroll=3, learner__vocab_chunk=64, loss__objective='gspo',
+      loss__aggregation='constant', loss__importance='icepop',
+      loss__kl_estimator='k1')
+  got = experiment.learner_config(config, microbatch=2)
+  assert vars(got) == dict(
+      microbatch=2, max_prompt=9, max_response=10, buckets=(12, 15),
+      objective='gspo', aggregation='constant', importance='icepop',
+      kl_estimator='k1', vocab_chunk=64, remat=True, attention='xla',
+      unroll=3)
+
+
+def test_the_sampler_is_the_configs(parts):
+  config = tiny.load(
+      sampling__temperature=.5, sampling__top_k=3, sampling__top_p=.8,
+      sampling__min_p=.1)
+  other = experiment.build(config)
+  values = {k: float(v) for k, v in vars(other.sampling()).items()}
+  assert values == pytest.approx(dict(
+      temperature=.5, top_k=3, top_p=.8, min_p=.1))
+  assert float(other.sampling(temperature=0.0).temperature) == 0
+  # A change of value is no change of type, which would compile again.
+  kinds = [[x.dtype for x in jax.tree.leaves(p.sampling())]
+           for p in (parts, other)]
+  assert kinds[0] == kinds[1]
+
+
+def test_layout_shows_both(parts):
+  text = parts.layout()
+  assert text.startswith('Training:') and 'Sampling:' in text
+  assert text.count('layers/q ') == 2
+
+
+@pytest.mark.parametrize('fields, words', [
+    (dict(model__vocab_size=17), ['model.vocab_size=17', '19 tokens']),
+    (dict(max_prompt=5), ['max_prompt=5', 'problem ']),
+    (dict(mesh__data=2), ['mesh.data=2', 'there are 1']),
+    (dict(mesh__tensor=2), ['mesh.tensor=2', '1 devices']),
+])
+def test_what_does_not_fit_is_refused(fields, words):
+  with pytest.raises(ValueError) as error:
+    experiment.build(tiny.load(**fields))
+  assert '\n' not in str(error.value)
+  for word in words:
+    assert word in str(error.value)
+
+
+@pytest.mark.parametrize('missing', ['train', 'heldout'])
+def test_a_task_without_problems_is_refused(parts, monkeypatch, missing):
+  config, task = tiny.load(), parts.task
+  empty = types.SimpleNamespace(**{
+      'tokenizer': task.tokenizer, 'train': task.train,
+      'heldout': task.heldout, missing: []})
+  monkeypatch.setattr(tasks, 'get', lambda *_, **__: empty)
+  with pytest.raises(
+      ValueError, match=f"countdown has no problems in its set '{missing}'"):
+    experiment.build(config)
+
+
+def refusals():
+  """What meshes of eight devices are refused with, by their fields."""
+  said = []
+  for fields in (
+      dict(mesh__tensor=2),
+      dict(mesh__tensor=4, model__heads=4, model__kv_heads=4,
+           model__mlp_width=34, model__head_dim=8),
+      dict(mesh__fsdp=8, mesh__data=1, model__width=36),
+      dict(learner__microbatch=4),
+      dict(mesh__data=3),
+      dict(mesh__data=4, mesh__fsdp=4)):
+    try:
+      experiment.build(tiny.load(**fields))
+      said.append('')
+    except ValueError as error:
+      said.append(str(error))
+  return said
+
+
+def test_meshes_that_do_not_divide_are_refused():
+  wanted = (
+      ['mesh.tensor=2', 'model.kv_heads=1'],
+      ['layers/down', '34', 'mesh.tensor=4'],
+      ['embed', '36', 'mesh.fsdp=8'],
+      ['microbatch=4', '8 data shards', 'multiple of 8'],
+      ['mesh.data=3', 'there are 8'],
+      ['mesh.data=4', 'mesh.fsdp=4', 'there are 8'])
+  for said, words in zip(devices.run(refusals), wanted, strict=True):
+    assert said and '\n' not in said
+    for word in words:
+      assert word in said

@@ -1,0 +1,266 @@
+"""What other libraries got wrong, and this one must not.
+
+Each test names the fault. Those that are not here are tested where they
+belong: constant noise, the stop token, shifted rewards and replayed shuffles in
+take_step_test and resume_test; microbatch denominators in learner_test; float32
+log-softmax also in token_stats_test and generate_test.
+"""
+
+import functools
+import inspect
+import pathlib
+import re
+import shlex
+import sys
+import types
+
+import jax
+import jax.numpy as jnp
+from ml_collections import ConfigDict
+import numpy as np
+import pytest
+
+from jaxrl_llm import config as config_lib
+from jaxrl_llm import (
+  evaluate,
+  experiment,
+  metrics,
+  optimizer,
+  train,
+  warm_start,
+)
+from jaxrl_llm.models import transformer
+from jaxrl_llm.sampling import generate as generate_lib
+from jaxrl_llm.sampling.logits import SamplingParams
+from jaxrl_llm.types import LearnerBatch, Prompts, Requests
+from launch import run as launch_run
+from tests import devices, tiny
+
+
+def equations(jaxpr):
+  """Every equation of a program, also those of its inner programs."""
+  for equation in jaxpr.eqns:
+    yield equation
+    for value in equation.params.values():
+      for inner in value if isinstance(value, (tuple, list)) else (value,):
+        inner = getattr(inner, 'jaxpr', inner)
+        if hasattr(inner, 'eqns'):
+          yield from equations(inner)
+
+
+def arrays(function, *args):
+  """(primitive, shape, type) of all that a program computes."""
+  jaxpr = jax.make_jaxpr(function)(*args).jaxpr
+  return [
+      (equation.primitive.name, out.aval.shape, out.aval.dtype)
+      for equation in equations(jaxpr) for out in equation.outvars
+      if hasattr(out.aval, 'shape')]
+
+
+def abstract(kind, *shape):
+  return jax.ShapeDtypeStruct(shape, kind)
+
+
+P, L, R, T, S, V = 3, 11, 17, 7, 5, 23
+
+
+def test_prefill_has_no_logits_and_runs_each_prompt_once():
+  """Tunix computes logits of the whole prompt, [B, L, V], to use the last;
+  all but levanter prefill every sample of a prompt anew."""
+  cfg = tiny.load(model__vocab_size=V)
+  cfg = config_lib.model_config(cfg)
+  params = jax.eval_shape(lambda: transformer.init(jax.random.key(0), cfg))
+  ints = functools.partial(abstract, jnp.int32)
+  got = arrays(
+      functools.partial(
+          generate_lib.generate, cfg=cfg, sampler=generate_lib.SamplerConfig(
+              slots=S, max_response=T, stop_ids=(1,))),
+      params, Prompts(ints(P, L), ints(P), ints(P)),
+      Requests(ints(R), ints(R), ints(R)), ints(),
+      jax.eval_shape(lambda: jax.random.key(0)), SamplingParams(), ints())
+  shapes = {shape for _, shape, _ in got}
+  assert (S, V) in shapes  # logits of a decode step
+  for shape in shapes:
+    assert not (V in shape and L in shape), shape
+    # Nothing wide stands beside every request, or every request's prompt.
+    assert not (R in shape and (L in shape or cfg.width in shape)), shape
+  assert (P, L, cfg.width) in shapes
+
+
+def test_no_softmax_over_the_vocabulary_in_16_bits():
+  """lmpo takes the log-softmax of bfloat16 logits."""
+  config = tiny.load(model__dtype='bfloat16', model__vocab_size=V)
+  learner = experiment.build(config).learner
+  model = config_lib.model_config(config)
+  state = jax.eval_shape(lambda: learner.init(
+      transformer.init(jax.random.key(0), model)))
+  rows = 16
+  batch = LearnerBatch(
+      tokens=abstract(jnp.int32, rows, 19),
+      prompt_length=abstract(jnp.int32, rows),
+      response_length=abstract(jnp.int32, rows),
+      mask=abstract(bool, rows, 10),
+      behaviour_logprobs=abstract(jnp.float32, rows, 10),
+      advantages=abstract(jnp.float32, rows))
+  loss = jax.tree.map(jnp.asarray, experiment.loss_params(config))
+  sensitive = {'exp', 'log', 'sub', 'reduce_sum', 'reduce_max', 'div',
+               'logsumexp', 'tanh'}
+  got = arrays(learner.update, state, batch, loss)
+  over_vocabulary = [
+      kind for name, shape, kind in got if V in shape and name in sensitive]
+  assert over_vocabulary and set(over_vocabulary) == {jnp.dtype('float32')}
+  assert any(kind == jnp.bfloat16 for _, _, kind in got)
+
+
+def test_the_overlong_penalty_counts_tokens(parts):
+  """Tunix counts characters."""
+  config = tiny.load(overlong__mode='penalty', overlong__window=5)
+  parts = parts._replace(
+      config=config, credit=experiment.make_credit(config))
+  plain = parts.task.tokenizer
+  wordy = types.SimpleNamespace(
+      encode=plain.encode, stop_ids=plain.stop_ids,
+      decode=lambda ids: ' '.join(100 * 'a' for _ in ids))
+  advantages = []
+  for tokenizer in (plain, wordy):
+    watched = tiny.watch(
+        parts, lambda *_: tiny.Verdict(0.0, 'same'), tokenizer=tokenizer)
+    state, fixed, weights = tiny.begin(parts)
+    train.take_step(watched.parts, state, fixed, weights, metrics.Timer())
+    advantages.append(watched.batches[0].advantages)
+  assert np.ptp(advantages[0]) > 0.5
+  np.testing.assert_array_equal(*advantages)
+
+
+def test_behaviour_is_the_distribution_that_was_sampled(parts):
+  """TRL compares the untempered policy with tempered samples (#4159), and
+  log-probs before truncation with samples after it (#6789)."""
+  def step(**sampling):
+    config = tiny.load(
+        **{f'sampling__{k}': value for k, value in sampling.items()})
+    state, fixed, weights = tiny.begin(parts)
+    fixed = fixed._replace(
+        sampling=parts.sampling(**sampling),
+        loss=parts.put(experiment.loss_params(config)))
+    watched = tiny.watch(parts, tiny.by_length)
+    _, outcome = train.take_step(
+        watched.parts, state, fixed, weights, metrics.Timer())
+    return outcome.row, watched.batches[0]
+
+  # The trainer's policy is tempered as well: nothing is left between them.
+  row, batch = step(temperature=0.6)
+  assert row['update/behaviour_gap_max'] < 1e-5
+  # Half the tokens at most are left: each likelier than before.
+  row, kept = step(temperature=0.6, top_p=0.5)
+  assert row['update/behaviour_gap'] == pytest.approx(np.log(2), abs=.15)
+  assert kept.behaviour_logprobs.min() > batch.behaviour_logprobs.min()
+
+
+def commands():
+  """What the README and the files' heads tell a reader to type."""
+  texts = [devices.ROOT / 'README.md', devices.ROOT / 'CONTRIBUTING.md']
+  for folder in ('configs', 'jaxrl_llm', 'launch'):
+    texts += (devices.ROOT / folder).glob('*.py')
+  for path in texts:
+    text = path.read_text().replace('\\\n', ' ')
+    for line in re.findall(
+        r'^ *(python (?:-m jaxrl_llm|launch/).*)$|`(python -m jaxrl[^`]*)`',
+        text, re.MULTILINE):
+      yield path.name, ''.join(line)
+  for path in texts[:2]:
+    for target in re.findall(r'(?:^ *|`)make (\S+?)[`\s]', path.read_text(),
+                             re.MULTILINE):
+      yield path.name, f'make {target}'
+
+
+def test_every_command_in_the_readme_is_understood(monkeypatch, capsys):
+  """lmpo's README has commands that crash."""
+  monkeypatch.chdir(devices.ROOT)
+  found = list(commands())
+  assert len(found) > 8
+  makefile = (devices.ROOT / 'Makefile').read_text()
+  for where, command in found:
+    argv = shlex.split(command, comments=True)
+    argv = [arg.replace('=...', '=configs/countdown.py').replace(
+        '=runs/countdown/config.json', '=configs/countdown.py')
+            for arg in argv]
+    try:
+      if argv[0] == 'make':
+        assert re.search(rf'^{argv[1]}:', makefile, re.MULTILINE), command
+      elif argv[1] == 'launch/run.py':
+        launch_run.main([*argv[2:], '--dry_run'])
+      elif argv[2] == 'jaxrl_llm.evaluate':
+        evaluate.parse(argv[3:])
+      else:
+        assert argv[2] == 'jaxrl_llm.train', command
+        config_lib.parse(argv[3:])
+    except SystemExit as end:
+      said = capsys.readouterr().err
+      assert end.code == 0, f'{where}: {command}\n{said}'
+
+
+class Reads:
+  """Notes which fields of a config the package takes out of it by name."""
+
+  def __init__(self, monkeypatch, config):
+    self.names = set()
+    sections = {id(config): ''}
+    sections.update(
+        (id(x), name + '.') for name, x in config.items()
+        if isinstance(x, ConfigDict))
+    get = ConfigDict.__getitem__
+
+    def read(this, key):
+      frame, inner = sys._getframe(1), []
+      while 'ml_collections' in frame.f_code.co_filename:
+        inner.append(frame.f_code.co_name)
+        frame = frame.f_back
+      by_name = not {'to_dict', 'items', 'values'} & set(inner)
+      if by_name and pathlib.Path(frame.f_code.co_filename).name != 'config.py':
+        self.names.add(sections.get(id(this), '') + key)
+      return get(this, key)
+
+    monkeypatch.setattr(ConfigDict, '__getitem__', read)
+
+
+def test_every_field_is_read(monkeypatch, parts, tmp_path):
+  """lmpo has options that nothing reads."""
+  config = tiny.load(
+      tmp_path, steps=2, warm_start__steps=1, overlong__mode='penalty',
+      overlong__window=3, warm_start__cache=tmp_path / 'warm')
+  build, learner_make = experiment.build, warm_start.learner_lib.make
+
+  def built(config):
+    fresh = build(config)  # reads what it reads; its programs stay uncompiled
+    return parts._replace(
+        config=config, task=fresh.task, sampling=fresh.sampling)
+
+  def no_learner(*args, **kwargs):
+    state = types.SimpleNamespace
+    return learner_make(*args, **kwargs)._replace(
+        init=lambda params: state(params=params),
+        update=lambda state, batch, loss: (state, {}))
+
+  monkeypatch.setattr(experiment, 'build', built)
+  reads = Reads(monkeypatch, config)
+  with monkeypatch.context() as patch:
+    run = warm_start.run
+
+    def quick(*args):
+      patch.setattr(warm_start.learner_lib, 'make', no_learner)
+      try:
+        return run(*args)
+      finally:
+        patch.setattr(warm_start.learner_lib, 'make', learner_make)
+
+    patch.setattr(warm_start, 'run', quick)
+    train.train(config)
+  fields = {
+      name for name in config_lib.flatten(config)
+      if not name.startswith(('model.', 'task.'))}
+  assert fields <= reads.names, sorted(fields - reads.names)
+  # Sections that are handed on whole reach functions that name every field.
+  for section, function in (
+      ('optimizer', optimizer.make), ('mesh', experiment.sharding.make_mesh)):
+    named = set(inspect.signature(function).parameters)
+    assert set(config[section].keys()) <= named

@@ -1,0 +1,177 @@
+"""The supervised phase and its cache."""
+
+import types
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from jaxrl_llm import warm_start
+from tests import tiny
+
+STEPS = 8
+
+
+@pytest.fixture(scope='module')
+def warmed(parts, tmp_path_factory):
+  """A warm start that was made and kept: parts, parameters, reports, file."""
+  cache = tmp_path_factory.mktemp('cache') / 'new'
+  config = tiny.load(
+      warm_start__steps=STEPS, warm_start__cache=cache,
+      warm_start__learning_rate=3e-2)
+  parts = parts._replace(config=config)
+  reports = []
+  params = warm_start.parameters(
+      parts, lambda step, row: reports.append((step, row)))
+  path, = cache.iterdir()
+  return parts, jax.device_get(params), reports, path
+
+
+@pytest.fixture
+def no_training(monkeypatch):
+  """Makes a warm start that is not in the cache give parameters of 7."""
+  def run(parts, report):
+    return jax.tree.map(
+        lambda x: np.full(x.shape, 7, x.dtype), parts.shapes)
+  monkeypatch.setattr(warm_start, 'run', run)
+
+
+def made_again(params):
+  return all((leaf == 7).all() for leaf in jax.tree.leaves(params))
+
+
+def test_it_learns_to_answer_and_to_stop(warmed):
+  parts, params, reports, _ = warmed
+  assert [step for step, _ in reports] == [STEPS]
+  batch = warm_start.demonstrations(
+      parts.task, seed=1, start=0, count=16, max_prompt=9, max_response=10)
+  rows, one = parts.put_rows(batch), parts.put(np.float32(1))
+
+  def logprobs(params):
+    params = jax.device_put(params, parts.param_shardings())
+    return np.asarray(parts.learner.score(params, rows, one))
+
+  before = logprobs(parts.init(parts.put(jax.random.key(0))))
+  gain = logprobs(params) - before
+  assert gain[batch.mask].mean() > 0.2
+  last = batch.response_length - 1
+  assert gain[np.arange(16), last].mean() > 0.2
+
+
+def test_demonstrations_end_with_the_stop_token(parts):
+  args = dict(seed=3, max_prompt=9, max_response=10)
+  batch = warm_start.demonstrations(parts.task, start=5, count=6, **args)
+  decode = parts.task.tokenizer.decode
+  for i in range(6):
+    problem, answer = parts.task.demonstration(5 + i, seed=3)
+    p, n = batch.prompt_length[i], batch.response_length[i]
+    assert decode(batch.tokens[i, :p]) == problem.prompt
+    assert decode(batch.tokens[i, p:p + n - 1]) == answer
+    assert batch.tokens[i, p + n - 1] == 1
+    assert (batch.tokens[i, p + n:] == 0).all()
+    assert batch.mask[i].tolist() == [True] * n + [False] * (10 - n)
+  assert (batch.advantages == 1).all()
+  # The sequence does not depend on how it is cut.
+  a, b = (warm_start.demonstrations(parts.task, start=s, count=3, **args)
+          for s in (5, 8))
+  assert tiny.same(jax.tree.map(
+      lambda *x: np.concatenate(x), a, b), batch)
+
+
+def test_a_hit_is_bit_identical_and_trains_nothing(warmed, no_training):
+  parts, params, _, path = warmed
+  got = warm_start.parameters(parts, None)
+  assert tiny.same(got, params)
+  layout = jax.tree.map(lambda x: x.sharding, got)
+  assert layout == parts.param_shardings()
+  assert set(load_file(path)) == {
+      jax.tree_util.keystr(k, simple=True, separator='/')
+      for k, _ in jax.tree_util.tree_leaves_with_path(params)}
+
+
+def truncate(path):
+  path.write_bytes(path.read_bytes()[:-100])
+
+
+def flip(path):
+  data = bytearray(path.read_bytes())
+  data[-50] ^= 1
+  path.write_bytes(bytes(data))
+
+
+def less(path):
+  leaves = load_file(path)
+  leaves.pop('norm')
+  save_file(leaves, path)
+
+
+@pytest.mark.parametrize('harm', [
+    truncate, flip, less, lambda path: path.write_bytes(b''),
+    lambda path: path.write_text('no parameters')])
+def test_a_damaged_file_is_made_again(warmed, no_training, caplog, harm):
+  parts, params, _, path = warmed
+  whole = path.read_bytes()
+  try:
+    harm(path)
+    assert made_again(warm_start.parameters(parts, None))
+    assert f'{path} is damaged' in caplog.text
+    # What was made is kept, and nothing beside it.
+    caplog.clear()
+    assert made_again(warm_start.load(path, parts.shapes))
+    assert not caplog.records and list(path.parent.iterdir()) == [path]
+  finally:
+    path.write_bytes(whole)
+  assert tiny.same(warm_start.parameters(parts, None), params)
+
+
+def test_what_the_result_depends_on_misses_the_cache(
+    warmed, no_training):
+  parts, params, _, path = warmed
+  fields = dict(
+      warm_start__steps=STEPS, warm_start__learning_rate=3e-2,
+      warm_start__cache=path.parent)
+
+  def start(**changes):
+    config = tiny.load(**{**fields, **changes})
+    return warm_start.parameters(parts._replace(config=config), None)
+
+  for change in (
+      dict(seed=1), dict(warm_start__steps=9), dict(warm_start__batch=16),
+      dict(warm_start__learning_rate=1e-2), dict(task__seed=1),
+      dict(task__solved=.5), dict(model__rope_theta=7), dict(max_response=11)):
+    assert made_again(start(**change)), change
+  for change in (
+      dict(steps=99), dict(loss__objective='gspo'), dict(workdir='elsewhere'),
+      dict(optimizer__learning_rate=7), dict(samples_per_prompt=8)):
+    assert tiny.same(start(**change), params), change
+
+
+def test_a_cache_that_cannot_be_written_costs_only_the_cache(
+    parts, no_training, tmp_path, caplog):
+  (tmp_path / 'file').write_text('in the way')
+  config = tiny.load(
+      warm_start__steps=1, warm_start__cache=tmp_path / 'file')
+  got = warm_start.parameters(parts._replace(config=config), None)
+  assert made_again(got)
+  assert 'could not be kept' in caplog.text and 'goes on' in caplog.text
+
+
+def test_no_steps_are_the_first_parameters(parts, tmp_path):
+  config = tiny.load(warm_start__cache=tmp_path)
+  got = warm_start.parameters(parts._replace(config=config), None)
+  assert tiny.same(got, parts.init(parts.put(jax.random.key(0))))
+  assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_warm_started_is_refused(parts):
+  parts = parts._replace(config=tiny.load(warm_start__steps=1))
+  with pytest.raises(ValueError, match='max_response=4: raise config.max_resp'):
+    warm_start.demonstrations(
+        parts.task, seed=0, start=0, count=8, max_prompt=9, max_response=4)
+  bare = types.SimpleNamespace(tokenizer=parts.task.tokenizer)
+  with pytest.raises(ValueError, match='countdown has no demonstrations: set'):
+    warm_start.run(parts._replace(task=bare), None)
+  wide = types.SimpleNamespace(shape=dict(data=4, fsdp=3, tensor=1))
+  with pytest.raises(ValueError, match='warm_start.batch=8 .* multiple of 12'):
+    warm_start.run(parts._replace(mesh=wide), None)
