@@ -42,7 +42,13 @@ Flat = dict[str, Any]
 
 # What may change when a run is taken up again: it does not bear on what is
 # learned, or only on how long.
-FREE_TO_CHANGE = ('workdir', 'steps', 'mesh', 'eval', 'checkpoint', 'log')
+FREE_TO_CHANGE = ('workdir', 'mesh', 'eval', 'checkpoint', 'log')
+
+
+def free_to_change(config: ConfigDict) -> tuple[str, ...]:
+  """`FREE_TO_CHANGE`, and the steps unless the learning rate goes by them."""
+  constant = config.optimizer.schedule == 'constant'
+  return (*FREE_TO_CHANGE, *(['steps'] if constant else []))
 
 
 def base() -> ConfigDict:

@@ -43,7 +43,8 @@ _SOME, _ANY = '[1, inf)', '[0, inf)'
 _INTS = tuple[int, ...]
 
 _FIELDS = (
-    ('seed', 0, _ANY, 'seed of parameters, data order and samples'),
+    ('seed', 0, '[0, 4294967295]', 'seed of parameters, data order and '
+     'samples'),
     ('workdir', None, '', "folder of all that a run writes (none: runs/ and "
      "the config's name)", str | None),
     ('steps', 100, _ANY, 'steps of sampling, verifying and updating'),

@@ -1,13 +1,9 @@
 """The trainer's two device programs: `score` old tokens, `update` the policy.
 
-Both run over microbatches of rows. A microbatch costs what its longest row
-costs, not what the longest row imaginable does: rows are sorted by length, and
-each microbatch runs at the shortest of a few static lengths (`buckets`) that
-holds it. How many microbatches there are is data, so that a batch with filler
-rows costs no more than its real rows, and nothing ever recompiles.
-
-The weights of the tokens in the loss are worked out on the whole batch, before
-it is cut up: microbatches only add, so their number cannot change the result.
+Both go through rows by microbatches, longest rows first, see
+`ops/microbatches`. The weights of the tokens in the loss are worked out on the
+whole batch, before it is cut up: microbatches only add, so their number cannot
+change the result.
 
 Log-probs here are float32 and of the tempered policy,
 softmax(logits / temperature).
@@ -25,7 +21,8 @@ import optax
 from jaxrl_llm import sharding
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig
-from jaxrl_llm.ops import importance, kl, policy_losses, token_stats
+from jaxrl_llm.ops import (
+    importance, kl, microbatches, policy_losses, token_stats)
 from jaxrl_llm.optimizer import Optimizer
 from jaxrl_llm.types import Array, LearnerBatch
 
@@ -183,8 +180,11 @@ def _response(x: Array, start: Array, length: int) -> Array:
   )(x, start)
 
 
-def _stats(params, batch, temperature, length, model, cfg, entropy=True):
+def _stats(
+    params, batch, temperature, length, *, model, cfg, mesh, entropy=True):
   """TokenStats [B, t] of the responses in rows of at most `length` tokens."""
+  if mesh is not None:
+    batch = jax.lax.with_sharding_constraint(batch, sharding.rows(mesh))
   hidden, _ = transformer.forward(
       params, batch.tokens[:, :length], cfg=model, remat=cfg.remat,
       implementation=cfg.attention, unroll=cfg.unroll)
@@ -202,52 +202,29 @@ def _lengths(batch: LearnerBatch, needed: Array) -> Array:
   return jnp.where(needed, batch.prompt_length + batch.response_length, 0)
 
 
-def _fold(fn, combine, carry, rows, length, cfg, mesh):
-  """Folds fn's results over the microbatches of rows, longest rows first.
-
-  `fn(microbatch, length=)` is told a static length that holds each of its
-  rows; `combine(i, carry, result)` gives the next carry. Rows [B, ...] have
-  `length` [B] tokens, those with 0 are not needed. Returns the last carry, and
-  [B] the rows in the order in which they were served.
-  """
-  size = cfg.microbatch
-  order = jnp.argsort(-length, stable=True)
-  rows = jax.tree.map(lambda x: x[order], rows)
-  longest = length[order][::size]
-  bucket = jnp.searchsorted(jnp.asarray(cfg.lengths), longest)
-  branches = [functools.partial(fn, length=n) for n in cfg.lengths]
-
-  def body(i, carry):
-    micro = jax.tree.map(
-        lambda x: jax.lax.dynamic_slice_in_dim(x, i * size, size), rows)
-    if mesh is not None:
-      micro = jax.lax.with_sharding_constraint(micro, sharding.rows(mesh))
-    return combine(i, carry, jax.lax.switch(bucket[i], branches, micro))
-
-  return jax.lax.fori_loop(0, jnp.sum(longest > 0), body, carry), order
-
-
-def _score(params, batch, temperature, *, model, cfg, mesh):
+def _score(params, batch, temperature, *, cfg, **static):
   """See `Learner.score`."""
   _check(batch, cfg)
 
   def logprobs(micro, length):
-    x = _stats(params, micro, temperature, length, model, cfg, entropy=False)
+    x = _stats(params, micro, temperature, length, cfg=cfg, entropy=False,
+               **static)
     missing = cfg.max_response - x.logprobs.shape[1]
     return jnp.pad(x.logprobs, ((0, 0), (0, missing)))
 
   def write(i, out, x):
     return jax.lax.dynamic_update_slice_in_dim(out, x, i * cfg.microbatch, 0)
 
-  out, order = _fold(
+  out, order = microbatches.fold(
       logprobs, write, jnp.zeros(batch.mask.shape, jnp.float32), batch,
-      _lengths(batch, batch.response_length > 0), cfg, mesh)
+      _lengths(batch, batch.response_length > 0), size=cfg.microbatch,
+      lengths=cfg.lengths)
   out = jnp.zeros_like(out).at[order].set(out)
   real = jnp.arange(cfg.max_response) < batch.response_length[:, None]
   return jnp.where(real, out, 0.0)
 
 
-def _loss(params, rows, loss, length, model, cfg):
+def _loss(params, rows, loss, length, *, cfg, **static):
   """A microbatch's part of the loss, and its sums and maxima for metrics.
 
   With w the tokens' weights, in `rows` beside the LearnerBatch, and F the
@@ -256,7 +233,7 @@ def _loss(params, rows, loss, length, model, cfg):
     sum_t w_t (F_t L_t - entropy_bonus H_t + kl_coef KL_t)
   """
   batch, weights = rows
-  now = _stats(params, batch, loss.temperature, length, model, cfg)
+  now = _stats(params, batch, loss.temperature, length, cfg=cfg, **static)
   mask = batch.mask[:, :now.logprobs.shape[1]]
 
   def trained(x):
@@ -303,7 +280,7 @@ def _loss(params, rows, loss, length, model, cfg):
   return total, jax.lax.stop_gradient((sums, maxima))
 
 
-def _gradient(params, batch, loss, *, model, cfg, mesh, param_shardings):
+def _gradient(params, batch, loss, *, cfg, mesh, param_shardings, **static):
   """Gradient of the whole batch's loss, and metrics."""
   real = jnp.arange(cfg.max_response) < batch.response_length[:, None]
   batch = batch.replace(mask=batch.mask & real)
@@ -313,7 +290,7 @@ def _gradient(params, batch, loss, *, model, cfg, mesh, param_shardings):
 
   def differentiate(rows, length):
     grads, (sums, maxima) = jax.grad(_loss, has_aux=True)(
-        params, rows, loss, length, model, cfg)
+        params, rows, loss, length, cfg=cfg, mesh=mesh, **static)
     if mesh is not None:
       grads = jax.lax.with_sharding_constraint(grads, param_shardings)
     return (grads, sums), maxima
@@ -326,19 +303,20 @@ def _gradient(params, batch, loss, *, model, cfg, mesh, param_shardings):
       functools.partial(differentiate, length=cfg.lengths[0]),
       jax.tree.map(lambda x: x[:cfg.microbatch], rows))
   zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-  ((grads, sums), maxima), _ = _fold(
+  ((grads, sums), maxima), _ = microbatches.fold(
       differentiate, add, zeros, rows,
-      _lengths(batch, jnp.any(batch.mask, 1)), cfg, mesh)
+      _lengths(batch, jnp.any(batch.mask, 1)), size=cfg.microbatch,
+      lengths=cfg.lengths)
   totals = {name: sums.pop(name) for name in ('loss', 'policy_loss', 'tokens')}
   tokens = jnp.maximum(totals['tokens'], 1.0)
   means = jax.tree.map(lambda x: x / tokens, sums)
   return grads, {**totals, **means, **maxima}
 
 
-def _update(state, batch, loss, *, optimizer, cfg, **options):
+def _update(state, batch, loss, *, optimizer, cfg, **static):
   """See `Learner.update`."""
   _check(batch, cfg)
-  grads, metrics = _gradient(state.params, batch, loss, cfg=cfg, **options)
+  grads, metrics = _gradient(state.params, batch, loss, cfg=cfg, **static)
   norm = optax.tree.norm(grads)
   updates, opt_state = optimizer.transform.update(
       grads, state.opt_state, state.params)
@@ -412,10 +390,10 @@ def make(
     everywhere = sharding.replicated(mesh)
     state_shardings = _state_shardings(
         init, model, optimizer, param_shardings, everywhere)
-  static = dict(model=model, cfg=cfg, mesh=mesh)
-  score = functools.partial(_score, **static)
+  score = functools.partial(_score, model=model, cfg=cfg, mesh=mesh)
   update = functools.partial(
-      _update, optimizer=optimizer, param_shardings=param_shardings, **static)
+      _update, optimizer=optimizer, model=model, cfg=cfg, mesh=mesh,
+      param_shardings=param_shardings)
   return Learner(
       init=jax.jit(init, out_shardings=state_shardings),
       score=jax.jit(score, out_shardings=everywhere),

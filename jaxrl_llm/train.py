@@ -276,7 +276,8 @@ def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:
       workdir / 'checkpoints', config.to_dict(), keep=config.checkpoint.keep)
   found = saver.restore(
       begin(parts.abstract_learner()),
-      differs=lambda saved: config_lib.difference(saved, config))
+      differs=lambda saved: config_lib.difference(
+          saved, config, config_lib.free_to_change(config)))
   (workdir / 'config.json').write_text(config_lib.to_json(config))
   writer = metrics.Writer(
       workdir, found.step + 1 if found else 0,

@@ -26,7 +26,8 @@ from jaxrl_llm.types import LearnerBatch, Rollouts
 # What the result depends on; a change to anything else finds it in the cache.
 DEPENDS_ON = (
     'seed', 'task', 'model', 'max_prompt', 'max_response', 'mesh',
-    'warm_start', 'learner.buckets', 'learner.unroll')
+    'warm_start.steps', 'warm_start.batch', 'warm_start.learning_rate',
+    'learner.buckets', 'learner.unroll')
 
 Report = Callable[[int, dict[str, Any]], None]
 

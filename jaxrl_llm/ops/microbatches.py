@@ -1,0 +1,57 @@
+"""Going through a batch of ragged rows a few at a time, at little waste.
+
+A microbatch costs what its longest row costs, not what the longest row
+imaginable does: rows are sorted by length, and each microbatch runs at the
+shortest of a few static lengths that holds it. How many microbatches there are
+is data, so that rows not needed cost nothing, and nothing ever recompiles.
+"""
+
+import functools
+from typing import Any, Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+
+Array = jax.Array
+
+
+def fold(
+    fn: Callable[..., Any],
+    combine: Callable[[Array, Any, Any], Any],
+    carry: Any,
+    rows: Any,
+    length: Array,
+    *,
+    size: int,
+    lengths: Sequence[int],
+) -> tuple[Any, Array]:
+  """Folds the results of `fn` over the microbatches of rows, longest first.
+
+  Each entry of `lengths` compiles `fn` once more.
+
+  Args:
+    fn: (tree of [size, ...] arrays, length=) to a result; the static `length`
+      holds each of the rows, and the result's shapes do not depend on it.
+    combine: (i, carry, result of microbatch i) to the next carry.
+    carry: initial value.
+    rows: tree of [B, ...] arrays; `size` divides B.
+    length: [B] int32, tokens of each row; those with 0 are not needed, though
+      a few may fill up the last microbatch.
+    size: rows of a microbatch.
+    lengths: static lengths, ascending; the last holds every row.
+
+  Returns:
+    The last carry, and [B] the rows in the order in which they were served.
+  """
+  order = jnp.argsort(-length, stable=True)
+  rows = jax.tree.map(lambda x: x[order], rows)
+  longest = length[order][::size]
+  which = jnp.searchsorted(jnp.asarray(lengths), longest)
+  branches = [functools.partial(fn, length=n) for n in lengths]
+
+  def body(i, carry):
+    microbatch = jax.tree.map(
+        lambda x: jax.lax.dynamic_slice_in_dim(x, i * size, size), rows)
+    return combine(i, carry, jax.lax.switch(which[i], branches, microbatch))
+
+  return jax.lax.fori_loop(0, jnp.sum(longest > 0), body, carry), order
