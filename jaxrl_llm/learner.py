@@ -21,12 +21,10 @@ import optax
 from jaxrl_llm import sharding
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig
-from jaxrl_llm.ops import (
-    importance, kl, microbatches, policy_losses, token_stats)
+from jaxrl_llm.ops import importance, kl, microbatches, policy_losses
+from jaxrl_llm.ops.token_stats import token_stats
 from jaxrl_llm.optimizer import Optimizer
 from jaxrl_llm.types import Array, LearnerBatch
-
-Metrics = dict[str, Array]
 
 
 @struct.dataclass
@@ -84,11 +82,10 @@ def likelihood(new, old, advantages, mask, **unused_clips):
 OBJECTIVES = dict(policy_losses.OBJECTIVES, likelihood=likelihood)
 
 # What a correction takes from LossParams.
-_THRESHOLDS = {
-    'tis': {'cap': 'importance_cap'},
-    'icepop': {'low': 'importance_low', 'high': 'importance_cap'},
-    'sequence_tis': {'cap': 'importance_cap'},
-}
+_THRESHOLDS = dict(
+    tis=dict(cap='importance_cap'),
+    icepop=dict(low='importance_low', high='importance_cap'),
+    sequence_tis=dict(cap='importance_cap'))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,15 +97,13 @@ class LearnerConfig:
     max_prompt: L.
     max_response: T.
     buckets: lengths, in tokens of a whole row, that microbatches may run at
-      instead of the full L + T, which is always there. Each costs a copy of
-      the model in the program, so a handful.
+      beside the full L + T. Each compiles the model once more: a handful.
     objective: key of OBJECTIVES.
     aggregation: see `policy_losses.token_weights`.
     importance: key of `importance.CORRECTIONS`, of old to behaviour policy.
     kl_estimator: key of `kl.KL_ESTIMATORS`; used where the batch has anchor
       log-probs.
-    vocab_chunk: tokens whose logits exist at the same time; None is what
-      fits into 512 MB.
+    vocab_chunk: tokens whose logits exist at a time; None is 512 MB of them.
     remat: recompute each layer in the backward pass.
     attention: implementation, see `attention.causal_attention`.
     unroll: layers to unroll per step of the scan over layers.
@@ -127,14 +122,14 @@ class LearnerConfig:
   unroll: int = 1
 
   def __post_init__(self):
-    for name, known in (('objective', OBJECTIVES),
-                        ('aggregation', policy_losses.AGGREGATIONS),
-                        ('importance', importance.CORRECTIONS),
-                        ('kl_estimator', kl.KL_ESTIMATORS)):
-      if getattr(self, name) not in known:
+    for name, value, known in (
+        ('objective', self.objective, OBJECTIVES),
+        ('aggregation', self.aggregation, policy_losses.AGGREGATIONS),
+        ('importance', self.importance, importance.CORRECTIONS),
+        ('kl_estimator', self.kl_estimator, kl.KL_ESTIMATORS)):
+      if value not in known:
         raise ValueError(
-            f'{name}={getattr(self, name)!r} is not known: use one of '
-            f'{", ".join(sorted(known))}.')
+            f'{name}={value!r} is not known: use one of {", ".join(known)}.')
     if self.objective == 'likelihood' and self.importance != 'none':
       raise ValueError(
           f"importance={self.importance!r} has no meaning for the objective "
@@ -165,19 +160,7 @@ class Learner(NamedTuple):
   """
   init: Callable[[Any], TrainState]
   score: Callable[[Any, LearnerBatch, Array], Array]
-  update: Callable[[TrainState, LearnerBatch, LossParams],
-                   tuple[TrainState, Metrics]]
-
-
-def _response(x: Array, start: Array, length: int) -> Array:
-  """The `length` columns of x [B, S, ...] from start [B] on, zeros past S.
-
-  One contiguous slice per row, so that the gradient is one contiguous add.
-  """
-  x = jnp.pad(x, ((0, 0), (0, length)) + ((0, 0),) * (x.ndim - 2))
-  return jax.vmap(
-      lambda row, first: jax.lax.dynamic_slice_in_dim(row, first, length)
-  )(x, start)
+  update: Callable[..., tuple[TrainState, dict[str, Array]]]
 
 
 def _stats(
@@ -189,17 +172,25 @@ def _stats(
       params, batch.tokens[:, :length], cfg=model, remat=cfg.remat,
       implementation=cfg.attention, unroll=cfg.unroll)
   t = min(cfg.max_response, length - 1)
-  return token_stats.token_stats(
-      _response(hidden, batch.prompt_length - 1, t),
+  return token_stats(
+      microbatches.columns(hidden, batch.prompt_length - 1, t),
       transformer.unembedding(params),
-      _response(batch.tokens, batch.prompt_length, t),
+      microbatches.columns(batch.tokens, batch.prompt_length, t),
       temperature=temperature, softcap=model.logit_softcap,
       entropy=entropy, chunk=cfg.vocab_chunk)
 
 
-def _lengths(batch: LearnerBatch, needed: Array) -> Array:
-  """Tokens of each row, 0 for those not needed."""
-  return jnp.where(needed, batch.prompt_length + batch.response_length, 0)
+def _real(batch: LearnerBatch) -> Array:
+  """[B, T] bool, whether there is such a token in the response."""
+  return jnp.arange(batch.mask.shape[1]) < batch.response_length[:, None]
+
+
+def _fold(fn, combine, carry, rows, batch, needed, cfg):
+  """`microbatches.fold` over those rows of `batch` that are `needed` [B]."""
+  length = batch.prompt_length + batch.response_length
+  return microbatches.fold(
+      fn, combine, carry, rows, jnp.where(needed, length, 0),
+      size=cfg.microbatch, lengths=cfg.lengths)
 
 
 def _score(params, batch, temperature, *, cfg, **static):
@@ -215,13 +206,10 @@ def _score(params, batch, temperature, *, cfg, **static):
   def write(i, out, x):
     return jax.lax.dynamic_update_slice_in_dim(out, x, i * cfg.microbatch, 0)
 
-  out, order = microbatches.fold(
-      logprobs, write, jnp.zeros(batch.mask.shape, jnp.float32), batch,
-      _lengths(batch, batch.response_length > 0), size=cfg.microbatch,
-      lengths=cfg.lengths)
-  out = jnp.zeros_like(out).at[order].set(out)
-  real = jnp.arange(cfg.max_response) < batch.response_length[:, None]
-  return jnp.where(real, out, 0.0)
+  zeros = jnp.zeros(batch.mask.shape, jnp.float32)
+  out, order = _fold(
+      logprobs, write, zeros, batch, batch, batch.response_length > 0, cfg)
+  return jnp.where(_real(batch), zeros.at[order].set(out), 0.0)
 
 
 def _loss(params, rows, loss, length, *, cfg, **static):
@@ -251,9 +239,7 @@ def _loss(params, rows, loss, length, *, cfg, **static):
   thresholds = {name: getattr(loss, field) for name, field
                 in _THRESHOLDS.get(cfg.importance, {}).items()}
   weight = importance.CORRECTIONS[cfg.importance](gap, mask, **thresholds)
-  # At a threshold, or beyond one that drops it.
-  capped = ((weight >= loss.importance_cap) | (weight == 0.0)) & bool(
-      thresholds)
+  capped = (weight >= loss.importance_cap) | (weight == 0.0)
   weighted = weight * policy.loss
   token_loss = weighted - loss.entropy_bonus * entropy
   sums = {}
@@ -269,7 +255,7 @@ def _loss(params, rows, loss, length, *, cfg, **static):
       entropy=entropy, clip_low=policy.clipped_low,
       clip_high=policy.clipped_high, ratio=policy.ratio,
       kl_old=kl.k3(new, old), behaviour_gap=jnp.abs(gap), importance=weight,
-      importance_capped=capped)
+      importance_capped=capped & bool(thresholds))
   sums = jax.tree.map(lambda x: jnp.sum(trained(x)), sums)
   sums.update(
       loss=total, policy_loss=jnp.sum(weights * weighted),
@@ -282,8 +268,7 @@ def _loss(params, rows, loss, length, *, cfg, **static):
 
 def _gradient(params, batch, loss, *, cfg, mesh, param_shardings, **static):
   """Gradient of the whole batch's loss, and metrics."""
-  real = jnp.arange(cfg.max_response) < batch.response_length[:, None]
-  batch = batch.replace(mask=batch.mask & real)
+  batch = batch.replace(mask=batch.mask & _real(batch))
   rows = batch, policy_losses.token_weights(
       batch.mask, cfg.aggregation, where=batch.response_length > 0,
       budget=loss.budget)
@@ -296,17 +281,14 @@ def _gradient(params, batch, loss, *, cfg, mesh, param_shardings, **static):
     return (grads, sums), maxima
 
   def add(_, total, new):
-    return (jax.tree.map(jnp.add, total[0], new[0]),
-            jax.tree.map(jnp.maximum, total[1], new[1]))
+    return tuple(map(jax.tree.map, (jnp.add, jnp.maximum), total, new))
 
   shapes = jax.eval_shape(
       functools.partial(differentiate, length=cfg.lengths[0]),
       jax.tree.map(lambda x: x[:cfg.microbatch], rows))
   zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-  ((grads, sums), maxima), _ = microbatches.fold(
-      differentiate, add, zeros, rows,
-      _lengths(batch, jnp.any(batch.mask, 1)), size=cfg.microbatch,
-      lengths=cfg.lengths)
+  ((grads, sums), maxima), _ = _fold(
+      differentiate, add, zeros, rows, batch, jnp.any(batch.mask, 1), cfg)
   totals = {name: sums.pop(name) for name in ('loss', 'policy_loss', 'tokens')}
   tokens = jnp.maximum(totals['tokens'], 1.0)
   means = jax.tree.map(lambda x: x / tokens, sums)
@@ -399,7 +381,6 @@ def make(
       score=jax.jit(score, out_shardings=everywhere),
       update=jax.jit(update, donate_argnums=0,
                      out_shardings=(state_shardings, everywhere)))
-
 
 
 def _state_shardings(init, model, optimizer, param_shardings, everywhere):

@@ -55,3 +55,22 @@ def fold(
     return combine(i, carry, jax.lax.switch(which[i], branches, microbatch))
 
   return jax.lax.fori_loop(0, jnp.sum(longest > 0), body, carry), order
+
+
+def columns(x: Array, start: Array, count: int) -> Array:
+  """The `count` columns of x from each row's `start` on, zeros past the end.
+
+  One contiguous slice per row, so that the gradient is one contiguous add.
+
+  Args:
+    x: [B, S, ...].
+    start: [B] int32, first column of each row, at least 0.
+    count: columns to take.
+
+  Returns:
+    [B, count, ...].
+  """
+  x = jnp.pad(x, ((0, 0), (0, count)) + ((0, 0),) * (x.ndim - 2))
+  return jax.vmap(
+      lambda row, first: jax.lax.dynamic_slice_in_dim(row, first, count)
+  )(x, start)

@@ -17,10 +17,8 @@ from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.tasks import Problem, closest
 from jaxrl_llm.tokenizer import CharTokenizer
 
-LARGEST = 99  # Of any value in a chain the generator makes.
-
 _OPERATORS = {'+': operator.add, '-': operator.sub, '*': operator.mul}
-_CHOICES, _WEIGHTS = '+-*', (9, 9, 2)
+_CHOICES, _WEIGHTS = '+-*', (9, 9, 1)
 _NUMBER = '(?:0|[1-9][0-9]{0,3})'
 _CHAIN = re.compile(f'{_NUMBER}(?:[-+*]{_NUMBER}={_NUMBER})+')
 _STEP = re.compile('([-+*])([0-9]+)=([0-9]+)')
@@ -28,16 +26,21 @@ _STEP = re.compile('([-+*])([0-9]+)=([0-9]+)')
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-  """A sort of problem: `numbers` of them from 1 to `largest`, and a target
-  from 1 to `target`."""
+  """A sort of problem.
+
+  Attributes:
+    numbers: how many are given.
+    largest: they are drawn from 1 to this.
+    highest: no value on the way is above this, nor is the target.
+  """
   numbers: int
   largest: int
-  target: int
+  highest: int
 
 
 KINDS = {
-    'two': Kind(2, 30, 60),
-    'three': Kind(3, 12, 40),
+    'two': Kind(2, 15, 40),
+    'three': Kind(3, 15, 40),
     'four': Kind(4, 9, 40),
     'five': Kind(5, 9, 40),
 }
@@ -57,9 +60,9 @@ class Options:
       on it and on `heldout`, not on `train`.
   """
   kinds: tuple[str, ...] = ('two', 'three', 'four', 'five')
-  train: tuple[int, ...] = (800, 2000, 4000, 2000)
-  heldout: tuple[int, ...] = (64, 160, 256, 128)
-  solved: tuple[float, ...] = (0.9, 0.1, 0.1, 0.1)
+  train: tuple[int, ...] = (210, 1400, 1000, 400)
+  heldout: tuple[int, ...] = (48, 250, 170, 64)
+  solved: tuple[float, ...] = (1.0, 0.1, 0.1, 0.1)
   seed: int = 0
 
   def __post_init__(self):
@@ -92,11 +95,13 @@ def problem_id(numbers: tuple[int, ...], target: int) -> int:
   return rank * 1000 + target
 
 
-def chain(numbers: tuple[int, ...], rng: random.Random) -> tuple[str, int]:
+def chain(
+    numbers: tuple[int, ...], highest: int, rng: random.Random,
+) -> tuple[str, int]:
   """A random chain through all the numbers, and its value.
 
-  The order is uniform; operators are drawn as + - * with weights 9, 9 and 2
-  among those that keep the value within 0 to LARGEST.
+  The order is uniform; operators are drawn from + - * with weights 9, 9 and 1
+  among those that keep the value within 0 to `highest`.
 
   Returns:
     The chain and its last value; ('', 0) if it came to a dead end.
@@ -105,7 +110,7 @@ def chain(numbers: tuple[int, ...], rng: random.Random) -> tuple[str, int]:
   text = str(value)
   for number in rest:
     values = [_OPERATORS[op](value, number) for op in _CHOICES]
-    weights = [w * (0 <= v <= LARGEST) for w, v in zip(_WEIGHTS, values)]
+    weights = [w * (0 <= v <= highest) for w, v in zip(_WEIGHTS, values)]
     if not any(weights):
       return '', 0
     i, = rng.choices(range(len(_CHOICES)), weights)
@@ -115,13 +120,13 @@ def chain(numbers: tuple[int, ...], rng: random.Random) -> tuple[str, int]:
 
 
 def _draw(name: str, rng: random.Random) -> Problem | None:
-  """A random problem of a kind, or None if its target is out of range."""
+  """A random problem of a kind, or None if there is no chain to a target from 1 on."""
   kind = KINDS[name]
   numbers = tuple(sorted(
       (rng.randint(1, kind.largest) for _ in range(kind.numbers)),
       reverse=True))
-  answer, target = chain(numbers, rng)
-  if not 1 <= target <= kind.target:
+  answer, target = chain(numbers, kind.highest, rng)
+  if target < 1:
     return None
   prompt = f'{",".join(map(str, numbers))}>{target}:'
   return Problem(problem_id(numbers, target), prompt, name, answer,
@@ -192,7 +197,7 @@ class Countdown:
     if rng.random() < self._solved[kind]:
       return problem, problem.answer
     numbers, _ = problem.info
-    while not (text := chain(numbers, rng)[0]):
+    while not (text := chain(numbers, KINDS[kind].highest, rng)[0]):
       pass
     return problem, text
 

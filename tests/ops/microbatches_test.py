@@ -45,5 +45,25 @@ def test_fold_against_twin(seed):
 def test_every_mix_is_one_program():
   before = _serve._cache_size()
   for filled in (0, 3, 8):
-    _serve(jnp.where(jnp.arange(8) < filled, 4, 0))
+    _serve(jnp.full(8, 4, jnp.int32).at[filled:].set(0))
   assert _serve._cache_size() <= max(before, 1)
+
+
+@pytest.mark.parametrize('shape', [(4, 6), (4, 6, 3)])
+def test_columns_against_twin(shape):
+  rng = np.random.default_rng(0)
+  x, start = rng.normal(size=shape), np.array([0, 2, 5, 6], np.int32)
+  want = np.zeros((4, 5, *shape[2:]))
+  for row in range(4):
+    for t in range(5):
+      if start[row] + t < 6:
+        want[row, t] = x[row, start[row] + t]
+  got, pull = jax.vjp(
+      lambda x: microbatches.columns(x, jnp.asarray(start), 5), jnp.asarray(x))
+  np.testing.assert_allclose(got, want, rtol=1e-6)
+  # The gradient of a selection says what was selected.
+  seen = np.arange(6) >= start[:, None]
+  seen &= np.arange(6) < start[:, None] + 5
+  np.testing.assert_array_equal(
+      pull(jnp.ones_like(got))[0], seen.reshape(4, 6, *[1] * (x.ndim - 2))
+      * np.ones(shape))

@@ -3,6 +3,7 @@
 import collections
 import itertools
 import random
+import re
 
 import pytest
 
@@ -132,7 +133,9 @@ def test_prompt_and_kind_say_the_problem(task):
     assert list(numbers) == sorted(numbers, reverse=True)
     assert len(numbers) == kind.numbers
     assert 1 <= min(numbers) and max(numbers) <= kind.largest
-    assert 1 <= target <= kind.target
+    assert 1 <= target <= kind.highest
+    values = [int(v) for v in re.findall('=([0-9]+)', p.answer)]
+    assert max(values) <= kind.highest
     assert task.tokenizer.decode(task.tokenizer.encode(p.prompt)) == p.prompt
 
 
@@ -213,18 +216,18 @@ def test_demonstrations_are_right_in_arithmetic_and_solved_as_asked():
 
 def test_random_chains_use_all_operators_and_orders():
   rng = random.Random(0)
-  texts = [countdown.chain((6, 3), rng)[0] for _ in range(2000)]
+  texts = [countdown.chain((6, 3), 40, rng)[0] for _ in range(2000)]
   counts = collections.Counter(texts)
-  # 3-6 is below 0, so 3 first has weights 9 and 2 of 11, 6 first 9, 9, 2 of 20.
-  want = {'6+3=9': 0.225, '6-3=3': 0.225, '6*3=18': 0.05, '3+6=9': 9 / 22,
-          '3*6=18': 1 / 11}
+  # 3-6 is below 0, so 3 first has weights 9 and 1 of 10, 6 first 9, 9, 1 of 19.
+  want = {'6+3=9': 9 / 38, '6-3=3': 9 / 38, '6*3=18': 1 / 38, '3+6=9': 0.45,
+          '3*6=18': 0.05}
   assert set(counts) == set(want)
   for text, share in want.items():
     assert abs(counts[text] / 2000 - share) < 0.055
 
 
 def test_a_dead_end_is_no_chain():
-  dead = [countdown.chain((99, 98), random.Random(i)) for i in range(50)]
+  dead = [countdown.chain((99, 98), 99, random.Random(i)) for i in range(50)]
   assert set(dead) == {('', 0), ('99-98=1', 1)}
 
 
