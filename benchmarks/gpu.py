@@ -111,7 +111,7 @@ def ours(sizes: Sizes) -> Iterator[Row]:
   negate = jax.jit(jnp.negative)
   bandwidth = 2 * big.nbytes / seconds(
       lambda: jax.block_until_ready(negate(big)), 10)
-  del big
+  big = None
   rate = flops.matmul_rate(sizes.dtype)
   yield dict(kind='limits', bandwidth=bandwidth, rate=rate,
              device=jax.devices()[0].device_kind,
@@ -144,7 +144,7 @@ def ours(sizes: Sizes) -> Iterator[Row]:
           lambda: jax.block_until_ready(decode(*args)), sizes.repeats)
       yield dict(kind='decode', slots=slots, chunk=chunk, seconds=took,
                  tokens=slots * sizes.response, floor=floor)
-  del params, args
+  params = args = None
 
   prompt = sizes.prompt // 2
   response = sizes.row - prompt

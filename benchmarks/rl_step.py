@@ -182,9 +182,9 @@ One GRPO step of a Qwen3 with random weights (width {job.width}, {job.layers} \
 layers, {job.heads} heads of {job.head_dim}, {job.kv_heads} of them for keys \
 and values, MLP {job.mlp_width}, vocabulary {job_lib.VOCAB_SIZE}, float32): \
 {job.prompts} prompts of {job_lib.MAX_PROMPT} tokens x {job.samples} samples \
-of at most {job.max_response} tokens, two stop tokens, temperature 1, one AdamW \
-update on all of them. Every library has the same prompts, sizes and reward; \
-medians of {len(ours)} turns of {len(ours[0])} steps each.
+of at most {job.max_response} tokens, two stop tokens, temperature 1, one \
+AdamW update on all of them. Every library has the same prompts, sizes and \
+reward; medians of {len(ours)} turns of {len(ours[0])} steps each.
 
 {comparison(found, job)}
 

@@ -38,8 +38,9 @@ def get_config(arg=None):
   c.warm_start.steps = 1000
   c.warm_start.learning_rate = 5e-3
 
+  c.selection.signal_only = True
   c.loss.entropy_bonus = 0.01
-  c.optimizer.learning_rate = 7e-4
+  c.optimizer.learning_rate = 1e-3
   c.optimizer.schedule = 'linear'
   c.optimizer.warmup_steps = 5
   c.learner.microbatch = 64

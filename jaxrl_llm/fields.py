@@ -78,6 +78,9 @@ _FIELDS = (
     ('sampling.unroll', False, '', 'unroll the layers of a decode step: '
      'faster, but a slower compile and a second copy of the weights'),
 
+    ('selection.signal_only', False, '', 'leave rows whose advantage is 0 out '
+     'of the update: faster, and no bonus or penalty acts on them'),
+
     ('loss.objective', 'clip', '', 'the surrogate: clip (per token), gspo '
      '(per sequence), cispo or no_clip'),
     ('loss.aggregation', 'token_mean', '', 'how token losses are averaged: '

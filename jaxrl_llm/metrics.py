@@ -89,10 +89,26 @@ def speed(
   return row
 
 
+class _Lost:
+  """Says once per run that rows are lost, not at every step."""
+
+  def __init__(self):
+    self._said = False
+
+  def warn(self, where: str, error: OSError) -> None:
+    if not self._said:
+      logging.warning(
+          'Could not write to %s (%s): the run goes on without what does not '
+          'fit.', where, error.strerror)
+    self._said = True
+
+
 class JsonLines:
   """Appends JSON objects to a file, a line each, on disk at once."""
 
-  def __init__(self, path: str | os.PathLike[str], step: int):
+  def __init__(
+      self, path: str | os.PathLike[str], step: int,
+      lost: _Lost | None = None):
     """Opens the file.
 
     Args:
@@ -106,6 +122,7 @@ class JsonLines:
     partial.write_text(''.join(_line(row) for row in kept))
     partial.replace(path)
     self._file = path.open('ab', buffering=0)
+    self._lost = lost or _Lost()
 
   def write(self, row: Mapping[str, Any]) -> None:
     """Appends one object whole, or warns; what is not finite becomes null."""
@@ -115,7 +132,7 @@ class JsonLines:
         raise OSError(errno.ENOSPC, 'the disk is full')
     except OSError as error:
       self._file.truncate(self._file.seek(end))
-      _warn_lost(self._file.name, error)
+      self._lost.warn(self._file.name, error)
 
   def close(self) -> None:
     """Closes the file."""
@@ -163,9 +180,10 @@ class Writer:
     """
     workdir = pathlib.Path(workdir)
     workdir.mkdir(parents=True, exist_ok=True)
-    self._metrics = JsonLines(workdir / 'metrics.jsonl', step)
-    self._samples = JsonLines(workdir / 'samples.jsonl', step)
-    self._events = _Events(workdir / 'tensorboard', step) if (
+    lost = _Lost()
+    self._metrics = JsonLines(workdir / 'metrics.jsonl', step, lost)
+    self._samples = JsonLines(workdir / 'samples.jsonl', step, lost)
+    self._events = _Events(workdir / 'tensorboard', step, lost) if (
         tensorboard) else None
     self._wandb = _start_wandb(workdir, wandb, config) if wandb else None
 
@@ -201,12 +219,13 @@ class _Events:
   and waits forever once its thread has met a full disk.
   """
 
-  def __init__(self, directory: pathlib.Path, step: int):
+  def __init__(self, directory: pathlib.Path, step: int, lost: _Lost):
     """Opens a new file in the directory; later steps of others are purged."""
     # Slow to import where PyTorch is installed.
     from tensorboardX import event_file_writer
     from tensorboardX.proto import event_pb2, summary_pb2
     self._event, self._summary = event_pb2.Event, summary_pb2.Summary
+    self._lost = lost
     directory.mkdir(parents=True, exist_ok=True)
     self._file = event_file_writer.EventsWriter(
         str(directory / 'events'), filename_suffix=f'.{time.time_ns()}')
@@ -222,20 +241,13 @@ class _Events:
           summary=self._summary(value=values)))
       self._file.flush()
     except OSError as error:
-      _warn_lost('the event file', error)
+      self._lost.warn('the event file', error)
 
   def close(self) -> None:
     try:
       self._file.close()
     except OSError as error:
-      _warn_lost('the event file', error)
-
-
-def _warn_lost(where: str, error: OSError) -> None:
-  """Says once that rows are lost, not at every step."""
-  logging.log_first_n(
-      logging.WARNING, 'Could not write to %s (%s): the run goes on without '
-      'what does not fit.', 1, where, error.strerror)
+      self._lost.warn('the event file', error)
 
 
 def _start_wandb(workdir: pathlib.Path, project: str, config: Any) -> Any:

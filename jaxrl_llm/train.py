@@ -138,7 +138,9 @@ def take_step(
     advantages, trained = (x.reshape(-1) for x in jax.device_get(
         parts.credit(*parts.put([x.reshape(groups) for x in (
             rewards, valid, rollouts.length, rollouts.truncated)]))))
-    selection, chosen = take_all.select(state.selection, valid)
+    selection, chosen = take_all.select(
+        state.selection, valid, advantages,
+        signal_only=config.selection.signal_only)
     batch = batching.learner_batch(
         prompts, requests, rollouts, advantages, keep=chosen,
         trained=trained)

@@ -106,7 +106,8 @@ def run(parts: experiment.Parts, report: Report) -> Any:
           aggregation='token_mean', importance='none'),
       optimizer_lib.make(
           learning_rate=warm.learning_rate, steps=warm.steps,
-          schedule='cosine'),
+          schedule='cosine', warmup_steps=warm.steps // 20, b2=0.99,
+          weight_decay=0.1),
       mesh=parts.mesh, param_shardings=parts.param_shardings())
   loss = parts.put(experiment.loss_params(config).replace(
       temperature=np.float32(1.0), entropy_bonus=np.float32(0.0)))

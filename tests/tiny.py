@@ -108,7 +108,7 @@ def compiled() -> list[str]:
 
 def programs(names: list[str]) -> list[str]:
   """Those of the names that are a run's device programs, sorted."""
-  return sorted(name for name in names if any(
+  return sorted(name.replace('(_', '(') for name in names if any(
       part in name for part in ('generate', 'update', 'score', 'credit')))
 
 

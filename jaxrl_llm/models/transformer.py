@@ -30,7 +30,8 @@ def init(key: jax.Array, cfg: ModelConfig) -> Params:
   """Random float32 parameters.
 
   Matrices are normal with standard deviation fan_in ** -0.5, those that write
-  to the residual stream divided by sqrt(2 * layers); embeddings 0.02.
+  to the residual stream divided by sqrt(2 * layers); embeddings width ** -0.5,
+  so that the logits of a tied unembedding start near 1.
 
   Args:
     key: PRNG key.
@@ -68,10 +69,10 @@ def init(key: jax.Array, cfg: ModelConfig) -> Params:
     layers.update(attn_post_norm=norm(n, d), mlp_post_norm=norm(n, d))
   shape = (cfg.vocab_size, d)
   params = dict(
-      embed=0.02 * jax.random.normal(next(keys), shape, jnp.float32),
+      embed=d ** -0.5 * jax.random.normal(next(keys), shape, jnp.float32),
       layers=layers, norm=norm(d))
   if not cfg.tie_embeddings:
-    params['unembed'] = 0.02 * jax.random.normal(
+    params['unembed'] = d ** -0.5 * jax.random.normal(
         next(keys), shape, jnp.float32)
   return params
 

@@ -14,7 +14,7 @@ import random
 import re
 
 from jaxrl_llm.rewards import Verdict
-from jaxrl_llm.tasks import Problem, closest
+from jaxrl_llm.tasks import closest, Problem
 from jaxrl_llm.tokenizer import CharTokenizer
 
 _OPERATORS = {'+': operator.add, '-': operator.sub, '*': operator.mul}
@@ -120,7 +120,8 @@ def chain(
 
 
 def _draw(name: str, rng: random.Random) -> Problem | None:
-  """A random problem of a kind, or None if there is no chain to a target from 1 on."""
+  """A random problem of a kind, or None where the draw has no chain to 1 or
+  more."""
   kind = KINDS[name]
   numbers = tuple(sorted(
       (rng.randint(1, kind.largest) for _ in range(kind.numbers)),
