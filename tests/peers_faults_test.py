@@ -18,7 +18,6 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 import numpy as np
-import pytest
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import (
@@ -150,9 +149,10 @@ def test_behaviour_is_the_distribution_that_was_sampled(parts):
   # The trainer's policy is tempered as well: nothing is left between them.
   row, batch = step(temperature=0.6)
   assert row['update/behaviour_gap_max'] < 1e-5
-  # Half the tokens at most are left: each likelier than before.
+  # At least half the mass is left, so each token kept gains at most log 2.
   row, kept = step(temperature=0.6, top_p=0.5)
-  assert row['update/behaviour_gap'] == pytest.approx(np.log(2), abs=.15)
+  assert 0.2 < row['update/behaviour_gap']
+  assert row['update/behaviour_gap_max'] < np.log(2) + 1e-5
   assert kept.behaviour_logprobs.min() > batch.behaviour_logprobs.min()
 
 

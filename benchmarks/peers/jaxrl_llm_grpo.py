@@ -10,6 +10,7 @@ import time
 from unittest import mock
 
 import jax
+import jax.numpy as jnp
 from ml_collections import ConfigDict
 import numpy as np
 
@@ -57,9 +58,9 @@ def make_config(job: job_lib.Job) -> ConfigDict:
   c.optimizer.learning_rate = job.learning_rate
   c.sampling.slots = min(64, job.rows)
   c.sampling.unroll = True
-  c.learner.microbatch = min(32, job.rows)
+  c.learner.microbatch = min(16, job.rows)
   c.learner.buckets = tuple(
-      job_lib.MAX_PROMPT + job.max_response * i // 4 for i in (1, 2, 3))
+      job_lib.MAX_PROMPT + job.max_response * i // 6 for i in range(1, 6))
   c.learner.unroll = job.layers
   config_lib.validate(c)
   return c
@@ -71,8 +72,11 @@ def main() -> None:
   config = make_config(job_lib.from_argument(sys.argv[1]))
   with mock.patch.object(tasks, 'get', lambda name, **options: Task()):
     parts = experiment.build(config)
-  state = train.begin(parts.learner.init(
-      parts.init(parts.step_key(parts.put(np.uint32(0))))))
+  params = parts.init(parts.step_key(parts.put(np.uint32(0))))
+  # A policy as close to uniform as the peers' is at first: transformers'
+  # standard deviation.
+  params['embed'] *= 0.02 / jnp.std(params['embed'])
+  state = train.begin(parts.learner.init(params))
   weights = parts.to_sampling(state.learner.params)
   fixed = train.Fixed(
       sampling=parts.sampling(),

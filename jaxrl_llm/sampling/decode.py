@@ -12,7 +12,8 @@ import jax.numpy as jnp
 
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig
-from jaxrl_llm.sampling.kv_cache import attend, Cache, Columns
+from jaxrl_llm.sampling import kv_cache
+from jaxrl_llm.sampling.kv_cache import Cache, Columns
 
 Array = jax.Array
 Caches = Cache | list[Cache]
@@ -95,7 +96,7 @@ def step(
   def block(x, weights, cache, index, window):
     return transformer.block(
         x, weights, rope,
-        lambda q, k, v: attend(
+        lambda q, k, v: kv_cache.attend(
             cache, index, q, k, v, cols, window, cfg=cfg, chunk=chunk),
         cfg)
 

@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
+import numpy as np
 
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig
@@ -132,7 +133,15 @@ def generate(
 
   Returns:
     Responses in the order of their requests, and how busy the slots were.
+
+  Raises:
+    ValueError: `sampler` asks for tokens that the vocabulary hasn't.
   """
+  for field in ('stop_ids', 'top_logprobs'):
+    value = getattr(sampler, field)
+    if np.max(value, initial=0) > cfg.vocab_size - (field == 'stop_ids'):
+      raise ValueError(
+          f'sampler {field}={value} goes beyond vocab_size={cfg.vocab_size}.')
   n, t_max = requests.prompt.shape[0], sampler.max_response
   prompt_max = prompts.tokens.shape[1]
   prefix = kv_cache.round_up(prompt_max, sampler.chunk)
@@ -146,7 +155,8 @@ def generate(
 
   # One row more than there are requests stands for the empty slot.
   pad = lambda x: jnp.pad(x, (0, 1))
-  prompt, budget = pad(requests.prompt), pad(requests.budget)
+  prompt = pad(requests.prompt)
+  budget = pad(jnp.minimum(requests.budget, t_max))
   prompt_length = jnp.maximum(prompts.length[prompt], 1)
   last_token = prompts.tokens[prompt, prompt_length - 1]
   noise = _noise(

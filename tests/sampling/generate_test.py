@@ -224,7 +224,7 @@ def test_no_two_samples_problems_or_steps_share_noise():
 
 def test_stop_at_position_0_and_budget_1():
   requests = _samples(7, 4)[1].replace(
-      budget=np.array([4, 1, 4, 2, 3, 1, 4], np.int32))
+      budget=np.array([4, 1, 4, 2, 3, 1, _T], np.int32))
   rollouts = []
   for always in (5, 6):
     probs = np.full(13, 1e-9)
@@ -340,3 +340,6 @@ def test_config_errors_name_the_field():
   for field in ('slots', 'max_response', 'steps_per_refill', 'chunk'):
     with pytest.raises(ValueError, match=f'{field}=0'):
       SamplerConfig(**{**dict(slots=1, max_response=1), field: 0})
+  for options in (dict(stop_ids=(3, 13)), dict(top_logprobs=14)):
+    with pytest.raises(ValueError, match='vocab_size=13'):
+      _run('qwen3', **options)
