@@ -80,17 +80,20 @@ def _dense(params, batch, temperature):
   """Log-probs and entropy [B, T] of the response, from all logits at once."""
   hidden, _ = transformer.forward(params, batch.tokens, cfg=MODEL)
   logits = transformer.logits(params, hidden, MODEL) / temperature
-  rows = np.arange(len(batch.tokens))[:, None]
-  columns = np.minimum(batch.prompt_length[:, None] + np.arange(T), L + T - 1)
+  rows = jnp.arange(len(batch.tokens))[:, None]
+  columns = batch.prompt_length[:, None] + np.arange(T)
+  columns = jnp.minimum(columns, L + T - 1)
   logp = jax.nn.log_softmax(logits)[rows, columns - 1]
   chosen = jnp.take_along_axis(
       logp, batch.tokens[rows, columns][..., None], axis=-1)
   return chosen[..., 0], -jnp.sum(jnp.exp(logp) * logp, axis=-1)
 
 
+@functools.partial(jax.jit, static_argnames='objective')
+@functools.partial(jax.grad, has_aux=True)
 def _twin(params, batch, loss, objective='clip'):
-  """The token-mean loss and its parts, written out."""
-  mask = batch.mask & (np.arange(T) < batch.response_length[:, None])
+  """Gradient and parts of the token-mean loss, written out."""
+  mask = batch.mask & (jnp.arange(T) < batch.response_length[:, None])
   zero = lambda x: jnp.where(mask, x, 0.0)
   new, entropy = map(zero, _dense(params, batch, loss.temperature))
   old, behaviour, anchor = map(zero, (
@@ -102,9 +105,9 @@ def _twin(params, batch, loss, objective='clip'):
   else:
     policy = -jnp.minimum(ratio * a, a * jnp.clip(
         ratio, 1 - loss.clip_low, 1 + loss.clip_high))
-  weight = np.minimum(np.exp(old - behaviour), loss.importance_cap)
+  weight = jnp.minimum(jnp.exp(old - behaviour), loss.importance_cap)
   if objective == 'likelihood':
-    weight = np.ones_like(weight)
+    weight = jnp.ones_like(weight)
   kl = jnp.exp(anchor - new) - 1 - (anchor - new)
   mean = lambda x: jnp.sum(zero(x)) / mask.sum()
   total = mean(weight * policy - loss.entropy_bonus * entropy
@@ -133,7 +136,7 @@ def _same(got, want):
 
 def test_update_equals_twin():
   batch = _batch()
-  grads, want = jax.grad(_twin, has_aux=True)(_params(), batch, LOSS)
+  grads, want = _twin(_params(), batch, LOSS)
   state, metrics = _run(batch)
   assert min(want[k] for k in ('clip_low', 'clip_high', 'kl_anchor',
                                'importance_capped')) > 0
@@ -143,8 +146,7 @@ def test_update_equals_twin():
   assert state.step == 1
 
 
-@pytest.mark.parametrize('microbatch, buckets', [
-    (1, ()), (4, (5, 7, 9)), (12, (12,))])
+@pytest.mark.parametrize('microbatch, buckets', [(1, ()), (4, (5, 9))])
 def test_microbatches_and_buckets_change_nothing(microbatch, buckets):
   want = _run(_batch())
   got = _run(_batch(), microbatch=microbatch, buckets=buckets)
@@ -154,11 +156,9 @@ def test_microbatches_and_buckets_change_nothing(microbatch, buckets):
 def test_likelihood_is_supervised_learning():
   batch = _batch()
   loss = LOSS.replace(kl_coef=0.0, entropy_bonus=0.0)
-  grads, want = jax.grad(
-      functools.partial(_twin, objective='likelihood'), has_aux=True)(
-          _params(), batch, loss)
+  grads, want = _twin(_params(), batch, loss, objective='likelihood')
   state, metrics = _run(batch, loss, objective='likelihood',
-                        importance='none')
+                        importance='none', buckets=())
   np.testing.assert_allclose(metrics['loss'], want['loss'], rtol=1e-5)
   _close(state.params, jax.tree.map(jnp.subtract, _params(), grads), 1e-5)
 
@@ -168,7 +168,7 @@ def test_without_old_logprobs_the_first_pass_stands_in():
   score = _learner().score(
       *jax.device_put((_params(), batch, np.float32(LOSS.temperature))))
   want = _run(batch.replace(old_logprobs=jax.device_get(score)))
-  got = _run(batch.replace(old_logprobs=None))
+  got = _run(batch.replace(old_logprobs=None), buckets=())
   _close(got, want, 1e-5)
   assert got[1]['ratio'] == got[1]['ratio_max'] == 1.0
   assert got[1]['kl_old'] == 0.0
