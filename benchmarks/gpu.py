@@ -30,6 +30,7 @@ import numpy as np
 
 from benchmarks.rl_step import machine, markdown
 from jaxrl_llm import flops, learner, optimizer
+from jaxrl_llm.loss import LossParams
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig, PRESETS
 from jaxrl_llm.sampling.generate import generate, SamplerConfig
@@ -163,7 +164,7 @@ def measure_update(cfg: ModelConfig, sizes: Sizes) -> Row:
       mask=full(True, response),
       behaviour_logprobs=full(np.float32(-1), response),
       advantages=np.linspace(-1, 1, sizes.rows, dtype=np.float32)))
-  loss = jax.device_put(learner.LossParams(**{
+  loss = jax.device_put(LossParams(**{
       name: np.float32(value) for name, value in dict(
           temperature=1, clip_low=0.2, clip_high=0.2, entropy_bonus=0,
           kl_coef=0, importance_low=0, importance_cap=2,

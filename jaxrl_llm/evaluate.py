@@ -192,7 +192,7 @@ def evaluate(config: ConfigDict, which: str = 'best') -> dict[str, Any]:
   workdir = pathlib.Path(config.workdir)
   found = checkpoint.restore(
       workdir / 'checkpoints',
-      {'learner': {'params': parts.abstract_learner().params}},
+      {'learner': {'params': parts.learner.state.params}},
       differs=lambda saved: [
           line for line in config_lib.difference(saved, config)
           if line.startswith('model.')],

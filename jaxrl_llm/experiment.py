@@ -15,6 +15,7 @@ import numpy as np
 from jaxrl_llm import batching, sharding, tasks
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import learner as learner_lib
+from jaxrl_llm import loss as loss_lib
 from jaxrl_llm import optimizer as optimizer_lib
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig
@@ -67,15 +68,6 @@ class Parts(NamedTuple):
   def param_shardings(self) -> Any:
     """Layout of the parameters in training."""
     return sharding.shardings(self.shapes, sharding.TRAIN_RULES, self.mesh)
-
-  def abstract_learner(self) -> learner_lib.TrainState:
-    """Shapes, types and layout of the learner's state, to restore into."""
-    shapes = jax.eval_shape(self.learner.init, self.shapes)
-    layout = sharding.optimizer_shardings(
-        shapes, self.shapes, sharding.TRAIN_RULES, self.mesh)
-    return jax.tree.map(
-        lambda x, place: jax.ShapeDtypeStruct(
-            x.shape, x.dtype, sharding=place), shapes, layout)
 
   def layout(self) -> str:
     """Both layouts of the parameters, as printable tables."""
@@ -174,11 +166,11 @@ def learner_config(
       attention=learner.attention, unroll=learner.unroll), **changes})
 
 
-def loss_params(config: ConfigDict) -> learner_lib.LossParams:
+def loss_params(config: ConfigDict) -> loss_lib.LossParams:
   """The loss's numbers, as NumPy scalars."""
   loss = config.loss
   number = lambda x: None if x is None else np.float32(x)
-  return learner_lib.LossParams(
+  return loss_lib.LossParams(
       temperature=number(config.sampling.temperature),
       clip_low=number(loss.clip_low), clip_high=number(loss.clip_high),
       entropy_bonus=number(loss.entropy_bonus), kl_coef=number(loss.kl_coef),
@@ -225,8 +217,7 @@ def build(config: ConfigDict) -> Parts:
   optimizer = optimizer_lib.make(
       steps=max(updates, 1), **config.optimizer)
   learner = learner_lib.make(
-      model, learner_config(config), optimizer, mesh=mesh,
-      param_shardings=layout)
+      model, learner_config(config), optimizer, mesh=mesh)
   whole = sharding.replicated(mesh)
 
   def sampling(**changes):

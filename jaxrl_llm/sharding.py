@@ -139,6 +139,30 @@ def shardings(shapes: Any, rules: Rules, mesh: Mesh) -> Any:
       shapes)
 
 
+def lookup(table: jax.Array, tokens: jax.Array) -> jax.Array:
+  """Rows of a table that is split over `tensor`.
+
+  To be called where `data` is a manual axis: there XLA's partitioner fails on
+  a plain lookup.
+
+  Args:
+    table: [V, D].
+    tokens: [B, S] int, split over `fsdp`.
+
+  Returns:
+    [B, S, D], split over `fsdp`.
+  """
+  def local(table, tokens):
+    index = tokens - jax.lax.axis_index('tensor') * len(table)
+    here = (index >= 0) & (index < len(table))
+    rows = table[jnp.where(here, index, 0)]
+    return jax.lax.psum(jnp.where(here[..., None], rows, 0), 'tensor')
+
+  return jax.shard_map(
+      local, axis_names={'fsdp', 'tensor'}, check_vma=False,
+      in_specs=(P('tensor'), P('fsdp')), out_specs=P('fsdp'))(table, tokens)
+
+
 def optimizer_shardings(
     opt_shapes: Any, shapes: Any, rules: Rules, mesh: Mesh) -> Any:
   """The layout of an optax state.

@@ -277,7 +277,7 @@ def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:
   saver = checkpoint.Checkpointer(
       workdir / 'checkpoints', config.to_dict(), keep=config.checkpoint.keep)
   found = saver.restore(
-      begin(parts.abstract_learner()),
+      begin(parts.learner.state),
       differs=lambda saved: config_lib.difference(
           saved, config, config_lib.free_to_change(config)))
   (workdir / 'config.json').write_text(config_lib.to_json(config))

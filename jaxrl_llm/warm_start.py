@@ -108,7 +108,7 @@ def run(parts: experiment.Parts, report: Report) -> Any:
           learning_rate=warm.learning_rate, steps=warm.steps,
           schedule='cosine', warmup_steps=warm.steps // 20, b2=0.99,
           weight_decay=0.1),
-      mesh=parts.mesh, param_shardings=parts.param_shardings())
+      mesh=parts.mesh)
   loss = parts.put(experiment.loss_params(config).replace(
       temperature=np.float32(1.0), entropy_bonus=np.float32(0.0)))
   state = learner.init(parts.init(parts.put(jax.random.key(config.seed))))

@@ -177,7 +177,7 @@ def test_the_program(
 def test_the_program_evaluates_the_checkpoints_parameters(
     parts, reuse, trained, monkeypatch):
   reuse(parts)
-  like = train.begin(parts.abstract_learner())
+  like = train.begin(parts.learner.state)
   saved = checkpoint.restore(trained / 'checkpoints', like, best=True)
   params, seen = saved.state.learner.params, []
   monkeypatch.setattr(

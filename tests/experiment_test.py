@@ -81,7 +81,7 @@ def test_credit_is_the_advantage_among_valid_samples(name):
 
 def test_the_state_to_restore_into_is_that_of_a_run(parts):
   state, _, _ = tiny.begin(parts)
-  like = parts.abstract_learner()
+  like = parts.learner.state
   assert jax.tree.structure(like) == jax.tree.structure(state.learner)
   for a, b in zip(jax.tree.leaves(like), jax.tree.leaves(state.learner)):
     assert (a.shape, a.dtype, a.sharding) == (b.shape, b.dtype, b.sharding)

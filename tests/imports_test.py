@@ -20,8 +20,9 @@ ALLOWED = {
     'sampling': {'models', 'ops', 'types'},
     'optimizer': set(),
     'sharding': {'types'},
+    'loss': {'ops', 'types'},
     'learner': {
-        'models', 'ops', 'optimizer', 'sampling', 'sharding', 'types'},
+        'loss', 'models', 'ops', 'optimizer', 'sharding', 'types'},
     'tokenizer': set(),
     'rewards': set(),
     'tasks': {'rewards', 'tokenizer'},

@@ -10,6 +10,7 @@ import optax
 import pytest
 
 from jaxrl_llm import learner as learner_lib
+from jaxrl_llm import loss as loss_lib
 from jaxrl_llm import optimizer as optimizer_lib
 from jaxrl_llm import sharding
 from jaxrl_llm.models import transformer
@@ -26,7 +27,7 @@ CONFIG = learner_lib.LearnerConfig(
     importance='tis')
 # Plain descent at rate 1: parameters move by exactly minus the gradient.
 SGD = optimizer_lib.Optimizer(optax.sgd(1.0), optax.constant_schedule(1.0))
-LOSS = learner_lib.LossParams(
+LOSS = loss_lib.LossParams(
     temperature=0.8, clip_low=0.1, clip_high=0.2, entropy_bonus=0.05,
     kl_coef=0.3, importance_low=0.5, importance_cap=1.2, budget=6.0)
 
@@ -276,7 +277,7 @@ def _update_on_mesh(sizes):
   optimizer = optimizer_lib.make(learning_rate=1e-2, steps=4, eps=1e-3)
   model = dataclasses.replace(MODEL, vocab_size=24, heads=4, kv_heads=2)
   params = transformer.init(jax.random.key(0), model)
-  mesh = layout = None
+  mesh = None
   put = jax.device_put
   if sizes:
     mesh = sharding.make_mesh(*sizes)
@@ -285,7 +286,7 @@ def _update_on_mesh(sizes):
     put = lambda x: jax.device_put(x, sharding.rows(mesh))
   learner = learner_lib.make(
       model, dataclasses.replace(CONFIG, microbatch=4, buckets=()),
-      optimizer, mesh=mesh, param_shardings=layout)
+      optimizer, mesh=mesh)
   state = learner.init(params)
   loss = jax.tree.map(np.float32, LOSS)
   batch = put(_batch())

@@ -10,6 +10,7 @@ LayerNorm, mixture of experts.
 """
 
 import functools
+import operator
 from typing import Any, Callable
 
 import jax
@@ -183,9 +184,12 @@ def block(
   return x + added(dense(y, 'down'), 'mlp_post_norm'), extra
 
 
-def embed(params: Params, tokens: jax.Array, cfg: ModelConfig) -> jax.Array:
+def embed(
+    params: Params, tokens: jax.Array, cfg: ModelConfig,
+    lookup: Callable[[jax.Array, jax.Array], jax.Array] = operator.getitem,
+) -> jax.Array:
   """Embeddings [..., D] of tokens [...], in the compute type."""
-  x = params['embed'].astype(cfg.dtype)[tokens]
+  x = lookup(params['embed'].astype(cfg.dtype), tokens)
   if cfg.scale_embeddings:
     x = x * jnp.asarray(cfg.width ** 0.5, x.dtype)
   return x
@@ -214,6 +218,7 @@ def forward(
     remat: bool = False,
     unroll: int = 1,
     keep_kv: bool = False,
+    lookup: Callable[[jax.Array, jax.Array], jax.Array] = operator.getitem,
 ) -> tuple[jax.Array, Any]:
   """Hidden states of whole rows.
 
@@ -225,6 +230,7 @@ def forward(
     remat: recompute each layer in the backward pass.
     unroll: layers to unroll per step of the scan.
     keep_kv: return the rotated keys and the values too (prefill).
+    lookup: (table [V, D], tokens [B, S]) to the table's rows [B, S, D].
 
   Returns:
     Final hidden states [B, S, D] after the last norm, in the compute type,
@@ -247,6 +253,6 @@ def forward(
     step = jax.checkpoint(step)
   windows = jnp.asarray(cfg.layer_windows(), jnp.int32)
   x, kv = jax.lax.scan(
-      step, embed(params, tokens, cfg), (params['layers'], windows),
+      step, embed(params, tokens, cfg, lookup), (params['layers'], windows),
       unroll=unroll)
   return rms_norm(x, params['norm'], cfg), kv

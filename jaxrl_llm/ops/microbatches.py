@@ -7,7 +7,7 @@ is data, so that rows not needed cost nothing, and nothing ever recompiles.
 """
 
 import functools
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, NamedTuple, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -15,25 +15,25 @@ import jax.numpy as jnp
 Array = jax.Array
 
 
-def fold(
-    fn: Callable[..., Any],
-    combine: Callable[[Array, Any, Any], Any],
-    carry: Any,
-    rows: Any,
-    length: Array,
-    *,
-    size: int,
-    lengths: Sequence[int],
-) -> tuple[Any, Array]:
-  """Folds the results of `fn` over the microbatches of rows, longest first.
+class Microbatches(NamedTuple):
+  """Rows of a batch, cut up.
 
-  Each entry of `lengths` compiles `fn` once more.
+  Attributes:
+    rows: tree of [M, size, ...] arrays, longest rows first.
+    bucket: [M] int32, which static length holds each microbatch.
+    count: [] int32, microbatches that have a row that is needed.
+  """
+  rows: Any
+  bucket: Array
+  count: Array
+
+
+def arrange(
+    rows: Any, length: Array, *, size: int, lengths: Sequence[int],
+) -> tuple[Microbatches, Array]:
+  """Sorts rows by their length and cuts them up.
 
   Args:
-    fn: (tree of [size, ...] arrays, length=) to a result; the static `length`
-      holds each of the rows, and the result's shapes do not depend on it.
-    combine: (i, carry, result of microbatch i) to the next carry.
-    carry: initial value.
     rows: tree of [B, ...] arrays; `size` divides B.
     length: [B] int32, tokens of each row; those with 0 are not needed, though
       a few may fill up the last microbatch.
@@ -41,20 +41,45 @@ def fold(
     lengths: static lengths, ascending; the last holds every row.
 
   Returns:
-    The last carry, and [B] the rows in the order in which they were served.
+    The microbatches, and [B] the rows in the order in which they hold them.
   """
   order = jnp.argsort(-length, stable=True)
-  rows = jax.tree.map(lambda x: x[order], rows)
   longest = length[order][::size]
-  which = jnp.searchsorted(jnp.asarray(lengths), longest)
+  return Microbatches(
+      jax.tree.map(lambda x: x[order].reshape(-1, size, *x.shape[1:]), rows),
+      jnp.searchsorted(jnp.asarray(lengths), longest),
+      jnp.sum(longest > 0)), order
+
+
+def fold(
+    fn: Callable[..., Any],
+    combine: Callable[[Array, Any, Any], Any],
+    carry: Any,
+    microbatches: Microbatches,
+    *,
+    lengths: Sequence[int],
+) -> Any:
+  """Folds the results of `fn` over the microbatches that are needed.
+
+  Args:
+    fn: (tree of [size, ...] arrays, length=) to a result; the static `length`
+      holds each of the rows, and the result's shapes do not depend on it.
+    combine: (i, carry, result of microbatch i) to the next carry.
+    carry: initial value.
+    microbatches: from `arrange`.
+    lengths: those that `arrange` had. Each compiles `fn` once more.
+
+  Returns:
+    The last carry.
+  """
   branches = [functools.partial(fn, length=n) for n in lengths]
 
   def body(i, carry):
-    microbatch = jax.tree.map(
-        lambda x: jax.lax.dynamic_slice_in_dim(x, i * size, size), rows)
-    return combine(i, carry, jax.lax.switch(which[i], branches, microbatch))
+    rows = jax.tree.map(lambda x: x[i], microbatches.rows)
+    return combine(
+        i, carry, jax.lax.switch(microbatches.bucket[i], branches, rows))
 
-  return jax.lax.fori_loop(0, jnp.sum(longest > 0), body, carry), order
+  return jax.lax.fori_loop(0, microbatches.count, body, carry)
 
 
 def columns(x: Array, start: Array, count: int) -> Array:

@@ -21,9 +21,11 @@ def _serve(length):
     return rows.at[i].set(result[0]), lengths.at[i].set(result[1]), calls + 1
 
   parts = len(length) // 2
-  return microbatches.fold(
-      fn, write, (jnp.full((parts, 2), -1), jnp.zeros(parts, int), 0),
+  cut, order = microbatches.arrange(
       jnp.arange(len(length)), length, size=2, lengths=LENGTHS)
+  return microbatches.fold(
+      fn, write, (jnp.full((parts, 2), -1), jnp.zeros(parts, int), 0), cut,
+      lengths=LENGTHS), order
 
 
 @pytest.mark.parametrize('seed', range(20))
