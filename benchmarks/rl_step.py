@@ -14,6 +14,7 @@ results/rl_step.md; `--tiny` only shows that everything runs.
 
 import argparse
 import datetime
+import functools
 import json
 import os
 import pathlib
@@ -23,7 +24,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from typing import Any, Iterable
+from typing import Any, Callable, Iterable
 
 from benchmarks.peers import job as job_lib
 
@@ -63,12 +64,13 @@ class Library:
 
 
 def measure(
-    libraries: dict[str, Library], *, warmup: int, rounds: int, steps: int,
-) -> dict[str, list[list[Row]]]:
+    start: dict[str, Callable[[], Library]], *, warmup: int, rounds: int,
+    steps: int) -> dict[str, list[list[Row]]]:
   """Lets the libraries take turns.
 
   Args:
-    libraries: by name.
+    start: name to what starts the library. One is started when the one before
+      has warmed up, so that each finds an idle machine.
     warmup: steps of each that do not count.
     rounds: turns of each.
     steps: in a turn.
@@ -76,10 +78,12 @@ def measure(
   Returns:
     Name to rounds to steps.
   """
-  for name, library in libraries.items():
+  libraries = {}
+  for name in start:
     print(f'{name}: {warmup} steps to warm up', file=sys.stderr)
+    libraries[name] = start[name]()
     for _ in range(warmup):
-      library.step()
+      libraries[name].step()
   found = {name: [] for name in libraries}
   for i in range(rounds):
     for name, library in libraries.items():
@@ -87,6 +91,8 @@ def measure(
     took = ', '.join(
         f'{name} {median(found[name][-1:], "seconds"):.2f} s' for name in found)
     print(f'round {i + 1} of {rounds}: {took}', file=sys.stderr)
+  for library in libraries.values():
+    library.close()
   return found
 
 
@@ -150,11 +156,14 @@ def own_parts(rounds: list[list[Row]]) -> str:
       statistics.median(w[phase] for w in work)
       for phase in ('sample', 'update'))
   parts = median(rounds, 'sample'), median(rounds, 'update')
+  rest = statistics.median(
+      row['seconds'] - row['sample'] - row['update']
+      for steps in rounds for row in steps)
   return markdown(
       ['ours', 'seconds', 'of the step', 'model GFLOP',
        f'of {rate / 1e9:.0f} GFLOP/s'],
       [line('sampling', parts[0], sample), line('update', parts[1], update),
-       line('other phases', step - sum(parts)),
+       line('other phases', rest),
        line('whole step', step, sample + update),
        line('host work, in all phases', median(rounds, 'host'))])
 
@@ -191,8 +200,9 @@ reward; medians of {len(ours)} turns of {len(ours[0])} steps each.
 The targets are 3x, and less than 5% of the step for the host's work: the \
 processor time of the Python thread, which sleeps while a device program runs. \
 GFLOP count what the model's mathematics asks for; the rate they are compared \
-with is that of this machine's matrix products, measured in our process. Our \
-slots were busy {median(ours, 'slot_use'):.0%} of their steps.
+with is that of this machine's matrix products, measured in our process, \
+which counts each core as a device. Our slots were busy \
+{median(ours, 'slot_use'):.0%} of their steps.
 
 {own_parts(ours)}
 '''
@@ -216,13 +226,11 @@ def main() -> None:
       'TRL': (args.trl_python, 'trl_grpo'),
       'google-tunix': (args.tunix_python, 'tunix_grpo'),
   }
-  libraries = {
-      name: Library(python, module, job)
+  start = {
+      name: functools.partial(Library, python, module, job)
       for name, (python, module) in wanted.items() if python}
   found = measure(
-      libraries, warmup=args.warmup, rounds=args.rounds, steps=args.steps)
-  for library in libraries.values():
-    library.close()
+      start, warmup=args.warmup, rounds=args.rounds, steps=args.steps)
   text = report(found, job, 'python -m benchmarks.rl_step')
   print(text)
   if args.write:

@@ -15,7 +15,7 @@ def get_config(arg=None):
   """The main job; takes no argument."""
   del arg
   c = config.base()
-  c.steps = 350
+  c.steps = 500
   c.prompts_per_step = 64
   c.samples_per_prompt = 8
   c.max_prompt = 13
@@ -38,12 +38,15 @@ def get_config(arg=None):
   c.warm_start.steps = 1000
   c.warm_start.learning_rate = 5e-3
 
+  c.mesh.cpu_devices = 2
+  c.sampling.slots = 16
+
   c.selection.signal_only = True
   c.loss.entropy_bonus = 0.01
   c.optimizer.learning_rate = 1e-3
   c.optimizer.schedule = 'linear'
   c.optimizer.warmup_steps = 5
-  c.learner.microbatch = 64
+  c.learner.microbatch = 32
   c.learner.buckets = (22, 27)
   c.eval.every = 50
   return c

@@ -203,7 +203,9 @@ def build(config: ConfigDict) -> Parts:
       raise ValueError(
           f'The task {config.task.name} has no problems in its set {name!r}.')
     batching.encode(problems, task.tokenizer, config.max_prompt)
-  mesh = sharding.make_mesh(**config.mesh)
+  if config.mesh.cpu_devices is not None:
+    sharding.split_cpu(config.mesh.cpu_devices)
+  mesh = sharding.make_mesh(*(config.mesh[axis] for axis in sharding.AXES))
   if model.kv_heads % mesh.shape['tensor']:
     # Rotary embeddings of half a head would move it to and fro, in a loop
     # whose length differs between data shards: they would wait for ever.

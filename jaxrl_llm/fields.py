@@ -137,6 +137,9 @@ _FIELDS = (
      'left)'),
     ('mesh.fsdp', 1, '', 'shards of responses and of parameters'),
     ('mesh.tensor', 1, '', 'shards of heads, MLP and vocabulary'),
+    ('mesh.cpu_devices', None, _SOME, 'devices that a CPU counts as; one per '
+     'core is fastest while matrices are small (none: 1, or what the '
+     'environment says)', int | None),
 
     ('warm_start.steps', 0, _ANY, 'supervised steps on demonstrations before '
      'RL'),

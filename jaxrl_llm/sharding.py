@@ -9,9 +9,11 @@ of (regular expression, PartitionSpec) over parameter paths such as
 
 import io
 import math
+import os
 import re
 from typing import Any, Callable, Sequence
 
+from absl import logging
 import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding
@@ -35,6 +37,30 @@ TRAIN_RULES: Rules = (
 SAMPLE_RULES: Rules = tuple(
     (pattern, P(*(None if axis == 'fsdp' else axis for axis in spec)))
     for pattern, spec in TRAIN_RULES)
+
+
+def split_cpu(count: int) -> None:
+  """Makes a CPU count as several devices, if JAX has not started yet.
+
+  XLA does not share out the small products of a decode step, or what is
+  elementwise, over cores; devices run side by side. Where the environment
+  already says how many there are, that holds.
+
+  Args:
+    count: devices.
+  """
+  if (jax.config.jax_num_cpu_devices != -1 or
+      'xla_force_host_platform_device_count' in os.environ.get(
+          'XLA_FLAGS', '')):
+    return
+  try:
+    jax.config.update('jax_num_cpu_devices', count)
+  except RuntimeError:
+    if jax.default_backend() == 'cpu' and jax.device_count() != count:
+      logging.warning(
+          'mesh.cpu_devices=%d comes too late: JAX has started with %d. '
+          'Results are the same; steps may take longer.', count,
+          jax.device_count())
 
 
 def make_mesh(

@@ -5,6 +5,7 @@ nothing gets there on demonstrations; the result is cached under a hash of
 everything it depends on, so that a sweep over RL settings pays once.
 """
 
+import math
 import os
 import pathlib
 import tempfile
@@ -27,7 +28,7 @@ from jaxrl_llm.types import LearnerBatch, Rollouts
 DEPENDS_ON = (
     'seed', 'task', 'model', 'max_prompt', 'max_response', 'mesh',
     'warm_start.steps', 'warm_start.batch', 'warm_start.learning_rate',
-    'learner.buckets', 'learner.unroll')
+    'learner.buckets', 'learner.microbatch', 'learner.unroll')
 
 Report = Callable[[int, dict[str, Any]], None]
 
@@ -102,8 +103,9 @@ def run(parts: experiment.Parts, report: Report) -> Any:
   learner = learner_lib.make(
       parts.model,
       experiment.learner_config(
-          config, microbatch=warm.batch, objective='likelihood',
-          aggregation='token_mean', importance='none'),
+          config, microbatch=math.gcd(warm.batch, config.learner.microbatch),
+          objective='likelihood', aggregation='token_mean',
+          importance='none'),
       optimizer_lib.make(
           learning_rate=warm.learning_rate, steps=warm.steps,
           schedule='cosine', warmup_steps=warm.steps // 20, b2=0.99,

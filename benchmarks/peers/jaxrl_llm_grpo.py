@@ -5,6 +5,7 @@ again for sampling. Settings are `config.base()`'s but for sizes: mean over
 tokens, no KL, one update per rollout.
 """
 
+import os
 import sys
 import time
 from unittest import mock
@@ -56,11 +57,12 @@ def make_config(job: job_lib.Job) -> ConfigDict:
                'mlp_width'):
     c.model[name] = getattr(job, name)
   c.optimizer.learning_rate = job.learning_rate
-  c.sampling.slots = min(64, job.rows)
+  c.mesh.cpu_devices = len(os.sched_getaffinity(0))
+  c.sampling.slots = 8
   c.sampling.unroll = True
-  c.learner.microbatch = min(16, job.rows)
+  c.learner.microbatch = min(8 * c.mesh.cpu_devices, job.rows)
   c.learner.buckets = tuple(
-      job_lib.MAX_PROMPT + job.max_response * i // 6 for i in range(1, 6))
+      job_lib.MAX_PROMPT + job.max_response * i // 8 for i in range(1, 8))
   c.learner.unroll = job.layers
   config_lib.validate(c)
   return c

@@ -88,14 +88,15 @@ def rms_norm(x: jax.Array, weight: jax.Array, cfg: ModelConfig) -> jax.Array:
 
 def rope_table(
     positions: jax.Array, cfg: ModelConfig) -> tuple[jax.Array, jax.Array]:
-  """Cosines and sines of the rotary angles.
+  """Cosines and signed sines of the rotary angles.
 
   Args:
     positions: [...] int, position of each token in its sequence.
     cfg: the model.
 
   Returns:
-    Two float32 arrays [..., head_dim / 2].
+    Two float32 arrays [..., head_dim]: what multiplies a head, and what
+    multiplies it with its halves swapped.
   """
   half = cfg.head_dim // 2
   freq = cfg.rope_theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
@@ -107,15 +108,20 @@ def rope_table(
     smooth = jnp.clip(smooth, 0.0, 1.0)
     freq = freq * (smooth + (1.0 - smooth) / s.factor)
   angle = positions[..., None].astype(jnp.float32) * freq
-  return jnp.cos(angle), jnp.sin(angle)
+  cos, sin = jnp.cos(angle), jnp.sin(angle)
+  return jnp.concatenate([cos, cos], -1), jnp.concatenate([-sin, sin], -1)
 
 
 def _rotate(x, rope):
-  """Rotates the two halves of each head of x [..., heads, h]."""
+  """Rotates the two halves (a, b) of each head of x [..., heads, h].
+
+  (a cos - b sin, b cos + a sin) as one product with whole heads and one with
+  swapped ones: on CPUs in half the time of working on the halves.
+  """
   cos, sin = (t[..., None, :] for t in rope)
-  a, b = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-  return jnp.concatenate([a * cos - b * sin, b * cos + a * sin],
-                         -1).astype(x.dtype)
+  y = x.astype(jnp.float32)
+  swapped = jnp.roll(y, y.shape[-1] // 2, axis=-1)
+  return (y * cos + swapped * sin).astype(x.dtype)
 
 
 @jax.custom_vjp
@@ -153,7 +159,7 @@ def block(
   Args:
     x: [..., D] residual stream, in the compute type.
     layer: this layer's parameters, without the leading layer axis.
-    rope: tables for x's positions, [..., head_dim / 2].
+    rope: tables for x's positions, [..., head_dim].
     attend: (q [..., H, h], k [..., KV, h], v [..., KV, h]) to
       ([..., H, h], anything), with rotated q and k.
     cfg: the model.
