@@ -15,7 +15,7 @@ from typing import Any, Callable
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
-def run(what: str | Callable[..., Any], *args: Any, devices: int = 8,
+def run(what: str | Callable[..., Any], *args: Any, devices: int | None = 8,
         timeout: float = 300) -> Any:
   """Runs `what` where JAX sees `devices` CPU devices.
 
@@ -23,7 +23,7 @@ def run(what: str | Callable[..., Any], *args: Any, devices: int = 8,
     what: a function at the top level of a module or test file, whose result
       can be written as JSON; or a snippet that prints JSON on its last line.
     *args: JSON-able arguments of the function.
-    devices: how many devices to emulate.
+    devices: how many devices to emulate; None leaves it to `what`.
     timeout: seconds.
 
   Returns:
@@ -37,9 +37,10 @@ def run(what: str | Callable[..., Any], *args: Any, devices: int = 8,
         'import json, runpy\n'
         f'f = runpy.run_path({inspect.getfile(what)!r})[{what.__name__!r}]\n'
         f'print(json.dumps(f(*json.loads({json.dumps(args)!r}))))')
-  env = {
-      **os.environ, 'JAX_PLATFORMS': 'cpu', 'PYTHONPATH': str(ROOT),
-      'XLA_FLAGS': f'--xla_force_host_platform_device_count={devices}'}
+  env = {**os.environ, 'JAX_PLATFORMS': 'cpu', 'PYTHONPATH': str(ROOT)}
+  env.pop('XLA_FLAGS', None)
+  if devices is not None:
+    env['XLA_FLAGS'] = f'--xla_force_host_platform_device_count={devices}'
   child = subprocess.run(
       [sys.executable, '-c', what], env=env, cwd=ROOT, timeout=timeout,
       capture_output=True, text=True, check=False)

@@ -219,3 +219,23 @@ def test_optimizer_leaves_of_another_shape_are_replicated():
       state, shapes, sharding.TRAIN_RULES, mesh)
   assert got['v_row']['layers']['q'].spec == got['count'].spec == P()
   assert got['trace']['layers']['q'].spec == P(None, 'fsdp', 'tensor')
+
+
+def test_a_cpu_counts_as_several_devices():
+  split = (
+      'import jax\nfrom jaxrl_llm import sharding\nsharding.split_cpu(3)\n'
+      'print(jax.device_count())')
+  assert devices.run(split, devices=None) == 3
+  assert devices.run(split, devices=2) == 2  # what the environment says
+
+
+def test_splitting_the_cpu_too_late_is_said(monkeypatch):
+  said = []
+  monkeypatch.setattr(
+      sharding.logging, 'warning', lambda text, *args: said.append(text % args))
+  have = jax.device_count()
+  sharding.split_cpu(have)
+  sharding.split_cpu(have + 1)
+  assert len(said) == 1
+  assert f'mesh.cpu_devices={have + 1} comes too late' in said[0]
+  assert f'started with {have}' in said[0]

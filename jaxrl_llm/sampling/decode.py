@@ -86,7 +86,7 @@ def step(
     caches: keys and values so far.
     tokens: [S] int32.
     cols: what each slot sees of its cache.
-    rope: tables [S, head_dim / 2] for the slots' positions.
+    rope: tables [S, head_dim] for the slots' positions.
     cfg: the model.
     chunk: see `kv_cache.attend`.
 
