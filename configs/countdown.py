@@ -15,7 +15,7 @@ def get_config(arg=None):
   """The main job; takes no argument."""
   del arg
   c = config.base()
-  c.steps = 500
+  c.steps = 400
   c.prompts_per_step = 64
   c.samples_per_prompt = 8
   c.max_prompt = 13
@@ -28,12 +28,12 @@ def get_config(arg=None):
   c.task.train = (210, 1400, 1000, 400)
   c.task.heldout = (48, 250, 170, 64)
 
-  c.model.width = 96
+  c.model.width = 128
   c.model.layers = 2
-  c.model.heads = 6
+  c.model.heads = 8
   c.model.kv_heads = 2
   c.model.head_dim = 16
-  c.model.mlp_width = 192
+  c.model.mlp_width = 256
 
   c.warm_start.steps = 1000
   c.warm_start.learning_rate = 5e-3
