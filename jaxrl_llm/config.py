@@ -22,20 +22,17 @@ up the config that a run wrote down, and `--help` prints every field.
 """
 
 import dataclasses
-import difflib
 import hashlib
-import importlib.util
 import json
 import pathlib
 import re
 import sys
-import types
 from typing import Any, Iterator, Mapping, Sequence
 
 from ml_collections import ConfigDict
 from rich import console, table
 
-from jaxrl_llm import fields, tasks
+from jaxrl_llm import config_file, fields, tasks
 from jaxrl_llm.models.config import ModelConfig, PRESETS, RopeScaling
 
 Flat = dict[str, Any]
@@ -75,9 +72,9 @@ def load(spec: str, overrides: Mapping[str, Any] | None = None) -> ConfigDict:
   """
   path, _, arg = spec.partition(':')
   if path.endswith('.json'):
-    given = json.loads(_existing(path).read_text())
+    given = config_file.from_json(path)
   else:
-    given = _get_config(path, arg)
+    given = config_file.get_config(path, arg)
   flat = {**flatten(base()), **flatten(given)}
   overrides = dict(overrides or {})
   if 'task' in overrides:
@@ -224,40 +221,6 @@ def _nested(flat: Flat) -> ConfigDict:
 
 def _within(name: str, prefixes: Sequence[str]) -> bool:
   return any(name == p or name.startswith(p + '.') for p in prefixes)
-
-
-def _existing(path: str) -> pathlib.Path:
-  file = pathlib.Path(path)
-  if file.is_file():
-    return file
-  there = sorted(str(p) for p in file.parent.glob('*.py'))
-  hint = ''.join(
-      f' Did you mean {p}?'
-      for p in difflib.get_close_matches(path, there, 1, 0.5))
-  raise ValueError(f'There is no config file {path}.{hint}')
-
-
-def load_file(path: str) -> types.ModuleType:
-  """Imports a config file by its path; ValueError if there is none."""
-  spec = importlib.util.spec_from_file_location(
-      f'config_{pathlib.Path(path).stem}', _existing(path))
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return module
-
-
-def _get_config(path: str, arg: str) -> ConfigDict:
-  """What the file's get_config gives."""
-  module = load_file(path)
-  try:
-    return module.get_config(*([arg] if arg else []))
-  except AttributeError as error:
-    # What a locked ConfigDict says of a name it does not have.
-    name = re.search(r'Key "(\w+)" does not exist', str(error))
-    if not name:
-      raise
-    raise ValueError(
-        f'{path}: {fields.unknown(name[1], fields.table())}') from None
 
 
 def split(argv: Sequence[str]) -> tuple[str | None, dict[str, str]]:

@@ -203,6 +203,10 @@ def build(config: ConfigDict) -> Parts:
       raise ValueError(
           f'The task {config.task.name} has no problems in its set {name!r}.')
     batching.encode(problems, task.tokenizer, config.max_prompt)
+  if config.learner.attention == 'cudnn' and jax.default_backend() != 'gpu':
+    raise ValueError(
+        'learner.attention=cudnn needs an NVIDIA GPU, but this is a '
+        f'{jax.default_backend()}: use learner.attention=xla.')
   if config.mesh.cpu_devices is not None:
     sharding.split_cpu(config.mesh.cpu_devices)
   mesh = sharding.make_mesh(*(config.mesh[axis] for axis in sharding.AXES))

@@ -48,7 +48,8 @@ _FIELDS = (
     ('workdir', None, '', "folder of all that a run writes (none: runs/ and "
      "the config's name)", str | None),
     ('steps', 100, _ANY, 'steps of sampling, verifying and updating'),
-    ('prompts_per_step', 32, _SOME, 'distinct problems in a step'),
+    ('prompts_per_step', 32, _SOME, 'problems in a step; one comes twice '
+     'where an epoch ends'),
     ('samples_per_prompt', 8, _SOME, 'responses to each problem: its group'),
     ('max_prompt', 64, _SOME, 'tokens a prompt may have'),
     ('max_response', 64, _SOME, 'tokens a response may have, stop token '
@@ -63,8 +64,8 @@ _FIELDS = (
 
     ('sampling.temperature', 1.0, '(0, inf)', 'divides the logits, in '
      'sampling and in training alike'),
-    ('sampling.top_k', 0, _ANY, 'draw from this many likeliest tokens (0: '
-     'all)'),
+    ('sampling.top_k', 0, '[0, 2147483647]', 'draw from this many likeliest '
+     'tokens (0: all)'),
     ('sampling.top_p', 1.0, '(0, 1]', 'draw from the likeliest tokens that '
      'hold this much probability (1: all)'),
     ('sampling.min_p', 0.0, '[0, 1]', "draw from tokens at least this "
@@ -88,9 +89,9 @@ _FIELDS = (
     ('loss.clip_low', 0.2, '[0, 1]', 'ratios below 1 minus this are clipped'),
     ('loss.clip_high', 0.2, '[0, inf]', 'ratios above 1 plus this are clipped'),
     ('loss.dual_clip', None, '(1, inf)', 'bound of the ratio where the '
-     'advantage is negative (none: no bound)', float | None),
-    ('loss.entropy_bonus', 0.0, '', 'weight of the entropy, in nats per '
-     'token'),
+     'advantage is negative, for clip and gspo (none: no bound)', float | None),
+    ('loss.entropy_bonus', 0.0, '(-inf, inf)', 'weight of the entropy, in '
+     'nats per token'),
     ('loss.kl_coef', 0.0, _ANY, 'weight of the KL to the policy that RL '
      'started from (0: it is not computed)'),
     ('loss.kl_estimator', 'k3', '', 'estimator of that KL: k1, k2 or k3'),
@@ -154,8 +155,8 @@ _FIELDS = (
     ('eval.samples', 8, _SOME, 'responses to each, and a greedy one'),
     ('eval.k', (1, 8), _SOME, 'k of the pass@k to report', _INTS),
 
-    ('checkpoint.every', 50, _ANY, 'steps between checkpoints (0: only at the '
-     'end)'),
+    ('checkpoint.every', 50, _ANY, 'steps between checkpoints (0: only before '
+     'the first and at the end)'),
     ('checkpoint.keep', 2, _SOME, 'newest checkpoints kept, beside the best'),
 
     ('log.every', 1, _SOME, 'steps between rows of metrics'),

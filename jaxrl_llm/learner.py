@@ -31,7 +31,8 @@ class TrainState:
   """What learning has come to.
 
   Attributes:
-    step: [] int32, optimiser steps taken; skipped ones are not.
+    step: [] int32, optimiser steps taken; not those skipped, or of batches
+      without a token to train on.
     params: float32 parameter tree.
     opt_state: of the optimiser.
     skipped: [] int32, updates dropped for a loss or gradient not finite.
@@ -229,12 +230,14 @@ def _update(state, batch, loss, *, optimizer, cfg, **static):
       grads, state.opt_state, state.params)
   params = optax.apply_updates(state.params, updates)
   finite = jnp.isfinite(metrics['loss']) & jnp.isfinite(norm)
+  # Rows that train no token move nothing: neither momentum nor decay acts.
+  taken = finite & (metrics['tokens'] > 0)
   params, opt_state = jax.tree.map(
-      functools.partial(jnp.where, finite), (params, opt_state),
+      functools.partial(jnp.where, taken), (params, opt_state),
       (state.params, state.opt_state))
   dropped = 1 - finite.astype(jnp.int32)
   new = TrainState(
-      step=state.step + finite, params=params, opt_state=opt_state,
+      step=state.step + taken, params=params, opt_state=opt_state,
       skipped=state.skipped + dropped,
       skipped_in_row=(state.skipped_in_row + 1) * dropped)
   metrics.update(

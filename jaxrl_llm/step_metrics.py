@@ -54,17 +54,22 @@ def of_rollouts(
 def of_updates(updates: Sequence[Mapping[str, np.ndarray]]) -> Row:
   """Figures of a step's updates, prefixed 'update/'.
 
-  Means over the updates; the last value of counters and the learning rate;
-  the largest of what ends in '_max'; the sum of 'tokens'.
+  Means over the updates, weighted by their tokens, NaN if there are none; the
+  last value of counters and the learning rate; the largest of what ends in
+  '_max'; the sum of 'tokens'.
   """
   row = {}
+  tokens = np.array([float(update['tokens']) for update in updates])
   for name in updates[0] if updates else ():
     values = [float(update[name]) for update in updates]
     if name in ('skipped', 'skipped_in_row', 'learning_rate'):
       value = values[-1]
     elif name == 'tokens':
       value = sum(values)
+    elif name.endswith('_max'):
+      value = max(values)
     else:
-      value = max(values) if name.endswith('_max') else float(np.mean(values))
+      value = (float(np.average(values, weights=tokens)) if tokens.any()
+               else np.nan)
     row[f'update/{name}'] = value
   return row

@@ -210,8 +210,8 @@ def raise_not_finite(config: ConfigDict, step: int, batch: LearnerBatch):
   raise FloatingPointError(
       f'{SKIPPED_LIMIT} updates in a row, the last in step {step}, had a loss '
       f'or gradient that is not finite; the parameters are those before them. '
-      f'The last batch is in {path}: lower optimizer.learning_rate, or look '
-      'for what is wrong in the batch.')
+      f'The last batch is in {path}: look for what is wrong in it, or begin in '
+      'another workdir with a lower optimizer.learning_rate.')
 
 
 def begin(learner: TrainState) -> RunState:
@@ -256,6 +256,13 @@ def make_workdir(path: str) -> pathlib.Path:
         'another folder.') from error
 
 
+def write_whole(path: pathlib.Path, text: str):
+  """Writes a file whole or, on a full disk, not at all (OSError)."""
+  part = path.with_name(path.name + '.part')
+  part.write_text(text)
+  part.replace(path)
+
+
 def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:
   """Runs a config from its beginning, or from its last checkpoint, to its end.
 
@@ -280,7 +287,7 @@ def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:
       begin(parts.learner.state),
       differs=lambda saved: config_lib.difference(
           saved, config, config_lib.free_to_change(config)))
-  (workdir / 'config.json').write_text(config_lib.to_json(config))
+  write_whole(workdir / 'config.json', config_lib.to_json(config))
   writer = metrics.Writer(
       workdir, found.step + 1 if found else 0,
       tensorboard=config.log.tensorboard, wandb=config.log.wandb,
@@ -353,7 +360,7 @@ def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:
 
   result = summary(start, latest, time.monotonic() - began, state.step)
   try:
-    (workdir / 'summary.json').write_text(json.dumps(result, indent=1))
+    write_whole(workdir / 'summary.json', json.dumps(result, indent=1))
     plots.curves(workdir, name)
   except OSError as error:  # A full disk does not cost the table below.
     logging.warning(
@@ -376,8 +383,10 @@ def main() -> None:
   config, name = config_lib.parse(sys.argv[1:])
   try:
     train(config, name)
-  except (ValueError, FloatingPointError) as error:
+  except (OSError, ValueError, FloatingPointError) as error:
     sys.exit(f'{error}')
+  except KeyboardInterrupt:
+    sys.exit('Interrupted; the same command goes on from the last checkpoint.')
 
 
 if __name__ == '__main__':

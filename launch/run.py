@@ -28,6 +28,7 @@ from rich import console
 from rich import table as rich_table
 
 from jaxrl_llm import config as config_lib
+from jaxrl_llm import config_file
 from launch import hyper
 
 _show = console.Console(highlight=False, markup=False, soft_wrap=True).print
@@ -75,7 +76,7 @@ def plan(
   """
   settings = [{}]
   if sweep:
-    module = config_lib.load_file(spec.partition(':')[0])
+    module = config_file.load_file(spec.partition(':')[0])
     if not hasattr(module, 'get_hyper'):
       raise ValueError(f'{spec} has no get_hyper(hyper), so there is no sweep.')
     settings = module.get_hyper(hyper)
@@ -201,7 +202,8 @@ def results(
         name: config_lib.to_text(trial.fields.get(name)) for name in differs}
     numbers = {}
     for metric in metrics:
-      values = [row[metric] for row in logged if metric in row]
+      values = [
+          row[metric] for row in logged if row.get(metric) is not None]
       if values:
         numbers |= {metric: values[-1], f'{metric} best': max(values)}
     rows.append({

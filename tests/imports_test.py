@@ -32,7 +32,8 @@ ALLOWED = {
     'metrics': {'types'},
     'progress': {'types'},
     'fields': {'models', 'tasks'},
-    'config': {'fields', 'models', 'ops', 'tasks'},
+    'config_file': {'fields'},
+    'config': {'config_file', 'fields', 'models', 'ops', 'tasks'},
 }
 
 

@@ -67,13 +67,16 @@ def test_of_updates():
   second = dict(
       loss=2.0, ratio_max=2.0, tokens=6, skipped=1, skipped_in_row=1,
       learning_rate=.2, grad_norm=np.float32(4))
-  assert step_metrics.of_updates([first, second]) == {
-      'update/loss': 1.5, 'update/ratio_max': 3.0, 'update/tokens': 16.0,
+  empty = dict(second, loss=0.0, ratio_max=0.0, tokens=0, grad_norm=0.0)
+  # (10 * 1 + 6 * 2) / 16 = 1.375 and (10 * 2 + 6 * 4) / 16 = 2.75.
+  assert step_metrics.of_updates([first, second, empty]) == {
+      'update/loss': 1.375, 'update/ratio_max': 3.0, 'update/tokens': 16.0,
       'update/skipped': 1.0, 'update/skipped_in_row': 1.0,
-      'update/learning_rate': .2, 'update/grad_norm': 3.0}
+      'update/learning_rate': .2, 'update/grad_norm': 2.75}
+  assert np.isnan(step_metrics.of_updates([empty])['update/loss'])
   assert step_metrics.of_updates([]) == {}
 
 
 def test_a_loss_that_is_not_finite_shows():
-  rows = [dict(loss=1.0), dict(loss=np.nan)]
+  rows = [dict(loss=1.0, tokens=3), dict(loss=np.nan, tokens=3)]
   assert np.isnan(step_metrics.of_updates(rows)['update/loss'])

@@ -74,6 +74,10 @@ class ModelConfig:
       raise ValueError(
           f'head_dim={self.head_dim} is odd: RoPE rotates pairs, use an even '
           'one.')
+    if self.dtype not in ('float32', 'bfloat16', 'float16'):
+      raise ValueError(
+          f"dtype={self.dtype!r} is no compute type: use 'float32', 'bfloat16' "
+          "or 'float16'.")
     if self.activation not in ('silu', 'gelu_tanh'):
       raise ValueError(
           f"activation={self.activation!r} is not known: use 'silu' or "

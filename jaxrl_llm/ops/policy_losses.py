@@ -102,8 +102,9 @@ def clip(
     dual_clip: bound above 1 of the ratio where A < 0, or None.
 
   Returns:
-    PolicyLoss. A token is `clipped` where its gradient was cut, that is on the
-    side where its advantage would push it further out.
+    PolicyLoss. A token is `clipped` where the clip cut its gradient, that is
+    on the side where its advantage would push it further out; what the dual
+    clip cuts is not counted.
   """
   log_ratio, advantages, _ = _inputs(new, old, advantages, mask)
   return _clipped_surrogate(

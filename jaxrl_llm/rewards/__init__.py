@@ -1,8 +1,11 @@
 """Verdicts: what a verifier says of one response, and how a batch is judged."""
 
 import dataclasses
-import math
 from typing import Any, Sequence
+
+import numpy as np
+
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +55,7 @@ def verify_all(
   def judge(problem, response, cut):
     try:
       verdict = task.verify(problem, response, bool(cut))
-      if not math.isfinite(verdict.reward):
+      if not abs(verdict.reward) <= _LARGEST:
         raise ValueError(f'the reward is {verdict.reward}')
       return verdict
     except Exception as e:  # Whatever a verifier does, the run goes on.

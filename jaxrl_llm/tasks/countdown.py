@@ -76,6 +76,9 @@ class Options:
         raise ValueError(
             f'countdown option {name}={values} must have one value of at '
             f'least 0 for each of kinds={self.kinds}.')
+    if max(self.solved) > 1:
+      raise ValueError(
+          f'countdown option solved={self.solved} are shares: use 0 to 1.')
     if not sum(self.train) or not sum(self.heldout):
       raise ValueError(
           f'countdown needs problems: train={self.train} and '
