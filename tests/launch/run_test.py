@@ -168,7 +168,9 @@ def start_slowly(here):
       [sys.executable, 'launch/run.py',
        *arguments(here, '--sweep', '--parallel=2', steps=1000)],
       cwd=ROOT, env={**os.environ, 'PACE': '.1', 'PYTHONPATH': str(ROOT)},
-      stdout=subprocess.PIPE, text=True)
+      stdout=subprocess.PIPE, text=True,
+      # What a shell runs in the background inherits an ignored SIGINT.
+      preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
   files = [here / 'runs' / f'{name}' / 'metrics.jsonl' for name in (
       '000-clip_high=0.2,seed=0', '002-clip_high=0.28,seed=0')]
   deadline = time.monotonic() + 60
