@@ -178,8 +178,9 @@ class Checkpointer:
                 # Writers would wait for minutes for a directory that a full
                 # disk refused to their helper thread.
                 create_directories_asynchronously=False)))
-    # What it has to say, `_give_up` says in one line.
+    # What they have to say, `_give_up` says in one line.
     std_logging.getLogger('absl').addFilter(_not_orbax)
+    std_logging.getLogger('asyncio').addFilter(_not_a_writer)
 
   def restore(self, like: Any, **options: Any) -> Restored | None:
     """Reads the newest whole checkpoint, to go on from it.
@@ -316,6 +317,11 @@ def _reason(error: Exception) -> str:
 
 def _not_orbax(record: std_logging.LogRecord) -> bool:
   return 'orbax' not in record.pathname
+
+
+def _not_a_writer(record: std_logging.LogRecord) -> bool:
+  """False for a failed save's other writers, reported when collected."""
+  return _TEMPORARY not in record.getMessage()
 
 
 def _item(path: pathlib.Path, name: str) -> dict[str, Any]:
