@@ -22,7 +22,7 @@ import statistics
 import subprocess
 import sys
 import time
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterable, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -181,15 +181,25 @@ def measure_update(cfg: ModelConfig, sizes: Sizes) -> Row:
       flops=flops.update(cfg, full(prompt), full(response)))
 
 
-def measure_peer(python: str, cfg: ModelConfig, sizes: Sizes) -> list[Row]:
+def measure_peer(python: str, cfg: ModelConfig, sizes: Sizes) -> Iterator[Row]:
   """Runs `peers/transformers_qwen3.py`, which says what its rows are."""
   argument = dict(dataclasses.asdict(sizes), model=dataclasses.asdict(cfg))
-  done = subprocess.run(
+  with subprocess.Popen(
       [python, '-m', 'benchmarks.peers.transformers_qwen3',
        json.dumps(argument)],
-      cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
-  return [json.loads(line) for line in done.stdout.splitlines()
-          if line.startswith('{')]
+      cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+    for line in process.stdout:
+      if line.startswith('{'):
+        yield json.loads(line)
+  if process.returncode:
+    raise SystemExit('transformers could not be measured; see above.')
+
+
+def shown(rows: Iterable[Row]) -> Iterator[Row]:
+  """Passes rows on, and says on the error stream that they are there."""
+  for row in rows:
+    print(row, file=sys.stderr, flush=True)
+    yield row
 
 
 def decode_table(ours: list[Row], theirs: list[Row]) -> str:
@@ -236,11 +246,11 @@ def main() -> None:
   cfg = dataclasses.replace(PRESETS[name], dtype=dtype)
 
   # First, while this process has not taken the GPU's memory.
-  peer = measure_peer(args.peer_python, cfg, sizes)
+  peer = shown(measure_peer(args.peer_python, cfg, sizes))
   version, *decoded, trained = peer
   copies, rate = bandwidth(), flops.matmul_rate(dtype)
-  decode = list(measure_decode(cfg, sizes, copies))
-  update = measure_update(cfg, sizes)
+  decode = list(shown(measure_decode(cfg, sizes, copies)))
+  update, = shown([measure_update(cfg, sizes)])
   text = f'''# {name} on one GPU
 
 `python -m benchmarks.gpu`, {datetime.date.today()}, \

@@ -1,6 +1,8 @@
 """Checkpoints: bit for bit, whole or not at all, whatever happens to them."""
 
+import asyncio
 import errno
+import gc
 import json
 import pathlib
 import resource
@@ -311,6 +313,21 @@ def test_files_that_the_system_refuses_to_write(tmp_path, caplog):
   saver.save(3, make_state(3, size=100_000), {})
   saver.close()
   assert checkpoint.steps(tmp_path) == [3]  # now that it is whole, 1 may go
+
+
+def test_other_writers_of_a_failed_save_are_not_heard(tmp_path, caplog):
+  """asyncio reports what nobody waited for, at some later collection."""
+  checkpoint.Checkpointer(tmp_path, {}).close()
+  loop = asyncio.new_event_loop()
+
+  def forgotten(where):
+    loop.create_future().set_exception(ValueError(f'Error writing "{where}"'))
+    gc.collect()
+    return [r.name for r in caplog.records]
+
+  assert not forgotten(tmp_path / '4.orbax-checkpoint-tmp/state')
+  assert forgotten(tmp_path / 'elsewhere') == ['asyncio']
+  loop.close()
 
 
 ENDLESS = '''
