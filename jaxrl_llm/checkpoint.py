@@ -84,18 +84,6 @@ def fault(path: pathlib.Path, thorough: bool = True) -> str | None:
   return None
 
 
-def read_config(directory: _Path, *, best: bool = False) -> _Config:
-  """The config of the checkpoint that `restore` would choose.
-
-  Raises:
-    ValueError: there is no whole checkpoint.
-  """
-  path = next(_whole(pathlib.Path(directory), best), None)
-  if path is None:
-    raise ValueError(f'There is no whole checkpoint in {directory}.')
-  return _item(path, 'config')
-
-
 def restore(
     directory: _Path,
     like: Any,

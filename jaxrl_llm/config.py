@@ -196,7 +196,7 @@ def model_config(config: ConfigDict) -> ModelConfig:
   optional = {
       f.name for f in dataclasses.fields(ModelConfig) if f.default is None}
   changes = {
-      name: (value or None) if name in optional else value
+      name: None if name in optional and value in (0, (0,), ()) else value
       for name, value in config.model.items()
       if name != 'preset' and value is not None}
   scaling = changes.get('rope_scaling')

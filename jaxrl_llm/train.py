@@ -14,7 +14,6 @@ import json
 import math
 import pathlib
 import sys
-import tempfile
 import time
 from typing import Any, Mapping, NamedTuple
 
@@ -39,6 +38,7 @@ from jaxrl_llm import (
 )
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import rewards as rewards_lib
+from jaxrl_llm import workdir as workdir_lib
 from jaxrl_llm.curriculum import uniform
 from jaxrl_llm.learner import TrainState
 from jaxrl_llm.selection import take_all
@@ -243,26 +243,6 @@ def summary(
       'seconds': seconds, 'steps': steps}
 
 
-def make_workdir(path: str) -> pathlib.Path:
-  """The run's folder, made if needed; ValueError if it cannot be used."""
-  workdir = pathlib.Path(path)
-  try:
-    workdir.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=workdir):
-      return workdir
-  except OSError as error:
-    raise ValueError(
-        f'workdir={path} cannot be written to ({error.strerror}): choose '
-        'another folder.') from error
-
-
-def write_whole(path: pathlib.Path, text: str):
-  """Writes a file whole or, on a full disk, not at all (OSError)."""
-  part = path.with_name(path.name + '.part')
-  part.write_text(text)
-  part.replace(path)
-
-
 def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:
   """Runs a config from its beginning, or from its last checkpoint, to its end.
 
@@ -275,11 +255,17 @@ def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:
 
   Raises:
     ValueError: the config does not fit itself, or the checkpoint in its
-      workdir; or nothing can be written there.
+      workdir; or nothing can be written there, or another run is doing so.
     FloatingPointError: the loss ceased to be finite.
   """
+  with workdir_lib.held(config.workdir) as workdir:
+    return run(config, name, workdir)
+
+
+def run(
+    config: ConfigDict, name: str, workdir: pathlib.Path) -> dict[str, Any]:
+  """`train`, in a folder that is held."""
   began = time.monotonic()
-  workdir = make_workdir(config.workdir)
   parts = experiment.build(config)
   saver = checkpoint.Checkpointer(
       workdir / 'checkpoints', config.to_dict(), keep=config.checkpoint.keep)
@@ -287,7 +273,7 @@ def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:
       begin(parts.learner.state),
       differs=lambda saved: config_lib.difference(
           saved, config, config_lib.free_to_change(config)))
-  write_whole(workdir / 'config.json', config_lib.to_json(config))
+  workdir_lib.write_whole(workdir / 'config.json', config_lib.to_json(config))
   writer = metrics.Writer(
       workdir, found.step + 1 if found else 0,
       tensorboard=config.log.tensorboard, wandb=config.log.wandb,
@@ -360,7 +346,8 @@ def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:
 
   result = summary(start, latest, time.monotonic() - began, state.step)
   try:
-    write_whole(workdir / 'summary.json', json.dumps(result, indent=1))
+    workdir_lib.write_whole(
+        workdir / 'summary.json', json.dumps(result, indent=1))
     plots.curves(workdir, name)
   except OSError as error:  # A full disk does not cost the table below.
     logging.warning(

@@ -28,7 +28,8 @@ from jaxrl_llm.types import LearnerBatch, Rollouts
 DEPENDS_ON = (
     'seed', 'task', 'model', 'max_prompt', 'max_response', 'mesh',
     'warm_start.steps', 'warm_start.batch', 'warm_start.learning_rate',
-    'learner.buckets', 'learner.microbatch', 'learner.unroll')
+    'learner.buckets', 'learner.microbatch', 'learner.unroll', 'learner.remat',
+    'learner.attention', 'learner.vocab_chunk')
 
 Report = Callable[[int, dict[str, Any]], None]
 
@@ -143,7 +144,9 @@ def parameters(parts: experiment.Parts, report: Report) -> Any:
     return parts.init(parts.put(jax.random.key(config.seed)))
   if warm.cache is None:
     return run(parts, report)
-  name = config_lib.fingerprint(config, DEPENDS_ON)
+  # The mesh as it is: one of its axes may be -1 in the config.
+  name = '-'.join(map(str, (
+      config_lib.fingerprint(config, DEPENDS_ON), *parts.mesh.shape.values())))
   path = pathlib.Path(warm.cache, f'{name}.safetensors')
   found = load(path, parts.shapes)
   if found is None:

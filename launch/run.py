@@ -12,7 +12,6 @@ the others; `--dry_run` only prints what it would run. At the end comes a table.
 import argparse
 import collections
 import fcntl
-import json
 import os
 import pathlib
 import re
@@ -29,6 +28,7 @@ from rich import table as rich_table
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import config_file
+from jaxrl_llm import metrics as metrics_lib
 from launch import hyper
 
 _show = console.Console(highlight=False, markup=False, soft_wrap=True).print
@@ -169,18 +169,6 @@ def _outcome(trial: Trial, code: int) -> str:
   return f'failed ({code}): {last.strip()}'
 
 
-def read_metrics(folder: pathlib.Path) -> list[dict[str, Any]]:
-  """Rows of metrics.jsonl; a last line that is torn is left out."""
-  file = folder / 'metrics.jsonl'
-  rows = []
-  for line in file.read_text().splitlines() if file.exists() else ():
-    try:
-      rows.append(json.loads(line))
-    except json.JSONDecodeError:
-      break
-  return rows
-
-
 def results(
     trials: Sequence[Trial], states: Sequence[str], metrics: Sequence[str],
 ) -> list[dict[str, str]]:
@@ -197,7 +185,7 @@ def results(
       if len({repr(trial.fields.get(name)) for trial in trials}) > 1]
   rows, groups = [], collections.defaultdict(list)
   for i, (trial, state) in enumerate(zip(trials, states)):
-    logged = read_metrics(trial.folder)
+    logged = metrics_lib.read(trial.folder / 'metrics.jsonl')
     fields = {
         name: config_lib.to_text(trial.fields.get(name)) for name in differs}
     numbers = {}

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from jaxrl_llm import checkpoint, metrics, train
+from jaxrl_llm import checkpoint, metrics, train, workdir
 from tests import devices, tiny
 
 
@@ -89,6 +89,16 @@ def test_a_workdir_that_cannot_be_written(
   assert code == 1
   assert f'workdir={tmp_path / place} cannot be written to' in said
   assert (tmp_path / 'file').read_text() == 'in the way'
+
+
+def test_two_runs_in_one_workdir(monkeypatch, capsys, tmp_path, parts, reuse):
+  with workdir.held(tmp_path):
+    code, said = program(monkeypatch, capsys, f'--config.workdir={tmp_path}')
+  assert code == 1
+  assert f'Another run is at work in workdir={tmp_path}' in said
+  reuse(parts)
+  train.train(tiny.load(tmp_path, steps=1))  # free again
+  assert whole(tmp_path) == [0, 1]
 
 
 def contents(folder):

@@ -283,6 +283,9 @@ def test_model_overrides():
   want = dataclasses.replace(
       PRESETS['tiny'], layers=5, rope_scaling=RopeScaling(8, 1, 4, 8192))
   assert config.model_config(c) == want
+  llama = config.base()
+  llama.model.preset, llama.model.rope_scaling = 'llama3.1-8b', (0.0,)
+  assert config.model_config(llama).rope_scaling is None
   gemma = config.base()
   gemma.model.preset = 'gemma2-2b'
   gemma.model.window = gemma.model.attention_softcap = 0
