@@ -264,7 +264,8 @@ def main() -> None:
 In each slot {sizes.response} tokens after one of {sizes.prompts} prompts of \
 {sizes.prompt} tokens; temperature 1, no stop token. The floor is the time to \
 read all weights, and the keys and values that exist, once per step. \
-transformers: `generate` on a batch of as many rows, with its default cache.
+transformers: `generate` on a batch of as many rows, with its default cache; \
+timed once. All other times are medians of {sizes.repeats}.
 
 {decode_table(decode, decoded)}
 
