@@ -259,10 +259,10 @@ def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:
     FloatingPointError: the loss ceased to be finite.
   """
   with workdir_lib.held(config.workdir) as workdir:
-    return run(config, name, workdir)
+    return _run(config, name, workdir)
 
 
-def run(
+def _run(
     config: ConfigDict, name: str, workdir: pathlib.Path) -> dict[str, Any]:
   """`train`, in a folder that is held."""
   began = time.monotonic()

@@ -24,11 +24,12 @@ from jaxrl_llm import learner as learner_lib
 from jaxrl_llm import optimizer as optimizer_lib
 from jaxrl_llm.types import LearnerBatch, Rollouts
 
-# What the result depends on; a change to anything else finds it in the cache.
+# What the result depends on, beside the mesh; a change to anything else finds
+# it in the cache.
 DEPENDS_ON = (
-    'seed', 'task', 'model', 'max_prompt', 'max_response', 'mesh',
-    'warm_start.steps', 'warm_start.batch', 'warm_start.learning_rate',
-    'learner.buckets', 'learner.microbatch', 'learner.unroll', 'learner.remat',
+    'seed', 'task', 'model', 'max_prompt', 'max_response', 'warm_start.steps',
+    'warm_start.batch', 'warm_start.learning_rate', 'learner.buckets',
+    'learner.microbatch', 'learner.unroll', 'learner.remat',
     'learner.attention', 'learner.vocab_chunk')
 
 Report = Callable[[int, dict[str, Any]], None]
@@ -144,15 +145,21 @@ def parameters(parts: experiment.Parts, report: Report) -> Any:
     return parts.init(parts.put(jax.random.key(config.seed)))
   if warm.cache is None:
     return run(parts, report)
-  # The mesh as it is: one of its axes may be -1 in the config.
-  name = '-'.join(map(str, (
-      config_lib.fingerprint(config, DEPENDS_ON), *parts.mesh.shape.values())))
-  path = pathlib.Path(warm.cache, f'{name}.safetensors')
+  path = cache_file(parts)
   found = load(path, parts.shapes)
   if found is None:
     found = run(parts, report)
     save(path, found)
   return jax.device_put(found, parts.param_shardings())
+
+
+def cache_file(parts: experiment.Parts) -> pathlib.Path:
+  """Where the cache keeps the warm start of these parts."""
+  # The mesh as it is: in the config one of its axes may be -1.
+  name = '-'.join(map(str, (
+      config_lib.fingerprint(parts.config, DEPENDS_ON),
+      *parts.mesh.shape.values())))
+  return pathlib.Path(parts.config.warm_start.cache, f'{name}.safetensors')
 
 
 def _names(tree: Any) -> list[str]:

@@ -262,7 +262,11 @@ def main(argv: Sequence[str] | None = None) -> int:
   except KeyboardInterrupt:
     _show('Interrupted; the same command continues.')
     return 130
-  show_table(results(trials, states, args.metrics.split(',')))
+  try:
+    show_table(results(trials, states, args.metrics.split(',')))
+  except ValueError as error:  # A file of metrics is damaged.
+    _show(f'{error}')
+    return 1
   return int(any(state != 'done' for state in states))
 
 

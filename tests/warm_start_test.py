@@ -148,6 +148,20 @@ def test_what_the_result_depends_on_misses_the_cache(
     assert tiny.same(start(**change), params), change
 
 
+def test_every_mesh_has_its_own_file(warmed):
+  """Sums over other groups differ in their last bits."""
+  parts, _, _, path = warmed
+  assert warm_start.cache_file(parts) == path
+
+  def file(*sizes):
+    mesh = types.SimpleNamespace(
+        shape=dict(zip(('data', 'fsdp', 'tensor'), sizes)))
+    return warm_start.cache_file(parts._replace(mesh=mesh))
+
+  assert file(1, 1, 1) == path  # whatever axis the config left to the rest
+  assert len({file(1, 1, 1), file(2, 1, 1), file(1, 2, 1), file(1, 1, 2)}) == 4
+
+
 def test_a_cache_that_cannot_be_written_costs_only_the_cache(
     parts, no_training, tmp_path, caplog):
   (tmp_path / 'file').write_text('in the way')

@@ -123,6 +123,17 @@ def test_table(here):
       metric: '0.3 ± 0.14', best: '0.35 ± 0.21'}
 
 
+def test_damaged_metrics_are_named_and_cost_no_trial(here, capsys):
+  command = arguments(here, '--config.seed=0')
+  assert run.main(command) == 0
+  file, = (here / 'runs').glob('*/metrics.jsonl')
+  file.write_text('???\n' + file.read_text())
+  assert run.main(command) == 1
+  out = capsys.readouterr().out.splitlines()
+  assert out[-1] == f'{file}:1 is not JSON; remove the line.'
+  assert logs(here) == [['from 0']]
+
+
 def test_table_leaves_out_what_all_trials_share(here, capsys):
   assert run.main(arguments(here, '--config.seed=0',
                             '--config.loss.clip_high=.3')) == 0
