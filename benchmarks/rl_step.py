@@ -200,8 +200,9 @@ reward; medians of {len(ours)} turns of {len(ours[0])} steps each.
 The targets are 3x, and less than 5% of the step for the host's work: the \
 processor time of the Python thread, which sleeps while a device program runs. \
 GFLOP count what the model's mathematics asks for; the rate they are compared \
-with is that of this machine's matrix products, measured in our process, \
-which counts each core as a device. Our slots were busy \
+with is that of products of 768 x 768 matrices on all cores, far larger than \
+the model's, measured in our process, which counts each core as a device. Our \
+slots were busy \
 {median(ours, 'slot_use'):.0%} of their steps.
 
 {own_parts(ours)}
