@@ -32,7 +32,7 @@ from typing import Any, Iterator, Mapping, Sequence
 from ml_collections import ConfigDict
 from rich import console, table
 
-from jaxrl_llm import config_file, fields, tasks
+from jaxrl_llm import config_file, fields, schedules, tasks
 from jaxrl_llm.models.config import ModelConfig, PRESETS, RopeScaling
 
 Flat = dict[str, Any]
@@ -296,9 +296,10 @@ def validate(config: ConfigDict) -> None:
 def _unknown_names(c: ConfigDict) -> Iterator[str]:
   """A sentence for each field that names no known choice."""
   # Imported here so that --help need not wait for jax.
-  from jaxrl_llm.ops import advantages, importance, kl, policy_losses
+  from jaxrl_llm.ops import advantages, importance, kl, pkpo, policy_losses
   choices = {
-      'advantage': advantages.ADVANTAGES,
+      'advantage': (*advantages.ADVANTAGES, 'pkpo'),
+      'pkpo.transform': pkpo.TRANSFORMS,
       'loss.objective': policy_losses.OBJECTIVES,
       'loss.aggregation': policy_losses.AGGREGATIONS,
       'loss.importance': importance.CORRECTIONS,
@@ -316,9 +317,16 @@ def _unknown_names(c: ConfigDict) -> Iterator[str]:
 def _conflicts(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
   """A sentence for each pair of fields that do not go together."""
   from jaxrl_llm.ops.advantages import GROUP_RELATIVE
-  if c.samples_per_prompt < 2 and c.advantage in GROUP_RELATIVE:
+  if c.samples_per_prompt < 2 and c.advantage in {*GROUP_RELATIVE, 'pkpo'}:
     yield (f'samples_per_prompt=1 leaves advantage={c.advantage} nothing to '
            'compare: use 2 or more, or advantage=reinforce.')
+  if c.advantage == 'pkpo' and c.samples_per_prompt > 1:
+    most = c.samples_per_prompt - (c.pkpo.transform == 'sloo')
+    for _, k in schedules.pieces(c.pkpo.k):
+      if not 1 <= k <= most:
+        yield (f'pkpo.k={k} does not fit samples_per_prompt='
+               f'{c.samples_per_prompt}: {c.pkpo.transform} can use k of 1 to '
+               f'{most}.')
   rows = c.prompts_per_step * c.samples_per_prompt
   if rows % c.learner.updates:
     yield (f'learner.updates={c.learner.updates} does not divide the {rows} '

@@ -24,24 +24,9 @@ from rich.table import Table
 
 from jaxrl_llm import batching, checkpoint, experiment, rewards
 from jaxrl_llm import config as config_lib
+from jaxrl_llm.ops import pkpo
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.types import Requests
-
-
-def pass_at_k(n: int, correct: np.ndarray, k: int) -> np.ndarray:
-  """Unbiased estimate of pass@k, 1 - C(n-c, k) / C(n, k), without factorials.
-
-  Args:
-    n: samples per problem.
-    correct: [P] int, how many of them are right.
-    k: 1 to n.
-
-  Returns:
-    [P] float64.
-  """
-  j = np.arange(k)
-  misses = np.clip((n - correct[:, None] - j) / (n - j), 0.0, None)
-  return 1.0 - misses.prod(-1)
 
 
 def mean_and_error(values: np.ndarray) -> tuple[float, float]:
@@ -164,10 +149,8 @@ def figures(
   valid = ~np.isnan(score)
   n, correct = valid.sum(1), (score >= 1.0).sum(1)
   for k in ks:
-    enough = n >= k
-    put(f'pass@{k}', np.array([
-        pass_at_k(int(n[i]), correct[i:i + 1], k)[0]
-        for i in np.flatnonzero(enough)]))
+    values = pkpo.pass_at_k(np.maximum(n, k), correct, k)
+    put(f'pass@{k}', np.asarray(values)[n >= k])
   put('greedy', np.where(np.isnan(greedy), np.nan, greedy >= 1.0))
   put('mean', np.nanmean(score[n > 0], axis=1))
   return out

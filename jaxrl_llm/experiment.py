@@ -14,13 +14,12 @@ import numpy as np
 
 from jaxrl_llm import batching, sharding, tasks
 from jaxrl_llm import config as config_lib
+from jaxrl_llm import credit as credit_lib
 from jaxrl_llm import learner as learner_lib
 from jaxrl_llm import loss as loss_lib
 from jaxrl_llm import optimizer as optimizer_lib
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig
-from jaxrl_llm.ops import overlong
-from jaxrl_llm.ops.advantages import ADVANTAGES
 from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling import plan as plan_lib
 from jaxrl_llm.sampling.logits import SamplingParams
@@ -33,6 +32,7 @@ class Parts(NamedTuple):
   Attributes:
     config: the run's config.
     task: problems and their verifier.
+    kinds: [D] str, of the training problems.
     mesh: (data, fsdp, tensor).
     model: the policy's architecture.
     learner: `score` and `update` of the RL phase.
@@ -41,11 +41,12 @@ class Parts(NamedTuple):
     to_sampling: parameters to their layout and type for sampling.
     sample: serves requests; see `make_sample`.
     sampling: keyword overrides to SamplingParams on the device.
-    credit: see `make_credit`.
+    credit: see `credit.make`.
     step_key: step [] uint32 on the device to the key of its noise.
   """
   config: ConfigDict
   task: tasks.Task
+  kinds: np.ndarray
   mesh: jax.sharding.Mesh
   model: ModelConfig
   learner: learner_lib.Learner
@@ -54,7 +55,7 @@ class Parts(NamedTuple):
   to_sampling: Callable[[Any], Any]
   sample: Callable[..., tuple[Rollouts, dict[str, int]]]
   sampling: Callable[..., SamplingParams]
-  credit: Callable[..., tuple[jax.Array, jax.Array]]
+  credit: Callable[..., credit_lib.Credit]
   step_key: Callable[[jax.Array], jax.Array]
 
   def put_rows(self, batch: LearnerBatch) -> LearnerBatch:
@@ -125,32 +126,6 @@ def make_sample(
 
   sample.cache_size = generate._cache_size
   return sample
-
-
-def make_credit(config: ConfigDict) -> Callable[..., Any]:
-  """From rewards to what the learner is told about each row.
-
-  Returns:
-    credit(rewards, valid, length, truncated), all [P, N] on the device, to
-    the advantages and whether the row's tokens are trained, both [P, N]. The
-    overlong penalty is part of the reward; samples that are not valid are
-    left out of their group.
-  """
-  advantage = ADVANTAGES[config.advantage]
-  mode, window = config.overlong.mode, config.overlong.window
-
-  @jax.jit
-  def credit(rewards, valid, length, truncated):
-    if mode == 'penalty':
-      rewards += overlong.soft_penalty(
-          length, budget=config.max_response, window=window)
-    trained = valid
-    if mode == 'mask':
-      trained = overlong.mask_truncated(
-          valid.reshape(-1, 1), truncated.reshape(-1)).reshape(valid.shape)
-    return advantage(rewards, where=valid), trained
-
-  return credit
 
 
 def learner_config(
@@ -235,12 +210,13 @@ def build(config: ConfigDict) -> Parts:
   base_key = jax.device_put(jax.random.key(config.seed), whole)
   fold_in = jax.jit(jax.random.fold_in)
   return Parts(
-      config=config, task=task, mesh=mesh, model=model, learner=learner,
-      shapes=shapes,
+      config=config, task=task,
+      kinds=np.array([problem.kind for problem in task.train]),
+      mesh=mesh, model=model, learner=learner, shapes=shapes,
       init=jax.jit(
           lambda key: transformer.init(key, model), out_shardings=layout),
       to_sampling=sharding.to_sampling(shapes, mesh, jnp.dtype(model.dtype)),
       sample=make_sample(config, mesh, model, task.tokenizer.stop_ids),
       sampling=sampling,
-      credit=make_credit(config),
+      credit=credit_lib.make(config),
       step_key=lambda step: fold_in(base_key, step))

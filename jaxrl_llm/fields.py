@@ -16,7 +16,7 @@ import re
 import typing
 from typing import Any, Iterable, NamedTuple
 
-from jaxrl_llm import tasks
+from jaxrl_llm import schedules, tasks
 from jaxrl_llm.models.config import ModelConfig, RopeScaling
 
 
@@ -55,7 +55,10 @@ _FIELDS = (
     ('max_response', 64, _SOME, 'tokens a response may have, stop token '
      'included; a longer one is truncated'),
     ('advantage', 'grpo', '', "how rewards become advantages: reinforce, "
-     'rloo, grpo, dr_grpo or reinforce_pp'),
+     'rloo, grpo, dr_grpo, reinforce_pp or pkpo'),
+    ('eval_k', (1, 2, 4, 8, 12, 16), _SOME, 'k of the pass@k that every step '
+     'reports of its own prompts; those above samples_per_prompt are left out',
+     _INTS),
 
     ('task.name', 'countdown', '', 'which task; the fields below are its own'),
 
@@ -78,6 +81,13 @@ _FIELDS = (
      'attention (none: all at once)', int | None),
     ('sampling.unroll', False, '', 'unroll the layers of a decode step: '
      'faster, but a slower compile and a second copy of the weights'),
+
+    ('pkpo.k', '4', '', 'k of the pass@k to optimise, with advantage=pkpo: a '
+     'number, or step:value pairs such as 0:8,1500:1', schedules.Steps),
+    ('pkpo.transform', 'sloo_minus_one', '', 'estimator of its gradient: '
+     'sloo_minus_one, sloo or s'),
+    ('pkpo.batch_std', False, '', "divide the advantages by the batch's "
+     'standard deviation'),
 
     ('selection.signal_only', False, '', 'leave rows whose advantage is 0 out '
      'of the update: faster, and no bonus or penalty acts on them'),
@@ -315,6 +325,8 @@ def _as_kind(value: Any, kind: Any) -> Any:
   if kind is bool:
     return {'true': True, '1': True, 'false': False, '0': False}[
         str(value).lower()]
+  if kind is schedules.Steps:
+    return schedules.canonical(value)
   if kind is str:
     if not isinstance(value, str):
       raise TypeError
@@ -335,6 +347,9 @@ def _describe(kind: Any) -> str:
   if typing.get_origin(kind) is tuple:
     element, = set(typing.get_args(kind)) - {...}
     text = f'{element.__name__} values with commas between them'
+  elif kind is schedules.Steps:
+    text = ('a whole number, or step:value pairs that begin at step 0 and '
+            'ascend, such as 0:8,1500:1')
   else:
     text = {int: 'a whole number (int)', float: 'a number (float)',
             bool: 'true or false (bool)', str: 'a text (str)'}[kind]

@@ -26,8 +26,7 @@ def of_rollouts(
 
   Returns:
     reward/mean, reward/std (over valid responses), reward/group_std (mean over
-    groups), reward/pass@1 (share with reward of at least 1),
-    reward/no_signal (share of groups whose advantages are all 0);
+    groups), reward/no_signal (share of groups whose advantages are all 0);
     response/length, its max, response/truncated, response/entropy (nats per
     token, when sampled); sampler/slot_use; verdict/<kind>, shares.
   """
@@ -38,7 +37,6 @@ def of_rollouts(
       'reward/mean': good.mean() if good.size else np.nan,
       'reward/std': good.std() if good.size else np.nan,
       'reward/group_std': np.mean(spread) if spread else np.nan,
-      'reward/pass@1': (good >= 1.0).mean() if good.size else np.nan,
       'reward/no_signal': (advantages == 0.0).all(1).mean(),
       'response/length': rollouts.length.mean(),
       'response/length_max': rollouts.length.max(),
@@ -72,4 +70,21 @@ def of_updates(updates: Sequence[Mapping[str, np.ndarray]]) -> Row:
       value = (float(np.average(values, weights=tokens)) if tokens.any()
                else np.nan)
     row[f'update/{name}'] = value
+  return row
+
+
+def of_solved(solved: np.ndarray, kinds: np.ndarray) -> Row:
+  """Cumulative solve rates: shares of problems solved at least once so far.
+
+  Args:
+    solved: [D] bool, over all training problems.
+    kinds: [D] str.
+
+  Returns:
+    'solve_rate', and 'solve_rate/<kind>' where there are several kinds.
+  """
+  row = {'solve_rate': float(solved.mean())}
+  names = np.unique(kinds)
+  for name in names if len(names) > 1 else ():
+    row[f'solve_rate/{name}'] = float(solved[kinds == name].mean())
   return row

@@ -55,11 +55,13 @@ class RunState(NamedTuple):
     learner: parameters and optimiser, on the device.
     curriculum: which problems were handed out.
     selection: what choosing rows needs to remember.
+    solved: [D] bool, training problems solved at least once.
   """
   step: int
   learner: TrainState
   curriculum: uniform.State
   selection: take_all.State
+  solved: np.ndarray
 
 
 class Fixed(NamedTuple):
@@ -122,9 +124,9 @@ def take_step(
         prompts.problem_id, groups[1], config.max_response)
 
   with timer('sample'):
+    step = parts.put(np.uint32(state.step))
     rollouts, use = parts.sample(
-        weights, prompts, requests,
-        parts.step_key(parts.put(np.uint32(state.step))), fixed.sampling,
+        weights, prompts, requests, parts.step_key(step), fixed.sampling,
         policy_step=int(jax.device_get(state.learner.step)))
 
   with timer('verify'):
@@ -135,9 +137,10 @@ def take_step(
     valid = np.array([v.valid for v in verdicts])
 
   with timer('batch'):
-    advantages, trained = (x.reshape(-1) for x in jax.device_get(
+    advantages, trained, measured = jax.device_get(
         parts.credit(*parts.put([x.reshape(groups) for x in (
-            rewards, valid, rollouts.length, rollouts.truncated)]))))
+            rewards, valid, rollouts.length, rollouts.truncated)]), step))
+    advantages, trained = advantages.reshape(-1), trained.reshape(-1)
     selection, chosen = take_all.select(
         state.selection, valid, advantages,
         signal_only=config.selection.signal_only)
@@ -162,10 +165,16 @@ def take_step(
   curriculum = uniform.update(
       curriculum, prompts.problem_id, rewards.reshape(groups))
   selection = take_all.update(selection, advantages)
+  solved = state.solved.copy()
+  # A problem may have been picked twice.
+  np.logical_or.at(
+      solved, picked, (valid & (rewards >= 1.0)).reshape(groups).any(1))
   row = {
       **step_metrics.of_rollouts(
           rollouts, rewards.reshape(groups), valid.reshape(groups),
           advantages.reshape(groups), [v.kind for v in verdicts], use),
+      **{name: float(value) for name, value in measured.items()},
+      **step_metrics.of_solved(solved, parts.kinds),
       **step_metrics.of_updates(updates)}
   records = [
       dict(step=state.step + 1, problem_id=problem.id, kind=problem.kind,
@@ -177,7 +186,7 @@ def take_step(
           parts.model, prompts.length, batch.prompt_length, rollouts.length),
       update=config.learner.epochs * flops.update(
           parts.model, batch.prompt_length, batch.response_length))
-  return (RunState(state.step + 1, learner, curriculum, selection),
+  return (RunState(state.step + 1, learner, curriculum, selection, solved),
           Outcome(row, records, int(rollouts.length.sum()), work))
 
 
@@ -214,11 +223,11 @@ def raise_not_finite(config: ConfigDict, step: int, batch: LearnerBatch):
       'another workdir with a lower optimizer.learning_rate.')
 
 
-def begin(learner: TrainState) -> RunState:
-  """The state before the first step."""
+def begin(learner: TrainState, problems: int) -> RunState:
+  """The state before the first step, of so many training problems."""
   return RunState(
       step=0, learner=learner, curriculum=uniform.init(),
-      selection=take_all.init())
+      selection=take_all.init(), solved=np.zeros(problems, bool))
 
 
 def due(step: int, every: int, last: int) -> bool:
@@ -270,7 +279,7 @@ def _run(
   saver = checkpoint.Checkpointer(
       workdir / 'checkpoints', config.to_dict(), keep=config.checkpoint.keep)
   found = saver.restore(
-      begin(parts.learner.state),
+      begin(parts.learner.state, len(parts.task.train)),
       differs=lambda saved: config_lib.difference(
           saved, config, config_lib.free_to_change(config)))
   workdir_lib.write_whole(workdir / 'config.json', config_lib.to_json(config))
@@ -304,7 +313,7 @@ def _run(
         loss=parts.put(experiment.loss_params(config)), anchor=anchor)
 
     if found is None:
-      state = begin(parts.learner.init(params))
+      state = begin(parts.learner.init(params), len(parts.task.train))
       weights = parts.to_sampling(state.learner.params)
       start, row = evaluation(weights)
       latest = start

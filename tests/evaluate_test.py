@@ -14,23 +14,6 @@ from jaxrl_llm.rewards import Verdict
 from tests import tiny
 
 
-def test_pass_at_k_is_the_share_of_subsets_with_a_right_answer():
-  for n in range(1, 8):
-    for k in range(1, n + 1):
-      expected = []
-      for c in range(n + 1):
-        subsets = list(itertools.combinations([1] * c + [0] * (n - c), k))
-        expected.append(np.mean([max(subset) for subset in subsets]))
-      got = evaluate.pass_at_k(n, np.arange(n + 1), k)
-      np.testing.assert_allclose(got, expected, atol=1e-12)
-
-
-def test_pass_at_k_of_many_samples_does_not_overflow():
-  got = evaluate.pass_at_k(4096, np.array([0, 1, 2048, 4096]), 1024)
-  # One right: the chance that it is among 1024 of 4096.
-  np.testing.assert_allclose(got, [0, 0.25, 1, 1], atol=1e-9)
-
-
 def test_standard_errors():
   values = np.random.default_rng(0).random(17)
   mean, error = evaluate.mean_and_error(values)
@@ -177,7 +160,7 @@ def test_the_program(
 def test_the_program_evaluates_the_checkpoints_parameters(
     parts, reuse, trained, monkeypatch):
   reuse(parts)
-  like = train.begin(parts.learner.state)
+  like = train.begin(parts.learner.state, 40)
   saved = checkpoint.restore(trained / 'checkpoints', like, best=True)
   params, seen = saved.state.learner.params, []
   monkeypatch.setattr(

@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import batching, evaluate, experiment, tasks
-from jaxrl_llm.ops.advantages import ADVANTAGES
 from jaxrl_llm.sampling.generate import SamplerStats
 from jaxrl_llm.types import Requests, Rollouts
 from tests import devices, tiny
-from tests.reference import advantages as reference
 
 
 def test_every_mix_of_requests_fits_any_number_of_shards(monkeypatch):
@@ -62,21 +60,6 @@ def test_every_mix_of_requests_fits_any_number_of_shards(monkeypatch):
       assert use['busy'] == 2 * len(problem)
       assert use['steps'] == -(-len(problem) // shards)
     assert sample.cache_size() == 1
-
-
-@pytest.mark.parametrize('name', ADVANTAGES)
-def test_credit_is_the_advantage_among_valid_samples(name):
-  rng = np.random.default_rng(1)
-  credit = experiment.make_credit(
-      tiny.load(advantage=name, overlong__mode='mask'))
-  rewards = rng.normal(size=(4, 4)).astype(np.float32)
-  valid, truncated = rng.random((2, 4, 4)) < .6
-  rewards[~valid] = 1e6  # means nothing
-  advantages, trained = credit(
-      rewards, valid, np.full((4, 4), 3, np.int32), truncated)
-  np.testing.assert_allclose(
-      advantages, reference.advantages(name, rewards, valid), atol=2e-5)
-  np.testing.assert_array_equal(trained, valid & ~truncated)
 
 
 def test_the_state_to_restore_into_is_that_of_a_run(parts):

@@ -31,9 +31,12 @@ ALLOWED = {
     'data': set(),
     'metrics': {'types'},
     'progress': {'types'},
-    'fields': {'models', 'tasks'},
+    'schedules': set(),
+    'credit': {'ops', 'schedules'},
+    'fields': {'models', 'schedules', 'tasks'},
     'config_file': {'fields'},
-    'config': {'config_file', 'fields', 'models', 'ops', 'tasks'},
+    'config': {
+        'config_file', 'fields', 'models', 'ops', 'schedules', 'tasks'},
 }
 
 

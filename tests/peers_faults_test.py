@@ -21,6 +21,7 @@ import numpy as np
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import (
+  credit,
   evaluate,
   experiment,
   metrics,
@@ -115,7 +116,7 @@ def test_the_overlong_penalty_counts_tokens(parts):
   """Tunix counts characters."""
   config = tiny.load(overlong__mode='penalty', overlong__window=5)
   parts = parts._replace(
-      config=config, credit=experiment.make_credit(config))
+      config=config, credit=credit.make(config))
   plain = parts.task.tokenizer
   wordy = types.SimpleNamespace(
       encode=plain.encode, stop_ids=plain.stop_ids,

@@ -35,7 +35,7 @@ def test_of_rollouts():
       ['right', 'wrong', 'right', 'error'])
   assert got == pytest.approx({
       'reward/mean': 4 / 3, 'reward/std': np.std([1, 0, 3]),
-      'reward/group_std': np.mean([.5, 0]), 'reward/pass@1': 2 / 3,
+      'reward/group_std': np.mean([.5, 0]),
       'reward/no_signal': .5, 'response/length': 2, 'response/length_max': 4,
       'response/truncated': .25,
       'response/entropy': (1 + 10 + 11 + 2) / 8, 'sampler/slot_use': .8,
@@ -47,7 +47,7 @@ def test_nothing_verified_is_not_a_reward_of_0(recwarn):
   got = of_rollouts(
       np.zeros((2, 2)), np.zeros((2, 2)), np.zeros((2, 2)), ['error'] * 4,
       dict(busy=0, slots=0, steps=0))
-  for name in ('mean', 'std', 'group_std', 'pass@1'):
+  for name in ('mean', 'std', 'group_std'):
     assert np.isnan(got[f'reward/{name}'])
   assert got['verdict/error'] == got['reward/no_signal'] == 1
   assert got['sampler/slot_use'] == 0
@@ -58,6 +58,14 @@ def test_a_group_without_a_verdict_leaves_the_spread_of_the_others():
   got = of_rollouts(
       [[1, 0], [0, 0]], [[1, 1], [0, 0]], np.zeros((2, 2)), ['x'] * 4)
   assert got['reward/group_std'] == .5
+
+
+def test_of_solved():
+  solved = np.array([True, False, False, True, True])
+  assert step_metrics.of_solved(solved, np.array(['a'] * 5)) == {
+      'solve_rate': .6}
+  assert step_metrics.of_solved(solved, np.array([*'abbab'])) == {
+      'solve_rate': .6, 'solve_rate/a': 1.0, 'solve_rate/b': 1 / 3}
 
 
 def test_of_updates():

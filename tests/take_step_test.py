@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_llm import checkpoint, experiment, metrics, train
+from jaxrl_llm import checkpoint, credit, experiment, metrics, train
 from jaxrl_llm.rewards import Verdict
 from tests import tiny
 from tests.reference import advantages as reference
@@ -101,12 +101,39 @@ def test_a_problem_that_comes_twice_in_a_step_gets_other_samples(parts):
   assert not tiny.same(first, second)
 
 
+def test_the_cumulative_solve_rate_counts_problems_ever_solved(parts):
+  """Twice the whole set of 6 problems; valid rewards of at least 1 count."""
+  few = parts.task.train[:6]
+  ever = set()
+  state, fixed, weights = tiny.begin(parts)
+  state = state._replace(solved=np.zeros(6, bool))
+
+  def verify(problem, text, truncated):
+    if problem.id % 3 == 0:
+      raise RuntimeError('no sandbox')
+    reward = float(len(text) % 2) * (.9 if problem.id % 3 == 1 else 1.5)
+    if reward >= 1:
+      ever.add(problem.id)
+    return Verdict(reward, 'parity')
+
+  watched = tiny.watch(
+      parts._replace(kinds=np.array(['a'] * 6)), verify, train=few)
+  for _ in range(3):
+    before = state.solved.copy()
+    state, row, _, _ = take(watched, state, fixed, weights)
+    weights = parts.to_sampling(state.learner.params)
+    assert row['solve_rate'] == pytest.approx(len(ever) / 6)
+    assert {p.id for p, s in zip(few, state.solved) if s} == ever
+    assert (state.solved >= before).all()
+  assert 0 < len(ever) < 6
+
+
 def test_overlong_responses(parts):
   """Masking changes only the mask, the penalty only the advantages."""
   def credited(**fields):
     config = tiny.load(**fields)
     return step(parts._replace(
-        config=config, credit=experiment.make_credit(config)))
+        config=config, credit=credit.make(config)))
 
   plain_row, rollouts, plain, _ = credited()
   cut = rollouts.truncated
@@ -278,14 +305,14 @@ def spoiled(parts, bad):
   """Parts whose advantages are NaN in some updates."""
   calls = []
 
-  def credit(*args):
-    advantages, trained = jax.device_get(parts.credit(*args))
+  def spoil(*args):
+    given = jax.device_get(parts.credit(*args))
     calls.append(None)
     if bad(len(calls)):
-      advantages = np.full_like(advantages, np.nan)
-    return advantages, trained
+      given = given._replace(advantages=np.full_like(given.advantages, np.nan))
+    return given
 
-  return parts._replace(credit=credit)
+  return parts._replace(credit=spoil)
 
 
 def test_a_loss_that_is_not_finite_is_skipped_and_counted(
@@ -322,7 +349,7 @@ def test_three_in_a_row_stop_the_run(
   steps = checkpoint.steps(root)
   assert steps[-1] == 5
   assert all(checkpoint.fault(root / str(step)) is None for step in steps)
-  like = train.begin(parts.learner.state)
+  like = train.begin(parts.learner.state, 40)
   third = checkpoint.restore(root, like).state
   assert int(third.learner.step) == 3 and int(third.learner.skipped) == 2
   # Mended, the same command goes on.

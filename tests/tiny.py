@@ -118,7 +118,7 @@ def begin(parts: experiment.Parts):
   anchor = None
   if parts.config.loss.kl_coef:
     anchor = jax.tree.map(jax.numpy.copy, params)
-  state = train.begin(parts.learner.init(params))
+  state = train.begin(parts.learner.init(params), len(parts.task.train))
   fixed = train.Fixed(
       parts.sampling(), parts.put(experiment.loss_params(parts.config)),
       anchor)

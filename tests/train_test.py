@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 import pytest
 
-from jaxrl_llm import checkpoint, evaluate, experiment, metrics, train
+from jaxrl_llm import checkpoint, credit, evaluate, experiment, metrics, train
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.rewards import Verdict
 from tests import tiny
@@ -42,7 +42,7 @@ def test_a_figure_that_is_not_known_is_null():
 
 # Every metric that a step's row must have, but for those of verdicts.
 STEP = {
-    'reward': 'mean std group_std pass@1 no_signal',
+    'reward': 'mean std group_std no_signal pass@1 pass@2 pass@4',
     'response': 'length length_max truncated entropy',
     'sampler': 'slot_use',
     'update': 'loss policy_loss entropy clip_low clip_high ratio ratio_max '
@@ -67,11 +67,15 @@ def test_every_metric_is_written(run):
     verdicts = {k: v for k, v in row.items() if k.startswith('verdict/')}
     assert set(verdicts) <= {'verdict/odd', 'verdict/even', 'verdict/error'}
     assert sum(verdicts.values()) == pytest.approx(1)
-    expected = NAMES | {'step', *verdicts}
+    expected = NAMES | {'step', 'solve_rate', *verdicts}
     if row['step'] % 5 == 0:
       expected |= FIGURES
     assert set(row) == expected
-    assert all(np.isfinite(value) for value in row.values())
+    # The verifier may have failed once in every group.
+    unknown = {name for name, value in row.items() if value is None}
+    assert unknown <= {'reward/pass@4'}
+    assert all(np.isfinite(row[name]) for name in row.keys() - unknown)
+  assert any(row['reward/pass@4'] is not None for row in rows)
 
 
 def test_metrics_are_within_what_they_can_be(run):
@@ -139,6 +143,26 @@ def test_20_steps_compile_each_program_once(run):
       'jit(credit)', 'jit(sharded_generate)', 'jit(update)']
   # Nothing at all is compiled after the first step.
   assert run.known[0] == run.known[-1] == len(run.compiled)
+
+
+def test_annealing_k_compiles_nothing(parts, reuse, tmp_path):
+  """A run of its own, whose k changes at steps 2, 3 and 5."""
+  config = tiny.load(
+      tmp_path / 'run', steps=7, advantage='pkpo', pkpo__k='0:4,2:3,3:2,5:1',
+      samples_per_prompt=4)
+  watched = tiny.watch(
+      parts._replace(config=config, credit=credit.make(config)), tiny.by_length)
+  reuse(watched.parts)
+  names = tiny.compiled()
+  train.train(config)
+  rows = metrics.read(tmp_path / 'run' / 'metrics.jsonl')[1:]
+  assert [row['pkpo/k'] for row in rows] == [4, 4, 3, 2, 2, 1, 1]
+  assert tiny.programs(names).count('jit(credit)') == 1
+  assert watched.parts.credit._cache_size() == 1
+  # With k = n = 4, only a single right answer among four has a signal.
+  silent = [row['reward/no_signal'] for row in rows]
+  assert max(silent) > min(silent)
+  assert all(row['pkpo/k_lowered'] == 0 for row in rows)
 
 
 def test_other_hyperparameters_compile_nothing(run, parts):

@@ -14,10 +14,11 @@ from jaxrl_llm.ops import (
     importance,
     kl,
     overlong,
+    pkpo,
     policy_losses,
     token_stats,
 )
 
 __all__ = (
-    'advantages', 'importance', 'kl', 'overlong', 'policy_losses',
+    'advantages', 'importance', 'kl', 'overlong', 'pkpo', 'policy_losses',
     'token_stats')

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 Array = jax.Array
 
 
-def _valid(rewards, where):
+def valid_rewards(rewards, where):
   """Rewards in floating point, 0 where invalid, and the mask of the valid."""
   rewards = jnp.asarray(rewards)
   rewards = rewards.astype(jnp.promote_types(rewards.dtype, jnp.float32))
@@ -31,7 +31,7 @@ def _valid(rewards, where):
 
 def _centre(rewards, where):
   """Rewards minus their group's mean, 0 where invalid; and n [..., 1]."""
-  rewards, where = _valid(rewards, where)
+  rewards, where = valid_rewards(rewards, where)
   n = jnp.sum(where, axis=-1, keepdims=True, dtype=rewards.dtype)
   # Measured from the group's best, equal rewards are exact zeros; the mean of
   # equal floats need not be one of them.
@@ -52,7 +52,7 @@ def reinforce(rewards: Array, *, where: Optional[Array] = None) -> Array:
   Returns:
     [..., N] advantages, 0 where invalid.
   """
-  return _valid(rewards, where)[0]
+  return valid_rewards(rewards, where)[0]
 
 
 def rloo(rewards: Array, *, where: Optional[Array] = None) -> Array:

@@ -32,10 +32,12 @@ class Kind:
     numbers: how many are given.
     largest: they are drawn from 1 to this.
     highest: no value on the way is above this, nor is the target.
+    lowest: the target is at least this.
   """
   numbers: int
   largest: int
   highest: int
+  lowest: int = 1
 
 
 KINDS = {
@@ -43,6 +45,10 @@ KINDS = {
     'three': Kind(3, 15, 40),
     'four': Kind(4, 9, 40),
     'five': Kind(5, 9, 40),
+    # Targets above what sums can reach: they need a product, which is rare
+    # among the demonstrations.
+    'product3': Kind(3, 9, 99, 28),
+    'product4': Kind(4, 9, 99, 37),
 }
 
 
@@ -54,6 +60,8 @@ class Options:
     kinds: names of KINDS.
     train: training problems of each kind.
     heldout: held-out problems of each kind.
+    shown: problems of each kind for the demonstrations alone; where there are
+      none of any kind, the training problems are demonstrated.
     solved: share of each kind's demonstrations that reach the target; the
       others are right in arithmetic only. It sets where RL starts.
     seed: of the problems and the demonstrations. The held-out problems depend
@@ -62,6 +70,7 @@ class Options:
   kinds: tuple[str, ...] = ('two', 'three', 'four', 'five')
   train: tuple[int, ...] = (210, 1400, 1000, 400)
   heldout: tuple[int, ...] = (48, 250, 170, 64)
+  shown: tuple[int, ...] = ()
   solved: tuple[float, ...] = (1.0, 0.1, 0.1, 0.1)
   seed: int = 0
 
@@ -70,7 +79,7 @@ class Options:
       if kind not in KINDS:
         raise ValueError(
             f'countdown kind {kind!r} is not known.{closest(kind, KINDS)}')
-    for name in ('train', 'heldout', 'solved'):
+    for name in ('train', 'heldout', 'solved', *(['shown'] * any(self.shown))):
       values = getattr(self, name)
       if len(values) != len(self.kinds) or min(values, default=0) < 0:
         raise ValueError(
@@ -130,7 +139,7 @@ def _draw(name: str, rng: random.Random) -> Problem | None:
       (rng.randint(1, kind.largest) for _ in range(kind.numbers)),
       reverse=True))
   answer, target = chain(numbers, kind.highest, rng)
-  if target < 1:
+  if target < kind.lowest:
     return None
   prompt = f'{",".join(map(str, numbers))}>{target}:'
   return Problem(problem_id(numbers, target), prompt, name, answer,
@@ -166,9 +175,12 @@ class Countdown:
     self.heldout = _fill(options, 'heldout', seen)
     self.train = _fill(options, 'train', seen)
     self._solved = dict(zip(options.kinds, options.solved))
-    self._by_kind = {
-        kind: [p for p in self.train if p.kind == kind]
-        for kind, size in zip(options.kinds, options.train) if size}
+    shown = self.train
+    if any(options.shown):
+      shown = _fill(options, 'shown', seen)
+    self._shown = {
+        kind: [p for p in shown if p.kind == kind] for kind in options.kinds
+        if any(p.kind == kind for p in shown)}
 
   def verify(self, problem: Problem, text: str, truncated: bool) -> Verdict:
     """1 if every step is right, each number is used once, and the last value
@@ -192,12 +204,12 @@ class Countdown:
     return Verdict(1.0, 'correct')
 
   def demonstration(self, index: int, *, seed: int) -> tuple[Problem, str]:
-    """Demonstration `index` of a run: a training problem, all kinds alike, and
-    a response: its solution with the kind's probability `solved`, else a random
-    chain through its numbers."""
+    """Demonstration `index` of a run: a problem to be shown, all kinds alike,
+    and a response: its solution with the kind's probability `solved`, else a
+    random chain through its numbers."""
     rng = random.Random(f'{seed} {index}')
-    kind = rng.choice(list(self._by_kind))
-    problem = rng.choice(self._by_kind[kind])
+    kind = rng.choice(list(self._shown))
+    problem = rng.choice(self._shown[kind])
     if rng.random() < self._solved[kind]:
       return problem, problem.answer
     numbers, _ = problem.info

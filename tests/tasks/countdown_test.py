@@ -214,6 +214,32 @@ def test_demonstrations_are_right_in_arithmetic_and_solved_as_asked():
     assert 1800 < total[kind] < 2200
 
 
+def test_products_are_needed_and_shown_problems_are_not_trained():
+  """Targets of the kinds product3 and product4 are above every sum."""
+  kinds = 'three', 'product3', 'product4'
+  task = tasks.get(
+      'countdown', kinds=kinds, train=(0, 300, 300), heldout=(5, 50, 50),
+      shown=(200, 80, 80), solved=(1.0, 0.0, 0.0))
+  assert collections.Counter(p.kind for p in task.train) == {
+      'product3': 300, 'product4': 300}
+  for p in task.train + task.heldout[5:]:
+    numbers, target = p.info
+    assert sum(numbers) < target <= 99
+    assert max(numbers) <= 9 and len(numbers) == int(p.kind[-1])
+    assert '*' in p.answer
+    assert task.verify(p, p.answer, False).kind == 'correct'
+  trained = {p.id for p in task.train} | {p.id for p in task.heldout}
+  seen, right = collections.Counter(), collections.Counter()
+  for i in range(1500):
+    p, text = task.demonstration(i, seed=0)
+    assert p.id not in trained
+    seen[p.kind] += 1
+    right[p.kind] += task.verify(p, text, False).kind == 'correct'
+  assert min(seen.values()) > 400 and set(seen) == set(kinds)
+  assert right['three'] == seen['three']
+  assert right['product3'] + right['product4'] < 30  # by luck
+
+
 def test_random_chains_use_all_operators_and_orders():
   rng = random.Random(0)
   texts = [countdown.chain((6, 3), 40, rng)[0] for _ in range(2000)]
@@ -235,6 +261,7 @@ def test_a_dead_end_is_no_chain():
     (dict(kinds=('thre',) + ('two',) * 3), "'thre' is not known.*'three'"),
     (dict(train=(1, 2)), r'train=\(1, 2\) must have one value'),
     (dict(heldout=(1, 1, 1, -1)), 'heldout=.* at least 0'),
+    (dict(shown=(1, 2)), r'shown=\(1, 2\) must have one value'),
     (dict(train=(0, 0, 0, 0)), 'must not be all 0'),
     (dict(heldout=(0, 0, 0, 0)), 'must not be all 0'),
     (dict(train=(100_000, 1, 1, 1)), "'two' has too few distinct problems"),

@@ -1,0 +1,385 @@
+"""PKPO: rewards transformed so that their policy gradient is that of pass@k.
+
+Walder and Karkhanis, 2025, arXiv:2505.15201. The estimators average over all
+subsets of k of a group's n samples. With the rewards sorted, g_1 <= ... <=
+g_n, the largest of a subset is g_i in a share of them,
+
+  a_i = C(i-1, k-1) / C(n, k),
+
+so that one sort and cumulative sums take the place of the subsets: O(n log n).
+
+Rewards are [..., N]; any real number will do, not only 0 and 1, and integers
+are taken as float32. k is an integer, or an array of them that broadcasts
+against the leading dimensions, one per group; it may be traced, so that a
+change of k compiles nothing. `where` marks the valid samples: the others get 0
+and leave the group, whose n is then its own count. A group with too few valid
+samples for k is treated with the largest k it has samples for (see
+`largest_k`).
+"""
+
+import functools
+from typing import Any, NamedTuple, Optional
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_llm.ops import advantages
+from jaxrl_llm.ops.combinations import log_misses
+
+Array = jax.Array
+
+
+def pass_at_k(n: Array, c: Array, k: Array) -> Array:
+  """Unbiased estimate of pass@k from n samples (Eq. 3; Chen et al., 2021).
+
+    rho(n, c, k) = 1 - C(n-c, k) / C(n, k)
+
+  Takes the same few operations for every n, with a relative error of a few
+  float32 roundings up to n = 1e6.
+
+  Args:
+    n: integers, samples of each problem.
+    c: integers, how many of them are right.
+    k: integers, 1 to n. The three broadcast.
+
+  Returns:
+    float32, of their common shape. NaN where traced values are out of range.
+
+  Raises:
+    ValueError: values that are not traced are out of range.
+  """
+  if not any(isinstance(x, jax.core.Tracer) for x in (n, c, k)):
+    rows = np.broadcast_arrays(*map(np.asarray, (n, c, k)))
+    bad = np.flatnonzero(_impossible(*rows))
+    if len(bad):
+      n, c, k = (x.flat[bad[0]] for x in rows)
+      raise ValueError(
+          f'pass_at_k of n={n}, c={c}, k={k}: k must be 1 to n, and c 0 to n.')
+  return _pass_at_k(n, c, k)
+
+
+def max_at_k(
+    rewards: Array, k: Array, *, where: Optional[Array] = None) -> Array:
+  """Unbiased estimate of the mean of the largest of k rewards (Eq. 12).
+
+    rho = sum_i a_i g_i
+
+  With rewards of 0 and 1 it is `pass_at_k`.
+
+  Args:
+    rewards: [..., N].
+    k: [...] integer, 1 to N.
+    where: [..., N] bool, valid samples; None is all.
+
+  Returns:
+    [...]; NaN for a group without a valid sample.
+
+  Raises:
+    ValueError: k is below 1, or a k that is not traced above N.
+  """
+  _check(k, np.shape(rewards)[-1], 'max_at_k')
+  return _max_at_k(rewards, k, where)
+
+
+def s(rewards: Array, k: Array, *, where: Optional[Array] = None) -> Array:
+  """The transform without a baseline (Eq. 19).
+
+    s_i = a_i g_i + sum_(j > i) b_j g_j,  b_j = C(j-2, k-2) / C(n, k)
+
+  the sum, over the subsets with i among them, of the subset's largest reward,
+  divided by C(n, k). sum_i s_i = k rho.
+
+  Args:
+    rewards: [..., N].
+    k: [...] integer, 1 to N.
+    where: [..., N] bool, valid samples; None is all.
+
+  Returns:
+    [..., N] weights of grad log p(x_i), 0 where invalid.
+
+  Raises:
+    ValueError: k is below 1, or a k that is not traced above N.
+  """
+  _check(k, np.shape(rewards)[-1], 's')
+  return _transform(rewards, k, where, name='s')[0]
+
+
+def sloo(rewards: Array, k: Array, *, where: Optional[Array] = None) -> Array:
+  """The transform with a baseline of the other samples (Eq. 29).
+
+    sloo_i = s_i - k / (n-1) rho of the other n-1 samples
+
+  As the paper has it, k / (n-1) where the s of a sample comes to k / n on
+  average: equal rewards r give -r k / (n (n-1)), not 0, and k = 1 is only
+  nearly leave-one-out.
+
+  Args:
+    rewards: [..., N].
+    k: [...] integer, 1 to N - 1: the baseline needs k other samples.
+    where: [..., N] bool, valid samples; None is all.
+
+  Returns:
+    [..., N] weights of grad log p(x_i), 0 where invalid or alone.
+
+  Raises:
+    ValueError: k is below 1, or a k that is not traced above N - 1.
+  """
+  _check(k, np.shape(rewards)[-1], 'sloo')
+  return _transform(rewards, k, where, name='sloo')[0]
+
+
+def sloo_minus_one(
+    rewards: Array, k: Array, *, where: Optional[Array] = None) -> Array:
+  """The transform with a baseline of k - 1 samples (Eq. 33), the best of them.
+
+  The sum, over the subsets with i among them, of what i adds to the subset's
+  largest reward, divided by C(n, k). In sorted order that is
+
+    sloo_minus_one_i = sum_(j <= i) a_j (g_j - g_(j-1)),  g_0 = g_1:
+
+  no term is negative and nothing cancels, so that a reward which never was the
+  largest of a subset gets an exact 0. At k = 1, where subsets of k - 1 are
+  empty, it is leave-one-out, (g_i - mean of the others) / n, as in the paper's
+  k = 1 runs.
+
+  Args:
+    rewards: [..., N].
+    k: [...] integer, 1 to N.
+    where: [..., N] bool, valid samples; None is all.
+
+  Returns:
+    [..., N] weights of grad log p(x_i), 0 where invalid.
+
+  Raises:
+    ValueError: k is below 1, or a k that is not traced above N.
+  """
+  _check(k, np.shape(rewards)[-1], 'sloo_minus_one')
+  return _transform(rewards, k, where, name='sloo_minus_one')[0]
+
+
+def advantage(
+    rewards: Array,
+    k: Array,
+    *,
+    where: Optional[Array] = None,
+    transform: str = 'sloo_minus_one',
+    batch_std: bool = False,
+    eps: float = 1e-6,
+) -> Array:
+  """n times a transform: for losses that average over a group's samples.
+
+  At k = 1, sloo_minus_one is RLOO.
+
+  Args:
+    rewards: [..., N], all the groups of the batch.
+    k: [...] integer, 1 to N.
+    where: [..., N] bool, valid samples; None is all.
+    transform: key of `TRANSFORMS`.
+    batch_std: divide by the standard deviation (ddof=1) of all the valid
+      samples' advantages; nothing is subtracted.
+    eps: added to that standard deviation.
+
+  Returns:
+    [..., N] advantages, 0 where invalid.
+
+  Raises:
+    ValueError: an unknown transform, or a k that it cannot use.
+  """
+  if transform not in TRANSFORMS:
+    raise ValueError(
+        f'transform={transform!r} is not known: use one of '
+        f'{", ".join(TRANSFORMS)}.')
+  _check(k, np.shape(rewards)[-1], transform)
+  values = _transform(rewards, k, where, name=transform)[1]
+  if batch_std:
+    values /= _std(values, where) + eps
+  return values
+
+
+def largest_k(where: Array, *, transform: str = 'sloo_minus_one') -> Array:
+  """The largest k that each group's valid samples allow.
+
+  Args:
+    where: [..., N] bool, valid samples.
+    transform: key of `TRANSFORMS`.
+
+  Returns:
+    [...] int32: their number, or one less for sloo; less than 1 where none is
+    possible.
+  """
+  return jnp.sum(where, -1, dtype=jnp.int32) - _SPARE.get(transform, 0)
+
+
+class _Group(NamedTuple):
+  """Groups in ascending order of rewards, the invalid samples last.
+
+  Attributes:
+    rewards: [..., N] floating point by rank, 0 for the invalid.
+    rank: [N] int32, i, from 1.
+    n: [..., 1] int32, valid samples.
+    k: [..., 1] int32, within 1 to n where n > 0.
+    order: [..., N] int32, the sample that stands at each rank.
+    first: [..., N] rewards in their first order, 0 for the invalid.
+    where: [..., N] bool in the first order.
+  """
+  rewards: Array
+  rank: Array
+  n: Array
+  k: Array
+  order: Array
+  first: Array
+  where: Array
+
+  @property
+  def valid(self) -> Array:
+    """[..., N] bool, by rank."""
+    return self.rank <= self.n
+
+  def unsorted(self, values: Array) -> Array:
+    """Values by rank, put back in the first order; 0 for the invalid."""
+    values = jnp.where(self.valid, values, 0.0)
+    return jnp.put_along_axis(
+        jnp.zeros_like(values), self.order, values, axis=-1, inplace=False)
+
+
+def _group(rewards, k, where, name) -> _Group:
+  """Sorts, and lowers k to what each group allows."""
+  first, where = advantages.valid_rewards(rewards, where)
+  size = first.shape[-1]
+  key = jnp.where(where, first, jnp.inf)
+  index = jax.lax.broadcasted_iota(jnp.int32, key.shape, key.ndim - 1)
+  key, order = jax.lax.sort((key, index), num_keys=1)
+  n = jnp.sum(where, -1, keepdims=True, dtype=jnp.int32)
+  rank = jnp.arange(1, size + 1, dtype=jnp.int32)
+  k = jnp.broadcast_to(_integers(k, 'k'), first.shape[:-1])[..., None]
+  most = jnp.maximum(n - _SPARE.get(name, 0), 1)
+  return _Group(
+      rewards=jnp.where(rank <= n, key, 0.0), rank=rank, n=n,
+      k=jnp.clip(k, 1, most), order=order, first=first, where=where)
+
+
+def _n_a(group: _Group) -> Array:
+  """n a_i, [..., N] by rank, 0 for the invalid."""
+  n, k, i = group.n, group.k, group.rank
+  # C(i-1, k-1) / C(n-1, k-1)
+  share = jnp.exp(log_misses(n - 1, n - i, k - 1, group.rewards.dtype))
+  return jnp.where(group.valid, k * share, 0.0)
+
+
+def _before(x: Array) -> Array:
+  """Sums over the entries before each one."""
+  return jnp.cumsum(x, -1) - x
+
+
+def _after(x: Array) -> Array:
+  """Sums over the entries after each one."""
+  return jax.lax.cumsum(x, x.ndim - 1, reverse=True) - x
+
+
+def _by_rank_s(group: _Group, g: Array) -> Array:
+  """n s_i by rank, of rewards g [..., N] by rank."""
+  n, k, j = group.n, group.k, group.rank
+  # C(j-2, k-2) / C(n-2, k-2)
+  share = jnp.exp(log_misses(n - 2, n - j, k - 2, g.dtype))
+  pairs = (j >= 2) & group.valid & (k >= 2)
+  n_b = jnp.where(pairs, k * (k - 1) / jnp.maximum(n - 1, 1) * share, 0.0)
+  return _n_a(group) * g + _after(n_b * g)
+
+
+def _n_s(group):
+  """n s, by rank."""
+  return _by_rank_s(group, group.rewards)
+
+
+def _n_sloo(group):
+  """n sloo, by rank."""
+  n, k, i = group.n, group.k, group.rank
+  # Large rewards close together would cancel: they are measured from the best
+  # one. sloo of equal rewards r is -r k / (n (n-1)), not 0.
+  best = jnp.max(
+      group.rewards, -1, keepdims=True, where=group.valid, initial=-jnp.inf)
+  best = jnp.where(n > 0, best, 0.0)
+  g = jnp.where(group.valid, group.rewards - best, 0.0)
+  # Of the others, those below i keep their rank, those above drop by one.
+  others = jnp.maximum(n - 1, 1)
+  weight = lambda rank: jnp.where(
+      (rank >= 1) & (rank <= others),
+      jnp.exp(log_misses(others - 1, others - rank, k - 1, g.dtype)), 0.0)
+  rho = k / others * (_before(weight(i) * g) + _after(weight(i - 1) * g))
+  value = _by_rank_s(group, g) - k / others * (n * rho + best)
+  return jnp.where(n > 1, value, 0.0)
+
+
+def _n_sloo_minus_one(group):
+  """n sloo_minus_one, by rank, for k > 1."""
+  steps = jnp.diff(group.rewards, axis=-1, prepend=group.rewards[..., :1])
+  return jnp.cumsum(_n_a(group) * steps, -1)
+
+
+TRANSFORMS = dict(s=_n_s, sloo=_n_sloo, sloo_minus_one=_n_sloo_minus_one)
+_SPARE = dict(sloo=1)  # samples that must be left beside the k
+
+
+@functools.partial(jax.jit, static_argnames='name')
+def _transform(rewards, k, where, *, name):
+  """A transform, and n times it."""
+  group = _group(rewards, k, where, name)
+  values = group.unsorted(TRANSFORMS[name](group))
+  if name == 'sloo_minus_one':
+    values = jnp.where(
+        group.k == 1, advantages.rloo(group.first, where=group.where), values)
+  return values / jnp.maximum(group.n, 1), values
+
+
+@jax.jit
+def _max_at_k(rewards, k, where):
+  """See `max_at_k`."""
+  group = _group(rewards, k, where, 'max_at_k')
+  n = group.n[..., 0]
+  rho = jnp.sum(_n_a(group) * group.rewards, -1) / jnp.maximum(n, 1)
+  return jnp.where(n > 0, rho, jnp.nan)
+
+
+@jax.jit
+def _pass_at_k(n, c, k):
+  """See `pass_at_k`."""
+  n, c, k = (_integers(x, name) for x, name in ((n, 'n'), (c, 'c'), (k, 'k')))
+  value = -jnp.expm1(log_misses(n, c, k, jnp.float32))
+  return jnp.where(_impossible(n, c, k), jnp.nan, value)
+
+
+def _impossible(n, c, k):
+  """Whether there can be no such numbers."""
+  return (k < 1) | (k > n) | (c < 0) | (c > n)
+
+
+def _std(values, where):
+  """Standard deviation, ddof=1, of all the valid samples' values, 0 elsewhere;
+  0 for fewer than two."""
+  where = jnp.ones_like(values, bool) if where is None else where
+  count = jnp.maximum(jnp.sum(where), 1)
+  mean = jnp.sum(values) / count
+  squares = jnp.sum(jnp.where(where, values - mean, 0.0) ** 2)
+  return jnp.sqrt(squares / jnp.maximum(count - 1, 1))
+
+
+def _check(k: Any, size: int, name: str) -> None:
+  """Raises ValueError if a k that is known cannot be, in groups of `size`."""
+  if isinstance(k, jax.core.Tracer):
+    return
+  k, spare = np.asarray(k), _SPARE.get(name, 0)
+  for value in (k.min(initial=1), k.max(initial=1)):
+    if not 1 <= value <= max(size - spare, 1):
+      most = f'n - 1 = {size - 1}' if spare else f'n = {size}'
+      raise ValueError(
+          f'k={value} does not fit groups of n={size} samples: {name} can use '
+          f'1 to {most}.')
+
+
+def _integers(x: Any, name: str) -> Array:
+  """An integer array; TypeError if it is of another type."""
+  x = jnp.asarray(x)
+  if not jnp.issubdtype(x.dtype, jnp.integer):
+    raise TypeError(f'{name} must be integers, not {x.dtype}.')
+  return x

@@ -1,0 +1,53 @@
+"""Whole numbers that change over a run: '8', or '0:8,1500:1' (step:value)."""
+
+from typing import Any, Callable
+
+
+class Steps(str):
+  """Type of a config field that holds a schedule, as `canonical` writes it."""
+
+
+def pieces(text: Any) -> tuple[tuple[int, int], ...]:
+  """Reads a schedule.
+
+  Args:
+    text: a whole number, or its text, or 'step:value' pairs with commas
+      between them: each value holds from its step on, counted from 0.
+
+  Returns:
+    (step, value) pairs; the first step is 0 and they ascend.
+
+  Raises:
+    ValueError, TypeError: it is none.
+  """
+  if isinstance(text, bool) or not isinstance(text, (int, str)):
+    raise TypeError
+  text = str(text).strip('\'" ')
+  if ':' not in text:
+    return ((0, int(text)),)
+  found = tuple(
+      tuple(int(x) for x in pair.split(':')) for pair in text.split(','))
+  steps = [step for step, _ in found]
+  if steps[0] or any(a >= b for a, b in zip(steps, steps[1:])):
+    raise ValueError
+  return found
+
+
+def canonical(text: Any) -> str:
+  """A schedule in one spelling; raises as `pieces` does."""
+  found = pieces(text)
+  if len(found) == 1:
+    return str(found[0][1])
+  return ','.join(f'{step}:{value}' for step, value in found)
+
+
+def make(text: Any) -> Callable[..., Any]:
+  """From steps done, [] integer, to the value [] int32; jittable."""
+  import jax.numpy as jnp  # here, so that --help need not wait for it
+  steps, values = zip(*pieces(text))
+
+  def value(step):
+    past = jnp.sum(jnp.asarray(steps) <= step) - 1
+    return jnp.asarray(values, jnp.int32)[past]
+
+  return value
