@@ -33,8 +33,10 @@ setuptools.setup(
     extras_require={
         'aot': ['libtpu'],  # compiles for TPUs that are not there
         'cuda': ['jax[cuda12]'],
-        'notebooks': ['jupyterlab', 'nbconvert'],
+        'notebooks': ['jupyterlab'],
         'test': [
+            'ipykernel',
+            'nbclient',  # runs the notebooks
             'pytest',
             'ruff',
             'scipy',

@@ -1,0 +1,169 @@
+"""PKPO's claims, small: what optimising pass@k does to pass@k.
+
+  python -m benchmarks.claims.pkpo --write
+
+trains configs/pkpo/countdown.py, and countdown_hard.py on 'mixed' and on 'hard'
+problems, with k = 1, 2, 4, 8, 16 and k annealed, and samples from the warm
+start without training it; three seeds each, equal steps. That is 63 runs, each
+on one core, as many side by side as there are cores: about two hours on 2
+cores. A run that is done is not done again: interrupt it, and give the same
+command to go on. `--write` puts the table and the picture into results/claims.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import queue
+import subprocess
+import sys
+from typing import Any, NamedTuple
+
+from benchmarks.claims import pkpo_report
+
+ROOT = pathlib.Path(__file__).parents[2]
+FOLDER = ROOT / 'runs/claims/pkpo'
+
+CONFIGS = {
+    'default': 'configs/pkpo/countdown.py',
+    'mixed': 'configs/pkpo/countdown_hard.py:mixed',
+    'hard': 'configs/pkpo/countdown_hard.py:hard',
+}
+# Fields of each arm. A learning rate of 0 samples from the warm start.
+ARMS = {
+    'frozen': {'optimizer.learning_rate': 0.0, 'loss.entropy_bonus': 0.0,
+               'pkpo.k': 16, 'selection.signal_only': True},
+    **{str(k): {'pkpo.k': k} for k in (1, 2, 4, 8, 16)},
+    '8 to 4 to 1': {'pkpo.k': '0:8,200:4,300:1'},
+}
+SEEDS = 0, 1, 2
+# Sizes of the held-out sets to evaluate on, by kind of problem.
+HELDOUT = {
+    'default': {'all': (48, 250, 170, 64)},
+    'mixed': {'ordinary': (32, 60, 60, 48, 0, 0),
+              'hard': (0, 0, 0, 0, 100, 100)},
+}
+HELDOUT['hard'] = HELDOUT['mixed']
+
+
+class Run(NamedTuple):
+  """One training run, named 'task,arm,seed'."""
+  task: str
+  arm: str
+  seed: int
+
+  @property
+  def name(self) -> str:
+    """Also of its folder and result."""
+    return ','.join(map(str, self)).replace(' ', '-')
+
+
+def runs() -> list[Run]:
+  """All runs; neighbours have different warm starts."""
+  arms = ['4', '8', '1', 'frozen', '8 to 4 to 1', '2', '16']
+  assert set(arms) == set(ARMS)
+  return [Run(task, arm, seed)
+          for arm in arms for seed in SEEDS for task in CONFIGS]
+
+
+def train(run: Run, folder: pathlib.Path) -> None:
+  """Trains and evaluates, and leaves the result as JSON."""
+  from jaxrl_llm import config as config_lib
+  from jaxrl_llm import evaluate, metrics
+  from jaxrl_llm import train as train_lib
+  workdir = folder / run.name
+  fields = {
+      'seed': run.seed, 'workdir': str(workdir), 'mesh.cpu_devices': 1,
+      'warm_start.cache': str(folder / 'warm_start'), 'log.display': False,
+      'eval.every': 0, 'eval.samples': 1, 'eval.k': 1, 'checkpoint.every': 0,
+      **ARMS[run.arm]}
+  config = config_lib.load(CONFIGS[run.task], fields)
+  config_lib.validate(config)
+  train_lib.train(config, run.name)
+  figures = {}
+  for name, sizes in HELDOUT[run.task].items():
+    changed = config_lib.load(CONFIGS[run.task], {
+        **fields, 'task.heldout': sizes, 'eval.samples': 32,
+        'eval.k': pkpo_report.KS})
+    figures[name] = evaluate.evaluate(changed, 'last')
+  rows = metrics.read(workdir / 'metrics.jsonl')[1:]
+  names = [name for name in rows[-1] if name.startswith('solve_rate')]
+  curves = {
+      name: [row[name] and round(row[name], 4) for row in rows]
+      for name in (*names, 'response/entropy', 'reward/no_signal')}
+  path = folder / f'{run.name}.json'
+  path.with_suffix('.part').write_text(json.dumps(
+      dict(run._asdict(), figures=figures, curves=curves,
+           training=config.task.train)))
+  path.with_suffix('.part').replace(path)
+
+
+def train_all(folder: pathlib.Path) -> None:
+  """Does the runs that are not done yet, one on each core."""
+  folder.mkdir(parents=True, exist_ok=True)
+  cores: queue.SimpleQueue = queue.SimpleQueue()
+  for core in os.sched_getaffinity(0):
+    cores.put(core)
+
+  def do(run):
+    core = cores.get()
+    command = [sys.executable, '-m', 'benchmarks.claims.pkpo',
+               f'--folder={folder}', f'--one={run.name}', f'--core={core}']
+    log = folder / f'{run.name}.log'
+    try:
+      with log.open('w') as file:
+        subprocess.run(
+            command, cwd=ROOT, check=True, stdout=file,
+            stderr=subprocess.STDOUT,
+            # k, the seed and the step are data: most programs are compiled
+            # once for all runs.
+            env={**os.environ,
+                 'JAX_COMPILATION_CACHE_DIR': str(folder / 'compiled')})
+    except subprocess.CalledProcessError:
+      raise RuntimeError(
+          f'{run.name} failed; its last words are in {log}.') from None
+    finally:
+      cores.put(core)
+    print(run.name, flush=True)
+
+  left = [run for run in runs() if not (folder / f'{run.name}.json').exists()]
+  with concurrent.futures.ThreadPoolExecutor(cores.qsize()) as pool:
+    for future in [pool.submit(do, run) for run in left]:
+      future.result()
+
+
+def read(folder: pathlib.Path) -> list[dict[str, Any]]:
+  """The results that are there, in the order of `ARMS`."""
+  found = [folder / f'{run.name}.json' for run in runs()]
+  results = [json.loads(path.read_text()) for path in found if path.exists()]
+  return sorted(results, key=lambda r: (list(ARMS).index(r['arm']), r['seed']))
+
+
+def main() -> None:
+  """The program."""
+  parser = argparse.ArgumentParser(
+      description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+  parser.add_argument('--folder', type=pathlib.Path, default=FOLDER)
+  parser.add_argument(
+      '--write', action='store_true', help=f'into {pkpo_report.RESULT}')
+  parser.add_argument('--one', help=argparse.SUPPRESS)
+  parser.add_argument('--core', type=int, help=argparse.SUPPRESS)
+  args = parser.parse_args()
+  folder = args.folder.absolute()
+  if args.one:
+    os.sched_setaffinity(0, {args.core})  # XLA starts no more threads
+    train(next(run for run in runs() if run.name == args.one), folder)
+    return
+  train_all(folder)
+  results = read(folder)
+  text = pkpo_report.report(results, 'python -m benchmarks.claims.pkpo')
+  print(text)
+  if args.write:
+    pkpo_report.RESULT.parent.mkdir(parents=True, exist_ok=True)
+    pkpo_report.RESULT.write_text(text)
+    pkpo_report.draw(results, pkpo_report.RESULT.with_suffix('.png'))
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,197 @@
+"""The tables and the picture of PKPO's claims."""
+
+import collections
+import datetime
+import pathlib
+import statistics
+from typing import Any, Callable, Iterable, Mapping, Sequence
+
+from benchmarks.rl_step import machine, markdown
+
+RESULT = pathlib.Path(__file__).parents[1] / 'results/claims/pkpo.md'
+KS = 1, 2, 4, 8, 16
+LAST = 50  # steps that entropy is averaged over
+
+Result = Mapping[str, Any]
+Figure = Callable[[Result], float]
+
+TITLES = {
+    'default': 'The default task',
+    'mixed': 'Half hard, half ordinary',
+    'hard': 'Hard problems alone',
+}
+
+
+def pass_at(k: int, problems: str) -> Figure:
+  """pass@k on a set of held-out problems."""
+  return lambda result: result['figures'][problems][f'pass@{k}']
+
+
+def entropy(result: Result) -> float:
+  """Mean over the last steps, nats per token."""
+  return statistics.mean(result['curves']['response/entropy'][-LAST:])
+
+
+def solve_rate(result: Result) -> list[float]:
+  """Cumulative solve rate by step; of the hard problems where there are."""
+  curves, sizes = result['curves'], result['training'][4:]
+  if not sizes:
+    return curves['solve_rate']
+  parts = [curves[f'solve_rate/product{n}'] for n in (3, 4)]
+  return [
+      statistics.fmean(values, weights=sizes) for values in zip(*parts)]
+
+
+def solved(result: Result) -> float:
+  """Cumulative solve rate at the end."""
+  return solve_rate(result)[-1]
+
+
+def mean_and_error(values: Sequence[float]) -> str:
+  """Over seeds."""
+  text = f'{statistics.mean(values):.3f}'
+  if len(values) > 1:
+    text += f' ± {statistics.stdev(values) / len(values) ** 0.5:.3f}'
+  return text
+
+
+def by_arm(results: Iterable[Result], task: str) -> dict[str, list[Result]]:
+  """Results of a task, by arm."""
+  arms = collections.defaultdict(list)
+  for result in results:
+    if result['task'] == task:
+      arms[result['arm']].append(result)
+  return arms
+
+
+def table(results: Sequence[Result], task: str) -> str:
+  """One task's table: an arm a row."""
+  arms = by_arm(results, task)
+  sets = list(next(iter(arms.values()))[0]['figures'])
+  main = sets[-1]  # 'hard', where there is one
+  columns = {f'pass@{k}': pass_at(k, main) for k in KS}
+  if len(sets) > 1:
+    columns['pass@1, ordinary'] = pass_at(1, sets[0])
+    columns['pass@16, ordinary'] = pass_at(16, sets[0])
+  columns['solved so far'] = solved
+  columns['entropy'] = entropy
+  rows = [
+      [label(arm), *(mean_and_error([figure(r) for r in found])
+                     for figure in columns.values())]
+      for arm, found in arms.items()]
+  return markdown(['k', *columns], rows)
+
+
+def label(arm: str) -> str:
+  """An arm, for a reader."""
+  return {'frozen': 'not trained'}.get(arm, arm)
+
+
+def claims(results: Sequence[Result]) -> str:
+  """What is claimed, seed by seed."""
+  def cell(task, arm, seed, figure):
+    return figure(next(
+        r for r in results
+        if (r['task'], r['arm'], r['seed']) == (task, arm, seed)))
+
+  seeds = sorted({result['seed'] for result in results})
+  rows = []
+
+  def row(text, values, holds):
+    rows.append([text, *(
+        f'{value:.3f}{"" if ok else " (missed)"}'
+        for value, ok in zip(values, map(holds, values)))])
+
+  def compare(text, task, figure, arms, holds, combine=lambda a, b: a - b):
+    row(text, [combine(*(cell(task, arm, seed, figure) for arm in arms))
+               for seed in seeds], holds)
+
+  pass_8, pass_1 = pass_at(8, 'all'), pass_at(1, 'all')
+  compare('default: pass@8 of k=4 less that of k=1, at least .05',
+          'default', pass_8, ('4', '1'), lambda x: x >= 0.05)
+  compare('default: pass@8 of k=4 less its start, at least -.02',
+          'default', pass_8, ('4', 'frozen'), lambda x: x >= -0.02)
+  compare('default: pass@1 of k=1 less that of k=4, above 0',
+          'default', pass_1, ('1', '4'), lambda x: x > 0)
+  compare('mixed: hard problems solved so far, k=8 over k=1, at least 1.5',
+          'mixed', solved, ('8', '1'), lambda x: x >= 1.5,
+          lambda a, b: a / b)
+  compare('mixed: pass@16 on hard problems, k=8 less k=1, at least .05',
+          'mixed', pass_at(16, 'hard'), ('8', '1'), lambda x: x >= 0.05)
+  return markdown(['claim', *(f'seed {seed}' for seed in seeds)], rows)
+
+
+def report(results: Sequence[Result], command: str) -> str:
+  """The whole result as Markdown."""
+  steps = len(results[0]['curves']['solve_rate'])
+  seeds = len({result['seed'] for result in results})
+  tables = '\n\n'.join(
+      f'## {title}\n\n{table(results, task)}' for task, title in TITLES.items())
+  return f'''# PKPO: what optimising pass@k does to pass@k
+
+`{command}`, {datetime.date.today()}, {machine()}.
+
+configs/pkpo/countdown.py and countdown_hard.py: a model of 0.28 million \
+parameters on Countdown, 16 prompts x 16 samples, {steps} steps, \
+sloo_minus_one, advantages divided by the batch's standard deviation; {seeds} \
+seeds. pass@k from 32 samples of each held-out problem (532 on the default \
+task, 200 hard and 200 ordinary ones on the others). "Solved so far" is the \
+share of training problems (of the hard ones, where there are) with a right \
+sample in some step. "Not trained" samples from the warm start all along, and \
+so has the figures that all runs begin with. Mean and standard error over \
+seeds. Where there are hard problems, the columns are about these, unless they \
+say otherwise.
+
+![pass@k and cumulative solve rate]({RESULT.with_suffix('.png').name})
+
+{claims(results)}
+
+{tables}
+'''
+
+
+def draw(results: Sequence[Result], path: pathlib.Path) -> None:
+  """Above pass@k by k, below what was solved so far; a column for each task."""
+  import matplotlib
+  from matplotlib.figure import Figure as Canvas
+  style = {
+      'font.size': 9, 'axes.titleweight': 'bold', 'axes.titlelocation': 'left',
+      'axes.spines.top': False, 'axes.spines.right': False, 'axes.grid': True,
+      'grid.alpha': 0.25, 'legend.frameon': False}
+  with matplotlib.rc_context(style):
+    figure = Canvas(figsize=(11, 6.4), dpi=130, layout='constrained')
+    grid = figure.subplots(2, len(TITLES))
+    for (task, title), (above, below) in zip(TITLES.items(), grid.T):
+      arms = by_arm(results, task)
+      main = list(next(iter(arms.values()))[0]['figures'])[-1]
+      for arm, found in arms.items():
+        look = _look(arm)
+        above.plot(KS, [
+            statistics.mean(pass_at(k, main)(r) for r in found) for k in KS],
+                   'o-', markersize=3, label=label(arm), **look)
+        curves = zip(*(solve_rate(r) for r in found))
+        below.plot([statistics.mean(values) for values in curves], **look)
+      above.set_xscale('log', base=2)
+      above.set_xticks(KS, map(str, KS))
+      above.set(title=title, xlabel='k', ylim=(0, None))
+      below.set(xlabel='step', ylim=(0, None))
+    hard = ' (hard problems)'
+    grid[0, 0].set_ylabel('held-out pass@k')
+    grid[1, 0].set_ylabel('solved so far')
+    for axes in grid[0, 1:]:
+      axes.set_ylabel('held-out pass@k' + hard)
+    for axes in grid[1, 1:]:
+      axes.set_ylabel('solved so far' + hard)
+    grid[0, 0].legend(title='trained with k =')
+    figure.savefig(path)
+
+
+def _look(arm: str) -> dict[str, Any]:
+  """Colour and line: darker for a larger k."""
+  import matplotlib
+  if arm == 'frozen':
+    return dict(color='black', linestyle=':', linewidth=1)
+  if not arm.isdigit():
+    return dict(color='#d1495b', linestyle='--', linewidth=1.6)
+  shade = {1: 0.35, 2: 0.5, 4: 0.65, 8: 0.8, 16: 1.0}[int(arm)]
+  return dict(color=matplotlib.colormaps['Blues'](shade), linewidth=1.6)
