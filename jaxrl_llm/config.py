@@ -39,7 +39,7 @@ Flat = dict[str, Any]
 
 # What may change when a run is taken up again: it does not bear on what is
 # learned, or only on how long.
-FREE_TO_CHANGE = ('workdir', 'mesh', 'eval', 'checkpoint', 'log')
+FREE_TO_CHANGE = ('workdir', 'mesh', 'eval', 'eval_k', 'checkpoint', 'log')
 
 
 def free_to_change(config: ConfigDict) -> tuple[str, ...]:
@@ -152,7 +152,12 @@ def difference(
   Returns:
     Lines like 'loss.clip_high: 0.2 -> 0.28'.
   """
+  # A field that there was not yet when a config was saved acted as its default.
   a, b = flatten(old), flatten(new)
+  task = b.get('task.name')
+  for field in fields.table(task).values():
+    a.setdefault(field.name, field.default)
+    b.setdefault(field.name, field.default)
   missing = object()
   return [
       f'{name}: {to_text(a.get(name, "-"))} -> {to_text(b.get(name, "-"))}'

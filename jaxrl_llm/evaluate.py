@@ -150,7 +150,7 @@ def figures(
   n, correct = valid.sum(1), (score >= 1.0).sum(1)
   for k in ks:
     values = pkpo.pass_at_k(np.maximum(n, k), correct, k)
-    put(f'pass@{k}', np.asarray(values)[n >= k])
+    put(f'pass@{k}', np.asarray(values, np.float64)[n >= k])
   put('greedy', np.where(np.isnan(greedy), np.nan, greedy >= 1.0))
   put('mean', np.nanmean(score[n > 0], axis=1))
   return out

@@ -5,7 +5,7 @@
 """
 
 import functools
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ class Parts(NamedTuple):
   Attributes:
     config: the run's config.
     task: problems and their verifier.
-    kinds: [D] str, of the training problems.
+    kinds: of training problem, each with its problems' indices.
     mesh: (data, fsdp, tensor).
     model: the policy's architecture.
     learner: `score` and `update` of the RL phase.
@@ -46,7 +46,7 @@ class Parts(NamedTuple):
   """
   config: ConfigDict
   task: tasks.Task
-  kinds: np.ndarray
+  kinds: dict[str, np.ndarray]
   mesh: jax.sharding.Mesh
   model: ModelConfig
   learner: learner_lib.Learner
@@ -126,6 +126,13 @@ def make_sample(
 
   sample.cache_size = generate._cache_size
   return sample
+
+
+def by_kind(problems: Sequence[tasks.Problem]) -> dict[str, np.ndarray]:
+  """Indices of the problems of each kind, in the order of their names."""
+  names, index = np.unique([p.kind for p in problems], return_inverse=True)
+  return {
+      str(name): np.flatnonzero(index == i) for i, name in enumerate(names)}
 
 
 def learner_config(
@@ -210,8 +217,7 @@ def build(config: ConfigDict) -> Parts:
   base_key = jax.device_put(jax.random.key(config.seed), whole)
   fold_in = jax.jit(jax.random.fold_in)
   return Parts(
-      config=config, task=task,
-      kinds=np.array([problem.kind for problem in task.train]),
+      config=config, task=task, kinds=by_kind(task.train),
       mesh=mesh, model=model, learner=learner, shapes=shapes,
       init=jax.jit(
           lambda key: transformer.init(key, model), out_shardings=layout),

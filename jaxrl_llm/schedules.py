@@ -2,6 +2,8 @@
 
 from typing import Any, Callable
 
+_LARGEST = 2 ** 31 - 1  # a step is an int32
+
 
 class Steps(str):
   """Type of a config field that holds a schedule, as `canonical` writes it."""
@@ -28,7 +30,8 @@ def pieces(text: Any) -> tuple[tuple[int, int], ...]:
   found = tuple(
       tuple(int(x) for x in pair.split(':')) for pair in text.split(','))
   steps = [step for step, _ in found]
-  if steps[0] or any(a >= b for a, b in zip(steps, steps[1:])):
+  if steps[0] or any(
+      a >= b for a, b in zip(steps, [*steps[1:], _LARGEST + 1])):
     raise ValueError
   return found
 

@@ -73,18 +73,18 @@ def of_updates(updates: Sequence[Mapping[str, np.ndarray]]) -> Row:
   return row
 
 
-def of_solved(solved: np.ndarray, kinds: np.ndarray) -> Row:
+def of_solved(solved: np.ndarray, kinds: Mapping[str, np.ndarray]) -> Row:
   """Cumulative solve rates: shares of problems solved at least once so far.
 
   Args:
     solved: [D] bool, over all training problems.
-    kinds: [D] str.
+    kinds: of problem, each with its problems' indices.
 
   Returns:
     'solve_rate', and 'solve_rate/<kind>' where there are several kinds.
   """
   row = {'solve_rate': float(solved.mean())}
-  names = np.unique(kinds)
-  for name in names if len(names) > 1 else ():
-    row[f'solve_rate/{name}'] = float(solved[kinds == name].mean())
+  if len(kinds) > 1:
+    row.update((f'solve_rate/{kind}', float(solved[of_kind].mean()))
+               for kind, of_kind in kinds.items())
   return row

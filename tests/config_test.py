@@ -225,15 +225,6 @@ def test_mistakes_are_refused_in_one_sentence(capsys, file, arg, words):
     assert word in said
 
 
-def test_schedules_are_kept_as_text(file):
-  for given, kept in (
-      (8, '8'), ('8', '8'), ('0:8', '8'), ('0:8, 9:1', '0:8,9:1')):
-    c = config.load(file, {'advantage': 'pkpo', 'pkpo.k': given})
-    config.validate(c)
-    assert c.pkpo.k == kept
-    assert json.loads(config.to_json(c))['pkpo.k'] == kept
-
-
 def test_reinforce_needs_no_group(file):
   config.parse([f'--config={file}', '--config.samples_per_prompt=1',
                 '--config.advantage=reinforce'])
@@ -336,6 +327,7 @@ def test_difference_is_readable_and_leaves_out_what_may_change(file):
   a = config.load(file)
   b = config.load(file, {
       'loss.clip_high': 0.3, 'eval.k': '1,2', 'steps': 5, 'workdir': 'x',
+      'eval_k': 3,
       'loss.dual_clip': 3, 'log.samples': 1})
   changes = ['loss.clip_high: 0.28 -> 0.3', 'loss.dual_clip: none -> 3.0']
   assert config.difference(a, b, config.free_to_change(b)) == changes
@@ -345,6 +337,13 @@ def test_difference_is_readable_and_leaves_out_what_may_change(file):
       a, b, config.free_to_change(b))
   assert 'steps: 300 -> 5' in config.difference(a, b, ())
   assert config.difference({'a': None}, {}, ()) == ['a: none -> -']
+  # Of before there was this field: it is at its default.
+  old = config.flatten(a)
+  del old['pkpo.k'], old['task.shown']
+  assert config.difference(old, a, ()) == []
+  assert config.difference(
+      old, config.load(file, {'pkpo.k': 2}), ('optimizer',)) == [
+          'pkpo.k: 4 -> 2']
 
 
 def test_fingerprint_depends_on_its_fields_only(file):

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from jaxrl_llm import step_metrics
+from jaxrl_llm import experiment, step_metrics
+from jaxrl_llm.tasks import Problem
 from jaxrl_llm.types import Rollouts
 
 
@@ -62,9 +63,11 @@ def test_a_group_without_a_verdict_leaves_the_spread_of_the_others():
 
 def test_of_solved():
   solved = np.array([True, False, False, True, True])
-  assert step_metrics.of_solved(solved, np.array(['a'] * 5)) == {
-      'solve_rate': .6}
-  assert step_metrics.of_solved(solved, np.array([*'abbab'])) == {
+  one, two = (
+      experiment.by_kind([Problem(i, '', kind) for i, kind in enumerate(kinds)])
+      for kinds in ('aaaaa', 'abbab'))
+  assert step_metrics.of_solved(solved, one) == {'solve_rate': .6}
+  assert step_metrics.of_solved(solved, two) == {
       'solve_rate': .6, 'solve_rate/a': 1.0, 'solve_rate/b': 1 / 3}
 
 

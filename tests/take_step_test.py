@@ -117,7 +117,7 @@ def test_the_cumulative_solve_rate_counts_problems_ever_solved(parts):
     return Verdict(reward, 'parity')
 
   watched = tiny.watch(
-      parts._replace(kinds=np.array(['a'] * 6)), verify, train=few)
+      parts._replace(kinds=experiment.by_kind(few)), verify, train=few)
   for _ in range(3):
     before = state.solved.copy()
     state, row, _, _ = take(watched, state, fixed, weights)

@@ -145,7 +145,7 @@ def test_20_steps_compile_each_program_once(run):
   assert run.known[0] == run.known[-1] == len(run.compiled)
 
 
-def test_annealing_k_compiles_nothing(parts, reuse, tmp_path):
+def test_annealing_k_compiles_nothing(parts, reuse, tmp_path, monkeypatch):
   """A run of its own, whose k changes at steps 2, 3 and 5."""
   config = tiny.load(
       tmp_path / 'run', steps=7, advantage='pkpo', pkpo__k='0:4,2:3,3:2,5:1',
@@ -153,16 +153,37 @@ def test_annealing_k_compiles_nothing(parts, reuse, tmp_path):
   watched = tiny.watch(
       parts._replace(config=config, credit=credit.make(config)), tiny.by_length)
   reuse(watched.parts)
-  names = tiny.compiled()
+  names, known = tiny.compiled(), []
+  take_step = train.take_step
+
+  def counted(*args):
+    out = take_step(*args)
+    known.append(len(names))
+    return out
+
+  monkeypatch.setattr(train, 'take_step', counted)
   train.train(config)
   rows = metrics.read(tmp_path / 'run' / 'metrics.jsonl')[1:]
   assert [row['pkpo/k'] for row in rows] == [4, 4, 3, 2, 2, 1, 1]
-  assert tiny.programs(names).count('jit(credit)') == 1
+  assert 'jit(credit)' in names and known[0] == known[-1]
   assert watched.parts.credit._cache_size() == 1
   # With k = n = 4, only a single right answer among four has a signal.
   silent = [row['reward/no_signal'] for row in rows]
   assert max(silent) > min(silent)
   assert all(row['pkpo/k_lowered'] == 0 for row in rows)
+
+
+def test_the_cumulative_solve_rate_goes_on_after_a_break(
+    parts, reuse, tmp_path):
+  reuse(tiny.watch(parts, tiny.by_length).parts)
+  rates = []
+  for name, stops in (('whole', (6,)), ('broken', (3, 6))):
+    for steps in stops:
+      train.train(tiny.load(tmp_path / name, steps=steps))
+    rows = metrics.read(tmp_path / name / 'metrics.jsonl')[1:]
+    rates.append([row['solve_rate'] for row in rows])
+  whole, broken = rates
+  assert whole == broken and 0 < whole[2] < whole[-1]
 
 
 def test_other_hyperparameters_compile_nothing(run, parts):

@@ -21,6 +21,7 @@ import sys
 from typing import Any, NamedTuple
 
 from benchmarks.claims import pkpo_report
+from configs.pkpo import countdown
 
 ROOT = pathlib.Path(__file__).parents[2]
 FOLDER = ROOT / 'runs/claims/pkpo'
@@ -35,7 +36,7 @@ ARMS = {
     'frozen': {'optimizer.learning_rate': 0.0, 'loss.entropy_bonus': 0.0,
                'pkpo.k': 16, 'selection.signal_only': True},
     **{str(k): {'pkpo.k': k} for k in (1, 2, 4, 8, 16)},
-    '8 to 4 to 1': {'pkpo.k': '0:8,200:4,300:1'},
+    '8 to 4 to 1': {'pkpo.k': countdown.ANNEALED},
 }
 SEEDS = 0, 1, 2
 # Sizes of the held-out sets to evaluate on, by kind of problem.
@@ -91,7 +92,7 @@ def train(run: Run, folder: pathlib.Path) -> None:
   names = [name for name in rows[-1] if name.startswith('solve_rate')]
   curves = {
       name: [row[name] and round(row[name], 4) for row in rows]
-      for name in (*names, 'response/entropy', 'reward/no_signal')}
+      for name in (*names, 'response/entropy')}
   path = folder / f'{run.name}.json'
   path.with_suffix('.part').write_text(json.dumps(
       dict(run._asdict(), figures=figures, curves=curves,
@@ -129,8 +130,13 @@ def train_all(folder: pathlib.Path) -> None:
 
   left = [run for run in runs() if not (folder / f'{run.name}.json').exists()]
   with concurrent.futures.ThreadPoolExecutor(cores.qsize()) as pool:
-    for future in [pool.submit(do, run) for run in left]:
-      future.result()
+    try:
+      for future in concurrent.futures.as_completed(
+          [pool.submit(do, run) for run in left]):
+        future.result()
+    except BaseException:  # an interrupt too: what waits is not begun
+      pool.shutdown(wait=False, cancel_futures=True)
+      raise
 
 
 def read(folder: pathlib.Path) -> list[dict[str, Any]]:

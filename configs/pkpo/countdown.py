@@ -18,7 +18,7 @@ def get_config(arg=None):
   c.samples_per_prompt = 16
   c.advantage = 'pkpo'
   c.pkpo.k = 4
-  # Most samples get advantage 0; this keeps the rest at one scale for every k.
+  # The larger k, the fewer samples have an advantage; this keeps the scale.
   c.pkpo.batch_std = True
   c.selection.signal_only = False
   c.loss.entropy_bonus = 0.03

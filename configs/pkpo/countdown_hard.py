@@ -2,13 +2,13 @@
 
   python -m jaxrl_llm.train --config=configs/pkpo/countdown_hard.py:mixed
 
-The hard problems need a product, which the warm start shows rarely and never in
-a solution: it solves most of them less than once in 50 samples. ':mixed' (the
-default) trains on as many ordinary ones beside them, ':hard' on the hard ones
-alone; both warm-start on all kinds. On the mixed set k=1 follows the ordinary
-prompts and loses the hard ones, k=8 does not (the stall of the paper's section
-5.2.4): see benchmarks/results/claims/pkpo.md. On 2 cores it takes about two
-minutes.
+The hard problems need a product, which one in eight demonstrations has, and
+hardly ever in a solution of a hard problem: the warm start solves most of them
+less than once in 50 samples. ':mixed' (the default) trains on as many ordinary
+ones beside them, ':hard' on the hard ones alone; both warm-start on all kinds.
+On the mixed set k=1 follows the ordinary prompts and loses the hard ones, k=8
+does not (the stall of the paper's section 5.2.4): see
+benchmarks/results/claims/pkpo.md. On 2 cores it takes about two minutes.
 """
 
 from configs.pkpo import countdown
@@ -30,8 +30,9 @@ def get_config(arg='mixed'):
   c.task.train = (*ordinary, 400, 400)
   c.task.heldout = (32, 60, 60, 48, 100, 100)
   c.pkpo.k = 8
-  # Where few rows have a signal, a bonus on the others drifts; without one,
-  # rows of advantage 0 do nothing.
+  # Where few rows have a signal, a bonus on the others drifts. Without one,
+  # rows of advantage 0 only count in the mean: leaving them out is faster, and
+  # changes no more than the scale of the gradient.
   c.loss.entropy_bonus = 0.0
   c.selection.signal_only = True
   return c

@@ -9,8 +9,16 @@ import numpy as np
 
 Array = jax.Array
 
-# What Stirling's formula leaves of log((y-1)!), for y = 1, 2, ..., where its
-# series in 1/y is not yet exact.
+
+def as_int32(x: Any, name: str) -> Array:
+  """An int32 array; TypeError if it is of no integer type."""
+  x = jnp.asarray(x)
+  if not jnp.issubdtype(x.dtype, jnp.integer):
+    raise TypeError(f'{name} must be integers, not {x.dtype}.')
+  return x.astype(jnp.int32)
+
+
+# `_rest` of y = 1, 2, ..., for which float32 needs more than its series.
 _REST = np.array([
     math.lgamma(y) - (y - 0.5) * math.log(y) + y - 0.5 * math.log(2 * math.pi)
     for y in range(1, 8)])
@@ -45,8 +53,14 @@ def log_misses(n: Array, c: Array, k: Array, dtype: Any) -> Array:
   c, k = jnp.clip(c, 0, n), jnp.clip(k, 0, n)
   left = jnp.maximum(n - c - k, 0) + 1
   all_, c_, k_, left_ = (x.astype(dtype) for x in (n + 1, c, k, left))
+
+  def log_without(x):  # log(1 - x / (n+1)), also where x is nearly n + 1
+    return jnp.where(
+        2 * x > n, jnp.log((n + 1 - x).astype(dtype) / all_),
+        jnp.log1p(-x.astype(dtype) / all_))
+
   value = (left_ - 0.5) * jnp.log1p(c_ * k_ / (all_ * left_))
-  value += k_ * jnp.log1p(-c_ / all_) + c_ * jnp.log1p(-k_ / all_)
+  value += k_ * log_without(c) + c_ * log_without(k)
   value += _rest(n - c + 1, dtype) - _rest(n + 1, dtype)
   value += _rest(n - k + 1, dtype) - _rest(left, dtype)
   return jnp.where(c + k <= n, value, -jnp.inf)

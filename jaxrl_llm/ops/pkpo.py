@@ -8,7 +8,7 @@ g_n, the largest of a subset is g_i in a share of them,
 
 so that one sort and cumulative sums take the place of the subsets: O(n log n).
 
-Rewards are [..., N]; any real number will do, not only 0 and 1, and integers
+Rewards are [..., N]; any finite numbers will do, not only 0 and 1, and integers
 are taken as float32. k is an integer, or an array of them that broadcasts
 against the leading dimensions, one per group; it may be traced, so that a
 change of k compiles nothing. `where` marks the valid samples: the others get 0
@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_llm.ops import advantages
-from jaxrl_llm.ops.combinations import log_misses
+from jaxrl_llm.ops.combinations import as_int32, log_misses
 
 Array = jax.Array
 
@@ -55,7 +55,8 @@ def pass_at_k(n: Array, c: Array, k: Array) -> Array:
     if len(bad):
       n, c, k = (x.flat[bad[0]] for x in rows)
       raise ValueError(
-          f'pass_at_k of n={n}, c={c}, k={k}: k must be 1 to n, and c 0 to n.')
+          f'pass_at_k of n={n}, c={c}, k={k}: n must be less than 2 ** 31, k 1 '
+          'to n, and c 0 to n.')
   return _pass_at_k(n, c, k)
 
 
@@ -78,7 +79,7 @@ def max_at_k(
   Raises:
     ValueError: k is below 1, or a k that is not traced above N.
   """
-  _check(k, np.shape(rewards)[-1], 'max_at_k')
+  _check(k, np.shape(rewards), 'max_at_k')
   return _max_at_k(rewards, k, where)
 
 
@@ -101,7 +102,7 @@ def s(rewards: Array, k: Array, *, where: Optional[Array] = None) -> Array:
   Raises:
     ValueError: k is below 1, or a k that is not traced above N.
   """
-  _check(k, np.shape(rewards)[-1], 's')
+  _check(k, np.shape(rewards), 's')
   return _transform(rewards, k, where, name='s')[0]
 
 
@@ -125,7 +126,7 @@ def sloo(rewards: Array, k: Array, *, where: Optional[Array] = None) -> Array:
   Raises:
     ValueError: k is below 1, or a k that is not traced above N - 1.
   """
-  _check(k, np.shape(rewards)[-1], 'sloo')
+  _check(k, np.shape(rewards), 'sloo')
   return _transform(rewards, k, where, name='sloo')[0]
 
 
@@ -154,7 +155,7 @@ def sloo_minus_one(
   Raises:
     ValueError: k is below 1, or a k that is not traced above N.
   """
-  _check(k, np.shape(rewards)[-1], 'sloo_minus_one')
+  _check(k, np.shape(rewards), 'sloo_minus_one')
   return _transform(rewards, k, where, name='sloo_minus_one')[0]
 
 
@@ -186,11 +187,8 @@ def advantage(
   Raises:
     ValueError: an unknown transform, or a k that it cannot use.
   """
-  if transform not in TRANSFORMS:
-    raise ValueError(
-        f'transform={transform!r} is not known: use one of '
-        f'{", ".join(TRANSFORMS)}.')
-  _check(k, np.shape(rewards)[-1], transform)
+  _known(transform)
+  _check(k, np.shape(rewards), transform)
   values = _transform(rewards, k, where, name=transform)[1]
   if batch_std:
     values /= _std(values, where) + eps
@@ -208,6 +206,7 @@ def largest_k(where: Array, *, transform: str = 'sloo_minus_one') -> Array:
     [...] int32: their number, or one less for sloo; less than 1 where none is
     possible.
   """
+  _known(transform)
   return jnp.sum(where, -1, dtype=jnp.int32) - _SPARE.get(transform, 0)
 
 
@@ -238,9 +237,9 @@ class _Group(NamedTuple):
 
   def unsorted(self, values: Array) -> Array:
     """Values by rank, put back in the first order; 0 for the invalid."""
-    values = jnp.where(self.valid, values, 0.0)
-    return jnp.put_along_axis(
+    values = jnp.put_along_axis(
         jnp.zeros_like(values), self.order, values, axis=-1, inplace=False)
+    return jnp.where(self.where, values, 0.0)
 
 
 def _group(rewards, k, where, name) -> _Group:
@@ -252,7 +251,7 @@ def _group(rewards, k, where, name) -> _Group:
   key, order = jax.lax.sort((key, index), num_keys=1)
   n = jnp.sum(where, -1, keepdims=True, dtype=jnp.int32)
   rank = jnp.arange(1, size + 1, dtype=jnp.int32)
-  k = jnp.broadcast_to(_integers(k, 'k'), first.shape[:-1])[..., None]
+  k = jnp.broadcast_to(as_int32(k, 'k'), first.shape[:-1])[..., None]
   most = jnp.maximum(n - _SPARE.get(name, 0), 1)
   return _Group(
       rewards=jnp.where(rank <= n, key, 0.0), rank=rank, n=n,
@@ -283,7 +282,8 @@ def _by_rank_s(group: _Group, g: Array) -> Array:
   # C(j-2, k-2) / C(n-2, k-2)
   share = jnp.exp(log_misses(n - 2, n - j, k - 2, g.dtype))
   pairs = (j >= 2) & group.valid & (k >= 2)
-  n_b = jnp.where(pairs, k * (k - 1) / jnp.maximum(n - 1, 1) * share, 0.0)
+  # In this order: k (k-1) need not fit into 32 bits.
+  n_b = jnp.where(pairs, k * ((k - 1) / jnp.maximum(n - 1, 1)) * share, 0.0)
   return _n_a(group) * g + _after(n_b * g)
 
 
@@ -319,6 +319,7 @@ def _n_sloo_minus_one(group):
 
 TRANSFORMS = dict(s=_n_s, sloo=_n_sloo, sloo_minus_one=_n_sloo_minus_one)
 _SPARE = dict(sloo=1)  # samples that must be left beside the k
+_LARGEST = 2 ** 31 - 2
 
 
 @functools.partial(jax.jit, static_argnames='name')
@@ -344,14 +345,14 @@ def _max_at_k(rewards, k, where):
 @jax.jit
 def _pass_at_k(n, c, k):
   """See `pass_at_k`."""
-  n, c, k = (_integers(x, name) for x, name in ((n, 'n'), (c, 'c'), (k, 'k')))
+  n, c, k = (as_int32(x, name) for x, name in ((n, 'n'), (c, 'c'), (k, 'k')))
   value = -jnp.expm1(log_misses(n, c, k, jnp.float32))
   return jnp.where(_impossible(n, c, k), jnp.nan, value)
 
 
 def _impossible(n, c, k):
-  """Whether there can be no such numbers."""
-  return (k < 1) | (k > n) | (c < 0) | (c > n)
+  """Whether there can be no such numbers, or they are too large."""
+  return (k < 1) | (k > n) | (c < 0) | (c > n) | (n > _LARGEST)
 
 
 def _std(values, where):
@@ -364,8 +365,22 @@ def _std(values, where):
   return jnp.sqrt(squares / jnp.maximum(count - 1, 1))
 
 
-def _check(k: Any, size: int, name: str) -> None:
-  """Raises ValueError if a k that is known cannot be, in groups of `size`."""
+def _known(transform: str) -> None:
+  """Raises ValueError if there is no such transform."""
+  if transform not in TRANSFORMS:
+    raise ValueError(
+        f'transform={transform!r} is not known: use one of '
+        f'{", ".join(TRANSFORMS)}.')
+
+
+def _check(k: Any, shape: tuple[int, ...], name: str) -> None:
+  """Raises ValueError if there can be no such k for rewards of a shape."""
+  *groups, size = shape
+  lengths = zip(reversed(np.shape(k)), reversed(groups))
+  if np.ndim(k) > len(groups) or any(a not in (1, b) for a, b in lengths):
+    raise ValueError(
+        f'k of shape {np.shape(k)} does not go with rewards of shape {shape}: '
+        f'give one k, or one per group, of shape {tuple(groups)}.')
   if isinstance(k, jax.core.Tracer):
     return
   k, spare = np.asarray(k), _SPARE.get(name, 0)
@@ -375,11 +390,3 @@ def _check(k: Any, size: int, name: str) -> None:
       raise ValueError(
           f'k={value} does not fit groups of n={size} samples: {name} can use '
           f'1 to {most}.')
-
-
-def _integers(x: Any, name: str) -> Array:
-  """An integer array; TypeError if it is of another type."""
-  x = jnp.asarray(x)
-  if not jnp.issubdtype(x.dtype, jnp.integer):
-    raise TypeError(f'{name} must be integers, not {x.dtype}.')
-  return x

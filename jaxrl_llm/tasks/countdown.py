@@ -79,7 +79,8 @@ class Options:
       if kind not in KINDS:
         raise ValueError(
             f'countdown kind {kind!r} is not known.{closest(kind, KINDS)}')
-    for name in ('train', 'heldout', 'solved', *(['shown'] * any(self.shown))):
+    optional = ('shown',) if self.shown else ()
+    for name in ('train', 'heldout', 'solved', *optional):
       values = getattr(self, name)
       if len(values) != len(self.kinds) or min(values, default=0) < 0:
         raise ValueError(

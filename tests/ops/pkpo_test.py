@@ -102,7 +102,12 @@ def test_the_sum_of_s_is_k_rho():
   g = np.random.default_rng(0).normal(size=(12, 7, 12)).astype(np.float32)
   k = np.arange(1, 13)[:, None]
   np.testing.assert_allclose(
-      pkpo.s(g, k).sum(-1), k * pkpo.max_at_k(g, k), atol=2e-6)
+      pkpo.s(g, k).sum(-1), k * pkpo.max_at_k(g, k), rtol=1e-6, atol=2e-6)
+  # k (k-1) is beyond 32 bits.
+  large = np.random.default_rng(1).random(65_536, np.float32)
+  for k in (46_342, 65_535):
+    np.testing.assert_allclose(
+        pkpo.s(large, k).sum(), k * pkpo.max_at_k(large, k), rtol=1e-5)
 
 
 def test_shifts():
@@ -201,17 +206,22 @@ def test_what_cannot_be_is_named():
       ('s', 5, r'k=5 .* n=4 samples'), ('sloo', 4, r'k=4 .* n=4 .* n - 1 = 3'),
       ('sloo_minus_one', 0, r'k=0 .* n=4'), ('max_at_k', -1, r'k=-1 .* n=4'),
       ('s', np.array([1, 9]), r'k=9 .* n=4'),
-      ('s', jnp.array([0, 9]), r'k=0 .* n=4')):
+      ('s', jnp.array([0, 9]), r'k=0 .* n=4'),
+      ('s', np.ones((2, 1), int), r'k of shape \(2, 1\) .* of shape \(2,\)'),
+      ('s', np.ones(3, int), r'k of shape \(3,\) .* of shape \(2, 4\)')):
     with pytest.raises(ValueError, match=said):
       getattr(pkpo, name)(g, k)
   with pytest.raises(TypeError, match='k must be integers, not float32'):
     pkpo.s(g, 2.0)
-  with pytest.raises(ValueError, match="transform='loo' is not known"):
-    pkpo.advantage(g, 2, transform='loo')
+  for call in (lambda: pkpo.advantage(g, 2, transform='loo'),
+               lambda: pkpo.largest_k(g > 0, transform='loo')):
+    with pytest.raises(ValueError, match="transform='loo' is not known"):
+      call()
   with pytest.raises(ValueError, match='n=4, c=5, k=2'):
     pkpo.pass_at_k(4, np.array([0, 5]), 2)
-  with pytest.raises(ValueError, match='n=4, c=1, k=5'):
-    pkpo.pass_at_k(4, 1, 5)
+  for n, c, k in ((4, 1, 5), (3_000_000_000, 5, 2)):
+    with pytest.raises(ValueError, match=f'n={n}, c={c}, k={k}'):
+      pkpo.pass_at_k(n, c, k)
   got = jax.jit(pkpo.pass_at_k)(
       4, np.array([0, 5, 1, 1]), np.array([1, 1, 5, 0]))
   np.testing.assert_array_equal(got, [0, np.nan, np.nan, np.nan])
@@ -239,6 +249,23 @@ def test_pass_at_k(n):
   assert not np.any(got[0])
 
 
+def test_small_integer_types_do_not_wrap():
+  want = pkpo.pass_at_k(np.array([127, 200]), np.array([5, 5]), 3)
+  for kind in (np.int8, np.uint8, np.int16, np.int64):
+    assert pkpo.pass_at_k(kind(127), kind(5), kind(3)) == want[0]
+    assert pkpo.pass_at_k(200, kind(5), kind(3)) == want[1]
+    np.testing.assert_array_equal(
+        pkpo.s(np.arange(300.0), kind(3)), pkpo.s(np.arange(300.0), 3))
+
+
+def test_what_is_not_finite_does_not_reach_invalid_samples():
+  where = np.array([False, True, True, True])
+  for value in (np.inf, -np.inf, np.nan):
+    for name in TRANSFORMS:
+      g = np.float32([5, value, 1, 2])
+      assert getattr(pkpo, name)(g, 2, where=where)[0] == 0
+
+
 @pytest.mark.parametrize('name', NAMES)
 def test_precision_at_65536(name):
   """float32 against float64 of the same numbers, for k to 1000.
@@ -250,7 +277,7 @@ def test_precision_at_65536(name):
   f = getattr(pkpo, name)
   samples = (rng.random(n), rng.normal(size=n), rng.integers(0, 2, n))
   for g in (np.float32(x) for x in samples):
-    for k in (2, 10, 100, 1000):
+    for k in (2, 10, 100, 1000, 65_000):
       got = f(g, k)
       with jax.enable_x64(True):
         want = np.asarray(getattr(pkpo, name)(np.float64(g), k))
