@@ -26,7 +26,9 @@ def test_it_is_kept_clean(name):
 
 
 @pytest.mark.parametrize('name', FILES)
-def test_it_runs(name, tmp_path):
+def test_it_runs(name, tmp_path, monkeypatch):
+  for variable in ('IPYTHONDIR', 'JUPYTER_RUNTIME_DIR'):  # not at home
+    monkeypatch.setenv(variable, str(tmp_path / variable))
   book = nbformat.read(FOLDER / name, as_version=4)
   nbclient.NotebookClient(
       book, timeout=180, kernel_name='python3',

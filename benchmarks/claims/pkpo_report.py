@@ -133,10 +133,11 @@ def report(results: Sequence[Result], command: str) -> str:
 
 configs/pkpo/countdown.py and countdown_hard.py: a model of 0.28 million \
 parameters on Countdown, 16 prompts x 16 samples, {steps} steps, \
-sloo_minus_one, advantages divided by the batch's standard deviation, learning \
-rate 3e-4, entropy bonus .03 on the default task and 0 on the others, where \
-rows of advantage 0 also leave the mean; {seeds} seeds. pass@k from 32 samples \
-of each held-out problem (532 on the default task, 200 hard and 200 ordinary \
+sloo_minus_one, advantages divided by the batch's standard deviation; {seeds} \
+seeds. On the default task the learning rate falls from 5e-4 to 0, and the \
+entropy bonus is .03; on the others it stays at 3e-4, there is no bonus, and \
+rows of advantage 0 leave the mean. pass@k from 32 samples of each held-out \
+problem (532 on the default task, 200 hard and 200 ordinary \
 ones on the others). "Solved so far" is the share of training problems (of the \
 hard ones, where there are) with a right sample in some step. "Not trained" \
 samples from the warm start all along, and so has the figures that all runs \

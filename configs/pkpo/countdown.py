@@ -22,13 +22,12 @@ def get_config(arg=None):
   c.pkpo.batch_std = True
   c.selection.signal_only = False
   c.loss.entropy_bonus = 0.03
-  c.optimizer.learning_rate = 3e-4
-  c.optimizer.schedule = 'constant'
+  c.optimizer.learning_rate = 5e-4
   c.eval.k = (1, 2, 4, 8)
   return c
 
 
-ANNEALED = '0:8,200:4,300:1'
+ANNEALED = '0:8,100:4,200:1'
 
 
 def get_hyper(hyper):

@@ -30,6 +30,8 @@ def get_config(arg='mixed'):
   c.task.train = (*ordinary, 400, 400)
   c.task.heldout = (32, 60, 60, 48, 100, 100)
   c.pkpo.k = 8
+  c.optimizer.learning_rate = 3e-4
+  c.optimizer.schedule = 'constant'
   # Where few rows have a signal, a bonus on the others drifts. Without one,
   # rows of advantage 0 only count in the mean: leaving them out is faster, and
   # changes no more than the scale of the gradient.
