@@ -170,7 +170,7 @@ def draw(results: Sequence[Result], path: pathlib.Path) -> None:
         look = _look(arm)
         above.plot(KS, [
             statistics.mean(pass_at(k, main)(r) for r in found) for k in KS],
-                   'o-', markersize=3, label=label(arm), **look)
+                   marker='o', markersize=3, label=label(arm), **look)
         curves = zip(*(solve_rate(r) for r in found))
         below.plot([statistics.mean(values) for values in curves], **look)
       above.set_xscale('log', base=2)
