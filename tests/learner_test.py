@@ -151,7 +151,8 @@ def test_update_equals_twin():
 def test_microbatches_and_buckets_change_nothing(microbatch, buckets):
   want = _run(_batch())
   got = _run(_batch(), microbatch=microbatch, buckets=buckets)
-  _close(got, want)
+  # Sums in another order: without AVX-512, 2e-6 apart.
+  _close(got, want, 5e-6)
 
 
 def test_likelihood_is_supervised_learning():
