@@ -126,7 +126,7 @@ def _twin(params, batch, loss, objective='clip'):
       learning_rate=1.0, skipped=0.0, skipped_in_row=0.0)
 
 
-def _close(got, want, tolerance=1e-6):
+def _close(got, want, tolerance):
   jax.tree.map(lambda a, b: np.testing.assert_allclose(
       a, b, rtol=tolerance, atol=tolerance), got, want)
 
