@@ -41,19 +41,11 @@ def run(tmp_path_factory) -> Run:
   config = tiny.load(
       tmp_path_factory.mktemp('tiny') / 'run', steps=20, eval__every=5,
       checkpoint__every=7, loss__entropy_bonus=0.01)
-  compiled, known = tiny.compiled(), []
-  take_step = train.take_step
-
-  def counted(*args):
-    out = take_step(*args)
-    known.append(len(compiled))
-    return out
-
   parts = experiment.build(config)
   watched = tiny.watch(parts, fickle)
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(experiment, 'build', lambda _: watched.parts)
-    patch.setattr(train, 'take_step', counted)
+    compiled, known = tiny.compiled_by_step(patch)
     summary = train.train(config)
   return Run(
       config, summary, parts, watched, compiled[:known[-1]], known)

@@ -106,6 +106,20 @@ def compiled() -> list[str]:
   return names
 
 
+def compiled_by_step(patch: Any) -> tuple[list[str], list[int]]:
+  """`compiled`, and a list of its length after each step of a run."""
+  names, known = compiled(), []
+  take_step = train.take_step
+
+  def counted(*args):
+    out = take_step(*args)
+    known.append(len(names))
+    return out
+
+  patch.setattr(train, 'take_step', counted)
+  return names, known
+
+
 def programs(names: list[str]) -> list[str]:
   """Those of the names that are a run's device programs, sorted."""
   return sorted(name.replace('(_', '(') for name in names if any(

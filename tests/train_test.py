@@ -153,15 +153,7 @@ def test_annealing_k_compiles_nothing(parts, reuse, tmp_path, monkeypatch):
   watched = tiny.watch(
       parts._replace(config=config, credit=credit.make(config)), tiny.by_length)
   reuse(watched.parts)
-  names, known = tiny.compiled(), []
-  take_step = train.take_step
-
-  def counted(*args):
-    out = take_step(*args)
-    known.append(len(names))
-    return out
-
-  monkeypatch.setattr(train, 'take_step', counted)
+  names, known = tiny.compiled_by_step(monkeypatch)
   train.train(config)
   rows = metrics.read(tmp_path / 'run' / 'metrics.jsonl')[1:]
   assert [row['pkpo/k'] for row in rows] == [4, 4, 3, 2, 2, 1, 1]
