@@ -306,7 +306,8 @@ def _update_on_mesh(sizes):
 def test_eight_devices_equal_one():
   eight = devices.run(_update_on_mesh, (2, 2, 2))
   for a, b in zip(_update_on_mesh(()), eight, strict=True):
-    np.testing.assert_allclose(b, a, atol=1e-5)
+    # Relative for the norm of all gradients, which is about 9.
+    np.testing.assert_allclose(b, a, atol=1e-5, rtol=5e-6)
 
 
 def test_logits_are_never_all_there():
