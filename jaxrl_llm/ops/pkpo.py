@@ -281,7 +281,7 @@ def _by_rank_s(group: _Group, g: Array) -> Array:
   n, k, j = group.n, group.k, group.rank
   # C(j-2, k-2) / C(n-2, k-2)
   share = jnp.exp(log_misses(n - 2, n - j, k - 2, g.dtype))
-  pairs = (j >= 2) & group.valid & (k >= 2)
+  pairs = (j >= 2) & group.valid
   # In this order: k (k-1) need not fit into 32 bits.
   n_b = jnp.where(pairs, k * ((k - 1) / jnp.maximum(n - 1, 1)) * share, 0.0)
   return _n_a(group) * g + _after(n_b * g)
