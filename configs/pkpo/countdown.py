@@ -27,14 +27,16 @@ def get_config(arg=None):
   return c
 
 
-ANNEALED = '0:8,100:4,200:1'
+# The highest pass@1 of the schedules that were tried; from 8 to 4 to 1 gains
+# nothing here.
+ANNEALED = '0:2,250:1'
 
 
-def get_hyper(hyper):
+def get_hyper(hyper, annealed=ANNEALED):
   """Every k, k annealed, and the entropy bonus at k=1; three seeds each."""
   return hyper.product([
       hyper.chainit([
-          hyper.sweep('pkpo.k', [1, 2, 4, 8, 16, ANNEALED]),
+          hyper.sweep('pkpo.k', [1, 2, 4, 8, 16, annealed]),
           hyper.product([
               hyper.fixed('pkpo.k', 1),
               hyper.sweep('loss.entropy_bonus', [0.001, 0.01, 0.1])])]),
