@@ -143,9 +143,9 @@ ones on the others). "Solved so far" is the share of training problems (of the \
 hard ones, where there are) with a right sample in some step. "Not trained" \
 samples from the warm start all along, and so has the figures that all runs \
 begin with. "Annealed" is pkpo.k={countdown.ANNEALED} on the default task, \
-{countdown_hard.ANNEALED} on the others; "8 to 4 to 1" is 0:8,100:4,200:1. \
-Mean and standard error over seeds. Where there are hard problems, the columns \
-are about these, unless they say otherwise.
+{countdown_hard.ANNEALED} on the others. Mean and standard error over seeds. \
+Where there are hard problems, the columns are about these, unless they say \
+otherwise.
 
 ![pass@k and cumulative solve rate]({RESULT.with_suffix('.png').name})
 
@@ -197,7 +197,6 @@ def _look(arm: str) -> dict[str, Any]:
   if arm == 'frozen':
     return dict(color='black', linestyle=':', linewidth=1)
   if not arm.isdigit():
-    color = '#d1495b' if arm == 'annealed' else '#edae49'
-    return dict(color=color, linestyle='--', linewidth=1.6)
+    return dict(color='#d1495b', linestyle='--', linewidth=1.6)
   shade = {1: 0.35, 2: 0.5, 4: 0.65, 8: 0.8, 16: 1.0}[int(arm)]
   return dict(color=matplotlib.colormaps['Blues'](shade), linewidth=1.6)
