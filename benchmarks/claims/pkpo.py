@@ -7,11 +7,13 @@ problems, with k = 1, 2, 4, 8, 16 and k annealed, and samples from the warm
 start without training it; three seeds each, equal steps. That is 63 runs, each
 on one core, as many side by side as there are cores: about two hours on 2
 cores. A run that is done is not done again: interrupt it, and give the same
-command to go on. `--write` puts the table and the picture into results/claims.
+command to go on. `--write` puts the table, the picture and every run's figures
+into results/claims.
 """
 
 import argparse
 import concurrent.futures
+import datetime
 import json
 import os
 import pathlib
@@ -21,6 +23,7 @@ import sys
 from typing import Any, NamedTuple
 
 from benchmarks.claims import pkpo_report
+from benchmarks.rl_step import machine
 from configs.pkpo import countdown, countdown_hard
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -76,8 +79,8 @@ def fields_of(run: Run) -> dict[str, Any]:
   return ARMS[run.arm]
 
 
-def train(run: Run, folder: pathlib.Path) -> None:
-  """Trains and evaluates, and leaves the result as JSON."""
+def train(run: Run, folder: pathlib.Path, where: str) -> None:
+  """Trains and evaluates on a machine, and leaves the result as JSON."""
   from jaxrl_llm import config as config_lib
   from jaxrl_llm import evaluate, metrics
   from jaxrl_llm import train as train_lib
@@ -90,21 +93,20 @@ def train(run: Run, folder: pathlib.Path) -> None:
   config = config_lib.load(CONFIGS[run.task], fields)
   config_lib.validate(config)
   train_lib.train(config, run.name)
-  figures = {}
+  heldout = {}
   for name, sizes in HELDOUT[run.task].items():
     changed = config_lib.load(CONFIGS[run.task], {
         **fields, 'task.heldout': sizes, 'eval.samples': 32,
         'eval.k': pkpo_report.KS})
-    figures[name] = evaluate.evaluate(changed, 'last')
+    found = evaluate.evaluate(changed, 'last')
+    heldout[name] = {key: round(found[key], 4) for key in (
+        f'pass@{k}' for k in pkpo_report.KS)}
   rows = metrics.read(workdir / 'metrics.jsonl')[1:]
-  names = [name for name in rows[-1] if name.startswith('solve_rate')]
-  curves = {
-      name: [row[name] and round(row[name], 4) for row in rows]
-      for name in (*names, 'response/entropy')}
   path = folder / f'{run.name}.json'
-  path.with_suffix('.part').write_text(json.dumps(
-      dict(run._asdict(), figures=figures, curves=curves,
-           training=config.task.train)))
+  path.with_suffix('.part').write_text(json.dumps({
+      **run._asdict(), 'k': config.pkpo.k, 'steps': len(rows),
+      **pkpo_report.figures_of(rows, config.task.train), 'heldout': heldout,
+      'machine': where, 'date': str(datetime.date.today())}))
   path.with_suffix('.part').replace(path)
 
 
@@ -166,17 +168,16 @@ def main() -> None:
   args = parser.parse_args()
   folder = args.folder.absolute()
   if args.one:
+    where = machine()
     os.sched_setaffinity(0, {args.core})  # XLA starts no more threads
-    train(next(run for run in runs() if run.name == args.one), folder)
+    train(next(run for run in runs() if run.name == args.one), folder, where)
     return
   train_all(folder)
   results = read(folder)
   text = pkpo_report.report(results, 'python -m benchmarks.claims.pkpo')
   print(text)
   if args.write:
-    pkpo_report.RESULT.parent.mkdir(parents=True, exist_ok=True)
-    pkpo_report.RESULT.write_text(text)
-    pkpo_report.draw(results, pkpo_report.RESULT.with_suffix('.png'))
+    pkpo_report.write(results, text)
 
 
 if __name__ == '__main__':

@@ -1,17 +1,17 @@
 """The tables and the picture of PKPO's claims."""
 
 import collections
-import datetime
+import json
 import pathlib
 import statistics
 from typing import Any, Callable, Iterable, Mapping, Sequence
 
-from benchmarks.rl_step import machine, markdown
-from configs.pkpo import countdown, countdown_hard
+from benchmarks.rl_step import markdown
 
 RESULT = pathlib.Path(__file__).parents[1] / 'results/claims/pkpo.md'
 KS = 1, 2, 4, 8, 16
 LAST = 50  # steps that entropy is averaged over
+EVERY = 10  # steps of a curve that one is kept of
 
 Result = Mapping[str, Any]
 Figure = Callable[[Result], float]
@@ -25,27 +25,36 @@ TITLES = {
 
 def pass_at(k: int, problems: str) -> Figure:
   """pass@k on a set of held-out problems."""
-  return lambda result: result['figures'][problems][f'pass@{k}']
+  return lambda result: result['heldout'][problems][f'pass@{k}']
+
+
+def figures_of(
+    rows: Sequence[Mapping[str, Any]], sizes: Sequence[int]) -> dict[str, Any]:
+  """What is kept of a run's metrics, and of the sizes of its training set.
+
+  Entropy is the last steps' mean, in nats per token. 'solved' is a curve: the
+  cumulative solve rate, of the hard problems where there are.
+  """
+  solved = [row['solve_rate'] for row in rows]
+  if sizes[4:]:
+    solved = [
+        statistics.fmean(
+            (row['solve_rate/product3'], row['solve_rate/product4']),
+            weights=sizes[4:]) for row in rows]
+  return {
+      'entropy': round(
+          statistics.mean(row['response/entropy'] for row in rows[-LAST:]), 4),
+      'solved': [round(value, 4) for value in solved[EVERY - 1::EVERY]]}
 
 
 def entropy(result: Result) -> float:
-  """Mean over the last steps, nats per token."""
-  return statistics.mean(result['curves']['response/entropy'][-LAST:])
-
-
-def solve_rate(result: Result) -> list[float]:
-  """Cumulative solve rate by step; of the hard problems where there are."""
-  curves, sizes = result['curves'], result['training'][4:]
-  if not sizes:
-    return curves['solve_rate']
-  parts = [curves[f'solve_rate/product{n}'] for n in (3, 4)]
-  return [
-      statistics.fmean(values, weights=sizes) for values in zip(*parts)]
+  """See `figures_of`."""
+  return result['entropy']
 
 
 def solved(result: Result) -> float:
   """Cumulative solve rate at the end."""
-  return solve_rate(result)[-1]
+  return result['solved'][-1]
 
 
 def mean_and_error(values: Sequence[float]) -> str:
@@ -68,7 +77,7 @@ def by_arm(results: Iterable[Result], task: str) -> dict[str, list[Result]]:
 def table(results: Sequence[Result], task: str) -> str:
   """One task's table: an arm a row."""
   arms = by_arm(results, task)
-  sets = list(next(iter(arms.values()))[0]['figures'])
+  sets = list(next(iter(arms.values()))[0]['heldout'])
   main = sets[-1]  # 'hard', where there is one
   columns = {f'pass@{k}': pass_at(k, main) for k in KS}
   if len(sets) > 1:
@@ -124,28 +133,30 @@ def claims(results: Sequence[Result]) -> str:
 
 def report(results: Sequence[Result], command: str) -> str:
   """The whole result as Markdown."""
-  steps = len(results[0]['curves']['solve_rate'])
-  seeds = len({result['seed'] for result in results})
+  different = lambda key: sorted({result[key] for result in results})
+  steps, seeds = results[0]['steps'], len(different('seed'))
+  annealed = ', '.join(sorted({
+      f'{r["k"]} ({r["task"]})' for r in results if r['arm'] == 'annealed'}))
   tables = '\n\n'.join(
       f'## {title}\n\n{table(results, task)}' for task, title in TITLES.items())
   return f'''# PKPO: what optimising pass@k does to pass@k
 
-`{command}`, {datetime.date.today()}, {machine()}.
+`{command}`, {' to '.join(different('date'))}, \
+{' and '.join(different('machine'))}.
 
 configs/pkpo/countdown.py and countdown_hard.py: a model of 0.28 million \
-parameters on Countdown, 16 prompts x 16 samples, {steps} steps, \
-sloo_minus_one, advantages divided by the batch's standard deviation; {seeds} \
-seeds. On the default task the learning rate falls from 5e-4 to 0, and the \
-entropy bonus is .03; on the others it stays at 3e-4, there is no bonus, and \
-rows of advantage 0 leave the mean. pass@k from 32 samples of each held-out \
-problem (532 on the default task, 200 hard and 200 ordinary \
-ones on the others). "Solved so far" is the share of training problems (of the \
-hard ones, where there are) with a right sample in some step. "Not trained" \
-samples from the warm start all along, and so has the figures that all runs \
-begin with. "Annealed" is pkpo.k={countdown.ANNEALED} on the default task, \
-{countdown_hard.ANNEALED} on the others. Mean and standard error over seeds. \
-Where there are hard problems, the columns are about these, unless they say \
-otherwise.
+parameters on Countdown, 16 samples a prompt, {steps} steps, sloo_minus_one, \
+advantages divided by the batch's standard deviation; {seeds} seeds. On the \
+default task there are 32 prompts a step, the learning rate falls from 5e-4 to \
+0, and the entropy bonus is .05; on the others there are 16, it stays at 3e-4, \
+there is no bonus, and rows of advantage 0 leave the mean. pass@k from 32 \
+samples of each held-out problem (532 on the default task, 200 hard and 200 \
+ordinary ones on the others). "Solved so far" is the share of training \
+problems (of the hard ones, where there are) with a right sample in some step. \
+"Not trained" samples from the warm start all along, and so has the figures \
+that all runs begin with. "Annealed" is pkpo.k={annealed}. Mean and standard \
+error over seeds. Where there are hard problems, the columns are about these, \
+unless they say otherwise.
 
 ![pass@k and cumulative solve rate]({RESULT.with_suffix('.png').name})
 
@@ -153,6 +164,15 @@ otherwise.
 
 {tables}
 '''
+
+
+def write(results: Sequence[Result], text: str) -> None:
+  """Puts the report, its picture, and a line of JSON a run, into `RESULT`."""
+  RESULT.parent.mkdir(parents=True, exist_ok=True)
+  RESULT.write_text(text)
+  RESULT.with_suffix('.jsonl').write_text(
+      ''.join(json.dumps(result) + '\n' for result in results))
+  draw(results, RESULT.with_suffix('.png'))
 
 
 def draw(results: Sequence[Result], path: pathlib.Path) -> None:
@@ -168,14 +188,17 @@ def draw(results: Sequence[Result], path: pathlib.Path) -> None:
     grid = figure.subplots(2, len(TITLES))
     for (task, title), (above, below) in zip(TITLES.items(), grid.T):
       arms = by_arm(results, task)
-      main = list(next(iter(arms.values()))[0]['figures'])[-1]
+      main = list(next(iter(arms.values()))[0]['heldout'])[-1]
       for arm, found in arms.items():
         look = _look(arm)
         above.plot(KS, [
             statistics.mean(pass_at(k, main)(r) for r in found) for k in KS],
                    marker='o', markersize=3, label=label(arm), **look)
-        curves = zip(*(solve_rate(r) for r in found))
-        below.plot([statistics.mean(values) for values in curves], **look)
+        curve = [
+            statistics.mean(values)
+            for values in zip(*(result['solved'] for result in found))]
+        below.plot(
+            range(EVERY, EVERY * len(curve) + 1, EVERY), curve, **look)
       above.set_xscale('log', base=2)
       above.set_xticks(KS, map(str, KS))
       above.set(title=title, xlabel='k', ylim=(0, None))

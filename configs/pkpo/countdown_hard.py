@@ -29,6 +29,7 @@ def get_config(arg='mixed'):
   ordinary = (50, 350, 250, 150) if arg == 'mixed' else (0, 0, 0, 0)
   c.task.train = (*ordinary, 400, 400)
   c.task.heldout = (32, 60, 60, 48, 100, 100)
+  c.prompts_per_step = 16
   c.pkpo.k = 8
   c.optimizer.learning_rate = 3e-4
   c.optimizer.schedule = 'constant'
