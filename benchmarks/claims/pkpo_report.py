@@ -210,7 +210,7 @@ def draw(results: Sequence[Result], path: pathlib.Path) -> None:
       axes.set_ylabel('held-out pass@k' + hard)
     for axes in grid[1, 1:]:
       axes.set_ylabel('solved so far' + hard)
-    grid[0, 0].legend(title='trained with k =')
+    grid[0, -1].legend(title='trained with k =', loc='upper left')
     figure.savefig(path)
 
 
