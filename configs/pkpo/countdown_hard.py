@@ -41,7 +41,7 @@ def get_config(arg='mixed'):
   return c
 
 
-# Ends with a higher pass@1 on ordinary problems than k=8 throughout, and a lower
+# Ends with a higher pass@1 on ordinary problems than k=8 alone, and a lower
 # pass@16 on hard ones; ending with k=1 costs more of both.
 ANNEALED = '0:8,300:2'
 
