@@ -157,9 +157,9 @@ problems (of the hard ones, where there are) with a right sample in some step. \
 that all runs begin with. "Annealed" is pkpo.k={annealed}; these schedules \
 were chosen on the same held-out problems, the mixed task's also on seeds 0 \
 and 1. With k=16, the whole group, only groups with a single right sample have \
-a signal: on the default task the entropy bonus takes over. Mean and standard \
-error over seeds. Where there are hard problems, the columns are about these, \
-unless they say otherwise.
+a signal; the entropy bonus acts on all. Mean and standard error over seeds. \
+Where there are hard problems, the columns are about these, unless they say \
+otherwise.
 
 ![pass@k and cumulative solve rate]({RESULT.with_suffix('.png').name})
 
