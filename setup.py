@@ -18,9 +18,12 @@ setuptools.setup(
         'absl-py',
         'chex',
         'flax',
+        'huggingface-hub',
         'jax>=0.10.2',
+        'math-verify[antlr4_13_2]',
         'matplotlib',
         'ml-collections',
+        'ml-dtypes',
         'numpy',
         'optax',
         'orbax-checkpoint',
@@ -33,10 +36,12 @@ setuptools.setup(
     extras_require={
         'aot': ['libtpu'],  # compiles for TPUs that are not there
         'cuda': ['jax[cuda12]'],
+        'data': ['datasets', 'pyarrow'],  # Parquet files, sets on the hub
         'notebooks': ['jupyterlab'],
         'test': [
             'ipykernel',
             'nbclient',  # runs the notebooks
+            'pyarrow',
             'pytest',
             'ruff',
             'scipy',

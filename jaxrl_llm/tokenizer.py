@@ -1,13 +1,14 @@
 """Text to token ids and back.
 
-`Tokenizer` is all that the rest of the package asks for. A tokeniser of
-transformers has the same two methods and needs only `vocab_size`, `pad_id` and
-`stop_ids` beside them.
+`Tokenizer` is all that the rest of the package asks for: one token per
+character for toy tasks, a model's own through transformers for the others.
 """
 
 import dataclasses
 import functools
-from typing import Protocol, Sequence
+import json
+import pathlib
+from typing import Any, Protocol, Sequence
 
 
 class Tokenizer(Protocol):
@@ -17,10 +18,12 @@ class Tokenizer(Protocol):
     vocab_size: ids are below it.
     pad_id: fills rows; never part of a text.
     stop_ids: any of these ends a response; the first one ends demonstrations.
+    start: what every text begins with, '' for nothing.
   """
   vocab_size: int
   pad_id: int
   stop_ids: tuple[int, ...]
+  start: str
 
   def encode(self, text: str) -> list[int]:
     """Ids of the text, with no special tokens added."""
@@ -40,6 +43,7 @@ class CharTokenizer:
 
   pad_id = 0
   stop_ids = (1,)
+  start = ''
   _first = 2
 
   def __post_init__(self):
@@ -82,3 +86,80 @@ class CharTokenizer:
     return ''.join(
         self.alphabet[i - self._first] if self._first <= i < self.vocab_size
         else f'<{i}>' for i in ids)
+
+
+class ModelTokenizer:
+  """The tokeniser in the folder of a Hugging Face model."""
+
+  def __init__(self, folder: pathlib.Path):
+    """Loads it.
+
+    Args:
+      folder: with the tokeniser's files, and config.json or
+        generation_config.json, which say what ends a response.
+
+    Raises:
+      ValueError: it cannot be loaded, or nothing says what ends a response.
+    """
+    import transformers
+    try:
+      self._own = transformers.AutoTokenizer.from_pretrained(folder)
+    except Exception as error:  # each kind of tokeniser fails in its own way
+      reason = str(error).strip().split('\n')[0]
+      raise ValueError(
+          f'{folder} has no tokeniser that transformers can load '
+          f'({type(error).__name__}: {reason}).') from None
+    self.folder = folder
+    self.vocab_size = max(self._own.get_vocab().values()) + 1
+    self.stop_ids = _stop_ids(folder, self._own)
+    pad = self._own.pad_token_id
+    self.pad_id = self.stop_ids[0] if pad is None else pad
+    # Ids that stand before a text, such as <bos>.
+    before = self._own('').input_ids
+    before = before[:-1] if before[-1:] == [self._own.eos_token_id] else before
+    self.start = self._own.decode(before)
+
+  def encode(self, text: str) -> list[int]:
+    """Ids of the text; special tokens only where it spells them out."""
+    return self._own(text, add_special_tokens=False).input_ids
+
+  def decode(self, ids: Sequence[int]) -> str:
+    """Text of the ids; a stop token at the end is left out."""
+    ids = [int(i) for i in ids]
+    if ids and ids[-1] in self.stop_ids:
+      ids.pop()
+    return self._own.decode(ids, clean_up_tokenization_spaces=False)
+
+  def chat(self, text: str) -> str:
+    """A user's turn and the beginning of the answer, in the model's format.
+
+    Raises:
+      ValueError: the model has none.
+    """
+    if not self._own.chat_template:
+      raise ValueError(
+          f'The tokeniser of {self.folder} has no format for chats: set '
+          'config.task.template=question, or another that --help names.')
+    return self._own.apply_chat_template(
+        [{'role': 'user', 'content': text}], tokenize=False,
+        add_generation_prompt=True)
+
+  def save(self, folder: pathlib.Path) -> None:
+    """Writes the tokeniser's files."""
+    self._own.save_pretrained(folder)
+
+
+def _stop_ids(folder: pathlib.Path, own: Any) -> tuple[int, ...]:
+  """All that ends a response, that of the tokeniser first."""
+  found = [own.eos_token_id]
+  for name in ('generation_config.json', 'config.json'):
+    path = folder / name
+    value = json.loads(path.read_text()).get('eos_token_id') if (
+        path.exists()) else None
+    found += value if isinstance(value, list) else [value]
+  stops = tuple(dict.fromkeys(i for i in found if i is not None))
+  if not stops:
+    raise ValueError(
+        f'Nothing in {folder} says which token ends a response: set '
+        'eos_token_id in its generation_config.json.')
+  return stops

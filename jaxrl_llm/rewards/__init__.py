@@ -1,7 +1,7 @@
 """Verdicts: what a verifier says of one response, and how a batch is judged."""
 
 import dataclasses
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 import numpy as np
 
@@ -18,11 +18,14 @@ class Verdict:
     valid: False if the verifier itself failed. Such a sample leaves its group;
       its reward means nothing.
     detail: one line for a person, such as the verifier's error.
+    answer: what was answered, in a form that equal answers share, for majority
+      votes; '' for no answer.
   """
   reward: float
   kind: str
   valid: bool = True
   detail: str = ''
+  answer: str = ''
 
 
 def verify_all(
@@ -31,17 +34,31 @@ def verify_all(
     responses: Sequence[str],
     truncated: Sequence[bool],
 ) -> list[Verdict]:
-  """Judges each response by itself; a failing verifier spoils one row only.
+  """Judges each response by itself; see `begin`, whose verdicts it awaits."""
+  return begin(task, problems, responses, truncated)()
+
+
+def begin(
+    task: Any,
+    problems: Sequence[Any],
+    responses: Sequence[str],
+    truncated: Sequence[bool],
+) -> Callable[[], list[Verdict]]:
+  """Begins to judge responses; a failing verifier spoils one row only.
 
   Args:
-    task: has `verify(problem, text, truncated) -> Verdict`.
+    task: has `verify(problem, text, truncated) -> Verdict`; or `submit`, of
+      the same arguments, which begins elsewhere and returns a function that
+      waits for the verdict.
     problems: the problem of each response.
     responses: decoded texts, without the stop token.
     truncated: whether the budget, not a stop token, ended the response.
 
   Returns:
-    One verdict per response, in their order. Where `verify` raised, or gave a
-    reward that is no finite number, its kind is 'error' and `valid` is False.
+    A function that gives one verdict per response, in their order. Where the
+    verifier raised, or gave a reward that is no finite number, the kind is
+    'error' and `valid` is False. ChildProcessError, a verifier that cannot be
+    started at all, is passed on.
 
   Raises:
     ValueError: the three sequences differ in length.
@@ -51,14 +68,22 @@ def verify_all(
     raise ValueError(
         'verify_all got {} problems, {} responses and {} truncation flags: '
         'give one of each per response.'.format(*sizes))
+  rows = [(problem, response, bool(cut))
+          for problem, response, cut in zip(problems, responses, truncated)]
+  if hasattr(task, 'submit'):
+    waits = [task.submit(*row) for row in rows]
+    return lambda: [_guarded(wait) for wait in waits]
+  return lambda: [_guarded(task.verify, *row) for row in rows]
 
-  def judge(problem, response, cut):
-    try:
-      verdict = task.verify(problem, response, bool(cut))
-      if not abs(verdict.reward) <= _LARGEST:
-        raise ValueError(f'the reward is {verdict.reward}')
-      return verdict
-    except Exception as e:  # Whatever a verifier does, the run goes on.
-      return Verdict(0.0, 'error', False, f'{type(e).__name__}: {e}')
 
-  return [judge(*row) for row in zip(problems, responses, truncated)]
+def _guarded(verify: Callable[..., Verdict], *row: Any) -> Verdict:
+  """The verdict, or that there is none."""
+  try:
+    verdict = verify(*row)
+    if not abs(verdict.reward) <= _LARGEST:
+      raise ValueError(f'the reward is {verdict.reward}')
+    return verdict
+  except ChildProcessError:
+    raise
+  except Exception as e:  # Whatever a verifier does, the run goes on.
+    return Verdict(0.0, 'error', False, f'{type(e).__name__}: {e}')

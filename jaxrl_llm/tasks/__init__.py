@@ -1,7 +1,8 @@
 """Tasks: problems, how they are put to the model, and how answers are judged.
 
-A task is a module of this package with `create(**options) -> Task`; adding one
-is adding a file and its name to `NAMES`.
+A task is a module of this package with a dataclass `Options` and
+`create(options, tokenizer) -> Task`; adding one is adding a file and its name
+to `NAMES`.
 """
 
 import dataclasses
@@ -12,7 +13,7 @@ from typing import Any, Protocol, Sequence
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.tokenizer import Tokenizer
 
-NAMES = ('countdown',)
+NAMES = ('countdown', 'math')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,8 +38,11 @@ class Problem:
 class Task(Protocol):
   """What a task must offer.
 
-  `demonstration(index, *, seed) -> (Problem, response)`, a pure function of
-  its arguments, is optional: a task that has it can be warm-started.
+  Three more are optional. `demonstration(index, *, seed) -> (Problem,
+  response)`, a pure function of its arguments: a task that has it can be
+  warm-started. `load(source) -> [Problem]`: its problems can be evaluated on
+  any file. `submit`, of the arguments of `verify`: it judges elsewhere, see
+  `rewards.begin`.
 
   Attributes:
     tokenizer: of the task, or of the model it is used with.
@@ -60,11 +64,13 @@ def closest(name: str, known: Sequence[str]) -> str:
   return f'{hint} Known: {", ".join(known)}.'
 
 
-def get(name: str, **options: Any) -> Task:
+def get(
+    name: str, tokenizer: Tokenizer | None = None, **options: Any) -> Task:
   """Makes a task.
 
   Args:
     name: one of `NAMES`.
+    tokenizer: of the model; None is the task's own, if it has one.
     **options: fields of the task's `Options`.
 
   Returns:
@@ -81,4 +87,4 @@ def get(name: str, **options: Any) -> Task:
     if option not in known:
       raise ValueError(
           f'task {name!r} has no option {option!r}.{closest(option, known)}')
-  return module.create(module.Options(**options))
+  return module.create(module.Options(**options), tokenizer)

@@ -15,7 +15,7 @@ import re
 
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.tasks import closest, Problem
-from jaxrl_llm.tokenizer import CharTokenizer
+from jaxrl_llm.tokenizer import CharTokenizer, Tokenizer
 
 _OPERATORS = {'+': operator.add, '-': operator.sub, '*': operator.mul}
 _CHOICES, _WEIGHTS = '+-*', (9, 9, 1)
@@ -169,9 +169,9 @@ def _fill(options: Options, split: str, seen: set[int]) -> list[Problem]:
 class Countdown:
   """The task; see `tasks.Task`."""
 
-  def __init__(self, options: Options):
+  def __init__(self, options: Options, tokenizer: Tokenizer | None = None):
     self.options = options
-    self.tokenizer = CharTokenizer('0123456789+-*=,>:')
+    self.tokenizer = tokenizer or CharTokenizer('0123456789+-*=,>:')
     seen = set()
     self.heldout = _fill(options, 'heldout', seen)
     self.train = _fill(options, 'train', seen)
@@ -219,6 +219,7 @@ class Countdown:
     return problem, text
 
 
-def create(options: Options) -> Countdown:
-  """The task from its options."""
-  return Countdown(options)
+def create(
+    options: Options, tokenizer: Tokenizer | None = None) -> Countdown:
+  """The task from its options; without a tokeniser, by characters."""
+  return Countdown(options, tokenizer)

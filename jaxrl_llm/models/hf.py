@@ -1,0 +1,277 @@
+"""Hugging Face checkpoints of Qwen2/2.5, Qwen3, Llama 3 and Gemma 2.
+
+`open_checkpoint` looks through a folder (config.json and the headers of its
+files) and refuses what we could not compute faithfully; `load` then fills the
+sharded arrays of our parameter tree, tensor by tensor; `save` writes such a
+folder. Weights stay what they are: bfloat16 and float32 both go into float32
+and back without a change.
+"""
+
+import functools
+import json
+import pathlib
+from typing import Any, Iterator, Mapping, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+
+from jaxrl_llm.models import hf_config, tensor_files
+from jaxrl_llm.models.config import ModelConfig
+
+# What is fetched of a repository on the hub: no weights in other formats.
+_TEXTS = ('*.json', '*.model', '*.txt', '*.jinja')
+_WEIGHTS = ('*.safetensors',)
+_TYPES = {'F32': 'float32', 'BF16': 'bfloat16'}  # as safetensors spells them
+
+_TOP = {'embed': 'model.embed_tokens', 'norm': 'model.norm',
+        'unembed': 'lm_head'}
+_LAYER = {
+    'attn_norm': 'input_layernorm', 'mlp_norm': 'post_attention_layernorm',
+    'q': 'self_attn.q_proj', 'k': 'self_attn.k_proj',
+    'v': 'self_attn.v_proj', 'o': 'self_attn.o_proj',
+    'q_norm': 'self_attn.q_norm', 'k_norm': 'self_attn.k_norm',
+    'gate': 'mlp.gate_proj', 'up': 'mlp.up_proj', 'down': 'mlp.down_proj'}
+# Gemma 2 normalises on both sides of attention and MLP, and the name that
+# the others give to the norm before the MLP is the one after attention.
+_POST_NORMS = {
+    'attn_post_norm': 'post_attention_layernorm',
+    'mlp_norm': 'pre_feedforward_layernorm',
+    'mlp_post_norm': 'post_feedforward_layernorm'}
+
+
+class Checkpoint(NamedTuple):
+  """A folder that has been looked through.
+
+  Attributes:
+    folder: where it is.
+    config: its model, computing in the type that it is stored in.
+    tensors: of the weights, by their names there.
+  """
+  folder: pathlib.Path
+  config: ModelConfig
+  tensors: Mapping[str, tensor_files.Tensor]
+
+
+def fetch(name: str, weights: bool = True) -> pathlib.Path:
+  """The folder of a model.
+
+  Args:
+    name: a folder, or a repository on the hub such as 'Qwen/Qwen3-1.7B-Base'.
+    weights: whether the weights are needed too.
+
+  Returns:
+    The folder; of a repository, what was not yet here is downloaded.
+
+  Raises:
+    ValueError: there is neither.
+  """
+  folder = pathlib.Path(name).expanduser()
+  return folder if folder.is_dir() else _download(name, weights)
+
+
+@functools.cache
+def _download(name: str, weights: bool) -> pathlib.Path:
+  import huggingface_hub
+  try:
+    return pathlib.Path(huggingface_hub.snapshot_download(
+        name, allow_patterns=[*_TEXTS, *(_WEIGHTS if weights else ())]))
+  except Exception as error:  # a dozen kinds: names, rights, network
+    reason = str(error).strip().split('\n')[0]
+    raise ValueError(
+        f'model.hf={name} is no folder here and could not be fetched from the '
+        f'hub ({type(error).__name__}: {reason}): download it, and give its '
+        'folder.') from None
+
+
+def names(cfg: ModelConfig) -> dict[str, tuple[list[str], bool]]:
+  """Every leaf of the parameter tree, and the tensors it is made of.
+
+  Returns:
+    Path of the leaf ('layers/q') to its tensors' names, one for each layer
+    (or the one), and whether these are transposed: torch keeps matrices
+    [out, in].
+  """
+  layer = dict(_LAYER)
+  if cfg.post_norms:
+    layer.update(_POST_NORMS)
+  if not cfg.qk_norm:
+    del layer['q_norm'], layer['k_norm']
+  top = [n for n in _TOP if n != 'unembed' or not cfg.tie_embeddings]
+  out = {ours: ([f'{_TOP[ours]}.weight'], False) for ours in top}
+
+  def stacked(theirs):
+    return [f'model.layers.{i}.{theirs}' for i in range(cfg.layers)]
+
+  for ours, theirs in layer.items():
+    out[f'layers/{ours}'] = (
+        stacked(f'{theirs}.weight'), not ours.endswith('norm'))
+  for ours in ('q', 'k', 'v') if cfg.qkv_bias else ():
+    out[f'layers/{ours}_bias'] = (stacked(f'{_LAYER[ours]}.bias'), False)
+  return out
+
+
+def open_checkpoint(folder: pathlib.Path) -> Checkpoint:
+  """Looks through the folder of a model; no weights are read.
+
+  Args:
+    folder: with config.json and safetensors files.
+
+  Returns:
+    The checkpoint, whole as far as headers can tell.
+
+  Raises:
+    ValueError: a sentence that names what is missing, too much, misshapen, of
+      a type that is not supported, or damaged.
+  """
+  cfg = hf_config.read_config(folder)
+  tensors = tensor_files.find(folder)
+  shapes = _shapes(cfg)
+  known = set()
+  for leaf, (members, transposed) in names(cfg).items():
+    shape = shapes[leaf].shape
+    shape = shape[1:] if leaf.startswith('layers/') else shape
+    shape = shape[::-1] if transposed else shape
+    for name in members:
+      known.add(name)
+      if name not in tensors:
+        raise ValueError(f'{folder} lacks the tensor {name}: fetch it again.')
+      found = tensors[name]
+      if found.shape != shape:
+        raise ValueError(
+            f'{found.path}: tensor {name} has shape {found.shape}, but '
+            f'config.json asks for {shape}: they are not of the same model.')
+      if found.dtype not in _TYPES:
+        raise ValueError(
+            f'{found.path}: tensor {name} is stored as {found.dtype}, which is '
+            'not supported; save the model in bfloat16 or float32.')
+  # Left by older versions: a copy of tied weights, tables of RoPE.
+  spare = {'lm_head.weight'} if cfg.tie_embeddings else set()
+  extra = [name for name in tensors if name not in known | spare
+           and not name.endswith('rotary_emb.inv_freq')]
+  if extra:
+    raise ValueError(
+        f'{tensors[extra[0]].path}: tensor {extra[0]}'
+        f'{f" and {len(extra) - 1} more" if extra[1:] else ""} would be left '
+        'out: config.json describes no such part.')
+  return Checkpoint(folder, cfg, tensors)
+
+
+def _shapes(cfg: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
+  """Path to shape of every leaf."""
+  from jaxrl_llm.models import transformer
+  tree = jax.eval_shape(lambda: transformer.init(jax.random.key(0), cfg))
+  return {_path(keys): leaf
+          for keys, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def _path(keys) -> str:
+  return jax.tree_util.keystr(keys, simple=True, separator='/')
+
+
+def load(checkpoint: Checkpoint, shapes: Any) -> Any:
+  """Reads the weights into sharded arrays.
+
+  One tensor is in host memory at a time, and of it only what this process's
+  devices hold; on the devices there is one layer's tensor beside the result.
+
+  Args:
+    checkpoint: from `open_checkpoint`.
+    shapes: parameter tree of jax.ShapeDtypeStruct with types and shardings.
+
+  Returns:
+    The parameter tree.
+
+  Raises:
+    ValueError: a weight is not finite: the file is damaged.
+  """
+  members = names(checkpoint.config)
+
+  def leaf(keys, shape):
+    parts, transposed = members[_path(keys)]
+    tensors = [checkpoint.tensors[name] for name in parts]
+    if not _path(keys).startswith('layers/'):
+      whole = _read(tensors[0], shape.sharding)
+      return jax.jit(
+          lambda x: x.astype(shape.dtype), out_shardings=shape.sharding)(whole)
+    spec = list(shape.sharding.spec)[1:]
+    spec += [None] * (len(shape.shape) - 1 - len(spec))
+    place = jax.sharding.NamedSharding(
+        shape.sharding.mesh, jax.sharding.PartitionSpec(
+            *(spec[::-1] if transposed else spec)))
+
+    def put(stack, tensor, layer):
+      tensor = (tensor.T if transposed else tensor).astype(stack.dtype)
+      return jax.lax.dynamic_update_index_in_dim(stack, tensor, layer, 0)
+
+    put = jax.jit(put, donate_argnums=0, out_shardings=shape.sharding)
+    stack = jax.jit(
+        lambda: jnp.zeros(shape.shape, shape.dtype),
+        out_shardings=shape.sharding)()
+    for i, tensor in enumerate(tensors):
+      # Waits: else reading would run ahead of what the devices take in.
+      stack = jax.block_until_ready(
+          put(stack, _read(tensor, place), np.int32(i)))
+    return stack
+
+  return jax.tree_util.tree_map_with_path(leaf, shapes)
+
+
+def _read(tensor: tensor_files.Tensor, sharding: Any) -> jax.Array:
+  """One tensor, in the file's type, laid out over this process's devices."""
+  pieces = {}
+
+  def piece(index):
+    key = str(index)
+    if key not in pieces:
+      pieces.clear()  # replicas come side by side, if at all
+      x = pieces[key] = tensor.read(index)
+      # By rows: a whole tensor's flags would be half as large as itself.
+      if not all(np.isfinite(x[i:i + 1024]).all()
+                 for i in range(0, len(x), 1024)):
+        raise ValueError(
+            f'{tensor.path}: tensor {tensor.name} has values that are not '
+            'finite: the file is damaged, fetch it again.')
+    return pieces[key]
+
+  return jax.make_array_from_callback(tensor.shape, sharding, piece)
+
+
+def save(
+    folder: pathlib.Path, params: Any, cfg: ModelConfig, *,
+    source: Mapping[str, Any] | None = None,
+    shard_bytes: int = 2_000_000_000) -> None:
+  """Writes config.json and weights for transformers and vLLM to open.
+
+  Args:
+    folder: an empty one.
+    params: the parameter tree.
+    cfg: the model; weights are stored in its `dtype`.
+    source: config.json that the model came from, whose other fields are kept.
+    shard_bytes: size that no file is to exceed.
+
+  Raises:
+    ValueError: no supported family has the model's mixture of features.
+  """
+  text = json.dumps(hf_config.to_hf(cfg, source), indent=2)
+  kind = np.dtype(getattr(ml_dtypes, cfg.dtype, cfg.dtype))
+  tensor_files.write(
+      folder, ((name, array.astype(kind, copy=False))
+               for name, array in _tensors(params, cfg)), shard_bytes)
+  (folder / 'config.json').write_text(text + '\n')
+
+
+def _tensors(params: Any, cfg: ModelConfig) -> Iterator[tuple[str, np.ndarray]]:
+  """Names and contiguous arrays, layer by layer."""
+  leaves = {_path(keys): leaf
+            for keys, leaf in jax.tree_util.tree_leaves_with_path(params)}
+  members = names(cfg)
+  stacks = [leaf for leaf in members if leaf.startswith('layers/')]
+  for leaf in members.keys() - set(stacks):
+    yield members[leaf][0][0], np.asarray(leaves[leaf])
+  for i in range(cfg.layers):
+    for leaf in stacks:
+      theirs, transposed = members[leaf]
+      array = np.asarray(leaves[leaf][i])
+      yield theirs[i], np.ascontiguousarray(array.T if transposed else array)

@@ -1,0 +1,178 @@
+"""config.json of Hugging Face models to our config, and back.
+
+Both ways a feature that the other side lacks is an error, never left out.
+"""
+
+import json
+import pathlib
+from typing import Any, Mapping
+
+import numpy as np
+
+from jaxrl_llm.models.config import ModelConfig, RopeScaling
+
+FAMILIES = {
+    'qwen2': 'Qwen2ForCausalLM', 'qwen3': 'Qwen3ForCausalLM',
+    'llama': 'LlamaForCausalLM', 'gemma2': 'Gemma2ForCausalLM'}
+STORED = ('float32', 'bfloat16')  # types that weights may be stored in
+
+_ACTIVATIONS = {'silu': 'silu', 'gelu_pytorch_tanh': 'gelu_tanh'}
+
+
+def read_config(folder: pathlib.Path) -> ModelConfig:
+  """The model that a folder's config.json describes.
+
+  Raises:
+    ValueError: there is none, or it has a feature that our decoder lacks.
+  """
+  path = folder / 'config.json'
+  try:
+    raw = json.loads(path.read_text())
+    kind = raw.get('model_type')
+  except FileNotFoundError:
+    raise ValueError(
+        f'{folder} has no config.json: it is not the folder of a Hugging Face '
+        'model.') from None
+  except (OSError, AttributeError, ValueError) as error:
+    raise ValueError(f'{path} cannot be read ({error}).') from None
+  if kind not in FAMILIES:
+    raise ValueError(
+        f'{path}: model_type={kind} is not supported; {", ".join(FAMILIES)} '
+        'are.')
+  return from_hf(raw, str(path))
+
+
+def from_hf(raw: Mapping[str, Any], where: str = 'config.json') -> ModelConfig:
+  """Our config from the contents of a config.json.
+
+  Args:
+    raw: its fields, in the form of any version of transformers.
+    where: what to call it in an error.
+
+  Returns:
+    The model; it computes in the type that the weights are stored in.
+
+  Raises:
+    ValueError: a sentence for the first feature that our decoder lacks.
+  """
+  import transformers
+  kind = raw['model_type']
+  try:
+    hf = transformers.AutoConfig.for_model(
+        **{k: v for k, v in raw.items() if k != 'quantization_config'})
+  except Exception as error:  # transformers checks fields in its own ways
+    reason = ' '.join(str(error).split())
+    raise ValueError(f'{where} is not valid: {reason}.') from None
+  rope = dict(hf.rope_parameters)
+  rope_type = rope.get('rope_type', 'default')
+  pattern = getattr(hf, 'layer_types', None) or []
+  sliding = [i for i, t in enumerate(pattern) if t != 'full_attention']
+  activation = getattr(hf, 'hidden_activation', None) or getattr(
+      hf, 'hidden_act', None)
+  stored = str(raw.get('dtype') or raw.get('torch_dtype') or 'float32')
+  for ok, feature in (
+      (not raw.get('architectures') or FAMILIES[kind] in raw['architectures'],
+       f'architectures={raw.get("architectures")} (not {FAMILIES[kind]})'),
+      (not raw.get('quantization_config'), 'quantization_config'),
+      (rope_type in ('default', 'llama3'), f'rope_type={rope_type}'),
+      (rope.get('partial_rotary_factor', 1.0) == 1.0,
+       f'partial_rotary_factor={rope.get("partial_rotary_factor")}'),
+      (activation in _ACTIVATIONS, f'hidden activation {activation}'),
+      (not getattr(hf, 'attention_bias', False), 'attention_bias=true'),
+      (not getattr(hf, 'mlp_bias', False), 'mlp_bias=true'),
+      (not getattr(hf, 'use_bidirectional_attention', False),
+       'use_bidirectional_attention=true'),
+      (sliding == (list(range(0, len(pattern), 2)) if kind == 'gemma2' else []),
+       f'sliding windows in layers {sliding}'),
+  ):
+    if not ok:
+      raise ValueError(f'{where}: {feature} is not supported.')
+  if stored not in STORED:
+    raise ValueError(
+        f'{where}: weights stored in {stored} are not supported; save them in '
+        'bfloat16 or float32.')
+  heads, gemma = hf.num_attention_heads, kind == 'gemma2'
+  scaling = None
+  if rope_type == 'llama3':
+    scaling = RopeScaling(*(rope[name] for name in (
+        'factor', 'low_freq_factor', 'high_freq_factor',
+        'original_max_position_embeddings')))
+  return ModelConfig(
+      vocab_size=hf.vocab_size, width=hf.hidden_size,
+      layers=hf.num_hidden_layers, heads=heads,
+      kv_heads=hf.num_key_value_heads or heads,
+      head_dim=getattr(hf, 'head_dim', None) or hf.hidden_size // heads,
+      mlp_width=hf.intermediate_size, activation=_ACTIVATIONS[activation],
+      rope_theta=float(rope['rope_theta']), rope_scaling=scaling,
+      norm_eps=hf.rms_norm_eps, norm_plus_one=gemma, qkv_bias=kind == 'qwen2',
+      qk_norm=kind == 'qwen3', post_norms=gemma,
+      tie_embeddings=bool(hf.tie_word_embeddings), scale_embeddings=gemma,
+      query_scale=hf.query_pre_attn_scalar ** -0.5 if gemma else None,
+      attention_softcap=hf.attn_logit_softcapping if gemma else None,
+      logit_softcap=hf.final_logit_softcapping if gemma else None,
+      window=hf.sliding_window if gemma else None, dtype=stored)
+
+
+def to_hf(
+    cfg: ModelConfig, source: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+  """The contents of a config.json that describes our model.
+
+  Args:
+    cfg: the model; its `dtype` is taken for the type of the weights.
+    source: config.json that the model came from, whose other fields are kept.
+
+  Returns:
+    The fields, readable by transformers 4 and 5 and by vLLM.
+
+  Raises:
+    ValueError: no supported family has the model's mixture of features.
+  """
+  kind = ('gemma2' if cfg.norm_plus_one else 'qwen2' if cfg.qkv_bias else
+          'qwen3' if cfg.qk_norm else 'llama')
+  activation = {ours: theirs for theirs, ours in _ACTIVATIONS.items()}[
+      cfg.activation]
+  rope, scaling = dict(rope_type='default'), None
+  if cfg.rope_scaling is not None:
+    s = cfg.rope_scaling
+    rope = scaling = dict(
+        rope_type='llama3', factor=s.factor,
+        low_freq_factor=s.low_freq_factor,
+        high_freq_factor=s.high_freq_factor,
+        original_max_position_embeddings=s.original_length)
+  longest = max(32_768, 8 * scaling['original_max_position_embeddings']
+                if scaling else 0)
+  out = {
+      'max_position_embeddings': longest,
+      'bos_token_id': None, 'eos_token_id': None, 'pad_token_id': None,
+      **(source or {}),
+      'model_type': kind, 'architectures': [FAMILIES[kind]],
+      'vocab_size': cfg.vocab_size, 'hidden_size': cfg.width,
+      'num_hidden_layers': cfg.layers, 'num_attention_heads': cfg.heads,
+      'num_key_value_heads': cfg.kv_heads, 'head_dim': cfg.head_dim,
+      'intermediate_size': cfg.mlp_width, 'hidden_act': activation,
+      'rms_norm_eps': cfg.norm_eps, 'tie_word_embeddings': cfg.tie_embeddings,
+      # Before version 5, transformers has the first two of these for the last.
+      'rope_theta': cfg.rope_theta, 'rope_scaling': scaling,
+      'rope_parameters': {**rope, 'rope_theta': cfg.rope_theta},
+      'dtype': cfg.dtype, 'torch_dtype': cfg.dtype}
+  if kind == 'gemma2':
+    out.update(
+        hidden_activation=activation,
+        query_pre_attn_scalar=round(cfg.scale ** -2),
+        attn_logit_softcapping=cfg.attention_softcap,
+        final_logit_softcapping=cfg.logit_softcap,
+        sliding_window=cfg.window or longest,
+        layer_types=['sliding_attention', 'full_attention'] * (
+            cfg.layers // 2) + ['sliding_attention'] * (cfg.layers % 2))
+  back = from_hf(out)
+  lost = [
+      name for name, value in vars(cfg).items()
+      if name not in ('query_scale', 'window')
+      and getattr(back, name) != value]
+  if lost or not np.isclose(back.scale, cfg.scale):
+    raise ValueError(
+        f'A {kind} model of Hugging Face cannot have '
+        + ', '.join(f'{n}={getattr(cfg, n)}' for n in lost or ['query_scale'])
+        + ': this mixture of features has no family that others can open.')
+  return out

@@ -1,0 +1,185 @@
+"""Problems with a mathematical answer, from files of one's own.
+
+A row has a problem and its answer, under names that the options give. The
+answer may be the bare one, a solution that boxes it, or one that ends with it
+after ####. What a response answers is judged in worker processes, see
+`rewards/math.py`.
+"""
+
+import dataclasses
+import importlib.util
+import os
+import random
+import zlib
+
+from jaxrl_llm.rewards import math as math_rewards
+from jaxrl_llm.rewards import Verdict
+from jaxrl_llm.rewards.pool import Pool
+from jaxrl_llm.tasks import closest, Problem, problem_files, templates
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """Which problems there are, how they are put, and how they are judged.
+
+  Attributes:
+    path: files of training problems (.jsonl, .jsonl.gz, .json, .parquet), or
+      data sets on the hub (org/name, org/name/subset:split).
+    heldout: the same of held-out problems; none of them is trained on.
+    heldout_count: without heldout, so many problems of path are held out.
+    problem: the field with the problem.
+    answer: the field with its answer, alone or in a solution.
+    kind: the field with the sort of problem, to report by (none: the file).
+    template: how a problem is put; chat, qwen, qwen_math, question or none, or
+      a text with {problem} in it.
+    take: what of a response is its answer; boxed (the last box), number (the
+      last number) or either (the number where there is no box).
+    timeout: seconds that judging a response may take.
+    workers: processes that judge (0: one per core, 8 at most).
+    seed: of the choice of the held-out problems.
+  """
+  path: tuple[str, ...] = ()
+  heldout: tuple[str, ...] = ()
+  heldout_count: int = 100
+  problem: str = 'problem'
+  answer: str = 'answer'
+  kind: str = ''
+  template: str = 'chat'
+  take: str = 'boxed'
+  timeout: float = 5.0
+  workers: int = 0
+  seed: int = 0
+
+  def __post_init__(self):
+    if not templates.known(self.template):
+      raise ValueError(
+          f'task.template={self.template!r} is not known, and has no '
+          f'{{problem}} in it.{closest(self.template, templates.FORMATS)}')
+    if self.take not in math_rewards.TAKES:
+      raise ValueError(
+          f'task.take={self.take!r} is not known.'
+          f'{closest(self.take, math_rewards.TAKES)}')
+    if not self.timeout > 0 or self.workers < 0 or self.heldout_count < 0:
+      raise ValueError(
+          f'task.timeout={self.timeout} must be above 0, task.workers='
+          f'{self.workers} and task.heldout_count={self.heldout_count} at '
+          'least 0.')
+
+
+def reference(text: str) -> str:
+  """The bare answer in an answer or a solution: boxed, after ####, or all."""
+  found = math_rewards.boxed(text)
+  if found is None and '####' in text:
+    found = math_rewards.last_number(text.rpartition('####')[2])
+  return (found or text).strip()
+
+
+def read(source: str, options: Options, tokenizer) -> list[Problem]:
+  """The problems of a file or data set.
+
+  Args:
+    source: see `problem_files`.
+    options: names of fields, and the format.
+    tokenizer: of the model.
+
+  Returns:
+    The problems, in their order.
+
+  Raises:
+    ValueError: a sentence with the file and line of the first bad row.
+  """
+  problems = []
+  stem = os.path.basename(source).partition('.')[0]
+  for where, row in problem_files.rows(source):
+    text, answer = (
+        _field(where, row, name) for name in (options.problem, options.answer))
+    kind = _field(where, row, options.kind) if options.kind else stem
+    # The problem's, whatever the file, the order and the format are.
+    ident = zlib.crc32(text.encode()) >> 1
+    problems.append(Problem(
+        ident, templates.render(options.template, text, tokenizer), kind,
+        info=reference(answer)))
+  if not problems:
+    raise ValueError(f'{source} has no problems.')
+  return problems
+
+
+def _field(where: str, row: problem_files.Row, name: str) -> str:
+  """A field that is not empty, as text."""
+  value = row.get(name)
+  if value is None:
+    raise ValueError(
+        f'{where}: there is no field {name!r}.{closest(name, [*row])} Set '
+        'config.task.problem, .answer and .kind to the names of yours.')
+  if isinstance(value, (list, dict, bool)):
+    raise ValueError(
+        f'{where}: field {name!r} is {value!r:.60}, not a text or a number.')
+  if not (text := str(value).strip()):
+    raise ValueError(f'{where}: field {name!r} is empty.')
+  return text
+
+
+class Math:
+  """The task; see `tasks.Task`."""
+
+  def __init__(self, options: Options, tokenizer):
+    self.options, self.tokenizer = options, tokenizer
+    self.train = _all(options.path, options, tokenizer)
+    self.heldout = _all(options.heldout, options, tokenizer)
+    if not options.heldout and options.heldout_count:
+      chosen = set(random.Random(options.seed).sample(
+          sorted({p.id for p in self.train}),
+          min(options.heldout_count, len(self.train))))
+      self.heldout = [p for p in self.train if p.id in chosen]
+    known = {p.id for p in self.heldout}
+    self.train = [p for p in self.train if p.id not in known]
+    self._pool = Pool(
+        'jaxrl_llm.rewards.math:judge', seconds=options.timeout,
+        workers=options.workers or min(os.cpu_count() or 1, 8))
+
+  def load(self, source: str) -> list[Problem]:
+    """The problems of another file or data set, put in the same way."""
+    return read(source, self.options, self.tokenizer)
+
+  def submit(self, problem: Problem, text: str, truncated: bool):
+    """Begins to judge a response; see `rewards.begin`."""
+    del truncated  # judged like any other: its answer may be there
+    reply = self._pool.submit(dict(
+        answer=problem.info, response=text, take=self.options.take))
+    return lambda: _verdict(reply.result())
+
+  def verify(self, problem: Problem, text: str, truncated: bool) -> Verdict:
+    """1 if the answer equals the reference, else 0.
+
+    Kinds: correct, wrong, no_answer; and timeout and error, which are not
+    valid: the response leaves its group.
+    """
+    return self.submit(problem, text, truncated)()
+
+
+def _verdict(reply) -> Verdict:
+  kind = reply['kind']
+  return Verdict(
+      float(kind == 'correct'), kind, kind not in ('timeout', 'error'),
+      reply.get('detail', ''), reply.get('answer', ''))
+
+
+def _all(sources, options, tokenizer) -> list[Problem]:
+  return [p for source in sources for p in read(source, options, tokenizer)]
+
+
+def create(options: Options, tokenizer=None) -> Math:
+  """The task from its options and the model's tokeniser."""
+  if tokenizer is None:
+    raise ValueError(
+        'task.name=math needs the tokeniser of a model: set config.model.hf to '
+        'a Hugging Face model.')
+  if not options.path and not options.heldout:
+    raise ValueError(
+        'task.name=math has no problems: set config.task.path to your file, '
+        'such as problems.jsonl.')
+  if importlib.util.find_spec('math_verify') is None:
+    raise ValueError(
+        "task.name=math judges with math-verify: pip install 'math-verify"
+        "[antlr4_13_2]'.")
+  return Math(options, tokenizer)

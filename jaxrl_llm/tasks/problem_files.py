@@ -1,0 +1,124 @@
+"""Rows of problems from JSON lines, Parquet files or the Hugging Face hub.
+
+A source is a path, `problems.jsonl`, `.jsonl.gz`, `.json` (a list) or
+`.parquet`, or a data set on the hub, `org/name`, `org/name:split` or
+`org/name/subset:split` (the split is `train` unless given).
+"""
+
+import gzip
+import json
+import pathlib
+from typing import Any, Iterator, Mapping
+
+FORMATS = ('.jsonl', '.jsonl.gz', '.json', '.parquet')
+
+Row = Mapping[str, Any]
+
+
+def rows(source: str) -> Iterator[tuple[str, Row]]:
+  """The rows of a source.
+
+  Args:
+    source: see the top of this file.
+
+  Yields:
+    Where a row stands, as an error should say ('a.jsonl, line 3'), and its
+    fields by name.
+
+  Raises:
+    ValueError: there is no such source, it is of another format, or a row of
+      it cannot be read; the sentence names the file and the line.
+  """
+  path = pathlib.Path(source).expanduser()
+  if path.is_file():
+    if path.name.endswith(('.jsonl', '.jsonl.gz')):
+      yield from _json_lines(path)
+    elif path.suffix == '.json':
+      yield from _json(path)
+    elif path.suffix == '.parquet':
+      yield from _parquet(path)
+    else:
+      raise ValueError(
+          f'{source} is of no format that is known: use {", ".join(FORMATS)}.')
+  elif path.exists():
+    raise ValueError(f'{source} is no file: give a file in it.')
+  elif source.endswith(FORMATS) or source.count('/') not in (1, 2) or (
+      source.startswith(('/', '.', '~'))):
+    raise ValueError(f'There is no file {source}.')
+  else:
+    yield from _hub(source)
+
+
+def _checked(where: str, row: Any) -> tuple[str, Row]:
+  if not isinstance(row, dict):
+    raise ValueError(
+        f'{where}: {str(row)[:40]!r} is not a JSON object with named fields.')
+  return where, row
+
+
+def _json_lines(path: pathlib.Path) -> Iterator[tuple[str, Row]]:
+  opened = gzip.open if path.suffix == '.gz' else open
+  line = 0
+  try:
+    with opened(path, 'rb') as file:
+      for line, text in enumerate(file, 1):
+        if text.strip():
+          yield _checked(f'{path}, line {line}', json.loads(text))
+  except UnicodeDecodeError as error:
+    raise ValueError(f'{path}, line {line}: not UTF-8 ({error}).') from None
+  except json.JSONDecodeError as error:
+    raise ValueError(f'{path}, line {line}: no JSON ({error}).') from None
+  except (EOFError, OSError) as error:
+    raise ValueError(
+        f'{path} is cut off or damaged after line {line} ({error}): fetch it '
+        'again.') from None
+
+
+def _json(path: pathlib.Path) -> Iterator[tuple[str, Row]]:
+  try:
+    found = json.loads(path.read_bytes())
+  except ValueError as error:
+    raise ValueError(f'{path}: no JSON ({error}).') from None
+  if not isinstance(found, list):
+    raise ValueError(f'{path}: no list of problems; one is needed.')
+  for i, row in enumerate(found, 1):
+    yield _checked(f'{path}, entry {i}', row)
+
+
+def _parquet(path: pathlib.Path) -> Iterator[tuple[str, Row]]:
+  try:
+    from pyarrow import ArrowException, parquet
+  except ImportError:
+    raise ValueError(
+        f'{path}: Parquet files need the extra `data`: pip install '
+        "'jaxrl_llm[data]'.") from None
+  try:
+    number = 0
+    with parquet.ParquetFile(path) as file:
+      for batch in file.iter_batches():
+        for row in batch.to_pylist():
+          number += 1
+          yield f'{path}, row {number}', row
+  except (ArrowException, OSError) as error:
+    raise ValueError(f'{path} is damaged ({error}): fetch it again.') from None
+
+
+def _hub(source: str) -> Iterator[tuple[str, Row]]:
+  try:
+    import datasets
+  except ImportError:
+    raise ValueError(
+        f'There is no file {source}, and data sets of the hub need the extra '
+        "`data`: pip install 'jaxrl_llm[data]'.") from None
+  name, _, split = source.partition(':')
+  org, name, *subset = name.split('/')
+  split = split or 'train'
+  try:
+    found = datasets.load_dataset(f'{org}/{name}', *subset, split=split)
+  except Exception as error:  # a dozen kinds: names, rights, network
+    reason = str(error).strip().split('\n')[0]
+    raise ValueError(
+        f'There is no file {source}, and the hub gives no such data set '
+        f'({type(error).__name__}: {reason}).') from None
+  for i, row in enumerate(found):
+    yield f'{source}, row {i}', row
