@@ -42,6 +42,12 @@ Flat = dict[str, Any]
 FREE_TO_CHANGE = ('workdir', 'mesh', 'eval', 'eval_k', 'checkpoint', 'log')
 
 
+# Fields of a model that its weights are made for.
+SHAPING = (
+    'vocab_size', 'width', 'layers', 'heads', 'kv_heads', 'head_dim',
+    'mlp_width', 'qkv_bias', 'qk_norm', 'post_norms', 'tie_embeddings')
+
+
 def free_to_change(config: ConfigDict) -> tuple[str, ...]:
   """`FREE_TO_CHANGE`, and the steps unless the learning rate goes by them."""
   constant = config.optimizer.schedule == 'constant'
@@ -188,22 +194,27 @@ def task_options(config: ConfigDict) -> dict[str, Any]:
 
 
 def model_config(config: ConfigDict) -> ModelConfig:
-  """The preset, with the fields that are not None put in its place.
+  """The preset or `model.hf`, with the fields that are not None in its place.
 
   Raises:
-    ValueError: an unknown preset, or fields that do not go together.
+    ValueError: an unknown preset or model, or fields that do not go together.
   """
   preset = config.model.preset
-  if preset not in PRESETS:
+  if config.model.hf:
+    from jaxrl_llm.models import hf, hf_config  # --help need not wait for jax
+    known = hf_config.read_config(hf.fetch(config.model.hf, weights=False))
+  elif preset not in PRESETS:
     raise ValueError(
         f'model.preset={preset} is not known: use one of '
         f'{", ".join(PRESETS)}.')
+  else:
+    known = PRESETS[preset]
   optional = {
       f.name for f in dataclasses.fields(ModelConfig) if f.default is None}
   changes = {
       name: None if name in optional and value in (0, (0,), ()) else value
       for name, value in config.model.items()
-      if name != 'preset' and value is not None}
+      if name not in ('hf', 'preset') and value is not None}
   scaling = changes.get('rope_scaling')
   if scaling:
     if len(scaling) != 4:
@@ -211,7 +222,12 @@ def model_config(config: ConfigDict) -> ModelConfig:
           f'model.rope_scaling={to_text(scaling)} must have 4 numbers: factor, '
           'low and high frequency factor, original length.')
     changes['rope_scaling'] = RopeScaling(*scaling)
-  return dataclasses.replace(PRESETS[preset], **changes)
+  for field in SHAPING if config.model.hf else ():
+    if changes.get(field, getattr(known, field)) != getattr(known, field):
+      raise ValueError(
+          f'model.{field}={changes[field]} is not that of '
+          f'{config.model.hf}, {getattr(known, field)}: leave it out.')
+  return dataclasses.replace(known, **changes)
 
 
 def _nested(flat: Flat) -> ConfigDict:
@@ -267,7 +283,7 @@ def _print_help(spec: str | None, overrides: Mapping[str, str]) -> None:
     head, _, leaf = field.name.partition('.')
     value = flatten(config)[field.name]
     text = to_text(value)
-    if head == 'model' and value is None:
+    if head == 'model' and value is None and leaf != 'hf':
       text = f'({to_text(getattr(model, leaf))})'
     if leaf and head != section:
       rows.add_row()

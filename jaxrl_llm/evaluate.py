@@ -22,7 +22,7 @@ import numpy as np
 import rich
 from rich.table import Table
 
-from jaxrl_llm import batching, checkpoint, experiment, rewards
+from jaxrl_llm import batching, checkpoint, experiment, rewards, warm_start
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.ops import pkpo
 from jaxrl_llm.sampling.logits import SamplingParams
@@ -178,18 +178,22 @@ def evaluate(config: ConfigDict, which: str = 'best') -> dict[str, Any]:
       {'learner': {'params': parts.learner.state.params}},
       differs=lambda saved: [
           line for line in config_lib.difference(saved, config)
-          if line.startswith('model.')],
+          if line.startswith(('model.', 'lora.'))],
       best=which == 'best', partial=True)
   if found is None:
     raise ValueError(
         f'There is no whole checkpoint in {workdir}/checkpoints: train first, '
         'or set --config.workdir to the folder of a run.')
-  params = found.state['learner']['params']
+  frozen = None
+  if config.lora.rank:
+    frozen = warm_start.begin(parts, lambda *_: None, resumed=True).frozen
+  weights = parts.policy.to_sampling(
+      found.state['learner']['params'], frozen)
   result = dict(
       checkpoint=which, step=found.step,
       problems=len(spread(parts.task.heldout, config.eval.problems)),
       samples=config.eval.samples,
-      **heldout(parts, parts.to_sampling(params)))
+      **heldout(parts, weights))
   known = {
       name: None if isinstance(x, float) and math.isnan(x) else x
       for name, x in result.items()}

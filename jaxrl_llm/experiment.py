@@ -4,25 +4,28 @@
 `evaluate.py` both start from what it returns.
 """
 
+import copy
 import functools
 from typing import Any, Callable, NamedTuple, Sequence
 
+from absl import logging
 import jax
-import jax.numpy as jnp
 from ml_collections import ConfigDict
 import numpy as np
 
-from jaxrl_llm import batching, sharding, tasks
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import credit as credit_lib
 from jaxrl_llm import learner as learner_lib
 from jaxrl_llm import loss as loss_lib
 from jaxrl_llm import optimizer as optimizer_lib
-from jaxrl_llm.models import transformer
+from jaxrl_llm import policy as policy_lib
+from jaxrl_llm import sharding, tasks
+from jaxrl_llm.models import hf
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling import plan as plan_lib
 from jaxrl_llm.sampling.logits import SamplingParams
+from jaxrl_llm.tokenizer import ModelTokenizer
 from jaxrl_llm.types import LearnerBatch, Prompts, Requests, Rollouts
 
 
@@ -36,9 +39,7 @@ class Parts(NamedTuple):
     mesh: (data, fsdp, tensor).
     model: the policy's architecture.
     learner: `score` and `update` of the RL phase.
-    shapes: parameter tree of jax.ShapeDtypeStruct.
-    init: PRNG key to parameters, laid out for training.
-    to_sampling: parameters to their layout and type for sampling.
+    policy: what to do with its parameters.
     sample: serves requests; see `make_sample`.
     sampling: keyword overrides to SamplingParams on the device.
     credit: see `credit.make`.
@@ -50,9 +51,7 @@ class Parts(NamedTuple):
   mesh: jax.sharding.Mesh
   model: ModelConfig
   learner: learner_lib.Learner
-  shapes: Any
-  init: Callable[[jax.Array], Any]
-  to_sampling: Callable[[Any], Any]
+  policy: policy_lib.Policy
   sample: Callable[..., tuple[Rollouts, dict[str, int]]]
   sampling: Callable[..., SamplingParams]
   credit: Callable[..., credit_lib.Credit]
@@ -67,15 +66,18 @@ class Parts(NamedTuple):
     return jax.device_put(tree, sharding.replicated(self.mesh))
 
   def param_shardings(self) -> Any:
-    """Layout of the parameters in training."""
-    return sharding.shardings(self.shapes, sharding.TRAIN_RULES, self.mesh)
+    """Layout of the whole model's parameters in training."""
+    return sharding.shardings(
+        self.policy.shapes, sharding.TRAIN_RULES, self.mesh)
 
   def layout(self) -> str:
-    """Both layouts of the parameters, as printable tables."""
+    """Layouts of what is trained and of what samples, as printable tables."""
     return 'Training:\n{}Sampling:\n{}'.format(
-        sharding.table(self.shapes, sharding.TRAIN_RULES, self.mesh),
-        sharding.table(self.shapes, sharding.SAMPLE_RULES, self.mesh,
-                       self.model.dtype))
+        sharding.table(self.policy.trained, sharding.TRAIN_RULES, self.mesh),
+        sharding.table(
+            jax.eval_shape(
+                self.policy.compose, self.policy.trained, self.policy.shapes),
+            sharding.SAMPLE_RULES, self.mesh, self.model.dtype))
 
 
 def make_sample(
@@ -161,6 +163,60 @@ def loss_params(config: ConfigDict) -> loss_lib.LossParams:
       budget=number(config.max_response), dual_clip=number(loss.dual_clip))
 
 
+def fitting(
+    problems: Sequence[tasks.Problem], tokenizer: Any, config: ConfigDict,
+    name: str) -> Sequence[tasks.Problem]:
+  """The problems whose prompts have at most `max_prompt` tokens.
+
+  A warning counts the others: a prompt is never cut.
+
+  Args:
+    problems: any number.
+    tokenizer: see `tokenizer.py`.
+    config: of the run.
+    name: of the set, for the warning.
+
+  Returns:
+    The problems that fit, in their order.
+
+  Raises:
+    ValueError: there are no problems, or none that fits.
+  """
+  if not len(problems):
+    raise ValueError(
+        f'The task {config.task.name} has no problems in its set {name!r}.')
+  lengths = [len(tokenizer.encode(p.prompt)) for p in problems]
+  kept = [p for p, n in zip(problems, lengths) if n <= config.max_prompt]
+  if not kept:
+    raise ValueError(
+        f'No prompt of the set {name!r} has at most max_prompt='
+        f'{config.max_prompt} tokens, the shortest has {min(lengths)}: raise '
+        'config.max_prompt.')
+  if len(kept) < len(problems):
+    logging.warning(
+        'Left out of the set %r: %d of %d problems, whose prompts have more '
+        'than max_prompt=%d tokens (the longest %d).', name,
+        len(problems) - len(kept), len(problems), config.max_prompt,
+        max(lengths))
+  return kept
+
+
+def _task(config: ConfigDict, model: ModelConfig, tokenizer: Any) -> tasks.Task:
+  """The task, less what does not fit."""
+  task = copy.copy(tasks.get(
+      config.task.name, tokenizer, **config_lib.task_options(config)))
+  tokenizer = task.tokenizer
+  needed = max(tokenizer.vocab_size, *(i + 1 for i in tokenizer.stop_ids))
+  if model.vocab_size < needed:
+    raise ValueError(
+        f'model.vocab_size={model.vocab_size} is less than the {needed} tokens '
+        'of the tokeniser: raise it, or take the tokeniser of the model.')
+  for name in ('train', 'heldout'):
+    setattr(task, name, fitting(
+        getattr(task, name), tokenizer, config, name))
+  return task
+
+
 def build(config: ConfigDict) -> Parts:
   """Makes the parts of a run. Nothing is compiled yet.
 
@@ -173,18 +229,12 @@ def build(config: ConfigDict) -> Parts:
   Raises:
     ValueError: values that do not go together, in one sentence.
   """
-  task = tasks.get(config.task.name, **config_lib.task_options(config))
   model = config_lib.model_config(config)
-  if model.vocab_size < task.tokenizer.vocab_size:
-    raise ValueError(
-        f'model.vocab_size={model.vocab_size} is less than the '
-        f'{task.tokenizer.vocab_size} tokens of the tokeniser: raise it.')
-  for name in ('train', 'heldout'):
-    problems = getattr(task, name)
-    if not len(problems):
-      raise ValueError(
-          f'The task {config.task.name} has no problems in its set {name!r}.')
-    batching.encode(problems, task.tokenizer, config.max_prompt)
+  checkpoint = tokenizer = None
+  if config.model.hf:
+    folder = hf.fetch(config.model.hf)
+    checkpoint, tokenizer = hf.open_checkpoint(folder), ModelTokenizer(folder)
+  task = _task(config, model, tokenizer)
   if config.learner.attention == 'cudnn' and jax.default_backend() != 'gpu':
     raise ValueError(
         'learner.attention=cudnn needs an NVIDIA GPU, but this is a '
@@ -198,14 +248,13 @@ def build(config: ConfigDict) -> Parts:
     raise ValueError(
         f'mesh.tensor={mesh.shape["tensor"]} does not divide model.kv_heads='
         f'{model.kv_heads}: no head can be split, use a divisor of it.')
-  shapes = jax.eval_shape(
-      lambda: transformer.init(jax.random.key(0), model))
-  layout = sharding.shardings(shapes, sharding.TRAIN_RULES, mesh)
+  policy = policy_lib.make(config, model, mesh, checkpoint)
   updates = config.steps * config.learner.epochs * config.learner.updates
   optimizer = optimizer_lib.make(
       steps=max(updates, 1), **config.optimizer)
   learner = learner_lib.make(
-      model, learner_config(config), optimizer, mesh=mesh)
+      model, learner_config(config), optimizer, mesh=mesh,
+      trained=policy.trained, compose=policy.compose)
   whole = sharding.replicated(mesh)
 
   def sampling(**changes):
@@ -218,10 +267,7 @@ def build(config: ConfigDict) -> Parts:
   fold_in = jax.jit(jax.random.fold_in)
   return Parts(
       config=config, task=task, kinds=by_kind(task.train),
-      mesh=mesh, model=model, learner=learner, shapes=shapes,
-      init=jax.jit(
-          lambda key: transformer.init(key, model), out_shardings=layout),
-      to_sampling=sharding.to_sampling(shapes, mesh, jnp.dtype(model.dtype)),
+      mesh=mesh, model=model, learner=learner, policy=policy,
       sample=make_sample(config, mesh, model, task.tokenizer.stop_ids),
       sampling=sampling,
       credit=credit_lib.make(config),

@@ -62,8 +62,17 @@ _FIELDS = (
 
     ('task.name', 'countdown', '', 'which task; the fields below are its own'),
 
+    ('model.hf', None, '', 'Hugging Face model, a folder or a name on the hub: '
+     'its weights, tokeniser and type, in place of the preset', str | None),
     ('model.preset', 'tiny', '', 'which model; a field below that is none is '
      "the preset's, and 0 switches an optional one off"),
+
+    ('lora.rank', 0, _ANY, 'rank of the matrices that are trained beside '
+     'frozen weights (0: all weights are trained)'),
+    ('lora.alpha', 16.0, '(0, inf)', 'their product is multiplied by this / '
+     'rank'),
+    ('lora.targets', 'q|k|v|o|gate|up|down', '', 'regular expression of the '
+     'weights that get them'),
 
     ('sampling.temperature', 1.0, '(0, inf)', 'divides the logits, in '
      'sampling and in training alike'),

@@ -49,16 +49,19 @@ def _pairs(length: np.ndarray, window: int) -> np.ndarray:
 
 
 def update(
-    cfg: ModelConfig, prompt: np.ndarray, response: np.ndarray) -> float:
+    cfg: ModelConfig, prompt: np.ndarray, response: np.ndarray,
+    frozen: bool = False) -> float:
   """FLOPs of a training step: a pass, and twice as much for its gradient.
 
   Args:
     cfg: the model.
     prompt: [B] prompt tokens of each row.
     response: [B] response tokens; 0 for a row that only fills the batch.
+    frozen: the matrices themselves get no gradient (LoRA, whose own share is
+      small and left out): half of the gradient's work is spared.
   """
   real = np.asarray(response) > 0
-  return 3.0 * forward(
+  return (2.0 if frozen else 3.0) * forward(
       cfg, np.where(real, prompt + response, 0), response)
 
 

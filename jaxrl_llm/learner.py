@@ -101,10 +101,11 @@ class Learner(NamedTuple):
   Attributes:
     state: TrainState of jax.ShapeDtypeStruct, with layouts.
     init: parameters to TrainState. The state takes the parameters over.
-    score: (params, LearnerBatch, temperature []) to log-probs [B, T] of the
-      response tokens, 0 past each response.
-    update: (TrainState, LearnerBatch, LossParams) to (TrainState, metrics).
-      One optimiser step; the state that went in is donated.
+    score: (params, LearnerBatch, temperature [], frozen=None) to log-probs
+      [B, T] of the response tokens, 0 past each response.
+    update: (TrainState, LearnerBatch, LossParams, frozen=None) to (TrainState,
+      metrics). One optimiser step; the state that went in is donated. `frozen`
+      are the parameters that are not trained, if there are any.
   """
   state: TrainState
   init: Callable[[Any], TrainState]
@@ -113,9 +114,11 @@ class Learner(NamedTuple):
 
 
 def _stats(
-    params, batch, temperature, length, *, model, cfg, entropy=True):
+    params, frozen, batch, temperature, length, *, model, cfg, compose,
+    entropy=True):
   """TokenStats [B, t] of the responses in rows of at most `length` tokens."""
   batch = jax.lax.with_sharding_constraint(batch, P('fsdp'))
+  params = compose(params, frozen)
   hidden, _ = transformer.forward(
       params, batch.tokens[:, :length], cfg=model, remat=cfg.remat,
       implementation=cfg.attention, unroll=cfg.unroll,
@@ -143,7 +146,7 @@ def _arrange(rows, batch, needed, cfg):
 
 
 def _by_data_group(mesh, out):
-  """Has (params, Microbatches, anything) run for each data group's rows alone.
+  """Has (trees, Microbatches, anything) run for each data group's rows alone.
 
   So that what crosses between data groups crosses once per batch, not once per
   microbatch. Inside, `fsdp` and `tensor` are the partitioner's; `out` says
@@ -155,14 +158,14 @@ def _by_data_group(mesh, out):
       in_specs=(P(), cut, P()), out_specs=out)
 
 
-def _score(params, batch, temperature, *, cfg, mesh, **static):
+def _score(params, batch, temperature, frozen=None, *, cfg, mesh, **static):
   """See `Learner.score`."""
   _check(batch, cfg)
 
   @_by_data_group(mesh, P(None, 'data'))
-  def scores(params, cut, temperature):
+  def scores(trees, cut, temperature):
     def logprobs(micro, length):
-      x = _stats(params, micro, temperature, length, cfg=cfg,
+      x = _stats(*trees, micro, temperature, length, cfg=cfg,
                  entropy=False, **static).logprobs
       return jnp.pad(x, ((0, 0), (0, cfg.max_response - x.shape[1])))
 
@@ -171,21 +174,22 @@ def _score(params, batch, temperature, *, cfg, mesh, **static):
         jnp.zeros(cut.rows.mask.shape, jnp.float32), cut, lengths=cfg.lengths)
 
   cut, order = _arrange(batch, batch, batch.response_length > 0, cfg)
-  out = scores(params, cut, temperature).reshape(batch.mask.shape)
+  out = scores((params, frozen), cut, temperature).reshape(batch.mask.shape)
   return jnp.where(_real(batch), jnp.zeros_like(out).at[order].set(out), 0.0)
 
 
-def _loss(params, rows, loss, length, *, cfg, **static):
+def _loss(params, frozen, rows, loss, length, *, cfg, **static):
   """`loss.weighted_sum` of a microbatch: LearnerBatch and tokens' weights."""
   batch, weights = rows
-  now = _stats(params, batch, loss.temperature, length, cfg=cfg, **static)
+  now = _stats(
+      params, frozen, batch, loss.temperature, length, cfg=cfg, **static)
   return loss_lib.weighted_sum(
       now.logprobs, now.entropy, batch, weights, loss,
       objective=cfg.objective, correction=cfg.importance,
       kl_estimator=cfg.kl_estimator)
 
 
-def _gradient(params, batch, loss, *, cfg, mesh, specs, **static):
+def _gradient(params, frozen, batch, loss, *, cfg, mesh, specs, **static):
   """Gradient of the whole batch's loss, and metrics."""
   batch = batch.replace(mask=batch.mask & _real(batch))
   weights = policy_losses.token_weights(
@@ -193,10 +197,10 @@ def _gradient(params, batch, loss, *, cfg, mesh, specs, **static):
       budget=loss.budget)
 
   @_by_data_group(mesh, P())
-  def accumulate(params, cut, loss):
+  def accumulate(trees, cut, loss):
     def differentiate(rows, length):
       grads, (sums, maxima) = jax.grad(_loss, has_aux=True)(
-          params, rows, loss, length, cfg=cfg, **static)
+          *trees, rows, loss, length, cfg=cfg, **static)
       grads = jax.lax.with_sharding_constraint(grads, specs)
       return (grads, sums), maxima
 
@@ -214,17 +218,18 @@ def _gradient(params, batch, loss, *, cfg, mesh, specs, **static):
     return jax.lax.psum(total, 'data'), jax.lax.pmax(maxima, 'data')
 
   cut, _ = _arrange((batch, weights), batch, jnp.any(batch.mask, 1), cfg)
-  (grads, sums), maxima = accumulate(params, cut, loss)
+  (grads, sums), maxima = accumulate((params, frozen), cut, loss)
   totals = {name: sums.pop(name) for name in ('loss', 'policy_loss', 'tokens')}
   tokens = jnp.maximum(totals['tokens'], 1.0)
   means = jax.tree.map(lambda x: x / tokens, sums)
   return grads, {**totals, **means, **maxima}
 
 
-def _update(state, batch, loss, *, optimizer, cfg, **static):
+def _update(state, batch, loss, frozen=None, *, optimizer, cfg, **static):
   """See `Learner.update`."""
   _check(batch, cfg)
-  grads, metrics = _gradient(state.params, batch, loss, cfg=cfg, **static)
+  grads, metrics = _gradient(
+      state.params, frozen, batch, loss, cfg=cfg, **static)
   norm = optax.tree.norm(grads)
   updates, opt_state = optimizer.transform.update(
       grads, state.opt_state, state.params)
@@ -267,6 +272,8 @@ def make(
     *,
     mesh: Optional[jax.sharding.Mesh] = None,
     rules: sharding.Rules = sharding.TRAIN_RULES,
+    trained: Any = None,
+    compose: Callable[[Any, Any], Any] = lambda params, frozen: params,
 ) -> Learner:
   """Builds the programs for one model, config and optimiser.
 
@@ -277,6 +284,8 @@ def make(
     mesh: see `sharding`; the rows of a microbatch are split over 'data' and
       'fsdp'. None: the first device alone.
     rules: layout of the parameters, and of the moments with them.
+    trained: shapes of the parameters that are trained; None is all of them.
+    compose: (those, `frozen`) to all parameters.
 
   Returns:
     The jitted programs. None of them compiles anew for other values.
@@ -297,11 +306,13 @@ def make(
         step=zero, params=params, opt_state=optimizer.transform.init(params),
         skipped=zero, skipped_in_row=zero)
 
-  shapes = jax.eval_shape(
-      lambda: init(transformer.init(jax.random.key(0), model)))
+  if trained is None:
+    trained = jax.eval_shape(
+        lambda: transformer.init(jax.random.key(0), model))
+  shapes = jax.eval_shape(init, trained)
   layout = sharding.optimizer_shardings(shapes, shapes.params, rules, mesh)
   whole = sharding.replicated(mesh)
-  static = dict(model=model, cfg=cfg, mesh=mesh)
+  static = dict(model=model, cfg=cfg, mesh=mesh, compose=compose)
   specs = jax.tree.map(lambda place: place.spec, layout.params)
   return Learner(
       state=jax.tree.map(

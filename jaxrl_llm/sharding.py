@@ -32,6 +32,10 @@ TRAIN_RULES: Rules = (
     (r'layers/(q|k|v)_bias$', P(None, 'tensor')),
     (r'layers/(q|k|v|gate|up)$', P(None, 'fsdp', 'tensor')),
     (r'layers/(o|down)$', P(None, 'tensor', 'fsdp')),
+    (r'layers/(q|k|v|gate|up)_lora_a$', P(None, 'fsdp')),
+    (r'layers/(q|k|v|gate|up)_lora_b$', P(None, None, 'tensor')),
+    (r'layers/(o|down)_lora_a$', P(None, 'tensor')),
+    (r'layers/(o|down)_lora_b$', P(None, None, 'fsdp')),
     (r'(^|/)(un)?embed$', P('tensor', 'fsdp')),
 )
 SAMPLE_RULES: Rules = tuple(
@@ -163,6 +167,28 @@ def shardings(shapes: Any, rules: Rules, mesh: Mesh) -> Any:
   return jax.tree_util.tree_map_with_path(
       lambda keys, leaf: _sharding(_path(keys), leaf.shape, rules, mesh),
       shapes)
+
+
+def placed(
+    shapes: Any, rules: Rules, mesh: Mesh, dtype: Any = None) -> Any:
+  """Shapes with their layouts.
+
+  Args:
+    shapes: as for `shardings`.
+    rules: as for `shardings`.
+    mesh: see `make_mesh`.
+    dtype: compute type, for the sampling layout; None keeps each leaf's own.
+
+  Returns:
+    Tree of jax.ShapeDtypeStruct with a sharding.
+  """
+  def one(keys, leaf):
+    path = _path(keys)
+    kind = leaf.dtype if dtype is None else sampling_type(path, leaf, dtype)
+    return jax.ShapeDtypeStruct(
+        leaf.shape, kind, sharding=_sharding(path, leaf.shape, rules, mesh))
+
+  return jax.tree_util.tree_map_with_path(one, shapes)
 
 
 def lookup(table: jax.Array, tokens: jax.Array) -> jax.Array:

@@ -19,7 +19,6 @@ from typing import Any, Mapping, NamedTuple
 
 from absl import logging
 import jax
-import jax.numpy as jnp
 from ml_collections import ConfigDict
 import numpy as np
 import rich
@@ -71,10 +70,12 @@ class Fixed(NamedTuple):
     sampling: SamplingParams.
     loss: LossParams.
     anchor: parameters of the KL penalty's frozen model, or None.
+    frozen: parameters that are not trained, or None.
   """
   sampling: Any
   loss: Any
   anchor: Any
+  frozen: Any = None
 
 
 class Outcome(NamedTuple):
@@ -157,7 +158,7 @@ def take_step(
         batch, epochs=config.learner.epochs, updates=config.learner.updates,
         seed=(config.seed, state.step)):
       learner, result = parts.learner.update(
-          learner, parts.put_rows(part), fixed.loss)
+          learner, parts.put_rows(part), fixed.loss, fixed.frozen)
       updates.append(jax.device_get(result))
       if updates[-1]['skipped_in_row'] >= SKIPPED_LIMIT:
         raise_not_finite(config, state.step + 1, part)
@@ -185,7 +186,8 @@ def take_step(
       sample=flops.sample(
           parts.model, prompts.length, batch.prompt_length, rollouts.length),
       update=config.learner.epochs * flops.update(
-          parts.model, batch.prompt_length, batch.response_length))
+          parts.model, batch.prompt_length, batch.response_length,
+          frozen=fixed.frozen is not None))
   return (RunState(state.step + 1, learner, curriculum, selection, solved),
           Outcome(row, records, int(rollouts.length.sum()), work))
 
@@ -204,10 +206,10 @@ def with_scores(
   rows, scores = parts.put_rows(batch), {}
   if several:
     scores['old_logprobs'] = parts.learner.score(
-        learner.params, rows, fixed.loss.temperature)
+        learner.params, rows, fixed.loss.temperature, fixed.frozen)
   if fixed.anchor is not None:
     scores['anchor_logprobs'] = parts.learner.score(
-        fixed.anchor, rows, fixed.loss.temperature)
+        fixed.anchor, rows, fixed.loss.temperature, fixed.frozen)
   return batch.replace(**jax.device_get(scores))
 
 
@@ -302,19 +304,20 @@ def _run(
           start=start, latest=latest, seconds=time.monotonic() - began)
       saver.save(state.step, state, host, score=score)
 
-    params = anchor = None
-    if found is None or config.loss.kl_coef > 0:
-      with display.phase('warm start', config.warm_start.steps):
-        params = warm_start.parameters(parts, display.update)
-      if config.loss.kl_coef > 0:
-        anchor = jax.tree.map(jnp.copy, params)
+    with display.phase('warm start', config.warm_start.steps):
+      params, frozen, anchor = warm_start.begin(
+          parts, display.update, resumed=found is not None)
     fixed = Fixed(
         sampling=parts.sampling(),
-        loss=parts.put(experiment.loss_params(config)), anchor=anchor)
+        loss=parts.put(experiment.loss_params(config)), anchor=anchor,
+        frozen=frozen)
+
+    def to_sampling(learner):
+      return parts.policy.to_sampling(learner.params, frozen)
 
     if found is None:
       state = begin(parts.learner.init(params), len(parts.task.train))
-      weights = parts.to_sampling(state.learner.params)
+      weights = to_sampling(state.learner)
       start, row = evaluation(weights)
       latest = start
       writer.write(0, row)
@@ -323,7 +326,7 @@ def _run(
       state = found.state
       start, latest = found.host['start'], found.host['latest']
       began -= found.host['seconds']
-      weights = parts.to_sampling(state.learner.params)
+      weights = to_sampling(state.learner)
       display.note(f'Going on from step {state.step} of {config.steps}.')
     del params  # the state and the anchor have their own
 
@@ -334,8 +337,7 @@ def _run(
         with jax.transfer_guard('disallow'):
           state, outcome = take_step(parts, state, fixed, weights, timer)
           with timer('relayout'):
-            weights = jax.block_until_ready(
-                parts.to_sampling(state.learner.params))
+            weights = jax.block_until_ready(to_sampling(state.learner))
         row = outcome.row | metrics.speed(
             timer.take(), tokens=outcome.tokens, flops=outcome.flops,
             rate=rate, memory=flops.peak_memory())

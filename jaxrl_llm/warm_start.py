@@ -9,11 +9,12 @@ import math
 import os
 import pathlib
 import tempfile
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 import zlib
 
 from absl import logging
 import jax
+import jax.numpy as jnp
 import numpy as np
 from safetensors import safe_open, SafetensorError
 from safetensors.numpy import save_file
@@ -115,7 +116,7 @@ def run(parts: experiment.Parts, report: Report) -> Any:
       mesh=parts.mesh)
   loss = parts.put(experiment.loss_params(config).replace(
       temperature=np.float32(1.0), entropy_bonus=np.float32(0.0)))
-  state = learner.init(parts.init(parts.put(jax.random.key(config.seed))))
+  state = learner.init(_start(parts))
   for step in range(warm.steps):
     batch = demonstrations(
         parts.task, seed=config.seed, start=step * warm.batch,
@@ -127,26 +128,70 @@ def run(parts: experiment.Parts, report: Report) -> Any:
   return state.params
 
 
-def parameters(parts: experiment.Parts, report: Report) -> Any:
-  """The parameters that RL starts from.
+def _start(parts: experiment.Parts) -> Any:
+  """Parameters without any training."""
+  return parts.policy.init(parts.put(jax.random.key(parts.config.seed)))
 
-  Random ones if `warm_start.steps` is 0, else warm-started ones, from the
-  cache where it has them.
+
+class Start(NamedTuple):
+  """What RL starts from.
+
+  Attributes:
+    params: those that are trained; None if they are not needed.
+    frozen: those that are not; None if all are trained.
+    anchor: what the KL penalty compares with, in the place of `params`; None
+      without a penalty.
+  """
+  params: Any
+  frozen: Any
+  anchor: Any
+
+
+def begin(parts: experiment.Parts, report: Report, resumed: bool) -> Start:
+  """Makes or finds what RL starts from.
+
+  Args:
+    parts: of the run.
+    report: see `run`.
+    resumed: the trained parameters come from a checkpoint: make what else is
+      needed.
+  """
+  config = parts.config
+  penalty = config.loss.kl_coef > 0
+  if resumed and not (penalty or config.lora.rank):
+    return Start(None, None, None)
+  # A stream of its own: warm starts must not depend on LoRA.
+  key = parts.step_key(parts.put(np.uint32((1 << 30) + 1)))
+  params, frozen = parts.policy.split(parameters(parts, report), key)
+  if not penalty:
+    anchor = None
+  elif frozen is None:
+    anchor = jax.tree.map(jnp.copy, params)
+  else:
+    anchor = {'layers': {}}  # the frozen model, with nothing beside it
+  return Start(params, frozen, anchor)
+
+
+def parameters(parts: experiment.Parts, report: Report) -> Any:
+  """The whole model's parameters that RL starts from.
+
+  Random ones, or those of `model.hf`, if `warm_start.steps` is 0, else
+  warm-started ones, from the cache where it has them.
 
   Args:
     parts: of the run.
     report: see `run`.
 
   Returns:
-    Parameters, laid out for training.
+    Parameters, laid out as `policy.Policy.init` says.
   """
-  config, warm = parts.config, parts.config.warm_start
+  warm = parts.config.warm_start
   if not warm.steps:
-    return parts.init(parts.put(jax.random.key(config.seed)))
+    return _start(parts)
   if warm.cache is None:
     return run(parts, report)
   path = cache_file(parts)
-  found = load(path, parts.shapes)
+  found = load(path, parts.policy.shapes)
   if found is None:
     found = run(parts, report)
     save(path, found)

@@ -392,4 +392,4 @@ def test_mistakes_show_no_traceback(file):
 def test_model_fields_are_those_of_the_model():
   names = {f'model.{f.name}' for f in dataclasses.fields(ModelConfig)}
   table = {name for name in fields.table() if name.startswith('model.')}
-  assert table == names | {'model.preset'}
+  assert table == names | {'model.hf', 'model.preset'}

@@ -40,7 +40,7 @@ def loop(sizes):
     with jax.transfer_guard('disallow'):
       state, outcome = train.take_step(
           parts, state, fixed, weights, metrics.Timer())
-      weights = parts.to_sampling(state.learner.params)
+      weights = parts.policy.to_sampling(state.learner.params)
     rows.append({k: v for k, v in outcome.row.items()
                  if not k.startswith('sampler')})
   params = state.learner.params

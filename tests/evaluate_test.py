@@ -167,7 +167,7 @@ def test_the_program_evaluates_the_checkpoints_parameters(
       evaluate, 'heldout', lambda _, weights: seen.append(weights) or {})
   program(monkeypatch, f'--config={trained}/config.json')
   assert tiny.same(seen[0], params)
-  start = parts.init(parts.put(jax.random.key(0)))
+  start = parts.policy.init(parts.put(jax.random.key(0)))
   assert not tiny.same(params, start)
 
 

@@ -120,7 +120,7 @@ def test_layout_shows_both(parts):
 
 @pytest.mark.parametrize('fields, words', [
     (dict(model__vocab_size=17), ['model.vocab_size=17', '19 tokens']),
-    (dict(max_prompt=5), ['max_prompt=5', 'problem ']),
+    (dict(max_prompt=5), ['max_prompt=5', 'the shortest has 6']),
     (dict(mesh__data=2), ['mesh.data=2', 'there are 1']),
     (dict(mesh__tensor=2), ['mesh.tensor=2', '1 devices']),
 ])

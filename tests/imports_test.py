@@ -34,6 +34,7 @@ ALLOWED = {
     'schedules': set(),
     'credit': {'ops', 'schedules'},
     'fields': {'models', 'schedules', 'tasks'},
+    'policy': {'models', 'sharding'},
     'config_file': {'fields'},
     'config': {
         'config_file', 'fields', 'models', 'ops', 'schedules', 'tasks'},

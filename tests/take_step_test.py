@@ -89,7 +89,7 @@ def test_other_seeds_are_other_noise_problems_and_parameters(parts):
   reseeded = parts._replace(config=other.config)
   assert (step(reseeded)[1].problem_id != a.problem_id).any()
   keys = [parts.put(jax.random.key(seed)) for seed in (0, 1)]
-  assert not tiny.same(*map(parts.init, keys))
+  assert not tiny.same(*map(parts.policy.init, keys))
 
 
 def test_a_problem_that_comes_twice_in_a_step_gets_other_samples(parts):
@@ -121,7 +121,7 @@ def test_the_cumulative_solve_rate_counts_problems_ever_solved(parts):
   for _ in range(3):
     before = state.solved.copy()
     state, row, _, _ = take(watched, state, fixed, weights)
-    weights = parts.to_sampling(state.learner.params)
+    weights = parts.policy.to_sampling(state.learner.params)
     assert row['solve_rate'] == pytest.approx(len(ever) / 6)
     assert {p.id for p, s in zip(few, state.solved) if s} == ever
     assert (state.solved >= before).all()
@@ -225,7 +225,7 @@ def test_old_and_anchor_logprobs_stay_through_the_updates_of_a_step(several):
   for number in range(3):
     params = jax.device_get(state.learner.params)
     state, row, rollouts, batches = take(watched, state, fixed, weights)
-    weights = several.to_sampling(state.learner.params)
+    weights = several.policy.to_sampling(state.learner.params)
     assert len(batches) == 4 and int(state.learner.step) == 4 * (number + 1)
     # The anchor is what RL started from.
     assert tiny.same(fixed.anchor, frozen)
@@ -252,7 +252,7 @@ def test_old_and_anchor_logprobs_stay_through_the_updates_of_a_step(several):
     for of, name in ((params, 'old'), (frozen, 'anchor')):
       score = several.learner.score(
           jax.device_put(of, several.param_shardings()), bare,
-          fixed.loss.temperature)
+          fixed.loss.temperature, None)
       np.testing.assert_array_equal(score, getattr(rows, f'{name}_logprobs'))
     assert row['update/kl_old'] > 0  # later updates have moved
     shuffled = [
@@ -274,7 +274,7 @@ def test_the_anchor_pulls(several):
     watched = tiny.watch(several, tiny.by_length)
     for _ in range(6):
       state, row, _, _ = take(watched, state, fixed, weights)
-      weights = several.to_sampling(state.learner.params)
+      weights = several.policy.to_sampling(state.learner.params)
     return row['update/kl_anchor']
 
   assert distance(100.0) < 0.3 * distance(0.0)
@@ -294,7 +294,7 @@ def test_a_resumed_run_has_the_same_anchor(
       learner__epochs=2, learner__updates=2, loss__kl_coef=.2, seed=5)
   train.train(tiny.load(tmp_path, steps=2, **fields))
   train.train(tiny.load(tmp_path, steps=3, **fields))
-  start = several.init(several.put(jax.random.key(5)))
+  start = several.policy.init(several.put(jax.random.key(5)))
   assert len(seen) == 3
   for step, (anchor, params) in enumerate(seen):
     assert tiny.same(anchor, start)

@@ -79,9 +79,9 @@ def watch(
     rollouts.append(out)
     return out, use
 
-  def update(learner, batch, loss):
+  def update(learner, batch, *others):
     batches.append(jax.device_get(batch))
-    return parts.learner.update(learner, batch, loss)
+    return parts.learner.update(learner, batch, *others)
 
   names = ('tokenizer', 'train', 'heldout', 'demonstration', 'verify')
   changed = types.SimpleNamespace(
@@ -128,7 +128,7 @@ def programs(names: list[str]) -> list[str]:
 
 def begin(parts: experiment.Parts):
   """A run's first state, what is fixed in it, and its sampling weights."""
-  params = parts.init(parts.put(jax.random.key(parts.config.seed)))
+  params = parts.policy.init(parts.put(jax.random.key(parts.config.seed)))
   anchor = None
   if parts.config.loss.kl_coef:
     anchor = jax.tree.map(jax.numpy.copy, params)
@@ -136,7 +136,7 @@ def begin(parts: experiment.Parts):
   fixed = train.Fixed(
       parts.sampling(), parts.put(experiment.loss_params(parts.config)),
       anchor)
-  return state, fixed, parts.to_sampling(state.learner.params)
+  return state, fixed, parts.policy.to_sampling(state.learner.params)
 
 
 def same(a: Any, b: Any) -> bool:

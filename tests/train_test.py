@@ -192,7 +192,7 @@ def test_other_hyperparameters_compile_nothing(run, parts):
     with jax.transfer_guard('disallow'):
       state, outcome = train.take_step(
           watched.parts, state, changed, weights, metrics.Timer())
-      weights = parts.to_sampling(state.learner.params)
+      weights = parts.policy.to_sampling(state.learner.params)
     seen.append(outcome.row['update/entropy'])
   assert len(set(seen)) == 3
   counts = dict(
@@ -282,7 +282,7 @@ def test_a_step_without_a_valid_row_moves_nothing(parts):
   watched = tiny.watch(
       parts, lambda *_: Verdict(0.0, 'error', valid=False))
   state, outcome = train.take_step(
-      watched.parts, state, fixed, parts.to_sampling(state.learner.params),
-      metrics.Timer())
+      watched.parts, state, fixed,
+      parts.policy.to_sampling(state.learner.params), metrics.Timer())
   assert tiny.same(before, state.learner)
   assert np.isnan(outcome.row['update/entropy'])

@@ -33,7 +33,7 @@ def no_training(monkeypatch):
   """Makes a warm start that is not in the cache give parameters of 7."""
   def run(parts, report):
     return jax.tree.map(
-        lambda x: np.full(x.shape, 7, x.dtype), parts.shapes)
+        lambda x: np.full(x.shape, 7, x.dtype), parts.policy.shapes)
   monkeypatch.setattr(warm_start, 'run', run)
 
 
@@ -52,7 +52,7 @@ def test_it_learns_to_answer_and_to_stop(warmed):
     params = jax.device_put(params, parts.param_shardings())
     return np.asarray(parts.learner.score(params, rows, one))
 
-  before = logprobs(parts.init(parts.put(jax.random.key(0))))
+  before = logprobs(parts.policy.init(parts.put(jax.random.key(0))))
   gain = logprobs(params) - before
   assert gain[batch.mask].mean() > 0.2
   last = batch.response_length - 1
@@ -118,7 +118,7 @@ def test_a_damaged_file_is_made_again(warmed, no_training, caplog, harm):
     assert f'{path} is damaged' in caplog.text
     # What was made is kept, and nothing beside it.
     caplog.clear()
-    assert made_again(warm_start.load(path, parts.shapes))
+    assert made_again(warm_start.load(path, parts.policy.shapes))
     assert not caplog.records and list(path.parent.iterdir()) == [path]
   finally:
     path.write_bytes(whole)
@@ -175,7 +175,7 @@ def test_a_cache_that_cannot_be_written_costs_only_the_cache(
 def test_no_steps_are_the_first_parameters(parts, tmp_path):
   config = tiny.load(warm_start__cache=tmp_path)
   got = warm_start.parameters(parts._replace(config=config), None)
-  assert tiny.same(got, parts.init(parts.put(jax.random.key(0))))
+  assert tiny.same(got, parts.policy.init(parts.put(jax.random.key(0))))
   assert not list(tmp_path.iterdir())
 
 

@@ -74,12 +74,12 @@ def main() -> None:
   config = make_config(job_lib.from_argument(sys.argv[1]))
   with mock.patch.object(tasks, 'get', lambda name, **options: Task()):
     parts = experiment.build(config)
-  params = parts.init(parts.step_key(parts.put(np.uint32(0))))
+  params = parts.policy.init(parts.step_key(parts.put(np.uint32(0))))
   # A policy as close to uniform as the peers' is at first: transformers'
   # standard deviation.
   params['embed'] *= 0.02 / jnp.std(params['embed'])
   state = train.begin(parts.learner.init(params))
-  weights = parts.to_sampling(state.learner.params)
+  weights = parts.policy.to_sampling(state.learner.params)
   fixed = train.Fixed(
       sampling=parts.sampling(),
       loss=parts.put(experiment.loss_params(config)), anchor=None)
@@ -94,7 +94,7 @@ def main() -> None:
       state, outcome = train.take_step(parts, state, fixed, weights, timer)
       with timer('relayout'):
         weights = jax.block_until_ready(
-            parts.to_sampling(state.learner.params))
+            parts.policy.to_sampling(state.learner.params))
     host = time.thread_time() - host
     seconds = timer.take()
     turns.answer(

@@ -168,9 +168,11 @@ def block(
     The new residual stream and whatever `attend` gave back beside its output.
   """
   def dense(y, name):
-    y = matmul(y, layer[name])
-    bias = layer.get(name + '_bias')
-    return y if bias is None else y + bias.astype(x.dtype)
+    out = matmul(y, layer[name])
+    if f'{name}_lora_a' in layer:
+      out += matmul(matmul(y, layer[f'{name}_lora_a']), layer[f'{name}_lora_b'])
+    bias = layer.get(f'{name}_bias')
+    return out if bias is None else out + bias.astype(x.dtype)
 
   def heads(y, norm):
     y = y.reshape(*y.shape[:-1], -1, cfg.head_dim)
