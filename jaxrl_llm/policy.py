@@ -58,7 +58,9 @@ def make(
   shapes = jax.eval_shape(lambda: transformer.init(jax.random.key(0), model))
   to_sampling = sharding.to_sampling(shapes, mesh, jnp.dtype(model.dtype))
   in_training = sharding.placed(shapes, sharding.TRAIN_RULES, mesh)
-  if not config.lora.rank:
+  rank, alpha, targets = (
+      config.lora[name] for name in ('rank', 'alpha', 'targets'))
+  if not rank:
     return Policy(
         shapes=shapes, trained=shapes,
         init=_init(model, checkpoint, in_training),
@@ -66,13 +68,12 @@ def make(
         compose=lambda trained, frozen: trained,
         to_sampling=lambda trained, frozen=None: to_sampling(trained))
 
-  rank, scale = config.lora.rank, config.lora.alpha / config.lora.rank
-  new = lambda key: lora.init(key, shapes, rank, config.lora.targets)
+  new = lambda key: lora.init(key, shapes, rank, targets)
   trained = jax.eval_shape(new, jax.random.key(0))
   layout = sharding.shardings(trained, sharding.TRAIN_RULES, mesh)
   new = jax.jit(new, out_shardings=layout)
   adapters = sharding.to_sampling(trained, mesh, jnp.dtype(model.dtype))
-  scaled = jax.jit(lambda x: lora.scaled(x, scale), out_shardings=layout)
+  scaled = jax.jit(lambda x: lora.scaled(x, alpha / rank), out_shardings=layout)
   if config.warm_start.steps:  # which trains all of them
     init, freeze = _init(model, checkpoint, in_training), to_sampling
   else:
@@ -82,7 +83,7 @@ def make(
       shapes=shapes, trained=trained, init=init,
       split=lambda params, key: (new(key), freeze(params)),
       compose=lambda params, frozen: lora.join(
-          frozen, lora.scaled(params, scale)),
+          frozen, lora.scaled(params, alpha / rank)),
       to_sampling=lambda params, frozen: lora.join(
           frozen, adapters(scaled(params))))
 

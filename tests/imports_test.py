@@ -9,7 +9,7 @@ import pathlib
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / 'jaxrl_llm'
 FILES = sorted(PACKAGE.rglob('*.py'))
-PROGRAMS = {'train', 'evaluate'}
+PROGRAMS = {'train', 'evaluate', 'export'}
 
 # What each part may import of the package beside itself. A part is a folder or
 # a file of the package; one that is not listed only has to be free of cycles.

@@ -112,6 +112,13 @@ def names(cfg: ModelConfig) -> dict[str, tuple[list[str], bool]]:
   return out
 
 
+def companions(folder: pathlib.Path) -> list[pathlib.Path]:
+  """What a model's folder has beside config.json and weights: its tokeniser."""
+  return sorted(
+      path for pattern in _TEXTS for path in folder.glob(pattern)
+      if path.name not in ('config.json', tensor_files.INDEX))
+
+
 def open_checkpoint(folder: pathlib.Path) -> Checkpoint:
   """Looks through the folder of a model; no weights are read.
 

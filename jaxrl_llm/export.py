@@ -1,0 +1,148 @@
+"""From a run's checkpoint to a folder that transformers and vLLM open.
+
+  python -m jaxrl_llm.export --workdir=runs/math --out=exported
+
+writes config.json and safetensors, and copies what else the model came with
+(tokeniser, chat template, generation_config.json). LoRA's matrices are merged.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+import sys
+from typing import Any, Sequence
+
+import jax
+from ml_collections import ConfigDict
+
+from jaxrl_llm import checkpoint, experiment, sharding, warm_start
+from jaxrl_llm import config as config_lib
+from jaxrl_llm import policy as policy_lib
+from jaxrl_llm.models import hf, hf_config, lora
+from jaxrl_llm.models.config import ModelConfig
+
+SHARD_BYTES = 4_000_000_000
+
+
+def parameters(
+    config: ConfigDict, which: str = 'best',
+) -> tuple[Any, ModelConfig, int]:
+  """The whole model's parameters in a checkpoint, LoRA's merged.
+
+  Args:
+    config: of the run, as its config.json has it.
+    which: 'best' or 'last'.
+
+  Returns:
+    The parameter tree, on the first device; its model; and its step.
+
+  Raises:
+    ValueError: there is no checkpoint, or the model it began with is gone.
+  """
+  model = config_lib.model_config(config)
+  mesh = sharding.make_mesh(1, 1, 1, jax.devices()[:1])
+  source = None
+  if config.model.hf and config.lora.rank:
+    source = hf.open_checkpoint(hf.fetch(config.model.hf))
+  policy = policy_lib.make(config, model, mesh, source)
+  folder = pathlib.Path(config.workdir, 'checkpoints')
+  found = checkpoint.restore(
+      folder,
+      {'learner': {'params': sharding.placed(
+          policy.trained, sharding.TRAIN_RULES, mesh)}},
+      best=which == 'best', partial=True)
+  if found is None:
+    raise ValueError(
+        f'There is no whole checkpoint in {folder}: train first, or set '
+        '--workdir to the folder of a run.')
+  params = found.state['learner']['params']
+  if not config.lora.rank:
+    frozen = None
+  elif config.warm_start.steps:
+    frozen = warm_start.begin(
+        experiment.build(config), lambda *_: None, resumed=True).frozen
+  else:
+    frozen = policy.init(jax.random.key(config.seed))
+  return lora.merge(policy.compose(params, frozen)), model, found.step
+
+
+def export(
+    config: ConfigDict, out: pathlib.Path, which: str = 'best',
+    dtype: str | None = None) -> int:
+  """Writes the folder, whole or not at all.
+
+  Args:
+    config: of the run.
+    out: the folder; there is none yet, or it is empty.
+    which: 'best' or 'last' checkpoint.
+    dtype: type of the weights in it; None is that of the model it came from.
+
+  Returns:
+    The checkpoint's step.
+
+  Raises:
+    ValueError: the folder has files, there is no checkpoint, or no family
+      that others can open has the model's mixture of features.
+  """
+  if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    raise ValueError(f'{out} is there already: name a new folder as --out.')
+  params, model, step = parameters(config, which)
+  origin = None
+  if config.model.hf:
+    origin = hf.fetch(config.model.hf, weights=False)
+    dtype = dtype or hf_config.read_config(origin).dtype
+  elif dtype is None:
+    dtype = model.dtype if model.dtype in hf_config.STORED else 'float32'
+  part = out.with_name(out.name + '.part')
+  shutil.rmtree(part, ignore_errors=True)
+  part.mkdir(parents=True)
+  try:
+    hf.save(
+        part, params, dataclasses.replace(model, dtype=dtype),
+        source=json.loads((origin / 'config.json').read_text())
+        if origin else None, shard_bytes=SHARD_BYTES)
+    for path in hf.companions(origin) if origin else ():
+      shutil.copyfile(path, part / path.name)
+    os.replace(part, out)
+  finally:
+    shutil.rmtree(part, ignore_errors=True)
+  return step
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+  """Reads the command line; ends the program on a mistake."""
+  parser = argparse.ArgumentParser(
+      'python -m jaxrl_llm.export', allow_abbrev=False,
+      description='Writes a Hugging Face folder from a checkpoint.')
+  parser.add_argument('--workdir', required=True, help='folder of the run')
+  parser.add_argument('--out', required=True, help='folder to write')
+  parser.add_argument(
+      '--checkpoint', default='best', choices=('best', 'last'))
+  parser.add_argument(
+      '--dtype', choices=hf_config.STORED,
+      help='of the weights (that of the model it came from)')
+  return parser.parse_args(argv)
+
+
+def main() -> None:
+  """The program."""
+  args = parse(sys.argv[1:])
+  # Host memory is where there is room for all of it.
+  jax.config.update('jax_platforms', 'cpu')
+  try:
+    config = config_lib.load(
+        f'{args.workdir}/config.json', {'workdir': args.workdir})
+    step = export(config, pathlib.Path(args.out), args.checkpoint, args.dtype)
+  except (OSError, ValueError) as error:
+    sys.exit(f'{error}')
+  print(f'{args.out}: the {args.checkpoint} checkpoint of {args.workdir}, step '
+        f'{step}.' + ('' if config.model.hf else
+                      ' No tokeniser: it was not trained with one that '
+                      'transformers knows.'))
+
+
+if __name__ == '__main__':
+  main()
