@@ -1,0 +1,201 @@
+"""A model of others through training, and back to where it came from."""
+
+import json
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from jaxrl_llm import checkpoint, config, export, metrics, train
+from jaxrl_llm.models import lora, transformer
+from tests import tiny, tiny_hf
+
+
+@pytest.fixture(scope='module')
+def origin(tmp_path_factory):
+  """A random Qwen3 in bfloat16 with a tokeniser trained on the problems."""
+  folder = tmp_path_factory.mktemp('origin')
+  rows = tiny_hf.word_problems(120)
+  tiny_hf.write(folder / 'problems.jsonl', rows)
+  return tiny_hf.make(folder / 'model', rows, dtype=torch.bfloat16)
+
+
+def load(origin, workdir, **fields):
+  """Mathematics with that model, in some steps."""
+  c = config.load(tiny.FILE, {
+      'task': 'math', 'task.path': f'{origin.parent}/problems.jsonl',
+      'task.heldout_count': '5', 'task.take': 'number',
+      'task.template': 'question', 'model.hf': str(origin),
+      'model.width': 'none', 'model.layers': 'none', 'model.heads': 'none',
+      'model.kv_heads': 'none', 'model.head_dim': 'none',
+      'model.mlp_width': 'none', 'max_prompt': '150', 'max_response': '24',
+      'workdir': str(workdir), 'loss.entropy_bonus': '.01',
+      'optimizer.learning_rate': '3e-3',
+      **{name.replace('__', '.'): str(x) for name, x in fields.items()}})
+  config.validate(c)
+  return c
+
+
+def program(monkeypatch, *argv):
+  monkeypatch.setattr(sys, 'argv', ['export', *map(str, argv)])
+  export.main()
+
+
+def last(workdir):
+  """The newest checkpoint's parameters, as NumPy arrays."""
+  root = workdir / 'checkpoints'
+  path = root / str(checkpoint.steps(root)[-1]) / 'tree' / 'metadata'
+  tree, like = json.loads(path.read_text()), {}
+  for name, (shape, kind) in tree.items():
+    *sections, leaf = name.split('.')
+    if sections[:2] == ['learner', 'params']:
+      at = like
+      for section in sections:
+        at = at.setdefault(section, {})
+      at[leaf] = np.zeros(shape, kind)
+  return checkpoint.restore(root, like, partial=True).state['learner']['params']
+
+
+def logits(params, tokens, cfg):
+  hidden, _ = transformer.forward(params, tokens, cfg=cfg)
+  return np.asarray(transformer.logits(params, hidden, cfg))
+
+
+def of_transformers(folder, tokens, **options):
+  model = transformers.AutoModelForCausalLM.from_pretrained(
+      folder, attn_implementation='eager', **options).float()
+  with torch.no_grad():
+    return model(torch.from_numpy(tokens).long()).logits.numpy()
+
+
+def test_a_run_on_word_problems_goes_on_and_comes_back(
+    origin, tmp_path, monkeypatch, capsys):
+  """Runs, resumes to the bit, and exports what transformers opens."""
+  train.train(load(origin, tmp_path / 'whole', steps=4))
+  train.train(load(origin, tmp_path / 'cut', steps=2))
+  train.train(load(origin, tmp_path / 'cut', steps=4))
+  params = last(tmp_path / 'whole')
+  assert tiny.same(params, last(tmp_path / 'cut'))
+  rows = metrics.read(tmp_path / 'cut' / 'metrics.jsonl')
+  assert [row['step'] for row in rows] == [0, 1, 2, 3, 4]
+  kinds = {'verdict/correct', 'verdict/wrong', 'verdict/no_answer'}
+  for row in rows[1:]:
+    told = {k: v for k, v in row.items() if k.startswith('verdict/')}
+    assert told.keys() <= kinds
+    assert sum(told.values()) == pytest.approx(1)
+  samples = [json.loads(line) for line in (
+      tmp_path / 'cut' / 'samples.jsonl').read_text().splitlines()]
+  assert all(s['prompt'].startswith('Question: ') and s['prompt'].endswith(
+      'Answer:') for s in samples)
+  capsys.readouterr()
+
+  out = tmp_path / 'out'
+  program(monkeypatch, f'--workdir={tmp_path}/cut', f'--out={out}',
+          '--checkpoint=last', '--dtype=float32')
+  assert f'{out}: the last checkpoint' in capsys.readouterr().out
+  cfg = config.model_config(load(origin, tmp_path, model__dtype='float32'))
+  tokens = np.random.default_rng(0).integers(0, 400, (3, 20), np.int32)
+  want = logits(params, tokens, cfg)
+  got = of_transformers(out, tokens)
+  np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+  # It has learned something, else this were the model it came from.
+  assert np.abs(want - of_transformers(origin, tokens)).max() > 1e-2
+  text = 'Ann has 3 apples.'
+  ours, theirs = (
+      transformers.AutoTokenizer.from_pretrained(f) for f in (out, origin))
+  assert ours(text).input_ids == theirs(text).input_ids
+  assert ours.chat_template == theirs.chat_template
+  assert (out / 'generation_config.json').read_bytes() == (
+      origin / 'generation_config.json').read_bytes()
+
+  # Without --dtype, in the type of the model it came from.
+  program(monkeypatch, f'--workdir={tmp_path}/cut', f'--out={out}16')
+  raw = json.loads((tmp_path / 'out16' / 'config.json').read_text())
+  assert raw['dtype'] == raw['torch_dtype'] == 'bfloat16'
+  # The folder can be trained on.
+  again = config.model_config(load(out, tmp_path))
+  assert again == cfg
+
+
+@pytest.mark.parametrize('warm', [0, 3])
+def test_lora_is_merged(origin, tmp_path, warm):
+  """Its checkpoints hold the small matrices alone; after a warm start too."""
+  if warm:
+    make = tiny.load
+    fields = dict(warm_start__steps=warm, warm_start__cache=tmp_path / 'warm')
+  else:
+    make, fields = lambda folder, **x: load(origin, folder, **x), {}
+  fields |= dict(
+      lora__rank=3, lora__targets='q|down', loss__entropy_bonus=.05,
+      loss__kl_coef=.1, optimizer__learning_rate=.01, steps=3)
+  c = make(tmp_path / 'run', **fields)
+  train.train(c)
+  params = last(tmp_path / 'run')
+  assert set(params) == {'layers'}
+  assert set(params['layers']) == {
+      f'{name}_lora_{x}' for name in ('q', 'down') for x in 'ab'}
+  merged, model, step = export.parameters(c, 'last')
+  assert step == 3
+  # What RL started from, and the sum written out.
+  begin = make(tmp_path / 'start', **{**fields, 'steps': 0})
+  train.train(begin)
+  start, _, _ = export.parameters(begin, 'last')
+  moved = 0
+  for name, weight in merged['layers'].items():
+    want = np.asarray(start['layers'][name], np.float64)
+    if name in ('q', 'down'):
+      a, b = (np.asarray(params['layers'][f'{name}_lora_{x}'], np.float64)
+              for x in 'ab')
+      assert np.abs(a @ b).max() > 1e-4
+      want, moved = want + 16 / 3 * a @ b, moved + 1
+    np.testing.assert_allclose(
+        np.asarray(weight, np.float64), want, rtol=1e-5, atol=1e-6)
+  assert moved == 2
+  out = tmp_path / 'out'
+  assert export.export(c, out, 'last', 'float32') == 3
+  tokens = np.random.default_rng(0).integers(
+      0, model.vocab_size, (2, 15), np.int32)
+  exact = logits(
+      jax.tree.map(lambda x: x.astype(jnp.float32), merged), tokens,
+      config.model_config(make(tmp_path, model__dtype='float32')))
+  np.testing.assert_allclose(
+      of_transformers(out, tokens), exact, rtol=1e-4, atol=1e-4)
+  assert not [n for n in lora.merge(merged)['layers'] if 'lora' in n]
+
+
+def mistake(monkeypatch, capsys, *argv):
+  with pytest.raises(SystemExit) as end:
+    program(monkeypatch, *argv)
+  code = end.value.code
+  return code if isinstance(code, str) else capsys.readouterr().err
+
+
+def test_mistakes(origin, tmp_path, monkeypatch, capsys):
+  out = f'--out={tmp_path}/out'
+  said = mistake(monkeypatch, capsys, f'--workdir={tmp_path}/no', out)
+  assert f'no config file {tmp_path}/no/config.json' in said
+  run = tmp_path / 'run'
+  run.mkdir()
+  c = load(origin, run)
+  (run / 'config.json').write_text(config.to_json(c))
+  said = mistake(monkeypatch, capsys, f'--workdir={run}', out)
+  assert f'no whole checkpoint in {run}/checkpoints' in said
+  said = mistake(
+      monkeypatch, capsys, f'--workdir={run}', f'--out={origin}')
+  assert f'{origin} is there already' in said
+  said = mistake(monkeypatch, capsys, f'--workdir={run}', out, '--dtype=int8')
+  assert 'int8' in said and 'bfloat16' in said
+  assert not list(tmp_path.glob('out*'))
+
+
+def test_what_no_family_can_be_is_refused(tmp_path):
+  """A mixture of features of our own; nothing is left behind."""
+  c = tiny.load(tmp_path / 'run', steps=0, model__post_norms=True)
+  train.train(c)
+  with pytest.raises(ValueError, match='post_norms=True'):
+    export.export(c, tmp_path / 'out')
+  assert not list(tmp_path.glob('out*'))

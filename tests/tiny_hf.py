@@ -1,0 +1,83 @@
+"""Small models of others, as folders with a tokeniser of their own."""
+
+import gzip
+import json
+import pathlib
+from typing import Any, Sequence
+
+import tokenizers
+import torch
+import transformers
+
+from tests import devices
+
+# Public data sets, which need not be there.
+DATA = devices.ROOT.parent / 'shared' / 'data'
+SPECIAL = ('<|endoftext|>', '<|im_start|>', '<|im_end|>')
+CHAT = (
+    '{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>'
+    '\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n'
+    '{% endif %}')
+
+
+def word_problems(count: int) -> list[dict[str, str]]:
+  """Problems and answers: of GSM8K where it is there, else our own."""
+  path = DATA / 'gsm8k_train.jsonl.gz'
+  if path.exists():
+    with gzip.open(path, 'rt') as file:
+      rows = [json.loads(line) for line, _ in zip(file, range(count))]
+    return [{name: row[name] for name in ('problem', 'answer')} for row in rows]
+  names, things = ('Ann', 'Ben', 'Eve'), ('apples', 'books', 'cards', 'pens')
+  return [
+      dict(problem=f'{names[i % 3]} has {i + 3} {things[i % 4]} and gives away '
+           f'{i // 2}, then buys {i % 7} more. How many are there now?',
+           answer=str(i + 3 - i // 2 + i % 7)) for i in range(count)]
+
+
+def write(path: pathlib.Path, rows: Sequence[dict[str, Any]]) -> pathlib.Path:
+  """A file of JSON lines."""
+  path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+  return path
+
+
+def make(
+    folder: pathlib.Path, rows: Sequence[dict[str, Any]], family: str = 'qwen3',
+    dtype: torch.dtype = torch.float32, **config: Any) -> pathlib.Path:
+  """A random model and a BPE tokeniser trained on the rows.
+
+  Args:
+    folder: to write.
+    rows: what the tokeniser learns from.
+    family: model_type of transformers.
+    dtype: of the weights.
+    **config: in place of the small sizes.
+
+  Returns:
+    The folder.
+  """
+  tok = tokenizers.Tokenizer(tokenizers.models.BPE())
+  tok.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(
+      add_prefix_space=False)
+  tok.decoder = tokenizers.decoders.ByteLevel()
+  tok.train_from_iterator(
+      [str(row) for row in rows], tokenizers.trainers.BpeTrainer(
+          vocab_size=400, special_tokens=list(SPECIAL), show_progress=False,
+          initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet()))
+  own = transformers.PreTrainedTokenizerFast(
+      tokenizer_object=tok, pad_token=SPECIAL[0], eos_token=SPECIAL[2])
+  own.chat_template = CHAT
+  own.save_pretrained(folder)
+  torch.manual_seed(0)
+  # Models have more rows than their tokenisers have tokens.
+  model = transformers.AutoModelForCausalLM.from_config(
+      transformers.AutoConfig.for_model(family, **{
+          **dict(vocab_size=420, hidden_size=32, num_hidden_layers=2,
+                 num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+                 intermediate_size=48, max_position_embeddings=1024,
+                 bos_token_id=None, eos_token_id=2, pad_token_id=0),
+          **config}))
+  with torch.no_grad():
+    for parameter in model.parameters():
+      parameter.mul_(4)  # far from uniform
+  model.to(dtype).save_pretrained(folder)
+  return folder
