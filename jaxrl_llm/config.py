@@ -67,7 +67,8 @@ def load(spec: str, overrides: Mapping[str, Any] | None = None) -> ConfigDict:
   Args:
     spec: 'file.py', 'file.py:arg' or 'file.json'.
     overrides: dotted field name to value, or to its text as on the command
-      line. A section with a `name` takes it: {'task': 'countdown'}.
+      line. A section with a `name` takes it: {'task': 'countdown'}. Another
+      task or `model.hf` leaves out what the file says of its own.
 
   Returns:
     The config, locked, with every option of its task.
@@ -87,6 +88,9 @@ def load(spec: str, overrides: Mapping[str, Any] | None = None) -> ConfigDict:
     overrides['task.name'] = overrides.pop('task')
   if overrides.get('task.name', flat['task.name']) != flat['task.name']:
     flat = {k: v for k, v in flat.items() if not k.startswith('task.')}
+  theirs = str(flat['model.hf']).lower()  # 'none' is None
+  if str(overrides.get('model.hf', theirs)).lower() != theirs:
+    flat = {k: v for k, v in flat.items() if not k.startswith('model.')}
   flat = fields.check({**flat, **overrides})
   if flat['workdir'] is None:
     flat['workdir'] = f'runs/{name_of(spec)}'

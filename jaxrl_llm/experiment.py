@@ -180,12 +180,16 @@ def fitting(
     The problems that fit, in their order.
 
   Raises:
-    ValueError: there are no problems, or none that fits.
+    ValueError: there are no problems, none that fits, or one without a token.
   """
   if not len(problems):
     raise ValueError(
         f'The task {config.task.name} has no problems in its set {name!r}.')
   lengths = [len(tokenizer.encode(p.prompt)) for p in problems]
+  if not min(lengths):
+    raise ValueError(
+        f'The tokeniser makes no token of the prompt '
+        f'{problems[lengths.index(0)].prompt[:60]!r} of the set {name!r}.')
   kept = [p for p, n in zip(problems, lengths) if n <= config.max_prompt]
   if not kept:
     raise ValueError(

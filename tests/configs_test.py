@@ -1,30 +1,101 @@
-"""The configs we ship: documents, valid, and so is every trial of a sweep."""
+"""The configs we ship: documents, valid, and so is every trial of a sweep.
+
+Those of models of others run with one of the same family that is small enough.
+"""
 
 import pathlib
 
+import huggingface_hub
 import pytest
 
-from jaxrl_llm import config, config_file
+from jaxrl_llm import config, config_file, metrics, train
 from launch import hyper
+from tests import tiny_hf
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FILES = sorted(
     str(path.relative_to(ROOT)) for path in (ROOT / 'configs').rglob('*.py'))
+OTHERS = [name for name in FILES if name.endswith('_math.py')]
+FAMILIES = {'gemma2': 'gemma2', 'llama31': 'llama', 'qwen3': 'qwen3'}
+# What shrinks a run that is made for many chips.
+SMALL = {
+    'steps': 2, 'prompts_per_step': 4, 'samples_per_prompt': 8, 'pkpo.k': 8,
+    'max_prompt': 160, 'max_response': 16, 'mesh.data': 1, 'mesh.fsdp': 1,
+    'mesh.tensor': 1, 'sampling.slots': 8, 'sampling.chunk': 64,
+    'learner.microbatch': 4, 'learner.buckets': '', 'eval.every': 0,
+    'eval.samples': 2, 'eval.k': 1, 'log.display': False,
+    'log.tensorboard': False, 'optimizer.learning_rate': 1e-3}
+
+
+@pytest.fixture(scope='module')
+def small(tmp_path_factory):
+  """From a config's name to a model of its family, and problems."""
+  root, rows = tmp_path_factory.mktemp('small'), tiny_hf.word_problems(20)
+  source = str(tiny_hf.write(root / 'problems.jsonl', rows))
+  held = str(tiny_hf.write(root / 'heldout.jsonl', rows[:3]))
+
+  def fields(name):
+    family = FAMILIES[pathlib.Path(name).stem.split('_')[0]]
+    if not (root / family).exists():
+      tiny_hf.make(root / family, rows, family)
+    return {'model.hf': str(root / family), 'task.path': source,
+            'task.heldout': held}
+
+  return fields
 
 
 def test_there_are_some():
   assert 'configs/countdown.py' in FILES
+  assert OTHERS == [
+      'configs/grpo/qwen3_1p7b_math.py', 'configs/pkpo/gemma2_2b_math.py',
+      'configs/pkpo/gemma2_9b_math.py', 'configs/pkpo/llama31_8b_math.py']
 
 
 @pytest.mark.parametrize('name', FILES)
-def test_a_config_is_a_document_and_valid(name):
+def test_a_config_is_a_document_and_valid(name, small):
   module = config_file.load_file(str(ROOT / name))
   assert f'--config={name}' in module.__doc__
+  given = small(name) if name in OTHERS else {}
   specs = [name, *(f'{name}:{arg}' for arg in getattr(module, 'ARGS', ()))]
   for spec in specs:
     path = str(ROOT / spec)
-    config.validate(config.load(path))
+    config.validate(config.load(path, given))
     trials = module.get_hyper(hyper)
     assert len(trials) > 1
     for trial in trials:
-      config.validate(config.load(path, trial))
+      config.validate(config.load(path, {**given, **trial}))
+
+
+@pytest.mark.parametrize('name', OTHERS)
+def test_it_takes_two_steps_with_a_small_model(name, small, tmp_path):
+  c = config.load(str(ROOT / name), {
+      **SMALL, **small(name), 'workdir': str(tmp_path)})
+  config.validate(c)
+  train.train(c)
+  rows = metrics.read(tmp_path / 'metrics.jsonl')
+  assert [row['step'] for row in rows] == [0, 1, 2]
+  for row in rows[1:]:
+    assert row['update/skipped'] == 0
+    # Nearly all that an untrained model writes is without an answer.
+    assert row['verdict/no_answer'] > .5
+  assert rows[-1]['verdict/no_answer'] + rows[-1].get(
+      'verdict/wrong', 0) + rows[-1].get('verdict/correct', 0) == 1
+
+
+@pytest.mark.parametrize('name', OTHERS)
+def test_what_the_user_must_bring_is_named(name, small, tmp_path, monkeypatch):
+  """Before anything is compiled."""
+  given = small(name)
+  monkeypatch.setattr(train.experiment.learner_lib, 'make', None)
+  monkeypatch.chdir(tmp_path)
+  with pytest.raises(ValueError, match='There is no file .*jsonl'):
+    train.train(config.load(str(ROOT / name), {
+        'model.hf': given['model.hf'], 'workdir': str(tmp_path / 'run')}))
+
+  def refuse(*_, **__):
+    raise OSError('no network')
+
+  monkeypatch.setattr(huggingface_hub, 'snapshot_download', refuse)
+  wanted = config.load(str(ROOT / name))
+  with pytest.raises(ValueError, match=f'model.hf={wanted.model.hf} is no'):
+    config.validate(wanted)

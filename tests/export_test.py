@@ -30,9 +30,7 @@ def load(origin, workdir, **fields):
       'task': 'math', 'task.path': f'{origin.parent}/problems.jsonl',
       'task.heldout_count': '5', 'task.take': 'number',
       'task.template': 'question', 'model.hf': str(origin),
-      'model.width': 'none', 'model.layers': 'none', 'model.heads': 'none',
-      'model.kv_heads': 'none', 'model.head_dim': 'none',
-      'model.mlp_width': 'none', 'max_prompt': '150', 'max_response': '24',
+      'max_prompt': '150', 'max_response': '24',
       'workdir': str(workdir), 'loss.entropy_bonus': '.01',
       'optimizer.learning_rate': '3e-3',
       **{name.replace('__', '.'): str(x) for name, x in fields.items()}})

@@ -42,7 +42,8 @@ def write(path: pathlib.Path, rows: Sequence[dict[str, Any]]) -> pathlib.Path:
 
 def make(
     folder: pathlib.Path, rows: Sequence[dict[str, Any]], family: str = 'qwen3',
-    dtype: torch.dtype = torch.float32, **config: Any) -> pathlib.Path:
+    dtype: torch.dtype = torch.float32, shard: str = '1GB',
+    **config: Any) -> pathlib.Path:
   """A random model and a BPE tokeniser trained on the rows.
 
   Args:
@@ -50,6 +51,7 @@ def make(
     rows: what the tokeniser learns from.
     family: model_type of transformers.
     dtype: of the weights.
+    shard: what a file of them may hold.
     **config: in place of the small sizes.
 
   Returns:
@@ -79,5 +81,5 @@ def make(
   with torch.no_grad():
     for parameter in model.parameters():
       parameter.mul_(4)  # far from uniform
-  model.to(dtype).save_pretrained(folder)
+  model.to(dtype).save_pretrained(folder, max_shard_size=shard)
   return folder

@@ -1,0 +1,53 @@
+"""GRPO on mathematics with Qwen3 1.7B Base.
+
+  python -m jaxrl_llm.train --config=configs/grpo/qwen3_1p7b_math.py \
+      --config.task.path=problems.jsonl --config.task.heldout=math500.jsonl
+
+The baseline of the paper on contextual bandit scheduling: 128 prompts of 8
+samples, 8 updates of 16 prompts each in a step, learning rate 1e-6, responses
+of 4096 tokens, its prompt template. Bring files with the fields `problem` and
+`answer` (the paper trains on problems of DAPO and others). The mesh takes any
+number of devices up to 32 that divides 32. Not run at this size yet.
+"""
+
+from jaxrl_llm import config
+
+
+def get_config(arg=None):
+  """The experiment; takes no argument."""
+  del arg
+  c = config.base()
+  c.steps = 500
+  c.prompts_per_step = 128
+  c.samples_per_prompt = 8
+  c.max_prompt = 1024
+  c.max_response = 4096
+
+  c.model.hf = 'Qwen/Qwen3-1.7B-Base'
+  c.task.name = 'math'
+  c.task.path = ('problems.jsonl',)
+  c.task.heldout = ('math500.jsonl',)
+  c.task.template = 'qwen'
+
+  c.advantage = 'grpo'
+  c.learner.updates = 8
+  c.optimizer.learning_rate = 1e-6
+
+  c.mesh.data = 1
+  c.mesh.fsdp = -1
+  c.sampling.chunk = 256
+  c.learner.microbatch = 32
+  c.learner.buckets = (1024, 2048)
+  c.learner.remat = True
+  c.eval.every = 20
+  c.eval.samples = 4
+  c.eval.k = (1, 4)
+  c.checkpoint.every = 20
+  return c
+
+
+def get_hyper(hyper):
+  """What is done with truncated responses, three seeds each."""
+  return hyper.product([
+      hyper.sweep('overlong.mode', ['none', 'mask']),
+      hyper.sweep('seed', [0, 1, 2])])

@@ -1,0 +1,206 @@
+"""`model.hf` in a config: what it changes, and what is refused at once."""
+
+import json
+import shutil
+import sys
+
+import jax
+import pytest
+import torch
+
+from jaxrl_llm import config, experiment, train
+from jaxrl_llm.models import transformer
+from tests import tiny, tiny_hf
+from tests.reference import transformers_params
+
+
+@pytest.fixture(scope='module')
+def origin(tmp_path_factory):
+  """A random Qwen3 in two shards, its tokeniser, and problems."""
+  folder = tmp_path_factory.mktemp('origin')
+  rows = tiny_hf.word_problems(40)
+  tiny_hf.write(folder / 'problems.jsonl', rows)
+  return tiny_hf.make(folder / 'model', rows, shard='60KB')
+
+
+def load(origin, **fields):
+  """A tiny run, of mathematics with that model."""
+  c = config.load(tiny.FILE, {
+      'task': 'math', 'task.path': f'{origin.parent}/problems.jsonl',
+      'task.heldout_count': '5', 'task.template': 'question',
+      'model.hf': str(origin), 'max_prompt': '150',
+      **{name.replace('__', '.'): str(x) for name, x in fields.items()}})
+  config.validate(c)
+  return c
+
+
+def test_the_model_is_that_of_the_folder(origin):
+  """Though the config file has another width, and so on."""
+  c = load(origin)
+  model = config.model_config(c)
+  assert (model.width, model.layers, model.vocab_size) == (32, 2, 420)
+  assert model.qk_norm and model.dtype == 'float32'
+  half = config.model_config(load(
+      origin, model__dtype='bfloat16', model__rope_theta=7))
+  assert (half.dtype, half.rope_theta) == ('bfloat16', 7.0)
+  # Without model.hf the file's own fields stay; so they do where it is none.
+  for given in ({}, {'model.hf': 'none'}):
+    assert config.load(tiny.FILE, given).model.layers == 1
+  parts = experiment.build(c)
+  assert parts.task.tokenizer.folder == origin
+  params = parts.policy.init(parts.put(jax.random.key(0)))
+  want = transformers_params.params(
+      tiny_hf.transformers.AutoModelForCausalLM.from_pretrained(origin), model)
+  assert tiny.same(params, want)
+
+
+def test_countdown_is_played_with_any_tokeniser(origin):
+  c = config.load(tiny.FILE, {'model.hf': str(origin), 'max_prompt': '20'})
+  task = experiment.build(c).task
+  assert task.tokenizer.folder == origin
+  assert {p.kind for p in task.train} == {'two'}
+
+
+def test_long_prompts_are_counted_and_left_out(origin, caplog):
+  lengths = {}
+  whole = experiment.build(load(origin, max_prompt=400)).task
+  assert len(whole.train) == 35
+  encode = whole.tokenizer.encode
+  for p in whole.train:
+    lengths[p.id] = len(encode(p.prompt))
+  limit = sorted(lengths.values())[len(lengths) // 2]
+  held = sum(len(encode(p.prompt)) > limit for p in whole.heldout)
+  caplog.clear()
+  task = experiment.build(load(origin, max_prompt=limit)).task
+  assert [p.id for p in task.train] == [
+      p.id for p in whole.train if lengths[p.id] <= limit]
+  dropped = len(whole.train) - len(task.train)
+  assert dropped > 5
+  said = [r.getMessage() for r in caplog.records]
+  assert any(f"'train': {dropped} of {len(lengths)} problems" in s
+             and f'max_prompt={limit}' in s for s in said)
+  assert held == 0 or any(
+      f"'heldout': {held} of 5 problems" in s for s in said)
+
+
+def program(monkeypatch, capsys, origin, folder, *argv):
+  """Exit code and message of the program on a folder of a model."""
+  monkeypatch.setattr(sys, 'argv', [
+      'train', f'--config={tiny.FILE}', '--config.task=math',
+      f'--config.task.path={origin.parent}/problems.jsonl',
+      '--config.task.template=question', '--config.max_prompt=150',
+      '--config.task.heldout_count=5',
+      f'--config.model.hf={folder}',
+      f'--config.workdir={folder}-run', *argv])
+  with pytest.raises(SystemExit) as end:
+    train.main()
+  said, code = capsys.readouterr().err, end.value.code
+  if isinstance(code, str):  # which the interpreter would print
+    said, code = said + code, 1
+  assert said and '\n' not in said.strip()
+  return code, said
+
+
+def cut(folder):
+  path = sorted(folder.glob('model-*'))[-1]
+  path.write_bytes(path.read_bytes()[:-100])
+
+
+def scramble(folder):
+  path = sorted(folder.glob('model-*'))[0]
+  path.write_bytes(b'\xff' * 64 + path.read_bytes()[64:])
+
+
+def lose(folder):
+  sorted(folder.glob('model-*'))[1].unlink()
+
+
+def changed(**fields):
+  def change(folder):
+    raw = json.loads((folder / 'config.json').read_text())
+    (folder / 'config.json').write_text(json.dumps({**raw, **fields}))
+  return change
+
+
+def halve(folder):
+  model = tiny_hf.transformers.AutoModelForCausalLM.from_pretrained(folder)
+  for path in folder.glob('model*'):
+    path.unlink()
+  model.to(torch.float16).save_pretrained(folder)
+
+
+def no_tokeniser(folder):
+  for path in folder.glob('token*'):
+    path.unlink()
+
+
+def shrink(folder):
+  """Fewer rows than the tokeniser has tokens."""
+  model = tiny_hf.transformers.AutoModelForCausalLM.from_pretrained(folder)
+  model.resize_token_embeddings(300)
+  for path in folder.glob('model*'):
+    path.unlink()
+  model.save_pretrained(folder)
+
+
+@pytest.mark.parametrize('harm, words', [
+    (cut, ['model-', 'cut off or damaged']),
+    (scramble, ['model-00001', 'cut off or damaged']),
+    (lose, ['model-00002', 'is missing']),
+    (halve, ['float16', 'bfloat16 or float32']),
+    (changed(vocab_size=421), ['embed_tokens', '(420, 32)', '(421, 32)']),
+    (changed(model_type='mamba'), ['model_type=mamba', 'qwen3']),
+    (changed(hidden_act='relu'), ['relu', 'not supported']),
+    (no_tokeniser, ['no tokeniser']),
+    (shrink, ['model.vocab_size=300', '400 tokens']),
+])
+def test_what_is_wrong_with_a_model_is_said_before_any_compile(
+    origin, tmp_path, monkeypatch, capsys, harm, words):
+  monkeypatch.setattr(transformer, 'forward', None)
+  folder = shutil.copytree(origin, tmp_path / 'harmed')
+  harm(folder)
+  capsys.readouterr()
+  code, said = program(monkeypatch, capsys, origin, folder)
+  assert code in (1, 2)
+  for word in words:
+    assert word in said, said
+
+
+@pytest.mark.parametrize('args, words', [
+    (['model.width=64'], ['model.width=64', '32', 'leave it out']),
+    (['model.vocab_size=500'], ['model.vocab_size=500', '420']),
+    (['max_prompt=3'], ['max_prompt=3', 'the shortest has']),
+    (['task.path=no.jsonl'], ['There is no file no.jsonl']),
+    (['task.path='], ['task.path']),
+    (['task.take=last'], ['task.take', 'number']),
+    (['task.problem=question'], ['problems.jsonl, line 1', "'question'"]),
+    (['lora.rank=2', 'lora.targets=q_proj'], ['lora.targets=q_proj', 'gate']),
+])
+def test_mistakes_on_the_command_line(
+    origin, tmp_path, monkeypatch, capsys, args, words):
+  monkeypatch.setattr(transformer, 'forward', None)
+  code, said = program(
+      monkeypatch, capsys, origin, origin,
+      f'--config.workdir={tmp_path}/run', *(f'--config.{a}' for a in args))
+  assert code in (1, 2)
+  for word in words:
+    assert word in said, said
+
+
+def test_mathematics_needs_a_model_with_a_tokeniser(tmp_path):
+  with pytest.raises(ValueError, match='config.model.hf'):
+    experiment.build(config.load(tiny.FILE, {
+        'task': 'math', 'task.path': 'x.jsonl', 'workdir': str(tmp_path)}))
+
+
+def test_help_shows_the_models_own_values(origin, monkeypatch, capsys):
+  monkeypatch.setattr(sys, 'argv', [
+      'train', f'--config={tiny.FILE}', f'--config.model.hf={origin}',
+      '--help'])
+  with pytest.raises(SystemExit) as end:
+    train.main()
+  assert end.value.code == 0
+  rows = {line.split()[0]: line for line in capsys.readouterr().out.split('\n')
+          if line.startswith('model.')}
+  assert '(420)' in rows['model.vocab_size']
+  assert '(True)' in rows['model.qk_norm'] or '(true)' in rows['model.qk_norm']
