@@ -24,6 +24,7 @@ from jaxrl_llm import (
   credit,
   evaluate,
   experiment,
+  export,
   metrics,
   optimizer,
   train,
@@ -34,7 +35,7 @@ from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.types import LearnerBatch, Prompts, Requests
 from launch import run as launch_run
-from tests import devices, tiny
+from tests import devices, tiny, tiny_hf
 
 
 def equations(jaxpr):
@@ -160,7 +161,8 @@ def test_behaviour_is_the_distribution_that_was_sampled(parts):
 def commands():
   """What the README and the files' heads tell a reader to type."""
   texts = [devices.ROOT / 'README.md', devices.ROOT / 'CONTRIBUTING.md']
-  for folder in ('configs', 'jaxrl_llm', 'launch'):
+  texts += (devices.ROOT / 'configs').rglob('*.py')
+  for folder in ('jaxrl_llm', 'launch'):
     texts += (devices.ROOT / folder).glob('*.py')
   for path in texts:
     text = path.read_text().replace('\\\n', ' ')
@@ -174,17 +176,20 @@ def commands():
       yield path.name, f'make {target}'
 
 
-def test_every_command_in_the_readme_is_understood(monkeypatch, capsys):
+def test_every_command_in_the_readme_is_understood(
+    monkeypatch, capsys, tmp_path):
   """lmpo's README has commands that crash."""
+  model = tiny_hf.make(tmp_path / 'model', tiny_hf.word_problems(3))
   monkeypatch.chdir(devices.ROOT)
   found = list(commands())
   assert len(found) > 8
   makefile = (devices.ROOT / 'Makefile').read_text()
   for where, command in found:
     argv = shlex.split(command, comments=True)
-    argv = [arg.replace('=...', '=configs/countdown.py').replace(
-        '=runs/countdown/config.json', '=configs/countdown.py')
-            for arg in argv]
+    argv = [re.sub(r'=(\.\.\.|runs/\w+/config.json)', '=configs/countdown.py',
+                   arg) for arg in argv]
+    if any('_math.py' in arg for arg in argv):
+      argv.append(f'--config.model.hf={model}')
     try:
       if argv[0] == 'make':
         assert re.search(rf'^{argv[1]}:', makefile, re.MULTILINE), command
@@ -192,6 +197,8 @@ def test_every_command_in_the_readme_is_understood(monkeypatch, capsys):
         launch_run.main([*argv[2:], '--dry_run'])
       elif argv[2] == 'jaxrl_llm.evaluate':
         evaluate.parse(argv[3:])
+      elif argv[2] == 'jaxrl_llm.export':
+        export.parse(argv[3:])
       else:
         assert argv[2] == 'jaxrl_llm.train', command
         config_lib.parse(argv[3:])
