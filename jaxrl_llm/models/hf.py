@@ -7,14 +7,15 @@ folder. Weights stay what they are: bfloat16 and float32 both go into float32
 and back without a change.
 """
 
+import dataclasses
 import functools
+import gc
 import json
 import pathlib
-from typing import Any, Iterator, Mapping, NamedTuple
+from typing import Any, Callable, Iterator, Mapping, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 
 from jaxrl_llm.models import hf_config, tensor_files
@@ -27,6 +28,7 @@ _TYPES = {'F32': 'float32', 'BF16': 'bfloat16'}  # as safetensors spells them
 
 _TOP = {'embed': 'model.embed_tokens', 'norm': 'model.norm',
         'unembed': 'lm_head'}
+_EMBED, _HEAD = 'model.embed_tokens.weight', 'lm_head.weight'
 _LAYER = {
     'attn_norm': 'input_layernorm', 'mlp_norm': 'post_attention_layernorm',
     'q': 'self_attn.q_proj', 'k': 'self_attn.k_proj',
@@ -134,34 +136,42 @@ def open_checkpoint(folder: pathlib.Path) -> Checkpoint:
   """
   cfg = hf_config.read_config(folder)
   tensors = tensor_files.find(folder)
-  shapes = _shapes(cfg)
+  # Tied weights may be there twice.
+  stored = dataclasses.replace(
+      cfg, tie_embeddings=cfg.tie_embeddings and _HEAD not in tensors)
+  shapes = _shapes(stored)
   known = set()
-  for leaf, (members, transposed) in names(cfg).items():
+  for leaf, (members, transposed) in names(stored).items():
     shape = shapes[leaf].shape
     shape = shape[1:] if leaf.startswith('layers/') else shape
     shape = shape[::-1] if transposed else shape
     for name in members:
       known.add(name)
       if name not in tensors:
-        raise ValueError(f'{folder} lacks the tensor {name}: fetch it again.')
+        raise ValueError(
+            f'{folder} lacks the tensor {name} that config.json asks for: '
+            'fetch both again.')
       found = tensors[name]
       if found.shape != shape:
         raise ValueError(
             f'{found.path}: tensor {name} has shape {found.shape}, but '
-            f'config.json asks for {shape}: they are not of the same model.')
+            f'config.json asks for {shape}: they are not of the same model, '
+            'fetch both again.')
       if found.dtype not in _TYPES:
         raise ValueError(
             f'{found.path}: tensor {name} is stored as {found.dtype}, which is '
             'not supported; save the model in bfloat16 or float32.')
-  # Left by older versions: a copy of tied weights, tables of RoPE.
-  spare = {'lm_head.weight'} if cfg.tie_embeddings else set()
-  extra = [name for name in tensors if name not in known | spare
-           and not name.endswith('rotary_emb.inv_freq')]
+  extra = [name for name in tensors if name not in known
+           and not name.endswith('rotary_emb.inv_freq')]  # of older versions
   if extra:
     raise ValueError(
         f'{tensors[extra[0]].path}: tensor {extra[0]}'
         f'{f" and {len(extra) - 1} more" if extra[1:] else ""} would be left '
-        'out: config.json describes no such part.')
+        'out, as config.json describes no such part: fetch both again, or '
+        'choose a model that is supported.')
+  kinds = {tensors[name].dtype for name in known}
+  cfg = dataclasses.replace(
+      cfg, dtype=_TYPES['BF16' if kinds == {'BF16'} else 'F32'])
   return Checkpoint(folder, cfg, tensors)
 
 
@@ -191,31 +201,30 @@ def load(checkpoint: Checkpoint, shapes: Any) -> Any:
     The parameter tree.
 
   Raises:
-    ValueError: a weight is not finite: the file is damaged.
+    ValueError: a weight is not finite: the file is damaged; or there are two
+      versions of tied weights.
   """
   members = names(checkpoint.config)
+  embed, head = map(checkpoint.tensors.get, (_EMBED, _HEAD))
+  if checkpoint.config.tie_embeddings and head is not None and not all(
+      np.array_equal(a, b) for a, b in zip(embed.blocks(), head.blocks())):
+    raise ValueError(
+        f'{head.path}: tensor {_HEAD} is not {_EMBED}, to which config.json '
+        'ties it: set tie_word_embeddings to false there.')
 
   def leaf(keys, shape):
     parts, transposed = members[_path(keys)]
     tensors = [checkpoint.tensors[name] for name in parts]
     if not _path(keys).startswith('layers/'):
       whole = _read(tensors[0], shape.sharding)
-      return jax.jit(
-          lambda x: x.astype(shape.dtype), out_shardings=shape.sharding)(whole)
+      return jax.block_until_ready(whole.astype(shape.dtype))
     spec = list(shape.sharding.spec)[1:]
     spec += [None] * (len(shape.shape) - 1 - len(spec))
     place = jax.sharding.NamedSharding(
         shape.sharding.mesh, jax.sharding.PartitionSpec(
             *(spec[::-1] if transposed else spec)))
-
-    def put(stack, tensor, layer):
-      tensor = (tensor.T if transposed else tensor).astype(stack.dtype)
-      return jax.lax.dynamic_update_index_in_dim(stack, tensor, layer, 0)
-
-    put = jax.jit(put, donate_argnums=0, out_shardings=shape.sharding)
-    stack = jax.jit(
-        lambda: jnp.zeros(shape.shape, shape.dtype),
-        out_shardings=shape.sharding)()
+    put = _put(shape.sharding, transposed)
+    stack = jnp.zeros(shape.shape, shape.dtype, device=shape.sharding)
     for i, tensor in enumerate(tensors):
       # Waits: else reading would run ahead of what the devices take in.
       stack = jax.block_until_ready(
@@ -225,24 +234,31 @@ def load(checkpoint: Checkpoint, shapes: Any) -> Any:
   return jax.tree_util.tree_map_with_path(leaf, shapes)
 
 
+@functools.cache
+def _put(sharding: Any, transposed: bool) -> Callable[..., jax.Array]:
+  """(stack, one layer's tensor, layer) to the stack with it, in place."""
+  def put(stack, tensor, layer):
+    tensor = (tensor.T if transposed else tensor).astype(stack.dtype)
+    return jax.lax.dynamic_update_index_in_dim(stack, tensor, layer, 0)
+
+  return jax.jit(put, donate_argnums=0, out_shardings=sharding)
+
+
 def _read(tensor: tensor_files.Tensor, sharding: Any) -> jax.Array:
   """One tensor, in the file's type, laid out over this process's devices."""
-  pieces = {}
+  pieces = {}  # that replicas share: together no more than the tensor
 
   def piece(index):
     key = str(index)
     if key not in pieces:
-      pieces.clear()  # replicas come side by side, if at all
-      x = pieces[key] = tensor.read(index)
-      # By rows: a whole tensor's flags would be half as large as itself.
-      if not all(np.isfinite(x[i:i + 1024]).all()
-                 for i in range(0, len(x), 1024)):
-        raise ValueError(
-            f'{tensor.path}: tensor {tensor.name} has values that are not '
-            'finite: the file is damaged, fetch it again.')
+      pieces[key] = tensor.read(index)
     return pieces[key]
 
-  return jax.make_array_from_callback(tensor.shape, sharding, piece)
+  array = jax.block_until_ready(
+      jax.make_array_from_callback(tensor.shape, sharding, piece))
+  pieces.clear()
+  gc.collect(0)  # makes JAX let go of them as well
+  return array
 
 
 def save(
@@ -262,23 +278,26 @@ def save(
     ValueError: no supported family has the model's mixture of features.
   """
   text = json.dumps(hf_config.to_hf(cfg, source), indent=2)
-  kind = np.dtype(getattr(ml_dtypes, cfg.dtype, cfg.dtype))
-  tensor_files.write(
-      folder, ((name, array.astype(kind, copy=False))
-               for name, array in _tensors(params, cfg)), shard_bytes)
+  tensor_files.write(folder, _tensors(params, cfg), shard_bytes)
   (folder / 'config.json').write_text(text + '\n')
 
 
 def _tensors(params: Any, cfg: ModelConfig) -> Iterator[tuple[str, np.ndarray]]:
-  """Names and contiguous arrays, layer by layer."""
+  """Names and arrays as torch has them, layer by layer."""
+  def host(x):
+    # Of a copy: a sharded array keeps what was once fetched from it.
+    return np.asarray(
+        jnp.copy(x) if x.dtype == cfg.dtype else x.astype(cfg.dtype))
+
   leaves = {_path(keys): leaf
             for keys, leaf in jax.tree_util.tree_leaves_with_path(params)}
   members = names(cfg)
   stacks = [leaf for leaf in members if leaf.startswith('layers/')]
-  for leaf in members.keys() - set(stacks):
-    yield members[leaf][0][0], np.asarray(leaves[leaf])
+  for leaf, ((theirs, *_), _) in members.items():
+    if leaf not in stacks:
+      yield theirs, host(leaves[leaf])
   for i in range(cfg.layers):
     for leaf in stacks:
       theirs, transposed = members[leaf]
-      array = np.asarray(leaves[leaf][i])
-      yield theirs[i], np.ascontiguousarray(array.T if transposed else array)
+      array = leaves[leaf][i]
+      yield theirs[i], host(array.T if transposed else array)

@@ -3,6 +3,7 @@
 Both ways a feature that the other side lacks is an error, never left out.
 """
 
+import copy
 import json
 import pathlib
 from typing import Any, Mapping
@@ -34,11 +35,12 @@ def read_config(folder: pathlib.Path) -> ModelConfig:
         f'{folder} has no config.json: it is not the folder of a Hugging Face '
         'model.') from None
   except (OSError, AttributeError, ValueError) as error:
-    raise ValueError(f'{path} cannot be read ({error}).') from None
-  if kind not in FAMILIES:
     raise ValueError(
-        f'{path}: model_type={kind} is not supported; {", ".join(FAMILIES)} '
-        'are.')
+        f'{path} cannot be read ({error}): fetch it again.') from None
+  if kind not in [*FAMILIES]:
+    raise ValueError(
+        f'{path}: model_type={kind} is not supported; choose a model of '
+        f'{", ".join(FAMILIES)}.')
   return from_hf(raw, str(path))
 
 
@@ -57,23 +59,30 @@ def from_hf(raw: Mapping[str, Any], where: str = 'config.json') -> ModelConfig:
   """
   import transformers
   kind = raw['model_type']
+
+  def invalid(error):
+    reason = ' '.join(str(error).split()).rstrip('.')
+    return ValueError(f'{where} is not valid ({reason}): fetch it again.')
+
   try:
-    hf = transformers.AutoConfig.for_model(
-        **{k: v for k, v in raw.items() if k != 'quantization_config'})
+    # A copy, as transformers completes the dictionaries inside.
+    hf = transformers.AutoConfig.for_model(**copy.deepcopy(
+        {k: v for k, v in raw.items() if k != 'quantization_config'}))
   except Exception as error:  # transformers checks fields in its own ways
-    reason = ' '.join(str(error).split())
-    raise ValueError(f'{where} is not valid: {reason}.') from None
+    raise invalid(error) from None
   rope = dict(hf.rope_parameters)
   rope_type = rope.get('rope_type', 'default')
   pattern = getattr(hf, 'layer_types', None) or []
   sliding = [i for i, t in enumerate(pattern) if t != 'full_attention']
   activation = getattr(hf, 'hidden_activation', None) or getattr(
       hf, 'hidden_act', None)
+  gemma = kind == 'gemma2'
   stored = str(raw.get('dtype') or raw.get('torch_dtype') or 'float32')
   for ok, feature in (
       (not raw.get('architectures') or FAMILIES[kind] in raw['architectures'],
        f'architectures={raw.get("architectures")} (not {FAMILIES[kind]})'),
       (not raw.get('quantization_config'), 'quantization_config'),
+      ('rope_theta' in rope, 'rope_parameters for each type of layer'),
       (rope_type in ('default', 'llama3'), f'rope_type={rope_type}'),
       (rope.get('partial_rotary_factor', 1.0) == 1.0,
        f'partial_rotary_factor={rope.get("partial_rotary_factor")}'),
@@ -82,35 +91,43 @@ def from_hf(raw: Mapping[str, Any], where: str = 'config.json') -> ModelConfig:
       (not getattr(hf, 'mlp_bias', False), 'mlp_bias=true'),
       (not getattr(hf, 'use_bidirectional_attention', False),
        'use_bidirectional_attention=true'),
-      (sliding == (list(range(0, len(pattern), 2)) if kind == 'gemma2' else []),
+      (not sliding or gemma and sliding == [*range(0, len(pattern), 2)],
        f'sliding windows in layers {sliding}'),
   ):
     if not ok:
-      raise ValueError(f'{where}: {feature} is not supported.')
+      raise ValueError(
+          f'{where}: {feature} is not supported, choose a model without it.')
   if stored not in STORED:
     raise ValueError(
         f'{where}: weights stored in {stored} are not supported; save them in '
         'bfloat16 or float32.')
-  heads, gemma = hf.num_attention_heads, kind == 'gemma2'
   scaling = None
   if rope_type == 'llama3':
     scaling = RopeScaling(*(rope[name] for name in (
         'factor', 'low_freq_factor', 'high_freq_factor',
         'original_max_position_embeddings')))
-  return ModelConfig(
+  heads = hf.num_attention_heads
+  sizes = dict(
       vocab_size=hf.vocab_size, width=hf.hidden_size,
       layers=hf.num_hidden_layers, heads=heads,
-      kv_heads=hf.num_key_value_heads or heads,
-      head_dim=getattr(hf, 'head_dim', None) or hf.hidden_size // heads,
-      mlp_width=hf.intermediate_size, activation=_ACTIVATIONS[activation],
-      rope_theta=float(rope['rope_theta']), rope_scaling=scaling,
-      norm_eps=hf.rms_norm_eps, norm_plus_one=gemma, qkv_bias=kind == 'qwen2',
-      qk_norm=kind == 'qwen3', post_norms=gemma,
-      tie_embeddings=bool(hf.tie_word_embeddings), scale_embeddings=gemma,
-      query_scale=hf.query_pre_attn_scalar ** -0.5 if gemma else None,
-      attention_softcap=hf.attn_logit_softcapping if gemma else None,
-      logit_softcap=hf.final_logit_softcapping if gemma else None,
-      window=hf.sliding_window if gemma else None, dtype=stored)
+      kv_heads=hf.num_key_value_heads or heads, mlp_width=hf.intermediate_size)
+  try:
+    if min(sizes.values()) < 1:
+      raise ValueError(f'sizes must be positive: {sizes}')
+    return ModelConfig(
+        **sizes,
+        head_dim=getattr(hf, 'head_dim', None) or hf.hidden_size // heads,
+        activation=_ACTIVATIONS[activation],
+        rope_theta=float(rope['rope_theta']), rope_scaling=scaling,
+        norm_eps=hf.rms_norm_eps, norm_plus_one=gemma,
+        qkv_bias=kind == 'qwen2', qk_norm=kind == 'qwen3', post_norms=gemma,
+        tie_embeddings=bool(hf.tie_word_embeddings), scale_embeddings=gemma,
+        query_scale=hf.query_pre_attn_scalar ** -0.5 if gemma else None,
+        attention_softcap=hf.attn_logit_softcapping if gemma else None,
+        logit_softcap=hf.final_logit_softcapping if gemma else None,
+        window=hf.sliding_window if sliding else None, dtype=stored)
+  except (ArithmeticError, TypeError, ValueError) as error:
+    raise invalid(error) from None
 
 
 def to_hf(
@@ -163,13 +180,12 @@ def to_hf(
         attn_logit_softcapping=cfg.attention_softcap,
         final_logit_softcapping=cfg.logit_softcap,
         sliding_window=cfg.window or longest,
-        layer_types=['sliding_attention', 'full_attention'] * (
-            cfg.layers // 2) + ['sliding_attention'] * (cfg.layers % 2))
+        layer_types=[
+            'full_attention' if i % 2 or not cfg.window else 'sliding_attention'
+            for i in range(cfg.layers)])
   back = from_hf(out)
-  lost = [
-      name for name, value in vars(cfg).items()
-      if name not in ('query_scale', 'window')
-      and getattr(back, name) != value]
+  lost = [name for name, value in vars(cfg).items()
+          if name != 'query_scale' and getattr(back, name) != value]
   if lost or not np.isclose(back.scale, cfg.scale):
     raise ValueError(
         f'A {kind} model of Hugging Face cannot have '

@@ -2,20 +2,24 @@
 
 Files are looked through before anything is read: names, shapes, types and
 lengths are known from their headers. Tensors are then read one at a time, a
-slice of each if need be, and no file stays open in between: pages of an open
-file would count as memory of the process.
+slice of each if need be, some rows after the other, and no file stays open in
+between: pages of an open file count as memory of the process, and a slice
+would be held twice.
 """
 
 import json
+import math
 import pathlib
-from typing import Iterable, NamedTuple
+from typing import Iterable, Iterator, NamedTuple
 
+import ml_dtypes  # noqa: F401 (NumPy learns of bfloat16)
 import numpy as np
 from safetensors import safe_open, SafetensorError
 from safetensors.numpy import save_file
 
 SINGLE = 'model.safetensors'
 INDEX = 'model.safetensors.index.json'
+_BLOCK = 2 ** 22  # numbers that are read at a time
 
 
 class Tensor(NamedTuple):
@@ -32,12 +36,45 @@ class Tensor(NamedTuple):
   shape: tuple[int, ...]
   dtype: str
 
+  def blocks(
+      self, index: tuple[slice, ...] = (slice(None),)) -> Iterator[np.ndarray]:
+    """A slice of the tensor in its own type, some rows after the other.
+
+    Args:
+      index: of each axis, or of the first ones.
+
+    Yields:
+      Rows of the slice.
+
+    Raises:
+      ValueError: a value is not finite: the file is damaged.
+    """
+    first, last, _ = index[0].indices(self.shape[0])
+    step = max(1, _BLOCK // math.prod(self.shape[1:]))
+    for start in range(first, last, step):
+      rows = slice(start, min(start + step, last))
+      with safe_open(self.path, 'numpy') as file:
+        block = file.get_slice(self.name)[(rows, *index[1:])]
+      # All bits of the exponent, as infinity has them; np.isfinite takes as
+      # long as reading, several times over.
+      bits = block.view(f'u{block.itemsize}')
+      high = np.asarray(np.inf, block.dtype).view(bits.dtype)
+      if (bits & high == high).any():
+        raise ValueError(
+            f'{self.path}: tensor {self.name} has values that are not finite: '
+            'the file is damaged, fetch it again.')
+      yield block
+
   def read(self, index: tuple[slice, ...]) -> np.ndarray:
-    """A slice of the tensor, in its own type."""
-    with safe_open(self.path, 'numpy') as file:
-      if not self.shape:
-        return file.get_tensor(self.name)
-      return file.get_slice(self.name)[index]
+    """The same slice in one piece."""
+    whole, at = None, 0
+    for block in self.blocks(index):
+      if whole is None:
+        rows = len(range(*index[0].indices(self.shape[0])))
+        whole = np.empty((rows, *block.shape[1:]), block.dtype)
+      whole[at:at + len(block)] = block
+      at += len(block)
+    return whole
 
 
 def find(folder: pathlib.Path) -> dict[str, Tensor]:
@@ -53,30 +90,30 @@ def find(folder: pathlib.Path) -> dict[str, Tensor]:
     ValueError: there is no such file, one is missing, cut off or damaged, or
       the index and the shards contradict each other.
   """
-  if (folder / INDEX).exists():
+  places = None
+  if (folder / SINGLE).exists():  # which transformers takes if there are both
+    paths = [folder / SINGLE]
+  elif (folder / INDEX).exists():
     try:
       index = json.loads((folder / INDEX).read_text())
-      places = dict(index['weight_map'])
-    except (KeyError, TypeError, ValueError) as error:
+      places = {n: folder / file for n, file in index['weight_map'].items()}
+      paths = sorted(set(places.values()))
+    except (OSError, AttributeError, KeyError, TypeError,
+            ValueError) as error:
       raise ValueError(
           f'{folder / INDEX} is damaged ({type(error).__name__}: {error}): '
           'fetch it again.') from None
-    files = sorted(set(places.values()))
-  elif (folder / SINGLE).exists():
-    places, files = None, [SINGLE]
   else:
     raise ValueError(
-        f'{folder} has no {SINGLE} and no {INDEX}: save the model with '
-        'safe_serialization, or name another folder.')
-  found = {}
-  for name in files:
-    found.update((t.name, t) for t in _header(folder / name))
-  for name, file in (places or {}).items():
-    if name not in found or found[name].path.name != file:
+        f'{folder} has neither {SINGLE} nor {INDEX}: fetch it again, or, if '
+        'its weights are in another format, save them with transformers.')
+  found = {(path, t.name): t for path in paths for t in _header(path)}
+  if places is not None:
+    for path, name in found.keys() ^ {(p, n) for n, p in places.items()}:
       raise ValueError(
-          f'{folder / INDEX} says that {file} holds {name}, but it does not: '
-          'fetch both again.')
-  return found
+          f'{folder / INDEX} and {path} contradict each other about the tensor '
+          f'{name}: fetch both again.')
+  return {name: tensor for (_, name), tensor in found.items()}
 
 
 def _header(path: pathlib.Path) -> Iterable[Tensor]:

@@ -7,84 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
-import transformers
 
 from jaxrl_llm.models import attention, transformer
-from jaxrl_llm.models.config import ModelConfig, RopeScaling
-from tests.reference import transformers_params
-
-# Odd sizes on purpose: heads * head_dim is not the width, nothing is a power
-# of two, and 3 layers see both kinds of a sliding-window pattern.
-_SIZES = dict(vocab_size=37, width=30, layers=3, heads=6, kv_heads=2,
-              head_dim=10, mlp_width=45)
-_HF_SIZES = dict(
-    vocab_size=37, hidden_size=30, num_hidden_layers=3, num_attention_heads=6,
-    num_key_value_heads=2, head_dim=10, intermediate_size=45,
-    max_position_embeddings=512, pad_token_id=0, bos_token_id=None,
-    eos_token_id=None, attn_implementation='eager')
-_LLAMA3_ROPE = dict(
-    rope_type='llama3', factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
-    original_max_position_embeddings=32)
-
-
-def _rope(theta, **scaling):
-  return dict(rope_parameters=dict(
-      dict(rope_type='default', rope_theta=theta), **scaling))
-
-
-def _family(name):
-  """(our config, transformers' class, its config) of a tiny model."""
-  hf = transformers
-  if name == 'qwen2':
-    # Qwen2's head width is always hidden_size / heads.
-    return (ModelConfig(**{**_SIZES, 'width': 60}, qkv_bias=True,
-                        rope_theta=1e6),
-            hf.Qwen2ForCausalLM, hf.Qwen2Config(
-                **{**_HF_SIZES, 'hidden_size': 60}, tie_word_embeddings=True,
-                rms_norm_eps=1e-6, **_rope(1e6)))
-  if name == 'qwen3':
-    return (ModelConfig(**_SIZES, qk_norm=True, rope_theta=1e6,
-                        tie_embeddings=False),
-            hf.Qwen3ForCausalLM, hf.Qwen3Config(
-                **_HF_SIZES, tie_word_embeddings=False, rms_norm_eps=1e-6,
-                **_rope(1e6)))
-  if name == 'llama3':
-    return (ModelConfig(**_SIZES, rope_theta=10_000.0, norm_eps=1e-5,
-                        tie_embeddings=False,
-                        rope_scaling=RopeScaling(8.0, 1.0, 4.0, 32)),
-            hf.LlamaForCausalLM, hf.LlamaConfig(
-                **_HF_SIZES, tie_word_embeddings=False, rms_norm_eps=1e-5,
-                **_rope(10_000.0, **_LLAMA3_ROPE)))
-  return (ModelConfig(**_SIZES, activation='gelu_tanh', norm_plus_one=True,
-                      post_norms=True, scale_embeddings=True,
-                      attention_softcap=2.0, logit_softcap=3.0, window=13,
-                      query_scale=7.0 ** -0.5),
-          hf.Gemma2ForCausalLM, hf.Gemma2Config(
-              **_HF_SIZES, tie_word_embeddings=True, rms_norm_eps=1e-6,
-              hidden_activation='gelu_pytorch_tanh', sliding_window=13,
-              query_pre_attn_scalar=7, attn_logit_softcapping=2.0,
-              final_logit_softcapping=3.0, **_rope(10_000.0)))
-
-
-@functools.lru_cache(None)
-def _pair(name):
-  """Our config and parameters, and the torch model that they came from."""
-  cfg, cls, hf_cfg = _family(name)
-  torch.manual_seed(0)
-  model = cls(hf_cfg).eval().float()
-  with torch.no_grad():
-    for parameter in model.parameters():
-      # Wide enough that norms, biases and soft caps all matter.
-      std = 0.5 if parameter.ndim == 1 else 2 * parameter.shape[-1] ** -0.5
-      parameter.add_(std * torch.randn_like(parameter))
-  params = jax.tree.map(jnp.asarray, transformers_params.params(model, cfg))
-  return cfg, params, model
-
-
-def _tokens(cfg, rows=2, length=70, seed=0):
-  return np.random.default_rng(seed).integers(
-      0, cfg.vocab_size, (rows, length), dtype=np.int32)
+from jaxrl_llm.models.config import ModelConfig
+from tests import families
 
 
 @functools.partial(jax.jit, static_argnames=('cfg', 'remat', 'unroll'))
@@ -93,18 +19,14 @@ def _logits(params, tokens, cfg, **options):
   return transformer.logits(params, hidden, cfg)
 
 
-FAMILIES = ('qwen2', 'qwen3', 'llama3', 'gemma2')
-
-
-@pytest.mark.parametrize('name', FAMILIES)
+@pytest.mark.parametrize('name', families.NAMES)
 def test_logits_equal_transformers(name):
-  cfg, params, model = _pair(name)
+  cfg, params, model = families.pair(name)
   shapes = jax.eval_shape(lambda k: transformer.init(k, cfg),
                           jax.random.key(0))
   assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, shapes)
-  tokens = _tokens(cfg)
-  with torch.no_grad():
-    want = model(torch.from_numpy(tokens).long()).logits.numpy()
+  tokens = families.tokens()
+  want = families.torch_logits(model, tokens)
   got = np.asarray(_logits(params, tokens, cfg))
   scale = np.abs(want).max()
   assert scale > 1.0
@@ -120,8 +42,8 @@ def test_logits_equal_transformers(name):
 ])
 def test_every_feature_matters_in_the_comparison(name, change):
   """Each switch moves the logits by far more than the tolerance above."""
-  cfg, params, _ = _pair(name)
-  tokens = _tokens(cfg)
+  cfg, params, _ = families.pair(name)
+  tokens = families.tokens()
   a = _logits(params, tokens, cfg)
   b = _logits(params, tokens, dataclasses.replace(cfg, **change))
   assert float(jnp.max(jnp.abs(a - b)) / jnp.max(jnp.abs(a))) > 1e-2
@@ -129,10 +51,10 @@ def test_every_feature_matters_in_the_comparison(name, change):
 
 @pytest.mark.parametrize('name', ('qwen3', 'gemma2'))
 def test_right_padding_is_inert(name):
-  cfg, params, _ = _pair(name)
-  tokens = _tokens(cfg, length=40)
+  cfg, params, _ = families.pair(name)
+  tokens = families.tokens(length=40)
   other = tokens.copy()
-  other[:, 25:] = _tokens(cfg, length=15, seed=1)
+  other[:, 25:] = families.tokens(length=15, seed=1)
   a = _logits(params, tokens, cfg)[:, :25]
   np.testing.assert_array_equal(a, _logits(params, other, cfg)[:, :25])
   short = _logits(params, tokens[:, :25], cfg)
@@ -140,8 +62,8 @@ def test_right_padding_is_inert(name):
 
 
 def test_remat_and_unroll_change_nothing():
-  cfg, params, _ = _pair('gemma2')
-  tokens = _tokens(cfg, length=20)
+  cfg, params, _ = families.pair('gemma2')
+  tokens = families.tokens(length=20)
 
   def loss(params, **options):
     return jnp.mean(jnp.sin(_logits(params, tokens, cfg, **options)))
@@ -154,8 +76,8 @@ def test_remat_and_unroll_change_nothing():
 
 @pytest.mark.parametrize('name', ('qwen2', 'gemma2'))
 def test_bfloat16_agrees_on_the_likeliest_token(name):
-  cfg, params, _ = _pair(name)
-  tokens = _tokens(cfg, rows=8)
+  cfg, params, _ = families.pair(name)
+  tokens = families.tokens(rows=8)
   exact = _logits(params, tokens, cfg)
   rough = _logits(params, tokens, dataclasses.replace(cfg, dtype='bfloat16'))
   assert rough.dtype == jnp.float32
@@ -165,8 +87,8 @@ def test_bfloat16_agrees_on_the_likeliest_token(name):
 
 def test_kept_keys_and_values_are_those_of_each_block():
   """The forward pass written as a loop over blocks, collecting k and v."""
-  cfg, params, _ = _pair('qwen3')
-  tokens = jnp.asarray(_tokens(cfg, length=12))
+  cfg, params, _ = families.pair('qwen3')
+  tokens = jnp.asarray(families.tokens(length=12))
   rope = transformer.rope_table(jnp.arange(12)[None], cfg)
 
   @jax.jit

@@ -1,0 +1,228 @@
+"""config.json as published, in the ways of transformers 4 and 5, and back."""
+
+import copy
+import dataclasses
+import json
+
+import pytest
+import transformers
+
+from jaxrl_llm.models import hf_config
+from jaxrl_llm.models.config import ModelConfig, PRESETS, RopeScaling
+from tests import families
+
+
+def _raw(kind, name, sizes, **fields):
+  """Fields as version 4 writes them."""
+  layers, width, mlp_width, heads, kv_heads = sizes
+  return dict(
+      architectures=[f'{name}ForCausalLM'], attention_dropout=0.0,
+      initializer_range=0.02, model_type=kind, num_hidden_layers=layers,
+      hidden_size=width, intermediate_size=mlp_width,
+      num_attention_heads=heads, num_key_value_heads=kv_heads,
+      transformers_version='4.40.1', use_cache=True, **fields)
+
+
+def _qwen(kind, name, sizes, tied=True, **fields):
+  return _raw(
+      kind, name, sizes, bos_token_id=151643, eos_token_id=151643,
+      hidden_act='silu', max_position_embeddings=32768,
+      max_window_layers=sizes[0], rms_norm_eps=1e-6, tie_word_embeddings=tied,
+      torch_dtype='bfloat16', use_sliding_window=False, vocab_size=151936,
+      **fields)
+
+
+def _qwen2(*sizes):
+  return _qwen('qwen2', 'Qwen2', sizes, rope_theta=1000000.0,
+               sliding_window=32768, use_mrope=False)
+
+
+def _qwen3(*sizes, **fields):
+  return _qwen('qwen3', 'Qwen3', sizes, attention_bias=False, head_dim=128,
+               rope_theta=1000000, rope_scaling=None, sliding_window=None,
+               **fields)
+
+
+def _llama(*sizes, factor, **fields):
+  return _raw(
+      'llama', 'Llama', sizes, attention_bias=False, bos_token_id=128000,
+      eos_token_id=128001, hidden_act='silu', max_position_embeddings=131072,
+      mlp_bias=False, pretraining_tp=1, rms_norm_eps=1e-5, rope_scaling=dict(
+          factor=factor, high_freq_factor=4.0, low_freq_factor=1.0,
+          original_max_position_embeddings=8192, rope_type='llama3'),
+      rope_theta=500000.0, torch_dtype='bfloat16', vocab_size=128256, **fields)
+
+
+def _gemma2(*sizes, **fields):
+  return _raw(
+      'gemma2', 'Gemma2', sizes, attention_bias=False,
+      attn_logit_softcapping=50.0, bos_token_id=2, cache_implementation=
+      'hybrid', eos_token_id=1, final_logit_softcapping=30.0, head_dim=256,
+      hidden_act='gelu_pytorch_tanh', hidden_activation='gelu_pytorch_tanh',
+      max_position_embeddings=8192, pad_token_id=0, query_pre_attn_scalar=256,
+      rms_norm_eps=1e-6, rope_theta=10000.0, sliding_window=4096,
+      torch_dtype='float32', vocab_size=256000, **fields)
+
+
+_PUBLISHED = {
+    'qwen2.5-1.5b': _qwen2(28, 1536, 8960, 12, 2),
+    'qwen2.5-3b': _qwen2(36, 2048, 11008, 16, 2),
+    'qwen3-1.7b': _qwen3(28, 2048, 6144, 16, 8),
+    'qwen3-4b': _qwen3(36, 2560, 9728, 32, 8),
+    'qwen3-8b': _qwen3(36, 4096, 12288, 32, 8, tied=False),
+    'llama3.1-8b': _llama(
+        32, 4096, 14336, 32, 8, factor=8.0, tie_word_embeddings=False),
+    'llama3.2-1b': _llama(
+        16, 2048, 8192, 32, 8, factor=32.0, head_dim=64,
+        tie_word_embeddings=True),
+    'gemma2-2b': _gemma2(26, 2304, 9216, 8, 4),
+    'gemma2-9b': _gemma2(42, 3584, 14336, 16, 8, sliding_window_size=4096),
+}
+_OURS = {
+    **PRESETS,
+    'llama3.2-1b': ModelConfig(
+        vocab_size=128_256, width=2048, layers=16, heads=32, kv_heads=8,
+        head_dim=64, mlp_width=8192, rope_theta=500_000.0, norm_eps=1e-5,
+        rope_scaling=RopeScaling(32.0, 1.0, 4.0, 8192))}
+
+
+def _version_5(raw):
+  """The same fields as version 5 writes them."""
+  raw = dict(raw, dtype=raw['torch_dtype'], transformers_version='5.0.0')
+  scaling = raw.pop('rope_scaling', None) or {'rope_type': 'default'}
+  raw['rope_parameters'] = {**scaling, 'rope_theta': raw.pop('rope_theta')}
+  del raw['torch_dtype']
+  if raw['model_type'] != 'llama':
+    kinds = ['full_attention'] * 2
+    if raw['model_type'] == 'gemma2':
+      kinds[0] = 'sliding_attention'
+    raw['layer_types'] = kinds * (raw['num_hidden_layers'] // 2)
+  return raw
+
+
+@pytest.mark.parametrize('version', (lambda raw: raw, _version_5))
+@pytest.mark.parametrize('name', _PUBLISHED)
+def test_published_configs_are_our_presets_and_go_back(name, version):
+  raw = version(_PUBLISHED[name])
+  given = copy.deepcopy(raw)
+  cfg = hf_config.from_hf(raw)
+  assert cfg == dataclasses.replace(
+      _OURS[name], dtype=_PUBLISHED[name]['torch_dtype'])
+  for source in (raw, None):
+    back = hf_config.to_hf(cfg, source)
+    # What version 4 reads, and what version 5 does.
+    assert back['rope_theta'] == cfg.rope_theta
+    assert back['rope_scaling'] == _PUBLISHED[name].get('rope_scaling')
+    assert back['rope_parameters'] == _version_5(
+        _PUBLISHED[name])['rope_parameters']
+    assert back['torch_dtype'] == back['dtype'] == cfg.dtype
+    assert hf_config.from_hf(json.loads(json.dumps(back))) == cfg
+    assert not source or {k: back[k] for k in raw} == raw
+  assert raw == given  # nothing was completed in place
+
+
+@pytest.mark.parametrize('name', families.NAMES)
+def test_transformers_reads_what_we_write(name, tmp_path):
+  """Every field that its models look at, as in its own config."""
+  cfg, _, want = families.family(name)
+  (tmp_path / 'config.json').write_text(json.dumps(hf_config.to_hf(cfg)))
+  got = transformers.AutoConfig.from_pretrained(tmp_path).to_dict()
+  want = want.to_dict()
+  for field in ('max_position_embeddings', 'dtype', 'architectures',
+                'pad_token_id', 'transformers_version', '_name_or_path'):
+    got.pop(field, None), want.pop(field, None)
+  assert {k: got.get(k) for k in want} == want
+
+
+@pytest.mark.parametrize('changes, message', [
+    (dict(model_type='mistral'), 'model_type=mistral is not supported; choose'),
+    (dict(model_type=None), 'model_type=None is not supported'),
+    (dict(model_type=['llama']), r"model_type=\['llama'\] is not supported"),
+    (dict(architectures=['Qwen3ForSequenceClassification']),
+     r"architectures=\['Qwen3ForSequenceClassification'\] \(not Qwen3ForCau"),
+    (dict(quantization_config=dict(quant_method='gptq', bits=4)),
+     'quantization_config is not supported'),
+    (dict(rope_scaling=dict(rope_type='yarn', factor=4.0,
+                            original_max_position_embeddings=32768)),
+     'rope_type=yarn is not supported'),
+    (dict(rope_scaling=dict(type='linear', factor=2.0)), 'rope_type=linear'),
+    (dict(rope_parameters=dict(rope_type='dynamic', factor=2.0)),
+     'rope_type=dynamic'),
+    (dict(rope_parameters=dict(full_attention=dict(
+        rope_type='default', rope_theta=1e6))), 'rope_parameters for each '),
+    (dict(rope_scaling=dict(rope_type='llama3', factor=8.0)), 'is not valid'),
+    (dict(partial_rotary_factor=0.5), 'partial_rotary_factor=0.5'),
+    (dict(hidden_act='relu'), 'hidden activation relu'),
+    (dict(attention_bias=True), 'attention_bias=true'),
+    (dict(model_type='llama', architectures=None, mlp_bias=True), 'mlp_bias'),
+    (dict(use_sliding_window=True, sliding_window=128, max_window_layers=26),
+     r'sliding windows in layers \[26, 27\]'),
+    (dict(torch_dtype='float16'), 'weights stored in float16 .* bfloat16 or'),
+    (dict(num_key_value_heads=5), r'is not valid \(kv_heads=5 does not divide'),
+    (dict(head_dim=7), 'is not valid .*head_dim'),
+    (dict(num_hidden_layers=0), 'is not valid .*positive.*fetch it again'),
+    (dict(num_attention_heads=0), 'is not valid'),
+    (dict(hidden_size='wide'), 'is not valid .*hidden_size'),
+    (dict(rope_theta=None), 'is not valid'),
+], ids=str)
+def test_features_that_we_lack_are_named(changes, message, tmp_path):
+  raw = {**_PUBLISHED['qwen3-1.7b'], **changes}
+  (tmp_path / 'config.json').write_text(json.dumps(raw))
+  with pytest.raises(ValueError, match=message) as error:
+    hf_config.read_config(tmp_path)
+  assert str(error.value).startswith(str(tmp_path / 'config.json'))
+  assert '\n' not in str(error.value)
+
+
+@pytest.mark.parametrize('changes, message', [
+    (dict(use_bidirectional_attention=True), 'use_bidirectional_attention'),
+    (dict(layer_types=['full_attention', 'sliding_attention'] * 13),
+     'sliding windows in layers'),
+])
+def test_features_of_gemma_that_we_lack(changes, message):
+  with pytest.raises(ValueError, match=message):
+    hf_config.from_hf({**_PUBLISHED['gemma2-2b'], **changes})
+
+
+def test_gemma_without_windows():
+  raw = {**_PUBLISHED['gemma2-2b'], 'layer_types': ['full_attention'] * 26}
+  cfg = hf_config.from_hf(raw)
+  assert cfg.window is None
+  assert hf_config.from_hf(hf_config.to_hf(cfg)) == cfg
+
+
+def test_the_type_may_be_unsaid():
+  raw = dict(_PUBLISHED['gemma2-2b'])
+  del raw['torch_dtype']
+  assert hf_config.from_hf(raw).dtype == 'float32'
+
+
+@pytest.mark.parametrize('text, message', [
+    (None, 'has no config.json: it is not the folder of a Hugging Face model'),
+    (b'{"model_type": "qwen3",', 'cannot be read .*: fetch it again'),
+    (b'["qwen3"]', 'cannot be read'), (b'', 'cannot be read'),
+    (b'\xff\xfe', 'cannot be read')])
+def test_broken_files_are_named(text, message, tmp_path):
+  if text is not None:
+    (tmp_path / 'config.json').write_bytes(text)
+  with pytest.raises(ValueError, match=message) as error:
+    hf_config.read_config(tmp_path)
+  assert str(tmp_path) in str(error.value)
+
+
+@pytest.mark.parametrize('name, changes, lost', [
+    ('qwen2', dict(qk_norm=True), 'qwen2 .* qk_norm=True'),
+    ('qwen3', dict(window=13), 'qwen3 .* window=13'),
+    ('qwen3', dict(query_scale=0.3), r'qwen3 .* query_scale=0\.3'),
+    ('qwen3', dict(logit_softcap=30.0), 'logit_softcap=30.0'),
+    ('llama3', dict(scale_embeddings=True), 'llama .* scale_embeddings=True'),
+    ('llama3', dict(post_norms=True), 'llama .* post_norms=True'),
+    ('gemma2', dict(post_norms=False), 'gemma2 .* post_norms=False'),
+    ('gemma2', dict(query_scale=7.5 ** -0.5), 'gemma2 .* query_scale'),
+    ('gemma2', dict(qkv_bias=True), 'gemma2 .* qkv_bias=True'),
+    ('llama3', dict(dtype='float16'), 'float16'),
+])
+def test_mixtures_that_no_family_has(name, changes, lost):
+  cfg = dataclasses.replace(families.family(name)[0], **changes)
+  with pytest.raises(ValueError, match=lost):
+    hf_config.to_hf(cfg)
