@@ -71,9 +71,24 @@ def begin(
   rows = [(problem, response, bool(cut))
           for problem, response, cut in zip(problems, responses, truncated)]
   if hasattr(task, 'submit'):
-    waits = [task.submit(*row) for row in rows]
+    waits = [_begun(task.submit, *row) for row in rows]
     return lambda: [_guarded(wait) for wait in waits]
   return lambda: [_guarded(task.verify, *row) for row in rows]
+
+
+def _begun(submit: Callable[..., Any], *row: Any) -> Callable[[], Verdict]:
+  """What waits for the verdict, or that there will be none."""
+  try:
+    return submit(*row)
+  except ChildProcessError:
+    raise
+  except Exception as e:
+    verdict = _failed(e)
+    return lambda: verdict
+
+
+def _failed(e: Exception) -> Verdict:
+  return Verdict(0.0, 'error', False, f'{type(e).__name__}: {e}')
 
 
 def _guarded(verify: Callable[..., Verdict], *row: Any) -> Verdict:
@@ -86,4 +101,4 @@ def _guarded(verify: Callable[..., Verdict], *row: Any) -> Verdict:
   except ChildProcessError:
     raise
   except Exception as e:  # Whatever a verifier does, the run goes on.
-    return Verdict(0.0, 'error', False, f'{type(e).__name__}: {e}')
+    return _failed(e)

@@ -20,7 +20,7 @@ _TOKEN = re.compile(
 _BARE = re.compile(r'\s*([^\s${}\\]+)')
 # A minus right behind a letter, a digit or a bracket subtracts.
 _NUMBER = re.compile(
-    r'(?:(?<![\w)\]}])[-+])?'
+    r'(?:(?<![\w)\]}])[-+−])?'
     r'(?:(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)'
     r'(?:/[0-9]+)?')
 _PLAIN = re.compile(r'[-+]?[0-9]+(?:\.[0-9]+)?')
@@ -49,7 +49,7 @@ def last_number(text: str) -> str | None:
   found = None
   for match in _NUMBER.finditer(text):
     found = match[0]
-  return found and found.replace(',', '')
+  return found and found.replace(',', '').replace('−', '-')
 
 
 def answer(text: str, take: str) -> str | None:
@@ -72,11 +72,12 @@ def normal(text: str) -> str:
   """A form that many ways to write the same have in common."""
   text = text.strip().strip('$').strip().rstrip('.')
   text = re.sub(r'\\(?:left|right)(?![a-z])|\\!', '', text)
-  # Between letters or digits a space can have a meaning: 1 1/2 is not 11/2.
-  text = re.sub(r'(?<!\w)\s+|\s+(?!\w)', '', text)
   text = re.sub(r'\\[dt]frac(?![a-z])', r'\\frac', text)
+  # Spaces go after the commas, since 12, 345 are two numbers; and not between
+  # letters or digits, since 1 1/2 is not 11/2.
   if re.fullmatch(r'[-+]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?', text):
     text = text.replace(',', '')
+  text = re.sub(r'(?<!\w) | (?!\w)', '', re.sub(r'\s+', ' ', text))
   if _PLAIN.fullmatch(text) and len(text) < 300:
     return str(fractions.Fraction(text))
   return text
@@ -87,12 +88,20 @@ def _parsed(text: str) -> list[Any]:
   """What math-verify makes of an answer."""
   import math_verify
   return math_verify.parse(
-      fr'\boxed{{{text}}}',
+      fr'\boxed{{{text}}}'.replace('°', r'^\circ'),
       [math_verify.LatexExtractionConfig(boxed_match_priority=0),
        math_verify.ExprExtractionConfig()], parsing_timeout=None)
 
 
 @functools.lru_cache(1 << 14)
+def _verify(reference: str, found: str) -> tuple[bool, str]:
+  """Whether math-verify finds them equal, and how it reads the second."""
+  import math_verify
+  x, y = _parsed(reference), _parsed(found)
+  equal = math_verify.verify(x, y, timeout_seconds=None)
+  return equal, str(y[0]) if y and not equal else found
+
+
 def compare(reference: str, found: str) -> dict[str, str]:
   """Whether an answer equals the reference.
 
@@ -109,13 +118,13 @@ def compare(reference: str, found: str) -> dict[str, str]:
     return {'kind': 'correct', 'answer': a}
   if _integer(a) and _integer(b):
     return {'kind': 'wrong', 'answer': b}
+  # Before `_verify`, which keeps what it is asked.
   if len(found) > max(_LONGEST, 2 * len(reference)):
     return {'kind': 'wrong', 'answer': b, 'detail': 'too long to be parsed'}
-  import math_verify
-  x, y = _parsed(reference), _parsed(found)
-  if math_verify.verify(x, y, timeout_seconds=None):
+  equal, read = _verify(reference, found)
+  if equal:
     return {'kind': 'correct', 'answer': a}
-  return {'kind': 'wrong', 'answer': normal(str(y[0])) if y else b}
+  return {'kind': 'wrong', 'answer': normal(read)}
 
 
 def _integer(text: str) -> bool:

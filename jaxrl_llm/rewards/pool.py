@@ -1,6 +1,7 @@
 """Worker processes that judge items side by side; see `worker.py`."""
 
 import concurrent.futures
+import contextlib
 import json
 import os
 import queue
@@ -24,14 +25,22 @@ class _Worker:
     self._ready = False
 
   def start(self) -> None:
-    """Starts the process, and does not wait for it."""
+    """Starts the process, and does not wait for it.
+
+    Raises:
+      ChildProcessError: the system does not let it.
+    """
     self._ready = False
     # It imports what this process would, and nothing from where it happens to
     # be run.
     path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
-    self._process = subprocess.Popen(
-        self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        start_new_session=True, env={**os.environ, 'PYTHONPATH': path})
+    try:
+      self._process = subprocess.Popen(
+          self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+          start_new_session=True, env={**os.environ, 'PYTHONPATH': path})
+    except OSError as error:
+      raise ChildProcessError(
+          f'`{" ".join(self._command)}` cannot be run ({error}).') from None
 
   def ask(self, line: bytes, seconds: float) -> dict[str, Any]:
     """The reply to an item.
@@ -40,6 +49,8 @@ class _Worker:
       ChildProcessError: the process cannot be started.
       OSError: it is gone or silent; the next item gets a new one.
     """
+    if self._process and self._ready and self._process.poll() is not None:
+      self.stop()  # it died between two items: not this one's fault
     if self._process is None:
       self.start()
     if not self._ready:
@@ -55,33 +66,36 @@ class _Worker:
       self._process.stdin.write(line)
       self._process.stdin.flush()
       return self._read(seconds + _GRACE)
-    except OSError:
+    except (OSError, ValueError):
       self.stop()
       raise
 
   def _read(self, seconds: float) -> dict[str, Any]:
-    replies = self._process.stdout
-    ready, _, _ = select.select([replies], [], [], seconds)
+    replies, poll = self._process.stdout, select.poll()
+    poll.register(replies, select.POLLIN)
+    ready = poll.poll(1000 * seconds)
     line = replies.readline() if ready else b''
     if not line:
       raise OSError('the process that verifies answers '
                     + ('is gone' if ready else 'does not answer'))
     return json.loads(line)
 
+  def kill(self) -> None:
+    """Kills the process and its child; for any thread."""
+    if process := self._process:
+      with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
   def stop(self) -> None:
     """Ends the process and its child at once."""
     if self._process is None:
       return
-    try:
-      os.killpg(self._process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-      pass
+    self.kill()
     self._process.wait()
     for pipe in (self._process.stdin, self._process.stdout):
-      try:
+      # What was not written yet never will be.
+      with contextlib.suppress(OSError):
         pipe.close()
-      except OSError:  # what was not written yet never will be
-        pass
     self._process = None
 
 
@@ -121,6 +135,7 @@ class Pool:
     self._threads = concurrent.futures.ThreadPoolExecutor(
         workers, thread_name_prefix='verify')
     self._lock, self._started = threading.Lock(), False
+    self._over: ChildProcessError | None = None
 
   def submit(self, item: Any) -> concurrent.futures.Future:
     """Begins to judge an item.
@@ -129,8 +144,13 @@ class Pool:
       A future of what the function returned, or of {'kind': 'timeout'} or
       {'kind': 'error'} with a 'detail'. It raises ChildProcessError if the
       workers cannot be started at all, and nothing else.
+
+    Raises:
+      ChildProcessError: the same, known at once; or the pool is closed.
     """
     with self._lock:
+      if self._over:
+        raise self._over
       if not self._started:
         self._started = True
         for worker in self._workers:
@@ -140,8 +160,12 @@ class Pool:
   def _judge(self, line: bytes) -> dict[str, Any]:
     worker = self._free.get()
     try:
+      if self._over:
+        raise self._over
       return worker.ask(line, self._seconds)
-    except ChildProcessError:
+    except ChildProcessError as error:
+      # Starting takes seconds: it is not tried again for each item.
+      self._over = error
       raise
     except (OSError, ValueError) as error:
       return {'kind': 'error', 'detail': f'{type(error).__name__}: {error}'}
@@ -150,6 +174,10 @@ class Pool:
 
   def close(self) -> None:
     """Ends the workers; items that wait are not judged."""
+    self._over = ChildProcessError('The pool of verifiers is closed.')
     self._threads.shutdown(wait=False, cancel_futures=True)
+    for worker in self._workers:
+      worker.kill()
+    self._threads.shutdown()
     for worker in self._workers:
       worker.stop()
