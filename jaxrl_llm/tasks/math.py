@@ -7,9 +7,10 @@ after ####. What a response answers is judged in worker processes, see
 """
 
 import dataclasses
+import hashlib
 import importlib.util
+import numbers
 import os
-import random
 import zlib
 
 from jaxrl_llm.rewards import math as math_rewards
@@ -106,16 +107,21 @@ def read(source: str, options: Options, tokenizer) -> list[Problem]:
 
 def _field(where: str, row: problem_files.Row, name: str) -> str:
   """A field that is not empty, as text."""
-  value = row.get(name)
-  if value is None:
+  if name not in row:
     raise ValueError(
         f'{where}: there is no field {name!r}.{closest(name, [*row])} Set '
         'config.task.problem, .answer and .kind to the names of yours.')
-  if isinstance(value, (list, dict, bool)):
+  value = row[name]
+  # NaN, which is what some tables have for nothing, differs from itself.
+  if value is None or value != value or not (text := str(value).strip()):
+    raise ValueError(f'{where}: field {name!r} is empty.')
+  if isinstance(value, bool) or not isinstance(value, (str, numbers.Number)):
     raise ValueError(
         f'{where}: field {name!r} is {value!r:.60}, not a text or a number.')
-  if not (text := str(value).strip()):
-    raise ValueError(f'{where}: field {name!r} is empty.')
+  try:
+    text.encode()
+  except UnicodeEncodeError as error:
+    raise ValueError(f'{where}: field {name!r} is no text ({error}).') from None
   return text
 
 
@@ -126,16 +132,22 @@ class Math:
     self.options, self.tokenizer = options, tokenizer
     self.train = _all(options.path, options, tokenizer)
     self.heldout = _all(options.heldout, options, tokenizer)
-    if not options.heldout and options.heldout_count:
-      chosen = set(random.Random(options.seed).sample(
-          sorted({p.id for p in self.train}),
-          min(options.heldout_count, len(self.train))))
-      self.heldout = [p for p in self.train if p.id in chosen]
+    if not options.heldout:
+      # By rank, so that a file with a few more problems has the same ones.
+      self.heldout = sorted(self.train, key=self._rank)[:options.heldout_count]
     known = {p.id for p in self.heldout}
     self.train = [p for p in self.train if p.id not in known]
+    if options.path and not self.train:
+      raise ValueError(
+          f'All problems of task.path={options.path} are held out: lower '
+          f'task.heldout_count={options.heldout_count}, or name other files '
+          'in task.heldout.')
     self._pool = Pool(
         'jaxrl_llm.rewards.math:judge', seconds=options.timeout,
         workers=options.workers or min(os.cpu_count() or 1, 8))
+
+  def _rank(self, problem: Problem) -> bytes:
+    return hashlib.sha256(f'{self.options.seed} {problem.id}'.encode()).digest()
 
   def load(self, source: str) -> list[Problem]:
     """The problems of another file or data set, put in the same way."""
@@ -165,7 +177,12 @@ def _verdict(reply) -> Verdict:
 
 
 def _all(sources, options, tokenizer) -> list[Problem]:
-  return [p for source in sources for p in read(source, options, tokenizer)]
+  """The problems of all sources; one that comes again is left out."""
+  problems = {}
+  for source in sources:
+    for problem in read(source, options, tokenizer):
+      problems.setdefault(problem.prompt, problem)
+  return list(problems.values())
 
 
 def create(options: Options, tokenizer=None) -> Math:

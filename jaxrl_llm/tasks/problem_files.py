@@ -9,6 +9,7 @@ import gzip
 import json
 import pathlib
 from typing import Any, Iterator, Mapping
+import zlib
 
 FORMATS = ('.jsonl', '.jsonl.gz', '.json', '.parquet')
 
@@ -49,6 +50,13 @@ def rows(source: str) -> Iterator[tuple[str, Row]]:
     yield from _hub(source)
 
 
+def _parsed(where: str, text: bytes) -> Any:
+  try:
+    return json.loads(text)
+  except (ValueError, RecursionError) as error:
+    raise ValueError(f'{where}: no JSON ({error}).') from None
+
+
 def _checked(where: str, row: Any) -> tuple[str, Row]:
   if not isinstance(row, dict):
     raise ValueError(
@@ -62,23 +70,21 @@ def _json_lines(path: pathlib.Path) -> Iterator[tuple[str, Row]]:
   try:
     with opened(path, 'rb') as file:
       for line, text in enumerate(file, 1):
+        where = f'{path}, line {line}'
         if text.strip():
-          yield _checked(f'{path}, line {line}', json.loads(text))
-  except UnicodeDecodeError as error:
-    raise ValueError(f'{path}, line {line}: not UTF-8 ({error}).') from None
-  except json.JSONDecodeError as error:
-    raise ValueError(f'{path}, line {line}: no JSON ({error}).') from None
-  except (EOFError, OSError) as error:
+          yield _checked(where, _parsed(where, text))
+  except (EOFError, OSError, zlib.error) as error:
     raise ValueError(
-        f'{path} is cut off or damaged after line {line} ({error}): fetch it '
+        f'{path} cannot be read after line {line} ({error}): fetch it '
         'again.') from None
 
 
 def _json(path: pathlib.Path) -> Iterator[tuple[str, Row]]:
   try:
-    found = json.loads(path.read_bytes())
-  except ValueError as error:
-    raise ValueError(f'{path}: no JSON ({error}).') from None
+    text = path.read_bytes()
+  except OSError as error:
+    raise ValueError(f'{path} cannot be read ({error}).') from None
+  found = _parsed(str(path), text)
   if not isinstance(found, list):
     raise ValueError(f'{path}: no list of problems; one is needed.')
   for i, row in enumerate(found, 1):
@@ -100,7 +106,8 @@ def _parquet(path: pathlib.Path) -> Iterator[tuple[str, Row]]:
           number += 1
           yield f'{path}, row {number}', row
   except (ArrowException, OSError) as error:
-    raise ValueError(f'{path} is damaged ({error}): fetch it again.') from None
+    raise ValueError(
+        f'{path} cannot be read ({error}): fetch it again.') from None
 
 
 def _hub(source: str) -> Iterator[tuple[str, Row]]:

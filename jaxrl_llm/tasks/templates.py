@@ -35,8 +35,8 @@ def render(name: str, problem: str, tokenizer: Any) -> str:
   Args:
     name: of FORMATS, or a text with {problem} in it.
     problem: the problem.
-    tokenizer: its `start` begins every text that is no chat; 'chat' takes its
-      `chat(text)`.
+    tokenizer: its `start` begins every text that is no chat, once; 'chat'
+      takes its `chat(text)`.
 
   Returns:
     The prompt, special tokens spelled out.
@@ -46,4 +46,6 @@ def render(name: str, problem: str, tokenizer: Any) -> str:
   """
   # Not str.format: problems and templates are full of braces.
   text = FORMATS.get(name, name).replace('{problem}', problem)
-  return tokenizer.chat(text) if name == 'chat' else tokenizer.start + text
+  if name == 'chat':
+    return tokenizer.chat(text)
+  return tokenizer.start + text.removeprefix(tokenizer.start)
