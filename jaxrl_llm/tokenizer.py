@@ -103,7 +103,8 @@ class ModelTokenizer:
     """
     import transformers
     try:
-      self._own = transformers.AutoTokenizer.from_pretrained(folder)
+      self._own = transformers.AutoTokenizer.from_pretrained(
+          folder, local_files_only=True)
     except Exception as error:  # each kind of tokeniser fails in its own way
       reason = str(error).strip().split('\n')[0]
       raise ValueError(
@@ -128,6 +129,8 @@ class ModelTokenizer:
     ids = [int(i) for i in ids]
     if ids and ids[-1] in self.stop_ids:
       ids.pop()
+    # Models have ids that no token is for: vocabularies are rounded up.
+    ids = [i for i in ids if i < self.vocab_size]
     return self._own.decode(ids, clean_up_tokenization_spaces=False)
 
   def chat(self, text: str) -> str:
