@@ -105,6 +105,9 @@ class ModelTokenizer:
     try:
       self._own = transformers.AutoTokenizer.from_pretrained(
           folder, local_files_only=True)
+      # Without any file of it, some kinds come with their special tokens.
+      if not {*self._own.get_vocab()} - {*self._own.all_special_tokens}:
+        raise ValueError('there is no file of it')
     except Exception as error:  # each kind of tokeniser fails in its own way
       reason = str(error).strip().split('\n')[0]
       raise ValueError(

@@ -1,8 +1,17 @@
 """Text to ids and back."""
 
-import pytest
+import json
+import pathlib
+import types
 
-from jaxrl_llm.tokenizer import CharTokenizer
+import numpy as np
+import pytest
+import sentencepiece
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers, processors, trainers
+import transformers
+
+from jaxrl_llm.tokenizer import CharTokenizer, ModelTokenizer
 
 
 def test_round_trip_and_ids():
@@ -37,3 +46,207 @@ def test_unknown_character_is_named():
 def test_alphabet_must_be_distinct():
   with pytest.raises(ValueError, match=r"\['a'\] more than once"):
     CharTokenizer('aba')
+
+
+# What tokenisers are trained on here, and what they must spell again.
+TEXTS = ['Question: what is 1+1? The answer is \\boxed{2}.',
+         'hello world, hello again 0123456789', 'x^2+2x+1 = (x+1)^2'] * 20
+SPELL = ['', 'hello world', 'x  y\n\n\t 3', '\\boxed{\\frac{1}{2}}', 'a , b .',
+         '🙂 é ß \u4e2d', 'don \'t , do n\'t !', '\0']
+CHAT = ('{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>\n'
+        '{{ m.content }}<|end|>\n{% endfor %}'
+        '{% if add_generation_prompt %}<|assistant|>\n{% endif %}')
+
+
+def bpe(folder, *, start=True, chat=CHAT, **special):
+  """Byte-level, as of Qwen and Llama 3; ids 0 to 2 are special."""
+  own = tokenizers.Tokenizer(models.BPE())
+  own.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+  own.decoder = decoders.ByteLevel()
+  own.train_from_iterator(TEXTS, trainers.BpeTrainer(
+      vocab_size=300, special_tokens=['<|begin|>', '<|end|>', '<|pad|>'],
+      initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+      show_progress=False))
+  if start:
+    own.post_processor = processors.TemplateProcessing(
+        single='<|begin|> $A', special_tokens=[('<|begin|>', 0)])
+  theirs = transformers.PreTrainedTokenizerFast(
+      tokenizer_object=own, **{
+          'bos_token': '<|begin|>', 'eos_token': '<|end|>', **special})
+  theirs.chat_template = chat
+  theirs.save_pretrained(folder)
+  return theirs
+
+
+def sentencepiece_model(folder, kind):
+  """A tokenizer.model and what says how transformers is to read it."""
+  pieces = {
+      'llama': dict(unk_id=0, bos_id=1, eos_id=2, add_dummy_prefix=True),
+      'gemma': dict(
+          pad_id=0, eos_id=1, bos_id=2, unk_id=3, bos_piece='<bos>',
+          eos_piece='<eos>', pad_piece='<pad>', add_dummy_prefix=False,
+          user_defined_symbols=['<mask>'])}[kind]
+  sentencepiece.SentencePieceTrainer.train(
+      sentence_iterator=iter(TEXTS), model_prefix=str(folder / 'tokenizer'),
+      model_type='bpe', vocab_size=330, byte_fallback=True, minloglevel=3,
+      hard_vocab_limit=False, remove_extra_whitespaces=False,
+      normalization_rule_name='identity', **pieces)
+  names = {'llama': ('LlamaTokenizer', '<s>', '</s>', None),
+           'gemma': ('GemmaTokenizer', '<bos>', '<eos>', '<pad>')}[kind]
+  (folder / 'tokenizer_config.json').write_text(json.dumps(dict(zip(
+      ('tokenizer_class', 'bos_token', 'eos_token', 'pad_token'), names)) | {
+          'add_bos_token': True, 'add_eos_token': False}))
+  return sentencepiece.SentencePieceProcessor(
+      model_file=str(folder / 'tokenizer.model'))
+
+
+@pytest.fixture
+def model(tmp_path):
+  theirs = bpe(tmp_path)
+  return ModelTokenizer(tmp_path), theirs
+
+
+def test_a_model_tokeniser_is_that_of_transformers(model):
+  tok, theirs = model
+  for text in SPELL + TEXTS[:3]:
+    ids = tok.encode(text)
+    assert ids == theirs.encode(text, add_special_tokens=False)
+    assert all(type(i) is int and 3 <= i < tok.vocab_size for i in ids)
+    assert tok.decode(ids) == text
+  assert tok.vocab_size == len(theirs) and max(tok.encode(' ')) < 300
+
+
+@pytest.mark.parametrize('kind', ['llama', 'gemma'])
+def test_a_sentencepiece_model(tmp_path, kind):
+  theirs = sentencepiece_model(tmp_path, kind)
+  tok = ModelTokenizer(tmp_path)
+  assert tok.vocab_size == theirs.vocab_size()
+  assert tok.stop_ids == (theirs.eos_id(),) and tok.pad_id == {
+      'llama': 2, 'gemma': 0}[kind]
+  assert tok.start == {'llama': '<s>', 'gemma': '<bos>'}[kind]
+  for text in SPELL + TEXTS[:3]:
+    ids = tok.encode(text)
+    assert ids == theirs.encode(text) and tok.decode(ids) == text
+  assert tok.encode(tok.start + 'x')[0] == theirs.bos_id()
+  assert tok.encode(tok.start + 'x').count(theirs.bos_id()) == 1
+  saved = tmp_path / 'saved'
+  tok.save(saved)
+  again = ModelTokenizer(saved)
+  assert [again.encode(t) for t in SPELL] == [tok.encode(t) for t in SPELL]
+  assert (again.start, again.stop_ids, again.pad_id) == (
+      tok.start, tok.stop_ids, tok.pad_id)
+
+
+def test_texts_start_as_the_model_expects(model, tmp_path):
+  tok, theirs = model
+  assert tok.start == '<|begin|>'
+  for text in ('', 'hello', ' hello'):
+    assert tok.encode(tok.start + text) == theirs.encode(text)
+    assert tok.encode(tok.start + text).count(0) == 1
+  bpe(tmp_path / 'bare', start=False)
+  assert ModelTokenizer(tmp_path / 'bare').start == ''
+
+
+def test_an_end_that_is_added_is_no_start(tmp_path):
+  bpe(tmp_path)
+  own = tokenizers.Tokenizer.from_file(str(tmp_path / 'tokenizer.json'))
+  own.post_processor = processors.TemplateProcessing(
+      single='<|begin|> $A <|end|>',
+      special_tokens=[('<|begin|>', 0), ('<|end|>', 1)])
+  own.save(str(tmp_path / 'tokenizer.json'))
+  assert ModelTokenizer(tmp_path).start == '<|begin|>'
+
+
+def test_chats_are_those_of_transformers(model):
+  tok, theirs = model
+  text = tok.chat('1+1?')
+  assert text == '<|begin|><|user|>\n1+1?<|end|>\n<|assistant|>\n'
+  assert tok.encode(text) == theirs.apply_chat_template(
+      [{'role': 'user', 'content': '1+1?'}], add_generation_prompt=True,
+      return_dict=False)
+  assert tok.encode(text).count(0) == 1
+
+
+def test_a_model_without_chats_says_so(tmp_path):
+  bpe(tmp_path, chat=None)
+  with pytest.raises(ValueError, match='no format for chats: set config.task'):
+    ModelTokenizer(tmp_path).chat('1+1?')
+
+
+def test_a_stop_of_a_model_is_left_out_at_the_end(model):
+  tok, _ = model
+  ids = tok.encode('hello')
+  assert tok.decode([*ids, 1]) == 'hello' and tok.decode([1]) == ''
+  assert tok.decode(np.array([*ids, 1], np.int32)) == 'hello'
+  # What is not at the end, or comes twice, is seen.
+  assert tok.decode([*ids, 1, *ids]) == 'hello<|end|>hello'
+  assert tok.decode([*ids, 1, 1]) == 'hello<|end|>'
+  assert tok.decode([*ids, 0, 2]) == 'hello<|begin|><|pad|>'
+
+
+def test_ids_beyond_the_vocabulary_are_passed_over(tmp_path, monkeypatch):
+  bpe(tmp_path)
+  tok = ModelTokenizer(tmp_path)
+  a, b = tok.encode('hello'), tok.encode(' world')
+  for beyond in (tok.vocab_size, 151_935, 2**31 - 1):
+    assert tok.decode([beyond, *a, beyond, beyond, *b, beyond]) == 'hello world'
+    assert tok.decode([*a, beyond, 1]) == 'hello'
+    assert tok.decode([*a, 1, beyond]) == 'hello<|end|>'
+  # Not every tokeniser would.
+  monkeypatch.setattr(
+      tok, '_own', types.SimpleNamespace(
+          decode=lambda ids, **_: ''.join('abc'[i] for i in ids)))
+  monkeypatch.setattr(tok, 'vocab_size', 3)
+  assert tok.decode([2, 3, 0, 700]) == 'ca'
+
+
+@pytest.mark.parametrize('eos, generation, config, want', [
+    ('<|end|>', None, None, (1,)),
+    ('<|end|>', 2, None, (1, 2)),
+    ('<|end|>', [2, 1, 5], 7, (1, 2, 5, 7)),
+    ('<|end|>', [1], [1], (1,)),
+    (None, [5, 2], None, (5, 2)),
+    (None, None, 0, (0,)),
+])
+def test_stop_ids(tmp_path, eos, generation, config, want):
+  """The tokeniser's first, since it ends demonstrations."""
+  bpe(tmp_path, eos_token=eos)
+  (tmp_path / 'generation_config.json').write_text(
+      json.dumps({'eos_token_id': generation}))
+  (tmp_path / 'config.json').write_text(
+      json.dumps({'model_type': 'llama', 'eos_token_id': config}))
+  tok = ModelTokenizer(tmp_path)
+  assert tok.stop_ids == want and tok.pad_id == want[0]
+
+
+def test_pad(tmp_path):
+  bpe(tmp_path, pad_token='<|pad|>')
+  assert ModelTokenizer(tmp_path).pad_id == 2
+  bpe(tmp_path / 'none')
+  assert ModelTokenizer(tmp_path / 'none').pad_id == 1
+
+
+def test_saved_is_the_same(model, tmp_path):
+  tok, _ = model
+  tok.save(tmp_path / 'saved')
+  again = ModelTokenizer(tmp_path / 'saved')
+  assert [again.encode(t) for t in SPELL] == [tok.encode(t) for t in SPELL]
+  assert (again.start, again.stop_ids, again.pad_id, again.chat('x')) == (
+      tok.start, tok.stop_ids, tok.pad_id, tok.chat('x'))
+
+
+@pytest.mark.parametrize('family', ['llama', 'qwen2', 'qwen3', 'gemma2'])
+def test_no_tokeniser(tmp_path, family):
+  (tmp_path / 'config.json').write_text(json.dumps({'model_type': family}))
+  for folder in (tmp_path, tmp_path / 'missing', pathlib.Path('models/none')):
+    with pytest.raises(ValueError) as error:
+      ModelTokenizer(folder)
+    said = str(error.value)
+    assert said.startswith(f'{folder} has no tokeniser that transformers can')
+    assert '\n' not in said
+
+
+def test_nothing_ends_a_response(tmp_path):
+  bpe(tmp_path, eos_token=None)
+  with pytest.raises(ValueError, match='set eos_token_id in its generation_c'):
+    ModelTokenizer(tmp_path)
