@@ -42,7 +42,7 @@ def rows(source: str) -> Iterator[tuple[str, Row]]:
       raise ValueError(
           f'{source} is of no format that is known: use {", ".join(FORMATS)}.')
   elif path.exists():
-    raise ValueError(f'{source} is no file: give a file in it.')
+    raise ValueError(f'{path} is no file: give a file in it.')
   elif source.endswith(FORMATS) or source.count('/') not in (1, 2) or (
       source.startswith(('/', '.', '~'))):
     raise ValueError(f'There is no file {source}.')

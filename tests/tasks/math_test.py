@@ -1,0 +1,325 @@
+r"""Mathematical problems from files: ids, held-out sets, the way to a verdict.
+
+The reference solutions of GSM8K and MATH-500 are judged too where they lie
+beside the repository, in ../shared/data; some of our own always are.
+"""
+
+import dataclasses
+import json
+import pathlib
+import random
+import types
+
+import pytest
+
+from jaxrl_llm import rewards, tasks
+from jaxrl_llm.rewards import math as verifier
+from jaxrl_llm.tasks import math
+
+DATA = pathlib.Path(__file__).resolve().parents[3] / 'shared/data'
+TOKENIZER = types.SimpleNamespace(
+    start='', chat=lambda text: f'<user>{text}<model>')
+
+# Problem, answer, solution.
+BOXED = [
+    ('Solve $2x = 1$.', r'\frac{1}{2}', r'Halve: $x = \boxed{\frac{1}{2}}$.'),
+    ('Write one half.', '0.5', r'It is $\boxed{\dfrac12}$.'),
+    ('Expand $(x+1)^2$.', 'x^2+2x+1', r'First $\boxed{x}$, then '
+     r'$\boxed{1 + 2x + x^2}$ in all.'),
+    ('Where do they meet?', r'\left( 3, \frac{\pi}{2} \right)',
+     r'At $\boxed{(3,\tfrac{\pi}{2})}$.'),
+    ('How many grains?', r'12,\!345', r'$\boxed{12345}$ grains'),
+    ('When is $x^2 \\le 4$?', '[-2,2]', r'For $x \in \boxed{[-2, 2]}$.'),
+    ('Solve $x^2 = 4$.', '-2, 2', r'The roots are $\boxed{2,-2}$.'),
+    ('Who wins?', r'\text{Ann}', r'\boxed{Ann} does.'),
+    ('Turn it.', r'\begin{pmatrix} 0 & -1 \\ 1 & 0 \end{pmatrix}',
+     r'\[\boxed{\begin{pmatrix} 0 & -1 \\ 1 & 0 \end{pmatrix}}.\]'),
+    ('Which angle?', r'60^\circ', r'$\angle A = \boxed{60^\circ}$'),
+    ('How likely?', r'25\%', r'It is $\boxed{\frac{1}{4}}$.'),
+    ('Diagonal?', r'3\sqrt{2}', r'$\sqrt{18} = \boxed{3 \sqrt 2}$'),
+    ('Sum?', '5', r'$2 + \boxed{3}$, no, $\boxed{5}.$ {'),
+]
+NUMBERS = [
+    ('3 apples and 4?', '7', '3 + 4 = <<3+4=7>>7 apples\n#### 7'),
+    ('How much?', '1234', 'It is $1,234.\n#### 1,234'),
+    ('How cold?', '-3', '2 - 5 = -3\n#### -3'),
+    ('Half of 5?', '2.5', '#### 2.50'),
+]
+
+
+def write(path, rows):
+  path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+  return str(path)
+
+
+def numbered(count):
+  return [{'problem': f'What is {i} + 1?', 'answer': i + 1}
+          for i in range(count)]
+
+
+def make(*paths, tokenizer=TOKENIZER, **options):
+  return tasks.get('math', tokenizer, path=paths, **options)
+
+
+def prompts(problems):
+  return [p.prompt for p in problems]
+
+
+@pytest.fixture(scope='module')
+def task(tmp_path_factory):
+  """A task with workers, used by all that judge."""
+  path = write(tmp_path_factory.mktemp('task') / 'a.jsonl', numbered(3))
+  task = make(path, heldout_count=1, workers=2)
+  yield task
+  task._pool.close()
+
+
+def judged(task, answers, responses, take='boxed'):
+  """Kinds of the verdicts that the task gives."""
+  task.options = dataclasses.replace(task.options, take=take)
+  problems = [tasks.Problem(0, '', '', info=math.reference(a)) for a in answers]
+  verdicts = rewards.verify_all(
+      task, problems, responses, [False] * len(problems))
+  for v in verdicts:
+    assert v.valid and v.reward == (v.kind == 'correct')
+  return [v.kind for v in verdicts]
+
+
+def data(name):
+  """(problem, answer, solution) of a data set; none where it is not there."""
+  rows = math.problem_files.rows(str(DATA / f'{name}.jsonl.gz'))
+  return [(r['problem'], str(r['answer']), r.get('solution', ''))
+          for _, r in rows] if DATA.is_dir() else []
+
+
+@pytest.mark.parametrize('take, share, own, sets', [
+    ('boxed', 0.99, BOXED, ['math500']),
+    ('number', 1.0, NUMBERS, ['gsm8k_train', 'gsm8k_test'])])
+def test_reference_solutions_verify(task, take, share, own, sets):
+  for rows in (own, *map(data, sets)):
+    _, answers, solutions = zip(*rows) if rows else ((), (), ())
+    kinds = judged(task, answers, solutions, take)
+    least = len(rows) if rows is own else share * len(rows)
+    assert kinds.count('correct') >= least, [
+        r for r, kind in zip(rows, kinds) if kind != 'correct']
+    # What a solution says last is also what it stands for as an answer.
+    texts = [rf'It is $\boxed{{{a}}}$.' for a in answers]
+    assert set(judged(task, answers, texts)) <= {'correct'}
+    assert set(judged(task, solutions, texts)) <= {'correct'}
+
+
+def test_answers_of_other_problems_do_not_verify(task):
+  """Of those that are not the same by the letter, less than 2 percent do."""
+  rng = random.Random(0)
+  for rows, count in ((BOXED, 150), (data('math500'), 1000)):
+    answers = [verifier.normal(a) for _, a, _ in rows]
+    pairs = [rng.sample(answers, 2) for _ in range(count)] if rows else []
+    pairs = [(a, b) for a, b in pairs if a != b]
+    kinds = judged(task, [a for a, _ in pairs],
+                   [rf'\boxed{{{b}}}' for _, b in pairs])
+    wrong = [p for p, kind in zip(pairs, kinds) if kind == 'correct']
+    # 1/2 is written twice among our own.
+    wrong = [p for p in wrong if rows is not BOXED or not (
+        {*p} <= {r'\frac{1}{2}', '1/2'})]
+    assert len(wrong) <= 0.02 * len(pairs) and (rows is not BOXED or not wrong)
+
+
+def test_verdicts(task):
+  problem = tasks.Problem(0, '', '', info='2')
+  task.options = dataclasses.replace(task.options, take='boxed')
+  for text, want in {
+      r'\boxed{2.0}': rewards.Verdict(1.0, 'correct', True, '2.0', '2'),
+      r'\boxed{3}': rewards.Verdict(0.0, 'wrong', True, '3', '3'),
+      '2': rewards.Verdict(0.0, 'no_answer', True, '', '')}.items():
+    assert task.verify(problem, text, False) == want
+    assert task.verify(problem, text, True) == want
+
+
+@pytest.mark.parametrize('kind', ['timeout', 'error'])
+def test_a_verifier_that_fails_is_no_zero(task, monkeypatch, kind):
+  reply = types.SimpleNamespace(
+      result=lambda: {'kind': kind, 'detail': 'so it is'})
+  monkeypatch.setattr(
+      task, '_pool', types.SimpleNamespace(submit=lambda item: reply))
+  verdict = task.verify(task.train[0], '', False)
+  assert verdict == rewards.Verdict(0.0, kind, False, 'so it is', '')
+
+
+def test_the_options_reach_the_pool(tmp_path, monkeypatch):
+  made, asked = [], []
+
+  def pool(*args, **kwargs):
+    made.append([args, kwargs])
+    return types.SimpleNamespace(submit=asked.append)
+
+  monkeypatch.setattr(math, 'Pool', pool)
+  path = write(tmp_path / 'a.jsonl', numbered(2))
+  task = make(path, heldout_count=1, workers=3, timeout=1.5, take='either')
+  task.submit(task.train[0], 'text', False)
+  assert made == [[('jaxrl_llm.rewards.math:judge',),
+                   dict(seconds=1.5, workers=3)]]
+  assert asked == [dict(
+      answer=task.train[0].info, response='text', take='either')]
+  make(path, heldout_count=1)
+  assert 1 <= made[1][1]['workers'] <= 8 and made[1][1]['seconds'] == 5.0
+
+
+@pytest.mark.parametrize('text, want', [
+    ('5', '5'), (' x = 5 ', 'x = 5'), (r'So \boxed{ 5 }.', '5'),
+    ('3 + 4 = 7\n#### 7', '7'), ('#### 1,234', '1234'), ('####-3', '-3'),
+    ('#### 1 #### 2', '2'), (r'\boxed{5} #### 6', '5'), ('#### no', '#### no')])
+def test_references(text, want):
+  assert math.reference(text) == want
+
+
+def test_fields_and_kinds(tmp_path):
+  path = write(tmp_path / 'grade.train.jsonl', [
+      {'q': ' What? ', 'a': 'It is\n#### 5', 'type': 'easy', 'n': 3},
+      {'q': 'How?', 'a': 0.5, 'type': 'hard', 'n': 4}])
+  options = dict(heldout_count=0, problem='q', answer='a', template='none')
+  assert [(p.prompt, p.info, p.kind) for p in make(path, **options).train] == [
+      ('What?', '5', 'grade'), ('How?', '0.5', 'grade')]
+  assert [p.kind for p in make(path, kind='type', **options).train] == [
+      'easy', 'hard']
+  assert [p.kind for p in make(path, kind='n', **options).train] == ['3', '4']
+  chat = make(path, **{**options, 'template': 'chat'}).load(path)
+  assert chat[0].prompt.startswith('<user>What?\nPlease reason')
+
+
+def test_ids_name_the_problem_alone(tmp_path):
+  rows = numbered(300)
+  a = make(write(tmp_path / 'a.jsonl', rows), heldout_count=0)
+  (tmp_path / 'b.json').write_text(json.dumps(
+      [{'q': r['problem'] + ' ', 'answer': 0} for r in rows[::-1]]))
+  b = make(str(tmp_path / 'b.json'), heldout_count=0, problem='q',
+           template='none')
+  ids = [p.id for p in a.train]
+  assert ids == [p.id for p in b.train][::-1] and len(set(ids)) == 300
+  assert all(type(i) is int and 0 <= i < 2**31 for i in ids)
+  # CRC-32 of the text, without its lowest bit.
+  assert math.read(write(tmp_path / 'c.jsonl', [
+      {'problem': '123456789', 'answer': 1}]), a.options, TOKENIZER)[0].id == (
+          0xCBF43926 >> 1)
+
+
+def test_held_out_problems_are_never_trained_on(tmp_path):
+  path = write(tmp_path / 'a.jsonl', numbered(200))
+  task = make(path, heldout_count=40)
+  train, heldout = prompts(task.train), prompts(task.heldout)
+  assert (len(train), len(heldout)) == (160, 40)
+  assert sorted(train + heldout) == sorted(prompts(task.load(path)))
+  assert train == [p for p in prompts(task.load(path)) if p not in heldout]
+
+
+def test_the_held_out_choice_is_stable(tmp_path):
+  rows = numbered(200)
+  path = write(tmp_path / 'a.jsonl', rows)
+  chosen = prompts(make(path, heldout_count=40).heldout)
+  assert chosen == prompts(make(path, heldout_count=40).heldout)
+  assert chosen == prompts(make(
+      write(tmp_path / 'b.jsonl', rows[::-1]), heldout_count=40).heldout)
+  assert chosen[:10] == prompts(make(path, heldout_count=10).heldout)
+  other = prompts(make(path, heldout_count=40, seed=1).heldout)
+  assert len({*chosen} & {*other}) < 20  # 8 by luck
+  # A tenth more problems push a few out, and move none into training else.
+  more = make(write(tmp_path / 'c.jsonl', numbered(220)), heldout_count=40)
+  assert len({*chosen} & {*prompts(more.heldout)}) > 30
+
+
+def test_held_out_files(tmp_path):
+  rows = numbered(30)
+  train = write(tmp_path / 'a.jsonl', rows)
+  new = {'problem': 'New?', 'answer': '1'}
+  heldout = [write(tmp_path / 'b.jsonl', rows[20:25] + [new]),
+             write(tmp_path / 'c.jsonl', rows[:2])]
+  task = make(train, heldout=heldout, heldout_count=7)
+  assert len(task.heldout) == 8 and len(task.train) == 23
+  assert not {*prompts(task.train)} & {*prompts(task.heldout)}
+  only = make(heldout=heldout)
+  assert not only.train and prompts(only.heldout) == prompts(task.heldout)
+
+
+def test_a_problem_that_comes_again_counts_once(tmp_path):
+  rows = numbered(10)
+  again = [{'problem': f' {r["problem"]}\n', 'answer': 'other'} for r in rows]
+  a = write(tmp_path / 'a.jsonl', rows + rows[::-1] + again)
+  b = write(tmp_path / 'b.jsonl', again)
+  task = make(a, b, heldout_count=4)
+  assert len({*prompts(task.train + task.heldout)}) == 10
+  assert (len(task.train), len(task.heldout)) == (6, 4)
+  assert all(p.info != 'other' for p in task.train + task.heldout)
+  # A file that is evaluated stays what it is.
+  assert len(task.load(a)) == 30
+  c = write(tmp_path / 'c.jsonl', again[:3] * 2)
+  twice = make(a, heldout=(c, c))
+  assert (len(twice.train), len(twice.heldout)) == (7, 3)
+
+
+def test_problems_of_one_id(tmp_path):
+  """Both are there, unless one is held out: then neither is trained on."""
+  pair = [{'problem': text, 'answer': 1} for text in (
+      'Add 19845014 and 2506.', 'What is 910270 squared?')]
+  path = write(tmp_path / 'a.jsonl', pair + numbered(20))
+  task = make(path, heldout_count=0)
+  assert len(task.train) == 22 and task.train[0].id == task.train[1].id
+  for count in range(1, 21):
+    task = make(path, heldout_count=count)
+    assert len(task.heldout) == count
+    assert not {p.id for p in task.train} & {p.id for p in task.heldout}
+    assert len(task.train) + count in (21, 22)
+
+
+@pytest.mark.parametrize('row, match', [
+    ({'problm': 'x', 'answer': 1}, "no field 'problem'. Did you mean 'problm'"),
+    ({'problem': 'x'}, "no field 'answer'.*Known: problem. Set config.task"),
+    ({'problem': '', 'answer': 1}, "'problem' is empty"),
+    ({'problem': ' \n', 'answer': 1}, "'problem' is empty"),
+    ({'problem': 'x', 'answer': None}, "'answer' is empty"),
+    ({'problem': 'x', 'answer': float('nan')}, "'answer' is empty"),
+    ({'problem': 'x', 'answer': ['1']}, r"'answer' is \['1'\], not a text"),
+    ({'problem': 'x', 'answer': True}, "'answer' is True, not a text"),
+    ({'problem': {'a': 1}, 'answer': 1}, "'problem' is {'a': 1}, not a text"),
+    ({'problem': 'x\ud800', 'answer': 1}, "'problem' is no text"),
+])
+def test_a_bad_row_is_named(tmp_path, row, match):
+  path = write(tmp_path / 'a.jsonl', numbered(2) + [row])
+  with pytest.raises(ValueError, match=match) as error:
+    make(path)
+  said = str(error.value)
+  assert said.startswith(f'{path}, line 3: ') and '\n' not in said
+
+
+def test_a_kind_that_is_missing_is_named(tmp_path):
+  path = write(tmp_path / 'a.jsonl', numbered(1))
+  with pytest.raises(ValueError, match="line 1: there is no field 'level'"):
+    make(path, kind='level')
+
+
+@pytest.mark.parametrize('options, match', [
+    (dict(template='chatt'), "task.template='chatt'.*Did you mean 'chat'"),
+    (dict(take='box'), "task.take='box' is not known.*Known: boxed, number"),
+    (dict(timeout=0.0), 'task.timeout=0.0 must be above 0'),
+    (dict(timeout=float('nan')), 'task.timeout=nan must be above 0'),
+    (dict(workers=-1), 'task.workers=-1 .*at least 0'),
+    (dict(heldout_count=-1), 'task.heldout_count=-1 at least 0'),
+    (dict(heldout_count=3), 'held out: lower task.heldout_count=3'),
+    (dict(pth=()), "no option 'pth'. Did you mean 'path'"),
+    (dict(path=()), 'no problems: set config.task.path'),
+    (dict(tokenizer=None), 'set config.model.hf'),
+])
+def test_bad_options(tmp_path, options, match):
+  given = dict(tokenizer=TOKENIZER, path=(
+      write(tmp_path / 'a.jsonl', numbered(3)),))
+  with pytest.raises(ValueError, match=match):
+    tasks.get('math', **{**given, **options})
+
+
+def test_an_empty_file(tmp_path):
+  with pytest.raises(ValueError, match='a.jsonl has no problems'):
+    make(write(tmp_path / 'a.jsonl', []))
+
+
+def test_without_math_verify(tmp_path, monkeypatch):
+  monkeypatch.setattr(math.importlib.util, 'find_spec', lambda name: None)
+  with pytest.raises(ValueError, match="pip install 'math-verify"):
+    make(write(tmp_path / 'a.jsonl', numbered(3)), heldout_count=1)

@@ -1,0 +1,232 @@
+"""Rows from every kind of file, and what is said of one that is bad."""
+
+import gzip
+import json
+import sys
+
+import datasets
+import pyarrow
+from pyarrow import parquet
+import pytest
+
+from jaxrl_llm.tasks import problem_files
+
+ROWS = [{'problem': 'What is 1+1?', 'answer': '2', 'level': 1},
+        {'problem': 'Ünïcode \\frac{1}{2} 🙂', 'answer': '\\frac{1}{2}',
+         'level': 2}]
+LINES = ''.join(json.dumps(row) + '\n' for row in ROWS).encode()
+
+
+def write(path, content):
+  path.write_bytes(content)
+  return str(path)
+
+
+def read(source):
+  return list(problem_files.rows(source))
+
+
+def refused(source, match):
+  with pytest.raises(ValueError, match=match) as error:
+    read(source)
+  said = str(error.value)
+  assert '\n' not in said and said.endswith('.')
+  return said
+
+
+def make(tmp_path, ending):
+  path = tmp_path / f'a{ending}'
+  if ending == '.parquet':
+    parquet.write_table(pyarrow.Table.from_pylist(ROWS), path)
+    return str(path)
+  return write(path, {
+      '.jsonl': LINES, '.jsonl.gz': gzip.compress(LINES),
+      '.json': json.dumps(ROWS).encode()}[ending])
+
+
+@pytest.mark.parametrize('ending, place', [
+    ('.jsonl', 'line'), ('.jsonl.gz', 'line'), ('.json', 'entry'),
+    ('.parquet', 'row')])
+def test_formats(tmp_path, ending, place):
+  path = make(tmp_path, ending)
+  assert read(path) == [
+      (f'{path}, {place} {i}', row) for i, row in enumerate(ROWS, 1)]
+
+
+def test_all_formats_are_tested(tmp_path):
+  for ending in problem_files.FORMATS:
+    assert len(read(make(tmp_path, ending))) == 2
+
+
+def test_parquet_rows_are_numbered_through(tmp_path):
+  rows = [{'x': i} for i in range(10)]
+  path = tmp_path / 'a.parquet'
+  parquet.write_table(pyarrow.Table.from_pylist(rows), path, row_group_size=3)
+  assert read(str(path)) == [
+      (f'{path}, row {i + 1}', row) for i, row in enumerate(rows)]
+
+
+def test_home_and_relative_paths(tmp_path, monkeypatch):
+  monkeypatch.setenv('HOME', str(tmp_path))
+  monkeypatch.chdir(tmp_path)
+  make(tmp_path, '.jsonl')
+  for path in ('~/a.jsonl', 'a.jsonl', './a.jsonl'):
+    assert [row for _, row in read(path)] == ROWS
+
+
+@pytest.mark.parametrize('text', [
+    LINES.replace(b'\n', b'\r\n'), LINES.replace(b'\n', b'\n\n'),
+    b'\xef\xbb\xbf' + LINES, LINES.rstrip()])
+def test_line_ends_and_marks(tmp_path, text):
+  assert [r for _, r in read(write(tmp_path / 'a.jsonl', text))] == ROWS
+
+
+def test_blank_lines_count(tmp_path):
+  path = write(tmp_path / 'a.jsonl', b'\n \n' + LINES)
+  assert [where for where, _ in read(path)] == [
+      f'{path}, line 3', f'{path}, line 4']
+
+
+BAD_LINES = {
+    'no JSON': (b'{"a": }', 'no JSON'),
+    'cut off': (b'{"problem": "x', 'no JSON'),
+    'two rows': (b'{} {}', 'no JSON'),
+    'a list': (b'["x"]', r"\"\['x'\]\" is not a JSON object"),
+    'a number': (b'5', "'5' is not a JSON object"),
+    'null': (b'null', "'None' is not a JSON object"),
+    'not UTF-8': (b'{"a": "\xff"}', 'no JSON'),
+    'deep': (b'[' * 100_000, 'no JSON'),
+    'long number': (b'{"a": ' + b'1' * 5000 + b'}', 'no JSON'),
+    'zero byte': (b'{"a": "x"}\0', 'no JSON'),
+}
+
+
+@pytest.mark.parametrize('name', BAD_LINES)
+def test_a_bad_line_is_named(tmp_path, name):
+  line, match = BAD_LINES[name]
+  path = write(tmp_path / 'a.jsonl', LINES + line + b'\n' + LINES)
+  assert refused(path, match).startswith(f'{path}, line 3: ')
+  packed = write(tmp_path / 'a.jsonl.gz', gzip.compress(LINES + line))
+  assert refused(packed, match).startswith(f'{packed}, line 3: ')
+
+
+def test_rows_before_a_bad_line_come_first(tmp_path):
+  rows = problem_files.rows(write(tmp_path / 'a.jsonl', LINES + b'x'))
+  assert [next(rows)[1], next(rows)[1]] == ROWS
+  with pytest.raises(ValueError, match='line 3: no JSON'):
+    next(rows)
+
+
+@pytest.mark.parametrize('text, match', [
+    (b'', 'no JSON'), (LINES, 'no JSON'), (b'{}', 'no list of problems'),
+    (b'[{}, 5]', "entry 2: '5' is not a JSON object"), (b'\xff[]', 'no JSON'),
+    (b'[' * 100_000, 'no JSON')])
+def test_bad_json(tmp_path, text, match):
+  path = write(tmp_path / 'a.json', text)
+  assert refused(path, match).startswith(path)
+
+
+def test_damaged_archives(tmp_path):
+  """Cut at any place, or with any byte changed: never another kind of error."""
+  good = gzip.compress(LINES * 3, mtime=0)
+  bad = [good[:i] for i in range(1, len(good), 3)] + [
+      good[:i] + bytes([good[i] ^ 255]) + good[i + 1:]
+      for i in range(len(good))]
+  kinds = set()
+  for content in bad:
+    path = write(tmp_path / 'a.jsonl.gz', content)
+    try:
+      assert [row for _, row in read(path)] == ROWS * 3  # a byte of the header
+    except ValueError as error:
+      kinds.add(' line ' in str(error) and str(error).startswith(path))
+  assert kinds == {True}
+
+
+def test_damaged_parquet(tmp_path):
+  path = make(tmp_path, '.parquet')
+  content = (tmp_path / 'a.parquet').read_bytes()
+  for text in (b'', b'PAR1', content[:-20], content[:200] + content[300:]):
+    assert refused(write(tmp_path / 'a.parquet', text), 'cannot be read'
+                   ).startswith(path)
+
+
+@pytest.mark.parametrize('ending', ['.jsonl', '.json', '.parquet'])
+def test_unreadable_files(tmp_path, monkeypatch, ending):
+  path = make(tmp_path, ending)
+
+  def refuse(*args, **kwargs):
+    raise PermissionError('Permission denied')
+
+  for target in ('builtins.open', 'pathlib.Path.read_bytes',
+                 'pyarrow.parquet.ParquetFile'):
+    monkeypatch.setattr(target, refuse)
+  assert refused(path, 'cannot be read.*Permission denied').startswith(path)
+
+
+@pytest.mark.parametrize('source', [
+    'a.jsonl', 'folder/a.jsonl', '/a/b', './a/b', '~/b', 'a', 'a/b/c/d', '',
+    'a/b.parquet'])
+def test_no_such_file(tmp_path, monkeypatch, source):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(datasets, 'load_dataset', None)
+  with pytest.raises(ValueError) as error:
+    read(source)
+  assert str(error.value) == (
+      '. is no file: give a file in it.' if source == '' else
+      f'There is no file {source}.')
+
+
+def test_other_sources(tmp_path):
+  refused(str(tmp_path), 'is no file: give a file in it')
+  for name in ('a.csv', 'a.txt', 'a.json.gz', 'jsonl'):
+    refused(write(tmp_path / name, LINES),
+            f'{name} is of no format that is known: use .jsonl, .jsonl.gz')
+
+
+@pytest.mark.parametrize('source, args, split', [
+    ('org/name', ['org/name'], 'train'),
+    ('org/name:test', ['org/name'], 'test'),
+    ('org/name:test[:5]', ['org/name'], 'test[:5]'),
+    ('org/name/main', ['org/name', 'main'], 'train'),
+    ('org/name/main:test', ['org/name', 'main'], 'test'),
+])
+def test_the_hub(monkeypatch, source, args, split):
+  asked = []
+
+  def load(*args, split):
+    asked.append([list(args), split])
+    return datasets.Dataset.from_list(ROWS)
+
+  monkeypatch.setattr(datasets, 'load_dataset', load)
+  assert read(source) == [
+      (f'{source}, row {i}', row) for i, row in enumerate(ROWS)]
+  assert asked == [[args, split]]
+
+
+def test_a_file_comes_before_the_hub(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'org').mkdir()
+  write(tmp_path / 'org/name', LINES)
+  refused('org/name', 'org/name is of no format that is known')
+
+
+@pytest.mark.parametrize('error', [
+    ConnectionError('no network'), FileNotFoundError('no network\nmore'),
+    ValueError('no network'), KeyError('no network')])
+def test_the_hub_fails(monkeypatch, error):
+  def load(*args, **kwargs):
+    raise error
+
+  monkeypatch.setattr(datasets, 'load_dataset', load)
+  said = refused('org/name', 'no file org/name, and the hub gives no such')
+  assert f'{type(error).__name__}: ' in said and 'no network' in said
+  assert 'more' not in said
+
+
+def test_what_is_not_installed(tmp_path, monkeypatch):
+  path = make(tmp_path, '.parquet')
+  monkeypatch.setitem(sys.modules, 'pyarrow', None)
+  monkeypatch.setitem(sys.modules, 'datasets', None)
+  install = r"the extra `data`: pip install 'jaxrl_llm\[data\]'"
+  refused(path, f'^{path}: Parquet files need {install}')
+  refused('org/name', f'no file org/name, and data sets of .* need {install}')
