@@ -1,0 +1,235 @@
+r"""What a response answers, and whether that is the reference."""
+
+import itertools
+import json
+import pathlib
+import subprocess
+import sys
+import time
+
+import pytest
+
+from jaxrl_llm.rewards import math
+from jaxrl_llm.rewards.pool import Pool
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TARGET = 'jaxrl_llm.rewards.math:judge'
+LIMIT = 1.0
+
+
+def item(reference, response, take='boxed'):
+  return dict(answer=reference, response=response, take=take)
+
+
+def box(text):
+  return rf'\boxed{{{text}}}'
+
+
+def equal(reference, found):
+  return math.compare(reference, found)['kind'] == 'correct'
+
+
+@pytest.mark.parametrize('text, want', [
+    (r'So \boxed{5}.', '5'),
+    (r'\boxed{1} and \boxed{2}', '2'),
+    (r'\boxed{1} and $\boxed{ \frac{1}{2} }$', r'\frac{1}{2}'),
+    (r'\boxed{\text{a}, \{1\}}', r'\text{a}, \{1\}'),
+    (r'\boxed {5}', '5'),
+    ('\\boxed\n{5}', '5'),
+    (r'\boxed 5.', '5'),
+    (r'\boxed5', '5'),
+    (r'\fbox{5}', '5'),
+    (r'\boxed{\boxed{5} x}', '5'),
+    (r'\boxed{1 \boxed{2} 3} \boxed{4}', '4'),
+    (r'\\\boxed{5}', '5'),  # behind a line break
+    (r'\{ { \boxed{5}', '5'),
+    (r'} \boxed{5} }', '5'),
+    (r'\boxed{5} \boxed{', '5'),  # cut off
+    (r'\boxed{5} \boxed{\text{6}', '5'),
+    (r'\boxed{a\}', None),
+    (r'\boxed{5', None),
+    (r'\boxed{5} \boxed{}', None),  # the last is what counts
+    (r'\boxed{ }', None),
+    (r'\boxedly{5}', None),
+    (r'\\boxed{5}', None),
+    ('boxed{5}', None),
+    ('', None),
+])
+def test_the_last_box(text, want):
+  assert math.boxed(text) == want
+
+
+@pytest.mark.parametrize('text, want', [
+    ('is 42.', '42'), ('1 and 2', '2'), ('**7**', '7'), ('18%', '18'),
+    ('$1,234,567.50', '1234567.50'), ('x=-5', '-5'), ('is \u22125', '-5'),
+    ('7-5', '5'), ('(7)-5', '5'), ('7 - -5', '-5'), ('+5', '+5'),
+    ('-3/4', '-3/4'), ('.5', '.5'), ('1,2', '2'), ('1,2345', '2345'),
+    ('12,345,6', '6'), ('3.', '3'), ('none', None), ('', None), ('-.', None),
+    ('\u0665', None),
+])
+def test_the_last_number(text, want):
+  assert math.last_number(text) == want
+
+
+@pytest.mark.parametrize('text, boxed, number, either', [
+    (r'\boxed{x} is 7', 'x', '7', 'x'), ('is 7', None, '7', '7'),
+    (r'7 or \boxed{}', None, '7', '7'), ('none', None, None, None)])
+def test_what_is_taken(text, boxed, number, either):
+  got = [math.answer(text, take) for take in ('boxed', 'number', 'either')]
+  assert got == [boxed, number, either]
+
+
+# Each line: ways to write the same.
+SAME = [
+    ['1/2', '0.5', '.50', r'\frac{1}{2}', r'\frac12', r'\dfrac{1}{2}', '2/4',
+     r'x = \tfrac12', r'50\%', '$\\frac{1}{2}$', '1 / 2'],
+    ['1234', '1,234', '1{,}234', r'1,\!234', '1234.0', '01234', r'\$1234',
+     '+1234', r'1234\text{ cm}', r'1.234\times 10^3', 'n=1234'],
+    ['-5', '\u22125', '- 5', '(-5)', r'-\frac{10}{2}'],
+    ['(1,2)', '( 1, 2 )', r'\left(1,\,2\right)', r'(1,\frac{4}{2})'],
+    ['2,-3', '-3, 2', r'2 \text{ and } -3', r'\{-3,2\}'],
+    [r'\text{Evelyn}', 'Evelyn', r'\textbf{evelyn}', r'\mathrm{Evelyn}'],
+    ['A', r'\text{A}', r'\text{(A)}', '(A)', r'\textbf{(A)}'],
+    ['x^2+2x+1', '(x+1)^2', '1+2x+x^{2}', 'y = x^2+2x+1'],
+    [r'\sqrt{2}', r'\sqrt2', '2^{1/2}', r'\frac{2}{\sqrt{2}}'],
+    [r'75^\circ', '75', r'75^{\circ}', r'75\text{ degrees}', '75°'],
+    [r'\begin{pmatrix}1\\2\end{pmatrix}',
+     r'\begin{bmatrix} 1 \\ 2 \end{bmatrix}'],
+    ['[0,1)', '[0, 1)', r'x \in [0,1)'],
+    ['3+2i', '2i + 3'],
+    [r'\infty', r'+\infty'],
+    ['12, 345', r'12,\ 345'],
+    [r'11\frac{1}{2}', '11.5'],
+    ['123456789012345678901234567890', '123456789012345678901234567890.0'],
+]
+
+
+@pytest.mark.parametrize('texts', SAME, ids=lambda texts: texts[0])
+def test_ways_to_write_the_same(texts):
+  for reference, found in itertools.product(texts[:1], texts):
+    assert equal(reference, found), (reference, found)
+  # Votes of those that are right fall together.
+  assert len({math.compare(texts[0], t)['answer'] for t in texts}) == 1
+
+
+def test_different_lines_differ():
+  """All pairs, so that none of the ways to write them goes too far."""
+  firsts = [line[0] for line in SAME]
+  for a, b in itertools.permutations(firsts, 2):
+    assert not equal(a, b), (a, b)
+
+
+@pytest.mark.parametrize('a, b', [
+    ('1 1/2', '11/2'), ('1  1/2', '11/2'), ('12, 345', '12345'),
+    ('12345', '12, 345'), ('1 2', '12'), ('(1,2)', '(2,1)'),
+    ('[0,1)', '[0,1]'), ('(0,1)', '[0,1]'), ('2', '2.001'), ('2', '-2'),
+    ('2', '2x'), ('2', r'2\pi'), ('0', '10^{-20}'), ('0', '0.001'),
+    (r'\pi', '3.14'), (r'\frac13', '0.33'), ('3+2i', '3-2i'),
+    (r'\infty', r'-\infty'), ('10:30', '10:31'), ('A', 'B'), ('5', r'5!'),
+    (r'\text{Monday}', r'\text{Tuesday}'), ('1.000', '1000'), ('x', 'y'),
+    ('x+1', 'x-1'), ('1', '1/0'), ('5', ''),
+    ('123456789012345678901234567890', '123456789012345678901234567891'),
+    (r'\begin{pmatrix}1\\2\end{pmatrix}', r'\begin{pmatrix}2\\1\end{pmatrix}'),
+])
+def test_what_is_not_the_same(a, b):
+  assert not equal(a, b)
+
+
+def test_wrong_answers_that_are_equal_share_a_form():
+  def form(text):
+    return math.compare('7', text)['answer']
+  assert form('1,000') == form('1000') == form('1000.0') == '1000'
+  assert form(r'\frac{1}{2}') == form('0.5') == form(r'\dfrac12') == '1/2'
+  assert form('(x + 1)') == form('x+1')
+  assert len({form(t) for t in ('1', '-1', '1/3', 'x', 'y', r'\pi')}) == 6
+
+
+def test_judge_says_what_it_found():
+  assert math.judge(item('5', r'\boxed{5.0}')) == dict(
+      kind='correct', answer='5', detail='5.0')
+  assert math.judge(item('5', r'\boxed{6}')) == dict(
+      kind='wrong', answer='6', detail='6')
+  assert math.judge(item('5', '5')) == dict(
+      kind='no_answer', answer='', detail='')
+  assert math.judge(item('5', '5', 'number'))['kind'] == 'correct'
+
+
+@pytest.fixture(scope='module')
+def pool():
+  pool = Pool(TARGET, workers=2, seconds=LIMIT)
+  pool.submit(item('5', '5')).result()
+  yield pool
+  pool.close()
+
+
+MEGABYTE = 10**6
+NEIGHBOUR = item('0.75', box(r'\frac{3}{4}'))
+HOSTILE = {
+    'tower of powers': (box('9^{9^{9^9}}'), 'timeout'),
+    'factorial': (box('10000000!'), 'timeout'),
+    'binomial': (box(r'\binom{10^9}{5\cdot 10^8}'), 'timeout'),
+    'polynomial': (box('(x+1)^{100000}-(x-1)^{99999}'), 'timeout'),
+    'sum': (box(r'\sum_{i=1}^{10^{10}} \frac{1}{i^i}'), 'timeout'),
+    'integral': (box(r'\int_0^1 \sin(x^{x^{x}}) e^{x^2} dx'), 'timeout'),
+    'open braces': (r'\boxed' + '{' * MEGABYTE, 'no_answer'),
+    'braces': (r'\boxed' + '{' * 200_000 + '}' * 200_000, 'wrong'),
+    'open boxes': (r'\boxed{' * 150_000, 'no_answer'),
+    'megabyte of LaTeX': (box(r'\frac{1}{2}+' * 80_000 + '1'), 'wrong'),
+    'megabyte of digits': (box('1' * MEGABYTE), 'wrong'),
+    'megabyte of spaces': (box('1' + ' ' * MEGABYTE + '2'), 'wrong'),
+    'megabyte of backslashes': ('\\' * MEGABYTE, 'no_answer'),
+    'parentheses': (box('(' * 900 + '1' + ')' * 900), 'wrong or timeout'),
+    'fractions': (box(r'\frac{1}{' * 200 + '2' + '}' * 200), 'wrong'),
+    'long number': (box('7' * 1900), 'wrong'),
+    'division by zero': (box(r'\frac{1}{0}'), 'wrong'),
+    'zero byte': (box('5\0'), 'wrong'),
+    'lone surrogate': (box('5\ud800'), 'wrong'),
+    'code': (box('__import__("os").abort()'), 'wrong'),
+    'exit': (box('exit()'), 'wrong'),
+    'a reply': (box('6') + '\n{"kind": "correct"}\n', 'wrong'),
+}
+
+
+def test_hostile_answers(pool):
+  """Each costs its limit at most, and nothing of the row beside it."""
+  start = time.monotonic()
+  waits = [(pool.submit(item('5', response)), pool.submit(NEIGHBOUR))
+           for response, _ in HOSTILE.values()]
+  slow = 0
+  for (name, (_, kind)), (hostile, neighbour) in zip(HOSTILE.items(), waits):
+    assert hostile.result()['kind'] in kind, name
+    assert neighbour.result()['kind'] == 'correct', name
+    slow += 'timeout' in kind
+  # Two workers; the others take .1 s or so.
+  assert time.monotonic() - start < slow / 2 * (LIMIT + 1) + 5
+
+
+def test_hostile_references_and_numbers(pool):
+  rows = [item('9^{9^{9^9}}', box('5')), item(r'\frac{1}{', box('5')),
+          item('5', '1' * MEGABYTE, 'number'),
+          item('5', '9,999' * 200_000, 'either'), item('5', box('5'))]
+  replies = [f.result() for f in [pool.submit(row) for row in rows]]
+  assert [r['kind'] for r in replies] == [
+      'timeout', 'wrong', 'wrong', 'wrong', 'correct']
+
+
+def test_a_long_answer_is_not_kept():
+  math._verify.cache_clear()
+  assert not equal('5', 'x+' * 1001)
+  assert math._verify.cache_info().currsize == 0
+  # One that is no longer than twice the reference is parsed.
+  long = '0.' + '1' * 1200
+  assert equal(long, long + '0' * 1000)
+
+
+def test_the_worker_alone_says_only_its_replies():
+  """No warning of the libraries on stderr, where progress is shown."""
+  rows = [item('5', box(r'\frac{10}{2}')), item('5', box('x^2 = \\sin(')),
+          item('5', box('(x+1)^{100000}-(x-1)^{99999}'))]
+  done = subprocess.run(
+      [sys.executable, '-m', 'jaxrl_llm.rewards.worker', TARGET, '1',
+       '4000000000'], cwd=ROOT, capture_output=True, timeout=60,
+      input=''.join(json.dumps(row) + '\n' for row in rows).encode())
+  kinds = [json.loads(line)['kind'] for line in done.stdout.splitlines()]
+  assert kinds == ['ready', 'correct', 'wrong', 'timeout']
+  assert (done.returncode, done.stderr) == (0, b'')

@@ -1,0 +1,231 @@
+"""Worker processes: an item costs its own verdict and its time, no more."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from jaxrl_llm import rewards
+from jaxrl_llm.rewards import pool as pool_lib
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TARGET = 'tests.rewards.targets:act'
+LIMIT = 0.7
+
+
+def make(workers=1, seconds=LIMIT, **kwargs):
+  return pool_lib.Pool(TARGET, workers=workers, seconds=seconds, **kwargs)
+
+
+@pytest.fixture(scope='module')
+def pool():
+  pool = make(workers=2)
+  yield pool
+  pool.close()
+
+
+@pytest.fixture(scope='module')
+def single():
+  pool = make()
+  yield pool
+  pool.close()
+
+
+def ask(pool, *items):
+  """The replies to items that were all handed in at once."""
+  return [f.result() for f in [pool.submit(item) for item in items]]
+
+
+def alive(pid):
+  """Whether a process runs; one that is only not waited for does not."""
+  try:
+    return '\tZ' not in pathlib.Path(f'/proc/{pid}/status').read_text()
+  except FileNotFoundError:
+    return False
+
+
+def test_replies_are_those_of_their_items(pool):
+  items = [('say', f'{i}') for i in range(200)]
+  assert [r['kind'] for r in ask(pool, *items)] == [t for _, t in items]
+
+
+def test_workers_work_side_by_side(pool, tmp_path):
+  path = str(tmp_path / 'file')
+  first, second = ask(pool, ('wait', path), ('touch', path))
+  assert (first['kind'], second['kind']) == ('found', 'touched')
+
+
+@pytest.mark.parametrize('bad, kind, detail', [
+    (('spin', 0), 'timeout', 'not done after 0.7 s'),
+    (('wait', '/nonexistent'), 'timeout', 'not done after 0.7 s'),
+    (('die', 0), 'error', 'the verifier died (status 11)'),
+    (('die whole', 0), 'error', 'OSError: the process that verifies'),
+    (('exit', 0), 'error', 'SystemExit: 0'),
+    (('exit', 3), 'error', 'SystemExit: 3'),
+    (('raise', 'x'), 'error', 'ValueError: invalid literal'),
+    (('recurse', 0), 'error', 'RecursionError: '),
+    (('memory', 10**11), 'error', 'MemoryError: '),
+    (('object', 0), 'error', 'TypeError: '),
+    (('nothing', 0), 'error', 'AttributeError: '),
+    (('unknown', 0), 'error', "KeyError: 'unknown'"),
+])
+def test_a_bad_item_spoils_itself_alone(single, bad, kind, detail):
+  """One worker, so that the item behind it gets the same one."""
+  ask(single, ('say', 'warm'))
+  start = time.monotonic()
+  before, reply, *after = ask(
+      single, ('say', 'a'), bad, ('say', 'b'), ('say', 'c'))
+  assert reply['kind'] == kind and reply['detail'].startswith(detail)
+  assert [r['kind'] for r in (before, *after)] == ['a', 'b', 'c']
+  assert time.monotonic() - start < 10  # far from what waiting on it would be
+
+
+def test_a_timeout_is_on_time(single):
+  ask(single, ('say', 'warm'))
+  start = time.monotonic()
+  assert ask(single, ('spin', 0))[0]['kind'] == 'timeout'
+  assert LIMIT - 0.05 < time.monotonic() - start < LIMIT + 1
+
+
+def test_any_text_comes_through(pool):
+  texts = [
+      '', '\0', '\ud800', '🙂', 'a\nb\r\n', '"}\n{"kind": "x"}', '\x7f\u2028']
+  assert [r['kind'] for r in ask(pool, *(('say', t) for t in texts))] == texts
+
+
+def test_long_items_and_replies(pool):
+  long, = ask(pool, ('say', '🙂' * 10**6))
+  assert long['kind'] == '🙂' * 1000
+
+
+def test_what_is_printed_or_read_is_no_reply(pool):
+  printed, read = ask(pool, ('print', '{"kind": "correct"}'), ('read', 0))
+  assert printed['kind'] == 'printed' and read['kind'] == repr('')
+
+
+@pytest.mark.parametrize('which', ['own', 'parent'])
+def test_a_worker_that_dies_between_items_costs_nothing(single, which):
+  """Nor does anything take the place of a reply that was not asked for."""
+  pids, = ask(single, ('pids', 0))
+  os.kill(pids[which], signal.SIGKILL)
+  time.sleep(0.2)
+  items = [('say', f'{i}') for i in range(5)]
+  assert [r['kind'] for r in ask(single, *items)] == [t for _, t in items]
+
+
+def test_what_is_kept_does_not_add_up():
+  """20 items that keep 100 MB each, where 1 GB is all there is."""
+  pool = make(memory=1_000_000_000, seconds=5.0)
+  replies = ask(pool, *[('keep', 100)] * 20)
+  assert {r['kind'] for r in replies} == {'kept'}
+  assert max(r['items'] for r in replies) > 1  # not one process for each
+  pool.close()
+
+
+def test_nothing_is_left_of_a_closed_pool():
+  pool = make(workers=2)
+  replies = ask(pool, *[('pids', 0)] * 20)
+  pids = {r[which] for r in replies for which in ('own', 'parent')}
+  assert all(map(alive, pids))
+  waits = [pool.submit(('spin', 0)) for _ in range(6)]
+  time.sleep(0.1)
+  start = time.monotonic()
+  pool.close()
+  assert time.monotonic() - start < LIMIT and all(w.done() for w in waits)
+  deadline = time.monotonic() + 2
+  while any(map(alive, pids)) and time.monotonic() < deadline:
+    time.sleep(0.01)
+  assert not any(map(alive, pids))
+  with pytest.raises(ChildProcessError, match='pool of verifiers is closed'):
+    pool.submit(('say', 'a'))
+
+
+def test_a_pool_that_was_never_used_has_no_processes(monkeypatch):
+  monkeypatch.setattr(pool_lib.subprocess, 'Popen', None)
+  make(workers=3).close()
+
+
+@pytest.mark.parametrize('last', ['spin', 'say'])
+def test_workers_end_with_a_parent_that_is_killed(last):
+  """Busy or not. They hold its stderr open, which ends with the last one."""
+  code = (
+      'import time\nfrom jaxrl_llm.rewards.pool import Pool\n'
+      f'pool = Pool({TARGET!r}, workers=2, seconds={LIMIT})\n'
+      'pool.submit(("say", "a")).result(), pool.submit(("say", "a")).result()\n'
+      f'pool.submit(({last!r}, "a"))\n'
+      'print("ready", flush=True)\ntime.sleep(60)')
+  process = subprocess.Popen(
+      [sys.executable, '-c', code], cwd=ROOT, stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE)
+  assert process.stdout.readline() == b'ready\n'
+  process.kill()
+  start = time.monotonic()
+  _, said = process.communicate(timeout=20)
+  assert time.monotonic() - start < LIMIT + 2
+  assert said == b''
+
+
+def test_a_pool_that_cannot_start_says_so_once(capfd):
+  pool = pool_lib.Pool('tests.nothing:act', workers=2, seconds=1.0)
+  waits = [pool.submit(i) for i in range(500)]
+  start = time.monotonic()
+  for wait in waits:
+    with pytest.raises(ChildProcessError, match='tests.nothing:act.*not start'):
+      wait.result()
+  assert time.monotonic() - start < 20  # a start takes .1 s at the least
+  assert capfd.readouterr().err.count("No module named 'tests.nothing'") <= 2
+  with pytest.raises(ChildProcessError, match='does not start'):
+    pool.submit(0)
+  pool.close()
+
+
+def test_a_program_that_cannot_be_run(monkeypatch):
+  monkeypatch.setattr(sys, 'executable', '/nonexistent/python')
+  with pytest.raises(ChildProcessError, match='/nonexistent/python.*be run'):
+    make().submit(('say', 'a'))
+
+
+@pytest.mark.parametrize('kwargs', [
+    dict(workers=0), dict(seconds=0.0), dict(seconds=float('nan'))])
+def test_a_pool_of_nothing(kwargs):
+  with pytest.raises(ValueError, match='can do nothing: use at least 1'):
+    make(**kwargs)
+
+
+class Task:
+  """Judges in a pool; some responses cannot even be handed in."""
+
+  def __init__(self, pool):
+    self._pool = pool
+
+  def submit(self, problem, text, truncated):
+    if text == 'refuse':
+      raise RuntimeError('not this one')
+    reply = self._pool.submit((problem, text))
+    return lambda: rewards.Verdict(
+        float(truncated), reply.result()['kind'], answer=text)
+
+
+def test_begin_hands_all_in_before_it_waits(pool, tmp_path):
+  path = str(tmp_path / 'file')
+  verdicts = rewards.begin(
+      Task(pool), ['wait', 'say', 'touch'], [path, 'refuse', path],
+      [False, False, True])()
+  assert [(v.reward, v.kind, v.valid) for v in verdicts] == [
+      (0, 'found', True), (0, 'error', False), (1, 'touched', True)]
+  assert verdicts[1].detail == 'RuntimeError: not this one'
+
+
+def test_begin_passes_on_that_nothing_can_be_judged(capfd):
+  task = Task(pool_lib.Pool('tests.nothing:act', workers=1, seconds=1.0))
+  waits = rewards.begin(task, ['say'] * 2, ['a', 'b'], [False] * 2)
+  for _ in range(2):
+    with pytest.raises(ChildProcessError, match='does not start'):
+      waits()
+  with pytest.raises(ChildProcessError, match='does not start'):
+    rewards.begin(task, ['say'], ['a'], [False])
+  assert 'tests.nothing' in capfd.readouterr().err

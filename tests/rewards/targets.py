@@ -1,0 +1,49 @@
+"""Functions that a pool's workers run in tests."""
+
+import os
+import pathlib
+import signal
+import sys
+import time
+
+hoard = []
+
+
+def wait(path):
+  """Ends when another process makes the file."""
+  while not pathlib.Path(path).exists():
+    time.sleep(0.01)
+  return {'kind': 'found'}
+
+
+def keep(megabytes):
+  """Never gives its memory back."""
+  hoard.append(b'x' * (megabytes << 20))
+  return {'kind': 'kept', 'items': len(hoard)}
+
+
+ACTIONS = {
+    'say': lambda text: {'kind': text},
+    'spin': lambda _: 9 ** 9 ** 9,  # in C: no signal handler would run
+    'wait': wait,
+    'touch': lambda path: pathlib.Path(path).touch() or {'kind': 'touched'},
+    'pids': lambda _: {'kind': 'pids', 'own': os.getpid(),
+                       'parent': os.getppid()},
+    'die': lambda _: os.kill(os.getpid(), signal.SIGSEGV),
+    'die whole': lambda _: os.killpg(0, signal.SIGKILL),
+    'exit': lambda code: sys.exit(code),
+    'raise': lambda text: int(text),
+    'recurse': lambda x: ACTIONS['recurse'](x),
+    'memory': lambda size: {'kind': str(len(b'x' * size))},
+    'keep': keep,
+    'print': lambda text: print(text, flush=True) or {'kind': 'printed'},
+    'read': lambda _: {'kind': repr(sys.stdin.read())},
+    'object': lambda _: {'kind': object()},
+    'nothing': lambda _: None,
+}
+
+
+def act(item):
+  """Does what the item says."""
+  name, argument = item
+  return ACTIONS[name](argument)
