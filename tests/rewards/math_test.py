@@ -168,7 +168,6 @@ HOSTILE = {
     'tower of powers': (box('9^{9^{9^9}}'), 'timeout'),
     'factorial': (box('10000000!'), 'timeout'),
     'binomial': (box(r'\binom{10^9}{5\cdot 10^8}'), 'timeout'),
-    'polynomial': (box('(x+1)^{100000}-(x-1)^{99999}'), 'timeout'),
     'sum': (box(r'\sum_{i=1}^{10^{10}} \frac{1}{i^i}'), 'timeout'),
     'integral': (box(r'\int_0^1 \sin(x^{x^{x}}) e^{x^2} dx'), 'timeout'),
     'open braces': (r'\boxed' + '{' * MEGABYTE, 'no_answer'),
@@ -213,8 +212,9 @@ def test_hostile_references_and_numbers(pool):
       'timeout', 'wrong', 'wrong', 'wrong', 'correct']
 
 
-def test_a_long_answer_is_not_kept():
+def test_what_is_long_or_easy_is_not_parsed():
   math._verify.cache_clear()
+  assert not equal('5', '6') and equal('5', '5.0') and not equal('5', '-6.0')
   assert not equal('5', 'x+' * 1001)
   assert math._verify.cache_info().currsize == 0
   # One that is no longer than twice the reference is parsed.
@@ -227,7 +227,7 @@ def test_the_worker_alone_says_only_its_replies():
   rows = [item('5', box(r'\frac{10}{2}')), item('5', box('x^2 = \\sin(')),
           item('5', box('(x+1)^{100000}-(x-1)^{99999}'))]
   done = subprocess.run(
-      [sys.executable, '-m', 'jaxrl_llm.rewards.worker', TARGET, '1',
+      [sys.executable, '-m', 'jaxrl_llm.rewards.worker', TARGET, '0.5',
        '4000000000'], cwd=ROOT, capture_output=True, timeout=60,
       input=''.join(json.dumps(row) + '\n' for row in rows).encode())
   kinds = [json.loads(line)['kind'] for line in done.stdout.splitlines()]

@@ -68,7 +68,6 @@ def test_workers_work_side_by_side(pool, tmp_path):
     (('exit', 3), 'error', 'SystemExit: 3'),
     (('raise', 'x'), 'error', 'ValueError: invalid literal'),
     (('recurse', 0), 'error', 'RecursionError: '),
-    (('memory', 10**11), 'error', 'MemoryError: '),
     (('object', 0), 'error', 'TypeError: '),
     (('nothing', 0), 'error', 'AttributeError: '),
     (('unknown', 0), 'error', "KeyError: 'unknown'"),
@@ -107,36 +106,44 @@ def test_what_is_printed_or_read_is_no_reply(pool):
   assert printed['kind'] == 'printed' and read['kind'] == repr('')
 
 
-@pytest.mark.parametrize('which', ['own', 'parent'])
-def test_a_worker_that_dies_between_items_costs_nothing(single, which):
-  """Nor does anything take the place of a reply that was not asked for."""
+@pytest.mark.parametrize('kill, which', [
+    (os.kill, 'own'), (os.kill, 'parent'), (os.killpg, 'parent')])
+def test_a_worker_that_dies_between_items_costs_nothing(single, kill, which):
+  """Nor does a reply that nobody asked for take another's place."""
   pids, = ask(single, ('pids', 0))
-  os.kill(pids[which], signal.SIGKILL)
+  kill(pids[which], signal.SIGKILL)
   time.sleep(0.2)
   items = [('say', f'{i}') for i in range(5)]
   assert [r['kind'] for r in ask(single, *items)] == [t for _, t in items]
 
 
-def test_what_is_kept_does_not_add_up():
+def test_memory_has_a_limit_and_what_is_kept_does_not_add_up():
   """20 items that keep 100 MB each, where 1 GB is all there is."""
   pool = make(memory=1_000_000_000, seconds=5.0)
+  large, = ask(pool, ('memory', 2_000_000_000))
+  assert (large['kind'], large['detail']) == ('error', 'MemoryError: ')
   replies = ask(pool, *[('keep', 100)] * 20)
   assert {r['kind'] for r in replies} == {'kept'}
   assert max(r['items'] for r in replies) > 1  # not one process for each
   pool.close()
 
 
-def test_nothing_is_left_of_a_closed_pool():
-  pool = make(workers=2)
+@pytest.mark.parametrize('items', [0, 1, 6])
+def test_nothing_is_left_of_a_closed_pool(items):
+  """Whether its two workers are idle or busy, and more items wait."""
+  pool = make(workers=2, seconds=20.0)
   replies = ask(pool, *[('pids', 0)] * 20)
   pids = {r[which] for r in replies for which in ('own', 'parent')}
   assert all(map(alive, pids))
-  waits = [pool.submit(('spin', 0)) for _ in range(6)]
+  waits = [pool.submit(('spin', 0)) for _ in range(items)]
   time.sleep(0.1)
   start = time.monotonic()
   pool.close()
-  assert time.monotonic() - start < LIMIT and all(w.done() for w in waits)
-  deadline = time.monotonic() + 2
+  assert time.monotonic() - start < 5 and all(w.done() for w in waits)
+  for reply in replies:
+    with pytest.raises(ProcessLookupError):
+      os.kill(reply['parent'], 0)
+  deadline = time.monotonic() + 5
   while any(map(alive, pids)) and time.monotonic() < deadline:
     time.sleep(0.01)
   assert not any(map(alive, pids))
