@@ -111,6 +111,7 @@ def test_what_is_printed_or_read_is_no_reply(pool):
 def test_a_worker_that_dies_between_items_costs_nothing(single, kill, which):
   """Nor does a reply that nobody asked for take another's place."""
   pids, = ask(single, ('pids', 0))
+  assert pids['parent'] != os.getsid(0)
   kill(pids[which], signal.SIGKILL)
   time.sleep(0.2)
   items = [('say', f'{i}') for i in range(5)]

@@ -27,8 +27,9 @@ ACTIONS = {
     'spin': lambda _: 9 ** 9 ** 9,  # in C: no signal handler would run
     'wait': wait,
     'touch': lambda path: pathlib.Path(path).touch() or {'kind': 'touched'},
+    # The session is its parent's own; an orphan's parent would be another.
     'pids': lambda _: {'kind': 'pids', 'own': os.getpid(),
-                       'parent': os.getppid()},
+                       'parent': os.getsid(0)},
     'die': lambda _: os.kill(os.getpid(), signal.SIGSEGV),
     'die whole': lambda _: os.killpg(0, signal.SIGKILL),
     'exit': lambda code: sys.exit(code),
