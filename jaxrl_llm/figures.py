@@ -10,8 +10,6 @@ from typing import Sequence
 
 import numpy as np
 
-from jaxrl_llm.ops import pkpo
-
 
 def mean_and_error(values: np.ndarray) -> tuple[float, float]:
   """Mean and its standard error over problems [P].
@@ -22,6 +20,19 @@ def mean_and_error(values: np.ndarray) -> tuple[float, float]:
     return np.nan, np.nan
   error = values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else 0.0
   return float(values.mean()), float(error)
+
+
+def pass_at_k(n: int, c: int, k: int) -> float:
+  """Probability that one of k of the n responses is right.
+
+  Args:
+    n: responses.
+    c: right ones among them.
+    k: responses that are looked at, 1 to n.
+  """
+  # Exact, not `ops.pkpo.pass_at_k` in float32: pass@1 and the mean of the same
+  # rewards are to be the same number.
+  return 1 - math.comb(n - c, k) / math.comb(n, k)
 
 
 def maj_at_k(
@@ -99,10 +110,9 @@ def figures(
         values[~np.isnan(values)])
 
   valid = ~np.isnan(score)
-  n, correct = valid.sum(1), (score >= 1.0).sum(1)
+  n, correct = valid.sum(1).tolist(), (score >= 1.0).sum(1).tolist()
   for k in ks:
-    values = pkpo.pass_at_k(np.maximum(n, k), correct, k)
-    put(f'pass@{k}', np.asarray(values)[n >= k])
+    put(f'pass@{k}', [pass_at_k(m, c, k) for m, c in zip(n, correct) if m >= k])
   if answers is not None and any(map(any, answers)):
     for k in ks:
       put(f'maj@{k}', [
@@ -112,5 +122,5 @@ def figures(
           if row.sum() >= k])
   if greedy is not None:
     put('greedy', np.where(np.isnan(greedy), np.nan, greedy >= 1.0))
-  put('mean', np.nanmean(score[n > 0], axis=1))
+  put('mean', np.nanmean(score[valid.any(1)], axis=1))
   return out
