@@ -184,7 +184,8 @@ def fitting(
   """
   if not len(problems):
     raise ValueError(
-        f'The task {config.task.name} has no problems in its set {name!r}.')
+        f'The task {config.task.name} has no problems in its set {name!r}: the '
+        'fields of config.task say where they come from, --help lists them.')
   lengths = [len(tokenizer.encode(p.prompt)) for p in problems]
   if not min(lengths):
     raise ValueError(
@@ -205,8 +206,10 @@ def fitting(
   return kept
 
 
-def _task(config: ConfigDict, model: ModelConfig, tokenizer: Any) -> tasks.Task:
-  """The task, less what does not fit."""
+def _task(
+    config: ConfigDict, model: ModelConfig, tokenizer: Any,
+    training: bool) -> tasks.Task:
+  """The task; in training, less what does not fit."""
   task = copy.copy(tasks.get(
       config.task.name, tokenizer, **config_lib.task_options(config)))
   tokenizer = task.tokenizer
@@ -215,17 +218,19 @@ def _task(config: ConfigDict, model: ModelConfig, tokenizer: Any) -> tasks.Task:
     raise ValueError(
         f'model.vocab_size={model.vocab_size} is less than the {needed} tokens '
         'of the tokeniser: raise it, or take the tokeniser of the model.')
-  for name in ('train', 'heldout'):
+  for name in ('train', 'heldout') if training else ():
     setattr(task, name, fitting(
         getattr(task, name), tokenizer, config, name))
   return task
 
 
-def build(config: ConfigDict) -> Parts:
+def build(config: ConfigDict, training: bool = True) -> Parts:
   """Makes the parts of a run. Nothing is compiled yet.
 
   Args:
     config: checked by `config.validate`.
+    training: False leaves the task's sets of problems as they are: they may
+      be empty, or have prompts that are too long.
 
   Returns:
     The parts.
@@ -238,7 +243,7 @@ def build(config: ConfigDict) -> Parts:
   if config.model.hf:
     folder = hf.fetch(config.model.hf)
     checkpoint, tokenizer = hf.open_checkpoint(folder), ModelTokenizer(folder)
-  task = _task(config, model, tokenizer)
+  task = _task(config, model, tokenizer, training)
   if config.learner.attention == 'cudnn' and jax.default_backend() != 'gpu':
     raise ValueError(
         'learner.attention=cudnn needs an NVIDIA GPU, but this is a '

@@ -191,10 +191,6 @@ def create(options: Options, tokenizer=None) -> Math:
     raise ValueError(
         'task.name=math needs the tokeniser of a model: set config.model.hf to '
         'a Hugging Face model.')
-  if not options.path and not options.heldout:
-    raise ValueError(
-        'task.name=math has no problems: set config.task.path to your file, '
-        'such as problems.jsonl.')
   if importlib.util.find_spec('math_verify') is None:
     raise ValueError(
         "task.name=math judges with math-verify: pip install 'math-verify"
