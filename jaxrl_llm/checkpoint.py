@@ -12,6 +12,7 @@ the run.
 """
 
 import errno
+import hashlib
 import json
 import logging as std_logging
 import math
@@ -59,6 +60,12 @@ def score(directory: _Path, step: int) -> float | None:
   """The score saved with a step, or None."""
   path = pathlib.Path(directory, str(step), 'metrics', 'metrics')
   return json.loads(path.read_text())['score'] if path.exists() else None
+
+
+def digest(directory: _Path, step: int) -> str:
+  """Sixteen hex digits that depend on all that a whole step holds."""
+  path = pathlib.Path(directory, str(step), _FILES)
+  return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def fault(path: pathlib.Path, thorough: bool = True) -> str | None:

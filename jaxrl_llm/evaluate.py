@@ -1,70 +1,52 @@
-"""Held-out evaluation: mean@n, unbiased pass@k with standard errors, greedy.
+r"""Evaluation: mean@n, pass@k and maj@k, with standard errors over problems.
 
-  python -m jaxrl_llm.evaluate --config=runs/countdown/config.json
+  python -m jaxrl_llm.evaluate --config=runs/x/config.json \
+      --files=aime.jsonl,math500.jsonl --temperature=.6 --samples=32 --k=1,8,16
 
-evaluates a checkpoint of the run in the config's workdir, prints a table and
-writes `evaluation.json` there. Beside the fields of the config it takes
+evaluates a checkpoint of the run in the config's workdir, and writes there
+`evaluation.md` (the table that it prints), `evaluation.json`, and every
+response as it comes, to evaluation/<fingerprint>/responses.jsonl. The same
+command again goes on where it stopped; with more samples or other files, it
+adds what is missing. (What is there is not judged again: after a change to a
+verifier, delete that folder.) Beside the fields of the config it takes
 
-  --checkpoint=best    or last
+  --files=a.jsonl,...  problems to evaluate on, as task.path takes them: files,
+                       or data sets of the hub (none: the held-out problems,
+                       eval.problems of them)
+  --checkpoint=best    best or last; or start, what RL starts from: model.hf,
+                       the warm start or random weights; no run is needed
+  --temperature=.6     short for sampling.temperature; 0 is greedy: one response
   --samples=32         responses to each problem, short for eval.samples
-  --k=1,8,16           of the pass@k to report, short for eval.k
+  --k=1,8,16           of the pass@k and maj@k, short for eval.k
 """
 
 import json
 import math
+import os
 import pathlib
 import sys
-from typing import Any, Iterator, Mapping, Sequence
+from typing import Any, Mapping, Sequence
 
+from absl import logging
 import jax
 from ml_collections import ConfigDict
 import numpy as np
 import rich
-from rich.table import Table
 
-from jaxrl_llm import batching, checkpoint, experiment, rewards, warm_start
 from jaxrl_llm import config as config_lib
-from jaxrl_llm.ops import pkpo
+from jaxrl_llm import experiment, figures, progress, report, responses, weights
+from jaxrl_llm import workdir as workdir_lib
 from jaxrl_llm.sampling.logits import SamplingParams
-from jaxrl_llm.types import Requests
 
 
-def mean_and_error(values: np.ndarray) -> tuple[float, float]:
-  """Mean and its standard error over problems [P].
-
-  The error is 0 for one problem; for none, both are NaN.
-  """
-  if not len(values):
-    return np.nan, np.nan
-  error = values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else 0.0
-  return float(values.mean()), float(error)
-
-
-def calls(
-    problems: int, samples: int, *, max_prompts: int, max_requests: int,
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-  """Cuts problems x samples into calls that fit the compiled sampler.
-
-  Yields:
-    (problem, sample) index pairs, two int arrays of equal length: at most
-    `max_requests` pairs with at most `max_prompts` distinct problems.
-  """
-  problem = np.repeat(np.arange(problems), samples)
-  sample = np.tile(np.arange(samples), problems)
-  start = 0
-  while start < len(problem):
-    stop = min(start + max_requests, len(problem))
-    too_far = problem[start:stop] >= problem[start] + max_prompts
-    if too_far.any():
-      stop = start + int(too_far.argmax())
-    yield problem[start:stop], sample[start:stop]
-    start = stop
+def noise_key(parts: experiment.Parts) -> jax.Array:
+  """The key of every evaluation, which no step of training has."""
+  return parts.step_key(parts.put(np.uint32(1 << 30)))
 
 
 def solve(
     parts, params: Any, problems: Sequence, *, samples: int,
-    sampling: SamplingParams, key: jax.Array,
-) -> tuple[np.ndarray, dict[str, int]]:
+    sampling: SamplingParams) -> tuple[np.ndarray, list[list[str]]]:
   """Samples and verifies.
 
   Args:
@@ -73,38 +55,23 @@ def solve(
     problems: P problems.
     samples: N responses for each.
     sampling: how to draw.
-    key: PRNG key; the same key gives the same responses.
 
   Returns:
-    [P, N] float rewards, NaN where verification failed, and the number of
-    responses by kind of verdict.
+    [P, N] float rewards, NaN where verification failed, and the answers.
   """
   score = np.zeros((len(problems), samples))
-  kinds: dict[str, int] = {}
-  config = parts.config
-  for problem, sample in calls(
-      len(problems), samples, max_prompts=config.prompts_per_step,
-      max_requests=config.prompts_per_step * config.samples_per_prompt):
-    rows, local = np.unique(problem, return_inverse=True)
-    chosen = [problems[i] for i in rows]
-    prompts = batching.encode(
-        chosen, parts.task.tokenizer, config.max_prompt)
-    requests = Requests(
-        prompt=local.astype(np.int32), sample=sample.astype(np.int32),
-        budget=np.full(len(local), config.max_response, np.int32))
-    rollouts, _ = parts.sample(
-        params, prompts, requests, key, sampling, policy_step=0)
-    verdicts = rewards.verify_all(
-        parts.task, [chosen[i] for i in local],
-        batching.texts(rollouts, parts.task.tokenizer), rollouts.truncated)
-    for p, s, verdict in zip(problem, sample, verdicts):
+  answers = [[''] * samples for _ in problems]
+  for call in responses.draw(
+      parts, params, problems, [range(samples)] * len(problems),
+      sampling=sampling, key=noise_key(parts)):
+    for p, s, verdict in zip(call.problem, call.sample, call.verdicts):
       score[p, s] = verdict.reward if verdict.valid else np.nan
-      kinds[verdict.kind] = kinds.get(verdict.kind, 0) + 1
-  return score, kinds
+      answers[p][s] = verdict.answer
+  return score, answers
 
 
 def heldout(parts, params: Any) -> dict[str, float]:
-  """Evaluates parameters on the task's held-out problems.
+  """Evaluates parameters on the task's held-out problems, in training.
 
   Args:
     parts: experiment.Parts, whose config.eval says how many problems and
@@ -112,21 +79,19 @@ def heldout(parts, params: Any) -> dict[str, float]:
     params: sampling parameters on device.
 
   Returns:
-    'pass@k' for each k, 'mean' (reward) and 'greedy', each with its standard
-    error over problems under '<name>_error'. A response counts as correct
-    when its reward is at least 1; one whose verification failed leaves its
-    problem with a sample less, as in training.
+    What `figures.figures` says of the responses, and of a greedy one to each
+    problem. One whose verification failed leaves its problem with a sample
+    less, as in training.
   """
   cfg = parts.config.eval
   problems = spread(parts.task.heldout, cfg.problems)
-  key = parts.step_key(parts.put(np.uint32(1 << 30)))  # of no step
-  score, _ = solve(
-      parts, params, problems, samples=cfg.samples,
-      sampling=parts.sampling(), key=key)
+  score, answers = solve(
+      parts, params, problems, samples=cfg.samples, sampling=parts.sampling())
   greedy, _ = solve(
       parts, params, problems, samples=1,
-      sampling=parts.sampling(temperature=0.0), key=key)
-  return figures(score, greedy[:, 0], cfg.k)
+      sampling=parts.sampling(temperature=0.0))
+  return figures.figures(
+      score, cfg.k, greedy=greedy[:, 0], answers=answers)
 
 
 def spread(problems: Sequence, count: int) -> Sequence:
@@ -136,119 +101,175 @@ def spread(problems: Sequence, count: int) -> Sequence:
   return [problems[i * len(problems) // count] for i in range(count)]
 
 
-def figures(
-    score: np.ndarray, greedy: np.ndarray, ks: Sequence[int],
-) -> dict[str, float]:
-  """Turns rewards [P, N] and greedy rewards [P] into `heldout`'s figures."""
-  out: dict[str, float] = {}
+def problem_sets(
+    parts: experiment.Parts, files: Sequence[str],
+) -> tuple[dict[str, Sequence], int]:
+  """The problems to evaluate on.
 
-  def put(name, values):
-    out[name], out[name + '_error'] = mean_and_error(
-        values[~np.isnan(values)])
+  Args:
+    parts: of the run.
+    files: sources for the task to load; none is its held-out problems.
 
-  valid = ~np.isnan(score)
-  n, correct = valid.sum(1), (score >= 1.0).sum(1)
-  for k in ks:
-    values = pkpo.pass_at_k(np.maximum(n, k), correct, k)
-    put(f'pass@{k}', np.asarray(values, np.float64)[n >= k])
-  put('greedy', np.where(np.isnan(greedy), np.nan, greedy >= 1.0))
-  put('mean', np.nanmean(score[n > 0], axis=1))
-  return out
+  Returns:
+    Name to problems, each of them once, less those whose prompts are too
+    long; and how many those are.
+
+  Raises:
+    ValueError: the task reads no files, or a file has no problems that fit,
+      or the task says what is wrong with one.
+  """
+  task, config = parts.task, parts.config
+  if files and not hasattr(task, 'load'):
+    raise ValueError(
+        f'The task {config.task.name} reads no files: leave out --files to '
+        'evaluate on its held-out problems.')
+  sets, left_out = {}, 0
+  names = [os.path.normpath(name) for name in files] or ['held-out']
+  for name in dict.fromkeys(names):
+    found = task.load(name) if files else task.heldout
+    once = {}
+    for problem in found:
+      once.setdefault(problem.id, problem)
+    if len(once) < len(found):
+      logging.warning(
+          'Left out of %r: %d of %d problems, which stand there before.', name,
+          len(found) - len(once), len(found))
+    kept = experiment.fitting([*once.values()], task.tokenizer, config, name)
+    left_out += len(once) - len(kept)
+    sets[name] = kept if files else spread(kept, config.eval.problems)
+  return sets, left_out
 
 
-def evaluate(config: ConfigDict, which: str = 'best') -> dict[str, Any]:
-  """Evaluates a checkpoint, and writes `evaluation.json` into its workdir.
+def evaluate(
+    config: ConfigDict, which: str = 'best', *, files: Sequence[str] = (),
+    greedy: bool = False) -> dict[str, Any]:
+  """Evaluates, and writes into the config's workdir; see the top of this file.
 
   Args:
     config: checked by `config.validate`; its model must be that of the
       checkpoint, all else may differ.
-    which: 'best' or 'last' checkpoint.
+    which: one of weights.CHECKPOINTS.
+    files: see `problem_sets`.
+    greedy: temperature 0 in the place of the config's.
 
   Returns:
-    What `evaluation.json` says: 'checkpoint', its 'step', 'problems' and
-    'samples', and the figures of `heldout`.
+    What `evaluation.json` says: how it was done; `report.summary` of all
+    problems; and under 'files' that of each file.
 
   Raises:
-    ValueError: there is no such checkpoint, or it is of another model.
+    ValueError: see `weights.load` and `problem_sets`; or another evaluation
+      like this one is at work.
   """
-  parts = experiment.build(config)
+  # A copy of the model for a KL penalty would only take memory.
+  config = config.copy_and_resolve_references()
+  config.loss.kl_coef = 0.0
+  parts = experiment.build(config, training=False)
+  sets, left_out = problem_sets(parts, files)
   workdir = pathlib.Path(config.workdir)
-  found = checkpoint.restore(
-      workdir / 'checkpoints',
-      {'learner': {'params': parts.learner.state.params}},
-      differs=lambda saved: [
-          line for line in config_lib.difference(saved, config)
-          if line.startswith(('model.', 'lora.'))],
-      best=which == 'best', partial=True)
-  if found is None:
-    raise ValueError(
-        f'There is no whole checkpoint in {workdir}/checkpoints: train first, '
-        'or set --config.workdir to the folder of a run.')
-  frozen = None
-  if config.lora.rank:
-    frozen = warm_start.begin(parts, lambda *_: None, resumed=True).frozen
-  weights = parts.policy.to_sampling(
-      found.state['learner']['params'], frozen)
-  result = dict(
-      checkpoint=which, step=found.step,
-      problems=len(spread(parts.task.heldout, config.eval.problems)),
-      samples=config.eval.samples,
-      **heldout(parts, weights))
-  known = {
-      name: None if isinstance(x, float) and math.isnan(x) else x
-      for name, x in result.items()}
-  (workdir / 'evaluation.json').write_text(json.dumps(known, indent=1))
+  temperature = 0.0 if greedy else config.sampling.temperature
+  with progress.Display(
+      f'evaluation of {workdir}', show=config.log.display) as display:
+    with display.phase('weights', config.warm_start.steps):
+      params, step, identity = weights.load(parts, which, display.update)
+    known = weights.settings(config, identity, temperature)
+    folder = workdir / 'evaluation' / weights.fingerprint(known)
+    with workdir_lib.held(folder):
+      workdir_lib.write_whole(
+          folder / 'settings.json', json.dumps(known, indent=1))
+      found = responses.collect(
+          folder / 'responses.jsonl', parts, params, sets,
+          samples=config.eval.samples,
+          sampling=parts.sampling(temperature=temperature),
+          key=noise_key(parts), display=display)
+      every = [row for rows in found.values() for row in rows]
+      result = dict(
+          workdir=str(workdir), checkpoint=which, step=step,
+          temperature=temperature, samples=config.eval.samples,
+          max_prompt=config.max_prompt, max_response=config.max_response,
+          responses=str(folder / 'responses.jsonl'), left_out=left_out,
+          **report.summary(every, config.eval.k),
+          files={name: report.summary(rows, config.eval.k)
+                 for name, rows in found.items()})
+      for place in (folder, workdir):
+        workdir_lib.write_whole(
+            place / 'evaluation.json', json.dumps(_known(result), indent=1))
+        workdir_lib.write_whole(
+            place / 'evaluation.md', report.markdown(result))
   return result
 
 
-def table(result: Mapping[str, Any]) -> Table:
-  """What `evaluate` returned, for `rich.print`."""
-  out = Table()
-  out.add_column('')
-  for name in ('held-out', 'standard error'):
-    out.add_column(name, justify='right')
-  for name in result:
-    if f'{name}_error' in result:
-      label = f'mean@{result["samples"]}' if name == 'mean' else name
-      out.add_row(
-          label, *(f'{result[n]:.3f}' for n in (name, f'{name}_error')))
-  return out
+def _known(found: Mapping[str, Any]) -> dict[str, Any]:
+  """None for NaN, which JSON does not have."""
+  return {
+      name: _known(x) if isinstance(x, dict) else
+      None if isinstance(x, float) and math.isnan(x) else x
+      for name, x in found.items()}
 
 
-def parse(argv: Sequence[str]) -> tuple[ConfigDict, str]:
+def parse(argv: Sequence[str]) -> tuple[ConfigDict, dict[str, Any]]:
   """Reads the command line; ends the program as `config.parse` does.
 
   Returns:
-    The config, and which checkpoint.
+    The config, and the other arguments of `evaluate`.
   """
-  short = {'--samples': '--config.eval.samples', '--k': '--config.eval.k'}
-  which, rest = 'best', []
+  short = {'--samples': '--config.eval.samples', '--k': '--config.eval.k',
+           '--temperature': '--config.sampling.temperature'}
+  which, files, greedy, rest = 'best', (), False, []
   for arg in argv:
     flag, equals, value = arg.partition('=')
     if flag == '--checkpoint' and equals:
       which = value
+    elif flag == '--files' and equals:
+      files = tuple(filter(None, map(str.strip, value.split(','))))
+      if not files:
+        _refuse(f'{arg} names no file.')
+    elif flag == '--temperature' and _number(value) <= 0:
+      greedy = _number(value) == 0
+      if not greedy:
+        _refuse(f'{arg} must be at least 0; 0 is greedy.')
     else:
       rest.append(short.get(flag, flag) + equals + value)
-  if which not in ('best', 'last'):
-    sys.stderr.write(f'--checkpoint={which} is not known: use best or last.\n')
-    sys.exit(2)
+  if which not in weights.CHECKPOINTS:
+    _refuse(f'--checkpoint={which} is not known: use best, last or start.')
   if '--help' in rest:
     print(__doc__)
+  if greedy:
+    rest = ['--config.eval.samples=1', '--config.eval.k=1', *rest]
   config, _ = config_lib.parse(rest)
-  return config, which
+  if greedy and config.eval.samples > 1:
+    _refuse(f'--samples={config.eval.samples} would be as many times the same '
+            'with --temperature=0: leave it out.')
+  return config, dict(which=which, files=files, greedy=greedy)
+
+
+def _number(text: str) -> float:
+  """NaN, which is below nothing, for what the config is to refuse."""
+  try:
+    return float(text)
+  except ValueError:
+    return math.nan
+
+
+def _refuse(sentence: str) -> None:
+  sys.stderr.write(f'{sentence}\n')
+  sys.exit(2)
 
 
 def main() -> None:
   """The program."""
-  config, which = parse(sys.argv[1:])
+  config, given = parse(sys.argv[1:])
   try:
-    result = evaluate(config, which)
+    result = evaluate(config, **given)
   except (OSError, ValueError) as error:
     sys.exit(f'{error}')
-  print(f'{config.workdir}, {which} checkpoint (step {result["step"]}): '
-        f'{result["problems"]} held-out problems')
-  rich.print(table(result))
-  print(f'Written to {config.workdir}/evaluation.json.')
+  except KeyboardInterrupt:
+    sys.exit('Interrupted; the same command goes on where it stopped.')
+  print(report.title(result))
+  rich.print(report.table(result))
+  for line in report.notes(result):
+    print(line)
+  print(f'Written to {config.workdir}: evaluation.md, evaluation.json; every '
+        f'response to {result["responses"]}')
 
 
 if __name__ == '__main__':

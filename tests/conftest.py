@@ -68,8 +68,9 @@ def several(parts) -> experiment.Parts:
 
 @pytest.fixture
 def reuse(monkeypatch):
-  """A function that makes `train` use the programs of some parts."""
+  """A function that makes programs use those of some parts."""
   def use(parts):
     monkeypatch.setattr(
-        experiment, 'build', lambda config: parts._replace(config=config))
+        experiment, 'build',
+        lambda config, **_: parts._replace(config=config))
   return use

@@ -1,70 +1,25 @@
 """Held-out figures against plain counting, and the program."""
 
-import itertools
 import json
+import pathlib
 import sys
+import zlib
 
 import jax
 import numpy as np
 import pytest
-from scipy import stats
 
-from jaxrl_llm import checkpoint, evaluate, experiment, train
+from jaxrl_llm import (
+    checkpoint,
+    evaluate,
+    experiment,
+    figures,
+    train,
+    warm_start,
+)
 from jaxrl_llm.rewards import Verdict
+from jaxrl_llm.tasks import Problem
 from tests import tiny
-
-
-def test_standard_errors():
-  values = np.random.default_rng(0).random(17)
-  mean, error = evaluate.mean_and_error(values)
-  assert mean == pytest.approx(values.mean())
-  assert error == pytest.approx(stats.sem(values))
-  assert evaluate.mean_and_error(np.array([0.5])) == (0.5, 0.0)
-  assert np.isnan(evaluate.mean_and_error(np.array([]))).all()
-
-
-def test_calls_cover_everything_once_within_what_fits():
-  rng = np.random.default_rng(0)
-  for _ in range(300):
-    problems, samples, prompts, group = rng.integers(1, 13, 4)
-    seen = []
-    calls = list(evaluate.calls(
-        problems, samples, max_prompts=prompts, max_requests=prompts * group))
-    for problem, sample in calls:
-      assert len(problem) == len(sample) <= prompts * group
-      assert len(set(problem.tolist())) <= prompts
-      seen += zip(problem.tolist(), sample.tolist())
-    assert seen == list(itertools.product(range(problems), range(samples)))
-    # No more calls than a full sampler needs, but for one at the end.
-    full = max(samples / (prompts * group), 1 / prompts) * problems
-    assert len(calls) <= 2 * full + 1
-
-
-def test_figures_by_hand():
-  nan = np.nan
-  score = np.array([
-      [1, 0, 1, 0],  # 2 of 4
-      [1, nan, nan, nan],  # 1 of 1: no pass@2
-      [0.5, nan, 2, 0],  # 1 of 3: half a reward is not a pass, 2 is
-      [nan] * 4])  # not known
-  got = evaluate.figures(score, np.array([1, 0.9, nan, 0]), (1, 2, 4))
-  expected = {
-      'pass@1': [1 / 2, 1, 1 / 3], 'pass@2': [5 / 6, 2 / 3], 'pass@4': [1],
-      'greedy': [1, 0, 0], 'mean': [0.5, 1, 2.5 / 3]}
-  assert list(got) == [
-      name + end for name in ('pass@1', 'pass@2', 'pass@4', 'greedy', 'mean')
-      for end in ('', '_error')]
-  for name, values in expected.items():
-    assert got[name] == pytest.approx(np.mean(values))
-    error = stats.sem(values) if len(values) > 1 else 0
-    assert got[f'{name}_error'] == pytest.approx(error)
-
-
-def test_figures_of_nothing_are_nan_in_silence(recwarn):
-  nothing = np.full((3, 2), np.nan)
-  got = evaluate.figures(nothing, nothing[:, 0], (1,))
-  assert len(got) == 6 and all(np.isnan(x) for x in got.values())
-  assert not recwarn.list
 
 
 def test_spread():
@@ -84,7 +39,7 @@ def test_heldout_is_what_sampling_by_hand_gives(parts):
     seen.append((problem.id, text))
     if (problem.id + len(text)) % 5 == 0:
       raise RuntimeError
-    return Verdict(float(len(text) % 2), 'parity')
+    return Verdict(float(len(text) % 2), 'parity', answer=text[:1])
 
   watched = tiny.watch(parts._replace(config=config), verify)
   _, _, weights = tiny.begin(parts)
@@ -100,9 +55,12 @@ def test_heldout_is_what_sampling_by_hand_gives(parts):
 
   scores = np.array([score(*x) for x in seen])
   assert np.isnan(scores).any() and not np.isnan(scores).all()
-  expected = evaluate.figures(
-      scores[:18].reshape(6, 3), scores[18:], (1, 3))
-  assert got == expected
+  said = ['' if np.isnan(x) else text[:1]
+          for x, (_, text) in zip(scores, seen)]
+  expected = figures.figures(
+      scores[:18].reshape(6, 3), (1, 3), greedy=scores[18:],
+      answers=np.reshape(said[:18], (6, 3)).tolist())
+  assert got == expected and 'maj@3' in got
   # The greedy responses are of temperature 0: all the same for a problem.
   greedy = watched.rollouts[-1]
   assert (greedy.logprobs[:, 0] == 0).all()
@@ -138,6 +96,10 @@ def program(monkeypatch, *argv):
   evaluate.main()
 
 
+def written(folder):
+  return json.loads((folder / 'evaluation.json').read_text())
+
+
 @pytest.mark.parametrize('which, step', [('', 2), ('best', 2), ('last', 4)])
 def test_the_program(
     parts, reuse, trained, monkeypatch, capsys, which, step):
@@ -145,16 +107,141 @@ def test_the_program(
   given = [f'--checkpoint={which}'] if which else []
   program(monkeypatch, f'--config={trained}/config.json', '--samples=6',
           '--k=1,5', *given)
-  found = json.loads((trained / 'evaluation.json').read_text())
+  found = written(trained)
+  numbers = ['problems', 'pass@1', 'pass@1_error', 'pass@5', 'pass@5_error',
+             'mean', 'mean_error', 'tokens', 'truncated', 'invalid']
   assert list(found) == [
-      'checkpoint', 'step', 'problems', 'samples', 'pass@1', 'pass@1_error',
-      'pass@5', 'pass@5_error', 'greedy', 'greedy_error', 'mean', 'mean_error']
+      'workdir', 'checkpoint', 'step', 'temperature', 'samples', 'max_prompt',
+      'max_response', 'responses', 'left_out', *numbers, 'files']
   assert (found['checkpoint'], found['step']) == (which or 'best', step)
   assert (found['problems'], found['samples']) == (6, 6)
+  assert (found['temperature'], found['max_response']) == (1, 10)
+  assert found['files'] == {'held-out': {k: found[k] for k in numbers}}
+  rows = [json.loads(line)
+          for line in pathlib.Path(found['responses']).open()]
+  assert len(rows) == 36
+  assert found['tokens'] == np.mean([r['tokens'] for r in rows])
+  assert found['truncated'] == np.mean([r['truncated'] for r in rows])
   said = capsys.readouterr().out
-  for part in (f'step {step}', '6 held-out problems', 'pass@5', 'greedy',
-               'mean@6', 'standard error', 'evaluation.json'):
-    assert part in said
+  table = (trained / 'evaluation.md').read_text()
+  for part in (f'step {step}', 'held-out', 'pass@5', 'mean@6', '±'):
+    assert part in said and part in table
+  assert f'| held-out | 6 | {found["mean"]:.3f} ± ' in table
+  assert 'evaluation.json' in said and found['responses'] in said
+  # All that there is of this evaluation is also in a folder of its own.
+  folder = pathlib.Path(found['responses']).parent
+  assert (folder / 'evaluation.md').read_text() == table
+  assert written(folder) == found
+  settings = json.loads((folder / 'settings.json').read_text())
+  assert settings['sampling.temperature'] == 1
+  assert settings['weights'] == checkpoint.digest(
+      trained / 'checkpoints', step)
+
+
+def test_it_finds_what_training_found(run, reuse):
+  """The same problems, noise and parameters, and a fickle verifier."""
+  config = tiny.load(run.config.workdir)
+  reuse(run.parts._replace(task=run.watched.parts.task))
+  for which, end in (('start', 'start'), ('last', 'final')):
+    found = evaluate.evaluate(config, which)
+    for name in ('pass@1', 'pass@4'):
+      assert found[name] == run.summary[name][end]
+    assert found['invalid']['error'] > 0
+
+
+@pytest.fixture
+def asked(parts, reuse):
+  """Parts whose task has files, and what is sampled with them."""
+  def load(source):
+    try:
+      prompts = pathlib.Path(source).read_text().split()
+    except FileNotFoundError:
+      raise ValueError(f'There is no file {source}.') from None
+    return [Problem(zlib.crc32(p.encode()) >> 1, p, pathlib.Path(source).stem)
+            for p in prompts]
+
+  def verify(problem, text, truncated):
+    return Verdict(float(len(text) % 2), 'odd' if len(text) % 2 else 'even',
+                   valid=len(text) % 5 != 2, answer=str(len(text)))
+
+  watched = tiny.watch(parts, verify, load=load)
+  reuse(watched.parts)
+  return watched
+
+
+def test_files_can_be_evaluated_without_a_run(
+    asked, monkeypatch, tmp_path, capsys, caplog):
+  """Of problems that stand twice in a file or are too long, it tells."""
+  (tmp_path / 'a.txt').write_text('1,2>3: 4,5>9: 7,2>5: 1,2>3:')
+  (tmp_path / 'b.txt').write_text('1,2>3: 1,2,3,4>10: 3,3>6:')
+  workdir = tmp_path / 'new' / 'run'
+  args = (f'--config={tiny.FILE}', f'--config.workdir={workdir}',
+          f'--files={tmp_path}/a.txt,{tmp_path}/b.txt,{tmp_path}/./a.txt',
+          '--checkpoint=start', '--samples=8', '--k=1,4,8',
+          '--temperature=.7')
+  program(monkeypatch, *args)
+  said = capsys.readouterr().out
+  found = written(workdir)
+  files = [f'{tmp_path}/{name}.txt' for name in 'ab']
+  assert list(found['files']) == files
+  assert found['problems'] == 5
+  assert [x['problems'] for x in found['files'].values()] == [3, 2]
+  assert (found['step'], found['temperature']) == (0, .7)
+  assert found['left_out'] == 1
+  assert '1 of 4 problems, which stand there before' in caplog.text
+  assert '1 of 3 problems, whose prompts have more' in caplog.text
+  lines = (workdir / 'evaluation.md').read_text().splitlines()
+  table = [[x.strip() for x in line.split('|')[1:-1]]
+           for line in lines if line[:1] == '|']
+  assert table[0] == ['', 'problems', 'mean@8', 'pass@1', 'pass@4', 'pass@8',
+                      'maj@4', 'maj@8']
+  assert [row[0] for row in table[2:]] == [*files, 'all']
+  assert 'what RL starts from' in lines[0] and 'temperature 0.7' in lines[0]
+  kind, *_ = found['invalid']
+  assert f'left out: {found["invalid"][kind]} {kind}' in said
+  assert '1 problems are left out' in said
+
+  # The start is that of RL, and the temperature is the one asked for.
+  rollouts = asked.rollouts.copy()
+  start = asked.parts.policy.init(asked.parts.put(jax.random.key(0)))
+  expected, _ = evaluate.solve(
+      asked.parts, asked.parts.policy.to_sampling(start),
+      asked.parts.task.load(files[0])[:3], samples=8,
+      sampling=asked.parts.sampling(temperature=.7))
+  assert found['files'][files[0]]['mean'] == pytest.approx(
+      np.nanmean(expected, 1).mean())
+  # Nothing is sampled again for other figures of the same responses.
+  asked.rollouts.clear()
+  program(monkeypatch, *args, '--k=2')
+  assert 'pass@2' in written(workdir) and rollouts and not asked.rollouts
+
+
+def test_greedy(asked, monkeypatch, tmp_path):
+  args = (f'--config={tiny.FILE}', f'--config.workdir={tmp_path}',
+          '--checkpoint=start')
+  program(monkeypatch, *args, '--temperature=0')
+  found = written(tmp_path)
+  assert (found['temperature'], found['samples']) == (0, 1)
+  assert found['pass@1'] == found['maj@1'] and 'pass@4' not in found
+  table = (tmp_path / 'evaluation.md').read_text()
+  assert 'one response' in table and 'temperature 0,' in table
+  assert asked.rollouts
+  for rollouts in asked.rollouts:
+    assert (rollouts.logprobs == 0).all()
+  program(monkeypatch, *args)
+  assert written(tmp_path)['temperature'] == 1
+  assert (asked.rollouts[-1].logprobs[:, 0] < 0).all()
+
+
+def test_held_out_problems_can_be_a_few(asked, monkeypatch, trained, tmp_path):
+  config = f'--config={trained}/config.json'
+  program(monkeypatch, config, '--config.eval.problems=2')
+  assert written(trained)['problems'] == 2
+  # Files are taken whole.
+  (tmp_path / 'a').write_text('1,2>3: 4,5>9: 7,2>5:')
+  program(monkeypatch, config, '--config.eval.problems=2',
+          f'--files={tmp_path}/a')
+  assert written(trained)['problems'] == 3
 
 
 def test_the_program_evaluates_the_checkpoints_parameters(
@@ -163,12 +250,29 @@ def test_the_program_evaluates_the_checkpoints_parameters(
   like = train.begin(parts.learner.state, 40)
   saved = checkpoint.restore(trained / 'checkpoints', like, best=True)
   params, seen = saved.state.learner.params, []
-  monkeypatch.setattr(
-      evaluate, 'heldout', lambda _, weights: seen.append(weights) or {})
-  program(monkeypatch, f'--config={trained}/config.json')
+
+  def collect(path, parts, weights, *_, **__):
+    seen.append(weights)
+    raise ValueError('enough')
+
+  monkeypatch.setattr(evaluate.responses, 'collect', collect)
+  with pytest.raises(SystemExit, match='enough'):
+    program(monkeypatch, f'--config={trained}/config.json')
   assert tiny.same(seen[0], params)
   start = parts.policy.init(parts.put(jax.random.key(0)))
   assert not tiny.same(params, start)
+
+
+def test_no_copy_is_made_for_a_penalty(parts, reuse, tmp_path, monkeypatch):
+  reuse(parts)
+  starts, begin = [], warm_start.begin
+  monkeypatch.setattr(
+      warm_start, 'begin',
+      lambda *x, **y: starts.append(begin(*x, **y)) or starts[-1])
+  config = tiny.load(tmp_path, loss__kl_coef=.1)
+  evaluate.evaluate(config, 'start')
+  assert starts[0].anchor is None
+  assert config.loss.kl_coef == .1
 
 
 def mistake(monkeypatch, capsys, *argv):
@@ -187,10 +291,15 @@ def mistake(monkeypatch, capsys, *argv):
     (['--k=8'], ['eval.k=8', 'eval.samples=4']),
     (['--samples=2'], ['eval.k=4', 'eval.samples=2']),
     (['--samples=x'], ['eval.samples=x', '(int)']),
-    (['--checkpoint=first'], ['--checkpoint=first', 'best or last']),
+    (['--checkpoint=first'], ['--checkpoint=first', 'best, last or start']),
     (['--checkpoint'], ['--checkpoint is not understood']),
     (['--best'], ['--best is not understood']),
     (['--config.evals.k=1'], ['evals.k is not', 'eval.k']),
+    (['--temperature=-1'], ['--temperature=-1 must be at least 0']),
+    (['--temperature=warm'], ['sampling.temperature=warm', '(float)']),
+    (['--temperature=0', '--samples=4'], ['--samples=4', '--temperature=0']),
+    (['--temperature=0', '--k=2'], ['eval.k=2', 'eval.samples=1']),
+    (['--files=,'], ['--files=, names no file']),
 ])
 def test_mistakes_on_the_command_line(
     monkeypatch, capsys, trained, change, words):
@@ -214,6 +323,49 @@ def test_mistakes_about_the_checkpoint(
   assert 'another config: model.rope_theta: none -> 7.0' in said
   said, _ = mistake(monkeypatch, capsys, config, '--config.model.width=64')
   assert 'model.width: 32 -> 64' in said
+
+
+def test_mistakes_about_files(
+    parts, reuse, asked, trained, tmp_path, monkeypatch, capsys):
+  args = f'--config={trained}/config.json', '--checkpoint=start'
+  said, code = mistake(monkeypatch, capsys, *args, '--files=no.txt')
+  assert code == 1 and said == 'There is no file no.txt.'
+  (tmp_path / 'long').write_text('1,2,3,4>10:')
+  said, _ = mistake(monkeypatch, capsys, *args, f'--files={tmp_path}/long')
+  assert f"'{tmp_path}/long' has at most max_prompt=9" in said
+  reuse(parts)
+  said, _ = mistake(monkeypatch, capsys, *args, '--files=no.txt')
+  assert 'countdown reads no files: leave out --files' in said
+
+
+def test_an_evaluation_is_done_by_one_process_at_a_time(
+    parts, reuse, trained, monkeypatch, capsys):
+  reuse(parts)
+  collect = evaluate.responses.collect
+  said = []
+
+  def twice(*args, **kwargs):
+    if not said:
+      said.append('')
+      said[0], _ = mistake(monkeypatch, capsys, *argv)
+    return collect(*args, **kwargs)
+
+  argv = [f'--config={trained}/config.json']
+  monkeypatch.setattr(evaluate.responses, 'collect', twice)
+  program(monkeypatch, *argv)
+  assert 'Another run is at work' in said[0] and 'evaluation/' in said[0]
+  assert 'Written' in capsys.readouterr().out
+
+
+def test_an_interruption_is_told(parts, reuse, trained, monkeypatch, capsys):
+  def stop(*_, **__):
+    raise KeyboardInterrupt
+
+  reuse(parts)
+  monkeypatch.setattr(evaluate.responses, 'collect', stop)
+  said, code = mistake(
+      monkeypatch, capsys, f'--config={trained}/config.json')
+  assert code == 1 and 'goes on where it stopped' in said
 
 
 def test_help(monkeypatch, capsys):

@@ -35,6 +35,9 @@ ALLOWED = {
     'credit': {'ops', 'schedules'},
     'fields': {'models', 'schedules', 'tasks'},
     'policy': {'models', 'sharding'},
+    'figures': set(),
+    'responses': {'batching', 'progress', 'rewards', 'sampling', 'types'},
+    'report': {'figures', 'responses'},
     'config_file': {'fields'},
     'config': {
         'config_file', 'fields', 'models', 'ops', 'schedules', 'tasks'},

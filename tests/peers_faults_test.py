@@ -186,8 +186,8 @@ def test_every_command_in_the_readme_is_understood(
   makefile = (devices.ROOT / 'Makefile').read_text()
   for where, command in found:
     argv = shlex.split(command, comments=True)
-    argv = [re.sub(r'=(\.\.\.|runs/\w+/config.json)', '=configs/countdown.py',
-                   arg) for arg in argv]
+    argv = [re.sub(r'=(\.\.\.|runs/\w+/config\.json)$',
+                   '=configs/countdown.py', arg) for arg in argv]
     if any('_math.py' in arg for arg in argv):
       argv.append(f'--config.model.hf={model}')
     try:

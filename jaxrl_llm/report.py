@@ -1,0 +1,107 @@
+"""What an evaluation found, as numbers, as a table and as Markdown."""
+
+import collections
+import math
+from typing import Any, Iterator, Mapping, Sequence
+
+import numpy as np
+from rich.table import Table
+
+from jaxrl_llm import figures
+from jaxrl_llm.responses import Kept
+
+
+def summary(
+    responses: Sequence[Sequence[Kept]], ks: Sequence[int]) -> dict[str, Any]:
+  """Numbers of a set of problems.
+
+  Args:
+    responses: [P][N].
+    ks: of pass@k and maj@k.
+
+  Returns:
+    'problems' (P), what `figures.figures` gives, 'tokens' (mean of a
+    response), 'truncated' (share of the responses) and 'invalid' (kind to
+    number of the responses that could not be judged).
+  """
+  flat = [r for row in responses for r in row]
+  score = np.array([
+      [r.reward if r.valid else np.nan for r in row] for row in responses])
+  return dict(
+      problems=len(responses),
+      **figures.figures(
+          score, ks, answers=[[r.answer for r in row] for row in responses]),
+      tokens=float(np.mean([r.tokens for r in flat])),
+      truncated=float(np.mean([r.truncated for r in flat])),
+      invalid=dict(sorted(collections.Counter(
+          r.verdict for r in flat if not r.valid).items())))
+
+
+def title(result: Mapping[str, Any]) -> str:
+  """One line that says what was evaluated, and how."""
+  which = 'what RL starts from'
+  if result['checkpoint'] != 'start':
+    which = f'{result["checkpoint"]} checkpoint (step {result["step"]})'
+  many = 'one response' if result['samples'] == 1 else (
+      f'{result["samples"]} responses')
+  return (
+      f'{result["workdir"]}: {which}, {many} to each problem at temperature '
+      f'{result["temperature"]:g}, max_response={result["max_response"]}')
+
+
+def notes(result: Mapping[str, Any]) -> Iterator[str]:
+  """Lines to stand under the table."""
+  yield (f'± is the standard error over problems. A response has '
+         f'{result["tokens"]:.1f} tokens on average; '
+         f'{result["truncated"]:.1%} are truncated.')
+  if result['invalid']:
+    kinds = ', '.join(f'{n} {kind}' for kind, n in result['invalid'].items())
+    yield f'Not judged, and left out: {kinds}.'
+  if result['left_out']:
+    yield (f'{result["left_out"]} problems are left out, their prompts have '
+           f'more than max_prompt={result["max_prompt"]} tokens.')
+
+
+def cells(result: Mapping[str, Any]) -> list[list[str]]:
+  """The table, its head first: a row for each file, and one for all."""
+  every = dict(result['files'])
+  if len(every) > 1:
+    every['all'] = result
+  names = [
+      name for kind in ('mean', 'pass@', 'maj@') for name in result
+      if name.startswith(kind) and f'{name}_error' in result
+      and name != 'maj@1']  # a vote of one is pass@1
+
+  def text(found, name):
+    value, error = found.get(name), found.get(f'{name}_error')
+    known = value is not None and not math.isnan(value)
+    return f'{value:.3f} ± {error:.3f}' if known else '-'
+
+  return [
+      ['', 'problems', *(
+          f'mean@{result["samples"]}' if n == 'mean' else n for n in names)],
+      *([file, str(found['problems']), *(text(found, n) for n in names)]
+        for file, found in every.items())]
+
+
+def table(result: Mapping[str, Any]) -> Table:
+  """For `rich.print`."""
+  head, *rows = cells(result)
+  out = Table()
+  for i, name in enumerate(head):
+    out.add_column(
+        name, justify='right' if i else 'left', overflow='fold',
+        no_wrap=i > 0)
+  for row in rows:
+    out.add_row(*row)
+  return out
+
+
+def markdown(result: Mapping[str, Any]) -> str:
+  """The table with its title and its notes, for a file."""
+  head, *rows = (
+      [cell.replace('|', '\\|') for cell in row] for row in cells(result))
+  lines = [head, ['---', *['---:'] * (len(head) - 1)], *rows]
+  return '\n\n'.join((
+      title(result), '\n'.join(f'| {" | ".join(line)} |' for line in lines),
+      *notes(result))) + '\n'

@@ -1,0 +1,84 @@
+"""The table, letter by letter, and the numbers in it."""
+
+import math
+
+from jaxrl_llm import report
+from jaxrl_llm.responses import Kept
+
+R = Kept(1.0, 'correct', True, '7', 10, False)
+W = Kept(0.0, 'wrong', True, '8', 20, True)
+S = Kept(0.0, 'no_answer', True, '', 30, True)
+T = Kept(0.0, 'timeout', False, '', 40, False)
+E = Kept(0.0, 'error', False, '', 40, False)
+
+A = [[R, R, W, S], [W, W, W, S], [R, R, R, T]]
+B = [[S, S, R._replace(answer=''), S]]
+SETTINGS = dict(
+    workdir='runs/x', checkpoint='best', step=7, temperature=0.6, samples=4,
+    max_prompt=9, max_response=50, left_out=0)
+
+
+def result(files, **changes):
+  every = [row for rows in files.values() for row in rows]
+  return {**SETTINGS, **report.summary(every, (1, 3)), **changes,
+          'files': {name: report.summary(rows, (1, 3))
+                    for name, rows in files.items()}}
+
+
+def test_numbers():
+  got = report.summary([*A, [E, T, E, E]], (1, 3))
+  assert got['problems'] == 4
+  assert got['tokens'] == (10 + 10 + 20 + 30 + 90 + 70 + 160) / 16
+  assert got['truncated'] == 6 / 16
+  assert got['invalid'] == {'error': 3, 'timeout': 2}
+  # What could not be judged is no response: 1/2, 0 and 3/3.
+  assert got['mean'] == 0.5
+  # rrw, rrs x 2 right; rws x 2: half, one of four subsets each.
+  assert got['maj@3'] == ((2 + 2 / 2) / 4 + 0 + 1) / 3
+
+
+def test_markdown():
+  # mean 1/2, 0, 1 and 1/4; pass@3 1, 0, 1 and 3/4; maj@3 as above and 3/4.
+  assert report.markdown(result({'a|.jsonl': A, 'b.jsonl': B})) == (
+      'runs/x: best checkpoint (step 7), 4 responses to each problem at '
+      'temperature 0.6, max_response=50\n'
+      '\n'
+      '|  | problems | mean@4 | pass@1 | pass@3 | maj@3 |\n'
+      '| --- | ---: | ---: | ---: | ---: | ---: |\n'
+      '| a\\|.jsonl | 3 | 0.500 ± 0.289 | 0.500 ± 0.289 | 0.667 ± 0.333 | '
+      '0.583 ± 0.300 |\n'
+      '| b.jsonl | 1 | 0.250 ± 0.000 | 0.250 ± 0.000 | 0.750 ± 0.000 | - |\n'
+      '| all | 4 | 0.438 ± 0.213 | 0.438 ± 0.213 | 0.688 ± 0.237 | '
+      '0.625 ± 0.217 |\n'
+      '\n'
+      '± is the standard error over problems. A response has 20.6 tokens on '
+      'average; 56.2% are truncated.\n'
+      '\n'
+      'Not judged, and left out: 1 timeout.\n')
+
+
+def test_one_file_is_all():
+  lines = report.markdown(result(
+      {'a': A[:2]}, checkpoint='start', samples=1, left_out=3)).splitlines()
+  assert lines[0] == (
+      'runs/x: what RL starts from, one response to each problem at '
+      'temperature 0.6, max_response=50')
+  assert [line[:4] for line in lines if line[:1] == '|'] == [
+      '|  |', '| --', '| a ']
+  assert lines[-1] == (
+      '3 problems are left out, their prompts have more than max_prompt=9 '
+      'tokens.')
+  assert not any('Not judged' in line for line in lines)
+
+
+def test_what_is_not_known_is_a_dash():
+  got = result({'a': A, 'b': [[T, E, T, T]]})
+  assert math.isnan(got['files']['b']['mean'])
+  assert report.cells(got)[2] == ['b', '1', '-', '-', '-', '-']
+
+
+def test_the_table_is_that_of_the_file():
+  got = result({'a': A, 'b': B})
+  table = report.table(got)
+  columns = [[column.header, *column.cells] for column in table.columns]
+  assert [list(row) for row in zip(*columns)] == report.cells(got)

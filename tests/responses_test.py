@@ -1,0 +1,298 @@
+"""Responses on disk: the same however often an evaluation was cut off."""
+
+import itertools
+import json
+import types
+
+import numpy as np
+import pytest
+
+from jaxrl_llm import batching, evaluate, experiment, progress, responses
+from jaxrl_llm.rewards import Verdict
+from jaxrl_llm.tasks import Problem
+from jaxrl_llm.types import Requests
+from tests import tiny
+
+SAMPLES = 5
+PROMPTS = ['1,2>3:', '4,5>9:', '7,2>5:', '1,1>2:', '3,9>6:', '2,2>4:']
+FILES = {'a': PROMPTS[:5], 'b': PROMPTS[3:]}  # two are in both
+
+
+def load(name):
+  return [Problem(100 + PROMPTS.index(prompt), prompt, name, info=len(prompt))
+          for prompt in FILES[name]]
+
+
+def verify(problem, text, truncated):
+  """A first character as the answer, and a verifier that fails at times."""
+  if len(text) % 7 == 3:
+    raise RuntimeError('no sandbox')
+  return Verdict(float(len(text) % 2), 'odd' if len(text) % 2 else 'even',
+                 answer=text[:1], detail=f'{problem.kind} {truncated}')
+
+
+def collect(
+    watched, path, sets=None, samples=SAMPLES, display=None, **changes):
+  """Collects responses; also those that were sampled, by problem's id."""
+  watched.rollouts.clear()
+  parts = watched.parts._replace(**changes)
+  _, _, weights = tiny.begin(parts)
+  got = responses.collect(
+      path, parts, weights, sets or {name: load(name) for name in FILES},
+      samples=samples, sampling=parts.sampling(),
+      key=evaluate.noise_key(parts),
+      display=display or progress.Display('', show=False))
+  sampled = [pair for r in watched.rollouts
+             for pair in zip(r.problem_id.tolist(), r.sample.tolist())]
+  return got, sampled
+
+
+def lines(path):
+  return sorted(path.read_bytes().splitlines(keepends=True))
+
+
+@pytest.fixture(scope='module')
+def watched(parts):
+  return tiny.watch(parts, verify)
+
+
+@pytest.fixture(scope='module')
+def whole(watched, tmp_path_factory):
+  """What was collected without an interruption, and its file."""
+  path = tmp_path_factory.mktemp('whole') / 'responses.jsonl'
+  got, sampled = collect(watched, path)
+  # 40 responses, no more than 16 and 4 problems at a time.
+  assert [len(r.length) for r in watched.rollouts] == [16, 16, 8]
+  assert len(sampled) == 40
+  return got, path
+
+
+def test_each_response_is_what_it_is_by_itself(watched, whole):
+  """Against one call of the sampler for each, and the verifier by hand."""
+  got, path = whole
+  parts = watched.parts
+  _, _, weights = tiny.begin(parts)
+  rows = [json.loads(line) for line in path.read_text().splitlines()]
+  expected = [(name, prompt, n) for name, prompts in FILES.items()
+              for prompt in prompts for n in range(SAMPLES)]
+  assert [(r['file'], r['prompt'], r['sample']) for r in rows] == expected
+  kept = [r for found in got.values() for row in found for r in row]
+  for row, kept_row in zip(rows, kept, strict=True):
+    name = row['file']
+    problem = next(p for p in load(name) if p.prompt == row['prompt'])
+    one, _ = parts.sample(
+        weights, batching.encode([problem], parts.task.tokenizer, 9),
+        Requests(*(np.array([x], np.int32) for x in (0, row['sample'], 10))),
+        evaluate.noise_key(parts), parts.sampling(), policy_step=0)
+    text, = batching.texts(one, parts.task.tokenizer)
+    assert row['response'] == text
+    assert (row['tokens'], row['truncated']) == (one.length, one.truncated)
+    assert (row['problem_id'], row['kind']) == (problem.id, name)
+    if len(text) % 7 == 3:
+      assert (row['verdict'], row['valid']) == ('error', False)
+      assert 'no sandbox' in row['detail']
+    else:
+      assert row['valid'] and row['answer'] == text[:1]
+      assert row['reward'] == len(text) % 2
+      assert row['verdict'] == ('odd' if len(text) % 2 else 'even')
+      assert row['detail'] == f'{name} {one.truncated[0]}'
+    assert kept_row == responses.Kept(
+        *(row[name] for name in responses.Kept._fields))
+  assert {r['valid'] for r in rows} == {r['truncated'] for r in rows} == {
+      True, False}
+
+
+def places(data):
+  """Ends of a file that was cut off: at lines, and within them."""
+  ends = [i + 1 for i, byte in enumerate(data) if byte == ord('\n')]
+  return [0, 1, ends[0] - 1, ends[0], ends[0] + 1, ends[11] + 40, ends[15],
+          ends[20] - 1, ends[-2] + 30, len(data) - 1, len(data)]
+
+
+def test_a_cut_off_file_is_completed_to_the_bit(watched, whole, tmp_path):
+  got, path = whole
+  data = path.read_bytes()
+  for end in places(data):
+    torn = tmp_path / f'{end}.jsonl'
+    torn.write_bytes(data[:end])
+    there = data[:end].count(b'\n')
+    again, sampled = collect(watched, torn)
+    assert again == got
+    assert lines(torn) == lines(path)
+    assert len(sampled) == 40 - there
+
+
+def test_each_call_is_on_disk_before_the_next_but_one(
+    watched, whole, tmp_path):
+  """A process that is killed loses two calls at most; here, the third one
+  fails."""
+  got, path = whole
+  part, calls = tmp_path / 'responses.jsonl', []
+
+  def sample(*args, **kwargs):
+    calls.append(part.read_bytes())
+    if len(calls) == 3:
+      raise KeyboardInterrupt
+    return watched.parts.sample(*args, **kwargs)
+
+  with pytest.raises(KeyboardInterrupt):
+    collect(watched, part, sample=sample)
+  assert [data.count(b'\n') for data in calls] == [0, 0, 16]
+  again, sampled = collect(watched, part)
+  assert len(sampled) == 24
+  assert again == got and lines(part) == lines(path)
+
+
+def test_what_is_there_serves_other_numbers_and_files(
+    watched, whole, tmp_path):
+  got, path = whole
+  grown = tmp_path / 'responses.jsonl'
+  # One file and three samples, both files and two, then all.
+  _, sampled = collect(watched, grown, {'b': load('b')}, samples=3)
+  assert sampled == [(103 + p, n) for p in range(3) for n in range(3)]
+  found, sampled = collect(watched, grown, samples=2)
+  assert sampled == [(100 + p, n) for p in range(5) for n in range(2)]
+  assert found == {name: [row[:2] for row in rows]
+                   for name, rows in got.items()}
+  _, sampled = collect(watched, grown)
+  assert sampled == [(100 + p, n) for p in range(5) for n in (2, 3, 4)] + [
+      (103 + p, n) for p in range(3) for n in (3, 4)]
+  assert lines(grown) == lines(path)
+  before = grown.read_bytes()
+  found, sampled = collect(watched, grown, {'a': load('a')}, samples=4)
+  assert found == {'a': [row[:4] for row in got['a']]} and not sampled
+  assert grown.read_bytes() == before
+
+
+@pytest.mark.parametrize('change', [
+    dict(prompt='1,2>4:'), dict(kind='c'), dict(answer='7'), dict(info='7')])
+def test_a_problem_that_was_changed_is_done_again(
+    watched, whole, tmp_path, change):
+  path = tmp_path / 'responses.jsonl'
+  path.write_bytes(whole[1].read_bytes())
+  problems = load('a')
+  problems[1] = Problem(**{**vars(problems[1]), **change})
+  got, sampled = collect(watched, path, {'a': problems})
+  assert sampled == [(101, n) for n in range(SAMPLES)]
+  assert got['a'][0] == whole[0]['a'][0]
+
+
+@pytest.mark.parametrize('line', [
+    b'{"file": "a", "problem_id": 100}\n', b'nothing\n', b'[]\n', b'\0\0\n',
+    b'{"file": []}\n'])
+def test_a_line_that_is_no_response_is_named(watched, whole, tmp_path, line):
+  path = tmp_path / 'responses.jsonl'
+  first, *rest = whole[1].read_bytes().splitlines(keepends=True)
+  data = first + line + b''.join(rest)
+  path.write_bytes(data)
+  with pytest.raises(ValueError, match='jsonl, line 2: this is no response'):
+    collect(watched, path)
+  assert path.read_bytes() == data
+
+
+def test_judging_overlaps_with_sampling(watched, whole, tmp_path):
+  """A call is handed to the judges at once, and awaited after the next."""
+  events = []
+
+  def submit(problem, text, truncated):
+    events.append('submit')
+    return lambda: events.append('wait') or verify(problem, text, truncated)
+
+  def sample(*args, **kwargs):
+    events.append('sample')
+    return watched.parts.sample(*args, **kwargs)
+
+  task = types.SimpleNamespace(**vars(watched.parts.task), submit=submit)
+  got, _ = collect(
+      watched, tmp_path / 'responses.jsonl', sample=sample, task=task)
+  assert got == whole[0]
+  assert events == [
+      'sample', *['submit'] * 16,
+      'sample', *['submit'] * 16, *['wait'] * 16,
+      'sample', *['submit'] * 8, *['wait'] * 16, *['wait'] * 8]
+
+
+def test_progress_is_shown(watched, whole, tmp_path):
+  path = tmp_path / 'responses.jsonl'
+  path.write_bytes(b''.join(whole[1].read_bytes().splitlines(True)[:10]))
+  told = []
+
+  class Display(progress.Display):
+
+    def phase(self, *args):
+      told.append(args)
+      return super().phase(*args)
+
+    def update(self, *args):
+      told.append(args)
+
+  collect(watched, path, display=Display('', show=False))
+  assert told[0] == ('responses', 40, 10)
+  assert [done for done, *_ in told[1:]] == [26, 40]
+  rows = [json.loads(x) for x in path.read_text().splitlines()][26:]
+  _, numbers, line = told[2]
+  assert numbers['reward/mean'] == pytest.approx(
+      np.mean([r['reward'] for r in rows if r['valid']]))
+  assert numbers['response/length'] == np.mean([r['tokens'] for r in rows])
+  assert numbers['speed/tokens_per_second'] > 0
+  assert rows[0]['prompt'] in line and rows[0]['verdict'] in line
+
+
+def test_calls_cover_everything_once_within_what_fits():
+  rng = np.random.default_rng(0)
+  for _ in range(300):
+    problems, samples, prompts, group = rng.integers(1, 13, 4)
+    seen = []
+    calls = list(responses.calls(
+        problems, samples, max_prompts=prompts, max_requests=prompts * group))
+    for problem, sample in calls:
+      assert len(problem) == len(sample) <= prompts * group
+      assert len(set(problem.tolist())) <= prompts
+      seen += zip(problem.tolist(), sample.tolist())
+    assert seen == list(itertools.product(range(problems), range(samples)))
+    # No more calls than a full sampler needs, but for one at the end.
+    full = max(samples / (prompts * group), 1 / prompts) * problems
+    assert len(calls) <= 2 * full + 1
+
+
+def test_calls_hold_problems_that_want_equally_many():
+  """Else a sampler on several shards has no room for so many prompts."""
+  wanted = [[4], [3], [0, 2, 5], [1, 2, 4], [], [0, 2, 5]]
+  got = [list(zip(p.tolist(), n.tolist())) for p, n in responses.cut(
+      wanted, max_prompts=4, max_requests=4)]
+  assert got == [
+      [(0, 4), (1, 3)],
+      [(2, 0), (2, 2), (2, 5), (3, 1)], [(3, 2), (3, 4)],
+      [(5, 0), (5, 2), (5, 5)]]
+
+
+def test_responses_by_a_real_pool_of_judges(parts, tmp_path):
+  """The task of mathematics on a file of one's own."""
+  from jaxrl_llm.tasks import math
+  path = tmp_path / 'sums.jsonl'
+  path.write_text(''.join(
+      json.dumps({'problem': f'{n}+{n}=', 'answer': str(n)}) + '\n'
+      for n in range(3)))
+  task = math.create(
+      math.Options(template='none', take='number', workers=1),
+      parts.task.tokenizer)
+  try:
+    watched = tiny.Watched(parts._replace(task=task), [], [])
+    got, _ = collect(
+        watched, tmp_path / 'responses.jsonl',
+        {'sums': experiment.fitting(
+            task.load(str(path)), task.tokenizer, parts.config, 'sums')},
+        samples=16)
+  finally:
+    task._pool.close()
+  rows = [json.loads(line) for line in
+          (tmp_path / 'responses.jsonl').read_text().splitlines()]
+  assert len(rows) == 48 and len(got['sums']) == 3
+  for row in rows:
+    digits = any(c.isdigit() for c in row['response'])
+    assert row['valid'] and row['kind'] == 'sums'
+    assert (row['verdict'] == 'no_answer') == (not digits)
+    # The last number's, which is the first one's that the prompt adds.
+    right = row['answer'] == row['prompt'].partition('+')[0]
+    assert (row['verdict'] == 'correct') == right == (row['reward'] == 1)
+  assert {'no_answer', 'correct', 'wrong'} == {r['verdict'] for r in rows}
