@@ -2,9 +2,11 @@
 
 import collections
 import math
+import os
 from typing import Any, Iterator, Mapping, Sequence
 
 import numpy as np
+from rich import box
 from rich.table import Table
 
 from jaxrl_llm import figures
@@ -62,11 +64,19 @@ def notes(result: Mapping[str, Any]) -> Iterator[str]:
            f'more than max_prompt={result["max_prompt"]} tokens.')
 
 
+def _short(files: Sequence[str]) -> list[str]:
+  """Names of files without their folders, where that tells them apart."""
+  short = [os.path.basename(name) for name in files]
+  return [
+      base if '.' in base and short.count(base) == 1 else name
+      for base, name in zip(short, files)]
+
+
 def cells(result: Mapping[str, Any]) -> list[list[str]]:
   """The table, its head first: a row for each file, and one for all."""
-  every = dict(result['files'])
+  every = [*zip(_short([*result['files']]), result['files'].values())]
   if len(every) > 1:
-    every['all'] = result
+    every.append(('all', result))
   names = [
       name for kind in ('mean', 'pass@', 'maj@') for name in result
       if name.startswith(kind) and f'{name}_error' in result
@@ -81,17 +91,18 @@ def cells(result: Mapping[str, Any]) -> list[list[str]]:
       ['', 'problems', *(
           f'mean@{result["samples"]}' if n == 'mean' else n for n in names)],
       *([file, str(found['problems']), *(text(found, n) for n in names)]
-        for file, found in every.items())]
+        for file, found in every)]
 
 
 def table(result: Mapping[str, Any]) -> Table:
   """For `rich.print`."""
   head, *rows = cells(result)
-  out = Table()
+  out = Table(box=box.SIMPLE)
   for i, name in enumerate(head):
+    # On a narrow screen, an error goes below its figure.
     out.add_column(
         name, justify='right' if i else 'left', overflow='fold',
-        no_wrap=i > 0)
+        min_width=len(name) if i == 1 else 7)
   for row in rows:
     out.add_row(*row)
   return out

@@ -185,7 +185,7 @@ def collect(
   total = len(keys) * samples
   done = total - sum(map(len, wanted))
   with path.open('ab') as file, display.phase('responses', total, done):
-    began = time.monotonic()
+    began, tokens = time.monotonic(), 0
     for call in draw(
         parts, params, problems, wanted, sampling=sampling, key=key):
       rows = [
@@ -197,9 +197,10 @@ def collect(
       file.flush()
       kept.update(map(_entry, rows))
       done += len(rows)
-      now = time.monotonic()
-      display.update(done, _numbers(rows, now - began), _line(rows[0]))
-      began = now
+      tokens += sum(row['tokens'] for row in rows)
+      # Of all calls: one is handed out only after the next was sampled.
+      speed = tokens / max(time.monotonic() - began, 1e-9)
+      display.update(done, _numbers(rows, speed), _line(rows[0]))
   every = iter(keys)
   return {
       name: [[kept[*key, n] for n in range(samples)]
@@ -253,13 +254,13 @@ def _entry(row: Mapping[str, Any]) -> tuple[tuple, Kept]:
           Kept(*(row[name] for name in Kept._fields)))
 
 
-def _numbers(rows: Sequence[Mapping[str, Any]], seconds: float):
-  tokens = sum(row['tokens'] for row in rows)
+def _numbers(rows: Sequence[Mapping[str, Any]], speed: float):
+  """Of a call, as `progress.NUMBERS` names them."""
   judged = [row['reward'] for row in rows if row['valid']]
   return {
       **({'reward/mean': float(np.mean(judged))} if judged else {}),
-      'response/length': tokens / len(rows),
-      'speed/tokens_per_second': tokens / max(seconds, 1e-9)}
+      'response/length': float(np.mean([row['tokens'] for row in rows])),
+      'speed/tokens_per_second': speed}
 
 
 def _line(row: Mapping[str, Any]) -> str:

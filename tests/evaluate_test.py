@@ -195,7 +195,7 @@ def test_files_can_be_evaluated_without_a_run(
            for line in lines if line[:1] == '|']
   assert table[0] == ['', 'problems', 'mean@8', 'pass@1', 'pass@4', 'pass@8',
                       'maj@4', 'maj@8']
-  assert [row[0] for row in table[2:]] == [*files, 'all']
+  assert [row[0] for row in table[2:]] == ['a.txt', 'b.txt', 'all']
   assert 'what RL starts from' in lines[0] and 'temperature 0.7' in lines[0]
   kind, *_ = found['invalid']
   assert f'left out: {found["invalid"][kind]} {kind}' in said

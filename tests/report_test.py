@@ -1,6 +1,9 @@
 """The table, letter by letter, and the numbers in it."""
 
+import io
 import math
+
+from rich.console import Console
 
 from jaxrl_llm import report
 from jaxrl_llm.responses import Kept
@@ -75,6 +78,21 @@ def test_what_is_not_known_is_a_dash():
   got = result({'a': A, 'b': [[T, E, T, T]]})
   assert math.isnan(got['files']['b']['mean'])
   assert report.cells(got)[2] == ['b', '1', '-', '-', '-', '-']
+
+
+def test_names_are_as_short_as_can_be():
+  names = ['/x/a.jsonl', 'y/b.jsonl', 'z/b.jsonl', 'org/name:test', 'held-out']
+  got = report.cells(result(dict.fromkeys(names, A)))
+  assert [row[0] for row in got[1:]] == ['a.jsonl', *names[1:], 'all']
+
+
+def test_a_narrow_screen_cuts_no_figure():
+  got = result({'a': A, 'b': B})
+  console = Console(width=60, file=io.StringIO())
+  console.print(report.table(got))
+  said = console.file.getvalue()
+  for figure in ('0.500', '0.289', '0.667', '0.583', '0.217', 'problems'):
+    assert figure in said
 
 
 def test_the_table_is_that_of_the_file():
