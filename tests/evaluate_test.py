@@ -176,7 +176,7 @@ def test_files_can_be_evaluated_without_a_run(
   (tmp_path / 'b.txt').write_text('1,2>3: 1,2,3,4>10: 3,3>6:')
   workdir = tmp_path / 'new' / 'run'
   args = (f'--config={tiny.FILE}', f'--config.workdir={workdir}',
-          f'--files={tmp_path}/a.txt,{tmp_path}/b.txt,{tmp_path}/./a.txt',
+          f'--files={tmp_path}/a.txt,{tmp_path}/b.txt,{tmp_path}/./b.txt',
           '--checkpoint=start', '--samples=8', '--k=1,4,8',
           '--temperature=.7')
   program(monkeypatch, *args)

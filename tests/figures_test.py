@@ -112,12 +112,14 @@ def test_figures_by_hand():
   answers = [['r', 'a', 'r', ''], ['r', 'x', 'x', 'x'],
              ['a', 'x', 'r', 'a'], ['x'] * 4]
   got = figures.figures(
-      score, (1, 2, 4), greedy=np.array([1, 0.9, nan, 0]), answers=answers)
+      score, (1, 2, 3, 4), greedy=np.array([1, 0.9, nan, 0]), answers=answers)
   expected = {
-      'pass@1': [1 / 2, 1, 1 / 3], 'pass@2': [5 / 6, 2 / 3], 'pass@4': [1],
+      'pass@1': [1 / 2, 1, 1 / 3], 'pass@2': [5 / 6, 2 / 3],
+      'pass@3': [1, 1], 'pass@4': [1],
       'maj@1': [1 / 2, 1, 1 / 3],
       # rr right; 2 ra: half; 2 r-: right; a-: wrong. aa wrong; 2 ra: half.
-      'maj@2': [4 / 6, 1 / 3], 'maj@4': [1],
+      # Three: rar and rr- right, ra- twice half; ara wrong.
+      'maj@2': [4 / 6, 1 / 3], 'maj@3': [3 / 4, 0], 'maj@4': [1],
       'greedy': [1, 0, 0], 'mean': [0.5, 1, 2.5 / 3]}
   assert list(got) == [
       name + end for name in expected for end in ('', '_error')]

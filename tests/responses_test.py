@@ -125,9 +125,10 @@ def test_a_cut_off_file_is_completed_to_the_bit(watched, whole, tmp_path):
 def test_each_call_is_on_disk_before_the_next_but_one(
     watched, whole, tmp_path):
   """A process that is killed loses two calls at most; here, the third one
-  fails."""
+  fails, of calls too small to fill a buffer."""
   got, path = whole
   part, calls = tmp_path / 'responses.jsonl', []
+  config = tiny.load(prompts_per_step=1, learner__microbatch=4)
 
   def sample(*args, **kwargs):
     calls.append(part.read_bytes())
@@ -136,10 +137,20 @@ def test_each_call_is_on_disk_before_the_next_but_one(
     return watched.parts.sample(*args, **kwargs)
 
   with pytest.raises(KeyboardInterrupt):
-    collect(watched, part, sample=sample)
-  assert [data.count(b'\n') for data in calls] == [0, 0, 16]
+    collect(watched, part, sample=sample, config=config)
+  assert [data.count(b'\n') for data in calls] == [0, 0, 4]
   again, sampled = collect(watched, part)
-  assert len(sampled) == 24
+  assert len(sampled) == 36
+  assert again == got and lines(part) == lines(path)
+
+
+def test_a_line_that_was_deleted_is_made_again(watched, whole, tmp_path):
+  got, path = whole
+  part = tmp_path / 'responses.jsonl'
+  data = path.read_bytes().splitlines(keepends=True)
+  part.write_bytes(b''.join(data[:6] + data[7:]))
+  again, sampled = collect(watched, part)
+  assert sampled == [(101, 1)]
   assert again == got and lines(part) == lines(path)
 
 
