@@ -250,3 +250,14 @@ def test_nothing_ends_a_response(tmp_path):
   bpe(tmp_path, eos_token=None)
   with pytest.raises(ValueError, match='set eos_token_id in its generation_c'):
     ModelTokenizer(tmp_path)
+
+
+def test_spaces_before_punctuation_stay(tmp_path):
+  """A model may ask for less, which would change what it wrote."""
+  name = 'clean_up_tokenization_spaces'
+  theirs = bpe(tmp_path, **{
+      name: True,
+      f'{name}_for_bpe_even_though_it_will_corrupt_output': True})
+  tok = ModelTokenizer(tmp_path)
+  ids = tok.encode('a , b .')
+  assert tok.decode(ids) == 'a , b .' and theirs.decode(ids) == 'a, b.'
