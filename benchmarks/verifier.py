@@ -203,7 +203,7 @@ def agreement(pool: Pool) -> str:
 Pairs are drawn among those that are not the same by the letter. {len(false)} \
 of all were judged to be equal{':' if false else '.'}
 
-{listed}'''
+{listed}'''.rstrip()
 
 
 def share(replies: Sequence[dict[str, Any]]) -> str:
