@@ -79,7 +79,7 @@ def from_hf(raw: Mapping[str, Any], where: str = 'config.json') -> ModelConfig:
   gemma = kind == 'gemma2'
   stored = str(raw.get('dtype') or raw.get('torch_dtype') or 'float32')
   for ok, feature in (
-      (not raw.get('architectures') or FAMILIES[kind] in raw['architectures'],
+      (raw.get('architectures') in (None, [], [FAMILIES[kind]]),
        f'architectures={raw.get("architectures")} (not {FAMILIES[kind]})'),
       (not raw.get('quantization_config'), 'quantization_config'),
       ('rope_theta' in rope, 'rope_parameters for each type of layer'),

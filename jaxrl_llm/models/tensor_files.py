@@ -137,7 +137,7 @@ def write(
 
   Args:
     folder: there is such a folder, without other tensors.
-    tensors: (name, array) pairs; no more than one file's are held at a time.
+    tensors: (name, array) pairs; one file's and the next are held at a time.
     shard_bytes: size that no file is to exceed (one tensor always fits).
   """
   shards, waiting, size, places = 0, {}, 0, {}

@@ -5,6 +5,7 @@ import json
 import ml_dtypes
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from jaxrl_llm.models import tensor_files
@@ -33,12 +34,12 @@ def same(a, b):
   return a.dtype == b.dtype and np.array_equal(a, b)
 
 
-@pytest.mark.parametrize('limit', (10_000, 600, 1))
+@pytest.mark.parametrize('limit', (10_000, 600, 170, 1))
 def test_what_is_written_is_found_and_read(limit, tmp_path):
   want = tensors()
   tensor_files.write(tmp_path, want.items(), limit)
   files = sorted(tmp_path.glob('*.safetensors'))
-  names = {10_000: [SINGLE], 600: 3, 1: 5}[limit]
+  names = {10_000: [SINGLE], 600: 3, 170: 4, 1: 5}[limit]
   if limit != 10_000:
     names = [f'model-{i:05d}-of-{names:05d}.safetensors'
              for i in range(1, names + 1)]
@@ -49,6 +50,8 @@ def test_what_is_written_is_found_and_read(limit, tmp_path):
   assert [file.name for file in files] == names
   for file in files:
     held = load_file(file)
+    with safe_open(file, 'numpy') as opened:  # without, transformers 4 refuses
+      assert opened.metadata() == {'format': 'pt'}
     assert len(held) == 1 or sum(x.nbytes for x in held.values()) <= limit
   found = tensor_files.find(tmp_path)
   assert found.keys() == want.keys()
