@@ -60,8 +60,8 @@ def notes(result: Mapping[str, Any]) -> Iterator[str]:
     kinds = ', '.join(f'{n} {kind}' for kind, n in result['invalid'].items())
     yield f'Not judged, and left out: {kinds}.'
   if result['left_out']:
-    yield (f'{result["left_out"]} problems are left out, their prompts have '
-           f'more than max_prompt={result["max_prompt"]} tokens.')
+    yield (f'Left out for prompts of more than max_prompt='
+           f'{result["max_prompt"]} tokens: {result["left_out"]}.')
 
 
 def _short(files: Sequence[str]) -> list[str]:

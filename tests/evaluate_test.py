@@ -199,7 +199,7 @@ def test_files_can_be_evaluated_without_a_run(
   assert 'what RL starts from' in lines[0] and 'temperature 0.7' in lines[0]
   kind, *_ = found['invalid']
   assert f'left out: {found["invalid"][kind]} {kind}' in said
-  assert '1 problems are left out' in said
+  assert 'max_prompt=9 tokens: 1.' in said
 
   # The start is that of RL, and the temperature is the one asked for.
   rollouts = asked.rollouts.copy()

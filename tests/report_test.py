@@ -69,8 +69,7 @@ def test_one_file_is_all():
   assert [line[:4] for line in lines if line[:1] == '|'] == [
       '|  |', '| --', '| a ']
   assert lines[-1] == (
-      '3 problems are left out, their prompts have more than max_prompt=9 '
-      'tokens.')
+      'Left out for prompts of more than max_prompt=9 tokens: 3.')
   assert not any('Not judged' in line for line in lines)
 
 
