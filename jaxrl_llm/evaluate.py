@@ -34,8 +34,9 @@ import numpy as np
 import rich
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import experiment, figures, progress, report, responses, weights
+from jaxrl_llm import experiment, progress
 from jaxrl_llm import workdir as workdir_lib
+from jaxrl_llm.evaluation import figures, report, responses, weights
 from jaxrl_llm.sampling.logits import SamplingParams
 
 

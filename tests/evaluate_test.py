@@ -9,14 +9,8 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_llm import (
-    checkpoint,
-    evaluate,
-    experiment,
-    figures,
-    train,
-    warm_start,
-)
+from jaxrl_llm import checkpoint, evaluate, experiment, train, warm_start
+from jaxrl_llm.evaluation import figures
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.tasks import Problem
 from tests import tiny

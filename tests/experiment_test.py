@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_llm import batching, experiment, responses, tasks
+from jaxrl_llm import batching, experiment, tasks
+from jaxrl_llm.evaluation import responses
 from jaxrl_llm.sampling.generate import SamplerStats
 from jaxrl_llm.types import Requests, Rollouts
 from tests import devices, tiny

@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 
-from jaxrl_llm import checkpoint, config, export, metrics, train
+from jaxrl_llm import checkpoint, config, experiment, export, metrics, train
 from jaxrl_llm.models import lora, transformer
 from tests import tiny, tiny_hf
 
@@ -36,6 +36,13 @@ def load(origin, workdir, **fields):
       **{name.replace('__', '.'): str(x) for name, x in fields.items()}})
   config.validate(c)
   return c
+
+
+def reused(monkeypatch, c):
+  """Has every run use the programs of the first: they would be the same."""
+  parts = experiment.build(c)
+  monkeypatch.setattr(
+      experiment, 'build', lambda config: parts._replace(config=config))
 
 
 def program(monkeypatch, *argv):
@@ -73,6 +80,7 @@ def of_transformers(folder, tokens, **options):
 def test_a_run_on_word_problems_goes_on_and_comes_back(
     origin, tmp_path, monkeypatch, capsys):
   """Runs, resumes to the bit, and exports what transformers opens."""
+  reused(monkeypatch, load(origin, tmp_path))
   train.train(load(origin, tmp_path / 'whole', steps=4))
   train.train(load(origin, tmp_path / 'cut', steps=2))
   train.train(load(origin, tmp_path / 'cut', steps=4))
@@ -120,7 +128,7 @@ def test_a_run_on_word_problems_goes_on_and_comes_back(
 
 
 @pytest.mark.parametrize('warm', [0, 3])
-def test_lora_is_merged(origin, tmp_path, warm):
+def test_lora_is_merged(origin, tmp_path, monkeypatch, warm):
   """Its checkpoints hold the small matrices alone; after a warm start too."""
   if warm:
     make = tiny.load
@@ -131,6 +139,7 @@ def test_lora_is_merged(origin, tmp_path, warm):
       lora__rank=3, lora__targets='q|down', loss__entropy_bonus=.05,
       loss__kl_coef=.1, optimizer__learning_rate=.01, steps=3)
   c = make(tmp_path / 'run', **fields)
+  reused(monkeypatch, c)
   train.train(c)
   params = last(tmp_path / 'run')
   assert set(params) == {'layers'}

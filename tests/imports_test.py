@@ -35,9 +35,9 @@ ALLOWED = {
     'credit': {'ops', 'schedules'},
     'fields': {'models', 'schedules', 'tasks'},
     'policy': {'models', 'sharding'},
-    'figures': set(),
-    'responses': {'batching', 'progress', 'rewards', 'sampling', 'types'},
-    'report': {'figures', 'responses'},
+    'evaluation': {
+        'batching', 'checkpoint', 'config', 'experiment', 'models', 'progress',
+        'rewards', 'sampling', 'types', 'warm_start'},
     'config_file': {'fields'},
     'config': {
         'config_file', 'fields', 'models', 'ops', 'schedules', 'tasks'},

@@ -304,7 +304,6 @@ def test_a_kind_that_is_missing_is_named(tmp_path):
     (dict(heldout_count=-1), 'task.heldout_count=-1 at least 0'),
     (dict(heldout_count=3), 'held out: lower task.heldout_count=3'),
     (dict(pth=()), "no option 'pth'. Did you mean 'path'"),
-    (dict(path=()), 'no problems: set config.task.path'),
     (dict(tokenizer=None), 'set config.model.hf'),
 ])
 def test_bad_options(tmp_path, options, match):

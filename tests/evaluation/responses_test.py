@@ -7,7 +7,8 @@ import types
 import numpy as np
 import pytest
 
-from jaxrl_llm import batching, evaluate, experiment, progress, responses
+from jaxrl_llm import batching, evaluate, experiment, progress
+from jaxrl_llm.evaluation import responses
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.tasks import Problem
 from jaxrl_llm.types import Requests

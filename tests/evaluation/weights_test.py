@@ -6,7 +6,8 @@ import types
 
 import pytest
 
-from jaxrl_llm import checkpoint, experiment, tasks, weights
+from jaxrl_llm import checkpoint, experiment, tasks
+from jaxrl_llm.evaluation import weights
 from jaxrl_llm.tasks import math
 from jaxrl_llm.tokenizer import CharTokenizer
 from tests import tiny

@@ -5,8 +5,8 @@ import math
 
 from rich.console import Console
 
-from jaxrl_llm import report
-from jaxrl_llm.responses import Kept
+from jaxrl_llm.evaluation import report
+from jaxrl_llm.evaluation.responses import Kept
 
 R = Kept(1.0, 'correct', True, '7', 10, False)
 W = Kept(0.0, 'wrong', True, '8', 20, True)

@@ -9,8 +9,8 @@ import numpy as np
 from rich import box
 from rich.table import Table
 
-from jaxrl_llm import figures
-from jaxrl_llm.responses import Kept
+from jaxrl_llm.evaluation import figures
+from jaxrl_llm.evaluation.responses import Kept
 
 
 def summary(

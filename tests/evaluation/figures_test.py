@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from jaxrl_llm import figures
+from jaxrl_llm.evaluation import figures
 
 
 def test_standard_errors():
