@@ -106,6 +106,10 @@ def export(
         if origin else None, shard_bytes=SHARD_BYTES)
     for path in hf.companions(origin) if origin else ():
       shutil.copyfile(path, part / path.name)
+    # Whoever may read config.json may read the weights, too.
+    mode = (part / 'config.json').stat().st_mode
+    for path in part.glob('*.safetensors'):
+      path.chmod(mode)
     os.replace(part, out)
   finally:
     shutil.rmtree(part, ignore_errors=True)

@@ -150,10 +150,6 @@ class ModelTokenizer:
         [{'role': 'user', 'content': text}], tokenize=False,
         add_generation_prompt=True)
 
-  def save(self, folder: pathlib.Path) -> None:
-    """Writes the tokeniser's files."""
-    self._own.save_pretrained(folder)
-
 
 def _stop_ids(folder: pathlib.Path, own: Any) -> tuple[int, ...]:
   """All that ends a response, that of the tokeniser first."""

@@ -304,7 +304,9 @@ def _run(
           start=start, latest=latest, seconds=time.monotonic() - began)
       saver.save(state.step, state, host, score=score)
 
-    with display.phase('warm start', config.warm_start.steps):
+    with display.phase(
+        'warm start' if config.warm_start.steps else 'weights',
+        config.warm_start.steps):
       params, frozen, anchor = warm_start.begin(
           parts, display.update, resumed=found is not None)
     fixed = Fixed(

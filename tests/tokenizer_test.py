@@ -129,12 +129,6 @@ def test_a_sentencepiece_model(tmp_path, kind):
     assert ids == theirs.encode(text) and tok.decode(ids) == text
   assert tok.encode(tok.start + 'x')[0] == theirs.bos_id()
   assert tok.encode(tok.start + 'x').count(theirs.bos_id()) == 1
-  saved = tmp_path / 'saved'
-  tok.save(saved)
-  again = ModelTokenizer(saved)
-  assert [again.encode(t) for t in SPELL] == [tok.encode(t) for t in SPELL]
-  assert (again.start, again.stop_ids, again.pad_id) == (
-      tok.start, tok.stop_ids, tok.pad_id)
 
 
 def test_texts_start_as_the_model_expects(model, tmp_path):
@@ -224,15 +218,6 @@ def test_pad(tmp_path):
   assert ModelTokenizer(tmp_path).pad_id == 2
   bpe(tmp_path / 'none')
   assert ModelTokenizer(tmp_path / 'none').pad_id == 1
-
-
-def test_saved_is_the_same(model, tmp_path):
-  tok, _ = model
-  tok.save(tmp_path / 'saved')
-  again = ModelTokenizer(tmp_path / 'saved')
-  assert [again.encode(t) for t in SPELL] == [tok.encode(t) for t in SPELL]
-  assert (again.start, again.stop_ids, again.pad_id, again.chat('x')) == (
-      tok.start, tok.stop_ids, tok.pad_id, tok.chat('x'))
 
 
 @pytest.mark.parametrize('family', ['llama', 'qwen2', 'qwen3', 'gemma2'])
