@@ -18,7 +18,7 @@ from typing import Any, Sequence
 import jax
 from ml_collections import ConfigDict
 
-from jaxrl_llm import checkpoint, experiment, sharding, warm_start
+from jaxrl_llm import checkpoint, sharding, warm_start
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import policy as policy_lib
 from jaxrl_llm.models import hf, hf_config, lora
@@ -40,7 +40,7 @@ def parameters(
     The parameter tree, on the first device; its model; and its step.
 
   Raises:
-    ValueError: there is no checkpoint, or the model it began with is gone.
+    ValueError: there is no checkpoint, or what it began with is gone.
   """
   model = config_lib.model_config(config)
   mesh = sharding.make_mesh(1, 1, 1, jax.devices()[:1])
@@ -62,8 +62,14 @@ def parameters(
   if not config.lora.rank:
     frozen = None
   elif config.warm_start.steps:
-    frozen = warm_start.begin(
-        experiment.build(config), lambda *_: None, resumed=True).frozen
+    path = warm_start.base_file(config)
+    base = warm_start.load(path, policy.shapes)
+    if base is None:
+      raise ValueError(
+          f'{path} is gone or damaged, with the weights that LoRA was trained '
+          'beside: train again in another workdir.')
+    _, frozen = policy.split(
+        jax.device_put(base, sharding.replicated(mesh)), jax.random.key(0))
   else:
     frozen = policy.init(jax.random.key(config.seed))
   return lora.merge(policy.compose(params, frozen)), model, found.step

@@ -15,6 +15,7 @@ import zlib
 from absl import logging
 import jax
 import jax.numpy as jnp
+from ml_collections import ConfigDict
 import numpy as np
 from safetensors import safe_open, SafetensorError
 from safetensors.numpy import save_file
@@ -160,9 +161,20 @@ def begin(parts: experiment.Parts, report: Report, resumed: bool) -> Start:
   penalty = config.loss.kl_coef > 0
   if resumed and not (penalty or config.lora.rank):
     return Start(None, None, None)
+  if config.lora.rank and config.warm_start.steps:
+    # Made again on another mesh, the weights that stay frozen would differ in
+    # their last bits from those that LoRA was trained beside.
+    path = base_file(config)
+    whole = load(path, parts.policy.shapes)
+    if whole is None:
+      whole = parameters(parts, report)
+      save(path, whole)
+    whole = jax.device_put(whole, parts.param_shardings())
+  else:
+    whole = parameters(parts, report)
   # A stream of its own: warm starts must not depend on LoRA.
   key = parts.step_key(parts.put(np.uint32((1 << 30) + 1)))
-  params, frozen = parts.policy.split(parameters(parts, report), key)
+  params, frozen = parts.policy.split(whole, key)
   if not penalty:
     anchor = None
   elif frozen is None:
@@ -196,6 +208,11 @@ def parameters(parts: experiment.Parts, report: Report) -> Any:
     found = run(parts, report)
     save(path, found)
   return jax.device_put(found, parts.param_shardings())
+
+
+def base_file(config: ConfigDict) -> pathlib.Path:
+  """Where a run with LoRA keeps the warm-started weights that it freezes."""
+  return pathlib.Path(config.workdir, 'base.safetensors')
 
 
 def cache_file(parts: experiment.Parts) -> pathlib.Path:

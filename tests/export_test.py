@@ -1,6 +1,7 @@
 """A model of others through training, and back to where it came from."""
 
 import json
+import shutil
 import sys
 
 import jax
@@ -10,7 +11,15 @@ import pytest
 import torch
 import transformers
 
-from jaxrl_llm import checkpoint, config, experiment, export, metrics, train
+from jaxrl_llm import (
+  checkpoint,
+  config,
+  experiment,
+  export,
+  metrics,
+  train,
+  warm_start,
+)
 from jaxrl_llm.models import lora, transformer
 from tests import tiny, tiny_hf
 
@@ -132,8 +141,7 @@ def test_a_run_on_word_problems_goes_on_and_comes_back(
 def test_lora_is_merged(origin, tmp_path, monkeypatch, warm):
   """Its checkpoints hold the small matrices alone; after a warm start too."""
   if warm:
-    make = tiny.load
-    fields = dict(warm_start__steps=warm, warm_start__cache=tmp_path / 'warm')
+    make, fields = tiny.load, dict(warm_start__steps=warm)
   else:
     make, fields = lambda folder, **x: load(origin, folder, **x), {}
   fields |= dict(
@@ -142,6 +150,8 @@ def test_lora_is_merged(origin, tmp_path, monkeypatch, warm):
   c = make(tmp_path / 'run', **fields)
   reused(monkeypatch, c)
   train.train(c)
+  # What is frozen is made once; without it nothing goes on.
+  monkeypatch.setattr(warm_start, 'run', None)
   params = last(tmp_path / 'run')
   assert set(params) == {'layers'}
   assert set(params['layers']) == {
@@ -150,6 +160,10 @@ def test_lora_is_merged(origin, tmp_path, monkeypatch, warm):
   assert step == 3
   # What RL started from, and the sum written out.
   begin = make(tmp_path / 'start', **{**fields, 'steps': 0})
+  if warm:
+    begin_from = tmp_path / 'start' / 'base.safetensors'
+    begin_from.parent.mkdir()
+    shutil.copyfile(tmp_path / 'run' / 'base.safetensors', begin_from)
   train.train(begin)
   start, _, _ = export.parameters(begin, 'last')
   moved = 0
@@ -173,6 +187,10 @@ def test_lora_is_merged(origin, tmp_path, monkeypatch, warm):
   np.testing.assert_allclose(
       of_transformers(out, tokens), exact, rtol=1e-4, atol=1e-4)
   assert not [n for n in lora.merge(merged)['layers'] if 'lora' in n]
+  if warm:
+    (tmp_path / 'run' / 'base.safetensors').unlink()
+    with pytest.raises(ValueError, match='run/base.safetensors is gone'):
+      export.parameters(c, 'last')
 
 
 def mistake(monkeypatch, capsys, *argv):
