@@ -31,7 +31,7 @@ setuptools.setup(
         'safetensors',
         'sentencepiece',
         'tensorboardX',
-        'transformers',
+        'transformers>=5',
     ],
     extras_require={
         'aot': ['libtpu'],  # compiles for TPUs that are not there

@@ -277,7 +277,10 @@ def _print_help(spec: str | None, overrides: Mapping[str, str]) -> None:
     config = load(spec, overrides)
   else:
     config = _nested(fields.check({**flatten(base()), **overrides}))
-  model = model_config(config)
+  try:
+    model = model_config(config)
+  except ValueError:  # a model that is not here yet; its fields are its own
+    model = None
   rows = table.Table(box=None, show_header=False, padding=(0, 1, 0, 0))
   rows.add_column(no_wrap=True, style='cyan')
   rows.add_column(max_width=16, overflow='fold')
@@ -287,7 +290,7 @@ def _print_help(spec: str | None, overrides: Mapping[str, str]) -> None:
     head, _, leaf = field.name.partition('.')
     value = flatten(config)[field.name]
     text = to_text(value)
-    if head == 'model' and value is None and leaf != 'hf':
+    if head == 'model' and value is None and hasattr(model, leaf):
       text = f'({to_text(getattr(model, leaf))})'
     if leaf and head != section:
       rows.add_row()
@@ -387,7 +390,7 @@ def _conflicts(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
              'model.dtype=bfloat16, or learner.attention=xla.')
     if model.window or model.attention_softcap:
       yield ('learner.attention=cudnn has no sliding window or soft cap, which '
-             f'model.preset={c.model.preset} has: use learner.attention=xla.')
+             f'{c.model.hf or c.model.preset} has: use learner.attention=xla.')
 
 
 def _divisor(n: int, limit: int) -> int:

@@ -20,6 +20,7 @@ verifier, delete that folder.) Beside the fields of the config it takes
   --k=1,8,16           of the pass@k and maj@k, short for eval.k
 """
 
+import contextlib
 import json
 import math
 import os
@@ -130,7 +131,7 @@ def problem_sets(
     found = task.load(name) if files else task.heldout
     once = {}
     for problem in found:
-      once.setdefault(problem.id, problem)
+      once.setdefault((problem.id, problem.prompt), problem)
     if len(once) < len(found):
       logging.warning(
           'Left out of %r: %d of %d problems, which stand there before.', name,
@@ -164,11 +165,15 @@ def evaluate(
   # A copy of the model for a KL penalty would only take memory.
   config = config.copy_and_resolve_references()
   config.loss.kl_coef = 0.0
+  # Files of problems that are not evaluated need not be there.
+  for name in ('path', 'heldout') if files else ():
+    if name in config.task:
+      config.task[name] = ()
   parts = experiment.build(config, training=False)
   sets, left_out = problem_sets(parts, files)
   workdir = pathlib.Path(config.workdir)
   temperature = 0.0 if greedy else config.sampling.temperature
-  with progress.Display(
+  with contextlib.closing(parts), progress.Display(
       f'evaluation of {workdir}', show=config.log.display) as display:
     with display.phase('weights', config.warm_start.steps):
       params, step, identity = weights.load(parts, which, display.update)

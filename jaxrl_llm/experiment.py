@@ -6,6 +6,8 @@
 
 import copy
 import functools
+import hashlib
+import pathlib
 from typing import Any, Callable, NamedTuple, Sequence
 
 from absl import logging
@@ -44,6 +46,7 @@ class Parts(NamedTuple):
     sampling: keyword overrides to SamplingParams on the device.
     credit: see `credit.make`.
     step_key: step [] uint32 on the device to the key of its noise.
+    contents: of what the config names, the problems and the model: digests.
   """
   config: ConfigDict
   task: tasks.Task
@@ -56,6 +59,15 @@ class Parts(NamedTuple):
   sampling: Callable[..., SamplingParams]
   credit: Callable[..., credit_lib.Credit]
   step_key: Callable[[jax.Array], jax.Array]
+  contents: dict[str, str]
+
+  def described(self) -> dict[str, Any]:
+    """The config as a checkpoint keeps it, with the contents of its files."""
+    return {**self.config.to_dict(), 'contents': self.contents}
+
+  def close(self) -> None:
+    """Ends what the task has running beside this process."""
+    getattr(self.task, 'close', lambda: None)()
 
   def put_rows(self, batch: LearnerBatch) -> LearnerBatch:
     """A batch of NumPy arrays, its rows split over the data shards."""
@@ -184,8 +196,9 @@ def fitting(
   """
   if not len(problems):
     raise ValueError(
-        f'The task {config.task.name} has no problems in its set {name!r}: the '
-        'fields of config.task say where they come from, --help lists them.')
+        f'The task {config.task.name} has no problems in its set {name!r}, '
+        'which training needs: the fields of config.task say where they come '
+        'from, --help lists them.')
   lengths = [len(tokenizer.encode(p.prompt)) for p in problems]
   if not min(lengths):
     raise ValueError(
@@ -224,6 +237,17 @@ def _task(
   return task
 
 
+def _contents(
+    config: ConfigDict, task: tasks.Task,
+    folder: pathlib.Path | None) -> dict[str, str]:
+  """See `Parts.contents`."""
+  problems = hashlib.sha256(
+      repr([(p.id, p.prompt, p.info) for p in task.train]).encode(
+          'utf8', 'replace'))
+  model = {'model': hf.digest(folder)} if folder else {}
+  return {'problems': problems.hexdigest()[:16], **model}
+
+
 def build(config: ConfigDict, training: bool = True) -> Parts:
   """Makes the parts of a run. Nothing is compiled yet.
 
@@ -239,7 +263,7 @@ def build(config: ConfigDict, training: bool = True) -> Parts:
     ValueError: values that do not go together, in one sentence.
   """
   model = config_lib.model_config(config)
-  checkpoint = tokenizer = None
+  folder = checkpoint = tokenizer = None
   if config.model.hf:
     folder = hf.fetch(config.model.hf)
     checkpoint, tokenizer = hf.open_checkpoint(folder), ModelTokenizer(folder)
@@ -280,4 +304,5 @@ def build(config: ConfigDict, training: bool = True) -> Parts:
       sample=make_sample(config, mesh, model, task.tokenizer.stop_ids),
       sampling=sampling,
       credit=credit_lib.make(config),
-      step_key=lambda step: fold_in(base_key, step))
+      step_key=lambda step: fold_in(base_key, step),
+      contents=_contents(config, task, folder))

@@ -13,6 +13,7 @@ import os
 import pathlib
 import shutil
 import sys
+import tempfile
 from typing import Any, Sequence
 
 import jax
@@ -49,10 +50,14 @@ def parameters(
     source = hf.open_checkpoint(hf.fetch(config.model.hf))
   policy = policy_lib.make(config, model, mesh, source)
   folder = pathlib.Path(config.workdir, 'checkpoints')
+  begun = hf.digest(source.folder) if source else None
   found = checkpoint.restore(
       folder,
       {'learner': {'params': sharding.placed(
           policy.trained, sharding.TRAIN_RULES, mesh)}},
+      differs=lambda saved: [
+          f'the files of model.hf={config.model.hf} were others'
+      ] if source and saved['contents'].get('model') != begun else [],
       best=which == 'best', partial=True)
   if found is None:
     raise ValueError(
@@ -93,6 +98,7 @@ def export(
     ValueError: the folder has files, there is no checkpoint, or no family
       that others can open has the model's mixture of features.
   """
+  out = out.absolute()
   if out.exists() and (not out.is_dir() or any(out.iterdir())):
     raise ValueError(f'{out} is there already: name a new folder as --out.')
   params, model, step = parameters(config, which)
@@ -102,10 +108,10 @@ def export(
     dtype = dtype or hf_config.read_config(origin).dtype
   elif dtype is None:
     dtype = model.dtype if model.dtype in hf_config.STORED else 'float32'
-  part = out.with_name(out.name + '.part')
-  shutil.rmtree(part, ignore_errors=True)
-  part.mkdir(parents=True)
-  try:
+  out.parent.mkdir(parents=True, exist_ok=True)
+  with tempfile.TemporaryDirectory(dir=out.parent) as folder:
+    part = pathlib.Path(folder, out.name)
+    part.mkdir()
     hf.save(
         part, params, dataclasses.replace(model, dtype=dtype),
         source=json.loads((origin / 'config.json').read_text())
@@ -117,8 +123,6 @@ def export(
     for path in part.glob('*.safetensors'):
       path.chmod(mode)
     os.replace(part, out)
-  finally:
-    shutil.rmtree(part, ignore_errors=True)
   return step
 
 

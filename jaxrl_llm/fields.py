@@ -68,7 +68,8 @@ _FIELDS = (
      "the preset's, and 0 switches an optional one off"),
 
     ('lora.rank', 0, _ANY, 'rank of the matrices that are trained beside '
-     'frozen weights (0: all weights are trained)'),
+     'frozen weights, at 10 to 100 times the learning rate (0: all weights are '
+     'trained)'),
     ('lora.alpha', 16.0, '(0, inf)', 'their product is multiplied by this / '
      'rank'),
     ('lora.targets', 'q|k|v|o|gate|up|down', '', 'regular expression of the '

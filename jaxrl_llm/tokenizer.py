@@ -146,9 +146,10 @@ class ModelTokenizer:
       raise ValueError(
           f'The tokeniser of {self.folder} has no format for chats: set '
           'config.task.template=question, or another that --help names.')
+    # Llama's templates would say today's date; this is their own default.
     return self._own.apply_chat_template(
         [{'role': 'user', 'content': text}], tokenize=False,
-        add_generation_prompt=True)
+        add_generation_prompt=True, date_string='26 Jul 2024')
 
 
 def _stop_ids(folder: pathlib.Path, own: Any) -> tuple[int, ...]:

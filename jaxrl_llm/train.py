@@ -279,11 +279,11 @@ def _run(
   began = time.monotonic()
   parts = experiment.build(config)
   saver = checkpoint.Checkpointer(
-      workdir / 'checkpoints', config.to_dict(), keep=config.checkpoint.keep)
+      workdir / 'checkpoints', parts.described(), keep=config.checkpoint.keep)
   found = saver.restore(
       begin(parts.learner.state, len(parts.task.train)),
       differs=lambda saved: config_lib.difference(
-          saved, config, config_lib.free_to_change(config)))
+          saved, parts.described(), config_lib.free_to_change(config)))
   workdir_lib.write_whole(workdir / 'config.json', config_lib.to_json(config))
   writer = metrics.Writer(
       workdir, found.step + 1 if found else 0,
@@ -291,7 +291,8 @@ def _run(
       config=config.to_dict())
 
   with (progress.Display(name, show=config.log.display) as display,
-        contextlib.closing(saver), contextlib.closing(writer)):
+        contextlib.closing(parts), contextlib.closing(saver),
+        contextlib.closing(writer)):
     display.note(parts.layout())
 
     def evaluation(weights):

@@ -81,7 +81,7 @@ def demonstrations(
 
 
 def run(parts: experiment.Parts, report: Report) -> Any:
-  """Trains a model from nothing on the task's demonstrations.
+  """Trains the whole model on the task's demonstrations.
 
   Args:
     parts: of the run; `config.warm_start` says how long and how fast.
@@ -212,7 +212,11 @@ def parameters(parts: experiment.Parts, report: Report) -> Any:
 
 def base_file(config: ConfigDict) -> pathlib.Path:
   """Where a run with LoRA keeps the warm-started weights that it freezes."""
-  return pathlib.Path(config.workdir, 'base.safetensors')
+  # Not after lengths or layouts: an evaluation may choose others.
+  name = config_lib.fingerprint(config, (
+      'seed', 'task', 'model', 'warm_start.steps', 'warm_start.batch',
+      'warm_start.learning_rate'))
+  return pathlib.Path(config.workdir, f'base-{name}.safetensors')
 
 
 def cache_file(parts: experiment.Parts) -> pathlib.Path:
@@ -220,7 +224,8 @@ def cache_file(parts: experiment.Parts) -> pathlib.Path:
   # The mesh as it is: in the config one of its axes may be -1.
   name = '-'.join(map(str, (
       config_lib.fingerprint(parts.config, DEPENDS_ON),
-      *parts.mesh.shape.values())))
+      *parts.mesh.shape.values(), *[
+          digest for of, digest in parts.contents.items() if of == 'model'])))
   return pathlib.Path(parts.config.warm_start.cache, f'{name}.safetensors')
 
 

@@ -20,6 +20,7 @@ from jaxrl_llm import (
   train,
   warm_start,
 )
+from jaxrl_llm.evaluation import weights
 from jaxrl_llm.models import lora, transformer
 from tests import tiny, tiny_hf
 
@@ -28,7 +29,7 @@ from tests import tiny, tiny_hf
 def origin(tmp_path_factory):
   """A random Qwen3 in bfloat16 with a tokeniser trained on the problems."""
   folder = tmp_path_factory.mktemp('origin')
-  rows = tiny_hf.word_problems(120)
+  rows = tiny_hf.gsm8k(120)
   tiny_hf.write(folder / 'problems.jsonl', rows)
   return tiny_hf.make(folder / 'model', rows, dtype=torch.bfloat16)
 
@@ -93,6 +94,7 @@ def test_a_run_on_word_problems_goes_on_and_comes_back(
   train.train(load(origin, tmp_path / 'whole', steps=4))
   train.train(load(origin, tmp_path / 'cut', steps=2))
   train.train(load(origin, tmp_path / 'cut', steps=4))
+  assert train.experiment.build(None).task._pool is None  # nothing is left
   params = last(tmp_path / 'whole')
   assert tiny.same(params, last(tmp_path / 'cut'))
   rows = metrics.read(tmp_path / 'cut' / 'metrics.jsonl')
@@ -161,9 +163,9 @@ def test_lora_is_merged(origin, tmp_path, monkeypatch, warm):
   # What RL started from, and the sum written out.
   begin = make(tmp_path / 'start', **{**fields, 'steps': 0})
   if warm:
-    begin_from = tmp_path / 'start' / 'base.safetensors'
-    begin_from.parent.mkdir()
-    shutil.copyfile(tmp_path / 'run' / 'base.safetensors', begin_from)
+    base, = (tmp_path / 'run').glob('base-*')
+    (tmp_path / 'start').mkdir()
+    shutil.copy(base, tmp_path / 'start')
   train.train(begin)
   start, _, _ = export.parameters(begin, 'last')
   moved = 0
@@ -177,6 +179,17 @@ def test_lora_is_merged(origin, tmp_path, monkeypatch, warm):
     np.testing.assert_allclose(
         np.asarray(weight, np.float64), want, rtol=1e-5, atol=1e-6)
   assert moved == 2
+  # An evaluation has the same, still apart.
+  parts = experiment.build(c)
+  weights_, found, _ = weights.load(parts, 'last', lambda *_: None)
+  assert found == 3
+  for name in ('q', 'down'):
+    np.testing.assert_array_equal(
+        weights_['layers'][name].astype(jnp.float32),
+        start['layers'][name].astype(jnp.float32))
+    np.testing.assert_allclose(
+        weights_['layers'][f'{name}_lora_b'].astype(jnp.float32),
+        16 / 3 * params['layers'][f'{name}_lora_b'], rtol=1e-2)
   out = tmp_path / 'out'
   assert export.export(c, out, 'last', 'float32') == 3
   tokens = np.random.default_rng(0).integers(
@@ -188,8 +201,8 @@ def test_lora_is_merged(origin, tmp_path, monkeypatch, warm):
       of_transformers(out, tokens), exact, rtol=1e-4, atol=1e-4)
   assert not [n for n in lora.merge(merged)['layers'] if 'lora' in n]
   if warm:
-    (tmp_path / 'run' / 'base.safetensors').unlink()
-    with pytest.raises(ValueError, match='run/base.safetensors is gone'):
+    base.unlink()
+    with pytest.raises(ValueError, match=f'{base} is gone'):
       export.parameters(c, 'last')
 
 
@@ -216,6 +229,26 @@ def test_mistakes(origin, tmp_path, monkeypatch, capsys):
   said = mistake(monkeypatch, capsys, f'--workdir={run}', out, '--dtype=int8')
   assert 'int8' in said and 'bfloat16' in said
   assert not list(tmp_path.glob('out*'))
+
+
+def test_other_files_under_the_same_name_are_noticed(
+    origin, tmp_path, monkeypatch):
+  """Of the problems by whatever goes on, of the model by what adds to it."""
+  folder = shutil.copytree(origin.parent, tmp_path / 'mine')
+  c = load(folder / 'model', tmp_path / 'run', steps=1, lora__rank=2)
+  reused(monkeypatch, c)
+  train.train(c)
+  monkeypatch.undo()
+  rows = tiny_hf.word_problems(121)[1:]
+  tiny_hf.write(folder / 'problems.jsonl', rows)
+  with pytest.raises(ValueError, match='another config: contents.problems'):
+    train.train(c)
+  export.parameters(c, 'last')  # which needs no problems
+  tiny_hf.make(folder / 'model', rows, dtype=torch.bfloat16, rope_theta=5e3)
+  with pytest.raises(ValueError, match='files of model.hf=.* were others'):
+    export.parameters(c, 'last')
+  with pytest.raises(ValueError, match='contents.model'):
+    weights.load(experiment.build(c), 'last', lambda *_: None)
 
 
 def test_what_no_family_can_be_is_refused(tmp_path):

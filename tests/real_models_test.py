@@ -8,7 +8,7 @@ import jax
 import pytest
 import torch
 
-from jaxrl_llm import config, experiment, train
+from jaxrl_llm import config, evaluate, experiment, train
 from jaxrl_llm.models import transformer
 from tests import tiny, tiny_hf
 from tests.reference import transformers_params
@@ -204,3 +204,24 @@ def test_help_shows_the_models_own_values(origin, monkeypatch, capsys):
           if line.startswith('model.')}
   assert '(420)' in rows['model.vocab_size']
   assert '(True)' in rows['model.qk_norm'] or '(true)' in rows['model.qk_norm']
+
+
+def test_help_needs_no_model(monkeypatch, capsys):
+  monkeypatch.setattr(sys, 'argv', [
+      'train', f'--config={tiny.FILE}', '--config.model.hf=/nowhere/at/all',
+      '--help'])
+  with pytest.raises(SystemExit) as end:
+    train.main()
+  assert end.value.code == 0
+  assert '/nowhere/at/all' in ''.join(capsys.readouterr().out.split())
+
+
+def test_evaluation_of_files_needs_no_others(origin, tmp_path):
+  """Neither training nor held-out problems need be there."""
+  c = load(origin, workdir=tmp_path / 'run', eval__samples=2, eval__k=1)
+  c.task.path, c.task.heldout = ('gone.jsonl',), ('gone.jsonl',)
+  source = tiny_hf.write(tmp_path / 'few.jsonl', tiny_hf.word_problems(3))
+  found = evaluate.evaluate(c, 'start', files=[str(source)])
+  assert found['problems'] == 3
+  with pytest.raises(ValueError, match='no file gone.jsonl'):
+    evaluate.evaluate(c, 'start')

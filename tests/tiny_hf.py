@@ -20,18 +20,28 @@ CHAT = (
     '{% endif %}')
 
 
-def word_problems(count: int) -> list[dict[str, str]]:
-  """Problems and answers: of GSM8K where it is there, else our own."""
+def gsm8k(count: int) -> list[dict[str, str]]:
+  """Problems and answers of GSM8K where it is there, else `word_problems`."""
   path = DATA / 'gsm8k_train.jsonl.gz'
-  if path.exists():
-    with gzip.open(path, 'rt') as file:
-      rows = [json.loads(line) for line, _ in zip(file, range(count))]
-    return [{name: row[name] for name in ('problem', 'answer')} for row in rows]
+  if not path.exists():
+    return word_problems(count)
+  with gzip.open(path, 'rt') as file:
+    rows = [json.loads(line) for line, _ in zip(file, range(count))]
+  return [{name: row[name] for name in ('problem', 'answer')} for row in rows]
+
+
+def word_problems(count: int) -> list[dict[str, str]]:
+  """Problems and answers of our own, from short to long."""
   names, things = ('Ann', 'Ben', 'Eve'), ('apples', 'books', 'cards', 'pens')
-  return [
-      dict(problem=f'{names[i % 3]} has {i + 3} {things[i % 4]} and gives away '
-           f'{i // 2}, then buys {i % 7} more. How many are there now?',
-           answer=str(i + 3 - i // 2 + i % 7)) for i in range(count)]
+  rows = []
+  for i in range(count):
+    text, total = f'{names[i % 3]} has {i + 3} {things[i % 4]}.', i + 3
+    for j in range(i % 5):
+      text += f' Then {names[(i + j) % 3]} finds {i % 7 + j} more.'
+      total += i % 7 + j
+    rows.append(dict(
+        problem=f'{text} How many are there now?', answer=str(total)))
+  return rows
 
 
 def write(path: pathlib.Path, rows: Sequence[dict[str, Any]]) -> pathlib.Path:

@@ -72,13 +72,14 @@ def main() -> None:
   """Takes steps until no more are asked for."""
   turns = job_lib.Turns()
   config = make_config(job_lib.from_argument(sys.argv[1]))
-  with mock.patch.object(tasks, 'get', lambda name, **options: Task()):
+  with mock.patch.object(tasks, 'get', lambda *_, **__: Task()):
     parts = experiment.build(config)
   params = parts.policy.init(parts.step_key(parts.put(np.uint32(0))))
   # A policy as close to uniform as the peers' is at first: transformers'
   # standard deviation.
   params['embed'] *= 0.02 / jnp.std(params['embed'])
-  state = train.begin(parts.learner.init(params))
+  state = train.begin(
+      parts.learner.init(params), len(parts.task.train))
   weights = parts.policy.to_sampling(state.learner.params)
   fixed = train.Fixed(
       sampling=parts.sampling(),

@@ -4,14 +4,15 @@
       --config.task.path=math/train.jsonl \
       --config.task.heldout=math/test.jsonl
 
-Sets n=16, k_opt of 1, 2, 4 or 8 or annealed from 8 to 1 at step 1500, and what
-is measured at each step as arXiv:2505.15201 does, for a TPU v5litepod-128,
-where its authors report about four hours per 1000 steps. They train on
-Hendrycks MATH (12,000 problems, 750 steps an epoch) and evaluate on its test
-split: bring both as files with the fields `problem` and `answer` (bare, or the
-solution with its box). What they do not say is ours: learning rate, number of
-steps, lengths, prompts in a step, format, and the instruction-tuned checkpoint.
-Not run at this size yet.
+n=16, k_opt of 1, 2, 4 or 8 or annealed from 8 to 1 at step 1500, and what is
+measured at each step are those of arXiv:2505.15201. Its authors report about
+four hours per 1000 steps on a TPU v5litepod-128, whose 128 chips the mesh is
+for; elsewhere, set mesh.data=1 mesh.fsdp=-1. They train on Hendrycks MATH
+(12,000 problems, 750 steps an epoch) and evaluate on its test split: bring both
+as files with the fields `problem` and `answer` (bare, or the solution with its
+box). What they do not say is ours: learning rate, number of steps, lengths,
+prompts in a step, format, and the instruction-tuned checkpoint. Not run at this
+size yet, and a run is one process so far.
 """
 
 from jaxrl_llm import config

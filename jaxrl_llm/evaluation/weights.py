@@ -44,11 +44,14 @@ def load(
     params, frozen, _ = warm_start.begin(parts, show, resumed=False)
     return parts.policy.to_sampling(params, frozen), 0, 'start'
   folder = pathlib.Path(config.workdir, 'checkpoints')
+  begins = ('model.', 'lora.')
+  if config.lora.rank:  # beside the weights that the model came with
+    begins += ('contents.model',)
   found = checkpoint.restore(
       folder, {'learner': {'params': parts.learner.state.params}},
       differs=lambda saved: [
-          line for line in config_lib.difference(saved, config)
-          if line.startswith(('model.', 'lora.'))],
+          line for line in config_lib.difference(saved, parts.described())
+          if line.startswith(begins)],
       best=which == 'best', partial=True)
   if found is None:
     raise ValueError(
@@ -79,7 +82,7 @@ def settings(
       name: value for name, value in config_lib.flatten(config).items()
       if _within(name, names) and not _within(name, less)}
   if config.model.hf:
-    out['model.files'] = hf_digest(hf.fetch(config.model.hf))
+    out['model.files'] = hf.digest(hf.fetch(config.model.hf))
   return {'weights': weights, **out, 'sampling.temperature': temperature}
 
 
@@ -91,18 +94,3 @@ def fingerprint(known: dict[str, Any]) -> str:
 
 def _within(name: str, prefixes: Sequence[str]) -> bool:
   return any(f'{name}.'.startswith(f'{p}.') for p in prefixes)
-
-
-def hf_digest(folder: pathlib.Path) -> str:
-  """Depends on a model's files; of large ones, on a part everywhere."""
-  found = hashlib.sha256()
-  for path in sorted(folder.iterdir()):
-    if path.suffix in ('.json', '.safetensors', '.model', '.txt', '.jinja'):
-      size = path.stat().st_size
-      found.update(f'{path.name} {size}\n'.encode())
-      step = 1 << 16 if size < 1 << 26 else size // 1024
-      with path.open('rb') as file:
-        for start in range(0, size, step):
-          file.seek(start)
-          found.update(file.read(1 << 16))
-  return found.hexdigest()[:16]

@@ -10,6 +10,7 @@ and back without a change.
 import dataclasses
 import functools
 import gc
+import hashlib
 import json
 import pathlib
 from typing import Any, Callable, Iterator, Mapping, NamedTuple
@@ -112,6 +113,21 @@ def names(cfg: ModelConfig) -> dict[str, tuple[list[str], bool]]:
   for ours in ('q', 'k', 'v') if cfg.qkv_bias else ():
     out[f'layers/{ours}_bias'] = (stacked(f'{_LAYER[ours]}.bias'), False)
   return out
+
+
+def digest(folder: pathlib.Path) -> str:
+  """Changes with a model's files; of large ones, a part everywhere is read."""
+  found = hashlib.sha256()
+  for path in sorted(folder.iterdir()):
+    if any(path.match(pattern) for pattern in (*_TEXTS, *_WEIGHTS)):
+      size = path.stat().st_size
+      found.update(f'{path.name} {size}\n'.encode())
+      step = 1 << 16 if size < 1 << 26 else size // 1024
+      with path.open('rb') as file:
+        for start in range(0, size, step):
+          file.seek(start)
+          found.update(file.read(1 << 16))
+  return found.hexdigest()[:16]
 
 
 def companions(folder: pathlib.Path) -> list[pathlib.Path]:

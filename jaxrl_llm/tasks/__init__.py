@@ -42,7 +42,7 @@ class Task(Protocol):
   response)`, a pure function of its arguments: a task that has it can be
   warm-started. `load(source) -> [Problem]`: its problems can be evaluated on
   any file. `submit`, of the arguments of `verify`: it judges elsewhere, see
-  `rewards.begin`.
+  `rewards.begin`; `close()` ends what does.
 
   Attributes:
     tokenizer: of the task, or of the model it is used with.

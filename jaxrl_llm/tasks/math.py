@@ -11,7 +11,10 @@ import hashlib
 import importlib.util
 import numbers
 import os
+import re
 import zlib
+
+from absl import logging
 
 from jaxrl_llm.rewards import math as math_rewards
 from jaxrl_llm.rewards import Verdict
@@ -67,11 +70,21 @@ class Options:
           'least 0.')
 
 
+# A number, perhaps with a currency before it and a unit behind.
+_AMOUNT = re.compile(
+    r'[$€£]?\s*([-+−]?[\d,]*\.?\d+)(?:\s*%|\s+[a-zA-Z]{2,})?\.?')
+
+
 def reference(text: str) -> str:
-  """The bare answer in an answer or a solution: boxed, after ####, or all."""
+  """The bare answer in an answer or a solution: boxed, after ####, or all.
+
+  Of an amount after ####, as GSM8K has it, the number.
+  """
   found = math_rewards.boxed(text)
   if found is None and '####' in text:
-    found = math_rewards.last_number(text.rpartition('####')[2])
+    found = text.rpartition('####')[2].strip()
+    if amount := _AMOUNT.fullmatch(found):
+      found = math_rewards.last_number(amount[1])
   return (found or text).strip()
 
 
@@ -142,9 +155,7 @@ class Math:
           f'All problems of task.path={options.path} are held out: lower '
           f'task.heldout_count={options.heldout_count}, or name other files '
           'in task.heldout.')
-    self._pool = Pool(
-        'jaxrl_llm.rewards.math:judge', seconds=options.timeout,
-        workers=options.workers or min(os.cpu_count() or 1, 8))
+    self._pool: Pool | None = None
 
   def _rank(self, problem: Problem) -> bytes:
     return hashlib.sha256(f'{self.options.seed} {problem.id}'.encode()).digest()
@@ -156,9 +167,19 @@ class Math:
   def submit(self, problem: Problem, text: str, truncated: bool):
     """Begins to judge a response; see `rewards.begin`."""
     del truncated  # judged like any other: its answer may be there
+    if self._pool is None:
+      self._pool = Pool(
+          'jaxrl_llm.rewards.math:judge', seconds=self.options.timeout,
+          workers=self.options.workers or min(os.cpu_count() or 1, 8))
     reply = self._pool.submit(dict(
         answer=problem.info, response=text, take=self.options.take))
     return lambda: _verdict(reply.result())
+
+  def close(self) -> None:
+    """Ends the processes that judge; the next response starts new ones."""
+    if self._pool is not None:
+      self._pool.close()
+      self._pool = None
 
   def verify(self, problem: Problem, text: str, truncated: bool) -> Verdict:
     """1 if the answer equals the reference, else 0.
@@ -178,10 +199,15 @@ def _verdict(reply) -> Verdict:
 
 def _all(sources, options, tokenizer) -> list[Problem]:
   """The problems of all sources; one that comes again is left out."""
-  problems = {}
+  problems, count = {}, 0
   for source in sources:
     for problem in read(source, options, tokenizer):
       problems.setdefault(problem.prompt, problem)
+      count += 1
+  if count > len(problems):
+    logging.warning(
+        'Left out of %s: %d of %d problems, which stand there before.',
+        ', '.join(sources), count - len(problems), count)
   return list(problems.values())
 
 

@@ -296,7 +296,7 @@ def test_responses_by_a_real_pool_of_judges(parts, tmp_path):
             task.load(str(path)), task.tokenizer, parts.config, 'sums')},
         samples=16)
   finally:
-    task._pool.close()
+    task.close()
   rows = [json.loads(line) for line in
           (tmp_path / 'responses.jsonl').read_text().splitlines()]
   assert len(rows) == 48 and len(got['sums']) == 3

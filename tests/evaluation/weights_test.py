@@ -8,6 +8,7 @@ import pytest
 
 from jaxrl_llm import checkpoint, experiment, tasks
 from jaxrl_llm.evaluation import weights
+from jaxrl_llm.models import hf
 from jaxrl_llm.tasks import math
 from jaxrl_llm.tokenizer import CharTokenizer
 from tests import tiny
@@ -71,7 +72,7 @@ def test_a_models_files(tmp_path):
              'model.safetensors': 'x' * 200_000, **changes}
     for file, text in files.items():
       (where / file).write_text(text)
-    return weights.hf_digest(where)
+    return hf.digest(where)
 
   one = write(tmp_path / '1')
   assert one == write(tmp_path / '2', **{'README.md': 'new'})
@@ -84,11 +85,11 @@ def test_a_models_files(tmp_path):
   large = tmp_path / '1' / 'model.safetensors'
   with large.open('r+b') as file:
     file.truncate(1 << 28)
-    before = weights.hf_digest(tmp_path / '1')
+    before = hf.digest(tmp_path / '1')
     file.seek(3 << 26)
     file.write(b'y' * (1 << 19))
     file.flush()
-  assert weights.hf_digest(tmp_path / '1') != before
+  assert hf.digest(tmp_path / '1') != before
 
 
 def test_the_model_is_in_the_name(monkeypatch, tmp_path):
@@ -98,7 +99,7 @@ def test_the_model_is_in_the_name(monkeypatch, tmp_path):
   config.model.hf = 'some/model'
   known = weights.settings(config, 'start', 1.0)
   assert known['model.hf'] == 'some/model'
-  assert known['model.files'] == weights.hf_digest(tmp_path)
+  assert known['model.files'] == hf.digest(tmp_path)
   assert known['weights'] == 'start' and known['sampling.temperature'] == 1
   json.dumps(known)
 

@@ -71,7 +71,7 @@ def task(tmp_path_factory):
   path = write(tmp_path_factory.mktemp('task') / 'a.jsonl', numbered(3))
   task = make(path, heldout_count=1, workers=2)
   yield task
-  task._pool.close()
+  task.close()
 
 
 def judged(task, answers, responses, take='boxed'):
@@ -160,14 +160,22 @@ def test_the_options_reach_the_pool(tmp_path, monkeypatch):
                    dict(seconds=1.5, workers=3)]]
   assert asked == [dict(
       answer=task.train[0].info, response='text', take='either')]
-  make(path, heldout_count=1)
+  task = make(path, heldout_count=1)
+  assert len(made) == 1  # none before there is something to judge
+  for _ in range(2):
+    task.submit(task.train[0], 'text', False)
+  assert len(made) == 2
   assert 1 <= made[1][1]['workers'] <= 8 and made[1][1]['seconds'] == 5.0
 
 
 @pytest.mark.parametrize('text, want', [
     ('5', '5'), (' x = 5 ', 'x = 5'), (r'So \boxed{ 5 }.', '5'),
     ('3 + 4 = 7\n#### 7', '7'), ('#### 1,234', '1234'), ('####-3', '-3'),
-    ('#### 1 #### 2', '2'), (r'\boxed{5} #### 6', '5'), ('#### no', '#### no')])
+    ('#### 1 #### 2', '2'), (r'\boxed{5} #### 6', '5'), ('#### no', 'no'),
+    (r'#### \frac{1}{2}', r'\frac{1}{2}'), ('#### x+1', 'x+1'),
+    ('#### 10^6', '10^6'), ('#### 1 1/2', '1 1/2'), ('#### (1, 2)', '(1, 2)'),
+    ('#### 5:30', '5:30'), ('#### 2x', '2x'), ('#### $1,234.50.', '1234.50'),
+    ('#### 12 apples', '12'), ('#### 50%', '50'), ('#### −3', '-3')])
 def test_references(text, want):
   assert math.reference(text) == want
 
