@@ -213,6 +213,14 @@ def test_stop_ids(tmp_path, eos, generation, config, want):
   assert tok.stop_ids == want and tok.pad_id == want[0]
 
 
+def test_chats_do_not_depend_on_the_day(tmp_path):
+  bpe(tmp_path, chat=(
+      '{% if not date_string is defined %}{% set date_string = '
+      'strftime_now("%d %b %Y") %}{% endif %}{{ date_string }}: '
+      '{{ messages[0].content }}'))
+  assert ModelTokenizer(tmp_path).chat('x') == '26 Jul 2024: x'
+
+
 def test_pad(tmp_path):
   bpe(tmp_path, pad_token='<|pad|>')
   assert ModelTokenizer(tmp_path).pad_id == 2
