@@ -43,6 +43,7 @@ setuptools.setup(
             'nbclient',  # runs the notebooks
             'pyarrow',
             'pytest',
+            'pytest-xdist',  # two files of tests at a time
             'ruff',
             'scipy',
             'torch==2.13.0',  # the losses are compared with TRL's
