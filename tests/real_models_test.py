@@ -143,7 +143,12 @@ def shrink(folder):
   model.save_pretrained(folder)
 
 
+def stop_elsewhere(folder):
+  (folder / 'generation_config.json').write_text('{"eos_token_id": [2, 500]}')
+
+
 @pytest.mark.parametrize('harm, words', [
+    (stop_elsewhere, ['model.vocab_size=420', '501 tokens']),
     (cut, ['model-', 'cut off or damaged']),
     (scramble, ['model-00001', 'cut off or damaged']),
     (lose, ['model-00002', 'is missing']),
