@@ -216,6 +216,18 @@ def test_the_frozen_weights_are_held_once():
       (SCALE * adapters['layers']['up_lora_b']).astype(jnp.bfloat16))
 
 
+def test_the_small_matrices_lie_as_the_sides_of_the_large():
+  _, _, made = make()
+  mesh = sharding.make_mesh(1, 1, 1, jax.devices()[:1])
+  large, small = (
+      sharding.shardings(shapes, sharding.TRAIN_RULES, mesh)['layers']
+      for shapes in (made.shapes, made.trained))
+  for name in ('q', 'k', 'v', 'o', 'gate', 'up', 'down'):
+    _, rows, columns = large[name].spec
+    assert tuple(small[f'{name}_lora_a'].spec) == (None, rows)
+    assert tuple(small[f'{name}_lora_b'].spec) == (None, None, columns)
+
+
 def steps(sizes, **fields):
   """Two steps of a run with LoRA and an anchor on a mesh.
 
