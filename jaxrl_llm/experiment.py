@@ -196,9 +196,9 @@ def fitting(
   """
   if not len(problems):
     raise ValueError(
-        f'The task {config.task.name} has no problems in its set {name!r}, '
-        'which training needs: the fields of config.task say where they come '
-        'from, --help lists them.')
+        f'The task {config.task.name} has no problems in its set {name!r}, and '
+        'some are needed: the fields of config.task say where they come from, '
+        '--help lists them.')
   lengths = [len(tokenizer.encode(p.prompt)) for p in problems]
   if not min(lengths):
     raise ValueError(
@@ -238,8 +238,7 @@ def _task(
 
 
 def _contents(
-    config: ConfigDict, task: tasks.Task,
-    folder: pathlib.Path | None) -> dict[str, str]:
+    task: tasks.Task, folder: pathlib.Path | None) -> dict[str, str]:
   """See `Parts.contents`."""
   problems = hashlib.sha256(
       repr([(p.id, p.prompt, p.info) for p in task.train]).encode(
@@ -305,4 +304,4 @@ def build(config: ConfigDict, training: bool = True) -> Parts:
       sampling=sampling,
       credit=credit_lib.make(config),
       step_key=lambda step: fold_in(base_key, step),
-      contents=_contents(config, task, folder))
+      contents=_contents(task, folder))
