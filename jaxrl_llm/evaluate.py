@@ -166,9 +166,8 @@ def evaluate(
   config = config.copy_and_resolve_references()
   config.loss.kl_coef = 0.0
   # Files of problems that are not evaluated need not be there.
-  for name in ('path', 'heldout') if files else ():
-    if name in config.task:
-      config.task[name] = ()
+  if files and 'path' in config.task:
+    config.task.path = config.task.heldout = ()
   parts = experiment.build(config, training=False)
   sets, left_out = problem_sets(parts, files)
   workdir = pathlib.Path(config.workdir)

@@ -332,6 +332,11 @@ def test_mistakes_about_files(
   assert 'countdown reads no files: leave out --files' in said
 
 
+def test_a_task_that_reads_no_files_says_so_whatever_its_options(tmp_path):
+  with pytest.raises(ValueError, match='countdown reads no files'):
+    evaluate.evaluate(tiny.load(tmp_path), 'start', files=['no.jsonl'])
+
+
 def test_an_evaluation_is_done_by_one_process_at_a_time(
     parts, reuse, trained, monkeypatch, capsys):
   reuse(parts)
