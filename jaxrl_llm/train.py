@@ -94,7 +94,7 @@ class Outcome(NamedTuple):
 
 
 def take_step(
-    parts: experiment.Parts, state: RunState, fixed: Fixed, weights: Any,
+    parts: experiment.Parts, state: RunState, fixed: Fixed,
     timer: metrics.Timer) -> tuple[RunState, Outcome]:
   """One turn of the loop.
 
@@ -102,7 +102,6 @@ def take_step(
     parts: of the run.
     state: before the step.
     fixed: what does not change.
-    weights: the policy's parameters, laid out for sampling.
     timer: seconds per phase.
 
   Returns:
@@ -124,11 +123,16 @@ def take_step(
     requests = batching.grouped_requests(
         prompts.problem_id, groups[1], config.max_response)
 
+  with timer('relayout'):
+    weights = jax.block_until_ready(
+        parts.policy.to_sampling(state.learner.params, fixed.frozen))
+
   with timer('sample'):
     step = parts.put(np.uint32(state.step))
     rollouts, use = parts.sample(
         weights, prompts, requests, parts.step_key(step), fixed.sampling,
         policy_step=int(jax.device_get(state.learner.step)))
+  del weights  # The update needs their room.
 
   with timer('verify'):
     texts = batching.texts(rollouts, task.tokenizer)
@@ -295,7 +299,8 @@ def _run(
         contextlib.closing(writer)):
     display.note(parts.layout())
 
-    def evaluation(weights):
+    def evaluation(learner):
+      weights = parts.policy.to_sampling(learner.params, frozen)
       with display.phase('evaluation'):
         figures = evaluate.heldout(parts, weights)
       return figures, {f'eval/{k}': value for k, value in figures.items()}
@@ -315,13 +320,9 @@ def _run(
         loss=parts.put(experiment.loss_params(config)), anchor=anchor,
         frozen=frozen)
 
-    def to_sampling(learner):
-      return parts.policy.to_sampling(learner.params, frozen)
-
     if found is None:
       state = begin(parts.learner.init(params), len(parts.task.train))
-      weights = to_sampling(state.learner)
-      start, row = evaluation(weights)
+      start, row = evaluation(state.learner)
       latest = start
       writer.write(0, row)
       save(state, start.get('mean'))
@@ -329,7 +330,6 @@ def _run(
       state = found.state
       start, latest = found.host['start'], found.host['latest']
       began -= found.host['seconds']
-      weights = to_sampling(state.learner)
       display.note(f'Going on from step {state.step} of {config.steps}.')
     del params  # the state and the anchor have their own
 
@@ -338,16 +338,14 @@ def _run(
     with display.phase('RL', config.steps, state.step):
       while state.step < config.steps:
         with jax.transfer_guard('disallow'):
-          state, outcome = take_step(parts, state, fixed, weights, timer)
-          with timer('relayout'):
-            weights = jax.block_until_ready(to_sampling(state.learner))
+          state, outcome = take_step(parts, state, fixed, timer)
         row = outcome.row | metrics.speed(
             timer.take(), tokens=outcome.tokens, flops=outcome.flops,
             rate=rate, memory=flops.peak_memory())
         score = None
         evaluated = due(state.step, config.eval.every, config.steps)
         if evaluated:
-          latest, figures = evaluation(weights)
+          latest, figures = evaluation(state.learner)
           row |= figures
           score = latest.get('mean')
           timer.take()  # an evaluation is no part of the next step

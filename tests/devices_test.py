@@ -39,8 +39,7 @@ def loop(sizes):
   for _ in range(STEPS):
     with jax.transfer_guard('disallow'):
       state, outcome = train.take_step(
-          parts, state, fixed, weights, metrics.Timer())
-      weights = parts.policy.to_sampling(state.learner.params)
+          parts, state, fixed, metrics.Timer())
     rows.append({k: v for k, v in outcome.row.items()
                  if not k.startswith('sampler')})
   params = state.learner.params

@@ -126,8 +126,8 @@ def test_the_overlong_penalty_counts_tokens(parts):
   for tokenizer in (plain, wordy):
     watched = tiny.watch(
         parts, lambda *_: tiny.Verdict(0.0, 'same'), tokenizer=tokenizer)
-    state, fixed, weights = tiny.begin(parts)
-    train.take_step(watched.parts, state, fixed, weights, metrics.Timer())
+    state, fixed, _ = tiny.begin(parts)
+    train.take_step(watched.parts, state, fixed, metrics.Timer())
     advantages.append(watched.batches[0].advantages)
   assert np.ptp(advantages[0]) > 0.5
   np.testing.assert_array_equal(*advantages)
@@ -139,13 +139,13 @@ def test_behaviour_is_the_distribution_that_was_sampled(parts):
   def step(**sampling):
     config = tiny.load(
         **{f'sampling__{k}': value for k, value in sampling.items()})
-    state, fixed, weights = tiny.begin(parts)
+    state, fixed, _ = tiny.begin(parts)
     fixed = fixed._replace(
         sampling=parts.sampling(**sampling),
         loss=parts.put(experiment.loss_params(config)))
     watched = tiny.watch(parts, tiny.by_length)
     _, outcome = train.take_step(
-        watched.parts, state, fixed, weights, metrics.Timer())
+        watched.parts, state, fixed, metrics.Timer())
     return outcome.row, watched.batches[0]
 
   # The trainer's policy is tempered as well: nothing is left between them.

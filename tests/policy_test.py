@@ -251,10 +251,9 @@ def steps(sizes, **fields):
   state = train.begin(parts.learner.init(start.params), 40)
   rows = []
   for _ in range(2):
-    weights = parts.policy.to_sampling(state.learner.params, start.frozen)
     with jax.transfer_guard('disallow'):
       state, outcome = train.take_step(
-          parts, state, fixed, weights, metrics.Timer())
+          parts, state, fixed, metrics.Timer())
     rows.append({k: v for k, v in outcome.row.items()
                  if not k.startswith('sampler')})
   params = state.learner.params

@@ -13,13 +13,13 @@ from tests import tiny
 from tests.reference import advantages as reference
 
 
-def take(watched, state, fixed, weights):
+def take(watched, state, fixed):
   """A step of watched parts: state, row, rollouts, and batches of updates."""
   watched.rollouts.clear()
   watched.batches.clear()
   with jax.transfer_guard('disallow'):
     state, outcome = train.take_step(
-        watched.parts, state, fixed, weights, metrics.Timer())
+        watched.parts, state, fixed, metrics.Timer())
   return state, outcome.row, watched.rollouts[0], list(watched.batches)
 
 
@@ -29,7 +29,7 @@ def step(parts, verify=tiny.by_length, move=0, **changes):
   Returns:
     Its row, rollouts, batch and verdicts.
   """
-  state, fixed, weights = tiny.begin(parts)
+  state, fixed, _ = tiny.begin(parts)
   verdicts = []
 
   def noted(*args):
@@ -38,7 +38,7 @@ def step(parts, verify=tiny.by_length, move=0, **changes):
 
   watched = tiny.watch(parts, noted, **changes)
   _, row, rollouts, batches = take(
-      watched, state._replace(step=move), fixed, weights)
+      watched, state._replace(step=move), fixed)
   return row, rollouts, batches[0], verdicts
 
 
@@ -105,7 +105,7 @@ def test_the_cumulative_solve_rate_counts_problems_ever_solved(parts):
   """Twice the whole set of 6 problems; valid rewards of at least 1 count."""
   few = parts.task.train[:6]
   ever = set()
-  state, fixed, weights = tiny.begin(parts)
+  state, fixed, _ = tiny.begin(parts)
   state = state._replace(solved=np.zeros(6, bool))
 
   def verify(problem, text, truncated):
@@ -120,8 +120,7 @@ def test_the_cumulative_solve_rate_counts_problems_ever_solved(parts):
       parts._replace(kinds=experiment.by_kind(few)), verify, train=few)
   for _ in range(3):
     before = state.solved.copy()
-    state, row, _, _ = take(watched, state, fixed, weights)
-    weights = parts.policy.to_sampling(state.learner.params)
+    state, row, _, _ = take(watched, state, fixed)
     assert row['solve_rate'] == pytest.approx(len(ever) / 6)
     assert {p.id for p, s in zip(few, state.solved) if s} == ever
     assert (state.solved >= before).all()
@@ -218,14 +217,13 @@ def by_row(batches, field):
 
 
 def test_old_and_anchor_logprobs_stay_through_the_updates_of_a_step(several):
-  state, fixed, weights = tiny.begin(several)
+  state, fixed, _ = tiny.begin(several)
   frozen = jax.device_get(fixed.anchor)
   watched = tiny.watch(several, tiny.by_length)
   orders = []
   for number in range(3):
     params = jax.device_get(state.learner.params)
-    state, row, rollouts, batches = take(watched, state, fixed, weights)
-    weights = several.policy.to_sampling(state.learner.params)
+    state, row, rollouts, batches = take(watched, state, fixed)
     assert len(batches) == 4 and int(state.learner.step) == 4 * (number + 1)
     # The anchor is what RL started from.
     assert tiny.same(fixed.anchor, frozen)
@@ -268,13 +266,12 @@ def test_old_and_anchor_logprobs_stay_through_the_updates_of_a_step(several):
 def test_the_anchor_pulls(several):
   """With a large weight, the policy stays near what it started from."""
   def distance(kl_coef):
-    state, fixed, weights = tiny.begin(several)
+    state, fixed, _ = tiny.begin(several)
     fixed = fixed._replace(loss=fixed.loss.replace(
         kl_coef=several.put(np.float32(kl_coef))))
     watched = tiny.watch(several, tiny.by_length)
     for _ in range(6):
-      state, row, _, _ = take(watched, state, fixed, weights)
-      weights = several.policy.to_sampling(state.learner.params)
+      state, row, _, _ = take(watched, state, fixed)
     return row['update/kl_anchor']
 
   assert distance(100.0) < 0.3 * distance(0.0)

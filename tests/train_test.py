@@ -179,7 +179,7 @@ def test_the_cumulative_solve_rate_goes_on_after_a_break(
 
 
 def test_other_hyperparameters_compile_nothing(run, parts):
-  state, fixed, weights = tiny.begin(parts)
+  state, fixed, _ = tiny.begin(parts)
   watched = tiny.watch(parts, tiny.by_length)
   seen = []
   for i in range(3):
@@ -191,8 +191,7 @@ def test_other_hyperparameters_compile_nothing(run, parts):
                 parts.config))))
     with jax.transfer_guard('disallow'):
       state, outcome = train.take_step(
-          watched.parts, state, changed, weights, metrics.Timer())
-      weights = parts.policy.to_sampling(state.learner.params)
+          watched.parts, state, changed, metrics.Timer())
     seen.append(outcome.row['update/entropy'])
   assert len(set(seen)) == 3
   counts = dict(
@@ -272,17 +271,16 @@ def test_a_run_whose_verifier_always_fails_goes_on(parts, reuse, tmp_path):
 
 
 def test_a_step_without_a_valid_row_moves_nothing(parts):
-  state, fixed, weights = tiny.begin(parts)
+  state, fixed, _ = tiny.begin(parts)
   # A first step, so that the optimiser has moments that could move something.
   state, _ = train.take_step(
-      tiny.watch(parts, tiny.by_length).parts, state, fixed, weights,
+      tiny.watch(parts, tiny.by_length).parts, state, fixed,
       metrics.Timer())
   before = jax.device_get(state.learner)
   assert before.step == 1
   watched = tiny.watch(
       parts, lambda *_: Verdict(0.0, 'error', valid=False))
   state, outcome = train.take_step(
-      watched.parts, state, fixed,
-      parts.policy.to_sampling(state.learner.params), metrics.Timer())
+      watched.parts, state, fixed, metrics.Timer())
   assert tiny.same(before, state.learner)
   assert np.isnan(outcome.row['update/entropy'])

@@ -1,8 +1,8 @@
 """GRPO steps of ours on a CPU, timed; see `job.py`.
 
-What a step of `train.train` does: `train.take_step`, and the weights laid out
-again for sampling. Settings are `config.base()`'s but for sizes: mean over
-tokens, no KL, one update per rollout.
+What a step of `train.train` does: `train.take_step`. Settings are
+`config.base()`'s but for sizes: mean over tokens, no KL, one update per
+rollout.
 """
 
 import os
@@ -80,7 +80,6 @@ def main() -> None:
   params['embed'] *= 0.02 / jnp.std(params['embed'])
   state = train.begin(
       parts.learner.init(params), len(parts.task.train))
-  weights = parts.policy.to_sampling(state.learner.params)
   fixed = train.Fixed(
       sampling=parts.sampling(),
       loss=parts.put(experiment.loss_params(config)), anchor=None)
@@ -92,10 +91,7 @@ def main() -> None:
     # time is what the host does outside of them.
     host = time.thread_time()
     with jax.transfer_guard('disallow'):
-      state, outcome = train.take_step(parts, state, fixed, weights, timer)
-      with timer('relayout'):
-        weights = jax.block_until_ready(
-            parts.policy.to_sampling(state.learner.params))
+      state, outcome = train.take_step(parts, state, fixed, timer)
     host = time.thread_time() - host
     seconds = timer.take()
     turns.answer(
