@@ -5,7 +5,6 @@
 """
 
 import copy
-import functools
 import hashlib
 import pathlib
 from typing import Any, Callable, NamedTuple, Sequence
@@ -19,12 +18,10 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm import credit as credit_lib
 from jaxrl_llm import learner as learner_lib
 from jaxrl_llm import loss as loss_lib
-from jaxrl_llm import optimizer as optimizer_lib
 from jaxrl_llm import policy as policy_lib
-from jaxrl_llm import sharding, tasks
+from jaxrl_llm import programs, sharding, tasks
 from jaxrl_llm.models import hf
 from jaxrl_llm.models.config import ModelConfig
-from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling import plan as plan_lib
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.tokenizer import ModelTokenizer
@@ -93,9 +90,9 @@ class Parts(NamedTuple):
 
 
 def make_sample(
-    config: ConfigDict, mesh: jax.sharding.Mesh, model: ModelConfig,
-    stop_ids: tuple[int, ...]) -> Callable[..., tuple[Rollouts, dict]]:
-  """The sampler at the sizes of one training step.
+    made: programs.Sampler,
+    mesh: jax.sharding.Mesh) -> Callable[..., tuple[Rollouts, dict]]:
+  """The sampler at the sizes of one training step, from host to host.
 
   Returns:
     sample(params, prompts, requests, key, sampling, policy_step): at most
@@ -105,30 +102,16 @@ def make_sample(
     'busy' and 'slots', each summed over the steps and shards. One program
     serves every mix of requests.
   """
-  shards = sharding.data_shards(mesh)
-  rows = config.prompts_per_step * config.samples_per_prompt
-  per_shard = -(-rows // shards)
-  # A contiguous run of requests may begin and end inside a group.
-  prompts_per_shard = min(
-      config.prompts_per_step, per_shard,
-      (per_shard - 2) // config.samples_per_prompt + 2)
-  if shards == 1:
-    prompts_per_shard = config.prompts_per_step
-  slots = min(config.sampling.slots, per_shard)
-  sampler = generate_lib.SamplerConfig(
-      slots=slots, max_response=config.max_response, stop_ids=stop_ids,
-      steps_per_refill=config.sampling.steps_per_refill,
-      chunk=config.sampling.chunk, unroll=config.sampling.unroll)
-  generate = jax.jit(functools.partial(
-      generate_lib.sharded_generate, mesh, cfg=model, sampler=sampler))
+  shards, slots = sharding.data_shards(mesh), made.sampler.slots
   split, whole = sharding.rows(mesh), sharding.replicated(mesh)
 
   def sample(params, prompts: Prompts, requests: Requests, key, sampling,
              policy_step: int):
     plan = plan_lib.plan(
-        prompts, requests, shards=shards, requests_per_shard=per_shard,
-        prompts_per_shard=prompts_per_shard)
-    rollouts, stats = generate(
+        prompts, requests, shards=shards,
+        requests_per_shard=made.requests_per_shard,
+        prompts_per_shard=made.prompts_per_shard)
+    rollouts, stats = made.generate(
         params, *jax.device_put(
             (plan.prompts, plan.requests, plan.count), split),
         key, sampling, jax.device_put(np.int32(policy_step), whole))
@@ -138,7 +121,7 @@ def make_sample(
         slots=int(stats.steps.sum()) * slots)
     return plan_lib.undo(rollouts, plan), counts
 
-  sample.cache_size = generate._cache_size
+  sample.cache_size = made.generate._cache_size
   return sample
 
 
@@ -147,19 +130,6 @@ def by_kind(problems: Sequence[tasks.Problem]) -> dict[str, np.ndarray]:
   names, index = np.unique([p.kind for p in problems], return_inverse=True)
   return {
       str(name): np.flatnonzero(index == i) for i, name in enumerate(names)}
-
-
-def learner_config(
-    config: ConfigDict, **changes: Any) -> learner_lib.LearnerConfig:
-  """The learner's static choices, with `changes` made to them."""
-  loss, learner = config.loss, config.learner
-  return learner_lib.LearnerConfig(**{**dict(
-      microbatch=learner.microbatch, max_prompt=config.max_prompt,
-      max_response=config.max_response, buckets=tuple(learner.buckets),
-      objective=loss.objective, aggregation=loss.aggregation,
-      importance=loss.importance, kl_estimator=loss.kl_estimator,
-      vocab_chunk=learner.vocab_chunk, remat=learner.remat,
-      attention=learner.attention, unroll=learner.unroll), **changes})
 
 
 def loss_params(config: ConfigDict) -> loss_lib.LossParams:
@@ -267,26 +237,11 @@ def build(config: ConfigDict, training: bool = True) -> Parts:
     folder = hf.fetch(config.model.hf)
     checkpoint, tokenizer = hf.open_checkpoint(folder), ModelTokenizer(folder)
   task = _task(config, model, tokenizer, training)
-  if config.learner.attention == 'cudnn' and jax.default_backend() != 'gpu':
-    raise ValueError(
-        'learner.attention=cudnn needs an NVIDIA GPU, but this is a '
-        f'{jax.default_backend()}: use learner.attention=xla.')
   if config.mesh.cpu_devices is not None:
     sharding.split_cpu(config.mesh.cpu_devices)
   mesh = sharding.make_mesh(*(config.mesh[axis] for axis in sharding.AXES))
-  if model.kv_heads % mesh.shape['tensor']:
-    # Rotary embeddings of half a head would move it to and fro, in a loop
-    # whose length differs between data shards: they would wait for ever.
-    raise ValueError(
-        f'mesh.tensor={mesh.shape["tensor"]} does not divide model.kv_heads='
-        f'{model.kv_heads}: no head can be split, use a divisor of it.')
-  policy = policy_lib.make(config, model, mesh, checkpoint)
-  updates = config.steps * config.learner.epochs * config.learner.updates
-  optimizer = optimizer_lib.make(
-      steps=max(updates, 1), **config.optimizer)
-  learner = learner_lib.make(
-      model, learner_config(config), optimizer, mesh=mesh,
-      trained=policy.trained, compose=policy.compose)
+  made = programs.make(
+      config, model, mesh, task.tokenizer.stop_ids, checkpoint)
   whole = sharding.replicated(mesh)
 
   def sampling(**changes):
@@ -299,8 +254,8 @@ def build(config: ConfigDict, training: bool = True) -> Parts:
   fold_in = jax.jit(jax.random.fold_in)
   return Parts(
       config=config, task=task, kinds=by_kind(task.train),
-      mesh=mesh, model=model, learner=learner, policy=policy,
-      sample=make_sample(config, mesh, model, task.tokenizer.stop_ids),
+      mesh=mesh, model=model, learner=made.learner, policy=made.policy,
+      sample=make_sample(made.sampler, mesh),
       sampling=sampling,
       credit=credit_lib.make(config),
       step_key=lambda step: fold_in(base_key, step),

@@ -20,7 +20,7 @@ import numpy as np
 from safetensors import safe_open, SafetensorError
 from safetensors.numpy import save_file
 
-from jaxrl_llm import batching, experiment, sharding
+from jaxrl_llm import batching, experiment, programs, sharding
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import learner as learner_lib
 from jaxrl_llm import optimizer as optimizer_lib
@@ -106,7 +106,7 @@ def run(parts: experiment.Parts, report: Report) -> Any:
         f'{shards} data shards (data x fsdp): use a multiple of {shards}.')
   learner = learner_lib.make(
       parts.model,
-      experiment.learner_config(
+      programs.learner_config(
           config, microbatch=math.gcd(warm.batch, config.learner.microbatch),
           objective='likelihood', aggregation='token_mean',
           importance='none'),

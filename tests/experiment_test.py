@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_llm import batching, experiment, tasks
+from jaxrl_llm import batching, experiment, programs, tasks
 from jaxrl_llm.evaluation import responses
 from jaxrl_llm.sampling.generate import SamplerStats
 from jaxrl_llm.types import Requests, Rollouts
@@ -28,7 +28,7 @@ def test_every_mix_of_requests_fits_any_number_of_shards(monkeypatch):
     return like, SamplerStats(steps=count, busy=2 * count)
 
   rng = np.random.default_rng(0)
-  monkeypatch.setattr(experiment.generate_lib, 'sharded_generate', echo)
+  monkeypatch.setattr(programs.generate_lib, 'sharded_generate', echo)
   mesh = experiment.sharding.make_mesh(1, 1, 1)
   for _ in range(15):
     prompts_per_step, group, shards = rng.integers(1, 9, 3)
@@ -38,7 +38,8 @@ def test_every_mix_of_requests_fits_any_number_of_shards(monkeypatch):
     config = tiny.load(
         prompts_per_step=prompts_per_step, samples_per_prompt=group,
         advantage='reinforce', learner__microbatch=1)
-    sample = experiment.make_sample(config, mesh, None, ())
+    sample = experiment.make_sample(
+        programs.make_sampler(config, mesh, None, ()), mesh)
     calls = [(np.repeat(np.arange(prompts_per_step), group),
               np.tile(np.arange(group), prompts_per_step))]
     room = dict(
@@ -93,7 +94,7 @@ def test_static_choices_of_the_learner_are_the_configs():
       learner__unroll=3, learner__vocab_chunk=64, loss__objective='gspo',
       loss__aggregation='constant', loss__importance='icepop',
       loss__kl_estimator='k1')
-  got = experiment.learner_config(config, microbatch=2)
+  got = programs.learner_config(config, microbatch=2)
   assert vars(got) == dict(
       microbatch=2, max_prompt=9, max_response=10, buckets=(12, 15),
       objective='gspo', aggregation='constant', importance='icepop',

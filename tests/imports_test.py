@@ -35,6 +35,9 @@ ALLOWED = {
     'credit': {'ops', 'schedules'},
     'fields': {'models', 'schedules', 'tasks'},
     'policy': {'models', 'sharding'},
+    'programs': {
+        'learner', 'loss', 'models', 'optimizer', 'policy', 'sampling',
+        'sharding', 'types'},
     'evaluation': {
         'batching', 'checkpoint', 'config', 'experiment', 'models', 'progress',
         'rewards', 'sampling', 'types', 'warm_start'},

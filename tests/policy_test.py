@@ -9,7 +9,15 @@ import optax
 import pytest
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import experiment, flops, metrics, policy, sharding, train
+from jaxrl_llm import (
+  experiment,
+  flops,
+  metrics,
+  policy,
+  programs,
+  sharding,
+  train,
+)
 from jaxrl_llm import learner as learner_lib
 from jaxrl_llm import optimizer as optimizer_lib
 from jaxrl_llm.models import lora, transformer
@@ -142,7 +150,7 @@ def batch():
 
 def learners(config, model, made):
   """Learner of LoRA's matrices and of all parameters."""
-  cfg = experiment.learner_config(config, objective='no_clip')
+  cfg = programs.learner_config(config, objective='no_clip')
   return (
       learner_lib.make(model, cfg, SGD, trained=made.trained,
                        compose=made.compose),
