@@ -34,12 +34,14 @@ setuptools.setup(
         'transformers>=5',
     ],
     extras_require={
-        'aot': ['libtpu'],  # compiles for TPUs that are not there
+        # The compiler for TPUs, in jax's version, for machines without one.
+        'aot': ['jax[tpu]'],
         'cuda': ['jax[cuda12]'],
         'data': ['datasets', 'pyarrow'],  # Parquet files, sets on the hub
         'notebooks': ['jupyterlab'],
         'test': [
             'ipykernel',
+            'jax[tpu]; sys_platform == "linux"',  # compiles for TPUs
             'nbclient',  # runs the notebooks
             'pyarrow',
             'pytest',

@@ -143,3 +143,23 @@ PRESETS = {
         width=3584, layers=42, heads=16, kv_heads=8, mlp_width=14_336,
         **_GEMMA2),
 }
+
+# Checkpoints on the hub that have just a preset's architecture.
+HUB = {
+    'Qwen/Qwen2.5-1.5B': 'qwen2.5-1.5b',
+    'Qwen/Qwen2.5-1.5B-Instruct': 'qwen2.5-1.5b',
+    'Qwen/Qwen2.5-3B': 'qwen2.5-3b',
+    'Qwen/Qwen2.5-3B-Instruct': 'qwen2.5-3b',
+    'Qwen/Qwen3-1.7B': 'qwen3-1.7b',
+    'Qwen/Qwen3-1.7B-Base': 'qwen3-1.7b',
+    'Qwen/Qwen3-4B': 'qwen3-4b',
+    'Qwen/Qwen3-4B-Base': 'qwen3-4b',
+    'Qwen/Qwen3-8B': 'qwen3-8b',
+    'Qwen/Qwen3-8B-Base': 'qwen3-8b',
+    'meta-llama/Llama-3.1-8B': 'llama3.1-8b',
+    'meta-llama/Llama-3.1-8B-Instruct': 'llama3.1-8b',
+    'google/gemma-2-2b': 'gemma2-2b',
+    'google/gemma-2-2b-it': 'gemma2-2b',
+    'google/gemma-2-9b': 'gemma2-9b',
+    'google/gemma-2-9b-it': 'gemma2-9b',
+}

@@ -1,0 +1,169 @@
+"""The memory that compile_check foretells, against that of a run.
+
+  python -m benchmarks.aot_memory --write
+
+Configs whose arrays take gigabytes, each on eight emulated devices of a CPU:
+`launch/compile_check.py --topology=cpu:8` foretells bytes per device, and a
+fresh process takes three steps of training. It takes about 10 minutes and 12 GB
+of memory. `--write` puts what is printed into results/aot_memory.md.
+
+On a CPU the devices' memory is the process's. A thread samples its resident
+memory while the second and third step run. What is not the devices' (Python,
+libraries, compiled code) is what is resident between them, after free memory
+was given back, less the JAX arrays of that moment.
+"""
+
+import argparse
+import ctypes
+import datetime
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import threading
+import time
+
+import jax
+
+from benchmarks.rl_step import machine, markdown
+
+RESULT = pathlib.Path(__file__).parent / 'results/aot_memory.md'
+TURNS = 3
+DEVICES = 8
+COMMON = {
+    'mesh.cpu_devices': 8, 'warm_start.steps': 0, 'prompts_per_step': 16,
+    'samples_per_prompt': 8, 'learner.microbatch': 64, 'model.width': 1024,
+    'model.layers': 8, 'model.heads': 16, 'model.kv_heads': 8,
+    'model.head_dim': 64, 'model.mlp_width': 4096}
+CONFIGS = {
+    'weights split over 8': {'mesh.data': 1, 'mesh.fsdp': 8},
+    'over 4, tensor 2, one microbatch': {
+        'mesh.data': 1, 'mesh.fsdp': 4, 'mesh.tensor': 2,
+        'learner.microbatch': 128},
+    'two data groups, KL, two updates': {
+        'mesh.data': 2, 'mesh.fsdp': 4, 'loss.kl_coef': 0.1,
+        'learner.updates': 2},
+    'LoRA': {'mesh.data': 2, 'mesh.fsdp': 2, 'mesh.tensor': 2, 'lora.rank': 8},
+}
+
+
+def arguments(fields):
+  return ['--config=configs/countdown.py', *(
+      f'--config.{k}={v}' for k, v in {**COMMON, **fields}.items())]
+
+
+def foretold(fields) -> dict:
+  """What the tool says, as JSON."""
+  out = subprocess.run(
+      [sys.executable, 'launch/compile_check.py', '--topology=cpu:8',
+       '--json=-', *arguments(fields)], check=True, capture_output=True,
+      env={**os.environ, 'PYTHONPATH': '.'})
+  return json.loads(out.stdout)
+
+
+def resident() -> int:
+  """Bytes of this process in memory."""
+  pages = pathlib.Path('/proc/self/statm').read_text().split()[1]
+  return int(pages) * os.sysconf('SC_PAGE_SIZE')
+
+
+class Peak:
+  """Samples the resident memory in a thread; used with `with`."""
+
+  def __enter__(self):
+    self.bytes, self._stop = resident(), threading.Event()
+    self._thread = threading.Thread(target=self._watch)
+    self._thread.start()
+    return self
+
+  def _watch(self):
+    while not self._stop.wait(0.001):
+      self.bytes = max(self.bytes, resident())
+
+  def __exit__(self, *_):
+    self._stop.set()
+    self._thread.join()
+
+
+def child(argv) -> dict:
+  """Three steps of training; the bytes that the devices had at most."""
+  from jaxrl_llm import config as config_lib
+  from jaxrl_llm import experiment, metrics, train
+  config, _ = config_lib.parse(argv)
+  parts = experiment.build(config)
+  start = train.warm_start.begin(parts, lambda *_: None, resumed=False)
+  fixed = train.Fixed(
+      parts.sampling(), parts.put(experiment.loss_params(config)), start.anchor,
+      start.frozen)
+  state = train.begin(
+      parts.learner.init(start.params), len(parts.task.train))
+  del start
+  state, _ = train.take_step(parts, state, fixed, metrics.Timer())
+  ctypes.CDLL('libc.so.6').malloc_trim(0)
+  time.sleep(0.5)
+  arrays = sum(
+      shard.data.nbytes for x in jax.live_arrays()
+      for shard in x.addressable_shards)
+  beside = resident() - arrays
+  with Peak() as peak:
+    for _ in range(2):
+      state, _ = train.take_step(parts, state, fixed, metrics.Timer())
+  return dict(peak=peak.bytes - beside, beside=beside, arrays=arrays)
+
+
+def report() -> str:
+  """Runs everything; the result as Markdown."""
+  rows = []
+  for name, fields in CONFIGS.items():
+    told = foretold(fields)
+    most = max(told['phases'], key=lambda p: told['phases'][p]['total_bytes'])
+    said = told['peak_bytes'] * DEVICES
+    used = [json.loads(subprocess.run(
+        [sys.executable, '-m', 'benchmarks.aot_memory', '--child',
+         *arguments(fields)], check=True, capture_output=True,
+        env={**os.environ, 'JAX_PLATFORMS': 'cpu'}).stdout.splitlines()[-1])
+            for _ in range(TURNS)]
+    ratios = [said / u['peak'] for u in used]
+    values = [u['peak'] / 1e9 for u in used]
+    rows.append([
+        name, f'{said / 1e9:.2f}', most,
+        f'{statistics.median(values):.2f} ({min(values):.2f} to '
+        f'{max(values):.2f})',
+        f'{statistics.median(ratios):.2f} ({min(ratios):.2f} to '
+        f'{max(ratios):.2f})'])
+    print(rows[-1], file=sys.stderr)
+  head = ['config', 'foretold', 'in', 'used', 'foretold / used']
+  return f'''# Memory foretold and used
+
+`python -m benchmarks.aot_memory`, {datetime.date.today()}, {machine()}; jax \
+{jax.__version__}, {DEVICES} emulated CPU devices.
+
+configs/countdown.py without its warm start, with a model of width 1024 and 8 \
+layers. GB over all devices: what launch/compile_check.py foretells for the \
+phase that needs most, and the most that the devices had in the second and \
+third of three steps of training; median of {TURNS} processes, and their range.
+
+{markdown(head, rows)}
+'''
+
+
+def main() -> None:
+  """The program."""
+  parser = argparse.ArgumentParser(
+      description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+  parser.add_argument('--write', action='store_true', help=f'into {RESULT}')
+  parser.add_argument('--child', action='store_true', help=argparse.SUPPRESS)
+  args, rest = parser.parse_known_args()
+  if args.child:
+    print(json.dumps(child(rest)))
+    return
+  text = report()
+  print(text)
+  if args.write:
+    RESULT.write_text(text)
+
+
+if __name__ == '__main__':
+  main()

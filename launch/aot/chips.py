@@ -1,0 +1,162 @@
+"""Accelerators as an estimate sees them: names, rates, memory, links.
+
+Sources: bfloat16 FLOP/s, HBM and its bandwidth from the specification pages of
+https://cloud.google.com/tpu/docs (v5e, v5p, v6e); bandwidth of one link in one
+direction, latency of a hop, and which dimensions of a torus wrap around, from
+"How to Scale Your Model", https://jax-ml.github.io/scaling-book/tpus. What is
+left of the HBM to programs is what the compiler says when one does not fit.
+"""
+
+import importlib.util
+import os
+import re
+from typing import Any, NamedTuple, Sequence
+
+import jax
+import numpy as np
+
+HOP_SECONDS = 1e-6
+GIB = 1 << 30
+
+
+class Chip(NamedTuple):
+  """One device.
+
+  Attributes:
+    name: family, as in topology names.
+    flops: bfloat16 FLOP/s of its matrix units.
+    bandwidth: bytes/s of its HBM.
+    memory: bytes of HBM that programs may use.
+    link: bytes/s of one link in one direction.
+    ring: a dimension of the torus of this size, or a multiple, wraps around.
+  """
+  name: str
+  flops: float
+  bandwidth: float
+  memory: int
+  link: float
+  ring: int
+
+
+CHIPS = {
+    'v5e': Chip('v5e', 197e12, 819e9, int(15.75 * GIB), 45e9, 16),
+    'v5p': Chip('v5p', 459e12, 2765e9, int(95.74 * GIB), 90e9, 4),
+    'v6e': Chip('v6e', 918e12, 1640e9, int(31.25 * GIB), 90e9, 16),
+}
+
+# The shapes that Google Cloud sells, by number of chips; v5p counts two cores
+# to a chip in its names.
+_FLAT = {1: '1x1', 4: '2x2', 8: '2x4', 16: '4x4', 32: '4x8', 64: '8x8',
+         128: '16x8', 256: '16x16'}
+_CUBES = {4: '2x2x1', 8: '2x2x2', 16: '2x2x4', 32: '2x4x4', 64: '4x4x4',
+          128: '4x4x8', 256: '4x8x8', 512: '8x8x8', 1024: '8x8x16'}
+TOPOLOGIES = {
+    **{f'v5litepod-{n}': f'v5e:{shape}' for n, shape in _FLAT.items()},
+    **{f'v5p-{2 * n}': f'v5p:{shape}' for n, shape in _CUBES.items()},
+    **{f'v6e-{n}': f'v6e:{shape}' for n, shape in _FLAT.items()},
+}
+
+
+class Topology(NamedTuple):
+  """A slice of chips.
+
+  Attributes:
+    name: such as v5e:16x8.
+    chip: of which it is made; None for CPUs, of which nothing is estimated.
+    devices: jax devices, of which none need exist.
+  """
+  name: str
+  chip: Chip | None
+  devices: Sequence[Any]
+
+
+def topology(name: str) -> Topology:
+  """Describes a slice; no such machine is needed.
+
+  Args:
+    name: 'v5e:16x8', an alias such as 'v5litepod-128', or 'cpu:8' for emulated
+      CPU devices, which must be asked for before JAX starts.
+
+  Returns:
+    The slice.
+
+  Raises:
+    ValueError: there is no such slice, or the compiler is not installed.
+  """
+  full = TOPOLOGIES.get(name, name)
+  family, _, shape = full.partition(':')
+  if family == 'cpu' and shape.isdigit():
+    jax.config.update('jax_platforms', 'cpu')
+    jax.config.update('jax_num_cpu_devices', int(shape))
+    return Topology(full, None, jax.devices())
+  if family not in CHIPS or not re.fullmatch(r'\d+(x\d+){1,2}', shape):
+    raise ValueError(_unknown(name))
+  if importlib.util.find_spec('libtpu') is None:
+    raise ValueError(
+        "The compiler for TPUs is not installed: pip install -e '.[aot]' "
+        'brings libtpu in the version that fits this jax (Linux only).')
+  # No TPU is looked for, and another program may have one in use.
+  os.environ.setdefault('TPU_SKIP_MDS_QUERY', '1')
+  os.environ.setdefault('ALLOW_MULTIPLE_LIBTPU_LOAD', '1')
+  from jax.experimental import topologies
+  single = {'chips_per_host_bounds': [1, 1, 1]} if shape == '1x1' else {}
+  try:
+    devices = topologies.get_topology_desc(
+        platform='tpu', topology_name=full, **single).devices
+  except jax.errors.JaxRuntimeError as error:
+    raise ValueError(f'{_unknown(name)} ({error})') from None
+  return Topology(full, CHIPS[family], devices)
+
+
+def _unknown(name: str) -> str:
+  return (
+      f'{name} is not a known topology: use one of {", ".join(TOPOLOGIES)}, '
+      'the shape itself (v5e:16x8, v5p:4x4x8), or cpu:8 for emulated devices.')
+
+
+class Links(NamedTuple):
+  """What a group of devices has to talk over.
+
+  Attributes:
+    axes: of the mesh, along which its members differ.
+    size: members.
+    bandwidth: bytes/s into a member while all of the group exchange.
+    hops: between the two members that are farthest apart.
+  """
+  axes: tuple[str, ...]
+  size: int
+  bandwidth: float
+  hops: int
+
+
+def links(
+    chip: Chip, mesh: jax.sharding.Mesh, group: Sequence[int]) -> Links:
+  """The links between a group's members, as if groups like it fill the slice.
+
+  A dimension along which the members stand counts with both directions of a
+  ring if it wraps around and the group has all of it, else with one; groups
+  that interleave share the links.
+
+  Args:
+    chip: of the devices.
+    mesh: the devices, in the order of their partition ids.
+    group: partition ids.
+  """
+  flat = mesh.devices.reshape(-1)
+  where = np.array(np.unravel_index(np.asarray(group), mesh.devices.shape))
+  axes = tuple(
+      name for name, index in zip(mesh.axis_names, where)
+      if len(np.unique(index)) > 1)
+  coords = np.array([flat[i].coords for i in group])
+  extent = np.array([d.coords for d in flat]).max(0) + 1
+  bandwidth, hops = 0.0, 0
+  for dim in range(coords.shape[1]):
+    places = np.unique(coords[:, dim])
+    if len(places) < 2:
+      continue
+    stride = int(np.diff(places).min())
+    span = int(places[-1] - places[0]) + stride
+    ring = span == extent[dim] and extent[dim] % chip.ring == 0
+    bandwidth += chip.link * (2 if ring else 1) / stride
+    hops += span // 2 if ring else int(places[-1] - places[0])
+  return Links(axes, len(group), bandwidth, hops)

@@ -1,0 +1,414 @@
+"""What a compiled program costs on a chip: an estimate, from its text.
+
+Each operation takes as long as its arithmetic on the matrix units or its
+traffic with HBM, whichever is longer; operations follow one another. Copies
+that the compiler started ahead of time, and exchanges that it started and
+awaits later, go on beside the operations of the same computation. An exchange
+of the other kind is waited for. Vector units, launch overheads and congestion
+are left out. Uncalibrated: no such chip was at hand.
+"""
+
+import collections
+import dataclasses
+import math
+import re
+from typing import Any, Mapping, NamedTuple
+
+import numpy as np
+
+from launch.aot import chips, hlo
+
+COLLECTIVES = (
+    'all-reduce', 'all-gather', 'reduce-scatter', 'all-to-all',
+    'collective-permute')
+# What costs nothing by itself.
+_FREE = (
+    'parameter', 'constant', 'tuple', 'get-tuple-element', 'bitcast',
+    'after-all', 'partition-id', 'replica-id', 'copy-done', 'slice-done',
+    'opt-barrier', 'add-dependency')
+
+
+class Collective(NamedTuple):
+  """One exchange between devices.
+
+  Attributes:
+    kind: such as 'all-gather'.
+    axes: of the mesh, along which it goes.
+    bytes: largest array of a device that takes part, in or out.
+    times: how often it happens.
+    seconds: of all those times.
+    scope: the path of names under which it was traced.
+    waited: whether nothing goes on beside it.
+  """
+  kind: str
+  axes: tuple[str, ...]
+  bytes: int
+  times: float
+  seconds: float
+  scope: str
+  waited: bool
+
+
+@dataclasses.dataclass
+class Cost:
+  """Of a computation, all loops counted out.
+
+  Attributes:
+    flops: multiply-adds of matrix products, times two.
+    bytes: to and from HBM.
+    compute: seconds of the matrix products alone.
+    memory: seconds of the traffic alone.
+    exchange: seconds of exchanges alone.
+    seconds: of it all, with what goes on side by side.
+    collectives: every exchange.
+    unknown: scopes of loops whose turns nothing told; they count once.
+  """
+  flops: float = 0.0
+  bytes: float = 0.0
+  compute: float = 0.0
+  memory: float = 0.0
+  exchange: float = 0.0
+  seconds: float = 0.0
+  collectives: list[Collective] = dataclasses.field(default_factory=list)
+  unknown: list[str] = dataclasses.field(default_factory=list)
+
+  def add(self, other: 'Cost', times: float = 1.0) -> None:
+    """Adds another, so many times."""
+    for name in ('flops', 'bytes', 'compute', 'memory', 'exchange', 'seconds'):
+      setattr(self, name, getattr(self, name) + times * getattr(other, name))
+    self.collectives += [
+        c._replace(times=c.times * times, seconds=c.seconds * times)
+        for c in other.collectives]
+    self.unknown += other.unknown
+
+  @property
+  def bound(self) -> str:
+    """What takes the longest by itself."""
+    parts = dict(compute=self.compute, HBM=self.memory,
+                 interconnect=self.exchange)
+    return max(parts, key=parts.get)
+
+
+class Machine(NamedTuple):
+  """What a program runs on.
+
+  Attributes:
+    chip: rates; None counts and times nothing.
+    mesh: devices in the order of their partition ids.
+  """
+  chip: chips.Chip | None
+  mesh: Any
+
+
+def estimate(
+    text: str, machine: Machine, turns: Mapping[str, float],
+    chances: Mapping[str, float]) -> Cost:
+  """The cost of one run of a compiled program on each of its devices.
+
+  Args:
+    text: `compiled.as_text()`.
+    machine: that it was compiled for.
+    turns: for loops whose turns only data tell: the name of the scope
+      (`jax.named_scope`) that the loop was traced in, to its turns.
+    chances: the name of the scope that a conditional was traced in, to how
+      often it takes the dearest of its branches, and else the cheapest. The
+      others always take the dearest.
+
+  Returns:
+    The cost per device.
+  """
+  module = hlo.parse(text)
+  return _Estimator(module, machine, turns, chances).cost(module.entry)
+
+
+class _Estimator:
+  """Goes through a module from its entry on."""
+
+  def __init__(self, module, machine, turns, chances):
+    self._module, self._machine = module, machine
+    self._turns, self._chances = turns, chances
+    self._loops = hlo.Loops(module)
+    self._known = {}
+
+  def cost(self, name: str) -> Cost:
+    """Of a computation, once."""
+    if name not in self._known:
+      self._known[name] = self._cost(self._module.computations[name])
+    return self._known[name]
+
+  def _cost(self, computation) -> Cost:
+    total, beside = Cost(), Cost()
+    operations = traffic = 0.0
+    for x in computation.instructions.values():
+      if x.op == 'while':
+        body = self.cost(x.calls['body'])
+        turns = self._loops.turns(computation, x)
+        if turns is None:
+          turns = self._turns.get(loop_name(x.scope))
+        if turns is None:
+          total.unknown.append(x.scope)
+        total.add(body, 1.0 if turns is None else turns)
+      elif x.op == 'conditional':
+        for branch, often in self._branches(x):
+          total.add(branch, often)
+      elif x.op in ('call', 'async-start'):
+        for called in x.calls.values():
+          total.add(self.cost(called))
+      elif x.op.removesuffix('-start') in COLLECTIVES:
+        exchange = self._exchange(computation, x)
+        into = total if exchange.waited else beside
+        into.collectives.append(exchange)
+        into.exchange += exchange.seconds
+        into.seconds += exchange.seconds if exchange.waited else 0.0
+      elif x.op not in _FREE and not x.op.endswith('-done'):
+        own = self._operation(computation, x)
+        ahead = x.op.endswith('-start')
+        (beside if ahead else total).add(own)
+        traffic += own.memory
+        operations += 0.0 if ahead else own.seconds
+    # What was started ahead hides behind the operations, as far as they last
+    # and leave the HBM alone.
+    total.seconds += max(
+        0.0, traffic - operations, beside.exchange - operations)
+    beside.seconds = 0.0
+    total.add(beside)
+    return total
+
+  def _branches(self, x) -> list[tuple[Cost, float]]:
+    """Those of a conditional that count, and how often."""
+    costs = sorted(
+        (self.cost(name) for name in x.calls.values()),
+        key=lambda c: (c.seconds, c.flops, c.bytes))
+    names = re.findall(r'\w+', x.scope)
+    chance = next(
+        (self._chances[n] for n in reversed(names) if n in self._chances), 1.0)
+    return [(costs[-1], chance), (costs[0], 1.0 - chance)]
+
+  def _operation(self, computation, x) -> Cost:
+    """Of anything that is neither control nor exchange."""
+    flops, bytes_ = self._flops(computation, x), self._traffic(computation, x)
+    chip = self._machine.chip
+    if chip is None:
+      return Cost(flops=flops, bytes=bytes_)
+    compute, memory = flops / chip.flops, bytes_ / chip.bandwidth
+    return Cost(flops=flops, bytes=bytes_, compute=compute, memory=memory,
+                seconds=max(compute, memory))
+
+  def _flops(self, computation, x) -> float:
+    if x.op == 'fusion':
+      inner = self._module.computations[x.calls['calls']]
+      return sum(self._flops(inner, y) for y in inner.instructions.values())
+    if x.op == 'dot':
+      return _dot_flops(computation, x)
+    if x.op == 'convolution':
+      return _convolution_flops(computation, x)
+    if x.op == 'custom-call':
+      found = re.search(r'"flops":\s*"?(\d+)', x.text)
+      return float(found[1]) if found else 0.0
+    return 0.0
+
+  def _traffic(self, computation, x) -> float:
+    """Bytes that an operation reads from HBM and writes to it."""
+    if x.op.endswith('-start'):  # of a copy: (from, to, context)
+      source, target = x.arrays[0], x.arrays[1]
+      return target.bytes * ((not source.on_chip) + (not target.on_chip))
+    if x.op == 'custom-call' and 'tpu_custom_call' not in x.text:
+      return 0.0  # allocates, or tells the compiler something
+    if x.op == 'fusion':
+      return _fusion_traffic(self._module, computation, x)
+    return sum(_read(computation, x, i) for i in range(len(x.operands))
+               ) + written(self._module, computation, x)
+
+  def _exchange(self, computation, x) -> Collective:
+    kind = x.op.removesuffix('-start')
+    operands = [
+        a for i in range(len(x.operands))
+        for a in computation.operand(x, i).arrays]
+    sent = sum(a.bytes for a in operands)
+    arrays = x.arrays
+    if x.op.endswith('-start') and kind != 'all-reduce':
+      arrays = arrays[len(operands):2 * len(operands)]
+    got = sum(a.bytes for a in arrays)
+    links = chips.links(self._machine.chip, self._machine.mesh, group(x))
+    return Collective(
+        kind=kind, axes=links.axes, bytes=max(sent, got), times=1.0,
+        seconds=_seconds(kind, max(sent, got), links), scope=x.scope,
+        waited=not x.op.endswith('-start'))
+
+
+def _seconds(kind: str, size: int, links: chips.Links) -> float:
+  """Time of a collective, by the formulas of the scaling book.
+
+  All-gather and reduce-scatter bring (n-1)/n of the whole array to each
+  member, an all-reduce does both, an all-to-all a quarter of an all-gather of
+  the same total; a permutation sends its array over its hops one way.
+  """
+  n = links.size
+  if n == 1 or not links.bandwidth:
+    return 0.0
+  share = (n - 1) / n
+  moved = {
+      'all-gather': share, 'reduce-scatter': share, 'all-reduce': 2 * share,
+      'all-to-all': n * share / 4, 'collective-permute': 1.0}[kind]
+  rounds = 2 if kind == 'all-reduce' else 1
+  return moved * size / links.bandwidth + (
+      rounds * links.hops * chips.HOP_SECONDS)
+
+
+def loop_name(scope: str) -> str | None:
+  """The name of the scope in which a loop itself was traced, if it has one."""
+  found = re.search(r'(\w+)\)*/while$', scope)
+  return found and found[1]
+
+
+def group(x: hlo.Instruction) -> list[int]:
+  """Partition ids of one group that takes part in a collective."""
+  pairs = x.attribute('source_target_pairs')
+  if pairs is not None:
+    numbers = [int(n) for n in re.findall(r'\d+', pairs)]
+    follows = dict(zip(numbers[::2], numbers[1::2]))
+    cycle = [next((a for a, b in follows.items() if a != b), 0)]
+    while (new := follows.get(cycle[-1])) is not None and new not in cycle:
+      cycle.append(new)
+    return cycle
+  iota = re.search(
+      r'replica_groups=\[(\d+),(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?', x.text)
+  if iota:
+    ids = _iota(iota[3], iota[4])
+    return ids.reshape(int(iota[1]), int(iota[2]))[0].tolist()
+  named = re.search(
+      r'replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(\[([\d,]+)\]'
+      r'(?:T\(([\d,]+)\))?\))? *\{([^}]*)\}', x.text)
+  if named:
+    names = re.findall(r"'([^']*)'=", named[1])
+    sizes = [int(n) for n in re.findall(r'=(\d+)', named[1])]
+    ids = _iota(named[2] or ','.join(map(str, sizes)), named[3])
+    axes = re.findall(r"'([^']*)'", named[4])
+    index = tuple(slice(None) if n in axes else 0 for n in names)
+    return ids.reshape(sizes)[index].reshape(-1).tolist()
+  groups = re.search(r'replica_groups=\{\{([\d,]+)\}', x.text)
+  return [int(n) for n in groups[1].split(',')] if groups else [0]
+
+
+def _iota(dims: str, order: str | None) -> np.ndarray:
+  """Ids 0, 1, ... in an array of `dims`, its axes then put in `order`."""
+  sizes = [int(d) for d in dims.split(',')]
+  ids = np.arange(math.prod(sizes)).reshape(sizes)
+  return ids.transpose([int(d) for d in order.split(',')]) if order else ids
+
+
+def _dot_flops(computation, x) -> float:
+  left = computation.operand(x, 0).arrays[0]
+  contracted = [
+      left.dims[int(d)]
+      for d in (x.attribute('lhs_contracting_dims') or '').split(',') if d]
+  return 2.0 * x.arrays[0].size * math.prod(contracted)
+
+
+def _convolution_flops(computation, x) -> float:
+  """Two per product of an input that is there, padding and gaps left out."""
+  labels = x.attribute('dim_labels')
+  left, rest = labels.split('_')
+  right, out = rest.split('->')
+  image = computation.operand(x, 0).arrays[0].dims
+  kernel = computation.operand(x, 1).arrays[0].dims
+  result = x.arrays[0].dims
+  window = dict(
+      part.split('=') for part in (x.attribute('window') or '').split())
+  spatial = [c for c in out if c.isdigit()]
+
+  def numbers(name, default):
+    text = window.get(name)
+    return text.split('x') if text else [default] * len(spatial)
+
+  pairs = 1
+  sizes = zip(numbers('stride', '1'), numbers('pad', '0_0'),
+              numbers('lhs_dilate', '1'), numbers('rhs_dilate', '1'))
+  for c, (stride, pad, spread, gap) in zip(sorted(spatial), sizes):
+    spread = int(spread)
+    at = (np.arange(result[out.index(c)])[:, None] * int(stride)
+          - int(pad.split('_')[0])
+          + np.arange(kernel[right.index(c)])[None] * int(gap))
+    inside = (at >= 0) & (at <= (image[left.index(c)] - 1) * spread)
+    pairs *= int((inside & (at % spread == 0)).sum())
+  batch, features = result[out.index('b')], result[out.index('f')]
+  return 2.0 * batch * features * kernel[right.index('i')] * pairs
+
+
+def _read(computation, x, i: int) -> float:
+  """Bytes that an operation outside of fusions reads of operand i."""
+  source = computation.operand(x, i)
+  if x.op in ('dynamic-slice', 'slice', 'gather') and i == 0:
+    return 0.0 if source.arrays[0].on_chip else x.arrays[0].bytes
+  if x.op in ('dynamic-update-slice', 'scatter') and i == 0:
+    return 0.0
+  return source.bytes
+
+
+def written(module, computation, x) -> float:
+  """Bytes that an operation writes to HBM; updates in place count the part.
+  """
+  if x.op in _FREE or x.op in ('while', 'conditional', 'call'):
+    return 0.0
+  if x.op == 'fusion':
+    return _written_by_fusion(x, module.computations[x.calls['calls']])
+  if x.op.endswith('-start'):
+    return 0.0 if x.arrays[1].on_chip else x.arrays[1].bytes
+  if x.op in ('dynamic-update-slice', 'scatter'):
+    part = computation.operand(x, 1 if x.op[0] == 'd' else 2)
+    return 0.0 if x.arrays[0].on_chip else sum(a.bytes for a in part.arrays)
+  return x.bytes
+
+
+def _fusion_traffic(module, computation, x) -> float:
+  """Bytes of a fusion: of what it slices only the slices, in place only parts.
+  """
+  inner = module.computations[x.calls['calls']]
+  total = 0.0
+  for number in range(len(x.operands)):
+    source = computation.operand(x, number).arrays
+    if source and not source[0].on_chip:
+      total += _needed(module, inner, number, source[0].bytes)
+  return total + _written_by_fusion(x, inner)
+
+
+def _written_by_fusion(x, inner) -> float:
+  """Bytes that a fusion writes; of an update in place only the part."""
+  def written(y, array) -> float:
+    while y.op == 'bitcast':
+      y = inner.operand(y, 0)
+    if array.on_chip:
+      return 0.0
+    if y.op == 'dynamic-update-slice':
+      return inner.operand(y, 1).arrays[0].bytes
+    return array.bytes
+
+  root = inner.instructions[inner.root]
+  parts = ([inner.operand(root, i) for i in range(len(root.operands))]
+           if root.op == 'tuple' else [root])
+  return sum(written(y, a) for y, a in zip(parts, x.arrays))
+
+
+def _needed(module, inner, number: int, whole: int) -> float:
+  """Bytes that a fusion's inside needs of its parameter `number`."""
+  users = collections.defaultdict(list)
+  for y in inner.instructions.values():
+    if y.op not in ('parameter', 'constant'):
+      for position, name in enumerate(y.operands):
+        users[name].append((y, position))
+
+  def of(name: str) -> float:
+    total = float(whole) if name == inner.root else 0.0
+    for y, position in users[name]:
+      if y.op in ('dynamic-slice', 'slice', 'gather') and position == 0:
+        total += y.arrays[0].bytes
+      elif y.op == 'bitcast':
+        total += of(y.name)
+      elif y.op == 'fusion':
+        called = module.computations[y.calls['calls']]
+        total += _needed(module, called, position, whole)
+      elif y.op != 'dynamic-update-slice' or position:
+        return float(whole)
+    return min(total, float(whole))
+
+  return of(inner.parameters()[number].name)

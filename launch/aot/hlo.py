@@ -1,0 +1,304 @@
+"""Reads the text of a compiled XLA program: computations and instructions.
+
+Only what an estimate of its cost needs: shapes, operands, attributes, who
+calls whom, and how often a loop turns.
+"""
+
+import collections
+import math
+import re
+from typing import Iterator, NamedTuple
+
+_BYTES = {
+    'pred': 1, 's4': .5, 'u4': .5, 's8': 1, 'u8': 1, 's16': 2, 'u16': 2,
+    's32': 4, 'u32': 4, 's64': 8, 'u64': 8, 'f16': 2, 'bf16': 2, 'f32': 4,
+    'f64': 8, 'c64': 8, 'c128': 16, 'f8e4m3fn': 1, 'f8e5m2': 1}
+_ARRAY = re.compile(r'(\w+)\[([\d,]*)\](?:\{([^{}]*)\})?')
+_INSTRUCTION = re.compile(r'\s*(ROOT )?%?([\w.\-]+) = (.*)')
+_COMPUTATION = re.compile(r'(ENTRY )?%?([\w.\-]+) \(')
+_CALLS = ('calls', 'body', 'condition', 'to_apply', 'true_computation',
+          'false_computation')
+
+
+class Array(NamedTuple):
+  """An array in a shape.
+
+  Attributes:
+    kind: element type, as XLA writes it.
+    dims: sizes.
+    on_chip: whether it lies in memory on the chip (VMEM, SMEM), not in HBM.
+  """
+  kind: str
+  dims: tuple[int, ...]
+  on_chip: bool = False
+
+  @property
+  def size(self) -> int:
+    """Number of elements."""
+    return math.prod(self.dims)
+
+  @property
+  def bytes(self) -> int:
+    """Bytes of the elements, without padding."""
+    return math.ceil(self.size * _BYTES.get(self.kind, 0))
+
+
+class Instruction(NamedTuple):
+  """One line of a computation.
+
+  Attributes:
+    name: unique in its computation.
+    arrays: what it results in, tuples flattened one level.
+    op: opcode, such as 'fusion'.
+    operands: names of instructions of the same computation; of a parameter,
+      its number; of a constant, its value.
+    text: all of the line behind the operands: attributes and metadata.
+  """
+  name: str
+  arrays: tuple[Array, ...]
+  op: str
+  operands: tuple[str, ...]
+  text: str
+
+  def attribute(self, name: str) -> str | None:
+    """The text of an attribute: a word, or what stands in its braces."""
+    found = re.search(
+        rf'[ ,]{name}=(?:\{{((?:[^{{}}]|\{{[^{{}}]*\}})*)\}}|([^,\s]+))',
+        self.text)
+    return found and (found[2] if found[1] is None else found[1])
+
+  @property
+  def scope(self) -> str:
+    """The path of names under which JAX traced it."""
+    found = re.search(r'op_name="([^"]*)"', self.text)
+    return found[1] if found else ''
+
+  @property
+  def calls(self) -> dict[str, str]:
+    """Role to name of the computations it calls."""
+    found = {
+        role: name for role in _CALLS
+        if (name := re.search(rf'[ ,]{role}=%?([\w.\-]+)', self.text))}
+    called = {role: match[1] for role, match in found.items()}
+    branches = self.attribute('branch_computations')
+    for i, name in enumerate(re.findall(r'[\w.\-]+', branches or '')):
+      called[f'branch_{i}'] = name
+    return called
+
+  @property
+  def bytes(self) -> int:
+    """Bytes of the result that lie in HBM."""
+    return sum(a.bytes for a in self.arrays if not a.on_chip)
+
+
+class Computation(NamedTuple):
+  """A function of the program.
+
+  Attributes:
+    name: unique in the program.
+    instructions: by name, in the order they run.
+    root: name of the one whose result is the computation's.
+  """
+  name: str
+  instructions: dict[str, Instruction]
+  root: str
+
+  def operand(self, instruction: Instruction, i: int) -> Instruction:
+    """The instruction that makes operand i."""
+    return self.instructions[instruction.operands[i]]
+
+  def parameters(self) -> dict[int, Instruction]:
+    """Parameters by number."""
+    return {
+        int(x.operands[0]): x for x in self.instructions.values()
+        if x.op == 'parameter'}
+
+
+class Module(NamedTuple):
+  """A program: its computations by name, and the one that runs first."""
+  computations: dict[str, Computation]
+  entry: str
+
+
+def _closing(text: str, start: int) -> int:
+  """Where the parenthesis that opens at `start` closes."""
+  depth = 0
+  for i in range(start, len(text)):
+    depth += {'(': 1, ')': -1}.get(text[i], 0)
+    if not depth:
+      return i
+  raise ValueError(f'unbalanced parentheses: {text[:80]}')
+
+
+def _arrays(text: str) -> tuple[Array, ...]:
+  """The arrays of a shape."""
+  return tuple(
+      Array(kind, tuple(int(d) for d in dims.split(',') if d),
+            bool(re.search(r'S\([1-9]\d*\)', layout)))
+      for kind, dims, layout in _ARRAY.findall(text))
+
+
+def _instruction(line: str) -> tuple[bool, Instruction] | None:
+  """Whether it is the root, and the instruction of a line."""
+  match = _INSTRUCTION.match(line)
+  if not match:
+    return None
+  root, name, rest = match.groups()
+  end = _closing(rest, 0) + 1 if rest.startswith('(') else rest.index(' ')
+  shape, rest = rest[:end], rest[end:].lstrip()
+  opening = rest.index('(')
+  closing = _closing(rest, opening)
+  inside = rest[opening + 1:closing]
+  op = rest[:opening]
+  if op in ('parameter', 'constant'):
+    operands = (inside,)
+  else:
+    operands = tuple(re.findall(r'%([\w.\-]+)', inside))
+  return bool(root), Instruction(
+      name, _arrays(shape), op, operands, rest[closing + 1:])
+
+
+def parse(text: str) -> Module:
+  """Reads `compiled.as_text()`.
+
+  Args:
+    text: of one module.
+
+  Returns:
+    Its computations.
+
+  Raises:
+    ValueError: there is no entry computation in it.
+  """
+  computations, entry = {}, None
+  name, instructions, root = None, {}, None
+  for line in text.splitlines():
+    if name is None:
+      match = _COMPUTATION.match(line)
+      if match and line.rstrip().endswith('{'):
+        name, instructions, root = match[2], {}, None
+        if match[1]:
+          entry = name
+    elif line.startswith('}'):
+      computations[name] = Computation(name, instructions, root)
+      name = None
+    else:
+      found = _instruction(line)
+      if found:
+        instructions[found[1].name] = found[1]
+        root = found[1].name if found[0] else root
+  if entry is None:
+    raise ValueError('This is no text of a compiled program: no ENTRY in it.')
+  return Module(computations, entry)
+
+
+class Loops:
+  """How often the loops of a program turn, as far as its text says."""
+
+  def __init__(self, module: Module):
+    self._module = module
+    self._callers = collections.defaultdict(list)
+    for computation in module.computations.values():
+      for x in computation.instructions.values():
+        for role, name in x.calls.items():
+          self._callers[name].append((computation, x, role))
+
+  def turns(self, computation: Computation, loop: Instruction) -> int | None:
+    """Turns of a while loop; None where data decide.
+
+    A loop that counts: its condition compares an element of what it carries
+    with a limit, and its body adds a constant to it.
+    """
+    module, called = self._module, loop.calls
+    condition = module.computations[called['condition']]
+    body = module.computations[called['body']]
+    test = condition.instructions[condition.root]
+    if test.op == 'fusion':
+      inner = module.computations[test.calls['calls']]
+      outer, test = test, inner.instructions[inner.root]
+      side = lambda i: self._through(inner, inner.operand(test, i), outer,
+                                     condition)
+    else:
+      side = lambda i: condition.operand(test, i)
+    if test.op != 'compare' or test.attribute('direction') != 'LT':
+      return None
+    counter, limit = side(0), side(1)
+    index = self._element(counter)
+    if index is None:
+      return None
+    high = self._constant(condition, limit)
+    low = self._carried(computation, loop, index)
+    step = self._step(body, index)
+    if None in (high, low, step) or step < 1:
+      return None
+    return max(0, -(-(high - low) // step))
+
+  def _through(self, inner, x, outer, computation):
+    """An instruction of a fusion's inside, seen from outside if it came in."""
+    if x.op == 'parameter':
+      return computation.operand(outer, int(x.operands[0]))
+    return x
+
+  def _element(self, x: Instruction) -> int | None:
+    """Which element of a computation's parameter an instruction picks."""
+    if x.op != 'get-tuple-element':
+      return None
+    return int(x.attribute('index'))
+
+  def _carried(self, computation, loop, index) -> int | None:
+    """The value with which a loop begins, of element `index`."""
+    state = computation.operand(loop, 0)
+    if state.op != 'tuple':
+      return None
+    return self._constant(computation, computation.operand(state, index))
+
+  def _constant(self, computation, x) -> int | None:
+    """The value of an integer that the text tells, through copies and loops."""
+    while x.op in ('copy', 'bitcast', 'convert', 'copy-start', 'copy-done'):
+      x = computation.operand(x, 0)
+    if x.op == 'constant':
+      return int(x.operands[0]) if re.fullmatch(
+          r'-?\d+', x.operands[0]) else None
+    index = self._element(x)
+    if index is None or computation.operand(x, 0).op != 'parameter':
+      return None
+    for caller, loop, role in self._callers[computation.name]:
+      if loop.op == 'while' and role in ('body', 'condition'):
+        body = self._module.computations[loop.calls['body']]
+        if self._unchanged(body, index):
+          return self._carried(caller, loop, index)
+    return None
+
+  def _unchanged(self, body, index) -> bool:
+    """Whether a loop's body passes an element on as it was."""
+    root = body.instructions[body.root]
+    if root.op != 'tuple':
+      return False
+    x = body.operand(root, index)
+    while x.op in ('copy', 'bitcast'):
+      x = body.operand(x, 0)
+    return self._element(x) == index
+
+  def _step(self, body, index) -> int | None:
+    """What a loop's body adds to an element."""
+    root = body.instructions[body.root]
+    if root.op != 'tuple':
+      return None
+    computation, x = body, body.operand(root, index)
+    while x.op in ('copy', 'bitcast'):
+      x = computation.operand(x, 0)
+    if x.op == 'fusion':
+      computation = self._module.computations[x.calls['calls']]
+      x = computation.instructions[computation.root]
+    if x.op != 'add':
+      return None
+    steps = [
+        self._constant(computation, computation.operand(x, i)) for i in (0, 1)]
+    return next((s for s in steps if s is not None), 1)
+
+
+def walk(module: Module) -> Iterator[tuple[Computation, Instruction]]:
+  """Every instruction of every computation."""
+  for computation in module.computations.values():
+    for x in computation.instructions.values():
+      yield computation, x

@@ -1,0 +1,220 @@
+"""A check's findings as tables, as JSON, and as a verdict."""
+
+import collections
+import io
+from typing import Any
+
+from rich import console, table
+
+from launch.aot import check, chips
+
+# What to turn when a part of a phase is what fills a chip.
+_KNOBS = {
+    'parameters': 'raise mesh.fsdp',
+    'optimiser': 'raise mesh.fsdp',
+    'frozen': 'raise mesh.tensor',
+    'anchor': 'raise mesh.fsdp, or set loss.kl_coef=0',
+    'sampling weights': 'raise mesh.tensor',
+    'prefix cache': 'lower sampling.prompts_per_round',
+    'decode cache': 'lower sampling.slots',
+    'program': 'leave out learner.buckets',
+}
+_ACTIVATIONS = {
+    'relayout': 'raise mesh.tensor',
+    'sample': 'lower sampling.slots or sampling.prompts_per_round',
+    'score': 'lower learner.microbatch',
+    'update': 'lower learner.microbatch, or set learner.remat=full',
+}
+
+
+def verdict(report: check.Report) -> list[str]:
+  """A sentence for each reason why the job should not be launched as it is."""
+  chip = report.topology.chip
+  if chip is None:
+    return []
+  room = f'{report.topology.name} leaves {chip.memory / chips.GIB:.2f} GiB'
+  found = []
+  for phase in report.phases:
+    if phase.needs:
+      found.append(
+          f'{phase.name} does not fit: it needs {phase.needs} and '
+          f'{room}: {knob(report, phase)}.')
+    elif phase.total > chip.memory * (1 - check.FREE):
+      found.append(
+          f'{phase.name} does not fit: {phase.total / chips.GIB:.2f} GiB per '
+          f'chip leave less than {check.FREE:.0%} free ({room}): '
+          f'{knob(report, phase)}.')
+    found += phase.faults
+  return found
+
+
+def knob(report: check.Report, phase: check.Phase) -> str:
+  """What to turn so that a phase needs less."""
+  parts = phase.bytes or {'activations': 1}
+  part = max(parts, key=parts.get)
+  if part in ('activations', 'buffers'):
+    advice = _ACTIVATIONS[phase.name]
+    shards = report.mesh.shape['data'] * report.mesh.shape['fsdp']
+    if (phase.name in ('score', 'update')
+        and report.config.learner.microbatch <= shards):
+      advice = ('raise mesh.tensor, which splits the activations of a row' if
+                report.config.learner.remat == 'full' else
+                'set learner.remat=full, or raise mesh.tensor')
+  else:
+    advice = _KNOBS[part]
+  return f'{part} take most, so {advice}'
+
+
+def rates(report: check.Report, phase: check.Phase) -> dict[str, float]:
+  """Seconds of a phase in a step, by what takes them, and how well used.
+
+  Returns:
+    'seconds', 'compute', 'HBM' and 'interconnect' seconds, 'TFLOP' and 'GB' per
+    chip, and 'model-flops use': of the chips' peak, by what the mathematics
+    asks for.
+  """
+  cost, runs, chip = phase.cost, phase.runs, report.topology.chip
+  peak = chip.flops * report.mesh.size
+  seconds = cost.seconds * runs
+  return {
+      'seconds': seconds, 'compute': cost.compute * runs,
+      'HBM': cost.memory * runs, 'interconnect': cost.exchange * runs,
+      'TFLOP': cost.flops * runs / 1e12, 'GB': cost.bytes * runs / 1e9,
+      'model-flops use': phase.model_flops / (seconds * peak)}
+
+
+def exchanges(phase: check.Phase) -> list[dict[str, Any]]:
+  """The collectives of a phase in a step, summed by kind, axes and place."""
+  sums = collections.defaultdict(lambda: [0.0, 0.0, 0.0, 0])
+  for c in phase.cost.collectives:
+    inside = bool({'decode', 'serve'} & {*c.scope.split('/')})
+    place = 'decode loop' if inside else ''
+    entry = sums[c.kind, ', '.join(c.axes), place]
+    entry[0] += c.times * phase.runs
+    entry[1] += c.times * c.bytes * phase.runs
+    entry[2] += c.seconds * phase.runs
+    entry[3] = max(entry[3], c.bytes)
+  return [
+      dict(kind=kind, axes=axes, place=place, times=times, bytes=total,
+           seconds=seconds, largest=largest)
+      for (kind, axes, place), (times, total, seconds, largest) in sorted(
+          sums.items(), key=lambda item: -item[1][2])]
+
+
+def to_json(report: check.Report) -> dict[str, Any]:
+  """Everything, in plain types."""
+  phases = {}
+  for phase in report.phases:
+    phases[phase.name] = dict(
+        compile_seconds=phase.compile_seconds, bytes=phase.bytes,
+        total_bytes=phase.total or None, needs=phase.needs, runs=phase.runs,
+        model_flops=phase.model_flops, faults=phase.faults)
+    if phase.cost is not None:
+      phases[phase.name] |= dict(
+          estimate=rates(report, phase), bound=phase.cost.bound,
+          collectives=exchanges(phase), loops_not_counted=phase.cost.unknown)
+  return dict(
+      topology=report.topology.name, mesh=dict(report.mesh.shape),
+      slots=report.slots, requests_per_shard=report.requests_per_shard,
+      peak_bytes=report.peak, seconds_per_step=report.seconds,
+      tokens_per_second_per_chip=tokens_rate(report), phases=phases,
+      verdict=verdict(report))
+
+
+def tokens_rate(report: check.Report) -> float | None:
+  """Response tokens per second and chip, in a whole step."""
+  if not report.seconds:
+    return None
+  return report.tokens / report.seconds / report.mesh.size
+
+
+def text(report: check.Report) -> str:
+  """The tables."""
+  out = io.StringIO()
+  show = console.Console(file=out, width=100, highlight=False).print
+  axes = ', '.join(f'{a}={n}' for a, n in report.mesh.shape.items())
+  show(f'{report.topology.name}: {report.mesh.size} devices, {axes}; '
+       f'{report.slots} slots for {report.requests_per_shard} requests on each '
+       'data shard', soft_wrap=True)
+  show(_memory(report))
+  if any(phase.cost for phase in report.phases):
+    show(_time(report))
+    show(_collectives(report))
+  if report.seconds:
+    longest = max(report.phases, key=lambda p: p.cost.seconds * p.runs)
+    show(f'Estimate: {report.seconds:.2f} s per step, '
+         f'{tokens_rate(report):,.0f} response tokens/s per chip if every '
+         'response runs to its limit; without verifying and the host. '
+         f'{longest.name} takes the most of it, bound by '
+         f'{_bound(longest.cost)}.', soft_wrap=True)
+  for scope in sorted({s for p in report.phases if p.cost
+                       for s in p.cost.unknown}):
+    show(f'Counted once, as nothing tells how often it turns: loop {scope}.',
+         soft_wrap=True)
+  return out.getvalue()
+
+
+def _bound(cost) -> str:
+  return {'compute': 'arithmetic'}.get(cost.bound, cost.bound)
+
+
+def _memory(report):
+  out = table.Table(title='GiB per device', title_justify='left')
+  out.add_column('')
+  names = [p.name for p in report.phases]
+  for name in names:
+    out.add_column(name, justify='right')
+  parts = dict.fromkeys(part for p in report.phases for part in p.bytes)
+  gib = lambda n: f'{n / chips.GIB:.2f}'
+  for part in parts:
+    out.add_row(part, *(
+        gib(p.bytes[part]) if part in p.bytes else '' for p in report.phases))
+  out.add_section()
+  out.add_row('total', *(
+      p.needs or gib(p.total) for p in report.phases))
+  chip = report.topology.chip
+  if chip is not None:
+    out.add_row('free', *(
+        'none' if p.needs else f'{1 - p.total / chip.memory:.0%}'
+        for p in report.phases))
+  out.add_row('seconds to compile', *(
+      f'{p.compile_seconds:.0f}' for p in report.phases))
+  return out
+
+
+def _time(report):
+  out = table.Table(
+      title='Estimate of a step (roofline, not measured)',
+      title_justify='left')
+  columns = ('phase', 'runs', 'seconds', 'compute', 'HBM', 'interconnect',
+             'bound by', 'TFLOP', 'GB', 'model-flops use')
+  for name in columns:
+    out.add_column(name, justify='left' if name in ('phase', 'bound by')
+                   else 'right')
+  for phase in report.phases:
+    if phase.cost is None:
+      out.add_row(phase.name, str(phase.runs))
+      continue
+    r = rates(report, phase)
+    out.add_row(
+        phase.name, str(phase.runs), *(
+            f'{r[k]:.3f}' for k in ('seconds', 'compute', 'HBM',
+                                    'interconnect')),
+        _bound(phase.cost), f'{r["TFLOP"]:.1f}', f'{r["GB"]:.0f}',
+        f'{r["model-flops use"]:.0%}' if phase.model_flops else '')
+  return out
+
+
+def _collectives(report):
+  out = table.Table(title='Collectives of a step', title_justify='left')
+  for name in ('phase', 'kind', 'axes', 'inside'):
+    out.add_column(name)
+  for name in ('times', 'largest MB', 'GB per chip', 'seconds'):
+    out.add_column(name, justify='right')
+  for phase in report.phases:
+    for row in exchanges(phase) if phase.cost else ():
+      out.add_row(
+          phase.name, row['kind'], row['axes'], row['place'],
+          f'{row["times"]:,.0f}', f'{row["largest"] / 1e6:.3f}',
+          f'{row["bytes"] / 1e9:.2f}', f'{row["seconds"]:.3f}')
+  return out

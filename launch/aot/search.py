@@ -1,0 +1,75 @@
+"""The most decode slots and the largest microbatch that fit a slice."""
+
+from typing import Callable, Sequence
+
+from ml_collections import ConfigDict
+
+from jaxrl_llm import config as config_lib
+from jaxrl_llm import sharding
+from launch.aot import check, chips, report
+
+
+def largest(
+    config: ConfigDict, topology: chips.Topology, say: Callable[[str], None],
+) -> ConfigDict:
+  """Looks for them by compiling, the one and then the other.
+
+  Args:
+    config: from `check.load`.
+    topology: the slice.
+    say: gets a line about each try.
+
+  Returns:
+    The config with `sampling.slots` and `learner.microbatch` at their largest.
+
+  Raises:
+    ValueError: not even the smallest fits.
+  """
+  made = check.build(config, topology)
+  requests = made.sampler.requests_per_shard
+  shards = sharding.data_shards(made.mesh)
+  rows = (config.prompts_per_step * config.samples_per_prompt
+          // config.learner.updates)
+  sizes = [
+      n for n in range(shards, rows + 1, shards) if rows % n == 0]
+  slots = sorted({-(-requests // n) for n in range(1, requests + 1)})
+  for field, phase, values in (
+      ('sampling.slots', 'sample', slots),
+      ('learner.microbatch', 'update', sizes)):
+    config = _largest(config, topology, field, phase, values, say)
+  return config
+
+
+def _largest(config, topology, field, phase, values: Sequence[int], say):
+  """The config with a field at the largest of ascending values that fits."""
+  found = {}
+
+  def fits(value):
+    section, leaf = field.split('.')
+    changed = ConfigDict(config.to_dict())
+    changed[section][leaf] = value
+    checked = check.run(changed.lock(), topology, only=(phase,))
+    reasons = report.verdict(checked)
+    say(f'{field}={value}: ' + (
+        reasons[0] if reasons else
+        f'{checked.phases[0].total / chips.GIB:.2f} GiB'))
+    if not reasons:
+      found[value] = changed
+    return not reasons
+
+  # The largest first: often it fits.
+  low, high = 0, len(values) - 1
+  if not fits(values[high]):
+    while low < high:
+      middle = (low + high) // 2
+      if fits(values[middle]):
+        low = middle + 1
+      else:
+        high = middle
+  if not found:
+    raise ValueError(
+        f'Not even {field}={values[0]} fits {topology.name}: see above for '
+        'what to turn.')
+  best = found[max(found)]
+  config_lib.validate(best)
+  return best

@@ -1,0 +1,68 @@
+"""Whether a job fits a TPU slice, and where its time will go; without a TPU.
+
+  pip install -e '.[aot]'
+  python launch/compile_check.py --config=configs/pkpo/gemma2_2b_math.py \
+      --topology=v5e:16x8
+
+Compiles the very programs that a step of training calls, from shapes alone, for
+a slice that need not exist here: neither weights nor data are read. It prints
+what fills each chip, what is exchanged between chips, and an estimate of the
+time of each phase; it ends with 1 and a sentence that says what to turn if the
+job does not fit. `--search` looks for the most decode slots and the largest
+microbatch that do; `--config.x=y` overrides fields of the config; the topology
+`cpu:8` is eight emulated devices.
+"""
+
+import argparse
+import json
+import os
+import sys
+from typing import Sequence
+
+os.environ.setdefault('JAX_PLATFORMS', 'cpu')
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """The program; returns its exit code."""
+  parser = argparse.ArgumentParser(
+      description=__doc__, allow_abbrev=False,
+      formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument('--config', required=True, help='FILE.py or FILE.py:ARG')
+  parser.add_argument(
+      '--topology', help="such as v5e:16x8 or v5litepod-128 (default: the "
+      "config file's TOPOLOGY)")
+  parser.add_argument('--json', metavar='FILE',
+                      help='write everything there too; - is the output')
+  parser.add_argument('--search', action='store_true',
+                      help='the most slots and the largest microbatch that fit')
+  args, rest = parser.parse_known_args(argv)
+
+  from jaxrl_llm import config as config_lib
+  from launch.aot import check, chips, report, search
+  try:
+    _, overrides = config_lib.split(rest)
+    config = check.load(args.config, overrides)
+    topology = chips.topology(
+        args.topology or check.topology_of(args.config))
+    if args.search:
+      config = search.largest(config, topology, print)
+    found = check.run(config, topology)
+  except (OSError, ValueError) as error:
+    parser.exit(2, f'{error}\n')
+  if args.json != '-':
+    print(report.text(found))
+  if args.json:
+    content = json.dumps(report.to_json(found), indent=1)
+    if args.json == '-':
+      print(content)
+    else:
+      with open(args.json, 'w') as file:
+        file.write(content + '\n')
+  reasons = report.verdict(found)
+  for reason in reasons:
+    print(reason, file=sys.stderr)
+  return int(bool(reasons))
+
+
+if __name__ == '__main__':
+  sys.exit(main())

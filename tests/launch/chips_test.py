@@ -1,0 +1,59 @@
+"""Names of slices, and what their links give to a group of chips."""
+
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from launch.aot import chips
+
+
+def mesh(*shape, axes=('data', 'fsdp', 'tensor')):
+  """A mesh on a torus of 16 x 8 chips, filled row by row."""
+  flat = np.empty(128, object)
+  flat[:] = [
+      types.SimpleNamespace(coords=(i // 8, i % 8, 0)) for i in range(128)]
+  return types.SimpleNamespace(devices=flat.reshape(shape), axis_names=axes)
+
+
+@pytest.mark.parametrize('shape, axis, want', [
+    # All 16 of a dimension: a ring, both ways.
+    ((16, 8, 1), 0, (('data',), 16, 90e9, 8)),
+    # All 8 of the other: no wrapping around below 16.
+    ((16, 8, 1), 1, (('fsdp',), 8, 45e9, 7)),
+    # 4 neighbours of a line, and groups that share it, 4 apart.
+    ((16, 2, 4), 2, (('tensor',), 4, 45e9, 3)),
+    ((16, 2, 4), 1, (('fsdp',), 2, 45e9 / 4, 4)),
+    # A block of 4 x 8: two dimensions at once.
+    ((4, 32, 1), 1, (('fsdp',), 32, 90e9, 10))])
+def test_links_of_a_group(shape, axis, want):
+  ids = np.moveaxis(np.arange(128).reshape(shape), axis, 0)
+  group = ids.reshape(len(ids), -1)[:, 0]
+  assert chips.links(chips.CHIPS['v5e'], mesh(*shape), group) == want
+
+
+def test_an_unknown_slice_is_told_the_known_ones():
+  for name in ('v9:2x2', 'v5litepod-3', 'v5e', 'v5e:two', 'cpu:many'):
+    with pytest.raises(ValueError) as error:
+      chips.topology(name)
+    assert str(error.value).startswith(f'{name} is not a known topology')
+    assert 'v5litepod-128' in str(error.value)
+
+
+def test_without_the_compiler_it_says_how_to_get_it(monkeypatch):
+  monkeypatch.setitem(sys.modules, 'libtpu', None)
+  with pytest.raises(ValueError, match=r"pip install -e '\.\[aot\]'"):
+    chips.topology('v5e:2x2')
+
+
+@pytest.mark.skipif(
+    sys.platform != 'linux', reason='libtpu, of the extra aot, is for Linux')
+def test_slices_and_their_aliases():
+  for name, count in (('v5litepod-128', 128), ('v5e:2x2', 4), ('v5e:1x1', 1),
+                      ('v5p-16', 8), ('v6e-8', 8)):
+    found = chips.topology(name)
+    assert len(found.devices) == count
+    assert found.chip is chips.CHIPS[found.name.partition(':')[0]]
+  with pytest.raises(ValueError, match='v5e:99x8 is not a known topology'):
+    chips.topology('v5e:99x8')

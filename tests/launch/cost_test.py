@@ -1,0 +1,194 @@
+"""The estimate against XLA's own count, and against sums made by hand."""
+
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from launch.aot import chips, cost, hlo
+from tests import devices
+
+NOWHERE = cost.Machine(None, None)
+
+
+def compiled(f, *args):
+  return jax.jit(f).lower(*args).compile()
+
+
+def estimate(program, turns=None, chances=None):
+  return cost.estimate(
+      program.as_text(), NOWHERE, turns or {}, chances or {})
+
+
+def test_products_in_loops_are_counted_as_often_as_they_run():
+  x, w = jnp.ones((32, 64)), jnp.ones((5, 64, 64))
+
+  def f(x, w, n):
+    x, _ = jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, w)
+    with jax.named_scope('steps'):
+      return jax.lax.fori_loop(0, n, lambda i, x: jnp.tanh(x @ w[0]), x)
+
+  program = compiled(f, x, w, 1)
+  once = 2 * 32 * 64 * 64
+  assert estimate(program, {'steps': 3}).flops == (5 + 3) * once
+  unknown = estimate(program)
+  assert unknown.flops == (5 + 1) * once
+  assert [cost.loop_name(scope) for scope in unknown.unknown] == ['steps']
+
+
+@pytest.mark.parametrize('stride, padding, spread, gap', [
+    (1, (0, 0), 1, 1), (2, (3, 1), 1, 1), (1, (2, 2), 3, 1), (3, (1, 0), 2, 2)])
+def test_convolutions_count_products_with_what_is_there(
+    stride, padding, spread, gap):
+  image, kernel = jnp.ones((2, 9, 3)), jnp.ones((4, 3, 5))
+
+  def f(image, kernel):
+    return jax.lax.conv_general_dilated(
+        image, kernel, (stride,), [padding], (spread,), (gap,),
+        dimension_numbers=('NWC', 'WIO', 'NWC'))
+
+  program = jax.jit(f).lower(image, kernel)
+  assert estimate(program.compile()).flops == (
+      program.compile().cost_analysis()['flops'])
+
+
+def test_a_branch_counts_as_often_as_it_is_taken():
+  def f(x, yes):
+    with jax.named_scope('seldom'):
+      return jax.lax.cond(yes, lambda x: x @ x, lambda x: x + 1, x)
+
+  program = compiled(f, jnp.ones((16, 16)), True)
+  assert estimate(program).flops == 2 * 16 ** 3
+  assert estimate(program, chances={'seldom': 0.25}).flops == 2 * 16 ** 3 / 4
+
+
+def test_what_is_sliced_or_updated_in_place_counts_as_its_part():
+  def f(cache, new, n):
+    def body(i, cache):
+      row = jax.lax.dynamic_index_in_dim(cache, i, 0) + new
+      return jax.lax.dynamic_update_slice(cache, jnp.sin(row), (i, 0))
+
+    with jax.named_scope('steps'):
+      return jax.lax.fori_loop(0, n, body, cache)
+
+  program = jax.jit(f, donate_argnums=0).lower(
+      jnp.ones((64, 4096)), jnp.ones((1, 4096)), 2).compile()
+  row = 4096 * 4
+  step = estimate(program, {'steps': 11}).bytes - estimate(
+      program, {'steps': 10}).bytes
+  # A row of the cache and the new one are read, a row is written.
+  assert 3 * row <= step < 4 * row
+
+
+def text(lines, inner=''):
+  return f'{inner}\nENTRY %main (p: f32[4]) -> f32[4] {{\n{lines}\n}}\n'
+
+
+def slice_of(*coords):
+  """A machine of v5e chips at these places, along one axis of the mesh."""
+  where = np.empty(len(coords), object)
+  where[:] = [types.SimpleNamespace(coords=c) for c in coords]
+  return cost.Machine(chips.CHIPS['v5e'], types.SimpleNamespace(
+      devices=where, axis_names=('fsdp',)))
+
+
+LINE_OF_4 = slice_of((0, 0, 0), (1, 0, 0), (2, 0, 0), (3, 0, 0))
+GATHER = (
+    '  %p = f32[1000000]{0} parameter(0)\n'
+    '  %g = f32[4000000]{0} all-gather(%p), replica_groups=[1,4]<=[4], '
+    'dimensions={0}\n'
+    '  ROOT %t = f32[4000000]{0} tanh(%g)')
+
+
+def test_an_exchange_that_is_waited_for_and_one_that_goes_on_beside():
+  # 3/4 of 16 MB arrive over one link of 45 GB/s, 3 hops of a microsecond.
+  exchange = 12e6 / 45e9 + 3e-6
+  tanh = 32e6 / 819e9
+  waited = cost.estimate(text(GATHER), LINE_OF_4, {}, {})
+  assert waited.exchange == pytest.approx(exchange)
+  assert waited.seconds == pytest.approx(exchange + tanh)
+  assert waited.bound == 'interconnect'
+  beside = GATHER.replace(
+      '%g = f32[4000000]{0} all-gather(%p)',
+      '%s = (f32[1000000]{0}, f32[4000000]{0}) all-gather-start(%p)').replace(
+          '  ROOT', '  %g = f32[4000000]{0} all-gather-done(%s)\n  ROOT')
+  hidden = cost.estimate(text(beside), LINE_OF_4, {}, {})
+  assert hidden.exchange == pytest.approx(exchange)
+  assert hidden.seconds == pytest.approx(max(exchange, tanh))
+  found, = hidden.collectives
+  assert (found.kind, found.axes, found.bytes, found.waited) == (
+      'all-gather', ('fsdp',), 16_000_000, False)
+
+
+@pytest.mark.parametrize('kind, share', [
+    ('all-reduce', 2 * 3 / 4), ('reduce-scatter', 3 / 4),
+    ('all-to-all', 4 * 3 / 4 / 4), ('collective-permute', 1)])
+def test_time_of_each_kind_of_exchange(kind, share):
+  groups = ('source_target_pairs={{0,1},{1,2},{2,3},{3,0}}'
+            if kind == 'collective-permute' else 'replica_groups={{0,1,2,3}}')
+  lines = (f'  %p = f32[1000000]{{0}} parameter(0)\n'
+           f'  ROOT %g = f32[1000000]{{0}} {kind}(%p), {groups}')
+  rounds = 2 if kind == 'all-reduce' else 1
+  assert cost.estimate(text(lines), LINE_OF_4, {}, {}).exchange == (
+      pytest.approx(share * 4e6 / 45e9 + rounds * 3e-6))
+
+
+@pytest.mark.parametrize('groups, want', [
+    ('replica_groups={{0,2},{1,3}}', [0, 2]),
+    ('replica_groups=[2,4]<=[8]', [0, 1, 2, 3]),
+    ('replica_groups=[4,2]<=[2,2,2]T(1,0,2)', [0, 1]),
+    ('replica_groups=[2,4]<=[4,2]T(1,0)', [0, 2, 4, 6]),
+    ("replica_groups=mesh['a'=2,'b'=4] {'b'}, x=1", [0, 1, 2, 3]),
+    ("replica_groups=mesh['a'=4,'b'=2], device_ids=([2,4]T(1,0)) {'b'}",
+     [0, 4]),
+    ('source_target_pairs={{0,0},{1,3},{3,5},{5,1}}, x=1', [1, 3, 5])])
+def test_who_takes_part(groups, want):
+  lines = f'  ROOT %g = f32[8]{{0}} all-reduce(%p), {groups}'
+  module = hlo.parse(text(lines))
+  x = module.computations['main'].instructions['g']
+  assert cost.group(x) == want
+
+
+def test_memory_traffic_leaves_out_what_lies_on_the_chip():
+  lines = (
+      '  %p = f32[1000000]{0} parameter(0)\n'
+      '  %s = (f32[1000000]{0}, f32[1000000]{0:S(1)}, u32[]) copy-start(%p)\n'
+      '  %c = f32[1000000]{0:S(1)} copy-done(%s)\n'
+      '  %t = f32[1000000]{0:S(1)} tanh(%c)\n'
+      '  ROOT %u = f32[1000000]{0} tanh(%t)')
+  found = cost.estimate(text(lines), LINE_OF_4, {}, {})
+  assert found.bytes == 8e6  # read once, written once
+  # The copy in hides behind the operation that writes.
+  assert found.seconds == pytest.approx(8e6 / 819e9)
+
+
+def collectives():
+  """Kinds, axes and bytes of a program's collectives on 8 devices."""
+  from jax.sharding import PartitionSpec as P
+
+  from jaxrl_llm import sharding
+  mesh = sharding.make_mesh(2, 2, 2)
+
+  def f(x):
+    x = jax.lax.psum(x, ('data', 'tensor'))
+    return jax.lax.all_gather(x, 'fsdp')
+
+  program = jax.jit(jax.shard_map(
+      f, mesh=mesh, in_specs=P(), out_specs=P(), check_vma=False)).lower(
+          jnp.ones(6)).compile()
+  module = hlo.parse(program.as_text())
+  found = []
+  for _, x in hlo.walk(module):
+    if x.op in cost.COLLECTIVES:
+      where = np.unravel_index(cost.group(x), mesh.devices.shape)
+      found.append([x.op, [
+          axis for axis, index in zip(mesh.axis_names, where)
+          if len(np.unique(index)) > 1]])
+  return sorted(found)
+
+
+def test_axes_of_real_collectives():
+  assert devices.run(collectives) == [
+      ['all-gather', ['fsdp']], ['all-reduce', ['data', 'tensor']]]
