@@ -9,6 +9,7 @@ help:
 	@echo "                fields in ARGS, as in make train ARGS='--config.seed=1'"
 	@echo 'make test       lint, and the tests, in the same environment'
 	@echo 'make test-slow  the tests that take minutes each'
+	@echo 'make fits       compile the pod configs for TPUs, write launch/FITS.md'
 	@echo 'make lint       ruff alone'
 	@echo 'make clean      remove $(VENV); runs are kept'
 
@@ -20,6 +21,10 @@ test: lint
 
 test-slow: $(VENV)/test
 	JAX_PLATFORMS=cpu $(RUN) -m pytest -m slow $(ARGS)
+
+fits: $(VENV)/base
+	$(PIP) install --no-compile -c constraints.txt -e '.[aot]'
+	JAX_PLATFORMS=cpu $(RUN) -m launch.fits
 
 lint: $(VENV)/test
 	$(RUN) -m ruff check .
@@ -45,4 +50,4 @@ $(VENV)/test: $(VENV)/base
 	$(PIP) install --no-compile -c constraints.txt -e '.[test]'
 	@touch $@
 
-.PHONY: help train test test-slow lint clean
+.PHONY: help train test test-slow fits lint clean

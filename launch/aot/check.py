@@ -16,7 +16,7 @@ import numpy as np
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import config_file, flops, programs, sharding
 from jaxrl_llm.models.config import HUB
-from launch.aot import chips, cost, hlo
+from launch.aot import chips, cost, hlo, operations
 
 FREE = 0.10  # Of the HBM, to be left over.
 _STOP_IDS = (0, 1)  # Stand for a tokeniser's; only their number is compiled.
@@ -189,14 +189,13 @@ def _phase(made, topology, name, program, seconds, needs, code) -> Phase:
                 _model_flops(made, name), [])
   if program is None:
     return phase
-  phase.bytes = _bytes(made, name, program, code)
+  phase.bytes, text = _bytes(made, name, program, code), program.as_text()
+  if name == 'sample':
+    phase.faults = faults(text, made)
   if topology.chip is not None:
-    text = program.as_text()
     phase.cost = cost.estimate(
         text, cost.Machine(topology.chip, made.mesh), _turns(made, name),
         {'truncation': 0.0})
-    if name == 'sample':
-      phase.faults = faults(text, made)
   return phase
 
 
@@ -340,7 +339,7 @@ def faults(text: str, made: programs.Programs) -> list[str]:
         if moved >= smallest:
           found.append(f'{kind} of {moved:,} bytes in the decode loop, as much '
                        f'as a weight: {x.name}, {x.scope}.')
-      elif cost.written(module, computation, x) >= cache:
+      elif operations.written(module, computation, x) >= cache:
         found.append(f'{x.op} that writes as much as a whole cache in the '
                      f'decode loop: {x.name}, {x.scope}.')
   return found

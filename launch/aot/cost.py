@@ -8,7 +8,6 @@ of the other kind is waited for. Vector units, launch overheads and congestion
 are left out. Uncalibrated: no such chip was at hand.
 """
 
-import collections
 import dataclasses
 import math
 import re
@@ -16,17 +15,11 @@ from typing import Any, Mapping, NamedTuple
 
 import numpy as np
 
-from launch.aot import chips, hlo
+from launch.aot import chips, hlo, operations
 
 COLLECTIVES = (
     'all-reduce', 'all-gather', 'reduce-scatter', 'all-to-all',
     'collective-permute')
-# What costs nothing by itself.
-_FREE = (
-    'parameter', 'constant', 'tuple', 'get-tuple-element', 'bitcast',
-    'after-all', 'partition-id', 'replica-id', 'copy-done', 'slice-done',
-    'opt-barrier', 'add-dependency')
-
 
 class Collective(NamedTuple):
   """One exchange between devices.
@@ -138,7 +131,7 @@ class _Estimator:
 
   def _cost(self, computation) -> Cost:
     total, beside = Cost(), Cost()
-    operations = traffic = 0.0
+    busy = traffic = 0.0
     for x in computation.instructions.values():
       if x.op == 'while':
         body = self.cost(x.calls['body'])
@@ -160,16 +153,16 @@ class _Estimator:
         into.collectives.append(exchange)
         into.exchange += exchange.seconds
         into.seconds += exchange.seconds if exchange.waited else 0.0
-      elif x.op not in _FREE and not x.op.endswith('-done'):
+      elif x.op not in operations.FREE and not x.op.endswith('-done'):
         own = self._operation(computation, x)
         ahead = x.op.endswith('-start')
         (beside if ahead else total).add(own)
         traffic += own.memory
-        operations += 0.0 if ahead else own.seconds
+        busy += 0.0 if ahead else own.seconds
     # What was started ahead hides behind the operations, as far as they last
     # and leave the HBM alone.
     total.seconds += max(
-        0.0, traffic - operations, beside.exchange - operations)
+        0.0, traffic - busy, beside.exchange - busy)
     beside.seconds = 0.0
     total.add(beside)
     return total
@@ -186,38 +179,14 @@ class _Estimator:
 
   def _operation(self, computation, x) -> Cost:
     """Of anything that is neither control nor exchange."""
-    flops, bytes_ = self._flops(computation, x), self._traffic(computation, x)
+    flops = operations.flops(self._module, computation, x)
+    bytes_ = operations.traffic(self._module, computation, x)
     chip = self._machine.chip
     if chip is None:
       return Cost(flops=flops, bytes=bytes_)
     compute, memory = flops / chip.flops, bytes_ / chip.bandwidth
     return Cost(flops=flops, bytes=bytes_, compute=compute, memory=memory,
                 seconds=max(compute, memory))
-
-  def _flops(self, computation, x) -> float:
-    if x.op == 'fusion':
-      inner = self._module.computations[x.calls['calls']]
-      return sum(self._flops(inner, y) for y in inner.instructions.values())
-    if x.op == 'dot':
-      return _dot_flops(computation, x)
-    if x.op == 'convolution':
-      return _convolution_flops(computation, x)
-    if x.op == 'custom-call':
-      found = re.search(r'"flops":\s*"?(\d+)', x.text)
-      return float(found[1]) if found else 0.0
-    return 0.0
-
-  def _traffic(self, computation, x) -> float:
-    """Bytes that an operation reads from HBM and writes to it."""
-    if x.op.endswith('-start'):  # of a copy: (from, to, context)
-      source, target = x.arrays[0], x.arrays[1]
-      return target.bytes * ((not source.on_chip) + (not target.on_chip))
-    if x.op == 'custom-call' and 'tpu_custom_call' not in x.text:
-      return 0.0  # allocates, or tells the compiler something
-    if x.op == 'fusion':
-      return _fusion_traffic(self._module, computation, x)
-    return sum(_read(computation, x, i) for i in range(len(x.operands))
-               ) + written(self._module, computation, x)
 
   def _exchange(self, computation, x) -> Collective:
     kind = x.op.removesuffix('-start')
@@ -295,120 +264,3 @@ def _iota(dims: str, order: str | None) -> np.ndarray:
   sizes = [int(d) for d in dims.split(',')]
   ids = np.arange(math.prod(sizes)).reshape(sizes)
   return ids.transpose([int(d) for d in order.split(',')]) if order else ids
-
-
-def _dot_flops(computation, x) -> float:
-  left = computation.operand(x, 0).arrays[0]
-  contracted = [
-      left.dims[int(d)]
-      for d in (x.attribute('lhs_contracting_dims') or '').split(',') if d]
-  return 2.0 * x.arrays[0].size * math.prod(contracted)
-
-
-def _convolution_flops(computation, x) -> float:
-  """Two per product of an input that is there, padding and gaps left out."""
-  labels = x.attribute('dim_labels')
-  left, rest = labels.split('_')
-  right, out = rest.split('->')
-  image = computation.operand(x, 0).arrays[0].dims
-  kernel = computation.operand(x, 1).arrays[0].dims
-  result = x.arrays[0].dims
-  window = dict(
-      part.split('=') for part in (x.attribute('window') or '').split())
-  spatial = [c for c in out if c.isdigit()]
-
-  def numbers(name, default):
-    text = window.get(name)
-    return text.split('x') if text else [default] * len(spatial)
-
-  pairs = 1
-  sizes = zip(numbers('stride', '1'), numbers('pad', '0_0'),
-              numbers('lhs_dilate', '1'), numbers('rhs_dilate', '1'))
-  for c, (stride, pad, spread, gap) in zip(sorted(spatial), sizes):
-    spread = int(spread)
-    at = (np.arange(result[out.index(c)])[:, None] * int(stride)
-          - int(pad.split('_')[0])
-          + np.arange(kernel[right.index(c)])[None] * int(gap))
-    inside = (at >= 0) & (at <= (image[left.index(c)] - 1) * spread)
-    pairs *= int((inside & (at % spread == 0)).sum())
-  batch, features = result[out.index('b')], result[out.index('f')]
-  return 2.0 * batch * features * kernel[right.index('i')] * pairs
-
-
-def _read(computation, x, i: int) -> float:
-  """Bytes that an operation outside of fusions reads of operand i."""
-  source = computation.operand(x, i)
-  if x.op in ('dynamic-slice', 'slice', 'gather') and i == 0:
-    return 0.0 if source.arrays[0].on_chip else x.arrays[0].bytes
-  if x.op in ('dynamic-update-slice', 'scatter') and i == 0:
-    return 0.0
-  return source.bytes
-
-
-def written(module, computation, x) -> float:
-  """Bytes that an operation writes to HBM; updates in place count the part.
-  """
-  if x.op in _FREE or x.op in ('while', 'conditional', 'call'):
-    return 0.0
-  if x.op == 'fusion':
-    return _written_by_fusion(x, module.computations[x.calls['calls']])
-  if x.op.endswith('-start'):
-    return 0.0 if x.arrays[1].on_chip else x.arrays[1].bytes
-  if x.op in ('dynamic-update-slice', 'scatter'):
-    part = computation.operand(x, 1 if x.op[0] == 'd' else 2)
-    return 0.0 if x.arrays[0].on_chip else sum(a.bytes for a in part.arrays)
-  return x.bytes
-
-
-def _fusion_traffic(module, computation, x) -> float:
-  """Bytes of a fusion: of what it slices only the slices, in place only parts.
-  """
-  inner = module.computations[x.calls['calls']]
-  total = 0.0
-  for number in range(len(x.operands)):
-    source = computation.operand(x, number).arrays
-    if source and not source[0].on_chip:
-      total += _needed(module, inner, number, source[0].bytes)
-  return total + _written_by_fusion(x, inner)
-
-
-def _written_by_fusion(x, inner) -> float:
-  """Bytes that a fusion writes; of an update in place only the part."""
-  def written(y, array) -> float:
-    while y.op == 'bitcast':
-      y = inner.operand(y, 0)
-    if array.on_chip:
-      return 0.0
-    if y.op == 'dynamic-update-slice':
-      return inner.operand(y, 1).arrays[0].bytes
-    return array.bytes
-
-  root = inner.instructions[inner.root]
-  parts = ([inner.operand(root, i) for i in range(len(root.operands))]
-           if root.op == 'tuple' else [root])
-  return sum(written(y, a) for y, a in zip(parts, x.arrays))
-
-
-def _needed(module, inner, number: int, whole: int) -> float:
-  """Bytes that a fusion's inside needs of its parameter `number`."""
-  users = collections.defaultdict(list)
-  for y in inner.instructions.values():
-    if y.op not in ('parameter', 'constant'):
-      for position, name in enumerate(y.operands):
-        users[name].append((y, position))
-
-  def of(name: str) -> float:
-    total = float(whole) if name == inner.root else 0.0
-    for y, position in users[name]:
-      if y.op in ('dynamic-slice', 'slice', 'gather') and position == 0:
-        total += y.arrays[0].bytes
-      elif y.op == 'bitcast':
-        total += of(y.name)
-      elif y.op == 'fusion':
-        called = module.computations[y.calls['calls']]
-        total += _needed(module, called, position, whole)
-      elif y.op != 'dynamic-update-slice' or position:
-        return float(whole)
-    return min(total, float(whole))
-
-  return of(inner.parameters()[number].name)

@@ -30,10 +30,10 @@ _ACTIVATIONS = {
 def verdict(report: check.Report) -> list[str]:
   """A sentence for each reason why the job should not be launched as it is."""
   chip = report.topology.chip
+  found = [fault for phase in report.phases for fault in phase.faults]
   if chip is None:
-    return []
+    return found
   room = f'{report.topology.name} leaves {chip.memory / chips.GIB:.2f} GiB'
-  found = []
   for phase in report.phases:
     if phase.needs:
       found.append(
@@ -44,7 +44,6 @@ def verdict(report: check.Report) -> list[str]:
           f'{phase.name} does not fit: {phase.total / chips.GIB:.2f} GiB per '
           f'chip leave less than {check.FREE:.0%} free ({room}): '
           f'{knob(report, phase)}.')
-    found += phase.faults
   return found
 
 
@@ -116,7 +115,8 @@ def to_json(report: check.Report) -> dict[str, Any]:
   return dict(
       topology=report.topology.name, mesh=dict(report.mesh.shape),
       slots=report.slots, requests_per_shard=report.requests_per_shard,
-      peak_bytes=report.peak, seconds_per_step=report.seconds,
+      peak_bytes=report.peak, free=_free(report),
+      seconds_per_step=report.seconds,
       tokens_per_second_per_chip=tokens_rate(report), phases=phases,
       verdict=verdict(report))
 
@@ -126,6 +126,13 @@ def tokens_rate(report: check.Report) -> float | None:
   if not report.seconds:
     return None
   return report.tokens / report.seconds / report.mesh.size
+
+
+def _free(report: check.Report) -> float | None:
+  """Share of the HBM that the fullest phase leaves."""
+  if report.peak is None or report.topology.chip is None:
+    return None
+  return 1 - report.peak / report.topology.chip.memory
 
 
 def text(report: check.Report) -> str:

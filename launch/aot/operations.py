@@ -1,0 +1,162 @@
+"""What single operations of a compiled program compute and move.
+
+Only products of matrices count as arithmetic: on the chips that matter, that is
+what their rate is quoted for.
+"""
+
+import collections
+import math
+import re
+
+import numpy as np
+
+# What costs nothing by itself.
+FREE = (
+    'parameter', 'constant', 'tuple', 'get-tuple-element', 'bitcast',
+    'after-all', 'partition-id', 'replica-id', 'copy-done', 'slice-done',
+    'opt-barrier', 'add-dependency')
+
+
+def flops(module, computation, x) -> float:
+  """Two for each multiply-add of a matrix product or convolution."""
+  if x.op == 'fusion':
+    inner = module.computations[x.calls['calls']]
+    return sum(flops(module, inner, y) for y in inner.instructions.values())
+  if x.op == 'dot':
+    return _dot_flops(computation, x)
+  if x.op == 'convolution':
+    return _convolution_flops(computation, x)
+  if x.op == 'custom-call':
+    found = re.search(r'"flops":\s*"?(\d+)', x.text)
+    return float(found[1]) if found else 0.0
+  return 0.0
+
+
+def traffic(module, computation, x) -> float:
+  """Bytes that an operation reads from HBM and writes to it."""
+  if x.op.endswith('-start'):  # of a copy: (from, to, context)
+    source, target = x.arrays[0], x.arrays[1]
+    return target.bytes * ((not source.on_chip) + (not target.on_chip))
+  if x.op == 'custom-call' and 'tpu_custom_call' not in x.text:
+    return 0.0  # allocates, or tells the compiler something
+  if x.op == 'fusion':
+    return _fusion_traffic(module, computation, x)
+  return sum(_read(computation, x, i) for i in range(len(x.operands))
+             ) + written(module, computation, x)
+
+
+def _dot_flops(computation, x) -> float:
+  left = computation.operand(x, 0).arrays[0]
+  contracted = [
+      left.dims[int(d)]
+      for d in (x.attribute('lhs_contracting_dims') or '').split(',') if d]
+  return 2.0 * x.arrays[0].size * math.prod(contracted)
+
+
+def _convolution_flops(computation, x) -> float:
+  """Two per product of an input that is there, padding and gaps left out."""
+  labels = x.attribute('dim_labels')
+  left, rest = labels.split('_')
+  right, out = rest.split('->')
+  image = computation.operand(x, 0).arrays[0].dims
+  kernel = computation.operand(x, 1).arrays[0].dims
+  result = x.arrays[0].dims
+  window = dict(
+      part.split('=') for part in (x.attribute('window') or '').split())
+  spatial = [c for c in out if c.isdigit()]
+
+  def numbers(name, default):
+    text = window.get(name)
+    return text.split('x') if text else [default] * len(spatial)
+
+  pairs = 1
+  sizes = zip(numbers('stride', '1'), numbers('pad', '0_0'),
+              numbers('lhs_dilate', '1'), numbers('rhs_dilate', '1'))
+  for c, (stride, pad, spread, gap) in zip(sorted(spatial), sizes):
+    spread = int(spread)
+    at = (np.arange(result[out.index(c)])[:, None] * int(stride)
+          - int(pad.split('_')[0])
+          + np.arange(kernel[right.index(c)])[None] * int(gap))
+    inside = (at >= 0) & (at <= (image[left.index(c)] - 1) * spread)
+    pairs *= int((inside & (at % spread == 0)).sum())
+  batch, features = result[out.index('b')], result[out.index('f')]
+  return 2.0 * batch * features * kernel[right.index('i')] * pairs
+
+
+def _read(computation, x, i: int) -> float:
+  """Bytes that an operation outside of fusions reads of operand i."""
+  source = computation.operand(x, i)
+  if x.op in ('dynamic-slice', 'slice', 'gather') and i == 0:
+    return 0.0 if source.arrays[0].on_chip else x.arrays[0].bytes
+  if x.op in ('dynamic-update-slice', 'scatter') and i == 0:
+    return 0.0
+  return source.bytes
+
+
+def written(module, computation, x) -> float:
+  """Bytes that an operation writes to HBM; updates in place count the part.
+  """
+  if x.op in FREE or x.op in ('while', 'conditional', 'call'):
+    return 0.0
+  if x.op == 'fusion':
+    return _written_by_fusion(x, module.computations[x.calls['calls']])
+  if x.op.endswith('-start'):
+    return 0.0 if x.arrays[1].on_chip else x.arrays[1].bytes
+  if x.op in ('dynamic-update-slice', 'scatter'):
+    part = computation.operand(x, 1 if x.op[0] == 'd' else 2)
+    return 0.0 if x.arrays[0].on_chip else sum(a.bytes for a in part.arrays)
+  return x.bytes
+
+
+def _fusion_traffic(module, computation, x) -> float:
+  """Bytes of a fusion: of what it slices only the slices, in place only parts.
+  """
+  inner = module.computations[x.calls['calls']]
+  total = 0.0
+  for number in range(len(x.operands)):
+    source = computation.operand(x, number).arrays
+    if source and not source[0].on_chip:
+      total += _needed(module, inner, number, source[0].bytes)
+  return total + _written_by_fusion(x, inner)
+
+
+def _written_by_fusion(x, inner) -> float:
+  """Bytes that a fusion writes; of an update in place only the part."""
+  def written(y, array) -> float:
+    while y.op == 'bitcast':
+      y = inner.operand(y, 0)
+    if array.on_chip:
+      return 0.0
+    if y.op == 'dynamic-update-slice':
+      return inner.operand(y, 1).arrays[0].bytes
+    return array.bytes
+
+  root = inner.instructions[inner.root]
+  parts = ([inner.operand(root, i) for i in range(len(root.operands))]
+           if root.op == 'tuple' else [root])
+  return sum(written(y, a) for y, a in zip(parts, x.arrays))
+
+
+def _needed(module, inner, number: int, whole: int) -> float:
+  """Bytes that a fusion's inside needs of its parameter `number`."""
+  users = collections.defaultdict(list)
+  for y in inner.instructions.values():
+    if y.op not in ('parameter', 'constant'):
+      for position, name in enumerate(y.operands):
+        users[name].append((y, position))
+
+  def of(name: str) -> float:
+    total = float(whole) if name == inner.root else 0.0
+    for y, position in users[name]:
+      if y.op in ('dynamic-slice', 'slice', 'gather') and position == 0:
+        total += y.arrays[0].bytes
+      elif y.op == 'bitcast':
+        total += of(y.name)
+      elif y.op == 'fusion':
+        called = module.computations[y.calls['calls']]
+        total += _needed(module, called, position, whole)
+      elif y.op != 'dynamic-update-slice' or position:
+        return float(whole)
+    return min(total, float(whole))
+
+  return of(inner.parameters()[number].name)

@@ -1,0 +1,100 @@
+"""Writes launch/FITS.md: each config made for a pod, compiled ahead of time.
+
+  make fits
+
+Every config file that names a TOPOLOGY, alone and with each argument in its
+VARIANTS, goes through launch/compile_check.py in a process of its own. It takes
+about half an hour on two cores.
+"""
+
+import datetime
+import importlib.metadata
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from typing import Any, Iterator
+
+from jaxrl_llm import config_file
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+RESULT = ROOT / 'launch/FITS.md'
+COLUMNS = (
+    'config', 'slice', 'mesh (data, fsdp, tensor)', 'slots', 'GiB per chip',
+    'free', 'in', 's per step', 'of it sampling', 'bound by', 'of it update',
+    'update: model-flops use', 'tokens/s per chip', 's to compile')
+
+
+def jobs() -> Iterator[tuple[str, str]]:
+  """Config (with its argument) and topology of each."""
+  for path in sorted((ROOT / 'configs').rglob('*.py')):
+    module = config_file.load_file(str(path))
+    if hasattr(module, 'TOPOLOGY'):
+      name = str(path.relative_to(ROOT))
+      for variant in ('', *getattr(module, 'VARIANTS', ())):
+        yield f'{name}:{variant}'.rstrip(':'), module.TOPOLOGY
+
+
+def check(spec: str) -> dict[str, Any]:
+  """What compile_check says of a job, as it writes it to JSON."""
+  out = subprocess.run(
+      [sys.executable, 'launch/compile_check.py', f'--config={spec}',
+       '--json=-'], cwd=ROOT, capture_output=True, text=True, check=False,
+      env={**os.environ, 'PYTHONPATH': str(ROOT)})
+  try:
+    return json.loads(out.stdout)
+  except json.JSONDecodeError:
+    raise RuntimeError(f'{spec}: {out.stderr[-2000:]}') from None
+
+
+def row(spec: str, found: dict[str, Any]) -> list[str]:
+  """A job's line of the table."""
+  phases = found['phases']
+  slowest = max(p['compile_seconds'] for p in phases.values())
+  start = [spec.removeprefix('configs/'), found['topology'],
+           ', '.join(map(str, found['mesh'].values())), str(found['slots'])]
+  if found['seconds_per_step'] is None:
+    lacking = next(p for p in phases.values() if p['needs'])
+    return [*start, lacking['needs'], 'none', *[''] * 7, f'{slowest:.0f}']
+  most = max(phases, key=lambda name: phases[name]['total_bytes'])
+  sample, update = (phases[n]['estimate'] for n in ('sample', 'update'))
+  return [
+      *start, f'{found["peak_bytes"] / 2**30:.1f}', f'{found["free"]:.0%}',
+      most, f'{found["seconds_per_step"]:.2f}', f'{sample["seconds"]:.2f}',
+      phases['sample']['bound'], f'{update["seconds"]:.2f}',
+      f'{update["model-flops use"]:.0%}',
+      f'{found["tokens_per_second_per_chip"]:,.0f}', f'{slowest:.0f}']
+
+
+def main() -> int:
+  """Writes the table; 1 if a job does not fit."""
+  rows, reasons = [], []
+  for spec, _ in jobs():
+    found = check(spec)
+    rows.append(row(spec, found))
+    reasons += [f'{spec}: {reason}' for reason in found['verdict']]
+    print(' | '.join(rows[-1]), flush=True)
+  versions = ', '.join(
+      f'{name} {importlib.metadata.version(name)}' for name in
+      ('jax', 'libtpu'))
+  table = '\n'.join(
+      f'| {" | ".join(line)} |' for line in
+      (COLUMNS, ['---'] * len(COLUMNS), *rows))
+  RESULT.write_text(f'''# What fits where
+
+Written by `make fits`, {datetime.date.today()}, {versions}: each config that \
+is made for a pod, compiled ahead of time for its slice by \
+`launch/compile_check.py`, which says more of each. No TPU was used. Memory is \
+the compiler's figure for the phase that needs most, with all else that the run \
+holds. Times are estimates from the compiled programs (roofline: arithmetic, \
+HBM, interconnect), uncalibrated, for responses that all run to their limit; \
+verifying and the host are left out.
+
+{table}
+''' + ''.join(f'\n{reason}\n' for reason in reasons))
+  return int(bool(reasons))
+
+
+if __name__ == '__main__':
+  sys.exit(main())

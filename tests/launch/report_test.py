@@ -1,0 +1,105 @@
+"""What a check says, from findings made up."""
+
+import json
+import types
+
+import numpy as np
+import pytest
+
+from jaxrl_llm import config as config_lib
+from launch.aot import check, chips, cost, report
+
+GIB = chips.GIB
+
+
+def phase(name='update', needs=None, faults=(), runs=2, **bytes_):
+  spent = cost.Cost(
+      flops=197e12, bytes=819e9, compute=1.0, memory=0.5, exchange=0.25,
+      seconds=1.25, collectives=[
+          cost.Collective('all-gather', ('fsdp',), 1000, 3, 0.25,
+                          'jit(f)/serve/while/body/decode/while', True)])
+  return check.Phase(
+      name, 1.0, {k.replace('_', ' '): int(v * GIB) for k, v in bytes_.items()},
+      needs, None if needs else spent, runs, 4 * 197e12, list(faults))
+
+
+def made(*phases, shards=4, **fields):
+  config = config_lib.load('configs/countdown.py', fields)
+  mesh = types.SimpleNamespace(
+      shape=dict(data=1, fsdp=shards, tensor=1), size=shards)
+  topology = chips.Topology('v5e:2x2', chips.CHIPS['v5e'], [None] * shards)
+  return check.Report(config, topology, mesh, 8, 16, list(phases), 10_000)
+
+
+def test_a_job_that_fits():
+  # 15.75 GiB less a tenth are 14.175.
+  assert report.verdict(made(phase(parameters=14.1))) == []
+  found, = report.verdict(made(phase(parameters=14.2)))
+  assert found == (
+      'update does not fit: 14.20 GiB per chip leave less than 10% free '
+      '(v5e:2x2 leaves 15.75 GiB): parameters take most, so raise mesh.fsdp.')
+
+
+@pytest.mark.parametrize('name, bytes_, fields, knob', [
+  ('sample', dict(decode_cache=20), {}, 'sampling.slots'),
+  ('sample', dict(prefix_cache=20), {}, 'sampling.prompts_per_round'),
+  ('sample', dict(sampling_weights=20), {}, 'mesh.tensor'),
+  ('update', dict(optimiser=20), {}, 'mesh.fsdp'),
+  ('update', dict(activations=20), {}, 'lower learner.microbatch'),
+  # One row per device is as few as there can be.
+  ('update', dict(activations=20), {'learner.microbatch': 4}, 'learner.remat'),
+  ('update', dict(activations=20),
+   {'learner.microbatch': 4, 'learner.remat': 'full'}, 'mesh.tensor'),
+])
+def test_what_to_turn(name, bytes_, fields, knob):
+  found, = report.verdict(made(phase(name, **bytes_), **fields))
+  assert knob in found and f'{name} does not fit' in found
+
+
+def test_memory_that_ran_out_in_the_compiler_is_a_row():
+  checked = made(phase('sample', parameters=1), phase(needs='17.2GiB'))
+  found, = report.verdict(checked)
+  assert 'update does not fit: it needs 17.2GiB and v5e:2x2 leaves' in found
+  assert '17.2GiB' in report.text(checked)
+  assert report.to_json(checked)['peak_bytes'] is None
+  assert report.to_json(checked)['seconds_per_step'] is None
+
+
+def test_faults_of_the_decode_loop_are_reasons_too():
+  assert report.verdict(made(phase(faults=['copy of a cache.']))) == [
+      'copy of a cache.']
+
+
+def test_rates_and_what_they_are_of():
+  checked = made(phase(parameters=1))
+  rates = report.rates(checked, checked.phases[0])
+  assert rates['seconds'] == 2.5 and rates['compute'] == 2.0  # two runs
+  # 4 chips could have done 4 * 197e12 in one of the 2.5 seconds.
+  assert rates['model-flops use'] == pytest.approx(1 / 2.5)
+  assert report.tokens_rate(checked) == pytest.approx(10_000 / 2.5 / 4)
+  row, = report.exchanges(checked.phases[0])
+  assert row['place'] == 'decode loop'
+  assert (row['times'], row['bytes'], row['seconds']) == (6, 6000, 0.5)
+  text = report.text(checked)
+  assert 'not measured' in text and '2.50 s per step' in text
+
+
+def test_json_has_it_all():
+  checked = made(phase('sample', parameters=1, decode_cache=2),
+                 phase(parameters=np.float64(1)))
+  content = json.loads(json.dumps(report.to_json(checked)))
+  assert content['peak_bytes'] == 3 * GIB
+  assert content['seconds_per_step'] == 5.0
+  assert content['phases']['sample']['bytes']['decode cache'] == 2 * GIB
+  assert content['phases']['update']['estimate']['compute'] == 2.0
+  assert content['verdict'] == []
+
+
+@pytest.mark.parametrize('error, want', [
+    ('RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory '
+     'in memory space hbm. Used 17.23G of 15.75G hbm.', '17.23GiB'),
+    ('Ran out of memory on HBM, the total memory required for HLO temporaries '
+     '(2.34T) exceeds available HBM (15.75G).', '2.34TiB'),
+    ('something else\nand more', 'something else')])
+def test_what_the_compiler_says_it_needs(error, want):
+  assert check._needs(error) == want
