@@ -22,7 +22,7 @@ from jaxrl_llm import loss as loss_lib
 from jaxrl_llm import optimizer as optimizer_lib
 from jaxrl_llm import policy as policy_lib
 from jaxrl_llm import sharding, tasks
-from jaxrl_llm.models import hf
+from jaxrl_llm.models import attention, hf
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling import plan as plan_lib
@@ -118,7 +118,10 @@ def make_sample(
   sampler = generate_lib.SamplerConfig(
       slots=slots, max_response=config.max_response, stop_ids=stop_ids,
       steps_per_refill=config.sampling.steps_per_refill,
-      chunk=config.sampling.chunk, unroll=config.sampling.unroll)
+      chunk=config.sampling.chunk, unroll=config.sampling.unroll,
+      attention=attention.resolve(
+          config.learner.attention, mesh.devices.flat[0].platform,
+          config.max_prompt))
   generate = jax.jit(functools.partial(
       generate_lib.sharded_generate, mesh, cfg=model, sampler=sampler))
   split, whole = sharding.rows(mesh), sharding.replicated(mesh)
