@@ -149,8 +149,9 @@ _FIELDS = (
      'time (none: as many as fit in 512 MB)', int | None),
     ('learner.remat', False, '', 'recompute layers in the backward pass: less '
      'memory, a third more time'),
-    ('learner.attention', 'xla', '', 'in training and prefill: xla, or cudnn '
-     '(NVIDIA, 16-bit)'),
+    ('learner.attention', 'auto', '', 'in training and prefill: xla, splash '
+     '(TPU), cudnn (NVIDIA, 16-bit) or auto (splash for rows of 256 tokens on '
+     'a TPU, else xla)'),
     ('learner.unroll', 1, _SOME, 'layers unrolled in the scan over layers: '
      'faster, but a slower compile'),
 

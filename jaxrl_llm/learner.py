@@ -18,7 +18,7 @@ import optax
 
 from jaxrl_llm import loss as loss_lib
 from jaxrl_llm import sharding
-from jaxrl_llm.models import transformer
+from jaxrl_llm.models import attention, transformer
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.ops import microbatches, policy_losses
 from jaxrl_llm.ops.token_stats import token_stats
@@ -62,7 +62,7 @@ class LearnerConfig:
       log-probs.
     vocab_chunk: tokens whose logits exist at a time; None is 512 MB of them.
     remat: recompute each layer in the backward pass.
-    attention: implementation, see `attention.causal_attention`.
+    attention: one of `attention.IMPLEMENTATIONS`.
     unroll: layers to unroll per step of the scan over layers.
   """
   microbatch: int
@@ -75,7 +75,7 @@ class LearnerConfig:
   kl_estimator: str = 'k3'
   vocab_chunk: Optional[int] = None
   remat: bool = False
-  attention: str = 'xla'
+  attention: str = 'auto'
   unroll: int = 1
 
   def __post_init__(self):
@@ -291,7 +291,8 @@ def make(
     The jitted programs. None of them compiles anew for other values.
 
   Raises:
-    ValueError: the mesh does not divide the microbatch.
+    ValueError: the mesh does not divide the microbatch, or the config names
+      no known attention.
   """
   mesh = mesh or sharding.make_mesh(1, 1, 1, jax.devices()[:1])
   shards = sharding.data_shards(mesh)
@@ -299,6 +300,8 @@ def make(
     raise ValueError(
         f"microbatch={cfg.microbatch} does not divide over the mesh's "
         f'{shards} data shards (data x fsdp): use a multiple of {shards}.')
+  cfg = dataclasses.replace(cfg, attention=attention.resolve(
+      cfg.attention, mesh.devices.flat[0].platform, cfg.lengths[-1]))
 
   def init(params):
     zero = jnp.zeros((), jnp.int32)

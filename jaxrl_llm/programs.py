@@ -17,7 +17,7 @@ from jaxrl_llm import loss as loss_lib
 from jaxrl_llm import optimizer as optimizer_lib
 from jaxrl_llm import policy as policy_lib
 from jaxrl_llm import sharding
-from jaxrl_llm.models import hf
+from jaxrl_llm.models import attention, hf
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling.logits import SamplingParams
@@ -88,7 +88,9 @@ def make_sampler(
       slots=min(config.sampling.slots, per_shard),
       max_response=config.max_response, stop_ids=stop_ids,
       steps_per_refill=config.sampling.steps_per_refill,
-      chunk=config.sampling.chunk, unroll=config.sampling.unroll)
+      chunk=config.sampling.chunk, unroll=config.sampling.unroll,
+      attention=attention.resolve(
+          config.learner.attention, _platform(mesh), config.max_prompt))
   generate = jax.jit(functools.partial(
       generate_lib.sharded_generate, mesh, cfg=model, sampler=sampler))
   return Sampler(generate, sampler, per_shard, prompts_per_shard)

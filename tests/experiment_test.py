@@ -9,6 +9,7 @@ import pytest
 
 from jaxrl_llm import batching, experiment, programs, tasks
 from jaxrl_llm.evaluation import responses
+from jaxrl_llm.models import attention
 from jaxrl_llm.sampling.generate import SamplerStats
 from jaxrl_llm.types import Requests, Rollouts
 from tests import devices, tiny
@@ -98,8 +99,17 @@ def test_static_choices_of_the_learner_are_the_configs():
   assert vars(got) == dict(
       microbatch=2, max_prompt=9, max_response=10, buckets=(12, 15),
       objective='gspo', aggregation='constant', importance='icepop',
-      kl_estimator='k1', vocab_chunk=64, remat=True, attention='xla',
+      kl_estimator='k1', vocab_chunk=64, remat=True, attention='auto',
       unroll=3)
+
+
+def test_attention_is_chosen_for_the_devices_of_the_mesh(monkeypatch):
+  asked = []
+  monkeypatch.setattr(
+      attention, 'resolve', lambda *args: asked.append(args) or 'xla')
+  experiment.build(tiny.load())
+  # Rows of learning have 9 + 10 tokens, those of prefill 9.
+  assert asked == [('auto', 'cpu', 19), ('auto', 'cpu', 9)]
 
 
 def test_the_sampler_is_the_configs(parts):

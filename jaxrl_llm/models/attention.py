@@ -5,12 +5,48 @@ position. Decoding has its own attention, over the cache: `sampling/kv_cache`.
 """
 
 import jax
+from jax.ad_checkpoint import checkpoint_name
 import jax.numpy as jnp
+
+IMPLEMENTATIONS = ('auto', 'xla', 'splash', 'cudnn')
+
+# What `jax.checkpoint` knows the output by.
+SAVED = 'attention'
+
+# The scores of shorter rows are small, 256 KB a head at most, and a kernel
+# starts anew for each head.
+_SPLASH_FROM = 256
 
 
 def softcap(x: jax.Array, cap: float | None) -> jax.Array:
   """cap * tanh(x / cap); x itself if cap is None."""
   return x if cap is None else cap * jnp.tanh(x / cap)
+
+
+def resolve(name: str, platform: str, length: int) -> str:
+  """The implementation that a name stands for on some devices.
+
+  Args:
+    name: one of `IMPLEMENTATIONS`; 'auto' is 'splash' for rows worth it on
+      TPUs, else 'xla'.
+    platform: of the devices that are compiled for, which need not be here:
+      'tpu', 'gpu' or 'cpu'.
+    length: tokens of the longest row.
+
+  Returns:
+    What `causal_attention` takes.
+
+  Raises:
+    ValueError: there is no such name.
+  """
+  if name not in IMPLEMENTATIONS:
+    raise ValueError(
+        f'attention={name!r} is not known: use one of '
+        f'{", ".join(IMPLEMENTATIONS)}.')
+  tpu = platform == 'tpu'
+  if name == 'auto':
+    return 'splash' if tpu and length >= _SPLASH_FROM else 'xla'
+  return 'splash_interpreted' if name == 'splash' and not tpu else name
 
 
 def causal_attention(
@@ -19,7 +55,8 @@ def causal_attention(
     v: jax.Array,
     *,
     scale: float,
-    window: jax.Array | int | None = None,
+    window: int | None = None,
+    windowed: jax.Array | bool = True,
     cap: float | None = None,
     implementation: str = 'xla',
 ) -> jax.Array:
@@ -31,9 +68,12 @@ def causal_attention(
     v: [B, S, KV, h] values.
     scale: factor of the query-key products.
     window: positions a query may look back, itself included; None is all.
+    windowed: [] bool, whether the window holds in this layer.
     cap: soft cap of the scores, or None.
-    implementation: 'xla' anywhere; 'cudnn' on NVIDIA GPUs, 16-bit inputs,
-      without cap or window.
+    implementation: from `resolve`. 'xla' anywhere, with all scores in memory;
+      'splash' on TPUs, a block of them at a time, and 'splash_interpreted' its
+      slow twin anywhere; 'cudnn' on NVIDIA GPUs, 16-bit inputs, without cap or
+      window.
 
   Returns:
     [B, S, H, h], in q's type. The softmax is taken in float32.
@@ -41,13 +81,18 @@ def causal_attention(
   Raises:
     ValueError: 'cudnn' together with a cap or a window.
   """
+  if implementation.startswith('splash'):
+    from jaxrl_llm.models import splash  # Others need not wait for Pallas.
+    return splash.attend(
+        q, k, v, scale=scale, window=window, windowed=windowed, cap=cap,
+        name=SAVED, interpret=implementation != 'splash')
   if implementation == 'cudnn':
     if cap is not None or window is not None:
       raise ValueError(
           "attention='cudnn' has no soft cap or sliding window: use 'xla' for "
           'this model.')
-    return jax.nn.dot_product_attention(
-        q, k, v, scale=scale, is_causal=True, implementation='cudnn')
+    return checkpoint_name(jax.nn.dot_product_attention(
+        q, k, v, scale=scale, is_causal=True, implementation='cudnn'), SAVED)
   b, s, heads, h = q.shape
   groups = k.shape[2]
   q = q.reshape(b, s, groups, heads // groups, h)
@@ -55,8 +100,10 @@ def causal_attention(
       'bqkgh,bskh->bkgqs', q, k, preferred_element_type=jnp.float32)
   scores = softcap(scores * scale, cap)
   back = jnp.arange(s)[:, None] - jnp.arange(s)[None, :]
-  visible = back >= 0 if window is None else (back >= 0) & (back < window)
+  visible = back >= 0
+  if window is not None:
+    visible &= (back < window) | ~jnp.asarray(windowed)
   scores = jnp.where(visible, scores, -1e30)
   weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
   out = jnp.einsum('bkgqs,bskh->bqkgh', weights, v)
-  return out.reshape(b, s, heads, h)
+  return checkpoint_name(out.reshape(b, s, heads, h), SAVED)

@@ -244,14 +244,18 @@ def forward(
     Final hidden states [B, S, D] after the last norm, in the compute type,
     and either None or (keys, values), each [layers, B, S, KV, h].
   """
-  rope = rope_table(jnp.arange(tokens.shape[1])[None], cfg)
+  length = tokens.shape[1]
+  rope = rope_table(jnp.arange(length)[None], cfg)
+  # No position of a short row is out of a window's sight.
+  window = cfg.window if cfg.window and cfg.window < length else None
+  windowed = jnp.asarray([w == cfg.window for w in cfg.layer_windows()])
 
-  def step(x, layer_and_window):
-    layer, window = layer_and_window
+  def step(x, layer_and_windowed):
+    layer, windowed = layer_and_windowed
 
     def attend(q, k, v):
       out = attention.causal_attention(
-          q, k, v, scale=cfg.scale, window=window if cfg.window else None,
+          q, k, v, scale=cfg.scale, window=window, windowed=windowed,
           cap=cfg.attention_softcap, implementation=implementation)
       return out, (k, v) if keep_kv else None
 
@@ -259,8 +263,7 @@ def forward(
 
   if remat:
     step = jax.checkpoint(step)
-  windows = jnp.asarray(cfg.layer_windows(), jnp.int32)
   x, kv = jax.lax.scan(
-      step, embed(params, tokens, cfg, lookup), (params['layers'], windows),
+      step, embed(params, tokens, cfg, lookup), (params['layers'], windowed),
       unroll=unroll)
   return rms_norm(x, params['norm'], cfg), kv

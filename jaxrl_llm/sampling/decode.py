@@ -40,6 +40,7 @@ def prefill(
     *,
     cfg: ModelConfig,
     unroll: bool,
+    attention: str = 'xla',
 ) -> Caches:
   """Keys and values of whole prompts.
 
@@ -48,11 +49,13 @@ def prefill(
     tokens: [P, L] int32, right-padded.
     cfg: the model.
     unroll: the form of the result.
+    attention: implementation, see `attention.causal_attention`.
 
   Returns:
     Caches with P slots and L columns.
   """
-  _, (k, v) = transformer.forward(params, tokens, cfg=cfg, keep_kv=True)
+  _, (k, v) = transformer.forward(
+      params, tokens, cfg=cfg, implementation=attention, keep_kv=True)
   cache = Cache(k.transpose(0, 1, 3, 4, 2), v.transpose(0, 1, 3, 2, 4))
   return split(cache, cfg) if unroll else cache
 

@@ -47,6 +47,7 @@ class SamplerConfig:
       (faster while the cache is short).
     unroll: unroll the layers, each with a cache of its own: faster steps,
       longer compiles and a second copy of the layers' weights.
+    attention: of the prefill, from `attention.resolve`.
   """
   slots: int
   max_response: int
@@ -55,6 +56,7 @@ class SamplerConfig:
   steps_per_refill: int = 2
   chunk: int | None = None
   unroll: bool = False
+  attention: str = 'xla'
 
   def __post_init__(self):
     for name in ('slots', 'max_response', 'steps_per_refill', 'chunk'):
@@ -147,7 +149,8 @@ def generate(
   prefix = kv_cache.round_up(prompt_max, sampler.chunk)
   ring = kv_cache.round_up(t_max, sampler.chunk)
   form = dict(cfg=cfg, unroll=sampler.unroll)
-  prefixes = decode.prefill(params, prompts.tokens, **form)
+  prefixes = decode.prefill(
+      params, prompts.tokens, attention=sampler.attention, **form)
   layers = params['layers']
   if sampler.unroll:
     layers = decode.split(layers, cfg)

@@ -1,5 +1,9 @@
-"""One queue per data shard: the same tokens as one queue on one device."""
+"""One queue per data shard: the same tokens as one queue on one device.
 
+On the meshes the prompts go through splash attention.
+"""
+
+import dataclasses
 import functools
 
 import jax
@@ -33,8 +37,9 @@ def _on_meshes(shapes):
       rng.integers(1, 9, 42).astype(np.int32))
   sampler = generate_lib.SamplerConfig(
       slots=4, max_response=8, stop_ids=(3,))
+  splash = dataclasses.replace(sampler, attention='splash_interpreted')
   # Without LLVM's optimisations: they are most of the time to compile.
-  jit = lambda f, *args: jax.jit(
+  jit = lambda f, *args, sampler=sampler: jax.jit(
       functools.partial(f, *args, cfg=cfg, sampler=sampler),
       compiler_options={'xla_backend_optimization_level': 0})
   key, sampling = jax.random.key(5), SamplingParams(temperature=0.9, top_k=12)
@@ -51,7 +56,7 @@ def _on_meshes(shapes):
     put = lambda x, mesh=mesh: jax.device_put(x, NamedSharding(mesh, P()))
     placed = jax.device_put(params, sharding.shardings(
         params, sharding.SAMPLE_RULES, mesh))
-    rollouts, stats = jit(generate_lib.sharded_generate, mesh)(
+    rollouts, stats = jit(generate_lib.sharded_generate, mesh, sampler=splash)(
         placed, *jax.device_put(plan[:3], rows), put(key), put(sampling),
         put(0))
     assert stats.steps.shape == (shards,)
