@@ -26,7 +26,7 @@ import numpy as np
 
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig
-from jaxrl_llm.sampling import decode, kv_cache
+from jaxrl_llm.sampling import decode, head, kv_cache
 from jaxrl_llm.sampling import logits as logits_lib
 from jaxrl_llm.types import Prompts, Requests, Rollouts
 
@@ -207,18 +207,10 @@ def generate(
         params, layers, state.caches, state.token, cols,
         [table[prefix_length + state.position] for table in rope], cfg=cfg,
         chunk=sampler.chunk)
-    dist = logits_lib.process(
-        transformer.logits(params, hidden, cfg), sampling)
-    token = logits_lib.draw(
-        dist.behaviour, noise[state.request, state.position])
-    drawn = dict(
-        tokens=token,
-        logprobs=jnp.take_along_axis(
-            dist.behaviour, token[:, None], -1)[:, 0],
-        entropy=logits_lib.entropy(dist.tempered))
-    if sampler.top_logprobs:
-      drawn['top_logprobs'], drawn['top_ids'] = jax.lax.top_k(
-          dist.behaviour, sampler.top_logprobs)
+    drawn = head.next_tokens(
+        params, hidden, noise[state.request, state.position], sampling,
+        cfg=cfg, top_logprobs=sampler.top_logprobs)
+    token = drawn['tokens']
     at = state.step % state.ring['tokens'].shape[0]
     position = state.position + state.alive
     return state.replace(
@@ -270,7 +262,8 @@ def sharded_generate(
   """`generate` on every data shard of a mesh, each with its own queue.
 
   Shards never wait for one another. Parameters are whole on every data shard;
-  the tensor axis, if there is one, is left to the partitioner.
+  over the tensor axis, layers are split by the partitioner, the vocabulary by
+  `head.py`.
 
   Args:
     mesh: with axes 'data' and 'fsdp'; their product is the number of shards.

@@ -3,18 +3,25 @@
 The order and the conventions are those of transformers' generation: divide by
 the temperature, keep the top k, keep the nucleus of mass top p, drop what is
 less likely than min p times the likeliest. All three truncations are
-thresholds on the tempered log-probability, so tokens that tie with the last
-one kept are kept too.
+thresholds on the logit, so tokens that tie with the last one kept are kept too.
+
+The vocabulary may be split over a mesh axis (see `vocabulary.py`); tokens and
+distributions are the same as on one device. Only top-k and top-p, which sort,
+bring more than a few numbers of each row together.
 """
+
+from typing import NamedTuple
 
 from flax import struct
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl_llm.sampling import vocabulary
+
 Array = jax.Array
 
-_BLOCK = 128  # Tokens of the vocabulary that `draw` looks at together.
+_FINE = 128  # Tokens that `draw` looks at together, within a larger block.
 
 
 @struct.dataclass
@@ -50,63 +57,139 @@ class Distributions:
     tempered: [..., V] float32 log-probs, after the temperature alone.
     behaviour: [..., V] float32 log-probs after truncation as well; -inf for
       tokens that cannot be drawn.
+    masses: [..., B] float32, what `behaviour` gives to each block of the whole
+      vocabulary.
   """
   tempered: Array
   behaviour: Array
+  masses: Array
 
 
-def process(logits: Array, sampling: SamplingParams) -> Distributions:
+class _Cut(NamedTuple):
+  """What is left of rows of logits, in a few numbers each.
+
+  Attributes:
+    least: [..., 1] float32, logits below it are cut off.
+    last: [..., 1] int32, tokens after it are cut off.
+    masses: [..., B] float32, what is kept of each block's probability, over
+      the likeliest token's.
+  """
+  least: Array
+  last: Array
+  masses: Array
+
+
+def process(
+    logits: Array, sampling: SamplingParams, axis: str | None = None,
+) -> Distributions:
   """Applies temperature, top-k, top-p and min-p.
 
   Greedy decoding is the limit of temperature 0: all the mass on the likeliest
   token, the first of those that tie.
 
   Args:
-    logits: [..., V] float32.
+    logits: [..., V] float32; [S, v] where the vocabulary is split.
     sampling: scalars.
+    axis: see `vocabulary.py`.
 
   Returns:
     Log-probs before and after truncation.
   """
+  # Truncation finds the least logit kept, and what follows compares with it:
+  # both must see the same bits, not each a computation of its own.
+  logits = jax.lax.optimization_barrier(logits)
   greedy = sampling.temperature == 0
-  tempered = jax.nn.log_softmax(
-      logits / jnp.where(greedy, 1.0, sampling.temperature))
-  whole = ~greedy & (sampling.top_k <= 0) & (
-      sampling.top_p >= 1) & (sampling.min_p <= 0)
-  return jax.lax.cond(
-      whole, lambda x: Distributions(x, x),
-      lambda x: _truncate(
-          jnp.where(greedy, _point_mass(x), x), sampling), tempered)
+  scale = 1 / jnp.where(greedy, 1.0, sampling.temperature)
+  top = vocabulary.largest(
+      jnp.max(logits * scale, -1, keepdims=True), axis)
+
+  def relative():
+    # Log of the probability over the likeliest token's. Computed wherever it
+    # is needed: cheaper than to keep it.
+    return logits * scale - top
+
+  masses = _masses(relative(), axis)
+  least = jnp.full_like(top, -jnp.inf)
+  last = jnp.full(top.shape, np.iinfo(np.int32).max)
+  whole = (sampling.top_k <= 0) & (sampling.top_p >= 1) & (sampling.min_p <= 0)
+  cut = jax.lax.switch(
+      jnp.where(greedy, 1, jnp.where(whole, 0, 2)), [
+          lambda: _Cut(least, last, masses),
+          lambda: _first_maximum(logits, axis),
+          lambda: _truncate(
+              logits, relative(), last, scale, sampling, axis)])
+  log_mass = lambda masses: jnp.log(jnp.sum(masses, -1, keepdims=True))
+  kept = (logits >= cut.least) & (_ids(logits, axis) <= cut.last)
+  behaviour = jnp.where(kept, relative() - log_mass(cut.masses), -jnp.inf)
+  return Distributions(
+      tempered=jnp.where(greedy, behaviour, relative() - log_mass(masses)),
+      behaviour=behaviour,
+      masses=cut.masses / jnp.sum(cut.masses, -1, keepdims=True))
 
 
-def _truncate(tempered, sampling):
-  """Distributions of tempered log-probs, with every option in force."""
-  likeliest = jnp.max(tempered, -1, keepdims=True)
-  threshold = jax.lax.cond(
+def _ids(x, axis):
+  """The tokens [v] that the last axis of x stands for."""
+  v = x.shape[-1]
+  return jnp.arange(v) + vocabulary.first(v, axis)
+
+
+def _masses(logprobs, axis):
+  """[..., B], the sum of the probabilities in each block, on each shard."""
+  blocks = vocabulary.blocks(logprobs, axis)
+  return vocabulary.gather(jnp.sum(jnp.exp(blocks), -1), axis)
+
+
+def _first_maximum(logits, axis):
+  """Cuts all off but the first maximum of each row."""
+  best = jnp.argmax(logits, -1, keepdims=True)
+  tops = vocabulary.gather(jnp.take_along_axis(logits, best, -1), axis)
+  tokens = vocabulary.gather(
+      best + vocabulary.first(logits.shape[-1], axis), axis)
+  at = jnp.argmax(tops, -1, keepdims=True)
+  token = jnp.take_along_axis(tokens, at, -1)
+  point = jnp.where(_ids(logits, axis) == token, 0.0, -jnp.inf)
+  return _Cut(
+      jnp.take_along_axis(tops, at, -1), token, _masses(point, axis))
+
+
+def _truncate(logits, relative, last, scale, sampling, axis):
+  """Cuts off what top-k, top-p and min-p do not keep."""
+  largest = lambda x: vocabulary.largest(
+      jnp.max(x, -1, keepdims=True), axis)
+  most = largest(logits)
+  least = jax.lax.cond(
       (sampling.top_k > 0) | (sampling.top_p < 1),
-      lambda x: _top_k_top_p_threshold(x, sampling),
-      lambda x: jnp.full_like(likeliest, -jnp.inf), tempered)
-  threshold = jnp.maximum(threshold, likeliest + jnp.log(sampling.min_p))
-  kept = jnp.where(tempered >= threshold, tempered, -jnp.inf)
-  return Distributions(tempered, jax.nn.log_softmax(kept))
+      lambda: _top_k_top_p(logits, scale, sampling, axis),
+      lambda: jnp.full_like(most, -jnp.inf))
+  kept = (logits >= least) & (relative >= jnp.log(sampling.min_p))
+  # The likeliest stays, whatever rounding makes of its `relative`.
+  least = jnp.minimum(most, -largest(jnp.where(kept, -logits, -jnp.inf)))
+  return _Cut(least, last, _masses(
+      jnp.where(logits >= least, relative, -jnp.inf), axis))
 
 
-def _point_mass(logprobs):
-  """0 at the first maximum of each row, -inf elsewhere."""
-  ids = jnp.arange(logprobs.shape[-1])
-  chosen = ids == jnp.argmax(logprobs, -1, keepdims=True)
-  return jnp.where(chosen, 0.0, -jnp.inf)
+def _top_k_top_p(logits, scale, sampling, axis):
+  """[..., 1], the least logit that top-k and then top-p keep."""
+  if axis is None:
+    return _least(logits, scale, sampling)
+  # Each shard sorts whole rows, but only its share of them.
+  rows = len(logits)
+  padded = jnp.pad(logits, [(0, -rows % vocabulary.shards(axis)), (0, 0)])
+  own = jax.lax.all_to_all(padded, axis, 0, 1, tiled=True)
+  least = _least(own, scale, sampling)
+  return jax.lax.all_gather(least, axis, tiled=True)[:rows]
 
 
-def _top_k_top_p_threshold(logprobs, sampling):
-  """[..., 1], the least log-prob that top-k and then top-p keep."""
-  v = logprobs.shape[-1]
-  descending = -jnp.sort(-logprobs, axis=-1)
+def _least(logits, scale, sampling):
+  """`_top_k_top_p` of whole rows."""
+  v = logits.shape[-1]
+  descending = -jnp.sort(-logits, axis=-1)
   k = jnp.where(sampling.top_k > 0, jnp.minimum(sampling.top_k, v), v)
   kth = jnp.take(descending, k[None] - 1, axis=-1)
   # Top-p measures mass within what top-k kept, ties included. A token stays
   # if those above it have not yet reached top_p.
-  probs = jax.nn.softmax(jnp.where(descending >= kth, descending, -jnp.inf))
+  probs = jax.nn.softmax(
+      jnp.where(descending >= kth, descending * scale, -jnp.inf))
   above = jnp.cumsum(probs, -1) - probs
   inside = (above < sampling.top_p) | (sampling.top_p >= 1)
   inside &= descending >= kth
@@ -116,34 +199,50 @@ def _top_k_top_p_threshold(logprobs, sampling):
 
 
 def entropy(logprobs: Array) -> Array:
-  """Entropy [...] in nats of log-probs [..., V]; 0 log 0 is 0."""
+  """Entropy [...] in nats of log-probs [..., V]; 0 log 0 is 0.
+
+  Of a part of the vocabulary, what it adds to the entropy.
+  """
   probs = jnp.exp(logprobs)
   return -jnp.sum(jnp.where(probs > 0, probs * logprobs, 0.0), -1)
 
 
-def draw(logprobs: Array, noise: Array) -> Array:
+def draw(
+    logprobs: Array, noise: Array, masses: Array | None = None,
+    axis: str | None = None) -> Array:
   """One token per row, by inverting the cumulative distribution.
 
   That takes one random number per token; the Gumbel-max trick takes V.
 
   Args:
-    logprobs: [S, V] float32, -inf for tokens that cannot be drawn.
+    logprobs: [S, V] float32, -inf for tokens that cannot be drawn; [S, v]
+      where the vocabulary is split.
     noise: [S] float32, uniform in [0, 1).
+    masses: [S, B] float32 of `process`, if they are known.
+    axis: see `vocabulary.py`.
 
   Returns:
-    [S] int32, each distributed as its row.
+    [S] int32, each distributed as its row, on each shard.
   """
-  probs = jnp.exp(logprobs)
-  v = probs.shape[-1]
-  if v <= 2 * _BLOCK:
+  blocks = vocabulary.blocks(logprobs, axis)
+  count = blocks.shape[1]
+  if axis is None and count == 1:
+    probs = jnp.exp(logprobs)
     return _invert(probs, noise * jnp.sum(probs, -1))[0]
-  # First the block of the vocabulary, then the token within it.
-  blocks = jnp.pad(probs, ((0, 0), (0, -v % _BLOCK)))
-  blocks = blocks.reshape(len(probs), -1, _BLOCK)
-  masses = jnp.sum(blocks, -1)
+  # The block, a finer one within it, then the token.
+  masses = _masses(logprobs, axis) if masses is None else masses
   block, rest = _invert(masses, noise * jnp.sum(masses, -1))
-  chosen = jnp.take_along_axis(blocks, block[:, None, None], 1)[:, 0]
-  return block * _BLOCK + _invert(chosen, rest)[0]
+  here = block - vocabulary.first(count, axis)
+  chosen = jnp.take_along_axis(
+      blocks, jnp.clip(here, 0, count - 1)[:, None, None], 1)[:, 0]
+  probs = jnp.pad(jnp.exp(chosen), ((0, 0), (0, -chosen.shape[-1] % _FINE)))
+  probs = probs.reshape(len(probs), -1, _FINE)
+  fine, rest = _invert(jnp.sum(probs, -1), rest)
+  probs = jnp.take_along_axis(probs, fine[:, None, None], 1)[:, 0]
+  token = fine * _FINE + _invert(probs, rest)[0] + vocabulary.block_start(
+      block, logprobs.shape[-1], axis)
+  return vocabulary.total(
+      jnp.where((here >= 0) & (here < count), token, 0), axis)
 
 
 def _invert(masses, target):

@@ -8,6 +8,7 @@ import torch
 import transformers
 
 from jaxrl_llm.sampling import logits as logits_lib
+from jaxrl_llm.sampling import vocabulary
 from jaxrl_llm.sampling.logits import SamplingParams
 from tests.reference import sampler as reference
 
@@ -89,7 +90,7 @@ def _inverted(probs, u):
   return int(np.searchsorted(np.cumsum(probs, dtype=np.float64), u, 'right'))
 
 
-@pytest.mark.parametrize('vocab', [5, 256, 257, 1000])
+@pytest.mark.parametrize('vocab', [5, 256, 257, 1000, 4096, 20_011])
 def test_draw_inverts_the_cumulative_distribution(vocab):
   rng = np.random.default_rng(vocab)
   logits = 3 * rng.standard_normal((300, vocab))
@@ -103,6 +104,25 @@ def test_draw_inverts_the_cumulative_distribution(vocab):
     # Within rounding: the same entry for a number next to this one.
     assert _inverted(row, x - 1e-5) <= token <= _inverted(row, x + 1e-5)
     assert row[token] > 0
+
+
+@pytest.mark.parametrize('masses', [False, True])
+def test_frequencies_of_a_large_vocabulary(masses):
+  rng = np.random.default_rng(0)
+  logits = (3 * rng.standard_normal(3001)).astype(np.float32)
+  dist = _process(jnp.asarray(logits)[None], SamplingParams(temperature=0.9))
+  probs = np.exp(np.float64(logits) / 0.9)
+  probs /= probs.sum()
+  # Evenly spaced numbers: a token comes as often as multiples of 1 / n fall
+  # into its stretch of [0, 1).
+  n, rows = 50_000, 1000
+  u = ((np.arange(n) + 0.5) / n).astype(np.float32).reshape(-1, rows)
+  known = jnp.tile(dist.masses, (rows, 1)) if masses else None
+  draw = jax.jit(lambda u: logits_lib.draw(
+      jnp.tile(dist.behaviour, (rows, 1)), u, known))
+  counts = np.bincount(
+      np.concatenate([draw(x) for x in u]), minlength=len(probs))
+  assert np.abs(counts - n * probs).max() <= 1.2
 
 
 @pytest.mark.parametrize('vocab', [5, 1000])
@@ -122,3 +142,68 @@ def test_python_numbers_do_not_recompile():
   for temperature, top_k in ((0, 0), (1, 2), (0.7, np.int32(3))):
     process(x, SamplingParams(temperature=temperature, top_k=top_k))
   assert process._cache_size() == 1
+
+
+def _split(x, shards):
+  """[S, V] as the [shards, S, v] that shards hold."""
+  return jnp.moveaxis(x.reshape(len(x), shards, -1), 1, 0)
+
+
+@pytest.mark.parametrize('values', [
+    {}, dict(temperature=0), dict(top_k=50), dict(top_p=0.9, top_k=700),
+    dict(min_p=0.02), dict(temperature=0.8, top_k=90, top_p=0.9, min_p=0.01)],
+    ids=str)
+def test_what_is_drawn_does_not_depend_on_the_shards(values):
+  """With `vmap` for a mesh axis, so that the logits are the same bits."""
+  rng = np.random.default_rng(7)
+  # An eighth apart in one half of the rows, where most logits tie.
+  logits = 3 * rng.standard_normal((70, 4096))
+  logits[:35] = np.round(logits[:35] * 8) / 8
+  logits = jnp.asarray(logits, jnp.float32)
+  noise = jnp.asarray(rng.random(70), jnp.float32)
+  sampling = SamplingParams(**values)
+
+  def run(x, axis=None):
+    dist = logits_lib.process(x, sampling, axis)
+    return dist, logits_lib.draw(dist.behaviour, noise, dist.masses, axis)
+
+  whole, tokens = jax.jit(run)(logits)
+  assert np.isfinite(whole.behaviour[np.arange(70), tokens]).all()
+  np.testing.assert_allclose(
+      whole.masses,
+      np.exp(whole.behaviour).reshape(70, 16, -1).sum(-1), atol=1e-5)
+  for shards in (3, 8):
+    # 3 does not divide 4096: the last shard's last two tokens can't be drawn.
+    x = jnp.pad(logits, ((0, 0), (0, -4096 % shards)),
+                constant_values=-jnp.inf)
+    parts, drawn = jax.jit(jax.vmap(
+        lambda x: run(x, 'tensor'), axis_name='tensor'))(_split(x, shards))
+    np.testing.assert_array_equal(drawn, jnp.tile(tokens, (shards, 1)))
+    if shards != 3:
+      np.testing.assert_allclose(
+          parts.masses, jnp.tile(whole.masses, (shards, 1, 1)), rtol=1e-6)
+    for name in ('tempered', 'behaviour'):
+      joined = jnp.moveaxis(getattr(parts, name), 0, 1).reshape(70, -1)
+      np.testing.assert_allclose(
+          joined[:, :4096], getattr(whole, name), atol=1e-6)
+
+
+@pytest.mark.parametrize('vocab, shards, count', [
+    (256, 1, 1), (257, 1, 16), (4096, 4, 16), (1000, 8, 16), (1000, 2, 16),
+    (4095, 1, 16), (4095, 3, 18), (2016, 32, 32)])
+def test_blocks_are_stretches_of_the_vocabulary(vocab, shards, count):
+  ids = jnp.arange(vocab, dtype=jnp.float32)[None]
+  axis = 'tensor' if shards > 1 else None
+  blocks = jax.vmap(
+      lambda x: vocabulary.blocks(x, axis), axis_name='tensor')(
+          _split(ids, shards))
+  blocks = np.moveaxis(np.asarray(blocks), 0, 1).reshape(count, -1)
+  starts = jax.vmap(
+      lambda _: vocabulary.block_start(
+          np.arange(count), vocab // shards, axis), axis_name='tensor')(
+              np.arange(shards))[0]
+  np.testing.assert_array_equal(blocks[:, 0], starts)
+  real = blocks[np.isfinite(blocks)]
+  np.testing.assert_array_equal(real, np.arange(vocab))
+  if vocab % 16 == 0 and shards <= 16 and count > 1:
+    np.testing.assert_array_equal(starts, np.arange(16) * (vocab // 16))

@@ -1,0 +1,81 @@
+"""From final hidden states to the next tokens, with a split vocabulary.
+
+The unembedding is split by rows over the mesh axis 'tensor'. Left to XLA's
+partitioner, every decode step would bring all logits together; here each
+shard works on its own, and a few numbers of each row cross.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from jaxrl_llm.models import transformer
+from jaxrl_llm.models.config import ModelConfig
+from jaxrl_llm.sampling import logits as logits_lib
+from jaxrl_llm.sampling import vocabulary
+
+Array = jax.Array
+
+_AXIS = 'tensor'
+
+
+def next_tokens(
+    params: transformer.Params,
+    hidden: Array,
+    noise: Array,
+    sampling: logits_lib.SamplingParams,
+    *,
+    cfg: ModelConfig,
+    top_logprobs: int = 0,
+) -> dict[str, Array]:
+  """Draws a token for every slot.
+
+  Args:
+    params: the model.
+    hidden: [S, D] final hidden states.
+    noise: [S] float32, uniform in [0, 1).
+    sampling: scalars.
+    cfg: the model.
+    top_logprobs: K, likeliest tokens to return.
+
+  Returns:
+    'tokens' [S] int32; 'logprobs' [S] float32, theirs in the behaviour
+    distribution; 'entropy' [S] float32 of the tempered one; and if K > 0
+    'top_ids' and 'top_logprobs' [S, K] of the behaviour distribution.
+  """
+  one = functools.partial(_next_tokens, cfg=cfg, top_logprobs=top_logprobs)
+  args = transformer.unembedding(params), hidden, noise, sampling
+  if jax.sharding.get_abstract_mesh().shape.get(_AXIS, 1) == 1:
+    return one(*args, axis=None)
+  return jax.shard_map(
+      functools.partial(one, axis=_AXIS), axis_names={_AXIS},
+      in_specs=(P(_AXIS), P(), P(), P()), out_specs=P(), check_vma=False)(
+          *args)
+
+
+def _next_tokens(
+    unembedding, hidden, noise, sampling, *, cfg, top_logprobs, axis):
+  """`next_tokens` on one shard, which has the rows [v, D]."""
+  logits = transformer.logits({'embed': unembedding}, hidden, cfg)
+  if cfg.vocab_size <= vocabulary.WHOLE:
+    logits, axis = vocabulary.gather(logits, axis), None
+  dist = logits_lib.process(logits, sampling, axis)
+  token = logits_lib.draw(dist.behaviour, noise, dist.masses, axis)
+  v = logits.shape[-1]
+  local = token - vocabulary.first(v, axis)
+  logprob = jnp.take_along_axis(
+      dist.behaviour, jnp.clip(local, 0, v - 1)[:, None], -1)[:, 0]
+  logprob = jnp.where((local >= 0) & (local < v), logprob, 0.0)
+  logprob, entropy = vocabulary.total(
+      jnp.stack([logprob, logits_lib.entropy(dist.tempered)]), axis)
+  drawn = dict(tokens=token, logprobs=logprob, entropy=entropy)
+  if top_logprobs:
+    # The best of each shard's best; of those that tie, the first.
+    best, ids = jax.lax.top_k(dist.behaviour, min(top_logprobs, v))
+    best = vocabulary.gather(best, axis)
+    ids = vocabulary.gather(ids + vocabulary.first(v, axis), axis)
+    drawn['top_logprobs'], place = jax.lax.top_k(best, top_logprobs)
+    drawn['top_ids'] = jnp.take_along_axis(ids, place, -1)
+  return drawn
