@@ -79,7 +79,8 @@ def fold(
     return combine(
         i, carry, jax.lax.switch(microbatches.bucket[i], branches, rows))
 
-  return jax.lax.fori_loop(0, microbatches.count, body, carry)
+  with jax.named_scope('microbatches'):
+    return jax.lax.fori_loop(0, microbatches.count, body, carry)
 
 
 def columns(x: Array, start: Array, count: int) -> Array:

@@ -185,8 +185,9 @@ def generate(
       row = prompt[taken[slot]]
       return decode.copy_slot(caches, slot, prefixes, row), rows
 
-    caches, rows = jax.lax.fori_loop(
-        0, jnp.sum(ended), exchange, (state.caches, state.rows))
+    with jax.named_scope('refill'):
+      caches, rows = jax.lax.fori_loop(
+          0, jnp.sum(ended), exchange, (state.caches, state.rows))
     new = lambda fresh, old: jnp.where(ended, fresh, old)
     return state.replace(
         served=jnp.minimum(state.served + jnp.sum(ended), count),
@@ -227,12 +228,14 @@ def generate(
     state = refill(state)
     # No step after the last response has been handed over.
     steps = jnp.where(jnp.any(state.alive), sampler.steps_per_refill, 0)
-    return jax.lax.fori_loop(0, steps, lambda _, s: advance(s), state)
+    with jax.named_scope('decode'):
+      return jax.lax.fori_loop(0, steps, lambda _, s: advance(s), state)
 
-  state = jax.lax.while_loop(
-      lambda s: (s.served < count) | jnp.any(s.request < n), turn,
-      _empty_state(
-          n, decode.empty(sampler.slots, prefix + ring, **form), sampler))
+  with jax.named_scope('serve'):
+    state = jax.lax.while_loop(
+        lambda s: (s.served < count) | jnp.any(s.request < n), turn,
+        _empty_state(
+            n, decode.empty(sampler.slots, prefix + ring, **form), sampler))
   rows = {name: x[:n] for name, x in state.rows.items()}
   length = rows['length']
   last = jnp.take_along_axis(

@@ -175,7 +175,8 @@ def attend(
 
   row = q.shape[:-1]
   start = (jnp.full(row, -1e30), jnp.zeros(row), jnp.zeros(q.shape))
-  _, total, out = jax.lax.fori_loop(0, cols.used, add_chunk, start)
+  with jax.named_scope('chunks'):
+    _, total, out = jax.lax.fori_loop(0, cols.used, add_chunk, start)
   out = (out / total[..., None]).astype(q.dtype)
   return out.reshape(slots, heads, h), cache
 

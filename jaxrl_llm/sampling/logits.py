@@ -112,12 +112,13 @@ def process(
   least = jnp.full_like(top, -jnp.inf)
   last = jnp.full(top.shape, np.iinfo(np.int32).max)
   whole = (sampling.top_k <= 0) & (sampling.top_p >= 1) & (sampling.min_p <= 0)
-  cut = jax.lax.switch(
-      jnp.where(greedy, 1, jnp.where(whole, 0, 2)), [
-          lambda: _Cut(least, last, masses),
-          lambda: _first_maximum(logits, axis),
-          lambda: _truncate(
-              logits, relative(), last, scale, sampling, axis)])
+  with jax.named_scope('truncation'):
+    cut = jax.lax.switch(
+        jnp.where(greedy, 1, jnp.where(whole, 0, 2)), [
+            lambda: _Cut(least, last, masses),
+            lambda: _first_maximum(logits, axis),
+            lambda: _truncate(
+                logits, relative(), last, scale, sampling, axis)])
   log_mass = lambda masses: jnp.log(jnp.sum(masses, -1, keepdims=True))
   kept = (logits >= cut.least) & (_ids(logits, axis) <= cut.last)
   behaviour = jnp.where(kept, relative() - log_mass(cut.masses), -jnp.inf)
