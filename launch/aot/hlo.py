@@ -179,14 +179,17 @@ def parse(text: str) -> Module:
         name, instructions, root = match[2], {}, None
         if match[1]:
           entry = name
-    elif line.startswith('}'):
+    elif line.rstrip() == '}':
       computations[name] = Computation(name, instructions, root)
       name = None
     else:
-      found = _instruction(line)
-      if found:
-        instructions[found[1].name] = found[1]
-        root = found[1].name if found[0] else root
+      is_root, x = _instruction(line) or (False, None)
+      if x is None:  # the text of an attribute goes on
+        last = next(reversed(instructions))
+        x = instructions[last]._replace(
+            text=f'{instructions[last].text}\n{line}')
+      instructions[x.name] = x
+      root = x.name if is_root else root
   if entry is None:
     raise ValueError('This is no text of a compiled program: no ENTRY in it.')
   return Module(computations, entry)

@@ -27,8 +27,7 @@ def flops(module, computation, x) -> float:
   if x.op == 'convolution':
     return _convolution_flops(computation, x)
   if x.op == 'custom-call':
-    found = re.search(r'"flops":\s*"?(\d+)', x.text)
-    return float(found[1]) if found else 0.0
+    return _splash_flops(computation, x)
   return 0.0
 
 
@@ -43,6 +42,40 @@ def traffic(module, computation, x) -> float:
     return _fusion_traffic(module, computation, x)
   return sum(_read(computation, x, i) for i in range(len(x.operands))
              ) + written(module, computation, x)
+
+
+# Products of matrices, as large as the scores, that a kernel makes.
+_SPLASH = (
+    (r'splash_m[hq]a_fwd', 2),
+    (r'splash_m[hq]a_dkv.*use_fused_bwd_kernel\W+true', 5),
+    (r'splash_m[hq]a_dkv', 4),
+    (r'splash_m[hq]a_dq', 3))
+
+
+def _splash_flops(computation, x) -> float:
+  """Of a splash attention kernel: the blocks that a causal mask leaves.
+
+  A sliding window's are fewer: it is not told in the text. 0 for other calls.
+  """
+  text = f'{x.name} {x.text}'
+  products = next((
+      n for pattern, n in _SPLASH if re.search(pattern, text, re.DOTALL)), 0)
+  if not products:
+    return 0.0
+
+  def block(name):
+    found = re.search(rf'\W{name}\W+(\d+)', text)
+    return int(found[1]) if found else 128
+
+  q = next(a.dims for i in range(len(x.operands))
+           for a in computation.operand(x, i).arrays if len(a.dims) > 2
+           and a.kind != 's8')
+  kind = '_dkv' if products > 3 else '_dq' if products == 3 else ''
+  rows, columns = block(f'block_q{kind}'), block(f'block_kv{kind}')
+  *heads, length, width = q
+  ends = np.minimum(np.arange(rows, length + rows, rows), length)
+  pairs = float((np.ceil(ends / columns) * columns * rows).sum())
+  return 2.0 * products * math.prod(heads) * pairs * width
 
 
 def _dot_flops(computation, x) -> float:

@@ -192,3 +192,24 @@ def collectives():
 def test_axes_of_real_collectives():
   assert devices.run(collectives) == [
       ['all-gather', ['fsdp']], ['all-reduce', ['data', 'tensor']]]
+
+
+def test_kernels_of_attention_count_the_blocks_they_visit():
+  # 2 rows of 3 heads of 128, 1024 tokens, blocks of 256 queries and 512 keys:
+  # the queries of a block see 512, 512, 1024 and 1024 keys.
+  pairs = 256 * (512 + 512 + 1024 + 1024)
+  for name, kind, fused, products in (
+      ('fwd_residuals', '', 'true', 2), ('dkv', '_dkv', 'true', 5),
+      ('dkv', '_dkv', 'false', 4), ('dq', '_dq', 'false', 3)):
+    lines = (
+        '  %m = s8[3,4,2]{2,1,0} parameter(0)\n'
+        '  %q = bf16[2,3,1024,128]{3,2,1,0} parameter(1)\n'
+        f'  ROOT %splash_mha_{name}.1 = bf16[2,3,1024,128] custom-call(%m, %q)'
+        ', custom_call_target="tpu_custom_call", frontend_attributes={'
+        'kernel_metadata={\n"xprof_metadata":"{'
+        rf'\"block_q{kind}\": 256, \"block_kv{kind}\": 512, '
+        rf'\"use_fused_bwd_kernel\": {fused}}}"' '\n}}')
+    found = cost.estimate(text(lines), LINE_OF_4, {}, {})
+    assert found.flops == 2 * products * 2 * 3 * pairs * 128
+    # q is read, as much is written; the mask is small.
+    assert found.bytes == 2 * (2 * 3 * 1024 * 128 * 2) + 24
