@@ -15,6 +15,8 @@ from typing import Any, NamedTuple, Sequence
 import jax
 import numpy as np
 
+from jaxrl_llm import sharding
+
 HOP_SECONDS = 1e-6
 GIB = 1 << 30
 
@@ -87,7 +89,7 @@ def topology(name: str) -> Topology:
   family, _, shape = full.partition(':')
   if family == 'cpu' and shape.isdigit():
     jax.config.update('jax_platforms', 'cpu')
-    jax.config.update('jax_num_cpu_devices', int(shape))
+    sharding.split_cpu(int(shape))
     return Topology(full, None, jax.devices())
   if family not in CHIPS or not re.fullmatch(r'\d+(x\d+){1,2}', shape):
     raise ValueError(_unknown(name))
