@@ -122,6 +122,9 @@ class _Estimator:
     self._turns, self._chances = turns, chances
     self._loops = hlo.Loops(module)
     self._known = {}
+    self._started = {
+        _channel(y) for inner in module.computations.values() if _starts(inner)
+        for y in inner.instructions.values() if y.op in COLLECTIVES}
 
   def cost(self, name: str) -> Cost:
     """Of a computation, once."""
@@ -148,12 +151,10 @@ class _Estimator:
         for called in x.calls.values():
           total.add(self.cost(called))
       elif x.op.removesuffix('-start') in COLLECTIVES:
-        exchange = self._exchange(computation, x)
-        into = total if exchange.waited else beside
-        into.collectives.append(exchange)
-        into.exchange += exchange.seconds
-        into.seconds += exchange.seconds if exchange.waited else 0.0
+        _note(self._exchange(computation, x), total, beside)
       elif x.op not in operations.FREE and not x.op.endswith('-done'):
+        for exchange in self._fused_exchanges(x):
+          _note(exchange, total, beside)
         own = self._operation(computation, x)
         ahead = x.op.endswith('-start')
         (beside if ahead else total).add(own)
@@ -166,6 +167,27 @@ class _Estimator:
     beside.seconds = 0.0
     total.add(beside)
     return total
+
+  def _fused_exchanges(self, x) -> list[Collective]:
+    """Collectives inside a fusion.
+
+    One that a fusion starts is there again in those that carry it along and
+    that await it. An all-reduce of which only a part comes out scatters.
+    """
+    if x.op != 'fusion':
+      return []
+    inner, found = self._module.computations[x.calls['calls']], []
+    starts = _starts(inner)
+    for y in inner.instructions.values():
+      if y.op in COLLECTIVES and (starts or _channel(y) not in self._started):
+        kind = y.op
+        if kind == 'all-reduce' and x.arrays[0].size < y.arrays[0].size:
+          kind = 'reduce-scatter'
+        found.append(self._exchange(inner, y)._replace(waited=not starts))
+        if kind != y.op:
+          half = found[-1].seconds / 2
+          found[-1] = found[-1]._replace(kind=kind, seconds=half)
+    return found
 
   def _branches(self, x) -> list[tuple[Cost, float]]:
     """Those of a conditional that count, and how often."""
@@ -203,6 +225,25 @@ class _Estimator:
         kind=kind, axes=links.axes, bytes=max(sent, got), times=1.0,
         seconds=_seconds(kind, max(sent, got), links), scope=x.scope,
         waited=not x.op.endswith('-start'))
+
+
+def _note(exchange: Collective, total: Cost, beside: Cost) -> None:
+  """Adds an exchange to what is waited for, or to what goes on beside it."""
+  into = total if exchange.waited else beside
+  into.collectives.append(exchange)
+  into.exchange += exchange.seconds
+  into.seconds += exchange.seconds if exchange.waited else 0.0
+
+
+def _starts(computation) -> bool:
+  """Whether a fusion's inside starts a collective that others await."""
+  return any('"AsyncCollectiveStart"' in y.text
+             for y in computation.instructions.values())
+
+
+def _channel(x) -> str | None:
+  """What a collective's parts have in common."""
+  return x.attribute('channel_id')
 
 
 def _seconds(kind: str, size: int, links: chips.Links) -> float:
