@@ -154,7 +154,8 @@ def measure_update(cfg: ModelConfig, sizes: Sizes) -> Row:
   programs = learner.make(
       cfg, learner.LearnerConfig(
           microbatch=sizes.microbatch, max_prompt=prompt,
-          max_response=response, remat=True, attention=sizes.attention),
+          max_response=response, remat='full',
+          attention=sizes.attention),
       optimizer.make(learning_rate=1e-6, steps=100))
   full = lambda value, *shape: np.full((sizes.rows, *shape), value)
   batch = jax.device_put(LearnerBatch(

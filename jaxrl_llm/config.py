@@ -324,7 +324,7 @@ def validate(config: ConfigDict) -> None:
 def _unknown_names(c: ConfigDict) -> Iterator[str]:
   """A sentence for each field that names no known choice."""
   # Imported here so that --help need not wait for jax.
-  from jaxrl_llm.models import attention
+  from jaxrl_llm.models import attention, transformer
   from jaxrl_llm.ops import advantages, importance, kl, pkpo, policy_losses
   choices = {
       'advantage': (*advantages.ADVANTAGES, 'pkpo'),
@@ -336,6 +336,7 @@ def _unknown_names(c: ConfigDict) -> Iterator[str]:
       'overlong.mode': ('none', 'mask', 'penalty'),
       'optimizer.schedule': ('constant', 'linear', 'cosine'),
       'learner.attention': attention.IMPLEMENTATIONS,
+      'learner.remat': transformer.REMAT,
   }
   for name, value in flatten(c).items():
     known = choices.get(name)

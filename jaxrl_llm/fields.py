@@ -147,8 +147,9 @@ _FIELDS = (
      'to compile below the full one', _INTS),
     ('learner.vocab_chunk', None, _SOME, 'tokens whose logits exist at a '
      'time (none: as many as fit in 512 MB)', int | None),
-    ('learner.remat', False, '', 'recompute layers in the backward pass: less '
-     'memory, a third more time'),
+    ('learner.remat', 'none', '', 'what the backward pass computes again, for '
+     'less memory: none, matmuls (all but matrix products and attention), '
+     'attention (all but attention) or full (all: a third more time)'),
     ('learner.attention', 'auto', '', 'in training and prefill: xla, splash '
      '(TPU), cudnn (NVIDIA, 16-bit) or auto (splash for rows of 256 tokens on '
      'a TPU, else xla)'),

@@ -61,7 +61,8 @@ class LearnerConfig:
     kl_estimator: key of `kl.KL_ESTIMATORS`; used where the batch has anchor
       log-probs.
     vocab_chunk: tokens whose logits exist at a time; None is 512 MB of them.
-    remat: recompute each layer in the backward pass.
+    remat: what to compute again in the backward pass, one of
+      `transformer.REMAT`; see `transformer.forward`.
     attention: one of `attention.IMPLEMENTATIONS`.
     unroll: layers to unroll per step of the scan over layers.
   """
@@ -74,13 +75,17 @@ class LearnerConfig:
   importance: str = 'none'
   kl_estimator: str = 'k3'
   vocab_chunk: Optional[int] = None
-  remat: bool = False
+  remat: str = 'none'
   attention: str = 'auto'
   unroll: int = 1
 
   def __post_init__(self):
     loss_lib.check(
         self.objective, self.aggregation, self.importance, self.kl_estimator)
+    if self.remat not in transformer.REMAT:
+      raise ValueError(
+          f'remat={self.remat!r} is not known: use one of '
+          f'{", ".join(transformer.REMAT)}.')
     if self.microbatch < 1:
       raise ValueError(f'microbatch={self.microbatch} must be at least 1.')
     full = self.max_prompt + self.max_response

@@ -187,6 +187,7 @@ def test_text_becomes_the_value_of_its_type(file, name, text, value):
     ('task=contdown', ['task.name=contdown', "Did you mean 'countdown'?"]),
     ('advantage=grpoo', ['advantage=grpoo', "Did you mean 'grpo'?"]),
     ('learner.attention=splas', ["Did you mean 'splash'?"]),
+    ('learner.remat=true', ['learner.remat=true is not known', 'attention']),
     ('pkpo.transform=slo', ['pkpo.transform=slo', "'sloo'"]),
     ('loss.objective=ppo', ['loss.objective=ppo', 'clip']),
     ('loss.aggregation=mean', ['loss.aggregation=mean', 'token_mean']),

@@ -91,7 +91,7 @@ def test_numbers_of_the_loss_are_the_configs():
 
 def test_static_choices_of_the_learner_are_the_configs():
   config = tiny.load(
-      learner__microbatch=4, learner__buckets='12,15', learner__remat='true',
+      learner__microbatch=4, learner__buckets='12,15', learner__remat='full',
       learner__unroll=3, learner__vocab_chunk=64, loss__objective='gspo',
       loss__aggregation='constant', loss__importance='icepop',
       loss__kl_estimator='k1')
@@ -99,7 +99,7 @@ def test_static_choices_of_the_learner_are_the_configs():
   assert vars(got) == dict(
       microbatch=2, max_prompt=9, max_response=10, buckets=(12, 15),
       objective='gspo', aggregation='constant', importance='icepop',
-      kl_estimator='k1', vocab_chunk=64, remat=True, attention='auto',
+      kl_estimator='k1', vocab_chunk=64, remat='full', attention='auto',
       unroll=3)
 
 

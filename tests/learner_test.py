@@ -322,7 +322,7 @@ def test_logits_are_never_all_there():
     learner = learner_lib.make(
         model, learner_lib.LearnerConfig(
             microbatch=rows, max_prompt=prompt, max_response=response,
-            remat=True, vocab_chunk=chunk),
+            remat='full', vocab_chunk=chunk),
         optimizer_lib.make(learning_rate=1e-3, steps=1))
     params = jax.eval_shape(
         lambda: transformer.init(jax.random.key(0), model))
@@ -347,6 +347,7 @@ def test_logits_are_never_all_there():
     (dict(kl_estimator='k4'), "kl_estimator='k4' is not known"),
     (dict(objective='likelihood'), "importance='tis' has no meaning"),
     (dict(aggregation='mean'), "aggregation='mean' is not known"),
+    (dict(remat='all'), "remat='all' is not known: use one of none, matmuls"),
     (dict(microbatch=0), 'microbatch=0 must be at least 1'),
     (dict(buckets=(4, 13)), r'buckets=\(4, 13\) must lie between 2 and .* 12'),
 ])

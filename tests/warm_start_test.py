@@ -140,7 +140,7 @@ def test_what_the_result_depends_on_misses_the_cache(
       dict(seed=1), dict(warm_start__steps=9), dict(warm_start__batch=16),
       dict(warm_start__learning_rate=1e-2), dict(task__seed=1),
       dict(task__solved=.5), dict(model__rope_theta=7), dict(max_response=11),
-      dict(learner__remat=True), dict(learner__vocab_chunk=64)):
+      dict(learner__remat='full'), dict(learner__vocab_chunk=64)):
     assert made_again(start(**change)), change
   for change in (
       dict(steps=99), dict(loss__objective='gspo'), dict(workdir='elsewhere'),

@@ -26,6 +26,17 @@ _ACTIVATIONS = {
     'gelu_tanh': functools.partial(jax.nn.gelu, approximate=True),
 }
 
+_ATTENTION = jax.checkpoint_policies.save_only_these_names(attention.SAVED)
+
+# What backward finds of each layer; the rest it computes again.
+_KEPT = {
+    'matmuls': jax.checkpoint_policies.save_from_both_policies(
+        jax.checkpoint_policies.dots_with_no_batch_dims_saveable, _ATTENTION),
+    'attention': _ATTENTION,
+    'full': jax.checkpoint_policies.nothing_saveable,
+}
+REMAT = ('none', *_KEPT)
+
 
 def init(key: jax.Array, cfg: ModelConfig) -> Params:
   """Random float32 parameters.
@@ -131,7 +142,8 @@ def matmul(x: jax.Array, w: jax.Array) -> jax.Array:
 
 
 def _matmul_fwd(x, w):
-  return matmul(x, w), (x, w)
+  # Not `matmul` itself: `jax.checkpoint` would not see the product in it.
+  return x @ w.astype(x.dtype), (x, w)
 
 
 def _matmul_bwd(residuals, grad):
@@ -223,7 +235,7 @@ def forward(
     *,
     cfg: ModelConfig,
     implementation: str = 'xla',
-    remat: bool = False,
+    remat: str = 'none',
     unroll: int = 1,
     keep_kv: bool = False,
     lookup: Callable[[jax.Array, jax.Array], jax.Array] = operator.getitem,
@@ -235,7 +247,10 @@ def forward(
     tokens: [B, S] int32, each row from position 0, right-padded.
     cfg: the model.
     implementation: of the attention; see `attention.causal_attention`.
-    remat: recompute each layer in the backward pass.
+    remat: what to compute again in the backward pass: 'full', all but the
+      layers' inputs; 'attention', not attention either, of which 'xla' and
+      'cudnn' go through their inner parts all the same; 'matmuls', nor the
+      products with weights; 'none'.
     unroll: layers to unroll per step of the scan.
     keep_kv: return the rotated keys and the values too (prefill).
     lookup: (table [V, D], tokens [B, S]) to the table's rows [B, S, D].
@@ -261,8 +276,8 @@ def forward(
 
     return block(x, layer, rope, attend, cfg)
 
-  if remat:
-    step = jax.checkpoint(step)
+  if remat != 'none':
+    step = jax.checkpoint(step, policy=_KEPT[remat])
   x, kv = jax.lax.scan(
       step, embed(params, tokens, cfg, lookup), (params['layers'], windowed),
       unroll=unroll)

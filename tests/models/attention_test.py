@@ -77,7 +77,8 @@ def _update(implementation, sizes):
   """Scores and parameters of an update by plain descent at rate 1."""
   mesh = sharding.make_mesh(*sizes)
   config = learner_lib.LearnerConfig(
-      microbatch=4, max_prompt=5, max_response=7, attention=implementation)
+      microbatch=4, max_prompt=5, max_response=7, attention=implementation,
+      remat='attention')
   learner = learner_lib.make(
       MODEL, config, optimizer_lib.Optimizer(
           optax.sgd(1.0), optax.constant_schedule(1.0)), mesh=mesh)
