@@ -7,20 +7,29 @@
 n=16, k_opt of 1, 2, 4 or 8 or annealed from 8 to 1 at step 1500, and what is
 measured at each step are those of arXiv:2505.15201. Its authors report about
 four hours per 1000 steps on a TPU v5litepod-128, whose 128 chips the mesh is
-for; elsewhere, set mesh.data=1 mesh.fsdp=-1. They train on Hendrycks MATH
-(12,000 problems, 750 steps an epoch) and evaluate on its test split: bring both
-as files with the fields `problem` and `answer` (bare, or the solution with its
-box). What they do not say is ours: learning rate, number of steps, lengths,
-prompts in a step, format, and the instruction-tuned checkpoint. Not run at this
-size yet, and a run is one process so far.
+for; elsewhere, set mesh.data=1 mesh.fsdp=-1 mesh.tensor=1. They train on
+Hendrycks MATH (12,000 problems, 750 steps of 16 an epoch) and evaluate on its
+test split: bring both as files with the fields `problem` and `answer` (bare, or
+the solution with its box). What they do not say is ours: learning rate, number
+of steps, lengths, format, and the instruction-tuned checkpoint.
+
+256 responses leave most of a pod idle. `gemma2_2b_math.py:pod` takes 128
+prompts in a step, and `:4k` those with rows of 4096 tokens. launch/FITS.md has
+the memory and the estimated time of each. Not run at this size yet, and a run
+is one process so far.
 """
 
 from jaxrl_llm import config
 
+TOPOLOGY = 'v5e:16x8'  # v5litepod-128
+VARIANTS = ('pod', '4k')
+
 
 def get_config(arg=None):
-  """The experiment; takes no argument."""
-  del arg
+  """The experiment; `arg` is one of VARIANTS, or nothing."""
+  if arg not in (None, *VARIANTS):
+    raise ValueError(f'{arg} is no variant of this config: '
+                     f'use one of {", ".join(VARIANTS)}, or none.')
   c = config.base()
   c.steps = 3000
   c.prompts_per_step = 16
@@ -44,17 +53,29 @@ def get_config(arg=None):
   c.optimizer.warmup_steps = 10
   c.eval_k = (1, 2, 4, 8, 12, 16)
 
-  c.mesh.data = 16
+  # 4 chips share a copy of the weights in sampling: with few responses on each
+  # chip, reading the weights is what a decode step takes.
+  c.mesh.data = 4
   c.mesh.fsdp = 8
-  c.sampling.slots = 2
+  c.mesh.tensor = 4
+  c.sampling.slots = 64
   c.sampling.chunk = 256
-  c.learner.microbatch = 128
+  c.learner.microbatch = 256
   c.learner.remat = 'attention'
   c.eval.every = 250
   c.eval.problems = 500
   c.eval.samples = 16
   c.eval.k = (1, 2, 4, 8, 12, 16)
   c.checkpoint.every = 100
+  if arg is not None:
+    c.prompts_per_step = 128
+  if arg == '4k':
+    c.max_response = 3584
+    c.mesh.data = 8
+    c.mesh.fsdp = 16
+    c.mesh.tensor = 1
+    c.sampling.slots = 8
+    c.learner.microbatch = 512
   return c
 
 
