@@ -115,10 +115,14 @@ def make_sample(
   if shards == 1:
     prompts_per_shard = config.prompts_per_step
   slots = min(config.sampling.slots, per_shard)
+  rounds = min(
+      config.sampling.prompts_per_round or prompts_per_shard,
+      prompts_per_shard)
   sampler = generate_lib.SamplerConfig(
       slots=slots, max_response=config.max_response, stop_ids=stop_ids,
       steps_per_refill=config.sampling.steps_per_refill,
-      chunk=config.sampling.chunk, unroll=config.sampling.unroll)
+      chunk=config.sampling.chunk, unroll=config.sampling.unroll,
+      prompts_per_round=rounds)
   generate = jax.jit(functools.partial(
       generate_lib.sharded_generate, mesh, cfg=model, sampler=sampler))
   split, whole = sharding.rows(mesh), sharding.replicated(mesh)
