@@ -91,6 +91,9 @@ _FIELDS = (
      'attention (none: all at once)', int | None),
     ('sampling.unroll', False, '', 'unroll the layers of a decode step: '
      'faster, but a slower compile and a second copy of the weights'),
+    ('sampling.prompts_per_round', None, _SOME, 'prompts whose keys and '
+     'values each data shard keeps at a time, beside those of its slots: less '
+     'memory, more and smaller prefills (none: all)', int | None),
 
     ('pkpo.k', '4', '', 'k of the pass@k to optimise, with advantage=pkpo: a '
      'number, or step:value pairs such as 0:8,1500:1', schedules.Steps),

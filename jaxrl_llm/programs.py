@@ -89,6 +89,9 @@ def make_sampler(
       max_response=config.max_response, stop_ids=stop_ids,
       steps_per_refill=config.sampling.steps_per_refill,
       chunk=config.sampling.chunk, unroll=config.sampling.unroll,
+      prompts_per_round=min(
+          config.sampling.prompts_per_round or prompts_per_shard,
+          prompts_per_shard),
       attention=attention.resolve(
           config.learner.attention, _platform(mesh), config.max_prompt))
   generate = jax.jit(functools.partial(

@@ -4,8 +4,10 @@ R requests wait in a queue; S slots decode one token each per step. A slot
 whose request has ended hands its response over and takes the next request,
 so no slot waits for the longest response of a batch. Each distinct prompt is
 run through the model once; its keys and values are copied into the slots of
-its samples. Prefill needs no logits: the last prompt token is fed again as a
-slot's first decode step.
+its samples. Where those of all prompts do not fit, they come in rounds: the
+next ones replace them once the queue gets there, and the slots go on from
+where they were. Prefill needs no logits: the last prompt token is fed again as
+a slot's first decode step.
 
 What a request generates depends on its prompt, its sample number, its budget
 and the key, and on nothing else: token t is drawn with the t-th number of the
@@ -26,7 +28,7 @@ import numpy as np
 
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig
-from jaxrl_llm.sampling import decode, head, kv_cache
+from jaxrl_llm.sampling import decode, head, kv_cache, queue
 from jaxrl_llm.sampling import logits as logits_lib
 from jaxrl_llm.types import Prompts, Requests, Rollouts
 
@@ -48,6 +50,8 @@ class SamplerConfig:
     unroll: unroll the layers, each with a cache of its own: faster steps,
       longer compiles and a second copy of the layers' weights.
     attention: of the prefill, from `attention.resolve`.
+    prompts_per_round: W, prompts whose keys and values exist at a time, beside
+      those of the slots; None for all.
   """
   slots: int
   max_response: int
@@ -57,9 +61,11 @@ class SamplerConfig:
   chunk: int | None = None
   unroll: bool = False
   attention: str = 'xla'
+  prompts_per_round: int | None = None
 
   def __post_init__(self):
-    for name in ('slots', 'max_response', 'steps_per_refill', 'chunk'):
+    for name in ('slots', 'max_response', 'steps_per_refill', 'chunk',
+                 'prompts_per_round'):
       value = getattr(self, name)
       if value is not None and value < 1:
         raise ValueError(f'sampler {name}={value}: use at least 1.')
@@ -75,37 +81,6 @@ class SamplerStats:
   """
   steps: Array
   busy: Array
-
-
-@struct.dataclass
-class _State:
-  """What the decode loop carries.
-
-  Attributes:
-    step: int32 scalar, decode steps done.
-    served: int32 scalar, requests taken from the queue.
-    busy: int32 scalar, see SamplerStats.
-    request: [S] int32, request in each slot; R for none.
-    alive: [S] bool, the slot's response goes on.
-    token: [S] int32, the token to feed next.
-    position: [S] int32, response tokens so far.
-    start: [S] int32, step at which the request entered.
-    caches: keys and values.
-    ring: what was drawn at the latest steps, each array [ring, S, ...]; each
-      step writes one row, as in the cache.
-    rows: finished responses, each array [R + 1, ...]; row R is a dummy.
-  """
-  step: Array
-  served: Array
-  busy: Array
-  request: Array
-  alive: Array
-  token: Array
-  position: Array
-  start: Array
-  caches: decode.Caches
-  ring: dict[str, Array]
-  rows: dict[str, Array]
 
 
 def generate(
@@ -125,7 +100,9 @@ def generate(
   Args:
     params: the model.
     prompts: P prompts; rows of length 0 are filler.
-    requests: R requests, taken in order.
+    requests: R requests, taken in order. In rounds, those of one prompt
+      should stand side by side: it is run through the model again for each
+      place where they do.
     count: int32 scalar, requests to serve, at most R.
     key: the step's PRNG key.
     sampling: scalars that shape the distribution.
@@ -149,8 +126,6 @@ def generate(
   prefix = kv_cache.round_up(prompt_max, sampler.chunk)
   ring = kv_cache.round_up(t_max, sampler.chunk)
   form = dict(cfg=cfg, unroll=sampler.unroll)
-  prefixes = decode.prefill(
-      params, prompts.tokens, attention=sampler.attention, **form)
   layers = params['layers']
   if sampler.unroll:
     layers = decode.split(layers, cfg)
@@ -162,28 +137,30 @@ def generate(
   budget = pad(jnp.minimum(requests.budget, t_max))
   prompt_length = jnp.maximum(prompts.length[prompt], 1)
   last_token = prompts.tokens[prompt, prompt_length - 1]
-  noise = _noise(
+  noise = queue.noise(
       key, prompts.problem_id[prompt], pad(requests.sample), t_max)
   stop_ids = jnp.asarray(sampler.stop_ids, jnp.int32)
 
   def is_stop(token):
     return jnp.any(token[..., None] == stop_ids, -1)
 
-  def refill(state):
+  def unfinished(state):
+    return (state.served < count) | jnp.any(state.request < n)
+
+  def refill(state, prefixes, row, ready):
     """Stores the responses that ended and hands out the next requests."""
     ended = ~state.alive & ((state.request < n) | (state.served < count))
     rank = state.served + jnp.cumsum(ended) - ended
     taken = jnp.where(rank < count, rank, n)
+    ended &= ready[taken]
     order = jnp.argsort(~ended, stable=True)
 
     def exchange(i, carry):
       caches, rows = carry
       slot = order[i]
-      rows = _store(
-          rows, state.ring, slot, state.request[slot], state.start[slot],
-          state.position[slot])
-      row = prompt[taken[slot]]
-      return decode.copy_slot(caches, slot, prefixes, row), rows
+      rows = queue.store(rows, state, slot)
+      return decode.copy_slot(
+          caches, slot, prefixes, row[taken[slot]]), rows
 
     with jax.named_scope('refill'):
       caches, rows = jax.lax.fori_loop(
@@ -224,18 +201,59 @@ def generate(
             buffer, drawn[name], at, 0)
               for name, buffer in state.ring.items()})
 
-  def turn(state):
-    state = refill(state)
-    # No step after the last response has been handed over.
-    steps = jnp.where(jnp.any(state.alive), sampler.steps_per_refill, 0)
-    with jax.named_scope('decode'):
-      return jax.lax.fori_loop(0, steps, lambda _, s: advance(s), state)
+  def serve(state, tokens, row):
+    """Serves the requests of some prompts, and those already in slots.
 
-  with jax.named_scope('serve'):
-    state = jax.lax.while_loop(
-        lambda s: (s.served < count) | jnp.any(s.request < n), turn,
-        _empty_state(
-            n, decode.empty(sampler.slots, prefix + ring, **form), sampler))
+    Args:
+      state: to go on from.
+      tokens: [W, L] int32, the prompts.
+      row: [R + 1] int32, which of these each request needs; W or more for
+        those that have to wait.
+
+    Returns:
+      The state once nothing is left to do, or a slot is free for a request
+      that waits.
+    """
+    prefixes = decode.prefill(
+        params, tokens, attention=sampler.attention, **form)
+    ready = row < len(tokens)
+
+    def waiting(state):
+      return (state.served < count) & ~ready[state.served] & ~jnp.all(
+          state.alive)
+
+    def turn(state):
+      state = refill(state, prefixes, row, ready)
+      # No step after the last response has been handed over, or without the
+      # next request.
+      go = jnp.any(state.alive) & ~waiting(state)
+      steps = jnp.where(go, sampler.steps_per_refill, 0)
+      with jax.named_scope('decode'):
+        return jax.lax.fori_loop(0, steps, lambda _, s: advance(s), state)
+
+    with jax.named_scope('serve'):
+      return jax.lax.while_loop(
+          lambda s: unfinished(s) & ~waiting(s), turn, state)
+
+  state = queue.empty(
+      n, sampler.slots, decode.empty(sampler.slots, prefix + ring, **form),
+      max_response=t_max, steps_per_refill=sampler.steps_per_refill,
+      top_logprobs=sampler.top_logprobs)
+  window = sampler.prompts_per_round
+  if window is None or window >= len(prompts.length):
+    state = serve(state, prompts.tokens, prompt)
+  else:
+    run = queue.runs(requests.prompt, count)
+
+    def one_round(state):
+      first = run[state.served]
+      # First request of each run; n, and so any prompt, after the last.
+      leader = jnp.searchsorted(
+          run[:n], first + jnp.arange(window), method='compare_all')
+      return serve(state, prompts.tokens[prompt[leader]], run - first)
+
+    with jax.named_scope('rounds'):
+      state = jax.lax.while_loop(unfinished, one_round, state)
   rows = {name: x[:n] for name, x in state.rows.items()}
   length = rows['length']
   last = jnp.take_along_axis(
@@ -296,54 +314,3 @@ def sharded_generate(
       in_specs=(P(), rows, rows, rows, P(), P(), P()), out_specs=rows,
       check_vma=False)(
           params, prompts, requests, count, key, sampling, policy_step)
-
-
-def _noise(key, problem, sample, length):
-  """Uniform numbers [R, length], fixed by key, problem and sample."""
-  keys = jax.vmap(
-      lambda p, s: jax.random.fold_in(jax.random.fold_in(key, p), s))(
-          problem, sample)
-  return jax.vmap(lambda k: jax.random.uniform(k, (length,)))(keys)
-
-
-def _empty_state(n, caches, sampler) -> _State:
-  """All slots idle, nothing served."""
-  slots, t = sampler.slots, sampler.max_response
-  zero = jnp.zeros((), jnp.int32)
-  kinds = dict(
-      tokens=((), jnp.int32), logprobs=((), jnp.float32),
-      entropy=((), jnp.float32))
-  if sampler.top_logprobs:
-    k = (sampler.top_logprobs,)
-    kinds.update(top_ids=(k, jnp.int32), top_logprobs=(k, jnp.float32))
-  rows = {
-      name: jnp.zeros((n + 1, t, *extra), kind)
-      for name, (extra, kind) in kinds.items()}
-  rows['length'] = jnp.zeros((n + 1,), jnp.int32)
-  per_slot = jnp.zeros((slots,), jnp.int32)
-  # A slot that ended waits for the next refill while the ring turns on.
-  ring = t + sampler.steps_per_refill - 1
-  return _State(
-      step=zero, served=zero, busy=zero,
-      request=jnp.full((slots,), n, jnp.int32),
-      alive=jnp.zeros((slots,), bool),
-      token=per_slot, position=per_slot, start=per_slot,
-      caches=caches,
-      ring={name: jnp.zeros((ring, slots, *extra), kind)
-            for name, (extra, kind) in kinds.items()},
-      rows=rows)
-
-
-def _store(rows, ring, slot, request, start, length):
-  """Copies a slot's response out of the ring into its request's row."""
-  t = jnp.arange(rows['tokens'].shape[1])
-  steps = (start + t) % ring['tokens'].shape[0]
-
-  def row(buffer):
-    x = buffer[steps, slot]
-    return jnp.where((t < length).reshape(-1, *[1] * (x.ndim - 1)), x, 0)
-
-  new = dict({name: row(x) for name, x in ring.items()}, length=length)
-  return {
-      name: jax.lax.dynamic_update_index_in_dim(x, new[name], request, 0)
-      for name, x in rows.items()}

@@ -69,7 +69,7 @@ class _Cut(NamedTuple):
   """What is left of rows of logits, in a few numbers each.
 
   Attributes:
-    least: [..., 1] float32, logits below it are cut off.
+    least: [..., 1] float32, this shard's logits below it are cut off.
     last: [..., 1] int32, tokens after it are cut off.
     masses: [..., B] float32, what is kept of each block's probability, over
       the likeliest token's.
@@ -155,16 +155,15 @@ def _first_maximum(logits, axis):
 
 def _truncate(logits, relative, last, scale, sampling, axis):
   """Cuts off what top-k, top-p and min-p do not keep."""
-  largest = lambda x: vocabulary.largest(
-      jnp.max(x, -1, keepdims=True), axis)
-  most = largest(logits)
+  most = vocabulary.largest(jnp.max(logits, -1, keepdims=True), axis)
   least = jax.lax.cond(
       (sampling.top_k > 0) | (sampling.top_p < 1),
       lambda: _top_k_top_p(logits, scale, sampling, axis),
       lambda: jnp.full_like(most, -jnp.inf))
   kept = (logits >= least) & (relative >= jnp.log(sampling.min_p))
   # The likeliest stays, whatever rounding makes of its `relative`.
-  least = jnp.minimum(most, -largest(jnp.where(kept, -logits, -jnp.inf)))
+  least = jnp.minimum(most, jnp.min(
+      jnp.where(kept, logits, jnp.inf), -1, keepdims=True))
   return _Cut(least, last, _masses(
       jnp.where(logits >= least, relative, -jnp.inf), axis))
 

@@ -220,12 +220,13 @@ def _turns(made: programs.Programs, name: str) -> dict[str, float]:
   requests = made.sampler.requests_per_shard
   steps = -(-requests // sampler.slots) * config.max_response
   refills = -(-steps // sampler.steps_per_refill)
+  rounds = -(-made.sampler.prompts_per_shard // sampler.prompts_per_round)
   chunk = sampler.chunk or 1
   # The mean over a response of the chunks that its prompt and it fill.
   chunks = -(-config.max_prompt // chunk) + np.mean(
       np.arange(config.max_response) // chunk + 1)
   return dict(
-      serve=refills, decode=sampler.steps_per_refill,
+      rounds=rounds, serve=refills / rounds, decode=sampler.steps_per_refill,
       refill=requests / refills, chunks=float(chunks))
 
 
@@ -302,7 +303,7 @@ def _caches(made: programs.Programs) -> dict[str, int]:
   up = lambda n: -(-n // (sampler.chunk or 1)) * (sampler.chunk or 1)
   columns = up(config.max_prompt) + up(config.max_response)
   return {
-      'prefix cache': made.sampler.prompts_per_shard * config.max_prompt * one,
+      'prefix cache': sampler.prompts_per_round * config.max_prompt * one,
       'decode cache': sampler.slots * columns * one}
 
 

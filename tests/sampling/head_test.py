@@ -88,7 +88,7 @@ def test_a_split_head_draws_what_a_whole_one_does():
   assert tied > 20
 
 
-def _program(shape, vocab, slots, steps):
+def _program(shape, vocab, slots, rounds):
   """The compiled sampler, as text."""
   cfg = _model(vocab)
   mesh = sharding.make_mesh(*shape)
@@ -108,7 +108,7 @@ def _program(shape, vocab, slots, steps):
       jax.eval_shape(lambda: jax.tree.map(jnp.asarray, SamplingParams())),
       jax.ShapeDtypeStruct((), jnp.int32)))
   sampler = generate_lib.SamplerConfig(
-      slots=slots, max_response=8, steps_per_refill=steps, top_logprobs=2)
+      slots=slots, max_response=8, top_logprobs=2, prompts_per_round=rounds)
   return jax.jit(
       functools.partial(
           generate_lib.sharded_generate, mesh, cfg=cfg, sampler=sampler),
@@ -167,17 +167,18 @@ def _collectives(text):
   return found
 
 
-def _crossing(shape, vocab, slots):
+def _crossing(*args):
   """(in a branch, elements, groups) of the collectives in the sampler."""
-  text = _program(shape, vocab, slots, 2)
+  text = _program(*args)
   return [(branch, size, _groups(line))
           for branch, size, line in _collectives(text)]
 
 
-@pytest.mark.parametrize('shape', [(2, 1, 4), (2, 2, 2)], ids=str)
-def test_a_step_moves_neither_logits_nor_anything_across_data(shape):
+@pytest.mark.parametrize('shape, rounds', [
+    ((2, 1, 4), None), ((2, 2, 2), 2)], ids=str)
+def test_a_step_moves_neither_logits_nor_anything_across_data(shape, rounds):
   vocab, slots = 1024, 3
-  found = devices.run(_crossing, shape, vocab, slots)
+  found = devices.run(_crossing, shape, vocab, slots, rounds)
   tensor = np.arange(8).reshape(-1, shape[2]).tolist()
   for branch, size, groups in found:
     # Rows of groups may be listed in any order, and one may be alone.

@@ -1,0 +1,131 @@
+"""What the decode loop of `generate.py` carries, and the queue it serves."""
+
+from flax import struct
+import jax
+import jax.numpy as jnp
+
+from jaxrl_llm.sampling import decode
+
+Array = jax.Array
+
+
+@struct.dataclass
+class State:
+  """What the decode loop carries.
+
+  Attributes:
+    step: int32 scalar, decode steps done.
+    served: int32 scalar, requests taken from the queue.
+    busy: int32 scalar, see `generate.SamplerStats`.
+    request: [S] int32, request in each slot; R for none.
+    alive: [S] bool, the slot's response goes on.
+    token: [S] int32, the token to feed next.
+    position: [S] int32, response tokens so far.
+    start: [S] int32, step at which the request entered.
+    caches: keys and values.
+    ring: what was drawn at the latest steps, each array [ring, S, ...]; each
+      step writes one row, as in the cache.
+    rows: finished responses, each array [R + 1, ...]; row R is a dummy.
+  """
+  step: Array
+  served: Array
+  busy: Array
+  request: Array
+  alive: Array
+  token: Array
+  position: Array
+  start: Array
+  caches: decode.Caches
+  ring: dict[str, Array]
+  rows: dict[str, Array]
+
+
+def noise(key: Array, problem: Array, sample: Array, length: int) -> Array:
+  """Uniform numbers [R, length], fixed by key, problem [R] and sample [R]."""
+  keys = jax.vmap(
+      lambda p, s: jax.random.fold_in(jax.random.fold_in(key, p), s))(
+          problem, sample)
+  return jax.vmap(lambda k: jax.random.uniform(k, (length,)))(keys)
+
+
+def runs(prompt: Array, count: Array) -> Array:
+  """In which run of equal prompts each request stands.
+
+  Args:
+    prompt: [R] int32, of each request.
+    count: int32 scalar, requests to serve.
+
+  Returns:
+    [R + 1] int32, from 0; what is not served belongs to the last run.
+  """
+  new = jnp.pad(prompt[1:] != prompt[:-1], 1, constant_values=True)
+  return jnp.cumsum(new & (jnp.arange(len(new)) < count)) - 1
+
+
+def empty(
+    requests: int, slots: int, caches: decode.Caches, *, max_response: int,
+    steps_per_refill: int, top_logprobs: int) -> State:
+  """All slots idle, nothing served.
+
+  Args:
+    requests: R.
+    slots: S.
+    caches: of the slots.
+    max_response: see `generate.SamplerConfig`.
+    steps_per_refill: likewise.
+    top_logprobs: likewise.
+
+  Returns:
+    The state before the first step.
+  """
+  zero = jnp.zeros((), jnp.int32)
+  kinds = dict(
+      tokens=((), jnp.int32), logprobs=((), jnp.float32),
+      entropy=((), jnp.float32))
+  if top_logprobs:
+    k = (top_logprobs,)
+    kinds.update(top_ids=(k, jnp.int32), top_logprobs=(k, jnp.float32))
+  rows = {
+      name: jnp.zeros((requests + 1, max_response, *extra), kind)
+      for name, (extra, kind) in kinds.items()}
+  rows['length'] = jnp.zeros((requests + 1,), jnp.int32)
+  per_slot = jnp.zeros((slots,), jnp.int32)
+  # A slot that ended waits for the next refill while the ring turns on.
+  ring = max_response + steps_per_refill - 1
+  return State(
+      step=zero, served=zero, busy=zero,
+      request=jnp.full((slots,), requests, jnp.int32),
+      alive=jnp.zeros((slots,), bool),
+      token=per_slot, position=per_slot, start=per_slot,
+      caches=caches,
+      ring={name: jnp.zeros((ring, slots, *extra), kind)
+            for name, (extra, kind) in kinds.items()},
+      rows=rows)
+
+
+def store(
+    rows: dict[str, Array], state: State, slot: Array) -> dict[str, Array]:
+  """Copies a slot's response out of the ring into its request's row.
+
+  Args:
+    rows: see State; in place of the state's own.
+    state: with the response.
+    slot: int32 scalar.
+
+  Returns:
+    The new rows.
+  """
+  t = jnp.arange(rows['tokens'].shape[1])
+  steps = (state.start[slot] + t) % state.ring['tokens'].shape[0]
+  length = state.position[slot]
+
+  def row(buffer):
+    x = buffer[steps, slot]
+    return jnp.where((t < length).reshape(-1, *[1] * (x.ndim - 1)), x, 0)
+
+  new = dict(
+      {name: row(x) for name, x in state.ring.items()}, length=length)
+  return {
+      name: jax.lax.dynamic_update_index_in_dim(
+          x, new[name], state.request[slot], 0)
+      for name, x in rows.items()}
