@@ -8,6 +8,7 @@ change the result.
 
 import dataclasses
 import functools
+import operator
 from typing import Any, Callable, NamedTuple, Optional
 
 from flax import struct
@@ -16,8 +17,8 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 import optax
 
+from jaxrl_llm import exchange, sharding
 from jaxrl_llm import loss as loss_lib
-from jaxrl_llm import sharding
 from jaxrl_llm.models import attention, transformer
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.ops import microbatches, policy_losses
@@ -60,7 +61,8 @@ class LearnerConfig:
     importance: key of `importance.CORRECTIONS`, of old to behaviour policy.
     kl_estimator: key of `kl.KL_ESTIMATORS`; used where the batch has anchor
       log-probs.
-    vocab_chunk: tokens whose logits exist at a time; None is 512 MB of them.
+    vocab_chunk: tokens whose logits exist at a time, over the devices that
+      share them; None is 512 MB of them on each.
     remat: what to compute again in the backward pass, one of
       `transformer.REMAT`; see `transformer.forward`.
     attention: one of `attention.IMPLEMENTATIONS`.
@@ -119,22 +121,39 @@ class Learner(NamedTuple):
 
 
 def _stats(
-    params, frozen, batch, temperature, length, *, model, cfg, compose,
-    entropy=True):
-  """TokenStats [B, t] of the responses in rows of at most `length` tokens."""
+    params, frozen, batch, temperature, length, *, model, cfg, compose, axes,
+    fetch, entropy=True):
+  """TokenStats [B, t] of the responses in rows of at most `length` tokens.
+
+  `axes` are those that the vocabulary is split over. What has to do with it is
+  not left to the partitioner, which would gather the embeddings. `fetch` brings
+  the weights of a layer together.
+  """
   batch = jax.lax.with_sharding_constraint(batch, P('fsdp'))
   params = compose(params, frozen)
+  t = min(cfg.max_response, length - 1)
+
+  def stats(hidden, tokens, prompt_length, unembed, temperature):
+    return token_stats(
+        microbatches.columns(hidden, prompt_length - 1, t), unembed,
+        microbatches.columns(tokens, prompt_length, t),
+        temperature=temperature, softcap=model.logit_softcap, entropy=entropy,
+        chunk=cfg.vocab_chunk, axes=axes,
+        row_axis='fsdp' if 'fsdp' in axes else None)
+
+  lookup = operator.getitem
+  if axes:
+    lookup = functools.partial(exchange.lookup, axes=axes, dtype=model.dtype)
+    stats = jax.shard_map(
+        stats, axis_names={'fsdp', 'tensor'}, check_vma=False,
+        in_specs=(P('fsdp'),) * 3 + (P(axes), P()), out_specs=P('fsdp'))
   hidden, _ = transformer.forward(
       params, batch.tokens[:, :length], cfg=model, remat=cfg.remat,
-      implementation=cfg.attention, unroll=cfg.unroll,
-      lookup=sharding.lookup)
-  t = min(cfg.max_response, length - 1)
-  return token_stats(
-      microbatches.columns(hidden, batch.prompt_length - 1, t),
-      transformer.unembedding(params),
-      microbatches.columns(batch.tokens, batch.prompt_length, t),
-      temperature=temperature, softcap=model.logit_softcap,
-      entropy=entropy, chunk=cfg.vocab_chunk)
+      implementation=cfg.attention, unroll=cfg.unroll, lookup=lookup,
+      fetch=fetch)
+  return stats(
+      hidden, batch.tokens, batch.prompt_length,
+      transformer.unembedding(params), temperature)
 
 
 def _real(batch: LearnerBatch) -> Array:
@@ -320,7 +339,14 @@ def make(
   shapes = jax.eval_shape(init, trained)
   layout = sharding.optimizer_shardings(shapes, shapes.params, rules, mesh)
   whole = sharding.replicated(mesh)
-  static = dict(model=model, cfg=cfg, mesh=mesh, compose=compose)
+  axes = exchange.vocabulary_axes(
+      sharding.TRAIN_RULES if 'embed' in trained else sharding.SAMPLE_RULES,
+      mesh)
+  fetch = lambda layer: layer
+  if mesh.shape['fsdp'] > 1:
+    fetch = exchange.gathering(rules, model.dtype)
+  static = dict(
+      model=model, cfg=cfg, mesh=mesh, compose=compose, axes=axes, fetch=fetch)
   specs = jax.tree.map(lambda place: place.spec, layout.params)
   return Learner(
       state=jax.tree.map(

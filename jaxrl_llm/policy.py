@@ -31,6 +31,7 @@ class Policy(NamedTuple):
       what is frozen, laid out for sampling; None if nothing is.
     compose: (trained, frozen) to all parameters, in the types they have.
     to_sampling: (trained, frozen) to all parameters for sampling.
+    lower_to_sampling: lowers the program that does that, from shapes alone.
   """
   shapes: Params
   trained: Params
@@ -38,6 +39,7 @@ class Policy(NamedTuple):
   split: Callable[[Params, jax.Array], tuple[Params, Params]]
   compose: Callable[[Params, Params], Params]
   to_sampling: Callable[..., Params]
+  lower_to_sampling: Callable[[], Any]
 
 
 def make(
@@ -66,7 +68,8 @@ def make(
         init=_init(model, checkpoint, in_training),
         split=lambda params, key: (params, None),
         compose=lambda trained, frozen: trained,
-        to_sampling=lambda trained, frozen=None: to_sampling(trained))
+        to_sampling=lambda trained, frozen=None: to_sampling(trained),
+        lower_to_sampling=to_sampling.lower)
 
   new = lambda key: lora.init(key, shapes, rank, targets)
   trained = jax.eval_shape(new, jax.random.key(0))
@@ -85,7 +88,8 @@ def make(
       compose=lambda params, frozen: lora.join(
           frozen, lora.scaled(params, alpha / rank)),
       to_sampling=lambda params, frozen: lora.join(
-          frozen, adapters(scaled(params))))
+          frozen, adapters(scaled(params))),
+      lower_to_sampling=adapters.lower)
 
 
 def _init(

@@ -228,8 +228,7 @@ def lowered(programs: Programs) -> dict[str, Callable[[], Any]]:
   x, learner = shapes(programs), programs.learner
   temperature = x.loss.temperature
   phases = dict(
-      relayout=lambda: jax.jit(programs.policy.to_sampling).lower(
-          x.state.params, x.frozen),
+      relayout=programs.policy.lower_to_sampling,
       sample=lambda: programs.sampler.generate.lower(x.weights, *x.generate))
   if x.batch.old_logprobs is not None or x.anchor is not None:
     phases['score'] = lambda: learner.score.lower(

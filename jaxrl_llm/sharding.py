@@ -26,21 +26,35 @@ Rules = Sequence[tuple[str, P]]
 
 # Layer parameters are stacked on a leading axis, which stays whole. What makes
 # heads or hidden units is split by them, what consumes them likewise, so that
-# a layer needs two all-reduces over `tensor`.
+# a layer needs two all-reduces over `tensor`. The vocabulary is split over both
+# axes, and hidden states travel instead of it. `tensor` is the major one: what
+# a device has for sampling is then the parts of its neighbours in order.
 TRAIN_RULES: Rules = (
     (r'norm$', P()),
     (r'layers/(q|k|v)_bias$', P(None, 'tensor')),
     (r'layers/(q|k|v|gate|up)$', P(None, 'fsdp', 'tensor')),
-    (r'layers/(o|down)$', P(None, 'tensor', 'fsdp')),
+    (r'layers/(o|down)$', P(None, ('tensor', 'fsdp'), None)),
     (r'layers/(q|k|v|gate|up)_lora_a$', P(None, 'fsdp')),
     (r'layers/(q|k|v|gate|up)_lora_b$', P(None, None, 'tensor')),
-    (r'layers/(o|down)_lora_a$', P(None, 'tensor')),
-    (r'layers/(o|down)_lora_b$', P(None, None, 'fsdp')),
-    (r'(^|/)(un)?embed$', P('tensor', 'fsdp')),
+    (r'layers/(o|down)_lora_a$', P(None, ('tensor', 'fsdp'))),
+    (r'layers/(o|down)_lora_b$', P(None, None, None)),
+    (r'(^|/)(un)?embed$', P(('tensor', 'fsdp'))),
 )
+
+
+def axis_names(axis: Any) -> tuple[str, ...]:
+  """The mesh axes that an entry of a PartitionSpec names."""
+  return axis if isinstance(axis, tuple) else (axis,) if axis else ()
+
+
+def without(spec: P, name: str) -> P:
+  """A spec that does not split over the mesh axis `name`."""
+  kept = (tuple(n for n in axis_names(axis) if n != name) for axis in spec)
+  return P(*(axis[0] if len(axis) == 1 else axis or None for axis in kept))
+
+
 SAMPLE_RULES: Rules = tuple(
-    (pattern, P(*(None if axis == 'fsdp' else axis for axis in spec)))
-    for pattern, spec in TRAIN_RULES)
+    (pattern, without(spec, 'fsdp')) for pattern, spec in TRAIN_RULES)
 
 
 def split_cpu(count: int) -> None:
@@ -129,9 +143,14 @@ def _path(keys) -> str:
   return jax.tree_util.keystr(keys, simple=True, separator='/')
 
 
+def spec_of(path: str, rules: Rules) -> P | None:
+  """That of the first rule that matches."""
+  return next((s for pattern, s in rules if re.search(pattern, path)), None)
+
+
 def _sharding(path: str, shape: Sequence[int], rules: Rules, mesh: Mesh):
   """The sharding of one parameter by the first rule that matches."""
-  spec = next((s for pattern, s in rules if re.search(pattern, path)), None)
+  spec = spec_of(path, rules)
   if spec is None:
     raise ValueError(
         f'No sharding rule matches parameter {path} of shape {tuple(shape)}; '
@@ -140,13 +159,17 @@ def _sharding(path: str, shape: Sequence[int], rules: Rules, mesh: Mesh):
     raise ValueError(
         f'Parameter {path} of shape {tuple(shape)} has fewer axes than its '
         f'rule {spec}; put a rule that fits before it.')
-  for axis, name in enumerate(spec):
-    size = 1 if name is None else mesh.shape[name]
-    if shape[axis] % size:
+  for axis, names in enumerate(map(axis_names, spec)):
+    sizes = [mesh.shape[name] for name in names]
+    if shape[axis] % math.prod(sizes):
+      fix = 'choose a divisor' if len(names) == 1 else (
+          'choose sizes whose product divides it, and leave other devices to '
+          'mesh.data')
       raise ValueError(
-          f'Parameter {path} of shape {tuple(shape)} cannot be split: its '
-          f'axis {axis} ({shape[axis]}) does not divide over mesh.{name}='
-          f'{size}; set mesh.{name} to a divisor of {shape[axis]}.')
+          f'Parameter {path} of shape {tuple(shape)} cannot be split: its axis '
+          f'{axis} ({shape[axis]}) does not divide over '
+          f'{" x ".join(f"mesh.{name}" for name in names)} = '
+          f'{" x ".join(map(str, sizes))}; {fix}.')
   return NamedSharding(mesh, spec)
 
 
@@ -189,30 +212,6 @@ def placed(
         leaf.shape, kind, sharding=_sharding(path, leaf.shape, rules, mesh))
 
   return jax.tree_util.tree_map_with_path(one, shapes)
-
-
-def lookup(table: jax.Array, tokens: jax.Array) -> jax.Array:
-  """Rows of a table that is split over `tensor`.
-
-  To be called where `data` is a manual axis: there XLA's partitioner fails on
-  a plain lookup.
-
-  Args:
-    table: [V, D].
-    tokens: [B, S] int, split over `fsdp`.
-
-  Returns:
-    [B, S, D], split over `fsdp`.
-  """
-  def local(table, tokens):
-    index = tokens - jax.lax.axis_index('tensor') * len(table)
-    here = (index >= 0) & (index < len(table))
-    rows = table[jnp.where(here, index, 0)]
-    return jax.lax.psum(jnp.where(here[..., None], rows, 0), 'tensor')
-
-  return jax.shard_map(
-      local, axis_names={'fsdp', 'tensor'}, check_vma=False,
-      in_specs=(P('tensor'), P('fsdp')), out_specs=P('fsdp'))(table, tokens)
 
 
 def optimizer_shardings(
@@ -274,7 +273,8 @@ def to_sampling(
   Returns:
     A function of the parameter tree, to be called once per update. A weight
     whose type and layout stay the same is passed on, not copied: make new
-    sampling weights after each update that donates the parameters.
+    sampling weights after each update that donates the parameters. Its
+    attribute `lower` lowers the program that does it, from shapes alone.
   """
   before = jax.tree.leaves(shardings(shapes, train_rules, mesh))
   after = jax.tree.leaves(shardings(shapes, sample_rules, mesh))
@@ -296,6 +296,8 @@ def to_sampling(
       leaves[i] = leaf
     return tree.unflatten(leaves)
 
+  come = jax.tree.leaves(placed(shapes, train_rules, mesh))
+  convert.lower = lambda: relay.lower([come[i] for i in moved])
   return convert
 
 
@@ -325,7 +327,9 @@ def table(
     kind = leaf.dtype if dtype is None else sampling_type(path, leaf, dtype)
     size = math.prod(place.shard_shape(leaf.shape)) * jnp.dtype(kind).itemsize
     total += size
-    spec = ', '.join(str(axis or '-') for axis in place.spec) or 'replicated'
+    spec = ', '.join(
+        ' x '.join(axis_names(axis)) or '-' for axis in place.spec)
+    spec = spec or 'replicated'
     out.add_row(path, str(tuple(leaf.shape)), str(kind), spec, f'{size:,}')
   out.add_section()
   out.add_row('total', '', '', '', f'{total:,}')

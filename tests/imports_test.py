@@ -21,8 +21,9 @@ ALLOWED = {
     'optimizer': set(),
     'sharding': {'types'},
     'loss': {'ops', 'types'},
+    'exchange': {'sharding'},
     'learner': {
-        'loss', 'models', 'ops', 'optimizer', 'sharding', 'types'},
+        'exchange', 'loss', 'models', 'ops', 'optimizer', 'sharding', 'types'},
     'tokenizer': set(),
     'rewards': set(),
     'tasks': {'rewards', 'tokenizer'},

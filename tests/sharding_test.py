@@ -43,13 +43,16 @@ def test_layouts_are_column_then_row_parallel():
   for name in ('q', 'k', 'v', 'gate', 'up'):
     assert train['layers/' + name] == P(None, 'fsdp', 'tensor')
   for name in ('o', 'down'):
-    assert train['layers/' + name] == P(None, 'tensor', 'fsdp')
-  assert train['embed'] == train['unembed'] == P('tensor', 'fsdp')
+    assert train['layers/' + name] == P(None, ('tensor', 'fsdp'), None)
+  assert train['embed'] == train['unembed'] == P(('tensor', 'fsdp'))
   assert train['norm'] == train['layers/attn_norm'] == P()
   biased = specs('qwen2.5-1.5b', sharding.TRAIN_RULES)
   assert biased['layers/q_bias'] == P(None, 'tensor')
   for spec in specs('gemma2-2b', sharding.SAMPLE_RULES).values():
-    assert 'fsdp' not in spec
+    assert 'fsdp' not in str(spec)
+  sample = specs('qwen3-8b', sharding.SAMPLE_RULES)
+  assert sample['embed'] == sample['unembed'] == P('tensor')
+  assert sample['layers/down'] == P(None, 'tensor', None)
 
 
 def test_first_match_wins():
@@ -95,6 +98,9 @@ def test_table_adds_up():
   text = sharding.table(shapes, sharding.SAMPLE_RULES, mesh, jnp.bfloat16)
   assert text.splitlines()[-2].split()[-2] == '116'
   assert 'layers/q' in text and 'bfloat16' in text
+  text = sharding.table(
+      {'embed': np.zeros((4, 6))}, sharding.TRAIN_RULES, mesh)
+  assert ' tensor x fsdp ' in text
 
 
 CFG = dataclasses.replace(
@@ -172,8 +178,8 @@ def test_layouts_on_eight_devices():
     assert got['data_shards'] == data * fsdp
     assert got['rows'] == [8 // (data * fsdp), 5]
     assert got['q'] == [1, 32 // fsdp, 32 // tensor]
-    assert got['down'] == [1, 64 // tensor, 32 // fsdp]
-    assert got['embed'] == [24 // tensor, 32 // fsdp]
+    assert got['down'] == [1, 64 // (tensor * fsdp), 32]
+    assert got['embed'] == [24 // (tensor * fsdp), 32]
     assert got['sample_q'] == [1, 32, 32 // tensor]
     assert got['moments'] and got['count']
     assert got['same'] and got['cast']
@@ -192,7 +198,9 @@ def failures():
       messages.append(str(error))
 
   mesh = sharding.make_mesh(1, 2, -1)
-  catch(sharding.shardings, {'embed': np.zeros((26, 6))},
+  catch(sharding.shardings, {'embed': np.zeros((28, 6))},
+        sharding.TRAIN_RULES, mesh)
+  catch(sharding.shardings, {'layers': {'up': np.zeros((1, 4, 6))}},
         sharding.TRAIN_RULES, mesh)
   catch(sharding.make_mesh, -1, 3, 1)
   catch(sharding.make_mesh, 2, 2, 1)
@@ -201,11 +209,15 @@ def failures():
 
 
 def test_what_does_not_divide_is_named():
-  (embed, free, fixed), mesh, few = devices.run(failures)
+  (embed, up, free, fixed), mesh, few = devices.run(failures)
   assert mesh == [1, 2, 4] and few == [3, 1, 1]
-  for part in ('embed', '(26, 6)', 'axis 0 (26)', 'mesh.tensor=4',
-               'divisor of 26'):
-    assert part in embed
+  assert embed == (
+      'Parameter embed of shape (28, 6) cannot be split: its axis 0 (28) does '
+      'not divide over mesh.tensor x mesh.fsdp = 4 x 2; choose sizes whose '
+      'product divides it, and leave other devices to mesh.data.')
+  assert up == (
+      'Parameter layers/up of shape (1, 4, 6) cannot be split: its axis 2 (6) '
+      'does not divide over mesh.tensor = 4; choose a divisor.')
   assert '8 devices are not a multiple of 3' in free
   assert 'makes 4 devices, but there are 8' in fixed
 

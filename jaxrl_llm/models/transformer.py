@@ -209,7 +209,9 @@ def embed(
     lookup: Callable[[jax.Array, jax.Array], jax.Array] = operator.getitem,
 ) -> jax.Array:
   """Embeddings [..., D] of tokens [...], in the compute type."""
-  x = lookup(params['embed'].astype(cfg.dtype), tokens)
+  # Cast what is picked, not the table: so its gradient, to which a frequent
+  # token adds thousands of times, is added up in the table's type.
+  x = lookup(params['embed'], tokens).astype(cfg.dtype)
   if cfg.scale_embeddings:
     x = x * jnp.asarray(cfg.width ** 0.5, x.dtype)
   return x
@@ -239,6 +241,7 @@ def forward(
     unroll: int = 1,
     keep_kv: bool = False,
     lookup: Callable[[jax.Array, jax.Array], jax.Array] = operator.getitem,
+    fetch: Callable[[Params], Params] = lambda layer: layer,
 ) -> tuple[jax.Array, Any]:
   """Hidden states of whole rows.
 
@@ -254,6 +257,7 @@ def forward(
     unroll: layers to unroll per step of the scan.
     keep_kv: return the rotated keys and the values too (prefill).
     lookup: (table [V, D], tokens [B, S]) to the table's rows [B, S, D].
+    fetch: called with the parameters of each layer, gives those to use.
 
   Returns:
     Final hidden states [B, S, D] after the last norm, in the compute type,
@@ -274,7 +278,7 @@ def forward(
           cap=cfg.attention_softcap, implementation=implementation)
       return out, (k, v) if keep_kv else None
 
-    return block(x, layer, rope, attend, cfg)
+    return block(x, fetch(layer), rope, attend, cfg)
 
   if remat != 'none':
     step = jax.checkpoint(step, policy=_KEPT[remat])

@@ -5,12 +5,13 @@ float32, and several times that with their gradient. Here only those of a chunk
 of tokens exist at any time, in the backward pass too, where they are computed
 again.
 
-Sums over V compare an index with the target instead of gathering it, so that
-with V split over devices only one number per token crosses between them.
+V may be split over devices: each multiplies the hidden states of all its
+peers' tokens with its own rows of the unembedding, which hence never moves,
+nor does its gradient. What crosses is D and a few more numbers per token.
 """
 
 import math
-from typing import NamedTuple, Optional, Union
+from typing import NamedTuple, Optional, Sequence, Union
 
 import chex
 import jax
@@ -66,25 +67,96 @@ def _logits_bwd(residuals, grad):
 _logits.defvjp(_logits_fwd, _logits_bwd)
 
 
-def _reduce(logits, targets, ids, *, entropy, top_k):
-  """TokenStats of a chunk: logits [C, V], targets [C], ids [C, M] or None."""
+class _Split(NamedTuple):
+  """How V, and maybe the tokens, are split over devices, the peers.
+
+  Attributes:
+    axes: names of the manual mesh axes that V is split over, major one first.
+    row_axis: that of them which the tokens are split over as well, or None.
+  """
+  axes: tuple[str, ...]
+  row_axis: Optional[str]
+
+
+def _gathered(x, split):
+  """x [c, ...] of own tokens to [C, ...], that of all peers' tokens."""
+  if split.row_axis is None:
+    return x
+  return jax.lax.all_gather(x, split.row_axis, tiled=True)
+
+
+def _own(x, split):
+  """Own tokens' part [c, ...] of x [C, ...]."""
+  if split.row_axis is None:
+    return x
+  count = x.shape[0] // jax.lax.axis_size(split.row_axis)
+  start = count * jax.lax.axis_index(split.row_axis)
+  return jax.lax.dynamic_slice_in_dim(x, start, count)
+
+
+def _sum(x, split):
+  """Own tokens' part [c, ...] of the sum over peers of x [C, ...]."""
+  rest = tuple(axis for axis in split.axes if axis != split.row_axis)
+  if split.row_axis is not None:
+    x = jax.lax.psum_scatter(x, split.row_axis, tiled=True)
+  return jax.lax.psum(x, rest) if rest else x
+
+
+def _first(vocab, split):
+  """Which of V is the first that is here, if each device has `vocab`."""
+  return vocab * jax.lax.axis_index(split.axes) if split.axes else 0
+
+
+def _top(logits, count, split):
+  """The largest `count` of own tokens' logits, of [C, V], and which of V."""
+  vocab = logits.shape[-1]
+  top, ids = jax.lax.top_k(logits, min(count, vocab))
+  if not split.axes:
+    return top, ids
+  top, ids = (
+      _own(jax.lax.all_gather(x, split.axes, axis=1, tiled=True), split)
+      for x in (top, ids + _first(vocab, split)))
+  # As on one device, the first id wins among equals: the gathered are in order.
+  top, place = jax.lax.top_k(top, count)
+  return top, jnp.take_along_axis(ids, place, axis=-1)
+
+
+def _reduce(logits, targets, ids, split, *, entropy, top_k):
+  """TokenStats of a chunk.
+
+  Args:
+    logits: [C, V] of all peers' tokens and the part of V that is here.
+    targets: [C].
+    ids: [C, M] or None.
+    split: who has the rest of V.
+    entropy: as for `token_stats`.
+    top_k: as for `token_stats`.
+  """
   best = jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
+  if split.axes:
+    best = jax.lax.pmax(best, split.axes)
   logits = logits - best
   exp = jnp.exp(logits)
-  total = jnp.sum(exp, axis=-1)
+  total = _sum(jnp.sum(exp, axis=-1), split)
   log_total = jnp.log(total)
-  hit = jnp.arange(logits.shape[-1]) == targets[:, None]
-  stats = TokenStats(jnp.sum(jnp.where(hit, logits, 0.0), -1) - log_total)
+  vocab = logits.shape[-1]
+  first = _first(vocab, split)
+  hit = jnp.arange(vocab) + first == targets[:, None]
+  chosen = _sum(jnp.sum(jnp.where(hit, logits, 0.0), -1), split)
+  stats = TokenStats(chosen - log_total)
   if entropy:
     # -sum p log p, with log p = logits - log_total.
-    mean = jnp.sum(exp * logits, axis=-1) / total
+    mean = _sum(jnp.sum(exp * logits, axis=-1), split) / total
     stats = stats._replace(entropy=log_total - mean)
   if top_k:
-    top, top_ids = jax.lax.top_k(logits, top_k)
+    top, top_ids = _top(logits, top_k, split)
     stats = stats._replace(
         top_ids=top_ids, top_logprobs=top - log_total[:, None])
   if ids is not None:
-    chosen = jnp.take_along_axis(logits, ids, axis=-1)
+    here = (ids >= first) & (ids < first + vocab)
+    chosen = jnp.take_along_axis(
+        logits, jnp.where(here, ids - first, 0), axis=-1)
+    chosen = _sum(jnp.where(here, chosen, 0.0), split)
     stats = stats._replace(id_logprobs=chosen - log_total[:, None])
   return stats
 
@@ -126,12 +198,17 @@ def token_stats(
     ids: Optional[Array] = None,
     entropy: bool = True,
     chunk: Optional[int] = None,
+    axes: Sequence[str] = (),
+    row_axis: Optional[str] = None,
 ) -> TokenStats:
   """Log-probs, entropy and top-k from hidden states, in one pass over V.
 
   The distribution is softmax(logits / temperature), with logits = hidden
   unembed^T, soft-capped if the model does so. Products are taken in hidden's
   type and accumulated in float32; everything after is float32.
+
+  With `axes`, to be called under jax.shard_map: all shapes are then those of
+  one device's part.
 
   Args:
     hidden: [..., D] final hidden states, in the compute type.
@@ -144,8 +221,12 @@ def token_stats(
     ids: [..., M] int, further tokens of which to return the log-probs.
     entropy: whether to compute the entropy.
     chunk: tokens whose logits exist at the same time, over all the devices
-      that share them. None: a power of two that makes 512 MB at most. If all
-      tokens fit into one chunk, its logits are kept for the backward pass.
+      that share them. None: a power of two that makes 512 MB at most on each.
+      If all tokens fit into one chunk, its logits are kept for the backward
+      pass.
+    axes: names of manual mesh axes that V is split over, the major one first.
+    row_axis: that of them which the tokens are split over as well. Along the
+      others, hidden, targets and ids are the same on each device.
 
   Returns:
     TokenStats. `logprobs`, `entropy`, `top_logprobs` and `id_logprobs` have
@@ -158,15 +239,21 @@ def token_stats(
     chex.assert_shape(ids, (*leading, None))
     ids = ids.reshape(count, ids.shape[-1])
   if chunk is None:
-    chunk = 1 << ((_DEFAULT_LOGITS // vocab).bit_length() - 1)
+    # Hidden states of all peers' tokens count too: V may be cut smaller than D.
+    each = vocab if row_axis is None else max(vocab, 4 * width)
+    chunk = 1 << ((_DEFAULT_LOGITS // each).bit_length() - 1)
+  split = _Split(tuple(axes), row_axis)
+  if row_axis is not None:
+    chunk = max(chunk // jax.lax.axis_size(row_axis), 1)
 
   def stats(tokens):
-    hidden, targets, ids = tokens
+    hidden, targets, ids = jax.tree.map(lambda x: _gathered(x, split), tokens)
     logits = _logits(hidden, unembed)
     if softcap is not None:
       logits = softcap * jnp.tanh(logits / softcap)
     return _reduce(
-        logits / temperature, targets, ids, entropy=entropy, top_k=top_k)
+        logits / temperature, targets, ids, split, entropy=entropy,
+        top_k=top_k)
 
   out = _over_chunks(
       stats, (hidden.reshape(count, width), targets.reshape(count), ids),
