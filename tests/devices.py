@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def run(what: str | Callable[..., Any], *args: Any, devices: int | None = 8,
-        timeout: float = 300) -> Any:
+        optimize: bool = True, timeout: float = 300) -> Any:
   """Runs `what` where JAX sees `devices` CPU devices.
 
   Args:
@@ -24,6 +24,7 @@ def run(what: str | Callable[..., Any], *args: Any, devices: int | None = 8,
       can be written as JSON; or a snippet that prints JSON on its last line.
     *args: JSON-able arguments of the function.
     devices: how many devices to emulate; None leaves it to `what`.
+    optimize: False leaves out LLVM's optimisations, most of the time to compile.
     timeout: seconds.
 
   Returns:
@@ -41,6 +42,8 @@ def run(what: str | Callable[..., Any], *args: Any, devices: int | None = 8,
   env.pop('XLA_FLAGS', None)
   if devices is not None:
     env['XLA_FLAGS'] = f'--xla_force_host_platform_device_count={devices}'
+    if not optimize:
+      env['XLA_FLAGS'] += ' --xla_backend_optimization_level=0'
   child = subprocess.run(
       [sys.executable, '-c', what], env=env, cwd=ROOT, timeout=timeout,
       capture_output=True, text=True, check=False)

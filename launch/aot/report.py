@@ -138,7 +138,7 @@ def _free(report: check.Report) -> float | None:
 def text(report: check.Report) -> str:
   """The tables."""
   out = io.StringIO()
-  show = console.Console(file=out, width=100, highlight=False).print
+  show = console.Console(file=out, width=130, highlight=False).print
   axes = ', '.join(f'{a}={n}' for a, n in report.mesh.shape.items())
   show(f'{report.topology.name}: {report.mesh.size} devices, {axes}; '
        f'{report.slots} slots for {report.requests_per_shard} requests on each '
