@@ -24,7 +24,8 @@ def run(what: str | Callable[..., Any], *args: Any, devices: int | None = 8,
       can be written as JSON; or a snippet that prints JSON on its last line.
     *args: JSON-able arguments of the function.
     devices: how many devices to emulate; None leaves it to `what`.
-    optimize: False leaves out LLVM's optimisations, most of the time to compile.
+    optimize: False leaves out LLVM's optimisations: most of the time that it
+      takes to compile.
     timeout: seconds.
 
   Returns:
