@@ -7,10 +7,13 @@ The baseline of the paper on contextual bandit scheduling: 128 prompts of 8
 samples, 8 updates of 16 prompts each in a step, learning rate 1e-6, responses
 of 4096 tokens, its prompt template. Bring files with the fields `problem` and
 `answer` (the paper trains on problems of DAPO and others). The mesh takes any
-number of devices up to 32 that divides 32. Not run at this size yet.
+number of devices up to 32 that divides 32; launch/FITS.md has what it needs of
+a slice of 32 v5e. Not run at this size yet.
 """
 
 from jaxrl_llm import config
+
+TOPOLOGY = 'v5e:4x8'  # v5litepod-32
 
 
 def get_config(arg=None):

@@ -13,10 +13,11 @@ test split: bring both as files with the fields `problem` and `answer` (bare, or
 the solution with its box). What they do not say is ours: learning rate, number
 of steps, lengths, format, and the instruction-tuned checkpoint.
 
-256 responses leave most of a pod idle. `gemma2_2b_math.py:pod` takes 128
-prompts in a step, and `:4k` those with rows of 4096 tokens. launch/FITS.md has
-the memory and the estimated time of each. Not run at this size yet, and a run
-is one process so far.
+Sampling is most of a step: each of its 1024 decode steps reads a chip's part of
+the weights, and 256 responses leave most of a pod idle.
+`gemma2_2b_math.py:pod` takes 128 prompts in a step, and `:4k` those with rows
+of 4096 tokens. launch/FITS.md has the memory and the estimated time of each.
+Not run at this size yet, and a run is one process so far.
 """
 
 from jaxrl_llm import config
