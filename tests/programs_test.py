@@ -1,0 +1,61 @@
+"""What is compiled from shapes is what a step of training runs."""
+
+import jax
+import pytest
+
+from jaxrl_llm import experiment, metrics, programs, train
+from tests import tiny
+
+
+@pytest.mark.parametrize('fields', [
+    dict(loss__kl_coef=0.1, learner__updates=2, loss__dual_clip=3.0),
+    dict(sampling__chunk=4, sampling__prompts_per_round=1)])
+def test_shapes_are_those_of_a_step(fields):
+  config = tiny.load(**fields)
+  parts = experiment.build(config)
+  made = programs.make(
+      config, parts.model, parts.mesh, parts.task.tokenizer.stop_ids)
+  seen = {}
+
+  def spy(name, program):
+    def call(*args):
+      # The first time: arguments that are donated are gone afterwards.
+      seen.setdefault(name, program.lower(*args).as_text())
+      return program(*args)
+    call._cache_size = lambda: 0
+    return call
+
+  learner, sampler = parts.learner, made.sampler
+  parts = tiny.watch(parts._replace(
+      learner=learner._replace(
+          score=spy('score', learner.score),
+          update=spy('update', learner.update)),
+      sample=experiment.make_sample(sampler._replace(
+          generate=spy('sample', sampler.generate)), parts.mesh)),
+                     tiny.by_length).parts
+  state, fixed, _ = tiny.begin(parts)
+  train.take_step(parts, state, fixed, metrics.Timer())
+  lowered = {
+      name: lower().as_text()
+      for name, lower in programs.lowered(made).items() if name != 'relayout'}
+  assert seen.keys() == lowered.keys()
+  assert ('score' in seen) == ('loss__kl_coef' in fields)
+  for name, text in seen.items():
+    assert lowered[name] == text, name
+
+
+def test_the_relayout_is_lowered_for_the_weights_that_move():
+  config = tiny.load(model__dtype='bfloat16')
+  parts = experiment.build(config)
+  made = programs.make(config, parts.model, parts.mesh, (0,))
+  program = programs.lowered(made)['relayout']().compile()
+  shapes = programs.shapes(made)
+  moved = [
+      (was, now) for was, now in zip(
+          jax.tree.leaves(shapes.state.params), jax.tree.leaves(shapes.weights))
+      if was.dtype != now.dtype]
+  assert len(moved) > 5
+  assert [x.shape for x in jax.tree.leaves(program.out_info)] == [
+      now.shape for _, now in moved]
+  assert {str(x.dtype) for x in jax.tree.leaves(program.out_info)} == {
+      'bfloat16'}
