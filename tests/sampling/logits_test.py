@@ -70,6 +70,19 @@ def test_ties_at_the_threshold_are_kept():
   assert kept(min_p=0.45) == 3
 
 
+@pytest.mark.parametrize('temperature', [0.1, 0.7, 1.3])
+def test_the_likeliest_is_always_kept(temperature):
+  logits = 5 * np.random.default_rng(2).standard_normal((500, 37))
+  for options in (dict(min_p=1.0), dict(top_p=1e-6), dict(top_k=1)):
+    got = _process(
+        jnp.asarray(logits, jnp.float32),
+        SamplingParams(temperature=temperature, **options))
+    np.testing.assert_allclose(
+        got.behaviour,
+        np.where(np.arange(37) == logits.argmax(1)[:, None], 0.0, -np.inf),
+        atol=1e-6)
+
+
 def test_greedy_is_a_point_mass_on_the_first_maximum():
   logits = jnp.array([[0.0, 3.0, 3.0], [5.0, 1.0, 0.0]])
   for options in ({}, dict(top_k=2, top_p=0.9, min_p=0.1)):
