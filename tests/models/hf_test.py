@@ -196,7 +196,7 @@ def test_import_export_import(name, dtype, saved, tmp_path):
 
 
 _SIZES = dict(vocab_size=16, width=8, layers=2, heads=4, kv_heads=4,
-              head_dim=4, mlp_width=6)
+              head_dim=4, mlp_width=8)
 # Models whose axes can be split, and meshes.
 _WIDE = {
     'qwen2': (
