@@ -182,7 +182,7 @@ def test_meshes_that_do_not_divide_are_refused():
   wanted = (
       ['mesh.tensor=2', 'model.kv_heads=1'],
       ['layers/down', '34', 'mesh.tensor x mesh.fsdp = 4 x 1'],
-      ['layers/', '36', 'mesh.fsdp=8'],
+      ['layers/', '36', 'mesh.fsdp = 8'],
       ['microbatch=4', '8 data shards', 'multiple of 8'],
       ['mesh.data=3', 'there are 8'],
       ['mesh.data=4', 'mesh.fsdp=4', 'there are 8'])
