@@ -19,11 +19,21 @@ import os
 import sys
 from typing import Sequence
 
+from ml_collections import ConfigDict
+
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 
+from jaxrl_llm import config as config_lib
+from launch.aot import check, chips, report, search
 
-def main(argv: Sequence[str] | None = None) -> int:
-  """The program; returns its exit code."""
+
+def parse(
+    argv: Sequence[str]) -> tuple[argparse.Namespace, ConfigDict, str]:
+  """The options, the config and the name of the slice that argv asks for.
+
+  Raises:
+    SystemExit: with one line to stderr, if something is misspelled or missing.
+  """
   parser = argparse.ArgumentParser(
       description=__doc__, allow_abbrev=False,
       formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -36,19 +46,25 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument('--search', action='store_true',
                       help='the most slots and the largest microbatch that fit')
   args, rest = parser.parse_known_args(argv)
-
-  from jaxrl_llm import config as config_lib
-  from launch.aot import check, chips, report, search
   try:
     _, overrides = config_lib.split(rest)
     config = check.load(args.config, overrides)
-    topology = chips.topology(
-        args.topology or check.topology_of(args.config))
+    return args, config, args.topology or check.topology_of(args.config)
+  except (OSError, ValueError) as error:
+    parser.exit(2, f'{error}\n')
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """The program; returns its exit code."""
+  args, config, name = parse(sys.argv[1:] if argv is None else argv)
+  try:
+    topology = chips.topology(name)
     if args.search:
       config = search.largest(config, topology, print)
     found = check.run(config, topology)
   except (OSError, ValueError) as error:
-    parser.exit(2, f'{error}\n')
+    print(error, file=sys.stderr)
+    return 2
   if args.json != '-':
     print(report.text(found))
   if args.json:

@@ -34,6 +34,7 @@ from jaxrl_llm.models import transformer
 from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.types import LearnerBatch, Prompts, Requests
+from launch import compile_check
 from launch import run as launch_run
 from tests import devices, tiny, tiny_hf
 
@@ -195,6 +196,8 @@ def test_every_command_in_the_readme_is_understood(
         assert re.search(rf'^{argv[1]}:', makefile, re.MULTILINE), command
       elif argv[1] == 'launch/run.py':
         launch_run.main([*argv[2:], '--dry_run'])
+      elif argv[1] == 'launch/compile_check.py':
+        compile_check.parse(argv[2:])
       elif argv[2] == 'jaxrl_llm.evaluate':
         evaluate.parse(argv[3:])
       elif argv[2] == 'jaxrl_llm.export':
