@@ -295,7 +295,6 @@ def make(
     optimizer: Optimizer,
     *,
     mesh: Optional[jax.sharding.Mesh] = None,
-    rules: sharding.Rules = sharding.TRAIN_RULES,
     trained: Any = None,
     compose: Callable[[Any, Any], Any] = lambda params, frozen: params,
 ) -> Learner:
@@ -307,7 +306,6 @@ def make(
     optimizer: from `optimizer.make`.
     mesh: see `sharding`; the rows of a microbatch are split over 'data' and
       'fsdp'. None: the first device alone.
-    rules: layout of the parameters, and of the moments with them.
     trained: shapes of the parameters that are trained; None is all of them.
     compose: (those, `frozen`) to all parameters.
 
@@ -337,14 +335,15 @@ def make(
     trained = jax.eval_shape(
         lambda: transformer.init(jax.random.key(0), model))
   shapes = jax.eval_shape(init, trained)
-  layout = sharding.optimizer_shardings(shapes, shapes.params, rules, mesh)
+  layout = sharding.optimizer_shardings(
+      shapes, shapes.params, sharding.TRAIN_RULES, mesh)
   whole = sharding.replicated(mesh)
   axes = exchange.vocabulary_axes(
       sharding.TRAIN_RULES if 'embed' in trained else sharding.SAMPLE_RULES,
       mesh)
   fetch = lambda layer: layer
   if mesh.shape['fsdp'] > 1:
-    fetch = exchange.gathering(rules, model.dtype)
+    fetch = exchange.gathering(sharding.TRAIN_RULES, model.dtype)
   static = dict(
       model=model, cfg=cfg, mesh=mesh, compose=compose, axes=axes, fetch=fetch)
   specs = jax.tree.map(lambda place: place.spec, layout.params)

@@ -162,7 +162,9 @@ def _sharding(path: str, shape: Sequence[int], rules: Rules, mesh: Mesh):
   for axis, names in enumerate(map(axis_names, spec)):
     sizes = [mesh.shape[name] for name in names]
     if shape[axis] % math.prod(sizes):
-      fix = 'choose a divisor' if len(names) == 1 else (
+      fix = (
+          f'choose a divisor, such as {math.gcd(shape[axis], *sizes)}'
+          if len(names) == 1 else
           'choose sizes whose product divides it, and leave other devices to '
           'mesh.data')
       raise ValueError(

@@ -217,7 +217,7 @@ def test_what_does_not_divide_is_named():
       'product divides it, and leave other devices to mesh.data.')
   assert up == (
       'Parameter layers/up of shape (1, 4, 6) cannot be split: its axis 2 (6) '
-      'does not divide over mesh.tensor = 4; choose a divisor.')
+      'does not divide over mesh.tensor = 4; choose a divisor, such as 2.')
   assert '8 devices are not a multiple of 3' in free
   assert 'makes 4 devices, but there are 8' in fixed
 
