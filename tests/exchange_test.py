@@ -45,8 +45,29 @@ def table_gradient(tokens, slopes):
   return total
 
 
+def collectives(program):
+  """Numbers in results of a compiled program's collectives, largest first.
+
+  Without what crosses between two data groups of four.
+  """
+  found = re.findall(
+      r' = (\S*|\(.*?\)) ((?:all-|reduce-scatter|collective).*)',
+      program.as_text())
+  shapes = [
+      shape for result, rest in found
+      if not re.search(r'groups=(\{\{0,4\},|\[4,2\]<=\[2,4\]T\()', rest)
+      for shape in re.findall(r'\[([\d,]*)\]', result)]
+  return sorted((
+      math.prod(int(n) for n in shape.split(',') if n)
+      for shape in shapes), reverse=True)
+
+
 def looked_up(sizes, axes, picked):
-  """Rows and gradient of a float32 table, used in bfloat16, on a mesh."""
+  """Rows and gradient of a float32 table, used in bfloat16, on a mesh.
+
+  Returns:
+    Whether the rows are right; the gradient's type; it; the largest collective.
+  """
   exchange._PICKED = picked
   mesh = sharding.make_mesh(*sizes)
   table = np.random.default_rng(1).standard_normal((V, D), np.float32)
@@ -62,11 +83,13 @@ def looked_up(sizes, axes, picked):
     rows, pull = jax.vjp(pick, table)
     return rows, jax.lax.psum(pull(slopes)[0], 'data')
 
-  rows, grad = jax.jit(both)(
-      put(table, tuple(axes)), put(tokens, ('data', 'fsdp')),
-      put(slopes, ('data', 'fsdp')))
+  placed = (put(table, tuple(axes)), put(tokens, ('data', 'fsdp')),
+            put(slopes, ('data', 'fsdp')))
+  program = jax.jit(both).lower(*placed).compile()
+  rows, grad = program(*placed)
   same = np.array_equal(rows, table.astype(jnp.bfloat16)[tokens])
-  return same, str(grad.dtype), np.asarray(grad, np.float64).tolist()
+  return (same, str(grad.dtype), np.asarray(grad, np.float64).tolist(),
+          collectives(program)[0])
 
 
 @pytest.mark.parametrize('case', [
@@ -75,8 +98,8 @@ def looked_up(sizes, axes, picked):
     ((2, 2, 2), ('tensor',), 1 << 25),
 ])
 def test_lookup_on_eight_devices(case):
-  same, dtype, grad = devices.run(looked_up, *case)
-  assert same and dtype == 'float32'
+  same, dtype, grad, largest = devices.run(looked_up, *case)
+  assert same and dtype == 'float32' and largest <= case[2]
   want = table_gradient(*frequent())
   assert want[5].min() > 2000  # where bfloat16 resolves 8
   np.testing.assert_allclose(grad, want, rtol=1e-5)
@@ -162,27 +185,12 @@ def test_an_update_is_the_same_on_eight_devices(sizes, options):
 
 
 def moved(tied, adapters):
-  """Numbers in results of collectives of score and update, largest first.
-
-  Without what crosses between data groups, which is once per update.
-  """
+  """`collectives` of score and of update."""
   learner, mesh, params, frozen = make((2, 2, 2), tied, adapters, 4096, 4)
   rows = jax.device_put(batch(), sharding.rows(mesh))
-  programs = (
+  return [collectives(program.compile()) for program in (
       learner.score.lower(params, rows, LOSS.temperature, frozen),
-      learner.update.lower(learner.init(params), rows, LOSS, frozen))
-  sizes = []
-  for program in programs:
-    text = program.compile().as_text()
-    results = [
-        result for result, rest in re.findall(
-            r' = (\S*|\(.*?\)) ((?:all-|reduce-scatter|collective).*)', text)
-        if not re.search(r'groups=(\{\{0,4\},|\[4,2\]<=\[2,4\]T\()', rest)]
-    shapes = re.findall(r'\[([\d,]*)\]', ' '.join(results))
-    sizes.append(sorted(
-        math.prod(int(n) for n in shape.split(',') if n)
-        for shape in shapes)[::-1])
-  return sizes
+      learner.update.lower(learner.init(params), rows, LOSS, frozen))]
 
 
 @pytest.mark.parametrize('tied, adapters', [(False, False), (True, True)])
