@@ -1,11 +1,15 @@
 """What several test files share: one tiny run and its compiled programs."""
 
+import os
 from typing import Any, NamedTuple
 
 import pytest
 
 from jaxrl_llm import experiment, train
-from tests import tiny
+from tests import devices, tiny
+
+# JAX reads it when it starts; so do the processes that tests start.
+os.environ['XLA_FLAGS'] = f'{os.environ.get("XLA_FLAGS", "")} {devices.QUICK}'
 
 
 class Run(NamedTuple):

@@ -14,9 +14,13 @@ from typing import Any, Callable
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
+# Without LLVM's optimisations programs of these sizes compile in half the time;
+# XLA's own stay.
+QUICK = '--xla_backend_optimization_level=0'
+
 
 def run(what: str | Callable[..., Any], *args: Any, devices: int | None = 8,
-        optimize: bool = True, timeout: float = 300) -> Any:
+        timeout: float = 300) -> Any:
   """Runs `what` where JAX sees `devices` CPU devices.
 
   Args:
@@ -24,8 +28,6 @@ def run(what: str | Callable[..., Any], *args: Any, devices: int | None = 8,
       can be written as JSON; or a snippet that prints JSON on its last line.
     *args: JSON-able arguments of the function.
     devices: how many devices to emulate; None leaves it to `what`.
-    optimize: False leaves out LLVM's optimisations: most of the time that it
-      takes to compile.
     timeout: seconds.
 
   Returns:
@@ -40,11 +42,9 @@ def run(what: str | Callable[..., Any], *args: Any, devices: int | None = 8,
         f'f = runpy.run_path({inspect.getfile(what)!r})[{what.__name__!r}]\n'
         f'print(json.dumps(f(*json.loads({json.dumps(args)!r}))))')
   env = {**os.environ, 'JAX_PLATFORMS': 'cpu', 'PYTHONPATH': str(ROOT)}
-  env.pop('XLA_FLAGS', None)
+  env['XLA_FLAGS'] = QUICK
   if devices is not None:
-    env['XLA_FLAGS'] = f'--xla_force_host_platform_device_count={devices}'
-    if not optimize:
-      env['XLA_FLAGS'] += ' --xla_backend_optimization_level=0'
+    env['XLA_FLAGS'] += f' --xla_force_host_platform_device_count={devices}'
   child = subprocess.run(
       [sys.executable, '-c', what], env=env, cwd=ROOT, timeout=timeout,
       capture_output=True, text=True, check=False)

@@ -179,7 +179,7 @@ def learned(sizes, *options):
 ])
 def test_an_update_is_the_same_on_eight_devices(sizes, options):
   want = learned((1, 1, 1), *options)
-  found = devices.run(learned, sizes, *options, optimize=False)
+  found = devices.run(learned, sizes, *options)
   for a, b in zip(found, want, strict=True):
     np.testing.assert_allclose(a, b, atol=2e-6, rtol=5e-6)
 
@@ -195,7 +195,7 @@ def moved(tied, adapters):
 
 @pytest.mark.parametrize('tied, adapters', [(False, False), (True, True)])
 def test_neither_embeddings_nor_logits_move(tied, adapters):
-  score, update = devices.run(moved, tied, adapters, optimize=False)
+  score, update = devices.run(moved, tied, adapters)
   # Not even the logits of one token of the 1024 whose embeddings a device has,
   # or of the 2048 beside LoRA.
   for sizes in (score, update):
