@@ -161,7 +161,6 @@ def test_a_job_that_is_too_large():
 
 
 @pytest.mark.parametrize('arguments, want', [
-    (['--topology=v5e:3'], 'v5e:3 is not a known topology'),
     ([], 'names no TOPOLOGY'),
     (['--topology=v5e:2x2', '--config.slots=3'], 'sampling.slots'),
     (['--topology=v5e:2x2', '--what'], '--what is not understood')])
@@ -171,6 +170,14 @@ def test_mistakes(arguments, want, capsys):
   assert stop.value.code == 2
   error, = capsys.readouterr().err.strip().splitlines()
   assert want in error
+
+
+def test_an_unknown_topology(capsys):
+  assert compile_check.main(
+      ['--config=configs/countdown.py', '--topology=v5e:3']) == 2
+  error, = capsys.readouterr().err.strip().splitlines()
+  assert 'v5e:3 is not a known topology' in error
+  assert 'v5litepod-128' in error and 'v6e-256' in error
 
 
 def test_a_mesh_that_does_not_fit_the_devices():
