@@ -1,9 +1,11 @@
 """Meshes, layouts and the cast to sampling, on 1 and 8 devices."""
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 import numpy as np
 import optax
@@ -28,6 +30,22 @@ def test_every_preset_has_a_layout(name):
   for rules in (sharding.TRAIN_RULES, sharding.SAMPLE_RULES):
     tree = sharding.shardings(shapes_of(name), rules, mesh)
     assert jax.tree.structure(tree) == jax.tree.structure(shapes_of(name))
+
+
+@pytest.mark.parametrize('name', sorted({*config.PRESETS} - {'tiny'}))
+def test_every_real_size_is_split_evenly_over_a_pod(name):
+  """But for vectors: a thousandth of the weights."""
+  shapes = shapes_of(name)
+  tensor = min(config.PRESETS[name].kv_heads, 8)
+  mesh = AbstractMesh((128 // 16 // tensor, 16, tensor), sharding.AXES)
+  total = sum(x.size for x in jax.tree.leaves(shapes))
+  for rules, parts in (
+      (sharding.TRAIN_RULES, 16 * tensor), (sharding.SAMPLE_RULES, tensor)):
+    own = sum(
+        math.prod(place.shard_shape(x.shape)) for x, place in zip(
+            jax.tree.leaves(shapes),
+            jax.tree.leaves(sharding.shardings(shapes, rules, mesh))))
+    assert total / parts <= own < total / parts + total / 1000
 
 
 def specs(name, rules):

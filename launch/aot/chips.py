@@ -97,9 +97,13 @@ def topology(name: str) -> Topology:
     raise ValueError(
         "The compiler for TPUs is not installed: pip install -e '.[aot]' "
         'brings libtpu in the version that fits this jax (Linux only).')
-  # No TPU is looked for, and another program may have one in use.
-  os.environ.setdefault('TPU_SKIP_MDS_QUERY', '1')
-  os.environ.setdefault('ALLOW_MULTIPLE_LIBTPU_LOAD', '1')
+  # No TPU is looked for, and another program may have one in use; the last
+  # three keep libtpu from complaining of a host that has none.
+  for variable, value in (
+      ('TPU_SKIP_MDS_QUERY', '1'), ('ALLOW_MULTIPLE_LIBTPU_LOAD', '1'),
+      ('TPU_ACCELERATOR_TYPE', 'v5litepod-1'), ('TPU_WORKER_ID', '0'),
+      ('TPU_WORKER_HOSTNAMES', 'localhost')):
+    os.environ.setdefault(variable, value)
   from jax.experimental import topologies
   single = {'chips_per_host_bounds': [1, 1, 1]} if shape == '1x1' else {}
   try:
