@@ -282,13 +282,24 @@ def to_sampling(
   after = jax.tree.leaves(shardings(shapes, sample_rules, mesh))
   flat = jax.tree_util.tree_leaves_with_path(shapes)
   types = [sampling_type(_path(keys), leaf, dtype) for keys, leaf in flat]
+  stays = [
+      a.is_equivalent_to(b, len(leaf.shape))
+      for a, b, (_, leaf) in zip(before, after, flat)]
   moved = [
       i for i, (_, leaf) in enumerate(flat)
-      if leaf.dtype != types[i]
-      or not before[i].is_equivalent_to(after[i], len(leaf.shape))]
+      if leaf.dtype != types[i] or not stays[i]]
+
+  def one(i, x):
+    if stays[i] or not re.search(r'\blayers/', _path(flat[i][0])):
+      return x.astype(types[i])
+    # A layer at a time: of what is brought together whole, XLA has a copy.
+    place = NamedSharding(mesh, P(*after[i].spec[1:]))
+    return jax.lax.map(
+        lambda layer: jax.lax.with_sharding_constraint(
+            layer.astype(types[i]), place), x)
 
   def cast(leaves):
-    return [x.astype(types[i]) for i, x in zip(moved, leaves)]
+    return [one(i, x) for i, x in zip(moved, leaves)]
 
   relay = jax.jit(cast, out_shardings=[after[i] for i in moved])
 

@@ -205,6 +205,22 @@ def test_layouts_on_eight_devices():
     assert got['kept'] == [fsdp == 1, True]
 
 
+def relaid():
+  """Bytes on each device beside the result, and of the result."""
+  model = dataclasses.replace(
+      config.PRESETS['tiny'], layers=16, width=64, mlp_width=128)
+  shapes = jax.eval_shape(lambda: transformer.init(jax.random.key(0), model))
+  convert = sharding.to_sampling(
+      shapes, sharding.make_mesh(1, 4, 2), jnp.bfloat16)
+  memory = convert.lower().compile().memory_analysis()
+  return [memory.temp_size_in_bytes, memory.output_size_in_bytes]
+
+
+def test_sampling_weights_are_made_a_layer_at_a_time():
+  beside, result = devices.run(relaid)
+  assert beside < result / 4
+
+
 def failures():
   """Messages of what does not divide on 8 devices, and inferred sizes."""
   messages = []
