@@ -75,7 +75,7 @@ def get_config(arg=None):
     c.mesh.data = 8
     c.mesh.fsdp = 16
     c.mesh.tensor = 1
-    c.sampling.slots = 8
+    c.sampling.slots = 16
     c.learner.microbatch = 512
   return c
 

@@ -26,7 +26,7 @@ def get_config(arg=None):
     c.mesh.data = 2
     c.mesh.fsdp = 32
     c.mesh.tensor = 2
-    c.sampling.slots = 8
+    c.sampling.slots = 16
     c.learner.microbatch = 256
     c.learner.remat = 'full'
   return c
