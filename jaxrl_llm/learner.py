@@ -341,7 +341,7 @@ def make(
   axes = exchange.vocabulary_axes(
       sharding.TRAIN_RULES if 'embed' in trained else sharding.SAMPLE_RULES,
       mesh)
-  fetch = lambda layer: layer
+  fetch = None
   if mesh.shape['fsdp'] > 1:
     fetch = exchange.gathering(sharding.TRAIN_RULES, model.dtype)
   static = dict(

@@ -1,4 +1,4 @@
-"""Embeddings whose rows are split over devices: what comes out, what moves."""
+"""Weights split over devices: what an update gives, what moves and what stays."""
 
 import functools
 import math
@@ -200,3 +200,30 @@ def test_neither_embeddings_nor_logits_move(tied, adapters):
   # or of the 2048 beside LoRA.
   for sizes in (score, update):
     assert len(sizes) > 10 and sizes[0] < 1024
+
+
+def brought(remat):
+  """Bytes that an update needs beside its arguments; shapes that move."""
+  model = ModelConfig(
+      vocab_size=64, width=128, layers=16, heads=4, kv_heads=4, head_dim=32,
+      mlp_width=512, dtype='bfloat16')
+  cfg = learner_lib.LearnerConfig(
+      microbatch=8, max_prompt=L, max_response=T, remat=remat)
+  mesh = sharding.make_mesh(1, 8, 1)
+  learner = learner_lib.make(model, cfg, SGD, mesh=mesh)
+  rows = jax.device_put(batch(), sharding.rows(mesh))
+  program = learner.update.lower(learner.state, rows, LOSS).compile()
+  layers = learner.state.params['layers']
+  return [
+      program.memory_analysis().temp_size_in_bytes,
+      sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(layers)),
+      re.findall(r' = \w+\[([\d,]+)\]\S* all-gather\(', program.as_text())]
+
+
+@pytest.mark.parametrize('remat', transformer.REMAT)
+def test_weights_come_a_layer_at_a_time_and_activations_stay(remat):
+  used, weights, moved = devices.run(brought, remat)
+  assert used < weights * (0.75 if remat == 'none' else 0.6)
+  assert '128,512' in moved
+  assert not [
+      shape for shape in moved if shape.startswith(f'8,{L + T},')]

@@ -11,7 +11,7 @@ LayerNorm, mixture of experts.
 
 import functools
 import operator
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import jax
 import jax.numpy as jnp
@@ -28,14 +28,25 @@ _ACTIVATIONS = {
 
 _ATTENTION = jax.checkpoint_policies.save_only_these_names(attention.SAVED)
 
+
+def _all_but_fetched(primitive, *_, **__):
+  """Policy: keeps what autodiff would, but not weights that were brought.
+
+  Of `matmul` and attention, autodiff sees the inner parts; `fetch` alone, as its
+  own forward pass calls it, is still one piece here.
+  """
+  return not primitive.name.startswith('custom_vjp_call')
+
+
 # What backward finds of each layer; the rest it computes again.
 _KEPT = {
+    'none': _all_but_fetched,
     'matmuls': jax.checkpoint_policies.save_from_both_policies(
         jax.checkpoint_policies.dots_with_no_batch_dims_saveable, _ATTENTION),
     'attention': _ATTENTION,
     'full': jax.checkpoint_policies.nothing_saveable,
 }
-REMAT = ('none', *_KEPT)
+REMAT = tuple(_KEPT)
 
 
 def init(key: jax.Array, cfg: ModelConfig) -> Params:
@@ -241,7 +252,7 @@ def forward(
     unroll: int = 1,
     keep_kv: bool = False,
     lookup: Callable[[jax.Array, jax.Array], jax.Array] = operator.getitem,
-    fetch: Callable[[Params], Params] = lambda layer: layer,
+    fetch: Optional[Callable[[Params], Params]] = None,
 ) -> tuple[jax.Array, Any]:
   """Hidden states of whole rows.
 
@@ -253,11 +264,12 @@ def forward(
     remat: what to compute again in the backward pass: 'full', all but the
       layers' inputs; 'attention', not attention either, of which 'xla' and
       'cudnn' go through their inner parts all the same; 'matmuls', nor the
-      products with weights; 'none'.
+      products with weights; 'none', only what `fetch` gives.
     unroll: layers to unroll per step of the scan.
     keep_kv: return the rotated keys and the values too (prefill).
     lookup: (table [V, D], tokens [B, S]) to the table's rows [B, S, D].
-    fetch: called with the parameters of each layer, gives those to use.
+    fetch: called with the parameters of each layer, gives those to use, as a
+      `jax.custom_vjp`; None takes them as they are.
 
   Returns:
     Final hidden states [B, S, D] after the last norm, in the compute type,
@@ -278,9 +290,9 @@ def forward(
           cap=cfg.attention_softcap, implementation=implementation)
       return out, (k, v) if keep_kv else None
 
-    return block(x, fetch(layer), rope, attend, cfg)
+    return block(x, fetch(layer) if fetch else layer, rope, attend, cfg)
 
-  if remat != 'none':
+  if fetch or remat != 'none':
     step = jax.checkpoint(step, policy=_KEPT[remat])
   x, kv = jax.lax.scan(
       step, embed(params, tokens, cfg, lookup), (params['layers'], windowed),
