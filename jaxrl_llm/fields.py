@@ -154,14 +154,14 @@ _FIELDS = (
      'less memory: none, matmuls (all but matrix products and attention), '
      'attention (all but attention) or full (all: a third more time)'),
     ('learner.attention', 'auto', '', 'in training and prefill: xla, splash '
-     '(TPU), cudnn (NVIDIA, 16-bit) or auto (splash for rows of 256 tokens on '
-     'a TPU, else xla)'),
+     '(TPU), cudnn (NVIDIA, 16-bit) or auto (splash for rows of 256 tokens '
+     'or more on a TPU, else xla)'),
     ('learner.unroll', 1, _SOME, 'layers unrolled in the scan over layers: '
      'faster, but a slower compile'),
 
     ('mesh.data', -1, '', 'shards of the responses (-1: all devices that are '
      'left)'),
-    ('mesh.fsdp', 1, '', 'shards of responses and of parameters'),
+    ('mesh.fsdp', 1, '', 'shards of responses, parameters and vocabulary'),
     ('mesh.tensor', 1, '', 'shards of heads, MLP and vocabulary'),
     ('mesh.cpu_devices', None, _SOME, 'devices that a CPU counts as; one per '
      'core is fastest while matrices are small (none: 1, or what the '

@@ -39,6 +39,10 @@ class Sampler(NamedTuple):
   prompts_per_shard: int
 
 
+# Platforms of attentions that are not for every one.
+_NEEDS = {'cudnn': 'gpu', 'splash': 'tpu'}
+
+
 class Programs(NamedTuple):
   """What runs on the devices.
 
@@ -113,12 +117,14 @@ def make(
     checkpoint: that the model's weights come from.
 
   Raises:
-    ValueError: the mesh does not divide the model or the batch.
+    ValueError: the mesh does not divide the model or the batch, or has no
+      devices for `learner.attention`.
   """
-  if config.learner.attention == 'cudnn' and _platform(mesh) != 'gpu':
+  needs = _NEEDS.get(config.learner.attention, _platform(mesh))
+  if needs != _platform(mesh):
     raise ValueError(
-        'learner.attention=cudnn needs an NVIDIA GPU, but this is a '
-        f'{_platform(mesh)}: use learner.attention=xla.')
+        f'learner.attention={config.learner.attention} needs a {needs}, but '
+        f'this is a {_platform(mesh)}: use learner.attention=auto.')
   if model.kv_heads % mesh.shape['tensor']:
     # Rotary embeddings of half a head would move it to and fro, in a loop
     # whose length differs between data shards: they would wait for ever.
@@ -146,7 +152,7 @@ class Shapes(NamedTuple):
   Attributes:
     state: TrainState.
     frozen: parameters that are not trained, or None.
-    anchor: of the KL penalty, or None.
+    anchor: parameters of the KL penalty's frozen model, or None.
     weights: all parameters for sampling.
     generate: the sampler's arguments behind `weights`.
     batch: rows of one optimiser step.
@@ -194,6 +200,9 @@ def shapes(programs: Programs) -> Shapes:
 
   several = config.learner.epochs * config.learner.updates > 1
   penalised = bool(config.loss.kl_coef)
+  anchor = None
+  if penalised:  # with LoRA, the frozen model with nothing beside it
+    anchor = {'layers': {}} if config.lora.rank else state.params
 
   def rows(count, old, anchor):
     tokens = functools.partial(
@@ -212,8 +221,8 @@ def shapes(programs: Programs) -> Shapes:
   if config.loss.dual_clip is not None:
     loss = loss.replace(dual_clip=number)
   return Shapes(
-      state=state, frozen=frozen, anchor=state.params if penalised else None,
-      weights=weights, generate=generate,
+      state=state, frozen=frozen, anchor=anchor, weights=weights,
+      generate=generate,
       batch=rows(count // config.learner.updates, several, penalised),
       scored=rows(count, False, False), loss=loss)
 
@@ -223,7 +232,9 @@ def lowered(programs: Programs) -> dict[str, Callable[[], Any]]:
 
   They are the programs that `train.take_step` calls, in its order: 'relayout'
   (training weights to sampling weights), 'sample', 'score' where a step needs
-  log-probs of other policies, and 'update'.
+  log-probs of other policies, and 'update'. With LoRA some have a smaller twin
+  that is left out: the scaling of the adapters before 'relayout', and 'score'
+  of the frozen model alone where it is also needed with adapters.
   """
   x, learner = shapes(programs), programs.learner
   temperature = x.loss.temperature
@@ -232,7 +243,8 @@ def lowered(programs: Programs) -> dict[str, Callable[[], Any]]:
       sample=lambda: programs.sampler.generate.lower(x.weights, *x.generate))
   if x.batch.old_logprobs is not None or x.anchor is not None:
     phases['score'] = lambda: learner.score.lower(
-        x.state.params, x.scored, temperature, x.frozen)
+        x.anchor if x.batch.old_logprobs is None else x.state.params, x.scored,
+        temperature, x.frozen)
   phases['update'] = lambda: learner.update.lower(
       x.state, x.batch, x.loss, x.frozen)
   return phases

@@ -1,4 +1,4 @@
-"""Weights split over devices: what an update gives, what moves and what stays."""
+"""Weights split over devices: what comes out, what moves, what stays."""
 
 import functools
 import math

@@ -9,6 +9,7 @@ from tests import tiny
 
 @pytest.mark.parametrize('fields', [
     dict(loss__kl_coef=0.1, learner__updates=2, loss__dual_clip=3.0),
+    dict(lora__rank=2, loss__kl_coef=0.1),
     dict(sampling__chunk=4, sampling__prompts_per_round=1)])
 def test_shapes_are_those_of_a_step(fields):
   config = tiny.load(**fields)
@@ -59,3 +60,12 @@ def test_the_relayout_is_lowered_for_the_weights_that_move():
       now.shape for _, now in moved]
   assert {str(x.dtype) for x in jax.tree.leaves(program.out_info)} == {
       'bfloat16'}
+
+
+@pytest.mark.parametrize('attention, needs', [
+    ('cudnn', 'gpu'), ('splash', 'tpu')])
+def test_an_attention_for_other_devices_is_refused(attention, needs):
+  config = tiny.load(learner__attention=attention, model__dtype='bfloat16')
+  with pytest.raises(ValueError) as error:
+    experiment.build(config)
+  assert f'{attention} needs a {needs}, but this is a cpu' in str(error.value)

@@ -128,15 +128,13 @@ def programs(names: list[str]) -> list[str]:
 
 def begin(parts: experiment.Parts):
   """A run's first state, what is fixed in it, and its sampling weights."""
-  params = parts.policy.init(parts.put(jax.random.key(parts.config.seed)))
-  anchor = None
-  if parts.config.loss.kl_coef:
-    anchor = jax.tree.map(jax.numpy.copy, params)
-  state = train.begin(parts.learner.init(params), len(parts.task.train))
+  start = train.warm_start.begin(parts, lambda *_: None, resumed=False)
+  state = train.begin(parts.learner.init(start.params), len(parts.task.train))
   fixed = train.Fixed(
       parts.sampling(), parts.put(experiment.loss_params(parts.config)),
-      anchor)
-  return state, fixed, parts.policy.to_sampling(state.learner.params)
+      start.anchor, start.frozen)
+  return state, fixed, parts.policy.to_sampling(
+      state.learner.params, start.frozen)
 
 
 def same(a: Any, b: Any) -> bool:

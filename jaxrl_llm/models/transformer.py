@@ -32,8 +32,8 @@ _ATTENTION = jax.checkpoint_policies.save_only_these_names(attention.SAVED)
 def _all_but_fetched(primitive, *_, **__):
   """Policy: keeps what autodiff would, but not weights that were brought.
 
-  Of `matmul` and attention, autodiff sees the inner parts; `fetch` alone, as its
-  own forward pass calls it, is still one piece here.
+  Of `matmul` and attention, autodiff sees the inner parts; `fetch` alone, as
+  its own forward pass calls it, is still one piece here.
   """
   return not primitive.name.startswith('custom_vjp_call')
 

@@ -110,9 +110,9 @@ def _first(vocab, split):
 def _top(logits, count, split):
   """The largest `count` of own tokens' logits, of [C, V], and which of V."""
   vocab = logits.shape[-1]
-  top, ids = jax.lax.top_k(logits, min(count, vocab))
   if not split.axes:
-    return top, ids
+    return jax.lax.top_k(logits, count)
+  top, ids = jax.lax.top_k(logits, min(count, vocab))
   top, ids = (
       _own(jax.lax.all_gather(x, split.axes, axis=1, tiled=True), split)
       for x in (top, ids + _first(vocab, split)))
