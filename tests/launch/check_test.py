@@ -83,7 +83,8 @@ def planted(lines):
   """Faults of decode loops with each line in them, on a (2, 2, 2) mesh."""
   from launch.aot import check, chips
   config = check.load('configs/countdown.py', {
-      **SMALL, 'mesh.data': 2, 'mesh.fsdp': 2, 'mesh.tensor': 2})
+      **SMALL, 'model.mlp_width': 1024, 'mesh.data': 2, 'mesh.fsdp': 2,
+      'mesh.tensor': 2})
   made = check.build(config, chips.topology('cpu:8'))
   return [check.faults(LOOP.format(line=line, scope=scope), made)
           for line, scope in lines]
@@ -97,13 +98,14 @@ def test_faults_are_found():
       'all-reduce(%c), replica_groups=[4,2]<=[2,2,2]T(2,0,1)',  # fsdp
       'all-reduce(%c), replica_groups=[4,2]<=[8]',  # tensor
       'all-gather(%c), replica_groups=[4,2]<=[8]',
-      'copy(%c)', 'copy(%c)']
-  shapes = ['bf16[2,8]'] * 3 + ['f32[2048]', 'f32[21504]', 'f32[21503]']
+      'copy(%c)', 'copy(%c)', 'copy(%c)']  # the last: of a layer's weight
+  shapes = ['bf16[2,8]'] * 3 + [
+      'f32[2048]', 'f32[21504]', 'f32[21503]', 'f32[64,512]']
   found = devices.run(planted, [
       [f'%y = {shape} {line}', 'decode'] for shape, line in zip(
           shapes, lines)] + [[f'%y = bf16[2,8] {lines[0]}', 'other']],
                       devices=None)
-  assert [len(f) for f in found] == [1, 1, 0, 1, 1, 0, 0]
+  assert [len(f) for f in found] == [1, 1, 0, 1, 1, 0, 0, 0]
   assert 'over data' in found[0][0] and 'over fsdp' in found[1][0]
   assert 'as much as a weight' in found[3][0]
   assert 'a whole cache' in found[4][0]
