@@ -7,21 +7,27 @@
 Compiles the very programs that a step of training calls, from shapes alone, for
 a slice that need not exist here: neither weights nor data are read. It prints
 what fills each chip, what is exchanged between chips, and an estimate of the
-time of each phase; it ends with 1 and a sentence that says what to turn if the
-job does not fit. `--search` looks for the most decode slots and the largest
-microbatch that do; `--config.x=y` overrides fields of the config; the topology
-`cpu:8` is eight emulated devices.
+time of each phase. It ends with 0, or with 1 and a sentence that says what to
+turn if the job does not fit, 2 and a sentence if what is asked for is mistaken,
+3 if the compiler failed otherwise. `--search` looks for the most decode slots
+and the largest microbatch that do fit, and checks the job with those;
+`--config.x=y` overrides fields of the config; the topology `cpu:8` is eight
+emulated devices.
 """
 
 import argparse
 import json
 import os
+import pathlib
 import sys
+import traceback
 from typing import Sequence
 
 from ml_collections import ConfigDict
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
+
+import jax
 
 from jaxrl_llm import config as config_lib
 from launch.aot import check, chips, report, search
@@ -47,6 +53,8 @@ def parse(
                       help='the most slots and the largest microbatch that fit')
   args, rest = parser.parse_known_args(argv)
   try:
+    if args.json not in (None, '-'):  # found out before anything is compiled
+      pathlib.Path(args.json).touch()
     _, overrides = config_lib.split(rest)
     config = check.load(args.config, overrides)
     return args, config, args.topology or check.topology_of(args.config)
@@ -60,11 +68,15 @@ def main(argv: Sequence[str] | None = None) -> int:
   try:
     topology = chips.topology(name)
     if args.search:
-      config = search.largest(config, topology, print)
+      config = search.largest(
+          config, topology, lambda line: print(line, file=sys.stderr))
     found = check.run(config, topology)
-  except (OSError, ValueError) as error:
+  except ValueError as error:
     print(error, file=sys.stderr)
     return 2
+  except jax.errors.JaxRuntimeError:
+    traceback.print_exc()
+    return 3
   if args.json != '-':
     print(report.text(found))
   if args.json:
@@ -72,8 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.json == '-':
       print(content)
     else:
-      with open(args.json, 'w') as file:
-        file.write(content + '\n')
+      pathlib.Path(args.json).write_text(content + '\n')
   reasons = report.verdict(found)
   for reason in reasons:
     print(reason, file=sys.stderr)

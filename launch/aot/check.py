@@ -4,7 +4,6 @@ Everything here works on shapes: no weights, no data, no TPU.
 """
 
 import dataclasses
-import math
 import re
 import time
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ import numpy as np
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import config_file, flops, programs, sharding
 from jaxrl_llm.models.config import HUB
-from launch.aot import chips, cost, hlo, operations
+from launch.aot import chips, cost, faults, memory
 
 FREE = 0.10  # Of the HBM, to be left over.
 _STOP_IDS = (0, 1)  # Stand for a tokeniser's; only their number is compiled.
@@ -29,9 +28,8 @@ class Phase:
   Attributes:
     name: as in `programs.lowered`.
     compile_seconds: to lower and compile.
-    bytes: on each chip while it runs, part by part; empty if it did not
-      compile.
-    needs: what the compiler said of memory, if it did not.
+    bytes: on each chip while it runs, part by part.
+    needs: what the compiler said of memory, if it did not compile.
     cost: of one run; None for emulated devices, or if it did not compile.
     runs: in a step.
     model_flops: what its mathematics asks for, over all chips and runs.
@@ -165,37 +163,49 @@ def run(config: ConfigDict, topology: chips.Topology,
 def _compile(lower) -> tuple[Any, float, str | None]:
   """The compiled program, seconds, and what it needs if memory ran out."""
   start = time.monotonic()
+  program, needs = None, None
   try:
-    program, needs = lower().compile(), None
+    program = lower().compile()
   except jax.errors.JaxRuntimeError as error:
     if 'RESOURCE_EXHAUSTED' not in str(error):
       raise
-    program, needs = None, _needs(str(error))
+    needs = _needs(str(error))
   return program, time.monotonic() - start, needs
 
 
 def _needs(error: str) -> str:
   """The part of an error that says how much memory was asked for."""
-  for pattern in (r'Used ([\d.]+[KMGT]) of', r'required[^(]*\(([\d.]+[KMGT])\)',
-                  r'exceeded .*?by ([\d.]+[KMGT])'):
+  for pattern in (r'Used ([\d.]+[KMGT]) of \S+ hbm',
+                  r'required[^(]*\(([\d.]+[KMGT])\)'):
     found = re.search(pattern, error)
     if found:
       return found[1] + 'iB'
-  return error.splitlines()[0][:120]
+  return error.splitlines()[0][:200]
+
+
+def bytes_of(needs: str) -> int:
+  """`Phase.needs` as a number, 0 if it names none."""
+  found = re.fullmatch(r'([\d.]+)([KMGT])iB', needs)
+  return int(float(found[1]) * 1024 ** ('KMGT'.index(found[2]) + 1)
+             ) if found else 0
 
 
 def _phase(made, topology, name, program, seconds, needs, code) -> Phase:
   phase = Phase(name, seconds, {}, needs, None, _runs(made.config, name),
                 _model_flops(made, name), [])
   if program is None:
+    phase.bytes = memory.lacking(made, name, bytes_of(needs))
     return phase
-  phase.bytes, text = _bytes(made, name, program, code), program.as_text()
+  phase.bytes = memory.parts(made, name, program, code)
+  text, sampling = program.as_text(), made.config.sampling
   if name == 'sample':
-    phase.faults = faults(text, made)
+    phase.faults = faults.find(text, made)
   if topology.chip is not None:
+    # The dearer branch is the one that sorts; min p alone needs no order.
+    sorts = float(sampling.top_k > 0 or sampling.top_p < 1)
     phase.cost = cost.estimate(
         text, cost.Machine(topology.chip, made.mesh), _turns(made, name),
-        {'truncation': 0.0})
+        {'truncation': sorts})
   return phase
 
 
@@ -246,121 +256,3 @@ def _model_flops(made: programs.Programs, name: str) -> float:
     return config.learner.epochs * flops.update(
         model, prompt, response, frozen=bool(config.lora.rank))
   return 0.0
-
-
-def size(tree: Any) -> int:
-  """Bytes of a tree of shapes with layouts, on each device."""
-  return sum(
-      math.prod(x.sharding.shard_shape(x.shape)) * _item(x.dtype)
-      for x in jax.tree.leaves(tree))
-
-
-def _item(dtype) -> int:
-  return 8 if jax.dtypes.issubdtype(
-      dtype, jax.dtypes.prng_key) else np.dtype(dtype).itemsize
-
-
-def _bytes(made, name, program, code) -> dict[str, int]:
-  """What lies on each chip while a program runs, by part.
-
-  What the run holds beside the program's arguments is counted from shapes;
-  arguments, results and temporaries are the compiler's figures.
-  """
-  x, memory = programs.shapes(made), program.memory_analysis()
-  params, optimizer = size(x.state.params), size(x.state.opt_state)
-  parts = {
-      'parameters': params, 'optimiser': optimizer, 'frozen': size(x.frozen),
-      'anchor': size(x.anchor)}
-  given = memory.argument_size_in_bytes
-  left = memory.output_size_in_bytes - memory.alias_size_in_bytes
-  temporary = memory.temp_size_in_bytes
-  if name == 'relayout':
-    # What comes out is what the run keeps, beside what was there.
-    parts['sampling weights'] = max(0, size(x.weights) - size(x.frozen))
-    parts['activations'] = temporary
-  elif name == 'sample':
-    parts['sampling weights'] = max(0, size(x.weights) - size(x.frozen))
-    caches = _caches(made)
-    parts |= caches
-    parts['buffers'] = left + given - size(x.weights)
-    parts['activations'] = temporary - sum(caches.values())
-  elif name == 'score':
-    parts['buffers'] = left + size(x.scored)
-    parts['activations'] = temporary
-  else:
-    known = size(x.state) + size(x.frozen)
-    parts['buffers'] = left + given - known
-    parts['activations'] = temporary
-  parts['program'] = code
-  return {part: int(n) for part, n in parts.items() if n}
-
-
-def _caches(made: programs.Programs) -> dict[str, int]:
-  """Prefix and decode cache of each chip."""
-  config, model, sampler = made.config, made.model, made.sampler.sampler
-  one = 2 * model.layers * model.kv_heads * model.head_dim * np.dtype(
-      model.dtype).itemsize // made.mesh.shape['tensor']
-  up = lambda n: -(-n // (sampler.chunk or 1)) * (sampler.chunk or 1)
-  columns = up(config.max_prompt) + up(config.max_response)
-  return {
-      'prefix cache': sampler.prompts_per_round * config.max_prompt * one,
-      'decode cache': sampler.slots * columns * one}
-
-
-def faults(text: str, made: programs.Programs) -> list[str]:
-  """What the sampler's decode loop has that it should not.
-
-  Args:
-    text: of the compiled sampler.
-    made: the programs it is one of.
-
-  Returns:
-    A sentence for each collective that crosses data shards or moves as much as
-    a weight, and each copy of a whole cache.
-  """
-  model, mesh = made.model, made.mesh
-  module = hlo.parse(text)
-  smallest = model.width * model.kv_heads * model.head_dim * np.dtype(
-      model.dtype).itemsize // mesh.shape['tensor']
-  cache = max(_caches(made)['decode cache'] // 2, 1)
-  # CPUs slice a layer's weights out of their stack, and small caches are less.
-  weights = {
-      math.prod(x.sharding.shard_shape(x.shape)[1:])
-      for x in jax.tree.leaves(programs.shapes(made).weights['layers'])}
-  found = []
-  for name in _inside(module, 'decode'):
-    computation = module.computations[name]
-    for x in computation.instructions.values():
-      kind = x.op.removesuffix('-start')
-      if kind in cost.COLLECTIVES and 'truncation' not in x.scope:
-        group = cost.group(x)
-        where = np.array(np.unravel_index(group, mesh.devices.shape))
-        axes = [axis for axis, index in zip(mesh.axis_names, where)
-                if len(np.unique(index)) > 1]
-        moved = sum(a.bytes for a in x.arrays)
-        if {'data', 'fsdp'} & {*axes}:
-          found.append(f'{kind} over {", ".join(axes)} in the decode loop: '
-                       f'{x.name}, {x.scope}.')
-        if moved >= smallest:
-          found.append(f'{kind} of {moved:,} bytes in the decode loop, as much '
-                       f'as a weight: {x.name}, {x.scope}.')
-      elif (operations.written(module, computation, x) >= cache
-            and any(a.size not in weights for a in x.arrays)):
-        found.append(f'{x.op} that writes as much as a whole cache in the '
-                     f'decode loop: {x.name}, {x.scope}.')
-  return found
-
-
-def _inside(module: hlo.Module, scope: str) -> list[str]:
-  """Computations that run within the loop traced in a scope."""
-  names, new = [], [
-      x.calls['body'] for _, x in hlo.walk(module)
-      if x.op == 'while' and cost.loop_name(x.scope) == scope]
-  while new:
-    name = new.pop()
-    if name not in names:
-      names.append(name)
-      for x in module.computations[name].instructions.values():
-        if x.op != 'fusion':
-          new += [c for role, c in x.calls.items() if role != 'to_apply']
-  return names

@@ -8,12 +8,15 @@ from rich import console, table
 
 from launch.aot import check, chips
 
+# Loops of the sampler by their scopes, the inner one first.
+_PLACES = ('decode', 'decode loop'), ('serve', 'refills')
+
 # What to turn when a part of a phase is what fills a chip.
 _KNOBS = {
     'parameters': 'raise mesh.fsdp',
     'optimiser': 'raise mesh.fsdp',
+    'anchor': 'raise mesh.fsdp',
     'frozen': 'raise mesh.tensor',
-    'anchor': 'raise mesh.fsdp, or set loss.kl_coef=0',
     'sampling weights': 'raise mesh.tensor',
     'prefix cache': 'lower sampling.prompts_per_round',
     'decode cache': 'lower sampling.slots',
@@ -25,43 +28,61 @@ _ACTIVATIONS = {
     'score': 'lower learner.microbatch',
     'update': 'lower learner.microbatch, or set learner.remat=full',
 }
+# Where no device has more than one row.
+_OF_A_ROW = 'raise mesh.tensor, which splits the activations of a row'
 
 
 def verdict(report: check.Report) -> list[str]:
   """A sentence for each reason why the job should not be launched as it is."""
-  chip = report.topology.chip
-  found = [fault for phase in report.phases for fault in phase.faults]
+  return [*(fault for phase in report.phases for fault in phase.faults),
+          *misfits(report)]
+
+
+def misfits(report: check.Report) -> list[str]:
+  """A sentence for each phase that needs more memory than there is."""
+  chip, found = report.topology.chip, []
   if chip is None:
     return found
   room = f'{report.topology.name} leaves {chip.memory / chips.GIB:.2f} GiB'
   for phase in report.phases:
-    if phase.needs:
+    if phase.needs and not check.bytes_of(phase.needs):
+      found.append(
+          f'{phase.name} does not compile: {phase.needs} If that is memory of '
+          'a kernel, learner.attention=xla does without.')
+    elif phase.needs:
       found.append(
           f'{phase.name} does not fit: it needs {phase.needs} and '
-          f'{room}: {knob(report, phase)}.')
+          f'{room}: {advice(report, phase)}.')
     elif phase.total > chip.memory * (1 - check.FREE):
       found.append(
           f'{phase.name} does not fit: {phase.total / chips.GIB:.2f} GiB per '
           f'chip leave less than {check.FREE:.0%} free ({room}): '
-          f'{knob(report, phase)}.')
+          f'{advice(report, phase)}.')
   return found
 
 
-def knob(report: check.Report, phase: check.Phase) -> str:
-  """What to turn so that a phase needs less."""
-  parts = phase.bytes or {'activations': 1}
-  part = max(parts, key=parts.get)
-  if part in ('activations', 'buffers'):
-    advice = _ACTIVATIONS[phase.name]
-    shards = report.mesh.shape['data'] * report.mesh.shape['fsdp']
-    if (phase.name in ('score', 'update')
-        and report.config.learner.microbatch <= shards):
-      advice = ('raise mesh.tensor, which splits the activations of a row' if
-                report.config.learner.remat == 'full' else
-                'set learner.remat=full, or raise mesh.tensor')
-  else:
-    advice = _KNOBS[part]
-  return f'{part} take most, so {advice}'
+def advice(report: check.Report, phase: check.Phase) -> str:
+  """What takes most of a phase's memory, and what makes it less."""
+  learner, shape = report.config.learner, report.mesh.shape
+  activations = _ACTIVATIONS[phase.name]
+  if learner.microbatch <= shape['data'] * shape['fsdp']:
+    if phase.name == 'score' or (
+        phase.name == 'update' and learner.remat == 'full'):
+      activations = _OF_A_ROW
+    elif phase.name == 'update':
+      activations = f'set learner.remat=full, or {_OF_A_ROW}'
+  knobs = {
+      **_KNOBS, 'activations': activations, 'buffers': activations}
+  if phase.name == 'sample':
+    knobs['buffers'] = 'raise mesh.data or mesh.fsdp'
+  # Parts that the same knob makes smaller count together.
+  sums = collections.Counter()
+  for part, size in phase.bytes.items():
+    sums[knobs[part]] += size
+  knob, _ = sums.most_common(1)[0]
+  parts = sorted((p for p in phase.bytes if knobs[p] == knob),
+                 key=phase.bytes.get, reverse=True)
+  return f'most of it is {" and ".join(parts)}, so {knob}'
 
 
 def rates(report: check.Report, phase: check.Phase) -> dict[str, float]:
@@ -79,15 +100,16 @@ def rates(report: check.Report, phase: check.Phase) -> dict[str, float]:
       'seconds': seconds, 'compute': cost.compute * runs,
       'HBM': cost.memory * runs, 'interconnect': cost.exchange * runs,
       'TFLOP': cost.flops * runs / 1e12, 'GB': cost.bytes * runs / 1e9,
-      'model-flops use': phase.model_flops / (seconds * peak)}
+      'model-flops use':
+          phase.model_flops / (seconds * peak) if seconds else 0.0}
 
 
 def exchanges(phase: check.Phase) -> list[dict[str, Any]]:
   """The collectives of a phase in a step, summed by kind, axes and place."""
   sums = collections.defaultdict(lambda: [0.0, 0.0, 0.0, 0])
   for c in phase.cost.collectives:
-    inside = bool({'decode', 'serve'} & {*c.scope.split('/')})
-    place = 'decode loop' if inside else ''
+    scopes = c.scope.split('/')
+    place = next((place for scope, place in _PLACES if scope in scopes), '')
     entry = sums[c.kind, ', '.join(c.axes), place]
     entry[0] += c.times * phase.runs
     entry[1] += c.times * c.bytes * phase.runs
@@ -106,15 +128,16 @@ def to_json(report: check.Report) -> dict[str, Any]:
   for phase in report.phases:
     phases[phase.name] = dict(
         compile_seconds=phase.compile_seconds, bytes=phase.bytes,
-        total_bytes=phase.total or None, needs=phase.needs, runs=phase.runs,
-        model_flops=phase.model_flops, faults=phase.faults)
+        total_bytes=None if phase.needs else phase.total, needs=phase.needs,
+        runs=phase.runs, model_flops=phase.model_flops, faults=phase.faults)
     if phase.cost is not None:
       phases[phase.name] |= dict(
           estimate=rates(report, phase), bound=phase.cost.bound,
           collectives=exchanges(phase), loops_not_counted=phase.cost.unknown)
   return dict(
       topology=report.topology.name, mesh=dict(report.mesh.shape),
-      slots=report.slots, requests_per_shard=report.requests_per_shard,
+      slots=report.slots, microbatch=report.config.learner.microbatch,
+      requests_per_shard=report.requests_per_shard,
       peak_bytes=report.peak, free=_free(report),
       seconds_per_step=report.seconds,
       tokens_per_second_per_chip=tokens_rate(report), phases=phases,
@@ -142,7 +165,8 @@ def text(report: check.Report) -> str:
   axes = ', '.join(f'{a}={n}' for a, n in report.mesh.shape.items())
   show(f'{report.topology.name}: {report.mesh.size} devices, {axes}; '
        f'{report.slots} slots for {report.requests_per_shard} requests on each '
-       'data shard', soft_wrap=True)
+       f'data shard, learner.microbatch={report.config.learner.microbatch}',
+       soft_wrap=True)
   show(_memory(report))
   if any(phase.cost for phase in report.phases):
     show(_time(report))

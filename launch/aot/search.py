@@ -20,11 +20,16 @@ def largest(
     say: gets a line about each try.
 
   Returns:
-    The config with `sampling.slots` and `learner.microbatch` at their largest.
+    The config with `sampling.slots` and `learner.microbatch` at their largest,
+    or at their smallest if not even that fits.
 
   Raises:
-    ValueError: not even the smallest fits.
+    ValueError: the devices are emulated.
   """
+  if topology.chip is None:
+    raise ValueError(
+        f'--search needs a limit of memory, and {topology.name} has none: name '
+        'a slice of TPUs.')
   made = check.build(config, topology)
   requests = made.sampler.requests_per_shard
   shards = sharding.data_shards(made.mesh)
@@ -42,19 +47,20 @@ def largest(
 
 def _largest(config, topology, field, phase, values: Sequence[int], say):
   """The config with a field at the largest of ascending values that fits."""
-  found = {}
+  tried, found = {}, []
 
   def fits(value):
     section, leaf = field.split('.')
     changed = ConfigDict(config.to_dict())
     changed[section][leaf] = value
     checked = check.run(changed.lock(), topology, only=(phase,))
-    reasons = report.verdict(checked)
+    reasons = report.misfits(checked)
     say(f'{field}={value}: ' + (
         reasons[0] if reasons else
         f'{checked.phases[0].total / chips.GIB:.2f} GiB'))
+    tried[value] = changed
     if not reasons:
-      found[value] = changed
+      found.append(value)
     return not reasons
 
   # The largest first: often it fits.
@@ -66,10 +72,6 @@ def _largest(config, topology, field, phase, values: Sequence[int], say):
         low = middle + 1
       else:
         high = middle
-  if not found:
-    raise ValueError(
-        f'Not even {field}={values[0]} fits {topology.name}: see above for '
-        'what to turn.')
-  best = found[max(found)]
+  best = tried[max(found) if found else values[low]]
   config_lib.validate(best)
   return best

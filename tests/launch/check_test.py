@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from launch import compile_check
+from launch.aot import check, chips
 from tests import devices
 
 # A job with everything that a pod's has, but small.
@@ -61,54 +62,35 @@ def test_a_small_job_on_emulated_devices():
   assert 'GiB per device' in found['text']
 
 
-LOOP = '''
-%body (p: (s32[], bf16[2,8,64])) -> (s32[], bf16[2,8,64]) {{
-  %p = (s32[], bf16[2,8,64]) parameter(0)
-  %c = bf16[2,8,64] get-tuple-element(%p), index=1
-  {line}
-  ROOT %r = (s32[], bf16[2,8,64]) tuple(%p, %c)
-}}
-%condition (q: (s32[], bf16[2,8,64])) -> pred[] {{
-  ROOT %q = pred[] parameter(0)
-}}
-ENTRY %main (x: bf16[2,8,64]) -> bf16[2,8,64] {{
-  %x = (s32[], bf16[2,8,64]) parameter(0)
-  ROOT %w = (s32[], bf16[2,8,64]) while(%x), condition=%condition, \
-body=%body, metadata={{op_name="jit(f)/serve/while/body/{scope}/while"}}
-}}
-'''
+def test_how_often_things_run():
+  config = check.load('configs/countdown.py', SMALL)
+  made = check.build(config, chips.topology('cpu:1'))
+  # Old log-probs for the second update, and the anchor's.
+  assert [check._runs(config, name) for name in (
+      'relayout', 'sample', 'score', 'update')] == [1, 1, 2, 2]
+  assert check._turns(made, 'score') == dict(microbatches=4)  # 32 rows by 8
+  assert check._turns(made, 'update') == dict(microbatches=2)
+  turns = check._turns(made, 'sample')
+  # 32 requests on 4 slots are 8 waves of 32 steps; one prompt in a round.
+  steps = 8 * 32
+  assert turns['rounds'] == 8
+  assert turns['rounds'] * turns['serve'] * turns['decode'] == steps
+  assert turns['rounds'] * turns['serve'] * turns['refill'] == 32
+  # A prompt has 3 chunks of 8, a response 1 to 4: 2.5 in the mean.
+  assert turns['chunks'] == 5.5
 
 
-def planted(lines):
-  """Faults of decode loops with each line in them, on a (2, 2, 2) mesh."""
-  from launch.aot import check, chips
-  config = check.load('configs/countdown.py', {
-      **SMALL, 'model.mlp_width': 1024, 'mesh.data': 2, 'mesh.fsdp': 2,
-      'mesh.tensor': 2})
-  made = check.build(config, chips.topology('cpu:8'))
-  return [check.faults(LOOP.format(line=line, scope=scope), made)
-          for line, scope in lines]
-
-
-def test_faults_are_found():
-  # A weight's part is 64 * 4 * 16 / 2 numbers of 4 bytes, and half a shard's
-  # cache 3 layers * 2 heads * 16 * 4 slots * (24 + 32) columns.
-  lines = [
-      'all-reduce(%c), replica_groups=[4,2]<=[2,2,2]T(2,1,0)',  # data
-      'all-reduce(%c), replica_groups=[4,2]<=[2,2,2]T(2,0,1)',  # fsdp
-      'all-reduce(%c), replica_groups=[4,2]<=[8]',  # tensor
-      'all-gather(%c), replica_groups=[4,2]<=[8]',
-      'copy(%c)', 'copy(%c)', 'copy(%c)']  # the last: of a layer's weight
-  shapes = ['bf16[2,8]'] * 3 + [
-      'f32[2048]', 'f32[21504]', 'f32[21503]', 'f32[64,512]']
-  found = devices.run(planted, [
-      [f'%y = {shape} {line}', 'decode'] for shape, line in zip(
-          shapes, lines)] + [[f'%y = bf16[2,8] {lines[0]}', 'other']],
-                      devices=None)
-  assert [len(f) for f in found] == [1, 1, 0, 1, 1, 0, 0, 0]
-  assert 'over data' in found[0][0] and 'over fsdp' in found[1][0]
-  assert 'as much as a weight' in found[3][0]
-  assert 'a whole cache' in found[4][0]
+def test_model_flops_of_phases():
+  config = check.load('configs/countdown.py', SMALL)
+  made = check.build(config, chips.topology('cpu:1'))
+  flops = {name: check._model_flops(made, name) for name in (
+      'relayout', 'sample', 'score', 'update')}
+  assert flops['relayout'] == 0
+  # A forward and a backward pass over all rows against two forward passes.
+  assert flops['update'] / flops['score'] == pytest.approx(1.5, rel=0.01)
+  # Each prompt runs once, not four times: 8 * 24 + 32 * 32 of 32 * 56 tokens.
+  assert flops['sample'] / flops['score'] * 2 == pytest.approx(
+      (8 * 24 + 32 * 32) / (32 * 56), rel=0.1)
 
 
 def program(*arguments):

@@ -3,10 +3,12 @@
 import json
 import types
 
+import jax
 import numpy as np
 import pytest
 
 from jaxrl_llm import config as config_lib
+from launch import compile_check
 from launch.aot import check, chips, cost, report
 
 GIB = chips.GIB
@@ -37,14 +39,22 @@ def test_a_job_that_fits():
   found, = report.verdict(made(phase(parameters=14.2)))
   assert found == (
       'update does not fit: 14.20 GiB per chip leave less than 10% free '
-      '(v5e:2x2 leaves 15.75 GiB): parameters take most, so raise mesh.fsdp.')
+      '(v5e:2x2 leaves 15.75 GiB): most of it is parameters, so raise '
+      'mesh.fsdp.')
 
 
 @pytest.mark.parametrize('name, bytes_, fields, knob', [
   ('sample', dict(decode_cache=20), {}, 'sampling.slots'),
   ('sample', dict(prefix_cache=20), {}, 'sampling.prompts_per_round'),
   ('sample', dict(sampling_weights=20), {}, 'mesh.tensor'),
+  ('sample', dict(buffers=20), {}, 'mesh.data'),
   ('update', dict(optimiser=20), {}, 'mesh.fsdp'),
+  # What the same knob makes smaller counts together.
+  ('update', dict(parameters=4, optimiser=8, activations=9), {},
+   'most of it is optimiser and parameters, so raise mesh.fsdp'),
+  # Without a backward pass there is nothing to compute again.
+  ('score', dict(activations=20), {'learner.microbatch': 4},
+   'so raise mesh.tensor'),
   ('update', dict(activations=20), {}, 'lower learner.microbatch'),
   # One row per device is as few as there can be.
   ('update', dict(activations=20), {'learner.microbatch': 4}, 'learner.remat'),
@@ -57,12 +67,30 @@ def test_what_to_turn(name, bytes_, fields, knob):
 
 
 def test_memory_that_ran_out_in_the_compiler_is_a_row():
-  checked = made(phase('sample', parameters=1), phase(needs='17.2GiB'))
+  checked = made(phase('sample', parameters=1),
+                 phase(needs='17.2GiB', parameters=2, activations=15))
   found, = report.verdict(checked)
   assert 'update does not fit: it needs 17.2GiB and v5e:2x2 leaves' in found
+  assert 'so lower learner.microbatch' in found
   assert '17.2GiB' in report.text(checked)
+  assert report.to_json(checked)['phases']['update']['total_bytes'] is None
   assert report.to_json(checked)['peak_bytes'] is None
   assert report.to_json(checked)['seconds_per_step'] is None
+
+
+def test_a_kernel_that_is_too_large_is_no_lack_of_hbm():
+  said = 'RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem.'
+  found, = report.verdict(made(phase(needs=said, parameters=2)))
+  assert found.startswith(f'update does not compile: {said}')
+  assert 'learner.attention=xla' in found
+
+
+def test_a_phase_that_takes_no_time_has_rates():
+  """Sampling weights that are those of training."""
+  idle = phase('relayout', parameters=1)
+  idle.cost, idle.model_flops = cost.Cost(), 0.0
+  assert report.rates(made(idle), idle)['model-flops use'] == 0.0
+  assert 'relayout' in report.text(made(idle, phase(parameters=1)))
 
 
 def test_faults_of_the_decode_loop_are_reasons_too():
@@ -100,6 +128,41 @@ def test_json_has_it_all():
      'in memory space hbm. Used 17.23G of 15.75G hbm.', '17.23GiB'),
     ('Ran out of memory on HBM, the total memory required for HLO temporaries '
      '(2.34T) exceeds available HBM (15.75G).', '2.34TiB'),
+    ('Ran out of memory in memory space vmem. Scoped allocation with size '
+     '17.20M and limit 16.00M exceeded scoped vmem limit by 1.20M.',
+     'Ran out of memory in memory space vmem. Scoped allocation with size '
+     '17.20M and limit 16.00M exceeded scoped vmem limit by 1.20M.'),
     ('something else\nand more', 'something else')])
 def test_what_the_compiler_says_it_needs(error, want):
   assert check._needs(error) == want
+  assert (check.bytes_of(check._needs(error)) > 0) == want.endswith('iB')
+
+
+def test_json_alone_is_what_comes_out(monkeypatch, capsys):
+  """Also of a job that does not fit."""
+  monkeypatch.setattr(
+      check, 'run', lambda *_: made(phase(needs='20.1GiB', parameters=1)))
+  assert compile_check.main([
+      '--config=configs/countdown.py', '--topology=cpu:1', '--json=-']) == 1
+  said = capsys.readouterr()
+  assert json.loads(said.out)['phases']['update']['needs'] == '20.1GiB'
+  assert json.loads(said.out)['microbatch'] > 0
+  assert 'does not fit' in said.err
+
+
+def test_a_compiler_that_fails_is_no_verdict(monkeypatch, capsys):
+  def fail(*_):
+    raise jax.errors.JaxRuntimeError('INTERNAL: a bug')
+  monkeypatch.setattr(check, 'run', fail)
+  assert compile_check.main([
+      '--config=configs/countdown.py', '--topology=cpu:1']) == 3
+  assert 'INTERNAL: a bug' in capsys.readouterr().err
+
+
+def test_json_that_cannot_be_written_is_told_at_once(tmp_path, capsys):
+  with pytest.raises(SystemExit) as stop:
+    compile_check.main([
+        '--config=configs/countdown.py', '--topology=cpu:1',
+        f'--json={tmp_path}/no/x.json'])
+  assert stop.value.code == 2
+  assert 'no/x.json' in capsys.readouterr().err

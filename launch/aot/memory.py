@@ -1,0 +1,117 @@
+"""What lies on each chip while a step's programs run, part by part.
+
+What the run holds is counted from shapes; arguments, results and temporaries of
+a program are the compiler's figures.
+"""
+
+import math
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl_llm import programs
+
+# Parts that are arguments of a phase's program.
+_ARGUMENTS = {
+    'relayout': ('parameters',),
+    'sample': ('sampling weights', 'frozen'),
+    'score': ('parameters', 'frozen'),
+    'update': ('parameters', 'optimiser', 'frozen')}
+
+
+def size(tree: Any) -> int:
+  """Bytes of a tree of shapes with layouts, on each device."""
+  return sum(
+      math.prod(x.sharding.shard_shape(x.shape)) * _item(x.dtype)
+      for x in jax.tree.leaves(tree))
+
+
+def _item(dtype) -> int:
+  return 8 if jax.dtypes.issubdtype(
+      dtype, jax.dtypes.prng_key) else np.dtype(dtype).itemsize
+
+
+def held(made: programs.Programs, name: str) -> dict[str, int]:
+  """Bytes on each chip of what the run keeps while a phase runs, by part.
+
+  Args:
+    made: the programs.
+    name: of the phase.
+  """
+  x = programs.shapes(made)
+  parts = {
+      'parameters': size(x.state.params), 'optimiser': size(x.state.opt_state),
+      'frozen': size(x.frozen), 'anchor': size(x.anchor)}
+  if name in ('relayout', 'sample'):
+    parts['sampling weights'] = _made_anew(x)
+  return parts
+
+
+def _made_anew(x: programs.Shapes) -> int:
+  """Bytes of the sampling weights that are not those of training."""
+  if x.frozen is not None:
+    return size(x.weights) - size(x.frozen)
+  return sum(
+      size(now) for was, now in zip(
+          jax.tree.leaves(x.state.params), jax.tree.leaves(x.weights))
+      if was.dtype != now.dtype
+      or not was.sharding.is_equivalent_to(now.sharding, len(now.shape)))
+
+
+def caches(made: programs.Programs) -> dict[str, int]:
+  """Bytes on each chip of the prefix and the decode cache."""
+  config, model, sampler = made.config, made.model, made.sampler.sampler
+  one = 2 * model.layers * model.kv_heads * model.head_dim * np.dtype(
+      model.dtype).itemsize // made.mesh.shape['tensor']
+  up = lambda n: -(-n // (sampler.chunk or 1)) * (sampler.chunk or 1)
+  columns = up(config.max_prompt) + up(config.max_response)
+  return {
+      'prefix cache': sampler.prompts_per_round * config.max_prompt * one,
+      'decode cache': sampler.slots * columns * one}
+
+
+def parts(made: programs.Programs, name: str, program: Any,
+          code: int) -> dict[str, int]:
+  """Bytes on each chip while a program runs, by part.
+
+  Args:
+    made: the programs.
+    name: of the phase.
+    program: its compiled program.
+    code: of all programs.
+  """
+  x, memory, found = programs.shapes(made), program.memory_analysis(), held(
+      made, name)
+  given = memory.argument_size_in_bytes
+  left = memory.output_size_in_bytes - memory.alias_size_in_bytes
+  temporary = memory.temp_size_in_bytes
+  if name == 'sample':
+    found |= caches(made)
+    found['buffers'] = left + given - size(x.weights)
+    temporary -= sum(caches(made).values())
+  elif name == 'score':
+    found['buffers'] = left + size(x.scored)
+  elif name == 'update':
+    found['buffers'] = left + given - size(x.state) - size(x.frozen)
+  found['activations'] = temporary
+  found['program'] = code
+  return {part: int(n) for part, n in found.items() if n}
+
+
+def lacking(made: programs.Programs, name: str, needs: int) -> dict[str, int]:
+  """Bytes by part of a program that is too large to compile.
+
+  Args:
+    made: the programs.
+    name: of the phase.
+    needs: bytes that the compiler asked for.
+  """
+  found = held(made, name)
+  if name == 'sample':
+    found |= caches(made)
+  known = sum(
+      n for part, n in found.items()
+      if part in _ARGUMENTS[name] or part.endswith('cache'))
+  found['activations'] = max(0, needs - known)
+  return {part: n for part, n in found.items() if n}

@@ -1,0 +1,69 @@
+"""What is found in decode loops that are made up."""
+
+from launch.aot import check, chips, faults
+from tests import devices
+from tests.launch.check_test import SMALL
+
+LOOP = '''
+%inner (i: bf16[2,8]) -> bf16[2,8] {{
+  %i = bf16[2,8] parameter(0)
+  ROOT %a = bf16[2,8] all-reduce(%i), replica_groups=[4,2]<=[2,2,2]T(2,1,0)
+}}
+%body (p: (s32[], bf16[2,8,64])) -> (s32[], bf16[2,8,64]) {{
+  %p = (s32[], bf16[2,8,64]) parameter(0)
+  %c = bf16[2,8,64] get-tuple-element(%p), index=1
+  {line}
+  ROOT %r = (s32[], bf16[2,8,64]) tuple(%p, %c)
+}}
+%condition (q: (s32[], bf16[2,8,64])) -> pred[] {{
+  ROOT %q = pred[] parameter(0)
+}}
+ENTRY %main (x: bf16[2,8,64]) -> bf16[2,8,64] {{
+  %x = (s32[], bf16[2,8,64]) parameter(0)
+  ROOT %w = (s32[], bf16[2,8,64]) while(%x), condition=%condition, \
+body=%body, metadata={{op_name="jit(f)/serve/while/body/{scope}/while"}}
+}}
+'''
+
+
+def planted(lines, fields):
+  """Faults of decode loops with each line in them, on a (2, 2, 2) mesh."""
+  config = check.load('configs/countdown.py', {
+      **SMALL, 'model.mlp_width': 1024, 'mesh.data': 2, 'mesh.fsdp': 2,
+      'mesh.tensor': 2, **fields})
+  made = check.build(config, chips.topology('cpu:8'))
+  return [faults.find(LOOP.format(line=line, scope=scope), made)
+          for line, scope in lines]
+
+
+def test_faults_are_found():
+  # A weight's part is 64 * 4 * 16 / 2 numbers of 4 bytes, and half a shard's
+  # cache 3 layers * 2 heads * 16 * 4 slots * (24 + 32) columns.
+  lines = [
+      'all-reduce(%c), replica_groups=[4,2]<=[2,2,2]T(2,1,0)',  # data
+      'all-reduce(%c), replica_groups=[4,2]<=[2,2,2]T(2,0,1)',  # fsdp
+      'all-reduce(%c), replica_groups=[4,2]<=[8]',  # tensor
+      'all-gather(%c), replica_groups=[4,2]<=[8]',
+      'copy(%c)', 'copy(%c)', 'copy(%c)',  # the last: of a layer's weight
+      'fusion(%c), kind=kCustom, calls=%inner']
+  shapes = ['bf16[2,8]'] * 3 + [
+      'f32[2048]', 'f32[21504]', 'f32[21503]', 'f32[64,512]', 'bf16[2,8]']
+  found = devices.run(planted, [
+      [f'%y = {shape} {line}', 'decode'] for shape, line in zip(
+          shapes, lines)] + [[f'%y = bf16[2,8] {lines[0]}', 'other']],
+                      {}, devices=None)
+  assert [len(f) for f in found] == [1, 1, 0, 1, 1, 0, 0, 1, 1]
+  assert 'over data' in found[0][0] and 'over fsdp' in found[1][0]
+  assert 'as much as a weight' in found[3][0]
+  assert 'a whole cache' in found[4][0]
+  assert 'over data' in found[7][0]
+  assert 'no decode loop' in found[8][0]
+
+
+def test_hidden_states_of_many_slots_are_no_weight():
+  """2048 numbers are the part of a weight, and 32 slots' 64."""
+  line = '%y = f32[2048] all-reduce(%c), replica_groups=[4,2]<=[8]'
+  few, many = (devices.run(planted, [[line, 'decode']], fields, devices=None)
+               for fields in ({}, {'sampling.slots': 32,
+                                   'samples_per_prompt': 32}))
+  assert len(few[0]) == 1 and many == [[]]

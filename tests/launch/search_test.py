@@ -1,0 +1,70 @@
+"""The largest that fits, with a compiler that is made up."""
+
+import pytest
+
+from launch.aot import check, chips, report, search
+from tests.launch.check_test import SMALL
+from tests.launch.report_test import GIB, made, phase
+
+
+@pytest.fixture
+def compiler(monkeypatch):
+  """Sets what takes memory; gives back the (phase, value) that were tried."""
+  def use(gib):
+    tried = []
+
+    def run(config, topology, only):
+      value = (config.sampling.slots if only == ('sample',) else
+               config.learner.microbatch)
+      tried.append((*only, value))
+      return made(phase(*only, activations=gib(value)))
+
+    monkeypatch.setattr(check, 'run', run)
+    return tried
+
+  monkeypatch.setattr(
+      check, 'build', lambda config, _, build=check.build:
+      build(config, chips.topology('cpu:1')))
+  return use
+
+
+V5E = chips.Topology('v5e:2x2', chips.CHIPS['v5e'], [None] * 4)
+
+
+@pytest.mark.parametrize('per_slot, slots', [
+    (0.1, 32), (1.0, 11), (2.0, 7), (14.0, 1)])
+def test_the_largest_that_fits(compiler, per_slot, slots):
+  # 14.17 GiB may be used. 32 requests in n waves are 32, 16, 11, 8, ... slots;
+  # rows of an update are 16, and a microbatch of 4 takes 12 GiB.
+  tried = compiler(
+      lambda value: value * (per_slot if tried[-1][0] == 'sample' else 3.0))
+  said = []
+  config = search.largest(
+      check.load('configs/countdown.py', SMALL), V5E, said.append)
+  assert config.sampling.slots == slots
+  assert config.learner.microbatch == 4
+  assert len(said) == len(tried) < 12
+  assert ('sample', 32) == tried[0] and ('update', 16) in tried
+
+
+def test_if_nothing_fits_the_smallest_is_left_for_the_verdict(compiler):
+  compiler(lambda value: 20.0)
+  config = search.largest(
+      check.load('configs/countdown.py', SMALL), V5E, lambda line: None)
+  assert (config.sampling.slots, config.learner.microbatch) == (1, 1)
+
+
+def test_faults_of_the_decode_loop_do_not_stop_it(monkeypatch, compiler):
+  compiler(lambda value: 1.0)
+  monkeypatch.setattr(
+      report, 'verdict', lambda found: ['a copy of the cache.'])
+  config = search.largest(
+      check.load('configs/countdown.py', SMALL), V5E, lambda line: None)
+  assert config.sampling.slots == 32
+
+
+def test_emulated_devices_have_no_limit(compiler):
+  compiler(lambda value: value * GIB)
+  with pytest.raises(ValueError, match='cpu:1 has none: name a slice'):
+    search.largest(check.load('configs/countdown.py', SMALL),
+                   chips.topology('cpu:1'), print)
