@@ -22,10 +22,10 @@ def test_every_config_for_a_slice_is_there_with_its_variants():
 
 def test_rows(monkeypatch, tmp_path, capsys):
   """One that fits, one that does not, and one that breaks."""
+  sample = phase('sample', decode_cache=3)
   answers = {
-      'a.py': found(phase('sample', decode_cache=3), phase(parameters=6.3)),
-      'b.py:4k': found(
-          phase('sample', decode_cache=3), phase(needs='21.3GiB', parameters=1)),
+      'a.py': found(sample, phase(parameters=6.3)),
+      'b.py:4k': found(sample, phase(needs='21.3GiB', parameters=1)),
       'c.py': 'Traceback: no such thing'}
   monkeypatch.setattr(fits, 'jobs', lambda: iter(answers))
   monkeypatch.setattr(fits, 'RESULT', tmp_path / 'FITS.md')
