@@ -4,7 +4,7 @@
 
 Every config file that names a TOPOLOGY, alone and with each argument in its
 VARIANTS, goes through launch/compile_check.py in a process of its own. It takes
-about half an hour on two cores.
+about ten minutes on two cores.
 """
 
 import datetime
