@@ -37,9 +37,9 @@ COMMON = {
     'samples_per_prompt': 8, 'learner.microbatch': 32, 'model.width': 1024,
     'model.layers': 6, 'model.heads': 16, 'model.kv_heads': 8,
     'model.head_dim': 64, 'model.mlp_width': 4096,
-    # What is foretold is for rows of full length, and those of a model that
-    # has learned nothing are short.
-    'learner.buckets': ''}
+    # What is foretold is for rows of full length, all with a signal; those of a
+    # model that has learned nothing are short and have none.
+    'learner.buckets': '', 'selection.signal_only': False}
 CONFIGS = {
     'weights split over 8': {'mesh.data': 1, 'mesh.fsdp': 8},
     'over 4, tensor 2, one microbatch': {
@@ -144,8 +144,8 @@ def report() -> str:
 {jax.__version__}, {DEVICES} emulated CPU devices.
 
 configs/countdown.py without its warm start, with a model of width 1024 and 6 \
-layers, every row at full length. GB over all devices: what launch/compile_check.py foretells for the \
-phase that needs most, and the most that the devices had in the second and \
+layers, every row at full length. GB over all devices: what \
+launch/compile_check.py foretells for the phase that needs most, and the most that the devices had in the second and \
 third of three steps of training; median of {TURNS} processes, and their range.
 
 {markdown(head, rows)}
