@@ -145,8 +145,9 @@ def report() -> str:
 
 configs/countdown.py without its warm start, with a model of width 1024 and 6 \
 layers, every row at full length. GB over all devices: what \
-launch/compile_check.py foretells for the phase that needs most, and the most that the devices had in the second and \
-third of three steps of training; median of {TURNS} processes, and their range.
+launch/compile_check.py foretells for the phase that needs most, and the most \
+that the devices had in the second and third of three steps of training; \
+median of {TURNS} processes, and their range.
 
 {markdown(head, rows)}
 '''
