@@ -122,9 +122,6 @@ class _Estimator:
     self._turns, self._chances = turns, chances
     self._loops = hlo.Loops(module)
     self._known = {}
-    self._started = {
-        _channel(y) for inner in module.computations.values() if _starts(inner)
-        for y in inner.instructions.values() if y.op in COLLECTIVES}
 
   def cost(self, name: str) -> Cost:
     """Of a computation, once."""
@@ -172,14 +169,15 @@ class _Estimator:
     """Collectives inside a fusion.
 
     One that a fusion starts is there again in those that carry it along and
-    that await it. An all-reduce of which only a part comes out scatters.
+    that await it: the compiler gives all of them, and no others, the id of a
+    chain. An all-reduce of which only a part comes out scatters.
     """
     if x.op != 'fusion':
       return []
     inner, found = self._module.computations[x.calls['calls']], []
     starts = _starts(inner)
     for y in inner.instructions.values():
-      if y.op in COLLECTIVES and (starts or _channel(y) not in self._started):
+      if y.op in COLLECTIVES and (starts or 'chain_id="' not in y.text):
         kind = y.op
         if kind == 'all-reduce' and x.arrays[0].size < y.arrays[0].size:
           kind = 'reduce-scatter'
@@ -239,11 +237,6 @@ def _starts(computation) -> bool:
   """Whether a fusion's inside starts a collective that others await."""
   return any('"AsyncCollectiveStart"' in y.text
              for y in computation.instructions.values())
-
-
-def _channel(x) -> str | None:
-  """What a collective's parts have in common."""
-  return x.attribute('channel_id')
 
 
 def _seconds(kind: str, size: int, links: chips.Links) -> float:

@@ -122,6 +122,36 @@ def test_an_exchange_that_is_waited_for_and_one_that_goes_on_beside():
       'all-gather', ('fsdp',), 16_000_000, False)
 
 
+def fused(name, op, result, more):
+  """A computation with a collective of the channel that all of them share."""
+  return (
+      f'%{name} (a: f32[1000000]) -> f32[4000000] {{\n'
+      '  %a = f32[1000000]{0} parameter(0)\n'
+      f'  %c = f32[{result}]{{0}} {op}(%a), channel_id=1, '
+      f'replica_groups=[1,4]<=[4]{more}\n'
+      f'  ROOT %r = f32[4000000]{{0}} custom-call(%c), '
+      f'custom_call_target="{name}"\n}}\n')
+
+
+def test_exchanges_inside_of_fusions_that_share_a_channel():
+  chain = ', frontend_attributes={chain_id="0"}'
+  inner = ''.join([
+      fused('AsyncCollectiveStart', 'all-gather', 4000000, chain),
+      fused('Carry', 'all-gather', 4000000, chain),
+      fused('AsyncCollectiveDone', 'all-gather', 4000000, chain),
+      fused('Other', 'all-reduce', 1000000, '')])
+  found = cost.estimate(text(
+      '  %p = f32[1000000]{0} parameter(0)\n'
+      '  %s = f32[4000000]{0} fusion(%p), calls=%AsyncCollectiveStart\n'
+      '  %b = f32[4000000]{0} fusion(%p), calls=%Carry\n'
+      '  %d = f32[4000000]{0} fusion(%p), calls=%AsyncCollectiveDone\n'
+      '  %o = f32[250000]{0} fusion(%p), calls=%Other\n'
+      '  ROOT %t = f32[4000000]{0} tanh(%d)', inner), LINE_OF_4, {}, {})
+  # The chain's parts are one exchange. Of the other only a quarter comes out.
+  assert [(c.kind, c.bytes, c.waited) for c in found.collectives] == [
+      ('reduce-scatter', 4_000_000, True), ('all-gather', 16_000_000, False)]
+
+
 @pytest.mark.parametrize('kind, share', [
     ('all-reduce', 2 * 3 / 4), ('reduce-scatter', 3 / 4),
     ('all-to-all', 4 * 3 / 4 / 4), ('collective-permute', 1)])
