@@ -66,7 +66,9 @@ class Cost:
   unknown: list[str] = dataclasses.field(default_factory=list)
 
   def add(self, other: 'Cost', times: float = 1.0) -> None:
-    """Adds another, so many times."""
+    """Adds another, so many times; what never runs leaves no trace."""
+    if not times:
+      return
     for name in ('flops', 'bytes', 'compute', 'memory', 'exchange', 'seconds'):
       setattr(self, name, getattr(self, name) + times * getattr(other, name))
     self.collectives += [

@@ -64,6 +64,24 @@ def test_a_branch_counts_as_often_as_it_is_taken():
   assert estimate(program, chances={'seldom': 0.25}).flops == 2 * 16 ** 3 / 4
 
 
+def test_a_branch_that_is_never_taken_leaves_no_trace():
+  def f(x, yes, n):
+    def dear(x):
+      with jax.named_scope('steps'):
+        return jax.lax.fori_loop(0, n, lambda i, x: jnp.tanh(x @ x), x)
+
+    with jax.named_scope('never'):
+      return jax.lax.cond(yes, dear, lambda x: x + 1, x)
+
+  program = compiled(f, jnp.ones((16, 16)), True, 3)
+  assert len(estimate(program).unknown) == 1
+  found = estimate(program, chances={'never': 0.0})
+  assert found.unknown == [] and found.flops == 0
+  total = cost.Cost()
+  total.add(cost.estimate(text(GATHER), LINE_OF_4, {}, {}), 0.0)
+  assert total == cost.Cost()
+
+
 def test_what_is_sliced_or_updated_in_place_counts_as_its_part():
   def f(cache, new, n):
     def body(i, cache):
