@@ -88,10 +88,10 @@ class Machine(NamedTuple):
   """What a program runs on.
 
   Attributes:
-    chip: rates; None counts and times nothing.
+    chip: rates.
     mesh: devices in the order of their partition ids.
   """
-  chip: chips.Chip | None
+  chip: chips.Chip
   mesh: Any
 
 
@@ -204,8 +204,6 @@ class _Estimator:
     flops = operations.flops(self._module, computation, x)
     bytes_ = operations.traffic(self._module, computation, x)
     chip = self._machine.chip
-    if chip is None:
-      return Cost(flops=flops, bytes=bytes_)
     compute, memory = flops / chip.flops, bytes_ / chip.bandwidth
     return Cost(flops=flops, bytes=bytes_, compute=compute, memory=memory,
                 seconds=max(compute, memory))
