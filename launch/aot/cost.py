@@ -218,7 +218,9 @@ class _Estimator:
     if x.op.endswith('-start') and kind != 'all-reduce':
       arrays = arrays[len(operands):2 * len(operands)]
     got = sum(a.bytes for a in arrays)
-    links = chips.links(self._machine.chip, self._machine.mesh, group(x))
+    mesh = self._machine.mesh
+    links = chips.links(
+        self._machine.chip, mesh, group(x, mesh.devices.size))
     return Collective(
         kind=kind, axes=links.axes, bytes=max(sent, got), times=1.0,
         seconds=_seconds(kind, max(sent, got), links), scope=x.scope,
@@ -264,8 +266,16 @@ def loop_name(scope: str) -> str | None:
   return found and found[1]
 
 
-def group(x: hlo.Instruction) -> list[int]:
-  """Partition ids of one group that takes part in a collective."""
+def group(x: hlo.Instruction, devices: int | None = None) -> list[int]:
+  """Partition ids of one group that takes part in a collective.
+
+  Args:
+    x: the collective.
+    devices: number of all, who are the group where the text lists none.
+
+  Raises:
+    ValueError: the text does not tell the group.
+  """
   pairs = x.attribute('source_target_pairs')
   if pairs is not None:
     numbers = [int(n) for n in re.findall(r'\d+', pairs)]
@@ -290,7 +300,12 @@ def group(x: hlo.Instruction) -> list[int]:
     index = tuple(slice(None) if n in axes else 0 for n in names)
     return ids.reshape(sizes)[index].reshape(-1).tolist()
   groups = re.search(r'replica_groups=\{\{([\d,]+)\}', x.text)
-  return [int(n) for n in groups[1].split(',')] if groups else [0]
+  if groups:
+    return [int(n) for n in groups[1].split(',')]
+  if devices is not None and 'replica_groups={}' in x.text:
+    return list(range(devices))
+  raise ValueError(
+      f'Who takes part in {x.op} {x.name} cannot be read from {x.text[:200]!r}')
 
 
 def _iota(dims: str, order: str | None) -> np.ndarray:

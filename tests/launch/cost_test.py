@@ -189,12 +189,23 @@ def test_time_of_each_kind_of_exchange(kind, share):
     ("replica_groups=mesh['a'=2,'b'=4] {'b'}, x=1", [0, 1, 2, 3]),
     ("replica_groups=mesh['a'=4,'b'=2], device_ids=([2,4]T(1,0)) {'b'}",
      [0, 4]),
+    ('replica_groups={}, x=1', [0, 1, 2, 3, 4, 5, 6, 7]),
     ('source_target_pairs={{0,0},{1,3},{3,5},{5,1}}, x=1', [1, 3, 5])])
 def test_who_takes_part(groups, want):
+  assert cost.group(exchange(groups), 8) == want
+
+
+def exchange(groups):
   lines = f'  ROOT %g = f32[8]{{0}} all-reduce(%p), {groups}'
-  module = hlo.parse(text(lines))
-  x = module.computations['main'].instructions['g']
-  assert cost.group(x) == want
+  return hlo.parse(text(lines)).computations['main'].instructions['g']
+
+
+@pytest.mark.parametrize('groups, devices', [
+    ('replica_groups=[2@4], x=1', 8), ('replica_groups={}', None), ('x=1', 8)])
+def test_a_group_that_cannot_be_read(groups, devices):
+  with pytest.raises(ValueError, match='cannot be read') as error:
+    cost.group(exchange(groups), devices)
+  assert groups in str(error.value)
 
 
 def test_memory_traffic_leaves_out_what_lies_on_the_chip():
