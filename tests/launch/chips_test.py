@@ -9,11 +9,10 @@ import pytest
 from launch.aot import chips
 
 
-def mesh(*shape, axes=('data', 'fsdp', 'tensor')):
-  """A mesh on a torus of 16 x 8 chips, filled row by row."""
-  flat = np.empty(128, object)
-  flat[:] = [
-      types.SimpleNamespace(coords=(i // 8, i % 8, 0)) for i in range(128)]
+def mesh(*shape, axes=('data', 'fsdp', 'tensor'), extent=(16, 8, 1)):
+  """A mesh on a torus of 16 x 8 chips, or others, filled row by row."""
+  flat = np.empty(np.prod(extent), object)
+  flat[:] = [types.SimpleNamespace(coords=c) for c in np.ndindex(*extent)]
   return types.SimpleNamespace(devices=flat.reshape(shape), axis_names=axes)
 
 
@@ -33,8 +32,18 @@ def test_links_of_a_group(shape, axis, want):
   assert chips.links(chips.CHIPS['v5e'], mesh(*shape), group) == want
 
 
+def test_a_v5p_slice_wraps_around_if_it_is_made_of_cubes():
+  v5p = chips.CHIPS['v5p']
+  # All of the last dimension of 4: of a cube a ring, below one a line.
+  for extent, bandwidth, hops in (((4, 4, 4), 180e9, 2), ((2, 4, 4), 90e9, 3)):
+    found = chips.links(v5p, mesh(*extent, extent=extent), [0, 1, 2, 3])
+    assert (found.bandwidth, found.hops) == (bandwidth, hops)
+
+
 def test_an_unknown_slice_is_told_the_known_ones():
-  for name in ('v9:2x2', 'v5litepod-3', 'v5e', 'v5e:two', 'cpu:many'):
+  for name in ('v9:2x2', 'v5litepod-3', 'v5e', 'v5e:two', 'cpu:many', 'cpu:0',
+               'v5e:4x4x4', 'v6e:2x2x2', 'v5p:4x4', 'v5e:16x32', 'v5e:0x4',
+               'v5p:16x16x28', 'v5e:32x8'):
     with pytest.raises(ValueError) as error:
       chips.topology(name)
     assert str(error.value).startswith(f'{name} is not a known topology')
