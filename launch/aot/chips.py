@@ -7,6 +7,7 @@ direction, latency of a hop, and which dimensions of a torus wrap around, from
 left of the HBM to programs is what the compiler says when one does not fit.
 """
 
+import collections
 import importlib.util
 import math
 import os
@@ -149,11 +150,13 @@ class Links(NamedTuple):
     size: members.
     bandwidth: bytes/s into a member while all of the group exchange.
     hops: between the two members that are farthest apart.
+    across: seconds for each byte of a member's array that all send to all.
   """
   axes: tuple[str, ...]
   size: int
   bandwidth: float
   hops: int
+  across: float
 
 
 def links(
@@ -176,7 +179,7 @@ def links(
       if len(np.unique(index)) > 1)
   coords = np.array([flat[i].coords for i in group])
   extent, wraps = _torus(chip, flat)
-  bandwidth, hops = 0.0, 0
+  bandwidth, hops, across = 0.0, 0, 0.0
   for dim in range(coords.shape[1]):
     places = np.unique(coords[:, dim])
     if len(places) < 2:
@@ -184,9 +187,49 @@ def links(
     stride = int(np.diff(places).min())
     span = int(places[-1] - places[0]) + stride
     ring = span == extent[dim] and wraps[dim]
-    bandwidth += chip.link * (2 if ring else 1) / stride
+    own = chip.link * (2 if ring else 1) / stride
+    bandwidth += own
+    # A cut in the middle of n places leaves on each side part of the members,
+    # who send to every member on the other side: of the m members' arrays of s
+    # bytes m * a/n * b/n * s go over one way, a and b the places on each side.
+    # m/n lines cross the cut. All dimensions are in use at once, so that the
+    # slowest counts.
+    n = len(places)
+    across = max(across, (n // 2) * (n - n // 2) / n / own)
     hops += span // 2 if ring else int(places[-1] - places[0])
-  return Links(axes, len(group), bandwidth, hops)
+  return Links(axes, len(group), bandwidth, hops, across)
+
+
+def shift(
+    chip: Chip, mesh: jax.sharding.Mesh,
+    pairs: Sequence[tuple[int, int]]) -> tuple[int, int]:
+  """What it takes that some devices send to one other each.
+
+  Each goes the shorter way around, one dimension after the other.
+
+  Args:
+    chip: of the devices.
+    mesh: the devices, in the order of their partition ids.
+    pairs: partition ids of source and target.
+
+  Returns:
+    How many of them the busiest link carries, and the hops of the longest way.
+  """
+  flat = mesh.devices.reshape(-1)
+  extent, wraps = _torus(chip, flat)
+  carries, hops = collections.Counter(), 0
+  for source, target in pairs:
+    at, way = list(flat[source].coords), 0
+    for dim, end in enumerate(flat[target].coords):
+      distance = end - at[dim]
+      if wraps[dim] and abs(distance) > extent[dim] // 2:
+        distance -= int(np.sign(distance) * extent[dim])
+      for _ in range(abs(distance)):
+        carries[tuple(at), dim, distance > 0] += 1
+        at[dim] = (at[dim] + (1 if distance > 0 else -1)) % int(extent[dim])
+      way += abs(distance)
+    hops = max(hops, way)
+  return max(carries.values(), default=0), hops
 
 
 def _torus(chip: Chip, devices: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:

@@ -218,13 +218,16 @@ class _Estimator:
     if x.op.endswith('-start') and kind != 'all-reduce':
       arrays = arrays[len(operands):2 * len(operands)]
     got = sum(a.bytes for a in arrays)
-    mesh = self._machine.mesh
-    links = chips.links(
-        self._machine.chip, mesh, group(x, mesh.devices.size))
+    chip, mesh = self._machine
+    links = chips.links(chip, mesh, group(x, mesh.devices.size))
+    if kind == 'collective-permute':
+      carried, hops = chips.shift(chip, mesh, _pairs(x))
+      seconds = carried * sent / chip.link + hops * chips.HOP_SECONDS
+    else:
+      seconds = _seconds(kind, max(sent, got), links)
     return Collective(
         kind=kind, axes=links.axes, bytes=max(sent, got), times=1.0,
-        seconds=_seconds(kind, max(sent, got), links), scope=x.scope,
-        waited=not x.op.endswith('-start'))
+        seconds=seconds, scope=x.scope, waited=not x.op.endswith('-start'))
 
 
 def _note(exchange: Collective, total: Cost, beside: Cost) -> None:
@@ -242,22 +245,19 @@ def _starts(computation) -> bool:
 
 
 def _seconds(kind: str, size: int, links: chips.Links) -> float:
-  """Time of a collective, by the formulas of the scaling book.
+  """Time of a collective that is no permutation.
 
   All-gather and reduce-scatter bring (n-1)/n of the whole array to each
-  member, an all-reduce does both, an all-to-all a quarter of an all-gather of
-  the same total; a permutation sends its array over its hops one way.
+  member, an all-reduce does both; an all-to-all is bound by the links in the
+  middle of its longest dimension.
   """
   n = links.size
   if n == 1 or not links.bandwidth:
     return 0.0
-  share = (n - 1) / n
-  moved = {
-      'all-gather': share, 'reduce-scatter': share, 'all-reduce': 2 * share,
-      'all-to-all': n * share / 4, 'collective-permute': 1.0}[kind]
   rounds = 2 if kind == 'all-reduce' else 1
-  return moved * size / links.bandwidth + (
-      rounds * links.hops * chips.HOP_SECONDS)
+  moving = (size * links.across if kind == 'all-to-all' else
+            rounds * (n - 1) / n * size / links.bandwidth)
+  return moving + rounds * links.hops * chips.HOP_SECONDS
 
 
 def loop_name(scope: str) -> str | None:
@@ -276,10 +276,8 @@ def group(x: hlo.Instruction, devices: int | None = None) -> list[int]:
   Raises:
     ValueError: the text does not tell the group.
   """
-  pairs = x.attribute('source_target_pairs')
-  if pairs is not None:
-    numbers = [int(n) for n in re.findall(r'\d+', pairs)]
-    follows = dict(zip(numbers[::2], numbers[1::2]))
+  if x.attribute('source_target_pairs') is not None:
+    follows = dict(_pairs(x))
     cycle = [next((a for a, b in follows.items() if a != b), 0)]
     while (new := follows.get(cycle[-1])) is not None and new not in cycle:
       cycle.append(new)
@@ -306,6 +304,13 @@ def group(x: hlo.Instruction, devices: int | None = None) -> list[int]:
     return list(range(devices))
   raise ValueError(
       f'Who takes part in {x.op} {x.name} cannot be read from {x.text[:200]!r}')
+
+
+def _pairs(x) -> list[tuple[int, int]]:
+  """Sources and targets of a permutation."""
+  numbers = [int(n) for n in re.findall(
+      r'\d+', x.attribute('source_target_pairs'))]
+  return list(zip(numbers[::2], numbers[1::2]))
 
 
 def _iota(dims: str, order: str | None) -> np.ndarray:

@@ -170,7 +170,8 @@ def test_exchanges_inside_of_fusions_that_share_a_channel():
 
 @pytest.mark.parametrize('kind, share', [
     ('all-reduce', 2 * 3 / 4), ('reduce-scatter', 3 / 4),
-    ('all-to-all', 4 * 3 / 4 / 4), ('collective-permute', 1)])
+    # Two send half of theirs over the link in the middle.
+    ('all-to-all', 2 * 1 / 2), ('collective-permute', 1)])
 def test_time_of_each_kind_of_exchange(kind, share):
   groups = ('source_target_pairs={{0,1},{1,2},{2,3},{3,0}}'
             if kind == 'collective-permute' else 'replica_groups={{0,1,2,3}}')
@@ -179,6 +180,26 @@ def test_time_of_each_kind_of_exchange(kind, share):
   rounds = 2 if kind == 'all-reduce' else 1
   assert cost.estimate(text(lines), LINE_OF_4, {}, {}).exchange == (
       pytest.approx(share * 4e6 / 45e9 + rounds * 3e-6))
+
+
+def test_a_shift_around_a_ring_uses_one_direction():
+  ring = slice_of(*[(i, 0, 0) for i in range(16)])
+  pairs = ','.join(f'{{{i},{(i + 1) % 16}}}' for i in range(16))
+  lines = ('  %p = f32[1000000]{0} parameter(0)\n'
+           '  ROOT %g = f32[1000000]{0} collective-permute(%p), '
+           f'source_target_pairs={{{pairs}}}')
+  assert cost.estimate(text(lines), ring, {}, {}).exchange == (
+      pytest.approx(4e6 / 45e9 + 1e-6))
+
+
+def test_an_all_to_all_is_bound_by_the_middle_of_the_slice():
+  # 8 devices send half of their 4 MB to the other half of a square over 4
+  # links; 3 hops along each side.
+  square = slice_of(*[(i, j, 0) for i in range(4) for j in range(4)])
+  lines = ('  %p = f32[1000000]{0} parameter(0)\n  ROOT %g = f32[1000000]{0} '
+           'all-to-all(%p), replica_groups=[1,16]<=[16]')
+  assert cost.estimate(text(lines), square, {}, {}).exchange == (
+      pytest.approx(8 * 2e6 / (4 * 45e9) + 6e-6))
 
 
 @pytest.mark.parametrize('groups, want', [
