@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from launch.aot import chips, cost, hlo
+from launch.aot import chips, cost, hlo, operations
 from tests import devices
 
 
@@ -232,7 +232,7 @@ def test_a_group_that_cannot_be_read(groups, devices):
 def test_memory_traffic_leaves_out_what_lies_on_the_chip():
   lines = (
       '  %p = f32[1000000]{0} parameter(0)\n'
-      '  %s = (f32[1000000]{0}, f32[1000000]{0:S(1)}, u32[]) copy-start(%p)\n'
+      '  %s = (f32[1000000]{0:S(1)}, f32[1000000]{0}, u32[]) copy-start(%p)\n'
       '  %c = f32[1000000]{0:S(1)} copy-done(%s)\n'
       '  %t = f32[1000000]{0:S(1)} tanh(%c)\n'
       '  ROOT %u = f32[1000000]{0} tanh(%t)')
@@ -240,6 +240,20 @@ def test_memory_traffic_leaves_out_what_lies_on_the_chip():
   assert found.bytes == 8e6  # read once, written once
   # The copy in hides behind the operation that writes.
   assert found.seconds == pytest.approx(8e6 / 819e9)
+
+
+@pytest.mark.parametrize('line, reads, writes', [
+    # A copy's result is (to, from, context), a slice's (from, to, context).
+    ('(f32[8]{0:S(1)}, f32[8]{0}, u32[]{:S(2)}) copy-start(%p)', 32, 0),
+    ('(f32[8]{0}, f32[8]{0:S(1)}, u32[]{:S(2)}) copy-start(%p)', 0, 32),
+    ('((f32[8]{0}), f32[2]{0:S(1)}, s32[]{:S(2)}) slice-start(%p)', 8, 0),
+    ('((f32[8]{0:S(1)}), f32[2]{0}, s32[]{:S(2)}) slice-start(%p)', 0, 8)])
+def test_what_is_started_ahead_reads_and_writes(line, reads, writes):
+  module = hlo.parse(text(f'  ROOT %s = {line}'))
+  main = module.computations['main']
+  x = main.instructions['s']
+  assert operations.written(module, main, x) == writes
+  assert operations.traffic(module, main, x) == reads + writes
 
 
 def collectives():
