@@ -209,42 +209,58 @@ class Loops:
   def turns(self, computation: Computation, loop: Instruction) -> int | None:
     """Turns of a while loop; None where data decide.
 
-    A loop that counts: its condition compares an element of what it carries
-    with a limit, and its body adds a constant to it.
+    The compiler may have noted them. Else a loop that counts: its condition
+    compares an element of what it carries with a limit, and its body adds a
+    constant to it.
     """
+    noted = re.search(
+        r'"known_trip_count":\{"n":"?(\d+)"?\}', loop.text)
+    if noted:
+      return int(noted[1])
     module, called = self._module, loop.calls
     condition = module.computations[called['condition']]
     body = module.computations[called['body']]
     test = condition.instructions[condition.root]
-    if test.op == 'fusion':
-      inner = module.computations[test.calls['calls']]
-      outer, test = test, inner.instructions[inner.root]
-      side = lambda i: self._through(inner, inner.operand(test, i), outer,
-                                     condition)
-    else:
-      side = lambda i: condition.operand(test, i)
+    test, sides = self._operands(condition, test)
     if test.op != 'compare' or test.attribute('direction') != 'LT':
       return None
-    counter, limit = side(0), side(1)
-    index = self._element(counter)
+    counter, limit = sides
+    index = self._element(*counter)
     if index is None:
       return None
-    high = self._constant(condition, limit)
+    high = self._constant(*limit)
     low = self._carried(computation, loop, index)
     step = self._step(body, index)
     if None in (high, low, step) or step < 1:
       return None
     return max(0, -(-(high - low) // step))
 
-  def _through(self, inner, x, outer, computation):
-    """An instruction of a fusion's inside, seen from outside if it came in."""
-    if x.op == 'parameter':
-      return computation.operand(outer, int(x.operands[0]))
-    return x
+  def _operands(self, computation, x):
+    """An instruction, or the one at a fusion's root, and what it works on.
 
-  def _element(self, x: Instruction) -> int | None:
+    Returns:
+      The instruction, and for each operand the instruction that makes it with
+      its computation: outside of the fusion if it came in.
+    """
+    if x.op != 'fusion':
+      return x, [(computation, computation.operand(x, i))
+                 for i in range(len(x.operands))]
+    inner = self._module.computations[x.calls['calls']]
+    root = inner.instructions[inner.root]
+    found = []
+    for i in range(len(root.operands)):
+      y = inner.operand(root, i)
+      while y.op in ('copy', 'bitcast', 'convert'):
+        y = inner.operand(y, 0)
+      found.append(
+          (computation, computation.operand(x, int(y.operands[0])))
+          if y.op == 'parameter' else (inner, y))
+    return root, found
+
+  def _element(self, computation, x) -> int | None:
     """Which element of a computation's parameter an instruction picks."""
-    if x.op != 'get-tuple-element':
+    if (x.op != 'get-tuple-element'
+        or computation.operand(x, 0).op != 'parameter'):
       return None
     return int(x.attribute('index'))
 
@@ -262,8 +278,8 @@ class Loops:
     if x.op == 'constant':
       return int(x.operands[0]) if re.fullmatch(
           r'-?\d+', x.operands[0]) else None
-    index = self._element(x)
-    if index is None or computation.operand(x, 0).op != 'parameter':
+    index = self._element(computation, x)
+    if index is None:
       return None
     for caller, loop, role in self._callers[computation.name]:
       if loop.op == 'while' and role in ('body', 'condition'):
@@ -280,24 +296,25 @@ class Loops:
     x = body.operand(root, index)
     while x.op in ('copy', 'bitcast'):
       x = body.operand(x, 0)
-    return self._element(x) == index
+    return self._element(body, x) == index
 
   def _step(self, body, index) -> int | None:
-    """What a loop's body adds to an element."""
+    """What a loop's body adds to an element; None if not a known number."""
     root = body.instructions[body.root]
     if root.op != 'tuple':
       return None
-    computation, x = body, body.operand(root, index)
+    x = body.operand(root, index)
     while x.op in ('copy', 'bitcast'):
-      x = computation.operand(x, 0)
-    if x.op == 'fusion':
-      computation = self._module.computations[x.calls['calls']]
-      x = computation.instructions[computation.root]
+      x = body.operand(x, 0)
+    x, sides = self._operands(body, x)
     if x.op != 'add':
       return None
-    steps = [
-        self._constant(computation, computation.operand(x, i)) for i in (0, 1)]
-    return next((s for s in steps if s is not None), 1)
+    for i, (computation, y) in enumerate(sides):
+      while y.op in ('copy', 'bitcast'):
+        y = computation.operand(y, 0)
+      if self._element(computation, y) == index:
+        return self._constant(*sides[1 - i])
+    return None
 
 
 def walk(module: Module) -> Iterator[tuple[Computation, Instruction]]:

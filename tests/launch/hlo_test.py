@@ -9,13 +9,14 @@ from launch.aot import cost, hlo
 X = jnp.ones((8, 8))
 
 
-def module(f, *args):
-  return hlo.parse(jax.jit(f).lower(*args).compile().as_text())
+def loops(f, *args, noted=False):
+  """Scope name to turns, of every loop of a compiled function.
 
-
-def loops(f, *args):
-  """Scope name to turns, of every loop of a compiled function."""
-  found = module(f, *args)
+  Turns that the compiler noted are taken out of its text: for TPUs it does not.
+  """
+  text = jax.jit(f).lower(*args).compile().as_text()
+  assert 'known_trip_count' in text or not noted
+  found = hlo.parse(text if noted else text.replace('known_trip_count', ''))
   turns = hlo.Loops(found)
   return {
       cost.loop_name(x.scope): turns.turns(computation, x)
@@ -60,6 +61,74 @@ def test_a_limit_that_changes_is_not_known():
       return jax.lax.fori_loop(0, 4, body, (jnp.int32(1), x))
 
   assert loops(f, X) == {'outer': 4, 'inner': None}
+
+
+@pytest.mark.parametrize('step, want', [
+    (lambda i, x, n: i + 1, 12), (lambda i, x, n: i + 3, 4),
+    (lambda i, x, n: i + 5, 3), (lambda i, x, n: i + n, None),
+    (lambda i, x, n: i + 1 + (x[0, 0] > 0).astype(int), None)])
+def test_a_loop_that_counts_in_steps(step, want):
+  def f(x, n):
+    with jax.named_scope('steps'):
+      return jax.lax.while_loop(
+          lambda c: c[0] < 12,
+          lambda c: (step(c[0], c[1], n), jnp.tanh(c[1] @ c[1])), (0, x))
+
+  assert loops(f, X, 3) == {'steps': want}
+
+
+def test_turns_that_the_compiler_noted():
+  f = lambda x: loop('steps', 7, lambda x: jnp.tanh(x @ x), x)
+  assert loops(f, X, noted=True) == loops(f, X) == {'steps': 7}
+  # Of a loop that nothing else tells about.
+  text = LOOP.format(add='%n')
+  assert turns_of(text) == [None]
+  noted = ', backend_config={"known_trip_count":{"n":"5"}}'
+  assert turns_of(text.replace('body=%body', f'body=%body{noted}')) == [5]
+
+
+LOOP = '''
+%add (a: s32[], b: s32[]) -> s32[] {{
+  %b = s32[] parameter(1)
+  %a = s32[] parameter(0)
+  ROOT %sum = s32[] add(%a, %b)
+}}
+%body (p: (s32[], s32[])) -> (s32[], s32[]) {{
+  %p = (s32[], s32[]) parameter(0)
+  %i = s32[] get-tuple-element(%p), index=0
+  %n = s32[] get-tuple-element(%p), index=1
+  %four = s32[] constant(4)
+  %next = s32[] fusion(%i, {add}), calls=%add
+  ROOT %r = (s32[], s32[]) tuple(%next, %next)
+}}
+%condition (q: (s32[], s32[])) -> pred[] {{
+  %q = (s32[], s32[]) parameter(0)
+  %i = s32[] get-tuple-element(%q), index=0
+  %limit = s32[] constant(12)
+  ROOT %c = pred[] compare(%i, %limit), direction=LT
+}}
+ENTRY %main (x: s32[]) -> (s32[], s32[]) {{
+  %x = s32[] parameter(0)
+  %zero = s32[] constant(0)
+  %t = (s32[], s32[]) tuple(%zero, %x)
+  ROOT %w = (s32[], s32[]) while(%t), condition=%condition, body=%body
+}}
+'''
+
+
+def turns_of(text):
+  found = hlo.parse(text)
+  return [hlo.Loops(found).turns(computation, x)
+          for computation, x in hlo.walk(found) if x.op == 'while']
+
+
+def test_a_step_that_a_fusion_is_given():
+  assert turns_of(LOOP.format(add='%four')) == [3]
+  assert turns_of(LOOP.format(add='%n')) == [None]
+  # The counter is what something else makes of it.
+  assert turns_of(LOOP.format(add='%four').replace(
+      '%i = s32[] get-tuple-element(%p)', '%o = (s32[], s32[]) custom-call(%p)'
+      '\n  %i = s32[] get-tuple-element(%o)')) == [None]
 
 
 LINE = (
