@@ -16,6 +16,8 @@ _BYTES = {
 _ARRAY = re.compile(r'(\w+)\[([\d,]*)\](?:\{([^{}]*)\})?')
 _INSTRUCTION = re.compile(r'\s*(ROOT )?%?([\w.\-]+) = (.*)')
 _COMPUTATION = re.compile(r'(ENTRY )?%?([\w.\-]+) \(')
+_END = re.compile(r'\}(, .*)?\s*$')
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _CALLS = ('calls', 'body', 'condition', 'to_apply', 'true_computation',
           'false_computation')
 
@@ -158,6 +160,12 @@ def _instruction(line: str) -> tuple[bool, Instruction] | None:
       name, _arrays(shape), op, operands, rest[closing + 1:])
 
 
+def _open(line: str) -> int:
+  """How many more braces a line opens than it closes, outside of strings."""
+  bare = _STRING.sub('', line)
+  return bare.count('{') - bare.count('}')
+
+
 def parse(text: str) -> Module:
   """Reads `compiled.as_text()`.
 
@@ -168,28 +176,32 @@ def parse(text: str) -> Module:
     Its computations.
 
   Raises:
-    ValueError: there is no entry computation in it.
+    ValueError: there is no entry computation in it, or a computation does not
+      end.
   """
   computations, entry = {}, None
-  name, instructions, root = None, {}, None
+  name, instructions, root, depth = None, {}, None, 0
   for line in text.splitlines():
     if name is None:
       match = _COMPUTATION.match(line)
       if match and line.rstrip().endswith('{'):
-        name, instructions, root = match[2], {}, None
+        name, instructions, root, depth = match[2], {}, None, 0
         if match[1]:
           entry = name
-    elif line.rstrip() == '}':
+    elif depth <= 0 and _END.match(line):
       computations[name] = Computation(name, instructions, root)
       name = None
     else:
-      is_root, x = _instruction(line) or (False, None)
+      is_root, x = depth <= 0 and _instruction(line) or (False, None)
+      depth = _open(line) + (depth if x is None else 0)
       if x is None:  # the text of an attribute goes on
         last = next(reversed(instructions))
         x = instructions[last]._replace(
             text=f'{instructions[last].text}\n{line}')
       instructions[x.name] = x
       root = x.name if is_root else root
+  if name is not None:
+    raise ValueError(f'This text has no end of the computation {name}.')
   if entry is None:
     raise ValueError('This is no text of a compiled program: no ENTRY in it.')
   return Module(computations, entry)

@@ -152,6 +152,31 @@ def test_a_line_of_a_program_for_tpus():
   assert x.attribute('slice') == '[0:26], [0:4], [0:72]'
 
 
+def test_an_attribute_of_many_lines():
+  found = hlo.parse(
+      'ENTRY %main (p: f32[4]) -> f32[4] {\n  %p = f32[4] parameter(0)\n'
+      '  %k = f32[4] custom-call(%p), frontend_attributes={metadata={\n'
+      '"a": {\n"}{": "\\"{", x = s32[] y()\n}\n}}\n'
+      '  ROOT %t = f32[4] tanh(%k)\n}\n').computations['main']
+  assert [*found.instructions] == ['p', 'k', 't'] and found.root == 't'
+  assert found.instructions['k'].text.endswith('\n}\n}}')
+
+
+def test_a_computation_of_another_thread():
+  found = hlo.parse(
+      '%sparse (p: f32[4]) -> f32[4] {\n  ROOT %p = f32[4] parameter(0)\n'
+      '}, execution_thread="sparsecore"\n\n'
+      'ENTRY %main (q: f32[4]) -> f32[4] {\n  ROOT %q = f32[4] parameter(0)\n'
+      '}\n')
+  assert {n: [*c.instructions] for n, c in found.computations.items()} == {
+      'sparse': ['p'], 'main': ['q']}
+
+
+def test_a_computation_without_an_end():
+  with pytest.raises(ValueError, match='no end of the computation main'):
+    hlo.parse('ENTRY %main (q: f32[4]) -> f32[4] {\n  %q = f32[4] tanh(%q)\n')
+
+
 def test_text_of_something_else():
   with pytest.raises(ValueError, match='no text of a compiled program'):
     hlo.parse('module @jit_f {\n}')
