@@ -225,8 +225,7 @@ class Loops:
     compares an element of what it carries with a limit, and its body adds a
     constant to it.
     """
-    noted = re.search(
-        r'"known_trip_count":\{"n":"?(\d+)"?\}', loop.text)
+    noted = re.search(r'"known_trip_count":\{"n":"?(\d+)"?\}', loop.text)
     if noted:
       return int(noted[1])
     module, called = self._module, loop.calls
@@ -254,13 +253,15 @@ class Loops:
       The instruction, and for each operand the instruction that makes it with
       its computation: outside of the fusion if it came in.
     """
+    given = lambda x: 0 if x.op in ('parameter', 'constant') else len(
+        x.operands)
     if x.op != 'fusion':
       return x, [(computation, computation.operand(x, i))
-                 for i in range(len(x.operands))]
+                 for i in range(given(x))]
     inner = self._module.computations[x.calls['calls']]
     root = inner.instructions[inner.root]
     found = []
-    for i in range(len(root.operands)):
+    for i in range(given(root)):
       y = inner.operand(root, i)
       while y.op in ('copy', 'bitcast', 'convert'):
         y = inner.operand(y, 0)

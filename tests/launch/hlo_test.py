@@ -122,6 +122,15 @@ def turns_of(text):
           for computation, x in hlo.walk(found) if x.op == 'while']
 
 
+def test_a_loop_that_does_not_count():
+  text = LOOP.format(add='%n')
+  endless = 'ROOT %c = pred[] constant(true)'
+  assert turns_of(text.replace(
+      'ROOT %c = pred[] compare(%i, %limit), direction=LT', endless)) == [None]
+  for step in ('%four', '%n', '%p'):
+    assert turns_of(text.replace('tuple(%next,', f'tuple({step},')) == [None]
+
+
 def test_a_step_that_a_fusion_is_given():
   assert turns_of(LOOP.format(add='%four')) == [3]
   assert turns_of(LOOP.format(add='%n')) == [None]
