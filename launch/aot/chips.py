@@ -7,7 +7,9 @@ direction, latency of a hop, and which dimensions of a torus wrap around, from
 left of the HBM to programs is what the compiler says when one does not fit.
 """
 
+import collections
 import importlib.util
+import math
 import os
 import re
 from typing import Any, NamedTuple, Sequence
@@ -30,7 +32,9 @@ class Chip(NamedTuple):
     bandwidth: bytes/s of its HBM.
     memory: bytes of HBM that programs may use.
     link: bytes/s of one link in one direction.
-    ring: a dimension of the torus of this size, or a multiple, wraps around.
+    ring: a dimension of the torus of this size, or a multiple, wraps around;
+      of a torus of three dimensions all must be such multiples.
+    pod: sizes of the largest slice, which tell how many dimensions there are.
   """
   name: str
   flops: float
@@ -38,12 +42,16 @@ class Chip(NamedTuple):
   memory: int
   link: float
   ring: int
+  pod: tuple[int, ...]
 
 
 CHIPS = {
-    'v5e': Chip('v5e', 197e12, 819e9, int(15.75 * GIB), 45e9, 16),
-    'v5p': Chip('v5p', 459e12, 2765e9, int(95.74 * GIB), 90e9, 4),
-    'v6e': Chip('v6e', 918e12, 1640e9, int(31.25 * GIB), 90e9, 16),
+    'v5e': Chip(
+        'v5e', 197e12, 819e9, int(15.75 * GIB), 45e9, 16, (16, 16)),
+    'v5p': Chip(
+        'v5p', 459e12, 2765e9, int(95.74 * GIB), 90e9, 4, (16, 16, 24)),
+    'v6e': Chip(
+        'v6e', 918e12, 1640e9, int(31.25 * GIB), 90e9, 16, (16, 16)),
 }
 
 # The shapes that Google Cloud sells, by number of chips; v5p counts two cores
@@ -87,11 +95,11 @@ def topology(name: str) -> Topology:
   """
   full = TOPOLOGIES.get(name, name)
   family, _, shape = full.partition(':')
-  if family == 'cpu' and shape.isdigit():
+  if family == 'cpu' and shape.isdigit() and int(shape):
     jax.config.update('jax_platforms', 'cpu')
     sharding.split_cpu(int(shape))
     return Topology(full, None, jax.devices())
-  if family not in CHIPS or not re.fullmatch(r'\d+(x\d+){1,2}', shape):
+  if family not in CHIPS or not _exists(CHIPS[family], shape):
     raise ValueError(_unknown(name))
   if importlib.util.find_spec('libtpu') is None:
     raise ValueError(
@@ -114,6 +122,20 @@ def topology(name: str) -> Topology:
   return Topology(full, CHIPS[family], devices)
 
 
+def _exists(chip: Chip, shape: str) -> bool:
+  """Whether a slice may have a shape; the compiler takes some that none has.
+
+  Switches join the cubes of three dimensions, so that one may be long.
+  """
+  if not re.fullmatch(r'\d+(x\d+)*', shape):
+    return False
+  sizes = [int(n) for n in shape.split('x')]
+  return (
+      len(sizes) == len(chip.pod) and
+      0 < math.prod(sizes) <= math.prod(chip.pod) and
+      (len(sizes) == 3 or max(sizes) <= max(chip.pod)))
+
+
 def _unknown(name: str) -> str:
   return (
       f'{name} is not a known topology: use one of {", ".join(TOPOLOGIES)}, '
@@ -128,11 +150,13 @@ class Links(NamedTuple):
     size: members.
     bandwidth: bytes/s into a member while all of the group exchange.
     hops: between the two members that are farthest apart.
+    across: seconds for each byte of a member's array that all send to all.
   """
   axes: tuple[str, ...]
   size: int
   bandwidth: float
   hops: int
+  across: float
 
 
 def links(
@@ -154,15 +178,64 @@ def links(
       name for name, index in zip(mesh.axis_names, where)
       if len(np.unique(index)) > 1)
   coords = np.array([flat[i].coords for i in group])
-  extent = np.array([d.coords for d in flat]).max(0) + 1
-  bandwidth, hops = 0.0, 0
+  extent, wraps = _torus(chip, flat)
+  bandwidth, hops, across = 0.0, 0, 0.0
   for dim in range(coords.shape[1]):
     places = np.unique(coords[:, dim])
     if len(places) < 2:
       continue
     stride = int(np.diff(places).min())
     span = int(places[-1] - places[0]) + stride
-    ring = span == extent[dim] and extent[dim] % chip.ring == 0
-    bandwidth += chip.link * (2 if ring else 1) / stride
+    ring = span == extent[dim] and wraps[dim]
+    own = chip.link * (2 if ring else 1) / stride
+    bandwidth += own
+    # A cut in the middle of n places leaves on each side part of the members,
+    # who send to every member on the other side: of the m members' arrays of s
+    # bytes m * a/n * b/n * s go over one way, a and b the places on each side.
+    # m/n lines cross the cut. All dimensions are in use at once, so that the
+    # slowest counts.
+    n = len(places)
+    across = max(across, (n // 2) * (n - n // 2) / n / own)
     hops += span // 2 if ring else int(places[-1] - places[0])
-  return Links(axes, len(group), bandwidth, hops)
+  return Links(axes, len(group), bandwidth, hops, across)
+
+
+def shift(
+    chip: Chip, mesh: jax.sharding.Mesh,
+    pairs: Sequence[tuple[int, int]]) -> tuple[int, int]:
+  """What it takes that some devices send to one other each.
+
+  Each goes the shorter way around, one dimension after the other.
+
+  Args:
+    chip: of the devices.
+    mesh: the devices, in the order of their partition ids.
+    pairs: partition ids of source and target.
+
+  Returns:
+    How many of them the busiest link carries, and the hops of the longest way.
+  """
+  flat = mesh.devices.reshape(-1)
+  extent, wraps = _torus(chip, flat)
+  carries, hops = collections.Counter(), 0
+  for source, target in pairs:
+    at, way = list(flat[source].coords), 0
+    for dim, end in enumerate(flat[target].coords):
+      distance = end - at[dim]
+      if wraps[dim] and abs(distance) > extent[dim] // 2:
+        distance -= int(np.sign(distance) * extent[dim])
+      for _ in range(abs(distance)):
+        carries[tuple(at), dim, distance > 0] += 1
+        at[dim] = (at[dim] + (1 if distance > 0 else -1)) % int(extent[dim])
+      way += abs(distance)
+    hops = max(hops, way)
+  return max(carries.values(), default=0), hops
+
+
+def _torus(chip: Chip, devices: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
+  """Sizes of a slice's dimensions, and whether they wrap around."""
+  extent = np.array([d.coords for d in devices]).max(0) + 1
+  wraps = extent % chip.ring == 0
+  if len(chip.pod) == 3:  # cubes of which optical switches make a torus
+    wraps &= wraps.all()
+  return extent, wraps

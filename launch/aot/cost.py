@@ -66,7 +66,9 @@ class Cost:
   unknown: list[str] = dataclasses.field(default_factory=list)
 
   def add(self, other: 'Cost', times: float = 1.0) -> None:
-    """Adds another, so many times."""
+    """Adds another, so many times; what never runs leaves no trace."""
+    if not times:
+      return
     for name in ('flops', 'bytes', 'compute', 'memory', 'exchange', 'seconds'):
       setattr(self, name, getattr(self, name) + times * getattr(other, name))
     self.collectives += [
@@ -86,10 +88,10 @@ class Machine(NamedTuple):
   """What a program runs on.
 
   Attributes:
-    chip: rates; None counts and times nothing.
+    chip: rates.
     mesh: devices in the order of their partition ids.
   """
-  chip: chips.Chip | None
+  chip: chips.Chip
   mesh: Any
 
 
@@ -122,9 +124,6 @@ class _Estimator:
     self._turns, self._chances = turns, chances
     self._loops = hlo.Loops(module)
     self._known = {}
-    self._started = {
-        _channel(y) for inner in module.computations.values() if _starts(inner)
-        for y in inner.instructions.values() if y.op in COLLECTIVES}
 
   def cost(self, name: str) -> Cost:
     """Of a computation, once."""
@@ -172,14 +171,15 @@ class _Estimator:
     """Collectives inside a fusion.
 
     One that a fusion starts is there again in those that carry it along and
-    that await it. An all-reduce of which only a part comes out scatters.
+    that await it: the compiler gives all of them, and no others, the id of a
+    chain. An all-reduce of which only a part comes out scatters.
     """
     if x.op != 'fusion':
       return []
     inner, found = self._module.computations[x.calls['calls']], []
     starts = _starts(inner)
     for y in inner.instructions.values():
-      if y.op in COLLECTIVES and (starts or _channel(y) not in self._started):
+      if y.op in COLLECTIVES and (starts or 'chain_id="' not in y.text):
         kind = y.op
         if kind == 'all-reduce' and x.arrays[0].size < y.arrays[0].size:
           kind = 'reduce-scatter'
@@ -204,8 +204,6 @@ class _Estimator:
     flops = operations.flops(self._module, computation, x)
     bytes_ = operations.traffic(self._module, computation, x)
     chip = self._machine.chip
-    if chip is None:
-      return Cost(flops=flops, bytes=bytes_)
     compute, memory = flops / chip.flops, bytes_ / chip.bandwidth
     return Cost(flops=flops, bytes=bytes_, compute=compute, memory=memory,
                 seconds=max(compute, memory))
@@ -220,11 +218,16 @@ class _Estimator:
     if x.op.endswith('-start') and kind != 'all-reduce':
       arrays = arrays[len(operands):2 * len(operands)]
     got = sum(a.bytes for a in arrays)
-    links = chips.links(self._machine.chip, self._machine.mesh, group(x))
+    chip, mesh = self._machine
+    links = chips.links(chip, mesh, group(x, mesh.devices.size))
+    if kind == 'collective-permute':
+      carried, hops = chips.shift(chip, mesh, _pairs(x))
+      seconds = carried * sent / chip.link + hops * chips.HOP_SECONDS
+    else:
+      seconds = _seconds(kind, max(sent, got), links)
     return Collective(
         kind=kind, axes=links.axes, bytes=max(sent, got), times=1.0,
-        seconds=_seconds(kind, max(sent, got), links), scope=x.scope,
-        waited=not x.op.endswith('-start'))
+        seconds=seconds, scope=x.scope, waited=not x.op.endswith('-start'))
 
 
 def _note(exchange: Collective, total: Cost, beside: Cost) -> None:
@@ -241,28 +244,20 @@ def _starts(computation) -> bool:
              for y in computation.instructions.values())
 
 
-def _channel(x) -> str | None:
-  """What a collective's parts have in common."""
-  return x.attribute('channel_id')
-
-
 def _seconds(kind: str, size: int, links: chips.Links) -> float:
-  """Time of a collective, by the formulas of the scaling book.
+  """Time of a collective that is no permutation.
 
   All-gather and reduce-scatter bring (n-1)/n of the whole array to each
-  member, an all-reduce does both, an all-to-all a quarter of an all-gather of
-  the same total; a permutation sends its array over its hops one way.
+  member, an all-reduce does both; an all-to-all is bound by the links in the
+  middle of its longest dimension.
   """
   n = links.size
   if n == 1 or not links.bandwidth:
     return 0.0
-  share = (n - 1) / n
-  moved = {
-      'all-gather': share, 'reduce-scatter': share, 'all-reduce': 2 * share,
-      'all-to-all': n * share / 4, 'collective-permute': 1.0}[kind]
   rounds = 2 if kind == 'all-reduce' else 1
-  return moved * size / links.bandwidth + (
-      rounds * links.hops * chips.HOP_SECONDS)
+  moving = (size * links.across if kind == 'all-to-all' else
+            rounds * (n - 1) / n * size / links.bandwidth)
+  return moving + rounds * links.hops * chips.HOP_SECONDS
 
 
 def loop_name(scope: str) -> str | None:
@@ -271,12 +266,18 @@ def loop_name(scope: str) -> str | None:
   return found and found[1]
 
 
-def group(x: hlo.Instruction) -> list[int]:
-  """Partition ids of one group that takes part in a collective."""
-  pairs = x.attribute('source_target_pairs')
-  if pairs is not None:
-    numbers = [int(n) for n in re.findall(r'\d+', pairs)]
-    follows = dict(zip(numbers[::2], numbers[1::2]))
+def group(x: hlo.Instruction, devices: int | None = None) -> list[int]:
+  """Partition ids of one group that takes part in a collective.
+
+  Args:
+    x: the collective.
+    devices: number of all, who are the group where the text lists none.
+
+  Raises:
+    ValueError: the text does not tell the group.
+  """
+  if x.attribute('source_target_pairs') is not None:
+    follows = dict(_pairs(x))
     cycle = [next((a for a, b in follows.items() if a != b), 0)]
     while (new := follows.get(cycle[-1])) is not None and new not in cycle:
       cycle.append(new)
@@ -297,7 +298,19 @@ def group(x: hlo.Instruction) -> list[int]:
     index = tuple(slice(None) if n in axes else 0 for n in names)
     return ids.reshape(sizes)[index].reshape(-1).tolist()
   groups = re.search(r'replica_groups=\{\{([\d,]+)\}', x.text)
-  return [int(n) for n in groups[1].split(',')] if groups else [0]
+  if groups:
+    return [int(n) for n in groups[1].split(',')]
+  if devices is not None and 'replica_groups={}' in x.text:
+    return list(range(devices))
+  raise ValueError(
+      f'Who takes part in {x.op} {x.name} cannot be read from {x.text[:200]!r}')
+
+
+def _pairs(x) -> list[tuple[int, int]]:
+  """Sources and targets of a permutation."""
+  numbers = [int(n) for n in re.findall(
+      r'\d+', x.attribute('source_target_pairs'))]
+  return list(zip(numbers[::2], numbers[1::2]))
 
 
 def _iota(dims: str, order: str | None) -> np.ndarray:

@@ -16,6 +16,8 @@ _BYTES = {
 _ARRAY = re.compile(r'(\w+)\[([\d,]*)\](?:\{([^{}]*)\})?')
 _INSTRUCTION = re.compile(r'\s*(ROOT )?%?([\w.\-]+) = (.*)')
 _COMPUTATION = re.compile(r'(ENTRY )?%?([\w.\-]+) \(')
+_END = re.compile(r'\}(, .*)?\s*$')
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _CALLS = ('calls', 'body', 'condition', 'to_apply', 'true_computation',
           'false_computation')
 
@@ -158,6 +160,12 @@ def _instruction(line: str) -> tuple[bool, Instruction] | None:
       name, _arrays(shape), op, operands, rest[closing + 1:])
 
 
+def _open(line: str) -> int:
+  """How many more braces a line opens than it closes, outside of strings."""
+  bare = _STRING.sub('', line)
+  return bare.count('{') - bare.count('}')
+
+
 def parse(text: str) -> Module:
   """Reads `compiled.as_text()`.
 
@@ -168,28 +176,32 @@ def parse(text: str) -> Module:
     Its computations.
 
   Raises:
-    ValueError: there is no entry computation in it.
+    ValueError: there is no entry computation in it, or a computation does not
+      end.
   """
   computations, entry = {}, None
-  name, instructions, root = None, {}, None
+  name, instructions, root, depth = None, {}, None, 0
   for line in text.splitlines():
     if name is None:
       match = _COMPUTATION.match(line)
       if match and line.rstrip().endswith('{'):
-        name, instructions, root = match[2], {}, None
+        name, instructions, root, depth = match[2], {}, None, 0
         if match[1]:
           entry = name
-    elif line.rstrip() == '}':
+    elif depth <= 0 and _END.match(line):
       computations[name] = Computation(name, instructions, root)
       name = None
     else:
-      is_root, x = _instruction(line) or (False, None)
+      is_root, x = depth <= 0 and _instruction(line) or (False, None)
+      depth = _open(line) + (depth if x is None else 0)
       if x is None:  # the text of an attribute goes on
         last = next(reversed(instructions))
         x = instructions[last]._replace(
             text=f'{instructions[last].text}\n{line}')
       instructions[x.name] = x
       root = x.name if is_root else root
+  if name is not None:
+    raise ValueError(f'This text has no end of the computation {name}.')
   if entry is None:
     raise ValueError('This is no text of a compiled program: no ENTRY in it.')
   return Module(computations, entry)
@@ -209,42 +221,59 @@ class Loops:
   def turns(self, computation: Computation, loop: Instruction) -> int | None:
     """Turns of a while loop; None where data decide.
 
-    A loop that counts: its condition compares an element of what it carries
-    with a limit, and its body adds a constant to it.
+    The compiler may have noted them. Else a loop that counts: its condition
+    compares an element of what it carries with a limit, and its body adds a
+    constant to it.
     """
+    noted = re.search(r'"known_trip_count":\{"n":"?(\d+)"?\}', loop.text)
+    if noted:
+      return int(noted[1])
     module, called = self._module, loop.calls
     condition = module.computations[called['condition']]
     body = module.computations[called['body']]
     test = condition.instructions[condition.root]
-    if test.op == 'fusion':
-      inner = module.computations[test.calls['calls']]
-      outer, test = test, inner.instructions[inner.root]
-      side = lambda i: self._through(inner, inner.operand(test, i), outer,
-                                     condition)
-    else:
-      side = lambda i: condition.operand(test, i)
+    test, sides = self._operands(condition, test)
     if test.op != 'compare' or test.attribute('direction') != 'LT':
       return None
-    counter, limit = side(0), side(1)
-    index = self._element(counter)
+    counter, limit = sides
+    index = self._element(*counter)
     if index is None:
       return None
-    high = self._constant(condition, limit)
+    high = self._constant(*limit)
     low = self._carried(computation, loop, index)
     step = self._step(body, index)
     if None in (high, low, step) or step < 1:
       return None
     return max(0, -(-(high - low) // step))
 
-  def _through(self, inner, x, outer, computation):
-    """An instruction of a fusion's inside, seen from outside if it came in."""
-    if x.op == 'parameter':
-      return computation.operand(outer, int(x.operands[0]))
-    return x
+  def _operands(self, computation, x):
+    """An instruction, or the one at a fusion's root, and what it works on.
 
-  def _element(self, x: Instruction) -> int | None:
+    Returns:
+      The instruction, and for each operand the instruction that makes it with
+      its computation: outside of the fusion if it came in.
+    """
+    given = lambda x: 0 if x.op in ('parameter', 'constant') else len(
+        x.operands)
+    if x.op != 'fusion':
+      return x, [(computation, computation.operand(x, i))
+                 for i in range(given(x))]
+    inner = self._module.computations[x.calls['calls']]
+    root = inner.instructions[inner.root]
+    found = []
+    for i in range(given(root)):
+      y = inner.operand(root, i)
+      while y.op in ('copy', 'bitcast', 'convert'):
+        y = inner.operand(y, 0)
+      found.append(
+          (computation, computation.operand(x, int(y.operands[0])))
+          if y.op == 'parameter' else (inner, y))
+    return root, found
+
+  def _element(self, computation, x) -> int | None:
     """Which element of a computation's parameter an instruction picks."""
-    if x.op != 'get-tuple-element':
+    if (x.op != 'get-tuple-element'
+        or computation.operand(x, 0).op != 'parameter'):
       return None
     return int(x.attribute('index'))
 
@@ -262,8 +291,8 @@ class Loops:
     if x.op == 'constant':
       return int(x.operands[0]) if re.fullmatch(
           r'-?\d+', x.operands[0]) else None
-    index = self._element(x)
-    if index is None or computation.operand(x, 0).op != 'parameter':
+    index = self._element(computation, x)
+    if index is None:
       return None
     for caller, loop, role in self._callers[computation.name]:
       if loop.op == 'while' and role in ('body', 'condition'):
@@ -280,24 +309,25 @@ class Loops:
     x = body.operand(root, index)
     while x.op in ('copy', 'bitcast'):
       x = body.operand(x, 0)
-    return self._element(x) == index
+    return self._element(body, x) == index
 
   def _step(self, body, index) -> int | None:
-    """What a loop's body adds to an element."""
+    """What a loop's body adds to an element; None if not a known number."""
     root = body.instructions[body.root]
     if root.op != 'tuple':
       return None
-    computation, x = body, body.operand(root, index)
+    x = body.operand(root, index)
     while x.op in ('copy', 'bitcast'):
-      x = computation.operand(x, 0)
-    if x.op == 'fusion':
-      computation = self._module.computations[x.calls['calls']]
-      x = computation.instructions[computation.root]
+      x = body.operand(x, 0)
+    x, sides = self._operands(body, x)
     if x.op != 'add':
       return None
-    steps = [
-        self._constant(computation, computation.operand(x, i)) for i in (0, 1)]
-    return next((s for s in steps if s is not None), 1)
+    for i, (computation, y) in enumerate(sides):
+      while y.op in ('copy', 'bitcast'):
+        y = computation.operand(y, 0)
+      if self._element(computation, y) == index:
+        return self._constant(*sides[1 - i])
+    return None
 
 
 def walk(module: Module) -> Iterator[tuple[Computation, Instruction]]:

@@ -33,8 +33,8 @@ def flops(module, computation, x) -> float:
 
 def traffic(module, computation, x) -> float:
   """Bytes that an operation reads from HBM and writes to it."""
-  if x.op.endswith('-start'):  # of a copy: (from, to, context)
-    source, target = x.arrays[0], x.arrays[1]
+  if x.op.endswith('-start'):
+    source, target = _ends(x)
     return target.bytes * ((not source.on_chip) + (not target.on_chip))
   if x.op == 'custom-call' and 'tpu_custom_call' not in x.text:
     return 0.0  # allocates, or tells the compiler something
@@ -134,11 +134,21 @@ def written(module, computation, x) -> float:
   if x.op == 'fusion':
     return _written_by_fusion(x, module.computations[x.calls['calls']])
   if x.op.endswith('-start'):
-    return 0.0 if x.arrays[1].on_chip else x.arrays[1].bytes
+    target = _ends(x)[1]
+    return 0.0 if target.on_chip else target.bytes
   if x.op in ('dynamic-update-slice', 'scatter'):
     part = computation.operand(x, 1 if x.op[0] == 'd' else 2)
     return 0.0 if x.arrays[0].on_chip else sum(a.bytes for a in part.arrays)
   return x.bytes
+
+
+def _ends(x):
+  """From where and to where something goes that is started ahead.
+
+  The result of a copy is (to, from, context), of others (from, to, context).
+  """
+  first, second = x.arrays[:2]
+  return (second, first) if x.op == 'copy-start' else (first, second)
 
 
 def _fusion_traffic(module, computation, x) -> float:

@@ -7,10 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from launch.aot import chips, cost, hlo
+from launch.aot import chips, cost, hlo, operations
 from tests import devices
-
-NOWHERE = cost.Machine(None, None)
 
 
 def compiled(f, *args):
@@ -19,7 +17,7 @@ def compiled(f, *args):
 
 def estimate(program, turns=None, chances=None):
   return cost.estimate(
-      program.as_text(), NOWHERE, turns or {}, chances or {})
+      program.as_text(), slice_of((0, 0, 0)), turns or {}, chances or {})
 
 
 def test_products_in_loops_are_counted_as_often_as_they_run():
@@ -62,6 +60,24 @@ def test_a_branch_counts_as_often_as_it_is_taken():
   program = compiled(f, jnp.ones((16, 16)), True)
   assert estimate(program).flops == 2 * 16 ** 3
   assert estimate(program, chances={'seldom': 0.25}).flops == 2 * 16 ** 3 / 4
+
+
+def test_a_branch_that_is_never_taken_leaves_no_trace():
+  def f(x, yes, n):
+    def dear(x):
+      with jax.named_scope('steps'):
+        return jax.lax.fori_loop(0, n, lambda i, x: jnp.tanh(x @ x), x)
+
+    with jax.named_scope('never'):
+      return jax.lax.cond(yes, dear, lambda x: x + 1, x)
+
+  program = compiled(f, jnp.ones((16, 16)), True, 3)
+  assert len(estimate(program).unknown) == 1
+  found = estimate(program, chances={'never': 0.0})
+  assert found.unknown == [] and found.flops == 0
+  total = cost.Cost()
+  total.add(cost.estimate(text(GATHER), LINE_OF_4, {}, {}), 0.0)
+  assert total == cost.Cost()
 
 
 def test_what_is_sliced_or_updated_in_place_counts_as_its_part():
@@ -122,9 +138,40 @@ def test_an_exchange_that_is_waited_for_and_one_that_goes_on_beside():
       'all-gather', ('fsdp',), 16_000_000, False)
 
 
+def fused(name, op, result, more):
+  """A computation with a collective of the channel that all of them share."""
+  return (
+      f'%{name} (a: f32[1000000]) -> f32[4000000] {{\n'
+      '  %a = f32[1000000]{0} parameter(0)\n'
+      f'  %c = f32[{result}]{{0}} {op}(%a), channel_id=1, '
+      f'replica_groups=[1,4]<=[4]{more}\n'
+      f'  ROOT %r = f32[4000000]{{0}} custom-call(%c), '
+      f'custom_call_target="{name}"\n}}\n')
+
+
+def test_exchanges_inside_of_fusions_that_share_a_channel():
+  chain = ', frontend_attributes={chain_id="0"}'
+  inner = ''.join([
+      fused('AsyncCollectiveStart', 'all-gather', 4000000, chain),
+      fused('Carry', 'all-gather', 4000000, chain),
+      fused('AsyncCollectiveDone', 'all-gather', 4000000, chain),
+      fused('Other', 'all-reduce', 1000000, '')])
+  found = cost.estimate(text(
+      '  %p = f32[1000000]{0} parameter(0)\n'
+      '  %s = f32[4000000]{0} fusion(%p), calls=%AsyncCollectiveStart\n'
+      '  %b = f32[4000000]{0} fusion(%p), calls=%Carry\n'
+      '  %d = f32[4000000]{0} fusion(%p), calls=%AsyncCollectiveDone\n'
+      '  %o = f32[250000]{0} fusion(%p), calls=%Other\n'
+      '  ROOT %t = f32[4000000]{0} tanh(%d)', inner), LINE_OF_4, {}, {})
+  # The chain's parts are one exchange. Of the other only a quarter comes out.
+  assert [(c.kind, c.bytes, c.waited) for c in found.collectives] == [
+      ('reduce-scatter', 4_000_000, True), ('all-gather', 16_000_000, False)]
+
+
 @pytest.mark.parametrize('kind, share', [
     ('all-reduce', 2 * 3 / 4), ('reduce-scatter', 3 / 4),
-    ('all-to-all', 4 * 3 / 4 / 4), ('collective-permute', 1)])
+    # Two send half of theirs over the link in the middle.
+    ('all-to-all', 2 * 1 / 2), ('collective-permute', 1)])
 def test_time_of_each_kind_of_exchange(kind, share):
   groups = ('source_target_pairs={{0,1},{1,2},{2,3},{3,0}}'
             if kind == 'collective-permute' else 'replica_groups={{0,1,2,3}}')
@@ -135,6 +182,26 @@ def test_time_of_each_kind_of_exchange(kind, share):
       pytest.approx(share * 4e6 / 45e9 + rounds * 3e-6))
 
 
+def test_a_shift_around_a_ring_uses_one_direction():
+  ring = slice_of(*[(i, 0, 0) for i in range(16)])
+  pairs = ','.join(f'{{{i},{(i + 1) % 16}}}' for i in range(16))
+  lines = ('  %p = f32[1000000]{0} parameter(0)\n'
+           '  ROOT %g = f32[1000000]{0} collective-permute(%p), '
+           f'source_target_pairs={{{pairs}}}')
+  assert cost.estimate(text(lines), ring, {}, {}).exchange == (
+      pytest.approx(4e6 / 45e9 + 1e-6))
+
+
+def test_an_all_to_all_is_bound_by_the_middle_of_the_slice():
+  # 8 devices send half of their 4 MB to the other half of a square over 4
+  # links; 3 hops along each side.
+  square = slice_of(*[(i, j, 0) for i in range(4) for j in range(4)])
+  lines = ('  %p = f32[1000000]{0} parameter(0)\n  ROOT %g = f32[1000000]{0} '
+           'all-to-all(%p), replica_groups=[1,16]<=[16]')
+  assert cost.estimate(text(lines), square, {}, {}).exchange == (
+      pytest.approx(8 * 2e6 / (4 * 45e9) + 6e-6))
+
+
 @pytest.mark.parametrize('groups, want', [
     ('replica_groups={{0,2},{1,3}}', [0, 2]),
     ('replica_groups=[2,4]<=[8]', [0, 1, 2, 3]),
@@ -143,18 +210,29 @@ def test_time_of_each_kind_of_exchange(kind, share):
     ("replica_groups=mesh['a'=2,'b'=4] {'b'}, x=1", [0, 1, 2, 3]),
     ("replica_groups=mesh['a'=4,'b'=2], device_ids=([2,4]T(1,0)) {'b'}",
      [0, 4]),
+    ('replica_groups={}, x=1', [0, 1, 2, 3, 4, 5, 6, 7]),
     ('source_target_pairs={{0,0},{1,3},{3,5},{5,1}}, x=1', [1, 3, 5])])
 def test_who_takes_part(groups, want):
+  assert cost.group(exchange(groups), 8) == want
+
+
+def exchange(groups):
   lines = f'  ROOT %g = f32[8]{{0}} all-reduce(%p), {groups}'
-  module = hlo.parse(text(lines))
-  x = module.computations['main'].instructions['g']
-  assert cost.group(x) == want
+  return hlo.parse(text(lines)).computations['main'].instructions['g']
+
+
+@pytest.mark.parametrize('groups, devices', [
+    ('replica_groups=[2@4], x=1', 8), ('replica_groups={}', None), ('x=1', 8)])
+def test_a_group_that_cannot_be_read(groups, devices):
+  with pytest.raises(ValueError, match='cannot be read') as error:
+    cost.group(exchange(groups), devices)
+  assert groups in str(error.value)
 
 
 def test_memory_traffic_leaves_out_what_lies_on_the_chip():
   lines = (
       '  %p = f32[1000000]{0} parameter(0)\n'
-      '  %s = (f32[1000000]{0}, f32[1000000]{0:S(1)}, u32[]) copy-start(%p)\n'
+      '  %s = (f32[1000000]{0:S(1)}, f32[1000000]{0}, u32[]) copy-start(%p)\n'
       '  %c = f32[1000000]{0:S(1)} copy-done(%s)\n'
       '  %t = f32[1000000]{0:S(1)} tanh(%c)\n'
       '  ROOT %u = f32[1000000]{0} tanh(%t)')
@@ -162,6 +240,20 @@ def test_memory_traffic_leaves_out_what_lies_on_the_chip():
   assert found.bytes == 8e6  # read once, written once
   # The copy in hides behind the operation that writes.
   assert found.seconds == pytest.approx(8e6 / 819e9)
+
+
+@pytest.mark.parametrize('line, reads, writes', [
+    # A copy's result is (to, from, context), a slice's (from, to, context).
+    ('(f32[8]{0:S(1)}, f32[8]{0}, u32[]{:S(2)}) copy-start(%p)', 32, 0),
+    ('(f32[8]{0}, f32[8]{0:S(1)}, u32[]{:S(2)}) copy-start(%p)', 0, 32),
+    ('((f32[8]{0}), f32[2]{0:S(1)}, s32[]{:S(2)}) slice-start(%p)', 8, 0),
+    ('((f32[8]{0:S(1)}), f32[2]{0}, s32[]{:S(2)}) slice-start(%p)', 0, 8)])
+def test_what_is_started_ahead_reads_and_writes(line, reads, writes):
+  module = hlo.parse(text(f'  ROOT %s = {line}'))
+  main = module.computations['main']
+  x = main.instructions['s']
+  assert operations.written(module, main, x) == writes
+  assert operations.traffic(module, main, x) == reads + writes
 
 
 def collectives():
