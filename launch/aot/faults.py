@@ -42,7 +42,8 @@ def find(text: str, made: programs.Programs) -> list[str]:
     for x in computation.instructions.values():
       for y in _collectives(module, x):
         scope = y.scope or x.scope
-        where = np.array(np.unravel_index(cost.group(y), mesh.devices.shape))
+        where = np.array(np.unravel_index(
+            cost.group(y, mesh.devices.size), mesh.devices.shape))
         axes = [axis for axis, index in zip(mesh.axis_names, where)
                 if len(np.unique(index)) > 1]
         moved = sum(a.bytes for a in y.arrays)
