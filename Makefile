@@ -17,7 +17,8 @@ train: $(VENV)/base
 	$(RUN) -m jaxrl_llm.train --config=configs/countdown.py $(ARGS)
 
 test: lint
-	JAX_PLATFORMS=cpu $(RUN) -m pytest -n 2 --dist loadfile $(ARGS)
+	JAX_PLATFORMS=cpu $(RUN) -m pytest -n 2 --dist loadfile \
+	  --no-loadscope-reorder $(ARGS)
 
 test-slow: $(VENV)/test
 	JAX_PLATFORMS=cpu $(RUN) -m pytest -m slow $(ARGS)

@@ -220,7 +220,7 @@ def brought(remat):
       re.findall(r' = \w+\[([\d,]+)\]\S* all-gather\(', program.as_text())]
 
 
-@pytest.mark.parametrize('remat', transformer.REMAT)
+@pytest.mark.parametrize('remat', ['none', 'matmuls'])
 def test_weights_come_a_layer_at_a_time_and_activations_stay(remat):
   used, weights, moved = devices.run(brought, remat)
   assert used < weights * (0.75 if remat == 'none' else 0.6)

@@ -26,42 +26,6 @@ def fields(**changes):
   return {**SMALL, **{k.replace('__', '.'): v for k, v in changes.items()}}
 
 
-def on_emulated_devices(overrides):
-  """A check for 8 CPU devices, and the bytes of what a run holds there."""
-  import jax
-  import jax.numpy as jnp
-
-  from launch.aot import check, chips, report
-  topology = chips.topology('cpu:8')
-  config = check.load('configs/countdown.py', overrides)
-  found = check.run(config, topology)
-  made = check.build(config, topology)
-  state = jax.tree.map(
-      lambda x: jnp.zeros(x.shape, x.dtype, device=x.sharding),
-      made.learner.state)
-  held = sum(
-      x.addressable_shards[0].data.nbytes for x in jax.tree.leaves(
-          (state.params, state.opt_state)))
-  parts = found.phases[-1].bytes
-  return dict(
-      names=[p.name for p in found.phases], verdict=report.verdict(found),
-      held=held, said=parts['parameters'] + parts['optimiser'],
-      total=[p.total for p in found.phases], text=report.text(found))
-
-
-def test_a_small_job_on_emulated_devices():
-  found = devices.run(
-      on_emulated_devices,
-      fields(mesh__data=2, mesh__fsdp=2, mesh__tensor=2), devices=None)
-  assert found['names'] == ['relayout', 'sample', 'score', 'update']
-  # Nothing crosses data shards in the decode loop, no weight moves there and
-  # no cache is copied.
-  assert found['verdict'] == []
-  assert found['said'] == found['held']
-  assert min(found['total']) > found['held']
-  assert 'GiB per device' in found['text']
-
-
 def test_how_often_things_run():
   config = check.load('configs/countdown.py', SMALL)
   made = check.build(config, chips.topology('cpu:1'))
