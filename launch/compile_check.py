@@ -53,11 +53,12 @@ def parse(
                       help='the most slots and the largest microbatch that fit')
   args, rest = parser.parse_known_args(argv)
   try:
-    if args.json not in (None, '-'):  # found out before anything is compiled
-      pathlib.Path(args.json).touch()
     _, overrides = config_lib.split(rest)
     config = check.load(args.config, overrides)
-    return args, config, args.topology or check.topology_of(args.config)
+    name = args.topology or check.topology_of(args.config)
+    if args.json not in (None, '-'):  # found out before anything is compiled
+      pathlib.Path(args.json).touch()
+    return args, config, name
   except (OSError, ValueError) as error:
     parser.exit(2, f'{error}\n')
 

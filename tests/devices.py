@@ -12,11 +12,17 @@ import subprocess
 import sys
 from typing import Any, Callable
 
+import pytest
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 # Without LLVM's optimisations programs of these sizes compile in half the time;
 # XLA's own stay.
 QUICK = '--xla_backend_optimization_level=0'
+
+# Where it can be had, the extra `test` brings it: nothing is skipped on Linux.
+needs_libtpu = pytest.mark.skipif(
+    sys.platform != 'linux', reason='libtpu, of the extra aot, is for Linux')
 
 
 def run(what: str | Callable[..., Any], *args: Any, devices: int | None = 8,

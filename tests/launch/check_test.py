@@ -68,11 +68,7 @@ def overrides(**changes):
   return [f'--config.{k}={v}' for k, v in fields(**changes).items()]
 
 
-aot = pytest.mark.skipif(
-    sys.platform != 'linux', reason='libtpu, of the extra aot, is for Linux')
-
-
-@aot
+@devices.needs_libtpu
 def test_a_slice_of_tpus(tmp_path):
   out = program(
       '--config=configs/countdown.py', '--topology=v5e:2x4',
@@ -96,7 +92,7 @@ def test_a_slice_of_tpus(tmp_path):
   assert 'Estimate:' in out.stdout and 'decode loop' in out.stdout
 
 
-@aot
+@devices.needs_libtpu
 def test_a_job_that_is_too_large():
   out = program(
       '--config=configs/pkpo/gemma2_9b_math.py', '--topology=v5e:2x2',

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from launch.aot import chips
+from tests import devices
 
 
 def mesh(*shape, axes=('data', 'fsdp', 'tensor'), extent=(16, 8, 1)):
@@ -70,8 +71,7 @@ def test_without_the_compiler_it_says_how_to_get_it(monkeypatch):
     chips.topology('v5e:2x2')
 
 
-@pytest.mark.skipif(
-    sys.platform != 'linux', reason='libtpu, of the extra aot, is for Linux')
+@devices.needs_libtpu
 def test_slices_and_their_aliases():
   for name, count in (('v5litepod-128', 128), ('v5e:2x2', 4), ('v5e:1x1', 1),
                       ('v5p-16', 8), ('v6e-8', 8)):
