@@ -39,25 +39,23 @@ def verdict(report: check.Report) -> list[str]:
 
 
 def misfits(report: check.Report) -> list[str]:
-  """A sentence for each phase that needs more memory than there is."""
-  chip, found = report.topology.chip, []
+  """A sentence if memory lacks, and one for each kernel that is too large."""
+  chip, lacks, found = report.topology.chip, [], []
   if chip is None:
     return found
-  room = f'{report.topology.name} leaves {chip.memory / chips.GIB:.2f} GiB'
   for phase in report.phases:
     if phase.needs and not check.bytes_of(phase.needs):
       found.append(
           f'{phase.name} does not compile: {phase.needs} If that is memory of '
           'a kernel, learner.attention=xla does without.')
-    elif phase.needs:
-      found.append(
-          f'{phase.name} does not fit: it needs {phase.needs} and '
-          f'{room}: {advice(report, phase)}.')
-    elif phase.total > chip.memory * (1 - check.FREE):
-      found.append(
-          f'{phase.name} does not fit: {phase.total / chips.GIB:.2f} GiB per '
-          f'chip leave less than {check.FREE:.0%} free ({room}): '
-          f'{advice(report, phase)}.')
+    elif phase.needs or phase.total > chip.memory * (1 - check.FREE):
+      needs = phase.needs or f'{phase.total / chips.GIB:.2f}GiB'
+      lacks.append(f'{phase.name} needs {needs}, {advice(report, phase)}')
+  if lacks:
+    found.insert(0, (
+        f'The job does not fit {report.topology.name}, where a chip has '
+        f'{chip.memory / chips.GIB:.2f}GiB and {check.FREE:.0%} should stay '
+        f'free: {"; ".join(lacks)}.'))
   return found
 
 
@@ -82,7 +80,7 @@ def advice(report: check.Report, phase: check.Phase) -> str:
   knob, _ = sums.most_common(1)[0]
   parts = sorted((p for p in phase.bytes if knobs[p] == knob),
                  key=phase.bytes.get, reverse=True)
-  return f'most of it is {" and ".join(parts)}, so {knob}'
+  return f'most of it {" and ".join(parts)}, so {knob}'
 
 
 def rates(report: check.Report, phase: check.Phase) -> dict[str, float]:

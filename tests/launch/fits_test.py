@@ -41,5 +41,5 @@ def test_rows(monkeypatch, tmp_path, capsys):
     assert f'| {text} |' in a
   assert '| 21.3GiB | none |' in b
   assert a.count('|') == b.count('|') == len(fits.COLUMNS) + 1
-  assert any(x.startswith('b.py:4k: update does not fit') for x in lines)
+  assert any(x.startswith('b.py:4k: The job does not fit') for x in lines)
   assert 'c.py: broke' in lines

@@ -38,8 +38,18 @@ def test_a_job_that_fits():
   assert report.verdict(made(phase(parameters=14.1))) == []
   found, = report.verdict(made(phase(parameters=14.2)))
   assert found == (
-      'update does not fit: 14.20 GiB per chip leave less than 10% free '
-      '(v5e:2x2 leaves 15.75 GiB): most of it is parameters, so raise '
+      'The job does not fit v5e:2x2, where a chip has 15.75GiB and 10% should '
+      'stay free: update needs 14.20GiB, most of it parameters, so raise '
+      'mesh.fsdp.')
+
+
+def test_a_job_that_lacks_memory_everywhere_gets_one_sentence():
+  found, = report.verdict(made(
+      phase('relayout', parameters=1), phase('sample', decode_cache=20),
+      phase(needs='1.50TiB', parameters=10, activations=2)))
+  assert found.endswith(
+      'free: sample needs 20.00GiB, most of it decode cache, so lower '
+      'sampling.slots; update needs 1.50TiB, most of it parameters, so raise '
       'mesh.fsdp.')
 
 
@@ -51,7 +61,7 @@ def test_a_job_that_fits():
   ('update', dict(optimiser=20), {}, 'mesh.fsdp'),
   # What the same knob makes smaller counts together.
   ('update', dict(parameters=4, optimiser=8, activations=9), {},
-   'most of it is optimiser and parameters, so raise mesh.fsdp'),
+   'most of it optimiser and parameters, so raise mesh.fsdp'),
   # Without a backward pass there is nothing to compute again.
   ('score', dict(activations=20), {'learner.microbatch': 4},
    'so raise mesh.tensor'),
@@ -63,14 +73,14 @@ def test_a_job_that_fits():
 ])
 def test_what_to_turn(name, bytes_, fields, knob):
   found, = report.verdict(made(phase(name, **bytes_), **fields))
-  assert knob in found and f'{name} does not fit' in found
+  assert knob in found and f'{name} needs 2' in found
 
 
 def test_memory_that_ran_out_in_the_compiler_is_a_row():
   checked = made(phase('sample', parameters=1),
                  phase(needs='17.2GiB', parameters=2, activations=15))
   found, = report.verdict(checked)
-  assert 'update does not fit: it needs 17.2GiB and v5e:2x2 leaves' in found
+  assert 'free: update needs 17.2GiB, most of it activations' in found
   assert 'so lower learner.microbatch' in found
   assert '17.2GiB' in report.text(checked)
   assert report.to_json(checked)['phases']['update']['total_bytes'] is None
