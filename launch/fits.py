@@ -4,7 +4,7 @@
 
 Every config file that names a TOPOLOGY, alone and with each argument in its
 VARIANTS, goes through launch/compile_check.py in a process of its own. It takes
-about ten minutes on two cores.
+10 to 17 minutes on two cores.
 """
 
 import datetime
@@ -87,13 +87,13 @@ def main() -> int:
       (COLUMNS, ['---'] * len(COLUMNS), *rows))
   RESULT.write_text(f'''# What fits where
 
-Written by `make fits`, {datetime.date.today()}, {versions}: each config that \
-is made for a pod, compiled ahead of time for its slice by \
-`launch/compile_check.py`, which says more of each. No TPU was used. Memory is \
-the compiler's figure for the phase that needs most, with all else that the \
-run holds. Times are estimates from the compiled programs (roofline: \
-arithmetic, HBM, interconnect), uncalibrated, for responses that all run to \
-their limit; verifying and the host are left out.
+Written by `make fits`, {datetime.date.today()}, {versions}, on \
+{os.cpu_count()} cores: each config that is made for a pod, compiled ahead of \
+time for its slice by `launch/compile_check.py`, which says more of each. No \
+TPU was used. Memory is the compiler's figure for the phase that needs most, \
+with all else that the run holds. Times are estimates from the compiled \
+programs (roofline: arithmetic, HBM, interconnect), uncalibrated, for responses \
+that all run to their limit; verifying and the host are left out.
 
 {table}
 ''' + ''.join(f'\n{reason}\n' for reason in reasons))
