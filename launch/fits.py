@@ -92,8 +92,8 @@ Written by `make fits`, {datetime.date.today()}, {versions}, on \
 time for its slice by `launch/compile_check.py`, which says more of each. No \
 TPU was used. Memory is the compiler's figure for the phase that needs most, \
 with all else that the run holds. Times are estimates from the compiled \
-programs (roofline: arithmetic, HBM, interconnect), uncalibrated, for responses \
-that all run to their limit; verifying and the host are left out.
+programs (roofline: arithmetic, HBM, interconnect), uncalibrated, for \
+responses that all run to their limit; verifying and the host are left out.
 
 {table}
 ''' + ''.join(f'\n{reason}\n' for reason in reasons))
