@@ -8,8 +8,9 @@ import pytest
 from jaxrl_llm import experiment, train
 from tests import devices, tiny
 
-# JAX reads it when it starts; so do the processes that tests start.
-os.environ['XLA_FLAGS'] = f'{os.environ.get("XLA_FLAGS", "")} {devices.QUICK}'
+# JAX reads it when it starts; so do the processes that tests start. Flags that
+# the caller has set come last and win.
+os.environ['XLA_FLAGS'] = f'{devices.QUICK} {os.environ.get("XLA_FLAGS", "")}'
 
 
 class Run(NamedTuple):

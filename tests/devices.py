@@ -1,61 +1,93 @@
-"""Runs a piece of Python in a fresh process with emulated CPU devices.
+"""Runs a function in a fresh process with emulated CPU devices.
 
 The number of CPU devices is fixed when JAX starts, so a test that needs eight
-runs its body in a child process and compares what that printed.
+runs its body in a child process and compares what that returned. Children are
+forked from a server that has imported JAX and the package, but has not started
+JAX.
 """
 
 import inspect
 import json
+import multiprocessing
 import os
 import pathlib
-import subprocess
+import runpy
 import sys
+import tempfile
 from typing import Any, Callable
+import warnings
 
+import jax
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
-# Without LLVM's optimisations programs of these sizes compile in half the time;
-# XLA's own stay.
-QUICK = '--xla_backend_optimization_level=0'
+# Programs of these sizes compile in a third of the time without LLVM's
+# optimisations and the newer of XLA's two ways to emit fusions; what XLA itself
+# makes of a program stays. XLA refuses flags it does not know, so the second is
+# for versions that are known to have it.
+_EMITTERS = jax.__version__.startswith('0.10.')
+QUICK = '--xla_backend_optimization_level=0' + (
+    ' --xla_cpu_use_fusion_emitters=false' if _EMITTERS else '')
+
+# For `jax.jit`: compile as users do, where the order of a sum matters.
+AS_USERS = {'xla_backend_optimization_level': 3, **(
+    {'xla_cpu_use_fusion_emitters': True} if _EMITTERS else {})}
 
 # Where it can be had, the extra `test` brings it: nothing is skipped on Linux.
 needs_libtpu = pytest.mark.skipif(
     sys.platform != 'linux', reason='libtpu, of the extra aot, is for Linux')
 
 
-def run(what: str | Callable[..., Any], *args: Any, devices: int | None = 8,
+_SERVER = multiprocessing.get_context('forkserver')
+_SERVER.set_forkserver_preload(
+    ['tests.devices', 'jaxrl_llm.train', 'launch.aot.check'])
+warnings.filterwarnings('ignore', r'os\.fork\(\) was called')
+
+
+def run(what: Callable[..., Any], *args: Any, devices: int | None = 8,
         timeout: float = 300) -> Any:
   """Runs `what` where JAX sees `devices` CPU devices.
 
   Args:
     what: a function at the top level of a module or test file, whose result
-      can be written as JSON; or a snippet that prints JSON on its last line.
-    *args: JSON-able arguments of the function.
+      can be written as JSON.
+    *args: its arguments.
     devices: how many devices to emulate; None leaves it to `what`.
     timeout: seconds.
 
   Returns:
-    The function's result, or the snippet's last line, decoded.
+    The function's result, as JSON gives it back.
 
   Raises:
     RuntimeError: the child failed; the message ends with what it wrote.
   """
-  if callable(what):
-    what = (
-        'import json, runpy\n'
-        f'f = runpy.run_path({inspect.getfile(what)!r})[{what.__name__!r}]\n'
-        f'print(json.dumps(f(*json.loads({json.dumps(args)!r}))))')
-  env = {**os.environ, 'JAX_PLATFORMS': 'cpu', 'PYTHONPATH': str(ROOT)}
-  env['XLA_FLAGS'] = QUICK
+  with tempfile.TemporaryDirectory() as folder:
+    child = _SERVER.Process(target=_child, args=(
+        inspect.getfile(what), what.__name__, args, devices, folder))
+    child.start()
+    child.join(timeout)
+    if child.exitcode is None:
+      child.kill()
+      child.join()
+    if child.exitcode:
+      log = pathlib.Path(folder, 'log')
+      raise RuntimeError(
+          f'A child with {devices} devices ended with {child.exitcode}:\n'
+          f'{log.read_text()[-6000:] if log.exists() else ""}')
+    return json.loads(pathlib.Path(folder, 'result').read_text())
+
+
+def _child(path, name, args, devices, folder):
+  """Calls a function of a file; its result and what it says go to files."""
+  log = os.open(pathlib.Path(folder, 'log'), os.O_WRONLY | os.O_CREAT)
+  os.dup2(log, 1)
+  os.dup2(log, 2)
+  flags = os.environ['XLA_FLAGS'] = os.environ.get('XLA_FLAGS', QUICK)
   if devices is not None:
-    env['XLA_FLAGS'] += f' --xla_force_host_platform_device_count={devices}'
-  child = subprocess.run(
-      [sys.executable, '-c', what], env=env, cwd=ROOT, timeout=timeout,
-      capture_output=True, text=True, check=False)
-  if child.returncode:
-    raise RuntimeError(
-        f'A child with {devices} devices ended with {child.returncode}:\n'
-        f'{child.stdout[-2000:]}\n{child.stderr[-4000:]}')
-  return json.loads(child.stdout.splitlines()[-1])
+    os.environ['XLA_FLAGS'] = (
+        f'{flags} --xla_force_host_platform_device_count={devices}')
+  os.chdir(ROOT)
+  jax.config.update('jax_platforms', 'cpu')
+  result = runpy.run_path(path)[name](*args)
+  pathlib.Path(folder, 'result').write_text(json.dumps(result))

@@ -123,8 +123,7 @@ def test_table_adds_up():
 
 CFG = dataclasses.replace(
     config.PRESETS['tiny'], width=32, layers=1, head_dim=8, mlp_width=64)
-SHAPES = jax.eval_shape(
-    lambda key: transformer.init(key, CFG), jax.random.key(0))
+SHAPES = jax.eval_shape(lambda: transformer.init(jax.random.key(0), CFG))
 
 
 def place(sizes):
@@ -267,12 +266,16 @@ def test_optimizer_leaves_of_another_shape_are_replicated():
   assert got['trace']['layers']['q'].spec == P(None, 'fsdp', 'tensor')
 
 
+def split_in_three():
+  """Devices after the CPU was to count as three."""
+  sharding.split_cpu(3)
+  return jax.device_count()
+
+
 def test_a_cpu_counts_as_several_devices():
-  split = (
-      'import jax\nfrom jaxrl_llm import sharding\nsharding.split_cpu(3)\n'
-      'print(jax.device_count())')
-  assert devices.run(split, devices=None) == 3
-  assert devices.run(split, devices=2) == 2  # what the environment says
+  assert devices.run(split_in_three, devices=None) == 3
+  # What the environment says.
+  assert devices.run(split_in_three, devices=2) == 2
 
 
 def test_splitting_the_cpu_too_late_is_said(monkeypatch):
