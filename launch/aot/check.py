@@ -197,15 +197,13 @@ def _phase(made, topology, name, program, seconds, needs, code) -> Phase:
     phase.bytes = memory.lacking(made, name, bytes_of(needs))
     return phase
   phase.bytes = memory.parts(made, name, program, code)
-  text, sampling = program.as_text(), made.config.sampling
+  text = program.as_text()
   if name == 'sample':
     phase.faults = faults.find(text, made)
   if topology.chip is not None:
-    # The dearer branch is the one that sorts; min p alone needs no order.
-    sorts = float(sampling.top_k > 0 or sampling.top_p < 1)
     phase.cost = cost.estimate(
         text, cost.Machine(topology.chip, made.mesh), _turns(made, name),
-        {'truncation': sorts})
+        _chances(made.config))
   return phase
 
 
@@ -217,6 +215,13 @@ def _runs(config: ConfigDict, name: str) -> int:
   if name == 'score':
     return (updates > 1) + bool(config.loss.kl_coef)
   return 1
+
+
+def _chances(config: ConfigDict) -> dict[str, float]:
+  """How often conditionals that data decide take the dearer branch."""
+  # That is the one that sorts; min p alone needs no order.
+  sampling = config.sampling
+  return {'truncation': float(sampling.top_k > 0 or sampling.top_p < 1)}
 
 
 def _turns(made: programs.Programs, name: str) -> dict[str, float]:

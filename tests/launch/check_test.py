@@ -44,6 +44,14 @@ def test_how_often_things_run():
   assert turns['chunks'] == 5.5
 
 
+@pytest.mark.parametrize('changes, sorts', [
+    ({}, 0), ({'sampling.top_k': 5}, 1), ({'sampling.top_p': 0.9}, 1),
+    ({'sampling.min_p': 0.1}, 0)])
+def test_logits_are_sorted_where_the_distribution_is_cut(changes, sorts):
+  config = check.load('configs/countdown.py', {**SMALL, **changes})
+  assert check._chances(config) == {'truncation': sorts}
+
+
 def test_model_flops_of_phases():
   config = check.load('configs/countdown.py', SMALL)
   made = check.build(config, chips.topology('cpu:1'))

@@ -166,6 +166,8 @@ def test_exchanges_inside_of_fusions_that_share_a_channel():
   # The chain's parts are one exchange. Of the other only a quarter comes out.
   assert [(c.kind, c.bytes, c.waited) for c in found.collectives] == [
       ('reduce-scatter', 4_000_000, True), ('all-gather', 16_000_000, False)]
+  assert [c.seconds for c in found.collectives] == pytest.approx([
+      3e6 / 45e9 + 3e-6, 12e6 / 45e9 + 3e-6])
 
 
 @pytest.mark.parametrize('kind, share', [
@@ -240,6 +242,32 @@ def test_memory_traffic_leaves_out_what_lies_on_the_chip():
   assert found.bytes == 8e6  # read once, written once
   # The copy in hides behind the operation that writes.
   assert found.seconds == pytest.approx(8e6 / 819e9)
+
+
+@pytest.mark.parametrize('size, seconds', [
+    # Few multiply-adds for each number, and many.
+    (64, 3 * 64 * 64 * 2 / 819e9), (4096, 2 * 4096 ** 3 / 197e12)])
+def test_an_operation_takes_as_long_as_its_slower_side(size, seconds):
+  shape = f'bf16[{size},{size}]{{1,0}}'
+  found = cost.estimate(text(
+      f'  %p = {shape} parameter(0)\n  %q = {shape} parameter(1)\n'
+      f'  ROOT %d = {shape} dot(%p, %q), lhs_contracting_dims={{1}}, '
+      'rhs_contracting_dims={0}'), LINE_OF_4, {}, {})
+  assert found.seconds == pytest.approx(seconds)
+  assert found.seconds == max(found.compute, found.memory)
+
+
+def test_slices_of_one_array_are_read_once_at_most():
+  inner = (
+      '%take (a: f32[8]) -> f32[6] {\n  %a = f32[8] parameter(0)\n' + ''.join(
+          f'  %s{i} = f32[6] slice(%a), slice={{[{i}:{i + 6}]}}\n'
+          for i in range(3)) + '  %t = f32[6] add(%s0, %s1)\n'
+      '  ROOT %u = f32[6] add(%t, %s2)\n}\n')
+  found = cost.estimate(text(
+      '  %p = f32[8]{0} parameter(0)\n'
+      '  ROOT %f = f32[6]{0} fusion(%p), kind=kLoop, calls=%take', inner),
+                        LINE_OF_4, {}, {})
+  assert found.bytes == 8 * 4 + 6 * 4
 
 
 @pytest.mark.parametrize('line, reads, writes', [

@@ -140,6 +140,18 @@ def test_a_step_that_a_fusion_is_given():
       '\n  %i = s32[] get-tuple-element(%o)')) == [None]
 
 
+def test_a_limit_is_known_if_the_loop_itself_leaves_it_alone():
+  text = LOOP.format(add='%four').replace(
+      '%limit = s32[] constant(12)',
+      '%limit = s32[] get-tuple-element(%q), index=1').replace(
+          '%t = (s32[], s32[]) tuple(%zero, %x)',
+          '%twelve = s32[] constant(12)\n'
+          '  %t = (s32[], s32[]) tuple(%zero, %twelve)')
+  assert turns_of(text.replace('tuple(%next, %next)', 'tuple(%next, %n)')) == [
+      3]
+  assert turns_of(text) == [None]
+
+
 LINE = (
     '  ROOT %slice-start.1 = ((bf16[26,4,256]{2,1,0:T(8,128)(2,1)}), '
     'bf16[26,4,72]{0,1,2:T(8,128)(2,1)S(1)}, s32[]{:S(2)}) '

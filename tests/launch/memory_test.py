@@ -1,5 +1,8 @@
 """Memory by part, against sums of what the run holds, by hand."""
 
+import types
+
+import jax
 import pytest
 
 from jaxrl_llm import programs
@@ -81,3 +84,38 @@ def test_what_is_lacking_is_told_by_part():
   parts = memory.lacking(made, 'sample', 10**9)
   known = parts['prefix cache'] + parts['decode cache']
   assert parts['activations'] == 10**9 - known
+
+
+def on_one_device(**fields):
+  config = check.load('configs/countdown.py', {**SMALL, **fields})
+  return check.build(config, chips.topology('cpu:1'))
+
+
+def test_with_lora_nothing_but_adapters_is_made_for_sampling():
+  made = on_one_device(**{'lora.rank': 4, 'loss.kl_coef': 0.0})
+  adapters = rest = 0
+  for keys, x in jax.tree_util.tree_leaves_with_path(
+      programs.shapes(made).weights):
+    if '_lora_' in jax.tree_util.keystr(keys):
+      adapters += x.size * x.dtype.itemsize
+    else:
+      rest += x.size * x.dtype.itemsize
+  found = memory.held(made, 'sample')
+  assert found['sampling weights'] == adapters > 0
+  assert found['frozen'] == rest
+  assert 'sampling weights' not in memory.held(made, 'update')
+
+
+def test_what_the_compiler_says_of_a_program_has_its_parts():
+  made = on_one_device()
+  x = programs.shapes(made)
+  state, kept = memory.size(x.state), memory.held(made, 'update')
+  program = types.SimpleNamespace(
+      memory_analysis=lambda: types.SimpleNamespace(
+          argument_size_in_bytes=state + 100,
+          output_size_in_bytes=state + 20, alias_size_in_bytes=state,
+          temp_size_in_bytes=3000))
+  found = memory.parts(made, 'update', program, code=500)
+  assert found == {
+      **{part: n for part, n in kept.items() if n}, 'buffers': 120,
+      'activations': 3000, 'program': 500}
