@@ -14,7 +14,7 @@ from jaxrl_llm.rewards.pool import Pool
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TARGET = 'jaxrl_llm.rewards.math:judge'
-LIMIT = 1.0
+LIMIT = 2.0
 
 
 def item(reference, response, take='boxed'):
