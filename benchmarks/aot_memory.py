@@ -4,7 +4,7 @@
 
 Configs whose arrays take gigabytes, each on eight emulated devices of a CPU:
 `launch/compile_check.py --topology=cpu:8` foretells bytes per device, and a
-fresh process takes three steps of training. It takes about 10 minutes and 12 GB
+fresh process takes three steps of training. It takes 15 to 50 minutes and 12 GB
 of memory. `--write` puts what is printed into results/aot_memory.md.
 
 On a CPU the devices' memory is the process's. A thread samples its resident
