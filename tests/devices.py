@@ -38,7 +38,6 @@ AS_USERS = {'xla_backend_optimization_level': 3, **(
 needs_libtpu = pytest.mark.skipif(
     sys.platform != 'linux', reason='libtpu, of the extra aot, is for Linux')
 
-
 _SERVER = multiprocessing.get_context('forkserver')
 _SERVER.set_forkserver_preload(
     ['tests.devices', 'jaxrl_llm.train', 'launch.aot.check'])
@@ -84,10 +83,9 @@ def _child(path, name, args, devices, folder):
   log = os.open(pathlib.Path(folder, 'log'), os.O_WRONLY | os.O_CREAT)
   os.dup2(log, 1)
   os.dup2(log, 2)
-  flags = os.environ['XLA_FLAGS'] = os.environ.get('XLA_FLAGS', QUICK)
-  if devices is not None:
-    os.environ['XLA_FLAGS'] = (
-        f'{flags} --xla_force_host_platform_device_count={devices}')
+  if devices is not None:  # conftest.py has set the others
+    os.environ['XLA_FLAGS'] += (
+        f' --xla_force_host_platform_device_count={devices}')
   os.chdir(ROOT)
   jax.config.update('jax_platforms', 'cpu')
   result = runpy.run_path(path)[name](*args)

@@ -14,7 +14,7 @@ from jaxrl_llm.rewards.pool import Pool
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TARGET = 'jaxrl_llm.rewards.math:judge'
-LIMIT = 2.0
+LIMIT = 2.0  # A megabyte of braces takes a busy machine more than one.
 
 
 def item(reference, response, take='boxed'):
