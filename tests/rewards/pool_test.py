@@ -5,6 +5,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -177,10 +178,22 @@ def test_workers_end_with_a_parent_that_is_killed(last):
   assert said == b''
 
 
-def test_a_pool_that_cannot_start_says_so_once(capfd):
+@pytest.fixture
+def gate(monkeypatch):
+  """Until it is set, nobody knows what became of a worker."""
+  gate, read = threading.Event(), pool_lib._Worker._read
+  def read_late(worker, seconds):
+    assert gate.wait(60)
+    return read(worker, seconds)
+  monkeypatch.setattr(pool_lib._Worker, '_read', read_late)
+  return gate
+
+
+def test_a_pool_that_cannot_start_says_so_once(capfd, gate):
   pool = pool_lib.Pool('tests.nothing:act', workers=2, seconds=1.0)
   waits = [pool.submit(i) for i in range(500)]
   start = time.monotonic()
+  gate.set()
   for wait in waits:
     with pytest.raises(ChildProcessError, match='tests.nothing:act.*not start'):
       wait.result()
@@ -228,9 +241,10 @@ def test_begin_hands_all_in_before_it_waits(pool, tmp_path):
   assert verdicts[1].detail == 'RuntimeError: not this one'
 
 
-def test_begin_passes_on_that_nothing_can_be_judged(capfd):
+def test_begin_passes_on_that_nothing_can_be_judged(capfd, gate):
   task = Task(pool_lib.Pool('tests.nothing:act', workers=1, seconds=1.0))
   waits = rewards.begin(task, ['say'] * 2, ['a', 'b'], [False] * 2)
+  gate.set()
   for _ in range(2):
     with pytest.raises(ChildProcessError, match='does not start'):
       waits()
