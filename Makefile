@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip --quiet --disable-pip-version-check
+# Images of containers like to set it; then each of the tests' many processes
+# would compile 2,000 modules again, seconds every time.
+unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo 'make train      set up $(VENV) and run configs/countdown.py (minutes);'

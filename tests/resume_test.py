@@ -17,13 +17,14 @@ from tests import devices
 
 STEPS, KILLS = 36, 5
 # Shuffled updates, an anchor, scores of the old policy, a signal from the
-# first step on; what a checkpoint or an evaluation may disturb, often.
+# first step on; what a checkpoint or an evaluation may disturb, often. No event
+# files: where torch is installed, tensorboardX imports it for seconds.
 FIELDS = dict(
     steps=STEPS, seed=3, loss__kl_coef=0.1, loss__entropy_bonus=0.05,
     learner__epochs=2, learner__updates=2, overlong__mode='penalty',
     overlong__window=10, optimizer__schedule='cosine',
     optimizer__warmup_steps=5, warm_start__steps=25, checkpoint__every=3,
-    eval__every=4)
+    eval__every=4, log__tensorboard=False)
 MEASURED = ('seconds/', 'speed/tokens', 'speed/flops_share', 'memory/')
 
 
