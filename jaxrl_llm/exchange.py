@@ -45,7 +45,8 @@ def gathering(
 
     def scatter(_, grad):
       # Left alone, the partitioner cuts the product that makes it into as many
-      # small ones as there are devices, each of which reads all rows.
+      # small ones as there are devices, each of which reads all rows: 18%
+      # longer for Llama 3.1 8B's update at 4k tokens, as compile_check has it.
       grad = jax.lax.with_sharding_constraint(grad, whole)
       return jax.lax.with_sharding_constraint(grad, spec),
 

@@ -202,6 +202,19 @@ def test_neither_embeddings_nor_logits_move(tied, adapters):
     assert len(sizes) > 10 and sizes[0] < 1024
 
 
+def test_what_the_partitioner_is_told(monkeypatch):
+  """Programs of the size of tests are the same either way; pods' are not."""
+  told = []
+  monkeypatch.setattr(
+      jax.lax, 'with_sharding_constraint',
+      lambda x, spec: told.append((x.dtype.name, spec)) or x)
+  fetch = exchange.gathering(sharding.TRAIN_RULES, jnp.bfloat16)
+  jax.grad(lambda x: fetch({'down': x})['down'].sum())(jnp.ones((16, 8)))
+  whole, split = P('tensor', None), P(('tensor', 'fsdp'), None)
+  assert told == [
+      ('bfloat16', whole), ('float32', whole), ('float32', split)]
+
+
 def brought(remat):
   """Bytes that an update needs beside its arguments; shapes that move."""
   model = ModelConfig(
