@@ -41,7 +41,9 @@ setuptools.setup(
         'notebooks': ['jupyterlab'],
         'test': [
             'ipykernel',
-            'jax[tpu]; sys_platform == "linux"',  # compiles for TPUs
+            # Compiles for TPUs; there is no libtpu for other machines.
+            'jax[tpu]; sys_platform == "linux" '
+            'and platform_machine == "x86_64"',
             'nbclient',  # runs the notebooks
             'pyarrow',
             'pytest',

@@ -11,6 +11,7 @@ import json
 import multiprocessing
 import os
 import pathlib
+import platform
 import runpy
 import sys
 import tempfile
@@ -34,9 +35,11 @@ QUICK = '--xla_backend_optimization_level=0' + (
 AS_USERS = {'xla_backend_optimization_level': 3, **(
     {'xla_cpu_use_fusion_emitters': True} if _EMITTERS else {})}
 
-# Where it can be had, the extra `test` brings it: nothing is skipped on Linux.
+# Where there is one, the extra `test` brings it: nothing is skipped there, and
+# tests fail if it is missing.
 needs_libtpu = pytest.mark.skipif(
-    sys.platform != 'linux', reason='libtpu, of the extra aot, is for Linux')
+    (sys.platform, platform.machine()) != ('linux', 'x86_64'),
+    reason='there is no libtpu (extra aot) but for Linux on x86-64')
 
 _SERVER = multiprocessing.get_context('forkserver')
 _SERVER.set_forkserver_preload(

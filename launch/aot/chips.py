@@ -104,7 +104,8 @@ def topology(name: str) -> Topology:
   if importlib.util.find_spec('libtpu') is None:
     raise ValueError(
         "The compiler for TPUs is not installed: pip install -e '.[aot]' "
-        'brings libtpu in the version that fits this jax (Linux only).')
+        'brings libtpu in the version that fits this jax (only for Linux on '
+        'x86-64).')
   # No TPU is looked for, and another program may have one in use; the last
   # three keep libtpu from complaining of a host that has none.
   for variable, value in (

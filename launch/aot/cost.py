@@ -215,7 +215,9 @@ class _Estimator:
         for a in computation.operand(x, i).arrays]
     sent = sum(a.bytes for a in operands)
     arrays = x.arrays
-    if x.op.endswith('-start'):  # operands, results, context
+    if x.op.endswith('-start'):
+      # (operands, results, context). An all-reduce has results alone; they are
+      # as large as its operands, and what is left of them here is none.
       arrays = arrays[len(operands):2 * len(operands)]
     got = sum(a.bytes for a in arrays)
     chip, mesh = self._machine
