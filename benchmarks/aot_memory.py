@@ -28,6 +28,8 @@ import time
 import jax
 
 from benchmarks.rl_step import machine, markdown
+from jaxrl_llm.learner import loss as loss_lib
+from jaxrl_llm.monitoring import timing
 
 RESULT = pathlib.Path(__file__).parent / 'results/aot_memory.md'
 TURNS = 3
@@ -39,7 +41,7 @@ COMMON = {
     'model.head_dim': 64, 'model.mlp_width': 4096,
     # What is foretold is for rows of full length, all with a signal; those of a
     # model that has learned nothing are short and have none.
-    'learner.buckets': '', 'selection.signal_only': False}
+    'learner.buckets': '', 'drop_zero_advantage': False}
 CONFIGS = {
     'weights split over 8': {'mesh.data': 1, 'mesh.fsdp': 8},
     'over 4, tensor 2, one microbatch': {
@@ -93,17 +95,17 @@ class Peak:
 def child(argv) -> dict:
   """Three steps of training; the bytes that the devices had at most."""
   from jaxrl_llm import config as config_lib
-  from jaxrl_llm import experiment, metrics, train
+  from jaxrl_llm import experiment, train
   config, _ = config_lib.parse(argv)
   parts = experiment.build(config)
-  start = train.warm_start.begin(parts, lambda *_: None, resumed=False)
+  start = train.warm_start.start(parts, lambda *_: None, resumed=False)
   fixed = train.Fixed(
-      parts.sampling(), parts.put(experiment.loss_params(config)), start.anchor,
+      parts.sampling(), parts.replicate(loss_lib.params(config)), start.anchor,
       start.frozen)
-  state = train.begin(
-      parts.learner.init(start.params), len(parts.task.train))
+  state = train.init_state(
+      parts.programs.learner.init(start.params), len(parts.task.train))
   del start
-  state, _ = train.take_step(parts, state, fixed, metrics.Timer())
+  state, _ = train.take_step(parts, state, fixed, timing.Timer())
   ctypes.CDLL('libc.so.6').malloc_trim(0)
   time.sleep(0.5)
   arrays = sum(
@@ -112,7 +114,7 @@ def child(argv) -> dict:
   beside = resident() - arrays
   with Peak() as peak:
     for _ in range(2):
-      state, _ = train.take_step(parts, state, fixed, metrics.Timer())
+      state, _ = train.take_step(parts, state, fixed, timing.Timer())
   return dict(peak=peak.bytes - beside, beside=beside, arrays=arrays)
 
 

@@ -29,10 +29,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.rl_step import machine, markdown
-from jaxrl_llm import flops, learner, optimizer
-from jaxrl_llm.loss import LossParams
+from jaxrl_llm.learner import optimizer
+from jaxrl_llm.learner import update as update_lib
+from jaxrl_llm.learner.loss import LossParams
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig, PRESETS
+from jaxrl_llm.monitoring import flops
 from jaxrl_llm.sampling.generate import generate, SamplerConfig
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.types import LearnerBatch, Prompts, Requests
@@ -151,8 +153,8 @@ def measure_update(cfg: ModelConfig, sizes: Sizes) -> Row:
   """Times one optimiser step on rows without padding."""
   prompt = sizes.row // 64
   response = sizes.row - prompt
-  programs = learner.make(
-      cfg, learner.LearnerConfig(
+  programs = update_lib.make(
+      cfg, update_lib.LearnerConfig(
           microbatch=sizes.microbatch, max_prompt=prompt,
           max_response=response, remat='full',
           attention=sizes.attention),
@@ -165,11 +167,9 @@ def measure_update(cfg: ModelConfig, sizes: Sizes) -> Row:
       mask=full(True, response),
       behaviour_logprobs=full(np.float32(-1), response),
       advantages=np.linspace(-1, 1, sizes.rows, dtype=np.float32)))
-  loss = jax.device_put(LossParams(**{
-      name: np.float32(value) for name, value in dict(
-          temperature=1, clip_low=0.2, clip_high=0.2, entropy_bonus=0,
-          kl_coef=0, importance_low=0, importance_cap=2,
-          budget=response).items()}))
+  loss = jax.device_put(jax.tree.map(np.float32, LossParams(
+      temperature=1, entropy_bonus=0, kl_coef=0, budget=response,
+      objective=dict(clip_low=0.2, clip_high=0.2), importance={})))
   state = programs.init(parameters(cfg, 'float32'))
 
   def update():

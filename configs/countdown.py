@@ -41,7 +41,7 @@ def get_config(arg=None):
   c.mesh.cpu_devices = 2
   c.sampling.slots = 16
 
-  c.selection.signal_only = True
+  c.drop_zero_advantage = True
   c.loss.entropy_bonus = 0.01
   c.optimizer.learning_rate = 1e-3
   c.optimizer.schedule = 'linear'

@@ -29,78 +29,14 @@ import sys
 from typing import Any, Mapping, Sequence
 
 from absl import logging
-import jax
 from ml_collections import ConfigDict
-import numpy as np
 import rich
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import experiment, progress
+from jaxrl_llm import experiment
 from jaxrl_llm import workdir as workdir_lib
-from jaxrl_llm.evaluation import figures, report, responses, weights
-from jaxrl_llm.sampling.logits import SamplingParams
-
-
-def noise_key(parts: experiment.Parts) -> jax.Array:
-  """The key of every evaluation, which no step of training has."""
-  return parts.step_key(parts.put(np.uint32(1 << 30)))
-
-
-def solve(
-    parts, params: Any, problems: Sequence, *, samples: int,
-    sampling: SamplingParams) -> tuple[np.ndarray, list[list[str]]]:
-  """Samples and verifies.
-
-  Args:
-    parts: experiment.Parts.
-    params: sampling parameters on device.
-    problems: P problems.
-    samples: N responses for each.
-    sampling: how to draw.
-
-  Returns:
-    [P, N] float rewards, NaN where verification failed, and the answers.
-  """
-  score = np.zeros((len(problems), samples))
-  answers = [[''] * samples for _ in problems]
-  for call in responses.draw(
-      parts, params, problems, [range(samples)] * len(problems),
-      sampling=sampling, key=noise_key(parts)):
-    for p, s, verdict in zip(call.problem, call.sample, call.verdicts):
-      score[p, s] = verdict.reward if verdict.valid else np.nan
-      answers[p][s] = verdict.answer
-  return score, answers
-
-
-def heldout(parts, params: Any) -> dict[str, float]:
-  """Evaluates parameters on the task's held-out problems, in training.
-
-  Args:
-    parts: experiment.Parts, whose config.eval says how many problems and
-      samples, and which k.
-    params: sampling parameters on device.
-
-  Returns:
-    What `figures.figures` says of the responses, and of a greedy one to each
-    problem. One whose verification failed leaves its problem with a sample
-    less, as in training.
-  """
-  cfg = parts.config.eval
-  problems = spread(parts.task.heldout, cfg.problems)
-  score, answers = solve(
-      parts, params, problems, samples=cfg.samples, sampling=parts.sampling())
-  greedy, _ = solve(
-      parts, params, problems, samples=1,
-      sampling=parts.sampling(temperature=0.0))
-  return figures.figures(
-      score, cfg.k, greedy=greedy[:, 0], answers=answers)
-
-
-def spread(problems: Sequence, count: int) -> Sequence:
-  """`count` problems taken evenly from all of them; 0 is all."""
-  if not 0 < count < len(problems):
-    return problems
-  return [problems[i * len(problems) // count] for i in range(count)]
+from jaxrl_llm.evaluation import heldout, report, responses, weights
+from jaxrl_llm.monitoring import progress
 
 
 def problem_sets(
@@ -138,7 +74,7 @@ def problem_sets(
           len(found) - len(once), len(found))
     kept = experiment.fitting([*once.values()], task.tokenizer, config, name)
     left_out += len(once) - len(kept)
-    sets[name] = kept if files else spread(kept, config.eval.problems)
+    sets[name] = kept if files else heldout.spread(kept, config.eval.problems)
   return sets, left_out
 
 
@@ -177,7 +113,7 @@ def evaluate(
     with display.phase('weights', config.warm_start.steps):
       params, step, identity = weights.load(parts, which, display.update)
     known = weights.settings(config, identity, temperature)
-    folder = workdir / 'evaluation' / weights.fingerprint(known)
+    folder = workdir / 'evaluation' / config_lib.fingerprint(known)
     with workdir_lib.held(folder):
       workdir_lib.write_whole(
           folder / 'settings.json', json.dumps(known, indent=1))
@@ -185,7 +121,7 @@ def evaluate(
           folder / 'responses.jsonl', parts, params, sets,
           samples=config.eval.samples,
           sampling=parts.sampling(temperature=temperature),
-          key=noise_key(parts), display=display)
+          key=heldout.noise_key(parts), display=display)
       every = [row for rows in found.values() for row in rows]
       result = dict(
           workdir=str(workdir), checkpoint=which, step=step,

@@ -1,4 +1,4 @@
-"""From a config to the parts of a run: task, mesh, model, learner, sampler.
+"""From a config to the parts of a run: task, programs, sampler, advantages.
 
 `build` is the only place that reads most of the config; `train.py` and
 `evaluate.py` both start from what it returns.
@@ -15,134 +15,80 @@ from ml_collections import ConfigDict
 import numpy as np
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import credit as credit_lib
-from jaxrl_llm import learner as learner_lib
-from jaxrl_llm import loss as loss_lib
-from jaxrl_llm import policy as policy_lib
-from jaxrl_llm import programs, sharding, tasks
+from jaxrl_llm import programs as programs_lib
+from jaxrl_llm import rollout, sharding, tasks
+from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.models import hf
 from jaxrl_llm.models.config import ModelConfig
-from jaxrl_llm.sampling import plan as plan_lib
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.tokenizer import ModelTokenizer
-from jaxrl_llm.types import LearnerBatch, Prompts, Requests, Rollouts
+from jaxrl_llm.types import LearnerBatch, Rollouts
 
 
 class Parts(NamedTuple):
-  """What a run is made of.
+  """The parts of a run.
 
   Attributes:
-    config: the run's config.
     task: problems and their verifier.
-    kinds: of training problem, each with its problems' indices.
-    mesh: (data, fsdp, tensor).
-    model: the policy's architecture.
-    learner: `score` and `update` of the RL phase.
-    policy: what to do with its parameters.
-    sample: serves requests; see `make_sample`.
-    sampling: keyword overrides to SamplingParams on the device.
-    credit: see `credit.make`.
-    step_key: step [] uint32 on the device to the key of its noise.
-    contents: of what the config names, the problems and the model: digests.
+    kinds: kind of training problem to the indices of its problems.
+    programs: what runs on the devices.
+    sample: serves requests; see `rollout.host_sampler`.
+    sampling: (**changes) -> SamplingParams of the config on the device, with
+      changes made to them.
+    advantages: rewards to advantages, see `learner.advantages.make`.
+    step_key: step [] uint32 on the device -> key of its noise.
+    contents: 'problems' and 'model' to digests of what the config names.
   """
-  config: ConfigDict
   task: tasks.Task
   kinds: dict[str, np.ndarray]
-  mesh: jax.sharding.Mesh
-  model: ModelConfig
-  learner: learner_lib.Learner
-  policy: policy_lib.Policy
+  programs: programs_lib.Programs
   sample: Callable[..., tuple[Rollouts, dict[str, int]]]
   sampling: Callable[..., SamplingParams]
-  credit: Callable[..., credit_lib.Credit]
+  advantages: Callable[..., advantages_lib.BatchAdvantages]
   step_key: Callable[[jax.Array], jax.Array]
   contents: dict[str, str]
 
+  @property
+  def config(self) -> ConfigDict:
+    """The run's config."""
+    return self.programs.config
+
   def described(self) -> dict[str, Any]:
-    """The config as a checkpoint keeps it, with the contents of its files."""
+    """Returns the config as a checkpoint keeps it, with `contents`."""
     return {**self.config.to_dict(), 'contents': self.contents}
 
   def close(self) -> None:
-    """Ends what the task has running beside this process."""
+    """Ends the task's processes beside this one."""
     getattr(self.task, 'close', lambda: None)()
 
-  def put_rows(self, batch: LearnerBatch) -> LearnerBatch:
-    """A batch of NumPy arrays, its rows split over the data shards."""
-    return jax.device_put(batch, sharding.rows(self.mesh))
+  def shard_rows(self, batch: LearnerBatch) -> LearnerBatch:
+    """Puts a batch of NumPy arrays on the devices, split over data shards."""
+    return jax.device_put(batch, sharding.rows(self.programs.mesh))
 
-  def put(self, tree: Any) -> Any:
-    """A tree of host values, whole on every device."""
-    return jax.device_put(tree, sharding.replicated(self.mesh))
+  def replicate(self, tree: Any) -> Any:
+    """Puts a tree of host values on every device, whole."""
+    return jax.device_put(tree, sharding.replicated(self.programs.mesh))
 
   def param_shardings(self) -> Any:
-    """Layout of the whole model's parameters in training."""
+    """Returns the layout of the whole model's parameters in training."""
     return sharding.shardings(
-        self.policy.shapes, sharding.TRAIN_RULES, self.mesh)
+        self.programs.policy.shapes, sharding.TRAIN_RULES, self.programs.mesh)
 
   def layout(self) -> str:
-    """Layouts of what is trained and of what samples, as printable tables."""
+    """Returns the layouts of training and sampling weights as tables."""
+    policy, mesh = self.programs.policy, self.programs.mesh
     return 'Training:\n{}Sampling:\n{}'.format(
-        sharding.table(self.policy.trained, sharding.TRAIN_RULES, self.mesh),
+        sharding.table(policy.trained, sharding.TRAIN_RULES, mesh),
         sharding.table(
-            jax.eval_shape(
-                self.policy.compose, self.policy.trained, self.policy.shapes),
-            sharding.SAMPLE_RULES, self.mesh, self.model.dtype))
-
-
-def make_sample(
-    made: programs.Sampler,
-    mesh: jax.sharding.Mesh) -> Callable[..., tuple[Rollouts, dict]]:
-  """The sampler at the sizes of one training step, from host to host.
-
-  Returns:
-    sample(params, prompts, requests, key, sampling, policy_step): at most
-    `prompts_per_step` prompts and `prompts_per_step * samples_per_prompt`
-    requests, all NumPy but `params`, `key` and `sampling`; gives Rollouts of
-    NumPy arrays in the order of the requests, and counts: decode 'steps', and
-    'busy' and 'slots', each summed over the steps and shards. One program
-    serves every mix of requests.
-  """
-  shards, slots = sharding.data_shards(mesh), made.sampler.slots
-  split, whole = sharding.rows(mesh), sharding.replicated(mesh)
-
-  def sample(params, prompts: Prompts, requests: Requests, key, sampling,
-             policy_step: int):
-    plan = plan_lib.plan(
-        prompts, requests, shards=shards,
-        requests_per_shard=made.requests_per_shard,
-        prompts_per_shard=made.prompts_per_shard)
-    rollouts, stats = made.generate(
-        params, *jax.device_put(
-            (plan.prompts, plan.requests, plan.count), split),
-        key, sampling, jax.device_put(np.int32(policy_step), whole))
-    rollouts, stats = jax.device_get((rollouts, stats))
-    counts = dict(
-        steps=int(stats.steps.max()), busy=int(stats.busy.sum()),
-        slots=int(stats.steps.sum()) * slots)
-    return plan_lib.undo(rollouts, plan), counts
-
-  sample.cache_size = made.generate._cache_size
-  return sample
+            jax.eval_shape(policy.compose, policy.trained, policy.shapes),
+            sharding.SAMPLE_RULES, mesh, self.programs.model.dtype))
 
 
 def by_kind(problems: Sequence[tasks.Problem]) -> dict[str, np.ndarray]:
-  """Indices of the problems of each kind, in the order of their names."""
+  """Returns the indices of the problems of each kind, by its name."""
   names, index = np.unique([p.kind for p in problems], return_inverse=True)
   return {
       str(name): np.flatnonzero(index == i) for i, name in enumerate(names)}
-
-
-def loss_params(config: ConfigDict) -> loss_lib.LossParams:
-  """The loss's numbers, as NumPy scalars."""
-  loss = config.loss
-  number = lambda x: None if x is None else np.float32(x)
-  return loss_lib.LossParams(
-      temperature=number(config.sampling.temperature),
-      clip_low=number(loss.clip_low), clip_high=number(loss.clip_high),
-      entropy_bonus=number(loss.entropy_bonus), kl_coef=number(loss.kl_coef),
-      importance_low=number(loss.importance_low),
-      importance_cap=number(loss.importance_cap),
-      budget=number(config.max_response), dual_clip=number(loss.dual_clip))
 
 
 def fitting(
@@ -209,7 +155,7 @@ def _task(
 
 def _contents(
     task: tasks.Task, folder: pathlib.Path | None) -> dict[str, str]:
-  """See `Parts.contents`."""
+  """Returns `Parts.contents`."""
   problems = hashlib.sha256(
       repr([(p.id, p.prompt, p.info) for p in task.train]).encode(
           'utf8', 'replace'))
@@ -240,7 +186,7 @@ def build(config: ConfigDict, training: bool = True) -> Parts:
   if config.mesh.cpu_devices is not None:
     sharding.split_cpu(config.mesh.cpu_devices)
   mesh = sharding.make_mesh(*(config.mesh[axis] for axis in sharding.AXES))
-  made = programs.make(
+  programs = programs_lib.make(
       config, model, mesh, task.tokenizer.stop_ids, checkpoint)
   whole = sharding.replicated(mesh)
 
@@ -253,10 +199,8 @@ def build(config: ConfigDict, training: bool = True) -> Parts:
   base_key = jax.device_put(jax.random.key(config.seed), whole)
   fold_in = jax.jit(jax.random.fold_in)
   return Parts(
-      config=config, task=task, kinds=by_kind(task.train),
-      mesh=mesh, model=model, learner=made.learner, policy=made.policy,
-      sample=make_sample(made.sampler, mesh),
-      sampling=sampling,
-      credit=credit_lib.make(config),
+      task=task, kinds=by_kind(task.train), programs=programs,
+      sample=rollout.host_sampler(programs.sampler, mesh), sampling=sampling,
+      advantages=advantages_lib.make(config),
       step_key=lambda step: fold_in(base_key, step),
       contents=_contents(task, folder))

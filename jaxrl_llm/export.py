@@ -21,7 +21,7 @@ from ml_collections import ConfigDict
 
 from jaxrl_llm import checkpoint, sharding, warm_start
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import policy as policy_lib
+from jaxrl_llm.learner import policy as policy_lib
 from jaxrl_llm.models import hf, hf_config, lora
 from jaxrl_llm.models.config import ModelConfig
 
@@ -53,7 +53,7 @@ def parameters(
   begun = hf.digest(source.folder) if source else None
   found = checkpoint.restore(
       folder,
-      {'learner': {'params': sharding.placed(
+      {'learner': {'params': sharding.abstract_params(
           policy.trained, sharding.TRAIN_RULES, mesh)}},
       differs=lambda saved: [
           f'the files of model.hf={config.model.hf} were others'

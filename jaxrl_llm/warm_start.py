@@ -20,19 +20,14 @@ import numpy as np
 from safetensors import safe_open, SafetensorError
 from safetensors.numpy import save_file
 
-from jaxrl_llm import batching, experiment, programs, sharding
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import learner as learner_lib
-from jaxrl_llm import optimizer as optimizer_lib
+from jaxrl_llm import experiment, rollout, sharding
+from jaxrl_llm import programs as programs_lib
+from jaxrl_llm.learner import batches
+from jaxrl_llm.learner import loss as loss_lib
+from jaxrl_llm.learner import optimizer as optimizer_lib
+from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.types import LearnerBatch, Rollouts
-
-# What the result depends on, beside the mesh; a change to anything else finds
-# it in the cache.
-DEPENDS_ON = (
-    'seed', 'task', 'model', 'max_prompt', 'max_response', 'warm_start.steps',
-    'warm_start.batch', 'warm_start.learning_rate', 'learner.buckets',
-    'learner.microbatch', 'learner.unroll', 'learner.remat',
-    'learner.attention', 'learner.vocab_chunk')
 
 Report = Callable[[int, dict[str, Any]], None]
 
@@ -57,7 +52,7 @@ def demonstrations(
     ValueError: a demonstration does not fit into T tokens.
   """
   pairs = [task.demonstration(start + i, seed=seed) for i in range(count)]
-  prompts = batching.encode([p for p, _ in pairs], task.tokenizer, max_prompt)
+  prompts = rollout.encode([p for p, _ in pairs], task.tokenizer, max_prompt)
   tokens = np.zeros((count, max_response), np.int32)
   length = np.zeros(count, np.int32)
   for row, (problem, response) in enumerate(pairs):
@@ -74,10 +69,12 @@ def demonstrations(
       tokens=tokens, length=length, logprobs=none, entropy=none,
       truncated=np.zeros(count, bool), problem_id=prompts.problem_id,
       sample=np.zeros(count, np.int32), policy_step=np.zeros(count, np.int32))
-  return batching.learner_batch(
-      prompts, batching.grouped_requests(prompts.problem_id, 1, max_response),
-      rollouts, np.ones(count, np.float32), keep=np.ones(count, bool),
-      trained=np.ones(count, bool))
+  # One response to each; which sample it is does not matter here.
+  requests = rollout.requests(
+      np.arange(count), np.zeros(count), max_response)
+  return batches.learner_batch(
+      prompts, requests, rollouts, np.ones(count, np.float32),
+      keep=np.ones(count, bool), trained=np.ones(count, bool))
 
 
 def run(parts: experiment.Parts, report: Report) -> Any:
@@ -99,14 +96,15 @@ def run(parts: experiment.Parts, report: Report) -> Any:
     raise ValueError(
         f'The task {config.task.name} has no demonstrations: set '
         'config.warm_start.steps=0.')
-  shards = sharding.data_shards(parts.mesh)
+  programs = parts.programs
+  shards = sharding.data_shards(programs.mesh)
   if warm.batch % shards:
     raise ValueError(
         f"warm_start.batch={warm.batch} does not divide over the mesh's "
         f'{shards} data shards (data x fsdp): use a multiple of {shards}.')
-  learner = learner_lib.make(
-      parts.model,
-      programs.learner_config(
+  learner = update_lib.make(
+      programs.model,
+      programs_lib.learner_config(
           config, microbatch=math.gcd(warm.batch, config.learner.microbatch),
           objective='likelihood', aggregation='token_mean',
           importance='none'),
@@ -114,16 +112,15 @@ def run(parts: experiment.Parts, report: Report) -> Any:
           learning_rate=warm.learning_rate, steps=warm.steps,
           schedule='cosine', warmup_steps=warm.steps // 20, b2=0.99,
           weight_decay=0.1),
-      mesh=parts.mesh)
-  loss = parts.put(experiment.loss_params(config).replace(
-      temperature=np.float32(1.0), entropy_bonus=np.float32(0.0)))
+      mesh=programs.mesh)
+  loss = parts.replicate(loss_lib.supervised_params(config))
   state = learner.init(_start(parts))
   for step in range(warm.steps):
     batch = demonstrations(
         parts.task, seed=config.seed, start=step * warm.batch,
         count=warm.batch, max_prompt=config.max_prompt,
         max_response=config.max_response)
-    state, metrics = learner.update(state, parts.put_rows(batch), loss)
+    state, metrics = learner.update(state, parts.shard_rows(batch), loss)
     if (step + 1) % 20 == 0 or step + 1 == warm.steps:
       report(step + 1, jax.device_get(metrics))
   return state.params
@@ -131,7 +128,8 @@ def run(parts: experiment.Parts, report: Report) -> Any:
 
 def _start(parts: experiment.Parts) -> Any:
   """Parameters without any training."""
-  return parts.policy.init(parts.put(jax.random.key(parts.config.seed)))
+  key = parts.replicate(jax.random.key(parts.config.seed))
+  return parts.programs.policy.init(key)
 
 
 class Start(NamedTuple):
@@ -148,7 +146,7 @@ class Start(NamedTuple):
   anchor: Any
 
 
-def begin(parts: experiment.Parts, report: Report, resumed: bool) -> Start:
+def start(parts: experiment.Parts, report: Report, resumed: bool) -> Start:
   """Makes or finds what RL starts from.
 
   Args:
@@ -158,14 +156,14 @@ def begin(parts: experiment.Parts, report: Report, resumed: bool) -> Start:
       needed.
   """
   config = parts.config
-  penalty = config.loss.kl_coef > 0
+  penalty = programs_lib.needs_anchor(config)
   if resumed and not (penalty or config.lora.rank):
     return Start(None, None, None)
   if config.lora.rank and config.warm_start.steps:
     # Made again on another mesh, the weights that stay frozen would differ in
     # their last bits from those that LoRA was trained beside.
     path = base_file(config)
-    whole = load(path, parts.policy.shapes)
+    whole = load(path, parts.programs.policy.shapes)
     if whole is None:
       whole = parameters(parts, report)
       save(path, whole)
@@ -173,8 +171,8 @@ def begin(parts: experiment.Parts, report: Report, resumed: bool) -> Start:
   else:
     whole = parameters(parts, report)
   # A stream of its own: warm starts must not depend on LoRA.
-  key = parts.step_key(parts.put(np.uint32((1 << 30) + 1)))
-  params, frozen = parts.policy.split(whole, key)
+  key = parts.step_key(parts.replicate(np.uint32((1 << 30) + 1)))
+  params, frozen = parts.programs.policy.split(whole, key)
   if not penalty:
     anchor = None
   elif frozen is None:
@@ -203,7 +201,7 @@ def parameters(parts: experiment.Parts, report: Report) -> Any:
   if warm.cache is None:
     return run(parts, report)
   path = cache_file(parts)
-  found = load(path, parts.policy.shapes)
+  found = load(path, parts.programs.policy.shapes)
   if found is None:
     found = run(parts, report)
     save(path, found)
@@ -211,20 +209,20 @@ def parameters(parts: experiment.Parts, report: Report) -> Any:
 
 
 def base_file(config: ConfigDict) -> pathlib.Path:
-  """Where a run with LoRA keeps the warm-started weights that it freezes."""
-  # Not after lengths or layouts: an evaluation may choose others.
-  name = config_lib.fingerprint(config, (
-      'seed', 'task', 'model', 'warm_start.steps', 'warm_start.batch',
-      'warm_start.learning_rate'))
+  """Returns where a run with LoRA keeps the warm-started weights it freezes."""
+  # Without what only rounds them: an evaluation may choose other lengths.
+  name = config_lib.fingerprint(
+      config_lib.affecting(config, config_lib.WARM_START))
   return pathlib.Path(config.workdir, f'base-{name}.safetensors')
 
 
 def cache_file(parts: experiment.Parts) -> pathlib.Path:
-  """Where the cache keeps the warm start of these parts."""
+  """Returns where the cache keeps the warm start of these parts."""
+  known = config_lib.fingerprint(config_lib.affecting(
+      parts.config, config_lib.WARM_START, config_lib.ROUNDING))
   # The mesh as it is: in the config one of its axes may be -1.
   name = '-'.join(map(str, (
-      config_lib.fingerprint(parts.config, DEPENDS_ON),
-      *parts.mesh.shape.values(), *[
+      known, *parts.programs.mesh.shape.values(), *[
           digest for of, digest in parts.contents.items() if of == 'model'])))
   return pathlib.Path(parts.config.warm_start.cache, f'{name}.safetensors')
 

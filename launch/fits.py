@@ -16,7 +16,7 @@ import subprocess
 import sys
 from typing import Any, Iterator
 
-from jaxrl_llm import config_file
+from jaxrl_llm.config import files as config_files
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULT = ROOT / 'launch/FITS.md'
@@ -29,7 +29,7 @@ COLUMNS = (
 def jobs() -> Iterator[str]:
   """Configs made for a slice, with their arguments."""
   for path in sorted((ROOT / 'configs').rglob('*.py')):
-    module = config_file.load_file(str(path))
+    module = config_files.load_file(str(path))
     if hasattr(module, 'TOPOLOGY'):
       name = str(path.relative_to(ROOT))
       for variant in ('', *getattr(module, 'VARIANTS', ())):

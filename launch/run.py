@@ -27,8 +27,8 @@ from rich import console
 from rich import table as rich_table
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import config_file
-from jaxrl_llm import metrics as metrics_lib
+from jaxrl_llm.config import files as config_files
+from jaxrl_llm.monitoring import metrics as metrics_lib
 from launch import hyper
 
 _show = console.Console(highlight=False, markup=False, soft_wrap=True).print
@@ -76,7 +76,7 @@ def plan(
   """
   settings = [{}]
   if sweep:
-    module = config_file.load_file(spec.partition(':')[0])
+    module = config_files.load_file(spec.partition(':')[0])
     if not hasattr(module, 'get_hyper'):
       raise ValueError(f'{spec} has no get_hyper(hyper), so there is no sweep.')
     settings = module.get_hyper(hyper)

@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from jaxrl_llm import checkpoint, metrics, train, workdir
+from jaxrl_llm import checkpoint, train, workdir
+from jaxrl_llm.monitoring import metrics
 from tests import devices, tiny
 
 

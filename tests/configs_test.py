@@ -8,7 +8,9 @@ import pathlib
 import huggingface_hub
 import pytest
 
-from jaxrl_llm import config, config_file, metrics, train
+from jaxrl_llm import config, train
+from jaxrl_llm.config import files as config_files
+from jaxrl_llm.monitoring import metrics
 from launch import hyper
 from tests import tiny_hf
 
@@ -53,7 +55,7 @@ def test_there_are_some():
 
 @pytest.mark.parametrize('name', FILES)
 def test_a_config_is_a_document_and_valid(name, small):
-  module = config_file.load_file(str(ROOT / name))
+  module = config_files.load_file(str(ROOT / name))
   assert f'--config={name}' in module.__doc__
   given = small(name) if name in OTHERS else {}
   specs = [name, *(f'{name}:{arg}' for arg in getattr(module, 'ARGS', ()))]

@@ -67,8 +67,8 @@ def several(parts) -> experiment.Parts:
   """Parts of a run with four updates per step and a KL to an anchor."""
   config = tiny.load(
       learner__epochs=2, learner__updates=2, loss__kl_coef=0.2)
-  return parts._replace(
-      config=config, learner=experiment.build(config).learner)
+  return tiny.changed(
+      parts, config=config, learner=experiment.build(config).programs.learner)
 
 
 @pytest.fixture
@@ -77,5 +77,5 @@ def reuse(monkeypatch):
   def use(parts):
     monkeypatch.setattr(
         experiment, 'build',
-        lambda config, **_: parts._replace(config=config))
+        lambda config, **_: tiny.changed(parts, config=config))
   return use

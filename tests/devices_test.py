@@ -7,7 +7,8 @@ import numpy as np
 import optax
 import pytest
 
-from jaxrl_llm import experiment, metrics, train
+from jaxrl_llm import experiment, train
+from jaxrl_llm.monitoring import timing
 from tests import devices, tiny
 
 MESHES = ((8, 1, 1), (1, 8, 1), (2, 2, 2))
@@ -33,13 +34,13 @@ def loop(sizes):
   parts = watched.parts
   state, fixed, weights = tiny.begin(parts)
   # As train does: an evaluation first, with the same programs.
-  figures = train.evaluate.heldout(parts, weights)
+  figures = train.heldout.evaluate(parts, weights)
   watched.rollouts.clear()
   rows = []
   for _ in range(STEPS):
     with jax.transfer_guard('disallow'):
       state, outcome = train.take_step(
-          parts, state, fixed, metrics.Timer())
+          parts, state, fixed, timing.Timer())
     rows.append({k: v for k, v in outcome.row.items()
                  if not k.startswith('sampler')})
   params = state.learner.params
@@ -89,4 +90,5 @@ def test_everything_lies_as_it_should_and_compiles_once(results):
     assert result['laid_out'] == [True] * 4
     assert result['part'] == [1, 32 // fsdp, 32 // tensor]
     assert result['programs'] == [
-        'jit(credit)', 'jit(score)', 'jit(sharded_generate)', 'jit(update)']
+        'jit(batch_advantages)', 'jit(score)', 'jit(sharded_generate)',
+        'jit(update)']

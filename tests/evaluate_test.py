@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import checkpoint, evaluate, experiment, train, warm_start
-from jaxrl_llm.evaluation import figures
+from jaxrl_llm.evaluation import estimators, heldout
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.tasks import Problem
 from tests import tiny
 
 
 def test_spread():
-  assert evaluate.spread('abcdefgh', 0) == 'abcdefgh'
-  assert evaluate.spread('abcdefgh', 9) == 'abcdefgh'
-  assert evaluate.spread('abcdefgh', 4) == ['a', 'c', 'e', 'g']
-  assert evaluate.spread('abc', 2) == ['a', 'b']
+  assert heldout.spread('abcdefgh', 0) == 'abcdefgh'
+  assert heldout.spread('abcdefgh', 9) == 'abcdefgh'
+  assert heldout.spread('abcdefgh', 4) == ['a', 'c', 'e', 'g']
+  assert heldout.spread('abc', 2) == ['a', 'b']
 
 
 def test_heldout_is_what_sampling_by_hand_gives(parts):
@@ -35,10 +35,10 @@ def test_heldout_is_what_sampling_by_hand_gives(parts):
       raise RuntimeError
     return Verdict(float(len(text) % 2), 'parity', answer=text[:1])
 
-  watched = tiny.watch(parts._replace(config=config), verify)
+  watched = tiny.watch(tiny.changed(parts, config=config), verify)
   _, _, weights = tiny.begin(parts)
-  got = evaluate.heldout(watched.parts, weights)
-  again = evaluate.heldout(watched.parts, weights)
+  got = heldout.evaluate(watched.parts, weights)
+  again = heldout.evaluate(watched.parts, weights)
   assert got == again
   seen = seen[:len(seen) // 2]
   ids = [p.id for p in parts.task.heldout]
@@ -51,7 +51,7 @@ def test_heldout_is_what_sampling_by_hand_gives(parts):
   assert np.isnan(scores).any() and not np.isnan(scores).all()
   said = ['' if np.isnan(x) else text[:1]
           for x, (_, text) in zip(scores, seen)]
-  expected = figures.figures(
+  expected = estimators.estimate(
       scores[:18].reshape(6, 3), (1, 3), greedy=scores[18:],
       answers=np.reshape(said[:18], (6, 3)).tolist())
   assert got == expected and 'maj@3' in got
@@ -66,7 +66,7 @@ def test_evaluation_does_not_share_noise_with_training(parts):
   keys = []
   parts_ = watched.parts._replace(step_key=lambda step: keys.append(
       int(jax.device_get(step))) or parts.step_key(step))
-  evaluate.heldout(parts_, weights)
+  heldout.evaluate(parts_, weights)
   assert keys and min(keys) >= 1 << 30
 
 
@@ -77,10 +77,10 @@ def trained(parts, tmp_path_factory):
   scores = iter([.1, .6, .3])
   watched = tiny.watch(parts, tiny.by_length)
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(experiment, 'build', lambda c: watched.parts._replace(
-        config=c))
+    patch.setattr(experiment, 'build', lambda c: tiny.changed(
+        watched.parts, config=c))
     patch.setattr(
-        evaluate, 'heldout', lambda *_: {'mean': next(scores), 'greedy': 0.0})
+        heldout, 'evaluate', lambda *_: {'mean': next(scores), 'greedy': 0.0})
     train.train(tiny.load(folder, checkpoint__keep=1))
   return folder
 
@@ -197,9 +197,10 @@ def test_files_can_be_evaluated_without_a_run(
 
   # The start is that of RL, and the temperature is the one asked for.
   rollouts = asked.rollouts.copy()
-  start = asked.parts.policy.init(asked.parts.put(jax.random.key(0)))
-  expected, _ = evaluate.solve(
-      asked.parts, asked.parts.policy.to_sampling(start),
+  start = asked.parts.programs.policy.init(
+      asked.parts.replicate(jax.random.key(0)))
+  expected, _ = heldout.solve(
+      asked.parts, asked.parts.programs.policy.to_sampling(start),
       asked.parts.task.load(files[0])[:3], samples=8,
       sampling=asked.parts.sampling(temperature=.7))
   assert found['files'][files[0]]['mean'] == pytest.approx(
@@ -241,7 +242,7 @@ def test_held_out_problems_can_be_a_few(asked, monkeypatch, trained, tmp_path):
 def test_the_program_evaluates_the_checkpoints_parameters(
     parts, reuse, trained, monkeypatch):
   reuse(parts)
-  like = train.begin(parts.learner.state, 40)
+  like = train.init_state(parts.programs.learner.state, 40)
   saved = checkpoint.restore(trained / 'checkpoints', like, best=True)
   params, seen = saved.state.learner.params, []
 
@@ -253,7 +254,7 @@ def test_the_program_evaluates_the_checkpoints_parameters(
   with pytest.raises(SystemExit, match='enough'):
     program(monkeypatch, f'--config={trained}/config.json')
   assert tiny.same(seen[0], params)
-  start = parts.policy.init(parts.put(jax.random.key(0)))
+  start = parts.programs.policy.init(parts.replicate(jax.random.key(0)))
   assert not tiny.same(params, start)
 
 

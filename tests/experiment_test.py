@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_llm import batching, experiment, programs, tasks
+from jaxrl_llm import experiment, programs, rollout, tasks
 from jaxrl_llm.evaluation import responses
+from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.models import attention
 from jaxrl_llm.sampling.generate import SamplerStats
-from jaxrl_llm.types import Requests, Rollouts
+from jaxrl_llm.types import Prompts, Requests, Rollouts
 from tests import devices, tiny
 
 
@@ -39,8 +40,8 @@ def test_every_mix_of_requests_fits_any_number_of_shards(monkeypatch):
     config = tiny.load(
         prompts_per_step=prompts_per_step, samples_per_prompt=group,
         advantage='reinforce', learner__microbatch=1)
-    sample = experiment.make_sample(
-        programs.make_sampler(config, mesh, None, ()), mesh)
+    made = programs.make_sampler(config, mesh, None, ())
+    sample = rollout.host_sampler(made, mesh)
     calls = [(np.repeat(np.arange(prompts_per_step), group),
               np.tile(np.arange(group), prompts_per_step))]
     room = dict(
@@ -51,7 +52,7 @@ def test_every_mix_of_requests_fits_any_number_of_shards(monkeypatch):
     calls += responses.cut([range(n, samples) for n in done], **room)
     for problem, number in calls:
       rows, local = np.unique(problem, return_inverse=True)
-      prompts = batching.Prompts(
+      prompts = Prompts(
           tokens=np.zeros((len(rows), 3), np.int32),
           length=np.ones(len(rows), np.int32),
           problem_id=(100 + rows).astype(np.int32))
@@ -65,12 +66,12 @@ def test_every_mix_of_requests_fits_any_number_of_shards(monkeypatch):
       assert (got.policy_step == 7).all()
       assert use['busy'] == 2 * len(problem)
       assert use['steps'] == -(-len(problem) // shards)
-    assert sample.cache_size() == 1
+    assert made.generate._cache_size() == 1
 
 
 def test_the_state_to_restore_into_is_that_of_a_run(parts):
   state, _, _ = tiny.begin(parts)
-  like = parts.learner.state
+  like = parts.programs.learner.state
   assert jax.tree.structure(like) == jax.tree.structure(state.learner)
   for a, b in zip(jax.tree.leaves(like), jax.tree.leaves(state.learner)):
     assert (a.shape, a.dtype, a.sharding) == (b.shape, b.dtype, b.sharding)
@@ -79,14 +80,24 @@ def test_the_state_to_restore_into_is_that_of_a_run(parts):
 def test_numbers_of_the_loss_are_the_configs():
   config = tiny.load(
       sampling__temperature=.7, loss__clip_low=.1, loss__clip_high=.3,
-      loss__entropy_bonus=.02, loss__kl_coef=.4, loss__importance_low=.6,
-      loss__importance_cap=5, loss__dual_clip=3)
-  got = experiment.loss_params(config)
-  assert {name: float(x) for name, x in vars(got).items()} == pytest.approx({
-      'temperature': .7, 'clip_low': .1, 'clip_high': .3, 'entropy_bonus': .02,
-      'kl_coef': .4, 'importance_low': .6, 'importance_cap': 5, 'budget': 10,
-      'dual_clip': 3})
-  assert experiment.loss_params(tiny.load()).dual_clip is None
+      loss__entropy_bonus=.02, loss__kl_coef=.4, loss__importance='icepop',
+      loss__importance_low=.6, loss__importance_cap=5, loss__dual_clip=3)
+  f = np.float32
+  assert loss_lib.params(config) == loss_lib.LossParams(
+      temperature=f(.7), entropy_bonus=f(.02), kl_coef=f(.4), budget=f(10),
+      objective=dict(clip_low=f(.1), clip_high=f(.3), dual_clip=f(3)),
+      importance=dict(low=f(.6), cap=f(5)))
+  plain = loss_lib.params(tiny.load())
+  assert plain.objective == dict(clip_low=f(.2), clip_high=f(.2))
+  assert plain.importance == {}
+  # Only what the objective uses is there.
+  for objective, names in (
+      ('clip', {'clip_low', 'clip_high', 'dual_clip'}),
+      ('gspo', {'clip_low', 'clip_high', 'dual_clip'}),
+      ('cispo', {'clip_low', 'clip_high'}), ('no_clip', set())):
+    changed = config.copy_and_resolve_references()
+    changed.loss.objective = objective
+    assert loss_lib.params(changed).objective.keys() == names
 
 
 def test_static_choices_of_the_learner_are_the_configs():

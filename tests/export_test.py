@@ -11,17 +11,10 @@ import pytest
 import torch
 import transformers
 
-from jaxrl_llm import (
-  checkpoint,
-  config,
-  experiment,
-  export,
-  metrics,
-  train,
-  warm_start,
-)
+from jaxrl_llm import checkpoint, config, experiment, export, train, warm_start
 from jaxrl_llm.evaluation import weights
 from jaxrl_llm.models import lora, transformer
+from jaxrl_llm.monitoring import metrics
 from tests import tiny, tiny_hf
 
 
@@ -52,7 +45,7 @@ def reused(monkeypatch, c):
   """Has every run use the programs of the first: they would be the same."""
   parts = experiment.build(c)
   monkeypatch.setattr(
-      experiment, 'build', lambda config: parts._replace(config=config))
+      experiment, 'build', lambda config: tiny.changed(parts, config=config))
 
 
 def program(monkeypatch, *argv):

@@ -20,17 +20,12 @@ from ml_collections import ConfigDict
 import numpy as np
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import (
-  credit,
-  evaluate,
-  experiment,
-  export,
-  metrics,
-  optimizer,
-  train,
-  warm_start,
-)
+from jaxrl_llm import evaluate, experiment, export, train, warm_start
+from jaxrl_llm.learner import advantages as advantages_lib
+from jaxrl_llm.learner import loss as loss_lib
+from jaxrl_llm.learner import optimizer
 from jaxrl_llm.models import transformer
+from jaxrl_llm.monitoring import timing
 from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.types import LearnerBatch, Prompts, Requests
@@ -92,7 +87,7 @@ def test_prefill_has_no_logits_and_runs_each_prompt_once():
 def test_no_softmax_over_the_vocabulary_in_16_bits():
   """lmpo takes the log-softmax of bfloat16 logits."""
   config = tiny.load(model__dtype='bfloat16', model__vocab_size=V)
-  learner = experiment.build(config).learner
+  learner = experiment.build(config).programs.learner
   model = config_lib.model_config(config)
   state = jax.eval_shape(lambda: learner.init(
       transformer.init(jax.random.key(0), model)))
@@ -104,7 +99,7 @@ def test_no_softmax_over_the_vocabulary_in_16_bits():
       mask=abstract(bool, rows, 10),
       behaviour_logprobs=abstract(jnp.float32, rows, 10),
       advantages=abstract(jnp.float32, rows))
-  loss = jax.tree.map(jnp.asarray, experiment.loss_params(config))
+  loss = jax.tree.map(jnp.asarray, loss_lib.params(config))
   sensitive = {'exp', 'log', 'sub', 'reduce_sum', 'reduce_max', 'div',
                'logsumexp', 'tanh'}
   got = arrays(learner.update, state, batch, loss)
@@ -117,8 +112,8 @@ def test_no_softmax_over_the_vocabulary_in_16_bits():
 def test_the_overlong_penalty_counts_tokens(parts):
   """Tunix counts characters."""
   config = tiny.load(overlong__mode='penalty', overlong__window=5)
-  parts = parts._replace(
-      config=config, credit=credit.make(config))
+  parts = tiny.changed(
+      parts, config=config, advantages=advantages_lib.make(config))
   plain = parts.task.tokenizer
   wordy = types.SimpleNamespace(
       encode=plain.encode, stop_ids=plain.stop_ids,
@@ -128,7 +123,7 @@ def test_the_overlong_penalty_counts_tokens(parts):
     watched = tiny.watch(
         parts, lambda *_: tiny.Verdict(0.0, 'same'), tokenizer=tokenizer)
     state, fixed, _ = tiny.begin(parts)
-    train.take_step(watched.parts, state, fixed, metrics.Timer())
+    train.take_step(watched.parts, state, fixed, timing.Timer())
     advantages.append(watched.batches[0].advantages)
   assert np.ptp(advantages[0]) > 0.5
   np.testing.assert_array_equal(*advantages)
@@ -143,10 +138,10 @@ def test_behaviour_is_the_distribution_that_was_sampled(parts):
     state, fixed, _ = tiny.begin(parts)
     fixed = fixed._replace(
         sampling=parts.sampling(**sampling),
-        loss=parts.put(experiment.loss_params(config)))
+        loss=parts.replicate(loss_lib.params(config)))
     watched = tiny.watch(parts, tiny.by_length)
     _, outcome = train.take_step(
-        watched.parts, state, fixed, metrics.Timer())
+        watched.parts, state, fixed, timing.Timer())
     return outcome.row, watched.batches[0]
 
   # The trainer's policy is tempered as well: nothing is left between them.
@@ -239,12 +234,12 @@ def test_every_field_is_read(monkeypatch, parts, tmp_path):
   config = tiny.load(
       tmp_path, steps=2, warm_start__steps=1, overlong__mode='penalty',
       overlong__window=3, warm_start__cache=tmp_path / 'warm')
-  build, learner_make = experiment.build, warm_start.learner_lib.make
+  build, learner_make = experiment.build, warm_start.update_lib.make
 
   def built(config):
     fresh = build(config)  # reads what it reads; its programs stay uncompiled
-    return parts._replace(
-        config=config, task=fresh.task, sampling=fresh.sampling)
+    return tiny.changed(
+        parts, config=config, task=fresh.task, sampling=fresh.sampling)
 
   def no_learner(*args, **kwargs):
     state = types.SimpleNamespace
@@ -258,11 +253,11 @@ def test_every_field_is_read(monkeypatch, parts, tmp_path):
     run = warm_start.run
 
     def quick(*args):
-      patch.setattr(warm_start.learner_lib, 'make', no_learner)
+      patch.setattr(warm_start.update_lib, 'make', no_learner)
       try:
         return run(*args)
       finally:
-        patch.setattr(warm_start.learner_lib, 'make', learner_make)
+        patch.setattr(warm_start.update_lib, 'make', learner_make)
 
     patch.setattr(warm_start, 'run', quick)
     train.train(config)

@@ -3,19 +3,22 @@
 import jax
 import pytest
 
-from jaxrl_llm import experiment, metrics, programs, train
+from jaxrl_llm import experiment, programs, rollout, train
+from jaxrl_llm.monitoring import timing
+from launch.aot import arguments
 from tests import tiny
 
 
 @pytest.mark.parametrize('fields', [
     dict(loss__kl_coef=0.1, learner__updates=2, loss__dual_clip=3.0),
     dict(lora__rank=2, loss__kl_coef=0.1),
-    dict(sampling__chunk=4, sampling__prompts_per_round=1)])
+    dict(sampling__chunk=4, sampling__prefill_prompts=1)])
 def test_shapes_are_those_of_a_step(fields):
   config = tiny.load(**fields)
   parts = experiment.build(config)
   made = programs.make(
-      config, parts.model, parts.mesh, parts.task.tokenizer.stop_ids)
+      config, parts.programs.model, parts.programs.mesh,
+      parts.task.tokenizer.stop_ids)
   seen = {}
 
   def spy(name, program):
@@ -26,31 +29,31 @@ def test_shapes_are_those_of_a_step(fields):
     call._cache_size = lambda: 0
     return call
 
-  learner, sampler = parts.learner, made.sampler
-  parts = tiny.watch(parts._replace(
-      learner=learner._replace(
+  learner, sampler = parts.programs.learner, made.sampler
+  parts = tiny.watch(tiny.changed(
+      parts, learner=learner._replace(
           score=spy('score', learner.score),
           update=spy('update', learner.update)),
-      sample=experiment.make_sample(sampler._replace(
-          generate=spy('sample', sampler.generate)), parts.mesh)),
+      sample=rollout.host_sampler(sampler._replace(
+          generate=spy('sample', sampler.generate)), parts.programs.mesh)),
                      tiny.by_length).parts
   state, fixed, _ = tiny.begin(parts)
-  train.take_step(parts, state, fixed, metrics.Timer())
+  train.take_step(parts, state, fixed, timing.Timer())
   lowered = {
       name: lower().as_text()
-      for name, lower in programs.lowered(made).items() if name != 'relayout'}
+      for name, lower in arguments.lowered(made).items() if name != 'reshard'}
   assert seen.keys() == lowered.keys()
   assert ('score' in seen) == ('loss__kl_coef' in fields)
   for name, text in seen.items():
     assert lowered[name] == text, name
 
 
-def test_the_relayout_is_lowered_for_the_weights_that_move():
+def test_the_reshard_is_lowered_for_the_weights_that_move():
   config = tiny.load(model__dtype='bfloat16')
   parts = experiment.build(config)
-  made = programs.make(config, parts.model, parts.mesh, (0,))
-  program = programs.lowered(made)['relayout']().compile()
-  shapes = programs.shapes(made)
+  made = programs.make(config, parts.programs.model, parts.programs.mesh, (0,))
+  program = arguments.lowered(made)['reshard']().compile()
+  shapes = arguments.abstract(made)
   moved = [
       (was, now) for was, now in zip(
           jax.tree.leaves(shapes.state.params), jax.tree.leaves(shapes.weights))

@@ -48,7 +48,7 @@ def test_the_model_is_that_of_the_folder(origin):
     assert config.load(tiny.FILE, given).model.layers == 1
   parts = experiment.build(c)
   assert parts.task.tokenizer.folder == origin
-  params = parts.policy.init(parts.put(jax.random.key(0)))
+  params = parts.programs.policy.init(parts.replicate(jax.random.key(0)))
   want = transformers_params.params(
       tiny_hf.transformers.AutoModelForCausalLM.from_pretrained(origin), model)
   assert tiny.same(params, want)

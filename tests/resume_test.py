@@ -12,7 +12,8 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_llm import checkpoint, metrics
+from jaxrl_llm import checkpoint
+from jaxrl_llm.monitoring import metrics
 from tests import devices
 
 STEPS, KILLS = 36, 5

@@ -7,7 +7,9 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_llm import checkpoint, credit, experiment, metrics, train
+from jaxrl_llm import checkpoint, experiment, train
+from jaxrl_llm.learner import advantages as advantages_lib
+from jaxrl_llm.monitoring import metrics, timing
 from jaxrl_llm.rewards import Verdict
 from tests import tiny
 from tests.reference import advantages as reference
@@ -19,7 +21,7 @@ def take(watched, state, fixed):
   watched.batches.clear()
   with jax.transfer_guard('disallow'):
     state, outcome = train.take_step(
-        watched.parts, state, fixed, metrics.Timer())
+        watched.parts, state, fixed, timing.Timer())
   return state, outcome.row, watched.rollouts[0], list(watched.batches)
 
 
@@ -86,10 +88,10 @@ def test_other_seeds_are_other_noise_problems_and_parameters(parts):
   a, b = step(parts)[1], step(mixed)[1]
   np.testing.assert_array_equal(a.problem_id, b.problem_id)
   assert (a.tokens == b.tokens)[:, 0].mean() < 0.3
-  reseeded = parts._replace(config=other.config)
+  reseeded = tiny.changed(parts, config=other.config)
   assert (step(reseeded)[1].problem_id != a.problem_id).any()
-  keys = [parts.put(jax.random.key(seed)) for seed in (0, 1)]
-  assert not tiny.same(*map(parts.policy.init, keys))
+  keys = [parts.replicate(jax.random.key(seed)) for seed in (0, 1)]
+  assert not tiny.same(*map(parts.programs.policy.init, keys))
 
 
 def test_a_problem_that_comes_twice_in_a_step_gets_other_samples(parts):
@@ -131,8 +133,8 @@ def test_overlong_responses(parts):
   """Masking changes only the mask, the penalty only the advantages."""
   def credited(**fields):
     config = tiny.load(**fields)
-    return step(parts._replace(
-        config=config, credit=credit.make(config)))
+    return step(tiny.changed(
+        parts, config=config, advantages=advantages_lib.make(config)))
 
   plain_row, rollouts, plain, _ = credited()
   cut = rollouts.truncated
@@ -245,10 +247,10 @@ def test_old_and_anchor_logprobs_stay_through_the_updates_of_a_step(several):
       assert row['update/kl_anchor'] > 1e-6
     # An epoch's two batches are all the rows.
     rows = jax.tree.map(lambda *x: np.concatenate(x), *batches[:2])
-    bare = several.put_rows(rows.replace(
+    bare = several.shard_rows(rows.replace(
         old_logprobs=None, anchor_logprobs=None))
     for of, name in ((params, 'old'), (frozen, 'anchor')):
-      score = several.learner.score(
+      score = several.programs.learner.score(
           jax.device_put(of, several.param_shardings()), bare,
           fixed.loss.temperature, None)
       np.testing.assert_array_equal(score, getattr(rows, f'{name}_logprobs'))
@@ -259,8 +261,8 @@ def test_old_and_anchor_logprobs_stay_through_the_updates_of_a_step(several):
     orders += [shuffled[:16], shuffled[16:]]
   # Every epoch of every step has a shuffle of its own.
   assert len(set(map(tuple, orders))) == len(orders) == 6
-  assert several.learner.update._cache_size() == 1
-  assert several.learner.score._cache_size() == 1
+  assert several.programs.learner.update._cache_size() == 1
+  assert several.programs.learner.score._cache_size() == 1
 
 
 def test_the_anchor_pulls(several):
@@ -268,7 +270,7 @@ def test_the_anchor_pulls(several):
   def distance(kl_coef):
     state, fixed, _ = tiny.begin(several)
     fixed = fixed._replace(loss=fixed.loss.replace(
-        kl_coef=several.put(np.float32(kl_coef))))
+        kl_coef=several.replicate(np.float32(kl_coef))))
     watched = tiny.watch(several, tiny.by_length)
     for _ in range(6):
       state, row, _, _ = take(watched, state, fixed)
@@ -291,7 +293,7 @@ def test_a_resumed_run_has_the_same_anchor(
       learner__epochs=2, learner__updates=2, loss__kl_coef=.2, seed=5)
   train.train(tiny.load(tmp_path, steps=2, **fields))
   train.train(tiny.load(tmp_path, steps=3, **fields))
-  start = several.policy.init(several.put(jax.random.key(5)))
+  start = several.programs.policy.init(several.replicate(jax.random.key(5)))
   assert len(seen) == 3
   for step, (anchor, params) in enumerate(seen):
     assert tiny.same(anchor, start)
@@ -303,13 +305,13 @@ def spoiled(parts, bad):
   calls = []
 
   def spoil(*args):
-    given = jax.device_get(parts.credit(*args))
+    given = jax.device_get(parts.advantages(*args))
     calls.append(None)
     if bad(len(calls)):
       given = given._replace(advantages=np.full_like(given.advantages, np.nan))
     return given
 
-  return parts._replace(credit=spoil)
+  return parts._replace(advantages=spoil)
 
 
 def test_a_loss_that_is_not_finite_is_skipped_and_counted(
@@ -346,7 +348,7 @@ def test_three_in_a_row_stop_the_run(
   steps = checkpoint.steps(root)
   assert steps[-1] == 5
   assert all(checkpoint.fault(root / str(step)) is None for step in steps)
-  like = train.begin(parts.learner.state, 40)
+  like = train.init_state(parts.programs.learner.state, 40)
   third = checkpoint.restore(root, like).state
   assert int(third.learner.step) == 3 and int(third.learner.skipped) == 2
   # Mended, the same command goes on.

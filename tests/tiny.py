@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import experiment, train
+from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.types import LearnerBatch, Rollouts
 
@@ -81,17 +82,25 @@ def watch(
 
   def update(learner, batch, *others):
     batches.append(jax.device_get(batch))
-    return parts.learner.update(learner, batch, *others)
+    return parts.programs.learner.update(learner, batch, *others)
 
   names = ('tokenizer', 'train', 'heldout', 'demonstration', 'verify')
-  changed = types.SimpleNamespace(
+  watched = types.SimpleNamespace(
       **{name: getattr(parts.task, name) for name in names})
-  vars(changed).update(task, verify=verify or parts.task.verify)
+  vars(watched).update(task, verify=verify or parts.task.verify)
   return Watched(
-      parts._replace(
-          task=changed, sample=sample,
-          learner=parts.learner._replace(update=update)),
+      changed(
+          parts, task=watched, sample=sample,
+          learner=parts.programs.learner._replace(update=update)),
       rollouts, batches)
+
+
+def changed(parts: experiment.Parts, **fields: Any) -> experiment.Parts:
+  """Parts with fields of their own or of their programs replaced."""
+  ours = {k: v for k, v in fields.items() if k in experiment.Parts._fields}
+  theirs = {k: v for k, v in fields.items() if k not in ours}
+  return parts._replace(
+      **{'programs': parts.programs._replace(**theirs), **ours})
 
 
 def compiled() -> list[str]:
@@ -123,17 +132,18 @@ def compiled_by_step(patch: Any) -> tuple[list[str], list[int]]:
 def programs(names: list[str]) -> list[str]:
   """Those of the names that are a run's device programs, sorted."""
   return sorted(name.replace('(_', '(') for name in names if any(
-      part in name for part in ('generate', 'update', 'score', 'credit')))
+      part in name for part in ('generate', 'update', 'score', 'advantages')))
 
 
 def begin(parts: experiment.Parts):
   """A run's first state, what is fixed in it, and its sampling weights."""
-  start = train.warm_start.begin(parts, lambda *_: None, resumed=False)
-  state = train.begin(parts.learner.init(start.params), len(parts.task.train))
+  start = train.warm_start.start(parts, lambda *_: None, resumed=False)
+  state = train.init_state(
+      parts.programs.learner.init(start.params), len(parts.task.train))
   fixed = train.Fixed(
-      parts.sampling(), parts.put(experiment.loss_params(parts.config)),
+      parts.sampling(), parts.replicate(loss_lib.params(parts.config)),
       start.anchor, start.frozen)
-  return state, fixed, parts.policy.to_sampling(
+  return state, fixed, parts.programs.policy.to_sampling(
       state.learner.params, start.frozen)
 
 

@@ -7,8 +7,12 @@ import numpy as np
 from PIL import Image
 import pytest
 
-from jaxrl_llm import checkpoint, credit, evaluate, experiment, metrics, train
+from jaxrl_llm import checkpoint, train
 from jaxrl_llm import config as config_lib
+from jaxrl_llm.evaluation import heldout
+from jaxrl_llm.learner import advantages as advantages_lib
+from jaxrl_llm.learner import loss as loss_lib
+from jaxrl_llm.monitoring import metrics, timing
 from jaxrl_llm.rewards import Verdict
 from tests import tiny
 
@@ -48,7 +52,7 @@ STEP = {
     'update': 'loss policy_loss entropy clip_low clip_high ratio ratio_max '
     'kl_old behaviour_gap behaviour_gap_max importance importance_capped '
     'grad_norm learning_rate tokens skipped skipped_in_row',
-    'seconds': 'step propose sample verify batch score update relayout',
+    'seconds': 'step propose sample verify batch score update reshard',
     'speed': 'tokens_per_second flops flops_share flops_share/sample '
     'flops_share/update',
     'memory': 'peak',
@@ -140,7 +144,7 @@ def test_20_steps_compile_each_program_once(run):
   rows = {int((b.response_length > 0).sum()) for b in run.watched.batches}
   assert len(tokens) > 5 and len(rows) > 3
   assert tiny.programs(run.compiled) == [
-      'jit(credit)', 'jit(sharded_generate)', 'jit(update)']
+      'jit(batch_advantages)', 'jit(sharded_generate)', 'jit(update)']
   # Nothing at all is compiled after the first step.
   assert run.known[0] == run.known[-1] == len(run.compiled)
 
@@ -151,14 +155,16 @@ def test_annealing_k_compiles_nothing(parts, reuse, tmp_path, monkeypatch):
       tmp_path / 'run', steps=7, advantage='pkpo', pkpo__k='0:4,2:3,3:2,5:1',
       samples_per_prompt=4)
   watched = tiny.watch(
-      parts._replace(config=config, credit=credit.make(config)), tiny.by_length)
+      tiny.changed(
+          parts, config=config, advantages=advantages_lib.make(config)),
+      tiny.by_length)
   reuse(watched.parts)
   names, known = tiny.compiled_by_step(monkeypatch)
   train.train(config)
   rows = metrics.read(tmp_path / 'run' / 'metrics.jsonl')[1:]
   assert [row['pkpo/k'] for row in rows] == [4, 4, 3, 2, 2, 1, 1]
-  assert 'jit(credit)' in names and known[0] == known[-1]
-  assert watched.parts.credit._cache_size() == 1
+  assert 'jit(batch_advantages)' in names and known[0] == known[-1]
+  assert watched.parts.advantages._cache_size() == 1
   # With k = n = 4, only a single right answer among four has a signal.
   silent = [row['reward/no_signal'] for row in rows]
   assert max(silent) > min(silent)
@@ -186,18 +192,19 @@ def test_other_hyperparameters_compile_nothing(run, parts):
     changed = fixed._replace(
         sampling=parts.sampling(
             temperature=1.0 - .2 * i, top_k=2 * i, top_p=1 - .1 * i),
-        loss=parts.put(jax.tree.map(
-            lambda x: x * np.float32(1 + i), experiment.loss_params(
+        loss=parts.replicate(jax.tree.map(
+            lambda x: x * np.float32(1 + i), loss_lib.params(
                 parts.config))))
     with jax.transfer_guard('disallow'):
       state, outcome = train.take_step(
-          watched.parts, state, changed, metrics.Timer())
+          watched.parts, state, changed, timing.Timer())
     seen.append(outcome.row['update/entropy'])
   assert len(set(seen)) == 3
   counts = dict(
-      sample=parts.sample.cache_size(), credit=parts.credit._cache_size(),
-      update=parts.learner.update._cache_size())
-  assert counts == dict(sample=1, credit=1, update=1)
+      sample=parts.programs.sampler.generate._cache_size(),
+      advantages=parts.advantages._cache_size(),
+      update=parts.programs.learner.update._cache_size())
+  assert counts == dict(sample=1, advantages=1, update=1)
 
 
 def test_evaluations_are_written_whatever_is_logged(
@@ -245,7 +252,7 @@ def test_the_best_checkpoint_is_kept(parts, reuse, tmp_path, monkeypatch):
   scores = iter([.1, .5, .9, float('nan'), .3])
   reuse(parts)
   monkeypatch.setattr(
-      evaluate, 'heldout', lambda *_: {'mean': next(scores), 'greedy': 0.0})
+      heldout, 'evaluate', lambda *_: {'mean': next(scores), 'greedy': 0.0})
   config = tiny.load(
       tmp_path / 'run', steps=8, checkpoint__keep=1, checkpoint__every=1)
   train.train(config)
@@ -275,12 +282,12 @@ def test_a_step_without_a_valid_row_moves_nothing(parts):
   # A first step, so that the optimiser has moments that could move something.
   state, _ = train.take_step(
       tiny.watch(parts, tiny.by_length).parts, state, fixed,
-      metrics.Timer())
+      timing.Timer())
   before = jax.device_get(state.learner)
   assert before.step == 1
   watched = tiny.watch(
       parts, lambda *_: Verdict(0.0, 'error', valid=False))
   state, outcome = train.take_step(
-      watched.parts, state, fixed, metrics.Timer())
+      watched.parts, state, fixed, timing.Timer())
   assert tiny.same(before, state.learner)
   assert np.isnan(outcome.row['update/entropy'])

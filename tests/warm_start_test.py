@@ -20,7 +20,7 @@ def warmed(parts, tmp_path_factory):
   config = tiny.load(
       warm_start__steps=STEPS, warm_start__cache=cache,
       warm_start__learning_rate=3e-2)
-  parts = parts._replace(config=config)
+  parts = tiny.changed(parts, config=config)
   reports = []
   params = warm_start.parameters(
       parts, lambda step, row: reports.append((step, row)))
@@ -33,7 +33,7 @@ def no_training(monkeypatch):
   """Makes a warm start that is not in the cache give parameters of 7."""
   def run(parts, report):
     return jax.tree.map(
-        lambda x: np.full(x.shape, 7, x.dtype), parts.policy.shapes)
+        lambda x: np.full(x.shape, 7, x.dtype), parts.programs.policy.shapes)
   monkeypatch.setattr(warm_start, 'run', run)
 
 
@@ -46,13 +46,14 @@ def test_it_learns_to_answer_and_to_stop(warmed):
   assert [step for step, _ in reports] == [STEPS]
   batch = warm_start.demonstrations(
       parts.task, seed=1, start=0, count=16, max_prompt=9, max_response=10)
-  rows, one = parts.put_rows(batch), parts.put(np.float32(1))
+  rows, one = parts.shard_rows(batch), parts.replicate(np.float32(1))
 
   def logprobs(params):
     params = jax.device_put(params, parts.param_shardings())
-    return np.asarray(parts.learner.score(params, rows, one))
+    return np.asarray(parts.programs.learner.score(params, rows, one))
 
-  before = logprobs(parts.policy.init(parts.put(jax.random.key(0))))
+  key = parts.replicate(jax.random.key(0))
+  before = logprobs(parts.programs.policy.init(key))
   gain = logprobs(params) - before
   assert gain[batch.mask].mean() > 0.2
   last = batch.response_length - 1
@@ -118,7 +119,7 @@ def test_a_damaged_file_is_made_again(warmed, no_training, caplog, harm):
     assert f'{path} is damaged' in caplog.text
     # What was made is kept, and nothing beside it.
     caplog.clear()
-    assert made_again(warm_start.load(path, parts.policy.shapes))
+    assert made_again(warm_start.load(path, parts.programs.policy.shapes))
     assert not caplog.records and list(path.parent.iterdir()) == [path]
   finally:
     path.write_bytes(whole)
@@ -134,7 +135,7 @@ def test_what_the_result_depends_on_misses_the_cache(
 
   def start(**changes):
     config = tiny.load(**{**fields, **changes})
-    return warm_start.parameters(parts._replace(config=config), None)
+    return warm_start.parameters(tiny.changed(parts, config=config), None)
 
   for change in (
       dict(seed=1), dict(warm_start__steps=9), dict(warm_start__batch=16),
@@ -156,7 +157,7 @@ def test_every_mesh_has_its_own_file(warmed):
   def file(*sizes):
     mesh = types.SimpleNamespace(
         shape=dict(zip(('data', 'fsdp', 'tensor'), sizes)))
-    return warm_start.cache_file(parts._replace(mesh=mesh))
+    return warm_start.cache_file(tiny.changed(parts, mesh=mesh))
 
   assert file(1, 1, 1) == path  # whatever axis the config left to the rest
   assert len({file(1, 1, 1), file(2, 1, 1), file(1, 2, 1), file(1, 1, 2)}) == 4
@@ -167,20 +168,21 @@ def test_a_cache_that_cannot_be_written_costs_only_the_cache(
   (tmp_path / 'file').write_text('in the way')
   config = tiny.load(
       warm_start__steps=1, warm_start__cache=tmp_path / 'file')
-  got = warm_start.parameters(parts._replace(config=config), None)
+  got = warm_start.parameters(tiny.changed(parts, config=config), None)
   assert made_again(got)
   assert 'could not be kept' in caplog.text and 'goes on' in caplog.text
 
 
 def test_no_steps_are_the_first_parameters(parts, tmp_path):
   config = tiny.load(warm_start__cache=tmp_path)
-  got = warm_start.parameters(parts._replace(config=config), None)
-  assert tiny.same(got, parts.policy.init(parts.put(jax.random.key(0))))
+  got = warm_start.parameters(tiny.changed(parts, config=config), None)
+  key = parts.replicate(jax.random.key(0))
+  assert tiny.same(got, parts.programs.policy.init(key))
   assert not list(tmp_path.iterdir())
 
 
 def test_what_cannot_be_warm_started_is_refused(parts):
-  parts = parts._replace(config=tiny.load(warm_start__steps=1))
+  parts = tiny.changed(parts, config=tiny.load(warm_start__steps=1))
   with pytest.raises(ValueError, match='max_response=4: raise config.max_resp'):
     warm_start.demonstrations(
         parts.task, seed=0, start=0, count=8, max_prompt=9, max_response=4)
@@ -189,4 +191,4 @@ def test_what_cannot_be_warm_started_is_refused(parts):
     warm_start.run(parts._replace(task=bare), None)
   wide = types.SimpleNamespace(shape=dict(data=4, fsdp=3, tensor=1))
   with pytest.raises(ValueError, match='warm_start.batch=8 .* multiple of 12'):
-    warm_start.run(parts._replace(mesh=wide), None)
+    warm_start.run(tiny.changed(parts, mesh=wide), None)

@@ -37,7 +37,7 @@ CONFIGS = {
 # Fields of each arm. A learning rate of 0 samples from the warm start.
 ARMS = {
     'frozen': {'optimizer.learning_rate': 0.0, 'loss.entropy_bonus': 0.0,
-               'pkpo.k': 16, 'selection.signal_only': True},
+               'pkpo.k': 16, 'drop_zero_advantage': True},
     **{str(k): {'pkpo.k': k} for k in (1, 2, 4, 8, 16)},
     'annealed': {},  # see `fields_of`
 }
@@ -82,8 +82,9 @@ def fields_of(run: Run) -> dict[str, Any]:
 def train(run: Run, folder: pathlib.Path, where: str) -> None:
   """Trains and evaluates on a machine, and leaves the result as JSON."""
   from jaxrl_llm import config as config_lib
-  from jaxrl_llm import evaluate, metrics
+  from jaxrl_llm import evaluate
   from jaxrl_llm import train as train_lib
+  from jaxrl_llm.monitoring import metrics
   workdir = folder / run.name
   fields = {
       'seed': run.seed, 'workdir': str(workdir), 'mesh.cpu_devices': 1,

@@ -17,14 +17,9 @@ import numpy as np
 
 from benchmarks.peers import job as job_lib
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import (
-  experiment,
-  flops,
-  metrics,
-  rewards,
-  tasks,
-  train,
-)
+from jaxrl_llm import experiment, rewards, tasks, train
+from jaxrl_llm.learner import loss as loss_lib
+from jaxrl_llm.monitoring import flops, timing
 from jaxrl_llm.tokenizer import CharTokenizer
 
 
@@ -74,17 +69,18 @@ def main() -> None:
   config = make_config(job_lib.from_argument(sys.argv[1]))
   with mock.patch.object(tasks, 'get', lambda *_, **__: Task()):
     parts = experiment.build(config)
-  params = parts.policy.init(parts.step_key(parts.put(np.uint32(0))))
+  params = parts.programs.policy.init(
+      parts.step_key(parts.replicate(np.uint32(0))))
   # A policy as close to uniform as the peers' is at first: transformers'
   # standard deviation.
   params['embed'] *= 0.02 / jnp.std(params['embed'])
-  state = train.begin(
-      parts.learner.init(params), len(parts.task.train))
+  state = train.init_state(
+      parts.programs.learner.init(params), len(parts.task.train))
   fixed = train.Fixed(
       sampling=parts.sampling(),
-      loss=parts.put(experiment.loss_params(config)), anchor=None)
-  rate = flops.matmul_rate(parts.model.dtype)
-  timer = metrics.Timer()
+      loss=parts.replicate(loss_lib.params(config)), anchor=None)
+  rate = flops.matmul_rate(parts.programs.model.dtype)
+  timer = timing.Timer()
   while turns.wait():
     timer.take()
     # This thread sleeps while a device program runs, so that its processor

@@ -24,7 +24,7 @@ def get_config(arg=None):
   c.pkpo.k = 4
   # The larger k, the fewer samples have an advantage; this keeps the scale.
   c.pkpo.batch_std = True
-  c.selection.signal_only = False
+  c.drop_zero_advantage = False
   c.loss.entropy_bonus = 0.05
   c.optimizer.learning_rate = 5e-4
   c.eval.k = (1, 2, 4, 8)

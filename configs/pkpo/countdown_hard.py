@@ -37,7 +37,7 @@ def get_config(arg='mixed'):
   # rows of advantage 0 only count in the mean: leaving them out is faster, and
   # changes no more than the scale of the gradient.
   c.loss.entropy_bonus = 0.0
-  c.selection.signal_only = True
+  c.drop_zero_advantage = True
   return c
 
 

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxrl_llm import data
+from jaxrl_llm.curriculum import order
 
 
 class State(NamedTuple):
@@ -31,7 +31,7 @@ def propose(
   Returns:
     The new state and [count] int indices into the training set.
   """
-  picked = data.order(
+  picked = order.indices(
       problems, seed=seed, position=state.position, count=count)
   return State(position=state.position + count), picked
 

@@ -9,7 +9,7 @@ import numpy as np
 from rich import box
 from rich.table import Table
 
-from jaxrl_llm.evaluation import figures
+from jaxrl_llm.evaluation import estimators
 from jaxrl_llm.evaluation.responses import Kept
 
 
@@ -22,7 +22,7 @@ def summary(
     ks: of pass@k and maj@k.
 
   Returns:
-    'problems' (P), what `figures.figures` gives, 'tokens' (mean of a
+    'problems' (P), what `estimators.estimate` gives, 'tokens' (mean of a
     response), 'truncated' (share of the responses) and 'invalid' (kind to
     number of the responses that could not be judged).
   """
@@ -31,7 +31,7 @@ def summary(
       [r.reward if r.valid else np.nan for r in row] for row in responses])
   return dict(
       problems=len(responses),
-      **figures.figures(
+      **estimators.estimate(
           score, ks, answers=[[r.answer for r in row] for row in responses]),
       tokens=float(np.mean([r.tokens for r in flat])),
       truncated=float(np.mean([r.truncated for r in flat])),

@@ -17,25 +17,23 @@ from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 import jax
 import numpy as np
 
-from jaxrl_llm import batching, progress, rewards
+from jaxrl_llm import rewards, rollout
+from jaxrl_llm.monitoring import progress
 from jaxrl_llm.sampling.logits import SamplingParams
-from jaxrl_llm.types import Requests, Rollouts
 
 
 class Call(NamedTuple):
-  """What one call of the sampler gave: R responses.
+  """Responses of one call of the sampler, judged.
 
   Attributes:
     problem: [R] int, index of the problem.
     sample: [R] int, number of the response to its problem.
-    rollouts: [R, ...], of NumPy arrays.
-    texts: R of them.
+    responses: R of them.
     verdicts: R of them.
   """
   problem: np.ndarray
   sample: np.ndarray
-  rollouts: Rollouts
-  texts: list[str]
+  responses: rollout.Responses
   verdicts: list[rewards.Verdict]
 
 
@@ -93,7 +91,7 @@ def cut(
     Index of the problem and number of the response, of each response.
   """
   # In a call are only problems that want equally many: that is what a sampler
-  # on several shards has room for, see `experiment.make_sample`.
+  # on several shards has room for, see `rollout.host_sampler`.
   start = 0
   for count, alike in itertools.groupby(map(len, wanted)):
     size = len(list(alike))
@@ -124,25 +122,21 @@ def draw(
     Calls, by problem and within it by sample.
   """
   waiting = None
-  config = parts.config
+  config, tokenizer = parts.config, parts.task.tokenizer
   for problem, sample in cut(
       wanted, max_prompts=config.prompts_per_step,
       max_requests=config.prompts_per_step * config.samples_per_prompt):
-    rows, local = np.unique(problem, return_inverse=True)
+    rows, prompt = np.unique(problem, return_inverse=True)
     chosen = [problems[i] for i in rows]
-    prompts = batching.encode(
-        chosen, parts.task.tokenizer, config.max_prompt)
-    requests = Requests(
-        prompt=local.astype(np.int32), sample=sample.astype(np.int32),
-        budget=np.full(len(local), config.max_response, np.int32))
-    rollouts, _ = parts.sample(
-        params, prompts, requests, key, sampling, policy_step=0)
-    texts = batching.texts(rollouts, parts.task.tokenizer)
-    judged = rewards.begin(
-        parts.task, [chosen[i] for i in local], texts, rollouts.truncated)
+    asked = rollout.Asked(
+        chosen, rollout.encode(chosen, tokenizer, config.max_prompt),
+        rollout.requests(prompt, sample, config.max_response))
+    found = rollout.respond(
+        parts.sample, params, asked, key, sampling, tokenizer=tokenizer)
+    verdicts = rollout.submit(parts.task, found)
     if waiting:
       yield waiting[0]._replace(verdicts=waiting[1]())
-    waiting = Call(problem, sample, rollouts, texts, []), judged
+    waiting = Call(problem, sample, found, []), verdicts
   if waiting:
     yield waiting[0]._replace(verdicts=waiting[1]())
 
@@ -191,8 +185,9 @@ def collect(
       rows = [
           _row(*keys[p], problems[p], number, text, verdict, length, cut_off)
           for p, number, text, verdict, length, cut_off in zip(
-              call.problem, call.sample, call.texts, call.verdicts,
-              call.rollouts.length, call.rollouts.truncated)]
+              call.problem, call.sample, call.responses.texts, call.verdicts,
+              call.responses.rollouts.length,
+              call.responses.rollouts.truncated)]
       file.write(''.join(json.dumps(row) + '\n' for row in rows).encode())
       file.flush()
       kept.update(map(_entry, rows))
@@ -200,7 +195,7 @@ def collect(
       tokens += sum(row['tokens'] for row in rows)
       # Of all calls: one is handed out only after the next was sampled.
       speed = tokens / max(time.monotonic() - began, 1e-9)
-      display.update(done, _numbers(rows, speed), _line(rows[0]))
+      display.update(done, _numbers(rows, speed), progress.sample_line(rows[0]))
   every = iter(keys)
   return {
       name: [[kept[*key, n] for n in range(samples)]
@@ -261,7 +256,3 @@ def _numbers(rows: Sequence[Mapping[str, Any]], speed: float):
       **({'reward/mean': float(np.mean(judged))} if judged else {}),
       'response/length': float(np.mean([row['tokens'] for row in rows])),
       'speed/tokens_per_second': speed}
-
-
-def _line(row: Mapping[str, Any]) -> str:
-  return f'{row["prompt"]} {row["response"]}  [{row["verdict"]}]'

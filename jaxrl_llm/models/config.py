@@ -114,6 +114,11 @@ _GEMMA2 = dict(
     post_norms=True, scale_embeddings=True, attention_softcap=50.0,
     logit_softcap=30.0, window=4096, query_scale=256 ** -0.5, head_dim=256)
 
+# Fields that fix the shapes of the parameters: a checkpoint is made for them.
+SHAPING = (
+    'vocab_size', 'width', 'layers', 'heads', 'kv_heads', 'head_dim',
+    'mlp_width', 'qkv_bias', 'qk_norm', 'post_norms', 'tie_embeddings')
+
 PRESETS = {
     'tiny': ModelConfig(
         vocab_size=24, width=128, layers=3, heads=4, kv_heads=2, head_dim=32,

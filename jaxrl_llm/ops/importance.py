@@ -61,14 +61,14 @@ def tis(log_ratio: Array, mask: Array, *, cap: Scalar) -> Array:
 
 
 def icepop(
-    log_ratio: Array, mask: Array, *, low: Scalar, high: Scalar) -> Array:
-  """F(x) = x inside [low, high], else 0: drops what is too far off.
+    log_ratio: Array, mask: Array, *, low: Scalar, cap: Scalar) -> Array:
+  """F(x) = x inside [low, cap], else 0: drops tokens that are too far off.
 
   IcePop (Ling team, 2025, arXiv:2510.18855).
   """
   log_ratio, mask = _masked(log_ratio, mask)
   x = bounded_exp(log_ratio)
-  return jnp.where(mask & ((x < low) | (x > high)), 0.0, x)
+  return jnp.where(mask & ((x < low) | (x > cap)), 0.0, x)
 
 
 def sequence_tis(log_ratio: Array, mask: Array, *, cap: Scalar) -> Array:

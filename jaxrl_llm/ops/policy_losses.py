@@ -19,7 +19,8 @@ What masked positions hold, NaN and infinities too, never matters. Ratios stop
 at e^20, see `importance.bounded_exp`.
 """
 
-from typing import NamedTuple, Optional, Union
+import inspect
+from typing import Any, Callable, NamedTuple, Optional, Union
 
 import chex
 import jax
@@ -157,7 +158,6 @@ def cispo(
     *,
     clip_low: Scalar,
     clip_high: Scalar,
-    dual_clip: Optional[Scalar] = None,
 ) -> PolicyLoss:
   """Policy gradient weighted by the clipped ratio: no token loses its gradient.
 
@@ -173,12 +173,10 @@ def cispo(
     mask: [B, T], tokens that count.
     clip_low: how far the weight may fall below 1.
     clip_high: how far it may rise above 1.
-    dual_clip: not used.
 
   Returns:
     PolicyLoss. A token is `clipped` where its weight is not its ratio.
   """
-  del dual_clip
   log_ratio, advantages, mask = _inputs(new, old, advantages, mask)
   ratio = bounded_exp(log_ratio)
   weight = jax.lax.stop_gradient(jnp.clip(ratio, 1 - clip_low, 1 + clip_high))
@@ -194,10 +192,6 @@ def no_clip(
     old: Array,
     advantages: Array,
     mask: Array,
-    *,
-    clip_low: Optional[Scalar] = None,
-    clip_high: Optional[Scalar] = None,
-    dual_clip: Optional[Scalar] = None,
 ) -> PolicyLoss:
   """Plain policy gradient at the new policy, without ratio or clip.
 
@@ -212,14 +206,10 @@ def no_clip(
       the ratio reported.
     advantages: [B] or [B, T].
     mask: [B, T], tokens that count.
-    clip_low: not used.
-    clip_high: not used.
-    dual_clip: not used.
 
   Returns:
     PolicyLoss, with no token clipped.
   """
-  del clip_low, clip_high, dual_clip
   log_ratio, advantages, _ = _inputs(new, old, advantages, mask)
   one = jnp.exp(log_ratio - jax.lax.stop_gradient(log_ratio))
   nowhere = jnp.zeros_like(log_ratio, bool)
@@ -229,6 +219,18 @@ def no_clip(
 
 OBJECTIVES = dict(clip=clip, gspo=gspo, cispo=cispo, no_clip=no_clip)
 AGGREGATIONS = ('sequence_mean', 'token_mean', 'constant')
+
+
+def hyperparameters(fn: Callable[..., Any]) -> tuple[str, ...]:
+  """Returns the names of the keyword arguments of a function.
+
+  Those of an objective or of a correction (`importance`) are its
+  hyperparameters.
+  """
+  return tuple(
+      name for name, parameter in inspect.signature(fn).parameters.items()
+      if parameter.kind is parameter.KEYWORD_ONLY)
+
 
 
 def token_weights(

@@ -34,21 +34,21 @@ def verify_all(
     responses: Sequence[str],
     truncated: Sequence[bool],
 ) -> list[Verdict]:
-  """Judges each response by itself; see `begin`, whose verdicts it awaits."""
-  return begin(task, problems, responses, truncated)()
+  """Judges each response by itself: `submit`, and waits for the verdicts."""
+  return submit(task, problems, responses, truncated)()
 
 
-def begin(
+def submit(
     task: Any,
     problems: Sequence[Any],
     responses: Sequence[str],
     truncated: Sequence[bool],
 ) -> Callable[[], list[Verdict]]:
-  """Begins to judge responses; a failing verifier spoils one row only.
+  """Starts to judge responses; a failing verifier spoils one row only.
 
   Args:
     task: has `verify(problem, text, truncated) -> Verdict`; or `submit`, of
-      the same arguments, which begins elsewhere and returns a function that
+      the same arguments, which starts elsewhere and returns a function that
       waits for the verdict.
     problems: the problem of each response.
     responses: decoded texts, without the stop token.
@@ -71,13 +71,13 @@ def begin(
   rows = [(problem, response, bool(cut))
           for problem, response, cut in zip(problems, responses, truncated)]
   if hasattr(task, 'submit'):
-    waits = [_begun(task.submit, *row) for row in rows]
+    waits = [_submitted(task.submit, *row) for row in rows]
     return lambda: [_guarded(wait) for wait in waits]
   return lambda: [_guarded(task.verify, *row) for row in rows]
 
 
-def _begun(submit: Callable[..., Any], *row: Any) -> Callable[[], Verdict]:
-  """What waits for the verdict, or that there will be none."""
+def _submitted(submit: Callable[..., Any], *row: Any) -> Callable[[], Verdict]:
+  """Returns a function that waits for the verdict, or that gives an error."""
   try:
     return submit(*row)
   except ChildProcessError:

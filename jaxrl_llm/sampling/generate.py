@@ -4,10 +4,10 @@ R requests wait in a queue; S slots decode one token each per step. A slot
 whose request has ended hands its response over and takes the next request,
 so no slot waits for the longest response of a batch. Each distinct prompt is
 run through the model once; its keys and values are copied into the slots of
-its samples. Where those of all prompts do not fit, they come in rounds: the
-next ones replace them once the queue gets there, and the slots go on from
-where they were. Prefill needs no logits: the last prompt token is fed again as
-a slot's first decode step.
+its samples. Where those of all prompts do not fit, there are several prefills:
+the next prompts replace them once the queue gets there, and the slots go on
+from where they were. Prefill needs no logits: the last prompt token is fed
+again as a slot's first decode step.
 
 What a request generates depends on its prompt, its sample number, its budget
 and the key, and on nothing else: token t is drawn with the t-th number of the
@@ -50,7 +50,7 @@ class SamplerConfig:
     unroll: unroll the layers, each with a cache of its own: faster steps,
       longer compiles and a second copy of the layers' weights.
     attention: of the prefill, from `attention.resolve`.
-    prompts_per_round: W, prompts whose keys and values exist at a time, beside
+    prefill_prompts: W, prompts whose keys and values exist at a time, beside
       those of the slots; None for all.
   """
   slots: int
@@ -61,11 +61,11 @@ class SamplerConfig:
   chunk: int | None = None
   unroll: bool = False
   attention: str = 'xla'
-  prompts_per_round: int | None = None
+  prefill_prompts: int | None = None
 
   def __post_init__(self):
     for name in ('slots', 'max_response', 'steps_per_refill', 'chunk',
-                 'prompts_per_round'):
+                 'prefill_prompts'):
       value = getattr(self, name)
       if value is not None and value < 1:
         raise ValueError(f'sampler {name}={value}: use at least 1.')
@@ -100,9 +100,9 @@ def generate(
   Args:
     params: the model.
     prompts: P prompts; rows of length 0 are filler.
-    requests: R requests, taken in order. In rounds, those of one prompt
-      should stand side by side: it is run through the model again for each
-      place where they do.
+    requests: R requests, taken in order. With several prefills, those of one
+      prompt should stand side by side: it is run through the model again for
+      each place where they do.
     count: int32 scalar, requests to serve, at most R.
     key: the step's PRNG key.
     sampling: scalars that shape the distribution.
@@ -239,21 +239,21 @@ def generate(
       n, sampler.slots, decode.empty(sampler.slots, prefix + ring, **form),
       max_response=t_max, steps_per_refill=sampler.steps_per_refill,
       top_logprobs=sampler.top_logprobs)
-  window = sampler.prompts_per_round
+  window = sampler.prefill_prompts
   if window is None or window >= len(prompts.length):
     state = serve(state, prompts.tokens, prompt)
   else:
     run = queue.runs(requests.prompt, count)
 
-    def one_round(state):
+    def one_prefill(state):
       first = run[state.served]
       # First request of each run; n, and so any prompt, after the last.
       leader = jnp.searchsorted(
           run[:n], first + jnp.arange(window), method='compare_all')
       return serve(state, prompts.tokens[prompt[leader]], run - first)
 
-    with jax.named_scope('rounds'):
-      state = jax.lax.while_loop(unfinished, one_round, state)
+    with jax.named_scope('prefills'):
+      state = jax.lax.while_loop(unfinished, one_prefill, state)
   rows = {name: x[:n] for name, x in state.rows.items()}
   length = rows['length']
   last = jnp.take_along_axis(

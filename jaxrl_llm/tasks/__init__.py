@@ -42,7 +42,7 @@ class Task(Protocol):
   response)`, a pure function of its arguments: a task that has it can be
   warm-started. `load(source) -> [Problem]`: its problems can be evaluated on
   any file. `submit`, of the arguments of `verify`: it judges elsewhere, see
-  `rewards.begin`; `close()` ends what does.
+  `rewards.submit`; `close()` ends what does.
 
   Attributes:
     tokenizer: of the task, or of the model it is used with.
@@ -55,6 +55,17 @@ class Task(Protocol):
 
   def verify(self, problem: Problem, text: str, truncated: bool) -> Verdict:
     """Judges one response; may raise, see `rewards.verify_all`."""
+
+
+def problem_option(default: Any) -> Any:
+  """Makes a field of `Options` that only says which problems there are.
+
+  An evaluation keeps its responses when such a field changes. The metadata of
+  a field of `Options` is that of `config.fields.Field`; without any, another
+  value counts as another task.
+  """
+  return dataclasses.field(
+      default=default, metadata={'affects': ('weights', 'warm_start')})
 
 
 def closest(name: str, known: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ import random
 import re
 
 from jaxrl_llm.rewards import Verdict
-from jaxrl_llm.tasks import closest, Problem
+from jaxrl_llm.tasks import closest, Problem, problem_option
 from jaxrl_llm.tokenizer import CharTokenizer, Tokenizer
 
 _OPERATORS = {'+': operator.add, '-': operator.sub, '*': operator.mul}
@@ -68,8 +68,8 @@ class Options:
       on it and on `heldout`, not on `train`.
   """
   kinds: tuple[str, ...] = ('two', 'three', 'four', 'five')
-  train: tuple[int, ...] = (210, 1400, 1000, 400)
-  heldout: tuple[int, ...] = (48, 250, 170, 64)
+  train: tuple[int, ...] = problem_option((210, 1400, 1000, 400))
+  heldout: tuple[int, ...] = problem_option((48, 250, 170, 64))
   shown: tuple[int, ...] = ()
   solved: tuple[float, ...] = (1.0, 0.1, 0.1, 0.1)
   seed: int = 0

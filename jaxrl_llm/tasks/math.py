@@ -19,7 +19,13 @@ from absl import logging
 from jaxrl_llm.rewards import math as math_rewards
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.rewards.pool import Pool
-from jaxrl_llm.tasks import closest, Problem, problem_files, templates
+from jaxrl_llm.tasks import (
+    closest,
+    Problem,
+    problem_files,
+    problem_option,
+    templates,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,16 +48,16 @@ class Options:
     workers: processes that judge (0: one per core, 8 at most).
     seed: of the choice of the held-out problems.
   """
-  path: tuple[str, ...] = ()
-  heldout: tuple[str, ...] = ()
-  heldout_count: int = 100
+  path: tuple[str, ...] = problem_option(())
+  heldout: tuple[str, ...] = problem_option(())
+  heldout_count: int = problem_option(100)
   problem: str = 'problem'
   answer: str = 'answer'
   kind: str = ''
   template: str = 'chat'
   take: str = 'boxed'
   timeout: float = 5.0
-  workers: int = 0
+  workers: int = dataclasses.field(default=0, metadata={'affects': ()})
   seed: int = 0
 
   def __post_init__(self):
@@ -165,7 +171,7 @@ class Math:
     return read(source, self.options, self.tokenizer)
 
   def submit(self, problem: Problem, text: str, truncated: bool):
-    """Begins to judge a response; see `rewards.begin`."""
+    """Begins to judge a response; see `rewards.submit`."""
     del truncated  # judged like any other: its answer may be there
     if self._pool is None:
       self._pool = Pool(

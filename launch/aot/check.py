@@ -13,9 +13,10 @@ from ml_collections import ConfigDict
 import numpy as np
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import config_file, flops, programs, sharding
+from jaxrl_llm import programs, sharding
 from jaxrl_llm.models.config import HUB
-from launch.aot import chips, cost, faults, memory
+from jaxrl_llm.monitoring import flops
+from launch.aot import arguments, chips, cost, faults, memory
 
 FREE = 0.10  # Of the HBM, to be left over.
 _STOP_IDS = (0, 1)  # Stand for a tokeniser's; only their number is compiled.
@@ -26,7 +27,7 @@ class Phase:
   """One program of a step.
 
   Attributes:
-    name: as in `programs.lowered`.
+    name: as in `arguments.lowered`.
     compile_seconds: to lower and compile.
     bytes: on each chip while it runs, part by part.
     needs: what the compiler said of memory, if it did not compile.
@@ -113,7 +114,7 @@ def topology_of(spec: str) -> str:
   path = spec.partition(':')[0]
   found = None
   if path.endswith('.py'):
-    found = getattr(config_file.load_file(path), 'TOPOLOGY', None)
+    found = getattr(config_lib.load_file(path), 'TOPOLOGY', None)
   if found is None:
     raise ValueError(
         f'{path} names no TOPOLOGY: say for which slice to compile, such as '
@@ -146,7 +147,7 @@ def run(config: ConfigDict, topology: chips.Topology,
   """
   made = build(config, topology)
   compiled = {
-      name: _compile(lower) for name, lower in programs.lowered(made).items()
+      name: _compile(lower) for name, lower in arguments.lowered(made).items()
       if not only or name in only}
   code = sum(
       program.memory_analysis().generated_code_size_in_bytes
@@ -209,11 +210,10 @@ def _phase(made, topology, name, program, seconds, needs, code) -> Phase:
 
 def _runs(config: ConfigDict, name: str) -> int:
   """How often a program runs in a step."""
-  updates = config.learner.epochs * config.learner.updates
   if name == 'update':
-    return updates
+    return programs.updates_per_step(config)
   if name == 'score':
-    return (updates > 1) + bool(config.loss.kl_coef)
+    return programs.needs_old_logprobs(config) + programs.needs_anchor(config)
   return 1
 
 
@@ -235,14 +235,15 @@ def _turns(made: programs.Programs, name: str) -> dict[str, float]:
   requests = made.sampler.requests_per_shard
   steps = -(-requests // sampler.slots) * config.max_response
   refills = -(-steps // sampler.steps_per_refill)
-  rounds = -(-made.sampler.prompts_per_shard // sampler.prompts_per_round)
+  prefills = -(-made.sampler.prompts_per_shard // sampler.prefill_prompts)
   chunk = sampler.chunk or 1
   # The mean over a response of the chunks that its prompt and it fill.
   chunks = -(-config.max_prompt // chunk) + np.mean(
       np.arange(config.max_response) // chunk + 1)
   return dict(
-      rounds=rounds, serve=refills / rounds, decode=sampler.steps_per_refill,
-      refill=requests / refills, chunks=float(chunks))
+      prefills=prefills, serve=refills / prefills,
+      decode=sampler.steps_per_refill, refill=requests / refills,
+      chunks=float(chunks))
 
 
 def _model_flops(made: programs.Programs, name: str) -> float:

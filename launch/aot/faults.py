@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from jaxrl_llm import programs
-from launch.aot import cost, hlo, memory, operations
+from launch.aot import arguments, cost, hlo, memory, operations
 
 
 def find(text: str, made: programs.Programs) -> list[str]:
@@ -33,7 +33,7 @@ def find(text: str, made: programs.Programs) -> list[str]:
   # CPUs slice a layer's weights out of their stack, and small caches are less.
   weights = {
       math.prod(x.sharding.shard_shape(x.shape)[1:])
-      for x in jax.tree.leaves(programs.shapes(made).weights['layers'])}
+      for x in jax.tree.leaves(arguments.abstract(made).weights['layers'])}
   loop, found = _inside(module, 'decode'), []
   if not loop:
     return ['The sampler has no decode loop that could be looked into.']

@@ -11,10 +11,11 @@ import jax
 import numpy as np
 
 from jaxrl_llm import programs
+from launch.aot import arguments
 
 # Parts that are arguments of a phase's program.
 _ARGUMENTS = {
-    'relayout': ('parameters',),
+    'reshard': ('parameters',),
     'sample': ('sampling weights', 'frozen'),
     'score': ('parameters', 'frozen'),
     'update': ('parameters', 'optimiser', 'frozen')}
@@ -39,16 +40,16 @@ def held(made: programs.Programs, name: str) -> dict[str, int]:
     made: the programs.
     name: of the phase.
   """
-  x = programs.shapes(made)
+  x = arguments.abstract(made)
   parts = {
       'parameters': size(x.state.params), 'optimiser': size(x.state.opt_state),
       'frozen': size(x.frozen), 'anchor': size(x.anchor)}
-  if name in ('relayout', 'sample'):
+  if name in ('reshard', 'sample'):
     parts['sampling weights'] = _made_anew(x)
   return parts
 
 
-def _made_anew(x: programs.Shapes) -> int:
+def _made_anew(x: arguments.Arguments) -> int:
   """Bytes of the sampling weights that are not those of training."""
   if x.frozen is not None:
     return size(x.weights) - size(x.frozen)
@@ -67,7 +68,7 @@ def caches(made: programs.Programs) -> dict[str, int]:
   up = lambda n: -(-n // (sampler.chunk or 1)) * (sampler.chunk or 1)
   columns = up(config.max_prompt) + up(config.max_response)
   return {
-      'prefix cache': sampler.prompts_per_round * config.max_prompt * one,
+      'prefix cache': sampler.prefill_prompts * config.max_prompt * one,
       'decode cache': sampler.slots * columns * one}
 
 
@@ -81,7 +82,7 @@ def parts(made: programs.Programs, name: str, program: Any,
     program: its compiled program.
     code: of all programs.
   """
-  x, memory, found = programs.shapes(made), program.memory_analysis(), held(
+  x, memory, found = arguments.abstract(made), program.memory_analysis(), held(
       made, name)
   given = memory.argument_size_in_bytes
   left = memory.output_size_in_bytes - memory.alias_size_in_bytes

@@ -18,13 +18,13 @@ _KNOBS = {
     'anchor': 'raise mesh.fsdp',
     'frozen': 'raise mesh.tensor',
     'sampling weights': 'raise mesh.tensor',
-    'prefix cache': 'lower sampling.prompts_per_round',
+    'prefix cache': 'lower sampling.prefill_prompts',
     'decode cache': 'lower sampling.slots',
     'program': 'leave out learner.buckets',
 }
 _ACTIVATIONS = {
-    'relayout': 'raise mesh.tensor',
-    'sample': 'lower sampling.slots or sampling.prompts_per_round',
+    'reshard': 'raise mesh.tensor',
+    'sample': 'lower sampling.slots or sampling.prefill_prompts',
     'score': 'lower learner.microbatch',
     'update': 'lower learner.microbatch, or set learner.remat=full',
 }

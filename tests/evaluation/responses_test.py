@@ -7,8 +7,9 @@ import types
 import numpy as np
 import pytest
 
-from jaxrl_llm import batching, evaluate, experiment, progress
-from jaxrl_llm.evaluation import responses
+from jaxrl_llm import experiment, rollout
+from jaxrl_llm.evaluation import heldout, responses
+from jaxrl_llm.monitoring import progress
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.tasks import Problem
 from jaxrl_llm.types import Requests
@@ -36,12 +37,12 @@ def collect(
     watched, path, sets=None, samples=SAMPLES, display=None, **changes):
   """Collects responses; also those that were sampled, by problem's id."""
   watched.rollouts.clear()
-  parts = watched.parts._replace(**changes)
+  parts = tiny.changed(watched.parts, **changes)
   _, _, weights = tiny.begin(parts)
   got = responses.collect(
       path, parts, weights, sets or {name: load(name) for name in FILES},
       samples=samples, sampling=parts.sampling(),
-      key=evaluate.noise_key(parts),
+      key=heldout.noise_key(parts),
       display=display or progress.Display('', show=False))
   sampled = [pair for r in watched.rollouts
              for pair in zip(r.problem_id.tolist(), r.sample.tolist())]
@@ -82,10 +83,10 @@ def test_each_response_is_what_it_is_by_itself(watched, whole):
     name = row['file']
     problem = next(p for p in load(name) if p.prompt == row['prompt'])
     one, _ = parts.sample(
-        weights, batching.encode([problem], parts.task.tokenizer, 9),
+        weights, rollout.encode([problem], parts.task.tokenizer, 9),
         Requests(*(np.array([x], np.int32) for x in (0, row['sample'], 10))),
-        evaluate.noise_key(parts), parts.sampling(), policy_step=0)
-    text, = batching.texts(one, parts.task.tokenizer)
+        heldout.noise_key(parts), parts.sampling(), policy_step=0)
+    text, = rollout.decode(one, parts.task.tokenizer)
     assert row['response'] == text
     assert (row['tokens'], row['truncated']) == (one.length, one.truncated)
     assert (row['problem_id'], row['kind']) == (problem.id, name)

@@ -18,7 +18,7 @@ SMALL = {
     'model.width': 64, 'model.layers': 3, 'model.heads': 4,
     'model.kv_heads': 4, 'model.head_dim': 16, 'model.mlp_width': 128,
     'learner.microbatch': 8, 'learner.updates': 2, 'learner.remat': 'full',
-    'sampling.slots': 4, 'sampling.chunk': 8, 'sampling.prompts_per_round': 1,
+    'sampling.slots': 4, 'sampling.chunk': 8, 'sampling.prefill_prompts': 1,
     'loss.kl_coef': 0.1}
 
 
@@ -31,7 +31,7 @@ def test_how_often_things_run():
   made = check.build(config, chips.topology('cpu:1'))
   # Old log-probs for the second update, and the anchor's.
   assert [check._runs(config, name) for name in (
-      'relayout', 'sample', 'score', 'update')] == [1, 1, 2, 2]
+      'reshard', 'sample', 'score', 'update')] == [1, 1, 2, 2]
   assert check._turns(made, 'score') == dict(microbatches=4)  # 32 rows by 8
   assert check._turns(made, 'update') == dict(microbatches=2)
   turns = check._turns(made, 'sample')
@@ -56,8 +56,8 @@ def test_model_flops_of_phases():
   config = check.load('configs/countdown.py', SMALL)
   made = check.build(config, chips.topology('cpu:1'))
   flops = {name: check._model_flops(made, name) for name in (
-      'relayout', 'sample', 'score', 'update')}
-  assert flops['relayout'] == 0
+      'reshard', 'sample', 'score', 'update')}
+  assert flops['reshard'] == 0
   # A forward and a backward pass over all rows against two forward passes.
   assert flops['update'] / flops['score'] == pytest.approx(1.5, rel=0.01)
   # Each prompt runs once, not four times: 8 * 24 + 32 * 32 of 32 * 56 tokens.

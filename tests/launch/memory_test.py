@@ -5,8 +5,7 @@ import types
 import jax
 import pytest
 
-from jaxrl_llm import programs
-from launch.aot import check, chips, memory, report
+from launch.aot import arguments, check, chips, memory, report
 from tests import devices
 from tests.launch.check_test import SMALL
 
@@ -21,8 +20,8 @@ def sums(overrides, only):
   topology = chips.topology('cpu:8')
   config = check.load('configs/countdown.py', {**SMALL, **overrides})
   made = check.build(config, topology)
-  x, compiled, compile_ = programs.shapes(made), {}, check._compile
-  names = iter(only or programs.lowered(made))
+  x, compiled, compile_ = arguments.abstract(made), {}, check._compile
+  names = iter(only or arguments.lowered(made))
 
   def watched(lower):
     out = compile_(lower)
@@ -39,10 +38,10 @@ def sums(overrides, only):
       for name, m in compiled.items()}
   moments, anchor = memory.size(x.state.opt_state), memory.size(x.anchor)
   params = memory.size(x.state.params)
-  shared = 'relayout' in new and not compiled[
-      'relayout'].argument_size_in_bytes
+  shared = 'reshard' in new and not compiled[
+      'reshard'].argument_size_in_bytes
   beside = dict(  # what a phase's program does not get, but the run keeps
-      relayout=moments + anchor + (params if shared else 0),
+      reshard=moments + anchor + (params if shared else 0),
       sample=moments + anchor + (0 if shared else params),
       score=moments + anchor + memory.size(x.scored), update=anchor)
   phases = {
@@ -52,11 +51,11 @@ def sums(overrides, only):
 
 
 @pytest.mark.parametrize('fields, only', [
-    ({'mesh.data': 8, 'loss.kl_coef': 0.0}, ['relayout', 'sample']),
+    ({'mesh.data': 8, 'loss.kl_coef': 0.0}, ['reshard', 'sample']),
     ({'mesh.data': 2, 'mesh.fsdp': 2, 'mesh.tensor': 2}, [])])
 def test_each_phase_is_what_it_takes_and_what_the_run_keeps(fields, only):
   found, verdict, text = devices.run(sums, fields, only, devices=None)
-  assert [*found] == (only or ['relayout', 'sample', 'score', 'update'])
+  assert [*found] == (only or ['reshard', 'sample', 'score', 'update'])
   # Nothing crosses data shards in the decode loop, no weight moves there and
   # no cache is copied.
   assert verdict == []
@@ -95,7 +94,7 @@ def test_with_lora_nothing_but_adapters_is_made_for_sampling():
   made = on_one_device(**{'lora.rank': 4, 'loss.kl_coef': 0.0})
   adapters = rest = 0
   for keys, x in jax.tree_util.tree_leaves_with_path(
-      programs.shapes(made).weights):
+      arguments.abstract(made).weights):
     if '_lora_' in jax.tree_util.keystr(keys):
       adapters += x.size * x.dtype.itemsize
     else:
@@ -108,7 +107,7 @@ def test_with_lora_nothing_but_adapters_is_made_for_sampling():
 
 def test_what_the_compiler_says_of_a_program_has_its_parts():
   made = on_one_device()
-  x = programs.shapes(made)
+  x = arguments.abstract(made)
   state, kept = memory.size(x.state), memory.held(made, 'update')
   program = types.SimpleNamespace(
       memory_analysis=lambda: types.SimpleNamespace(

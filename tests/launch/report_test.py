@@ -45,7 +45,7 @@ def test_a_job_that_fits():
 
 def test_a_job_that_lacks_memory_everywhere_gets_one_sentence():
   found, = report.verdict(made(
-      phase('relayout', parameters=1), phase('sample', decode_cache=20),
+      phase('reshard', parameters=1), phase('sample', decode_cache=20),
       phase(needs='1.50TiB', parameters=10, activations=2)))
   assert found.endswith(
       'free: sample needs 20.00GiB, most of it decode cache, so lower '
@@ -55,7 +55,7 @@ def test_a_job_that_lacks_memory_everywhere_gets_one_sentence():
 
 @pytest.mark.parametrize('name, bytes_, fields, knob', [
   ('sample', dict(decode_cache=20), {}, 'sampling.slots'),
-  ('sample', dict(prefix_cache=20), {}, 'sampling.prompts_per_round'),
+  ('sample', dict(prefix_cache=20), {}, 'sampling.prefill_prompts'),
   ('sample', dict(sampling_weights=20), {}, 'mesh.tensor'),
   ('sample', dict(buffers=20), {}, 'mesh.data'),
   ('update', dict(optimiser=20), {}, 'mesh.fsdp'),
@@ -97,10 +97,10 @@ def test_a_kernel_that_is_too_large_is_no_lack_of_hbm():
 
 def test_a_phase_that_takes_no_time_has_rates():
   """Sampling weights that are those of training."""
-  idle = phase('relayout', parameters=1)
+  idle = phase('reshard', parameters=1)
   idle.cost, idle.model_flops = cost.Cost(), 0.0
   assert report.rates(made(idle), idle)['model-flops use'] == 0.0
-  assert 'relayout' in report.text(made(idle, phase(parameters=1)))
+  assert 'reshard' in report.text(made(idle, phase(parameters=1)))
 
 
 def test_faults_of_the_decode_loop_are_reasons_too():

@@ -10,10 +10,10 @@ import numpy as np
 import optax
 import pytest
 
-from jaxrl_llm import learner as learner_lib
-from jaxrl_llm import loss as loss_lib
-from jaxrl_llm import optimizer as optimizer_lib
 from jaxrl_llm import sharding
+from jaxrl_llm.learner import loss as loss_lib
+from jaxrl_llm.learner import optimizer as optimizer_lib
+from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.models import attention, splash, transformer
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.sampling import generate as generate_lib
@@ -76,10 +76,10 @@ MODEL = ModelConfig(
 def _update(implementation, sizes):
   """Scores and parameters of an update by plain descent at rate 1."""
   mesh = sharding.make_mesh(*sizes)
-  config = learner_lib.LearnerConfig(
+  config = update_lib.LearnerConfig(
       microbatch=4, max_prompt=5, max_response=7, attention=implementation,
       remat='attention')
-  learner = learner_lib.make(
+  learner = update_lib.make(
       MODEL, config, optimizer_lib.Optimizer(
           optax.sgd(1.0), optax.constant_schedule(1.0)), mesh=mesh)
   rng = np.random.default_rng(0)
@@ -93,8 +93,8 @@ def _update(implementation, sizes):
           advantages=rng.standard_normal(8, np.float32)),
       sharding.rows(mesh))
   loss = jax.tree.map(np.float32, loss_lib.LossParams(
-      temperature=1, clip_low=0.2, clip_high=0.2, entropy_bonus=0, kl_coef=0,
-      importance_low=0, importance_cap=2, budget=7))
+      temperature=1, entropy_bonus=0, kl_coef=0, budget=7,
+      objective=dict(clip_low=0.2, clip_high=0.2), importance={}))
   params = transformer.init(jax.random.key(0), MODEL)
   params['layers']['q'] *= 4  # for attention that is far from uniform
   state = learner.init(jax.device_put(

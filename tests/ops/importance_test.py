@@ -9,7 +9,7 @@ from jaxrl_llm.ops import importance
 from tests.reference import policy_losses as twin
 
 LIMITS = {'none': {}, 'identity': {}, 'tis': dict(cap=2.0),
-          'icepop': dict(low=0.5, high=2.0), 'sequence_tis': dict(cap=2.0)}
+          'icepop': dict(low=0.5, cap=2.0), 'sequence_tis': dict(cap=2.0)}
 
 
 @pytest.mark.parametrize('name', importance.CORRECTIONS)

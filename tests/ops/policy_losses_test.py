@@ -23,6 +23,22 @@ def _batch(per_token):
   return new, old, advantages, mask
 
 
+def given(objective, low, high, dual=None):
+  """The bounds that an objective uses."""
+  bounds = dict(clip_low=low, clip_high=high, dual_clip=dual)
+  return {x: bounds[x] for x in policy_losses.hyperparameters(
+      policy_losses.OBJECTIVES[objective])}
+
+
+def test_hyperparameters_are_the_keyword_arguments():
+  got = {name: policy_losses.hyperparameters(f)
+         for name, f in policy_losses.OBJECTIVES.items()}
+  assert got == dict(
+      clip=('clip_low', 'clip_high', 'dual_clip'),
+      gspo=('clip_low', 'clip_high', 'dual_clip'),
+      cispo=('clip_low', 'clip_high'), no_clip=())
+
+
 @pytest.mark.parametrize('aggregation', policy_losses.AGGREGATIONS)
 @pytest.mark.parametrize('objective', policy_losses.OBJECTIVES)
 @pytest.mark.parametrize('dual', [None, 1.3])
@@ -30,18 +46,17 @@ def test_loss_and_gradient_equal_the_twin(objective, aggregation, dual):
   for per_token in (False, True):
     new, old, advantages, mask = _batch(per_token)
     where = np.array([1, 1, 1, 1, 0], bool)
-    limits = (0.1, 0.2, dual)
 
     def ours(new):
       loss = policy_losses.OBJECTIVES[objective](
           new, np.float32(old), np.float32(advantages), mask,
-          clip_low=limits[0], clip_high=limits[1], dual_clip=limits[2]).loss
+          **given(objective, 0.1, 0.2, dual)).loss
       return policy_losses.aggregate(
           loss, mask, aggregation, where=where, budget=BUDGET)
 
     def theirs(x):
       loss = twin.token_loss(
-          objective, x, new, old, advantages, mask, *limits)
+          objective, x, new, old, advantages, mask, 0.1, 0.2, dual)
       return twin.aggregate(loss, mask, aggregation, where, BUDGET)
 
     loss, grad = jax.value_and_grad(ours)(jnp.float32(new))
@@ -80,7 +95,7 @@ def test_on_policy_every_objective_is_the_policy_gradient():
   _, old, advantages, mask = _batch(per_token=False)
   for objective, f in policy_losses.OBJECTIVES.items():
     def loss(new):
-      out = f(new, old, advantages, mask, clip_low=0.0, clip_high=0.0)
+      out = f(new, old, advantages, mask, **given(objective, 0.0, 0.0))
       return policy_losses.aggregate(out.loss, mask, 'sequence_mean')
     grad = jax.grad(loss)(jnp.float32(old))
     weights = policy_losses.token_weights(mask, 'sequence_mean')

@@ -233,7 +233,7 @@ class Task:
 
 def test_begin_hands_all_in_before_it_waits(pool, tmp_path):
   path = str(tmp_path / 'file')
-  verdicts = rewards.begin(
+  verdicts = rewards.submit(
       Task(pool), ['wait', 'say', 'touch'], [path, 'refuse', path],
       [False, False, True])()
   assert [(v.reward, v.kind, v.valid) for v in verdicts] == [
@@ -243,11 +243,11 @@ def test_begin_hands_all_in_before_it_waits(pool, tmp_path):
 
 def test_begin_passes_on_that_nothing_can_be_judged(capfd, gate):
   task = Task(pool_lib.Pool('tests.nothing:act', workers=1, seconds=1.0))
-  waits = rewards.begin(task, ['say'] * 2, ['a', 'b'], [False] * 2)
+  waits = rewards.submit(task, ['say'] * 2, ['a', 'b'], [False] * 2)
   gate.set()
   for _ in range(2):
     with pytest.raises(ChildProcessError, match='does not start'):
       waits()
   with pytest.raises(ChildProcessError, match='does not start'):
-    rewards.begin(task, ['say'], ['a'], [False])
+    rewards.submit(task, ['say'], ['a'], [False])
   assert 'tests.nothing' in capfd.readouterr().err

@@ -113,12 +113,13 @@ def _program(shape, vocab, slots, rounds):
       jax.eval_shape(lambda: jax.tree.map(jnp.asarray, SamplingParams())),
       jax.ShapeDtypeStruct((), jnp.int32)))
   sampler = generate_lib.SamplerConfig(
-      slots=slots, max_response=8, top_logprobs=2, prompts_per_round=rounds)
+      slots=slots, max_response=8, top_logprobs=2, prefill_prompts=rounds)
   return jax.jit(
       functools.partial(
           generate_lib.sharded_generate, mesh, cfg=cfg, sampler=sampler),
       compiler_options={'xla_backend_optimization_level': 0}).lower(
-          sharding.placed(shapes, sharding.SAMPLE_RULES, mesh), *rows, *whole
+          sharding.abstract_params(shapes, sharding.SAMPLE_RULES, mesh), *rows,
+          *whole
       ).compile().as_text()
 
 

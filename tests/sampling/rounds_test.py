@@ -9,7 +9,7 @@ from jax.sharding import PartitionSpec as P
 import numpy as np
 import pytest
 
-from jaxrl_llm import experiment, programs, sharding
+from jaxrl_llm import programs, rollout, sharding
 from jaxrl_llm.evaluation import responses
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig
@@ -52,7 +52,7 @@ def _work(order=tuple(_GROUPS)):
 
 def _sampler(rounds, **options):
   return generate_lib.SamplerConfig(**{**dict(
-      slots=4, max_response=_T, stop_ids=(3,), prompts_per_round=rounds),
+      slots=4, max_response=_T, stop_ids=(3,), prefill_prompts=rounds),
       **options})
 
 
@@ -202,7 +202,7 @@ def test_rounds_copy_no_cache():
 def _evaluation(config):
   """Tokens of 7 problems, as `evaluate` would ask for them."""
   mesh = sharding.make_mesh(1, 1, 1, jax.devices()[:1])
-  sample = experiment.make_sample(
+  sample = rollout.host_sampler(
       programs.make_sampler(config, mesh, _CFG, (3,)), mesh)
   tokens = []
   for problem, number in responses.cut(
@@ -225,12 +225,12 @@ def test_an_evaluation_in_rounds(monkeypatch):
   seen, original = [], generate_lib.SamplerConfig
 
   def watched(**options):
-    seen.append(options['prompts_per_round'])
+    seen.append(options['prefill_prompts'])
     return original(**options)
 
   monkeypatch.setattr(generate_lib, 'SamplerConfig', watched)
   one, *others = (
-      _evaluation(tiny.load(sampling__prompts_per_round=rounds))
+      _evaluation(tiny.load(sampling__prefill_prompts=rounds))
       for rounds in (None, 3, 99))
   assert seen == [4, 3, 4]  # No more than the prompts of a step.
   for other in others:

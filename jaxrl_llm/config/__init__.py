@@ -1,0 +1,42 @@
+"""Configs: made from a table of fields, a file, and the command line.
+
+A config file is a document: at its top the command, the time it takes and what
+it should reach, then
+
+  from jaxrl_llm import config
+
+  def get_config(arg=None):
+    c = config.base()
+    c.steps = 300
+    c.loss.clip_high = 0.28
+    return c
+
+and, if it is to be swept, `get_hyper(hyper)` (see `launch/hyper.py`). The
+command line overrides it field by field:
+
+  python -m jaxrl_llm.train --config=configs/countdown.py \
+      --config.steps=10 --config.loss.clip_high=.28
+
+`--config=file.py:arg` calls `get_config(arg)`, `--config=run/config.json` takes
+the config that a run has saved, and `--help` prints every field.
+"""
+
+from jaxrl_llm.config.checks import validate
+from jaxrl_llm.config.command_line import parse, split
+from jaxrl_llm.config.compare import (
+    affecting,
+    difference,
+    fingerprint,
+    resume_conflicts,
+)
+from jaxrl_llm.config.fields import EVALUATION, ROUNDING, WARM_START, WEIGHTS
+from jaxrl_llm.config.files import base, load, load_file, name_of, to_json
+from jaxrl_llm.config.model import model_config
+from jaxrl_llm.config.nested import flatten, task_options
+from jaxrl_llm.config.values import to_text
+
+__all__ = (
+    'EVALUATION', 'ROUNDING', 'WARM_START', 'WEIGHTS', 'affecting', 'base',
+    'difference', 'fingerprint', 'flatten', 'load', 'load_file',
+    'model_config', 'name_of', 'parse', 'resume_conflicts', 'split',
+    'task_options', 'to_json', 'to_text', 'validate')

@@ -1,0 +1,124 @@
+"""Checks of fields against each other."""
+
+from typing import Any, Iterator, Mapping
+
+from ml_collections import ConfigDict
+
+from jaxrl_llm import schedules
+from jaxrl_llm.config import table, values
+from jaxrl_llm.config.fields import FIELDS
+from jaxrl_llm.config.model import model_config
+from jaxrl_llm.config.nested import flatten, task_options
+from jaxrl_llm.config.values import to_text
+from jaxrl_llm.models.config import ModelConfig
+
+DEFAULTS = {field.name: field.default for field in FIELDS}
+
+
+def validate(config: ConfigDict) -> None:
+  """Checks the fields one by one and against each other.
+
+  Args:
+    config: from `load`, or made in code.
+
+  Raises:
+    ValueError: a sentence for each fault, with the field and the fix.
+  """
+  values.check(flatten(config))
+  table.options_of(config.task.name)(**task_options(config))
+  faults = list(_conflicts(config, model_config(config)))
+  for name, reason in ignored(flatten(config)).items():
+    default = values.to_text(DEFAULTS[name])
+    faults.append(
+        f'{name}={to_text(flatten(config)[name])} has no effect with {reason}: '
+        f'leave it out, or set it to its default, {default}.')
+  if faults:
+    raise ValueError('\n'.join(faults))
+
+
+def ignored(flat: Mapping[str, Any]) -> dict[str, str]:
+  """Finds hyperparameters of the loss that were set, but that nothing uses.
+
+  The functions in `ops` say by their keyword arguments which hyperparameters
+  they use: an objective's `x` is the field `loss.x`, a correction's is
+  `loss.importance_x`.
+
+  Args:
+    flat: dotted name to value; what is left out has its default.
+
+  Returns:
+    Name of each hyperparameter with another value than its default, to the
+    choice that ignores it, such as 'loss.objective=cispo'.
+  """
+  # Imported here so that --help need not wait for jax.
+  from jaxrl_llm.ops import importance, policy_losses
+  found = {}
+  for field, prefix, registry in (
+      ('loss.objective', 'loss.', policy_losses.OBJECTIVES),
+      ('loss.importance', 'loss.importance_', importance.CORRECTIONS)):
+    chosen = flat.get(field, DEFAULTS[field])
+    used = ()
+    if chosen in registry:
+      used = policy_losses.hyperparameters(registry[chosen])
+    every = {x for fn in registry.values()
+             for x in policy_losses.hyperparameters(fn)}
+    for name in (f'{prefix}{x}' for x in sorted(every.difference(used))):
+      if flat.get(name, DEFAULTS[name]) != DEFAULTS[name]:
+        found[name] = f'{field}={chosen}'
+  return found
+
+
+def _conflicts(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
+  """A sentence for each pair of fields that do not go together."""
+  from jaxrl_llm.ops.advantages import GROUP_RELATIVE
+  if c.samples_per_prompt < 2 and c.advantage in {*GROUP_RELATIVE, 'pkpo'}:
+    yield (f'samples_per_prompt=1 leaves advantage={c.advantage} nothing to '
+           'compare: use 2 or more, or advantage=reinforce.')
+  if c.advantage == 'pkpo' and c.samples_per_prompt > 1:
+    most = c.samples_per_prompt - (c.pkpo.transform == 'sloo')
+    for _, k in schedules.pieces(c.pkpo.k):
+      if not 1 <= k <= most:
+        yield (f'pkpo.k={k} does not fit samples_per_prompt='
+               f'{c.samples_per_prompt}: {c.pkpo.transform} can use k of 1 to '
+               f'{most}.')
+  rows = c.prompts_per_step * c.samples_per_prompt
+  if rows % c.learner.updates:
+    yield (f'learner.updates={c.learner.updates} does not divide the {rows} '
+           'responses of a step (prompts_per_step x samples_per_prompt): use '
+           f'{_divisor(rows, c.learner.updates)}.')
+  elif rows // c.learner.updates % c.learner.microbatch:
+    rows //= c.learner.updates
+    yield (f'learner.microbatch={c.learner.microbatch} does not divide the '
+           f'{rows} responses of an optimiser step (prompts_per_step x '
+           'samples_per_prompt / learner.updates): use '
+           f'{_divisor(rows, c.learner.microbatch)}.')
+  full = c.max_prompt + c.max_response
+  for length in c.learner.buckets:
+    if not 2 <= length < full:
+      yield (f'learner.buckets has {length}, but row lengths below the full '
+             f'one lie between 2 and {full - 1} (max_prompt + max_response - '
+             '1): leave it out.')
+  if c.overlong.mode == 'penalty' and not (
+      1 <= c.overlong.window <= c.max_response):
+    yield (f'overlong.window={c.overlong.window} must lie between 1 and '
+           f'max_response={c.max_response} when overlong.mode=penalty.')
+  for k in c.eval.k:
+    if k > c.eval.samples:
+      yield (f'eval.k={k} needs as many responses to each problem, but '
+             f'eval.samples={c.eval.samples}: raise it, or leave out that k.')
+  axes = (c.mesh.data, c.mesh.fsdp, c.mesh.tensor)
+  if axes.count(-1) > 1 or any(size < 1 and size != -1 for size in axes):
+    yield (f'mesh={to_text(axes)} (data, fsdp, tensor): use sizes of at least '
+           '1, and -1 (all that are left) for one of them at most.')
+  if c.learner.attention == 'cudnn':
+    if model.dtype == 'float32':
+      yield ('learner.attention=cudnn works on 16-bit types: set '
+             'model.dtype=bfloat16, or learner.attention=xla.')
+    if model.window or model.attention_softcap:
+      yield ('learner.attention=cudnn has no sliding window or soft cap, which '
+             f'{c.model.hf or c.model.preset} has: use learner.attention=xla.')
+
+
+def _divisor(n: int, limit: int) -> int:
+  """The largest divisor of n up to limit."""
+  return next(d for d in range(min(n, limit), 0, -1) if n % d == 0)

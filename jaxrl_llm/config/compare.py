@@ -1,0 +1,95 @@
+"""How two configs differ, and what a difference means."""
+
+import hashlib
+import json
+from typing import Any, Mapping, Sequence
+
+from ml_collections import ConfigDict
+
+from jaxrl_llm.config import checks
+from jaxrl_llm.config.fields import AFFECTS, WEIGHTS
+from jaxrl_llm.config.nested import Flat, flatten, renamed
+from jaxrl_llm.config.table import table
+from jaxrl_llm.config.values import to_text
+
+
+def affecting(config: ConfigDict, *what: str) -> Flat:
+  """Returns the fields that affect something, with their values.
+
+  Args:
+    config: from `load`.
+    *what: any of `fields.AFFECTS`.
+
+  Returns:
+    Dotted name to value.
+  """
+  assert {*what} <= {*AFFECTS}, what
+  flat = flatten(config)
+  return {
+      name: flat[name] for name, field in table(config.task.name).items()
+      if {*field.affects} & {*what}}
+
+
+def fingerprint(values: Mapping[str, Any]) -> str:
+  """Returns sixteen hex digits that change when one of the values does."""
+  text = json.dumps(values, sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def difference(
+    old: ConfigDict | Mapping[str, Any], new: ConfigDict | Mapping[str, Any],
+    only: Sequence[str] = ()) -> dict[str, str]:
+  """Compares two configs.
+
+  A field that did not exist when a config was saved has its default. Where
+  neither config's objective uses a hyperparameter, its value does not matter.
+
+  Args:
+    old: a config, or what `json.loads` made of `to_json`.
+    new: the same.
+    only: fields and sections to compare; () is all.
+
+  Returns:
+    Dotted name to a line such as 'loss.clip_high: 0.2 -> 0.28'.
+  """
+  a, b = renamed(flatten(old), warn=False), renamed(flatten(new), warn=False)
+  for field in table(b.get('task.name')).values():
+    a.setdefault(field.name, field.default)
+    b.setdefault(field.name, field.default)
+  unused = checks.ignored(a).keys() & checks.ignored(b).keys()
+  missing = object()
+  return {
+      name: f'{name}: {to_text(a.get(name, "-"))} -> '
+            f'{to_text(b.get(name, "-"))}'
+      for name in dict.fromkeys([*a, *b])
+      if a.get(name, missing) != b.get(name, missing) and name not in unused
+      and (not only or _within(name, only))}
+
+
+def resume_conflicts(
+    saved: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
+  """Returns what keeps a run from going on with another config.
+
+  That is every field that affects the weights; `steps` only where the learning
+  rate's schedule depends on it.
+
+  Args:
+    saved: the config that a checkpoint was written with.
+    config: the config to go on with.
+
+  Returns:
+    Lines of `difference`.
+  """
+  flat = flatten(config)
+  free = {
+      name for name, field in table(flat['task.name']).items()
+      if WEIGHTS not in field.affects}
+  if flat['optimizer.schedule'] == 'constant':
+    free.add('steps')
+  return [
+      line for name, line in difference(saved, config).items()
+      if name not in free]
+
+
+def _within(name: str, prefixes: Sequence[str]) -> bool:
+  return any(name == p or name.startswith(f'{p}.') for p in prefixes)

@@ -1,0 +1,252 @@
+"""Every field of a config: its name, default, range, choices and meaning.
+
+This table is the only place where a field is declared. `config.base()` is built
+from it, `--help` prints it, and a value out of range or not among the choices
+is refused by it. `affects` says what a field changes: a run's resume, the cache
+of warm starts and the responses that an evaluation keeps all ask the table. The
+fields of a model and the options of a task come from their dataclasses, whose
+docstrings give the meanings.
+"""
+
+from typing import Any, NamedTuple
+
+from jaxrl_llm import schedules, tasks
+from jaxrl_llm.models.config import PRESETS
+
+# Values of `Field.affects`.
+WEIGHTS = 'weights'  # What RL learns: fixed for as long as a run goes on.
+WARM_START = 'warm_start'  # What the warm start learns.
+ROUNDING = 'rounding'  # The last bits of a warm start, by the order of sums.
+EVALUATION = 'evaluation'  # Responses of an evaluation, and their verdicts.
+AFFECTS = (WEIGHTS, WARM_START, ROUNDING, EVALUATION)
+
+
+class Field(NamedTuple):
+  """One field.
+
+  Attributes:
+    name: dotted, as on the command line after `--config.`.
+    default: the value in `config.base()`.
+    meaning: one line, with the unit.
+    range: interval that numbers (or each number of a tuple) must lie in, such
+      as '(0, 1]'; '' for any.
+    kind: type of the value, where the default does not tell: `float | None`
+      or `tuple[int, ...]`.
+    choices: the known values; () for any.
+    affects: what another value changes, of AFFECTS; () is nothing that lasts:
+      where the run writes, how often, on which devices.
+  """
+  name: str
+  default: Any
+  meaning: str
+  range: str = ''
+  kind: Any = None
+  choices: tuple[str, ...] = ()
+  affects: tuple[str, ...] = (WEIGHTS,)
+
+
+# Names that fields had before; configs with them load, with a warning.
+RENAMED = {
+    'selection.signal_only': 'drop_zero_advantage',
+    'sampling.prompts_per_round': 'sampling.prefill_prompts',
+}
+
+_SOME, _ANY = '[1, inf)', '[0, inf)'
+_INTS = tuple[int, ...]
+_NOTHING = ()
+EVERYTHING = (WEIGHTS, WARM_START, EVALUATION)
+_LENGTH = (WEIGHTS, ROUNDING, EVALUATION)
+_SAMPLING = (WEIGHTS, EVALUATION)
+_DEMONSTRATIONS = (WEIGHTS, WARM_START)
+_LAYOUT = (ROUNDING,)
+
+FIELDS = (
+    Field('seed', 0, 'seed of parameters, data order and samples',
+          range='[0, 4294967295]', affects=EVERYTHING),
+    Field('workdir', None, "folder of all that a run writes (none: runs/ and "
+          "the config's name)", kind=str | None, affects=_NOTHING),
+    Field('steps', 100, 'steps of sampling, verifying and updating',
+          range=_ANY),
+    Field('prompts_per_step', 32, 'problems in a step; one comes twice where '
+          'an epoch ends', range=_SOME),
+    Field('samples_per_prompt', 8, 'responses to each problem: its group',
+          range=_SOME),
+    Field('max_prompt', 64, 'tokens a prompt may have', range=_SOME,
+          affects=_LENGTH),
+    Field('max_response', 64, 'tokens a response may have, stop token '
+          'included; a longer one is truncated', range=_SOME, affects=_LENGTH),
+    Field('advantage', 'grpo', 'how rewards become advantages: reinforce, '
+          'rloo, grpo, dr_grpo, reinforce_pp or pkpo',
+          choices=('reinforce', 'rloo', 'grpo', 'dr_grpo', 'reinforce_pp',
+              'pkpo')),
+    Field('drop_zero_advantage', False, 'leave rows whose advantage is 0 out '
+          'of the update: faster, and no bonus or penalty acts on them'),
+    Field('eval_k', (1, 2, 4, 8, 12, 16), 'k of the pass@k that every step '
+          'reports of its own prompts; those above samples_per_prompt are left '
+          'out', range=_SOME, kind=_INTS, affects=_NOTHING),
+
+    Field('task.name', 'countdown', 'which task; the fields below are its own',
+          choices=tasks.NAMES, affects=EVERYTHING),
+
+    Field('model.hf', None, 'Hugging Face model, a folder or a name on the '
+          'hub: its weights, tokeniser and type, in place of the preset',
+          kind=str | None, affects=EVERYTHING),
+    Field('model.preset', 'tiny', "which model; a field below that is none is "
+          "the preset's, and 0 switches an optional one off",
+          choices=tuple(PRESETS), affects=EVERYTHING),
+
+    Field('lora.rank', 0, 'rank of the matrices that are trained beside frozen '
+          'weights, at 10 to 100 times the learning rate (0: all weights are '
+          'trained)', range=_ANY, affects=_SAMPLING),
+    Field('lora.alpha', 16.0, 'their product is multiplied by this / rank',
+          range='(0, inf)', affects=_SAMPLING),
+    Field('lora.targets', 'q|k|v|o|gate|up|down',
+          'regular expression of the weights that get them', affects=_SAMPLING),
+
+    Field('sampling.temperature', 1.0, 'divides the logits, in sampling and in '
+          'training alike', range='(0, inf)', affects=_SAMPLING),
+    Field('sampling.top_k', 0, 'draw from this many likeliest tokens (0: all)',
+          range='[0, 2147483647]', affects=_SAMPLING),
+    Field('sampling.top_p', 1.0, 'draw from the likeliest tokens that hold '
+          'this much probability (1: all)', range='(0, 1]', affects=_SAMPLING),
+    Field('sampling.min_p', 0.0, 'draw from tokens at least this fraction as '
+          'likely as the likeliest (0: all)', range='[0, 1]',
+          affects=_SAMPLING),
+    Field('sampling.slots', 64, 'responses decoded side by side on each data '
+          'shard', range=_SOME, affects=_NOTHING),
+    Field('sampling.steps_per_refill', 2, 'decode steps between two refills of '
+          'free slots', range=_SOME, affects=_NOTHING),
+    Field('sampling.chunk', None, 'cache positions per block of decode '
+          'attention (none: all at once)', range=_SOME, kind=int | None,
+          affects=_NOTHING),
+    Field('sampling.unroll', False, 'unroll the layers of a decode step: '
+          'faster, but a slower compile and a second copy of the weights',
+          affects=_NOTHING),
+    Field('sampling.prefill_prompts', None, 'prompts whose keys and values '
+          'each data shard keeps at a time, beside those of its slots: less '
+          'memory, more and smaller prefills (none: all)', range=_SOME,
+          kind=int | None, affects=_NOTHING),
+
+    Field('pkpo.k', '4', 'k of the pass@k to optimise, with advantage=pkpo: a '
+          'number, or step:value pairs such as 0:8,1500:1',
+          kind=schedules.Steps),
+    Field('pkpo.transform', 'sloo_minus_one', 'estimator of its gradient: '
+          'sloo_minus_one, sloo or s', choices=('sloo_minus_one', 'sloo', 's')),
+    Field('pkpo.batch_std', False, "divide the advantages by the batch's "
+          "standard deviation"),
+
+    Field('loss.objective', 'clip', 'the surrogate: clip (per token), gspo '
+          '(per sequence), cispo or no_clip',
+          choices=('clip', 'gspo', 'cispo', 'no_clip')),
+    Field('loss.aggregation', 'token_mean', 'how token losses are averaged: '
+          'sequence_mean (GRPO), token_mean (DAPO) or constant (Dr. GRPO)',
+          choices=('sequence_mean', 'token_mean', 'constant')),
+    Field('loss.clip_low', 0.2, 'ratios below 1 minus this are clipped',
+          range='[0, 1]'),
+    Field('loss.clip_high', 0.2, 'ratios above 1 plus this are clipped',
+          range='[0, inf]'),
+    Field('loss.dual_clip', None, 'bound of the ratio where the advantage is '
+          'negative, for clip and gspo (none: no bound)', range='(1, inf)',
+          kind=float | None),
+    Field('loss.entropy_bonus', 0.0, 'weight of the entropy, in nats per token',
+          range='(-inf, inf)'),
+    Field('loss.kl_coef', 0.0, 'weight of the KL to the policy that RL started '
+          'from (0: it is not computed)', range=_ANY),
+    Field('loss.kl_estimator', 'k3', 'estimator of that KL: k1, k2 or k3',
+          choices=('k1', 'k2', 'k3')),
+    Field('loss.importance', 'none', 'weight for old unlike behaviour: none '
+          '(1), identity (their ratio), tis, icepop or sequence_tis',
+          choices=('none', 'identity', 'tis', 'icepop', 'sequence_tis')),
+    Field('loss.importance_low', 0.5, 'icepop drops tokens with a weight below '
+          'this', range='[0, 1]'),
+    Field('loss.importance_cap', 2.0, 'tis and sequence_tis cut weights here; '
+          'icepop drops tokens above', range='[1, inf]'),
+
+    Field('overlong.mode', 'none', 'truncated responses: none (judged like any '
+          'other), mask (not trained on) or penalty (soft, of DAPO)',
+          choices=('none', 'mask', 'penalty')),
+    Field('overlong.window', 0, 'tokens before max_response over which the '
+          'penalty grows from 0 to 1', range=_ANY),
+
+    Field('optimizer.learning_rate', 1e-06, 'peak learning rate of AdamW',
+          range=_ANY),
+    Field('optimizer.schedule', 'constant', 'after the warm-up: constant, '
+          'linear or cosine (both to 0)',
+          choices=('constant', 'linear', 'cosine')),
+    Field('optimizer.warmup_steps', 0, 'optimiser steps of linear warm-up',
+          range=_ANY),
+    Field('optimizer.b1', 0.9, 'decay of the first moment', range='[0, 1)'),
+    Field('optimizer.b2', 0.99, 'decay of the second moment', range='[0, 1)'),
+    Field('optimizer.eps', 1e-08, "added to the second moment's root",
+          range='(0, inf)'),
+    Field('optimizer.weight_decay', 0.0, 'decoupled, times the learning rate; '
+          'not on norms and biases', range=_ANY),
+    Field('optimizer.max_grad_norm', 1.0, 'longer gradients are scaled down to '
+          'this global norm (none: they are not)', range='(0, inf)',
+          kind=float | None),
+
+    Field('learner.epochs', 1, "passes over a step's responses", range=_SOME),
+    Field('learner.updates', 1, 'optimiser steps of each pass', range=_SOME),
+    Field('learner.microbatch', 32, 'responses in one forward and backward '
+          'pass', range=_SOME, affects=_LAYOUT),
+    Field('learner.buckets', (), 'row lengths (prompt and response, tokens) to '
+          'compile below the full one', range=_SOME, kind=_INTS,
+          affects=_LAYOUT),
+    Field('learner.vocab_chunk', None, 'tokens whose logits exist at a time '
+          '(none: as many as fit in 512 MB)', range=_SOME, kind=int | None,
+          affects=_LAYOUT),
+    Field('learner.remat', 'none', 'what the backward pass computes again, for '
+          'less memory: none, matmuls (all but matrix products and attention), '
+          'attention (all but attention) or full (all: a third more time)',
+          choices=('none', 'matmuls', 'attention', 'full'), affects=_LAYOUT),
+    Field('learner.attention', 'auto', 'in training and prefill: xla, splash '
+          '(TPU), cudnn (NVIDIA, 16-bit) or auto (splash for rows of 256 '
+          'tokens or more on a TPU, else xla)',
+          choices=('auto', 'xla', 'splash', 'cudnn'), affects=_LAYOUT),
+    Field('learner.unroll', 1, 'layers unrolled in the scan over layers: '
+          'faster, but a slower compile', range=_SOME, affects=_LAYOUT),
+
+    Field('mesh.data', -1, 'shards of the responses (-1: all devices that are '
+          'left)', affects=_NOTHING),
+    Field('mesh.fsdp', 1, 'shards of responses, parameters and vocabulary',
+          affects=_NOTHING),
+    Field('mesh.tensor', 1, 'shards of heads, MLP and vocabulary',
+          affects=_NOTHING),
+    Field('mesh.cpu_devices', None, 'devices that a CPU counts as; one per '
+          'core is fastest while matrices are small (none: 1, or what the '
+          'environment says)', range=_SOME, kind=int | None, affects=_NOTHING),
+
+    Field('warm_start.steps', 0, 'supervised steps on demonstrations before RL',
+          range=_ANY, affects=_DEMONSTRATIONS),
+    Field('warm_start.batch', 64, 'demonstrations in a step', range=_SOME,
+          affects=_DEMONSTRATIONS),
+    Field('warm_start.learning_rate', 0.003, 'peak learning rate; cosine to 0',
+          range=_ANY, affects=_DEMONSTRATIONS),
+    Field('warm_start.cache', 'runs/warm_start',
+          'folder that keeps the result for runs with the same warm start '
+          '(none: off)', kind=str | None, affects=_NOTHING),
+
+    Field('eval.every', 50, 'steps between evaluations (0: only before and '
+          'after)', range=_ANY, affects=_NOTHING),
+    Field('eval.problems', 0, 'held-out problems (0: all)', range=_ANY,
+          affects=_NOTHING),
+    Field('eval.samples', 8, 'responses to each, and a greedy one', range=_SOME,
+          affects=_NOTHING),
+    Field('eval.k', (1, 8), 'k of the pass@k to report', range=_SOME,
+          kind=_INTS, affects=_NOTHING),
+
+    Field('checkpoint.every', 50, 'steps between checkpoints (0: only before '
+          'the first and at the end)', range=_ANY, affects=_NOTHING),
+    Field('checkpoint.keep', 2, 'newest checkpoints kept, beside the best',
+          range=_SOME, affects=_NOTHING),
+
+    Field('log.every', 1, 'steps between rows of metrics', range=_SOME,
+          affects=_NOTHING),
+    Field('log.samples', 4, 'responses written to samples.jsonl with each row',
+          range=_ANY, affects=_NOTHING),
+    Field('log.tensorboard', True, 'write TensorBoard event files',
+          affects=_NOTHING),
+    Field('log.wandb', None, 'Weights & Biases project to send metrics to '
+          '(none: nothing is sent)', kind=str | None, affects=_NOTHING),
+    Field('log.display', True, 'show live progress', affects=_NOTHING),
+)

@@ -1,0 +1,136 @@
+"""Config files: Python with get_config, or the JSON that a run has saved."""
+
+import difflib
+import importlib.util
+import json
+import pathlib
+import re
+import types
+from typing import Any, Mapping
+
+from absl import logging
+from ml_collections import ConfigDict
+
+from jaxrl_llm.config import checks, values
+from jaxrl_llm.config.nested import flatten, nested, renamed
+from jaxrl_llm.config.table import table
+
+
+def base() -> ConfigDict:
+  """Returns every field at its default.
+
+  The config is locked, except for the options in `task`.
+  """
+  config = nested({f.name: f.default for f in table().values()})
+  config.task.unlock()
+  return config
+
+
+def load(spec: str, overrides: Mapping[str, Any] | None = None) -> ConfigDict:
+  """Reads a config file and overrides some of its fields.
+
+  Args:
+    spec: 'file.py', 'file.py:arg' or 'file.json'.
+    overrides: dotted field name to value, or to its text as on the command
+      line. A section with a `name` takes it: {'task': 'countdown'}. Another
+      task or `model.hf` leaves out what the file says of its own.
+
+  Returns:
+    The config, locked, with every option of its task.
+
+  Raises:
+    ValueError: one sentence: a missing file, an unknown field, a value of the
+      wrong type or out of range.
+  """
+  path, _, arg = spec.partition(':')
+  if path.endswith('.json'):
+    given = _without_ignored(path, renamed(from_json(path)))
+  else:
+    given = flatten(get_config(path, arg))
+  flat = {**flatten(base()), **given}
+  overrides = renamed(overrides or {})
+  if 'task' in overrides:
+    overrides['task.name'] = overrides.pop('task')
+  if overrides.get('task.name', flat['task.name']) != flat['task.name']:
+    flat = {k: v for k, v in flat.items() if not k.startswith('task.')}
+  theirs = str(flat['model.hf']).lower()  # 'none' is None
+  if str(overrides.get('model.hf', theirs)).lower() != theirs:
+    flat = {k: v for k, v in flat.items() if not k.startswith('model.')}
+  flat = values.check({**flat, **overrides})
+  if flat['workdir'] is None:
+    flat['workdir'] = f'runs/{name_of(spec)}'
+  return nested(flat)
+
+
+def name_of(spec: str) -> str:
+  """Returns a name for runs of a config: 'configs/a.py:b' gives 'a-b'."""
+  path, _, arg = spec.partition(':')
+  stem = pathlib.Path(path).stem
+  return re.sub(r'[^\w.=-]+', '-', f'{stem}-{arg}' if arg else stem)
+
+
+def to_json(config: ConfigDict) -> str:
+  """Returns the config as JSON, one field per line; `load` reads it."""
+  return json.dumps(flatten(config), indent=1)
+
+
+def _existing(path: str) -> pathlib.Path:
+  file = pathlib.Path(path)
+  if file.is_file():
+    return file
+  there = sorted(str(p) for p in file.parent.glob('*.py'))
+  hint = ''.join(
+      f' Did you mean {p}?'
+      for p in difflib.get_close_matches(path, there, 1, 0.5))
+  raise ValueError(f'There is no config file {path}.{hint}')
+
+
+def _without_ignored(path: str, flat: dict[str, Any]) -> dict[str, Any]:
+  """Leaves out hyperparameters that a saved run was given, but never used."""
+  ignored = checks.ignored({**flatten(base()), **flat})
+  for name, reason in ignored.items():
+    logging.warning(
+        '%s: %s=%s had no effect with %s: it is left out.', path, name,
+        values.to_text(flat[name]), reason)
+  return {k: v for k, v in flat.items() if k not in ignored}
+
+
+def load_file(path: str) -> types.ModuleType:
+  """Imports a config file by its path; ValueError if there is none."""
+  spec = importlib.util.spec_from_file_location(
+      f'config_{pathlib.Path(path).stem}', _existing(path))
+  if spec is None:
+    raise ValueError(f'The config file {path} is neither .py nor .json.')
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
+
+
+def from_json(path: str) -> dict[str, Any]:
+  """Returns the fields of a saved config; ValueError if it holds none."""
+  try:
+    given = json.loads(_existing(path).read_text())
+  except json.JSONDecodeError as error:
+    raise ValueError(f'{path} is no whole JSON file: {error}.') from None
+  if not isinstance(given, dict):
+    raise ValueError(f'{path} holds no config: an object of fields is needed.')
+  return flatten(given)
+
+
+def get_config(path: str, arg: str) -> ConfigDict:
+  """Calls the file's get_config."""
+  module = load_file(path)
+  if not hasattr(module, 'get_config'):
+    raise ValueError(f'{path} has no function get_config that gives a config.')
+  try:
+    config = module.get_config(*([arg] if arg else []))
+    if not isinstance(config, ConfigDict):
+      raise ValueError(f'get_config of {path} gives no ConfigDict: return it.')
+    return config
+  except (AttributeError, KeyError) as error:
+    # What a locked ConfigDict says of a name it does not have.
+    name = re.search(r'Key "(\w+)" does not exist', str(error))
+    if not name:
+      raise
+    raise ValueError(
+        f'{path}: {values.unknown(name[1], table())}') from None

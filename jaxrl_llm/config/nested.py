@@ -1,0 +1,109 @@
+"""Configs as nested ConfigDicts, and as flat dictionaries of dotted names."""
+
+from typing import Any, Mapping
+
+from absl import logging
+from ml_collections import ConfigDict
+
+from jaxrl_llm.config.fields import RENAMED
+
+Flat = dict[str, Any]
+
+
+class Config(ConfigDict):
+  """A ConfigDict that also takes the names that fields had before.
+
+  So that an older config file, which sets `c.selection.signal_only`, still
+  works; a warning names the new field.
+  """
+
+  def __init__(self, section: str = ''):
+    super().__init__(type_safe=False)
+    object.__setattr__(self, '_section', section)
+
+  def __getitem__(self, key: str) -> Any:
+    if key not in self and any(old.startswith(f'{key}.') for old in RENAMED):
+      return _FormerSection(self, key)
+    return super().__getitem__(self._known(key))
+
+  def __setitem__(self, key: str, value: Any) -> None:
+    super().__setitem__(self._known(key), value)
+
+  def _known(self, key: str) -> str:
+    old = f'{self._section}.{key}'
+    if key in self or old not in RENAMED:
+      return key
+    warn_renamed(old)
+    return RENAMED[old].rpartition('.')[2]
+
+
+class _FormerSection:
+  """A section that is gone, whose fields now are fields of a config."""
+
+  def __init__(self, config: Config, section: str):
+    self.__dict__.update(_config=config, _section=section)
+
+  def __getattr__(self, key: str) -> Any:
+    return self._config[self._name(key)]
+
+  def __setattr__(self, key: str, value: Any) -> None:
+    self._config[self._name(key)] = value
+
+  def _name(self, key: str) -> str:
+    old = f'{self._section}.{key}'
+    if old not in RENAMED:
+      raise AttributeError(f'Key "{key}" does not exist')
+    warn_renamed(old)
+    return RENAMED[old]
+
+
+def warn_renamed(old: str) -> None:
+  """Warns that a field has another name now."""
+  logging.warning(
+      'The field %s is now called %s: use the new name.', old, RENAMED[old])
+
+
+def renamed(flat: Mapping[str, Any], *, warn: bool = True) -> Flat:
+  """Returns dotted names and values under the names that fields have now.
+
+  Raises:
+    ValueError: a field is given under both names.
+  """
+  out = {}
+  for name, value in flat.items():
+    new = RENAMED.get(name, name)
+    if new != name:
+      if new in flat:
+        raise ValueError(
+            f'{name} is the former name of {new}: set only the latter.')
+      if warn:
+        warn_renamed(name)
+    out[new] = value
+  return out
+
+
+def nested(flat: Flat) -> Config:
+  """Makes a locked config from dotted names and values."""
+  config = Config()
+  for name, value in flat.items():
+    *section, leaf = name.split('.')
+    if section and section[0] not in config:
+      config[section[0]] = Config(section[0])
+    (config[section[0]] if section else config)[leaf] = value
+  return config.lock()
+
+
+def flatten(config: ConfigDict | Mapping[str, Any]) -> Flat:
+  """Returns dotted names and values of a config."""
+  flat = {}
+  for name, value in config.items():
+    if isinstance(value, (ConfigDict, dict)):
+      flat.update((f'{name}.{k}', v) for k, v in flatten(value).items())
+    else:
+      flat[name] = tuple(value) if isinstance(value, list) else value
+  return flat
+
+
+def task_options(config: ConfigDict) -> dict[str, Any]:
+  """Returns the options for `tasks.get(config.task.name, **options)`."""
+  return {k: v for k, v in config.task.items() if k != 'name'}

@@ -1,0 +1,92 @@
+"""The whole table of fields: the run's, the model's and the task's options."""
+
+import dataclasses
+import importlib
+import inspect
+import re
+import typing
+from typing import Any
+
+from jaxrl_llm import tasks
+from jaxrl_llm.config.fields import EVERYTHING, Field, FIELDS
+from jaxrl_llm.models.config import ModelConfig, RopeScaling
+
+
+def optional(kind: Any) -> tuple[bool, Any]:
+  """Returns whether a type allows None, and the type of other values."""
+  args = typing.get_args(kind)
+  if type(None) not in args:
+    return False, kind
+  return True, next(a for a in args if a is not type(None))
+
+
+def _meanings(cls: type) -> dict[str, str]:
+  """Name to meaning, from the Attributes section of a class's docstring."""
+  _, _, section = inspect.getdoc(cls).partition('Attributes:\n')
+  entries = re.findall(
+      r'^ {2}(\w+): (.*(?:\n {4}.*)*)', section, re.MULTILINE)
+  return {
+      name: ' '.join(text.replace('`', '').split()).rstrip('.')
+      for name, text in entries}
+
+
+def _model_fields() -> list[Field]:
+  """An override for each field of a model; None is the preset's."""
+  meanings = _meanings(ModelConfig)
+  fields = []
+  for f in dataclasses.fields(ModelConfig):
+    is_optional, kind = optional(f.type)
+    if kind is RopeScaling:
+      kind = tuple[float, ...]
+      meanings[f.name] += '; its four numbers'
+    bounds = '' if kind in (bool, str) else '[0, inf)' if is_optional else (
+        '[1, inf)' if kind is int else '(0, inf)')
+    fields.append(Field(
+        f'model.{f.name}', None, meanings[f.name], bounds, kind | None,
+        affects=EVERYTHING))
+  return fields
+
+
+def options_of(name: str) -> type:
+  """Returns the `Options` of a task; ValueError if there is no such task."""
+  if name not in tasks.NAMES:
+    raise ValueError(
+        f'task.name={name} is not known.{tasks.closest(name, tasks.NAMES)}')
+  return importlib.import_module(f'jaxrl_llm.tasks.{name}').Options
+
+
+def _task_fields(name: str) -> list[Field]:
+  """Returns the fields of a task's `Options`.
+
+  Their metadata may hold `choices` and `affects`, see `Field`.
+  """
+  options = options_of(name)
+  meanings = _meanings(options)
+  return [
+      Field(f'task.{f.name}', f.default, meanings[f.name], kind=f.type,
+            **{'affects': EVERYTHING, **f.metadata})
+      for f in dataclasses.fields(options)]
+
+
+def table(task: str | None = None) -> dict[str, Field]:
+  """Every field of a config, section by section.
+
+  Args:
+    task: the task whose options to list as well; None leaves them out.
+
+  Returns:
+    Dotted name to Field, in the order of `--help`.
+
+  Raises:
+    ValueError: the task is not known.
+  """
+  rows = []
+  for field in FIELDS:
+    rows.append(field._replace(kind=field.kind or type(field.default)))
+    if field.name == 'task.name' and task is not None:
+      rows += _task_fields(task)
+    if field.name == 'model.preset':
+      rows += _model_fields()
+  return {field.name: field for field in rows}
+
+

@@ -1,0 +1,127 @@
+"""Values of fields: their types, ranges, choices and texts."""
+
+import difflib
+import math
+import operator
+import typing
+from typing import Any, Iterable
+
+from jaxrl_llm import schedules, tasks
+from jaxrl_llm.config.fields import Field
+from jaxrl_llm.config.table import optional, table
+
+
+def check(flat: dict[str, Any]) -> dict[str, Any]:
+  """Checks every value by itself, and completes the options of the task.
+
+  Args:
+    flat: dotted name to value, or to its text as on the command line.
+
+  Returns:
+    Every field in the order of the table, each value of its field's type.
+
+  Raises:
+    ValueError: an unknown field, a value of the wrong type or out of range.
+  """
+  known = table(flat['task.name'])
+  for name in flat:
+    if name not in known:
+      raise ValueError(unknown(name, known))
+  return {
+      name: _converted(field, flat.get(name, field.default))
+      for name, field in known.items()}
+
+
+def unknown(name: str, known: Iterable[str]) -> str:
+  """The sentence about a field that does not exist, with the likeliest one."""
+  inside = [other for other in known if other.startswith(name + '.')]
+  if inside:
+    return f'{name} is a section: set one of its fields, such as {inside[0]}.'
+
+  def ratio(a, b):
+    return difflib.SequenceMatcher(None, a, b).ratio()
+
+  def likeness(other):
+    a, b = name.split('.')[-1], other.split('.')[-1]
+    initials = ''.join(word[:1] for word in b.split('_'))
+    short = len(a) > 1 and (a == initials or b.startswith(a))
+    return max(short, ratio(a, b)), ratio(name, other)
+
+  nearest = max(known, key=likeness)
+  hint = f'did you mean {nearest}? ' if likeness(nearest)[0] >= 0.6 else ''
+  return f'{name} is not a field of this config: {hint}--help lists them all.'
+
+
+def _converted(field: Field, value: Any) -> Any:
+  """Returns the value in its field's type, range and choices."""
+  try:
+    value = _as_kind(value, field.kind)
+  except (KeyError, TypeError, ValueError):
+    raise ValueError(
+        f'{field.name}={value} must be {_describe(field.kind)}.') from None
+  if field.range and value is not None:
+    low, high = map(float, field.range[1:-1].split(','))
+    ends = {'[': low, ']': high}
+    inside = [ends[b] for b in field.range if b in ends]
+    for v in value if isinstance(value, tuple) else (value,):
+      if not (low < v < high or v in inside):
+        raise ValueError(f'{field.name}={v} must lie in {field.range}.')
+  if field.choices and value is not None and value not in field.choices:
+    raise ValueError(
+        f'{field.name}={value} is not known.'
+        f'{tasks.closest(value, field.choices)}')
+  return value
+
+
+def to_text(value: Any) -> str:
+  """Returns a value as one would write it on the command line."""
+  if isinstance(value, tuple):
+    return ','.join(to_text(v) for v in value)
+  if value is None or isinstance(value, bool):
+    return str(value).lower()
+  return str(value)
+
+
+def _as_kind(value: Any, kind: Any) -> Any:
+  """Converts a value, or its text; KeyError, TypeError, ValueError if wrong."""
+  can_be_none, kind = optional(kind)
+  if can_be_none and str(value).lower() == 'none':
+    return None
+  if typing.get_origin(kind) is tuple:
+    if isinstance(value, str):
+      items = [v.strip('\'" ') for v in value.strip('()[] ,').split(',')]
+      value = items if items != [''] else []
+    items = value if isinstance(value, (list, tuple)) else [value]
+    return tuple(_as_kind(v, typing.get_args(kind)[0]) for v in items)
+  if kind is bool:
+    return {'true': True, '1': True, 'false': False, '0': False}[
+        str(value).lower()]
+  if kind is schedules.Steps:
+    return schedules.canonical(value)
+  if kind is str:
+    if not isinstance(value, str):
+      raise TypeError
+    return value
+  if isinstance(value, bool):
+    raise TypeError
+  if kind is int:
+    return int(value) if isinstance(value, str) else operator.index(value)
+  number = float(value)
+  if math.isnan(number):
+    raise ValueError
+  return number
+
+
+def _describe(kind: Any) -> str:
+  """A type, for an error."""
+  can_be_none, kind = optional(kind)
+  if typing.get_origin(kind) is tuple:
+    element, = set(typing.get_args(kind)) - {...}
+    text = f'{element.__name__} values with commas between them'
+  elif kind is schedules.Steps:
+    text = ('a whole number, or step:value pairs that begin at step 0 and '
+            'ascend, such as 0:8,1500:1')
+  else:
+    text = {int: 'a whole number (int)', float: 'a number (float)',
+            bool: 'true or false (bool)', str: 'a text (str)'}[kind]
+  return f'{text}, or none' if can_be_none else text

@@ -1,0 +1,166 @@
+"""The loss of tokens, from their log-probs: what the learner minimises.
+
+Log-probs are float32 and of the tempered policy, softmax(logits / temperature).
+"""
+
+from typing import Any
+
+from flax import struct
+import jax
+import jax.numpy as jnp
+from ml_collections import ConfigDict
+import numpy as np
+
+from jaxrl_llm.ops import importance, kl, policy_losses
+from jaxrl_llm.types import Array, LearnerBatch
+
+
+@struct.dataclass
+class LossParams:
+  """Numbers of the loss: traced, so that changing one compiles nothing.
+
+  Attributes:
+    temperature: [] of the policy that is trained; the sampler's.
+    entropy_bonus: [] weight of the entropy, in nats.
+    kl_coef: [] weight of the KL to the anchor.
+    budget: [] tokens that aggregation 'constant' divides each row by.
+    objective: name to [], hyperparameters of the objective.
+    importance: name to [], thresholds of the importance correction.
+  """
+  temperature: Array
+  entropy_bonus: Array
+  kl_coef: Array
+  budget: Array
+  objective: dict[str, Array]
+  importance: dict[str, Array]
+
+
+def params(config: ConfigDict) -> LossParams:
+  """Returns the loss's numbers of a config, as NumPy scalars.
+
+  The chosen objective and correction say by their keyword arguments which
+  fields they use: `x` of an objective is `config.loss.x`, `x` of a correction
+  is `config.loss.importance_x`. A field that is None is left out.
+  """
+  loss = config.loss
+
+  def used(fn, prefix):
+    given = {x: loss[prefix + x] for x in policy_losses.hyperparameters(fn)}
+    return {x: np.float32(v) for x, v in given.items() if v is not None}
+
+  return LossParams(
+      temperature=np.float32(config.sampling.temperature),
+      entropy_bonus=np.float32(loss.entropy_bonus),
+      kl_coef=np.float32(loss.kl_coef),
+      budget=np.float32(config.max_response),
+      objective=used(OBJECTIVES[loss.objective], ''),
+      importance=used(importance.CORRECTIONS[loss.importance], 'importance_'))
+
+
+def supervised_params(config: ConfigDict) -> LossParams:
+  """Returns the numbers of the objective 'likelihood'."""
+  return params(config).replace(
+      temperature=np.float32(1.0), entropy_bonus=np.float32(0.0),
+      objective={}, importance={})
+
+
+def likelihood(new, old, advantages, mask):
+  """Supervised learning: -log p(token), weighted by the row's advantage."""
+  del old
+  loss = -new * jnp.where(mask, advantages[:, None], 0.0)
+  nowhere = jnp.zeros_like(mask)
+  return policy_losses.PolicyLoss(loss, jnp.ones_like(new), nowhere, nowhere)
+
+
+OBJECTIVES = dict(policy_losses.OBJECTIVES, likelihood=likelihood)
+
+
+def check(
+    objective: str, aggregation: str, correction: str, kl_estimator: str):
+  """Raises ValueError for names that are not known, or do not go together."""
+  for name, value, known in (
+      ('objective', objective, OBJECTIVES),
+      ('aggregation', aggregation, policy_losses.AGGREGATIONS),
+      ('importance', correction, importance.CORRECTIONS),
+      ('kl_estimator', kl_estimator, kl.KL_ESTIMATORS)):
+    if value not in known:
+      raise ValueError(
+          f'{name}={value!r} is not known: use one of {", ".join(known)}.')
+  if objective == 'likelihood' and correction != 'none':
+    raise ValueError(
+        f"importance={correction!r} has no meaning for the objective "
+        "'likelihood', whose rows no policy drew: use 'none'.")
+
+
+def weighted_sum(
+    new: Array,
+    entropy: Array,
+    batch: LearnerBatch,
+    weights: Array,
+    loss: LossParams,
+    *,
+    objective: str,
+    correction: str,
+    kl_estimator: str,
+) -> tuple[Array, Any]:
+  """A microbatch's part of the loss, and its sums and maxima for metrics.
+
+  With w the tokens' weights and F the importance weight:
+
+    sum_t w_t (F_t L_t - entropy_bonus H_t + kl_coef KL_t)
+
+  Args:
+    new: [B, t] log-probs of the policy that is trained, which has the
+      gradient; t is at most T.
+    entropy: [B, t] of that policy, nats.
+    batch: the rows; without old log-probs, `new` stands for them.
+    weights: [B, T] of the tokens, from `policy_losses.token_weights`.
+    loss: numbers.
+    objective: key of OBJECTIVES.
+    correction: key of `importance.CORRECTIONS`.
+    kl_estimator: key of `kl.KL_ESTIMATORS`.
+
+  Returns:
+    The sum [], and (sums, maxima), dictionaries of [] without gradient.
+  """
+  mask = batch.mask[:, :new.shape[1]]
+
+  def trained(x):
+    # What other tokens hold must not reach the loss, not even as 0 * inf.
+    return jnp.where(mask, x[:, :mask.shape[1]], 0.0)
+
+  new, entropy = trained(new), trained(entropy)
+  old = (jax.lax.stop_gradient(new) if batch.old_logprobs is None
+         else trained(batch.old_logprobs))
+  gap = old - trained(batch.behaviour_logprobs)
+
+  policy = OBJECTIVES[objective](
+      new, old, batch.advantages, mask, **loss.objective)
+  weight = importance.CORRECTIONS[correction](gap, mask, **loss.importance)
+  capped = jnp.zeros_like(mask)
+  if 'cap' in loss.importance:
+    capped = (weight >= loss.importance['cap']) | (weight == 0.0)
+  weighted = weight * policy.loss
+  token_loss = weighted - loss.entropy_bonus * entropy
+  sums = {}
+  if batch.anchor_logprobs is not None:
+    divergence = kl.KL_ESTIMATORS[kl_estimator](
+        new, trained(batch.anchor_logprobs))
+    token_loss += loss.kl_coef * divergence
+    sums['kl_anchor'] = divergence
+  weights = trained(weights)
+  total = jnp.sum(weights * token_loss)
+
+  sums.update(
+      entropy=entropy, clip_low=policy.clipped_low,
+      clip_high=policy.clipped_high, ratio=policy.ratio,
+      kl_old=kl.k3(new, old), behaviour_gap=jnp.abs(gap), importance=weight,
+      importance_capped=capped)
+  sums = jax.tree.map(lambda x: jnp.sum(trained(x)), sums)
+  sums.update(
+      loss=total, policy_loss=jnp.sum(weights * weighted),
+      tokens=jnp.sum(mask, dtype=jnp.float32))
+  maxima = dict(
+      ratio_max=jnp.max(trained(policy.ratio)),
+      behaviour_gap_max=jnp.max(jnp.abs(gap)))
+  return total, jax.lax.stop_gradient((sums, maxima))

@@ -1,0 +1,146 @@
+"""How much arithmetic a step is worth, and how much a machine can do.
+
+Model FLOPs count what the mathematics asks for: matmuls with the parameters,
+attention over the tokens that are visible, logits where they are needed. They
+leave out norms, softmax and RoPE, padding, and whatever an implementation
+computes twice (rematerialisation), so they compare implementations fairly.
+"""
+
+import functools
+import resource
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_llm.models.config import ModelConfig
+from jaxrl_llm.types import LearnerBatch, Prompts, Rollouts
+
+
+def forward(
+    cfg: ModelConfig, length: np.ndarray,
+    predicted: np.ndarray | int | None = None) -> float:
+  """FLOPs of one pass over rows: 2 per matmul parameter and token, and
+  4 * heads * head_dim per layer and pair of a token and one that it sees.
+
+  Args:
+    cfg: the model.
+    length: [B] tokens of each row, from its first.
+    predicted: [B] or a number, tokens of each row whose logits are computed;
+      None is all of them.
+  """
+  length = np.asarray(length, np.float64)
+  predicted = length if predicted is None else np.asarray(predicted, float)
+  d, h = cfg.width, cfg.heads * cfg.head_dim
+  layer = 2 * d * h + 2 * d * cfg.kv_heads * cfg.head_dim + (
+      3 * d * cfg.mlp_width)
+  pairs = sum(_pairs(length, window) for window in cfg.layer_windows())
+  predicted = np.broadcast_to(predicted, length.shape)
+  return float(
+      2.0 * layer * cfg.layers * length.sum() + 4.0 * h * pairs.sum()
+      + 2.0 * cfg.vocab_size * d * predicted.sum())
+
+
+def _pairs(length: np.ndarray, window: int) -> np.ndarray:
+  """Pairs (token, token it sees) of a row: the sum of min(i, window)."""
+  short = np.minimum(length, window)
+  return short * (short + 1) / 2 + (length - short) * window
+
+
+def update(
+    cfg: ModelConfig, prompt: np.ndarray, response: np.ndarray,
+    frozen: bool = False) -> float:
+  """FLOPs of a training step: a pass, and twice as much for its gradient.
+
+  Args:
+    cfg: the model.
+    prompt: [B] prompt tokens of each row.
+    response: [B] response tokens; 0 for a row that only fills the batch.
+    frozen: the matrices themselves get no gradient (LoRA, whose own share is
+      small and left out): half of the gradient's work is spared.
+  """
+  real = np.asarray(response) > 0
+  return (2.0 if frozen else 3.0) * forward(
+      cfg, np.where(real, prompt + response, 0), response)
+
+
+def sample(
+    cfg: ModelConfig, prompts: np.ndarray, prompt: np.ndarray,
+    response: np.ndarray) -> float:
+  """FLOPs of sampling: each distinct prompt once, then each response token.
+
+  Args:
+    cfg: the model.
+    prompts: [P] tokens of the distinct prompts.
+    prompt: [R] prompt tokens of each request.
+    response: [R] response tokens of each; 0 if it was not served.
+  """
+  whole = np.asarray(prompt) + np.asarray(response)
+  return (forward(cfg, prompts, 0) + forward(cfg, whole, response)
+          - forward(cfg, prompt, 0))
+
+
+def of_step(
+    cfg: ModelConfig, prompts: Prompts, rollouts: Rollouts,
+    batch: LearnerBatch, *, epochs: int, frozen: bool) -> dict[str, float]:
+  """Returns the FLOPs of a training step by phase, 'sample' and 'update'.
+
+  Args:
+    cfg: the model.
+    prompts: distinct prompts of the step.
+    rollouts: R responses.
+    batch: R rows, those of the rollouts in the same order.
+    epochs: passes over the batch.
+    frozen: see `update`.
+  """
+  return dict(
+      sample=sample(
+          cfg, prompts.length, batch.prompt_length, rollouts.length),
+      update=epochs * update(
+          cfg, batch.prompt_length, batch.response_length, frozen=frozen))
+
+
+@functools.cache
+def matmul_rate(dtype: str) -> float:
+  """FLOP/s that this machine's matmuls reach in a type, measured once.
+
+  The best of repeated products of two square matrices, for half a second after
+  the compile: on a shared machine a shorter look can find half the cores busy
+  all along. Accelerators are counted by number; CPU devices
+  share the same cores, so one of them stands for all.
+  """
+  cpu = jax.default_backend() == 'cpu'
+  n, repeats = (768, 2) if cpu else (8192, 8)
+  noise = np.random.default_rng(0)
+  x, y = (
+      np.tile(noise.standard_normal((256, 256)) / n ** 0.5, (n // 256,) * 2)
+      for _ in range(2))
+
+  @jax.jit
+  def multiply(x, y):
+    for _ in range(repeats):
+      x = x @ y
+    return x
+
+  with jax.transfer_guard('allow'):
+    x, y = (jax.device_put(m.astype(jnp.dtype(dtype))) for m in (x, y))
+    multiply(x, y).block_until_ready()
+    best, end = float('inf'), time.perf_counter() + 0.5
+    while time.perf_counter() < end:
+      start = time.perf_counter()
+      multiply(x, y).block_until_ready()
+      best = min(best, time.perf_counter() - start)
+  devices = 1 if cpu else jax.device_count()
+  return devices * repeats * 2.0 * n ** 3 / best
+
+
+def peak_memory() -> int:
+  """Most bytes ever in use: of the fullest device, or of this process on CPU.
+  """
+  stats = [device.memory_stats() for device in jax.local_devices()]
+  if all(stats):
+    return max(s['peak_bytes_in_use'] for s in stats)
+  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  return peak if sys.platform == 'darwin' else peak * 1024

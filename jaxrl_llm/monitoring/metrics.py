@@ -1,0 +1,209 @@
+"""Files of metrics and samples.
+
+`metrics.jsonl` has one JSON object per step, `samples.jsonl` one per recorded
+response, `tensorboard/` the same numbers as event files. A number that is not
+finite is written as null: NaN is not JSON. A run that continues drops what was
+written at or after the step it starts from, so no step stands there twice. A
+full disk costs rows, not the run.
+"""
+
+import errno
+import json
+import math
+import os
+import pathlib
+import time
+from typing import Any, Iterable, Mapping
+
+from absl import logging
+
+Row = dict[str, float]
+
+
+class _Lost:
+  """Says once per run that rows are lost, not at every step."""
+
+  def __init__(self):
+    self._said = False
+
+  def warn(self, where: str, error: OSError) -> None:
+    if not self._said:
+      logging.warning(
+          'Could not write to %s (%s): the run goes on without what does not '
+          'fit.', where, error.strerror)
+    self._said = True
+
+
+class JsonLines:
+  """Appends JSON objects to a file, a line each, on disk at once."""
+
+  def __init__(
+      self, path: str | os.PathLike[str], step: int,
+      lost: _Lost | None = None):
+    """Opens the file.
+
+    Args:
+      path: the file; made if needed.
+      step: objects whose 'step' is not below it are dropped, and so is a last
+        line that a killed run did not finish.
+    """
+    path = pathlib.Path(path)
+    kept = [row for row in read(path) if row['step'] < step]
+    partial = path.with_suffix('.partial')
+    partial.write_text(''.join(_line(row) for row in kept))
+    partial.replace(path)
+    self._file = path.open('ab', buffering=0)
+    self._lost = lost or _Lost()
+
+  def write(self, row: Mapping[str, Any]) -> None:
+    """Appends one object whole, or warns; what is not finite becomes null."""
+    line, end = _line(row).encode(), self._file.tell()
+    try:
+      if self._file.write(line) < len(line):
+        raise OSError(errno.ENOSPC, 'the disk is full')
+    except OSError as error:
+      self._file.truncate(self._file.seek(end))
+      self._lost.warn(self._file.name, error)
+
+  def close(self) -> None:
+    """Closes the file."""
+    self._file.close()
+
+
+def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+  """The objects of a file of JSON lines, without a torn last line.
+
+  Raises:
+    ValueError: a line before the last is not JSON.
+  """
+  path = pathlib.Path(path)
+  lines = path.read_text(errors='replace').split('\n') if path.exists() else []
+  rows = []
+  for number, line in enumerate(lines[:-1], 1):  # the last has no end
+    try:
+      rows.append(json.loads(line))
+    except ValueError:
+      if number < len(lines) - 1:
+        raise ValueError(
+            f'{path}:{number} is not JSON; remove the line.') from None
+  return rows
+
+
+class Writer:
+  """Writes a run's metrics and samples to its directory."""
+
+  def __init__(
+      self, workdir: str | os.PathLike[str], step: int = 0, *,
+      tensorboard: bool = True, wandb: str | None = None,
+      config: Mapping[str, Any] | None = None):
+    """Opens the files.
+
+    Args:
+      workdir: directory of the run; made if needed.
+      step: first step that will be written; later rows of a run that was cut
+        off are dropped.
+      tensorboard: write event files.
+      wandb: project of Weights & Biases to send the metrics to, or None.
+      config: the run's config, for Weights & Biases.
+
+    Raises:
+      ValueError: wandb is asked for, but not installed.
+    """
+    workdir = pathlib.Path(workdir)
+    workdir.mkdir(parents=True, exist_ok=True)
+    lost = _Lost()
+    self._metrics = JsonLines(workdir / 'metrics.jsonl', step, lost)
+    self._samples = JsonLines(workdir / 'samples.jsonl', step, lost)
+    self._events = _Events(workdir / 'tensorboard', step, lost) if (
+        tensorboard) else None
+    self._wandb = _start_wandb(workdir, wandb, config) if wandb else None
+
+  def write(self, step: int, row: Mapping[str, Any]) -> None:
+    """Writes the metrics of a step everywhere; only numbers."""
+    row = {name: _plain(value) for name, value in row.items()}
+    self._metrics.write({'step': step, **row})
+    numbers = {k: v for k, v in row.items() if v is not None}
+    if self._events:
+      self._events.write(step, numbers)
+    if self._wandb:
+      self._wandb.log(numbers, step=step)
+
+  def samples(self, records: Iterable[Mapping[str, Any]]) -> None:
+    """Writes recorded responses, each with its 'step'."""
+    for record in records:
+      self._samples.write(record)
+
+  def close(self) -> None:
+    """Closes all files."""
+    self._metrics.close()
+    self._samples.close()
+    if self._events:
+      self._events.close()
+    if self._wandb:
+      self._wandb.finish()
+
+
+class _Events:
+  """Event files for TensorBoard, one event for all numbers of a step.
+
+  tensorboardX's SummaryWriter is not used for it: it takes ten times as long,
+  and waits forever once its thread has met a full disk.
+  """
+
+  def __init__(self, directory: pathlib.Path, step: int, lost: _Lost):
+    """Opens a new file in the directory; later steps of others are purged."""
+    # Slow to import where PyTorch is installed.
+    from tensorboardX import event_file_writer
+    from tensorboardX.proto import event_pb2, summary_pb2
+    self._event, self._summary = event_pb2.Event, summary_pb2.Summary
+    self._lost = lost
+    directory.mkdir(parents=True, exist_ok=True)
+    self._file = event_file_writer.EventsWriter(
+        str(directory / 'events'), filename_suffix=f'.{time.time_ns()}')
+    start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+    self._file.write_event(self._event(step=step, session_log=start))
+
+  def write(self, step: int, numbers: Row) -> None:
+    values = [self._summary.Value(tag=name, simple_value=value)
+              for name, value in numbers.items()]
+    try:
+      self._file.write_event(self._event(
+          wall_time=time.time(), step=step,
+          summary=self._summary(value=values)))
+      self._file.flush()
+    except OSError as error:
+      self._lost.warn('the event file', error)
+
+  def close(self) -> None:
+    try:
+      self._file.close()
+    except OSError as error:
+      self._lost.warn('the event file', error)
+
+
+def _start_wandb(workdir: pathlib.Path, project: str, config: Any) -> Any:
+  """A Weights & Biases run, the same one whenever this directory continues."""
+  try:
+    import wandb
+  except ImportError:
+    raise ValueError(
+        f'log.wandb={project} needs the package wandb: pip install '
+        "'jaxrl_llm[wandb]', or set log.wandb=none.") from None
+  name = workdir.absolute().as_posix().strip('/').replace('/', '-')
+  return wandb.init(
+      project=project, name=workdir.name, id=name[-64:], resume='allow',
+      dir=str(workdir), config=config and dict(config))
+
+
+def _plain(value: Any) -> Any:
+  """A value as JSON has it."""
+  if hasattr(value, 'tolist'):  # of NumPy or JAX
+    value = value.tolist()
+  if isinstance(value, float) and not math.isfinite(value):
+    return None
+  return value
+
+
+def _line(row: Mapping[str, Any]) -> str:
+  plain = {name: _plain(value) for name, value in row.items()}
+  return json.dumps(plain, allow_nan=False, ensure_ascii=False) + '\n'

@@ -1,0 +1,115 @@
+"""The picture of a run: `curves.png`, drawn from `metrics.jsonl`."""
+
+import os
+import pathlib
+import statistics
+from typing import Any, Mapping, NamedTuple, Sequence
+
+from jaxrl_llm.monitoring import metrics
+
+
+class Line(NamedTuple):
+  """One curve: metric, its name in the legend, colour."""
+  metric: str
+  label: str
+  color: str
+
+
+class Panel(NamedTuple):
+  """A title and its curves; `share` fixes the axis to 0..1."""
+  title: str
+  lines: tuple[Line, ...]
+  share: bool = False
+
+
+_BLUE, _RED, _GREEN, _GREY = '#2a6fbb', '#d1495b', '#2e8b57', '#8d99ae'
+
+PANELS = (
+    Panel('Solved', (
+        Line('reward/pass@1', 'training pass@1', _GREY),
+        Line('eval/pass@8', 'held-out pass@8', _GREEN),
+        Line('eval/pass@1', 'held-out pass@1', _BLUE),
+        Line('eval/greedy', 'held-out greedy', _RED)), share=True),
+    Panel('Entropy per token (nats)', (
+        Line('update/entropy', 'entropy', _BLUE),)),
+    Panel('Response length (tokens)', (
+        Line('response/length', 'mean length', _BLUE),)),
+    Panel('Seconds', (
+        Line('seconds/step', 'step', _GREY),
+        Line('seconds/sample', 'sampling', _GREEN),
+        Line('seconds/update', 'update', _BLUE))),
+)
+
+
+def smooth(values: Sequence[float], window: int) -> list[float]:
+  """Medians over an odd window around each value, cut off at the ends."""
+  reach = window // 2
+  near = [values[max(0, i - reach):i + reach + 1] for i in range(len(values))]
+  return [statistics.median(part) for part in near]
+
+
+def draw(
+    rows: Sequence[Mapping[str, Any]], path: str | os.PathLike[str],
+    title: str = '') -> None:
+  """Draws the panels of `PANELS`.
+
+  Curves with a value at nearly every step are smoothed over what lies near and
+  drawn over their raw values; the others are drawn as points with lines.
+
+  Args:
+    rows: of `metrics.jsonl`, each with its 'step'.
+    path: the picture, PNG.
+    title: above it.
+  """
+  import matplotlib  # slow to import, and not needed before the end
+  from matplotlib.figure import Figure
+  style = {
+      'font.size': 9, 'axes.titlesize': 10, 'axes.titleweight': 'bold',
+      'axes.titlelocation': 'left', 'axes.spines.top': False,
+      'axes.spines.right': False, 'axes.grid': True, 'grid.alpha': 0.25,
+      'axes.axisbelow': True, 'legend.frameon': False}
+  with matplotlib.rc_context(style):
+    figure = Figure(figsize=(9, 5.6), dpi=150, layout='constrained')
+    grid = figure.subplots(2, 2, sharex=True)
+    for panel, axes in zip(PANELS, grid.flat):
+      axes.set_title(panel.title)
+      drawn = [y for line in panel.lines for y in _curve(axes, line, rows)]
+      axes.set_ylim(0, 1 if panel.share else _top(drawn))
+      if len(axes.get_legend_handles_labels()[0]) > 1:
+        axes.legend(loc='best', ncols=2)
+    for axes in grid[-1]:
+      axes.set_xlabel('step')
+    if title:
+      figure.suptitle(title, x=0.01, ha='left', fontweight='bold')
+    figure.savefig(path)
+
+
+def _top(values: Sequence[float]) -> float:
+  """Upper end of an axis that a few outliers, such as compiles, don't set."""
+  ordered = sorted(values) or [1.0]
+  return 1.25 * ordered[int(0.97 * (len(ordered) - 1))] or 1.0
+
+
+def _curve(
+    axes: Any, line: Line, rows: Sequence[Mapping[str, Any]]) -> list[float]:
+  """Draws one curve and returns its values, of which there may be none."""
+  points = [(row['step'], row[line.metric]) for row in rows
+            if row.get(line.metric) is not None]
+  if not points:
+    return []
+  steps, values = zip(*points)
+  if 2 * len(points) < len(rows):
+    axes.plot(steps, values, 'o-', color=line.color, label=line.label,
+              markersize=4, linewidth=1.6)
+  else:
+    axes.plot(steps, values, color=line.color, alpha=0.25, linewidth=0.8)
+    axes.plot(steps, smooth(values, 1 + 2 * (len(values) // 40)),
+              color=line.color, label=line.label, linewidth=1.6)
+  return list(values)
+
+
+def curves(workdir: str | os.PathLike[str], title: str = '') -> pathlib.Path:
+  """Draws `curves.png` from the `metrics.jsonl` of a run's directory."""
+  path = pathlib.Path(workdir, 'curves.png')
+  draw(metrics.read(pathlib.Path(workdir, 'metrics.jsonl')), path, title)
+  return path

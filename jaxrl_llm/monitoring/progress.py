@@ -1,0 +1,234 @@
+"""What a run shows while it runs, and its result.
+
+On a terminal a few lines are redrawn up to four times a second by a thread of
+their own: what a step pays for is one assignment. Elsewhere (a file, a pipe, a
+notebook) about twenty plain lines are printed per phase.
+"""
+
+import contextlib
+import logging as std_logging
+import math
+import sys
+import time
+from typing import Any, Iterator, Mapping, NamedTuple
+
+from absl import logging
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+# Metric, its name on the screen, its format; shown as soon as a row has it.
+NUMBERS = (
+    ('loss', 'loss', '.3f'),
+    ('reward/mean', 'reward', '.3f'),
+    ('reward/pass@1', 'pass@1', '.3f'),
+    ('eval/pass@1', 'held-out pass@1', '.3f'),
+    ('update/entropy', 'entropy', '.3f'),
+    ('response/length', 'length', '.1f'),
+    ('speed/tokens_per_second', 'tokens/s', ',.0f'),
+    ('seconds/step', 's/step', '.2f'),
+)
+_LINES_PER_PHASE = 20
+
+
+class _Phase(NamedTuple):
+  """Where a phase is: its name, steps in all, steps before it, its start."""
+  name: str
+  total: int
+  first: int
+  start: float
+
+
+class Display:
+  """Shows the progress of a run; a context manager.
+
+  Methods may be called at every step.
+  """
+
+  def __init__(
+      self, name: str, *, show: bool = True, console: Console | None = None):
+    """Prepares a display.
+
+    Args:
+      name: of the run.
+      show: False shows nothing.
+      console: where; stdout by default.
+    """
+    self._name = name
+    self._show = show
+    self._console = console or Console()
+    self._phase = _Phase('start', 0, 0, time.monotonic())
+    self._done, self._numbers, self._sample = 0, {}, ''
+    self._live = Live(
+        console=self._console, get_renderable=self._render,
+        refresh_per_second=4, transient=True) if (
+            show and self._console.is_terminal) else None
+
+  def __enter__(self) -> 'Display':
+    if self._live:
+      plain = sys.stderr
+      self._live.start()
+      _redirect_logs(plain, sys.stderr)  # above the lines that are redrawn
+    return self
+
+  def __exit__(self, *_: Any) -> None:
+    if self._live:
+      above = sys.stderr
+      self._live.stop()
+      _redirect_logs(above, sys.stderr)
+
+  @contextlib.contextmanager
+  def phase(self, name: str, total: int = 0, done: int = 0) -> Iterator[None]:
+    """Shows a part of the run; the one it lies in is shown again after it.
+
+    Args:
+      name: such as 'RL'.
+      total: its steps; 0 if they are not counted.
+      done: steps done before.
+    """
+    before = self._phase, self._done, self._numbers
+    self._phase = _Phase(name, total, done, time.monotonic())
+    self._done, self._numbers = done, {}
+    try:
+      yield
+    finally:
+      self._phase, self._done, self._numbers = before
+
+  def update(
+      self, done: int, row: Mapping[str, float], sample: str = '') -> None:
+    """Takes note of a step.
+
+    Args:
+      done: steps of the phase done.
+      row: its metrics, of which `NUMBERS` are shown.
+      sample: a recent response.
+    """
+    numbers = {label: format(row[name], style)
+               for name, label, style in NUMBERS if name in row}
+    before, self._done = self._done, done
+    self._numbers = {**self._numbers, **numbers}
+    self._sample = sample or self._sample
+    if self._show and not self._live and self._is_due(before):
+      figures = '  '.join(f'{k} {v}' for k, v in self._numbers.items())
+      self.note(
+          f'{self._phase.name} {self._counts()}  {figures}'.rstrip())
+
+  def note(self, text: str) -> None:
+    """Prints a line that stays."""
+    if self._show:
+      self._console.print(
+          text, markup=False, highlight=False, soft_wrap=True)
+
+  def _is_due(self, before: int) -> bool:
+    """Whether the step is one that plain output shows."""
+    every = max(1, self._phase.total // _LINES_PER_PHASE)
+    return (before // every != self._done // every
+            or self._done == self._phase.total)
+
+  def _counts(self) -> str:
+    """Steps done, and the time passed and left."""
+    phase, done = self._phase, self._done
+    passed = time.monotonic() - phase.start
+    if not phase.total:
+      return _clock(passed)
+    text = f'{done}/{phase.total}  {_clock(passed)}'
+    if done > phase.first:
+      pace = passed / (done - phase.first)
+      text += f', {_clock(pace * (phase.total - done))} left'
+    return text
+
+  def _render(self) -> Group:
+    """The lines on a terminal."""
+    head = Table.grid(padding=(0, 2))
+    head.add_row(
+        Text(self._name, style='bold'), Text(self._phase.name, style='cyan'),
+        ProgressBar(self._phase.total or None, self._done, width=30,
+                    pulse=not self._phase.total),
+        Text(self._counts(), style='dim'))
+    figures = Text()
+    for label, value in self._numbers.items():
+      figures.append(f'{label} ', style='dim').append(f'{value}  ')
+    return Group(head, figures, Text(
+        ' '.join(self._sample.split()), style='green', no_wrap=True,
+        overflow='ellipsis'))
+
+
+def _redirect_logs(old: Any, new: Any) -> None:
+  """Makes logs that go to one stream go to another."""
+  absl = logging.get_absl_handler().python_handler
+  for handler in (absl, *std_logging.getLogger().handlers):
+    if getattr(handler, 'stream', None) is old:
+      handler.setStream(new)
+
+
+def _clock(seconds: float) -> str:
+  """Seconds as 1:05 or 2:00:31."""
+  minutes, seconds = divmod(int(seconds + 0.5), 60)
+  hours, minutes = divmod(minutes, 60)
+  return f'{hours}:{minutes:02}:{seconds:02}' if hours else (
+      f'{minutes}:{seconds:02}')
+
+
+def sample_line(record: Mapping[str, Any]) -> str:
+  """Returns a response and its verdict as a line."""
+  return f'{record["prompt"]} {record["response"]}  [{record["verdict"]}]'
+
+
+def summary(
+    start: Mapping[str, float], final: Mapping[str, float], seconds: float,
+    steps: int) -> dict[str, Any]:
+  """Returns the content of `summary.json`.
+
+  Args:
+    start: held-out estimates before the first step.
+    final: the same after the last step.
+    seconds: of the whole run.
+    steps: done.
+
+  Returns:
+    Name of each estimate to its 'start' and 'final' value, None where it is
+    not known; 'seconds' and 'steps'.
+  """
+  def value(estimates, name):
+    x = estimates.get(name, math.nan)
+    return None if math.isnan(x) else x
+
+  names = [
+      name for name in final
+      if name.startswith(('pass@', 'greedy')) and not name.endswith('_error')]
+  return {
+      **{name: {'start': value(start, name), 'final': value(final, name)}
+         for name in names},
+      'seconds': seconds, 'steps': steps}
+
+
+def results(
+    before: Mapping[str, float], after: Mapping[str, float]) -> Table:
+  """The table at the end of a run.
+
+  Args:
+    before: held-out figures at the start; see `heldout.evaluate`. What ends in
+      '_error' is the standard error of the figure of that name.
+    after: the same at the end.
+
+  Returns:
+    A table for `rich.print`: a row for each pass@k and greedy.
+  """
+  table = Table(title='held-out problems', title_justify='left')
+  table.add_column('')
+  for name in ('before', 'after', 'change'):
+    table.add_column(name, justify='right')
+
+  def text(estimates, name):
+    error = estimates.get(f'{name}_error')
+    return f'{estimates[name]:.3f}' + (f' ± {error:.3f}' if error else '')
+
+  # Other k than at the start may be asked for.
+  before = {**dict.fromkeys(after, math.nan), **before}
+  for name in after:
+    if name == 'greedy' or name.startswith('pass@') and '_' not in name:
+      table.add_row(name, text(before, name), text(after, name),
+                    f'{after[name] - before[name]:+.3f}')
+  return table

@@ -1,0 +1,35 @@
+"""Where every array lives: the mesh, two layouts of the weights, collectives.
+
+The mesh has three axes. Rows of a batch are split over `data` and `fsdp`,
+weights in training over `fsdp` and `tensor`, weights in sampling over `tensor`
+alone.
+"""
+
+from jaxrl_llm.sharding.mesh import (
+    AXES,
+    data_shards,
+    make_mesh,
+    replicated,
+    rows,
+    split_cpu,
+)
+from jaxrl_llm.sharding.reshard import Resharder, to_sampling
+from jaxrl_llm.sharding.rules import (
+    abstract_params,
+    axis_names,
+    optimizer_shardings,
+    Rules,
+    SAMPLE_RULES,
+    sampling_type,
+    shardings,
+    spec_of,
+    table,
+    TRAIN_RULES,
+    without,
+)
+
+__all__ = (
+    'AXES', 'Resharder', 'Rules', 'SAMPLE_RULES', 'TRAIN_RULES',
+    'abstract_params', 'axis_names', 'data_shards', 'make_mesh',
+    'optimizer_shardings', 'replicated', 'rows', 'sampling_type', 'shardings',
+    'spec_of', 'split_cpu', 'table', 'to_sampling', 'without')

@@ -1,0 +1,94 @@
+"""The mesh of devices, and how the rows of a batch lie on it."""
+
+import math
+import os
+from typing import Sequence
+
+from absl import logging
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+AXES = ('data', 'fsdp', 'tensor')
+
+
+def split_cpu(count: int) -> None:
+  """Makes a CPU count as several devices, if JAX has not started yet.
+
+  XLA does not share out the small products of a decode step, or what is
+  elementwise, over cores; devices run side by side. Where the environment
+  already says how many there are, that holds.
+
+  Args:
+    count: devices.
+  """
+  if (jax.config.jax_num_cpu_devices != -1 or
+      'xla_force_host_platform_device_count' in os.environ.get(
+          'XLA_FLAGS', '')):
+    return
+  try:
+    jax.config.update('jax_num_cpu_devices', count)
+  except RuntimeError:
+    if jax.default_backend() == 'cpu' and jax.device_count() != count:
+      logging.warning(
+          'mesh.cpu_devices=%d comes too late: JAX has started with %d. '
+          'Results are the same; steps may take longer.', count,
+          jax.device_count())
+
+
+def make_mesh(
+    data: int, fsdp: int, tensor: int,
+    devices: Sequence[jax.Device] | None = None) -> Mesh:
+  """The mesh (data, fsdp, tensor).
+
+  Args:
+    data: groups of devices that each hold all training weights; -1 takes what
+      the other two leave.
+    fsdp: devices that share the training weights and split the rows; may be
+      -1.
+    tensor: devices that split every matrix; may be -1.
+    devices: which devices; all by default.
+
+  Returns:
+    A mesh that uses every device once.
+
+  Raises:
+    ValueError: the sizes do not multiply to the number of devices.
+  """
+  devices = jax.devices() if devices is None else list(devices)
+  sizes = dict(data=data, fsdp=fsdp, tensor=tensor)
+  said = ', '.join(f'mesh.{axis}={size}' for axis, size in sizes.items())
+  if any(size < 1 and size != -1 for size in sizes.values()):
+    raise ValueError(f'{said}: every size must be positive, or -1 for one.')
+  free = [axis for axis, size in sizes.items() if size == -1]
+  if len(free) > 1:
+    raise ValueError(f'{said}: only one size may be -1; set the others.')
+  count, known = len(devices), math.prod(s for s in sizes.values() if s > 0)
+  if free and count % known == 0:
+    sizes[free[0]] = count // known
+  elif free:
+    raise ValueError(
+        f'{said}: the {count} devices are not a multiple of {known}; choose '
+        f'sizes whose product divides {count}.')
+  elif known != count:
+    raise ValueError(
+        f'{said} makes {known} devices, but there are {count}; choose sizes '
+        f'whose product is {count}, or set one to -1.')
+  return jax.make_mesh(
+      tuple(sizes.values()), AXES, axis_types=(AxisType.Auto,) * 3,
+      devices=devices)
+
+
+def rows(mesh: Mesh) -> NamedSharding:
+  """Layout of arrays whose first axis is the rows of a batch."""
+  return NamedSharding(mesh, P(('data', 'fsdp')))
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+  """Layout of arrays that every device holds whole."""
+  return NamedSharding(mesh, P())
+
+
+def data_shards(mesh: Mesh) -> int:
+  """Number of parts that `rows` cuts a batch into."""
+  return mesh.shape['data'] * mesh.shape['fsdp']

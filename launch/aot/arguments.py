@@ -1,0 +1,116 @@
+"""The arguments of a training step's programs, as shapes with layouts."""
+
+import functools
+from typing import Any, Callable, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_llm import programs, sharding
+from jaxrl_llm.learner import loss as loss_lib
+from jaxrl_llm.learner import update as update_lib
+from jaxrl_llm.sampling.logits import SamplingParams
+from jaxrl_llm.types import LearnerBatch, Prompts, Requests
+
+
+class Arguments(NamedTuple):
+  """What the programs of a step are called with, as jax.ShapeDtypeStruct.
+
+  Attributes:
+    state: TrainState.
+    frozen: parameters that are not trained, or None.
+    anchor: parameters of the KL penalty's frozen model, or None.
+    weights: all parameters for sampling.
+    generate: the sampler's arguments behind `weights`.
+    batch: rows of one optimiser step.
+    scored: rows of a step, as `score` gets them.
+    loss: numbers of the loss.
+  """
+  state: update_lib.TrainState
+  frozen: Any
+  anchor: Any
+  weights: Any
+  generate: tuple
+  batch: LearnerBatch
+  scored: LearnerBatch
+  loss: loss_lib.LossParams
+
+
+def abstract(made: programs.Programs) -> Arguments:
+  """Returns shape, type and layout of every argument in a training step."""
+  config, mesh, policy = made.config, made.mesh, made.policy
+  split, whole = sharding.rows(mesh), sharding.replicated(mesh)
+  kind = made.model.dtype
+
+  def array(*shape, dtype=jnp.int32, place=split):
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=place)
+
+  state = made.learner.state
+  frozen = None
+  if config.lora.rank:
+    frozen = sharding.abstract_params(
+        policy.shapes, sharding.SAMPLE_RULES, mesh, kind)
+  weights = sharding.abstract_params(
+      jax.eval_shape(policy.compose, policy.trained, policy.shapes),
+      sharding.SAMPLE_RULES, mesh, kind)
+
+  shards, sampler = sharding.data_shards(mesh), made.sampler
+  p = shards * sampler.prompts_per_shard
+  r = shards * sampler.requests_per_shard
+  scalar = functools.partial(array, place=whole)
+  key = jax.eval_shape(lambda: jax.random.key(0))
+  generate = (
+      Prompts(array(p, config.max_prompt), array(p), array(p)),
+      Requests(array(r), array(r), array(r)), array(shards),
+      scalar(dtype=key.dtype),
+      jax.tree.map(lambda x: scalar(dtype=x.dtype), SamplingParams()),
+      scalar())
+
+  scored = programs.needs_old_logprobs(config)
+  penalised = programs.needs_anchor(config)
+  anchor = None
+  if penalised:  # with LoRA, the frozen model with nothing beside it
+    anchor = {'layers': {}} if config.lora.rank else state.params
+
+  def rows(count, old, anchor):
+    tokens = functools.partial(
+        array, count, config.max_response, dtype=jnp.float32)
+    return LearnerBatch(
+        tokens=array(count, config.max_prompt + config.max_response),
+        prompt_length=array(count), response_length=array(count),
+        mask=tokens(dtype=bool), behaviour_logprobs=tokens(),
+        advantages=array(count, dtype=jnp.float32),
+        old_logprobs=tokens() if old else None,
+        anchor_logprobs=tokens() if anchor else None)
+
+  count = config.prompts_per_step * config.samples_per_prompt
+  number = scalar(dtype=jnp.float32)
+  loss = jax.tree.map(lambda _: number, loss_lib.params(config))
+  return Arguments(
+      state=state, frozen=frozen, anchor=anchor, weights=weights,
+      generate=generate,
+      batch=rows(count // config.learner.updates, scored, penalised),
+      scored=rows(count, False, False), loss=loss)
+
+
+def lowered(made: programs.Programs) -> dict[str, Callable[[], Any]]:
+  """Each program of a step, by its phase, as a function that lowers it.
+
+  They are the programs that `train.take_step` calls, in its order: 'reshard'
+  (training weights to sampling weights), 'sample', 'score' where a step needs
+  log-probs of other policies, and 'update'. With LoRA some have a smaller twin
+  that is left out: the scaling of the adapters before 'reshard', and 'score'
+  of the frozen model alone where it is also needed with adapters.
+  """
+  x, learner = abstract(made), made.learner
+  temperature = x.loss.temperature
+  phases = dict(
+      reshard=made.policy.lower_to_sampling,
+      sample=lambda: made.sampler.generate.lower(x.weights, *x.generate))
+  if x.batch.old_logprobs is not None or x.anchor is not None:
+    phases['score'] = lambda: learner.score.lower(
+        x.anchor if x.batch.old_logprobs is None else x.state.params, x.scored,
+        temperature, x.frozen)
+  phases['update'] = lambda: learner.update.lower(
+      x.state, x.batch, x.loss, x.frozen)
+  return phases

@@ -1,0 +1,398 @@
+"""Configs: the table, files, the command line, and checks across fields."""
+
+import dataclasses
+import hashlib
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import types
+
+import pytest
+
+from jaxrl_llm import config, tasks
+from jaxrl_llm.config import fields
+from jaxrl_llm.models.config import ModelConfig, PRESETS, RopeScaling
+from jaxrl_llm.ops import advantages, importance, kl, pkpo, policy_losses
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+FILE = '''
+from jaxrl_llm import config
+
+def get_config(arg=None):
+  c = config.base()
+  c.steps = 300
+  c.loss.clip_high = 0.28
+  c.task.seed = 3
+  if arg == 'unknown':
+    c.optimizer.lr = 1.0
+  if arg == 'type':
+    c.optimizer.learning_rate = 'fast'
+  if arg == 'none':
+    c.steps = None
+  if arg == 'bool':
+    c.steps = True
+  if arg == 'option':
+    c.task.sede = 1
+  if arg == 'bug':
+    c.steps = undefined
+  return c
+'''
+
+
+@pytest.fixture(name='file')
+def _file(tmp_path):
+  path = tmp_path / 'small.py'
+  path.write_text(FILE)
+  return str(path)
+
+
+def refusal(capsys, *argv):
+  """What the program says when it refuses a command line."""
+  with pytest.raises(SystemExit) as stop:
+    config.parse(argv)
+  assert stop.value.code == 2
+  out, err = capsys.readouterr()
+  assert not out
+  assert err.endswith('\n') and err.count('\n') == 1, err
+  return err
+
+
+def test_base_is_the_table_valid_and_locked():
+  c = config.base()
+  for field in fields.table().values():
+    assert config.flatten(c)[field.name] == field.default
+  config.validate(c)
+  with pytest.raises(AttributeError):
+    c.learning_rate = 1.0
+  with pytest.raises(AttributeError):
+    c.loss.clip = 1.0
+
+
+def test_every_field_has_a_meaning_of_one_line_and_a_valid_default():
+  rows = [row[0] for row in fields._FIELDS]
+  assert len(rows) == len(set(rows))
+  table = fields.table('countdown')
+  for field in table.values():
+    assert 8 <= len(field.meaning) <= 200 or field.meaning == 'V', field
+    assert '\n' not in field.meaning
+  defaults = {name: field.default for name, field in table.items()}
+  assert fields.check(defaults) == defaults
+
+
+@pytest.mark.parametrize('name,known', [
+    ('advantage', (*advantages.ADVANTAGES, 'pkpo')),
+    ('pkpo.transform', pkpo.TRANSFORMS),
+    ('loss.objective', policy_losses.OBJECTIVES),
+    ('loss.aggregation', policy_losses.AGGREGATIONS),
+    ('loss.importance', importance.CORRECTIONS),
+    ('loss.kl_estimator', kl.KL_ESTIMATORS),
+])
+def test_meanings_name_every_choice(name, known):
+  words = re.findall(r'\w+', fields.table()[name].meaning)
+  for choice in known:
+    assert choice in words
+    c = config.base()
+    section, _, leaf = name.rpartition('.')
+    (c[section] if section else c)[leaf] = choice
+    config.validate(c)
+
+
+def test_command_line_overrides_the_file(file):
+  c, name = config.parse([
+      f'--config={file}', '--config.loss.clip_high=.3', '--config.seed=7'])
+  assert name == 'small'
+  assert (c.steps, c.loss.clip_high, c.seed, c.task.seed) == (300, 0.3, 7, 3)
+  assert c.workdir == 'runs/small'
+  assert config.load(file, {'workdir': 'none'}).workdir == 'runs/small'
+  assert c.task.kinds == ('two', 'three', 'four', 'five')  # option's default
+  with pytest.raises(AttributeError):
+    c.task.other = 1
+
+
+@pytest.mark.parametrize('name,text,value', [
+    ('steps', '1_000', 1000),
+    ('mesh.fsdp', '-1', -1),
+    ('optimizer.learning_rate', '1e-3', 1e-3),
+    ('optimizer.learning_rate', '1', 1.0),
+    ('loss.entropy_bonus', '-.5', -0.5),
+    ('loss.clip_high', 'inf', float('inf')),
+    ('loss.dual_clip', '3', 3.0),
+    ('loss.dual_clip', 'none', None),
+    ('sampling.chunk', 'None', None),
+    ('log.display', 'false', False),
+    ('log.display', 'True', True),
+    ('log.display', '0', False),
+    ('eval.k', '1', (1,)),
+    ('eval.k', '1,8', (1, 8)),
+    ('eval.k', '(1, 8)', (1, 8)),
+    ('eval.k', '[2,4,]', (2, 4)),
+    ('learner.buckets', '', ()),
+    ('learner.buckets', '()', ()),
+    ('task.kinds', "('two', 'four')", ('two', 'four')),
+    ('task.solved', '.5,1', (0.5, 1.0)),
+    ('overlong.mode', 'none', 'none'),
+    ('workdir', 'a=b/c', 'a=b/c'),
+    ('model.layers', '2', 2),
+    ('model.qk_norm', 'false', False),
+])
+def test_text_becomes_the_value_of_its_type(file, name, text, value):
+  _, overrides = config.split([f'--config.{name}={text}'])
+  got = config.flatten(config.load(file, overrides))[name]
+  assert got == value
+  assert type(got) is type(value)
+  # What is printed can be typed again.
+  again = config.load(file, {name: config.to_text(got)})
+  assert config.flatten(again)[name] == value
+
+
+@pytest.mark.parametrize('arg,words', [
+    # Unknown: the field that was meant.
+    ('lr=1', ['lr is not', 'did you mean optimizer.learning_rate?']),
+    ('warm_start.lr=1', ['did you mean warm_start.learning_rate?']),
+    ('sampling.temprature=1', ['did you mean sampling.temperature?']),
+    ('temperature=1', ['did you mean sampling.temperature?']),
+    ('max_prompts=1', ['did you mean max_prompt?']),
+    ('task.sede=1', ['task.sede is not', 'did you mean task.seed?']),
+    ('model.layer=1', ['did you mean model.layers?']),
+    ('zzz=1', ['zzz is not', '--help']),
+    ('loss=1', ['loss is a section', 'loss.objective']),
+    # Wrong types: the field, the value and what it should be.
+    ('steps=abc', ['steps=abc', '(int)']),
+    ('steps=1.5', ['steps=1.5', '(int)']),
+    ('steps=none', ['steps=none', '(int)']),
+    ('steps=true', ['steps=true', '(int)']),
+    ('optimizer.learning_rate=x', ['learning_rate=x', '(float)']),
+    ('optimizer.learning_rate=nan', ['learning_rate=nan', '(float)']),
+    ('loss.dual_clip=x', ['loss.dual_clip=x', '(float), or none']),
+    ('log.display=2', ['log.display=2', '(bool)']),
+    ('eval.k=1,x', ['eval.k=1,x', 'int values']),
+    ('task.seed=x', ['task.seed=x', '(int)']),
+    ('pkpo.k=0:8,x:1', ['pkpo.k=0:8,x:1', 'such as 0:8,1500:1']),
+    ('pkpo.k=10:8', ['pkpo.k=10:8', 'begin at step 0']),
+    # Out of range.
+    ('steps=-1', ['steps=-1', '[0, inf)']),
+    ('max_response=0', ['max_response=0', '[1, inf)']),
+    ('sampling.top_p=0', ['sampling.top_p=0', '(0, 1]']),
+    ('sampling.top_p=1.1', ['sampling.top_p=1.1', '(0, 1]']),
+    ('sampling.temperature=-1', ['sampling.temperature=-1', '(0, inf)']),
+    ('loss.clip_low=1.5', ['loss.clip_low=1.5', '[0, 1]']),
+    ('loss.dual_clip=1', ['loss.dual_clip=1', '(1, inf)']),
+    ('checkpoint.every=-1', ['checkpoint.every=-1']),
+    ('eval.k=0,1', ['eval.k=0', '[1, inf)']),
+    ('eval_k=0,1', ['eval_k=0', '[1, inf)']),
+    ('model.heads=0', ['model.heads=0', '[1, inf)']),
+    # Unknown choices.
+    ('task=contdown', ['task.name=contdown', "Did you mean 'countdown'?"]),
+    ('advantage=grpoo', ['advantage=grpoo', "Did you mean 'grpo'?"]),
+    ('learner.attention=splas', ["Did you mean 'splash'?"]),
+    ('learner.remat=true', ['learner.remat=true is not known', 'attention']),
+    ('pkpo.transform=slo', ['pkpo.transform=slo', "'sloo'"]),
+    ('loss.objective=ppo', ['loss.objective=ppo', 'clip']),
+    ('loss.aggregation=mean', ['loss.aggregation=mean', 'token_mean']),
+    ('loss.importance=tiss', ['loss.importance=tiss', "'tis'"]),
+    ('loss.kl_estimator=k4', ['loss.kl_estimator=k4', 'k3']),
+    ('overlong.mode=mas', ['overlong.mode=mas', "'mask'"]),
+    ('optimizer.schedule=cos', ['optimizer.schedule=cos', 'cosine']),
+    ('model.preset=qwen3-1b', ['model.preset=qwen3-1b', 'qwen3-1.7b']),
+    # Fields that do not go together.
+    ('samples_per_prompt=1',
+     ['samples_per_prompt=1', 'advantage=grpo', 'advantage=reinforce']),
+    ('learner.updates=3', ['learner.updates=3', '256 responses', 'use 2.']),
+    ('learner.microbatch=100',
+     ['learner.microbatch=100', '256 responses', 'use 64.']),
+    ('learner.updates=16',
+     ['learner.microbatch=32', '16 responses', 'use 16.']),
+    ('learner.buckets=64,128', ['learner.buckets has 128', '127']),
+    ('eval.k=1,16', ['eval.k=16', 'eval.samples=8']),
+    ('advantage=pkpo --config.pkpo.k=9',
+     ['pkpo.k=9', 'samples_per_prompt=8', '1 to 8']),
+    ('advantage=pkpo --config.pkpo.k=0:4,9:0', ['pkpo.k=0', '1 to 8']),
+    ('advantage=pkpo --config.pkpo.transform=sloo --config.pkpo.k=8',
+     ['pkpo.k=8', 'sloo can use k of 1 to 7']),
+    ('advantage=pkpo --config.samples_per_prompt=1',
+     ['samples_per_prompt=1', 'advantage=pkpo', 'advantage=reinforce']),
+    ('overlong.mode=penalty', ['overlong.window=0', 'max_response=64']),
+    ('mesh.fsdp=-1', ['mesh=-1,-1,1']),
+    ('mesh.fsdp=0', ['mesh=-1,0,1']),
+    ('model.kv_heads=3', ['kv_heads=3', 'heads=4']),
+    ('model.rope_scaling=8', ['model.rope_scaling=8.0', '4 numbers']),
+    ('learner.attention=cudnn', ['model.dtype=bfloat16']),
+    ('task.kinds=two', ['kinds=', 'train=']),
+])
+def test_mistakes_are_refused_in_one_sentence(capsys, file, arg, words):
+  said = refusal(capsys, f'--config={file}', *f'--config.{arg}'.split())
+  for word in words:
+    assert word in said
+
+
+def test_reinforce_needs_no_group(file):
+  config.parse([f'--config={file}', '--config.samples_per_prompt=1',
+                '--config.advantage=reinforce'])
+
+
+@pytest.mark.parametrize('argv,words', [
+    ([], ['--config=configs/countdown.py', '--help']),
+    (['--config={}x'], ['There is no config file', 'Did you mean {}?']),
+    (['--config={}', '--config.steps'], ['--config.steps is not understood']),
+    (['--config={}', '--steps=1'], ['--steps=1 is not', '--config.FIELD']),
+    (['--config={}', 'steps=1'], ['steps=1 is not understood']),
+    (['--config={}:unknown'], ['{}: lr is not', 'optimizer.learning_rate?']),
+    (['--config={}:type'], ['optimizer.learning_rate=fast', '(float)']),
+    (['--config={}:none'], ['steps=None', '(int)']),
+    (['--config={}:bool'], ['steps=True', '(int)']),
+    (['--config={}:option'], ['task.sede', 'task.seed?']),
+    (['--config={}', '--config.lr=1', '--help'], ['learning_rate?']),
+])
+def test_mistakes_of_form_and_in_files(capsys, file, argv, words):
+  said = refusal(capsys, *(arg.format(file) for arg in argv))
+  for word in words:
+    assert word.format(file) in said
+
+
+def test_a_bug_in_a_config_file_keeps_its_traceback(file):
+  with pytest.raises(NameError):
+    config.load(f'{file}:bug')
+
+
+def test_names_of_runs():
+  assert config.name_of('configs/countdown.py') == 'countdown'
+  assert config.name_of('countdown.py:a/b,c=1') == 'countdown-a-b-c=1'
+
+
+def test_a_new_task_brings_its_own_options(file, monkeypatch):
+  @dataclasses.dataclass(frozen=True)
+  class Options:
+    """Sums.
+
+    Attributes:
+      digits: of the largest number.
+      share: of sums with a carry,
+        over all of them.
+    """
+    digits: int = 2
+    share: float = 0.5
+
+  module = types.ModuleType('jaxrl_llm.tasks.sums')
+  module.Options = Options
+  monkeypatch.setitem(sys.modules, module.__name__, module)
+  monkeypatch.setattr(tasks, 'NAMES', ('countdown', 'sums'))
+  # The file's task.seed is Countdown's, so it goes with Countdown.
+  c = config.load(file, {'task.digits': '3', 'task': 'sums'})
+  assert config.task_options(c) == {'digits': 3, 'share': 0.5}
+  meaning = fields.table('sums')['task.share'].meaning
+  assert meaning == 'of sums with a carry, over all of them'
+  with pytest.raises(ValueError, match='task.seed is not a field'):
+    config.load(file, {'task.seed': 1, 'task': 'sums'})
+  c = config.load(file, {'task': 'countdown'})
+  assert c.task.seed == 3
+
+
+def test_model_overrides():
+  c = config.base()
+  assert config.model_config(c) == PRESETS['tiny']
+  c.model.layers = 5
+  c.model.rope_scaling = (8.0, 1.0, 4.0, 8192.0)
+  want = dataclasses.replace(
+      PRESETS['tiny'], layers=5, rope_scaling=RopeScaling(8, 1, 4, 8192))
+  assert config.model_config(c) == want
+  llama = config.base()
+  llama.model.preset, llama.model.rope_scaling = 'llama3.1-8b', (0.0,)
+  assert config.model_config(llama).rope_scaling is None
+  gemma = config.base()
+  gemma.model.preset = 'gemma2-2b'
+  gemma.model.window = gemma.model.attention_softcap = 0
+  gemma.model.post_norms = False
+  model = config.model_config(gemma)
+  assert model.window is None and model.attention_softcap is None
+  assert model.logit_softcap == 30.0 and model.post_norms is False
+
+
+def test_cudnn_refuses_a_model_it_cannot_run(file):
+  bad = {'learner.attention': 'cudnn', 'model.dtype': 'bfloat16',
+         'model.preset': 'gemma2-2b'}
+  with pytest.raises(ValueError, match='sliding window or soft cap'):
+    config.validate(config.load(file, bad))
+  config.validate(config.load(file, {**bad, 'model.preset': 'qwen3-1.7b'}))
+
+
+def test_json_is_a_config_file_too(file, tmp_path):
+  c = config.load(file, {'eval.k': (1, 2), 'loss.clip_high': float('inf')})
+  saved = tmp_path / 'config.json'
+  saved.write_text(config.to_json(c))
+  assert config.load(str(saved)) == c
+  assert config.difference(json.loads(saved.read_text()), c, ()) == []
+
+
+def test_difference_is_readable_and_leaves_out_what_may_change(file):
+  a = config.load(file)
+  b = config.load(file, {
+      'loss.clip_high': 0.3, 'eval.k': '1,2', 'steps': 5, 'workdir': 'x',
+      'eval_k': 3,
+      'loss.dual_clip': 3, 'log.samples': 1})
+  changes = ['loss.clip_high: 0.28 -> 0.3', 'loss.dual_clip: none -> 3.0']
+  assert config.difference(a, b, config.free_to_change(b)) == changes
+  # A rate that decays over the run depends on the number of steps.
+  b.optimizer.schedule = a.optimizer.schedule = 'linear'
+  assert 'steps: 300 -> 5' in config.difference(
+      a, b, config.free_to_change(b))
+  assert 'steps: 300 -> 5' in config.difference(a, b, ())
+  assert config.difference({'a': None}, {}, ()) == ['a: none -> -']
+  # Of before there was this field: it is at its default.
+  old = config.flatten(a)
+  del old['pkpo.k'], old['task.shown']
+  assert config.difference(old, a, ()) == []
+  assert config.difference(
+      old, config.load(file, {'pkpo.k': 2}), ('optimizer',)) == [
+          'pkpo.k: 4 -> 2']
+
+
+def test_fingerprint_depends_on_its_fields_only(file):
+  a = config.load(file)
+  keys = ('warm_start', 'seed', 'task')
+  same = config.load(file, {'steps': 1, 'loss.clip_low': 0.1})
+  assert config.fingerprint(a, keys) == config.fingerprint(same, keys)
+  for name in ('seed', 'warm_start.steps', 'task.seed'):
+    other = config.load(file, {name: 9})
+    assert config.fingerprint(a, keys) != config.fingerprint(other, keys)
+  # 'seed' is a field, not the beginning of names.
+  assert config.fingerprint(a, ['se']) == config.fingerprint(a, [])
+  golden = hashlib.sha256(b'{"seed": 0, "steps": 300}').hexdigest()[:16]
+  assert config.fingerprint(a, ['steps', 'seed']) == golden
+
+
+def test_help_lists_every_field_at_80_columns_without_jax(file):
+  program = ('import sys; from jaxrl_llm import config\n'
+             'try: config.parse(sys.argv[1:])\n'
+             'finally: print("jax" in sys.modules)')
+  for argv, steps in (([f'--config={file}'], '300'), ([], '100')):
+    done = subprocess.run(
+        [sys.executable, '-c', program, *argv, '--config.seed=5', '--help'],
+        cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    *lines, loaded = done.stdout.splitlines()
+    assert loaded == 'False'
+    shown = {line.split()[0]: line for line in lines if line[:1].strip()}
+    for name, field in fields.table('countdown').items():
+      assert field.meaning.split()[0] in shown[name]
+    assert shown['steps'].split()[1] == steps
+    assert shown['seed'].split()[1] == '5'
+    assert shown['model.width'].split()[1] == '(128)'  # the preset's
+    assert max(map(len, lines[4:])) <= 80
+
+
+def test_mistakes_show_no_traceback(file):
+  done = subprocess.run(
+      [sys.executable, '-c', 'import sys; from jaxrl_llm import config; '
+       'config.parse(sys.argv[1:])', f'--config={file}', '--config.lr=1'],
+      cwd=ROOT, capture_output=True, text=True)
+  assert done.returncode == 2
+  assert done.stderr.count('\n') == 1 and 'learning_rate' in done.stderr
+
+
+def test_model_fields_are_those_of_the_model():
+  names = {f'model.{f.name}' for f in dataclasses.fields(ModelConfig)}
+  table = {name for name in fields.table() if name.startswith('model.')}
+  assert table == names | {'model.hf', 'model.preset'}

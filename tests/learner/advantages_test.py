@@ -1,0 +1,96 @@
+"""From rewards to advantages, for every kind of advantage."""
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl_llm.learner import advantages as advantages_lib
+from jaxrl_llm.ops.advantages import ADVANTAGES
+from tests import tiny
+from tests.reference import advantages as reference
+from tests.reference import pkpo as twin
+
+LENGTH = np.full((4, 4), 3, np.int32)
+
+
+def batch(seed, share=.6):
+  """Rewards, which of them are valid, and which responses are truncated."""
+  rng = np.random.default_rng(seed)
+  rewards = rng.normal(size=(4, 4)).astype(np.float32)
+  valid, truncated = rng.random((2, 4, 4)) < share
+  rewards[~valid] = 1e6  # means nothing
+  return rewards, valid, truncated
+
+
+@pytest.mark.parametrize('name', ADVANTAGES)
+def test_the_advantage_is_among_valid_samples(name):
+  program = advantages_lib.make(
+      tiny.load(advantage=name, overlong__mode='mask'))
+  rewards, valid, truncated = batch(1)
+  got = program(rewards, valid, LENGTH, truncated, np.uint32(0))
+  np.testing.assert_allclose(
+      got.advantages, reference.advantages(name, rewards, valid), atol=2e-5)
+  np.testing.assert_array_equal(got.trained, valid & ~truncated)
+  assert not any(name.startswith('pkpo') for name in got.metrics)
+
+
+@pytest.mark.parametrize('transform', ['s', 'sloo', 'sloo_minus_one'])
+@pytest.mark.parametrize('batch_std', [False, True])
+def test_pkpo_is_n_times_the_transform(transform, batch_std):
+  """With k annealed, groups of 0 to 4, and nothing compiled twice."""
+  program = advantages_lib.make(tiny.load(
+      advantage='pkpo', pkpo__k='0:3,5:2,7:1', pkpo__transform=transform,
+      pkpo__batch_std=batch_std))
+  spare = transform == 'sloo'
+  lowered = 0
+  for step, k in ((0, 3), (4, 3), (5, 2), (7, 1), (900, 1)):
+    rewards, valid, truncated = batch(step)
+    got = program(rewards, valid, LENGTH, truncated, np.uint32(step))
+    want, short = np.zeros((4, 4)), 0
+    for row, group, mask in zip(want, rewards, valid):
+      n = mask.sum()
+      short += n - spare < k
+      if n > spare:
+        row[mask] = n * getattr(twin, transform)(
+            np.float64(group[mask]), min(k, n - spare))
+    if batch_std:
+      want /= want[valid].std(ddof=1)
+    np.testing.assert_allclose(got.advantages, want, rtol=1e-5, atol=1e-5)
+    assert got.metrics['pkpo/k'] == k
+    assert got.metrics['pkpo/k_lowered'] == short / 4
+    lowered += short
+  assert lowered > 2
+  assert program._cache_size() == 1
+
+
+def test_pkpo_of_1_is_rloo_to_the_bit():
+  args = *batch(3)[:2], LENGTH, batch(3)[2], np.uint32(0)
+  for mode in ('none', 'mask'):
+    one, rloo = (
+        advantages_lib.make(tiny.load(overlong__mode=mode, **fields))(*args)
+        for fields in (dict(advantage='pkpo', pkpo__k=1),
+                       dict(advantage='rloo')))
+    np.testing.assert_array_equal(one.advantages, rloo.advantages)
+    np.testing.assert_array_equal(one.trained, rloo.trained)
+
+
+def test_pass_at_k_is_of_the_rewards_as_they_were_given():
+  """Over groups with enough valid samples; without penalties."""
+  program = advantages_lib.make(tiny.load(
+      overlong__mode='penalty', overlong__window=9, eval_k=(1, 2, 3, 4, 8)))
+  rewards = np.float32([
+      [1, 0, 1, .9], [0, 2, 0, 0], [1, 1, 9, 9], [0, 9, 9, 9]])
+  valid = np.array([[1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0]],
+                   bool)
+  got = jax.device_get(program(
+      rewards, valid, np.full((4, 4), 10, np.int32), ~valid, np.uint32(0)))
+  want = {1: [1 / 2, 1 / 4, 1, 0], 2: [5 / 6, 1 / 2, 1], 3: [1, 3 / 4],
+          4: [1, 1]}
+  assert got.metrics == pytest.approx(
+      {f'reward/pass@{k}': np.mean(values) for k, values in want.items()})
+  # Every response pays the same penalty.
+  np.testing.assert_allclose(
+      got.advantages, reference.advantages('grpo', rewards, valid), atol=2e-5)
+  nothing = program(
+      rewards, np.zeros_like(valid), LENGTH, valid, np.uint32(0))
+  assert np.isnan(nothing.metrics['reward/pass@1'])

@@ -1,0 +1,370 @@
+"""The learner against a plain twin: dense logits, one batch, plain autodiff."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jaxrl_llm import sharding
+from jaxrl_llm.learner import loss as loss_lib
+from jaxrl_llm.learner import optimizer as optimizer_lib
+from jaxrl_llm.learner import update as update_lib
+from jaxrl_llm.models import transformer
+from jaxrl_llm.models.config import ModelConfig
+from jaxrl_llm.types import LearnerBatch
+from tests import devices
+
+V, L, T, B = 23, 5, 7, 12
+MODEL = ModelConfig(
+    vocab_size=V, width=12, layers=2, heads=2, kv_heads=1, head_dim=6,
+    mlp_width=20, qk_norm=True, tie_embeddings=False, logit_softcap=5.0)
+CONFIG = update_lib.LearnerConfig(
+    microbatch=2, max_prompt=L, max_response=T, buckets=(8,),
+    importance='tis')
+# Plain descent at rate 1: parameters move by exactly minus the gradient.
+SGD = optimizer_lib.Optimizer(optax.sgd(1.0), optax.constant_schedule(1.0))
+LOSS = loss_lib.LossParams(
+    temperature=0.8, entropy_bonus=0.05, kl_coef=0.3, budget=6.0,
+    objective=dict(clip_low=0.1, clip_high=0.2), importance=dict(cap=1.2))
+
+
+@functools.lru_cache(None)
+def _learner(**changes):
+  return update_lib.make(MODEL, dataclasses.replace(CONFIG, **changes), SGD)
+
+
+@functools.lru_cache(None)
+def _params():
+  params = transformer.init(jax.random.key(0), MODEL)
+  # Far from uniform, so that every term of the loss counts; not so far that
+  # float32 gradients differ by their order of summation.
+  params = jax.tree.map(lambda x: 2.0 * x, params)
+  for name in {'embed', 'unembed'} & params.keys():
+    params[name] *= 0.02 * MODEL.width ** 0.5
+  return jax.device_get(params)
+
+
+def _batch(rows=B, seed=0):
+  """Rows of every kind: short, full, one token, masked inside, filler."""
+  rng = np.random.default_rng(seed)
+  response = rng.integers(1, T + 1, rows, np.int32)
+  response[:3] = 1, T, 0
+  prompt = rng.integers(1, L + 1, rows, np.int32)
+  prompt[1] = L
+  mask = np.arange(T) < response[:, None]
+  mask[3] &= rng.random(T) < 0.5  # single tokens left out
+  mask[4] = False  # a row that counts but trains nothing
+  logprobs = lambda: np.where(
+      mask, rng.normal(-3.0, 0.8, (rows, T)), np.nan).astype(np.float32)
+  return LearnerBatch(
+      tokens=rng.integers(0, V, (rows, L + T), np.int32),
+      prompt_length=prompt, response_length=response, mask=mask,
+      behaviour_logprobs=logprobs(),
+      advantages=rng.normal(size=rows).astype(np.float32),
+      old_logprobs=logprobs(), anchor_logprobs=logprobs())
+
+
+def _run(batch, loss=LOSS, params=None, **changes):
+  """State and metrics after one update from the start."""
+  learner = _learner(**changes)
+  state = learner.init(jax.device_put(params or _params()))
+  loss = jax.tree.map(np.float32, loss)
+  state, metrics = learner.update(state, *jax.device_put((batch, loss)))
+  return jax.device_get((state, metrics))
+
+
+def _dense(params, batch, temperature):
+  """Log-probs and entropy [B, T] of the response, from all logits at once."""
+  hidden, _ = transformer.forward(params, batch.tokens, cfg=MODEL)
+  logits = transformer.logits(params, hidden, MODEL) / temperature
+  rows = jnp.arange(len(batch.tokens))[:, None]
+  columns = batch.prompt_length[:, None] + np.arange(T)
+  columns = jnp.minimum(columns, L + T - 1)
+  logp = jax.nn.log_softmax(logits)[rows, columns - 1]
+  chosen = jnp.take_along_axis(
+      logp, batch.tokens[rows, columns][..., None], axis=-1)
+  return chosen[..., 0], -jnp.sum(jnp.exp(logp) * logp, axis=-1)
+
+
+@functools.partial(jax.jit, static_argnames='objective')
+@functools.partial(jax.grad, has_aux=True)
+def _twin(params, batch, loss, objective='clip'):
+  """Gradient and parts of the token-mean loss, written out."""
+  mask = batch.mask & (jnp.arange(T) < batch.response_length[:, None])
+  zero = lambda x: jnp.where(mask, x, 0.0)
+  new, entropy = map(zero, _dense(params, batch, loss.temperature))
+  old, behaviour, anchor = map(zero, (
+      batch.old_logprobs, batch.behaviour_logprobs, batch.anchor_logprobs))
+  a = jnp.where(mask, batch.advantages[:, None], 0.0)
+  ratio = jnp.exp(new - old)
+  low, high, cap = 0.1, 0.2, 1.2  # as in LOSS
+  if objective == 'likelihood':
+    policy, weight = -new * a, jnp.ones_like(a)
+  else:
+    policy = -jnp.minimum(ratio * a, a * jnp.clip(ratio, 1 - low, 1 + high))
+    weight = jnp.minimum(jnp.exp(old - behaviour), cap)
+  kl = jnp.exp(anchor - new) - 1 - (anchor - new)
+  mean = lambda x: jnp.sum(zero(x)) / mask.sum()
+  total = mean(weight * policy - loss.entropy_bonus * entropy
+               + loss.kl_coef * kl)
+  return total, dict(
+      loss=total, policy_loss=mean(weight * policy), tokens=mask.sum(),
+      entropy=mean(entropy), ratio=mean(ratio), ratio_max=zero(ratio).max(),
+      clip_low=mean((ratio < 1 - low) & (a < 0)),
+      clip_high=mean((ratio > 1 + high) & (a > 0)),
+      kl_old=mean(jnp.exp(old - new) - 1 - (old - new)), kl_anchor=mean(kl),
+      behaviour_gap=mean(jnp.abs(old - behaviour)),
+      behaviour_gap_max=jnp.abs(old - behaviour).max(),
+      importance=mean(weight),
+      importance_capped=mean(weight >= cap),
+      learning_rate=1.0, skipped=0.0, skipped_in_row=0.0)
+
+
+def _close(got, want, tolerance):
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(
+      a, b, rtol=tolerance, atol=tolerance), got, want)
+
+
+def _same(got, want):
+  jax.tree.map(np.testing.assert_array_equal, got, want)
+
+
+def test_update_equals_twin():
+  batch = _batch()
+  grads, want = _twin(_params(), batch, LOSS)
+  state, metrics = _run(batch)
+  assert min(want[k] for k in ('clip_low', 'clip_high', 'kl_anchor',
+                               'importance_capped')) > 0
+  want['grad_norm'] = optax.tree.norm(grads)
+  _close(metrics, want, 1e-5)
+  _close(state.params, jax.tree.map(jnp.subtract, _params(), grads), 1e-5)
+  assert state.step == 1
+
+
+@pytest.mark.parametrize('microbatch, buckets', [(1, ()), (4, (5, 9))])
+def test_microbatches_and_buckets_change_nothing(microbatch, buckets):
+  want = _run(_batch())
+  got = _run(_batch(), microbatch=microbatch, buckets=buckets)
+  # Sums in another order: without AVX-512, 2e-6 apart.
+  _close(got, want, 5e-6)
+
+
+def test_likelihood_is_supervised_learning():
+  batch = _batch()
+  loss = LOSS.replace(
+      kl_coef=0.0, entropy_bonus=0.0, objective={}, importance={})
+  grads, want = _twin(_params(), batch, loss, objective='likelihood')
+  state, metrics = _run(batch, loss, objective='likelihood',
+                        importance='none', buckets=())
+  np.testing.assert_allclose(metrics['loss'], want['loss'], rtol=1e-5)
+  _close(state.params, jax.tree.map(jnp.subtract, _params(), grads), 1e-5)
+
+
+def test_without_old_logprobs_the_first_pass_stands_in():
+  batch = _batch()
+  score = _learner().score(
+      *jax.device_put((_params(), batch, np.float32(LOSS.temperature))))
+  want = _run(batch.replace(old_logprobs=jax.device_get(score)))
+  got = _run(batch.replace(old_logprobs=None), buckets=())
+  _close(got, want, 1e-5)
+  assert got[1]['ratio'] == got[1]['ratio_max'] == 1.0
+  assert got[1]['kl_old'] == 0.0
+
+
+def test_score_equals_dense_logprobs():
+  batch = _batch()
+  got = _learner().score(
+      *jax.device_put((_params(), batch, np.float32(0.8))))
+  want, _ = _dense(_params(), batch, 0.8)
+  real = np.arange(T) < batch.response_length[:, None]
+  np.testing.assert_allclose(got, np.where(real, want, 0.0), atol=2e-6)
+
+
+def test_what_masked_tokens_and_filler_rows_hold_is_inert():
+  """To the bit; NaN and a mask that should be False included."""
+  batch = _batch()
+  keep = batch.mask.any(1)
+  other = jax.tree.map(np.copy, batch)
+  for field in (other.behaviour_logprobs, other.old_logprobs,
+                other.anchor_logprobs):
+    field[~batch.mask] = 1e30
+  other.advantages[~keep] = np.nan
+  other.tokens[~keep] = 1
+  other.mask[2] = True  # row 2 is filler: it has no response token
+  _same(_run(other), _run(batch))
+
+
+def test_filler_costs_no_microbatch_and_counts_nowhere():
+  """Token 22 has a NaN embedding; whatever runs its row has a NaN gradient."""
+  options = dict(microbatch=1, buckets=())
+  batch = _batch()
+  batch.tokens[batch.tokens == V - 1] = 0
+  state, want = _run(batch, **options)
+  batch.tokens[batch.response_length == 0] = V - 1
+  broken = dict(_params(), embed=_params()['embed'].copy())
+  broken['embed'][V - 1] = np.nan
+  got_state, got = _run(batch, params=broken, **options)
+  _same(got, want)
+  _same(got_state.params['layers'], state.params['layers'])
+  # The test can tell: the same token in a real row does spoil the gradient.
+  batch.tokens[1, 0] = V - 1
+  assert _run(batch, params=broken, **options)[1]['skipped'] == 1
+
+
+def test_nonfinite_updates_are_skipped_and_counted():
+  learner = _learner()
+  good, bad = _batch(), _batch()
+  bad.advantages[1] = np.inf
+  loss = jax.device_put(jax.tree.map(np.float32, LOSS))
+  state = learner.init(jax.device_put(_params()))
+  state, _ = learner.update(state, jax.device_put(good), loss)
+  before = jax.device_get(state)
+  for count in (1, 2, 3):
+    state, metrics = learner.update(state, jax.device_put(bad), loss)
+    assert not np.isfinite(metrics['loss'])
+    assert state.skipped == state.skipped_in_row == count
+    assert metrics['skipped'] == metrics['skipped_in_row'] == count
+    _same(jax.device_get((state.step, state.params, state.opt_state)),
+          (before.step, before.params, before.opt_state))
+  state, metrics = learner.update(state, jax.device_put(good), loss)
+  assert (state.step, state.skipped, state.skipped_in_row) == (2, 3, 0)
+  assert not np.array_equal(state.params['embed'], before.params['embed'])
+
+
+def test_the_stop_token_is_trained():
+  """A step on each response's last token alone makes it likelier."""
+  batch = _batch()
+  last = np.arange(T) == batch.response_length[:, None] - 1
+  assert last.sum() == B - 1  # all but the filler row
+  score = lambda params: np.asarray(_learner().score(*jax.device_put(
+      (params, batch, np.float32(1.0)))))
+  before = score(_params())
+  state, metrics = _run(
+      batch.replace(mask=last, advantages=np.full(B, 0.1, np.float32),
+                    old_logprobs=before, behaviour_logprobs=before,
+                    anchor_logprobs=before),
+      LOSS.replace(temperature=1.0, entropy_bonus=0.0, kl_coef=0.0))
+  assert metrics['tokens'] == B - 1
+  change = (score(state.params) - before)[last]
+  assert change.mean() > 0.01
+
+
+def test_one_program_serves_every_mix():
+  learner = _learner()
+  batches = [_batch(seed=seed) for seed in range(3)]
+  batches[1].response_length[2:] = 0
+  work = jax.device_put([
+      (batch, jax.tree.map(np.float32, LOSS.replace(
+          objective=dict(clip_low=0.1, clip_high=0.1 * i),
+          temperature=1.0 + i, kl_coef=0.0)))
+      for i, batch in enumerate(batches)])
+  state = learner.init(jax.device_put(_params()))
+  programs = []
+  with jax.transfer_guard('disallow'):
+    for batch, loss in work:
+      learner.score(state.params, batch, loss.temperature)
+      state, _ = learner.update(state, batch, loss)
+      programs.append((learner.score._cache_size(),
+                       learner.update._cache_size()))
+  assert programs[0] == programs[1] == programs[2]
+
+
+def _update_on_mesh(sizes):
+  """Scores and state after an update on a mesh; sizes () is one device."""
+  optimizer = optimizer_lib.make(learning_rate=1e-2, steps=4, eps=1e-3)
+  model = dataclasses.replace(MODEL, vocab_size=24, heads=4, kv_heads=2)
+  params = transformer.init(jax.random.key(0), model)
+  mesh = None
+  put = jax.device_put
+  if sizes:
+    mesh = sharding.make_mesh(*sizes)
+    layout = sharding.shardings(params, sharding.TRAIN_RULES, mesh)
+    params = jax.device_put(params, layout)
+    put = lambda x: jax.device_put(x, sharding.rows(mesh))
+  learner = update_lib.make(
+      model, dataclasses.replace(CONFIG, microbatch=4, buckets=()),
+      optimizer, mesh=mesh)
+  state = learner.init(params)
+  loss = jax.tree.map(np.float32, LOSS)
+  batch = put(_batch())
+  scores = learner.score(state.params, batch, loss.temperature)
+  state, metrics = learner.update(state, batch, loss)
+  if sizes:
+    for leaf, moments in zip(
+        jax.tree.leaves(state.params),
+        jax.tree.leaves(optax.tree.get(state.opt_state, 'mu')), strict=True):
+      assert leaf.sharding == moments.sharding
+    assert not state.params['layers']['up'].sharding.is_fully_replicated
+  return [np.asarray(x, np.float64).tolist() for x in jax.tree.leaves(
+      (state.params, scores, metrics['loss'], metrics['grad_norm']))]
+
+
+def test_eight_devices_equal_one():
+  eight = devices.run(_update_on_mesh, (2, 2, 2))
+  for a, b in zip(_update_on_mesh(()), eight, strict=True):
+    # Relative for the norm of all gradients, which is about 9.
+    np.testing.assert_allclose(b, a, atol=1e-5, rtol=5e-6)
+
+
+def test_logits_are_never_all_there():
+  """Peak memory at a real vocabulary, against logits of all tokens at once."""
+  model = ModelConfig(
+      vocab_size=151_936, width=64, layers=1, heads=2, kv_heads=1,
+      head_dim=32, mlp_width=64)
+  rows, prompt, response = 4, 16, 2048
+  array = jax.ShapeDtypeStruct
+
+  def peak(chunk):
+    learner = update_lib.make(
+        model, update_lib.LearnerConfig(
+            microbatch=rows, max_prompt=prompt, max_response=response,
+            remat='full', vocab_chunk=chunk),
+        optimizer_lib.make(learning_rate=1e-3, steps=1))
+    params = jax.eval_shape(
+        lambda: transformer.init(jax.random.key(0), model))
+    per_row = array((rows,), jnp.int32)
+    per_token = array((rows, response), jnp.float32)
+    batch = LearnerBatch(
+        tokens=array((rows, prompt + response), jnp.int32),
+        prompt_length=per_row, response_length=per_row,
+        mask=array((rows, response), bool), behaviour_logprobs=per_token,
+        advantages=array((rows,), jnp.float32), old_logprobs=per_token)
+    loss = jax.tree.map(lambda _: array((), jnp.float32), LOSS)
+    compiled = learner.update.lower(
+        jax.eval_shape(learner.init, params), batch, loss).compile()
+    return compiled.memory_analysis().temp_size_in_bytes
+
+  assert peak(None) * 5 <= peak(rows * response)
+
+
+@pytest.mark.parametrize('change, message', [
+    (dict(objective='ppo'), "objective='ppo' is not known: use one of"),
+    (dict(importance='clip'), "importance='clip' is not known"),
+    (dict(kl_estimator='k4'), "kl_estimator='k4' is not known"),
+    (dict(objective='likelihood'), "importance='tis' has no meaning"),
+    (dict(aggregation='mean'), "aggregation='mean' is not known"),
+    (dict(remat='all'), "remat='all' is not known: use one of none, matmuls"),
+    (dict(microbatch=0), 'microbatch=0 must be at least 1'),
+    (dict(buckets=(4, 13)), r'buckets=\(4, 13\) must lie between 2 and .* 12'),
+])
+def test_bad_config(change, message):
+  with pytest.raises(ValueError, match=message):
+    dataclasses.replace(CONFIG, **change)
+
+
+def test_bad_batch():
+  with pytest.raises(ValueError, match='microbatch=2 does not divide the 7'):
+    _run(_batch(rows=7))
+  batch = _batch()
+  with pytest.raises(ValueError, match='pad them to 12 and 7 columns'):
+    _run(batch.replace(tokens=batch.tokens[:, 1:]))
+
+
+def test_mesh_that_does_not_divide_the_microbatch():
+  mesh = jax.sharding.AbstractMesh((2, 2, 1), ('data', 'fsdp', 'tensor'))
+  with pytest.raises(ValueError, match='4 data shards .* multiple of 4'):
+    update_lib.make(MODEL, CONFIG, SGD, mesh=mesh)

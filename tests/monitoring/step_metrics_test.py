@@ -1,0 +1,94 @@
+"""A step's figures against numbers worked out by hand."""
+
+import numpy as np
+import pytest
+
+from jaxrl_llm import experiment
+from jaxrl_llm.monitoring import step_metrics
+from jaxrl_llm.tasks import Problem
+from jaxrl_llm.types import Rollouts
+
+
+def rollouts(length, truncated, entropy):
+  length = np.array(length, np.int32)
+  zero = np.zeros((len(length), 4), np.float32)
+  return Rollouts(
+      tokens=zero.astype(np.int32), length=length, logprobs=zero,
+      entropy=np.array(entropy, np.float32), truncated=np.array(truncated),
+      problem_id=length, sample=length, policy_step=length)
+
+
+SAMPLED = rollouts(
+    [1, 4, 2, 1], [False, True, False, False],
+    # What stands past a response must not count.
+    [[1, 9, 9, 9], [1, 2, 3, 4], [5, 6, 9, 9], [2, 9, 9, 9]])
+USE = dict(busy=8, slots=10, steps=5)
+
+
+def of_rollouts(rewards, valid, advantages, verdicts, use=USE):
+  return step_metrics.of_rollouts(
+      SAMPLED, np.array(rewards, np.float32), np.array(valid, bool),
+      np.array(advantages, np.float32), verdicts, use)
+
+
+def test_of_rollouts():
+  got = of_rollouts(
+      [[1, 0], [3, 7]], [[1, 1], [1, 0]], [[.5, -.5], [0, 0]],
+      ['right', 'wrong', 'right', 'error'])
+  assert got == pytest.approx({
+      'reward/mean': 4 / 3, 'reward/std': np.std([1, 0, 3]),
+      'reward/group_std': np.mean([.5, 0]),
+      'reward/no_signal': .5, 'response/length': 2, 'response/length_max': 4,
+      'response/truncated': .25,
+      'response/entropy': (1 + 10 + 11 + 2) / 8, 'sampler/slot_use': .8,
+      'verdict/error': .25, 'verdict/right': .5, 'verdict/wrong': .25})
+  assert all(type(value) is float for value in got.values())
+
+
+def test_nothing_verified_is_not_a_reward_of_0(recwarn):
+  got = of_rollouts(
+      np.zeros((2, 2)), np.zeros((2, 2)), np.zeros((2, 2)), ['error'] * 4,
+      dict(busy=0, slots=0, steps=0))
+  for name in ('mean', 'std', 'group_std'):
+    assert np.isnan(got[f'reward/{name}'])
+  assert got['verdict/error'] == got['reward/no_signal'] == 1
+  assert got['sampler/slot_use'] == 0
+  assert not recwarn.list
+
+
+def test_a_group_without_a_verdict_leaves_the_spread_of_the_others():
+  got = of_rollouts(
+      [[1, 0], [0, 0]], [[1, 1], [0, 0]], np.zeros((2, 2)), ['x'] * 4)
+  assert got['reward/group_std'] == .5
+
+
+def test_of_solved():
+  solved = np.array([True, False, False, True, True])
+  one, two = (
+      experiment.by_kind([Problem(i, '', kind) for i, kind in enumerate(kinds)])
+      for kinds in ('aaaaa', 'abbab'))
+  assert step_metrics.of_solved(solved, one) == {'solve_rate': .6}
+  assert step_metrics.of_solved(solved, two) == {
+      'solve_rate': .6, 'solve_rate/a': 1.0, 'solve_rate/b': 1 / 3}
+
+
+def test_of_updates():
+  first = dict(
+      loss=1.0, ratio_max=3.0, tokens=10, skipped=0, skipped_in_row=0,
+      learning_rate=.1, grad_norm=np.float32(2))
+  second = dict(
+      loss=2.0, ratio_max=2.0, tokens=6, skipped=1, skipped_in_row=1,
+      learning_rate=.2, grad_norm=np.float32(4))
+  empty = dict(second, loss=0.0, ratio_max=0.0, tokens=0, grad_norm=0.0)
+  # (10 * 1 + 6 * 2) / 16 = 1.375 and (10 * 2 + 6 * 4) / 16 = 2.75.
+  assert step_metrics.of_updates([first, second, empty]) == {
+      'update/loss': 1.375, 'update/ratio_max': 3.0, 'update/tokens': 16.0,
+      'update/skipped': 1.0, 'update/skipped_in_row': 1.0,
+      'update/learning_rate': .2, 'update/grad_norm': 2.75}
+  assert np.isnan(step_metrics.of_updates([empty])['update/loss'])
+  assert step_metrics.of_updates([]) == {}
+
+
+def test_a_loss_that_is_not_finite_shows():
+  rows = [dict(loss=1.0, tokens=3), dict(loss=np.nan, tokens=3)]
+  assert np.isnan(step_metrics.of_updates(rows)['update/loss'])

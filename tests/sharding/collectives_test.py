@@ -1,0 +1,243 @@
+"""Weights split over devices: what comes out, what moves, what stays."""
+
+import functools
+import math
+import re
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+import numpy as np
+import optax
+import pytest
+
+from jaxrl_llm import sharding
+from jaxrl_llm.learner import loss as loss_lib
+from jaxrl_llm.learner import optimizer as optimizer_lib
+from jaxrl_llm.learner import update as update_lib
+from jaxrl_llm.models import lora, transformer
+from jaxrl_llm.models.config import ModelConfig
+from jaxrl_llm.sharding import collectives
+from jaxrl_llm.types import LearnerBatch
+from tests import devices
+
+V, D, L, T, B = 48, 16, 5, 7, 24
+# Plain descent at rate 1: parameters move by exactly minus the gradient.
+SGD = optimizer_lib.Optimizer(optax.sgd(1.0), optax.constant_schedule(1.0))
+LOSS = jax.tree.map(np.float32, loss_lib.LossParams(
+    temperature=0.8, entropy_bonus=0.05, kl_coef=0.3, budget=6.0,
+    objective=dict(clip_low=0.1, clip_high=0.2), importance=dict(cap=1.2)))
+
+
+def frequent(rows=8, columns=512):
+  """Tokens, most of them token 5; what their embeddings' gradients are."""
+  rng = np.random.default_rng(0)
+  tokens = rng.integers(0, V, (rows, columns), np.int32)
+  tokens[rng.random(tokens.shape) < 0.7] = 5
+  slopes = rng.uniform(0.5, 1.5, (rows, columns, D)).astype(jnp.bfloat16)
+  return tokens, slopes
+
+
+def table_gradient(tokens, slopes):
+  """Their sum for each token, in float64."""
+  total = np.zeros((V, D))
+  np.add.at(total, tokens, np.float64(slopes))
+  return total
+
+
+def sizes_of_collectives(program):
+  """Numbers in results of a compiled program's collectives, largest first.
+
+  Without what crosses between two data groups of four.
+  """
+  found = re.findall(
+      r' = (\S*|\(.*?\)) ((?:all-|reduce-scatter|collective).*)',
+      program.as_text())
+  shapes = [
+      shape for result, rest in found
+      if not re.search(r'groups=(\{\{0,4\},|\[4,2\]<=\[2,4\]T\()', rest)
+      for shape in re.findall(r'\[([\d,]*)\]', result)]
+  return sorted((
+      math.prod(int(n) for n in shape.split(',') if n)
+      for shape in shapes), reverse=True)
+
+
+def looked_up(sizes, axes, picked):
+  """Rows and gradient of a float32 table, used in bfloat16, on a mesh.
+
+  Returns:
+    Whether the rows are right; the gradient's type; it; the largest collective.
+  """
+  collectives._PICKED = picked
+  mesh = sharding.make_mesh(*sizes)
+  table = np.random.default_rng(1).standard_normal((V, D), np.float32)
+  tokens, slopes = frequent()
+  put = lambda x, *spec: jax.device_put(x, NamedSharding(mesh, P(*spec)))
+
+  @functools.partial(
+      jax.shard_map, mesh=mesh, axis_names={'data'}, check_vma=False,
+      in_specs=(P(), P('data'), P('data')), out_specs=(P('data'), P()))
+  def both(table, tokens, slopes):
+    pick = functools.partial(
+        collectives.lookup, tokens=tokens, axes=axes, dtype=jnp.bfloat16)
+    rows, pull = jax.vjp(pick, table)
+    return rows, jax.lax.psum(pull(slopes)[0], 'data')
+
+  placed = (put(table, tuple(axes)), put(tokens, ('data', 'fsdp')),
+            put(slopes, ('data', 'fsdp')))
+  program = jax.jit(both).lower(*placed).compile()
+  rows, grad = program(*placed)
+  same = np.array_equal(rows, table.astype(jnp.bfloat16)[tokens])
+  return (same, str(grad.dtype), np.asarray(grad, np.float64).tolist(),
+          sizes_of_collectives(program)[0])
+
+
+@pytest.mark.parametrize('case', [
+    ((2, 2, 2), ('tensor', 'fsdp'), 1 << 25),
+    ((2, 4, 1), ('tensor', 'fsdp'), 200 * 4 * D),  # 200, 200, 112 columns
+    ((2, 2, 2), ('tensor',), 1 << 25),
+])
+def test_lookup_on_eight_devices(case):
+  same, dtype, grad, largest = devices.run(looked_up, *case)
+  assert same and dtype == 'float32' and largest <= case[2]
+  want = table_gradient(*frequent())
+  assert want[5].min() > 2000  # where bfloat16 resolves 8
+  np.testing.assert_allclose(grad, want, rtol=1e-5)
+
+
+def test_the_gradient_of_a_frequent_token_is_a_float32_sum():
+  """On one device too."""
+  cfg = ModelConfig(
+      vocab_size=V, width=D, layers=1, heads=1, kv_heads=1, head_dim=4,
+      mlp_width=4, dtype='bfloat16')
+  tokens, slopes = frequent()
+  rows, pull = jax.vjp(
+      lambda table: transformer.embed({'embed': table}, tokens, cfg),
+      jnp.ones((V, D)))
+  assert rows.dtype == jnp.bfloat16
+  grad, = pull(jnp.asarray(slopes))
+  np.testing.assert_allclose(
+      grad, table_gradient(tokens, slopes), rtol=1e-5)
+
+
+def make(sizes, tied, adapters, vocab=V, chunk=None):
+  """A learner on a mesh, parameters that are trained, and frozen ones."""
+  model = ModelConfig(
+      vocab_size=vocab, width=D, layers=2, heads=4, kv_heads=4, head_dim=4,
+      mlp_width=24, tie_embeddings=tied, logit_softcap=5.0)
+  cfg = update_lib.LearnerConfig(
+      microbatch=8, max_prompt=L, max_response=T, importance='tis',
+      remat='full', vocab_chunk=chunk)
+  mesh = sharding.make_mesh(*sizes, jax.devices()[:math.prod(sizes)])
+  params, frozen = transformer.init(jax.random.key(0), model), None
+  options = {}
+  if adapters:
+    frozen = jax.device_put(params, sharding.shardings(
+        params, sharding.SAMPLE_RULES, mesh))
+    params = lora.init(jax.random.key(1), params, 2, '.*')
+    params = jax.tree.map(lambda x: x + 0.1, params)
+    options = dict(trained=params, compose=lambda p, f: lora.join(f, p))
+  learner = update_lib.make(model, cfg, SGD, mesh=mesh, **options)
+  params = jax.device_put(
+      params, sharding.shardings(params, sharding.TRAIN_RULES, mesh))
+  return learner, mesh, params, frozen
+
+
+def batch():
+  """Rows of 3 microbatches."""
+  rng = np.random.default_rng(0)
+  response = rng.integers(1, T + 1, B, np.int32)
+  mask = np.arange(T) < response[:, None]
+  logprobs = lambda: rng.normal(-3.0, 0.8, (B, T)).astype(np.float32)
+  return LearnerBatch(
+      tokens=rng.integers(0, V, (B, L + T), np.int32),
+      prompt_length=rng.integers(1, L + 1, B, np.int32),
+      response_length=response, mask=mask, behaviour_logprobs=logprobs(),
+      advantages=rng.normal(size=B).astype(np.float32),
+      old_logprobs=logprobs(), anchor_logprobs=logprobs())
+
+
+def learned(sizes, *options):
+  """Log-probs, the gradient and metrics."""
+  learner, mesh, params, frozen = make(sizes, *options)
+  before = jax.device_get(params)
+  rows = jax.device_put(batch(), sharding.rows(mesh))
+  scores = learner.score(params, rows, LOSS.temperature, frozen)
+  state, metrics = learner.update(learner.init(params), rows, LOSS, frozen)
+  slopes = jax.tree.map(
+      lambda a, b: a - np.asarray(b), before, state.params)
+  return [np.asarray(x, np.float64).tolist()
+          for x in jax.tree.leaves((scores, slopes, metrics))]
+
+
+# Tied or not, LoRA or not, tokens of a chunk.
+@pytest.mark.parametrize('sizes, options', [
+    ((1, 2, 4), (True, False, V, 8)),
+    ((2, 2, 2), (False, False, V, 6)),
+    ((4, 2, 1), (True, False, V, None)),
+    ((1, 2, 4), (False, True, V, 5)),
+])
+def test_an_update_is_the_same_on_eight_devices(sizes, options):
+  want = learned((1, 1, 1), *options)
+  found = devices.run(learned, sizes, *options)
+  for a, b in zip(found, want, strict=True):
+    np.testing.assert_allclose(a, b, atol=2e-6, rtol=5e-6)
+
+
+def moved(tied, adapters):
+  """`collectives` of score and of update."""
+  learner, mesh, params, frozen = make((2, 2, 2), tied, adapters, 4096, 4)
+  rows = jax.device_put(batch(), sharding.rows(mesh))
+  return [sizes_of_collectives(program.compile()) for program in (
+      learner.score.lower(params, rows, LOSS.temperature, frozen),
+      learner.update.lower(learner.init(params), rows, LOSS, frozen))]
+
+
+@pytest.mark.parametrize('tied, adapters', [(False, False), (True, True)])
+def test_neither_embeddings_nor_logits_move(tied, adapters):
+  score, update = devices.run(moved, tied, adapters)
+  # Not even the logits of one token of the 1024 whose embeddings a device has,
+  # or of the 2048 beside LoRA.
+  for sizes in (score, update):
+    assert len(sizes) > 10 and sizes[0] < 1024
+
+
+def test_what_the_partitioner_is_told(monkeypatch):
+  """Programs of the size of tests are the same either way; pods' are not."""
+  told = []
+  monkeypatch.setattr(
+      jax.lax, 'with_sharding_constraint',
+      lambda x, spec: told.append((x.dtype.name, spec)) or x)
+  fetch = collectives.gathering(sharding.TRAIN_RULES, jnp.bfloat16)
+  jax.grad(lambda x: fetch({'down': x})['down'].sum())(jnp.ones((16, 8)))
+  whole, split = P('tensor', None), P(('tensor', 'fsdp'), None)
+  assert told == [
+      ('bfloat16', whole), ('float32', whole), ('float32', split)]
+
+
+def brought(remat):
+  """Bytes that an update needs beside its arguments; shapes that move."""
+  model = ModelConfig(
+      vocab_size=64, width=128, layers=16, heads=4, kv_heads=4, head_dim=32,
+      mlp_width=512, dtype='bfloat16')
+  cfg = update_lib.LearnerConfig(
+      microbatch=8, max_prompt=L, max_response=T, remat=remat)
+  mesh = sharding.make_mesh(1, 8, 1)
+  learner = update_lib.make(model, cfg, SGD, mesh=mesh)
+  rows = jax.device_put(batch(), sharding.rows(mesh))
+  program = learner.update.lower(learner.state, rows, LOSS).compile()
+  layers = learner.state.params['layers']
+  return [
+      program.memory_analysis().temp_size_in_bytes,
+      sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(layers)),
+      re.findall(r' = \w+\[([\d,]+)\]\S* all-gather\(', program.as_text())]
+
+
+@pytest.mark.parametrize('remat', ['none', 'matmuls'])
+def test_weights_come_a_layer_at_a_time_and_activations_stay(remat):
+  used, weights, moved = devices.run(brought, remat)
+  assert used < weights * (0.75 if remat == 'none' else 0.6)
+  assert '128,512' in moved
+  assert not [
+      shape for shape in moved if shape.startswith(f'8,{L + T},')]
