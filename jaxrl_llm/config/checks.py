@@ -36,8 +36,8 @@ def validate(config: ConfigDict) -> None:
     raise ValueError('\n'.join(faults))
 
 
-def ignored(flat: Mapping[str, Any]) -> dict[str, str]:
-  """Finds hyperparameters of the loss that were set, but that nothing uses.
+def unused(flat: Mapping[str, Any]) -> dict[str, str]:
+  """Finds the hyperparameters that the chosen loss does not use.
 
   The functions in `ops` say by their keyword arguments which hyperparameters
   they use: an objective's `x` is the field `loss.x`, a correction's is
@@ -47,8 +47,8 @@ def ignored(flat: Mapping[str, Any]) -> dict[str, str]:
     flat: dotted name to value; what is left out has its default.
 
   Returns:
-    Name of each hyperparameter with another value than its default, to the
-    choice that ignores it, such as 'loss.objective=cispo'.
+    Name of each hyperparameter to the choice that ignores it, such as
+    'loss.objective=cispo'.
   """
   # Imported here so that --help need not wait for jax.
   from jaxrl_llm.ops import importance, policy_losses
@@ -57,15 +57,26 @@ def ignored(flat: Mapping[str, Any]) -> dict[str, str]:
       ('loss.objective', 'loss.', policy_losses.OBJECTIVES),
       ('loss.importance', 'loss.importance_', importance.CORRECTIONS)):
     chosen = flat.get(field, DEFAULTS[field])
-    used = ()
-    if chosen in registry:
-      used = policy_losses.hyperparameters(registry[chosen])
-    every = {x for fn in registry.values()
-             for x in policy_losses.hyperparameters(fn)}
-    for name in (f'{prefix}{x}' for x in sorted(every.difference(used))):
-      if flat.get(name, DEFAULTS[name]) != DEFAULTS[name]:
-        found[name] = f'{field}={chosen}'
+    names = {
+        key: policy_losses.hyperparameters(fn) for key, fn in registry.items()}
+    for name in sorted({x for every in names.values() for x in every}):
+      if name not in names.get(chosen, ()):
+        found[prefix + name] = f'{field}={chosen}'
   return found
+
+
+def ignored(flat: Mapping[str, Any]) -> dict[str, str]:
+  """Finds hyperparameters that were set, but that nothing uses.
+
+  Args:
+    flat: dotted name to value; what is left out has its default.
+
+  Returns:
+    What `unused` says of those with another value than their default.
+  """
+  return {
+      name: reason for name, reason in unused(flat).items()
+      if flat.get(name, DEFAULTS[name]) != DEFAULTS[name]}
 
 
 def _conflicts(c: ConfigDict, model: ModelConfig) -> Iterator[str]:

@@ -56,7 +56,7 @@ def difference(
   for field in table(b.get('task.name')).values():
     a.setdefault(field.name, field.default)
     b.setdefault(field.name, field.default)
-  unused = checks.ignored(a).keys() & checks.ignored(b).keys()
+  unused = checks.unused(a).keys() & checks.unused(b).keys()
   missing = object()
   return {
       name: f'{name}: {to_text(a.get(name, "-"))} -> '

@@ -10,7 +10,7 @@ docstrings give the meanings.
 
 from typing import Any, NamedTuple
 
-from jaxrl_llm import schedules, tasks
+from jaxrl_llm import schedules
 from jaxrl_llm.models.config import PRESETS
 
 # Values of `Field.affects`.
@@ -86,7 +86,7 @@ FIELDS = (
           'out', range=_SOME, kind=_INTS, affects=_NOTHING),
 
     Field('task.name', 'countdown', 'which task; the fields below are its own',
-          choices=tasks.NAMES, affects=EVERYTHING),
+          affects=EVERYTHING),
 
     Field('model.hf', None, 'Hugging Face model, a folder or a name on the '
           'hub: its weights, tokeniser and type, in place of the preset',

@@ -1,0 +1,54 @@
+"""Former names of fields, in every place where a name can stand."""
+
+import json
+import pathlib
+
+import pytest
+
+from jaxrl_llm import config
+from jaxrl_llm.config import fields
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CONFIG = str(ROOT / 'configs/countdown.py')
+
+
+@pytest.mark.parametrize('name', ['selection.signal_only=true',
+                                  'sampling.prompts_per_round=3'])
+def test_former_names_work_with_a_warning(name, tmp_path, caplog):
+  old, _, text = name.partition('=')
+  new = fields.RENAMED[old]
+  python = tmp_path / 'old.py'
+  python.write_text(
+      'from jaxrl_llm import config\n\ndef get_config():\n'
+      f'  c = config.base()\n  c.{old} = {text.capitalize()}\n'
+      f'  assert c.{old} == {text.capitalize()}\n  return c\n')
+  want = config.load(CONFIG, {new: text})
+  value = config.flatten(want)[new]
+  saved = tmp_path / 'old.json'
+  saved.write_text(json.dumps({old: value, 'seed': 4}))
+  for spec, given in ((str(python), {}), (str(saved), {}), (CONFIG, {
+      old: text})):
+    caplog.clear()
+    got = config.load(spec, given)
+    assert config.flatten(got)[new] == value
+    assert old in caplog.text and new in caplog.text
+    config.validate(got)
+  caplog.clear()
+  config.load(CONFIG, {new: text})
+  assert not caplog.text
+  # A checkpoint of a run with the former name is of the same config.
+  before = config.flatten(want)
+  before[old] = before.pop(new)
+  assert config.difference(before, want) == {}
+  with pytest.raises(ValueError, match=f'{old} is the former name of {new}'):
+    config.load(CONFIG, {old: text, new: text})
+
+
+def test_names_that_never_were_are_refused_in_files(tmp_path):
+  python = tmp_path / 'bad.py'
+  for name in ('selection.other', 'sampling.prompts'):
+    python.write_text(
+        'from jaxrl_llm import config\n\ndef get_config():\n'
+        f'  c = config.base()\n  c.{name} = 1\n  return c\n')
+    with pytest.raises(ValueError, match='is not a field of this config'):
+      config.load(str(python))

@@ -1,0 +1,101 @@
+"""The table of fields: defaults, meanings, choices, what they affect."""
+
+import dataclasses
+import pathlib
+import re
+
+import pytest
+
+from jaxrl_llm import config
+from jaxrl_llm.config import fields, values
+from jaxrl_llm.config import table as table_lib
+from jaxrl_llm.learner import advantages
+from jaxrl_llm.models import attention, transformer
+from jaxrl_llm.models.config import ModelConfig, PRESETS
+from jaxrl_llm.ops import importance, kl, pkpo, policy_losses
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CONFIG = str(ROOT / 'configs/countdown.py')
+
+
+def test_base_is_the_table_valid_and_locked():
+  c = config.base()
+  for field in table_lib.table().values():
+    assert config.flatten(c)[field.name] == field.default
+  config.validate(c)
+  with pytest.raises(AttributeError):
+    c.learning_rate = 1.0
+  with pytest.raises(AttributeError):
+    c.loss.clip = 1.0
+
+
+def test_every_field_has_a_meaning_of_one_line_and_a_valid_default():
+  rows = [field.name for field in fields.FIELDS]
+  assert len(rows) == len(set(rows))
+  table = table_lib.table('countdown')
+  for field in table.values():
+    assert 8 <= len(field.meaning) <= 200 or field.meaning == 'V', field
+    assert '\n' not in field.meaning
+  defaults = {name: field.default for name, field in table.items()}
+  assert values.check(defaults) == defaults
+
+
+REGISTRIES = {
+    'advantage': advantages.ADVANTAGES,
+    'model.preset': PRESETS,
+    'pkpo.transform': pkpo.TRANSFORMS,
+    'loss.objective': policy_losses.OBJECTIVES,
+    'loss.aggregation': policy_losses.AGGREGATIONS,
+    'loss.importance': importance.CORRECTIONS,
+    'loss.kl_estimator': kl.KL_ESTIMATORS,
+    'learner.attention': attention.IMPLEMENTATIONS,
+    'learner.remat': transformer.REMAT,
+}
+
+
+def test_choices_are_those_that_are_implemented():
+  """The table is read without JAX, so it names what other modules register."""
+  table = table_lib.table()
+  for name, registry in REGISTRIES.items():
+    assert {*table[name].choices} == {*registry}, name
+  for name, field in table.items():
+    assert not field.choices or field.default in field.choices, name
+    if field.choices and name not in REGISTRIES:
+      assert name in ('overlong.mode', 'optimizer.schedule'), name
+
+
+@pytest.mark.parametrize('name', [*REGISTRIES, 'overlong.mode',
+                                  'optimizer.schedule'])
+def test_every_choice_is_explained_and_accepted(name):
+  field = table_lib.table()[name]
+  words = re.findall(r'\w+', field.meaning)
+  for choice in field.choices:
+    assert choice in words or name == 'model.preset'
+    overlong = {'overlong.window': 3} if choice == 'penalty' else {}
+    config.validate(config.load(CONFIG, {
+        name: choice, **overlong, **({'model.dtype': 'bfloat16'} if choice in (
+            'cudnn',) else {})}))
+
+
+def test_every_field_says_what_it_affects():
+  table = table_lib.table('countdown')
+  affects = {name: {*field.affects} for name, field in table.items()}
+  assert all(found <= {*fields.AFFECTS} for found in affects.values())
+  # What a run writes, and where it runs, may change at any time.
+  for name in ('workdir', 'mesh.fsdp', 'eval.k', 'log.every', 'sampling.slots',
+               'warm_start.cache', 'checkpoint.keep'):
+    assert not affects[name], name
+  assert affects['learner.microbatch'] == {'rounding'}
+  assert affects['loss.clip_high'] == affects['steps'] == {'weights'}
+  assert affects['sampling.top_p'] == {'weights', 'evaluation'}
+  assert affects['seed'] == affects['model.width'] == affects[
+      'task.kinds'] == {'weights', 'warm_start', 'evaluation'}
+  # A problem that is evaluated is the same, however many there are.
+  assert affects['task.train'] == {'weights', 'warm_start'}
+  assert table_lib.table('math')['task.workers'].affects == ()
+
+
+def test_model_fields_are_those_of_the_model():
+  names = {f'model.{f.name}' for f in dataclasses.fields(ModelConfig)}
+  table = {name for name in table_lib.table() if name.startswith('model.')}
+  assert table == names | {'model.hf', 'model.preset'}
