@@ -1,16 +1,17 @@
-"""The memory that compile_check foretells, against that of a run.
+"""Memory estimated by compile_check, compared with the memory of a run.
 
   python -m benchmarks.aot_memory --write
 
-Configs whose arrays take gigabytes, each on eight emulated devices of a CPU:
-`launch/compile_check.py --topology=cpu:8` foretells bytes per device, and a
-fresh process takes three steps of training. It takes 15 to 50 minutes and 12 GB
-of memory. `--write` puts what is printed into results/aot_memory.md.
+Each config has gigabytes of arrays and runs on eight emulated CPU devices.
+`launch/compile_check.py --topology=cpu:8` estimates the bytes per device, and a
+new process does three training steps. This takes 15 to 50 minutes and 12 GB of
+memory. `--write` saves the report in results/aot_memory.md.
 
-On a CPU the devices' memory is the process's. A thread samples its resident
-memory while the second and third step run. What is not the devices' (Python,
-libraries, compiled code) is what is resident between them, after free memory
-was given back, less the JAX arrays of that moment.
+On a CPU, the memory of the devices is part of the process's memory. A thread
+samples the resident memory during the second and third step. The memory outside
+of the devices (Python, libraries, compiled code) is measured before these
+steps: resident memory, after freed memory is returned to the system, minus the
+JAX arrays of that moment.
 """
 
 import argparse
@@ -39,8 +40,8 @@ COMMON = {
     'samples_per_prompt': 8, 'learner.microbatch': 32, 'model.width': 1024,
     'model.layers': 6, 'model.heads': 16, 'model.kv_heads': 8,
     'model.head_dim': 64, 'model.mlp_width': 4096,
-    # What is foretold is for rows of full length, all with a signal; those of a
-    # model that has learned nothing are short and have none.
+    # The estimate assumes rows of full length that all have a signal. Rows of
+    # an untrained model are short and have none.
     'learner.buckets': '', 'drop_zero_advantage': False}
 CONFIGS = {
     'weights split over 8': {'mesh.data': 1, 'mesh.fsdp': 8},
@@ -55,12 +56,13 @@ CONFIGS = {
 
 
 def arguments(fields):
+  """Returns the command-line arguments of a config."""
   return ['--config=configs/countdown.py', *(
       f'--config.{k}={v}' for k, v in {**COMMON, **fields}.items())]
 
 
 def foretold(fields) -> dict:
-  """What the tool says, as JSON."""
+  """Returns the JSON of compile_check."""
   out = subprocess.run(
       [sys.executable, 'launch/compile_check.py', '--topology=cpu:8',
        '--json=-', *arguments(fields)], check=True, capture_output=True,
@@ -69,13 +71,13 @@ def foretold(fields) -> dict:
 
 
 def resident() -> int:
-  """Bytes of this process in memory."""
+  """Returns the resident memory of this process in bytes."""
   pages = pathlib.Path('/proc/self/statm').read_text().split()[1]
   return int(pages) * os.sysconf('SC_PAGE_SIZE')
 
 
 class Peak:
-  """Samples the resident memory in a thread; used with `with`."""
+  """Peak of the resident memory, sampled in a thread; a context manager."""
 
   def __enter__(self):
     self.bytes, self._stop = resident(), threading.Event()
@@ -93,7 +95,7 @@ class Peak:
 
 
 def child(argv) -> dict:
-  """Three steps of training; the bytes that the devices had at most."""
+  """Does three training steps and returns the peak bytes of the devices."""
   from jaxrl_llm import config as config_lib
   from jaxrl_llm import experiment, train
   config, _ = config_lib.parse(argv)
@@ -119,7 +121,7 @@ def child(argv) -> dict:
 
 
 def report() -> str:
-  """Runs everything; the result as Markdown."""
+  """Runs everything and returns the report as Markdown."""
   rows = []
   for name, fields in CONFIGS.items():
     told = foretold(fields)
@@ -139,24 +141,24 @@ def report() -> str:
         f'{statistics.median(ratios):.2f} ({min(ratios):.2f} to '
         f'{max(ratios):.2f})'])
     print(rows[-1], file=sys.stderr)
-  head = ['config', 'foretold', 'in', 'used', 'foretold / used']
-  return f'''# Memory foretold and used
+  head = ['config', 'estimated', 'in', 'used', 'estimated / used']
+  return f'''# Estimated and used memory
 
 `python -m benchmarks.aot_memory`, {datetime.date.today()}, {machine()}; jax \
 {jax.__version__}, {DEVICES} emulated CPU devices.
 
 configs/countdown.py without its warm start, with a model of width 1024 and 6 \
-layers, every row at full length. GB over all devices: what \
-launch/compile_check.py foretells for the phase that needs most, and the most \
-that the devices had in the second and third of three steps of training; \
-median of {TURNS} processes, and their range.
+layers, every row at full length. GB over all devices: the estimate of \
+launch/compile_check.py for the phase that needs most, and the peak of the \
+devices in the second and third of three training steps; median and range of \
+{TURNS} processes.
 
 {markdown(head, rows)}
 '''
 
 
 def main() -> None:
-  """The program."""
+  """Runs the command line."""
   parser = argparse.ArgumentParser(
       description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
   parser.add_argument('--write', action='store_true', help=f'into {RESULT}')

@@ -1,11 +1,11 @@
-"""The main job with three seeds: what it learned, and how long it took.
+"""Results and time of the main job with three seeds.
 
   python -m benchmarks.countdown --write
 
-runs configs/countdown.py to its end with seeds 0, 1 and 2, one after another,
-each from nothing: no warm start from a cache. It takes about 9 minutes on 2
-cores. `--write` puts what is printed into results/countdown.md, and the first
-seed's curves into docs/curves.png.
+Runs configs/countdown.py to its end with seeds 0, 1 and 2, one after another
+and without the cache of warm starts. It takes about 9 minutes on 2 cores.
+`--write` saves the report in results/countdown.md and the first seed's curves
+in docs/curves.png.
 """
 
 import argparse
@@ -28,7 +28,7 @@ SEEDS = (0, 1, 2)
 
 
 def run(seed: int, workdir: pathlib.Path) -> dict[str, Any]:
-  """Runs the job in a process of its own; its summary, and all its seconds."""
+  """Runs the job in a new process; returns its summary and its wall time."""
   start = time.monotonic()
   subprocess.run(
       [sys.executable, '-m', 'jaxrl_llm.train',
@@ -40,7 +40,7 @@ def run(seed: int, workdir: pathlib.Path) -> dict[str, Any]:
 
 
 def report(found: dict[int, dict[str, Any]]) -> str:
-  """The whole result as Markdown."""
+  """Returns the report as Markdown."""
   names = 'pass@1', 'pass@8', 'greedy'
 
   def line(name, runs):
@@ -64,7 +64,7 @@ held-out problems before and after reinforcement learning.
 
 
 def main() -> None:
-  """The program."""
+  """Runs the command line."""
   parser = argparse.ArgumentParser(
       description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
   parser.add_argument(

@@ -1,15 +1,15 @@
-"""Decoding and training a Qwen3-1.7B on one GPU, against its limits.
+"""Decoding and training of Qwen3-1.7B on one GPU, against the GPU's limits.
 
   python -m benchmarks.gpu --write
 
-Random bfloat16 weights. Decoding: tokens per second at several numbers of
-slots, against the time it takes to read the weights and the keys and values
-once per step at the bandwidth that copies reach. Training: model FLOPs per
-second at 4096 tokens a row, against the rate that matrix products reach. Both
-against transformers, which is measured first, in a process of its own
-(`--peer-python` if it lives in another environment). It takes about 10
-minutes, most of them to compile. `--write` puts what is printed into
-results/gpu.md; `--tiny` runs everything at toy sizes, without a GPU too.
+The model has random bfloat16 weights. Decoding: tokens per second for several
+numbers of slots, against the time to read the weights and the KV cache once per
+step at the bandwidth of copies. Training: model FLOPs per second for rows of
+4096 tokens, against the measured matmul rate. Both are compared with
+transformers, which runs first, in a separate process (`--peer-python` selects
+its environment). It takes about 10 minutes, mostly for compiles. `--write`
+saves the report in results/gpu.md. `--tiny` runs everything at toy sizes, also
+without a GPU.
 """
 
 import argparse
@@ -47,19 +47,20 @@ Row = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-  """What is measured.
+  """Sizes of the measurements.
 
   Attributes:
-    slots: rows decoded side by side, one measurement each.
-    prompts: distinct prompts among them.
+    slots: numbers of rows decoded in parallel, one measurement each.
+    prompts: distinct prompts among these rows.
     prompt: tokens of a prompt.
     response: tokens decoded in each slot.
-    chunks: of decode attention, one measurement each; None reads all columns.
-    rows: of an update.
-    microbatch: rows that go through the model at once.
+    chunks: chunk sizes of decode attention, one measurement each; None reads
+      all columns.
+    rows: rows of an update.
+    microbatch: rows per microbatch.
     row: tokens of a row.
-    attention: our implementation in training.
-    repeats: of each measurement; the median counts.
+    attention: our attention implementation in training.
+    repeats: repeats of each measurement; the median counts.
   """
   slots: tuple[int, ...] = (64, 256, 512)
   prompts: int = 8
@@ -79,7 +80,7 @@ TINY = Sizes(
 
 
 def seconds(run: Callable[[], Any], repeats: int) -> float:
-  """Median time until run()'s result is there; the first is left out."""
+  """Returns the median seconds of run(), without the first call."""
   taken = []
   for _ in range(repeats + 1):
     start = time.perf_counter()
@@ -89,7 +90,7 @@ def seconds(run: Callable[[], Any], repeats: int) -> float:
 
 
 def bandwidth() -> float:
-  """Bytes per second, read and written, of a large copy."""
+  """Measures the bytes per second, read plus written, of a large copy."""
   gpu = jax.default_backend() == 'gpu'
   big = jnp.zeros(1 << (30 if gpu else 24))
   negate = jax.jit(jnp.negative)
@@ -97,14 +98,14 @@ def bandwidth() -> float:
 
 
 def parameters(cfg: ModelConfig, dtype: str) -> transformer.Params:
-  """Random weights in a type."""
+  """Returns random weights in a dtype."""
   return jax.jit(lambda key: jax.tree.map(
       lambda x: x.astype(dtype), transformer.init(key, cfg)))(
           jax.random.key(0))
 
 
 def tokens(cfg: ModelConfig, *shape: int) -> np.ndarray:
-  """Random tokens."""
+  """Returns random tokens."""
   return np.random.default_rng(0).integers(
       0, cfg.vocab_size, shape).astype(np.int32)
 
@@ -115,11 +116,12 @@ def measure_decode(
 
   Args:
     cfg: the model.
-    sizes: what to measure.
-    copies: bytes per second.
+    sizes: sizes of the measurements.
+    copies: bandwidth of copies in bytes per second.
 
   Yields:
-    Seconds, and the `floor`: those to read what each step must read.
+    Rows with `seconds`, and with `floor`, the seconds to read the weights and
+    the KV cache of all steps.
   """
   size = jnp.dtype(cfg.dtype).itemsize
   weights = size * cfg.parameter_count()
@@ -183,7 +185,7 @@ def measure_update(cfg: ModelConfig, sizes: Sizes) -> Row:
 
 
 def measure_peer(python: str, cfg: ModelConfig, sizes: Sizes) -> Iterator[Row]:
-  """Runs `peers/transformers_qwen3.py`, which says what its rows are."""
+  """Runs `peers/transformers_qwen3.py` and yields its rows."""
   argument = dict(dataclasses.asdict(sizes), model=dataclasses.asdict(cfg))
   with subprocess.Popen(
       [python, '-m', 'benchmarks.peers.transformers_qwen3',
@@ -193,18 +195,18 @@ def measure_peer(python: str, cfg: ModelConfig, sizes: Sizes) -> Iterator[Row]:
       if line.startswith('{'):
         yield json.loads(line)
   if process.returncode:
-    raise SystemExit('transformers could not be measured; see above.')
+    raise SystemExit('The transformers benchmark failed: see its output above.')
 
 
 def shown(rows: Iterable[Row]) -> Iterator[Row]:
-  """Passes rows on, and says on the error stream that they are there."""
+  """Yields rows and prints each of them to stderr."""
   for row in rows:
     print(row, file=sys.stderr, flush=True)
     yield row
 
 
 def decode_table(ours: list[Row], theirs: list[Row]) -> str:
-  """Tokens per second."""
+  """Returns the table of tokens per second."""
   rows = []
   other = {row['slots']: row['tokens'] / row['seconds'] for row in theirs}
   for row in ours:
@@ -220,7 +222,7 @@ def decode_table(ours: list[Row], theirs: list[Row]) -> str:
 
 
 def update_table(ours: Row, theirs: Row, rate: float) -> str:
-  """Model FLOPs per second."""
+  """Returns the table of model FLOPs per second."""
   return markdown(
       ['', 'seconds', 'tokens/s', 'model TFLOP/s', 'of matrix products'],
       [[name, f'{row["seconds"]:.2f}',
@@ -232,7 +234,7 @@ def update_table(ours: Row, theirs: Row, rate: float) -> str:
 
 
 def main() -> None:
-  """The program."""
+  """Runs the command line."""
   parser = argparse.ArgumentParser(
       description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
   parser.add_argument(
@@ -246,7 +248,7 @@ def main() -> None:
       'qwen3-1.7b', 'bfloat16')
   cfg = dataclasses.replace(PRESETS[name], dtype=dtype)
 
-  # First, while this process has not taken the GPU's memory.
+  # Runs first, before this process takes the GPU's memory.
   peer = shown(measure_peer(args.peer_python, cfg, sizes))
   version, *decoded, trained = peer
   copies, rate = bandwidth(), flops.matmul_rate(dtype)
@@ -262,11 +264,11 @@ def main() -> None:
 
 ## Decoding
 
-In each slot {sizes.response} tokens after one of {sizes.prompts} prompts of \
-{sizes.prompt} tokens; temperature 1, no stop token. The floor is the time to \
-read all weights, and the keys and values that exist, once per step. \
-transformers: `generate` on a batch of as many rows, with its default cache; \
-timed once. All other times are medians of {sizes.repeats}.
+Each slot decodes {sizes.response} tokens after one of {sizes.prompts} prompts \
+of {sizes.prompt} tokens; temperature 1, no stop token. The floor is the time \
+to read all weights and the filled part of the KV cache once per step. \
+transformers: `generate` on a batch of the same number of rows, with its \
+default cache, timed once. All other times are medians of {sizes.repeats}.
 
 {decode_table(decode, decoded)}
 

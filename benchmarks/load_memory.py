@@ -1,18 +1,17 @@
-"""Host memory of reading and of writing a model's checkpoint.
+"""Host memory needed to load and to save a model's checkpoint.
 
   python -m benchmarks.load_memory --write
 
-A checkpoint of random bfloat16 numbers is put into a temporary folder, 2.5 GB
-with tensors of 1 GB, and is loaded into float32 arrays and saved again by
-fresh processes with one and with four emulated devices. It takes about 5
-minutes, 9 GB of memory and 5 GB of disk. `--write` puts what is printed into
-results/load_memory.md.
+Writes a checkpoint of random bfloat16 numbers to a temporary folder (2.5 GB,
+with tensors of 1 GB). New processes with one and with four emulated devices
+load it into float32 arrays and save it again. It takes about 5 minutes, 9 GB of
+memory and 5 GB of disk. `--write` saves the report in results/load_memory.md.
 
-On a CPU the devices' memory is the host's. What would be the host's alone is
-told apart in two ways. A thread samples the process's resident memory and
-takes off the JAX arrays of that moment, which may be the same memory as
-NumPy's, if JAX did not copy; so Python's own account of its allocations, NumPy
-arrays among them, is given as well.
+On a CPU, the memory of the devices is host memory. The benchmark separates the
+two in two ways. First, a thread samples the resident memory of the process and
+subtracts the JAX arrays of that moment. This can be too low, because JAX arrays
+may share their memory with NumPy arrays. So it also reports the allocations
+that Python counts, which include NumPy arrays.
 """
 
 import argparse
@@ -50,7 +49,7 @@ TURNS = 3
 
 
 def shapes_of(mesh):
-  """Float32 parameters, and where they lie."""
+  """Returns the shapes and shardings of float32 parameters."""
   shapes = jax.eval_shape(lambda: transformer.init(jax.random.key(0), MODEL))
   places = sharding.shardings(shapes, sharding.TRAIN_RULES, mesh)
   return jax.tree.map(
@@ -71,7 +70,7 @@ def make(folder: pathlib.Path) -> None:
       for name in names:
         bits = random.integers(
             2 ** 16, size=shape[::-1] if transposed else shape, dtype=np.uint16)
-        # Without the highest bit of the exponent all numbers are finite.
+        # All numbers without the highest bit of the exponent are finite.
         bits &= 0xbfff
         yield name, bits.view(ml_dtypes.bfloat16)
 
@@ -80,7 +79,7 @@ def make(folder: pathlib.Path) -> None:
 
 
 def resident(field: str) -> int:
-  """Bytes, by a line of /proc/self/status."""
+  """Returns a field of /proc/self/status in bytes."""
   for line in pathlib.Path('/proc/self/status').read_text().splitlines():
     if line.startswith(field + ':'):
       return 1024 * int(line.split()[1])
@@ -88,22 +87,22 @@ def resident(field: str) -> int:
 
 
 def watched(work):
-  """Runs `work`; its result, and what it took."""
+  """Runs `work` and returns its result, and its seconds and bytes."""
   beside, ended = [], threading.Event()
 
   def arrays():
-    # Parts of an array may be counted as arrays of their own device.
+    # Shards may also be listed as arrays on a single device; skip these.
     return sum(x.nbytes for x in jax.live_arrays()
                if len(x.sharding.device_set) == jax.device_count())
 
   def sample():
     while not ended.wait(0.002):
-      held = arrays()  # first: what is made in between counts as the host's
+      held = arrays()  # first: arrays made before the next line count as host's
       beside.append(resident('VmRSS') - held)
 
   thread = threading.Thread(target=sample)
   before = resident('VmRSS') - arrays()
-  pathlib.Path('/proc/self/clear_refs').write_text('5')  # VmHWM starts anew
+  pathlib.Path('/proc/self/clear_refs').write_text('5')  # resets VmHWM
   tracemalloc.start()
   thread.start()
   start = time.perf_counter()
@@ -119,7 +118,7 @@ def watched(work):
 
 
 def child(folder: pathlib.Path, devices: int) -> dict[str, dict[str, float]]:
-  """Both measurements in this process."""
+  """Measures loading and saving in this process."""
   shapes = shapes_of(sharding.make_mesh(*MESHES[devices]))
   checkpoint = hf.open_checkpoint(folder)
   params, load = watched(lambda: hf.load(checkpoint, shapes))
@@ -129,7 +128,7 @@ def child(folder: pathlib.Path, devices: int) -> dict[str, dict[str, float]]:
 
 
 def measure(folder: pathlib.Path, devices: int) -> list:
-  """The same in fresh processes."""
+  """Measures loading and saving in new processes."""
   found = []
   for _ in range(TURNS):
     text = subprocess.run(
@@ -142,7 +141,7 @@ def measure(folder: pathlib.Path, devices: int) -> list:
 
 
 def report() -> str:
-  """The whole result as Markdown."""
+  """Returns the report as Markdown."""
   rows = []
   with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
@@ -169,23 +168,23 @@ A Qwen3 of {MODEL.parameter_count() / 1e9:.2f} billion parameters (vocabulary \
 {MODEL.vocab_size}, width {MODEL.width}, {MODEL.layers} layers) with random \
 bfloat16 weights, its largest tensors {LARGEST / 1e9:.2f} GB, loaded into \
 float32 arrays and saved in bfloat16, in files of at most 2 GB, by a fresh \
-process on 1 device and on 4 (fsdp=2, tensor=2). GB: median of {TURNS} \
-processes, and their range. Loading is to stay under 1.3 times the largest \
-tensor plus 2 GB, which is {LIMIT / 1e9:.2f}.
+process on 1 device and on 4 (fsdp=2, tensor=2). GB: median and range of \
+{TURNS} processes. The limit for loading is 1.3 times the largest tensor plus \
+2 GB, which is {LIMIT / 1e9:.2f}.
 
-arrays: of the model, when done. peak: resident memory of the process, which \
-on a CPU has the devices' arrays in it. before: resident memory without arrays \
-before it began (Python, JAX, libraries). beside: the most of resident memory \
-without the arrays of the same moment, sampled every 2 ms. Python: the most \
-that Python and NumPy had allocated at a time since it began, to which JAX's \
-arrays may refer without a copy.
+arrays: the model's arrays at the end. peak: peak resident memory of the \
+process, which on a CPU includes the devices' arrays. before: resident memory \
+without arrays at the start (Python, JAX, libraries). beside: peak of resident \
+memory minus the arrays of the same moment, sampled every 2 ms. Python: peak \
+of the memory allocated by Python and NumPy since the start, which JAX arrays \
+may share.
 
 {markdown(head, rows)}
 '''
 
 
 def main() -> None:
-  """The program."""
+  """Runs the command line."""
   parser = argparse.ArgumentParser(
       description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
   parser.add_argument('--write', action='store_true', help=f'into {RESULT}')

@@ -1,12 +1,12 @@
-"""PKPO's transforms against sorting alone, in one process.
+"""Time of PKPO's transforms against sorting alone.
 
   python -m benchmarks.ops --write
 
-A transform is a sort, cumulative sums, and the way back to the first order.
-Here it is timed beside `jnp.sort` and `jnp.argsort` of the same array in one
-jitted call, which sorts twice, and beside one sort that carries the indices
-along, in turns. It takes about a minute on 2 cores. `--write` puts what is
-printed into results/ops.md.
+A transform is a sort, cumulative sums, and the inverse permutation. It is
+compared with two baselines on the same array: one jitted call of `jnp.sort` and
+`jnp.argsort`, which sorts twice, and one sort that carries the indices along.
+All take turns in one process. It takes about a minute on 2 cores. `--write`
+saves the report in results/ops.md.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from benchmarks.rl_step import machine, markdown
 from jaxrl_llm.ops import pkpo
 
 RESULT = pathlib.Path(__file__).parent / 'results/ops.md'
-# Shapes of the rewards, and k.
+# Pairs of the rewards' shape and k.
 SIZES = ((1, 2 ** 20), 1000), ((16, 65_536), 100), ((4096, 256), 8), (
     (16_384, 16), 4)
 TURNS = 11
@@ -31,13 +31,13 @@ TURNS = 11
 
 @jax.jit
 def sort_and_argsort(rewards):
-  """The values in order, and their indices, by two sorts."""
+  """Returns the sorted values and their indices, by two sorts."""
   return jnp.sort(rewards), jnp.argsort(rewards)
 
 
 @jax.jit
 def one_sort(rewards):
-  """The same by one."""
+  """Returns the sorted values and their indices, by one sort."""
   index = jax.lax.broadcasted_iota(jnp.int32, rewards.shape, 1)
   return jax.lax.sort((rewards, index), num_keys=1)
 
@@ -50,10 +50,9 @@ FUNCTIONS = {
 
 
 def measure(shape: tuple[int, int], k: int) -> dict[str, list[float]]:
-  """Seconds of each function, turn by turn; the first, which compile, left
-  out."""
+  """Returns the seconds of each function per turn, without the first turn."""
   rewards = jax.random.normal(jax.random.key(0), shape)
-  k = jnp.int32(k)  # known, it would be copied to the device at every call
+  k = jnp.int32(k)  # a Python int would be copied to the device at every call
   seconds = {name: [] for name in FUNCTIONS}
   for turn in range(TURNS + 1):
     for name, function in FUNCTIONS.items():
@@ -65,7 +64,7 @@ def measure(shape: tuple[int, int], k: int) -> dict[str, list[float]]:
 
 
 def report() -> str:
-  """The whole result as Markdown."""
+  """Returns the report as Markdown."""
   rows = []
   for shape, k in SIZES:
     seconds = measure(shape, k)
@@ -84,16 +83,16 @@ def report() -> str:
 `python -m benchmarks.ops`, {datetime.date.today()}, {machine()}; jax \
 {jax.__version__} on {device.device_kind}.
 
-Time of a call over that of `jnp.sort` and `jnp.argsort` on the same rewards \
-(float32, groups x samples), in the same turn: median of {TURNS} turns, and \
-their range.
+Time of a call divided by the time of `jnp.sort` and `jnp.argsort` on the same \
+rewards (float32, groups x samples) in the same turn: median and range of \
+{TURNS} turns.
 
 {markdown(['rewards', 'k', 'sort, argsort: ms', *names], rows)}
 '''
 
 
 def main() -> None:
-  """The program."""
+  """Runs the command line."""
   parser = argparse.ArgumentParser(
       description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
   parser.add_argument('--write', action='store_true', help=f'into {RESULT}')

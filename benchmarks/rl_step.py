@@ -1,15 +1,15 @@
-"""One RL step on a CPU, against TRL and Tunix in the same run.
+"""Time of one RL step on a CPU, against TRL and Tunix in the same run.
 
   python -m benchmarks.rl_step --trl-python=TRL/bin/python \
       --tunix-python=TUNIX/bin/python --write
 
-The peers live in environments of their own, made with `pip install
-trl==1.16.0 torch==2.13.0` and `pip install google-tunix==0.1.7`; one that is
-left out is not timed. All libraries do the same job, see `peers/job.py`, each
-in a process that stays, and take turns at it, so that whatever else goes on in
-the machine meets all of them. Their first steps, which compile, do not count.
-It takes about 5 minutes on 2 cores. `--write` puts what is printed into
-results/rl_step.md; `--tiny` only shows that everything runs.
+Each peer has its own environment, made with `pip install trl==1.16.0
+torch==2.13.0` or `pip install google-tunix==0.1.7`; a peer without an option is
+skipped. All libraries do the same job (see `peers/job.py`), each in a
+long-lived process. They take turns, so that other load on the machine affects
+all of them. The first steps, which compile, do not count. It takes about 5
+minutes on 2 cores. `--write` saves the report in results/rl_step.md; `--tiny`
+only checks that everything runs.
 """
 
 import argparse
@@ -35,7 +35,7 @@ Row = dict[str, Any]
 
 
 class Library:
-  """A process that does steps when asked to."""
+  """Process of a library that does a step on request."""
 
   def __init__(self, python: str, module: str, job: job_lib.Job):
     self._log = tempfile.TemporaryFile('w+')
@@ -46,19 +46,19 @@ class Library:
         env={**os.environ, 'JAX_PLATFORMS': 'cpu', 'HF_HUB_OFFLINE': '1'})
 
   def step(self) -> Row:
-    """Has a step done; what `job.Turns` says of it."""
+    """Requests a step and returns its row; see `job.Turns`."""
     self._process.stdin.write('\n')
     self._process.stdin.flush()
     line = self._process.stdout.readline()
     if not line:
       self._log.seek(0)
       raise RuntimeError(
-          f'{shlex.join(self._process.args)} has ended; its last words:\n'
+          f'{shlex.join(self._process.args)} has ended; its last output:\n'
           + self._log.read()[-3000:])
     return json.loads(line)
 
   def close(self) -> None:
-    """Asks for no more."""
+    """Ends the process."""
     self._process.stdin.close()
     self._process.wait()
 
@@ -69,14 +69,14 @@ def measure(
   """Lets the libraries take turns.
 
   Args:
-    start: name to what starts the library. One is started when the one before
-      has warmed up, so that each finds an idle machine.
-    warmup: steps of each that do not count.
-    rounds: turns of each.
-    steps: in a turn.
+    start: name to a function that starts the library. A library starts after
+      the previous one has warmed up, so that the machine is idle.
+    warmup: steps of each library that do not count.
+    rounds: turns of each library.
+    steps: steps of a turn.
 
   Returns:
-    Name to rounds to steps.
+    Dictionary from name to rounds to steps.
   """
   libraries = {}
   for name in start:
@@ -97,18 +97,18 @@ def measure(
 
 
 def median(rounds: Iterable[list[Row]], field: str) -> float:
-  """Of a field, over all steps of all rounds."""
+  """Returns the median of a field over all steps of all rounds."""
   return statistics.median(row[field] for steps in rounds for row in steps)
 
 
 def markdown(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-  """A table."""
+  """Returns a Markdown table."""
   lines = [list(head), ['---'] * len(list(head)), *map(list, rows)]
   return '\n'.join(f'| {" | ".join(line)} |' for line in lines)
 
 
 def comparison(found: dict[str, list[list[Row]]], job: job_lib.Job) -> str:
-  """All libraries side by side; the first is ours."""
+  """Returns the table of all libraries; the first is ours."""
   ours = next(iter(found.values()))
 
   def ratio(rounds):
@@ -142,7 +142,7 @@ def comparison(found: dict[str, list[list[Row]]], job: job_lib.Job) -> str:
 
 
 def own_parts(rounds: list[list[Row]]) -> str:
-  """Where our step spends its time."""
+  """Returns the table of the times within our step."""
   step, rate = median(rounds, 'seconds'), median(rounds, 'rate')
   work = [row['flops'] for steps in rounds for row in steps]
 
@@ -169,7 +169,7 @@ def own_parts(rounds: list[list[Row]]) -> str:
 
 
 def machine() -> str:
-  """Cores, processor, system, Python."""
+  """Returns the number of cores, the processor, the system and Python."""
   name = platform.processor() or platform.machine()
   info = pathlib.Path('/proc/cpuinfo')
   if info.exists():
@@ -181,7 +181,7 @@ def machine() -> str:
 
 def report(
     found: dict[str, list[list[Row]]], job: job_lib.Job, command: str) -> str:
-  """The whole result as Markdown."""
+  """Returns the report as Markdown."""
   ours = found['jaxrl_llm']
   return f'''# One RL step
 
@@ -197,12 +197,11 @@ reward; medians of {len(ours)} turns of {len(ours[0])} steps each.
 
 {comparison(found, job)}
 
-The targets are 3x, and less than 5% of the step for the host's work: the \
-processor time of the Python thread, which sleeps while a device program runs. \
-GFLOP count what the model's mathematics asks for; the rate they are compared \
-with is that of products of 768 x 768 matrices on all cores, far larger than \
-the model's, measured in our process, which counts each core as a device. Our \
-slots were busy \
+The targets are 3x, and less than 5% of the step for host work: the processor \
+time of the Python thread, which sleeps while a device program runs. GFLOP are \
+model FLOPs. They are compared with the rate of products of 768 x 768 matrices \
+on all cores, measured in our process, where each core is a device; the \
+model's matrices are much smaller. Our slots were busy in \
 {median(ours, 'slot_use'):.0%} of their steps.
 
 {own_parts(ours)}
@@ -210,7 +209,7 @@ slots were busy \
 
 
 def main() -> None:
-  """The program."""
+  """Runs the command line."""
   parser = argparse.ArgumentParser(
       description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
   parser.add_argument('--trl-python', help='Python that has TRL')

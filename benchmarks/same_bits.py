@@ -1,18 +1,17 @@
-"""Whether two checkouts of this project train to the same bits.
+"""Checks whether two checkouts of this project train to the same bits.
 
   python -m benchmarks.same_bits --before=../old
 
-For changes that move code and must not change a number. Runs three short jobs
-with the code of each checkout, in this Python environment: configs/countdown.py
-(60 steps), configs/pkpo/countdown.py (30 steps), and four steps of GRPO on
-word problems with a tiny Qwen3 of bfloat16 weights that is made on the spot.
-Compares every row of metrics.jsonl (less timings and memory), every row of
-samples.jsonl, and every array of the last checkpoint. Prints a hash of each;
-exit code 1 says that one differs. It takes about 6 minutes on 2 cores.
+Use it for changes that move code and must not change a number. It runs three
+short jobs with the code of each checkout, in this Python environment:
+configs/countdown.py (60 steps), configs/pkpo/countdown.py (30 steps), and four
+steps of GRPO on word problems with a new tiny Qwen3 with bfloat16 weights. It
+compares every row of metrics.jsonl (without times and memory), every row of
+samples.jsonl, and every array of the last checkpoint, and prints a hash of
+each. Exit code 1 means that one differs. It takes about 6 minutes on 2 cores.
 
-A second run of the same command keeps what the folder of --workdir has;
-`--only=NAME` runs one job. A checkout that cannot read a field's new name gets
-its former one.
+If the command is run again with the same --workdir, finished jobs are not
+repeated. `--only=NAME` runs one job.
 """
 
 import argparse
@@ -79,14 +78,14 @@ def run(checkout: pathlib.Path, workdir: pathlib.Path,
 
 
 def lines(path: pathlib.Path) -> list[dict[str, Any]]:
-  """Reads a file of JSON lines, without what is measured."""
+  """Reads a file of JSON lines, without measured times and memory."""
   rows = [json.loads(line) for line in path.read_text().splitlines()]
   return [{k: v for k, v in row.items() if not k.startswith(MEASURED)}
           for row in rows]
 
 
 def arrays(workdir: pathlib.Path) -> dict[str, Any]:
-  """Reads every array of the last checkpoint, by its dotted name."""
+  """Returns dtype, shape and hash of all arrays of the last checkpoint."""
   root = workdir / 'checkpoints'
   path = root / str(checkpoint.steps(root)[-1]) / 'tree' / 'metadata'
   nested: dict[str, Any] = {}
@@ -105,20 +104,20 @@ def arrays(workdir: pathlib.Path) -> dict[str, Any]:
 
 
 def found(workdir: pathlib.Path) -> dict[str, Any]:
-  """Reads all that must be the same."""
+  """Reads all results that must be the same."""
   return {'metrics': lines(workdir / 'metrics.jsonl'),
           'samples': lines(workdir / 'samples.jsonl'),
           'parameters': arrays(workdir)}
 
 
 def digest(value: Any) -> str:
-  """Returns sixteen hex digits."""
+  """Returns the hash of a JSON value as sixteen hex digits."""
   text = json.dumps(value, sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def first_difference(a: Any, b: Any, where: str = '') -> str:
-  """Names the first place where two values differ, and both values there."""
+  """Returns the first place where two values differ, and both values."""
   if isinstance(a, dict) and isinstance(b, dict):
     for key in sorted({*a, *b}):
       if a.get(key) != b.get(key):
@@ -131,7 +130,7 @@ def first_difference(a: Any, b: Any, where: str = '') -> str:
 
 
 def main() -> None:
-  """The program."""
+  """Runs the command line."""
   parser = argparse.ArgumentParser(
       description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
   parser.add_argument('--before', type=pathlib.Path, required=True,

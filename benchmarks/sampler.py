@@ -3,16 +3,16 @@
   python -m benchmarks.sampler --write
 
 Both serve the same requests with the same model code in one process, and take
-turns. Response lengths are geometric, given as budgets, so that both produce
-the same number of tokens. Plain batched decode prefills each prompt once,
-decodes all rows together and ends with the longest.
+turns. The lengths of the responses are geometric and given as budgets, so both
+produce the same number of tokens. Plain batched decode prefills each prompt
+once, decodes all rows together, and ends when the longest row ends.
 
-Each core is a device with a queue of its own: XLA does not split products as
-small as those of a decode step. Plain decode is measured on one device, whose
-products XLA does split over the cores, and with its rows shared out to all
-devices; the faster one is what counts. It takes about 3 minutes on 2 cores.
-`--write` puts what is printed into results/sampler.md; `--tiny` only shows
-that everything runs.
+Each core is a device with its own queue, because XLA does not split products as
+small as those of a decode step over the cores. Plain decode is measured in two
+ways, and the faster one counts: on one device, where XLA does split its larger
+products over the cores, and with its rows divided among all devices. It takes
+about 3 minutes on 2 cores. `--write` saves the report in results/sampler.md;
+`--tiny` only checks that everything runs.
 """
 
 import argparse
@@ -44,12 +44,12 @@ CORES = len(os.sched_getaffinity(0))
 MODEL = ModelConfig(
     vocab_size=64, width=128, layers=4, heads=4, kv_heads=2, head_dim=32,
     mlp_width=512, qk_norm=True)
-PROMPT = 16  # Tokens of a prompt, and samples of each.
+PROMPT = 16  # Tokens of a prompt, and also samples of each prompt.
 SAMPLING = logits_lib.SamplingParams()
 
 
 def workload(requests: int, mean: float, longest: int):
-  """16 samples for each prompt, with geometric budgets."""
+  """Returns 16 requests for each prompt, with geometric budgets."""
   rng = np.random.default_rng(0)
   n = requests // PROMPT
   budget = np.minimum(rng.geometric(1 / mean, requests), longest)
@@ -64,12 +64,13 @@ def workload(requests: int, mean: float, longest: int):
 
 
 def plain_decode(params, prompts, requests, count, key, *, longest):
-  """All requests as one batch, until the last one is done.
+  """Decodes all requests as one batch, until the last one is done.
 
   Returns:
-    Tokens and behaviour log-probs [R, T], and the steps it took, [1].
+    Tokens [R, T], (behaviour log-probs, entropies) [R, T], and the number of
+    decode steps [1].
   """
-  del count  # All of them.
+  del count  # Serves all of them.
   cfg = MODEL
   n, width = requests.prompt.shape[0], prompts.tokens.shape[1]
   prefix_length = prompts.length[requests.prompt] - 1
@@ -108,7 +109,7 @@ def plain_decode(params, prompts, requests, count, key, *, longest):
 
 
 def queue(params, prompts, requests, count, key, *, longest, slots):
-  """The sampler of the library, one shard."""
+  """Runs the library's sampler on one shard."""
   rollouts, stats = generate_lib.generate(
       params, prompts, requests, count[0], key, SAMPLING, 0, cfg=MODEL,
       sampler=generate_lib.SamplerConfig(
@@ -118,15 +119,15 @@ def queue(params, prompts, requests, count, key, *, longest, slots):
 
 
 def prepare(function, devices, work):
-  """A function without arguments that serves `work` on some devices.
+  """Compiles a function without arguments that serves `work`.
 
   Args:
-    function: of one shard.
-    devices: shards.
+    function: sampler of one shard.
+    devices: number of devices, each with one shard.
     work: prompts and requests.
 
   Returns:
-    The function, compiled; it gives the steps that each shard took.
+    The compiled function; it returns the number of decode steps of each shard.
   """
   mesh = sharding.make_mesh(devices, 1, 1, jax.devices()[:devices])
   n = len(work[1].prompt)
@@ -151,13 +152,13 @@ def prepare(function, devices, work):
 
 
 def measure(work, longest, slots, repeats) -> str:
-  """A Markdown table of one workload.
+  """Measures all samplers on one workload and returns a Markdown table.
 
   Args:
     work: prompts and requests.
     longest: T, the largest budget.
-    slots: numbers of slots to try, each of all devices together.
-    repeats: runs of each program, in turn.
+    slots: numbers of slots to measure, summed over the devices.
+    repeats: number of runs of each program; the programs take turns.
   """
   budget = work[1].budget
   plain = functools.partial(plain_decode, longest=longest)
@@ -189,7 +190,7 @@ def measure(work, longest, slots, repeats) -> str:
 
 
 def machine() -> str:
-  """Where and with what this ran."""
+  """Returns the cores, the processor, the versions and the date."""
   cpu = platform.processor() or platform.machine()
   info = pathlib.Path('/proc/cpuinfo')
   if info.exists():
@@ -203,7 +204,7 @@ def machine() -> str:
 
 
 def report(repeats: int, tiny: bool) -> str:
-  """The whole result as Markdown."""
+  """Returns the report as Markdown."""
   n, longest = (64, 12) if tiny else (256, 96)
   work = workload(n, longest * 26 / 96, longest)
   table = measure(work, longest, [4] if tiny else [16, 32, 64], repeats)
@@ -215,16 +216,16 @@ def report(repeats: int, tiny: bool) -> str:
 {MODEL.layers} layers, vocabulary {MODEL.vocab_size}), float32, {n} requests \
 for {n // PROMPT} prompts of {PROMPT} tokens, {PROMPT} samples each. Lengths \
 are geometric: mean {work[1].budget.mean():.0f}, longest \
-{work[1].budget.max()}. Medians of {repeats} runs, in turn. Slot use is the \
-share of slots times steps that gave a token; times plain is against the \
-faster plain batch.
+{work[1].budget.max()}. Medians of {repeats} runs; the programs took turns. \
+Slot use is the number of tokens divided by slots times steps; times plain is \
+relative to the faster plain batch.
 
 {table}
 '''
 
 
 def main() -> None:
-  """The program."""
+  """Runs the command line."""
   parser = argparse.ArgumentParser(
       description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
   parser.add_argument('--repeats', type=int, default=15)

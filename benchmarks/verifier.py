@@ -1,13 +1,12 @@
-r"""The mathematical verifier: how fast, how right, and what hostile text costs.
+r"""Speed, accuracy and robustness of the mathematical verifier.
 
   python -m benchmarks.verifier --write
 
-Times 1,024 responses of 8,000 characters, made here, in fresh processes. Where
-data sets lie beside the repository, in ../shared/data, their answers and
-reference solutions are judged too, and 1,000 pairs of answers to different
-problems. Last come texts that are made to hang or to break a verifier. It takes
-about 4 minutes on 2 cores. `--write` puts what is printed into
-results/verifier.md.
+Measures the time of 1,024 generated responses of 8,000 characters in new
+processes. For the data sets that it finds in ../shared/data, it judges their
+answers, their reference solutions, and 1,000 pairs of answers to different
+problems. Finally it judges texts made to hang or break a verifier. It takes
+about 4 minutes on 2 cores. `--write` saves the report in results/verifier.md.
 """
 
 import argparse
@@ -35,7 +34,7 @@ SECONDS = 5.0
 REPEATS = 7
 PROBLEMS, SAMPLES, LENGTH = 64, 16, 8000
 PAIRS = 1000
-# Name, what of a solution is its answer.
+# Name of a data set, and `take`, the part of a solution that is its answer.
 SETS = {'math500': 'boxed', 'math_train': 'boxed', 'gsm8k_train': 'number',
         'gsm8k_test': 'number', 'aime24': 'boxed', 'amc23': 'boxed'}
 
@@ -43,7 +42,7 @@ Item = dict[str, str]
 
 
 def make_pool() -> tuple[Pool, float]:
-  """A pool whose processes have started, and the seconds that took."""
+  """Returns a pool with started processes, and the seconds of the start."""
   start = time.perf_counter()
   pool = Pool('jaxrl_llm.rewards.math:judge', workers=WORKERS, seconds=SECONDS)
   judge(pool, [make_item('1', r'\boxed{2}')] * 2 * WORKERS)
@@ -51,17 +50,17 @@ def make_pool() -> tuple[Pool, float]:
 
 
 def make_item(answer: str, response: str, take: str = 'boxed') -> Item:
-  """What a pool judges."""
+  """Returns an item for the pool."""
   return dict(answer=answer, response=response, take=take)
 
 
 def judge(pool: Pool, items: Sequence[Item]) -> list[dict[str, Any]]:
-  """The replies to items that are handed in at once."""
+  """Submits all items at once and returns their replies."""
   return [wait.result() for wait in [pool.submit(item) for item in items]]
 
 
 def spellings(rng: random.Random) -> tuple[str, list[str], Callable[[], str]]:
-  """An answer, other ways to write it, and what makes a wrong one."""
+  """Returns an answer, other spellings of it, and a maker of wrong answers."""
   a, b, c = (rng.randint(2, 60) for _ in range(3))
   half = fractions.Fraction(2 * a + 1, 2)
   top, low = half.numerator, 2 * a + 1
@@ -97,7 +96,7 @@ def spellings(rng: random.Random) -> tuple[str, list[str], Callable[[], str]]:
 
 
 def reasoning(rng: random.Random) -> str:
-  """Text as models write it, with formulas and boxes on the way."""
+  """Returns a text in the style of models, with formulas and boxes."""
   parts = []
   while sum(map(len, parts)) < LENGTH:
     a, b, c = (rng.randint(1, 99) for _ in range(3))
@@ -113,7 +112,7 @@ def reasoning(rng: random.Random) -> str:
 
 
 def responses() -> list[Item]:
-  """The items that are timed; by kind: see the report."""
+  """Returns the items of the time measurement; the report lists their kinds."""
   rng, items = random.Random(0), []
   for _ in range(PROBLEMS):
     answer, same, wrong = spellings(rng)
@@ -123,14 +122,14 @@ def responses() -> list[Item]:
           rng.choice(same) if kind < 0.5 else wrong())
       if kind < 0.9:
         text += f' Therefore the answer is $\\boxed{{{end}}}$.'
-      else:  # stopped by the budget, or by the model, without an answer
+      else:  # a response without an answer
         text = text.replace('\\boxed', '')
       items.append(make_item(answer, text))
   return items
 
 
 def speed() -> str:
-  """The section on time."""
+  """Returns the report's section on time."""
   items, starts, seconds = responses(), [], []
   for _ in range(REPEATS):
     pool, start = make_pool()
@@ -142,26 +141,26 @@ def speed() -> str:
   kinds = collections.Counter(r['kind'] for r in replies)
   length = statistics.mean(len(item['response']) for item in items)
   return f'''{len(items)} responses of {length:.0f} characters on average, \
-{SAMPLES} to each of {PROBLEMS} problems (30% the answer, 20% the same written \
-in another way, 40% another answer, 10% none), {WORKERS} workers, nothing \
-remembered: {spread(seconds)} s, {len(items) / statistics.median(seconds):.0f} \
-responses a second. The processes start in {spread(starts)} s, once. Medians \
-of {REPEATS} runs, and their range. Verdicts: {counted(kinds)}.'''
+{SAMPLES} to each of {PROBLEMS} problems (30% the reference answer, 20% another \
+spelling of it, 40% a wrong answer, 10% none), {WORKERS} workers, no cached \
+results: {spread(seconds)} s, {len(items) / statistics.median(seconds):.0f} \
+responses per second. The processes start once, in {spread(starts)} s. Median \
+and range of {REPEATS} runs. Verdicts: {counted(kinds)}.'''
 
 
 def spread(values: Sequence[float]) -> str:
-  """Median and range."""
+  """Formats the median and the range."""
   return (f'{statistics.median(values):.2f} '
           f'({min(values):.2f} to {max(values):.2f})')
 
 
 def counted(kinds: collections.Counter) -> str:
-  """Kinds and how many there are of each."""
+  """Formats the count of each kind."""
   return ', '.join(f'{count} {kind}' for kind, count in kinds.most_common())
 
 
 def load(name: str) -> list[dict[str, str]]:
-  """The rows of a data set; none where it is not there."""
+  """Reads the rows of a data set; returns [] if the file does not exist."""
   path = DATA / f'{name}.jsonl.gz'
   if not path.exists():
     return []
@@ -170,7 +169,7 @@ def load(name: str) -> list[dict[str, str]]:
 
 
 def agreement(pool: Pool) -> str:
-  """The section on data sets."""
+  """Returns the report's section on data sets."""
   table, false = [], []
   for name, take in SETS.items():
     rows = load(name)
@@ -193,27 +192,27 @@ def agreement(pool: Pool) -> str:
               if r['kind'] == 'correct']
     table.append([*cells, counted(kinds)])
   if not table:
-    return 'No data sets were there.'
+    return 'No data sets were found.'
   listed = '\n'.join(f'- {name}: `{a}` and `{b}`' for name, a, b in false)
   head = ['set', 'problems', 'answers that verify against themselves',
           'reference solutions that verify',
           f'{PAIRS} pairs of answers to different problems']
   return f'''{markdown(head, table)}
 
-Pairs are drawn among those that are not the same by the letter. {len(false)} \
-of all were judged to be equal{':' if false else '.'}
+The two answers of a pair have different normal forms. {len(false)} of all \
+pairs were judged to be equal{':' if false else '.'}
 
 {listed}'''.rstrip()
 
 
 def share(replies: Sequence[dict[str, Any]]) -> str:
-  """How many are correct."""
+  """Formats the number and the share of correct replies."""
   right = sum(r['kind'] == 'correct' for r in replies)
   return f'{right} ({right / len(replies):.2%})'
 
 
 def box(text: str) -> str:
-  """The text in a box."""
+  """Puts a text in a box."""
   return f'\\boxed{{{text}}}'
 
 
@@ -276,7 +275,7 @@ HOSTILE = {
 
 
 def hostile(pool: Pool) -> str:
-  """The section on texts that mean no good."""
+  """Returns the report's section on hostile texts."""
   rows, slowest, spoiled = [], 0.0, 0
   for name, text in HOSTILE.items():
     for answer in ('5', r'\frac{x+1}{2}'):
@@ -293,15 +292,15 @@ def hostile(pool: Pool) -> str:
       else:
         rows[-1] += [reply['kind'], f'{seconds:.2f}']
   return f'''Limit {SECONDS:.0f} s. The slowest took {slowest:.2f} s; \
-{spoiled} of the {10 * len(rows)} verdicts on other responses at the same time \
-and after were spoiled.
+{spoiled} of the {10 * len(rows)} verdicts on other responses, judged at the \
+same time or after, were wrong.
 
 {markdown(['text', 'characters', 'against `5`', 's', 'against `(x+1)/2`', 's'],
           rows)}'''
 
 
 def report() -> str:
-  """The whole result as Markdown."""
+  """Returns the report as Markdown."""
   versions = ', '.join(
       f'{name} {importlib.metadata.version(name)}'
       for name in ('math-verify', 'latex2sympy2-extended', 'sympy'))
@@ -329,7 +328,7 @@ def report() -> str:
 
 
 def main() -> None:
-  """The program."""
+  """Runs the command line."""
   parser = argparse.ArgumentParser(
       description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
   parser.add_argument('--write', action='store_true', help=f'into {RESULT}')

@@ -1,14 +1,13 @@
-"""Checkpoints: all that a run needs to go on, written whole or not at all.
+"""Checkpoints of a run's state, written whole or not at all.
 
 A directory per step holds `state` (arrays), `tree` (their shapes), `host` and
-`config` (JSON), `metrics` (the score, if there is one) and `files.json`, size
-and checksum of every file. Orbax writes into a temporary directory beside it
-and renames that at the end, so a killed run leaves whole steps and leftovers,
-never half a step; the checksums tell what was torn later.
+`config` (JSON), `metrics` (the score, if there is one) and `files.json` (size
+and checksum of every file). Orbax writes into a temporary directory and renames
+it at the end, so a killed run leaves whole steps and temporary files, never
+half a step. The checksums detect later damage.
 
-A step that is not whole is passed over with a warning, and set aside as
-`torn-<step>` by the run that continues. A full disk costs the checkpoint, not
-the run.
+A damaged step is skipped with a warning; the run that continues renames it to
+`torn-<step>`. A full disk costs the checkpoint, not the run.
 """
 
 import errno
@@ -35,12 +34,12 @@ _Config = dict[str, Any]
 
 
 class Restored(NamedTuple):
-  """What a checkpoint gave back.
+  """Content of a checkpoint.
 
   Attributes:
     step: its step.
-    state: the arrays, in the structure and layout that was asked for.
-    host: the JSON-able dictionary saved beside them.
+    state: the arrays, in the structure and layout of `like`.
+    host: the JSON-able dictionary saved with them.
     config: the config of the run that wrote it.
   """
   step: int
@@ -50,31 +49,31 @@ class Restored(NamedTuple):
 
 
 def steps(directory: _Path) -> list[int]:
-  """Steps that have a directory, ascending; not all need be whole."""
+  """Returns the steps that have a directory, ascending, damaged or not."""
   root = pathlib.Path(directory)
   names = [p.name for p in root.iterdir()] if root.is_dir() else []
   return sorted(int(name) for name in names if name.isdecimal())
 
 
 def score(directory: _Path, step: int) -> float | None:
-  """The score saved with a step, or None."""
+  """Returns the score saved with a step, or None."""
   path = pathlib.Path(directory, str(step), 'metrics', 'metrics')
   return json.loads(path.read_text())['score'] if path.exists() else None
 
 
 def digest(directory: _Path, step: int) -> str:
-  """Sixteen hex digits that depend on all that a whole step holds."""
+  """Returns sixteen hex digits that identify the content of a step."""
   path = pathlib.Path(directory, str(step), _FILES)
   return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def fault(path: pathlib.Path, thorough: bool = True) -> str | None:
-  """Says what is wrong with a step's directory; None if it is whole.
+  """Describes the damage of a step's directory; None if it is whole.
 
   Args:
     path: the directory.
-    thorough: compare the checksum of every file; else that of small ones, and
-      only the size of the others.
+    thorough: compare the checksum of every file; else the checksums of small
+      files and the sizes of the others.
   """
   try:
     for name, (size, checksum) in json.loads(
@@ -99,15 +98,16 @@ def restore(
     best: bool = False,
     partial: bool = False,
 ) -> Restored | None:
-  """Reads the newest (or best) whole checkpoint, and changes nothing.
+  """Reads the newest (or best) whole checkpoint; writes nothing.
 
   Args:
     directory: holds the steps.
-    like: the tree to fill. jax.Array, or jax.ShapeDtypeStruct with a sharding,
-      gives a jax.Array in that layout, which need not be the one it was saved
-      in; NumPy arrays and Python numbers give their like; typed PRNG keys too.
-    differs: from the checkpoint's config to phrases that say where it differs
-      from the one at hand; None accepts any.
+    like: the tree to fill. A jax.Array, or a jax.ShapeDtypeStruct with a
+      sharding, is restored as a jax.Array in that layout, whatever layout it
+      was saved in. NumPy arrays, Python numbers and typed PRNG keys are
+      restored as such.
+    differs: config of the checkpoint -> phrases that name its conflicts with
+      this run; None accepts any config.
     best: prefer the best score to the newest step.
     partial: `like` may leave out part of what was saved.
 
@@ -115,8 +115,7 @@ def restore(
     Restored, or None if there is no whole checkpoint.
 
   Raises:
-    ValueError: the checkpoint is of another config, or its arrays are not
-      those of `like`.
+    ValueError: the checkpoint has another config, or other arrays than `like`.
   """
   for path in _whole(pathlib.Path(directory).absolute(), best):
     config = _item(path, 'config')
@@ -135,7 +134,7 @@ def restore(
 
 
 class Checkpointer:
-  """Writes a run's checkpoints; keeps the newest ones and the best."""
+  """Writer of a run's checkpoints; it keeps the newest ones and the best."""
 
   def __init__(
       self, directory: _Path, config: _Config, *, keep: int = 2):

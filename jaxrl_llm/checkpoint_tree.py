@@ -1,7 +1,7 @@
-"""A state tree as named arrays on disk, and back, bit for bit.
+"""Conversion between a state tree and named arrays on disk, bit for bit.
 
-Names are dotted paths such as 'learner.params.layers.q', so that what is saved
-does not depend on the classes that hold it.
+Names are dotted paths such as 'learner.params.layers.q', so that a checkpoint
+does not depend on the classes that hold the state.
 """
 
 import pathlib
@@ -13,20 +13,20 @@ import orbax.checkpoint as ocp
 
 
 def is_key(leaf: Any) -> bool:
-  """Whether a leaf is an array of typed PRNG keys."""
+  """Returns whether a leaf is an array of typed PRNG keys."""
   return hasattr(leaf, 'dtype') and jax.dtypes.issubdtype(
       leaf.dtype, jax.dtypes.prng_key)
 
 
 def _key_impl(leaf: Any) -> Any:
-  """The generator of an array of keys, of which only the type may exist."""
+  """Returns the PRNG implementation of keys, arrays or abstract ones."""
   found = []
   jax.eval_shape(lambda keys: found.append(jax.random.key_impl(keys)), leaf)
   return found[0]
 
 
 def _named(tree: Any) -> dict[str, Any]:
-  """Leaves by dotted path, in the tree's order."""
+  """Returns leaves by dotted path, in the tree's order."""
   return {
       jax.tree_util.keystr(keys, simple=True, separator='.'): leaf
       for keys, leaf in jax.tree_util.tree_leaves_with_path(tree)}
@@ -38,10 +38,10 @@ def _shape_and_type(leaf: Any) -> list[Any]:
 
 
 def encode(state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-  """A tree as {name: array to write} and {name: [shape, type]}.
+  """Converts a tree to {name: array to write} and {name: [shape, type]}.
 
-  Keys are written as their data. NumPy arrays are copied, since they are
-  written later. Arrays without elements exist only in the second.
+  Keys are written as their data. NumPy arrays are copied, because they are
+  written later. Arrays without elements are only in the second.
   """
   arrays = {}
   for name, leaf in _named(state).items():
@@ -57,8 +57,8 @@ def read(
   """Fills a tree from a directory.
 
   Args:
-    directory: where Orbax wrote the arrays of `encode`.
-    saved: the names, shapes and types of `encode`.
+    directory: holds the arrays of `encode`, as Orbax wrote them.
+    saved: names, shapes and types from `encode`.
     like: the tree to fill.
     partial: `like` may leave out part of what was saved.
 
@@ -89,7 +89,7 @@ def read(
 
 
 def _restore_args(leaf: Any) -> ocp.RestoreArgs:
-  """How Orbax is to give back a leaf."""
+  """Returns the kind and layout in which Orbax restores a leaf."""
   if not isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct)) or is_key(leaf):
     return ocp.RestoreArgs(restore_type=np.ndarray)
   return ocp.ArrayRestoreArgs(
@@ -97,7 +97,7 @@ def _restore_args(leaf: Any) -> ocp.RestoreArgs:
 
 
 def _decode(array: Any, leaf: Any) -> Any:
-  """Gives what Orbax read the kind of `leaf`."""
+  """Converts an array that Orbax has read to the kind of `leaf`."""
   if array is None:
     array = np.zeros(leaf.shape, leaf.dtype)
   if is_key(leaf):

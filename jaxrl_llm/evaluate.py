@@ -3,18 +3,19 @@ r"""Evaluation: mean@n, pass@k and maj@k, with standard errors over problems.
   python -m jaxrl_llm.evaluate --config=runs/x/config.json \
       --files=aime.jsonl,math500.jsonl --temperature=.6 --samples=32 --k=1,8,16
 
-evaluates a checkpoint of the run in the config's workdir, and writes there
-`evaluation.md` (the table that it prints), `evaluation.json`, and every
-response as it comes, to evaluation/<fingerprint>/responses.jsonl. The same
-command again goes on where it stopped; with more samples or other files, it
-adds what is missing. (What is there is not judged again: after a change to a
-verifier, delete that folder.) Beside the fields of the config it takes
+evaluates a checkpoint of the run in the config's workdir. It writes there
+`evaluation.md` (the table that it prints), `evaluation.json`, and each response
+as it is made, to evaluation/<fingerprint>/responses.jsonl. The same command
+again continues where it stopped; with more samples or other files, it adds the
+missing responses. Kept responses are not judged again: after a change to a
+verifier, delete that folder. In addition to the fields of the config it takes
 
-  --files=a.jsonl,...  problems to evaluate on, as task.path takes them: files,
-                       or data sets of the hub (none: the held-out problems,
-                       eval.problems of them)
-  --checkpoint=best    best or last; or start, what RL starts from: model.hf,
-                       the warm start or random weights; no run is needed
+  --files=a.jsonl,...  problems to evaluate on, in the form of task.path: files,
+                       or data sets on the hub (none: eval.problems of the
+                       held-out problems)
+  --checkpoint=best    best, last, or start: the weights that RL starts from
+                       (model.hf, the warm start or random ones), for which no
+                       run is needed
   --temperature=.6     short for sampling.temperature; 0 is greedy: one response
   --samples=32         responses to each problem, short for eval.samples
   --k=1,8,16           of the pass@k and maj@k, short for eval.k
@@ -42,19 +43,19 @@ from jaxrl_llm.monitoring import progress
 def problem_sets(
     parts: experiment.Parts, files: Sequence[str],
 ) -> tuple[dict[str, Sequence], int]:
-  """The problems to evaluate on.
+  """Loads the problems to evaluate on.
 
   Args:
     parts: of the run.
     files: sources for the task to load; none is its held-out problems.
 
   Returns:
-    Name to problems, each of them once, less those whose prompts are too
-    long; and how many those are.
+    Name to problems, each of them once, without those whose prompts are too
+    long; and the number of the latter.
 
   Raises:
-    ValueError: the task reads no files, or a file has no problems that fit,
-      or the task says what is wrong with one.
+    ValueError: the task reads no files, a file has no problems that fit, or
+      the task cannot read one.
   """
   task, config = parts.task, parts.config
   if files and not hasattr(task, 'load'):
@@ -70,7 +71,7 @@ def problem_sets(
       once.setdefault((problem.id, problem.prompt), problem)
     if len(once) < len(found):
       logging.warning(
-          'Left out of %r: %d of %d problems, which stand there before.', name,
+          'Left out of %r: %d of %d problems, which are repeated.', name,
           len(found) - len(once), len(found))
     kept = experiment.fitting([*once.values()], task.tokenizer, config, name)
     left_out += len(once) - len(kept)
@@ -81,27 +82,27 @@ def problem_sets(
 def evaluate(
     config: ConfigDict, which: str = 'best', *, files: Sequence[str] = (),
     greedy: bool = False) -> dict[str, Any]:
-  """Evaluates, and writes into the config's workdir; see the top of this file.
+  """Evaluates, and writes the results; see the top of this file.
 
   Args:
     config: checked by `config.validate`; its model must be that of the
       checkpoint, all else may differ.
     which: one of weights.CHECKPOINTS.
     files: see `problem_sets`.
-    greedy: temperature 0 in the place of the config's.
+    greedy: use temperature 0 instead of the config's.
 
   Returns:
-    What `evaluation.json` says: how it was done; `report.summary` of all
-    problems; and under 'files' that of each file.
+    The content of `evaluation.json`: settings, `report.summary` of all
+    problems, and under 'files' the summary of each file.
 
   Raises:
-    ValueError: see `weights.load` and `problem_sets`; or another evaluation
-      like this one is at work.
+    ValueError: see `weights.load` and `problem_sets`; or the same evaluation
+      is already running.
   """
-  # A copy of the model for a KL penalty would only take memory.
+  # A KL penalty would need a second copy of the model.
   config = config.copy_and_resolve_references()
   config.loss.kl_coef = 0.0
-  # Files of problems that are not evaluated need not be there.
+  # Files of problems that are not evaluated need not exist.
   if files and 'path' in config.task:
     config.task.path = config.task.heldout = ()
   parts = experiment.build(config, training=False)
@@ -140,7 +141,7 @@ def evaluate(
 
 
 def _known(found: Mapping[str, Any]) -> dict[str, Any]:
-  """None for NaN, which JSON does not have."""
+  """Replaces NaN, which JSON does not have, by None."""
   return {
       name: _known(x) if isinstance(x, dict) else
       None if isinstance(x, float) and math.isnan(x) else x
@@ -148,7 +149,7 @@ def _known(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse(argv: Sequence[str]) -> tuple[ConfigDict, dict[str, Any]]:
-  """Reads the command line; ends the program as `config.parse` does.
+  """Reads the command line; on a mistake ends the program with exit code 2.
 
   Returns:
     The config, and the other arguments of `evaluate`.
@@ -184,7 +185,7 @@ def parse(argv: Sequence[str]) -> tuple[ConfigDict, dict[str, Any]]:
 
 
 def _number(text: str) -> float:
-  """NaN, which is below nothing, for what the config is to refuse."""
+  """Returns a number, or NaN for a text that the config will refuse."""
   try:
     return float(text)
   except ValueError:

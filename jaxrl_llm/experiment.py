@@ -94,7 +94,7 @@ def by_kind(problems: Sequence[tasks.Problem]) -> dict[str, np.ndarray]:
 def fitting(
     problems: Sequence[tasks.Problem], tokenizer: Any, config: ConfigDict,
     name: str) -> Sequence[tasks.Problem]:
-  """The problems whose prompts have at most `max_prompt` tokens.
+  """Selects the problems whose prompts have at most `max_prompt` tokens.
 
   A warning counts the others: a prompt is never cut.
 
@@ -108,7 +108,7 @@ def fitting(
     The problems that fit, in their order.
 
   Raises:
-    ValueError: there are no problems, none that fits, or one without a token.
+    ValueError: there are no problems, none fits, or a prompt has no token.
   """
   if not len(problems):
     raise ValueError(
@@ -138,7 +138,7 @@ def fitting(
 def _task(
     config: ConfigDict, model: ModelConfig, tokenizer: Any,
     training: bool) -> tasks.Task:
-  """The task; in training, less what does not fit."""
+  """Makes the task; for training, without prompts that are too long."""
   task = copy.copy(tasks.get(
       config.task.name, tokenizer, **config_lib.task_options(config)))
   tokenizer = task.tokenizer
@@ -168,14 +168,14 @@ def build(config: ConfigDict, training: bool = True) -> Parts:
 
   Args:
     config: checked by `config.validate`.
-    training: False leaves the task's sets of problems as they are: they may
-      be empty, or have prompts that are too long.
+    training: False does not check the task's sets of problems: they may be
+      empty, or have prompts that are too long.
 
   Returns:
     The parts.
 
   Raises:
-    ValueError: values that do not go together, in one sentence.
+    ValueError: values that do not fit together, in one sentence.
   """
   model = config_lib.model_config(config)
   folder = checkpoint = tokenizer = None

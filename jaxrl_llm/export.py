@@ -1,8 +1,8 @@
-"""From a run's checkpoint to a folder that transformers and vLLM open.
+"""Export of a run's checkpoint to a folder that transformers and vLLM open.
 
   python -m jaxrl_llm.export --workdir=runs/math --out=exported
 
-writes config.json and safetensors, and copies what else the model came with
+writes config.json and safetensors, and copies the other files of the model
 (tokeniser, chat template, generation_config.json). LoRA's matrices are merged.
 """
 
@@ -31,7 +31,7 @@ SHARD_BYTES = 4_000_000_000
 def parameters(
     config: ConfigDict, which: str = 'best',
 ) -> tuple[Any, ModelConfig, int]:
-  """The whole model's parameters in a checkpoint, LoRA's merged.
+  """Reads the whole model's parameters of a checkpoint, LoRA's merged.
 
   Args:
     config: of the run, as its config.json has it.
@@ -41,7 +41,7 @@ def parameters(
     The parameter tree, on the first device; its model; and its step.
 
   Raises:
-    ValueError: there is no checkpoint, or what it began with is gone.
+    ValueError: there is no checkpoint, or LoRA's frozen weights are gone.
   """
   model = config_lib.model_config(config)
   mesh = sharding.make_mesh(1, 1, 1, jax.devices()[:1])
@@ -71,8 +71,8 @@ def parameters(
     base = warm_start.load(path, policy.shapes)
     if base is None:
       raise ValueError(
-          f'{path} is gone or damaged, with the weights that LoRA was trained '
-          'beside: train again in another workdir.')
+          f'{path}, with the weights that LoRA was trained with, is gone or '
+          'damaged: train again in another workdir.')
     _, frozen = policy.split(
         jax.device_put(base, sharding.replicated(mesh)), jax.random.key(0))
   else:
@@ -87,16 +87,16 @@ def export(
 
   Args:
     config: of the run.
-    out: the folder; there is none yet, or it is empty.
+    out: the folder; it does not exist yet, or it is empty.
     which: 'best' or 'last' checkpoint.
-    dtype: type of the weights in it; None is that of the model it came from.
+    dtype: type of the weights; None is the type of the original model.
 
   Returns:
     The checkpoint's step.
 
   Raises:
-    ValueError: the folder has files, there is no checkpoint, or no family
-      that others can open has the model's mixture of features.
+    ValueError: the folder has files, there is no checkpoint, or the model's
+      features are not those of a family that transformers knows.
   """
   out = out.absolute()
   if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -118,7 +118,7 @@ def export(
         if origin else None, shard_bytes=SHARD_BYTES)
     for path in hf.companions(origin) if origin else ():
       shutil.copyfile(path, part / path.name)
-    # Whoever may read config.json may read the weights, too.
+    # The same permissions as config.json.
     mode = (part / 'config.json').stat().st_mode
     for path in part.glob('*.safetensors'):
       path.chmod(mode)
@@ -137,14 +137,14 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
       '--checkpoint', default='best', choices=('best', 'last'))
   parser.add_argument(
       '--dtype', choices=hf_config.STORED,
-      help='of the weights (that of the model it came from)')
+      help='type of the weights (default: that of the original model)')
   return parser.parse_args(argv)
 
 
 def main() -> None:
   """The program."""
   args = parse(sys.argv[1:])
-  # Host memory is where there is room for all of it.
+  # Host memory has room for the whole model.
   jax.config.update('jax_platforms', 'cpu')
   try:
     config = config_lib.load(

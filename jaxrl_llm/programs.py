@@ -21,13 +21,13 @@ from jaxrl_llm.sampling import generate as generate_lib
 
 
 class Sampler(NamedTuple):
-  """The sampler at the sizes of one training step.
+  """Sampler at the sizes of one training step.
 
   Attributes:
     generate: `generate.sharded_generate` on the mesh, jitted.
     sampler: its static choices; `slots` is no more than the requests.
-    requests_per_shard: rows set aside on each data shard.
-    prompts_per_shard: distinct prompts that fit on each.
+    requests_per_shard: rows of requests on each data shard.
+    prompts_per_shard: rows of distinct prompts on each data shard.
   """
   generate: Callable[..., Any]
   sampler: generate_lib.SamplerConfig
@@ -35,20 +35,20 @@ class Sampler(NamedTuple):
   prompts_per_shard: int
 
 
-# Platforms of attentions that are not for every one.
+# Platforms that attention implementations need.
 _NEEDS = {'cudnn': 'gpu', 'splash': 'tpu'}
 
 
 class Programs(NamedTuple):
-  """What runs on the devices.
+  """Device programs and what they are made of.
 
   Attributes:
     config: of the run.
     mesh: (data, fsdp, tensor).
     model: the policy's architecture.
-    policy: what to do with its parameters.
+    policy: functions of its parameters.
     learner: `score` and `update` of the RL phase.
-    sampler: see there.
+    sampler: `generate` and its sizes.
   """
   config: ConfigDict
   mesh: jax.sharding.Mesh
@@ -64,22 +64,22 @@ def updates_per_step(config: ConfigDict) -> int:
 
 
 def needs_old_logprobs(config: ConfigDict) -> bool:
-  """Whether rows have to be scored before they are trained on.
+  """Returns whether the old policy's log-probs have to be computed.
 
-  The first update of a rollout computes the old policy's log-probs itself;
-  only later ones have to be told.
+  The first update after a rollout is made by the old policy itself; later ones
+  need its log-probs from `Learner.score`.
   """
   return updates_per_step(config) > 1
 
 
 def needs_anchor(config: ConfigDict) -> bool:
-  """Whether the loss has a KL penalty, and so a frozen model."""
+  """Returns whether the loss has a KL penalty, and so a frozen model."""
   return config.loss.kl_coef > 0
 
 
 def learner_config(
     config: ConfigDict, **changes: Any) -> update_lib.LearnerConfig:
-  """The learner's static choices, with `changes` made to them."""
+  """Returns the learner's static choices, with changes."""
   loss, learner = config.loss, config.learner
   return update_lib.LearnerConfig(**{**dict(
       microbatch=learner.microbatch, max_prompt=config.max_prompt,
@@ -93,7 +93,7 @@ def learner_config(
 def make_sampler(
     config: ConfigDict, mesh: jax.sharding.Mesh, model: ModelConfig,
     stop_ids: tuple[int, ...]) -> Sampler:
-  """The sampler for `prompts_per_step` prompts of `samples_per_prompt` each."""
+  """Makes the sampler of a training step."""
   shards = sharding.data_shards(mesh)
   rows = config.prompts_per_step * config.samples_per_prompt
   per_shard = -(-rows // shards)
@@ -129,7 +129,7 @@ def make(
     model: the architecture.
     mesh: see `sharding`.
     stop_ids: tokens that end a response.
-    checkpoint: that the model's weights come from.
+    checkpoint: source of the model's weights; None is random weights.
 
   Raises:
     ValueError: the mesh does not divide the model or the batch, or has no
@@ -141,8 +141,8 @@ def make(
         f'learner.attention={config.learner.attention} needs a {needs}, but '
         f'this is a {_platform(mesh)}: use learner.attention=auto.')
   if model.kv_heads % mesh.shape['tensor']:
-    # Rotary embeddings of half a head would move it to and fro, in a loop
-    # whose length differs between data shards: they would wait for ever.
+    # Rotary embeddings of half a head need collectives in the decode loop,
+    # whose length differs between data shards: a deadlock.
     raise ValueError(
         f'mesh.tensor={mesh.shape["tensor"]} does not divide model.kv_heads='
         f'{model.kv_heads}: no head can be split, use a divisor of it.')

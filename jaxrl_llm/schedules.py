@@ -1,4 +1,4 @@
-"""Whole numbers that change over a run: '8', or '0:8,1500:1' (step:value)."""
+"""Schedules of whole numbers: '8', or '0:8,1500:1' (step:value)."""
 
 from typing import Any, Callable
 
@@ -13,14 +13,14 @@ def pieces(text: Any) -> tuple[tuple[int, int], ...]:
   """Reads a schedule.
 
   Args:
-    text: a whole number, or its text, or 'step:value' pairs with commas
-      between them: each value holds from its step on, counted from 0.
+    text: a whole number, its text, or 'step:value' pairs with commas between
+      them. Each value holds from its step on; steps count from 0.
 
   Returns:
     (step, value) pairs; the first step is 0 and they ascend.
 
   Raises:
-    ValueError, TypeError: it is none.
+    ValueError, TypeError: the text is not a schedule.
   """
   if isinstance(text, bool) or not isinstance(text, (int, str)):
     raise TypeError
@@ -37,7 +37,7 @@ def pieces(text: Any) -> tuple[tuple[int, int], ...]:
 
 
 def canonical(text: Any) -> str:
-  """A schedule in one spelling; raises as `pieces` does."""
+  """Returns a schedule in its normal spelling; raises as `pieces` does."""
   found = pieces(text)
   if len(found) == 1:
     return str(found[0][1])
@@ -45,7 +45,7 @@ def canonical(text: Any) -> str:
 
 
 def make(text: Any) -> Callable[..., Any]:
-  """From steps done, [] integer, to the value [] int32; jittable."""
+  """Makes the jittable function (steps done []) -> value [] int32."""
   import jax.numpy as jnp  # here, so that --help need not wait for it
   steps, values = zip(*pieces(text))
 
@@ -54,3 +54,14 @@ def make(text: Any) -> Callable[..., Any]:
     return jnp.asarray(values, jnp.int32)[past]
 
   return value
+
+
+def due(step: int, every: int, last: int) -> bool:
+  """Returns whether a periodic action is due after a step.
+
+  Args:
+    step: steps done.
+    every: steps between two actions; 0 is never.
+    last: number of the last step, after which it is always due.
+  """
+  return step == last or (every > 0 and step % every == 0)

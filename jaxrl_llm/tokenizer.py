@@ -1,7 +1,8 @@
-"""Text to token ids and back.
+"""Tokenisers: text to token ids and back.
 
-`Tokenizer` is all that the rest of the package asks for: one token per
-character for toy tasks, a model's own through transformers for the others.
+`Tokenizer` is the interface that the rest of the package uses. `CharTokenizer`
+has one token per character, for small tasks; `ModelTokenizer` is a model's own,
+loaded by transformers.
 """
 
 import dataclasses
@@ -12,13 +13,13 @@ from typing import Any, Protocol, Sequence
 
 
 class Tokenizer(Protocol):
-  """What a tokeniser must offer.
+  """Interface of a tokeniser.
 
   Attributes:
     vocab_size: ids are below it.
     pad_id: fills rows; never part of a text.
     stop_ids: any of these ends a response; the first one ends demonstrations.
-    start: what every text begins with, '' for nothing.
+    start: prefix of every text, such as '<bos>'; '' for none.
   """
   vocab_size: int
   pad_id: int
@@ -26,10 +27,10 @@ class Tokenizer(Protocol):
   start: str
 
   def encode(self, text: str) -> list[int]:
-    """Ids of the text, with no special tokens added."""
+    """Returns the ids of the text, with no special tokens added."""
 
   def decode(self, ids: Sequence[int]) -> str:
-    """Text of the ids; a stop token at the end is left out."""
+    """Returns the text of the ids, without a stop token at the end."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +63,7 @@ class CharTokenizer:
     return {c: i for i, c in enumerate(self.alphabet, self._first)}
 
   def encode(self, text: str) -> list[int]:
-    """Ids of the text, no stop token.
+    """Returns the ids of the text, without a stop token.
 
     Raises:
       ValueError: a character is not in the alphabet.
@@ -75,10 +76,10 @@ class CharTokenizer:
           f'{self.alphabet!r}.') from None
 
   def decode(self, ids: Sequence[int]) -> str:
-    """Text of the ids.
+    """Returns the text of the ids.
 
     One stop token at the end is left out. Any other id without a character is
-    spelled <id>, so that a verifier sees what the model really wrote.
+    written as <id>, so that a verifier sees what the model wrote.
     """
     ids = [int(i) for i in ids]
     if ids and ids[-1] in self.stop_ids:
@@ -92,20 +93,21 @@ class ModelTokenizer:
   """The tokeniser in the folder of a Hugging Face model."""
 
   def __init__(self, folder: pathlib.Path):
-    """Loads it.
+    """Loads the tokeniser.
 
     Args:
-      folder: with the tokeniser's files, and config.json or
-        generation_config.json, which say what ends a response.
+      folder: holds the tokeniser's files, and config.json or
+        generation_config.json, which name the tokens that end a response.
 
     Raises:
-      ValueError: it cannot be loaded, or nothing says what ends a response.
+      ValueError: it cannot be loaded, or no token that ends a response is
+        named.
     """
     import transformers
     try:
       self._own = transformers.AutoTokenizer.from_pretrained(
           folder, local_files_only=True)
-      # Without any file of it, some kinds come with their special tokens.
+      # Some kinds have special tokens even without any file.
       if not {*self._own.get_vocab()} - {*self._own.all_special_tokens}:
         raise ValueError('there is no file of it')
     except Exception as error:  # each kind of tokeniser fails in its own way
@@ -118,42 +120,42 @@ class ModelTokenizer:
     self.stop_ids = _stop_ids(folder, self._own)
     pad = self._own.pad_token_id
     self.pad_id = self.stop_ids[0] if pad is None else pad
-    # Ids that stand before a text, such as <bos>.
+    # Ids in front of a text, such as <bos>.
     before = self._own('').input_ids
     before = before[:-1] if before[-1:] == [self._own.eos_token_id] else before
     self.start = self._own.decode(before)
 
   def encode(self, text: str) -> list[int]:
-    """Ids of the text; special tokens only where it spells them out."""
+    """Returns the ids of the text; special tokens only where it has them."""
     return self._own(text, add_special_tokens=False).input_ids
 
   def decode(self, ids: Sequence[int]) -> str:
-    """Text of the ids; a stop token at the end is left out."""
+    """Returns the text of the ids, without a stop token at the end."""
     ids = [int(i) for i in ids]
     if ids and ids[-1] in self.stop_ids:
       ids.pop()
-    # Models have ids that no token is for: vocabularies are rounded up.
+    # Models round vocabularies up, so some ids have no token.
     ids = [i for i in ids if i < self.vocab_size]
     return self._own.decode(ids, clean_up_tokenization_spaces=False)
 
   def chat(self, text: str) -> str:
-    """A user's turn and the beginning of the answer, in the model's format.
+    """Formats a user's turn and the start of the answer for the model.
 
     Raises:
-      ValueError: the model has none.
+      ValueError: the model has no chat template.
     """
     if not self._own.chat_template:
       raise ValueError(
           f'The tokeniser of {self.folder} has no format for chats: set '
           'config.task.template=question, or another that --help names.')
-    # Llama's templates would say today's date; this is their own default.
+    # Llama's templates insert today's date; this is their default.
     return self._own.apply_chat_template(
         [{'role': 'user', 'content': text}], tokenize=False,
         add_generation_prompt=True, date_string='26 Jul 2024')
 
 
 def _stop_ids(folder: pathlib.Path, own: Any) -> tuple[int, ...]:
-  """All that ends a response, that of the tokeniser first."""
+  """Returns the ids that end a response, the tokeniser's first."""
   found = [own.eos_token_id]
   for name in ('generation_config.json', 'config.json'):
     path = folder / name
@@ -163,6 +165,6 @@ def _stop_ids(folder: pathlib.Path, own: Any) -> tuple[int, ...]:
   stops = tuple(dict.fromkeys(i for i in found if i is not None))
   if not stops:
     raise ValueError(
-        f'Nothing in {folder} says which token ends a response: set '
+        f'No file in {folder} says which token ends a response: set '
         'eos_token_id in its generation_config.json.')
   return stops

@@ -10,19 +10,24 @@ run that was cut off, from its last checkpoint, bit for bit.
 """
 
 import contextlib
-import json
 import pathlib
 import sys
 import time
 from typing import Any, NamedTuple
 
-from absl import logging
 import jax
 from ml_collections import ConfigDict
 import numpy as np
 import rich
 
-from jaxrl_llm import checkpoint, experiment, programs, rollout, warm_start
+from jaxrl_llm import (
+    checkpoint,
+    experiment,
+    programs,
+    rollout,
+    schedules,
+    warm_start,
+)
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import workdir as workdir_lib
 from jaxrl_llm.curriculum import uniform
@@ -31,24 +36,24 @@ from jaxrl_llm.learner import batches, rounds
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner.update import TrainState
 from jaxrl_llm.monitoring import (
-  flops,
-  metrics,
-  plots,
-  progress,
-  step_metrics,
-  timing,
+    flops,
+    metrics,
+    progress,
+    step_metrics,
+    summary,
+    timing,
 )
 from jaxrl_llm.selection import take_all
 
 
 class RunState(NamedTuple):
-  """All that survives a step.
+  """State of a run between two steps.
 
   Attributes:
     step: steps done.
     learner: parameters and optimiser, on the device.
-    curriculum: which problems were handed out.
-    selection: what choosing rows needs to remember.
+    curriculum: state of the curriculum.
+    selection: state of the selection.
     solved: [D] bool, training problems solved at least once.
   """
   step: int
@@ -59,7 +64,7 @@ class RunState(NamedTuple):
 
 
 class Fixed(NamedTuple):
-  """What stays the same over a run's steps, on the device.
+  """Device values that are the same in every step.
 
   Attributes:
     sampling: SamplingParams.
@@ -134,13 +139,9 @@ def take_step(
         trained=trained)
 
   with timer('score'):
-    models = {}
-    if programs.needs_old_logprobs(config):
-      models['old_logprobs'] = state.learner.params
-    if fixed.anchor is not None:
-      models['anchor_logprobs'] = fixed.anchor
+    old = state.learner.params if programs.needs_old_logprobs(config) else None
     batch = rounds.with_scores(
-        learner, batch, models, fixed.loss, fixed.frozen,
+        learner, batch, old, fixed.anchor, fixed.loss, fixed.frozen,
         shard_rows=parts.shard_rows)
 
   with timer('update'):
@@ -169,11 +170,6 @@ def init_state(learner: TrainState, problems: int) -> RunState:
   return RunState(
       step=0, learner=learner, curriculum=uniform.init(),
       selection=take_all.init(), solved=np.zeros(problems, bool))
-
-
-def due(step: int, every: int, last: int) -> bool:
-  """Whether something that is done every few steps, and last, is done now."""
-  return step == last or (every > 0 and step % every == 0)
 
 
 def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:
@@ -208,6 +204,8 @@ def _run(
       init_state(learner.state, problems),
       differs=lambda saved: config_lib.resume_conflicts(
           saved, parts.described()))
+  if found:
+    began -= found.host['seconds']
   workdir_lib.write_whole(workdir / 'config.json', config_lib.to_json(config))
   writer = metrics.Writer(
       workdir, found.step + 1 if found else 0,
@@ -247,7 +245,6 @@ def _run(
     else:
       state = found.state
       start, latest = found.host['start'], found.host['latest']
-      began -= found.host['seconds']
       display.note(f'Going on from step {state.step} of {config.steps}.')
     del params  # The state and the anchor have their own.
 
@@ -261,30 +258,24 @@ def _run(
             timer.take(), tokens=report.tokens, flops=report.flops,
             rate=rate, memory=flops.peak_memory())
         score = None
-        evaluated = due(state.step, config.eval.every, config.steps)
+        evaluated = schedules.due(state.step, config.eval.every, config.steps)
         if evaluated:
           latest = evaluate(state, frozen)
           row |= {f'eval/{k}': value for k, value in latest.items()}
           score = latest.get('mean')
           timer.take()  # An evaluation is no part of the next step.
-        if evaluated or due(state.step, config.log.every, config.steps):
+        if evaluated or schedules.due(
+            state.step, config.log.every, config.steps):
           writer.write(state.step, row)
           writer.samples(report.records[:config.log.samples])
-        if due(state.step, config.checkpoint.every, config.steps):
+        if schedules.due(state.step, config.checkpoint.every, config.steps):
           save(state, start, latest, score)
         display.update(
             state.step, row, progress.sample_line(report.records[0]))
 
-  seconds = time.monotonic() - began
-  result = progress.summary(start, latest, seconds, state.step)
-  try:
-    workdir_lib.write_whole(
-        workdir / 'summary.json', json.dumps(result, indent=1))
-    plots.curves(workdir, name)
-  except OSError as error:  # A full disk does not cost the table below.
-    logging.warning(
-        'The summary and curves of %s could not be written (%s).', workdir,
-        error.strerror)
+  result = summary.summary(
+      start, latest, time.monotonic() - began, state.step)
+  summary.write(workdir, result, name)
   if config.log.display:
     rich.print(progress.results(start, latest))
     print(f'{workdir}: summary.json, curves.png, samples.jsonl, checkpoints/')

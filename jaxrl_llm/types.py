@@ -1,13 +1,13 @@
-"""The containers that move through the loop, in the order they are made.
+"""Containers that move through the loop, in the order they are made.
 
 Axis letters, used everywhere: P prompts, L prompt tokens, R requests, T
 response tokens, K top-k entries, B rows of a learner batch, S = L + T tokens
 of a row, N samples of a group, D width, V vocabulary, H heads.
 
-Every probability says whose it is. `behaviour` is the distribution a token was
-really drawn from (temperature and truncation included); `old` is the policy at
-the step the rollout was made, as the trainer computes it; `anchor` is the
-frozen model of a KL penalty.
+Every probability names its distribution. `behaviour` is the distribution that a
+token was drawn from, temperature and truncation included. `old` is the policy
+at the step of the rollout, as the trainer computes it. `anchor` is the frozen
+model of a KL penalty.
 """
 
 from typing import Optional
@@ -24,8 +24,8 @@ class Prompts:
 
   Attributes:
     tokens: [P, L] int32, right-padded.
-    length: [P] int32, real tokens of each row, at least 1 (0 marks a row that
-      only fills the array; no request may name it).
+    length: [P] int32, tokens of each row without padding, at least 1. 0 marks
+      a filler row, which no request may name.
     problem_id: [P] int32, stable id of the problem within its task.
   """
   tokens: Array
@@ -35,7 +35,7 @@ class Prompts:
 
 @struct.dataclass
 class Requests:
-  """What the sampler is asked for; only the first `count` rows are served.
+  """Requests to the sampler; only the first `count` rows are served.
 
   Attributes:
     prompt: [R] int32, row of `Prompts`.
@@ -53,14 +53,14 @@ class Rollouts:
   """Responses, in the order of their requests.
 
   Attributes:
-    tokens: [R, T] int32, the response; its stop token, if it has one, is the
-      last real token. 0 after `length`.
+    tokens: [R, T] int32, the response, ending with its stop token if it has
+      one. 0 after `length`.
     length: [R] int32, tokens of the response, stop token included; 0 for a
       request that was not served.
     logprobs: [R, T] float32, behaviour log-prob of each token; 0 past `length`.
     entropy: [R, T] float32, nats, of the tempered policy before truncation
       (top-k, top-p, min-p), at the position that drew the token.
-    truncated: [R] bool, the budget ended it, not a stop token.
+    truncated: [R] bool, ended by the budget, not by a stop token.
     problem_id: [R] int32.
     sample: [R] int32.
     policy_step: [R] int32, optimiser step of the policy that wrote it.
@@ -83,21 +83,21 @@ class Rollouts:
 
 @struct.dataclass
 class LearnerBatch:
-  """Rows to train on: prompt and response side by side, no gap between them.
+  """Rows to train on: the prompt, directly followed by the response.
 
-  Token t of row b's response stands at column `prompt_length[b] + t` of
-  `tokens`, and is predicted by the column before.
+  Token t of row b's response is in column `prompt_length[b] + t` of `tokens`,
+  and is predicted by the column before.
 
   Attributes:
     tokens: [B, S] int32, prompt then response, right-padded.
     prompt_length: [B] int32.
-    response_length: [B] int32; 0 for a row that only fills the batch.
+    response_length: [B] int32; 0 for a filler row.
     mask: [B, T] bool, response tokens that count in the loss.
     behaviour_logprobs: [B, T] float32, as the sampler recorded them.
     advantages: [B] float32.
-    old_logprobs: [B, T] float32 or None, from `learner.score`. None: the
-      update's own first pass stands in (exact when the first update of a
-      rollout is its only one).
+    old_logprobs: [B, T] float32 or None, from `Learner.score`. With None the
+      update uses its own log-probs, which is exact for the first update after
+      a rollout.
     anchor_logprobs: [B, T] float32 or None.
   """
   tokens: Array

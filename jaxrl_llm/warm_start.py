@@ -1,8 +1,8 @@
 """Supervised first phase: next-token likelihood on the task's demonstrations.
 
-Reinforcement needs a policy that is right now and then. A model trained from
-nothing gets there on demonstrations; the result is cached under a hash of
-everything it depends on, so that a sweep over RL settings pays once.
+RL needs a policy that is right now and then. A randomly initialised model gets
+there on demonstrations. The result is cached under a hash of everything it
+depends on, so that a sweep over RL settings pays for it once.
 """
 
 import math
@@ -35,18 +35,18 @@ Report = Callable[[int, dict[str, Any]], None]
 def demonstrations(
     task: Any, *, seed: int, start: int, count: int, max_prompt: int,
     max_response: int) -> LearnerBatch:
-  """Rows of demonstrations start to start + count.
+  """Makes rows of the demonstrations start to start + count.
 
   Args:
     task: with `demonstration(index, seed=)`, see `tasks.Task`.
     seed: fixes the sequence of demonstrations.
-    start: the first of them.
+    start: number of the first one.
     count: B.
     max_prompt: L.
     max_response: T.
 
   Returns:
-    LearnerBatch whose advantages are 1: 'likelihood' weighs rows by them.
+    LearnerBatch with advantages of 1, the weights of rows in 'likelihood'.
 
   Raises:
     ValueError: a demonstration does not fit into T tokens.
@@ -69,7 +69,7 @@ def demonstrations(
       tokens=tokens, length=length, logprobs=none, entropy=none,
       truncated=np.zeros(count, bool), problem_id=prompts.problem_id,
       sample=np.zeros(count, np.int32), policy_step=np.zeros(count, np.int32))
-  # One response to each; which sample it is does not matter here.
+  # One response to each; its sample number is not used.
   requests = rollout.requests(
       np.arange(count), np.zeros(count), max_response)
   return batches.learner_batch(
@@ -81,11 +81,11 @@ def run(parts: experiment.Parts, report: Report) -> Any:
   """Trains the whole model on the task's demonstrations.
 
   Args:
-    parts: of the run; `config.warm_start` says how long and how fast.
-    report: called now and then with the steps done and their metrics.
+    parts: of the run; `config.warm_start` has the hyperparameters.
+    report: (steps done, metrics) -> None, called every 20 steps.
 
   Returns:
-    Parameters, laid out for training.
+    Parameters in the training layout.
 
   Raises:
     ValueError: the task has no demonstrations, one is too long, or the mesh
@@ -127,19 +127,19 @@ def run(parts: experiment.Parts, report: Report) -> Any:
 
 
 def _start(parts: experiment.Parts) -> Any:
-  """Parameters without any training."""
+  """Makes the parameters before any training."""
   key = parts.replicate(jax.random.key(parts.config.seed))
   return parts.programs.policy.init(key)
 
 
 class Start(NamedTuple):
-  """What RL starts from.
+  """Parameters that RL starts from.
 
   Attributes:
-    params: those that are trained; None if they are not needed.
-    frozen: those that are not; None if all are trained.
-    anchor: what the KL penalty compares with, in the place of `params`; None
-      without a penalty.
+    params: parameters that are trained; None if they are not needed.
+    frozen: parameters that are not trained; None if all are.
+    anchor: parameters of the KL penalty's frozen model, in the structure of
+      `params`; None without a penalty.
   """
   params: Any
   frozen: Any
@@ -147,21 +147,21 @@ class Start(NamedTuple):
 
 
 def start(parts: experiment.Parts, report: Report, resumed: bool) -> Start:
-  """Makes or finds what RL starts from.
+  """Makes the parameters that RL starts from, or reads them from the cache.
 
   Args:
     parts: of the run.
     report: see `run`.
-    resumed: the trained parameters come from a checkpoint: make what else is
-      needed.
+    resumed: the trained parameters come from a checkpoint, so that only
+      `frozen` and `anchor` are needed.
   """
   config = parts.config
   penalty = programs_lib.needs_anchor(config)
   if resumed and not (penalty or config.lora.rank):
     return Start(None, None, None)
   if config.lora.rank and config.warm_start.steps:
-    # Made again on another mesh, the weights that stay frozen would differ in
-    # their last bits from those that LoRA was trained beside.
+    # LoRA needs the very weights that it was trained with: made again on
+    # another mesh, they would differ in their last bits.
     path = base_file(config)
     whole = load(path, parts.programs.policy.shapes)
     if whole is None:
@@ -170,7 +170,7 @@ def start(parts: experiment.Parts, report: Report, resumed: bool) -> Start:
     whole = jax.device_put(whole, parts.param_shardings())
   else:
     whole = parameters(parts, report)
-  # A stream of its own: warm starts must not depend on LoRA.
+  # A separate key: warm starts must not depend on LoRA.
   key = parts.step_key(parts.replicate(np.uint32((1 << 30) + 1)))
   params, frozen = parts.programs.policy.split(whole, key)
   if not penalty:
@@ -178,22 +178,22 @@ def start(parts: experiment.Parts, report: Report, resumed: bool) -> Start:
   elif frozen is None:
     anchor = jax.tree.map(jnp.copy, params)
   else:
-    anchor = {'layers': {}}  # the frozen model, with nothing beside it
+    anchor = {'layers': {}}  # the frozen model without adapters
   return Start(params, frozen, anchor)
 
 
 def parameters(parts: experiment.Parts, report: Report) -> Any:
-  """The whole model's parameters that RL starts from.
+  """Makes the whole model's parameters that RL starts from.
 
-  Random ones, or those of `model.hf`, if `warm_start.steps` is 0, else
-  warm-started ones, from the cache where it has them.
+  If `warm_start.steps` is 0 they are random, or those of `model.hf`; else they
+  are warm-started, or read from the cache.
 
   Args:
     parts: of the run.
     report: see `run`.
 
   Returns:
-    Parameters, laid out as `policy.Policy.init` says.
+    Parameters in the layout of `policy.Policy.init`.
   """
   warm = parts.config.warm_start
   if not warm.steps:
@@ -209,8 +209,8 @@ def parameters(parts: experiment.Parts, report: Report) -> Any:
 
 
 def base_file(config: ConfigDict) -> pathlib.Path:
-  """Returns where a run with LoRA keeps the warm-started weights it freezes."""
-  # Without what only rounds them: an evaluation may choose other lengths.
+  """Returns the file of the warm-started weights that a LoRA run freezes."""
+  # Not ROUNDING: an evaluation may have other lengths than the run.
   name = config_lib.fingerprint(
       config_lib.affecting(config, config_lib.WARM_START))
   return pathlib.Path(config.workdir, f'base-{name}.safetensors')
@@ -243,7 +243,7 @@ def _checksum(leaves: list[np.ndarray]) -> str:
 def save(path: pathlib.Path, params: Any) -> None:
   """Writes parameters to one file, whole or not at all.
 
-  If they cannot be written, a warning says so: they can be made again.
+  If they cannot be written, it warns: the run does not need the file.
   """
   leaves = jax.device_get(jax.tree.leaves(params))
   try:
@@ -260,7 +260,7 @@ def save(path: pathlib.Path, params: Any) -> None:
 
 
 def load(path: pathlib.Path, shapes: Any) -> Any:
-  """Reads parameters of these shapes; None if there are none.
+  """Reads parameters of these shapes; None if there is no file.
 
   A damaged file counts as none, with a warning.
   """

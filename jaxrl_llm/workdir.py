@@ -1,4 +1,4 @@
-"""A run's folder: made, held by one run at a time, its files written whole."""
+"""The folder of a run: one run at a time, and files written whole."""
 
 import contextlib
 import fcntl
@@ -10,9 +10,9 @@ from typing import Iterator
 
 @contextlib.contextmanager
 def held(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
-  """Makes the folder if needed, and keeps other runs out of it.
+  """Makes the folder if needed, and locks it against other runs.
 
-  The hold ends with the process, however that ends.
+  The lock ends with the process, in whatever way that ends.
 
   Args:
     path: the folder.

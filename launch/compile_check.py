@@ -1,18 +1,20 @@
-"""Whether a job fits a TPU slice, and where its time will go; without a TPU.
+"""Checks whether a job fits a TPU slice and estimates its time; needs no TPU.
 
   pip install -e '.[aot]'
   python launch/compile_check.py --config=configs/pkpo/gemma2_2b_math.py \
       --topology=v5e:16x8
 
-Compiles the very programs that a step of training calls, from shapes alone, for
-a slice that need not exist here: neither weights nor data are read. It prints
-what fills each chip, what is exchanged between chips, and an estimate of the
-time of each phase. It ends with 0, or with 1 and a sentence that says what to
-turn if the job does not fit, 2 and a sentence if what is asked for is mistaken,
-3 if the compiler failed otherwise. `--search` looks for the most decode slots
-and the largest microbatch that do fit, and checks the job with those;
-`--config.x=y` overrides fields of the config; the topology `cpu:8` is eight
-emulated devices.
+Compiles the programs of a training step from shapes alone, ahead of time; reads
+neither weights nor data. Prints the memory of each chip by part, the
+collectives, and an estimate of the time of each phase.
+
+Exit codes: 0 if the job fits; 1 if it does not, with a sentence that names the
+field to change; 2 for a mistake in the arguments, with a sentence; 3 if the
+compiler failed for another reason.
+
+`--search` finds the most decode slots and the largest microbatch that fit, and
+checks the job with these. `--config.x=y` overrides fields of the config. The
+topology `cpu:8` means eight emulated devices.
 """
 
 import argparse
@@ -35,10 +37,10 @@ from launch.aot import check, chips, report, search
 
 def parse(
     argv: Sequence[str]) -> tuple[argparse.Namespace, ConfigDict, str]:
-  """The options, the config and the name of the slice that argv asks for.
+  """Parses argv into the options, the config and the name of the slice.
 
   Raises:
-    SystemExit: with one line to stderr, if something is misspelled or missing.
+    SystemExit: an argument is wrong or missing; one line goes to stderr.
   """
   parser = argparse.ArgumentParser(
       description=__doc__, allow_abbrev=False,
@@ -48,15 +50,15 @@ def parse(
       '--topology', help="such as v5e:16x8 or v5litepod-128 (default: the "
       "config file's TOPOLOGY)")
   parser.add_argument('--json', metavar='FILE',
-                      help='write everything there too; - is the output')
+                      help='also write the results as JSON; - means stdout')
   parser.add_argument('--search', action='store_true',
-                      help='the most slots and the largest microbatch that fit')
+                      help='find the largest slots and microbatch that fit')
   args, rest = parser.parse_known_args(argv)
   try:
     _, overrides = config_lib.split(rest)
     config = check.load(args.config, overrides)
     name = args.topology or check.topology_of(args.config)
-    if args.json not in (None, '-'):  # found out before anything is compiled
+    if args.json not in (None, '-'):  # fails before anything is compiled
       pathlib.Path(args.json).touch()
     return args, config, name
   except (OSError, ValueError) as error:
@@ -64,7 +66,7 @@ def parse(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """The program; returns its exit code."""
+  """Runs the command line; returns the exit code."""
   args, config, name = parse(sys.argv[1:] if argv is None else argv)
   try:
     topology = chips.topology(name)

@@ -1,10 +1,10 @@
-"""Writes launch/FITS.md: each config made for a pod, compiled ahead of time.
+"""Writes launch/FITS.md: memory and time of the configs made for a pod.
 
   make fits
 
-Every config file that names a TOPOLOGY, alone and with each argument in its
-VARIANTS, goes through launch/compile_check.py in a process of its own. It takes
-10 to 17 minutes on two cores.
+For every config file that defines TOPOLOGY, without argument and with each
+argument in its VARIANTS, runs launch/compile_check.py in a separate process. It
+takes 10 to 17 minutes on two cores.
 """
 
 import datetime
@@ -27,7 +27,7 @@ COLUMNS = (
 
 
 def jobs() -> Iterator[str]:
-  """Configs made for a slice, with their arguments."""
+  """Yields the configs made for a slice, with their arguments."""
   for path in sorted((ROOT / 'configs').rglob('*.py')):
     module = config_files.load_file(str(path))
     if hasattr(module, 'TOPOLOGY'):
@@ -37,7 +37,7 @@ def jobs() -> Iterator[str]:
 
 
 def check(spec: str) -> dict[str, Any]:
-  """What compile_check says of a job, as it writes it to JSON."""
+  """Runs compile_check on a job and returns its JSON."""
   out = subprocess.run(
       [sys.executable, 'launch/compile_check.py', f'--config={spec}',
        '--json=-'], cwd=ROOT, capture_output=True, text=True, check=False,
@@ -49,7 +49,7 @@ def check(spec: str) -> dict[str, Any]:
 
 
 def row(spec: str, found: dict[str, Any]) -> list[str]:
-  """A job's line of the table."""
+  """Returns a job's row of the table."""
   phases = found['phases']
   slowest = max(p['compile_seconds'] for p in phases.values())
   start = [spec.removeprefix('configs/'), found['topology'],
@@ -68,7 +68,7 @@ def row(spec: str, found: dict[str, Any]) -> list[str]:
 
 
 def main() -> int:
-  """Writes the table; 1 if a job does not fit."""
+  """Writes the table; returns 1 if a job does not fit."""
   rows, reasons = [], []
   for spec in jobs():
     try:
@@ -89,11 +89,11 @@ def main() -> int:
 
 Written by `make fits`, {datetime.date.today()}, {versions}, on \
 {os.cpu_count()} cores: each config that is made for a pod, compiled ahead of \
-time for its slice by `launch/compile_check.py`, which says more of each. No \
-TPU was used. Memory is the compiler's figure for the phase that needs most, \
-with all else that the run holds. Times are estimates from the compiled \
-programs (roofline: arithmetic, HBM, interconnect), uncalibrated, for \
-responses that all run to their limit; verifying and the host are left out.
+time for its slice by `launch/compile_check.py`, which prints more details. No \
+TPU was used. Memory is the compiler's number for the phase that needs most, \
+plus all other arrays of the run. Times are uncalibrated estimates from the \
+compiled programs (roofline: arithmetic, HBM, interconnect), with all \
+responses at their maximum length; verification and host work are left out.
 
 {table}
 ''' + ''.join(f'\n{reason}\n' for reason in reasons))

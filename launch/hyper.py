@@ -1,4 +1,4 @@
-"""Sweeps as values: lists of trials, each a dict of config fields.
+"""Sweeps: lists of trials, each a dictionary of config fields.
 
 A config's `get_hyper(hyper)` gets this module and returns such a list:
 
@@ -12,8 +12,8 @@ A config's `get_hyper(hyper)` gets this module and returns such a list:
         hyper.sweep('seed', range(3)),
     ])
 
-is 2 x 2 x 3 trials. Names and order are those of big_vision's and
-uncertainty-baselines' sweeps.
+This gives 2 x 2 x 3 trials. Names and order follow the sweeps of big_vision and
+uncertainty-baselines.
 """
 
 import itertools
@@ -23,17 +23,17 @@ Trial = dict[str, Any]
 
 
 def sweep(key: str, values: Iterable[Any]) -> list[Trial]:
-  """One trial for each value of a field."""
+  """Returns one trial for each value of a field."""
   return [{key: value} for value in values]
 
 
 def fixed(key: str, value: Any, length: int = 1) -> list[Trial]:
-  """`length` trials with the same value of a field."""
+  """Returns `length` trials with the same value of a field."""
   return sweep(key, [value] * length)
 
 
 def product(sweeps: Sequence[Sequence[Trial]]) -> list[Trial]:
-  """Every combination of a trial of each sweep; the last one varies fastest.
+  """Returns every combination of trials; the last sweep varies fastest.
 
   Raises:
     ValueError: two sweeps set the same field.
@@ -42,31 +42,31 @@ def product(sweeps: Sequence[Sequence[Trial]]) -> list[Trial]:
 
 
 def zipit(sweeps: Sequence[Sequence[Trial]]) -> list[Trial]:
-  """The first trials of all sweeps together, then the second ones, and so on.
+  """Merges the first trials of all sweeps, then the second ones, and so on.
 
   Raises:
-    ValueError: sweeps of different lengths, or two that set the same field.
+    ValueError: the sweeps differ in length, or two set the same field.
   """
   lengths = [len(trials) for trials in sweeps]
   if len(set(lengths)) > 1:
     raise ValueError(
-        f'zipit needs sweeps of one length, not {lengths}: use fixed(key, '
-        'value, length) for a value that does not change.')
+        f'zipit needs sweeps of equal length, not {lengths}: use fixed(key, '
+        'value, length) for a constant value.')
   return [_merged(trials) for trials in zip(*sweeps)]
 
 
 def chainit(sweeps: Sequence[Sequence[Trial]]) -> list[Trial]:
-  """The trials of the first sweep, then those of the second, and so on."""
+  """Concatenates sweeps."""
   return list(itertools.chain(*sweeps))
 
 
 def _merged(trials: Sequence[Trial]) -> Trial:
-  """One trial with the fields of all."""
+  """Merges trials into one with the fields of all."""
   merged = {}
   for trial in trials:
     twice = sorted(merged.keys() & trial.keys())
     if twice:
       raise ValueError(
-          f'{twice[0]} is set by two sweeps that are combined: sweep it once.')
+          f'{twice[0]} is set by two sweeps: set it in only one of them.')
     merged.update(trial)
   return merged

@@ -3,10 +3,11 @@
   python launch/run.py --config=configs/countdown.py --sweep \
       --workdir=runs/sweep --parallel=2 --config.steps=100
 
-`--sweep` asks the config's `get_hyper` for the trials; `--config.x=y` holds for
-all of them. Each trial is a process with its own folder, where its output goes
-to log.txt. Given again, the command leaves finished trials alone and continues
-the others; `--dry_run` only prints what it would run. At the end comes a table.
+With `--sweep`, the trials come from the config's `get_hyper`; `--config.x=y`
+sets a field for all of them. Each trial is a process with its own folder, and
+its output goes to log.txt there. The same command, run again, skips finished
+trials and resumes the others. `--dry_run` only prints the commands. At the end,
+a table shows the results.
 """
 
 import argparse
@@ -35,13 +36,13 @@ _show = console.Console(highlight=False, markup=False, soft_wrap=True).print
 
 
 class Trial(NamedTuple):
-  """One run of the program.
+  """A run of the training program.
 
   Attributes:
-    folder: its working directory, named by its number and its fields.
-    fields: what the sweep sets.
+    folder: workdir of the trial, named by its number and its fields.
+    fields: fields that the sweep sets.
     config: the whole config, as JSON.
-    command: the process's arguments.
+    command: the command line of the process.
   """
   folder: pathlib.Path
   fields: dict[str, Any]
@@ -50,7 +51,7 @@ class Trial(NamedTuple):
 
   @property
   def finished(self) -> bool:
-    """Whether the folder holds the summary of just this config."""
+    """True if the folder has the summary of a run with exactly this config."""
     note = self.folder / 'trial.json'
     return ((self.folder / 'summary.json').exists() and note.exists()
             and note.read_text() == self.config)
@@ -59,33 +60,35 @@ class Trial(NamedTuple):
 def plan(
     spec: str, *, sweep: bool, workdir: str, overrides: dict[str, str],
     program: Sequence[str]) -> list[Trial]:
-  """The trials, every one of them checked.
+  """Makes the trials and validates their configs.
 
   Args:
     spec: config file, as for `config.load`.
-    sweep: take the trials from the config's `get_hyper`; else there is one.
-    workdir: folder of the trials' folders.
+    sweep: whether to take the trials from the config's `get_hyper`; if False,
+      there is one trial.
+    workdir: parent folder of the trials' folders.
     overrides: fields set on the command line, for all trials.
-    program: the command that trains.
+    program: the training command.
 
   Returns:
-    The trials in the order of the sweep.
+    The trials, in the order of the sweep.
 
   Raises:
-    ValueError: a config without `get_hyper`, or a trial with a wrong field.
+    ValueError: the config has no `get_hyper`, or a trial has a wrong field.
   """
   settings = [{}]
   if sweep:
     module = config_files.load_file(spec.partition(':')[0])
     if not hasattr(module, 'get_hyper'):
-      raise ValueError(f'{spec} has no get_hyper(hyper), so there is no sweep.')
+      raise ValueError(
+          f'{spec} has no get_hyper(hyper): add it, or leave out --sweep.')
     settings = module.get_hyper(hyper)
   trials = []
   for number, fields in enumerate(settings):
     twice = sorted(overrides.keys() & {*fields, 'workdir'})
     if twice:
       raise ValueError(
-          f'{twice[0]} is set for each trial: do not set it for all of them.')
+          f'{twice[0]} is set for each trial: remove --config.{twice[0]}.')
     content = ','.join(
         f'{name.split(".")[-1]}={config_lib.to_text(value)}'
         for name, value in fields.items())
@@ -101,11 +104,11 @@ def plan(
 
 
 def start(trial: Trial) -> subprocess.Popen | None:
-  """Starts a trial; None if a process left by another runner is at it."""
+  """Starts a trial; returns None if another runner's process still runs it."""
   trial.folder.mkdir(parents=True, exist_ok=True)
   with open(trial.folder / 'log.txt', 'ab') as log:
     try:
-      # The child inherits the lock with its output, and holds it while it runs.
+      # The child inherits the lock with the log file, and holds it to its end.
       fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
       return None
@@ -117,7 +120,7 @@ def start(trial: Trial) -> subprocess.Popen | None:
 
 
 def stop(processes: Sequence[subprocess.Popen], grace: float = 10.0) -> None:
-  """Ends processes and what they started; by force after `grace` seconds."""
+  """Terminates process groups; kills them after `grace` seconds."""
   for number in (signal.SIGTERM, signal.SIGKILL):
     for process in processes:
       if process.poll() is None:
@@ -133,11 +136,11 @@ def stop(processes: Sequence[subprocess.Popen], grace: float = 10.0) -> None:
 def run(trials: Sequence[Trial], parallel: int) -> list[str]:
   """Runs the trials that are not finished, `parallel` at a time.
 
-  A trial that fails does not stop the others. When this is interrupted, the
-  trials that are running end with it.
+  A failed trial does not stop the others. An interrupt also ends the running
+  trials.
 
   Returns:
-    For each trial, 'done' or what went wrong.
+    For each trial, 'done' or a description of the failure.
   """
   states = ['done' if trial.finished else '' for trial in trials]
   waiting = collections.deque(i for i, state in enumerate(states) if not state)
@@ -172,12 +175,12 @@ def _outcome(trial: Trial, code: int) -> str:
 def results(
     trials: Sequence[Trial], states: Sequence[str], metrics: Sequence[str],
 ) -> list[dict[str, str]]:
-  """The rows of the final table, column to text.
+  """Returns the rows of the final table, each a dictionary of column to text.
 
   The columns are the trial's number, the fields that differ between trials,
   the state, the last step, and each metric's last and best (highest) value.
-  Trials that differ only in their seed get a row of means and standard
-  deviations below.
+  Trials that differ only in their seed also get a row of means and standard
+  deviations.
   """
   names = dict.fromkeys(name for trial in trials for name in trial.fields)
   differs = [
@@ -214,7 +217,7 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def show_table(rows: Sequence[dict[str, str]]) -> None:
-  """Prints rows under the columns that any of them has."""
+  """Prints rows as a table with all columns that occur."""
   columns = dict.fromkeys(name for row in rows for name in row)
   table = rich_table.Table(*columns)
   for row in rows:
@@ -223,7 +226,7 @@ def show_table(rows: Sequence[dict[str, str]]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """The program; returns its exit code."""
+  """Runs the command line; returns the exit code."""
   parser = argparse.ArgumentParser(
       description=__doc__, allow_abbrev=False,
       formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -260,11 +263,11 @@ def main(argv: Sequence[str] | None = None) -> int:
   try:
     states = run(trials, max(args.parallel, 1))
   except KeyboardInterrupt:
-    _show('Interrupted; the same command continues.')
+    _show('Interrupted; the same command continues the sweep.')
     return 130
   try:
     show_table(results(trials, states, args.metrics.split(',')))
-  except ValueError as error:  # A file of metrics is damaged.
+  except ValueError as error:  # a damaged metrics.jsonl
     _show(f'{error}')
     return 1
   return int(any(state != 'done' for state in states))

@@ -182,7 +182,7 @@ def test_files_can_be_evaluated_without_a_run(
   assert [x['problems'] for x in found['files'].values()] == [3, 2]
   assert (found['step'], found['temperature']) == (0, .7)
   assert found['left_out'] == 1
-  assert '1 of 4 problems, which stand there before' in caplog.text
+  assert '1 of 4 problems, which are duplicates' in caplog.text
   assert '1 of 3 problems, whose prompts have more' in caplog.text
   lines = (workdir / 'evaluation.md').read_text().splitlines()
   table = [[x.strip() for x in line.split('|')[1:-1]]
@@ -260,10 +260,10 @@ def test_the_program_evaluates_the_checkpoints_parameters(
 
 def test_no_copy_is_made_for_a_penalty(parts, reuse, tmp_path, monkeypatch):
   reuse(parts)
-  starts, begin = [], warm_start.begin
+  starts, start = [], warm_start.start
   monkeypatch.setattr(
-      warm_start, 'begin',
-      lambda *x, **y: starts.append(begin(*x, **y)) or starts[-1])
+      warm_start, 'start',
+      lambda *x, **y: starts.append(start(*x, **y)) or starts[-1])
   config = tiny.load(tmp_path, loss__kl_coef=.1)
   evaluate.evaluate(config, 'start')
   assert starts[0].anchor is None

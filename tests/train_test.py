@@ -12,7 +12,7 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm.evaluation import heldout
 from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.learner import loss as loss_lib
-from jaxrl_llm.monitoring import metrics, timing
+from jaxrl_llm.monitoring import metrics, summary, timing
 from jaxrl_llm.rewards import Verdict
 from tests import tiny
 
@@ -34,7 +34,7 @@ def test_the_summary_has_its_promised_shape(run):
 
 
 def test_a_figure_that_is_not_known_is_null():
-  got = train.summary(
+  got = summary.summary(
       {'pass@1': .25, 'pass@1_error': .1}, {
           'pass@1': np.nan, 'pass@1_error': np.nan, 'pass@8': .5, 'greedy': 1.0,
           'mean': .3}, 2.0, 7)

@@ -1,14 +1,14 @@
-"""PKPO's claims, small: what optimising pass@k does to pass@k.
+"""PKPO's claims on small tasks: the effect of optimising pass@k on pass@k.
 
   python -m benchmarks.claims.pkpo --write
 
-trains configs/pkpo/countdown.py, and countdown_hard.py on 'mixed' and on 'hard'
-problems, with k = 1, 2, 4, 8, 16 and k annealed, and samples from the warm
-start without training it; three seeds each, equal steps. That is 63 runs, each
-on one core, as many side by side as there are cores: about two hours on 2
-cores. A run that is done is not done again: interrupt it, and give the same
-command to go on. `--write` puts the table, the picture and every run's figures
-into results/claims.
+Trains configs/pkpo/countdown.py, and countdown_hard.py on 'mixed' and on 'hard'
+problems, with k = 1, 2, 4, 8, 16 and with annealed k; one more arm samples from
+the warm start without training. All have three seeds and the same number of
+steps. These 63 runs use one core each, in parallel, and take about two hours on
+2 cores. Finished runs are not repeated: after an interrupt, the same command
+resumes. `--write` saves the table, the plots and the results of every run in
+results/claims.
 """
 
 import argparse
@@ -34,7 +34,7 @@ CONFIGS = {
     'mixed': 'configs/pkpo/countdown_hard.py:mixed',
     'hard': 'configs/pkpo/countdown_hard.py:hard',
 }
-# Fields of each arm. A learning rate of 0 samples from the warm start.
+# Fields of each arm. A learning rate of 0 keeps the warm start's parameters.
 ARMS = {
     'frozen': {'optimizer.learning_rate': 0.0, 'loss.entropy_bonus': 0.0,
                'pkpo.k': 16, 'drop_zero_advantage': True},
@@ -42,7 +42,7 @@ ARMS = {
     'annealed': {},  # see `fields_of`
 }
 SEEDS = 0, 1, 2
-# Sizes of the held-out sets to evaluate on, by kind of problem.
+# Sizes of the held-out sets, one number for each kind of problem.
 HELDOUT = {
     'default': {'all': (48, 250, 170, 64)},
     'mixed': {'ordinary': (32, 60, 60, 48, 0, 0),
@@ -52,19 +52,19 @@ HELDOUT['hard'] = HELDOUT['mixed']
 
 
 class Run(NamedTuple):
-  """One training run, named 'task,arm,seed'."""
+  """A training run, named 'task,arm,seed'."""
   task: str
   arm: str
   seed: int
 
   @property
   def name(self) -> str:
-    """Also of its folder and result."""
+    """Name of the run, its folder and its result."""
     return ','.join(map(str, self)).replace(' ', '-')
 
 
 def runs() -> list[Run]:
-  """All runs; neighbours have different warm starts."""
+  """Returns all runs; neighbours in the list have different warm starts."""
   arms = ['1', '4', '8', 'frozen', 'annealed', '2', '16']
   assert set(arms) == set(ARMS)
   return [Run(task, arm, seed)
@@ -72,7 +72,7 @@ def runs() -> list[Run]:
 
 
 def fields_of(run: Run) -> dict[str, Any]:
-  """What the run's arm sets."""
+  """Returns the fields that the run's arm sets."""
   if run.arm == 'annealed':
     module = countdown if run.task == 'default' else countdown_hard
     return {'pkpo.k': module.ANNEALED}
@@ -80,7 +80,13 @@ def fields_of(run: Run) -> dict[str, Any]:
 
 
 def train(run: Run, folder: pathlib.Path, where: str) -> None:
-  """Trains and evaluates on a machine, and leaves the result as JSON."""
+  """Trains, evaluates, and writes the result as JSON.
+
+  Args:
+    run: the run.
+    folder: parent folder of the runs and results.
+    where: description of the machine.
+  """
   from jaxrl_llm import config as config_lib
   from jaxrl_llm import evaluate
   from jaxrl_llm import train as train_lib
@@ -112,7 +118,7 @@ def train(run: Run, folder: pathlib.Path, where: str) -> None:
 
 
 def train_all(folder: pathlib.Path) -> None:
-  """Does the runs that are not done yet, one on each core."""
+  """Does the runs without a result, one on each core."""
   folder.mkdir(parents=True, exist_ok=True)
   cores: queue.SimpleQueue = queue.SimpleQueue()
   for core in os.sched_getaffinity(0):
@@ -128,13 +134,13 @@ def train_all(folder: pathlib.Path) -> None:
         subprocess.run(
             command, cwd=ROOT, check=True, stdout=file,
             stderr=subprocess.STDOUT,
-            # k, the seed and the step are data: most programs are compiled
-            # once for all runs.
+            # k, the seed and the step are traced, so the cache serves most
+            # programs of all runs.
             env={**os.environ,
                  'JAX_COMPILATION_CACHE_DIR': str(folder / 'compiled')})
     except subprocess.CalledProcessError:
       raise RuntimeError(
-          f'{run.name} failed; its last words are in {log}.') from None
+          f'{run.name} failed; see its output in {log}.') from None
     finally:
       cores.put(core)
     print(run.name, flush=True)
@@ -145,20 +151,20 @@ def train_all(folder: pathlib.Path) -> None:
       for future in concurrent.futures.as_completed(
           [pool.submit(do, run) for run in left]):
         future.result()
-    except BaseException:  # an interrupt too: what waits is not begun
+    except BaseException:  # also after an interrupt, starts no more runs
       pool.shutdown(wait=False, cancel_futures=True)
       raise
 
 
 def read(folder: pathlib.Path) -> list[dict[str, Any]]:
-  """The results that are there, in the order of `ARMS`."""
+  """Reads the existing results, in the order of `ARMS`."""
   found = [folder / f'{run.name}.json' for run in runs()]
   results = [json.loads(path.read_text()) for path in found if path.exists()]
   return sorted(results, key=lambda r: (list(ARMS).index(r['arm']), r['seed']))
 
 
 def main() -> None:
-  """The program."""
+  """Runs the command line."""
   parser = argparse.ArgumentParser(
       description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
   parser.add_argument('--folder', type=pathlib.Path, default=FOLDER)
@@ -170,7 +176,7 @@ def main() -> None:
   folder = args.folder.absolute()
   if args.one:
     where = machine()
-    os.sched_setaffinity(0, {args.core})  # XLA starts no more threads
+    os.sched_setaffinity(0, {args.core})  # limits XLA's threads to one core
     train(next(run for run in runs() if run.name == args.one), folder, where)
     return
   train_all(folder)

@@ -1,4 +1,4 @@
-"""The tables and the picture of PKPO's claims."""
+"""Tables and plots of PKPO's claims."""
 
 import collections
 import json
@@ -10,8 +10,8 @@ from benchmarks.rl_step import markdown
 
 RESULT = pathlib.Path(__file__).parents[1] / 'results/claims/pkpo.md'
 KS = 1, 2, 4, 8, 16
-LAST = 50  # steps that entropy is averaged over
-EVERY = 10  # steps of a curve that one is kept of
+LAST = 50  # last steps, over which entropy is averaged
+EVERY = 10  # a curve keeps one of this many steps
 
 Result = Mapping[str, Any]
 Figure = Callable[[Result], float]
@@ -24,16 +24,22 @@ TITLES = {
 
 
 def pass_at(k: int, problems: str) -> Figure:
-  """pass@k on a set of held-out problems."""
+  """Returns a function for pass@k on a set of held-out problems."""
   return lambda result: result['heldout'][problems][f'pass@{k}']
 
 
 def figures_of(
     rows: Sequence[Mapping[str, Any]], sizes: Sequence[int]) -> dict[str, Any]:
-  """What is kept of a run's metrics, and of the sizes of its training set.
+  """Returns the saved part of a run's metrics.
 
-  Entropy is the last steps' mean, in nats per token. 'solved' is a curve: the
-  cumulative solve rate, of the hard problems where there are.
+  Args:
+    rows: rows of metrics.jsonl.
+    sizes: training problems of each kind.
+
+  Returns:
+    Dictionary with 'entropy', the mean of the last steps in nats per token, and
+    'solved', the curve of the cumulative solve rate, of the hard problems if
+    there are any.
   """
   solved = [row['solve_rate'] for row in rows]
   if sizes[4:]:
@@ -48,17 +54,17 @@ def figures_of(
 
 
 def entropy(result: Result) -> float:
-  """See `figures_of`."""
+  """Returns the entropy; see `figures_of`."""
   return result['entropy']
 
 
 def solved(result: Result) -> float:
-  """Cumulative solve rate at the end."""
+  """Returns the cumulative solve rate at the end."""
   return result['solved'][-1]
 
 
 def mean_and_error(values: Sequence[float]) -> str:
-  """Over seeds."""
+  """Formats the mean and the standard error over seeds."""
   text = f'{statistics.mean(values):.3f}'
   if len(values) > 1:
     text += f' ± {statistics.stdev(values) / len(values) ** 0.5:.3f}'
@@ -66,7 +72,7 @@ def mean_and_error(values: Sequence[float]) -> str:
 
 
 def by_arm(results: Iterable[Result], task: str) -> dict[str, list[Result]]:
-  """Results of a task, by arm."""
+  """Groups the results of a task by arm."""
   arms = collections.defaultdict(list)
   for result in results:
     if result['task'] == task:
@@ -75,10 +81,10 @@ def by_arm(results: Iterable[Result], task: str) -> dict[str, list[Result]]:
 
 
 def table(results: Sequence[Result], task: str) -> str:
-  """One task's table: an arm a row."""
+  """Returns a task's table with one row per arm."""
   arms = by_arm(results, task)
   sets = list(next(iter(arms.values()))[0]['heldout'])
-  main = sets[-1]  # 'hard', where there is one
+  main = sets[-1]  # 'hard', if the task has it
   columns = {f'pass@{k}': pass_at(k, main) for k in KS}
   if len(sets) > 1:
     columns['pass@1, ordinary'] = pass_at(1, sets[0])
@@ -93,12 +99,12 @@ def table(results: Sequence[Result], task: str) -> str:
 
 
 def label(arm: str) -> str:
-  """An arm, for a reader."""
+  """Returns the name of an arm for tables and plots."""
   return {'frozen': 'not trained'}.get(arm, arm)
 
 
 def claims(results: Sequence[Result]) -> str:
-  """What is claimed, seed by seed."""
+  """Returns the table of claims with a column per seed."""
   def cell(task, arm, seed, figure):
     return figure(next(
         r for r in results
@@ -117,22 +123,22 @@ def claims(results: Sequence[Result]) -> str:
                for seed in seeds], holds)
 
   pass_8, pass_1 = pass_at(8, 'all'), pass_at(1, 'all')
-  compare('default: pass@8 of k=4 less that of k=1, at least .05',
+  compare('default: pass@8, k=4 minus k=1, at least .05',
           'default', pass_8, ('4', '1'), lambda x: x >= 0.05)
-  compare('default: pass@8 of k=4 less its start, at least -.02',
+  compare('default: pass@8, k=4 minus not trained, at least -.02',
           'default', pass_8, ('4', 'frozen'), lambda x: x >= -0.02)
-  compare('default: pass@1 of k=1 less that of k=4, above 0',
+  compare('default: pass@1, k=1 minus k=4, above 0',
           'default', pass_1, ('1', '4'), lambda x: x > 0)
-  compare('mixed: hard problems solved so far, k=8 over k=1, at least 1.5',
+  compare('mixed: hard problems solved so far, k=8 / k=1, at least 1.5',
           'mixed', solved, ('8', '1'), lambda x: x >= 1.5,
           lambda a, b: a / b)
-  compare('mixed: pass@16 on hard problems, k=8 less k=1, at least .05',
+  compare('mixed: pass@16 on hard problems, k=8 minus k=1, at least .05',
           'mixed', pass_at(16, 'hard'), ('8', '1'), lambda x: x >= 0.05)
   return markdown(['claim', *(f'seed {seed}' for seed in seeds)], rows)
 
 
 def report(results: Sequence[Result], command: str) -> str:
-  """The whole result as Markdown."""
+  """Returns the report as Markdown."""
   different = lambda key: sorted({result[key] for result in results})
   steps, seeds = results[0]['steps'], len(different('seed'))
   annealed = ', '.join(sorted({
@@ -147,19 +153,19 @@ def report(results: Sequence[Result], command: str) -> str:
 configs/pkpo/countdown.py and countdown_hard.py: a model of 0.28 million \
 parameters on Countdown, 16 samples a prompt, {steps} steps, sloo_minus_one, \
 advantages divided by the batch's standard deviation; {seeds} seeds. On the \
-default task there are 32 prompts a step, the learning rate falls from 5e-4 to \
-0, and the entropy bonus is .05; on the others there are 16, it stays at 3e-4, \
-there is no bonus, and rows of advantage 0 leave the mean. pass@k from 32 \
-samples of each held-out problem (532 on the default task, 200 hard and 200 \
-ordinary ones on the others). "Solved so far" is the share of training \
-problems (of the hard ones, where there are) with a right sample in some step. \
-"Not trained" samples from the warm start all along, and so has the figures \
-that all runs begin with. "Annealed" is pkpo.k={annealed}; these schedules \
-were chosen on the same held-out problems, the mixed task's also on seeds 0 \
-and 1. With k=16, the whole group, only groups with a single right sample have \
-a signal; the entropy bonus acts on all. Mean and standard error over seeds. \
-Where there are hard problems, the columns are about these, unless they say \
-otherwise.
+default task there are 32 prompts per step, the learning rate falls from 5e-4 \
+to 0, and the entropy bonus is .05. On the others there are 16 prompts per \
+step, the learning rate stays at 3e-4, there is no bonus, and rows of \
+advantage 0 are left out of the mean. pass@k is estimated from 32 samples of \
+each held-out problem (532 on the default task, 200 hard and 200 ordinary ones \
+on the others). "Solved so far" is the share of training problems (of the hard \
+ones, if there are any) with a right sample in some step. "Not trained" always \
+samples from the warm start, which is the initial model of all runs. \
+"Annealed" is pkpo.k={annealed}; these schedules were chosen on the same \
+held-out problems, the mixed task's also on seeds 0 and 1. With k=16, the \
+whole group, only groups with a single right sample have a signal; the entropy \
+bonus acts on all. Mean and standard error over seeds. On tasks with hard \
+problems, the columns are about these unless they say otherwise.
 
 ![pass@k and cumulative solve rate]({RESULT.with_suffix('.png').name})
 
@@ -170,7 +176,7 @@ otherwise.
 
 
 def write(results: Sequence[Result], text: str) -> None:
-  """Puts the report, its picture, and a line of JSON a run, into `RESULT`."""
+  """Writes the report, its plots, and one line of JSON per run."""
   RESULT.parent.mkdir(parents=True, exist_ok=True)
   RESULT.write_text(text)
   RESULT.with_suffix('.jsonl').write_text(
@@ -179,7 +185,7 @@ def write(results: Sequence[Result], text: str) -> None:
 
 
 def draw(results: Sequence[Result], path: pathlib.Path) -> None:
-  """Above pass@k by k, below what was solved so far; a column for each task."""
+  """Draws pass@k by k (top) and the solve rate (bottom), a column per task."""
   import matplotlib
   from matplotlib.figure import Figure as Canvas
   style = {
@@ -218,7 +224,7 @@ def draw(results: Sequence[Result], path: pathlib.Path) -> None:
 
 
 def _look(arm: str) -> dict[str, Any]:
-  """Colour and line: darker for a larger k."""
+  """Returns the colour and style of an arm's line; darker for a larger k."""
   import matplotlib
   if arm == 'frozen':
     return dict(color='black', linestyle=':', linewidth=1)

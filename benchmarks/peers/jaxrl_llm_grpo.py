@@ -1,8 +1,7 @@
-"""GRPO steps of ours on a CPU, timed; see `job.py`.
+"""Timed GRPO steps of jaxrl_llm on a CPU; see `job.py`.
 
-What a step of `train.train` does: `train.take_step`. Settings are
-`config.base()`'s but for sizes: mean over tokens, no KL, one update per
-rollout.
+Calls `train.take_step`, as `train.train` does. Except for sizes, the settings
+are those of `config.base()`: mean over tokens, no KL, one update per rollout.
 """
 
 import os
@@ -43,7 +42,7 @@ class Task:
 
 
 def make_config(job: job_lib.Job) -> ConfigDict:
-  """Our config of the job."""
+  """Returns our config of the job."""
   c = config_lib.base()
   c.prompts_per_step, c.samples_per_prompt = job.prompts, job.samples
   c.max_prompt, c.max_response = job_lib.MAX_PROMPT, job.max_response
@@ -64,15 +63,15 @@ def make_config(job: job_lib.Job) -> ConfigDict:
 
 
 def main() -> None:
-  """Takes steps until no more are asked for."""
+  """Does steps until no more are requested."""
   turns = job_lib.Turns()
   config = make_config(job_lib.from_argument(sys.argv[1]))
   with mock.patch.object(tasks, 'get', lambda *_, **__: Task()):
     parts = experiment.build(config)
   params = parts.programs.policy.init(
       parts.step_key(parts.replicate(np.uint32(0))))
-  # A policy as close to uniform as the peers' is at first: transformers'
-  # standard deviation.
+  # transformers' standard deviation, so that the initial policy is as close to
+  # uniform as the peers'.
   params['embed'] *= 0.02 / jnp.std(params['embed'])
   state = train.init_state(
       parts.programs.learner.init(params), len(parts.task.train))
@@ -83,8 +82,8 @@ def main() -> None:
   timer = timing.Timer()
   while turns.wait():
     timer.take()
-    # This thread sleeps while a device program runs, so that its processor
-    # time is what the host does outside of them.
+    # This thread sleeps while a device program runs, so its processor time is
+    # the host's work.
     host = time.thread_time()
     with jax.transfer_guard('disallow'):
       state, outcome = train.take_step(parts, state, fixed, timer)

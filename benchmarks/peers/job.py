@@ -1,8 +1,8 @@
-"""The RL step that every library is timed on, and how libraries take turns.
+"""The RL step that all libraries are timed on, and the protocol for turns.
 
-Nothing but the standard library, so that it can be imported in any of their
-environments. Each library runs in a process of its own; a process does one
-step for each line that it reads, and answers with a line of JSON.
+This file uses only the standard library, so that every environment can import
+it. Each library runs in its own process, which does one step for each line that
+it reads, and answers with a line of JSON.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ import string
 import sys
 import time
 
-# Two tokens stop a response, as in Qwen3; those between are characters.
+# Two tokens stop a response, as in Qwen3; the ids between are characters.
 PAD, STOP, OTHER_STOP = 0, 1, 63
 ALPHABET = (string.digits + '+=' + string.ascii_letters)[:61]
 VOCAB_SIZE = 64
@@ -27,16 +27,16 @@ class Job:
 
   Attributes:
     prompts: distinct prompts of a step.
-    samples: responses to each.
-    max_response: tokens a response may have.
-    width: of the residual stream.
-    layers: of the model.
-    heads: query heads.
-    kv_heads: key and value heads.
+    samples: responses to each prompt.
+    max_response: limit of a response's tokens.
+    width: width of the residual stream.
+    layers: number of layers.
+    heads: number of query heads.
+    kv_heads: number of key and value heads.
     head_dim: width of a head.
-    mlp_width: of the gated MLP.
-    learning_rate: of AdamW; so small that the policy, and with it the length
-      of the responses, stays the same over the steps.
+    mlp_width: width of the gated MLP.
+    learning_rate: learning rate of AdamW. It is so small that the policy, and
+      thus the length of the responses, stays nearly constant.
   """
   prompts: int = 16
   samples: int = 16
@@ -51,7 +51,7 @@ class Job:
 
   @property
   def rows(self) -> int:
-    """Responses of a step."""
+    """Number of responses of a step."""
     return self.prompts * self.samples
 
 
@@ -60,42 +60,42 @@ TINY = Job(prompts=4, samples=4, max_response=16, width=32, layers=2,
 
 
 def to_argument(job: Job) -> str:
-  """The job as a command-line argument."""
+  """Encodes the job as a command-line argument."""
   return json.dumps(dataclasses.asdict(job))
 
 
 def from_argument(text: str) -> Job:
-  """The job out of a command-line argument."""
+  """Decodes the job from a command-line argument."""
   return Job(**json.loads(text))
 
 
 def reward(response: str) -> float:
-  """What the policy is to maximise: how many characters are a 1."""
+  """Returns the reward: the number of characters that are 1."""
   return float(response.count('1'))
 
 
 class Turns:
-  """A library's side of taking turns.
+  """Protocol of a library's process for taking turns.
 
-  Every answer says `seconds` and processor seconds (`cpu`) of the step;
-  `sample` and `update`, seconds of these two parts; `sampled` tokens of the
-  responses, stop tokens included; `trained` tokens, that the loss counts; and
-  the library's `version`.
+  Every answer has these fields: `seconds` and processor seconds (`cpu`) of the
+  step; `sample` and `update`, the seconds of these two parts; `sampled`, the
+  tokens of the responses, stop tokens included; `trained`, the tokens that the
+  loss counts; and `version` of the library.
   """
 
   def __init__(self):
-    # What libraries print must not come between the answers.
+    # Output printed by a library must not mix with the answers.
     self._answers = os.fdopen(os.dup(1), 'w')
     os.dup2(2, 1)
 
   def wait(self) -> bool:
-    """Until a step is asked for; False if no more will be."""
+    """Waits for the request of a step; returns False if there are no more."""
     asked = bool(sys.stdin.readline())
     self._start = time.perf_counter(), time.process_time()
     return asked
 
   def answer(self, **row) -> None:
-    """Reports the step since `wait`."""
+    """Sends the row of the step since `wait`."""
     row.update(seconds=time.perf_counter() - self._start[0],
                cpu=time.process_time() - self._start[1])
     self._answers.write(json.dumps(row) + '\n')

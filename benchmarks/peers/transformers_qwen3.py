@@ -1,7 +1,7 @@
-"""Decoding and gradients of a Qwen3 by Hugging Face's transformers.
+"""Timed decoding and gradients of a Qwen3 in Hugging Face's transformers.
 
-Its argument is JSON: a `gpu.Sizes`, with a `jaxrl_llm` ModelConfig under
-'model'. It prints a line of JSON for each measurement, and runs on the GPU if
+The argument is JSON: the fields of `gpu.Sizes`, and a `jaxrl_llm` ModelConfig
+under 'model'. Prints a line of JSON for each measurement. Runs on the GPU if
 there is one.
 """
 
@@ -16,7 +16,7 @@ import transformers
 
 
 def seconds(run, repeats: int) -> float:
-  """Median time of run()."""
+  """Returns the median seconds of run()."""
   taken = []
   for _ in range(repeats):
     start = time.perf_counter()
@@ -28,12 +28,12 @@ def seconds(run, repeats: int) -> float:
 
 
 def answer(**row) -> None:
-  """Reports a measurement."""
+  """Prints a measurement as a line of JSON."""
   print(json.dumps(row), flush=True)
 
 
 def main() -> None:
-  """The program."""
+  """Runs the measurements."""
   sizes = types.SimpleNamespace(**json.loads(sys.argv[1]))
   model = types.SimpleNamespace(**sizes.model)
   device = 'cuda' if torch.cuda.is_available() else 'cpu'
@@ -67,7 +67,7 @@ def main() -> None:
           top_k=0, max_new_tokens=length)
       assert out.shape[1] == sizes.prompt + length
 
-    decode(8)  # Nothing is compiled: this is enough of a warm-up.
+    decode(8)  # A short warm-up is enough, since nothing is compiled.
     answer(kind='decode', slots=slots, seconds=seconds(decode, 1),
            tokens=slots * sizes.response)
 

@@ -1,9 +1,9 @@
-"""GRPO steps of TRL on a CPU, timed; see `job.py`.
+"""Timed GRPO steps of TRL on a CPU; see `job.py`.
 
-Settings are TRL's defaults but for sizes, float32 instead of bfloat16, no
-reports, and Adam's learning rate: loss type 'dapo' (mean over tokens), no KL,
-one update per rollout, sampling by transformers' `generate` on the whole
-batch (the alternative, vLLM, wants a GPU).
+The settings are TRL's defaults, except for sizes, float32 instead of bfloat16,
+no reports, and Adam's learning rate. So the loss type is 'dapo' (mean over
+tokens), there is no KL and one update per rollout, and transformers' `generate`
+samples the whole batch (the alternative, vLLM, needs a GPU).
 """
 
 import sys
@@ -25,7 +25,7 @@ from benchmarks.peers import job as job_lib
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-  """One token per character, with the ids of `job.py`."""
+  """Makes a tokeniser with one token per character and the ids of `job.py`."""
   words = ['<pad>', '<stop>', *job_lib.ALPHABET, '<other stop>']
   tokenizer = Tokenizer(models.WordLevel(
       {word: i for i, word in enumerate(words)}, unk_token='<pad>'))
@@ -37,7 +37,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def make_model(job: job_lib.Job) -> Qwen3ForCausalLM:
-  """Random weights."""
+  """Makes the model with random weights."""
   torch.manual_seed(0)
   return Qwen3ForCausalLM(Qwen3Config(
       vocab_size=job_lib.VOCAB_SIZE, hidden_size=job.width,
@@ -49,7 +49,7 @@ def make_model(job: job_lib.Job) -> Qwen3ForCausalLM:
 
 
 class Timing(TrainerCallback):
-  """Waits for a turn before each step, and reports the step."""
+  """Callback that waits for a turn before each step and reports the step."""
 
   def __init__(self):
     self.turns = job_lib.Turns()
@@ -71,7 +71,7 @@ class Timing(TrainerCallback):
 
 
 def main() -> None:
-  """Takes steps until no more are asked for."""
+  """Does steps until no more are requested."""
   job = job_lib.from_argument(sys.argv[1])
   timing = Timing()
   trainer = trl.GRPOTrainer(
@@ -87,7 +87,8 @@ def main() -> None:
           dataloader_pin_memory=False, save_strategy='no', report_to=[],
           disable_tqdm=True))
 
-  # Prompts to completions; and these with their rewards and advantages.
+  # The first returns completions of prompts; the second calls it and adds
+  # rewards and advantages.
   generate, score = trainer._generate, trainer._generate_and_score_completions
 
   def timed_generate(*args, **kwargs):

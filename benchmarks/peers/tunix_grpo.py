@@ -1,9 +1,10 @@
-"""GRPO steps of google-tunix on a CPU, timed; see `job.py`.
+"""Timed GRPO steps of google-tunix on a CPU; see `job.py`.
 
-Tunix's own sampler ('vanilla') and its defaults but for sizes and no KL: mean
-over the tokens of each response, one update per rollout, the whole batch at
-once. Its sampler cuts stop tokens off, so they are not trained on, and uses
-the same noise at every step; neither changes what a step costs.
+The settings are Tunix's defaults with its own sampler ('vanilla'), except for
+sizes and no KL. So the loss is a mean over the tokens of each response, with
+one update per rollout on the whole batch at once. The sampler cuts off stop
+tokens, so they are not trained on, and uses the same noise at every step;
+neither changes the time of a step.
 """
 
 import importlib.metadata
@@ -24,7 +25,7 @@ from benchmarks.peers import job as job_lib
 
 
 class CharTokenizer:
-  """One token per character, with the ids of `job.py`."""
+  """Tokeniser with one token per character and the ids of `job.py`."""
   bos_id = staticmethod(lambda: None)
   eos_id = staticmethod(lambda: job_lib.STOP)
   pad_id = staticmethod(lambda: job_lib.PAD)
@@ -37,7 +38,7 @@ class CharTokenizer:
 
 
 def make_cluster(job: job_lib.Job, mesh: Mesh) -> rl_cluster.RLCluster:
-  """The model with random weights, its trainer and its sampler."""
+  """Makes the model with random weights, its trainer and its sampler."""
   with mesh:
     model = qwen3.Qwen3(
         qwen3.ModelConfig(
@@ -67,7 +68,7 @@ def make_cluster(job: job_lib.Job, mesh: Mesh) -> rl_cluster.RLCluster:
 
 
 def main() -> None:
-  """Takes steps until no more are asked for."""
+  """Does steps until no more are requested."""
   job = job_lib.from_argument(sys.argv[1])
   turns = job_lib.Turns()
   mesh = Mesh(np.array(jax.devices()).reshape(-1, 1), ('fsdp', 'tp'))
@@ -100,8 +101,10 @@ def main() -> None:
   cluster.generate, cluster.update_actor = timed_generate, timed_update
 
   def batches():
-    """The prompts of each step. The loop asks for a batch, does the step, and
-    asks for the next."""
+    """Yields the prompts of each step.
+
+    The training loop does a step between two requests for a batch.
+    """
     step = 0
     while turns.wait():
       chosen = [job_lib.PROMPTS[(step * job.prompts + i) % 1000]

@@ -3,12 +3,12 @@
   python -m jaxrl_llm.train --config=configs/grpo/qwen3_1p7b_math.py \
       --config.task.path=problems.jsonl --config.task.heldout=math500.jsonl
 
-The baseline of the paper on contextual bandit scheduling: 128 prompts of 8
-samples, 8 updates of 16 prompts each in a step, learning rate 1e-6, responses
-of 4096 tokens, its prompt template. Bring files with the fields `problem` and
-`answer` (the paper trains on problems of DAPO and others). The mesh takes any
-number of devices up to 32 that divides 32; launch/FITS.md has what it needs of
-a slice of 32 v5e. Not run at this size yet.
+This is the baseline of the paper on contextual bandit scheduling: 128 prompts
+with 8 samples each, 8 updates of 16 prompts per step, learning rate 1e-6,
+responses of 4096 tokens, and the paper's prompt template. The data files must
+have the fields `problem` and `answer` (the paper trains on problems of DAPO and
+others). The mesh fits any number of devices that divides 32. launch/FITS.md has
+the memory and the estimated time on 32 chips of v5e. Not run at this size yet.
 """
 
 from jaxrl_llm import config
@@ -17,7 +17,7 @@ TOPOLOGY = 'v5e:4x8'  # v5litepod-32
 
 
 def get_config(arg=None):
-  """The experiment; takes no argument."""
+  """Returns the config; takes no argument."""
   del arg
   c = config.base()
   c.steps = 500
@@ -41,7 +41,7 @@ def get_config(arg=None):
   c.sampling.slots = 16
   c.sampling.chunk = 256
   c.learner.microbatch = 32
-  c.learner.buckets = (2048,)  # each takes most of a minute to compile
+  c.learner.buckets = (2048,)  # each bucket takes up to a minute to compile
   c.learner.remat = 'attention'
   c.eval.every = 20
   c.eval.samples = 4
@@ -51,7 +51,8 @@ def get_config(arg=None):
 
 
 def get_hyper(hyper):
-  """What is done with truncated responses, three seeds each."""
+  """Returns a sweep: two treatments of truncated responses, three seeds each.
+  """
   return hyper.product([
       hyper.sweep('overlong.mode', ['none', 'mask']),
       hyper.sweep('seed', [0, 1, 2])])

@@ -1,14 +1,14 @@
-"""PKPO where most prompts are nearly never solved.
+"""PKPO on Countdown with many prompts that are almost never solved.
 
   python -m jaxrl_llm.train --config=configs/pkpo/countdown_hard.py:mixed
 
-The hard problems need a product, which one in eight demonstrations has, and
-hardly ever in a solution of a hard problem: the warm start solves most of them
-less than once in 50 samples. ':mixed' (the default) trains on as many ordinary
-ones beside them, ':hard' on the hard ones alone; both warm-start on all kinds.
-On the mixed set k=1 follows the ordinary prompts and loses the hard ones, k=8
-does not (the stall of the paper's section 5.2.4): see
-benchmarks/results/claims/pkpo.md. On 2 cores it takes about two minutes.
+The hard problems need a product. One in eight demonstrations has a product, but
+almost none of these solves a hard problem, so the warm start solves most of
+them less than once in 50 samples. ':mixed' (the default) trains on equal
+numbers of hard and ordinary problems, ':hard' on hard ones alone. Both
+warm-start on all kinds. On the mixed set, k=1 learns the ordinary prompts and
+loses the hard ones, but k=8 does not (the stall of the paper's section 5.2.4);
+see benchmarks/results/claims/pkpo.md. It takes about two minutes on 2 cores.
 """
 
 from configs.pkpo import countdown
@@ -17,7 +17,7 @@ ARGS = 'mixed', 'hard'
 
 
 def get_config(arg='mixed'):
-  """The experiment on 'mixed' or 'hard' problems."""
+  """Returns the config for 'mixed' or 'hard' problems."""
   if arg not in ARGS:
     raise ValueError(
         f'configs/pkpo/countdown_hard.py:{arg} is not known: use '
@@ -33,19 +33,21 @@ def get_config(arg='mixed'):
   c.pkpo.k = 8
   c.optimizer.learning_rate = 3e-4
   c.optimizer.schedule = 'constant'
-  # Where few rows have a signal, a bonus on the others drifts. Without one,
-  # rows of advantage 0 only count in the mean: leaving them out is faster, and
-  # changes no more than the scale of the gradient.
+  # Few rows have a signal here, and an entropy bonus on the others makes the
+  # policy drift. Without a bonus, rows of advantage 0 only count in the mean:
+  # leaving them out is faster and changes only the scale of the gradient.
   c.loss.entropy_bonus = 0.0
   c.drop_zero_advantage = True
   return c
 
 
-# Ends with a higher pass@1 on ordinary problems than k=8 alone, and a lower
-# pass@16 on hard ones; ending with k=1 costs more of both.
+# Compared with a constant k=8, this schedule ends with a higher pass@1 on
+# ordinary problems and a lower pass@16 on hard ones. A schedule that ends with
+# k=1 is worse on both.
 ANNEALED = '0:8,300:2'
 
 
 def get_hyper(hyper):
-  """As of configs/pkpo/countdown.py, with a schedule of its own."""
+  """Returns the sweep of configs/pkpo/countdown.py with this file's schedule.
+  """
   return countdown.get_hyper(hyper, ANNEALED)

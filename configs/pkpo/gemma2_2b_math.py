@@ -4,20 +4,21 @@
       --config.task.path=math/train.jsonl \
       --config.task.heldout=math/test.jsonl
 
-n=16, k_opt of 1, 2, 4 or 8 or annealed from 8 to 1 at step 1500, and what is
-measured at each step are those of arXiv:2505.15201. Its authors report about
-four hours per 1000 steps on a TPU v5litepod-128, whose 128 chips the mesh is
-for; elsewhere, set mesh.data=1 mesh.fsdp=-1 mesh.tensor=1. They train on
-Hendrycks MATH (12,000 problems, 750 steps of 16 an epoch) and evaluate on its
-test split: bring both as files with the fields `problem` and `answer` (bare, or
-the solution with its box). What they do not say is ours: learning rate, number
-of steps, lengths, format, and the instruction-tuned checkpoint.
+These settings follow arXiv:2505.15201: n=16; k_opt of 1, 2, 4 or 8, or annealed
+from 8 to 1 at step 1500; and the metrics of each step. The paper reports about
+four hours per 1000 steps on a TPU v5litepod-128. The mesh is for its 128 chips;
+elsewhere, set mesh.data=1 mesh.fsdp=-1 mesh.tensor=1. The paper trains on
+Hendrycks MATH (12,000 problems, 750 steps of 16 per epoch) and evaluates on its
+test split. Provide both as files with the fields `problem` and `answer` (bare,
+or the solution with its box). The paper does not give the learning rate, the
+number of steps, the lengths, the template, or whether the checkpoint is
+instruction-tuned; these are our choices.
 
-Sampling is most of a step: each of its 1024 decode steps reads a chip's part of
-the weights, and 256 responses leave most of a pod idle.
-`gemma2_2b_math.py:pod` takes 128 prompts in a step, and `:4k` those with rows
-of 4096 tokens. launch/FITS.md has the memory and the estimated time of each.
-Not run at this size yet, and a run is one process so far.
+Sampling takes most of a step: each of its 1024 decode steps reads a chip's part
+of the weights, and 256 responses leave most of a pod idle.
+`gemma2_2b_math.py:pod` has 128 prompts per step, and `:4k` has also rows of
+4096 tokens. launch/FITS.md has the memory and the estimated time of each. Not
+run at this size yet. A run must still be a single process.
 """
 
 from jaxrl_llm import config
@@ -27,9 +28,9 @@ VARIANTS = ('pod', '4k')
 
 
 def get_config(arg=None):
-  """The experiment; `arg` is one of VARIANTS, or nothing."""
+  """Returns the config; `arg` is one of VARIANTS or None."""
   if arg not in (None, *VARIANTS):
-    raise ValueError(f'{arg} is no variant of this config: '
+    raise ValueError(f'{arg} is not a variant of this config: '
                      f'use one of {", ".join(VARIANTS)}, or none.')
   c = config.base()
   c.steps = 3000
@@ -46,16 +47,16 @@ def get_config(arg=None):
 
   c.advantage = 'pkpo'
   c.pkpo.k = 8
-  # One update per step, so nothing is clipped, and a sum over tokens by a
-  # constant: the gradient that the transforms are unbiased for.
+  # The transforms are unbiased for this gradient: one update per step, so
+  # clipping has no effect, and a sum over tokens divided by a constant.
   c.loss.objective = 'no_clip'
   c.loss.aggregation = 'constant'
   c.optimizer.learning_rate = 1e-6
   c.optimizer.warmup_steps = 10
   c.eval_k = (1, 2, 4, 8, 12, 16)
 
-  # 4 chips share a copy of the weights in sampling: with few responses on each
-  # chip, reading the weights is what a decode step takes.
+  # In sampling, 4 chips share a copy of the weights: with few responses per
+  # chip, a decode step is bound by reading the weights.
   c.mesh.data = 4
   c.mesh.fsdp = 8
   c.mesh.tensor = 4
@@ -81,7 +82,7 @@ def get_config(arg=None):
 
 
 def get_hyper(hyper):
-  """Every k of the paper and k annealed, three seeds each."""
+  """Returns a sweep: every k of the paper and annealed k, three seeds each."""
   return hyper.product([
       hyper.sweep('pkpo.k', [1, 2, 4, 8, '0:8,1500:1']),
       hyper.sweep('seed', [0, 1, 2])])

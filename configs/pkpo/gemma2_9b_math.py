@@ -4,10 +4,10 @@
       --config.task.path=math/train.jsonl \
       --config.task.heldout=math/test.jsonl
 
-All but the model and the mesh, for a TPU v5litepod-128, is that of
-configs/pkpo/gemma2_2b_math.py: one copy of the weights is split over 8 chips in
-sampling. launch/FITS.md has its memory and its estimated time. Not run at this
-size yet.
+All settings except the model, the mesh and the batch sizes that depend on it
+equal those of configs/pkpo/gemma2_2b_math.py. The mesh is for a TPU
+v5litepod-128; in sampling, 8 chips share a copy of the weights. launch/FITS.md
+has the memory and the estimated time. Not run at this size yet.
 """
 
 from configs.pkpo import gemma2_2b_math
@@ -17,7 +17,7 @@ get_hyper = gemma2_2b_math.get_hyper
 
 
 def get_config(arg=None):
-  """The experiment; `arg` is that of the 2B's config."""
+  """Returns the config; `arg` is that of the 2B config."""
   c = gemma2_2b_math.get_config(arg)
   c.model.hf = 'google/gemma-2-9b-it'
   c.mesh.data = 1

@@ -1,7 +1,7 @@
 """Configs: made from a table of fields, a file, and the command line.
 
-A config file is a document: at its top the command, the time it takes and what
-it should reach, then
+A config file is a document. At its top it has the command, the time it takes
+and the result to expect, then
 
   from jaxrl_llm import config
 

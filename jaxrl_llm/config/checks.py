@@ -80,7 +80,7 @@ def ignored(flat: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _conflicts(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
-  """A sentence for each pair of fields that do not go together."""
+  """Yields a sentence for each conflict between fields."""
   from jaxrl_llm.ops.advantages import GROUP_RELATIVE
   if c.samples_per_prompt < 2 and c.advantage in {*GROUP_RELATIVE, 'pkpo'}:
     yield (f'samples_per_prompt=1 leaves advantage={c.advantage} nothing to '
@@ -131,5 +131,5 @@ def _conflicts(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
 
 
 def _divisor(n: int, limit: int) -> int:
-  """The largest divisor of n up to limit."""
+  """Returns the largest divisor of n up to limit."""
   return next(d for d in range(min(n, limit), 0, -1) if n % d == 0)

@@ -1,4 +1,4 @@
-"""How two configs differ, and what a difference means."""
+"""Differences between configs, and what they affect."""
 
 import hashlib
 import json

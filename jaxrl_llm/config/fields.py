@@ -1,4 +1,4 @@
-"""Every field of a config: its name, default, range, choices and meaning.
+"""Table of fields of a config: name, default, range, choices and meaning.
 
 This table is the only place where a field is declared. `config.base()` is built
 from it, `--help` prints it, and a value out of range or not among the choices

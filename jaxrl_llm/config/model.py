@@ -1,4 +1,4 @@
-"""The model of a config: a preset or a checkpoint's, and the fields set."""
+"""Model of a config: a preset or a checkpoint's, with the fields that are set."""
 
 import dataclasses
 
@@ -9,10 +9,10 @@ from jaxrl_llm.models.config import ModelConfig, PRESETS, RopeScaling, SHAPING
 
 
 def model_config(config: ConfigDict) -> ModelConfig:
-  """The preset or `model.hf`, with the fields that are not None in its place.
+  """Returns the preset or `model.hf`, with fields that are not None replaced.
 
   Raises:
-    ValueError: an unknown preset or model, or fields that do not go together.
+    ValueError: an unknown preset or model, or fields that do not fit together.
   """
   preset = config.model.preset
   if config.model.hf:

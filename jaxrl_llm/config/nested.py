@@ -11,15 +11,15 @@ Flat = dict[str, Any]
 
 
 class Config(ConfigDict):
-  """A ConfigDict that also takes the names that fields had before.
+  """ConfigDict that also accepts the former names of fields.
 
-  So that an older config file, which sets `c.selection.signal_only`, still
-  works; a warning names the new field.
+  An older config file, which sets `c.selection.signal_only`, still works; a
+  warning names the new field.
   """
 
-  def __init__(self, section: str = ''):
-    super().__init__(type_safe=False)
+  def __init__(self, *args: Any, section: str = '', **kwargs: Any):
     object.__setattr__(self, '_section', section)
+    super().__init__(*args, **kwargs)
 
   def __getitem__(self, key: str) -> Any:
     if key not in self and any(old.startswith(f'{key}.') for old in RENAMED):
@@ -38,7 +38,7 @@ class Config(ConfigDict):
 
 
 class _FormerSection:
-  """A section that is gone, whose fields now are fields of a config."""
+  """Section that no longer exists; its fields are now others of a config."""
 
   def __init__(self, config: Config, section: str):
     self.__dict__.update(_config=config, _section=section)
@@ -84,11 +84,11 @@ def renamed(flat: Mapping[str, Any], *, warn: bool = True) -> Flat:
 
 def nested(flat: Flat) -> Config:
   """Makes a locked config from dotted names and values."""
-  config = Config()
+  config = Config(type_safe=False)
   for name, value in flat.items():
     *section, leaf = name.split('.')
     if section and section[0] not in config:
-      config[section[0]] = Config(section[0])
+      config[section[0]] = Config(section=section[0], type_safe=False)
     (config[section[0]] if section else config)[leaf] = value
   return config.lock()
 

@@ -1,4 +1,4 @@
-"""The whole table of fields: the run's, the model's and the task's options."""
+"""Table of all fields: of the run, of the model and of the task."""
 
 import dataclasses
 import importlib
@@ -21,7 +21,7 @@ def optional(kind: Any) -> tuple[bool, Any]:
 
 
 def _meanings(cls: type) -> dict[str, str]:
-  """Name to meaning, from the Attributes section of a class's docstring."""
+  """Returns name to meaning, from the Attributes section of a docstring."""
   _, _, section = inspect.getdoc(cls).partition('Attributes:\n')
   entries = re.findall(
       r'^ {2}(\w+): (.*(?:\n {4}.*)*)', section, re.MULTILINE)
@@ -31,7 +31,7 @@ def _meanings(cls: type) -> dict[str, str]:
 
 
 def _model_fields() -> list[Field]:
-  """An override for each field of a model; None is the preset's."""
+  """Returns a field for each field of a model; None is the preset's value."""
   meanings = _meanings(ModelConfig)
   fields = []
   for f in dataclasses.fields(ModelConfig):
@@ -69,10 +69,10 @@ def _task_fields(name: str) -> list[Field]:
 
 
 def table(task: str | None = None) -> dict[str, Field]:
-  """Every field of a config, section by section.
+  """Returns every field of a config, section by section.
 
   Args:
-    task: the task whose options to list as well; None leaves them out.
+    task: the task whose options to include; None leaves them out.
 
   Returns:
     Dotted name to Field, in the order of `--help`.

@@ -33,7 +33,7 @@ def check(flat: dict[str, Any]) -> dict[str, Any]:
 
 
 def unknown(name: str, known: Iterable[str]) -> str:
-  """The sentence about a field that does not exist, with the likeliest one."""
+  """Returns the sentence about an unknown field, with the likeliest one."""
   inside = [other for other in known if other.startswith(name + '.')]
   if inside:
     return f'{name} is a section: set one of its fields, such as {inside[0]}.'
@@ -113,7 +113,7 @@ def _as_kind(value: Any, kind: Any) -> Any:
 
 
 def _describe(kind: Any) -> str:
-  """A type, for an error."""
+  """Describes a type, for an error."""
   can_be_none, kind = optional(kind)
   if typing.get_origin(kind) is tuple:
     element, = set(typing.get_args(kind)) - {...}

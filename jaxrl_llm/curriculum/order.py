@@ -1,4 +1,4 @@
-"""The order in which a run meets its problems, with no state but a count."""
+"""Order of the problems in a run; its only state is a position."""
 
 import functools
 
@@ -11,23 +11,23 @@ def _permutation(n: int, seed: int, epoch: int) -> np.ndarray:
 
 
 def indices(n: int, *, seed: int, position: int, count: int) -> np.ndarray:
-  """The next items of an endless, reshuffled run through n of them.
+  """Returns the next indices of an endless, reshuffled pass over n items.
 
-  Epoch e visits every item once, in a permutation drawn from (seed, e), so
-  what comes at a position depends on nothing else: a run that is resumed at
-  `position` goes on exactly where it was.
+  Epoch e visits every item once, in a permutation drawn from (seed, e). The
+  item at a position depends on nothing else, so a run that is resumed at
+  `position` continues exactly.
 
   Args:
     n: number of items.
-    seed: picks the run's permutations; at least 0.
-    position: items already taken since the run began.
-    count: items wanted; they may span several epochs.
+    seed: seed of the permutations; at least 0.
+    position: number of items taken since the start of the run.
+    count: number of items to return; they may span several epochs.
 
   Returns:
     [count] int64 indices below n.
 
   Raises:
-    ValueError: there are no items, or a negative argument.
+    ValueError: there are no items, or an argument is negative.
   """
   if n < 1:
     raise ValueError(f'cannot order n={n} items: the task has no problems.')

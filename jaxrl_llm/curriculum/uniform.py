@@ -1,4 +1,4 @@
-"""The plain curriculum: every problem once per epoch, in a shuffled order."""
+"""The default curriculum: every problem once per epoch, in a shuffled order."""
 
 from typing import NamedTuple
 
@@ -8,12 +8,16 @@ from jaxrl_llm.curriculum import order
 
 
 class State(NamedTuple):
-  """position: problems handed out since the run began."""
+  """State of the curriculum.
+
+  Attributes:
+    position: number of problems proposed since the start of the run.
+  """
   position: int
 
 
 def init() -> State:
-  """A curriculum that has handed out nothing."""
+  """Returns the initial state."""
   return State(position=0)
 
 
@@ -23,10 +27,10 @@ def propose(
   """Picks the problems of the next step.
 
   Args:
-    state: what was handed out before.
+    state: the current state.
     problems: size of the training set.
-    count: how many to pick.
-    seed: fixes the order of every epoch.
+    count: number of problems to pick.
+    seed: seed of the order of every epoch.
 
   Returns:
     The new state and [count] int indices into the training set.
@@ -38,6 +42,6 @@ def propose(
 
 def update(
     state: State, problem_ids: np.ndarray, rewards: np.ndarray) -> State:
-  """Learns nothing from rewards [P, N] of problems [P]."""
+  """Returns the state unchanged; rewards are [P, N], problem_ids [P]."""
   del problem_ids, rewards
   return state

@@ -1,6 +1,6 @@
-"""What evaluation says of responses: mean@n, pass@k, maj@k, over problems.
+"""Estimators of an evaluation: mean@n, pass@k and maj@k.
 
-All NumPy. A figure is a mean over problems, with its standard error.
+All NumPy. Each estimate is a mean over problems and has a standard error.
 """
 
 import collections
@@ -12,9 +12,9 @@ import numpy as np
 
 
 def mean_and_error(values: np.ndarray) -> tuple[float, float]:
-  """Mean and its standard error over problems [P].
+  """Returns the mean over problems [P] and its standard error.
 
-  The error is 0 for one problem; for none, both are NaN.
+  The error is 0 for one problem. Without problems, both are NaN.
   """
   if not len(values):
     return np.nan, np.nan
@@ -23,33 +23,33 @@ def mean_and_error(values: np.ndarray) -> tuple[float, float]:
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
-  """Probability that one of k of the n responses is right.
+  """Returns the probability that at least one of k of n responses is right.
 
   Args:
-    n: responses.
-    c: right ones among them.
-    k: responses that are looked at, 1 to n.
+    n: number of responses.
+    c: number of right responses.
+    k: size of the subset, 1 to n.
   """
-  # Exact, not `ops.pkpo.pass_at_k` in float32: pass@1 and the mean of the same
-  # rewards are to be the same number.
+  # Exact, unlike `ops.pkpo.pass_at_k` in float32, so that pass@1 equals the
+  # mean of the same rewards.
   return 1 - math.comb(n - c, k) / math.comb(n, k)
 
 
 def maj_at_k(
     answers: Sequence[str], correct: Sequence[bool], k: int) -> float:
-  """Probability that a vote of k of the n responses to a problem is right.
+  """Returns the probability that a vote of k of n responses is right.
 
-  The mean over all subsets of k responses, exactly: the answer with the most
-  votes wins, ties are broken by lot, responses without an answer don't vote,
-  and where nobody votes the vote is wrong.
+  This is the exact mean over all subsets of k responses. The answer with the
+  most votes wins, and ties are broken at random. Responses without an answer do
+  not vote; if no response votes, the vote is wrong.
 
   Args:
-    answers: of n responses, in a form that equal ones share; '' for none.
-    correct: whether each is right.
-    k: voters, 1 to n.
+    answers: canonical answers of n responses to one problem; '' for none.
+    correct: n flags, True for a right answer.
+    k: number of voters, 1 to n.
 
   Returns:
-    A probability.
+    The probability.
 
   Raises:
     ValueError: k is not within 1 and n.
@@ -57,7 +57,7 @@ def maj_at_k(
   n = len(answers)
   if not 1 <= k <= n:
     raise ValueError(f'maj@k of k={k} needs 1 <= k <= n, but n={n}.')
-  # Right answers that are spelled differently are still one answer.
+  # All right answers count as one answer, even if their texts differ.
   right = sum(map(bool, correct))
   others = collections.Counter(
       a for a, ok in zip(answers, correct) if a and not ok)
@@ -65,10 +65,10 @@ def maj_at_k(
   total = fractions.Fraction(0)
   for votes in range(1, min(right, k) + 1):
     rivals = [count for count in others.values() if count >= votes]
-    # The rest cannot reach so many votes: any choice of them will do.
+    # The other responses cannot reach `votes`, so any choice of them counts.
     rest = silent + sum(others.values()) - sum(rivals)
-    # ways[v, t]: choices of v other responses, no rival with more than `votes`
-    # of them and t rivals with exactly as many.
+    # ways[v, t]: number of choices of v other responses such that no rival gets
+    # more than `votes` of them, and t rivals get exactly `votes`.
     ways = {(v, 0): math.comb(rest, v)
             for v in range(min(rest, k - votes) + 1)}
     for count in rivals:
@@ -87,20 +87,20 @@ def estimate(
     score: np.ndarray, ks: Sequence[int], *,
     greedy: np.ndarray | None = None,
     answers: Sequence[Sequence[str]] | None = None) -> dict[str, float]:
-  """Figures of a set of problems.
+  """Computes all estimates for a set of problems.
 
   Args:
-    score: [P, N] rewards of the responses; NaN where there is no valid one. A
-      response counts as correct when its reward is at least 1.
-    ks: of pass@k and maj@k. A problem with fewer than k valid responses is
-      left out of it.
-    greedy: [P] rewards of greedy responses, NaN where not valid, or None.
-    answers: [P][N], see `maj_at_k`; where there is no answer at all, or None,
+    score: [P, N] rewards, NaN for responses that are not valid. A reward of at
+      least 1 counts as correct.
+    ks: values of k for pass@k and maj@k. A problem with fewer than k valid
+      responses is left out of the estimates for this k.
+    greedy: [P] rewards of greedy responses, NaN if not valid; or None.
+    answers: [P][N], see `maj_at_k`. If it is None, or all answers are empty,
       maj@k is left out.
 
   Returns:
-    'pass@k' and 'maj@k' for each k, 'mean' (reward) and 'greedy', each with
-    its standard error under '<name>_error'.
+    Dictionary with 'pass@k' and 'maj@k' for each k, 'mean' (reward) and
+    'greedy'. The standard error of each is under '<name>_error'.
   """
   out: dict[str, float] = {}
 

@@ -1,4 +1,4 @@
-"""Evaluation on the held-out problems, in the course of training."""
+"""Evaluation on the held-out problems during training."""
 
 from typing import Any, Sequence
 
@@ -11,7 +11,7 @@ from jaxrl_llm.sampling.logits import SamplingParams
 
 
 def noise_key(parts: experiment.Parts) -> jax.Array:
-  """Returns the key of every evaluation, which no step of training has."""
+  """Returns the key of all evaluations; no training step uses it."""
   return parts.step_key(parts.replicate(np.uint32(1 << 30)))
 
 
@@ -19,14 +19,14 @@ def solve(
     parts: experiment.Parts, params: Any, problems: Sequence[tasks.Problem], *,
     samples: int, sampling: SamplingParams,
 ) -> tuple[np.ndarray, list[list[str]]]:
-  """Samples and verifies.
+  """Samples and verifies responses to problems.
 
   Args:
-    parts: of the run.
+    parts: parts of the run.
     params: sampling parameters on device.
     problems: P problems.
-    samples: N responses to each.
-    sampling: how to draw.
+    samples: N, responses to each problem.
+    sampling: temperature and truncation.
 
   Returns:
     [P, N] float rewards, NaN where verification failed; and [P][N] answers.
@@ -46,14 +46,14 @@ def evaluate(parts: experiment.Parts, params: Any) -> dict[str, float]:
   """Evaluates parameters on the task's held-out problems.
 
   Args:
-    parts: of the run; its config.eval says how many problems and samples, and
-      which k.
+    parts: parts of the run. Its config.eval sets the number of problems and
+      samples, and the values of k.
     params: sampling parameters on device.
 
   Returns:
-    `estimators.estimate` of the responses, and of a greedy response to each
-    problem. A response whose verification failed leaves its problem with a
-    sample less, as in training.
+    `estimators.estimate` of the sampled responses and of one greedy response to
+    each problem. As in training, a response whose verification failed is left
+    out, so its problem has one sample less.
   """
   cfg = parts.config.eval
   problems = spread(parts.task.heldout, cfg.problems)
@@ -68,7 +68,7 @@ def evaluate(parts: experiment.Parts, params: Any) -> dict[str, float]:
 
 def spread(
     problems: Sequence[tasks.Problem], count: int) -> Sequence[tasks.Problem]:
-  """Takes `count` problems evenly from all of them; 0 is all."""
+  """Selects `count` evenly spaced problems; 0 selects all."""
   if not 0 < count < len(problems):
     return problems
   return [problems[i * len(problems) // count] for i in range(count)]

@@ -1,4 +1,4 @@
-"""What an evaluation found, as numbers, as a table and as Markdown."""
+"""Results of an evaluation as numbers, as a table and as Markdown."""
 
 import collections
 import math
@@ -15,16 +15,16 @@ from jaxrl_llm.evaluation.responses import Kept
 
 def summary(
     responses: Sequence[Sequence[Kept]], ks: Sequence[int]) -> dict[str, Any]:
-  """Numbers of a set of problems.
+  """Computes the numbers reported for a set of problems.
 
   Args:
     responses: [P][N].
-    ks: of pass@k and maj@k.
+    ks: values of k for pass@k and maj@k.
 
   Returns:
-    'problems' (P), what `estimators.estimate` gives, 'tokens' (mean of a
-    response), 'truncated' (share of the responses) and 'invalid' (kind to
-    number of the responses that could not be judged).
+    Dictionary with 'problems' (P), the entries of `estimators.estimate`,
+    'tokens' (mean of a response), 'truncated' (share of the responses) and
+    'invalid' (kind to count, of the responses that could not be judged).
   """
   flat = [r for row in responses for r in row]
   score = np.array([
@@ -40,7 +40,7 @@ def summary(
 
 
 def title(result: Mapping[str, Any]) -> str:
-  """One line that says what was evaluated, and how."""
+  """Returns one line that names the checkpoint and the sampling settings."""
   which = 'what RL starts from'
   if result['checkpoint'] != 'start':
     which = f'{result["checkpoint"]} checkpoint (step {result["step"]})'
@@ -52,7 +52,7 @@ def title(result: Mapping[str, Any]) -> str:
 
 
 def notes(result: Mapping[str, Any]) -> Iterator[str]:
-  """Lines to stand under the table."""
+  """Yields the lines below the table."""
   yield (f'± is the standard error over problems. A response has '
          f'{result["tokens"]:.1f} tokens on average; '
          f'{result["truncated"]:.1%} are truncated.')
@@ -65,7 +65,7 @@ def notes(result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _short(files: Sequence[str]) -> list[str]:
-  """Names of files without their folders, where that tells them apart."""
+  """Drops the folder from each file name that stays unique without it."""
   short = [os.path.basename(name) for name in files]
   return [
       base if '.' in base and short.count(base) == 1 else name
@@ -73,14 +73,14 @@ def _short(files: Sequence[str]) -> list[str]:
 
 
 def cells(result: Mapping[str, Any]) -> list[list[str]]:
-  """The table, its head first: a row for each file, and one for all."""
+  """Returns the rows of the table: the head, each file, and all files."""
   every = [*zip(_short([*result['files']]), result['files'].values())]
   if len(every) > 1:
     every.append(('all', result))
   names = [
       name for kind in ('mean', 'pass@', 'maj@') for name in result
       if name.startswith(kind) and f'{name}_error' in result
-      and name != 'maj@1']  # a vote of one is pass@1
+      and name != 'maj@1']  # equal to pass@1
 
   def text(found, name):
     value, error = found.get(name), found.get(f'{name}_error')
@@ -95,11 +95,11 @@ def cells(result: Mapping[str, Any]) -> list[list[str]]:
 
 
 def table(result: Mapping[str, Any]) -> Table:
-  """For `rich.print`."""
+  """Returns the table for `rich.print`."""
   head, *rows = cells(result)
   out = Table(box=box.SIMPLE)
   for i, name in enumerate(head):
-    # On a narrow screen, an error goes below its figure.
+    # On a narrow screen, an error wraps below its estimate.
     out.add_column(
         name, justify='right' if i else 'left', overflow='fold',
         min_width=len(name) if i == 1 else 7)
@@ -109,7 +109,7 @@ def table(result: Mapping[str, Any]) -> Table:
 
 
 def markdown(result: Mapping[str, Any]) -> str:
-  """The table with its title and its notes, for a file."""
+  """Returns the title, the table and the notes as Markdown."""
   head, *rows = (
       [cell.replace('|', '\\|') for cell in row] for row in cells(result))
   lines = [head, ['---', *['---:'] * (len(head) - 1)], *rows]

@@ -1,10 +1,10 @@
-"""Responses to problems: sampled, judged, and kept on disk as they come.
+"""Responses of an evaluation: sampled, judged and saved to disk.
 
-A file of responses has one JSON object a line. Which of them are there says
-what is still to be done, so an evaluation that was cut off goes on, and one
-that asks for more only adds to it. What a response is depends on its problem's
-id, its sample number and the key alone, not on the call it is sampled in: the
-file is the same, but for the order of its lines, however often it was cut off.
+A file of responses has one JSON object per line. An evaluation samples only the
+responses that are missing in the file. So an interrupted evaluation resumes,
+and one that asks for more samples only adds them. A response depends on its
+problem's id, its sample number and the key alone, not on the call that samples
+it. Interruptions therefore change only the order of the lines.
 """
 
 import hashlib
@@ -23,13 +23,13 @@ from jaxrl_llm.sampling.logits import SamplingParams
 
 
 class Call(NamedTuple):
-  """Responses of one call of the sampler, judged.
+  """Responses of one call of the sampler, with their verdicts.
 
   Attributes:
     problem: [R] int, index of the problem.
     sample: [R] int, number of the response to its problem.
-    responses: R of them.
-    verdicts: R of them.
+    responses: R responses.
+    verdicts: R verdicts.
   """
   problem: np.ndarray
   sample: np.ndarray
@@ -38,15 +38,15 @@ class Call(NamedTuple):
 
 
 class Kept(NamedTuple):
-  """What figures need to know of a response; see `rewards.Verdict`.
+  """Fields of a response that the estimators need; see `rewards.Verdict`.
 
   Attributes:
-    reward: means nothing unless valid.
+    reward: reward; ignored unless valid.
     verdict: kind of the verdict.
-    valid: whether it could be judged.
-    answer: '' for none.
-    tokens: of the response, stop token included.
-    truncated: whether the budget ended it.
+    valid: whether the response could be judged.
+    answer: canonical answer; '' for none.
+    tokens: length of the response, stop token included.
+    truncated: whether the length limit ended the response.
   """
   reward: float
   verdict: str
@@ -59,7 +59,7 @@ class Kept(NamedTuple):
 def calls(
     problems: int, samples: int, *, max_prompts: int, max_requests: int,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-  """Cuts problems x samples into calls that fit the compiled sampler.
+  """Splits problems x samples into calls that fit the compiled sampler.
 
   Yields:
     (problem, sample) index pairs, two int arrays of equal length: at most
@@ -80,18 +80,19 @@ def calls(
 def cut(
     wanted: Sequence[Sequence[int]], *, max_prompts: int, max_requests: int,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-  """`calls` for problems of which not all want the same.
+  """Splits responses into calls as `calls` does, for any choice of samples.
 
   Args:
     wanted: for each problem, the numbers of the responses to sample.
-    max_prompts: distinct problems in a call.
-    max_requests: responses in a call.
+    max_prompts: limit of distinct problems in a call.
+    max_requests: limit of responses in a call.
 
   Yields:
-    Index of the problem and number of the response, of each response.
+    (problem, sample) index pairs, as `calls` does.
   """
-  # In a call are only problems that want equally many: that is what a sampler
-  # on several shards has room for, see `rollout.host_sampler`.
+  # All problems of a call have the same number of responses, because the
+  # capacity of a sampler on several shards assumes it; see
+  # `rollout.host_sampler`.
   start = 0
   for count, alike in itertools.groupby(map(len, wanted)):
     size = len(list(alike))
@@ -105,21 +106,21 @@ def cut(
 def draw(
     parts, params: Any, problems: Sequence, wanted: Sequence[Sequence[int]], *,
     sampling: SamplingParams, key: jax.Array) -> Iterator[Call]:
-  """Samples and judges.
+  """Samples and judges responses.
 
-  While the sampler is at work, the responses of the call before it are judged,
-  if the task can do that elsewhere.
+  While the sampler runs, the responses of the previous call are judged, if the
+  task has `submit`.
 
   Args:
     parts: experiment.Parts.
     params: sampling parameters on device.
     problems: P problems.
-    wanted: P times the numbers of the responses to sample, ascending.
-    sampling: how to draw.
+    wanted: for each problem, the numbers of the responses to sample, ascending.
+    sampling: temperature and truncation.
     key: PRNG key; the same key gives the same responses.
 
   Yields:
-    Calls, by problem and within it by sample.
+    Calls, ordered by problem and then by sample.
   """
   waiting = None
   config, tokenizer = parts.config, parts.task.tokenizer
@@ -142,7 +143,7 @@ def draw(
 
 
 def digest(problem) -> str:
-  """Changes when a problem does, or what the verifier knows of it."""
+  """Returns a hash of all fields of a problem except its id."""
   text = repr((problem.prompt, problem.kind, problem.answer, problem.info))
   return hashlib.sha256(text.encode('utf8', 'replace')).hexdigest()[:16]
 
@@ -151,26 +152,27 @@ def collect(
     path: pathlib.Path, parts, params: Any, sets: Mapping[str, Sequence], *,
     samples: int, sampling: SamplingParams, key: jax.Array,
     display: progress.Display) -> dict[str, list[list[Kept]]]:
-  """Responses to sets of problems: those that are kept, the others sampled.
+  """Returns the responses to sets of problems, and samples those that miss.
 
   Args:
-    path: of the file of responses; what is new is added as it comes.
+    path: file of responses; new responses are appended at once.
     parts: experiment.Parts.
     params: sampling parameters on device.
-    sets: name to problems; no two in a set have the same id.
-    samples: N, of each problem.
-    sampling: how to draw.
+    sets: name to problems, with unique ids within a set.
+    samples: N, responses to each problem.
+    sampling: temperature and truncation.
     key: PRNG key.
-    display: shows how many there are.
+    display: display of the progress.
 
   Returns:
-    Name of the set to [P][N].
+    Dictionary from the name of a set to its [P][N] responses.
 
   Raises:
-    ValueError: a line of the file is no response.
+    ValueError: a line of the file is not a response.
   """
   problems = [p for found in sets.values() for p in found]
-  # A problem that was changed is another one; one of two files counts in both.
+  # With the digest in the key, a changed problem is a new one; with the set's
+  # name, a problem of two files counts in both.
   keys = [(name, p.id, digest(p)) for name, found in sets.items()
           for p in found]
   kept = read(path)
@@ -193,7 +195,7 @@ def collect(
       kept.update(map(_entry, rows))
       done += len(rows)
       tokens += sum(row['tokens'] for row in rows)
-      # Of all calls: one is handed out only after the next was sampled.
+      # Over all calls: a call is yielded only after the next was sampled.
       speed = tokens / max(time.monotonic() - began, 1e-9)
       display.update(done, _numbers(rows, speed), progress.sample_line(rows[0]))
   every = iter(keys)
@@ -204,13 +206,13 @@ def collect(
 
 
 def read(path: pathlib.Path) -> dict[tuple, Kept]:
-  """The responses in a file, if there is one; a torn last line is cut off.
+  """Reads a file of responses, if it exists, and cuts off a partial last line.
 
   Returns:
-    (set, id and digest of the problem, sample) to what is kept.
+    Dictionary from (set, problem id, problem digest, sample) to the response.
 
   Raises:
-    ValueError: another line is no response.
+    ValueError: another line is not a response.
   """
   kept, whole = {}, 0
   if not path.exists():
@@ -224,8 +226,8 @@ def read(path: pathlib.Path) -> dict[tuple, Kept]:
         kept[key] = row
       except (ValueError, TypeError, KeyError):
         raise ValueError(
-            f'{path}, line {number}: this is no response. Delete the line, and '
-            'it is made again.') from None
+            f'{path}, line {number} is not a response: delete the line, and '
+            'the response is sampled again.') from None
       whole += len(line)
     file.truncate(whole)
   return kept
@@ -234,7 +236,7 @@ def read(path: pathlib.Path) -> dict[tuple, Kept]:
 def _row(
     name, ident, version, problem, number, text, verdict, length, truncated,
 ) -> dict[str, Any]:
-  """What the file says of a response."""
+  """Returns the JSON object of a response."""
   return dict(
       file=name, problem_id=ident, kind=problem.kind, prompt=problem.prompt,
       response=text, tokens=int(length), truncated=bool(truncated),
@@ -244,13 +246,14 @@ def _row(
 
 
 def _entry(row: Mapping[str, Any]) -> tuple[tuple, Kept]:
+  """Returns the key and the response of a JSON object."""
   names = ('file', 'problem_id', 'digest', 'sample')
   return (tuple(row[name] for name in names),
           Kept(*(row[name] for name in Kept._fields)))
 
 
 def _numbers(rows: Sequence[Mapping[str, Any]], speed: float):
-  """Of a call, as `progress.NUMBERS` names them."""
+  """Returns the metrics of a call, with the names of `progress.NUMBERS`."""
   judged = [row['reward'] for row in rows if row['valid']]
   return {
       **({'reward/mean': float(np.mean(judged))} if judged else {}),

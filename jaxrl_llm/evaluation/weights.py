@@ -1,4 +1,4 @@
-"""Parameters to evaluate, and a name for all that their responses depend on."""
+"""Parameters to evaluate, and the settings that their responses depend on."""
 
 import pathlib
 from typing import Any
@@ -15,19 +15,19 @@ CHECKPOINTS = ('best', 'last', 'start')
 def load(
     parts: experiment.Parts, which: str, show: warm_start.Report,
 ) -> tuple[Any, int, str]:
-  """The parameters to evaluate.
+  """Loads the parameters to evaluate.
 
   Args:
-    parts: of the run.
+    parts: parts of the run.
     which: one of CHECKPOINTS.
-    show: told of a warm start's steps.
+    show: callback for the steps of a warm start.
 
   Returns:
-    Parameters for sampling, their step, and what tells the checkpoint that
-    they are of from others.
+    The parameters in the sampling layout, their step, and an identifier of
+    their checkpoint.
 
   Raises:
-    ValueError: there is no such checkpoint, or it is of another model.
+    ValueError: the checkpoint does not exist, or belongs to another model.
   """
   config = parts.config
   if which == 'start':
@@ -35,7 +35,7 @@ def load(
     return parts.programs.policy.to_sampling(params, frozen), 0, 'start'
   folder = pathlib.Path(config.workdir, 'checkpoints')
   only = ['model', 'lora']
-  if config.lora.rank:  # beside the weights that the model came with
+  if config.lora.rank:  # the adapters need the same frozen weights
     only.append('contents.model')
   found = checkpoint.restore(
       folder, {'learner': {'params': parts.programs.learner.state.params}},
@@ -45,8 +45,8 @@ def load(
   if found is None:
     raise ValueError(
         f'There is no whole checkpoint in {folder}: train first, or set '
-        '--config.workdir to the folder of a run, or evaluate what it would '
-        'start from with --checkpoint=start.')
+        '--config.workdir to the folder of a run, or evaluate the initial '
+        'parameters with --checkpoint=start.')
   frozen = None
   if config.lora.rank:
     frozen = warm_start.start(parts, show, resumed=True).frozen
@@ -57,15 +57,16 @@ def load(
 
 def settings(
     config: ConfigDict, weights: str, temperature: float) -> dict[str, Any]:
-  """Returns all that responses depend on, beside their problems.
+  """Returns the settings that responses depend on, except their problems.
 
   Args:
-    config: of the evaluation.
-    weights: identity of the weights, from `load`.
-    temperature: 0 for greedy.
+    config: config of the evaluation.
+    weights: identifier of the checkpoint, from `load`.
+    temperature: sampling temperature; 0 for greedy.
   """
   what = [config_lib.EVALUATION]
-  # Then the demonstrations, and so all of the task, affect the weights.
+  # In this case the demonstrations, and so all task options, affect the
+  # weights.
   if config.warm_start.steps and (weights == 'start' or config.lora.rank):
     what += [config_lib.WARM_START, config_lib.ROUNDING]
   out = config_lib.affecting(config, *what)

@@ -1,8 +1,8 @@
-"""From a batch's rewards to advantages: the program between host and learner.
+"""The program that computes a batch's advantages from its rewards.
 
-Every advantage is called in the same way: rewards, `where`, hyperparameters.
-The latter are the fields in the config's section of the advantage's name, such
-as `pkpo.k`; a scheduled one has its value at the step.
+All advantages have the same arguments: rewards, `where` and hyperparameters.
+Hyperparameters are the fields of the config section with the advantage's name,
+such as `pkpo.k`. A scheduled one has the value of its schedule at the step.
 """
 
 from typing import Callable, NamedTuple
@@ -18,12 +18,13 @@ Array = jax.Array
 
 
 class Advantage(NamedTuple):
-  """An advantage.
+  """An advantage, its metrics and its scheduled hyperparameters.
 
   Attributes:
-    fn: (rewards [P, N], *, where [P, N], **hyperparameters) -> [P, N].
-    metrics: (where [P, N], **hyperparameters) -> name to [] float32, what a
-      step reports of it.
+    fn: (rewards [P, N], *, where [P, N], **hyperparameters) -> advantages
+      [P, N].
+    metrics: (where [P, N], **hyperparameters) -> {name: [] float32}, reported
+      at each step.
     scheduled: hyperparameters that may change over a run, see `schedules`.
   """
   fn: Callable[..., Array]
@@ -45,15 +46,15 @@ ADVANTAGES = {
 
 
 def bind(config: ConfigDict) -> Callable[[Array, Array, Array], tuple]:
-  """Makes the function of the advantage that a config asks for.
+  """Makes the advantage function of a config.
 
   Args:
-    config: its `advantage` is a key of ADVANTAGES.
+    config: config of the run; its `advantage` is a key of ADVANTAGES.
 
   Returns:
     (rewards [P, N], where [P, N] bool, step []) -> (advantages [P, N],
-    metrics). `where` marks valid samples; `step` counts the steps done.
-    Jittable: no value of `step` compiles anything new.
+    metrics). `where` marks valid samples; `step` is the number of steps done.
+    Jittable, with a traced `step`.
   """
   chosen = ADVANTAGES[config.advantage]
   section = config.get(config.advantage) or {}
@@ -74,11 +75,11 @@ class BatchAdvantages(NamedTuple):
 
   Attributes:
     advantages: [P, N].
-    trained: [P, N] bool, whether the row's tokens are trained.
-    metrics: name to [] float32: reward/pass@k of the step's prompts, from the
-      rewards as the verifier gave them, over the groups with at least k valid
-      samples (NaN without one); and what the advantage reports, such as pkpo/k
-      and pkpo/k_lowered.
+    trained: [P, N] bool, whether the row's tokens count in the loss.
+    metrics: name to [] float32: reward/pass@k of the step's prompts, and the
+      metrics of the advantage, such as pkpo/k and pkpo/k_lowered. pass@k uses
+      the verifier's rewards, without penalties, and the groups with at least k
+      valid samples; it is NaN without such a group.
   """
   advantages: Array
   trained: Array
@@ -87,12 +88,12 @@ class BatchAdvantages(NamedTuple):
 
 def pass_rates(
     rewards: Array, valid: Array, ks: tuple[int, ...]) -> dict[str, Array]:
-  """Estimates pass@k of groups.
+  """Estimates the mean pass@k of groups.
 
   Args:
     rewards: [P, N]; a sample passes with a reward of at least 1.
     valid: [P, N] bool.
-    ks: the k to report; those above N are left out.
+    ks: values of k; values above N are left out.
 
   Returns:
     'reward/pass@k' to [], see `BatchAdvantages.metrics`.
@@ -105,13 +106,13 @@ def pass_rates(
 
 
 def make(config: ConfigDict) -> Callable[..., BatchAdvantages]:
-  """Makes the program that a config asks for; it is compiled once.
+  """Makes the advantage program of a config; it is compiled once.
 
   Returns:
     (rewards, valid, length, truncated, step) -> BatchAdvantages. The first
-    four are [P, N] on the device; `step` [] counts the steps done. The
-    overlong penalty is part of the reward that advantages are made of; samples
-    that are not valid are left out of their group.
+    four are [P, N] on the device; `step` [] is the number of steps done. The
+    overlong penalty is added to the rewards before the advantages are computed.
+    Samples that are not valid do not count in their group.
   """
   mode, window = config.overlong.mode, config.overlong.window
   budget, ks, advantage = config.max_response, config.eval_k, bind(config)

@@ -1,4 +1,4 @@
-"""Rollouts to rows that the learner trains on. All NumPy."""
+"""Conversion of rollouts to batches for the learner, in NumPy."""
 
 from typing import Iterator, Sequence
 
@@ -16,19 +16,19 @@ def learner_batch(
     keep: np.ndarray,
     trained: np.ndarray,
 ) -> LearnerBatch:
-  """Puts each response right behind its prompt.
+  """Makes a LearnerBatch, with each response directly after its prompt.
 
   Args:
-    prompts: P of them, [P, L].
-    requests: R of them, aligned with rollouts.
+    prompts: P prompts, [P, L].
+    requests: R requests, aligned with the rollouts.
     rollouts: [R, T].
     advantages: [R].
-    keep: [R] bool; a row that is False becomes filler: it costs no time and no
-      denominator counts it.
-    trained: [R] bool, rows whose tokens count in the loss.
+    keep: [R] bool. Rows with False become filler: they cost no time and count
+      in no denominator.
+    trained: [R] bool, whether the row's tokens count in the loss.
 
   Returns:
-    LearnerBatch of R rows, S = L + T columns, without old log-probs.
+    LearnerBatch of R rows and S = L + T columns, without old log-probs.
   """
   row = requests.prompt
   length = np.where(keep, rollouts.length, 0).astype(np.int32)
@@ -51,17 +51,17 @@ def learner_batch(
 def minibatches(
     batch: LearnerBatch, *, epochs: int, updates: int, seed: Sequence[int],
 ) -> Iterator[LearnerBatch]:
-  """Splits a batch into the rows of each optimiser step.
+  """Splits a batch into mini-batches, one per optimiser step.
 
   Args:
     batch: B rows of NumPy arrays.
-    epochs: passes over the rows.
+    epochs: number of passes over the rows.
     updates: optimiser steps per pass; divides B.
-    seed: integers that fix the shuffles; each epoch has its own.
+    seed: integers that seed the shuffles; each epoch has its own shuffle.
 
   Yields:
     epochs * updates batches of B / updates rows. With one update per pass the
-    order is the batch's own.
+    rows are not shuffled.
   """
   rows = len(batch.prompt_length)
   fields = {

@@ -1,6 +1,6 @@
-"""The loss of tokens, from their log-probs: what the learner minimises.
+"""The learner's loss, computed from the log-probs of tokens.
 
-Log-probs are float32 and of the tempered policy, softmax(logits / temperature).
+Log-probs are float32, under the tempered policy softmax(logits / temperature).
 """
 
 from typing import Any
@@ -17,13 +17,13 @@ from jaxrl_llm.types import Array, LearnerBatch
 
 @struct.dataclass
 class LossParams:
-  """Numbers of the loss: traced, so that changing one compiles nothing.
+  """Hyperparameters of the loss; traced, so new values never recompile.
 
   Attributes:
-    temperature: [] of the policy that is trained; the sampler's.
-    entropy_bonus: [] weight of the entropy, in nats.
+    temperature: [] temperature of the trained policy, equal to the sampler's.
+    entropy_bonus: [] weight of the entropy in nats.
     kl_coef: [] weight of the KL to the anchor.
-    budget: [] tokens that aggregation 'constant' divides each row by.
+    budget: [] tokens, the divisor of each row in aggregation 'constant'.
     objective: name to [], hyperparameters of the objective.
     importance: name to [], thresholds of the importance correction.
   """
@@ -36,11 +36,12 @@ class LossParams:
 
 
 def params(config: ConfigDict) -> LossParams:
-  """Returns the loss's numbers of a config, as NumPy scalars.
+  """Returns the hyperparameters of a config's loss, as NumPy scalars.
 
-  The chosen objective and correction say by their keyword arguments which
-  fields they use: `x` of an objective is `config.loss.x`, `x` of a correction
-  is `config.loss.importance_x`. A field that is None is left out.
+  The keyword arguments of the objective and the correction determine the fields
+  they use: argument `x` is `config.loss.x` for an objective and
+  `config.loss.importance_x` for a correction. Fields that are None are left
+  out.
   """
   loss = config.loss
 
@@ -58,14 +59,14 @@ def params(config: ConfigDict) -> LossParams:
 
 
 def supervised_params(config: ConfigDict) -> LossParams:
-  """Returns the numbers of the objective 'likelihood'."""
+  """Returns the hyperparameters for the objective 'likelihood'."""
   return params(config).replace(
       temperature=np.float32(1.0), entropy_bonus=np.float32(0.0),
       objective={}, importance={})
 
 
 def likelihood(new, old, advantages, mask):
-  """Supervised learning: -log p(token), weighted by the row's advantage."""
+  """Computes the supervised loss, -log p(token) times the row's advantage."""
   del old
   loss = -new * jnp.where(mask, advantages[:, None], 0.0)
   nowhere = jnp.zeros_like(mask)
@@ -77,7 +78,7 @@ OBJECTIVES = dict(policy_losses.OBJECTIVES, likelihood=likelihood)
 
 def check(
     objective: str, aggregation: str, correction: str, kl_estimator: str):
-  """Raises ValueError for names that are not known, or do not go together."""
+  """Raises ValueError for unknown names or a combination with no meaning."""
   for name, value, known in (
       ('objective', objective, OBJECTIVES),
       ('aggregation', aggregation, policy_losses.AGGREGATIONS),
@@ -88,8 +89,8 @@ def check(
           f'{name}={value!r} is not known: use one of {", ".join(known)}.')
   if objective == 'likelihood' and correction != 'none':
     raise ValueError(
-        f"importance={correction!r} has no meaning for the objective "
-        "'likelihood', whose rows no policy drew: use 'none'.")
+        f"importance={correction!r} has no meaning with objective='likelihood',"
+        " because no policy sampled the rows: use importance='none'.")
 
 
 def weighted_sum(
@@ -103,30 +104,31 @@ def weighted_sum(
     correction: str,
     kl_estimator: str,
 ) -> tuple[Array, Any]:
-  """A microbatch's part of the loss, and its sums and maxima for metrics.
+  """Computes a microbatch's part of the loss, and its metrics.
 
-  With w the tokens' weights and F the importance weight:
+  With the tokens' weights w and the importance weights F, the loss is
 
     sum_t w_t (F_t L_t - entropy_bonus H_t + kl_coef KL_t)
 
   Args:
-    new: [B, t] log-probs of the policy that is trained, which has the
-      gradient; t is at most T.
-    entropy: [B, t] of that policy, nats.
-    batch: the rows; without old log-probs, `new` stands for them.
-    weights: [B, T] of the tokens, from `policy_losses.token_weights`.
-    loss: numbers.
+    new: [B, t] log-probs under the trained policy, with gradient; t is at most
+      T.
+    entropy: [B, t] entropy of the trained policy, nats.
+    batch: the rows; without old log-probs, `new` is used in their place.
+    weights: [B, T] weights of tokens, from `policy_losses.token_weights`.
+    loss: hyperparameters.
     objective: key of OBJECTIVES.
     correction: key of `importance.CORRECTIONS`.
     kl_estimator: key of `kl.KL_ESTIMATORS`.
 
   Returns:
-    The sum [], and (sums, maxima), dictionaries of [] without gradient.
+    The loss [], and (sums, maxima) for the metrics, dictionaries of [] without
+    gradient.
   """
   mask = batch.mask[:, :new.shape[1]]
 
   def trained(x):
-    # What other tokens hold must not reach the loss, not even as 0 * inf.
+    # Masked tokens must not reach the loss, not even as 0 * inf.
     return jnp.where(mask, x[:, :mask.shape[1]], 0.0)
 
   new, entropy = trained(new), trained(entropy)

@@ -1,4 +1,4 @@
-"""AdamW with a global-norm clip and a warm-up schedule, from config values."""
+"""AdamW with a global-norm clip and a learning-rate schedule."""
 
 from typing import Any, NamedTuple
 
@@ -8,11 +8,11 @@ import optax
 
 
 class Optimizer(NamedTuple):
-  """A gradient transformation, and the learning rate at each of its steps.
+  """A gradient transformation and its learning-rate schedule.
 
   Attributes:
-    transform: what turns gradients into updates.
-    schedule: optimiser steps taken so far to the next step's learning rate.
+    transform: optax transformation from gradients to updates.
+    schedule: (optimiser steps taken so far) -> learning rate of the next step.
   """
   transform: optax.GradientTransformation
   schedule: optax.Schedule
@@ -21,19 +21,23 @@ class Optimizer(NamedTuple):
 def make_schedule(
     name: str, learning_rate: float, *, warmup_steps: int, steps: int
 ) -> optax.Schedule:
-  """Linear warm-up from 0, then 'constant', or 'linear' or 'cosine' down to 0.
+  """Makes a learning-rate schedule with linear warm-up.
 
-  The first of `warmup_steps` steps already has the rate
-  `learning_rate / warmup_steps`: a step at rate 0 would be wasted.
+  The first of `warmup_steps` steps has the rate `learning_rate / warmup_steps`,
+  not 0, because a step at rate 0 would be wasted.
 
   Args:
-    name: the shape after the warm-up.
-    learning_rate: the peak.
-    warmup_steps: steps of the warm-up; 0 is none.
+    name: shape after the warm-up: 'constant'; or 'linear' or 'cosine', which
+      decay to 0.
+    learning_rate: peak learning rate.
+    warmup_steps: steps of the warm-up; 0 for none.
     steps: total steps, warm-up included.
 
   Returns:
-    Steps taken so far to learning rate.
+    (optimiser steps taken so far) -> learning rate of the next step.
+
+  Raises:
+    ValueError: the name is unknown.
   """
   decay = max(steps - warmup_steps, 1)
   after = {
@@ -55,7 +59,7 @@ def make_schedule(
 
 
 def decayed(params: Any) -> Any:
-  """Which parameters weight decay applies to: not norms, not biases."""
+  """Marks the parameters with weight decay: all but norms and biases."""
   def is_matrix(path, _):
     name = path[-1].key
     return not name.endswith(('norm', 'bias'))
@@ -74,27 +78,28 @@ def make(
     weight_decay: float = 0.0,
     max_grad_norm: float | None = 1.0,
 ) -> Optimizer:
-  """AdamW after a clip of the gradient's global norm.
+  """Makes AdamW with a clip of the gradient's global norm before it.
 
-  Moments are float32, as the parameters are. Weight decay is decoupled,
-  scaled by the learning rate, and leaves norms and biases alone.
+  Moments are float32, like the parameters. Weight decay is decoupled, scaled by
+  the learning rate, and not applied to norms and biases.
 
   Args:
     learning_rate: peak of the schedule.
-    steps: total optimiser steps, that the schedule decays over.
-    schedule: 'constant', 'linear' or 'cosine'.
-    warmup_steps: linear warm-up.
+    steps: total optimiser steps, the horizon of the schedule.
+    schedule: 'constant', 'linear' or 'cosine', see `make_schedule`.
+    warmup_steps: steps of the linear warm-up; 0 for none.
     b1: decay of the first moment.
     b2: decay of the second moment.
     eps: added to the root of the second moment.
     weight_decay: coefficient.
-    max_grad_norm: longest gradient let through unscaled; None is no clip.
+    max_grad_norm: gradients with a larger global norm are scaled down to it;
+      None for no clip.
 
   Returns:
     The transformation and its schedule.
 
   Raises:
-    ValueError: a value that no run can have meant.
+    ValueError: a value is out of range, or the schedule is unknown.
   """
   clips = max_grad_norm is not None
   for name, value, ok, want in (

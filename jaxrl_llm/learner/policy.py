@@ -1,8 +1,8 @@
-"""The policy's parameters: where they come from, where they lie, what trains.
+"""The policy's parameters: initialisation, layouts, trained and frozen parts.
 
-Either all of them are trained, in float32, or LoRA's matrices beside frozen
-ones. Those are kept once, in the compute type and in the layout that sampling
-wants, and serve training and sampling alike.
+Either all parameters are trained, in float32, or only LoRA's matrices. In the
+second case there is one copy of the frozen parameters, in the compute type and
+the sampling layout, for both training and sampling.
 """
 
 from typing import Any, Callable, NamedTuple
@@ -19,19 +19,21 @@ Params = Any
 
 
 class Policy(NamedTuple):
-  """What to do with parameters.
+  """Functions of the policy's parameters.
 
   Attributes:
-    shapes: of the whole model's parameters, float32.
-    trained: of those that are trained.
-    init: PRNG key to the whole model's parameters: random ones, or those of a
-      checkpoint. They lie as in training; if they are to be frozen at once,
-      as in sampling.
-    split: (those, PRNG key) to what is trained, laid out for training, and
-      what is frozen, laid out for sampling; None if nothing is.
-    compose: (trained, frozen) to all parameters, in the types they have.
-    to_sampling: (trained, frozen) to all parameters for sampling.
-    lower_to_sampling: lowers the program that does that, from shapes alone.
+    shapes: shapes of the whole model's parameters, float32.
+    trained: shapes of the trained parameters.
+    init: (PRNG key) -> the whole model's parameters, random or from a
+      checkpoint, in the training layout. With LoRA and no warm start they are
+      in the compute type and the sampling layout.
+    split: (whole model's parameters, PRNG key) -> (trained, frozen). Trained
+      parameters have the training layout, frozen ones the sampling layout;
+      frozen is None if all are trained.
+    compose: (trained, frozen) -> all parameters, types unchanged.
+    to_sampling: (trained, frozen) -> all parameters for sampling.
+    lower_to_sampling: () -> lowered program of `to_sampling`; needs only
+      shapes.
   """
   shapes: Params
   trained: Params
@@ -45,13 +47,16 @@ class Policy(NamedTuple):
 def make(
     config: ConfigDict, model: ModelConfig, mesh: jax.sharding.Mesh,
     checkpoint: hf.Checkpoint | None = None) -> Policy:
-  """Makes the functions; nothing is compiled yet.
+  """Makes the functions of a policy's parameters; nothing is compiled yet.
 
   Args:
-    config: of the run.
+    config: config of the run.
     model: the architecture.
     mesh: see `sharding`.
-    checkpoint: that the model's weights come from.
+    checkpoint: source of the weights; None for random ones.
+
+  Returns:
+    The functions.
 
   Raises:
     ValueError: the mesh does not divide a parameter, or lora.targets matches
@@ -80,7 +85,7 @@ def make(
   new_adapters = jax.jit(init_adapters, out_shardings=layout)
   scaled = jax.jit(lambda x: lora.scaled(x, scale), out_shardings=layout)
   adapters = sharding.to_sampling(trained, mesh, jnp.dtype(model.dtype))
-  if config.warm_start.steps:  # which trains all of them
+  if config.warm_start.steps:  # The warm start trains all parameters.
     init, freeze = _init(model, checkpoint, in_training), whole.apply
   else:
     init, freeze = _init(model, checkpoint, sharding.abstract_params(
@@ -98,7 +103,7 @@ def make(
 def _init(
     model: ModelConfig, checkpoint: hf.Checkpoint | None,
     like: Params) -> Callable[[jax.Array], Params]:
-  """See `Policy.init`; `like` has shapes, types and shardings."""
+  """Makes `Policy.init`; `like` has the shapes, types and shardings."""
   if checkpoint is not None:
     return lambda key: hf.load(checkpoint, like)
   return jax.jit(

@@ -1,7 +1,7 @@
-"""One round: a batch is scored, cut into mini-batches and trained on."""
+"""One round: scoring of a batch, and updates on its mini-batches."""
 
 import pathlib
-from typing import Any, Callable, Mapping
+from typing import Any, Callable
 
 import jax
 from ml_collections import ConfigDict
@@ -12,27 +12,32 @@ from jaxrl_llm.learner.loss import LossParams
 from jaxrl_llm.learner.update import Learner, TrainState
 from jaxrl_llm.types import LearnerBatch
 
-SKIPPED_LIMIT = 3  # Non-finite updates in a row that stop the run.
+SKIPPED_LIMIT = 3  # Consecutive non-finite updates that stop the run.
 
 Shard = Callable[[LearnerBatch], LearnerBatch]
 
 
 def with_scores(
-    learner: Learner, batch: LearnerBatch, models: Mapping[str, Any],
+    learner: Learner, batch: LearnerBatch, old: Any, anchor: Any,
     loss: LossParams, frozen: Any, *, shard_rows: Shard) -> LearnerBatch:
-  """Adds log-probs of other policies to a batch.
+  """Adds the log-probs of other policies to a batch.
 
   Args:
     learner: its `score` computes them.
     batch: B rows of NumPy arrays.
-    models: field of LearnerBatch to the parameters of its policy.
-    loss: its temperature is the policies'.
+    old: parameters of the old policy; None leaves `old_logprobs` out.
+    anchor: parameters of the KL penalty's frozen model; None leaves
+      `anchor_logprobs` out.
+    loss: its temperature is used for all policies.
     frozen: parameters that are not trained, or None.
-    shard_rows: puts a batch on the devices.
+    shard_rows: (batch) -> batch on the devices, with its rows sharded.
 
   Returns:
-    The batch with a NumPy array [B, T] in each field named.
+    The batch with NumPy arrays [B, T] in these fields.
   """
+  models = {'old_logprobs': old, 'anchor_logprobs': anchor}
+  models = {name: params for name, params in models.items()
+            if params is not None}
   if not models:
     return batch
   rows = shard_rows(batch)
@@ -49,20 +54,20 @@ def update(
 
   Args:
     learner: its `update` takes one step.
-    state: before; it is donated.
-    batch: rows of NumPy arrays.
-    loss: numbers of the loss.
+    state: the state before; it is donated.
+    batch: B rows of NumPy arrays.
+    loss: hyperparameters of the loss.
     frozen: parameters that are not trained, or None.
-    config: of the run.
-    step: steps of the run done before this one; it seeds the shuffle.
-    shard_rows: puts a batch on the devices.
+    config: config of the run.
+    step: number of steps of the run before this one; it seeds the shuffle.
+    shard_rows: (batch) -> batch on the devices, with its rows sharded.
 
   Returns:
     The state after, and the metrics of each optimiser step.
 
   Raises:
-    FloatingPointError: SKIPPED_LIMIT updates in a row had a loss or gradient
-      that is not finite; the last batch is saved.
+    FloatingPointError: SKIPPED_LIMIT consecutive updates had a loss or gradient
+      that is not finite; the last mini-batch is saved.
   """
   metrics = []
   for part in batches.minibatches(
@@ -77,12 +82,12 @@ def update(
 
 def _raise_not_finite(
     config: ConfigDict, step: int, batch: LearnerBatch) -> None:
-  """Saves the batch that made the last update fail, and raises."""
+  """Saves the mini-batch of the last failed update, and raises."""
   path = pathlib.Path(config.workdir, 'not_finite.npz')
   arrays = {k: v for k, v in vars(batch).items() if v is not None}
   np.savez(path, **arrays)
   raise FloatingPointError(
       f'{SKIPPED_LIMIT} updates in a row, the last in step {step}, had a loss '
-      f'or gradient that is not finite; the parameters are those before them. '
-      f'The last batch is in {path}: look for what is wrong in it, or start in '
-      'another workdir with a lower optimizer.learning_rate.')
+      'or gradient that is not finite and were not applied: check the last '
+      f'mini-batch, saved in {path}, or start again in another workdir with a '
+      'lower optimizer.learning_rate.')

@@ -1,9 +1,9 @@
-"""The trainer's two device programs: `score` old tokens, `update` the policy.
+"""The learner's two device programs: `score` tokens, `update` the policy.
 
-Both go through rows by microbatches, longest rows first, see
-`ops/microbatches`. The weights of the tokens in the loss are worked out on the
-whole batch, before it is cut up: microbatches only add, so their number cannot
-change the result.
+Both process rows in microbatches, longest rows first, see `ops/microbatches`.
+The weights of the tokens in the loss are computed for the whole batch, before
+it is split. Microbatches are only summed, so their number does not change the
+result.
 """
 
 import dataclasses
@@ -30,15 +30,16 @@ from jaxrl_llm.types import Array, LearnerBatch
 
 @struct.dataclass
 class TrainState:
-  """What learning has come to.
+  """Parameters, optimiser state and counters.
 
   Attributes:
-    step: [] int32, optimiser steps taken; not those skipped, or of batches
-      without a token to train on.
+    step: [] int32, optimiser steps taken. Skipped updates, and batches without
+      a token to train on, do not count.
     params: float32 parameter tree.
-    opt_state: of the optimiser.
-    skipped: [] int32, updates dropped for a loss or gradient not finite.
-    skipped_in_row: [] int32, of those, how many since the last one taken.
+    opt_state: state of the optimiser.
+    skipped: [] int32, updates skipped because the loss or the gradient is not
+      finite.
+    skipped_in_row: [] int32, consecutive skipped updates up to now.
   """
   step: Array
   params: Any
@@ -49,22 +50,23 @@ class TrainState:
 
 @dataclasses.dataclass(frozen=True)
 class LearnerConfig:
-  """What is compiled into the programs.
+  """Static settings of the programs.
 
   Attributes:
-    microbatch: rows that go through the model at once.
+    microbatch: rows of a microbatch.
     max_prompt: L.
     max_response: T.
-    buckets: lengths, in tokens of a whole row, that microbatches may run at
-      beside the full L + T. Each compiles the model once more: a handful.
+    buckets: lengths of microbatches, in tokens of a whole row, in addition to
+      the full L + T. The model is compiled once for each, so use only a few.
     objective: key of `loss.OBJECTIVES`.
     aggregation: see `policy_losses.token_weights`.
-    importance: key of `importance.CORRECTIONS`, of old to behaviour policy.
-    kl_estimator: key of `kl.KL_ESTIMATORS`; used where the batch has anchor
+    importance: key of `importance.CORRECTIONS`, from the behaviour policy to
+      the old one.
+    kl_estimator: key of `kl.KL_ESTIMATORS`; used if the batch has anchor
       log-probs.
-    vocab_chunk: tokens whose logits exist at a time, over the devices that
-      share them; None is 512 MB of them on each.
-    remat: what to compute again in the backward pass, one of
+    vocab_chunk: tokens whose logits exist at a time, over all devices that
+      share them; None for at most 512 MB of logits on each device.
+    remat: activations to recompute in the backward pass, one of
       `transformer.REMAT`; see `transformer.forward`.
     attention: one of `attention.IMPLEMENTATIONS`.
     unroll: layers to unroll per step of the scan over layers.
@@ -99,21 +101,20 @@ class LearnerConfig:
 
   @property
   def lengths(self) -> tuple[int, ...]:
-    """Every static row length, ascending; the last holds any row."""
+    """All static row lengths, ascending; every row fits into the last."""
     return tuple(sorted({*self.buckets, self.max_prompt + self.max_response}))
 
 
 class Learner(NamedTuple):
-  """The jitted programs.
+  """The jitted programs. `frozen` are the parameters not trained, or None.
 
   Attributes:
     state: TrainState of jax.ShapeDtypeStruct, with layouts.
-    init: parameters to TrainState. The state takes the parameters over.
-    score: (params, LearnerBatch, temperature [], frozen=None) to log-probs
-      [B, T] of the response tokens, 0 past each response.
-    update: (TrainState, LearnerBatch, LossParams, frozen=None) to (TrainState,
-      metrics). One optimiser step; the state that went in is donated. `frozen`
-      are the parameters that are not trained, if there are any.
+    init: (params) -> TrainState, which holds these parameters.
+    score: (params, batch, temperature [], frozen=None) -> log-probs [B, T] of
+      the response tokens, 0 past each response.
+    update: (state, batch, loss, frozen=None) -> (state, metrics). Takes one
+      optimiser step; the input state is donated. `loss` is LossParams.
   """
   state: TrainState
   init: Callable[[Any], TrainState]
@@ -124,11 +125,11 @@ class Learner(NamedTuple):
 def _stats(
     params, frozen, batch, temperature, length, *, model, cfg, compose, axes,
     fetch, entropy=True):
-  """TokenStats [B, t] of the responses in rows of at most `length` tokens.
+  """Computes TokenStats [B, t] of responses in rows of at most `length` tokens.
 
-  `axes` are those that the vocabulary is split over. What has to do with it is
-  not left to the partitioner, which would gather the embeddings. `fetch` brings
-  the weights of a layer together.
+  The vocabulary is split over the mesh axes `axes`. Its operations use explicit
+  collectives, because the partitioner would all-gather the embeddings. `fetch`
+  all-gathers the weights of a layer.
   """
   batch = jax.lax.with_sharding_constraint(batch, P('fsdp'))
   params = compose(params, frozen)
@@ -158,12 +159,16 @@ def _stats(
 
 
 def _real(batch: LearnerBatch) -> Array:
-  """[B, T] bool, whether there is such a token in the response."""
+  """Returns the mask [B, T] of the response's tokens."""
   return jnp.arange(batch.mask.shape[1]) < batch.response_length[:, None]
 
 
 def _arrange(rows, batch, needed, cfg):
-  """Those `rows` that are `needed` [B], as microbatches; and their order."""
+  """Splits `rows` into microbatches, the `needed` [B] ones first.
+
+  Returns:
+    The microbatches, and the order of the rows, see `microbatches.arrange`.
+  """
   length = batch.prompt_length + batch.response_length
   return microbatches.arrange(
       rows, jnp.where(needed, length, 0), size=cfg.microbatch,
@@ -171,11 +176,11 @@ def _arrange(rows, batch, needed, cfg):
 
 
 def _by_data_group(mesh, out):
-  """Has (trees, Microbatches, anything) run for each data group's rows alone.
+  """Decorates (trees, Microbatches, anything) -> out to run per data group.
 
-  So that what crosses between data groups crosses once per batch, not once per
-  microbatch. Inside, `fsdp` and `tensor` are the partitioner's; `out` says
-  how the results lie over `data`.
+  Each data group processes its own rows, so that collectives over `data` run
+  once per batch, not once per microbatch. Inside, `fsdp` and `tensor` are
+  automatic axes. `out` is the PartitionSpec of the results over `data`.
   """
   cut = microbatches.Microbatches(rows=P(None, 'data'), bucket=P(), count=P())
   return functools.partial(
@@ -184,7 +189,7 @@ def _by_data_group(mesh, out):
 
 
 def _score(params, batch, temperature, frozen=None, *, cfg, mesh, **static):
-  """See `Learner.score`."""
+  """Computes `Learner.score`."""
   _check(batch, cfg)
 
   @_by_data_group(mesh, P(None, 'data'))
@@ -204,7 +209,10 @@ def _score(params, batch, temperature, frozen=None, *, cfg, mesh, **static):
 
 
 def _loss(params, frozen, rows, loss, length, *, cfg, **static):
-  """`loss.weighted_sum` of a microbatch: LearnerBatch and tokens' weights."""
+  """Computes `loss.weighted_sum` of a microbatch.
+
+  `rows` are a LearnerBatch and the weights of its tokens.
+  """
   batch, weights = rows
   now = _stats(
       params, frozen, batch, loss.temperature, length, cfg=cfg, **static)
@@ -215,7 +223,7 @@ def _loss(params, frozen, rows, loss, length, *, cfg, **static):
 
 
 def _gradient(params, frozen, batch, loss, *, cfg, mesh, specs, **static):
-  """Gradient of the whole batch's loss, and metrics."""
+  """Computes the gradient of the whole batch's loss, and metrics."""
   batch = batch.replace(mask=batch.mask & _real(batch))
   weights = policy_losses.token_weights(
       batch.mask, cfg.aggregation, where=batch.response_length > 0,
@@ -238,7 +246,7 @@ def _gradient(params, frozen, batch, loss, *, cfg, mesh, specs, **static):
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     total, maxima = microbatches.fold(
         differentiate, add, zeros, cut, lengths=cfg.lengths)
-    if mesh.shape['data'] == 1:  # XLA refuses a sum over one group.
+    if mesh.shape['data'] == 1:  # XLA rejects collectives over one group.
       return total, maxima
     return jax.lax.psum(total, 'data'), jax.lax.pmax(maxima, 'data')
 
@@ -251,7 +259,7 @@ def _gradient(params, frozen, batch, loss, *, cfg, mesh, specs, **static):
 
 
 def _update(state, batch, loss, frozen=None, *, optimizer, cfg, **static):
-  """See `Learner.update`."""
+  """Computes `Learner.update`."""
   _check(batch, cfg)
   grads, metrics = _gradient(
       state.params, frozen, batch, loss, cfg=cfg, **static)
@@ -260,7 +268,7 @@ def _update(state, batch, loss, frozen=None, *, optimizer, cfg, **static):
       grads, state.opt_state, state.params)
   params = optax.apply_updates(state.params, updates)
   finite = jnp.isfinite(metrics['loss']) & jnp.isfinite(norm)
-  # Rows that train no token move nothing: neither momentum nor decay acts.
+  # A batch without trained tokens changes nothing: no momentum, no decay.
   taken = finite & (metrics['tokens'] > 0)
   params, opt_state = jax.tree.map(
       functools.partial(jnp.where, taken), (params, opt_state),
@@ -277,7 +285,7 @@ def _update(state, batch, loss, frozen=None, *, optimizer, cfg, **static):
 
 
 def _check(batch: LearnerBatch, cfg: LearnerConfig):
-  """Raises ValueError if the batch does not have the sizes of the config."""
+  """Raises ValueError if the batch's sizes do not match the config."""
   rows, columns = batch.tokens.shape
   if (columns, batch.mask.shape[1]) != (cfg.lengths[-1], cfg.max_response):
     raise ValueError(
@@ -299,23 +307,23 @@ def make(
     trained: Any = None,
     compose: Callable[[Any, Any], Any] = lambda params, frozen: params,
 ) -> Learner:
-  """Builds the programs for one model, config and optimiser.
+  """Makes the programs for one model, config and optimiser.
 
   Args:
     model: the policy's architecture.
-    cfg: what is static in the loss and in the way it is computed.
+    cfg: static settings.
     optimizer: from `optimizer.make`.
     mesh: see `sharding`; the rows of a microbatch are split over 'data' and
-      'fsdp'. None: the first device alone.
-    trained: shapes of the parameters that are trained; None is all of them.
-    compose: (those, `frozen`) to all parameters.
+      'fsdp'. None for the first device only.
+    trained: shapes of the trained parameters; None for all parameters.
+    compose: (trained, frozen) -> all parameters.
 
   Returns:
-    The jitted programs. None of them compiles anew for other values.
+    The jitted programs. New values in their arguments never recompile them.
 
   Raises:
-    ValueError: the mesh does not divide the microbatch, or the config names
-      no known attention.
+    ValueError: the mesh does not divide the microbatch, or the config's
+      attention is unknown.
   """
   mesh = mesh or sharding.make_mesh(1, 1, 1, jax.devices()[:1])
   shards = sharding.data_shards(mesh)

@@ -1,7 +1,7 @@
 """Attention over whole rows, for training and prefill.
 
-Rows are right-padded, so the causal mask alone keeps padding out of every real
-position. Decoding has its own attention, over the cache: `sampling/kv_cache`.
+Rows are right-padded, so the causal mask alone hides padding from all real
+positions. Decoding has its own attention over the cache, `sampling/kv_cache`.
 """
 
 import jax
@@ -10,34 +10,34 @@ import jax.numpy as jnp
 
 IMPLEMENTATIONS = ('auto', 'xla', 'splash', 'cudnn')
 
-# What `jax.checkpoint` knows the output by.
+# Name of the output for the policies of `jax.checkpoint`.
 SAVED = 'attention'
 
-# The scores of shorter rows are small, 256 KB a head at most, and a kernel
-# starts anew for each head.
+# Below this length splash does not pay off: the scores take at most 256 KB a
+# head, and the kernel has a start-up cost for each head.
 _SPLASH_FROM = 256
 
 
 def softcap(x: jax.Array, cap: float | None) -> jax.Array:
-  """cap * tanh(x / cap); x itself if cap is None."""
+  """Returns cap * tanh(x / cap), or x if cap is None."""
   return x if cap is None else cap * jnp.tanh(x / cap)
 
 
 def resolve(name: str, platform: str, length: int) -> str:
-  """The implementation that a name stands for on some devices.
+  """Resolves a name in the config to an implementation for some devices.
 
   Args:
-    name: one of `IMPLEMENTATIONS`; 'auto' is 'splash' for rows worth it on
-      TPUs, else 'xla'.
-    platform: of the devices that are compiled for, which need not be here:
-      'tpu', 'gpu' or 'cpu'.
+    name: one of `IMPLEMENTATIONS`; 'auto' is 'splash' for long rows on TPUs,
+      else 'xla'.
+    platform: 'tpu', 'gpu' or 'cpu', the kind of devices to compile for; this
+      host need not have any.
     length: tokens of the longest row.
 
   Returns:
-    What `causal_attention` takes.
+    The `implementation` argument of `causal_attention`.
 
   Raises:
-    ValueError: there is no such name.
+    ValueError: the name is unknown.
   """
   if name not in IMPLEMENTATIONS:
     raise ValueError(
@@ -60,29 +60,29 @@ def causal_attention(
     cap: float | None = None,
     implementation: str = 'xla',
 ) -> jax.Array:
-  """Causal grouped-query attention within each row.
+  """Computes causal grouped-query attention within each row.
 
   Args:
     q: [B, S, H, h] queries.
     k: [B, S, KV, h] keys; KV divides H.
     v: [B, S, KV, h] values.
     scale: factor of the query-key products.
-    window: positions a query may look back, itself included; None is all.
-    windowed: [] bool, whether the window holds in this layer.
+    window: positions a query may look back, itself included; None for all.
+    windowed: [] bool, whether this layer uses the window.
     cap: soft cap of the scores, or None.
-    implementation: from `resolve`. 'xla' anywhere, with all scores in memory;
-      'splash' on TPUs, a block of them at a time, and 'splash_interpreted' its
-      slow twin anywhere; 'cudnn' on NVIDIA GPUs, 16-bit inputs, without cap or
-      window.
+    implementation: from `resolve`. 'xla' runs anywhere, with all scores in
+      memory. 'splash' runs on TPUs, with a block of scores at a time;
+      'splash_interpreted' is the same, slow, on any device. 'cudnn' runs on
+      NVIDIA GPUs, for 16-bit inputs without cap or window.
 
   Returns:
-    [B, S, H, h], in q's type. The softmax is taken in float32.
+    [B, S, H, h], in q's type. The softmax is computed in float32.
 
   Raises:
     ValueError: 'cudnn' together with a cap or a window.
   """
   if implementation.startswith('splash'):
-    from jaxrl_llm.models import splash  # Others need not wait for Pallas.
+    from jaxrl_llm.models import splash  # Importing Pallas takes time.
     return splash.attend(
         q, k, v, scale=scale, window=window, windowed=windowed, cap=cap,
         name=SAVED, interpret=implementation != 'splash')

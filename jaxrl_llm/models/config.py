@@ -1,4 +1,4 @@
-"""What a model is: one frozen record, with presets for the families we know."""
+"""The architecture of a model: a frozen dataclass, and presets."""
 
 import dataclasses
 from typing import Optional
@@ -6,7 +6,7 @@ from typing import Optional
 
 @dataclasses.dataclass(frozen=True)
 class RopeScaling:
-  """Llama 3's stretching of the low rotary frequencies."""
+  """Llama 3's scaling of the low rotary frequencies."""
   factor: float
   low_freq_factor: float
   high_freq_factor: float
@@ -18,28 +18,29 @@ class ModelConfig:
   """A decoder-only transformer.
 
   Attributes:
-    vocab_size: V, tokens the model knows; at least the tokeniser's.
-    width: D, of the residual stream.
+    vocab_size: V, size of the vocabulary; at least the tokeniser's.
+    width: D, width of the residual stream.
     layers: number of blocks.
     heads: query heads, H.
     kv_heads: key and value heads; divides `heads`.
     head_dim: width of one head; `heads * head_dim` need not be `width`.
     mlp_width: hidden width of the gated MLP.
-    activation: 'silu' or 'gelu_tanh', of the MLP's gate.
+    activation: activation of the MLP's gate, 'silu' or 'gelu_tanh'.
     rope_theta: base of the rotary frequencies.
     rope_scaling: Llama 3's frequency scaling, or None.
     norm_eps: epsilon of RMSNorm.
-    norm_plus_one: RMSNorm multiplies by 1 + w (Gemma).
-    qkv_bias: biases on query, key and value (Qwen2, Qwen2.5).
-    qk_norm: RMSNorm on each query and key head before RoPE (Qwen3).
-    post_norms: RMSNorm on what attention and MLP add as well (Gemma 2).
-    tie_embeddings: the unembedding is the embedding.
-    scale_embeddings: multiply embeddings by sqrt(width) (Gemma).
-    query_scale: factor of query-key products; None is head_dim ** -0.5.
-    attention_softcap: cap * tanh(scores / cap), or None (Gemma 2).
-    logit_softcap: the same on the logits (Gemma 2).
-    window: sliding-window length of every second layer, the first included,
-      or None for full attention everywhere (Gemma 2).
+    norm_plus_one: whether RMSNorm multiplies by 1 + w (Gemma).
+    qkv_bias: whether query, key and value have biases (Qwen2, Qwen2.5).
+    qk_norm: whether each query and key head has RMSNorm before RoPE (Qwen3).
+    post_norms: whether the outputs of attention and MLP have RMSNorm too
+      (Gemma 2).
+    tie_embeddings: whether the unembedding is the embedding.
+    scale_embeddings: whether embeddings are multiplied by sqrt(width) (Gemma).
+    query_scale: factor of query-key products; None for head_dim ** -0.5.
+    attention_softcap: cap in cap * tanh(scores / cap), or None (Gemma 2).
+    logit_softcap: the same for the logits (Gemma 2).
+    window: length of the sliding window in layers 0, 2, 4, ...; None for full
+      attention in all layers (Gemma 2).
     dtype: compute type of activations and matmuls; parameters are float32.
   """
   vocab_size: int
@@ -68,16 +69,16 @@ class ModelConfig:
   def __post_init__(self):
     if self.heads % self.kv_heads:
       raise ValueError(
-          f'kv_heads={self.kv_heads} does not divide heads={self.heads}: '
-          'each key/value head serves the same number of query heads.')
+          f'kv_heads={self.kv_heads} does not divide heads={self.heads}: use '
+          'a divisor, so that each key/value head serves as many query heads.')
     if self.head_dim % 2:
       raise ValueError(
-          f'head_dim={self.head_dim} is odd: RoPE rotates pairs, use an even '
-          'one.')
+          f'head_dim={self.head_dim} is odd: use an even one, because RoPE '
+          'rotates pairs.')
     if self.dtype not in ('float32', 'bfloat16', 'float16'):
       raise ValueError(
-          f"dtype={self.dtype!r} is no compute type: use 'float32', 'bfloat16' "
-          "or 'float16'.")
+          f"dtype={self.dtype!r} is not a compute type: use 'float32', "
+          "'bfloat16' or 'float16'.")
     if self.activation not in ('silu', 'gelu_tanh'):
       raise ValueError(
           f"activation={self.activation!r} is not known: use 'silu' or "
@@ -90,14 +91,14 @@ class ModelConfig:
         self.query_scale)
 
   def layer_windows(self) -> tuple[int, ...]:
-    """Per layer, how many positions back (itself included) it may attend."""
+    """Positions a query may look back in each layer, itself included."""
     full = 1 << 30
     return tuple(
         self.window if self.window and i % 2 == 0 else full
         for i in range(self.layers))
 
   def parameter_count(self) -> int:
-    """Number of parameters, tied unembedding counted once."""
+    """Returns the number of parameters; a tied unembedding counts once."""
     d, h = self.width, self.head_dim
     qkv = (self.heads + 2 * self.kv_heads) * h
     layer = d * qkv + self.heads * h * d + 3 * d * self.mlp_width + 2 * d
@@ -114,7 +115,7 @@ _GEMMA2 = dict(
     post_norms=True, scale_embeddings=True, attention_softcap=50.0,
     logit_softcap=30.0, window=4096, query_scale=256 ** -0.5, head_dim=256)
 
-# Fields that fix the shapes of the parameters: a checkpoint is made for them.
+# Fields that determine the shapes of the parameters, so of a checkpoint.
 SHAPING = (
     'vocab_size', 'width', 'layers', 'heads', 'kv_heads', 'head_dim',
     'mlp_width', 'qkv_bias', 'qk_norm', 'post_norms', 'tie_embeddings')
@@ -149,7 +150,7 @@ PRESETS = {
         **_GEMMA2),
 }
 
-# Checkpoints on the hub that have just a preset's architecture.
+# Checkpoints on the hub with the architecture of a preset.
 HUB = {
     'Qwen/Qwen2.5-1.5B': 'qwen2.5-1.5b',
     'Qwen/Qwen2.5-1.5B-Instruct': 'qwen2.5-1.5b',

@@ -1,10 +1,10 @@
 """Hugging Face checkpoints of Qwen2/2.5, Qwen3, Llama 3 and Gemma 2.
 
-`open_checkpoint` looks through a folder (config.json and the headers of its
-files) and refuses what we could not compute faithfully; `load` then fills the
-sharded arrays of our parameter tree, tensor by tensor; `save` writes such a
-folder. Weights stay what they are: bfloat16 and float32 both go into float32
-and back without a change.
+`open_checkpoint` checks a folder (config.json and the headers of its files)
+and rejects models that this decoder does not compute exactly. `load` reads the
+weights into sharded arrays, one tensor at a time. `save` writes such a folder.
+Loading and saving preserve the values: bfloat16 and float32 both convert to
+float32 and back without a change.
 """
 
 import dataclasses
@@ -22,10 +22,10 @@ import numpy as np
 from jaxrl_llm.models import hf_config, tensor_files
 from jaxrl_llm.models.config import ModelConfig
 
-# What is fetched of a repository on the hub: no weights in other formats.
+# Files to fetch from a repository on the hub; no weights in other formats.
 _TEXTS = ('*.json', '*.model', '*.txt', '*.jinja')
 _WEIGHTS = ('*.safetensors',)
-_TYPES = {'F32': 'float32', 'BF16': 'bfloat16'}  # as safetensors spells them
+_TYPES = {'F32': 'float32', 'BF16': 'bfloat16'}  # keys: safetensors' names
 
 _TOP = {'embed': 'model.embed_tokens', 'norm': 'model.norm',
         'unembed': 'lm_head'}
@@ -36,8 +36,9 @@ _LAYER = {
     'v': 'self_attn.v_proj', 'o': 'self_attn.o_proj',
     'q_norm': 'self_attn.q_norm', 'k_norm': 'self_attn.k_norm',
     'gate': 'mlp.gate_proj', 'up': 'mlp.up_proj', 'down': 'mlp.down_proj'}
-# Gemma 2 normalises on both sides of attention and MLP, and the name that
-# the others give to the norm before the MLP is the one after attention.
+# Gemma 2 has norms before and after attention and MLP. Its
+# post_attention_layernorm is the norm after attention; in the other families
+# this name is the norm before the MLP.
 _POST_NORMS = {
     'attn_post_norm': 'post_attention_layernorm',
     'mlp_norm': 'pre_feedforward_layernorm',
@@ -45,12 +46,12 @@ _POST_NORMS = {
 
 
 class Checkpoint(NamedTuple):
-  """A folder that has been looked through.
+  """A model's folder, checked but not loaded.
 
   Attributes:
-    folder: where it is.
-    config: its model, computing in the type that it is stored in.
-    tensors: of the weights, by their names there.
+    folder: path of the folder.
+    config: the architecture; its `dtype` is the type of the stored weights.
+    tensors: name in the files to Tensor.
   """
   folder: pathlib.Path
   config: ModelConfig
@@ -58,17 +59,18 @@ class Checkpoint(NamedTuple):
 
 
 def fetch(name: str, weights: bool = True) -> pathlib.Path:
-  """The folder of a model.
+  """Returns the folder of a model; downloads it from the hub if needed.
 
   Args:
     name: a folder, or a repository on the hub such as 'Qwen/Qwen3-1.7B-Base'.
-    weights: whether the weights are needed too.
+    weights: whether to download the weights too.
 
   Returns:
-    The folder; of a repository, what was not yet here is downloaded.
+    The folder. Files of a repository that are already cached are not
+    downloaded again.
 
   Raises:
-    ValueError: there is neither.
+    ValueError: `name` is not a folder and cannot be downloaded.
   """
   folder = pathlib.Path(name).expanduser()
   return folder if folder.is_dir() else _download(name, weights)
@@ -83,18 +85,18 @@ def _download(name: str, weights: bool) -> pathlib.Path:
   except Exception as error:  # a dozen kinds: names, rights, network
     reason = str(error).strip().split('\n')[0]
     raise ValueError(
-        f'model.hf={name} is no folder here and could not be fetched from the '
-        f'hub ({type(error).__name__}: {reason}): download it, and give its '
-        'folder.') from None
+        f'model.hf={name} is not a folder and could not be fetched from the '
+        f'hub ({type(error).__name__}: {reason}): check the name, or download '
+        'the model and give its folder.') from None
 
 
 def names(cfg: ModelConfig) -> dict[str, tuple[list[str], bool]]:
-  """Every leaf of the parameter tree, and the tensors it is made of.
+  """Maps every leaf of the parameter tree to the names of its tensors.
 
   Returns:
-    Path of the leaf ('layers/q') to its tensors' names, one for each layer
-    (or the one), and whether these are transposed: torch keeps matrices
-    [out, in].
+    Path of the leaf, such as 'layers/q', to (names, transposed). There is one
+    name per layer, or a single one outside the layers. `transposed` is whether
+    the stored tensors are transposed: torch stores matrices as [out, in].
   """
   layer = dict(_LAYER)
   if cfg.post_norms:
@@ -116,7 +118,11 @@ def names(cfg: ModelConfig) -> dict[str, tuple[list[str], bool]]:
 
 
 def digest(folder: pathlib.Path) -> str:
-  """Changes with a model's files; of large ones, a part everywhere is read."""
+  """Returns a hash of a model's files.
+
+  It covers small files completely, and large ones by samples of 64 KB at
+  regular distances.
+  """
   found = hashlib.sha256()
   for path in sorted(folder.iterdir()):
     if any(path.match(pattern) for pattern in (*_TEXTS, *_WEIGHTS)):
@@ -131,28 +137,28 @@ def digest(folder: pathlib.Path) -> str:
 
 
 def companions(folder: pathlib.Path) -> list[pathlib.Path]:
-  """What a model's folder has beside config.json and weights: its tokeniser."""
+  """Returns all files of a model but config.json and weights: its tokeniser."""
   return sorted(
       path for pattern in _TEXTS for path in folder.glob(pattern)
       if path.name not in ('config.json', tensor_files.INDEX))
 
 
 def open_checkpoint(folder: pathlib.Path) -> Checkpoint:
-  """Looks through the folder of a model; no weights are read.
+  """Checks the folder of a model, without reading any weights.
 
   Args:
-    folder: with config.json and safetensors files.
+    folder: folder with config.json and safetensors files.
 
   Returns:
-    The checkpoint, whole as far as headers can tell.
+    The checkpoint, complete as far as the headers tell.
 
   Raises:
-    ValueError: a sentence that names what is missing, too much, misshapen, of
-      a type that is not supported, or damaged.
+    ValueError: a file is damaged, or a tensor is missing, superfluous, of
+      another shape, or of a type that is not supported.
   """
   cfg = hf_config.read_config(folder)
   tensors = tensor_files.find(folder)
-  # Tied weights may be there twice.
+  # Tied weights may be stored twice.
   stored = dataclasses.replace(
       cfg, tie_embeddings=cfg.tie_embeddings and _HEAD not in tensors)
   shapes = _shapes(stored)
@@ -171,7 +177,7 @@ def open_checkpoint(folder: pathlib.Path) -> Checkpoint:
       if found.shape != shape:
         raise ValueError(
             f'{found.path}: tensor {name} has shape {found.shape}, but '
-            f'config.json asks for {shape}: they are not of the same model, '
+            f'config.json asks for {shape}: they belong to different models, '
             'fetch both again.')
       if found.dtype not in _TYPES:
         raise ValueError(
@@ -183,8 +189,8 @@ def open_checkpoint(folder: pathlib.Path) -> Checkpoint:
     raise ValueError(
         f'{tensors[extra[0]].path}: tensor {extra[0]}'
         f'{f" and {len(extra) - 1} more" if extra[1:] else ""} would be left '
-        'out, as config.json describes no such part: fetch both again, or '
-        'choose a model that is supported.')
+        'out, because config.json describes no such part: fetch both again, or '
+        'choose a supported model.')
   kinds = {tensors[name].dtype for name in known}
   cfg = dataclasses.replace(
       cfg, dtype=_TYPES['BF16' if kinds == {'BF16'} else 'F32'])
@@ -192,7 +198,7 @@ def open_checkpoint(folder: pathlib.Path) -> Checkpoint:
 
 
 def _shapes(cfg: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
-  """Path to shape of every leaf."""
+  """Maps the path of every leaf to its shape."""
   from jaxrl_llm.models import transformer
   tree = jax.eval_shape(lambda: transformer.init(jax.random.key(0), cfg))
   return {_path(keys): leaf
@@ -206,8 +212,9 @@ def _path(keys) -> str:
 def load(checkpoint: Checkpoint, shapes: Any) -> Any:
   """Reads the weights into sharded arrays.
 
-  One tensor is in host memory at a time, and of it only what this process's
-  devices hold; on the devices there is one layer's tensor beside the result.
+  Host memory holds one tensor at a time, and only the parts of it that this
+  process's devices need. Device memory holds the result and one layer's
+  tensor.
 
   Args:
     checkpoint: from `open_checkpoint`.
@@ -217,16 +224,16 @@ def load(checkpoint: Checkpoint, shapes: Any) -> Any:
     The parameter tree.
 
   Raises:
-    ValueError: a weight is not finite: the file is damaged; or there are two
-      versions of tied weights.
+    ValueError: a weight is not finite, so the file is damaged; or tied weights
+      are stored twice with different values.
   """
   members = names(checkpoint.config)
   embed, head = map(checkpoint.tensors.get, (_EMBED, _HEAD))
   if checkpoint.config.tie_embeddings and head is not None and not all(
       np.array_equal(a, b) for a, b in zip(embed.blocks(), head.blocks())):
     raise ValueError(
-        f'{head.path}: tensor {_HEAD} is not {_EMBED}, to which config.json '
-        'ties it: set tie_word_embeddings to false there.')
+        f'{head.path}: tensor {_HEAD} differs from {_EMBED}, but config.json '
+        'ties them: set tie_word_embeddings to false there.')
 
   def leaf(keys, shape):
     parts, transposed = members[_path(keys)]
@@ -242,7 +249,7 @@ def load(checkpoint: Checkpoint, shapes: Any) -> Any:
     put = _put(shape.sharding, transposed)
     stack = jnp.zeros(shape.shape, shape.dtype, device=shape.sharding)
     for i, tensor in enumerate(tensors):
-      # Waits: else reading would run ahead of what the devices take in.
+      # Waits, so that reading does not run ahead and fill host memory.
       stack = jax.block_until_ready(
           put(stack, _read(tensor, place), np.int32(i)))
     return stack
@@ -252,7 +259,7 @@ def load(checkpoint: Checkpoint, shapes: Any) -> Any:
 
 @functools.cache
 def _put(sharding: Any, transposed: bool) -> Callable[..., jax.Array]:
-  """(stack, one layer's tensor, layer) to the stack with it, in place."""
+  """Makes (stack, tensor, layer) -> stack, which sets one layer in place."""
   def put(stack, tensor, layer):
     tensor = (tensor.T if transposed else tensor).astype(stack.dtype)
     return jax.lax.dynamic_update_index_in_dim(stack, tensor, layer, 0)
@@ -261,8 +268,8 @@ def _put(sharding: Any, transposed: bool) -> Callable[..., jax.Array]:
 
 
 def _read(tensor: tensor_files.Tensor, sharding: Any) -> jax.Array:
-  """One tensor, in the file's type, laid out over this process's devices."""
-  pieces = {}  # that replicas share: together no more than the tensor
+  """Reads one tensor, in the file's type, into a sharded array."""
+  pieces = {}  # Replicas share a piece: together at most the whole tensor.
 
   def piece(index):
     key = str(index)
@@ -273,7 +280,7 @@ def _read(tensor: tensor_files.Tensor, sharding: Any) -> jax.Array:
   array = jax.block_until_ready(
       jax.make_array_from_callback(tensor.shape, sharding, piece))
   pieces.clear()
-  gc.collect(0)  # makes JAX let go of them as well
+  gc.collect(0)  # makes JAX free its references to the pieces
   return array
 
 
@@ -281,17 +288,17 @@ def save(
     folder: pathlib.Path, params: Any, cfg: ModelConfig, *,
     source: Mapping[str, Any] | None = None,
     shard_bytes: int = 2_000_000_000) -> None:
-  """Writes config.json and weights for transformers and vLLM to open.
+  """Writes config.json and weights that transformers and vLLM can open.
 
   Args:
-    folder: an empty one.
+    folder: an existing, empty folder.
     params: the parameter tree.
     cfg: the model; weights are stored in its `dtype`.
-    source: config.json that the model came from, whose other fields are kept.
-    shard_bytes: size that no file is to exceed.
+    source: the model's original config.json; its other fields are kept.
+    shard_bytes: maximum size of a file.
 
   Raises:
-    ValueError: no supported family has the model's mixture of features.
+    ValueError: no supported family has the model's combination of features.
   """
   text = json.dumps(hf_config.to_hf(cfg, source), indent=2)
   tensor_files.write(folder, _tensors(params, cfg), shard_bytes)
@@ -299,9 +306,9 @@ def save(
 
 
 def _tensors(params: Any, cfg: ModelConfig) -> Iterator[tuple[str, np.ndarray]]:
-  """Names and arrays as torch has them, layer by layer."""
+  """Yields torch's names and host arrays, layer by layer."""
   def host(x):
-    # Of a copy: a sharded array keeps what was once fetched from it.
+    # Fetches from a copy: a sharded array caches its value on the host.
     return np.asarray(
         jnp.copy(x) if x.dtype == cfg.dtype else x.astype(cfg.dtype))
 

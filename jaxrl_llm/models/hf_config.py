@@ -1,6 +1,7 @@
-"""config.json of Hugging Face models to our config, and back.
+"""Conversion between Hugging Face's config.json and ModelConfig.
 
-Both ways a feature that the other side lacks is an error, never left out.
+In both directions, a feature that the other side lacks is an error; no feature
+is ignored.
 """
 
 import copy
@@ -15,16 +16,17 @@ from jaxrl_llm.models.config import ModelConfig, RopeScaling
 FAMILIES = {
     'qwen2': 'Qwen2ForCausalLM', 'qwen3': 'Qwen3ForCausalLM',
     'llama': 'LlamaForCausalLM', 'gemma2': 'Gemma2ForCausalLM'}
-STORED = ('float32', 'bfloat16')  # types that weights may be stored in
+STORED = ('float32', 'bfloat16')  # supported types of stored weights
 
 _ACTIVATIONS = {'silu': 'silu', 'gelu_pytorch_tanh': 'gelu_tanh'}
 
 
 def read_config(folder: pathlib.Path) -> ModelConfig:
-  """The model that a folder's config.json describes.
+  """Reads the model config from a folder's config.json.
 
   Raises:
-    ValueError: there is none, or it has a feature that our decoder lacks.
+    ValueError: the file is missing or damaged, or it has a feature that our
+      decoder lacks.
   """
   path = folder / 'config.json'
   try:
@@ -39,23 +41,24 @@ def read_config(folder: pathlib.Path) -> ModelConfig:
         f'{path} cannot be read ({error}): fetch it again.') from None
   if kind not in [*FAMILIES]:
     raise ValueError(
-        f'{path}: model_type={kind} is not supported; choose a model of '
+        f'{path}: model_type={kind} is not supported; choose a model of type '
         f'{", ".join(FAMILIES)}.')
   return from_hf(raw, str(path))
 
 
 def from_hf(raw: Mapping[str, Any], where: str = 'config.json') -> ModelConfig:
-  """Our config from the contents of a config.json.
+  """Converts the contents of a config.json to a ModelConfig.
 
   Args:
-    raw: its fields, in the form of any version of transformers.
-    where: what to call it in an error.
+    raw: fields of the file, as written by any version of transformers.
+    where: name of the file in error messages.
 
   Returns:
-    The model; it computes in the type that the weights are stored in.
+    The model; its `dtype` is the type of the stored weights.
 
   Raises:
-    ValueError: a sentence for the first feature that our decoder lacks.
+    ValueError: a field is not valid, or our decoder lacks a feature; the
+      message names the first one.
   """
   import transformers
   kind = raw['model_type']
@@ -65,10 +68,10 @@ def from_hf(raw: Mapping[str, Any], where: str = 'config.json') -> ModelConfig:
     return ValueError(f'{where} is not valid ({reason}): fetch it again.')
 
   try:
-    # A copy, as transformers completes the dictionaries inside.
+    # A copy, because transformers modifies the nested dictionaries.
     hf = transformers.AutoConfig.for_model(**copy.deepcopy(
         {k: v for k, v in raw.items() if k != 'quantization_config'}))
-  except Exception as error:  # transformers checks fields in its own ways
+  except Exception as error:  # transformers raises errors of many types
     raise invalid(error) from None
   rope = dict(hf.rope_parameters)
   rope_type = rope.get('rope_type', 'default')
@@ -96,7 +99,7 @@ def from_hf(raw: Mapping[str, Any], where: str = 'config.json') -> ModelConfig:
   ):
     if not ok:
       raise ValueError(
-          f'{where}: {feature} is not supported, choose a model without it.')
+          f'{where}: {feature} is not supported; choose a model without it.')
   if stored not in STORED:
     raise ValueError(
         f'{where}: weights stored in {stored} are not supported; save them in '
@@ -133,17 +136,17 @@ def from_hf(raw: Mapping[str, Any], where: str = 'config.json') -> ModelConfig:
 def to_hf(
     cfg: ModelConfig, source: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-  """The contents of a config.json that describes our model.
+  """Converts a ModelConfig to the contents of a config.json.
 
   Args:
-    cfg: the model; its `dtype` is taken for the type of the weights.
-    source: config.json that the model came from, whose other fields are kept.
+    cfg: the model; its `dtype` becomes the type of the stored weights.
+    source: the model's original config.json; its other fields are kept.
 
   Returns:
     The fields, readable by transformers 4 and 5 and by vLLM.
 
   Raises:
-    ValueError: no supported family has the model's mixture of features.
+    ValueError: no supported family has the model's combination of features.
   """
   kind = ('gemma2' if cfg.norm_plus_one else 'qwen2' if cfg.qkv_bias else
           'qwen3' if cfg.qk_norm else 'llama')
@@ -169,7 +172,7 @@ def to_hf(
       'num_key_value_heads': cfg.kv_heads, 'head_dim': cfg.head_dim,
       'intermediate_size': cfg.mlp_width, 'hidden_act': activation,
       'rms_norm_eps': cfg.norm_eps, 'tie_word_embeddings': cfg.tie_embeddings,
-      # Before version 5, transformers has the first two of these for the last.
+      # transformers before version 5 reads the first two, later ones the third.
       'rope_theta': cfg.rope_theta, 'rope_scaling': scaling,
       'rope_parameters': {**rope, 'rope_theta': cfg.rope_theta},
       'dtype': cfg.dtype, 'torch_dtype': cfg.dtype}
@@ -188,7 +191,8 @@ def to_hf(
           if name != 'query_scale' and getattr(back, name) != value]
   if lost or not np.isclose(back.scale, cfg.scale):
     raise ValueError(
-        f'A {kind} model of Hugging Face cannot have '
+        f'A Hugging Face {kind} model cannot have '
         + ', '.join(f'{n}={getattr(cfg, n)}' for n in lost or ['query_scale'])
-        + ': this mixture of features has no family that others can open.')
+        + ': this model cannot be exported, because no supported family '
+        'combines these features.')
   return out

@@ -1,9 +1,9 @@
-"""LoRA (arXiv:2106.09685): small matrices that are trained beside frozen ones.
+"""LoRA (arXiv:2106.09685): trained low-rank matrices added to frozen weights.
 
 A weight W [D, F] becomes W + alpha / rank * A B with A [D, rank] and B
-[rank, F]. A and B of all layers form a tree of their own, `{'layers':
-{'q_lora_a': [layers, D, rank], ...}}`; `join` puts it beside the frozen tree,
-where `transformer.block` finds it.
+[rank, F]. A and B of all layers are a separate tree, `{'layers': {'q_lora_a':
+[layers, D, rank], ...}}`. `join` merges it with the frozen tree, and
+`transformer.block` uses the result.
 """
 
 import re
@@ -16,34 +16,36 @@ Params = dict[str, Any]
 
 
 def targets(shapes: Params, pattern: str) -> list[str]:
-  """Names of the matrices of a layer that a pattern matches whole.
+  """Returns the names of a layer's matrices that fully match a pattern.
 
   Raises:
-    ValueError: it matches none, or is no regular expression.
+    ValueError: no name matches, or the pattern is not a regular expression.
   """
   known = [n for n, x in shapes['layers'].items() if len(x.shape) == 3]
   try:
     found = [name for name in known if re.fullmatch(pattern, name)]
   except re.error as error:
     raise ValueError(
-        f'lora.targets={pattern} is no regular expression ({error}).') from None
+        f'lora.targets={pattern} is not a valid regular expression ({error}).'
+    ) from None
   if not found:
     raise ValueError(
-        f'lora.targets={pattern} matches none of {", ".join(known)}.')
+        f'lora.targets={pattern} matches none of {", ".join(known)}: use a '
+        'pattern that matches whole names.')
   return found
 
 
 def init(key: jax.Array, shapes: Params, rank: int, pattern: str) -> Params:
-  """Matrices whose product is 0: the model begins as it is.
+  """Initialises A and B so that A B = 0: the model's outputs are unchanged.
 
   Args:
     key: PRNG key.
-    shapes: parameter tree of the model, anything with shapes.
+    shapes: parameter tree of the model, of anything with a shape.
     rank: inner size.
-    pattern: regular expression of the matrices that get them.
+    pattern: regular expression for the names of the matrices to adapt.
 
   Returns:
-    A float32 uniform in +-D ** -0.5, as in PEFT; B zeros.
+    Float32 tree. A is uniform in +-D ** -0.5, as in PEFT; B is zeros.
   """
   layers, names = {}, targets(shapes, pattern)
   keys = jax.random.split(key, len(names))
@@ -56,25 +58,25 @@ def init(key: jax.Array, shapes: Params, rank: int, pattern: str) -> Params:
 
 
 def scaled(adapters: Params, scale: float) -> Params:
-  """The matrices with `scale`, alpha / rank, multiplied into B."""
+  """Multiplies B by `scale`, which is alpha / rank."""
   return {'layers': {
       name: x * scale if name.endswith('_lora_b') else x
       for name, x in adapters['layers'].items()}}
 
 
 def join(frozen: Params, adapters: Params) -> Params:
-  """Frozen parameters with scaled matrices beside them; nothing is copied."""
+  """Merges frozen parameters and scaled A and B into one tree; no copies."""
   return {**frozen, 'layers': {**frozen['layers'], **adapters['layers']}}
 
 
 def merge(joined: Params) -> Params:
-  """Parameters of the plain model that computes what `join`'s do.
+  """Adds A B to the weights, for an equivalent model without adapters.
 
   Args:
-    joined: of `join`.
+    joined: from `join`.
 
   Returns:
-    The parameter tree without A and B, sums taken in float32.
+    The parameter tree without A and B; sums are computed in float32.
   """
   layers = joined['layers']
 

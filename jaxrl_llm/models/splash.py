@@ -1,8 +1,8 @@
-"""Splash attention: JAX's Pallas kernels for TPUs, over the rows of a batch.
+"""Splash attention, JAX's Pallas kernels for TPUs, over the rows of a batch.
 
-The scores exist a block at a time, on chip, in the forward and in the backward
-pass, and blocks that the mask hides are skipped. A kernel cannot be cut up by
-XLA's partitioner: each device runs it on its own rows and heads.
+In the forward and the backward pass only one block of scores exists at a time,
+on chip. Blocks that the mask hides are skipped. XLA's partitioner cannot split
+a kernel, so each device runs it on its own rows and heads.
 """
 
 import functools
@@ -15,29 +15,31 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 import numpy as np
 
-# Most queries of a block, and what a block is a multiple of. With heads of 256
-# the kernels' blocks fit into the 16 MB of on-chip memory that they may have.
+# A block has at most BLOCK queries, a multiple of LANES. With a head_dim of 256
+# the kernels' blocks still fit into their limit of 16 MB of on-chip memory.
 BLOCK = 512
 LANES = 128
 
-# The fused backward kernel spares a second pass over the scores, but writes a
-# partial gradient of the queries for each block of keys. So many at most: they
-# take about as much memory as the hidden units of an MLP.
+# The fused backward kernel avoids a second pass over the scores, but writes a
+# partial gradient of the queries for each block of keys. It is used for at most
+# PARTIALS blocks: these take about as much memory as an MLP's hidden units.
 PARTIALS = 8
 
 
 @functools.lru_cache
 def _kernel(
     heads, length, block, keys, fused, window, cap, name, interpret):
-  """The kernel of one row: q [heads, length, h], k and v [groups, length, h].
+  """Makes the kernel of one row.
+
+  Its arguments are q [heads, length, h], k and v [groups, length, h].
 
   Args:
     heads: query heads.
     length: tokens of the row.
-    block: of queries, and of keys in the forward pass.
-    keys: of a block in the backward pass, a multiple of block.
-    fused: whether backward is one kernel.
-    window: see `attend`; None is all.
+    block: queries of a block, and keys of a block in the forward pass.
+    keys: keys of a block in the backward pass, a multiple of `block`.
+    fused: whether the backward pass is one kernel.
+    window: see `attend`; None for all.
     cap: see `attend`.
     name: see `attend`.
     interpret: see `attend`.
@@ -49,7 +51,7 @@ def _kernel(
       block_q=block, block_kv=block, block_q_dkv=block, block_kv_dkv=keys,
       block_kv_dkv_compute=block, block_q_dq=None if fused else block,
       block_kv_dq=None if fused else block, use_fused_bwd_kernel=fused)
-  # It is kept for other traces, so no array of it may belong to this one.
+  # The kernel is cached for other traces, so it must hold no tracer of this.
   with jax.ensure_compile_time_eval():
     kernel = lib.make_splash_mha(
         lib.MultiHeadMask([mask] * heads), block_sizes=sizes, head_shards=1,
@@ -70,22 +72,22 @@ def attend(
     name: str,
     interpret: bool,
 ) -> jax.Array:
-  """Causal grouped-query attention within each row.
+  """Computes causal grouped-query attention within each row.
 
-  Where the mesh's axes 'fsdp' and 'tensor' are the partitioner's, rows are
-  split over the first and heads over the second.
+  Where the mesh axes 'fsdp' and 'tensor' are automatic, rows are split over
+  'fsdp' and heads over 'tensor'.
 
   Args:
     q: [B, S, H, h] queries; any h.
     k: [B, S, KV, h] keys; KV divides H.
     v: [B, S, KV, h] values.
     scale: factor of the query-key products.
-    window: positions a query may look back, itself included; None is all.
-    windowed: [] bool, whether the window holds; without one, ignored.
+    window: positions a query may look back, itself included; None for all.
+    windowed: [] bool, whether to apply the window, if there is one.
     cap: soft cap of the scores, or None.
-    name: that `jax.checkpoint` knows the output and the log-sum-exp by, all
-      that backward needs beside q, k and v.
-    interpret: run by Pallas's interpreter, on any device.
+    name: name of the output and the log-sum-exp for `jax.checkpoint`. The
+      backward pass needs only these two and q, k and v.
+    interpret: whether to run in Pallas's interpreter, on any device.
 
   Returns:
     [B, S, H, h], in q's type.
@@ -95,12 +97,12 @@ def attend(
   block = -(-s // (blocks * LANES)) * LANES
   length = blocks * block
   keys = block * 2 if blocks % 2 == 0 and h * q.dtype.itemsize <= 512 else block
-  # The kernel has no scale. A power of two is exact; any other rounds q once
-  # more, in 16-bit types, where XLA does not fuse it with the rotary embedding.
+  # The kernel has no scale argument. Scaling q is exact for a power of two; any
+  # other scale rounds a 16-bit q once more, unless XLA fuses it with RoPE.
   q = (q.astype(jnp.float32) * scale).astype(q.dtype)
 
   def by_head(x):
-    # Padding comes after all that is real, so the causal mask hides it.
+    # Padding follows all real positions, so the causal mask hides it.
     return jnp.pad(
         x.swapaxes(1, 2), ((0, 0), (0, 0), (0, length - s), (0, 0)))
 

@@ -1,10 +1,9 @@
 """Tensors in safetensors files: one file, or shards with an index.
 
-Files are looked through before anything is read: names, shapes, types and
-lengths are known from their headers. Tensors are then read one at a time, a
-slice of each if need be, some rows after the other, and no file stays open in
-between: pages of an open file count as memory of the process, and a slice
-would be held twice.
+Files are checked before any tensor is read: their headers have the names,
+shapes, types and lengths. Tensors are then read one at a time, whole or a
+slice, in blocks of rows. Each block opens the file anew: the pages of an open
+file count as memory of the process, so a slice would take its memory twice.
 """
 
 import json
@@ -12,24 +11,24 @@ import math
 import pathlib
 from typing import Iterable, Iterator, NamedTuple
 
-import ml_dtypes  # noqa: F401 (NumPy learns of bfloat16)
+import ml_dtypes  # noqa: F401 (registers bfloat16 with NumPy)
 import numpy as np
 from safetensors import safe_open, SafetensorError
 from safetensors.numpy import save_file
 
 SINGLE = 'model.safetensors'
 INDEX = 'model.safetensors.index.json'
-_BLOCK = 2 ** 22  # numbers that are read at a time
+_BLOCK = 2 ** 22  # numbers to read at a time
 
 
 class Tensor(NamedTuple):
-  """Where a tensor is, and what it is.
+  """Place, shape and type of a stored tensor.
 
   Attributes:
     path: the file.
-    name: in the file.
-    shape: sizes of its axes.
-    dtype: as safetensors spells it: 'F32', 'BF16', ...
+    name: name in the file.
+    shape: sizes of the axes.
+    dtype: safetensors' name of the type: 'F32', 'BF16', ...
   """
   path: pathlib.Path
   name: str
@@ -38,16 +37,16 @@ class Tensor(NamedTuple):
 
   def blocks(
       self, index: tuple[slice, ...] = (slice(None),)) -> Iterator[np.ndarray]:
-    """A slice of the tensor in its own type, some rows after the other.
+    """Reads a slice of the tensor, in its own type, in blocks of rows.
 
     Args:
-      index: of each axis, or of the first ones.
+      index: slices of the first axis and, optionally, of the next ones.
 
     Yields:
-      Rows of the slice.
+      Consecutive rows of the slice.
 
     Raises:
-      ValueError: a value is not finite: the file is damaged.
+      ValueError: a value is not finite, so the file is damaged.
     """
     first, last, _ = index[0].indices(self.shape[0])
     step = max(1, _BLOCK // math.prod(self.shape[1:]))
@@ -55,8 +54,8 @@ class Tensor(NamedTuple):
       rows = slice(start, min(start + step, last))
       with safe_open(self.path, 'numpy') as file:
         block = file.get_slice(self.name)[(rows, *index[1:])]
-      # All bits of the exponent, as infinity has them; np.isfinite takes as
-      # long as reading, several times over.
+      # NaN and infinity have all bits of the exponent set. np.isfinite would
+      # take several times as long as reading.
       bits = block.view(f'u{block.itemsize}')
       high = np.asarray(np.inf, block.dtype).view(bits.dtype)
       if (bits & high == high).any():
@@ -66,7 +65,7 @@ class Tensor(NamedTuple):
       yield block
 
   def read(self, index: tuple[slice, ...]) -> np.ndarray:
-    """The same slice in one piece."""
+    """Reads a slice as one array; arguments and errors as in `blocks`."""
     whole, at = None, 0
     for block in self.blocks(index):
       if whole is None:
@@ -78,20 +77,20 @@ class Tensor(NamedTuple):
 
 
 def find(folder: pathlib.Path) -> dict[str, Tensor]:
-  """All tensors of a checkpoint, by name; only headers are read.
+  """Finds all tensors of a checkpoint; reads only headers.
 
   Args:
-    folder: with `model.safetensors`, or with shards and their index.
+    folder: folder with `model.safetensors`, or with shards and their index.
 
   Returns:
     Name to Tensor.
 
   Raises:
-    ValueError: there is no such file, one is missing, cut off or damaged, or
-      the index and the shards contradict each other.
+    ValueError: there are no such files; or one is missing, cut off or damaged;
+      or the index and the shards contradict each other.
   """
   places = None
-  if (folder / SINGLE).exists():  # which transformers takes if there are both
+  if (folder / SINGLE).exists():  # preferred, as in transformers
     paths = [folder / SINGLE]
   elif (folder / INDEX).exists():
     try:
@@ -117,7 +116,7 @@ def find(folder: pathlib.Path) -> dict[str, Tensor]:
 
 
 def _header(path: pathlib.Path) -> Iterable[Tensor]:
-  """The tensors of one file."""
+  """Yields the tensors of one file."""
   try:
     with safe_open(path, 'numpy') as file:
       for name in file.keys():
@@ -133,12 +132,13 @@ def _header(path: pathlib.Path) -> Iterable[Tensor]:
 def write(
     folder: pathlib.Path, tensors: Iterable[tuple[str, np.ndarray]],
     shard_bytes: int) -> None:
-  """Writes tensors into as few files as their size allows.
+  """Writes tensors into one file, or into shards with an index.
 
   Args:
-    folder: there is such a folder, without other tensors.
-    tensors: (name, array) pairs; one file's and the next are held at a time.
-    shard_bytes: size that no file is to exceed (one tensor always fits).
+    folder: an existing folder without other tensors.
+    tensors: (name, array) pairs. The tensors of one file and the next tensor
+      are in memory at a time.
+    shard_bytes: maximum size of a file; a larger tensor has a file of its own.
   """
   shards, waiting, size, places = 0, {}, 0, {}
 
@@ -171,5 +171,5 @@ def write(
 
 
 def _part(shard: int) -> str:
-  """Name of a shard while nobody knows yet how many there will be."""
+  """Returns a shard's temporary name, until the number of shards is known."""
   return f'part-{shard}.safetensors'

@@ -1,11 +1,11 @@
 """One decoder for Qwen2/2.5, Qwen3, Llama 3 and Gemma 2, as plain functions.
 
-Parameters are a dictionary of arrays; those of the layers are stacked on a
-leading axis and scanned over. Projections are flat, [D, H * h], which saves a
-relayout of the weights on TPU. Every caller (training, prefill, decode) runs
-the same `block`; they differ in the `attend` they pass to it.
+Parameters are a dictionary of arrays. Layer parameters are stacked on a leading
+axis, which `forward` scans over. Projections are flat, [D, H * h]: a separate
+axis of heads would make TPUs copy the weights into another layout. Training,
+prefill and decode run the same `block` with a different `attend` function.
 
-Left out, because no supported family needs it: dropout, learned positions,
+Left out, because no supported family needs them: dropout, learned positions,
 LayerNorm, mixture of experts.
 """
 
@@ -30,15 +30,16 @@ _ATTENTION = jax.checkpoint_policies.save_only_these_names(attention.SAVED)
 
 
 def _all_but_fetched(primitive, *_, **__):
-  """Policy: keeps what autodiff would, but not weights that were brought.
+  """Checkpoint policy: saves what autodiff saves, except fetched weights.
 
-  Of `matmul` and attention, autodiff sees the inner parts; `fetch` alone, as
-  its own forward pass calls it, is still one piece here.
+  `matmul` and attention appear here as the operations of their forward rules.
+  Only `fetch` still appears as a custom_vjp_call, because its forward rule
+  calls it.
   """
   return not primitive.name.startswith('custom_vjp_call')
 
 
-# What backward finds of each layer; the rest it computes again.
+# Activations of each layer saved for the backward pass; it recomputes the rest.
 _KEPT = {
     'none': _all_but_fetched,
     'matmuls': jax.checkpoint_policies.save_from_both_policies(
@@ -50,11 +51,12 @@ REMAT = tuple(_KEPT)
 
 
 def init(key: jax.Array, cfg: ModelConfig) -> Params:
-  """Random float32 parameters.
+  """Initialises random float32 parameters.
 
-  Matrices are normal with standard deviation fan_in ** -0.5, those that write
-  to the residual stream divided by sqrt(2 * layers); embeddings width ** -0.5,
-  so that the logits of a tied unembedding start near 1.
+  Matrices are normal with standard deviation fan_in ** -0.5, divided by
+  sqrt(2 * layers) if they write to the residual stream. Embeddings have
+  standard deviation width ** -0.5, so that the logits of a tied unembedding
+  start near 1.
 
   Args:
     key: PRNG key.
@@ -101,7 +103,7 @@ def init(key: jax.Array, cfg: ModelConfig) -> Params:
 
 
 def rms_norm(x: jax.Array, weight: jax.Array, cfg: ModelConfig) -> jax.Array:
-  """RMSNorm over the last axis, computed in float32, in x's type."""
+  """Applies RMSNorm over the last axis, in float32; returns x's type."""
   y = x.astype(jnp.float32)
   y = y * jax.lax.rsqrt(jnp.mean(y * y, -1, keepdims=True) + cfg.norm_eps)
   w = weight.astype(jnp.float32)
@@ -110,22 +112,22 @@ def rms_norm(x: jax.Array, weight: jax.Array, cfg: ModelConfig) -> jax.Array:
 
 def rope_table(
     positions: jax.Array, cfg: ModelConfig) -> tuple[jax.Array, jax.Array]:
-  """Cosines and signed sines of the rotary angles.
+  """Computes the cosines and signed sines of the rotary angles.
 
   Args:
     positions: [...] int, position of each token in its sequence.
     cfg: the model.
 
   Returns:
-    Two float32 arrays [..., head_dim]: what multiplies a head, and what
-    multiplies it with its halves swapped.
+    Two float32 arrays [..., head_dim]: the factor of a head, and the factor of
+    the head with its halves swapped.
   """
   half = cfg.head_dim // 2
   freq = cfg.rope_theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
   if cfg.rope_scaling is not None:
     s = cfg.rope_scaling
-    turns = s.original_length * freq / (2 * jnp.pi)
-    smooth = (turns - s.low_freq_factor) / (
+    rotations = s.original_length * freq / (2 * jnp.pi)
+    smooth = (rotations - s.low_freq_factor) / (
         s.high_freq_factor - s.low_freq_factor)
     smooth = jnp.clip(smooth, 0.0, 1.0)
     freq = freq * (smooth + (1.0 - smooth) / s.factor)
@@ -137,8 +139,9 @@ def rope_table(
 def _rotate(x, rope):
   """Rotates the two halves (a, b) of each head of x [..., heads, h].
 
-  (a cos - b sin, b cos + a sin) as one product with whole heads and one with
-  swapped ones: on CPUs in half the time of working on the halves.
+  (a cos - b sin, b cos + a sin) is computed as one product with the head and
+  one with its halves swapped. On CPUs this takes half the time of separate
+  products of the halves.
   """
   cos, sin = (t[..., None, :] for t in rope)
   y = x.astype(jnp.float32)
@@ -148,19 +151,19 @@ def _rotate(x, rope):
 
 @jax.custom_vjp
 def matmul(x: jax.Array, w: jax.Array) -> jax.Array:
-  """x [..., D] times w [D, F], computed and returned in x's type."""
+  """Multiplies x [..., D] by w [D, F] in x's type."""
   return x @ w.astype(x.dtype)
 
 
 def _matmul_fwd(x, w):
-  # Not `matmul` itself: `jax.checkpoint` would not see the product in it.
+  # Not a call of `matmul`, which would hide the product from `jax.checkpoint`.
   return x @ w.astype(x.dtype), (x, w)
 
 
 def _matmul_bwd(residuals, grad):
-  # As autodiff would, but for w: its gradient is accumulated and kept in
-  # float32, and has x on the left, which spares CPUs a transpose of `grad`
-  # that doubled the time of a backward pass.
+  # Two differences from autodiff: the gradient of w is accumulated in float32
+  # and never rounded to x's type, and x is its left operand. With `grad` on the
+  # left, CPUs transpose it, which doubled the time of a backward pass.
   x, w = residuals
   d_w = jnp.einsum('...d,...f->df', x, grad,
                    preferred_element_type=jnp.float32)
@@ -177,18 +180,18 @@ def block(
     attend: Callable[..., tuple[jax.Array, Any]],
     cfg: ModelConfig,
 ) -> tuple[jax.Array, Any]:
-  """One layer.
+  """Applies one layer.
 
   Args:
     x: [..., D] residual stream, in the compute type.
     layer: this layer's parameters, without the leading layer axis.
     rope: tables for x's positions, [..., head_dim].
-    attend: (q [..., H, h], k [..., KV, h], v [..., KV, h]) to
-      ([..., H, h], anything), with rotated q and k.
+    attend: (q [..., H, h], k [..., KV, h], v [..., KV, h]) -> ([..., H, h],
+      extra). q and k are rotated; extra is any value.
     cfg: the model.
 
   Returns:
-    The new residual stream and whatever `attend` gave back beside its output.
+    The new residual stream, and `extra` of `attend`.
   """
   def dense(y, name):
     out = matmul(y, layer[name])
@@ -219,9 +222,9 @@ def embed(
     params: Params, tokens: jax.Array, cfg: ModelConfig,
     lookup: Callable[[jax.Array, jax.Array], jax.Array] = operator.getitem,
 ) -> jax.Array:
-  """Embeddings [..., D] of tokens [...], in the compute type."""
-  # Cast what is picked, not the table: so its gradient, to which a frequent
-  # token adds thousands of times, is added up in the table's type.
+  """Returns embeddings [..., D] of tokens [...], in the compute type."""
+  # Casts the rows, not the table: the table's gradient, to which a frequent
+  # token adds thousands of times, is then summed in the table's type.
   x = lookup(params['embed'], tokens).astype(cfg.dtype)
   if cfg.scale_embeddings:
     x = x * jnp.asarray(cfg.width ** 0.5, x.dtype)
@@ -229,13 +232,13 @@ def embed(
 
 
 def unembedding(params: Params) -> jax.Array:
-  """The matrix [V, D] that turns hidden states into logits."""
+  """Returns the unembedding matrix [V, D]."""
   return params.get('unembed', params['embed'])
 
 
 def logits(
     params: Params, hidden: jax.Array, cfg: ModelConfig) -> jax.Array:
-  """Float32 logits [..., V] of final hidden states [..., D]."""
+  """Returns float32 logits [..., V] of final hidden states [..., D]."""
   w = unembedding(params).astype(hidden.dtype)
   x = jnp.einsum('...d,vd->...v', hidden, w,
                  preferred_element_type=jnp.float32)
@@ -254,22 +257,24 @@ def forward(
     lookup: Callable[[jax.Array, jax.Array], jax.Array] = operator.getitem,
     fetch: Optional[Callable[[Params], Params]] = None,
 ) -> tuple[jax.Array, Any]:
-  """Hidden states of whole rows.
+  """Computes the hidden states of whole rows.
 
   Args:
     params: the parameter tree.
     tokens: [B, S] int32, each row from position 0, right-padded.
     cfg: the model.
-    implementation: of the attention; see `attention.causal_attention`.
-    remat: what to compute again in the backward pass: 'full', all but the
-      layers' inputs; 'attention', not attention either, of which 'xla' and
-      'cudnn' go through their inner parts all the same; 'matmuls', nor the
-      products with weights; 'none', only what `fetch` gives.
+    implementation: implementation of attention, see
+      `attention.causal_attention`.
+    remat: activations to recompute in the backward pass. 'full': all but the
+      inputs of the layers. 'attention': attention's output is saved too, but
+      'xla' and 'cudnn' still recompute its inner parts. 'matmuls': products
+      with weights are saved too. 'none': only the result of `fetch` is
+      recomputed.
     unroll: layers to unroll per step of the scan.
-    keep_kv: return the rotated keys and the values too (prefill).
-    lookup: (table [V, D], tokens [B, S]) to the table's rows [B, S, D].
-    fetch: called with the parameters of each layer, gives those to use, as a
-      `jax.custom_vjp`; None takes them as they are.
+    keep_kv: whether to return the rotated keys and the values (prefill).
+    lookup: (table [V, D], tokens [B, S]) -> rows of the table [B, S, D].
+    fetch: (layer's parameters) -> parameters to use, a `jax.custom_vjp`; None
+      for no change.
 
   Returns:
     Final hidden states [B, S, D] after the last norm, in the compute type,
@@ -277,7 +282,7 @@ def forward(
   """
   length = tokens.shape[1]
   rope = rope_table(jnp.arange(length)[None], cfg)
-  # No position of a short row is out of a window's sight.
+  # A window as long as the row, or longer, hides nothing.
   window = cfg.window if cfg.window and cfg.window < length else None
   windowed = jnp.asarray([w == cfg.window for w in cfg.layer_windows()])
 

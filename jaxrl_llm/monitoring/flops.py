@@ -1,9 +1,9 @@
-"""How much arithmetic a step is worth, and how much a machine can do.
+"""Model FLOPs of a step, and the matmul rate of the machine.
 
-Model FLOPs count what the mathematics asks for: matmuls with the parameters,
-attention over the tokens that are visible, logits where they are needed. They
-leave out norms, softmax and RoPE, padding, and whatever an implementation
-computes twice (rematerialisation), so they compare implementations fairly.
+Model FLOPs count the necessary arithmetic: matmuls with the parameters,
+attention over visible tokens, and logits where they are needed. They leave out
+norms, softmax, RoPE, padding and recomputation (rematerialisation), so they are
+a fair basis to compare implementations.
 """
 
 import functools
@@ -22,14 +22,16 @@ from jaxrl_llm.types import LearnerBatch, Prompts, Rollouts
 def forward(
     cfg: ModelConfig, length: np.ndarray,
     predicted: np.ndarray | int | None = None) -> float:
-  """FLOPs of one pass over rows: 2 per matmul parameter and token, and
-  4 * heads * head_dim per layer and pair of a token and one that it sees.
+  """Returns the FLOPs of one forward pass over rows.
+
+  This is 2 per matmul parameter and token, plus 4 * heads * head_dim per layer
+  and pair of a token and a token that it attends to.
 
   Args:
     cfg: the model.
-    length: [B] tokens of each row, from its first.
+    length: [B] tokens of each row.
     predicted: [B] or a number, tokens of each row whose logits are computed;
-      None is all of them.
+      None means all of them.
   """
   length = np.asarray(length, np.float64)
   predicted = length if predicted is None else np.asarray(predicted, float)
@@ -44,7 +46,8 @@ def forward(
 
 
 def _pairs(length: np.ndarray, window: int) -> np.ndarray:
-  """Pairs (token, token it sees) of a row: the sum of min(i, window)."""
+  """Returns the number of (token, attended token) pairs: sum_i min(i, window).
+  """
   short = np.minimum(length, window)
   return short * (short + 1) / 2 + (length - short) * window
 
@@ -52,14 +55,14 @@ def _pairs(length: np.ndarray, window: int) -> np.ndarray:
 def update(
     cfg: ModelConfig, prompt: np.ndarray, response: np.ndarray,
     frozen: bool = False) -> float:
-  """FLOPs of a training step: a pass, and twice as much for its gradient.
+  """Returns the FLOPs of an update: a forward pass, and twice that backward.
 
   Args:
     cfg: the model.
     prompt: [B] prompt tokens of each row.
-    response: [B] response tokens; 0 for a row that only fills the batch.
-    frozen: the matrices themselves get no gradient (LoRA, whose own share is
-      small and left out): half of the gradient's work is spared.
+    response: [B] response tokens; 0 for a filler row.
+    frozen: True with LoRA, where the frozen matrices get no gradient. This
+      halves the backward pass. The small cost of the adapters is left out.
   """
   real = np.asarray(response) > 0
   return (2.0 if frozen else 3.0) * forward(
@@ -69,13 +72,13 @@ def update(
 def sample(
     cfg: ModelConfig, prompts: np.ndarray, prompt: np.ndarray,
     response: np.ndarray) -> float:
-  """FLOPs of sampling: each distinct prompt once, then each response token.
+  """Returns the FLOPs of sampling: each distinct prompt once, then decoding.
 
   Args:
     cfg: the model.
     prompts: [P] tokens of the distinct prompts.
     prompt: [R] prompt tokens of each request.
-    response: [R] response tokens of each; 0 if it was not served.
+    response: [R] response tokens of each request; 0 if it was not served.
   """
   whole = np.asarray(prompt) + np.asarray(response)
   return (forward(cfg, prompts, 0) + forward(cfg, whole, response)
@@ -91,8 +94,8 @@ def of_step(
     cfg: the model.
     prompts: distinct prompts of the step.
     rollouts: R responses.
-    batch: R rows, those of the rollouts in the same order.
-    epochs: passes over the batch.
+    batch: R rows, in the order of the rollouts.
+    epochs: number of passes over the batch.
     frozen: see `update`.
   """
   return dict(
@@ -104,12 +107,13 @@ def of_step(
 
 @functools.cache
 def matmul_rate(dtype: str) -> float:
-  """FLOP/s that this machine's matmuls reach in a type, measured once.
+  """Measures the FLOP/s of this machine's matmuls in a dtype, once.
 
-  The best of repeated products of two square matrices, for half a second after
-  the compile: on a shared machine a shorter look can find half the cores busy
-  all along. Accelerators are counted by number; CPU devices
-  share the same cores, so one of them stands for all.
+  Takes the best time of repeated square matmuls within half a second after the
+  compile. On a shared machine, other jobs can keep half of the cores busy
+  during a shorter measurement. The rate of one accelerator is multiplied by
+  their number. CPU devices share their cores, so one measurement counts for
+  all.
   """
   cpu = jax.default_backend() == 'cpu'
   n, repeats = (768, 2) if cpu else (8192, 8)
@@ -137,7 +141,9 @@ def matmul_rate(dtype: str) -> float:
 
 
 def peak_memory() -> int:
-  """Most bytes ever in use: of the fullest device, or of this process on CPU.
+  """Returns the peak memory in bytes.
+
+  This is the maximum over the local devices, or this process's on CPU.
   """
   stats = [device.memory_stats() for device in jax.local_devices()]
   if all(stats):

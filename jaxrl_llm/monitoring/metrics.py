@@ -1,10 +1,10 @@
 """Files of metrics and samples.
 
-`metrics.jsonl` has one JSON object per step, `samples.jsonl` one per recorded
-response, `tensorboard/` the same numbers as event files. A number that is not
-finite is written as null: NaN is not JSON. A run that continues drops what was
-written at or after the step it starts from, so no step stands there twice. A
-full disk costs rows, not the run.
+`metrics.jsonl` has one JSON object per step, and `samples.jsonl` one per
+recorded response. `tensorboard/` has the metrics as event files. A number that
+is not finite is written as null, because JSON has no NaN. A resumed run drops
+the rows at or after its first step, so no step is written twice. If the disk is
+full, rows are lost, but the run continues.
 """
 
 import errno
@@ -21,7 +21,7 @@ Row = dict[str, float]
 
 
 class _Lost:
-  """Says once per run that rows are lost, not at every step."""
+  """Warning about lost rows, logged once per run instead of at every step."""
 
   def __init__(self):
     self._said = False
@@ -29,13 +29,13 @@ class _Lost:
   def warn(self, where: str, error: OSError) -> None:
     if not self._said:
       logging.warning(
-          'Could not write to %s (%s): the run goes on without what does not '
-          'fit.', where, error.strerror)
+          'Could not write to %s (%s): the run continues without the rows that '
+          'cannot be written.', where, error.strerror)
     self._said = True
 
 
 class JsonLines:
-  """Appends JSON objects to a file, a line each, on disk at once."""
+  """File of JSON objects, one per line, written without buffering."""
 
   def __init__(
       self, path: str | os.PathLike[str], step: int,
@@ -43,9 +43,9 @@ class JsonLines:
     """Opens the file.
 
     Args:
-      path: the file; made if needed.
-      step: objects whose 'step' is not below it are dropped, and so is a last
-        line that a killed run did not finish.
+      path: the file; created if needed.
+      step: first step to be written. Objects at or after it are dropped, and so
+        is a partial last line of a killed run.
     """
     path = pathlib.Path(path)
     kept = [row for row in read(path) if row['step'] < step]
@@ -56,7 +56,7 @@ class JsonLines:
     self._lost = lost or _Lost()
 
   def write(self, row: Mapping[str, Any]) -> None:
-    """Appends one object whole, or warns; what is not finite becomes null."""
+    """Appends one whole object, or warns. Writes NaN and infinity as null."""
     line, end = _line(row).encode(), self._file.tell()
     try:
       if self._file.write(line) < len(line):
@@ -71,7 +71,7 @@ class JsonLines:
 
 
 def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-  """The objects of a file of JSON lines, without a torn last line.
+  """Reads a file of JSON lines, without a partial last line.
 
   Raises:
     ValueError: a line before the last is not JSON.
@@ -79,7 +79,7 @@ def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
   path = pathlib.Path(path)
   lines = path.read_text(errors='replace').split('\n') if path.exists() else []
   rows = []
-  for number, line in enumerate(lines[:-1], 1):  # the last has no end
+  for number, line in enumerate(lines[:-1], 1):  # the last line is partial
     try:
       rows.append(json.loads(line))
     except ValueError:
@@ -99,15 +99,14 @@ class Writer:
     """Opens the files.
 
     Args:
-      workdir: directory of the run; made if needed.
-      step: first step that will be written; later rows of a run that was cut
-        off are dropped.
-      tensorboard: write event files.
+      workdir: directory of the run; created if needed.
+      step: first step to be written; rows at or after it are dropped.
+      tensorboard: whether to write event files.
       wandb: project of Weights & Biases to send the metrics to, or None.
       config: the run's config, for Weights & Biases.
 
     Raises:
-      ValueError: wandb is asked for, but not installed.
+      ValueError: `wandb` is set, but the package is not installed.
     """
     workdir = pathlib.Path(workdir)
     workdir.mkdir(parents=True, exist_ok=True)
@@ -119,7 +118,7 @@ class Writer:
     self._wandb = _start_wandb(workdir, wandb, config) if wandb else None
 
   def write(self, step: int, row: Mapping[str, Any]) -> None:
-    """Writes the metrics of a step everywhere; only numbers."""
+    """Writes the metrics of a step, all of them numbers, to all outputs."""
     row = {name: _plain(value) for name, value in row.items()}
     self._metrics.write({'step': step, **row})
     numbers = {k: v for k, v in row.items() if v is not None}
@@ -144,14 +143,15 @@ class Writer:
 
 
 class _Events:
-  """Event files for TensorBoard, one event for all numbers of a step.
+  """TensorBoard event file, one event for all numbers of a step.
 
-  tensorboardX's SummaryWriter is not used for it: it takes ten times as long,
-  and waits forever once its thread has met a full disk.
+  tensorboardX's SummaryWriter takes ten times as long, and waits forever after
+  its thread has met a full disk, so it is not used.
   """
 
   def __init__(self, directory: pathlib.Path, step: int, lost: _Lost):
-    """Opens a new file in the directory; later steps of others are purged."""
+    """Opens a new event file; TensorBoard ignores older events from `step` on.
+    """
     # Slow to import where PyTorch is installed.
     from tensorboardX import event_file_writer
     from tensorboardX.proto import event_pb2, summary_pb2
@@ -182,7 +182,7 @@ class _Events:
 
 
 def _start_wandb(workdir: pathlib.Path, project: str, config: Any) -> Any:
-  """A Weights & Biases run, the same one whenever this directory continues."""
+  """Starts a Weights & Biases run; a directory resumes its own run."""
   try:
     import wandb
   except ImportError:
@@ -196,7 +196,7 @@ def _start_wandb(workdir: pathlib.Path, project: str, config: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-  """A value as JSON has it."""
+  """Converts a value to a type that JSON has."""
   if hasattr(value, 'tolist'):  # of NumPy or JAX
     value = value.tolist()
   if isinstance(value, float) and not math.isfinite(value):

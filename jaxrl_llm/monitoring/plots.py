@@ -1,4 +1,4 @@
-"""The picture of a run: `curves.png`, drawn from `metrics.jsonl`."""
+"""Plots of a run: `curves.png`, drawn from `metrics.jsonl`."""
 
 import os
 import pathlib
@@ -9,14 +9,14 @@ from jaxrl_llm.monitoring import metrics
 
 
 class Line(NamedTuple):
-  """One curve: metric, its name in the legend, colour."""
+  """A curve: the metric, its name in the legend, and its colour."""
   metric: str
   label: str
   color: str
 
 
 class Panel(NamedTuple):
-  """A title and its curves; `share` fixes the axis to 0..1."""
+  """A plot with a title and curves; `share` fixes the y-axis to 0..1."""
   title: str
   lines: tuple[Line, ...]
   share: bool = False
@@ -42,7 +42,7 @@ PANELS = (
 
 
 def smooth(values: Sequence[float], window: int) -> list[float]:
-  """Medians over an odd window around each value, cut off at the ends."""
+  """Returns medians over an odd window, which is shorter at the ends."""
   reach = window // 2
   near = [values[max(0, i - reach):i + reach + 1] for i in range(len(values))]
   return [statistics.median(part) for part in near]
@@ -53,15 +53,15 @@ def draw(
     title: str = '') -> None:
   """Draws the panels of `PANELS`.
 
-  Curves with a value at nearly every step are smoothed over what lies near and
-  drawn over their raw values; the others are drawn as points with lines.
+  A curve with a value in at least half of the rows is smoothed and drawn over
+  its raw values. Other curves are drawn as points with lines.
 
   Args:
-    rows: of `metrics.jsonl`, each with its 'step'.
-    path: the picture, PNG.
-    title: above it.
+    rows: rows of `metrics.jsonl`, each with its 'step'.
+    path: path of the PNG file.
+    title: title of the figure.
   """
-  import matplotlib  # slow to import, and not needed before the end
+  import matplotlib  # slow to import, and needed only at the end of a run
   from matplotlib.figure import Figure
   style = {
       'font.size': 9, 'axes.titlesize': 10, 'axes.titleweight': 'bold',
@@ -85,14 +85,17 @@ def draw(
 
 
 def _top(values: Sequence[float]) -> float:
-  """Upper end of an axis that a few outliers, such as compiles, don't set."""
+  """Returns the upper end of an axis, from the 97th percentile of the values.
+
+  Outliers, such as steps that compile, thus do not stretch the axis.
+  """
   ordered = sorted(values) or [1.0]
   return 1.25 * ordered[int(0.97 * (len(ordered) - 1))] or 1.0
 
 
 def _curve(
     axes: Any, line: Line, rows: Sequence[Mapping[str, Any]]) -> list[float]:
-  """Draws one curve and returns its values, of which there may be none."""
+  """Draws one curve and returns its values, possibly none."""
   points = [(row['step'], row[line.metric]) for row in rows
             if row.get(line.metric) is not None]
   if not points:

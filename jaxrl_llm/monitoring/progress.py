@@ -1,8 +1,8 @@
-"""What a run shows while it runs, and its result.
+"""Live display of a run, and the table at its end.
 
-On a terminal a few lines are redrawn up to four times a second by a thread of
-their own: what a step pays for is one assignment. Elsewhere (a file, a pipe, a
-notebook) about twenty plain lines are printed per phase.
+On a terminal, a separate thread redraws a few lines up to four times a second,
+so a step pays only for one assignment. Elsewhere (a file, a pipe, a notebook),
+about twenty plain lines are printed per phase.
 """
 
 import contextlib
@@ -19,7 +19,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-# Metric, its name on the screen, its format; shown as soon as a row has it.
+# Metric, its name on the screen, its format. Metrics missing in a row are not
+# shown.
 NUMBERS = (
     ('loss', 'loss', '.3f'),
     ('reward/mean', 'reward', '.3f'),
@@ -34,7 +35,7 @@ _LINES_PER_PHASE = 20
 
 
 class _Phase(NamedTuple):
-  """Where a phase is: its name, steps in all, steps before it, its start."""
+  """A phase: its name, total steps, steps done before, and start time."""
   name: str
   total: int
   first: int
@@ -42,9 +43,9 @@ class _Phase(NamedTuple):
 
 
 class Display:
-  """Shows the progress of a run; a context manager.
+  """Display of a run's progress; a context manager.
 
-  Methods may be called at every step.
+  All methods are cheap enough to be called at every step.
   """
 
   def __init__(
@@ -52,9 +53,9 @@ class Display:
     """Prepares a display.
 
     Args:
-      name: of the run.
-      show: False shows nothing.
-      console: where; stdout by default.
+      name: name of the run.
+      show: whether to show anything.
+      console: where to print; stdout by default.
     """
     self._name = name
     self._show = show
@@ -70,7 +71,7 @@ class Display:
     if self._live:
       plain = sys.stderr
       self._live.start()
-      _redirect_logs(plain, sys.stderr)  # above the lines that are redrawn
+      _redirect_logs(plain, sys.stderr)  # prints logs above the live lines
     return self
 
   def __exit__(self, *_: Any) -> None:
@@ -81,12 +82,12 @@ class Display:
 
   @contextlib.contextmanager
   def phase(self, name: str, total: int = 0, done: int = 0) -> Iterator[None]:
-    """Shows a part of the run; the one it lies in is shown again after it.
+    """Shows a phase of the run; afterwards, shows the enclosing phase again.
 
     Args:
-      name: such as 'RL'.
-      total: its steps; 0 if they are not counted.
-      done: steps done before.
+      name: name of the phase, such as 'RL'.
+      total: number of steps; 0 if they are not counted.
+      done: number of steps done before.
     """
     before = self._phase, self._done, self._numbers
     self._phase = _Phase(name, total, done, time.monotonic())
@@ -98,11 +99,11 @@ class Display:
 
   def update(
       self, done: int, row: Mapping[str, float], sample: str = '') -> None:
-    """Takes note of a step.
+    """Records a step for the display.
 
     Args:
-      done: steps of the phase done.
-      row: its metrics, of which `NUMBERS` are shown.
+      done: number of steps of the phase that are done.
+      row: metrics of the step; those in `NUMBERS` are shown.
       sample: a recent response.
     """
     numbers = {label: format(row[name], style)
@@ -116,19 +117,19 @@ class Display:
           f'{self._phase.name} {self._counts()}  {figures}'.rstrip())
 
   def note(self, text: str) -> None:
-    """Prints a line that stays."""
+    """Prints a permanent line."""
     if self._show:
       self._console.print(
           text, markup=False, highlight=False, soft_wrap=True)
 
   def _is_due(self, before: int) -> bool:
-    """Whether the step is one that plain output shows."""
+    """Returns whether the plain output shows this step."""
     every = max(1, self._phase.total // _LINES_PER_PHASE)
     return (before // every != self._done // every
             or self._done == self._phase.total)
 
   def _counts(self) -> str:
-    """Steps done, and the time passed and left."""
+    """Returns the text with steps done, time passed and time left."""
     phase, done = self._phase, self._done
     passed = time.monotonic() - phase.start
     if not phase.total:
@@ -140,7 +141,7 @@ class Display:
     return text
 
   def _render(self) -> Group:
-    """The lines on a terminal."""
+    """Returns the lines shown on a terminal."""
     head = Table.grid(padding=(0, 2))
     head.add_row(
         Text(self._name, style='bold'), Text(self._phase.name, style='cyan'),
@@ -156,7 +157,7 @@ class Display:
 
 
 def _redirect_logs(old: Any, new: Any) -> None:
-  """Makes logs that go to one stream go to another."""
+  """Moves log handlers from one stream to another."""
   absl = logging.get_absl_handler().python_handler
   for handler in (absl, *std_logging.getLogger().handlers):
     if getattr(handler, 'stream', None) is old:
@@ -164,7 +165,7 @@ def _redirect_logs(old: Any, new: Any) -> None:
 
 
 def _clock(seconds: float) -> str:
-  """Seconds as 1:05 or 2:00:31."""
+  """Formats seconds as 1:05 or 2:00:31."""
   minutes, seconds = divmod(int(seconds + 0.5), 60)
   hours, minutes = divmod(minutes, 60)
   return f'{hours}:{minutes:02}:{seconds:02}' if hours else (
@@ -172,49 +173,21 @@ def _clock(seconds: float) -> str:
 
 
 def sample_line(record: Mapping[str, Any]) -> str:
-  """Returns a response and its verdict as a line."""
+  """Returns a prompt, its response and the verdict as one line."""
   return f'{record["prompt"]} {record["response"]}  [{record["verdict"]}]'
-
-
-def summary(
-    start: Mapping[str, float], final: Mapping[str, float], seconds: float,
-    steps: int) -> dict[str, Any]:
-  """Returns the content of `summary.json`.
-
-  Args:
-    start: held-out estimates before the first step.
-    final: the same after the last step.
-    seconds: of the whole run.
-    steps: done.
-
-  Returns:
-    Name of each estimate to its 'start' and 'final' value, None where it is
-    not known; 'seconds' and 'steps'.
-  """
-  def value(estimates, name):
-    x = estimates.get(name, math.nan)
-    return None if math.isnan(x) else x
-
-  names = [
-      name for name in final
-      if name.startswith(('pass@', 'greedy')) and not name.endswith('_error')]
-  return {
-      **{name: {'start': value(start, name), 'final': value(final, name)}
-         for name in names},
-      'seconds': seconds, 'steps': steps}
 
 
 def results(
     before: Mapping[str, float], after: Mapping[str, float]) -> Table:
-  """The table at the end of a run.
+  """Makes the table at the end of a run.
 
   Args:
-    before: held-out figures at the start; see `heldout.evaluate`. What ends in
-      '_error' is the standard error of the figure of that name.
-    after: the same at the end.
+    before: held-out estimates at the start, with standard errors under
+      '<name>_error'; see `heldout.evaluate`.
+    after: held-out estimates at the end.
 
   Returns:
-    A table for `rich.print`: a row for each pass@k and greedy.
+    A table for `rich.print` with a row for each pass@k and for greedy.
   """
   table = Table(title='held-out problems', title_justify='left')
   table.add_column('')
@@ -225,7 +198,7 @@ def results(
     error = estimates.get(f'{name}_error')
     return f'{estimates[name]:.3f}' + (f' ± {error:.3f}' if error else '')
 
-  # Other k than at the start may be asked for.
+  # A resumed run may have other values of k than at its start.
   before = {**dict.fromkeys(after, math.nan), **before}
   for name in after:
     if name == 'greedy' or name.startswith('pass@') and '_' not in name:

@@ -1,4 +1,4 @@
-"""What one step's rollouts and updates say, as named numbers."""
+"""Metrics of a step's rollouts and updates."""
 
 import collections
 from typing import Any, Mapping, NamedTuple, Sequence
@@ -13,12 +13,12 @@ Row = dict[str, float]
 
 
 class Report(NamedTuple):
-  """What a step reports beside its state.
+  """Outputs of a step other than its state.
 
   Attributes:
-    row: its metrics.
-    records: one for every response, as `samples.jsonl` has them.
-    tokens: response tokens sampled.
+    row: metrics of the step.
+    records: one per response, in the format of `samples.jsonl`.
+    tokens: number of sampled response tokens.
     flops: model FLOPs by phase.
   """
   row: Row
@@ -33,19 +33,19 @@ def report(
     rewards: np.ndarray, valid: np.ndarray, advantages: np.ndarray,
     measured: Mapping[str, np.ndarray], solved: np.ndarray,
     kinds: Mapping[str, np.ndarray], flops: dict[str, float]) -> Report:
-  """Gathers what a step reports.
+  """Collects the report of a step.
 
   Args:
-    responses: R = P * N of them.
-    verdicts: R of them.
+    responses: R = P * N responses.
+    verdicts: R verdicts.
     updates: metrics of each optimiser step.
-    step: its number, counted from 1.
-    rewards: [P, N], as the verifier gave them.
-    valid: [P, N] bool, verification succeeded.
+    step: number of the step, counted from 1.
+    rewards: [P, N], from the verifier.
+    valid: [P, N] bool, True if verification succeeded.
     advantages: [P, N].
     measured: metrics of the advantages.
     solved: [D] bool, training problems solved so far.
-    kinds: of problem, each with its problems' indices.
+    kinds: kind to the indices of its problems.
     flops: model FLOPs by phase.
   """
   row = {
@@ -64,21 +64,22 @@ def of_rollouts(
     rollouts: Rollouts, rewards: np.ndarray, valid: np.ndarray,
     advantages: np.ndarray, verdicts: Sequence[str],
     use: Mapping[str, int]) -> Row:
-  """Figures of the responses of a step.
+  """Computes the metrics of a step's responses.
 
   Args:
-    rollouts: R of them, NumPy arrays.
-    rewards: [P, N], as the verifier gave them.
-    valid: [P, N] bool, verification succeeded.
+    rollouts: R rollouts, NumPy arrays.
+    rewards: [P, N], from the verifier.
+    valid: [P, N] bool, True if verification succeeded.
     advantages: [P, N].
-    verdicts: R kinds.
-    use: the sampler's counts; see `rollout.host_sampler`.
+    verdicts: R kinds of verdicts.
+    use: counts of the sampler; see `rollout.host_sampler`.
 
   Returns:
-    reward/mean, reward/std (over valid responses), reward/group_std (mean over
-    groups), reward/no_signal (share of groups whose advantages are all 0);
-    response/length, its max, response/truncated, response/entropy (nats per
-    token, when sampled); sampler/slot_use; verdict/<kind>, shares.
+    reward/mean and reward/std (over valid responses); reward/group_std (mean
+    over groups); reward/no_signal (share of groups whose advantages are all 0);
+    response/length and response/length_max (tokens); response/truncated
+    (share); response/entropy (nats per token, at sampling time);
+    sampler/slot_use; verdict/<kind> (share of each kind).
   """
   good = rewards[valid]
   real = np.arange(rollouts.tokens.shape[1]) < rollouts.length[:, None]
@@ -100,11 +101,11 @@ def of_rollouts(
 
 
 def of_updates(updates: Sequence[Mapping[str, np.ndarray]]) -> Row:
-  """Figures of a step's updates, prefixed 'update/'.
+  """Combines the metrics of a step's updates, with the prefix 'update/'.
 
-  Means over the updates, weighted by their tokens, NaN if there are none; the
-  last value of counters and the learning rate; the largest of what ends in
-  '_max'; the sum of 'tokens'.
+  'tokens' is summed. Names that end in '_max' take the maximum. Counters and
+  the learning rate take the last value. All others are means weighted by
+  tokens, NaN if there are no tokens.
   """
   row = {}
   tokens = np.array([float(update['tokens']) for update in updates])
@@ -129,8 +130,8 @@ def solve(
 
   Args:
     solved: [D] bool, problems solved before.
-    picked: [P] index of each group's problem; one may come twice.
-    right: [P, N] bool, responses that are right.
+    picked: [P] index of each group's problem; repeats are allowed.
+    right: [P, N] bool, True for right responses.
 
   Returns:
     [D] bool, a new array.
@@ -141,14 +142,14 @@ def solve(
 
 
 def of_solved(solved: np.ndarray, kinds: Mapping[str, np.ndarray]) -> Row:
-  """Cumulative solve rates: shares of problems solved at least once so far.
+  """Computes the share of problems solved at least once so far.
 
   Args:
     solved: [D] bool, over all training problems.
-    kinds: of problem, each with its problems' indices.
+    kinds: kind to the indices of its problems.
 
   Returns:
-    'solve_rate', and 'solve_rate/<kind>' where there are several kinds.
+    'solve_rate', and 'solve_rate/<kind>' if there are several kinds.
   """
   row = {'solve_rate': float(solved.mean())}
   if len(kinds) > 1:
@@ -160,7 +161,7 @@ def of_solved(solved: np.ndarray, kinds: Mapping[str, np.ndarray]) -> Row:
 def records(
     step: int, responses: Responses, verdicts: Sequence[Verdict],
 ) -> list[dict[str, Any]]:
-  """Returns a record of each response, as `samples.jsonl` has them."""
+  """Returns one record per response, in the format of `samples.jsonl`."""
   return [
       dict(step=step, problem_id=problem.id, kind=problem.kind,
            prompt=problem.prompt, response=text, reward=verdict.reward,

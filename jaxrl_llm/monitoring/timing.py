@@ -1,4 +1,4 @@
-"""Seconds per phase of a step, and what they say of speed."""
+"""Seconds per phase of a step, and the speed metrics computed from them."""
 
 import contextlib
 import time
@@ -8,12 +8,12 @@ Row = dict[str, float]
 
 
 class Timer:
-  """Seconds per phase of a step.
+  """Timer of the phases of a step.
 
-  JAX returns before a device has done its work, so a phase counts what its
-  caller waits for: fetch a result (`jax.device_get`) inside the phase that
-  made it, or the next phase pays for it. Phases may nest; the inner one's time
-  is then in both.
+  JAX calls return before the device has finished, so a phase measures only the
+  time that its caller waits. Fetch a result (`jax.device_get`) inside the phase
+  that computes it; otherwise its time counts in the next phase. If phases are
+  nested, the inner time counts in both.
   """
 
   def __init__(self):
@@ -22,7 +22,7 @@ class Timer:
 
   @contextlib.contextmanager
   def __call__(self, phase: str) -> Iterator[None]:
-    """Adds the time spent inside to `phase`."""
+    """Adds the time spent inside the context to `phase`."""
     start = time.perf_counter()
     try:
       yield
@@ -31,7 +31,7 @@ class Timer:
       self._seconds[phase] = self._seconds.get(phase, 0.0) + passed
 
   def take(self) -> Row:
-    """Starts the next step.
+    """Returns the times of this step and starts the next one.
 
     Returns:
       'seconds/step' since the last call, and 'seconds/<phase>' for each phase.
@@ -46,20 +46,20 @@ class Timer:
 def speed(
     seconds: Row, *, tokens: float, flops: Mapping[str, float], rate: float,
     memory: int) -> Row:
-  """What a step cost.
+  """Computes the speed metrics of a step.
 
   Args:
     seconds: from `Timer.take`.
-    tokens: response tokens that were sampled.
+    tokens: number of sampled response tokens.
     flops: model FLOPs by phase of the timer; see `flops.py`.
     rate: FLOP/s of the machine's matmuls, from `flops.matmul_rate`.
     memory: bytes, from `flops.peak_memory`.
 
   Returns:
-    The seconds; 'speed/tokens_per_second' of the whole step; 'speed/flops' of
-    all phases; 'speed/flops_share', of what the machine could have done in the
-    step's time, and 'speed/flops_share/<phase>' in that phase's;
-    'memory/peak' in bytes.
+    The seconds; 'speed/tokens_per_second' over the whole step; 'speed/flops',
+    the sum of all phases; 'speed/flops_share', model FLOPs divided by what the
+    machine can do in the time of the step; 'speed/flops_share/<phase>', the
+    same for one phase; 'memory/peak' in bytes.
   """
   total = sum(flops.values())
   row = {

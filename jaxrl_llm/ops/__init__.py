@@ -1,7 +1,7 @@
-"""The methods' maths as plain functions of arrays.
+"""The equations of the methods, as plain functions of arrays.
 
-Nothing here knows a model, a config or a file, so each module can be imported
-in a notebook and used alone:
+No module here depends on a model, a config or a file. Each can be imported in
+a notebook and used alone:
 
   from jaxrl_llm.ops import advantages, policy_losses
 

@@ -1,13 +1,13 @@
 """Advantages of a group of samples of one prompt.
 
 Every function maps rewards [..., N] to advantages [..., N]. `where` marks the
-valid samples (a verifier can fail): the others get 0 and leave the group, so
-that n below is the group's own count and their rewards may be anything, NaN
-too. Integer rewards are taken as float32.
+valid samples (a verifier can fail). Invalid samples get 0 and do not count in
+the group: n below is the number of valid samples. The rewards of invalid
+samples may hold anything, NaN included. Integer rewards become float32.
 
-Conventions on which libraries differ, the same everywhere here: the standard
-deviation has ddof=1, eps=1e-6 is added to it (not to the variance), and where
-an advantage compares with the group, a lone sample gets 0.
+Libraries differ on some conventions. Here the standard deviation has ddof=1,
+and eps=1e-6 is added to it (not to the variance). In a group with one valid
+sample, an advantage relative to the group is 0.
 """
 
 from typing import Optional
@@ -20,7 +20,7 @@ Array = jax.Array
 
 
 def valid_rewards(rewards, where):
-  """Rewards in floating point, 0 where invalid, and the mask of the valid."""
+  """Returns rewards as floats, 0 where invalid, and the mask of valid ones."""
   rewards = jnp.asarray(rewards)
   rewards = rewards.astype(jnp.promote_types(rewards.dtype, jnp.float32))
   if where is None:
@@ -30,11 +30,11 @@ def valid_rewards(rewards, where):
 
 
 def _centre(rewards, where):
-  """Rewards minus their group's mean, 0 where invalid; and n [..., 1]."""
+  """Returns centred rewards, 0 where invalid; and n [..., 1]."""
   rewards, where = valid_rewards(rewards, where)
   n = jnp.sum(where, axis=-1, keepdims=True, dtype=rewards.dtype)
-  # Measured from the group's best, equal rewards are exact zeros; the mean of
-  # equal floats need not be one of them.
+  # The best reward is subtracted first, so that equal rewards give exact
+  # zeros: the rounded mean of equal floats can differ from them.
   best = jnp.max(
       rewards, axis=-1, keepdims=True, where=where, initial=-jnp.inf)
   rewards = jnp.where(where, rewards - best, 0.0)
@@ -43,11 +43,11 @@ def _centre(rewards, where):
 
 
 def reinforce(rewards: Array, *, where: Optional[Array] = None) -> Array:
-  """The reward itself: A_i = r_i (Williams, 1992).
+  """Computes REINFORCE advantages, the rewards: A_i = r_i (Williams, 1992).
 
   Args:
     rewards: [..., N].
-    where: [..., N] bool, valid samples; None is all.
+    where: [..., N] bool, valid samples; None for all.
 
   Returns:
     [..., N] advantages, 0 where invalid.
@@ -56,17 +56,19 @@ def reinforce(rewards: Array, *, where: Optional[Array] = None) -> Array:
 
 
 def rloo(rewards: Array, *, where: Optional[Array] = None) -> Array:
-  """Leave-one-out baseline: A_i = r_i - mean of the group's other rewards.
+  """Computes RLOO advantages, with a leave-one-out baseline.
 
-  Equal to n / (n - 1) times the centred reward (Kool et al., 2019; Ahmadian
+    A_i = r_i - mean of the group's other rewards
+
+  This is n / (n - 1) times the centred reward (Kool et al., 2019; Ahmadian
   et al., 2024, arXiv:2402.14740).
 
   Args:
     rewards: [..., N].
-    where: [..., N] bool, valid samples; None is all.
+    where: [..., N] bool, valid samples; None for all.
 
   Returns:
-    [..., N] advantages, 0 where invalid or alone.
+    [..., N] advantages; 0 where invalid, or the only valid sample.
   """
   centred, n = _centre(rewards, where)
   return centred * n / jnp.maximum(n - 1, 1)
@@ -79,19 +81,21 @@ def grpo(
     ddof: int = 1,
     eps: float = 1e-6,
 ) -> Array:
-  """Standardised over the group: A_i = (r_i - mean) / (std + eps).
+  """Computes GRPO advantages, rewards standardised within the group.
 
-  GRPO (Shao et al., 2024, arXiv:2402.03300, section 4.1.2).
+    A_i = (r_i - mean) / (std + eps)
+
+  Shao et al., 2024, arXiv:2402.03300, section 4.1.2.
 
   Args:
     rewards: [..., N].
-    where: [..., N] bool, valid samples; None is all.
+    where: [..., N] bool, valid samples; None for all.
     ddof: the variance is divided by n - ddof.
     eps: added to the standard deviation.
 
   Returns:
-    [..., N] advantages, 0 where invalid or alone, and exactly 0 in a group of
-    equal rewards.
+    [..., N] advantages; 0 where invalid, or the only valid sample, and exactly
+    0 in a group of equal rewards.
   """
   centred, n = _centre(rewards, where)
   squares = jnp.sum(centred ** 2, axis=-1, keepdims=True)
@@ -99,17 +103,18 @@ def grpo(
 
 
 def dr_grpo(rewards: Array, *, where: Optional[Array] = None) -> Array:
-  """Centred only: A_i = r_i - mean (Dr. GRPO, Liu et al., 2025).
+  """Computes Dr. GRPO advantages, centred rewards: A_i = r_i - mean.
 
-  Without the division by the group's spread, which favours prompts that are
-  nearly always or nearly never solved (arXiv:2503.20783, section 3.2).
+  They are not divided by the group's standard deviation: that division favours
+  prompts that are nearly always or nearly never solved (Liu et al., 2025,
+  arXiv:2503.20783, section 3.2).
 
   Args:
     rewards: [..., N].
-    where: [..., N] bool, valid samples; None is all.
+    where: [..., N] bool, valid samples; None for all.
 
   Returns:
-    [..., N] advantages, 0 where invalid or alone.
+    [..., N] advantages; 0 where invalid, or the only valid sample.
   """
   return _centre(rewards, where)[0]
 
@@ -121,24 +126,24 @@ def reinforce_pp(
     ddof: int = 1,
     eps: float = 1e-6,
 ) -> Array:
-  """Centred in the group, scaled over the batch.
+  """Computes REINFORCE++ advantages: centred in the group, scaled by the batch.
 
     A_i = (r_i - mean of the group) / (std of the batch + eps)
 
-  REINFORCE++ with baseline (Hu et al., 2025, arXiv:2501.03262): one scale for
-  the whole batch, so that it hardly depends on the group's own samples. `std`
-  is that of the centred rewards of all valid samples of the array given; their
-  mean is 0 already, group by group. It is taken over samples; the authors' code
-  takes it over tokens, which weighs long responses more.
+  REINFORCE++ with baseline (Hu et al., 2025, arXiv:2501.03262). The whole batch
+  has one scale, which hardly depends on the group's own samples. `std` is the
+  standard deviation of the centred rewards of all valid samples; in each group
+  their mean is 0. It is taken over samples. The authors' code takes it over
+  tokens, which gives long responses more weight.
 
   Args:
     rewards: [..., N], all the groups of the batch.
-    where: [..., N] bool, valid samples; None is all.
-    ddof: the variance is divided by the number of valid samples minus this.
+    where: [..., N] bool, valid samples; None for all.
+    ddof: the variance is divided by the number of valid samples minus ddof.
     eps: added to the standard deviation.
 
   Returns:
-    [..., N] advantages, 0 where invalid or alone.
+    [..., N] advantages; 0 where invalid, or the only valid sample.
   """
   centred, n = _centre(rewards, where)
   variance = jnp.sum(centred ** 2) / jnp.maximum(jnp.sum(n) - ddof, 1)
@@ -149,5 +154,5 @@ ADVANTAGES = dict(
     reinforce=reinforce, rloo=rloo, grpo=grpo, dr_grpo=dr_grpo,
     reinforce_pp=reinforce_pp)
 
-# They compare samples of one prompt: with N = 1 every advantage is 0.
+# Advantages relative to the group: with N = 1 they are all 0.
 GROUP_RELATIVE = frozenset({'rloo', 'grpo', 'dr_grpo', 'reinforce_pp'})

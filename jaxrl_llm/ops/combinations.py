@@ -1,4 +1,4 @@
-"""Shares of subsets, without factorials: what pass@k is made of."""
+"""Ratios of binomial coefficients, from which pass@k is computed."""
 
 import math
 from typing import Any
@@ -11,21 +11,24 @@ Array = jax.Array
 
 
 def as_int32(x: Any, name: str) -> Array:
-  """An int32 array; TypeError if it is of no integer type."""
+  """Converts x to an int32 array; raises TypeError if it is not integer."""
   x = jnp.asarray(x)
   if not jnp.issubdtype(x.dtype, jnp.integer):
     raise TypeError(f'{name} must be integers, not {x.dtype}.')
   return x.astype(jnp.int32)
 
 
-# `_rest` of y = 1, 2, ..., for which float32 needs more than its series.
+# `_rest` of y = 1, 2, ..., where its series is too coarse for float32.
 _REST = np.array([
     math.lgamma(y) - (y - 0.5) * math.log(y) + y - 0.5 * math.log(2 * math.pi)
     for y in range(1, 8)])
 
 
 def _rest(y: Array, dtype: Any) -> Array:
-  """log((y-1)!) less (y - 1/2) log(y) - y + log(2 pi)/2, for y >= 1."""
+  """Returns the remainder of Stirling's formula, for y >= 1.
+
+    log((y-1)!) - ((y - 1/2) log(y) - y + log(2 pi) / 2)
+  """
   x = 1 / y.astype(dtype)
   series = x * (1 / 12 - x * x * (1 / 360 - x * x / 1260))
   table = jnp.asarray(_REST, dtype)
@@ -34,20 +37,24 @@ def _rest(y: Array, dtype: Any) -> Array:
 
 
 def log_misses(n: Array, c: Array, k: Array, dtype: Any) -> Array:
-  """log(C(n-c, k) / C(n, k)): of n samples, k at random miss all of some c.
+  """Returns log(C(n-c, k) / C(n, k)).
 
-  The same few operations whatever n. By Stirling's formula for the four
-  factorials; their large terms cancel on paper, so that what is added up here
-  is no larger than the result, about -c k / n.
+  This is the log of the probability that k of n samples, drawn at random
+  without replacement, contain none of c given ones.
+
+  The number of operations does not depend on n. Each of the four factorials is
+  expanded by Stirling's formula, and the large terms are cancelled
+  analytically: every term added here is at most as large as the result, about
+  -c k / n.
 
   Args:
-    n: integers; taken as 0 if less. The three broadcast.
-    c: integers; taken as 0 if less, as n if more.
-    k: the same.
-    dtype: of the result.
+    n: integers; negative ones count as 0. n, c and k broadcast.
+    c: integers, clipped to [0, n].
+    k: integers, clipped to [0, n].
+    dtype: type of the result.
 
   Returns:
-    At most 0; -inf where k must hit one of the c.
+    Values of at most 0; -inf where k > n - c.
   """
   n = jnp.maximum(n, 0)
   c, k = jnp.clip(c, 0, n), jnp.clip(k, 0, n)

@@ -1,14 +1,14 @@
-"""Corrections for tokens drawn from another distribution than the old policy.
+"""Importance corrections from the behaviour policy to the old policy.
 
-x is the old over the behaviour probability of a token: 1 where trainer and
-sampler agree and nothing was truncated. A correction F(x), held constant,
-multiplies the token's loss (Jackpot, eq. 2). Each takes
+x is a token's old probability divided by its behaviour probability. It is 1
+where trainer and sampler agree and nothing was truncated. A correction F(x),
+held constant, multiplies the token's loss (Jackpot, eq. 2). Each takes
 
   log_ratio: [B, T] log x = old - behaviour log-probs.
-  mask: [B, T], tokens that count; what the others hold never matters.
+  mask: [B, T], tokens that count; the others may hold anything.
 
-and returns weights [B, T] float32 without gradient, 1 where masked. Its
-thresholds may be traced.
+and returns weights [B, T] float32 without gradient, 1 where masked. Thresholds
+may be traced.
 """
 
 from typing import Union
@@ -25,15 +25,15 @@ MAX_LOG_RATIO = 20.0
 
 
 def bounded_exp(log_ratio: Array) -> Array:
-  """min(exp(log_ratio), e^20), so that products of ratios stay finite.
+  """Returns min(exp(log_ratio), e^20), so that products of ratios stay finite.
 
-  Above the bound the gradient is 0.
+  The gradient is 0 above the bound.
   """
   return jnp.exp(jnp.minimum(log_ratio, MAX_LOG_RATIO))
 
 
 def _masked(log_ratio, mask):
-  """The log-ratio as float32 without gradient, 0 where masked; bool mask."""
+  """Returns float32 log-ratios, 0 where masked, no gradient; and the mask."""
   chex.assert_rank([log_ratio, mask], 2)
   chex.assert_equal_shape([log_ratio, mask])
   mask = jnp.asarray(mask, bool)
@@ -42,27 +42,31 @@ def _masked(log_ratio, mask):
 
 
 def none(log_ratio: Array, mask: Array) -> Array:
-  """F(x) = 1: no correction."""
+  """Applies no correction: F(x) = 1."""
   chex.assert_equal_shape([log_ratio, mask])
   return jnp.ones(log_ratio.shape, jnp.float32)
 
 
 def identity(log_ratio: Array, mask: Array) -> Array:
-  """F(x) = x: exact per token, of unbounded variance.
+  """Applies the full ratio: F(x) = x.
 
-  AReaL's decoupled objective (Fu et al., 2025, arXiv:2505.24298).
+  It is exact per token, but its variance is unbounded. Used in AReaL's
+  decoupled objective (Fu et al., 2025, arXiv:2505.24298).
   """
   return bounded_exp(_masked(log_ratio, mask)[0])
 
 
 def tis(log_ratio: Array, mask: Array, *, cap: Scalar) -> Array:
-  """F(x) = min(x, cap): truncated importance sampling (Yao et al., 2025)."""
+  """Truncates the ratio: F(x) = min(x, cap).
+
+  Truncated importance sampling (Yao et al., 2025).
+  """
   return jnp.minimum(bounded_exp(_masked(log_ratio, mask)[0]), cap)
 
 
 def icepop(
     log_ratio: Array, mask: Array, *, low: Scalar, cap: Scalar) -> Array:
-  """F(x) = x inside [low, cap], else 0: drops tokens that are too far off.
+  """Drops tokens with an extreme ratio: F(x) = x in [low, cap], else 0.
 
   IcePop (Ling team, 2025, arXiv:2510.18855).
   """
@@ -72,10 +76,10 @@ def icepop(
 
 
 def sequence_tis(log_ratio: Array, mask: Array, *, cap: Scalar) -> Array:
-  """min(product of the response's x, cap), the same at each of its tokens.
+  """Truncates the ratio of the response: min(product of its tokens' x, cap).
 
-  Unbiased for the whole response but for the cap; the variance grows with its
-  length.
+  All tokens of a response have the same weight. Apart from the cap it is
+  unbiased for the whole response; its variance grows with the length.
   """
   log_ratio, mask = _masked(log_ratio, mask)
   x = bounded_exp(jnp.sum(log_ratio, axis=1, keepdims=True))

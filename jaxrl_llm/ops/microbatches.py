@@ -1,9 +1,10 @@
-"""Going through a batch of ragged rows a few at a time, at little waste.
+"""Microbatches of rows of different lengths, with little padding.
 
-A microbatch costs what its longest row costs, not what the longest row
-imaginable does: rows are sorted by length, and each microbatch runs at the
-shortest of a few static lengths that holds it. How many microbatches there are
-is data, so that rows not needed cost nothing, and nothing ever recompiles.
+Rows are sorted by length, and each microbatch runs at the shortest of a few
+static lengths that holds its rows. A microbatch thus costs about as much as
+its own longest row, not as much as the longest row allowed. The number of
+microbatches is traced: rows that are not needed cost nothing, and no batch
+causes a recompilation.
 """
 
 import functools
@@ -16,12 +17,12 @@ Array = jax.Array
 
 
 class Microbatches(NamedTuple):
-  """Rows of a batch, cut up.
+  """The rows of a batch, split into microbatches.
 
   Attributes:
     rows: tree of [M, size, ...] arrays, longest rows first.
-    bucket: [M] int32, which static length holds each microbatch.
-    count: [] int32, microbatches that have a row that is needed.
+    bucket: [M] int32, index of the static length of each microbatch.
+    count: [] int32, microbatches with at least one needed row.
   """
   rows: Any
   bucket: Array
@@ -31,17 +32,18 @@ class Microbatches(NamedTuple):
 def arrange(
     rows: Any, length: Array, *, size: int, lengths: Sequence[int],
 ) -> tuple[Microbatches, Array]:
-  """Sorts rows by their length and cuts them up.
+  """Sorts rows by length and splits them into microbatches.
 
   Args:
     rows: tree of [B, ...] arrays; `size` divides B.
-    length: [B] int32, tokens of each row; those with 0 are not needed, though
-      a few may fill up the last microbatch.
+    length: [B] int32, tokens of each row. Rows of length 0 are not needed; a
+      few of them may fill the last microbatch.
     size: rows of a microbatch.
-    lengths: static lengths, ascending; the last holds every row.
+    lengths: static lengths, ascending; every row fits into the last.
 
   Returns:
-    The microbatches, and [B] the rows in the order in which they hold them.
+    The microbatches, and [B] int32, the row of the batch at each of their
+    places.
   """
   order = jnp.argsort(-length, stable=True)
   longest = length[order][::size]
@@ -62,12 +64,12 @@ def fold(
   """Folds the results of `fn` over the microbatches that are needed.
 
   Args:
-    fn: (tree of [size, ...] arrays, length=) to a result; the static `length`
-      holds each of the rows, and the result's shapes do not depend on it.
-    combine: (i, carry, result of microbatch i) to the next carry.
+    fn: (tree of [size, ...] arrays, length=int) -> result. Every row fits into
+      the static `length`; the shapes of the result do not depend on it.
+    combine: (i, carry, result of microbatch i) -> next carry.
     carry: initial value.
     microbatches: from `arrange`.
-    lengths: those that `arrange` had. Each compiles `fn` once more.
+    lengths: as given to `arrange`. `fn` is compiled once for each.
 
   Returns:
     The last carry.
@@ -84,14 +86,14 @@ def fold(
 
 
 def columns(x: Array, start: Array, count: int) -> Array:
-  """The `count` columns of x from each row's `start` on, zeros past the end.
+  """Slices `count` columns of x from each row's `start`, zeros past the end.
 
-  One contiguous slice per row, so that the gradient is one contiguous add.
+  Each row is one contiguous slice, so its gradient is one contiguous add.
 
   Args:
     x: [B, S, ...].
     start: [B] int32, first column of each row, at least 0.
-    count: columns to take.
+    count: number of columns.
 
   Returns:
     [B, count, ...].

@@ -1,4 +1,4 @@
-"""What to do with responses that the budget cut (DAPO, section 3.4).
+"""Treatment of overlong responses (DAPO, section 3.4).
 
 Lengths are in tokens.
 """
@@ -11,11 +11,12 @@ Array = jax.Array
 
 
 def mask_truncated(mask: Array, truncated: Array) -> Array:
-  """Takes responses that the budget cut out of the loss.
+  """Masks the tokens of truncated responses out of the loss.
 
   Args:
     mask: [B, T], tokens that count.
-    truncated: [B] bool, the budget ended the response, not a stop token.
+    truncated: [B] bool, whether the token budget, not a stop token, ended the
+      response.
 
   Returns:
     [B, T] bool.
@@ -25,17 +26,17 @@ def mask_truncated(mask: Array, truncated: Array) -> Array:
 
 
 def soft_penalty(length: Array, *, budget: Array, window: Array) -> Array:
-  """Soft overlong punishment, to be added to the reward.
+  """Computes the soft overlong punishment, which is added to the reward.
 
-  0 up to budget - window tokens, then falling in a line to -1 at the budget
+  It is 0 up to budget - window tokens, then falls linearly to -1 at the budget
   (DAPO, Yu et al., 2025, arXiv:2503.14476, eq. 13, where budget is L_max and
   window L_cache).
 
   Args:
     length: [...] int, tokens of each response, stop token included.
     budget: tokens allowed.
-    window: tokens before the budget over which the penalty grows; 0 punishes
-      only what is longer than the budget.
+    window: tokens before the budget over which the penalty grows; with 0, only
+      responses longer than the budget have a penalty.
 
   Returns:
     [...] float32 in [-1, 0].

@@ -1,20 +1,19 @@
-"""PKPO: rewards transformed so that their policy gradient is that of pass@k.
+"""PKPO: transforms of rewards whose policy gradient maximises pass@k.
 
 Walder and Karkhanis, 2025, arXiv:2505.15201. The estimators average over all
 subsets of k of a group's n samples. With the rewards sorted, g_1 <= ... <=
-g_n, the largest of a subset is g_i in a share of them,
+g_n, the share of subsets whose largest reward is g_i is
 
-  a_i = C(i-1, k-1) / C(n, k),
+  a_i = C(i-1, k-1) / C(n, k).
 
-so that one sort and cumulative sums take the place of the subsets: O(n log n).
+One sort and cumulative sums therefore replace the subsets: O(n log n).
 
-Rewards are [..., N]; any finite numbers will do, not only 0 and 1, and integers
-are taken as float32. k is an integer, or an array of them that broadcasts
-against the leading dimensions, one per group; it may be traced, so that a
-change of k compiles nothing. `where` marks the valid samples: the others get 0
-and leave the group, whose n is then its own count. A group with too few valid
-samples for k is treated with the largest k it has samples for (see
-`largest_k`).
+Rewards are [..., N] finite numbers, not only 0 and 1; integers become float32.
+k is an integer, or an integer array that broadcasts against the leading
+dimensions, one k per group. It may be traced, so a new k compiles nothing.
+`where` marks the valid samples: the others get 0 and do not count in the
+group, so n is the number of valid samples. If a group has too few of them for
+k, the largest possible k is used for it (see `largest_k`).
 """
 
 import functools
@@ -31,20 +30,20 @@ Array = jax.Array
 
 
 def pass_at_k(n: Array, c: Array, k: Array) -> Array:
-  """Unbiased estimate of pass@k from n samples (Eq. 3; Chen et al., 2021).
+  """Estimates pass@k from n samples, unbiased (Eq. 3; Chen et al., 2021).
 
     rho(n, c, k) = 1 - C(n-c, k) / C(n, k)
 
-  Takes the same few operations for every n, with a relative error of a few
-  float32 roundings up to n = 1e6.
+  The number of operations does not depend on n. Up to n = 1e6 the relative
+  error is a few float32 roundings.
 
   Args:
     n: integers, samples of each problem.
-    c: integers, how many of them are right.
-    k: integers, 1 to n. The three broadcast.
+    c: integers, number of correct samples, 0 to n.
+    k: integers, 1 to n. n, c and k broadcast.
 
   Returns:
-    float32, of their common shape. NaN where traced values are out of range.
+    float32 of the broadcast shape; NaN where traced values are out of range.
 
   Raises:
     ValueError: values that are not traced are out of range.
@@ -55,14 +54,14 @@ def pass_at_k(n: Array, c: Array, k: Array) -> Array:
     if len(bad):
       n, c, k = (x.flat[bad[0]] for x in rows)
       raise ValueError(
-          f'pass_at_k of n={n}, c={c}, k={k}: n must be less than 2 ** 31, k 1 '
-          'to n, and c 0 to n.')
+          f'pass_at_k of n={n}, c={c}, k={k} is not defined: use n below '
+          '2 ** 31 - 1, k from 1 to n, and c from 0 to n.')
   return _pass_at_k(n, c, k)
 
 
 def max_at_k(
     rewards: Array, k: Array, *, where: Optional[Array] = None) -> Array:
-  """Unbiased estimate of the mean of the largest of k rewards (Eq. 12).
+  """Estimates the mean of the largest of k rewards, unbiased (Eq. 12).
 
     rho = sum_i a_i g_i
 
@@ -71,60 +70,61 @@ def max_at_k(
   Args:
     rewards: [..., N].
     k: [...] integer, 1 to N.
-    where: [..., N] bool, valid samples; None is all.
+    where: [..., N] bool, valid samples; None for all.
 
   Returns:
     [...]; NaN for a group without a valid sample.
 
   Raises:
-    ValueError: k is below 1, or a k that is not traced above N.
+    ValueError: a k that is not traced is below 1 or above N.
   """
   _check(k, np.shape(rewards), 'max_at_k')
   return _max_at_k(rewards, k, where)
 
 
 def s(rewards: Array, k: Array, *, where: Optional[Array] = None) -> Array:
-  """The transform without a baseline (Eq. 19).
+  """Computes the transform without a baseline (Eq. 19).
 
     s_i = a_i g_i + sum_(j > i) b_j g_j,  b_j = C(j-2, k-2) / C(n, k)
 
-  the sum, over the subsets with i among them, of the subset's largest reward,
-  divided by C(n, k). sum_i s_i = k rho.
+  s_i is the sum of the largest rewards of all subsets that contain i, divided
+  by C(n, k). sum_i s_i = k rho.
 
   Args:
     rewards: [..., N].
     k: [...] integer, 1 to N.
-    where: [..., N] bool, valid samples; None is all.
+    where: [..., N] bool, valid samples; None for all.
 
   Returns:
     [..., N] weights of grad log p(x_i), 0 where invalid.
 
   Raises:
-    ValueError: k is below 1, or a k that is not traced above N.
+    ValueError: a k that is not traced is below 1 or above N.
   """
   _check(k, np.shape(rewards), 's')
   return _transform(rewards, k, where, name='s')[0]
 
 
 def sloo(rewards: Array, k: Array, *, where: Optional[Array] = None) -> Array:
-  """The transform with a baseline of the other samples (Eq. 29).
+  """Computes the transform with a leave-one-out baseline (Eq. 29).
 
-    sloo_i = s_i - k / (n-1) rho of the other n-1 samples
+    sloo_i = s_i - k / (n-1) * (rho of the other n-1 samples)
 
-  As the paper has it, k / (n-1) where the s of a sample comes to k / n on
-  average: equal rewards r give -r k / (n (n-1)), not 0, and k = 1 is only
-  nearly leave-one-out.
+  The factor k / (n-1) is the paper's. The mean of s_i is only k / n times rho.
+  Equal rewards r therefore give -r k / (n (n-1)), not 0, and k = 1 is close to
+  `advantages.rloo` / n but not equal to it.
 
   Args:
     rewards: [..., N].
     k: [...] integer, 1 to N - 1: the baseline needs k other samples.
-    where: [..., N] bool, valid samples; None is all.
+    where: [..., N] bool, valid samples; None for all.
 
   Returns:
-    [..., N] weights of grad log p(x_i), 0 where invalid or alone.
+    [..., N] weights of grad log p(x_i); 0 where invalid, or the only valid
+    sample.
 
   Raises:
-    ValueError: k is below 1, or a k that is not traced above N - 1.
+    ValueError: a k that is not traced is below 1 or above N - 1.
   """
   _check(k, np.shape(rewards), 'sloo')
   return _transform(rewards, k, where, name='sloo')[0]
@@ -132,28 +132,29 @@ def sloo(rewards: Array, k: Array, *, where: Optional[Array] = None) -> Array:
 
 def sloo_minus_one(
     rewards: Array, k: Array, *, where: Optional[Array] = None) -> Array:
-  """The transform with a baseline of k - 1 samples (Eq. 33), the best of them.
+  """Computes the transform with a baseline of k - 1 samples (Eq. 33).
 
-  The sum, over the subsets with i among them, of what i adds to the subset's
-  largest reward, divided by C(n, k). In sorted order that is
+  For each subset that contains i, the baseline is the largest reward of the
+  subset without i. The differences are summed over these subsets and divided
+  by C(n, k). In sorted order this is
 
-    sloo_minus_one_i = sum_(j <= i) a_j (g_j - g_(j-1)),  g_0 = g_1:
+    sloo_minus_one_i = sum_(j <= i) a_j (g_j - g_(j-1)),  g_0 = g_1.
 
-  no term is negative and nothing cancels, so that a reward which never was the
-  largest of a subset gets an exact 0. At k = 1, where subsets of k - 1 are
-  empty, it is leave-one-out, (g_i - mean of the others) / n, as in the paper's
-  k = 1 runs.
+  No term is negative and nothing cancels: a reward that is never the largest
+  of a subset gets an exact 0. At k = 1, where subsets of k - 1 samples are
+  empty, the baseline is leave-one-out, (g_i - mean of the others) / n, as in
+  the paper's k = 1 runs.
 
   Args:
     rewards: [..., N].
     k: [...] integer, 1 to N.
-    where: [..., N] bool, valid samples; None is all.
+    where: [..., N] bool, valid samples; None for all.
 
   Returns:
     [..., N] weights of grad log p(x_i), 0 where invalid.
 
   Raises:
-    ValueError: k is below 1, or a k that is not traced above N.
+    ValueError: a k that is not traced is below 1 or above N.
   """
   _check(k, np.shape(rewards), 'sloo_minus_one')
   return _transform(rewards, k, where, name='sloo_minus_one')[0]
@@ -168,24 +169,25 @@ def advantage(
     batch_std: bool = False,
     eps: float = 1e-6,
 ) -> Array:
-  """n times a transform: for losses that average over a group's samples.
+  """Computes PKPO advantages: n times a transform of the rewards.
 
-  At k = 1, sloo_minus_one is RLOO.
+  The factor n is for losses that average over a group's samples. At k = 1,
+  sloo_minus_one gives RLOO.
 
   Args:
     rewards: [..., N], all the groups of the batch.
     k: [...] integer, 1 to N.
-    where: [..., N] bool, valid samples; None is all.
+    where: [..., N] bool, valid samples; None for all.
     transform: key of `TRANSFORMS`.
-    batch_std: divide by the standard deviation (ddof=1) of all the valid
-      samples' advantages; nothing is subtracted.
+    batch_std: whether to divide by the standard deviation (ddof=1) of the
+      advantages of all valid samples; no mean is subtracted.
     eps: added to that standard deviation.
 
   Returns:
     [..., N] advantages, 0 where invalid.
 
   Raises:
-    ValueError: an unknown transform, or a k that it cannot use.
+    ValueError: the transform is unknown, or it cannot use this k.
   """
   _known(transform)
   _check(k, np.shape(rewards), transform)
@@ -196,15 +198,15 @@ def advantage(
 
 
 def largest_k(where: Array, *, transform: str = 'sloo_minus_one') -> Array:
-  """The largest k that each group's valid samples allow.
+  """Returns the largest k that each group's valid samples allow.
 
   Args:
     where: [..., N] bool, valid samples.
     transform: key of `TRANSFORMS`.
 
   Returns:
-    [...] int32: their number, or one less for sloo; less than 1 where none is
-    possible.
+    [...] int32, the number of valid samples, minus 1 for sloo; below 1 where
+    no k is possible.
   """
   _known(transform)
   return jnp.sum(where, -1, dtype=jnp.int32) - _SPARE.get(transform, 0)
@@ -214,13 +216,13 @@ class _Group(NamedTuple):
   """Groups in ascending order of rewards, the invalid samples last.
 
   Attributes:
-    rewards: [..., N] floating point by rank, 0 for the invalid.
+    rewards: [..., N] floats by rank, 0 for the invalid.
     rank: [N] int32, i, from 1.
     n: [..., 1] int32, valid samples.
-    k: [..., 1] int32, within 1 to n where n > 0.
-    order: [..., N] int32, the sample that stands at each rank.
-    first: [..., N] rewards in their first order, 0 for the invalid.
-    where: [..., N] bool in the first order.
+    k: [..., 1] int32, from 1 to n where n > 0.
+    order: [..., N] int32, index of the sample at each rank.
+    first: [..., N] rewards in the original order, 0 for the invalid.
+    where: [..., N] bool, valid samples in the original order.
   """
   rewards: Array
   rank: Array
@@ -232,18 +234,18 @@ class _Group(NamedTuple):
 
   @property
   def valid(self) -> Array:
-    """[..., N] bool, by rank."""
+    """Mask [..., N] of valid samples, by rank."""
     return self.rank <= self.n
 
   def unsorted(self, values: Array) -> Array:
-    """Values by rank, put back in the first order; 0 for the invalid."""
+    """Returns values by rank in the original order, 0 for the invalid."""
     values = jnp.put_along_axis(
         jnp.zeros_like(values), self.order, values, axis=-1, inplace=False)
     return jnp.where(self.where, values, 0.0)
 
 
 def _group(rewards, k, where, name) -> _Group:
-  """Sorts, and lowers k to what each group allows."""
+  """Sorts each group and lowers k to the largest that it allows."""
   first, where = advantages.valid_rewards(rewards, where)
   size = first.shape[-1]
   key = jnp.where(where, first, jnp.inf)
@@ -259,7 +261,7 @@ def _group(rewards, k, where, name) -> _Group:
 
 
 def _n_a(group: _Group) -> Array:
-  """n a_i, [..., N] by rank, 0 for the invalid."""
+  """Returns n a_i, [..., N] by rank, 0 for the invalid."""
   n, k, i = group.n, group.k, group.rank
   # C(i-1, k-1) / C(n-1, k-1)
   share = jnp.exp(log_misses(n - 1, n - i, k - 1, group.rewards.dtype))
@@ -267,41 +269,41 @@ def _n_a(group: _Group) -> Array:
 
 
 def _before(x: Array) -> Array:
-  """Sums over the entries before each one."""
+  """Returns the sum of the entries before each one."""
   return jnp.cumsum(x, -1) - x
 
 
 def _after(x: Array) -> Array:
-  """Sums over the entries after each one."""
+  """Returns the sum of the entries after each one."""
   return jax.lax.cumsum(x, x.ndim - 1, reverse=True) - x
 
 
 def _by_rank_s(group: _Group, g: Array) -> Array:
-  """n s_i by rank, of rewards g [..., N] by rank."""
+  """Returns n s_i by rank, for rewards g [..., N] by rank."""
   n, k, j = group.n, group.k, group.rank
   # C(j-2, k-2) / C(n-2, k-2)
   share = jnp.exp(log_misses(n - 2, n - j, k - 2, g.dtype))
   pairs = (j >= 2) & group.valid
-  # In this order: k (k-1) need not fit into 32 bits.
+  # Evaluation order matters: k (k-1) may not fit into 32 bits.
   n_b = jnp.where(pairs, k * ((k - 1) / jnp.maximum(n - 1, 1)) * share, 0.0)
   return _n_a(group) * g + _after(n_b * g)
 
 
 def _n_s(group):
-  """n s, by rank."""
+  """Returns n s by rank."""
   return _by_rank_s(group, group.rewards)
 
 
 def _n_sloo(group):
-  """n sloo, by rank."""
+  """Returns n sloo by rank."""
   n, k, i = group.n, group.k, group.rank
-  # Large rewards close together would cancel: they are measured from the best
-  # one. sloo of equal rewards r is -r k / (n (n-1)), not 0.
+  # Subtracting the best reward first avoids cancellation between large, close
+  # rewards. sloo of equal rewards r is -r k / (n (n-1)): `best` adds it back.
   best = jnp.max(
       group.rewards, -1, keepdims=True, where=group.valid, initial=-jnp.inf)
   best = jnp.where(n > 0, best, 0.0)
   g = jnp.where(group.valid, group.rewards - best, 0.0)
-  # Of the others, those below i keep their rank, those above drop by one.
+  # Without i, ranks below i stay and ranks above i decrease by one.
   others = jnp.maximum(n - 1, 1)
   weight = lambda rank: jnp.where(
       (rank >= 1) & (rank <= others),
@@ -312,19 +314,19 @@ def _n_sloo(group):
 
 
 def _n_sloo_minus_one(group):
-  """n sloo_minus_one, by rank, for k > 1."""
+  """Returns n sloo_minus_one by rank, for k > 1."""
   steps = jnp.diff(group.rewards, axis=-1, prepend=group.rewards[..., :1])
   return jnp.cumsum(_n_a(group) * steps, -1)
 
 
 TRANSFORMS = dict(s=_n_s, sloo=_n_sloo, sloo_minus_one=_n_sloo_minus_one)
-_SPARE = dict(sloo=1)  # samples that must be left beside the k
+_SPARE = dict(sloo=1)  # samples needed in addition to k
 _LARGEST = 2 ** 31 - 2
 
 
 @functools.partial(jax.jit, static_argnames='name')
 def _transform(rewards, k, where, *, name):
-  """A transform, and n times it."""
+  """Returns a transform, and n times it."""
   group = _group(rewards, k, where, name)
   values = group.unsorted(TRANSFORMS[name](group))
   if name == 'sloo_minus_one':
@@ -351,13 +353,15 @@ def _pass_at_k(n, c, k):
 
 
 def _impossible(n, c, k):
-  """Whether there can be no such numbers, or they are too large."""
+  """Returns whether n, c and k are inconsistent or too large."""
   return (k < 1) | (k > n) | (c < 0) | (c > n) | (n > _LARGEST)
 
 
 def _std(values, where):
-  """Standard deviation, ddof=1, of all the valid samples' values, 0 elsewhere;
-  0 for fewer than two."""
+  """Returns the standard deviation (ddof=1) of all valid samples' values.
+
+  Values are 0 where invalid. The result is 0 for fewer than two samples.
+  """
   where = jnp.ones_like(values, bool) if where is None else where
   count = jnp.maximum(jnp.sum(where), 1)
   mean = jnp.sum(values) / count
@@ -366,7 +370,7 @@ def _std(values, where):
 
 
 def _known(transform: str) -> None:
-  """Raises ValueError if there is no such transform."""
+  """Raises ValueError if the transform is unknown."""
   if transform not in TRANSFORMS:
     raise ValueError(
         f'transform={transform!r} is not known: use one of '
@@ -374,12 +378,12 @@ def _known(transform: str) -> None:
 
 
 def _check(k: Any, shape: tuple[int, ...], name: str) -> None:
-  """Raises ValueError if there can be no such k for rewards of a shape."""
+  """Raises ValueError if k is not possible for rewards of this shape."""
   *groups, size = shape
   lengths = zip(reversed(np.shape(k)), reversed(groups))
   if np.ndim(k) > len(groups) or any(a not in (1, b) for a, b in lengths):
     raise ValueError(
-        f'k of shape {np.shape(k)} does not go with rewards of shape {shape}: '
+        f'k of shape {np.shape(k)} does not fit rewards of shape {shape}: '
         f'give one k, or one per group, of shape {tuple(groups)}.')
   if isinstance(k, jax.core.Tracer):
     return
@@ -388,5 +392,5 @@ def _check(k: Any, shape: tuple[int, ...], name: str) -> None:
     if not 1 <= value <= max(size - spare, 1):
       most = f'n - 1 = {size - 1}' if spare else f'n = {size}'
       raise ValueError(
-          f'k={value} does not fit groups of n={size} samples: {name} can use '
+          f'k={value} does not fit groups of n={size} samples: for {name} use '
           f'1 to {most}.')

@@ -1,22 +1,22 @@
-"""Policy-gradient objectives per token, and how tokens add up to a loss.
+"""Policy-gradient objectives per token, and aggregation to the batch's loss.
 
-An objective turns log-probs of the sampled tokens under the new policy and the
-old one into a loss per token; `token_weights` says what each token counts for;
-the loss of a batch is sum(weights * loss). Weights are made once from the
-whole batch, so microbatches and devices just add their parts.
+An objective maps the sampled tokens' log-probs under the new and the old
+policy to a loss per token. `token_weights` gives the weight of each token. The
+loss of a batch is sum(weights * loss). Weights are computed once for the whole
+batch, so microbatches and devices only add their parts.
 
-Libraries name pairs of the two. TRL's `loss_type`, in these terms:
+Other libraries name pairs of objective and aggregation. TRL's `loss_type`:
 
   grpo             clip, sequence_mean
-  bnpo             clip, token_mean (TRL: of each microbatch by itself)
+  bnpo             clip, token_mean (in TRL, for each microbatch separately)
   dr_grpo          clip, constant with budget=max_completion_length
   dapo             clip, token_mean; clip-higher is clip_high > clip_low
   cispo            cispo, token_mean, clip_low=1, clip_high=epsilon_high - 1
   grpo with importance_sampling_level='sequence'    gspo, sequence_mean
   delta=d          dual_clip=d
 
-What masked positions hold, NaN and infinities too, never matters. Ratios stop
-at e^20, see `importance.bounded_exp`.
+Masked positions may hold anything, NaN and infinities included. Ratios are at
+most e^20, see `importance.bounded_exp`.
 """
 
 import inspect
@@ -33,14 +33,14 @@ Scalar = Union[float, Array]
 
 
 class PolicyLoss(NamedTuple):
-  """What an objective says of each token.
+  """The loss and the ratio of each token.
 
   Attributes:
-    loss: [B, T] float32, to be minimised; 0 where masked.
-    ratio: [B, T] float32, new over old probability of the token (gspo: of the
-      response, per token); 1 where masked.
-    clipped_low: [B, T] bool, the lower bound took effect.
-    clipped_high: [B, T] bool, the upper bound took effect.
+    loss: [B, T] float32, minimised; 0 where masked.
+    ratio: [B, T] float32, the token's new probability divided by its old one
+      (gspo: the response's length-normalised ratio); 1 where masked.
+    clipped_low: [B, T] bool, whether the lower bound took effect.
+    clipped_high: [B, T] bool, whether the upper bound took effect.
   """
   loss: Array
   ratio: Array
@@ -49,7 +49,7 @@ class PolicyLoss(NamedTuple):
 
 
 def _inputs(new, old, advantages, mask):
-  """Log-ratio [B, T], advantages [B, T], bool mask; zeros where masked."""
+  """Returns log-ratio and advantages, zeros where masked; and the bool mask."""
   chex.assert_rank([new, old, mask], 2)
   chex.assert_equal_shape([new, old, mask])
   chex.assert_rank(advantages, {1, 2})
@@ -63,7 +63,7 @@ def _inputs(new, old, advantages, mask):
 
 
 def _clipped_surrogate(ratio, advantages, clip_low, clip_high, dual_clip):
-  """-min(r A, clip(r, 1 - clip_low, 1 + clip_high) A), case by case."""
+  """Returns -min(r A, clip(r, 1 - clip_low, 1 + clip_high) A), by cases."""
   clipped_low = (advantages < 0) & (ratio < 1 - clip_low)
   clipped_high = (advantages > 0) & (ratio > 1 + clip_high)
   bounded = jnp.where(clipped_low, 1 - clip_low, ratio)
@@ -84,12 +84,12 @@ def clip(
     clip_high: Scalar,
     dual_clip: Optional[Scalar] = None,
 ) -> PolicyLoss:
-  """Clipped surrogate per token.
+  """Computes PPO's clipped surrogate per token.
 
     L_t = -min(r_t A, clip(r_t, 1 - clip_low, 1 + clip_high) A),
     r_t = new_t / old_t
 
-  PPO (Schulman et al., 2017, eq. 7); two bounds as in DAPO (Yu et al., 2025,
+  PPO: Schulman et al., 2017, eq. 7. Separate bounds: DAPO (Yu et al., 2025,
   arXiv:2503.14476). Dual clip (Ye et al., 2019, arXiv:1912.09729): where A < 0
   the loss is at most -dual_clip A, however large the ratio.
 
@@ -98,14 +98,14 @@ def clip(
     old: [B, T] log-probs under the policy at the step of the rollout.
     advantages: [B] or [B, T].
     mask: [B, T], tokens that count.
-    clip_low: how far the ratio may fall below 1.
-    clip_high: how far it may rise above 1.
-    dual_clip: bound above 1 of the ratio where A < 0, or None.
+    clip_low: the ratio's lower bound is 1 - clip_low.
+    clip_high: its upper bound is 1 + clip_high.
+    dual_clip: upper bound, above 1, of the ratio where A < 0; None for none.
 
   Returns:
-    PolicyLoss. A token is `clipped` where the clip cut its gradient, that is
-    on the side where its advantage would push it further out; what the dual
-    clip cuts is not counted.
+    PolicyLoss. A token is `clipped` where the clip removes its gradient: where
+    the advantage pushes the ratio further out of bounds. Tokens that only the
+    dual clip bounds are not counted.
   """
   log_ratio, advantages, _ = _inputs(new, old, advantages, mask)
   return _clipped_surrogate(
@@ -122,26 +122,26 @@ def gspo(
     clip_high: Scalar,
     dual_clip: Optional[Scalar] = None,
 ) -> PolicyLoss:
-  """Clipped surrogate of the response's length-normalised ratio.
+  """Computes GSPO's clipped surrogate of the response's ratio.
 
     s = exp(mean over tokens of log(new_t / old_t)),
     L_t = -min(s A, clip(s, 1 - clip_low, 1 + clip_high) A) at each token
 
-  GSPO (Zheng et al., 2025, arXiv:2507.18071). "sequence_mean" gives the
-  paper's loss. s moves far less than a token's ratio: the paper's bounds are
-  3e-4 and 4e-4.
+  Zheng et al., 2025, arXiv:2507.18071. With aggregation 'sequence_mean' this is
+  the paper's loss. s stays much closer to 1 than a token's ratio: the paper's
+  bounds are 3e-4 and 4e-4.
 
   Args:
     new: [B, T] log-probs under the policy being updated.
     old: [B, T] log-probs under the policy at the step of the rollout.
     advantages: [B] or [B, T].
     mask: [B, T], tokens that count.
-    clip_low: how far s may fall below 1.
-    clip_high: how far it may rise above 1.
-    dual_clip: bound above 1 of s where A < 0, or None.
+    clip_low: the lower bound of s is 1 - clip_low.
+    clip_high: its upper bound is 1 + clip_high.
+    dual_clip: upper bound, above 1, of s where A < 0; None for none.
 
   Returns:
-    PolicyLoss, `ratio` and the flags being the response's at each token.
+    PolicyLoss; each token has the `ratio` and the flags of its response.
   """
   log_ratio, advantages, mask = _inputs(new, old, advantages, mask)
   tokens = jnp.sum(mask, axis=1, keepdims=True, dtype=jnp.float32)
@@ -159,23 +159,23 @@ def cispo(
     clip_low: Scalar,
     clip_high: Scalar,
 ) -> PolicyLoss:
-  """Policy gradient weighted by the clipped ratio: no token loses its gradient.
+  """Computes CISPO, the policy gradient weighted by the clipped ratio.
 
     L_t = -SG(clip(r_t, 1 - clip_low, 1 + clip_high)) A log new_t
 
-  CISPO (MiniMax, 2025, arXiv:2506.13585). The paper has no lower bound:
-  clip_low=1.
+  MiniMax, 2025, arXiv:2506.13585. Clipped tokens keep their gradient. The paper
+  has no lower bound: clip_low=1.
 
   Args:
     new: [B, T] log-probs under the policy being updated.
     old: [B, T] log-probs under the policy at the step of the rollout.
     advantages: [B] or [B, T].
     mask: [B, T], tokens that count.
-    clip_low: how far the weight may fall below 1.
-    clip_high: how far it may rise above 1.
+    clip_low: the weight's lower bound is 1 - clip_low.
+    clip_high: its upper bound is 1 + clip_high.
 
   Returns:
-    PolicyLoss. A token is `clipped` where its weight is not its ratio.
+    PolicyLoss. A token is `clipped` where its weight differs from its ratio.
   """
   log_ratio, advantages, mask = _inputs(new, old, advantages, mask)
   ratio = bounded_exp(log_ratio)
@@ -193,17 +193,17 @@ def no_clip(
     advantages: Array,
     mask: Array,
 ) -> PolicyLoss:
-  """Plain policy gradient at the new policy, without ratio or clip.
+  """Computes the plain policy gradient, without ratio or clip.
 
     L_t = -(new_t / SG(new_t)) A, with gradient -A grad log new_t
 
-  The method's "no-clip": off-policy terms, where wanted, are weights in front
-  of it (`importance`).
+  Off-policy corrections, if wanted, are weights that multiply it, see
+  `importance`.
 
   Args:
     new: [B, T] log-probs under the policy being updated.
-    old: [B, T] log-probs under the policy at the step of the rollout; only for
-      the ratio reported.
+    old: [B, T] log-probs under the policy at the step of the rollout; used only
+      for the reported ratio.
     advantages: [B] or [B, T].
     mask: [B, T], tokens that count.
 
@@ -222,15 +222,13 @@ AGGREGATIONS = ('sequence_mean', 'token_mean', 'constant')
 
 
 def hyperparameters(fn: Callable[..., Any]) -> tuple[str, ...]:
-  """Returns the names of the keyword arguments of a function.
+  """Returns the names of a function's keyword-only arguments.
 
-  Those of an objective or of a correction (`importance`) are its
-  hyperparameters.
+  In an objective or a correction (`importance`) they are the hyperparameters.
   """
   return tuple(
       name for name, parameter in inspect.signature(fn).parameters.items()
       if parameter.kind is parameter.KEYWORD_ONLY)
-
 
 
 def token_weights(
@@ -240,7 +238,7 @@ def token_weights(
     where: Optional[Array] = None,
     budget: Optional[Scalar] = None,
 ) -> Array:
-  """What each token's loss counts for in the batch's.
+  """Computes the weight of each token's loss in the batch's loss.
 
     sequence_mean  1 / (tokens of its row * rows)    GRPO, GSPO
     token_mean     1 / tokens of the batch           DAPO
@@ -249,15 +247,15 @@ def token_weights(
   Args:
     mask: [B, T], tokens that count, of the whole batch.
     aggregation: one of AGGREGATIONS.
-    where: [B] bool, rows that count; None is all. A row that counts stays in
-      the number of rows when all its tokens are masked.
+    where: [B] bool, rows that count; None for all. A row that counts is part of
+      the number of rows even if all its tokens are masked.
     budget: response tokens allowed, for 'constant'.
 
   Returns:
     [B, T] float32, 0 where masked.
 
   Raises:
-    ValueError: an unknown aggregation, or 'constant' without a budget.
+    ValueError: the aggregation is unknown, or 'constant' has no budget.
   """
   chex.assert_rank(mask, 2)
   mask = jnp.asarray(mask, bool)
@@ -275,7 +273,7 @@ def token_weights(
     if budget is None:
       raise ValueError(
           "aggregation='constant' divides by the token budget of a response: "
-          'give budget=.')
+          'pass budget=.')
     return weights / (rows * budget)
   raise ValueError(
       f'aggregation={aggregation!r} is not known: use one of '
@@ -290,13 +288,13 @@ def aggregate(
     where: Optional[Array] = None,
     budget: Optional[Scalar] = None,
 ) -> Array:
-  """The batch's loss: sum of `token_weights` times the loss per token.
+  """Computes the batch's loss, the sum of `token_weights` times token losses.
 
   Args:
     loss: [B, T] loss per token.
     mask: [B, T], tokens that count.
     aggregation: one of AGGREGATIONS.
-    where: [B] bool, rows that count; None is all.
+    where: [B] bool, rows that count; None for all.
     budget: response tokens allowed, for 'constant'.
 
   Returns:

@@ -1,13 +1,12 @@
-"""What the vocabulary says of each token, without logits of all tokens at once.
+"""Log-probs, entropy and top-k of tokens, without all logits in memory.
 
 Logits of B rows of T tokens are [B, T, V]: 5 GB for 8192 tokens of Qwen3 in
-float32, and several times that with their gradient. Here only those of a chunk
-of tokens exist at any time, in the backward pass too, where they are computed
-again.
+float32, and several times that with their gradient. Here the logits of only
+one chunk of tokens exist at a time. The backward pass recomputes them.
 
-V may be split over devices: each multiplies the hidden states of all its
-peers' tokens with its own rows of the unembedding, which hence never moves,
-nor does its gradient. What crosses is D and a few more numbers per token.
+V may be split over devices. Each device multiplies the hidden states of all
+its peers' tokens with its own rows of the unembedding. Neither the unembedding
+nor its gradient moves between devices; per token, D and a few more numbers do.
 """
 
 import math
@@ -20,7 +19,7 @@ import jax.numpy as jnp
 Array = jax.Array
 Scalar = Union[float, Array]
 
-# Logits of a chunk when no chunk is given: 512 MB of float32.
+# Number of logits in the default chunk: 512 MB of float32.
 _DEFAULT_LOGITS = 1 << 27
 
 
@@ -29,10 +28,10 @@ class TokenStats(NamedTuple):
 
   Attributes:
     logprobs: [...] float32, of the target.
-    entropy: [...] float32, nats; None if not asked for.
+    entropy: [...] float32, nats; None if not requested.
     top_ids: [..., K] int32, likeliest tokens, descending; None if K = 0.
     top_logprobs: [..., K] float32, their log-probs; None if K = 0.
-    id_logprobs: [..., M] float32, log-probs of the ids given; None if none.
+    id_logprobs: [..., M] float32, log-probs of the given ids; None without ids.
   """
   logprobs: Array
   entropy: Optional[Array] = None
@@ -43,7 +42,7 @@ class TokenStats(NamedTuple):
 
 @jax.custom_vjp
 def _logits(hidden, unembed):
-  """Float32 logits [C, V] of hidden [C, D], multiplied in hidden's type."""
+  """Returns float32 logits [C, V] of hidden [C, D], computed in its type."""
   return jnp.einsum('cd,vd->cv', hidden, unembed.astype(hidden.dtype),
                     preferred_element_type=jnp.float32)
 
@@ -53,8 +52,8 @@ def _logits_fwd(hidden, unembed):
 
 
 def _logits_bwd(residuals, grad):
-  # Without this rule the gradient's matmuls would be float32 ones, many times
-  # slower than bfloat16's. They still accumulate in float32.
+  # Autodiff would run the gradient's matmuls in float32, many times slower than
+  # in bfloat16. Accumulation stays in float32.
   hidden, unembed = residuals
   grad = grad.astype(hidden.dtype)
   d_hidden = jnp.einsum('cv,vd->cd', grad, unembed.astype(hidden.dtype),
@@ -68,25 +67,27 @@ _logits.defvjp(_logits_fwd, _logits_bwd)
 
 
 class _Split(NamedTuple):
-  """How V, and maybe the tokens, are split over devices, the peers.
+  """Mesh axes over which V, and possibly the tokens, are split.
+
+  Devices along these axes are peers.
 
   Attributes:
     axes: names of the manual mesh axes that V is split over, major one first.
-    row_axis: that of them which the tokens are split over as well, or None.
+    row_axis: the one of them that also splits the tokens, or None.
   """
   axes: tuple[str, ...]
   row_axis: Optional[str]
 
 
 def _gathered(x, split):
-  """x [c, ...] of own tokens to [C, ...], that of all peers' tokens."""
+  """All-gathers x [c, ...] of own tokens to [C, ...] of all peers' tokens."""
   if split.row_axis is None:
     return x
   return jax.lax.all_gather(x, split.row_axis, tiled=True)
 
 
 def _own(x, split):
-  """Own tokens' part [c, ...] of x [C, ...]."""
+  """Returns the part [c, ...] of x [C, ...] for own tokens."""
   if split.row_axis is None:
     return x
   count = x.shape[0] // jax.lax.axis_size(split.row_axis)
@@ -95,7 +96,7 @@ def _own(x, split):
 
 
 def _sum(x, split):
-  """Own tokens' part [c, ...] of the sum over peers of x [C, ...]."""
+  """Sums x [C, ...] over peers; returns the part [c, ...] for own tokens."""
   rest = tuple(axis for axis in split.axes if axis != split.row_axis)
   if split.row_axis is not None:
     x = jax.lax.psum_scatter(x, split.row_axis, tiled=True)
@@ -103,12 +104,21 @@ def _sum(x, split):
 
 
 def _first(vocab, split):
-  """Which of V is the first that is here, if each device has `vocab`."""
+  """Returns the first token id of this device's part of V, `vocab` ids long."""
   return vocab * jax.lax.axis_index(split.axes) if split.axes else 0
 
 
 def _top(logits, count, split):
-  """The largest `count` of own tokens' logits, of [C, V], and which of V."""
+  """Returns the `count` largest logits of own tokens, and their token ids.
+
+  Args:
+    logits: [C, V] of all peers' tokens and this device's part of V.
+    count: number of logits.
+    split: see `_Split`.
+
+  Returns:
+    Logits and ids, [c, count] each.
+  """
   vocab = logits.shape[-1]
   if not split.axes:
     return jax.lax.top_k(logits, count)
@@ -116,21 +126,22 @@ def _top(logits, count, split):
   top, ids = (
       _own(jax.lax.all_gather(x, split.axes, axis=1, tiled=True), split)
       for x in (top, ids + _first(vocab, split)))
-  # As on one device, the first id wins among equals: the gathered are in order.
+  # Gathered logits are in the order of ids. Among equal ones top_k picks the
+  # first, as on one device.
   top, place = jax.lax.top_k(top, count)
   return top, jnp.take_along_axis(ids, place, axis=-1)
 
 
 def _reduce(logits, targets, ids, split, *, entropy, top_k):
-  """TokenStats of a chunk.
+  """Computes TokenStats of a chunk.
 
   Args:
-    logits: [C, V] of all peers' tokens and the part of V that is here.
+    logits: [C, V] of all peers' tokens and this device's part of V.
     targets: [C].
     ids: [C, M] or None.
-    split: who has the rest of V.
-    entropy: as for `token_stats`.
-    top_k: as for `token_stats`.
+    split: see `_Split`.
+    entropy: see `token_stats`.
+    top_k: see `token_stats`.
   """
   best = jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
   if split.axes:
@@ -162,10 +173,10 @@ def _reduce(logits, targets, ids, split, *, entropy, top_k):
 
 
 def _over_chunks(fn, tokens, chunk):
-  """fn over a tree of [N, ...] arrays, at most `chunk` tokens at a time.
+  """Applies fn to a tree of [N, ...] arrays, at most `chunk` tokens at a time.
 
-  Chunk i of n takes the tokens i, i + n, i + 2n, ..., hence some of every row:
-  rows that are split over devices keep all of them busy in each chunk.
+  Chunk i of n has the tokens i, i + n, i + 2n, ..., so tokens of every row:
+  where rows are split over devices, each chunk keeps all devices busy.
   """
   count = jax.tree.leaves(tokens)[0].shape[0]
   if count <= chunk:
@@ -181,7 +192,7 @@ def _over_chunks(fn, tokens, chunk):
   def join(x):
     return x.swapaxes(0, 1).reshape(size * chunks, *x.shape[2:])[:count]
 
-  # lax.map is a scan; its body keeps nothing for the backward pass.
+  # Without jax.checkpoint the scan would save the logits of every chunk.
   out = jax.lax.map(
       jax.checkpoint(fn, prevent_cse=False), jax.tree.map(split, tokens))
   return jax.tree.map(join, out)
@@ -201,32 +212,32 @@ def token_stats(
     axes: Sequence[str] = (),
     row_axis: Optional[str] = None,
 ) -> TokenStats:
-  """Log-probs, entropy and top-k from hidden states, in one pass over V.
+  """Computes log-probs, entropy and top-k of hidden states in one pass over V.
 
   The distribution is softmax(logits / temperature), with logits = hidden
-  unembed^T, soft-capped if the model does so. Products are taken in hidden's
-  type and accumulated in float32; everything after is float32.
+  unembed^T, soft-capped if the model has a cap. Products are computed in
+  hidden's type and accumulated in float32; all later steps are float32.
 
-  With `axes`, to be called under jax.shard_map: all shapes are then those of
-  one device's part.
+  With `axes`, call this function under jax.shard_map. All shapes are then the
+  shapes of one device's part.
 
   Args:
     hidden: [..., D] final hidden states, in the compute type.
-    unembed: [V, D], in any floating type; its gradient has this type and is
+    unembed: [V, D], in any floating type. Its gradient has this type and is
       accumulated in it over the chunks.
     targets: [...] int, token at each position.
     temperature: divides the logits.
-    softcap: cap * tanh(logits / cap) before the temperature (Gemma 2).
-    top_k: likeliest tokens to return.
-    ids: [..., M] int, further tokens of which to return the log-probs.
+    softcap: cap in cap * tanh(logits / cap), applied before the temperature
+      (Gemma 2); None for no cap.
+    top_k: number of likeliest tokens to return.
+    ids: [..., M] int, more tokens whose log-probs to return.
     entropy: whether to compute the entropy.
-    chunk: tokens whose logits exist at the same time, over all the devices
-      that share them. None: a power of two that makes 512 MB at most on each.
-      If all tokens fit into one chunk, its logits are kept for the backward
-      pass.
+    chunk: tokens whose logits exist at a time, over all devices that share
+      them. None: a power of two, for at most 512 MB on each device. If all
+      tokens fit into one chunk, its logits are kept for the backward pass.
     axes: names of manual mesh axes that V is split over, the major one first.
-    row_axis: that of them which the tokens are split over as well. Along the
-      others, hidden, targets and ids are the same on each device.
+    row_axis: the one of `axes` that also splits the tokens. Along the other
+      axes, hidden, targets and ids are the same on each device.
 
   Returns:
     TokenStats. `logprobs`, `entropy`, `top_logprobs` and `id_logprobs` have
@@ -239,7 +250,7 @@ def token_stats(
     chex.assert_shape(ids, (*leading, None))
     ids = ids.reshape(count, ids.shape[-1])
   if chunk is None:
-    # Hidden states of all peers' tokens count too: V may be cut smaller than D.
+    # Gathered hidden states take memory too: a part of V can be below D.
     each = vocab if row_axis is None else max(vocab, 4 * width)
     chunk = 1 << ((_DEFAULT_LOGITS // each).bit_length() - 1)
   split = _Split(tuple(axes), row_axis)

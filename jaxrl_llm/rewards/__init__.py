@@ -1,4 +1,4 @@
-"""Verdicts: what a verifier says of one response, and how a batch is judged."""
+"""Verdicts of a task's verifier, and the verification of a batch."""
 
 import dataclasses
 from typing import Any, Callable, Sequence
@@ -13,13 +13,12 @@ class Verdict:
   """The judgement of one response.
 
   Attributes:
-    reward: what the learner maximises.
-    kind: the reason in a word, for counting: 'correct', 'malformed', ...
-    valid: False if the verifier itself failed. Such a sample leaves its group;
-      its reward means nothing.
-    detail: one line for a person, such as the verifier's error.
-    answer: what was answered, in a form that equal answers share, for majority
-      votes; '' for no answer.
+    reward: the value that the learner maximises.
+    kind: the reason in one word, for counting: 'correct', 'malformed', ...
+    valid: False if the verifier itself failed. Such a sample leaves its group,
+      and its reward is ignored.
+    detail: one line for the reader, such as the verifier's error.
+    answer: the answer in a canonical form, for majority votes; '' for none.
   """
   reward: float
   kind: str
@@ -34,7 +33,7 @@ def verify_all(
     responses: Sequence[str],
     truncated: Sequence[bool],
 ) -> list[Verdict]:
-  """Judges each response by itself: `submit`, and waits for the verdicts."""
+  """Judges each response on its own: calls `submit` and waits."""
   return submit(task, problems, responses, truncated)()
 
 
@@ -44,21 +43,21 @@ def submit(
     responses: Sequence[str],
     truncated: Sequence[bool],
 ) -> Callable[[], list[Verdict]]:
-  """Starts to judge responses; a failing verifier spoils one row only.
+  """Starts to judge responses. A verifier that fails affects only its own row.
 
   Args:
-    task: has `verify(problem, text, truncated) -> Verdict`; or `submit`, of
-      the same arguments, which starts elsewhere and returns a function that
-      waits for the verdict.
+    task: has `verify(problem, text, truncated) -> Verdict`; or `submit` with
+      the same arguments, which starts the verification outside of this thread
+      and returns a function that waits for the verdict.
     problems: the problem of each response.
     responses: decoded texts, without the stop token.
-    truncated: whether the budget, not a stop token, ended the response.
+    truncated: whether the length limit ended each response, not a stop token.
 
   Returns:
-    A function that gives one verdict per response, in their order. Where the
-    verifier raised, or gave a reward that is no finite number, the kind is
-    'error' and `valid` is False. ChildProcessError, a verifier that cannot be
-    started at all, is passed on.
+    A function that waits and returns one verdict per response, in order. If the
+    verifier raised an error, or its reward is not finite, the kind is 'error'
+    and `valid` is False. The function raises ChildProcessError if the verifier
+    cannot be started at all.
 
   Raises:
     ValueError: the three sequences differ in length.
@@ -67,7 +66,7 @@ def submit(
   if len(set(sizes)) > 1:
     raise ValueError(
         'verify_all got {} problems, {} responses and {} truncation flags: '
-        'give one of each per response.'.format(*sizes))
+        'pass one of each per response.'.format(*sizes))
   rows = [(problem, response, bool(cut))
           for problem, response, cut in zip(problems, responses, truncated)]
   if hasattr(task, 'submit'):
@@ -77,7 +76,7 @@ def submit(
 
 
 def _submitted(submit: Callable[..., Any], *row: Any) -> Callable[[], Verdict]:
-  """Returns a function that waits for the verdict, or that gives an error."""
+  """Submits a response; a failure to submit becomes an 'error' verdict."""
   try:
     return submit(*row)
   except ChildProcessError:
@@ -92,7 +91,7 @@ def _failed(e: Exception) -> Verdict:
 
 
 def _guarded(verify: Callable[..., Verdict], *row: Any) -> Verdict:
-  """The verdict, or that there is none."""
+  """Returns the verdict, or an 'error' verdict if the verifier failed."""
   try:
     verdict = verify(*row)
     if not abs(verdict.reward) <= _LARGEST:
@@ -100,5 +99,5 @@ def _guarded(verify: Callable[..., Verdict], *row: Any) -> Verdict:
     return verdict
   except ChildProcessError:
     raise
-  except Exception as e:  # Whatever a verifier does, the run goes on.
+  except Exception as e:  # A verifier's error must not end the run.
     return _failed(e)

@@ -1,9 +1,9 @@
-"""Is the answer of a response the right one? Mathematically, not by the letter.
+"""Verifier for mathematical answers: compares their values, not their text.
 
-What a response answers is found here: its last box, or its last number.
-Whether it equals the reference is math-verify's to say, where a comparison of
-normal forms does not settle it. To be run in a `pool.Pool`: sympy can be made
-to compute for ever.
+The answer of a response is its last box or its last number. It is compared with
+the reference, first in a normal form and then, if this is not enough, by
+math-verify. Run it in a `pool.Pool`, because some answers make sympy compute
+forever.
 """
 
 import fractions
@@ -18,19 +18,20 @@ _TOKEN = re.compile(
     r'(?P<box>\\(?:boxed|fbox)(?![a-zA-Z])\s*(?P<brace>\{)?)|\\.|'
     r'(?P<open>\{)|(?P<close>\})', re.DOTALL)
 _BARE = re.compile(r'\s*([^\s${}\\]+)')
-# A minus right behind a letter, a digit or a bracket subtracts.
+# A minus directly after a letter, a digit or a bracket is a subtraction.
 _NUMBER = re.compile(
     r'(?:(?<![\w)\]}])[-+−])?'
     r'(?:(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)'
     r'(?:/[0-9]+)?')
 _PLAIN = re.compile(r'[-+]?[0-9]+(?:\.[0-9]+)?')
-_LONGEST = 2000  # characters of an answer that are worth parsing
+_LONGEST = 2000  # longer answers, in characters, are not parsed
 
 
 def boxed(text: str) -> str | None:
-  r"""The contents of the last \boxed{...} whose braces close; None if none.
+  r"""Returns the content of the last complete \boxed{...}, or None.
 
-  Of nested ones, the inner. `\boxed 5`, without braces, is 5.
+  If boxes are nested, the inner one counts. `\boxed 5`, without braces, gives
+  '5'.
   """
   found, start, stack = None, -1, []
   for token in _TOKEN.finditer(text):
@@ -45,7 +46,7 @@ def boxed(text: str) -> str | None:
 
 
 def last_number(text: str) -> str | None:
-  """The last number, such as -1,234.5 or 3/4, without its commas."""
+  """Returns the last number, such as -1,234.5 or 3/4, without its commas."""
   found = None
   for match in _NUMBER.finditer(text):
     found = match[0]
@@ -53,14 +54,14 @@ def last_number(text: str) -> str | None:
 
 
 def answer(text: str, take: str) -> str | None:
-  """What a response answers: its last box, its last number, or either.
+  """Extracts the answer of a response: its last box, or its last number.
 
   Args:
     text: the response.
-    take: one of `TAKES`; 'either' is the number only where there is no box.
+    take: one of `TAKES`; 'either' takes the number only if there is no box.
 
   Returns:
-    The answer, None if there is none.
+    The answer, or None.
   """
   found = boxed(text) if take != 'number' else None
   if found is None and take != 'boxed':
@@ -69,12 +70,12 @@ def answer(text: str, take: str) -> str | None:
 
 
 def normal(text: str) -> str:
-  """A form that many ways to write the same have in common."""
+  """Returns a normal form that is equal for many spellings of an answer."""
   text = text.strip().strip('$').strip().rstrip('.')
   text = re.sub(r'\\(?:left|right)(?![a-z])|\\!', '', text)
   text = re.sub(r'\\[dt]frac(?![a-z])', r'\\frac', text)
-  # Spaces go after the commas, since 12, 345 are two numbers; and not between
-  # letters or digits, since 1 1/2 is not 11/2.
+  # Commas are removed before spaces, since '12, 345' is two numbers. Spaces
+  # between letters or digits stay, since '1 1/2' is not '11/2'.
   if re.fullmatch(r'[-+]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?', text):
     text = text.replace(',', '')
   text = re.sub(r'(?<!\w) | (?!\w)', '', re.sub(r'\s+', ' ', text))
@@ -85,7 +86,7 @@ def normal(text: str) -> str:
 
 @functools.lru_cache(1 << 14)
 def _parsed(text: str) -> list[Any]:
-  """What math-verify makes of an answer."""
+  """Parses an answer with math-verify."""
   import math_verify
   return math_verify.parse(
       fr'\boxed{{{text}}}'.replace('°', r'^\circ'),
@@ -95,7 +96,11 @@ def _parsed(text: str) -> list[Any]:
 
 @functools.lru_cache(1 << 14)
 def _verify(reference: str, found: str) -> tuple[bool, str]:
-  """Whether math-verify finds them equal, and how it reads the second."""
+  """Compares two answers with math-verify.
+
+  Returns:
+    Whether they are equal, and the second as math-verify reads it.
+  """
   import math_verify
   x, y = _parsed(reference), _parsed(found)
   equal = math_verify.verify(x, y, timeout_seconds=None)
@@ -103,22 +108,22 @@ def _verify(reference: str, found: str) -> tuple[bool, str]:
 
 
 def compare(reference: str, found: str) -> dict[str, str]:
-  """Whether an answer equals the reference.
+  """Compares an answer with the reference.
 
   Args:
-    reference: the right answer, LaTeX or plain.
-    found: the answer.
+    reference: the correct answer, LaTeX or plain.
+    found: the answer of the response.
 
   Returns:
-    'kind', 'correct' or 'wrong', and 'answer', a form that equal answers
-    have in common, as far as that is easily said.
+    A dictionary with 'kind' ('correct' or 'wrong') and 'answer', a form that
+    most equal answers have in common.
   """
   a, b = normal(reference), normal(found)
   if a == b:
     return {'kind': 'correct', 'answer': a}
   if _integer(a) and _integer(b):
     return {'kind': 'wrong', 'answer': b}
-  # Before `_verify`, which keeps what it is asked.
+  # Checked before `_verify`, which caches its arguments.
   if len(found) > max(_LONGEST, 2 * len(reference)):
     return {'kind': 'wrong', 'answer': b, 'detail': 'too long to be parsed'}
   equal, read = _verify(reference, found)
@@ -132,14 +137,15 @@ def _integer(text: str) -> bool:
 
 
 def judge(item: dict[str, str]) -> dict[str, str]:
-  """Judges a response, for a `pool.Pool`.
+  """Judges a response; the function that a `pool.Pool` calls.
 
   Args:
-    item: 'answer', the reference; 'response'; and 'take', see `answer`.
+    item: dictionary with 'answer' (the reference), 'response', and 'take' (see
+      `answer`).
 
   Returns:
-    'kind': 'correct', 'wrong' or 'no_answer'; 'answer' as `compare` gives it
-    ('' for none); 'detail', what was found.
+    A dictionary with 'kind' ('correct', 'wrong' or 'no_answer'), 'answer' as
+    from `compare` ('' for none), and 'detail', the answer as it was written.
   """
   found = answer(item['response'], item['take'])
   if found is None:
@@ -148,9 +154,6 @@ def judge(item: dict[str, str]) -> dict[str, str]:
 
 
 def prepare() -> None:
-  """For `worker`: imports what is slow to import, and parses once.
-
-  The parser makes its tables then.
-  """
+  """Does the slow imports and fills the parser's tables; called by `worker`."""
   logging.getLogger('math_verify').setLevel(logging.ERROR)
   compare(r'\frac12', r'\frac{1}{3}')

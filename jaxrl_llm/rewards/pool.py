@@ -1,4 +1,4 @@
-"""Worker processes that judge items side by side; see `worker.py`."""
+"""A pool of worker processes that judge items in parallel; see `worker.py`."""
 
 import concurrent.futures
 import contextlib
@@ -12,12 +12,12 @@ import sys
 import threading
 from typing import Any
 
-_START = 300.0  # seconds that importing a verifier may take
-_GRACE = 10.0  # seconds after its time limit that a worker has to say so
+_START = 300.0  # time limit for importing a verifier, in seconds
+_GRACE = 10.0  # seconds that a worker has to report that its time ran out
 
 
 class _Worker:
-  """One process, restarted when it is gone."""
+  """A worker process, restarted after it dies."""
 
   def __init__(self, command: list[str]):
     self._command = command
@@ -25,14 +25,14 @@ class _Worker:
     self._ready = False
 
   def start(self) -> None:
-    """Starts the process, and does not wait for it.
+    """Starts the process without waiting for it.
 
     Raises:
-      ChildProcessError: the system does not let it.
+      ChildProcessError: the system cannot run the command.
     """
     self._ready = False
-    # It imports what this process would, and nothing from where it happens to
-    # be run.
+    # The worker imports from the same folders as this process, whatever its
+    # current directory is.
     path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
     try:
       self._process = subprocess.Popen(
@@ -43,14 +43,15 @@ class _Worker:
           f'`{" ".join(self._command)}` cannot be run ({error}).') from None
 
   def ask(self, line: bytes, seconds: float) -> dict[str, Any]:
-    """The reply to an item.
+    """Sends an item to the process and returns the reply.
 
     Raises:
       ChildProcessError: the process cannot be started.
-      OSError: it is gone or silent; the next item gets a new one.
+      OSError: the process died or did not answer; the next item gets a new
+        process.
     """
     if self._process and self._ready and self._process.poll() is not None:
-      self.stop()  # it died between two items: not this one's fault
+      self.stop()  # it died before this item, which is not to blame
     if self._process is None:
       self.start()
     if not self._ready:
@@ -59,8 +60,8 @@ class _Worker:
       except OSError as error:
         self.stop()
         raise ChildProcessError(
-            f'`{" ".join(self._command)}` does not start; what it says itself '
-            f'is above ({error}).') from None
+            f'`{" ".join(self._command)}` does not start; see its own output '
+            f'above ({error}).') from None
       self._ready = True
     try:
       self._process.stdin.write(line)
@@ -76,55 +77,55 @@ class _Worker:
     ready = poll.poll(1000 * seconds)
     line = replies.readline() if ready else b''
     if not line:
-      raise OSError('the process that verifies answers '
-                    + ('is gone' if ready else 'does not answer'))
+      raise OSError('the worker process '
+                    + ('has died' if ready else 'does not answer'))
     return json.loads(line)
 
   def kill(self) -> None:
-    """Kills the process and its child; for any thread."""
+    """Kills the process and its child. May be called from any thread."""
     if process := self._process:
       with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
   def stop(self) -> None:
-    """Ends the process and its child at once."""
+    """Kills the process and its child, and cleans up."""
     if self._process is None:
       return
     self.kill()
     self._process.wait()
     for pipe in (self._process.stdin, self._process.stdout):
-      # What was not written yet never will be.
+      # Closing flushes data that the dead process can no longer read.
       with contextlib.suppress(OSError):
         pipe.close()
     self._process = None
 
 
 class Pool:
-  """Judges items in worker processes, each with a hard limit of time.
+  """Pool of worker processes that judge items with a hard time limit.
 
-  Workers start when the first item comes, and end with the pool or with this
+  The workers start at the first item. They end with the pool or with this
   process.
   """
 
   def __init__(
       self, target: str, *, workers: int, seconds: float,
       memory: int = 4_000_000_000):
-    """Makes a pool; nothing is started yet.
+    """Makes a pool without starting its workers.
 
     Args:
-      target: 'module:function', of an item (anything JSON can hold) to a
-        dictionary of short texts and numbers, `kind` among them.
-      workers: processes.
-      seconds: wall-clock time that an item may take.
-      memory: bytes of address space that a worker may have.
+      target: 'module:function'. The function maps an item (any JSON value) to a
+        dictionary of short texts and numbers with the key `kind`.
+      workers: number of processes.
+      seconds: wall-clock time limit for one item.
+      memory: limit of a worker's address space in bytes.
 
     Raises:
-      ValueError: there are no workers, or no time.
+      ValueError: `workers` is below 1, or `seconds` is not above 0.
     """
     if workers < 1 or not seconds > 0:
       raise ValueError(
-          f'A pool of {workers} workers with {seconds} s for an item can do '
-          'nothing: use at least 1 and more than 0 s.')
+          f'A pool of {workers} workers with {seconds} s per item can do '
+          'nothing: use at least 1 worker and more than 0 s.')
     self._seconds = seconds
     command = [sys.executable, '-P', '-m', 'jaxrl_llm.rewards.worker', target,
                str(seconds), str(memory)]
@@ -138,15 +139,16 @@ class Pool:
     self._over: ChildProcessError | None = None
 
   def submit(self, item: Any) -> concurrent.futures.Future:
-    """Begins to judge an item.
+    """Starts to judge an item.
 
     Returns:
-      A future of what the function returned, or of {'kind': 'timeout'} or
-      {'kind': 'error'} with a 'detail'. It raises ChildProcessError if the
-      workers cannot be started at all, and nothing else.
+      A future of the function's result, or of {'kind': 'timeout'} or
+      {'kind': 'error'} with a 'detail'. Its only exception is
+      ChildProcessError, if the workers cannot be started at all.
 
     Raises:
-      ChildProcessError: the same, known at once; or the pool is closed.
+      ChildProcessError: the workers are known to fail to start, or the pool is
+        closed.
     """
     with self._lock:
       if self._over:
@@ -164,7 +166,7 @@ class Pool:
         raise self._over
       return worker.ask(line, self._seconds)
     except ChildProcessError as error:
-      # Starting takes seconds: it is not tried again for each item.
+      # A start takes seconds, so it is not tried again for each item.
       self._over = error
       raise
     except (OSError, ValueError) as error:
@@ -173,7 +175,7 @@ class Pool:
       self._free.put(worker)
 
   def close(self) -> None:
-    """Ends the workers; items that wait are not judged."""
+    """Ends the workers; items that are still waiting are not judged."""
     self._over = ChildProcessError('The pool of verifiers is closed.')
     self._threads.shutdown(wait=False, cancel_futures=True)
     for worker in self._workers:

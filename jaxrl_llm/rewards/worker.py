@@ -2,15 +2,16 @@
 
   python -m jaxrl_llm.rewards.worker MODULE:FUNCTION SECONDS BYTES
 
-reads items from its standard input, a line of JSON each, and answers each with
-a line: what FUNCTION made of it. It forks, and the child does the work: an item
-that takes more than SECONDS gets the child killed by the kernel, whatever it is
-busy with; one that needs more than BYTES of memory, or crashes the child, costs
-itself alone. The parent answers in the child's place, and forks the next in
-milliseconds, since all that is slow to import was imported before (by the
-module, or by its `prepare`, if it has one). It also does when a child has
-grown: what that keeps of old items must not cost later ones. It ends with its
-input.
+It reads items from standard input, one line of JSON each, and answers each with
+one line: the result of FUNCTION. A forked child does the work. The kernel kills
+the child if an item takes more than SECONDS. An item that needs more than BYTES
+of memory, or that crashes the child, affects no other item.
+
+When a child dies, the parent answers in its place and forks the next child.
+This takes milliseconds, because the parent has already imported all that is
+slow to import (in the module, or in its optional function `prepare`). The
+parent also replaces a child whose memory has grown, so that data kept from old
+items does not slow down later ones. The process ends when its input ends.
 """
 
 import contextlib
@@ -23,27 +24,27 @@ import signal
 import sys
 from typing import Any, BinaryIO, Callable
 
-# Replies are shorter than a pipe takes at once, so that none is ever cut off.
+# Replies must fit into one write to a pipe, so that none is cut off.
 _LONGEST = 1000
 
 
 def main() -> None:
-  """The program."""
+  """Runs the worker until its input ends."""
   target, seconds, memory = sys.argv[1:]
   requests, replies = os.fdopen(os.dup(0), 'rb'), os.fdopen(os.dup(1), 'wb')
-  # Whatever the function prints is no reply.
+  # Output printed by the function must not mix with the replies.
   os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
   os.dup2(2, 1)
   path, _, name = target.partition(':')
   module = importlib.import_module(path)
   judge = getattr(module, name)
   getattr(module, 'prepare', lambda: None)()
-  busy = mmap.mmap(-1, 1)  # written by the child: 1 while an item is judged
+  busy = mmap.mmap(-1, 1)  # shared with the child: 1 while it judges an item
   _send(replies, _line({'kind': 'ready'}))
   while True:
     child = os.fork()
     if not child:
-      # Where the system sets no such limit, the time limit has to do.
+      # Some systems have no such limit; the time limit must suffice there.
       with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_AS, (int(memory),) * 2)
       os._exit(_serve(
@@ -51,7 +52,7 @@ def main() -> None:
     _, status = os.waitpid(child, 0)
     if status == 0:
       return
-    if not busy[0]:  # no item waits for an answer
+    if not busy[0]:  # no item is waiting for an answer
       continue
     busy[0] = 0
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM:
@@ -65,7 +66,12 @@ def main() -> None:
 def _serve(
     judge: Callable[[Any], dict[str, Any]], seconds: float, memory: int,
     requests: BinaryIO, replies: BinaryIO, busy: mmap.mmap) -> bool:
-  """Judges items until there are no more (False), or it has grown (True)."""
+  """Judges items in the child.
+
+  Returns:
+    False at the end of the input; True if the memory of this process has grown
+    too much.
+  """
   unit = 1 if sys.platform == 'darwin' else 1024
   for line in requests:
     busy[0] = 1
@@ -97,5 +103,5 @@ def _send(replies: BinaryIO, line: bytes) -> None:
 
 
 if __name__ == '__main__':
-  with contextlib.suppress(BrokenPipeError):  # nobody waits for the answer
+  with contextlib.suppress(BrokenPipeError):  # the pool is gone
     main()

@@ -1,10 +1,10 @@
-"""The model one token at a time: prefill, and a decode step over the cache.
+"""Prefill, and the decode step that feeds one token to every slot.
 
-Layers come in one of two forms. Stacked: one cache with a leading layer axis
-that every step updates in place, layers walked by index; the compiled program
-stays small. Unrolled: a list with each layer's weights and cache; steps are
-faster (nothing is sliced out of a stack), compiling takes longer, and the
-layers' weights are held twice.
+Layers have one of two forms. Stacked: one cache with a leading layer axis,
+updated in place, and a loop over the index of the layer; the compiled program
+is small. Unrolled: a list of each layer's weights and cache; steps are faster,
+because nothing is sliced out of a stack, but compiling takes longer and the
+layers' weights are in memory twice.
 """
 
 import jax
@@ -20,13 +20,13 @@ Caches = Cache | list[Cache]
 
 
 def split(stacked, cfg: ModelConfig) -> list:
-  """Unrolled form of anything stacked over the layers."""
+  """Converts a tree stacked over the layers to the unrolled form."""
   return [jax.tree.map(lambda x: x[i], stacked) for i in range(cfg.layers)]
 
 
 def empty(
     slots: int, columns: int, *, cfg: ModelConfig, unroll: bool) -> Caches:
-  """Zeros for `slots` rows of `columns` positions."""
+  """Returns caches of zeros for `slots` rows of `columns` positions."""
   lead = (cfg.layers, slots, cfg.kv_heads)
   cache = Cache(
       jnp.zeros((*lead, cfg.head_dim, columns), cfg.dtype),
@@ -42,13 +42,13 @@ def prefill(
     unroll: bool,
     attention: str = 'xla',
 ) -> Caches:
-  """Keys and values of whole prompts.
+  """Computes the keys and values of whole prompts.
 
   Args:
-    params: the model.
+    params: the parameter tree.
     tokens: [P, L] int32, right-padded.
     cfg: the model.
-    unroll: the form of the result.
+    unroll: whether to return the unrolled form.
     attention: implementation, see `attention.causal_attention`.
 
   Returns:
@@ -61,7 +61,7 @@ def prefill(
 
 
 def copy_slot(caches: Caches, slot: Array, source: Caches, row: Array):
-  """`caches` with the first columns of a slot from a row of `source`."""
+  """Copies a row of `source` into the first columns of a slot of `caches`."""
   def copy(cache, source):
     axis = cache.ndim - 4
     columns = jax.lax.dynamic_index_in_dim(source, row, axis)
@@ -84,11 +84,11 @@ def step(
   """Feeds one token to every slot.
 
   Args:
-    params: the model.
+    params: the parameter tree.
     layers: `params['layers']`, in the same form as `caches`.
     caches: keys and values so far.
     tokens: [S] int32.
-    cols: what each slot sees of its cache.
+    cols: the columns that each slot sees.
     rope: tables [S, head_dim] for the slots' positions.
     cfg: the model.
     chunk: see `kv_cache.attend`.

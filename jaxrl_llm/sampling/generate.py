@@ -1,17 +1,18 @@
-"""A request queue served by decode slots, inside one jitted call.
+"""The sampler: decode slots serve a queue of requests in one jitted call.
 
-R requests wait in a queue; S slots decode one token each per step. A slot
-whose request has ended hands its response over and takes the next request,
-so no slot waits for the longest response of a batch. Each distinct prompt is
-run through the model once; its keys and values are copied into the slots of
-its samples. Where those of all prompts do not fit, there are several prefills:
-the next prompts replace them once the queue gets there, and the slots go on
-from where they were. Prefill needs no logits: the last prompt token is fed
-again as a slot's first decode step.
+R requests wait in a queue; S slots decode one token each per step. When a
+request has ended, its slot stores the response and takes the next request, so
+no slot waits for the longest response of a batch.
 
-What a request generates depends on its prompt, its sample number, its budget
-and the key, and on nothing else: token t is drawn with the t-th number of the
-stream of fold_in(fold_in(key, problem id), sample).
+Each distinct prompt is prefilled once, and its keys and values are copied into
+the slots of its samples. If the keys and values of all prompts do not fit into
+memory, there are several prefills. Each one replaces the prompts of the last
+when the queue needs the next ones; the slots then continue. Prefill computes no
+logits: a slot's first decode step feeds the last prompt token again.
+
+The response to a request depends only on its prompt, sample number and budget,
+and on the key: token t is drawn with the t-th number of the stream of
+fold_in(fold_in(key, problem id), sample).
 
 Left out: a paged cache (slots are as long as the longest request), beam
 search, prefixes shared between different prompts.
@@ -37,21 +38,21 @@ Array = jax.Array
 
 @dataclasses.dataclass(frozen=True)
 class SamplerConfig:
-  """Static choices of the sampler; another value is another program.
+  """Static settings of the sampler; each new value compiles a new program.
 
   Attributes:
-    slots: S, requests decoded side by side on each data shard.
+    slots: S, requests decoded in parallel on each data shard.
     max_response: T, the longest response in tokens.
     stop_ids: tokens that end a response (they are part of it).
     top_logprobs: K, likeliest tokens to record at each position.
-    steps_per_refill: decode steps between looks at the queue.
+    steps_per_refill: decode steps between refills of ended slots.
     chunk: cache columns that attention reads at a time; None for all at once
       (faster while the cache is short).
-    unroll: unroll the layers, each with a cache of its own: faster steps,
+    unroll: whether to unroll the layers, each with its own cache: faster steps,
       longer compiles and a second copy of the layers' weights.
-    attention: of the prefill, from `attention.resolve`.
-    prefill_prompts: W, prompts whose keys and values exist at a time, beside
-      those of the slots; None for all.
+    attention: implementation for the prefill, from `attention.resolve`.
+    prefill_prompts: W, prompts whose keys and values exist at a time, in
+      addition to the slots' caches; None for all.
   """
   slots: int
   max_response: int
@@ -73,7 +74,7 @@ class SamplerConfig:
 
 @struct.dataclass
 class SamplerStats:
-  """Where the slots' time went; slot use is busy / (steps * slots).
+  """Use of the slots; the busy share is busy / (steps * slots).
 
   Attributes:
     steps: int32, decode steps run.
@@ -98,29 +99,29 @@ def generate(
   """Serves the first `count` requests.
 
   Args:
-    params: the model.
+    params: the parameter tree.
     prompts: P prompts; rows of length 0 are filler.
-    requests: R requests, taken in order. With several prefills, those of one
-      prompt should stand side by side: it is run through the model again for
-      each place where they do.
+    requests: R requests, served in order. With several prefills, requests of
+      one prompt should be adjacent: each run of them prefills the prompt again.
     count: int32 scalar, requests to serve, at most R.
     key: the step's PRNG key.
     sampling: scalars that shape the distribution.
-    policy_step: int32 scalar, recorded with the rollouts.
+    policy_step: int32 scalar, recorded in the rollouts.
     cfg: the model.
-    sampler: static choices.
+    sampler: static settings.
 
   Returns:
-    Responses in the order of their requests, and how busy the slots were.
+    Responses in the order of their requests, and the use of the slots.
 
   Raises:
-    ValueError: `sampler` asks for tokens that the vocabulary hasn't.
+    ValueError: `stop_ids` or `top_logprobs` exceeds the vocabulary.
   """
   for field in ('stop_ids', 'top_logprobs'):
     value = getattr(sampler, field)
     if np.max(value, initial=0) > cfg.vocab_size - (field == 'stop_ids'):
       raise ValueError(
-          f'sampler {field}={value} goes beyond vocab_size={cfg.vocab_size}.')
+          f'sampler {field}={value} exceeds the vocabulary: use stop_ids below '
+          f'and top_logprobs up to vocab_size={cfg.vocab_size}.')
   n, t_max = requests.prompt.shape[0], sampler.max_response
   prompt_max = prompts.tokens.shape[1]
   prefix = kv_cache.round_up(prompt_max, sampler.chunk)
@@ -131,7 +132,7 @@ def generate(
     layers = decode.split(layers, cfg)
   rope = transformer.rope_table(jnp.arange(prompt_max + t_max), cfg)
 
-  # One row more than there are requests stands for the empty slot.
+  # The extra row R is the request of an empty slot.
   pad = lambda x: jnp.pad(x, (0, 1))
   prompt = pad(requests.prompt)
   budget = pad(jnp.minimum(requests.budget, t_max))
@@ -148,14 +149,14 @@ def generate(
     return (state.served < count) | jnp.any(state.request < n)
 
   def refill(state, prefixes, row, ready):
-    """Stores the responses that ended and hands out the next requests."""
+    """Stores the responses that ended and gives their slots new requests."""
     ended = ~state.alive & ((state.request < n) | (state.served < count))
     rank = state.served + jnp.cumsum(ended) - ended
     taken = jnp.where(rank < count, rank, n)
     ended &= ready[taken]
     order = jnp.argsort(~ended, stable=True)
 
-    def exchange(i, carry):
+    def refill_slot(i, carry):
       caches, rows = carry
       slot = order[i]
       rows = queue.store(rows, state, slot)
@@ -164,7 +165,7 @@ def generate(
 
     with jax.named_scope('refill'):
       caches, rows = jax.lax.fori_loop(
-          0, jnp.sum(ended), exchange, (state.caches, state.rows))
+          0, jnp.sum(ended), refill_slot, (state.caches, state.rows))
     new = lambda fresh, old: jnp.where(ended, fresh, old)
     return state.replace(
         served=jnp.minimum(state.served + jnp.sum(ended), count),
@@ -176,7 +177,7 @@ def generate(
         caches=caches, rows=rows)
 
   def advance(state):
-    """One token for every slot."""
+    """Draws one token for every slot."""
     prefix_length = prompt_length[state.request] - 1
     cols = kv_cache.columns(
         state.step, state.position, prefix_length, prefix=prefix, ring=ring,
@@ -202,17 +203,17 @@ def generate(
               for name, buffer in state.ring.items()})
 
   def serve(state, tokens, row):
-    """Serves the requests of some prompts, and those already in slots.
+    """Prefills some prompts and serves their requests and those in slots.
 
     Args:
-      state: to go on from.
+      state: the state before.
       tokens: [W, L] int32, the prompts.
-      row: [R + 1] int32, which of these each request needs; W or more for
-        those that have to wait.
+      row: [R + 1] int32, row of each request's prompt in `tokens`; W or more
+        for requests that wait for a later prefill.
 
     Returns:
-      The state once nothing is left to do, or a slot is free for a request
-      that waits.
+      The state when all requests are done, or when a slot is free and the next
+      request waits for a later prefill.
     """
     prefixes = decode.prefill(
         params, tokens, attention=sampler.attention, **form)
@@ -222,10 +223,9 @@ def generate(
       return (state.served < count) & ~ready[state.served] & ~jnp.all(
           state.alive)
 
-    def turn(state):
+    def refill_and_decode(state):
       state = refill(state, prefixes, row, ready)
-      # No step after the last response has been handed over, or without the
-      # next request.
+      # No steps if all slots are idle, or if a free one waits for a prefill.
       go = jnp.any(state.alive) & ~waiting(state)
       steps = jnp.where(go, sampler.steps_per_refill, 0)
       with jax.named_scope('decode'):
@@ -233,7 +233,7 @@ def generate(
 
     with jax.named_scope('serve'):
       return jax.lax.while_loop(
-          lambda s: unfinished(s) & ~waiting(s), turn, state)
+          lambda s: unfinished(s) & ~waiting(s), refill_and_decode, state)
 
   state = queue.empty(
       n, sampler.slots, decode.empty(sampler.slots, prefix + ring, **form),
@@ -247,7 +247,7 @@ def generate(
 
     def one_prefill(state):
       first = run[state.served]
-      # First request of each run; n, and so any prompt, after the last.
+      # First request of each run; n, a filler, after the last run.
       leader = jnp.searchsorted(
           run[:n], first + jnp.arange(window), method='compare_all')
       return serve(state, prompts.tokens[prompt[leader]], run - first)
@@ -280,23 +280,25 @@ def sharded_generate(
     cfg: ModelConfig,
     sampler: SamplerConfig,
 ) -> tuple[Rollouts, SamplerStats]:
-  """`generate` on every data shard of a mesh, each with its own queue.
+  """Runs `generate` on every data shard of a mesh, each with its own queue.
 
-  Shards never wait for one another. Parameters are whole on every data shard;
-  over the tensor axis, layers are split by the partitioner, the vocabulary by
-  `head.py`.
+  Shards never wait for one another. Every data shard has all parameters. Over
+  the tensor axis, the partitioner splits the layers, and `head.py` the
+  vocabulary.
 
   Args:
-    mesh: with axes 'data' and 'fsdp'; their product is the number of shards.
-    params: the model.
-    prompts: [shards * P, ...], each shard's rows together.
-    requests: [shards * R, ...], with rows of their own shard's prompts.
+    mesh: mesh with axes 'data' and 'fsdp', whose product is the number of data
+      shards.
+    params: the parameter tree.
+    prompts: [shards * P, ...], shard by shard.
+    requests: [shards * R, ...], shard by shard; `prompt` is a row among the
+      shard's own P prompts.
     count: [shards] int32.
-    key: the step's PRNG key, the same everywhere.
-    sampling: scalars.
-    policy_step: int32 scalar.
+    key: the step's PRNG key, the same on every shard.
+    sampling: scalars that shape the distribution.
+    policy_step: int32 scalar, recorded in the rollouts.
     cfg: the model.
-    sampler: static choices, per shard.
+    sampler: static settings, for each shard.
 
   Returns:
     Rollouts [shards * R, ...] and statistics [shards].

@@ -1,8 +1,8 @@
-"""From final hidden states to the next tokens, with a split vocabulary.
+"""Drawing the next tokens from final hidden states, with a split vocabulary.
 
-The unembedding is split by rows over the mesh axis 'tensor'. Left to XLA's
-partitioner, every decode step would bring all logits together; here each
-shard works on its own, and a few numbers of each row cross.
+The rows of the unembedding are split over the mesh axis 'tensor'. XLA's
+partitioner would all-gather the logits at every decode step. Here each shard
+works on its own part, and only a few numbers per row are communicated.
 """
 
 import functools
@@ -33,16 +33,16 @@ def next_tokens(
   """Draws a token for every slot.
 
   Args:
-    params: the model.
+    params: the parameter tree.
     hidden: [S, D] final hidden states.
     noise: [S] float32, uniform in [0, 1).
-    sampling: scalars.
+    sampling: scalars that shape the distribution.
     cfg: the model.
-    top_logprobs: K, likeliest tokens to return.
+    top_logprobs: K, number of likeliest tokens to return.
 
   Returns:
-    'tokens' [S] int32; 'logprobs' [S] float32, theirs in the behaviour
-    distribution; 'entropy' [S] float32 of the tempered one; and if K > 0
+    A dictionary: 'tokens' [S] int32; 'logprobs' [S] float32, their behaviour
+    log-probs; 'entropy' [S] float32 of the tempered distribution; if K > 0,
     'top_ids' and 'top_logprobs' [S, K] of the behaviour distribution.
   """
   one = functools.partial(_next_tokens, cfg=cfg, top_logprobs=top_logprobs)
@@ -57,7 +57,7 @@ def next_tokens(
 
 def _next_tokens(
     unembedding, hidden, noise, sampling, *, cfg, top_logprobs, axis):
-  """`next_tokens` on one shard, which has the rows [v, D]."""
+  """Computes `next_tokens` on one shard, which has rows [v, D] of V."""
   logits = transformer.logits({'embed': unembedding}, hidden, cfg)
   if cfg.vocab_size <= vocabulary.WHOLE:
     logits, axis = vocabulary.gather(logits, axis), None
@@ -72,7 +72,7 @@ def _next_tokens(
       jnp.stack([logprob, logits_lib.entropy(dist.tempered)]), axis)
   drawn = dict(tokens=token, logprobs=logprob, entropy=entropy)
   if top_logprobs:
-    # The best of each shard's best; of those that tie, the first.
+    # The top K of all shards' top K; among equal ones, the first.
     best, ids = jax.lax.top_k(dist.behaviour, min(top_logprobs, v))
     best = vocabulary.gather(best, axis)
     ids = vocabulary.gather(ids + vocabulary.first(v, axis), axis)

@@ -1,12 +1,11 @@
 """The decode-time key/value cache, and attention over it.
 
-A slot's columns are its prompt's prefix, copied in when the slot is refilled,
-followed by a ring that holds its response. All slots write the same ring
-column at the same step, whatever their own position: one in-place slice
-update instead of a scatter. A slot at response position t owns the t + 1
-latest ring columns; older ones belong to earlier requests and are masked out.
-Rotary embeddings use true positions, so the place of a key in the ring does
-not matter.
+A slot's columns are its prompt's prefix, copied when the slot is refilled, and
+a ring that holds its response. At each step all slots write the same ring
+column, whatever their own position: one in-place slice update instead of a
+scatter. A slot at response position t owns the t + 1 latest ring columns; older
+columns belong to earlier requests and are masked. Rotary embeddings use true
+positions, so the place of a key in the ring does not matter.
 """
 
 from typing import NamedTuple
@@ -19,14 +18,14 @@ from jaxrl_llm.models.config import ModelConfig
 
 Array = jax.Array
 
-_OUTSIDE = 1 << 30  # Farther back than any layer's window reaches.
+_OUTSIDE = 1 << 30  # Further back than any layer's window.
 
 
 class Cache(NamedTuple):
-  """Keys and values, of one layer or, stacked on a leading axis, of all.
+  """Keys and values of one layer, or of all layers on a leading axis.
 
-  C is prefix + ring columns. The axes stand as the two products of attention
-  want them, so that no step has to transpose the cache.
+  C is the number of prefix and ring columns. The order of the axes fits the two
+  products of attention, so that no step transposes the cache.
 
   Attributes:
     k: [(layers,) S, KV, h, C] rotated keys.
@@ -37,14 +36,14 @@ class Cache(NamedTuple):
 
 
 class Columns(NamedTuple):
-  """What each slot sees of the cache at one decode step.
+  """The columns that each slot sees and writes at one decode step.
 
   Attributes:
     write: int32 scalar, the column that this step writes.
-    back: [S, C] int32, how many positions before the slot's current one the
-      column's token stands; very large for columns that aren't the slot's.
-    chunks: [C / chunk] int32 or None, chunks of columns, those to read first.
-    used: int32 scalar or None, how many of `chunks` any slot needs.
+    back: [S, C] int32, distance in positions from the slot's current token back
+      to the column's token; very large for columns of other requests.
+    chunks: [C / chunk] int32 or None, chunks of columns, the needed ones first.
+    used: int32 scalar or None, number of `chunks` that some slot needs.
   """
   write: Array
   back: Array
@@ -61,18 +60,18 @@ def columns(
     ring: int,
     chunk: int | None = None,
 ) -> Columns:
-  """Lays the cache's columns out for one decode step.
+  """Computes the columns of one decode step.
 
   Args:
-    step: int32 scalar, decode steps done so far by this cache.
+    step: int32 scalar, decode steps done so far with this cache.
     position: [S] int32, response position t of each slot, from 0.
     prefix_length: [S] int32, prefix columns in use.
-    prefix: columns set aside for the prefix.
+    prefix: columns reserved for the prefix.
     ring: columns of the ring, more than any position.
-    chunk: columns read at a time (divides prefix and ring), None for all.
+    chunk: columns to read at a time (divides prefix and ring); None for all.
 
   Returns:
-    The columns to write and to see.
+    The columns to write and to read.
   """
   here = step % ring
   age = (here - jnp.arange(ring)) % ring
@@ -110,18 +109,18 @@ def attend(
 
   Args:
     cache: keys and values so far.
-    layer: index into the cache's leading axis; None where it has none.
+    layer: index into the cache's leading axis; None if it has no such axis.
     q: [S, H, h] rotated queries.
     k: [S, KV, h] rotated keys.
     v: [S, KV, h] values.
-    cols: of this step.
+    cols: the columns of this step.
     window: positions a query may look back, itself included.
     cfg: the model.
-    chunk: columns read at a time, with an online softmax that stops after
-      the last one in use; None reads all of them at once.
+    chunk: columns to read at a time, with an online softmax that stops after
+      the last chunk in use; None for all at once.
 
   Returns:
-    [S, H, h] in q's type (softmax in float32), and the cache.
+    [S, H, h] in q's type (softmax in float32), and the new cache.
   """
   slots, heads, h = q.shape
   groups = k.shape[1]
@@ -164,7 +163,7 @@ def attend(
     back = jax.lax.dynamic_slice_in_dim(cols.back, start, chunk, axis=1)
     s = scores(keys, back)
     new_top = jnp.maximum(top, s.max(-1))
-    # Columns seen before any visible one cancel here: exp(-1e30 - top) = 0.
+    # Masked columns before the first visible one vanish: exp(-1e30 - top) = 0.
     shrink = jnp.exp(top - new_top)
     weights = jnp.exp(s - new_top[..., None])
     new = jnp.einsum(
@@ -182,5 +181,5 @@ def attend(
 
 
 def round_up(n: int, chunk: int | None) -> int:
-  """n, or the least multiple of `chunk` that holds it."""
+  """Rounds n up to a multiple of `chunk`; returns n if `chunk` is None."""
   return n if chunk is None else -(-n // chunk) * chunk

@@ -1,13 +1,13 @@
-"""From logits to the distribution that tokens are drawn from.
+"""The distribution that tokens are drawn from, computed from logits.
 
-The order and the conventions are those of transformers' generation: divide by
-the temperature, keep the top k, keep the nucleus of mass top p, drop what is
-less likely than min p times the likeliest. All three truncations are
-thresholds on the logit, so tokens that tie with the last one kept are kept too.
+Order and conventions are the same as in transformers' generation: divide by the
+temperature, keep the top k, keep the nucleus of mass top p, drop tokens less
+likely than min p times the likeliest. All three truncations are thresholds on
+the logit, so tokens that tie with the last one kept are kept too.
 
 The vocabulary may be split over a mesh axis (see `vocabulary.py`); tokens and
 distributions are the same as on one device. Only top-k and top-p, which sort,
-bring more than a few numbers of each row together.
+communicate more than a few numbers per row.
 """
 
 from typing import NamedTuple
@@ -21,18 +21,18 @@ from jaxrl_llm.sampling import vocabulary
 
 Array = jax.Array
 
-_FINE = 128  # Tokens that `draw` looks at together, within a larger block.
+_FINE = 128  # Tokens of a fine block, the second level of `draw`.
 
 
 @struct.dataclass
 class SamplingParams:
-  """What shapes the distribution. Traced: changing a value never recompiles.
+  """Parameters of the distribution; traced, so new values never recompile.
 
   Attributes:
-    temperature: divisor of the logits; 0 is greedy decoding.
+    temperature: divisor of the logits; 0 for greedy decoding.
     top_k: tokens kept, 0 for all.
     top_p: probability mass kept, in (0, 1]; 1 for all.
-    min_p: least probability kept, as a share of the likeliest token's; 0 for
+    min_p: minimum probability kept, as a share of the likeliest token's; 0 for
       all.
   """
   temperature: Array | float = 1.0
@@ -41,7 +41,8 @@ class SamplingParams:
   min_p: Array | float = 0.0
 
   def __post_init__(self):
-    # A Python number is a weak type to jit, and 0 another one than 0.7.
+    # Python numbers have weak types in jit, and int and float differ: setting 0
+    # instead of 0.7 would recompile.
     for name in ('temperature', 'top_k', 'top_p', 'min_p'):
       value = getattr(self, name)
       if isinstance(value, (int, float)):
@@ -51,14 +52,14 @@ class SamplingParams:
 
 @struct.dataclass
 class Distributions:
-  """The two distributions over the vocabulary at one position.
+  """The tempered and the behaviour distribution at one position.
 
   Attributes:
-    tempered: [..., V] float32 log-probs, after the temperature alone.
-    behaviour: [..., V] float32 log-probs after truncation as well; -inf for
-      tokens that cannot be drawn.
-    masses: [..., B] float32, what `behaviour` gives to each block of the whole
-      vocabulary.
+    tempered: [..., V] float32 log-probs after the temperature only.
+    behaviour: [..., V] float32 log-probs after temperature and truncation; -inf
+      for tokens that cannot be drawn.
+    masses: [..., B] float32, probability in `behaviour` of each block of the
+      whole vocabulary.
   """
   tempered: Array
   behaviour: Array
@@ -66,13 +67,13 @@ class Distributions:
 
 
 class _Cut(NamedTuple):
-  """What is left of rows of logits, in a few numbers each.
+  """Truncation of rows of logits.
 
   Attributes:
-    least: [..., 1] float32, this shard's logits below it are cut off.
-    last: [..., 1] int32, tokens after it are cut off.
-    masses: [..., B] float32, what is kept of each block's probability, over
-      the likeliest token's.
+    least: [..., 1] float32; this shard's logits below it are removed.
+    last: [..., 1] int32; tokens with a larger id are removed.
+    masses: [..., B] float32, kept probability of each block, divided by the
+      likeliest token's probability.
   """
   least: Array
   last: Array
@@ -84,19 +85,19 @@ def process(
 ) -> Distributions:
   """Applies temperature, top-k, top-p and min-p.
 
-  Greedy decoding is the limit of temperature 0: all the mass on the likeliest
-  token, the first of those that tie.
+  Temperature 0 is greedy decoding: all the mass is on the likeliest token, the
+  first one among equals.
 
   Args:
-    logits: [..., V] float32; [S, v] where the vocabulary is split.
-    sampling: scalars.
+    logits: [..., V] float32; [S, v] if the vocabulary is split.
+    sampling: scalars that shape the distribution.
     axis: see `vocabulary.py`.
 
   Returns:
     Log-probs before and after truncation.
   """
-  # Truncation finds the least logit kept, and what follows compares with it:
-  # both must see the same bits, not each a computation of its own.
+  # Logits are compared with the smallest one kept, so both must have the same
+  # bits: the barrier stops XLA from computing the logits twice.
   logits = jax.lax.optimization_barrier(logits)
   greedy = sampling.temperature == 0
   scale = 1 / jnp.where(greedy, 1.0, sampling.temperature)
@@ -104,8 +105,8 @@ def process(
       jnp.max(logits * scale, -1, keepdims=True), axis)
 
   def relative():
-    # Log of the probability over the likeliest token's. Computed wherever it
-    # is needed: cheaper than to keep it.
+    # Log of the probability divided by the likeliest token's. Recomputing it is
+    # cheaper than storing it.
     return logits * scale - top
 
   masses = _masses(relative(), axis)
@@ -129,19 +130,19 @@ def process(
 
 
 def _ids(x, axis):
-  """The tokens [v] that the last axis of x stands for."""
+  """Returns the token ids [v] of x's last axis."""
   v = x.shape[-1]
   return jnp.arange(v) + vocabulary.first(v, axis)
 
 
 def _masses(logprobs, axis):
-  """[..., B], the sum of the probabilities in each block, on each shard."""
+  """Returns sums of exp(logprobs) over each block [..., B], on every shard."""
   blocks = vocabulary.blocks(logprobs, axis)
   return vocabulary.gather(jnp.sum(jnp.exp(blocks), -1), axis)
 
 
 def _first_maximum(logits, axis):
-  """Cuts all off but the first maximum of each row."""
+  """Keeps only the first maximum of each row."""
   best = jnp.argmax(logits, -1, keepdims=True)
   tops = vocabulary.gather(jnp.take_along_axis(logits, best, -1), axis)
   tokens = vocabulary.gather(
@@ -154,14 +155,14 @@ def _first_maximum(logits, axis):
 
 
 def _truncate(logits, relative, last, scale, sampling, axis):
-  """Cuts off what top-k, top-p and min-p do not keep."""
+  """Applies top-k, top-p and min-p."""
   most = vocabulary.largest(jnp.max(logits, -1, keepdims=True), axis)
   least = jax.lax.cond(
       (sampling.top_k > 0) | (sampling.top_p < 1),
       lambda: _top_k_top_p(logits, scale, sampling, axis),
       lambda: jnp.full_like(most, -jnp.inf))
   kept = (logits >= least) & (relative >= jnp.log(sampling.min_p))
-  # The likeliest stays, whatever rounding makes of its `relative`.
+  # The likeliest token stays, whatever the rounding of its `relative`.
   least = jnp.minimum(most, jnp.min(
       jnp.where(kept, logits, jnp.inf), -1, keepdims=True))
   return _Cut(least, last, _masses(
@@ -169,10 +170,10 @@ def _truncate(logits, relative, last, scale, sampling, axis):
 
 
 def _top_k_top_p(logits, scale, sampling, axis):
-  """[..., 1], the least logit that top-k and then top-p keep."""
+  """Returns the smallest logit [..., 1] that top-k and then top-p keep."""
   if axis is None:
     return _least(logits, scale, sampling)
-  # Each shard sorts whole rows, but only its share of them.
+  # Each shard sorts its share of the rows, over the whole vocabulary.
   rows = len(logits)
   padded = jnp.pad(logits, [(0, -rows % vocabulary.shards(axis)), (0, 0)])
   own = jax.lax.all_to_all(padded, axis, 0, 1, tiled=True)
@@ -181,13 +182,13 @@ def _top_k_top_p(logits, scale, sampling, axis):
 
 
 def _least(logits, scale, sampling):
-  """`_top_k_top_p` of whole rows."""
+  """Computes `_top_k_top_p` for rows over the whole vocabulary."""
   v = logits.shape[-1]
   descending = -jnp.sort(-logits, axis=-1)
   k = jnp.where(sampling.top_k > 0, jnp.minimum(sampling.top_k, v), v)
   kth = jnp.take(descending, k[None] - 1, axis=-1)
-  # Top-p measures mass within what top-k kept, ties included. A token stays
-  # if those above it have not yet reached top_p.
+  # Top-p measures mass among the tokens that top-k kept, ties included. A token
+  # stays if the likelier ones have less mass than top_p.
   probs = jax.nn.softmax(
       jnp.where(descending >= kth, descending * scale, -jnp.inf))
   above = jnp.cumsum(probs, -1) - probs
@@ -199,9 +200,9 @@ def _least(logits, scale, sampling):
 
 
 def entropy(logprobs: Array) -> Array:
-  """Entropy [...] in nats of log-probs [..., V]; 0 log 0 is 0.
+  """Computes the entropy [...] in nats of log-probs [..., V]; 0 log 0 is 0.
 
-  Of a part of the vocabulary, what it adds to the entropy.
+  For log-probs of a part of V, it is that part's term of the entropy.
   """
   probs = jnp.exp(logprobs)
   return -jnp.sum(jnp.where(probs > 0, probs * logprobs, 0.0), -1)
@@ -210,26 +211,26 @@ def entropy(logprobs: Array) -> Array:
 def draw(
     logprobs: Array, noise: Array, masses: Array | None = None,
     axis: str | None = None) -> Array:
-  """One token per row, by inverting the cumulative distribution.
+  """Draws one token per row by inverting the cumulative distribution.
 
-  That takes one random number per token; the Gumbel-max trick takes V.
+  This takes one random number per token; the Gumbel-max trick takes V.
 
   Args:
-    logprobs: [S, V] float32, -inf for tokens that cannot be drawn; [S, v]
-      where the vocabulary is split.
+    logprobs: [S, V] float32, -inf for tokens that cannot be drawn; [S, v] if
+      the vocabulary is split.
     noise: [S] float32, uniform in [0, 1).
-    masses: [S, B] float32 of `process`, if they are known.
+    masses: [S, B] float32 from `process`; None computes them.
     axis: see `vocabulary.py`.
 
   Returns:
-    [S] int32, each distributed as its row, on each shard.
+    [S] int32 tokens, the same on every shard.
   """
   blocks = vocabulary.blocks(logprobs, axis)
   count = blocks.shape[1]
   if axis is None and count == 1:
     probs = jnp.exp(logprobs)
     return _invert(probs, noise * jnp.sum(probs, -1))[0]
-  # The block, a finer one within it, then the token.
+  # Draws the block, then the fine block within it, then the token.
   masses = _masses(logprobs, axis) if masses is None else masses
   block, rest = _invert(masses, noise * jnp.sum(masses, -1))
   here = block - vocabulary.first(count, axis)
@@ -246,9 +247,16 @@ def draw(
 
 
 def _invert(masses, target):
-  """Where cumulative masses [S, n] pass targets [S], and what is left over.
+  """Finds where cumulative masses pass a target.
 
-  Always an entry with some mass: sums in another order may round otherwise.
+  Args:
+    masses: [S, n].
+    target: [S].
+
+  Returns:
+    [S] int32, the first index whose cumulative mass exceeds the target, always
+    of an entry with mass even if rounding leaves the total below the target;
+    and [S], the rest of the target within this entry.
   """
   n = masses.shape[-1]
   total = jnp.cumsum(masses, -1)

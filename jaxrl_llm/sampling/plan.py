@@ -1,8 +1,8 @@
-"""Host side of the sharded sampler: which shard serves which request.
+"""Assignment of requests to the shards of the sampler, on the host.
 
-The requests are cut into contiguous runs of (almost) equal count, so that the
-samples of a group, which stand side by side, need their prompt on one shard
-or two.
+The requests are split into contiguous runs of (almost) equal count. The samples
+of a group are adjacent, so their prompt is needed on only one or two shards, if
+a group is not larger than a run.
 """
 
 from typing import NamedTuple
@@ -14,14 +14,14 @@ from jaxrl_llm.types import Prompts, Requests, Rollouts
 
 
 class Plan(NamedTuple):
-  """Arguments of `sharded_generate`, and the way back.
+  """Arguments of `sharded_generate`, and the inverse of the assignment.
 
   Attributes:
-    prompts: [shards * prompts_per_shard, ...], rows of length 0 as filler.
-    requests: [shards * requests_per_shard, ...]; `prompt` is a row of the
+    prompts: [shards * prompts_per_shard, ...], with filler rows of length 0.
+    requests: [shards * requests_per_shard, ...]; `prompt` is a row among the
       shard's own prompts.
     count: [shards] int32, requests of each shard.
-    order: [R], row of each original request in `requests`.
+    order: [R], row in `requests` of each original request.
   """
   prompts: Prompts
   requests: Requests
@@ -37,22 +37,22 @@ def plan(
     requests_per_shard: int,
     prompts_per_shard: int,
 ) -> Plan:
-  """Lays requests out for shards of fixed capacity.
+  """Assigns requests to shards of fixed capacity.
 
   Args:
     prompts: [P, ...] NumPy arrays.
-    requests: [R, ...] NumPy arrays, all to be served; samples of one prompt
-      side by side.
-    shards: data shards of the mesh.
-    requests_per_shard: rows set aside on each shard.
-    prompts_per_shard: distinct prompts that fit on each shard.
+    requests: [R, ...] NumPy arrays, all of them served; the samples of one
+      prompt should be adjacent.
+    shards: number of data shards of the mesh.
+    requests_per_shard: capacity of each shard in requests.
+    prompts_per_shard: capacity of each shard in distinct prompts.
 
   Returns:
-    The plan; counts of two shards differ by one at most.
+    The plan; the shards' counts differ by at most one.
 
   Raises:
-    ValueError: the requests or their distinct prompts do not fit, or a
-      request names a prompt that isn't there.
+    ValueError: the requests or their distinct prompts do not fit, or a request
+      names a prompt that does not exist or is empty.
   """
   total = len(requests.prompt)
   if total > shards * requests_per_shard:
@@ -66,7 +66,8 @@ def plan(
     i = int(missing.argmax())
     raise ValueError(
         f'request {i} names prompt {int(requests.prompt[i])}, which is not '
-        f'among the {len(prompts.length)} prompts or is empty.')
+        f'among the {len(prompts.length)} prompts or is empty: name the row '
+        'of a prompt with at least one token.')
   runs = np.array_split(np.arange(total), shards)
   # Distinct prompts of each run, in the order of their first request.
   distinct = [
@@ -75,11 +76,11 @@ def plan(
     if len(rows) > prompts_per_shard:
       raise ValueError(
           f'shard {shard} serves {len(rows)} distinct prompts, more than '
-          f'prompts_per_shard={prompts_per_shard}: raise it, or put the '
-          'samples of one prompt side by side.')
+          f'prompts_per_shard={prompts_per_shard}: raise it, or make the '
+          'samples of each prompt adjacent.')
 
   def gather(source, rows_of_shard, capacity):
-    """[shards * capacity, ...]: each shard's rows, then zeros."""
+    """Returns [shards * capacity, ...]: each shard's rows, then zeros."""
     out = np.zeros((shards, capacity, *source.shape[1:]), source.dtype)
     for shard, rows in enumerate(rows_of_shard):
       out[shard, :len(rows)] = source[rows]
@@ -101,5 +102,5 @@ def plan(
 
 
 def undo(rollouts: Rollouts, plan: Plan) -> Rollouts:
-  """Rollouts (or any rows, on the host) in the order of the requests."""
+  """Returns rollouts (or other host rows) in the order of the requests."""
   return jax.tree.map(lambda x: np.asarray(x)[plan.order], rollouts)

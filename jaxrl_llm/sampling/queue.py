@@ -1,4 +1,4 @@
-"""What the decode loop of `generate.py` carries, and the queue it serves."""
+"""State of the decode loop of `generate.py`, and functions of the queue."""
 
 from flax import struct
 import jax
@@ -11,21 +11,21 @@ Array = jax.Array
 
 @struct.dataclass
 class State:
-  """What the decode loop carries.
+  """State of the decode loop.
 
   Attributes:
     step: int32 scalar, decode steps done.
     served: int32 scalar, requests taken from the queue.
     busy: int32 scalar, see `generate.SamplerStats`.
     request: [S] int32, request in each slot; R for none.
-    alive: [S] bool, the slot's response goes on.
+    alive: [S] bool, whether the slot's response is unfinished.
     token: [S] int32, the token to feed next.
     position: [S] int32, response tokens so far.
-    start: [S] int32, step at which the request entered.
+    start: [S] int32, first decode step of the slot's request.
     caches: keys and values.
-    ring: what was drawn at the latest steps, each array [ring, S, ...]; each
-      step writes one row, as in the cache.
-    rows: finished responses, each array [R + 1, ...]; row R is a dummy.
+    ring: tokens and statistics of the latest steps, each array [ring, S, ...];
+      each step writes one row, as in the cache.
+    rows: finished responses, each array [R + 1, ...]; row R is filler.
   """
   step: Array
   served: Array
@@ -41,7 +41,7 @@ class State:
 
 
 def noise(key: Array, problem: Array, sample: Array, length: int) -> Array:
-  """Uniform numbers [R, length], fixed by key, problem [R] and sample [R]."""
+  """Draws uniform noise [R, length] from key, problem [R] and sample [R]."""
   keys = jax.vmap(
       lambda p, s: jax.random.fold_in(jax.random.fold_in(key, p), s))(
           problem, sample)
@@ -49,14 +49,15 @@ def noise(key: Array, problem: Array, sample: Array, length: int) -> Array:
 
 
 def runs(prompt: Array, count: Array) -> Array:
-  """In which run of equal prompts each request stands.
+  """Numbers the runs of adjacent requests with equal prompts.
 
   Args:
-    prompt: [R] int32, of each request.
+    prompt: [R] int32, prompt of each request.
     count: int32 scalar, requests to serve.
 
   Returns:
-    [R + 1] int32, from 0; what is not served belongs to the last run.
+    [R + 1] int32, each request's run, from 0. Requests from `count` on have the
+    number of the last run.
   """
   new = jnp.pad(prompt[1:] != prompt[:-1], 1, constant_values=True)
   return jnp.cumsum(new & (jnp.arange(len(new)) < count)) - 1
@@ -65,15 +66,15 @@ def runs(prompt: Array, count: Array) -> Array:
 def empty(
     requests: int, slots: int, caches: decode.Caches, *, max_response: int,
     steps_per_refill: int, top_logprobs: int) -> State:
-  """All slots idle, nothing served.
+  """Makes the initial state: all slots idle, no request served.
 
   Args:
     requests: R.
     slots: S.
-    caches: of the slots.
+    caches: keys and values of the slots.
     max_response: see `generate.SamplerConfig`.
-    steps_per_refill: likewise.
-    top_logprobs: likewise.
+    steps_per_refill: see `generate.SamplerConfig`.
+    top_logprobs: see `generate.SamplerConfig`.
 
   Returns:
     The state before the first step.
@@ -90,7 +91,7 @@ def empty(
       for name, (extra, kind) in kinds.items()}
   rows['length'] = jnp.zeros((requests + 1,), jnp.int32)
   per_slot = jnp.zeros((slots,), jnp.int32)
-  # A slot that ended waits for the next refill while the ring turns on.
+  # After a response ends, up to steps_per_refill - 1 steps still write rows.
   ring = max_response + steps_per_refill - 1
   return State(
       step=zero, served=zero, busy=zero,
@@ -105,11 +106,11 @@ def empty(
 
 def store(
     rows: dict[str, Array], state: State, slot: Array) -> dict[str, Array]:
-  """Copies a slot's response out of the ring into its request's row.
+  """Copies a slot's response from the ring into its request's row.
 
   Args:
-    rows: see State; in place of the state's own.
-    state: with the response.
+    rows: the rows to update; `state.rows` is ignored.
+    state: state whose ring holds the response.
     slot: int32 scalar.
 
   Returns:

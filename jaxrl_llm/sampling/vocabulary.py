@@ -1,12 +1,12 @@
-"""A vocabulary that may be split over a mesh axis, and fixed blocks of it.
+"""Collectives over a split vocabulary, and its blocks.
 
 Every function takes `axis`, the manual mesh axis over which the last axis of
-[..., V] arrays is split into equal runs, in order; None where it is whole. A
-[..., v] array is this shard's part of one.
+[..., V] arrays is split into equal parts, in order; None if it is not split. A
+[..., v] array is this shard's part.
 
-Sums over the vocabulary are sums of the blocks' sums, and the blocks'
-boundaries depend on V alone wherever they can: each is a sum of the same
-numbers on any number of shards, and so what is drawn does not depend on it.
+A sum over the vocabulary is computed as the sum of the sums of blocks. Where
+possible, the boundaries of the blocks depend on V alone. Each block then sums
+the same numbers on any number of shards, so the drawn tokens are the same too.
 """
 
 import math
@@ -16,43 +16,43 @@ import jax.numpy as jnp
 
 Array = jax.Array
 
-WHOLE = 256  # Vocabularies up to this size are one block, and stay whole.
-_BLOCKS = 16  # The least number of blocks of the others.
+WHOLE = 256  # Vocabularies up to this size are one block and are not split.
+_BLOCKS = 16  # Minimum number of blocks of larger vocabularies.
 
 
 def total(x: Array, axis: str | None) -> Array:
-  """Sum of the shards' x."""
+  """Returns the sum of the shards' x."""
   return x if axis is None else jax.lax.psum(x, axis)
 
 
 def largest(x: Array, axis: str | None) -> Array:
-  """Elementwise maximum of the shards' x."""
+  """Returns the elementwise maximum of the shards' x."""
   return x if axis is None else jax.lax.pmax(x, axis)
 
 
 def gather(x: Array, axis: str | None) -> Array:
-  """The shards' [..., n] side by side on the last axis, on each of them."""
+  """All-gathers the shards' [..., n] along the last axis."""
   if axis is None:
     return x
   return jax.lax.all_gather(x, axis, axis=x.ndim - 1, tiled=True)
 
 
 def shards(axis: str | None) -> int:
-  """Number of shards."""
+  """Returns the number of shards."""
   return 1 if axis is None else jax.lax.axis_size(axis)
 
 
 def first(n: int, axis: str | None) -> Array | int:
-  """Place, among all shards' entries, of the first of this shard's n."""
+  """Returns the index of this shard's first entry, with n entries per shard."""
   return 0 if axis is None else n * jax.lax.axis_index(axis)
 
 
 def _layout(v, axis):
-  """(runs, blocks of a run, tokens of a run) of a part of v tokens.
+  """Returns (runs, blocks of a run, tokens of a run) of a shard's v tokens.
 
-  A run is a stretch of the vocabulary that no split crosses: a sixteenth, or
-  the largest such part that V can be cut into. Only where the number of shards
-  does not divide the number of runs is a run a shard's part.
+  A run is a contiguous part of the vocabulary on one shard. There are
+  gcd(V, 16) runs, or one per shard if the number of shards does not divide
+  this.
   """
   n = shards(axis)
   size = v * n
@@ -65,10 +65,10 @@ def _layout(v, axis):
 
 
 def blocks(x: Array, axis: str | None) -> Array:
-  """Cuts [..., v] log-probs or logits into blocks.
+  """Splits [..., v] log-probs or logits into blocks.
 
   Returns:
-    [..., b, n], the shard's b blocks; -inf fills blocks that are shorter.
+    [..., b, n], the shard's b blocks; shorter blocks are padded with -inf.
   """
   runs, parts, run = _layout(x.shape[-1], axis)
   x = x.reshape(*x.shape[:-1], runs, run)
@@ -79,6 +79,6 @@ def blocks(x: Array, axis: str | None) -> Array:
 
 
 def block_start(block: Array, v: int, axis: str | None) -> Array:
-  """First token of blocks that are numbered over all shards."""
+  """Returns the first token of blocks, which are numbered over all shards."""
   _, parts, run = _layout(v, axis)
   return block // parts * run + block % parts * -(-run // parts)

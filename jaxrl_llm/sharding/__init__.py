@@ -1,8 +1,8 @@
-"""Where every array lives: the mesh, two layouts of the weights, collectives.
+"""Sharding of arrays: the mesh, two layouts of the weights, collectives.
 
-The mesh has three axes. Rows of a batch are split over `data` and `fsdp`,
-weights in training over `fsdp` and `tensor`, weights in sampling over `tensor`
-alone.
+The mesh has three axes. Rows of a batch are split over `data` and `fsdp`.
+Training weights are split over `fsdp` and `tensor`, sampling weights over
+`tensor` only.
 """
 
 from jaxrl_llm.sharding.mesh import (

@@ -1,4 +1,4 @@
-"""The mesh of devices, and how the rows of a batch lie on it."""
+"""The mesh of devices, and the layout of a batch's rows on it."""
 
 import math
 import os
@@ -13,14 +13,14 @@ AXES = ('data', 'fsdp', 'tensor')
 
 
 def split_cpu(count: int) -> None:
-  """Makes a CPU count as several devices, if JAX has not started yet.
+  """Splits a CPU into several devices, if JAX has not started yet.
 
-  XLA does not share out the small products of a decode step, or what is
-  elementwise, over cores; devices run side by side. Where the environment
-  already says how many there are, that holds.
+  XLA runs the small products of a decode step and elementwise operations on one
+  core; several devices run in parallel. A number of devices set in the JAX
+  config or in XLA_FLAGS takes precedence.
 
   Args:
-    count: devices.
+    count: number of devices.
   """
   if (jax.config.jax_num_cpu_devices != -1 or
       'xla_force_host_platform_device_count' in os.environ.get(
@@ -31,23 +31,23 @@ def split_cpu(count: int) -> None:
   except RuntimeError:
     if jax.default_backend() == 'cpu' and jax.device_count() != count:
       logging.warning(
-          'mesh.cpu_devices=%d comes too late: JAX has started with %d. '
-          'Results are the same; steps may take longer.', count,
+          'mesh.cpu_devices=%d has no effect: JAX has already started with %d '
+          'devices. Results are the same; steps may take longer.', count,
           jax.device_count())
 
 
 def make_mesh(
     data: int, fsdp: int, tensor: int,
     devices: Sequence[jax.Device] | None = None) -> Mesh:
-  """The mesh (data, fsdp, tensor).
+  """Makes the mesh (data, fsdp, tensor).
 
   Args:
-    data: groups of devices that each hold all training weights; -1 takes what
-      the other two leave.
-    fsdp: devices that share the training weights and split the rows; may be
-      -1.
-    tensor: devices that split every matrix; may be -1.
-    devices: which devices; all by default.
+    data: number of device groups that each hold all training weights; -1 for
+      all devices divided by fsdp x tensor.
+    fsdp: number of devices that split both the training weights and the rows;
+      may be -1.
+    tensor: number of devices that split every matrix; may be -1.
+    devices: devices to use; None for all.
 
   Returns:
     A mesh that uses every device once.
@@ -59,7 +59,8 @@ def make_mesh(
   sizes = dict(data=data, fsdp=fsdp, tensor=tensor)
   said = ', '.join(f'mesh.{axis}={size}' for axis, size in sizes.items())
   if any(size < 1 and size != -1 for size in sizes.values()):
-    raise ValueError(f'{said}: every size must be positive, or -1 for one.')
+    raise ValueError(
+        f'{said}: use positive sizes; one of them may be -1 instead.')
   free = [axis for axis, size in sizes.items() if size == -1]
   if len(free) > 1:
     raise ValueError(f'{said}: only one size may be -1; set the others.')
@@ -80,15 +81,15 @@ def make_mesh(
 
 
 def rows(mesh: Mesh) -> NamedSharding:
-  """Layout of arrays whose first axis is the rows of a batch."""
+  """Returns the layout of arrays whose first axis is the rows of a batch."""
   return NamedSharding(mesh, P(('data', 'fsdp')))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-  """Layout of arrays that every device holds whole."""
+  """Returns the layout of arrays that are replicated on every device."""
   return NamedSharding(mesh, P())
 
 
 def data_shards(mesh: Mesh) -> int:
-  """Number of parts that `rows` cuts a batch into."""
+  """Returns the number of parts into which `rows` splits a batch."""
   return mesh.shape['data'] * mesh.shape['fsdp']

@@ -1,4 +1,4 @@
-"""Training weights to sampling weights, once per update."""
+"""Resharding of training weights to sampling weights, once per update."""
 
 import re
 from typing import Any, Callable, NamedTuple
@@ -12,14 +12,14 @@ from jaxrl_llm.sharding.rules import Rules, SAMPLE_RULES, TRAIN_RULES
 
 
 class Resharder(NamedTuple):
-  """Turns training weights into sampling weights.
+  """The program that reshards training weights to sampling weights.
 
   Attributes:
-    apply: parameter tree in the training layout -> the same in the sampling
-      layout and type. Call it once per update. A weight whose type and layout
-      stay the same is passed on, not copied: call it again after each update
-      that donates the parameters.
-    lower: () -> the lowered program, from shapes alone.
+    apply: (parameters in the training layout) -> parameters in the sampling
+      layout and type. Call it once per update. Weights whose type and layout
+      stay the same are not copied, so call it again after each update that
+      donates the parameters.
+    lower: () -> lowered program; needs only shapes.
   """
   apply: Callable[[Any], Any]
   lower: Callable[[], Any]
@@ -33,20 +33,20 @@ def to_sampling(
     train_rules: Rules = TRAIN_RULES,
     sample_rules: Rules = SAMPLE_RULES,
 ) -> Resharder:
-  """Makes the program that turns training weights into sampling weights.
+  """Makes the program that reshards training weights to sampling weights.
 
   Args:
     shapes: tree of shapes and types of the parameters.
     mesh: see `make_mesh`.
     dtype: compute type of the sampling weights.
-    train_rules: layout of the parameters that come in.
-    sample_rules: layout of the parameters that go out.
+    train_rules: layout of the input.
+    sample_rules: layout of the output.
 
   Returns:
     The program. Nothing is compiled yet.
 
   Raises:
-    ValueError: no rule matches a parameter, or one does not divide.
+    ValueError: no rule matches a parameter, or the mesh does not divide it.
   """
   before = jax.tree.leaves(rules_lib.shardings(shapes, train_rules, mesh))
   after = jax.tree.leaves(rules_lib.shardings(shapes, sample_rules, mesh))
@@ -66,7 +66,7 @@ def to_sampling(
   def one(i, x):
     if stays[i] or not re.search(r'\blayers/', flat[i][0]):
       return x.astype(types[i])
-    # A layer at a time: XLA keeps a copy of each array that it gathers.
+    # One layer at a time, because XLA keeps a copy of each gathered array.
     spec = NamedSharding(mesh, P(*after[i].spec[1:]))
     return jax.lax.map(
         lambda layer: jax.lax.with_sharding_constraint(

@@ -1,9 +1,9 @@
 """Layouts of the weights: regular expressions over parameter paths.
 
-There are two. Training splits weights over `fsdp` and `tensor`; sampling over
-`tensor` alone, so that no weight moves inside the decode loop. Both are lists
-of (regular expression, PartitionSpec) over paths such as 'layers/q'; the first
-match wins.
+There are two layouts. Training splits weights over `fsdp` and `tensor`.
+Sampling splits them over `tensor` only, so that no weight moves between devices
+inside the decode loop. Each layout is a list of (regular expression,
+PartitionSpec) pairs for paths such as 'layers/q'; the first match wins.
 """
 
 import io
@@ -22,11 +22,12 @@ from jaxrl_llm.sharding.mesh import replicated
 
 Rules = Sequence[tuple[str, P]]
 
-# Layer parameters are stacked on a leading axis, which stays whole. What makes
-# heads or hidden units is split by them, what consumes them likewise, so that
-# a layer needs two all-reduces over `tensor`. The vocabulary is split over both
-# axes, and hidden states travel instead of it. `tensor` is the major one: what
-# a device has for sampling is then the parts of its neighbours in order.
+# Layer parameters are stacked on a leading axis, which is not split. Matrices
+# that produce or consume heads or hidden units are split along these over
+# `tensor`, so a layer needs two all-reduces over `tensor`. The vocabulary is
+# split over both axes, so that hidden states move between devices, not the
+# embeddings. `tensor` is the major axis: a device's sampling weights are then
+# the training weights of its fsdp neighbours in order.
 TRAIN_RULES: Rules = (
     (r'norm$', P()),
     (r'layers/(q|k|v)_bias$', P(None, 'tensor')),
@@ -41,12 +42,12 @@ TRAIN_RULES: Rules = (
 
 
 def axis_names(axis: Any) -> tuple[str, ...]:
-  """The mesh axes that an entry of a PartitionSpec names."""
+  """Returns the mesh axes named by an entry of a PartitionSpec."""
   return axis if isinstance(axis, tuple) else (axis,) if axis else ()
 
 
 def without(spec: P, name: str) -> P:
-  """A spec that does not split over the mesh axis `name`."""
+  """Returns the spec without the mesh axis `name`."""
   kept = (tuple(n for n in axis_names(axis) if n != name) for axis in spec)
   return P(*(axis[0] if len(axis) == 1 else axis or None for axis in kept))
 
@@ -61,12 +62,12 @@ def path_of(keys: Any) -> str:
 
 
 def spec_of(path: str, rules: Rules) -> P | None:
-  """Returns the spec of the first rule that matches, or None."""
+  """Returns the spec of the first matching rule, or None."""
   return next((s for pattern, s in rules if re.search(pattern, path)), None)
 
 
 def _sharding(path: str, shape: Sequence[int], rules: Rules, mesh: Mesh):
-  """The sharding of one parameter by the first rule that matches."""
+  """Returns the sharding of one parameter by the first matching rule."""
   spec = spec_of(path, rules)
   if spec is None:
     raise ValueError(
@@ -75,15 +76,15 @@ def _sharding(path: str, shape: Sequence[int], rules: Rules, mesh: Mesh):
   if len(spec) > len(shape):
     raise ValueError(
         f'Parameter {path} of shape {tuple(shape)} has fewer axes than its '
-        f'rule {spec}; put a rule that fits before it.')
+        f'rule {spec}; add a rule that fits before this one.')
   for axis, names in enumerate(map(axis_names, spec)):
     sizes = [mesh.shape[name] for name in names]
     if shape[axis] % math.prod(sizes):
       fix = (
           f'choose a divisor, such as {math.gcd(shape[axis], *sizes)}'
           if len(names) == 1 else
-          'choose sizes whose product divides it, and leave other devices to '
-          'mesh.data')
+          'choose sizes whose product divides it, and use mesh.data for the '
+          'other devices')
       raise ValueError(
           f'Parameter {path} of shape {tuple(shape)} cannot be split: its axis '
           f'{axis} ({shape[axis]}) does not divide over '
@@ -93,18 +94,18 @@ def _sharding(path: str, shape: Sequence[int], rules: Rules, mesh: Mesh):
 
 
 def shardings(shapes: Any, rules: Rules, mesh: Mesh) -> Any:
-  """The layout of a parameter tree.
+  """Returns the layout of a parameter tree.
 
   Args:
     shapes: tree of anything with a shape (arrays or jax.ShapeDtypeStruct).
-    rules: (regular expression, PartitionSpec) pairs; first match wins.
+    rules: (regular expression, PartitionSpec) pairs; the first match wins.
     mesh: see `make_mesh`.
 
   Returns:
     Tree of NamedSharding, like `shapes`.
 
   Raises:
-    ValueError: no rule matches a parameter, or one does not divide.
+    ValueError: no rule matches a parameter, or the mesh does not divide it.
   """
   return jax.tree_util.tree_map_with_path(
       lambda keys, leaf: _sharding(path_of(keys), leaf.shape, rules, mesh),
@@ -113,11 +114,11 @@ def shardings(shapes: Any, rules: Rules, mesh: Mesh) -> Any:
 
 def abstract_params(
     shapes: Any, rules: Rules, mesh: Mesh, dtype: Any = None) -> Any:
-  """Shapes with their layouts.
+  """Returns abstract parameters: shapes, types and layouts without data.
 
   Args:
-    shapes: as for `shardings`.
-    rules: as for `shardings`.
+    shapes: see `shardings`.
+    rules: see `shardings`.
     mesh: see `make_mesh`.
     dtype: compute type, for the sampling layout; None keeps each leaf's own.
 
@@ -135,16 +136,16 @@ def abstract_params(
 
 def optimizer_shardings(
     opt_shapes: Any, shapes: Any, rules: Rules, mesh: Mesh) -> Any:
-  """The layout of an optax state.
+  """Returns the layout of an optax state.
 
-  A leaf whose path ends in a parameter's path and that has its shape (the
-  moments mu and nu, a trace, an average) lies as the parameter does; every
-  other leaf is replicated.
+  A leaf that has a parameter's shape, and whose path ends in that parameter's
+  path, has the parameter's layout: the moments mu and nu, a trace, an average.
+  All other leaves are replicated.
 
   Args:
     opt_shapes: tree of shapes of the optimiser's state.
     shapes: tree of shapes of the parameters.
-    rules: as for `shardings`.
+    rules: see `shardings`.
     mesh: see `make_mesh`.
 
   Returns:
@@ -164,21 +165,21 @@ def optimizer_shardings(
 
 
 def sampling_type(path: str, leaf: Any, dtype: Any) -> jnp.dtype:
-  """The type a parameter has for sampling.
+  """Returns the type of a parameter in the sampling weights.
 
-  Matrices and biases are used in the compute type, so they are stored in it;
-  the weights of norms are used in float32, as in training, and stay as is.
+  Matrices and biases are stored in the compute type, because they are used in
+  it. The weights of norms keep their type, because norms use float32.
   """
   return jnp.dtype(leaf.dtype if re.search(r'norm$', path) else dtype)
 
 
 def table(
     shapes: Any, rules: Rules, mesh: Mesh, dtype: Any = None) -> str:
-  """A printable table of a layout.
+  """Formats a layout as a table.
 
   Args:
     shapes: tree of arrays or jax.ShapeDtypeStruct.
-    rules: as for `shardings`.
+    rules: see `shardings`.
     mesh: see `make_mesh`.
     dtype: compute type, for the sampling layout; None keeps each leaf's own.
 

@@ -1,8 +1,8 @@
-"""Tasks: problems, how they are put to the model, and how answers are judged.
+"""Tasks: problems, their prompts, and the verification of responses.
 
-A task is a module of this package with a dataclass `Options` and
-`create(options, tokenizer) -> Task`; adding one is adding a file and its name
-to `NAMES`.
+A task is a module of this package with a dataclass `Options` and a function
+`create(options, tokenizer) -> Task`. To add a task, add such a file and put its
+name into `NAMES`.
 """
 
 import dataclasses
@@ -21,12 +21,12 @@ class Problem:
   """One problem.
 
   Attributes:
-    id: 0 <= id < 2**31; the same problem has the same id whatever the sizes
-      and the order of the sets, since the sampler's noise is keyed by it.
-    prompt: what the model reads.
-    kind: the sort of problem, for reporting by kind.
-    answer: a response that is right, or '' if none is known.
-    info: whatever else the task's verifier needs.
+    id: 0 <= id < 2**31. It depends on the problem alone, not on the size or
+      the order of the sets, because it keys the sampler's noise.
+    prompt: the text that the model reads.
+    kind: category of the problem; some metrics are reported by kind.
+    answer: a correct response, or '' if none is known.
+    info: any other data that the task's verifier needs.
   """
   id: int
   prompt: str
@@ -36,40 +36,42 @@ class Problem:
 
 
 class Task(Protocol):
-  """What a task must offer.
+  """Interface of a task.
 
-  Three more are optional. `demonstration(index, *, seed) -> (Problem,
-  response)`, a pure function of its arguments: a task that has it can be
-  warm-started. `load(source) -> [Problem]`: its problems can be evaluated on
-  any file. `submit`, of the arguments of `verify`: it judges elsewhere, see
-  `rewards.submit`; `close()` ends what does.
+  A task may also have these methods:
+    `demonstration(index, *, seed) -> (Problem, response)`, a pure function of
+      its arguments; it makes a warm start possible.
+    `load(source) -> [Problem]`; it makes an evaluation on any file possible.
+    `submit(problem, text, truncated)`, which starts to judge a response
+      outside of this thread; see `rewards.submit`.
+    `close()`, which ends the processes that `submit` uses.
 
   Attributes:
-    tokenizer: of the task, or of the model it is used with.
-    train: problems to learn from.
-    heldout: problems to evaluate on; none of them is in `train`.
+    tokenizer: tokeniser of the task, or of the model that it is used with.
+    train: training problems.
+    heldout: evaluation problems; none of them is in `train`.
   """
   tokenizer: Tokenizer
   train: Sequence[Problem]
   heldout: Sequence[Problem]
 
   def verify(self, problem: Problem, text: str, truncated: bool) -> Verdict:
-    """Judges one response; may raise, see `rewards.verify_all`."""
+    """Judges one response. May raise an error; see `rewards.verify_all`."""
 
 
 def problem_option(default: Any) -> Any:
-  """Makes a field of `Options` that only says which problems there are.
+  """Makes a field of `Options` that affects only the choice of problems.
 
-  An evaluation keeps its responses when such a field changes. The metadata of
-  a field of `Options` is that of `config.fields.Field`; without any, another
-  value counts as another task.
+  An evaluation keeps its responses when such a field changes. Fields of
+  `Options` take the metadata of `config.fields.Field`. If a field without
+  metadata changes, the task counts as another task.
   """
   return dataclasses.field(
       default=default, metadata={'affects': ('weights', 'warm_start')})
 
 
 def closest(name: str, known: Sequence[str]) -> str:
-  """' Did you mean ...?' and the known names, for an error about `name`."""
+  """Returns ' Did you mean ...?' and the known names, for an error message."""
   near = difflib.get_close_matches(str(name), known, 1, 0.5)
   hint = f' Did you mean {near[0]!r}?' if near else ''
   return f'{hint} Known: {", ".join(known)}.'
@@ -81,14 +83,14 @@ def get(
 
   Args:
     name: one of `NAMES`.
-    tokenizer: of the model; None is the task's own, if it has one.
+    tokenizer: the model's tokeniser; None selects the task's own, if any.
     **options: fields of the task's `Options`.
 
   Returns:
     The task.
 
   Raises:
-    ValueError: an unknown task or option, or values that make no task.
+    ValueError: the task, an option, or the value of an option is not valid.
   """
   if name not in NAMES:
     raise ValueError(f'task {name!r} is not known.{closest(name, NAMES)}')

@@ -1,10 +1,10 @@
 """Countdown: reach a target by a calculation that uses each number once.
 
-The prompt `9,7,4>6:` asks for 6 from 9, 7 and 4; the response is a chain of
-steps with their values, `9-7=2+4=6`. Every problem is made from such a chain,
-so it has a solution. Kinds differ in how many numbers there are and how often
-the warm start shows a solution, so that some start near pass rate 0 and some
-near 1.
+The prompt `9,7,4>6:` asks for 6 from 9, 7 and 4. The response is a chain of
+steps with their values: `9-7=2+4=6`. Every problem is made from such a chain,
+so it has a solution. The kinds of problems differ in the count of numbers and
+in how often the warm start shows a solution: some start near pass rate 0 and
+some near 1.
 """
 
 import dataclasses
@@ -26,13 +26,13 @@ _STEP = re.compile('([-+*])([0-9]+)=([0-9]+)')
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-  """A sort of problem.
+  """A kind of problem.
 
   Attributes:
-    numbers: how many are given.
-    largest: they are drawn from 1 to this.
-    highest: no value on the way is above this, nor is the target.
-    lowest: the target is at least this.
+    numbers: count of the given numbers.
+    largest: upper end of the range, from 1, that the numbers are drawn from.
+    highest: upper bound on the target and on every value of the chain.
+    lowest: lower bound on the target.
   """
   numbers: int
   largest: int
@@ -45,8 +45,8 @@ KINDS = {
     'three': Kind(3, 15, 40),
     'four': Kind(4, 9, 40),
     'five': Kind(5, 9, 40),
-    # Targets above what sums can reach: they need a product, which is rare
-    # among the demonstrations.
+    # No sum reaches these targets. They need a product, which is rare in the
+    # demonstrations.
     'product3': Kind(3, 9, 99, 28),
     'product4': Kind(4, 9, 99, 37),
 }
@@ -54,18 +54,18 @@ KINDS = {
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-  """Which problems there are; the tuples go with `kinds`.
+  """Options for the choice of problems; the tuples are aligned with `kinds`.
 
   Attributes:
-    kinds: names of KINDS.
-    train: training problems of each kind.
-    heldout: held-out problems of each kind.
-    shown: problems of each kind for the demonstrations alone; where there are
-      none of any kind, the training problems are demonstrated.
+    kinds: kinds of problems, keys of KINDS.
+    train: number of training problems of each kind.
+    heldout: number of held-out problems of each kind.
+    shown: number of extra problems of each kind for demonstrations only. If all
+      are 0, demonstrations use the training problems.
     solved: share of each kind's demonstrations that reach the target; the
-      others are right in arithmetic only. It sets where RL starts.
-    seed: of the problems and the demonstrations. The held-out problems depend
-      on it and on `heldout`, not on `train`.
+      others have only correct arithmetic. Sets the pass rates at the RL start.
+    seed: seed of problems and demonstrations. Held-out problems depend on seed
+      and heldout, not on train.
   """
   kinds: tuple[str, ...] = ('two', 'three', 'four', 'five')
   train: tuple[int, ...] = problem_option((210, 1400, 1000, 400))
@@ -88,7 +88,8 @@ class Options:
             f'least 0 for each of kinds={self.kinds}.')
     if max(self.solved) > 1:
       raise ValueError(
-          f'countdown option solved={self.solved} are shares: use 0 to 1.')
+          f'countdown option solved={self.solved} must have shares from 0 to '
+          '1.')
     if not sum(self.train) or not sum(self.heldout):
       raise ValueError(
           f'countdown needs problems: train={self.train} and '
@@ -96,12 +97,12 @@ class Options:
 
 
 def problem_id(numbers: tuple[int, ...], target: int) -> int:
-  """A number for each (multiset of up to 6 numbers, target), below 2**31.
+  """Returns a unique id below 2**31 for a multiset of numbers and a target.
 
-  The sorted numbers a_1 <= ... <= a_6 (0 where there are fewer) have rank
-  sum_i C(a_i + i - 1, i) among all multisets, which does not depend on how
-  large numbers may be; targets count within the rank. Six numbers up to 30
-  and targets up to 999 fit.
+  The sorted numbers a_1 <= ... <= a_6, padded with 0, have the rank
+  sum_i C(a_i + i - 1, i) among all multisets. This rank does not depend on the
+  range of the numbers. The id is 1000 * rank + target, which is below 2**31 for
+  up to six numbers up to 30 and targets up to 999.
   """
   padded = sorted((0,) * (6 - len(numbers)) + tuple(numbers))
   rank = sum(math.comb(a + i, i + 1) for i, a in enumerate(padded))
@@ -111,13 +112,13 @@ def problem_id(numbers: tuple[int, ...], target: int) -> int:
 def chain(
     numbers: tuple[int, ...], highest: int, rng: random.Random,
 ) -> tuple[str, int]:
-  """A random chain through all the numbers, and its value.
+  """Draws a random chain that uses all the numbers.
 
-  The order is uniform; operators are drawn from + - * with weights 9, 9 and 1
-  among those that keep the value within 0 to `highest`.
+  The order of the numbers is uniform. Each operator is drawn from + - * with
+  weights 9, 9 and 1, among those that keep the value within 0 to `highest`.
 
   Returns:
-    The chain and its last value; ('', 0) if it came to a dead end.
+    The chain and its last value; ('', 0) if no operator was possible.
   """
   value, *rest = rng.sample(numbers, len(numbers))
   text = str(value)
@@ -133,8 +134,10 @@ def chain(
 
 
 def _draw(name: str, rng: random.Random) -> Problem | None:
-  """A random problem of a kind, or None where the draw has no chain to 1 or
-  more."""
+  """Draws a random problem of a kind.
+
+  Returns None if the drawn chain fails or its value is below `lowest`.
+  """
   kind = KINDS[name]
   numbers = tuple(sorted(
       (rng.randint(1, kind.largest) for _ in range(kind.numbers)),
@@ -148,7 +151,7 @@ def _draw(name: str, rng: random.Random) -> Problem | None:
 
 
 def _fill(options: Options, split: str, seen: set[int]) -> list[Problem]:
-  """The problems of a split, none of them in `seen`, which grows."""
+  """Draws the problems of a split that are not in `seen`; extends `seen`."""
   problems = []
   for name, size in zip(options.kinds, getattr(options, split)):
     rng = random.Random(f'{options.seed} {split} {name}')
@@ -184,8 +187,11 @@ class Countdown:
         if any(p.kind == kind for p in shown)}
 
   def verify(self, problem: Problem, text: str, truncated: bool) -> Verdict:
-    """1 if every step is right, each number is used once, and the last value
-    is the target; else 0, with the first of these that failed as the kind."""
+    """Judges a response: reward 1 if all checks pass, else 0.
+
+    The checks: every step is correct, each number is used once, and the last
+    value is the target. The verdict's kind names the first check that failed.
+    """
     numbers, target = problem.info
     if truncated:
       return Verdict(0.0, 'truncated')
@@ -205,9 +211,11 @@ class Countdown:
     return Verdict(1.0, 'correct')
 
   def demonstration(self, index: int, *, seed: int) -> tuple[Problem, str]:
-    """Demonstration `index` of a run: a problem to be shown, all kinds alike,
-    and a response: its solution with the kind's probability `solved`, else a
-    random chain through its numbers."""
+    """Returns demonstration `index` of a run, a problem and a response.
+
+    All kinds are equally likely. The response is the problem's solution with
+    the kind's probability `solved`, else a random chain of its numbers.
+    """
     rng = random.Random(f'{seed} {index}')
     kind = rng.choice(list(self._shown))
     problem = rng.choice(self._shown[kind])
@@ -221,5 +229,5 @@ class Countdown:
 
 def create(
     options: Options, tokenizer: Tokenizer | None = None) -> Countdown:
-  """The task from its options; without a tokeniser, by characters."""
+  """Makes the task; by default its tokeniser has one token per character."""
   return Countdown(options, tokenizer)

@@ -1,9 +1,9 @@
-"""Problems with a mathematical answer, from files of one's own.
+"""Problems with a mathematical answer, read from the user's files.
 
-A row has a problem and its answer, under names that the options give. The
-answer may be the bare one, a solution that boxes it, or one that ends with it
-after ####. What a response answers is judged in worker processes, see
-`rewards/math.py`.
+A row has a problem and its answer; the options name these two fields. The
+answer field may hold the bare answer, a solution with the answer in a box, or a
+solution that ends with #### and the answer. Worker processes judge the
+responses; see `rewards/math.py`.
 """
 
 import dataclasses
@@ -30,23 +30,24 @@ from jaxrl_llm.tasks import (
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-  """Which problems there are, how they are put, and how they are judged.
+  """Options for the problems, their prompts and their verification.
 
   Attributes:
     path: files of training problems (.jsonl, .jsonl.gz, .json, .parquet), or
       data sets on the hub (org/name, org/name/subset:split).
-    heldout: the same of held-out problems; none of them is trained on.
-    heldout_count: without heldout, so many problems of path are held out.
-    problem: the field with the problem.
-    answer: the field with its answer, alone or in a solution.
-    kind: the field with the sort of problem, to report by (none: the file).
-    template: how a problem is put; chat, qwen, qwen_math, question or none, or
-      a text with {problem} in it.
-    take: what of a response is its answer; boxed (the last box), number (the
-      last number) or either (the number where there is no box).
-    timeout: seconds that judging a response may take.
-    workers: processes that judge (0: one per core, 8 at most).
-    seed: of the choice of the held-out problems.
+    heldout: files or data sets of held-out problems; they are not trained on.
+    heldout_count: number of problems of path to hold out if heldout is empty.
+    problem: name of the field with the problem.
+    answer: name of the field with the answer, alone or in a solution.
+    kind: name of the field with the problem's kind, for metrics by kind (empty:
+      the file's name).
+    template: prompt format; chat, qwen, qwen_math, question, none, or a text
+      that contains {problem}.
+    take: part of a response that is its answer; boxed (the last box), number
+      (the last number) or either (the last number if there is no box).
+    timeout: time limit in seconds for judging one response.
+    workers: number of processes that judge (0: one per core, at most 8).
+    seed: seed for the choice of the held-out problems.
   """
   path: tuple[str, ...] = problem_option(())
   heldout: tuple[str, ...] = problem_option(())
@@ -63,8 +64,8 @@ class Options:
   def __post_init__(self):
     if not templates.known(self.template):
       raise ValueError(
-          f'task.template={self.template!r} is not known, and has no '
-          f'{{problem}} in it.{closest(self.template, templates.FORMATS)}')
+          f'task.template={self.template!r} is not a known format and does not '
+          f'contain {{problem}}.{closest(self.template, templates.FORMATS)}')
     if self.take not in math_rewards.TAKES:
       raise ValueError(
           f'task.take={self.take!r} is not known.'
@@ -76,15 +77,16 @@ class Options:
           'least 0.')
 
 
-# A number, perhaps with a currency before it and a unit behind.
+# A number, optionally with a currency before it and a unit after it.
 _AMOUNT = re.compile(
     r'[$€£]?\s*([-+−]?[\d,]*\.?\d+)(?:\s*%|\s+[a-zA-Z]{2,})?\.?')
 
 
 def reference(text: str) -> str:
-  """The bare answer in an answer or a solution: boxed, after ####, or all.
+  """Extracts the bare answer from the answer field of a row.
 
-  Of an amount after ####, as GSM8K has it, the number.
+  This is the content of the last box, else the text after ####, else the whole
+  text. For an amount after ####, as in GSM8K, it is the number alone.
   """
   found = math_rewards.boxed(text)
   if found is None and '####' in text:
@@ -95,18 +97,19 @@ def reference(text: str) -> str:
 
 
 def read(source: str, options: Options, tokenizer) -> list[Problem]:
-  """The problems of a file or data set.
+  """Reads the problems of a file or data set.
 
   Args:
     source: see `problem_files`.
-    options: names of fields, and the format.
-    tokenizer: of the model.
+    options: names of the fields, and the template.
+    tokenizer: the model's tokeniser.
 
   Returns:
-    The problems, in their order.
+    The problems, in the order of the source.
 
   Raises:
-    ValueError: a sentence with the file and line of the first bad row.
+    ValueError: a row is not valid. The message names the file and the line of
+      the first such row.
   """
   problems = []
   stem = os.path.basename(source).partition('.')[0]
@@ -114,7 +117,7 @@ def read(source: str, options: Options, tokenizer) -> list[Problem]:
     text, answer = (
         _field(where, row, name) for name in (options.problem, options.answer))
     kind = _field(where, row, options.kind) if options.kind else stem
-    # The problem's, whatever the file, the order and the format are.
+    # Depends on the problem's text alone, not on file, order or template.
     ident = zlib.crc32(text.encode()) >> 1
     problems.append(Problem(
         ident, templates.render(options.template, text, tokenizer), kind,
@@ -125,13 +128,13 @@ def read(source: str, options: Options, tokenizer) -> list[Problem]:
 
 
 def _field(where: str, row: problem_files.Row, name: str) -> str:
-  """A field that is not empty, as text."""
+  """Returns a field as text, or raises an error if it is missing or empty."""
   if name not in row:
     raise ValueError(
         f'{where}: there is no field {name!r}.{closest(name, [*row])} Set '
-        'config.task.problem, .answer and .kind to the names of yours.')
+        'config.task.problem, .answer and .kind to the names of your fields.')
   value = row[name]
-  # NaN, which is what some tables have for nothing, differs from itself.
+  # Some tables store NaN for a missing value; NaN differs from itself.
   if value is None or value != value or not (text := str(value).strip()):
     raise ValueError(f'{where}: field {name!r} is empty.')
   if isinstance(value, bool) or not isinstance(value, (str, numbers.Number)):
@@ -140,7 +143,8 @@ def _field(where: str, row: problem_files.Row, name: str) -> str:
   try:
     text.encode()
   except UnicodeEncodeError as error:
-    raise ValueError(f'{where}: field {name!r} is no text ({error}).') from None
+    raise ValueError(
+        f'{where}: field {name!r} is not valid text ({error}).') from None
   return text
 
 
@@ -152,27 +156,27 @@ class Math:
     self.train = _all(options.path, options, tokenizer)
     self.heldout = _all(options.heldout, options, tokenizer)
     if not options.heldout:
-      # By rank, so that a file with a few more problems has the same ones.
+      # By rank: a few more problems in the file change few held-out ones.
       self.heldout = sorted(self.train, key=self._rank)[:options.heldout_count]
     known = {p.id for p in self.heldout}
     self.train = [p for p in self.train if p.id not in known]
     if options.path and not self.train:
       raise ValueError(
           f'All problems of task.path={options.path} are held out: lower '
-          f'task.heldout_count={options.heldout_count}, or name other files '
-          'in task.heldout.')
+          f'task.heldout_count={options.heldout_count}, or set task.heldout to '
+          'other files.')
     self._pool: Pool | None = None
 
   def _rank(self, problem: Problem) -> bytes:
     return hashlib.sha256(f'{self.options.seed} {problem.id}'.encode()).digest()
 
   def load(self, source: str) -> list[Problem]:
-    """The problems of another file or data set, put in the same way."""
+    """Reads the problems of another file or data set, with these options."""
     return read(source, self.options, self.tokenizer)
 
   def submit(self, problem: Problem, text: str, truncated: bool):
-    """Begins to judge a response; see `rewards.submit`."""
-    del truncated  # judged like any other: its answer may be there
+    """Starts to judge a response; see `rewards.submit`."""
+    del truncated  # a truncated response may still contain its answer
     if self._pool is None:
       self._pool = Pool(
           'jaxrl_llm.rewards.math:judge', seconds=self.options.timeout,
@@ -182,16 +186,16 @@ class Math:
     return lambda: _verdict(reply.result())
 
   def close(self) -> None:
-    """Ends the processes that judge; the next response starts new ones."""
+    """Ends the worker processes; the next response starts new ones."""
     if self._pool is not None:
       self._pool.close()
       self._pool = None
 
   def verify(self, problem: Problem, text: str, truncated: bool) -> Verdict:
-    """1 if the answer equals the reference, else 0.
+    """Judges a response: reward 1 if its answer equals the reference, else 0.
 
-    Kinds: correct, wrong, no_answer; and timeout and error, which are not
-    valid: the response leaves its group.
+    The verdict's kind is correct, wrong, no_answer, timeout or error. The last
+    two are not valid: such a response leaves its group.
     """
     return self.submit(problem, text, truncated)()
 
@@ -204,7 +208,7 @@ def _verdict(reply) -> Verdict:
 
 
 def _all(sources, options, tokenizer) -> list[Problem]:
-  """The problems of all sources; one that comes again is left out."""
+  """Returns the problems of all sources, without duplicates."""
   problems, count = {}, 0
   for source in sources:
     for problem in read(source, options, tokenizer):
@@ -212,13 +216,13 @@ def _all(sources, options, tokenizer) -> list[Problem]:
       count += 1
   if count > len(problems):
     logging.warning(
-        'Left out of %s: %d of %d problems, which stand there before.',
+        'Left out of %s: %d of %d problems, which are duplicates.',
         ', '.join(sources), count - len(problems), count)
   return list(problems.values())
 
 
 def create(options: Options, tokenizer=None) -> Math:
-  """The task from its options and the model's tokeniser."""
+  """Makes the task from its options and the model's tokeniser."""
   if tokenizer is None:
     raise ValueError(
         'task.name=math needs the tokeniser of a model: set config.model.hf to '

@@ -1,8 +1,8 @@
-"""Rows of problems from JSON lines, Parquet files or the Hugging Face hub.
+"""Problems read from JSON lines, Parquet files or the Hugging Face hub.
 
-A source is a path, `problems.jsonl`, `.jsonl.gz`, `.json` (a list) or
-`.parquet`, or a data set on the hub, `org/name`, `org/name:split` or
-`org/name/subset:split` (the split is `train` unless given).
+A source is either the path of a file that ends in `.jsonl`, `.jsonl.gz`,
+`.json` (a list) or `.parquet`; or a data set on the hub: `org/name`,
+`org/name:split` or `org/name/subset:split`. The default split is `train`.
 """
 
 import gzip
@@ -17,18 +17,18 @@ Row = Mapping[str, Any]
 
 
 def rows(source: str) -> Iterator[tuple[str, Row]]:
-  """The rows of a source.
+  """Reads the rows of a source.
 
   Args:
     source: see the top of this file.
 
   Yields:
-    Where a row stands, as an error should say ('a.jsonl, line 3'), and its
-    fields by name.
+    Pairs: the location of a row, for error messages ('a.jsonl, line 3'), and
+    its fields by name.
 
   Raises:
-    ValueError: there is no such source, it is of another format, or a row of
-      it cannot be read; the sentence names the file and the line.
+    ValueError: the source does not exist, its format is not known, or a row
+      cannot be read. The message names the file and the line.
   """
   path = pathlib.Path(source).expanduser()
   if path.is_file():
@@ -40,9 +40,9 @@ def rows(source: str) -> Iterator[tuple[str, Row]]:
       yield from _parquet(path)
     else:
       raise ValueError(
-          f'{source} is of no format that is known: use {", ".join(FORMATS)}.')
+          f'{source} has an unknown format: use {", ".join(FORMATS)}.')
   elif path.exists():
-    raise ValueError(f'{path} is no file: give a file in it.')
+    raise ValueError(f'{path} is not a file: give the path of a file in it.')
   elif source.endswith(FORMATS) or source.count('/') not in (1, 2) or (
       source.startswith(('/', '.', '~'))):
     raise ValueError(f'There is no file {source}.')
@@ -54,7 +54,7 @@ def _parsed(where: str, text: bytes) -> Any:
   try:
     return json.loads(text)
   except (ValueError, RecursionError) as error:
-    raise ValueError(f'{where}: no JSON ({error}).') from None
+    raise ValueError(f'{where}: not valid JSON ({error}).') from None
 
 
 def _checked(where: str, row: Any) -> tuple[str, Row]:
@@ -86,7 +86,7 @@ def _json(path: pathlib.Path) -> Iterator[tuple[str, Row]]:
     raise ValueError(f'{path} cannot be read ({error}).') from None
   found = _parsed(str(path), text)
   if not isinstance(found, list):
-    raise ValueError(f'{path}: no list of problems; one is needed.')
+    raise ValueError(f'{path} must contain a list of problems.')
   for i, row in enumerate(found, 1):
     yield _checked(f'{path}, entry {i}', row)
 
@@ -115,17 +115,17 @@ def _hub(source: str) -> Iterator[tuple[str, Row]]:
     import datasets
   except ImportError:
     raise ValueError(
-        f'There is no file {source}, and data sets of the hub need the extra '
-        "`data`: pip install 'jaxrl_llm[data]'.") from None
+        f'There is no file {source}; for data sets of the hub, install the '
+        "extra `data`: pip install 'jaxrl_llm[data]'.") from None
   name, _, split = source.partition(':')
   org, name, *subset = name.split('/')
   split = split or 'train'
   try:
     found = datasets.load_dataset(f'{org}/{name}', *subset, split=split)
-  except Exception as error:  # a dozen kinds: names, rights, network
+  except Exception as error:  # many types: wrong names, access, network
     reason = str(error).strip().split('\n')[0]
     raise ValueError(
-        f'There is no file {source}, and the hub gives no such data set '
+        f'There is no file {source}, and the hub has no such data set '
         f'({type(error).__name__}: {reason}).') from None
   for i, row in enumerate(found):
     yield f'{source}, row {i}', row

@@ -1,50 +1,49 @@
-"""How a problem is put to a model: named formats, or a text of one's own."""
+"""Prompt templates: named formats, or a text given by the user."""
 
 from typing import Any
 
 _BOXED = ('Please reason step by step, and put your final answer within '
           '\\boxed{}.')
-# Each is written out as the model reads it; {problem} stands for the problem.
+# The text that the model reads; {problem} is replaced by the problem.
 FORMATS = {
-    # The problem and the instruction as a user's turn, in the format that the
-    # tokeniser itself has for chats.
+    # Problem and instruction as a user's turn, in the tokeniser's chat format.
     'chat': '{problem}\n' + _BOXED,
-    # Of the CBS paper, after Liu et al. 2025 (arXiv:2503.20783).
+    # The CBS paper's template, after Liu et al. 2025 (arXiv:2503.20783).
     'qwen': (
         '<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n'
         '<|im_start|>user\n{problem}\n' + _BOXED + '<|im_end|>\n'
         '<|im_start|>assistant\n'),
-    # Of Qwen2.5-Math: the instruction is the system's.
+    # Qwen2.5-Math's template: the instruction is the system message.
     'qwen_math': (
         '<|im_start|>system\n' + _BOXED + '<|im_end|>\n'
         '<|im_start|>user\n{problem}<|im_end|>\n<|im_start|>assistant\n'),
-    # For base models that know no chat.
+    # For base models without a chat format.
     'question': 'Question: {problem}\n' + _BOXED + '\nAnswer:',
     'none': '{problem}',
 }
 
 
 def known(name: str) -> bool:
-  """Whether `name` is a format, or a text with {problem} in it."""
+  """Returns whether `name` is a format or a text that contains {problem}."""
   return name in FORMATS or '{problem}' in name
 
 
 def render(name: str, problem: str, tokenizer: Any) -> str:
-  """What the model reads.
+  """Returns the prompt of a problem.
 
   Args:
-    name: of FORMATS, or a text with {problem} in it.
-    problem: the problem.
-    tokenizer: its `start` begins every text that is no chat, once; 'chat'
-      takes its `chat(text)`.
+    name: a key of FORMATS, or a text that contains {problem}.
+    problem: the problem's text.
+    tokenizer: the model's tokeniser. 'chat' calls its `chat(text)`; the other
+      formats put its `start` once at the beginning.
 
   Returns:
-    The prompt, special tokens spelled out.
+    The prompt, with special tokens spelled out.
 
   Raises:
-    ValueError: the tokeniser has no format for chats.
+    ValueError: the tokeniser has no chat format.
   """
-  # Not str.format: problems and templates are full of braces.
+  # Not str.format: problems and templates contain many braces.
   text = FORMATS.get(name, name).replace('{problem}', problem)
   if name == 'chat':
     return tokenizer.chat(text)

@@ -1,4 +1,4 @@
-"""The arguments of a training step's programs, as shapes with layouts."""
+"""Arguments of a training step's programs, as shapes with shardings."""
 
 import functools
 from typing import Any, Callable, NamedTuple
@@ -14,17 +14,17 @@ from jaxrl_llm.types import LearnerBatch, Prompts, Requests
 
 
 class Arguments(NamedTuple):
-  """What the programs of a step are called with, as jax.ShapeDtypeStruct.
+  """Arguments of the programs of a step, as jax.ShapeDtypeStruct.
 
   Attributes:
     state: TrainState.
     frozen: parameters that are not trained, or None.
     anchor: parameters of the KL penalty's frozen model, or None.
-    weights: all parameters for sampling.
-    generate: the sampler's arguments behind `weights`.
+    weights: all parameters in the sampling layout.
+    generate: arguments of the sampler after `weights`.
     batch: rows of one optimiser step.
-    scored: rows of a step, as `score` gets them.
-    loss: numbers of the loss.
+    scored: rows of a step for `score`.
+    loss: hyperparameters of the loss.
   """
   state: update_lib.TrainState
   frozen: Any
@@ -37,7 +37,7 @@ class Arguments(NamedTuple):
 
 
 def abstract(made: programs.Programs) -> Arguments:
-  """Returns shape, type and layout of every argument in a training step."""
+  """Returns shape, dtype and sharding of all arguments in a training step."""
   config, mesh, policy = made.config, made.mesh, made.policy
   split, whole = sharding.rows(mesh), sharding.replicated(mesh)
   kind = made.model.dtype
@@ -69,7 +69,7 @@ def abstract(made: programs.Programs) -> Arguments:
   scored = programs.needs_old_logprobs(config)
   penalised = programs.needs_anchor(config)
   anchor = None
-  if penalised:  # with LoRA, the frozen model with nothing beside it
+  if penalised:  # with LoRA, the anchor is the frozen model without adapters
     anchor = {'layers': {}} if config.lora.rank else state.params
 
   def rows(count, old, anchor):
@@ -94,13 +94,13 @@ def abstract(made: programs.Programs) -> Arguments:
 
 
 def lowered(made: programs.Programs) -> dict[str, Callable[[], Any]]:
-  """Each program of a step, by its phase, as a function that lowers it.
+  """Returns a function for each phase that lowers its program.
 
-  They are the programs that `train.take_step` calls, in its order: 'reshard'
-  (training weights to sampling weights), 'sample', 'score' where a step needs
-  log-probs of other policies, and 'update'. With LoRA some have a smaller twin
-  that is left out: the scaling of the adapters before 'reshard', and 'score'
-  of the frozen model alone where it is also needed with adapters.
+  The phases are the programs that `train.take_step` calls, in its order:
+  'reshard' (training weights to sampling weights), 'sample', 'score' if a step
+  needs log-probs of other policies, and 'update'. Two smaller programs of LoRA
+  are left out: the scaling of the adapters before 'reshard', and 'score' of the
+  frozen model alone if 'score' with adapters is also needed.
   """
   x, learner = abstract(made), made.learner
   temperature = x.loss.temperature

@@ -1,6 +1,6 @@
-"""Compiles a step's programs for a slice and says what they need.
+"""Compiles a step's programs for a slice and computes what they need.
 
-Everything here works on shapes: no weights, no data, no TPU.
+All of this works on shapes and needs no weights, no data and no TPU.
 """
 
 import dataclasses
@@ -18,23 +18,24 @@ from jaxrl_llm.models.config import HUB
 from jaxrl_llm.monitoring import flops
 from launch.aot import arguments, chips, cost, faults, memory
 
-FREE = 0.10  # Of the HBM, to be left over.
-_STOP_IDS = (0, 1)  # Stand for a tokeniser's; only their number is compiled.
+FREE = 0.10  # Share of the HBM that should stay free.
+_STOP_IDS = (0, 1)  # Placeholders; only their number affects the program.
 
 
 @dataclasses.dataclass
 class Phase:
-  """One program of a step.
+  """A program of a step and the results of its check.
 
   Attributes:
-    name: as in `arguments.lowered`.
-    compile_seconds: to lower and compile.
-    bytes: on each chip while it runs, part by part.
-    needs: what the compiler said of memory, if it did not compile.
-    cost: of one run; None for emulated devices, or if it did not compile.
-    runs: in a step.
-    model_flops: what its mathematics asks for, over all chips and runs.
-    faults: sentences about what its decode loop should not have.
+    name: key in `arguments.lowered`.
+    compile_seconds: seconds to lower and compile.
+    bytes: part to bytes on each chip while the program runs.
+    needs: the compiler's message about memory, if the program did not compile.
+    cost: cost of one run; None for emulated devices, or if the program did not
+      compile.
+    runs: number of runs in a step.
+    model_flops: model FLOPs over all chips and runs.
+    faults: sentences about faults of the decode loop.
   """
   name: str
   compile_seconds: float
@@ -47,21 +48,21 @@ class Phase:
 
   @property
   def total(self) -> int:
-    """Bytes on each chip while it runs."""
+    """Bytes on each chip while the program runs."""
     return sum(self.bytes.values())
 
 
 class Report(NamedTuple):
-  """What came of a check.
+  """Result of a check.
 
   Attributes:
-    config: that was checked.
-    topology: for which.
-    mesh: of it.
+    config: the checked config.
+    topology: the slice.
+    mesh: the mesh on the slice.
     slots: decode slots on each data shard.
-    requests_per_shard: that they serve.
-    phases: in their order.
-    tokens: response tokens of a step, if each runs to its limit.
+    requests_per_shard: requests that these slots serve.
+    phases: programs in the order of a step.
+    tokens: response tokens of a step, with all responses at full length.
   """
   config: ConfigDict
   topology: chips.Topology
@@ -73,24 +74,24 @@ class Report(NamedTuple):
 
   @property
   def seconds(self) -> float | None:
-    """Of a step, verifying and host work left out."""
+    """Estimated seconds of a step, without verification and host work."""
     if any(p.cost is None for p in self.phases):
       return None
     return sum(p.cost.seconds * p.runs for p in self.phases)
 
   @property
   def peak(self) -> int | None:
-    """Bytes per chip in the phase that needs most; None if one is unknown."""
+    """Largest bytes per chip of all phases; None if one is unknown."""
     if any(p.needs for p in self.phases):
       return None
     return max(p.total for p in self.phases)
 
 
 def load(spec: str, overrides: dict[str, Any]) -> ConfigDict:
-  """Reads a config without its model's files.
+  """Loads a config without the files of its model.
 
-  A name on the hub that we know stands for a preset; another one's
-  config.json is fetched.
+  A known name on the hub is replaced by a preset. For an unknown name,
+  config.json is downloaded.
   """
   config = config_lib.load(spec, overrides)
   preset = HUB.get(config.model.hf)
@@ -106,10 +107,10 @@ def load(spec: str, overrides: dict[str, Any]) -> ConfigDict:
 
 
 def topology_of(spec: str) -> str:
-  """The slice that a config file is made for.
+  """Returns the slice that a config file is made for.
 
   Raises:
-    ValueError: it names none.
+    ValueError: the file does not define TOPOLOGY.
   """
   path = spec.partition(':')[0]
   found = None
@@ -117,13 +118,13 @@ def topology_of(spec: str) -> str:
     found = getattr(config_lib.load_file(path), 'TOPOLOGY', None)
   if found is None:
     raise ValueError(
-        f'{path} names no TOPOLOGY: say for which slice to compile, such as '
-        '--topology=v5e:16x8.')
+        f'{path} defines no TOPOLOGY: give the slice on the command line, such '
+        'as --topology=v5e:16x8.')
   return found
 
 
 def build(config: ConfigDict, topology: chips.Topology) -> programs.Programs:
-  """The programs of a config on a slice."""
+  """Makes the programs of a config on a slice."""
   mesh = sharding.make_mesh(
       *(config.mesh[axis] for axis in sharding.AXES), topology.devices)
   return programs.make(
@@ -137,7 +138,7 @@ def run(config: ConfigDict, topology: chips.Topology,
   Args:
     config: from `load`.
     topology: the slice.
-    only: names of phases; empty is all.
+    only: names of phases; empty means all.
 
   Returns:
     The report.
@@ -162,7 +163,12 @@ def run(config: ConfigDict, topology: chips.Topology,
 
 
 def _compile(lower) -> tuple[Any, float, str | None]:
-  """The compiled program, seconds, and what it needs if memory ran out."""
+  """Compiles a program.
+
+  Returns:
+    The compiled program or None; the seconds; and, if memory ran out, the
+    compiler's message about it.
+  """
   start = time.monotonic()
   program, needs = None, None
   try:
@@ -175,7 +181,7 @@ def _compile(lower) -> tuple[Any, float, str | None]:
 
 
 def _needs(error: str) -> str:
-  """The part of an error that says how much memory was asked for."""
+  """Extracts the memory that was asked for from a compiler error."""
   for pattern in (r'Used ([\d.]+[KMGT]) of \S+ hbm',
                   r'required[^(]*\(([\d.]+[KMGT])\)'):
     found = re.search(pattern, error)
@@ -185,7 +191,7 @@ def _needs(error: str) -> str:
 
 
 def bytes_of(needs: str) -> int:
-  """`Phase.needs` as a number, 0 if it names none."""
+  """Converts `Phase.needs` to a number of bytes, 0 if it has no number."""
   found = re.fullmatch(r'([\d.]+)([KMGT])iB', needs)
   return int(float(found[1]) * 1024 ** ('KMGT'.index(found[2]) + 1)
              ) if found else 0
@@ -209,7 +215,7 @@ def _phase(made, topology, name, program, seconds, needs, code) -> Phase:
 
 
 def _runs(config: ConfigDict, name: str) -> int:
-  """How often a program runs in a step."""
+  """Returns how often a program runs in a step."""
   if name == 'update':
     return programs.updates_per_step(config)
   if name == 'score':
@@ -218,14 +224,14 @@ def _runs(config: ConfigDict, name: str) -> int:
 
 
 def _chances(config: ConfigDict) -> dict[str, float]:
-  """How often conditionals that data decide take the dearer branch."""
-  # That is the one that sorts; min p alone needs no order.
+  """Returns how often data-dependent conditionals take the expensive branch."""
+  # The expensive branch of truncation sorts; min p alone does not need it.
   sampling = config.sampling
   return {'truncation': float(sampling.top_k > 0 or sampling.top_p < 1)}
 
 
 def _turns(made: programs.Programs, name: str) -> dict[str, float]:
-  """Turns of the loops that data decide, if each response has every token."""
+  """Returns the iterations of data-dependent loops, for full responses."""
   config, sampler = made.config, made.sampler.sampler
   rows = config.prompts_per_step * config.samples_per_prompt
   if name in ('score', 'update'):
@@ -237,7 +243,7 @@ def _turns(made: programs.Programs, name: str) -> dict[str, float]:
   refills = -(-steps // sampler.steps_per_refill)
   prefills = -(-made.sampler.prompts_per_shard // sampler.prefill_prompts)
   chunk = sampler.chunk or 1
-  # The mean over a response of the chunks that its prompt and it fill.
+  # Chunks filled by prompt and response, averaged over the decode steps.
   chunks = -(-config.max_prompt // chunk) + np.mean(
       np.arange(config.max_response) // chunk + 1)
   return dict(
@@ -247,7 +253,7 @@ def _turns(made: programs.Programs, name: str) -> dict[str, float]:
 
 
 def _model_flops(made: programs.Programs, name: str) -> float:
-  """Of all runs in a step, if prompts and responses are as long as can be."""
+  """Returns model FLOPs of all runs in a step, for rows of maximum length."""
   config, model = made.config, made.model
   rows = config.prompts_per_step * config.samples_per_prompt
   prompt = np.full(rows, config.max_prompt)

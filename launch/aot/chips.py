@@ -1,10 +1,11 @@
-"""Accelerators as an estimate sees them: names, rates, memory, links.
+"""Data of accelerators for the cost estimate: names, rates, memory, links.
 
-Sources: bfloat16 FLOP/s, HBM and its bandwidth from the specification pages of
-https://cloud.google.com/tpu/docs (v5e, v5p, v6e); bandwidth of one link in one
-direction, latency of a hop, and which dimensions of a torus wrap around, from
-"How to Scale Your Model", https://jax-ml.github.io/scaling-book/tpus. What is
-left of the HBM to programs is what the compiler says when one does not fit.
+Sources: bfloat16 FLOP/s, HBM size and bandwidth are from the specification
+pages of https://cloud.google.com/tpu/docs (v5e, v5p, v6e). The bandwidth of a
+link in one direction, the latency of a hop, and the rule for dimensions of a
+torus that wrap around are from "How to Scale Your Model",
+https://jax-ml.github.io/scaling-book/tpus. The HBM available to programs is
+from the compiler's message for a program that does not fit.
 """
 
 import collections
@@ -28,13 +29,13 @@ class Chip(NamedTuple):
 
   Attributes:
     name: family, as in topology names.
-    flops: bfloat16 FLOP/s of its matrix units.
-    bandwidth: bytes/s of its HBM.
+    flops: bfloat16 FLOP/s of the matrix units.
+    bandwidth: bytes/s of the HBM.
     memory: bytes of HBM that programs may use.
     link: bytes/s of one link in one direction.
-    ring: a dimension of the torus of this size, or a multiple, wraps around;
-      of a torus of three dimensions all must be such multiples.
-    pod: sizes of the largest slice, which tell how many dimensions there are.
+    ring: a dimension of the torus wraps around if its size is a multiple of
+      this; in a torus of three dimensions, all sizes must be multiples.
+    pod: sizes of the largest slice, one per dimension.
   """
   name: str
   flops: float
@@ -54,8 +55,8 @@ CHIPS = {
         'v6e', 918e12, 1640e9, int(31.25 * GIB), 90e9, 16, (16, 16)),
 }
 
-# The shapes that Google Cloud sells, by number of chips; v5p counts two cores
-# to a chip in its names.
+# Shapes offered by Google Cloud, by number of chips. Names of v5p slices count
+# two cores per chip.
 _FLAT = {1: '1x1', 4: '2x2', 8: '2x4', 16: '4x4', 32: '4x8', 64: '8x8',
          128: '16x8', 256: '16x16'}
 _CUBES = {4: '2x2x1', 8: '2x2x2', 16: '2x2x4', 32: '2x4x4', 64: '4x4x4',
@@ -71,9 +72,9 @@ class Topology(NamedTuple):
   """A slice of chips.
 
   Attributes:
-    name: such as v5e:16x8.
-    chip: of which it is made; None for CPUs, of which nothing is estimated.
-    devices: jax devices, of which none need exist.
+    name: name such as v5e:16x8.
+    chip: type of the chips; None for CPUs, which have no cost estimate.
+    devices: jax devices; they need not exist.
   """
   name: str
   chip: Chip | None
@@ -81,17 +82,17 @@ class Topology(NamedTuple):
 
 
 def topology(name: str) -> Topology:
-  """Describes a slice; no such machine is needed.
+  """Describes a slice; it need not exist on this machine.
 
   Args:
     name: 'v5e:16x8', an alias such as 'v5litepod-128', or 'cpu:8' for emulated
-      CPU devices, which must be asked for before JAX starts.
+      CPU devices, which must be requested before JAX starts.
 
   Returns:
     The slice.
 
   Raises:
-    ValueError: there is no such slice, or the compiler is not installed.
+    ValueError: the slice is unknown, or the TPU compiler is not installed.
   """
   full = TOPOLOGIES.get(name, name)
   family, _, shape = full.partition(':')
@@ -103,11 +104,10 @@ def topology(name: str) -> Topology:
     raise ValueError(_unknown(name))
   if importlib.util.find_spec('libtpu') is None:
     raise ValueError(
-        "The compiler for TPUs is not installed: pip install -e '.[aot]' "
-        'brings libtpu in the version that fits this jax (only for Linux on '
-        'x86-64).')
-  # No TPU is looked for, and another program may have one in use; the last
-  # three keep libtpu from complaining of a host that has none.
+        "The TPU compiler is not installed: pip install -e '.[aot]' installs "
+        'the libtpu version that fits this jax (only for Linux on x86-64).')
+  # Makes libtpu work without a TPU, or while another program uses one. The last
+  # three variables avoid its warnings on a host without a TPU.
   for variable, value in (
       ('TPU_SKIP_MDS_QUERY', '1'), ('ALLOW_MULTIPLE_LIBTPU_LOAD', '1'),
       ('TPU_ACCELERATOR_TYPE', 'v5litepod-1'), ('TPU_WORKER_ID', '0'),
@@ -124,9 +124,10 @@ def topology(name: str) -> Topology:
 
 
 def _exists(chip: Chip, shape: str) -> bool:
-  """Whether a slice may have a shape; the compiler takes some that none has.
+  """Returns whether a slice can have a shape.
 
-  Switches join the cubes of three dimensions, so that one may be long.
+  Needed because the compiler also accepts shapes that do not exist. In three
+  dimensions, switches connect cubes, so one dimension may be long.
   """
   if not re.fullmatch(r'\d+(x\d+)*', shape):
     return False
@@ -144,14 +145,14 @@ def _unknown(name: str) -> str:
 
 
 class Links(NamedTuple):
-  """What a group of devices has to talk over.
+  """Links between the devices of a group.
 
   Attributes:
-    axes: of the mesh, along which its members differ.
-    size: members.
-    bandwidth: bytes/s into a member while all of the group exchange.
-    hops: between the two members that are farthest apart.
-    across: seconds for each byte of a member's array that all send to all.
+    axes: axes of the mesh along which the members differ.
+    size: number of members.
+    bandwidth: bytes/s into each member while all members communicate.
+    hops: hops between the two members that are farthest apart.
+    across: seconds of an all-to-all per byte of a member's array.
   """
   axes: tuple[str, ...]
   size: int
@@ -162,16 +163,16 @@ class Links(NamedTuple):
 
 def links(
     chip: Chip, mesh: jax.sharding.Mesh, group: Sequence[int]) -> Links:
-  """The links between a group's members, as if groups like it fill the slice.
+  """Returns the links of a group, assuming that such groups fill the slice.
 
-  A dimension along which the members stand counts with both directions of a
-  ring if it wraps around and the group has all of it, else with one; groups
-  that interleave share the links.
+  Each dimension along which the members differ adds its bandwidth: both
+  directions of a ring if the dimension wraps around and the group spans it,
+  else one direction. Interleaved groups share the links.
 
   Args:
-    chip: of the devices.
+    chip: type of the devices.
     mesh: the devices, in the order of their partition ids.
-    group: partition ids.
+    group: partition ids of the members.
   """
   flat = mesh.devices.reshape(-1)
   where = np.array(np.unravel_index(np.asarray(group), mesh.devices.shape))
@@ -190,11 +191,10 @@ def links(
     ring = span == extent[dim] and wraps[dim]
     own = chip.link * (2 if ring else 1) / stride
     bandwidth += own
-    # A cut in the middle of n places leaves on each side part of the members,
-    # who send to every member on the other side: of the m members' arrays of s
-    # bytes m * a/n * b/n * s go over one way, a and b the places on each side.
-    # m/n lines cross the cut. All dimensions are in use at once, so that the
-    # slowest counts.
+    # All-to-all: cut the n places in the middle, with a and b places on the two
+    # sides. Each of m members sends its array of s bytes evenly to all members,
+    # so m * a/n * b/n * s bytes cross the cut in one direction, over m/n lines.
+    # All dimensions work at the same time, so the slowest one counts.
     n = len(places)
     across = max(across, (n // 2) * (n - n // 2) / n / own)
     hops += span // 2 if ring else int(places[-1] - places[0])
@@ -204,17 +204,17 @@ def links(
 def shift(
     chip: Chip, mesh: jax.sharding.Mesh,
     pairs: Sequence[tuple[int, int]]) -> tuple[int, int]:
-  """What it takes that some devices send to one other each.
+  """Computes the link load of a collective permutation.
 
-  Each goes the shorter way around, one dimension after the other.
+  Each message takes the shorter way around, one dimension after the other.
 
   Args:
-    chip: of the devices.
+    chip: type of the devices.
     mesh: the devices, in the order of their partition ids.
     pairs: partition ids of source and target.
 
   Returns:
-    How many of them the busiest link carries, and the hops of the longest way.
+    The number of messages on the busiest link, and the hops of the longest way.
   """
   flat = mesh.devices.reshape(-1)
   extent, wraps = _torus(chip, flat)
@@ -234,9 +234,10 @@ def shift(
 
 
 def _torus(chip: Chip, devices: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
-  """Sizes of a slice's dimensions, and whether they wrap around."""
+  """Returns the sizes of a slice's dimensions, and which of them wrap around.
+  """
   extent = np.array([d.coords for d in devices]).max(0) + 1
   wraps = extent % chip.ring == 0
-  if len(chip.pod) == 3:  # cubes of which optical switches make a torus
+  if len(chip.pod) == 3:  # optical switches connect whole cubes to a torus
     wraps &= wraps.all()
   return extent, wraps

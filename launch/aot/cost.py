@@ -1,11 +1,10 @@
-"""What a compiled program costs on a chip: an estimate, from its text.
+"""Estimate of a compiled program's cost on a chip, from the program's text.
 
-Each operation takes as long as its arithmetic on the matrix units or its
-traffic with HBM, whichever is longer; operations follow one another. Copies
-that the compiler started ahead of time, and exchanges that it started and
-awaits later, go on beside the operations of the same computation. An exchange
-of the other kind is waited for. Vector units, launch overheads and congestion
-are left out. Uncalibrated: no such chip was at hand.
+The time of an operation is the maximum of its arithmetic on the matrix units
+and its HBM traffic. Operations run one after another. Asynchronous copies and
+collectives overlap with the operations of the same computation; synchronous
+collectives do not. Vector units, launch overheads and congestion are left out.
+The estimate is not calibrated, since no such chip was available.
 """
 
 import dataclasses
@@ -22,16 +21,16 @@ COLLECTIVES = (
     'collective-permute')
 
 class Collective(NamedTuple):
-  """One exchange between devices.
+  """A collective.
 
   Attributes:
-    kind: such as 'all-gather'.
-    axes: of the mesh, along which it goes.
-    bytes: largest array of a device that takes part, in or out.
-    times: how often it happens.
-    seconds: of all those times.
-    scope: the path of names under which it was traced.
-    waited: whether nothing goes on beside it.
+    kind: opcode, such as 'all-gather'.
+    axes: axes of the mesh that it runs over.
+    bytes: the larger of input and output on a device.
+    times: number of runs.
+    seconds: seconds of all runs.
+    scope: path of name scopes under which it was traced.
+    waited: True if it is synchronous, so that nothing overlaps with it.
   """
   kind: str
   axes: tuple[str, ...]
@@ -44,17 +43,17 @@ class Collective(NamedTuple):
 
 @dataclasses.dataclass
 class Cost:
-  """Of a computation, all loops counted out.
+  """Cost of a computation, with all iterations of its loops.
 
   Attributes:
-    flops: multiply-adds of matrix products, times two.
-    bytes: to and from HBM.
+    flops: FLOPs of matrix products, two per multiply-add.
+    bytes: bytes read from and written to HBM.
     compute: seconds of the matrix products alone.
-    memory: seconds of the traffic alone.
-    exchange: seconds of exchanges alone.
-    seconds: of it all, with what goes on side by side.
-    collectives: every exchange.
-    unknown: scopes of loops whose turns nothing told; they count once.
+    memory: seconds of the HBM traffic alone.
+    exchange: seconds of the collectives alone.
+    seconds: total seconds, with overlap.
+    collectives: all collectives.
+    unknown: scopes of loops with unknown iterations, which count once.
   """
   flops: float = 0.0
   bytes: float = 0.0
@@ -66,7 +65,7 @@ class Cost:
   unknown: list[str] = dataclasses.field(default_factory=list)
 
   def add(self, other: 'Cost', times: float = 1.0) -> None:
-    """Adds another, so many times; what never runs leaves no trace."""
+    """Adds `times` runs of another cost; with 0, not even its collectives."""
     if not times:
       return
     for name in ('flops', 'bytes', 'compute', 'memory', 'exchange', 'seconds'):
@@ -78,18 +77,18 @@ class Cost:
 
   @property
   def bound(self) -> str:
-    """What takes the longest by itself."""
+    """Resource with the longest time: compute, HBM or interconnect."""
     parts = dict(compute=self.compute, HBM=self.memory,
                  interconnect=self.exchange)
     return max(parts, key=parts.get)
 
 
 class Machine(NamedTuple):
-  """What a program runs on.
+  """Machine that a program runs on.
 
   Attributes:
-    chip: rates.
-    mesh: devices in the order of their partition ids.
+    chip: type of the chips.
+    mesh: the devices, in the order of their partition ids.
   """
   chip: chips.Chip
   mesh: Any
@@ -98,16 +97,16 @@ class Machine(NamedTuple):
 def estimate(
     text: str, machine: Machine, turns: Mapping[str, float],
     chances: Mapping[str, float]) -> Cost:
-  """The cost of one run of a compiled program on each of its devices.
+  """Estimates the cost of one run of a compiled program on each device.
 
   Args:
     text: `compiled.as_text()`.
-    machine: that it was compiled for.
-    turns: for loops whose turns only data tell: the name of the scope
-      (`jax.named_scope`) that the loop was traced in, to its turns.
-    chances: the name of the scope that a conditional was traced in, to how
-      often it takes the dearest of its branches, and else the cheapest. The
-      others always take the dearest.
+    machine: the machine that it was compiled for.
+    turns: iterations of data-dependent loops, by the name of the scope
+      (`jax.named_scope`) that the loop was traced in.
+    chances: share of runs in which a conditional takes its most expensive
+      branch (else the cheapest), by the name of the scope it was traced in. The
+      default is 1.
 
   Returns:
     The cost per device.
@@ -117,7 +116,7 @@ def estimate(
 
 
 class _Estimator:
-  """Goes through a module from its entry on."""
+  """Estimator of the costs of a module's computations."""
 
   def __init__(self, module, machine, turns, chances):
     self._module, self._machine = module, machine
@@ -126,7 +125,7 @@ class _Estimator:
     self._known = {}
 
   def cost(self, name: str) -> Cost:
-    """Of a computation, once."""
+    """Returns the cost of one run of a computation, with a cache."""
     if name not in self._known:
       self._known[name] = self._cost(self._module.computations[name])
     return self._known[name]
@@ -159,8 +158,8 @@ class _Estimator:
         (beside if ahead else total).add(own)
         traffic += own.memory
         busy += 0.0 if ahead else own.seconds
-    # What was started ahead hides behind the operations, as far as they last
-    # and leave the HBM alone.
+    # Asynchronous collectives overlap with the operations, and asynchronous
+    # copies with the time in which the operations leave the HBM idle.
     total.seconds += max(
         0.0, traffic - busy, beside.exchange - busy)
     beside.seconds = 0.0
@@ -168,11 +167,12 @@ class _Estimator:
     return total
 
   def _fused_exchanges(self, x) -> list[Collective]:
-    """Collectives inside a fusion.
+    """Returns the collectives inside a fusion.
 
-    One that a fusion starts is there again in those that carry it along and
-    that await it: the compiler gives all of them, and no others, the id of a
-    chain. An all-reduce of which only a part comes out scatters.
+    An asynchronous collective appears in three kinds of fusions: those that
+    start it, pass it on, and wait for it. The compiler marks all of these, and
+    no others, with a chain id; only the start counts. An all-reduce that
+    returns only a part of its result is a reduce-scatter.
     """
     if x.op != 'fusion':
       return []
@@ -190,7 +190,7 @@ class _Estimator:
     return found
 
   def _branches(self, x) -> list[tuple[Cost, float]]:
-    """Those of a conditional that count, and how often."""
+    """Returns the branches of a conditional that count, with their shares."""
     costs = sorted(
         (self.cost(name) for name in x.calls.values()),
         key=lambda c: (c.seconds, c.flops, c.bytes))
@@ -200,7 +200,7 @@ class _Estimator:
     return [(costs[-1], chance), (costs[0], 1.0 - chance)]
 
   def _operation(self, computation, x) -> Cost:
-    """Of anything that is neither control nor exchange."""
+    """Returns the cost of an operation other than control or a collective."""
     flops = operations.flops(self._module, computation, x)
     bytes_ = operations.traffic(self._module, computation, x)
     chip = self._machine.chip
@@ -216,8 +216,8 @@ class _Estimator:
     sent = sum(a.bytes for a in operands)
     arrays = x.arrays
     if x.op.endswith('-start'):
-      # (operands, results, context). An all-reduce has results alone; they are
-      # as large as its operands, and what is left of them here is none.
+      # (operands, results, context). An all-reduce-start has only results, so
+      # this slice is empty; they are as large as its operands.
       arrays = arrays[len(operands):2 * len(operands)]
     got = sum(a.bytes for a in arrays)
     chip, mesh = self._machine
@@ -233,7 +233,7 @@ class _Estimator:
 
 
 def _note(exchange: Collective, total: Cost, beside: Cost) -> None:
-  """Adds an exchange to what is waited for, or to what goes on beside it."""
+  """Adds a collective to `total`, or to `beside` if it is asynchronous."""
   into = total if exchange.waited else beside
   into.collectives.append(exchange)
   into.exchange += exchange.seconds
@@ -241,17 +241,17 @@ def _note(exchange: Collective, total: Cost, beside: Cost) -> None:
 
 
 def _starts(computation) -> bool:
-  """Whether a fusion's inside starts a collective that others await."""
+  """Returns whether a fusion starts an asynchronous collective."""
   return any('"AsyncCollectiveStart"' in y.text
              for y in computation.instructions.values())
 
 
 def _seconds(kind: str, size: int, links: chips.Links) -> float:
-  """Time of a collective that is no permutation.
+  """Returns the seconds of a collective other than a permutation.
 
-  All-gather and reduce-scatter bring (n-1)/n of the whole array to each
-  member, an all-reduce does both; an all-to-all is bound by the links in the
-  middle of its longest dimension.
+  All-gather and reduce-scatter move (n-1)/n of the whole array to each member,
+  and an all-reduce does both. An all-to-all is bound by the links in the middle
+  of its slowest dimension.
   """
   n = links.size
   if n == 1 or not links.bandwidth:
@@ -263,17 +263,17 @@ def _seconds(kind: str, size: int, links: chips.Links) -> float:
 
 
 def loop_name(scope: str) -> str | None:
-  """The name of the scope in which a loop itself was traced, if it has one."""
+  """Returns the name of the scope that a loop was traced in, or None."""
   found = re.search(r'(\w+)\)*/while$', scope)
   return found and found[1]
 
 
 def group(x: hlo.Instruction, devices: int | None = None) -> list[int]:
-  """Partition ids of one group that takes part in a collective.
+  """Returns the partition ids of one group of a collective.
 
   Args:
     x: the collective.
-    devices: number of all, who are the group where the text lists none.
+    devices: number of all devices; they form the group if the text lists none.
 
   Raises:
     ValueError: the text does not tell the group.
@@ -305,18 +305,18 @@ def group(x: hlo.Instruction, devices: int | None = None) -> list[int]:
   if devices is not None and 'replica_groups={}' in x.text:
     return list(range(devices))
   raise ValueError(
-      f'Who takes part in {x.op} {x.name} cannot be read from {x.text[:200]!r}')
+      f'The devices of {x.op} {x.name} cannot be read from {x.text[:200]!r}.')
 
 
 def _pairs(x) -> list[tuple[int, int]]:
-  """Sources and targets of a permutation."""
+  """Returns (source, target) pairs of a permutation."""
   numbers = [int(n) for n in re.findall(
       r'\d+', x.attribute('source_target_pairs'))]
   return list(zip(numbers[::2], numbers[1::2]))
 
 
 def _iota(dims: str, order: str | None) -> np.ndarray:
-  """Ids 0, 1, ... in an array of `dims`, its axes then put in `order`."""
+  """Returns ids 0, 1, ... in shape `dims`, with axes permuted by `order`."""
   sizes = [int(d) for d in dims.split(',')]
   ids = np.arange(math.prod(sizes)).reshape(sizes)
   return ids.transpose([int(d) for d in order.split(',')]) if order else ids

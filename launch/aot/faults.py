@@ -1,4 +1,4 @@
-"""What the sampler's decode loop should not have."""
+"""Faults of the sampler's compiled decode loop."""
 
 import math
 
@@ -10,33 +10,34 @@ from launch.aot import arguments, cost, hlo, memory, operations
 
 
 def find(text: str, made: programs.Programs) -> list[str]:
-  """What the sampler's decode loop has that it should not.
+  """Finds expensive operations in the sampler's decode loop.
 
   Args:
-    text: of the compiled sampler.
-    made: the programs it is one of.
+    text: text of the compiled sampler.
+    made: all programs of the run.
 
   Returns:
-    A sentence for each collective that crosses data shards or moves as much as
-    a weight, and each copy of a whole cache.
+    A sentence for each collective that crosses data shards or moves as many
+    bytes as a weight, and for each copy of a whole cache.
   """
   model, mesh = made.model, made.mesh
   module = hlo.parse(text)
   kind = np.dtype(model.dtype).itemsize
-  # More than the part of the smallest matrix that is on a device, and more
-  # than the hidden states of all slots, which do cross between products.
+  # At least the smallest matrix's part on a device, and more than the hidden
+  # states of all slots, which collectives between products do move.
   much = max(
       model.width * model.kv_heads * model.head_dim * kind
       // mesh.shape['tensor'],
       made.sampler.sampler.slots * model.width * kind + 1)
   cache = max(memory.caches(made)['decode cache'] // 2, 1)
-  # CPUs slice a layer's weights out of their stack, and small caches are less.
+  # On CPU, a layer's weights are sliced out of the stack of layers. This is no
+  # fault, but it can write more than a small cache.
   weights = {
       math.prod(x.sharding.shard_shape(x.shape)[1:])
       for x in jax.tree.leaves(arguments.abstract(made).weights['layers'])}
   loop, found = _inside(module, 'decode'), []
   if not loop:
-    return ['The sampler has no decode loop that could be looked into.']
+    return ['The compiled sampler has no decode loop that can be checked.']
   for name in loop:
     computation = module.computations[name]
     for x in computation.instructions.values():
@@ -51,7 +52,7 @@ def find(text: str, made: programs.Programs) -> list[str]:
         if {'data', 'fsdp'} & {*axes}:
           found.append(f'{op} over {", ".join(axes)} in the decode loop: '
                        f'{y.name}, {scope}.')
-        # To sort them, the logits of different slots are exchanged.
+        # Truncation sorts, which moves the logits of all slots.
         if moved >= much and 'truncation' not in scope:
           found.append(f'{op} of {moved:,} bytes in the decode loop, as much '
                        f'as a weight: {y.name}, {scope}.')
@@ -63,7 +64,7 @@ def find(text: str, made: programs.Programs) -> list[str]:
 
 
 def _collectives(module: hlo.Module, x: hlo.Instruction) -> list:
-  """The collective that an instruction is, or those fused into it."""
+  """Returns an instruction if it is a collective, or those fused into it."""
   if x.op == 'fusion':
     inner = module.computations[x.calls['calls']].instructions.values()
     return [z for y in inner for z in _collectives(module, y)]
@@ -71,7 +72,7 @@ def _collectives(module: hlo.Module, x: hlo.Instruction) -> list:
 
 
 def _inside(module: hlo.Module, scope: str) -> list[str]:
-  """Computations that run within the loop traced in a scope."""
+  """Returns the names of computations within the loop traced in a scope."""
   names, new = [], [
       x.calls['body'] for _, x in hlo.walk(module)
       if x.op == 'while' and cost.loop_name(x.scope) == scope]

@@ -1,7 +1,7 @@
-"""Reads the text of a compiled XLA program: computations and instructions.
+"""Parser for the text of a compiled XLA program.
 
-Only what an estimate of its cost needs: shapes, operands, attributes, who
-calls whom, and how often a loop turns.
+It reads only what the cost estimate needs: shapes, operands, attributes, calls
+between computations, and the number of iterations of loops.
 """
 
 import collections
@@ -26,9 +26,9 @@ class Array(NamedTuple):
   """An array in a shape.
 
   Attributes:
-    kind: element type, as XLA writes it.
-    dims: sizes.
-    on_chip: whether it lies in memory on the chip (VMEM, SMEM), not in HBM.
+    kind: element type in XLA's notation.
+    dims: sizes of the dimensions.
+    on_chip: True if it is in on-chip memory (VMEM, SMEM), not in HBM.
   """
   kind: str
   dims: tuple[int, ...]
@@ -46,15 +46,15 @@ class Array(NamedTuple):
 
 
 class Instruction(NamedTuple):
-  """One line of a computation.
+  """An instruction, one line of a computation.
 
   Attributes:
-    name: unique in its computation.
-    arrays: what it results in, tuples flattened one level.
+    name: name, unique in its computation.
+    arrays: arrays of the result, tuples flattened one level.
     op: opcode, such as 'fusion'.
-    operands: names of instructions of the same computation; of a parameter,
-      its number; of a constant, its value.
-    text: all of the line behind the operands: attributes and metadata.
+    operands: names of instructions of the same computation. A parameter has its
+      number here, and a constant its value.
+    text: rest of the line after the operands: attributes and metadata.
   """
   name: str
   arrays: tuple[Array, ...]
@@ -63,7 +63,7 @@ class Instruction(NamedTuple):
   text: str
 
   def attribute(self, name: str) -> str | None:
-    """The text of an attribute: a word, or what stands in its braces."""
+    """Returns the value of an attribute: a word, or the text in its braces."""
     found = re.search(
         rf'[ ,]{name}=(?:\{{((?:[^{{}}]|\{{[^{{}}]*\}})*)\}}|([^,\s]+))',
         self.text)
@@ -71,13 +71,13 @@ class Instruction(NamedTuple):
 
   @property
   def scope(self) -> str:
-    """The path of names under which JAX traced it."""
+    """Path of name scopes under which JAX traced the instruction."""
     found = re.search(r'op_name="([^"]*)"', self.text)
     return found[1] if found else ''
 
   @property
   def calls(self) -> dict[str, str]:
-    """Role to name of the computations it calls."""
+    """Role to name of the called computations."""
     found = {
         role: name for role in _CALLS
         if (name := re.search(rf'[ ,]{role}=%?([\w.\-]+)', self.text))}
@@ -97,43 +97,43 @@ class Computation(NamedTuple):
   """A function of the program.
 
   Attributes:
-    name: unique in the program.
-    instructions: by name, in the order they run.
-    root: name of the one whose result is the computation's.
+    name: name, unique in the program.
+    instructions: name to instruction, in the order of execution.
+    root: name of the instruction that gives the computation's result.
   """
   name: str
   instructions: dict[str, Instruction]
   root: str
 
   def operand(self, instruction: Instruction, i: int) -> Instruction:
-    """The instruction that makes operand i."""
+    """Returns the instruction that makes operand i."""
     return self.instructions[instruction.operands[i]]
 
   def parameters(self) -> dict[int, Instruction]:
-    """Parameters by number."""
+    """Returns number to parameter."""
     return {
         int(x.operands[0]): x for x in self.instructions.values()
         if x.op == 'parameter'}
 
 
 class Module(NamedTuple):
-  """A program: its computations by name, and the one that runs first."""
+  """A program: its computations by name, and the name of the entry."""
   computations: dict[str, Computation]
   entry: str
 
 
 def _closing(text: str, start: int) -> int:
-  """Where the parenthesis that opens at `start` closes."""
+  """Returns the index that closes the parenthesis opened at `start`."""
   depth = 0
   for i in range(start, len(text)):
     depth += {'(': 1, ')': -1}.get(text[i], 0)
     if not depth:
       return i
-  raise ValueError(f'unbalanced parentheses: {text[:80]}')
+  raise ValueError(f'Parentheses are not balanced in {text[:80]!r}.')
 
 
 def _arrays(text: str) -> tuple[Array, ...]:
-  """The arrays of a shape."""
+  """Parses the arrays of a shape."""
   return tuple(
       Array(kind, tuple(int(d) for d in dims.split(',') if d),
             bool(re.search(r'S\([1-9]\d*\)', layout)))
@@ -141,7 +141,7 @@ def _arrays(text: str) -> tuple[Array, ...]:
 
 
 def _instruction(line: str) -> tuple[bool, Instruction] | None:
-  """Whether it is the root, and the instruction of a line."""
+  """Parses a line into (is it the root, instruction); None for other lines."""
   match = _INSTRUCTION.match(line)
   if not match:
     return None
@@ -161,23 +161,22 @@ def _instruction(line: str) -> tuple[bool, Instruction] | None:
 
 
 def _open(line: str) -> int:
-  """How many more braces a line opens than it closes, outside of strings."""
+  """Counts opening minus closing braces of a line, outside of strings."""
   bare = _STRING.sub('', line)
   return bare.count('{') - bare.count('}')
 
 
 def parse(text: str) -> Module:
-  """Reads `compiled.as_text()`.
+  """Parses `compiled.as_text()`.
 
   Args:
-    text: of one module.
+    text: text of one module.
 
   Returns:
-    Its computations.
+    The parsed module.
 
   Raises:
-    ValueError: there is no entry computation in it, or a computation does not
-      end.
+    ValueError: the text has no entry computation, or a computation has no end.
   """
   computations, entry = {}, None
   name, instructions, root, depth = None, {}, None, 0
@@ -194,21 +193,22 @@ def parse(text: str) -> Module:
     else:
       is_root, x = depth <= 0 and _instruction(line) or (False, None)
       depth = _open(line) + (depth if x is None else 0)
-      if x is None:  # the text of an attribute goes on
+      if x is None:  # continues the text of an attribute
         last = next(reversed(instructions))
         x = instructions[last]._replace(
             text=f'{instructions[last].text}\n{line}')
       instructions[x.name] = x
       root = x.name if is_root else root
   if name is not None:
-    raise ValueError(f'This text has no end of the computation {name}.')
+    raise ValueError(
+        f'The program text has no end of the computation {name}.')
   if entry is None:
-    raise ValueError('This is no text of a compiled program: no ENTRY in it.')
+    raise ValueError('This is not the text of a compiled program: no ENTRY.')
   return Module(computations, entry)
 
 
 class Loops:
-  """How often the loops of a program turn, as far as its text says."""
+  """Numbers of iterations of a program's loops, if its text tells them."""
 
   def __init__(self, module: Module):
     self._module = module
@@ -219,11 +219,11 @@ class Loops:
           self._callers[name].append((computation, x, role))
 
   def turns(self, computation: Computation, loop: Instruction) -> int | None:
-    """Turns of a while loop; None where data decide.
+    """Returns the iterations of a while loop; None if they depend on data.
 
-    The compiler may have noted them. Else a loop that counts: its condition
-    compares an element of what it carries with a limit, and its body adds a
-    constant to it.
+    Takes the compiler's annotation if there is one. Otherwise recognises a
+    counting loop: the condition compares an element of the carry with a limit,
+    and the body adds a constant to this element.
     """
     noted = re.search(r'"known_trip_count":\{"n":"?(\d+)"?\}', loop.text)
     if noted:
@@ -247,11 +247,11 @@ class Loops:
     return max(0, -(-(high - low) // step))
 
   def _operands(self, computation, x):
-    """An instruction, or the one at a fusion's root, and what it works on.
+    """Resolves an instruction (or a fusion's root) and its operands.
 
     Returns:
-      The instruction, and for each operand the instruction that makes it with
-      its computation: outside of the fusion if it came in.
+      The instruction; and for each operand, its computation and the instruction
+      that makes it. A parameter of a fusion resolves to the fusion's operand.
     """
     given = lambda x: 0 if x.op in ('parameter', 'constant') else len(
         x.operands)
@@ -271,21 +271,21 @@ class Loops:
     return root, found
 
   def _element(self, computation, x) -> int | None:
-    """Which element of a computation's parameter an instruction picks."""
+    """Returns the index of the parameter's element that an instruction gets."""
     if (x.op != 'get-tuple-element'
         or computation.operand(x, 0).op != 'parameter'):
       return None
     return int(x.attribute('index'))
 
   def _carried(self, computation, loop, index) -> int | None:
-    """The value with which a loop begins, of element `index`."""
+    """Returns the initial value of element `index` of a loop's carry."""
     state = computation.operand(loop, 0)
     if state.op != 'tuple':
       return None
     return self._constant(computation, computation.operand(state, index))
 
   def _constant(self, computation, x) -> int | None:
-    """The value of an integer that the text tells, through copies and loops."""
+    """Returns an integer constant, traced through copies and loops, or None."""
     while x.op in ('copy', 'bitcast', 'convert', 'copy-start', 'copy-done'):
       x = computation.operand(x, 0)
     if x.op == 'constant':
@@ -302,7 +302,7 @@ class Loops:
     return None
 
   def _unchanged(self, body, index) -> bool:
-    """Whether a loop's body passes an element on as it was."""
+    """Returns whether a loop's body passes on an element without change."""
     root = body.instructions[body.root]
     if root.op != 'tuple':
       return False
@@ -312,7 +312,7 @@ class Loops:
     return self._element(body, x) == index
 
   def _step(self, body, index) -> int | None:
-    """What a loop's body adds to an element; None if not a known number."""
+    """Returns the constant that a loop's body adds to an element, or None."""
     root = body.instructions[body.root]
     if root.op != 'tuple':
       return None
@@ -331,7 +331,7 @@ class Loops:
 
 
 def walk(module: Module) -> Iterator[tuple[Computation, Instruction]]:
-  """Every instruction of every computation."""
+  """Yields every instruction with its computation."""
   for computation in module.computations.values():
     for x in computation.instructions.values():
       yield computation, x

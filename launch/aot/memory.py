@@ -1,7 +1,7 @@
-"""What lies on each chip while a step's programs run, part by part.
+"""Memory of each chip while a step's programs run, by part.
 
-What the run holds is counted from shapes; arguments, results and temporaries of
-a program are the compiler's figures.
+Arrays that the run keeps are counted from their shapes. Arguments, results and
+temporaries of a program are the compiler's numbers.
 """
 
 import math
@@ -22,7 +22,7 @@ _ARGUMENTS = {
 
 
 def size(tree: Any) -> int:
-  """Bytes of a tree of shapes with layouts, on each device."""
+  """Returns the bytes on each device of a tree of shapes with shardings."""
   return sum(
       math.prod(x.sharding.shard_shape(x.shape)) * _item(x.dtype)
       for x in jax.tree.leaves(tree))
@@ -34,11 +34,11 @@ def _item(dtype) -> int:
 
 
 def held(made: programs.Programs, name: str) -> dict[str, int]:
-  """Bytes on each chip of what the run keeps while a phase runs, by part.
+  """Returns bytes on each chip, by part, that the run keeps during a phase.
 
   Args:
     made: the programs.
-    name: of the phase.
+    name: name of the phase.
   """
   x = arguments.abstract(made)
   parts = {
@@ -50,7 +50,7 @@ def held(made: programs.Programs, name: str) -> dict[str, int]:
 
 
 def _made_anew(x: arguments.Arguments) -> int:
-  """Bytes of the sampling weights that are not those of training."""
+  """Returns the bytes of sampling weights that do not share training arrays."""
   if x.frozen is not None:
     return size(x.weights) - size(x.frozen)
   return sum(
@@ -61,7 +61,7 @@ def _made_anew(x: arguments.Arguments) -> int:
 
 
 def caches(made: programs.Programs) -> dict[str, int]:
-  """Bytes on each chip of the prefix and the decode cache."""
+  """Returns the bytes on each chip of the prefix cache and the decode cache."""
   config, model, sampler = made.config, made.model, made.sampler.sampler
   one = 2 * model.layers * model.kv_heads * model.head_dim * np.dtype(
       model.dtype).itemsize // made.mesh.shape['tensor']
@@ -74,13 +74,13 @@ def caches(made: programs.Programs) -> dict[str, int]:
 
 def parts(made: programs.Programs, name: str, program: Any,
           code: int) -> dict[str, int]:
-  """Bytes on each chip while a program runs, by part.
+  """Returns bytes on each chip, by part, while a program runs.
 
   Args:
     made: the programs.
-    name: of the phase.
-    program: its compiled program.
-    code: of all programs.
+    name: name of the phase.
+    program: compiled program of the phase.
+    code: bytes of generated code of all programs.
   """
   x, memory, found = arguments.abstract(made), program.memory_analysis(), held(
       made, name)
@@ -101,11 +101,11 @@ def parts(made: programs.Programs, name: str, program: Any,
 
 
 def lacking(made: programs.Programs, name: str, needs: int) -> dict[str, int]:
-  """Bytes by part of a program that is too large to compile.
+  """Returns bytes by part of a program that is too large to compile.
 
   Args:
     made: the programs.
-    name: of the phase.
+    name: name of the phase.
     needs: bytes that the compiler asked for.
   """
   found = held(made, name)

@@ -1,7 +1,7 @@
-"""What single operations of a compiled program compute and move.
+"""FLOPs and memory traffic of single operations of a compiled program.
 
-Only products of matrices count as arithmetic: on the chips that matter, that is
-what their rate is quoted for.
+Only matrix products count as arithmetic, because the FLOP/s of a chip are
+specified for them.
 """
 
 import collections
@@ -10,7 +10,7 @@ import re
 
 import numpy as np
 
-# What costs nothing by itself.
+# Operations without a cost of their own.
 FREE = (
     'parameter', 'constant', 'tuple', 'get-tuple-element', 'bitcast',
     'after-all', 'partition-id', 'replica-id', 'copy-done', 'slice-done',
@@ -18,7 +18,7 @@ FREE = (
 
 
 def flops(module, computation, x) -> float:
-  """Two for each multiply-add of a matrix product or convolution."""
+  """Returns 2 FLOPs per multiply-add of a matrix product or convolution."""
   if x.op == 'fusion':
     inner = module.computations[x.calls['calls']]
     return sum(flops(module, inner, y) for y in inner.instructions.values())
@@ -32,19 +32,19 @@ def flops(module, computation, x) -> float:
 
 
 def traffic(module, computation, x) -> float:
-  """Bytes that an operation reads from HBM and writes to it."""
+  """Returns the bytes that an operation reads from and writes to HBM."""
   if x.op.endswith('-start'):
     source, target = _ends(x)
     return target.bytes * ((not source.on_chip) + (not target.on_chip))
   if x.op == 'custom-call' and 'tpu_custom_call' not in x.text:
-    return 0.0  # allocates, or tells the compiler something
+    return 0.0  # an allocation or an annotation for the compiler
   if x.op == 'fusion':
     return _fusion_traffic(module, computation, x)
   return sum(_read(computation, x, i) for i in range(len(x.operands))
              ) + written(module, computation, x)
 
 
-# Products of matrices, as large as the scores, that a kernel makes.
+# Number of matrix products over the attention scores in each splash kernel.
 _SPLASH = (
     (r'splash_m[hq]a_fwd', 2),
     (r'splash_m[hq]a_dkv.*use_fused_bwd_kernel\W+true', 5),
@@ -53,9 +53,10 @@ _SPLASH = (
 
 
 def _splash_flops(computation, x) -> float:
-  """Of a splash attention kernel: the blocks that a causal mask leaves.
+  """Returns the FLOPs of a splash attention kernel, 0 for other calls.
 
-  A sliding window's are fewer: it is not told in the text. 0 for other calls.
+  Counts the blocks of a causal mask. A sliding window has fewer blocks, but the
+  text does not tell whether there is one.
   """
   text = f'{x.name} {x.text}'
   products = next((
@@ -87,7 +88,7 @@ def _dot_flops(computation, x) -> float:
 
 
 def _convolution_flops(computation, x) -> float:
-  """Two per product of an input that is there, padding and gaps left out."""
+  """Returns 2 FLOPs per multiply-add, without padding and dilation gaps."""
   labels = x.attribute('dim_labels')
   left, rest = labels.split('_')
   right, out = rest.split('->')
@@ -117,7 +118,7 @@ def _convolution_flops(computation, x) -> float:
 
 
 def _read(computation, x, i: int) -> float:
-  """Bytes that an operation outside of fusions reads of operand i."""
+  """Returns the bytes of operand i that an unfused operation reads."""
   source = computation.operand(x, i)
   if x.op in ('dynamic-slice', 'slice', 'gather') and i == 0:
     return 0.0 if source.arrays[0].on_chip else x.arrays[0].bytes
@@ -127,7 +128,9 @@ def _read(computation, x, i: int) -> float:
 
 
 def written(module, computation, x) -> float:
-  """Bytes that an operation writes to HBM; updates in place count the part.
+  """Returns the bytes that an operation writes to HBM.
+
+  For an update in place, this is the updated part.
   """
   if x.op in FREE or x.op in ('while', 'conditional', 'call'):
     return 0.0
@@ -143,16 +146,19 @@ def written(module, computation, x) -> float:
 
 
 def _ends(x):
-  """From where and to where something goes that is started ahead.
+  """Returns source and target of an asynchronous operation.
 
-  The result of a copy is (to, from, context), of others (from, to, context).
+  The result of copy-start is (target, source, context); the result of the
+  others is (source, target, context).
   """
   first, second = x.arrays[:2]
   return (second, first) if x.op == 'copy-start' else (first, second)
 
 
 def _fusion_traffic(module, computation, x) -> float:
-  """Bytes of a fusion: of what it slices only the slices, in place only parts.
+  """Returns the bytes that a fusion reads and writes.
+
+  For a sliced operand this is the slice, for an update in place the part.
   """
   inner = module.computations[x.calls['calls']]
   total = 0.0
@@ -164,7 +170,7 @@ def _fusion_traffic(module, computation, x) -> float:
 
 
 def _written_by_fusion(x, inner) -> float:
-  """Bytes that a fusion writes; of an update in place only the part."""
+  """Returns the bytes that a fusion writes; in place, only the updated part."""
   def written(y, array) -> float:
     while y.op == 'bitcast':
       y = inner.operand(y, 0)
@@ -181,7 +187,7 @@ def _written_by_fusion(x, inner) -> float:
 
 
 def _needed(module, inner, number: int, whole: int) -> float:
-  """Bytes that a fusion's inside needs of its parameter `number`."""
+  """Returns the bytes of parameter `number` that a fusion reads."""
   users = collections.defaultdict(list)
   for y in inner.instructions.values():
     if y.op not in ('parameter', 'constant'):

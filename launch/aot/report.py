@@ -1,4 +1,4 @@
-"""A check's findings as tables, as JSON, and as a verdict."""
+"""Results of a check as tables, as JSON, and as a verdict."""
 
 import collections
 import io
@@ -8,10 +8,10 @@ from rich import console, table
 
 from launch.aot import check, chips
 
-# Loops of the sampler by their scopes, the inner one first.
+# Scopes of the sampler's loops and their names in the table, inner loop first.
 _PLACES = ('decode', 'decode loop'), ('serve', 'refills')
 
-# What to turn when a part of a phase is what fills a chip.
+# Advice by the part of a phase that takes most memory.
 _KNOBS = {
     'parameters': 'raise mesh.fsdp',
     'optimiser': 'raise mesh.fsdp',
@@ -28,26 +28,26 @@ _ACTIVATIONS = {
     'score': 'lower learner.microbatch',
     'update': 'lower learner.microbatch, or set learner.remat=full',
 }
-# Where no device has more than one row.
+# Advice if no device has more than one row.
 _OF_A_ROW = 'raise mesh.tensor, which splits the activations of a row'
 
 
 def verdict(report: check.Report) -> list[str]:
-  """A sentence for each reason why the job should not be launched as it is."""
+  """Returns a sentence for each reason not to launch the job."""
   return [*(fault for phase in report.phases for fault in phase.faults),
           *misfits(report)]
 
 
 def misfits(report: check.Report) -> list[str]:
-  """A sentence if memory lacks, and one for each kernel that is too large."""
+  """Returns a sentence if memory is short, and one per kernel that fails."""
   chip, lacks, found = report.topology.chip, [], []
   if chip is None:
     return found
   for phase in report.phases:
     if phase.needs and not check.bytes_of(phase.needs):
       found.append(
-          f'{phase.name} does not compile: {phase.needs} If that is memory of '
-          'a kernel, learner.attention=xla does without.')
+          f'{phase.name} does not compile: {phase.needs} If a kernel needs '
+          'this memory, set learner.attention=xla, which uses no kernel.')
     elif phase.needs or phase.total > chip.memory * (1 - check.FREE):
       needs = phase.needs or f'{phase.total / chips.GIB:.2f}GiB'
       lacks.append(f'{phase.name} needs {needs}, {advice(report, phase)}')
@@ -60,7 +60,7 @@ def misfits(report: check.Report) -> list[str]:
 
 
 def advice(report: check.Report, phase: check.Phase) -> str:
-  """What takes most of a phase's memory, and what makes it less."""
+  """Names the parts that take most of a phase's memory, and the fix."""
   learner, shape = report.config.learner, report.mesh.shape
   activations = _ACTIVATIONS[phase.name]
   if learner.microbatch <= shape['data'] * shape['fsdp']:
@@ -73,7 +73,7 @@ def advice(report: check.Report, phase: check.Phase) -> str:
       **_KNOBS, 'activations': activations, 'buffers': activations}
   if phase.name == 'sample':
     knobs['buffers'] = 'raise mesh.data or mesh.fsdp'
-  # Parts that the same knob makes smaller count together.
+  # Parts with the same advice count together.
   sums = collections.Counter()
   for part, size in phase.bytes.items():
     sums[knobs[part]] += size
@@ -84,12 +84,12 @@ def advice(report: check.Report, phase: check.Phase) -> str:
 
 
 def rates(report: check.Report, phase: check.Phase) -> dict[str, float]:
-  """Seconds of a phase in a step, by what takes them, and how well used.
+  """Computes the times and the utilisation of a phase in a step.
 
   Returns:
-    'seconds', 'compute', 'HBM' and 'interconnect' seconds, 'TFLOP' and 'GB' per
-    chip, and 'model-flops use': of the chips' peak, by what the mathematics
-    asks for.
+    'seconds' in total, and 'compute', 'HBM' and 'interconnect' seconds; 'TFLOP'
+    and 'GB' per chip; and 'model-flops use', model FLOPs as a share of what the
+    chips can do in this time.
   """
   cost, runs, chip = phase.cost, phase.runs, report.topology.chip
   peak = chip.flops * report.mesh.size
@@ -103,7 +103,7 @@ def rates(report: check.Report, phase: check.Phase) -> dict[str, float]:
 
 
 def exchanges(phase: check.Phase) -> list[dict[str, Any]]:
-  """The collectives of a phase in a step, summed by kind, axes and place."""
+  """Returns the collectives of a phase, summed by kind, axes and place."""
   sums = collections.defaultdict(lambda: [0.0, 0.0, 0.0, 0])
   for c in phase.cost.collectives:
     scopes = c.scope.split('/')
@@ -121,7 +121,7 @@ def exchanges(phase: check.Phase) -> list[dict[str, Any]]:
 
 
 def to_json(report: check.Report) -> dict[str, Any]:
-  """Everything, in plain types."""
+  """Returns all results in types that JSON has."""
   phases = {}
   for phase in report.phases:
     phases[phase.name] = dict(
@@ -143,21 +143,21 @@ def to_json(report: check.Report) -> dict[str, Any]:
 
 
 def tokens_rate(report: check.Report) -> float | None:
-  """Response tokens per second and chip, in a whole step."""
+  """Returns response tokens per second and chip, over a whole step."""
   if not report.seconds:
     return None
   return report.tokens / report.seconds / report.mesh.size
 
 
 def _free(report: check.Report) -> float | None:
-  """Share of the HBM that the fullest phase leaves."""
+  """Returns the share of the HBM that stays free in the fullest phase."""
   if report.peak is None or report.topology.chip is None:
     return None
   return 1 - report.peak / report.topology.chip.memory
 
 
 def text(report: check.Report) -> str:
-  """The tables."""
+  """Returns the tables as text."""
   out = io.StringIO()
   show = console.Console(file=out, width=130, highlight=False).print
   axes = ', '.join(f'{a}={n}' for a, n in report.mesh.shape.items())
@@ -173,12 +173,12 @@ def text(report: check.Report) -> str:
     longest = max(report.phases, key=lambda p: p.cost.seconds * p.runs)
     show(f'Estimate: {report.seconds:.2f} s per step, '
          f'{tokens_rate(report):,.0f} response tokens/s per chip if every '
-         'response runs to its limit; without verifying and the host. '
-         f'{longest.name} takes the most of it, bound by '
+         'response has the maximum length; without verification and host work. '
+         f'{longest.name} takes most of the time, bound by '
          f'{_bound(longest.cost)}.', soft_wrap=True)
   for scope in sorted({s for p in report.phases if p.cost
                        for s in p.cost.unknown}):
-    show(f'Counted once, as nothing tells how often it turns: loop {scope}.',
+    show(f'Loop {scope} is counted once: its number of iterations is unknown.',
          soft_wrap=True)
   return out.getvalue()
 

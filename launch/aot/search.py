@@ -1,4 +1,4 @@
-"""The most decode slots and the largest microbatch that fit a slice."""
+"""Search for the most decode slots and the largest microbatch that fit."""
 
 from typing import Callable, Sequence
 
@@ -12,24 +12,24 @@ from launch.aot import check, chips, report
 def largest(
     config: ConfigDict, topology: chips.Topology, say: Callable[[str], None],
 ) -> ConfigDict:
-  """Looks for them by compiling, the one and then the other.
+  """Finds the largest `sampling.slots`, then the largest `learner.microbatch`.
 
   Args:
     config: from `check.load`.
     topology: the slice.
-    say: gets a line about each try.
+    say: callback for a line about each compiled candidate.
 
   Returns:
-    The config with `sampling.slots` and `learner.microbatch` at their largest,
-    or at their smallest if not even that fits.
+    The config with both fields at the largest value that fits, or at the
+    smallest value if none fits.
 
   Raises:
-    ValueError: the devices are emulated.
+    ValueError: the devices are emulated, so memory has no limit.
   """
   if topology.chip is None:
     raise ValueError(
-        f'--search needs a limit of memory, and {topology.name} has none: name '
-        'a slice of TPUs.')
+        f'--search needs a memory limit, and {topology.name} has none: name a '
+        'slice of TPUs.')
   made = check.build(config, topology)
   requests = made.sampler.requests_per_shard
   shards = sharding.data_shards(made.mesh)
@@ -46,7 +46,10 @@ def largest(
 
 
 def _largest(config, topology, field, phase, values: Sequence[int], say):
-  """The config with a field at the largest of ascending values that fits."""
+  """Returns the config with a field at the largest value that fits.
+
+  `values` are ascending. If none fits, takes the smallest.
+  """
   tried, found = {}, []
 
   def fits(value):
@@ -63,7 +66,7 @@ def _largest(config, topology, field, phase, values: Sequence[int], say):
       found.append(value)
     return not reasons
 
-  # The largest first: often it fits.
+  # The largest value often fits, so it is tried first.
   low, high = 0, len(values) - 1
   if not fits(values[high]):
     while low < high:

@@ -198,7 +198,7 @@ def test_a_line_that_is_no_response_is_named(watched, whole, tmp_path, line):
   first, *rest = whole[1].read_bytes().splitlines(keepends=True)
   data = first + line + b''.join(rest)
   path.write_bytes(data)
-  with pytest.raises(ValueError, match='jsonl, line 2: this is no response'):
+  with pytest.raises(ValueError, match='jsonl, line 2 is not a response'):
     collect(watched, path)
   assert path.read_bytes() == data
 

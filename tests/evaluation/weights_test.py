@@ -7,6 +7,7 @@ import types
 import pytest
 
 from jaxrl_llm import checkpoint, experiment, tasks
+from jaxrl_llm import config as config_lib
 from jaxrl_llm.evaluation import weights
 from jaxrl_llm.models import hf
 from jaxrl_llm.tasks import math
@@ -15,7 +16,7 @@ from tests import tiny
 
 
 def name(identity='a', temperature=.5, **fields):
-  return weights.fingerprint(
+  return config_lib.fingerprint(
       weights.settings(tiny.load(**fields), identity, temperature))
 
 
@@ -55,7 +56,7 @@ def test_the_mathematical_tasks_options():
   def options(**changes):
     config = tiny.load()
     config.task = {'name': 'math', **vars(math.Options(**changes))}
-    return weights.fingerprint(weights.settings(config, 'a', .5))
+    return config_lib.fingerprint(weights.settings(config, 'a', .5))
 
   for same in (dict(path=('x',)), dict(heldout=('x',)), dict(workers=3),
                dict(heldout_count=3)):

@@ -37,9 +37,9 @@ def test_how_often_things_run():
   turns = check._turns(made, 'sample')
   # 32 requests on 4 slots are 8 waves of 32 steps; one prompt in a round.
   steps = 8 * 32
-  assert turns['rounds'] == 8
-  assert turns['rounds'] * turns['serve'] * turns['decode'] == steps
-  assert turns['rounds'] * turns['serve'] * turns['refill'] == 32
+  assert turns['prefills'] == 8
+  assert turns['prefills'] * turns['serve'] * turns['decode'] == steps
+  assert turns['prefills'] * turns['serve'] * turns['refill'] == 32
   # A prompt has 3 chunks of 8, a response 1 to 4: 2.5 in the mean.
   assert turns['chunks'] == 5.5
 
@@ -113,7 +113,7 @@ def test_a_job_that_is_too_large():
 
 
 @pytest.mark.parametrize('arguments, want', [
-    ([], 'names no TOPOLOGY'),
+    ([], 'defines no TOPOLOGY'),
     (['--topology=v5e:2x2', '--config.slots=3'], 'sampling.slots'),
     (['--topology=v5e:2x2', '--what'], '--what is not understood')])
 def test_mistakes(arguments, want, capsys):

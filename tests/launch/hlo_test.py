@@ -199,5 +199,5 @@ def test_a_computation_without_an_end():
 
 
 def test_text_of_something_else():
-  with pytest.raises(ValueError, match='no text of a compiled program'):
+  with pytest.raises(ValueError, match='not the text of a compiled program'):
     hlo.parse('module @jit_f {\n}')

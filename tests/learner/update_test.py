@@ -322,7 +322,7 @@ def test_logits_are_never_all_there():
     learner = update_lib.make(
         model, update_lib.LearnerConfig(
             microbatch=rows, max_prompt=prompt, max_response=response,
-            remat='full', vocab_chunk=chunk),
+            importance='tis', remat='full', vocab_chunk=chunk),
         optimizer_lib.make(learning_rate=1e-3, steps=1))
     params = jax.eval_shape(
         lambda: transformer.init(jax.random.key(0), model))

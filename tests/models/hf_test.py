@@ -318,7 +318,7 @@ def test_a_copy_of_tied_weights_must_be_one(tmp_path):
   assert equal(load(folder), want)
   embed[-1, -1] += 1
   _change(folder, **{'lm_head.weight': embed})
-  with pytest.raises(ValueError, match='lm_head.weight is not model.embed_'):
+  with pytest.raises(ValueError, match='lm_head.weight differs from model.'):
     load(folder)
 
 
@@ -359,6 +359,7 @@ def test_fetch(tmp_path, monkeypatch):
   with pytest.raises(ValueError) as error:
     hf.fetch('no/network')
   assert str(error.value) == (
-      'model.hf=no/network is no folder here and could not be fetched from the '
-      'hub (ConnectionError: no route to): download it, and give its folder.')
+      'model.hf=no/network is not a folder and could not be fetched from the '
+      'hub (ConnectionError: no route to): check the name, or download the '
+      'model and give its folder.')
   hf._download.cache_clear()

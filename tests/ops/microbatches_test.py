@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jaxrl_llm.ops import microbatches
+from tests.tolerance import rounding
 
 LENGTHS = (3, 5, 9)
 
@@ -62,7 +63,8 @@ def test_columns_against_twin(shape):
         want[row, t] = x[row, start[row] + t]
   got, pull = jax.vjp(
       lambda x: microbatches.columns(x, jnp.asarray(start), 5), jnp.asarray(x))
-  np.testing.assert_allclose(got, want, rtol=1e-6)
+  # Moved, but rounded once to float32.
+  np.testing.assert_allclose(got, want, rtol=rounding(1))
   # The gradient of a selection says what was selected.
   seen = np.arange(6) >= start[:, None]
   seen &= np.arange(6) < start[:, None] + 5

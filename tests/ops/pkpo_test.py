@@ -1,6 +1,7 @@
 """PKPO's transforms against enumeration of subsets, exact sums, and theory."""
 
 from fractions import Fraction
+import functools
 from math import comb
 
 import jax
@@ -11,9 +12,15 @@ import pytest
 from jaxrl_llm.ops import advantages, pkpo
 from tests import devices
 from tests.reference import pkpo as twin
+from tests.tolerance import rounding, typical
 
 NAMES = 'max_at_k', 's', 'sloo', 'sloo_minus_one'
 TRANSFORMS = NAMES[1:]
+
+
+# Single operations of a share, exp(log_misses), and of what is made of it. The
+# logarithm has 6 parts, each of a log, a product and a sum.
+SHARE = 16
 
 
 def spare(name):
@@ -38,7 +45,10 @@ def test_equals_enumeration(name, n):
   got = getattr(pkpo, name)(
       np.tile(some, (len(ks), 1, 1)), ks[:, None])
   want = [[getattr(twin, name)(np.float64(g), k) for g in some] for k in ks]
-  np.testing.assert_allclose(got, want, rtol=0, atol=1e-6)
+  # Sums over the group of rewards of at most 3.
+  np.testing.assert_allclose(
+      got, want, rtol=0, atol=rounding(
+          n, SHARE, magnitude=np.abs(some).max()))
 
 
 @pytest.mark.parametrize('name', NAMES)
@@ -56,7 +66,10 @@ def test_equals_the_listing(name, n):
   f = getattr(pkpo, name)
   for k in (2, 3, 7, n // 2, n - 1):
     expected = getattr(twin, f'matrix_{name}')(np.float64(g), k)
-    np.testing.assert_allclose(f(g, k), expected, rtol=0, atol=1e-6)
+    # Rewards less the best are summed in sloo, each with a share of k / n.
+    np.testing.assert_allclose(
+        f(g, k), expected, rtol=0,
+        atol=typical(n, SHARE, magnitude=k / n * np.ptp(g)))
 
 
 def test_the_twins_agree():
@@ -79,7 +92,8 @@ def test_golden():
       ('max_at_k', 5 / 6), ('s', [third, third, .5, .5]),
       ('sloo', [-third, -third, 1 / 18, 1 / 18]),
       ('sloo_minus_one', [0, 0, third, third])):
-    np.testing.assert_allclose(getattr(pkpo, name)(g, 2), want, rtol=3e-7)
+    np.testing.assert_allclose(
+        getattr(pkpo, name)(g, 2), want, rtol=0, atol=rounding(4, SHARE))
 
 
 def test_binary_rewards():
@@ -93,8 +107,12 @@ def test_binary_rewards():
         worth = float(Fraction(comb(n - c, k - 1), comb(n, k)))
         assert not np.any(got[g == g.min()]) or c == n
         step = np.float64(g.max()) - np.float64(g.min())
+        # One share alone, the exp of a logarithm down to -86, whose 6 parts are
+        # rounded at its size. Below 1e-37 float32 has no normal numbers.
+        size = -np.log(max(worth, 1e-37))
         np.testing.assert_allclose(
-            got[g > g.min()], worth * step, rtol=2e-5, atol=1e-37)
+            got[g > g.min()], worth * step, rtol=rounding(SHARE, 6 * size),
+            atol=1e-37)
         if c in (0, n) or c > n - k + 1:
           assert not np.any(got)
 
@@ -102,13 +120,17 @@ def test_binary_rewards():
 def test_the_sum_of_s_is_k_rho():
   g = np.random.default_rng(0).normal(size=(12, 7, 12)).astype(np.float32)
   k = np.arange(1, 13)[:, None]
+  s = pkpo.s(g, k)
+  # Sums over the group: of s, in s, and in max_at_k.
   np.testing.assert_allclose(
-      pkpo.s(g, k).sum(-1), k * pkpo.max_at_k(g, k), rtol=1e-6, atol=2e-6)
+      s.sum(-1), k * pkpo.max_at_k(g, k), rtol=0, atol=rounding(
+          3 * 12, SHARE, magnitude=np.abs(s).sum(-1).max()))
   # k (k-1) is beyond 32 bits.
   large = np.random.default_rng(1).random(65_536, np.float32)
   for k in (46_342, 65_535):
     np.testing.assert_allclose(
-        pkpo.s(large, k).sum(), k * pkpo.max_at_k(large, k), rtol=1e-5)
+        pkpo.s(large, k).sum(), k * pkpo.max_at_k(large, k),
+        rtol=typical(3 * 65_536))
 
 
 def test_shifts():
@@ -126,8 +148,8 @@ def test_shifts():
           now['sloo_minus_one'], before['sloo_minus_one'])
       for name, each in (('s', k / n), ('sloo', -k / (n * (n - 1)))):
         np.testing.assert_allclose(
-            now[name], before[name] + shift * each, rtol=2e-6,
-            atol=1e-6 * abs(shift))
+            now[name], before[name] + shift * each, rtol=0,
+            atol=rounding(n, SHARE, magnitude=abs(shift) + 1))
 
 
 def test_k_1_is_leave_one_out_to_the_bit():
@@ -149,6 +171,7 @@ def test_invalid_samples_leave_the_group(name):
   where = rng.random(g.shape) < 0.7
   where[0, 0] = False
   where[0, 1] = np.arange(7) == 3
+  atol = rounding(7, SHARE, magnitude=np.abs(g).max())
   for k in range(1, 8 - spare(name)):
     got = f(g, k, where=where)
     for garbage in (np.nan, np.inf, -np.inf, 1e30):
@@ -161,12 +184,13 @@ def test_invalid_samples_leave_the_group(name):
       value = np.asarray(got)[index]
       if name == 'max_at_k':
         want = getattr(twin, name)(alone, largest) if n else np.nan
-        np.testing.assert_allclose(value, want, atol=1e-6)
+        np.testing.assert_allclose(value, want, rtol=0, atol=atol)
         continue
       assert not np.any(value[~where[index]])
       want = getattr(twin, name)(np.float64(alone), largest) if (
           largest > 0) else np.zeros(n)
-      np.testing.assert_allclose(value[where[index]], want, atol=1e-6)
+      np.testing.assert_allclose(
+          value[where[index]], want, rtol=0, atol=atol)
 
 
 def test_largest_k():
@@ -189,8 +213,10 @@ def test_k_is_data(name):
   g = np.random.default_rng(5).normal(size=(3, 2, 6)).astype(np.float32)
   ks = range(1, 7 - spare(name))
   each = [f(g, k) for k in ks]
-  np.testing.assert_allclose(
-      each[1], getattr(pkpo, name)(g, 2), rtol=1e-6, atol=1e-7)
+  close = functools.partial(
+      np.testing.assert_allclose, rtol=0,
+      atol=rounding(6, SHARE, magnitude=np.abs(g).max()))
+  close(each[1], getattr(pkpo, name)(g, 2))
   assert len(traces) == 1
   per_group = np.array([[1, 2], [3, 4], [5, 1]])
   got = f(g, jnp.asarray(per_group))
@@ -199,9 +225,7 @@ def test_k_is_data(name):
         got[index], each[per_group[index] - 1][index])
   per_row = f(g, jnp.array([2, 3]))  # broadcasts against [3, 2]
   np.testing.assert_array_equal(per_row[1, 1], each[2][1, 1])
-  np.testing.assert_allclose(
-      jax.vmap(getattr(pkpo, name), (0, None))(g, 3), each[2], rtol=1e-6,
-      atol=1e-7)
+  close(jax.vmap(getattr(pkpo, name), (0, None))(g, 3), each[2])
 
 
 def test_what_cannot_be_is_named():
@@ -249,7 +273,8 @@ def test_pass_at_k(n):
           n <= 1000) else 1 - misses
       if c == 1:
         want = k / n  # without the rounding of 1 - misses
-      np.testing.assert_allclose(got[i, j], want, rtol=2e-6, atol=0)
+      # 1 - exp(x) has no larger relative error than x.
+      np.testing.assert_allclose(got[i, j], want, rtol=rounding(SHARE), atol=0)
   assert not np.any(got[0])
 
 
@@ -286,8 +311,9 @@ def test_precision_at_65536(name):
       with jax.enable_x64(True):
         want = np.asarray(getattr(pkpo, name)(np.float64(g), k))
         assert want.dtype == np.float64
-      nothing = 3e-7 * np.abs(want).max() + 1e-37
-      np.testing.assert_allclose(got, want, rtol=1e-4, atol=nothing)
+      # Sums of up to n terms; those that cancel have a few roundings left.
+      nothing = rounding(SHARE, magnitude=np.abs(want).max()) + 1e-37
+      np.testing.assert_allclose(got, want, rtol=typical(n), atol=nothing)
 
 
 def test_batch_std():
@@ -296,11 +322,14 @@ def test_batch_std():
   where = rng.random(g.shape) < 0.8
   plain = np.asarray(pkpo.advantage(g, 3, where=where))
   n = where.sum(-1, keepdims=True)
+  # One division and one product.
   np.testing.assert_allclose(
-      plain, n * pkpo.sloo_minus_one(g, 3, where=where), rtol=1e-6, atol=1e-7)
+      plain, n * pkpo.sloo_minus_one(g, 3, where=where), rtol=rounding(2))
   std = plain[where].std(ddof=1)
   got = pkpo.advantage(g, 3, where=where, batch_std=True, eps=0.1)
-  np.testing.assert_allclose(got, plain / (std + 0.1), rtol=1e-5)
+  # Mean and squares are sums over all; 8 operations.
+  np.testing.assert_allclose(
+      got, plain / (std + 0.1), rtol=rounding(2 * g.size, 8))
   equal = pkpo.advantage(np.ones((2, 4)), 2, batch_std=True)
   assert not np.any(equal)
 

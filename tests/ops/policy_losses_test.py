@@ -1,5 +1,7 @@
 """Tests of the objectives and their aggregation."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 
 from jaxrl_llm.ops import policy_losses
 from tests.reference import policy_losses as twin
+from tests.tolerance import FUNCTION, rounding
 
 BUDGET = 11
 
@@ -54,15 +57,22 @@ def test_loss_and_gradient_equal_the_twin(objective, aggregation, dual):
       return policy_losses.aggregate(
           loss, mask, aggregation, where=where, budget=BUDGET)
 
-    def theirs(x):
-      loss = twin.token_loss(
-          objective, x, new, old, advantages, mask, 0.1, 0.2, dual)
+    def theirs(x, of=np.asarray):
+      loss = of(twin.token_loss(
+          objective, x, new, old, advantages, mask, 0.1, 0.2, dual))
       return twin.aggregate(loss, mask, aggregation, where, BUDGET)
 
     loss, grad = jax.value_and_grad(ours)(jnp.float32(new))
-    np.testing.assert_allclose(loss, theirs(new), rtol=1e-5, atol=1e-7)
+    # A sum over the tokens; each has 12 operations, an exp, and the roundings
+    # of two log-probs, which shift the logarithm of its ratio.
+    counts = new.size, 12, FUNCTION, 2 * np.abs(new).max()
     np.testing.assert_allclose(
-        grad, twin.gradient(theirs, new), rtol=2e-5, atol=1e-7)
+        loss, theirs(new), rtol=0,
+        atol=rounding(*counts, magnitude=theirs(new, np.abs)))
+    want = twin.gradient(theirs, new)
+    np.testing.assert_allclose(
+        grad, want, rtol=0,
+        atol=rounding(*counts, magnitude=np.abs(want).max()))
 
 
 def test_clip_golden():
@@ -72,21 +82,22 @@ def test_clip_golden():
   old, mask = np.zeros((2, 3), np.float32), np.ones((2, 3))
   advantages = np.float32([1, -1])
   options = dict(clip_low=0.2, clip_high=0.28)
+  close = functools.partial(  # A log, an exp and 4 operations.
+      np.testing.assert_allclose, rtol=rounding(2 * FUNCTION, 4))
   out = policy_losses.clip(ratio, old, advantages, mask, **options)
-  np.testing.assert_allclose(
-      out.loss, [[-0.5, -1, -1.28], [0.8, 1, 2]], rtol=1e-6)
+  close(out.loss, [[-0.5, -1, -1.28], [0.8, 1, 2]])
   np.testing.assert_array_equal(
       out.clipped_high, [[False, False, True], [False] * 3])
   np.testing.assert_array_equal(
       out.clipped_low, [[False] * 3, [True, False, False]])
-  np.testing.assert_allclose(out.ratio, np.exp(ratio), rtol=1e-6)
+  close(out.ratio, np.exp(ratio))
   grad = jax.grad(lambda new: jnp.sum(policy_losses.clip(
       new, old, advantages, mask, **options).loss))(jnp.asarray(ratio))
-  np.testing.assert_allclose(grad, [[-0.5, -1, 0], [0, 1, 2]], rtol=1e-6)
+  close(grad, [[-0.5, -1, 0], [0, 1, 2]])
   # Dual clip: at A = -1 the loss stops at 1.5.
   out = policy_losses.clip(
       ratio, old, advantages, mask, dual_clip=1.5, **options)
-  np.testing.assert_allclose(out.loss[1], [0.8, 1, 1.5], rtol=1e-6)
+  close(out.loss[1], [0.8, 1, 1.5])
 
 
 def test_on_policy_every_objective_is_the_policy_gradient():
@@ -99,8 +110,9 @@ def test_on_policy_every_objective_is_the_policy_gradient():
       return policy_losses.aggregate(out.loss, mask, 'sequence_mean')
     grad = jax.grad(loss)(jnp.float32(old))
     weights = policy_losses.token_weights(mask, 'sequence_mean')
+    # GSPO's is a sum over the row; 8 operations, the exp of 0 being exact.
     np.testing.assert_allclose(
-        grad, -advantages[:, None] * weights, rtol=1e-5, atol=1e-7,
+        grad, -advantages[:, None] * weights, rtol=rounding(mask.shape[1], 8),
         err_msg=objective)
 
 
@@ -108,23 +120,19 @@ def test_weights_golden():
   mask = np.array([[1, 1, 0], [1, 0, 0], [0, 0, 0], [1, 1, 1]])
   weights = lambda *args, **options: np.asarray(
       policy_losses.token_weights(mask, *args, **options))
+  close = functools.partial(  # Counts are exact: a product and a division.
+      np.testing.assert_allclose, rtol=rounding(2))
   # Four rows, one of them without tokens: it counts among the rows.
-  np.testing.assert_allclose(
-      weights('sequence_mean'),
-      mask * [[1 / 8], [1 / 4], [0], [1 / 12]], rtol=1e-6)
-  np.testing.assert_allclose(weights('token_mean'), mask / 6, rtol=1e-6)
-  np.testing.assert_allclose(
-      weights('constant', budget=10), mask / 40, rtol=1e-6)
+  close(weights('sequence_mean'), mask * [[1 / 8], [1 / 4], [0], [1 / 12]])
+  close(weights('token_mean'), mask / 6)
+  close(weights('constant', budget=10), mask / 40)
   # Without the last row three are left, with 3 tokens.
   where = np.array([True, True, True, False])
   kept = mask * where[:, None]
-  np.testing.assert_allclose(
-      weights('sequence_mean', where=where),
-      kept * [[1 / 6], [1 / 3], [0], [0]], rtol=1e-6)
-  np.testing.assert_allclose(
-      weights('token_mean', where=where), kept / 3, rtol=1e-6)
-  np.testing.assert_allclose(
-      weights('constant', where=where, budget=10), kept / 30, rtol=1e-6)
+  close(weights('sequence_mean', where=where),
+        kept * [[1 / 6], [1 / 3], [0], [0]])
+  close(weights('token_mean', where=where), kept / 3)
+  close(weights('constant', where=where, budget=10), kept / 30)
 
 
 @pytest.mark.parametrize('aggregation', policy_losses.AGGREGATIONS)

@@ -222,7 +222,8 @@ def brought(remat):
       vocab_size=64, width=128, layers=16, heads=4, kv_heads=4, head_dim=32,
       mlp_width=512, dtype='bfloat16')
   cfg = update_lib.LearnerConfig(
-      microbatch=8, max_prompt=L, max_response=T, remat=remat)
+      microbatch=8, max_prompt=L, max_response=T, remat=remat,
+      importance='tis')
   mesh = sharding.make_mesh(1, 8, 1)
   learner = update_lib.make(model, cfg, SGD, mesh=mesh)
   rows = jax.device_put(batch(), sharding.rows(mesh))

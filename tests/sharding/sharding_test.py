@@ -248,7 +248,7 @@ def test_what_does_not_divide_is_named():
   assert embed == (
       'Parameter embed of shape (28, 6) cannot be split: its axis 0 (28) does '
       'not divide over mesh.tensor x mesh.fsdp = 4 x 2; choose sizes whose '
-      'product divides it, and leave other devices to mesh.data.')
+      'product divides it, and use mesh.data for the other devices.')
   assert up == (
       'Parameter layers/up of shape (1, 4, 6) cannot be split: its axis 2 (6) '
       'does not divide over mesh.tensor = 4; choose a divisor, such as 2.')
@@ -287,5 +287,5 @@ def test_splitting_the_cpu_too_late_is_said(monkeypatch):
   sharding.split_cpu(have)
   sharding.split_cpu(have + 1)
   assert len(said) == 1
-  assert f'mesh.cpu_devices={have + 1} comes too late' in said[0]
+  assert f'mesh.cpu_devices={have + 1} has no effect' in said[0]
   assert f'started with {have}' in said[0]

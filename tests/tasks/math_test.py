@@ -287,7 +287,7 @@ def test_problems_of_one_id(tmp_path):
     ({'problem': 'x', 'answer': ['1']}, r"'answer' is \['1'\], not a text"),
     ({'problem': 'x', 'answer': True}, "'answer' is True, not a text"),
     ({'problem': {'a': 1}, 'answer': 1}, "'problem' is {'a': 1}, not a text"),
-    ({'problem': 'x\ud800', 'answer': 1}, "'problem' is no text"),
+    ({'problem': 'x\ud800', 'answer': 1}, "'problem' is not valid text"),
 ])
 def test_a_bad_row_is_named(tmp_path, row, match):
   path = write(tmp_path / 'a.jsonl', numbered(2) + [row])

@@ -88,16 +88,16 @@ def test_blank_lines_count(tmp_path):
 
 
 BAD_LINES = {
-    'no JSON': (b'{"a": }', 'no JSON'),
-    'cut off': (b'{"problem": "x', 'no JSON'),
-    'two rows': (b'{} {}', 'no JSON'),
+    'no JSON': (b'{"a": }', 'not valid JSON'),
+    'cut off': (b'{"problem": "x', 'not valid JSON'),
+    'two rows': (b'{} {}', 'not valid JSON'),
     'a list': (b'["x"]', r"\"\['x'\]\" is not a JSON object"),
     'a number': (b'5', "'5' is not a JSON object"),
     'null': (b'null', "'None' is not a JSON object"),
-    'not UTF-8': (b'{"a": "\xff"}', 'no JSON'),
-    'deep': (b'[' * 100_000, 'no JSON'),
-    'long number': (b'{"a": ' + b'1' * 5000 + b'}', 'no JSON'),
-    'zero byte': (b'{"a": "x"}\0', 'no JSON'),
+    'not UTF-8': (b'{"a": "\xff"}', 'not valid JSON'),
+    'deep': (b'[' * 100_000, 'not valid JSON'),
+    'long number': (b'{"a": ' + b'1' * 5000 + b'}', 'not valid JSON'),
+    'zero byte': (b'{"a": "x"}\0', 'not valid JSON'),
 }
 
 
@@ -113,14 +113,15 @@ def test_a_bad_line_is_named(tmp_path, name):
 def test_rows_before_a_bad_line_come_first(tmp_path):
   rows = problem_files.rows(write(tmp_path / 'a.jsonl', LINES + b'x'))
   assert [next(rows)[1], next(rows)[1]] == ROWS
-  with pytest.raises(ValueError, match='line 3: no JSON'):
+  with pytest.raises(ValueError, match='line 3: not valid JSON'):
     next(rows)
 
 
 @pytest.mark.parametrize('text, match', [
-    (b'', 'no JSON'), (LINES, 'no JSON'), (b'{}', 'no list of problems'),
-    (b'[{}, 5]', "entry 2: '5' is not a JSON object"), (b'\xff[]', 'no JSON'),
-    (b'[' * 100_000, 'no JSON')])
+    (b'', 'not valid JSON'), (LINES, 'not valid JSON'),
+    (b'{}', 'must contain a list of problems'),
+    (b'[{}, 5]', "entry 2: '5' is not a JSON object"),
+    (b'\xff[]', 'not valid JSON'), (b'[' * 100_000, 'not valid JSON')])
 def test_bad_json(tmp_path, text, match):
   path = write(tmp_path / 'a.json', text)
   assert refused(path, match).startswith(path)
@@ -172,15 +173,15 @@ def test_no_such_file(tmp_path, monkeypatch, source):
   with pytest.raises(ValueError) as error:
     read(source)
   assert str(error.value) == (
-      '. is no file: give a file in it.' if source == '' else
+      '. is not a file: give the path of a file in it.' if source == '' else
       f'There is no file {source}.')
 
 
 def test_other_sources(tmp_path):
-  refused(str(tmp_path), 'is no file: give a file in it')
+  refused(str(tmp_path), 'is not a file: give the path of a file')
   for name in ('a.csv', 'a.txt', 'a.json.gz', 'jsonl'):
     refused(write(tmp_path / name, LINES),
-            f'{name} is of no format that is known: use .jsonl, .jsonl.gz')
+            f'{name} has an unknown format: use .jsonl, .jsonl.gz')
 
 
 @pytest.mark.parametrize('source, args, split', [
@@ -207,7 +208,7 @@ def test_a_file_comes_before_the_hub(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   (tmp_path / 'org').mkdir()
   write(tmp_path / 'org/name', LINES)
-  refused('org/name', 'org/name is of no format that is known')
+  refused('org/name', 'org/name has an unknown format')
 
 
 @pytest.mark.parametrize('error', [
@@ -218,7 +219,7 @@ def test_the_hub_fails(monkeypatch, error):
     raise error
 
   monkeypatch.setattr(datasets, 'load_dataset', load)
-  said = refused('org/name', 'no file org/name, and the hub gives no such')
+  said = refused('org/name', 'no file org/name, and the hub has no such')
   assert f'{type(error).__name__}: ' in said and 'no network' in said
   assert 'more' not in said
 

@@ -1,0 +1,58 @@
+"""Files at the end of a run: `summary.json` and `curves.png`."""
+
+import json
+import math
+import pathlib
+from typing import Any, Mapping
+
+from absl import logging
+
+from jaxrl_llm import workdir as workdir_lib
+from jaxrl_llm.monitoring import plots
+
+
+def summary(
+    start: Mapping[str, float], final: Mapping[str, float], seconds: float,
+    steps: int) -> dict[str, Any]:
+  """Returns the content of `summary.json`.
+
+  Args:
+    start: held-out estimates before the first step.
+    final: held-out estimates after the last step.
+    seconds: duration of the whole run.
+    steps: number of steps done.
+
+  Returns:
+    Dictionary from the name of each estimate to its 'start' and 'final' value,
+    None if not known; and 'seconds' and 'steps'.
+  """
+  def value(estimates, name):
+    x = estimates.get(name, math.nan)
+    return None if math.isnan(x) else x
+
+  names = [
+      name for name in final
+      if name.startswith(('pass@', 'greedy')) and not name.endswith('_error')]
+  return {
+      **{name: {'start': value(start, name), 'final': value(final, name)}
+         for name in names},
+      'seconds': seconds, 'steps': steps}
+
+
+def write(
+    workdir: pathlib.Path, result: Mapping[str, Any], title: str) -> None:
+  """Writes the files, or warns on a full disk.
+
+  Args:
+    workdir: folder of the run.
+    result: from `summary`.
+    title: of the curves.
+  """
+  try:
+    workdir_lib.write_whole(
+        workdir / 'summary.json', json.dumps(result, indent=1))
+    plots.curves(workdir, title)
+  except OSError as error:  # The table that follows must still be printed.
+    logging.warning(
+        'The summary and curves of %s could not be written (%s).', workdir,
+        error.strerror)
