@@ -11,6 +11,8 @@ help:
 	@echo 'make train      set up $(VENV) and run configs/countdown.py (minutes);'
 	@echo "                fields in ARGS, as in make train ARGS='--config.seed=1'"
 	@echo 'make test       lint, and the tests, in the same environment'
+	@echo 'make test-quick pure stages alone: under a minute'
+	@echo 'make test-cpus  the numeric tests as older processors run them'
 	@echo 'make test-slow  the tests that take minutes each'
 	@echo 'make fits       compile the pod configs for TPUs, write launch/FITS.md'
 	@echo 'make lint       ruff alone'
@@ -19,9 +21,33 @@ help:
 train: $(VENV)/base
 	$(RUN) -m jaxrl_llm.train --config=configs/countdown.py $(ARGS)
 
+PYTEST := JAX_PLATFORMS=cpu $(RUN) -m pytest -n auto --dist loadfile \
+  --no-loadscope-reorder
+
 test: lint
-	JAX_PLATFORMS=cpu $(RUN) -m pytest -n 2 --dist loadfile \
-	  --no-loadscope-reorder $(ARGS)
+	$(PYTEST) $(ARGS)
+
+# Functions of arrays, configs, tasks and rewards: what most changes touch.
+QUICK := $(addprefix tests/, config curriculum ops rewards tasks \
+  learner/advantages_test.py learner/batches_test.py \
+  learner/optimizer_test.py imports_test.py rollout_test.py \
+  schedules_test.py tokenizer_test.py)
+
+test-quick: lint
+	$(PYTEST) $(QUICK) $(ARGS)
+
+# Programs that compute numbers. XLA and PyTorch order their sums by the vector
+# instructions of the processor; these limits make them do as older ones do.
+NUMERIC := $(addprefix tests/, evaluation learner models ops sampling sharding \
+  devices_test.py evaluate_test.py export_test.py peers_faults_test.py \
+  real_models_test.py take_step_test.py train_test.py warm_start_test.py)
+
+test-cpus: $(VENV)/test
+	XLA_FLAGS=--xla_cpu_max_isa=SSE4_2 ATEN_CPU_CAPABILITY=default \
+	  $(PYTEST) $(NUMERIC) $(ARGS)
+	XLA_FLAGS=--xla_cpu_max_isa=AVX2 ATEN_CPU_CAPABILITY=avx2 \
+	  $(PYTEST) $(NUMERIC) $(ARGS)
+	$(PYTEST) $(NUMERIC) $(ARGS)
 
 test-slow: $(VENV)/test
 	JAX_PLATFORMS=cpu $(RUN) -m pytest -m slow $(ARGS)
@@ -54,4 +80,4 @@ $(VENV)/test: $(VENV)/base
 	$(PIP) install --no-compile -c constraints.txt -e '.[test]'
 	@touch $@
 
-.PHONY: help train test test-slow fits lint clean
+.PHONY: help train test test-quick test-cpus test-slow fits lint clean

@@ -141,7 +141,7 @@ def speed() -> str:
   kinds = collections.Counter(r['kind'] for r in replies)
   length = statistics.mean(len(item['response']) for item in items)
   return f'''{len(items)} responses of {length:.0f} characters on average, \
-{SAMPLES} to each of {PROBLEMS} problems (30% the reference answer, 20% another \
+{SAMPLES} to each of {PROBLEMS} problems (30% the answer itself, 20% another \
 spelling of it, 40% a wrong answer, 10% none), {WORKERS} workers, no cached \
 results: {spread(seconds)} s, {len(items) / statistics.median(seconds):.0f} \
 responses per second. The processes start once, in {spread(starts)} s. Median \

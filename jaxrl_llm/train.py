@@ -43,7 +43,7 @@ from jaxrl_llm.monitoring import (
     summary,
     timing,
 )
-from jaxrl_llm.selection import take_all
+from jaxrl_llm.selection import all_rows
 
 
 class RunState(NamedTuple):
@@ -59,7 +59,7 @@ class RunState(NamedTuple):
   step: int
   learner: TrainState
   curriculum: uniform.State
-  selection: take_all.State
+  selection: all_rows.State
   solved: np.ndarray
 
 
@@ -131,7 +131,7 @@ def take_step(
         parts.advantages(*parts.replicate([x.reshape(shape) for x in (
             rewards, valid, rollouts.length, rollouts.truncated)]), step))
     advantages, trained = advantages.reshape(-1), trained.reshape(-1)
-    selection, chosen = take_all.select(
+    selection, chosen = all_rows.select(
         state.selection, valid, advantages,
         drop_zero_advantage=config.drop_zero_advantage)
     batch = batches.learner_batch(
@@ -151,7 +151,7 @@ def take_step(
 
   curriculum = uniform.update(
       curriculum, prompts.problem_id, rewards.reshape(shape))
-  selection = take_all.update(selection, advantages)
+  selection = all_rows.update(selection, advantages)
   solved = step_metrics.solve(
       state.solved, picked, (valid & (rewards >= 1.0)).reshape(shape))
   report = step_metrics.report(
@@ -169,7 +169,7 @@ def init_state(learner: TrainState, problems: int) -> RunState:
   """Returns the state before the first step, for so many training problems."""
   return RunState(
       step=0, learner=learner, curriculum=uniform.init(),
-      selection=take_all.init(), solved=np.zeros(problems, bool))
+      selection=all_rows.init(), solved=np.zeros(problems, bool))
 
 
 def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:

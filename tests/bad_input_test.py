@@ -1,4 +1,4 @@
-"""Mistakes through the program: one sentence, the right code, nothing lost."""
+"""Tests of wrong input: one sentence, the right exit code, no lost data."""
 
 import logging
 import pathlib
@@ -15,7 +15,7 @@ from tests import devices, tiny
 
 
 def program(monkeypatch, capsys, *argv):
-  """Runs the program in this process; its exit code and what it said."""
+  """Runs the program in this process; returns its exit code and output."""
   monkeypatch.setattr(sys, 'argv', ['train', f'--config={tiny.FILE}', *argv])
   with pytest.raises(SystemExit) as end:
     train.main()
@@ -138,9 +138,9 @@ def test_mistakes_end_a_real_process_without_a_traceback(tmp_path):
 
 
 class FullDisk:
-  """Lets no file grow beyond 4 KB from one step of a run to another.
+  """Limits files to 4 KB between two steps of a run.
 
-  The checkpoint of the first of them is still written.
+  The checkpoint of the first step is still written.
   """
 
   def __init__(self, monkeypatch, folder, first, last):

@@ -1,4 +1,4 @@
-"""Checkpoints: bit for bit, whole or not at all, whatever happens to them."""
+"""Tests of checkpoints: exact bits, written whole or not at all."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ class Learner:
 
 
 def make_state(seed, size=1000):
-  """Every kind of leaf that a run may hold, different for each seed."""
+  """Returns a state with every kind of leaf, different for each seed."""
   rng = np.random.default_rng(seed)
   params = {
       'w': jnp.asarray(rng.standard_normal((size // 10, 10)), jnp.float32),
@@ -49,7 +49,7 @@ def make_state(seed, size=1000):
 
 
 def bits(tree):
-  """A tree's structure, and each leaf's kind, type, shape and bytes."""
+  """Returns a tree's structure, and type, dtype, shape and bytes of leaves."""
   def one(x):
     if checkpoint_tree.is_key(x):
       return str(x.dtype), one(jax.random.key_data(x))
@@ -60,7 +60,7 @@ def bits(tree):
 
 
 def abstract(tree):
-  """The tree with its device arrays replaced by shapes and shardings."""
+  """Replaces the device arrays of a tree by shapes and shardings."""
   def one(x):
     return x if not isinstance(x, jax.Array) else jax.ShapeDtypeStruct(
         x.shape, x.dtype, sharding=x.sharding)
@@ -76,7 +76,7 @@ def write(directory, steps, **options):
 
 
 def one_warning(caplog, *parts):
-  """Asserts that the last warning is one line and says these things."""
+  """Asserts that the last warning is one line that contains these words."""
   line = caplog.records[-1].getMessage()
   assert '\n' not in line
   for part in parts:

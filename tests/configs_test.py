@@ -1,6 +1,6 @@
-"""The configs we ship: documents, valid, and so is every trial of a sweep.
+"""Tests of the configs in configs/: valid, documented, with valid sweeps.
 
-Those of models of others run with one of the same family that is small enough.
+Configs of large models run with a small model of the same family.
 """
 
 import pathlib
@@ -31,7 +31,7 @@ SMALL = {
 
 @pytest.fixture(scope='module')
 def small(tmp_path_factory):
-  """From a config's name to a model of its family, and problems."""
+  """Returns a function from a config's name to overrides for a small run."""
   root, rows = tmp_path_factory.mktemp('small'), tiny_hf.word_problems(20)
   source = str(tiny_hf.write(root / 'problems.jsonl', rows))
   held = str(tiny_hf.write(root / 'heldout.jsonl', rows[:3]))

@@ -1,4 +1,4 @@
-"""What several test files share: one tiny run and its compiled programs."""
+"""Fixtures for several test files: one tiny run and its compiled programs."""
 
 import os
 from typing import Any, NamedTuple
@@ -14,16 +14,16 @@ os.environ['XLA_FLAGS'] = f'{devices.QUICK} {os.environ.get("XLA_FLAGS", "")}'
 
 
 class Run(NamedTuple):
-  """A whole run of 20 steps.
+  """A finished run of 20 steps.
 
   Attributes:
-    config: its config; `workdir` holds all that it wrote.
-    summary: what `train` returned.
-    parts: its parts.
-    watched: what went through them.
-    compiled: names of the programs that were compiled from the beginning of
-      the run to the end of its last step.
-    known: how many of them there were after each step.
+    config: config of the run; `workdir` has all its files.
+    summary: result of `train`.
+    parts: parts of the run.
+    watched: recorded inputs and outputs of the parts.
+    compiled: names of the programs compiled from the start of the run to the
+      end of its last step.
+    known: number of compiled programs after each step.
   """
   config: Any
   summary: dict[str, Any]
@@ -34,7 +34,7 @@ class Run(NamedTuple):
 
 
 def fickle(problem, text, truncated):
-  """A verifier that fails for some responses to every problem."""
+  """Verifier that fails for some responses to every problem."""
   if (problem.id + len(text)) % 5 == 0:
     raise RuntimeError('no sandbox')
   return tiny.by_length(problem, text, truncated)
@@ -42,7 +42,7 @@ def fickle(problem, text, truncated):
 
 @pytest.fixture(scope='session')
 def run(tmp_path_factory) -> Run:
-  """20 steps with evaluations, and a verifier that often fails."""
+  """A run of 20 steps with evaluations and a verifier that often fails."""
   config = tiny.load(
       tmp_path_factory.mktemp('tiny') / 'run', steps=20, eval__every=5,
       checkpoint__every=7, loss__entropy_bonus=0.01)
@@ -58,13 +58,13 @@ def run(tmp_path_factory) -> Run:
 
 @pytest.fixture(scope='session')
 def parts(run) -> experiment.Parts:
-  """Parts of tiny runs whose programs are compiled already."""
+  """Parts of a tiny run with compiled programs."""
   return run.parts
 
 
 @pytest.fixture(scope='session')
 def several(parts) -> experiment.Parts:
-  """Parts of a run with four updates per step and a KL to an anchor."""
+  """Parts of a run with four updates per step and a KL penalty."""
   config = tiny.load(
       learner__epochs=2, learner__updates=2, loss__kl_coef=0.2)
   return tiny.changed(
@@ -73,7 +73,7 @@ def several(parts) -> experiment.Parts:
 
 @pytest.fixture
 def reuse(monkeypatch):
-  """A function that makes programs use those of some parts."""
+  """Function that makes new runs use the compiled programs of given parts."""
   def use(parts):
     monkeypatch.setattr(
         experiment, 'build',

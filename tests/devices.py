@@ -1,7 +1,7 @@
 """Runs a function in a fresh process with emulated CPU devices.
 
-The number of CPU devices is fixed when JAX starts, so a test that needs eight
-runs its body in a child process and compares what that returned. Children are
+The number of CPU devices is fixed when JAX starts. So a test that needs eight
+devices runs its body in a child process and compares the result. Children are
 forked from a server that has imported JAX and the package, but has not started
 JAX.
 """
@@ -50,20 +50,20 @@ warnings.filterwarnings('ignore', r'os\.fork\(\) was called')
 
 def run(what: Callable[..., Any], *args: Any, devices: int | None = 8,
         timeout: float = 300) -> Any:
-  """Runs `what` where JAX sees `devices` CPU devices.
+  """Runs a function in a process with `devices` CPU devices.
 
   Args:
-    what: a function at the top level of a module or test file, whose result
-      can be written as JSON.
-    *args: its arguments.
-    devices: how many devices to emulate; None leaves it to `what`.
-    timeout: seconds.
+    what: top-level function of a module or test file; its result must be a JSON
+      value.
+    *args: arguments of the function.
+    devices: number of devices to emulate; if None, `what` sets it.
+    timeout: limit in seconds.
 
   Returns:
-    The function's result, as JSON gives it back.
+    The function's result, decoded from JSON.
 
   Raises:
-    RuntimeError: the child failed; the message ends with what it wrote.
+    RuntimeError: the child failed; the message ends with its output.
   """
   with tempfile.TemporaryDirectory() as folder:
     child = _SERVER.Process(target=_child, args=(
@@ -82,7 +82,7 @@ def run(what: Callable[..., Any], *args: Any, devices: int | None = 8,
 
 
 def _child(path, name, args, devices, folder):
-  """Calls a function of a file; its result and what it says go to files."""
+  """Calls a function of a file; writes its result and output to files."""
   log = os.open(pathlib.Path(folder, 'log'), os.O_WRONLY | os.O_CREAT)
   os.dup2(log, 1)
   os.dup2(log, 2)

@@ -1,4 +1,4 @@
-"""The loop on eight emulated devices does what it does on one."""
+"""Tests that the loop gives the same results on eight devices as on one."""
 
 import concurrent.futures
 
@@ -16,12 +16,12 @@ STEPS = 3
 
 
 def loop(sizes):
-  """Three steps on a mesh: what was sampled, and what became of it.
+  """Runs three steps on a mesh.
 
   Returns:
-    Tokens and problems of each step; its metrics; held-out figures before it;
-    whether parameters, anchor and moments lie as they should; the programs
-    that were compiled; the part of a matrix on a device; the parameters.
+    Tokens and problems of each step; its metrics; held-out estimates before it;
+    whether parameters, anchor and moments have the right shardings; names of
+    the compiled programs; the shape of a matrix's shard; the parameters.
   """
   data, fsdp, tensor = sizes
   config = tiny.load(
@@ -62,7 +62,7 @@ def loop(sizes):
 
 @pytest.fixture(scope='module')
 def results():
-  """`loop` on one device and on each mesh, two at a time."""
+  """Results of `loop` on one device and on each mesh, run two at a time."""
   jobs = [((1, 1, 1), 1), *((sizes, 8) for sizes in MESHES)]
   with concurrent.futures.ThreadPoolExecutor(2) as pool:
     return list(pool.map(lambda job: devices.run(

@@ -1,4 +1,4 @@
-"""Held-out figures against plain counting, and the program."""
+"""Tests of held-out estimates against plain counting, and of the program."""
 
 import json
 import pathlib
@@ -72,7 +72,7 @@ def test_evaluation_does_not_share_noise_with_training(parts):
 
 @pytest.fixture(scope='module')
 def trained(parts, tmp_path_factory):
-  """A short run, and scores by which its best checkpoint is not its last."""
+  """A short run with scores for which its best checkpoint is not its last."""
   folder = tmp_path_factory.mktemp('trained') / 'run'
   scores = iter([.1, .6, .3])
   watched = tiny.watch(parts, tiny.by_length)
@@ -145,7 +145,7 @@ def test_it_finds_what_training_found(run, reuse):
 
 @pytest.fixture
 def asked(parts, reuse):
-  """Parts whose task has files, and what is sampled with them."""
+  """Parts whose task reads files, and a record of what they sample."""
   def load(source):
     try:
       prompts = pathlib.Path(source).read_text().split()
@@ -271,7 +271,7 @@ def test_no_copy_is_made_for_a_penalty(parts, reuse, tmp_path, monkeypatch):
 
 
 def mistake(monkeypatch, capsys, *argv):
-  """What the program says as it ends, and its exit code."""
+  """Returns the program's error message and exit code."""
   with pytest.raises(SystemExit) as end:
     program(monkeypatch, *argv)
   said = capsys.readouterr().err

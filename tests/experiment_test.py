@@ -1,4 +1,4 @@
-"""From a config to parts: capacities, credit, layouts, and what is refused."""
+"""Tests of the parts made from a config: capacities, advantages, layouts."""
 
 import types
 
@@ -171,7 +171,7 @@ def test_a_task_without_problems_is_refused(parts, monkeypatch, missing):
 
 
 def refusals():
-  """What meshes of eight devices are refused with, by their fields."""
+  """Returns the error messages for wrong meshes of eight devices."""
   said = []
   for fields in (
       dict(mesh__tensor=2),

@@ -1,4 +1,4 @@
-"""Tiny models of every family: our config, transformers' model, a folder."""
+"""Tiny models of every family: our config, transformers' model, and files."""
 
 import functools
 import pathlib
@@ -34,7 +34,7 @@ def _rope(theta, **scaling):
 
 
 def family(name):
-  """(our config, transformers' class, its config) of a tiny model."""
+  """Returns (our config, transformers' class, its config) of a tiny model."""
   hf = transformers
   if name == 'qwen2':
     # Qwen2's head width is always hidden_size / heads.
@@ -69,7 +69,7 @@ def family(name):
 
 @functools.lru_cache(None)
 def torch_model(name, dtype=torch.float32):
-  """transformers' model with random weights, rounded to `dtype`."""
+  """Makes transformers' model with random weights, rounded to `dtype`."""
   _, cls, hf_cfg = family(name)
   torch.manual_seed(0)
   model = cls(hf_cfg).eval().float()
@@ -85,25 +85,25 @@ def torch_model(name, dtype=torch.float32):
 
 @functools.lru_cache(None)
 def pair(name):
-  """Our config and parameters, and the torch model that they came from."""
+  """Returns our config and parameters, and the torch model they come from."""
   cfg, model = family(name)[0], torch_model(name)
   params = jax.tree.map(jnp.asarray, transformers_params.params(model, cfg))
   return cfg, params, model
 
 
 def save(name, folder, dtype=torch.float32, **options) -> pathlib.Path:
-  """A folder as transformers writes it; `options` of `save_pretrained`."""
+  """Saves a model with transformers; `options` are for `save_pretrained`."""
   torch_model(name, dtype).save_pretrained(folder, **options)
   return pathlib.Path(folder)
 
 
 def tokens(rows=2, length=70, seed=0):
-  """Random ones, of every family's vocabulary."""
+  """Returns random tokens that are in every family's vocabulary."""
   return np.random.default_rng(seed).integers(
       0, _SIZES['vocab_size'], (rows, length), dtype=np.int32)
 
 
 def torch_logits(model, rows):
-  """Float32 logits of transformers' model."""
+  """Returns float32 logits of transformers' model."""
   with torch.no_grad():
     return model(torch.from_numpy(rows).long()).logits.float().numpy()

@@ -1,10 +1,11 @@
-"""Imports point one way, files stay short, and every function says what it is.
+"""Tests of the source: import directions, lengths of files, docstrings.
 
-These are read off the source, without importing it.
+They parse the source without importing it.
 """
 
 import ast
 import pathlib
+import re
 
 import pytest
 
@@ -34,7 +35,7 @@ ALLOWED = {
     'rollout': {
         'programs', 'rewards', 'sampling', 'sharding', 'tasks', 'tokenizer',
         'types'},
-    'monitoring': {'models', 'rewards', 'rollout', 'types'},
+    'monitoring': {'models', 'rewards', 'rollout', 'types', 'workdir'},
     'experiment': {
         'config', 'learner', 'models', 'programs', 'rollout', 'sampling',
         'sharding', 'tasks', 'tokenizer', 'types'},
@@ -45,12 +46,12 @@ ALLOWED = {
 
 
 def part(module):
-  """'jaxrl_llm.ops.kl' is of 'ops'."""
+  """Returns the part of a module: 'ops' for 'jaxrl_llm.ops.kl'."""
   return module.split('.')[1]
 
 
 def imported(path):
-  """Modules of the package that a file imports, anywhere in it."""
+  """Returns the package's modules that a file imports, also in functions."""
   for node in ast.walk(ast.parse(path.read_text())):
     if isinstance(node, ast.Import):
       names = [alias.name for alias in node.names]
@@ -63,7 +64,7 @@ def imported(path):
 
 
 def graph():
-  """Part to the other parts that it imports."""
+  """Returns the import graph: part to the other parts that it imports."""
   edges = {}
   for path in FILES:
     name = part('.'.join(path.relative_to(ROOT).with_suffix('').parts))
@@ -74,7 +75,7 @@ def graph():
 
 
 def module_graph():
-  """File to the other files of the package that it imports."""
+  """Returns the import graph of files within the package."""
   names = {'.'.join(path.relative_to(ROOT).with_suffix('').parts): path
            for path in FILES}
   edges = {}
@@ -125,6 +126,20 @@ def test_files_are_short():
       assert length <= 400, f'{path.relative_to(ROOT)}: {length} lines'
 
 
+def test_the_readme_draws_the_tree():
+  """Every module stands in the drawing, and nothing else does."""
+  text = (ROOT / 'README.md').read_text().partition('## The house')[2]
+  drawing = text.split('```')[1].partition('configs/')[0]
+  words = set(re.findall(r'\w+', drawing))
+  for path in FILES:
+    name = path.stem if path.stem != '__init__' else path.parent.name
+    assert name in words, f'README.md does not draw {path.relative_to(ROOT)}'
+  for name in re.findall(r'(\w+)\.py', drawing):
+    assert (PACKAGE / f'{name}.py').exists(), name
+  for folder in re.findall(r'^  (\w+)/', drawing, re.MULTILINE):
+    assert (PACKAGE / folder).is_dir(), folder
+
+
 def test_only_programs_print():
   for path in FILES:
     if path.stem in PROGRAMS and path.parent == PACKAGE:
@@ -136,9 +151,9 @@ def test_only_programs_print():
 
 
 def public(body, prefix=''):
-  """Public functions, classes and methods, with their dotted names.
+  """Yields public functions, classes and methods with their dotted names.
 
-  Not properties: a class's docstring tells its attributes.
+  Leaves out properties, since a class's docstring lists its attributes.
   """
   for node in body:
     if not isinstance(node, (ast.FunctionDef, ast.ClassDef)):

@@ -1,4 +1,4 @@
-"""The main job, to its end: the promise of the README."""
+"""Test of the main job, run to its end, against the README's results."""
 
 import statistics
 

@@ -1,4 +1,4 @@
-"""The notebooks run from top to bottom, and are kept without outputs."""
+"""Tests that the notebooks run from top to bottom and have no saved outputs."""
 
 import pathlib
 

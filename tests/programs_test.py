@@ -1,4 +1,4 @@
-"""What is compiled from shapes is what a step of training runs."""
+"""Tests that programs compiled from shapes are those that a step runs."""
 
 import jax
 import pytest

@@ -1,4 +1,4 @@
-"""`model.hf` in a config: what it changes, and what is refused at once."""
+"""Tests of `model.hf` in a config: its effects, and early errors."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ from tests.reference import transformers_params
 
 @pytest.fixture(scope='module')
 def origin(tmp_path_factory):
-  """A random Qwen3 in two shards, its tokeniser, and problems."""
+  """Random Qwen3 in two shards, its tokeniser, and problems."""
   folder = tmp_path_factory.mktemp('origin')
   rows = tiny_hf.word_problems(40)
   tiny_hf.write(folder / 'problems.jsonl', rows)
@@ -24,7 +24,7 @@ def origin(tmp_path_factory):
 
 
 def load(origin, **fields):
-  """A tiny run, of mathematics with that model."""
+  """Returns the config of a tiny run on mathematics with that model."""
   c = config.load(tiny.FILE, {
       'task': 'math', 'task.path': f'{origin.parent}/problems.jsonl',
       'task.heldout_count': '5', 'task.template': 'question',
@@ -84,7 +84,7 @@ def test_long_prompts_are_counted_and_left_out(origin, caplog):
 
 
 def program(monkeypatch, capsys, origin, folder, *argv):
-  """Exit code and message of the program on a folder of a model."""
+  """Returns exit code and message of the program for a model's folder."""
   monkeypatch.setattr(sys, 'argv', [
       'train', f'--config={tiny.FILE}', '--config.task=math',
       f'--config.task.path={origin.parent}/problems.jsonl',
@@ -135,7 +135,7 @@ def no_tokeniser(folder):
 
 
 def shrink(folder):
-  """Fewer rows than the tokeniser has tokens."""
+  """Shrinks the embedding to fewer rows than the tokeniser has tokens."""
   model = tiny_hf.transformers.AutoModelForCausalLM.from_pretrained(folder)
   model.resize_token_embeddings(300)
   for path in folder.glob('model*'):

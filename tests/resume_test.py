@@ -1,4 +1,4 @@
-"""A run that is killed again and again ends as one that was not, to the bit."""
+"""Tests that a run that is killed and resumed ends with the same bits."""
 
 import json
 import os
@@ -30,7 +30,7 @@ MEASURED = ('seconds/', 'speed/tokens', 'speed/flops_share', 'memory/')
 
 
 def start(folder, programs):
-  """The program as a user starts it, apart from the compiled programs kept."""
+  """Starts the program as a user does, but with a compilation cache."""
   fields = {**FIELDS, 'workdir': folder, 'warm_start__cache': folder / 'warm'}
   env = {
       **os.environ, 'JAX_PLATFORMS': 'cpu',
@@ -45,13 +45,13 @@ def start(folder, programs):
 
 
 def finish(process):
-  """Waits for the end of a run that nobody kills."""
+  """Waits for the end of a run that is not killed."""
   said, _ = process.communicate(timeout=600)
   assert process.returncode == 0, said[-4000:]
 
 
 def wait_for(process, reached):
-  """Waits until a condition holds of a process that is still at work."""
+  """Waits for a condition while a process still runs."""
   end = time.monotonic() + 600
   while not reached():
     assert process.poll() is None, process.communicate()[0][-4000:]
@@ -60,7 +60,7 @@ def wait_for(process, reached):
 
 
 def kill_at(process, folder, step, delay):
-  """Kills a run at a moment after it wrote the metrics of a step.
+  """Kills a run at some moment after it wrote the metrics of a step.
 
   Returns:
     The newest checkpoint's step, 0 if there is none.
@@ -77,12 +77,12 @@ def kill_at(process, folder, step, delay):
 
 
 def lasting(row):
-  """What must not depend on when and how fast a row was made."""
+  """Removes the entries of a row that depend on time and speed."""
   return {k: v for k, v in row.items() if not k.startswith(MEASURED)}
 
 
 def final_state(folder):
-  """Every array of the last checkpoint, by name, as bytes."""
+  """Returns every array of the last checkpoint, by name, as bytes."""
   root = folder / 'checkpoints'
   step, = checkpoint.steps(root)[-1:]
   tree = json.loads((root / str(step) / 'tree' / 'metadata').read_text())
@@ -104,7 +104,7 @@ def final_state(folder):
 
 @pytest.fixture(scope='module')
 def whole(tmp_path_factory):
-  """A run that nobody killed, and the folder of its compiled programs."""
+  """A run that was not killed, and the cache of its compiled programs."""
   root = tmp_path_factory.mktemp('whole')
   finish(start(root / 'run', root / 'programs'))
   return root / 'run', root / 'programs'

@@ -1,4 +1,4 @@
-"""Prompts, requests and texts against plain lists."""
+"""Tests of prompts, requests and texts against plain lists."""
 
 import types
 
@@ -19,7 +19,7 @@ def problem(i, prompt):
 
 
 def rollouts(responses, truncated, width=5):
-  """Rollouts of lists of tokens; log-prob of token t of row r is -r - t/10."""
+  """Makes rollouts from lists of tokens; log-probs are -row - t/10."""
   rows = len(responses)
   tokens = np.zeros((rows, width), np.int32)
   logprobs = np.zeros((rows, width), np.float32)

@@ -1,4 +1,4 @@
-"""Schedules of whole numbers."""
+"""Tests of schedules of integers."""
 
 import json
 

@@ -1,7 +1,7 @@
-"""A run that is small enough for a test, and also a config file.
+"""A run that is small enough for a test; also a config file.
 
-A model of 8,000 parameters on sums of two numbers; every program compiles in
-seconds, and a step takes milliseconds.
+The model has 8,000 parameters and learns Countdown with two numbers. Every
+program compiles in seconds, and a step takes milliseconds.
 """
 
 import pathlib
@@ -21,7 +21,7 @@ FILE = str(pathlib.Path(__file__))
 
 
 def get_config(arg=None):
-  """The fields that make a run small."""
+  """Returns the config of a small run."""
   c = config_lib.base()
   c.steps = 4
   c.prompts_per_step = c.samples_per_prompt = 4
@@ -41,7 +41,7 @@ def get_config(arg=None):
 
 
 def load(workdir=None, **fields):
-  """The config above, with fields named as in `learner__updates` changed."""
+  """Returns the config above with changed fields, named `learner__updates`."""
   given = {'workdir': workdir, **fields}
   config = config_lib.load(FILE, {
       name.replace('__', '.'):
@@ -52,17 +52,17 @@ def load(workdir=None, **fields):
 
 
 def by_length(problem, text, truncated):
-  """A reward that an untrained model gets now and then."""
+  """Gives a reward that an untrained model sometimes gets."""
   return Verdict(float(len(text) % 2), 'odd' if len(text) % 2 else 'even')
 
 
 class Watched(NamedTuple):
-  """A run's parts, and what goes through them, in NumPy arrays.
+  """Parts of a run that record their data as NumPy arrays.
 
   Attributes:
-    parts: to be used in place of the ones given.
-    rollouts: of each call of the sampler.
-    batches: of each update.
+    parts: wrapped parts, to be used instead of the original ones.
+    rollouts: rollouts of each call of the sampler.
+    batches: batch of each update.
   """
   parts: experiment.Parts
   rollouts: list[Rollouts]
@@ -72,7 +72,7 @@ class Watched(NamedTuple):
 def watch(
     parts: experiment.Parts, verify: Callable[..., Verdict] | None = None,
     **task: Any) -> Watched:
-  """Wraps parts; a verifier or parts of the task may be replaced."""
+  """Wraps parts, and optionally replaces the verifier or parts of the task."""
   rollouts, batches = [], []
 
   def sample(*args, **kwargs):
@@ -96,7 +96,7 @@ def watch(
 
 
 def changed(parts: experiment.Parts, **fields: Any) -> experiment.Parts:
-  """Parts with fields of their own or of their programs replaced."""
+  """Replaces fields of parts or of their programs."""
   ours = {k: v for k, v in fields.items() if k in experiment.Parts._fields}
   theirs = {k: v for k, v in fields.items() if k not in ours}
   return parts._replace(
@@ -104,7 +104,7 @@ def changed(parts: experiment.Parts, **fields: Any) -> experiment.Parts:
 
 
 def compiled() -> list[str]:
-  """A list that every program is added to when it is compiled, by name."""
+  """Yields a list that gets the name of every program that is compiled."""
   names = []
 
   def listen(event, seconds, fun_name=None, **_):
@@ -116,7 +116,7 @@ def compiled() -> list[str]:
 
 
 def compiled_by_step(patch: Any) -> tuple[list[str], list[int]]:
-  """`compiled`, and a list of its length after each step of a run."""
+  """Yields the list of `compiled` and a list of its length after each step."""
   names, known = compiled(), []
   take_step = train.take_step
 
@@ -130,13 +130,13 @@ def compiled_by_step(patch: Any) -> tuple[list[str], list[int]]:
 
 
 def programs(names: list[str]) -> list[str]:
-  """Those of the names that are a run's device programs, sorted."""
+  """Returns the sorted names that are device programs of a run."""
   return sorted(name.replace('(_', '(') for name in names if any(
       part in name for part in ('generate', 'update', 'score', 'advantages')))
 
 
 def begin(parts: experiment.Parts):
-  """A run's first state, what is fixed in it, and its sampling weights."""
+  """Returns a run's initial state, its constants, and its sampling weights."""
   start = train.warm_start.start(parts, lambda *_: None, resumed=False)
   state = train.init_state(
       parts.programs.learner.init(start.params), len(parts.task.train))
@@ -148,7 +148,7 @@ def begin(parts: experiment.Parts):
 
 
 def same(a: Any, b: Any) -> bool:
-  """Whether two trees of arrays are equal to the bit."""
+  """Returns whether two trees of arrays are equal, bit by bit."""
   a, b = jax.device_get((a, b))
   return all(jax.tree.leaves(jax.tree.map(
       lambda x, y: np.asarray(x).tobytes() == np.asarray(y).tobytes(), a, b)))

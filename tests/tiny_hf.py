@@ -1,4 +1,4 @@
-"""Small models of others, as folders with a tokeniser of their own."""
+"""Small Hugging Face models, saved as folders with their own tokeniser."""
 
 import gzip
 import json
@@ -21,7 +21,7 @@ CHAT = (
 
 
 def gsm8k(count: int) -> list[dict[str, str]]:
-  """Problems and answers of GSM8K where it is there, else `word_problems`."""
+  """Returns problems and answers of GSM8K if found, else `word_problems`."""
   path = DATA / 'gsm8k_train.jsonl.gz'
   if not path.exists():
     return word_problems(count)
@@ -31,7 +31,7 @@ def gsm8k(count: int) -> list[dict[str, str]]:
 
 
 def word_problems(count: int) -> list[dict[str, str]]:
-  """Problems and answers of our own, from short to long."""
+  """Returns made-up problems and answers, from short to long."""
   names, things = ('Ann', 'Ben', 'Eve'), ('apples', 'books', 'cards', 'pens')
   rows = []
   for i in range(count):
@@ -45,7 +45,7 @@ def word_problems(count: int) -> list[dict[str, str]]:
 
 
 def write(path: pathlib.Path, rows: Sequence[dict[str, Any]]) -> pathlib.Path:
-  """A file of JSON lines."""
+  """Writes a file of JSON lines."""
   path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
   return path
 
@@ -54,15 +54,15 @@ def make(
     folder: pathlib.Path, rows: Sequence[dict[str, Any]], family: str = 'qwen3',
     dtype: torch.dtype = torch.float32, shard: str = '1GB',
     **config: Any) -> pathlib.Path:
-  """A random model and a BPE tokeniser trained on the rows.
+  """Saves a random model and a BPE tokeniser trained on the rows.
 
   Args:
-    folder: to write.
-    rows: what the tokeniser learns from.
+    folder: folder to write.
+    rows: problems that the tokeniser is trained on.
     family: model_type of transformers.
-    dtype: of the weights.
-    shard: what a file of them may hold.
-    **config: in place of the small sizes.
+    dtype: dtype of the weights.
+    shard: size limit of a file of weights.
+    **config: sizes that replace the small defaults.
 
   Returns:
     The folder.

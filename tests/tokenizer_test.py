@@ -1,4 +1,4 @@
-"""Text to ids and back."""
+"""Tests of the tokenisers: text to ids and back."""
 
 import json
 import pathlib
@@ -59,7 +59,7 @@ CHAT = ('{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>\n'
 
 
 def bpe(folder, *, start=True, chat=CHAT, **special):
-  """Byte-level, as of Qwen and Llama 3; ids 0 to 2 are special."""
+  """Makes a byte-level BPE as in Qwen and Llama 3; ids 0 to 2 are special."""
   own = tokenizers.Tokenizer(models.BPE())
   own.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
   own.decoder = decoders.ByteLevel()
@@ -79,7 +79,7 @@ def bpe(folder, *, start=True, chat=CHAT, **special):
 
 
 def sentencepiece_model(folder, kind):
-  """A tokenizer.model and what says how transformers is to read it."""
+  """Makes a tokenizer.model and the config that transformers reads it with."""
   pieces = {
       'llama': dict(unk_id=0, bos_id=1, eos_id=2, add_dummy_prefix=True),
       'gemma': dict(

@@ -6,7 +6,11 @@ follows from the sizes in a test.
 """
 
 import math
+from typing import Any
 
+import numpy as np
+
+from jaxrl_llm import config as config_lib
 from jaxrl_llm.models.config import ModelConfig
 
 # float32: from 1 to the next number. A rounding is off by half of it at most,
@@ -42,7 +46,8 @@ def rounding(
 
 
 def typical(
-    *counts: float, magnitude: float = 1.0, safety: float = 4) -> float:
+    *counts: float, magnitude: float = 1.0, eps: float = EPS,
+    safety: float = 4) -> float:
   """As `rounding`, where that would be so wide as to hide faults.
 
   n roundings of random sign make n ** .5 of one. This is no bound, hence the
@@ -51,9 +56,10 @@ def typical(
   Args:
     *counts: as for `rounding`.
     magnitude: the same.
+    eps: the same.
     safety: what the root is multiplied by.
   """
-  return safety * math.sqrt(sum(counts)) * EPS * magnitude
+  return safety * math.sqrt(sum(counts)) * eps * magnitude
 
 
 def decoder(cfg: ModelConfig, length: int) -> int:
@@ -71,3 +77,16 @@ def decoder(cfg: ModelConfig, length: int) -> int:
   layer = (4 * cfg.width + cfg.heads * cfg.head_dim + cfg.mlp_width
            + cfg.head_dim + 2 * length + 16)
   return cfg.layers * layer + 2 * cfg.width
+
+
+def policy_gap(config: Any, logprobs: np.ndarray) -> float:
+  """Returns how far learner and sampler may be apart on the same policy.
+
+  Args:
+    config: of the run.
+    logprobs: of tokens that count.
+  """
+  model = config_lib.model_config(config)
+  return typical(
+      decoder(model, config.max_prompt + config.max_response),
+      model.vocab_size, magnitude=max(1, np.abs(logprobs).max()))

@@ -1,4 +1,4 @@
-"""The supervised phase and its cache."""
+"""Tests of the supervised phase and its cache."""
 
 import types
 
@@ -15,7 +15,7 @@ STEPS = 8
 
 @pytest.fixture(scope='module')
 def warmed(parts, tmp_path_factory):
-  """A warm start that was made and kept: parts, parameters, reports, file."""
+  """A new warm start in the cache: parts, parameters, reports, file."""
   cache = tmp_path_factory.mktemp('cache') / 'new'
   config = tiny.load(
       warm_start__steps=STEPS, warm_start__cache=cache,
@@ -30,7 +30,7 @@ def warmed(parts, tmp_path_factory):
 
 @pytest.fixture
 def no_training(monkeypatch):
-  """Makes a warm start that is not in the cache give parameters of 7."""
+  """Replaces training: a warm start outside of the cache gives parameters 7."""
   def run(parts, report):
     return jax.tree.map(
         lambda x: np.full(x.shape, 7, x.dtype), parts.programs.policy.shapes)

@@ -95,13 +95,13 @@ FIELDS = (
           "the preset's, and 0 switches an optional one off",
           choices=tuple(PRESETS), affects=EVERYTHING),
 
-    Field('lora.rank', 0, 'rank of the matrices that are trained beside frozen '
-          'weights, at 10 to 100 times the learning rate (0: all weights are '
-          'trained)', range=_ANY, affects=_SAMPLING),
-    Field('lora.alpha', 16.0, 'their product is multiplied by this / rank',
+    Field('lora.rank', 0, 'rank of the matrices that are trained in place of '
+          'the weights; use 10 to 100 times the learning rate (0: no LoRA, '
+          'all weights are trained)', range=_ANY, affects=_SAMPLING),
+    Field('lora.alpha', 16.0, 'scale of LoRA: alpha / rank times the product',
           range='(0, inf)', affects=_SAMPLING),
     Field('lora.targets', 'q|k|v|o|gate|up|down',
-          'regular expression of the weights that get them', affects=_SAMPLING),
+          'regular expression of the weights that get LoRA', affects=_SAMPLING),
 
     Field('sampling.temperature', 1.0, 'divides the logits, in sampling and in '
           'training alike', range='(0, inf)', affects=_SAMPLING),
@@ -112,8 +112,8 @@ FIELDS = (
     Field('sampling.min_p', 0.0, 'draw from tokens at least this fraction as '
           'likely as the likeliest (0: all)', range='[0, 1]',
           affects=_SAMPLING),
-    Field('sampling.slots', 64, 'responses decoded side by side on each data '
-          'shard', range=_SOME, affects=_NOTHING),
+    Field('sampling.slots', 64, 'responses decoded at the same time on each '
+          'data shard', range=_SOME, affects=_NOTHING),
     Field('sampling.steps_per_refill', 2, 'decode steps between two refills of '
           'free slots', range=_SOME, affects=_NOTHING),
     Field('sampling.chunk', None, 'cache positions per block of decode '
@@ -123,8 +123,8 @@ FIELDS = (
           'faster, but a slower compile and a second copy of the weights',
           affects=_NOTHING),
     Field('sampling.prefill_prompts', None, 'prompts whose keys and values '
-          'each data shard keeps at a time, beside those of its slots: less '
-          'memory, more and smaller prefills (none: all)', range=_SOME,
+          'each data shard keeps at a time, in addition to those of its slots: '
+          'less memory, but more and smaller prefills (none: all)', range=_SOME,
           kind=int | None, affects=_NOTHING),
 
     Field('pkpo.k', '4', 'k of the pass@k to optimise, with advantage=pkpo: a '
@@ -135,7 +135,7 @@ FIELDS = (
     Field('pkpo.batch_std', False, "divide the advantages by the batch's "
           "standard deviation"),
 
-    Field('loss.objective', 'clip', 'the surrogate: clip (per token), gspo '
+    Field('loss.objective', 'clip', 'surrogate loss: clip (per token), gspo '
           '(per sequence), cispo or no_clip',
           choices=('clip', 'gspo', 'cispo', 'no_clip')),
     Field('loss.aggregation', 'token_mean', 'how token losses are averaged: '
@@ -145,25 +145,26 @@ FIELDS = (
           range='[0, 1]'),
     Field('loss.clip_high', 0.2, 'ratios above 1 plus this are clipped',
           range='[0, inf]'),
-    Field('loss.dual_clip', None, 'bound of the ratio where the advantage is '
-          'negative, for clip and gspo (none: no bound)', range='(1, inf)',
-          kind=float | None),
+    Field('loss.dual_clip', None, 'upper bound of the ratio where the '
+          'advantage is negative, with clip and gspo (none: no bound)',
+          range='(1, inf)', kind=float | None),
     Field('loss.entropy_bonus', 0.0, 'weight of the entropy, in nats per token',
           range='(-inf, inf)'),
     Field('loss.kl_coef', 0.0, 'weight of the KL to the policy that RL started '
           'from (0: it is not computed)', range=_ANY),
     Field('loss.kl_estimator', 'k3', 'estimator of that KL: k1, k2 or k3',
           choices=('k1', 'k2', 'k3')),
-    Field('loss.importance', 'none', 'weight for old unlike behaviour: none '
-          '(1), identity (their ratio), tis, icepop or sequence_tis',
+    Field('loss.importance', 'none', 'weight by the ratio of old to behaviour '
+          'probability: none (1), identity (the ratio itself), tis, icepop or '
+          'sequence_tis',
           choices=('none', 'identity', 'tis', 'icepop', 'sequence_tis')),
     Field('loss.importance_low', 0.5, 'icepop drops tokens with a weight below '
           'this', range='[0, 1]'),
-    Field('loss.importance_cap', 2.0, 'tis and sequence_tis cut weights here; '
-          'icepop drops tokens above', range='[1, inf]'),
+    Field('loss.importance_cap', 2.0, 'tis and sequence_tis cap weights here; '
+          'icepop drops tokens with a weight above it', range='[1, inf]'),
 
-    Field('overlong.mode', 'none', 'truncated responses: none (judged like any '
-          'other), mask (not trained on) or penalty (soft, of DAPO)',
+    Field('overlong.mode', 'none', 'truncated responses: none (judged like '
+          'others), mask (not trained on) or penalty (soft, of DAPO)',
           choices=('none', 'mask', 'penalty')),
     Field('overlong.window', 0, 'tokens before max_response over which the '
           'penalty grows from 0 to 1', range=_ANY),
@@ -179,10 +180,10 @@ FIELDS = (
     Field('optimizer.b2', 0.99, 'decay of the second moment', range='[0, 1)'),
     Field('optimizer.eps', 1e-08, "added to the second moment's root",
           range='(0, inf)'),
-    Field('optimizer.weight_decay', 0.0, 'decoupled, times the learning rate; '
-          'not on norms and biases', range=_ANY),
-    Field('optimizer.max_grad_norm', 1.0, 'longer gradients are scaled down to '
-          'this global norm (none: they are not)', range='(0, inf)',
+    Field('optimizer.weight_decay', 0.0, 'decoupled decay, times the learning '
+          'rate; not on norms and biases', range=_ANY),
+    Field('optimizer.max_grad_norm', 1.0, 'longest global norm of a gradient; '
+          'longer ones are scaled down (none: no limit)', range='(0, inf)',
           kind=float | None),
 
     Field('learner.epochs', 1, "passes over a step's responses", range=_SOME),
@@ -190,18 +191,18 @@ FIELDS = (
     Field('learner.microbatch', 32, 'responses in one forward and backward '
           'pass', range=_SOME, affects=_LAYOUT),
     Field('learner.buckets', (), 'row lengths (prompt and response, tokens) to '
-          'compile below the full one', range=_SOME, kind=_INTS,
+          'compile in addition to the full one', range=_SOME, kind=_INTS,
           affects=_LAYOUT),
-    Field('learner.vocab_chunk', None, 'tokens whose logits exist at a time '
-          '(none: as many as fit in 512 MB)', range=_SOME, kind=int | None,
+    Field('learner.vocab_chunk', None, 'tokens whose logits are computed at a '
+          'time (none: as many as fit in 512 MB)', range=_SOME, kind=int | None,
           affects=_LAYOUT),
-    Field('learner.remat', 'none', 'what the backward pass computes again, for '
-          'less memory: none, matmuls (all but matrix products and attention), '
+    Field('learner.remat', 'none', 'what the backward pass recomputes to save '
+          'memory: none, matmuls (all but matrix products and attention), '
           'attention (all but attention) or full (all: a third more time)',
           choices=('none', 'matmuls', 'attention', 'full'), affects=_LAYOUT),
-    Field('learner.attention', 'auto', 'in training and prefill: xla, splash '
-          '(TPU), cudnn (NVIDIA, 16-bit) or auto (splash for rows of 256 '
-          'tokens or more on a TPU, else xla)',
+    Field('learner.attention', 'auto', 'implementation in training and '
+          'prefill: xla, splash (TPU), cudnn (NVIDIA, 16-bit) or auto (splash '
+          'on a TPU for rows of 256 tokens or more, else xla)',
           choices=('auto', 'xla', 'splash', 'cudnn'), affects=_LAYOUT),
     Field('learner.unroll', 1, 'layers unrolled in the scan over layers: '
           'faster, but a slower compile', range=_SOME, affects=_LAYOUT),

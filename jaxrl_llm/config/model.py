@@ -1,4 +1,4 @@
-"""Model of a config: a preset or a checkpoint's, with the fields that are set."""
+"""Model of a config: a preset or a checkpoint, with fields replaced."""
 
 import dataclasses
 

@@ -115,8 +115,8 @@ def _hub(source: str) -> Iterator[tuple[str, Row]]:
     import datasets
   except ImportError:
     raise ValueError(
-        f'There is no file {source}; for data sets of the hub, install the '
-        "extra `data`: pip install 'jaxrl_llm[data]'.") from None
+        f'There is no file {source}, and data sets of the hub need the extra '
+        "`data`: pip install 'jaxrl_llm[data]'.") from None
   name, _, split = source.partition(':')
   org, name, *subset = name.split('/')
   split = split or 'train'

@@ -1,4 +1,4 @@
-"""How configs differ, and which hyperparameters nothing uses."""
+"""Tests of the differences between configs, and of unused hyperparameters."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Configs: the table, files, the command line, and checks across fields."""
+"""Tests of configs: table, files, command line, and checks across fields."""
 
 import dataclasses
 import json
@@ -48,7 +48,7 @@ def _file(tmp_path):
 
 
 def refusal(capsys, *argv):
-  """What the program says when it refuses a command line."""
+  """Returns the error message for a wrong command line."""
   with pytest.raises(SystemExit) as stop:
     config.parse(argv)
   assert stop.value.code == 2

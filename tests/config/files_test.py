@@ -1,4 +1,4 @@
-"""Files that are no config are refused with a sentence."""
+"""Tests of error messages for files that are not configs."""
 
 import pytest
 

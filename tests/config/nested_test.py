@@ -1,4 +1,4 @@
-"""Former names of fields, in every place where a name can stand."""
+"""Tests of former names of fields, in every place that takes a name."""
 
 import json
 import pathlib

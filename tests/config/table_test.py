@@ -1,4 +1,4 @@
-"""The table of fields: defaults, meanings, choices, what they affect."""
+"""Tests of the table of fields: defaults, meanings, choices and effects."""
 
 import dataclasses
 import pathlib

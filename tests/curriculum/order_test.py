@@ -1,4 +1,4 @@
-"""The order of the problems depends on the position alone."""
+"""Tests of the order of the problems, which depends on the position alone."""
 
 import numpy as np
 import pytest

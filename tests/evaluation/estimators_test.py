@@ -1,4 +1,4 @@
-"""Figures of an evaluation against plain counting over all subsets."""
+"""Tests of the estimators against plain counting over all subsets."""
 
 import collections
 import itertools
@@ -21,7 +21,7 @@ def test_standard_errors():
 
 
 def vote(answers, correct):
-  """The chance that a vote of all is right."""
+  """Returns the probability that a vote of all responses is right."""
   votes = collections.Counter(
       True if ok else answer for answer, ok in zip(answers, correct)
       if ok or answer)

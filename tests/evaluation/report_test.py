@@ -1,4 +1,4 @@
-"""The table, letter by letter, and the numbers in it."""
+"""Tests of the evaluation's table: its exact text and its numbers."""
 
 import io
 import math

@@ -1,4 +1,4 @@
-"""Responses on disk: the same however often an evaluation was cut off."""
+"""Tests of responses on disk, which are the same after interruptions."""
 
 import itertools
 import json
@@ -26,7 +26,7 @@ def load(name):
 
 
 def verify(problem, text, truncated):
-  """A first character as the answer, and a verifier that fails at times."""
+  """Verifier with the first character as the answer; it sometimes fails."""
   if len(text) % 7 == 3:
     raise RuntimeError('no sandbox')
   return Verdict(float(len(text) % 2), 'odd' if len(text) % 2 else 'even',
@@ -35,7 +35,7 @@ def verify(problem, text, truncated):
 
 def collect(
     watched, path, sets=None, samples=SAMPLES, display=None, **changes):
-  """Collects responses; also those that were sampled, by problem's id."""
+  """Collects responses; also returns those that were sampled, by problem id."""
   watched.rollouts.clear()
   parts = tiny.changed(watched.parts, **changes)
   _, _, weights = tiny.begin(parts)
@@ -60,7 +60,7 @@ def watched(parts):
 
 @pytest.fixture(scope='module')
 def whole(watched, tmp_path_factory):
-  """What was collected without an interruption, and its file."""
+  """Responses collected without an interruption, and their file."""
   path = tmp_path_factory.mktemp('whole') / 'responses.jsonl'
   got, sampled = collect(watched, path)
   # 40 responses, no more than 16 and 4 problems at a time.
@@ -105,7 +105,7 @@ def test_each_response_is_what_it_is_by_itself(watched, whole):
 
 
 def places(data):
-  """Ends of a file that was cut off: at lines, and within them."""
+  """Returns places to cut off a file: at the ends of lines and within them."""
   ends = [i + 1 for i, byte in enumerate(data) if byte == ord('\n')]
   return [0, 1, ends[0] - 1, ends[0], ends[0] + 1, ends[11] + 40, ends[15],
           ends[20] - 1, ends[-2] + 30, len(data) - 1, len(data)]

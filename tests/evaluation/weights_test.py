@@ -1,4 +1,4 @@
-"""What responses depend on has another name when it changes, and only then."""
+"""Tests of the settings that responses depend on."""
 
 import json
 import pathlib

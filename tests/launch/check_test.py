@@ -1,4 +1,4 @@
-"""The programs of a step, compiled for machines that are not there."""
+"""Tests of the programs of a step, compiled ahead of time for a slice."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Names of slices, and what their links give to a group of chips."""
+"""Tests of the names of slices, and of the links of a group of chips."""
 
 import sys
 import types
@@ -11,7 +11,7 @@ from tests import devices
 
 
 def mesh(*shape, axes=('data', 'fsdp', 'tensor'), extent=(16, 8, 1)):
-  """A mesh on a torus of 16 x 8 chips, or others, filled row by row."""
+  """Makes a mesh on a torus, by default of 16 x 8 chips, filled row by row."""
   flat = np.empty(np.prod(extent), object)
   flat[:] = [types.SimpleNamespace(coords=c) for c in np.ndindex(*extent)]
   return types.SimpleNamespace(devices=flat.reshape(shape), axis_names=axes)

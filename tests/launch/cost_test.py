@@ -1,4 +1,4 @@
-"""The estimate against XLA's own count, and against sums made by hand."""
+"""Tests of the cost estimate against XLA's own count and sums by hand."""
 
 import types
 
@@ -103,7 +103,7 @@ def text(lines, inner=''):
 
 
 def slice_of(*coords):
-  """A machine of v5e chips at these places, along one axis of the mesh."""
+  """Makes a machine of v5e chips at given places, on one axis of the mesh."""
   where = np.empty(len(coords), object)
   where[:] = [types.SimpleNamespace(coords=c) for c in coords]
   return cost.Machine(chips.CHIPS['v5e'], types.SimpleNamespace(
@@ -139,7 +139,7 @@ def test_an_exchange_that_is_waited_for_and_one_that_goes_on_beside():
 
 
 def fused(name, op, result, more):
-  """A computation with a collective of the channel that all of them share."""
+  """Makes a computation with a collective; all of them share one channel."""
   return (
       f'%{name} (a: f32[1000000]) -> f32[4000000] {{\n'
       '  %a = f32[1000000]{0} parameter(0)\n'
@@ -285,7 +285,7 @@ def test_what_is_started_ahead_reads_and_writes(line, reads, writes):
 
 
 def collectives():
-  """Kinds, axes and bytes of a program's collectives on 8 devices."""
+  """Returns kind, axes and bytes of a program's collectives on 8 devices."""
   from jax.sharding import PartitionSpec as P
 
   from jaxrl_llm import sharding

@@ -1,4 +1,4 @@
-"""What is found in decode loops that are made up."""
+"""Tests of the faults found in artificial decode loops."""
 
 from launch.aot import check, chips, faults
 from tests import devices
@@ -27,7 +27,7 @@ body=%body, metadata={{op_name="jit(f)/serve/while/body/{scope}/while"}}
 
 
 def planted(lines, fields):
-  """Faults of decode loops with each line in them, on a (2, 2, 2) mesh."""
+  """Returns the faults of decode loops with each line, on a (2, 2, 2) mesh."""
   config = check.load('configs/countdown.py', {
       **SMALL, 'model.mlp_width': 1024, 'mesh.data': 2, 'mesh.fsdp': 2,
       'mesh.tensor': 2, **fields})

@@ -1,4 +1,4 @@
-"""The table of the configs made for pods."""
+"""Tests of the table of the configs made for pods."""
 
 import json
 import subprocess

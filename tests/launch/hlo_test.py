@@ -1,4 +1,4 @@
-"""Reading compiled programs: shapes, loops and what calls what."""
+"""Tests of the parser of compiled programs: shapes, loops and calls."""
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +10,9 @@ X = jnp.ones((8, 8))
 
 
 def loops(f, *args, noted=False):
-  """Scope name to turns, of every loop of a compiled function.
+  """Returns scope name to iterations, of every loop of a compiled function.
 
-  Turns that the compiler noted are taken out of its text: for TPUs it does not.
+  Removes the compiler's annotation, which programs for TPUs do not have.
   """
   text = jax.jit(f).lower(*args).compile().as_text()
   assert 'known_trip_count' in text or not noted

@@ -1,4 +1,4 @@
-"""Sweeps against enumerations written out."""
+"""Tests of sweeps against enumerations written out."""
 
 import pytest
 

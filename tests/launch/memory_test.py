@@ -1,4 +1,4 @@
-"""Memory by part, against sums of what the run holds, by hand."""
+"""Tests of the memory by part, against sums by hand."""
 
 import types
 
@@ -14,8 +14,8 @@ def sums(overrides, only):
   """Checks a job on 8 CPU devices.
 
   Returns:
-    Of each phase: its total as said and as added up here, its parts; what there
-    is to complain of; the text.
+    For each phase, its reported total, the sum computed here, and its parts;
+    the sentences of the verdict; the report's text.
   """
   topology = chips.topology('cpu:8')
   config = check.load('configs/countdown.py', {**SMALL, **overrides})

@@ -1,4 +1,4 @@
-"""What a check says, from findings made up."""
+"""Tests of the report of a check, from artificial results."""
 
 import json
 import types

@@ -1,4 +1,4 @@
-"""The local runner, with a small program in the place of training."""
+"""Tests of the local runner, with a small program instead of training."""
 
 import json
 import os
@@ -175,7 +175,7 @@ def alive(pid):
 
 
 def start_slowly(here):
-  """The runner on four slow trials; returns once two of them are at work."""
+  """Starts the runner on four slow trials; returns when two of them run."""
   runner = subprocess.Popen(
       [sys.executable, 'launch/run.py',
        *arguments(here, '--sweep', '--parallel=2', steps=1000)],

@@ -1,4 +1,4 @@
-"""The largest that fits, with a compiler that is made up."""
+"""Tests of the search for the largest sizes, with a fake compiler."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.launch.report_test import GIB, made, phase
 
 @pytest.fixture
 def compiler(monkeypatch):
-  """Sets what takes memory; gives back the (phase, value) that were tried."""
+  """Function that sets the memory use and returns the tried (phase, value)."""
   def use(gib):
     tried = []
 

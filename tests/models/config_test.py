@@ -1,4 +1,4 @@
-"""Presets against the published sizes, and what a config refuses."""
+"""Tests of presets against published sizes, and of wrong model configs."""
 
 import jax
 import pytest

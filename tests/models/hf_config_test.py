@@ -1,4 +1,4 @@
-"""config.json as published, in the ways of transformers 4 and 5, and back."""
+"""Tests of config.json in the formats of transformers 4 and 5, both ways."""
 
 import copy
 import dataclasses
@@ -13,7 +13,7 @@ from tests import families
 
 
 def _raw(kind, name, sizes, **fields):
-  """Fields as version 4 writes them."""
+  """Returns the fields as transformers 4 writes them."""
   layers, width, mlp_width, heads, kv_heads = sizes
   return dict(
       architectures=[f'{name}ForCausalLM'], attention_dropout=0.0,
@@ -87,7 +87,7 @@ _OURS = {
 
 
 def _version_5(raw):
-  """The same fields as version 5 writes them."""
+  """Converts the fields to the format of transformers 5."""
   raw = dict(raw, dtype=raw['torch_dtype'], transformers_version='5.0.0')
   scaling = raw.pop('rope_scaling', None) or {'rope_type': 'default'}
   raw['rope_parameters'] = {**scaling, 'rope_theta': raw.pop('rope_theta')}

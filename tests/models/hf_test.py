@@ -1,4 +1,4 @@
-"""Checkpoints of Hugging Face: what transformers wrote, and writes back."""
+"""Tests of Hugging Face checkpoints: import and export."""
 
 import copy
 import functools
@@ -20,13 +20,14 @@ from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.types import Prompts, Requests
 from tests import devices, families
+from tests.tolerance import decoder, rounding
 
 _T = 64
 _LENGTHS = (1, 5, 13, 20)  # of prompts, up to past gemma2's window
 
 
 def load(folder, sizes=(1, 1, 1)):
-  """(config, parameters in float32 on a mesh) of a folder."""
+  """Loads (config, float32 parameters on a mesh) from a folder."""
   checkpoint = hf.open_checkpoint(pathlib.Path(folder))
   shapes = jax.eval_shape(
       lambda: transformer.init(jax.random.key(0), checkpoint.config))
@@ -38,14 +39,14 @@ def load(folder, sizes=(1, 1, 1)):
 
 
 def equal(a, b):
-  """Whether two trees are the same, bit by bit."""
+  """Returns whether two trees are equal, bit by bit."""
   return jax.tree.all(jax.tree.map(
       lambda x, y: x.dtype == y.dtype and np.array_equal(x, y), a, b))
 
 
 @pytest.fixture(scope='module')
 def saved(tmp_path_factory):
-  """A function: folder, config and parameters of what transformers wrote."""
+  """Function that returns folder, config and parameters of a saved model."""
   @functools.cache
   def get(name, dtype):
     folder = families.save(name, tmp_path_factory.mktemp(name), dtype)
@@ -69,7 +70,7 @@ def _sampler(cfg):
 
 
 def _decode(cfg, params, **values):
-  """Prompts and responses of 64 tokens, two each, and the log-probs.
+  """Decodes two responses of 64 tokens to each prompt.
 
   Returns:
     List of (tokens, response's log-probs [64, V]).
@@ -92,14 +93,16 @@ def _decode(cfg, params, **values):
 
 
 def _torch_logprobs(model, tokens):
-  """What transformers gives the last 64 tokens, [64, V]."""
+  """Returns transformers' log-probs of the last 64 tokens, [64, V]."""
   logits = families.torch_logits(model, tokens[None])[0, -_T - 1:-1]
   return np.asarray(jax.nn.log_softmax(logits))
 
 
-def _close(got, want):
-  scale = np.abs(want).max()
-  np.testing.assert_allclose(got, want, rtol=0, atol=1e-4 * scale)
+def _close(got, want, cfg, length):
+  # Log-probs are one more sum, over the vocabulary.
+  np.testing.assert_allclose(
+      got, want, rtol=0, atol=rounding(
+          decoder(cfg, length), cfg.vocab_size, magnitude=np.abs(want).max()))
 
 
 @pytest.mark.parametrize('name', families.NAMES)
@@ -109,7 +112,8 @@ def test_a_folder_becomes_the_model_that_wrote_it(name, saved):
   assert cfg == want_cfg
   assert equal(params, want)
   tokens = families.tokens()
-  _close(_logits(params, tokens, cfg), families.torch_logits(model, tokens))
+  _close(_logits(params, tokens, cfg), families.torch_logits(model, tokens),
+         cfg, tokens.shape[1])
 
 
 @pytest.mark.parametrize('name', families.NAMES)
@@ -118,7 +122,7 @@ def test_token_by_token_as_transformers(name, saved):
   _, cfg, params = saved(name, torch.float32)
   model = families.torch_model(name)
   for tokens, logprobs in _decode(cfg, params):
-    _close(logprobs, _torch_logprobs(model, tokens))
+    _close(logprobs, _torch_logprobs(model, tokens), cfg, len(tokens))
   for tokens, _ in _decode(cfg, params, temperature=0.0)[::6]:
     prompt = torch.from_numpy(tokens[None, :-_T]).long()
     want = model.generate(
@@ -211,7 +215,7 @@ _WIDE = {
 
 
 def _on_meshes(folder):
-  """What is wrong after import and export on each mesh."""
+  """Returns the errors after import and export on each mesh."""
   wrong = []
   for family, (cfg, meshes) in _WIDE.items():
     random = np.random.default_rng(0)
@@ -255,12 +259,12 @@ def test_every_layout_has_the_same_weights(tmp_path):
 
 @pytest.fixture
 def folder(tmp_path):
-  """An untied model in one file, to be damaged."""
+  """Folder of an untied model in one file, for tests that damage it."""
   return families.save('qwen3', tmp_path)
 
 
 def _change(folder, **changes):
-  """Tensors replaced, or taken out by None."""
+  """Replaces tensors of a file, or removes those given as None."""
   file = folder / tensor_files.SINGLE
   tensors = {name: x for name, x in {**load_file(file), **changes}.items()
              if x is not None}

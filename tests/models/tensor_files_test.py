@@ -1,4 +1,4 @@
-"""Tensors in files: what was written is read, and damage is named."""
+"""Tests of tensor files: round trips, and errors for damaged files."""
 
 import json
 
@@ -13,7 +13,7 @@ from jaxrl_llm.models.tensor_files import INDEX, SINGLE
 
 
 def tensors():
-  """Five, of 24 to 560 bytes."""
+  """Returns five tensors of 24 to 560 bytes."""
   random = np.random.default_rng(0)
   return {
       name: random.normal(size=shape).astype(dtype)
@@ -25,7 +25,7 @@ def tensors():
 
 @pytest.fixture
 def shards(tmp_path):
-  """A folder with the tensors in three files: b, then a, then the others."""
+  """Folder with the tensors in three files: b, then a, then the others."""
   tensor_files.write(tmp_path, tensors().items(), 600)
   return tmp_path
 

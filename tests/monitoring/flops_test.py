@@ -1,4 +1,4 @@
-"""Model FLOPs against XLA's own count, and counts made by hand."""
+"""Tests of model FLOPs against XLA's own count and counts by hand."""
 
 import dataclasses
 
@@ -17,7 +17,7 @@ CFG = ModelConfig(
 
 
 def by_hand(cfg, length, predicted):
-  """Token by token and matrix by matrix."""
+  """Counts FLOPs token by token and matrix by matrix."""
   total = 0
   for i in range(length):
     for window in cfg.layer_windows():

@@ -1,4 +1,4 @@
-"""The files a run writes, and its timer."""
+"""Tests of the files that a run writes, and of its timer."""
 
 import json
 import math
@@ -20,7 +20,7 @@ def lines(path):
 
 
 def events(directory):
-  """(step, {tag: value}) or (step, None) for a restart, of all event files."""
+  """Reads all events: (step, {tag: value}), or (step, None) for a restart."""
   from tensorboardX.proto import event_pb2
   found = []
   for path in sorted(directory.iterdir()):

@@ -1,4 +1,4 @@
-"""The picture of a run."""
+"""Tests of the plots of a run."""
 
 import json
 
@@ -19,7 +19,7 @@ def test_smooth_is_the_median_of_neighbours():
 
 
 def colors(path):
-  """How many pixels there are of each curve's colour."""
+  """Counts the pixels of each curve's colour."""
   pixels = np.asarray(Image.open(path).convert('RGB')).reshape(-1, 3)
   wanted = (plots._BLUE, plots._RED, plots._GREEN, plots._GREY)
   return [int((pixels == [int(c[i:i + 2], 16) for i in (1, 3, 5)]).all(1).sum())

@@ -1,4 +1,4 @@
-"""The live display, its plain form, and the table at the end."""
+"""Tests of the live display, the plain display, and the table at the end."""
 
 import io
 import logging as std_logging
@@ -59,7 +59,7 @@ def test_time_left(monkeypatch):
 
 @pytest.fixture
 def stderr_handler():
-  """A handler as logging.basicConfig makes one."""
+  """Log handler as made by logging.basicConfig."""
   handler = std_logging.StreamHandler()
   std_logging.getLogger().addHandler(handler)
   yield handler

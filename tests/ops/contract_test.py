@@ -1,7 +1,7 @@
-"""What holds for every variant of the loss: one test over all of them.
+"""Contract tests for all variants of the loss.
 
-A variant is an objective, an aggregation, an importance correction and a KL
-estimator or none, put together as a learner does.
+A variant combines an objective, an aggregation, an importance correction and
+optionally a KL estimator, as a learner does.
 """
 
 import functools
@@ -21,7 +21,7 @@ HYPER = dict(clip_low=0.2, clip_high=0.28, dual_clip=3.0, kl_coef=0.1,
 
 
 def _batch(seed, gaps):
-  """Log-probs that lie apart by `gaps` at random; the third row is empty."""
+  """Makes log-probs with random differences `gaps`; the third row is empty."""
   rng = np.random.default_rng(seed)
   gap = lambda: rng.choice(gaps, (B, T))
   old = -rng.exponential(2.0, (B, T))
@@ -34,7 +34,10 @@ def _batch(seed, gaps):
 
 @functools.cache
 def _program(objective, correction, estimator):
-  """Jitted (batch, weights [B, T], hyper) to loss and gradient; its traces."""
+  """Returns a jitted f(batch, weights [B, T], hyper) -> loss, gradient.
+
+  Also returns the list of its traces.
+  """
   traces = []
 
   def given(fn, hyper):
@@ -70,7 +73,7 @@ def test_contract(objective, aggregation, correction, estimator):
   program, traces = _program(objective, correction, estimator)
 
   def run(batch, parts=1, scale=1.0):
-    """Loss and gradient, summed over microbatches padded with empty rows."""
+    """Computes loss and gradient over microbatches padded with empty rows."""
     hyper = {k: np.float32(v * scale) for k, v in HYPER.items()}
     weights = _token_weights(
         batch['mask'], aggregation, budget=np.float32(T * scale))

@@ -1,4 +1,4 @@
-"""Which rows run together, how long, and how many microbatches there are."""
+"""Tests of microbatches: their rows, lengths and number."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ LENGTHS = (3, 5, 9)
 
 @jax.jit
 def _serve(length):
-  """Per microbatch its rows' numbers and static length; calls; the order."""
+  """Returns row numbers and static length per microbatch; calls; the order."""
   def fn(rows, length):
     return rows, jnp.asarray(length)
 

@@ -1,4 +1,4 @@
-"""PKPO's transforms against enumeration of subsets, exact sums, and theory."""
+"""Tests of PKPO's transforms against enumeration, exact sums, and theory."""
 
 from fractions import Fraction
 import functools
@@ -28,7 +28,7 @@ def spare(name):
 
 
 def groups(n, rng):
-  """Rewards of several sorts, all of which float32 holds exactly: [G, n]."""
+  """Returns several types of rewards [G, n], all exact in float32."""
   return np.float32([
       rng.normal(size=n).astype(np.float32), rng.integers(0, 3, n) / 4,
       np.full(n, np.float32(0.7)), rng.integers(0, 2, n),
@@ -341,7 +341,7 @@ def reward_1d(x):
 
 
 def slope_1d(theta, k):
-  """d/dtheta of the mean of the best of k, by quadrature in float64."""
+  """Computes d/dtheta of the mean best of k by quadrature in float64."""
   def value(theta):
     # max of k rewards is above v where one x at least lies in (v^.5, 1).
     root = np.linspace(0, 1, 200_001)

@@ -27,7 +27,7 @@ def _batch(per_token):
 
 
 def given(objective, low, high, dual=None):
-  """The bounds that an objective uses."""
+  """Returns the bounds that an objective uses."""
   bounds = dict(clip_low=low, clip_high=high, dual_clip=dual)
   return {x: bounds[x] for x in policy_losses.hyperparameters(
       policy_losses.OBJECTIVES[objective])}

@@ -155,7 +155,7 @@ def test_extreme_logits_stay_finite():
 
 
 def _temporary_bytes(f, rows=4, tokens=2048, width=64, vocab=151_936):
-  """Peak of value and gradient, from shapes alone: nothing runs."""
+  """Returns the peak memory of value and gradient, compiled from shapes."""
   shape = jax.ShapeDtypeStruct
   return jax.jit(jax.value_and_grad(f, (0, 1))).lower(
       shape((rows, tokens, width), jnp.float32),
@@ -243,7 +243,7 @@ def split_vocabulary(sizes, axes, row_axis, chunk):
 def test_split_vocabulary(case):
   differences = devices.run(split_vocabulary, *case)
   assert differences.pop('top_ids') == 0
-  # Sums over D, 48 of V and, of the gradients, 72 tokens; tanh, exp and log; and
-  # as much on the way back.
+  # Sums over D, 48 of V and, of gradients, 72 tokens; tanh, exp and log; and as
+  # much on the way back.
   assert max(differences.values()) < rounding(
       2 * D, 2 * 48, 72, 6 * FUNCTION), differences

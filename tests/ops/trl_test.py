@@ -1,4 +1,4 @@
-"""Our losses against TRL's own code, on the same tensors."""
+"""Tests of our losses against TRL's own code, on the same tensors."""
 
 import collections
 import types
@@ -61,7 +61,7 @@ def _batch():
 
 
 def _trl(batch, options):
-  """TRL's loss, its gradient in the new log-probs, and its metrics."""
+  """Returns TRL's loss, its gradient in the new log-probs, and its metrics."""
   options = dict(dict(
       importance_sampling_level='token', epsilon_low=0.2, epsilon_high=0.2,
       beta=0.0, delta=None), **options)

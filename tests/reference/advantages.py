@@ -1,4 +1,4 @@
-"""Advantages one sample at a time, in float64."""
+"""Reference advantages, one sample at a time, in float64."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ def _groups(rewards, where):
 
 
 def advantages(name, rewards, where, ddof=1, eps=1e-6):
-  """The advantages called `name`: rewards [..., N] to [..., N]."""
+  """Computes advantage `name` of rewards [..., N]."""
   out = np.zeros(rewards.shape, np.float64)
   for group, kept, r in _groups(rewards, where):
     for i, position in enumerate(kept):

@@ -1,12 +1,12 @@
-"""Countdown by brute force: every order of the numbers, every operator."""
+"""Reference solver of Countdown by brute force."""
 
 import itertools
 
 
 def chains(numbers, target):
-  """All chains through the numbers, left to right, that end at the target.
+  """Returns all chains of the numbers, left to right, with the target value.
 
-  Values stay at 0 or more, as the format has no negative numbers.
+  Values stay at 0 or more, because the format has no negative numbers.
   """
   found = set()
   for order in itertools.permutations(numbers):

@@ -1,4 +1,4 @@
-"""Slow, obvious twins of `ops.pkpo`, in float64, for one group at a time."""
+"""Slow reference versions of `ops.pkpo` in float64, for one group."""
 
 import itertools
 from math import comb
@@ -12,17 +12,17 @@ def _subsets(n, k, among=None):
 
 
 def pass_at_k(n, c, k):
-  """Eq. 3, in whole numbers."""
+  """Computes Eq. 3 with integers."""
   return 1 - comb(n - c, k) / comb(n, k)
 
 
 def max_at_k(g, k):
-  """Mean over all subsets of their largest reward."""
+  """Computes the mean over all subsets of their largest reward."""
   return np.mean([max(g[j] for j in sub) for sub in _subsets(len(g), k)])
 
 
 def s(g, k):
-  """Eq. 27: over the subsets with i among them."""
+  """Computes Eq. 27, over the subsets that contain i."""
   n = len(g)
   out = np.zeros(n)
   for sub in _subsets(n, k):
@@ -31,7 +31,7 @@ def s(g, k):
 
 
 def sloo(g, k):
-  """Eq. 29: the mean of the others' s, computed without i, is subtracted."""
+  """Computes Eq. 29: subtracts the mean s of the others, without i."""
   n = len(g)
   g = np.asarray(g, float)
   return s(g, k) - np.array(
@@ -39,7 +39,7 @@ def sloo(g, k):
 
 
 def sloo_minus_one(g, k):
-  """Eq. 33; at k = 1 leave-one-out, as method and paper train it."""
+  """Computes Eq. 33; at k = 1 leave-one-out, as in the paper's experiments."""
   n = len(g)
   g = np.asarray(g, float)
   if k == 1:
@@ -52,7 +52,7 @@ def sloo_minus_one(g, k):
 
 
 def matrix_s(g, k):
-  """Eq. 19 to 21, with the matrix m written out; any n."""
+  """Computes Eq. 19 to 21 with the matrix m written out, for any n."""
   order = np.argsort(g, kind='stable')
   x, n = np.asarray(g, float)[order], len(g)
   out = np.zeros(n)
@@ -66,16 +66,16 @@ def matrix_s(g, k):
 
 
 def _baseline(g, k):
-  """Eq. 30: sum of s over the others, without i."""
+  """Computes Eq. 30: the sum of s over the others, without i."""
   g = np.asarray(g, float)
   return np.array([matrix_s(np.delete(g, i), k).sum() for i in range(len(g))])
 
 
 def matrix_sloo(g, k):
-  """As the paper's listing does it: s less b(k) / (n-1)."""
+  """Computes s - b(k) / (n-1), as the paper's listing does."""
   return matrix_s(g, k) - _baseline(g, k) / (len(g) - 1)
 
 
 def matrix_sloo_minus_one(g, k):
-  """As the paper's listing does it: s less b(k-1) k / (n (k-1)); k >= 2."""
+  """Computes s - b(k-1) k / (n (k-1)), as the paper's listing does; k >= 2."""
   return matrix_s(g, k) - _baseline(g, k - 1) * k / (k - 1) / len(g)

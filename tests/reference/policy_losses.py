@@ -1,14 +1,14 @@
-"""Objectives, corrections, KL and aggregation token by token, in float64.
+"""Reference objectives, corrections, KL and aggregation, token by token.
 
-`frozen` stands for the new log-probs wherever the formula stops the gradient,
-so that differences of these functions in `new` are the gradient that is meant.
+All in float64. `frozen` replaces the new log-probs wherever the formula stops
+the gradient, so finite differences in `new` give the intended gradient.
 """
 
 import numpy as np
 
 
 def token_loss(name, new, frozen, old, advantages, mask, low, high, dual):
-  """Loss [B, T] of objective `name`; 0 where masked."""
+  """Computes the loss [B, T] of objective `name`; 0 where masked."""
   out = np.zeros(new.shape)
   for b, t in np.argwhere(mask):
     a = advantages[b] if advantages.ndim == 1 else advantages[b, t]
@@ -31,7 +31,7 @@ def token_loss(name, new, frozen, old, advantages, mask, low, high, dual):
 
 
 def correction(name, log_ratio, mask, low=0.5, cap=2.0):
-  """Weights [B, T] of correction `name`; 1 where masked."""
+  """Computes weights [B, T] of correction `name`; 1 where masked."""
   out = np.ones(log_ratio.shape)
   for b, t in np.argwhere(mask):
     x = np.exp(log_ratio[b, t])
@@ -48,14 +48,14 @@ def correction(name, log_ratio, mask, low=0.5, cap=2.0):
 
 
 def kl(name, new, anchor):
-  """Per-token estimate of KL(new || anchor)."""
+  """Computes a per-token estimate of KL(new || anchor)."""
   ratio = np.exp(anchor - new)
   return {'k1': -np.log(ratio), 'k2': np.log(ratio) ** 2 / 2,
           'k3': ratio - 1 - np.log(ratio)}[name]
 
 
 def aggregate(loss, mask, aggregation, where=None, budget=None):
-  """The batch's loss from per-token losses."""
+  """Aggregates per-token losses to the batch's loss."""
   where = np.ones(len(mask), bool) if where is None else where
   rows = [loss[b][mask[b]] for b in range(len(mask)) if where[b]]
   if aggregation == 'sequence_mean':
@@ -66,7 +66,7 @@ def aggregate(loss, mask, aggregation, where=None, budget=None):
 
 
 def gradient(f, x, step=1e-6):
-  """Central differences of the scalar f at x, same shape as x."""
+  """Returns central differences of the scalar f at x, in the shape of x."""
   out = np.zeros(x.shape)
   for i in np.ndindex(x.shape):
     up, down = x.copy(), x.copy()

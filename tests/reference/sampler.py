@@ -1,8 +1,8 @@
-"""The sampler as one would write it first: one request, one token at a time.
+"""Reference sampler: one request and one token at a time.
 
-Every token runs the whole model over the whole row so far; truncation is done
-in float64, one filter after the other, as in the papers. Noise comes from the
-same keys as the sampler's, so tokens must be identical.
+For every token, it runs the model over the whole row so far. Truncation is done
+in float64, one filter after another, as in the papers. The noise comes from the
+same keys as the sampler's, so the tokens must be identical.
 """
 
 import functools
@@ -20,7 +20,7 @@ def softmax(x):
 
 
 def filtered(logits, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0):
-  """Probabilities before and after truncation, of float64 logits [V]."""
+  """Returns probabilities of float64 logits [V] before and after truncation."""
   logits = np.asarray(logits, np.float64)
   if temperature == 0:
     one = np.zeros(logits.size)
@@ -44,7 +44,7 @@ def filtered(logits, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0):
 
 
 def entropy(probs):
-  """Nats; 0 log 0 is 0."""
+  """Computes the entropy in nats; 0 log 0 is 0."""
   return -sum(p * np.log(p) for p in probs if p > 0)
 
 
@@ -55,7 +55,7 @@ def _all_logits(params, row, cfg):
 
 
 def teacher_forced(params, prompt, response, width, cfg):
-  """Float64 logits [T, V] that a full forward gives each response token."""
+  """Returns float64 logits [T, V] of the response from a full forward pass."""
   row = np.zeros(width, np.int32)
   row[:len(prompt) + len(response)] = [*prompt, *response]
   logits = _all_logits(params, jnp.asarray(row), cfg)
@@ -65,7 +65,7 @@ def teacher_forced(params, prompt, response, width, cfg):
 
 def generate(params, prompts, requests, count, key, sampling, cfg, *,
              max_response, stop_ids=()):
-  """List of (tokens, behaviour log-probs, entropies), one per request."""
+  """Returns (tokens, behaviour log-probs, entropies) of each request."""
   width = prompts.tokens.shape[1] + max_response
   responses = []
   for i in range(count):

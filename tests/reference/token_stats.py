@@ -1,10 +1,10 @@
-"""Vocabulary statistics from dense logits, token by token, in float64."""
+"""Reference vocabulary statistics from dense logits, in float64."""
 
 import numpy as np
 
 
 def token_stats(hidden, unembed, targets, temperature, softcap, top_k, ids):
-  """(logprobs, entropy, top_ids, top_logprobs, id_logprobs), dense.
+  """Returns (logprobs, entropy, top_ids, top_logprobs, id_logprobs).
 
   Shapes as in `ops.token_stats`, with one leading axis; ids are required.
   """

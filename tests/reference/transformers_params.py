@@ -1,4 +1,4 @@
-"""From a transformers (torch) causal model to our parameter tree."""
+"""Conversion of a transformers (torch) causal model to our parameter tree."""
 
 import numpy as np
 
@@ -19,7 +19,7 @@ _POST_NORMS = {
 
 
 def params(model, cfg):
-  """The parameter tree that makes our model compute what `model` does.
+  """Returns the parameter tree with which our model computes what `model` does.
 
   Args:
     model: a transformers Qwen2, Qwen3, Llama or Gemma2 ForCausalLM.

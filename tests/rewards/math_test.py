@@ -1,4 +1,4 @@
-r"""What a response answers, and whether that is the reference."""
+r"""Tests of the extraction of answers and their comparison with references."""
 
 import itertools
 import json

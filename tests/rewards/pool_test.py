@@ -1,4 +1,4 @@
-"""Worker processes: an item costs its own verdict and its time, no more."""
+"""Tests of worker processes: an item affects only its own verdict."""
 
 import os
 import pathlib
@@ -37,12 +37,12 @@ def single():
 
 
 def ask(pool, *items):
-  """The replies to items that were all handed in at once."""
+  """Submits all items at once and returns the replies."""
   return [f.result() for f in [pool.submit(item) for item in items]]
 
 
 def alive(pid):
-  """Whether a process runs; one that is only not waited for does not."""
+  """Returns whether a process runs; a zombie does not."""
   try:
     return '\tZ' not in pathlib.Path(f'/proc/{pid}/status').read_text()
   except FileNotFoundError:
@@ -180,7 +180,7 @@ def test_workers_end_with_a_parent_that_is_killed(last):
 
 @pytest.fixture
 def gate(monkeypatch):
-  """Until it is set, nobody knows what became of a worker."""
+  """Event; until it is set, the pool does not learn that a worker died."""
   gate, read = threading.Event(), pool_lib._Worker._read
   def read_late(worker, seconds):
     assert gate.wait(60)
@@ -218,7 +218,7 @@ def test_a_pool_of_nothing(kwargs):
 
 
 class Task:
-  """Judges in a pool; some responses cannot even be handed in."""
+  """Task that judges in a pool; some responses cannot be submitted."""
 
   def __init__(self, pool):
     self._pool = pool

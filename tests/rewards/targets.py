@@ -1,4 +1,4 @@
-"""Functions that a pool's workers run in tests."""
+"""Functions for a pool's workers in tests."""
 
 import os
 import pathlib
@@ -10,14 +10,14 @@ hoard = []
 
 
 def wait(path):
-  """Ends when another process makes the file."""
+  """Waits until another process makes the file."""
   while not pathlib.Path(path).exists():
     time.sleep(0.01)
   return {'kind': 'found'}
 
 
 def keep(megabytes):
-  """Never gives its memory back."""
+  """Allocates memory and never frees it."""
   hoard.append(b'x' * (megabytes << 20))
   return {'kind': 'kept', 'items': len(hoard)}
 
@@ -45,6 +45,6 @@ ACTIONS = {
 
 
 def act(item):
-  """Does what the item says."""
+  """Performs the action that the item names."""
   name, argument = item
   return ACTIONS[name](argument)

@@ -1,4 +1,4 @@
-"""A verifier that fails spoils its own row and is never a silent 0."""
+"""Tests of failing verifiers: only their row is invalid, never a silent 0."""
 
 import pytest
 

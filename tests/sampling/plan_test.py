@@ -1,4 +1,4 @@
-"""The layout over shards: everything is served once, and comes back."""
+"""Tests of the plan over shards: every request is served exactly once."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from jaxrl_llm.types import Prompts, Requests
 
 
 def _make(rng, groups, samples, prompts):
-  """`groups` runs of `samples` requests for random prompts."""
+  """Makes `groups` groups of `samples` requests for random prompts."""
   tokens = rng.integers(0, 9, (prompts, 5)).astype(np.int32)
   rows = rng.permutation(prompts)[:groups].repeat(samples)
   n = len(rows)

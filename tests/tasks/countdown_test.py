@@ -1,4 +1,4 @@
-"""Countdown's problems, verifier and demonstrations."""
+"""Tests of Countdown's problems, verifier and demonstrations."""
 
 import collections
 import itertools

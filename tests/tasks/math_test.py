@@ -1,7 +1,7 @@
-r"""Mathematical problems from files: ids, held-out sets, the way to a verdict.
+r"""Tests of mathematical problems: ids, held-out sets and verdicts.
 
-The reference solutions of GSM8K and MATH-500 are judged too where they lie
-beside the repository, in ../shared/data; some of our own always are.
+Some solutions of our own are always judged. The reference solutions of GSM8K
+and MATH-500 are judged if they are in ../shared/data.
 """
 
 import dataclasses
@@ -67,7 +67,7 @@ def prompts(problems):
 
 @pytest.fixture(scope='module')
 def task(tmp_path_factory):
-  """A task with workers, used by all that judge."""
+  """A task with workers, shared by the tests that judge."""
   path = write(tmp_path_factory.mktemp('task') / 'a.jsonl', numbered(3))
   task = make(path, heldout_count=1, workers=2)
   yield task
@@ -75,7 +75,7 @@ def task(tmp_path_factory):
 
 
 def judged(task, answers, responses, take='boxed'):
-  """Kinds of the verdicts that the task gives."""
+  """Returns the kinds of the task's verdicts."""
   task.options = dataclasses.replace(task.options, take=take)
   problems = [tasks.Problem(0, '', '', info=math.reference(a)) for a in answers]
   verdicts = rewards.verify_all(
@@ -86,7 +86,7 @@ def judged(task, answers, responses, take='boxed'):
 
 
 def data(name):
-  """(problem, answer, solution) of a data set; none where it is not there."""
+  """Reads (problem, answer, solution) of a data set, [] if there is no file."""
   rows = math.problem_files.rows(str(DATA / f'{name}.jsonl.gz'))
   return [(r['problem'], str(r['answer']), r.get('solution', ''))
           for _, r in rows] if DATA.is_dir() else []

@@ -1,4 +1,4 @@
-"""Rows from every kind of file, and what is said of one that is bad."""
+"""Tests of rows from every file format, and of errors for bad rows."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""How a problem is put to the model."""
+"""Tests of the prompt templates."""
 
 import types
 
