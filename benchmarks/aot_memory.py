@@ -61,7 +61,7 @@ def arguments(fields):
       f'--config.{k}={v}' for k, v in {**COMMON, **fields}.items())]
 
 
-def foretold(fields) -> dict:
+def predicted(fields) -> dict:
   """Returns the JSON of compile_check."""
   out = subprocess.run(
       [sys.executable, 'launch/compile_check.py', '--topology=cpu:8',
@@ -124,7 +124,7 @@ def report() -> str:
   """Runs everything and returns the report as Markdown."""
   rows = []
   for name, fields in CONFIGS.items():
-    told = foretold(fields)
+    told = predicted(fields)
     most = max(told['phases'], key=lambda p: told['phases'][p]['total_bytes'])
     said = told['peak_bytes'] * DEVICES
     used = [json.loads(subprocess.run(

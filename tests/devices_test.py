@@ -7,9 +7,11 @@ import numpy as np
 import optax
 import pytest
 
+from jaxrl_llm import config as config_lib
 from jaxrl_llm import experiment, train
 from jaxrl_llm.monitoring import timing
 from tests import devices, tiny
+from tests.tolerance import decoder, typical
 
 MESHES = ((8, 1, 1), (1, 8, 1), (2, 2, 2))
 STEPS = 3
@@ -73,6 +75,10 @@ def test_the_loop_is_the_same_on_every_mesh(results):
   one, *others = results
   assert len(one['tokens']) == STEPS and one['tokens'][0] != one['tokens'][1]
   assert one['rows'][-1]['update/kl_anchor'] > 1e-6  # it has learned
+  # Forward, back to states and to weights; the vocabulary; sums over tokens.
+  # Log-probs and their mean are of the order of log 24 or 4.
+  model = config_lib.model_config(tiny.load())
+  error = typical(3 * decoder(model, 19), 24, 16 * 10)
   for other in others:
     assert other['ids'] == one['ids']
     assert other['tokens'] == one['tokens']
@@ -80,9 +86,13 @@ def test_the_loop_is_the_same_on_every_mesh(results):
     for row, want in zip(other['rows'], one['rows'], strict=True):
       assert row.keys() == want.keys()
       for name, value in want.items():
-        assert row[name] == pytest.approx(value, abs=1e-5, rel=1e-5), name
+        assert row[name] == pytest.approx(
+            value, abs=4 * error, rel=4 * error), name
+    # AdamW divides each gradient by its own size; one that is a thousandth of
+    # the largest has a thousand times the relative error, in each of 6 updates.
     for leaf, want in zip(other['params'], one['params'], strict=True):
-      np.testing.assert_allclose(leaf, want, atol=1e-5)
+      np.testing.assert_allclose(
+          leaf, want, rtol=0, atol=6 * 3e-4 * 1000 * error)
 
 
 def test_everything_lies_as_it_should_and_compiles_once(results):

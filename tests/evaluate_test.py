@@ -182,7 +182,7 @@ def test_files_can_be_evaluated_without_a_run(
   assert [x['problems'] for x in found['files'].values()] == [3, 2]
   assert (found['step'], found['temperature']) == (0, .7)
   assert found['left_out'] == 1
-  assert '1 of 4 problems, which are duplicates' in caplog.text
+  assert '1 of 4 problems, which are repeated' in caplog.text
   assert '1 of 3 problems, whose prompts have more' in caplog.text
   lines = (workdir / 'evaluation.md').read_text().splitlines()
   table = [[x.strip() for x in line.split('|')[1:-1]]
@@ -190,7 +190,7 @@ def test_files_can_be_evaluated_without_a_run(
   assert table[0] == ['', 'problems', 'mean@8', 'pass@1', 'pass@4', 'pass@8',
                       'maj@4', 'maj@8']
   assert [row[0] for row in table[2:]] == ['a.txt', 'b.txt', 'all']
-  assert 'what RL starts from' in lines[0] and 'temperature 0.7' in lines[0]
+  assert 'initial parameters' in lines[0] and 'temperature 0.7' in lines[0]
   kind, *_ = found['invalid']
   assert f'left out: {found["invalid"][kind]} {kind}' in said
   assert 'max_prompt=9 tokens: 1.' in said

@@ -1,9 +1,9 @@
-"""A run of an earlier version is evaluated, exported and resumed.
+"""Tests that a run of an earlier version can be evaluated, exported, resumed.
 
-`data/run_before_wings.zip` was written by the version before the fields
-`selection.signal_only` and `sampling.prompts_per_round` got other names, and
-before `loss.dual_clip` was refused with the objective cispo. It has two steps
-of LoRA beside warm-started weights, and an evaluation of its last checkpoint.
+`data/run_before_wings.zip` is from a version in which the fields
+`selection.signal_only` and `sampling.prompts_per_round` had these names, and
+`loss.dual_clip` was accepted with the objective cispo. It contains two steps of
+LoRA on warm-started weights, and an evaluation of the last checkpoint.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ ARCHIVE = devices.ROOT / 'tests/data/run_before_wings.zip'
 
 @pytest.fixture(name='run')
 def _run(tmp_path, monkeypatch):
-  """The run's folder; its config says that it is the folder `run`."""
+  """Folder of the run; its config expects the relative path `run`."""
   with zipfile.ZipFile(ARCHIVE) as archive:
     archive.extractall(tmp_path)
   monkeypatch.chdir(tmp_path)
@@ -33,7 +33,7 @@ def _run(tmp_path, monkeypatch):
 
 
 def files(folder):
-  """Relative name to digest of every file."""
+  """Returns relative name to digest of every file."""
   return {str(path.relative_to(folder)): hashlib.sha256(
       path.read_bytes()).hexdigest() for path in folder.rglob('*')
           if path.is_file() and path.name != 'lock'}

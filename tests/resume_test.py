@@ -16,7 +16,7 @@ from jaxrl_llm import checkpoint
 from jaxrl_llm.monitoring import metrics
 from tests import devices
 
-STEPS, KILLS = 36, 5
+STEPS = 24
 # Shuffled updates, an anchor, scores of the old policy, a signal from the
 # first step on; what a checkpoint or an evaluation may disturb, often. No event
 # files: where torch is installed, tensorboardX imports it for seconds.
@@ -110,19 +110,21 @@ def whole(tmp_path_factory):
   return root / 'run', root / 'programs'
 
 
-def test_killed_five_times(whole, tmp_path):
+@pytest.mark.parametrize('kills', [
+    3, pytest.param(8, marks=pytest.mark.slow)])
+def test_killed_again_and_again(whole, tmp_path, kills):
   folder, programs = whole
   here = tmp_path / 'run'
   moments = random.Random(time.time_ns())
-  # One moment in the warm start or its evaluation, four along the run.
+  # One moment in the warm start or its evaluation, the others along the run.
   process = start(here, programs)
   wait_for(process, (here / 'metrics.jsonl').exists)
   time.sleep(moments.uniform(0, 3))
   process.send_signal(signal.SIGKILL)
   process.wait()
   kept = {}
-  for i in range(1, KILLS):
-    step = moments.randrange((i - 1) * STEPS // KILLS, i * STEPS // KILLS)
+  for i in range(1, kills):
+    step = moments.randrange((i - 1) * STEPS // kills, i * STEPS // kills)
     last = kill_at(start(here, programs), here, step, moments.uniform(0, .1))
     # What was written before the checkpoint is never written again.
     kept = {row['step']: row for row in metrics.read(here / 'metrics.jsonl')

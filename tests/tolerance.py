@@ -1,8 +1,8 @@
-"""Tolerances that follow from the arithmetic, not from one machine.
+"""Tolerances derived from the arithmetic of a test, not from one machine.
 
-Another CPU, library or mesh adds the terms of a sum in another order, and has
-other approximations of exp, log and tanh. Both are roundings, and their number
-follows from the sizes in a test.
+Another CPU, library or mesh adds the terms of a sum in another order, and uses
+other approximations of exp, log and tanh. Both cause rounding errors, and their
+number follows from the sizes in a test.
 """
 
 import math
@@ -13,34 +13,35 @@ import numpy as np
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.models.config import ModelConfig
 
-# float32: from 1 to the next number. A rounding is off by half of it at most,
-# hence two programs differ by it.
+# float32: distance from 1 to the next number. The error of a rounding is at
+# most half of it, so two programs differ by at most EPS.
 EPS = 2.0 ** -23
-# The same of bfloat16, which keeps 8 bits.
+# The same for bfloat16, which keeps 8 bits.
 EPS_16 = 2.0 ** -7
-# Roundings that exp, log, expm1 or tanh counts for: libraries are good to 2
-# units in the last place or so.
+# Number of roundings that exp, log, expm1 or tanh counts as: the error of
+# libraries is about 2 units in the last place.
 FUNCTION = 4
 
 
 def rounding(
     *counts: float, magnitude: float = 1.0, eps: float = EPS) -> float:
-  """Returns how far two programs for the same numbers may be apart.
+  """Returns a bound on the difference between two programs for one result.
 
-  A sum of n terms, in any order, is off by at most n eps / 2 times the sum of
-  the magnitudes of its terms (Higham, Accuracy and Stability of Numerical
-  Algorithms, section 4.2), so two orders differ by n eps times that. What goes
-  from one sum into the next adds up its errors; an operation on single numbers
-  counts as 1, or as FUNCTION.
+  The error of a sum of n terms, in any order, is at most n eps / 2 times the
+  sum of the terms' magnitudes (Higham, Accuracy and Stability of Numerical
+  Algorithms, section 4.2). So two orders differ by at most n eps times this
+  sum. Errors of successive sums add up; an operation on single numbers counts
+  as 1, or as FUNCTION.
 
-  For terms of random sign the largest result will do as the magnitude. The
-  terms' own sum is about n ** .5 times larger, but then roundings are of random
-  sign too and make n ** .5 of n.
+  If the terms have random signs, the largest result can serve as the magnitude.
+  The sum of the terms' magnitudes is about n ** .5 times larger, but then the
+  roundings have random signs too, and n of them add up to only n ** .5.
 
   Args:
-    *counts: terms of each sum and single operations on the way to a result.
+    *counts: number of terms of each sum, and of single operations, that a
+      result depends on.
     magnitude: sum of the magnitudes of the terms; 1 for a relative error.
-    eps: of the type.
+    eps: precision of the dtype.
   """
   return sum(counts) * eps * magnitude
 
@@ -48,16 +49,16 @@ def rounding(
 def typical(
     *counts: float, magnitude: float = 1.0, eps: float = EPS,
     safety: float = 4) -> float:
-  """As `rounding`, where that would be so wide as to hide faults.
+  """Returns a tighter tolerance, where `rounding` is too wide to find faults.
 
-  n roundings of random sign make n ** .5 of one. This is no bound, hence the
-  factor of safety.
+  n roundings of random sign add up to about n ** .5 of one. This is not a
+  bound, so it is multiplied by a safety factor.
 
   Args:
-    *counts: as for `rounding`.
-    magnitude: the same.
-    eps: the same.
-    safety: what the root is multiplied by.
+    *counts: see `rounding`.
+    magnitude: see `rounding`.
+    eps: see `rounding`.
+    safety: the safety factor.
   """
   return safety * math.sqrt(sum(counts)) * eps * magnitude
 
@@ -65,13 +66,13 @@ def typical(
 def decoder(cfg: ModelConfig, length: int) -> int:
   """Returns the number of roundings between tokens and their logits.
 
-  In each layer these are the sums of two norms, of the products with q, k or v,
-  with o, with gate or up and with down, of attention's scores, its softmax and
-  its mean of values, and some 16 single operations: RoPE, exp, the activation.
-  After the layers come a norm and the product with the unembedding.
+  Each layer has the sums of two norms; of the products with q, k or v, with o,
+  with gate or up, and with down; of the attention scores, the softmax and the
+  mean of values; and about 16 single operations: RoPE, exp, the activation.
+  After the layers there are a norm and the product with the unembedding.
 
   Args:
-    cfg: of the model.
+    cfg: the model.
     length: tokens of the longest row.
   """
   layer = (4 * cfg.width + cfg.heads * cfg.head_dim + cfg.mlp_width
@@ -80,11 +81,11 @@ def decoder(cfg: ModelConfig, length: int) -> int:
 
 
 def policy_gap(config: Any, logprobs: np.ndarray) -> float:
-  """Returns how far learner and sampler may be apart on the same policy.
+  """Returns the tolerance between log-probs of learner and sampler.
 
   Args:
-    config: of the run.
-    logprobs: of tokens that count.
+    config: config of the run.
+    logprobs: log-probs of the tokens that count.
   """
   model = config_lib.model_config(config)
   return typical(

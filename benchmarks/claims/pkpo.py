@@ -112,7 +112,7 @@ def train(run: Run, folder: pathlib.Path, where: str) -> None:
   path = folder / f'{run.name}.json'
   path.with_suffix('.part').write_text(json.dumps({
       **run._asdict(), 'k': config.pkpo.k, 'steps': len(rows),
-      **pkpo_report.figures_of(rows, config.task.train), 'heldout': heldout,
+      **pkpo_report.numbers_of(rows, config.task.train), 'heldout': heldout,
       'machine': where, 'date': str(datetime.date.today())}))
   path.with_suffix('.part').replace(path)
 

@@ -28,7 +28,7 @@ def pass_at(k: int, problems: str) -> Figure:
   return lambda result: result['heldout'][problems][f'pass@{k}']
 
 
-def figures_of(
+def numbers_of(
     rows: Sequence[Mapping[str, Any]], sizes: Sequence[int]) -> dict[str, Any]:
   """Returns the saved part of a run's metrics.
 
@@ -54,7 +54,7 @@ def figures_of(
 
 
 def entropy(result: Result) -> float:
-  """Returns the entropy; see `figures_of`."""
+  """Returns the entropy; see `numbers_of`."""
   return result['entropy']
 
 

@@ -41,7 +41,7 @@ def summary(
 
 def title(result: Mapping[str, Any]) -> str:
   """Returns one line that names the checkpoint and the sampling settings."""
-  which = 'what RL starts from'
+  which = 'initial parameters'
   if result['checkpoint'] != 'start':
     which = f'{result["checkpoint"]} checkpoint (step {result["step"]})'
   many = 'one response' if result['samples'] == 1 else (

@@ -10,7 +10,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-  """The judgement of one response.
+  """Result of the verification of one response.
 
   Attributes:
     reward: the value that the learner maximises.

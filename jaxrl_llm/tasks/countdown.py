@@ -170,7 +170,7 @@ def _fill(options: Options, split: str, seen: set[int]) -> list[Problem]:
 
 
 class Countdown:
-  """The task; see `tasks.Task`."""
+  """Task of Countdown problems; see `tasks.Task`."""
 
   def __init__(self, options: Options, tokenizer: Tokenizer | None = None):
     self.options = options

@@ -149,7 +149,7 @@ def _field(where: str, row: problem_files.Row, name: str) -> str:
 
 
 class Math:
-  """The task; see `tasks.Task`."""
+  """Task of problems with a mathematical answer; see `tasks.Task`."""
 
   def __init__(self, options: Options, tokenizer):
     self.options, self.tokenizer = options, tokenizer
@@ -216,7 +216,7 @@ def _all(sources, options, tokenizer) -> list[Problem]:
       count += 1
   if count > len(problems):
     logging.warning(
-        'Left out of %s: %d of %d problems, which are duplicates.',
+        'Left out of %s: %d of %d problems, which are repeated.',
         ', '.join(sources), count - len(problems), count)
   return list(problems.values())
 

@@ -50,7 +50,7 @@ class Cost:
     bytes: bytes read from and written to HBM.
     compute: seconds of the matrix products alone.
     memory: seconds of the HBM traffic alone.
-    exchange: seconds of the collectives alone.
+    interconnect: seconds of the collectives alone.
     seconds: total seconds, with overlap.
     collectives: all collectives.
     unknown: scopes of loops with unknown iterations, which count once.
@@ -59,7 +59,7 @@ class Cost:
   bytes: float = 0.0
   compute: float = 0.0
   memory: float = 0.0
-  exchange: float = 0.0
+  interconnect: float = 0.0
   seconds: float = 0.0
   collectives: list[Collective] = dataclasses.field(default_factory=list)
   unknown: list[str] = dataclasses.field(default_factory=list)
@@ -68,7 +68,8 @@ class Cost:
     """Adds `times` runs of another cost; with 0, not even its collectives."""
     if not times:
       return
-    for name in ('flops', 'bytes', 'compute', 'memory', 'exchange', 'seconds'):
+    for name in (
+        'flops', 'bytes', 'compute', 'memory', 'interconnect', 'seconds'):
       setattr(self, name, getattr(self, name) + times * getattr(other, name))
     self.collectives += [
         c._replace(times=c.times * times, seconds=c.seconds * times)
@@ -79,7 +80,7 @@ class Cost:
   def bound(self) -> str:
     """Resource with the longest time: compute, HBM or interconnect."""
     parts = dict(compute=self.compute, HBM=self.memory,
-                 interconnect=self.exchange)
+                 interconnect=self.interconnect)
     return max(parts, key=parts.get)
 
 
@@ -149,10 +150,10 @@ class _Estimator:
         for called in x.calls.values():
           total.add(self.cost(called))
       elif x.op.removesuffix('-start') in COLLECTIVES:
-        _note(self._exchange(computation, x), total, beside)
+        _note(self._collective(computation, x), total, beside)
       elif x.op not in operations.FREE and not x.op.endswith('-done'):
-        for exchange in self._fused_exchanges(x):
-          _note(exchange, total, beside)
+        for collective in self._fused_collectives(x):
+          _note(collective, total, beside)
         own = self._operation(computation, x)
         ahead = x.op.endswith('-start')
         (beside if ahead else total).add(own)
@@ -161,12 +162,12 @@ class _Estimator:
     # Asynchronous collectives overlap with the operations, and asynchronous
     # copies with the time in which the operations leave the HBM idle.
     total.seconds += max(
-        0.0, traffic - busy, beside.exchange - busy)
+        0.0, traffic - busy, beside.interconnect - busy)
     beside.seconds = 0.0
     total.add(beside)
     return total
 
-  def _fused_exchanges(self, x) -> list[Collective]:
+  def _fused_collectives(self, x) -> list[Collective]:
     """Returns the collectives inside a fusion.
 
     An asynchronous collective appears in three kinds of fusions: those that
@@ -183,7 +184,7 @@ class _Estimator:
         kind = y.op
         if kind == 'all-reduce' and x.arrays[0].size < y.arrays[0].size:
           kind = 'reduce-scatter'
-        found.append(self._exchange(inner, y)._replace(waited=not starts))
+        found.append(self._collective(inner, y)._replace(waited=not starts))
         if kind != y.op:
           half = found[-1].seconds / 2
           found[-1] = found[-1]._replace(kind=kind, seconds=half)
@@ -208,7 +209,7 @@ class _Estimator:
     return Cost(flops=flops, bytes=bytes_, compute=compute, memory=memory,
                 seconds=max(compute, memory))
 
-  def _exchange(self, computation, x) -> Collective:
+  def _collective(self, computation, x) -> Collective:
     kind = x.op.removesuffix('-start')
     operands = [
         a for i in range(len(x.operands))
@@ -232,12 +233,12 @@ class _Estimator:
         seconds=seconds, scope=x.scope, waited=not x.op.endswith('-start'))
 
 
-def _note(exchange: Collective, total: Cost, beside: Cost) -> None:
+def _note(collective: Collective, total: Cost, beside: Cost) -> None:
   """Adds a collective to `total`, or to `beside` if it is asynchronous."""
-  into = total if exchange.waited else beside
-  into.collectives.append(exchange)
-  into.exchange += exchange.seconds
-  into.seconds += exchange.seconds if exchange.waited else 0.0
+  into = total if collective.waited else beside
+  into.collectives.append(collective)
+  into.interconnect += collective.seconds
+  into.seconds += collective.seconds if collective.waited else 0.0
 
 
 def _starts(computation) -> bool:

@@ -96,13 +96,13 @@ def rates(report: check.Report, phase: check.Phase) -> dict[str, float]:
   seconds = cost.seconds * runs
   return {
       'seconds': seconds, 'compute': cost.compute * runs,
-      'HBM': cost.memory * runs, 'interconnect': cost.exchange * runs,
+      'HBM': cost.memory * runs, 'interconnect': cost.interconnect * runs,
       'TFLOP': cost.flops * runs / 1e12, 'GB': cost.bytes * runs / 1e9,
       'model-flops use':
           phase.model_flops / (seconds * peak) if seconds else 0.0}
 
 
-def exchanges(phase: check.Phase) -> list[dict[str, Any]]:
+def collectives_of(phase: check.Phase) -> list[dict[str, Any]]:
   """Returns the collectives of a phase, summed by kind, axes and place."""
   sums = collections.defaultdict(lambda: [0.0, 0.0, 0.0, 0])
   for c in phase.cost.collectives:
@@ -131,7 +131,8 @@ def to_json(report: check.Report) -> dict[str, Any]:
     if phase.cost is not None:
       phases[phase.name] |= dict(
           estimate=rates(report, phase), bound=phase.cost.bound,
-          collectives=exchanges(phase), loops_not_counted=phase.cost.unknown)
+          collectives=collectives_of(phase),
+          loops_not_counted=phase.cost.unknown)
   return dict(
       topology=report.topology.name, mesh=dict(report.mesh.shape),
       slots=report.slots, microbatch=report.config.learner.microbatch,
@@ -241,7 +242,7 @@ def _collectives(report):
   for name in ('times', 'largest MB', 'GB per chip', 'seconds'):
     out.add_column(name, justify='right')
   for phase in report.phases:
-    for row in exchanges(phase) if phase.cost else ():
+    for row in collectives_of(phase) if phase.cost else ():
       out.add_row(
           phase.name, row['kind'], row['axes'], row['place'],
           f'{row["times"]:,.0f}', f'{row["largest"] / 1e6:.3f}',

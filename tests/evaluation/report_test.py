@@ -64,7 +64,7 @@ def test_one_file_is_all():
   lines = report.markdown(result(
       {'a': A[:2]}, checkpoint='start', samples=1, left_out=3)).splitlines()
   assert lines[0] == (
-      'runs/x: what RL starts from, one response to each problem at '
+      'runs/x: initial parameters, one response to each problem at '
       'temperature 0.6, max_response=50')
   assert [line[:4] for line in lines if line[:1] == '|'] == [
       '|  |', '| --', '| a ']

@@ -118,21 +118,21 @@ GATHER = (
     '  ROOT %t = f32[4000000]{0} tanh(%g)')
 
 
-def test_an_exchange_that_is_waited_for_and_one_that_goes_on_beside():
+def test_a_collective_that_is_waited_for_and_one_that_goes_on_beside():
   # 3/4 of 16 MB arrive over one link of 45 GB/s, 3 hops of a microsecond.
-  exchange = 12e6 / 45e9 + 3e-6
+  collective = 12e6 / 45e9 + 3e-6
   tanh = 32e6 / 819e9
   waited = cost.estimate(text(GATHER), LINE_OF_4, {}, {})
-  assert waited.exchange == pytest.approx(exchange)
-  assert waited.seconds == pytest.approx(exchange + tanh)
+  assert waited.interconnect == pytest.approx(collective)
+  assert waited.seconds == pytest.approx(collective + tanh)
   assert waited.bound == 'interconnect'
   beside = GATHER.replace(
       '%g = f32[4000000]{0} all-gather(%p)',
       '%s = (f32[1000000]{0}, f32[4000000]{0}) all-gather-start(%p)').replace(
           '  ROOT', '  %g = f32[4000000]{0} all-gather-done(%s)\n  ROOT')
   hidden = cost.estimate(text(beside), LINE_OF_4, {}, {})
-  assert hidden.exchange == pytest.approx(exchange)
-  assert hidden.seconds == pytest.approx(max(exchange, tanh))
+  assert hidden.interconnect == pytest.approx(collective)
+  assert hidden.seconds == pytest.approx(max(collective, tanh))
   found, = hidden.collectives
   assert (found.kind, found.axes, found.bytes, found.waited) == (
       'all-gather', ('fsdp',), 16_000_000, False)
@@ -149,7 +149,7 @@ def fused(name, op, result, more):
       f'custom_call_target="{name}"\n}}\n')
 
 
-def test_exchanges_inside_of_fusions_that_share_a_channel():
+def test_collectives_inside_of_fusions_that_share_a_channel():
   chain = ', frontend_attributes={chain_id="0"}'
   inner = ''.join([
       fused('AsyncCollectiveStart', 'all-gather', 4000000, chain),
@@ -163,7 +163,7 @@ def test_exchanges_inside_of_fusions_that_share_a_channel():
       '  %d = f32[4000000]{0} fusion(%p), calls=%AsyncCollectiveDone\n'
       '  %o = f32[250000]{0} fusion(%p), calls=%Other\n'
       '  ROOT %t = f32[4000000]{0} tanh(%d)', inner), LINE_OF_4, {}, {})
-  # The chain's parts are one exchange. Of the other only a quarter comes out.
+  # The chain's parts are one collective. Of the other only a quarter comes out.
   assert [(c.kind, c.bytes, c.waited) for c in found.collectives] == [
       ('reduce-scatter', 4_000_000, True), ('all-gather', 16_000_000, False)]
   assert [c.seconds for c in found.collectives] == pytest.approx([
@@ -174,13 +174,13 @@ def test_exchanges_inside_of_fusions_that_share_a_channel():
     ('all-reduce', 2 * 3 / 4), ('reduce-scatter', 3 / 4),
     # Two send half of theirs over the link in the middle.
     ('all-to-all', 2 * 1 / 2), ('collective-permute', 1)])
-def test_time_of_each_kind_of_exchange(kind, share):
+def test_time_of_each_kind_of_collective(kind, share):
   groups = ('source_target_pairs={{0,1},{1,2},{2,3},{3,0}}'
             if kind == 'collective-permute' else 'replica_groups={{0,1,2,3}}')
   lines = (f'  %p = f32[1000000]{{0}} parameter(0)\n'
            f'  ROOT %g = f32[1000000]{{0}} {kind}(%p), {groups}')
   rounds = 2 if kind == 'all-reduce' else 1
-  assert cost.estimate(text(lines), LINE_OF_4, {}, {}).exchange == (
+  assert cost.estimate(text(lines), LINE_OF_4, {}, {}).interconnect == (
       pytest.approx(share * 4e6 / 45e9 + rounds * 3e-6))
 
 
@@ -190,7 +190,7 @@ def test_a_shift_around_a_ring_uses_one_direction():
   lines = ('  %p = f32[1000000]{0} parameter(0)\n'
            '  ROOT %g = f32[1000000]{0} collective-permute(%p), '
            f'source_target_pairs={{{pairs}}}')
-  assert cost.estimate(text(lines), ring, {}, {}).exchange == (
+  assert cost.estimate(text(lines), ring, {}, {}).interconnect == (
       pytest.approx(4e6 / 45e9 + 1e-6))
 
 
@@ -200,7 +200,7 @@ def test_an_all_to_all_is_bound_by_the_middle_of_the_slice():
   square = slice_of(*[(i, j, 0) for i in range(4) for j in range(4)])
   lines = ('  %p = f32[1000000]{0} parameter(0)\n  ROOT %g = f32[1000000]{0} '
            'all-to-all(%p), replica_groups=[1,16]<=[16]')
-  assert cost.estimate(text(lines), square, {}, {}).exchange == (
+  assert cost.estimate(text(lines), square, {}, {}).interconnect == (
       pytest.approx(8 * 2e6 / (4 * 45e9) + 6e-6))
 
 
@@ -215,10 +215,10 @@ def test_an_all_to_all_is_bound_by_the_middle_of_the_slice():
     ('replica_groups={}, x=1', [0, 1, 2, 3, 4, 5, 6, 7]),
     ('source_target_pairs={{0,0},{1,3},{3,5},{5,1}}, x=1', [1, 3, 5])])
 def test_who_takes_part(groups, want):
-  assert cost.group(exchange(groups), 8) == want
+  assert cost.group(collective(groups), 8) == want
 
 
-def exchange(groups):
+def collective(groups):
   lines = f'  ROOT %g = f32[8]{{0}} all-reduce(%p), {groups}'
   return hlo.parse(text(lines)).computations['main'].instructions['g']
 
@@ -227,7 +227,7 @@ def exchange(groups):
     ('replica_groups=[2@4], x=1', 8), ('replica_groups={}', None), ('x=1', 8)])
 def test_a_group_that_cannot_be_read(groups, devices):
   with pytest.raises(ValueError, match='cannot be read') as error:
-    cost.group(exchange(groups), devices)
+    cost.group(collective(groups), devices)
   assert groups in str(error.value)
 
 

@@ -16,7 +16,7 @@ GIB = chips.GIB
 
 def phase(name='update', needs=None, faults=(), runs=2, **bytes_):
   spent = cost.Cost(
-      flops=197e12, bytes=819e9, compute=1.0, memory=0.5, exchange=0.25,
+      flops=197e12, bytes=819e9, compute=1.0, memory=0.5, interconnect=0.25,
       seconds=1.25, collectives=[
           cost.Collective('all-gather', ('fsdp',), 1000, 3, 0.25,
                           'jit(f)/serve/while/body/decode/while', True)])
@@ -115,7 +115,7 @@ def test_rates_and_what_they_are_of():
   # 4 chips could have done 4 * 197e12 in one of the 2.5 seconds.
   assert rates['model-flops use'] == pytest.approx(1 / 2.5)
   assert report.tokens_rate(checked) == pytest.approx(10_000 / 2.5 / 4)
-  row, = report.exchanges(checked.phases[0])
+  row, = report.collectives_of(checked.phases[0])
   assert row['place'] == 'decode loop'
   assert (row['times'], row['bytes'], row['seconds']) == (6, 6000, 0.5)
   text = report.text(checked)

@@ -286,11 +286,18 @@ def test_a_step_is_the_same_on_eight_devices():
   for result, size in ((one, 32), (eight, 16)):
     assert result['same'] and result['lies']
     assert list(result['part']) == [1, size, 2]
+  # Log-probs and their mean are of the order of log 24 or 4.
+  model = config_lib.model_config(tiny.load())
+  error = typical(3 * decoder(model, 19), 24, 16 * 10)
   for row, want in zip(eight['rows'], one['rows'], strict=True):
     for name, value in want.items():
-      assert row[name] == pytest.approx(value, abs=2e-5, rel=2e-5), name
+      assert row[name] == pytest.approx(
+          value, abs=4 * error, rel=4 * error), name
+  # AdamW divides each gradient by its own size; one that is a thousandth of the
+  # largest has a thousand times the relative error, in each of 4 updates.
   for leaf, want in zip(eight['params'], one['params'], strict=True):
-    np.testing.assert_allclose(leaf, want, atol=2e-5)
+    np.testing.assert_allclose(
+        leaf, want, rtol=0, atol=4 * 3e-3 * 1000 * error)
   # The anchor is the frozen model alone, from which the first update moves.
   assert one['rows'][0]['update/kl_anchor'] < one['rows'][1][
       'update/kl_anchor']

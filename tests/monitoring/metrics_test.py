@@ -112,7 +112,7 @@ def test_a_full_disk_costs_rows_not_the_run(tmp_path, caplog):
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
   warnings = [r.getMessage() for r in caplog.records]
-  assert len(warnings) == 1 and 'the run goes on' in warnings[0]
+  assert len(warnings) == 1 and 'the run continues' in warnings[0]
   writer.write(99, {'x': 1})
   writer.close()
   steps = [row['step'] for row in lines(tmp_path / 'metrics.jsonl')]

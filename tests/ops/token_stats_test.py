@@ -26,10 +26,10 @@ def _inputs(dtype=np.float32, scale=1.5):
 
 
 def _bound(hidden, unembed, temperature=1.0):
-  """Of the errors of log-probs and entropy, all of float32.
+  """Returns a bound on the float32 errors of log-probs and entropy.
 
-  A logit is a sum over D, the normaliser one over V; on the way are tanh, exp
-  and log. The magnitude is that of the logits' terms.
+  A logit is a sum over D, and the normaliser a sum over V; tanh, exp and log
+  add errors. The magnitude is that of the logits' terms.
   """
   terms = np.abs(hidden) @ np.abs(unembed).T / temperature
   return rounding(D, V, 3 * FUNCTION, magnitude=terms.max())
@@ -178,16 +178,16 @@ def test_memory_is_a_fifth_of_materialised_logits():
 
 
 def split_vocabulary(sizes, axes, row_axis, chunk):
-  """Differences of values and gradients from one device's, of the largest.
+  """Returns the differences from one device, relative to the largest value.
 
   Args:
-    sizes: of the mesh ('rows', 'columns').
-    axes: over which V is split, as for `token_stats`.
-    row_axis: over which the tokens are, as for `token_stats`.
-    chunk: as for `token_stats`.
+    sizes: sizes of the mesh ('rows', 'columns').
+    axes: axes over which V is split; see `token_stats`.
+    row_axis: axis over which the tokens are split; see `token_stats`.
+    chunk: see `token_stats`.
 
   Returns:
-    Differences by name.
+    Name to difference.
   """
   tokens, vocab, count = 72, 48, 8
   mesh = jax.make_mesh(

@@ -64,7 +64,7 @@ def test_workers_work_side_by_side(pool, tmp_path):
     (('spin', 0), 'timeout', 'not done after 0.7 s'),
     (('wait', '/nonexistent'), 'timeout', 'not done after 0.7 s'),
     (('die', 0), 'error', 'the verifier died (status 11)'),
-    (('die whole', 0), 'error', 'OSError: the process that verifies'),
+    (('die whole', 0), 'error', 'OSError: the worker process has died'),
     (('exit', 0), 'error', 'SystemExit: 0'),
     (('exit', 3), 'error', 'SystemExit: 3'),
     (('raise', 'x'), 'error', 'ValueError: invalid literal'),
