@@ -21,7 +21,7 @@ help:
 train: $(VENV)/base
 	$(RUN) -m jaxrl_llm.train --config=configs/countdown.py $(ARGS)
 
-PYTEST := JAX_PLATFORMS=cpu $(RUN) -m pytest -n auto --dist loadfile \
+PYTEST := JAX_PLATFORMS=cpu $(RUN) -m pytest -n auto --maxprocesses 8 --dist loadfile \
   --no-loadscope-reorder
 
 test: lint

@@ -213,7 +213,7 @@ def test_lora_is_merged(origin, tmp_path, monkeypatch, warm):
   assert not [n for n in lora.merge(merged)['layers'] if 'lora' in n]
   if warm:
     base.unlink()
-    with pytest.raises(ValueError, match=f'{base} is gone'):
+    with pytest.raises(ValueError, match=f'{base}, with the weights'):
       export.parameters(c, 'last')
 
 
