@@ -34,7 +34,7 @@ QUICK := $(addprefix tests/, config curriculum ops rewards tasks \
   schedules_test.py tokenizer_test.py)
 
 test-quick: lint
-	$(PYTEST) $(QUICK) $(ARGS)
+	$(PYTEST) -m 'not slow and not long' $(QUICK) $(ARGS)
 
 # Programs that compute numbers. XLA and PyTorch order their sums by the vector
 # instructions of the processor; these limits make them do as older ones do.

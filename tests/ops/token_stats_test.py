@@ -234,6 +234,7 @@ def split_vocabulary(sizes, axes, row_axis, chunk):
 
 # Tokens of one device and of a chunk that do not divide; a part of V that is
 # smaller than top_k; V split in both orders of the axes; tokens not split.
+@pytest.mark.long
 @pytest.mark.parametrize('case', [
     ((4, 2), ('columns', 'rows'), 'rows', 32),
     ((2, 4), ('rows', 'columns'), 'rows', None),

@@ -189,6 +189,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.long
 def test_hostile_answers(pool):
   """Each costs its limit at most, and nothing of the row beside it."""
   start = time.monotonic()
@@ -203,6 +204,7 @@ def test_hostile_answers(pool):
   assert time.monotonic() - start < slow / 2 * (LIMIT + 1) + 5
 
 
+@pytest.mark.long
 def test_hostile_references_and_numbers(pool):
   rows = [item('9^{9^{9^9}}', box('5')), item(r'\frac{1}{', box('5')),
           item('5', '1' * MEGABYTE, 'number'),

@@ -113,6 +113,7 @@ def test_verifier_agrees_with_brute_force(task):
         assert right == (damaged in good), damaged
 
 
+@pytest.mark.long
 def test_every_problem_has_a_solution(task):
   for p in task.train + task.heldout:
     assert task.verify(p, p.answer, False).kind == 'correct'

@@ -92,6 +92,7 @@ def data(name):
           for _, r in rows] if DATA.is_dir() else []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize('take, share, own, sets', [
     ('boxed', 0.99, BOXED, ['math500']),
     ('number', 1.0, NUMBERS, ['gsm8k_train', 'gsm8k_test'])])
@@ -108,6 +109,7 @@ def test_reference_solutions_verify(task, take, share, own, sets):
     assert set(judged(task, solutions[:500], texts[:500])) <= {'correct'}
 
 
+@pytest.mark.long
 def test_answers_of_other_problems_do_not_verify(task):
   """Of those that are not the same by the letter, less than 2 percent do."""
   rng = random.Random(0)
