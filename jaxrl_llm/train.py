@@ -166,7 +166,7 @@ def take_step(
 
 
 def init_state(learner: TrainState, problems: int) -> RunState:
-  """Returns the state before the first step, for so many training problems."""
+  """Returns the state before the first step; `problems` is D."""
   return RunState(
       step=0, learner=learner, curriculum=uniform.init(),
       selection=all_rows.init(), solved=np.zeros(problems, bool))

@@ -45,6 +45,7 @@ def test_the_advantage_is_among_valid_samples(name):
   assert not any(name.startswith('pkpo') for name in got.metrics)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize('transform', ['s', 'sloo', 'sloo_minus_one'])
 @pytest.mark.parametrize('batch_std', [False, True])
 def test_pkpo_is_n_times_the_transform(transform, batch_std):

@@ -13,6 +13,8 @@ import pytest
 from jaxrl_llm import rewards
 from jaxrl_llm.rewards import pool as pool_lib
 
+pytestmark = pytest.mark.long  # They start processes.
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TARGET = 'tests.rewards.targets:act'
 LIMIT = 0.7
@@ -119,7 +121,6 @@ def test_a_worker_that_dies_between_items_costs_nothing(single, kill, which):
   assert [r['kind'] for r in ask(single, *items)] == [t for _, t in items]
 
 
-@pytest.mark.long
 def test_memory_has_a_limit_and_what_is_kept_does_not_add_up():
   """20 items that keep 100 MB each, where 1 GB is all there is."""
   pool = make(memory=1_000_000_000, seconds=5.0)
