@@ -68,7 +68,10 @@ def test_a_config_is_a_document_and_valid(name, small):
       config.validate(config.load(path, {**given, **trial}))
 
 
-@pytest.mark.parametrize('name', OTHERS)
+# Gemma 2 9B's config is 2B's with other sizes, which this run does not have.
+@pytest.mark.parametrize('name', [
+    pytest.param(name, marks=pytest.mark.slow) if 'gemma2_9b' in name else name
+    for name in OTHERS])
 def test_it_takes_two_steps_with_a_small_model(name, small, tmp_path):
   c = config.load(str(ROOT / name), {
       **SMALL, **small(name), 'workdir': str(tmp_path)})

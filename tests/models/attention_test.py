@@ -27,7 +27,7 @@ def both(s, heads, groups, h, dtype='float32', **options):
   """Returns output and gradients of splash and then of plain attention."""
   noise = np.random.default_rng(0).standard_normal
   q, k, v, direction = (
-      jnp.asarray(noise((2, s, n, h), np.float32), dtype)
+      jnp.asarray(noise((1, s, n, h), np.float32), dtype)
       for n in (heads, groups, groups, heads))
 
   @functools.partial(jax.jit, static_argnums=0)

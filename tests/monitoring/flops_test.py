@@ -9,6 +9,7 @@ import pytest
 
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig, PRESETS
+from jaxrl_llm.types import LearnerBatch, Prompts, Rollouts
 from jaxrl_llm.monitoring import flops
 
 CFG = ModelConfig(
@@ -88,3 +89,25 @@ def test_peak_memory_is_in_bytes():
   assert 80e6 < flops.peak_memory() < 1e12
   assert flops.peak_memory() >= before
   del ballast
+
+
+def test_a_step_is_sampled_once_and_trained_on_in_each_epoch():
+  rows = np.arange(2)
+  prompts = Prompts(
+      tokens=np.zeros((2, 5)), length=np.array([5, 3]), problem_id=rows)
+  response = np.array([4, 0])
+  rollouts = Rollouts(
+      tokens=None, length=np.array([4, 2]), logprobs=None, entropy=None,
+      truncated=None, problem_id=rows, sample=rows, policy_step=rows)
+  batch = LearnerBatch(
+      tokens=None, prompt_length=prompts.length, response_length=response,
+      mask=None, behaviour_logprobs=None, advantages=None)
+  model = PRESETS['tiny']
+  for epochs, frozen in ((1, False), (3, True)):
+    # The second row is filler in the update, but was sampled.
+    assert flops.of_step(
+        model, prompts, rollouts, batch, epochs=epochs, frozen=frozen) == dict(
+            sample=flops.sample(
+                model, prompts.length, prompts.length, rollouts.length),
+            update=epochs * flops.update(
+                model, prompts.length, response, frozen=frozen))
