@@ -9,8 +9,8 @@ import pytest
 
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig, PRESETS
-from jaxrl_llm.types import LearnerBatch, Prompts, Rollouts
 from jaxrl_llm.monitoring import flops
+from jaxrl_llm.types import LearnerBatch, Prompts, Rollouts
 
 CFG = ModelConfig(
     vocab_size=7, width=5, layers=3, heads=4, kv_heads=2, head_dim=6,
