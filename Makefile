@@ -11,7 +11,7 @@ help:
 	@echo 'make train      set up $(VENV) and run configs/countdown.py (minutes);'
 	@echo "                fields in ARGS, as in make train ARGS='--config.seed=1'"
 	@echo 'make test       lint, and the tests, in the same environment'
-	@echo 'make test-quick pure stages alone: under a minute'
+	@echo 'make test-quick pure stages alone: a minute'
 	@echo 'make test-cpus  the numeric tests as older processors run them'
 	@echo 'make test-slow  the tests that take minutes each'
 	@echo 'make fits       compile the pod configs for TPUs, write launch/FITS.md'
