@@ -28,13 +28,15 @@ test: lint
 	$(PYTEST) $(ARGS)
 
 # Functions of arrays, configs, tasks and rewards: what most changes touch.
+# Importing TRL takes as long as many tests.
 QUICK := $(addprefix tests/, config curriculum ops rewards tasks \
   learner/advantages_test.py learner/batches_test.py \
   learner/optimizer_test.py imports_test.py rollout_test.py \
   schedules_test.py tokenizer_test.py)
 
 test-quick: lint
-	$(PYTEST) -m 'not slow and not long' $(QUICK) $(ARGS)
+	$(PYTEST) -m 'not slow and not long' --ignore=tests/ops/trl_test.py \
+	  $(QUICK) $(ARGS)
 
 # Programs that compute numbers. XLA and PyTorch order their sums by the vector
 # instructions of the processor; these limits make them do as older ones do.
