@@ -9,7 +9,7 @@ from rich import console, table
 from jaxrl_llm.config import files, values
 from jaxrl_llm.config.checks import validate
 from jaxrl_llm.config.model import model_config
-from jaxrl_llm.config.nested import flatten, nested, renamed
+from jaxrl_llm.config.nested import flatten, nested
 from jaxrl_llm.config.table import table as table_of
 
 
@@ -76,8 +76,7 @@ def _print_help(spec: str | None, overrides: Mapping[str, str]) -> None:
   if spec:
     config = files.load(spec, overrides)
   else:
-    config = nested(values.check(
-        {**flatten(files.base()), **renamed(overrides)}))
+    config = nested(files.overridden(flatten(files.base()), overrides))
   try:
     model = model_config(config)
   except ValueError:  # a model that is not here yet; its fields are its own

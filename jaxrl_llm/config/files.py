@@ -1,7 +1,6 @@
 """Config files: Python with get_config, or the JSON that a run has saved."""
 
 import difflib
-import importlib.util
 import json
 import pathlib
 import re
@@ -14,6 +13,7 @@ from ml_collections import ConfigDict
 from jaxrl_llm.config import checks, values
 from jaxrl_llm.config.nested import flatten, nested, renamed
 from jaxrl_llm.config.table import table
+from jaxrl_llm.tasks import modules
 
 
 def base() -> ConfigDict:
@@ -48,18 +48,38 @@ def load(spec: str, overrides: Mapping[str, Any] | None = None) -> ConfigDict:
   else:
     given = flatten(get_config(path, arg))
   flat = {**flatten(base()), **given}
-  overrides = renamed(overrides or {})
+  flat = overridden(flat, overrides or {})
+  if flat['workdir'] is None:
+    flat['workdir'] = f'runs/{name_of(spec)}'
+  return nested(flat)
+
+
+def overridden(
+    flat: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+  """Overrides fields, and checks every value by itself.
+
+  Args:
+    flat: dotted name to value.
+    overrides: see `load`.
+
+  Returns:
+    Dotted name to value, with every option of the task.
+
+  Raises:
+    ValueError: see `load`.
+  """
+  overrides = renamed(overrides)
   if 'task' in overrides:
     overrides['task.name'] = overrides.pop('task')
-  if overrides.get('task.name', flat['task.name']) != flat['task.name']:
+  # As text, since the path of one file may be relative or absolute.
+  theirs = modules.absolute(str(flat['task.name']))
+  chosen = modules.absolute(str(overrides.get('task.name', theirs)))
+  if chosen != theirs:
     flat = {k: v for k, v in flat.items() if not k.startswith('task.')}
   theirs = str(flat['model.hf']).lower()  # 'none' is None
   if str(overrides.get('model.hf', theirs)).lower() != theirs:
     flat = {k: v for k, v in flat.items() if not k.startswith('model.')}
-  flat = values.check({**flat, **overrides})
-  if flat['workdir'] is None:
-    flat['workdir'] = f'runs/{name_of(spec)}'
-  return nested(flat)
+  return values.check({**flat, **overrides})
 
 
 def name_of(spec: str) -> str:
@@ -96,14 +116,11 @@ def _without_ignored(path: str, flat: dict[str, Any]) -> dict[str, Any]:
 
 
 def load_file(path: str) -> types.ModuleType:
-  """Imports a config file by its path; ValueError if there is none."""
-  spec = importlib.util.spec_from_file_location(
-      f'config_{pathlib.Path(path).stem}', _existing(path))
-  if spec is None:
+  """Executes a config file and returns its module; ValueError if none is."""
+  file = _existing(path)
+  if file.suffix != '.py':
     raise ValueError(f'The config file {path} is neither .py nor .json.')
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return module
+  return modules.execute(file, f'config_{file.stem}')
 
 
 def from_json(path: str) -> dict[str, Any]:

@@ -1,15 +1,17 @@
 """Table of all fields: of the run, of the model and of the task."""
 
 import dataclasses
-import importlib
 import inspect
 import re
 import typing
 from typing import Any
 
-from jaxrl_llm import tasks
+from jaxrl_llm import schedules, tasks
 from jaxrl_llm.config.fields import EVERYTHING, Field, FIELDS
 from jaxrl_llm.models.config import ModelConfig, RopeScaling
+from jaxrl_llm.tasks import modules
+
+_KINDS = (bool, int, float, str, modules.Name, schedules.Steps)
 
 
 def optional(kind: Any) -> tuple[bool, Any]:
@@ -22,7 +24,7 @@ def optional(kind: Any) -> tuple[bool, Any]:
 
 def _meanings(cls: type) -> dict[str, str]:
   """Returns name to meaning, from the Attributes section of a docstring."""
-  _, _, section = inspect.getdoc(cls).partition('Attributes:\n')
+  _, _, section = (inspect.getdoc(cls) or '').partition('Attributes:\n')
   entries = re.findall(
       r'^ {2}(\w+): (.*(?:\n {4}.*)*)', section, re.MULTILINE)
   return {
@@ -49,23 +51,37 @@ def _model_fields() -> list[Field]:
 
 def options_of(name: str) -> type:
   """Returns the `Options` of a task; ValueError if there is no such task."""
-  if name not in tasks.NAMES:
-    raise ValueError(
-        f'task.name={name} is not known.{tasks.closest(name, tasks.NAMES)}')
-  return importlib.import_module(f'jaxrl_llm.tasks.{name}').Options
+  return tasks.module(name).Options
 
 
 def _task_fields(name: str) -> list[Field]:
   """Returns the fields of a task's `Options`.
 
-  Their metadata may hold `choices` and `affects`, see `Field`.
+  Their metadata may hold `choices`, `affects` and `kind`, see `Field`.
+
+  Raises:
+    ValueError: an option has no default, or a type without a text form.
   """
   options = options_of(name)
-  meanings = _meanings(options)
-  return [
-      Field(f'task.{f.name}', f.default, meanings[f.name], kind=f.type,
-            **{'affects': EVERYTHING, **f.metadata})
-      for f in dataclasses.fields(options)]
+  meanings, types = _meanings(options), typing.get_type_hints(options)
+  rows = []
+  for f in dataclasses.fields(options):
+    if f.default is dataclasses.MISSING:
+      raise ValueError(
+          f'Option {f.name} of task.name={name} has no default: give it one.')
+    row = Field(f'task.{f.name}', f.default, meanings.get(f.name, ''), **{
+        'kind': types[f.name], 'affects': EVERYTHING, **f.metadata})
+    _, kind = optional(row.kind)
+    if typing.get_origin(kind) is tuple:
+      kind = {*typing.get_args(kind)} - {...}
+      kind = kind.pop() if len(kind) == 1 else None
+    if kind not in _KINDS:
+      raise ValueError(
+          f'Option {f.name} of task.name={name} has the type '
+          f'{inspect.formatannotation(row.kind)}: use bool, int, float, str, '
+          'tuple[TYPE, ...], or one of them | None.')
+    rows.append(row)
+  return rows
 
 
 def table(task: str | None = None) -> dict[str, Field]:
@@ -82,8 +98,10 @@ def table(task: str | None = None) -> dict[str, Field]:
   """
   rows = []
   for field in FIELDS:
-    rows.append(field._replace(kind=field.kind or type(field.default)))
-    if field.name == 'task.name' and task is not None:
+    is_task = field.name == 'task.name'
+    kind = modules.Name if is_task else field.kind or type(field.default)
+    rows.append(field._replace(kind=kind))
+    if is_task and task is not None:
       rows += _task_fields(task)
     if field.name == 'model.preset':
       rows += _model_fields()

@@ -9,6 +9,7 @@ from typing import Any, Iterable
 from jaxrl_llm import schedules, tasks
 from jaxrl_llm.config.fields import Field
 from jaxrl_llm.config.table import optional, table
+from jaxrl_llm.tasks import modules
 
 
 def check(flat: dict[str, Any]) -> dict[str, Any]:
@@ -98,10 +99,10 @@ def _as_kind(value: Any, kind: Any) -> Any:
         str(value).lower()]
   if kind is schedules.Steps:
     return schedules.canonical(value)
-  if kind is str:
+  if kind in (str, modules.Name):
     if not isinstance(value, str):
       raise TypeError
-    return value
+    return modules.absolute(value) if kind is modules.Name else value
   if isinstance(value, bool):
     raise TypeError
   if kind is int:
@@ -123,5 +124,6 @@ def _describe(kind: Any) -> str:
             'ascend, such as 0:8,1500:1')
   else:
     text = {int: 'a whole number (int)', float: 'a number (float)',
-            bool: 'true or false (bool)', str: 'a text (str)'}[kind]
+            bool: 'true or false (bool)', str: 'a text (str)',
+            modules.Name: 'a text (str)'}[kind]
   return f'{text}, or none' if can_be_none else text

@@ -1,10 +1,12 @@
 """Verdicts of a task's verifier, and the verification of a batch."""
 
 import dataclasses
+import traceback
 from typing import Any, Callable, Sequence
 
 import numpy as np
 
+_TRACE_LINES, _TRACE_WIDTH = 12, 160  # limits of `Verdict.trace`
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -19,12 +21,21 @@ class Verdict:
       and its reward is ignored.
     detail: one line for the reader, such as the verifier's error.
     answer: the answer in a canonical form, for majority votes; '' for none.
+    trace: last lines of the traceback of the verifier's error; '' for none.
   """
   reward: float
   kind: str
   valid: bool = True
   detail: str = ''
   answer: str = ''
+  trace: str = ''
+
+
+class RefusedResult(ValueError):
+  """A verifier's result of a wrong form; it ends the run.
+
+  Any other error of a verifier affects only the responses that it judged.
+  """
 
 
 def verify_all(
@@ -48,7 +59,8 @@ def submit(
   Args:
     task: has `verify(problem, text, truncated) -> Verdict`; or `submit` with
       the same arguments, which starts the verification outside of this thread
-      and returns a function that waits for the verdict.
+      and returns a function that waits for the verdict; or `judge(problems,
+      texts, truncated) -> [Verdict]`, which is called once for all responses.
     problems: the problem of each response.
     responses: decoded texts, without the stop token.
     truncated: whether the length limit ended each response, not a stop token.
@@ -56,8 +68,9 @@ def submit(
   Returns:
     A function that waits and returns one verdict per response, in order. If the
     verifier raised an error, or its reward is not finite, the kind is 'error'
-    and `valid` is False. The function raises ChildProcessError if the verifier
-    cannot be started at all.
+    and `valid` is False; if `judge` raised it, this holds for every response.
+    The function raises ChildProcessError if the verifier cannot be started at
+    all, and RefusedResult if `judge` does not return a verdict per response.
 
   Raises:
     ValueError: the three sequences differ in length.
@@ -69,6 +82,8 @@ def submit(
         'pass one of each per response.'.format(*sizes))
   rows = [(problem, response, bool(cut))
           for problem, response, cut in zip(problems, responses, truncated)]
+  if hasattr(task, 'judge'):
+    return lambda: _judged(task.judge, rows)
   if hasattr(task, 'submit'):
     waits = [_submitted(task.submit, *row) for row in rows]
     return lambda: [_guarded(wait) for wait in waits]
@@ -87,7 +102,53 @@ def _submitted(submit: Callable[..., Any], *row: Any) -> Callable[[], Verdict]:
 
 
 def _failed(e: Exception) -> Verdict:
-  return Verdict(0.0, 'error', False, f'{type(e).__name__}: {e}')
+  return Verdict(
+      0.0, 'error', False, f'{type(e).__name__}: {e}', trace=last_lines(e))
+
+
+def last_lines(error: BaseException) -> str:
+  """Returns the last lines of an error's traceback, long ones shortened."""
+  lines = ''.join(traceback.format_exception(error)).splitlines()
+  return '\n'.join(line[:_TRACE_WIDTH] for line in lines[-_TRACE_LINES:])
+
+
+def all_failed(verdicts: Sequence[Verdict], texts: Sequence[str]) -> str | None:
+  """Tells that a verifier failed on every response of a step.
+
+  Args:
+    verdicts: verdicts of the step.
+    texts: the response of each verdict.
+
+  Returns:
+    A message with the first error and the response that it was given; None if
+    there is no verdict, or one that is not an 'error'.
+  """
+  if not verdicts or any(v.kind != 'error' for v in verdicts):
+    return None
+  text = texts[0] if len(texts[0]) <= 200 else f'{texts[0][:197]}...'
+  return (
+      f'The verifier failed on all {len(verdicts)} responses of the step, '
+      f'first with\n{verdicts[0].trace or verdicts[0].detail}\nfor the '
+      f'response {text!r}: correct the verifier.')
+
+
+def _judged(
+    judge: Callable[..., Sequence[Verdict]],
+    rows: Sequence[tuple[Any, str, bool]]) -> list[Verdict]:
+  """Returns the verdicts of one call, or 'error' verdicts if it failed."""
+  if not rows:
+    return []
+  try:
+    verdicts = judge(*map(list, zip(*rows)))
+  except (ChildProcessError, RefusedResult):
+    raise
+  except Exception as e:
+    return [_failed(e)] * len(rows)
+  if not isinstance(verdicts, (list, tuple)) or len(verdicts) != len(rows):
+    raise RefusedResult(
+        f'judge of the task returned {verdicts!r:.60} for {len(rows)} '
+        'responses: return a list with one Verdict per response.')
+  return [_guarded(lambda v: v, v) for v in verdicts]
 
 
 def _guarded(verify: Callable[..., Verdict], *row: Any) -> Verdict:
@@ -97,7 +158,7 @@ def _guarded(verify: Callable[..., Verdict], *row: Any) -> Verdict:
     if not abs(verdict.reward) <= _LARGEST:
       raise ValueError(f'the reward is {verdict.reward}')
     return verdict
-  except ChildProcessError:
+  except (ChildProcessError, RefusedResult):
     raise
   except Exception as e:  # A verifier's error must not end the run.
     return _failed(e)

@@ -143,7 +143,8 @@ class Pool:
 
     Returns:
       A future of the function's result, or of {'kind': 'timeout'} or
-      {'kind': 'error'} with a 'detail'. Its only exception is
+      {'kind': 'error'} with a 'detail' and, if the function raised an error,
+      the last lines of its traceback as 'trace'. Its only exception is
       ChildProcessError, if the workers cannot be started at all.
 
     Raises:

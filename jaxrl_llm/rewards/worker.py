@@ -24,6 +24,8 @@ import signal
 import sys
 from typing import Any, BinaryIO, Callable
 
+from jaxrl_llm import rewards
+
 # Replies must fit into one write to a pipe, so that none is cut off.
 _LONGEST = 1000
 
@@ -79,8 +81,10 @@ def _serve(
     try:
       reply = _line(judge(json.loads(line)))
     except BaseException as error:  # SystemExit among them
-      reply = _line(
-          {'kind': 'error', 'detail': f'{type(error).__name__}: {error}'})
+      reply = _line({
+          'kind': 'error', 'detail': f'{type(error).__name__}: {error}',
+          # Its end has the error.
+          'trace': rewards.last_lines(error)[-_LONGEST:]})
     signal.setitimer(signal.ITIMER_REAL, 0)
     busy[0] = 0
     _send(replies, reply)

@@ -1,17 +1,26 @@
 """Tasks: problems, their prompts, and the verification of responses.
 
-A task is a module of this package with a dataclass `Options` and a function
-`create(options, tokenizer) -> Task`. To add a task, add such a file and put its
-name into `NAMES`.
+A task is a module with a dataclass `Options` and a function
+`create(options, tokenizer) -> Task`. The defaults of `Options` are the options'
+defaults, and its docstring's section Attributes gives their meanings. A module
+outside of this package is named in the config, `task.name=my_package.my_task`
+or `task.name=FILE.py`. To add a task to the package, add such a file here and
+put its name into `NAMES`.
 """
 
 import dataclasses
-import difflib
 import importlib
+import types
 from typing import Any, Protocol, Sequence
 
 from jaxrl_llm.rewards import Verdict
+from jaxrl_llm.tasks import modules
+from jaxrl_llm.tasks.modules import closest
 from jaxrl_llm.tokenizer import Tokenizer
+
+__all__ = (
+    'NAMES', 'Problem', 'Task', 'closest', 'get', 'module', 'module_option',
+    'problem_option')
 
 NAMES = ('countdown', 'math')
 
@@ -44,6 +53,8 @@ class Task(Protocol):
     `load(source) -> [Problem]`; it makes an evaluation on any file possible.
     `submit(problem, text, truncated)`, which starts to judge a response
       outside of this thread; see `rewards.submit`.
+    `judge(problems, texts, truncated) -> [Verdict]`, which judges many
+      responses in one call, in place of `verify`; see `rewards.submit`.
     `close()`, which ends the processes that `submit` uses.
 
   Attributes:
@@ -70,11 +81,42 @@ def problem_option(default: Any) -> Any:
       default=default, metadata={'affects': ('weights', 'warm_start')})
 
 
-def closest(name: str, known: Sequence[str]) -> str:
-  """Returns ' Did you mean ...?' and the known names, for an error message."""
-  near = difflib.get_close_matches(str(name), known, 1, 0.5)
-  hint = f' Did you mean {near[0]!r}?' if near else ''
-  return f'{hint} Known: {", ".join(known)}.'
+def module_option(default: str = '') -> Any:
+  """Makes a field of `Options` that names a module or a function of the user.
+
+  The config makes the path of a FILE.py absolute; see `modules`.
+  """
+  return dataclasses.field(default=default, metadata={'kind': modules.Name})
+
+
+def module(name: str) -> types.ModuleType:
+  """Imports the module of a task.
+
+  Args:
+    name: one of `NAMES`, or the dotted name or FILE.py of a module outside.
+
+  Returns:
+    The module, with the dataclass `Options` and the function `create`.
+
+  Raises:
+    ValueError: there is no such task, its module cannot be imported, or it
+      lacks one of the two.
+  """
+  if name in NAMES:
+    return importlib.import_module(f'jaxrl_llm.tasks.{name}')
+  if '.' not in str(name):
+    raise ValueError(f'task.name={name} is not known.{closest(name, NAMES)}')
+  found = modules.load(name)
+  options = getattr(found, 'Options', None)
+  if not isinstance(options, type) or not dataclasses.is_dataclass(options):
+    raise ValueError(
+        f'task.name={name} has no dataclass Options: define one there, with a '
+        'default for each option of the task.')
+  if not callable(getattr(found, 'create', None)):
+    raise ValueError(
+        f'task.name={name} has no function create(options, tokenizer): define '
+        'it there, to return the task.')
+  return found
 
 
 def get(
@@ -82,7 +124,7 @@ def get(
   """Makes a task.
 
   Args:
-    name: one of `NAMES`.
+    name: one of `NAMES`, or a module outside of the package; see `module`.
     tokenizer: the model's tokeniser; None selects the task's own, if any.
     **options: fields of the task's `Options`.
 
@@ -92,12 +134,26 @@ def get(
   Raises:
     ValueError: the task, an option, or the value of an option is not valid.
   """
-  if name not in NAMES:
-    raise ValueError(f'task {name!r} is not known.{closest(name, NAMES)}')
-  module = importlib.import_module(f'jaxrl_llm.tasks.{name}')
-  known = [f.name for f in dataclasses.fields(module.Options)]
+  found = module(name)
+  known = [f.name for f in dataclasses.fields(found.Options)]
   for option in options:
     if option not in known:
       raise ValueError(
           f'task {name!r} has no option {option!r}.{closest(option, known)}')
-  return module.create(module.Options(**options), tokenizer)
+  task = found.create(found.Options(**options), tokenizer)
+  if name not in NAMES:
+    _check(name, task)
+  return task
+
+
+def _check(name: str, task: Any) -> None:
+  """Raises ValueError if a task from outside lacks a part of `Task`."""
+  judges = ('verify', 'submit', 'judge')
+  missing = [part for part in ('tokenizer', 'train', 'heldout')
+             if getattr(task, part, None) is None]
+  if not any(hasattr(task, part) for part in judges):
+    missing.append('verify')
+  if missing:
+    raise ValueError(
+        f'What create of task.name={name} returns has no '
+        f'{" and no ".join(missing)}: see jaxrl_llm.tasks.Task.')

@@ -1,0 +1,178 @@
+"""The user's own modules and functions, imported by the name in a config.
+
+A module is named as Python names it (`my_package.my_task`) or by its file
+(`FILE.py`). A function is named as `MODULE:NAME`.
+"""
+
+import difflib
+import importlib
+import importlib.util
+import os
+import pathlib
+import sys
+import sysconfig
+import traceback
+import types
+import typing
+from typing import Any, Callable, Sequence
+import zlib
+
+# Type of a field whose text names a module or a function. The config makes the
+# path of a FILE.py absolute, so that a saved config works in any folder.
+Name = typing.NewType('Name', str)
+
+_INSTALLED = tuple(
+    sysconfig.get_path(name) for name in ('stdlib', 'purelib', 'platlib'))
+
+
+def closest(name: str, known: Sequence[str]) -> str:
+  """Returns ' Did you mean ...?' and the known names, for an error message."""
+  near = difflib.get_close_matches(str(name), known, 1, 0.5)
+  hint = f' Did you mean {near[0]!r}?' if near else ''
+  return f'{hint} Known: {", ".join(known)}.'
+
+
+def absolute(name: str) -> str:
+  """Makes the path in `FILE.py` or `FILE.py:NAME` absolute.
+
+  Any other name is returned as it is.
+  """
+  path, colon, function = _parts(name)
+  if path.endswith('.py'):
+    path = os.path.abspath(os.path.expanduser(path))
+  return f'{path}{colon}{function}'
+
+
+def load(name: str) -> types.ModuleType:
+  """Imports a module of the user.
+
+  A file is executed once per process. Its folder is added to the end of
+  `sys.path`, so that it can import the modules beside it, and so that these
+  do not hide an installed package.
+
+  Args:
+    name: dotted name, or path of a Python file.
+
+  Returns:
+    The module; the same one for every path to one file.
+
+  Raises:
+    ValueError: there is no such module, or its import fails. The message names
+      the file, and the line that failed.
+  """
+  if not name.endswith('.py'):
+    return _imported(name)
+  file = pathlib.Path(name).expanduser().resolve()
+  if not file.is_file():
+    near = difflib.get_close_matches(
+        file.name, [p.name for p in sorted(file.parent.glob('*.py'))], 1, 0.5)
+    hint = f' Did you mean {str(file.parent / near[0])!r}?' if near else (
+        ' Give the path of a Python file.')
+    raise ValueError(f'There is no file {file}.{hint}')
+  # The digest keeps a file called math.py apart from the module math.
+  known_as = f'{file.stem}_{zlib.crc32(str(file).encode()):08x}'
+  if known_as in sys.modules:
+    return sys.modules[known_as]
+  if str(file.parent) not in sys.path:
+    sys.path.append(str(file.parent))
+  try:
+    return execute(file, known_as, register=True)
+  except (Exception, SystemExit) as error:
+    raise ValueError(_failure(str(file), error)) from error
+
+
+def execute(
+    file: pathlib.Path, name: str, *, register: bool = False,
+) -> types.ModuleType:
+  """Executes a Python file as a new module.
+
+  Args:
+    file: path that ends in `.py`.
+    name: name of the module.
+    register: whether to put it into `sys.modules`, as dataclasses with
+      annotations in quotes need. It is left out if it raises an error.
+
+  Returns:
+    The module.
+  """
+  spec = importlib.util.spec_from_file_location(name, file)
+  module = importlib.util.module_from_spec(spec)
+  if register:
+    sys.modules[name] = module
+  try:
+    spec.loader.exec_module(module)
+  except BaseException:
+    if register:
+      del sys.modules[name]
+    raise
+  return module
+
+
+def function(name: str) -> Callable[..., Any]:
+  """Imports a function of the user.
+
+  Args:
+    name: `FILE.py:NAME` or `PACKAGE.MODULE:NAME`.
+
+  Returns:
+    The function.
+
+  Raises:
+    ValueError: see `load`; or the module has no such function.
+  """
+  path, _, leaf = _parts(name)
+  if not path or not leaf:
+    raise ValueError(
+        f'{name!r} does not name a function: write FILE.py:NAME or '
+        'PACKAGE.MODULE:NAME.')
+  module = load(path)
+  found = getattr(module, leaf, None)
+  if not callable(found):
+    known = [n for n, value in vars(module).items()
+             if callable(value) and value.__module__ == module.__name__]
+    raise ValueError(
+        f'{module.__file__ or path} has no function {leaf!r}.'
+        + (closest(leaf, known) if known else ' Define it there.'))
+  return found
+
+
+def _parts(name: str) -> tuple[str, str, str]:
+  """Splits a name into its module, ':' and function; the last may be ''."""
+  if name.endswith('.py') or ':' not in name:
+    return name, '', ''
+  return name.rpartition(':')
+
+
+def _imported(name: str) -> types.ModuleType:
+  """Imports a module by its dotted name."""
+  try:
+    return importlib.import_module(name)
+  except (Exception, SystemExit) as error:
+    missing = getattr(error, 'name', None) if isinstance(
+        error, ModuleNotFoundError) else None
+    if missing and f'{name}.'.startswith(f'{missing}.'):
+      raise ValueError(
+          f'There is no module {name!r} ({error}): correct the name, install '
+          'its package, start in the folder that holds it, or give the path '
+          'of its FILE.py.') from None
+    raise ValueError(_failure(name, error)) from error
+
+
+def _failure(name: str, error: BaseException) -> str:
+  """Returns the sentence about an import that failed."""
+  if isinstance(error, SyntaxError) and error.filename:
+    where, reason = f'{error.filename}, line {error.lineno}', error.msg
+  else:
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith('<frozen')
+        and frame.filename not in (__file__, importlib.__file__)]
+    # The last line of the user's own, not one of a library that it called.
+    own = [f for f in frames if not f.filename.startswith(_INSTALLED)]
+    where = ''.join(
+        f'{frame.filename}, line {frame.lineno}'
+        for frame in (own or frames)[-1:])
+    reason = ' '.join(str(error).split())
+  said = f'{type(error).__name__}: {reason}'.rstrip(': ')
+  return (f'{name} cannot be imported ({said}): correct '
+          f'{where or "it"}.')
