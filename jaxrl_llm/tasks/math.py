@@ -3,7 +3,8 @@
 A row has a problem and its answer; the options name these two fields. The
 answer field may hold the bare answer, a solution with the answer in a box, or a
 solution that ends with #### and the answer. Worker processes judge the
-responses; see `rewards/math.py`.
+responses, see `rewards/math.py`; or a function of the user does, see
+`own_reward.py`.
 """
 
 import dataclasses
@@ -12,6 +13,7 @@ import importlib.util
 import numbers
 import os
 import re
+from typing import Sequence
 import zlib
 
 from absl import logging
@@ -21,6 +23,8 @@ from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.rewards.pool import Pool
 from jaxrl_llm.tasks import (
     closest,
+    module_option,
+    own_reward,
     Problem,
     problem_files,
     problem_option,
@@ -38,11 +42,14 @@ class Options:
     heldout: files or data sets of held-out problems; they are not trained on.
     heldout_count: number of problems of path to hold out if heldout is empty.
     problem: name of the field with the problem.
-    answer: name of the field with the answer, alone or in a solution.
+    answer: name of the field with the answer, alone or in a solution. With
+      reward, a file need not have it.
     kind: name of the field with the problem's kind, for metrics by kind (empty:
       the file's name).
     template: prompt format; chat, qwen, qwen_math, question, none, or a text
       that contains {problem}.
+    reward: function that judges in place of math-verify, FILE.py:NAME or
+      PACKAGE.MODULE:NAME, called as TRL calls it (empty: math-verify).
     take: part of a response that is its answer; boxed (the last box), number
       (the last number) or either (the last number if there is no box).
     timeout: time limit in seconds for judging one response.
@@ -56,6 +63,7 @@ class Options:
   answer: str = 'answer'
   kind: str = ''
   template: str = 'chat'
+  reward: str = module_option()
   take: str = 'boxed'
   timeout: float = 5.0
   workers: int = dataclasses.field(default=0, metadata={'affects': ()})
@@ -114,14 +122,17 @@ def read(source: str, options: Options, tokenizer) -> list[Problem]:
   problems = []
   stem = os.path.basename(source).partition('.')[0]
   for where, row in problem_files.rows(source):
-    text, answer = (
-        _field(where, row, name) for name in (options.problem, options.answer))
+    text = _field(where, row, options.problem)
+    if options.reward:
+      info = _row(where, row, options)
+    else:
+      info = reference(_field(where, row, options.answer))
     kind = _field(where, row, options.kind) if options.kind else stem
     # Depends on the problem's text alone, not on file, order or template.
     ident = zlib.crc32(text.encode()) >> 1
     problems.append(Problem(
         ident, templates.render(options.template, text, tokenizer), kind,
-        info=reference(answer)))
+        info=info))
   if not problems:
     raise ValueError(f'{source} has no problems.')
   return problems
@@ -148,8 +159,31 @@ def _field(where: str, row: problem_files.Row, name: str) -> str:
   return text
 
 
-class Math:
-  """Task of problems with a mathematical answer; see `tasks.Task`."""
+def _row(
+    where: str, row: problem_files.Row, options: Options) -> own_reward.Row:
+  """Returns what a reward function learns of a row."""
+  columns = {k: v for k, v in row.items() if k != options.problem}
+  for name in own_reward.TEXTS:
+    if name in columns:
+      raise ValueError(
+          f'{where}: the field {name!r} has the name of an argument that '
+          f'task.reward={options.reward} gets anyway: rename the field.')
+  answer = columns.get(options.answer)
+  has_text = isinstance(answer, (str, numbers.Number))
+  return own_reward.Row(
+      str(row[options.problem]), reference(str(answer)) if has_text else '',
+      columns)
+
+
+class Problems:
+  """The problems of the user's files; the part of a task that does not judge.
+
+  Attributes:
+    options: options of the task.
+    tokenizer: the model's tokeniser.
+    train: training problems.
+    heldout: evaluation problems.
+  """
 
   def __init__(self, options: Options, tokenizer):
     self.options, self.tokenizer = options, tokenizer
@@ -165,7 +199,6 @@ class Math:
           f'All problems of task.path={options.path} are held out: lower '
           f'task.heldout_count={options.heldout_count}, or set task.heldout to '
           'other files.')
-    self._pool: Pool | None = None
 
   def _rank(self, problem: Problem) -> bytes:
     return hashlib.sha256(f'{self.options.seed} {problem.id}'.encode()).digest()
@@ -173,6 +206,12 @@ class Math:
   def load(self, source: str) -> list[Problem]:
     """Reads the problems of another file or data set, with these options."""
     return read(source, self.options, self.tokenizer)
+
+
+class Math(Problems):
+  """Task of problems with a mathematical answer; see `tasks.Task`."""
+
+  _pool: Pool | None = None
 
   def submit(self, problem: Problem, text: str, truncated: bool):
     """Starts to judge a response; see `rewards.submit`."""
@@ -200,11 +239,31 @@ class Math:
     return self.submit(problem, text, truncated)()
 
 
+class Rewarded(Problems):
+  """Task of problems that a function of the user judges; see `tasks.Task`."""
+
+  def __init__(self, options: Options, tokenizer):
+    self._reward = own_reward.Reward(options.reward)
+    super().__init__(options, tokenizer)
+    self._reward.declare(p.info for p in (*self.train, *self.heldout))
+
+  def judge(
+      self, problems: Sequence[Problem], texts: Sequence[str],
+      truncated: Sequence[bool]) -> list[Verdict]:
+    """Judges responses in one call; see `own_reward.Reward.judge`."""
+    del truncated  # the function gets what TRL's get
+    return self._reward.judge([p.info for p in problems], texts)
+
+  def verify(self, problem: Problem, text: str, truncated: bool) -> Verdict:
+    """Judges one response; see `judge`."""
+    return self.judge([problem], [text], [truncated])[0]
+
+
 def _verdict(reply) -> Verdict:
   kind = reply['kind']
   return Verdict(
       float(kind == 'correct'), kind, kind not in ('timeout', 'error'),
-      reply.get('detail', ''), reply.get('answer', ''))
+      reply.get('detail', ''), reply.get('answer', ''), reply.get('trace', ''))
 
 
 def _all(sources, options, tokenizer) -> list[Problem]:
@@ -221,12 +280,15 @@ def _all(sources, options, tokenizer) -> list[Problem]:
   return list(problems.values())
 
 
-def create(options: Options, tokenizer=None) -> Math:
+def create(options: Options, tokenizer=None) -> Math | Rewarded:
   """Makes the task from its options and the model's tokeniser."""
   if tokenizer is None:
     raise ValueError(
         'task.name=math needs the tokeniser of a model: set config.model.hf to '
         'a Hugging Face model.')
+  templates.warn_of_unknown_tokens(options.template, tokenizer)
+  if options.reward:
+    return Rewarded(options, tokenizer)
   if importlib.util.find_spec('math_verify') is None:
     raise ValueError(
         "task.name=math judges with math-verify: pip install 'math-verify"

@@ -1,6 +1,9 @@
 """Prompt templates: named formats, or a text given by the user."""
 
+import re
 from typing import Any
+
+from absl import logging
 
 _BOXED = ('Please reason step by step, and put your final answer within '
           '\\boxed{}.')
@@ -21,6 +24,9 @@ FORMATS = {
     'question': 'Question: {problem}\n' + _BOXED + '\nAnswer:',
     'none': '{problem}',
 }
+
+# Special tokens as the families of models write them.
+_SPECIAL = re.compile(r'<\|[^<>|\s]+\|>|<(?:start|end)_of_turn>')
 
 
 def known(name: str) -> bool:
@@ -48,3 +54,21 @@ def render(name: str, problem: str, tokenizer: Any) -> str:
   if name == 'chat':
     return tokenizer.chat(text)
   return tokenizer.start + text.removeprefix(tokenizer.start)
+
+
+def warn_of_unknown_tokens(name: str, tokenizer: Any) -> None:
+  """Warns if the tokeniser splits a special token of a template into pieces.
+
+  Args:
+    name: a key of FORMATS, or a text that contains {problem}.
+    tokenizer: the model's tokeniser.
+  """
+  if name == 'chat':  # the tokeniser's own
+    return
+  found = dict.fromkeys(_SPECIAL.findall(FORMATS.get(name, name)))
+  split = [token for token in found if len(tokenizer.encode(token)) != 1]
+  if split:
+    logging.warning(
+        "task.template=%s contains %s, which the model's tokeniser does not "
+        'know as one token: set task.template=chat, or another format without '
+        'it.', name if name in FORMATS else repr(name), ' and '.join(split))
