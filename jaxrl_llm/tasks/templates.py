@@ -26,7 +26,7 @@ FORMATS = {
 }
 
 # Special tokens as the families of models write them.
-_SPECIAL = re.compile(r'<\|[^<>|\s]+\|>|<(?:start|end)_of_turn>')
+_SPECIAL = re.compile(r'<\|[^<>|{}\s]+\|>|<(?:start|end)_of_turn>')
 
 
 def known(name: str) -> bool:

@@ -86,6 +86,17 @@ def test_a_bad_item_spoils_itself_alone(single, bad, kind, detail):
   assert time.monotonic() - start < 10  # far from what waiting on it would be
 
 
+def test_an_error_brings_the_end_of_its_traceback(single):
+  raised, recursed, died, said = ask(
+      single, ('raise', 'x' * 2000), ('recurse', 0), ('die', 0), ('say', 'a'))
+  lines = raised['trace'].split('\n')
+  assert lines[-1].startswith('ValueError: invalid literal')
+  assert any('targets.py' in line and 'in act' in line for line in lines)
+  assert recursed['trace'].endswith(recursed['detail'])
+  assert all(len(r['trace']) <= 1000 for r in (raised, recursed))
+  assert 'trace' not in died and 'trace' not in said
+
+
 def test_a_timeout_is_on_time(single):
   ask(single, ('say', 'warm'))
   start = time.monotonic()

@@ -140,11 +140,12 @@ def test_verdicts(task):
 @pytest.mark.parametrize('kind', ['timeout', 'error'])
 def test_a_verifier_that_fails_is_no_zero(task, monkeypatch, kind):
   reply = types.SimpleNamespace(
-      result=lambda: {'kind': kind, 'detail': 'so it is'})
+      result=lambda: {'kind': kind, 'detail': 'so it is', 'trace': 'line 3'})
   monkeypatch.setattr(
       task, '_pool', types.SimpleNamespace(submit=lambda item: reply))
   verdict = task.verify(task.train[0], '', False)
-  assert verdict == rewards.Verdict(0.0, kind, False, 'so it is', '')
+  assert verdict == rewards.Verdict(
+      0.0, kind, False, 'so it is', '', 'line 3')
 
 
 def test_the_options_reach_the_pool(tmp_path, monkeypatch):

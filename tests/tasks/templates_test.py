@@ -4,6 +4,7 @@ import types
 
 import pytest
 
+from jaxrl_llm import tasks
 from jaxrl_llm.tasks import templates
 
 ASK = ('Please reason step by step, and put your final answer within '
@@ -56,3 +57,42 @@ def test_what_texts_start_with_comes_once():
   assert templates.render('question', 'x', bos).startswith('<bos>Question: x')
   # The format for chats has its own.
   assert templates.render('chat', 'x', bos).startswith('<user>x')
+
+
+def knowing(*tokens):
+  """A tokeniser with these special tokens; others become characters."""
+  return types.SimpleNamespace(
+      start='', chat=str, encode=lambda t: [0] if t in tokens else list(t))
+
+
+@pytest.mark.parametrize('name, known, words', [
+    ('qwen', (), ['task.template=qwen ', '<|im_start|> and <|im_end|>,',
+                  'set task.template=chat']),
+    ('qwen_math', ('<|im_start|>',), ['contains <|im_end|>,']),
+    ('<start_of_turn>user {problem}', (), ['contains <start_of_turn>,']),
+])
+def test_special_tokens_that_the_tokeniser_splits(caplog, name, known, words):
+  templates.warn_of_unknown_tokens(name, knowing(*known))
+  record, = caplog.records
+  for word in words:
+    assert word in record.getMessage()
+  assert all(token not in record.getMessage() for token in known)
+
+
+@pytest.mark.parametrize('name', [
+    'qwen', 'chat', 'none', 'question', 'a < b | c > d, <|{problem}|>'])
+def test_no_warning_without_need(caplog, name):
+  templates.warn_of_unknown_tokens(
+      name, knowing('<|im_start|>', '<|im_end|>'))
+  assert not caplog.records
+
+
+def test_a_task_warns_once(tmp_path, caplog):
+  path = tmp_path / 'a.jsonl'
+  path.write_text('{"problem": "1+1?", "answer": 2}\n'
+                  '{"problem": "1+2?", "answer": 3}\n')
+  options = dict(path=(str(path),), heldout_count=1)
+  tasks.get('math', knowing(), template='qwen', **options)
+  assert len(caplog.records) == 1
+  tasks.get('math', knowing(), **options)
+  assert len(caplog.records) == 1

@@ -1,0 +1,124 @@
+"""Tests of verifiers that judge many responses in one call, and of traces."""
+
+import dataclasses
+import types
+
+import pytest
+
+from jaxrl_llm import rewards
+from jaxrl_llm.rewards import Verdict
+
+
+def judged(judge, texts='abc'):
+  task = types.SimpleNamespace(judge=judge, verify=None, submit=None)
+  return rewards.verify_all(
+      task, [t.upper() for t in texts], list(texts), [t == 'b' for t in texts])
+
+
+def test_one_call_has_all_responses():
+  calls = []
+
+  def judge(*args):
+    calls.append(args)
+    return [Verdict(float(i), 'k') for i in range(3)]
+
+  assert [v.reward for v in judged(judge)] == [0, 1, 2]
+  assert calls == [(['A', 'B', 'C'], ['a', 'b', 'c'], [False, True, False])]
+  assert judged(judge, '') == [] and len(calls) == 1
+
+
+def test_it_is_called_when_the_verdicts_are_awaited():
+  calls = []
+  task = types.SimpleNamespace(
+      judge=lambda *args: calls.append(args) or [Verdict(1.0, 'k')])
+  wait = rewards.submit(task, ['p'], ['t'], [False])
+  assert not calls
+  assert wait() == [Verdict(1.0, 'k')] and len(calls) == 1
+
+
+def fail(*_):
+  raise RuntimeError('no sandbox')
+
+
+def test_an_error_is_of_all_responses():
+  verdicts = judged(fail)
+  assert [dataclasses.astuple(v)[:4] for v in verdicts] == [
+      (0.0, 'error', False, 'RuntimeError: no sandbox')] * 3
+  assert all(v.trace.endswith('in fail\n    raise RuntimeError('
+                              "'no sandbox')\nRuntimeError: no sandbox")
+             for v in verdicts)
+
+
+def test_a_bad_verdict_spoils_itself_alone():
+  a, b, c = judged(lambda *_: (
+      Verdict(1.0, 'k'), Verdict(float('nan'), 'k'), 3))
+  assert a == Verdict(1.0, 'k')
+  assert (b.kind, b.valid, b.detail) == (
+      'error', False, 'ValueError: the reward is nan')
+  assert (c.kind, c.valid) == ('error', False)
+
+
+@pytest.mark.parametrize('result', [
+    [Verdict(1.0, 'k')] * 2, [], None, 'abc', Verdict(1.0, 'k')])
+def test_a_result_of_a_wrong_form_ends_the_run(result):
+  with pytest.raises(ValueError, match='for 3 responses: return a list'):
+    judged(lambda *_: result)
+
+
+@pytest.mark.parametrize('error', [
+    rewards.RefusedResult('so it is'), ChildProcessError('so it is')])
+@pytest.mark.parametrize('name', ['judge', 'verify'])
+def test_errors_that_end_the_run(name, error):
+  def raises(*_):
+    raise error
+
+  task = types.SimpleNamespace(**{name: raises})
+  with pytest.raises(type(error), match='so it is'):
+    rewards.verify_all(task, ['p'], ['t'], [False])
+
+
+def test_traces_are_short():
+  def deep(n, *_):
+    if n:
+      deep(n - 1)
+    raise RuntimeError('x' * 10_000)
+
+  task = types.SimpleNamespace(verify=lambda *_: deep(20))
+  verdict, = rewards.verify_all(task, ['p'], ['t'], [False])
+  lines = verdict.trace.split('\n')
+  assert len(lines) == 12 and max(map(len, lines)) == 160
+  assert lines[-1].startswith('RuntimeError: xxx')
+
+
+def test_traces_of_verdicts_that_did_not_fail_are_empty():
+  verdict, = rewards.verify_all(types.SimpleNamespace(
+      verify=lambda *_: Verdict(0.0, 'wrong')), ['p'], ['t'], [False])
+  assert verdict.trace == ''
+
+
+FAILED = Verdict(0.0, 'error', False, 'why', trace='File "a.py"\nwhy')
+
+
+def test_a_verifier_that_always_fails_is_told():
+  told = rewards.all_failed([FAILED, Verdict(0.0, 'error', False, 'other')],
+                            ['first', 'second'])
+  assert 'all 2 responses' in told and 'other' not in told
+  assert '\nFile "a.py"\nwhy\n' in told and "'first'" in told
+  assert 'second' not in told
+  # An error without a trace, such as a worker that died.
+  told = rewards.all_failed([Verdict(0.0, 'error', False, 'died')], ['x'])
+  assert 'died' in told
+
+
+def test_the_response_is_shortened():
+  told = rewards.all_failed([FAILED], ['a' * 200])
+  assert f"'{'a' * 200}'" in told
+  told = rewards.all_failed([FAILED], ['a' * 201])
+  assert f"'{'a' * 197}...'" in told
+
+
+@pytest.mark.parametrize('verdicts', [
+    [], [FAILED, Verdict(0.0, 'wrong')], [Verdict(0.0, 'timeout', False)],
+    [FAILED, Verdict(0.0, 'skipped', False)]])
+def test_other_steps_are_not_told(verdicts):
+  assert rewards.all_failed(verdicts, ['t'] * len(verdicts)) is None

@@ -1,0 +1,189 @@
+"""Tests of the import of the user's modules: which one, once, and errors."""
+
+import importlib
+import sys
+
+import pytest
+
+from jaxrl_llm import tasks
+from jaxrl_llm.tasks import modules
+
+
+@pytest.fixture(autouse=True)
+def restored(monkeypatch):
+  """Restores what imports change: `sys.path` and `sys.modules`."""
+  monkeypatch.setattr(sys, 'path', [*sys.path])
+  before = {*sys.modules}
+  importlib.invalidate_caches()
+  yield
+  for name in {*sys.modules} - before:
+    del sys.modules[name]
+
+
+def write(path, text):
+  path.parent.mkdir(exist_ok=True)
+  path.write_text(text)
+  return str(path)
+
+
+def refused(match, load, name):
+  with pytest.raises(ValueError, match=match) as error:
+    load(name)
+  assert '\n' not in str(error.value)
+
+
+def test_a_file_is_one_module_under_every_path(tmp_path, monkeypatch):
+  path = write(tmp_path / 'a/mine.py', 'made = object()')
+  found = modules.load(path)
+  monkeypatch.chdir(tmp_path)
+  for other in ('a/mine.py', './a/../a/mine.py'):
+    assert modules.load(other) is found
+  monkeypatch.setenv('HOME', str(tmp_path))
+  assert modules.load('~/a/mine.py') is found
+  (tmp_path / 'link.py').symlink_to(path)
+  assert modules.load('link.py') is found
+  # Another file of the same name is another module.
+  other = modules.load(write(tmp_path / 'b/mine.py', 'made = 3'))
+  assert other is not found and other.made == 3
+
+
+def test_a_file_hides_no_module(tmp_path):
+  import json
+  found = modules.load(write(tmp_path / 'json.py', 'made = 1'))
+  assert found is not json and sys.modules['json'] is json
+  assert importlib.import_module('json') is json
+
+
+def test_a_file_imports_those_beside_it(tmp_path):
+  write(tmp_path / 'beside_it.py', 'made = 5')
+  path = write(tmp_path / 'a.py', 'from beside_it import made')
+  write(tmp_path / 'b.py', '')
+  assert modules.load(path).made == 5
+  modules.load(str(tmp_path / 'b.py'))
+  assert sys.path.count(str(tmp_path)) == 1
+  # They come last, so that none hides an installed package.
+  assert sys.path[-1] == str(tmp_path)
+
+
+def test_dataclasses_with_annotations_in_quotes(tmp_path):
+  found = modules.load(write(
+      tmp_path / 'a.py', 'from __future__ import annotations\n'
+      'import dataclasses\n@dataclasses.dataclass\nclass A:\n  x: int = 3\n'))
+  assert found.A().x == 3
+
+
+def test_dotted_names(tmp_path, monkeypatch):
+  write(tmp_path / 'some_package/__init__.py', '')
+  write(tmp_path / 'some_package/inside.py', 'def f():\n  return 4')
+  monkeypatch.syspath_prepend(str(tmp_path))
+  found = modules.load('some_package.inside')
+  assert found.__name__ == 'some_package.inside'
+  assert modules.function('some_package.inside:f')() == 4
+
+
+@pytest.mark.parametrize('text, line, said', [
+    ('x = 1\n\ny = x + z\n', 3, "NameError: name 'z'"),
+    ('x = 1\ndef f(:\n  pass\n', 2, 'SyntaxError'),
+    ('import no_such_package\n', 1, "ModuleNotFoundError: .*no_such_package"),
+    ('import json\n\njson.loads("{")\n', 3, 'JSONDecodeError'),
+    ('raise RuntimeError("two\\nlines")\n', 1, 'RuntimeError: two lines'),
+    ('import sys\nsys.exit()\n', 2, 'SystemExit'),
+])
+def test_a_file_that_fails_is_named_with_its_line(
+    tmp_path, monkeypatch, text, line, said):
+  path = tmp_path / 'bad_one.py'
+  write(path, text)
+  monkeypatch.syspath_prepend(str(tmp_path))
+  match = f'cannot be imported .*{said}.*: correct {path}, line {line}.$'
+  refused(f'^{path} {match}', modules.load, str(path))
+  refused(f'^bad_one {match}', modules.load, 'bad_one')
+  # It is tried again once it is corrected.
+  write(path, 'x = 1')
+  assert modules.load(str(path)).x == 1
+
+
+def test_a_failure_in_a_module_beside_it_names_that_one(tmp_path):
+  write(tmp_path / 'beside_too.py', '\nx = y\n')
+  path = write(tmp_path / 'a.py', 'import beside_too')
+  refused(f'correct {tmp_path}/beside_too.py, line 2', modules.load, path)
+
+
+def test_what_is_not_there(tmp_path, monkeypatch):
+  write(tmp_path / 'rewards.py', '')
+  monkeypatch.chdir(tmp_path)
+  refused(f"^There is no file {tmp_path}/reward.py. Did you mean "
+          f"'{tmp_path}/rewards.py'", modules.load, 'reward.py')
+  refused("There is no file .*x.py. Give the path", modules.load, 'none/x.py')
+  refused("There is no module 'no_such.task' .*FILE.py", modules.load,
+          'no_such.task')
+  refused("There is no module 'json.no_such'", modules.load, 'json.no_such')
+
+
+def test_functions(tmp_path):
+  path = write(tmp_path / 'a.py', 'from json import loads\nscores = 3\n'
+               'def score():\n  return 7\n')
+  assert modules.function(f'{path}:score')() == 7
+  refused(f"{path} has no function 'scores'. Did you mean 'score'. Known: "
+          'score.', modules.function, f'{path}:scores')
+  refused("has no function 'f'. Define it there",
+          modules.function, write(tmp_path / 'b.py', '') + ':f')
+  for name in (path, 'some.module', f'{path}:', ':f', ''):
+    refused('does not name a function: write FILE.py:NAME', modules.function,
+            name)
+  refused('There is no file', modules.function, f'{path[:-3]}x.py:score')
+
+
+def test_absolute(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setenv('HOME', '/home/me')
+  for name, want in {
+      'a.py': f'{tmp_path}/a.py', 'a.py:f': f'{tmp_path}/a.py:f',
+      '../a.py:f': f'{tmp_path.parent}/a.py:f', '/x/a.py:f': '/x/a.py:f',
+      '~/a.py': '/home/me/a.py', 'a.b': 'a.b', 'a.b:f': 'a.b:f', '': '',
+      'countdown': 'countdown'}.items():
+    assert modules.absolute(name) == want
+    assert modules.absolute(want) == want
+
+
+TASK = '''
+import dataclasses, types
+
+@dataclasses.dataclass
+class Options:
+  sides: int = 6
+
+def create(options, tokenizer):
+  return types.SimpleNamespace(
+      tokenizer=tokenizer, train=[options.sides], heldout=[], verify=None)
+'''
+
+
+def test_a_task_outside_of_the_package(tmp_path, monkeypatch):
+  path = write(tmp_path / 'dice/roll.py', TASK)
+  monkeypatch.syspath_prepend(str(tmp_path))
+  for name in (path, 'dice.roll'):
+    assert tasks.get(name, 'tokenizer').train == [6]
+    task = tasks.get(name, 'tokenizer', sides=8)
+    assert task.train == [8] and task.tokenizer == 'tokenizer'
+    refused("has no option 'side'. Did you mean 'sides'",
+            lambda n: tasks.get(n, side=3), name)
+    refused(f'task.name={name} returns has no tokenizer', tasks.get, name)
+
+
+@pytest.mark.parametrize('old, new, match', [
+    ('class Options', 'class Option', 'has no dataclass Options'),
+    ('@dataclasses.dataclass', '', 'has no dataclass Options'),
+    ('def create', 'def make', 'has no function create'),
+    ('verify=', 'check=', 'returns has no verify'),
+    ('heldout=', 'held=', 'returns has no heldout'),
+])
+def test_a_module_that_is_no_task(tmp_path, old, new, match):
+  assert old in TASK
+  path = write(tmp_path / 'a.py', TASK.replace(old, new))
+  refused(f'task.name={path} {match}',
+          lambda name: tasks.get(name, 'tokenizer'), path)
+
+
+def test_a_name_without_a_dot_is_one_of_the_package():
+  refused("task.name=countdwn is not known. Did you mean 'countdown'",
+          tasks.get, 'countdwn')

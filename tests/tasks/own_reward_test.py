@@ -1,0 +1,236 @@
+"""Tests of rewards by the user's functions: what they get, what they return."""
+
+import json
+import sys
+import types
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_llm import rewards, tasks
+from jaxrl_llm.rewards import Verdict
+from jaxrl_llm.tasks import math, own_reward
+
+TOKENIZER = types.SimpleNamespace(
+    start='', chat=lambda text: f'<user>{text}<model>', encode=list)
+ROWS = [{'problem': ' What is 1 + 1?\n', 'answer': '#### 2', 'level': 1},
+        {'problem': 'What is 2 + 1?', 'answer': '3', 'level': None}]
+
+
+@pytest.fixture(autouse=True)
+def restored(monkeypatch):
+  monkeypatch.setattr(sys, 'path', [*sys.path])
+
+
+@pytest.fixture
+def make(tmp_path):
+  """Returns (code of a function f, *files of rows) -> task."""
+
+  def call(code, *files, name='f', **options):
+    (tmp_path / 'mine.py').write_text(code)
+    paths = []
+    for i, rows in enumerate(files or [ROWS]):
+      paths.append(tmp_path / f'{"ab"[i]}.jsonl')
+      paths[-1].write_text(''.join(json.dumps(row) + '\n' for row in rows))
+    return tasks.get('math', TOKENIZER, **{
+        'path': tuple(map(str, paths)), 'heldout_count': 0,
+        'reward': f'{tmp_path}/mine.py:{name}', **options})
+
+  # Each test has another folder, so its mine.py is another module.
+  return call
+
+
+def judged(task, problems, texts):
+  return rewards.verify_all(task, problems, texts, [False] * len(texts))
+
+
+RECORD = '''
+calls = []
+
+def f(**kwargs):
+  calls.append(kwargs)
+  return [len(text) for text in kwargs['completions']]
+'''
+
+
+def calls(task):
+  return task._reward._function.__globals__['calls']
+
+
+def test_columns_reach_the_function_with_their_rows(make):
+  task = make(RECORD)
+  first, second = task.train
+  assert first.prompt.startswith('<user>What is 1 + 1?\nPlease')
+  assert [p.info.answer for p in task.train] == ['2', '3']
+  assert [v.reward for v in judged(
+      task, [second, first, second], ['', 'a', 'bbb'])] == [0, 1, 3]
+  assert calls(task) == [{
+      'prompts': ['What is 2 + 1?', ' What is 1 + 1?\n', 'What is 2 + 1?'],
+      'completions': ['', 'a', 'bbb'], 'answer': ['3', '#### 2', '3'],
+      'level': [None, 1, None]}]
+  assert task.verify(first, 'xy', True) == Verdict(2.0, 'correct')
+  assert calls(task)[1]['answer'] == ['#### 2']
+
+
+def test_columns_of_several_files(make, tmp_path):
+  """A column that a file lacks is None there, whatever is judged."""
+  task = make(RECORD, ROWS, [{'problem': 'c', 'tests': ['x', {'y': 1}]}],
+              problem='problem', answer='none')
+  a, b, c = task.train
+  judged(task, [c, a], ['', ''])
+  judged(task, [b], [''])
+  assert calls(task) == [
+      {'prompts': ['c', ' What is 1 + 1?\n'], 'completions': ['', ''],
+       'answer': [None, '#### 2'], 'level': [None, 1],
+       'tests': [['x', {'y': 1}], None]},
+      {'prompts': ['What is 2 + 1?'], 'completions': [''], 'answer': ['3'],
+       'level': [None], 'tests': [None]}]
+  # So are those of a file that is only evaluated.
+  (tmp_path / 'c.jsonl').write_text('{"problem": "d", "other": 4}')
+  judged(task, [*task.load(str(tmp_path / 'c.jsonl')), a], ['', ''])
+  assert calls(task)[2]['other'] == [4, None]
+  assert calls(task)[2]['level'] == [None, 1]
+
+
+@pytest.mark.parametrize('parameters, want', [
+    ('completions', {'completions'}),
+    ('level', {'level'}),
+    ('completions, level', {'completions', 'level'}),
+    ('*, prompts, answer', {'prompts', 'answer'}),
+    ('level, absent=None', {'level', 'absent'}),
+    ('level, **rest', {'level', 'rest'}),
+])
+def test_a_function_gets_what_it_names(make, parameters, want):
+  task = make(f'calls = []\ndef f({parameters}):\n'
+              '  calls.append(locals())\n  return [1]')
+  assert judged(task, task.train[:1], ['a']) == [Verdict(1.0, 'correct')]
+  found, = calls(task)
+  assert found.keys() == want
+  assert found.get('absent') is None
+  assert found.get('rest', {}).keys() in (set(), {
+      'prompts', 'completions', 'answer'})
+  assert ('rest' in want) == bool(found.get('rest'))
+
+
+def test_a_problem_needs_no_answer(make):
+  task = make(RECORD, [{'problem': 'a'}, {'problem': 'b', 'answer': [1, 2]},
+                       {'problem': 'c', 'answer': ''},
+                       {'problem': 'd', 'answer': 5}])
+  assert [p.info.answer for p in task.train] == ['', '', '', '5']
+  judged(task, task.train, ['t'] * 4)
+  assert calls(task)[0]['answer'] == [None, [1, 2], '', 5]
+
+
+def test_without_math_verify(make, monkeypatch):
+  monkeypatch.setattr(math.importlib.util, 'find_spec', lambda name: None)
+  monkeypatch.setattr(math, 'Pool', None)
+  task = make(RECORD)
+  assert judged(task, task.train[:1], ['a'])[0].valid
+  with pytest.raises(ValueError, match='pip install'):
+    make(RECORD, reward='')
+
+
+def returns(make, value, count=3):
+  """Returns the verdicts of a function that returns `value`."""
+  task = make('def f(completions):\n  return value')
+  task._reward._function.__globals__['value'] = value
+  return judged(task, task.train[:1] * count, ['abc'] * count)
+
+
+@pytest.mark.parametrize('value', [
+    [0.5, -1, 1], (0.5, -1, True), [np.float32(0.5), np.int64(-1), np.True_],
+    np.array([0.5, -1, 1]), jnp.array([0.5, -1, 1]),
+    [jnp.float32(0.5), np.array(-1), jnp.array(1)]])
+def test_numbers(make, value):
+  assert returns(make, value) == [
+      Verdict(0.5, 'partial'), Verdict(-1.0, 'wrong'),
+      Verdict(1.0, 'correct')]
+
+
+def test_none_leaves_the_group(make):
+  a, b, c = returns(make, [None, 0, 2.5])
+  assert a == Verdict(0.0, 'skipped', False)
+  assert b == Verdict(0.0, 'wrong') and c == Verdict(2.5, 'correct')
+
+
+@pytest.mark.parametrize('value', [
+    float('nan'), float('inf'), -float('inf'), np.float32('nan'), 1e39,
+    10 ** 400])
+def test_a_reward_that_is_not_finite_spoils_itself_alone(make, value):
+  a, b, c = returns(make, [1, value, 0])
+  assert (a.valid, c.valid) == (True, True)
+  assert (b.reward, b.kind, b.valid) == (0.0, 'error', False)
+  assert 'the reward' in b.detail
+
+
+@pytest.mark.parametrize('value, said', [
+    ([1, 2], 'returned 2 rewards for 3 responses: return a number or None'),
+    ([1] * 4, 'returned 4 rewards for 3 responses'),
+    ([], 'returned 0 rewards'),
+    ([1, 'good', 1], r"returned 'good' \(str\) as reward 2"),
+    ([1, 2, '1'], r"returned '1' \(str\) as reward 3"),
+    ([1, [1], 1], r'returned \[1\] \(list\) as reward 2'),
+    (np.ones((3, 1)), r'\(ndarray\) as reward 1'),
+    ([1, 1j, 1], 'as reward 2'),
+    (None, r'returned None \(NoneType\): return a list'),
+    (1.0, r'returned 1.0 \(float\): return a list'),
+    ('abc', r"returned 'abc' \(str\): return a list"),
+    ({0: 1, 1: 1, 2: 1}, r'\(dict\): return a list'),
+    ({1, 2, 3}, r'\(set\): return a list'),
+    ((x for x in [1, 1, 1]), r'\(generator\): return a list'),
+])
+def test_a_result_of_a_wrong_form_ends_the_run(make, tmp_path, value, said):
+  with pytest.raises(ValueError, match=said) as error:
+    returns(make, value)
+  assert str(error.value).startswith(f'task.reward={tmp_path}/mine.py:f ')
+  assert '\n' not in str(error.value)
+
+
+def test_a_function_that_raises_judges_none(make, tmp_path):
+  task = make('def f(completions):\n  return inner()\n\ndef inner():\n'
+              '  raise ValueError("no sandbox")\n')
+  texts = ['a', 'b']
+  verdicts = judged(task, task.train, texts)
+  assert [(v.reward, v.kind, v.valid, v.detail) for v in verdicts] == [
+      (0.0, 'error', False, 'ValueError: no sandbox')] * 2
+  last = verdicts[0].trace.splitlines()
+  assert last[-1] == 'ValueError: no sandbox' and len(last) <= 12
+  assert f'{tmp_path}/mine.py", line 5, in inner' in verdicts[0].trace
+  assert 'inner' in rewards.all_failed(verdicts, texts)
+
+
+@pytest.mark.parametrize('name', own_reward.TEXTS)
+def test_columns_with_the_names_of_arguments(make, name):
+  rows = [*ROWS, {'problem': 'a', name: 'b'}]
+  with pytest.raises(ValueError, match=f"a.jsonl, line 3: the field '{name}'.*"
+                     'rename the field'):
+    make(RECORD, rows)
+  # The problem's own field is no column.
+  task = make(RECORD, [{name: 'a', 'level': 1}], problem=name)
+  judged(task, task.train, ['x'])
+  assert calls(task) == [
+      {'prompts': ['a'], 'completions': ['x'], 'level': [1]}]
+  # Without a reward function nothing keeps such a field away.
+  assert make(RECORD, [{**ROWS[0], name: 'b'}], reward='').train
+
+
+@pytest.mark.parametrize('options, match', [
+    (dict(name='g'), "mine.py has no function 'g'"),
+    (dict(reward='no_such_rewards:f'), "no module 'no_such_rewards'"),
+    (dict(reward='mine'), "'mine' does not name a function"),
+    (dict(code='def f(levl):\n  pass'),
+     "needs 'levl', which is no column.*Did you mean 'level'"),
+    (dict(code='x ='), 'cannot be imported.*mine.py, line 1'),
+])
+def test_a_function_that_cannot_be_used(make, options, match):
+  with pytest.raises(ValueError, match=match) as error:
+    make(**{'code': RECORD, **options})
+  assert '\n' not in str(error.value)
+
+
+def test_a_function_without_a_signature(make):
+  """Some functions written in C have none; they get everything."""
+  task = make('f = dict', [{'problem': 'a', 'level': 1}])
+  with pytest.raises(ValueError, match=r"returned \{'prompts': \['a'\]"):
+    judged(task, task.train, ['x'])
