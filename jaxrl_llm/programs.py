@@ -106,6 +106,8 @@ def make_sampler(
   sampler = generate_lib.SamplerConfig(
       slots=min(config.sampling.slots, per_shard),
       max_response=config.max_response, stop_ids=stop_ids,
+      tempered=(config.sampling.top_k > 0 or config.sampling.top_p < 1
+                or config.sampling.min_p > 0),
       steps_per_refill=config.sampling.steps_per_refill,
       chunk=config.sampling.chunk, unroll=config.sampling.unroll,
       prefill_prompts=min(

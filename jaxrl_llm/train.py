@@ -136,7 +136,7 @@ def take_step(
         drop_zero_advantage=config.drop_zero_advantage)
     batch = batches.learner_batch(
         prompts, asked.requests, rollouts, advantages, keep=chosen,
-        trained=trained)
+        trained=trained, behaviour=config.loss.behaviour)
 
   with timer('score'):
     old = state.learner.params if programs.needs_old_logprobs(config) else None

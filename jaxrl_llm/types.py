@@ -4,10 +4,13 @@ Axis letters, used everywhere: P prompts, L prompt tokens, R requests, T
 response tokens, K top-k entries, B rows of a learner batch, S = L + T tokens
 of a row, N samples of a group, D width, V vocabulary, H heads.
 
-Every probability names its distribution. `behaviour` is the distribution that a
-token was drawn from, temperature and truncation included. `old` is the policy
-at the step of the rollout, as the trainer computes it. `anchor` is the frozen
-model of a KL penalty.
+Every probability names its distribution. `tempered` is softmax(logits /
+temperature), as the sampler computes it. `behaviour` is the distribution that a
+token was drawn from: `tempered` after truncation (top-k, top-p, min-p). Without
+truncation both are one array. In a learner's batch, `loss.behaviour` chooses
+which of the two `behaviour` is. `old` is the policy at the step of the rollout,
+as the trainer computes it: with the temperature, without truncation. `anchor`
+is the frozen model of a KL penalty.
 """
 
 from typing import Optional
@@ -64,6 +67,8 @@ class Rollouts:
     problem_id: [R] int32.
     sample: [R] int32.
     policy_step: [R] int32, optimiser step of the policy that wrote it.
+    tempered_logprobs: [R, T] float32 or None, tempered log-prob of each token;
+      0 past `length`. None where nothing truncates: `logprobs` are these too.
     top_ids: [R, T, K] int32 or None, likeliest tokens of the behaviour
       distribution, descending.
     top_logprobs: [R, T, K] float32 or None, their behaviour log-probs; -inf
@@ -77,6 +82,7 @@ class Rollouts:
   problem_id: Array
   sample: Array
   policy_step: Array
+  tempered_logprobs: Optional[Array] = None
   top_ids: Optional[Array] = None
   top_logprobs: Optional[Array] = None
 
@@ -93,7 +99,8 @@ class LearnerBatch:
     prompt_length: [B] int32.
     response_length: [B] int32; 0 for a filler row.
     mask: [B, T] bool, response tokens that count in the loss.
-    behaviour_logprobs: [B, T] float32, as the sampler recorded them.
+    behaviour_logprobs: [B, T] float32, as the sampler recorded them: before
+      truncation with `loss.behaviour='tempered'`, after it with 'sampled'.
     advantages: [B] float32.
     old_logprobs: [B, T] float32 or None, from `Learner.score`. With None the
       update uses its own log-probs, which is exact for the first update after

@@ -12,7 +12,7 @@ from tests import tiny
 @pytest.mark.parametrize('fields', [
     dict(loss__kl_coef=0.1, learner__updates=2, loss__dual_clip=3.0),
     dict(lora__rank=2, loss__kl_coef=0.1),
-    dict(sampling__chunk=4, sampling__prefill_prompts=1)])
+    dict(sampling__chunk=4, sampling__prefill_prompts=1, sampling__top_p=.5)])
 def test_shapes_are_those_of_a_step(fields):
   config = tiny.load(**fields)
   parts = experiment.build(config)

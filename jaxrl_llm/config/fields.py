@@ -158,6 +158,10 @@ FIELDS = (
           'probability: none (1), identity (the ratio itself), tis, icepop or '
           'sequence_tis',
           choices=('none', 'identity', 'tis', 'icepop', 'sequence_tis')),
+    Field('loss.behaviour', 'tempered', 'behaviour in that ratio: tempered '
+          '(softmax(logits / temperature) as in training; equal policies have '
+          'weight 1) or sampled (after truncation; they have the kept '
+          'probability)', choices=('tempered', 'sampled')),
     Field('loss.importance_low', 0.5, 'icepop drops tokens with a weight below '
           'this', range='[0, 1]'),
     Field('loss.importance_cap', 2.0, 'tis and sequence_tis cap weights here; '

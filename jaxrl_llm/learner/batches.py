@@ -15,6 +15,7 @@ def learner_batch(
     *,
     keep: np.ndarray,
     trained: np.ndarray,
+    behaviour: str = 'tempered',
 ) -> LearnerBatch:
   """Makes a LearnerBatch, with each response directly after its prompt.
 
@@ -26,6 +27,7 @@ def learner_batch(
     keep: [R] bool. Rows with False become filler: they cost no time and count
       in no denominator.
     trained: [R] bool, whether the row's tokens count in the loss.
+    behaviour: 'tempered' or 'sampled', see `loss.behaviour`.
 
   Returns:
     LearnerBatch of R rows and S = L + T columns, without old log-probs.
@@ -36,6 +38,9 @@ def learner_batch(
   real = t < length[:, None]
   response = np.where(real, rollouts.tokens, 0)
   tokens = np.pad(prompts.tokens[row], ((0, 0), (0, len(t))))
+  logprobs = rollouts.logprobs
+  if behaviour == 'tempered' and rollouts.tempered_logprobs is not None:
+    logprobs = rollouts.tempered_logprobs
   columns = prompts.length[row][:, None] + t
   np.put_along_axis(tokens, columns, response, axis=1)
   return LearnerBatch(
@@ -43,8 +48,7 @@ def learner_batch(
       prompt_length=prompts.length[row],
       response_length=length,
       mask=trained[:, None] & real,
-      behaviour_logprobs=np.where(real, rollouts.logprobs, 0.0).astype(
-          np.float32),
+      behaviour_logprobs=np.where(real, logprobs, 0.0).astype(np.float32),
       advantages=np.where(keep, advantages, 0.0).astype(np.float32))
 
 

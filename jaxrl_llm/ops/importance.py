@@ -1,8 +1,9 @@
 """Importance corrections from the behaviour policy to the old policy.
 
-x is a token's old probability divided by its behaviour probability. It is 1
-where trainer and sampler agree and nothing was truncated. A correction F(x),
-held constant, multiplies the token's loss (Jackpot, eq. 2). Each takes
+x is a token's old probability divided by its behaviour probability. Where
+trainer and sampler agree, it is 1 with `loss.behaviour='tempered'`, and the
+probability that truncation kept with 'sampled'. A correction F(x), held
+constant, multiplies the token's loss (Jackpot, eq. 2). Each takes
 
   log_ratio: [B, T] log x = old - behaviour log-probs.
   mask: [B, T], tokens that count; the others may hold anything.

@@ -45,6 +45,8 @@ class SamplerConfig:
     max_response: T, the longest response in tokens.
     stop_ids: tokens that end a response (they are part of it).
     top_logprobs: K, likeliest tokens to record at each position.
+    tempered: whether to record the tokens' tempered log-probs too. Without
+      truncation they are `logprobs`, and a second array is a waste.
     steps_per_refill: decode steps between refills of ended slots.
     chunk: cache columns that attention reads at a time; None for all at once
       (faster while the cache is short).
@@ -58,6 +60,7 @@ class SamplerConfig:
   max_response: int
   stop_ids: tuple[int, ...] = ()
   top_logprobs: int = 0
+  tempered: bool = False
   steps_per_refill: int = 2
   chunk: int | None = None
   unroll: bool = False
@@ -188,7 +191,7 @@ def generate(
         chunk=sampler.chunk)
     drawn = head.next_tokens(
         params, hidden, noise[state.request, state.position], sampling,
-        cfg=cfg, top_logprobs=sampler.top_logprobs)
+        cfg=cfg, top_logprobs=sampler.top_logprobs, tempered=sampler.tempered)
     token = drawn['tokens']
     at = state.step % state.ring['tokens'].shape[0]
     position = state.position + state.alive
@@ -238,7 +241,7 @@ def generate(
   state = queue.empty(
       n, sampler.slots, decode.empty(sampler.slots, prefix + ring, **form),
       max_response=t_max, steps_per_refill=sampler.steps_per_refill,
-      top_logprobs=sampler.top_logprobs)
+      top_logprobs=sampler.top_logprobs, tempered=sampler.tempered)
   window = sampler.prefill_prompts
   if window is None or window >= len(prompts.length):
     state = serve(state, prompts.tokens, prompt)

@@ -29,6 +29,7 @@ def next_tokens(
     *,
     cfg: ModelConfig,
     top_logprobs: int = 0,
+    tempered: bool = False,
 ) -> dict[str, Array]:
   """Draws a token for every slot.
 
@@ -39,13 +40,16 @@ def next_tokens(
     sampling: scalars that shape the distribution.
     cfg: the model.
     top_logprobs: K, number of likeliest tokens to return.
+    tempered: whether to return the log-probs before truncation too.
 
   Returns:
     A dictionary: 'tokens' [S] int32; 'logprobs' [S] float32, their behaviour
-    log-probs; 'entropy' [S] float32 of the tempered distribution; if K > 0,
-    'top_ids' and 'top_logprobs' [S, K] of the behaviour distribution.
+    log-probs; 'entropy' [S] float32 of the tempered distribution; if asked for,
+    'tempered_logprobs' [S] float32; if K > 0, 'top_ids' and 'top_logprobs'
+    [S, K] of the behaviour distribution.
   """
-  one = functools.partial(_next_tokens, cfg=cfg, top_logprobs=top_logprobs)
+  one = functools.partial(
+      _next_tokens, cfg=cfg, top_logprobs=top_logprobs, tempered=tempered)
   args = transformer.unembedding(params), hidden, noise, sampling
   if jax.sharding.get_abstract_mesh().shape.get(_AXIS, 1) == 1:
     return one(*args, axis=None)
@@ -56,7 +60,7 @@ def next_tokens(
 
 
 def _next_tokens(
-    unembedding, hidden, noise, sampling, *, cfg, top_logprobs, axis):
+    unembedding, hidden, noise, sampling, *, cfg, top_logprobs, tempered, axis):
   """Computes `next_tokens` on one shard, which has rows [v, D] of V."""
   logits = transformer.logits({'embed': unembedding}, hidden, cfg)
   if cfg.vocab_size <= vocabulary.WHOLE:
@@ -71,6 +75,9 @@ def _next_tokens(
   logprob, entropy = vocabulary.total(
       jnp.stack([logprob, logits_lib.entropy(dist.tempered)]), axis)
   drawn = dict(tokens=token, logprobs=logprob, entropy=entropy)
+  if tempered:
+    # From one number per row: no second look-up in [S, v].
+    drawn['tempered_logprobs'] = logprob + dist.log_kept
   if top_logprobs:
     # The top K of all shards' top K; among equal ones, the first.
     best, ids = jax.lax.top_k(dist.behaviour, min(top_logprobs, v))

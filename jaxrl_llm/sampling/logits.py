@@ -60,10 +60,14 @@ class Distributions:
       for tokens that cannot be drawn.
     masses: [..., B] float32, probability in `behaviour` of each block of the
       whole vocabulary.
+    log_kept: [...] float32, log of the tempered probability that truncation
+      keeps. A token that can be drawn has the tempered log-prob
+      `behaviour + log_kept`.
   """
   tempered: Array
   behaviour: Array
   masses: Array
+  log_kept: Array
 
 
 class _Cut(NamedTuple):
@@ -126,7 +130,9 @@ def process(
   return Distributions(
       tempered=jnp.where(greedy, behaviour, relative() - log_mass(masses)),
       behaviour=behaviour,
-      masses=cut.masses / jnp.sum(cut.masses, -1, keepdims=True))
+      masses=cut.masses / jnp.sum(cut.masses, -1, keepdims=True),
+      log_kept=jnp.where(
+          greedy, 0.0, log_mass(cut.masses) - log_mass(masses))[..., 0])
 
 
 def _ids(x, axis):

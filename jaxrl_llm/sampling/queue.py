@@ -65,7 +65,7 @@ def runs(prompt: Array, count: Array) -> Array:
 
 def empty(
     requests: int, slots: int, caches: decode.Caches, *, max_response: int,
-    steps_per_refill: int, top_logprobs: int) -> State:
+    steps_per_refill: int, top_logprobs: int, tempered: bool) -> State:
   """Makes the initial state: all slots idle, no request served.
 
   Args:
@@ -75,6 +75,7 @@ def empty(
     max_response: see `generate.SamplerConfig`.
     steps_per_refill: see `generate.SamplerConfig`.
     top_logprobs: see `generate.SamplerConfig`.
+    tempered: see `generate.SamplerConfig`.
 
   Returns:
     The state before the first step.
@@ -83,6 +84,8 @@ def empty(
   kinds = dict(
       tokens=((), jnp.int32), logprobs=((), jnp.float32),
       entropy=((), jnp.float32))
+  if tempered:
+    kinds.update(tempered_logprobs=((), jnp.float32))
   if top_logprobs:
     k = (top_logprobs,)
     kinds.update(top_ids=(k, jnp.int32), top_logprobs=(k, jnp.float32))

@@ -1,6 +1,7 @@
 """Tests of batches in NumPy against plain lists."""
 
 import numpy as np
+import pytest
 
 from jaxrl_llm import rollout
 from jaxrl_llm.learner import batches
@@ -56,6 +57,23 @@ def test_a_row_left_out_may_hold_anything():
   for name in ('advantages', 'behaviour_logprobs'):
     assert np.isfinite(getattr(got, name)).all()
   assert not got.mask[0].any() and got.mask[1].sum() == 2
+
+
+@pytest.mark.parametrize('behaviour, tempered, want', [
+    ('tempered', True, -7), ('sampled', True, -.5), ('tempered', False, -.5),
+    ('sampled', False, -.5)])
+def test_behaviour_logprobs_are_those_of_the_field(behaviour, tempered, want):
+  prompts = rollout.encode([problem(0, 'a')], TOKENIZER, 2)
+  sampled = rollouts([[2, 1]], [False])
+  sampled.logprobs[:] = -.5
+  if tempered:
+    sampled = sampled.replace(
+        tempered_logprobs=np.full_like(sampled.logprobs, -7))
+  got = batches.learner_batch(
+      prompts, rollout.grouped_requests(prompts.problem_id, 1, 5), sampled,
+      np.ones(1, np.float32), keep=np.array([True]), trained=np.array([True]),
+      behaviour=behaviour)
+  assert got.behaviour_logprobs.tolist() == [[want, want, 0, 0, 0]]
 
 
 def numbered(rows):

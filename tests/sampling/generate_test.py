@@ -132,16 +132,37 @@ def test_equals_one_request_at_a_time(family, options):
 
 @pytest.mark.parametrize('values', [
     dict(temperature=0.7), dict(top_k=10), dict(top_p=0.9), dict(min_p=0.1),
-    dict(top_k=10, min_p=0.1), dict(temperature=0)], ids=str)
+    dict(top_k=10, min_p=0.1), dict(temperature=0),
+    dict(temperature=0.7, top_p=0.5, top_k=10, min_p=0.1)], ids=str)
 def test_logprobs_are_those_of_a_full_forward(values):
-  rollouts, _ = _run('gemma2', values)
+  rollouts, _ = _run('gemma2', values, tempered=True)
+  cut = 0
   for i in range(_R):
     tokens, logprobs, entropy = _row(rollouts, i)
     logits = _teacher_forced(_FAMILIES['gemma2'], tokens, i)
     for t, row in enumerate(logits):
       tempered, probs = reference.filtered(row, **values)
       _close(logprobs[t], np.log(probs[tokens[t]]), 'gemma2')
+      _close(rollouts.tempered_logprobs[i, t], np.log(tempered[tokens[t]]),
+             'gemma2')
       _close(entropy[t], reference.entropy(tempered), 'gemma2')
+      cut += np.sum(probs > 0) < np.sum(tempered > 0)
+    assert not np.any(rollouts.tempered_logprobs[i, len(tokens):])
+  if cut:
+    assert (rollouts.tempered_logprobs < rollouts.logprobs).any()
+  else:
+    np.testing.assert_array_equal(rollouts.tempered_logprobs, rollouts.logprobs)
+  assert (cut > 0) == bool({'top_k', 'top_p', 'min_p'} & {*values})
+
+
+def test_tempered_logprobs_are_recorded_on_demand_and_change_nothing():
+  for values in ((), tuple(_FILTERS.items())):
+    without, _ = _run('gemma2', values)
+    with_them, _ = _run('gemma2', values, tempered=True)
+    assert without.tempered_logprobs is None
+    assert with_them.tempered_logprobs.dtype == jnp.float32
+    np.testing.assert_array_equal(with_them.tokens, without.tokens)
+    _close(with_them.logprobs, without.logprobs, 'gemma2')
 
 
 @pytest.mark.parametrize('options', [

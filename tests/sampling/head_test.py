@@ -19,6 +19,7 @@ from jaxrl_llm.sampling import head
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.types import Prompts, Requests
 from tests import devices
+from tests.reference import sampler as reference
 from tests.tolerance import FUNCTION, rounding, typical
 
 _SAMPLING = {
@@ -55,7 +56,8 @@ def _heads(splits):
     hidden = normal(6 * data, 8)
     noise = rng.random(6 * data, np.float32)
     mesh = sharding.make_mesh(data, 1, tensor, jax.devices()[:data * tensor])
-    draw = functools.partial(head.next_tokens, cfg=cfg, top_logprobs=20)
+    draw = functools.partial(
+        head.next_tokens, cfg=cfg, top_logprobs=20, tempered=True)
     rows = P(('data', 'fsdp'))
     split = jax.jit(jax.shard_map(
         draw, mesh=mesh, axis_names={'data', 'fsdp'}, check_vma=False,
@@ -64,12 +66,15 @@ def _heads(splits):
         x, NamedSharding(mesh, spec))
     for name, values in _SAMPLING.items():
       sampling = SamplingParams(**values)
+      whole = jax.jit(draw)(dict(embed=w), hidden, noise, sampling)
+      shards = split(put(dict(embed=w), P('tensor')), put(hidden, rows),
+                     put(noise, rows), put(sampling, P()))
+      twin = dict(tempered_logprobs=[
+          np.log(reference.filtered(row, temperature=sampling.temperature)[0][
+              token]) for row, token in zip(hidden @ w.T, whole['tokens'])])
       results.append([name, tensor, vocab, *(
           {key: np.asarray(x, np.float64).tolist() for key, x in got.items()}
-          for got in (
-              jax.jit(draw)(dict(embed=w), hidden, noise, sampling),
-              split(put(dict(embed=w), P('tensor')), put(hidden, rows),
-                    put(noise, rows), put(sampling, P()))))])
+          for got in (whole, shards, twin))])
   return results
 
 
@@ -77,7 +82,7 @@ def test_a_split_head_draws_what_a_whole_one_does():
   results = devices.run(_heads, _SPLITS)
   assert len(results) == len(_SPLITS) * len(_SAMPLING)
   tied = 0
-  for name, tensor, vocab, whole, split in results:
+  for name, tensor, vocab, whole, split, twin in results:
     where = f'{name}, tensor={tensor}, V={vocab}'
     for key in ('tokens', 'top_ids'):
       np.testing.assert_array_equal(split[key], whole[key], where)
@@ -90,6 +95,14 @@ def test_a_split_head_draws_what_a_whole_one_does():
           typical(vocab, 2 * FUNCTION) + rounding(2, magnitude=finite))
       np.testing.assert_allclose(
           split[key], whole[key], rtol=0, atol=atol, err_msg=where)
+    # The sums before and after truncation, their logs, and the quotient and
+    # three differences, at the size of log-probs.
+    for got, want in ((split, whole), (whole, twin)):
+      np.testing.assert_allclose(
+          got['tempered_logprobs'], want['tempered_logprobs'], rtol=0,
+          atol=typical(2 * vocab, 3 * FUNCTION) + rounding(
+              4, magnitude=np.abs(twin['tempered_logprobs']).max()),
+          err_msg=where)
     if name == 'greedy':
       np.testing.assert_array_equal(whole['entropy'], 0, where)
     elif name == 'plain':
@@ -118,7 +131,8 @@ def _program(shape, vocab, slots, rounds):
       jax.eval_shape(lambda: jax.tree.map(jnp.asarray, SamplingParams())),
       jax.ShapeDtypeStruct((), jnp.int32)))
   sampler = generate_lib.SamplerConfig(
-      slots=slots, max_response=8, top_logprobs=2, prefill_prompts=rounds)
+      slots=slots, max_response=8, top_logprobs=2, tempered=True,
+      prefill_prompts=rounds)
   return jax.jit(
       functools.partial(
           generate_lib.sharded_generate, mesh, cfg=cfg, sampler=sampler),

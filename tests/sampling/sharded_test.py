@@ -24,6 +24,7 @@ from tests.tolerance import decoder, typical
 _CFG = ModelConfig(
     vocab_size=16, width=16, layers=2, heads=4, kv_heads=2, head_dim=8,
     mlp_width=32, qk_norm=True)
+_LOGPROBS = 'logprobs', 'tempered_logprobs'
 
 
 def _on_meshes(shapes):
@@ -39,7 +40,7 @@ def _on_meshes(shapes):
       np.tile(np.arange(6, dtype=np.int32), 7),
       rng.integers(1, 9, 42).astype(np.int32))
   sampler = generate_lib.SamplerConfig(
-      slots=4, max_response=8, stop_ids=(3,))
+      slots=4, max_response=8, stop_ids=(3,), tempered=True)
   splash = dataclasses.replace(sampler, attention='splash_interpreted')
   # Without LLVM's optimisations: they are most of the time to compile.
   jit = lambda f, *args, sampler=sampler: jax.jit(
@@ -66,18 +67,20 @@ def _on_meshes(shapes):
     results.append((plan_lib.undo(rollouts, plan), int(stats.busy.sum())))
   return [
       dict(busy=busy, **{name: np.asarray(getattr(rollouts, name)).tolist()
-                         for name in ('tokens', 'length', 'logprobs')})
+                         for name in ('tokens', 'length', *_LOGPROBS)})
       for rollouts, busy in results]
 
 
 def test_meshes_give_the_tokens_of_one_device():
   one, *others = devices.run(_on_meshes, [[8, 1, 1], [2, 2, 2]])
   assert one['busy'] == sum(one['length'])
+  assert one['tempered_logprobs'] != one['logprobs']
   for other in others:
     assert other['tokens'] == one['tokens']
     assert other['length'] == one['length']
     assert other['busy'] == one['busy']
     # Sums of a forward pass over 5 + 8 tokens, and over the vocabulary.
-    np.testing.assert_allclose(
-        other['logprobs'], one['logprobs'], rtol=0, atol=typical(
-            decoder(_CFG, 13), 16, magnitude=np.abs(one['logprobs']).max()))
+    for name in _LOGPROBS:
+      np.testing.assert_allclose(
+          other[name], one[name], rtol=0, atol=typical(
+              decoder(_CFG, 13), 16, magnitude=np.abs(one[name]).max()))
