@@ -13,7 +13,6 @@ from jaxrl_llm.monitoring import metrics, timing
 from jaxrl_llm.rewards import Verdict
 from tests import tiny
 from tests.reference import advantages as reference
-from tests.reference import sampler as sampler_twin
 from tests.tolerance import policy_gap, rounding
 
 
@@ -308,42 +307,6 @@ def test_a_resumed_run_has_the_same_anchor(
   for step, (anchor, params) in enumerate(seen):
     assert tiny.same(anchor, start)
     assert tiny.same(params, start) == (step == 0)
-
-
-def test_importance_weights_of_a_truncated_sampler():
-  """At the weights that sampled: 1, or the probability that top-p kept."""
-  filters = dict(temperature=.7, top_p=.5)
-  fields = dict(
-      sampling__temperature=.7, sampling__top_p=.5, loss__importance='tis')
-  parts = experiment.build(tiny.load(**fields))
-  params = tiny.begin(parts)[0].learner.params
-  rows = {}
-  for behaviour in ('tempered', 'sampled'):
-    config = tiny.load(**fields, loss__behaviour=behaviour)
-    rows[behaviour], rollouts, batch, _ = step(
-        tiny.changed(parts, config=config))
-  gap = float(policy_gap(parts.config, rollouts.tempered_logprobs))
-  assert gap < 1e-4
-
-  masses = []
-  for row, prompt, length in zip(
-      batch.tokens, batch.prompt_length, batch.response_length):
-    response = row[prompt:prompt + length]
-    for logits in sampler_twin.teacher_forced(
-        params, row[:prompt], response, len(row), parts.programs.model):
-      tempered, probs = sampler_twin.filtered(logits, **filters)
-      masses.append(tempered[probs > 0].sum())
-  assert len(masses) == rollouts.length.sum() == batch.mask.sum()
-  assert .5 <= min(masses) and max(masses) < .9
-
-  tempered, sampled = rows['tempered'], rows['sampled']
-  assert tempered['update/behaviour_gap_max'] < gap
-  assert tempered['update/importance'] == pytest.approx(1, abs=gap)
-  # No cap binds: a mass is at most 1. Trainer, sampler and twin differ.
-  assert sampled['update/importance'] == pytest.approx(
-      np.mean(masses), abs=2 * gap)
-  assert sampled['update/behaviour_gap'] == pytest.approx(
-      -np.mean(np.log(masses)), abs=2 * gap)
 
 
 def spoiled(parts, bad):
