@@ -94,7 +94,7 @@ def _submitted(submit: Callable[..., Any], *row: Any) -> Callable[[], Verdict]:
   """Submits a response; a failure to submit becomes an 'error' verdict."""
   try:
     return submit(*row)
-  except ChildProcessError:
+  except (ChildProcessError, RefusedResult):
     raise
   except Exception as e:
     verdict = _failed(e)

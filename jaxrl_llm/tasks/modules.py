@@ -145,6 +145,10 @@ def _parts(name: str) -> tuple[str, str, str]:
 
 def _imported(name: str) -> types.ModuleType:
   """Imports a module by its dotted name."""
+  if not all(part.isidentifier() for part in name.split('.')):
+    raise ValueError(
+        f'{name!r} names no module: write PACKAGE.MODULE, or the path of a '
+        'file that ends in .py.')
   try:
     return importlib.import_module(name)
   except (Exception, SystemExit) as error:

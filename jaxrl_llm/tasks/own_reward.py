@@ -69,7 +69,7 @@ class Reward:
       if name not in known:
         raise ValueError(
             f'task.reward={self.name} needs {name!r}, which is no column of '
-            f'the problem files: rename the parameter, or give it a default.'
+            'the problem files: rename the parameter, or give it a default.'
             f'{modules.closest(name, known)}')
 
   def judge(
@@ -111,8 +111,8 @@ class Reward:
           'responses.') from None
     if len(values) != len(rows):
       raise RefusedResult(
-          f'task.reward={self.name} returned {len(values)} rewards for '
-          f'{len(rows)} responses: return a number or None for each.')
+          f'task.reward={self.name} returned a list of length {len(values)} '
+          f'for {len(rows)} responses: return a number or None for each.')
     return [self._verdict(i, value) for i, value in enumerate(values)]
 
   def _verdict(self, index: int, value: Any) -> Verdict:

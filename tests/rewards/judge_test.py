@@ -67,7 +67,7 @@ def test_a_result_of_a_wrong_form_ends_the_run(result):
 
 @pytest.mark.parametrize('error', [
     rewards.RefusedResult('so it is'), ChildProcessError('so it is')])
-@pytest.mark.parametrize('name', ['judge', 'verify'])
+@pytest.mark.parametrize('name', ['judge', 'submit', 'verify'])
 def test_errors_that_end_the_run(name, error):
   def raises(*_):
     raise error

@@ -16,6 +16,11 @@ def wait(path):
   return {'kind': 'found'}
 
 
+def fail(text):
+  """Raises an error with a message of many lines."""
+  raise RuntimeError(text)
+
+
 def keep(megabytes):
   """Allocates memory and never frees it."""
   hoard.append(b'x' * (megabytes << 20))
@@ -34,6 +39,7 @@ ACTIONS = {
     'die whole': lambda _: os.killpg(0, signal.SIGKILL),
     'exit': lambda code: sys.exit(code),
     'raise': lambda text: int(text),
+    'fail': fail,
     'recurse': lambda x: ACTIONS['recurse'](x),
     'memory': lambda size: {'kind': str(len(b'x' * size))},
     'keep': keep,

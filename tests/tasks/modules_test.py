@@ -117,6 +117,8 @@ def test_what_is_not_there(tmp_path, monkeypatch):
   refused("There is no module 'no_such.task' .*FILE.py", modules.load,
           'no_such.task')
   refused("There is no module 'json.no_such'", modules.load, 'json.no_such')
+  for name in ('./rewards', '.rewards', 'rewards.txt/', 'a b.c', 'a..b'):
+    refused(f"'{name}' names no module: write", modules.load, name)
 
 
 def test_functions(tmp_path):

@@ -164,15 +164,24 @@ def test_a_reward_that_is_not_finite_spoils_itself_alone(make, value):
   assert 'the reward' in b.detail
 
 
+class Vector:
+  """Array of one number that converts to it, as PyTorch's do."""
+  shape = (1,)
+
+  def __float__(self):
+    return 1.0
+
+
 @pytest.mark.parametrize('value, said', [
-    ([1, 2], 'returned 2 rewards for 3 responses: return a number or None'),
-    ([1] * 4, 'returned 4 rewards for 3 responses'),
-    ([], 'returned 0 rewards'),
+    ([1, 2], 'returned a list of length 2 for 3 responses: return a number'),
+    ([1] * 4, 'returned a list of length 4 for 3 responses'),
+    ([], 'returned a list of length 0'),
     ([1, 'good', 1], r"returned 'good' \(str\) as reward 2"),
     ([1, 2, '1'], r"returned '1' \(str\) as reward 3"),
     ([1, [1], 1], r'returned \[1\] \(list\) as reward 2'),
     (np.ones((3, 1)), r'\(ndarray\) as reward 1'),
     ([1, 1j, 1], 'as reward 2'),
+    ([1, Vector(), 1], r'\(Vector\) as reward 2'),
     (None, r'returned None \(NoneType\): return a list'),
     (1.0, r'returned 1.0 \(float\): return a list'),
     ('abc', r"returned 'abc' \(str\): return a list"),
