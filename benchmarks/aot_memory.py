@@ -105,7 +105,7 @@ def child(argv) -> dict:
       parts.sampling(), parts.replicate(loss_lib.params(config)), start.anchor,
       start.frozen)
   state = train.init_state(
-      parts.programs.learner.init(start.params), len(parts.task.train))
+      parts, parts.programs.learner.init(start.params))
   del start
   state, _ = train.take_step(parts, state, fixed, timing.Timer())
   ctypes.CDLL('libc.so.6').malloc_trim(0)

@@ -11,6 +11,10 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+# Names of parts that older checkpoints lack, with the parts whose value they
+# take: then every step was one round.
+_ADDED = {'rounds': 'step'}
+
 
 def is_key(leaf: Any) -> bool:
   """Returns whether a leaf is an array of typed PRNG keys."""
@@ -70,6 +74,12 @@ def read(
   """
   wanted = _named(like)
   ours = {name: _shape_and_type(leaf) for name, leaf in wanted.items()}
+  source = {name: name if name in saved else _ADDED.get(name, name)
+            for name in ours}
+  # An array without elements holds nothing that could be missing.
+  nothing = {name: form for name, form in ours.items() if 0 in form[0]}
+  saved = {**nothing, **saved, **{
+      name: saved[old] for name, old in source.items() if old in saved}}
   names = sorted(ours if partial else ours.keys() | saved.keys())
   lines = [
       f'{name} was {saved.get(name, "absent")}, is {ours.get(name, "absent")}'
@@ -77,15 +87,16 @@ def read(
   if lines:
     raise ValueError(
         f'it holds other arrays: {"; ".join(lines)}. Choose another workdir.')
-  kinds = {name: _restore_args(leaf) for name, leaf in wanted.items()
-           if 0 not in ours[name][0]}
+  kinds = {source[name]: _restore_args(leaf) for name, leaf in wanted.items()
+           if name not in nothing}
   with jax.transfer_guard('allow'):
     arrays = ocp.PyTreeCheckpointer().restore(
         directory, args=ocp.args.PyTreeRestore(
             item=dict.fromkeys(kinds, 0), restore_args=kinds,
             partial_restore=True))
     return jax.tree.structure(like).unflatten(
-        _decode(arrays.get(name), leaf) for name, leaf in wanted.items())
+        _decode(arrays.get(source[name]), leaf)
+        for name, leaf in wanted.items())
 
 
 def _restore_args(leaf: Any) -> ocp.RestoreArgs:

@@ -17,6 +17,7 @@ import numpy as np
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import programs as programs_lib
 from jaxrl_llm import rollout, sharding, tasks
+from jaxrl_llm import stages as stages_lib
 from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.models import hf
 from jaxrl_llm.models.config import ModelConfig
@@ -35,7 +36,7 @@ class Parts(NamedTuple):
     sample: serves requests; see `rollout.host_sampler`.
     sampling: (**changes) -> SamplingParams of the config on the device, with
       changes made to them.
-    advantages: rewards to advantages, see `learner.advantages.make`.
+    advantages: rewards to advantages, see `learner.advantages.Program`.
     step_key: step [] uint32 on the device -> key of its noise.
     contents: 'problems' and 'model' to digests of what the config names.
   """
@@ -44,7 +45,7 @@ class Parts(NamedTuple):
   programs: programs_lib.Programs
   sample: Callable[..., tuple[Rollouts, dict[str, int]]]
   sampling: Callable[..., SamplingParams]
-  advantages: Callable[..., advantages_lib.BatchAdvantages]
+  advantages: advantages_lib.Program
   step_key: Callable[[jax.Array], jax.Array]
   contents: dict[str, str]
 
@@ -52,6 +53,11 @@ class Parts(NamedTuple):
   def config(self) -> ConfigDict:
     """The run's config."""
     return self.programs.config
+
+  @property
+  def stages(self) -> stages_lib.Stages:
+    """The curriculum and the selection."""
+    return self.programs.stages
 
   def described(self) -> dict[str, Any]:
     """Returns the config as a checkpoint keeps it, with `contents`."""
@@ -186,8 +192,9 @@ def build(config: ConfigDict, training: bool = True) -> Parts:
   if config.mesh.cpu_devices is not None:
     sharding.split_cpu(config.mesh.cpu_devices)
   mesh = sharding.make_mesh(*(config.mesh[axis] for axis in sharding.AXES))
+  stages = stages_lib.make(config, max(len(task.train), 1))
   programs = programs_lib.make(
-      config, model, mesh, task.tokenizer.stop_ids, checkpoint)
+      config, model, mesh, task.tokenizer.stop_ids, stages, checkpoint)
   whole = sharding.replicated(mesh)
 
   def sampling(**changes):

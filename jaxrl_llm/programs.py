@@ -14,10 +14,13 @@ from ml_collections import ConfigDict
 from jaxrl_llm import sharding
 from jaxrl_llm.learner import optimizer as optimizer_lib
 from jaxrl_llm.learner import policy as policy_lib
+from jaxrl_llm.learner import rounds
 from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.models import attention, hf
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.sampling import generate as generate_lib
+from jaxrl_llm.stages import Stages
+from jaxrl_llm.types import Curriculum
 
 
 class Sampler(NamedTuple):
@@ -26,11 +29,15 @@ class Sampler(NamedTuple):
   Attributes:
     generate: `generate.sharded_generate` on the mesh, jitted.
     sampler: its static choices; `slots` is no more than the requests.
+    max_prompts: most distinct prompts of a call.
+    max_requests: most requests of a call.
     requests_per_shard: rows of requests on each data shard.
     prompts_per_shard: rows of distinct prompts on each data shard.
   """
   generate: Callable[..., Any]
   sampler: generate_lib.SamplerConfig
+  max_prompts: int
+  max_requests: int
   requests_per_shard: int
   prompts_per_shard: int
 
@@ -49,6 +56,7 @@ class Programs(NamedTuple):
     policy: functions of its parameters.
     learner: `score` and `update` of the RL phase.
     sampler: `generate` and its sizes.
+    stages: curriculum and selection; their capacities are the sizes of all.
   """
   config: ConfigDict
   mesh: jax.sharding.Mesh
@@ -56,20 +64,35 @@ class Programs(NamedTuple):
   policy: policy_lib.Policy
   learner: update_lib.Learner
   sampler: Sampler
+  stages: Stages
 
 
-def updates_per_step(config: ConfigDict) -> int:
-  """Returns the optimiser steps of a training step."""
-  return config.learner.epochs * config.learner.updates
+def updates_per_round(config: ConfigDict, stages: Stages) -> int:
+  """Returns the optimiser steps of a round."""
+  rows = rounds.minibatch_rows(config)
+  return config.learner.epochs * -(-stages.selection.rows // rows)
 
 
-def needs_old_logprobs(config: ConfigDict) -> bool:
+def updates_per_step(config: ConfigDict, stages: Stages) -> int:
+  """Returns the most optimiser steps of a training step."""
+  return stages.curriculum.max_rounds * updates_per_round(config, stages)
+
+
+def needs_old_logprobs(config: ConfigDict, stages: Stages) -> bool:
   """Returns whether the old policy's log-probs have to be computed.
 
-  The first update after a rollout is made by the old policy itself; later ones
-  need its log-probs from `Learner.score`.
+  The first update after a rollout is made by the old policy itself. Later ones,
+  and those on rows of an earlier step, need its log-probs from `Learner.score`:
+  with the new policy in its place every ratio would be 1.
   """
-  return updates_per_step(config) > 1
+  return (updates_per_step(config, stages) > 1 or stages.curriculum.stale
+          or stages.selection.stale)
+
+
+def scored_rows(config: ConfigDict, stages: Stages) -> int:
+  """Returns the rows of a call of `Learner.score`: those of a step, padded."""
+  size = config.learner.microbatch
+  return -(-stages.curriculum.max_requests // size) * size
 
 
 def needs_anchor(config: ConfigDict) -> bool:
@@ -92,17 +115,16 @@ def learner_config(
 
 def make_sampler(
     config: ConfigDict, mesh: jax.sharding.Mesh, model: ModelConfig,
-    stop_ids: tuple[int, ...]) -> Sampler:
-  """Makes the sampler of a training step."""
+    stop_ids: tuple[int, ...], curriculum: Curriculum) -> Sampler:
+  """Makes the sampler of a training step, at the curriculum's capacities."""
   shards = sharding.data_shards(mesh)
-  rows = config.prompts_per_step * config.samples_per_prompt
+  prompts, rows = curriculum.max_prompts, curriculum.max_requests
   per_shard = -(-rows // shards)
   # A contiguous run of requests may begin and end inside a group.
   prompts_per_shard = min(
-      config.prompts_per_step, per_shard,
-      (per_shard - 2) // config.samples_per_prompt + 2)
+      prompts, per_shard, (per_shard - 2) // curriculum.min_count + 2)
   if shards == 1:
-    prompts_per_shard = config.prompts_per_step
+    prompts_per_shard = prompts
   sampler = generate_lib.SamplerConfig(
       slots=min(config.sampling.slots, per_shard),
       max_response=config.max_response, stop_ids=stop_ids,
@@ -117,12 +139,13 @@ def make_sampler(
           config.learner.attention, _platform(mesh), config.max_prompt))
   generate = jax.jit(functools.partial(
       generate_lib.sharded_generate, mesh, cfg=model, sampler=sampler))
-  return Sampler(generate, sampler, per_shard, prompts_per_shard)
+  return Sampler(
+      generate, sampler, prompts, rows, per_shard, prompts_per_shard)
 
 
 def make(
     config: ConfigDict, model: ModelConfig, mesh: jax.sharding.Mesh,
-    stop_ids: tuple[int, ...],
+    stop_ids: tuple[int, ...], stages: Stages,
     checkpoint: hf.Checkpoint | None = None) -> Programs:
   """Makes the programs. Nothing is compiled yet.
 
@@ -131,6 +154,7 @@ def make(
     model: the architecture.
     mesh: see `sharding`.
     stop_ids: tokens that end a response.
+    stages: their capacities are the sizes of the programs.
     checkpoint: source of the model's weights; None is random weights.
 
   Raises:
@@ -149,14 +173,17 @@ def make(
         f'mesh.tensor={mesh.shape["tensor"]} does not divide model.kv_heads='
         f'{model.kv_heads}: no head can be split, use a divisor of it.')
   policy = policy_lib.make(config, model, mesh, checkpoint)
-  updates = config.steps * updates_per_step(config)
-  optimizer = optimizer_lib.make(steps=max(updates, 1), **config.optimizer)
+  options = config.optimizer.to_dict()
+  updates = options.pop('decay_steps') or (
+      config.steps * updates_per_step(config, stages))
+  optimizer = optimizer_lib.make(steps=max(updates, 1), **options)
   return Programs(
       config, mesh, model, policy,
       update_lib.make(
-          model, learner_config(config), optimizer, mesh=mesh,
-          trained=policy.trained, compose=policy.compose),
-      make_sampler(config, mesh, model, stop_ids))
+          model, learner_config(config, row_facts=stages.selection.stale),
+          optimizer, mesh=mesh, trained=policy.trained,
+          compose=policy.compose),
+      make_sampler(config, mesh, model, stop_ids, stages.curriculum), stages)
 
 
 def _platform(mesh: jax.sharding.Mesh) -> str:

@@ -1,8 +1,7 @@
 """From problems to judged responses: encode, sample, decode, verify.
 
-Training and evaluation sample in the same way. What is on the host is NumPy. A
-group's samples are neighbours: request p * N + n is sample n of prompt p, and
-rewards reshape to [P, N].
+Training and evaluation sample in the same way. What is on the host is NumPy.
+Requests of one prompt are neighbours.
 """
 
 from typing import Any, Callable, NamedTuple, Sequence
@@ -14,7 +13,7 @@ from jaxrl_llm import programs, rewards, sharding, tasks
 from jaxrl_llm.sampling import plan as plan_lib
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.tokenizer import Tokenizer
-from jaxrl_llm.types import Prompts, Requests, Rollouts
+from jaxrl_llm.types import Ask, Prompts, Requests, Rollouts
 
 
 class Asked(NamedTuple):
@@ -96,23 +95,28 @@ def requests(prompt: np.ndarray, sample: np.ndarray, budget: int) -> Requests:
       budget=np.full(len(prompt), budget, np.int32))
 
 
-def grouped_requests(
-    problem_id: np.ndarray, samples: int, budget: int) -> Requests:
-  """Makes `samples` requests for each of P prompts, groups together.
+def requests_of(
+    ask: Ask, *, problems: int, samples: int, budget: int) -> Requests:
+  """Makes the requests of a wave, those of a group together.
+
+  A group is a visit to its problem: visit v is its (v + 1)-th group in the data
+  order. Its sample j has the number v * n + j among the problem's samples, so
+  that no two samples of a run share their noise.
 
   Args:
-    problem_id: [P]. A problem that comes again gets sample numbers that go
-      on from its last ones: with the same, it would get the same noise.
-    samples: N.
+    ask: P groups; entry p is row p of the prompts.
+    problems: D, size of the training set.
+    samples: n.
     budget: response tokens allowed to each.
 
   Returns:
-    P * N requests of NumPy arrays.
+    Requests of NumPy arrays.
   """
-  rows = np.arange(len(problem_id))
-  before = [int((problem_id[:row] == problem_id[row]).sum()) for row in rows]
-  sample = np.add.outer(samples * np.array(before), np.arange(samples))
-  return requests(np.repeat(rows, samples), sample.reshape(-1), budget)
+  row = np.repeat(np.arange(len(ask.group)), ask.count)
+  within = np.arange(len(row)) - np.repeat(
+      np.cumsum(ask.count) - ask.count, ask.count)
+  number = (ask.group // problems * samples + ask.first)[row] + within
+  return requests(row, number, budget)
 
 
 def decode(rollouts: Rollouts, tokenizer: Tokenizer) -> list[str]:
@@ -134,11 +138,11 @@ def host_sampler(
 
   Returns:
     (params, prompts, requests, key, sampling, policy_step) -> (rollouts,
-    counts). At most `prompts_per_step` prompts and `prompts_per_step *
-    samples_per_prompt` requests, all NumPy but `params`, `key` and `sampling`.
-    Rollouts are NumPy arrays in the order of the requests. Counts are decode
-    'steps', and 'busy' and 'slots', each summed over the steps and shards. One
-    program serves every mix of requests.
+    counts). At most `made.max_prompts` prompts and `made.max_requests`
+    requests, all NumPy but `params`, `key` and `sampling`. Rollouts are NumPy
+    arrays in the order of the requests. Counts are decode 'steps', and 'busy'
+    and 'slots', each summed over the steps and shards. One program serves every
+    mix of requests.
   """
   shards, slots = sharding.data_shards(mesh), made.sampler.slots
   split, whole = sharding.rows(mesh), sharding.replicated(mesh)

@@ -20,47 +20,56 @@ from ml_collections import ConfigDict
 import numpy as np
 import rich
 
+from jaxrl_llm import buffer as buffer_lib
 from jaxrl_llm import (
-    checkpoint,
-    experiment,
-    programs,
-    rollout,
-    schedules,
-    warm_start,
+  checkpoint,
+  experiment,
+  programs,
+  rewards,
+  rollout,
+  schedules,
+  warm_start,
 )
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import workdir as workdir_lib
-from jaxrl_llm.curriculum import uniform
 from jaxrl_llm.evaluation import heldout
-from jaxrl_llm.learner import batches, rounds
 from jaxrl_llm.learner import loss as loss_lib
+from jaxrl_llm.learner import rounds
 from jaxrl_llm.learner.update import TrainState
 from jaxrl_llm.monitoring import (
-    flops,
-    metrics,
-    progress,
-    step_metrics,
-    summary,
-    timing,
+  flops,
+  metrics,
+  progress,
+  step_metrics,
+  summary,
+  timing,
 )
-from jaxrl_llm.selection import all_rows
+from jaxrl_llm.types import rows_of
 
 
 class RunState(NamedTuple):
   """State of a run between two steps.
 
   Attributes:
-    step: steps done.
+    step: steps done; a step is a wave, one call of the sampler.
+    rounds: rounds done; a round is the updates on one train batch.
     learner: parameters and optimiser, on the device.
     curriculum: state of the curriculum.
     selection: state of the selection.
+    buffer: rollouts held for later steps.
     solved: [D] bool, training problems solved at least once.
   """
   step: int
+  rounds: int
   learner: TrainState
-  curriculum: uniform.State
-  selection: all_rows.State
+  curriculum: Any
+  selection: Any
+  buffer: buffer_lib.Buffer
   solved: np.ndarray
+
+
+class VerifierError(ValueError):
+  """The verifier failed on every response of a step."""
 
 
 class Fixed(NamedTuple):
@@ -81,7 +90,7 @@ class Fixed(NamedTuple):
 def take_step(
     parts: experiment.Parts, state: RunState, fixed: Fixed,
     timer: timing.Timer) -> tuple[RunState, step_metrics.Report]:
-  """Takes one step of the loop.
+  """Takes one step of the loop: a wave of rollouts and its train batches.
 
   Args:
     parts: of the run.
@@ -93,20 +102,22 @@ def take_step(
     The state after the step, and what the step reports.
 
   Raises:
+    VerifierError: the verifier failed on every response.
     FloatingPointError: too many updates in a row had a loss or gradient that
       is not finite; the last batch is saved.
   """
   config, task, learner = parts.config, parts.task, parts.programs.learner
-  shape = config.prompts_per_step, config.samples_per_prompt
+  choose, select = parts.stages
+  samples = config.samples_per_prompt
 
   with timer('propose'):
-    curriculum, picked = uniform.propose(
-        state.curriculum, problems=len(task.train), count=shape[0],
-        seed=config.seed)
-    problems = [task.train[i] for i in picked]
-    prompts = rollout.encode(problems, task.tokenizer, config.max_prompt)
-    asked = rollout.Asked(problems, prompts, rollout.grouped_requests(
-        prompts.problem_id, shape[1], config.max_response))
+    curriculum, ask = choose.propose(state.curriculum)
+    problems = [task.train[i] for i in ask.problem]
+    asked = rollout.Asked(
+        problems, rollout.encode(problems, task.tokenizer, config.max_prompt),
+        rollout.requests_of(
+            ask, problems=len(task.train), samples=samples,
+            budget=config.max_response))
 
   with timer('reshard'):
     weights = jax.block_until_ready(
@@ -114,62 +125,85 @@ def take_step(
 
   with timer('sample'):
     step = parts.replicate(np.uint32(state.step))
+    policy_step = int(jax.device_get(state.learner.step))
     responses = rollout.respond(
         parts.sample, weights, asked, parts.step_key(step), fixed.sampling,
-        tokenizer=task.tokenizer,
-        policy_step=int(jax.device_get(state.learner.step)))
+        tokenizer=task.tokenizer, policy_step=policy_step)
   del weights  # The update needs their room.
 
   with timer('verify'):
     verdicts = rollout.submit(task, responses)()
-    rewards = np.array([v.reward for v in verdicts], np.float32)
-    valid = np.array([v.valid for v in verdicts])
+    if failure := rewards.all_failed(verdicts, responses.texts):
+      raise VerifierError(failure)
 
   with timer('batch'):
-    rollouts = responses.rollouts
-    advantages, trained, measured = jax.device_get(
-        parts.advantages(*parts.replicate([x.reshape(shape) for x in (
-            rewards, valid, rollouts.length, rollouts.truncated)]), step))
-    advantages, trained = advantages.reshape(-1), trained.reshape(-1)
-    selection, chosen = all_rows.select(
-        state.selection, valid, advantages,
-        drop_zero_advantage=config.drop_zero_advantage)
-    batch = batches.learner_batch(
-        prompts, asked.requests, rollouts, advantages, keep=chosen,
-        trained=trained, behaviour=config.loss.behaviour)
+    first = len(state.buffer.table.group)  # row of this step's first rollout
+    table, tokens = buffer_lib.join(
+        state.buffer, buffer_lib.of_wave(
+            ask, responses, verdicts, config, parts.stages))
+    wave = jax.tree.map(lambda x: x[first:], table)
+    selection = select.feedback(
+        state.selection, step_metrics.probe(wave, policy_step))
+    signal = rounds.signal(
+        parts.advantages, table, ask, step, first=first,
+        prompts=choose.max_prompts, samples=samples,
+        replicate=parts.replicate)
+    curriculum = choose.update(
+        curriculum, ask, table, signal.signal, signal.gain)
+    curriculum, taken = choose.take(curriculum)
+    taken = [rows_of(table, groups, samples) for groups in taken]
+    table, measured = rounds.with_advantages(
+        parts.advantages, table, taken, step, replicate=parts.replicate)
 
   with timer('score'):
-    old = state.learner.params if programs.needs_old_logprobs(config) else None
-    batch = rounds.with_scores(
-        learner, batch, old, fixed.anchor, fixed.loss, fixed.frozen,
-        shard_rows=parts.shard_rows)
+    held = rows_of(table, choose.holds(curriculum), samples)
+    tokens = rounds.with_scores(
+        learner, tokens, rounds.to_score(
+            table, [*taken, held], first=first,
+            size=programs.scored_rows(config, parts.stages),
+            drop_zero_advantage=config.drop_zero_advantage),
+        state.learner.params if tokens.old_logprobs is not None else None,
+        fixed.anchor, fixed.loss, fixed.frozen, shard_rows=parts.shard_rows)
 
   with timer('update'):
-    train_state, updates = rounds.update(
-        learner, state.learner, batch, fixed.loss, fixed.frozen,
-        config=config, step=state.step, shard_rows=parts.shard_rows)
+    done = rounds.run(
+        learner, state.learner, table, tokens, taken, select.select, selection,
+        fixed.loss, fixed.frozen, config=config, rounds=state.rounds,
+        step=state.step + 1, policy_step=policy_step,
+        shard_rows=parts.shard_rows)
+    buffer = buffer_lib.keep(
+        buffer_lib.Buffer(done.table, tokens), config, parts.stages,
+        curriculum, done.selection)
 
-  curriculum = uniform.update(
-      curriculum, prompts.problem_id, rewards.reshape(shape))
-  selection = all_rows.update(selection, advantages)
   solved = step_metrics.solve(
-      state.solved, picked, (valid & (rewards >= 1.0)).reshape(shape))
+      state.solved, wave.problem, wave.valid & (wave.reward >= 1.0))
   report = step_metrics.report(
-      responses, verdicts, updates, step=state.step + 1,
-      rewards=rewards.reshape(shape), valid=valid.reshape(shape),
-      advantages=advantages.reshape(shape), measured=measured, solved=solved,
-      kinds=parts.kinds, flops=flops.of_step(
-          parts.programs.model, prompts, rollouts, batch,
+      responses, verdicts, done.metrics, step=state.step + 1, ask=ask,
+      wave=wave, gain=signal.gain, solved=solved, kinds=parts.kinds,
+      measured={
+          **signal.metrics, **measured,
+          **step_metrics.of_rounds(
+              done.rows, done.staleness, int((buffer.table.group >= 0).sum()))},
+      flops=flops.of_step(
+          parts.programs.model, asked, responses.rollouts.length,
+          [(tokens.prompt_length[rows], tokens.length[rows])
+           for rows in done.rows],
           epochs=config.learner.epochs, frozen=fixed.frozen is not None))
   return RunState(
-      state.step + 1, train_state, curriculum, selection, solved), report
+      state.step + 1, state.rounds + len(taken), done.learner, curriculum,
+      done.selection, buffer, solved), report
 
 
-def init_state(learner: TrainState, problems: int) -> RunState:
-  """Returns the state before the first step; `problems` is D."""
+def init_state(parts: experiment.Parts, learner: TrainState) -> RunState:
+  """Returns the state before the first step."""
+  choose, select = parts.stages
   return RunState(
-      step=0, learner=learner, curriculum=uniform.init(),
-      selection=all_rows.init(), solved=np.zeros(problems, bool))
+      step=0, rounds=0, learner=learner, curriculum=choose.init(),
+      selection=select.init((parts.config.seed,)),
+      buffer=buffer_lib.empty(
+          buffer_lib.capacity(parts.config, parts.stages), parts.config,
+          parts.stages),
+      solved=np.zeros(len(parts.task.train), bool))
 
 
 def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:
@@ -197,11 +231,10 @@ def _run(
   began = time.monotonic()
   parts = experiment.build(config)
   policy, learner = parts.programs.policy, parts.programs.learner
-  problems = len(parts.task.train)
   saver = checkpoint.Checkpointer(
       workdir / 'checkpoints', parts.described(), keep=config.checkpoint.keep)
   found = saver.restore(
-      init_state(learner.state, problems),
+      init_state(parts, learner.state),
       differs=lambda saved: config_lib.resume_conflicts(
           saved, parts.described()))
   if found:
@@ -238,7 +271,7 @@ def _run(
         frozen=frozen)
 
     if found is None:
-      state = init_state(learner.init(params), problems)
+      state = init_state(parts, learner.init(params))
       start = latest = evaluate(state, frozen)
       writer.write(0, {f'eval/{k}': value for k, value in start.items()})
       save(state, start, latest, start.get('mean'))
@@ -252,8 +285,12 @@ def _run(
     timer = timing.Timer()
     with display.phase('RL', config.steps, state.step):
       while state.step < config.steps:
-        with jax.transfer_guard('disallow'):
-          state, report = take_step(parts, state, fixed, timer)
+        try:
+          with jax.transfer_guard('disallow'):
+            state, report = take_step(parts, state, fixed, timer)
+        except VerifierError:
+          save(state, start, latest, None)
+          raise
         row = report.row | timing.speed(
             timer.take(), tokens=report.tokens, flops=report.flops,
             rate=rate, memory=flops.peak_memory())
@@ -267,11 +304,12 @@ def _run(
         if evaluated or schedules.due(
             state.step, config.log.every, config.steps):
           writer.write(state.step, row)
-          writer.samples(report.records[:config.log.samples])
+          writer.samples(step_metrics.chosen(
+              report.groups, config.log.samples, state.step))
         if schedules.due(state.step, config.checkpoint.every, config.steps):
           save(state, start, latest, score)
         display.update(
-            state.step, row, progress.sample_line(report.records[0]))
+            state.step, row, progress.sample_line([*report.groups, []][0]))
 
   result = summary.summary(
       start, latest, time.monotonic() - began, state.step)

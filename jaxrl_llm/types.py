@@ -1,5 +1,9 @@
 """Containers that move through the loop, in the order they are made.
 
+A group is the samples of one problem. It is known by its position in the data
+order: groups count up from 0 over the whole run, and (group, sample) names a
+row for ever.
+
 Axis letters, used everywhere: P prompts, L prompt tokens, R requests, T
 response tokens, K top-k entries, B rows of a learner batch, S = L + T tokens
 of a row, N samples of a group, D width, V vocabulary, H heads.
@@ -13,10 +17,11 @@ as the trainer computes it: with the temperature, without truncation. `anchor`
 is the frozen model of a KL penalty.
 """
 
-from typing import Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 from flax import struct
 import jax
+import numpy as np
 
 Array = jax.Array
 
@@ -115,3 +120,211 @@ class LearnerBatch:
   advantages: Array
   old_logprobs: Optional[Array] = None
   anchor_logprobs: Optional[Array] = None
+
+
+class RolloutTokens(NamedTuple):
+  """Tokens and log-probs of rollouts, all that an update needs, in NumPy.
+
+  Attributes:
+    prompt: [C, L] int32, right-padded.
+    prompt_length: [C] int32.
+    response: [C, T] int32, 0 after `length`.
+    length: [C] int32, tokens of the response; 0 for a free row.
+    behaviour_logprobs: [C, T] float32, see `LearnerBatch`.
+    old_logprobs: [C, T] float32 or None, under the policy that wrote the row.
+    anchor_logprobs: [C, T] float32 or None.
+  """
+  prompt: np.ndarray
+  prompt_length: np.ndarray
+  response: np.ndarray
+  length: np.ndarray
+  behaviour_logprobs: np.ndarray
+  old_logprobs: Optional[np.ndarray] = None
+  anchor_logprobs: Optional[np.ndarray] = None
+
+
+class Table(NamedTuple):
+  """Facts about rollouts, one row per sample, in NumPy.
+
+  Rows are valid until the end of a wave, when those that no stage holds are
+  removed. What lasts longer keeps (group, sample), never a row's number.
+
+  Attributes:
+    group: [C] int64, position of the group in the data order; -1 for a free
+      row.
+    sample: [C] int32, number of the sample within its group, 0 to n - 1.
+    problem: [C] int32, index of the problem in the training set.
+    policy_step: [C] int32, optimiser steps behind the policy that wrote it.
+    reward: [C] float32, from the verifier, without penalties.
+    valid: [C] bool, False if the verification failed.
+    length: [C] int32, tokens of the response.
+    truncated: [C] bool.
+    trained: [C] bool, whether its tokens count in the loss.
+    advantage: [C] float32; NaN before its round.
+    group_mean: [C] float32, mean of the group's valid rewards; NaN before its
+      round.
+    group_std: [C] float32, their standard deviation (ddof 0).
+    entropy: [C] float32, mean entropy of its tokens in nats: when it was
+      sampled, or in the latest update that used it.
+    clip_share: [C] float32, share of its tokens that the latest update clipped;
+      0 before.
+    usage: [C] int32, rounds that have trained on it.
+    round: [C] int32, the round that its group was made for, counted from 0 over
+      the run; -1 before.
+    probe: [C] bool, whether it belongs to an unbiased sample of its problem's
+      responses. Metrics use these rows alone.
+  """
+  group: np.ndarray
+  sample: np.ndarray
+  problem: np.ndarray
+  policy_step: np.ndarray
+  reward: np.ndarray
+  valid: np.ndarray
+  length: np.ndarray
+  truncated: np.ndarray
+  trained: np.ndarray
+  advantage: np.ndarray
+  group_mean: np.ndarray
+  group_std: np.ndarray
+  entropy: np.ndarray
+  clip_share: np.ndarray
+  usage: np.ndarray
+  round: np.ndarray
+  probe: np.ndarray
+
+
+class Ask(NamedTuple):
+  """What a curriculum asks the sampler for in a wave, in NumPy.
+
+  Attributes:
+    group: [P] int64, ascending where it is new.
+    problem: [P] int32, index of its problem in the training set.
+    first: [P] int32, number of the first sample asked for.
+    count: [P] int32, samples asked for, at least 1.
+    probe: [P] bool, see `Table.probe`.
+  """
+  group: np.ndarray
+  problem: np.ndarray
+  first: np.ndarray
+  count: np.ndarray
+  probe: np.ndarray
+
+
+class Probe(NamedTuple):
+  """Means over the valid probe rows of a wave; NaN without such a row.
+
+  Attributes:
+    reward: mean reward.
+    entropy: mean entropy of the tokens in nats, when they were sampled.
+    policy_step: optimiser steps behind the policy that wrote them.
+  """
+  reward: float
+  entropy: float
+  policy_step: int
+
+
+class Sizes(NamedTuple):
+  """Sizes of a run, given to the makers of curricula and selections.
+
+  Attributes:
+    problems: D, size of the training set.
+    seed: seed of the run.
+    batch: B, groups of a train batch.
+    samples: n, samples of a group.
+    prompts: new groups that a wave begins.
+  """
+  problems: int
+  seed: int
+  batch: int
+  samples: int
+  prompts: int
+
+
+class Curriculum(NamedTuple):
+  """Choice of the problems to sample, and of the groups to train on.
+
+  A wave is one call of the sampler. In each wave the loop calls `propose`,
+  `update` when the rewards are known, then `take`. All functions are pure, and
+  states are trees of NumPy arrays and numbers with fixed shapes.
+
+  Attributes:
+    init: () -> state.
+    propose: (state) -> (state, Ask). May be called again before the wave's
+      rewards are known.
+    update: (state, Ask, Table, signal [n + 1], gain [P]) -> state, once the
+      rewards are in the table. `signal[c]` is the sum of |advantage| of a group
+      with c of n right; `gain` is that sum for Ask's complete groups, else NaN.
+      Both are of the advantage in use, without scaling by the batch.
+    take: (state) -> (state, [group [B], ...]), the finished train batches, at
+      most `max_rounds`, maybe none.
+    holds: (state) -> group [G], whose rows must stay for a later wave.
+    capacity: most groups that `holds` returns.
+    max_prompts: most groups in an Ask.
+    max_requests: most samples in an Ask.
+    max_rounds: most batches taken in a wave.
+    stale: whether a group may be taken in a later wave than it was begun in.
+    min_count: least samples that an Ask asks of a group.
+  """
+  init: Callable[[], Any]
+  propose: Callable[[Any], tuple[Any, Ask]]
+  update: Callable[[Any, Ask, Table, np.ndarray, np.ndarray], Any]
+  take: Callable[[Any], tuple[Any, list[np.ndarray]]]
+  holds: Callable[[Any], np.ndarray]
+  capacity: int
+  max_prompts: int
+  max_requests: int
+  max_rounds: int
+  stale: bool
+  min_count: int = 1
+
+
+class Selection(NamedTuple):
+  """Choice of the rows that a round trains on.
+
+  Keys are tuples of integers, seeds for `np.random.default_rng`.
+
+  Attributes:
+    init: (key) -> state.
+    feedback: (state, Probe) -> state, once a wave, before its rounds.
+    select: (state, Table, rows [B, n], key) -> (state, rows [K]). Rows are
+      those of the round's batch; -1 stands for a sample that is missing or not
+      valid, and for filler in the result. Only valid rows whose `round` is set
+      may be picked.
+    holds: (state, Table) -> [C] bool, rows that must stay for a later wave.
+    capacity: most rows held.
+    rows: K.
+    stale: whether a row may be picked in a later round than its own.
+  """
+  init: Callable[[tuple[int, ...]], Any]
+  feedback: Callable[[Any, Probe], Any]
+  select: Callable[..., tuple[Any, np.ndarray]]
+  holds: Callable[[Any, Table], np.ndarray]
+  capacity: int
+  rows: int
+  stale: bool
+
+
+def rows_of(
+    table: Table, groups: np.ndarray, samples: int, *,
+    valid: bool = True) -> np.ndarray:
+  """Finds the rows of groups.
+
+  Args:
+    table: C rows.
+    groups: [G].
+    samples: n.
+    valid: leave out rows whose verification failed.
+
+  Returns:
+    [G, n] row numbers in the order of the samples; -1 where one is missing or
+    left out.
+  """
+  names = table.group * samples + table.sample
+  there = np.flatnonzero(
+      (table.group >= 0) & (table.valid if valid else True))
+  there = there[np.argsort(names[there], kind='stable')]
+  wanted = np.asarray(groups)[:, None] * samples + np.arange(samples)
+  if not len(there):
+    return np.full(wanted.shape, -1)
+  place = np.minimum(np.searchsorted(names[there], wanted), len(there) - 1)
+  return np.where(names[there[place]] == wanted, there[place], -1)

@@ -27,7 +27,7 @@ from jaxrl_llm.learner import batches
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
 from jaxrl_llm.learner import update as update_lib
-from jaxrl_llm.types import LearnerBatch, Rollouts
+from jaxrl_llm.types import LearnerBatch, RolloutTokens
 
 Report = Callable[[int, dict[str, Any]], None]
 
@@ -64,17 +64,12 @@ def demonstrations(
           f'{max_response}: raise config.max_response.')
     tokens[row, :len(ids)] = ids
     length[row] = len(ids)
-  none = np.zeros(tokens.shape, np.float32)
-  rollouts = Rollouts(
-      tokens=tokens, length=length, logprobs=none, entropy=none,
-      truncated=np.zeros(count, bool), problem_id=prompts.problem_id,
-      sample=np.zeros(count, np.int32), policy_step=np.zeros(count, np.int32))
-  # One response to each; its sample number is not used.
-  requests = rollout.requests(
-      np.arange(count), np.zeros(count), max_response)
   return batches.learner_batch(
-      prompts, requests, rollouts, np.ones(count, np.float32),
-      keep=np.ones(count, bool), trained=np.ones(count, bool))
+      RolloutTokens(
+          prompt=prompts.tokens, prompt_length=prompts.length, response=tokens,
+          length=length,
+          behaviour_logprobs=np.zeros(tokens.shape, np.float32)),
+      np.arange(count), np.ones(count), np.ones(count, bool))
 
 
 def run(parts: experiment.Parts, report: Report) -> Any:

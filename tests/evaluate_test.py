@@ -242,7 +242,7 @@ def test_held_out_problems_can_be_a_few(asked, monkeypatch, trained, tmp_path):
 def test_the_program_evaluates_the_checkpoints_parameters(
     parts, reuse, trained, monkeypatch):
   reuse(parts)
-  like = train.init_state(parts.programs.learner.state, 40)
+  like = train.init_state(parts, parts.programs.learner.state)
   saved = checkpoint.restore(trained / 'checkpoints', like, best=True)
   params, seen = saved.state.learner.params, []
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_llm import experiment, programs, rollout, tasks
+from jaxrl_llm import experiment, programs, rollout, stages, tasks
 from jaxrl_llm.evaluation import responses
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.models import attention
@@ -40,7 +40,8 @@ def test_every_mix_of_requests_fits_any_number_of_shards(monkeypatch):
     config = tiny.load(
         prompts_per_step=prompts_per_step, samples_per_prompt=group,
         advantage='reinforce', learner__microbatch=1)
-    made = programs.make_sampler(config, mesh, None, ())
+    curriculum = stages.make(config).curriculum
+    made = programs.make_sampler(config, mesh, None, (), curriculum)
     sample = rollout.host_sampler(made, mesh)
     calls = [(np.repeat(np.arange(prompts_per_step), group),
               np.tile(np.arange(group), prompts_per_step))]
@@ -111,7 +112,7 @@ def test_static_choices_of_the_learner_are_the_configs():
       microbatch=2, max_prompt=9, max_response=10, buckets=(12, 15),
       objective='gspo', aggregation='constant', importance='icepop',
       kl_estimator='k1', vocab_chunk=64, remat='full', attention='auto',
-      unroll=3)
+      unroll=3, row_facts=False)
 
 
 def test_attention_is_chosen_for_the_devices_of_the_mesh(monkeypatch):

@@ -31,14 +31,17 @@ ALLOWED = {
     'curriculum': {'ops', 'types'},
     'selection': {'ops', 'types'},
     'config': {'models', 'ops', 'schedules', 'tasks'},
-    'programs': {'learner', 'models', 'sampling', 'sharding'},
+    'stages': {'curriculum', 'selection', 'tasks', 'types'},
+    'programs': {
+        'learner', 'models', 'sampling', 'sharding', 'stages', 'types'},
+    'buffer': {'programs', 'rewards', 'rollout', 'stages', 'types'},
     'rollout': {
         'programs', 'rewards', 'sampling', 'sharding', 'tasks', 'tokenizer',
         'types'},
     'monitoring': {'models', 'rewards', 'rollout', 'types', 'workdir'},
     'experiment': {
         'config', 'learner', 'models', 'programs', 'rollout', 'sampling',
-        'sharding', 'tasks', 'tokenizer', 'types'},
+        'sharding', 'stages', 'tasks', 'tokenizer', 'types'},
     'evaluation': {
         'checkpoint', 'config', 'experiment', 'models', 'monitoring',
         'rewards', 'rollout', 'sampling', 'tasks', 'warm_start'},

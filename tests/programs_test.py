@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from jaxrl_llm import experiment, programs, rollout, train
+from jaxrl_llm import experiment, programs, rollout, stages, train
 from jaxrl_llm.monitoring import timing
 from launch.aot import arguments
 from tests import tiny
@@ -12,13 +12,14 @@ from tests import tiny
 @pytest.mark.parametrize('fields', [
     dict(loss__kl_coef=0.1, learner__updates=2, loss__dual_clip=3.0),
     dict(lora__rank=2, loss__kl_coef=0.1),
-    dict(sampling__chunk=4, sampling__prefill_prompts=1, sampling__top_p=.5)])
+    dict(sampling__chunk=4, sampling__prefill_prompts=1, sampling__top_p=.5),
+    dict(curriculum_prompts=6, selection='replay', replay__rounds=2)])
 def test_shapes_are_those_of_a_step(fields):
   config = tiny.load(**fields)
   parts = experiment.build(config)
   made = programs.make(
       config, parts.programs.model, parts.programs.mesh,
-      parts.task.tokenizer.stop_ids)
+      parts.task.tokenizer.stop_ids, stages.make(config))
   seen = {}
 
   def spy(name, program):
@@ -43,7 +44,8 @@ def test_shapes_are_those_of_a_step(fields):
       name: lower().as_text()
       for name, lower in arguments.lowered(made).items() if name != 'reshard'}
   assert seen.keys() == lowered.keys()
-  assert ('score' in seen) == ('loss__kl_coef' in fields)
+  assert ('score' in seen) == (
+      'loss__kl_coef' in fields or 'selection' in fields)
   for name, text in seen.items():
     assert lowered[name] == text, name
 
@@ -51,7 +53,8 @@ def test_shapes_are_those_of_a_step(fields):
 def test_the_reshard_is_lowered_for_the_weights_that_move():
   config = tiny.load(model__dtype='bfloat16')
   parts = experiment.build(config)
-  made = programs.make(config, parts.programs.model, parts.programs.mesh, (0,))
+  made = programs.make(
+      config, parts.programs.model, parts.programs.mesh, (0,), parts.stages)
   program = arguments.lowered(made)['reshard']().compile()
   shapes = arguments.abstract(made)
   moved = [

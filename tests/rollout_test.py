@@ -8,7 +8,7 @@ import pytest
 from jaxrl_llm import rollout
 from jaxrl_llm.tasks import Problem
 from jaxrl_llm.tokenizer import CharTokenizer
-from jaxrl_llm.types import Rollouts
+from jaxrl_llm.types import Ask, Rollouts
 
 TOKENIZER = CharTokenizer('abc')  # a is 2, b 3, c 4
 STOP = 1
@@ -51,20 +51,35 @@ def test_a_prompt_that_does_not_fit_is_named(prompt, size):
     assert part in str(error.value)
 
 
+def ask(group, first, count):
+  """Makes an Ask about groups of a set of 5 problems."""
+  group = np.array(group, np.int64)
+  return Ask(group, (group % 5).astype(np.int32), np.array(first, np.int32),
+             np.array(count, np.int32), np.ones(len(group), bool))
+
+
+def requests_of(*given):
+  return rollout.requests_of(ask(*given), problems=5, samples=4, budget=20)
+
+
 def test_requests_of_a_group_are_neighbours():
-  got = rollout.grouped_requests(np.array([5, 9]), 3, 20)
-  np.testing.assert_array_equal(got.prompt, [0, 0, 0, 1, 1, 1])
-  np.testing.assert_array_equal(got.sample, [0, 1, 2, 0, 1, 2])
-  np.testing.assert_array_equal(got.budget, [20] * 6)
+  got = requests_of([3, 4], [0, 0], [3, 2])
+  np.testing.assert_array_equal(got.prompt, [0, 0, 0, 1, 1])
+  np.testing.assert_array_equal(got.sample, [0, 1, 2, 0, 1])
+  np.testing.assert_array_equal(got.budget, [20] * 5)
   assert {x.dtype for x in vars(got).values()} == {np.dtype(np.int32)}
 
 
 def test_a_problem_that_comes_again_has_other_sample_numbers():
-  ids = np.array([4, 7, 4, 4, 7])
-  got = rollout.grouped_requests(ids, 2, 1)
-  np.testing.assert_array_equal(got.sample, [0, 1, 0, 1, 2, 3, 4, 5, 2, 3])
-  pairs = list(zip(ids[got.prompt].tolist(), got.sample.tolist()))
-  assert len(set(pairs)) == len(pairs)
+  """Groups 1, 6 and 11 are three visits to problem 1, of 4 samples each."""
+  got = requests_of([1, 6, 11, 6], [0, 0, 2, 2], [4, 2, 2, 2])
+  np.testing.assert_array_equal(
+      got.sample, [0, 1, 2, 3, 4, 5, 10, 11, 6, 7])
+
+
+def test_a_wave_may_ask_for_nothing():
+  got = requests_of([], [], [])
+  assert got.prompt.shape == got.sample.shape == got.budget.shape == (0,)
 
 
 def test_texts_leave_out_the_stop_token_only():

@@ -314,13 +314,14 @@ def spoiled(parts, bad):
   calls = []
 
   def spoil(*args):
-    given = jax.device_get(parts.advantages(*args))
+    given = jax.device_get(parts.advantages.of_batch(*args))
     calls.append(None)
     if bad(len(calls)):
       given = given._replace(advantages=np.full_like(given.advantages, np.nan))
     return given
 
-  return parts._replace(advantages=spoil)
+  return parts._replace(
+      advantages=parts.advantages._replace(of_batch=spoil))
 
 
 def test_a_loss_that_is_not_finite_is_skipped_and_counted(
@@ -357,7 +358,7 @@ def test_three_in_a_row_stop_the_run(
   steps = checkpoint.steps(root)
   assert steps[-1] == 5
   assert all(checkpoint.fault(root / str(step)) is None for step in steps)
-  like = train.init_state(parts.programs.learner.state, 40)
+  like = train.init_state(parts, parts.programs.learner.state)
   third = checkpoint.restore(root, like).state
   assert int(third.learner.step) == 3 and int(third.learner.skipped) == 2
   # Mended, the same command goes on.

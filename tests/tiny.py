@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import experiment, train
+from jaxrl_llm import experiment, stages, train
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.types import LearnerBatch, Rollouts
@@ -36,7 +36,7 @@ def get_config(arg=None):
   c.warm_start.update(batch=8, cache=None)
   c.eval.update(every=2, samples=4, k=(1, 4))
   c.checkpoint.every = 2
-  c.log.update(display=False, samples=3)
+  c.log.update(display=False, samples=2)
   return c
 
 
@@ -96,9 +96,12 @@ def watch(
 
 
 def changed(parts: experiment.Parts, **fields: Any) -> experiment.Parts:
-  """Replaces fields of parts or of their programs."""
+  """Replaces fields of parts or of their programs; stages fit the new ones."""
   ours = {k: v for k, v in fields.items() if k in experiment.Parts._fields}
   theirs = {k: v for k, v in fields.items() if k not in ours}
+  task = fields.get('task', parts.task)
+  theirs.setdefault('stages', stages.make(
+      fields.get('config', parts.config), len(task.train)))
   return parts._replace(
       **{'programs': parts.programs._replace(**theirs), **ours})
 
@@ -132,14 +135,14 @@ def compiled_by_step(patch: Any) -> tuple[list[str], list[int]]:
 def programs(names: list[str]) -> list[str]:
   """Returns the sorted names that are device programs of a run."""
   return sorted(name.replace('(_', '(') for name in names if any(
-      part in name for part in ('generate', 'update', 'score', 'advantages')))
+      part in name for part in (
+          'generate', 'update', 'score', 'advantages', 'signal')))
 
 
 def begin(parts: experiment.Parts):
   """Returns a run's initial state, its constants, and its sampling weights."""
   start = train.warm_start.start(parts, lambda *_: None, resumed=False)
-  state = train.init_state(
-      parts.programs.learner.init(start.params), len(parts.task.train))
+  state = train.init_state(parts, parts.programs.learner.init(start.params))
   fixed = train.Fixed(
       parts.sampling(), parts.replicate(loss_lib.params(parts.config)),
       start.anchor, start.frozen)

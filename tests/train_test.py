@@ -1,6 +1,7 @@
 """Tests of a whole run: its files, its programs, and its end."""
 
 import json
+import sys
 
 import jax
 import numpy as np
@@ -50,6 +51,7 @@ STEP = {
     'reward': 'mean std group_std no_signal pass@1 pass@2 pass@4',
     'response': 'length length_max truncated entropy',
     'sampler': 'slot_use',
+    'batch': 'rounds rows staleness staleness_max held',
     'update': 'loss policy_loss entropy clip_low clip_high ratio ratio_max '
     'kl_old behaviour_gap behaviour_gap_max importance importance_capped '
     'grad_norm learning_rate tokens skipped skipped_in_row',
@@ -105,14 +107,23 @@ def test_samples_are_what_was_judged(run):
   lines = open(run.config.workdir + '/samples.jsonl').read().splitlines()
   records = [json.loads(line) for line in lines]
   assert [r['step'] for r in records] == [s for s in range(1, 21)
-                                          for _ in range(3)]
+                                          for _ in range(4 * 2)]
+  # Whole groups of two problems, which are not the same at every step.
+  groups = [[r['group'] for r in records[i:i + 8:4]]
+            for i in range(0, len(records), 8)]
+  assert [(r['group'], r['sample']) for r in records] == [
+      (group, j) for pair in groups for group in pair for j in range(4)]
+  assert all(4 * step <= a < b < 4 * step + 4
+             for step, (a, b) in enumerate(groups))
+  assert len({(a % 4, b % 4) for a, b in groups}) > 3
   problems = {p.id: p for p in run.parts.task.train}
   errors = 0
   for record in records:
     assert list(record) == [
-        'step', 'problem_id', 'kind', 'prompt', 'response', 'reward',
-        'verdict', 'detail']
+        'step', 'group', 'sample', 'problem_id', 'kind', 'prompt', 'reference',
+        'response', 'reward', 'verdict', 'detail']
     problem = problems[record['problem_id']]
+    assert record['reference'] == problem.answer != ''
     assert (problem.prompt, problem.kind) == (record['prompt'], record['kind'])
     if (problem.id + len(record['response'])) % 5 == 0:
       errors += 1
@@ -146,7 +157,8 @@ def test_20_steps_compile_each_program_once(run):
   rows = {int((b.response_length > 0).sum()) for b in run.watched.batches}
   assert len(tokens) > 5 and len(rows) > 3
   assert tiny.programs(run.compiled) == [
-      'jit(batch_advantages)', 'jit(sharded_generate)', 'jit(update)']
+      'jit(batch_advantages)', 'jit(sharded_generate)', 'jit(update)',
+      'jit(wave_signal)']
   # Nothing at all is compiled after the first step.
   assert run.known[0] == run.known[-1] == len(run.compiled)
 
@@ -166,7 +178,8 @@ def test_annealing_k_compiles_nothing(parts, reuse, tmp_path, monkeypatch):
   rows = metrics.read(tmp_path / 'run' / 'metrics.jsonl')[1:]
   assert [row['pkpo/k'] for row in rows] == [4, 4, 3, 2, 2, 1, 1]
   assert 'jit(batch_advantages)' in names and known[0] == known[-1]
-  assert watched.parts.advantages._cache_size() == 1
+  for program in watched.parts.advantages:
+    assert program._cache_size() == 1
   # With k = n = 4, only a single right answer among four has a signal.
   silent = [row['reward/no_signal'] for row in rows]
   assert max(silent) > min(silent)
@@ -204,9 +217,10 @@ def test_other_hyperparameters_compile_nothing(run, parts):
   assert len(set(seen)) == 3
   counts = dict(
       sample=parts.programs.sampler.generate._cache_size(),
-      advantages=parts.advantages._cache_size(),
+      advantages=parts.advantages.of_batch._cache_size(),
+      signal=parts.advantages.of_wave._cache_size(),
       update=parts.programs.learner.update._cache_size())
-  assert counts == dict(sample=1, advantages=1, update=1)
+  assert counts == dict(sample=1, advantages=1, signal=1, update=1)
 
 
 def test_evaluations_are_written_whatever_is_logged(
@@ -263,20 +277,42 @@ def test_the_best_checkpoint_is_kept(parts, reuse, tmp_path, monkeypatch):
   assert checkpoint.score(root, 4) == .9
 
 
-def test_a_run_whose_verifier_always_fails_goes_on(parts, reuse, tmp_path):
-  """Nothing is learned, nothing is scored 0, and the files say so."""
-  def broken(problem, text, truncated):
-    raise OSError('no such service')
+def test_a_verifier_that_fails_on_a_whole_step_ends_the_run(
+    parts, reuse, tmp_path, monkeypatch):
+  """Nothing is lost: mended, the same command goes on with that step."""
+  calls = []
 
-  watched = tiny.watch(parts, broken)
-  reuse(watched.parts)
-  config = tiny.load(tmp_path / 'run', steps=2, log__display=True)
-  result = train.train(config)
-  assert result['pass@1'] == result['greedy'] == {'start': None, 'final': None}
-  row = metrics.read(tmp_path / 'run' / 'metrics.jsonl')[-1]
-  assert row['reward/mean'] is None and row['eval/mean'] is None
-  assert row['verdict/error'] == 1 and row['update/tokens'] == 0
-  assert row['update/loss'] is None and row['update/skipped'] == 0
+  def fails_later(problem, text, truncated):
+    calls.append(text)
+    if len(calls) > broken:
+      raise AttributeError('no such service')
+    return tiny.by_length(problem, text, truncated)
+
+  def verdicts_before(step):
+    return len(parts.task.heldout) * (4 + 1) + 16 * step
+
+  broken = verdicts_before(1)
+  reuse(tiny.watch(parts, fails_later).parts)
+  config = tiny.load(tmp_path / 'run', steps=3, eval__every=0)
+  monkeypatch.setattr(train.config_lib, 'parse', lambda _: (config, 'name'))
+  monkeypatch.setattr(sys, 'argv', ['train'])
+  with pytest.raises(SystemExit) as end:
+    train.main()
+  said = str(end.value.code)
+  for part in ('failed on all 16 responses', 'AttributeError: no such service',
+               'in fails_later', repr(calls[broken])):
+    assert part in said
+  # Checkpoints are due every second step; step 1 is saved all the same.
+  assert checkpoint.steps(tmp_path / 'run' / 'checkpoints') == [0, 1]
+  broken = np.inf
+  train.main()
+  whole = tiny.load(tmp_path / 'whole', steps=3, eval__every=0)
+  reuse(tiny.watch(parts, tiny.by_length).parts)
+  train.train(whole)
+  again, once = (
+      [row['update/loss'] for row in metrics.read(
+          tmp_path / name / 'metrics.jsonl')[1:]] for name in ('run', 'whole'))
+  assert again == once and len(once) == 3
 
 
 def test_a_step_without_a_valid_row_moves_nothing(parts):
@@ -288,7 +324,7 @@ def test_a_step_without_a_valid_row_moves_nothing(parts):
   before = jax.device_get(state.learner)
   assert before.step == 1
   watched = tiny.watch(
-      parts, lambda *_: Verdict(0.0, 'error', valid=False))
+      parts, lambda *_: Verdict(0.0, 'skipped', valid=False))
   state, outcome = train.take_step(
       watched.parts, state, fixed, timing.Timer())
   assert tiny.same(before, state.learner)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxrl_llm import experiment, programs
+from jaxrl_llm import experiment, programs, stages
 from tests import tiny
 from tests.reference import sampler as twin
 from tests.take_step_test import step
@@ -17,7 +17,9 @@ from tests.tolerance import policy_gap
 def test_tempered_logprobs_are_recorded_where_something_truncates(
     fields, tempered):
   mesh = experiment.sharding.make_mesh(1, 1, 1)
-  made = programs.make_sampler(tiny.load(**fields), mesh, None, ())
+  config = tiny.load(**fields)
+  made = programs.make_sampler(
+      config, mesh, None, (), stages.make(config).curriculum)
   assert made.sampler.tempered is tempered
 
 

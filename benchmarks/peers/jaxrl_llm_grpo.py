@@ -74,7 +74,7 @@ def main() -> None:
   # uniform as the peers'.
   params['embed'] *= 0.02 / jnp.std(params['embed'])
   state = train.init_state(
-      parts.programs.learner.init(params), len(parts.task.train))
+      parts, parts.programs.learner.init(params))
   fixed = train.Fixed(
       sampling=parts.sampling(),
       loss=parts.replicate(loss_lib.params(config)), anchor=None)

@@ -84,7 +84,8 @@ def resume_conflicts(
   free = {
       name for name, field in table(flat['task.name']).items()
       if WEIGHTS not in field.affects}
-  if flat['optimizer.schedule'] == 'constant':
+  if flat['optimizer.schedule'] == 'constant' or (
+      flat['optimizer.decay_steps'] is not None):
     free.add('steps')
   return [
       line for name, line in difference(saved, config).items()

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from jaxrl_llm import schedules
 from jaxrl_llm.models.config import PRESETS
+from jaxrl_llm.tasks import modules
 
 # Values of `Field.affects`.
 WEIGHTS = 'weights'  # What RL learns: fixed for as long as a run goes on.
@@ -32,7 +33,8 @@ class Field(NamedTuple):
       as '(0, 1]'; '' for any.
     kind: type of the value, where the default does not tell: `float | None`
       or `tuple[int, ...]`.
-    choices: the known values; () for any.
+    choices: the known values; () for any. A field of kind `modules.Name` also
+      takes a module of the user's.
     affects: what another value changes, of AFFECTS; () is nothing that lasts:
       where the run writes, how often, on which devices.
   """
@@ -67,8 +69,20 @@ FIELDS = (
           "the config's name)", kind=str | None, affects=_NOTHING),
     Field('steps', 100, 'steps of sampling, verifying and updating',
           range=_ANY),
-    Field('prompts_per_step', 32, 'problems in a step; one comes twice where '
-          'an epoch ends', range=_SOME),
+    Field('prompts_per_step', 32, 'problems in a train batch; one may come '
+          'twice where an epoch ends', range=_SOME),
+    Field('curriculum', 'uniform', 'problems to sample and groups to train on: '
+          'uniform (all of them), dynamic (groups whose rewards differ; later '
+          'steps fill up the batch), or your own module '
+          '(my_package.my_module or FILE.py)',
+          kind=modules.Name, choices=('uniform', 'dynamic')),
+    Field('curriculum_prompts', None, 'new problems that a step samples (none: '
+          'prompts_per_step)', range=_SOME, kind=int | None),
+    Field('selection', 'all_rows', 'rows to update on, once a batch is full: '
+          'all_rows (those of the batch); random, newest or replay (of the '
+          'last replay.rounds batches), or your own module',
+          kind=modules.Name,
+          choices=('all_rows', 'random', 'newest', 'replay')),
     Field('samples_per_prompt', 8, 'responses to each problem: its group',
           range=_SOME),
     Field('max_prompt', 64, 'tokens a prompt may have', range=_SOME,
@@ -167,6 +181,12 @@ FIELDS = (
     Field('loss.importance_cap', 2.0, 'tis and sequence_tis cap weights here; '
           'icepop drops tokens with a weight above it', range='[1, inf]'),
 
+    Field('replay.rounds', 1, 'batches whose rows can be selected, with '
+          'selection=random, newest or replay (1: only its own)', range=_SOME),
+    Field('replay.rows', None, 'rows of a round (none: as many as a batch has; '
+          'with replay, as all these batches have)', range=_SOME,
+          kind=int | None),
+
     Field('overlong.mode', 'none', 'truncated responses: none (judged like '
           'others), mask (not trained on) or penalty (soft, of DAPO)',
           choices=('none', 'mask', 'penalty')),
@@ -178,6 +198,9 @@ FIELDS = (
     Field('optimizer.schedule', 'constant', 'after the warm-up: constant, '
           'linear or cosine (both to 0)',
           choices=('constant', 'linear', 'cosine')),
+    Field('optimizer.decay_steps', None, 'optimiser steps at which linear and '
+          'cosine reach 0, warm-up included (none: all of the run, if every '
+          'step fills its batches)', range=_SOME, kind=int | None),
     Field('optimizer.warmup_steps', 0, 'optimiser steps of linear warm-up',
           range=_ANY),
     Field('optimizer.b1', 0.9, 'decay of the first moment', range='[0, 1)'),
@@ -190,8 +213,10 @@ FIELDS = (
           'longer ones are scaled down (none: no limit)', range='(0, inf)',
           kind=float | None),
 
-    Field('learner.epochs', 1, "passes over a step's responses", range=_SOME),
-    Field('learner.updates', 1, 'optimiser steps of each pass', range=_SOME),
+    Field('learner.epochs', 1, 'passes over the rows of a round', range=_SOME),
+    Field('learner.updates', 1, 'optimiser steps of each pass over a batch: a '
+          'mini-batch has prompts_per_step x samples_per_prompt / this rows',
+          range=_SOME),
     Field('learner.microbatch', 32, 'responses in one forward and backward '
           'pass', range=_SOME, affects=_LAYOUT),
     Field('learner.buckets', (), 'row lengths (prompt and response, tokens) to '
@@ -247,8 +272,8 @@ FIELDS = (
 
     Field('log.every', 1, 'steps between rows of metrics', range=_SOME,
           affects=_NOTHING),
-    Field('log.samples', 4, 'responses written to samples.jsonl with each row',
-          range=_ANY, affects=_NOTHING),
+    Field('log.samples', 1, 'groups written to samples.jsonl with each row: '
+          'all responses to a problem', range=_ANY, affects=_NOTHING),
     Field('log.tensorboard', True, 'write TensorBoard event files',
           affects=_NOTHING),
     Field('log.wandb', None, 'Weights & Biases project to send metrics to '

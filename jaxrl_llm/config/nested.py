@@ -22,9 +22,12 @@ class Config(ConfigDict):
     super().__init__(*args, **kwargs)
 
   def __getitem__(self, key: str) -> Any:
-    if key not in self and any(old.startswith(f'{key}.') for old in RENAMED):
-      return _FormerSection(self, key)
-    return super().__getitem__(self._known(key))
+    known = self._known(key)
+    value = super().__getitem__(known) if known in self else None
+    if not isinstance(value, ConfigDict) and any(
+        old.startswith(f'{key}.') for old in RENAMED):
+      return _FormerSection(self, key, value)
+    return super().__getitem__(known)
 
   def __setitem__(self, key: str, value: Any) -> None:
     super().__setitem__(self._known(key), value)
@@ -37,11 +40,16 @@ class Config(ConfigDict):
     return RENAMED[old].rpartition('.')[2]
 
 
-class _FormerSection:
-  """Section that no longer exists; its fields are now others of a config."""
+class _FormerSection(str):
+  """Section that no longer exists; its fields are now others of a config.
 
-  def __init__(self, config: Config, section: str):
+  If a field has the section's name now, this is also the field's value.
+  """
+
+  def __new__(cls, config: Config, section: str, value: str | None):
+    self = super().__new__(cls, value or '')
     self.__dict__.update(_config=config, _section=section)
+    return self
 
   def __getattr__(self, key: str) -> Any:
     return self._config[self._name(key)]

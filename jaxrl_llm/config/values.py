@@ -67,7 +67,8 @@ def _converted(field: Field, value: Any) -> Any:
     for v in value if isinstance(value, tuple) else (value,):
       if not (low < v < high or v in inside):
         raise ValueError(f'{field.name}={v} must lie in {field.range}.')
-  if field.choices and value is not None and value not in field.choices:
+  own = field.kind is modules.Name and '.' in str(value)
+  if field.choices and value not in (None, *field.choices) and not own:
     raise ValueError(
         f'{field.name}={value} is not known.'
         f'{tasks.closest(value, field.choices)}')

@@ -124,9 +124,10 @@ def draw(
   """
   waiting = None
   config, tokenizer = parts.config, parts.task.tokenizer
+  sampler = parts.programs.sampler
   for problem, sample in cut(
-      wanted, max_prompts=config.prompts_per_step,
-      max_requests=config.prompts_per_step * config.samples_per_prompt):
+      wanted, max_prompts=sampler.max_prompts,
+      max_requests=sampler.max_requests):
     rows, prompt = np.unique(problem, return_inverse=True)
     chosen = [problems[i] for i in rows]
     asked = rollout.Asked(
@@ -197,7 +198,7 @@ def collect(
       tokens += sum(row['tokens'] for row in rows)
       # Over all calls: a call is yielded only after the next was sampled.
       speed = tokens / max(time.monotonic() - began, 1e-9)
-      display.update(done, _numbers(rows, speed), progress.sample_line(rows[0]))
+      display.update(done, _numbers(rows, speed), progress.sample_line(rows))
   every = iter(keys)
   return {
       name: [[kept[*key, n] for n in range(samples)]

@@ -1,11 +1,11 @@
-"""The program that computes a batch's advantages from its rewards.
+"""The programs that compute advantages from rewards.
 
 All advantages have the same arguments: rewards, `where` and hyperparameters.
 Hyperparameters are the fields of the config section with the advantage's name,
 such as `pkpo.k`. A scheduled one has the value of its schedule at the step.
 """
 
-from typing import Callable, NamedTuple
+from typing import Callable, NamedTuple, Optional
 
 import jax
 import jax.numpy as jnp
@@ -24,12 +24,14 @@ class Advantage(NamedTuple):
     fn: (rewards [P, N], *, where [P, N], **hyperparameters) -> advantages
       [P, N].
     metrics: (where [P, N], **hyperparameters) -> {name: [] float32}, reported
-      at each step.
+      with each train batch.
     scheduled: hyperparameters that may change over a run, see `schedules`.
+    per_group: `fn` without scaling by the batch, if it has such a scale.
   """
   fn: Callable[..., Array]
   metrics: Callable[..., dict[str, Array]] = lambda where: {}
   scheduled: tuple[str, ...] = ()
+  per_group: Optional[Callable[..., Array]] = None
 
 
 def _pkpo_metrics(where, *, k, transform, batch_std):
@@ -39,17 +41,31 @@ def _pkpo_metrics(where, *, k, transform, batch_std):
   return {'pkpo/k': jnp.float32(k), 'pkpo/k_lowered': lowered.mean()}
 
 
+def _pkpo_per_group(rewards, *, where, k, transform, batch_std):
+  """Returns PKPO's advantages without the batch's standard deviation."""
+  del batch_std
+  return pkpo.advantage(rewards, k, where=where, transform=transform)
+
+
 ADVANTAGES = {
     **{name: Advantage(fn) for name, fn in advantages.ADVANTAGES.items()},
-    'pkpo': Advantage(pkpo.advantage, _pkpo_metrics, scheduled=('k',)),
+    'reinforce_pp': Advantage(
+        advantages.reinforce_pp, per_group=advantages.dr_grpo),
+    'pkpo': Advantage(
+        pkpo.advantage, _pkpo_metrics, scheduled=('k',),
+        per_group=_pkpo_per_group),
 }
 
 
-def bind(config: ConfigDict) -> Callable[[Array, Array, Array], tuple]:
+def bind(
+    config: ConfigDict, *, per_group: bool = False,
+) -> Callable[[Array, Array, Array], tuple]:
   """Makes the advantage function of a config.
 
   Args:
     config: config of the run; its `advantage` is a key of ADVANTAGES.
+    per_group: leave out scaling by the batch, so that a group's advantages do
+      not depend on the others.
 
   Returns:
     (rewards [P, N], where [P, N] bool, step []) -> (advantages [P, N],
@@ -61,29 +77,59 @@ def bind(config: ConfigDict) -> Callable[[Array, Array, Array], tuple]:
   scheduled = {
       name: schedules.make(section[name]) for name in chosen.scheduled}
   fixed = {k: v for k, v in section.items() if k not in scheduled}
+  fn = (per_group and chosen.per_group) or chosen.fn
 
   def advantage(rewards, where, step):
     at_step = {name: value(step) for name, value in scheduled.items()}
-    return (chosen.fn(rewards, where=where, **fixed, **at_step),
+    return (fn(rewards, where=where, **fixed, **at_step),
             chosen.metrics(where, **fixed, **at_step))
 
   return advantage
 
 
 class BatchAdvantages(NamedTuple):
-  """Advantages of a batch.
+  """Advantages of a train batch.
 
   Attributes:
-    advantages: [P, N].
-    trained: [P, N] bool, whether the row's tokens count in the loss.
-    metrics: name to [] float32: reward/pass@k of the step's prompts, and the
-      metrics of the advantage, such as pkpo/k and pkpo/k_lowered. pass@k uses
-      the verifier's rewards, without penalties, and the groups with at least k
-      valid samples; it is NaN without such a group.
+    advantages: [B, N].
+    trained: [B, N] bool, whether the row's tokens count in the loss.
+    metrics: name to [] float32, of the advantage, such as pkpo/k and
+      pkpo/k_lowered.
   """
   advantages: Array
   trained: Array
   metrics: dict[str, Array]
+
+
+class WaveSignal(NamedTuple):
+  """What the rewards of a wave tell the curriculum and the metrics.
+
+  Attributes:
+    signal: [N + 1], sum of |advantage| of a group with c of N right.
+    gain: [P], that sum for each group of the wave; NaN if it is not complete.
+    metrics: reward/pass@k to [] float32. They use the verifier's rewards,
+      without penalties, and the groups with at least k valid probe samples;
+      NaN without such a group.
+  """
+  signal: Array
+  gain: Array
+  metrics: dict[str, Array]
+
+
+class Program(NamedTuple):
+  """The two programs of a config, each compiled once.
+
+  Attributes:
+    of_batch: (rewards, valid, length, truncated, step) -> BatchAdvantages. The
+      first four are [B, N] on the device; `step` [] is the number of steps
+      done. The overlong penalty is added to the rewards first. Samples that are
+      not valid do not count in their group.
+    of_wave: (rewards, valid, length, probe, complete [P], step) -> WaveSignal.
+      The first four are [P, N]: `probe` marks the valid probe samples of the
+      wave, `complete` the groups of which all N samples are there.
+  """
+  of_batch: Callable[..., BatchAdvantages]
+  of_wave: Callable[..., WaveSignal]
 
 
 def pass_rates(
@@ -96,7 +142,7 @@ def pass_rates(
     ks: values of k; values above N are left out.
 
   Returns:
-    'reward/pass@k' to [], see `BatchAdvantages.metrics`.
+    'reward/pass@k' to [], see `WaveSignal.metrics`.
   """
   n = jnp.sum(valid, -1)
   right = jnp.sum(valid & (rewards >= 1.0), -1)
@@ -105,28 +151,37 @@ def pass_rates(
       for k in ks if k <= rewards.shape[-1]}
 
 
-def make(config: ConfigDict) -> Callable[..., BatchAdvantages]:
-  """Makes the advantage program of a config; it is compiled once.
-
-  Returns:
-    (rewards, valid, length, truncated, step) -> BatchAdvantages. The first
-    four are [P, N] on the device; `step` [] is the number of steps done. The
-    overlong penalty is added to the rewards before the advantages are computed.
-    Samples that are not valid do not count in their group.
-  """
+def make(config: ConfigDict) -> Program:
+  """Makes the advantage programs of a config."""
   mode, window = config.overlong.mode, config.overlong.window
-  budget, ks, advantage = config.max_response, config.eval_k, bind(config)
+  budget, ks, n = config.max_response, config.eval_k, config.samples_per_prompt
+  advantage, per_group = bind(config), bind(config, per_group=True)
+
+  def penalised(rewards, length):
+    if mode != 'penalty':
+      return rewards
+    return rewards + overlong.soft_penalty(
+        length, budget=budget, window=window)
 
   @jax.jit
   def batch_advantages(rewards, valid, length, truncated, step):
-    metrics = pass_rates(rewards, valid, ks)
-    if mode == 'penalty':
-      rewards += overlong.soft_penalty(length, budget=budget, window=window)
     trained = valid
     if mode == 'mask':
       trained = overlong.mask_truncated(
           valid.reshape(-1, 1), truncated.reshape(-1)).reshape(valid.shape)
-    values, reported = advantage(rewards, valid, step)
-    return BatchAdvantages(values, trained, metrics | reported)
+    values, reported = advantage(penalised(rewards, length), valid, step)
+    return BatchAdvantages(values, trained, reported)
 
-  return batch_advantages
+  @jax.jit
+  def wave_signal(rewards, valid, length, probe, complete, step):
+    def signal(rewards, valid):
+      return jnp.abs(per_group(rewards, valid, step)[0]).sum(1)
+
+    right = jnp.tri(n + 1, n, -1)  # row c has c ones
+    return WaveSignal(
+        signal(right, jnp.ones_like(right, bool)),
+        jnp.where(
+            complete, signal(penalised(rewards, length), valid), jnp.nan),
+        pass_rates(rewards, probe, ks))
+
+  return Program(batch_advantages, wave_signal)

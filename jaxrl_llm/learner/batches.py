@@ -4,75 +4,74 @@ from typing import Iterator, Sequence
 
 import numpy as np
 
-from jaxrl_llm.types import LearnerBatch, Prompts, Requests, Rollouts
+from jaxrl_llm.types import LearnerBatch, RolloutTokens
 
 
 def learner_batch(
-    prompts: Prompts,
-    requests: Requests,
-    rollouts: Rollouts,
-    advantages: np.ndarray,
-    *,
-    keep: np.ndarray,
-    trained: np.ndarray,
-    behaviour: str = 'tempered',
-) -> LearnerBatch:
+    tokens: RolloutTokens, rows: np.ndarray, advantages: np.ndarray,
+    trained: np.ndarray, *, scored: bool = True) -> LearnerBatch:
   """Makes a LearnerBatch, with each response directly after its prompt.
 
   Args:
-    prompts: P prompts, [P, L].
-    requests: R requests, aligned with the rollouts.
-    rollouts: [R, T].
-    advantages: [R].
-    keep: [R] bool. Rows with False become filler: they cost no time and count
-      in no denominator.
-    trained: [R] bool, whether the row's tokens count in the loss.
-    behaviour: 'tempered' or 'sampled', see `loss.behaviour`.
+    tokens: C rollouts.
+    rows: [B] which of them; -1 makes a filler row, which costs no time and
+      counts in no denominator.
+    advantages: [B]; those of filler rows are ignored.
+    trained: [B] bool, whether the row's tokens count in the loss.
+    scored: whether to include log-probs of other policies, if there are any.
 
   Returns:
-    LearnerBatch of R rows and S = L + T columns, without old log-probs.
+    LearnerBatch of B rows and S = L + T columns.
   """
-  row = requests.prompt
-  length = np.where(keep, rollouts.length, 0).astype(np.int32)
-  t = np.arange(rollouts.tokens.shape[1])
+  kept = rows >= 0
+  width = tokens.response.shape[1]
+
+  def of(x, filler=0):
+    if not len(x):  # no rollout at all
+      return np.full((len(rows), *x.shape[1:]), filler, x.dtype)
+    where = kept.reshape(-1, *[1] * (x.ndim - 1))
+    return np.where(where, x[rows], np.asarray(filler, x.dtype))
+
+  length, prompt_length = of(tokens.length), of(tokens.prompt_length, 1)
+  t = np.arange(width)
   real = t < length[:, None]
-  response = np.where(real, rollouts.tokens, 0)
-  tokens = np.pad(prompts.tokens[row], ((0, 0), (0, len(t))))
-  logprobs = rollouts.logprobs
-  if behaviour == 'tempered' and rollouts.tempered_logprobs is not None:
-    logprobs = rollouts.tempered_logprobs
-  columns = prompts.length[row][:, None] + t
-  np.put_along_axis(tokens, columns, response, axis=1)
+  sequence = np.pad(of(tokens.prompt), ((0, 0), (0, width)))
+  np.put_along_axis(
+      sequence, prompt_length[:, None] + t, of(tokens.response), axis=1)
+
+  def logprobs(x):
+    return None if x is None or not scored else of(x)
+
   return LearnerBatch(
-      tokens=tokens,
-      prompt_length=prompts.length[row],
-      response_length=length,
+      tokens=sequence, prompt_length=prompt_length, response_length=length,
       mask=trained[:, None] & real,
-      behaviour_logprobs=np.where(real, logprobs, 0.0).astype(np.float32),
-      advantages=np.where(keep, advantages, 0.0).astype(np.float32))
+      behaviour_logprobs=of(tokens.behaviour_logprobs),
+      advantages=np.where(kept, advantages, 0.0).astype(np.float32),
+      old_logprobs=logprobs(tokens.old_logprobs),
+      anchor_logprobs=logprobs(tokens.anchor_logprobs))
 
 
 def minibatches(
-    batch: LearnerBatch, *, epochs: int, updates: int, seed: Sequence[int],
-) -> Iterator[LearnerBatch]:
-  """Splits a batch into mini-batches, one per optimiser step.
+    rows: np.ndarray, *, size: int, epochs: int, seed: Sequence[int],
+) -> Iterator[np.ndarray]:
+  """Splits rows into mini-batches, one per optimiser step.
 
   Args:
-    batch: B rows of NumPy arrays.
+    rows: [K] numbers, -1 for filler, which keeps its place.
+    size: rows of a mini-batch.
     epochs: number of passes over the rows.
-    updates: optimiser steps per pass; divides B.
     seed: integers that seed the shuffles; each epoch has its own shuffle.
 
   Yields:
-    epochs * updates batches of B / updates rows. With one update per pass the
-    rows are not shuffled.
+    epochs * ceil(K / size) arrays [size]. What does not fill the last
+    mini-batch of a pass is filler. With one mini-batch per pass the rows are
+    not shuffled.
   """
-  rows = len(batch.prompt_length)
-  fields = {
-      name: value for name, value in vars(batch).items() if value is not None}
+  count = -(-len(rows) // size)
   for epoch in range(epochs):
-    order = np.arange(rows)
-    if updates > 1:
+    order = rows
+    if count > 1:
       order = np.random.default_rng([*seed, epoch]).permutation(rows)
-    for part in np.split(order, updates):
-      yield LearnerBatch(**{name: v[part] for name, v in fields.items()})
+    order = np.pad(
+        order, (0, count * size - len(rows)), constant_values=-1)
+    yield from np.split(order, count)

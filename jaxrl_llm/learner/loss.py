@@ -122,8 +122,9 @@ def weighted_sum(
     kl_estimator: key of `kl.KL_ESTIMATORS`.
 
   Returns:
-    The loss [], and (sums, maxima) for the metrics, dictionaries of [] without
-    gradient.
+    The loss [], and (sums, maxima, rows) without gradient: dictionaries of []
+    for the metrics, and of [B], the mean `entropy` and the `clip_share` of each
+    row's trained tokens.
   """
   mask = batch.mask[:, :new.shape[1]]
 
@@ -158,6 +159,11 @@ def weighted_sum(
       clip_high=policy.clipped_high, ratio=policy.ratio,
       kl_old=kl.k3(new, old), behaviour_gap=jnp.abs(gap), importance=weight,
       importance_capped=capped)
+  count = jnp.maximum(jnp.sum(mask, 1), 1)
+  clipped = policy.clipped_low | policy.clipped_high
+  rows = dict(
+      entropy=jnp.sum(entropy, 1) / count,
+      clip_share=jnp.sum(trained(clipped), 1) / count)
   sums = jax.tree.map(lambda x: jnp.sum(trained(x)), sums)
   sums.update(
       loss=total, policy_loss=jnp.sum(weights * weighted),
@@ -165,4 +171,4 @@ def weighted_sum(
   maxima = dict(
       ratio_max=jnp.max(trained(policy.ratio)),
       behaviour_gap_max=jnp.max(jnp.abs(gap)))
-  return total, jax.lax.stop_gradient((sums, maxima))
+  return total, jax.lax.stop_gradient((sums, maxima, rows))

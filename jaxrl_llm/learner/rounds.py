@@ -1,83 +1,281 @@
-"""One round: scoring of a batch, and updates on its mini-batches."""
+"""From the rewards of a wave to updates: signal, advantages, scores, rounds."""
 
 import pathlib
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple, Sequence
 
 import jax
 from ml_collections import ConfigDict
 import numpy as np
 
+from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.learner import batches
 from jaxrl_llm.learner.loss import LossParams
 from jaxrl_llm.learner.update import Learner, TrainState
-from jaxrl_llm.types import LearnerBatch
+from jaxrl_llm.types import (
+  Array,
+  Ask,
+  LearnerBatch,
+  RolloutTokens,
+  rows_of,
+  Table,
+)
 
 SKIPPED_LIMIT = 3  # Consecutive non-finite updates that stop the run.
 
 Shard = Callable[[LearnerBatch], LearnerBatch]
+Replicate = Callable[[Any], Any]
+Select = Callable[..., tuple[Any, np.ndarray]]
+
+_SELECTION = 1  # Separates the noise of selections from other streams.
+
+
+class Outcome(NamedTuple):
+  """Outcome of the rounds of a step.
+
+  Attributes:
+    learner: the learner's state after them.
+    selection: the selection's state after them.
+    table: the table, with the rounds of its rows and facts from the updates.
+    metrics: name to [], of each optimiser step.
+    rows: for each round, the rows it trained on.
+    staleness: for each round, the optimiser steps between the writing of each
+      of its rows and the round.
+  """
+  learner: TrainState
+  selection: Any
+  table: Table
+  metrics: list[dict[str, np.ndarray]]
+  rows: list[np.ndarray]
+  staleness: list[np.ndarray]
+
+
+def signal(
+    program: advantages_lib.Program, table: Table, ask: Ask, step: Array, *,
+    first: int, prompts: int, samples: int, replicate: Replicate,
+) -> advantages_lib.WaveSignal:
+  """Computes what the rewards of a wave tell; see `advantages.WaveSignal`.
+
+  Args:
+    program: of the advantages.
+    table: C rows, with the rewards of this wave.
+    ask: P groups of this wave.
+    step: [] on the device, number of steps done.
+    first: row of this wave's first rollout.
+    prompts: most groups of a wave; the program has this size.
+    samples: n.
+    replicate: (tree of host values) -> the same on the devices.
+
+  Returns:
+    NumPy arrays; `gain` is [P].
+  """
+  rows = rows_of(table, ask.group, samples, valid=False)
+  rows = np.pad(rows, ((0, prompts - len(rows)), (0, 0)), constant_values=-1)
+  there = rows >= 0
+  valid = there & _at(table.valid, rows)
+  probe = valid & (rows >= first) & _at(table.probe, rows)
+  found = jax.device_get(program.of_wave(*replicate([
+      _at(table.reward, rows), valid, _at(table.length, rows), probe,
+      there.all(1)]), step))
+  return found._replace(gain=found.gain[:len(ask.group)])
+
+
+def _at(column: np.ndarray, rows: np.ndarray) -> np.ndarray:
+  """Returns a column's values, 0 or False where a row is -1."""
+  if not len(column):
+    return np.zeros(rows.shape, column.dtype)
+  return np.where(rows >= 0, column[rows], np.zeros((), column.dtype))
+
+
+def with_advantages(
+    program: advantages_lib.Program, table: Table,
+    batches_of_step: Sequence[np.ndarray], step: Array, *,
+    replicate: Replicate) -> tuple[Table, dict[str, float]]:
+  """Computes the advantages of train batches; later steps do not change them.
+
+  Args:
+    program: of the advantages.
+    table: C rows.
+    batches_of_step: [B, n] rows of each batch; -1 for a sample that is missing
+      or not valid.
+    step: [] on the device, number of steps done.
+    replicate: (tree of host values) -> the same on the devices.
+
+  Returns:
+    The table with advantage, trained, group_mean and group_std of these rows,
+    and the advantage's metrics, means over the batches.
+  """
+  names = 'advantage', 'trained', 'group_mean', 'group_std'
+  new = {name: getattr(table, name).copy() for name in names}
+  metrics = []
+  for rows in batches_of_step:
+    there = rows >= 0
+    rewards = _at(table.reward, rows)
+    found = jax.device_get(program.of_batch(*replicate([
+        rewards, there, _at(table.length, rows), _at(table.truncated, rows)]),
+        step))
+    count = np.maximum(there.sum(1, keepdims=True), 1)
+    mean = rewards.sum(1, keepdims=True, where=there) / count
+    square = ((rewards - mean) ** 2).sum(1, keepdims=True, where=there) / count
+    for name, values in zip(names, (
+        found.advantages, found.trained, mean, np.sqrt(square))):
+      new[name][rows[there]] = np.broadcast_to(values, rows.shape)[there]
+    metrics.append(found.metrics)
+  return table._replace(**new), {
+      name: float(np.mean([m[name] for m in metrics]))
+      for name in (metrics[0] if metrics else ())}
+
+
+def to_score(
+    table: Table, groups: Sequence[np.ndarray], *, first: int, size: int,
+    drop_zero_advantage: bool) -> np.ndarray:
+  """Finds the rows of this step whose log-probs may be needed later.
+
+  Args:
+    table: C rows.
+    groups: [G, n] rows of the groups that are trained on or held, -1 for none.
+    first: row of this step's first rollout.
+    size: of the result.
+    drop_zero_advantage: leave out rows that are never trained on.
+
+  Returns:
+    [size] the rows at their places in the step; -1 for the others and filler.
+  """
+  needed = np.zeros(len(table.group), bool)
+  for rows in groups:
+    needed[rows[rows >= 0]] = True
+  if drop_zero_advantage:
+    needed &= table.advantage != 0.0  # NaN before its round
+  rows = np.where(needed, np.arange(len(needed)), -1)[first:]
+  return np.pad(rows, (0, size - len(rows)), constant_values=-1)
 
 
 def with_scores(
-    learner: Learner, batch: LearnerBatch, old: Any, anchor: Any,
-    loss: LossParams, frozen: Any, *, shard_rows: Shard) -> LearnerBatch:
-  """Adds the log-probs of other policies to a batch.
+    learner: Learner, tokens: RolloutTokens, rows: np.ndarray, old: Any,
+    anchor: Any, loss: LossParams, frozen: Any, *, shard_rows: Shard,
+) -> RolloutTokens:
+  """Computes the log-probs of other policies for rows of a buffer.
 
   Args:
     learner: its `score` computes them.
-    batch: B rows of NumPy arrays.
-    old: parameters of the old policy; None leaves `old_logprobs` out.
-    anchor: parameters of the KL penalty's frozen model; None leaves
-      `anchor_logprobs` out.
+    tokens: C rollouts; their arrays of old and anchor log-probs are filled.
+    rows: [B] which rollouts to score; -1 for filler.
+    old: parameters of the policy that wrote these rows; None for no old
+      log-probs.
+    anchor: parameters of the KL penalty's frozen model; None for no penalty.
     loss: its temperature is used for all policies.
     frozen: parameters that are not trained, or None.
     shard_rows: (batch) -> batch on the devices, with its rows sharded.
 
   Returns:
-    The batch with NumPy arrays [B, T] in these fields.
+    The rollouts with the log-probs of these rows.
   """
   models = {'old_logprobs': old, 'anchor_logprobs': anchor}
   models = {name: params for name, params in models.items()
             if params is not None}
-  if not models:
-    return batch
-  rows = shard_rows(batch)
-  return batch.replace(**jax.device_get({
-      name: learner.score(params, rows, loss.temperature, frozen)
-      for name, params in models.items()}))
+  if not models or (rows < 0).all():
+    return tokens
+  batch = shard_rows(batches.learner_batch(
+      tokens, rows, np.zeros(len(rows)), np.ones(len(rows), bool),
+      scored=False))
+  for name, params in models.items():
+    scores = jax.device_get(
+        learner.score(params, batch, loss.temperature, frozen))
+    whole = getattr(tokens, name).copy()
+    whole[rows[rows >= 0]] = scores[rows >= 0]
+    tokens = tokens._replace(**{name: whole})
+  return tokens
 
 
-def update(
-    learner: Learner, state: TrainState, batch: LearnerBatch, loss: LossParams,
-    frozen: Any, *, config: ConfigDict, step: int, shard_rows: Shard,
-) -> tuple[TrainState, list[dict[str, np.ndarray]]]:
-  """Takes the optimiser steps of a batch.
+def run(
+    learner: Learner, state: TrainState, table: Table, tokens: RolloutTokens,
+    batches_of_step: Sequence[np.ndarray], select: Select, selection: Any,
+    loss: LossParams, frozen: Any, *, config: ConfigDict, rounds: int,
+    step: int, policy_step: int, shard_rows: Shard) -> Outcome:
+  """Runs the rounds of a step: select rows, then update on them.
 
   Args:
-    learner: its `update` takes one step.
-    state: the state before; it is donated.
-    batch: B rows of NumPy arrays.
+    learner: its `update` takes one optimiser step.
+    state: the learner's state before; it is donated.
+    table: C rows; it has the advantages.
+    tokens: the same rows.
+    batches_of_step: [B, n] rows of each batch, see `with_advantages`.
+    select: see `types.Selection`.
+    selection: state of the selection before.
     loss: hyperparameters of the loss.
     frozen: parameters that are not trained, or None.
     config: config of the run.
-    step: number of steps of the run before this one; it seeds the shuffle.
+    rounds: rounds of the run before these; the number of a round seeds its
+      shuffles.
+    step: number of this step, for an error.
+    policy_step: optimiser steps before this step.
     shard_rows: (batch) -> batch on the devices, with its rows sharded.
 
   Returns:
-    The state after, and the metrics of each optimiser step.
+    The outcome.
 
   Raises:
+    ValueError: the selection picks a row that no round was made for.
     FloatingPointError: SKIPPED_LIMIT consecutive updates had a loss or gradient
       that is not finite; the last mini-batch is saved.
   """
-  metrics = []
+  metrics, picked, staleness = [], [], []
+  for number, rows in enumerate(batches_of_step, rounds):
+    made = table.round.copy()
+    made[rows[rows >= 0]] = number
+    table = table._replace(round=made)
+    selection, rows = select(
+        selection, table, rows, (config.seed, number, _SELECTION))
+    _check(table, rows)
+    if config.drop_zero_advantage:
+      rows = np.where(_at(table.advantage, rows) == 0.0, -1, rows)
+    picked.append(rows[rows >= 0])
+    staleness.append(
+        policy_step + len(metrics) - table.policy_step[picked[-1]])
+    state, table, new = _update(
+        learner, state, table, tokens, rows, loss, frozen, config=config,
+        number=number, step=step, shard_rows=shard_rows)
+    metrics += new
+  return Outcome(state, selection, table, metrics, picked, staleness)
+
+
+def _check(table: Table, rows: np.ndarray) -> None:
+  """Raises ValueError if a row must not be trained on."""
+  there = rows[rows >= 0]
+  wrong = there[(table.round[there] < 0) | ~table.valid[there]]
+  if len(wrong):
+    raise ValueError(
+        f'The selection picks row {wrong[0]} of the table, which is not valid '
+        'or not in a round yet: pick rows with `valid` and `round` >= 0.')
+
+
+def _update(
+    learner, state, table, tokens, rows, loss, frozen, *, config, number, step,
+    shard_rows):
+  """Takes the optimiser steps of one round; see `run`."""
+  usage, metrics = table.usage.copy(), []
+  usage[np.unique(rows[rows >= 0])] += 1
+  facts = dict(
+      entropy=table.entropy.copy(), clip_share=table.clip_share.copy())
   for part in batches.minibatches(
-      batch, epochs=config.learner.epochs, updates=config.learner.updates,
-      seed=(config.seed, step)):
-    state, result = learner.update(state, shard_rows(part), loss, frozen)
-    metrics.append(jax.device_get(result))
-    if metrics[-1]['skipped_in_row'] >= SKIPPED_LIMIT:
-      _raise_not_finite(config, step + 1, part)
-  return state, metrics
+      rows, size=minibatch_rows(config), epochs=config.learner.epochs,
+      seed=(config.seed, number)):
+    batch = batches.learner_batch(
+        tokens, part, _at(table.advantage, part), _at(table.trained, part))
+    state, result = learner.update(state, shard_rows(batch), loss, frozen)
+    result = jax.device_get(result)
+    for name, values in result.pop('rows', {}).items():
+      known = batch.mask.any(1)
+      facts[name][part[known]] = values[known]
+    metrics.append(result)
+    if result['skipped_in_row'] >= SKIPPED_LIMIT:
+      _raise_not_finite(config, step, batch)
+  return state, table._replace(usage=usage, **facts), metrics
+
+
+def minibatch_rows(config: ConfigDict) -> int:
+  """Returns the rows of an optimiser step."""
+  return (config.prompts_per_step * config.samples_per_prompt
+          // config.learner.updates)
 
 
 def _raise_not_finite(

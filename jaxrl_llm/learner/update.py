@@ -70,6 +70,7 @@ class LearnerConfig:
       `transformer.REMAT`; see `transformer.forward`.
     attention: one of `attention.IMPLEMENTATIONS`.
     unroll: layers to unroll per step of the scan over layers.
+    row_facts: whether an update also returns facts about each row.
   """
   microbatch: int
   max_prompt: int
@@ -83,6 +84,7 @@ class LearnerConfig:
   remat: str = 'none'
   attention: str = 'auto'
   unroll: int = 1
+  row_facts: bool = False
 
   def __post_init__(self):
     loss_lib.check(
@@ -114,7 +116,10 @@ class Learner(NamedTuple):
     score: (params, batch, temperature [], frozen=None) -> log-probs [B, T] of
       the response tokens, 0 past each response.
     update: (state, batch, loss, frozen=None) -> (state, metrics). Takes one
-      optimiser step; the input state is donated. `loss` is LossParams.
+      optimiser step; the input state is donated. `loss` is LossParams. Metrics
+      are [] float32. With `LearnerConfig.row_facts`, metrics['rows'] has
+      'entropy' and 'clip_share' of each row [B], means over its trained tokens
+      (0 without one).
   """
   state: TrainState
   init: Callable[[Any], TrainState]
@@ -223,45 +228,52 @@ def _loss(params, frozen, rows, loss, length, *, cfg, **static):
 
 
 def _gradient(params, frozen, batch, loss, *, cfg, mesh, specs, **static):
-  """Computes the gradient of the whole batch's loss, and metrics."""
+  """Computes the gradient of the whole batch's loss, metrics and row facts."""
   batch = batch.replace(mask=batch.mask & _real(batch))
   weights = policy_losses.token_weights(
       batch.mask, cfg.aggregation, where=batch.response_length > 0,
       budget=loss.budget)
 
-  @_by_data_group(mesh, P())
+  @_by_data_group(mesh, (P(), P(), P(None, 'data')))
   def accumulate(trees, cut, loss):
     def differentiate(rows, length):
-      grads, (sums, maxima) = jax.grad(_loss, has_aux=True)(
+      grads, (sums, maxima, facts) = jax.grad(_loss, has_aux=True)(
           *trees, rows, loss, length, cfg=cfg, **static)
       grads = jax.lax.with_sharding_constraint(grads, specs)
-      return (grads, sums), maxima
+      return (grads, sums), maxima, facts if cfg.row_facts else {}
 
-    def add(_, total, new):
-      return tuple(map(jax.tree.map, (jnp.add, jnp.maximum), total, new))
+    def add(i, total, new):
+      *total, facts = total
+      *new, of_rows = new
+      return (*map(jax.tree.map, (jnp.add, jnp.maximum), total, new),
+              jax.tree.map(lambda out, x: out.at[i].set(x), facts, of_rows))
 
-    shapes = jax.eval_shape(
+    *shapes, of_rows = jax.eval_shape(
         functools.partial(differentiate, length=cfg.lengths[0]),
         jax.tree.map(lambda x: x[0], cut.rows))
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-    total, maxima = microbatches.fold(
-        differentiate, add, zeros, cut, lengths=cfg.lengths)
+    facts = jax.tree.map(
+        lambda x: jnp.zeros((len(cut.bucket), *x.shape), x.dtype), of_rows)
+    total, maxima, facts = microbatches.fold(
+        differentiate, add, (*zeros, facts), cut, lengths=cfg.lengths)
     if mesh.shape['data'] == 1:  # XLA rejects collectives over one group.
-      return total, maxima
-    return jax.lax.psum(total, 'data'), jax.lax.pmax(maxima, 'data')
+      return total, maxima, facts
+    return jax.lax.psum(total, 'data'), jax.lax.pmax(maxima, 'data'), facts
 
-  cut, _ = _arrange((batch, weights), batch, jnp.any(batch.mask, 1), cfg)
-  (grads, sums), maxima = accumulate((params, frozen), cut, loss)
+  cut, order = _arrange((batch, weights), batch, jnp.any(batch.mask, 1), cfg)
+  (grads, sums), maxima, facts = accumulate((params, frozen), cut, loss)
   totals = {name: sums.pop(name) for name in ('loss', 'policy_loss', 'tokens')}
   tokens = jnp.maximum(totals['tokens'], 1.0)
   means = jax.tree.map(lambda x: x / tokens, sums)
-  return grads, {**totals, **means, **maxima}
+  rows = jax.tree.map(
+      lambda x: jnp.zeros(len(order)).at[order].set(x.reshape(-1)), facts)
+  return grads, {**totals, **means, **maxima}, rows
 
 
 def _update(state, batch, loss, frozen=None, *, optimizer, cfg, **static):
   """Computes `Learner.update`."""
   _check(batch, cfg)
-  grads, metrics = _gradient(
+  grads, metrics, rows = _gradient(
       state.params, frozen, batch, loss, cfg=cfg, **static)
   norm = optax.tree.norm(grads)
   updates, opt_state = optimizer.transform.update(
@@ -281,7 +293,8 @@ def _update(state, batch, loss, frozen=None, *, optimizer, cfg, **static):
   metrics.update(
       grad_norm=norm, learning_rate=optimizer.schedule(state.step),
       skipped=new.skipped, skipped_in_row=new.skipped_in_row)
-  return new, {k: jnp.asarray(v, jnp.float32) for k, v in metrics.items()}
+  metrics = {k: jnp.asarray(v, jnp.float32) for k, v in metrics.items()}
+  return new, {**metrics, 'rows': rows} if rows else metrics
 
 
 def _check(batch: LearnerBatch, cfg: LearnerConfig):

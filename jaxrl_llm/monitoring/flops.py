@@ -10,13 +10,14 @@ import functools
 import resource
 import sys
 import time
+from typing import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_llm.models.config import ModelConfig
-from jaxrl_llm.types import LearnerBatch, Prompts, Rollouts
+from jaxrl_llm.rollout import Asked
 
 
 def forward(
@@ -86,23 +87,25 @@ def sample(
 
 
 def of_step(
-    cfg: ModelConfig, prompts: Prompts, rollouts: Rollouts,
-    batch: LearnerBatch, *, epochs: int, frozen: bool) -> dict[str, float]:
+    cfg: ModelConfig, asked: Asked, response: np.ndarray,
+    rounds: Sequence[tuple[np.ndarray, np.ndarray]], *, epochs: int,
+    frozen: bool) -> dict[str, float]:
   """Returns the FLOPs of a training step by phase, 'sample' and 'update'.
 
   Args:
     cfg: the model.
-    prompts: distinct prompts of the step.
-    rollouts: R responses.
-    batch: R rows, in the order of the rollouts.
-    epochs: number of passes over the batch.
+    asked: R requests, and their prompts.
+    response: [R] tokens of the responses.
+    rounds: for each round, prompt and response tokens of its rows, see
+      `update`.
+    epochs: number of passes over the rows of a round.
     frozen: see `update`.
   """
+  length = asked.prompts.length
   return dict(
-      sample=sample(
-          cfg, prompts.length, batch.prompt_length, rollouts.length),
-      update=epochs * update(
-          cfg, batch.prompt_length, batch.response_length, frozen=frozen))
+      sample=sample(cfg, length, length[asked.requests.prompt], response),
+      update=sum(
+          epochs * update(cfg, *rows, frozen=frozen) for rows in rounds))
 
 
 @functools.cache

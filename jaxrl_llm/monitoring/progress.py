@@ -10,7 +10,7 @@ import logging as std_logging
 import math
 import sys
 import time
-from typing import Any, Iterator, Mapping, NamedTuple
+from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 
 from absl import logging
 from rich.console import Console, Group
@@ -172,9 +172,10 @@ def _clock(seconds: float) -> str:
       f'{minutes}:{seconds:02}')
 
 
-def sample_line(record: Mapping[str, Any]) -> str:
-  """Returns a prompt, its response and the verdict as one line."""
-  return f'{record["prompt"]} {record["response"]}  [{record["verdict"]}]'
+def sample_line(records: Sequence[Mapping[str, Any]]) -> str:
+  """Returns the first prompt, its response and the verdict as one line."""
+  return ''.join(
+      f'{r["prompt"]} {r["response"]}  [{r["verdict"]}]' for r in records[:1])
 
 
 def results(

@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.rollout import Responses
-from jaxrl_llm.types import Rollouts
+from jaxrl_llm.types import Ask, Probe, Rollouts, Table
 
 Row = dict[str, float]
 
@@ -17,87 +17,135 @@ class Report(NamedTuple):
 
   Attributes:
     row: metrics of the step.
-    records: one per response, in the format of `samples.jsonl`.
+    groups: for each group of the wave, one record per response, in the format
+      of `samples.jsonl`.
     tokens: number of sampled response tokens.
     flops: model FLOPs by phase.
   """
   row: Row
-  records: list[dict[str, Any]]
+  groups: list[list[dict[str, Any]]]
   tokens: int
   flops: dict[str, float]
 
 
 def report(
     responses: Responses, verdicts: Sequence[Verdict],
-    updates: Sequence[Mapping[str, np.ndarray]], *, step: int,
-    rewards: np.ndarray, valid: np.ndarray, advantages: np.ndarray,
-    measured: Mapping[str, np.ndarray], solved: np.ndarray,
-    kinds: Mapping[str, np.ndarray], flops: dict[str, float]) -> Report:
+    updates: Sequence[Mapping[str, np.ndarray]], *, step: int, ask: Ask,
+    wave: Table, gain: np.ndarray, measured: Mapping[str, np.ndarray],
+    solved: np.ndarray, kinds: Mapping[str, np.ndarray],
+    flops: dict[str, float]) -> Report:
   """Collects the report of a step.
 
   Args:
-    responses: R = P * N responses.
+    responses: R responses.
     verdicts: R verdicts.
     updates: metrics of each optimiser step.
     step: number of the step, counted from 1.
-    rewards: [P, N], from the verifier.
-    valid: [P, N] bool, True if verification succeeded.
-    advantages: [P, N].
-    measured: metrics of the advantages.
+    ask: P groups that the responses belong to.
+    wave: R rows of the table, in the order of the responses.
+    gain: [P], see `types.Curriculum.update`.
+    measured: other metrics, of the advantages and of the rounds.
     solved: [D] bool, training problems solved so far.
     kinds: kind to the indices of its problems.
     flops: model FLOPs by phase.
   """
   row = {
       **of_rollouts(
-          responses.rollouts, rewards, valid, advantages,
-          [v.kind for v in verdicts], responses.use),
+          responses.rollouts, wave, ask, gain, [v.kind for v in verdicts],
+          responses.use),
       **{name: float(value) for name, value in measured.items()},
       **of_solved(solved, kinds),
       **of_updates(updates)}
   return Report(
-      row, records(step, responses, verdicts),
+      row, records(step, responses, verdicts, ask, wave),
       int(responses.rollouts.length.sum()), flops)
 
 
 def of_rollouts(
-    rollouts: Rollouts, rewards: np.ndarray, valid: np.ndarray,
-    advantages: np.ndarray, verdicts: Sequence[str],
-    use: Mapping[str, int]) -> Row:
+    rollouts: Rollouts, wave: Table, ask: Ask, gain: np.ndarray,
+    verdicts: Sequence[str], use: Mapping[str, int]) -> Row:
   """Computes the metrics of a step's responses.
 
   Args:
     rollouts: R rollouts, NumPy arrays.
-    rewards: [P, N], from the verifier.
-    valid: [P, N] bool, True if verification succeeded.
-    advantages: [P, N].
+    wave: R rows of the table.
+    ask: P groups that they belong to.
+    gain: [P], sum of |advantage| of each complete group, else NaN.
     verdicts: R kinds of verdicts.
     use: counts of the sampler; see `rollout.host_sampler`.
 
   Returns:
-    reward/mean and reward/std (over valid responses); reward/group_std (mean
-    over groups); reward/no_signal (share of groups whose advantages are all 0);
-    response/length and response/length_max (tokens); response/truncated
-    (share); response/entropy (nats per token, at sampling time);
-    sampler/slot_use; verdict/<kind> (share of each kind).
+    reward/mean and reward/std (over valid probe rows, see `types.Table`);
+    reward/group_std (mean over groups); reward/no_signal (share of complete
+    groups whose advantages are all 0); response/length and response/length_max
+    (tokens); response/truncated (share); response/entropy (nats per token, at
+    sampling time); sampler/slot_use; verdict/<kind> (share of each kind). NaN
+    where there is nothing to average.
   """
-  good = rewards[valid]
+  good = wave.valid & wave.probe
   real = np.arange(rollouts.tokens.shape[1]) < rollouts.length[:, None]
-  spread = [r[v].std() for r, v in zip(rewards, valid) if v.any()]
+  ends = np.cumsum(ask.count)[:-1]
+  spread = [r[v].std() for r, v in zip(
+      np.split(wave.reward, ends), np.split(good, ends)) if v.any()]
   row = {
-      'reward/mean': good.mean() if good.size else np.nan,
-      'reward/std': good.std() if good.size else np.nan,
-      'reward/group_std': np.mean(spread) if spread else np.nan,
-      'reward/no_signal': (advantages == 0.0).all(1).mean(),
-      'response/length': rollouts.length.mean(),
-      'response/length_max': rollouts.length.max(),
-      'response/truncated': rollouts.truncated.mean(),
-      'response/entropy': rollouts.entropy[real].mean(),
+      'reward/mean': _mean(wave.reward[good]),
+      'reward/std': wave.reward[good].std() if good.any() else np.nan,
+      'reward/group_std': _mean(spread),
+      'reward/no_signal': _mean(gain[~np.isnan(gain)] == 0.0),
+      'response/length': _mean(rollouts.length),
+      'response/length_max': rollouts.length.max(initial=0),
+      'response/truncated': _mean(rollouts.truncated),
+      'response/entropy': _mean(rollouts.entropy[real]),
       'sampler/slot_use': use['busy'] / max(use['slots'], 1),
   }
   for kind, count in sorted(collections.Counter(verdicts).items()):
     row[f'verdict/{kind}'] = count / len(verdicts)
   return {name: float(value) for name, value in row.items()}
+
+
+def _mean(values: Any) -> float:
+  """Returns the mean, NaN of nothing."""
+  return np.mean(values) if len(values) else np.nan
+
+
+def probe(wave: Table, policy_step: int) -> Probe:
+  """Returns the means over a wave's valid probe rows.
+
+  Args:
+    wave: its rows of the table.
+    policy_step: optimiser steps behind the policy that wrote them.
+  """
+  rows = wave.valid & wave.probe & (wave.length > 0)
+  if not rows.any():
+    return Probe(np.nan, np.nan, policy_step)
+  return Probe(
+      float(wave.reward[rows].mean()),
+      float(np.average(wave.entropy[rows], weights=wave.length[rows])),
+      policy_step)
+
+
+def of_rounds(
+    rows: Sequence[np.ndarray], staleness: Sequence[np.ndarray],
+    held: int) -> Row:
+  """Computes the metrics of a step's train batches.
+
+  Args:
+    rows: for each round, the rows it trained on, without filler.
+    staleness: for each round, the optimiser steps between the writing of its
+      rows and their use.
+    held: rows held for later steps.
+
+  Returns:
+    batch/rounds; batch/rows (rows trained on, over all rounds);
+    batch/staleness (mean) and batch/staleness_max, NaN without a row;
+    batch/held.
+  """
+  late = np.concatenate([np.zeros(0), *staleness])
+  return {
+      'batch/rounds': len(rows), 'batch/rows': sum(map(len, rows)),
+      'batch/staleness': _mean(late),
+      'batch/staleness_max': late.max() if len(late) else np.nan,
+      'batch/held': held}
 
 
 def of_updates(updates: Sequence[Mapping[str, np.ndarray]]) -> Row:
@@ -125,19 +173,19 @@ def of_updates(updates: Sequence[Mapping[str, np.ndarray]]) -> Row:
 
 
 def solve(
-    solved: np.ndarray, picked: np.ndarray, right: np.ndarray) -> np.ndarray:
+    solved: np.ndarray, problem: np.ndarray, right: np.ndarray) -> np.ndarray:
   """Marks the problems that a step has solved.
 
   Args:
     solved: [D] bool, problems solved before.
-    picked: [P] index of each group's problem; repeats are allowed.
-    right: [P, N] bool, True for right responses.
+    problem: [R] index of each response's problem.
+    right: [R] bool, True for right responses.
 
   Returns:
     [D] bool, a new array.
   """
   solved = solved.copy()
-  np.logical_or.at(solved, picked, right.any(1))
+  np.logical_or.at(solved, problem, right)
   return solved
 
 
@@ -159,12 +207,31 @@ def of_solved(solved: np.ndarray, kinds: Mapping[str, np.ndarray]) -> Row:
 
 
 def records(
-    step: int, responses: Responses, verdicts: Sequence[Verdict],
-) -> list[dict[str, Any]]:
-  """Returns one record per response, in the format of `samples.jsonl`."""
-  return [
-      dict(step=step, problem_id=problem.id, kind=problem.kind,
-           prompt=problem.prompt, response=text, reward=verdict.reward,
+    step: int, responses: Responses, verdicts: Sequence[Verdict], ask: Ask,
+    wave: Table) -> list[list[dict[str, Any]]]:
+  """Returns one record per response, by group, in the format of samples.jsonl.
+  """
+  rows = [
+      dict(step=step, group=int(group), sample=int(sample),
+           problem_id=problem.id, kind=problem.kind, prompt=problem.prompt,
+           reference=problem.reference, response=text, reward=verdict.reward,
            verdict=verdict.kind, detail=verdict.detail)
-      for problem, text, verdict in zip(
-          responses.asked.problem(), responses.texts, verdicts)]
+      for group, sample, problem, text, verdict in zip(
+          wave.group, wave.sample, responses.asked.problem(), responses.texts,
+          verdicts)]
+  ends = np.cumsum(ask.count)
+  return [rows[end - count:end] for end, count in zip(ends, ask.count)]
+
+
+def chosen(
+    groups: Sequence[list[dict[str, Any]]], count: int, step: int,
+) -> list[dict[str, Any]]:
+  """Returns the records of some groups, drawn anew in each step.
+
+  Args:
+    groups: from `records`.
+    count: number of groups; all if there are fewer.
+    step: seeds the draw.
+  """
+  order = np.random.default_rng(step).permutation(len(groups))[:count]
+  return [record for i in sorted(order) for record in groups[i]]

@@ -43,6 +43,13 @@ class Problem:
   answer: str = ''
   info: Any = None
 
+  @property
+  def reference(self) -> str:
+    """Answer for the reader of a sample, from `answer` or `info`."""
+    if isinstance(self.info, str):
+      return self.answer or self.info
+    return self.answer or getattr(self.info, 'answer', '')
+
 
 class Task(Protocol):
   """Interface of a task.

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from jaxrl_llm import programs, sharding
 from jaxrl_llm.learner import loss as loss_lib
+from jaxrl_llm.learner import rounds
 from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.types import LearnerBatch, Prompts, Requests
@@ -66,7 +67,7 @@ def abstract(made: programs.Programs) -> Arguments:
       jax.tree.map(lambda x: scalar(dtype=x.dtype), SamplingParams()),
       scalar())
 
-  scored = programs.needs_old_logprobs(config)
+  scored = programs.needs_old_logprobs(config, made.stages)
   penalised = programs.needs_anchor(config)
   anchor = None
   if penalised:  # with LoRA, the anchor is the frozen model without adapters
@@ -83,14 +84,14 @@ def abstract(made: programs.Programs) -> Arguments:
         old_logprobs=tokens() if old else None,
         anchor_logprobs=tokens() if anchor else None)
 
-  count = config.prompts_per_step * config.samples_per_prompt
   number = scalar(dtype=jnp.float32)
   loss = jax.tree.map(lambda _: number, loss_lib.params(config))
   return Arguments(
       state=state, frozen=frozen, anchor=anchor, weights=weights,
       generate=generate,
-      batch=rows(count // config.learner.updates, scored, penalised),
-      scored=rows(count, False, False), loss=loss)
+      batch=rows(rounds.minibatch_rows(config), scored, penalised),
+      scored=rows(
+          programs.scored_rows(config, made.stages), False, False), loss=loss)
 
 
 def lowered(made: programs.Programs) -> dict[str, Callable[[], Any]]:

@@ -13,7 +13,8 @@ from ml_collections import ConfigDict
 import numpy as np
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import programs, sharding
+from jaxrl_llm import programs, sharding, stages
+from jaxrl_llm.learner import rounds
 from jaxrl_llm.models.config import HUB
 from jaxrl_llm.monitoring import flops
 from launch.aot import arguments, chips, cost, faults, memory
@@ -128,7 +129,8 @@ def build(config: ConfigDict, topology: chips.Topology) -> programs.Programs:
   mesh = sharding.make_mesh(
       *(config.mesh[axis] for axis in sharding.AXES), topology.devices)
   return programs.make(
-      config, config_lib.model_config(config), mesh, _STOP_IDS)
+      config, config_lib.model_config(config), mesh, _STOP_IDS,
+      stages.make(config))
 
 
 def run(config: ConfigDict, topology: chips.Topology,
@@ -156,10 +158,10 @@ def run(config: ConfigDict, topology: chips.Topology,
   phases = [
       _phase(made, topology, name, *result, code)
       for name, result in compiled.items()]
-  requests = config.prompts_per_step * config.samples_per_prompt
   return Report(
       config, topology, made.mesh, made.sampler.sampler.slots,
-      made.sampler.requests_per_shard, phases, requests * config.max_response)
+      made.sampler.requests_per_shard, phases,
+      made.sampler.max_requests * config.max_response)
 
 
 def _compile(lower) -> tuple[Any, float, str | None]:
@@ -198,7 +200,7 @@ def bytes_of(needs: str) -> int:
 
 
 def _phase(made, topology, name, program, seconds, needs, code) -> Phase:
-  phase = Phase(name, seconds, {}, needs, None, _runs(made.config, name),
+  phase = Phase(name, seconds, {}, needs, None, _runs(made, name),
                 _model_flops(made, name), [])
   if program is None:
     phase.bytes = memory.lacking(made, name, bytes_of(needs))
@@ -214,12 +216,13 @@ def _phase(made, topology, name, program, seconds, needs, code) -> Phase:
   return phase
 
 
-def _runs(config: ConfigDict, name: str) -> int:
-  """Returns how often a program runs in a step."""
+def _runs(made: programs.Programs, name: str) -> int:
+  """Returns how often a program runs in a step, at most."""
   if name == 'update':
-    return programs.updates_per_step(config)
+    return programs.updates_per_step(made.config, made.stages)
   if name == 'score':
-    return programs.needs_old_logprobs(config) + programs.needs_anchor(config)
+    return (programs.needs_old_logprobs(made.config, made.stages)
+            + programs.needs_anchor(made.config))
   return 1
 
 
@@ -233,10 +236,9 @@ def _chances(config: ConfigDict) -> dict[str, float]:
 def _turns(made: programs.Programs, name: str) -> dict[str, float]:
   """Returns the iterations of data-dependent loops, for full responses."""
   config, sampler = made.config, made.sampler.sampler
-  rows = config.prompts_per_step * config.samples_per_prompt
   if name in ('score', 'update'):
-    if name == 'update':
-      rows //= config.learner.updates
+    rows = (rounds.minibatch_rows(config) if name == 'update' else
+            programs.scored_rows(config, made.stages))
     return dict(microbatches=rows // config.learner.microbatch)
   requests = made.sampler.requests_per_shard
   steps = -(-requests // sampler.slots) * config.max_response
@@ -254,15 +256,17 @@ def _turns(made: programs.Programs, name: str) -> dict[str, float]:
 
 def _model_flops(made: programs.Programs, name: str) -> float:
   """Returns model FLOPs of all runs in a step, for rows of maximum length."""
-  config, model = made.config, made.model
-  rows = config.prompts_per_step * config.samples_per_prompt
+  config, model, sampler = made.config, made.model, made.sampler
+  rows = sampler.max_requests
+  if name == 'update':
+    rows = made.stages.selection.rows * made.stages.curriculum.max_rounds
   prompt = np.full(rows, config.max_prompt)
   response = np.full(rows, config.max_response)
   if name == 'sample':
     return flops.sample(
-        model, prompt[:config.prompts_per_step], prompt, response)
+        model, prompt[:sampler.max_prompts], prompt, response)
   if name == 'score':
-    return _runs(config, name) * flops.forward(
+    return _runs(made, name) * flops.forward(
         model, prompt + response, response)
   if name == 'update':
     return config.learner.epochs * flops.update(

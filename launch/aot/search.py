@@ -6,6 +6,7 @@ from ml_collections import ConfigDict
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import sharding
+from jaxrl_llm.learner import rounds
 from launch.aot import check, chips, report
 
 
@@ -33,8 +34,7 @@ def largest(
   made = check.build(config, topology)
   requests = made.sampler.requests_per_shard
   shards = sharding.data_shards(made.mesh)
-  rows = (config.prompts_per_step * config.samples_per_prompt
-          // config.learner.updates)
+  rows = rounds.minibatch_rows(config)
   sizes = [
       n for n in range(shards, rows + 1, shards) if rows % n == 0]
   slots = sorted({-(-requests // n) for n in range(1, requests + 1)})

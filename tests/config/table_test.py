@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from jaxrl_llm import config
+from jaxrl_llm import config, stages
 from jaxrl_llm.config import fields, values
 from jaxrl_llm.config import table as table_lib
 from jaxrl_llm.learner import advantages
@@ -44,6 +44,8 @@ REGISTRIES = {
     'advantage': advantages.ADVANTAGES,
     'model.preset': PRESETS,
     'pkpo.transform': pkpo.TRANSFORMS,
+    'curriculum': stages.CURRICULA,
+    'selection': stages.SELECTIONS,
     'loss.objective': policy_losses.OBJECTIVES,
     'loss.aggregation': policy_losses.AGGREGATIONS,
     'loss.importance': importance.CORRECTIONS,

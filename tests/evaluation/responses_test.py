@@ -130,7 +130,8 @@ def test_each_call_is_on_disk_before_the_next_but_one(
   fails, of calls too small to fill a buffer."""
   got, path = whole
   part, calls = tmp_path / 'responses.jsonl', []
-  config = tiny.load(prompts_per_step=1, learner__microbatch=4)
+  small = watched.parts.programs.sampler._replace(
+      max_prompts=1, max_requests=4)
 
   def sample(*args, **kwargs):
     calls.append(part.read_bytes())
@@ -139,7 +140,7 @@ def test_each_call_is_on_disk_before_the_next_but_one(
     return watched.parts.sample(*args, **kwargs)
 
   with pytest.raises(KeyboardInterrupt):
-    collect(watched, part, sample=sample, config=config)
+    collect(watched, part, sample=sample, sampler=small)
   assert [data.count(b'\n') for data in calls] == [0, 0, 4]
   again, sampled = collect(watched, part)
   assert len(sampled) == 36

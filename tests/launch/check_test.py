@@ -30,7 +30,7 @@ def test_how_often_things_run():
   config = check.load('configs/countdown.py', SMALL)
   made = check.build(config, chips.topology('cpu:1'))
   # Old log-probs for the second update, and the anchor's.
-  assert [check._runs(config, name) for name in (
+  assert [check._runs(made, name) for name in (
       'reshard', 'sample', 'score', 'update')] == [1, 1, 2, 2]
   assert check._turns(made, 'score') == dict(microbatches=4)  # 32 rows by 8
   assert check._turns(made, 'update') == dict(microbatches=2)

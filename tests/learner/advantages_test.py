@@ -1,5 +1,7 @@
 """Tests of rewards to advantages, for every advantage."""
 
+import math
+
 import jax
 import numpy as np
 import pytest
@@ -39,7 +41,7 @@ def test_the_advantage_is_among_valid_samples(name):
   program = advantages_lib.make(
       tiny.load(advantage=name, overlong__mode='mask'))
   rewards, valid, truncated = batch(1)
-  got = program(rewards, valid, LENGTH, truncated, np.uint32(0))
+  got = program.of_batch(rewards, valid, LENGTH, truncated, np.uint32(0))
   close(got.advantages, reference.advantages(name, rewards, valid))
   np.testing.assert_array_equal(got.trained, valid & ~truncated)
   assert not any(name.startswith('pkpo') for name in got.metrics)
@@ -57,7 +59,7 @@ def test_pkpo_is_n_times_the_transform(transform, batch_std):
   lowered = 0
   for step, k in ((0, 3), (4, 3), (5, 2), (7, 1), (900, 1)):
     rewards, valid, truncated = batch(step)
-    got = program(rewards, valid, LENGTH, truncated, np.uint32(step))
+    got = program.of_batch(rewards, valid, LENGTH, truncated, np.uint32(step))
     want, short = np.zeros((4, 4)), 0
     for row, group, mask in zip(want, rewards, valid):
       n = mask.sum()
@@ -72,14 +74,15 @@ def test_pkpo_is_n_times_the_transform(transform, batch_std):
     assert got.metrics['pkpo/k_lowered'] == short / 4
     lowered += short
   assert lowered > 2
-  assert program._cache_size() == 1
+  assert program.of_batch._cache_size() == 1
 
 
 def test_pkpo_of_1_is_rloo_to_the_bit():
   args = *batch(3)[:2], LENGTH, batch(3)[2], np.uint32(0)
   for mode in ('none', 'mask'):
     one, rloo = (
-        advantages_lib.make(tiny.load(overlong__mode=mode, **fields))(*args)
+        advantages_lib.make(
+            tiny.load(overlong__mode=mode, **fields)).of_batch(*args)
         for fields in (dict(advantage='pkpo', pkpo__k=1),
                        dict(advantage='rloo')))
     np.testing.assert_array_equal(one.advantages, rloo.advantages)
@@ -94,15 +97,64 @@ def test_pass_at_k_is_of_the_rewards_as_they_were_given():
       [1, 0, 1, .9], [0, 2, 0, 0], [1, 1, 9, 9], [0, 9, 9, 9]])
   valid = np.array([[1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0]],
                    bool)
-  got = jax.device_get(program(
-      rewards, valid, np.full((4, 4), 10, np.int32), ~valid, np.uint32(0)))
+  length, all_there = np.full((4, 4), 10, np.int32), np.ones(4, bool)
+  got = jax.device_get(program.of_wave(
+      rewards, valid, length, valid, all_there, np.uint32(0)))
   want = {1: [1 / 2, 1 / 4, 1, 0], 2: [5 / 6, 1 / 2, 1], 3: [1, 3 / 4],
           4: [1, 1]}
   assert got.metrics == pytest.approx(
       {f'reward/pass@{k}': np.mean(values) for k, values in want.items()},
       rel=rounding(4, 16))  # a mean over 4 of the exp of a logarithm
   # Every response pays the same penalty.
-  close(got.advantages, reference.advantages('grpo', rewards, valid))
-  nothing = program(
-      rewards, np.zeros_like(valid), LENGTH, valid, np.uint32(0))
+  found = program.of_batch(rewards, valid, length, ~valid, np.uint32(0))
+  close(found.advantages, reference.advantages('grpo', rewards, valid))
+  # Samples that are no probe do not count in the metrics.
+  some = program.of_wave(
+      rewards, valid, length, valid & (np.arange(4) < 2), all_there,
+      np.uint32(0))
+  assert some.metrics['reward/pass@1'] == pytest.approx(
+      np.mean([.5, .5, 1, 0]), rel=rounding(4, 16))
+  nothing = program.of_wave(
+      rewards, valid, LENGTH, np.zeros_like(valid), all_there, np.uint32(0))
   assert np.isnan(nothing.metrics['reward/pass@1'])
+
+
+def signal(name, c, k=2):
+  """Returns the sum of |advantage| of a group of 4 with c right, by hand."""
+  if name == 'reinforce':
+    return c
+  if name == 'pkpo':  # c C(n - c, k - 1) / C(n, k) times n
+    return 4 * c * math.comb(4 - c, k - 1) / math.comb(4, k)
+  spread = 2 * c * (4 - c) / 4  # sum of |r - mean|
+  if name == 'rloo':
+    return spread * 4 / 3
+  if name == 'grpo':
+    return spread / (math.sqrt(c * (4 - c) / 4 / 3) + 1e-6)
+  return spread  # dr_grpo; reinforce_pp without its batch's scale
+
+
+@pytest.mark.parametrize('name', [*ADVANTAGES, 'pkpo'])
+def test_signal_and_gain_are_those_of_the_advantage(name):
+  """A penalty and the validity count in the gain, the batch does not."""
+  fields = dict(pkpo__k=2, pkpo__batch_std=True) if name == 'pkpo' else {}
+  program = advantages_lib.make(tiny.load(advantage=name, **fields))
+  rewards, valid, _ = batch(4)
+  rewards[0], valid[0] = [1, 0, 1, 0], True
+  complete = np.array([True, True, False, True])
+  got = jax.device_get(program.of_wave(
+      rewards, valid, LENGTH, valid, complete, np.uint32(0)))
+  want = [signal(name, c) for c in range(5)]
+  np.testing.assert_allclose(
+      got.signal, want, rtol=0, atol=rounding(4, 16, 32, magnitude=8))
+  assert got.gain[0] == pytest.approx(want[2], rel=rounding(4, 16, 32))
+  assert np.isnan(got.gain).tolist() == (~complete).tolist()
+  alone = jax.device_get(program.of_wave(
+      rewards, valid & (np.arange(4) == 1)[:, None], LENGTH, valid, complete,
+      np.uint32(0)))
+  assert alone.gain[1] == got.gain[1] and alone.gain[3] == 0
+  penalised = advantages_lib.make(tiny.load(
+      advantage=name, overlong__mode='penalty', overlong__window=10, **fields))
+  length = np.array([[10, 0, 10, 0]] * 4, np.int32)  # 1 - 1 = 0: all equal
+  found = penalised.of_wave(
+      rewards, valid, length, valid, complete, np.uint32(0))
+  assert found.gain[0] == 0

@@ -5,103 +5,83 @@ import pytest
 
 from jaxrl_llm import rollout
 from jaxrl_llm.learner import batches
-from jaxrl_llm.types import LearnerBatch
+from jaxrl_llm.types import RolloutTokens
 from tests.rollout_test import problem, rollouts, TOKENIZER
 from tests.tolerance import rounding
 
 
-def test_learner_batch_against_lists():
+def stored(prompts, responses, **logprobs):
+  """Stores responses to the prompts 'a', 'bcab', 'ccc', four to each."""
+  sampled = rollouts(responses, [False] * len(responses))
+  row = np.arange(len(responses)) // 4
+  return RolloutTokens(
+      prompt=prompts.tokens[row], prompt_length=prompts.length[row],
+      response=sampled.tokens, length=sampled.length,
+      behaviour_logprobs=sampled.logprobs, **logprobs)
+
+
+@pytest.mark.parametrize('scored', [False, True])
+def test_learner_batch_against_lists(scored):
+  """Rows of a store in another order, some of them twice, and filler."""
   rng = np.random.default_rng(0)
   prompts = rollout.encode(
       [problem(i, p) for i, p in enumerate(('a', 'bcab', 'ccc'))],
       TOKENIZER, 6)
-  requests = rollout.grouped_requests(prompts.problem_id, 4, 5)
   responses = [
       rng.integers(0, 5, rng.integers(1, 6)).tolist() for _ in range(12)]
-  sampled = rollouts(responses, [False] * 12)
-  advantages = rng.normal(size=12).astype(np.float32)
-  keep, trained = np.arange(12) % 3 > 0, np.arange(12) % 4 > 0
+  old = rng.normal(size=(12, 5)).astype(np.float32)
+  rows = np.array([7, -1, 0, 11, 7, -1, 3])
+  advantages = rng.normal(size=7).astype(np.float32)
+  advantages[1] = np.nan  # of filler: it may be anything
+  trained = np.arange(7) % 3 > 0
   got = batches.learner_batch(
-      prompts, requests, sampled, advantages, keep=keep, trained=trained)
+      stored(prompts, responses, old_logprobs=old), rows, advantages, trained,
+      scored=scored)
 
-  for r, response in enumerate(responses):
-    prompt = TOKENIZER.encode(('a', 'bcab', 'ccc')[r // 4])
-    response = response if keep[r] else []
-    row = [*prompt, *response]
-    assert got.tokens[r].tolist() == row + [0] * (11 - len(row))
-    assert got.prompt_length[r] == len(prompt)
-    assert got.response_length[r] == len(response)
+  for r, row in enumerate(rows):
+    prompt = TOKENIZER.encode(('a', 'bcab', 'ccc')[row // 4])
+    prompt, response = (prompt, responses[row]) if row >= 0 else ([], [])
     n = len(response)
+    sequence = [*prompt, *response]
+    assert got.tokens[r].tolist() == sequence + [0] * (11 - len(sequence))
+    assert got.prompt_length[r] == max(len(prompt), 1)
+    assert got.response_length[r] == n
     assert got.mask[r].tolist() == [bool(trained[r])] * n + [False] * (5 - n)
     np.testing.assert_allclose(
         got.behaviour_logprobs[r],
-        [-r - t / 10 for t in range(n)] + [0] * (5 - n),
+        [-row - t / 10 for t in range(n)] + [0] * (5 - n),
         rtol=rounding(1))  # rounded once to float32
-    assert got.advantages[r] == (advantages[r] if keep[r] else 0)
-  assert got.old_logprobs is None and got.anchor_logprobs is None
+    assert got.advantages[r] == (advantages[r] if n else 0)
+    if scored:
+      np.testing.assert_array_equal(
+          got.old_logprobs[r], old[row] if n else np.zeros(5))
+  assert (got.old_logprobs is not None) == scored
+  assert got.anchor_logprobs is None
   kinds = dict(
       tokens=np.int32, prompt_length=np.int32, response_length=np.int32,
       mask=bool, behaviour_logprobs=np.float32, advantages=np.float32)
+  kinds |= dict(old_logprobs=np.float32) if scored else {}
   assert {k: v.dtype for k, v in vars(got).items() if v is not None} == kinds
 
 
-def test_a_row_left_out_may_hold_anything():
-  """Advantages of dropped rows may be NaN, their log-probs infinite."""
-  prompts = rollout.encode([problem(0, 'a')], TOKENIZER, 2)
-  sampled = rollouts([[2, 1], [3, 1]], [False] * 2)
-  sampled.logprobs[0] = -np.inf
+def test_a_batch_of_an_empty_store_is_filler():
+  store = RolloutTokens(
+      prompt=np.zeros((0, 3), np.int32), prompt_length=np.zeros(0, np.int32),
+      response=np.zeros((0, 2), np.int32), length=np.zeros(0, np.int32),
+      behaviour_logprobs=np.zeros((0, 2), np.float32))
   got = batches.learner_batch(
-      prompts, rollout.grouped_requests(prompts.problem_id, 2, 5), sampled,
-      np.array([np.nan, 1], np.float32), keep=np.array([False, True]),
-      trained=np.array([True, True]))
-  for name in ('advantages', 'behaviour_logprobs'):
-    assert np.isfinite(getattr(got, name)).all()
-  assert not got.mask[0].any() and got.mask[1].sum() == 2
+      store, np.full(4, -1), np.zeros(4), np.zeros(4, bool))
+  assert got.tokens.shape == (4, 5) and not got.response_length.any()
 
 
-@pytest.mark.parametrize('behaviour, tempered, want', [
-    ('tempered', True, -7), ('sampled', True, -.5), ('tempered', False, -.5),
-    ('sampled', False, -.5)])
-def test_behaviour_logprobs_are_those_of_the_field(behaviour, tempered, want):
-  prompts = rollout.encode([problem(0, 'a')], TOKENIZER, 2)
-  sampled = rollouts([[2, 1]], [False])
-  sampled.logprobs[:] = -.5
-  if tempered:
-    sampled = sampled.replace(
-        tempered_logprobs=np.full_like(sampled.logprobs, -7))
-  got = batches.learner_batch(
-      prompts, rollout.grouped_requests(prompts.problem_id, 1, 5), sampled,
-      np.ones(1, np.float32), keep=np.array([True]), trained=np.array([True]),
-      behaviour=behaviour)
-  assert got.behaviour_logprobs.tolist() == [[want, want, 0, 0, 0]]
-
-
-def numbered(rows):
-  """Makes a batch in which every field contains the row's number."""
-  x = np.arange(rows, dtype=np.int32)
-  return LearnerBatch(
-      tokens=np.tile(x[:, None], 3), prompt_length=x, response_length=x,
-      mask=np.tile(x[:, None] % 2 == 0, 2), advantages=x.astype(np.float32),
-      behaviour_logprobs=np.tile(x[:, None].astype(np.float32), 2),
-      old_logprobs=np.tile(-x[:, None].astype(np.float32), 2))
-
-
-def orders(**options):
-  """Returns the row numbers of each minibatch; all fields must agree."""
-  out = []
-  for part in batches.minibatches(numbered(12), **options):
-    row = part.prompt_length
-    np.testing.assert_array_equal(part.tokens, np.tile(row[:, None], 3))
-    np.testing.assert_array_equal(part.old_logprobs[:, 1], -row)
-    np.testing.assert_array_equal(part.advantages, row)
-    np.testing.assert_array_equal(part.mask[:, 0], row % 2 == 0)
-    assert part.anchor_logprobs is None
-    out.append(row.tolist())
-  return out
+def minibatches(rows=12, **options):
+  """Returns the mini-batches of rows 0, 1, ... as lists."""
+  return [part.tolist() for part in batches.minibatches(
+      np.arange(rows), **options)]
 
 
 def test_minibatches_visit_each_row_once_per_epoch():
-  got = orders(epochs=3, updates=4, seed=(0, 5))
+  got = minibatches(epochs=3, size=3, seed=(0, 5))
   assert [len(rows) for rows in got] == [3] * 12
   epochs = [sum(got[i:i + 4], []) for i in (0, 4, 8)]
   for epoch in epochs:
@@ -109,12 +89,30 @@ def test_minibatches_visit_each_row_once_per_epoch():
   assert len({tuple(epoch) for epoch in epochs}) == 3
 
 
+@pytest.mark.parametrize('rows, size, count', [(10, 4, 3), (3, 4, 1)])
+def test_what_does_not_fill_the_last_minibatch_is_filler(rows, size, count):
+  got = minibatches(rows, epochs=2, size=size, seed=(0, 5))
+  assert [len(part) for part in got] == [size] * 2 * count
+  missing = count * size - rows
+  for epoch in (sum(got[:count], []), sum(got[count:], [])):
+    assert sorted(epoch[:rows]) == list(range(rows))
+    assert epoch[rows:] == [-1] * missing
+
+
+def test_filler_among_the_rows_is_shuffled_like_a_row():
+  rows = np.array([0, -1, 2, -1, 4, 5])
+  got = [*batches.minibatches(rows, epochs=1, size=2, seed=(0, 1))]
+  assert sorted(np.concatenate(got)) == sorted(rows)
+  order = np.concatenate(minibatches(6, epochs=1, size=2, seed=(0, 1)))
+  np.testing.assert_array_equal(np.concatenate(got), rows[order])
+
+
 def test_minibatches_depend_on_the_seed_alone():
-  first = orders(epochs=2, updates=2, seed=(0, 5))
-  assert first == orders(epochs=2, updates=2, seed=(0, 5))
+  first = minibatches(epochs=2, size=6, seed=(0, 5))
+  assert first == minibatches(epochs=2, size=6, seed=(0, 5))
   for seed in ((0, 6), (1, 5), (5, 0)):
-    assert first != orders(epochs=2, updates=2, seed=seed)
+    assert first != minibatches(epochs=2, size=6, seed=seed)
 
 
 def test_one_update_keeps_the_order():
-  assert orders(epochs=2, updates=1, seed=(0, 0)) == [list(range(12))] * 2
+  assert minibatches(epochs=2, size=12, seed=(0, 0)) == [list(range(12))] * 2

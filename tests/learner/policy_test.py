@@ -260,7 +260,7 @@ def steps(sizes, **fields):
   fixed = train.Fixed(
       parts.sampling(), parts.replicate(loss_lib.params(config)),
       start.anchor, start.frozen)
-  state = train.init_state(parts.programs.learner.init(start.params), 40)
+  state = train.init_state(parts, parts.programs.learner.init(start.params))
   rows = []
   for _ in range(2):
     with jax.transfer_guard('disallow'):

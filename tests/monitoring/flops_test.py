@@ -10,7 +10,8 @@ import pytest
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig, PRESETS
 from jaxrl_llm.monitoring import flops
-from jaxrl_llm.types import LearnerBatch, Prompts, Rollouts
+from jaxrl_llm.rollout import Asked
+from jaxrl_llm.types import Prompts, Requests
 
 CFG = ModelConfig(
     vocab_size=7, width=5, layers=3, heads=4, kv_heads=2, head_dim=6,
@@ -92,22 +93,26 @@ def test_peak_memory_is_in_bytes():
 
 
 def test_a_step_is_sampled_once_and_trained_on_in_each_epoch():
-  rows = np.arange(2)
   prompts = Prompts(
-      tokens=np.zeros((2, 5)), length=np.array([5, 3]), problem_id=rows)
-  response = np.array([4, 0])
-  rollouts = Rollouts(
-      tokens=None, length=np.array([4, 2]), logprobs=None, entropy=None,
-      truncated=None, problem_id=rows, sample=rows, policy_step=rows)
-  batch = LearnerBatch(
-      tokens=None, prompt_length=prompts.length, response_length=response,
-      mask=None, behaviour_logprobs=None, advantages=None)
+      tokens=np.zeros((2, 5)), length=np.array([5, 3]),
+      problem_id=np.arange(2))
+  asked = Asked([], prompts, Requests(
+      prompt=np.array([0, 0, 1]), sample=None, budget=None))
+  response = np.array([4, 2, 6])
+  first = np.array([5, 3]), np.array([4, 6])
+  second = np.array([5]), np.array([2])
   model = PRESETS['tiny']
   for epochs, frozen in ((1, False), (3, True)):
-    # The second row is filler in the update, but was sampled.
+    # The first round leaves a row out; the second comes back to it.
     assert flops.of_step(
-        model, prompts, rollouts, batch, epochs=epochs, frozen=frozen) == dict(
+        model, asked, response, [first, second], epochs=epochs,
+        frozen=frozen) == dict(
             sample=flops.sample(
-                model, prompts.length, prompts.length, rollouts.length),
-            update=epochs * flops.update(
-                model, prompts.length, response, frozen=frozen))
+                model, prompts.length, np.array([5, 5, 3]), response),
+            update=epochs * flops.update(model, *first, frozen=frozen)
+            + epochs * flops.update(model, *second, frozen=frozen))
+  nothing = Asked([], jax.tree.map(lambda x: x[:0], prompts), Requests(
+      prompt=np.zeros(0, int), sample=None, budget=None))
+  assert flops.of_step(
+      model, nothing, response[:0], [], epochs=1, frozen=False) == dict(
+          sample=0, update=0)

@@ -1,12 +1,13 @@
 """Tests of a step's metrics against numbers computed by hand."""
 
+import jax
 import numpy as np
 import pytest
 
 from jaxrl_llm import experiment
 from jaxrl_llm.monitoring import step_metrics
 from jaxrl_llm.tasks import Problem
-from jaxrl_llm.types import Rollouts
+from jaxrl_llm.types import Ask, Rollouts, Table
 from tests.tolerance import rounding
 
 
@@ -26,15 +27,29 @@ SAMPLED = rollouts(
 USE = dict(busy=8, slots=10, steps=5)
 
 
-def of_rollouts(rewards, valid, advantages, verdicts, use=USE):
+def wave(rewards, valid, count=(2, 2), probe=True):
+  """Returns rows of a table, and the Ask whose groups have `count` samples."""
+  rewards, valid = np.ravel(rewards), np.ravel(valid).astype(bool)
+  rows = len(rewards)
+  blank = dict.fromkeys(Table._fields, np.zeros(rows, np.int32))
+  zero = np.zeros(len(count), np.int32)
+  return Table(**{
+      **blank, 'reward': rewards.astype(np.float32), 'valid': valid,
+      'probe': np.broadcast_to(probe, rows),
+      'length': SAMPLED.length[:rows],
+      'entropy': np.arange(rows, dtype=np.float32)}), Ask(
+          zero, zero, zero, np.array(count), zero)
+
+
+def of_rollouts(rewards, valid, gain, verdicts, use=USE, **changes):
   return step_metrics.of_rollouts(
-      SAMPLED, np.array(rewards, np.float32), np.array(valid, bool),
-      np.array(advantages, np.float32), verdicts, use)
+      SAMPLED, *wave(rewards, valid, **changes), np.array(gain, np.float32),
+      verdicts, use)
 
 
 def test_of_rollouts():
   got = of_rollouts(
-      [[1, 0], [3, 7]], [[1, 1], [1, 0]], [[.5, -.5], [0, 0]],
+      [[1, 0], [3, 7]], [[1, 1], [1, 0]], [1, 0],
       ['right', 'wrong', 'right', 'error'])
   assert got == pytest.approx({
       'reward/mean': 4 / 3, 'reward/std': np.std([1, 0, 3]),
@@ -47,9 +62,20 @@ def test_of_rollouts():
   assert all(type(value) is float for value in got.values())
 
 
+def test_rewards_are_those_of_probe_rows_and_signals_of_complete_groups():
+  """Groups of 1, 2 and 1 samples, of which the last is no probe."""
+  got = of_rollouts(
+      [1, 0, 4, 9], np.ones(4), [np.nan, 0, 2], ['x'] * 4, count=(1, 2, 1),
+      probe=np.array([True, True, True, False]))
+  assert got['reward/mean'] == pytest.approx(5 / 3, rel=rounding(4))
+  assert got['reward/group_std'] == 1  # of 0 and 2
+  assert got['reward/no_signal'] == .5
+  assert got['response/length'] == 2 and got['verdict/x'] == 1  # all of them
+
+
 def test_nothing_verified_is_not_a_reward_of_0(recwarn):
   got = of_rollouts(
-      np.zeros((2, 2)), np.zeros((2, 2)), np.zeros((2, 2)), ['error'] * 4,
+      np.zeros((2, 2)), np.zeros((2, 2)), np.zeros(2), ['error'] * 4,
       dict(busy=0, slots=0, steps=0))
   for name in ('mean', 'std', 'group_std'):
     assert np.isnan(got[f'reward/{name}'])
@@ -58,10 +84,54 @@ def test_nothing_verified_is_not_a_reward_of_0(recwarn):
   assert not recwarn.list
 
 
+def test_a_wave_without_a_request_has_no_figures(recwarn):
+  nothing = jax.tree.map(lambda x: x[:0], SAMPLED)
+  got = step_metrics.of_rollouts(
+      nothing, *wave([], [], count=()), np.zeros(0), [], USE)
+  assert got.pop('sampler/slot_use') == .8
+  assert got.pop('response/length_max') == 0
+  assert got and all(np.isnan(value) for value in got.values())
+  assert not recwarn.list
+
+
 def test_a_group_without_a_verdict_leaves_the_spread_of_the_others():
   got = of_rollouts(
-      [[1, 0], [0, 0]], [[1, 1], [0, 0]], np.zeros((2, 2)), ['x'] * 4)
+      [[1, 0], [0, 0]], [[1, 1], [0, 0]], np.zeros(2), ['x'] * 4)
   assert got['reward/group_std'] == .5
+
+
+def test_the_probe_weighs_the_entropy_by_tokens():
+  table, _ = wave([1, 0, 4, 9], [1, 1, 0, 1],
+                  probe=np.array([True, True, True, False]))
+  got = step_metrics.probe(table, 7)
+  # Rows 0 and 1 have 1 and 4 tokens and the entropies 0 and 1.
+  assert got == (.5, pytest.approx(4 / 5, rel=rounding(2)), 7)
+  table = table._replace(valid=np.zeros(4, bool))
+  assert np.isnan(step_metrics.probe(table, 7)[:2]).all()
+
+
+def test_metrics_of_rounds():
+  got = step_metrics.of_rounds(
+      [np.array([3, 1]), np.array([2])], [np.array([0, 4]), np.array([2])], 5)
+  assert got == {
+      'batch/rounds': 2, 'batch/rows': 3, 'batch/staleness': 2,
+      'batch/staleness_max': 4, 'batch/held': 5}
+  nothing = step_metrics.of_rounds([], [], 0)
+  assert np.isnan(nothing.pop('batch/staleness'))
+  assert np.isnan(nothing.pop('batch/staleness_max'))
+  assert nothing == {'batch/rounds': 0, 'batch/rows': 0, 'batch/held': 0}
+
+
+def test_chosen_groups_are_whole_and_drawn_anew():
+  groups = [[dict(group=g, sample=j) for j in range(2)] for g in range(5)]
+  drawn = [step_metrics.chosen(groups, 2, step) for step in range(40)]
+  for records in drawn:
+    a, b = records[0]['group'], records[2]['group']
+    assert records == groups[a] + groups[b] and a < b
+  assert len({(r[0]['group'], r[2]['group']) for r in drawn}) == 10
+  assert step_metrics.chosen(groups, 2, 7) == drawn[7]
+  assert step_metrics.chosen(groups, 9, 0) == sum(groups, [])
+  assert step_metrics.chosen(groups, 0, 0) == []
 
 
 def test_of_solved():

@@ -9,7 +9,7 @@ from jax.sharding import PartitionSpec as P
 import numpy as np
 import pytest
 
-from jaxrl_llm import programs, rollout, sharding
+from jaxrl_llm import programs, rollout, sharding, stages
 from jaxrl_llm.evaluation import responses
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig
@@ -210,7 +210,8 @@ def _evaluation(config):
   """Samples 7 problems as `evaluate` does and returns their tokens."""
   mesh = sharding.make_mesh(1, 1, 1, jax.devices()[:1])
   sample = rollout.host_sampler(
-      programs.make_sampler(config, mesh, _CFG, (3,)), mesh)
+      programs.make_sampler(
+          config, mesh, _CFG, (3,), stages.make(config).curriculum), mesh)
   tokens = []
   for problem, number in responses.cut(
       [range(1 + i % 3) for i in range(7)],

@@ -1,0 +1,161 @@
+"""The rollout buffer: rows held over from earlier waves, and this wave's.
+
+Between two waves it has a fixed number of rows, of which some may be free. In a
+wave the new rows are joined to it; at the end only rows that the curriculum or
+the selection holds are kept.
+"""
+
+from typing import Any, NamedTuple, Sequence
+
+import jax
+from ml_collections import ConfigDict
+import numpy as np
+
+from jaxrl_llm import programs
+from jaxrl_llm.rewards import Verdict
+from jaxrl_llm.rollout import Responses
+from jaxrl_llm.stages import Stages
+from jaxrl_llm.types import Ask, RolloutTokens, rows_of, Table
+
+
+class Buffer(NamedTuple):
+  """Rollouts and facts about them.
+
+  Attributes:
+    table: C rows.
+    tokens: the same rows.
+  """
+  table: Table
+  tokens: RolloutTokens
+
+
+def capacity(config: ConfigDict, stages: Stages) -> int:
+  """Returns the rows that a buffer keeps between two waves."""
+  return (stages.curriculum.capacity * config.samples_per_prompt
+          + stages.selection.capacity)
+
+
+def empty(rows: int, config: ConfigDict, stages: Stages) -> Buffer:
+  """Makes a buffer of free rows.
+
+  Args:
+    rows: C.
+    config: of the run; it says which log-probs are kept.
+    stages: of the run.
+  """
+  old = programs.needs_old_logprobs(config, stages)
+  anchor = programs.needs_anchor(config)
+
+  def full(value, kind):
+    return np.full(rows, value, kind)
+
+  def logprobs(wanted=True):
+    return np.zeros(
+        (rows, config.max_response), np.float32) if wanted else None
+
+  return Buffer(
+      Table(
+          group=full(-1, np.int64), sample=full(0, np.int32),
+          problem=full(0, np.int32), policy_step=full(0, np.int32),
+          reward=full(0, np.float32), valid=full(False, bool),
+          length=full(0, np.int32), truncated=full(False, bool),
+          trained=full(False, bool), advantage=full(np.nan, np.float32),
+          group_mean=full(np.nan, np.float32),
+          group_std=full(np.nan, np.float32), entropy=full(0, np.float32),
+          clip_share=full(0, np.float32), usage=full(0, np.int32),
+          round=full(-1, np.int32), probe=full(False, bool)),
+      RolloutTokens(
+          prompt=np.zeros((rows, config.max_prompt), np.int32),
+          prompt_length=full(1, np.int32),
+          response=np.zeros((rows, config.max_response), np.int32),
+          length=full(0, np.int32), behaviour_logprobs=logprobs(),
+          old_logprobs=logprobs(old), anchor_logprobs=logprobs(anchor)))
+
+
+def of_wave(
+    ask: Ask, responses: Responses, verdicts: Sequence[Verdict],
+    config: ConfigDict, stages: Stages) -> Buffer:
+  """Makes the rows of a wave, in the order of its requests.
+
+  Args:
+    ask: P groups.
+    responses: R responses to them.
+    verdicts: R of them.
+    config: of the run.
+    stages: of the run.
+
+  Returns:
+    R rows. Log-probs of other policies are 0 until they are computed.
+  """
+  rollouts, prompts = responses.rollouts, responses.asked.prompts
+  row = responses.asked.requests.prompt
+  real = np.arange(rollouts.tokens.shape[1]) < rollouts.length[:, None]
+  made = empty(len(row), config, stages)
+  behaviour = rollouts.logprobs
+  if config.loss.behaviour == 'tempered' and (
+      rollouts.tempered_logprobs is not None):
+    behaviour = rollouts.tempered_logprobs
+  valid = np.array([v.valid for v in verdicts], bool)
+  table = made.table._replace(
+      group=ask.group[row].astype(np.int64),
+      sample=np.concatenate([
+          first + np.arange(count) for first, count in zip(
+              ask.first, ask.count)] or [np.zeros(0)]).astype(np.int32),
+      problem=ask.problem[row].astype(np.int32),
+      policy_step=rollouts.policy_step.astype(np.int32),
+      reward=np.where(valid, [v.reward for v in verdicts], 0).astype(
+          np.float32),
+      valid=valid, length=rollouts.length.astype(np.int32),
+      truncated=rollouts.truncated.astype(bool),
+      entropy=(np.where(real, rollouts.entropy, 0).sum(1) / np.maximum(
+          rollouts.length, 1)).astype(np.float32),
+      probe=ask.probe[row].astype(bool))
+  tokens = made.tokens._replace(
+      prompt=prompts.tokens[row], prompt_length=prompts.length[row],
+      response=np.where(real, rollouts.tokens, 0),
+      length=rollouts.length.astype(np.int32),
+      behaviour_logprobs=np.where(real, behaviour, 0).astype(
+          np.float32))
+  return Buffer(table, tokens)
+
+
+def join(held: Buffer, new: Buffer) -> Buffer:
+  """Returns the rows of `held`, free ones too, then those of `new`."""
+  if not len(held.table.group):
+    return new
+  return jax.tree.map(lambda *x: np.concatenate(x), held, new)
+
+
+def keep(
+    buffer: Buffer, config: ConfigDict, stages: Stages, curriculum: Any,
+    selection: Any) -> Buffer:
+  """Moves the rows that a stage holds to the front of a buffer of fixed size.
+
+  Args:
+    buffer: C rows.
+    config: of the run.
+    stages: of the run.
+    curriculum: state of the curriculum.
+    selection: state of the selection.
+
+  Returns:
+    The rows that are held in their order, then free ones: `capacity` in all.
+
+  Raises:
+    ValueError: more rows are held than there is room for.
+  """
+  wanted = stages.selection.holds(selection, buffer.table).copy()
+  rows = rows_of(
+      buffer.table, stages.curriculum.holds(curriculum),
+      config.samples_per_prompt, valid=False)
+  wanted[rows[rows >= 0]] = True
+  there = np.flatnonzero(wanted & (buffer.table.group >= 0))
+  size = capacity(config, stages)
+  if len(there) > size:
+    raise ValueError(
+        f'The curriculum and the selection hold {len(there)} rollouts, more '
+        f'than the {size} of their capacities: raise the capacity of the one '
+        'that holds too many.')
+  return jax.tree.map(
+      lambda x, free: np.concatenate([x[there], free]), buffer,
+      empty(size - len(there), config, stages))

@@ -1,0 +1,27 @@
+"""Dynamic sampling: train only on groups whose rewards differ.
+
+A group whose rewards are all equal has no signal under an advantage relative to
+the group. DAPO (Yu et al., 2025, arXiv:2503.14476, section 3.2, Eq. 11) drops
+it and samples other prompts until the batch is full. Here the next waves are
+the refill: a wave that does not complete a batch makes no update, and surplus
+groups wait for the next batch instead of being thrown away. Those were written
+by an older policy, so their old log-probs are kept.
+"""
+
+import numpy as np
+
+from jaxrl_llm.curriculum import groups
+from jaxrl_llm.types import Curriculum, Sizes, Table
+
+
+def differ(table: Table, rows: np.ndarray) -> np.ndarray:
+  """Returns [P] bool, whether the rewards in rows [P, n] differ; -1 is none."""
+  rewards = table.reward[rows]
+  least = np.min(rewards, 1, where=rows >= 0, initial=np.inf)
+  most = np.max(rewards, 1, where=rows >= 0, initial=-np.inf)
+  return most > least
+
+
+def create(sizes: Sizes) -> Curriculum:
+  """Makes the curriculum; rewards are the verifier's, without penalties."""
+  return groups.make(sizes, differ, always=False)

@@ -1,0 +1,86 @@
+"""Groups on their way from the data order to a train batch.
+
+A group is begun, sampled whole in one wave, and then qualifies or is dropped.
+Groups that qualify wait, first in first out, until B of them make a train
+batch. `uniform` and `dynamic` differ only in what qualifies.
+"""
+
+import math
+from typing import Callable, NamedTuple
+
+import numpy as np
+
+from jaxrl_llm.curriculum import order
+from jaxrl_llm.types import Ask, Curriculum, rows_of, Sizes, Table
+
+
+class State(NamedTuple):
+  """State of the curriculum.
+
+  Attributes:
+    position: groups begun since the start of the run.
+    waiting: [G] int64, groups that wait for a batch, in the order they are
+      taken; -1 after them.
+  """
+  position: int
+  waiting: np.ndarray
+
+
+def make(
+    sizes: Sizes, qualifies: Callable[[Table, np.ndarray], np.ndarray], *,
+    always: bool) -> Curriculum:
+  """Makes a curriculum that samples each group whole, once.
+
+  Args:
+    sizes: of the run.
+    qualifies: (table, rows [P, n] of the groups that have been sampled, -1
+      where a sample is not valid) -> [P] bool, groups to train on.
+    always: whether every group qualifies, whatever its rewards. No group then
+      waits if B divides the groups of a wave.
+
+  Returns:
+    The curriculum.
+  """
+  batch, prompts = sizes.batch, sizes.prompts
+  # Fewer than B groups wait after a wave, since whole batches are taken. If all
+  # qualify, their number is a multiple of what B and P have in common.
+  capacity = batch - (math.gcd(batch, prompts) if always else 1)
+
+  def padded(groups):
+    return np.pad(groups, (0, capacity - len(groups)), constant_values=-1)
+
+  def present(state):
+    return state.waiting[state.waiting >= 0]
+
+  def init():
+    return State(0, padded(np.zeros(0, np.int64)))
+
+  def propose(state):
+    group = state.position + np.arange(prompts)
+    problem = order.indices(
+        sizes.problems, seed=sizes.seed, position=state.position,
+        count=prompts)
+    return state._replace(position=state.position + prompts), Ask(
+        group=group, problem=problem.astype(np.int32),
+        first=np.zeros(prompts, np.int32),
+        count=np.full(prompts, sizes.samples, np.int32),
+        probe=np.ones(prompts, bool))
+
+  def update(state, ask, table, signal, gain):
+    del signal, gain
+    good = qualifies(table, rows_of(table, ask.group, sizes.samples))
+    return state._replace(
+        waiting=np.concatenate([present(state), ask.group[good]]))
+
+  def take(state):
+    groups = present(state)
+    whole = len(groups) // batch * batch
+    taken = [groups[i:i + batch] for i in range(0, whole, batch)]
+    return state._replace(waiting=padded(groups[whole:])), taken
+
+  return Curriculum(
+      init=init, propose=propose, update=update, take=take, holds=present,
+      capacity=capacity, max_prompts=prompts,
+      max_requests=prompts * sizes.samples,
+      max_rounds=(capacity + prompts) // batch, stale=capacity > 0,
+      min_count=sizes.samples)

@@ -1,0 +1,102 @@
+"""Replay: rows of the last L rounds, first in first out.
+
+A round adds the valid rows of its batch to the buffer and removes those that
+are L rounds old. `replay` trains on the whole buffer in every round, `random`
+on some rows of it, `newest` on its newest rows. A row that comes back has a
+ratio against the policy that wrote it, since its old log-probs are kept.
+"""
+
+from typing import Callable, NamedTuple
+
+import numpy as np
+
+from jaxrl_llm.types import Selection, Sizes, Table
+
+
+class State(NamedTuple):
+  """State of the selection.
+
+  Attributes:
+    rounds: rounds done.
+  """
+  rounds: int
+
+
+def buffered(table: Table, rounds: int, last: int) -> np.ndarray:
+  """Returns [C] bool, the valid rows of the `last` latest of `rounds` rounds.
+  """
+  return table.valid & (table.round >= 0) & (table.round >= rounds - last)
+
+
+def oldest_first(table: Table, there: np.ndarray) -> np.ndarray:
+  """Returns the numbers of rows, sorted by round, group and sample."""
+  rows = np.flatnonzero(there)
+  return rows[np.lexsort(
+      (table.sample[rows], table.group[rows], table.round[rows]))]
+
+
+def _make(
+    sizes: Sizes, rounds: int, rows: int,
+    pick: Callable[[Table, np.ndarray, np.random.Generator], np.ndarray],
+) -> Selection:
+  """Makes a selection of at most `rows` rows from the last `rounds` rounds.
+
+  `pick` is (table, candidates, generator) -> candidates in another order, of
+  which the first `rows` are trained on.
+  """
+  def select(state, table, batch, key):
+    del batch
+    state = State(state.rounds + 1)
+    there = oldest_first(table, buffered(table, state.rounds, rounds))
+    picked = pick(table, there, np.random.default_rng(key))[:rows]
+    return state, np.pad(
+        picked, (0, rows - len(picked)), constant_values=-1)
+
+  return Selection(
+      init=lambda key: State(0),
+      feedback=lambda state, probe: state,
+      select=select,
+      holds=lambda state, table: buffered(table, state.rounds, rounds - 1),
+      capacity=(rounds - 1) * sizes.batch * sizes.samples, rows=rows,
+      stale=rounds > 1)
+
+
+def replay(sizes: Sizes, *, rounds: int, rows: int | None) -> Selection:
+  """Makes the selection of every row in the buffer, the oldest first.
+
+  Args:
+    sizes: of the run.
+    rounds: L, rounds that a row stays in the buffer.
+    rows: K, rows of a round, the oldest if there are more; None for all.
+  """
+  whole = rounds * sizes.batch * sizes.samples
+  return _make(
+      sizes, rounds, min(rows or whole, whole), lambda table, there, rng: there)
+
+
+def random(sizes: Sizes, *, rounds: int, rows: int | None) -> Selection:
+  """Makes the selection of rows at random, without replacement.
+
+  Args:
+    sizes: of the run.
+    rounds: L, rounds that a row stays in the buffer.
+    rows: K, rows of a round; None for as many as one batch has.
+  """
+  return _make(
+      sizes, rounds, rows or sizes.batch * sizes.samples,
+      lambda table, there, rng: rng.permutation(there))
+
+
+def newest(sizes: Sizes, *, rounds: int, rows: int | None) -> Selection:
+  """Makes the selection of the newest rows; ties are broken at random.
+
+  Args:
+    sizes: of the run.
+    rounds: L, rounds that a row stays in the buffer.
+    rows: K, rows of a round; None for as many as one batch has.
+  """
+  def pick(table, there, rng):
+    mixed = rng.permutation(there)
+    return mixed[np.argsort(-table.round[mixed], kind='stable')]
+
+  return _make(sizes, rounds, rows or sizes.batch * sizes.samples, pick)

@@ -1,0 +1,92 @@
+"""Curricula and selections by name: the stages that a config chooses.
+
+A new one is a file in `curriculum` or `selection` with a function of
+`types.Sizes`, a line here, and a name in `config/fields.py`. The function's
+keyword arguments are the fields of its config section. One outside of the
+package is a module with a function `create(sizes)`.
+"""
+
+import inspect
+from typing import Any, Callable, NamedTuple
+
+from ml_collections import ConfigDict
+
+from jaxrl_llm.curriculum import dynamic, uniform
+from jaxrl_llm.selection import all_rows, replay
+from jaxrl_llm.tasks import modules
+from jaxrl_llm.types import Curriculum, Selection, Sizes
+
+
+class Stage(NamedTuple):
+  """Maker of a stage, and the config section of its hyperparameters.
+
+  Attributes:
+    create: (Sizes, **hyperparameters) -> Curriculum or Selection.
+    section: name of the section; '' for none.
+  """
+  create: Callable[..., Any]
+  section: str = ''
+
+
+CURRICULA = {
+    'uniform': Stage(uniform.create),
+    'dynamic': Stage(dynamic.create),
+}
+
+SELECTIONS = {
+    'all_rows': Stage(all_rows.create),
+    'random': Stage(replay.random, 'replay'),
+    'newest': Stage(replay.newest, 'replay'),
+    'replay': Stage(replay.replay, 'replay'),
+}
+
+
+class Stages(NamedTuple):
+  """The stages of a run.
+
+  Attributes:
+    curriculum: chooses the problems.
+    selection: chooses the rows to train on.
+  """
+  curriculum: Curriculum
+  selection: Selection
+
+
+def make(config: ConfigDict, problems: int = 1) -> Stages:
+  """Makes the stages of a config.
+
+  Args:
+    config: checked by `config.validate`.
+    problems: D, size of the training set; capacities do not depend on it.
+
+  Returns:
+    The stages.
+
+  Raises:
+    ValueError: a module cannot be loaded, or does not make such a stage.
+  """
+  sizes = Sizes(
+      problems=problems, seed=config.seed, batch=config.prompts_per_step,
+      samples=config.samples_per_prompt,
+      prompts=config.curriculum_prompts or config.prompts_per_step)
+  return Stages(
+      _make('curriculum', config, CURRICULA, Curriculum, sizes),
+      _make('selection', config, SELECTIONS, Selection, sizes))
+
+
+def _make(
+    field: str, config: ConfigDict, known: dict[str, Stage], kind: type,
+    sizes: Sizes) -> Any:
+  """Makes one stage."""
+  name = config[field]
+  if name in known:
+    create, section = known[name]
+    wanted = list(inspect.signature(create).parameters)[1:]
+    return create(sizes, **{x: config[section][x] for x in wanted})
+  made = modules.function(f'{name}:create')(sizes)
+  if not isinstance(made, kind):
+    raise ValueError(
+        f'{field}={name}: create(sizes) gives {type(made).__name__}, but a '
+        f'jaxrl_llm.types.{kind.__name__} is needed.')
+  return made
+
