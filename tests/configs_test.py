@@ -22,10 +22,10 @@ FAMILIES = {'gemma2': 'gemma2', 'llama31': 'llama', 'qwen3': 'qwen3'}
 # What shrinks a run that is made for many chips.
 SMALL = {
     'steps': 2, 'prompts_per_step': 4, 'samples_per_prompt': 8, 'pkpo.k': 8,
-    'max_prompt': 160, 'max_response': 16, 'mesh.data': 1, 'mesh.fsdp': 1,
-    'mesh.tensor': 1, 'sampling.slots': 8, 'sampling.chunk': 64,
-    'learner.microbatch': 4, 'learner.buckets': '', 'eval.every': 0,
-    'eval.samples': 2, 'eval.k': 1, 'log.display': False,
+    'max_prompt': 160, 'max_response': 16, 'overlong.window': 4,
+    'mesh.data': 1, 'mesh.fsdp': 1, 'mesh.tensor': 1, 'sampling.slots': 8,
+    'sampling.chunk': 64, 'learner.microbatch': 2, 'learner.buckets': '',
+    'eval.every': 0, 'eval.samples': 2, 'eval.k': 1, 'log.display': False,
     'log.tensorboard': False, 'optimizer.learning_rate': 1e-3}
 
 
@@ -49,8 +49,9 @@ def small(tmp_path_factory):
 def test_there_are_some():
   assert 'configs/countdown.py' in FILES
   assert OTHERS == [
-      'configs/grpo/qwen3_1p7b_math.py', 'configs/pkpo/gemma2_2b_math.py',
-      'configs/pkpo/gemma2_9b_math.py', 'configs/pkpo/llama31_8b_math.py']
+      'configs/dapo/qwen3_1p7b_math.py', 'configs/grpo/qwen3_1p7b_math.py',
+      'configs/pkpo/gemma2_2b_math.py', 'configs/pkpo/gemma2_9b_math.py',
+      'configs/pkpo/llama31_8b_math.py']
 
 
 @pytest.mark.parametrize('name', FILES)
