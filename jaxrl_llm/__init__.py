@@ -1,1 +1,108 @@
-"""Reinforcement learning from verifiable rewards for language models."""
+"""Reinforcement learning from verifiable rewards for language models.
+
+  import jaxrl_llm
+
+  def exact(prompts, completions, answer, **columns):
+    return [float(a in text) for a, text in zip(answer, completions)]
+
+  jaxrl_llm.run(
+      'configs/grpo/qwen3_1p7b_math.py', reward_fn=exact,
+      problems=[{'problem': '1 + 1 =', 'answer': '2'}, ...],
+      overrides={'model.hf': 'Qwen/Qwen3-0.6B-Base', 'steps': 100})
+
+The parts can be used alone: see notebooks/loop.py for a loop made of them.
+"""
+
+import json
+import os
+import pathlib
+from typing import Any, Callable, Mapping, Sequence
+
+__all__ = ('run',)
+
+
+def run(
+    config: Any, *,
+    reward_fn: Callable[..., Sequence[float | None]] | None = None,
+    problems: Sequence[Mapping[str, Any]] | None = None,
+    heldout: Sequence[Mapping[str, Any]] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    name: str | None = None) -> dict[str, Any]:
+  """Trains, as the program `python -m jaxrl_llm.train` does.
+
+  Problems are written to the workdir, and the config that is saved there names
+  them and the reward function. `evaluate`, `export` and a second call thus find
+  them again. A reward function of a notebook, or one that is defined inside
+  another function, is known to this process alone. In a script, call `run`
+  under `if __name__ == '__main__'`: others import the script for its function.
+
+  Args:
+    config: path of a config file, or a config made in code from
+      `jaxrl_llm.config.base()`.
+    reward_fn: `(prompts, completions, **columns) -> [reward or None]`, called
+      by keywords with all responses of a step; see the option `task.reward`.
+      None uses the task's own verifier.
+    problems: training problems, one dictionary of columns each. None reads the
+      files of `task.path`.
+    heldout: held-out problems. None holds out `task.heldout_count` of
+      `problems`; without these it reads `task.heldout`.
+    overrides: field to value, such as {'steps': 10, 'loss.clip_high': 0.28}.
+    name: name of the run, for the display; the workdir is runs/NAME if the
+      config names none. None is the name of the config file, or 'run'.
+
+  Returns:
+    The content of `summary.json`: held-out figures before and after, seconds
+    and steps.
+
+  Raises:
+    ValueError: one sentence that names the field, the file or the problem.
+    FloatingPointError: the loss is no longer finite.
+  """
+  # Imported here, so that `import jaxrl_llm` need not wait for JAX.
+  from jaxrl_llm import config as config_lib
+  from jaxrl_llm import train
+  from jaxrl_llm.tasks import modules
+
+  changes = dict(overrides or {})
+  if isinstance(config, (str, os.PathLike)):
+    name = name or config_lib.name_of(str(config))
+    config = config_lib.load(str(config), changes)
+  else:
+    name = name or 'run'
+    config = config_lib.complete(config, changes, name)
+  folder = pathlib.Path(config.workdir).absolute()
+  given: dict[str, Any] = {'workdir': str(folder)}
+  if reward_fn is not None:
+    given['task.reward'] = modules.give(reward_fn)
+  if problems is not None and 'task.heldout' not in changes:
+    given['task.heldout'] = ()  # not those that belong to the file's problems
+  for field, rows in (('task.path', problems), ('task.heldout', heldout)):
+    if rows is not None:
+      given[field] = (str(folder / f'{field[5:]}.jsonl'),)
+  missing = [field for field in given if field.startswith('task.')
+             and field[5:] not in config.task]
+  if missing:
+    raise ValueError(
+        f'task.name={config.task.name} has no option {missing[0][5:]!r}: take '
+        'a task that reads problem files, such as task.name=math.')
+  config = config_lib.complete(config, given, name)
+  config_lib.validate(config)
+  for field, rows in (('path', problems), ('heldout', heldout)):
+    if rows is not None:
+      _write(pathlib.Path(config.task[field][0]), rows)
+  return train.train(config, name)
+
+
+def _write(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
+  """Writes rows as JSON lines, in a folder that no other run holds."""
+  from jaxrl_llm import workdir
+  lines = []
+  for number, row in enumerate(rows):
+    try:
+      lines.append(json.dumps(dict(row), ensure_ascii=False) + '\n')
+    except (TypeError, ValueError) as error:
+      raise ValueError(
+          f'Problem {number} is not a dictionary of texts and numbers '
+          f'({error}): give its columns.') from None
+  with workdir.held(path.parent):
+    workdir.write_whole(path, ''.join(lines))

@@ -30,13 +30,20 @@ from jaxrl_llm.config.compare import (
     resume_conflicts,
 )
 from jaxrl_llm.config.fields import EVALUATION, ROUNDING, WARM_START, WEIGHTS
-from jaxrl_llm.config.files import base, load, load_file, name_of, to_json
+from jaxrl_llm.config.files import (
+    base,
+    complete,
+    load,
+    load_file,
+    name_of,
+    to_json,
+)
 from jaxrl_llm.config.model import model_config
 from jaxrl_llm.config.nested import flatten, task_options
 from jaxrl_llm.config.values import to_text
 
 __all__ = (
     'EVALUATION', 'ROUNDING', 'WARM_START', 'WEIGHTS', 'affecting', 'base',
-    'difference', 'fingerprint', 'flatten', 'load', 'load_file',
+    'complete', 'difference', 'fingerprint', 'flatten', 'load', 'load_file',
     'model_config', 'name_of', 'parse', 'resume_conflicts', 'split',
     'task_options', 'to_json', 'to_text', 'validate')

@@ -47,10 +47,28 @@ def load(spec: str, overrides: Mapping[str, Any] | None = None) -> ConfigDict:
     given = _without_ignored(path, renamed(from_json(path)))
   else:
     given = flatten(get_config(path, arg))
-  flat = {**flatten(base()), **given}
-  flat = overridden(flat, overrides or {})
+  return complete(given, overrides or {}, name_of(spec))
+
+
+def complete(
+    config: ConfigDict | Mapping[str, Any], overrides: Mapping[str, Any],
+    name: str) -> ConfigDict:
+  """Makes the config of a run from a config made in code.
+
+  Args:
+    config: from `base`, or fields of it; others have their default.
+    overrides: see `load`.
+    name: of the run; its workdir is runs/NAME if the config names none.
+
+  Returns:
+    The config, locked, with every option of its task.
+
+  Raises:
+    ValueError: see `load`.
+  """
+  flat = overridden({**flatten(base()), **flatten(config)}, overrides)
   if flat['workdir'] is None:
-    flat['workdir'] = f'runs/{name_of(spec)}'
+    flat['workdir'] = f'runs/{name}'
   return nested(flat)
 
 

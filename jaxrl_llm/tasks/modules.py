@@ -21,6 +21,7 @@ import zlib
 # path of a FILE.py absolute, so that a saved config works in any folder.
 Name = typing.NewType('Name', str)
 
+_GIVEN: dict[str, Callable[..., Any]] = {}  # see `give`
 _INSTALLED = tuple(
     sysconfig.get_path(name) for name in ('stdlib', 'purelib', 'platlib'))
 
@@ -108,6 +109,23 @@ def execute(
   return module
 
 
+def give(found: Callable[..., Any]) -> str:
+  """Makes a function of this process known, and returns its name.
+
+  A function at the top level of a module is named by its file, so that a saved
+  config finds it in another process. Any other, such as one of a notebook, is
+  named `python:NAME` and is known to this process alone.
+  """
+  name = getattr(found, '__qualname__', type(found).__name__)
+  file = getattr(found, '__globals__', {}).get('__file__') or ''
+  if name.isidentifier() and file.endswith('.py'):
+    name = absolute(f'{file}:{name}')
+  else:
+    name = f'python:{name}'
+  _GIVEN[name] = found
+  return name
+
+
 def function(name: str) -> Callable[..., Any]:
   """Imports a function of the user.
 
@@ -120,7 +138,13 @@ def function(name: str) -> Callable[..., Any]:
   Raises:
     ValueError: see `load`; or the module has no such function.
   """
+  if name in _GIVEN:
+    return _GIVEN[name]
   path, _, leaf = _parts(name)
+  if path == 'python':
+    raise ValueError(
+        f'{name!r} was given to a run in Python and is not known to this '
+        'process: put the function into a file and name it FILE.py:NAME.')
   if not path or not leaf:
     raise ValueError(
         f'{name!r} does not name a function: write FILE.py:NAME or '
