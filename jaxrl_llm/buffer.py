@@ -35,6 +35,16 @@ def capacity(config: ConfigDict, stages: Stages) -> int:
           + stages.selection.capacity)
 
 
+def size(config: ConfigDict, stages: Stages) -> str:
+  """Describes the memory of the buffer; '' if it holds nothing over."""
+  rows = capacity(config, stages)
+  if not rows:
+    return ''
+  one = sum(x.nbytes for x in jax.tree.leaves(empty(1, config, stages)))
+  return (f'Rollout buffer: {rows:,} rollouts of {one:,} bytes each, '
+          f'{rows * one / 1e6:,.1f} MB on the host.')
+
+
 def empty(rows: int, config: ConfigDict, stages: Stages) -> Buffer:
   """Makes a buffer of free rows.
 

@@ -27,6 +27,12 @@ class Stage(NamedTuple):
   create: Callable[..., Any]
   section: str = ''
 
+  @property
+  def fields(self) -> dict[str, str]:
+    """Fields of its hyperparameters to the names that `create` gives them."""
+    names = list(inspect.signature(self.create).parameters)[1:]
+    return {f'{self.section}.{name}': name for name in names}
+
 
 CURRICULA = {
     'uniform': Stage(uniform.create),
@@ -81,8 +87,8 @@ def _make(
   name = config[field]
   if name in known:
     create, section = known[name]
-    wanted = list(inspect.signature(create).parameters)[1:]
-    return create(sizes, **{x: config[section][x] for x in wanted})
+    return create(sizes, **{
+        x: config[section][x] for x in known[name].fields.values()})
   made = modules.function(f'{name}:create')(sizes)
   if not isinstance(made, kind):
     raise ValueError(

@@ -249,6 +249,8 @@ def _run(
         contextlib.closing(parts), contextlib.closing(saver),
         contextlib.closing(writer)):
     display.note(parts.layout())
+    if size := buffer_lib.size(config, parts.stages):
+      display.note(size)
 
     def evaluate(state, frozen):
       weights = policy.to_sampling(state.learner.params, frozen)

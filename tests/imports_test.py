@@ -30,7 +30,7 @@ ALLOWED = {
     'tasks': {'rewards', 'tokenizer'},
     'curriculum': {'ops', 'types'},
     'selection': {'ops', 'types'},
-    'config': {'models', 'ops', 'schedules', 'tasks'},
+    'config': {'models', 'ops', 'schedules', 'stages', 'tasks'},
     'stages': {'curriculum', 'selection', 'tasks', 'types'},
     'programs': {
         'learner', 'models', 'sampling', 'sharding', 'stages', 'types'},

@@ -1,9 +1,11 @@
 """Tests that the notebooks run from top to bottom and have no saved outputs."""
 
+import importlib.util
 import pathlib
 
 import nbclient
 import nbformat
+import numpy as np
 import pytest
 
 FOLDER = pathlib.Path(__file__).resolve().parents[1] / 'notebooks'
@@ -15,6 +17,17 @@ PICTURES = {'pkpo.ipynb': 4}
 
 def test_all_are_known():
   assert FILES == sorted(PICTURES)
+
+
+def test_the_loop_of_parts_learns():
+  """From 1 right digit of 12 tokens to nearly all; see notebooks/loop.py."""
+  spec = importlib.util.spec_from_file_location('loop', FOLDER / 'loop.py')
+  loop = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(loop)
+  said = []
+  means = loop.main(31, said.append)
+  assert len(means) == 31 and len(said) == 4
+  assert means[0] < .3 and np.mean(means[-5:]) > .8
 
 
 @pytest.mark.parametrize('name', FILES)

@@ -39,9 +39,9 @@ def validate(config: ConfigDict) -> None:
 def unused(flat: Mapping[str, Any]) -> dict[str, str]:
   """Finds the hyperparameters that the chosen loss does not use.
 
-  The functions in `ops` say by their keyword arguments which hyperparameters
-  they use: an objective's `x` is the field `loss.x`, a correction's is
-  `loss.importance_x`.
+  Functions say by their keyword arguments which hyperparameters they use: an
+  objective's `x` is the field `loss.x`, a correction's is `loss.importance_x`,
+  and a selection's is the field x of its section.
 
   Args:
     flat: dotted name to value; what is left out has its default.
@@ -51,8 +51,15 @@ def unused(flat: Mapping[str, Any]) -> dict[str, str]:
     'loss.objective=cispo'.
   """
   # Imported here so that --help need not wait for jax.
+  from jaxrl_llm import stages
   from jaxrl_llm.ops import importance, policy_losses
   found = {}
+  for field, registry in (
+      ('curriculum', stages.CURRICULA), ('selection', stages.SELECTIONS)):
+    chosen = flat.get(field, DEFAULTS[field])
+    used = registry[chosen].fields if chosen in registry else {}
+    names = {x for stage in registry.values() for x in stage.fields}
+    found.update({x: f'{field}={chosen}' for x in sorted(names - {*used})})
   for field, prefix, registry in (
       ('loss.objective', 'loss.', policy_losses.OBJECTIVES),
       ('loss.importance', 'loss.importance_', importance.CORRECTIONS)):
