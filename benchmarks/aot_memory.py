@@ -103,7 +103,7 @@ def child(argv) -> dict:
   start = train.warm_start.start(parts, lambda *_: None, resumed=False)
   fixed = train.Fixed(
       parts.sampling(), parts.replicate(loss_lib.params(config)), start.anchor,
-      start.frozen)
+      (start.frozen,))
   state = train.init_state(
       parts, parts.programs.learner.init(start.params))
   del start

@@ -99,7 +99,8 @@ def arrays(workdir: pathlib.Path) -> dict[str, Any]:
     at[leaf] = np.zeros(shape, kind)
   found = checkpoint.restore(root, nested).state
   return {
-      jax.tree_util.keystr(keys, simple=True, separator='.'):
+      jax.tree_util.keystr(keys, simple=True, separator='.').replace(
+          'learners.0.', 'learner.'):  # the name in older checkouts
           [str(leaf.dtype), leaf.shape, hashlib.sha256(
               np.ascontiguousarray(leaf).tobytes()).hexdigest()]
       for keys, leaf in jax.tree_util.tree_leaves_with_path(found)}

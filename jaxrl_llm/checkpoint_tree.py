@@ -11,9 +11,9 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-# Names of parts that older checkpoints lack, with the parts whose value they
-# take: then every step was one round.
-_ADDED = {'rounds': 'step'}
+# Beginnings of names, and what older checkpoints have in their place. Then
+# every step was one round, and there was one learner.
+_FORMER = {'rounds': 'step', 'learners.0.': 'learner.'}
 
 
 def is_key(leaf: Any) -> bool:
@@ -74,11 +74,11 @@ def read(
   """
   wanted = _named(like)
   ours = {name: _shape_and_type(leaf) for name, leaf in wanted.items()}
-  source = {name: name if name in saved else _ADDED.get(name, name)
-            for name in ours}
+  source = {name: _source(name, saved) for name in ours}
   # An array without elements holds nothing that could be missing.
   nothing = {name: form for name, form in ours.items() if 0 in form[0]}
-  saved = {**nothing, **saved, **{
+  unread = saved.keys() - source.values()
+  saved = {**nothing, **{name: saved[name] for name in unread}, **{
       name: saved[old] for name, old in source.items() if old in saved}}
   names = sorted(ours if partial else ours.keys() | saved.keys())
   lines = [
@@ -97,6 +97,14 @@ def read(
     return jax.tree.structure(like).unflatten(
         _decode(arrays.get(source[name]), leaf)
         for name, leaf in wanted.items())
+
+
+def _source(name: str, saved: Mapping[str, Any]) -> str:
+  """Returns the name under which a checkpoint has a part."""
+  for new, old in _FORMER.items():
+    if name.startswith(new) and name not in saved:
+      return old + name.removeprefix(new)
+  return name
 
 
 def _restore_args(leaf: Any) -> ocp.RestoreArgs:

@@ -53,8 +53,8 @@ def parameters(
   begun = hf.digest(source.folder) if source else None
   found = checkpoint.restore(
       folder,
-      {'learner': {'params': sharding.abstract_params(
-          policy.trained, sharding.TRAIN_RULES, mesh)}},
+      {'learners': [{'params': sharding.abstract_params(
+          policy.trained, sharding.TRAIN_RULES, mesh)}]},
       differs=lambda saved: [
           f'the files of model.hf={config.model.hf} were others'
       ] if source and saved['contents'].get('model') != begun else [],
@@ -63,7 +63,7 @@ def parameters(
     raise ValueError(
         f'There is no whole checkpoint in {folder}: train first, or set '
         '--workdir to the folder of a run.')
-  params = found.state['learner']['params']
+  params = found.state['learners'][0]['params']
   if not config.lora.rank:
     frozen = None
   elif config.warm_start.steps:

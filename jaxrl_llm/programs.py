@@ -46,25 +46,41 @@ class Sampler(NamedTuple):
 _NEEDS = {'cudnn': 'gpu', 'splash': 'tpu'}
 
 
+class Player(NamedTuple):
+  """A model that samples or learns.
+
+  Attributes:
+    model: its architecture.
+    policy: functions of its parameters.
+    learner: `score` and `update` of the RL phase.
+    sampler: `generate` and its sizes.
+  """
+  model: ModelConfig
+  policy: policy_lib.Policy
+  learner: update_lib.Learner
+  sampler: Sampler
+
+
 class Programs(NamedTuple):
   """Device programs and what they are made of.
 
   Attributes:
     config: of the run.
     mesh: (data, fsdp, tensor).
-    model: the policy's architecture.
-    policy: functions of its parameters.
-    learner: `score` and `update` of the RL phase.
-    sampler: `generate` and its sizes.
+    players: the models; the first is the policy, which is evaluated and
+      exported.
+    model, policy, learner, sampler: parts of the first player.
     stages: curriculum and selection; their capacities are the sizes of all.
   """
   config: ConfigDict
   mesh: jax.sharding.Mesh
-  model: ModelConfig
-  policy: policy_lib.Policy
-  learner: update_lib.Learner
-  sampler: Sampler
+  players: tuple[Player, ...]
   stages: Stages
+
+  model = property(lambda self: self.players[0].model)
+  policy = property(lambda self: self.players[0].policy)
+  learner = property(lambda self: self.players[0].learner)
+  sampler = property(lambda self: self.players[0].sampler)
 
 
 def updates_per_round(config: ConfigDict, stages: Stages) -> int:
@@ -177,13 +193,14 @@ def make(
   updates = options.pop('decay_steps') or (
       config.steps * updates_per_step(config, stages))
   optimizer = optimizer_lib.make(steps=max(updates, 1), **options)
-  return Programs(
-      config, mesh, model, policy,
+  player = Player(
+      model, policy,
       update_lib.make(
           model, learner_config(config, row_facts=stages.selection.stale),
           optimizer, mesh=mesh, trained=policy.trained,
           compose=policy.compose),
-      make_sampler(config, mesh, model, stop_ids, stages.curriculum), stages)
+      make_sampler(config, mesh, model, stop_ids, stages.curriculum))
+  return Programs(config, mesh, (player,), stages)
 
 
 def _platform(mesh: jax.sharding.Mesh) -> str:

@@ -53,7 +53,8 @@ class RunState(NamedTuple):
   Attributes:
     step: steps done; a step is a wave, one call of the sampler.
     rounds: rounds done; a round is the updates on one train batch.
-    learner: parameters and optimiser, on the device.
+    learners: parameters and optimiser of each player, on the device; the first
+      is the policy.
     curriculum: state of the curriculum.
     selection: state of the selection.
     buffer: rollouts held for later steps.
@@ -61,11 +62,16 @@ class RunState(NamedTuple):
   """
   step: int
   rounds: int
-  learner: TrainState
+  learners: tuple[TrainState, ...]
   curriculum: Any
   selection: Any
   buffer: buffer_lib.Buffer
   solved: np.ndarray
+
+  @property
+  def learner(self) -> TrainState:
+    """The policy's learner."""
+    return self.learners[0]
 
 
 class VerifierError(ValueError):
@@ -79,12 +85,12 @@ class Fixed(NamedTuple):
     sampling: SamplingParams.
     loss: LossParams.
     anchor: parameters of the KL penalty's frozen model, or None.
-    frozen: parameters that are not trained, or None.
+    frozen: for each player, parameters that are not trained, or None.
   """
   sampling: Any
   loss: Any
   anchor: Any
-  frozen: Any = None
+  frozen: tuple[Any, ...] = (None,)
 
 
 def take_step(
@@ -108,7 +114,7 @@ def take_step(
   """
   config, task, learner = parts.config, parts.task, parts.programs.learner
   choose, select = parts.stages
-  samples = config.samples_per_prompt
+  frozen, samples = fixed.frozen[0], config.samples_per_prompt
 
   with timer('propose'):
     curriculum, ask = choose.propose(state.curriculum)
@@ -121,7 +127,7 @@ def take_step(
 
   with timer('reshard'):
     weights = jax.block_until_ready(
-        parts.programs.policy.to_sampling(state.learner.params, fixed.frozen))
+        parts.programs.policy.to_sampling(state.learner.params, frozen))
 
   with timer('sample'):
     step = parts.replicate(np.uint32(state.step))
@@ -163,12 +169,12 @@ def take_step(
             size=programs.scored_rows(config, parts.stages),
             drop_zero_advantage=config.drop_zero_advantage),
         state.learner.params if tokens.old_logprobs is not None else None,
-        fixed.anchor, fixed.loss, fixed.frozen, shard_rows=parts.shard_rows)
+        fixed.anchor, fixed.loss, frozen, shard_rows=parts.shard_rows)
 
   with timer('update'):
     done = rounds.run(
         learner, state.learner, table, tokens, taken, select.select, selection,
-        fixed.loss, fixed.frozen, config=config, rounds=state.rounds,
+        fixed.loss, frozen, config=config, rounds=state.rounds,
         step=state.step + 1, policy_step=policy_step,
         shard_rows=parts.shard_rows)
     buffer = buffer_lib.keep(
@@ -188,9 +194,9 @@ def take_step(
           parts.programs.model, asked, responses.rollouts.length,
           [(tokens.prompt_length[rows], tokens.length[rows])
            for rows in done.rows],
-          epochs=config.learner.epochs, frozen=fixed.frozen is not None))
+          epochs=config.learner.epochs, frozen=frozen is not None))
   return RunState(
-      state.step + 1, state.rounds + len(taken), done.learner, curriculum,
+      state.step + 1, state.rounds + len(taken), (done.learner,), curriculum,
       done.selection, buffer, solved), report
 
 
@@ -198,7 +204,7 @@ def init_state(parts: experiment.Parts, learner: TrainState) -> RunState:
   """Returns the state before the first step."""
   choose, select = parts.stages
   return RunState(
-      step=0, rounds=0, learner=learner, curriculum=choose.init(),
+      step=0, rounds=0, learners=(learner,), curriculum=choose.init(),
       selection=select.init((parts.config.seed,)),
       buffer=buffer_lib.empty(
           buffer_lib.capacity(parts.config, parts.stages), parts.config,
@@ -270,7 +276,7 @@ def _run(
     fixed = Fixed(
         sampling=parts.sampling(),
         loss=parts.replicate(loss_lib.params(config)), anchor=anchor,
-        frozen=frozen)
+        frozen=(frozen,))
 
     if found is None:
       state = init_state(parts, learner.init(params))

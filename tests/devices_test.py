@@ -101,4 +101,4 @@ def test_everything_lies_as_it_should_and_compiles_once(results):
     assert result['part'] == [1, 32 // fsdp, 32 // tensor]
     assert result['programs'] == [
         'jit(batch_advantages)', 'jit(score)', 'jit(sharded_generate)',
-        'jit(update)']
+        'jit(update)', 'jit(wave_signal)']

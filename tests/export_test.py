@@ -43,10 +43,11 @@ def load(origin, workdir, **fields):
 
 
 def reused(monkeypatch, c):
-  """Makes every run reuse the programs of the first, which are the same."""
+  """Makes every run reuse the programs of the first; returns its task."""
   parts = experiment.build(c)
   monkeypatch.setattr(
       experiment, 'build', lambda config: tiny.changed(parts, config=config))
+  return parts.task
 
 
 def program(monkeypatch, *argv):
@@ -61,12 +62,13 @@ def last(workdir):
   tree, like = json.loads(path.read_text()), {}
   for name, (shape, kind) in tree.items():
     *sections, leaf = name.split('.')
-    if sections[:2] == ['learner', 'params']:
+    if sections[:3] == ['learners', '0', 'params']:
       at = like
       for section in sections:
         at = at.setdefault(section, {})
       at[leaf] = np.zeros(shape, kind)
-  return checkpoint.restore(root, like, partial=True).state['learner']['params']
+  found = checkpoint.restore(root, like, partial=True).state
+  return found['learners']['0']['params']
 
 
 def logits(params, tokens, cfg):
@@ -98,11 +100,11 @@ def close(got, want, cfg, length):
 def test_a_run_on_word_problems_goes_on_and_comes_back(
     origin, tmp_path, monkeypatch, capsys):
   """Runs, resumes to the bit, and exports what transformers opens."""
-  reused(monkeypatch, load(origin, tmp_path))
+  task = reused(monkeypatch, load(origin, tmp_path))
   train.train(load(origin, tmp_path / 'whole', steps=4))
   train.train(load(origin, tmp_path / 'cut', steps=2))
   train.train(load(origin, tmp_path / 'cut', steps=4))
-  assert train.experiment.build(None).task._pool is None  # nothing is left
+  assert task._pool is None  # nothing is left
   params = last(tmp_path / 'whole')
   assert tiny.same(params, last(tmp_path / 'cut'))
   rows = metrics.read(tmp_path / 'cut' / 'metrics.jsonl')

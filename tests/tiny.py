@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import experiment, stages, train
+from jaxrl_llm import programs as programs_lib
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.types import LearnerBatch, Rollouts
@@ -100,6 +101,9 @@ def changed(parts: experiment.Parts, **fields: Any) -> experiment.Parts:
   ours = {k: v for k, v in fields.items() if k in experiment.Parts._fields}
   theirs = {k: v for k, v in fields.items() if k not in ours}
   task = fields.get('task', parts.task)
+  player = {name: theirs.pop(name) for name in programs_lib.Player._fields
+            if name in theirs}
+  theirs['players'] = (parts.programs.players[0]._replace(**player),)
   theirs.setdefault('stages', stages.make(
       fields.get('config', parts.config), len(task.train)))
   return parts._replace(
@@ -145,7 +149,7 @@ def begin(parts: experiment.Parts):
   state = train.init_state(parts, parts.programs.learner.init(start.params))
   fixed = train.Fixed(
       parts.sampling(), parts.replicate(loss_lib.params(parts.config)),
-      start.anchor, start.frozen)
+      start.anchor, (start.frozen,))
   return state, fixed, parts.programs.policy.to_sampling(
       state.learner.params, start.frozen)
 

@@ -38,7 +38,7 @@ def load(
   if config.lora.rank:  # the adapters need the same frozen weights
     only.append('contents.model')
   found = checkpoint.restore(
-      folder, {'learner': {'params': parts.programs.learner.state.params}},
+      folder, {'learners': [{'params': parts.programs.learner.state.params}]},
       differs=lambda saved: [*config_lib.difference(
           saved, parts.described(), only).values()],
       best=which == 'best', partial=True)
@@ -51,7 +51,7 @@ def load(
   if config.lora.rank:
     frozen = warm_start.start(parts, show, resumed=True).frozen
   params = parts.programs.policy.to_sampling(
-      found.state['learner']['params'], frozen)
+      found.state['learners'][0]['params'], frozen)
   return params, found.step, checkpoint.digest(folder, found.step)
 
 

@@ -259,7 +259,7 @@ def steps(sizes, **fields):
   before = jax.device_get(start.frozen)
   fixed = train.Fixed(
       parts.sampling(), parts.replicate(loss_lib.params(config)),
-      start.anchor, start.frozen)
+      start.anchor, (start.frozen,))
   state = train.init_state(parts, parts.programs.learner.init(start.params))
   rows = []
   for _ in range(2):
