@@ -76,8 +76,11 @@ def make(config: ConfigDict, problems: int = 1) -> Stages:
       samples=config.samples_per_prompt,
       prompts=config.curriculum_prompts or config.prompts_per_step)
   return Stages(
-      _make('curriculum', config, CURRICULA, Curriculum, sizes),
-      _make('selection', config, SELECTIONS, Selection, sizes))
+      _checked_curriculum(
+          _make('curriculum', config, CURRICULA, Curriculum, sizes),
+          sizes.batch),
+      _checked_selection(
+          _make('selection', config, SELECTIONS, Selection, sizes)))
 
 
 def _make(
@@ -96,3 +99,43 @@ def _make(
         f'jaxrl_llm.types.{kind.__name__} is needed.')
   return made
 
+
+
+def _checked_curriculum(made: Curriculum, batch: int) -> Curriculum:
+  """Adds checks of what a curriculum asks and takes."""
+  def propose(state):
+    state, ask = made.propose(state)
+    groups, samples = len(ask.group), int(ask.count.sum())
+    if groups > made.max_prompts or samples > made.max_requests:
+      raise ValueError(
+          f'The curriculum asks for {samples} samples of {groups} groups, more '
+          f'than its max_requests={made.max_requests} or max_prompts='
+          f'{made.max_prompts}: raise them, or ask for less.')
+    return state, ask
+
+  def take(state):
+    state, taken = made.take(state)
+    sizes = [len(groups) for groups in taken]
+    if len(sizes) > made.max_rounds or any(size != batch for size in sizes):
+      raise ValueError(
+          f'The curriculum takes batches of {sizes} groups: take at most '
+          f'max_rounds={made.max_rounds} of prompts_per_step={batch} groups.')
+    return state, taken
+
+  return made._replace(propose=propose, take=take)
+
+
+def _checked_selection(made: Selection) -> Selection:
+  """Adds a check of the rows that a selection picks."""
+  def select(state, table, rows, key):
+    state, picked = made.select(state, table, rows, key)
+    there = picked[picked >= 0]
+    if picked.shape != (made.rows,) or (
+        (table.round[there] < 0) | ~table.valid[there]).any():
+      raise ValueError(
+          f'The selection picks rows of the shape {picked.shape}, or some that '
+          f'are not valid or have no round yet: pick [{made.rows}] rows, -1 '
+          'for filler, whose `valid` is set and whose `round` is at least 0.')
+    return state, picked
+
+  return made._replace(select=select)

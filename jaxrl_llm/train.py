@@ -74,10 +74,6 @@ class RunState(NamedTuple):
     return self.learners[0]
 
 
-class VerifierError(ValueError):
-  """The verifier failed on every response of a step."""
-
-
 class Fixed(NamedTuple):
   """Device values that are the same in every step.
 
@@ -108,7 +104,8 @@ def take_step(
     The state after the step, and what the step reports.
 
   Raises:
-    VerifierError: the verifier failed on every response.
+    VerifierError: the verifier failed on every response, or returned what is
+      no reward.
     FloatingPointError: too many updates in a row had a loss or gradient that
       is not finite; the last batch is saved.
   """
@@ -139,8 +136,7 @@ def take_step(
 
   with timer('verify'):
     verdicts = rollout.submit(task, responses)()
-    if failure := rewards.all_failed(verdicts, responses.texts):
-      raise VerifierError(failure)
+    rewards.check_step(verdicts, responses.texts)
 
   with timer('batch'):
     first = len(state.buffer.table.group)  # row of this step's first rollout
@@ -292,32 +288,32 @@ def _run(
     rate = flops.matmul_rate(parts.programs.model.dtype)
     timer = timing.Timer()
     with display.phase('RL', config.steps, state.step):
-      while state.step < config.steps:
-        try:
+      try:
+        while state.step < config.steps:
           with jax.transfer_guard('disallow'):
             state, report = take_step(parts, state, fixed, timer)
-        except VerifierError:
-          save(state, start, latest, None)
-          raise
-        row = report.row | timing.speed(
-            timer.take(), tokens=report.tokens, flops=report.flops,
-            rate=rate, memory=flops.peak_memory())
-        score = None
-        evaluated = schedules.due(state.step, config.eval.every, config.steps)
-        if evaluated:
-          latest = evaluate(state, frozen)
-          row |= {f'eval/{k}': value for k, value in latest.items()}
-          score = latest.get('mean')
-          timer.take()  # An evaluation is no part of the next step.
-        if evaluated or schedules.due(
-            state.step, config.log.every, config.steps):
-          writer.write(state.step, row)
-          writer.samples(step_metrics.chosen(
-              report.groups, config.log.samples, state.step))
-        if schedules.due(state.step, config.checkpoint.every, config.steps):
-          save(state, start, latest, score)
-        display.update(
-            state.step, row, progress.sample_line([*report.groups, []][0]))
+          row = report.row | timing.speed(
+              timer.take(), tokens=report.tokens, flops=report.flops,
+              rate=rate, memory=flops.peak_memory())
+          score = None
+          evaluated = schedules.due(state.step, config.eval.every, config.steps)
+          if evaluated:
+            latest = evaluate(state, frozen)
+            row |= {f'eval/{k}': value for k, value in latest.items()}
+            score = latest.get('mean')
+            timer.take()  # An evaluation is no part of the next step.
+          if evaluated or schedules.due(
+              state.step, config.log.every, config.steps):
+            writer.write(state.step, row)
+            writer.samples(step_metrics.chosen(
+                report.groups, config.log.samples, state.step))
+          if schedules.due(state.step, config.checkpoint.every, config.steps):
+            save(state, start, latest, score)
+          display.update(
+              state.step, row, progress.sample_line([*report.groups, []][0]))
+      except rewards.VerifierError:
+        save(state, start, latest, None)
+        raise
 
   result = summary.summary(
       start, latest, time.monotonic() - began, state.step)

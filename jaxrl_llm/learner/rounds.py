@@ -214,7 +214,7 @@ def run(
     The outcome.
 
   Raises:
-    ValueError: the selection picks a row that no round was made for.
+    ValueError: the selection picks rows that it must not pick.
     FloatingPointError: SKIPPED_LIMIT consecutive updates had a loss or gradient
       that is not finite; the last mini-batch is saved.
   """
@@ -225,7 +225,6 @@ def run(
     table = table._replace(round=made)
     selection, rows = select(
         selection, table, rows, (config.seed, number, _SELECTION))
-    _check(table, rows)
     if config.drop_zero_advantage:
       rows = np.where(_at(table.advantage, rows) == 0.0, -1, rows)
     picked.append(rows[rows >= 0])
@@ -236,16 +235,6 @@ def run(
         number=number, step=step, shard_rows=shard_rows)
     metrics += new
   return Outcome(state, selection, table, metrics, picked, staleness)
-
-
-def _check(table: Table, rows: np.ndarray) -> None:
-  """Raises ValueError if a row must not be trained on."""
-  there = rows[rows >= 0]
-  wrong = there[(table.round[there] < 0) | ~table.valid[there]]
-  if len(wrong):
-    raise ValueError(
-        f'The selection picks row {wrong[0]} of the table, which is not valid '
-        'or not in a round yet: pick rows with `valid` and `round` >= 0.')
 
 
 def _update(

@@ -31,10 +31,11 @@ class Verdict:
   trace: str = ''
 
 
-class RefusedResult(ValueError):
-  """A verifier's result of a wrong form; it ends the run.
+class VerifierError(ValueError):
+  """A verifier that returns what is no reward, or fails on a whole step.
 
-  Any other error of a verifier affects only the responses that it judged.
+  It ends the run. Any other error of a verifier affects only the responses that
+  it judged.
   """
 
 
@@ -70,7 +71,7 @@ def submit(
     verifier raised an error, or its reward is not finite, the kind is 'error'
     and `valid` is False; if `judge` raised it, this holds for every response.
     The function raises ChildProcessError if the verifier cannot be started at
-    all, and RefusedResult if `judge` does not return a verdict per response.
+    all, and VerifierError if `judge` does not return a verdict per response.
 
   Raises:
     ValueError: the three sequences differ in length.
@@ -94,7 +95,7 @@ def _submitted(submit: Callable[..., Any], *row: Any) -> Callable[[], Verdict]:
   """Submits a response; a failure to submit becomes an 'error' verdict."""
   try:
     return submit(*row)
-  except (ChildProcessError, RefusedResult):
+  except (ChildProcessError, VerifierError):
     raise
   except Exception as e:
     verdict = _failed(e)
@@ -112,21 +113,21 @@ def last_lines(error: BaseException) -> str:
   return '\n'.join(line[:_TRACE_WIDTH] for line in lines[-_TRACE_LINES:])
 
 
-def all_failed(verdicts: Sequence[Verdict], texts: Sequence[str]) -> str | None:
-  """Tells that a verifier failed on every response of a step.
+def check_step(verdicts: Sequence[Verdict], texts: Sequence[str]) -> None:
+  """Checks that the verifier did not fail on every response of a step.
 
   Args:
     verdicts: verdicts of the step.
     texts: the response of each verdict.
 
-  Returns:
-    A message with the first error and the response that it was given; None if
-    there is no verdict, or one that is not an 'error'.
+  Raises:
+    VerifierError: there are verdicts, and all are errors; with the first error
+      and the response that it was given.
   """
   if not verdicts or any(v.kind != 'error' for v in verdicts):
-    return None
+    return
   text = texts[0] if len(texts[0]) <= 200 else f'{texts[0][:197]}...'
-  return (
+  raise VerifierError(
       f'The verifier failed on all {len(verdicts)} responses of the step, '
       f'first with\n{verdicts[0].trace or verdicts[0].detail}\nfor the '
       f'response {text!r}: correct the verifier.')
@@ -140,12 +141,12 @@ def _judged(
     return []
   try:
     verdicts = judge(*map(list, zip(*rows)))
-  except (ChildProcessError, RefusedResult):
+  except (ChildProcessError, VerifierError):
     raise
   except Exception as e:
     return [_failed(e)] * len(rows)
   if not isinstance(verdicts, (list, tuple)) or len(verdicts) != len(rows):
-    raise RefusedResult(
+    raise VerifierError(
         f'judge of the task returned {verdicts!r:.60} for {len(rows)} '
         'responses: return a list with one Verdict per response.')
   return [_guarded(lambda v: v, v) for v in verdicts]
@@ -158,7 +159,7 @@ def _guarded(verify: Callable[..., Verdict], *row: Any) -> Verdict:
     if not abs(verdict.reward) <= _LARGEST:
       raise ValueError(f'the reward is {verdict.reward}')
     return verdict
-  except (ChildProcessError, RefusedResult):
+  except (ChildProcessError, VerifierError):
     raise
   except Exception as e:  # A verifier's error must not end the run.
     return _failed(e)

@@ -14,7 +14,7 @@ import inspect
 import math
 from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence
 
-from jaxrl_llm.rewards import RefusedResult, Verdict
+from jaxrl_llm.rewards import Verdict, VerifierError
 from jaxrl_llm.tasks import modules
 
 TEXTS = ('prompts', 'completions')
@@ -86,7 +86,7 @@ class Reward:
       is an 'error', and None is 'skipped'. The last two are not valid.
 
     Raises:
-      RefusedResult: the function does not return one number or None for each
+      VerifierError: the function does not return one number or None for each
         response.
       Exception: what the function raises.
     """
@@ -105,12 +105,12 @@ class Reward:
       len(result)
       values = [result[i] for i in range(len(result))]
     except (TypeError, KeyError, IndexError):
-      raise RefusedResult(
+      raise VerifierError(
           f'task.reward={self.name} returned {_shown(result)}: return a list '
           f'with a number or None for each of the {len(rows)} '
           'responses.') from None
     if len(values) != len(rows):
-      raise RefusedResult(
+      raise VerifierError(
           f'task.reward={self.name} returned a list of length {len(values)} '
           f'for {len(rows)} responses: return a number or None for each.')
     return [self._verdict(i, value) for i, value in enumerate(values)]
@@ -121,7 +121,7 @@ class Reward:
       return Verdict(0.0, 'skipped', False)
     reward = _number(value)
     if reward is None:
-      raise RefusedResult(
+      raise VerifierError(
           f'task.reward={self.name} returned {_shown(value)} as reward '
           f'{index + 1} of its list: return a number or None for each '
           'response.')

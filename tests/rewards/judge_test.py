@@ -66,7 +66,7 @@ def test_a_result_of_a_wrong_form_ends_the_run(result):
 
 
 @pytest.mark.parametrize('error', [
-    rewards.RefusedResult('so it is'), ChildProcessError('so it is')])
+    rewards.VerifierError('so it is'), ChildProcessError('so it is')])
 @pytest.mark.parametrize('name', ['judge', 'submit', 'verify'])
 def test_errors_that_end_the_run(name, error):
   def raises(*_):
@@ -99,21 +99,27 @@ def test_traces_of_verdicts_that_did_not_fail_are_empty():
 FAILED = Verdict(0.0, 'error', False, 'why', trace='File "a.py"\nwhy')
 
 
+def told_of(verdicts, texts):
+  with pytest.raises(rewards.VerifierError) as error:
+    rewards.check_step(verdicts, texts)
+  return str(error.value)
+
+
 def test_a_verifier_that_always_fails_is_told():
-  told = rewards.all_failed([FAILED, Verdict(0.0, 'error', False, 'other')],
-                            ['first', 'second'])
+  told = told_of([FAILED, Verdict(0.0, 'error', False, 'other')],
+                 ['first', 'second'])
   assert 'all 2 responses' in told and 'other' not in told
   assert '\nFile "a.py"\nwhy\n' in told and "'first'" in told
   assert 'second' not in told
   # An error without a trace, such as a worker that died.
-  told = rewards.all_failed([Verdict(0.0, 'error', False, 'died')], ['x'])
+  told = told_of([Verdict(0.0, 'error', False, 'died')], ['x'])
   assert 'died' in told
 
 
 def test_the_response_is_shortened():
-  told = rewards.all_failed([FAILED], ['a' * 200])
+  told = told_of([FAILED], ['a' * 200])
   assert f"'{'a' * 200}'" in told
-  told = rewards.all_failed([FAILED], ['a' * 201])
+  told = told_of([FAILED], ['a' * 201])
   assert f"'{'a' * 197}...'" in told
 
 
@@ -121,4 +127,4 @@ def test_the_response_is_shortened():
     [], [FAILED, Verdict(0.0, 'wrong')], [Verdict(0.0, 'timeout', False)],
     [FAILED, Verdict(0.0, 'skipped', False)]])
 def test_other_steps_are_not_told(verdicts):
-  assert rewards.all_failed(verdicts, ['t'] * len(verdicts)) is None
+  rewards.check_step(verdicts, ['t'] * len(verdicts))

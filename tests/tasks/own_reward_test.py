@@ -206,7 +206,8 @@ def test_a_function_that_raises_judges_none(make, tmp_path):
   last = verdicts[0].trace.splitlines()
   assert last[-1] == 'ValueError: no sandbox' and len(last) <= 12
   assert f'{tmp_path}/mine.py", line 5, in inner' in verdicts[0].trace
-  assert 'inner' in rewards.all_failed(verdicts, texts)
+  with pytest.raises(rewards.VerifierError, match='inner'):
+    rewards.check_step(verdicts, texts)
 
 
 @pytest.mark.parametrize('name', own_reward.TEXTS)
