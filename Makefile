@@ -29,7 +29,7 @@ test: lint
 
 # Functions of arrays, configs, tasks and rewards: what most changes touch.
 # Importing TRL takes as long as many tests.
-QUICK := $(addprefix tests/, config curriculum ops rewards tasks \
+QUICK := $(addprefix tests/, config curriculum ops rewards selection tasks \
   learner/advantages_test.py learner/batches_test.py \
   learner/optimizer_test.py imports_test.py rollout_test.py \
   schedules_test.py tokenizer_test.py)
@@ -42,7 +42,8 @@ test-quick: lint
 # instructions of the processor; these limits make them do as older ones do.
 NUMERIC := $(addprefix tests/, evaluation learner models ops sampling sharding \
   devices_test.py evaluate_test.py export_test.py peers_faults_test.py \
-  real_models_test.py take_step_test.py train_test.py warm_start_test.py)
+  real_models_test.py seams_test.py stage_facts_test.py take_step_test.py \
+  train_test.py truncation_test.py warm_start_test.py)
 
 test-cpus: $(VENV)/test
 	XLA_FLAGS=--xla_cpu_max_isa=SSE4_2 ATEN_CPU_CAPABILITY=default \

@@ -190,8 +190,10 @@ def make(
         f'{model.kv_heads}: no head can be split, use a divisor of it.')
   policy = policy_lib.make(config, model, mesh, checkpoint)
   options = config.optimizer.to_dict()
+  prompts = config.curriculum_prompts or config.prompts_per_step
   updates = options.pop('decay_steps') or (
-      config.steps * updates_per_step(config, stages))
+      config.steps * prompts // config.prompts_per_step
+      * updates_per_round(config, stages))
   optimizer = optimizer_lib.make(steps=max(updates, 1), **options)
   player = Player(
       model, policy,

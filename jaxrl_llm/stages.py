@@ -97,6 +97,10 @@ def _make(
     raise ValueError(
         f'{field}={name}: create(sizes) gives {type(made).__name__}, but a '
         f'jaxrl_llm.types.{kind.__name__} is needed.')
+  if made.capacity and not made.stale:
+    raise ValueError(
+        f'{field}={name} holds rollouts for later steps: set stale=True, so '
+        'that their old log-probs are kept.')
   return made
 
 

@@ -10,6 +10,7 @@ import pytest
 from jaxrl_llm import experiment, programs, rollout, stages, tasks
 from jaxrl_llm.evaluation import responses
 from jaxrl_llm.learner import loss as loss_lib
+from jaxrl_llm.learner import optimizer
 from jaxrl_llm.models import attention
 from jaxrl_llm.sampling.generate import SamplerStats
 from jaxrl_llm.types import Prompts, Requests, Rollouts
@@ -113,6 +114,25 @@ def test_static_choices_of_the_learner_are_the_configs():
       objective='gspo', aggregation='constant', importance='icepop',
       kl_estimator='k1', vocab_chunk=64, remat='full', attention='auto',
       unroll=3, row_facts=False)
+
+
+@pytest.mark.parametrize('fields, horizon', [
+    ({}, 12), (dict(learner__updates=2, learner__epochs=3), 72),
+    (dict(optimizer__decay_steps=5), 5),
+    # 12 steps of 6 groups are 18 batches of 4.
+    (dict(curriculum_prompts=6), 18),
+    # 32 rows are 2 mini-batches of 16.
+    (dict(selection='replay', replay__rounds=2), 24)])
+def test_the_learning_rate_counts_updates_over_its_horizon(
+    fields, horizon, monkeypatch):
+  made, make = [], optimizer.make
+  monkeypatch.setattr(
+      optimizer, 'make', lambda **given: made.append(given) or make(**given))
+  experiment.build(tiny.load(
+      steps=12, optimizer__schedule='linear', **fields))
+  assert made[0]['steps'] == horizon
+  rate = make(**made[0]).schedule
+  assert rate(0) > rate(horizon - 1) > rate(horizon) == 0
 
 
 def test_attention_is_chosen_for_the_devices_of_the_mesh(monkeypatch):

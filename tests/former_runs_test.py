@@ -82,15 +82,21 @@ def test_it_goes_on_from_its_checkpoint(run):
   seen, take_step = [], train.take_step
 
   def spy(parts, state, *rest):
-    seen.append(jax.device_get(state.learner))
+    seen.append(jax.device_get(state))
     return take_step(parts, state, *rest)
 
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(train, 'take_step', spy)
     train.train(c)
-  assert len(seen) == 2 and int(seen[0].step) == 1
+  before = seen[0].learner
+  # One of its two updates had no token to train on.
+  assert (seen[0].step, int(before.step)) == (2, 1)
+  # A step was one batch of the problems that came next.
+  assert seen[0].rounds == 2
+  assert seen[0].curriculum.position == 2 * c.prompts_per_step
+  assert seen[1].curriculum.position == 3 * c.prompts_per_step
   digest = hashlib.sha256()
-  for leaf in jax.tree.leaves(seen[0].params):
+  for leaf in jax.tree.leaves(before.params):
     digest.update(np.ascontiguousarray(leaf).tobytes())
   # As the version that wrote it restored it.
   assert digest.hexdigest()[:16] == '2e70df9f4e9dd4b7'

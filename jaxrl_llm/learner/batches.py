@@ -57,7 +57,7 @@ def minibatches(
   """Splits rows into mini-batches, one per optimiser step.
 
   Args:
-    rows: [K] numbers, -1 for filler, which keeps its place.
+    rows: [K] numbers; -1 for filler, which is shuffled like a row.
     size: rows of a mini-batch.
     epochs: number of passes over the rows.
     seed: integers that seed the shuffles; each epoch has its own shuffle.

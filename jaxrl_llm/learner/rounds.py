@@ -228,8 +228,9 @@ def run(
     if config.drop_zero_advantage:
       rows = np.where(_at(table.advantage, rows) == 0.0, -1, rows)
     picked.append(rows[rows >= 0])
-    staleness.append(
-        policy_step + len(metrics) - table.policy_step[picked[-1]])
+    taken = sum(
+        m['tokens'] > 0 and m['skipped_in_row'] == 0 for m in metrics)
+    staleness.append(policy_step + taken - table.policy_step[picked[-1]])
     state, table, new = _update(
         learner, state, table, tokens, rows, loss, frozen, config=config,
         number=number, step=step, shard_rows=shard_rows)

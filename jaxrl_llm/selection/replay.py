@@ -44,6 +44,8 @@ def _make(
   `pick` is (table, candidates, generator) -> candidates in another order, of
   which the first `rows` are trained on.
   """
+  rows = min(rows, rounds * sizes.batch * sizes.samples)
+
   def select(state, table, batch, key):
     del batch
     state = State(state.rounds + 1)
@@ -69,9 +71,9 @@ def replay(sizes: Sizes, *, rounds: int, rows: int | None) -> Selection:
     rounds: L, rounds that a row stays in the buffer.
     rows: K, rows of a round, the oldest if there are more; None for all.
   """
-  whole = rounds * sizes.batch * sizes.samples
   return _make(
-      sizes, rounds, min(rows or whole, whole), lambda table, there, rng: there)
+      sizes, rounds, rows or rounds * sizes.batch * sizes.samples,
+      lambda table, there, rng: there)
 
 
 def random(sizes: Sizes, *, rounds: int, rows: int | None) -> Selection:

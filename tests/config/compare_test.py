@@ -46,6 +46,8 @@ def test_a_run_goes_on_where_what_it_learns_stays():
       'task.train: 210,1400,1000,400 -> 1,2,3,4']
   # A rate that decays over the run depends on the number of steps.
   assert conflicts({'steps': 5}) == ['steps: 400 -> 5']
+  horizon = {'optimizer.decay_steps': 30}
+  assert conflicts({'steps': 5, **horizon}, **horizon) == []
   constant = {'optimizer.schedule': 'constant'}
   assert conflicts({'steps': 5, **constant}, **constant) == []
 

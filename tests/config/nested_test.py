@@ -44,6 +44,22 @@ def test_former_names_work_with_a_warning(name, tmp_path, caplog):
     config.load(CONFIG, {old: text, new: text})
 
 
+def test_a_former_section_is_a_field_of_its_own_now(caplog):
+  """`selection` is a field; `selection.signal_only` still reaches another."""
+  c = config.base()
+  assert c.selection == 'all_rows' and c['selection'] == 'all_rows'
+  c.selection = 'newest'
+  c.selection.signal_only = True
+  assert c.selection == 'newest' and c.drop_zero_advantage is True
+  assert 'selection.signal_only' in caplog.text
+  flat = config.flatten(c)
+  assert flat['selection'] == 'newest' and flat['drop_zero_advantage'] is True
+  assert json.loads(config.to_json(c))['selection'] == 'newest'
+  assert c.copy_and_resolve_references().selection == 'newest'
+  with pytest.raises(AttributeError, match='other'):
+    c.selection.other = 1
+
+
 def test_names_that_never_were_are_refused_in_files(tmp_path):
   python = tmp_path / 'bad.py'
   for name in ('selection.other', 'sampling.prompts'):

@@ -180,6 +180,25 @@ def test_without_old_logprobs_the_first_pass_stands_in():
   assert got[1]['kl_old'] == 0.0
 
 
+def test_facts_about_rows_come_beside_the_same_update():
+  """In the rows' own order, whatever the order of the microbatches."""
+  batch = _batch()
+  state, metrics = _run(batch, row_facts=True)
+  facts = metrics.pop('rows')
+  mask = batch.mask & (np.arange(T) < batch.response_length[:, None])
+  count = np.maximum(mask.sum(1), 1)
+  new, entropy = jax.device_get(_dense(_params(), batch, LOSS.temperature))
+  _close(facts['entropy'], np.where(mask, entropy, 0).sum(1) / count)
+  ratio = np.exp(np.where(mask, new - batch.old_logprobs, 0))
+  a = batch.advantages[:, None]
+  clipped = mask & np.where(a > 0, ratio > 1.2, ratio < .9)
+  # No ratio is so near a bound that rounding could clip it.
+  assert min(np.abs(ratio[mask] - bound).min() for bound in (.9, 1.2)) > 1e-4
+  _close(facts['clip_share'], clipped.sum(1) / count)
+  assert 0 < clipped.sum() < mask.sum() and not mask.any(1).all()
+  _close((state, metrics), _run(batch))
+
+
 def test_score_equals_dense_logprobs():
   batch = _batch()
   got = _learner().score(

@@ -1,0 +1,155 @@
+"""Tests of every curriculum with every selection, advantage and update."""
+
+import ast
+import itertools
+import pathlib
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl_llm import checkpoint, stages, train
+from tests import stage_runs, tiny
+
+PACKAGE = pathlib.Path(train.__file__).parent
+AFTER = 4  # steps after a checkpoint
+# The last is the new groups of a step: with more than four there are steps
+# with several batches, of which the later ones are a step's second policy.
+PAIRS = [*itertools.product(
+    ('uniform', 'dynamic'), ('all_rows', 'random', 'newest', 'replay'),
+    ('grpo', 'pkpo'), (1, 2), (4, 10))]
+# Covers every value of each of the first four together with every value of each
+# other one.
+QUICK = [
+    ('uniform', 'all_rows', 'grpo', 1, 10), ('uniform', 'random', 'pkpo', 2, 4),
+    ('uniform', 'newest', 'grpo', 2, 10), ('uniform', 'replay', 'pkpo', 1, 4),
+    ('dynamic', 'all_rows', 'pkpo', 2, 4), ('dynamic', 'random', 'grpo', 1, 10),
+    ('dynamic', 'newest', 'pkpo', 1, 4), ('dynamic', 'replay', 'grpo', 2, 4)]
+
+
+def form(state):
+  """Returns the type, shape and kind of every leaf of a state."""
+  return jax.tree.map(
+      lambda x: (type(x).__name__, np.shape(x), str(np.asarray(x).dtype)),
+      jax.device_get(state))
+
+
+@pytest.mark.parametrize('curriculum, selection, advantage, updates, prompts', [
+    pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.slow)
+    for pair in PAIRS])
+def test_a_run_goes_on_from_its_middle_bit_for_bit(
+    curriculum, selection, advantage, updates, prompts, tmp_path):
+  """Some steps, a checkpoint; then some more steps, and the same again."""
+  parts = stage_runs.judged(stage_runs.parts_of(
+      curriculum=curriculum, selection=selection, advantage=advantage,
+      learner__updates=updates, curriculum_prompts=prompts))
+  holds = parts.stages.curriculum.stale or parts.stages.selection.stale
+  names = tiny.compiled()
+  last, fixed, _ = tiny.begin(parts)
+  rows = []
+  # Two steps with a batch, and one after which rows are held.
+  while sum(row['batch/rounds'] > 0 for row in rows) < 2 or (
+      holds and not rows[-1]['batch/held']):
+    (before,), (row,), last = stage_runs.waves(parts, last, fixed, 1)
+    rows.append(row)
+    assert len(rows) < 12
+  saved, known = last.step, len(names)
+  saver = checkpoint.Checkpointer(tmp_path, parts.described())
+  saver.save(saved, last, {})
+  states, later, last = stage_runs.waves(parts, last, fixed, AFTER)
+  saver.close()
+
+  assert len(names) == known  # nothing is compiled once there were batches
+  compiled = tiny.programs(names)
+  assert len(compiled) == len(set(compiled))  # and no program twice
+  trained = [row for row in rows + later if row['batch/rounds']]
+  assert all(np.isfinite(row['update/loss']) for row in trained)
+  assert trained[-1]['update/skipped'] == 0
+  if prompts > 4:
+    assert max(row['batch/rounds'] for row in trained) > 1
+  assert any(row['batch/rounds'] for row in later)
+
+  found = checkpoint.restore(
+      tmp_path, train.init_state(parts, parts.programs.learner.state))
+  assert found.step == found.state.step == saved
+  assert tiny.same(found.state, before)
+  assert form(found.state) == form(last)
+  held = (found.state.buffer.table.group >= 0).sum()
+  assert held == rows[-1]['batch/held'] and (held > 0) == holds
+  again_states, again, _ = stage_runs.waves(parts, found.state, fixed, AFTER)
+  # By their texts, since some are NaN.
+  assert list(map(repr, again)) == list(map(repr, later))
+  assert tiny.same(again_states, states)
+  assert not tiny.same(states[-1].learner.params, before.learner.params)
+
+
+@pytest.mark.parametrize('selection', ['all_rows', 'replay'])
+def test_a_step_without_a_batch_changes_no_parameter(selection):
+  """All rewards are equal: `dynamic` drops every group and goes on."""
+  plain = stage_runs.parts_of(
+      curriculum='dynamic', selection=selection, learner__updates=2)
+  state, fixed, _ = tiny.begin(plain)
+  before, rows, state = stage_runs.waves(
+      stage_runs.judged(plain), state, fixed, 4)
+  assert sum(row['batch/rounds'] for row in rows) >= 1
+  before = before[-1]
+  assert before.curriculum.waiting[0] >= 0  # some wait already
+  after, (row,), state = stage_runs.waves(
+      stage_runs.judged(plain, stage_runs.equal), state, fixed, 1)
+  after = after[-1]
+  assert tiny.same(before.learner, after.learner)
+  assert tiny.same(before.buffer, after.buffer)
+  assert tiny.same(before.curriculum.waiting, after.curriculum.waiting)
+  assert (after.step, after.rounds) == (before.step + 1, before.rounds)
+  assert after.curriculum.position == before.curriculum.position + 4
+  assert not any(name.startswith('update/') for name in row)
+  assert row['batch/rounds'] == row['batch/rows'] == 0
+  assert np.isnan(row['batch/staleness'])
+  assert row['reward/mean'] == row['reward/no_signal'] == 1
+  # And the next step is as any other.
+  _, rows, _ = stage_runs.waves(stage_runs.judged(plain), state, fixed, 2)
+  assert sum(row['batch/rounds'] for row in rows) >= 1
+
+
+def test_a_run_can_begin_without_a_batch():
+  """Before the first update, and with waves too small to fill a batch."""
+  plain = stage_runs.parts_of(curriculum='dynamic', learner__updates=2)
+  state, fixed, _ = tiny.begin(plain)
+  states, rows, _ = stage_runs.waves(
+      stage_runs.judged(plain, stage_runs.equal), state, fixed, 2)
+  assert [row['batch/rounds'] for row in rows] == [0, 0]
+  assert tiny.same(*(state.learner for state in states))
+  assert int(states[-1].learner.step) == 0
+
+
+NAMES = {
+    *stages.CURRICULA, *stages.SELECTIONS, 'speed', 'cbs', 'jackpot'}
+# What else these words mean in the source.
+OTHERS = r'(np|jax)\.random\b|\brandom (or|ones)\b|\btiming\.speed\b'
+
+
+def mentioned(text):
+  """Returns the names of curricula and selections in a source text."""
+  text = re.sub(OTHERS, '', text.lower())
+  return {name for name in NAMES if re.search(
+      rf'(?<![a-z]){name}(?![a-z])', text)}
+
+
+def test_a_mention_is_found():
+  for text in ("config.curriculum == 'random'", 'replay_rounds = 2',
+               'from jaxrl_llm.curriculum import dynamic', 'all_rows(x)',
+               '# Jackpot', 'pick_all_rows()', 'config.replay.rows'):
+    assert mentioned(text), text
+  assert not mentioned('np.random.default_rng(x) + timing.speed(x)')
+
+
+@pytest.mark.parametrize('path', [
+    PACKAGE / 'train.py', *sorted((PACKAGE / 'learner').glob('*.py'))],
+    ids=lambda path: path.stem)
+def test_the_loop_and_the_learner_know_no_curriculum_by_name(path):
+  assert not mentioned(path.read_text())
+  for node in ast.walk(ast.parse(path.read_text())):
+    if isinstance(node, ast.Import | ast.ImportFrom):
+      said = ast.unparse(node)
+      assert not re.search(r'jaxrl_llm\.?(import )?(curr|selec)', said), said

@@ -1,0 +1,91 @@
+"""Short runs with any curriculum and selection, on shared programs."""
+
+import functools
+from typing import Any
+import zlib
+
+import jax
+
+from jaxrl_llm import experiment, train
+from jaxrl_llm.learner import advantages as advantages_lib
+from jaxrl_llm.monitoring import timing
+from jaxrl_llm.rewards import Verdict
+from tests import tiny
+
+# Steps long enough for ratios, and bounds narrow enough for clips.
+FIELDS = dict(
+    optimizer__learning_rate=.01, loss__clip_low=.05, loss__clip_high=.05)
+
+
+def by_text(problem, text, truncated):
+  """Gives 0, 0.5 or 1 by the text, but 0 to all answers to some problems.
+
+  Some verifications fail.
+  """
+  digest = zlib.crc32(text.encode())
+  if (problem.id + digest) % 11 == 0:
+    raise RuntimeError('no sandbox')
+  return Verdict(0.0 if problem.id % 3 == 0 else digest % 3 / 2, 'judged')
+
+
+def equal(problem, text, truncated):
+  """Gives every response the same reward."""
+  return Verdict(1.0, 'right')
+
+
+def _built(**fields):
+  replay = {} if fields.get('selection', 'all_rows') == 'all_rows' else dict(
+      replay__rounds=2)
+  return experiment.build(tiny.load(**{**FIELDS, **replay, **fields}))
+
+
+@functools.cache
+def _programs(stale):
+  """Returns the parts that own the programs of all runs of one kind."""
+  return _built(selection='replay' if stale else 'all_rows')
+
+
+@functools.cache
+def _sampler(prompts):
+  return _built(curriculum_prompts=prompts).sample
+
+
+_advantages = functools.cache(
+    lambda name: advantages_lib.make(tiny.load(advantage=name)))
+
+
+def parts_of(**fields: Any) -> experiment.Parts:
+  """Builds the parts of a run; equal programs are compiled once.
+
+  The learner is the same in all runs whose updates have the same outputs.
+  """
+  parts = _built(**fields)
+  shared = _programs(parts.stages.selection.stale)
+  return tiny.changed(
+      parts, learner=shared.programs.learner,
+      policy=_programs(False).programs.policy,
+      sample=_sampler(parts.stages.curriculum.max_prompts),
+      advantages=_advantages(parts.config.advantage))
+
+
+def judged(parts: experiment.Parts, verify: Any = by_text) -> experiment.Parts:
+  """Replaces the verifier."""
+  return tiny.watch(parts, verify).parts
+
+
+def waves(
+    parts: experiment.Parts, state: Any, fixed: Any, count: int,
+) -> tuple[list[Any], list[dict[str, float]], Any]:
+  """Takes steps.
+
+  Returns:
+    The state after each step, on the host; their rows of metrics; and the last
+    state, from which to go on.
+  """
+  states, rows = [], []
+  for _ in range(count):
+    with jax.transfer_guard('disallow'):
+      state, report = train.take_step(parts, state, fixed, timing.Timer())
+    states.append(jax.device_get(state))
+    rows.append(report.row)
+  return states, rows, state
