@@ -129,6 +129,22 @@ def learner_config(
       attention=learner.attention, unroll=learner.unroll), **changes})
 
 
+def prompts_per_shard(
+    prompts: int, requests: int, least: int, shards: int) -> int:
+  """Returns the most distinct prompts that a data shard may serve.
+
+  Args:
+    prompts: most prompts of a call.
+    requests: most requests of a shard.
+    least: least requests for each prompt.
+    shards: number of data shards.
+  """
+  if shards == 1:
+    return prompts
+  # A contiguous run of requests may begin and end inside a group.
+  return min(prompts, requests, (requests - 2) // least + 2)
+
+
 def make_sampler(
     config: ConfigDict, mesh: jax.sharding.Mesh, model: ModelConfig,
     stop_ids: tuple[int, ...], curriculum: Curriculum) -> Sampler:
@@ -136,11 +152,7 @@ def make_sampler(
   shards = sharding.data_shards(mesh)
   prompts, rows = curriculum.max_prompts, curriculum.max_requests
   per_shard = -(-rows // shards)
-  # A contiguous run of requests may begin and end inside a group.
-  prompts_per_shard = min(
-      prompts, per_shard, (per_shard - 2) // curriculum.min_count + 2)
-  if shards == 1:
-    prompts_per_shard = prompts
+  own = prompts_per_shard(prompts, per_shard, curriculum.min_count, shards)
   sampler = generate_lib.SamplerConfig(
       slots=min(config.sampling.slots, per_shard),
       max_response=config.max_response, stop_ids=stop_ids,
@@ -148,15 +160,13 @@ def make_sampler(
                 or config.sampling.min_p > 0),
       steps_per_refill=config.sampling.steps_per_refill,
       chunk=config.sampling.chunk, unroll=config.sampling.unroll,
-      prefill_prompts=min(
-          config.sampling.prefill_prompts or prompts_per_shard,
-          prompts_per_shard),
+      prefill_prompts=min(config.sampling.prefill_prompts or own, own),
       attention=attention.resolve(
           config.learner.attention, _platform(mesh), config.max_prompt))
   generate = jax.jit(functools.partial(
       generate_lib.sharded_generate, mesh, cfg=model, sampler=sampler))
   return Sampler(
-      generate, sampler, prompts, rows, per_shard, prompts_per_shard)
+      generate, sampler, prompts, rows, per_shard, own)
 
 
 def make(

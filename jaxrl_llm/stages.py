@@ -97,6 +97,12 @@ def _make(
     raise ValueError(
         f'{field}={name}: create(sizes) gives {type(made).__name__}, but a '
         f'jaxrl_llm.types.{kind.__name__} is needed.')
+  if isinstance(made, Curriculum) and (
+      made.max_requests < made.max_prompts * made.min_count):
+    raise ValueError(
+        f'{field}={name} has max_requests={made.max_requests}, fewer than '
+        f'min_count={made.min_count} samples of max_prompts='
+        f'{made.max_prompts} groups: raise it, or lower one of the others.')
   if made.capacity and not made.stale:
     raise ValueError(
         f'{field}={name} holds rollouts for later steps: set stale=True, so '
@@ -110,11 +116,14 @@ def _checked_curriculum(made: Curriculum, batch: int) -> Curriculum:
   def propose(state):
     state, ask = made.propose(state)
     groups, samples = len(ask.group), int(ask.count.sum())
-    if groups > made.max_prompts or samples > made.max_requests:
+    least = ask.count.min(initial=made.min_count)
+    if (groups > made.max_prompts or samples > made.max_requests
+        or least < made.min_count):
       raise ValueError(
-          f'The curriculum asks for {samples} samples of {groups} groups, more '
-          f'than its max_requests={made.max_requests} or max_prompts='
-          f'{made.max_prompts}: raise them, or ask for less.')
+          f'The curriculum asks for {samples} samples of {groups} groups, at '
+          f'least {least} of each, against max_requests={made.max_requests}, '
+          f'max_prompts={made.max_prompts} and min_count={made.min_count}: '
+          'change these capacities, or ask for as many as they say.')
     return state, ask
 
   def take(state):

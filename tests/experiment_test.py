@@ -12,6 +12,7 @@ from jaxrl_llm.evaluation import responses
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import optimizer
 from jaxrl_llm.models import attention
+from jaxrl_llm.sampling import plan
 from jaxrl_llm.sampling.generate import SamplerStats
 from jaxrl_llm.types import Prompts, Requests, Rollouts
 from tests import devices, tiny
@@ -69,6 +70,27 @@ def test_every_mix_of_requests_fits_any_number_of_shards(monkeypatch):
       assert use['busy'] == 2 * len(problem)
       assert use['steps'] == -(-len(problem) // shards)
     assert made.generate._cache_size() == 1
+
+
+def test_every_wave_of_a_curriculum_fits_any_number_of_shards():
+  """Groups of different sizes, up to the capacities it declares."""
+  rng = np.random.default_rng(1)
+  for _ in range(300):
+    prompts, least, most, shards = rng.integers(1, [13, 6, 6, 9])
+    most += least
+    count = rng.integers(least, most, prompts, endpoint=True)
+    capacity = int(rng.integers(count.sum(), prompts * most, endpoint=True))
+    per_shard = -(-capacity // int(shards))
+    requests = rollout.requests(
+        np.repeat(np.arange(prompts), count),
+        np.concatenate([np.arange(n) for n in count]), 1)
+    words = Prompts(
+        tokens=np.ones((prompts, 2), np.int32),
+        length=np.ones(prompts, np.int32), problem_id=np.arange(prompts))
+    plan.plan(
+        words, requests, shards=int(shards), requests_per_shard=per_shard,
+        prompts_per_shard=programs.prompts_per_shard(
+            int(prompts), per_shard, int(least), int(shards)))
 
 
 def test_the_state_to_restore_into_is_that_of_a_run(parts):

@@ -205,7 +205,7 @@ def create(sizes):
     return state, types.Ask(zero, zero, zero, count, zero)
   return types.Curriculum(
       init=None, update=None, holds=None, capacity=0, max_prompts=4,
-      max_requests=16, max_rounds=1, stale=False, propose=propose,
+      max_requests=16, max_rounds=1, stale=False, propose=propose, min_count=1,
       take=lambda state: (state, [np.arange(size) for size in state]))
 """
 
@@ -217,11 +217,18 @@ def test_a_curriculum_that_exceeds_its_capacities_is_one_sentence(tmp_path):
   for call, state, said in (
       (made.propose, (5, 1), '5 samples of 5 groups'),
       (made.propose, (4, 5), '20 samples of 4 groups'),
+      (made.propose, (1, 0), 'at least 0 of each'),
       (made.take, [3], r'batches of \[3\] groups'),
       (made.take, [4, 4], r'batches of \[4, 4\] groups')):
     with pytest.raises(ValueError, match=said) as error:
       call(state)
     assert '\n' not in str(error.value)
+
+
+def test_capacities_that_contradict_each_other_are_one_sentence(tmp_path):
+  with pytest.raises(ValueError, match='curriculum=.*max_requests=16'):
+    stage(tmp_path, 'curriculum', CURRICULUM_OF.replace(
+        'min_count=1', 'min_count=5'))
 
 
 @pytest.mark.parametrize('field, text', [

@@ -312,8 +312,9 @@ def _update_on_mesh(sizes):
     params = jax.device_put(params, layout)
     put = lambda x: jax.device_put(x, sharding.rows(mesh))
   learner = update_lib.make(
-      model, dataclasses.replace(CONFIG, microbatch=4, buckets=()),
-      optimizer, mesh=mesh)
+      model, dataclasses.replace(
+          CONFIG, microbatch=4, buckets=(), row_facts=True), optimizer,
+      mesh=mesh)
   state = learner.init(params)
   loss = jax.tree.map(np.float32, LOSS)
   batch = put(_batch())
@@ -326,7 +327,8 @@ def _update_on_mesh(sizes):
       assert leaf.sharding == moments.sharding
     assert not state.params['layers']['up'].sharding.is_fully_replicated
   return [np.asarray(x, np.float64).tolist() for x in jax.tree.leaves(
-      (state.params, scores, metrics['loss'], metrics['grad_norm']))]
+      (state.params, scores, metrics['rows'], metrics['loss'],
+       metrics['grad_norm']))]
 
 
 def test_eight_devices_equal_one():
