@@ -28,7 +28,7 @@ def run(
     heldout: Sequence[Mapping[str, Any]] | None = None,
     overrides: Mapping[str, Any] | None = None,
     name: str | None = None) -> dict[str, Any]:
-  """Trains, as the program `python -m jaxrl_llm.train` does.
+  """Trains, as the program `jaxrl_llm.train` does.
 
   Problems are written to the workdir, and the config that is saved there names
   them and the reward function. `evaluate`, `export` and a second call thus find

@@ -199,12 +199,11 @@ def make(
         f'mesh.tensor={mesh.shape["tensor"]} does not divide model.kv_heads='
         f'{model.kv_heads}: no head can be split, use a divisor of it.')
   policy = policy_lib.make(config, model, mesh, checkpoint)
-  options = config.optimizer.to_dict()
   prompts = config.curriculum_prompts or config.prompts_per_step
-  updates = options.pop('decay_steps') or (
-      config.steps * prompts // config.prompts_per_step
-      * updates_per_round(config, stages))
-  optimizer = optimizer_lib.make(steps=max(updates, 1), **options)
+  full = config.steps * prompts // config.prompts_per_step  # rounds, at most
+  optimizer = optimizer_lib.make(
+      steps=max(full * updates_per_round(config, stages), 1),
+      **config.optimizer)
   player = Player(
       model, policy,
       update_lib.make(

@@ -71,6 +71,7 @@ def make(
     learning_rate: float,
     steps: int,
     schedule: str = 'constant',
+    decay_steps: int | None = None,
     warmup_steps: int = 0,
     b1: float = 0.9,
     b2: float = 0.999,
@@ -85,8 +86,9 @@ def make(
 
   Args:
     learning_rate: peak of the schedule.
-    steps: total optimiser steps, the horizon of the schedule.
+    steps: total optimiser steps.
     schedule: 'constant', 'linear' or 'cosine', see `make_schedule`.
+    decay_steps: horizon of the schedule in optimiser steps; None for `steps`.
     warmup_steps: steps of the linear warm-up; 0 for none.
     b1: decay of the first moment.
     b2: decay of the second moment.
@@ -116,7 +118,8 @@ def make(
     if not ok:
       raise ValueError(f'optimizer.{name}={value} must be {want}.')
   rate = make_schedule(
-      schedule, learning_rate, warmup_steps=warmup_steps, steps=steps)
+      schedule, learning_rate, warmup_steps=warmup_steps,
+      steps=decay_steps or steps)
   adamw = optax.adamw(
       rate, b1=b1, b2=b2, eps=eps, weight_decay=weight_decay, mask=decayed)
   if not clips:
