@@ -5,14 +5,16 @@
   def exact(prompts, completions, answer, **columns):
     return [float(a in text) for a, text in zip(answer, completions)]
 
-  jaxrl_llm.run(
-      'configs/grpo/qwen3_1p7b_math.py', reward_fn=exact,
-      problems=[{'problem': '1 + 1 =', 'answer': '2'}, ...],
-      overrides={'model.hf': 'Qwen/Qwen3-0.6B-Base', 'steps': 100})
+  if __name__ == '__main__':
+    jaxrl_llm.run(
+        'configs/grpo/qwen3_1p7b_math.py', reward_fn=exact,
+        problems=[{'problem': '1 + 1 =', 'answer': '2'}, ...],
+        overrides={'model.hf': 'Qwen/Qwen3-0.6B-Base', 'steps': 100})
 
 The parts can be used alone: see notebooks/loop.py for a loop made of them.
 """
 
+import hashlib
 import json
 import os
 import pathlib
@@ -33,8 +35,9 @@ def run(
   Problems are written to the workdir, and the config that is saved there names
   them and the reward function. `evaluate`, `export` and a second call thus find
   them again. A reward function of a notebook, or one that is defined inside
-  another function, is known to this process alone. In a script, call `run`
-  under `if __name__ == '__main__'`: others import the script for its function.
+  another function, is known to this process alone; of several with one name the
+  last one counts. In a script, call `run` under `if __name__ == '__main__'`:
+  `evaluate` imports the script to find its function.
 
   Args:
     config: path of a config file, or a config made in code from
@@ -44,8 +47,8 @@ def run(
       None uses the task's own verifier.
     problems: training problems, one dictionary of columns each. None reads the
       files of `task.path`.
-    heldout: held-out problems. None holds out `task.heldout_count` of
-      `problems`; without these it reads `task.heldout`.
+    heldout: held-out problems. With None, `task.heldout_count` of `problems`
+      are held out; if `problems` is None too, `task.heldout` is read.
     overrides: field to value, such as {'steps': 10, 'loss.clip_high': 0.28}.
     name: name of the run, for the display; the workdir is runs/NAME if the
       config names none. None is the name of the config file, or 'run'.
@@ -60,9 +63,13 @@ def run(
   """
   # Imported here, so that `import jaxrl_llm` need not wait for JAX.
   from jaxrl_llm import config as config_lib
-  from jaxrl_llm import train
+  from jaxrl_llm import train, workdir
   from jaxrl_llm.tasks import modules
 
+  if modules.EXECUTING:
+    raise ValueError(
+        f'jaxrl_llm.run is called while {modules.EXECUTING[-1]} is imported: '
+        "put the call under `if __name__ == '__main__':`.")
   changes = dict(overrides or {})
   if isinstance(config, (str, os.PathLike)):
     name = name or config_lib.name_of(str(config))
@@ -76,9 +83,16 @@ def run(
     given['task.reward'] = modules.give(reward_fn)
   if problems is not None and 'task.heldout' not in changes:
     given['task.heldout'] = ()  # not those that belong to the file's problems
-  for field, rows in (('task.path', problems), ('task.heldout', heldout)):
+  files = {}
+  for field, stem, rows in (
+      ('task.path', 'problems', problems),
+      ('task.heldout', 'heldout', heldout)):
     if rows is not None:
-      given[field] = (str(folder / f'{field[5:]}.jsonl'),)
+      text = _lines(rows)
+      # Other problems are another file, so that a run never loses its own.
+      digest = hashlib.sha256(text.encode('utf8', 'replace')).hexdigest()[:8]
+      file = folder / f'{stem}-{digest}.jsonl'
+      given[field], files[file] = (str(file),), text
   missing = [field for field in given if field.startswith('task.')
              and field[5:] not in config.task]
   if missing:
@@ -87,15 +101,14 @@ def run(
         'a task that reads problem files, such as task.name=math.')
   config = config_lib.complete(config, given, name)
   config_lib.validate(config)
-  for field, rows in (('path', problems), ('heldout', heldout)):
-    if rows is not None:
-      _write(pathlib.Path(config.task[field][0]), rows)
+  with workdir.held(folder):
+    for file, text in files.items():
+      workdir.write_whole(file, text)
   return train.train(config, name)
 
 
-def _write(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
-  """Writes rows as JSON lines, in a folder that no other run holds."""
-  from jaxrl_llm import workdir
+def _lines(rows: Sequence[Mapping[str, Any]]) -> str:
+  """Returns rows as JSON lines."""
   lines = []
   for number, row in enumerate(rows):
     try:
@@ -104,5 +117,4 @@ def _write(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
       raise ValueError(
           f'Problem {number} is not a dictionary of texts and numbers '
           f'({error}): give its columns.') from None
-  with workdir.held(path.parent):
-    workdir.write_whole(path, ''.join(lines))
+  return ''.join(lines)

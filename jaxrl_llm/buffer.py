@@ -36,7 +36,7 @@ def capacity(config: ConfigDict, stages: Stages) -> int:
 
 
 def size(config: ConfigDict, stages: Stages) -> str:
-  """Describes the memory of the buffer; '' if it holds nothing over."""
+  """Describes the buffer's memory; '' if no rows are held between steps."""
   rows = capacity(config, stages)
   if not rows:
     return ''
@@ -134,6 +134,20 @@ def join(held: Buffer, new: Buffer) -> Buffer:
   if not len(held.table.group):
     return new
   return jax.tree.map(lambda *x: np.concatenate(x), held, new)
+
+
+def batch_rows(table: Table, groups: np.ndarray, samples: int) -> np.ndarray:
+  """Finds the valid rows of a train batch; see `types.rows_of`.
+
+  Raises:
+    ValueError: a group has no row at all.
+  """
+  lost = groups[~np.isin(groups, table.group)]
+  if len(lost):
+    raise ValueError(
+        f'The curriculum takes group {lost[0]}, of which no rollout is there: '
+        'return a group from `holds` for as long as it waits.')
+  return rows_of(table, groups, samples)
 
 
 def keep(

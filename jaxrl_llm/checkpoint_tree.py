@@ -11,8 +11,8 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-# Beginnings of names, and what older checkpoints have in their place. Then
-# every step was one round, and there was one learner.
+# Prefixes of names, and the prefixes in older checkpoints, in which every step
+# was one round and there was one learner.
 _FORMER = {'rounds': 'step', 'learners.0.': 'learner.'}
 
 

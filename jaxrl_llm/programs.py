@@ -70,7 +70,7 @@ class Programs(NamedTuple):
     players: the models; the first is the policy, which is evaluated and
       exported.
     model, policy, learner, sampler: parts of the first player.
-    stages: curriculum and selection; their capacities are the sizes of all.
+    stages: curriculum and selection; their capacities give all sizes.
   """
   config: ConfigDict
   mesh: jax.sharding.Mesh

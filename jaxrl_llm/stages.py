@@ -10,6 +10,7 @@ import inspect
 from typing import Any, Callable, NamedTuple
 
 from ml_collections import ConfigDict
+import numpy as np
 
 from jaxrl_llm.curriculum import dynamic, uniform
 from jaxrl_llm.selection import all_rows, replay
@@ -110,7 +111,6 @@ def _make(
   return made
 
 
-
 def _checked_curriculum(made: Curriculum, batch: int) -> Curriculum:
   """Adds checks of what a curriculum asks and takes."""
   def propose(state):
@@ -139,16 +139,21 @@ def _checked_curriculum(made: Curriculum, batch: int) -> Curriculum:
 
 
 def _checked_selection(made: Selection) -> Selection:
-  """Adds a check of the rows that a selection picks."""
+  """Adds checks of the rows that a selection picks."""
   def select(state, table, rows, key):
     state, picked = made.select(state, table, rows, key)
-    there = picked[picked >= 0]
-    if picked.shape != (made.rows,) or (
-        (table.round[there] < 0) | ~table.valid[there]).any():
+    picked = np.asarray(picked)
+    if picked.shape != (made.rows,):
       raise ValueError(
-          f'The selection picks rows of the shape {picked.shape}, or some that '
-          f'are not valid or have no round yet: pick [{made.rows}] rows, -1 '
-          'for filler, whose `valid` is set and whose `round` is at least 0.')
+          f'The selection picks rows of the shape {picked.shape}: pick '
+          f'[{made.rows}] rows, -1 for filler.')
+    there = picked[picked >= 0]
+    known = there[there < len(table.group)]
+    if len(known) < len(there) or (
+        (table.round[known] < 0) | ~table.valid[known]).any():
+      raise ValueError(
+          'The selection picks a row that is not valid or has no round yet: '
+          'pick rows whose `valid` is set and whose `round` is at least 0.')
     return state, picked
 
   return made._replace(select=select)

@@ -15,6 +15,7 @@ import sys
 import time
 from typing import Any, NamedTuple
 
+from absl import logging
 import jax
 from ml_collections import ConfigDict
 import numpy as np
@@ -104,8 +105,8 @@ def take_step(
     The state after the step, and what the step reports.
 
   Raises:
-    VerifierError: the verifier failed on every response, or returned what is
-      no reward.
+    VerifierError: the verifier failed on every response, or returned something
+      that is not a reward.
     FloatingPointError: too many updates in a row had a loss or gradient that
       is not finite; the last batch is saved.
   """
@@ -134,7 +135,8 @@ def take_step(
         tokenizer=task.tokenizer, policy_step=policy_step)
   del weights  # The update needs their room.
 
-  with timer('verify'):
+  # The user's code may use JAX as it likes.
+  with timer('verify'), jax.transfer_guard('allow'):
     verdicts = rollout.submit(task, responses)()
     rewards.check_step(verdicts, responses.texts)
 
@@ -153,7 +155,8 @@ def take_step(
     curriculum = choose.update(
         curriculum, ask, table, signal.signal, signal.gain)
     curriculum, taken = choose.take(curriculum)
-    taken = [rows_of(table, groups, samples) for groups in taken]
+    taken = [
+        buffer_lib.batch_rows(table, groups, samples) for groups in taken]
     table, measured = rounds.with_advantages(
         parts.advantages, table, taken, step, replicate=parts.replicate)
 
@@ -201,7 +204,7 @@ def init_state(parts: experiment.Parts, learner: TrainState) -> RunState:
   choose, select = parts.stages
   return RunState(
       step=0, rounds=0, learners=(learner,), curriculum=choose.init(),
-      selection=select.init((parts.config.seed,)),
+      selection=select.init((parts.config.seed, rounds.SELECTION)),
       buffer=buffer_lib.empty(
           buffer_lib.capacity(parts.config, parts.stages), parts.config,
           parts.stages),
@@ -288,33 +291,37 @@ def _run(
     rate = flops.matmul_rate(parts.programs.model.dtype)
     timer = timing.Timer()
     with display.phase('RL', config.steps, state.step):
-      try:
-        while state.step < config.steps:
+      while state.step < config.steps:
+        try:
           with jax.transfer_guard('disallow'):
             state, report = take_step(parts, state, fixed, timer)
-          row = report.row | timing.speed(
-              timer.take(), tokens=report.tokens, flops=report.flops,
-              rate=rate, memory=flops.peak_memory())
-          score = None
-          evaluated = schedules.due(state.step, config.eval.every, config.steps)
-          if evaluated:
-            latest = evaluate(state, frozen)
-            row |= {f'eval/{k}': value for k, value in latest.items()}
-            score = latest.get('mean')
-            timer.take()  # An evaluation is no part of the next step.
-          if evaluated or schedules.due(
-              state.step, config.log.every, config.steps):
-            writer.write(state.step, row)
-            writer.samples(step_metrics.chosen(
-                report.groups, config.log.samples, state.step))
-          if schedules.due(state.step, config.checkpoint.every, config.steps):
-            save(state, start, latest, score)
-          display.update(
-              state.step, row, progress.sample_line([*report.groups, []][0]))
-      except rewards.VerifierError:
-        save(state, start, latest, None)
-        raise
+        except rewards.VerifierError:
+          save(state, start, latest, None)
+          raise
+        row = report.row | timing.speed(
+            timer.take(), tokens=report.tokens, flops=report.flops,
+            rate=rate, memory=flops.peak_memory())
+        score = None
+        evaluated = schedules.due(state.step, config.eval.every, config.steps)
+        if evaluated:
+          latest = evaluate(state, frozen)
+          row |= {f'eval/{k}': value for k, value in latest.items()}
+          score = latest.get('mean')
+          timer.take()  # An evaluation is no part of the next step.
+        if evaluated or schedules.due(
+            state.step, config.log.every, config.steps):
+          writer.write(state.step, row)
+          writer.samples(step_metrics.chosen(
+              report.groups, config.log.samples, state.step))
+        if schedules.due(state.step, config.checkpoint.every, config.steps):
+          save(state, start, latest, score)
+        display.update(
+            state.step, row, progress.sample_line([*report.groups, []][0]))
 
+  if config.steps and not state.rounds:
+    logging.warning(
+        'No train batch was full in %d steps, so nothing was learned: the '
+        'curriculum dropped too many groups.', state.step)
   result = summary.summary(
       start, latest, time.monotonic() - began, state.step)
   summary.write(workdir, result, name)

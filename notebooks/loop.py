@@ -25,7 +25,7 @@ P, N, L, T = 16, 8, 1, 1  # prompts, samples of each, tokens of both
 
 
 def main(steps=61, show=print):
-  """Trains; returns the mean reward of each step."""
+  """Trains and returns the mean reward of each step."""
   tokenizer, model = CharTokenizer('0123456789'), PRESETS['tiny']
   key = jax.random.key(0)
   sample = jax.jit(lambda *args: generate.generate(
@@ -44,6 +44,7 @@ def main(steps=61, show=print):
     digits = np.random.default_rng(step).integers(10, size=P)
     prompts = rollout.encode(
         [Problem(int(d), str(d), '') for d in digits], tokenizer, L)
+    # Each sample has a number of its own: a digit may come twice in a step.
     row, number = np.repeat(np.arange(P), N), np.arange(P * N)
     rollouts, _ = jax.device_get(sample(
         state.params, prompts, rollout.requests(row, number, T), P * N,

@@ -262,3 +262,12 @@ def test_more_rows_than_there_is_room_for_are_one_sentence(groups, picked):
     buffer.keep(full, config, stages_of, None, None)
   assert f'hold {4 * len(groups) + len(picked)} rollouts' in str(error.value)
   assert '\n' not in str(error.value)
+
+
+def test_a_batch_of_a_group_that_is_not_there_is_one_sentence():
+  table = tables.table([3, 3, 5], [0, 1, 0], valid=[True, False, False])
+  rows = buffer.batch_rows(table, np.array([5, 3]), 2)
+  assert rows.tolist() == [[-1, -1], [0, -1]]
+  with pytest.raises(ValueError, match='takes group 4, of which') as error:
+    buffer.batch_rows(table, np.array([3, 4]), 2)
+  assert '\n' not in str(error.value)

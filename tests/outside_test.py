@@ -13,6 +13,7 @@ import jaxrl_llm
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import evaluate, train
 from jaxrl_llm.monitoring import metrics
+from jaxrl_llm.tasks import modules
 from tests import devices, tiny, tiny_hf
 
 SMALL = {
@@ -126,11 +127,29 @@ def test_run_takes_problems_and_a_function(
   assert [row['step'] for row in found] == [0, 1, 2, 3]
   saved = config_lib.load(str(workdir / 'config.json'))
   assert saved.task.reward == f'{tmp_path}/own_fn.py:fn'
-  assert saved.task.path == (str(workdir / 'path.jsonl'),)
+  path, = saved.task.path
+  assert path.startswith(str(workdir / 'problems-'))
+  # Other problems are refused, and those of the run stay.
+  before = pathlib.Path(path).read_text()
+  with pytest.raises(ValueError, match='task.path: .* -> .*another workdir'):
+    jaxrl_llm.run(
+        config, reward_fn=own_fn.fn, problems=rows[:8], name='mine',
+        overrides={**SMALL, 'steps': 4})
+  assert pathlib.Path(path).read_text() == before
   monkeypatch.chdir('/')  # paths do not depend on the folder
   result = evaluate.evaluate(saved, 'last')
   assert result['step'] == 3
   assert config.workdir is None  # the config given is left as it was
+
+
+def test_run_in_a_script_that_is_imported_is_refused(tmp_path):
+  """Else an evaluation, which imports the reward function, would train."""
+  script = tmp_path / 'script.py'
+  script.write_text(
+      'import jaxrl_llm\n\ndef fn(**_): return []\n\n'
+      'jaxrl_llm.run("missing.py", reward_fn=fn)\n')
+  with pytest.raises(ValueError, match=f'run is called while {script} is impo'):
+    modules.function(f'{script}:fn')
 
 
 @pytest.mark.parametrize('given, parts', [

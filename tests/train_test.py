@@ -4,6 +4,7 @@ import json
 import sys
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from PIL import Image
 import pytest
@@ -313,6 +314,25 @@ def test_a_verifier_that_fails_on_a_whole_step_ends_the_run(
       [row['update/loss'] for row in metrics.read(
           tmp_path / name / 'metrics.jsonl')[1:]] for name in ('run', 'whole'))
   assert again == once and len(once) == 3
+
+
+def test_a_verifier_may_use_jax(parts):
+  """Inside a step too, where transfers are forbidden to the loop."""
+  def verify(problem, text, truncated):
+    return Verdict(float(jnp.asarray(len(text) % 2) * .5), 'odd')
+
+  state, fixed, _ = tiny.begin(parts)
+  with jax.transfer_guard('disallow'):
+    _, outcome = train.take_step(
+        tiny.watch(parts, verify).parts, state, fixed, timing.Timer())
+  assert 'verdict/error' not in outcome.row
+
+
+def test_a_run_without_a_full_batch_says_so(parts, reuse, tmp_path, caplog):
+  reuse(tiny.watch(parts, lambda *_: Verdict(1.0, 'right')).parts)
+  train.train(tiny.load(
+      tmp_path, steps=2, curriculum='dynamic', eval__every=0))
+  assert 'No train batch was full in 2 steps' in caplog.text
 
 
 def test_a_step_without_a_valid_row_moves_nothing(parts):

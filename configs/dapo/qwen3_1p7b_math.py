@@ -16,8 +16,8 @@ What differs from the paper:
   instead of 512.
 - Responses have 4096 tokens instead of 20480. The penalty grows over a fifth of
   them, as it does in the paper (4096 of 20480).
-- Rewards are 0 and 1 instead of -1 and 1, and the penalty has the paper's size.
-  Against the rewards it is twice as large.
+- Rewards are 0 and 1 instead of -1 and 1. The penalty has the paper's size:
+  relative to the range of the rewards it is twice as large.
 - The template and the evaluation are those of configs/grpo/qwen3_1p7b_math.py.
   The paper trains on DAPO-Math-17K and evaluates on AIME 2024.
 

@@ -92,6 +92,9 @@ def _conflicts(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
   if c.samples_per_prompt < 2 and c.advantage in {*GROUP_RELATIVE, 'pkpo'}:
     yield (f'samples_per_prompt=1 leaves advantage={c.advantage} nothing to '
            'compare: use 2 or more, or advantage=reinforce.')
+  if c.samples_per_prompt < 2 and c.curriculum == 'dynamic':
+    yield ('samples_per_prompt=1 leaves curriculum=dynamic nothing to compare: '
+           'use 2 or more, or curriculum=uniform.')
   if c.advantage == 'pkpo' and c.samples_per_prompt > 1:
     most = c.samples_per_prompt - (c.pkpo.transform == 'sloo')
     for _, k in schedules.pieces(c.pkpo.k):

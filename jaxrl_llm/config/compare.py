@@ -41,8 +41,9 @@ def difference(
     only: Sequence[str] = ()) -> dict[str, str]:
   """Compares two configs.
 
-  A field that did not exist when a config was saved has its default. Where
-  neither config's objective uses a hyperparameter, its value does not matter.
+  A field that did not exist when a config was saved has its default, or the
+  value that the code of that time meant. Where neither config uses a
+  hyperparameter, its value does not matter.
 
   Args:
     old: a config, or what `json.loads` made of `to_json`.
@@ -53,10 +54,14 @@ def difference(
     Dotted name to a line such as 'loss.clip_high: 0.2 -> 0.28'.
   """
   a, b = renamed(flatten(old), warn=False), renamed(flatten(new), warn=False)
+  for flat in (a, b):
+    flat.setdefault('loss.behaviour', 'sampled')
   for field in table(b.get('task.name')).values():
     a.setdefault(field.name, field.default)
     b.setdefault(field.name, field.default)
   unused = checks.unused(a).keys() & checks.unused(b).keys()
+  if not (_ratio_is_cut(a) or _ratio_is_cut(b)):
+    unused |= {'loss.behaviour'}
   missing = object()
   return {
       name: f'{name}: {to_text(a.get(name, "-"))} -> '
@@ -64,6 +69,13 @@ def difference(
       for name in dict.fromkeys([*a, *b])
       if a.get(name, missing) != b.get(name, missing) and name not in unused
       and (not only or _within(name, only))}
+
+
+def _ratio_is_cut(flat: Mapping[str, Any]) -> bool:
+  """Returns whether the loss has a ratio to a sampler that truncates."""
+  return flat['loss.importance'] != 'none' and (
+      flat['sampling.top_k'] > 0 or flat['sampling.top_p'] < 1
+      or flat['sampling.min_p'] > 0)
 
 
 def resume_conflicts(

@@ -172,17 +172,18 @@ FIELDS = (
           'probability: none (1), identity (the ratio itself), tis, icepop or '
           'sequence_tis',
           choices=('none', 'identity', 'tis', 'icepop', 'sequence_tis')),
-    Field('loss.behaviour', 'tempered', 'behaviour in that ratio: tempered '
-          '(softmax(logits / temperature) as in training; equal policies have '
-          'weight 1) or sampled (after truncation; they have the kept '
-          'probability)', choices=('tempered', 'sampled')),
+    Field('loss.behaviour', 'tempered', "the sampler's log-prob in that ratio: "
+          'tempered (before top-k, top-p and min-p, as in training: equal '
+          'policies have weight 1) or sampled (after: they have the '
+          'probability kept)', choices=('tempered', 'sampled')),
     Field('loss.importance_low', 0.5, 'icepop drops tokens with a weight below '
           'this', range='[0, 1]'),
     Field('loss.importance_cap', 2.0, 'tis and sequence_tis cap weights here; '
           'icepop drops tokens with a weight above it', range='[1, inf]'),
 
     Field('replay.rounds', 1, 'batches whose rows can be selected, with '
-          'selection=random, newest or replay (1: only its own)', range=_SOME),
+          "selection=random, newest or replay (1: only the round's own)",
+          range=_SOME),
     Field('replay.rows', None, 'rows of a round (none: as many as a batch has; '
           'with replay, as all these batches have)', range=_SOME,
           kind=int | None),

@@ -66,7 +66,8 @@ def complete(
   Raises:
     ValueError: see `load`.
   """
-  flat = overridden({**flatten(base()), **flatten(config)}, overrides)
+  flat = overridden(
+      {**flatten(base()), **renamed(flatten(config))}, overrides)
   if flat['workdir'] is None:
     flat['workdir'] = f'runs/{name}'
   return nested(flat)

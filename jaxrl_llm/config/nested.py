@@ -30,6 +30,10 @@ class Config(ConfigDict):
     return super().__getitem__(known)
 
   def __setitem__(self, key: str, value: Any) -> None:
+    if isinstance(value, (ConfigDict, dict)) and key in self and isinstance(
+        self[key], _FormerSection):
+      self[key].update(value)
+      return
     super().__setitem__(self._known(key), value)
 
   def _known(self, key: str) -> str:
@@ -50,6 +54,17 @@ class _FormerSection(str):
     self = super().__new__(cls, value or '')
     self.__dict__.update(_config=config, _section=section)
     return self
+
+  def __reduce__(self) -> Any:
+    return str, (str(self),)
+
+  def update(self, *args: Any, **fields: Any) -> None:
+    """Sets several fields of the section."""
+    for key, value in dict(*args, **fields).items():
+      setattr(self, key, value)
+
+  def __setitem__(self, key: str, value: Any) -> None:
+    setattr(self, key, value)
 
   def __getattr__(self, key: str) -> Any:
     return self._config[self._name(key)]
@@ -108,6 +123,7 @@ def flatten(config: ConfigDict | Mapping[str, Any]) -> Flat:
     if isinstance(value, (ConfigDict, dict)):
       flat.update((f'{name}.{k}', v) for k, v in flatten(value).items())
     else:
+      value = str(value) if isinstance(value, _FormerSection) else value
       flat[name] = tuple(value) if isinstance(value, list) else value
   return flat
 

@@ -69,6 +69,10 @@ def _task_fields(name: str) -> list[Field]:
     if f.default is dataclasses.MISSING:
       raise ValueError(
           f'Option {f.name} of task.name={name} has no default: give it one.')
+    if f.name == 'name':
+      raise ValueError(
+          f'Option name of task.name={name} has the name of the field that '
+          'chooses the task: rename it.')
     row = Field(f'task.{f.name}', f.default, meanings.get(f.name, ''), **{
         'kind': types[f.name], 'affects': EVERYTHING, **f.metadata})
     _, kind = optional(row.kind)
@@ -106,5 +110,3 @@ def table(task: str | None = None) -> dict[str, Field]:
     if field.name == 'model.preset':
       rows += _model_fields()
   return {field.name: field for field in rows}
-
-

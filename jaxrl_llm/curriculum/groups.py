@@ -43,7 +43,7 @@ def make(
   """
   batch, prompts = sizes.batch, sizes.prompts
   # Fewer than B groups wait after a wave, since whole batches are taken. If all
-  # qualify, their number is a multiple of what B and P have in common.
+  # qualify, their number is a multiple of gcd(B, P).
   capacity = batch - (math.gcd(batch, prompts) if always else 1)
 
   def padded(groups):

@@ -102,7 +102,7 @@ class BatchAdvantages(NamedTuple):
 
 
 class WaveSignal(NamedTuple):
-  """What the rewards of a wave tell the curriculum and the metrics.
+  """Values that the curriculum and the metrics get from a wave's rewards.
 
   Attributes:
     signal: [N + 1], sum of |advantage| of a group with c of N right.

@@ -26,7 +26,7 @@ Shard = Callable[[LearnerBatch], LearnerBatch]
 Replicate = Callable[[Any], Any]
 Select = Callable[..., tuple[Any, np.ndarray]]
 
-_SELECTION = 1  # Separates the noise of selections from other streams.
+SELECTION = 1 << 31  # Seed of selections; no epoch of a shuffle has it.
 
 
 class Outcome(NamedTuple):
@@ -53,7 +53,7 @@ def signal(
     program: advantages_lib.Program, table: Table, ask: Ask, step: Array, *,
     first: int, prompts: int, samples: int, replicate: Replicate,
 ) -> advantages_lib.WaveSignal:
-  """Computes what the rewards of a wave tell; see `advantages.WaveSignal`.
+  """Computes the curriculum's signal and the pass@k of a wave.
 
   Args:
     program: of the advantages.
@@ -66,7 +66,7 @@ def signal(
     replicate: (tree of host values) -> the same on the devices.
 
   Returns:
-    NumPy arrays; `gain` is [P].
+    NumPy arrays; see `advantages.WaveSignal`.
   """
   rows = rows_of(table, ask.group, samples, valid=False)
   rows = np.pad(rows, ((0, prompts - len(rows)), (0, 0)), constant_values=-1)
@@ -224,7 +224,7 @@ def run(
     made[rows[rows >= 0]] = number
     table = table._replace(round=made)
     selection, rows = select(
-        selection, table, rows, (config.seed, number, _SELECTION))
+        selection, table, rows, (config.seed, number, SELECTION))
     if config.drop_zero_advantage:
       rows = np.where(_at(table.advantage, rows) == 0.0, -1, rows)
     picked.append(rows[rows >= 0])

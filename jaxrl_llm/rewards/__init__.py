@@ -32,7 +32,8 @@ class Verdict:
 
 
 class VerifierError(ValueError):
-  """A verifier that returns what is no reward, or fails on a whole step.
+  """Raised if a verifier returns something that is not a reward, or fails on
+  every response of a step.
 
   It ends the run. Any other error of a verifier affects only the responses that
   it judged.
@@ -97,12 +98,12 @@ def _submitted(submit: Callable[..., Any], *row: Any) -> Callable[[], Verdict]:
     return submit(*row)
   except (ChildProcessError, VerifierError):
     raise
-  except Exception as e:
+  except (Exception, SystemExit) as e:
     verdict = _failed(e)
     return lambda: verdict
 
 
-def _failed(e: Exception) -> Verdict:
+def _failed(e: BaseException) -> Verdict:
   return Verdict(
       0.0, 'error', False, f'{type(e).__name__}: {e}', trace=last_lines(e))
 
@@ -143,7 +144,7 @@ def _judged(
     verdicts = judge(*map(list, zip(*rows)))
   except (ChildProcessError, VerifierError):
     raise
-  except Exception as e:
+  except (Exception, SystemExit) as e:
     return [_failed(e)] * len(rows)
   if not isinstance(verdicts, (list, tuple)) or len(verdicts) != len(rows):
     raise VerifierError(
@@ -161,5 +162,5 @@ def _guarded(verify: Callable[..., Verdict], *row: Any) -> Verdict:
     return verdict
   except (ChildProcessError, VerifierError):
     raise
-  except Exception as e:  # A verifier's error must not end the run.
+  except (Exception, SystemExit) as e:  # An error must not end the run.
     return _failed(e)

@@ -11,7 +11,7 @@ put its name into `NAMES`.
 import dataclasses
 import importlib
 import types
-from typing import Any, Protocol, Sequence
+from typing import Any, Mapping, Protocol, Sequence
 
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.tasks import modules
@@ -35,7 +35,8 @@ class Problem:
     prompt: the text that the model reads.
     kind: category of the problem; some metrics are reported by kind.
     answer: a correct response, or '' if none is known.
-    info: any other data that the task's verifier needs.
+    info: any other data that the task's verifier needs. Its repr must be the
+      same in every process, since it tells problems apart.
   """
   id: int
   prompt: str
@@ -46,9 +47,11 @@ class Problem:
   @property
   def reference(self) -> str:
     """Answer for the reader of a sample, from `answer` or `info`."""
-    if isinstance(self.info, str):
+    if self.answer or isinstance(self.info, str):
       return self.answer or self.info
-    return self.answer or getattr(self.info, 'answer', '')
+    if isinstance(self.info, Mapping):
+      return str(self.info.get('answer', ''))
+    return str(getattr(self.info, 'answer', ''))
 
 
 class Task(Protocol):
@@ -162,5 +165,10 @@ def _check(name: str, task: Any) -> None:
     missing.append('verify')
   if missing:
     raise ValueError(
-        f'What create of task.name={name} returns has no '
-        f'{" and no ".join(missing)}: see jaxrl_llm.tasks.Task.')
+        f'create of task.name={name} returns an object without '
+        f'{" and ".join(missing)}: see jaxrl_llm.tasks.Task.')
+  for problem in (*task.train[:1], *task.heldout[:1]):
+    if ' at 0x' in repr(getattr(problem, 'info', None)):
+      raise ValueError(
+          f'info of the problems of task.name={name} has another repr in every '
+          'process: use texts, numbers, tuples or a dataclass.')

@@ -21,6 +21,7 @@ import zlib
 # path of a FILE.py absolute, so that a saved config works in any folder.
 Name = typing.NewType('Name', str)
 
+EXECUTING: list[pathlib.Path] = []  # files that `execute` is at work on
 _GIVEN: dict[str, Callable[..., Any]] = {}  # see `give`
 _INSTALLED = tuple(
     sysconfig.get_path(name) for name in ('stdlib', 'purelib', 'platlib'))
@@ -100,28 +101,34 @@ def execute(
   module = importlib.util.module_from_spec(spec)
   if register:
     sys.modules[name] = module
+  EXECUTING.append(file)
   try:
     spec.loader.exec_module(module)
   except BaseException:
     if register:
       del sys.modules[name]
     raise
+  finally:
+    EXECUTING.pop()
   return module
 
 
 def give(found: Callable[..., Any]) -> str:
-  """Makes a function of this process known, and returns its name.
+  """Registers a function of this process, and returns its name for a config.
 
-  A function at the top level of a module is named by its file, so that a saved
-  config finds it in another process. Any other, such as one of a notebook, is
-  named `python:NAME` and is known to this process alone.
+  A function at the top level of a module is named by its package and module, or
+  by its file, so that a saved config finds it in another process. Any other,
+  such as one of a notebook, is named `python:NAME` and is known to this process
+  alone.
   """
-  name = getattr(found, '__qualname__', type(found).__name__)
-  file = getattr(found, '__globals__', {}).get('__file__') or ''
-  if name.isidentifier() and file.endswith('.py'):
-    name = absolute(f'{file}:{name}')
-  else:
-    name = f'python:{name}'
+  leaf = getattr(found, '__qualname__', type(found).__name__)
+  module = sys.modules.get(getattr(found, '__module__', None) or '')
+  file = getattr(module, '__file__', None) or ''
+  name = f'python:{leaf}'
+  if getattr(module, leaf, None) is found and file.endswith('.py'):
+    # A module of a package may import relative to it.
+    inside = module.__name__ != '__main__' and module.__package__
+    name = f'{module.__name__}:{leaf}' if inside else absolute(f'{file}:{leaf}')
   _GIVEN[name] = found
   return name
 

@@ -21,7 +21,7 @@ TEXTS = ('prompts', 'completions')
 
 
 class Row(NamedTuple):
-  """What the reward function learns of a problem; its `Problem.info`.
+  """Fields of a problem that the reward function receives; `Problem.info`.
 
   Attributes:
     problem: the problem as it stands in the file.
@@ -50,6 +50,11 @@ class Reward:
     except ValueError:  # some functions written in C have none
       self._named, self._required = None, ()
       return
+    for p in parameters:
+      if p.kind == p.POSITIONAL_ONLY and p.default is p.empty:
+        raise ValueError(
+            f"task.reward={name} takes {p.name} by its position only: remove "
+            "the '/' from its parameters.")
     named = [p for p in parameters
              if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     self._required = [p.name for p in named if p.default is p.empty]

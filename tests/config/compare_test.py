@@ -52,6 +52,22 @@ def test_a_run_goes_on_where_what_it_learns_stays():
   assert conflicts({'steps': 5, **constant}, **constant) == []
 
 
+@pytest.mark.parametrize('fields, lines', [
+    ({}, []), ({'loss.importance': 'tis'}, []), ({'sampling.top_p': .9}, []),
+    ({'loss.importance': 'tis', 'sampling.top_p': .9},
+     ['loss.behaviour: sampled -> tempered'])])
+def test_runs_from_before_loss_behaviour_had_sampled(fields, lines):
+  """It matters where the sampler truncates and the ratio is used."""
+  old = config.flatten(config.load(CONFIG, fields))
+  del old['loss.behaviour']
+  new = config.load(CONFIG, fields)
+  assert [*config.difference(old, new).values()] == lines
+  if lines:
+    same = config.load(CONFIG, {**fields, 'loss.behaviour': 'sampled'})
+    config.validate(same)
+    assert config.difference(old, same) == {}
+
+
 def test_fields_that_did_not_exist_yet_have_their_defaults():
   old = config.flatten(config.load(CONFIG))
   del old['pkpo.k'], old['task.shown']

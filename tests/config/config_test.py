@@ -172,6 +172,11 @@ def test_text_becomes_the_value_of_its_type(file, name, text, value):
      ['pkpo.k=8', 'sloo can use k of 1 to 7']),
     ('advantage=pkpo --config.samples_per_prompt=1',
      ['samples_per_prompt=1', 'advantage=pkpo', 'advantage=reinforce']),
+    ('samples_per_prompt=1 --config.curriculum=dynamic '
+     '--config.advantage=reinforce',
+     ['samples_per_prompt=1', 'curriculum=dynamic', 'curriculum=uniform']),
+    ('replay.rounds=2',
+     ['replay.rounds=2', 'no effect with selection=all_rows']),
     ('overlong.mode=penalty', ['overlong.window=0', 'max_response=64']),
     ('mesh.fsdp=-1', ['mesh=-1,-1,1']),
     ('mesh.fsdp=0', ['mesh=-1,0,1']),

@@ -1,5 +1,6 @@
 """Tests of former names of fields, in every place that takes a name."""
 
+import copy
 import json
 import pathlib
 
@@ -58,6 +59,15 @@ def test_a_former_section_is_a_field_of_its_own_now(caplog):
   assert c.copy_and_resolve_references().selection == 'newest'
   with pytest.raises(AttributeError, match='other'):
     c.selection.other = 1
+  c.selection.update(signal_only=False)
+  assert c.drop_zero_advantage is False
+  c['selection']['signal_only'] = True
+  assert c.drop_zero_advantage is True
+  c.selection = {'signal_only': False}
+  assert c.drop_zero_advantage is False and c.selection == 'newest'
+  assert copy.deepcopy(c.to_dict())['selection'] == 'newest'
+  made = config.complete({'selection.signal_only': True}, {}, 'name')
+  assert made.drop_zero_advantage is True and made.selection == 'all_rows'
 
 
 def test_names_that_never_were_are_refused_in_files(tmp_path):

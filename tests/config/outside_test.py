@@ -156,6 +156,7 @@ def test_help_lists_the_options(folder, capsys, monkeypatch, argv):
 
 @pytest.mark.parametrize('old, new, match', [
     ('sides: int = 6', 'sides: int', 'Option sides .* has no default'),
+    ('sides: int = 6', 'name: int = 6', 'Option name .* rename it'),
     ('sides: int = 6', 'sides: dict = None', 'Option sides .* the type dict'),
     ('sides: int = 6', 'sides: list[int] = None', r'has the type list\[int\]'),
     ('sides: int = 6', 'sides: "int | str" = 6', r'has the type int \| str'),

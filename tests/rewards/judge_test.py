@@ -128,3 +128,14 @@ def test_the_response_is_shortened():
     [FAILED, Verdict(0.0, 'skipped', False)]])
 def test_other_steps_are_not_told(verdicts):
   rewards.check_step(verdicts, ['t'] * len(verdicts))
+
+
+@pytest.mark.parametrize('name', ['verify', 'submit', 'judge'])
+def test_a_verifier_that_exits_fails_on_its_responses_alone(name):
+  def leave(*_):
+    raise SystemExit(0)
+
+  task = types.SimpleNamespace(**{name: leave})
+  verdict, = rewards.verify_all(task, ['p'], ['t'], [False])
+  assert (verdict.kind, verdict.valid) == ('error', False)
+  assert 'SystemExit' in verdict.detail

@@ -1,7 +1,9 @@
 """Tests of the import of the user's modules: which one, once, and errors."""
 
+import fractions
 import importlib
 import sys
+import types
 
 import pytest
 
@@ -169,23 +171,78 @@ def test_a_task_outside_of_the_package(tmp_path, monkeypatch):
     assert task.train == [8] and task.tokenizer == 'tokenizer'
     refused("has no option 'side'. Did you mean 'sides'",
             lambda n: tasks.get(n, side=3), name)
-    refused(f'task.name={name} returns has no tokenizer', tasks.get, name)
+    refused(f'create of task.name={name} returns an object without tokenizer',
+            tasks.get, name)
 
 
 @pytest.mark.parametrize('old, new, match', [
     ('class Options', 'class Option', 'has no dataclass Options'),
     ('@dataclasses.dataclass', '', 'has no dataclass Options'),
     ('def create', 'def make', 'has no function create'),
-    ('verify=', 'check=', 'returns has no verify'),
-    ('heldout=', 'held=', 'returns has no heldout'),
+    ('verify=', 'check=', 'returns an object without verify'),
+    ('heldout=', 'held=', 'returns an object without heldout'),
+    ('[options.sides]', '[types.SimpleNamespace(info=object())]',
+     'has another repr in every process'),
 ])
 def test_a_module_that_is_no_task(tmp_path, old, new, match):
   assert old in TASK
   path = write(tmp_path / 'a.py', TASK.replace(old, new))
-  refused(f'task.name={path} {match}',
+  refused(rf'task.name={path} (.* )?{match}',
           lambda name: tasks.get(name, 'tokenizer'), path)
 
 
 def test_a_name_without_a_dot_is_one_of_the_package():
   refused("task.name=countdwn is not known. Did you mean 'countdown'",
           tasks.get, 'countdwn')
+
+
+def given(path, name, code):
+  """Imports a module of the user as Python does; returns its function f."""
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.write_text(code)
+  return importlib.import_module(name).f
+
+
+def test_a_function_given_in_python_is_found_by_its_name(tmp_path, monkeypatch):
+  monkeypatch.setattr(sys, 'path', [str(tmp_path), *sys.path])
+  monkeypatch.setattr(modules, '_GIVEN', {})
+  plain = given(tmp_path / 'alone_fn.py', 'alone_fn', 'def f(): return 1')
+  (tmp_path / 'pack_fn').mkdir()
+  (tmp_path / 'pack_fn' / '__init__.py').write_text('TWO = 2')
+  inside = given(tmp_path / 'pack_fn' / 'mine.py', 'pack_fn.mine',
+                 'from . import TWO\ndef f(): return TWO')
+  wrapped = given(
+      tmp_path / 'wrapped_fn.py', 'wrapped_fn',
+      'import functools, alone_fn\n'
+      'def deco(g):\n'
+      '  return functools.wraps(g)(lambda: g())\n'
+      '@deco\ndef f(): return 3')
+  names = [modules.give(f) for f in (plain, inside, wrapped)]
+  assert names == [f'{tmp_path}/alone_fn.py:f', 'pack_fn.mine:f',
+                   f'{tmp_path}/wrapped_fn.py:f']
+  assert [modules.absolute(name) for name in names] == names
+  monkeypatch.setattr(modules, '_GIVEN', {})  # as in another process
+  assert [modules.function(name)() for name in names] == [1, 2, 3]
+
+
+def test_a_function_without_a_place_is_known_to_this_process(monkeypatch):
+  monkeypatch.setattr(modules, '_GIVEN', {})
+
+  def inner():
+    return 4
+
+  name = modules.give(inner)
+  assert name.startswith('python:') and modules.function(name) is inner
+  assert modules.give(lambda: 5).startswith('python:')
+  modules._GIVEN.clear()
+  with pytest.raises(ValueError, match='given to a run in Python') as error:
+    modules.function(name)
+  assert '\n' not in str(error.value)
+
+
+@pytest.mark.parametrize('answer, info, want', [
+    ('a', 'b', 'a'), ('', 'b', 'b'), ('', None, ''), ('', (1, 2), ''),
+    ('', {'answer': 3}, '3'), ('', {'level': 3}, ''),
+    ('', types.SimpleNamespace(answer=fractions.Fraction(1, 2)), '1/2')])
+def test_the_reference_answer_of_a_problem_is_a_text(answer, info, want):
+  assert tasks.Problem(1, 'p', 'k', answer, info).reference == want

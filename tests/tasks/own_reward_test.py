@@ -231,6 +231,8 @@ def test_columns_with_the_names_of_arguments(make, name):
     (dict(reward='mine'), "'mine' does not name a function"),
     (dict(code='def f(levl):\n  pass'),
      "needs 'levl', which is no column.*Did you mean 'level'"),
+    (dict(code='def f(prompts, completions, /):\n  pass'),
+     "takes prompts by its position only.*remove the '/'"),
     (dict(code='x ='), 'cannot be imported.*mine.py, line 1'),
 ])
 def test_a_function_that_cannot_be_used(make, options, match):
