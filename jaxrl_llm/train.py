@@ -23,13 +23,13 @@ import rich
 
 from jaxrl_llm import buffer as buffer_lib
 from jaxrl_llm import (
-  checkpoint,
-  experiment,
-  programs,
-  rewards,
-  rollout,
-  schedules,
-  warm_start,
+    checkpoint,
+    experiment,
+    programs,
+    rewards,
+    rollout,
+    schedules,
+    warm_start,
 )
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import workdir as workdir_lib
@@ -38,12 +38,12 @@ from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import rounds
 from jaxrl_llm.learner.update import TrainState
 from jaxrl_llm.monitoring import (
-  flops,
-  metrics,
-  progress,
-  step_metrics,
-  summary,
-  timing,
+    flops,
+    metrics,
+    progress,
+    step_metrics,
+    summary,
+    timing,
 )
 from jaxrl_llm.types import rows_of
 

@@ -12,12 +12,12 @@ from jaxrl_llm.learner import batches
 from jaxrl_llm.learner.loss import LossParams
 from jaxrl_llm.learner.update import Learner, TrainState
 from jaxrl_llm.types import (
-  Array,
-  Ask,
-  LearnerBatch,
-  RolloutTokens,
-  rows_of,
-  Table,
+    Array,
+    Ask,
+    LearnerBatch,
+    RolloutTokens,
+    rows_of,
+    Table,
 )
 
 SKIPPED_LIMIT = 3  # Consecutive non-finite updates that stop the run.
