@@ -93,7 +93,13 @@ def _make(
     create, section = known[name]
     return create(sizes, **{
         x: config[section][x] for x in known[name].fields.values()})
-  made = modules.function(f'{name}:create')(sizes)
+  create = modules.function(f'{name}:create')
+  try:
+    made = create(sizes)
+  except Exception as error:
+    raise ValueError(
+        f'{field}={name}: create(sizes) failed ({type(error).__name__}: '
+        f'{" ".join(str(error).split())}): correct it.') from error
   if not isinstance(made, kind):
     raise ValueError(
         f'{field}={name}: create(sizes) gives {type(made).__name__}, but a '

@@ -124,6 +124,8 @@ def test_stages_from_outside_train(outside, tmp_path, monkeypatch):
 
 
 WRONG = {
+    'def create(sizes):\n  return sizes.bach\n':
+        r'create\(sizes\) failed \(AttributeError: .*bach',
     'def create(sizes):\n  return 3\n': r'create\(sizes\) gives int, but',
     'def make(sizes):\n  pass\n': "has no function 'create'",
     'import nothing_of_this_name\n': 'cannot be imported',
@@ -160,6 +162,14 @@ def test_a_module_that_is_not_there_is_one_sentence(field, name, match):
   with pytest.raises(ValueError, match=match) as error:
     experiment.build(tiny.load(**{field: name}))
   assert '\n' not in str(error.value)
+
+
+def test_a_module_is_looked_for_before_anything_else(capsys):
+  with pytest.raises(SystemExit) as end:
+    config_lib.parse([
+        f'--config={tiny.FILE}', '--config.selection=missing.py'])
+  assert end.value.code == 2
+  assert 'There is no file' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize('field, wrong, meant', [

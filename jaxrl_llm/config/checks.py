@@ -34,6 +34,8 @@ def validate(config: ConfigDict) -> None:
         f'leave it out, or set it to its default, {default}.')
   if faults:
     raise ValueError('\n'.join(faults))
+  from jaxrl_llm import stages
+  stages.make(config)
 
 
 def unused(flat: Mapping[str, Any]) -> dict[str, str]:
