@@ -22,7 +22,8 @@ What differs from the paper:
   The paper trains on DAPO-Math-17K and evaluates on AIME 2024.
 
 The data files must have the fields `problem` and `answer`. The mesh fits any
-number of devices that divides 32. Not run at this size yet.
+number of devices that divides 32. launch/FITS.md has the memory and the
+estimated time on 32 chips of v5e. Not run at this size yet.
 """
 
 from jaxrl_llm import config
