@@ -316,7 +316,8 @@ def _run(
         if schedules.due(state.step, config.checkpoint.every, config.steps):
           save(state, start, latest, score)
         display.update(
-            state.step, row, progress.sample_line([*report.groups, []][0]))
+            state.step, row, progress.sample_line(
+                report.groups[0] if report.groups else ()))
 
   if config.steps and not state.rounds:
     logging.warning(

@@ -194,7 +194,7 @@ class Table(NamedTuple):
 
 
 class Ask(NamedTuple):
-  """What a curriculum asks the sampler for in a wave, in NumPy.
+  """Requests of a curriculum to the sampler in one wave, in NumPy.
 
   Attributes:
     group: [P] int64, ascending where it is new.

@@ -129,7 +129,7 @@ def test_the_columns_of_a_wave():
     ('tempered', True, 'tempered_logprobs'), ('sampled', True, 'logprobs'),
     ('tempered', False, 'logprobs'), ('sampled', False, 'logprobs')])
 def test_the_behaviour_log_probs(behaviour, tempered, wanted):
-  """Where nothing truncates, the sampler records one array for both."""
+  """The sampler records one array for both if nothing truncates."""
   config, parts = made(loss__behaviour=behaviour)
   ask, responses, verdicts = wave(config, tempered)
   _, tokens = buffer.of_wave(ask, responses, verdicts, config, parts)

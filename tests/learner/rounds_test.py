@@ -1,0 +1,109 @@
+"""Tests of the host's part of a round, with programs that record their input.
+"""
+
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl_llm.learner import rounds
+from jaxrl_llm.learner.advantages import BatchAdvantages, WaveSignal
+from jaxrl_llm.types import Ask, RolloutTokens
+from tests import tables
+from tests.tolerance import rounding
+
+# Two groups of three samples. Sample 2 of group 7 failed; group 9 has two.
+TABLE = tables.table(
+    [7, 9, 7, 9, 7], [0, 0, 1, 1, 2], reward=[1, .5, 3, 2, 9],
+    valid=[True, True, True, True, False], length=[1, 2, 3, 4, 5],
+    probe=[True, True, True, False, True])
+ROWS = np.array([[0, 2, -1], [1, 3, -1]])
+
+
+def test_pass_rates_are_of_this_wave_and_gains_of_complete_groups():
+  """Rows 0 and 1 are of an earlier wave, and row 3 is no probe."""
+  seen = []
+
+  def of_wave(*args):
+    seen.extend(args)
+    return WaveSignal(np.zeros(4), np.arange(3.0), {})
+
+  two = np.zeros(2, np.int32)
+  ask = Ask(np.array([7, 9]), two, two, two, np.ones(2, bool))
+  got = rounds.signal(
+      types.SimpleNamespace(of_wave=of_wave), TABLE, ask, 'step', first=2,
+      prompts=3, samples=3, replicate=lambda x: x)
+  rewards, valid, length, probe, complete, step = seen
+  nothing = [0, 0, 0]
+  assert rewards.tolist() == [[1, 3, 9], [.5, 2, 0], nothing]
+  assert valid.tolist() == [[1, 1, 0], [1, 1, 0], nothing]
+  assert length.tolist() == [[1, 3, 5], [2, 4, 0], nothing]
+  assert probe.tolist() == [[0, 1, 0], nothing, nothing]
+  assert complete.tolist() == [True, False, False] and step == 'step'
+  assert got.gain.tolist() == [0, 1]
+
+
+def test_advantages_and_moments_of_a_batch_are_in_the_table():
+  def of_batch(rewards, valid, length, truncated, step):
+    assert rewards.tolist() == [[1, 3, 0], [.5, 2, 0]]
+    assert valid.tolist() == [[1, 1, 0]] * 2
+    assert length.tolist() == [[1, 3, 0], [2, 4, 0]] and not truncated.any()
+    return BatchAdvantages(10 * rewards, valid & (length > 1), {'m': step})
+
+  got, metrics = rounds.with_advantages(
+      types.SimpleNamespace(of_batch=of_batch), TABLE, [ROWS], np.float32(4),
+      replicate=lambda x: x)
+  assert metrics == {'m': 4}
+  none = np.nan
+  np.testing.assert_array_equal(got.advantage, [10, 5, 30, 20, none])
+  assert got.trained.tolist() == [False, True, True, True, False]
+  np.testing.assert_array_equal(got.group_mean, [2, 1.25, 2, 1.25, none])
+  np.testing.assert_allclose(
+      got.group_std, [1, .75, 1, .75, none], rtol=rounding(8))
+  assert np.isnan(TABLE.advantage).all()  # the one given is left as it was
+  same, metrics = rounds.with_advantages(None, TABLE, [], 0, replicate=None)
+  assert metrics == {} and tables_equal(same, TABLE)
+
+
+def tables_equal(a, b):
+  return all(jax.tree.leaves(jax.tree.map(
+      lambda x, y: np.array_equal(x, y, equal_nan=x.dtype.kind == 'f'), a, b)))
+
+
+@pytest.mark.parametrize('drop', [False, True])
+def test_rows_without_an_advantage_are_left_out_if_asked(drop):
+  """They are neither scored nor trained on, and count in no denominator."""
+  table = TABLE._replace(
+      advantage=np.float32([0, 2, -1, 0, np.nan]), trained=TABLE.valid)
+  tokens = RolloutTokens(
+      prompt=np.zeros((5, 1), np.int32), prompt_length=np.ones(5, np.int32),
+      response=np.zeros((5, 9), np.int32), length=TABLE.length,
+      behaviour_logprobs=np.zeros((5, 9), np.float32))
+  batches = []
+
+  def update(state, batch, loss, frozen):
+    batches.append(batch)
+    return state, {'tokens': 1.0, 'skipped_in_row': 0.0}
+
+  config = types.SimpleNamespace(
+      seed=0, drop_zero_advantage=drop, prompts_per_step=2,
+      samples_per_prompt=3,
+      learner=types.SimpleNamespace(epochs=1, updates=1))
+  done = rounds.run(
+      types.SimpleNamespace(update=update), None, table, tokens, [ROWS],
+      lambda state, table, rows, key: (state, rows.reshape(-1)), (), None, None,
+      config=config, rounds=5, step=1, policy_step=3, shard_rows=lambda x: x)
+  batch, = batches
+  want = [0, 3, 0, 2, 0, 0] if drop else [1, 3, 0, 2, 4, 0]
+  assert batch.response_length.tolist() == want
+  assert batch.advantages.tolist() == [0, -1, 0, 2, 0, 0]
+  assert done.rows[0].tolist() == ([2, 1] if drop else [0, 2, 1, 3])
+  assert done.table.round.tolist() == [5, 5, 5, 5, -1]
+  assert done.table.usage.tolist() == (
+      [0, 1, 1, 0, 0] if drop else [1, 1, 1, 1, 0])
+  assert done.staleness[0].tolist() == [3] * len(done.rows[0])
+  scored = rounds.to_score(
+      table, [ROWS], first=1, size=6, drop_zero_advantage=drop)
+  assert scored.tolist() == (
+      [1, 2, -1, -1, -1, -1] if drop else [1, 2, 3, -1, -1, -1])
