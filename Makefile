@@ -31,8 +31,8 @@ test: lint
 # Importing TRL takes as long as many tests.
 QUICK := $(addprefix tests/, config curriculum ops rewards selection tasks \
   learner/advantages_test.py learner/batches_test.py \
-  learner/optimizer_test.py learner/rounds_test.py imports_test.py rollout_test.py \
-  schedules_test.py tokenizer_test.py)
+  learner/optimizer_test.py learner/rounds_test.py imports_test.py \
+  rollout_test.py schedules_test.py tokenizer_test.py)
 
 test-quick: lint
 	$(PYTEST) -m 'not slow and not long' --ignore=tests/ops/trl_test.py \

@@ -46,21 +46,22 @@ def test_pass_rates_are_of_this_wave_and_gains_of_complete_groups():
 
 def test_advantages_and_moments_of_a_batch_are_in_the_table():
   def of_batch(rewards, valid, length, truncated, step):
-    assert rewards.tolist() == [[1, 3, 0], [.5, 2, 0]]
-    assert valid.tolist() == [[1, 1, 0]] * 2
-    assert length.tolist() == [[1, 3, 0], [2, 4, 0]] and not truncated.any()
+    assert rewards.tolist() == [[1, 3, 0], [.5, 0, 0]]
+    assert valid.tolist() == [[1, 1, 0], [1, 0, 0]]
+    assert length.tolist() == [[1, 3, 0], [2, 0, 0]] and not truncated.any()
     return BatchAdvantages(10 * rewards, valid & (length > 1), {'m': step})
 
+  rows = np.array([[0, 2, -1], [1, -1, -1]])  # groups of two and of one
   got, metrics = rounds.with_advantages(
-      types.SimpleNamespace(of_batch=of_batch), TABLE, [ROWS], np.float32(4),
+      types.SimpleNamespace(of_batch=of_batch), TABLE, [rows], np.float32(4),
       replicate=lambda x: x)
   assert metrics == {'m': 4}
   none = np.nan
-  np.testing.assert_array_equal(got.advantage, [10, 5, 30, 20, none])
-  assert got.trained.tolist() == [False, True, True, True, False]
-  np.testing.assert_array_equal(got.group_mean, [2, 1.25, 2, 1.25, none])
+  np.testing.assert_array_equal(got.advantage, [10, 5, 30, none, none])
+  assert got.trained.tolist() == [False, True, True, False, False]
+  np.testing.assert_array_equal(got.group_mean, [2, .5, 2, none, none])
   np.testing.assert_allclose(
-      got.group_std, [1, .75, 1, .75, none], rtol=rounding(8))
+      got.group_std, [1, 0, 1, none, none], rtol=rounding(8))
   assert np.isnan(TABLE.advantage).all()  # the one given is left as it was
   same, metrics = rounds.with_advantages(None, TABLE, [], 0, replicate=None)
   assert metrics == {} and tables_equal(same, TABLE)
