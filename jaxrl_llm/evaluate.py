@@ -73,7 +73,8 @@ def problem_sets(
       logging.warning(
           'Left out of %r: %d of %d problems, which are repeated.', name,
           len(found) - len(once), len(found))
-    kept = experiment.fitting([*once.values()], task.tokenizer, config, name)
+    kept, _ = experiment.fitting(
+        [*once.values()], task.tokenizer, config, name)
     left_out += len(once) - len(kept)
     sets[name] = kept if files else heldout.spread(kept, config.eval.problems)
   return sets, left_out

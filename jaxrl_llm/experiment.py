@@ -5,6 +5,7 @@
 """
 
 import copy
+import dataclasses
 import hashlib
 import pathlib
 from typing import Any, Callable, NamedTuple, Sequence
@@ -32,7 +33,8 @@ class Parts(NamedTuple):
   Attributes:
     task: problems and their verifier.
     kinds: kind of training problem to the indices of its problems.
-    programs: what runs on the devices.
+    programs: what runs on the devices; their config has the choices that the
+      run makes itself.
     sample: serves requests; see `rollout.host_sampler`.
     sampling: (**changes) -> SamplingParams of the config on the device, with
       changes made to them.
@@ -99,7 +101,7 @@ def by_kind(problems: Sequence[tasks.Problem]) -> dict[str, np.ndarray]:
 
 def fitting(
     problems: Sequence[tasks.Problem], tokenizer: Any, config: ConfigDict,
-    name: str) -> Sequence[tasks.Problem]:
+    name: str) -> tuple[Sequence[tasks.Problem], list[int]]:
   """Selects the problems whose prompts have at most `max_prompt` tokens.
 
   A warning counts the others: a prompt is never cut.
@@ -111,7 +113,7 @@ def fitting(
     name: of the set, for the warning.
 
   Returns:
-    The problems that fit, in their order.
+    The problems that fit, in their order, and the tokens of their prompts.
 
   Raises:
     ValueError: there are no problems, none fits, or a prompt has no token.
@@ -126,7 +128,8 @@ def fitting(
     raise ValueError(
         f'The tokeniser makes no token of the prompt '
         f'{problems[lengths.index(0)].prompt[:60]!r} of the set {name!r}.')
-  kept = [p for p, n in zip(problems, lengths) if n <= config.max_prompt]
+  fits = [n <= config.max_prompt for n in lengths]
+  kept = [p for p, fit in zip(problems, fits) if fit]
   if not kept:
     raise ValueError(
         f'No prompt of the set {name!r} has at most max_prompt='
@@ -138,13 +141,17 @@ def fitting(
         'than max_prompt=%d tokens (the longest %d).', name,
         len(problems) - len(kept), len(problems), config.max_prompt,
         max(lengths))
-  return kept
+  return kept, [n for n, fit in zip(lengths, fits) if fit]
 
 
 def _task(
     config: ConfigDict, model: ModelConfig, tokenizer: Any,
-    training: bool) -> tasks.Task:
-  """Makes the task; for training, without prompts that are too long."""
+    training: bool) -> tuple[tasks.Task, list[int] | None]:
+  """Makes the task; for training, without prompts that are too long.
+
+  Returns:
+    The task and, for training, the tokens of each training prompt.
+  """
   task = copy.copy(tasks.get(
       config.task.name, tokenizer, **config_lib.task_options(config)))
   tokenizer = task.tokenizer
@@ -153,10 +160,31 @@ def _task(
     raise ValueError(
         f'model.vocab_size={model.vocab_size} is less than the {needed} tokens '
         'of the tokeniser: raise it, or take the tokeniser of the model.')
+  lengths = {}
   for name in ('train', 'heldout') if training else ():
-    setattr(task, name, fitting(
-        getattr(task, name), tokenizer, config, name))
-  return task
+    kept, lengths[name] = fitting(getattr(task, name), tokenizer, config, name)
+    setattr(task, name, kept)
+  return task, lengths.get('train')
+
+
+def _typed(
+    config: ConfigDict, model: ModelConfig, platform: str,
+) -> tuple[ConfigDict, ModelConfig]:
+  """Chooses the compute type of a checkpoint, if `model.dtype` does not.
+
+  It is the type of the stored weights, but float32 on a CPU: a CPU computes in
+  16 bits by converting each operand, which takes several times as long.
+  """
+  if not config.model.hf or config.model.dtype is not None:
+    return config, model
+  config = config.copy_and_resolve_references()
+  if platform == 'cpu' and model.dtype != 'float32':
+    logging.warning(
+        'Computing in float32, since a CPU is slow in %s, the type of %s: '
+        'set model.dtype to choose.', model.dtype, config.model.hf)
+    model = dataclasses.replace(model, dtype='float32')
+  config.model.dtype = model.dtype
+  return config, model
 
 
 def _contents(
@@ -188,13 +216,14 @@ def build(config: ConfigDict, training: bool = True) -> Parts:
   if config.model.hf:
     folder = hf.fetch(config.model.hf)
     checkpoint, tokenizer = hf.open_checkpoint(folder), ModelTokenizer(folder)
-  task = _task(config, model, tokenizer, training)
+  task, lengths = _task(config, model, tokenizer, training)
   if config.mesh.cpu_devices is not None:
     sharding.split_cpu(config.mesh.cpu_devices)
   mesh = sharding.make_mesh(*(config.mesh[axis] for axis in sharding.AXES))
+  config, model = _typed(config, model, mesh.devices.flat[0].platform)
   stages = stages_lib.make(config, max(len(task.train), 1))
   programs = programs_lib.make(
-      config, model, mesh, task.tokenizer.stop_ids, stages, checkpoint)
+      config, model, mesh, task.tokenizer.stop_ids, stages, checkpoint, lengths)
   whole = sharding.replicated(mesh)
 
   def sampling(**changes):

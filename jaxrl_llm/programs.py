@@ -6,18 +6,20 @@ ahead of time for machines that are elsewhere.
 """
 
 import functools
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple, Sequence
 
 import jax
 from ml_collections import ConfigDict
 
 from jaxrl_llm import sharding
+from jaxrl_llm.config.fields import AUTO
 from jaxrl_llm.learner import optimizer as optimizer_lib
 from jaxrl_llm.learner import policy as policy_lib
 from jaxrl_llm.learner import rounds
 from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.models import attention, hf
 from jaxrl_llm.models.config import ModelConfig
+from jaxrl_llm.ops import buckets
 from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.stages import Stages
 from jaxrl_llm.types import Curriculum
@@ -65,7 +67,7 @@ class Programs(NamedTuple):
   """Device programs and what they are made of.
 
   Attributes:
-    config: of the run.
+    config: of the run, with the lengths to compile.
     mesh: (data, fsdp, tensor).
     players: the models; the first is the policy, which is evaluated and
       exported.
@@ -122,11 +124,42 @@ def learner_config(
   loss, learner = config.loss, config.learner
   return update_lib.LearnerConfig(**{**dict(
       microbatch=learner.microbatch, max_prompt=config.max_prompt,
-      max_response=config.max_response, buckets=tuple(learner.buckets),
+      max_response=config.max_response, buckets=learner.buckets,
       objective=loss.objective, aggregation=loss.aggregation,
       importance=loss.importance, kl_estimator=loss.kl_estimator,
       vocab_chunk=learner.vocab_chunk, remat=learner.remat,
       attention=learner.attention, unroll=learner.unroll), **changes})
+
+
+def with_lengths(
+    config: ConfigDict, mesh: jax.sharding.Mesh, curriculum: Curriculum,
+    lengths: Sequence[int] | None = None) -> ConfigDict:
+  """Replaces `auto` in the fields of buckets by the lengths to compile.
+
+  Args:
+    config: of the run.
+    mesh: see `sharding`.
+    curriculum: of the run.
+    lengths: tokens of each training prompt; None if they are not known. Then
+      all lengths up to `max_prompt` are taken to be as frequent.
+
+  Returns:
+    A config in which `learner.buckets` and `sampling.buckets` are tuples.
+  """
+  config = config.copy_and_resolve_references()
+  if lengths is None:
+    lengths = range(1, config.max_prompt + 1)
+  if config.learner.buckets == AUTO:
+    config.learner.buckets = buckets.of_rows(
+        lengths, max_prompt=config.max_prompt,
+        max_response=config.max_response, prompts=config.prompts_per_step,
+        samples=config.samples_per_prompt, updates=config.learner.updates,
+        microbatch=config.learner.microbatch)
+  if config.sampling.buckets == AUTO:
+    config.sampling.buckets = buckets.of_prompts(
+        lengths, max_prompt=config.max_prompt,
+        together=_prefill_prompts(config, mesh, curriculum))
+  return config
 
 
 def prompts_per_shard(
@@ -149,10 +182,7 @@ def make_sampler(
     config: ConfigDict, mesh: jax.sharding.Mesh, model: ModelConfig,
     stop_ids: tuple[int, ...], curriculum: Curriculum) -> Sampler:
   """Makes the sampler of a training step, at the curriculum's capacities."""
-  shards = sharding.data_shards(mesh)
-  prompts, rows = curriculum.max_prompts, curriculum.max_requests
-  per_shard = -(-rows // shards)
-  own = prompts_per_shard(prompts, per_shard, curriculum.min_count, shards)
+  per_shard, own = _per_shard(mesh, curriculum)
   sampler = generate_lib.SamplerConfig(
       slots=min(config.sampling.slots, per_shard),
       max_response=config.max_response, stop_ids=stop_ids,
@@ -160,19 +190,38 @@ def make_sampler(
                 or config.sampling.min_p > 0),
       steps_per_refill=config.sampling.steps_per_refill,
       chunk=config.sampling.chunk, unroll=config.sampling.unroll,
-      prefill_prompts=min(config.sampling.prefill_prompts or own, own),
+      prefill_prompts=_prefill_prompts(config, mesh, curriculum),
+      buckets=config.sampling.buckets,
       attention=attention.resolve(
           config.learner.attention, _platform(mesh), config.max_prompt))
   generate = jax.jit(functools.partial(
       generate_lib.sharded_generate, mesh, cfg=model, sampler=sampler))
   return Sampler(
-      generate, sampler, prompts, rows, per_shard, own)
+      generate, sampler, curriculum.max_prompts, curriculum.max_requests,
+      per_shard, own)
+
+
+def _per_shard(
+    mesh: jax.sharding.Mesh, curriculum: Curriculum) -> tuple[int, int]:
+  """Returns the most requests and distinct prompts of a data shard."""
+  shards = sharding.data_shards(mesh)
+  requests = -(-curriculum.max_requests // shards)
+  return requests, prompts_per_shard(
+      curriculum.max_prompts, requests, curriculum.min_count, shards)
+
+
+def _prefill_prompts(
+    config: ConfigDict, mesh: jax.sharding.Mesh, curriculum: Curriculum) -> int:
+  """Returns the prompts of one prefill on a data shard."""
+  _, own = _per_shard(mesh, curriculum)
+  return min(config.sampling.prefill_prompts or own, own)
 
 
 def make(
     config: ConfigDict, model: ModelConfig, mesh: jax.sharding.Mesh,
     stop_ids: tuple[int, ...], stages: Stages,
-    checkpoint: hf.Checkpoint | None = None) -> Programs:
+    checkpoint: hf.Checkpoint | None = None,
+    lengths: Sequence[int] | None = None) -> Programs:
   """Makes the programs. Nothing is compiled yet.
 
   Args:
@@ -182,6 +231,7 @@ def make(
     stop_ids: tokens that end a response.
     stages: their capacities are the sizes of the programs.
     checkpoint: source of the model's weights; None is random weights.
+    lengths: see `with_lengths`.
 
   Raises:
     ValueError: the mesh does not divide the model or the batch, or has no
@@ -198,6 +248,7 @@ def make(
     raise ValueError(
         f'mesh.tensor={mesh.shape["tensor"]} does not divide model.kv_heads='
         f'{model.kv_heads}: no head can be split, use a divisor of it.')
+  config = with_lengths(config, mesh, stages.curriculum, lengths)
   policy = policy_lib.make(config, model, mesh, checkpoint)
   prompts = config.curriculum_prompts or config.prompts_per_step
   full = config.steps * prompts // config.prompts_per_step  # rounds, at most

@@ -234,7 +234,9 @@ def _run(
     config: ConfigDict, name: str, workdir: pathlib.Path) -> dict[str, Any]:
   """`train`, in a folder that is held."""
   began = time.monotonic()
-  parts = experiment.build(config)
+  saved = workdir / 'config.json'
+  parts = experiment.build(config_lib.as_begun(config, saved))
+  config = parts.config
   policy, learner = parts.programs.policy, parts.programs.learner
   saver = checkpoint.Checkpointer(
       workdir / 'checkpoints', parts.described(), keep=config.checkpoint.keep)
@@ -244,7 +246,7 @@ def _run(
           saved, parts.described()))
   if found:
     began -= found.host['seconds']
-  workdir_lib.write_whole(workdir / 'config.json', config_lib.to_json(config))
+  workdir_lib.write_whole(saved, config_lib.to_json(config))
   writer = metrics.Writer(
       workdir, found.step + 1 if found else 0,
       tensorboard=config.log.tensorboard, wandb=config.log.wandb,

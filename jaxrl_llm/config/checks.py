@@ -6,7 +6,7 @@ from ml_collections import ConfigDict
 
 from jaxrl_llm import schedules
 from jaxrl_llm.config import table, values
-from jaxrl_llm.config.fields import FIELDS
+from jaxrl_llm.config.fields import AUTO, FIELDS
 from jaxrl_llm.config.model import model_config
 from jaxrl_llm.config.nested import flatten, task_options
 from jaxrl_llm.config.values import to_text
@@ -116,11 +116,16 @@ def _conflicts(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
            'samples_per_prompt / learner.updates): use '
            f'{_divisor(rows, c.learner.microbatch)}.')
   full = c.max_prompt + c.max_response
-  for length in c.learner.buckets:
+  for length in _lengths(c.learner.buckets):
     if not 2 <= length < full:
       yield (f'learner.buckets has {length}, but row lengths below the full '
              f'one lie between 2 and {full - 1} (max_prompt + max_response - '
              '1): leave it out.')
+  for length in _lengths(c.sampling.buckets):
+    if length >= c.max_prompt:
+      yield (f'sampling.buckets has {length}, but prompt lengths below the '
+             f'full one lie between 1 and {c.max_prompt - 1} (max_prompt - 1): '
+             'leave it out.')
   if c.overlong.mode == 'penalty' and not (
       1 <= c.overlong.window <= c.max_response):
     yield (f'overlong.window={c.overlong.window} must lie between 1 and '
@@ -140,6 +145,10 @@ def _conflicts(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
     if model.window or model.attention_softcap:
       yield ('learner.attention=cudnn has no sliding window or soft cap, which '
              f'{c.model.hf or c.model.preset} has: use learner.attention=xla.')
+
+
+def _lengths(buckets: str | tuple[int, ...]) -> tuple[int, ...]:
+  return () if buckets == AUTO else buckets
 
 
 def _divisor(n: int, limit: int) -> int:

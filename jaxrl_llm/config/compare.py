@@ -59,6 +59,8 @@ def difference(
   for field in table(b.get('task.name')).values():
     a.setdefault(field.name, field.default)
     b.setdefault(field.name, field.default)
+  if a['model.hf'] and a['model.dtype'] is None:  # the run did not choose it
+    a['model.dtype'] = b['model.dtype']
   unused = checks.unused(a).keys() & checks.unused(b).keys()
   if not (_ratio_is_cut(a) or _ratio_is_cut(b)):
     unused |= {'loss.behaviour'}

@@ -47,6 +47,12 @@ class Field(NamedTuple):
   affects: tuple[str, ...] = (WEIGHTS,)
 
 
+class Lengths(tuple[int, ...]):
+  """Type of a field that holds lengths, or AUTO: the run chooses them."""
+
+
+AUTO = 'auto'
+
 # Names that fields had before; configs with them load, with a warning.
 RENAMED = {
     'selection.signal_only': 'drop_zero_advantage',
@@ -141,6 +147,11 @@ FIELDS = (
           'less memory, but more and smaller prefills (none: all)', range=_SOME,
           kind=int | None, affects=_NOTHING),
 
+    Field('sampling.buckets', AUTO, 'prompt lengths to compile the prefill for '
+          'in addition to max_prompt: lengths, auto (a few, chosen by the '
+          "training prompts' lengths and kept for the run) or none",
+          range=_SOME, kind=Lengths, affects=_NOTHING),
+
     Field('pkpo.k', '4', 'k of the pass@k to optimise, with advantage=pkpo: a '
           'number, or step:value pairs such as 0:8,1500:1',
           kind=schedules.Steps),
@@ -220,9 +231,10 @@ FIELDS = (
           range=_SOME),
     Field('learner.microbatch', 32, 'responses in one forward and backward '
           'pass', range=_SOME, affects=_LAYOUT),
-    Field('learner.buckets', (), 'row lengths (prompt and response, tokens) to '
-          'compile in addition to the full one', range=_SOME, kind=_INTS,
-          affects=_LAYOUT),
+    Field('learner.buckets', AUTO, 'row lengths (prompt and response, tokens) '
+          'to compile in addition to the full one: lengths, auto (a few, '
+          "chosen by the training prompts' lengths and kept for the run) or "
+          'none', range=_SOME, kind=Lengths, affects=_LAYOUT),
     Field('learner.vocab_chunk', None, 'tokens whose logits are computed at a '
           'time (none: as many as fit in 512 MB)', range=_SOME, kind=int | None,
           affects=_LAYOUT),

@@ -7,7 +7,7 @@ import typing
 from typing import Any, Iterable
 
 from jaxrl_llm import schedules, tasks
-from jaxrl_llm.config.fields import Field
+from jaxrl_llm.config.fields import AUTO, Field, Lengths
 from jaxrl_llm.config.table import optional, table
 from jaxrl_llm.tasks import modules
 
@@ -60,7 +60,7 @@ def _converted(field: Field, value: Any) -> Any:
   except (KeyError, TypeError, ValueError):
     raise ValueError(
         f'{field.name}={value} must be {_describe(field.kind)}.') from None
-  if field.range and value is not None:
+  if field.range and value not in (None, AUTO):
     low, high = map(float, field.range[1:-1].split(','))
     ends = {'[': low, ']': high}
     inside = [ends[b] for b in field.range if b in ends]
@@ -89,6 +89,10 @@ def _as_kind(value: Any, kind: Any) -> Any:
   can_be_none, kind = optional(kind)
   if can_be_none and str(value).lower() == 'none':
     return None
+  if kind is Lengths:
+    text = str(value).lower()
+    return AUTO if text == AUTO else _as_kind(
+        () if text == 'none' else value, tuple[int, ...])
   if typing.get_origin(kind) is tuple:
     if isinstance(value, str):
       items = [v.strip('\'" ') for v in value.strip('()[] ,').split(',')]
@@ -120,6 +124,8 @@ def _describe(kind: Any) -> str:
   if typing.get_origin(kind) is tuple:
     element, = set(typing.get_args(kind)) - {...}
     text = f'{element.__name__} values with commas between them'
+  elif kind is Lengths:
+    text = f'lengths with commas between them, {AUTO} or none'
   elif kind is schedules.Steps:
     text = ('a whole number, or step:value pairs that begin at step 0 and '
             'ascend, such as 0:8,1500:1')

@@ -39,8 +39,10 @@ def load(
     only.append('contents.model')
   found = checkpoint.restore(
       folder, {'learners': [{'params': parts.programs.learner.state.params}]},
-      differs=lambda saved: [*config_lib.difference(
-          saved, parts.described(), only).values()],
+      differs=lambda saved: [
+          line for name, line in config_lib.difference(
+              saved, parts.described(), only).items()
+          if name != 'model.dtype'],
       best=which == 'best', partial=True)
   if found is None:
     raise ValueError(

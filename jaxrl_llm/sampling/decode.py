@@ -7,6 +7,9 @@ because nothing is sliced out of a stack, but compiling takes longer and the
 layers' weights are in memory twice.
 """
 
+import functools
+from typing import Sequence
+
 import jax
 import jax.numpy as jnp
 
@@ -37,9 +40,11 @@ def empty(
 def prefill(
     params: transformer.Params,
     tokens: Array,
+    length: Array,
     *,
     cfg: ModelConfig,
     unroll: bool,
+    buckets: Sequence[int] = (),
     attention: str = 'xla',
 ) -> Caches:
   """Computes the keys and values of whole prompts.
@@ -47,16 +52,34 @@ def prefill(
   Args:
     params: the parameter tree.
     tokens: [P, L] int32, right-padded.
+    length: [P] int32, tokens of each prompt.
     cfg: the model.
+    buckets: lengths below L to compile too; the shortest that holds all these
+      prompts is used, and the columns after it are zeros.
     unroll: whether to return the unrolled form.
     attention: implementation, see `attention.causal_attention`.
 
   Returns:
     Caches with P slots and L columns.
   """
-  _, (k, v) = transformer.forward(
-      params, tokens, cfg=cfg, implementation=attention, keep_kv=True)
-  cache = Cache(k.transpose(0, 1, 3, 4, 2), v.transpose(0, 1, 3, 2, 4))
+  full = tokens.shape[1]
+  lengths = sorted({*buckets, full})
+
+  def keys_and_values(columns):
+    _, (k, v) = transformer.forward(
+        params, tokens[:, :columns], cfg=cfg, implementation=attention,
+        keep_kv=True)
+    cache = Cache(k.transpose(0, 1, 3, 4, 2), v.transpose(0, 1, 3, 2, 4))
+    if columns == full:
+      return cache
+    rest = (0, full - columns)
+    return Cache(
+        jnp.pad(cache.k, (*[(0, 0)] * 4, rest)),
+        jnp.pad(cache.v, (*[(0, 0)] * 3, rest, (0, 0))))
+
+  cache = jax.lax.switch(
+      jnp.searchsorted(jnp.asarray(lengths), jnp.max(length)),
+      [functools.partial(keys_and_values, columns) for columns in lengths])
   return split(cache, cfg) if unroll else cache
 
 

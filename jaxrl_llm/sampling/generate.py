@@ -55,6 +55,8 @@ class SamplerConfig:
     attention: implementation for the prefill, from `attention.resolve`.
     prefill_prompts: W, prompts whose keys and values exist at a time, in
       addition to the slots' caches; None for all.
+    buckets: lengths to compile the prefill for, in addition to that of the
+      prompts' rows; a prefill runs at the shortest that holds its prompts.
   """
   slots: int
   max_response: int
@@ -66,6 +68,7 @@ class SamplerConfig:
   unroll: bool = False
   attention: str = 'xla'
   prefill_prompts: int | None = None
+  buckets: tuple[int, ...] = ()
 
   def __post_init__(self):
     for name in ('slots', 'max_response', 'steps_per_refill', 'chunk',
@@ -205,12 +208,13 @@ def generate(
             buffer, drawn[name], at, 0)
               for name, buffer in state.ring.items()})
 
-  def serve(state, tokens, row):
+  def serve(state, tokens, length, row):
     """Prefills some prompts and serves their requests and those in slots.
 
     Args:
       state: the state before.
       tokens: [W, L] int32, the prompts.
+      length: [W] int32, their tokens.
       row: [R + 1] int32, row of each request's prompt in `tokens`; W or more
         for requests that wait for a later prefill.
 
@@ -219,7 +223,8 @@ def generate(
       request waits for a later prefill.
     """
     prefixes = decode.prefill(
-        params, tokens, attention=sampler.attention, **form)
+        params, tokens, length, buckets=sampler.buckets,
+        attention=sampler.attention, **form)
     ready = row < len(tokens)
 
     def waiting(state):
@@ -244,7 +249,7 @@ def generate(
       top_logprobs=sampler.top_logprobs, tempered=sampler.tempered)
   window = sampler.prefill_prompts
   if window is None or window >= len(prompts.length):
-    state = serve(state, prompts.tokens, prompt)
+    state = serve(state, prompts.tokens, prompts.length, prompt)
   else:
     run = queue.runs(requests.prompt, count)
 
@@ -253,7 +258,9 @@ def generate(
       # First request of each run; n, a filler, after the last run.
       leader = jnp.searchsorted(
           run[:n], first + jnp.arange(window), method='compare_all')
-      return serve(state, prompts.tokens[prompt[leader]], run - first)
+      return serve(
+          state, prompts.tokens[prompt[leader]],
+          jnp.where(leader < n, prompts.length[prompt[leader]], 0), run - first)
 
     with jax.named_scope('prefills'):
       state = jax.lax.while_loop(unfinished, one_prefill, state)

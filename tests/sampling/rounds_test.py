@@ -92,7 +92,8 @@ def _assert_equal(got, expected):
 
 @pytest.mark.parametrize('rounds, options', [
     (1, {}), (2, {}), (3, {}), (_P, {}), (1, dict(slots=20)),
-    (2, dict(unroll=True, chunk=4, steps_per_refill=3))], ids=str)
+    (None, dict(buckets=(2, 4))), (1, dict(buckets=(1, 3))),
+    (2, dict(unroll=True, chunk=4, steps_per_refill=3, buckets=(2,)))], ids=str)
 def test_rounds_change_no_response_and_cost_no_step(rounds, options):
   for count in (_R, 13, 1, 0):
     expected, used = _run(None, count, **options)
@@ -124,9 +125,9 @@ def test_each_prompt_is_run_once_and_filler_not_at_all(
     rounds, order, count, expected, monkeypatch):
   seen, prefill = [], decode.prefill
 
-  def watched(params, tokens, **form):
+  def watched(params, tokens, length, **form):
     jax.debug.callback(lambda x: seen.append(np.asarray(x)), tokens)
-    return prefill(params, tokens, **form)
+    return prefill(params, tokens, length, **form)
 
   monkeypatch.setattr(decode, 'prefill', watched)
   run = _jit(generate_lib.generate, rounds=rounds)  # Not one from the cache.
@@ -139,6 +140,33 @@ def test_each_prompt_is_run_once_and_filler_not_at_all(
     assert len(tokens) == rounds or len(tokens) == _P
     np.testing.assert_array_equal(
         tokens[:len(rows)], work[0].tokens[list(rows)])
+
+
+@pytest.mark.parametrize('length, columns', [
+    ([1, 0], 1), ([1, 1], 1), ([2, 1], 3), ([1, 3], 3), ([4, 1], _L),
+    ([_L, 1], _L)])
+def test_a_prefill_runs_at_the_shortest_length_that_holds_its_prompts(
+    length, columns, monkeypatch):
+  ran, forward = [], transformer.forward
+
+  def watched(params, tokens, **form):
+    jax.debug.callback(lambda: ran.append(tokens.shape[1]))
+    return forward(params, tokens, **form)
+
+  monkeypatch.setattr(transformer, 'forward', watched)
+  tokens = np.random.default_rng(0).integers(0, 16, (2, _L)).astype(np.int32)
+  form = dict(cfg=_CFG, unroll=False)
+  length = np.asarray(length, np.int32)
+  got = decode.prefill(_params(), tokens, length, buckets=(3, 1), **form)
+  jax.block_until_ready(got)
+  jax.effects_barrier()
+  assert ran == [columns]
+  want = decode.prefill(_params(), tokens, length, **form)
+  for x, y, axis in ((got.k, want.k, -1), (got.v, want.v, -2)):
+    assert x.shape == y.shape
+    x, y = np.moveaxis(x, axis, 0), np.moveaxis(y, axis, 0)
+    _close(x[:columns], y[:columns])
+    assert not x[columns:].any()
 
 
 def _on_a_mesh(shape):
@@ -154,8 +182,9 @@ def _on_a_mesh(shape):
   params = jax.device_put(_params(), sharding.shardings(
       _params(), sharding.SAMPLE_RULES, mesh))
   results = [_run(None)[0]]
-  for rounds in (1, 3):
-    rollouts, _ = _jit(generate_lib.sharded_generate, mesh, rounds=rounds)(
+  for rounds, buckets in ((1, ()), (3, (2, 4))):
+    rollouts, _ = _jit(
+        generate_lib.sharded_generate, mesh, rounds=rounds, buckets=buckets)(
         params, *jax.device_put(plan[:3], rows), put(_KEY),
         put(SamplingParams()), put(0))
     results.append(plan_lib.undo(rollouts, plan))
