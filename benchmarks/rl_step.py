@@ -8,11 +8,18 @@ torch==2.13.0` or `pip install google-tunix==0.1.7`; a peer without an option is
 skipped. All libraries do the same job (see `peers/job.py`), each in a
 long-lived process. They take turns, so that other load on the machine affects
 all of them. The first steps, which compile, do not count. It takes about 5
-minutes on 2 cores. `--write` saves the report in results/rl_step.md; `--tiny`
-only checks that everything runs.
+minutes on 2 cores. `--write` saves the report in results/rl_step.md.
+
+`--size=0.6b` times a model of the shape of Qwen3-0.6B in a Hugging Face folder,
+made for this, with our default settings: once more with `--buckets`, and
+against TRL. The processes would not fit into memory together, so each turn
+starts one: about 20 minutes for a round. `--tokenizer` and `--problems` name a
+folder with tokenizer.json and a file of JSON lines. The report is
+results/rl_step_0.6b.md. `--size=tiny` only checks that everything runs.
 """
 
 import argparse
+import dataclasses
 import datetime
 import functools
 import json
@@ -30,6 +37,8 @@ from benchmarks.peers import job as job_lib
 
 ROOT = pathlib.Path(__file__).parents[1]
 RESULT = ROOT / 'benchmarks/results/rl_step.md'
+
+SIZES = {'1m': job_lib.Job(), '0.6b': job_lib.LARGE, 'tiny': job_lib.TINY}
 
 Row = dict[str, Any]
 
@@ -61,6 +70,18 @@ class Library:
     """Ends the process."""
     self._process.stdin.close()
     self._process.wait()
+
+
+def alone(
+    start: dict[str, Callable[[], Library]], *, warmup: int, rounds: int,
+    steps: int) -> dict[str, list[list[Row]]]:
+  """Does as `measure`, with one process at a time, started for its turn."""
+  found = {name: [] for name in start}
+  for _ in range(rounds):
+    for name in start:
+      found[name] += measure(
+          {name: start[name]}, warmup=warmup, rounds=1, steps=steps)[name]
+  return found
 
 
 def measure(
@@ -130,6 +151,8 @@ def comparison(found: dict[str, list[list[Row]]], job: job_lib.Job) -> str:
       'processor seconds per step': lambda r: f'{median(r, "cpu"):.3f}',
       'of it sampling': lambda r: f'{median(r, "sample"):.3f}',
       'of it the update': lambda r: f'{median(r, "update"):.3f}',
+      'most memory of the process, GB':
+          lambda r: f'{max(x["peak"] for steps in r for x in steps) / 1e9:.1f}',
       'tokens sampled per step': lambda r: f'{median(r, "sampled"):.0f}',
       'tokens trained on per step': lambda r: f'{median(r, "trained"):.0f}',
       'mean response, tokens':
@@ -189,20 +212,19 @@ def report(
 
 One GRPO step of a Qwen3 with random weights (width {job.width}, {job.layers} \
 layers, {job.heads} heads of {job.head_dim}, {job.kv_heads} of them for keys \
-and values, MLP {job.mlp_width}, vocabulary {job_lib.VOCAB_SIZE}, float32): \
-{job.prompts} prompts of {job_lib.MAX_PROMPT} tokens x {job.samples} samples \
-of at most {job.max_response} tokens, two stop tokens, temperature 1, one \
-AdamW update on all of them. Every library has the same prompts, sizes and \
-reward; medians of {len(ours)} turns of {len(ours[0])} steps each.
+and values, MLP {job.mlp_width}, vocabulary {job.vocab_size}, float32): \
+{job.prompts} prompts of {'at most ' if job.folder else ''}{job.max_prompt} \
+tokens x {job.samples} samples of at most {job.max_response} tokens, \
+temperature 1, one AdamW update on all of them. Every library has the same \
+prompts, sizes and reward; medians of {len(ours)} turns of {len(ours[0])} \
+steps each.
 
 {comparison(found, job)}
 
-The targets are 3x, and less than 5% of the step for host work: the processor \
-time of the Python thread, which sleeps while a device program runs. GFLOP are \
-model FLOPs. They are compared with the rate of products of 768 x 768 matrices \
-on all cores, measured in our process, where each core is a device; the \
-model's matrices are much smaller. Our slots were busy in \
-{median(ours, 'slot_use'):.0%} of their steps.
+Host work is the processor time of the Python thread, which sleeps while a \
+device program runs. GFLOP are model FLOPs. They are compared with the rate of \
+products of 768 x 768 matrices on all cores, measured in our process. Our \
+slots were busy in {median(ours, 'slot_use'):.0%} of their steps.
 
 {own_parts(ours)}
 '''
@@ -217,25 +239,44 @@ def main() -> None:
   parser.add_argument('--warmup', type=int, default=3)
   parser.add_argument('--rounds', type=int, default=7)
   parser.add_argument('--steps', type=int, default=3, help='in a turn')
-  parser.add_argument('--tiny', action='store_true', help='a tiny job')
-  parser.add_argument('--write', action='store_true', help=f'into {RESULT}')
+  parser.add_argument('--size', choices=SIZES, default='1m')
+  parser.add_argument('--tokenizer', help='folder; else one is trained')
+  parser.add_argument('--problems', help='file; else some are made up')
+  parser.add_argument('--buckets', help='lengths to compare the default with')
+  parser.add_argument('--write', action='store_true', help='into results/')
   args = parser.parse_args()
-  job = job_lib.TINY if args.tiny else job_lib.Job()
-  wanted = {
-      'jaxrl_llm': (sys.executable, 'jaxrl_llm_grpo'),
-      'TRL': (args.trl_python, 'trl_grpo'),
-      'google-tunix': (args.tunix_python, 'tunix_grpo'),
-  }
-  start = {
-      name: functools.partial(Library, python, module, job)
-      for name, (python, module) in wanted.items() if python}
-  found = measure(
-      start, warmup=args.warmup, rounds=args.rounds, steps=args.steps)
-  text = report(found, job, 'python -m benchmarks.rl_step')
+  job = SIZES[args.size]
+  large = job is job_lib.LARGE
+  with tempfile.TemporaryDirectory() as folder:
+    if large:
+      job = dataclasses.replace(job, folder=folder)
+      options = [f'--{name}={value}' for name in ('tokenizer', 'problems')
+                 if (value := getattr(args, name))]
+      subprocess.run(
+          [args.trl_python or sys.executable, '-m',
+           'benchmarks.peers.hf_folder', job_lib.to_argument(job), *options],
+          cwd=ROOT, check=True)
+    wanted = {'jaxrl_llm': (sys.executable, 'jaxrl_llm_grpo', job)}
+    if args.buckets:
+      wanted[f'with buckets {args.buckets}'] = (
+          sys.executable, 'jaxrl_llm_grpo',
+          dataclasses.replace(job, buckets=args.buckets))
+    wanted['TRL'] = (args.trl_python, 'trl_grpo', job)
+    if not large:
+      wanted['google-tunix'] = (args.tunix_python, 'tunix_grpo', job)
+    start = {
+        name: functools.partial(Library, *how)
+        for name, how in wanted.items() if how[0]}
+    found = (alone if large else measure)(
+        start, warmup=args.warmup, rounds=args.rounds, steps=args.steps)
+  text = report(
+      found, job, 'python -m benchmarks.rl_step' + f' --size={args.size}' * (
+          args.size != '1m'))
   print(text)
   if args.write:
-    RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(text)
+    result = RESULT.with_stem(f'rl_step_{args.size}') if large else RESULT
+    result.parent.mkdir(exist_ok=True)
+    result.write_text(text)
 
 
 if __name__ == '__main__':

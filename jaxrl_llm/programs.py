@@ -140,15 +140,16 @@ def with_lengths(
     config: of the run.
     mesh: see `sharding`.
     curriculum: of the run.
-    lengths: tokens of each training prompt; None if they are not known. Then
-      all lengths up to `max_prompt` are taken to be as frequent.
+    lengths: tokens of each training prompt; None if they are not known, then
+      `auto` is none.
 
   Returns:
     A config in which `learner.buckets` and `sampling.buckets` are tuples.
   """
   config = config.copy_and_resolve_references()
-  if lengths is None:
-    lengths = range(1, config.max_prompt + 1)
+  for section in (config.learner, config.sampling):
+    if section.buckets == AUTO and lengths is None:
+      section.buckets = ()
   if config.learner.buckets == AUTO:
     config.learner.buckets = buckets.of_rows(
         lengths, max_prompt=config.max_prompt,

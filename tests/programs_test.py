@@ -1,6 +1,7 @@
 """Tests that programs compiled from shapes are those that a step runs."""
 
 import jax
+import numpy as np
 import pytest
 
 from jaxrl_llm import experiment, programs, rollout, stages, train
@@ -8,11 +9,14 @@ from jaxrl_llm.monitoring import timing
 from launch.aot import arguments
 from tests import tiny
 
+AUTO = dict(learner__buckets='auto', sampling__buckets='auto')
+
 
 @pytest.mark.parametrize('fields', [
     dict(loss__kl_coef=0.1, learner__updates=2, loss__dual_clip=3.0),
     dict(lora__rank=2, loss__kl_coef=0.1),
-    dict(sampling__chunk=4, sampling__prefill_prompts=1, sampling__top_p=.5),
+    dict(sampling__chunk=4, sampling__prefill_prompts=1, sampling__top_p=.5,
+         sampling__buckets='3', learner__buckets='12'),
     dict(curriculum_prompts=6, selection='replay', replay__rounds=2)])
 def test_shapes_are_those_of_a_step(fields):
   config = tiny.load(**fields)
@@ -66,6 +70,26 @@ def test_the_reshard_is_lowered_for_the_weights_that_move():
       now.shape for _, now in moved]
   assert {str(x.dtype) for x in jax.tree.leaves(program.out_info)} == {
       'bfloat16'}
+
+
+def test_lengths_are_chosen_by_the_prompts_of_the_training_set():
+  config = tiny.load(**AUTO)
+  parts = experiment.build(config)
+  lengths = {
+      len(parts.task.tokenizer.encode(p.prompt)) for p in parts.task.train}
+  made = parts.config
+  assert config.learner.buckets == 'auto'
+  assert made.learner.buckets and made.sampling.buckets
+  assert {*made.sampling.buckets} <= lengths
+  # Truncated responses are the most frequent.
+  assert {*made.learner.buckets} & {n + config.max_response for n in lengths}
+  sampler, learner = parts.programs.sampler, programs.learner_config(made)
+  assert sampler.sampler.buckets == made.sampling.buckets
+  assert learner.lengths == (*made.learner.buckets, 19)
+  for asked, known in ((config, None), (tiny.load(), np.array([5]))):
+    got = programs.with_lengths(
+        asked, parts.programs.mesh, parts.stages.curriculum, known)
+    assert (got.learner.buckets, got.sampling.buckets) == ((), ())
 
 
 @pytest.mark.parametrize('attention, needs', [

@@ -230,3 +230,41 @@ def test_evaluation_of_files_needs_no_others(origin, tmp_path):
   assert found['problems'] == 3
   with pytest.raises(ValueError, match='no file gone.jsonl'):
     evaluate.evaluate(c, 'start')
+
+
+def compute_type(c):
+  """Returns the compute type of a run, and of its config."""
+  parts = experiment.build(c)
+  return parts.programs.model.dtype, parts.config.model.dtype
+
+
+def test_a_cpu_computes_in_float32_unless_told_otherwise(tmp_path, caplog):
+  rows = tiny_hf.word_problems(10)
+  tiny_hf.write(tmp_path / 'problems.jsonl', rows)
+  folder = tiny_hf.make(tmp_path / 'model', rows, dtype=torch.bfloat16)
+  c = load(folder, workdir=tmp_path / 'run')
+  assert config.model_config(c).dtype == 'bfloat16'
+  assert compute_type(c) == ('float32', 'float32')
+  said = [x.getMessage() for x in caplog.records if 'float32' in x.getMessage()]
+  assert len(said) == 1 and 'model.dtype' in said[0]
+  caplog.clear()
+  half = load(folder, model__dtype='bfloat16')
+  assert compute_type(half) == ('bfloat16', 'bfloat16')
+  assert not caplog.records
+  # A run goes on with the type that it began with; an older one had no choice.
+  saved = tmp_path / 'config.json'
+  for dtype, want in (('float32', 'float32'), (None, 'bfloat16')):
+    saved.write_text(config.to_json(c).replace(
+        '"model.dtype": null', f'"model.dtype": {json.dumps(dtype)}'))
+    assert config.as_begun(c, saved).model.dtype == want
+  # The comparison is with the run as it goes on.
+  saved.write_text(config.to_json(c))
+  former, now = c.to_dict(), config.as_begun(c, saved).to_dict()
+  assert now['model']['dtype'] == 'bfloat16'
+  assert not config.resume_conflicts(former, now)
+  other = load(folder, workdir=tmp_path / 'run', model__dtype='float32')
+  assert config.resume_conflicts(now, other.to_dict()) == [
+      'model.dtype: bfloat16 -> float32']
+  # Elsewhere the type is that of the stored weights.
+  _, model = experiment._typed(c, config.model_config(c), 'gpu')
+  assert model.dtype == 'bfloat16'

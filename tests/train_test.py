@@ -15,6 +15,7 @@ from jaxrl_llm.evaluation import heldout
 from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.monitoring import metrics, summary, timing
+from jaxrl_llm.ops import buckets
 from jaxrl_llm.rewards import Verdict
 from tests import tiny
 from tests.tolerance import policy_gap
@@ -162,6 +163,22 @@ def test_20_steps_compile_each_program_once(run):
       'jit(wave_signal)']
   # Nothing at all is compiled after the first step.
   assert run.known[0] == run.known[-1] == len(run.compiled)
+
+
+def test_a_run_keeps_the_lengths_that_it_chose(tmp_path, monkeypatch):
+  auto = dict(learner__buckets='auto', sampling__buckets='auto')
+  config = tiny.load(tmp_path, steps=1, **auto)
+  train.train(config)
+  saved = config_lib.load(str(tmp_path / 'config.json'))
+  lengths = saved.learner.buckets, saved.sampling.buckets
+  assert all(lengths) and 'auto' not in lengths
+  # Though another version might choose others.
+  monkeypatch.setattr(buckets, 'choose', lambda *_, **__: (3,))
+  train.train(tiny.load(tmp_path, steps=2, **auto))
+  again = config_lib.load(str(tmp_path / 'config.json'))
+  assert (again.learner.buckets, again.sampling.buckets) == lengths
+  assert [row['step'] for row in metrics.read(tmp_path / 'metrics.jsonl')] == [
+      0, 1, 2]
 
 
 def test_annealing_k_compiles_nothing(parts, reuse, tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 Calls `train.take_step`, as `train.train` does. Except for sizes, the settings
 are those of `config.base()`: mean over tokens, no KL, one update per rollout.
+The small job has settings that make it fast, a model in a folder has none.
 """
 
 import os
@@ -17,6 +18,8 @@ import numpy as np
 from benchmarks.peers import job as job_lib
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import experiment, rewards, tasks, train
+from jaxrl_llm import tokenizer as tokenizer_lib
+from jaxrl_llm.curriculum import order
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.monitoring import flops, timing
 from jaxrl_llm.tokenizer import CharTokenizer
@@ -30,12 +33,16 @@ class Tokenizer(CharTokenizer):
 class Task:
   """The job's prompts and reward, as a `tasks.Task`."""
 
-  def __init__(self):
-    self.tokenizer = Tokenizer(job_lib.ALPHABET)
+  def __init__(self, job: job_lib.Job, tokenizer: tokenizer_lib.Tokenizer):
+    self.tokenizer = tokenizer or Tokenizer(job_lib.ALPHABET)
     self.train = [
         tasks.Problem(i, prompt, 'sum')
-        for i, prompt in enumerate(job_lib.PROMPTS)]
+        for i, prompt in enumerate(job_lib.prompts(job))]
     self.heldout = self.train[:1]
+    if job.folder:  # the peers take the prompts in this order
+      places = order.indices(
+          len(self.train), seed=0, position=0, count=len(self.train))
+      self.train = [self.train[i] for i in np.argsort(places)]
 
   def verify(self, problem, text, truncated):
     return rewards.Verdict(job_lib.reward(text), 'counted')
@@ -45,18 +52,25 @@ def make_config(job: job_lib.Job) -> ConfigDict:
   """Returns our config of the job."""
   c = config_lib.base()
   c.prompts_per_step, c.samples_per_prompt = job.prompts, job.samples
-  c.max_prompt, c.max_response = job_lib.MAX_PROMPT, job.max_response
-  c.model.vocab_size = job_lib.VOCAB_SIZE
+  c.max_prompt, c.max_response = job.max_prompt, job.max_response
+  c.optimizer.learning_rate = job.learning_rate
+  c.learner.microbatch = job.rows
+  if job.folder:
+    c.model.hf = job.folder
+    if job.buckets:
+      c.learner.buckets = tuple(map(int, job.buckets.split(',')))
+    config_lib.validate(c)
+    return c
+  c.model.vocab_size = job.vocab_size
   for name in ('width', 'layers', 'heads', 'kv_heads', 'head_dim',
                'mlp_width'):
     c.model[name] = getattr(job, name)
-  c.optimizer.learning_rate = job.learning_rate
   c.mesh.cpu_devices = len(os.sched_getaffinity(0))
   c.sampling.slots = 8
   c.sampling.unroll = True
   c.learner.microbatch = min(8 * c.mesh.cpu_devices, job.rows)
   c.learner.buckets = tuple(
-      job_lib.MAX_PROMPT + job.max_response * i // 8 for i in range(1, 8))
+      job.max_prompt + job.max_response * i // 8 for i in range(1, 8))
   c.learner.unroll = job.layers
   config_lib.validate(c)
   return c
@@ -65,14 +79,17 @@ def make_config(job: job_lib.Job) -> ConfigDict:
 def main() -> None:
   """Does steps until no more are requested."""
   turns = job_lib.Turns()
-  config = make_config(job_lib.from_argument(sys.argv[1]))
-  with mock.patch.object(tasks, 'get', lambda *_, **__: Task()):
+  job = job_lib.from_argument(sys.argv[1])
+  config = make_config(job)
+  with mock.patch.object(
+      tasks, 'get', lambda name, tokenizer, **_: Task(job, tokenizer)):
     parts = experiment.build(config)
   params = parts.programs.policy.init(
       parts.step_key(parts.replicate(np.uint32(0))))
-  # transformers' standard deviation, so that the initial policy is as close to
-  # uniform as the peers'.
-  params['embed'] *= 0.02 / jnp.std(params['embed'])
+  if not job.folder:
+    # transformers' standard deviation, so that the initial policy is as close
+    # to uniform as the peers'.
+    params['embed'] *= 0.02 / jnp.std(params['embed'])
   state = train.init_state(
       parts, parts.programs.learner.init(params))
   fixed = train.Fixed(

@@ -8,9 +8,12 @@ it reads, and answers with a line of JSON.
 import dataclasses
 import json
 import os
+import pathlib
+import resource
 import string
 import sys
 import time
+from typing import Any
 
 # Two tokens stop a response, as in Qwen3; the ids between are characters.
 PAD, STOP, OTHER_STOP = 0, 1, 63
@@ -18,7 +21,6 @@ ALPHABET = (string.digits + '+=' + string.ascii_letters)[:61]
 VOCAB_SIZE = 64
 
 PROMPTS = [f'{i:03}+{999 - i:03}=' for i in range(1000)]  # 8 tokens each
-MAX_PROMPT = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +37,11 @@ class Job:
     kv_heads: number of key and value heads.
     head_dim: width of a head.
     mlp_width: width of the gated MLP.
+    vocab_size: size of the vocabulary.
+    max_prompt: limit of a prompt's tokens.
+    folder: Hugging Face folder with model, tokeniser and `prompts.json`; '' for
+      prompts of eight characters and a model made by each library.
+    buckets: `learner.buckets` of jaxrl_llm; '' for the default.
     learning_rate: learning rate of AdamW. It is so small that the policy, and
       thus the length of the responses, stays nearly constant.
   """
@@ -47,6 +54,10 @@ class Job:
   kv_heads: int = 2
   head_dim: int = 32
   mlp_width: int = 512
+  vocab_size: int = VOCAB_SIZE
+  max_prompt: int = 8
+  folder: str = ''
+  buckets: str = ''
   learning_rate: float = 1e-6
 
   @property
@@ -57,6 +68,27 @@ class Job:
 
 TINY = Job(prompts=4, samples=4, max_response=16, width=32, layers=2,
            head_dim=8, mlp_width=64)
+# The shape of Qwen3-0.6B.
+LARGE = Job(
+    prompts=2, samples=4, max_response=32, width=1024, layers=28, heads=16,
+    kv_heads=8, head_dim=128, mlp_width=3072, vocab_size=151_936,
+    max_prompt=256)
+
+
+def qwen3(job: Job) -> dict[str, Any]:
+  """Returns the job's sizes as arguments of transformers' Qwen3Config."""
+  return dict(
+      vocab_size=job.vocab_size, hidden_size=job.width,
+      intermediate_size=job.mlp_width, num_hidden_layers=job.layers,
+      num_attention_heads=job.heads, num_key_value_heads=job.kv_heads,
+      head_dim=job.head_dim, tie_word_embeddings=True, bos_token_id=None)
+
+
+def prompts(job: Job) -> list[str]:
+  """Returns the training prompts, in the order in which they are used."""
+  if not job.folder:
+    return PROMPTS
+  return json.loads(pathlib.Path(job.folder, 'prompts.json').read_text())
 
 
 def to_argument(job: Job) -> str:
@@ -80,7 +112,8 @@ class Turns:
   Every answer has these fields: `seconds` and processor seconds (`cpu`) of the
   step; `sample` and `update`, the seconds of these two parts; `sampled`, the
   tokens of the responses, stop tokens included; `trained`, the tokens that the
-  loss counts; and `version` of the library.
+  loss counts; `peak`, the most bytes of memory that the process had; and
+  `version` of the library.
   """
 
   def __init__(self):
@@ -97,6 +130,7 @@ class Turns:
   def answer(self, **row) -> None:
     """Sends the row of the step since `wait`."""
     row.update(seconds=time.perf_counter() - self._start[0],
-               cpu=time.process_time() - self._start[1])
+               cpu=time.process_time() - self._start[1],
+               peak=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
     self._answers.write(json.dumps(row) + '\n')
     self._answers.flush()

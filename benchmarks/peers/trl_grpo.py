@@ -14,6 +14,7 @@ from datasets import Dataset
 from tokenizers import decoders, models, pre_tokenizers, Tokenizer
 import torch
 from transformers import (
+  AutoTokenizer,
   PreTrainedTokenizerFast,
   Qwen3Config,
   Qwen3ForCausalLM,
@@ -24,8 +25,10 @@ import trl
 from benchmarks.peers import job as job_lib
 
 
-def make_tokenizer() -> PreTrainedTokenizerFast:
-  """Makes a tokeniser with one token per character and the ids of `job.py`."""
+def make_tokenizer(job: job_lib.Job) -> PreTrainedTokenizerFast:
+  """Loads the tokeniser, or makes one with a token per character."""
+  if job.folder:
+    return AutoTokenizer.from_pretrained(job.folder, padding_side='left')
   words = ['<pad>', '<stop>', *job_lib.ALPHABET, '<other stop>']
   tokenizer = Tokenizer(models.WordLevel(
       {word: i for i, word in enumerate(words)}, unk_token='<pad>'))
@@ -37,15 +40,14 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def make_model(job: job_lib.Job) -> Qwen3ForCausalLM:
-  """Makes the model with random weights."""
+  """Loads the model, or makes one with random weights."""
+  if job.folder:
+    return Qwen3ForCausalLM.from_pretrained(job.folder, dtype=torch.float32)
   torch.manual_seed(0)
   return Qwen3ForCausalLM(Qwen3Config(
-      vocab_size=job_lib.VOCAB_SIZE, hidden_size=job.width,
-      intermediate_size=job.mlp_width, num_hidden_layers=job.layers,
-      num_attention_heads=job.heads, num_key_value_heads=job.kv_heads,
-      head_dim=job.head_dim, max_position_embeddings=512,
-      tie_word_embeddings=True, pad_token_id=job_lib.PAD,
-      eos_token_id=[job_lib.STOP, job_lib.OTHER_STOP], bos_token_id=None))
+      **job_lib.qwen3(job), max_position_embeddings=512,
+      pad_token_id=job_lib.PAD,
+      eos_token_id=[job_lib.STOP, job_lib.OTHER_STOP]))
 
 
 class Timing(TrainerCallback):
@@ -76,14 +78,15 @@ def main() -> None:
   timing = Timing()
   trainer = trl.GRPOTrainer(
       model=make_model(job), reward_funcs=timing.rewards,
-      processing_class=make_tokenizer(), callbacks=[timing],
+      processing_class=make_tokenizer(job), callbacks=[timing],
       train_dataset=Dataset.from_list(
-          [{'prompt': prompt} for prompt in job_lib.PROMPTS]),
+          [{'prompt': prompt} for prompt in job_lib.prompts(job)]),
       args=trl.GRPOConfig(
           output_dir=tempfile.mkdtemp(), use_cpu=True, bf16=False,
           per_device_train_batch_size=job.rows, num_generations=job.samples,
           max_completion_length=job.max_response, max_steps=10 ** 6,
-          learning_rate=job.learning_rate, gradient_checkpointing=False,
+          learning_rate=job.learning_rate, shuffle_dataset=not job.folder,
+          gradient_checkpointing=False,
           dataloader_pin_memory=False, save_strategy='no', report_to=[],
           disable_tqdm=True))
 

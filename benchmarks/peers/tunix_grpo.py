@@ -42,7 +42,7 @@ def make_cluster(job: job_lib.Job, mesh: Mesh) -> rl_cluster.RLCluster:
   with mesh:
     model = qwen3.Qwen3(
         qwen3.ModelConfig(
-            num_layers=job.layers, vocab_size=job_lib.VOCAB_SIZE,
+            num_layers=job.layers, vocab_size=job.vocab_size,
             embed_dim=job.width, hidden_dim=job.mlp_width,
             num_heads=job.heads, head_dim=job.head_dim,
             num_kv_heads=job.kv_heads, rope_theta=10_000, norm_eps=1e-6,
@@ -50,7 +50,7 @@ def make_cluster(job: job_lib.Job, mesh: Mesh) -> rl_cluster.RLCluster:
         rngs=nnx.Rngs(0))
   roles = rl_cluster.Role.ACTOR, rl_cluster.Role.REFERENCE, (
       rl_cluster.Role.ROLLOUT)
-  length = job_lib.MAX_PROMPT + job.max_response
+  length = job.max_prompt + job.max_response
   return rl_cluster.RLCluster(
       actor=model, reference=None, tokenizer=CharTokenizer(),
       cluster_config=rl_cluster.ClusterConfig(
@@ -61,7 +61,7 @@ def make_cluster(job: job_lib.Job, mesh: Mesh) -> rl_cluster.RLCluster:
               eval_every_n_steps=10 ** 6, max_steps=10 ** 6),
           rollout_config=base_rollout.RolloutConfig(
               max_tokens_to_generate=job.max_response,
-              max_prompt_length=job_lib.MAX_PROMPT, kv_cache_size=length,
+              max_prompt_length=job.max_prompt, kv_cache_size=length,
               temperature=1.0, top_p=1.0, top_k=None,
               eos_tokens=[job_lib.STOP, job_lib.OTHER_STOP],
               return_logprobs=True)))

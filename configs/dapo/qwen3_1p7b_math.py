@@ -64,7 +64,6 @@ def get_config(arg=None):
   c.sampling.slots = 16
   c.sampling.chunk = 256
   c.learner.microbatch = 32
-  c.learner.buckets = (2048,)  # each bucket takes up to a minute to compile
   c.learner.remat = 'attention'
   c.eval.every = 20
   c.eval.samples = 4

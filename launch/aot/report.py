@@ -20,7 +20,7 @@ _KNOBS = {
     'sampling weights': 'raise mesh.tensor',
     'prefix cache': 'lower sampling.prefill_prompts',
     'decode cache': 'lower sampling.slots',
-    'program': 'leave out learner.buckets',
+    'program': 'set learner.buckets=none',
 }
 _ACTIVATIONS = {
     'reshard': 'raise mesh.tensor',
