@@ -12,7 +12,6 @@ import jax
 from ml_collections import ConfigDict
 
 from jaxrl_llm import sharding
-from jaxrl_llm.config.fields import AUTO
 from jaxrl_llm.learner import optimizer as optimizer_lib
 from jaxrl_llm.learner import policy as policy_lib
 from jaxrl_llm.learner import rounds
@@ -20,6 +19,7 @@ from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.models import attention, hf
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.ops import buckets
+from jaxrl_llm.ops.buckets import AUTO
 from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.stages import Stages
 from jaxrl_llm.types import Curriculum

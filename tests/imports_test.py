@@ -33,7 +33,7 @@ ALLOWED = {
     'config': {'models', 'ops', 'schedules', 'stages', 'tasks'},
     'stages': {'curriculum', 'selection', 'tasks', 'types'},
     'programs': {
-        'learner', 'models', 'sampling', 'sharding', 'stages', 'types'},
+        'learner', 'models', 'ops', 'sampling', 'sharding', 'stages', 'types'},
     'buffer': {'programs', 'rewards', 'rollout', 'stages', 'types'},
     'rollout': {
         'programs', 'rewards', 'sampling', 'sharding', 'tasks', 'tokenizer',

@@ -292,11 +292,11 @@ def test_responses_by_a_real_pool_of_judges(parts, tmp_path):
       parts.task.tokenizer)
   try:
     watched = tiny.Watched(parts._replace(task=task), [], [])
+    sums, lengths = experiment.fitting(
+        task.load(str(path)), task.tokenizer, parts.config, 'sums')
+    assert lengths == [len('0+0=')] * 3
     got, _ = collect(
-        watched, tmp_path / 'responses.jsonl',
-        {'sums': experiment.fitting(
-            task.load(str(path)), task.tokenizer, parts.config, 'sums')},
-        samples=16)
+        watched, tmp_path / 'responses.jsonl', {'sums': sums}, samples=16)
   finally:
     task.close()
   rows = [json.loads(line) for line in
