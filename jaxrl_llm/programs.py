@@ -19,7 +19,6 @@ from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.models import attention, hf
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.ops import buckets
-from jaxrl_llm.ops.buckets import AUTO
 from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.stages import Stages
 from jaxrl_llm.types import Curriculum
@@ -148,15 +147,15 @@ def with_lengths(
   """
   config = config.copy_and_resolve_references()
   for section in (config.learner, config.sampling):
-    if section.buckets == AUTO and lengths is None:
+    if section.buckets == 'auto' and lengths is None:
       section.buckets = ()
-  if config.learner.buckets == AUTO:
+  if config.learner.buckets == 'auto':
     config.learner.buckets = buckets.of_rows(
         lengths, max_prompt=config.max_prompt,
         max_response=config.max_response, prompts=config.prompts_per_step,
         samples=config.samples_per_prompt, updates=config.learner.updates,
         microbatch=config.learner.microbatch)
-  if config.sampling.buckets == AUTO:
+  if config.sampling.buckets == 'auto':
     config.sampling.buckets = buckets.of_prompts(
         lengths, max_prompt=config.max_prompt,
         together=_prefill_prompts(config, mesh, curriculum))

@@ -4,11 +4,11 @@ import pathlib
 
 from ml_collections import ConfigDict
 
+from jaxrl_llm.config.fields import AUTO
 from jaxrl_llm.config.files import from_json
 from jaxrl_llm.config.model import model_config
 from jaxrl_llm.config.nested import flatten, nested, renamed
 from jaxrl_llm.config.values import check
-from jaxrl_llm.ops.buckets import AUTO
 
 
 def as_begun(config: ConfigDict, path: pathlib.Path) -> ConfigDict:

@@ -6,12 +6,11 @@ from ml_collections import ConfigDict
 
 from jaxrl_llm import schedules
 from jaxrl_llm.config import table, values
-from jaxrl_llm.config.fields import FIELDS
+from jaxrl_llm.config.fields import AUTO, FIELDS
 from jaxrl_llm.config.model import model_config
 from jaxrl_llm.config.nested import flatten, task_options
 from jaxrl_llm.config.values import to_text
 from jaxrl_llm.models.config import ModelConfig
-from jaxrl_llm.ops.buckets import AUTO
 
 DEFAULTS = {field.name: field.default for field in FIELDS}
 

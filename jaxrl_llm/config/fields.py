@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from jaxrl_llm import schedules
 from jaxrl_llm.models.config import PRESETS
-from jaxrl_llm.ops.buckets import AUTO
 from jaxrl_llm.tasks import modules
 
 # Values of `Field.affects`.
@@ -51,6 +50,8 @@ class Field(NamedTuple):
 class Lengths(tuple[int, ...]):
   """Type of a field that holds lengths, or AUTO: the run chooses them."""
 
+
+AUTO = 'auto'
 
 # Names that fields had before; configs with them load, with a warning.
 RENAMED = {

@@ -7,9 +7,8 @@ import typing
 from typing import Any, Iterable
 
 from jaxrl_llm import schedules, tasks
-from jaxrl_llm.config.fields import Field, Lengths
+from jaxrl_llm.config.fields import AUTO, Field, Lengths
 from jaxrl_llm.config.table import optional, table
-from jaxrl_llm.ops.buckets import AUTO
 from jaxrl_llm.tasks import modules
 
 

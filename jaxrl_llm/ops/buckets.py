@@ -9,7 +9,6 @@ from typing import Sequence
 
 import numpy as np
 
-AUTO = 'auto'  # in a config: chosen by the functions below
 MOST = 5  # lengths in addition to the full one
 WORTH = 0.02  # share of the work that a length must save
 _STEPS = 400  # simulated steps
