@@ -1,11 +1,13 @@
 """Tests of the source: import directions, lengths of files, docstrings.
 
-They parse the source without importing it.
+Most parse the source without importing it.
 """
 
 import ast
 import pathlib
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -64,6 +66,14 @@ def imported(path):
     else:
       continue
     yield from (n for n in names if n.startswith('jaxrl_llm.'))
+
+
+def test_configs_load_without_jax():
+  """So that --help and mistakes need not wait for it."""
+  done = subprocess.run(
+      [sys.executable, '-c', 'import sys, jaxrl_llm.config; '
+       'assert "jax" not in sys.modules'], cwd=ROOT, capture_output=True)
+  assert not done.returncode, done.stderr
 
 
 def graph():
