@@ -36,7 +36,9 @@ def model_config(config: ConfigDict) -> ModelConfig:
       raise ValueError(
           f'model.rope_scaling={to_text(scaling)} must have 4 numbers: factor, '
           'low and high frequency factor, original length.')
-    changes['rope_scaling'] = RopeScaling(*scaling)
+    *factors, length = scaling
+    changes['rope_scaling'] = RopeScaling(
+        *factors, int(length) if length == length // 1 else length)
   for field in SHAPING if config.model.hf else ():
     if changes.get(field, getattr(known, field)) != getattr(known, field):
       raise ValueError(

@@ -1,7 +1,33 @@
 """The architecture of a model: a frozen dataclass, and presets."""
 
 import dataclasses
-from typing import Optional
+import numbers
+import typing
+from typing import Any, Optional
+
+# Positive normal numbers of float32: smaller ones are 0 on most devices.
+_SMALLEST, _LARGEST = 2.0 ** -126, (2 - 2.0 ** -23) * 2.0 ** 127
+MAX_LAYERS = 10_000
+
+
+def _check_numbers(cfg: Any):
+  """Raises ValueError if a size or number of a dataclass cannot be used."""
+  for field in dataclasses.fields(cfg):
+    value, kinds = getattr(cfg, field.name), typing.get_args(field.type) or (
+        field.type,)
+    if value is None and type(None) in kinds:
+      continue
+    if int in kinds:
+      kind, low, high = numbers.Integral, 1, 2 ** 31 - 1
+      text = 'a whole number from 1 to 2147483647'
+    elif float in kinds:
+      kind, low, high = numbers.Real, _SMALLEST, _LARGEST
+      text = 'a positive number that float32 can hold'
+    else:
+      continue
+    if isinstance(value, bool) or not (
+        isinstance(value, kind) and low <= value <= high):
+      raise ValueError(f'{field.name}={value!r} is not usable: give {text}.')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -11,6 +37,13 @@ class RopeScaling:
   low_freq_factor: float
   high_freq_factor: float
   original_length: int
+
+  def __post_init__(self):
+    _check_numbers(self)
+    if self.high_freq_factor <= self.low_freq_factor:
+      raise ValueError(
+          f'high_freq_factor={self.high_freq_factor} is not above '
+          f'low_freq_factor={self.low_freq_factor}: use a larger one.')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +100,10 @@ class ModelConfig:
   dtype: str = 'float32'
 
   def __post_init__(self):
+    _check_numbers(self)
+    if self.layers > MAX_LAYERS:
+      raise ValueError(
+          f'layers={self.layers} are too many: use at most {MAX_LAYERS}.')
     if self.heads % self.kv_heads:
       raise ValueError(
           f'kv_heads={self.kv_heads} does not divide heads={self.heads}: use '

@@ -11,7 +11,7 @@ from typing import Any, Mapping
 
 import numpy as np
 
-from jaxrl_llm.models.config import ModelConfig, RopeScaling
+from jaxrl_llm.models.config import MAX_LAYERS, ModelConfig, RopeScaling
 
 FAMILIES = {
     'qwen2': 'Qwen2ForCausalLM', 'qwen3': 'Qwen3ForCausalLM',
@@ -68,6 +68,10 @@ def from_hf(raw: Mapping[str, Any], where: str = 'config.json') -> ModelConfig:
     return ValueError(f'{where} is not valid ({reason}): fetch it again.')
 
   try:
+    layers = raw.get('num_hidden_layers', 1)
+    if isinstance(layers, int) and layers > MAX_LAYERS:
+      # transformers would make a list of the types of all layers.
+      raise ValueError(f'num_hidden_layers={layers} is above {MAX_LAYERS}')
     # A copy, because transformers modifies the nested dictionaries.
     hf = transformers.AutoConfig.for_model(**copy.deepcopy(
         {k: v for k, v in raw.items() if k != 'quantization_config'}))
@@ -75,11 +79,11 @@ def from_hf(raw: Mapping[str, Any], where: str = 'config.json') -> ModelConfig:
     raise invalid(error) from None
   rope = dict(hf.rope_parameters)
   rope_type = rope.get('rope_type', 'default')
+  gemma = kind == 'gemma2'
   pattern = getattr(hf, 'layer_types', None) or []
   sliding = [i for i, t in enumerate(pattern) if t != 'full_attention']
-  activation = getattr(hf, 'hidden_activation', None) or getattr(
-      hf, 'hidden_act', None)
-  gemma = kind == 'gemma2'
+  # A field that transformers does not read in a family says nothing.
+  activation = hf.hidden_activation if gemma else hf.hidden_act
   stored = str(raw.get('dtype') or raw.get('torch_dtype') or 'float32')
   for ok, feature in (
       (raw.get('architectures') in (None, [], [FAMILIES[kind]]),
@@ -90,10 +94,12 @@ def from_hf(raw: Mapping[str, Any], where: str = 'config.json') -> ModelConfig:
       (rope.get('partial_rotary_factor', 1.0) == 1.0,
        f'partial_rotary_factor={rope.get("partial_rotary_factor")}'),
       (activation in _ACTIVATIONS, f'hidden activation {activation}'),
-      (not getattr(hf, 'attention_bias', False), 'attention_bias=true'),
-      (not getattr(hf, 'mlp_bias', False), 'mlp_bias=true'),
-      (not getattr(hf, 'use_bidirectional_attention', False),
+      (kind == 'qwen2' or not hf.attention_bias, 'attention_bias=true'),
+      (kind != 'llama' or not hf.mlp_bias, 'mlp_bias=true'),
+      (not gemma or not hf.use_bidirectional_attention,
        'use_bidirectional_attention=true'),
+      ({*pattern} <= {'full_attention', 'sliding_attention'},
+       f'layer_types={sorted({*pattern})}'),
       (not sliding or gemma and sliding == [*range(0, len(pattern), 2)],
        f'sliding windows in layers {sliding}'),
   ):
@@ -104,24 +110,33 @@ def from_hf(raw: Mapping[str, Any], where: str = 'config.json') -> ModelConfig:
     raise ValueError(
         f'{where}: weights stored in {stored} are not supported; save them in '
         'bfloat16 or float32.')
-  scaling = None
-  if rope_type == 'llama3':
-    scaling = RopeScaling(*(rope[name] for name in (
-        'factor', 'low_freq_factor', 'high_freq_factor',
-        'original_max_position_embeddings')))
-  heads = hf.num_attention_heads
+  heads, theta = hf.num_attention_heads, rope['rope_theta']
   sizes = dict(
       vocab_size=hf.vocab_size, width=hf.hidden_size,
       layers=hf.num_hidden_layers, heads=heads,
-      kv_heads=hf.num_key_value_heads or heads, mlp_width=hf.intermediate_size)
+      kv_heads=hf.num_key_value_heads, mlp_width=hf.intermediate_size)
+  caps = ('attn_logit_softcapping', 'final_logit_softcapping')
   try:
     if min(sizes.values()) < 1:
       raise ValueError(f'sizes must be positive: {sizes}')
+    for name in ('query_pre_attn_scalar', *caps, 'sliding_window'):
+      value = getattr(hf, name) if gemma else None
+      if value is not None and value <= 0:
+        raise ValueError(f'{name}={value} must be positive')
+    if sliding and hf.sliding_window is None:
+      raise ValueError('sliding_window=null, but layers have a window')
+    scaling = None
+    if rope_type == 'llama3':
+      scaling = RopeScaling(*(rope[name] for name in (
+          'factor', 'low_freq_factor', 'high_freq_factor',
+          'original_max_position_embeddings')))
+    head_dim = getattr(hf, 'head_dim', None)
     return ModelConfig(
         **sizes,
-        head_dim=getattr(hf, 'head_dim', None) or hf.hidden_size // heads,
+        head_dim=hf.hidden_size // heads if head_dim is None else head_dim,
         activation=_ACTIVATIONS[activation],
-        rope_theta=float(rope['rope_theta']), rope_scaling=scaling,
+        rope_theta=float(theta) if type(theta) is int else theta,
+        rope_scaling=scaling,
         norm_eps=hf.rms_norm_eps, norm_plus_one=gemma,
         qkv_bias=kind == 'qwen2', qk_norm=kind == 'qwen3', post_norms=gemma,
         tie_embeddings=bool(hf.tie_word_embeddings), scale_embeddings=gemma,

@@ -4,7 +4,7 @@ import jax
 import pytest
 
 from jaxrl_llm.models import transformer
-from jaxrl_llm.models.config import ModelConfig, PRESETS
+from jaxrl_llm.models.config import ModelConfig, PRESETS, RopeScaling
 
 # Parameters of the published checkpoints, tied unembedding counted once, as
 # their model cards give them.
@@ -40,9 +40,34 @@ def test_layer_windows_alternate_from_the_first():
     (dict(kv_heads=3), 'kv_heads=3 does not divide heads=4'),
     (dict(head_dim=7), 'head_dim=7 is odd'),
     (dict(activation='relu'), "activation='relu' is not known"),
+    (dict(kv_heads=0), 'kv_heads=0 is not usable: give a whole number from 1'),
+    (dict(width=-8), 'width=-8 is not usable'),
+    (dict(mlp_width=8.0), 'mlp_width=8.0 is not usable'),
+    (dict(vocab_size=2 ** 31), 'vocab_size=2147483648 is not usable'),
+    (dict(layers=10_001), 'layers=10001 are too many: use at most 10000'),
+    (dict(heads=True), 'heads=True is not usable'),
+    (dict(window=0), 'window=0 is not usable'),
+    (dict(logit_softcap=0.0), 'logit_softcap=0.0 is not usable: give a pos'),
+    (dict(attention_softcap=-1.0), 'attention_softcap=-1.0 is not usable'),
+    (dict(norm_eps=1e-300), 'norm_eps=1e-300 is not usable'),
+    (dict(query_scale=float('inf')), 'query_scale=inf is not usable'),
+    (dict(rope_theta=float('nan')), 'rope_theta=nan is not usable'),
+    (dict(rope_theta='7'), "rope_theta='7' is not usable"),
 ])
 def test_bad_config(change, message):
   sizes = dict(vocab_size=8, width=8, layers=1, heads=4, kv_heads=2,
                head_dim=8, mlp_width=8)
   with pytest.raises(ValueError, match=message):
     ModelConfig(**{**sizes, **change})
+
+
+@pytest.mark.parametrize('numbers, message', [
+    ((8.0, 4.0, 1.0, 8192), 'high_freq_factor=1.0 is not above low_freq_fac'),
+    ((8.0, 4.0, 4.0, 8192), 'high_freq_factor=4.0 is not above low_freq_fac'),
+    ((0.0, 1.0, 4.0, 8192), 'factor=0.0 is not usable'),
+    ((8.0, 0.0, 4.0, 8192), 'low_freq_factor=0.0 is not usable'),
+    ((8.0, 1.0, 4.0, 0.5), 'original_length=0.5 is not usable'),
+])
+def test_bad_scaling(numbers, message):
+  with pytest.raises(ValueError, match=message):
+    RopeScaling(*numbers)

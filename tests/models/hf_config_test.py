@@ -4,12 +4,14 @@ import copy
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 import transformers
 
-from jaxrl_llm.models import hf_config
+from jaxrl_llm.models import hf_config, transformer
 from jaxrl_llm.models.config import ModelConfig, PRESETS, RopeScaling
 from tests import families
+from tests.tolerance import decoder, typical
 
 
 def _raw(kind, name, sizes, **fields):
@@ -164,6 +166,16 @@ def test_transformers_reads_what_we_write(name, tmp_path):
     (dict(num_attention_heads=0), 'is not valid'),
     (dict(hidden_size='wide'), 'is not valid .*hidden_size'),
     (dict(rope_theta=None), 'is not valid'),
+    (dict(rope_theta='7'), "is not valid .*rope_theta='7'"),
+    (dict(rope_theta=-1.0), r'is not valid .*rope_theta=-1\.0'),
+    (dict(rms_norm_eps=float('nan')), 'is not valid .*norm_eps=nan'),
+    (dict(head_dim=0), 'is not valid .*head_dim=0'),
+    (dict(num_key_value_heads=0), 'is not valid .*positive'),
+    (dict(num_hidden_layers=2 ** 40), 'is not valid .*num_hidden_layers=1'),
+    (dict(rope_scaling=dict(
+        rope_type='llama3', factor=8.0, low_freq_factor=4.0,
+        high_freq_factor=1.0, original_max_position_embeddings=8192)),
+     r'is not valid .*high_freq_factor=1\.0 is not above low_freq_factor=4'),
 ], ids=str)
 def test_features_that_we_lack_are_named(changes, message, tmp_path):
   raw = {**_PUBLISHED['qwen3-1.7b'], **changes}
@@ -178,6 +190,14 @@ def test_features_that_we_lack_are_named(changes, message, tmp_path):
     (dict(use_bidirectional_attention=True), 'use_bidirectional_attention'),
     (dict(layer_types=['full_attention', 'sliding_attention'] * 13),
      'sliding windows in layers'),
+    (dict(layer_types=['chunked_attention', 'full_attention'] * 13),
+     'layer_types=.*chunked_attention'),
+    (dict(query_pre_attn_scalar=0), 'query_pre_attn_scalar=0 must be pos'),
+    (dict(query_pre_attn_scalar=-4), 'query_pre_attn_scalar=-4 must be pos'),
+    (dict(attn_logit_softcapping=0.0), 'attn_logit_softcapping=0.0 must be'),
+    (dict(final_logit_softcapping=-1.0), 'final_logit_softcapping=-1.0 must'),
+    (dict(sliding_window=0), 'sliding_window=0 must be positive'),
+    (dict(sliding_window=None), 'sliding_window=null, but layers have'),
 ])
 def test_features_of_gemma_that_we_lack(changes, message):
   with pytest.raises(ValueError, match=message):
@@ -189,6 +209,32 @@ def test_gemma_without_windows():
   cfg = hf_config.from_hf(raw)
   assert cfg.window is None
   assert hf_config.from_hf(hf_config.to_hf(cfg)) == cfg
+
+
+@pytest.mark.parametrize('name, strays', [
+    ('qwen2', dict(hidden_activation='gelu_pytorch_tanh', attention_bias=True,
+                   mlp_bias=True, query_pre_attn_scalar=0)),
+    ('qwen3', dict(hidden_activation='gelu_pytorch_tanh', mlp_bias=True,
+                   final_logit_softcapping=0.0)),
+    ('llama3', dict(hidden_activation='gelu_pytorch_tanh', sliding_window=0,
+                    qk_norm=True)),
+    ('gemma2', dict(hidden_act='silu', attn_logit_softcapping=None,
+                    mlp_bias=True)),
+])
+def test_fields_of_other_families_change_nothing(name, strays):
+  """Logits of transformers' model with the same config and weights."""
+  _, params, model = families.pair(name)
+  raw = {**model.config.to_dict(), **strays}
+  cfg = hf_config.from_hf(raw)
+  theirs = type(model)(type(model.config)(**raw, attn_implementation='eager'))
+  theirs.load_state_dict(model.state_dict())
+  rows = families.tokens()
+  hidden, _ = transformer.forward(params, rows, cfg=cfg)
+  got = transformer.logits(params, hidden, cfg)
+  want = families.torch_logits(theirs.eval(), rows)
+  # Logits can be sums of terms of their size; other activations differ by 35%.
+  np.testing.assert_allclose(got, want, atol=typical(
+      decoder(cfg, rows.shape[1]), magnitude=np.abs(want).max()))
 
 
 def test_the_type_may_be_unsaid():
