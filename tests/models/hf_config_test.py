@@ -216,8 +216,7 @@ def test_gemma_without_windows():
                    mlp_bias=True, query_pre_attn_scalar=0)),
     ('qwen3', dict(hidden_activation='gelu_pytorch_tanh', mlp_bias=True,
                    final_logit_softcapping=0.0)),
-    ('llama3', dict(hidden_activation='gelu_pytorch_tanh', sliding_window=0,
-                    qk_norm=True)),
+    ('llama3', dict(hidden_activation='gelu_pytorch_tanh', qk_norm=True)),
     ('gemma2', dict(hidden_act='silu', attn_logit_softcapping=None,
                     mlp_bias=True)),
 ])
