@@ -14,13 +14,41 @@
 The parts can be used alone: see notebooks/loop.py for a loop made of them.
 """
 
+import glob
 import hashlib
+import importlib.util
 import json
 import os
 import pathlib
 from typing import Any, Callable, Mapping, Sequence
 
 __all__ = ('run',)
+
+
+def _hide_libtpu(
+    devices: Sequence[str] = ('/dev/accel*', '/dev/vfio/*')) -> None:
+  """Keeps JAX from loading libtpu on a machine that has no TPU.
+
+  The extras `aot` and `test` install libtpu as a compiler. Where there is no
+  TPU, JAX would still load it to look for one, and libtpu would print errors
+  and hold a lock of the whole machine.
+
+  Args:
+    devices: patterns of the device files of TPUs.
+  """
+  spec = importlib.util.find_spec('libtpu')
+  if spec is None or any(map(glob.glob, devices)) or any(
+      map(os.environ.get, ('JAX_PLATFORMS', 'JAX_FORCE_TPU_INIT'))):
+    return
+  # JAX's import sets the variable to this path.
+  default = os.path.join(os.path.dirname(spec.origin), 'libtpu.so')
+  if os.environ.get('TPU_LIBRARY_PATH') in (None, '', default):
+    # JAX passes over a TPU library that it cannot load, without a word, and
+    # goes on to other devices. `JAX_PLATFORMS` would have to name these.
+    os.environ['TPU_LIBRARY_PATH'] = __file__
+
+
+_hide_libtpu()
 
 
 def run(

@@ -27,7 +27,7 @@ from typing import Sequence
 
 from ml_collections import ConfigDict
 
-os.environ.setdefault('JAX_PLATFORMS', 'cpu')
+os.environ['JAX_PLATFORMS'] = 'cpu'  # even beside a run on the accelerator
 
 import jax
 

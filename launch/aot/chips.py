@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Sequence
 import jax
 import numpy as np
 
+import jaxrl_llm
 from jaxrl_llm import sharding
 
 HOP_SECONDS = 1e-6
@@ -106,10 +107,14 @@ def topology(name: str) -> Topology:
     raise ValueError(
         "The TPU compiler is not installed: pip install -e '.[aot]' installs "
         'the libtpu version that fits this jax (only for Linux on x86-64).')
-  # Makes libtpu work without a TPU, or while another program uses one. The last
-  # three variables avoid its warnings on a host without a TPU.
+  if os.environ.get('TPU_LIBRARY_PATH') == jaxrl_llm.__file__:
+    del os.environ['TPU_LIBRARY_PATH']  # it hides libtpu
+  # Makes libtpu work while another program holds its lock.
+  os.environ['ALLOW_MULTIPLE_LIBTPU_LOAD'] = '1'
+  # Avoids its warnings on a host without a TPU, or where another user owns the
+  # folder of its logs.
   for variable, value in (
-      ('TPU_SKIP_MDS_QUERY', '1'), ('ALLOW_MULTIPLE_LIBTPU_LOAD', '1'),
+      ('TPU_SKIP_MDS_QUERY', '1'), ('TPU_LOG_DIR', 'disabled'),
       ('TPU_ACCELERATOR_TYPE', 'v5litepod-1'), ('TPU_WORKER_ID', '0'),
       ('TPU_WORKER_HOSTNAMES', 'localhost')):
     os.environ.setdefault(variable, value)
