@@ -106,9 +106,14 @@ def needs_old_logprobs(config: ConfigDict, stages: Stages) -> bool:
           or stages.selection.stale)
 
 
+def microbatch(config: ConfigDict) -> int:
+  """Returns the rows of a forward and backward pass of an update."""
+  return min(config.learner.microbatch, rounds.minibatch_rows(config))
+
+
 def scored_rows(config: ConfigDict, stages: Stages) -> int:
   """Returns the rows of a call of `Learner.score`: those of a step, padded."""
-  size = config.learner.microbatch
+  size = microbatch(config)
   return -(-stages.curriculum.max_requests // size) * size
 
 
@@ -122,7 +127,7 @@ def learner_config(
   """Returns the learner's static choices, with changes."""
   loss, learner = config.loss, config.learner
   return update_lib.LearnerConfig(**{**dict(
-      microbatch=learner.microbatch, max_prompt=config.max_prompt,
+      microbatch=microbatch(config), max_prompt=config.max_prompt,
       max_response=config.max_response, buckets=learner.buckets,
       objective=loss.objective, aggregation=loss.aggregation,
       importance=loss.importance, kl_estimator=loss.kl_estimator,
@@ -154,7 +159,7 @@ def with_lengths(
         lengths, max_prompt=config.max_prompt,
         max_response=config.max_response, prompts=config.prompts_per_step,
         samples=config.samples_per_prompt, updates=config.learner.updates,
-        microbatch=config.learner.microbatch)
+        microbatch=microbatch(config))
   if config.sampling.buckets == 'auto':
     config.sampling.buckets = buckets.of_prompts(
         lengths, max_prompt=config.max_prompt,

@@ -138,6 +138,13 @@ def test_static_choices_of_the_learner_are_the_configs():
       unroll=3, row_facts=False)
 
 
+def test_a_microbatch_has_at_most_the_rows_of_an_update():
+  config = tiny.load(learner__microbatch=32, learner__updates=2)  # of 8 rows
+  assert programs.learner_config(config).microbatch == 8
+  stages = experiment.build(config).stages
+  assert programs.scored_rows(config, stages) == 16
+
+
 @pytest.mark.parametrize('fields, horizon', [
     ({}, 12), (dict(learner__updates=2, learner__epochs=3), 72),
     (dict(optimizer__decay_steps=5), 5),

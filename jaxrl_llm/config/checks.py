@@ -109,12 +109,12 @@ def _conflicts(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
     yield (f'learner.updates={c.learner.updates} does not divide the {rows} '
            'responses of a step (prompts_per_step x samples_per_prompt): use '
            f'{_divisor(rows, c.learner.updates)}.')
-  elif rows // c.learner.updates % c.learner.microbatch:
-    rows //= c.learner.updates
+  elif (of_update := rows // c.learner.updates) % min(
+      c.learner.microbatch, of_update):
     yield (f'learner.microbatch={c.learner.microbatch} does not divide the '
-           f'{rows} responses of an optimiser step (prompts_per_step x '
+           f'{of_update} responses of an optimiser step (prompts_per_step x '
            'samples_per_prompt / learner.updates): use '
-           f'{_divisor(rows, c.learner.microbatch)}.')
+           f'{_divisor(of_update, c.learner.microbatch)}.')
   full = c.max_prompt + c.max_response
   for length in _lengths(c.learner.buckets):
     if not 2 <= length < full:

@@ -230,7 +230,8 @@ FIELDS = (
           'mini-batch has prompts_per_step x samples_per_prompt / this rows',
           range=_SOME),
     Field('learner.microbatch', 32, 'responses in one forward and backward '
-          'pass', range=_SOME, affects=_LAYOUT),
+          'pass (at most all of an optimiser step)', range=_SOME,
+          affects=_LAYOUT),
     Field('learner.buckets', AUTO, 'row lengths (prompt and response, tokens) '
           'to compile in addition to the full one: lengths, auto (a few, '
           "chosen by the training prompts' lengths and kept for the run) or "

@@ -239,7 +239,7 @@ def _turns(made: programs.Programs, name: str) -> dict[str, float]:
   if name in ('score', 'update'):
     rows = (rounds.minibatch_rows(config) if name == 'update' else
             programs.scored_rows(config, made.stages))
-    return dict(microbatches=rows // config.learner.microbatch)
+    return dict(microbatches=rows // programs.microbatch(config))
   requests = made.sampler.requests_per_shard
   steps = -(-requests // sampler.slots) * config.max_response
   refills = -(-steps // sampler.steps_per_refill)
