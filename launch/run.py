@@ -7,11 +7,13 @@ With `--sweep`, the trials come from the config's `get_hyper`; `--config.x=y`
 sets a field for all of them. Each trial is a process with its own folder, and
 its output goes to log.txt there. The same command, run again, skips finished
 trials and resumes the others. `--dry_run` only prints the commands. At the end,
-a table shows the results.
+a table shows the results; that of a sweep is also in sweep.md beside the
+trials.
 """
 
 import argparse
 import collections
+import difflib
 import fcntl
 import os
 import pathlib
@@ -22,12 +24,13 @@ import statistics
 import subprocess
 import sys
 import time
-from typing import Any, NamedTuple, Sequence
+from typing import Any, Iterator, NamedTuple, Sequence
 
-from rich import console
+from rich import box, console
 from rich import table as rich_table
 
 from jaxrl_llm import config as config_lib
+from jaxrl_llm import workdir as workdir_lib
 from jaxrl_llm.config import files as config_files
 from jaxrl_llm.monitoring import metrics as metrics_lib
 from launch import hyper
@@ -216,13 +219,71 @@ def _spread(values: Sequence[float]) -> str:
   return f'{statistics.fmean(values):.4g} ± {statistics.stdev(values):.2g}'
 
 
-def show_table(rows: Sequence[dict[str, str]]) -> None:
-  """Prints rows as a table with all columns that occur."""
-  columns = dict.fromkeys(name for row in rows for name in row)
-  table = rich_table.Table(*columns)
-  for row in rows:
-    table.add_row(*(row.get(name, '') for name in columns))
-  console.Console().print(table)
+def unmeasured(
+    trials: Sequence[Trial], metrics: Sequence[str]) -> Iterator[str]:
+  """Yields a sentence for each metric that no trial has measured."""
+  known = {name for trial in trials
+           for row in metrics_lib.read(trial.folder / 'metrics.jsonl')
+           for name, value in row.items() if value is not None}
+  for metric in metrics:
+    if known and metric not in known:
+      near = difflib.get_close_matches(metric, sorted(known), 3, 0.3)
+      yield (f'No trial has measured {metric}: choose with --metrics, for '
+             f'example {", ".join(near or sorted(known)[:3])}.')
+
+
+def short(names: Sequence[str]) -> list[str]:
+  """Drops the sections of each name that stays unique without them."""
+  tails = [re.split(r'[./](?=[^./]*$)', name)[-1] for name in names]
+  return [tail if tails.count(tail) == 1 else name
+          for tail, name in zip(tails, names)]
+
+
+def cells(rows: Sequence[dict[str, str]]) -> list[list[str]]:
+  """Returns the lines of the table: its head, then the rows.
+
+  It has the columns that occur, without the sections of their names.
+  """
+  columns = [*dict.fromkeys(name for row in rows for name in row)]
+  return [short(columns), *(
+      [row.get(name, '') for name in columns] for row in rows)]
+
+
+def show_table(lines: Sequence[Sequence[str]]) -> None:
+  """Prints the table; on a narrow screen, in parts that fit without cuts."""
+  out = console.Console(highlight=False, markup=False)
+  names, *columns = zip(*lines)
+  part = [names]
+  for column in columns:
+    # With up to three characters between columns.
+    if sum(_narrowest(c) + 3 for c in (*part, column)) > out.width:
+      out.print(_table(part))
+      part = [names]
+    part.append(column)
+  out.print(_table(part))
+
+
+def _table(columns: Sequence[Sequence[str]]) -> rich_table.Table:
+  table = rich_table.Table(
+      box=box.SIMPLE, collapse_padding=True, pad_edge=False)
+  for column in columns:
+    table.add_column(column[0], min_width=_narrowest(column))
+  for row in [*zip(*columns)][1:]:
+    table.add_row(*row)
+  return table
+
+
+def _narrowest(column: Sequence[str]) -> int:
+  """Returns the least width of a column that cuts no word."""
+  return max(len(word) for cell in column for word in cell.split())
+
+
+def markdown(lines: Sequence[Sequence[str]]) -> str:
+  """Returns the table as Markdown."""
+  head, *rows = ([cell.replace('|', '\\|') for cell in line]
+                 for line in lines)
+  return ''.join(f'| {" | ".join(line)} |\n' for line in (
+      head, ['---'] * len(head), *rows))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -265,9 +326,18 @@ def main(argv: Sequence[str] | None = None) -> int:
   except KeyboardInterrupt:
     _show('Interrupted; the same command continues the sweep.')
     return 130
+  metrics = args.metrics.split(',')
   try:
-    show_table(results(trials, states, args.metrics.split(',')))
-  except ValueError as error:  # a damaged metrics.jsonl
+    table = cells(results(trials, states, metrics))
+    notes = [*unmeasured(trials, metrics)]
+    show_table(table)
+    for note in notes:
+      _show(note)
+    if args.sweep:
+      file = pathlib.Path(workdir) / 'sweep.md'
+      workdir_lib.write_whole(file, '\n'.join([markdown(table), *notes]))
+      _show(f'Written to {file}.')
+  except (OSError, ValueError) as error:  # a damaged metrics.jsonl, a full disk
     _show(f'{error}')
     return 1
   return int(any(state != 'done' for state in states))

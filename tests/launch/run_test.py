@@ -66,7 +66,7 @@ def arguments(here, *more, steps=3):
 def logs(here):
   return [
       (folder / 'log.txt').read_text().split('\n')[:-1]
-      for folder in sorted((here / 'runs').iterdir())]
+      for folder in sorted((here / 'runs').glob('*/'))]
 
 
 def test_dry_run_prints_the_commands_and_runs_nothing(here, capsys):
@@ -121,6 +121,53 @@ def test_table(here):
   assert rows[4] == {
       'trial': 'mean of 2', 'loss.clip_high': '0.2',
       metric: '0.3 ± 0.14', best: '0.35 ± 0.21'}
+
+
+def lines_of(trials):
+  """Returns the table of trials with three metrics and their means."""
+  metrics = {f'eval/{name}{best}': '0.3123' for name in (
+      'pass@1', 'pass@8', 'greedy') for best in ('', ' best')}
+  row = {'overlong.mode': 'none', 'optimizer.learning_rate': '1e-05'}
+  return run.cells([
+      *({'trial': str(i), **row, 'seed': str(i), 'state': 'done',
+         'step': '200', **metrics} for i in range(trials)),
+      {'trial': f'mean of {trials}', **row,
+       **dict.fromkeys(metrics, '0.3123 ± 0.0123')}])
+
+
+def test_the_table_has_short_names_and_cuts_nothing_at_80_columns(
+    monkeypatch, capsys):
+  lines = lines_of(3)
+  assert lines[0] == [
+      'trial', 'mode', 'learning_rate', 'seed', 'state', 'step', 'pass@1',
+      'pass@1 best', 'pass@8', 'pass@8 best', 'greedy', 'greedy best']
+  for width, heads in ((200, 1), (80, 2)):
+    monkeypatch.setenv('COLUMNS', str(width))
+    run.show_table(lines)
+    out = capsys.readouterr().out
+    assert '…' not in out and max(map(len, out.splitlines())) <= width
+    assert out.count('trial') == heads
+    assert out.count('0.3123') == 3 * 6 + 6 and out.count('0.0123') == 6
+  assert run.short(['steps', 'warm_start.steps', 'eval/a', 'train/a', 'b']) == [
+      'steps', 'warm_start.steps', 'eval/a', 'train/a', 'b']
+
+
+def test_a_sweep_leaves_its_table_and_names_what_nobody_measured(here, capsys):
+  command = arguments(
+      here, '--sweep', '--parallel=2', '--metrics=eval/pass@1,eval/pas@8')
+  assert run.main(command) == 1
+  assert run.main(command) == 0
+  note = ('No trial has measured eval/pas@8: choose with --metrics, for '
+          'example eval/pass@1.')
+  file = here / 'runs' / 'sweep.md'
+  out = capsys.readouterr().out.splitlines()
+  assert out[-2:] == [note, f'Written to {file}.']
+  lines = file.read_text().splitlines()
+  assert lines[0] == (
+      '| trial | clip_high | seed | state | step | pass@1 | pass@1 best |')
+  # Step 3 of seed 0: .2 - .01; the best is .2.
+  assert lines[2] == '| 0 | 0.2 | 0 | done | 3 | 0.19 | 0.2 |'
+  assert lines[-1] == note
 
 
 def test_damaged_metrics_are_named_and_cost_no_trial(here, capsys):
