@@ -14,6 +14,15 @@ FILES = sorted(path.name for path in FOLDER.glob('*.ipynb'))
 # Pictures that each must draw; what they show is asserted in their cells.
 PICTURES = {'pkpo.ipynb': 4}
 
+# What each cell ends with, before its pictures are drawn and closed.
+LABELLED = '''
+import matplotlib.pyplot as plt
+for drawn in map(plt.figure, plt.get_fignums()):
+  assert drawn.legends or any(axes.get_legend() for axes in drawn.axes)
+  for axes in drawn.axes:
+    assert axes.get_xlabel() and axes.get_ylabel()
+'''
+
 
 def test_all_are_known():
   assert FILES == sorted(PICTURES)
@@ -43,6 +52,9 @@ def test_it_runs(name, tmp_path, monkeypatch):
   for variable in ('IPYTHONDIR', 'JUPYTER_RUNTIME_DIR'):  # not at home
     monkeypatch.setenv(variable, str(tmp_path / variable))
   book = nbformat.read(FOLDER / name, as_version=4)
+  for cell in book.cells:
+    if cell.cell_type == 'code' and 'plt.subplots' in cell.source:
+      cell.source += LABELLED
   nbclient.NotebookClient(
       book, timeout=180, kernel_name='python3',
       resources={'metadata': {'path': str(tmp_path)}}).execute()

@@ -59,6 +59,15 @@ def notes(result: Mapping[str, Any]) -> Iterator[str]:
   if result['invalid']:
     kinds = ', '.join(f'{n} {kind}' for kind, n in result['invalid'].items())
     yield f'Not judged, and left out: {kinds}.'
+  silent = [name for name, found in result['files'].items()
+            if not any(key.startswith('maj@') for key in found)]
+  # There is no maj@1 in the table.
+  if silent and any(name.startswith('pass@') for name in {*result} - {
+      'pass@1', 'pass@1_error'}):
+    where = '' if len(silent) == len(result['files']) else (
+        f' for {", ".join(_short(silent))}')
+    yield (f'maj@k is missing{where}: no response has an answer to vote with, '
+           'because the reward or the task reads none, or none was found.')
   if result['left_out']:
     yield (f'Left out for prompts of more than max_prompt='
            f'{result["max_prompt"]} tokens: {result["left_out"]}.')

@@ -259,4 +259,5 @@ def _numbers(rows: Sequence[Mapping[str, Any]], speed: float):
   return {
       **({'reward/mean': float(np.mean(judged))} if judged else {}),
       'response/length': float(np.mean([row['tokens'] for row in rows])),
+      'response/truncated': float(np.mean([row['truncated'] for row in rows])),
       'speed/tokens_per_second': speed}

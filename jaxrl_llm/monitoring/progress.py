@@ -20,18 +20,21 @@ from rich.table import Table
 from rich.text import Text
 
 # Metric, its name on the screen, its format. Metrics missing in a row are not
-# shown.
+# shown; the first ones that fit are shown on a narrow terminal.
 NUMBERS = (
     ('loss', 'loss', '.3f'),
     ('reward/mean', 'reward', '.3f'),
     ('reward/pass@1', 'pass@1', '.3f'),
     ('eval/pass@1', 'held-out pass@1', '.3f'),
+    ('response/truncated', 'truncated', '.0%'),
     ('update/entropy', 'entropy', '.3f'),
     ('response/length', 'length', '.1f'),
     ('speed/tokens_per_second', 'tokens/s', ',.0f'),
     ('seconds/step', 's/step', '.2f'),
 )
 _LINES_PER_PHASE = 20
+_FEW_TRUNCATED = 0.05  # share up to which it is not shown
+_BAR = 30  # characters
 
 
 class _Phase(NamedTuple):
@@ -61,10 +64,11 @@ class Display:
     self._show = show
     self._console = console or Console()
     self._phase = _Phase('start', 0, 0, time.monotonic())
+    self._enclosing = 0  # phases around the present one
     self._done, self._numbers, self._sample = 0, {}, ''
     self._live = Live(
         console=self._console, get_renderable=self._render,
-        refresh_per_second=4, transient=True) if (
+        refresh_per_second=4) if (
             show and self._console.is_terminal) else None
 
   def __enter__(self) -> 'Display':
@@ -84,18 +88,24 @@ class Display:
   def phase(self, name: str, total: int = 0, done: int = 0) -> Iterator[None]:
     """Shows a phase of the run; afterwards, shows the enclosing phase again.
 
+    An outermost phase stays until the next one, so that the last frame shows
+    the end of the run.
+
     Args:
       name: name of the phase, such as 'RL'.
       total: number of steps; 0 if they are not counted.
       done: number of steps done before.
     """
     before = self._phase, self._done, self._numbers
+    self._enclosing += 1
     self._phase = _Phase(name, total, done, time.monotonic())
     self._done, self._numbers = done, {}
     try:
       yield
     finally:
-      self._phase, self._done, self._numbers = before
+      self._enclosing -= 1
+      if self._enclosing:
+        self._phase, self._done, self._numbers = before
 
   def update(
       self, done: int, row: Mapping[str, float], sample: str = '') -> None:
@@ -103,13 +113,16 @@ class Display:
 
     Args:
       done: number of steps of the phase that are done.
-      row: metrics of the step; those in `NUMBERS` are shown.
+      row: metrics of the step; those in `NUMBERS` are shown, the share of
+        truncated responses if it is above 5%.
       sample: a recent response.
     """
     numbers = {label: format(row[name], style)
                for name, label, style in NUMBERS if name in row}
     before, self._done = self._done, done
     self._numbers = {**self._numbers, **numbers}
+    if row.get('response/truncated', 1.0) <= _FEW_TRUNCATED:
+      del self._numbers['truncated']
     self._sample = sample or self._sample
     if self._show and not self._live and self._is_due(before):
       figures = '  '.join(f'{k} {v}' for k, v in self._numbers.items())
@@ -141,16 +154,24 @@ class Display:
     return text
 
   def _render(self) -> Group:
-    """Returns the lines shown on a terminal."""
+    """Returns the lines shown on a terminal, none longer than it is wide."""
+    width, counts = self._console.width, self._counts()
+    # What the name and the bar may take: the rest, without three gaps.
+    room = width - len(self._phase.name) - len(counts) - 3 * 2
+    bar = max(min(_BAR, room - len(self._name)), 4)
+    name = Text(self._name, style='bold')
+    name.truncate(max(room - bar, 1), overflow='ellipsis')
     head = Table.grid(padding=(0, 2))
     head.add_row(
-        Text(self._name, style='bold'), Text(self._phase.name, style='cyan'),
-        ProgressBar(self._phase.total or None, self._done, width=30,
+        name, Text(self._phase.name, style='cyan'),
+        ProgressBar(self._phase.total or None, self._done, width=bar,
                     pulse=not self._phase.total),
-        Text(self._counts(), style='dim'))
+        Text(counts, style='dim'))
     figures = Text()
     for label, value in self._numbers.items():
-      figures.append(f'{label} ', style='dim').append(f'{value}  ')
+      if len(figures) + len(f'{label} {value}') <= width:
+        figures.append(f'{label} ', style='dim').append(f'{value}  ')
+    figures.rstrip()
     return Group(head, figures, Text(
         ' '.join(self._sample.split()), style='green', no_wrap=True,
         overflow='ellipsis'))

@@ -57,7 +57,10 @@ def test_markdown():
       '± is the standard error over problems. A response has 20.6 tokens on '
       'average; 56.2% are truncated.\n'
       '\n'
-      'Not judged, and left out: 1 timeout.\n')
+      'Not judged, and left out: 1 timeout.\n'
+      '\n'
+      'maj@k is missing for b.jsonl: no response has an answer to vote with, '
+      'because the reward or the task reads none, or none was found.\n')
 
 
 def test_one_file_is_all():
@@ -71,6 +74,18 @@ def test_one_file_is_all():
   assert lines[-1] == (
       'Left out for prompts of more than max_prompt=9 tokens: 3.')
   assert not any('Not judged' in line for line in lines)
+
+
+def test_missing_majority_votes_are_explained():
+  def said(files):
+    return [n for n in report.notes(result(files)) if 'maj@k is missing' in n]
+  every, = said({'b': B, 'c': B})
+  assert every.startswith('maj@k is missing: no response has an answer')
+  some, = said({'a': A, 'b': B, 'x/c': B})
+  assert some.startswith('maj@k is missing for b, x/c: ')
+  assert not said({'a': A})
+  few = report.summary(B, (1,))
+  assert len([*report.notes({**SETTINGS, **few, 'files': {'b': few}})]) == 1
 
 
 def test_what_is_not_known_is_a_dash():

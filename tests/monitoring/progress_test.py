@@ -11,10 +11,17 @@ from rich.console import Console
 from jaxrl_llm.monitoring import progress
 
 
-def capture(terminal):
+def capture(terminal, width=100):
   out = io.StringIO()
-  return out, Console(file=out, force_terminal=terminal, width=100,
+  return out, Console(file=out, force_terminal=terminal, width=width,
                       color_system=None)
+
+
+def frame(display, width):
+  """Returns the lines that a display would show now on a terminal."""
+  out, console = capture(False, width)
+  console.print(display._render())
+  return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
 def test_plain_output_is_some_lines_per_phase():
@@ -55,6 +62,55 @@ def test_time_left(monkeypatch):
       display.update(0, {'eval/pass@1': 0.5})
   assert out.getvalue().splitlines() == [
       'RL 12/20  1:00, 4:00 left', 'evaluation 1:02:05  held-out pass@1 0.500']
+
+
+ROW = {'reward/mean': 0.25, 'reward/pass@1': 0.25, 'eval/pass@1': 0.5625,
+       'update/entropy': 1.234, 'response/length': 1000.5,
+       'speed/tokens_per_second': 12345.0, 'seconds/step': 10.25}
+
+
+@pytest.mark.parametrize('name', ['x', 'evaluation of runs/countdown/' * 3])
+def test_a_narrow_terminal_shows_three_lines_and_cuts_no_figure(name):
+  _, console = capture(True, 80)
+  display = progress.Display(name, console=console)
+  with display.phase('responses', 1000, done=0):
+    display.update(500, ROW, 'a response ' * 20)
+    lines = frame(display, 80)
+  assert len(lines) == 3 and all(len(line) <= 80 for line in lines)
+  assert lines[0].startswith(name[:10])
+  assert lines[0].endswith('500/1000  0:00, 0:00 left')
+  assert lines[1] == (
+      'reward 0.250  pass@1 0.250  held-out pass@1 0.562  entropy 1.234  '
+      'length 1000.5')
+  _, wide = capture(True, 200)
+  display = progress.Display(name, console=wide)
+  display.update(500, ROW)
+  assert frame(display, 200)[1].endswith('tokens/s 12,345  s/step 10.25')
+
+
+def test_truncated_responses_show_above_one_in_twenty():
+  out, console = capture(False)
+  with progress.Display('run', console=console) as display:
+    with display.phase('RL', 3):
+      for done, share in enumerate((0.3, 0.05, 0.051), 1):
+        display.update(done, {'response/truncated': share})
+  assert [line.partition('left')[2].strip()
+          for line in out.getvalue().splitlines()] == [
+              'truncated 30%', '', 'truncated 5%']
+
+
+def test_the_last_frame_is_the_end_of_the_run():
+  out, console = capture(True)
+  with progress.Display('run', console=console) as display:
+    for name in ('warm start', 'RL'):
+      with display.phase(name, 4):
+        display.update(4, {'reward/mean': 0.75})
+        with display.phase('evaluation'):
+          display._live.refresh()
+  # The last line of each kind, and nothing after it that erases it.
+  last = out.getvalue().rpartition('run')[2]
+  assert 'RL' in last and '4/4' in last and 'reward 0.750' in last
+  assert '\x1b[2K' not in last and '\x1b[1A' not in last
 
 
 @pytest.fixture
