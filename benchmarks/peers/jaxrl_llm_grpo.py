@@ -54,7 +54,6 @@ def make_config(job: job_lib.Job) -> ConfigDict:
   c.prompts_per_step, c.samples_per_prompt = job.prompts, job.samples
   c.max_prompt, c.max_response = job.max_prompt, job.max_response
   c.optimizer.learning_rate = job.learning_rate
-  c.learner.microbatch = job.rows
   if job.folder:
     c.model.hf = job.folder
     if job.buckets:
