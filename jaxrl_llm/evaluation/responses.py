@@ -19,6 +19,7 @@ import numpy as np
 
 from jaxrl_llm import rewards, rollout
 from jaxrl_llm.monitoring import progress
+from jaxrl_llm.rewards import plain
 from jaxrl_llm.sampling.logits import SamplingParams
 
 
@@ -174,8 +175,8 @@ def collect(
   problems = [p for found in sets.values() for p in found]
   # With the digest in the key, a changed problem is a new one; with the set's
   # name, a problem of two files counts in both.
-  keys = [(name, p.id, digest(p)) for name, found in sets.items()
-          for p in found]
+  keys = [(plain.text(name), p.id, digest(p))
+          for name, found in sets.items() for p in found]
   kept = read(path)
   wanted = [
       [n for n in range(samples) if (*key, n) not in kept] for key in keys]
@@ -191,7 +192,7 @@ def collect(
               call.problem, call.sample, call.responses.texts, call.verdicts,
               call.responses.rollouts.length,
               call.responses.rollouts.truncated)]
-      file.write(''.join(json.dumps(row) + '\n' for row in rows).encode())
+      file.write(''.join(json.dumps(plain.json(row)) + '\n' for row in rows).encode())
       file.flush()
       kept.update(map(_entry, rows))
       done += len(rows)

@@ -9,13 +9,14 @@ full, rows are lost, but the run continues.
 
 import errno
 import json
-import math
 import os
 import pathlib
 import time
 from typing import Any, Iterable, Mapping
 
 from absl import logging
+
+from jaxrl_llm.rewards import plain
 
 Row = dict[str, float]
 
@@ -119,7 +120,7 @@ class Writer:
 
   def write(self, step: int, row: Mapping[str, Any]) -> None:
     """Writes the metrics of a step, all of them numbers, to all outputs."""
-    row = {name: _plain(value) for name, value in row.items()}
+    row = plain.json(row)
     self._metrics.write({'step': step, **row})
     numbers = {k: v for k, v in row.items() if v is not None}
     if self._events:
@@ -195,15 +196,6 @@ def _start_wandb(workdir: pathlib.Path, project: str, config: Any) -> Any:
       dir=str(workdir), config=config and dict(config))
 
 
-def _plain(value: Any) -> Any:
-  """Converts a value to a type that JSON has."""
-  if hasattr(value, 'tolist'):  # of NumPy or JAX
-    value = value.tolist()
-  if isinstance(value, float) and not math.isfinite(value):
-    return None
-  return value
-
-
 def _line(row: Mapping[str, Any]) -> str:
-  plain = {name: _plain(value) for name, value in row.items()}
-  return json.dumps(plain, allow_nan=False, ensure_ascii=False) + '\n'
+  return json.dumps(
+      plain.json(row), allow_nan=False, ensure_ascii=False) + '\n'

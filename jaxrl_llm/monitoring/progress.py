@@ -19,6 +19,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from jaxrl_llm.rewards import plain
+
 # Metric, its name on the screen, its format. Metrics missing in a row are not
 # shown; the first ones that fit are shown on a narrow terminal.
 NUMBERS = (
@@ -173,8 +175,7 @@ class Display:
         figures.append(f'{label} ', style='dim').append(f'{value}  ')
     figures.rstrip()
     return Group(head, figures, Text(
-        ' '.join(self._sample.split()), style='green', no_wrap=True,
-        overflow='ellipsis'))
+        self._sample, style='green', no_wrap=True, overflow='ellipsis'))
 
 
 def _redirect_logs(old: Any, new: Any) -> None:
@@ -195,8 +196,8 @@ def _clock(seconds: float) -> str:
 
 def sample_line(records: Sequence[Mapping[str, Any]]) -> str:
   """Returns the first prompt, its response and the verdict as one line."""
-  return ''.join(
-      f'{r["prompt"]} {r["response"]}  [{r["verdict"]}]' for r in records[:1])
+  return plain.line(''.join(
+      f'{r["prompt"]} {r["response"]}  [{r["verdict"]}]' for r in records[:1]))
 
 
 def results(

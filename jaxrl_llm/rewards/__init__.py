@@ -6,7 +6,10 @@ from typing import Any, Callable, Sequence
 
 import numpy as np
 
+from jaxrl_llm.rewards import plain
+
 _TRACE_LINES, _TRACE_WIDTH = 12, 160  # limits of `Verdict.trace`
+_KIND = 60  # characters of `Verdict.kind`
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -68,10 +71,11 @@ def submit(
     truncated: whether the length limit ended each response, not a stop token.
 
   Returns:
-    A function that waits and returns one verdict per response, in order. If the
-    verifier raised an error, or its reward is not finite, the kind is 'error'
-    and `valid` is False; if `judge` raised it, this holds for every response.
-    The function raises ChildProcessError if the verifier cannot be started at
+    A function that waits and returns one verdict per response, in order, whose
+    texts can be written anywhere. If the verifier raised anything but
+    KeyboardInterrupt, or its reward is not finite, the kind is 'error' and
+    `valid` is False; if `judge` raised it, this holds for every response. The
+    function raises ChildProcessError if the verifier cannot be started at
     all, and VerifierError if `judge` does not return a verdict per response.
 
   Raises:
@@ -96,21 +100,24 @@ def _submitted(submit: Callable[..., Any], *row: Any) -> Callable[[], Verdict]:
   """Submits a response; a failure to submit becomes an 'error' verdict."""
   try:
     return submit(*row)
-  except (ChildProcessError, VerifierError):
+  except (ChildProcessError, VerifierError, KeyboardInterrupt):
     raise
-  except (Exception, SystemExit) as e:
+  except BaseException as e:
     verdict = _failed(e)
     return lambda: verdict
 
 
 def _failed(e: BaseException) -> Verdict:
-  return Verdict(
-      0.0, 'error', False, f'{type(e).__name__}: {e}', trace=last_lines(e))
+  return Verdict(0.0, 'error', False, plain.error(e), trace=last_lines(e))
 
 
 def last_lines(error: BaseException) -> str:
   """Returns the last lines of an error's traceback, long ones shortened."""
-  lines = ''.join(traceback.format_exception(error)).splitlines()
+  try:
+    lines = ''.join(traceback.format_exception(error)).splitlines()
+  except Exception:  # Some errors cannot be formatted.
+    lines = [plain.error(error)]
+  lines = [plain.text(line) for line in lines]
   return '\n'.join(line[:_TRACE_WIDTH] for line in lines[-_TRACE_LINES:])
 
 
@@ -142,13 +149,13 @@ def _judged(
     return []
   try:
     verdicts = judge(*map(list, zip(*rows)))
-  except (ChildProcessError, VerifierError):
+  except (ChildProcessError, VerifierError, KeyboardInterrupt):
     raise
-  except (Exception, SystemExit) as e:
+  except BaseException as e:
     return [_failed(e)] * len(rows)
   if not isinstance(verdicts, (list, tuple)) or len(verdicts) != len(rows):
     raise VerifierError(
-        f'judge of the task returned {verdicts!r:.60} for {len(rows)} '
+        f'judge of the task returned {plain.shown(verdicts)} for {len(rows)} '
         'responses: return a list with one Verdict per response.')
   return [_guarded(lambda v: v, v) for v in verdicts]
 
@@ -159,8 +166,12 @@ def _guarded(verify: Callable[..., Verdict], *row: Any) -> Verdict:
     verdict = verify(*row)
     if not abs(verdict.reward) <= _LARGEST:
       raise ValueError(f'the reward is {verdict.reward}')
-    return verdict
-  except (ChildProcessError, VerifierError):
+    # A kind is also the name of a metric.
+    return Verdict(
+        float(verdict.reward), plain.line(verdict.kind)[:_KIND] or 'none',
+        bool(verdict.valid), plain.text(verdict.detail),
+        plain.text(verdict.answer), plain.text(verdict.trace))
+  except (ChildProcessError, VerifierError, KeyboardInterrupt):
     raise
-  except (Exception, SystemExit) as e:  # An error must not end the run.
+  except BaseException as e:  # Nothing else may end the run.
     return _failed(e)

@@ -25,6 +25,7 @@ import sys
 from typing import Any, BinaryIO, Callable
 
 from jaxrl_llm import rewards
+from jaxrl_llm.rewards import plain
 
 # Replies must fit into one write to a pipe, so that none is cut off.
 _LONGEST = 1000
@@ -82,7 +83,7 @@ def _serve(
       reply = _line(judge(json.loads(line)))
     except BaseException as error:  # SystemExit among them
       reply = _line({
-          'kind': 'error', 'detail': f'{type(error).__name__}: {error}',
+          'kind': 'error', 'detail': plain.error(error),
           # Its end has the error.
           'trace': rewards.last_lines(error)[-_LONGEST:]})
     signal.setitimer(signal.ITIMER_REAL, 0)

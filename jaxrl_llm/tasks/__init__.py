@@ -13,7 +13,7 @@ import importlib
 import types
 from typing import Any, Mapping, Protocol, Sequence
 
-from jaxrl_llm.rewards import Verdict
+from jaxrl_llm.rewards import plain, Verdict
 from jaxrl_llm.tasks import modules
 from jaxrl_llm.tasks.modules import closest
 from jaxrl_llm.tokenizer import Tokenizer
@@ -50,8 +50,8 @@ class Problem:
     if self.answer or isinstance(self.info, str):
       return self.answer or self.info
     if isinstance(self.info, Mapping):
-      return str(self.info.get('answer', ''))
-    return str(getattr(self.info, 'answer', ''))
+      return plain.text(self.info.get('answer'))
+    return plain.text(getattr(self.info, 'answer', ''))
 
 
 class Task(Protocol):

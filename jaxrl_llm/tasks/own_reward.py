@@ -14,7 +14,7 @@ import inspect
 import math
 from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence
 
-from jaxrl_llm.rewards import Verdict, VerifierError
+from jaxrl_llm.rewards import plain, Verdict, VerifierError
 from jaxrl_llm.tasks import modules
 
 TEXTS = ('prompts', 'completions')
@@ -151,5 +151,4 @@ def _number(value: Any) -> float | None:
 
 
 def _shown(value: Any) -> str:
-  text = ' '.join(repr(value).split())
-  return f'{text[:60]} ({type(value).__name__})'
+  return f'{plain.shown(value)} ({type(value).__name__})'

@@ -1,5 +1,9 @@
 """Tests of failing verifiers: only their row is invalid, never a silent 0."""
 
+import json
+import sys
+
+import numpy as np
 import pytest
 
 from jaxrl_llm import rewards
@@ -50,3 +54,91 @@ def test_an_interrupt_is_not_swallowed():
 
   with pytest.raises(KeyboardInterrupt):
     rewards.verify_all(Stop(), ['a'], ['a'], [False])
+
+
+class Own(BaseException):
+  """Error that is no Exception."""
+
+
+class Mute(Exception):
+  """Error whose message fails."""
+
+  def __str__(self):
+    raise SystemExit('no message')
+
+  __repr__ = __str__
+
+
+def doors(verify):
+  """Returns tasks that call a function in each way that a task may judge."""
+  def judge(problems, texts, truncated):
+    return [verify(*row) for row in zip(problems, texts, truncated)]
+
+  def early(*row):
+    verdict = verify(*row)
+    return lambda: verdict
+
+  def late(*row):
+    return lambda: verify(*row)
+
+  return [type('Task', (), {name: staticmethod(call)}) for name, call in (
+      ('verify', verify), ('judge', judge), ('submit', early),
+      ('submit', late))]
+
+
+@pytest.mark.parametrize('end, detail', [
+    (sys.exit, 'SystemExit: '), (lambda: sys.exit(0), 'SystemExit: 0'),
+    (GeneratorExit, 'GeneratorExit: '), (Own, 'Own: '),
+    (Mute, 'Mute: <Mute>'), (lambda: Exception('\ud800'), 'Exception: \ufffd'),
+    (lambda: SyntaxError('m', ('file', 1, 1, 5)), 'SyntaxError: m')])
+def test_nothing_but_an_interrupt_ends_a_verification(end, detail):
+  def verify(*_):
+    raise end()
+
+  for task in doors(verify):
+    verdict, = rewards.verify_all(task, ['a'], ['b'], [False])
+    assert (verdict.reward, verdict.kind, verdict.valid) == (0, 'error', False)
+    assert verdict.detail.startswith(detail) and verdict.trace
+    with pytest.raises(rewards.VerifierError, match='failed on all 1'):
+      rewards.check_step([verdict], ['b'])
+
+  def interrupted(*_):
+    raise KeyboardInterrupt
+
+  for task in doors(interrupted):
+    with pytest.raises(KeyboardInterrupt):
+      rewards.verify_all(task, ['a'], ['b'], [False])
+
+
+def test_a_verdict_can_be_written_anywhere():
+  class Odd:
+    def __repr__(self):
+      raise Own
+
+  given = Verdict(
+      np.float32(.5), ['a\n\x1b', 'b'], np.True_, detail=Odd(), answer={'x'},
+      trace='\ud800')
+  for task in doors(lambda *_: given):
+    verdict, = rewards.verify_all(task, ['a'], ['b'], [False])
+    assert verdict == Verdict(
+        .5, r"['a\n\x1b', 'b']", True, '<Odd>', "{'x'}", '\ufffd')
+    assert [type(x) for x in (verdict.reward, verdict.valid)] == [float, bool]
+    json.dumps(vars(verdict), ensure_ascii=False).encode()
+  for kind, want in (
+      ('a\nb', 'a b'), ('\x1b[2J', '[2J'), ('', 'none'), (None, 'none'),
+      ('x' * 100, 'x' * 60), (5, '5'), ('\ud800', '\ufffd')):
+    verdict, = rewards.verify_all(
+        doors(lambda *_: Verdict(1.0, kind))[0], ['a'], ['b'], [False])
+    assert verdict == Verdict(1.0, want)
+
+
+def test_a_judge_that_returns_something_else_is_named():
+  class Odd:
+    def __repr__(self):
+      raise Own
+
+  for value in (None, Odd(), [1, 2], '\ud800'):
+    task = type('Task', (), {'judge': staticmethod(lambda *_: value)})
+    with pytest.raises(rewards.VerifierError, match='return a list') as error:
+      rewards.verify_all(task, ['a'], ['b'], [False])
+    str(error.value).encode()

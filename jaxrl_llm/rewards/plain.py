@@ -1,0 +1,75 @@
+"""Values of a user's code, made safe for files and for the screen.
+
+A verifier may return or raise anything: text that is not valid Unicode, objects
+that JSON does not have, errors whose own message fails. The functions for text
+accept any value and raise nothing but KeyboardInterrupt.
+"""
+
+import math
+from typing import Any, Mapping
+
+_SHOWN = 200  # characters of an object that is no text
+_BITS = 64  # longer integers are written as text
+
+
+def text(value: Any) -> str:
+  """Returns text that can be encoded; '' for None.
+
+  Half of a surrogate pair becomes U+FFFD. Another object becomes the beginning
+  of its `str`, or its type's name if that fails.
+  """
+  if value is None:
+    return ''
+  if not isinstance(value, str):
+    value = _of_object(value, str)[:_SHOWN]
+  return str.encode(value, 'utf-16', 'surrogatepass').decode(
+      'utf-16', 'replace')
+
+
+def line(value: Any) -> str:
+  """Returns `text` as one line without control characters."""
+  return ' '.join(''.join(
+      c if c.isprintable() else ' ' for c in text(value)).split())
+
+
+def shown(value: Any, longest: int = 60) -> str:
+  """Returns the beginning of a value's `repr`, as one line."""
+  return line(_of_object(value, repr))[:longest]
+
+
+def error(raised: BaseException) -> str:
+  """Returns an error's type and message."""
+  return f'{type(raised).__name__}: {text(_of_object(raised, str))}'
+
+
+def json(value: Any) -> Any:
+  """Returns a value that JSON has.
+
+  Arrays become lists, numbers that are not finite None, and objects that JSON
+  does not have text.
+  """
+  if isinstance(value, str):
+    return text(value)
+  if value is None or isinstance(value, bool):
+    return value
+  if isinstance(value, int):
+    return int(value) if value.bit_length() <= _BITS else text(value)
+  if isinstance(value, float):
+    return float(value) if math.isfinite(value) else None
+  if hasattr(type(value), 'tolist'):  # of NumPy or JAX
+    return json(value.tolist())
+  if isinstance(value, Mapping):
+    return {text(key): json(item) for key, item in value.items()}
+  if isinstance(value, (list, tuple)):
+    return [json(item) for item in value]
+  return text(value)
+
+
+def _of_object(value: Any, convert: Any) -> str:
+  """Returns `convert(value)`, or the type's name if it fails."""
+  try:
+    return convert(value)
+  except KeyboardInterrupt:
+    raise
+  except BaseException:  # pylint: disable=broad-exception-caught
+    return f'<{type(value).__name__}>'

@@ -1,0 +1,83 @@
+"""Tests of values made safe for files and for the screen."""
+
+import enum
+import json
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_llm.rewards import plain
+
+
+class Bad:
+  """Object that fails whatever is asked of it."""
+
+  def __str__(self):
+    raise GeneratorExit
+
+  __repr__ = __str__
+
+
+class Name(str, enum.Enum):
+  A = 'a'
+
+
+@pytest.mark.parametrize('value, want', [
+    ('', ''), ('a\nb\x1b – 🙂\0', 'a\nb\x1b – 🙂\0'), (None, ''),
+    ('\ud800', '\ufffd'), ('a\udfffb\ud83d', 'a\ufffdb\ufffd'),
+    ('\ud83d\ude42', '🙂'), (Name.A, 'a'), (3, '3'), (Bad(), '<Bad>'),
+    (['x'] * 1000, str(['x'] * 1000)[:200])])
+def test_text(value, want):
+  assert plain.text(value) == want
+  assert type(plain.text(value)) is str
+  plain.text(value).encode()
+
+
+def test_a_number_of_too_many_digits():
+  """Python refuses to write it."""
+  assert plain.text(10 ** 5000) == plain.json(10 ** 5000) == '<int>'
+
+
+def test_line():
+  assert plain.line(' a\n\tb\x1b[2J\u2028\x85c\ud800') == 'a b [2J c\ufffd'
+
+
+def test_shown():
+  assert plain.shown('a\nb') == r"'a\nb'" and plain.shown(Bad()) == '<Bad>'
+  assert plain.shown('x' * 100) == "'" + 'x' * 59
+
+
+def test_error():
+  class Mute(BaseException):
+    __str__ = Bad.__str__
+
+  assert plain.error(KeyError('a')) == "KeyError: 'a'"
+  assert plain.error(Mute()) == 'Mute: <Mute>'
+  assert plain.error(ValueError('\udc80')) == 'ValueError: \ufffd'
+
+
+def test_an_interrupt_is_not_swallowed():
+  class Slow:
+    def __str__(self):
+      raise KeyboardInterrupt
+
+  with pytest.raises(KeyboardInterrupt):
+    plain.text(Slow())
+
+
+@pytest.mark.parametrize('value, want', [
+    ({'a': math.nan, 'b': [math.inf, -0.5, True, None]},
+     {'a': None, 'b': [None, -0.5, True, None]}),
+    ({'\ud800': '\udfff', 3: (1, 2), ('x',): {}},
+     {'\ufffd': '\ufffd', '3': [1, 2], "('x',)": {}}),
+    (np.float32(.1), float(np.float32(.1))), (np.int8(3), 3),
+    (np.float64('nan'), None), (np.array([1.5, math.nan]), [1.5, None]),
+    (jnp.float32(2), 2.0), (np.array(['\ud800']), ['\ufffd']),
+    (2 ** 63, 2 ** 63), (2 ** 70, str(2 ** 70)), (object, "<class 'object'>"), ({1}, '{1}'), (Bad(), '<Bad>'), (1j, '1j')])
+def test_json(value, want):
+  found = plain.json(value)
+  assert found == want
+  text = json.dumps(found, allow_nan=False, ensure_ascii=False)
+  assert json.loads(text.encode()) == want
