@@ -10,7 +10,9 @@ A damaged step is skipped with a warning; the run that continues renames it to
 `torn-<step>`. A full disk costs the checkpoint, not the run.
 """
 
+import contextlib
 import errno
+import functools
 import hashlib
 import json
 import logging as std_logging
@@ -18,14 +20,19 @@ import math
 import os
 import pathlib
 import shutil
+import sys
 from typing import Any, Callable, Iterator, Mapping, NamedTuple
+import warnings
 import zlib
 
 from absl import logging
 import jax
+from ml_collections import ConfigDict
 import orbax.checkpoint as ocp
 
 from jaxrl_llm import checkpoint_tree
+from jaxrl_llm import config as config_lib
+from jaxrl_llm import workdir as workdir_lib
 
 _FILES = 'files.json'
 _TEMPORARY = '.orbax-checkpoint-tmp'
@@ -175,6 +182,10 @@ class Checkpointer:
     # What they have to say, `_give_up` says in one line.
     std_logging.getLogger('absl').addFilter(_not_orbax)
     std_logging.getLogger('asyncio').addFilter(_not_a_writer)
+    warnings.filterwarnings(
+        'ignore', "coroutine 'async_serialize.*' was never awaited")
+    if getattr(sys.unraisablehook, 'func', None) is not _unraisable:
+      sys.unraisablehook = functools.partial(_unraisable, sys.unraisablehook)
 
   def restore(self, like: Any, **options: Any) -> Restored | None:
     """Reads the newest whole checkpoint, to go on from it.
@@ -246,9 +257,13 @@ class Checkpointer:
       self._give_up(error)
 
   def close(self) -> None:
-    """Waits, and releases the threads."""
+    """Waits, and releases the threads; what fails is a warning, as in `save`.
+    """
     self.wait()
-    self._manager.close()
+    try:
+      self._manager.close()
+    except Exception as error:  # pylint: disable=broad-exception-caught
+      self._give_up(error)
 
   def _sign(self) -> None:
     """Writes `files.json`, just before the step gets its name."""
@@ -278,6 +293,44 @@ class Checkpointer:
     target = self._root / f'torn-{step}'
     shutil.rmtree(target, ignore_errors=True)
     (self._root / str(step)).rename(target)
+
+
+def rescue(
+    config: ConfigDict, described: _Config, step: int, state: Any,
+    host: Mapping[str, Any]) -> str:
+  """Saves the state of a run whose workdir is gone: there again, or beside it.
+
+  Args:
+    config: of the run.
+    described: see `Checkpointer`.
+    step: see `Checkpointer.save`, as `state` and `host`.
+    state: to be saved.
+    host: saved with it.
+
+  Returns:
+    A sentence that says where the state is.
+  """
+  gone = f'workdir={config.workdir} was removed or moved during the run'
+  folder = pathlib.Path(config.workdir).absolute()
+  config = config.copy_and_resolve_references()
+  for place in (folder, pathlib.Path(f'{folder}-saved')):
+    try:
+      with workdir_lib.held(place):
+        if steps(place / 'checkpoints'):
+          continue  # of another run
+        config.workdir = str(place)
+        workdir_lib.write_whole(
+            place / 'config.json', config_lib.to_json(config))
+        with contextlib.closing(
+            Checkpointer(place / 'checkpoints', described)) as saver:
+          saver.save(step, state, host)
+    except (OSError, ValueError):
+      continue
+    if steps(place / 'checkpoints'):
+      return (f'{gone}: the state of step {step} is saved, continue with '
+              f'--config.workdir={place}.')
+  return (f'{gone}, and the state of step {step} could not be saved beside it: '
+          'start again in a folder that stays.')
 
 
 def _whole(root: pathlib.Path, best: bool) -> Iterator[pathlib.Path]:
@@ -315,7 +368,18 @@ def _not_orbax(record: std_logging.LogRecord) -> bool:
 
 def _not_a_writer(record: std_logging.LogRecord) -> bool:
   """False for a failed save's other writers, reported when collected."""
-  return _TEMPORARY not in record.getMessage()
+  error = record.exc_info and record.exc_info[1]
+  return (_TEMPORARY not in record.getMessage()
+          and not isinstance(error, OSError))
+
+
+def _unraisable(report: Callable[[Any], None], failure: Any) -> None:
+  """Reports a failure unless it is of a failed save's other writers.
+
+  They end after the event loop that waited for them.
+  """
+  if str(failure.exc_value) != 'Event loop is closed':
+    report(failure)
 
 
 def _item(path: pathlib.Path, name: str) -> dict[str, Any]:

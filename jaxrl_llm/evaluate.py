@@ -37,7 +37,8 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm import experiment
 from jaxrl_llm import workdir as workdir_lib
 from jaxrl_llm.evaluation import heldout, report, responses, weights
-from jaxrl_llm.monitoring import progress
+from jaxrl_llm.monitoring import ends, progress
+from jaxrl_llm.rewards import plain
 
 
 def problem_sets(
@@ -201,18 +202,16 @@ def _refuse(sentence: str) -> None:
 def main() -> None:
   """The program."""
   config, given = parse(sys.argv[1:])
-  try:
+  with ends.program(
+      'Interrupted; the same command goes on where it stopped.'):
     result = evaluate(config, **given)
-  except (OSError, ValueError) as error:
-    sys.exit(f'{error}')
-  except KeyboardInterrupt:
-    sys.exit('Interrupted; the same command goes on where it stopped.')
-  print(report.title(result))
+  print(plain.text(report.title(result)))
   rich.print(report.table(result))
   for line in report.notes(result):
     print(line)
-  print(f'Written to {config.workdir}: evaluation.md, evaluation.json; every '
-        f'response to {result["responses"]}')
+  print(plain.text(
+      f'Written to {config.workdir}: evaluation.md, evaluation.json; every '
+      f'response to {result["responses"]}'))
 
 
 if __name__ == '__main__':

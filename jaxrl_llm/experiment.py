@@ -22,6 +22,7 @@ from jaxrl_llm import stages as stages_lib
 from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.models import hf
 from jaxrl_llm.models.config import ModelConfig
+from jaxrl_llm.rewards import plain
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.tokenizer import ModelTokenizer
 from jaxrl_llm.types import LearnerBatch, Rollouts
@@ -94,7 +95,8 @@ class Parts(NamedTuple):
 
 def by_kind(problems: Sequence[tasks.Problem]) -> dict[str, np.ndarray]:
   """Returns the indices of the problems of each kind, by its name."""
-  names, index = np.unique([p.kind for p in problems], return_inverse=True)
+  names, index = np.unique(
+      [plain.line(p.kind) for p in problems], return_inverse=True)
   return {
       str(name): np.flatnonzero(index == i) for i, name in enumerate(names)}
 

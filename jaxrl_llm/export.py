@@ -7,6 +7,7 @@ writes config.json and safetensors, and copies the other files of the model
 """
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
@@ -14,7 +15,7 @@ import pathlib
 import shutil
 import sys
 import tempfile
-from typing import Any, Sequence
+from typing import Any, Iterator, Sequence
 
 import jax
 from ml_collections import ConfigDict
@@ -24,6 +25,7 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm.learner import policy as policy_lib
 from jaxrl_llm.models import hf, hf_config, lora
 from jaxrl_llm.models.config import ModelConfig
+from jaxrl_llm.monitoring import ends
 
 SHARD_BYTES = 4_000_000_000
 
@@ -108,8 +110,8 @@ def export(
     dtype = dtype or hf_config.read_config(origin).dtype
   elif dtype is None:
     dtype = model.dtype if model.dtype in hf_config.STORED else 'float32'
-  out.parent.mkdir(parents=True, exist_ok=True)
-  with tempfile.TemporaryDirectory(dir=out.parent) as folder:
+  with (_parents(out), tempfile.TemporaryDirectory(
+      dir=out.parent, ignore_cleanup_errors=True) as folder):
     part = pathlib.Path(folder, out.name)
     part.mkdir()
     hf.save(
@@ -124,6 +126,20 @@ def export(
       path.chmod(mode)
     os.replace(part, out)
   return step
+
+
+@contextlib.contextmanager
+def _parents(path: pathlib.Path) -> Iterator[None]:
+  """Makes the folders that hold a path; a failure of the body removes them."""
+  made = [folder for folder in path.parents if not folder.exists()]
+  try:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    yield
+  except BaseException:
+    for folder in made:
+      with contextlib.suppress(OSError):  # It has other files by now.
+        folder.rmdir()
+    raise
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -146,12 +162,10 @@ def main() -> None:
   args = parse(sys.argv[1:])
   # Host memory has room for the whole model.
   jax.config.update('jax_platforms', 'cpu')
-  try:
+  with ends.program('Interrupted; nothing was written.'):
     config = config_lib.load(
         f'{args.workdir}/config.json', {'workdir': args.workdir})
     step = export(config, pathlib.Path(args.out), args.checkpoint, args.dtype)
-  except (OSError, ValueError) as error:
-    sys.exit(f'{error}')
   print(f'{args.out}: the {args.checkpoint} checkpoint of {args.workdir}, step '
         f'{step}.' + ('' if config.model.hf else
                       ' No tokeniser: it was not trained with one that '

@@ -38,6 +38,7 @@ from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import rounds
 from jaxrl_llm.learner.update import TrainState
 from jaxrl_llm.monitoring import (
+    ends,
     flops,
     metrics,
     progress,
@@ -45,6 +46,7 @@ from jaxrl_llm.monitoring import (
     summary,
     timing,
 )
+from jaxrl_llm.rewards import plain
 from jaxrl_llm.types import rows_of
 
 
@@ -225,6 +227,8 @@ def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:
     ValueError: the config does not fit itself, or the checkpoint in its
       workdir; or nothing can be written there, or another run is doing so.
     FloatingPointError: the loss is no longer finite.
+    OSError: the disk is full at the beginning or at the end, or the workdir was
+      removed; the message says where the state is.
   """
   with workdir_lib.held(config.workdir) as workdir:
     return _run(config, name, workdir)
@@ -234,8 +238,8 @@ def _run(
     config: ConfigDict, name: str, workdir: pathlib.Path) -> dict[str, Any]:
   """`train`, in a folder that is held."""
   began = time.monotonic()
-  saved = workdir / 'config.json'
-  parts = experiment.build(config_lib.as_begun(config, saved))
+  own = workdir / 'config.json'
+  parts = experiment.build(config_lib.as_begun(config, own))
   config = parts.config
   policy, learner = parts.programs.policy, parts.programs.learner
   saver = checkpoint.Checkpointer(
@@ -246,7 +250,8 @@ def _run(
           saved, parts.described()))
   if found:
     began -= found.host['seconds']
-  workdir_lib.write_whole(saved, config_lib.to_json(config))
+  workdir_lib.write_whole(own, config_lib.to_json(config))
+  mark = workdir_lib.mark(workdir)
   writer = metrics.Writer(
       workdir, found.step + 1 if found else 0,
       tensorboard=config.log.tensorboard, wandb=config.log.wandb,
@@ -264,10 +269,18 @@ def _run(
       with display.phase('evaluation'):
         return heldout.evaluate(parts, weights)
 
+    def host(start, latest):
+      return dict(
+          start=start, latest=latest, seconds=time.monotonic() - began)
+
     def save(state, start, latest, score):
-      saver.save(state.step, state, dict(
-          start=start, latest=latest, seconds=time.monotonic() - began),
-          score=score)
+      saver.save(state.step, state, host(start, latest), score=score)
+
+    def check_workdir(state, start, latest):
+      if workdir_lib.mark(workdir) != mark:
+        raise FileNotFoundError(checkpoint.rescue(
+            config, parts.described(), state.step, state,
+            host(start, latest)))
 
     with display.phase(
         'warm start' if config.warm_start.steps else 'weights',
@@ -282,6 +295,7 @@ def _run(
     if found is None:
       state = init_state(parts, learner.init(params))
       start = latest = evaluate(state, frozen)
+      check_workdir(state, start, latest)
       writer.write(0, {f'eval/{k}': value for k, value in start.items()})
       save(state, start, latest, start.get('mean'))
     else:
@@ -300,6 +314,7 @@ def _run(
         except rewards.VerifierError:
           save(state, start, latest, None)
           raise
+        check_workdir(state, start, latest)
         row = report.row | timing.speed(
             timer.take(), tokens=report.tokens, flops=report.flops,
             rate=rate, memory=flops.peak_memory())
@@ -327,22 +342,27 @@ def _run(
         'curriculum dropped too many groups.', state.step)
   result = summary.summary(
       start, latest, time.monotonic() - began, state.step)
-  summary.write(workdir, result, name)
+  written = summary.write(workdir, result, name)
+  saved = checkpoint.steps(workdir / 'checkpoints')
+  whole = state.step in saved
   if config.log.display:
     rich.print(progress.results(start, latest))
-    print(f'{workdir}: summary.json, curves.png, samples.jsonl, checkpoints/')
+    print(plain.text(f'{workdir}: ') + ', '.join(
+        [*written, 'samples.jsonl', *['checkpoints/'] * whole]))
+  if not whole or len(written) < 2:
+    raise OSError(
+        f'The run is done, but its end could not be written to {workdir}; its '
+        f'newest checkpoint is {f"of step {saved[-1]}" if saved else "none"}: '
+        'make room, and run the same command again.')
   return result
 
 
 def main() -> None:
   """The program."""
   config, name = config_lib.parse(sys.argv[1:])
-  try:
+  with ends.program(
+      'Interrupted; the same command goes on from the last checkpoint.'):
     train(config, name)
-  except (OSError, ValueError, FloatingPointError) as error:
-    sys.exit(f'{error}')
-  except KeyboardInterrupt:
-    sys.exit('Interrupted; the same command goes on from the last checkpoint.')
 
 
 if __name__ == '__main__':

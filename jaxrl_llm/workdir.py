@@ -45,8 +45,31 @@ def held(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
     yield folder
 
 
-def write_whole(path: pathlib.Path, text: str) -> None:
-  """Writes a file whole or, on a full disk, not at all (OSError)."""
+def mark(folder: pathlib.Path) -> tuple[int, int] | None:
+  """Returns what identifies a held folder; None if it is gone.
+
+  It differs from the mark at the start if the folder was removed, emptied or
+  moved since, even if there is another one in its place.
+  """
+  try:
+    found = (folder / 'lock').stat()  # open, so that its number is not reused
+  except OSError:
+    return None
+  return found.st_dev, found.st_ino
+
+
+def write_whole(path: pathlib.Path, content: str | bytes) -> None:
+  """Writes a file whole or, on a full disk, not at all (OSError).
+
+  A character that UTF-8 does not have becomes '?'.
+  """
+  if isinstance(content, str):
+    content = content.encode('utf8', 'replace')
   part = path.with_name(path.name + '.part')
-  part.write_text(text)
-  part.replace(path)
+  try:
+    part.write_bytes(content)
+    part.replace(path)
+  except OSError as error:
+    with contextlib.suppress(OSError):
+      part.unlink(missing_ok=True)
+    raise OSError(error.errno, error.strerror, str(path)) from error

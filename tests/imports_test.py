@@ -42,8 +42,8 @@ ALLOWED = {
         'types'},
     'monitoring': {'models', 'rewards', 'rollout', 'types', 'workdir'},
     'experiment': {
-        'config', 'learner', 'models', 'programs', 'rollout', 'sampling',
-        'sharding', 'stages', 'tasks', 'tokenizer', 'types'},
+        'config', 'learner', 'models', 'programs', 'rewards', 'rollout',
+        'sampling', 'sharding', 'stages', 'tasks', 'tokenizer', 'types'},
     'evaluation': {
         'checkpoint', 'config', 'experiment', 'models', 'monitoring',
         'rewards', 'rollout', 'sampling', 'tasks', 'warm_start'},

@@ -139,13 +139,21 @@ def write(
     tensors: (name, array) pairs. The tensors of one file and the next tensor
       are in memory at a time.
     shard_bytes: maximum size of a file; a larger tensor has a file of its own.
+
+  Raises:
+    OSError: the files cannot be written.
   """
   shards, waiting, size, places = 0, {}, 0, {}
 
   def flush():
     nonlocal shards, waiting, size
     shards += 1
-    save_file(waiting, folder / _part(shards), metadata={'format': 'pt'})
+    try:
+      save_file(waiting, folder / _part(shards), metadata={'format': 'pt'})
+    except SafetensorError as error:
+      raise OSError(
+          f'The weights cannot be written to {folder} ({error}): make room, or '
+          'choose another folder.') from None
     places.update(dict.fromkeys(waiting, shards))
     waiting, size = {}, 0
 

@@ -1,10 +1,13 @@
 """Plots of a run: `curves.png`, drawn from `metrics.jsonl`."""
 
+import io
+import math
 import os
 import pathlib
 import statistics
-from typing import Any, Mapping, NamedTuple, Sequence
+from typing import Any, BinaryIO, Mapping, NamedTuple, Sequence
 
+from jaxrl_llm import workdir as workdir_lib
 from jaxrl_llm.monitoring import metrics
 
 
@@ -49,8 +52,8 @@ def smooth(values: Sequence[float], window: int) -> list[float]:
 
 
 def draw(
-    rows: Sequence[Mapping[str, Any]], path: str | os.PathLike[str],
-    title: str = '') -> None:
+    rows: Sequence[Mapping[str, Any]],
+    path: str | os.PathLike[str] | BinaryIO, title: str = '') -> None:
   """Draws the panels of `PANELS`.
 
   A curve with a value in at least half of the rows is smoothed and drawn over
@@ -58,7 +61,7 @@ def draw(
 
   Args:
     rows: rows of `metrics.jsonl`, each with its 'step'.
-    path: path of the PNG file.
+    path: path of the PNG file, or a file to write it to.
     title: title of the figure.
   """
   import matplotlib  # slow to import, and needed only at the end of a run
@@ -93,11 +96,15 @@ def _top(values: Sequence[float]) -> float:
   return 1.25 * ordered[int(0.97 * (len(ordered) - 1))] or 1.0
 
 
+def _drawable(value: Any) -> bool:
+  return isinstance(value, (int, float)) and math.isfinite(value)
+
+
 def _curve(
     axes: Any, line: Line, rows: Sequence[Mapping[str, Any]]) -> list[float]:
   """Draws one curve and returns its values, possibly none."""
   points = [(row['step'], row[line.metric]) for row in rows
-            if row.get(line.metric) is not None]
+            if _drawable(row.get(line.metric))]
   if not points:
     return []
   steps, values = zip(*points)
@@ -113,6 +120,7 @@ def _curve(
 
 def curves(workdir: str | os.PathLike[str], title: str = '') -> pathlib.Path:
   """Draws `curves.png` from the `metrics.jsonl` of a run's directory."""
-  path = pathlib.Path(workdir, 'curves.png')
-  draw(metrics.read(pathlib.Path(workdir, 'metrics.jsonl')), path, title)
+  path, picture = pathlib.Path(workdir, 'curves.png'), io.BytesIO()
+  draw(metrics.read(pathlib.Path(workdir, 'metrics.jsonl')), picture, title)
+  workdir_lib.write_whole(path, picture.getvalue())
   return path

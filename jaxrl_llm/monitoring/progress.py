@@ -133,9 +133,16 @@ class Display:
 
   def note(self, text: str) -> None:
     """Prints a permanent line."""
-    if self._show:
+    if not self._show:
+      return
+    try:
       self._console.print(
           text, markup=False, highlight=False, soft_wrap=True)
+    except (OSError, SystemExit) as error:  # rich exits on a broken pipe.
+      self._show = False
+      logging.warning(
+          'Nothing more can be printed (%s): the run goes on.',
+          getattr(error, 'strerror', 'the output was closed'))
 
   def _is_due(self, before: int) -> bool:
     """Returns whether the plain output shows this step."""

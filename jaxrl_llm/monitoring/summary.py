@@ -40,19 +40,26 @@ def summary(
 
 
 def write(
-    workdir: pathlib.Path, result: Mapping[str, Any], title: str) -> None:
+    workdir: pathlib.Path, result: Mapping[str, Any], title: str) -> list[str]:
   """Writes the files, or warns on a full disk.
 
   Args:
     workdir: folder of the run.
     result: from `summary`.
     title: of the curves.
+
+  Returns:
+    Names of the files that were written.
   """
-  try:
-    workdir_lib.write_whole(
-        workdir / 'summary.json', json.dumps(result, indent=1))
-    plots.curves(workdir, title)
-  except OSError as error:  # The table that follows must still be printed.
-    logging.warning(
-        'The summary and curves of %s could not be written (%s).', workdir,
-        error.strerror)
+  written = []
+  for name, make in (
+      ('summary.json', lambda: workdir_lib.write_whole(
+          workdir / 'summary.json', json.dumps(result, indent=1))),
+      ('curves.png', lambda: plots.curves(workdir, title))):
+    try:
+      make()
+      written.append(name)
+    except OSError as error:  # The table that follows must still be printed.
+      logging.warning(
+          '%s could not be written to %s (%s).', name, workdir, error.strerror)
+  return written

@@ -1,0 +1,50 @@
+"""Ends of a program: an error is one sentence and an exit code other than 0.
+
+Errors that are faults of this package keep their traceback.
+"""
+
+import contextlib
+import errno
+import sys
+import traceback
+from typing import Iterator
+
+from jaxrl_llm.rewards import plain
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextlib.contextmanager
+def program(interrupted: str) -> Iterator[None]:
+  """Ends the program with exit code 1 and a sentence if its body fails.
+
+  Args:
+    interrupted: the sentence after an interrupt by the user.
+  """
+  try:
+    yield
+  except KeyboardInterrupt:
+    sys.exit(interrupted)
+  except (OSError, ValueError, FloatingPointError) as error:
+    sys.exit(sentence(error))
+  except SystemExit as end:
+    # No part of this package calls it: without a word, the program would seem
+    # to be done.
+    sys.exit(f'{plain.error(end)} was called in {_place(end)}: remove the '
+             'call.')
+
+
+def sentence(error: BaseException) -> str:
+  """Returns the sentence about an error; one about a full disk says so."""
+  if not isinstance(error, OSError) or error.strerror is None:
+    return plain.text(str(error))
+  where = plain.line(error.filename)
+  if error.errno in _FULL:
+    return (f'The disk is full{where and f" at {where}"}: make room, and run '
+            'the same command again.')
+  return f'{where or "The system"}: {plain.line(error.strerror)}.'
+
+
+def _place(error: BaseException) -> str:
+  frame = traceback.extract_tb(error.__traceback__)[-1]
+  return f'{frame.filename}, line {frame.lineno}'
