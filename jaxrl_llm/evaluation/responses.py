@@ -10,6 +10,7 @@ it. Interruptions therefore change only the order of the lines.
 import hashlib
 import itertools
 import json
+import os
 import pathlib
 import time
 from typing import Any, Iterator, Mapping, NamedTuple, Sequence
@@ -171,6 +172,7 @@ def collect(
 
   Raises:
     ValueError: a line of the file is not a response.
+    OSError: the file was removed, or the disk is full.
   """
   problems = [p for found in sets.values() for p in found]
   # With the digest in the key, a changed problem is a new one; with the set's
@@ -192,6 +194,10 @@ def collect(
               call.problem, call.sample, call.responses.texts, call.verdicts,
               call.responses.rollouts.length,
               call.responses.rollouts.truncated)]
+      if not os.fstat(file.fileno()).st_nlink:
+        raise FileNotFoundError(
+            f'{path} was removed during the evaluation: run the same command '
+            'again, which samples its responses again.')
       file.write(''.join(json.dumps(plain.json(row)) + '\n' for row in rows).encode())
       file.flush()
       kept.update(map(_entry, rows))
@@ -226,7 +232,7 @@ def read(path: pathlib.Path) -> dict[tuple, Kept]:
       try:
         key, row = _entry(json.loads(line))
         kept[key] = row
-      except (ValueError, TypeError, KeyError):
+      except (ValueError, TypeError, KeyError, RecursionError):
         raise ValueError(
             f'{path}, line {number} is not a response: delete the line, and '
             'the response is sampled again.') from None
@@ -248,10 +254,19 @@ def _row(
 
 
 def _entry(row: Mapping[str, Any]) -> tuple[tuple, Kept]:
-  """Returns the key and the response of a JSON object."""
+  """Returns the key and the response of a JSON object.
+
+  Raises:
+    TypeError: a field of the response has another type, or is NaN.
+    KeyError: a field is missing.
+  """
   names = ('file', 'problem_id', 'digest', 'sample')
-  return (tuple(row[name] for name in names),
-          Kept(*(row[name] for name in Kept._fields)))
+  kept = Kept(*(row[name] for name in Kept._fields))
+  kinds = (int, float), (str,), (bool,), (str,), (int,), (bool,)
+  for value, known in zip(kept, kinds):
+    if type(value) not in known or value != value:  # NaN
+      raise TypeError
+  return tuple(row[name] for name in names), kept
 
 
 def _numbers(rows: Sequence[Mapping[str, Any]], speed: float):

@@ -16,6 +16,7 @@ from typing import Any, Iterable, Mapping
 
 from absl import logging
 
+from jaxrl_llm import workdir as workdir_lib
 from jaxrl_llm.rewards import plain
 
 Row = dict[str, float]
@@ -50,9 +51,7 @@ class JsonLines:
     """
     path = pathlib.Path(path)
     kept = [row for row in read(path) if row['step'] < step]
-    partial = path.with_suffix('.partial')
-    partial.write_text(''.join(_line(row) for row in kept))
-    partial.replace(path)
+    workdir_lib.write_whole(path, ''.join(_line(row) for row in kept))
     self._file = path.open('ab', buffering=0)
     self._lost = lost or _Lost()
 
@@ -74,19 +73,34 @@ class JsonLines:
 def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
   """Reads a file of JSON lines, without a partial last line.
 
+  A line whose JSON is no object with a number as its step is left out, with a
+  warning.
+
   Raises:
     ValueError: a line before the last is not JSON.
   """
   path = pathlib.Path(path)
-  lines = path.read_text(errors='replace').split('\n') if path.exists() else []
-  rows = []
+  lines = path.read_text(
+      'utf8', errors='replace').split('\n') if path.exists() else []
+  rows, others = [], []
   for number, line in enumerate(lines[:-1], 1):  # the last line is partial
     try:
-      rows.append(json.loads(line))
-    except ValueError:
+      row = json.loads(line)
+    except (ValueError, RecursionError):
       if number < len(lines) - 1:
         raise ValueError(
             f'{path}:{number} is not JSON; remove the line.') from None
+      continue
+    step = row.get('step') if isinstance(row, dict) else None
+    known = isinstance(step, (int, float)) and not isinstance(step, bool)
+    if known and step == step:  # NaN differs from itself
+      rows.append(row)
+    else:
+      others.append(number)
+  if others:
+    logging.warning(
+        '%s: %d lines are no rows with a step and are left out, the first is '
+        'line %d.', path, len(others), others[0])
   return rows
 
 

@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import resource
+import shutil
 import types
 
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 
 from jaxrl_llm import experiment, rollout
 from jaxrl_llm.evaluation import heldout, responses
-from jaxrl_llm.monitoring import progress
+from jaxrl_llm.monitoring import ends, progress
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.tasks import Problem
 from jaxrl_llm.types import Requests
@@ -193,10 +195,14 @@ def test_a_problem_that_was_changed_is_done_again(
 
 @pytest.mark.parametrize('line', [
     b'{"file": "a", "problem_id": 100}\n', b'nothing\n', b'[]\n', b'\0\0\n',
-    b'{"file": []}\n'])
+    b'{"file": []}\n', b'[' * 100_000 + b'\n', dict(reward='x'),
+    dict(reward=float('nan')), dict(reward=None), dict(tokens=1.5),
+    dict(valid=1), dict(answer=None), dict(problem_id=[1])])
 def test_a_line_that_is_no_response_is_named(watched, whole, tmp_path, line):
   path = tmp_path / 'responses.jsonl'
   first, *rest = whole[1].read_bytes().splitlines(keepends=True)
+  if isinstance(line, dict):
+    line = json.dumps(json.loads(first) | line).encode() + b'\n'
   data = first + line + b''.join(rest)
   path.write_bytes(data)
   with pytest.raises(ValueError, match='jsonl, line 2 is not a response'):
@@ -310,3 +316,48 @@ def test_responses_by_a_real_pool_of_judges(parts, tmp_path):
     right = row['answer'] == row['prompt'].partition('+')[0]
     assert (row['verdict'] == 'correct') == right == (row['reward'] == 1)
   assert {'no_answer', 'correct', 'wrong'} == {r['verdict'] for r in rows}
+
+
+def test_names_and_texts_that_are_not_unicode(watched, tmp_path):
+  """A file's name and a verdict's texts; what is there is found again."""
+  path = tmp_path / 'responses.jsonl'
+  odd = tiny.watch(watched.parts, lambda *_: Verdict(
+      1.0, '\ud800', answer='\udfff', detail=object()))
+  sets = {'a\udc80': load('a')[:2]}
+  got, sampled = collect(odd, path, sets, samples=2)
+  assert len(sampled) == 4
+  rows = [json.loads(line) for line in path.read_bytes().splitlines()]
+  assert {(r['file'], r['verdict'], r['answer']) for r in rows} == {
+      ('a\ufffd', '\ufffd', '\ufffd')}
+  assert collect(odd, path, sets, samples=2) == (got, [])
+
+
+def test_a_removed_folder_is_noticed_at_the_next_call(watched, tmp_path):
+  folder = tmp_path / 'evaluation'
+  folder.mkdir()
+
+  def verify(problem, text, truncated):
+    shutil.rmtree(folder, ignore_errors=True)
+    return Verdict(1.0, 'right')
+
+  odd = tiny.watch(watched.parts, verify)
+  with pytest.raises(FileNotFoundError, match='was removed during the eval'):
+    collect(odd, folder / 'responses.jsonl')
+  assert len(odd.rollouts) < 3
+
+
+def test_a_full_disk_costs_no_whole_response(watched, whole, tmp_path):
+  path = tmp_path / 'responses.jsonl'
+  limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (6000, limits[1]))
+  try:
+    with pytest.raises(OSError) as error:
+      collect(watched, path)
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+  assert ends.sentence(error.value).startswith('The disk is full')
+  there = path.read_bytes().count(b'\n')
+  assert 0 < there < 40
+  got, sampled = collect(watched, path)
+  assert got == whole[0] and len(sampled) == 40 - there
+  assert lines(path) == lines(whole[1])

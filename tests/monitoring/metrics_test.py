@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_llm.monitoring import metrics, timing
+from jaxrl_llm.monitoring import metrics, plots, timing
 
 
 def lines(path):
@@ -99,6 +99,45 @@ def test_read_names_a_bad_line(tmp_path):
   path.write_text('{"step": 0}\n{"st')
   assert metrics.read(path) == [{'step': 0}]
   assert metrics.read(tmp_path / 'none') == []
+
+
+NO_ROWS = ['5', '[]', '"x"', 'null', '{}', '{"step": "1"}', '{"step": NaN}',
+           '{"step": null}', '{"step": true}', '{"step": [0]}']
+
+
+@pytest.mark.parametrize('name', ['metrics.jsonl', 'samples.jsonl'])
+def test_lines_that_are_no_rows_are_left_out(tmp_path, caplog, name):
+  """As a run finds them that goes on; the curves are drawn all the same."""
+  row = {'step': 1, 'reward/pass@1': 'x', 'update/entropy': [1], 'eval/greedy':
+         math.inf}
+  (tmp_path / name).write_text(
+      '\n'.join(['{"step": 0}', *NO_ROWS, json.dumps(row)]) + '\n')
+  writer = metrics.Writer(tmp_path, 2, tensorboard=False)
+  writer.write(2, {'reward/pass@1': .5})
+  writer.samples([{'step': 2}])
+  writer.close()
+  warning, = [r.getMessage() for r in caplog.records]
+  assert warning == (
+      f'{tmp_path}/{name}: 10 lines are no rows with a step and are left out, '
+      'the first is line 2.')
+  assert [r['step'] for r in lines(tmp_path / name)] == [0, 1, 2]
+  assert plots.curves(tmp_path).stat().st_size > 1 << 12
+
+
+def test_a_line_of_too_many_brackets_is_named(tmp_path):
+  (tmp_path / 'm').write_text('[' * 100_000 + '\n{"step": 0}\n')
+  with pytest.raises(ValueError, match='m:1 is not JSON'):
+    metrics.read(tmp_path / 'm')
+
+
+def test_any_value_is_written(tmp_path):
+  writer = metrics.Writer(tmp_path)
+  writer.write(0, {'verdict/\ud800': 1})
+  writer.samples([{'step': 0, 'text': '\ud800', 'of': {'x': object}}])
+  writer.close()
+  assert lines(tmp_path / 'samples.jsonl') == [
+      {'step': 0, 'text': '\ufffd', 'of': {'x': "<class 'object'>"}}]
+  assert events(tmp_path / 'tensorboard')[1] == (0, {'verdict/\ufffd': 1})
 
 
 def test_a_full_disk_costs_rows_not_the_run(tmp_path, caplog):
