@@ -198,7 +198,8 @@ def collect(
         raise FileNotFoundError(
             f'{path} was removed during the evaluation: run the same command '
             'again, which samples its responses again.')
-      file.write(''.join(json.dumps(plain.json(row)) + '\n' for row in rows).encode())
+      file.write(''.join(
+          json.dumps(plain.json(row)) + '\n' for row in rows).encode())
       file.flush()
       kept.update(map(_entry, rows))
       done += len(rows)

@@ -11,7 +11,8 @@ When a child dies, the parent answers in its place and forks the next child.
 This takes milliseconds, because the parent has already imported all that is
 slow to import (in the module, or in its optional function `prepare`). The
 parent also replaces a child whose memory has grown, so that data kept from old
-items does not slow down later ones. The process ends when its input ends.
+items does not slow down later ones. The process ends when its input ends. When
+the process that started it has died, it kills its child and ends.
 """
 
 import contextlib
@@ -20,8 +21,10 @@ import json
 import mmap
 import os
 import resource
+import select
 import signal
 import sys
+import time
 from typing import Any, BinaryIO, Callable
 
 from jaxrl_llm import rewards
@@ -29,6 +32,7 @@ from jaxrl_llm.rewards import plain
 
 # Replies must fit into one write to a pipe, so that none is cut off.
 _LONGEST = 1000
+_CHECK = 1.0  # seconds between two looks at the process that started this one
 
 
 def main() -> None:
@@ -42,17 +46,23 @@ def main() -> None:
   module = importlib.import_module(path)
   judge = getattr(module, name)
   getattr(module, 'prepare', lambda: None)()
+  starter = os.getppid()
   busy = mmap.mmap(-1, 1)  # shared with the child: 1 while it judges an item
   _send(replies, _line({'kind': 'ready'}))
   while True:
+    # The child holds the writing end, which closes when it dies.
+    life, held = os.pipe()
     child = os.fork()
     if not child:
+      os.close(life)
       # Some systems have no such limit; the time limit must suffice there.
       with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_AS, (int(memory),) * 2)
       os._exit(_serve(
           judge, float(seconds), int(memory), requests, replies, busy))
-    _, status = os.waitpid(child, 0)
+    os.close(held)
+    status = _status(child, life, starter)
+    os.close(life)
     if status == 0:
       return
     if not busy[0]:  # no item is waiting for an answer
@@ -64,6 +74,33 @@ def main() -> None:
       reply = {
           'kind': 'error', 'detail': f'the verifier died (status {status})'}
     _send(replies, _line(reply))
+
+
+def _status(child: int, life: int, starter: int) -> int:
+  """Waits for the child; kills it and this process if the starter has died.
+
+  A verifier may block in C and ignore signals, so the child cannot do it.
+
+  Args:
+    child: process id.
+    life: file descriptor that is readable once the child has died.
+    starter: process id of the process that started this one.
+
+  Returns:
+    The child's exit status.
+  """
+  poll = select.poll()
+  poll.register(life, select.POLLIN)
+  while True:
+    closed = poll.poll(1000 * _CHECK)
+    found, status = os.waitpid(child, os.WNOHANG)
+    if found:
+      return status
+    if os.getppid() != starter:
+      os.kill(child, signal.SIGKILL)
+      os._exit(1)
+    if closed:  # just before its death, or by the verifier
+      time.sleep(0.001)
 
 
 def _serve(

@@ -20,7 +20,7 @@ class Bad:
   __repr__ = __str__
 
 
-class Name(str, enum.Enum):
+class Name(enum.StrEnum):
   A = 'a'
 
 
@@ -75,7 +75,8 @@ def test_an_interrupt_is_not_swallowed():
     (np.float32(.1), float(np.float32(.1))), (np.int8(3), 3),
     (np.float64('nan'), None), (np.array([1.5, math.nan]), [1.5, None]),
     (jnp.float32(2), 2.0), (np.array(['\ud800']), ['\ufffd']),
-    (2 ** 63, 2 ** 63), (2 ** 70, str(2 ** 70)), (object, "<class 'object'>"), ({1}, '{1}'), (Bad(), '<Bad>'), (1j, '1j')])
+    (2 ** 63, 2 ** 63), (2 ** 70, str(2 ** 70)),
+    (object, "<class 'object'>"), ({1}, '{1}'), (Bad(), '<Bad>'), (1j, '1j')])
 def test_json(value, want):
   found = plain.json(value)
   assert found == want

@@ -192,6 +192,31 @@ def test_workers_end_with_a_parent_that_is_killed(last):
   assert said == b''
 
 
+def test_a_verifier_that_ignores_signals_ends_with_a_killed_parent(tmp_path):
+  note = tmp_path / 'pids'
+  code = (
+      'import time\nfrom jaxrl_llm.rewards.pool import Pool\n'
+      f'pool = Pool({TARGET!r}, workers=1, seconds=500.0)\n'
+      f'pool.submit(("deaf", {str(note)!r}))\ntime.sleep(500)')
+  process = subprocess.Popen([sys.executable, '-c', code], cwd=ROOT)
+
+  def within(seconds, done):
+    deadline = time.monotonic() + seconds
+    while not done() and time.monotonic() < deadline:
+      time.sleep(0.02)
+    return done()
+
+  try:
+    assert within(60, lambda: note.exists() and note.read_text())
+    pids = [*map(int, note.read_text().split())]
+    time.sleep(0.1)
+    assert all(map(alive, pids))
+  finally:
+    process.kill()
+    process.wait()
+  assert within(30, lambda: not any(map(alive, pids)))
+
+
 @pytest.fixture
 def gate(monkeypatch):
   """Event; until it is set, the pool does not learn that a worker died."""

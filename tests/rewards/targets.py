@@ -27,10 +27,19 @@ def keep(megabytes):
   return {'kind': 'kept', 'items': len(hoard)}
 
 
+def deaf(path):
+  """Ignores what can be ignored, notes its process, and sleeps."""
+  for name in (signal.SIGALRM, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(name, signal.SIG_IGN)
+  pathlib.Path(path).write_text(f'{os.getpid()} {os.getppid()}')
+  time.sleep(1000)
+
+
 ACTIONS = {
     'say': lambda text: {'kind': text},
     'spin': lambda _: 9 ** 9 ** 9,  # in C: no signal handler would run
     'wait': wait,
+    'deaf': deaf,
     'touch': lambda path: pathlib.Path(path).touch() or {'kind': 'touched'},
     # The session is its parent's own; an orphan's parent would be another.
     'pids': lambda _: {'kind': 'pids', 'own': os.getpid(),
