@@ -7,15 +7,23 @@ package is a module with a function `create(sizes)`.
 """
 
 import inspect
+import os
+import sysconfig
+import traceback
 from typing import Any, Callable, NamedTuple
 
 from ml_collections import ConfigDict
 import numpy as np
 
 from jaxrl_llm.curriculum import dynamic, uniform
+from jaxrl_llm.rewards import plain
 from jaxrl_llm.selection import all_rows, replay
 from jaxrl_llm.tasks import modules
 from jaxrl_llm.types import Curriculum, Selection, Sizes
+
+# Folders whose code is not the user's.
+_OTHERS = (os.path.dirname(__file__), *(
+    sysconfig.get_path(name) for name in ('stdlib', 'purelib', 'platlib')))
 
 
 class Stage(NamedTuple):
@@ -76,12 +84,18 @@ def make(config: ConfigDict, problems: int = 1) -> Stages:
       problems=problems, seed=config.seed, batch=config.prompts_per_step,
       samples=config.samples_per_prompt,
       prompts=config.curriculum_prompts or config.prompts_per_step)
-  return Stages(
+  stages = Stages(
       _checked_curriculum(
           _make('curriculum', config, CURRICULA, Curriculum, sizes),
           sizes.batch),
       _checked_selection(
           _make('selection', config, SELECTIONS, Selection, sizes)))
+  return Stages(*(
+      stage if config[field] in known else stage._replace(**{
+          part: _named(f'{field}={config[field]}', part, call)
+          for part, call in stage._asdict().items() if callable(call)})
+      for stage, field, known in zip(
+          stages, Stages._fields, (CURRICULA, SELECTIONS))))
 
 
 def _make(
@@ -94,12 +108,7 @@ def _make(
     return create(sizes, **{
         x: config[section][x] for x in known[name].fields.values()})
   create = modules.function(f'{name}:create')
-  try:
-    made = create(sizes)
-  except Exception as error:
-    raise ValueError(
-        f'{field}={name}: create(sizes) failed ({type(error).__name__}: '
-        f'{" ".join(str(error).split())}): correct it.') from error
+  made = _named(f'{field}={name}', 'create(sizes)', create)(sizes)
   if not isinstance(made, kind):
     raise ValueError(
         f'{field}={name}: create(sizes) gives {type(made).__name__}, but a '
@@ -115,6 +124,30 @@ def _make(
         f'{field}={name} holds rollouts for later steps: set stale=True, so '
         'that their old log-probs are kept.')
   return made
+
+
+def _named(
+    stage: str, part: str, call: Callable[..., Any]) -> Callable[..., Any]:
+  """Makes a function of the user's fail with one sentence (ValueError)."""
+  def run(*args, **options):
+    try:
+      return call(*args, **options)
+    except KeyboardInterrupt:
+      raise
+    except BaseException as error:
+      # The last line that is not of this package or an installed one.
+      own = [frame for frame in traceback.extract_tb(error.__traceback__)
+             if not frame.filename.startswith(_OTHERS)]
+      if not own and isinstance(error, ValueError):
+        raise  # by the checks below
+      where = ''.join(
+          f'{frame.filename}, line {frame.lineno}' for frame in own[-1:])
+      said = plain.line(plain.error(error)).rstrip(':')
+      raise ValueError(
+          f'{stage}: {part} failed ({said}): correct '
+          f'{where or "what it returns"}.') from error
+
+  return run
 
 
 def _checked_curriculum(made: Curriculum, batch: int) -> Curriculum:

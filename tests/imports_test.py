@@ -33,7 +33,7 @@ ALLOWED = {
     'curriculum': {'ops', 'types'},
     'selection': {'ops', 'types'},
     'config': {'models', 'ops', 'schedules', 'stages', 'tasks'},
-    'stages': {'curriculum', 'selection', 'tasks', 'types'},
+    'stages': {'curriculum', 'rewards', 'selection', 'tasks', 'types'},
     'programs': {
         'learner', 'models', 'ops', 'sampling', 'sharding', 'stages', 'types'},
     'buffer': {'programs', 'rewards', 'rollout', 'stages', 'types'},

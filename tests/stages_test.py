@@ -72,7 +72,7 @@ def outside(monkeypatch):
       lambda config, **_: tiny.changed(watched, config=config))
   # What has no part in this costs most of the time.
   monkeypatch.setattr(heldout, 'evaluate', lambda *_: {})
-  monkeypatch.setattr(train.summary, 'write', lambda *_: None)
+  monkeypatch.setattr(train.summary, 'write', lambda *_: ['', ''])
 
 
 def test_stages_from_outside_train(outside, tmp_path, monkeypatch):
@@ -128,6 +128,8 @@ WRONG = {
         r'create\(sizes\) failed \(AttributeError: .*bach',
     'def create(sizes):\n  return 3\n': r'create\(sizes\) gives int, but',
     'def make(sizes):\n  pass\n': "has no function 'create'",
+    'import sys\n\ndef create(sizes):\n  sys.exit()\n':
+        r'create\(sizes\) failed \(SystemExit\): correct .*mine.py, line 4',
     'import nothing_of_this_name\n': 'cannot be imported',
     'def create(sizes:\n': 'cannot be imported',
 }
@@ -256,3 +258,47 @@ def test_held_rows_without_stale_are_one_sentence(field, text, tmp_path):
   """Their old log-probs would not be kept, and every ratio would be 1."""
   with pytest.raises(ValueError, match=f'{field}=.*stale=True'):
     stage(tmp_path, field, text.replace('capacity=0', 'capacity=1'))
+
+
+class Own(BaseException):
+  """Error that is no Exception."""
+
+
+@pytest.mark.parametrize('raised, said', [
+    (KeyError('x'), r"\(KeyError: 'x'\): correct .*mine.py, line 4"),
+    (SystemExit(), r'\(SystemExit\): correct .*mine.py, line 4'),
+    (Own('a\nb'), r'\(Own: a b\): correct .*mine.py, line 4'),
+    (ValueError('\ud800'), r'\(ValueError: \ufffd\): correct .*, line 4')])
+@pytest.mark.parametrize('field', ['curriculum', 'selection'])
+def test_a_stage_that_fails_is_named_with_its_line(
+    field, raised, said, tmp_path):
+  text = """
+def create(sizes):
+  return types.Curriculum(
+      init=None, update=None, holds=lambda state: np.sort(state), capacity=0,
+      max_prompts=4, max_requests=16, max_rounds=1, stale=False, take=fail,
+      propose=None)
+
+def fail(state):
+  raise state
+""" if field == 'curriculum' else """
+def create(sizes):
+  return types.Selection(
+      init=None, feedback=None, select=fail, capacity=0, rows=2, stale=False,
+      holds=lambda state: np.sort(state))
+
+def fail(state, *_):
+  raise state
+"""
+  text = text[text.index('def fail'):] + text[:text.index('def fail')]
+  made = stage(tmp_path, field, text)
+  part, *more = ['take'] if field == 'curriculum' else ['select', None, [], ()]
+  with pytest.raises(ValueError, match=f'^{field}=.*: {part} failed {said}'
+                     ) as error:
+    getattr(made, part)(raised, *more)
+  assert '\n' not in str(error.value)
+  with pytest.raises(KeyboardInterrupt):
+    getattr(made, part)(KeyboardInterrupt(), *more)
+  # An error in a library that the user's line calls.
+  with pytest.raises(ValueError, match='holds failed .*AxisError.*mine.py'):
+    made.holds(3)

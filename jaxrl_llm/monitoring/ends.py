@@ -30,8 +30,8 @@ def program(interrupted: str) -> Iterator[None]:
   except SystemExit as end:
     # No part of this package calls it: without a word, the program would seem
     # to be done.
-    sys.exit(f'{plain.error(end)} was called in {_place(end)}: remove the '
-             'call.')
+    sys.exit(f'sys.exit({plain.shown(end.code)}) was called in {_place(end)}: '
+             'remove the call.')
 
 
 def sentence(error: BaseException) -> str:
