@@ -88,6 +88,8 @@ def run(
   Raises:
     ValueError: one sentence that names the field, the file or the problem.
     FloatingPointError: the loss is no longer finite.
+    OSError: the disk is full at the beginning or at the end, or the workdir was
+      removed.
   """
   # Imported here, so that `import jaxrl_llm` need not wait for JAX.
   from jaxrl_llm import config as config_lib
@@ -141,6 +143,7 @@ def _lines(rows: Sequence[Mapping[str, Any]]) -> str:
   for number, row in enumerate(rows):
     try:
       lines.append(json.dumps(dict(row), ensure_ascii=False) + '\n')
+      lines[-1].encode()
     except (TypeError, ValueError) as error:
       raise ValueError(
           f'Problem {number} is not a dictionary of texts and numbers '

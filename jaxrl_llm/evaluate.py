@@ -38,7 +38,6 @@ from jaxrl_llm import experiment
 from jaxrl_llm import workdir as workdir_lib
 from jaxrl_llm.evaluation import heldout, report, responses, weights
 from jaxrl_llm.monitoring import ends, progress
-from jaxrl_llm.rewards import plain
 
 
 def problem_sets(
@@ -205,13 +204,12 @@ def main() -> None:
   with ends.program(
       'Interrupted; the same command goes on where it stopped.'):
     result = evaluate(config, **given)
-  print(plain.text(report.title(result)))
+  print(report.title(result))
   rich.print(report.table(result))
   for line in report.notes(result):
     print(line)
-  print(plain.text(
-      f'Written to {config.workdir}: evaluation.md, evaluation.json; every '
-      f'response to {result["responses"]}'))
+  print(f'Written to {config.workdir}: evaluation.md, evaluation.json; every '
+        f'response to {result["responses"]}')
 
 
 if __name__ == '__main__':

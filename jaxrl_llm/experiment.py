@@ -118,13 +118,19 @@ def fitting(
     The problems that fit, in their order, and the tokens of their prompts.
 
   Raises:
-    ValueError: there are no problems, none fits, or a prompt has no token.
+    ValueError: there are no problems, none fits, or a prompt has no token or
+      is not valid text.
   """
   if not len(problems):
     raise ValueError(
         f'The task {config.task.name} has no problems in its set {name!r}, and '
         'some are needed: the fields of config.task say where they come from, '
         '--help lists them.')
+  for problem in problems:
+    if plain.text(problem.prompt) != problem.prompt:
+      raise ValueError(
+          f'The prompt {plain.shown(problem.prompt)} of the set {name!r} is no '
+          'valid text: correct the problem.')
   lengths = [len(tokenizer.encode(p.prompt)) for p in problems]
   if not min(lengths):
     raise ValueError(

@@ -46,7 +46,6 @@ from jaxrl_llm.monitoring import (
     summary,
     timing,
 )
-from jaxrl_llm.rewards import plain
 from jaxrl_llm.types import rows_of
 
 
@@ -343,11 +342,13 @@ def _run(
   result = summary.summary(
       start, latest, time.monotonic() - began, state.step)
   written = summary.write(workdir, result, name)
-  saved = checkpoint.steps(workdir / 'checkpoints')
+  saves = workdir / 'checkpoints'
+  saved = [step for step in checkpoint.steps(saves)
+           if not checkpoint.fault(saves / str(step), thorough=False)]
   whole = state.step in saved
   if config.log.display:
     rich.print(progress.results(start, latest))
-    print(plain.text(f'{workdir}: ') + ', '.join(
+    print(f'{workdir}: ' + ', '.join(
         [*written, 'samples.jsonl', *['checkpoints/'] * whole]))
   if not whole or len(written) < 2:
     raise OSError(

@@ -149,6 +149,10 @@ def start(parts: experiment.Parts, report: Report, resumed: bool) -> Start:
     report: see `run`.
     resumed: the trained parameters come from a checkpoint, so that only
       `frozen` and `anchor` are needed.
+
+  Raises:
+    ValueError: see `run`.
+    OSError: the weights that LoRA freezes could not be written.
   """
   config = parts.config
   penalty = programs_lib.needs_anchor(config)
@@ -162,6 +166,10 @@ def start(parts: experiment.Parts, report: Report, resumed: bool) -> Start:
     if whole is None:
       whole = parameters(parts, report)
       save(path, whole)
+      if not path.exists():
+        raise OSError(
+            f'{path}, the weights that LoRA is trained with, could not be '
+            'written: make room, and run the same command again.')
     whole = jax.device_put(whole, parts.param_shardings())
   else:
     whole = parameters(parts, report)

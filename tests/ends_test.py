@@ -1,6 +1,7 @@
 """Tests of the ends of a run: a wrong one says why, and has exit code 1."""
 
 import dataclasses
+import io
 import json
 import logging
 import pathlib
@@ -9,6 +10,7 @@ import shutil
 import sys
 import time
 
+import jax
 import pytest
 
 from jaxrl_llm import checkpoint, experiment, export, tasks, train
@@ -227,9 +229,26 @@ def test_no_other_code_ends_a_run_silently(
     (OSError(28, 'No space left'), 'The disk is full: make room'),
     (FileNotFoundError(2, 'No such file', 'a.txt'), 'a.txt: No such file.'),
     (TimeoutError(110, 'Timed out'), 'The system: Timed out.'),
-    (OSError('said so'), 'said so'), (ValueError('a\nb'), 'a\nb')])
+    (OSError('said so'), 'said so'), (ValueError('a\nb'), 'a\nb'),
+    (MemoryError(), 'The memory is full (of this machine): lower sampling'),
+    (jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: Out of memory\nx'),
+     'The memory is full (RESOURCE_EXHAUSTED: Out of memory): lower')])
 def test_sentences(error, said):
   assert ends.sentence(error).startswith(said)
+
+
+def test_a_fault_keeps_its_traceback():
+  for error in (KeyError('x'), jax.errors.JaxRuntimeError('INTERNAL: x')):
+    with pytest.raises(type(error)), ends.program(''):
+      raise error
+
+
+def test_a_terminal_without_a_character_gets_another(monkeypatch):
+  out = io.TextIOWrapper(io.BytesIO(), 'ascii')
+  monkeypatch.setattr(sys, 'stdout', out)
+  with ends.program(''):
+    print('.1 ± .2 \ud800')
+  assert out.detach().getvalue() == b'.1 ? .2 ?\n'
 
 
 def remove(folder, place):

@@ -93,6 +93,14 @@ def test_every_wave_of_a_curriculum_fits_any_number_of_shards():
             int(prompts), per_shard, int(least), int(shards)))
 
 
+@pytest.mark.parametrize('prompt', ['a\ud800', 5, None])
+def test_a_prompt_that_is_no_text_is_named(parts, prompt):
+  problems = [tasks.Problem(0, '1,2>3:', ''), tasks.Problem(1, prompt, '')]
+  with pytest.raises(ValueError, match='prompt .* of the set .mine. is no'):
+    experiment.fitting(
+        problems, parts.task.tokenizer, parts.config, 'mine')
+
+
 def test_the_state_to_restore_into_is_that_of_a_run(parts):
   state, _, _ = tiny.begin(parts)
   like = parts.programs.learner.state

@@ -156,6 +156,8 @@ def test_run_in_a_script_that_is_imported_is_refused(tmp_path):
     (dict(reward_fn=lambda **_: []), ['task.name=countdown', 'task.name=math']),
     (dict(problems=[{'problem': {1}}], overrides={'task': 'math'}),
      ['Problem 0', 'set']),
+    (dict(problems=[{'problem': '\ud800'}], overrides={'task': 'math'}),
+     ['Problem 0', 'surrogates']),
     (dict(overrides={'sede': 1}), ['sede', 'seed']),
     (dict(overrides={'steps': 'many'}), ['steps=many'])])
 def test_a_mistake_in_run_is_one_sentence(given, parts, tmp_path, monkeypatch):

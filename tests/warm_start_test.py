@@ -173,6 +173,16 @@ def test_a_cache_that_cannot_be_written_costs_only_the_cache(
   assert 'could not be kept' in caplog.text and 'goes on' in caplog.text
 
 
+def test_weights_that_lora_freezes_must_be_written(
+    parts, no_training, tmp_path, caplog):
+  """No checkpoint of the run could be evaluated or exported without them."""
+  (tmp_path / 'file').write_text('in the way')
+  config = tiny.load(
+      tmp_path / 'file', warm_start__steps=1, lora__rank=2)
+  with pytest.raises(OSError, match=f'{tmp_path}/file/base.*make room'):
+    warm_start.start(tiny.changed(parts, config=config), None, False)
+
+
 def test_no_steps_are_the_first_parameters(parts, tmp_path):
   config = tiny.load(warm_start__cache=tmp_path)
   got = warm_start.parameters(tiny.changed(parts, config=config), None)

@@ -9,8 +9,11 @@ import sys
 import traceback
 from typing import Iterator
 
+import jax
+
 from jaxrl_llm.rewards import plain
 
+_NO_MEMORY = 'RESOURCE_EXHAUSTED'
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -18,14 +21,22 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def program(interrupted: str) -> Iterator[None]:
   """Ends the program with exit code 1 and a sentence if its body fails.
 
+  From here on, stdout gets '?' for characters that it does not have.
+
   Args:
     interrupted: the sentence after an interrupt by the user.
   """
+  if hasattr(sys.stdout, 'reconfigure'):  # a notebook's has no such method
+    sys.stdout.reconfigure(errors='replace')
   try:
     yield
   except KeyboardInterrupt:
     sys.exit(interrupted)
-  except (OSError, ValueError, FloatingPointError) as error:
+  except (OSError, ValueError, FloatingPointError, MemoryError,
+          jax.errors.JaxRuntimeError) as error:
+    if isinstance(error, jax.errors.JaxRuntimeError) and (
+        not str(error).startswith(_NO_MEMORY)):
+      raise
     sys.exit(sentence(error))
   except SystemExit as end:
     # No part of this package calls it: without a word, the program would seem
@@ -35,7 +46,11 @@ def program(interrupted: str) -> Iterator[None]:
 
 
 def sentence(error: BaseException) -> str:
-  """Returns the sentence about an error; one about a full disk says so."""
+  """Returns the sentence about an error, and what to do about lack of room."""
+  if isinstance(error, (MemoryError, jax.errors.JaxRuntimeError)):
+    first = plain.text(str(error)).partition('\n')[0][:200]
+    return (f'The memory is full ({first or "of this machine"}): lower '
+            'sampling.slots, learner.microbatch or the size of the model.')
   if not isinstance(error, OSError) or error.strerror is None:
     return plain.text(str(error))
   where = plain.line(error.filename)

@@ -7,6 +7,7 @@ the rows at or after its first step, so no step is written twice. If the disk is
 full, rows are lost, but the run continues.
 """
 
+import contextlib
 import errno
 import json
 import os
@@ -62,7 +63,8 @@ class JsonLines:
       if self._file.write(line) < len(line):
         raise OSError(errno.ENOSPC, 'the disk is full')
     except OSError as error:
-      self._file.truncate(self._file.seek(end))
+      with contextlib.suppress(OSError):
+        self._file.truncate(self._file.seek(end))
       self._lost.warn(self._file.name, error)
 
   def close(self) -> None:
