@@ -230,7 +230,10 @@ class Checkpointer:
     host = json.loads(json.dumps(host))  # written later: take it as it is now
     arrays, tree = checkpoint_tree.encode(state)
     self.wait()
-    self._clear()  # again: writers may outlive the failure of their save
+    # Again: writers may outlive the failure of their save, and so may errors.
+    self._clear()
+    with contextlib.suppress(Exception):
+      self._manager.check_for_errors()
     if step in self._manager.all_steps():
       return
     compete = score is not None and math.isfinite(score)
@@ -244,8 +247,8 @@ class Checkpointer:
                 state=args.PyTreeSave(arrays), tree=args.JsonSave(tree),
                 host=args.JsonSave(host), config=args.JsonSave(self._config)),
             metrics={'score': float(score)} if compete else None)
-    except OSError as error:
-      self._give_up(error)
+    except Exception as error:  # pylint: disable=broad-exception-caught
+      self._give_up(error)  # as in `wait`
 
   def wait(self) -> None:
     """Waits until the last save is on disk, or warns that it is not."""

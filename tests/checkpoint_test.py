@@ -264,12 +264,15 @@ def test_other_arrays_are_refused_by_name(tmp_path):
       make_state(1)['learner'].params)
 
 
-def test_a_full_disk_costs_only_that_checkpoint(tmp_path, caplog, monkeypatch):
+@pytest.mark.parametrize('error', [
+    OSError(errno.ENOSPC, 'No space'), ValueError('RESOURCE_EXHAUSTED: x')])
+def test_a_full_disk_costs_only_that_checkpoint(
+    tmp_path, caplog, monkeypatch, error):
   write(tmp_path, [1])
   saver = checkpoint.Checkpointer(tmp_path, {}, keep=1)
 
   def full(*args, **kwargs):
-    raise OSError(errno.ENOSPC, 'No space left on device')
+    raise error
 
   with monkeypatch.context() as patch:  # before anything is written
     patch.setattr(saver._manager, 'save', full)
@@ -290,8 +293,7 @@ def test_a_full_disk_costs_only_that_checkpoint(tmp_path, caplog, monkeypatch):
   assert len(caplog.records) == 2
 
 
-# TensorStore's other writers may find the event loop of the failed one gone.
-@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
+@pytest.mark.filterwarnings('error::pytest.PytestUnraisableExceptionWarning')
 def test_files_that_the_system_refuses_to_write(tmp_path, caplog):
   """The real thing: the kernel stops every file at 32 KiB."""
   saver = checkpoint.Checkpointer(tmp_path, {}, keep=1)
