@@ -351,10 +351,11 @@ def _run(
     print(f'{workdir}: ' + ', '.join(
         [*written, 'samples.jsonl', *['checkpoints/'] * whole]))
   if not whole or len(written) < 2:
+    last = f'of step {saved[-1]}' if saved else 'none'
     raise OSError(
         f'The run is done, but its end could not be written to {workdir}; its '
-        f'newest checkpoint is {f"of step {saved[-1]}" if saved else "none"}: '
-        'make room, and run the same command again.')
+        f'last whole checkpoint is {last}: make room, and run the same command '
+        'again.')
   return result
 
 

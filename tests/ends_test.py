@@ -268,6 +268,7 @@ def replace(folder, place):
   """Leaves a run of somebody else in the folder."""
   shutil.move(folder, place)
   (folder / 'checkpoints' / '9').mkdir(parents=True)
+  (folder / 'lock').write_text('')
 
 
 def forbid(folder, place):
