@@ -81,11 +81,14 @@ def plan(
   """
   settings = [{}]
   if sweep:
-    module = config_files.load_file(spec.partition(':')[0])
-    if not hasattr(module, 'get_hyper'):
+    path = spec.partition(':')[0]
+    settings = config_files.called(path, 'get_hyper', hyper)
+    if not isinstance(settings, (list, tuple)) or not settings or not all(
+        isinstance(fields, dict) and all(isinstance(k, str) for k in fields)
+        for fields in settings):
       raise ValueError(
-          f'{spec} has no get_hyper(hyper): add it, or leave out --sweep.')
-    settings = module.get_hyper(hyper)
+          f'get_hyper of {path} gives no trials: return a list with a '
+          'dictionary of fields for each, such as hyper.sweep(KEY, VALUES).')
   trials = []
   for number, fields in enumerate(settings):
     twice = sorted(overrides.keys() & {*fields, 'workdir'})
@@ -313,7 +316,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     trials = plan(
         args.config, sweep=args.sweep, workdir=workdir, overrides=overrides,
         program=shlex.split(args.program))
-  except ValueError as error:
+  except (OSError, ValueError) as error:
     parser.exit(2, f'{error}\n')
   if args.dry_run:
     for trial in trials:

@@ -4,8 +4,8 @@ from typing import Any, Iterator, Mapping
 
 from ml_collections import ConfigDict
 
-from jaxrl_llm import schedules
-from jaxrl_llm.config import table, values
+from jaxrl_llm import schedules, tasks
+from jaxrl_llm.config import values
 from jaxrl_llm.config.fields import AUTO, FIELDS
 from jaxrl_llm.config.model import model_config
 from jaxrl_llm.config.nested import flatten, task_options
@@ -25,7 +25,7 @@ def validate(config: ConfigDict) -> None:
     ValueError: a sentence for each fault, with the field and the fix.
   """
   values.check(flatten(config))
-  table.options_of(config.task.name)(**task_options(config))
+  tasks.make_options(config.task.name, **task_options(config))
   faults = list(_conflicts(config, model_config(config)))
   for name, reason in ignored(flatten(config)).items():
     default = values.to_text(DEFAULTS[name])

@@ -36,7 +36,7 @@ def parse(argv: Sequence[str]) -> tuple[ConfigDict, str]:
           '--config=configs/countdown.py, or --help.')
     config = files.load(spec, overrides)
     validate(config)
-  except ValueError as error:
+  except (OSError, ValueError) as error:
     sys.stderr.write(f'{error}\n')
     sys.exit(2)
   return config, files.name_of(spec)

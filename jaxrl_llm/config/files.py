@@ -43,10 +43,14 @@ def load(spec: str, overrides: Mapping[str, Any] | None = None) -> ConfigDict:
       wrong type or out of range.
   """
   path, _, arg = spec.partition(':')
-  if path.endswith('.json'):
-    given = _without_ignored(path, renamed(from_json(path)))
-  else:
-    given = flatten(get_config(path, arg))
+  is_json = path.endswith('.json')
+  given = from_json(path) if is_json else flatten(get_config(path, arg))
+  try:
+    given = renamed(given)
+  except ValueError as error:
+    raise ValueError(f'{path}: {error}') from None
+  if is_json:
+    given = _without_ignored(path, given)
   return complete(given, overrides or {}, name_of(spec))
 
 
@@ -114,9 +118,12 @@ def to_json(config: ConfigDict) -> str:
 
 
 def _existing(path: str) -> pathlib.Path:
-  file = pathlib.Path(path)
+  file = pathlib.Path(modules.expanded(path))
   if file.is_file():
     return file
+  if file.is_dir():
+    raise ValueError(
+        f'{path} is a folder: give the path of a config file in it.')
   there = sorted(str(p) for p in file.parent.glob('*.py'))
   hint = ''.join(
       f' Did you mean {p}?'
@@ -145,28 +152,51 @@ def load_file(path: str) -> types.ModuleType:
 def from_json(path: str) -> dict[str, Any]:
   """Returns the fields of a saved config; ValueError if it holds none."""
   try:
-    given = json.loads(_existing(path).read_text())
-  except json.JSONDecodeError as error:
+    given = json.loads(_existing(path).read_bytes())
+    if isinstance(given, dict):
+      return flatten(given)
+  except UnicodeDecodeError as error:
+    raise ValueError(
+        f'{path} is not {error.encoding} text: save it as UTF-8.') from None
+  except (json.JSONDecodeError, RecursionError) as error:
     raise ValueError(f'{path} is no whole JSON file: {error}.') from None
-  if not isinstance(given, dict):
-    raise ValueError(f'{path} holds no config: an object of fields is needed.')
-  return flatten(given)
+  raise ValueError(f'{path} holds no config: an object of fields is needed.')
 
 
 def get_config(path: str, arg: str) -> ConfigDict:
   """Calls the file's get_config."""
-  module = load_file(path)
-  if not hasattr(module, 'get_config'):
-    raise ValueError(f'{path} has no function get_config that gives a config.')
+  found = called(path, 'get_config', *([arg] if arg else []))
+  if not isinstance(found, ConfigDict):
+    raise ValueError(f'get_config of {path} gives no ConfigDict: return it.')
+  return found
+
+
+def called(path: str, name: str, *args: Any) -> Any:
+  """Calls a function of a config file.
+
+  Args:
+    path: of the file.
+    name: of the function.
+    *args: of the call.
+
+  Returns:
+    What the function returns.
+
+  Raises:
+    ValueError: there is no such function, or it fails. The message names the
+      file, and the line that failed.
+  """
+  function = getattr(load_file(path), name, None)
+  if not callable(function):
+    raise ValueError(f'{path} has no function {name}: define it there.')
   try:
-    config = module.get_config(*([arg] if arg else []))
-    if not isinstance(config, ConfigDict):
-      raise ValueError(f'get_config of {path} gives no ConfigDict: return it.')
-    return config
-  except (AttributeError, KeyError) as error:
+    with modules.blamed(f'{name} of {path} fails'):
+      return function(*args)
+  except ValueError as error:
     # What a locked ConfigDict says of a name it does not have.
-    name = re.search(r'Key "(\w+)" does not exist', str(error))
-    if not name:
+    field = re.search(r'Key "(\w+)" does not exist', str(error))
+    if not field:
       raise
     raise ValueError(
-        f'{path}: {values.unknown(name[1], table())}') from None
+        f'{modules.place(error.__cause__)}: '
+        f'{values.unknown(field[1], table())}') from error.__cause__

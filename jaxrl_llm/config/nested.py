@@ -90,10 +90,13 @@ def renamed(flat: Mapping[str, Any], *, warn: bool = True) -> Flat:
   """Returns dotted names and values under the names that fields have now.
 
   Raises:
-    ValueError: a field is given under both names.
+    ValueError: a field is given under both names, or a name is not a text.
   """
   out = {}
   for name, value in flat.items():
+    if not isinstance(name, str):
+      raise ValueError(
+          f'{name!r} is not the name of a field: use a text, such as steps.')
     new = RENAMED.get(name, name)
     if new != name:
       if new in flat:

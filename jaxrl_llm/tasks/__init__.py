@@ -129,6 +129,19 @@ def module(name: str) -> types.ModuleType:
   return found
 
 
+def make_options(name: str, **options: Any) -> Any:
+  """Makes the `Options` of a task; see `get` for arguments and errors."""
+  found = module(name)
+  known = [f.name for f in dataclasses.fields(found.Options)]
+  for option in options:
+    if option not in known:
+      raise ValueError(
+          f'task {name!r} has no option {option!r}.{closest(option, known)}')
+  # A ValueError is the task's own sentence about a value.
+  with modules.blamed(f'Options of task.name={name} fail', ValueError):
+    return found.Options(**options)
+
+
 def get(
     name: str, tokenizer: Tokenizer | None = None, **options: Any) -> Task:
   """Makes a task.
@@ -144,15 +157,13 @@ def get(
   Raises:
     ValueError: the task, an option, or the value of an option is not valid.
   """
+  given = make_options(name, **options)
   found = module(name)
-  known = [f.name for f in dataclasses.fields(found.Options)]
-  for option in options:
-    if option not in known:
-      raise ValueError(
-          f'task {name!r} has no option {option!r}.{closest(option, known)}')
-  task = found.create(found.Options(**options), tokenizer)
-  if name not in NAMES:
-    _check(name, task)
+  if name in NAMES:
+    return found.create(given, tokenizer)
+  with modules.blamed(f'create of task.name={name} fails'):
+    task = found.create(given, tokenizer)
+  _check(name, task)
   return task
 
 

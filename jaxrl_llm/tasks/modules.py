@@ -4,6 +4,7 @@ A module is named as Python names it (`my_package.my_task`) or by its file
 (`FILE.py`). A function is named as `MODULE:NAME`.
 """
 
+import contextlib
 import difflib
 import importlib
 import importlib.util
@@ -14,7 +15,7 @@ import sysconfig
 import traceback
 import types
 import typing
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Iterator, Sequence
 import zlib
 
 # Type of a field whose text names a module or a function. The config makes the
@@ -23,8 +24,10 @@ Name = typing.NewType('Name', str)
 
 EXECUTING: list[pathlib.Path] = []  # files that `execute` is at work on
 _GIVEN: dict[str, Callable[..., Any]] = {}  # see `give`
-_INSTALLED = tuple(
-    sysconfig.get_path(name) for name in ('stdlib', 'purelib', 'platlib'))
+# Folders of code that is not the user's own.
+_INSTALLED = (
+    str(pathlib.Path(__file__).parents[1]),
+    *(sysconfig.get_path(name) for name in ('stdlib', 'purelib', 'platlib')))
 
 
 def closest(name: str, known: Sequence[str]) -> str:
@@ -41,8 +44,44 @@ def absolute(name: str) -> str:
   """
   path, colon, function = _parts(name)
   if path.endswith('.py'):
-    path = os.path.abspath(os.path.expanduser(path))
+    path = os.path.abspath(expanded(path))
   return f'{path}{colon}{function}'
+
+
+def expanded(path: str) -> str:
+  """Expands the home folder at the start of a path, `~` or `~user`.
+
+  Raises:
+    ValueError: there is no such user.
+  """
+  found = os.path.expanduser(path)
+  if found.startswith('~'):
+    user = path.partition('/')[0]
+    raise ValueError(
+        f'{path} is no path, since there is no user {user[1:]!r}: correct the '
+        f'name, or write ./{path} for a folder of that name.')
+  return found
+
+
+@contextlib.contextmanager
+def blamed(
+    what: str, *allowed: type[BaseException]) -> Iterator[None]:
+  """Says which line is at fault if code of the user fails.
+
+  Args:
+    what: the start of the sentence, such as 'get_config of a.py fails'.
+    *allowed: types of errors that are passed on.
+
+  Raises:
+    ValueError: one sentence with the error, and the file and line of the last
+      code of the user that was at work.
+  """
+  try:
+    yield
+  except (KeyboardInterrupt, *allowed):
+    raise
+  except BaseException as error:  # sys.exit() is no end of this program
+    raise ValueError(_failure(what, error)) from error
 
 
 def load(name: str) -> types.ModuleType:
@@ -64,7 +103,7 @@ def load(name: str) -> types.ModuleType:
   """
   if not name.endswith('.py'):
     return _imported(name)
-  file = pathlib.Path(name).expanduser().resolve()
+  file = pathlib.Path(expanded(name)).resolve()
   if not file.is_file():
     near = difflib.get_close_matches(
         file.name, [p.name for p in sorted(file.parent.glob('*.py'))], 1, 0.5)
@@ -77,10 +116,7 @@ def load(name: str) -> types.ModuleType:
     return sys.modules[known_as]
   if str(file.parent) not in sys.path:
     sys.path.append(str(file.parent))
-  try:
-    return execute(file, known_as, register=True)
-  except (Exception, SystemExit) as error:
-    raise ValueError(_failure(str(file), error)) from error
+  return execute(file, known_as, register=True)
 
 
 def execute(
@@ -96,6 +132,9 @@ def execute(
 
   Returns:
     The module.
+
+  Raises:
+    ValueError: it fails; see `blamed`.
   """
   spec = importlib.util.spec_from_file_location(name, file)
   module = importlib.util.module_from_spec(spec)
@@ -103,14 +142,29 @@ def execute(
     sys.modules[name] = module
   EXECUTING.append(file)
   try:
-    spec.loader.exec_module(module)
+    with blamed(f'{file} cannot be imported'):
+      _check_text(file)
+      spec.loader.exec_module(module)
   except BaseException:
     if register:
-      del sys.modules[name]
+      sys.modules.pop(name, None)
     raise
   finally:
     EXECUTING.pop()
   return module
+
+
+def _check_text(file: pathlib.Path) -> None:
+  """Raises SyntaxError with the line of a byte that no program may have."""
+  data = file.read_bytes()
+  try:
+    importlib.util.decode_source(data)
+    fault, at = 'there is a NUL byte', data.find(0)
+  except UnicodeDecodeError as error:
+    fault, at = f'it is not {error.encoding} text', error.start
+  if at >= 0:
+    raise SyntaxError(
+        fault, (str(file), data.count(b'\n', 0, at) + 1, None, None))
 
 
 def give(found: Callable[..., Any]) -> str:
@@ -180,34 +234,45 @@ def _imported(name: str) -> types.ModuleType:
     raise ValueError(
         f'{name!r} names no module: write PACKAGE.MODULE, or the path of a '
         'file that ends in .py.')
-  try:
-    return importlib.import_module(name)
-  except (Exception, SystemExit) as error:
-    missing = getattr(error, 'name', None) if isinstance(
-        error, ModuleNotFoundError) else None
-    if missing and f'{name}.'.startswith(f'{missing}.'):
-      raise ValueError(
-          f'There is no module {name!r} ({error}): correct the name, install '
-          'its package, start in the folder that holds it, or give the path '
-          'of its FILE.py.') from None
-    raise ValueError(_failure(name, error)) from error
+  with blamed(f'{name} cannot be imported'):
+    try:
+      return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+      if not error.name or not f'{name}.'.startswith(f'{error.name}.'):
+        raise
+      reason = error
+  raise ValueError(
+      f'There is no module {name!r} ({reason}): correct the name, install its '
+      'package, start in the folder that holds it, or give the path of its '
+      'FILE.py.')
 
 
-def _failure(name: str, error: BaseException) -> str:
-  """Returns the sentence about an import that failed."""
+def _failure(what: str, error: BaseException) -> str:
+  """Returns the sentence about an error of the user's code."""
+  is_syntax = isinstance(error, SyntaxError) and error.filename
+  said = error.msg if is_syntax else _text(error)
+  said = f'{type(error).__name__}: {said}'.rstrip(': ')
+  return f'{what} ({said}): correct {place(error) or "it"}.'
+
+
+def place(error: BaseException) -> str:
+  """Returns the 'FILE, line N' of the user's code that an error comes from."""
   if isinstance(error, SyntaxError) and error.filename:
-    where, reason = f'{error.filename}, line {error.lineno}', error.msg
-  else:
-    frames = [
-        frame for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith('<frozen')
-        and frame.filename not in (__file__, importlib.__file__)]
-    # The last line of the user's own, not one of a library that it called.
-    own = [f for f in frames if not f.filename.startswith(_INSTALLED)]
-    where = ''.join(
-        f'{frame.filename}, line {frame.lineno}'
-        for frame in (own or frames)[-1:])
-    reason = ' '.join(str(error).split())
-  said = f'{type(error).__name__}: {reason}'.rstrip(': ')
-  return (f'{name} cannot be imported ({said}): correct '
-          f'{where or "it"}.')
+    return f'{error.filename}, line {error.lineno}'
+  frames = [
+      frame for frame in traceback.extract_tb(error.__traceback__)
+      if not frame.filename.startswith('<frozen')
+      and frame.filename not in (__file__, importlib.__file__)]
+  # The last line of the user's own, not one of a library that it called.
+  own = [f for f in frames if not f.filename.startswith(_INSTALLED)]
+  return ''.join(
+      f'{frame.filename}, line {frame.lineno}'
+      for frame in (own or frames)[-1:])
+
+
+def _text(error: BaseException) -> str:
+  """Returns an error's text on one line; '' if it cannot make one."""
+  try:
+    return ' '.join(str(error).split())
+  except Exception:
+    return ''

@@ -4,21 +4,80 @@ import pytest
 
 from jaxrl_llm import config
 
+BASE = 'from jaxrl_llm import config\ndef get_config():\n  c = config.base()\n'
+DEEP = '[' * 200_000
+
 
 @pytest.mark.parametrize('name, text, said', [
     ('a.py', 'x = 1', 'no function get_config'),
+    ('a.py', 'get_config = 3', 'no function get_config'),
     ('a.py', 'def get_config():\n  pass', 'gives no ConfigDict'),
-    ('a.py', 'from jaxrl_llm import config\ndef get_config():\n'
-     '  c = config.base()\n  c.model.update(widht=3)\n  return c',
-     'widht is not a field'),
+    ('a.py', f'{BASE}  c.model.update(widht=3)\n  return c',
+     'a.py, line 4: widht is not a field'),
+    ('a.py', 'from ml_collections import ConfigDict\ndef get_config():\n'
+     '  return ConfigDict({1: 2})', 'a.py: 1 is not the name of a field'),
     ('a.json', '[1]', 'holds no config'),
     ('a.json', '{"steps": ', 'is no whole JSON file'),
+    ('a.json', DEEP, 'is no whole JSON file'),
+    ('a.json', b'{"workdir": "\xe9"}', 'is not utf-8 text'),
     ('a.txt', '', 'neither .py nor .json'),
+    ('.', None, 'is a folder'),
+    ('x.json', None, 'There is no config file'),
+    ('x' * 300 + '.py', None, 'File name too long'),
 ])
 def test_a_file_that_is_no_config_is_said_to_be_none(
-    tmp_path, name, text, said):
+    tmp_path, refused, name, text, said):
   path = tmp_path / name
-  path.write_text(text)
-  with pytest.raises(ValueError, match=said) as error:
-    config.load(str(path))
-  assert str(path) in str(error.value)
+  if text is not None:
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+  sentence = refused(path)
+  assert said in sentence and str(path) in sentence
+
+
+@pytest.mark.parametrize('text, line, said', [
+    ('x = 1\ndef f(:\n', 2, 'SyntaxError'),
+    ('x = 1\ny = "\0"\n', 2, 'SyntaxError: there is a NUL byte'),
+    (b'x = 1\n\n# caf\xe9\n', 3, 'SyntaxError: it is not utf-8 text'),
+    ('import no_such_package\n', 1, 'ModuleNotFoundError'),
+    ('def get_config():\n  return int("x")', 2, 'ValueError: invalid literal'),
+    ('def get_config():\n  return get_config()', 2, 'RecursionError'),
+    ('import sys\ndef get_config():\n  sys.exit(0)', 3, 'SystemExit: 0'),
+    ('class E(BaseException):\n  def __str__(self):\n    raise OSError\n'
+     'def get_config():\n  raise E', 5, '(E)'),
+    ('def get_config(arg, other):\n  pass', None, 'TypeError'),
+    # The last line of the user's own, not one of a library.
+    (f'{BASE}  c.task.update(3)\n', 4, "'int' object has no"),
+])
+def test_a_file_that_fails_is_named_with_its_line(
+    tmp_path, refused, text, line, said):
+  path = tmp_path / 'a.py'
+  path.write_bytes(text.encode() if isinstance(text, str) else text)
+  sentence = refused(path)
+  assert said in sentence
+  if line:
+    assert sentence.endswith(f'correct {path}, line {line}.\n')
+
+
+@pytest.fixture(name='refused')
+def _refused(capsys):
+  """Function that returns the command line's sentence about a config file."""
+  def refused(path):
+    with pytest.raises(SystemExit) as end:
+      config.parse([f'--config={path}'])
+    said = capsys.readouterr().err
+    assert end.value.code == 2 and said.count('\n') == 1
+    return said
+  return refused
+
+
+def test_latin_1_that_is_declared_is_read(tmp_path):
+  path = tmp_path / 'a.py'
+  path.write_bytes(b'# coding: latin-1\n# caf\xe9\n' + (
+      f'{BASE}  c.steps = 7\n  return c\n').encode())
+  assert config.load(str(path)).steps == 7
+
+
+def test_names_of_fields_are_texts():
+  for name in (1, None, ('a', 'b')):
+    with pytest.raises(ValueError, match='is not the name of a field: use'):
+      config.load('configs/countdown.py', {name: 1})

@@ -225,3 +225,20 @@ def test_config_files_are_executed_anew(folder):
   assert path.stat().st_size != before.st_size
   assert config.load(str(path)).steps == 123
   assert first.__name__ not in sys.modules
+
+
+@pytest.mark.parametrize('old, new, match', [
+    ('weights: tuple[float, ...] = (0.5,)',
+     'weights: tuple[float, ...] = (0.5,)\n  def __post_init__(self):\n'
+     '    self.sides + None', 'Options of .*TypeError.*dice.py, line 21.$'),
+    ('  problems = [', '  raise SystemExit\n  problems = [',
+     'create of .*SystemExit.*dice.py, line 22.$'),
+])
+def test_a_task_that_fails_is_named_with_its_line(folder, old, new, match):
+  assert old in TASK
+  (folder / 'dice.py').write_text(TASK.replace(old, new, 1))
+  with pytest.raises(ValueError, match=match) as error:
+    c = config.load('c.py')
+    config.validate(c)
+    experiment.build(c)
+  assert '\n' not in str(error.value)

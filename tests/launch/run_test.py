@@ -205,12 +205,23 @@ def test_mistakes_are_refused_before_anything_runs(here, capsys, more, words):
   assert not (here / 'runs').exists()
 
 
-def test_a_config_without_sweep_is_refused(here, capsys):
+@pytest.mark.parametrize('code, said', [
+    ('', 'has no function get_hyper'),
+    ('get_hyper = 3', 'has no function get_hyper'),
+    ('def get_hyper(hyper):\n  return hyper.sweeep()', 'line 8.'),
+    ('import sys\ndef get_hyper(hyper):\n  sys.exit(0)', 'line 9.'),
+    ('def get_hyper(hyper):\n  return []', 'gives no trials'),
+    ('def get_hyper(hyper):\n  return [{1: 2}]', 'gives no trials'),
+    ('def get_hyper(hyper):\n  return {"seed": [1]}', 'gives no trials'),
+])
+def test_a_config_without_a_sweep_is_refused(here, capsys, code, said):
   file = here / 'small.py'
-  file.write_text(CONFIG.split('def get_hyper')[0])
-  with pytest.raises(SystemExit):
+  file.write_text(CONFIG.split('def get_hyper')[0] + code)
+  with pytest.raises(SystemExit) as stop:
     run.main(arguments(here, '--sweep'))
-  assert 'has no get_hyper' in capsys.readouterr().err
+  err = capsys.readouterr().err
+  assert stop.value.code == 2 and err.count('\n') == 1
+  assert said in err and 'small.py' in err
 
 
 def alive(pid):

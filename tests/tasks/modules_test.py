@@ -90,6 +90,8 @@ def test_dotted_names(tmp_path, monkeypatch):
     ('import json\n\njson.loads("{")\n', 3, 'JSONDecodeError'),
     ('raise RuntimeError("two\\nlines")\n', 1, 'RuntimeError: two lines'),
     ('import sys\nsys.exit()\n', 2, 'SystemExit'),
+    ('x = 1\nclass E(BaseException):\n  pass\nraise E\n', 4, 'E'),
+    ('def f():\n  return f()\nf()\n', 2, 'RecursionError'),
 ])
 def test_a_file_that_fails_is_named_with_its_line(
     tmp_path, monkeypatch, text, line, said):
@@ -102,6 +104,15 @@ def test_a_file_that_fails_is_named_with_its_line(
   # It is tried again once it is corrected.
   write(path, 'x = 1')
   assert modules.load(str(path)).x == 1
+
+
+@pytest.mark.parametrize('line, said', [
+    (b'y = "\0"', 'there is a NUL byte'), (b'# caf\xe9', 'not utf-8 text')])
+def test_a_file_that_is_no_text_is_named_with_its_line(tmp_path, line, said):
+  path = tmp_path / 'a.py'
+  path.write_bytes(b'x = 1\n' + line)
+  refused(f'SyntaxError: .*{said}.*: correct {path}, line 2', modules.load,
+          str(path))
 
 
 def test_a_failure_in_a_module_beside_it_names_that_one(tmp_path):
