@@ -19,6 +19,7 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm import programs as programs_lib
 from jaxrl_llm import rollout, sharding, tasks
 from jaxrl_llm import stages as stages_lib
+from jaxrl_llm.config import memory
 from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.models import hf
 from jaxrl_llm.models.config import ModelConfig
@@ -205,6 +206,18 @@ def _contents(
   return {'problems': problems.hexdigest()[:16], **model}
 
 
+def _warn_of_warmup(config: ConfigDict, stages: stages_lib.Stages) -> None:
+  """Warns if the learning rate never reaches its peak."""
+  given, steps = config.optimizer, programs_lib.updates_of_run(config, stages)
+  if given.schedule != 'constant':
+    steps = min(steps, given.decay_steps or steps)
+  if given.warmup_steps > steps > 0:
+    logging.warning(
+        'optimizer.warmup_steps=%d is more than the %d optimiser steps of the '
+        'run or its schedule, so that the learning rate never reaches its '
+        'peak: lower it.', given.warmup_steps, steps)
+
+
 def build(config: ConfigDict, training: bool = True) -> Parts:
   """Makes the parts of a run. Nothing is compiled yet.
 
@@ -230,6 +243,10 @@ def build(config: ConfigDict, training: bool = True) -> Parts:
   mesh = sharding.make_mesh(*(config.mesh[axis] for axis in sharding.AXES))
   config, model = _typed(config, model, mesh.devices.flat[0].platform)
   stages = stages_lib.make(config, max(len(task.train), 1))
+  memory.check(
+      config, model, mesh, stages, len(task.heldout), training)
+  if training:
+    _warn_of_warmup(config, stages)
   programs = programs_lib.make(
       config, model, mesh, task.tokenizer.stop_ids, stages, checkpoint, lengths)
   whole = sharding.replicated(mesh)

@@ -26,6 +26,7 @@ from jaxrl_llm.learner import policy as policy_lib
 from jaxrl_llm.models import hf, hf_config, lora
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.monitoring import ends
+from jaxrl_llm.tasks import modules
 
 SHARD_BYTES = 4_000_000_000
 
@@ -145,16 +146,27 @@ def _parents(path: pathlib.Path) -> Iterator[None]:
 def parse(argv: Sequence[str]) -> argparse.Namespace:
   """Reads the command line; ends the program on a mistake."""
   parser = argparse.ArgumentParser(
-      'python -m jaxrl_llm.export', allow_abbrev=False,
-      description='Writes a Hugging Face folder from a checkpoint.')
+      usage='python -m jaxrl_llm.export --workdir=RUN --out=FOLDER [OPTIONS]',
+      description=__doc__, allow_abbrev=False,
+      formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('--workdir', required=True, help='folder of the run')
-  parser.add_argument('--out', required=True, help='folder to write')
   parser.add_argument(
-      '--checkpoint', default='best', choices=('best', 'last'))
+      '--out', required=True, help='folder to write, new or empty')
+  parser.add_argument(
+      '--checkpoint', default='best', choices=('best', 'last'),
+      help='of the best evaluation, or the newest one (default: %(default)s)')
   parser.add_argument(
       '--dtype', choices=hf_config.STORED,
       help='type of the weights (default: that of the original model)')
-  return parser.parse_args(argv)
+  args = parser.parse_args(argv)
+  for name in ('workdir', 'out'):
+    if not getattr(args, name):
+      parser.error(f'--{name} is empty: name a folder.')
+    try:
+      setattr(args, name, modules.expanded(getattr(args, name)))
+    except ValueError as error:
+      parser.error(str(error))
+  return args
 
 
 def main() -> None:

@@ -95,6 +95,13 @@ def updates_per_step(config: ConfigDict, stages: Stages) -> int:
   return stages.curriculum.max_rounds * updates_per_round(config, stages)
 
 
+def updates_of_run(config: ConfigDict, stages: Stages) -> int:
+  """Returns the optimiser steps of a run, if every step fills its batches."""
+  prompts = config.curriculum_prompts or config.prompts_per_step
+  full = config.steps * prompts // config.prompts_per_step  # rounds, at most
+  return full * updates_per_round(config, stages)
+
+
 def needs_old_logprobs(config: ConfigDict, stages: Stages) -> bool:
   """Returns whether the old policy's log-probs have to be computed.
 
@@ -255,11 +262,8 @@ def make(
         f'{model.kv_heads}: no head can be split, use a divisor of it.')
   config = with_lengths(config, mesh, stages.curriculum, lengths)
   policy = policy_lib.make(config, model, mesh, checkpoint)
-  prompts = config.curriculum_prompts or config.prompts_per_step
-  full = config.steps * prompts // config.prompts_per_step  # rounds, at most
   optimizer = optimizer_lib.make(
-      steps=max(full * updates_per_round(config, stages), 1),
-      **config.optimizer)
+      steps=max(updates_of_run(config, stages), 1), **config.optimizer)
   player = Player(
       model, policy,
       update_lib.make(

@@ -32,6 +32,7 @@ os.environ['JAX_PLATFORMS'] = 'cpu'  # even beside a run on the accelerator
 import jax
 
 from jaxrl_llm import config as config_lib
+from jaxrl_llm.tasks import modules
 from launch.aot import check, chips, report, search
 
 
@@ -43,6 +44,7 @@ def parse(
     SystemExit: an argument is wrong or missing; one line goes to stderr.
   """
   parser = argparse.ArgumentParser(
+      usage='python launch/compile_check.py --config=FILE.py [OPTIONS]',
       description=__doc__, allow_abbrev=False,
       formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('--config', required=True, help='FILE.py or FILE.py:ARG')
@@ -59,6 +61,7 @@ def parse(
     config = check.load(args.config, overrides)
     name = args.topology or check.topology_of(args.config)
     if args.json not in (None, '-'):  # fails before anything is compiled
+      args.json = modules.expanded(args.json)
       pathlib.Path(args.json).touch()
     return args, config, name
   except (OSError, ValueError) as error:

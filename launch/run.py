@@ -33,6 +33,7 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm import workdir as workdir_lib
 from jaxrl_llm.config import files as config_files
 from jaxrl_llm.monitoring import metrics as metrics_lib
+from jaxrl_llm.tasks import modules
 from launch import hyper
 
 _show = console.Console(highlight=False, markup=False, soft_wrap=True).print
@@ -292,6 +293,7 @@ def markdown(lines: Sequence[Sequence[str]]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line; returns the exit code."""
   parser = argparse.ArgumentParser(
+      usage='python launch/run.py --config=FILE.py [OPTIONS]',
       description=__doc__, allow_abbrev=False,
       formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('--config', required=True, help='FILE.py or FILE.py:ARG')
@@ -312,6 +314,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   args, rest = parser.parse_known_args(argv)
   workdir = args.workdir or f'runs/{config_lib.name_of(args.config)}-sweep'
   try:
+    workdir = modules.expanded(workdir)
     _, overrides = config_lib.split(rest)
     trials = plan(
         args.config, sweep=args.sweep, workdir=workdir, overrides=overrides,

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from jaxrl_llm import checkpoint, train, workdir
+from jaxrl_llm import checkpoint, experiment, train, workdir
 from tests import devices, tiny
 
 
@@ -130,3 +130,20 @@ def test_mistakes_end_a_real_process_without_a_traceback(tmp_path):
     assert done.returncode == code
     assert part in done.stderr and 'Traceback' not in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1 and not done.stdout
+
+
+def test_a_warm_up_that_never_ends_is_warned_of(caplog, tmp_path):
+  for fields, warned in (
+      ({'optimizer__warmup_steps': 5}, True),
+      ({'optimizer__warmup_steps': 4}, False),
+      ({'optimizer__warmup_steps': 5, 'steps': 0}, False),
+      ({'optimizer__warmup_steps': 5, 'learner__epochs': 2}, False),
+      ({'optimizer__warmup_steps': 4, 'optimizer__decay_steps': 3,
+        'optimizer__schedule': 'linear'}, True)):
+    caplog.clear()
+    experiment.build(tiny.load(tmp_path, **fields))
+    assert ('never reaches its peak' in caplog.text) == warned, fields
+  caplog.clear()  # An evaluation has no learning rate.
+  experiment.build(
+      tiny.load(tmp_path, optimizer__warmup_steps=5), training=False)
+  assert not caplog.text

@@ -1,5 +1,6 @@
 """Checks of fields against each other."""
 
+import re
 from typing import Any, Iterator, Mapping
 
 from ml_collections import ConfigDict
@@ -116,6 +117,10 @@ def _conflicts(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
            'samples_per_prompt / learner.updates): use '
            f'{_divisor(of_update, c.learner.microbatch)}.')
   full = c.max_prompt + c.max_response
+  if c.sampling.chunk and c.sampling.chunk > full:
+    yield (f'sampling.chunk={c.sampling.chunk} is more than the {full} '
+           'positions of the cache (max_prompt + max_response): use at most '
+           f'{full}, or none.')
   for length in _lengths(c.learner.buckets):
     if not 2 <= length < full:
       yield (f'learner.buckets has {length}, but row lengths below the full '
@@ -130,6 +135,19 @@ def _conflicts(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
       1 <= c.overlong.window <= c.max_response):
     yield (f'overlong.window={c.overlong.window} must lie between 1 and '
            f'max_response={c.max_response} when overlong.mode=penalty.')
+  if not c.eval.k:
+    yield 'eval.k is empty: give at least one number, such as 1.'
+  for name in ('eval_k', 'eval.k', 'learner.buckets', 'sampling.buckets'):
+    value = flatten(c)[name]
+    if isinstance(value, tuple) and len({*value}) < len(value):
+      yield (f'{name}={to_text(value)} has a value twice: leave one of them '
+             'out.')
+  if c.lora.rank:
+    try:
+      re.compile(c.lora.targets)
+    except re.error as error:
+      yield (f'lora.targets={c.lora.targets} is no regular expression '
+             f'({error}): correct it.')
   for k in c.eval.k:
     if k > c.eval.samples:
       yield (f'eval.k={k} needs as many responses to each problem, but '

@@ -61,6 +61,7 @@ RENAMED = {
 
 _SOME, _ANY = '[1, inf)', '[0, inf)'
 _INTS = tuple[int, ...]
+_PATH = modules.Path | None
 _NOTHING = ()
 EVERYTHING = (WEIGHTS, WARM_START, EVALUATION)
 _LENGTH = (WEIGHTS, ROUNDING, EVALUATION)
@@ -72,7 +73,7 @@ FIELDS = (
     Field('seed', 0, 'seed of parameters, data order and samples',
           range='[0, 4294967295]', affects=EVERYTHING),
     Field('workdir', None, "folder of all that a run writes (none: runs/ and "
-          "the config's name)", kind=str | None, affects=_NOTHING),
+          "the config's name)", kind=_PATH, affects=_NOTHING),
     Field('steps', 100, 'steps of sampling, verifying and updating',
           range=_ANY),
     Field('prompts_per_step', 32, 'problems in a train batch; one may come '
@@ -110,7 +111,7 @@ FIELDS = (
 
     Field('model.hf', None, 'Hugging Face model, a folder or a name on the '
           'hub: its weights, tokeniser and type, in place of the preset',
-          kind=str | None, affects=EVERYTHING),
+          kind=_PATH, affects=EVERYTHING),
     Field('model.preset', 'tiny', "which model; a field below that is none is "
           "the preset's, and 0 switches an optional one off",
           choices=tuple(PRESETS), affects=EVERYTHING),
@@ -258,7 +259,8 @@ FIELDS = (
           affects=_NOTHING),
     Field('mesh.cpu_devices', None, 'devices that a CPU counts as; one per '
           'core is fastest while matrices are small (none: 1, or what the '
-          'environment says)', range=_SOME, kind=int | None, affects=_NOTHING),
+          'environment says)', range='[1, 4096]', kind=int | None,
+          affects=_NOTHING),
 
     Field('warm_start.steps', 0, 'supervised steps on demonstrations before RL',
           range=_ANY, affects=_DEMONSTRATIONS),
@@ -268,7 +270,7 @@ FIELDS = (
           range=_ANY, affects=_DEMONSTRATIONS),
     Field('warm_start.cache', 'runs/warm_start',
           'folder that keeps the result for runs with the same warm start '
-          '(none: off)', kind=str | None, affects=_NOTHING),
+          '(none: off)', kind=_PATH, affects=_NOTHING),
 
     Field('eval.every', 50, 'steps between evaluations (0: only before and '
           'after)', range=_ANY, affects=_NOTHING),

@@ -11,7 +11,8 @@ from jaxrl_llm.config.fields import EVERYTHING, Field, FIELDS
 from jaxrl_llm.models.config import ModelConfig, RopeScaling
 from jaxrl_llm.tasks import modules
 
-_KINDS = (bool, int, float, str, modules.Name, schedules.Steps)
+_KINDS = (
+    bool, int, float, str, modules.Name, modules.Path, schedules.Steps)
 
 
 def optional(kind: Any) -> tuple[bool, Any]:

@@ -1,5 +1,6 @@
 """Values of fields: their types, ranges, choices and texts."""
 
+import ctypes
 import difflib
 import math
 import operator
@@ -10,6 +11,11 @@ from jaxrl_llm import schedules, tasks
 from jaxrl_llm.config.fields import AUTO, Field, Lengths
 from jaxrl_llm.config.table import optional, table
 from jaxrl_llm.tasks import modules
+
+_INT32 = 2 ** 31 - 1
+# Kinds of texts, and how they are completed.
+_TEXTS = {
+    str: str, modules.Name: modules.absolute, modules.Path: modules.expanded}
 
 
 def check(flat: dict[str, Any]) -> dict[str, Any]:
@@ -55,24 +61,87 @@ def unknown(name: str, known: Iterable[str]) -> str:
 
 def _converted(field: Field, value: Any) -> Any:
   """Returns the value in its field's type, range and choices."""
+  given = value
   try:
     value = _as_kind(value, field.kind)
-  except (KeyError, TypeError, ValueError):
+  except Exception:  # of many types: a config may hold anything
     raise ValueError(
-        f'{field.name}={value} must be {_describe(field.kind)}.') from None
-  if field.range and value not in (None, AUTO):
-    low, high = map(float, field.range[1:-1].split(','))
-    ends = {'[': low, ']': high}
-    inside = [ends[b] for b in field.range if b in ends]
-    for v in value if isinstance(value, tuple) else (value,):
-      if not (low < v < high or v in inside):
-        raise ValueError(f'{field.name}={v} must lie in {field.range}.')
+        f'{field.name}={shown(given)} must be '
+        f'{_describe(field.kind)}.') from None
+  value = _completed(value, field.kind)
+  for v in value if isinstance(value, tuple) else (value,):
+    _check_number(field, v)
+    if isinstance(v, str):
+      _check_text(field, v)
   own = field.kind is modules.Name and '.' in str(value)
   if field.choices and value not in (None, *field.choices) and not own:
     raise ValueError(
-        f'{field.name}={value} is not known.'
+        f'{field.name}={shown(value)} is not known.'
         f'{tasks.closest(value, field.choices)}')
   return value
+
+
+def _completed(value: Any, kind: Any) -> Any:
+  """Returns texts completed as their kind says, other values as they are."""
+  _, kind = optional(kind)
+  if isinstance(value, tuple) and kind is not Lengths:
+    return tuple(_completed(v, typing.get_args(kind)[0]) for v in value)
+  return _TEXTS[kind](value) if kind in _TEXTS and value is not None else value
+
+
+def _check_number(field: Field, value: Any) -> None:
+  """Raises ValueError for a number out of its range, also on a device."""
+  if isinstance(value, (bool, str)) or value is None:
+    return
+  low, high = map(float, field.range[1:-1].split(',')) if field.range else (
+      -math.inf, math.inf)
+  ends = {'[': low, ']': high}
+  inside = [ends[b] for b in field.range if b in ends]
+  is_inside = lambda x: low < x < high or x in inside
+  if field.range and not is_inside(value):
+    raise ValueError(
+        f'{field.name}={shown(value)} must lie in {field.range}.')
+  if isinstance(value, int) and math.isinf(high) and abs(value) > _INT32:
+    raise ValueError(
+        f'{field.name}={shown(value)} is no 32-bit number: use at most '
+        f'{_INT32}.')
+  if field.range and isinstance(value, float) and not is_inside(
+      _float32(value)):
+    raise ValueError(
+        f'{field.name}={value} is {_float32(value):g} in float32, in which the '
+        f'run computes, and must lie in {field.range} there too.')
+
+
+def _float32(value: float) -> float:
+  """Rounds to float32; devices take the numbers next to 0 for 0."""
+  rounded = ctypes.c_float(value).value
+  return 0.0 if abs(rounded) < 2.0 ** -126 else rounded
+
+
+def _check_text(field: Field, value: str) -> None:
+  """Raises ValueError for a text that no file or screen can take."""
+  if optional(field.kind)[0] and not value.strip():
+    raise ValueError(
+        f'{field.name} is empty: give {_describe(field.kind)}.')
+  try:
+    value.encode()
+  except UnicodeEncodeError:
+    raise ValueError(
+        f'{field.name}={shown(value)} is not valid Unicode: correct '
+        'it.') from None
+  if '\0' in value:
+    raise ValueError(f'{field.name} has a NUL character: remove it.')
+
+
+def shown(value: Any) -> str:
+  """Returns a value for a message: on one short line, whatever it is."""
+  try:
+    text = str(value)
+    text = text if text.isprintable() else ascii(value)
+  except Exception:  # of the user's own types, or of very long numbers
+    text = f'a {type(value).__name__}'
+  text = ' '.join(text.split())
+  return text if len(text) <= 100 else f'{text[:97]}...'
 
 
 def to_text(value: Any) -> str:
@@ -90,10 +159,11 @@ def _as_kind(value: Any, kind: Any) -> Any:
   if can_be_none and str(value).lower() == 'none':
     return None
   if kind is Lengths:
-    text = str(value).lower()
-    return AUTO if text == AUTO else _as_kind(
-        () if text == 'none' else value, tuple[int, ...])
+    return AUTO if str(value).lower() == AUTO else _as_kind(
+        value, tuple[int, ...])
   if typing.get_origin(kind) is tuple:
+    if isinstance(value, str) and value.strip().lower() == 'none':
+      return ()
     if isinstance(value, str):
       items = [v.strip('\'" ') for v in value.strip('()[] ,').split(',')]
       value = items if items != [''] else []
@@ -104,10 +174,10 @@ def _as_kind(value: Any, kind: Any) -> Any:
         str(value).lower()]
   if kind is schedules.Steps:
     return schedules.canonical(value)
-  if kind in (str, modules.Name):
+  if kind in _TEXTS:
     if not isinstance(value, str):
       raise TypeError
-    return modules.absolute(value) if kind is modules.Name else value
+    return value
   if isinstance(value, bool):
     raise TypeError
   if kind is int:
@@ -123,7 +193,7 @@ def _describe(kind: Any) -> str:
   can_be_none, kind = optional(kind)
   if typing.get_origin(kind) is tuple:
     element, = set(typing.get_args(kind)) - {...}
-    text = f'{element.__name__} values with commas between them'
+    text = f'{element.__name__} values with commas between them, or none'
   elif kind is Lengths:
     text = f'lengths with commas between them, {AUTO} or none'
   elif kind is schedules.Steps:
@@ -132,5 +202,5 @@ def _describe(kind: Any) -> str:
   else:
     text = {int: 'a whole number (int)', float: 'a number (float)',
             bool: 'true or false (bool)', str: 'a text (str)',
-            modules.Name: 'a text (str)'}[kind]
+            modules.Name: 'a text (str)', modules.Path: 'a path (str)'}[kind]
   return f'{text}, or none' if can_be_none else text

@@ -57,7 +57,7 @@ class Options:
   """Options for the choice of problems; the tuples are aligned with `kinds`.
 
   Attributes:
-    kinds: kinds of problems, keys of KINDS.
+    kinds: kinds of problems; two, three, four, five, product3 or product4.
     train: number of training problems of each kind.
     heldout: number of held-out problems of each kind.
     shown: number of extra problems of each kind for demonstrations only. If all
@@ -79,6 +79,10 @@ class Options:
       if kind not in KINDS:
         raise ValueError(
             f'countdown kind {kind!r} is not known.{closest(kind, KINDS)}')
+    if len({*self.kinds}) < len(self.kinds):
+      raise ValueError(
+          f'countdown option kinds={self.kinds} has a kind twice: leave one of '
+          'them out.')
     optional = ('shown',) if self.shown else ()
     for name in ('train', 'heldout', 'solved', *optional):
       values = getattr(self, name)

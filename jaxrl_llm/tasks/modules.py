@@ -21,6 +21,8 @@ import zlib
 # Type of a field whose text names a module or a function. The config makes the
 # path of a FILE.py absolute, so that a saved config works in any folder.
 Name = typing.NewType('Name', str)
+# Type of a field whose text is a path, which may begin with ~.
+Path = typing.NewType('Path', str)
 
 EXECUTING: list[pathlib.Path] = []  # files that `execute` is at work on
 _GIVEN: dict[str, Callable[..., Any]] = {}  # see `give`

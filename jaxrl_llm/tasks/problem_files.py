@@ -11,6 +11,8 @@ import pathlib
 from typing import Any, Iterator, Mapping
 import zlib
 
+from jaxrl_llm.tasks import modules
+
 FORMATS = ('.jsonl', '.jsonl.gz', '.json', '.parquet')
 
 Row = Mapping[str, Any]
@@ -30,7 +32,7 @@ def rows(source: str) -> Iterator[tuple[str, Row]]:
     ValueError: the source does not exist, its format is not known, or a row
       cannot be read. The message names the file and the line.
   """
-  path = pathlib.Path(source).expanduser()
+  path = pathlib.Path(modules.expanded(source))
   if path.is_file():
     if path.name.endswith(('.jsonl', '.jsonl.gz')):
       yield from _json_lines(path)

@@ -89,6 +89,13 @@ def test_command_line_overrides_the_file(file):
     ('eval.k', '[2,4,]', (2, 4)),
     ('learner.buckets', '', ()),
     ('learner.buckets', '()', ()),
+    ('eval_k', 'none', ()),
+    ('eval_k', 'None', ()),
+    ('task.shown', 'none', ()),
+    ('sampling.chunk', '128', 128),
+    ('loss.clip_high', '1e300', 1e300),
+    ('optimizer.learning_rate', '1e-300', 1e-300),
+    ('seed', '4294967295', 4294967295),
     ('task.kinds', "('two', 'four')", ('two', 'four')),
     ('task.solved', '.5,1', (0.5, 1.0)),
     ('overlong.mode', 'none', 'none'),
@@ -142,6 +149,37 @@ def test_text_becomes_the_value_of_its_type(file, name, text, value):
     ('eval.k=0,1', ['eval.k=0', '[1, inf)']),
     ('eval_k=0,1', ['eval_k=0', '[1, inf)']),
     ('model.heads=0', ['model.heads=0', '[1, inf)']),
+    # Out of range where the run computes: float32, int32.
+    ('sampling.temperature=1e300', ['1e+300 is inf in float32', '(0, inf)']),
+    ('sampling.temperature=1e-300', ['1e-300 is 0 in float32']),
+    ('sampling.temperature=1e-40', ['1e-40 is 0 in float32']),
+    ('optimizer.eps=1e-300', ['optimizer.eps=1e-300 is 0 in float32']),
+    ('optimizer.b1=0.9999999999', ['is 1 in float32', '[0, 1)']),
+    ('loss.entropy_bonus=-1e300', ['is -inf in float32']),
+    ('model.norm_eps=1e-300', ['model.norm_eps=1e-300 is 0']),
+    ('steps=2147483648', ['steps=2147483648', '2147483647']),
+    ('eval_k=1,99999999999', ['eval_k=99999999999']),
+    ('task.seed=99999999999', ['task.seed=99999999999']),
+    ('task.seed=-99999999999', ['task.seed=-99999999999']),
+    ('seed=4294967296', ['seed=4294967296', '[0, 4294967295]']),
+    ('mesh.cpu_devices=100000', ['mesh.cpu_devices=100000', '4096']),
+    # Empty or repeated.
+    ('workdir=', ['workdir is empty', 'or none']),
+    ('eval.k=', ['eval.k is empty']),
+    ('eval.k=none', ['eval.k is empty']),
+    ('eval.k=1,8,1', ['eval.k=1,8,1', 'twice']),
+    ('eval_k=1,1', ['eval_k=1,1', 'twice']),
+    ('learner.buckets=64,64', ['learner.buckets=64,64', 'twice']),
+    ('task.kinds=two,two,three,four', ['kinds=', 'twice']),
+    # Not a path, not a text.
+    ('workdir=~nouser/x', ['~nouser/x', "no user 'nouser'", './~nouser/x']),
+    ('model.hf=~nouser', ["no user 'nouser'"]),
+    ('task.name=~nouser/x.py', ["no user 'nouser'"]),
+    ('workdir=a\0b', ['workdir', 'NUL']),
+    ('workdir=a\udcffb', ["workdir='a\\udcffb'", 'not valid Unicode']),
+    ('steps=' + 'x' * 5000, ['steps=xxx', 'xxx... must be']),
+    ('lora.targets=( --config.lora.rank=2', ['lora.targets=(', 'regular']),
+    ('sampling.chunk=129', ['sampling.chunk=129', '128 positions']),
     # Unknown choices.
     ('task=contdown', ['task.name=contdown', "Did you mean 'countdown'?"]),
     ('advantage=grpoo', ['advantage=grpoo', "Did you mean 'grpo'?"]),
@@ -189,6 +227,28 @@ def test_mistakes_are_refused_in_one_sentence(capsys, file, arg, words):
   said = refusal(capsys, f'--config={file}', *f'--config.{arg}'.split())
   for word in words:
     assert word in said
+
+
+def test_paths_begin_at_home(file, monkeypatch):
+  monkeypatch.setenv('HOME', '/home/me')
+  c = config.load(file, {
+      'workdir': '~/a', 'model.hf': '~/b', 'warm_start.cache': '~'})
+  assert c.workdir == '/home/me/a' and c.model.hf == '/home/me/b'
+  assert c.warm_start.cache == '/home/me'
+  monkeypatch.setenv('HOME', str(pathlib.Path(file).parent))
+  assert config.load('~/small.py').steps == 300
+
+
+def test_values_of_any_type_are_refused_in_one_line(file):
+  class Odd:
+    def __str__(self):
+      raise OSError
+
+  for value in (Odd(), 10 ** 5000, {1, 2}, b'x', 'a\nb', object):
+    for name in ('steps', 'optimizer.learning_rate', 'log.display', 'eval.k'):
+      with pytest.raises(ValueError, match=f'^{name}=.*(must|is)') as error:
+        config.load(file, {name: value})
+      assert len(str(error.value)) < 250 and '\n' not in str(error.value)
 
 
 def test_reinforce_needs_no_group(file):

@@ -1,0 +1,133 @@
+"""Estimate of the memory that a run needs at least.
+
+It refuses sizes that clearly cannot fit, before anything is compiled. The
+compiler's own numbers, of a job that may fit, are in `launch/compile_check.py`.
+"""
+
+import math
+import os
+from typing import NamedTuple
+
+import jax
+from ml_collections import ConfigDict
+import numpy as np
+
+from jaxrl_llm.models.config import ModelConfig
+from jaxrl_llm.stages import Stages
+
+
+class Part(NamedTuple):
+  """Arrays of one purpose.
+
+  Attributes:
+    name: what they are.
+    fix: what to do if they are too large.
+    bytes: over all devices.
+  """
+  name: str
+  fix: str
+  bytes: int
+
+
+def check(
+    config: ConfigDict, model: ModelConfig, mesh: jax.sharding.Mesh,
+    stages: Stages, heldout: int, training: bool = True) -> None:
+  """Refuses a run that cannot fit into the memory of this machine.
+
+  Args:
+    config: of the run.
+    model: the architecture.
+    mesh: see `sharding`.
+    stages: their capacities are the sizes of the programs.
+    heldout: number of held-out problems.
+    training: False for an evaluation.
+
+  Raises:
+    ValueError: one sentence with the largest arrays, and how to lower them.
+  """
+  room = available(mesh)
+  found = parts(config, model, dict(mesh.shape), stages, heldout, training)
+  needed = sum(part.bytes for part in found)
+  if room is not None and needed > room:
+    most = max(found, key=lambda part: part.bytes)
+    raise ValueError(
+        f'The run needs at least {_text(needed)}, but there are {_text(room)} '
+        f'of memory; {_text(most.bytes)} are {most.name}: {most.fix}.')
+
+
+def available(mesh: jax.sharding.Mesh) -> int | None:
+  """Returns the bytes of all devices of a mesh; None if they are not known."""
+  if mesh.devices.flat[0].platform == 'cpu':
+    return os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
+  stats = jax.local_devices()[0].memory_stats() or {}
+  one = stats.get('bytes_limit')
+  return one and one * mesh.devices.size
+
+
+def parts(
+    config: ConfigDict, model: ModelConfig, mesh: dict[str, int],
+    stages: Stages, heldout: int, training: bool) -> list[Part]:
+  """Returns the arrays that exist at the same time, each a lower bound.
+
+  Args:
+    config, model, stages, heldout, training: see `check`.
+    mesh: size of each axis.
+  """
+  shards = mesh['data'] * mesh['fsdp']
+  length = config.max_prompt + config.max_response
+  item = np.dtype(
+      'float32' if model.dtype == 'float32' else 'float16').itemsize
+  smaller = 'choose a smaller model, or lower the sizes in config.model'
+  weights, rank = model.parameter_count(), config.lora.rank
+  if training and not rank:
+    # Parameters, two moments, gradients; in sampling a copy of another type.
+    weights *= 16 * mesh['data']
+  else:
+    weights *= item * shards
+  requests = stages.curriculum.max_requests
+  slots = min(config.sampling.slots, math.ceil(requests / shards)) * shards
+  sampling = [
+      Part('the cache of the decode slots',
+           'lower sampling.slots, max_prompt or max_response',
+           slots * length * 2 * model.layers * model.kv_heads * model.head_dim
+           * item),
+      Part('the logits of the decode slots', 'lower sampling.slots',
+           slots * model.vocab_size * 4),
+      Part('the latest tokens of the decode slots',
+           'lower sampling.steps_per_refill',
+           12 * slots * config.sampling.steps_per_refill)]
+  microbatch = config.learner.microbatch
+  # The hidden states between layers, which the backward pass starts from.
+  update = [
+      Part('the activations of a microbatch', 'lower learner.microbatch, '
+           'max_prompt or max_response',
+           microbatch * length * model.layers * model.width * item),
+      Part('the logits of a chunk', 'lower learner.vocab_chunk', min(
+          config.learner.vocab_chunk or 1, microbatch * config.max_response)
+           * model.vocab_size * 4)]
+  rows = requests + stages.selection.capacity + (
+      stages.curriculum.capacity * config.samples_per_prompt)
+  found = [
+      Part('the weights, with their gradients and moments' if training else
+           'the weights', smaller, weights),
+      Part('the matrices of LoRA', 'lower lora.rank',
+           16 * rank * model.layers * model.width * training),
+      Part('the rollouts of a step', 'lower prompts_per_step, '
+           'samples_per_prompt, max_prompt, max_response or replay.rounds',
+           4 * rows * (length + config.max_response)),
+      Part('the verdicts of an evaluation',
+           'lower eval.samples or eval.problems',
+           16 * min(heldout, config.eval.problems or heldout)
+           * config.eval.samples)]
+  if config.warm_start.steps:
+    found.append(Part(
+        'the demonstrations of a step', 'lower warm_start.batch',
+        4 * config.warm_start.batch * length))
+  most = max(
+      [sampling, update if training else []],
+      key=lambda phase: sum(part.bytes for part in phase))
+  return found + most
+
+
+def _text(size: int) -> str:
+  return f'{size / 1e9:,.1f} GB'
