@@ -1,4 +1,4 @@
-"""Time of one RL step on a CPU, against TRL and Tunix in the same run.
+r"""Time of one RL step on a CPU, against TRL and Tunix in the same run.
 
   python -m benchmarks.rl_step --trl-python=TRL/bin/python \
       --tunix-python=TUNIX/bin/python --write

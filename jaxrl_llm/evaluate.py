@@ -174,11 +174,9 @@ def parse(argv: Sequence[str]) -> tuple[ConfigDict, dict[str, Any]]:
       rest.append(short.get(flag, flag) + equals + value)
   if which not in weights.CHECKPOINTS:
     _refuse(f'--checkpoint={which} is not known: use best, last or start.')
-  if '--help' in rest:
-    print(__doc__)
   if greedy:
     rest = ['--config.eval.samples=1', '--config.eval.k=1', *rest]
-  config, _ = config_lib.parse(rest)
+  config, _ = config_lib.parse(rest, 'evaluate', __doc__)
   if greedy and config.eval.samples > 1:
     _refuse(f'--samples={config.eval.samples} would be as many times the same '
             'with --temperature=0: leave it out.')

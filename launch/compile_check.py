@@ -1,4 +1,4 @@
-"""Checks whether a job fits a TPU slice and estimates its time; needs no TPU.
+r"""Checks whether a job fits a TPU slice and estimates its time; needs no TPU.
 
   pip install -e '.[aot]'
   python launch/compile_check.py --config=configs/pkpo/gemma2_2b_math.py \

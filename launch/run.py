@@ -1,4 +1,4 @@
-"""Runs a config, or every trial of its sweep, on this machine.
+r"""Runs a config, or every trial of its sweep, on this machine.
 
   python launch/run.py --config=configs/countdown.py --sweep \
       --workdir=runs/sweep --parallel=2 --config.steps=100

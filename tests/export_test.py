@@ -271,3 +271,22 @@ def test_what_no_family_can_be_is_refused(tmp_path):
   with pytest.raises(ValueError, match='post_norms=True'):
     export.export(c, tmp_path / 'out')
   assert not list(tmp_path.glob('out*'))
+
+
+@pytest.mark.parametrize('args, words', [
+    (['--workdir=', '--out=x'], '--workdir is empty'),
+    (['--workdir=x', '--out='], '--out is empty'),
+    (['--workdir=x', '--out=~nouser/x'], "no user 'nouser'"),
+    (['--workdir=x'], 'required: --out'),
+])
+def test_mistakes_of_the_command_line(capsys, args, words):
+  with pytest.raises(SystemExit) as end:
+    export.parse(args)
+  said = capsys.readouterr().err
+  assert end.value.code == 2 and words in said and said.count('\n') <= 3
+
+
+def test_paths_begin_at_home(monkeypatch):
+  monkeypatch.setenv('HOME', '/home/me')
+  args = export.parse(['--workdir=~/run', '--out=~/out'])
+  assert (args.workdir, args.out) == ('/home/me/run', '/home/me/out')

@@ -1,19 +1,26 @@
 """The command line: --config=FILE, --config.FIELD=VALUE, --help."""
 
+import itertools
 import sys
-from typing import Mapping, Sequence
+from typing import Any, Mapping, Sequence
 
 from ml_collections import ConfigDict
 from rich import console, table
 
+from jaxrl_llm import tasks
 from jaxrl_llm.config import files, values
 from jaxrl_llm.config.checks import validate
+from jaxrl_llm.config.fields import Field
 from jaxrl_llm.config.model import model_config
 from jaxrl_llm.config.nested import flatten, nested
 from jaxrl_llm.config.table import table as table_of
 
+HELP = ('--help', '-h')
 
-def parse(argv: Sequence[str]) -> tuple[ConfigDict, str]:
+
+def parse(
+    argv: Sequence[str], program: str = 'train', more: str = '',
+) -> tuple[ConfigDict, str]:
   """Reads the command line of a program.
 
   Prints the fields and ends the program on `--help`; on a mistake, ends it
@@ -21,14 +28,16 @@ def parse(argv: Sequence[str]) -> tuple[ConfigDict, str]:
 
   Args:
     argv: the arguments, without the program's own name.
+    program: its module in this package, for `--help`.
+    more: text for `--help` about its other arguments.
 
   Returns:
     The config, checked by `validate`, and its name.
   """
   try:
     spec, overrides = split(argv)
-    if '--help' in argv:
-      _print_help(spec, overrides)
+    if {*HELP} & {*argv}:
+      _print_help(spec, overrides, program, more)
       sys.exit(0)
     if spec is None:
       raise ValueError(
@@ -58,7 +67,7 @@ def split(argv: Sequence[str]) -> tuple[str | None, dict[str, str]]:
   for arg in argv:
     flag, equals, value = arg.partition('=')
     name = flag.removeprefix('--config.')
-    if flag == '--help':
+    if flag in HELP:
       continue
     if not equals or name == flag != '--config':
       raise ValueError(
@@ -71,12 +80,15 @@ def split(argv: Sequence[str]) -> tuple[str | None, dict[str, str]]:
   return spec, overrides
 
 
-def _print_help(spec: str | None, overrides: Mapping[str, str]) -> None:
-  """Prints every field, its value in this config and its meaning."""
-  if spec:
-    config = files.load(spec, overrides)
-  else:
-    config = nested(files.overridden(flatten(files.base()), overrides))
+def _print_help(
+    spec: str | None, overrides: Mapping[str, str], program: str,
+    more: str) -> None:
+  """Prints every field, its value in this config and its meaning.
+
+  Without a config and a task, this includes the fields of every task.
+  """
+  config = files.load(spec, overrides) if spec else nested(
+      files.overridden(flatten(files.base()), overrides))
   try:
     model = model_config(config)
   except ValueError:  # a model that is not here yet; its fields are its own
@@ -85,20 +97,45 @@ def _print_help(spec: str | None, overrides: Mapping[str, str]) -> None:
   rows.add_column(no_wrap=True, style='cyan')
   rows.add_column(max_width=16, overflow='fold')
   rows.add_column(overflow='fold')
-  section = None
-  for field in table_of(config.task.name).values():
-    head, _, leaf = field.name.partition('.')
-    value = flatten(config)[field.name]
-    text = values.to_text(value)
-    if head == 'model' and value is None and hasattr(model, leaf):
-      text = f'({values.to_text(getattr(model, leaf))})'
-    if leaf and head != section:
+  flat = flatten(config)
+  for section, fields in itertools.groupby(
+      table_of(config.task.name).values(), _section):
+    if section:
       rows.add_row()
-      section = head
-    rows.add_row(field.name, text.replace(',', ', '), field.meaning)
+    for field in fields:
+      value, leaf = flat[field.name], field.name.rpartition('.')[2]
+      text = _shown(value)
+      if section == 'model' and value is None and hasattr(model, leaf):
+        text = f'({_shown(getattr(model, leaf))})'
+      rows.add_row(field.name, text, field.meaning)
+    if section == 'task' and not (
+        spec or {'task', 'task.name'} & overrides.keys()):
+      for name in tasks.NAMES:
+        if name != config.task.name:
+          _add_task(rows, name)
   show = console.Console(highlight=False).print
-  show('Usage: python -m jaxrl_llm.train --config=FILE.py[:ARG] '
+  show(f'Usage: python -m jaxrl_llm.{program} --config=FILE.py[:ARG] '
        '[--config.FIELD=VALUE]\n', markup=False, soft_wrap=True)
+  if more:
+    show(more, markup=False, soft_wrap=True)
   show(f'Fields, their values {f"in {spec}" if spec else "by default"}, and '
        'what they mean:\n', markup=False, soft_wrap=True)
   show(rows)
+
+
+def _add_task(rows: table.Table, name: str) -> None:
+  """Adds the options of another task, with their defaults."""
+  rows.add_row()
+  rows.add_row(f'with task.name={name}:')
+  for field in table_of(name).values():
+    if _section(field) == 'task' and field.name != 'task.name':
+      rows.add_row(field.name, _shown(field.default), field.meaning)
+
+
+def _section(field: Field) -> str:
+  return field.name.rpartition('.')[0]
+
+
+def _shown(value: Any) -> str:
+  """Returns a value as one would write it, with room for a line's end."""
+  return 'none' if value == () else values.to_text(value).replace(',', ', ')

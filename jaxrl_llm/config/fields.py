@@ -10,7 +10,7 @@ docstrings give the meanings.
 
 from typing import Any, NamedTuple
 
-from jaxrl_llm import schedules
+from jaxrl_llm import schedules, tasks
 from jaxrl_llm.models.config import PRESETS
 from jaxrl_llm.tasks import modules
 
@@ -106,14 +106,16 @@ FIELDS = (
           'reports of its own prompts; those above samples_per_prompt are left '
           'out', range=_SOME, kind=_INTS, affects=_NOTHING),
 
-    Field('task.name', 'countdown', 'which task; the fields below are its own',
-          affects=EVERYTHING),
+    Field('task.name', 'countdown', f'which task: {", ".join(tasks.NAMES)}, or '
+          'your own module (my_package.my_module or FILE.py); the fields below '
+          'are its own', affects=EVERYTHING),
 
     Field('model.hf', None, 'Hugging Face model, a folder or a name on the '
           'hub: its weights, tokeniser and type, in place of the preset',
           kind=_PATH, affects=EVERYTHING),
-    Field('model.preset', 'tiny', "which model; a field below that is none is "
-          "the preset's, and 0 switches an optional one off",
+    Field('model.preset', 'tiny', f'which model: {", ".join(PRESETS)}; a '
+          "field below that is none is the preset's, 0 switches an optional "
+          'one off',
           choices=tuple(PRESETS), affects=EVERYTHING),
 
     Field('lora.rank', 0, 'rank of the matrices that are trained in place of '

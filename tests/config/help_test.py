@@ -1,0 +1,67 @@
+"""Tests of --help: every field, every option, and the examples as they are."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from jaxrl_llm import evaluate, export
+from jaxrl_llm.config import table as table_lib
+from jaxrl_llm.models.config import PRESETS
+from launch import compile_check, run
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CONFIG = str(ROOT / 'configs/countdown.py')
+
+
+def test_help_lists_every_field_at_80_columns_without_jax():
+  program = ('import sys; from jaxrl_llm import config\n'
+             'try: config.parse(sys.argv[1:])\n'
+             'finally: print("jax" in sys.modules)')
+  for argv, steps in (([f'--config={CONFIG}'], '400'), ([], '100')):
+    done = subprocess.run(
+        [sys.executable, '-c', program, *argv, '--config.seed=5', '--help'],
+        cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    *lines, loaded = done.stdout.splitlines()
+    assert loaded == 'False'
+    shown = {line.split()[0]: line for line in lines if line[:1].strip()}
+    for name, field in table_lib.table('countdown').items():
+      if name != 'task.heldout' or argv:
+        assert field.meaning.split()[0] in shown[name]
+    # Without a config, the other tasks' too.
+    assert ('task.template' in shown) == ('with' in shown) == (not argv)
+    for name in ('math', *PRESETS):
+      assert name in done.stdout
+    assert shown['steps'].split()[1] == steps
+    assert shown['seed'].split()[1] == '5'
+    if not argv:
+      assert shown['model.width'].split()[1] == '(128)'  # the preset's
+    assert max(map(len, lines[4:])) <= 80
+
+
+def test_help_is_that_of_this_program(capsys):
+  with pytest.raises(SystemExit) as end:
+    evaluate.parse(['--help'])
+  assert end.value.code == 0
+  shown = capsys.readouterr().out
+  assert shown.startswith('Usage: python -m jaxrl_llm.evaluate --config=')
+  assert 'jaxrl_llm.train' not in shown
+  for part in ('--checkpoint=best ', '--files=a.jsonl', 'max_prompt'):
+    assert part in shown
+
+
+def test_help_has_a_text_for_every_option(capsys):
+  with pytest.raises(SystemExit):
+    export.parse(['--help'])
+  shown = capsys.readouterr().out
+  assert '\n  python -m jaxrl_llm.export --workdir=runs/math' in shown
+  assert 'of the best evaluation, or the newest one' in shown
+
+
+@pytest.mark.parametrize('program', [run, compile_check])
+def test_help_keeps_the_lines_of_its_example(capsys, program):
+  with pytest.raises(SystemExit):
+    program.main(['--help'])
+  assert ' \\\n      --' in capsys.readouterr().out
