@@ -7,9 +7,6 @@ package is a module with a function `create(sizes)`.
 """
 
 import inspect
-import os
-import sysconfig
-import traceback
 from typing import Any, Callable, NamedTuple
 
 from ml_collections import ConfigDict
@@ -20,10 +17,6 @@ from jaxrl_llm.rewards import plain
 from jaxrl_llm.selection import all_rows, replay
 from jaxrl_llm.tasks import modules
 from jaxrl_llm.types import Curriculum, Selection, Sizes
-
-# Folders whose code is not the user's.
-_OTHERS = (os.path.dirname(__file__), *(
-    sysconfig.get_path(name) for name in ('stdlib', 'purelib', 'platlib')))
 
 
 class Stage(NamedTuple):
@@ -135,13 +128,9 @@ def _named(
     except KeyboardInterrupt:
       raise
     except BaseException as error:
-      # The last line that is not of this package or an installed one.
-      own = [frame for frame in traceback.extract_tb(error.__traceback__)
-             if not frame.filename.startswith(_OTHERS)]
-      if not own and isinstance(error, ValueError):
+      where = modules.place(error, own_only=True)
+      if not where and isinstance(error, ValueError):
         raise  # by the checks below
-      where = ''.join(
-          f'{frame.filename}, line {frame.lineno}' for frame in own[-1:])
       said = plain.line(plain.error(error)).rstrip(':')
       raise ValueError(
           f'{stage}: {part} failed ({said}): correct '

@@ -96,7 +96,9 @@ def parts(
       Part('the latest tokens of the decode slots',
            'lower sampling.steps_per_refill',
            12 * slots * config.sampling.steps_per_refill)]
-  microbatch = config.learner.microbatch
+  microbatch = min(
+      config.learner.microbatch, config.prompts_per_step
+      * config.samples_per_prompt // config.learner.updates)
   # The hidden states between layers, which the backward pass starts from.
   update = [
       Part('the activations of a microbatch', 'lower learner.microbatch, '

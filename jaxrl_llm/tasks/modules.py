@@ -257,8 +257,14 @@ def _failure(what: str, error: BaseException) -> str:
   return f'{what} ({said}): correct {place(error) or "it"}.'
 
 
-def place(error: BaseException) -> str:
-  """Returns the 'FILE, line N' of the user's code that an error comes from."""
+def place(error: BaseException, own_only: bool = False) -> str:
+  """Returns the 'FILE, line N' of the user's code that an error comes from.
+
+  Args:
+    error: as it was caught.
+    own_only: return '' if there is no line of the user's own; else it is the
+      last one of any.
+  """
   if isinstance(error, SyntaxError) and error.filename:
     return f'{error.filename}, line {error.lineno}'
   frames = [
@@ -269,7 +275,7 @@ def place(error: BaseException) -> str:
   own = [f for f in frames if not f.filename.startswith(_INSTALLED)]
   return ''.join(
       f'{frame.filename}, line {frame.lineno}'
-      for frame in (own or frames)[-1:])
+      for frame in (own if own_only else own or frames)[-1:])
 
 
 def _text(error: BaseException) -> str:
