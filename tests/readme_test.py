@@ -14,7 +14,7 @@ PROGRAMS = {'train': train, 'evaluate': evaluate, 'export': export}
 SMALL = {
     'steps': 1, 'prompts_per_step': 4, 'samples_per_prompt': 4,
     'max_prompt': 150, 'max_response': 8, 'sampling.chunk': 8,
-    'learner.buckets': '', 'log.display': False}
+    'log.display': False}
 
 
 def commands(section):

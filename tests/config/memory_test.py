@@ -58,7 +58,7 @@ def test_what_changes_the_estimate():
 
 @pytest.mark.parametrize('field', [
     'prompts_per_step', 'samples_per_prompt', 'max_prompt', 'max_response',
-    'model.width', 'model.layers', 'model.vocab_size', 'model.mlp_width',
+    'model.width', 'model.vocab_size', 'model.mlp_width',
     'lora.rank', 'eval.samples', 'curriculum_prompts',
     'sampling.steps_per_refill'])
 def test_sizes_beyond_the_memory_are_refused(field):
