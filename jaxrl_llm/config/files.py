@@ -95,14 +95,19 @@ def overridden(
   if 'task' in overrides:
     overrides['task.name'] = overrides.pop('task')
   # As text, since the path of one file may be relative or absolute.
-  theirs = modules.absolute(str(flat['task.name']))
-  chosen = modules.absolute(str(overrides.get('task.name', theirs)))
+  theirs = modules.absolute(_text(flat['task.name']))
+  chosen = modules.absolute(_text(overrides.get('task.name', theirs)))
   if chosen != theirs:
     flat = {k: v for k, v in flat.items() if not k.startswith('task.')}
-  theirs = str(flat['model.hf']).lower()  # 'none' is None
-  if str(overrides.get('model.hf', theirs)).lower() != theirs:
+  theirs = _text(flat['model.hf']).lower()
+  if _text(overrides.get('model.hf', theirs)).lower() != theirs:
     flat = {k: v for k, v in flat.items() if not k.startswith('model.')}
   return values.check({**flat, **overrides})
+
+
+def _text(value: Any) -> str:
+  """Returns a text as it is; 'none' for None, and for what is refused."""
+  return value if isinstance(value, str) else 'none'
 
 
 def name_of(spec: str) -> str:
@@ -151,16 +156,17 @@ def load_file(path: str) -> types.ModuleType:
 
 def from_json(path: str) -> dict[str, Any]:
   """Returns the fields of a saved config; ValueError if it holds none."""
+  file = _existing(path)
   try:
-    given = json.loads(_existing(path).read_bytes())
-    if isinstance(given, dict):
-      return flatten(given)
+    given = json.loads(file.read_bytes())
   except UnicodeDecodeError as error:
     raise ValueError(
         f'{path} is not {error.encoding} text: save it as UTF-8.') from None
-  except (json.JSONDecodeError, RecursionError) as error:
+  except (ValueError, RecursionError) as error:
     raise ValueError(f'{path} is no whole JSON file: {error}.') from None
-  raise ValueError(f'{path} holds no config: an object of fields is needed.')
+  if not isinstance(given, dict):
+    raise ValueError(f'{path} holds no config: an object of fields is needed.')
+  return flatten(given)
 
 
 def get_config(path: str, arg: str) -> ConfigDict:

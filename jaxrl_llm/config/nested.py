@@ -120,11 +120,19 @@ def nested(flat: Flat) -> Config:
 
 
 def flatten(config: ConfigDict | Mapping[str, Any]) -> Flat:
-  """Returns dotted names and values of a config."""
+  """Returns dotted names and values of a config.
+
+  Raises:
+    ValueError: the config is in one of its own fields.
+  """
   flat = {}
   for name, value in config.items():
     if isinstance(value, (ConfigDict, dict)):
-      flat.update((f'{name}.{k}', v) for k, v in flatten(value).items())
+      try:
+        flat.update((f'{name}.{k}', v) for k, v in flatten(value).items())
+      except RecursionError:
+        raise ValueError(
+            f'{name} holds sections without end: give it a value.') from None
     else:
       value = str(value) if isinstance(value, _FormerSection) else value
       flat[name] = tuple(value) if isinstance(value, list) else value

@@ -30,7 +30,7 @@ def check(flat: dict[str, Any]) -> dict[str, Any]:
   Raises:
     ValueError: an unknown field, a value of the wrong type or out of range.
   """
-  known = table(flat['task.name'])
+  known = table(_converted(table()['task.name'], flat['task.name']))
   for name in flat:
     if name not in known:
       raise ValueError(unknown(name, known))

@@ -164,6 +164,8 @@ def _check_text(file: pathlib.Path) -> None:
     fault, at = 'there is a NUL byte', data.find(0)
   except UnicodeDecodeError as error:
     fault, at = f'it is not {error.encoding} text', error.start
+  except SyntaxError as error:  # of the line that declares the encoding
+    fault, at = error.msg, 0
   if at >= 0:
     raise SyntaxError(
         fault, (str(file), data.count(b'\n', 0, at) + 1, None, None))

@@ -190,7 +190,7 @@ def test_a_missing_file_is_named(folder):
       ('dic.py', f"There is no file {folder}/dic.py. Did you mean '{folder}/"
        "dice.py'"), ('no.such', "There is no module 'no.such'"),
       ('countdwn', "task.name=countdwn is not known. Did you mean 'countdown'"),
-      (3, 'task.name=3 is not known')):
+      (3, 'task.name=3 must be a text')):
     with pytest.raises(ValueError, match=match):
       config.load('other.py', {'task': name})
 

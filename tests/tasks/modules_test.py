@@ -106,12 +106,13 @@ def test_a_file_that_fails_is_named_with_its_line(
   assert modules.load(str(path)).x == 1
 
 
-@pytest.mark.parametrize('line, said', [
-    (b'y = "\0"', 'there is a NUL byte'), (b'# caf\xe9', 'not utf-8 text')])
-def test_a_file_that_is_no_text_is_named_with_its_line(tmp_path, line, said):
+@pytest.mark.parametrize('data, line', [
+    (b'x = 1\ny = "\0"', 'line 2'), (b'x = 1\n# caf\xe9', 'line 2'),
+    (b'# coding: none\nx = 1', 'line 1'), (b'\xff\xfe', 'line 1')])
+def test_a_file_that_is_no_text_is_named_with_its_line(tmp_path, data, line):
   path = tmp_path / 'a.py'
-  path.write_bytes(b'x = 1\n' + line)
-  refused(f'SyntaxError: .*{said}.*: correct {path}, line 2', modules.load,
+  path.write_bytes(data)
+  refused(f'SyntaxError: .*: correct {path}, {line}.$', modules.load,
           str(path))
 
 
