@@ -14,6 +14,7 @@ from jaxrl_llm.config.values import to_text
 from jaxrl_llm.models.config import ModelConfig
 
 DEFAULTS = {field.name: field.default for field in FIELDS}
+_MOST = 3  # sentences about one config
 
 
 def validate(config: ConfigDict) -> None:
@@ -23,7 +24,8 @@ def validate(config: ConfigDict) -> None:
     config: from `load`, or made in code.
 
   Raises:
-    ValueError: a sentence for each fault, with the field and the fix.
+    ValueError: a sentence for each of the first faults, with the field and
+      the fix.
   """
   values.check(flatten(config))
   tasks.make_options(config.task.name, **task_options(config))
@@ -33,6 +35,8 @@ def validate(config: ConfigDict) -> None:
     faults.append(
         f'{name}={to_text(flatten(config)[name])} has no effect with {reason}: '
         f'leave it out, or set it to its default, {default}.')
+  if len(faults) > _MOST:
+    faults[_MOST - 1:] = [f'{len(faults) - _MOST + 1} more values do not fit.']
   if faults:
     raise ValueError('\n'.join(faults))
   from jaxrl_llm import stages

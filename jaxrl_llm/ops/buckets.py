@@ -11,7 +11,7 @@ import numpy as np
 
 MOST = 5  # lengths in addition to the full one
 WORTH = 0.02  # share of the work that a length must save
-_STEPS = 400  # simulated steps
+_STEPS, _DRAWN = 400, 1 << 20  # most simulated steps, and rows of them all
 
 
 def choose(
@@ -32,8 +32,9 @@ def choose(
   """
   unit = 1 << max((full // 32).bit_length() - 1, 0)
   padded = np.minimum(-(-np.asarray(sizes, int) // unit) * unit, full)
-  ends = np.unique(np.append(padded, full))
-  counts = np.cumsum(np.append(0, (padded[:, None] == ends).sum(0)))
+  ends, counts = np.unique(np.append(padded, full), return_counts=True)
+  counts[-1] -= 1  # `full` itself
+  counts = np.append(0, np.cumsum(counts))
   # best[j]: least sum of the sizes up to ends[j - 1], if that is a length;
   # chosen[j]: the lengths. Each round allows one length more.
   best = np.append(0, ends * counts[1:])
@@ -63,7 +64,8 @@ def of_prompts(
     max_prompt: full length.
     together: prompts in one prefill; all are padded alike.
   """
-  drawn = np.random.default_rng(0).choice(lengths, (_STEPS, together))
+  drawn = np.random.default_rng(0).choice(
+      lengths, (_steps(together), together))
   return choose(drawn.max(1), full=max_prompt)
 
 
@@ -88,10 +90,15 @@ def of_rows(
   """
   random = np.random.default_rng(0)
   rows = prompts * samples
-  steps = max(_STEPS // updates, 1)
+  steps = _steps(rows)
   drawn = np.repeat(random.choice(lengths, (steps, prompts)), samples, 1)
   response = random.integers(1, max_response, (steps, rows), endpoint=True)
   drawn += np.where(random.random((steps, rows)) < .5, response, max_response)
   drawn = random.permuted(drawn, axis=1).reshape(steps * updates, -1)
   longest = -np.sort(-drawn, axis=1)[:, ::microbatch]
   return choose(longest.ravel(), full=max_prompt + max_response)
+
+
+def _steps(rows: int) -> int:
+  """Returns how many steps of some rows to simulate."""
+  return min(_STEPS, max(_DRAWN // rows, 1))
