@@ -36,6 +36,8 @@ from tests import tiny_hf
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MEASURED = ('seconds/', 'speed/tokens', 'speed/flops_share', 'memory/')
 JOBS = ('countdown', 'pkpo', 'words')
+# Values that mean what was done before there were these fields.
+SINCE = {'sampling.buckets': 'none'}
 
 
 def fields(job: str, model: pathlib.Path) -> list[str]:
@@ -46,7 +48,7 @@ def fields(job: str, model: pathlib.Path) -> list[str]:
     return ['--config=configs/pkpo/countdown.py', '--config.steps=30']
   return [
       '--config=configs/grpo/qwen3_1p7b_math.py',
-      f'--config.model.hf={model}',
+      f'--config.model.hf={model}', '--config.model.dtype=bfloat16',
       f'--config.task.path={model.parent}/problems.jsonl',
       '--config.task.heldout=', '--config.task.heldout_count=5',
       '--config.task.take=number', '--config.task.template=question',
@@ -67,8 +69,11 @@ def run(checkout: pathlib.Path, workdir: pathlib.Path,
   if (workdir / 'summary.json').exists():
     return
   shutil.rmtree(workdir, ignore_errors=True)
+  known = (checkout / 'jaxrl_llm/config/fields.py').read_text()
   command = [
       sys.executable, '-m', 'jaxrl_llm.train', *arguments,
+      *(f'--config.{name}={value}' for name, value in SINCE.items()
+        if f"'{name}'" in known),
       f'--config.workdir={workdir}', '--config.log.display=false',
       f'--config.warm_start.cache={workdir}/cache',
       '--config.log.tensorboard=false', '--config.log.samples=1000']
