@@ -1,159 +1,340 @@
 """Verifier for mathematical answers: compares their values, not their text.
 
-The answer of a response is its last box or its last number. It is compared with
-the reference, first in a normal form and then, if this is not enough, by
-math-verify. Run it in a `pool.Pool`, because some answers make sympy compute
-forever.
+The answer of a response (`answers.py`) is compared with the reference part by
+part (`values.py`). Plain numbers are compared exactly. Expressions are read by
+math-verify's grammar and evaluated with 30 digits, at several points if they
+have variables, which refuses most wrong answers at once. math-verify decides
+about the others. Run it in a `pool.Pool`, because some answers make sympy
+compute forever.
 """
 
 import fractions
 import functools
 import logging
 import re
-from typing import Any
+from typing import Any, Sequence
 
-TAKES = ('boxed', 'number', 'either')
+from jaxrl_llm.rewards import answers, spelling, values
+from jaxrl_llm.rewards.values import Value
 
-_TOKEN = re.compile(
-    r'(?P<box>\\(?:boxed|fbox)(?![a-zA-Z])\s*(?P<brace>\{)?)|\\.|'
-    r'(?P<open>\{)|(?P<close>\})', re.DOTALL)
-_BARE = re.compile(r'\s*([^\s${}\\]+)')
-# A minus directly after a letter, a digit or a bracket is a subtraction.
-_NUMBER = re.compile(
-    r'(?:(?<![\w)\]}])[-+−])?'
-    r'(?:(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)'
-    r'(?:/[0-9]+)?')
-_PLAIN = re.compile(r'[-+]?[0-9]+(?:\.[0-9]+)?')
 _LONGEST = 2000  # longer answers, in characters, are not parsed
+_DIGITS = 30  # precision of numeric comparisons, of which three may be lost
+_PROSE = 6  # words of so many spaces are hardly written again by the letter
+_INTEGER = re.compile('-?(?:0|[1-9][0-9]{0,17})')
+_COMPLEX = re.compile(r'(?<![a-zA-Z\\])i(?![a-zA-Z])|\\(?:imath|Re|Im|det)\b')
+_MEASURED = re.compile(r'[^?%]+')  # units that are compared
 
 
-def boxed(text: str) -> str | None:
-  r"""Returns the content of the last complete \boxed{...}, or None.
-
-  If boxes are nested, the inner one counts. `\boxed 5`, without braces, gives
-  '5'.
-  """
-  found, start, stack = None, -1, []
-  for token in _TOKEN.finditer(text):
-    if token['box'] and not token['brace']:
-      if bare := _BARE.match(text, token.end()):
-        found, start = bare[1].rstrip('.,;'), token.end()
-    elif token['box'] or token['open']:
-      stack.append(token.end() if token['box'] else -1)
-    elif token['close'] and stack and (begin := stack.pop()) > start:
-      found, start = text[begin:token.start()], begin
-  return found and found.strip() or None
-
-
-def last_number(text: str) -> str | None:
-  """Returns the last number, such as -1,234.5 or 3/4, without its commas."""
-  found = None
-  for match in _NUMBER.finditer(text):
-    found = match[0]
-  return found and found.replace(',', '').replace('−', '-')
-
-
-def answer(text: str, take: str) -> str | None:
-  """Extracts the answer of a response: its last box, or its last number.
-
-  Args:
-    text: the response.
-    take: one of `TAKES`; 'either' takes the number only if there is no box.
-
-  Returns:
-    The answer, or None.
-  """
-  found = boxed(text) if take != 'number' else None
-  if found is None and take != 'boxed':
-    found = last_number(text)
-  return found
+@functools.lru_cache(1 << 14)
+def read(text: str) -> Value | None:
+  """Reads an answer as it was written."""
+  try:
+    return values.read(spelling.clean(text))
+  except RecursionError:  # brackets in brackets
+    return None
 
 
 def normal(text: str) -> str:
   """Returns a normal form that is equal for many spellings of an answer."""
-  text = text.strip().strip('$').strip().rstrip('.')
-  text = re.sub(r'\\(?:left|right)(?![a-z])|\\!', '', text)
-  text = re.sub(r'\\[dt]frac(?![a-z])', r'\\frac', text)
-  # Commas are removed before spaces, since '12, 345' is two numbers. Spaces
-  # between letters or digits stay, since '1 1/2' is not '11/2'.
-  if re.fullmatch(r'[-+]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?', text):
-    text = text.replace(',', '')
-  text = re.sub(r'(?<!\w) | (?!\w)', '', re.sub(r'\s+', ' ', text))
-  if _PLAIN.fullmatch(text) and len(text) < 300:
-    return str(fractions.Fraction(text))
-  return text
+  if _INTEGER.fullmatch(text):
+    return text
+  value = read(text)
+  return values.form(value) if value else spelling.clean(text)
 
 
 @functools.lru_cache(1 << 14)
-def _parsed(text: str) -> list[Any]:
-  """Parses an answer with math-verify."""
-  import math_verify
-  return math_verify.parse(
-      fr'\boxed{{{text}}}'.replace('°', r'^\circ'),
-      [math_verify.LatexExtractionConfig(boxed_match_priority=0),
-       math_verify.ExprExtractionConfig()], parsing_timeout=None)
+def _parsed(text: str) -> Any:
+  """Parses an expression by math-verify's grammar.
 
-
-@functools.lru_cache(1 << 14)
-def _verify(reference: str, found: str) -> tuple[bool, str]:
-  """Compares two answers with math-verify.
+  The whole text must be an expression. Capital letters stay what they are, and
+  decimals become fractions.
 
   Returns:
-    Whether they are equal, and the second as math-verify reads it.
+    An object of sympy, or None.
   """
+  import latex2sympy2_extended as latex
+  from latex2sympy2_extended.latex2sympy2 import ConversionConfig
+  import sympy
+  config = latex.NormalizationConfig(
+      units=False, malformed_operators=True, nits=True, boxed='none')
+  try:
+    found = latex.latex2sympy(
+        latex.normalize_latex(text, config),
+        is_real=True, normalization_config=None,
+        conversion_config=ConversionConfig(lowercase_symbols=False))
+    if isinstance(found, sympy.MatrixBase):
+      found = found.as_immutable()
+    imaginary = _COMPLEX.search(text)
+    found = found.xreplace({
+        x: sympy.Rational(str(x)) for x in found.atoms(sympy.Float)})
+    found = found.xreplace({
+        x: sympy.I if imaginary and x.name == 'i' else sympy.Symbol(
+            x.name, real=True) for x in found.free_symbols})
+    return None if found.has(sympy.nan, sympy.zoo) else found
+  except Exception:  # of many types, from the grammar and from sympy
+    return None
+
+
+@functools.lru_cache(1 << 14)
+def _verify(reference: str, found: str, tolerance: float) -> bool:
+  """Compares two expressions."""
   import math_verify
+  import sympy
   x, y = _parsed(reference), _parsed(found)
-  equal = math_verify.verify(x, y, timeout_seconds=None)
-  return equal, str(y[0]) if y and not equal else found
+  if x is None or y is None:
+    return False
+  if isinstance(x, sympy.MatrixBase) and isinstance(y, sympy.MatrixBase):
+    return x.shape == y.shape and all(
+        _same(a, b, tolerance) for a, b in zip(x, y))
+  if isinstance(x, sympy.Expr) and isinstance(y, sympy.Expr):
+    return _same(x, y, tolerance)
+  return math_verify.verify(
+      x, y, timeout_seconds=None, allow_set_relation_comp=True)
 
 
-def compare(reference: str, found: str) -> dict[str, str]:
+def _same(x: Any, y: Any, tolerance: float) -> bool:
+  """Compares two scalar expressions at some points, then by math-verify."""
+  import math_verify
+  import sympy
+  names = sorted(x.free_symbols | y.free_symbols, key=str)
+  for shift in (1, 2, 3) if names else (1,):
+    # Values of no particular relation; the last point has negative ones too.
+    point = {
+        name: sympy.Rational(7919 * (i + shift) % 1009 + 13, 577)
+        * (-1 if shift == 3 and i % 2 == 0 else 1)
+        for i, name in enumerate(names)}
+    try:
+      a, b = x.subs(point).evalf(_DIGITS), y.subs(point).evalf(_DIGITS)
+      if not all(v.is_number and v.is_finite for v in (a, b)):
+        continue
+      error, size = abs(a - b), max(abs(a), abs(b))
+      if error <= size * sympy.Float(10, _DIGITS) ** (3 - _DIGITS):
+        if not names:
+          return True
+      elif names or not error <= tolerance * abs(a):
+        return False
+      else:
+        return True
+    except Exception:  # of many types: some functions have no value there
+      continue
+  return math_verify.verify(x, y, timeout_seconds=None)
+
+
+def _equal(a: Value, b: Value, tolerance: float, any_order: bool) -> bool:
+  """Compares the value of a reference with one that was found."""
+  def same(x, y):
+    return _equal(x, y, tolerance, any_order)
+
+  def ordered(xs, ys):
+    return len(xs) == len(ys) and all(map(same, xs, ys))
+
+  if 'equation' in (a.kind, b.kind):
+    return _equations(a, b, same, tolerance)
+  if a.kind == 'list' and b.kind in ('list', 'tuple'):
+    return b.text in ('', r'\pm', '()', '[]') and _matched(
+        a.items, b.items, same)
+  if a.kind == 'tuple' and b.kind in ('list', 'tuple'):
+    if b.kind == 'list' and a.text != '()' or b.kind == 'tuple' and (
+        a.text != b.text or a.name and b.name and a.name != b.name):
+      return False
+    return ordered(a.items, b.items) or (
+        any_order and _matched(a.items, b.items, same))
+  if 'list' in (a.kind, b.kind):
+    return False
+  if (_MEASURED.fullmatch(a.unit) and _MEASURED.fullmatch(b.unit)
+      and a.unit != b.unit and a.kind != 'word'):
+    return False
+  if 'word' in (a.kind, b.kind):
+    return _words(a, b)
+  if 'based' in (a.kind, b.kind):
+    return _based(a, b)
+  if a.kind == b.kind == 'number':
+    return _numbers(a, b, tolerance)
+  if re.fullmatch('[a-zA-Z]', a.text) and re.fullmatch('[a-zA-Z]', b.text):
+    return a.text == b.text
+  return _verify(_latex(a), _latex(b), tolerance)
+
+
+def _matched(xs: Sequence[Value], ys: Sequence[Value], same) -> bool:
+  """Tells whether two lists have equal elements in any order."""
+  left = list(ys)
+  for x in xs:
+    for i, y in enumerate(left):
+      if same(x, y):
+        del left[i]
+        break
+    else:
+      return False
+  return not left
+
+
+def _equations(a: Value, b: Value, same, tolerance: float) -> bool:
+  """Compares an equation with another one or with a value.
+
+  A chain such as x = 2 + 3 = 5 stands for its last member if the members after
+  a name are equal; 6 = 5 stands for nothing.
+  """
+  def last(value):
+    if value.kind != 'equation':
+      return value
+    members = value.items[1 if value.name else 0:]
+    if all(same(x, y) for x, y in zip(members, members[1:])):
+      return members[-1]
+    return None
+
+  if a.kind == b.kind and not (a.name and a.name == b.name):
+    return _verify(a.text, b.text, tolerance)
+  if a.kind == 'equation' and not a.name:
+    return False
+  x, y = last(a), last(b)
+  return None not in (x, y) and same(x, y)
+
+
+def _words(a: Value, b: Value) -> bool:
+  """Compares words; for one in plain letters, whatever it was read as."""
+  if a.kind == b.kind:
+    return a.text == b.text and (not a.unit or a.unit == b.unit)
+  x, y = (re.sub(r'[\s\\]', '', v.text) for v in (a, b))
+  return x == y or len(x) > 1 and x.lower() == y.lower()
+
+
+def _based(a: Value, b: Value) -> bool:
+  """Compares numbers with a base; it may be missing where it is known."""
+  if a.kind == b.kind:
+    return (a.text, a.items) == (b.text, b.items)
+  based, other = (a, b) if a.kind == 'based' else (b, a)
+  digits = str(other.items[0]) if other.kind == 'number' else other.text
+  if based is b and based.items[0] not in ('10', 'ten'):
+    return False
+  return based.text == digits.upper()
+
+
+def _numbers(a: Value, b: Value, tolerance: float) -> bool:
+  """Compares plain numbers; of a percentage, 2.5 and 0.025 are both right."""
+  x, y = a.items[0], b.items[0]
+  hundredth = fractions.Fraction(1, 100)
+  pairs = [(x, y)]
+  if (a.unit == '%') != (b.unit == '%'):
+    pairs.append((x * hundredth, y) if a.unit == '%' else (x, y * hundredth))
+  bound = fractions.Fraction(tolerance)
+  return any(abs(v - w) <= bound * abs(v) for v, w in pairs)
+
+
+def _latex(value: Value) -> str:
+  """Writes a value in LaTeX, without its unit."""
+  if value.kind == 'number':
+    x = value.items[0]
+    text = str(abs(x.numerator))
+    if x.denominator > 1:
+      text = rf'\frac{{{text}}}{{{x.denominator}}}'
+    return '-' + text if x < 0 else text
+  if value.kind == 'tuple':
+    return value.text[0] + ','.join(map(_latex, value.items)) + value.text[1]
+  return value.text
+
+
+def _form(value: Value) -> str:
+  """Returns one text for most values that are equal."""
+  if value.kind == 'expression':
+    parsed = _parsed(value.text)
+    return values.form(value) if parsed is None else normal(str(parsed))
+  if value.items and isinstance(value.items[0], Value):
+    return values.form(value._replace(items=tuple(
+        Value('expression', _form(item)) for item in value.items)))
+  return values.form(value)
+
+
+def compare(
+    reference: str, found: str, tolerance: float = 0.0,
+    any_order: bool = False) -> dict[str, str]:
   """Compares an answer with the reference.
 
   Args:
     reference: the correct answer, LaTeX or plain.
     found: the answer of the response.
+    tolerance: largest error of a number, relative to the reference.
+    any_order: whether the parts of a tuple may come in another order.
 
   Returns:
     A dictionary with 'kind' ('correct' or 'wrong') and 'answer', a form that
     most equal answers have in common.
   """
-  a, b = normal(reference), normal(found)
-  if a == b:
-    return {'kind': 'correct', 'answer': a}
-  if _integer(a) and _integer(b):
-    return {'kind': 'wrong', 'answer': b}
-  # Checked before `_verify`, which caches its arguments.
+  # Checked before `read`, which caches its arguments.
   if len(found) > max(_LONGEST, 2 * len(reference)):
-    return {'kind': 'wrong', 'answer': b, 'detail': 'too long to be parsed'}
-  equal, read = _verify(reference, found)
-  if equal:
-    return {'kind': 'correct', 'answer': a}
-  return {'kind': 'wrong', 'answer': normal(read)}
+    return {'kind': 'wrong', 'answer': found, 'detail': 'too long to be parsed'}
+  if not tolerance and _INTEGER.fullmatch(reference) and _INTEGER.fullmatch(
+      found):
+    return {'kind': 'correct' if reference == found else 'wrong',
+            'answer': found}
+  a, b = read(reference), read(found)
+  if spelling.clean(reference) == spelling.clean(found) or a and b and _equal(
+      a, b, tolerance, any_order):
+    return {'kind': 'correct', 'answer': normal(reference)}
+  return {'kind': 'wrong', 'answer': _form(b) if b else spelling.clean(found)}
 
 
-def _integer(text: str) -> bool:
-  return re.fullmatch('-?[0-9]+', text) is not None
+_ORDINARY = re.compile(
+    r'(?:[-+*/^|!\s0-9a-zA-Z(){}]|'
+    r'\\(?:pi|frac|sqrt|infty|cdot|theta|sin|cos|tan)(?![a-zA-Z]))*')
+
+# A last operator, a word, or a division by 0.
+_SUSPECT = re.compile(
+    r'[-+*/^]\s*$|(?<![a-zA-Z\\])[a-zA-Z]{3,}|[/}]\s*\{?\s*0(?![0-9.])')
 
 
-def judge(item: dict[str, str]) -> dict[str, str]:
+def readable(text: str, parse: bool = True) -> bool:
+  """Returns whether a reference can be compared by its value.
+
+  Args:
+    text: the reference.
+    parse: whether to parse expressions, which may take forever. Otherwise only
+      those count that have no symbols but ordinary ones.
+  """
+  def known(value):
+    if value.kind == 'expression':
+      return _parsed(value.text) is not None if parse else (
+          _ORDINARY.fullmatch(value.text) is not None
+          and not _SUSPECT.search(value.text)
+          and value.text.count('{') == value.text.count('}'))
+    return all(known(v) for v in value.items if isinstance(v, Value)) and (
+        value.kind != 'word' or value.text.count(' ') < _PROSE)
+
+  value = read(text)
+  return value is not None and known(value)
+
+
+def check(item: dict[str, str]) -> dict[str, str]:
+  """Checks a reference, of 'answer'; a function for a `pool.Pool`."""
+  return {'kind': 'readable' if readable(item['answer']) else 'unreadable'}
+
+
+def same(item: dict[str, str]) -> dict[str, str]:
+  """Compares two references, of 'answer' and 'found'; for a `pool.Pool`."""
+  return compare(item['answer'], item['found'])
+
+
+def judge(item: dict[str, Any]) -> dict[str, str]:
   """Judges a response; the function that a `pool.Pool` calls.
 
   Args:
-    item: dictionary with 'answer' (the reference), 'response', and 'take' (see
-      `answer`).
+    item: dictionary with 'answer' (the reference), 'response', 'take' (see
+      `answers.answer`), and optionally 'tolerance' and 'any_order' (see
+      `compare`).
 
   Returns:
     A dictionary with 'kind' ('correct', 'wrong' or 'no_answer'), 'answer' as
     from `compare` ('' for none), and 'detail', the answer as it was written.
   """
-  found = answer(item['response'], item['take'])
+  found = answers.answer(item['response'], item['take'])
   if found is None:
     return {'kind': 'no_answer', 'answer': '', 'detail': ''}
-  return {'detail': found, **compare(item['answer'], found)}
+  return {'detail': found, **compare(
+      item['answer'], found, item.get('tolerance', 0.0),
+      item.get('any_order', False))}
 
 
 def prepare() -> None:
   """Does the slow imports and fills the parser's tables; called by `worker`."""
   logging.getLogger('math_verify').setLevel(logging.ERROR)
-  compare(r'\frac12', r'\frac{1}{3}')
+  compare(r'\frac{\pi}2', r'\frac{\pi}{3}')
+  compare(r'x+1', r'1+x')

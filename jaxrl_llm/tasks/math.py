@@ -12,14 +12,13 @@ import hashlib
 import importlib.util
 import numbers
 import os
-import re
 from typing import Sequence
 import zlib
 
 from absl import logging
 
-from jaxrl_llm.rewards import math as math_rewards
 from jaxrl_llm.rewards import Verdict
+from jaxrl_llm.rewards.answers import TAKES
 from jaxrl_llm.rewards.pool import Pool
 from jaxrl_llm.tasks import (
     closest,
@@ -28,6 +27,7 @@ from jaxrl_llm.tasks import (
     Problem,
     problem_files,
     problem_option,
+    references,
     templates,
 )
 
@@ -51,7 +51,10 @@ class Options:
     reward: function that judges in place of math-verify, FILE.py:NAME or
       PACKAGE.MODULE:NAME, called as TRL calls it (empty: math-verify).
     take: part of a response that is its answer; boxed (the last box), number
-      (the last number) or either (the last number if there is no box).
+      (the last number) or either (without a box the expression or the number
+      that it ends with).
+    tolerance: largest error of a number, relative to the answer (0: exact).
+    any_order: whether the parts of a tuple may come in another order.
     timeout: time limit in seconds for judging one response.
     workers: number of processes that judge (0: one per core, at most 8).
     seed: seed for the choice of the held-out problems.
@@ -65,6 +68,8 @@ class Options:
   template: str = 'chat'
   reward: str = module_option()
   take: str = 'boxed'
+  tolerance: float = 0.0
+  any_order: bool = False
   timeout: float = 5.0
   workers: int = dataclasses.field(default=0, metadata={'affects': ()})
   seed: int = 0
@@ -74,34 +79,18 @@ class Options:
       raise ValueError(
           f'task.template={self.template!r} is not a known format and does not '
           f'contain {{problem}}.{closest(self.template, templates.FORMATS)}')
-    if self.take not in math_rewards.TAKES:
+    if self.take not in TAKES:
       raise ValueError(
           f'task.take={self.take!r} is not known.'
-          f'{closest(self.take, math_rewards.TAKES)}')
+          f'{closest(self.take, TAKES)}')
+    if not 0 <= self.tolerance < 1:
+      raise ValueError(
+          f'task.tolerance={self.tolerance} must be at least 0 and below 1.')
     if not self.timeout > 0 or self.workers < 0 or self.heldout_count < 0:
       raise ValueError(
           f'task.timeout={self.timeout} must be above 0, task.workers='
           f'{self.workers} and task.heldout_count={self.heldout_count} at '
           'least 0.')
-
-
-# A number, optionally with a currency before it and a unit after it.
-_AMOUNT = re.compile(
-    r'[$€£]?\s*([-+−]?[\d,]*\.?\d+)(?:\s*%|\s+[a-zA-Z]{2,})?\.?')
-
-
-def reference(text: str) -> str:
-  """Extracts the bare answer from the answer field of a row.
-
-  This is the content of the last box, else the text after ####, else the whole
-  text. For an amount after ####, as in GSM8K, it is the number alone.
-  """
-  found = math_rewards.boxed(text)
-  if found is None and '####' in text:
-    found = text.rpartition('####')[2].strip()
-    if amount := _AMOUNT.fullmatch(found):
-      found = math_rewards.last_number(amount[1])
-  return (found or text).strip()
 
 
 def read(source: str, options: Options, tokenizer) -> list[Problem]:
@@ -119,6 +108,12 @@ def read(source: str, options: Options, tokenizer) -> list[Problem]:
     ValueError: a row is not valid. The message names the file and the line of
       the first such row.
   """
+  return [problem for _, problem in _read(source, options, tokenizer)]
+
+
+def _read(
+    source: str, options: Options, tokenizer) -> list[tuple[str, Problem]]:
+  """Returns the problems of a source, each with its file and line."""
   problems = []
   stem = os.path.basename(source).partition('.')[0]
   for where, row in problem_files.rows(source):
@@ -126,15 +121,18 @@ def read(source: str, options: Options, tokenizer) -> list[Problem]:
     if options.reward:
       info = _row(where, row, options)
     else:
-      info = reference(_field(where, row, options.answer))
+      info = references.checked(where, _field(where, row, options.answer))
     kind = _field(where, row, options.kind) if options.kind else stem
     # Depends on the problem's text alone, not on file, order or template.
     ident = zlib.crc32(text.encode()) >> 1
-    problems.append(Problem(
+    problems.append((where, Problem(
         ident, templates.render(options.template, text, tokenizer), kind,
-        info=info))
+        info=info)))
   if not problems:
     raise ValueError(f'{source} has no problems.')
+  if not options.reward:
+    references.warn_of_unreadable(
+        [(where, p.info) for where, p in problems], options.workers)
   return problems
 
 
@@ -171,8 +169,8 @@ def _row(
   answer = columns.get(options.answer)
   has_text = isinstance(answer, (str, numbers.Number))
   return own_reward.Row(
-      str(row[options.problem]), reference(str(answer)) if has_text else '',
-      columns)
+      str(row[options.problem]),
+      references.reference(str(answer)) if has_text else '', columns)
 
 
 class Problems:
@@ -221,7 +219,8 @@ class Math(Problems):
           'jaxrl_llm.rewards.math:judge', seconds=self.options.timeout,
           workers=self.options.workers or min(os.cpu_count() or 1, 8))
     reply = self._pool.submit(dict(
-        answer=problem.info, response=text, take=self.options.take))
+        answer=problem.info, response=text, take=self.options.take,
+        tolerance=self.options.tolerance, any_order=self.options.any_order))
     return lambda: _verdict(reply.result())
 
   def close(self) -> None:
@@ -268,16 +267,20 @@ def _verdict(reply) -> Verdict:
 
 def _all(sources, options, tokenizer) -> list[Problem]:
   """Returns the problems of all sources, without duplicates."""
-  problems, count = {}, 0
+  problems, again = {}, []
   for source in sources:
-    for problem in read(source, options, tokenizer):
-      problems.setdefault(problem.prompt, problem)
-      count += 1
-  if count > len(problems):
+    for where, problem in _read(source, options, tokenizer):
+      first = problems.setdefault(problem.prompt, (where, problem))
+      if first[1] is not problem:
+        again.append((first, (where, problem)))
+  if again:
     logging.warning(
         'Left out of %s: %d of %d problems, which are repeated.',
-        ', '.join(sources), count - len(problems), count)
-  return list(problems.values())
+        ', '.join(sources), len(again), len(again) + len(problems))
+  if not options.reward:
+    references.refuse_contradictions([
+        tuple((where, p.info) for where, p in pair) for pair in again])
+  return [problem for _, problem in problems.values()]
 
 
 def create(options: Options, tokenizer=None) -> Math | Rewarded:

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from jaxrl_llm.rewards import math
+from jaxrl_llm.rewards import answers, math
 from jaxrl_llm.rewards.pool import Pool
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -56,7 +56,7 @@ def equal(reference, found):
     ('', None),
 ])
 def test_the_last_box(text, want):
-  assert math.boxed(text) == want
+  assert answers.boxed(text) == want
 
 
 @pytest.mark.parametrize('text, want', [
@@ -68,14 +68,14 @@ def test_the_last_box(text, want):
     ('\u0665', None),
 ])
 def test_the_last_number(text, want):
-  assert math.last_number(text) == want
+  assert answers.last_number(text) == want
 
 
 @pytest.mark.parametrize('text, boxed, number, either', [
     (r'\boxed{x} is 7', 'x', '7', 'x'), ('is 7', None, '7', '7'),
     (r'7 or \boxed{}', None, '7', '7'), ('none', None, None, None)])
 def test_what_is_taken(text, boxed, number, either):
-  got = [math.answer(text, take) for take in ('boxed', 'number', 'either')]
+  got = [answers.answer(text, take) for take in ('boxed', 'number', 'either')]
   assert got == [boxed, number, either]
 
 
@@ -135,6 +135,109 @@ def test_what_is_not_the_same(a, b):
   assert not equal(a, b)
 
 
+# Reference, and what math-verify or an earlier version took for the same.
+FALSE = [
+    ('6.63e-34', '1.05e-34'), ('1e-7', '2e-7'), ('1e-9', '0.0'),
+    (r'10^{-20}', r'2\cdot 10^{-20}'), ('10^{-20}x', r'2\cdot 10^{-20}x'),
+    (r'10^{-20}\sqrt{2}', r'10^{-20}\sqrt{3}'),
+    ('4036082/4036081', '1.00'), ('0.333333', r'\frac13'),
+    (r'\frac{\pi}{6}', '0.523598775598'), ('1e400', '1e401'),
+    ('123_8', '123_7'), ('123_8', '123_{10}'), ('123', '123_7'),
+    ('5', r'5\text{ million}'), ('5', r'5\text{ is wrong}'), ('5', '5 dozen'),
+    ('5', '5 or 6'), ('5', r'5\text{ or }6'), ('5', '5 minus'), ('5', '(5'),
+    ('5', '6=5'), ('5', 'x=6=5'), ('10', '2x=10'), ('5', r'6\to5'),
+    ('5', '6→5'), ('5', r'\ge 5'), ('5', r'x \ge 5'), ('5', '5,5'),
+    (r'x\ge5', 'x>5'), (r'x \ge 5', r'y \ge 5'), ('x=5', 'y=5'),
+    ('m', 'M'), ('2x', '2X'), (r'\text{m}', 'M'), ('AB', 'ab'), ('a', '(A)'),
+    ('6,-2', r'6,\ldots,-2'), ('6,-2', '6,...,-2'), ('(1,2)', '2,1'),
+    ('(1,2)', r'\{2,1\}'), ('(1,2)', '(2,1)'), ('[1,2)', r'1<x\le 2'),
+    (r'5\text{ m}', r'5\text{ cm}'), (r'5\text{ cm}^2', r'5\text{ cm}'),
+    ('10:30 a.m.', '10:30 p.m.'), ('10:30 a.m.', '10:30'),
+    ('March 5', 'March 6'), (r'\text{Bob, Ann}', r'\text{Bob, Alice}'),
+    (r'\text{even}', r'\text{odd}'), (r'2\pm\sqrt3', r'2+\sqrt3'),
+    ('2.5', r'25\%'), ('i', '-i'), ('x^2', 'x^3'), ('y=2x', 'y=2x+1'),
+    (r'\begin{pmatrix}10^{-20}\\1\end{pmatrix}',
+     r'\begin{pmatrix}10^{-21}\\1\end{pmatrix}'),
+]
+
+
+@pytest.mark.parametrize('reference, found', FALSE)
+def test_what_earlier_was_falsely_accepted(reference, found):
+  assert not equal(reference, found)
+
+
+# Reference, and another way to write it.
+RESPELLED = [
+    ('1.5e3', r'1.5\times 10^{3}'), ('1.5e3', '1500'), ('1.5E+3', '1.5e3'),
+    ('6.63e-34', r'6.63\cdot10^{-34}'), ('6.02e23', r'6.02 \times 10^{23}'),
+    ('32760', r'32\,760'), (r'32\,760', '32760'), ('32760', '32{,}760'),
+    (r'5\sqrt{3}', '5√3'), (r'5\sqrt{3}', '5√(3)'), (r'\frac{\pi}{6}', 'π/6'),
+    ('(1,2)', r'\bigl(1,2\bigr)'), ('(1,2)', r'\Big( 1, 2 \Big)'),
+    ('5', r'\color{red}{5}'), ('5', r'\textcolor{red}{5}'), ('5', '**5**'),
+    ('051', r'\textbf{(051)}'), (r'\textbf{(051)}', '51'), ('5', '5.'),
+    ('2.5', r'2.5\%'), (r'2.5\%', '2.5'), (r'2.5\%', '0.025'),
+    (r'\text{Bob, Alice}', 'Alice and Bob'),
+    (r'\text{red}, \text{blue}', 'blue, red'), (r'\text{odd}', 'odd'),
+    ('10:30', r'10\!:\!30'), (r'10:30\text{ a.m.}', '10:30 AM'),
+    ('10:30', '10:30 a.m.'), (r'\text{March 5, 2020}', '5 March 2020'),
+    (r'\text{March 5}', 'March 5th'), (r'-\frac14', '-1./4'),
+    (r'1\le x<2', '[1,2)'), ('[1,2)', r'1\le x<2'), ('[1,2)', r'2 > x \geq 1'),
+    (r'[5,\infty)', r'x \ge 5'), (r'(-\infty,5)', 'x<5'),
+    (r'(-\infty,1)\cup(2,\infty)', r'x<1 \text{ or } x>2'),
+    (r'\emptyset', r'\varnothing'), (r'\emptyset', r'\{\}'), ('5', 'x=5'),
+    ('x=5', '5'), ('5', 'x=2+3=5'), ('5', '2+3=5'), ('x^2', 'f(x)=x^2'),
+    ('5', '5 apples'), (r'5\text{ apples}', '5'), ('123_7', '123'),
+    (r'9\text{ cm}^2', r'9\text{ square centimeters}'), ('66', '66_{10}'),
+    (r'2\pm\sqrt3', r'2-\sqrt{3}, 2+\sqrt3'), ('1,-1', r'x=1\text{ or }x=-1'),
+    ('2x-y+1=0', 'y=2x+1'), ('(1+i)^2', '2i'), ('1 1/2', '1.5'),
+    (r'\log_2 3', r'\frac{\ln 3}{\ln 2}'), (r'\sin^2 x', r'1-\cos^2 x'),
+    (r'\mathbb{R}', r'(-\infty,\infty)'), ('2^{1000}', r'2^{999}\cdot 2'),
+    (r'\sqrt{10}', r'\sqrt{10} \approx 3.16'), ('(3,4),(1,2)', '(1,2), (3,4)'),
+    (r'5\text{ million}', '5000000'), (r'2007+\frac\pi2', r'2007+\pi/2'),
+]
+
+
+@pytest.mark.parametrize('reference, found', RESPELLED)
+def test_what_earlier_was_falsely_refused(reference, found):
+  assert equal(reference, found)
+
+
+def test_a_tolerance_is_relative():
+  def near(reference, found, tolerance=0.01):
+    return math.compare(reference, found, tolerance)['kind'] == 'correct'
+  assert near('1.05e-34', '1.06e-34') and not near('1.05e-34', '1.07e-34')
+  assert near('100', '101') and near('100', '99') and not near('100', '101.1')
+  assert near(r'\sqrt{2}', '1.41') and not near(r'\sqrt{2}', '1.38')
+  assert near('(1,100)', '(1,101)') and not near('x', '1.001x')
+  assert not near('0', '1e-9') and not near('100', '101', 0.0)
+
+
+def test_tuples_in_any_order_are_an_option():
+  for found in ('(2,1)', '2,1', r'\{2,1\}'):
+    assert not equal('(1,2)', found)
+    assert math.compare('(1,2)', found, any_order=True)['kind'] == 'correct'
+  assert equal('1,2', '(2,1)')
+
+
+@pytest.mark.parametrize('text, want', [
+    (r'The answer is $\frac{3}{4}$.', r'\frac{3}{4}'),
+    (r'So the final answer is: $5\sqrt{3}$.', r'5\sqrt{3}'),
+    ('The answer is 5√3.', '5√3'), ('**Answer:** (1, 2)', '(1, 2)'),
+    ('The answer is (B).', '(B)'), ('answer: C', 'C'),
+    (r'Hence $x = \frac{\pi}{2}$.', r'\frac{\pi}{2}'),
+    (r'We get \[ x = 2, \quad y = x+1. \] So \(\frac12\)', r'\frac12'),
+    ('The answer is 18 dollars.', '18'), ('#### 18', '18'),
+    ('The answer is a number, 5', '5'), ('5 of $x+1$ are 6', '6'),
+    ('The answer is 1,234.50', '1234.50'), ('7 + 8 = 15 eggs.', '15')])
+def test_an_answer_without_a_box(text, want):
+  assert answers.answer(text, 'either') == want
+
+
+def test_fractions_are_numbers():
+  assert answers.last_number(r'It is $\frac{3}{4}$') == r'\frac{3}{4}'
+  assert answers.last_number(r'$-\frac34$, so') == r'-\frac34'
+
+
 def test_wrong_answers_that_are_equal_share_a_form():
   def form(text):
     return math.compare('7', text)['answer']
@@ -166,10 +269,11 @@ MEGABYTE = 10**6
 NEIGHBOUR = item('0.75', box(r'\frac{3}{4}'))
 HOSTILE = {
     'tower of powers': (box('9^{9^{9^9}}'), 'timeout'),
-    'factorial': (box('10000000!'), 'timeout'),
-    'binomial': (box(r'\binom{10^9}{5\cdot 10^8}'), 'timeout'),
-    'sum': (box(r'\sum_{i=1}^{10^{10}} \frac{1}{i^i}'), 'timeout'),
-    'integral': (box(r'\int_0^1 \sin(x^{x^{x}}) e^{x^2} dx'), 'timeout'),
+    'factorial': (box('10000000!'), 'wrong or timeout'),
+    'binomial': (box(r'\binom{10^9}{5\cdot 10^8}'), 'wrong or timeout'),
+    'sum': (box(r'\sum_{i=1}^{10^{10}} \frac{1}{i^i}'), 'wrong or timeout'),
+    'integral': (
+        box(r'\int_0^1 \sin(x^{x^{x}}) e^{x^2} dx'), 'wrong or timeout'),
     'open braces': (r'\boxed' + '{' * MEGABYTE, 'no_answer'),
     'braces': (r'\boxed' + '{' * 200_000 + '}' * 200_000, 'wrong'),
     'open boxes': (r'\boxed{' * 150_000, 'no_answer'),
@@ -215,10 +319,11 @@ def test_hostile_references_and_numbers(pool):
 
 
 def test_what_is_long_or_easy_is_not_parsed():
-  math._verify.cache_clear()
+  math._parsed.cache_clear()
   assert not equal('5', '6') and equal('5', '5.0') and not equal('5', '-6.0')
   assert not equal('5', 'x+' * 1001)
-  assert math._verify.cache_info().currsize == 0
+  assert not equal(r'\frac{1}{2}', '1.05e-34') and equal('(1,2)', '(1.0,2)')
+  assert math._parsed.cache_info().currsize == 0
   # One that is no longer than twice the reference is parsed.
   long = '0.' + '1' * 1200
   assert equal(long, long + '0' * 1000)

@@ -14,7 +14,7 @@ import pytest
 
 from jaxrl_llm import rewards, tasks
 from jaxrl_llm.rewards import math as verifier
-from jaxrl_llm.tasks import math
+from jaxrl_llm.tasks import math, references
 
 DATA = pathlib.Path(__file__).resolve().parents[3] / 'shared/data'
 TOKENIZER = types.SimpleNamespace(
@@ -77,7 +77,8 @@ def task(tmp_path_factory):
 def judged(task, answers, responses, take='boxed'):
   """Returns the kinds of the task's verdicts."""
   task.options = dataclasses.replace(task.options, take=take)
-  problems = [tasks.Problem(0, '', '', info=math.reference(a)) for a in answers]
+  problems = [tasks.Problem(0, '', '', info=references.reference(a))
+              for a in answers]
   verdicts = rewards.verify_all(
       task, problems, responses, [False] * len(problems))
   for v in verdicts:
@@ -157,12 +158,14 @@ def test_the_options_reach_the_pool(tmp_path, monkeypatch):
 
   monkeypatch.setattr(math, 'Pool', pool)
   path = write(tmp_path / 'a.jsonl', numbered(2))
-  task = make(path, heldout_count=1, workers=3, timeout=1.5, take='either')
+  task = make(path, heldout_count=1, workers=3, timeout=1.5, take='either',
+              tolerance=0.01, any_order=True)
   task.submit(task.train[0], 'text', False)
   assert made == [[('jaxrl_llm.rewards.math:judge',),
                    dict(seconds=1.5, workers=3)]]
   assert asked == [dict(
-      answer=task.train[0].info, response='text', take='either')]
+      answer=task.train[0].info, response='text', take='either',
+      tolerance=0.01, any_order=True)]
   task = make(path, heldout_count=1)
   assert len(made) == 1  # none before there is something to judge
   for _ in range(2):
@@ -180,7 +183,7 @@ def test_the_options_reach_the_pool(tmp_path, monkeypatch):
     ('#### 5:30', '5:30'), ('#### 2x', '2x'), ('#### $1,234.50.', '1234.50'),
     ('#### 12 apples', '12'), ('#### 50%', '50'), ('#### −3', '-3')])
 def test_references(text, want):
-  assert math.reference(text) == want
+  assert references.reference(text) == want
 
 
 def test_fields_and_kinds(tmp_path):
@@ -252,18 +255,63 @@ def test_held_out_files(tmp_path):
 
 def test_a_problem_that_comes_again_counts_once(tmp_path):
   rows = numbered(10)
-  again = [{'problem': f' {r["problem"]}\n', 'answer': 'other'} for r in rows]
+  again = [{'problem': f' {r["problem"]}\n', 'answer': f'{r["answer"]}.0'}
+           for r in rows]
   a = write(tmp_path / 'a.jsonl', rows + rows[::-1] + again)
   b = write(tmp_path / 'b.jsonl', again)
   task = make(a, b, heldout_count=4)
   assert len({*prompts(task.train + task.heldout)}) == 10
   assert (len(task.train), len(task.heldout)) == (6, 4)
-  assert all(p.info != 'other' for p in task.train + task.heldout)
+  assert all('.' not in p.info for p in task.train + task.heldout)
   # A file that is evaluated stays what it is.
   assert len(task.load(a)) == 30
   c = write(tmp_path / 'c.jsonl', again[:3] * 2)
   twice = make(a, heldout=(c, c))
   assert (len(twice.train), len(twice.heldout)) == (7, 3)
+
+
+def test_one_problem_with_two_answers_is_refused(tmp_path):
+  same = [{'problem': 'x?', 'answer': a} for a in ('x+1', '1+x', '$x + 1$')]
+  a = write(tmp_path / 'a.jsonl', same + numbered(3))
+  assert len(make(a, heldout_count=0).train) == 4
+  b = write(tmp_path / 'b.jsonl', [{'problem': 'x?', 'answer': 'x+2'}])
+  with pytest.raises(ValueError) as error:
+    make(a, b, heldout_count=0)
+  assert str(error.value) == (
+      f"{b}, line 1: the answer 'x+2' differs from 'x+1' in {a}, line 1, which "
+      'has the same problem: remove one of them.')
+
+
+@pytest.mark.parametrize('answer', [
+    r'\boxed{}', r'\boxed{ }', r'It is \boxed{5', r'\boxed{5} \boxed{',
+    r'\boxed{\text{}}', '$$', 'So it is\n#### ', '.'])
+def test_a_missing_reference_is_an_error(tmp_path, answer):
+  path = write(
+      tmp_path / 'a.jsonl', numbered(1) + [{'problem': 'x', 'answer': answer}])
+  if answer == r'\boxed{5} \boxed{':  # the last complete box counts
+    assert make(path, heldout_count=0).train[1].info == '5'
+    return
+  with pytest.raises(ValueError, match='line 2: the answer .* is empty'):
+    make(path)
+
+
+def test_references_that_cannot_be_read_are_a_warning(tmp_path, caplog):
+  good = [r'\frac{1}{2}', '1.5e3', r'\text{Bob, Alice}', '10:30', '[1,2)',
+          r'\log_2 5', r'\begin{pmatrix}1\\2\end{pmatrix}', '2x+3y=5']
+  bad = [r'\frac{1}{', r'x+\frac{1}{0}', r'6,\ldots,-2', r'\ge 5',
+         'any number that is larger than the sum of both']
+
+  def make_file(answers):
+    rows = [{'problem': f'p {i}', 'answer': a} for i, a in enumerate(answers)]
+    return write(tmp_path / 'a.jsonl', rows)
+
+  make(make_file(good), heldout_count=0)
+  assert not caplog.records
+  path = make_file(good + bad)
+  make(path, heldout_count=0)
+  told, = [r.getMessage() for r in caplog.records]
+  assert f'5 of 13 ({path}, line 9: ' in told and 'line 10' in told
+  assert told.count(path) == 3 and '\n' not in told
 
 
 def test_problems_of_one_id(tmp_path):
@@ -309,6 +357,8 @@ def test_a_kind_that_is_missing_is_named(tmp_path):
 @pytest.mark.parametrize('options, match', [
     (dict(template='chatt'), "task.template='chatt'.*Did you mean 'chat'"),
     (dict(take='box'), "task.take='box' is not known.*Known: boxed, number"),
+    (dict(tolerance=-0.1), 'task.tolerance=-0.1 must be at least 0'),
+    (dict(tolerance=float('nan')), 'task.tolerance=nan must be at least 0'),
     (dict(timeout=0.0), 'task.timeout=0.0 must be above 0'),
     (dict(timeout=float('nan')), 'task.timeout=nan must be above 0'),
     (dict(workers=-1), 'task.workers=-1 .*at least 0'),

@@ -1,0 +1,102 @@
+r"""Reference answers of a problem file: extraction, and checks at loading.
+
+An answer that is missing stops the loading. An answer that no response could
+match, since it cannot be read, is a warning with its file and line.
+"""
+
+import os
+import re
+from typing import Sequence
+
+from absl import logging
+
+from jaxrl_llm.rewards import answers, math, spelling
+from jaxrl_llm.rewards.pool import Pool
+
+# A number, optionally with a currency before it and a unit after it.
+_AMOUNT = re.compile(
+    r'[$€£]?\s*([-+−]?[\d,]*\.?\d+)(?:\s*%|\s+[a-zA-Z]{2,})?\.?')
+_SHOWN = 3  # unreadable references that a warning lists
+_SECONDS = 5.0
+
+Located = tuple[str, str]  # where an answer is, for messages; and the answer
+
+
+def reference(text: str) -> str:
+  """Extracts the bare answer from the answer field of a row.
+
+  This is the content of the last box, else the text after ####, else the whole
+  text. For an amount after ####, as in GSM8K, it is the number alone.
+  """
+  found = answers.boxed(text)
+  if found is None and '####' in text:
+    found = text.rpartition('####')[2].strip()
+    if amount := _AMOUNT.fullmatch(found):
+      found = answers.last_number(amount[1])
+  return (found or text).strip()
+
+
+def checked(where: str, text: str) -> str:
+  """Extracts the bare answer and checks that there is one.
+
+  Raises:
+    ValueError: a box or the text after #### is empty, or a box has no end.
+  """
+  if answers.has_box(text):
+    missing = answers.boxed(text) is None
+  else:
+    missing = '####' in text and not text.rpartition('####')[2].strip()
+  found = reference(text)
+  if missing or not re.search(r'[^\s{}$]', spelling.clean(found)):
+    raise ValueError(
+        f'{where}: the answer {text[-40:]!r} has an empty or unclosed box or '
+        'is empty: complete it, or leave the problem out.')
+  return found
+
+
+def warn_of_unreadable(references: Sequence[Located], workers: int = 0) -> None:
+  """Warns of references that cannot be read.
+
+  What has ordinary symbols alone is not parsed. The others are, in worker
+  processes, since parsing may take forever.
+  """
+  odd = [(where, text) for where, text in references
+         if not math.readable(text, parse=False)]
+  if not odd:
+    return
+  pool = Pool('jaxrl_llm.rewards.math:check', seconds=_SECONDS,
+              workers=workers or min(os.cpu_count() or 1, 8))
+  try:
+    replies = [pool.submit({'answer': text}) for _, text in odd]
+    bad = [found for found, reply in zip(odd, replies)
+           if reply.result()['kind'] != 'readable']
+  finally:
+    pool.close()
+  if bad:
+    shown = '; '.join(
+        f'{where}: {text[:60]!r}' for where, text in bad[:_SHOWN])
+    logging.warning(
+        'Answers that cannot be read as mathematics match only responses that '
+        'repeat them by the letter: %d of %d (%s%s).', len(bad),
+        len(references), shown, ', ...' if len(bad) > _SHOWN else '')
+
+
+def refuse_contradictions(pairs: Sequence[tuple[Located, Located]]) -> None:
+  """Checks that the two answers of each pair, to one problem, are equal.
+
+  Raises:
+    ValueError: a pair differs.
+  """
+  pairs = [(a, b) for a, b in pairs if math.normal(a[1]) != math.normal(b[1])]
+  if not pairs:
+    return
+  pool = Pool('jaxrl_llm.rewards.math:same', seconds=_SECONDS, workers=1)
+  try:
+    for (where, first), (again, second) in pairs:
+      reply = pool.submit({'answer': first, 'found': second}).result()
+      if reply['kind'] == 'wrong':
+        raise ValueError(
+            f'{again}: the answer {second[:40]!r} differs from {first[:40]!r} '
+            f'in {where}, which has the same problem: remove one of them.')
+  finally:
+    pool.close()
