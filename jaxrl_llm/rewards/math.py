@@ -28,6 +28,8 @@ _MEASURED = re.compile(r'[^?%]+')  # units that are compared
 @functools.lru_cache(1 << 14)
 def read(text: str) -> Value | None:
   """Reads an answer as it was written."""
+  if (number := spelling.plain(text)) is not None:
+    return Value('number', '', (number,))
   try:
     return values.read(spelling.clean(text))
   except RecursionError:  # brackets in brackets
@@ -266,10 +268,12 @@ def compare(
       found):
     return {'kind': 'correct' if reference == found else 'wrong',
             'answer': found}
+  form = spelling.light(reference)
+  if form == spelling.light(found):
+    return {'kind': 'correct', 'answer': form}
   a, b = read(reference), read(found)
-  if spelling.clean(reference) == spelling.clean(found) or a and b and _equal(
-      a, b, tolerance, any_order):
-    return {'kind': 'correct', 'answer': normal(reference)}
+  if a and b and (a == b or _equal(a, b, tolerance, any_order)):
+    return {'kind': 'correct', 'answer': form}
   return {'kind': 'wrong', 'answer': _form(b) if b else spelling.clean(found)}
 
 

@@ -69,6 +69,28 @@ _DELIMITERS = [('$$', '$$'), ('$', '$'), (r'\(', r'\)'), (r'\[', r'\]'),
 _GROUPED = re.compile(r'(?<![0-9,.])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])')
 
 
+_PLAIN = re.compile(
+    r'[-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?')
+
+
+def plain(text: str) -> fractions.Fraction | None:
+  """Returns the value of an integer or decimal, with or without commas."""
+  if len(text) < 300 and _PLAIN.fullmatch(text):
+    return fractions.Fraction(text.replace(',', ''))
+  return None
+
+
+def light(text: str) -> str:
+  """Returns a form that the quickest respellings of an answer share."""
+  text = text.strip().strip('$').strip().rstrip('.')
+  if (value := plain(text)) is not None:
+    return str(value)
+  text = re.sub(r'\\(?:left|right)(?![a-z])|\\!', '', text)
+  text = re.sub(r'\\[dt]frac(?![a-z])', r'\\frac', text)
+  # Spaces between letters or digits stay, since '1 1/2' is not '11/2'.
+  return re.sub(r'(?<!\w) | (?!\w)', '', re.sub(r'\s+', ' ', text))
+
+
 def clean(text: str) -> str:
   """Returns a LaTeX spelling that many ways to write an answer share.
 
