@@ -18,10 +18,13 @@ from jaxrl_llm.rewards import answers, spelling, values
 from jaxrl_llm.rewards.values import Value
 
 _LONGEST = 2000  # longer answers, in characters, are not parsed
-_DIGITS = 30  # precision of numeric comparisons, of which three may be lost
+# Precision that refuses, and precision that accepts, of which three digits may
+# be lost.
+_DIGITS, _SURE = 30, 300
 _PROSE = 6  # words of so many spaces are hardly written again by the letter
 _INTEGER = re.compile('-?(?:0|[1-9][0-9]{0,17})')
 _COMPLEX = re.compile(r'(?<![a-zA-Z\\])i(?![a-zA-Z])|\\(?:imath|Re|Im|det)\b')
+_TEXT = re.compile(r'(?<!_)(?<!_\{)\\text(?![a-zA-Z])')
 _MEASURED = re.compile(r'[^?%]+')  # units that are compared
 
 
@@ -57,6 +60,8 @@ def _parsed(text: str) -> Any:
   import latex2sympy2_extended as latex
   from latex2sympy2_extended.latex2sympy2 import ConversionConfig
   import sympy
+  if _TEXT.search(text):  # the grammar takes words for factors
+    return None
   config = latex.NormalizationConfig(
       units=False, malformed_operators=True, nits=True, boxed='none')
   try:
@@ -106,20 +111,40 @@ def _same(x: Any, y: Any, tolerance: float) -> bool:
         * (-1 if shift == 3 and i % 2 == 0 else 1)
         for i, name in enumerate(names)}
     try:
-      a, b = x.subs(point).evalf(_DIGITS), y.subs(point).evalf(_DIGITS)
-      if not all(v.is_number and v.is_finite for v in (a, b)):
-        continue
-      error, size = abs(a - b), max(abs(a), abs(b))
-      if error <= size * sympy.Float(10, _DIGITS) ** (3 - _DIGITS):
+      size, error = _error(x.subs(point), y.subs(point), _DIGITS)
+      if error is None:
         if not names:
-          return True
-      elif names or not error <= tolerance * abs(a):
+          return _exactly(x, y)
+      elif names or not error <= tolerance * size:
         return False
       else:
         return True
     except Exception:  # of many types: some functions have no value there
       continue
   return math_verify.verify(x, y, timeout_seconds=None)
+
+
+def _error(x: Any, y: Any, digits: int) -> tuple[Any, Any]:
+  """Returns the size of x and its distance from y, None for a rounding error.
+
+  Raises:
+    ValueError: one of them is no finite number.
+  """
+  import sympy
+  a, b = x.evalf(digits), y.evalf(digits)
+  if not all(v.is_number and v.is_finite for v in (a, b)):
+    raise ValueError('not finite')
+  error = abs(a - b)
+  bound = max(abs(a), abs(b)) * sympy.Float(10, digits) ** (3 - digits)
+  return abs(a), None if error <= bound else error
+
+
+def _exactly(x: Any, y: Any) -> bool:
+  """Compares two numbers that agree in their first digits."""
+  x, y = x.doit(), y.doit()
+  if x.is_Rational and y.is_Rational:
+    return x == y
+  return _error(x, y, _SURE)[1] is None
 
 
 def _equal(a: Value, b: Value, tolerance: float, any_order: bool) -> bool:

@@ -105,7 +105,7 @@ def clean(text: str) -> str:
   text = text.rstrip('.;').strip()
   for pattern, by in _RULES:
     text = pattern.sub(by, text)
-  text = re.sub(r'\s+', ' ', _MATH_TEXT.sub(r' \1 ', text)).strip()
+  text = re.sub(r'\s+', ' ', _MATH_TEXT.sub(r' \1 ', text)).strip(' .;')
   text = re.sub(r'^\{([^{}]*)\}$', r'\1', text)
   if not re.search(r'[(\[]|\\\{', text):
     alone = _GROUPED.sub(lambda found: found[0].replace(',', ''), text)
@@ -163,7 +163,7 @@ km kilometer kilometre|inch inches in|ft foot feet|yd yard|mi mile
 g gram|kg kilogram|mg milligram|lb pound lbs|oz ounce|ton|t tonne
 s sec second|min minute|h hr hour|day|week|month|year yr
 l liter litre|ml milliliter millilitre|gallon gal|quart|pint|acre
-degree deg|radian rad|dollar|cent|euro|rupee|mph|kph|unit|people|men|women
+degree deg|radian rad|dollar usd|cent|euro|rupee|mph|kph|unit|people|men|women
 children|percentage-points|hertz hz|joule j|watt w|volt v|newton n|kelvin k
 '''
 _UNITS = {name: line.split()[0] for line in re.split(

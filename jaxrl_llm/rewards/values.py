@@ -32,6 +32,7 @@ class Value(NamedTuple):
 
 _TOKEN = re.compile(r'\\[a-zA-Z]+|\\.|.', re.DOTALL)
 _OPEN, _CLOSE = {'(', '[', '{', r'\{'}, {')', ']', '}', r'\}'}
+_PAIRS = {'{': '}', r'\{': r'\}'}
 _LETTER = r'(?:[a-zA-Z]|\\(?!text|frac|sqrt|pi(?![a-zA-Z])|begin)[a-zA-Z]+)'
 _NAME = re.compile(
     rf"(?:\\(?:angle|triangle|overline|mathbf|vec)\s*)?(?:{_LETTER}|"
@@ -122,7 +123,7 @@ def _signs(items: list[Value]) -> Iterator[Value]:
 def _inside(text: str) -> Value | None:
   """Reads what has brackets around it."""
   tokens = _TOKEN.findall(text)
-  if tokens[0] not in _OPEN - {'{'} or tokens[-1] not in _CLOSE - {'}'}:
+  if tokens[0] not in _OPEN or tokens[-1] not in _CLOSE:
     return None
   depth = 0
   for i, token in enumerate(tokens):
@@ -130,8 +131,8 @@ def _inside(text: str) -> Value | None:
     if depth == 0 and i < len(tokens) - 1:
       return None
   content = text[len(tokens[0]):len(text) - len(tokens[-1])].strip()
-  if tokens[0] == r'\{':
-    return read(content)
+  if tokens[0] in ('{', r'\{'):
+    return read(content) if _PAIRS[tokens[0]] == tokens[-1] else None
   parts = split(content, {',', ';'})
   if len(parts) == 1:
     return read(content) if tokens[0] == '(' and tokens[-1] == ')' else None
