@@ -77,22 +77,24 @@ def final(text: str) -> str | None:
   """Returns the expression that a response without a box ends with, or None.
 
   This is a fraction, a root, a tuple, a letter or another expression behind
-  'answer is' or 'answer:' in the last line that has one of these; else a
-  formula at the end. A plain number is left to `last_number`.
+  'answer is' or 'answer:', the last of these; else a formula at the end. A
+  plain number, or a number behind it, is left to `last_number`.
   """
-  text, found = text[-_TAIL:], None
-  for said in _SAYS.finditer(text):
-    found = said['rest']
-  if found is not None:
-    formula = _FORMULA.match(found)
-    found = _inside(formula) if formula else found.strip(' *')
-    if not formula:
-      found = re.split(r'[.!?;](?:\s|$)', found)[0].strip(' *')
+  text, found, end = text[-_TAIL:], None, 0
+  if said := [*_SAYS.finditer(text)]:
+    said = said[-1]
+    formula = _FORMULA.match(text, said.start('rest'))
+    found = _inside(formula) if formula else re.split(
+        r'[.!?;](?:\s|$)', said['rest'])[0].strip(' *')
+    end = formula.end() if formula else said.start('rest') + len(found)
   else:
     for formula in _FORMULA.finditer(text):
       if _AFTER.fullmatch(text, formula.end()):
-        found = _inside(formula).rpartition('=')[2]
-  return found.strip() if found and _expression(found.strip()) else None
+        found, end = _inside(formula).rpartition('=')[2].strip(), len(text)
+  # A number behind the expression is the last word.
+  if found and _expression(found) and not _NUMBER.search(text, end):
+    return found
+  return None
 
 
 def _inside(formula: re.Match[str]) -> str:

@@ -24,7 +24,10 @@ _DIGITS, _SURE = 30, 300
 _PROSE = 6  # words of so many spaces are hardly written again by the letter
 _INTEGER = re.compile('-?(?:0|[1-9][0-9]{0,17})')
 _COMPLEX = re.compile(r'(?<![a-zA-Z\\])i(?![a-zA-Z])|\\(?:imath|Re|Im|det)\b')
-_TEXT = re.compile(r'(?<!_)(?<!_\{)\\text(?![a-zA-Z])')
+# Words, which the grammar takes for factors.
+_TEXT = re.compile(
+    r'(?<!_)(?<!_\{)\\text(?![a-zA-Z])|(?<![a-zA-Z\\{])(?:[a-zA-Z]{5,}|'
+    r'[a-zA-Z]{2,} [a-zA-Z]{2,})')
 _MEASURED = re.compile(r'[^?%]+')  # units that are compared
 
 
@@ -60,7 +63,7 @@ def _parsed(text: str) -> Any:
   import latex2sympy2_extended as latex
   from latex2sympy2_extended.latex2sympy2 import ConversionConfig
   import sympy
-  if _TEXT.search(text):  # the grammar takes words for factors
+  if _TEXT.search(text):
     return None
   config = latex.NormalizationConfig(
       units=False, malformed_operators=True, nits=True, boxed='none')

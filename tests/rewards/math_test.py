@@ -145,7 +145,8 @@ FALSE = [
     ('123_8', '123_7'), ('123_8', '123_{10}'), ('123', '123_7'),
     ('5', r'5\text{ million}'), ('5', r'5\text{ is wrong}'), ('5', '5 dozen'),
     ('5', '5 or 6'), ('5', r'5\text{ or }6'), ('5', '5 minus'), ('5', '(5'),
-    ('0', r'0\text{ is wrong}'), ('x+y=0', r'x+y=0\text{ is wrong}'),
+    ('0', r'0\text{ is wrong}'), ('0', '0 is wrong'), ('0', '0 nonsense'),
+    ('x+y=0', r'x+y=0\text{ is wrong}'),
     ('2^{2008}-2', '2^{2008}-2+1'), ('0', r'x\text{ is wrong} - x'),
     ('5', '6=5'), ('5', 'x=6=5'), ('10', '2x=10'), ('5', r'6\to5'),
     ('5', '6→5'), ('5', r'\ge 5'), ('5', r'x \ge 5'), ('5', '5,5'),
@@ -230,6 +231,8 @@ def test_tuples_in_any_order_are_an_option():
     (r'We get \[ x = 2, \quad y = x+1. \] So \(\frac12\)', r'\frac12'),
     ('The answer is 18 dollars.', '18'), ('#### 18', '18'),
     ('The answer is a number, 5', '5'), ('5 of $x+1$ are 6', '6'),
+    ('The answer is (B). Then 5 is left', '5'),
+    (r'The answer is $5\sqrt{3} + 2$', r'5\sqrt{3} + 2'),
     ('The answer is 1,234.50', '1234.50'), ('7 + 8 = 15 eggs.', '15')])
 def test_an_answer_without_a_box(text, want):
   assert answers.answer(text, 'either') == want
