@@ -17,7 +17,7 @@ from typing import Any, Sequence
 from jaxrl_llm.rewards import answers, spelling, values
 from jaxrl_llm.rewards.values import Value
 
-_LONGEST = 2000  # longer answers, in characters, are not parsed
+_LONGEST = 2000  # longer answers, in characters, are not read
 # Precision that refuses, and precision that accepts, of which three digits may
 # be lost.
 _DIGITS, _SURE = 30, 300
@@ -306,12 +306,16 @@ def compare(
 
 
 _ORDINARY = re.compile(
-    r'(?:[-+*/^|!\s0-9a-zA-Z(){}]|'
-    r'\\(?:pi|frac|sqrt|infty|cdot|theta|sin|cos|tan)(?![a-zA-Z]))*')
+    r'(?:[-+*/^|!=.\s0-9a-zA-Z(){}]|_[0-9a-z]|[0-9]:(?=[0-9])|'
+    r'\\sqrt\[[0-9]\]|\\(?:pi|frac|sqrt|infty|cdot|times|sin|cos|tan|cot|sec|'
+    r'csc|ln|alpha|beta|gamma|theta|lambda|emptyset)(?![a-zA-Z])|'
+    r'\\mathbb\{[RZNQC]\}|'
+    r'\\begin\{[bp]matrix\}[-0-9a-z/&{}\\\s]*\\end\{[bp]matrix\})*')
 
 # A last operator, a word, or a division by 0.
 _SUSPECT = re.compile(
-    r'[-+*/^]\s*$|(?<![a-zA-Z\\])[a-zA-Z]{3,}|[/}]\s*\{?\s*0(?![0-9.])')
+    r'[-+*/^]\s*$|(?<![a-zA-Z\\{])[a-zA-Z]{3,}|'
+    r'(?:/\s*|\}\s*\{\s*)0(?![0-9.])')
 
 
 def readable(text: str, parse: bool = True) -> bool:
@@ -331,7 +335,7 @@ def readable(text: str, parse: bool = True) -> bool:
     return all(known(v) for v in value.items if isinstance(v, Value)) and (
         value.kind != 'word' or value.text.count(' ') < _PROSE)
 
-  value = read(text)
+  value = read(text) if len(text) <= _LONGEST else None
   return value is not None and known(value)
 
 

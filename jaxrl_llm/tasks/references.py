@@ -17,6 +17,7 @@ from jaxrl_llm.rewards.pool import Pool
 _AMOUNT = re.compile(
     r'[$€£]?\s*([-+−]?[\d,]*\.?\d+)(?:\s*%|\s+[a-zA-Z]{2,})?\.?')
 _SHOWN = 3  # unreadable references that a warning lists
+_SHORT = 200  # characters; longer answers are not empty
 _SECONDS = 5.0
 
 Located = tuple[str, str]  # where an answer is, for messages; and the answer
@@ -47,7 +48,8 @@ def checked(where: str, text: str) -> str:
   else:
     missing = '####' in text and not text.rpartition('####')[2].strip()
   found = reference(text)
-  if missing or not re.search(r'[^\s{}$]', spelling.clean(found)):
+  if missing or len(found) < _SHORT and not re.search(
+      r'[^\s{}$]', re.sub(r'\\text\s*\{\s*\}', '', spelling.clean(found))):
     raise ValueError(
         f'{where}: the answer {text[-40:]!r} has an empty or unclosed box or '
         'is empty: complete it, or leave the problem out.')
@@ -87,7 +89,8 @@ def refuse_contradictions(pairs: Sequence[tuple[Located, Located]]) -> None:
   Raises:
     ValueError: a pair differs.
   """
-  pairs = [(a, b) for a, b in pairs if math.normal(a[1]) != math.normal(b[1])]
+  pairs = [(a, b) for a, b in pairs
+           if spelling.light(a[1]) != spelling.light(b[1])]
   if not pairs:
     return
   pool = Pool('jaxrl_llm.rewards.math:same', seconds=_SECONDS, workers=1)
