@@ -195,13 +195,17 @@ def make_sampler(
     stop_ids: tuple[int, ...], curriculum: Curriculum) -> Sampler:
   """Makes the sampler of a training step, at the curriculum's capacities."""
   per_shard, own = _per_shard(mesh, curriculum)
+  unroll = config.sampling.unroll
+  if unroll is None:
+    # A CPU copies a layer's weights to take them out of the stack.
+    unroll = _platform(mesh) == 'cpu'
   sampler = generate_lib.SamplerConfig(
       slots=min(config.sampling.slots, per_shard),
       max_response=config.max_response, stop_ids=stop_ids,
       tempered=(config.sampling.top_k > 0 or config.sampling.top_p < 1
                 or config.sampling.min_p > 0),
       steps_per_refill=config.sampling.steps_per_refill,
-      chunk=config.sampling.chunk, unroll=config.sampling.unroll,
+      chunk=config.sampling.chunk, unroll=unroll,
       prefill_prompts=_prefill_prompts(config, mesh, curriculum),
       buckets=config.sampling.buckets,
       attention=attention.resolve(

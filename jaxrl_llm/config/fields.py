@@ -142,9 +142,9 @@ FIELDS = (
     Field('sampling.chunk', None, 'cache positions per block of decode '
           'attention (none: all at once)', range=_SOME, kind=int | None,
           affects=_NOTHING),
-    Field('sampling.unroll', False, 'unroll the layers of a decode step: '
-          'faster, but a slower compile and a second copy of the weights',
-          affects=_NOTHING),
+    Field('sampling.unroll', None, 'unroll the layers of a decode step: '
+          'faster, but a slower compile and a second copy of the weights '
+          '(none: on a CPU)', kind=bool | None, affects=_NOTHING),
     Field('sampling.prefill_prompts', None, 'prompts whose keys and values '
           'each data shard keeps at a time, in addition to those of its slots: '
           'less memory, but more and smaller prefills (none: all)', range=_SOME,
