@@ -26,7 +26,7 @@ __all__ = ('run',)
 
 
 def _hide_libtpu(
-    devices: Sequence[str] = ('/dev/accel*', '/dev/vfio/*')) -> None:
+    devices: Sequence[str] = ('/dev/accel*', '/dev/vfio/[0-9]*')) -> None:
   """Keeps JAX from loading libtpu on a machine that has no TPU.
 
   The extras `aot` and `test` install libtpu as a compiler. Where there is no
@@ -37,7 +37,7 @@ def _hide_libtpu(
     devices: patterns of the device files of TPUs.
   """
   spec = importlib.util.find_spec('libtpu')
-  if spec is None or any(map(glob.glob, devices)) or any(
+  if not (spec and spec.origin) or any(map(glob.glob, devices)) or any(
       map(os.environ.get, ('JAX_PLATFORMS', 'JAX_FORCE_TPU_INIT'))):
     return
   # JAX's import sets the variable to this path.

@@ -371,9 +371,10 @@ def _not_orbax(record: std_logging.LogRecord) -> bool:
 
 def _not_a_writer(record: std_logging.LogRecord) -> bool:
   """False for a failed save's other writers, reported when collected."""
-  error = record.exc_info and record.exc_info[1]
-  return (_TEMPORARY not in record.getMessage()
-          and not isinstance(error, OSError))
+  text = record.getMessage()
+  return _TEMPORARY not in text and not (
+      'orbax' in text and record.exc_info
+      and isinstance(record.exc_info[1], OSError))
 
 
 def _unraisable(report: Callable[[Any], None], failure: Any) -> None:

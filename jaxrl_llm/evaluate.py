@@ -114,7 +114,8 @@ def evaluate(
       f'evaluation of {workdir}', show=config.log.display) as display:
     with display.phase('weights', config.warm_start.steps):
       params, step, identity = weights.load(parts, which, display.update)
-    known = weights.settings(config, identity, temperature)
+    known = weights.settings(
+        parts.asked, identity, temperature, parts.programs.model.dtype)
     folder = workdir / 'evaluation' / config_lib.fingerprint(known)
     with workdir_lib.held(folder):
       workdir_lib.write_whole(
@@ -202,12 +203,12 @@ def main() -> None:
   with ends.program(
       'Interrupted; the same command goes on where it stopped.'):
     result = evaluate(config, **given)
-  print(report.title(result))
-  rich.print(report.table(result))
-  for line in report.notes(result):
-    print(line)
-  print(f'Written to {config.workdir}: evaluation.md, evaluation.json; every '
-        f'response to {result["responses"]}')
+    print(report.title(result))
+    rich.print(report.table(result))
+    for line in report.notes(result):
+      print(line)
+    print(f'Written to {config.workdir}: evaluation.md, evaluation.json; every '
+          f'response to {result["responses"]}', flush=True)
 
 
 if __name__ == '__main__':

@@ -43,6 +43,7 @@ class Parts(NamedTuple):
     advantages: rewards to advantages, see `learner.advantages.Program`.
     step_key: step [] uint32 on the device -> key of its noise.
     contents: 'problems' and 'model' to digests of what the config names.
+    asked: the config without the choices that the run makes itself.
   """
   task: tasks.Task
   kinds: dict[str, np.ndarray]
@@ -52,6 +53,7 @@ class Parts(NamedTuple):
   advantages: advantages_lib.Program
   step_key: Callable[[jax.Array], jax.Array]
   contents: dict[str, str]
+  asked: ConfigDict
 
   @property
   def config(self) -> ConfigDict:
@@ -232,6 +234,7 @@ def build(config: ConfigDict, training: bool = True) -> Parts:
   Raises:
     ValueError: values that do not fit together, in one sentence.
   """
+  asked, config = config, config_lib.as_begun(config)
   model = config_lib.model_config(config)
   folder = checkpoint = tokenizer = None
   if config.model.hf:
@@ -264,4 +267,4 @@ def build(config: ConfigDict, training: bool = True) -> Parts:
       sample=rollout.host_sampler(programs.sampler, mesh), sampling=sampling,
       advantages=advantages_lib.make(config),
       step_key=lambda step: fold_in(base_key, step),
-      contents=_contents(task, folder))
+      contents=_contents(task, folder), asked=asked)

@@ -178,10 +178,11 @@ def main() -> None:
     config = config_lib.load(
         f'{args.workdir}/config.json', {'workdir': args.workdir})
     step = export(config, pathlib.Path(args.out), args.checkpoint, args.dtype)
-  print(f'{args.out}: the {args.checkpoint} checkpoint of {args.workdir}, step '
+    print(
+        f'{args.out}: the {args.checkpoint} checkpoint of {args.workdir}, step '
         f'{step}.' + ('' if config.model.hf else
                       ' No tokeniser: it was not trained with one that '
-                      'transformers knows.'))
+                      'transformers knows.'), flush=True)
 
 
 if __name__ == '__main__':

@@ -264,6 +264,13 @@ def make(
     raise ValueError(
         f'mesh.tensor={mesh.shape["tensor"]} does not divide model.kv_heads='
         f'{model.kv_heads}: no head can be split, use a divisor of it.')
+  rows, shards = microbatch(config), sharding.data_shards(mesh)
+  if rows < config.learner.microbatch and rows % shards:
+    raise ValueError(
+        f'The {rows} responses of an optimiser step (prompts_per_step x '
+        'samples_per_prompt / learner.updates) do not divide over the '
+        f"mesh's {shards} data shards (data x fsdp): use a multiple of "
+        f'{shards}.')
   config = with_lengths(config, mesh, stages.curriculum, lengths)
   policy = policy_lib.make(config, model, mesh, checkpoint)
   optimizer = optimizer_lib.make(

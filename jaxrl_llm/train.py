@@ -237,8 +237,7 @@ def _run(
     config: ConfigDict, name: str, workdir: pathlib.Path) -> dict[str, Any]:
   """`train`, in a folder that is held."""
   began = time.monotonic()
-  own = workdir / 'config.json'
-  parts = experiment.build(config_lib.as_begun(config, own))
+  parts = experiment.build(config)
   config = parts.config
   policy, learner = parts.programs.policy, parts.programs.learner
   saver = checkpoint.Checkpointer(
@@ -249,8 +248,11 @@ def _run(
           saved, parts.described()))
   if found:
     began -= found.host['seconds']
-  workdir_lib.write_whole(own, config_lib.to_json(config))
-  mark = workdir_lib.mark(workdir)
+  workdir_lib.write_whole(
+      workdir / 'choices.json', config_lib.choices(config))
+  workdir_lib.write_whole(
+      workdir / 'config.json', config_lib.to_json(parts.asked))
+  gone = workdir_lib.watch(workdir)
   writer = metrics.Writer(
       workdir, found.step + 1 if found else 0,
       tensorboard=config.log.tensorboard, wandb=config.log.wandb,
@@ -276,7 +278,7 @@ def _run(
       saver.save(state.step, state, host(start, latest), score=score)
 
     def check_workdir(state, start, latest):
-      if workdir_lib.mark(workdir) != mark:
+      if gone():
         raise FileNotFoundError(checkpoint.rescue(
             config, parts.described(), state.step, state,
             host(start, latest)))
@@ -324,6 +326,7 @@ def _run(
           row |= {f'eval/{k}': value for k, value in latest.items()}
           score = latest.get('mean')
           timer.take()  # An evaluation is no part of the next step.
+          check_workdir(state, start, latest)
         if evaluated or schedules.due(
             state.step, config.log.every, config.steps):
           writer.write(state.step, row)

@@ -101,8 +101,8 @@ def run(parts: experiment.Parts, report: Report) -> Any:
       programs.model,
       programs_lib.learner_config(
           config, microbatch=math.gcd(warm.batch, config.learner.microbatch),
-          objective='likelihood', aggregation='token_mean',
-          importance='none'),
+          buckets=_asked(parts).learner.buckets, objective='likelihood',
+          aggregation='token_mean', importance='none'),
       optimizer_lib.make(
           learning_rate=warm.learning_rate, steps=warm.steps,
           schedule='cosine', warmup_steps=warm.steps // 20, b2=0.99,
@@ -161,7 +161,7 @@ def start(parts: experiment.Parts, report: Report, resumed: bool) -> Start:
   if config.lora.rank and config.warm_start.steps:
     # LoRA needs the very weights that it was trained with: made again on
     # another mesh, they would differ in their last bits.
-    path = base_file(config)
+    path = base_file(_asked(parts))
     whole = load(path, parts.programs.policy.shapes)
     if whole is None:
       whole = parameters(parts, report)
@@ -211,6 +211,18 @@ def parameters(parts: experiment.Parts, report: Report) -> Any:
   return jax.device_put(found, parts.param_shardings())
 
 
+def _asked(parts: experiment.Parts) -> ConfigDict:
+  """Returns the config that a warm start depends on.
+
+  It does not have the lengths of a run: `auto` means none, so that runs with
+  other batches share their warm start.
+  """
+  config = parts.asked.copy_and_resolve_references()
+  if config.learner.buckets == 'auto':
+    config.learner.buckets = ()
+  return config
+
+
 def base_file(config: ConfigDict) -> pathlib.Path:
   """Returns the file of the warm-started weights that a LoRA run freezes."""
   # Not ROUNDING: an evaluation may have other lengths than the run.
@@ -222,7 +234,7 @@ def base_file(config: ConfigDict) -> pathlib.Path:
 def cache_file(parts: experiment.Parts) -> pathlib.Path:
   """Returns where the cache keeps the warm start of these parts."""
   known = config_lib.fingerprint(config_lib.affecting(
-      parts.config, config_lib.WARM_START, config_lib.ROUNDING))
+      _asked(parts), config_lib.WARM_START, config_lib.ROUNDING))
   # The mesh as it is: in the config one of its axes may be -1.
   name = '-'.join(map(str, (
       known, *parts.programs.mesh.shape.values(), *[

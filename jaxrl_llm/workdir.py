@@ -5,7 +5,7 @@ import fcntl
 import os
 import pathlib
 import tempfile
-from typing import Iterator
+from typing import Callable, Iterator
 
 
 @contextlib.contextmanager
@@ -45,17 +45,31 @@ def held(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
     yield folder
 
 
-def mark(folder: pathlib.Path) -> tuple[int, int] | None:
-  """Returns what identifies a held folder; None if it is gone.
+def watch(folder: pathlib.Path) -> Callable[[], bool]:
+  """Makes a function that tells whether a run's folder is gone.
 
-  It differs from the mark at the start if the folder was removed, emptied or
-  moved since, even if there is another one in its place.
+  It is gone if it was removed, emptied or moved, even if there is another one
+  in its place. An error of a file system that may be over soon says nothing.
+
+  Args:
+    folder: with the run's config.json.
   """
-  try:
-    found = (folder / 'lock').stat()  # open, so that its number is not reused
-  except OSError:
-    return None
-  return found.st_dev, found.st_ino
+  def number():
+    (folder / 'config.json').stat()
+    found = folder.stat()
+    return found.st_dev, found.st_ino
+
+  before = number()
+
+  def gone():
+    try:
+      return number() != before
+    except (FileNotFoundError, NotADirectoryError):
+      return True
+    except OSError:
+      return False
+
+  return gone
 
 
 def write_whole(path: pathlib.Path, content: str | bytes) -> None:

@@ -204,7 +204,7 @@ def test_a_disk_that_is_full_at_the_start(monkeypatch, capsys, tmp_path, parts,
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
   assert code == 1 and said == (
-      f'The disk is full at {tmp_path}/run/config.json: make room, and run the '
+      f'The disk is full at {tmp_path}/run/choices.json: make room, and run the '
       'same command again.')
   assert not [*(tmp_path / 'run').glob('config*')]
 

@@ -252,19 +252,17 @@ def test_a_cpu_computes_in_float32_unless_told_otherwise(tmp_path, caplog):
   assert compute_type(half) == ('bfloat16', 'bfloat16')
   assert not caplog.records
   # A run goes on with the type that it began with; an older one had no choice.
-  saved = tmp_path / 'config.json'
-  for dtype, want in (('float32', 'float32'), (None, 'bfloat16')):
-    saved.write_text(config.to_json(c).replace(
-        '"model.dtype": null', f'"model.dtype": {json.dumps(dtype)}'))
-    assert config.as_begun(c, saved).model.dtype == want
-  # The comparison is with the run as it goes on.
-  saved.write_text(config.to_json(c))
-  former, now = c.to_dict(), config.as_begun(c, saved).to_dict()
+  folder_of_run = tmp_path / 'run'
+  folder_of_run.mkdir()
+  (folder_of_run / 'config.json').write_text(config.to_json(c))
+  former, now = c.to_dict(), config.as_begun(c).to_dict()
   assert now['model']['dtype'] == 'bfloat16'
   assert not config.resume_conflicts(former, now)
-  other = load(folder, workdir=tmp_path / 'run', model__dtype='float32')
+  other = load(folder, workdir=folder_of_run, model__dtype='float32')
   assert config.resume_conflicts(now, other.to_dict()) == [
       'model.dtype: bfloat16 -> float32']
+  (folder_of_run / 'choices.json').write_text(config.choices(other))
+  assert config.as_begun(c).model.dtype == 'float32'
   # Elsewhere the type is that of the stored weights.
   _, model = experiment._typed(c, config.model_config(c), 'gpu')
   assert model.dtype == 'bfloat16'

@@ -107,6 +107,7 @@ def changed(parts: experiment.Parts, **fields: Any) -> experiment.Parts:
   theirs['players'] = (parts.programs.players[0]._replace(**player),)
   theirs.setdefault('stages', stages.make(
       fields.get('config', parts.config), len(task.train)))
+  ours.setdefault('asked', fields.get('config', parts.asked))
   return parts._replace(
       **{'programs': parts.programs._replace(**theirs), **ours})
 

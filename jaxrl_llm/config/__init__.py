@@ -21,7 +21,7 @@ command line overrides it field by field:
 the config that a run has saved, and `--help` prints every field.
 """
 
-from jaxrl_llm.config.begun import as_begun
+from jaxrl_llm.config.begun import as_begun, choices
 from jaxrl_llm.config.checks import validate
 from jaxrl_llm.config.command_line import parse, split
 from jaxrl_llm.config.compare import (
@@ -45,6 +45,6 @@ from jaxrl_llm.config.values import to_text
 
 __all__ = (
     'EVALUATION', 'ROUNDING', 'WARM_START', 'WEIGHTS', 'affecting', 'as_begun',
-    'base', 'complete', 'difference', 'fingerprint', 'flatten', 'load',
-    'load_file', 'model_config', 'name_of', 'parse', 'resume_conflicts',
+    'base', 'choices', 'complete', 'difference', 'fingerprint', 'flatten',
+    'load', 'load_file', 'model_config', 'name_of', 'parse', 'resume_conflicts',
     'split', 'task_options', 'to_json', 'to_text', 'validate')

@@ -1,6 +1,12 @@
-"""Choices that a run makes when it starts, and keeps when it goes on."""
+"""Choices that a run makes when it starts, and keeps when it goes on.
 
+They are in a file of their own: config.json has what the user asked for, so
+that it can start another run on another machine.
+"""
+
+import json
 import pathlib
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -10,32 +16,56 @@ from jaxrl_llm.config.model import model_config
 from jaxrl_llm.config.nested import flatten, nested, renamed
 from jaxrl_llm.config.values import check
 
+FILE = 'choices.json'
+_BUCKETS = ('learner.buckets', 'sampling.buckets')
+_LIMITS = ('max_prompt', 'max_response')
 
-def as_begun(config: ConfigDict, path: pathlib.Path) -> ConfigDict:
+
+def choices(config: ConfigDict) -> str:
+  """Returns the choices of a run as JSON.
+
+  Args:
+    config: with the choices made.
+  """
+  flat = flatten(config)
+  return json.dumps({name: flat[name] for name in (
+      *_LIMITS, *_BUCKETS, 'model.hf', 'model.dtype')}, indent=1)
+
+
+def as_begun(config: ConfigDict) -> ConfigDict:
   """Fills in the choices that the same run made when it started.
 
   Args:
-    config: of the run, checked.
-    path: config.json of its workdir; it may be missing or damaged.
+    config: of the run, checked. Its workdir may be missing, and its files may
+      be damaged: then nothing is filled in.
 
   Returns:
-    The config with that file's lengths in place of `auto`, if prompts and
+    The config with the run's lengths in place of `auto`, if prompts and
     responses have the same limits, and with its `model.dtype` in place of none,
-    if the model is the same. A file that is older than these choices stands for
-    no buckets, and for the type of the checkpoint.
+    if the model is the same. A run that is older than these choices had no
+    buckets and the type of the checkpoint.
   """
-  flat, taken = flatten(config), {}
+  flat, folder = flatten(config), pathlib.Path(config.workdir)
   try:
-    begun = renamed(from_json(str(path)), warn=False)
-    if all(begun.get(x) == flat[x] for x in ('max_prompt', 'max_response')):
-      taken = {
-          name: begun.get(name, ())
-          for name in ('learner.buckets', 'sampling.buckets')
-          if flat[name] == AUTO}
-    if (flat['model.hf'] and flat['model.dtype'] is None
-        and begun.get('model.hf') == flat['model.hf']):
-      taken['model.dtype'] = (
-          begun.get('model.dtype') or model_config(config).dtype)
+    begun = _begun(config, folder)
+    taken = {}
+    if all(begun.get(name) == flat[name] for name in _LIMITS):
+      taken = {name: begun[name] for name in _BUCKETS if flat[name] == AUTO}
+    if flat['model.hf'] and flat['model.dtype'] is None and (
+        begun.get('model.hf') == flat['model.hf']):
+      taken['model.dtype'] = begun['model.dtype']
     return nested(check({**flat, **taken}))
-  except (OSError, ValueError):
+  except (OSError, ValueError, KeyError):
     return config
+
+
+def _begun(config: ConfigDict, folder: pathlib.Path) -> dict[str, Any]:
+  """Returns the content of FILE, or what it would have been before it was."""
+  if (folder / FILE).exists():
+    return from_json(str(folder / FILE))
+  former = renamed(from_json(str(folder / 'config.json')), warn=False)
+  return {'model.dtype': model_config(config).dtype, **{
+      name: former.get(name) for name in (*_LIMITS, 'model.hf')}, **{
+          name: former.get(name, ()) for name in _BUCKETS}} | (
+              {'model.dtype': former['model.dtype']}
+              if former.get('model.dtype') else {})

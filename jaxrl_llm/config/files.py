@@ -196,7 +196,8 @@ def called(path: str, name: str, *args: Any) -> Any:
   if not callable(function):
     raise ValueError(f'{path} has no function {name}: define it there.')
   try:
-    with modules.blamed(f'{name} of {path} fails'):
+    given = f' with the argument {args[0]!r}' if args else ''
+    with modules.blamed(f'{name} of {path}{given} fails'):
       return function(*args)
   except ValueError as error:
     # What a locked ConfigDict says of a name it does not have.

@@ -78,6 +78,8 @@ def parts(
   item = np.dtype(
       'float32' if model.dtype == 'float32' else 'float16').itemsize
   smaller = 'choose a smaller model, or lower the sizes in config.model'
+  if config.model.hf and item == 4:
+    smaller = 'set model.dtype=bfloat16, or choose a smaller model'
   weights, rank = model.parameter_count(), config.lora.rank
   if training and not rank:
     # Parameters, two moments, gradients; in sampling a copy of another type.
@@ -110,8 +112,8 @@ def parts(
   rows = requests + stages.selection.capacity + (
       stages.curriculum.capacity * config.samples_per_prompt)
   found = [
-      Part('the weights, with their gradients and moments' if training else
-           'the weights', smaller, weights),
+      Part('the weights, with their gradients and moments'
+           if training and not rank else 'the weights', smaller, weights),
       Part('the matrices of LoRA', 'lower lora.rank',
            16 * rank * model.layers * model.width * training),
       Part('the rollouts of a step', 'lower prompts_per_step, '

@@ -13,6 +13,7 @@ from jaxrl_llm.config.table import optional, table
 from jaxrl_llm.tasks import modules
 
 _INT32 = 2 ** 31 - 1
+_FOLDERS = ('workdir', 'warm_start.cache')
 # Kinds of texts, and how they are completed.
 _TEXTS = {
     str: str, modules.Name: modules.absolute, modules.Path: modules.expanded}
@@ -101,7 +102,10 @@ def _check_number(field: Field, value: Any) -> None:
   if field.range and not is_inside(value):
     raise ValueError(
         f'{field.name}={shown(value)} must lie in {field.range}.')
-  if isinstance(value, int) and math.isinf(high) and abs(value) > _INT32:
+  # What a task does with its options is its own affair.
+  seen = field.name == 'task.seed' or not field.name.startswith('task.')
+  if seen and isinstance(value, int) and math.isinf(high) and (
+      abs(value) > _INT32):
     raise ValueError(
         f'{field.name}={shown(value)} is no 32-bit number: use at most '
         f'{_INT32}.')
@@ -120,7 +124,7 @@ def _float32(value: float) -> float:
 
 def _check_text(field: Field, value: str) -> None:
   """Raises ValueError for a text that no file or screen can take."""
-  if optional(field.kind)[0] and not value.strip():
+  if field.name in _FOLDERS and not value.strip():
     raise ValueError(
         f'{field.name} is empty: give {_describe(field.kind)}.')
   try:
@@ -162,7 +166,7 @@ def _as_kind(value: Any, kind: Any) -> Any:
     return AUTO if str(value).lower() == AUTO else _as_kind(
         value, tuple[int, ...])
   if typing.get_origin(kind) is tuple:
-    if isinstance(value, str) and value.strip().lower() == 'none':
+    if value is None or str(value).strip().lower() == 'none':
       return ()
     if isinstance(value, str):
       items = [v.strip('\'" ') for v in value.strip('()[] ,').split(',')]

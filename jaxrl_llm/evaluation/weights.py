@@ -58,13 +58,15 @@ def load(
 
 
 def settings(
-    config: ConfigDict, weights: str, temperature: float) -> dict[str, Any]:
+    config: ConfigDict, weights: str, temperature: float,
+    dtype: str | None = None) -> dict[str, Any]:
   """Returns the settings that responses depend on, except their problems.
 
   Args:
-    config: config of the evaluation.
+    config: of the evaluation, without choices of a run.
     weights: identifier of the checkpoint, from `load`.
     temperature: sampling temperature; 0 for greedy.
+    dtype: compute type; None for that of the config.
   """
   what = [config_lib.EVALUATION]
   # In this case the demonstrations, and so all task options, affect the
@@ -74,4 +76,6 @@ def settings(
   out = config_lib.affecting(config, *what)
   if config.model.hf:
     out['model.files'] = hf.digest(hf.fetch(config.model.hf))
+    if dtype and dtype != config_lib.model_config(config).dtype:
+      out['model.dtype'] = dtype
   return {'weights': weights, **out, 'sampling.temperature': temperature}

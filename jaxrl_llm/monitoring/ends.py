@@ -5,6 +5,7 @@ Errors that are faults of this package keep their traceback.
 
 import contextlib
 import errno
+import os
 import sys
 import traceback
 from typing import Iterator
@@ -37,8 +38,13 @@ def program(interrupted: str) -> Iterator[None]:
     if isinstance(error, jax.errors.JaxRuntimeError) and (
         not str(error).startswith(_NO_MEMORY)):
       raise
+    if isinstance(error, BrokenPipeError):
+      _leave_stdout()
     sys.exit(sentence(error))
   except SystemExit as end:
+    if isinstance(end.__context__, BrokenPipeError):  # of rich
+      _leave_stdout()
+      sys.exit(sentence(end.__context__))
     # No part of this package calls it: without a word, the program would seem
     # to be done.
     sys.exit(f'sys.exit({plain.shown(end.code)}) was called in {_place(end)}: '
@@ -51,6 +57,8 @@ def sentence(error: BaseException) -> str:
     first = plain.text(str(error)).partition('\n')[0][:200]
     return (f'The memory is full ({first or "of this machine"}): lower '
             'sampling.slots, learner.microbatch or the size of the model.')
+  if isinstance(error, BrokenPipeError):
+    return 'The output was closed before its end; all files are written.'
   if not isinstance(error, OSError) or error.strerror is None:
     return plain.text(str(error))
   where = plain.line(error.filename)
@@ -58,6 +66,11 @@ def sentence(error: BaseException) -> str:
     return (f'The disk is full{where and f" at {where}"}: make room, and run '
             'the same command again.')
   return f'{where or "The system"}: {plain.line(error.strerror)}.'
+
+
+def _leave_stdout() -> None:
+  """Keeps Python from writing to a closed pipe when it ends."""
+  os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _place(error: BaseException) -> str:

@@ -21,15 +21,17 @@ from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.rewards.answers import TAKES
 from jaxrl_llm.rewards.pool import Pool
 from jaxrl_llm.tasks import (
-    closest,
-    module_option,
-    own_reward,
-    Problem,
-    problem_files,
-    problem_option,
-    references,
-    templates,
+  closest,
+  module_option,
+  own_reward,
+  Problem,
+  problem_files,
+  problem_option,
+  references,
+  templates,
 )
+
+_DAY = 86_400  # seconds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,11 +88,12 @@ class Options:
     if not 0 <= self.tolerance < 1:
       raise ValueError(
           f'task.tolerance={self.tolerance} must be at least 0 and below 1.')
-    if not self.timeout > 0 or self.workers < 0 or self.heldout_count < 0:
+    if not 0 < self.timeout <= _DAY or self.workers < 0 or (
+        self.heldout_count < 0):
       raise ValueError(
-          f'task.timeout={self.timeout} must be above 0, task.workers='
-          f'{self.workers} and task.heldout_count={self.heldout_count} at '
-          'least 0.')
+          f'task.timeout={self.timeout} must be above 0 and at most {_DAY}, '
+          f'task.workers={self.workers} and task.heldout_count='
+          f'{self.heldout_count} at least 0.')
 
 
 def read(source: str, options: Options, tokenizer) -> list[Problem]:

@@ -28,8 +28,9 @@ EXECUTING: list[pathlib.Path] = []  # files that `execute` is at work on
 _GIVEN: dict[str, Callable[..., Any]] = {}  # see `give`
 # Folders of code that is not the user's own.
 _INSTALLED = (
-    str(pathlib.Path(__file__).parents[1]),
-    *(sysconfig.get_path(name) for name in ('stdlib', 'purelib', 'platlib')))
+    f'{pathlib.Path(__file__).parents[1]}{os.sep}', *(
+        sysconfig.get_path(name) + os.sep
+        for name in ('stdlib', 'purelib', 'platlib')))
 
 
 def closest(name: str, known: Sequence[str]) -> str:
