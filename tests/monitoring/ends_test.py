@@ -1,0 +1,52 @@
+"""Tests of the ends of a program: sentences, and a closed output."""
+
+import io
+import subprocess
+import sys
+
+import jax
+import pytest
+
+from jaxrl_llm.monitoring import ends
+from tests import devices
+
+
+@pytest.mark.parametrize('error, said', [
+    (OSError(28, 'No space', '/a\n/\udc80'), 'The disk is full at /a /\ufffd'),
+    (OSError(28, 'No space left'), 'The disk is full: make room'),
+    (FileNotFoundError(2, 'No such file', 'a.txt'), 'a.txt: No such file.'),
+    (TimeoutError(110, 'Timed out'), 'The system: Timed out.'),
+    (OSError('said so'), 'said so'), (ValueError('a\nb'), 'a\nb'),
+    (MemoryError(), 'The memory is full (of this machine): lower sampling'),
+    (jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: Out of memory\nx'),
+     'The memory is full (RESOURCE_EXHAUSTED: Out of memory): lower')])
+def test_sentences(error, said):
+  assert ends.sentence(error).startswith(said)
+
+
+def test_a_fault_keeps_its_traceback():
+  for error in (KeyError('x'), jax.errors.JaxRuntimeError('INTERNAL: x')):
+    with pytest.raises(type(error)), ends.program(''):
+      raise error
+
+
+def test_a_terminal_without_a_character_gets_another(monkeypatch):
+  out = io.TextIOWrapper(io.BytesIO(), 'ascii')
+  monkeypatch.setattr(sys, 'stdout', out)
+  with ends.program(''):
+    print('.1 ± .2 \ud800')
+  assert out.detach().getvalue() == b'.1 ? .2 ?\n'
+
+
+@pytest.mark.parametrize('write', ['print("x", flush=True)',
+                                   'rich.print("x")'])
+def test_a_closed_output_is_one_sentence(write):
+  done = subprocess.run(
+      [sys.executable, '-c', 'import os, rich\n'
+       'from jaxrl_llm.monitoring import ends\n'
+       'read, write = os.pipe()\nos.close(read)\nos.dup2(write, 1)\n'
+       f'with ends.program(""):\n  {write}\n'], capture_output=True, text=True,
+      cwd=devices.ROOT)
+  assert done.returncode == 1
+  assert done.stderr == (
+      'The output was closed before its end; all files are written.\n')
