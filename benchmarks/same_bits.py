@@ -36,7 +36,7 @@ from tests import tiny_hf
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MEASURED = ('seconds/', 'speed/tokens', 'speed/flops_share', 'memory/')
 JOBS = ('countdown', 'pkpo', 'words')
-# Values that mean what was done before there were these fields.
+# Newer fields, with the values that keep what older checkouts do.
 SINCE = {'sampling.buckets': 'none'}
 
 

@@ -5,8 +5,9 @@ r"""Checks whether a job fits a TPU slice and estimates its time; needs no TPU.
       --topology=v5e:16x8
 
 Compiles the programs of a training step from shapes alone, ahead of time; reads
-neither weights nor data. Prints the memory of each chip by part, the
-collectives, and an estimate of the time of each phase.
+neither weights nor data, so `auto` buckets are none: the full length, which
+needs most memory. Prints the memory of each chip by part, the collectives, and
+an estimate of the time of each phase.
 
 Exit codes: 0 if the job fits; 1 if it does not, with a sentence that names the
 field to change; 2 for a mistake in the arguments, with a sentence; 3 if the

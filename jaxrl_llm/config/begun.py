@@ -42,8 +42,8 @@ def as_begun(config: ConfigDict) -> ConfigDict:
   Returns:
     The config with the run's lengths in place of `auto`, if prompts and
     responses have the same limits, and with its `model.dtype` in place of none,
-    if the model is the same. A run that is older than these choices had no
-    buckets and the type of the checkpoint.
+    if the model is the same. A run without FILE is of an earlier version, which
+    had no buckets and computed in the type of the checkpoint.
   """
   flat, folder = flatten(config), pathlib.Path(config.workdir)
   try:

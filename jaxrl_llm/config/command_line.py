@@ -137,5 +137,5 @@ def _section(field: Field) -> str:
 
 
 def _shown(value: Any) -> str:
-  """Returns a value as one would write it, with room for a line's end."""
+  """Returns a value as on the command line, with spaces after commas."""
   return 'none' if value == () else values.to_text(value).replace(',', ', ')

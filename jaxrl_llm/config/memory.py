@@ -20,9 +20,9 @@ class Part(NamedTuple):
   """Arrays of one purpose.
 
   Attributes:
-    name: what they are.
-    fix: what to do if they are too large.
-    bytes: over all devices.
+    name: the arrays, for the message.
+    fix: the advice if they are too large.
+    bytes: their size on all devices together.
   """
   name: str
   fix: str
