@@ -36,8 +36,8 @@ def as_begun(config: ConfigDict) -> ConfigDict:
   """Fills in the choices that the same run made when it started.
 
   Args:
-    config: of the run, checked. Its workdir may be missing, and its files may
-      be damaged: then nothing is filled in.
+    config: of the run, checked. Its workdir may be none or missing, and its
+      files may be damaged: then nothing is filled in.
 
   Returns:
     The config with the run's lengths in place of `auto`, if prompts and
@@ -45,9 +45,11 @@ def as_begun(config: ConfigDict) -> ConfigDict:
     if the model is the same. A run without FILE is of an earlier version, which
     had no buckets and computed in the type of the checkpoint.
   """
-  flat, folder = flatten(config), pathlib.Path(config.workdir)
+  if config.workdir is None:
+    return config
+  flat = flatten(config)
   try:
-    begun = _begun(config, folder)
+    begun = _begun(config, pathlib.Path(config.workdir))
     taken = {}
     if all(begun.get(name) == flat[name] for name in _LIMITS):
       taken = {name: begun[name] for name in _BUCKETS if flat[name] == AUTO}

@@ -54,6 +54,12 @@ def test_lengths_that_do_not_fit_are_chosen_again(run, saved):
   assert lengths(got) == ('auto', 'auto')
 
 
+def test_a_config_without_a_folder_leaves_the_choice_open():
+  asked = tiny.load('run', **AUTO)
+  asked.workdir = None
+  assert lengths(config.as_begun(asked)) == ('auto', 'auto')
+
+
 def test_a_run_of_a_time_without_choices_had_no_buckets(run):
   flat = config.flatten(tiny.load('run', learner__buckets=()))
   del flat['sampling.buckets']
