@@ -27,11 +27,9 @@ import zlib
 
 from absl import logging
 import jax
-from ml_collections import ConfigDict
 import orbax.checkpoint as ocp
 
 from jaxrl_llm import checkpoint_tree
-from jaxrl_llm import config as config_lib
 from jaxrl_llm import workdir as workdir_lib
 
 _FILES = 'files.json'
@@ -299,13 +297,14 @@ class Checkpointer:
 
 
 def rescue(
-    config: ConfigDict, described: _Config, step: int, state: Any,
-    host: Mapping[str, Any]) -> str:
+    workdir: _Path, describe: Callable[[pathlib.Path], None], config: _Config,
+    step: int, state: Any, host: Mapping[str, Any]) -> str:
   """Saves the state of a run whose workdir is gone: there again, or beside it.
 
   Args:
-    config: of the run.
-    described: see `Checkpointer`.
+    workdir: of the run.
+    describe: writes into a folder what else a run needs to go on.
+    config: see `Checkpointer`.
     step: see `Checkpointer.save`, as `state` and `host`.
     state: to be saved.
     host: saved with it.
@@ -313,19 +312,16 @@ def rescue(
   Returns:
     A sentence that says where the state is.
   """
-  gone = f'workdir={config.workdir} was removed or moved during the run'
-  folder = pathlib.Path(config.workdir).absolute()
-  config = config.copy_and_resolve_references()
+  gone = f'workdir={workdir} was removed or moved during the run'
+  folder = pathlib.Path(workdir).absolute()
   for place in (folder, pathlib.Path(f'{folder}-saved')):
     try:
       with workdir_lib.held(place):
         if steps(place / 'checkpoints'):
           continue  # of another run
-        config.workdir = str(place)
-        workdir_lib.write_whole(
-            place / 'config.json', config_lib.to_json(config))
+        describe(place)
         with contextlib.closing(
-            Checkpointer(place / 'checkpoints', described)) as saver:
+            Checkpointer(place / 'checkpoints', config)) as saver:
           saver.save(step, state, host)
     except (OSError, ValueError):
       continue

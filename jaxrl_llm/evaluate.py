@@ -27,7 +27,7 @@ import math
 import os
 import pathlib
 import sys
-from typing import Any, Mapping, Sequence
+from typing import Any, Sequence
 
 from absl import logging
 from ml_collections import ConfigDict
@@ -38,6 +38,7 @@ from jaxrl_llm import experiment
 from jaxrl_llm import workdir as workdir_lib
 from jaxrl_llm.evaluation import heldout, report, responses, weights
 from jaxrl_llm.monitoring import ends, progress
+from jaxrl_llm.rewards import plain
 
 
 def problem_sets(
@@ -136,18 +137,11 @@ def evaluate(
                  for name, rows in found.items()})
       for place in (folder, workdir):
         workdir_lib.write_whole(
-            place / 'evaluation.json', json.dumps(_known(result), indent=1))
+            place / 'evaluation.json',
+            json.dumps(plain.json(result), indent=1))
         workdir_lib.write_whole(
             place / 'evaluation.md', report.markdown(result))
   return result
-
-
-def _known(found: Mapping[str, Any]) -> dict[str, Any]:
-  """Replaces NaN, which JSON does not have, by None."""
-  return {
-      name: _known(x) if isinstance(x, dict) else
-      None if isinstance(x, float) and math.isnan(x) else x
-      for name, x in found.items()}
 
 
 def parse(argv: Sequence[str]) -> tuple[ConfigDict, dict[str, Any]]:

@@ -247,7 +247,8 @@ def build(config: ConfigDict, training: bool = True) -> Parts:
   config, model = _typed(config, model, mesh.devices.flat[0].platform)
   stages = stages_lib.make(config, max(len(task.train), 1))
   memory.check(
-      config, model, mesh, stages, len(task.heldout), training)
+      config, model, mesh, stages, len(task.heldout),
+      programs_lib.microbatch(config), training)
   if training:
     _warn_of_warmup(config, stages)
   programs = programs_lib.make(

@@ -13,7 +13,6 @@ from ml_collections import ConfigDict
 import numpy as np
 
 from jaxrl_llm.curriculum import dynamic, uniform
-from jaxrl_llm.rewards import plain
 from jaxrl_llm.selection import all_rows, replay
 from jaxrl_llm.tasks import modules
 from jaxrl_llm.types import Curriculum, Selection, Sizes
@@ -131,10 +130,9 @@ def _named(
       where = modules.place(error, own_only=True)
       if not where and isinstance(error, ValueError):
         raise  # by the checks below
-      said = plain.line(plain.error(error)).rstrip(':')
-      raise ValueError(
-          f'{stage}: {part} failed ({said}): correct '
-          f'{where or "what it returns"}.') from error
+      raise ValueError(modules.failure(
+          f'{stage}: {part} failed', error,
+          where or 'what it returns')) from error
 
   return run
 

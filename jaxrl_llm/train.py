@@ -212,6 +212,15 @@ def init_state(parts: experiment.Parts, learner: TrainState) -> RunState:
       solved=np.zeros(len(parts.task.train), bool))
 
 
+def _describe(parts: experiment.Parts, workdir: pathlib.Path) -> None:
+  """Writes what a run in a folder needs to go on, beside its checkpoints."""
+  asked = parts.asked.copy_and_resolve_references()
+  asked.workdir = str(workdir)
+  workdir_lib.write_whole(
+      workdir / 'choices.json', config_lib.choices(parts.config))
+  workdir_lib.write_whole(workdir / 'config.json', config_lib.to_json(asked))
+
+
 def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:
   """Runs a config from its beginning, or from its last checkpoint, to its end.
 
@@ -248,10 +257,7 @@ def _run(
           saved, parts.described()))
   if found:
     began -= found.host['seconds']
-  workdir_lib.write_whole(
-      workdir / 'choices.json', config_lib.choices(config))
-  workdir_lib.write_whole(
-      workdir / 'config.json', config_lib.to_json(parts.asked))
+  _describe(parts, workdir)
   gone = workdir_lib.watch(workdir)
   writer = metrics.Writer(
       workdir, found.step + 1 if found else 0,
@@ -280,8 +286,8 @@ def _run(
     def check_workdir(state, start, latest):
       if gone():
         raise FileNotFoundError(checkpoint.rescue(
-            config, parts.described(), state.step, state,
-            host(start, latest)))
+            workdir, lambda place: _describe(parts, place), parts.described(),
+            state.step, state, host(start, latest)))
 
     with display.phase(
         'warm start' if config.warm_start.steps else 'weights',

@@ -279,6 +279,7 @@ def test_a_workdir_that_goes_during_a_run(
   assert f'the state of step {step + 1} is saved' in said
   assert said.endswith(f'--config.workdir={place}.')
   assert checkpoint.steps(f'{place}/checkpoints') == [step + 1]
+  assert pathlib.Path(place, 'choices.json').exists()
   again = config_lib.load(f'{place}/config.json')
   assert again.workdir == place
   train.train(again)

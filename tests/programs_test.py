@@ -1,9 +1,12 @@
 """Tests that programs compiled from shapes are those that a step runs."""
 
+import types
+
 import jax
 import numpy as np
 import pytest
 
+from jaxrl_llm import config as config_lib
 from jaxrl_llm import experiment, programs, rollout, stages, train
 from jaxrl_llm.monitoring import timing
 from launch.aot import arguments
@@ -99,3 +102,12 @@ def test_an_attention_for_other_devices_is_refused(attention, needs):
   with pytest.raises(ValueError) as error:
     experiment.build(config)
   assert f'{attention} needs a {needs}, but this is a cpu' in str(error.value)
+
+
+def test_the_rows_of_a_small_step_must_divide_over_the_shards():
+  config = tiny.load(prompts_per_step=1, samples_per_prompt=6)
+  model = config_lib.model_config(config)
+  mesh = types.SimpleNamespace(
+      devices=np.array(jax.devices()), shape=dict(data=2, fsdp=2, tensor=1))
+  with pytest.raises(ValueError, match='The 6 responses .* 4 data shards'):
+    programs.make(config, model, mesh, (0,), stages.make(config))

@@ -22,16 +22,19 @@ class Part(NamedTuple):
   Attributes:
     name: the arrays, for the message.
     fix: the advice if they are too large.
-    bytes: their size on all devices together.
+    bytes: their size, on all devices together.
+    on_host: whether they are in the host's memory, not in an accelerator's.
   """
   name: str
   fix: str
   bytes: int
+  on_host: bool = False
 
 
 def check(
     config: ConfigDict, model: ModelConfig, mesh: jax.sharding.Mesh,
-    stages: Stages, heldout: int, training: bool = True) -> None:
+    stages: Stages, heldout: int, microbatch: int,
+    training: bool = True) -> None:
   """Refuses a run that cannot fit into the memory of this machine.
 
   Args:
@@ -40,13 +43,17 @@ def check(
     mesh: see `sharding`.
     stages: their capacities are the sizes of the programs.
     heldout: number of held-out problems.
+    microbatch: rows of one forward and backward pass.
     training: False for an evaluation.
 
   Raises:
     ValueError: one sentence with the largest arrays, and how to lower them.
   """
   room = available(mesh)
-  found = parts(config, model, dict(mesh.shape), stages, heldout, training)
+  found = parts(
+      config, model, dict(mesh.shape), stages, heldout, microbatch, training)
+  if mesh.devices.flat[0].platform != 'cpu':
+    found = [part for part in found if not part.on_host]
   needed = sum(part.bytes for part in found)
   if room is not None and needed > room:
     most = max(found, key=lambda part: part.bytes)
@@ -66,11 +73,12 @@ def available(mesh: jax.sharding.Mesh) -> int | None:
 
 def parts(
     config: ConfigDict, model: ModelConfig, mesh: dict[str, int],
-    stages: Stages, heldout: int, training: bool) -> list[Part]:
+    stages: Stages, heldout: int, microbatch: int,
+    training: bool) -> list[Part]:
   """Returns the arrays that exist at the same time, each a lower bound.
 
   Args:
-    config, model, stages, heldout, training: see `check`.
+    config, model, stages, heldout, microbatch, training: see `check`.
     mesh: size of each axis.
   """
   shards = mesh['data'] * mesh['fsdp']
@@ -98,9 +106,6 @@ def parts(
       Part('the latest tokens of the decode slots',
            'lower sampling.steps_per_refill',
            12 * slots * config.sampling.steps_per_refill)]
-  microbatch = min(
-      config.learner.microbatch, config.prompts_per_step
-      * config.samples_per_prompt // config.learner.updates)
   # The hidden states between layers, which the backward pass starts from.
   update = [
       Part('the activations of a microbatch', 'lower learner.microbatch, '
@@ -118,11 +123,11 @@ def parts(
            16 * rank * model.layers * model.width * training),
       Part('the rollouts of a step', 'lower prompts_per_step, '
            'samples_per_prompt, max_prompt, max_response or replay.rounds',
-           4 * rows * (length + config.max_response)),
+           4 * rows * (length + config.max_response), on_host=True),
       Part('the verdicts of an evaluation',
            'lower eval.samples or eval.problems',
            16 * min(heldout, config.eval.problems or heldout)
-           * config.eval.samples)]
+           * config.eval.samples, on_host=True)]
   if config.warm_start.steps:
     found.append(Part(
         'the demonstrations of a step', 'lower warm_start.batch',

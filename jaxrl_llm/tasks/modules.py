@@ -18,6 +18,8 @@ import typing
 from typing import Any, Callable, Iterator, Sequence
 import zlib
 
+from jaxrl_llm.rewards import plain
+
 # Type of a field whose text names a module or a function. The config makes the
 # path of a FILE.py absolute, so that a saved config works in any folder.
 Name = typing.NewType('Name', str)
@@ -84,7 +86,7 @@ def blamed(
   except (KeyboardInterrupt, *allowed):
     raise
   except BaseException as error:  # sys.exit() is no end of this program
-    raise ValueError(_failure(what, error)) from error
+    raise ValueError(failure(what, error)) from error
 
 
 def load(name: str) -> types.ModuleType:
@@ -252,12 +254,19 @@ def _imported(name: str) -> types.ModuleType:
       'FILE.py.')
 
 
-def _failure(what: str, error: BaseException) -> str:
-  """Returns the sentence about an error of the user's code."""
-  is_syntax = isinstance(error, SyntaxError) and error.filename
-  said = error.msg if is_syntax else _text(error)
-  said = f'{type(error).__name__}: {said}'.rstrip(': ')
-  return f'{what} ({said}): correct {place(error) or "it"}.'
+def failure(what: str, error: BaseException, where: str = '') -> str:
+  """Returns the sentence about an error of the user's code.
+
+  Args:
+    what: the failure.
+    error: as it was caught.
+    where: the culprit; empty for `place`.
+  """
+  if isinstance(error, SyntaxError) and error.filename:
+    said = f'{type(error).__name__}: {error.msg}'
+  else:
+    said = plain.line(plain.error(error)).rstrip(':')
+  return f'{what} ({said}): correct {where or place(error) or "it"}.'
 
 
 def place(error: BaseException, own_only: bool = False) -> str:
@@ -279,11 +288,3 @@ def place(error: BaseException, own_only: bool = False) -> str:
   return ''.join(
       f'{frame.filename}, line {frame.lineno}'
       for frame in (own if own_only else own or frames)[-1:])
-
-
-def _text(error: BaseException) -> str:
-  """Returns an error's text on one line; '' if it cannot make one."""
-  try:
-    return ' '.join(str(error).split())
-  except Exception:
-    return ''

@@ -6,6 +6,7 @@ from typing import Any
 
 from rich import console, table
 
+from jaxrl_llm import programs
 from launch.aot import check, chips
 
 # Scopes of the sampler's loops and their names in the table, inner loop first.
@@ -63,7 +64,7 @@ def advice(report: check.Report, phase: check.Phase) -> str:
   """Names the parts that take most of a phase's memory, and the fix."""
   learner, shape = report.config.learner, report.mesh.shape
   activations = _ACTIVATIONS[phase.name]
-  if learner.microbatch <= shape['data'] * shape['fsdp']:
+  if programs.microbatch(report.config) <= shape['data'] * shape['fsdp']:
     if phase.name == 'score' or (
         phase.name == 'update' and learner.remat == 'full'):
       activations = _OF_A_ROW
@@ -135,7 +136,7 @@ def to_json(report: check.Report) -> dict[str, Any]:
           loops_not_counted=phase.cost.unknown)
   return dict(
       topology=report.topology.name, mesh=dict(report.mesh.shape),
-      slots=report.slots, microbatch=report.config.learner.microbatch,
+      slots=report.slots, microbatch=programs.microbatch(report.config),
       requests_per_shard=report.requests_per_shard,
       peak_bytes=report.peak, free=_free(report),
       seconds_per_step=report.seconds,
@@ -164,7 +165,7 @@ def text(report: check.Report) -> str:
   axes = ', '.join(f'{a}={n}' for a, n in report.mesh.shape.items())
   show(f'{report.topology.name}: {report.mesh.size} devices, {axes}; '
        f'{report.slots} slots for {report.requests_per_shard} requests on each '
-       f'data shard, learner.microbatch={report.config.learner.microbatch}',
+       f'data shard, learner.microbatch={programs.microbatch(report.config)}',
        soft_wrap=True)
   show(_memory(report))
   if any(phase.cost for phase in report.phases):

@@ -1,5 +1,6 @@
 """Tests of --help: every field, every option, and the examples as they are."""
 
+import argparse
 import pathlib
 import subprocess
 import sys
@@ -52,16 +53,30 @@ def test_help_is_that_of_this_program(capsys):
     assert part in shown
 
 
-def test_help_has_a_text_for_every_option(capsys):
-  with pytest.raises(SystemExit):
-    export.parse(['--help'])
-  shown = capsys.readouterr().out
-  assert '\n  python -m jaxrl_llm.export --workdir=runs/math' in shown
-  assert 'of the best evaluation, or the newest one' in shown
+PARSERS = [export.parse, run.main, compile_check.main]
 
 
-@pytest.mark.parametrize('program', [run, compile_check])
-def test_help_keeps_the_lines_of_its_example(capsys, program):
+@pytest.mark.parametrize('parse', PARSERS)
+def test_help_has_a_text_for_every_option(monkeypatch, parse):
+  seen = []
+
+  def stop(parser, *_):
+    seen.append(parser)
+    raise SystemExit
+
+  for name in ('parse_args', 'parse_known_args'):
+    monkeypatch.setattr(argparse.ArgumentParser, name, stop)
   with pytest.raises(SystemExit):
-    program.main(['--help'])
-  assert ' \\\n      --' in capsys.readouterr().out
+    parse([])
+  options = seen[0]._actions  # pylint: disable=protected-access
+  assert len(options) > 3
+  assert not [option.dest for option in options if not option.help]
+
+
+@pytest.mark.parametrize('parse, example', [
+    (export.parse, '\n  python -m jaxrl_llm.export --workdir=runs/math'),
+    (run.main, ' \\\n      --'), (compile_check.main, ' \\\n      --')])
+def test_help_keeps_the_lines_of_its_example(capsys, parse, example):
+  with pytest.raises(SystemExit):
+    parse(['--help'])
+  assert example in capsys.readouterr().out

@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import experiment, stages
+from jaxrl_llm import experiment, programs, stages
 from jaxrl_llm.config import memory
 from jaxrl_llm.sampling import decode
 from tests import tiny
@@ -23,7 +23,7 @@ def estimate(training=True, mesh=(1, 1, 1), heldout=6, **fields):
   found = memory.parts(
       config, config_lib.model_config(config),
       dict(zip(('data', 'fsdp', 'tensor'), mesh)), stages.make(config),
-      heldout, training)
+      heldout, programs.microbatch(config), training)
   return {part.name: part.bytes for part in found}
 
 
@@ -71,15 +71,33 @@ def test_sizes_beyond_the_memory_are_refused(field, monkeypatch):
   assert named in str(error.value) and '\n' not in str(error.value)
 
 
-def test_the_memory_of_an_accelerator_is_that_of_its_devices(monkeypatch):
-  def mesh(platform, stats):
+@pytest.fixture(name='mesh')
+def _mesh(monkeypatch):
+  """Makes a mesh of four devices with the given statistics of memory."""
+  def make(platform, stats):
     device = types.SimpleNamespace(
         platform=platform, memory_stats=lambda: stats)
     monkeypatch.setattr(jax, 'local_devices', lambda: [device])
     devices = types.SimpleNamespace(flat=[device] * 4, size=4)
-    return types.SimpleNamespace(devices=devices)
+    return types.SimpleNamespace(
+        devices=devices, shape=dict(data=1, fsdp=4, tensor=1))
+  return make
 
+
+def test_the_memory_of_an_accelerator_is_that_of_its_devices(mesh):
   assert memory.available(mesh('gpu', {'bytes_limit': 100})) == 400
   assert memory.available(mesh('tpu', {})) is None
   assert memory.available(mesh('tpu', None)) is None
   assert memory.available(mesh('cpu', None)) > 10 ** 8
+
+
+def test_arrays_of_the_host_count_where_the_host_computes(mesh):
+  config = tiny.load('unused', prompts_per_step=10 ** 9)
+
+  def check(mesh):
+    memory.check(config, config_lib.model_config(config), mesh,
+                 stages.make(config), heldout=6, microbatch=8)
+
+  check(mesh('gpu', {'bytes_limit': 10 ** 9}))
+  with pytest.raises(ValueError, match='are the rollouts of a step: lower'):
+    check(mesh('cpu', None))

@@ -70,7 +70,6 @@ def test_rows_are_prompts_with_responses():
   assert _rows(microbatch=32) == (20,)
 
 
-
 def test_samples_share_their_prompt():
   # Almost every microbatch of a group has a truncated response, so its length
   # is that of one prompt or the other, and 10.
