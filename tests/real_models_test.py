@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from jaxrl_llm import config, evaluate, experiment, train
+from jaxrl_llm.evaluation import weights
 from jaxrl_llm.models import transformer
 from tests import tiny, tiny_hf
 from tests.reference import transformers_params
@@ -251,6 +252,10 @@ def test_a_cpu_computes_in_float32_unless_told_otherwise(tmp_path, caplog):
   half = load(folder, model__dtype='bfloat16')
   assert compute_type(half) == ('bfloat16', 'bfloat16')
   assert not caplog.records
+  # Responses of one type are not those of the other.
+  known = [weights.settings(c, 'start', 1.0, dtype)
+           for dtype in (None, 'bfloat16', 'float32')]
+  assert known[0] == known[1] != known[2]
   # A run goes on with the type that it began with; an older one had no choice.
   folder_of_run = tmp_path / 'run'
   folder_of_run.mkdir()

@@ -22,7 +22,7 @@ _LONGEST = 2000  # longer answers, in characters, are not read
 # be lost.
 _DIGITS, _SURE = 30, 300
 _PROSE = 6  # words of so many spaces are hardly written again by the letter
-_INTEGER = re.compile('-?(?:0|[1-9][0-9]{0,17})')
+_INTEGER = re.compile('0|-?[1-9][0-9]{0,17}')
 _COMPLEX = re.compile(r'(?<![a-zA-Z\\])i(?![a-zA-Z])|\\(?:imath|Re|Im|det)\b')
 # Words, which the grammar takes for factors.
 _TEXT = re.compile(
@@ -161,8 +161,13 @@ def _equal(a: Value, b: Value, tolerance: float, any_order: bool) -> bool:
   if 'equation' in (a.kind, b.kind):
     return _equations(a, b, same, tolerance)
   if a.kind == 'list' and b.kind in ('list', 'tuple'):
-    return b.text in ('', r'\pm', '()', '[]') and _matched(
-        a.items, b.items, same)
+    if b.text not in ('', r'\pm', '()', '[]'):
+      return False
+    # Values of several variables have the order of their names.
+    counts = {len({item.name for item in value.items} - {''})
+              for value in (a, b)}
+    return (ordered if max(counts) > 1 and 0 in counts else (
+        lambda xs, ys: _matched(xs, ys, same)))(a.items, b.items)
   if a.kind == 'tuple' and b.kind in ('list', 'tuple'):
     if b.kind == 'list' and a.text != '()' or b.kind == 'tuple' and (
         a.text != b.text or a.name and b.name and a.name != b.name):
@@ -310,7 +315,7 @@ _ORDINARY = re.compile(
     r'\\sqrt\[[0-9]\]|\\(?:pi|frac|sqrt|infty|cdot|times|sin|cos|tan|cot|sec|'
     r'csc|ln|alpha|beta|gamma|theta|lambda|emptyset)(?![a-zA-Z])|'
     r'\\mathbb\{[RZNQC]\}|'
-    r'\\begin\{[bp]matrix\}[-0-9a-z/&{}\\\s]*\\end\{[bp]matrix\})*')
+    r'\\begin\{[bp]matrix\}[-0-9a-z/&{}\\\s]*\\end\{[bp]matrix\})*+')
 
 # A last operator, a word, or a division by 0.
 _SUSPECT = re.compile(
@@ -331,7 +336,8 @@ def readable(text: str, parse: bool = True) -> bool:
       return _parsed(value.text) is not None if parse else (
           _ORDINARY.fullmatch(value.text) is not None
           and not _SUSPECT.search(value.text)
-          and value.text.count('{') == value.text.count('}'))
+          and all(value.text.count(a) == value.text.count(b)
+                  for a, b in ('{}', '()')))
     return all(known(v) for v in value.items if isinstance(v, Value)) and (
         value.kind != 'word' or value.text.count(' ') < _PROSE)
 

@@ -57,7 +57,7 @@ _RULES = [(re.compile(pattern), by) for pattern, by in [
     (r'\\frac\s*([0-9a-zA-Z])\s*([0-9a-zA-Z])', r'\\frac{\1}{\2}'),
     (r'\\frac\s*([0-9a-zA-Z])\s*\{', r'\\frac{\1}{'),
     (r'\\frac\s*(\{[^{}]*\})\s*([0-9a-zA-Z])', r'\\frac\1{\2}'),
-    (r'(?<=[0-9])\.(?![0-9.])', ''),
+    (r'(?<=[0-9])\.(?![0-9.]|\s*\\(?:overline|bar|dot))', ''),
     (r'(?<![0-9.])\.(?=[0-9])', '0.'),
     (rf'(?<![A-Za-z0-9._])({_NUMERAL})[eE]([-+]?[0-9]+)(?![0-9.A-Za-z_])',
      r'\1\\cdot 10^{\2}'),
@@ -80,9 +80,14 @@ def plain(text: str) -> fractions.Fraction | None:
   return None
 
 
+def _ended(text: str) -> str:
+  """Removes a full stop and semicolons at the end, but no ellipsis."""
+  return text if text.endswith('..') else text.rstrip('.; ')
+
+
 def light(text: str) -> str:
   """Returns a form that the quickest respellings of an answer share."""
-  text = text.strip().strip('$').strip().rstrip('.')
+  text = _ended(text.strip().strip('$').strip())
   if (value := plain(text)) is not None:
     return str(value)
   text = re.sub(r'\\(?:left|right)(?![a-z])|\\!', '', text)
@@ -102,10 +107,11 @@ def clean(text: str) -> str:
     if text.startswith(begin) and text.endswith(end) and len(text) > len(
         begin + end):
       text = text[len(begin):-len(end)].strip()
-  text = text.rstrip('.;').strip()
+  text = _ended(text)
   for pattern, by in _RULES:
     text = pattern.sub(by, text)
-  text = re.sub(r'\s+', ' ', _MATH_TEXT.sub(r' \1 ', text)).strip(' .;')
+  text = re.sub(r'\s+', ' ', _MATH_TEXT.sub(r' \1 ', text)).strip()
+  text = _ended(text).lstrip('.; ')
   text = re.sub(r'^\{([^{}]*)\}$', r'\1', text)
   if not re.search(r'[(\[]|\\\{', text):
     alone = _GROUPED.sub(lambda found: found[0].replace(',', ''), text)
@@ -120,17 +126,19 @@ _RATIO = (rf'(?:\\frac\s*\{{\s*(?P<top>-?{_NUMERAL})\s*\}}\s*'
 _POWER = r'10\s*\^\s*(?:\{\s*(?P<exp>[-+]?[0-9]+)\s*\}|(?P<digit>[0-9]))'
 _NUMBERS = [re.compile(_SIGN + rest + r'\s*') for rest in (
     rf'(?P<whole>{_NUMERAL})', _RATIO,
+    r'(?P<whole>[0-9]+\.[0-9]*)\s*\\(?:overline|bar|dot)\s*'
+    r'(?:\{\s*(?P<again>[0-9]+)\s*\}|(?P<once>[0-9]))',
     rf'(?P<whole>[0-9]+)\s*(?=\\frac){_RATIO}',
     rf'(?P<whole>[0-9]+)\s+(?=[0-9]){_RATIO}',
     rf'(?P<whole>{_NUMERAL})\s*(?:\\times|\\cdot|\*)\s*{_POWER}', _POWER)]
-_LARGEST = 2000  # decimal exponents beyond this are not written out
+_LARGEST = 4000  # digits; Python writes integers of at most 4,300
 
 
 def number(text: str) -> fractions.Fraction | None:
   """Returns the value of a plain number in the spelling of `clean`, or None.
 
-  Plain numbers are decimals, fractions of decimals, mixed numbers, and numbers
-  times a power of ten. All of them are exact.
+  Plain numbers are decimals, also repeating ones, fractions of decimals, mixed
+  numbers, and numbers times a power of ten. All of them are exact.
   """
   while re.fullmatch(r'\([^()]*\)', text):
     text = text[1:-1]
@@ -142,17 +150,19 @@ def number(text: str) -> fractions.Fraction | None:
   part = found.groupdict()
   top, low = (part.get('top') or part.get('over'),
               part.get('low') or part.get('under'))
-  exponent = part.get('exp') or part.get('digit')
-  if max(map(len, filter(None, part.values()))) > 4000 or (
-      exponent and abs(int(exponent)) > _LARGEST):
+  exponent = int((part.get('exp') or part.get('digit') or '0')[:9])
+  if sum(map(len, filter(None, part.values()))) + abs(exponent) > _LARGEST:
     return None
   value = fractions.Fraction(part.get('whole') or (0 if top else 1))
   if top:
     if not fractions.Fraction(low):
       return None
     value += fractions.Fraction(top) / fractions.Fraction(low)
-  if exponent:
-    value *= fractions.Fraction(10) ** int(exponent)
+  if again := part.get('again') or part.get('once'):
+    places = len(part['whole'].partition('.')[2])
+    value += fractions.Fraction(
+        int(again), (10 ** len(again) - 1) * 10 ** places)
+  value *= fractions.Fraction(10) ** exponent
   return -value if part['sign'] == '-' else value
 
 
@@ -224,6 +234,7 @@ def unit(text: str) -> tuple[str, str, int]:
 def _measure(words: list[str], bare: bool) -> str | None:
   """Returns the one spelling of a unit, '?' for a thing, None if neither."""
   power = ''
+  words = words[:-1] if words[-1] == 'old' and len(words) > 1 else words
   if words[0] in ('square', 'sq', 'cubic', 'cu') and len(words) > 1:
     power = '^2' if words[0][0] == 's' else '^3'
     words = words[1:]

@@ -33,7 +33,8 @@ class Value(NamedTuple):
 _TOKEN = re.compile(r'\\[a-zA-Z]+|\\.|.', re.DOTALL)
 _OPEN, _CLOSE = {'(', '[', '{', r'\{'}, {')', ']', '}', r'\}'}
 _PAIRS = {'{': '}', r'\{': r'\}'}
-_LETTER = r'(?:[a-zA-Z]|\\(?!text|frac|sqrt|pi(?![a-zA-Z])|begin)[a-zA-Z]+)'
+# Possessive (++), since a command and letters can be split in many ways.
+_LETTER = r'(?:[a-zA-Z]|\\(?!text|frac|sqrt|pi(?![a-zA-Z])|begin)[a-zA-Z]++)'
 _NAME = re.compile(
     rf"(?:\\(?:angle|triangle|overline|mathbf|vec)\s*)?(?:{_LETTER}|"
     r'\\text\{[^{}]*\}|\{[A-Za-z]+\})'
@@ -42,6 +43,8 @@ _NAME = re.compile(
 _BASED = re.compile(
     r'(?P<digits>-?[0-9A-Za-z]*[0-9][0-9A-Za-z]*)\s*_\s*(?:\{\s*(?:\\text\{)?'
     r'(?P<base>[a-z0-9]+)\}?\s*\}|(?P<short>[0-9]))')
+_ANGLE = re.compile(r'\\angle\s*([A-Z])\s*([A-Z])\s*([A-Z])')
+_NAMES = re.compile(r'\(\s*[a-zA-Z](?:\s*,\s*[a-zA-Z])+\s*\)')
 _MEMBER = re.compile(rf'{_LETTER}\s*\\in(?![a-zA-Z])\s*')
 _DOTS = re.compile(r'\\(?:[lc]?dots|dots[a-z])(?![a-zA-Z])|\.\.\.')
 _ORDER = {'<': '<', '>': '>', r'\le': '<=', r'\ge': '>='}
@@ -72,9 +75,15 @@ def read(text: str) -> Value | None:
   if len(parts) > 1:
     return _list([p for p in parts if p])
   text = text[found.end():] if (found := _MEMBER.match(text)) else text
+  if re.fullmatch('[^:]+(?::[^:]+){2,}', text):
+    items = [read(part) for part in split(text, {':'})]
+    return None if None in items else Value('tuple', '::', tuple(items))
   parts = split(text, {r'\cup'})
   if len(parts) > 1:
     return _list(parts)
+  if found := _ANGLE.fullmatch(text):
+    a, b, c = found.groups()  # not a product: only its two sides may change
+    return Value('word', f'angle {min(a, c)}{b}{max(a, c)}')
   if found := _BASED.fullmatch(text):
     base = found['base'] or found['short']
     return Value('based', found['digits'].upper().lstrip('0'), (base,))
@@ -149,7 +158,8 @@ def _relation(text: str) -> Value | None:
     items = [read(part) for part in parts]
     if None in items:
       return None
-    name = parts[0] if _NAME.fullmatch(parts[0]) else ''
+    is_name = _NAME.fullmatch(parts[0]) or _NAMES.fullmatch(parts[0])
+    name = parts[0] if is_name else ''
     return Value('equation', text, tuple(items), name=re.sub(r'\s', '', name))
   if not re.search(r'[<>]|\\[lg]e(?![a-zA-Z])', text):
     return None

@@ -53,7 +53,7 @@ def test_a_file_that_is_no_config_is_said_to_be_none(
     ('def get_config():\n  return get_config()', 2, 'RecursionError'),
     ('import sys\ndef get_config():\n  sys.exit(0)', 3, 'SystemExit: 0'),
     ('class E(BaseException):\n  def __str__(self):\n    raise OSError\n'
-     'def get_config():\n  raise E', 5, '(E)'),
+     'def get_config():\n  raise E', 5, '(E: <E>)'),
     ('def get_config(arg, other):\n  pass', None, 'TypeError'),
     # The last line of the user's own, not one of a library.
     (f'{BASE}  c.task.update(3)\n', 4, "'int' object has no"),

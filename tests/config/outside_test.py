@@ -105,6 +105,15 @@ def test_options_are_overridden_and_checked(folder):
       config.load('c.py', given)
 
 
+def test_only_what_a_device_computes_with_must_have_32_bits(folder):
+  large = 2 ** 40
+  c = config.load('c.py', {'task.sides': large})
+  assert config.task_options(c)['sides'] == large
+  for given in ({'steps': large}, {'task': 'countdown', 'task.seed': large}):
+    with pytest.raises(ValueError, match=f'={large} is no 32-bit number'):
+      config.load('c.py', given)
+
+
 def test_a_saved_config_works_in_any_folder(folder, tmp_path, monkeypatch):
   c = config.load('c.py', {'task.sides': 8, 'task.rewards': '../r.py:f'})
   path = saved(tmp_path, c)

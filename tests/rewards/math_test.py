@@ -159,6 +159,10 @@ FALSE = [
     ('March 5', 'March 6'), (r'\text{Bob, Ann}', r'\text{Bob, Alice}'),
     (r'\text{even}', r'\text{odd}'), (r'2\pm\sqrt3', r'2+\sqrt3'),
     ('2.5', r'25\%'), ('i', '-i'), ('x^2', 'x^3'), ('y=2x', 'y=2x+1'),
+    (r'0.\overline{3}', r'0.\overline{4}'), (r'0.\overline{3}', '0.3'),
+    (r'0.1\overline{6}', r'0.\overline{16}'), ('1:2:3', '1:3:2'),
+    ('x=5,y=6', '6,5'), ('x=5,y=6', '(6,5)'), ('5', '5...'), ('5..', '5'),
+    (r'\angle ABC', r'\angle ACB'), ('(x,y)=(1,2)', '(2,1)'),
     (r'\begin{pmatrix}10^{-20}\\1\end{pmatrix}',
      r'\begin{pmatrix}10^{-21}\\1\end{pmatrix}'),
 ]
@@ -196,6 +200,10 @@ RESPELLED = [
     (r'\log_2 3', r'\frac{\ln 3}{\ln 2}'), (r'\sin^2 x', r'1-\cos^2 x'),
     (r'\mathbb{R}', r'(-\infty,\infty)'), ('2^{1000}', r'2^{999}\cdot 2'),
     (r'\sqrt{10}', r'\sqrt{10} \approx 3.16'), ('(3,4),(1,2)', '(1,2), (3,4)'),
+    (r'0.\overline{3}', r'\frac13'), (r'\frac{1}{6}', r'0.1\bar6'),
+    ('1:2:3', '1 : 2 : 3'), ('x=5,y=6', '(5,6)'), ('x=5,y=6', '5,6'),
+    (r'\angle ABC', r'\angle CBA'), ('(1,2)', '(x,y)=(1,2)'), ('0', '-0'),
+    (r'18', r'18\text{ years old}'), ('(x,y)=(1,2)', '(1,2)'),
     (r'5\text{ million}', '5000000'), (r'2007+\frac\pi2', r'2007+\pi/2'),
 ]
 
@@ -321,6 +329,17 @@ def test_hostile_references_and_numbers(pool):
   replies = [f.result() for f in [pool.submit(row) for row in rows]]
   assert [r['kind'] for r in replies] == [
       'timeout', 'wrong', 'wrong', 'wrong', 'correct']
+
+
+@pytest.mark.parametrize('text, is_ordinary', [
+    (r'\alpha' * 100 + '1=5', True),
+    (r'\begin{bmatrix}1\end{bmatrix}' * 60 + '&', False),
+    ('e ' * 900 + '?', False), ('(' * 1900, False), ('1,' * 900, True),
+    (r'\text{' * 300, False), ('9^' * 900, False)])
+def test_no_reference_takes_long_in_the_process_that_loads_it(
+    text, is_ordinary):
+  """A regular expression that tries all splits would never end."""
+  assert math.readable(text, parse=False) == is_ordinary
 
 
 def test_what_is_long_or_easy_is_not_parsed():

@@ -44,6 +44,14 @@ def test_number(text, want):
   assert got == (None if want is None else fractions.Fraction(want))
 
 
+def test_a_number_can_be_written_out():
+  """Python writes no integer of more than 4,300 digits."""
+  for sign in ('', '-'):
+    found = spelling.number('9' * 1990 + rf'\cdot 10^{{{sign}1990}}')
+    assert len(str(found)) > 3900
+    assert spelling.number('9' * 3000 + rf'\cdot 10^{{{sign}1990}}') is None
+
+
 @pytest.mark.parametrize('text, want', [
     ('5', ('5', '', 1)), (r'5\%', ('5', '%', 1)), ('5 cm', ('5', 'cm', 1)),
     (r'5\text{ inches}', ('5', 'inch', 1)), ('5 feet', ('5', 'ft', 1)),
