@@ -9,12 +9,16 @@ edit has another one: a digit, a sign, an order, a base, or words that say so.
 
 import collections
 import fractions
+import gzip
+import json
 import logging
+import pathlib
 import random
 import re
 import time
 from typing import Callable, Iterator
 
+DATA = pathlib.Path(__file__).resolve().parents[2] / 'shared/data'
 COUNT = 1000  # answers of each set
 PAIRS = 1000  # pairs of answers to different problems, of each set
 _FRACTION = re.compile(r'\\[dt]?frac\{(\d+)\}\{(\d+)\}')
@@ -151,15 +155,23 @@ def edit(a: str) -> Iterator[tuple[str, str]]:
     yield 'text', a + r'\text{ is wrong}'
 
 
+def problems(name: str) -> list[dict[str, str]]:
+  """Reads the rows of a data set; returns [] if the file does not exist."""
+  path = DATA / f'{name}.jsonl.gz'
+  if not path.exists():
+    return []
+  with gzip.open(path) as file:
+    return [json.loads(line) for line in file]
+
+
 def load() -> dict[str, list[str]]:
   """Returns the answers of each set that is there."""
-  from benchmarks import verifier
   from jaxrl_llm.tasks.references import reference
   found = {}
   for name, files in {'MATH': ('math500', 'math_train'),
                       'GSM8K': ('gsm8k_test', 'gsm8k_train')}.items():
     answers = [reference(str(row['answer'])) for file in files
-               for row in verifier.load(file)]
+               for row in problems(file)]
     if answers:
       found[name] = answers
   return found

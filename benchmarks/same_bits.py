@@ -36,8 +36,8 @@ from tests import tiny_hf
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MEASURED = ('seconds/', 'speed/tokens', 'speed/flops_share', 'memory/')
 JOBS = ('countdown', 'pkpo', 'words')
-# Newer fields, with the values that keep what older checkouts do.
-SINCE = {'sampling.buckets': 'none'}
+# Newer fields and defaults, with the values that older checkouts had.
+SINCE = {'sampling.buckets': 'none', 'sampling.unroll': 'false'}
 
 
 def fields(job: str, model: pathlib.Path) -> list[str]:

@@ -14,9 +14,7 @@ import argparse
 import collections
 import datetime
 import fractions
-import gzip
 import importlib.metadata
-import json
 import pathlib
 import random
 import statistics
@@ -29,7 +27,6 @@ from jaxrl_llm.rewards.pool import Pool
 from jaxrl_llm.tasks.references import reference
 
 RESULT = pathlib.Path(__file__).parent / 'results/verifier.md'
-DATA = pathlib.Path(__file__).resolve().parents[2] / 'shared/data'
 WORKERS = 2
 SECONDS = 5.0
 REPEATS = 7
@@ -158,20 +155,11 @@ def counted(kinds: collections.Counter) -> str:
   return ', '.join(f'{count} {kind}' for kind, count in kinds.most_common())
 
 
-def load(name: str) -> list[dict[str, str]]:
-  """Reads the rows of a data set; returns [] if the file does not exist."""
-  path = DATA / f'{name}.jsonl.gz'
-  if not path.exists():
-    return []
-  with gzip.open(path) as file:
-    return [json.loads(line) for line in file]
-
-
 def agreement(pool: Pool) -> str:
   """Returns the report's section on reference solutions."""
   table = []
   for name, take in SETS.items():
-    rows = load(name)
+    rows = respellings.problems(name)
     if rows and 'solution' in rows[0]:
       table.append([name, share(judge(pool, [
           make_item(reference(str(row['answer'])), row['solution'], take)
