@@ -297,6 +297,6 @@ def create(options: Options, tokenizer=None) -> Math | Rewarded:
     return Rewarded(options, tokenizer)
   if importlib.util.find_spec('math_verify') is None:
     raise ValueError(
-        "task.name=math judges with math-verify: pip install 'math-verify"
-        "[antlr4_13_2]'.")
+        'task.name=math judges with math-verify: pip install math-verify '
+        'antlr4-python3-runtime==4.13.2.')
   return Math(options, tokenizer)

@@ -381,5 +381,5 @@ def test_an_empty_file(tmp_path):
 
 def test_without_math_verify(tmp_path, monkeypatch):
   monkeypatch.setattr(math.importlib.util, 'find_spec', lambda name: None)
-  with pytest.raises(ValueError, match="pip install 'math-verify"):
+  with pytest.raises(ValueError, match='pip install math-verify'):
     make(write(tmp_path / 'a.jsonl', numbered(3)), heldout_count=1)
