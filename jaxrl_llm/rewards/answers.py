@@ -11,10 +11,11 @@ _BARE = re.compile(r'\s*([^\s${}\\]+)')
 # A minus directly after a letter, a digit or a bracket is a subtraction.
 _NUMBER = re.compile(
     r'(?:(?<![\w)\]}])[-+−])?(?:'
-    r'(?:(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)'
-    r'(?:/[0-9]+)?|\\[dt]?frac\{-?[0-9]+\}\{[0-9]+\}|\\[dt]?frac[0-9]{2})')
+    r'(?:(?:[0-9]{1,3}(?:(?:,|\{,\}|\\,)[0-9]{3})+(?![0-9])|[0-9]+)'
+    r'(?:\.[0-9]+)?|\.[0-9]+)(?:/[0-9]+|[eE][-+]?[0-9]+(?!\w|\.[0-9]))?|\\[dt]?frac\{-?[0-9]+\}\{[0-9]+\}|\\[dt]?frac[0-9]{2})')
 _SAYS = re.compile(
-    r'answer(?:\s+is|\s*:|\s*=)(?:\s*:)?[\s*]*(?P<rest>[^\n]*)', re.IGNORECASE)
+    r'answer(?:\s+is|\s*:|\s*=)(?:\s*:)?[\s*]*(?=(?P<rest>[^\n]*))',
+    re.IGNORECASE)
 _FORMULA = re.compile(
     r'\$\$(?P<a>[^$]+)\$\$|(?<!\\)\$(?P<b>[^$\n]+?)(?<!\\)\$|'
     r'\\\((?P<c>[^\n]+?)\\\)|\\\[(?P<d>.+?)\\\]', re.DOTALL)
@@ -51,7 +52,7 @@ def last_number(text: str) -> str | None:
   found = None
   for match in _NUMBER.finditer(text):
     found = match[0]
-  return found and found.replace(',', '').replace('−', '-')
+  return found and re.sub(r'\{,\}|\\,|,', '', found).replace('−', '-')
 
 
 def answer(text: str, take: str) -> str | None:

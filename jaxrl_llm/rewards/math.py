@@ -28,7 +28,14 @@ _COMPLEX = re.compile(r'(?<![a-zA-Z\\])i(?![a-zA-Z])|\\(?:imath|Re|Im|det)\b')
 _TEXT = re.compile(
     r'(?<!_)(?<!_\{)\\text(?![a-zA-Z])|(?<![a-zA-Z\\{])(?:[a-zA-Z]{5,}|'
     r'[a-zA-Z]{2,} [a-zA-Z]{2,})')
-_MEASURED = re.compile(r'[^?%]+')  # units that are compared
+_MEASURED = re.compile(r'[^?]+')  # units that are compared
+# The grammar drops primes and the direction of derivatives.
+_DROPPED = re.compile(
+    r"'|\\(?:prime|nabla)(?![a-zA-Z])|\\frac\s*\{\s*(?:d|\\partial)\b"
+    r'|\\frac\s*\{\s*d\s*[a-zA-Z]?\s*\}\s*\{\s*d\s*[a-zA-Z]\s*\}')
+_DEGREES = re.compile(r'([0-9]+(?:\.[0-9]+)?|[a-zA-Z])\s*\^\\circ')
+# A left side whose value is asked for, such as m+n = 7.
+_SUM = re.compile(r'[a-zA-Z](?:\s*\+\s*[a-zA-Z])+')
 
 
 @functools.lru_cache(1 << 14)
@@ -63,8 +70,10 @@ def _parsed(text: str) -> Any:
   import latex2sympy2_extended as latex
   from latex2sympy2_extended.latex2sympy2 import ConversionConfig
   import sympy
-  if _TEXT.search(text):
+  if (_TEXT.search(text) or _DROPPED.search(text)
+      or any(text.count(a) != text.count(b) for a, b in ('{}', '()'))):
     return None
+  text = _DEGREES.sub(r'(\1\\cdot\\frac{\\pi}{180})', text)
   config = latex.NormalizationConfig(
       units=False, malformed_operators=True, nits=True, boxed='none')
   try:
@@ -161,7 +170,7 @@ def _equal(a: Value, b: Value, tolerance: float, any_order: bool) -> bool:
   if 'equation' in (a.kind, b.kind):
     return _equations(a, b, same, tolerance)
   if a.kind == 'list' and b.kind in ('list', 'tuple'):
-    if b.text not in ('', r'\pm', '()', '[]'):
+    if b.text not in ('', r'\pm', '()'):
       return False
     # Values of several variables have the order of their names.
     counts = {len({item.name for item in value.items} - {''})
@@ -209,19 +218,22 @@ def _equations(a: Value, b: Value, same, tolerance: float) -> bool:
   A chain such as x = 2 + 3 = 5 stands for its last member if the members after
   a name are equal; 6 = 5 stands for nothing.
   """
-  def last(value):
+  def last(value, may_be_sum=False):
     if value.kind != 'equation':
       return value
-    members = value.items[1 if value.name else 0:]
+    is_named = value.name or may_be_sum and _SUM.fullmatch(value.items[0].text)
+    members = value.items[1 if is_named else 0:]
     if all(same(x, y) for x, y in zip(members, members[1:])):
       return members[-1]
     return None
 
   if a.kind == b.kind and not (a.name and a.name == b.name):
-    return _verify(a.text, b.text, tolerance)
+    # The grammar reads (x, y) = as it likes.
+    return '(' not in (a.name[:1], b.name[:1]) and _verify(
+        a.text, b.text, tolerance)
   if a.kind == 'equation' and not a.name:
     return False
-  x, y = last(a), last(b)
+  x, y = last(a), last(b, may_be_sum=True)
   return None not in (x, y) and same(x, y)
 
 
@@ -239,7 +251,7 @@ def _based(a: Value, b: Value) -> bool:
     return (a.text, a.items) == (b.text, b.items)
   based, other = (a, b) if a.kind == 'based' else (b, a)
   digits = str(other.items[0]) if other.kind == 'number' else other.text
-  if based is b and based.items[0] not in ('10', 'ten'):
+  if based is b and based.items[0] != '10':
     return False
   return based.text == digits.upper()
 

@@ -12,10 +12,13 @@ _UNICODE = {
     '÷': '/', '≤': r'\le ', '≥': r'\ge ', '≠': r'\ne ', '∞': r'\infty ',
     '∅': r'\emptyset ', '∪': r'\cup ', '∩': r'\cap ', '∈': r'\in ',
     '°': r'^\circ ', 'π': r'\pi ', '±': r'\pm ', '…': r'\ldots ', '′': "'",
+    '⁄': '/', 'º': r'^\circ ', '。': '.', '∛': r'\sqrt[3]',
     '½': r'\frac{1}{2}', '¼': r'\frac{1}{4}', '¾': r'\frac{3}{4}',
-    '⅓': r'\frac{1}{3}', '⅔': r'\frac{2}{3}', '²': '^2', '³': '^3',
-    '€': '', '£': '', '\xa0': ' ', '\u2009': ' ', '\u202f': ' ', '→': r'\to '}
+    '⅓': r'\frac{1}{3}', '⅔': r'\frac{2}{3}', '→': r'\to ',
+    '\xa0': ' ', '\u2009': ' ', '\u202f': ' '}
 _SYMBOLS = re.compile('|'.join(map(re.escape, _UNICODE)))
+_SCRIPTS = re.compile('([⁻⁰¹²³⁴-⁹]+)|[₀-₉]+')
+_DIGITS = str.maketrans('⁻⁰¹²³⁴⁵⁶⁷⁸⁹₀₁₂₃₄₅₆₇₈₉', '-0123456789' '0123456789')
 _NUMERAL = r'(?:[0-9]+(?:\.[0-9]+)?)'
 
 # Rules in their order: what is found, and what replaces it.
@@ -28,7 +31,10 @@ _RULES = [(re.compile(pattern), by) for pattern, by in [
     (r'\\color\s*\{[a-zA-Z]*\}', ''),
     (r'\{\\(?:rm|bf|it)\s+([^{}]*)\}', r'\\text{\1}'),
     (r'\\(?:text(?:bf|it|rm|sf|normal|up)|math(?:rm|bf|it|sf|normal)|[mh]box|'
-     r'operatorname|emph|boldsymbol|bm|underline)\s*\{', r'\\text{'),
+     r'operatorname|emph|boldsymbol|bm|underline|bf|rm|it)\s*\{', r'\\text{'),
+    (r'\\(?:fbox|boxed|ensuremath)\s*\{', '{'),
+    (r'\\text\s*\{\s*\\?%\s*\}', '%'),
+    (r'\\\\\s*\[[0-9.]+(?:pt|e[mx]|[cm]m)\]', r'\\\\ '),
     (r'\\text\s*\{\s*(?:,?\s*(?:and|or)|,)\s*\}', ' , '),
     (r',?\s+(?:and|or)\s+', ' , '),
     # A thin space or a comma in braces between digits groups them by three.
@@ -36,6 +42,7 @@ _RULES = [(re.compile(pattern), by) for pattern, by in [
      ''),
     (r'(?<!\\)\\!', ''),
     (r'(?<!\\)\\[,;: ]|~|\\q?quad(?![a-zA-Z])', ' '),
+    (r'\\+$', ''), (r'\\text\s*\{\s*([eiknxyz])\s*\}', r' \1 '),
     (r'\\[dtc]frac(?![a-zA-Z])', r'\\frac'),
     (r'\\leq?(?:slant)?(?![a-zA-Z])|<=', r'\\le '),
     (r'\\geq?(?:slant)?(?![a-zA-Z])|>=', r'\\ge '),
@@ -46,26 +53,35 @@ _RULES = [(re.compile(pattern), by) for pattern, by in [
     (r'\\colon(?![a-zA-Z])', ':'), (r'\{:\}', ':'),
     (r'\\(?:text\{\s*degrees?\s*\}|degrees?(?![a-zA-Z]))', r'^\\circ'),
     (r'\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))', r'^\\circ '),
-    (r'\\\$|(?<!\\)\$', ''), (r'\\?%', r'\\%'),
+    *[(rf'^(?:{sign})\s*([0-9][0-9.,]*)$', rf'\1\\text{{ {name}}}')
+      for sign, name in ((r'US\$|USD\s|\\?\$', 'dollars'), ('€', 'euros'),
+                         ('£', 'gbp'))],
+    (r'\\\$|(?<!\\)\$|[€£]', ''), (r'\\?%', r'\\%'),
     (r'(?<![\\a-zA-Z])(sqrt|pi|infty|sin|cos|tan|cot|sec|csc|log|ln)'
      r'(?![a-zA-Z])', r'\\\1'),
     (r'(?<![\\a-zA-Z])infinity(?![a-zA-Z])', r'\\infty'),
     (r'\\sqrt\s*\(([^()]*)\)', r'\\sqrt{\1}'),
     (r'\\sqrt\s*([0-9a-zA-Z])', r'\\sqrt{\1}'),
+    (r'\\sqrt\s*(\[[0-9]+\])\s*([0-9a-zA-Z])', r'\\sqrt\1{\2}'),
     (r'\\phantom\s*(?:\{[^{}]*\}|.)', ''),
     (r'\\frac\s*(\\pi)(?![a-zA-Z])', r'\\frac{\1}'),
     (r'\\frac\s*([0-9a-zA-Z])\s*([0-9a-zA-Z])', r'\\frac{\1}{\2}'),
     (r'\\frac\s*([0-9a-zA-Z])\s*\{', r'\\frac{\1}{'),
     (r'\\frac\s*(\{[^{}]*\})\s*([0-9a-zA-Z])', r'\\frac\1{\2}'),
+    (r'\\log\s*_\s*(?:e|\{\s*e\s*\})', r'\\ln '),
+    (r'(?<=[0-9a-zA-Z)}])\s*\*\*\s*(?=[-0-9a-zA-Z({])', '^'),
+    (r'(?<=[0-9])\s*x\s*(?=10\s*\^)', r'\\times '),
     (r'(?<=[0-9])\.(?![0-9.]|\s*\\(?:overline|bar|dot))', ''),
     (r'(?<![0-9.])\.(?=[0-9])', '0.'),
     (rf'(?<![A-Za-z0-9._])({_NUMERAL})[eE]([-+]?[0-9]+)(?![0-9.A-Za-z_])',
      r'\1\\cdot 10^{\2}'),
 ]]
-_MATH_TEXT = re.compile(r'\\text\s*\{\s*([^a-zA-Z{}\\]*[a-zA-Z]?[^a-zA-Z{}\\]*)'
-                        r'\s*\}')
+# Behind a number it is a unit.
+_MATH_TEXT = re.compile(
+    r'(?<![0-9}])(?<![0-9}] )\\text\s*\{\s*'
+    r'([^a-zA-Z{}\\]*[a-zA-Z]?[^a-zA-Z{}\\]*)\s*\}')
 _DELIMITERS = [('$$', '$$'), ('$', '$'), (r'\(', r'\)'), (r'\[', r'\]'),
-               ('**', '**')]
+               ('**', '**'), ('"', '"'), ('`', '`')]
 _GROUPED = re.compile(r'(?<![0-9,.])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])')
 
 
@@ -103,6 +119,9 @@ def clean(text: str) -> str:
   the text has no other comma and no bracket, since '(1,234)' is a pair.
   """
   text = _SYMBOLS.sub(lambda found: _UNICODE[found[0]], text).strip()
+  text = _SCRIPTS.sub(
+      lambda found: ('^{' if found[1] else '_{')
+      + found[0].translate(_DIGITS) + '}', text)
   for begin, end in _DELIMITERS:
     if text.startswith(begin) and text.endswith(end) and len(text) > len(
         begin + end):
@@ -173,8 +192,9 @@ km kilometer kilometre|inch inches in|ft foot feet|yd yard|mi mile
 g gram|kg kilogram|mg milligram|lb pound lbs|oz ounce|ton|t tonne
 s sec second|min minute|h hr hour|day|week|month|year yr
 l liter litre|ml milliliter millilitre|gallon gal|quart|pint|acre
-degree deg|radian rad|dollar usd|cent|euro|rupee|mph|kph|unit|people|men|women
-children|percentage-points|hertz hz|joule j|watt w|volt v|newton n|kelvin k
+degree deg|radian rad|dollar usd|cent|euro eur|gbp|rupee|mi/h mph|km/h kph
+unit|people|men|women|children|percentage-points|hertz hz|joule j|watt w|volt v
+newton n|kelvin k|erg
 '''
 _UNITS = {name: line.split()[0] for line in re.split(
     r'[|\n]', _MEASURES.strip()) for name in line.split()}
@@ -187,7 +207,11 @@ _NOT_THINGS = frozenset(
     'plus-minus factorials tens ones halves thirds quarters fifths sixths '
     'sevenths eighths ninths tenths hundredths thousandths and or not no '
     'than at least most about over under below above between wrong if for '
-    'negative positive of the only square cubic'.split())
+    'negative positive of the only square cubic negatives powers squares cubes '
+    'roots pairs scores grosses divides exceeds fails remains equals unknowns '
+    'factors'.split())
+_THINGS = frozenset('sheep fish mice deer'.split())
+_PARTS = re.compile('(?:ths|illions)$')  # twelfths, quintillions
 _TRAILING = re.compile(
     r'^(?P<rest>.*?[0-9}!)iex])\s*(?:\\text\s*\{(?P<text>[^{}]*)\}|'
     r'(?P<bare>(?<![a-zA-Z])[a-zA-Z][a-zA-Z/. -]*))\s*'
@@ -222,7 +246,7 @@ def unit(text: str) -> tuple[str, str, int]:
     scale = _SCALES[words.pop(0)]
   if not words:
     return (found['rest'], '', scale) if scale > 1 else (text, '', 1)
-  if words == ['percent']:
+  if words in (['percent'], ['percents']):
     return found['rest'], '%', scale
   if (name := _measure(words, bare)) is None:
     return text, '', 1
@@ -238,13 +262,23 @@ def _measure(words: list[str], bare: bool) -> str | None:
   if words[0] in ('square', 'sq', 'cubic', 'cu') and len(words) > 1:
     power = '^2' if words[0][0] == 's' else '^3'
     words = words[1:]
-  names = ' '.join(words).replace(' per ', '/').split('/')
-  units = [_UNITS.get(n.strip()) or _UNITS.get(n.strip().removesuffix('s'))
-           for n in names]
-  # Without \text, one letter after a number is a variable.
-  if all(units) and not (bare and len(words) == 1 and len(words[0]) == 1):
+  if 'of' in words[1:]:
+    words = words[:words.index('of')]
+  if words[-1] in _THINGS:
+    return '?'
+  units = [_product(name.split()) for name in ' '.join(words).replace(
+      ' per ', '/').split('/')]
+  # Without \text, letters after a number are variables.
+  if all(units) and not (bare and all(len(word) == 1 for word in words)):
     return '/'.join(units) + power
-  if len(words) <= 3 and not _NOT_THINGS & set(words) and re.fullmatch(
+  if len(words) <= 3 and not _NOT_THINGS & set(words) and not _PARTS.search(
+      words[-1]) and re.fullmatch(
       '[a-z]{2,}s', words[-1]) and all(w.isalpha() for w in words):
     return '?'
   return None
+
+
+def _product(words: list[str]) -> str:
+  """Returns the one spelling of a product of units; '' if it is none."""
+  known = [_UNITS.get(w) or _UNITS.get(w.removesuffix('s'), '') for w in words]
+  return '*'.join(known) if all(known) else ''

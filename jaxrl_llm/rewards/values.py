@@ -34,17 +34,23 @@ _TOKEN = re.compile(r'\\[a-zA-Z]+|\\.|.', re.DOTALL)
 _OPEN, _CLOSE = {'(', '[', '{', r'\{'}, {')', ']', '}', r'\}'}
 _PAIRS = {'{': '}', r'\{': r'\}'}
 # Possessive (++), since a command and letters can be split in many ways.
-_LETTER = r'(?:[a-zA-Z]|\\(?!text|frac|sqrt|pi(?![a-zA-Z])|begin)[a-zA-Z]++)'
+_LETTER = (r'(?:[a-zA-Z]|\\(?!text|frac|sqrt|begin|(?:pi|log|ln|exp|'
+           r'(?:arc)?(?:sin|cos|tan)h?|cot|sec|csc)(?![a-zA-Z]))[a-zA-Z]++)')
 _NAME = re.compile(
     rf"(?:\\(?:angle|triangle|overline|mathbf|vec)\s*)?(?:{_LETTER}|"
-    r'\\text\{[^{}]*\}|\{[A-Za-z]+\})'
+    r'\\text\{[^{}]*\}|\{[A-Za-z]+\}|\|[A-Z]{2}\||\[[A-Z]{3,}\])'
     rf"(?:\s*{_LETTER}|_[a-zA-Z0-9]|_\{{[^{{}}]*\}}|')*"
-    r'(?:\([a-zA-Z](?:,\s?[a-zA-Z])*\))?')
+    r'(?:\((?:[a-zA-Z]|-?[0-9]+)(?:,\s?(?:[a-zA-Z]|-?[0-9]+))*\))?')
 _BASED = re.compile(
-    r'(?P<digits>-?[0-9A-Za-z]*[0-9][0-9A-Za-z]*)\s*_\s*(?:\{\s*(?:\\text\{)?'
-    r'(?P<base>[a-z0-9]+)\}?\s*\}|(?P<short>[0-9]))')
+    r'\(?(?P<digits>-?[0-9A-Za-z]*[0-9][0-9A-Za-z]*)\)?\s*(?:_\s*(?:\{\s*'
+    r'(?:\\text\s*\{|\()?(?P<base>[a-z0-9]+)[})]?\s*\}|(?P<short>[0-9]))|'
+    r'(?:\\text\s*\{)?\s*base\s*\}?\s*(?P<said>[0-9]+|[a-z]+)\s*\}?)')
 _ANGLE = re.compile(r'\\angle\s*([A-Z])\s*([A-Z])\s*([A-Z])')
-_NAMES = re.compile(r'\(\s*[a-zA-Z](?:\s*,\s*[a-zA-Z])+\s*\)')
+_NAMES = re.compile(rf'\(\s*{_LETTER}(?:\s*,\s*{_LETTER})+\s*\)')
+_CHOICE = re.compile(
+    r'(?:(?i:option|choice|answer)\s+\(?(?P<a>[A-J])\)?|(?P<b>[A-J])[).:])')
+_NUMBER_WORDS = {'two': '2', 'three': '3', 'four': '4', 'five': '5', 'six': '6',
+                 'seven': '7', 'eight': '8', 'nine': '9', 'ten': '10'}
 _MEMBER = re.compile(rf'{_LETTER}\s*\\in(?![a-zA-Z])\s*')
 _DOTS = re.compile(r'\\(?:[lc]?dots|dots[a-z])(?![a-zA-Z])|\.\.\.')
 _ORDER = {'<': '<', '>': '>', r'\le': '<=', r'\ge': '>='}
@@ -85,7 +91,8 @@ def read(text: str) -> Value | None:
     a, b, c = found.groups()  # not a product: only its two sides may change
     return Value('word', f'angle {min(a, c)}{b}{max(a, c)}')
   if found := _BASED.fullmatch(text):
-    base = found['base'] or found['short']
+    base = found['base'] or found['short'] or found['said']
+    base = _NUMBER_WORDS.get(base, base)
     return Value('based', found['digits'].upper().lstrip('0'), (base,))
   if inside := _inside(text):
     return inside
@@ -140,6 +147,8 @@ def _inside(text: str) -> Value | None:
     if depth == 0 and i < len(tokens) - 1:
       return None
   content = text[len(tokens[0]):len(text) - len(tokens[-1])].strip()
+  if tokens[0] == r'\{' and content in ('', r'\emptyset'):
+    return None  # the set of the empty set
   if tokens[0] in ('{', r'\{'):
     return read(content) if _PAIRS[tokens[0]] == tokens[-1] else None
   parts = split(content, {',', ';'})
@@ -222,13 +231,16 @@ def _word(text: str) -> Value | None:
         'word', f'{int(found["h"])}:{found["m"]}{second}', (), half)
   low = plain.lower()
   if (found := _MONTH.search(low)) and re.search('[0-9]', low):
-    numbers = sorted(int(n) for n in re.findall(
-        r'(?<![0-9])([0-9]{1,4})(?:st|nd|rd|th)?\b', low))
+    numbers = [int(n) for n in re.findall(
+        r'(?<![0-9])([0-9]{1,4})(?:st|nd|rd|th)?\b', low)]
+    numbers.sort(key=lambda n: n > 31)  # the year is the last
     rest = re.sub(r'[0-9]{1,4}(?:st|nd|rd|th)?|,|\bof\b|\bthe\b|\s', '',
                   low.replace(found[0], '', 1))
     if not rest:
       month = _MONTHS.index(found[0][:3]) + 1
       return Value('word', f'month {month} ' + ' '.join(map(str, numbers)))
+  if found := _CHOICE.fullmatch(plain):
+    return Value('expression', found['a'] or found['b'])
   whole = re.fullmatch(r'(?:\\text\s*\{[^{}]*\}\s*)+', text)
   if not whole and not _PROSE.fullmatch(plain):
     return None
@@ -243,7 +255,7 @@ def _word(text: str) -> Value | None:
 
 def _lower(text: str) -> str:
   """Lowers a word. The case of one letter counts, as in M and m."""
-  return text if len(text) == 1 else text.lower()
+  return text if len(text) == 1 else re.sub('^(?:an?|the) ', '', text.lower())
 
 
 def form(value: Value) -> str:

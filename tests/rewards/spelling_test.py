@@ -18,7 +18,7 @@ from jaxrl_llm.rewards import spelling
     (r'\lbrace 1 \rbrace', r'\{ 1 \}'), (r'\langle 1,2\rangle', '( 1,2)'),
     (r'10\colon 30', '10: 30'), ('10{:}30', '10:30'),
     (r'5\text{ degrees}', r'5^\circ'), (r'5^{\circ}', r'5^\circ'),
-    (r'\$5', '5'), ('5%', r'5\%'), ('sqrt(2)', r'\sqrt{2}'),
+    (r'\$5', r'5\text{ dollars}'), ('5%', r'5\%'), ('sqrt(2)', r'\sqrt{2}'),
     ('2pi', r'2\pi'), ('2 pi', r'2 \pi'), ('infinity', r'\infty'),
     (r'\sqrt(2)', r'\sqrt{2}'), (r'\sqrt2', r'\sqrt{2}'),
     (r'\phantom -1', '1'), (r'\phantom{-}1', '1'), (r'\frac12', r'\frac{1}{2}'),
