@@ -175,8 +175,9 @@ def _equal(a: Value, b: Value, tolerance: float, any_order: bool) -> bool:
     # Values of several variables have the order of their names.
     counts = {len({item.name for item in value.items} - {''})
               for value in (a, b)}
-    return (ordered if max(counts) > 1 and 0 in counts else (
-        lambda xs, ys: _matched(xs, ys, same)))(a.items, b.items)
+    if max(counts) > 1 and 0 in counts:
+      return ordered(a.items, b.items)
+    return _matched(a.items, b.items, same)
   if a.kind == 'tuple' and b.kind in ('list', 'tuple'):
     if b.kind == 'list' and a.text != '()' or b.kind == 'tuple' and (
         a.text != b.text or a.name and b.name and a.name != b.name):

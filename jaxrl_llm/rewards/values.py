@@ -44,7 +44,7 @@ _NAME = re.compile(
 _BASED = re.compile(
     r'\(?(?P<digits>-?[0-9A-Za-z]*[0-9][0-9A-Za-z]*)\)?\s*(?:_\s*(?:\{\s*'
     r'(?:\\text\s*\{|\()?(?P<base>[a-z0-9]+)[})]?\s*\}|(?P<short>[0-9]))|'
-    r'(?:\\text\s*\{)?\s*base\s*\}?\s*(?P<said>[0-9]+|[a-z]+)\s*\}?)')
+    r'(?:\\text\s*\{)?\s*base(?![a-z])\s*\}?\s*(?P<said>[0-9]+|[a-z]+)\s*\}?)')
 _ANGLE = re.compile(r'\\angle\s*([A-Z])\s*([A-Z])\s*([A-Z])')
 _NAMES = re.compile(rf'\(\s*{_LETTER}(?:\s*,\s*{_LETTER})+\s*\)')
 _CHOICE = re.compile(

@@ -217,6 +217,7 @@ RESPELLED = [
     (r'\text{odd}', '"odd"'), (r'\text{parabola}', r'\text{a parabola}'),
     ('C', r'\text{C)}'), ('C', r'\text{Option C}'), ('18', 'USD 18'),
     (r'60\text{ mph}', r'60\text{ miles per hour}'), ('4', r'4\text{ sheep}'),
+    ('3', '3 baseballs'),
     ('7', r'7\text{ pounds of flour}'), ('1.5e3', r'1500\text{ K}'),
     ('6.63e-34', r'6.63 \times 10^{-34}\text{ J s}'),
     ('4.5e33', '4.5 x 10^33'), ('5', 'f(2)=5'), ('5', '|AB|=5'),
