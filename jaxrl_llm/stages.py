@@ -12,10 +12,10 @@ from typing import Any, Callable, NamedTuple
 from ml_collections import ConfigDict
 import numpy as np
 
-from jaxrl_llm.curriculum import dynamic, uniform
+from jaxrl_llm.curriculum import dynamic, speed, uniform
 from jaxrl_llm.selection import all_rows, replay
 from jaxrl_llm.tasks import modules
-from jaxrl_llm.types import Curriculum, Selection, Sizes
+from jaxrl_llm.types import Curriculum, NoSignalError, Selection, Sizes
 
 
 class Stage(NamedTuple):
@@ -38,6 +38,7 @@ class Stage(NamedTuple):
 CURRICULA = {
     'uniform': Stage(uniform.create),
     'dynamic': Stage(dynamic.create),
+    'speed': Stage(speed.create, 'speed'),
 }
 
 SELECTIONS = {
@@ -124,7 +125,7 @@ def _named(
   def run(*args, **options):
     try:
       return call(*args, **options)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, NoSignalError):
       raise
     except BaseException as error:
       where = modules.place(error, own_only=True)

@@ -46,7 +46,7 @@ from jaxrl_llm.monitoring import (
     summary,
     timing,
 )
-from jaxrl_llm.types import rows_of
+from jaxrl_llm.types import NoSignalError, rows_of
 
 
 class RunState(NamedTuple):
@@ -108,6 +108,7 @@ def take_step(
   Raises:
     VerifierError: the verifier failed on every response, or returned something
       that is not a reward.
+    NoSignalError: see `types.Curriculum`.
     FloatingPointError: too many updates in a row had a loss or gradient that
       is not finite; the last batch is saved.
   """
@@ -187,7 +188,7 @@ def take_step(
       responses, verdicts, done.metrics, step=state.step + 1, ask=ask,
       wave=wave, gain=signal.gain, solved=solved, kinds=parts.kinds,
       measured={
-          **signal.metrics, **measured,
+          **signal.metrics, **measured, **choose.metrics(curriculum),
           **step_metrics.of_rounds(
               done.rows, done.staleness, int((buffer.table.group >= 0).sum()))},
       flops=flops.of_step(
@@ -318,7 +319,7 @@ def _run(
         try:
           with jax.transfer_guard('disallow'):
             state, report = take_step(parts, state, fixed, timer)
-        except rewards.VerifierError:
+        except (rewards.VerifierError, NoSignalError):
           save(state, start, latest, None)
           raise
         check_workdir(state, start, latest)
@@ -357,6 +358,8 @@ def _run(
   whole = state.step in saved
   if config.log.display:
     rich.print(progress.results(start, latest))
+    if said := parts.stages.curriculum.summary(state.curriculum):
+      print(said)
     print(f'{workdir}: ' + ', '.join(
         [*written, 'samples.jsonl', *['checkpoints/'] * whole]))
   if not whole or len(written) < 2:

@@ -193,6 +193,10 @@ class Table(NamedTuple):
   probe: np.ndarray
 
 
+class NoSignalError(ValueError):
+  """The groups of a curriculum have had no signal for too long."""
+
+
 class Ask(NamedTuple):
   """Requests of a curriculum to the sampler in one wave, in NumPy.
 
@@ -264,6 +268,8 @@ class Curriculum(NamedTuple):
     max_rounds: most batches taken in a wave.
     stale: whether a group may be taken in a later wave than it was begun in.
     min_count: least samples that an Ask asks of a group.
+    metrics: (state) -> name to number, after `take`; always the same names.
+    summary: (state) -> a sentence for the end of the run, or ''.
   """
   init: Callable[[], Any]
   propose: Callable[[Any], tuple[Any, Ask]]
@@ -276,6 +282,8 @@ class Curriculum(NamedTuple):
   max_rounds: int
   stale: bool
   min_count: int = 1
+  metrics: Callable[[Any], dict[str, float]] = lambda state: {}
+  summary: Callable[[Any], str] = lambda state: ''
 
 
 class Selection(NamedTuple):

@@ -102,6 +102,16 @@ def _conflicts(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
   if c.samples_per_prompt < 2 and c.curriculum == 'dynamic':
     yield ('samples_per_prompt=1 leaves curriculum=dynamic nothing to compare: '
            'use 2 or more, or curriculum=uniform.')
+  if c.curriculum == 'speed' and c.speed.rule == 'signal' and (
+      c.advantage == 'reinforce'):
+    yield ('speed.rule=signal measures a group by its |advantage|, which with '
+           'advantage=reinforce is largest where all samples are right: use '
+           'speed.rule=pass_rate, or advantage=rloo.')
+  if c.speed.rule != 'pass_rate':
+    for name in ('speed.p_low', 'speed.p_high'):
+      if flatten(c)[name] != DEFAULTS[name]:
+        yield (f'{name}={flatten(c)[name]} has no effect with speed.rule='
+               f'{c.speed.rule}: leave it out, or use speed.rule=pass_rate.')
   if c.advantage == 'pkpo' and c.samples_per_prompt > 1:
     most = c.samples_per_prompt - (c.pkpo.transform == 'sloo')
     for _, k in schedules.pieces(c.pkpo.k):

@@ -80,9 +80,10 @@ FIELDS = (
           'twice where an epoch ends', range=_SOME),
     Field('curriculum', 'uniform', 'problems to sample and groups to train on: '
           'uniform (all of them), dynamic (groups whose rewards differ; later '
-          'steps fill up the batch), or your own module '
-          '(my_package.my_module or FILE.py)',
-          kind=modules.Name, choices=('uniform', 'dynamic')),
+          'steps fill up the batch), speed (SPEED: groups are screened by a '
+          'few samples first), or your own module (my_package.my_module or '
+          'FILE.py)',
+          kind=modules.Name, choices=('uniform', 'dynamic', 'speed')),
     Field('curriculum_prompts', None, 'new problems that a step samples (none: '
           'prompts_per_step)', range=_SOME, kind=int | None),
     Field('selection', 'all_rows', 'rows to update on, once a batch is full: '
@@ -194,6 +195,25 @@ FIELDS = (
           'this', range='[0, 1]'),
     Field('loss.importance_cap', 2.0, 'tis and sequence_tis cap weights here; '
           'icepop drops tokens with a weight above it', range='[1, inf]'),
+
+    Field('speed.n_init', 4, 'samples that screen a prompt, with '
+          'curriculum=speed; prompts that qualify are continued to '
+          'samples_per_prompt', range=_SOME),
+    Field('speed.rule', 'signal', 'what qualifies: signal (the outcomes with '
+          "the most |advantage| per sample, under a prior learned from the "
+          "run's screens) or pass_rate (mean reward between p_low and p_high)",
+          choices=('signal', 'pass_rate')),
+    Field('speed.p_low', 0.0, 'with speed.rule=pass_rate, the mean reward of a '
+          'screen must be above this', range='(-inf, inf)'),
+    Field('speed.p_high', 1.0, 'and below this', range='(-inf, inf)'),
+    Field('speed.capacity', None, 'groups that are continued or wait for a '
+          'batch; screening pauses while there is no room for those of a step '
+          '(none: room for two steps)', range=_SOME, kind=int | None),
+    Field('speed.max_rounds', None, 'most batches trained on in a step (none: '
+          'all that are full)', range=_SOME, kind=int | None),
+    Field('speed.patience', 50, 'steps in a row without a finished group that '
+          'has signal, after which the run ends', range=_SOME,
+          affects=_NOTHING),
 
     Field('replay.rounds', 1, 'batches whose rows can be selected, with '
           "selection=random, newest or replay (1: only the round's own)",

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from jaxrl_llm import schedules
-from jaxrl_llm.ops import advantages, overlong, pkpo
+from jaxrl_llm.ops import advantages, overlong, pkpo, screening
 
 Array = jax.Array
 
@@ -174,14 +174,14 @@ def make(config: ConfigDict) -> Program:
 
   @jax.jit
   def wave_signal(rewards, valid, length, probe, complete, step):
-    def signal(rewards, valid):
-      return jnp.abs(per_group(rewards, valid, step)[0]).sum(1)
+    def values(rewards, valid):
+      return per_group(rewards, valid, step)[0]
 
-    right = jnp.tri(n + 1, n, -1)  # row c has c ones
+    gain = jnp.abs(values(penalised(rewards, length), valid)).sum(1)
     return WaveSignal(
-        signal(right, jnp.ones_like(right, bool)),
-        jnp.where(
-            complete, signal(penalised(rewards, length), valid), jnp.nan),
+        screening.signal_table(
+            lambda right: values(right, jnp.ones_like(right, bool)), n),
+        jnp.where(complete, gain, jnp.nan),
         pass_rates(rewards, probe, ks))
 
   return Program(batch_advantages, wave_signal)

@@ -16,9 +16,10 @@ from jaxrl_llm.ops import (
     overlong,
     pkpo,
     policy_losses,
+    screening,
     token_stats,
 )
 
 __all__ = (
     'advantages', 'importance', 'kl', 'overlong', 'pkpo', 'policy_losses',
-    'token_stats')
+    'screening', 'token_stats')

@@ -1,0 +1,356 @@
+"""SPEED: screen a prompt with a few samples, pay for the rest if it qualifies.
+
+Zhang et al., 2025, arXiv:2506.09016. A new group gets n_init samples. If their
+outcome qualifies, the next wave samples the other n_cont, in the same call that
+screens new groups. Finished groups wait, first in first out, until B of them
+make a train batch. Every group is screened once, and none that is finished is
+dropped.
+
+Two rules say what qualifies. "pass_rate" is the paper's: p_low < mean reward <
+p_high. "signal" continues the outcomes that give the most signal per generated
+sample under the advantage in use, see `ops.screening`. At k = 1 this is the
+paper's rule for most distributions of pass rates; under PKPO with k > 1 it
+leaves out groups of which too many samples are right.
+
+With RLOO the screened objective is Phi(p) in place of the pass rate p (Theorem
+4.1, `ops.screening.objective_slope`); under GRPO's standard deviation or PKPO
+it is another one. The samples of a group come from policies some updates apart,
+so their old log-probs are kept. Screens are unbiased samples of their problems,
+continuations are not: only screens are probes.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxrl_llm.curriculum import order, outcomes, queues
+from jaxrl_llm.ops import screening
+from jaxrl_llm.types import (
+    Ask,
+    Curriculum,
+    NoSignalError,
+    rows_of,
+    Sizes,
+    Table,
+)
+
+RULES = 'signal', 'pass_rate'
+
+
+class Accepted(NamedTuple):
+  """Groups that qualified and are not finished, first in first out.
+
+  Attributes:
+    group: [G] int64; -1 after them.
+    outcome: [G] int32, outcome of the screen.
+    asked: [G] bool, whether the continuation was asked for.
+  """
+  group: np.ndarray
+  outcome: np.ndarray
+  asked: np.ndarray
+
+
+class Finished(NamedTuple):
+  """Groups that wait for a train batch, first in first out.
+
+  Attributes:
+    group: [G] int64; -1 after them.
+    rate: [G] int32, the pass rate, rounded to the nearest outcome.
+    tokens: [G] int64, tokens of all responses.
+  """
+  group: np.ndarray
+  rate: np.ndarray
+  tokens: np.ndarray
+
+
+class Counts(NamedTuple):
+  """Counts for the metrics.
+
+  Attributes:
+    screened: [n_init + 1] int64, groups of the last wave by outcome.
+    trained: [n_init + 1] int64, groups of its train batches by `Finished.rate`.
+    accepts: [n_init + 1] bool, outcomes that qualified in it.
+    accepted: its screens that qualified.
+    finished: its groups that were finished.
+    groups: groups screened in the run.
+    continued: groups finished in the run.
+    samples: samples of the groups that were rejected or finished in the run.
+    dynamic: estimate of the samples with which dynamic sampling, which samples
+      every group whole, has as much signal; NaN for continuous rewards.
+    tokens: response tokens generated in the run.
+    taken: of these, tokens of the groups that were taken into a batch.
+  """
+  screened: np.ndarray
+  trained: np.ndarray
+  accepts: np.ndarray
+  accepted: int
+  finished: int
+  groups: int
+  continued: int
+  samples: int
+  dynamic: float
+  tokens: int
+  taken: int
+
+
+class State(NamedTuple):
+  """State of the curriculum.
+
+  Attributes:
+    position: groups begun since the start of the run.
+    in_flight: groups whose screen was asked for and is not known yet.
+    accepted: groups to continue.
+    finished: groups that wait for a batch.
+    known: what the screens have shown.
+    dry: [n_init + 1] int64, screens by outcome since a finished group had
+      signal.
+    dry_waves: waves since then.
+    counts: for the metrics.
+  """
+  position: int
+  in_flight: int
+  accepted: Accepted
+  finished: Finished
+  known: outcomes.Known
+  dry: np.ndarray
+  dry_waves: int
+  counts: Counts
+
+
+def create(
+    sizes: Sizes, *, n_init: int, rule: str = 'signal', p_low: float = 0.0,
+    p_high: float = 1.0, capacity: int | None = None,
+    max_rounds: int | None = None, patience: int = 50) -> Curriculum:
+  """Makes the curriculum.
+
+  Args:
+    sizes: of the run.
+    n_init: samples of a screen; n - n_init continue a group.
+    rule: one of RULES.
+    p_low: with "pass_rate", the mean reward must be above it.
+    p_high: with "pass_rate", the mean reward must be below it.
+    capacity: G, groups that are continued or wait for a batch; screening pauses
+      while there is no room for a wave's groups. None leaves room for those of
+      two waves.
+    max_rounds: most batches taken in a wave; None for all that are full.
+    patience: waves in a row without a finished group that has signal, after
+      which `update` raises NoSignalError.
+
+  Returns:
+    The curriculum.
+
+  Raises:
+    ValueError: n_init leaves nothing to continue, no rate lies between p_low
+      and p_high, or the capacity cannot fill a batch.
+  """
+  batch, prompts, n = sizes.batch, sizes.prompts, sizes.samples
+  n_cont, least = n - n_init, batch - 1 + prompts
+  if n_cont < 1:
+    raise ValueError(
+        f'speed.n_init={n_init} leaves nothing to continue of '
+        f'samples_per_prompt={n}: lower it, or raise samples_per_prompt.')
+  if p_low >= p_high:
+    raise ValueError(
+        f'speed.p_low={p_low} is not below speed.p_high={p_high}, so no prompt '
+        'qualifies: lower it.')
+  size = least + prompts if capacity is None else capacity
+  if size < least:
+    raise ValueError(
+        f'speed.capacity={size} cannot fill a batch: use at least {least} '
+        '(prompts_per_step - 1 + curriculum_prompts).')
+  most = least // batch if max_rounds is None else max_rounds
+
+  def init():
+    none = np.zeros(n_init + 1, np.int64)
+    return State(
+        position=0, in_flight=0, accepted=queues.empty(
+            Accepted, size, outcome=np.int32, asked=bool),
+        finished=queues.empty(Finished, size, rate=np.int32),
+        known=outcomes.init(n_init, n_cont), dry=none, dry_waves=0,
+        counts=Counts(
+            none, none, np.zeros(n_init + 1, bool), 0, 0, 0, 0, 0, 0.0, 0, 0))
+
+  def propose(state):
+    accepted = queues.present(state.accepted)
+    full = len(holds(state)) + state.in_flight + prompts > size
+    rest = np.flatnonzero(~accepted.asked)[:prompts]
+    accepted.asked[rest] = True
+    new = state.position + np.arange(0 if full else prompts)
+    group = np.concatenate([accepted.group[rest], new])
+    first = np.repeat(np.int32([n_init, 0]), [len(rest), len(new)])
+    return state._replace(
+        position=state.position + len(new),
+        in_flight=state.in_flight + len(new),
+        accepted=queues.padded(accepted, size)), Ask(
+            group=group, problem=_problems(sizes, group), first=first,
+            count=np.where(first, n_cont, n_init).astype(np.int32),
+            probe=first == 0)
+
+  def update(state, ask, table, signal, gain):
+    new, rest = ask.first == 0, ask.first > 0
+    there = rows_of(table, ask.group, n, valid=False)
+    valid = np.where(_at(table.valid, there), there, -1)
+    asked = (np.arange(n) < n_init) == new[:, None]
+    rate = _mean(table, np.where(asked, valid, -1))  # of this wave's samples
+    known = outcomes.with_rewards(
+        state.known, table.reward[valid[asked & (valid >= 0)]])
+
+    # Groups that are finished leave the queue of those that go on.
+    accepted = queues.present(state.accepted)
+    done = np.isin(accepted.group, ask.group[rest])
+    was, accepted = accepted.outcome[done], queues.some(accepted, ~done)
+
+    outcome = outcomes.of(known, rate[new], n_init)
+    known = outcomes.learn(
+        known, outcome, accepted.outcome, was,
+        outcomes.of(known, rate[rest], n_cont), gain[rest])
+    if rule == 'signal':
+      accepts = outcomes.worth(known, signal)
+      good = (outcome >= 0) & accepts[outcome]
+    else:
+      accepts = _between(np.linspace(0, 1, n_init + 1), p_low, p_high)
+      good = _between(rate[new], p_low, p_high)
+    known = outcomes.with_rejected(known, outcome[~good])
+
+    accepted = queues.joined(accepted, Accepted(
+        ask.group[new][good], outcome[good], np.zeros(good.sum(), bool)))
+    finished = queues.joined(queues.present(state.finished), Finished(
+        ask.group[rest],
+        np.maximum(outcomes.of(known, _mean(table, valid[rest]), n_init), 0),
+        _at(table.length, there[rest]).sum(1, dtype=np.int64)))
+
+    screened = np.bincount(outcome[outcome >= 0], minlength=n_init + 1)
+    found = float(np.nansum(gain[rest]))  # signal of the finished groups
+    dry = np.zeros_like(screened) if found else state.dry + screened
+    # A wave in which nothing was asked for says nothing.
+    dry_waves = 0 if found else state.dry_waves + (len(ask.group) > 0)
+    if dry_waves >= patience:
+      raise NoSignalError(
+          f'curriculum=speed: no group that was finished in {dry_waves} steps '
+          f'in a row (speed.patience) has signal. {_histogram(dry)} Train on '
+          'problems that the model sometimes solves, or raise speed.patience.')
+
+    old, finishes = state.counts, int(rest.sum())
+    counts = old._replace(
+        screened=screened, accepts=accepts, accepted=int(good.sum()),
+        finished=finishes, groups=old.groups + len(good),
+        continued=old.continued + finishes,
+        samples=old.samples + n_init * int((~good).sum()) + n * finishes,
+        dynamic=old.dynamic + (n * _ratio(
+            found, outcomes.signal_of_all(known, signal)) if found else 0.0),
+        tokens=old.tokens + int(
+            _at(table.length, np.where(asked, there, -1)).sum()))
+    return state._replace(
+        in_flight=state.in_flight - len(good), known=known, dry=dry,
+        dry_waves=dry_waves, accepted=queues.padded(accepted, size),
+        finished=queues.padded(finished, size), counts=counts)
+
+  def take(state):
+    finished = queues.present(state.finished)
+    end = min(len(finished.group) // batch, most) * batch
+    taken = queues.some(finished, slice(end))
+    return state._replace(
+        finished=queues.padded(queues.some(finished, slice(end, None)), size),
+        counts=state.counts._replace(
+            trained=np.bincount(taken.rate, minlength=n_init + 1),
+            taken=state.counts.taken + int(taken.tokens.sum()))), [
+                taken.group[i:i + batch] for i in range(0, end, batch)]
+
+  def holds(state):
+    return np.concatenate([
+        queues.present(queue).group
+        for queue in (state.accepted, state.finished)])
+
+  return Curriculum(
+      init=init, propose=propose, update=update, take=take, holds=holds,
+      capacity=size, max_prompts=2 * prompts, max_requests=prompts * n,
+      max_rounds=most, stale=True, min_count=min(n_init, n_cont),
+      metrics=metrics, summary=summary)
+
+
+def metrics(state: State) -> dict[str, float]:
+  """Returns the metrics of the last wave and of the run so far.
+
+  Args:
+    state: after `take`.
+
+  Returns:
+    screening/screened, accepted, continued, waiting: prompts screened in the
+    wave (with a valid sample), those that qualified, groups that were finished,
+    and groups that wait for a batch. screening/screened/c and trained/c: groups
+    by pass rate, c of n_init; those of train batches are rounded.
+    screening/accepts/c: whether the outcome qualifies. screening/prior/zero,
+    one, mean: weights of the pass rates 0 and 1, and the mean rate.
+    screening/trained_tokens: share of the run's tokens whose groups were taken
+    into a batch. screening/samples_ratio: samples of the run over those that
+    dynamic sampling would need for as much signal, an estimate under the prior;
+    NaN for continuous rewards. screening/dry: waves since a finished group had
+    signal.
+  """
+  counts, prior = state.counts, state.known.prior
+  row = {
+      'screened': counts.screened.sum(), 'accepted': counts.accepted,
+      'continued': counts.finished,
+      'waiting': len(queues.present(state.finished).group),
+      'prior/zero': prior[0], 'prior/one': prior[-1],
+      'prior/mean': prior @ screening.grid(len(prior)),
+      'trained_tokens': _ratio(counts.taken, counts.tokens),
+      'samples_ratio': _ratio(counts.samples, counts.dynamic),
+      'dry': state.dry_waves}
+  for name in ('screened', 'trained', 'accepts'):
+    row |= {f'{name}/{c}': value
+            for c, value in enumerate(getattr(counts, name))}
+  return {f'screening/{name}': float(value) for name, value in row.items()}
+
+
+def summary(state: State) -> str:
+  """Returns a sentence about the samples of the run, and what it saved."""
+  counts = state.counts
+  text = (f'SPEED screened {counts.groups:,} prompts and continued '
+          f'{counts.continued:,}: {counts.samples:,} samples')
+  ratio = _ratio(counts.samples, counts.dynamic)
+  if np.isnan(ratio):
+    return f'{text}.'
+  return (f'{text}, {abs(1 - ratio):.0%} {"fewer" if ratio < 1 else "more"} '
+          'than dynamic sampling would need for as much signal (estimated).')
+
+
+def _ratio(part: float, whole: float) -> float:
+  """Returns a ratio, NaN if there is nothing to compare with."""
+  return part / whole if whole > 0 else np.nan
+
+
+def _histogram(screened: np.ndarray) -> str:
+  """Returns a sentence about screens by outcome."""
+  return 'Prompts screened in them, by right samples: ' + ', '.join(
+      f'{c} of {len(screened) - 1}: {count:,}'
+      for c, count in enumerate(screened)) + '.'
+
+
+def _problems(sizes: Sizes, group: np.ndarray) -> np.ndarray:
+  """Returns the problems [P] int32 of groups."""
+  if not len(group):
+    return np.zeros(0, np.int32)
+  first = int(group.min())
+  return order.indices(
+      sizes.problems, seed=sizes.seed, position=first,
+      count=int(group.max()) - first + 1)[group - first].astype(np.int32)
+
+
+def _between(rate: np.ndarray, low: float, high: float) -> np.ndarray:
+  """Returns whether rates lie strictly between two; a NaN does not."""
+  return (low < rate) & (rate < high)
+
+
+def _at(column: np.ndarray, rows: np.ndarray) -> np.ndarray:
+  """Returns a column's values, 0 or False where a row is -1."""
+  return np.append(column, np.zeros(1, column.dtype))[rows]
+
+
+def _mean(table: Table, rows: np.ndarray) -> np.ndarray:
+  """Returns the mean reward [P] of rows [P, n]; -1 is none, NaN without any.
+  """
+  count = (rows >= 0).sum(1)
+  total = _at(table.reward, rows).sum(1, dtype=np.float64)
+  return np.divide(
+      total, count, out=np.full(len(rows), np.nan), where=count > 0)
