@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import numpy as np
 
 from jaxrl_llm.types import Table
@@ -31,6 +32,31 @@ def table(group: Any, sample: Any, **columns: Any) -> Table:
       sample=np.array(sample, np.int32).reshape(rows),
       **{name: np.full(rows, columns.get(name, value), kind)
          for name, (value, kind) in _FRESH.items()})
+
+
+def of_rewards(
+    rng: np.random.Generator, rewards: dict[int, list[float | None]],
+    first: dict[int, int] | None = None) -> Table:
+  """Makes a table of groups' rewards in any order, with free rows.
+
+  Args:
+    rng: of the order, and of the rewards that must not count.
+    rewards: rewards of each group; None where the verification failed.
+    first: number of each group's first sample, if that is not 0.
+  """
+  rows = [(group, j, value) for group, values in rewards.items()
+          for j, value in enumerate(values, (first or {}).get(group, 0))]
+  rows += [(-1, 0, None)] * int(rng.integers(3))
+  rows = [rows[i] for i in rng.permutation(len(rows))]
+  return table(
+      [row[0] for row in rows], [row[1] for row in rows],
+      reward=[rng.random() if row[2] is None else row[2] for row in rows],
+      valid=[row[2] is not None for row in rows])
+
+
+def form(state: Any) -> list[Any]:
+  """Returns the shapes and types of a state."""
+  return [(np.shape(x), np.asarray(x).dtype) for x in jax.tree.leaves(state)]
 
 
 def names(made: Table, rows: Any) -> list[tuple[int, int] | None]:

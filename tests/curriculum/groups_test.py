@@ -44,24 +44,6 @@ def outcomes(rng, groups, samples):
   return found
 
 
-def table_of(rng, rewards):
-  """Makes a table of {group: rewards} in any order, with free rows."""
-  rows = [(group, j, value) for group, values in rewards.items()
-          for j, value in enumerate(values)]
-  rows += [(-1, 0, None)] * int(rng.integers(3))
-  rows = [rows[i] for i in rng.permutation(len(rows))]
-  return tables.table(
-      [row[0] for row in rows], [row[1] for row in rows],
-      # A failed verification has some reward that must not count.
-      reward=[rng.random() if row[2] is None else row[2] for row in rows],
-      valid=[row[2] is not None for row in rows])
-
-
-def form(state):
-  """Returns the shapes and types of a state."""
-  return [(np.shape(x), np.asarray(x).dtype) for x in jax.tree.leaves(state)]
-
-
 def check_ask(ask, wanted, sizes):
   """Compares an Ask with groups and problems; every group is asked whole."""
   prompts = len(wanted)
@@ -82,7 +64,7 @@ def test_as_the_naive_twin(name, sizes):
   twin = reference.Groups(sizes, must_differ=name == 'dynamic')
   rng = np.random.default_rng(sizes.batch * 10 + sizes.prompts)
   state = made.init()
-  shape, held, begun, taken_in = form(state), {}, {}, {}
+  shape, held, begun, taken_in = tables.form(state), {}, {}, {}
   most_held = most_taken = 0
   for wave in range(WAVES):
     state, ask = made.propose(state)
@@ -90,7 +72,7 @@ def test_as_the_naive_twin(name, sizes):
     rewards = outcomes(rng, ask.group, sizes.samples)
     begun.update(dict.fromkeys(rewards, wave))
 
-    table = table_of(rng, {**held, **rewards})
+    table = tables.of_rewards(rng, {**held, **rewards})
     before = wave % 10 == 0 and jax.tree.map(np.copy, (state, table))
     after = made.update(
         state, ask, table, np.full(sizes.samples + 1, NOTHING),
@@ -102,7 +84,7 @@ def test_as_the_naive_twin(name, sizes):
     batches = twin.take()
     assert [batch.tolist() for batch in taken] == batches
     assert made.holds(state).tolist() == twin.waiting
-    assert form(state) == shape
+    assert tables.form(state) == shape
 
     for batch in batches:
       assert not set(batch) & taken_in.keys()  # no group is trained twice
@@ -134,7 +116,7 @@ def test_dynamic_trains_on_groups_whose_valid_rewards_differ(
     made = create(sizes)
     state, ask = made.propose(made.init())
     state = made.update(
-        state, ask, table_of(np.random.default_rng(0), {
+        state, ask, tables.of_rewards(np.random.default_rng(0), {
             0: [1, 1, 1], 1: rewards}), None, None)
     state, taken = made.take(state)
     assert [*made.holds(state), *np.ravel(taken)] == wanted
@@ -173,7 +155,7 @@ def test_waves_may_be_in_flight(name):
     ask = flying.pop(0)
     rewards = outcomes(rng, ask.group, 2)
     state = made.update(
-        state, ask, table_of(rng, {**held, **rewards}), None, None)
+        state, ask, tables.of_rewards(rng, {**held, **rewards}), None, None)
     state, taken = made.take(state)
     twin.update(rewards)
     assert [batch.tolist() for batch in taken] == twin.take()
