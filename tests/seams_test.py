@@ -17,7 +17,8 @@ AFTER = 4  # steps after a checkpoint
 # The last is the new groups of a step: with more than four there are steps
 # with several batches, of which the later ones are a step's second policy.
 PAIRS = [*itertools.product(
-    ('uniform', 'dynamic'), ('all_rows', 'random', 'newest', 'replay'),
+    ('uniform', 'dynamic', 'speed'),
+    ('all_rows', 'random', 'newest', 'replay'),
     ('grpo', 'pkpo'), (1, 2), (4, 10))]
 # Covers every value of each of the first four together with every value of each
 # other one.
@@ -25,7 +26,9 @@ QUICK = [
     ('uniform', 'all_rows', 'grpo', 1, 10), ('uniform', 'random', 'pkpo', 2, 4),
     ('uniform', 'newest', 'grpo', 2, 10), ('uniform', 'replay', 'pkpo', 1, 4),
     ('dynamic', 'all_rows', 'pkpo', 2, 4), ('dynamic', 'random', 'grpo', 1, 10),
-    ('dynamic', 'newest', 'pkpo', 1, 4), ('dynamic', 'replay', 'grpo', 2, 4)]
+    ('dynamic', 'newest', 'pkpo', 1, 4), ('dynamic', 'replay', 'grpo', 2, 4),
+    ('speed', 'all_rows', 'grpo', 2, 10), ('speed', 'random', 'pkpo', 1, 4),
+    ('speed', 'newest', 'grpo', 1, 10), ('speed', 'replay', 'pkpo', 2, 4)]
 
 
 def form(state):
@@ -53,7 +56,7 @@ def test_a_run_goes_on_from_its_middle_bit_for_bit(
       holds and not rows[-1]['batch/held']):
     (before,), (row,), last = stage_runs.waves(parts, last, fixed, 1)
     rows.append(row)
-    assert len(rows) < 12
+    assert len(rows) < 20
   saved, known = last.step, len(names)
   saver = checkpoint.Checkpointer(tmp_path, parts.described())
   saver.save(saved, last, {})

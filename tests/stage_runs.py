@@ -17,6 +17,10 @@ FIELDS = dict(
     optimizer__learning_rate=.01, loss__clip_low=.05, loss__clip_high=.05)
 
 
+# With k = n most groups have no signal.
+_OWN = {'pkpo': dict(pkpo__k=2)}
+
+
 def by_text(problem, text, truncated):
   """Gives 0, 0.5 or 1 by the text, but 0 to all answers to some problems.
 
@@ -34,9 +38,13 @@ def equal(problem, text, truncated):
 
 
 def _built(**fields):
-  replay = {} if fields.get('selection', 'all_rows') == 'all_rows' else dict(
-      replay__rounds=2)
-  return experiment.build(tiny.load(**{**FIELDS, **replay, **fields}))
+  own = {}
+  if fields.get('selection', 'all_rows') != 'all_rows':
+    own.update(replay__rounds=2)
+  if fields.get('curriculum') == 'speed':
+    own.update(speed__n_init=2)
+  own.update(_OWN.get(fields.get('advantage'), {}))
+  return experiment.build(tiny.load(**{**FIELDS, **own, **fields}))
 
 
 @functools.cache
@@ -45,13 +53,12 @@ def _programs(stale):
   return _built(selection='replay' if stale else 'all_rows')
 
 
-@functools.cache
-def _sampler(prompts):
-  return _built(curriculum_prompts=prompts).sample
+_SAMPLERS: dict[tuple[int, ...], Any] = {}  # by the sizes of their requests
 
 
 _advantages = functools.cache(
-    lambda name: advantages_lib.make(tiny.load(advantage=name)))
+    lambda name: advantages_lib.make(
+        tiny.load(advantage=name, **_OWN.get(name, {}))))
 
 
 def parts_of(**fields: Any) -> experiment.Parts:
@@ -61,10 +68,12 @@ def parts_of(**fields: Any) -> experiment.Parts:
   """
   parts = _built(**fields)
   shared = _programs(parts.stages.selection.stale)
+  most = parts.stages.curriculum
   return tiny.changed(
       parts, learner=shared.programs.learner,
       policy=_programs(False).programs.policy,
-      sample=_sampler(parts.stages.curriculum.max_prompts),
+      sample=_SAMPLERS.setdefault(
+          (most.max_prompts, most.max_requests, most.min_count), parts.sample),
       advantages=_advantages(parts.config.advantage))
 
 

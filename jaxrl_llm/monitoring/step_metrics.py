@@ -77,7 +77,8 @@ def of_rollouts(
   Returns:
     reward/mean and reward/std (over valid probe rows, see `types.Table`);
     reward/group_std (mean over groups); reward/no_signal (share of complete
-    groups whose advantages are all 0); response/length and response/length_max
+    groups whose advantages are all 0); reward/signal (sum of |advantage| over
+    complete groups); response/count; response/length and response/length_max
     (tokens); response/truncated (share); response/entropy (nats per token, at
     sampling time); sampler/slot_use; verdict/<kind> (share of each kind). NaN
     where there is nothing to average.
@@ -92,6 +93,8 @@ def of_rollouts(
       'reward/std': wave.reward[good].std() if good.any() else np.nan,
       'reward/group_std': _mean(spread),
       'reward/no_signal': _mean(gain[~np.isnan(gain)] == 0.0),
+      'reward/signal': np.nansum(gain),
+      'response/count': len(verdicts),
       'response/length': _mean(rollouts.length),
       'response/length_max': rollouts.length.max(initial=0),
       'response/truncated': _mean(rollouts.truncated),

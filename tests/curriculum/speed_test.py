@@ -231,7 +231,7 @@ def test_the_signal_rule_as_a_list_of_observations(signal):
     assert (state.accepted.group[len(going):] == -1).all()
     held = {group: held[group] for group in made.holds(state).tolist()}
     sets.add(tuple(best))
-  assert all(len(best) <= n_init for best in sets)  # never every outcome
+  assert sets - {tuple(range(n_init + 1))}  # not always every outcome
 
 
 @pytest.mark.parametrize('p', [.05, .2, .5, .9])
