@@ -18,7 +18,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 FILES = sorted(
     str(path.relative_to(ROOT)) for path in (ROOT / 'configs').rglob('*.py'))
 OTHERS = [name for name in FILES if name.endswith('_math.py')]
-FAMILIES = {'gemma2': 'gemma2', 'llama31': 'llama', 'qwen3': 'qwen3'}
+FAMILIES = {
+    'gemma2': 'gemma2', 'llama31': 'llama', 'qwen25': 'qwen2', 'qwen3': 'qwen3'}
 # What shrinks a run that is made for many chips.
 SMALL = {
     'steps': 2, 'prompts_per_step': 4, 'samples_per_prompt': 8, 'pkpo.k': 8,
@@ -51,7 +52,8 @@ def test_there_are_some():
   assert OTHERS == [
       'configs/dapo/qwen3_1p7b_math.py', 'configs/grpo/qwen3_1p7b_math.py',
       'configs/pkpo/gemma2_2b_math.py', 'configs/pkpo/gemma2_9b_math.py',
-      'configs/pkpo/llama31_8b_math.py']
+      'configs/pkpo/llama31_8b_math.py', 'configs/speed/qwen25_1p5b_math.py',
+      'configs/speed/qwen25_7b_math.py']
 
 
 @pytest.mark.parametrize('name', FILES)
@@ -69,13 +71,15 @@ def test_a_config_is_a_document_and_valid(name, small):
       config.validate(config.load(path, {**given, **trial}))
 
 
-# Gemma 2 9B's config is 2B's with other sizes, which this run does not have.
+# Gemma 2 9B's config is 2B's with other sizes, which this run does not have;
+# SPEED runs in many other tests.
 @pytest.mark.parametrize('name', [
-    pytest.param(name, marks=pytest.mark.slow) if 'gemma2_9b' in name else name
-    for name in OTHERS])
+    pytest.param(name, marks=pytest.mark.slow) if (
+        'gemma2_9b' in name or 'speed' in name) else name for name in OTHERS])
 def test_it_takes_two_steps_with_a_small_model(name, small, tmp_path):
+  own = {'speed.n_init': 2} if 'speed' in name else {}
   c = config.load(str(ROOT / name), {
-      **SMALL, **small(name), 'workdir': str(tmp_path)})
+      **SMALL, **own, **small(name), 'workdir': str(tmp_path)})
   config.validate(c)
   train.train(c)
   rows = metrics.read(tmp_path / 'metrics.jsonl')

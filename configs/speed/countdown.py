@@ -15,9 +15,9 @@ def get_config(arg=None):
   c.samples_per_prompt = 16
   c.task.kinds = ('two', 'three', 'product4')
   c.task.solved = (1.0, 0.8, 0.0)
-  c.task.shown = (140, 600, 200)
-  c.task.train = (140, 340, 260)
-  c.task.heldout = (40, 100, 60)
+  c.task.shown = (120, 600, 200)
+  c.task.train = (64, 340, 220)
+  c.task.heldout = (32, 100, 60)
 
   c.curriculum = 'speed'
   c.speed.n_init = 4

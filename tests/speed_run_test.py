@@ -1,0 +1,114 @@
+"""Tests of SPEED in the loop: its reports, empty steps, and its end."""
+
+import json
+
+import numpy as np
+import pytest
+
+from jaxrl_llm import checkpoint, train
+from jaxrl_llm import config as config_lib
+from jaxrl_llm.monitoring import ends
+from jaxrl_llm.rewards import Verdict
+from tests import stage_runs, tiny
+
+
+def frozen(parts):
+  """Makes updates change nothing, and returns parts that begin a run."""
+  def update(state, batch, *rest):
+    return state, {'tokens': np.float32(1), 'skipped_in_row': np.int32(0)}
+
+  return tiny.changed(
+      parts, learner=parts.programs.learner._replace(update=update))
+
+
+def rewards_of(**fields):
+  """Returns the metrics of 60 steps under the first policy."""
+  parts = frozen(stage_runs.judged(
+      stage_runs.parts_of(curriculum_prompts=10, **fields), tiny.by_length))
+  state, fixed, _ = tiny.begin(parts)
+  _, rows, _ = stage_runs.waves(parts, state, fixed, 60)
+  return {name: np.array([row[name] for row in rows])
+          for name in ('reward/mean', 'reward/pass@2', 'reward/std')}, rows
+
+
+def test_reported_rewards_are_those_of_plain_sampling():
+  """Screens alone are reported: accepted prompts do not count twice."""
+  plain, _ = rewards_of()
+  screened, rows = rewards_of(
+      curriculum='speed', speed__rule='pass_rate', speed__p_high=.9)
+  for name in ('reward/mean', 'reward/pass@2'):
+    means, errors = zip(*(
+        (np.mean(x[name]), np.std(x[name]) / len(x[name]) ** .5)
+        for x in (plain, screened)))
+    assert abs(means[0] - means[1]) < 3 * np.hypot(*errors) < .1, name
+  assert sum(row['screening/continued'] for row in rows) > 100
+  assert 'verdict/odd' in rows[-1]
+
+
+def test_a_step_with_nothing_to_sample():
+  """A full buffer empties by one batch a step."""
+  parts = frozen(stage_runs.judged(stage_runs.parts_of(
+      curriculum='speed', curriculum_prompts=10, speed__rule='pass_rate',
+      speed__p_low=-1.0, speed__capacity=13, speed__max_rounds=1),
+      lambda problem, text, truncated: Verdict(len(text) % 2 * .5, 'half')))
+  state, fixed, _ = tiny.begin(parts)
+  states, rows, _ = stage_runs.waves(parts, state, fixed, 12)
+  counts = [row['response/count'] for row in rows]
+  # Ten screens; their continuations; a batch of four each, until there is room
+  # for ten again.
+  assert counts[:4] == [20, 20, 0, 20]
+  assert [row['batch/rounds'] for row in rows][:4] == [0, 1, 1, 0]
+  assert [state.step for state in states] == [*range(1, 13)]
+  assert np.isnan(rows[2]['reward/mean'])
+
+
+def test_prompts_without_signal_end_the_run(tmp_path, monkeypatch):
+  """The state before the last step is saved; more patience goes on."""
+  fields = dict(
+      curriculum='speed', steps=9, speed__patience=4, speed__n_init=2,
+      eval__every=0, eval__samples=1, eval__k=1, checkpoint__every=0,
+      log__tensorboard=False)
+  config = tiny.load(tmp_path / 'run', **fields)
+  parts = stage_runs.judged(
+      stage_runs.parts_of(curriculum='speed'), stage_runs.equal)
+  monkeypatch.setattr(
+      train.experiment, 'build',
+      lambda config: tiny.changed(parts, config=config))
+  monkeypatch.setattr(train.heldout, 'evaluate', lambda *_: {})
+  monkeypatch.setattr(train.summary, 'write', lambda *_: ['', ''])
+  with pytest.raises(SystemExit) as end, ends.program(''):
+    train.train(config)
+  said = str(end.value.code)
+  assert '4 steps in a row' in said and '\n' not in said
+  assert '0 of 2: 0, 1 of 2: 0, 2 of 2: 16.' in said
+  assert checkpoint.steps(tmp_path / 'run' / 'checkpoints') == [0, 3]
+  # More patience is no other run.
+  config = tiny.load(tmp_path / 'run', **{**fields, 'speed__patience': 50})
+  train.train(config)
+  rows = (tmp_path / 'run' / 'metrics.jsonl').read_text().splitlines()
+  assert [json.loads(row)['step'] for row in rows] == [*range(10)]
+  assert json.loads(rows[-1])['screening/dry'] == 9
+
+
+@pytest.mark.parametrize('fields, said', [
+    (dict(), 'speed.n_init=4 leaves nothing .*samples_per_prompt=4'),
+    (dict(speed__n_init=2, speed__p_low=.2), 'speed.p_low=0.2 has no effect'),
+    (dict(speed__n_init=2, advantage='reinforce'), 'speed.rule=signal .*rloo'),
+    (dict(speed__n_init=2, speed__capacity=6), 'speed.capacity=6 .*least 7'),
+    (dict(speed__n_init=2, speed__rule='signals'), 'did you mean .signal'),
+    (dict(curriculum='uniform', speed__n_init=2), 'speed.n_init=2 has no'),
+])
+def test_fields_that_do_not_fit_are_one_sentence(fields, said):
+  with pytest.raises(ValueError, match=f'(?i){said}') as error:
+    tiny.load(**{'curriculum': 'speed', **fields})
+  assert '\n' not in str(error.value)
+
+
+def test_a_run_with_another_rule_is_another_run():
+  saved = tiny.load(curriculum='speed', speed__n_init=2)
+  other = tiny.load(
+      curriculum='speed', speed__n_init=2, speed__rule='pass_rate')
+  patient = tiny.load(
+      curriculum='speed', speed__n_init=2, speed__patience=9)
+  assert config_lib.resume_conflicts(saved, other)
+  assert not config_lib.resume_conflicts(saved, patient)
