@@ -12,22 +12,17 @@ results/claims.
 """
 
 import argparse
-import concurrent.futures
 import datetime
-import json
 import os
 import pathlib
-import queue
-import subprocess
-import sys
 from typing import Any, NamedTuple
 
 from benchmarks.claims import pkpo_report
+from benchmarks.claims import runs as runs_lib
 from benchmarks.rl_step import machine
 from configs.pkpo import countdown, countdown_hard
 
-ROOT = pathlib.Path(__file__).parents[2]
-FOLDER = ROOT / 'runs/claims/pkpo'
+FOLDER = runs_lib.ROOT / 'runs/claims/pkpo'
 
 CONFIGS = {
     'default': 'configs/pkpo/countdown.py',
@@ -109,58 +104,10 @@ def train(run: Run, folder: pathlib.Path, where: str) -> None:
     heldout[name] = {key: round(found[key], 4) for key in (
         f'pass@{k}' for k in pkpo_report.KS)}
   rows = metrics.read(workdir / 'metrics.jsonl')[1:]
-  path = folder / f'{run.name}.json'
-  path.with_suffix('.part').write_text(json.dumps({
+  runs_lib.save(folder, run.name, {
       **run._asdict(), 'k': config.pkpo.k, 'steps': len(rows),
       **pkpo_report.numbers_of(rows, config.task.train), 'heldout': heldout,
-      'machine': where, 'date': str(datetime.date.today())}))
-  path.with_suffix('.part').replace(path)
-
-
-def train_all(folder: pathlib.Path) -> None:
-  """Does the runs without a result, one on each core."""
-  folder.mkdir(parents=True, exist_ok=True)
-  cores: queue.SimpleQueue = queue.SimpleQueue()
-  for core in os.sched_getaffinity(0):
-    cores.put(core)
-
-  def do(run):
-    core = cores.get()
-    command = [sys.executable, '-m', 'benchmarks.claims.pkpo',
-               f'--folder={folder}', f'--one={run.name}', f'--core={core}']
-    log = folder / f'{run.name}.log'
-    try:
-      with log.open('w') as file:
-        subprocess.run(
-            command, cwd=ROOT, check=True, stdout=file,
-            stderr=subprocess.STDOUT,
-            # k, the seed and the step are traced, so the cache serves most
-            # programs of all runs.
-            env={**os.environ,
-                 'JAX_COMPILATION_CACHE_DIR': str(folder / 'compiled')})
-    except subprocess.CalledProcessError:
-      raise RuntimeError(
-          f'{run.name} failed; see its output in {log}.') from None
-    finally:
-      cores.put(core)
-    print(run.name, flush=True)
-
-  left = [run for run in runs() if not (folder / f'{run.name}.json').exists()]
-  with concurrent.futures.ThreadPoolExecutor(cores.qsize()) as pool:
-    try:
-      for future in concurrent.futures.as_completed(
-          [pool.submit(do, run) for run in left]):
-        future.result()
-    except BaseException:  # also after an interrupt, starts no more runs
-      pool.shutdown(wait=False, cancel_futures=True)
-      raise
-
-
-def read(folder: pathlib.Path) -> list[dict[str, Any]]:
-  """Reads the existing results, in the order of `ARMS`."""
-  found = [folder / f'{run.name}.json' for run in runs()]
-  results = [json.loads(path.read_text()) for path in found if path.exists()]
-  return sorted(results, key=lambda r: (list(ARMS).index(r['arm']), r['seed']))
+      'machine': where, 'date': str(datetime.date.today())})
 
 
 def main() -> None:
@@ -179,8 +126,11 @@ def main() -> None:
     os.sched_setaffinity(0, {args.core})  # limits XLA's threads to one core
     train(next(run for run in runs() if run.name == args.one), folder, where)
     return
-  train_all(folder)
-  results = read(folder)
+  names = [run.name for run in runs()]
+  runs_lib.train_all(names, folder, 'benchmarks.claims.pkpo')
+  results = sorted(
+      runs_lib.read(folder, names),
+      key=lambda r: (list(ARMS).index(r['arm']), r['seed']))
   text = pkpo_report.report(results, 'python -m benchmarks.claims.pkpo')
   print(text)
   if args.write:

@@ -9,7 +9,7 @@ from configs import countdown
 def get_config(arg=None):
   """Returns the config; takes no argument."""
   c = countdown.get_config(arg)
-  c.steps = 60
+  c.steps = 100
   c.prompts_per_step = 16
   c.curriculum_prompts = 64
   c.samples_per_prompt = 16
@@ -17,7 +17,7 @@ def get_config(arg=None):
   c.task.solved = (1.0, 0.8, 0.0)
   c.task.shown = (120, 600, 200)
   c.task.train = (64, 340, 220)
-  c.task.heldout = (32, 100, 60)
+  c.task.heldout = (32, 120, 60)
 
   c.curriculum = 'speed'
   c.speed.n_init = 4
@@ -27,8 +27,17 @@ def get_config(arg=None):
   c.loss.entropy_bonus = 0.0
   c.optimizer.learning_rate = 5e-4
   c.optimizer.schedule = 'constant'
-  c.eval.samples = 4
-  c.eval.k = (1, 4)
-  c.eval.every = 10
-  c.checkpoint.every = 0
+  c.eval.samples = 8
+  c.eval.k = (1, 8)
+  c.eval.every = 6
+  c.checkpoint.every = 50
   return c
+
+
+def get_hyper(hyper):
+  """Returns a sweep: samples of a screen, and the paper's rule; three seeds."""
+  return hyper.product([
+      hyper.chainit([
+          hyper.sweep('speed.n_init', [4, 6, 8]),
+          hyper.fixed('speed.rule', 'pass_rate')]),
+      hyper.sweep('seed', [0, 1, 2])])

@@ -1,0 +1,72 @@
+"""Many training runs of a claim: one core each, in parallel, resumable."""
+
+import concurrent.futures
+import json
+import os
+import pathlib
+import queue
+import subprocess
+import sys
+from typing import Any, Mapping, Sequence
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def train_all(
+    names: Sequence[str], folder: pathlib.Path, module: str) -> None:
+  """Does the runs without a result, one on each core.
+
+  Args:
+    names: of the runs, in the order in which they begin.
+    folder: gets the results `NAME.json`, the outputs and the runs.
+    module: program that does a run, with `--folder`, `--one=NAME`, `--core`.
+
+  Raises:
+    RuntimeError: a run failed.
+  """
+  folder.mkdir(parents=True, exist_ok=True)
+  cores: queue.SimpleQueue = queue.SimpleQueue()
+  for core in os.sched_getaffinity(0):
+    cores.put(core)
+
+  def do(name):
+    core = cores.get()
+    log = folder / f'{name}.log'
+    try:
+      with log.open('w') as file:
+        subprocess.run(
+            [sys.executable, '-m', module, f'--folder={folder}',
+             f'--one={name}', f'--core={core}'],
+            cwd=ROOT, check=True, stdout=file, stderr=subprocess.STDOUT,
+            # Schedules, seeds and steps are traced, so the cache serves most
+            # programs of all runs.
+            env={**os.environ,
+                 'JAX_COMPILATION_CACHE_DIR': str(folder / 'compiled')})
+    except subprocess.CalledProcessError:
+      raise RuntimeError(f'{name} failed; see its output in {log}.') from None
+    finally:
+      cores.put(core)
+    print(name, flush=True)
+
+  left = [name for name in names if not (folder / f'{name}.json').exists()]
+  with concurrent.futures.ThreadPoolExecutor(cores.qsize()) as pool:
+    try:
+      for future in concurrent.futures.as_completed(
+          [pool.submit(do, name) for name in left]):
+        future.result()
+    except BaseException:  # also after an interrupt, starts no more runs
+      pool.shutdown(wait=False, cancel_futures=True)
+      raise
+
+
+def save(folder: pathlib.Path, name: str, result: Mapping[str, Any]) -> None:
+  """Writes the result of a run, whole or not at all."""
+  path = folder / f'{name}.json'
+  path.with_suffix('.part').write_text(json.dumps(result))
+  path.with_suffix('.part').replace(path)
+
+
+def read(folder: pathlib.Path, names: Sequence[str]) -> list[dict[str, Any]]:
+  """Reads the results that are there."""
+  found = [folder / f'{name}.json' for name in names]
+  return [json.loads(path.read_text()) for path in found if path.exists()]

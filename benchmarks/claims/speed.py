@@ -1,0 +1,115 @@
+"""SPEED's claims on a small task: samples, compute and time to an accuracy.
+
+  python -m benchmarks.claims.speed --write
+
+Trains configs/speed/countdown.py with RLOO, DAPO and PKPO, with and without
+SPEED, and samples from the model before training to count the samples of an
+informative prompt. All have three seeds and about the same number of generated
+samples. These 51 runs use one core each, in parallel, and take about an hour on
+2 cores. Finished runs are not repeated: after an interrupt, the same command
+resumes. `--write` saves the table, the plot and the results of every run in
+results/claims.
+"""
+
+import argparse
+import datetime
+import os
+import pathlib
+from typing import Any
+
+from benchmarks.claims import runs, speed_report
+from benchmarks.rl_step import machine
+
+FOLDER = runs.ROOT / 'runs/claims/speed'
+CONFIG = 'configs/speed/countdown.py'
+SEEDS = 0, 1, 2
+
+# Fields of each arm, which say what differs from the config. The steps make the
+# numbers of generated samples about equal.
+_ALL = {'curriculum': 'uniform', 'curriculum_prompts': None, 'steps': 160,
+        'eval.every': 10}
+_DROP = {**_ALL, 'curriculum': 'dynamic'}
+_DAPO = {'advantage': 'grpo', 'loss.clip_high': 0.28}
+_FROZEN = {'optimizer.learning_rate': 0.0, 'eval.every': 0}
+
+
+def _pkpo(k: int) -> dict[str, dict[str, Any]]:
+  """Returns the arms of PKPO with a k."""
+  fields = {'advantage': 'pkpo', 'pkpo.k': k}
+  return {
+      f'pkpo{k}': {**fields, **_ALL},
+      f'pkpo{k}_pass_rate': {**fields, 'speed.rule': 'pass_rate', 'steps': 80},
+      f'pkpo{k}_signal': {**fields, 'steps': 70}}
+
+
+ARMS = {
+    'rloo': _ALL,
+    'speed_rloo_4': {},
+    'rloo_drop': _DROP,
+    'dapo': {**_DROP, **_DAPO},
+    'speed_dapo_4': _DAPO,
+    'speed_rloo_6': {'speed.n_init': 6, 'steps': 80},
+    'speed_rloo_8': {'speed.n_init': 8, 'steps': 70},
+    **_pkpo(8),
+    **_pkpo(4),
+    'start': {**_ALL, **_FROZEN, 'steps': 100},
+    **{f'start_{n}': {**_FROZEN, 'speed.n_init': n, 'steps': 50}
+       for n in (4, 6, 8)},
+}
+
+
+def names() -> list[str]:
+  """Returns the names of all runs, 'arm,seed'."""
+  return [f'{arm},{seed}' for seed in SEEDS for arm in ARMS]
+
+
+def train(name: str, folder: pathlib.Path, where: str) -> None:
+  """Does a run, and saves its result.
+
+  Args:
+    name: of the run.
+    folder: parent folder of the runs and results.
+    where: description of the machine.
+  """
+  from jaxrl_llm import config as config_lib
+  from jaxrl_llm import train as train_lib
+  from jaxrl_llm.monitoring import metrics
+  arm, seed = name.split(',')
+  config = config_lib.load(CONFIG, {
+      'seed': int(seed), 'workdir': str(folder / name), 'mesh.cpu_devices': 1,
+      'warm_start.cache': str(folder / 'warm_start'), 'log.display': False,
+      'log.tensorboard': False, 'checkpoint.every': 0, **ARMS[arm]})
+  config_lib.validate(config)
+  train_lib.train(config, name)
+  rows = metrics.read(folder / name / 'metrics.jsonl')
+  runs.save(folder, name, {
+      'arm': arm, 'seed': int(seed), **speed_report.numbers_of(rows),
+      'machine': where, 'date': str(datetime.date.today())})
+
+
+def main() -> None:
+  """Runs the command line."""
+  parser = argparse.ArgumentParser(
+      description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+  parser.add_argument('--folder', type=pathlib.Path, default=FOLDER)
+  parser.add_argument(
+      '--write', action='store_true', help=f'into {speed_report.RESULT}')
+  parser.add_argument('--one', help=argparse.SUPPRESS)
+  parser.add_argument('--core', type=int, help=argparse.SUPPRESS)
+  args = parser.parse_args()
+  folder = args.folder.absolute()
+  if args.one:
+    where = machine()
+    os.sched_setaffinity(0, {args.core})  # limits XLA's threads to one core
+    train(args.one, folder, where)
+    return
+  runs.train_all(names(), folder, 'benchmarks.claims.speed')
+  results = runs.read(folder, names())
+  text = speed_report.report(results, 'python -m benchmarks.claims.speed')
+  print(text)
+  if args.write:
+    speed_report.write(results, text)
+
+
+if __name__ == '__main__':
+  main()
