@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_llm.types import Table
+from jaxrl_llm.types import Sizes, Table
 
 # Columns of a valid row that no round was made for, with their types.
 _FRESH = dict(
@@ -32,6 +32,15 @@ def table(group: Any, sample: Any, **columns: Any) -> Table:
       sample=np.array(sample, np.int32).reshape(rows),
       **{name: np.full(rows, columns.get(name, value), kind)
          for name, (value, kind) in _FRESH.items()})
+
+
+def sizes_of(
+    batch: int, prompts: int, samples: int, problems: int, seed: int = 3,
+) -> Sizes:
+  """Returns the sizes of a run."""
+  return Sizes(
+      problems=problems, seed=seed, batch=batch, samples=samples,
+      prompts=prompts)
 
 
 def of_rewards(

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from jaxrl_llm.curriculum import dynamic, uniform
-from jaxrl_llm.types import Sizes
 from tests import tables, tiny
 from tests.reference import stages as reference
 
@@ -18,12 +17,6 @@ CREATE = {'uniform': uniform.create, 'dynamic': dynamic.create}
 # B, P, n, D: P below B, equal, above, a multiple, and without common divisor.
 SIZES = [(4, 4, 3, 11), (4, 2, 2, 5), (6, 4, 2, 40), (3, 5, 4, 7),
          (2, 9, 2, 4), (1, 3, 2, 2)]
-
-
-def sizes_of(batch, prompts, samples, problems, seed=3):
-  return Sizes(
-      problems=problems, seed=seed, batch=batch, samples=samples,
-      prompts=prompts)
 
 
 def outcomes(rng, groups, samples):
@@ -59,7 +52,7 @@ def check_ask(ask, wanted, sizes):
 @pytest.mark.parametrize('sizes', SIZES, ids=str)
 @pytest.mark.parametrize('name', CREATE)
 def test_as_the_naive_twin(name, sizes):
-  sizes = sizes_of(*sizes)
+  sizes = tables.sizes_of(*sizes)
   made = CREATE[name](sizes)
   twin = reference.Groups(sizes, must_differ=name == 'dynamic')
   rng = np.random.default_rng(sizes.batch * 10 + sizes.prompts)
@@ -110,7 +103,7 @@ def test_as_the_naive_twin(name, sizes):
     ([-1, -1, -2], True), ([0.0, -0.0, 0.0], False)], ids=str)
 def test_dynamic_trains_on_groups_whose_valid_rewards_differ(
     rewards, qualifies):
-  sizes = sizes_of(2, 2, 3, 5)
+  sizes = tables.sizes_of(2, 2, 3, 5)
   for create, wanted in ((dynamic.create, [1] if qualifies else []),
                          (uniform.create, [0, 1])):
     made = create(sizes)
@@ -124,7 +117,7 @@ def test_dynamic_trains_on_groups_whose_valid_rewards_differ(
 
 @pytest.mark.parametrize('name', CREATE)
 def test_every_epoch_visits_every_problem_once(name):
-  sizes = sizes_of(4, 3, 2, 7)
+  sizes = tables.sizes_of(4, 3, 2, 7)
   made = CREATE[name](sizes)
   state, groups, problems = made.init(), [], []
   for _ in range(7 * 5):
@@ -142,7 +135,7 @@ def test_every_epoch_visits_every_problem_once(name):
 @pytest.mark.parametrize('name', CREATE)
 def test_waves_may_be_in_flight(name):
   """Proposals come up to three waves before their rewards."""
-  sizes = sizes_of(4, 3, 2, 9)
+  sizes = tables.sizes_of(4, 3, 2, 9)
   made = CREATE[name](sizes)
   twin = reference.Groups(sizes, must_differ=name == 'dynamic')
   rng = np.random.default_rng(7)

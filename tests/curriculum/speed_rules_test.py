@@ -1,0 +1,186 @@
+"""Tests of what qualifies under SPEED's two rules."""
+
+import numpy as np
+import pytest
+
+from jaxrl_llm.curriculum import outcomes, speed
+from tests import screens, tables
+from tests.reference import speed as reference
+
+
+class Observations:
+  """The prior as a list of observations with weights, one EM for them all."""
+
+  def __init__(self, n_init, n_cont):
+    self._sizes, self._seen = (n_init, n_cont), []
+    self.rates = np.linspace(0, 1, 41)
+    self.prior = np.full(41, 1 / 41)
+
+  def forget(self):
+    self._seen = [(c, d, .98 * weight) for c, d, weight in self._seen]
+
+  def add(self, c, d=None):
+    self._seen.append((c, d, 1.0))
+
+  def learn(self, pending):
+    seen = self._seen + [(c, None, 1.0) for c in pending]
+    weights = np.maximum(self.prior, 1e-6)
+    weights = weights / weights.sum()
+    likelihood = []
+    for c, d, _ in seen:
+      likelihood.append(reference.binomial(self._sizes[0], self.rates, c) * (
+          1 if d is None else reference.binomial(
+              self._sizes[1], self.rates, d)))
+    likelihood, share = np.array(likelihood), np.array([s[2] for s in seen])
+    for _ in range(50):
+      weights = weights * (
+          (share / (likelihood @ weights)) @ likelihood) / share.sum()
+    self.prior = weights / weights.sum()
+
+  def best(self, signal):
+    n_init, n_cont = self._sizes
+    outcome = [reference.binomial(n_init, self.rates, c) * self.prior
+               for c in range(n_init + 1)]
+    value = [sum(
+        (weight * reference.binomial(n_cont, self.rates, d)).sum()
+        * signal[c + d] for d in range(n_cont + 1)) / weight.sum()
+        for c, weight in enumerate(outcome)]
+    probability = [weight.sum() for weight in outcome]
+    return max(
+        reference.subsets(n_init + 1), key=lambda x: (reference.rate_of_set(
+            x, value, probability, n_cont), -len(x)))
+
+
+@pytest.mark.parametrize(
+    'signal', [screens.SIGNAL, np.float32([0, 3, 2.4, 1.2, .3, 0, 0])],
+    ids=['rloo', 'pkpo'])
+def test_the_signal_rule_as_a_list_of_observations(signal):
+  n_init, n_cont = 2, 4
+  sizes = tables.sizes_of(3, 12, 6, 500)
+  made = speed.create(sizes, n_init=n_init)
+  rng, state, held = np.random.default_rng(1), made.init(), {}
+  rates = np.random.default_rng(2).choice([0, 0, .1, .6, 1], 500)
+  naive, going, sets = Observations(n_init, n_cont), [], set()
+  for wave in range(60):
+    state, ask = made.propose(state)
+    if wave == 30:
+      rates = np.maximum(rates, .9)  # the model has learned
+    table, gain, answers = screens.answer(rng, ask, held, rates.__getitem__)
+    state, _ = made.take(made.update(state, ask, table, signal, gain))
+    naive.forget()
+    right = [int(sum(values)) for _, first, values in answers if not first]
+    for group, first, values in answers:
+      if first:
+        naive.add(int(sum(held[group][:n_init])), int(sum(values)))
+    naive.learn(right)
+    best = naive.best(signal)
+    assert np.flatnonzero(state.counts.accepts).tolist() == best
+    np.testing.assert_allclose(state.known.prior, naive.prior, atol=1e-9)
+    for c in right:
+      if c not in best:
+        naive.add(c)
+    going = [group for group, first, values in answers
+             if not first and int(sum(values)) in best]
+    assert state.accepted.group[:len(going)].tolist() == going
+    assert (state.accepted.group[len(going):] == -1).all()
+    held = {group: held[group] for group in made.holds(state).tolist()}
+    sets.add(tuple(best))
+  assert sets - {tuple(range(n_init + 1))}  # not always every outcome
+
+
+def begun(n_init=4, samples=8, prompts=4, **options):
+  """Returns a curriculum, its state after `propose`, and its first Ask."""
+  made = speed.create(
+      tables.sizes_of(2, prompts, samples, 50), n_init=n_init, **options)
+  return made, *made.propose(made.init())
+
+
+def screened(made, state, ask, rewards, signal=screens.SIGNAL):
+  """Returns the state after a wave of screens."""
+  table = tables.of_rewards(
+      np.random.default_rng(0), dict(zip(ask.group.tolist(), rewards)))
+  return made.update(
+      state, ask, table, signal, np.full(len(ask.group), np.nan))
+
+
+@pytest.mark.parametrize('rewards, outcome, qualifies', [
+    ([1, 0, None, None], 2, True), ([1, 1, 1, None], 4, False),
+    ([1, 0, 0, None], 1, True), ([1, 1, 0, None], 3, True),
+    ([0, None, None, None], 0, False), ([None] * 4, None, False)], ids=str)
+def test_invalid_samples_of_a_screen(rewards, outcome, qualifies):
+  """The outcome of the rounded share of the valid samples."""
+  for rule in speed.RULES:
+    made, state, ask = begun(rule=rule)
+    # Enough mixed screens that the signal rule wants 1 to 3 right ones.
+    state = state._replace(known=state.known._replace(
+        screened=np.array([900., 0, 0, 0, 900]),
+        continued=np.full((5, 5), 5.0)))
+    state = screened(
+        made, state, ask, [rewards, *[[0, 0, 0, 0]] * 3],
+        np.float32([c * (8 - c) for c in range(9)]))
+    assert (0 in made.holds(state).tolist()) == qualifies
+    histogram = np.bincount([0] * 3 + [outcome] * (outcome is not None),
+                            minlength=5)
+    assert state.counts.screened.tolist() == histogram.tolist()
+
+
+@pytest.mark.parametrize('low, high, qualify', [
+    (0, 1, [1, 2, 3]), (.25, 1, [2, 3]), (.2, .75, [1, 2]), (-1, 1, range(4)),
+    (.3, .4, [])])
+def test_the_paper_s_rule_is_strict(low, high, qualify):
+  made, state, ask = begun(prompts=5, rule='pass_rate', p_low=low, p_high=high)
+  state = screened(
+      made, state, ask, [[1] * c + [0] * (4 - c) for c in range(5)])
+  assert made.holds(state).tolist() == [*qualify]
+  assert np.flatnonzero(state.counts.accepts).tolist() == [*qualify]
+
+
+def test_continuous_rewards_learn_the_signal_of_each_outcome():
+  """Prompts whose samples are alike, at .2 or .8, have no signal; those that
+  vary around .5 do."""
+  made = speed.create(tables.sizes_of(4, 40, 8, 1000), n_init=4)
+  rng, state, held, last = np.random.default_rng(0), made.init(), {}, []
+  for wave in range(40):
+    state, ask = made.propose(state)
+    for group, problem, count in zip(
+        ask.group.tolist(), ask.problem, ask.count):
+      centre = (.2, .5, .8)[problem % 3]
+      spread = .1 * (problem % 3 == 1)
+      held[group] = held.get(group, []) + list(
+          centre + spread * rng.uniform(-1, 1, count))
+    gain = np.array([screens.gain_of(held[group]) if first else np.nan
+                     for group, first in zip(ask.group.tolist(), ask.first)])
+    state, _ = made.take(made.update(
+        state, ask, tables.of_rewards(rng, held), screens.SIGNAL, gain))
+    held = {group: held[group] for group in made.holds(state).tolist()}
+    if wave >= 20:
+      last.append(state.counts.accepts)
+  assert state.known.continuous
+  # .2, .5 and .8 of 4 are the outcomes 1, 2 and 3.
+  share = np.mean(last, 0)
+  assert share[2] == 1 and share[1] < .5 and share[3] < .5
+  row = made.metrics(state)
+  assert np.isnan(row['screening/samples_ratio'])
+  assert 'fewer' not in made.summary(state)
+
+
+def test_outcomes_are_scaled_by_the_range_of_the_rewards():
+  known = outcomes.with_rewards(outcomes.init(4, 4), np.float32([0, 1, 1]))
+  assert not known.continuous
+  assert outcomes.of(known, np.array([0, .5, 1, np.nan]), 4).tolist() == [
+      0, 2, 4, -1]
+  known = outcomes.with_rewards(known, np.float32([-1, 1]))
+  assert known.continuous and (known.least, known.most) == (-1, 1)
+  assert outcomes.of(known, np.array([-1., 0, .5, 1]), 4).tolist() == [
+      0, 2, 3, 4]
+
+
+@pytest.mark.parametrize('options, said', [
+    (dict(n_init=8), 'speed.n_init=8 .*samples_per_prompt=8: lower'),
+    (dict(n_init=9), 'speed.n_init=9 '),
+    (dict(rule='pass_rate', p_low=.5, p_high=.5), 'speed.p_low=.*below'),
+    (dict(capacity=4), 'speed.capacity=4 .*at least 5 ')])
+def test_what_cannot_work_is_one_sentence(options, said):
+  with pytest.raises(ValueError, match=said) as error:
+    begun(**options)
+  assert '\n' not in str(error.value)
