@@ -259,6 +259,7 @@ class Curriculum(NamedTuple):
       rewards are in the table. `signal[c]` is the sum of |advantage| of a group
       with c of n right; `gain` is that sum for Ask's complete groups, else NaN.
       Both are of the advantage in use, without scaling by the batch.
+      NoSignalError ends the run, after saving the state before the wave.
     take: (state) -> (state, [group [B], ...]), the finished train batches, at
       most `max_rounds`, maybe none.
     holds: (state) -> group [G], whose rows must stay for a later wave.

@@ -147,7 +147,8 @@ def writers(waves):
 CASES = [
     dict(curriculum='uniform', selection='replay'),
     dict(curriculum='dynamic', selection='all_rows'),
-    dict(curriculum='dynamic', selection='newest', replay__rows=24)]
+    dict(curriculum='dynamic', selection='newest', replay__rows=24),
+    dict(curriculum='speed', selection='all_rows')]
 
 
 @pytest.mark.parametrize('fields', CASES, ids=str)

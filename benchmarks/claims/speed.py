@@ -26,7 +26,7 @@ SEEDS = 0, 1, 2
 
 # Fields of each arm, which say what differs from the config. The steps make the
 # numbers of generated samples about equal.
-_ALL = {'curriculum': 'uniform', 'curriculum_prompts': None, 'steps': 160,
+_ALL = {'curriculum': 'uniform', 'curriculum_prompts': None, 'steps': 150,
         'eval.every': 10}
 _DROP = {**_ALL, 'curriculum': 'dynamic'}
 _DAPO = {'advantage': 'grpo', 'loss.clip_high': 0.28}
@@ -37,9 +37,9 @@ def _pkpo(k: int) -> dict[str, dict[str, Any]]:
   """Returns the arms of PKPO with a k."""
   fields = {'advantage': 'pkpo', 'pkpo.k': k}
   return {
-      f'pkpo{k}': {**fields, **_ALL},
-      f'pkpo{k}_pass_rate': {**fields, 'speed.rule': 'pass_rate', 'steps': 80},
-      f'pkpo{k}_signal': {**fields, 'steps': 70}}
+      f'pkpo{k}': {**_ALL, **fields, 'steps': 120},
+      f'pkpo{k}_pass_rate': {**fields, 'speed.rule': 'pass_rate', 'steps': 60},
+      f'pkpo{k}_signal': {**fields, 'steps': 50}}
 
 
 ARMS = {
@@ -48,8 +48,8 @@ ARMS = {
     'rloo_drop': _DROP,
     'dapo': {**_DROP, **_DAPO},
     'speed_dapo_4': _DAPO,
-    'speed_rloo_6': {'speed.n_init': 6, 'steps': 80},
-    'speed_rloo_8': {'speed.n_init': 8, 'steps': 70},
+    'speed_rloo_6': {'speed.n_init': 6, 'steps': 65},
+    'speed_rloo_8': {'speed.n_init': 8, 'steps': 60},
     **_pkpo(8),
     **_pkpo(4),
     'start': {**_ALL, **_FROZEN, 'steps': 100},

@@ -14,7 +14,8 @@ Result = Mapping[str, Any]
 RESULT = pathlib.Path(__file__).parents[1] / 'results/claims/speed.md'
 WARM = 3  # first steps, which compile; each counts as the median step
 SMOOTH = 3  # evaluations that an accuracy is averaged over
-RISE = 0.08  # the target: this much above the pass@1 before training
+# The targets, above the figure before training; pass@8 is that of PKPO.
+RISES = {'pass@1': 0.08, 'pass@8': 0.03}
 SHARES = 2 / 3, 0.9  # of generation in RLOO's time, where it dominates
 
 LABELS = {
@@ -27,8 +28,9 @@ LABELS = {
                             ('_signal', 'rule "signal"'))},
     'start': 'all 16', 'start_4': '4 + 12', 'start_6': '6 + 10',
     'start_8': '8 + 8'}
-TRAINED = [arm for arm in LABELS if 'start' not in arm]
 AT_START = [arm for arm in LABELS if 'start' in arm]
+PKPO = [arm for arm in LABELS if 'pkpo' in arm]
+OTHERS = [arm for arm in LABELS if arm not in AT_START + PKPO]
 
 
 def numbers_of(rows: Sequence[Row]) -> dict[str, Any]:
@@ -87,9 +89,9 @@ def numbers_of(rows: Sequence[Row]) -> dict[str, Any]:
           row['batch/staleness'] for row in updated)}
 
 
-def smoothed(result: Result) -> list[float]:
-  """Returns pass@1 at each evaluation, a mean of the last SMOOTH ones."""
-  values = [point['pass@1'] for point in result['curve']]
+def smoothed(result: Result, figure: str = 'pass@1') -> list[float]:
+  """Returns a figure at each evaluation, a mean of the last SMOOTH ones."""
+  values = [point[figure] for point in result['curve']]
   return [statistics.mean(values[max(0, i - SMOOTH + 1):i + 1])
           for i in range(len(values))]
 
@@ -99,8 +101,9 @@ def to_target(result: Result, name: str) -> float | None:
 
   It is interpolated between the two evaluations around the target.
   """
-  values, curve = smoothed(result), result['curve']
-  target = curve[0]['pass@1'] + RISE
+  figure = 'pass@8' if result['arm'] in PKPO else 'pass@1'
+  values, curve = smoothed(result, figure), result['curve']
+  target = curve[0][figure] + RISES[figure]
   for i, value in enumerate(values):
     if value >= target:
       part = (target - values[i - 1]) / (value - values[i - 1])
@@ -195,7 +198,7 @@ def targets(arms: Mapping[str, list[Result]], costs: Costs) -> str:
   """Returns the table of what it takes to reach the target."""
   names = 'samples', 'updates', 'gflops', 'seconds'
   rows = []
-  for arm in TRAINED:
+  for arm in OTHERS:
     cells = [LABELS[arm]]
     for name in names:
       cells.append(_seeds([to_target(r, name) for r in arms[arm]]))
@@ -237,10 +240,13 @@ def signals(arms: Mapping[str, list[Result]]) -> str:
       rows.append([
           LABELS[arm], _seeds([figure(r) for r in arms[arm]], 2),
           _seeds(_ratios(arms, arm, f'pkpo{k}', figure), 2),
-          _seeds(_ratios(arms, arm, f'pkpo{k}_pass_rate', figure), 2)])
+          _seeds(_ratios(arms, arm, f'pkpo{k}_pass_rate', figure), 2),
+          *(_seeds([to_target(r, name) for r in arms[arm]])
+            for name in ('samples', 'updates', 'gflops', 'seconds'))])
   return markdown(
       ['', 'samples per unit of signal', 'times fewer than no screen',
-       "times fewer than the paper's rule"], rows)
+       "times fewer than the paper's rule", 'samples to the target', 'updates',
+       'GFLOP', 'seconds'], rows)
 
 
 def ends(arms: Mapping[str, list[Result]], costs: Costs) -> str:
@@ -250,7 +256,7 @@ def ends(arms: Mapping[str, list[Result]], costs: Costs) -> str:
         point[name] for point in result['curve'][-SMOOTH:])
 
   rows = []
-  for arm in TRAINED:
+  for arm in OTHERS + PKPO:
     found = arms[arm]
     predicted, measured = map(sum, zip(*map(costs.of_run, found)))
     rows.append([
@@ -294,10 +300,10 @@ signal: RLOO advantages that are not all 0. Signal is the sum of |advantage|.
 
 ## To the target
 
-The target is a pass@1 of {RISE} above that before training. Seconds leave out \
-evaluations, checkpoints and compilation; runs share the machine's cores and \
-its noise, so FLOPs are the better measure. "Times fewer" compares with RLOO \
-at the same seed.
+The target is a pass@1 of {RISES['pass@1']} above that before training. \
+Seconds leave out evaluations, checkpoints and compilation; runs share the \
+machine's cores and its noise, so FLOPs are the better measure. "Times fewer" \
+compares with RLOO at the same seed.
 
 ![pass@1 by samples and by FLOPs]({RESULT.with_suffix('.png').name})
 
@@ -311,7 +317,10 @@ generated token such that generation takes this share of RLOO's time. On this \
 machine a generated token costs {costs.sample * 1e6:.0f} µs, and generation \
 takes {generation:.0%} of RLOO's time.
 
-## Signal under PKPO
+## Under PKPO
+
+Samples per unit of signal are those of whole runs. The target is a pass@8 of \
+{RISES['pass@8']} above that before training, of 8 samples, which is noisy.
 
 {signals(arms)}
 

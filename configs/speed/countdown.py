@@ -9,15 +9,14 @@ from configs import countdown
 def get_config(arg=None):
   """Returns the config; takes no argument."""
   c = countdown.get_config(arg)
-  c.steps = 100
+  c.steps = 80
   c.prompts_per_step = 16
   c.curriculum_prompts = 64
   c.samples_per_prompt = 16
   c.task.kinds = ('two', 'three', 'product4')
-  c.task.solved = (1.0, 0.8, 0.0)
-  c.task.shown = (120, 600, 200)
-  c.task.train = (64, 340, 220)
-  c.task.heldout = (32, 120, 60)
+  c.task.solved = (1.0, 0.6, 0.0)
+  c.task.train = (200, 750, 540)
+  c.task.heldout = (24, 160, 40)
 
   c.curriculum = 'speed'
   c.speed.n_init = 4
@@ -29,7 +28,7 @@ def get_config(arg=None):
   c.optimizer.schedule = 'constant'
   c.eval.samples = 8
   c.eval.k = (1, 8)
-  c.eval.every = 6
+  c.eval.every = 5
   c.checkpoint.every = 50
   return c
 
