@@ -15,7 +15,7 @@ RESULT = pathlib.Path(__file__).parents[1] / 'results/claims/speed.md'
 WARM = 3  # first steps, which compile; each counts as the median step
 SMOOTH = 3  # evaluations that an accuracy is averaged over
 # The targets, above the figure before training; pass@8 is that of PKPO.
-RISES = {'pass@1': 0.08, 'pass@8': 0.03}
+RISES = {'pass@1': 0.15, 'pass@8': 0.03}
 SHARES = 2 / 3, 0.9  # of generation in RLOO's time, where it dominates
 
 LABELS = {

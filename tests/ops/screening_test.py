@@ -193,12 +193,12 @@ MIXTURES = [
     for _ in range(20)]
 
 
-@pytest.mark.parametrize('k', [1, 4, 8])
-def test_the_learned_prior_finds_nearly_the_best_outcomes(k):
+def test_the_learned_prior_finds_nearly_the_best_outcomes():
   """5,000 screens of each of 20 mixtures, 64 a wave: within 3%."""
   n_init, n_cont = 4, 12
-  signal = signal_of(k, n_init + n_cont)
   for seed, mixture in enumerate(MIXTURES):
+    k = (1, 4, 8)[seed % 3]
+    signal = signal_of(k, n_init + n_cont)
     rng = np.random.default_rng((seed, k))
     prior = screening.uniform_prior()
     screened, continued = np.zeros(5), np.zeros((5, 13))
@@ -220,7 +220,7 @@ def test_the_learned_prior_finds_nearly_the_best_outcomes(k):
     mine, most = (
         screening.signal_per_sample(*true, n_cont, chosen)
         for chosen in (accepted, best))
-    assert mine > .97 * most, (mixture, accepted, best)
+    assert mine > .97 * most, (k, mixture, accepted, best)
 
 
 def draw(rng, size, zero, one, a, b):
