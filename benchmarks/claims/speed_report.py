@@ -151,7 +151,7 @@ class Costs:
       share: share of generation in RLOO's time; None for the measured costs.
       rloo: run of RLOO with the same seed.
     """
-    if to_target(result, 'generated') is None:
+    if None in (to_target(result, 'step'), to_target(rloo, 'step')):
       return None
     sample, other = self.sample, self.other
     if share is not None:  # and the host's work takes no time
@@ -288,7 +288,7 @@ configs/speed/countdown.py: a model of 0.28 million parameters on Countdown. A \
 third of the prompts are hardly ever solved by the model before training, and \
 some nearly always. Train batches have 16 prompts with 16 samples; with SPEED, \
 a step screens 64 prompts. {len(different('seed'))} seeds, mean ± standard \
-error. pass@1 is measured on 212 held-out problems with 8 samples each, and \
+error. pass@1 is measured on 224 held-out problems with 8 samples each, and \
 averaged over {SMOOTH} evaluations.
 
 ## Before training

@@ -1,9 +1,10 @@
-"""What the screens of a run have shown, and which outcomes are worth going on.
+"""What the screens of a run have shown, and which outcomes qualify.
 
 The outcome of a screen is the number of its right samples, 0 to n_init. Rewards
 other than 0 and 1 are continuous: the outcome is then the mean reward, scaled
-to 0 to n_init by the range of the rewards seen so far and rounded, and the
-value of an outcome is the running mean of the signal that it led to.
+from the range of all rewards of the run to 0 to n_init, and rounded. The value
+of an outcome is the running mean of the signal that it led to. One reward far
+from the others makes this range, and with it the outcomes, coarse.
 """
 
 from typing import NamedTuple
@@ -19,15 +20,16 @@ class Known(NamedTuple):
   """What is known of the outcomes. Counts are forgotten by FORGETTING a wave.
 
   Attributes:
-    prior: [G] weights of pass rates, see `ops.screening`.
+    prior: [G] weights of pass rates, see `ops.screening`; without meaning for
+      continuous rewards.
     screened: [n_init + 1] groups that were not continued, by outcome c.
     continued: [n_init + 1, n_cont + 1] finished groups, by c and the right
       samples d of the continuation.
     every: [n_init + 1] all groups that were screened, by outcome.
     gains: [n_init + 1] finished groups with a gain, by outcome.
     gain: [n_init + 1] sums of their gains, see `types.Curriculum`.
-    least: smallest reward seen, at most 0.
-    most: largest reward seen, at least 1.
+    least: smallest reward seen; infinite before the first.
+    most: largest reward seen; -infinite before the first.
     continuous: whether a reward other than 0 and 1 was seen.
   """
   prior: np.ndarray
@@ -47,16 +49,23 @@ def init(n_init: int, n_cont: int) -> Known:
   return Known(
       prior=screening.uniform_prior(), screened=none,
       continued=np.zeros((n_init + 1, n_cont + 1)), every=none, gains=none,
-      gain=none, least=0.0, most=1.0, continuous=False)
+      gain=none, least=np.inf, most=-np.inf, continuous=False)
 
 
 def with_rewards(known: Known, rewards: np.ndarray) -> Known:
-  """Takes note of the range and kind of the valid rewards of a wave."""
+  """Updates the range and the kind of rewards by the valid ones of a wave."""
   return known._replace(
       least=float(rewards.min(initial=known.least)),
       most=float(rewards.max(initial=known.most)),
       continuous=known.continuous or bool(
           ((rewards != 0) & (rewards != 1)).any()))
+
+
+def scale(known: Known) -> tuple[float, float]:
+  """Returns the rewards of the lowest and of the highest outcome."""
+  if known.continuous and known.least < known.most:
+    return known.least, known.most
+  return 0.0, 1.0
 
 
 def of(known: Known, rate: np.ndarray, samples: int) -> np.ndarray:
@@ -70,7 +79,8 @@ def of(known: Known, rate: np.ndarray, samples: int) -> np.ndarray:
   Returns:
     [P] int32 from 0 to `samples`; -1 without a valid sample.
   """
-  scaled = samples * (rate - known.least) / (known.most - known.least)
+  low, high = scale(known)
+  scaled = np.clip(samples * (rate - low) / (high - low), 0, samples)
   return np.where(
       np.isnan(rate), -1, np.rint(np.nan_to_num(scaled))).astype(np.int32)
 
@@ -89,7 +99,8 @@ def learn(
     gain: [F] their gains, NaN for none.
 
   Returns:
-    What is known then; `screened` is without this wave's screens.
+    The updated `Known`. `with_rejected` adds this wave's screens to `screened`
+    once it is decided which of them are not continued.
   """
   size = len(known.every)
 
@@ -129,10 +140,11 @@ def worth(known: Known, signal: np.ndarray) -> np.ndarray:
   if not known.continuous:
     return screening.best_outcomes(
         *screening.outcome_values(known.prior, signal, n_init), n_cont)
-  # An outcome that was not tried lately counts as the best one.
+  # An outcome without a group counts as the best one, and forgetting brings
+  # others back to it slowly.
   means = np.divide(
       known.gain, known.gains, out=np.zeros(n_init + 1), where=known.gains > 0)
-  best = means.max() if known.gains.any() else 1.0
+  best = means.max() or 1.0
   return screening.best_outcomes(
       (known.gain + best) / (known.gains + 1),
       known.every / max(known.every.sum(), 1.0), n_cont)
@@ -146,7 +158,8 @@ def signal_of_all(known: Known, signal: np.ndarray) -> float:
     signal: [n + 1].
 
   Returns:
-    The mean under the prior; NaN for continuous rewards.
+    The mean under the prior, without the overlong penalty; NaN for continuous
+    rewards.
   """
   if known.continuous:
     return np.nan

@@ -13,10 +13,10 @@ paper's rule for most distributions of pass rates; under PKPO with k > 1 it
 leaves out groups of which too many samples are right.
 
 With RLOO the screened objective is Phi(p) in place of the pass rate p (Theorem
-4.1, `ops.screening.objective_slope`); under GRPO's standard deviation or PKPO
-it is another one. The samples of a group come from policies some updates apart,
-so their old log-probs are kept. Screens are unbiased samples of their problems,
-continuations are not: only screens are probes.
+4.1, `ops.screening.objective_slope`). The objective differs under GRPO's
+standard deviation and under PKPO. The samples of a group come from policies
+some updates apart, so their old log-probs are kept. Screens are unbiased
+samples of their problems, continuations are not: only screens are probes.
 """
 
 from typing import NamedTuple
@@ -41,9 +41,9 @@ class Accepted(NamedTuple):
   """Groups that qualified and are not finished, first in first out.
 
   Attributes:
-    group: [G] int64; -1 after them.
-    outcome: [G] int32, outcome of the screen.
-    asked: [G] bool, whether the continuation was asked for.
+    group: [Q] int64; -1 after them.
+    outcome: [Q] int32, outcome of the screen.
+    asked: [Q] bool, whether the continuation was asked for.
   """
   group: np.ndarray
   outcome: np.ndarray
@@ -54,9 +54,9 @@ class Finished(NamedTuple):
   """Groups that wait for a train batch, first in first out.
 
   Attributes:
-    group: [G] int64; -1 after them.
-    rate: [G] int32, the pass rate, rounded to the nearest outcome.
-    tokens: [G] int64, tokens of all responses.
+    group: [Q] int64; -1 after them.
+    rate: [Q] int32, the pass rate, rounded to the nearest outcome.
+    tokens: [Q] int64, tokens of all responses.
   """
   group: np.ndarray
   rate: np.ndarray
@@ -67,18 +67,19 @@ class Counts(NamedTuple):
   """Counts for the metrics.
 
   Attributes:
-    screened: [n_init + 1] int64, groups of the last wave by outcome.
-    trained: [n_init + 1] int64, groups of its train batches by `Finished.rate`.
-    accepts: [n_init + 1] bool, outcomes that qualified in it.
-    accepted: its screens that qualified.
-    finished: its groups that were finished.
+    screened: [n_init + 1] int64, groups screened in the last wave, by outcome.
+    trained: [n_init + 1] int64, groups in train batches of the last wave, by
+      `Finished.rate`.
+    accepts: [n_init + 1] bool, outcomes that qualified in the last wave.
+    accepted: groups that qualified in the last wave.
+    finished: groups that were finished in the last wave.
     groups: groups screened in the run.
     continued: groups finished in the run.
     samples: samples of the groups that were rejected or finished in the run.
     dynamic: estimate of the samples with which dynamic sampling, which samples
       every group whole, has as much signal; NaN for continuous rewards.
     tokens: response tokens generated in the run.
-    taken: of these, tokens of the groups that were taken into a batch.
+    taken: response tokens of the groups that were taken into a batch.
   """
   screened: np.ndarray
   trained: np.ndarray
@@ -129,7 +130,7 @@ def create(
     rule: one of RULES.
     p_low: with "pass_rate", the mean reward must be above it.
     p_high: with "pass_rate", the mean reward must be below it.
-    capacity: G, groups that are continued or wait for a batch; screening pauses
+    capacity: Q, groups that are continued or wait for a batch; screening pauses
       while there is no room for a wave's groups. None leaves room for those of
       two waves.
     max_rounds: most batches taken in a wave; None for all that are full.
@@ -140,11 +141,13 @@ def create(
     The curriculum.
 
   Raises:
-    ValueError: n_init leaves nothing to continue, no rate lies between p_low
-      and p_high, or the capacity cannot fill a batch.
+    ValueError: there is nothing to screen or to continue, p_low is not below
+      p_high, or the capacity cannot fill a batch.
   """
   batch, prompts, n = sizes.batch, sizes.prompts, sizes.samples
   n_cont, least = n - n_init, batch - 1 + prompts
+  if n_init < 1:
+    raise ValueError(f'speed.n_init={n_init} screens nothing: use at least 1.')
   if n_cont < 1:
     raise ValueError(
         f'speed.n_init={n_init} leaves nothing to continue of '
@@ -208,7 +211,8 @@ def create(
       accepts = outcomes.worth(known, signal)
       good = (outcome >= 0) & accepts[outcome]
     else:
-      accepts = _between(np.linspace(0, 1, n_init + 1), p_low, p_high)
+      accepts = _between(
+          np.linspace(*outcomes.scale(known), n_init + 1), p_low, p_high)
       good = _between(rate[new], p_low, p_high)
     known = outcomes.with_rejected(known, outcome[~good])
 
@@ -225,10 +229,12 @@ def create(
     # A wave in which nothing was asked for says nothing.
     dry_waves = 0 if found else state.dry_waves + (len(ask.group) > 0)
     if dry_waves >= patience:
+      wider = ', widen speed.p_low and speed.p_high' * (rule == 'pass_rate')
       raise NoSignalError(
-          f'curriculum=speed: no group that was finished in {dry_waves} steps '
-          f'in a row (speed.patience) has signal. {_histogram(dry)} Train on '
-          'problems that the model sometimes solves, or raise speed.patience.')
+          'curriculum=speed: no group with signal was finished in '
+          f'{dry_waves} steps in a row (speed.patience), in which prompts were '
+          f'screened with these outcomes: {_histogram(dry)}; train on problems '
+          f'that the model sometimes solves{wider}, or raise speed.patience.')
 
     old, finishes = state.counts, int(rest.sum())
     counts = old._replace(
@@ -280,14 +286,16 @@ def metrics(state: State) -> dict[str, float]:
     and groups that wait for a batch. screening/screened/c and trained/c: groups
     by pass rate, c of n_init; those of train batches are rounded.
     screening/accepts/c: whether the outcome qualifies. screening/prior/zero,
-    one, mean: weights of the pass rates 0 and 1, and the mean rate.
-    screening/trained_tokens: share of the run's tokens whose groups were taken
-    into a batch. screening/samples_ratio: samples of the run over those that
-    dynamic sampling would need for as much signal, an estimate under the prior;
-    NaN for continuous rewards. screening/dry: waves since a finished group had
-    signal.
+    one, mean: weights of the pass rates 0 and 1, and the mean rate; NaN for
+    continuous rewards. screening/trained_tokens: share of the run's tokens
+    whose groups were taken into a batch. screening/samples_ratio: samples of
+    the run over those that dynamic sampling would need for as much signal, an
+    estimate under the prior, without the overlong penalty; NaN for continuous
+    rewards. screening/dry: waves since a finished group had signal.
   """
   counts, prior = state.counts, state.known.prior
+  if state.known.continuous:
+    prior = np.full(len(prior), np.nan)
   row = {
       'screened': counts.screened.sum(), 'accepted': counts.accepted,
       'continued': counts.finished,
@@ -321,10 +329,10 @@ def _ratio(part: float, whole: float) -> float:
 
 
 def _histogram(screened: np.ndarray) -> str:
-  """Returns a sentence about screens by outcome."""
-  return 'Prompts screened in them, by right samples: ' + ', '.join(
+  """Returns the numbers of screens by outcome."""
+  return ', '.join(
       f'{c} of {len(screened) - 1}: {count:,}'
-      for c, count in enumerate(screened)) + '.'
+      for c, count in enumerate(screened))
 
 
 def _problems(sizes: Sizes, group: np.ndarray) -> np.ndarray:

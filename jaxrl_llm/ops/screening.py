@@ -206,7 +206,7 @@ def objective_slope(
               - n_init n_cont / (n (n-1)) (p (1-p)^(n_init-1)
                                            + (1-p) p^(n_init-1))
 
-  Under GRPO's standard deviation or PKPO the objective is another one.
+  The objective differs under GRPO's standard deviation and under PKPO.
 
   Args:
     rates: [...] pass rates p.

@@ -156,12 +156,41 @@ def test_continuous_rewards_learn_the_signal_of_each_outcome():
     if wave >= 20:
       last.append(state.counts.accepts)
   assert state.known.continuous
-  # .2, .5 and .8 of 4 are the outcomes 1, 2 and 3.
+  # .2, .5 and .8 are the outcomes 0, 2 and 4.
   share = np.mean(last, 0)
-  assert share[2] == 1 and share[1] < .5 and share[3] < .5
+  assert share[2] == 1 and share[0] < .5 and share[4] < .5
   row = made.metrics(state)
   assert np.isnan(row['screening/samples_ratio'])
+  assert np.isnan(row['screening/prior/zero'])
   assert 'fewer' not in made.summary(state)
+
+
+def test_continuous_rewards_may_begin_without_signal():
+  """Nothing is known of an outcome whose first groups have no signal."""
+  made = speed.create(tables.sizes_of(2, 4, 8, 1000), n_init=4, patience=20)
+  rng, state, held, accepted = np.random.default_rng(0), made.init(), {}, 0
+  for wave in range(40):
+    state, ask = made.propose(state)
+    for group, count in zip(ask.group.tolist(), ask.count):
+      flat = group < 20
+      held[group] = held.get(group, []) + (
+          [.5] * count if flat else [*rng.random(count)])
+    gain = np.array([
+        screens.gain_of(held[group]) if first else np.nan
+        for group, first in zip(ask.group.tolist(), ask.first)])
+    state, _ = made.take(made.update(
+        state, ask, tables.of_rewards(rng, held), screens.SIGNAL, gain))
+    held = {group: held[group] for group in made.holds(state).tolist()}
+    accepted += state.counts.accepted * (wave > 20)
+  assert accepted > 10
+
+
+def test_accepted_outcomes_of_continuous_rewards_are_scaled():
+  made, state, ask = begun(prompts=5, rule='pass_rate')
+  state = screened(made, state, ask, [
+      [mean] * 4 for mean in (-1, -.5, 0, .5, 1)])
+  assert made.holds(state).tolist() == [3]
+  assert np.flatnonzero(state.counts.accepts).tolist() == [3]
 
 
 def test_outcomes_are_scaled_by_the_range_of_the_rewards():
@@ -169,6 +198,9 @@ def test_outcomes_are_scaled_by_the_range_of_the_rewards():
   assert not known.continuous
   assert outcomes.of(known, np.array([0, .5, 1, np.nan]), 4).tolist() == [
       0, 2, 4, -1]
+  small = outcomes.with_rewards(
+      outcomes.init(4, 4), np.float32([.25, .5, .75]))
+  assert outcomes.of(small, np.array([.25, .5, .75]), 4).tolist() == [0, 2, 4]
   known = outcomes.with_rewards(known, np.float32([-1, 1]))
   assert known.continuous and (known.least, known.most) == (-1, 1)
   assert outcomes.of(known, np.array([-1., 0, .5, 1]), 4).tolist() == [
@@ -178,6 +210,7 @@ def test_outcomes_are_scaled_by_the_range_of_the_rewards():
 @pytest.mark.parametrize('options, said', [
     (dict(n_init=8), 'speed.n_init=8 .*samples_per_prompt=8: lower'),
     (dict(n_init=9), 'speed.n_init=9 '),
+    (dict(n_init=0), 'speed.n_init=0 screens nothing'),
     (dict(rule='pass_rate', p_low=.5, p_high=.5), 'speed.p_low=.*below'),
     (dict(capacity=4), 'speed.capacity=4 .*at least 5 ')])
 def test_what_cannot_work_is_one_sentence(options, said):
