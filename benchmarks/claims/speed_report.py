@@ -15,7 +15,7 @@ RESULT = pathlib.Path(__file__).parents[1] / 'results/claims/speed.md'
 WARM = 3  # first steps, which compile; each counts as the median step
 SMOOTH = 3  # evaluations that an accuracy is averaged over
 # The targets, above the figure before training; pass@8 is that of PKPO.
-RISES = {'pass@1': 0.15, 'pass@8': 0.03}
+RISES = {'pass@1': 0.15, 'pass@8': 0.02}
 SHARES = 2 / 3, 0.9  # of generation in RLOO's time, where it dominates
 
 LABELS = {
@@ -172,9 +172,9 @@ def scores(result: Result) -> bool:
 def _seeds(values: Sequence[float | None], digits: int = 0) -> str:
   """Formats the mean over seeds with its error, and seeds without a value."""
   there = [value for value in values if value is not None]
-  text = ''
-  if there:
-    text = f'{statistics.mean(there):,.{digits}f}'
+  if not there:
+    return 'not reached'
+  text = f'{statistics.mean(there):,.{digits}f}'
   if len(there) > 1:
     error = statistics.stdev(there) / len(there) ** 0.5
     text += f' ± {error:,.{digits}f}'
