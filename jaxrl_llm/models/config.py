@@ -167,6 +167,13 @@ PRESETS = {
     'qwen2.5-3b': ModelConfig(
         vocab_size=151_936, width=2048, layers=36, heads=16, kv_heads=2,
         head_dim=128, mlp_width=11_008, **_QWEN25),
+    'qwen2.5-math-1.5b': ModelConfig(
+        vocab_size=151_936, width=1536, layers=28, heads=12, kv_heads=2,
+        head_dim=128, mlp_width=8960, **{**_QWEN25, 'rope_theta': 1e4}),
+    'qwen2.5-math-7b': ModelConfig(
+        vocab_size=152_064, width=3584, layers=28, heads=28, kv_heads=4,
+        head_dim=128, mlp_width=18_944, tie_embeddings=False,
+        **{**_QWEN25, 'rope_theta': 1e4}),
     'qwen3-1.7b': ModelConfig(
         vocab_size=151_936, width=2048, layers=28, heads=16, kv_heads=8,
         mlp_width=6144, **_QWEN3),
@@ -193,6 +200,8 @@ HUB = {
     'Qwen/Qwen2.5-1.5B-Instruct': 'qwen2.5-1.5b',
     'Qwen/Qwen2.5-3B': 'qwen2.5-3b',
     'Qwen/Qwen2.5-3B-Instruct': 'qwen2.5-3b',
+    'Qwen/Qwen2.5-Math-1.5B': 'qwen2.5-math-1.5b',
+    'Qwen/Qwen2.5-Math-7B': 'qwen2.5-math-7b',
     'Qwen/Qwen3-1.7B': 'qwen3-1.7b',
     'Qwen/Qwen3-1.7B-Base': 'qwen3-1.7b',
     'Qwen/Qwen3-4B': 'qwen3-4b',

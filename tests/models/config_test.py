@@ -11,6 +11,8 @@ from jaxrl_llm.models.config import ModelConfig, PRESETS, RopeScaling
 _PUBLISHED = {
     'qwen2.5-1.5b': 1_543_714_304,
     'qwen2.5-3b': 3_085_938_688,
+    'qwen2.5-math-1.5b': 1_543_714_304,
+    'qwen2.5-math-7b': 7_615_616_512,
     'qwen3-1.7b': 1_720_574_976,
     'qwen3-4b': 4_022_468_096,
     'qwen3-8b': 8_190_735_360,

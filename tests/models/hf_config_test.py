@@ -25,18 +25,18 @@ def _raw(kind, name, sizes, **fields):
       transformers_version='4.40.1', use_cache=True, **fields)
 
 
-def _qwen(kind, name, sizes, tied=True, **fields):
+def _qwen(kind, name, sizes, tied=True, vocab_size=151936, **fields):
   return _raw(
       kind, name, sizes, bos_token_id=151643, eos_token_id=151643,
       hidden_act='silu', max_position_embeddings=32768,
       max_window_layers=sizes[0], rms_norm_eps=1e-6, tie_word_embeddings=tied,
-      torch_dtype='bfloat16', use_sliding_window=False, vocab_size=151936,
+      torch_dtype='bfloat16', use_sliding_window=False, vocab_size=vocab_size,
       **fields)
 
 
-def _qwen2(*sizes):
-  return _qwen('qwen2', 'Qwen2', sizes, rope_theta=1000000.0,
-               sliding_window=32768, use_mrope=False)
+def _qwen2(*sizes, rope_theta=1000000.0, **fields):
+  return _qwen('qwen2', 'Qwen2', sizes, rope_theta=rope_theta,
+               sliding_window=32768, use_mrope=False, **fields)
 
 
 def _qwen3(*sizes, **fields):
@@ -69,6 +69,10 @@ def _gemma2(*sizes, **fields):
 _PUBLISHED = {
     'qwen2.5-1.5b': _qwen2(28, 1536, 8960, 12, 2),
     'qwen2.5-3b': _qwen2(36, 2048, 11008, 16, 2),
+    'qwen2.5-math-1.5b': _qwen2(28, 1536, 8960, 12, 2, rope_theta=10000),
+    'qwen2.5-math-7b': _qwen2(
+        28, 3584, 18944, 28, 4, rope_theta=10000, tied=False,
+        vocab_size=152064),
     'qwen3-1.7b': _qwen3(28, 2048, 6144, 16, 8),
     'qwen3-4b': _qwen3(36, 2560, 9728, 32, 8),
     'qwen3-8b': _qwen3(36, 4096, 12288, 32, 8, tied=False),
