@@ -1,6 +1,13 @@
-"""SPEED on Countdown, where a third of the prompts are never solved.
+"""SPEED on Countdown, where a third of the prompts are hardly ever solved.
 
   python -m jaxrl_llm.train --config=configs/speed/countdown.py
+
+Before RL the model solves about 99% of problems with two numbers, 40% of those
+with three, and almost none that needs a product of four. Each step screens 64
+prompts with 4 samples, and continues those that qualified in the step before
+with 12 more; 16 prompts make a train batch. On one core this takes about a
+minute after the warm start of three. Held-out pass@1 rises from .35 to .55;
+benchmarks/results/claims/speed.md compares it with RLOO and DAPO without SPEED.
 """
 
 from configs import countdown

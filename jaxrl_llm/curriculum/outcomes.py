@@ -163,5 +163,4 @@ def signal_of_all(known: Known, signal: np.ndarray) -> float:
   """
   if known.continuous:
     return np.nan
-  return float(known.prior @ screening.binomial(
-      len(signal) - 1, screening.grid(len(known.prior))) @ signal)
+  return screening.mean_signal(known.prior, signal)

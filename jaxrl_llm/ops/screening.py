@@ -148,6 +148,16 @@ def outcome_values(
           probability)
 
 
+def mean_signal(prior: np.ndarray, signal: np.ndarray) -> float:
+  """Returns E[signal] of a group of n samples without a screen.
+
+  Args:
+    prior: [G] weights of the pass rates.
+    signal: [n + 1], see `signal_table`.
+  """
+  return float(prior @ _binomial(len(signal) - 1, len(prior)) @ signal)
+
+
 def best_outcomes(
     values: np.ndarray, probability: np.ndarray, n_cont: int) -> np.ndarray:
   """Finds the outcomes to continue, for the most signal per generated sample.
