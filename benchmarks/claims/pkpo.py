@@ -11,18 +11,13 @@ resumes. `--write` saves the table, the plots and the results of every run in
 results/claims.
 """
 
-import argparse
 import datetime
-import os
 import pathlib
 from typing import Any, NamedTuple
 
 from benchmarks.claims import pkpo_report
 from benchmarks.claims import runs as runs_lib
-from benchmarks.rl_step import machine
 from configs.pkpo import countdown, countdown_hard
-
-FOLDER = runs_lib.ROOT / 'runs/claims/pkpo'
 
 CONFIGS = {
     'default': 'configs/pkpo/countdown.py',
@@ -112,29 +107,11 @@ def train(run: Run, folder: pathlib.Path, where: str) -> None:
 
 def main() -> None:
   """Runs the command line."""
-  parser = argparse.ArgumentParser(
-      description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-  parser.add_argument('--folder', type=pathlib.Path, default=FOLDER)
-  parser.add_argument(
-      '--write', action='store_true', help=f'into {pkpo_report.RESULT}')
-  parser.add_argument('--one', help=argparse.SUPPRESS)
-  parser.add_argument('--core', type=int, help=argparse.SUPPRESS)
-  args = parser.parse_args()
-  folder = args.folder.absolute()
-  if args.one:
-    where = machine()
-    os.sched_setaffinity(0, {args.core})  # limits XLA's threads to one core
-    train(next(run for run in runs() if run.name == args.one), folder, where)
-    return
-  names = [run.name for run in runs()]
-  runs_lib.train_all(names, folder, 'benchmarks.claims.pkpo')
-  results = sorted(
-      runs_lib.read(folder, names),
-      key=lambda r: (list(ARMS).index(r['arm']), r['seed']))
-  text = pkpo_report.report(results, 'python -m benchmarks.claims.pkpo')
-  print(text)
-  if args.write:
-    pkpo_report.write(results, text)
+  named = {run.name: run for run in runs()}
+  runs_lib.program(
+      'benchmarks.claims.pkpo', __doc__, names=list(named),
+      train=lambda name, *rest: train(named[name], *rest), report=pkpo_report,
+      order=lambda result: (list(ARMS).index(result['arm']), result['seed']))
 
 
 if __name__ == '__main__':

@@ -1,5 +1,6 @@
 """Many training runs of a claim: one core each, in parallel, resumable."""
 
+import argparse
 import concurrent.futures
 import json
 import os
@@ -7,7 +8,9 @@ import pathlib
 import queue
 import subprocess
 import sys
-from typing import Any, Mapping, Sequence
+from typing import Any, Callable, Mapping, Sequence
+
+from benchmarks.rl_step import machine
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -70,3 +73,44 @@ def read(folder: pathlib.Path, names: Sequence[str]) -> list[dict[str, Any]]:
   """Reads the results that are there."""
   found = [folder / f'{name}.json' for name in names]
   return [json.loads(path.read_text()) for path in found if path.exists()]
+
+
+def program(
+    module: str, doc: str, *, names: Sequence[str],
+    train: Callable[[str, pathlib.Path, str], None], report: Any,
+    order: Callable[[Mapping[str, Any]], Any] | None = None) -> None:
+  """Runs the command line of a claim.
+
+  Args:
+    module: name of the program, such as benchmarks.claims.pkpo.
+    doc: its docstring.
+    names: of the runs, in the order in which they begin.
+    train: (name, folder, description of the machine), does a run and saves its
+      result.
+    report: module with RESULT, report(results, command), write(results, text).
+    order: key that sorts the results; None leaves them in the order of names.
+  """
+  parser = argparse.ArgumentParser(
+      description=doc, formatter_class=argparse.RawTextHelpFormatter)
+  parser.add_argument(
+      '--folder', type=pathlib.Path,
+      default=ROOT / 'runs/claims' / module.rpartition('.')[2])
+  parser.add_argument(
+      '--write', action='store_true', help=f'into {report.RESULT}')
+  parser.add_argument('--one', help=argparse.SUPPRESS)
+  parser.add_argument('--core', type=int, help=argparse.SUPPRESS)
+  args = parser.parse_args()
+  folder = args.folder.absolute()
+  if args.one:
+    where = machine()
+    os.sched_setaffinity(0, {args.core})  # limits XLA's threads to one core
+    train(args.one, folder, where)
+    return
+  train_all(names, folder, module)
+  results = read(folder, names)
+  if order:
+    results.sort(key=order)
+  text = report.report(results, f'python -m {module}')
+  print(text)
+  if args.write:
+    report.write(results, text)

@@ -11,16 +11,12 @@ resumes. `--write` saves the table, the plot and the results of every run in
 results/claims.
 """
 
-import argparse
 import datetime
-import os
 import pathlib
 from typing import Any
 
 from benchmarks.claims import runs, speed_report
-from benchmarks.rl_step import machine
 
-FOLDER = runs.ROOT / 'runs/claims/speed'
 CONFIG = 'configs/speed/countdown.py'
 SEEDS = 0, 1, 2
 
@@ -89,26 +85,9 @@ def train(name: str, folder: pathlib.Path, where: str) -> None:
 
 def main() -> None:
   """Runs the command line."""
-  parser = argparse.ArgumentParser(
-      description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-  parser.add_argument('--folder', type=pathlib.Path, default=FOLDER)
-  parser.add_argument(
-      '--write', action='store_true', help=f'into {speed_report.RESULT}')
-  parser.add_argument('--one', help=argparse.SUPPRESS)
-  parser.add_argument('--core', type=int, help=argparse.SUPPRESS)
-  args = parser.parse_args()
-  folder = args.folder.absolute()
-  if args.one:
-    where = machine()
-    os.sched_setaffinity(0, {args.core})  # limits XLA's threads to one core
-    train(args.one, folder, where)
-    return
-  runs.train_all(names(), folder, 'benchmarks.claims.speed')
-  results = runs.read(folder, names())
-  text = speed_report.report(results, 'python -m benchmarks.claims.speed')
-  print(text)
-  if args.write:
-    speed_report.write(results, text)
+  runs.program(
+      'benchmarks.claims.speed', __doc__, names=names(), train=train,
+      report=speed_report)
 
 
 if __name__ == '__main__':
