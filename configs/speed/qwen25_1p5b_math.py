@@ -69,7 +69,7 @@ def get_config(arg=None):
 
   c.mesh.data = 1
   c.mesh.fsdp = -1
-  c.sampling.slots = 16
+  c.sampling.slots = 32
   c.sampling.chunk = 256
   c.learner.microbatch = 32
   c.learner.remat = 'attention'
