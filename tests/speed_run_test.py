@@ -114,6 +114,7 @@ def test_prompts_without_signal_end_the_run(tmp_path, monkeypatch):
     (dict(speed__n_init=2, speed__capacity=6), 'speed.capacity=6 .*least 7'),
     (dict(speed__n_init=2, speed__rule='signals'), 'did you mean .signal'),
     (dict(curriculum='uniform', speed__n_init=2), 'speed.n_init=2 has no'),
+    (dict(curriculum='uniform', speed__p_low=.2), 'speed.p_low=0.2 has no'),
 ])
 def test_fields_that_do_not_fit_are_one_sentence(fields, said):
   with pytest.raises(ValueError, match=f'(?i){said}') as error:

@@ -107,7 +107,7 @@ def _conflicts(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
     yield ('speed.rule=signal measures a group by its |advantage|, which with '
            'advantage=reinforce is largest where all samples are right: use '
            'speed.rule=pass_rate, or advantage=rloo.')
-  if c.speed.rule != 'pass_rate':
+  if c.curriculum == 'speed' and c.speed.rule != 'pass_rate':
     for name in ('speed.p_low', 'speed.p_high'):
       if flatten(c)[name] != DEFAULTS[name]:
         yield (f'{name}={flatten(c)[name]} has no effect with speed.rule='
