@@ -50,8 +50,8 @@ def test_a_figure_that_is_not_known_is_null():
 
 # Every metric that a step's row must have, but for those of verdicts.
 STEP = {
-    'reward': 'mean std group_std no_signal pass@1 pass@2 pass@4',
-    'response': 'length length_max truncated entropy',
+    'reward': 'mean std group_std no_signal signal pass@1 pass@2 pass@4',
+    'response': 'count length length_max truncated entropy',
     'sampler': 'slot_use',
     'batch': 'rounds rows staleness staleness_max held',
     'update': 'loss policy_loss entropy clip_low clip_high ratio ratio_max '

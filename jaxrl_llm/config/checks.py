@@ -63,14 +63,14 @@ def unused(flat: Mapping[str, Any]) -> dict[str, str]:
   found = {}
   for field, registry in (
       ('curriculum', stages.CURRICULA), ('selection', stages.SELECTIONS)):
-    chosen = flat.get(field, DEFAULTS[field])
+    chosen = str(flat.get(field, DEFAULTS[field]))  # a wrong one may be a list
     used = registry[chosen].fields if chosen in registry else {}
     names = {x for stage in registry.values() for x in stage.fields}
     found.update({x: f'{field}={chosen}' for x in sorted(names - {*used})})
   for field, prefix, registry in (
       ('loss.objective', 'loss.', policy_losses.OBJECTIVES),
       ('loss.importance', 'loss.importance_', importance.CORRECTIONS)):
-    chosen = flat.get(field, DEFAULTS[field])
+    chosen = str(flat.get(field, DEFAULTS[field]))
     names = {
         key: policy_losses.hyperparameters(fn) for key, fn in registry.items()}
     for name in sorted({x for every in names.values() for x in every}):

@@ -78,10 +78,9 @@ FIELDS = (
           range=_ANY),
     Field('prompts_per_step', 32, 'problems in a train batch; one may come '
           'twice where an epoch ends', range=_SOME),
-    Field('curriculum', 'uniform', 'problems to sample and groups to train on: '
-          'uniform (all of them), dynamic (groups whose rewards differ; later '
-          'steps fill up the batch), speed (SPEED: groups are screened by a '
-          'few samples first), or your own module (my_package.my_module or '
+    Field('curriculum', 'uniform', 'problems to sample, groups to train on: '
+          'uniform (all), dynamic (groups whose rewards differ), speed (a few '
+          'samples screen a group) or your own module (my_package.my_module or '
           'FILE.py)',
           kind=modules.Name, choices=('uniform', 'dynamic', 'speed')),
     Field('curriculum_prompts', None, 'new problems that a step samples (none: '

@@ -53,7 +53,8 @@ REGISTRIES = {
     'learner.attention': attention.IMPLEMENTATIONS,
     'learner.remat': transformer.REMAT,
 }
-UNREGISTERED = 'overlong.mode', 'optimizer.schedule', 'loss.behaviour'
+UNREGISTERED = (
+    'overlong.mode', 'optimizer.schedule', 'loss.behaviour', 'speed.rule')
 
 
 def test_choices_are_those_that_are_implemented():
@@ -73,10 +74,11 @@ def test_every_choice_is_explained_and_accepted(name):
   words = re.findall(r'\w+', field.meaning)
   for choice in field.choices:
     assert choice in words or name == 'model.preset'
-    overlong = {'overlong.window': 3} if choice == 'penalty' else {}
+    with_it = {
+        'penalty': {'overlong.window': 3}, 'cudnn': {'model.dtype': 'bfloat16'},
+        'pass_rate': {'curriculum': 'speed'}}
     config.validate(config.load(CONFIG, {
-        name: choice, **overlong, **({'model.dtype': 'bfloat16'} if choice in (
-            'cudnn',) else {})}))
+        name: choice, **with_it.get(choice, {})}))
 
 
 def test_every_field_says_what_it_affects():

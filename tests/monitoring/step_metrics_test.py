@@ -54,7 +54,8 @@ def test_of_rollouts():
   assert got == pytest.approx({
       'reward/mean': 4 / 3, 'reward/std': np.std([1, 0, 3]),
       'reward/group_std': np.mean([.5, 0]),
-      'reward/no_signal': .5, 'response/length': 2, 'response/length_max': 4,
+      'reward/no_signal': .5, 'reward/signal': 1, 'response/count': 4,
+      'response/length': 2, 'response/length_max': 4,
       'response/truncated': .25,
       'response/entropy': (1 + 10 + 11 + 2) / 8, 'sampler/slot_use': .8,
       'verdict/error': .25, 'verdict/right': .5, 'verdict/wrong': .25},
@@ -69,7 +70,7 @@ def test_rewards_are_those_of_probe_rows_and_signals_of_complete_groups():
       probe=np.array([True, True, True, False]))
   assert got['reward/mean'] == pytest.approx(5 / 3, rel=rounding(4))
   assert got['reward/group_std'] == 1  # of 0 and 2
-  assert got['reward/no_signal'] == .5
+  assert got['reward/no_signal'] == .5 and got['reward/signal'] == 2
   assert got['response/length'] == 2 and got['verdict/x'] == 1  # all of them
 
 
@@ -89,7 +90,8 @@ def test_a_wave_without_a_request_has_no_figures(recwarn):
   got = step_metrics.of_rollouts(
       nothing, *wave([], [], count=()), np.zeros(0), [], USE)
   assert got.pop('sampler/slot_use') == .8
-  assert got.pop('response/length_max') == 0
+  for name in ('response/length_max', 'response/count', 'reward/signal'):
+    assert got.pop(name) == 0
   assert got and all(np.isnan(value) for value in got.values())
   assert not recwarn.list
 
