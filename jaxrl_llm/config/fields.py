@@ -113,9 +113,8 @@ FIELDS = (
     Field('model.hf', None, 'Hugging Face model, a folder or a name on the '
           'hub: its weights, tokeniser and type, in place of the preset',
           kind=_PATH, affects=EVERYTHING),
-    Field('model.preset', 'tiny', f'which model: {", ".join(PRESETS)}; a '
-          "field below that is none is the preset's, 0 switches an optional "
-          'one off',
+    Field('model.preset', 'tiny', f'which model: {", ".join(PRESETS)}; '
+          "below, none is the preset's value, and 0 is off",
           choices=tuple(PRESETS), affects=EVERYTHING),
 
     Field('lora.rank', 0, 'rank of the matrices that are trained in place of '
