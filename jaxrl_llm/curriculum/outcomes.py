@@ -1,4 +1,4 @@
-"""What the screens of a run have shown, and which outcomes qualify.
+"""Statistics of the screens of a run, and the outcomes that qualify.
 
 The outcome of a screen is the number of its right samples, 0 to n_init. Rewards
 other than 0 and 1 are continuous: the outcome is then the mean reward, scaled
@@ -13,11 +13,11 @@ import numpy as np
 
 from jaxrl_llm.ops import screening
 
-FORGETTING = 0.98  # of all counts, in every wave
+FORGETTING = 0.98  # factor of all counts in every wave
 
 
 class Known(NamedTuple):
-  """What is known of the outcomes. Counts are forgotten by FORGETTING a wave.
+  """Statistics of the outcomes; counts decay by FORGETTING in every wave.
 
   Attributes:
     prior: [G] weights of pass rates, see `ops.screening`; without meaning for
@@ -44,7 +44,7 @@ class Known(NamedTuple):
 
 
 def init(n_init: int, n_cont: int) -> Known:
-  """Returns what is known before the first wave."""
+  """Returns the statistics before the first wave."""
   none = np.zeros(n_init + 1)
   return Known(
       prior=screening.uniform_prior(), screened=none,
@@ -133,7 +133,7 @@ def worth(known: Known, signal: np.ndarray) -> np.ndarray:
   """Returns [n_init + 1] bool, the outcomes that the rule "signal" continues.
 
   Args:
-    known: what the screens have shown.
+    known: statistics of the screens.
     signal: [n + 1], see `types.Curriculum`; not used for continuous rewards.
   """
   n_init, n_cont = np.array(known.continued.shape) - 1
@@ -154,7 +154,7 @@ def signal_of_all(known: Known, signal: np.ndarray) -> float:
   """Estimates the mean signal of a prompt with n samples, without a screen.
 
   Args:
-    known: what the screens have shown.
+    known: statistics of the screens.
     signal: [n + 1].
 
   Returns:

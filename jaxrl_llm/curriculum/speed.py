@@ -102,7 +102,7 @@ class State(NamedTuple):
     in_flight: groups whose screen was asked for and is not known yet.
     accepted: groups to continue.
     finished: groups that wait for a batch.
-    known: what the screens have shown.
+    known: statistics of the screens.
     dry: [n_init + 1] int64, screens by outcome since a finished group had
       signal.
     dry_waves: waves since then.

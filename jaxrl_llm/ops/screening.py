@@ -1,4 +1,4 @@
-"""Which screening outcomes are worth the rest of a group's samples.
+"""Values of screening outcomes: which ones to continue.
 
 SPEED (Zhang et al., 2025, arXiv:2506.09016) screens a prompt with n_init
 samples and pays for n_cont more if it qualifies. Its rule is 0 < pass rate < 1,
