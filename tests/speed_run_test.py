@@ -23,7 +23,7 @@ def frozen(parts):
 
 
 def by_problem(problem, text, truncated):
-  """Is right with a rate of 0, .5 or 1 by the problem, drawn by the text."""
+  """Gives rewards with a pass rate of 0, .5 or 1, which the problem sets."""
   right = zlib.crc32(f'{problem.id} {text}'.encode()) % 2 < problem.id % 3
   return Verdict(float(right), 'judged')
 
@@ -47,7 +47,7 @@ def rewards_of(patch, **fields):
 
 
 def test_reported_rewards_are_those_of_plain_sampling(monkeypatch):
-  """Those of the screens alone; all samples have another mean."""
+  """Screens alone are reported; all samples have another mean."""
   plain, _, _ = rewards_of(monkeypatch)
   screened, judged, rows = rewards_of(
       monkeypatch, curriculum='speed', speed__rule='pass_rate',

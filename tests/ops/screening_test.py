@@ -111,7 +111,7 @@ GOLDEN = [
 
 
 def test_golden_outcomes_at_k_1():
-  """Where 60% are at 0, the best outcomes have 2% more than the paper's."""
+  """With 60% at 0, the best outcomes have 2% more than the paper's."""
   signal, paper = signal_of(1, 16), np.array([0, 1, 1, 1, 0], bool)
   for prior, chosen, gain in (
       (interior(.6, 0), [1, 2, 3, 4], 1.02),
