@@ -8,7 +8,9 @@ import pytest
 
 from jaxrl_llm import checkpoint, train
 from jaxrl_llm import config as config_lib
+from jaxrl_llm.learner import advantages
 from jaxrl_llm.monitoring import ends
+from jaxrl_llm.ops import pkpo
 from jaxrl_llm.rewards import Verdict
 from tests import stage_runs, tiny
 
@@ -111,6 +113,8 @@ def test_prompts_without_signal_end_the_run(tmp_path, monkeypatch):
     (dict(), 'speed.n_init=4 leaves nothing .*samples_per_prompt=4'),
     (dict(speed__n_init=2, speed__p_low=.2), 'speed.p_low=0.2 has no effect'),
     (dict(speed__n_init=2, advantage='reinforce'), 'speed.rule=signal .*rloo'),
+    (dict(speed__n_init=2, advantage='pkpo', pkpo__transform='s'),
+     'speed.rule=signal .*transform=s is .*sloo_minus_one'),
     (dict(speed__n_init=2, speed__capacity=6), 'speed.capacity=6 .*least 7'),
     (dict(speed__n_init=2, speed__rule='signals'), 'did you mean .signal'),
     (dict(curriculum='uniform', speed__n_init=2), 'speed.n_init=2 has no'),
@@ -120,6 +124,25 @@ def test_fields_that_do_not_fit_are_one_sentence(fields, said):
   with pytest.raises(ValueError, match=f'(?i){said}') as error:
     tiny.load(**{'curriculum': 'speed', **fields})
   assert '\n' not in str(error.value)
+
+
+@pytest.mark.parametrize('fields', [
+    *(dict(advantage=name) for name in sorted({*advantages.ADVANTAGES}
+                                              - {'pkpo'})),
+    *(dict(advantage='pkpo', pkpo__k=2, pkpo__transform=name)
+      for name in sorted(pkpo.TRANSFORMS))], ids=str)
+def test_the_signal_rule_refuses_what_is_largest_where_all_are_right(fields):
+  given = tiny.load(**fields, samples_per_prompt=8)
+  one = np.ones((1, 8))
+  signal = advantages.make(given).of_wave(
+      one, one > 0, one, one > 0, one[:, 0] > 0, 0).signal
+  try:
+    tiny.load(
+        **fields, samples_per_prompt=8, curriculum='speed', speed__n_init=2)
+    refused = False
+  except ValueError:
+    refused = True
+  assert refused == bool(signal[8] > .999 * signal.max())
 
 
 def test_a_run_with_another_rule_is_another_run():

@@ -102,11 +102,15 @@ def _conflicts(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
   if c.samples_per_prompt < 2 and c.curriculum == 'dynamic':
     yield ('samples_per_prompt=1 leaves curriculum=dynamic nothing to compare: '
            'use 2 or more, or curriculum=uniform.')
-  if c.curriculum == 'speed' and c.speed.rule == 'signal' and (
-      c.advantage == 'reinforce'):
-    yield ('speed.rule=signal measures a group by its |advantage|, which with '
-           'advantage=reinforce is largest where all samples are right: use '
-           'speed.rule=pass_rate, or advantage=rloo.')
+  if c.curriculum == 'speed' and c.speed.rule == 'signal':
+    for given, use in (('advantage=reinforce', 'advantage=rloo'),
+                       ('pkpo.transform=s', 'pkpo.transform=sloo_minus_one')):
+      name, _, value = given.partition('=')
+      if flatten(c)[name] == value and (
+          name == 'advantage' or c.advantage == 'pkpo'):
+        yield ('speed.rule=signal measures a group by its |advantage|, which '
+               f'with {given} is largest where all samples are right: use '
+               f'speed.rule=pass_rate, or {use}.')
   if c.curriculum == 'speed' and c.speed.rule != 'pass_rate':
     for name in ('speed.p_low', 'speed.p_high'):
       if flatten(c)[name] != DEFAULTS[name]:

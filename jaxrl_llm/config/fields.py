@@ -114,7 +114,7 @@ FIELDS = (
           'hub: its weights, tokeniser and type, in place of the preset',
           kind=_PATH, affects=EVERYTHING),
     Field('model.preset', 'tiny', f'which model: {", ".join(PRESETS)}; '
-          "below, none is the preset's value, and 0 is off",
+          'model fields: none keeps its value, 0 switches off',
           choices=tuple(PRESETS), affects=EVERYTHING),
 
     Field('lora.rank', 0, 'rank of the matrices that are trained in place of '
@@ -203,7 +203,8 @@ FIELDS = (
           choices=('signal', 'pass_rate')),
     Field('speed.p_low', 0.0, 'with speed.rule=pass_rate, the mean reward of a '
           'screen must be above this', range='(-inf, inf)'),
-    Field('speed.p_high', 1.0, 'and below this', range='(-inf, inf)'),
+    Field('speed.p_high', 1.0, 'with speed.rule=pass_rate, the mean reward of '
+          'a screen must be below this', range='(-inf, inf)'),
     Field('speed.capacity', None, 'groups that are continued or wait for a '
           'batch; screening pauses while there is no room for those of a step '
           '(none: room for two steps)', range=_SOME, kind=int | None),

@@ -51,41 +51,47 @@ class Observations:
             x, value, probability, n_cont), -len(x)))
 
 
-@pytest.mark.parametrize(
-    'signal', [screens.SIGNAL, np.float32([0, 3, 2.4, 1.2, .3, 0, 0])],
-    ids=['rloo', 'pkpo'])
-def test_the_signal_rule_as_a_list_of_observations(signal):
+@pytest.mark.parametrize('signal, flights', [
+    (screens.SIGNAL, 1), (np.float32([0, 3, 2.4, 1.2, .3, 0, 0]), 1),
+    (screens.SIGNAL, 2)], ids=['rloo', 'pkpo', 'two-waves-in-flight'])
+def test_the_signal_rule_as_a_list_of_observations(signal, flights):
   n_init, n_cont = 2, 4
   sizes = tables.sizes_of(3, 12, 6, 500)
   made = speed.create(sizes, n_init=n_init)
   rng, state, held = np.random.default_rng(1), made.init(), {}
   rates = np.random.default_rng(2).choice([0, 0, .1, .6, 1], 500)
-  naive, going, sets = Observations(n_init, n_cont), [], set()
+  naive, going, sets = Observations(n_init, n_cont), {}, set()
+  flying, late = [], 0
   for wave in range(60):
-    state, ask = made.propose(state)
+    while len(flying) < flights:
+      state, ask = made.propose(state)
+      flying.append(ask)
     if wave == 30:
       rates = np.maximum(rates, .9)  # the model has learned
+    ask = flying.pop(0)
     table, gain, answers = screens.answer(rng, ask, held, rates.__getitem__)
     state, _ = made.take(made.update(state, ask, table, signal, gain))
     naive.forget()
     right = [int(sum(values)) for _, first, values in answers if not first]
     for group, first, values in answers:
       if first:
-        naive.add(int(sum(held[group][:n_init])), int(sum(values)))
-    naive.learn(right)
+        naive.add(going.pop(group), int(sum(values)))
+    naive.learn(right + [*going.values()])
+    late += len(going)
     best = naive.best(signal)
     assert np.flatnonzero(state.counts.accepts).tolist() == best
     np.testing.assert_allclose(state.known.prior, naive.prior, atol=1e-9)
     for c in right:
       if c not in best:
         naive.add(c)
-    going = [group for group, first, values in answers
-             if not first and int(sum(values)) in best]
-    assert state.accepted.group[:len(going)].tolist() == going
+    going.update((group, int(sum(values))) for group, first, values in answers
+                 if not first and int(sum(values)) in best)
+    assert state.accepted.group[:len(going)].tolist() == [*going]
     assert (state.accepted.group[len(going):] == -1).all()
     held = {group: held[group] for group in made.holds(state).tolist()}
     sets.add(tuple(best))
   assert sets - {tuple(range(n_init + 1))}  # not always every outcome
+  assert (late > 0) == (flights > 1)
 
 
 def begun(n_init=4, samples=8, prompts=4, **options):
