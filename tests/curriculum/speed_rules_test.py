@@ -213,6 +213,40 @@ def test_outcomes_are_scaled_by_the_range_of_the_rewards():
       0, 2, 3, 4]
 
 
+def test_what_two_waves_teach():
+  """n_init = n_cont = 2. Counts of the first wave have the factor .98."""
+  known = outcomes.with_rejected(outcomes.learn(
+      outcomes.init(2, 2), np.array([0, 2, -1, 1]), np.zeros(0, int),
+      np.array([1, 2]), np.array([2, -1]), np.array([3, np.nan])),
+      np.array([0, -1]))
+  # No sample of the second continuation is valid: its screen counts alone.
+  assert known.screened.tolist() == [1, 0, 1]
+  assert known.continued.tolist() == [[0, 0, 0], [0, 0, 1], [0, 0, 0]]
+  known = outcomes.learn(
+      known, np.array([1]), np.array([0]), np.array([1, 0]), np.array([0, 1]),
+      np.array([5., 2.]))
+  for found, wanted in (
+      (known.screened, [.98, 0, .98]),
+      (known.continued, [[0, 1, 0], [1, 0, .98], [0, 0, 0]]),
+      (known.every, [.98, 1.98, .98]), (known.gains, [1, 1.98, 0]),
+      (known.gain, [2, .98 * 3 + 5, 0])):
+    np.testing.assert_allclose(found, wanted, rtol=1e-12)
+
+
+@pytest.mark.parametrize('every, gains, gain, chosen', [
+    # Values (0 + 20) / 10, (180 + 20) / 10, 20 / 1. Signal per sample of {1}:
+    # .2 * 20 / (2 + 6 * .2) = 1.25, {1, 2} 6 / 3.8 = 1.58, all 7.4 / 8 = .925.
+    ([70, 20, 10], [9, 9, 0], [0, 180, 0], [1, 2]),
+    # Values 20 / 2, 20, (45 + 20) / 10. {1} 2 / 2.6 = .77, {0, 1} 3 / 3.2 =
+    # .94, all 8.2 / 8 = 1.03.
+    ([10, 10, 80], [1, 9, 9], [0, 180, 45], [0, 1, 2])], ids=str)
+def test_worth_of_outcomes_of_continuous_rewards(every, gains, gain, chosen):
+  known = outcomes.init(2, 6)._replace(
+      every=np.array(every), gains=np.array(gains), gain=np.array(gain),
+      continuous=True)
+  assert np.flatnonzero(outcomes.worth(known, None)).tolist() == chosen
+
+
 @pytest.mark.parametrize('options, said', [
     (dict(n_init=8), 'speed.n_init=8 .*samples_per_prompt=8: lower'),
     (dict(n_init=9), 'speed.n_init=9 '),
