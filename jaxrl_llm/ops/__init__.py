@@ -13,6 +13,7 @@ from jaxrl_llm.ops import (
     advantages,
     importance,
     kl,
+    obrs,
     overlong,
     pkpo,
     policy_losses,
@@ -21,5 +22,5 @@ from jaxrl_llm.ops import (
 )
 
 __all__ = (
-    'advantages', 'importance', 'kl', 'overlong', 'pkpo', 'policy_losses',
+    'advantages', 'importance', 'kl', 'obrs', 'overlong', 'pkpo', 'policy_losses',
     'screening', 'token_stats')

@@ -1,0 +1,258 @@
+"""Optimal budgeted rejection sampling (OBRS) of tokens that another wrote.
+
+Jackpot (v1 and v2 below are the two versions of its paper). A behaviour
+distribution q draws the tokens, but the expectation of the loss is wanted under
+a target p. Each token x is kept with probability
+
+  a(x) = min(1, p(x) / (lam q(x)))                                     (Eq. 3)
+
+so that the kept ones have the distribution
+
+  q'(x) = min(q(x), p(x) / lam) / Z,  Z = sum_x min(q(x), p(x) / lam)  (Eq. 4)
+
+Among all rules with the same rate of acceptance Z, this one has the smallest
+KL(p || q') (v2, Theorem 3.4). lam = 1 keeps a token surely where the target likes it
+better than the behaviour; a smaller lam keeps more, a larger one fewer.
+
+All arguments are log-probs, of any floating type; all results are float32. Both
+distributions have the temperature and no truncation.
+"""
+
+from typing import Callable, NamedTuple, Optional, Union
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from jaxrl_llm.ops import importance
+
+Array = jax.Array
+Scalar = Union[float, Array]
+
+TARGETS = ('p_new', 'p_ref')
+_BISECTIONS = 60
+
+
+def acceptance(
+    logp_target: Array, logp_behaviour: Array, *, lam: Scalar) -> Array:
+  """Computes a(x) = min(1, p(x) / (lam q(x))), Eq. 3.
+
+  Args:
+    logp_target: [...] log p of the tokens.
+    logp_behaviour: [...] log q of the tokens.
+    lam: threshold, above 0.
+
+  Returns:
+    [...] float32 in [0, 1].
+  """
+  chex.assert_equal_shape([logp_target, logp_behaviour])
+  ratio = jnp.asarray(logp_target - logp_behaviour, jnp.float32)
+  return jnp.exp(jnp.minimum(ratio - jnp.log(lam), 0.0))
+
+
+def accept_mask(key: Array, acceptance: Array) -> Array:
+  """Draws which tokens to keep.
+
+  Args:
+    key: PRNG key.
+    acceptance: [...] probabilities.
+
+  Returns:
+    [...] bool; True with the token's probability. 1 is always kept.
+  """
+  return jax.random.uniform(key, acceptance.shape) < acceptance
+
+
+def normalizer(
+    logp_behaviour: Array, logp_target: Array, *, lam: Scalar) -> Array:
+  """Computes Z = sum_v min(q(v), p(v) / lam), Eq. 4: the rate of acceptance.
+
+  Args:
+    logp_behaviour: [..., V] log q; -inf is 0.
+    logp_target: [..., V] log p of the same tokens.
+    lam: threshold, above 0.
+
+  Returns:
+    [...] float32. For distinct tokens that are only a part of the vocabulary,
+    it is a lower bound of Z.
+  """
+  chex.assert_equal_shape([logp_behaviour, logp_target])
+  least = jnp.minimum(logp_behaviour, logp_target - jnp.log(lam))
+  return jnp.sum(jnp.exp(least.astype(jnp.float32)), axis=-1)
+
+
+def normalizer_topk(
+    ids_b: Array,
+    logp_b: Array,
+    ids_t: Array,
+    logp_t: Array,
+    *,
+    lam: Scalar,
+    logp_t_at_b: Optional[Array] = None,
+    logp_b_at_t: Optional[Array] = None,
+) -> Array:
+  """Computes Z over topk(q) and topk(p) alone (Sec. 4.4.1), each token once.
+
+  A log-prob that is not known counts as probability 0: those of topk(q) under
+  p, and of topk(p) under q, unless they are given or the token is in both sets.
+  So the result never exceeds Z.
+
+  Args:
+    ids_b: [..., K] int, distinct tokens, likely ones under the behaviour q.
+    logp_b: [..., K] their log q.
+    ids_t: [..., M] int, distinct tokens, likely ones under the target p.
+    logp_t: [..., M] their log p.
+    lam: threshold, above 0.
+    logp_t_at_b: [..., K] log p of ids_b, or None.
+    logp_b_at_t: [..., M] log q of ids_t, or None.
+
+  Returns:
+    [...] float32.
+  """
+  chex.assert_equal_shape([ids_b, logp_b])
+  chex.assert_equal_shape([ids_t, logp_t])
+  same = ids_b[..., :, None] == ids_t[..., None, :]  # [..., K, M]
+  if logp_t_at_b is None:
+    logp_t_at_b = jnp.max(
+        jnp.where(same, logp_t[..., None, :], -jnp.inf), axis=-1)
+  z = normalizer(logp_b, logp_t_at_b, lam=lam)
+  if logp_b_at_t is not None:
+    alone = jnp.where(jnp.any(same, axis=-2), -jnp.inf, logp_b_at_t)
+    z += normalizer(alone, logp_t, lam=lam)
+  return z
+
+
+def calibration(
+    z_approx: Array, accepted: Array, where: Array, *,
+    previous: Scalar = 1.0) -> Array:
+  """Computes kappa = alpha_hat / mean(z_approx), the bias correction of Z.
+
+  E[a(x)] = Z at each position, so the mean acceptance alpha_hat estimates the
+  mean of Z (Sec. 4.4.2), and kappa z_approx has this mean.
+
+  Args:
+    z_approx: [...] normalisers over a part of the vocabulary.
+    accepted: [...] the tokens' acceptance (lower variance), or the mask drawn
+      from it (the paper).
+    where: [...] bool, tokens that count, of the whole batch.
+    previous: kappa if no token counts, or none is accepted.
+
+  Returns:
+    [] float32, not clamped.
+  """
+  chex.assert_equal_shape([z_approx, accepted, where])
+  total = lambda x: jnp.sum(jnp.where(where, x, 0.0), dtype=jnp.float32)
+  return kappa(total(accepted), total(z_approx), previous=previous)
+
+
+def kappa(accepted: Array, z_approx: Array, *, previous: Scalar) -> Array:
+  """Computes `calibration` from sums over tokens."""
+  known = (accepted > 0) & (z_approx > 0)
+  return jnp.where(known, accepted / jnp.where(known, z_approx, 1.0), previous)
+
+
+class Weights(NamedTuple):
+  """Weights of tokens, without gradient.
+
+  Attributes:
+    weight: [B, T] float32; 1 where masked.
+    at_c1: [B, T] bool, the correction changed the first factor.
+    at_c2: [B, T] bool, c2 bounded the second factor.
+  """
+  weight: Array
+  at_c1: Array
+  at_c2: Array
+
+
+def weights(
+    logp_new: Array,
+    logp_ref: Array,
+    logp_behaviour: Array,
+    z: Array,
+    mask: Array,
+    *,
+    lam: Scalar,
+    c1: Scalar = jnp.inf,
+    c2: Scalar = jnp.inf,
+    target: str = 'p_new',
+    clipped: bool = True,
+    correction: Optional[Callable[[Array, Array], Array]] = None,
+) -> Weights:
+  """Computes the weights that multiply the loss of the kept tokens.
+
+    SG( min(p / q', c1) min(p_ref / p, c2) ),  p / q' = Z max(lam, p / q)
+
+  for a surrogate with the ratio p_new / p_ref (v1, Eq. 7 to 11; v2, Eq. 5). The
+  second factor is 1 for the target p_ref. It is left out where the surrogate has no such
+  ratio (`clipped=False`; v1, App. B.1): the weight is then p_new / q' alone.
+
+  Args:
+    logp_new: [B, T] log-probs of the sampled tokens under the policy in
+      training.
+    logp_ref: [B, T] under the policy at the step of the rollout.
+    logp_behaviour: [B, T] under the actor.
+    z: [B, T] Z at each position, or its approximation times kappa.
+    mask: [B, T] bool, tokens that count; the others may hold anything.
+    lam: threshold, above 0.
+    c1: bound of the first factor.
+    c2: bound of the second factor.
+    target: which policy is p, one of TARGETS.
+    clipped: whether the surrogate has the ratio p_new / p_ref.
+    correction: another F(x) in place of min(x, c1), from (log x [B, T], mask)
+      to weights, see `importance`.
+
+  Returns:
+    The weights. Ratios are at most e^20, see `importance.bounded_exp`.
+  """
+  chex.assert_rank(mask, 2)
+  chex.assert_equal_shape([logp_new, logp_ref, logp_behaviour, z, mask])
+  if target not in TARGETS:
+    raise ValueError(
+        f'target={target!r} is not known: use one of {", ".join(TARGETS)}.')
+  new, ref, behaviour, z = (
+      jax.lax.stop_gradient(jnp.where(mask, x, 0.0)).astype(jnp.float32)
+      for x in (logp_new, logp_ref, logp_behaviour, z))
+  p = new if target == 'p_new' else ref
+  log_x = jnp.log(z) + jnp.maximum(jnp.log(lam), p - behaviour)
+  log_x = jnp.where(mask, log_x, 0.0)
+  x = importance.bounded_exp(log_x)
+  if correction is None:
+    correction = lambda log_x, mask: importance.tis(log_x, mask, cap=c1)
+  first = correction(log_x, mask)
+  second = jnp.ones_like(first)
+  if target == 'p_new' and clipped:
+    second = importance.bounded_exp(ref - new)
+  return Weights(
+      jnp.where(mask, first * jnp.minimum(second, c2), 1.0),
+      at_c1=mask & (first != x), at_c2=mask & (second > c2))
+
+
+def lam_for_rate(
+    logp_target: Array, logp_behaviour: Array, rate: Scalar) -> Array:
+  """Finds the lam whose rate of acceptance Z is `rate` (v2, Theorem 3.4).
+
+  Z falls from 1 to 0 as lam grows, and 1 / lam bounds it, so bisection of
+  log lam between min_v log(p/q) and -log(rate) finds it.
+
+  Args:
+    logp_target: [..., V] log p.
+    logp_behaviour: [..., V] log q, finite.
+    rate: share of tokens to accept, in (0, 1].
+
+  Returns:
+    [...] float32.
+  """
+  chex.assert_equal_shape([logp_target, logp_behaviour])
+  target, behaviour = (
+      jnp.asarray(x, jnp.float32) for x in (logp_target, logp_behaviour))
+  low = jnp.min(target - behaviour, axis=-1)
+  high = jnp.broadcast_to(-jnp.log(jnp.float32(rate)), low.shape)
+
+  def halve(_, ends):
+    low, high = ends
+    middle = (low + high) / 2
+    z = normalizer(behaviour, target, lam=jnp.exp(middle)[..., None])
+    return jnp.where(z >= rate, middle, low), jnp.where(z >= rate, high, middle)
+
+  low, _ = jax.lax.fori_loop(0, _BISECTIONS, halve, (low, high))
+  return jnp.exp(low)
