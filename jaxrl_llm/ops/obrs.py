@@ -11,8 +11,8 @@ so that the kept ones have the distribution
   q'(x) = min(q(x), p(x) / lam) / Z,  Z = sum_x min(q(x), p(x) / lam)  (Eq. 4)
 
 Among all rules with the same rate of acceptance Z, this one has the smallest
-KL(p || q') (v2, Theorem 3.4). lam = 1 keeps a token surely where the target likes it
-better than the behaviour; a smaller lam keeps more, a larger one fewer.
+KL(p || q') (v2, Theorem 3.4). With lam = 1 every token that the target makes
+likelier is kept; a smaller lam keeps more tokens, a larger one fewer.
 
 All arguments are log-probs, of any floating type; all results are float32. Both
 distributions have the temperature and no truncation.
@@ -183,8 +183,9 @@ def weights(
     SG( min(p / q', c1) min(p_ref / p, c2) ),  p / q' = Z max(lam, p / q)
 
   for a surrogate with the ratio p_new / p_ref (v1, Eq. 7 to 11; v2, Eq. 5). The
-  second factor is 1 for the target p_ref. It is left out where the surrogate has no such
-  ratio (`clipped=False`; v1, App. B.1): the weight is then p_new / q' alone.
+  second factor is 1 for the target p_ref. It is left out where the surrogate
+  has no such ratio (`clipped=False`; v1, App. B.1): the weight is then
+  p_new / q' alone.
 
   Args:
     logp_new: [B, T] log-probs of the sampled tokens under the policy in
