@@ -74,10 +74,9 @@ class Rollouts:
     policy_step: [R] int32, optimiser step of the policy that wrote it.
     tempered_logprobs: [R, T] float32 or None, tempered log-prob of each token;
       0 past `length`. None where nothing truncates: `logprobs` are these too.
-    top_ids: [R, T, K] int32 or None, likeliest tokens of the behaviour
+    top_ids: [R, K, T] int32 or None, likeliest tokens of the tempered
       distribution, descending.
-    top_logprobs: [R, T, K] float32 or None, their behaviour log-probs; -inf
-      where truncation left fewer than K.
+    top_logprobs: [R, K, T] float32 or None, their tempered log-probs.
   """
   tokens: Array
   length: Array

@@ -19,8 +19,9 @@ from jaxrl_llm.ops import (
     policy_losses,
     screening,
     token_stats,
+    top_k,
 )
 
 __all__ = (
     'advantages', 'importance', 'kl', 'obrs', 'overlong', 'pkpo', 'policy_losses',
-    'screening', 'token_stats')
+    'screening', 'token_stats', 'top_k')

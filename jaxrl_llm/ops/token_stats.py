@@ -16,6 +16,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from jaxrl_llm.ops import top_k as top_k_lib
+
 Array = jax.Array
 Scalar = Union[float, Array]
 
@@ -121,8 +123,8 @@ def _top(logits, count, split):
   """
   vocab = logits.shape[-1]
   if not split.axes:
-    return jax.lax.top_k(logits, count)
-  top, ids = jax.lax.top_k(logits, min(count, vocab))
+    return top_k_lib.top_k(logits, count)
+  top, ids = top_k_lib.top_k(logits, min(count, vocab))
   top, ids = (
       _own(jax.lax.all_gather(x, split.axes, axis=1, tiled=True), split)
       for x in (top, ids + _first(vocab, split)))

@@ -44,7 +44,8 @@ class SamplerConfig:
     slots: S, requests decoded in parallel on each data shard.
     max_response: T, the longest response in tokens.
     stop_ids: tokens that end a response (they are part of it).
-    top_logprobs: K, likeliest tokens to record at each position.
+    top_logprobs: K, likeliest tokens to record at each position, before
+      truncation.
     tempered: whether to record the tokens' tempered log-probs too. Without
       truncation they are `logprobs`, and a second array is a waste.
     steps_per_refill: decode steps between refills of ended slots.
@@ -205,7 +206,7 @@ def generate(
             position < budget[state.request]),
         token=token, position=position, caches=caches,
         ring={name: jax.lax.dynamic_update_index_in_dim(
-            buffer, drawn[name], at, 0)
+            buffer, jnp.moveaxis(drawn[name], 0, -1), at, 0)
               for name, buffer in state.ring.items()})
 
   def serve(state, tokens, length, row):

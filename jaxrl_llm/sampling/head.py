@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig
+from jaxrl_llm.ops import top_k
 from jaxrl_llm.sampling import logits as logits_lib
 from jaxrl_llm.sampling import vocabulary
 
@@ -39,14 +40,14 @@ def next_tokens(
     noise: [S] float32, uniform in [0, 1).
     sampling: scalars that shape the distribution.
     cfg: the model.
-    top_logprobs: K, number of likeliest tokens to return.
+    top_logprobs: K, number of likeliest tokens to return, before truncation.
     tempered: whether to return the log-probs before truncation too.
 
   Returns:
     A dictionary: 'tokens' [S] int32; 'logprobs' [S] float32, their behaviour
     log-probs; 'entropy' [S] float32 of the tempered distribution; if asked for,
     'tempered_logprobs' [S] float32; if K > 0, 'top_ids' and 'top_logprobs'
-    [S, K] of the behaviour distribution.
+    [S, K] of the tempered distribution.
   """
   one = functools.partial(
       _next_tokens, cfg=cfg, top_logprobs=top_logprobs, tempered=tempered)
@@ -80,7 +81,7 @@ def _next_tokens(
     drawn['tempered_logprobs'] = logprob + dist.log_kept
   if top_logprobs:
     # The top K of all shards' top K; among equal ones, the first.
-    best, ids = jax.lax.top_k(dist.behaviour, min(top_logprobs, v))
+    best, ids = top_k.top_k(dist.tempered, min(top_logprobs, v))
     best = vocabulary.gather(best, axis)
     ids = vocabulary.gather(ids + vocabulary.first(v, axis), axis)
     drawn['top_logprobs'], place = jax.lax.top_k(best, top_logprobs)

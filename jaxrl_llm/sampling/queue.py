@@ -23,9 +23,9 @@ class State:
     position: [S] int32, response tokens so far.
     start: [S] int32, first decode step of the slot's request.
     caches: keys and values.
-    ring: tokens and statistics of the latest steps, each array [ring, S, ...];
+    ring: tokens and statistics of the latest steps, each array [ring, ..., S];
       each step writes one row, as in the cache.
-    rows: finished responses, each array [R + 1, ...]; row R is filler.
+    rows: finished responses, each array [R + 1, ..., T]; row R is filler.
   """
   step: Array
   served: Array
@@ -90,7 +90,7 @@ def empty(
     k = (top_logprobs,)
     kinds.update(top_ids=(k, jnp.int32), top_logprobs=(k, jnp.float32))
   rows = {
-      name: jnp.zeros((requests + 1, max_response, *extra), kind)
+      name: jnp.zeros((requests + 1, *extra, max_response), kind)
       for name, (extra, kind) in kinds.items()}
   rows['length'] = jnp.zeros((requests + 1,), jnp.int32)
   per_slot = jnp.zeros((slots,), jnp.int32)
@@ -102,7 +102,7 @@ def empty(
       alive=jnp.zeros((slots,), bool),
       token=per_slot, position=per_slot, start=per_slot,
       caches=caches,
-      ring={name: jnp.zeros((ring, slots, *extra), kind)
+      ring={name: jnp.zeros((ring, *extra, slots), kind)
             for name, (extra, kind) in kinds.items()},
       rows=rows)
 
@@ -124,8 +124,8 @@ def store(
   length = state.position[slot]
 
   def row(buffer):
-    x = buffer[steps, slot]
-    return jnp.where((t < length).reshape(-1, *[1] * (x.ndim - 1)), x, 0)
+    x = jnp.moveaxis(buffer[steps, ..., slot], 0, -1)
+    return jnp.where(t < length, x, 0)
 
   new = dict(
       {name: row(x) for name, x in state.ring.items()}, length=length)

@@ -86,7 +86,8 @@ def _decode(cfg, params, **values):
       params, prompts, requests, 2 * n, jax.random.key(0),
       SamplingParams(**values), 0)
   logprobs = np.zeros((2 * n, _T, cfg.vocab_size))
-  np.put_along_axis(logprobs, np.asarray(out.top_ids), out.top_logprobs, -1)
+  np.put_along_axis(logprobs, *(
+      np.swapaxes(x, 1, 2) for x in (out.top_ids, out.top_logprobs)), -1)
   return [
       (np.concatenate([prompts.tokens[p, :_LENGTHS[p]], out.tokens[i]]), rows)
       for i, (p, rows) in enumerate(zip(requests.prompt, logprobs))]

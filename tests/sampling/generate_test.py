@@ -317,18 +317,20 @@ def test_slots_are_used():
   assert used.busy / (used.steps * 16) >= 0.75
 
 
-def test_top_logprobs_are_of_the_behaviour_distribution():
+def test_top_logprobs_are_of_the_tempered_distribution():
+  """Truncation to 4 tokens does not change them."""
   values = dict(top_k=4, temperature=0.7)
   rollouts, _ = _run('llama3', values, top_logprobs=6)
+  assert rollouts.top_ids.shape == (_R, 6, _T)
   for i in range(_R):
     tokens = _row(rollouts, i)[0]
     for t, row in enumerate(_teacher_forced(_FAMILIES['llama3'], tokens, i)):
-      _, probs = reference.filtered(row, **values)
-      best = np.argsort(-probs)[:4]
-      np.testing.assert_array_equal(rollouts.top_ids[i, t, :4], best)
-      _close(rollouts.top_logprobs[i, t, :4], np.log(probs[best]), 'llama3')
-      assert (rollouts.top_logprobs[i, t, 4:] == -np.inf).all()
-    assert not np.any(rollouts.top_ids[i, len(tokens):])
+      probs = reference.softmax(row / values['temperature'])
+      best = np.argsort(-probs)[:6]
+      np.testing.assert_array_equal(rollouts.top_ids[i, :, t], best)
+      _close(rollouts.top_logprobs[i, :, t], np.log(probs[best]), 'llama3')
+    assert not np.any(rollouts.top_ids[i, :, len(tokens):])
+    assert not np.any(rollouts.top_logprobs[i, :, len(tokens):])
 
 
 @pytest.mark.parametrize('chunk', [None, 2])
