@@ -112,7 +112,7 @@ def differences(cfg, settings, lengths) -> np.ndarray:
   programs = [learner(cfg, *each, max(lengths)) for each in settings]
   rows = batch(cfg, lengths)
   params = transformer.init(jax.random.key(0), cfg)
-  scores = [np.asarray(p.score(params, rows, np.float32(1))) for p in programs]
+  scores = [np.asarray(p.score(params, rows, LOSS).logprobs) for p in programs]
   out = np.zeros((len(scores), len(programs), len(lengths), 2))
   for j, program in enumerate(programs):
     state = program.init(params)

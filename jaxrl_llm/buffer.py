@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 import numpy as np
 
 from jaxrl_llm import programs
+from jaxrl_llm.learner import rejection as rejection_lib
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.rollout import Responses
 from jaxrl_llm.stages import Stages
@@ -55,6 +56,8 @@ def empty(rows: int, config: ConfigDict, stages: Stages) -> Buffer:
   """
   old = programs.needs_old_logprobs(config, stages)
   anchor = programs.needs_anchor(config)
+  rejection = rejection_lib.of(config)
+  top = rejection.top_k if rejection and rejection.needs_top else 0
 
   def full(value, kind):
     return np.full(rows, value, kind)
@@ -62,6 +65,9 @@ def empty(rows: int, config: ConfigDict, stages: Stages) -> Buffer:
   def logprobs(wanted=True):
     return np.zeros(
         (rows, config.max_response), np.float32) if wanted else None
+
+  def likeliest(kind):
+    return np.zeros((rows, top, config.max_response), kind) if top else None
 
   return Buffer(
       Table(
@@ -79,7 +85,9 @@ def empty(rows: int, config: ConfigDict, stages: Stages) -> Buffer:
           prompt_length=full(1, np.int32),
           response=np.zeros((rows, config.max_response), np.int32),
           length=full(0, np.int32), behaviour_logprobs=logprobs(),
-          old_logprobs=logprobs(old), anchor_logprobs=logprobs(anchor)))
+          old_logprobs=logprobs(old), anchor_logprobs=logprobs(anchor),
+          top_ids=likeliest(np.int32), top_logprobs=likeliest(np.float32),
+          z=logprobs(rejection is not None and rejection.scores_z)))
 
 
 def of_wave(
@@ -95,7 +103,8 @@ def of_wave(
     stages: of the run.
 
   Returns:
-    R rows. Log-probs of other policies are 0 until they are computed.
+    R rows. Log-probs of other policies are 0 until they are computed. The
+    actor's likeliest tokens are there if they were recorded.
   """
   rollouts, prompts = responses.rollouts, responses.asked.prompts
   row = responses.asked.requests.prompt
@@ -125,7 +134,8 @@ def of_wave(
       response=np.where(real, rollouts.tokens, 0),
       length=rollouts.length.astype(np.int32),
       behaviour_logprobs=np.where(real, behaviour, 0).astype(
-          np.float32))
+          np.float32),
+      top_ids=rollouts.top_ids, top_logprobs=rollouts.top_logprobs)
   return Buffer(table, tokens)
 
 

@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 from jaxrl_llm import sharding
 from jaxrl_llm.learner import optimizer as optimizer_lib
 from jaxrl_llm.learner import policy as policy_lib
+from jaxrl_llm.learner import rejection as rejection_lib
 from jaxrl_llm.learner import rounds
 from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.models import attention, hf
@@ -98,7 +99,8 @@ def updates_per_step(config: ConfigDict, stages: Stages) -> int:
 def updates_of_run(config: ConfigDict, stages: Stages) -> int:
   """Returns the optimiser steps of a run, if every step fills its batches."""
   prompts = config.curriculum_prompts or config.prompts_per_step
-  full = config.steps * prompts // config.prompts_per_step  # rounds, at most
+  waves = max(config.steps - config.actor.lag, 0)
+  full = waves * prompts // config.prompts_per_step  # rounds, at most
   return full * updates_per_round(config, stages)
 
 
@@ -107,10 +109,13 @@ def needs_old_logprobs(config: ConfigDict, stages: Stages) -> bool:
 
   The first update after a rollout is made by the old policy itself. Later ones,
   and those on rows of an earlier step, need its log-probs from `Learner.score`:
-  with the new policy in its place every ratio would be 1.
+  with the new policy in its place every ratio would be 1. A rejection towards
+  the old policy needs them for the whole batch, before it is split.
   """
+  rejection = rejection_lib.of(config)
   return (updates_per_step(config, stages) > 1 or stages.curriculum.stale
-          or stages.selection.stale)
+          or stages.selection.stale or config.actor.lag > 0
+          or (rejection is not None and rejection.target == 'p_ref'))
 
 
 def microbatch(config: ConfigDict) -> int:
@@ -138,6 +143,7 @@ def learner_config(
       max_response=config.max_response, buckets=learner.buckets,
       objective=loss.objective, aggregation=loss.aggregation,
       importance=loss.importance, kl_estimator=loss.kl_estimator,
+      rejection=rejection_lib.of(config),
       vocab_chunk=learner.vocab_chunk, remat=learner.remat,
       attention=learner.attention, unroll=learner.unroll), **changes})
 
@@ -194,6 +200,7 @@ def make_sampler(
     config: ConfigDict, mesh: jax.sharding.Mesh, model: ModelConfig,
     stop_ids: tuple[int, ...], curriculum: Curriculum) -> Sampler:
   """Makes the sampler of a training step, at the curriculum's capacities."""
+  rejection = rejection_lib.of(config)
   per_shard, own = _per_shard(mesh, curriculum)
   unroll = config.sampling.unroll
   if unroll is None:
@@ -202,6 +209,7 @@ def make_sampler(
   sampler = generate_lib.SamplerConfig(
       slots=min(config.sampling.slots, per_shard),
       max_response=config.max_response, stop_ids=stop_ids,
+      top_logprobs=rejection.top_k if rejection and rejection.uses_top else 0,
       tempered=(config.sampling.top_k > 0 or config.sampling.top_p < 1
                 or config.sampling.min_p > 0),
       steps_per_refill=config.sampling.steps_per_refill,

@@ -110,6 +110,10 @@ class LearnerBatch:
       update uses its own log-probs, which is exact for the first update after
       a rollout.
     anchor_logprobs: [B, T] float32 or None.
+    top_ids: [B, K, T] int32 or None, likeliest tokens of the actor.
+    top_logprobs: [B, K, T] float32 or None, their tempered log-probs.
+    z: [B, T] float32 or None, from `Learner.score`.
+    identity: [B, 3] uint32 or None: seed of the run, group and sample.
   """
   tokens: Array
   prompt_length: Array
@@ -119,6 +123,10 @@ class LearnerBatch:
   advantages: Array
   old_logprobs: Optional[Array] = None
   anchor_logprobs: Optional[Array] = None
+  top_ids: Optional[Array] = None
+  top_logprobs: Optional[Array] = None
+  z: Optional[Array] = None
+  identity: Optional[Array] = None
 
 
 class RolloutTokens(NamedTuple):
@@ -132,6 +140,9 @@ class RolloutTokens(NamedTuple):
     behaviour_logprobs: [C, T] float32, see `LearnerBatch`.
     old_logprobs: [C, T] float32 or None, under the policy that wrote the row.
     anchor_logprobs: [C, T] float32 or None.
+    top_ids: [C, K, T] int32 or None, likeliest tokens of the actor.
+    top_logprobs: [C, K, T] float32 or None, their tempered log-probs.
+    z: [C, T] float32 or None, see `forward.Scores`.
   """
   prompt: np.ndarray
   prompt_length: np.ndarray
@@ -140,6 +151,9 @@ class RolloutTokens(NamedTuple):
   behaviour_logprobs: np.ndarray
   old_logprobs: Optional[np.ndarray] = None
   anchor_logprobs: Optional[np.ndarray] = None
+  top_ids: Optional[np.ndarray] = None
+  top_logprobs: Optional[np.ndarray] = None
+  z: Optional[np.ndarray] = None
 
 
 class Table(NamedTuple):

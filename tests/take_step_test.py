@@ -261,7 +261,7 @@ def test_old_and_anchor_logprobs_stay_through_the_updates_of_a_step(several):
     for of, name in ((params, 'old'), (frozen, 'anchor')):
       score = several.programs.learner.score(
           jax.device_put(of, several.param_shardings()), bare,
-          fixed.loss.temperature, None)
+          fixed.loss, None).logprobs
       np.testing.assert_array_equal(score, getattr(rows, f'{name}_logprobs'))
     assert row['update/kl_old'] > 0  # later updates have moved
     shuffled = [

@@ -40,7 +40,11 @@ def validate(config: ConfigDict) -> None:
   if faults:
     raise ValueError('\n'.join(faults))
   from jaxrl_llm import stages
-  stages.make(config)
+  made = stages.make(config)
+  if late := _stale_rows(config, made):
+    raise ValueError(
+        f'jackpot.z=exact needs the policy that wrote each row, but {late} '
+        'trains on rows of earlier steps: use jackpot.z=topk.')
 
 
 def unused(flat: Mapping[str, Any]) -> dict[str, str]:
@@ -67,6 +71,9 @@ def unused(flat: Mapping[str, Any]) -> dict[str, str]:
     used = registry[chosen].fields if chosen in registry else {}
     names = {x for stage in registry.values() for x in stage.fields}
     found.update({x: f'{field}={chosen}' for x in sorted(names - {*used})})
+  if (chosen := flat.get('off_policy', DEFAULTS['off_policy'])) != 'jackpot':
+    found.update({x: f'off_policy={chosen}' for x in DEFAULTS
+                  if x.startswith('jackpot.')})
   for field, prefix, registry in (
       ('loss.objective', 'loss.', policy_losses.OBJECTIVES),
       ('loss.importance', 'loss.importance_', importance.CORRECTIONS)):
@@ -123,6 +130,7 @@ def _conflicts(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
         yield (f'pkpo.k={k} does not fit samples_per_prompt='
                f'{c.samples_per_prompt}: {c.pkpo.transform} can use k of 1 to '
                f'{most}.')
+  yield from _off_policy(c, model)
   rows = c.prompts_per_step * c.samples_per_prompt
   if rows % c.learner.updates:
     yield (f'learner.updates={c.learner.updates} does not divide the {rows} '
@@ -181,6 +189,61 @@ def _conflicts(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
     if model.window or model.attention_softcap:
       yield ('learner.attention=cudnn has no sliding window or soft cap, which '
              f'{c.model.hf or c.model.preset} has: use learner.attention=xla.')
+
+
+def _stale_rows(c: ConfigDict, stages: Any) -> str:
+  """Returns the field that lets jackpot.z=exact meet older rows, or ''."""
+  if c.off_policy != 'jackpot' or (c.jackpot.target, c.jackpot.z) != (
+      'p_new', 'exact'):
+    return ''
+  if c.actor.lag:
+    return f'actor.lag={c.actor.lag}'
+  for name, stage in stages._asdict().items():
+    if stage.stale:
+      return f'{name}={c[name]}'
+  return ''
+
+
+def _off_policy(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
+  """Yields a sentence for each conflict of off_policy=jackpot."""
+  if c.off_policy != 'jackpot':
+    return
+  j, importance = c.jackpot, c.loss.importance
+  if c.loss.behaviour == 'sampled':
+    yield ('off_policy=jackpot compares policies before top-k, top-p and '
+           'min-p: leave out loss.behaviour=sampled.')
+  if importance == 'sequence_tis':
+    yield ('loss.importance=sequence_tis weights whole responses, but '
+           'off_policy=jackpot rejects single tokens: use tis, icepop, '
+           'identity or none.')
+  if j.mask == 'none' and not j.weight:
+    yield ('jackpot.mask=none and jackpot.weight=False leave off_policy='
+           'jackpot nothing to do: use off_policy=none.')
+  if j.alpha == 'mask' and j.mask != 'sampled':
+    yield (f'jackpot.alpha=mask needs a sampled mask, not jackpot.mask={j.mask}'
+           ': use jackpot.alpha=acceptance.')
+  if j.z == 'topk' and not j.top_k:
+    yield ('jackpot.top_k=0 leaves jackpot.z=topk no tokens: use 20, or '
+           'jackpot.z=exact.')
+  if j.top_k > model.vocab_size:
+    yield (f'jackpot.top_k={j.top_k} exceeds the vocabulary: use at most '
+           f'{model.vocab_size}.')
+  clipped = c.loss.objective != 'no_clip'
+  for name, used, reason in (
+      ('jackpot.c1', j.weight, 'jackpot.weight=False'),
+      ('jackpot.c1', importance == 'none', f'loss.importance={importance}'),
+      ('jackpot.c2', j.weight, 'jackpot.weight=False'),
+      ('jackpot.c2', j.target == 'p_new', f'jackpot.target={j.target}'),
+      ('jackpot.c2', clipped, 'loss.objective=no_clip'),
+      ('jackpot.z', j.weight, 'jackpot.weight=False'),
+      ('jackpot.two_pass', j.target == 'p_new', f'jackpot.target={j.target}'),
+      ('jackpot.denominator', c.loss.aggregation != 'constant',
+       'loss.aggregation=constant'),
+      ('loss.importance', j.weight, 'jackpot.weight=False')):
+    value = flatten(c)[name]
+    if not used and value != DEFAULTS[name]:
+      yield (f'{name}={to_text(value)} has no effect with {reason}: leave it '
+             f'out, or set it to its default, {to_text(DEFAULTS[name])}.')
 
 
 def _lengths(buckets: str | tuple[int, ...]) -> tuple[int, ...]:

@@ -96,6 +96,9 @@ FIELDS = (
           affects=_LENGTH),
     Field('max_response', 64, 'tokens a response may have, stop token '
           'included; a longer one is truncated', range=_SOME, affects=_LENGTH),
+    Field('off_policy', 'none', 'rollouts of another policy than the one in '
+          'training: none (see loss.importance) or jackpot (rejects and '
+          'weights their tokens)', choices=('none', 'jackpot')),
     Field('advantage', 'grpo', 'how rewards become advantages: reinforce, '
           'rloo, grpo, dr_grpo, reinforce_pp or pkpo',
           choices=('reinforce', 'rloo', 'grpo', 'dr_grpo', 'reinforce_pp',
@@ -193,6 +196,40 @@ FIELDS = (
           'this', range='[0, 1]'),
     Field('loss.importance_cap', 2.0, 'tis and sequence_tis cap weights here; '
           'icepop drops tokens with a weight above it', range='[1, inf]'),
+
+    Field('actor.lag', 0, 'steps between the sampling of responses and their '
+          'use, as if sampling and training ran side by side', range=_ANY),
+
+    Field('jackpot.target', 'p_new', 'policy to learn from: p_new (the one in '
+          'training) or p_ref (the one at the step of the rollout)',
+          choices=('p_new', 'p_ref')),
+    Field('jackpot.lam', 1.0, 'a token is kept with probability target / (lam '
+          'behaviour), at most 1; a smaller one keeps more',
+          range='(0, inf)'),
+    Field('jackpot.mask', 'sampled', 'what is kept: sampled (tokens, at '
+          'random), expected (each, times its probability of being kept) or '
+          'none (all)', choices=('sampled', 'expected', 'none')),
+    Field('jackpot.weight', True, 'weight the kept tokens by target over kept '
+          'probability'),
+    Field('jackpot.c1', 3.0, 'bound of that weight, in place of '
+          'loss.importance; with another loss.importance, that bounds it',
+          range='(0, inf]'),
+    Field('jackpot.c2', 1.3, 'bound of old over new probability, with '
+          'jackpot.target=p_new: just above 1 + loss.clip_high',
+          range='(0, inf]'),
+    Field('jackpot.z', 'topk', 'normaliser of the kept probabilities: topk '
+          '(over the likeliest tokens, times kappa) or exact (with p_new, one '
+          'more forward pass and a copy of the weights)',
+          choices=('topk', 'exact')),
+    Field('jackpot.top_k', 20, 'likeliest tokens recorded at each position '
+          '(0, with jackpot.z=exact: none)', range=_ANY),
+    Field('jackpot.alpha', 'acceptance', 'mean acceptance in kappa: of the '
+          'probabilities (acceptance) or of the sampled mask (mask)',
+          choices=('acceptance', 'mask')),
+    Field('jackpot.two_pass', False, 'with p_new, compute kappa of the batch '
+          'itself in one more forward pass, not of the update before'),
+    Field('jackpot.denominator', 'accepted', 'tokens that the loss divides by: '
+          'accepted or all', choices=('accepted', 'all')),
 
     Field('speed.n_init', 4, 'samples that screen a prompt, with '
           'curriculum=speed; prompts that qualify are continued to '

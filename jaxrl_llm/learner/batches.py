@@ -9,7 +9,8 @@ from jaxrl_llm.types import LearnerBatch, RolloutTokens
 
 def learner_batch(
     tokens: RolloutTokens, rows: np.ndarray, advantages: np.ndarray,
-    trained: np.ndarray, *, scored: bool = True) -> LearnerBatch:
+    trained: np.ndarray, *, scored: bool = True,
+    identity: np.ndarray | None = None) -> LearnerBatch:
   """Makes a LearnerBatch, with each response directly after its prompt.
 
   Args:
@@ -18,7 +19,8 @@ def learner_batch(
       counts in no denominator.
     advantages: [B]; those of filler rows are ignored.
     trained: [B] bool, whether the row's tokens count in the loss.
-    scored: whether to include log-probs of other policies, if there are any.
+    scored: whether to include what `Learner.score` computed, if anything.
+    identity: [B, 3] see `LearnerBatch`.
 
   Returns:
     LearnerBatch of B rows and S = L + T columns.
@@ -39,16 +41,18 @@ def learner_batch(
   np.put_along_axis(
       sequence, prompt_length[:, None] + t, of(tokens.response), axis=1)
 
-  def logprobs(x):
-    return None if x is None or not scored else of(x)
+  def some(x, wanted=True):
+    return of(x) if wanted and x is not None else None
 
   return LearnerBatch(
       tokens=sequence, prompt_length=prompt_length, response_length=length,
       mask=trained[:, None] & real,
       behaviour_logprobs=of(tokens.behaviour_logprobs),
       advantages=np.where(kept, advantages, 0.0).astype(np.float32),
-      old_logprobs=logprobs(tokens.old_logprobs),
-      anchor_logprobs=logprobs(tokens.anchor_logprobs))
+      old_logprobs=some(tokens.old_logprobs, scored),
+      anchor_logprobs=some(tokens.anchor_logprobs, scored),
+      top_ids=some(tokens.top_ids), top_logprobs=some(tokens.top_logprobs),
+      z=some(tokens.z, scored), identity=identity)
 
 
 def minibatches(

@@ -3,7 +3,8 @@
 Log-probs are float32, under the tempered policy softmax(logits / temperature).
 """
 
-from typing import Any
+import functools
+from typing import Any, Optional
 
 from flax import struct
 import jax
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 import numpy as np
 
+from jaxrl_llm.learner import rejection as rejection_lib
 from jaxrl_llm.ops import importance, kl, policy_losses
 from jaxrl_llm.types import Array, LearnerBatch
 
@@ -26,6 +28,7 @@ class LossParams:
     budget: [] tokens, the divisor of each row in aggregation 'constant'.
     objective: name to [], hyperparameters of the objective.
     importance: name to [], thresholds of the importance correction.
+    rejection: name to [], lam, c1 and c2; empty without rejection.
   """
   temperature: Array
   entropy_bonus: Array
@@ -33,6 +36,7 @@ class LossParams:
   budget: Array
   objective: dict[str, Array]
   importance: dict[str, Array]
+  rejection: dict[str, Array] = struct.field(default_factory=dict)
 
 
 def params(config: ConfigDict) -> LossParams:
@@ -55,14 +59,15 @@ def params(config: ConfigDict) -> LossParams:
       kl_coef=np.float32(loss.kl_coef),
       budget=np.float32(config.max_response),
       objective=used(OBJECTIVES[loss.objective], ''),
-      importance=used(importance.CORRECTIONS[loss.importance], 'importance_'))
+      importance=used(importance.CORRECTIONS[loss.importance], 'importance_'),
+      rejection=rejection_lib.hyperparameters(config))
 
 
 def supervised_params(config: ConfigDict) -> LossParams:
   """Returns the hyperparameters for the objective 'likelihood'."""
   return params(config).replace(
       temperature=np.float32(1.0), entropy_bonus=np.float32(0.0),
-      objective={}, importance={})
+      objective={}, importance={}, rejection={})
 
 
 def likelihood(new, old, advantages, mask):
@@ -101,14 +106,18 @@ def weighted_sum(
     loss: LossParams,
     *,
     objective: str,
+    aggregation: str,
     correction: str,
     kl_estimator: str,
+    rejection: Optional[rejection_lib.Context] = None,
 ) -> tuple[Array, Any]:
   """Computes a microbatch's part of the loss, and its metrics.
 
   With the tokens' weights w and the importance weights F, the loss is
 
     sum_t w_t (F_t L_t - entropy_bonus H_t + kl_coef KL_t)
+
+  Under rejection, F_t is the factor of `rejection.factors`.
 
   Args:
     new: [B, t] log-probs under the trained policy, with gradient; t is at most
@@ -118,8 +127,10 @@ def weighted_sum(
     weights: [B, T] weights of tokens, from `policy_losses.token_weights`.
     loss: hyperparameters.
     objective: key of OBJECTIVES.
+    aggregation: one of `policy_losses.AGGREGATIONS`.
     correction: key of `importance.CORRECTIONS`.
     kl_estimator: key of `kl.KL_ESTIMATORS`.
+    rejection: of tokens that another policy wrote; None keeps all.
 
   Returns:
     The loss [], and (sums, maxima, rows) without gradient: dictionaries of []
@@ -135,17 +146,26 @@ def weighted_sum(
   new, entropy = trained(new), trained(entropy)
   old = (jax.lax.stop_gradient(new) if batch.old_logprobs is None
          else trained(batch.old_logprobs))
-  gap = old - trained(batch.behaviour_logprobs)
+  behaviour = trained(batch.behaviour_logprobs)
+  gap = old - behaviour
 
   policy = OBJECTIVES[objective](
       new, old, batch.advantages, mask, **loss.objective)
-  weight = importance.CORRECTIONS[correction](gap, mask, **loss.importance)
-  capped = jnp.zeros_like(mask)
-  if 'cap' in loss.importance:
-    capped = (weight >= loss.importance['cap']) | (weight == 0.0)
+  correct = functools.partial(
+      importance.CORRECTIONS[correction], **loss.importance)
+  if rejection is None:
+    weight = correct(gap, mask)
+    capped = jnp.zeros_like(mask)
+    if 'cap' in loss.importance:
+      capped = (weight >= loss.importance['cap']) | (weight == 0.0)
+    sums = dict(importance=weight, importance_capped=capped)
+  else:
+    found, weight, sums = rejection_lib.factors(
+        rejection, new, old, behaviour, batch.advantages, mask, loss.rejection,
+        aggregation=aggregation, clipped=objective != 'no_clip',
+        correction=None if correction == 'none' else correct)
   weighted = weight * policy.loss
   token_loss = weighted - loss.entropy_bonus * entropy
-  sums = {}
   if batch.anchor_logprobs is not None:
     divergence = kl.KL_ESTIMATORS[kl_estimator](
         new, trained(batch.anchor_logprobs))
@@ -157,14 +177,15 @@ def weighted_sum(
   sums.update(
       entropy=entropy, clip_low=policy.clipped_low,
       clip_high=policy.clipped_high, ratio=policy.ratio,
-      kl_old=kl.k3(new, old), behaviour_gap=jnp.abs(gap), importance=weight,
-      importance_capped=capped)
+      kl_old=kl.k3(new, old), behaviour_gap=jnp.abs(gap))
   count = jnp.maximum(jnp.sum(mask, 1), 1)
   clipped = policy.clipped_low | policy.clipped_high
   rows = dict(
       entropy=jnp.sum(entropy, 1) / count,
       clip_share=jnp.sum(trained(clipped), 1) / count)
   sums = jax.tree.map(lambda x: jnp.sum(trained(x)), sums)
+  if rejection is not None:
+    sums['rejection'] = rejection_lib.counts(rejection.cfg, found, mask)
   sums.update(
       loss=total, policy_loss=jnp.sum(weights * weighted),
       tokens=jnp.sum(mask, dtype=jnp.float32))

@@ -4,11 +4,13 @@ import pathlib
 from typing import Any, Callable, NamedTuple, Sequence
 
 import jax
+import jax.numpy as jnp
 from ml_collections import ConfigDict
 import numpy as np
 
 from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.learner import batches
+from jaxrl_llm.learner import rejection as rejection_lib
 from jaxrl_llm.learner.loss import LossParams
 from jaxrl_llm.learner.update import Learner, TrainState
 from jaxrl_llm.types import (
@@ -158,6 +160,7 @@ def with_scores(
   Args:
     learner: its `score` computes them.
     tokens: C rollouts; their arrays of old and anchor log-probs are filled.
+      With an array of normalisers, those are too, from the likeliest tokens.
     rows: [B] which rollouts to score; -1 for filler.
     old: parameters of the policy that wrote these rows; None for no old
       log-probs.
@@ -167,23 +170,29 @@ def with_scores(
     shard_rows: (batch) -> batch on the devices, with its rows sharded.
 
   Returns:
-    The rollouts with the log-probs of these rows.
+    The rollouts with the scores of these rows. The likeliest tokens are left
+    out if the normalisers were all that they are for.
   """
+  plain = tokens._replace(top_ids=None, top_logprobs=None)
   models = {'old_logprobs': old, 'anchor_logprobs': anchor}
   models = {name: params for name, params in models.items()
             if params is not None}
+  scored = plain if tokens.z is not None else tokens
   if not models or (rows < 0).all():
-    return tokens
-  batch = shard_rows(batches.learner_batch(
-      tokens, rows, np.zeros(len(rows)), np.ones(len(rows), bool),
-      scored=False))
+    return scored
+  there = rows >= 0
   for name, params in models.items():
-    scores = jax.device_get(
-        learner.score(params, batch, loss.temperature, frozen))
-    whole = getattr(tokens, name).copy()
-    whole[rows[rows >= 0]] = scores[rows >= 0]
-    tokens = tokens._replace(**{name: whole})
-  return tokens
+    both = name == 'old_logprobs' and tokens.z is not None
+    batch = shard_rows(batches.learner_batch(
+        tokens if both else plain, rows, np.zeros(len(rows)),
+        np.ones(len(rows), bool), scored=False))
+    found = jax.device_get(learner.score(params, batch, loss, frozen))
+    for field, values in ((name, found.logprobs), ('z', found.z)):
+      if values is not None:
+        whole = getattr(scored, field).copy()
+        whole[rows[there]] = values[there]
+        scored = scored._replace(**{field: whole})
+  return scored
 
 
 def run(
@@ -219,6 +228,10 @@ def run(
       that is not finite; the last mini-batch is saved.
   """
   metrics, picked, staleness = [], [], []
+  rejection, actor = rejection_lib.of(config), None
+  if rejection and rejection.needs_actor and batches_of_step:
+    # Updates overwrite the parameters that wrote the rows.
+    actor = jax.tree.map(jnp.copy, state.params)
   for number, rows in enumerate(batches_of_step, rounds):
     made = table.round.copy()
     made[rows[rows >= 0]] = number
@@ -232,15 +245,15 @@ def run(
         m['tokens'] > 0 and m['skipped_in_row'] == 0 for m in metrics)
     staleness.append(policy_step + taken - table.policy_step[picked[-1]])
     state, table, new = _update(
-        learner, state, table, tokens, rows, loss, frozen, config=config,
+        learner, state, table, tokens, rows, loss, frozen, actor, config=config,
         number=number, step=step, shard_rows=shard_rows)
     metrics += new
   return Outcome(state, selection, table, metrics, picked, staleness)
 
 
 def _update(
-    learner, state, table, tokens, rows, loss, frozen, *, config, number, step,
-    shard_rows):
+    learner, state, table, tokens, rows, loss, frozen, actor, *, config, number,
+    step, shard_rows):
   """Takes the optimiser steps of one round; see `run`."""
   usage, metrics = table.usage.copy(), []
   usage[np.unique(rows[rows >= 0])] += 1
@@ -249,9 +262,16 @@ def _update(
   for part in batches.minibatches(
       rows, size=minibatch_rows(config), epochs=config.learner.epochs,
       seed=(config.seed, number)):
+    identity = None
+    if config.off_policy != 'none':
+      identity = np.stack([
+          np.full(len(part), config.seed), _at(table.group, part),
+          _at(table.sample, part)], 1).astype(np.uint32)
     batch = batches.learner_batch(
-        tokens, part, _at(table.advantage, part), _at(table.trained, part))
-    state, result = learner.update(state, shard_rows(batch), loss, frozen)
+        tokens, part, _at(table.advantage, part), _at(table.trained, part),
+        identity=identity)
+    state, result = learner.update(
+        state, shard_rows(batch), loss, frozen, actor)
     result = jax.device_get(result)
     for name, values in result.pop('rows', {}).items():
       known = batch.mask.any(1)

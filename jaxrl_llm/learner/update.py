@@ -1,14 +1,12 @@
 """The learner's two device programs: `score` tokens, `update` the policy.
 
-Both process rows in microbatches, longest rows first, see `ops/microbatches`.
-The weights of the tokens in the loss are computed for the whole batch, before
-it is split. Microbatches are only summed, so their number does not change the
-result.
+Both process rows in microbatches, see `forward`. The weights of the tokens in
+the loss are computed for the whole batch, before it is split. Microbatches are
+only summed, so their number does not change the result.
 """
 
 import dataclasses
 import functools
-import operator
 from typing import Any, Callable, NamedTuple, Optional
 
 from flax import struct
@@ -18,12 +16,13 @@ from jax.sharding import PartitionSpec as P
 import optax
 
 from jaxrl_llm import sharding
+from jaxrl_llm.learner import forward
 from jaxrl_llm.learner import loss as loss_lib
+from jaxrl_llm.learner import rejection as rejection_lib
 from jaxrl_llm.learner.optimizer import Optimizer
 from jaxrl_llm.models import attention, transformer
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.ops import microbatches, policy_losses
-from jaxrl_llm.ops.token_stats import token_stats
 from jaxrl_llm.sharding import collectives
 from jaxrl_llm.types import Array, LearnerBatch
 
@@ -40,12 +39,14 @@ class TrainState:
     skipped: [] int32, updates skipped because the loss or the gradient is not
       finite.
     skipped_in_row: [] int32, consecutive skipped updates up to now.
+    calibration: of the rejection, or None.
   """
   step: Array
   params: Any
   opt_state: Any
   skipped: Array
   skipped_in_row: Array
+  calibration: Optional[rejection_lib.Calibration] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +72,7 @@ class LearnerConfig:
     attention: one of `attention.IMPLEMENTATIONS`.
     unroll: layers to unroll per step of the scan over layers.
     row_facts: whether an update also returns facts about each row.
+    rejection: rejects tokens that another policy wrote; None keeps all.
   """
   microbatch: int
   max_prompt: int
@@ -85,6 +87,7 @@ class LearnerConfig:
   attention: str = 'auto'
   unroll: int = 1
   row_facts: bool = False
+  rejection: Optional[rejection_lib.Rejection] = None
 
   def __post_init__(self):
     loss_lib.check(
@@ -113,132 +116,128 @@ class Learner(NamedTuple):
   Attributes:
     state: TrainState of jax.ShapeDtypeStruct, with layouts.
     init: (params) -> TrainState, which holds these parameters.
-    score: (params, batch, temperature [], frozen=None) -> log-probs [B, T] of
-      the response tokens, 0 past each response.
-    update: (state, batch, loss, frozen=None) -> (state, metrics). Takes one
-      optimiser step; the input state is donated. `loss` is LossParams. Metrics
+    score: (params, batch, loss, frozen=None) -> forward.Scores of the response
+      tokens. `loss` is LossParams.
+    update: (state, batch, loss, frozen=None, actor=None) -> (state, metrics).
+      Takes one optimiser step; the input state is donated. `actor` are the
+      parameters that wrote the rows, where the rejection needs them. Metrics
       are [] float32. With `LearnerConfig.row_facts`, metrics['rows'] has
       'entropy' and 'clip_share' of each row [B], means over its trained tokens
       (0 without one).
   """
   state: TrainState
   init: Callable[[Any], TrainState]
-  score: Callable[[Any, LearnerBatch, Array], Array]
+  score: Callable[..., forward.Scores]
   update: Callable[..., tuple[TrainState, dict[str, Array]]]
 
 
-def _stats(
-    params, frozen, batch, temperature, length, *, model, cfg, compose, axes,
-    fetch, entropy=True):
-  """Computes TokenStats [B, t] of responses in rows of at most `length` tokens.
-
-  The vocabulary is split over the mesh axes `axes`. Its operations use explicit
-  collectives, because the partitioner would all-gather the embeddings. `fetch`
-  all-gathers the weights of a layer.
-  """
-  batch = jax.lax.with_sharding_constraint(batch, P('fsdp'))
-  params = compose(params, frozen)
-  t = min(cfg.max_response, length - 1)
-
-  def stats(hidden, tokens, prompt_length, unembed, temperature):
-    return token_stats(
-        microbatches.columns(hidden, prompt_length - 1, t), unembed,
-        microbatches.columns(tokens, prompt_length, t),
-        temperature=temperature, softcap=model.logit_softcap, entropy=entropy,
-        chunk=cfg.vocab_chunk, axes=axes,
-        row_axis='fsdp' if 'fsdp' in axes else None)
-
-  lookup = operator.getitem
-  if axes:
-    lookup = functools.partial(collectives.lookup, axes=axes, dtype=model.dtype)
-    stats = jax.shard_map(
-        stats, axis_names={'fsdp', 'tensor'}, check_vma=False,
-        in_specs=(P('fsdp'),) * 3 + (P(axes), P()), out_specs=P('fsdp'))
-  hidden, _ = transformer.forward(
-      params, batch.tokens[:, :length], cfg=model, remat=cfg.remat,
-      implementation=cfg.attention, unroll=cfg.unroll, lookup=lookup,
-      fetch=fetch)
-  return stats(
-      hidden, batch.tokens, batch.prompt_length,
-      transformer.unembedding(params), temperature)
+def _topk_normalizer(batch, now, lam):
+  """Returns the top-k normaliser [B, t] of the rejection, or None."""
+  if batch.z is not None:  # from `score`
+    return batch.z[:, :now.logprobs.shape[1]]
+  return forward.topk_normalizer(batch, now, lam)
 
 
-def _real(batch: LearnerBatch) -> Array:
-  """Returns the mask [B, T] of the response's tokens."""
-  return jnp.arange(batch.mask.shape[1]) < batch.response_length[:, None]
-
-
-def _arrange(rows, batch, needed, cfg):
-  """Splits `rows` into microbatches, the `needed` [B] ones first.
+def _calibration(
+    state, trees, batch, noise, cut, loss, *, cfg, mesh, **static):
+  """Computes the calibration that the batch uses.
 
   Returns:
-    The microbatches, and the order of the rows, see `microbatches.arrange`.
+    The calibration, and whether it is the batch's own: not of the update
+    before.
   """
-  length = batch.prompt_length + batch.response_length
-  return microbatches.arrange(
-      rows, jnp.where(needed, length, 0), size=cfg.microbatch,
-      lengths=cfg.lengths)
+  if not cfg.rejection:
+    return None, True
+
+  def counts(new, old, behaviour, mask, noise, **z):
+    return rejection_lib.counts(cfg.rejection, rejection_lib.tokens(
+        cfg.rejection, new, old, behaviour, mask, loss.rejection['lam'],
+        noise=noise, **z), mask)
+
+  if cfg.rejection.target == 'p_ref':
+    old = batch.old_logprobs
+    found = counts(
+        old, old, batch.behaviour_logprobs, batch.mask, noise, z_topk=batch.z)
+  elif cfg.rejection.two_pass:
+    @forward.by_data_group(mesh, P())
+    def accumulate(trees, cut, loss):
+      lam = loss.rejection['lam']
+
+      def one(rows, length):
+        batch, _, noise = rows
+        now = forward.stats(
+            *trees[:2], batch, loss.temperature, length, cfg=cfg,
+            entropy=False, actor=trees[2], lam=lam, **static)
+        t = now.logprobs.shape[1]
+        first = lambda x: None if x is None else x[:, :t]
+        old = (now.logprobs if batch.old_logprobs is None
+               else first(batch.old_logprobs))
+        return counts(
+            now.logprobs, old, first(batch.behaviour_logprobs),
+            first(batch.mask), first(noise), z=now.overlap,
+            z_topk=_topk_normalizer(batch, now, lam))
+
+      zeros = {name: jnp.zeros(()) for name in rejection_lib.COUNTS}
+      total = microbatches.fold(
+          one, lambda i, total, new: jax.tree.map(jnp.add, total, new), zeros,
+          cut, lengths=cfg.lengths)
+      return total if mesh.shape['data'] == 1 else jax.lax.psum(total, 'data')
+
+    found = accumulate(trees, cut, loss)
+  else:
+    return state.calibration, False
+  return rejection_lib.calibrate(
+      cfg.rejection, found, state.calibration, own=True), True
 
 
-def _by_data_group(mesh, out):
-  """Decorates (trees, Microbatches, anything) -> out to run per data group.
-
-  Each data group processes its own rows, so that collectives over `data` run
-  once per batch, not once per microbatch. Inside, `fsdp` and `tensor` are
-  automatic axes. `out` is the PartitionSpec of the results over `data`.
-  """
-  cut = microbatches.Microbatches(rows=P(None, 'data'), bucket=P(), count=P())
-  return functools.partial(
-      jax.shard_map, mesh=mesh, axis_names={'data'}, check_vma=False,
-      in_specs=(P(), cut, P()), out_specs=out)
-
-
-def _score(params, batch, temperature, frozen=None, *, cfg, mesh, **static):
-  """Computes `Learner.score`."""
-  _check(batch, cfg)
-
-  @_by_data_group(mesh, P(None, 'data'))
-  def scores(trees, cut, temperature):
-    def logprobs(micro, length):
-      x = _stats(*trees, micro, temperature, length, cfg=cfg,
-                 entropy=False, **static).logprobs
-      return jnp.pad(x, ((0, 0), (0, cfg.max_response - x.shape[1])))
-
-    return microbatches.fold(
-        logprobs, lambda i, out, x: out.at[i].set(x),
-        jnp.zeros(cut.rows.mask.shape, jnp.float32), cut, lengths=cfg.lengths)
-
-  cut, order = _arrange(batch, batch, batch.response_length > 0, cfg)
-  out = scores((params, frozen), cut, temperature).reshape(batch.mask.shape)
-  return jnp.where(_real(batch), jnp.zeros_like(out).at[order].set(out), 0.0)
-
-
-def _loss(params, frozen, rows, loss, length, *, cfg, **static):
+def _loss(params, frozen, actor, rows, numbers, length, *, cfg, **static):
   """Computes `loss.weighted_sum` of a microbatch.
 
-  `rows` are a LearnerBatch and the weights of its tokens.
+  `rows` are a LearnerBatch, the weights of its tokens and the mask's noise;
+  `numbers` are LossParams and the calibration.
   """
-  batch, weights = rows
-  now = _stats(
-      params, frozen, batch, loss.temperature, length, cfg=cfg, **static)
+  batch, weights, noise = rows
+  loss, calibration = numbers
+  lam = loss.rejection.get('lam')
+  now = forward.stats(
+      params, frozen, batch, loss.temperature, length, cfg=cfg, actor=actor,
+      lam=lam, **static)
   return loss_lib.weighted_sum(
       now.logprobs, now.entropy, batch, weights, loss,
-      objective=cfg.objective, correction=cfg.importance,
-      kl_estimator=cfg.kl_estimator)
+      rejection=cfg.rejection and rejection_lib.Context(
+          cfg.rejection, calibration, noise, z=now.overlap,
+          z_topk=_topk_normalizer(batch, now, lam)),
+      objective=cfg.objective, aggregation=cfg.aggregation,
+      correction=cfg.importance, kl_estimator=cfg.kl_estimator)
 
 
-def _gradient(params, frozen, batch, loss, *, cfg, mesh, specs, **static):
-  """Computes the gradient of the whole batch's loss, metrics and row facts."""
-  batch = batch.replace(mask=batch.mask & _real(batch))
+def _gradient(
+    state, frozen, actor, batch, loss, *, cfg, mesh, specs, **static):
+  """Computes the gradient of the whole batch's loss, metrics and row facts.
+
+  Returns:
+    The gradient, metrics, facts of rows, and the calibration.
+  """
+  batch = batch.replace(mask=batch.mask & forward.real(batch))
   weights = policy_losses.token_weights(
       batch.mask, cfg.aggregation, where=batch.response_length > 0,
       budget=loss.budget)
+  noise = None
+  if cfg.rejection and cfg.rejection.mask == 'sampled':
+    noise = rejection_lib.noise(
+        batch.identity, state.step + state.skipped, cfg.max_response)
 
-  @_by_data_group(mesh, (P(), P(), P(None, 'data')))
-  def accumulate(trees, cut, loss):
+  cut, order = forward.arrange(
+      (batch, weights, noise), batch, jnp.any(batch.mask, 1), cfg)
+  trees = state.params, frozen, actor
+  calibration, own = _calibration(
+      state, trees, batch, noise, cut, loss, cfg=cfg, mesh=mesh, **static)
+
+  @forward.by_data_group(mesh, (P(), P(), P(None, 'data')))
+  def accumulate(trees, cut, numbers):
     def differentiate(rows, length):
       grads, (sums, maxima, facts) = jax.grad(_loss, has_aux=True)(
-          *trees, rows, loss, length, cfg=cfg, **static)
+          *trees, rows, numbers, length, cfg=cfg, **static)
       grads = jax.lax.with_sharding_constraint(grads, specs)
       return (grads, sums), maxima, facts if cfg.row_facts else {}
 
@@ -260,28 +259,35 @@ def _gradient(params, frozen, batch, loss, *, cfg, mesh, specs, **static):
       return total, maxima, facts
     return jax.lax.psum(total, 'data'), jax.lax.pmax(maxima, 'data'), facts
 
-  cut, order = _arrange((batch, weights), batch, jnp.any(batch.mask, 1), cfg)
-  (grads, sums), maxima, facts = accumulate((params, frozen), cut, loss)
+  (grads, sums), maxima, facts = accumulate(trees, cut, (loss, calibration))
   totals = {name: sums.pop(name) for name in ('loss', 'policy_loss', 'tokens')}
   tokens = jnp.maximum(totals['tokens'], 1.0)
-  means = jax.tree.map(lambda x: x / tokens, sums)
   rows = jax.tree.map(
       lambda x: jnp.zeros(len(order)).at[order].set(x.reshape(-1)), facts)
-  return grads, {**totals, **means, **maxima}, rows
+  if cfg.rejection:
+    found = sums.pop('rejection')
+    totals.update(rejection_lib.metrics(found, sums, calibration))
+    if not own:
+      calibration = rejection_lib.calibrate(
+          cfg.rejection, found, calibration, own=False)
+  means = jax.tree.map(lambda x: x / tokens, sums)
+  return grads, {**totals, **means, **maxima}, rows, calibration
 
 
-def _update(state, batch, loss, frozen=None, *, optimizer, cfg, **static):
+def _update(
+    state, batch, loss, frozen=None, actor=None, *, optimizer, cfg, **static):
   """Computes `Learner.update`."""
-  _check(batch, cfg)
-  grads, metrics, rows = _gradient(
-      state.params, frozen, batch, loss, cfg=cfg, **static)
+  forward.check(batch, cfg)
+  grads, metrics, rows, calibration = _gradient(
+      state, frozen, actor, batch, loss, cfg=cfg, **static)
   norm = optax.tree.norm(grads)
   updates, opt_state = optimizer.transform.update(
       grads, state.opt_state, state.params)
   params = optax.apply_updates(state.params, updates)
   finite = jnp.isfinite(metrics['loss']) & jnp.isfinite(norm)
   # A batch without trained tokens changes nothing: no momentum, no decay.
-  taken = finite & (metrics['tokens'] > 0)
+  taken = finite & (metrics['tokens'] > 0) & (
+      metrics.get('obrs_empty', 0.0) == 0)
   params, opt_state = jax.tree.map(
       functools.partial(jnp.where, taken), (params, opt_state),
       (state.params, state.opt_state))
@@ -289,26 +295,13 @@ def _update(state, batch, loss, frozen=None, *, optimizer, cfg, **static):
   new = TrainState(
       step=state.step + taken, params=params, opt_state=opt_state,
       skipped=state.skipped + dropped,
-      skipped_in_row=(state.skipped_in_row + 1) * dropped)
+      skipped_in_row=(state.skipped_in_row + 1) * dropped,
+      calibration=calibration)
   metrics.update(
       grad_norm=norm, learning_rate=optimizer.schedule(state.step),
       skipped=new.skipped, skipped_in_row=new.skipped_in_row)
   metrics = {k: jnp.asarray(v, jnp.float32) for k, v in metrics.items()}
   return new, {**metrics, 'rows': rows} if rows else metrics
-
-
-def _check(batch: LearnerBatch, cfg: LearnerConfig):
-  """Raises ValueError if the batch's sizes do not match the config."""
-  rows, columns = batch.tokens.shape
-  if (columns, batch.mask.shape[1]) != (cfg.lengths[-1], cfg.max_response):
-    raise ValueError(
-        f'tokens {batch.tokens.shape} and mask {batch.mask.shape} do not fit '
-        f'max_prompt={cfg.max_prompt}, max_response={cfg.max_response}: pad '
-        f'them to {cfg.lengths[-1]} and {cfg.max_response} columns.')
-  if rows % cfg.microbatch:
-    raise ValueError(
-        f'microbatch={cfg.microbatch} does not divide the {rows} rows of an '
-        'update: choose a divisor, or add rows with response_length 0.')
 
 
 def make(
@@ -351,7 +344,8 @@ def make(
     zero = jnp.zeros((), jnp.int32)
     return TrainState(
         step=zero, params=params, opt_state=optimizer.transform.init(params),
-        skipped=zero, skipped_in_row=zero)
+        skipped=zero, skipped_in_row=zero,
+        calibration=rejection_lib.init() if cfg.rejection else None)
 
   if trained is None:
     trained = jax.eval_shape(
@@ -375,7 +369,7 @@ def make(
               x.shape, x.dtype, sharding=place), shapes, layout),
       init=jax.jit(init, out_shardings=layout),
       score=jax.jit(
-          functools.partial(_score, **static), out_shardings=whole),
+          functools.partial(forward.score, **static), out_shardings=whole),
       update=jax.jit(
           functools.partial(
               _update, optimizer=optimizer, specs=specs, **static),

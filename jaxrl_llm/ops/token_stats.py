@@ -16,6 +16,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from jaxrl_llm.ops import obrs
 from jaxrl_llm.ops import top_k as top_k_lib
 
 Array = jax.Array
@@ -34,12 +35,15 @@ class TokenStats(NamedTuple):
     top_ids: [..., K] int32, likeliest tokens, descending; None if K = 0.
     top_logprobs: [..., K] float32, their log-probs; None if K = 0.
     id_logprobs: [..., M] float32, log-probs of the given ids; None without ids.
+    overlap: [...] float32, sum_v min(q(v), p(v) / lam) for another model's
+      distribution q, see `obrs.normalizer`; None without another model.
   """
   logprobs: Array
   entropy: Optional[Array] = None
   top_ids: Optional[Array] = None
   top_logprobs: Optional[Array] = None
   id_logprobs: Optional[Array] = None
+  overlap: Optional[Array] = None
 
 
 @jax.custom_vjp
@@ -134,23 +138,57 @@ def _top(logits, count, split):
   return top, jnp.take_along_axis(ids, place, axis=-1)
 
 
-def _reduce(logits, targets, ids, split, *, entropy, top_k):
-  """Computes TokenStats of a chunk.
+def _log_softmax(logits, split):
+  """Shifts logits by their maximum.
 
   Args:
     logits: [C, V] of all peers' tokens and this device's part of V.
-    targets: [C].
-    ids: [C, M] or None.
     split: see `_Split`.
-    entropy: see `token_stats`.
-    top_k: see `token_stats`.
+
+  Returns:
+    The shifted logits, their exponentials, and the sum [c] of these over all of
+    V, for own tokens.
   """
   best = jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
   if split.axes:
     best = jax.lax.pmax(best, split.axes)
   logits = logits - best
   exp = jnp.exp(logits)
-  total = _sum(jnp.sum(exp, axis=-1), split)
+  return logits, exp, _sum(jnp.sum(exp, axis=-1), split)
+
+
+def _overlap(logits, log_total, other, lam, split):
+  """Computes `TokenStats.overlap` [c], without gradient.
+
+  Args:
+    logits: [C, V] shifted logits of p.
+    log_total: [c] log of the sum of their exponentials.
+    other: [C, V] logits of q.
+    lam: divides p.
+    split: see `_Split`.
+  """
+  other, _, total = _log_softmax(other, split)
+  logp, logq = (
+      x - _gathered(log, split)[:, None]
+      for x, log in ((logits, log_total), (other, jnp.log(total))))
+  return _sum(obrs.normalizer(
+      logq, jax.lax.stop_gradient(logp), lam=lam), split)
+
+
+def _reduce(logits, other, targets, ids, lam, split, *, entropy, top_k):
+  """Computes TokenStats of a chunk.
+
+  Args:
+    logits: [C, V] of all peers' tokens and this device's part of V.
+    other: the same of another model, or None.
+    targets: [C].
+    ids: [C, M] or None.
+    lam: see `token_stats`.
+    split: see `_Split`.
+    entropy: see `token_stats`.
+    top_k: see `token_stats`.
+  """
+  logits, exp, total = _log_softmax(logits, split)
   log_total = jnp.log(total)
   vocab = logits.shape[-1]
   first = _first(vocab, split)
@@ -171,6 +209,9 @@ def _reduce(logits, targets, ids, split, *, entropy, top_k):
         logits, jnp.where(here, ids - first, 0), axis=-1)
     chosen = _sum(jnp.where(here, chosen, 0.0), split)
     stats = stats._replace(id_logprobs=chosen - log_total[:, None])
+  if other is not None:
+    stats = stats._replace(
+        overlap=_overlap(logits, log_total, other, lam, split))
   return stats
 
 
@@ -210,6 +251,8 @@ def token_stats(
     top_k: int = 0,
     ids: Optional[Array] = None,
     entropy: bool = True,
+    other: Optional[tuple[Array, Array]] = None,
+    lam: Scalar = 1.0,
     chunk: Optional[int] = None,
     axes: Sequence[str] = (),
     row_axis: Optional[str] = None,
@@ -234,6 +277,9 @@ def token_stats(
     top_k: number of likeliest tokens to return.
     ids: [..., M] int, more tokens whose log-probs to return.
     entropy: whether to compute the entropy.
+    other: hidden states [..., D] and unembedding [V, D] of another model, for
+      `overlap`; they get no gradient.
+    lam: threshold of `overlap`.
     chunk: tokens whose logits exist at a time, over all devices that share
       them. None: a power of two, for at most 512 MB on each device. If all
       tokens fit into one chunk, its logits are kept for the backward pass.
@@ -259,16 +305,28 @@ def token_stats(
   if row_axis is not None:
     chunk = max(chunk // jax.lax.axis_size(row_axis), 1)
 
-  def stats(tokens):
-    hidden, targets, ids = jax.tree.map(lambda x: _gathered(x, split), tokens)
+  def tempered(hidden, unembed):
     logits = _logits(hidden, unembed)
     if softcap is not None:
       logits = softcap * jnp.tanh(logits / softcap)
+    return logits / temperature
+
+  others = None
+  if other is not None:
+    chex.assert_equal_shape([hidden, other[0]])
+    others, other_unembed = jax.lax.stop_gradient(other)
+    others = others.reshape(count, width)
+
+  def stats(tokens):
+    hidden, others, targets, ids = jax.tree.map(
+        lambda x: _gathered(x, split), tokens)
     return _reduce(
-        logits / temperature, targets, ids, split, entropy=entropy,
-        top_k=top_k)
+        tempered(hidden, unembed),
+        None if others is None else tempered(others, other_unembed),
+        targets, ids, lam, split, entropy=entropy, top_k=top_k)
 
   out = _over_chunks(
-      stats, (hidden.reshape(count, width), targets.reshape(count), ids),
+      stats,
+      (hidden.reshape(count, width), others, targets.reshape(count), ids),
       chunk)
   return jax.tree.map(lambda x: x.reshape(*leading, *x.shape[1:]), out)

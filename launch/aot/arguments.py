@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from jaxrl_llm import programs, sharding
 from jaxrl_llm.learner import loss as loss_lib
+from jaxrl_llm.learner import rejection as rejection_lib
 from jaxrl_llm.learner import rounds
 from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.sampling.logits import SamplingParams
@@ -25,6 +26,7 @@ class Arguments(NamedTuple):
     generate: arguments of the sampler after `weights`.
     batch: rows of one optimiser step.
     scored: rows of a step for `score`.
+    actor: parameters that wrote the rows, or None.
     loss: hyperparameters of the loss.
   """
   state: update_lib.TrainState
@@ -34,6 +36,7 @@ class Arguments(NamedTuple):
   generate: tuple
   batch: LearnerBatch
   scored: LearnerBatch
+  actor: Any
   loss: loss_lib.LossParams
 
 
@@ -73,25 +76,39 @@ def abstract(made: programs.Programs) -> Arguments:
   if penalised:  # with LoRA, the anchor is the frozen model without adapters
     anchor = {'layers': {}} if config.lora.rank else state.params
 
-  def rows(count, old, anchor):
+  rejection = rejection_lib.of(config)
+
+  def rows(count, old, anchor, top, updated):
     tokens = functools.partial(
         array, count, config.max_response, dtype=jnp.float32)
+    likeliest = functools.partial(
+        array, count, rejection.top_k, config.max_response) if top else (
+            lambda **_: None)
     return LearnerBatch(
         tokens=array(count, config.max_prompt + config.max_response),
         prompt_length=array(count), response_length=array(count),
         mask=tokens(dtype=bool), behaviour_logprobs=tokens(),
         advantages=array(count, dtype=jnp.float32),
         old_logprobs=tokens() if old else None,
-        anchor_logprobs=tokens() if anchor else None)
+        anchor_logprobs=tokens() if anchor else None,
+        top_ids=likeliest(), top_logprobs=likeliest(dtype=jnp.float32),
+        z=tokens() if updated and rejection and rejection.scores_z else None,
+        identity=array(count, 3, dtype=jnp.uint32) if (
+            updated and rejection) else None)
 
   number = scalar(dtype=jnp.float32)
   loss = jax.tree.map(lambda _: number, loss_lib.params(config))
   return Arguments(
       state=state, frozen=frozen, anchor=anchor, weights=weights,
       generate=generate,
-      batch=rows(rounds.minibatch_rows(config), scored, penalised),
+      batch=rows(
+          rounds.minibatch_rows(config), scored, penalised,
+          top=rejection and rejection.needs_top, updated=True),
       scored=rows(
-          programs.scored_rows(config, made.stages), False, False), loss=loss)
+          programs.scored_rows(config, made.stages), False, False,
+          top=rejection and rejection.scores_z, updated=False),
+      actor=state.params if rejection and rejection.needs_actor else None,
+      loss=loss)
 
 
 def lowered(made: programs.Programs) -> dict[str, Callable[[], Any]]:
@@ -104,14 +121,13 @@ def lowered(made: programs.Programs) -> dict[str, Callable[[], Any]]:
   frozen model alone if 'score' with adapters is also needed.
   """
   x, learner = abstract(made), made.learner
-  temperature = x.loss.temperature
   phases = dict(
       reshard=made.policy.lower_to_sampling,
       sample=lambda: made.sampler.generate.lower(x.weights, *x.generate))
   if x.batch.old_logprobs is not None or x.anchor is not None:
     phases['score'] = lambda: learner.score.lower(
         x.anchor if x.batch.old_logprobs is None else x.state.params, x.scored,
-        temperature, x.frozen)
+        x.loss, x.frozen)
   phases['update'] = lambda: learner.update.lower(
-      x.state, x.batch, x.loss, x.frozen)
+      x.state, x.batch, x.loss, x.frozen, x.actor)
   return phases

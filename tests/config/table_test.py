@@ -9,7 +9,7 @@ import pytest
 from jaxrl_llm import config, stages
 from jaxrl_llm.config import fields, values
 from jaxrl_llm.config import table as table_lib
-from jaxrl_llm.learner import advantages
+from jaxrl_llm.learner import advantages, rejection
 from jaxrl_llm.models import attention, transformer
 from jaxrl_llm.models.config import ModelConfig, PRESETS
 from jaxrl_llm.ops import importance, kl, pkpo, policy_losses
@@ -52,9 +52,11 @@ REGISTRIES = {
     'loss.kl_estimator': kl.KL_ESTIMATORS,
     'learner.attention': attention.IMPLEMENTATIONS,
     'learner.remat': transformer.REMAT,
+    **{f'jackpot.{name}': known for name, known in rejection.CHOICES.items()},
 }
 UNREGISTERED = (
-    'overlong.mode', 'optimizer.schedule', 'loss.behaviour', 'speed.rule')
+    'overlong.mode', 'optimizer.schedule', 'loss.behaviour', 'off_policy',
+    'speed.rule')
 
 
 def test_choices_are_those_that_are_implemented():
@@ -77,6 +79,8 @@ def test_every_choice_is_explained_and_accepted(name):
     with_it = {
         'penalty': {'overlong.window': 3}, 'cudnn': {'model.dtype': 'bfloat16'},
         'pass_rate': {'curriculum': 'speed'}}
+    if name.startswith('jackpot.'):
+      with_it[choice] = {'off_policy': 'jackpot'}
     config.validate(config.load(CONFIG, {
         name: choice, **with_it.get(choice, {})}))
 

@@ -83,12 +83,13 @@ def test_rows_without_an_advantage_are_left_out_if_asked(drop):
       behaviour_logprobs=np.zeros((5, 9), np.float32))
   batches = []
 
-  def update(state, batch, loss, frozen):
+  def update(state, batch, loss, frozen, actor):
+    assert actor is None
     batches.append(batch)
     return state, {'tokens': 1.0, 'skipped_in_row': 0.0}
 
   config = types.SimpleNamespace(
-      seed=0, drop_zero_advantage=drop, prompts_per_step=2,
+      seed=0, drop_zero_advantage=drop, prompts_per_step=2, off_policy='none',
       samples_per_prompt=3,
       learner=types.SimpleNamespace(epochs=1, updates=1))
   done = rounds.run(

@@ -172,8 +172,8 @@ def test_likelihood_is_supervised_learning():
 def test_without_old_logprobs_the_first_pass_stands_in():
   batch = _batch()
   score = _learner().score(
-      *jax.device_put((_params(), batch, np.float32(LOSS.temperature))))
-  want = _run(batch.replace(old_logprobs=jax.device_get(score)))
+      *jax.device_put((_params(), batch, jax.tree.map(np.float32, LOSS))))
+  want = _run(batch.replace(old_logprobs=jax.device_get(score.logprobs)))
   got = _run(batch.replace(old_logprobs=None), buckets=())
   _close(got, want)
   assert got[1]['ratio'] == got[1]['ratio_max'] == 1.0
@@ -202,11 +202,11 @@ def test_facts_about_rows_come_beside_the_same_update():
 def test_score_equals_dense_logprobs():
   batch = _batch()
   got = _learner().score(
-      *jax.device_put((_params(), batch, np.float32(0.8))))
-  want, _ = _dense(_params(), batch, 0.8)
+      *jax.device_put((_params(), batch, jax.tree.map(np.float32, LOSS))))
+  want, _ = _dense(_params(), batch, LOSS.temperature)
   real = np.arange(T) < batch.response_length[:, None]
   np.testing.assert_allclose(
-      got, np.where(real, want, 0.0), rtol=0, atol=typical(
+      got.logprobs, np.where(real, want, 0.0), rtol=0, atol=typical(
           decoder(MODEL, L + T), V, magnitude=np.abs(want[real]).max()))
 
 
@@ -266,8 +266,9 @@ def test_the_stop_token_is_trained():
   batch = _batch()
   last = np.arange(T) == batch.response_length[:, None] - 1
   assert last.sum() == B - 1  # all but the filler row
+  warm = jax.tree.map(np.float32, LOSS.replace(temperature=1.0))
   score = lambda params: np.asarray(_learner().score(*jax.device_put(
-      (params, batch, np.float32(1.0)))))
+      (params, batch, warm))).logprobs)
   before = score(_params())
   state, metrics = _run(
       batch.replace(mask=last, advantages=np.full(B, 0.1, np.float32),
@@ -292,7 +293,7 @@ def test_one_program_serves_every_mix():
   programs = []
   with jax.transfer_guard('disallow'):
     for batch, loss in work:
-      learner.score(state.params, batch, loss.temperature)
+      learner.score(state.params, batch, loss)
       state, _ = learner.update(state, batch, loss)
       programs.append((learner.score._cache_size(),
                        learner.update._cache_size()))
@@ -318,7 +319,7 @@ def _update_on_mesh(sizes):
   state = learner.init(params)
   loss = jax.tree.map(np.float32, LOSS)
   batch = put(_batch())
-  scores = learner.score(state.params, batch, loss.temperature)
+  scores = learner.score(state.params, batch, loss).logprobs
   state, metrics = learner.update(state, batch, loss)
   if sizes:
     for leaf, moments in zip(

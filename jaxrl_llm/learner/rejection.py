@@ -1,0 +1,362 @@
+"""Rejection of tokens that another policy wrote, for the learner's loss.
+
+`ops/obrs.py` has the equations. Here they get their choices, the normaliser's
+calibration over a batch, the mask's noise and the metrics.
+
+Every token of a response gets an acceptance from its target and its tempered
+behaviour probability. Its loss is multiplied by `keep`, the mask or its
+expectation, and by the weight. Entropy bonus and KL penalty act on all tokens.
+"""
+
+import dataclasses
+from typing import Callable, Mapping, NamedTuple, Optional
+
+from flax import struct
+import jax
+import jax.numpy as jnp
+from ml_collections import ConfigDict
+import numpy as np
+
+from jaxrl_llm.ops import obrs
+from jaxrl_llm.types import Array
+
+NOISE = 1 << 31  # Stream of the mask's noise; no step of the sampler has it.
+
+CHOICES = {
+    'target': obrs.TARGETS,
+    'mask': ('sampled', 'expected', 'none'),
+    'z': ('topk', 'exact'),
+    'alpha': ('acceptance', 'mask'),
+    'denominator': ('accepted', 'all'),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Rejection:
+  """Static choices.
+
+  Attributes:
+    target: the policy to learn from: 'p_new', in training, or 'p_ref', at the
+      step of the rollout.
+    mask: 'sampled' keeps a token with its acceptance, 'expected' multiplies its
+      loss by the acceptance, 'none' keeps all.
+    weight: whether the loss is weighted by target over kept probability.
+    z: normaliser of the weight: 'topk' over the sampler's likeliest tokens,
+      times kappa, or 'exact'. The latter needs the actor's parameters if the
+      target is 'p_new'.
+    top_k: K, tokens that the sampler records at each position; 0 with 'exact'
+      leaves out the metrics of the top-k normaliser.
+    alpha: mean acceptance in kappa: of 'acceptance' or of the sampled 'mask'.
+    two_pass: compute kappa of the batch in a forward pass of its own, instead
+      of using the last update's; for the target 'p_new'.
+    denominator: divide by the 'accepted' tokens or by 'all' tokens.
+  """
+  target: str = 'p_new'
+  mask: str = 'sampled'
+  weight: bool = True
+  z: str = 'topk'
+  top_k: int = 20
+  alpha: str = 'acceptance'
+  two_pass: bool = False
+  denominator: str = 'accepted'
+
+  def __post_init__(self):
+    for name, known in CHOICES.items():
+      value = getattr(self, name)
+      if value not in known:
+        raise ValueError(
+            f'{name}={value!r} is not known: use one of {", ".join(known)}.')
+
+  @property
+  def scores_z(self) -> bool:
+    """Whether `score` computes the normaliser: both policies are known then."""
+    return self.target == 'p_ref' and self.z == 'topk'
+
+  @property
+  def needs_actor(self) -> bool:
+    """Whether an update needs the actor's parameters."""
+    return self.target == 'p_new' and self.z == 'exact'
+
+  @property
+  def uses_top(self) -> bool:
+    """Whether the sampler has to record its likeliest tokens."""
+    return self.scores_z or self.needs_top
+
+  @property
+  def needs_top(self) -> bool:
+    """Whether an update needs the sampler's likeliest tokens."""
+    return self.target == 'p_new' and self.top_k > 0
+
+
+def of(config: ConfigDict) -> Optional[Rejection]:
+  """Returns the choices of a config's `off_policy`, None for 'none'."""
+  if config.off_policy == 'none':
+    return None
+  section = config[config.off_policy]
+  return Rejection(**{
+      field.name: section[field.name]
+      for field in dataclasses.fields(Rejection)})
+
+
+def hyperparameters(config: ConfigDict) -> dict[str, Array]:
+  """Returns lam, c1 and c2 of a config, empty without rejection."""
+  if config.off_policy == 'none':
+    return {}
+  section = config[config.off_policy]
+  return {name: np.float32(section[name]) for name in ('lam', 'c1', 'c2')}
+
+
+@struct.dataclass
+class Calibration:
+  """Estimates that outlive an update.
+
+  Attributes:
+    kappa: [] see `obrs.calibration`; it starts at 1.
+    alpha: [] share of accepted tokens; it starts at 1.
+  """
+  kappa: Array
+  alpha: Array
+
+
+def init() -> Calibration:
+  """Returns the calibration before the first update."""
+  return Calibration(jnp.ones(()), jnp.ones(()))
+
+
+def noise(identity: Array, update: Array, width: int) -> Array:
+  """Draws the mask's noise.
+
+  It depends on the rows' names and the update's number, never on a place in a
+  batch.
+
+  Args:
+    identity: [B, 3] uint32: seed of the run, group and sample of each row.
+    update: [] number of the update.
+    width: T.
+
+  Returns:
+    [B, T] float32, uniform in [0, 1).
+  """
+  def row(seed, group, sample):
+    key = jax.random.key(seed)
+    for number in (NOISE, update, group, sample):
+      key = jax.random.fold_in(key, number)
+    return jax.random.uniform(key, (width,))
+
+  return jax.vmap(row)(*identity.T)
+
+
+class Context(NamedTuple):
+  """What the loss of a microbatch needs for its rejection.
+
+  Attributes:
+    cfg: choices.
+    calibration: that the batch uses.
+    noise: [B, T] uniform, or None.
+    z, z_topk: [B, t] normalisers or None, see `tokens`.
+  """
+  cfg: Rejection
+  calibration: Calibration
+  noise: Optional[Array]
+  z: Optional[Array]
+  z_topk: Optional[Array]
+
+
+class Tokens(NamedTuple):
+  """Facts about the tokens of some rows, without gradient.
+
+  Attributes:
+    acceptance: [B, t] float32; 0 where masked.
+    keep: [B, t] float32, factor of the token's loss; 0 where masked.
+    z: [B, t] float32, the normaliser before kappa; 0 where masked.
+    z_topk: [B, t] float32 or None, the top-k normaliser before kappa.
+  """
+  acceptance: Array
+  keep: Array
+  z: Array
+  z_topk: Optional[Array]
+
+
+def tokens(
+    cfg: Rejection,
+    new: Array,
+    old: Array,
+    behaviour: Array,
+    mask: Array,
+    lam: Array,
+    *,
+    z: Optional[Array] = None,
+    z_topk: Optional[Array] = None,
+    noise: Optional[Array] = None,
+) -> Tokens:
+  """Computes the acceptance of tokens, and their mask.
+
+  Args:
+    cfg: choices.
+    new: [B, t] log-probs under the policy in training.
+    old: [B, t] under the policy at the step of the rollout.
+    behaviour: [B, t] under the actor, tempered.
+    mask: [B, t] bool, tokens that count; the others may hold anything.
+    lam: [] threshold.
+    z: [B, t] exact normaliser, for the target 'p_new' and 'exact'.
+    z_topk: [B, t] normaliser over the sampler's likeliest tokens.
+    noise: [B, t] uniform, for the mask 'sampled'.
+  """
+  real = lambda x: None if x is None else jax.lax.stop_gradient(
+      jnp.where(mask, x, 0.0))
+  target = real(new if cfg.target == 'p_new' else old)
+  acceptance = real(obrs.acceptance(target, real(behaviour), lam=lam))
+  keep = {
+      'sampled': lambda: noise < acceptance,
+      'expected': lambda: acceptance,
+      'none': lambda: mask}[cfg.mask]()
+  if cfg.z == 'topk':
+    z = z_topk
+  elif cfg.target == 'p_ref':
+    # The actor is the old policy: both distributions are one.
+    z = jnp.broadcast_to(jnp.minimum(1.0, 1.0 / lam), mask.shape)
+  return Tokens(acceptance, jnp.where(mask, keep, 0.0), real(z), real(z_topk))
+
+
+COUNTS = ('tokens', 'estimate', 'keep', 'z')
+
+
+def counts(cfg: Rejection, found: Tokens, mask: Array) -> dict[str, Array]:
+  """Returns the sums over tokens that `calibrate` needs, by name in COUNTS."""
+  estimate = found.keep if cfg.alpha == 'mask' else found.acceptance
+  z = found.z if found.z_topk is None else found.z_topk
+  return {name: jnp.sum(x, dtype=jnp.float32) for name, x in zip(
+      COUNTS, (mask, estimate, found.keep, z))}
+
+
+def calibrate(
+    cfg: Rejection, sums: Mapping[str, Array], previous: Calibration, *,
+    own: bool) -> Calibration:
+  """Computes the calibration from the sums of a batch.
+
+  Args:
+    cfg: choices.
+    sums: of `counts`, over the whole batch.
+    previous: calibration to keep if no token counts or none is accepted.
+    own: whether this batch uses it. Its accepted tokens are then counted; for
+      the next batch their share is estimated, like alpha in kappa.
+  """
+  accepted = sums['keep' if own or cfg.mask == 'none' else 'estimate']
+  known = (sums['tokens'] > 0) & (accepted > 0)
+  kappa = previous.kappa
+  if cfg.z == 'topk' or cfg.needs_top:  # else there is no top-k normaliser
+    kappa = obrs.kappa(sums['estimate'], sums['z'], previous=kappa)
+  return Calibration(kappa, jnp.where(
+      known, accepted / jnp.maximum(sums['tokens'], 1.0), previous.alpha))
+
+
+def accepted_share(
+    cfg: Rejection, found: Tokens, mask: Array, alpha: Array,
+    aggregation: str) -> Array:
+  """Returns the share of tokens that the loss divides by, [] or [B, 1].
+
+  The weights of `policy_losses.token_weights` divide by all tokens of the batch
+  or of the row. Divided by this share, they count the accepted ones.
+
+  Args:
+    cfg: choices.
+    found: of `tokens`.
+    mask: [B, t] bool, tokens that count.
+    alpha: [] share of accepted tokens of the batch.
+    aggregation: one of `policy_losses.AGGREGATIONS`; 'constant' counts no
+      tokens.
+  """
+  if cfg.denominator == 'all' or aggregation == 'constant':
+    return jnp.ones(())
+  if aggregation == 'token_mean':
+    return alpha
+  kept, count = (
+      jnp.sum(x, axis=1, keepdims=True, dtype=jnp.float32)
+      for x in (found.keep, mask))
+  return jnp.where(kept > 0, kept / jnp.maximum(count, 1.0), 1.0)
+
+
+class Factors(NamedTuple):
+  """Factors of the tokens' losses.
+
+  Attributes:
+    found: of `tokens`.
+    factor: [B, t] float32, mask times weight, divided by `accepted_share`; 0
+      where masked.
+    metrics: name to [B, t], per token.
+  """
+  found: Tokens
+  factor: Array
+  metrics: dict[str, Array]
+
+
+def factors(
+    context: Context, new: Array, old: Array, behaviour: Array,
+    advantages: Array, mask: Array, params: Mapping[str, Array], *,
+    aggregation: str, clipped: bool,
+    correction: Optional[Callable[[Array, Array], Array]]) -> Factors:
+  """Computes what multiplies the tokens' losses.
+
+  Args:
+    context: of the microbatch.
+    new, old, behaviour: [B, t] log-probs, 0 where masked.
+    advantages: [B].
+    mask: [B, t] bool, tokens that count.
+    params: lam, c1 and c2.
+    aggregation: see `accepted_share`.
+    clipped: whether the surrogate has a ratio of new to old probability.
+    correction: see `obrs.weights`; None for the bound c1.
+  """
+  cfg, lam = context.cfg, params['lam']
+  new = jax.lax.stop_gradient(new)
+  noise = context.noise
+  found = tokens(
+      cfg, new, old, behaviour, mask, lam, z=context.z, z_topk=context.z_topk,
+      noise=None if noise is None else noise[:, :mask.shape[1]])
+  kappa = context.calibration.kappa
+  z = found.z * kappa if cfg.z == 'topk' else found.z
+  nowhere = jnp.zeros_like(mask)
+  weight = obrs.Weights(jnp.ones_like(found.keep), nowhere, nowhere)
+  if cfg.weight:
+    weight = obrs.weights(
+        new, old, behaviour, z, mask, **params, target=cfg.target,
+        clipped=clipped, correction=correction)
+  gap = behaviour - (new if cfg.target == 'p_new' else old)
+  # log q'/p = log min(q, p / lam) - log Z - log p.
+  kept_gap = jnp.minimum(gap, -jnp.log(lam)) - jnp.log(
+      jnp.where(z > 0, z, 1.0))
+  rejected, sign = 1.0 - found.keep, advantages[:, None]
+  metrics = dict(
+      importance=weight.weight, obrs_acceptance=found.acceptance,
+      obrs_kept=found.keep, obrs_z=z, obrs_kl_before=gap,
+      obrs_kl_after=found.acceptance * kept_gap,
+      obrs_at_c1=weight.at_c1, obrs_at_c2=weight.at_c2,
+      obrs_rejected_positive=jnp.where(sign > 0, rejected, 0.0),
+      obrs_rejected_negative=jnp.where(sign < 0, rejected, 0.0))
+  if cfg.z == 'exact' and found.z_topk is not None:
+    metrics['obrs_z_error'] = jnp.abs(kappa * found.z_topk - z)
+  share = accepted_share(
+      cfg, found, mask, context.calibration.alpha, aggregation)
+  return Factors(found, found.keep * weight.weight / share, metrics)
+
+
+def metrics(
+    counts: Mapping[str, Array], sums: dict[str, Array],
+    calibration: Calibration) -> dict[str, Array]:
+  """Computes a batch's metrics that are no means over all its tokens.
+
+  Args:
+    counts: see `counts`.
+    sums: sums over tokens of `Factors.metrics`; kl_after is taken out.
+    calibration: that the batch used.
+
+  Returns:
+    obrs_kappa; obrs_empty, 1 if there are tokens and none is accepted;
+    obrs_kl_after, a mean over accepted tokens.
+  """
+  accepted = sums['obrs_acceptance']
+  return dict(
+      obrs_kappa=calibration.kappa,
+      obrs_empty=(counts['tokens'] > 0) & (counts['keep'] == 0),
+      obrs_kl_after=sums.pop('obrs_kl_after') / jnp.where(
+          accepted > 0, accepted, 1.0))

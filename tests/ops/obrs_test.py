@@ -1,0 +1,397 @@
+"""Tests of OBRS against NumPy in float64, by enumeration and by simulation."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from jaxrl_llm.ops import importance, obrs
+from tests.reference import policy_losses as reference
+from tests.tolerance import FUNCTION, rounding
+
+LAMS = np.float32([0.8, 1.0, 1.2])
+# Target and whether the surrogate has a ratio.
+CASES = [(target, clipped) for target in obrs.TARGETS
+         for clipped in (True, False)]
+CAP, BAND = dict(cap=2.0), dict(low=0.5, cap=2.0)
+LIMITS = {None: {}, 'identity': {}, 'tis': CAP, 'icepop': BAND}
+CORRECTIONS = {None: None, 'identity': importance.identity,
+               'tis': functools.partial(importance.tis, **CAP),
+               'icepop': functools.partial(importance.icepop, **BAND)}
+
+acceptance = jax.jit(obrs.acceptance)
+accept_mask = jax.jit(obrs.accept_mask)
+normalizer = jax.jit(obrs.normalizer)
+normalizer_topk = jax.jit(obrs.normalizer_topk)
+calibration = jax.jit(obrs.calibration)
+weights = jax.jit(
+    obrs.weights, static_argnames=('target', 'clipped', 'correction'))
+# All rates at once: [R] rates, [..., V] log-probs -> [R, ...].
+lam_for_rate = jax.jit(jax.vmap(obrs.lam_for_rate, (None, None, 0)))
+
+
+def log_probs(rng, *shape, scale=1.0):
+  """Draws distributions over the last axis."""
+  return np.float32(
+      special.log_softmax(scale * rng.normal(size=shape), axis=-1))
+
+
+def extreme(gap, size=8):
+  """Returns log p and log q of [size] tokens with log-ratios of +-gap."""
+  p = special.log_softmax(np.repeat([0.0, -gap], size // 2))
+  return np.float32(p), np.float32(p[::-1])
+
+
+def error(*logs, axis=None):
+  """Bounds the relative error of the exp of a sum of logs.
+
+  Roundings of the logs and of the partial sums are absolute errors of the
+  exponent.
+  """
+  total = sum(np.max(np.abs(x), axis=axis) for x in logs)
+  return rounding(len(logs) + FUNCTION, magnitude=total) + rounding(FUNCTION)
+
+
+def obrs_rule(p, q, lam):
+  """Computes acceptance [V] and Z in float64."""
+  a = np.minimum(1, np.exp(np.float64(p) - q) / np.float64(lam))
+  return a, np.sum(np.exp(np.float64(q)) * a)
+
+
+@functools.cache
+def world():
+  """Returns new, ref, behaviour [V]; 1e6 tokens of the latter; f [3, V]."""
+  rng = np.random.default_rng(0)
+  new, ref, behaviour = log_probs(rng, 3, 8, scale=0.8)
+  q = np.exp(np.float64(behaviour))
+  tokens = rng.choice(8, 1_000_000, p=q / q.sum())
+  return new, ref, behaviour, tokens, rng.normal(size=(3, 8))
+
+
+def assert_mean(samples, mean):
+  """Asserts that means over the last axis are within 4 standard errors."""
+  bound = 4 * samples.std(axis=-1) / samples.shape[-1] ** 0.5
+  np.testing.assert_array_less(np.abs(samples.mean(axis=-1) - mean), bound)
+
+
+@pytest.mark.parametrize('lam', LAMS)
+def test_kept_tokens_have_the_distribution(lam):
+  p, _, q, tokens, _ = world()
+  kept = accept_mask(
+      jax.random.key(1), acceptance(p[tokens], q[tokens], lam=lam))
+  counts = np.bincount(tokens[kept], minlength=len(p))
+  expected = np.minimum(*np.exp(np.float64([q, p - np.log(lam)])))
+  expected *= counts.sum() / expected.sum()
+  assert expected.min() > 5
+  # In 1 of 1,000 seeds it is lower.
+  assert stats.chisquare(counts, expected).pvalue > 1e-3
+  assert_mean(np.asarray(kept), normalizer(q, p, lam=lam))
+
+
+def test_certain_tokens_are_kept_and_impossible_ones_are_not():
+  shape = (1_000_000,)
+  assert accept_mask(jax.random.key(0), np.ones(shape, np.float32)).all()
+  assert not accept_mask(jax.random.key(0), np.zeros(shape, np.float32)).any()
+
+
+def divergence(p, q, a):
+  """Computes KL(p || q a / Z) over the last axis, p and q as log-probs."""
+  p, q = (special.log_softmax(np.float64(x), axis=-1) for x in (p, q))
+  kept = q + np.log(a)
+  kept -= special.logsumexp(kept, axis=-1, keepdims=True)
+  return np.sum(np.exp(p) * (p - kept), axis=-1)
+
+
+def test_a_larger_threshold_and_no_other_rule_is_closer_to_the_target():
+  """1,000 pairs of all distances; v2, Theorem 3.4."""
+  rng = np.random.default_rng(2)
+  scale = 10 ** rng.uniform(-2, 0.7, (1000, 1))
+  p, q = (log_probs(rng, 1000, 8, scale=scale) for _ in range(2))
+  # From a threshold that accepts all to one at which none is certain.
+  lam = np.float32(np.exp(np.linspace(
+      (p - q).min(-1) - 0.1, (p - q).max(-1) + 0.1, 12, axis=-1)))
+  a = np.float64(acceptance(p[:, None], q[:, None], lam=lam[:, :, None]))
+  kl = divergence(p[:, None], q[:, None], a)  # [1000, 12]
+  # The mean of log a and log Z have the acceptance's relative error, and so
+  # has the other side. The scale of p is that of lam.
+  atol = 4 * error(p - q, np.log(lam), axis=-1)
+  assert (np.diff(kl) <= atol[:, None]).all()
+  assert (kl <= divergence(p, q, 1.0)[:, None] + atol[:, None]).all()
+  assert (np.abs(kl[:, 0] - divergence(p, q, 1.0)) <= atol).all()
+  assert (kl[:, -1] <= atol).all()
+
+  # Any rule, and mixtures with the best one, scaled to the same rate.
+  some = np.arange(1000), rng.integers(1, 11, 1000)
+  behaviour, best = special.softmax(np.float64(q), axis=-1), a[some]
+  rate = np.sum(behaviour * best, axis=-1, keepdims=True)
+  for share in np.repeat([0, 0.5, 0.9, 0.99], 50):
+    rule = rng.random((1000, 8)) ** rng.choice([0.2, 1, 5], (1000, 1))
+    mean = np.sum(behaviour * rule, axis=-1, keepdims=True)
+    rule = np.where(mean > rate, rule * rate / mean,
+                    1 - (1 - rule) * (1 - rate) / (1 - mean))
+    rule = share * best + (1 - share) * rule
+    # The rate is the best one's to its error, and d KL / d log Z <= 1.
+    assert (divergence(p, q, rule) >= kl[some] - atol).all()
+
+
+@pytest.mark.parametrize('lam', LAMS)
+@pytest.mark.parametrize('target, clipped', CASES)
+def test_weights_are_unbiased(target, clipped, lam):
+  """The mean of mask * weight * f is Z E[f], under p_ref or p_new."""
+  new, ref, behaviour, tokens, f = world()
+  p = new if target == 'p_new' else ref
+  z = normalizer(behaviour, p, lam=lam)
+  a = np.float64(acceptance(p, behaviour, lam=lam))
+  weight = np.float64(weights(
+      *(x[None] for x in (new, ref, behaviour)), np.full((1, 8), z),
+      np.ones((1, 8), bool), lam=lam, target=target, clipped=clipped).weight[0])
+  under = ref if clipped else p
+  want = obrs_rule(p, behaviour, lam)[1] * (f @ np.exp(np.float64(under)))
+
+  q = np.exp(np.float64(behaviour))
+  # Acceptance, Z, which is a sum, and both factors have errors of exps.
+  rtol = 4 * error(new, ref, behaviour, np.log(lam)) + rounding(8)
+  terms = q * a * weight * f
+  assert (np.abs(terms.sum(-1) - want) <= rtol * np.abs(terms).sum(-1)).all()
+
+  mask = np.asarray(accept_mask(jax.random.key(3), np.float32(a)[tokens]))
+  value = (weight * f)[:, tokens]
+  sampled, expected = mask * value, a[tokens] * value
+  assert_mean(sampled, want)
+  assert_mean(expected, want)
+  assert (expected.var(axis=-1) < sampled.var(axis=-1)).all()
+
+
+@pytest.mark.parametrize('c1', [1.0, 1.5, 3.0, 10.0])
+def test_expected_mask_is_damped_truncated_importance_sampling(c1):
+  rng = np.random.default_rng(4)
+  ref, behaviour = log_probs(rng, 2, 5, 25, scale=2.0)
+  z = normalizer(behaviour, ref, lam=1.0)
+  ratio = np.exp(np.float64(ref) - behaviour)
+  z = np.broadcast_to(z[:, None], ref.shape)
+  assert (z * ratio > c1).any() and (ratio < 1).any()
+  got = acceptance(ref, behaviour, lam=1.0) * weights(
+      ref, ref, behaviour, z, np.ones(ref.shape, bool), lam=1.0, c1=c1,
+      target='p_ref').weight
+  np.testing.assert_allclose(
+      got, np.minimum(z * ratio, c1),
+      rtol=2 * error(ref, behaviour, np.log(z)))
+
+
+def topk_twin(ids_b, q, ids_t, p, lam, p_at_b, q_at_t):
+  """Sums over the union of two sets of tokens, with dicts."""
+  logp_q, logp_p = dict(zip(ids_b, q)), dict(zip(ids_t, p))
+  if p_at_b is not None:
+    logp_p.update(zip(ids_b, p_at_b))
+  if q_at_t is not None:
+    logp_q.update(zip(ids_t, q_at_t))
+  return sum(
+      min(np.exp(np.float64(logp_q.get(x, -np.inf))),
+          np.exp(np.float64(logp_p.get(x, -np.inf))) / lam)
+      for x in {*ids_b, *ids_t})
+
+
+@pytest.mark.parametrize('k, m', [(1, 3), (4, 4), (6, 2), (10, 10)])
+def test_normalizer_over_two_sets(k, m):
+  """Against dicts; over all 10 tokens it is exact."""
+  rng = np.random.default_rng(k)
+  shape, size = (3, 20), 10
+  p, q = log_probs(rng, 2, *shape, size, scale=1.5)
+  ids_b, ids_t = (
+      rng.permuted(np.broadcast_to(np.arange(size), p.shape), axis=-1)[..., :n]
+      for n in (k, m))
+  (p_at_b, q_at_b), (p_at_t, q_at_t) = (
+      [np.take_along_axis(x, ids, -1) for x in (p, q)]
+      for ids in (ids_b, ids_t))
+  for lam in LAMS:
+    exact = normalizer(q, p, lam=lam)
+    rtol = error(p, q, np.log(lam)) + rounding(size)
+    want = [obrs_rule(p[i], q[i], lam)[1] for i in np.ndindex(shape)]
+    np.testing.assert_allclose(exact, np.reshape(want, shape), rtol=rtol)
+    for given_b in (p_at_b, None):
+      for given_t in (q_at_t, None):
+        got = normalizer_topk(
+            ids_b, q_at_b, ids_t, p_at_t, lam=lam, logp_t_at_b=given_b,
+            logp_b_at_t=given_t)
+        at = lambda x, i: None if x is None else x[i]
+        want = [
+            topk_twin(ids_b[i], q_at_b[i], ids_t[i], p_at_t[i], lam,
+                      at(given_b, i), at(given_t, i))
+            for i in np.ndindex(shape)]
+        np.testing.assert_allclose(got, np.reshape(want, shape), rtol=rtol)
+        assert (got <= exact * (1 + rtol)).all()
+        if k == m == size:
+          np.testing.assert_allclose(got, exact, rtol=rtol)
+
+
+@pytest.mark.parametrize('sampled', [False, True])
+@pytest.mark.parametrize('level', [0.25, 1.0])
+def test_calibration(sampled, level):
+  """The calibrated normaliser has the mean acceptance; it is not clamped."""
+  rng = np.random.default_rng(5)
+  shape = (6, 9)
+  # Sums of multiples of 2^-8 are exact, so that only divisions are rounded.
+  a = np.float32(rng.integers(100, 156, shape) / 256)
+  z = np.float32(level * rng.integers(192, 256, shape) / 256)
+  if sampled:
+    a = rng.random(shape) < a
+  where = rng.random(shape) < 0.7
+  rubbish = np.where(where, np.float32(z), np.nan)
+  kappa = calibration(rubbish, a, where, previous=2.5)
+  assert kappa.shape == () and (kappa > 1.1 if level < 1 else kappa < 0.9)
+  want = a[where].mean(dtype=np.float64)
+  assert abs(np.float64(kappa) * z[where].mean(dtype=np.float64) - want) < 1e-6
+  # Nor do tokens count that are garbage on the other side.
+  other = np.where(where, np.float32(a), np.nan)
+  assert calibration(z, other, where) == kappa
+
+
+def test_calibration_without_an_estimate_is_the_previous_one():
+  ones, yes = np.ones((2, 3), np.float32), np.ones((2, 3), bool)
+  for z, accepted, where in (
+      (ones, ones, ~yes), (ones, 0 * ones, yes), (ones, ~yes, yes),
+      (0 * ones, ones, yes), (ones * np.nan, ones * np.nan, ~yes)):
+    assert calibration(z, accepted, where, previous=2.5) == 2.5
+    assert calibration(z, accepted, where) == 1.0
+
+
+def levels():
+  """Returns [5, 25] log-probs new, ref, behaviour: all triples of levels."""
+  grid = np.meshgrid(*[np.float32([0, -1e-3, -5, -40, -80])] * 3)
+  return [x.reshape(5, 25) for x in grid]
+
+
+def test_results_are_finite():
+  new, ref, behaviour = levels()
+  everywhere = np.ones(new.shape, bool)
+  p, q = np.stack([extreme(gap) for gap in (0.0, 40.0, 80.0)], axis=1)
+  ids = np.broadcast_to(np.arange(8), p.shape)
+  for lam in LAMS:
+    a = acceptance(new, behaviour, lam=lam)
+    assert ((0 <= a) & (a <= 1)).all()
+    z = normalizer(q, p, lam=lam)
+    assert (z[-1] > 0) and (z[0] > 0.8)
+    found = [z, calibration(
+        np.full(new.shape, z[-1]), np.ones(new.shape), everywhere)]
+    found += [
+        normalizer_topk(ids, q, ids, p, lam=lam, logp_b_at_t=q_at_t,
+                        logp_t_at_b=p_at_b)
+        for p_at_b in (p, None) for q_at_t in (q, None)]
+    found += [
+        weights(new, ref, behaviour, np.full(new.shape, some), everywhere,
+                lam=lam, target=target, clipped=clipped).weight
+        for target, clipped in CASES for some in (z[0], z[-1])]
+    assert all(np.isfinite(x).all() and x.dtype == np.float32 for x in found)
+  lam = lam_for_rate(p, q, np.float32([0.05, 0.5, 1]))
+  assert (np.isfinite(lam) & (lam > 0)).all()
+  half = jnp.bfloat16(new)
+  assert acceptance(half, half, lam=1.0).dtype == np.float32
+  assert normalizer(half, half, lam=1.0).dtype == np.float32
+
+
+def test_tokens_without_behaviour_probability_count_0():
+  rng = np.random.default_rng(6)
+  p, q = log_probs(rng, 2, 3, 8)
+  never = np.arange(8) % 3 == 0
+  for lam in LAMS:
+    np.testing.assert_allclose(
+        normalizer(np.where(never, -np.float32(np.inf), q), p, lam=lam),
+        normalizer(q[:, ~never], p[:, ~never], lam=lam),
+        rtol=error(p, q, np.log(lam)) + rounding(8))
+
+
+@pytest.mark.parametrize('target, clipped', CASES)
+def test_weights_are_constants(target, clipped):
+  """Even if a correction stops no gradient and masked positions hold NaN."""
+  rng = np.random.default_rng(7)
+  mask = rng.random((5, 25)) < 0.7
+  assert mask.any() and not mask.all()
+
+  def total(new, ref, behaviour, z):
+    return jnp.sum(obrs.weights(
+        new, ref, behaviour, z, mask, lam=0.8, c2=jnp.inf, target=target,
+        clipped=clipped, correction=lambda log_x, _: jnp.exp(
+            jnp.minimum(log_x, importance.MAX_LOG_RATIO))).weight)
+
+  for fill in (0.0, np.nan):
+    args = [np.where(mask, x, np.float32(fill))
+            for x in (*log_probs(rng, 3, 5, 25), *levels()[:1])]
+    args[-1] = np.exp(args[-1])
+    for slope in jax.jit(jax.grad(total, argnums=(0, 1, 2, 3)))(*args):
+      np.testing.assert_array_equal(slope, np.zeros(mask.shape))
+
+
+@pytest.mark.parametrize('target, clipped', CASES)
+@pytest.mark.parametrize('name', LIMITS)
+def test_weights_equal_the_twin(name, target, clipped):
+  rng = np.random.default_rng(8)
+  mask = rng.random((5, 25)) < 0.8
+  ref = -np.float32(rng.exponential(2.0, mask.shape))
+  new, behaviour = (
+      np.float32(ref + rng.normal(size=mask.shape)) for _ in range(2))
+  behaviour[1::2, :3] -= 25  # ratios beyond e^20
+  ref[1, 3:5] += 25
+  mask[1] = True
+  z = np.float32(rng.uniform(0.2, 1, mask.shape))
+  top = np.exp(importance.MAX_LOG_RATIO)
+  for lam, c1, c2 in zip(
+      [*LAMS, *LAMS], [np.inf, 1.5, 3, 2, 1, np.inf],
+      [np.inf, 1.1, 1.28, 1.5, np.inf, 1.28]):
+    p = new if target == 'p_new' else ref
+    x = np.minimum(
+        z * np.maximum(np.float64(lam), np.exp(np.float64(p) - behaviour)), top)
+    assert (x == top)[mask].any()
+    first = np.minimum(x, c1) if name is None else reference.correction(
+        name, np.log(x), mask, **LIMITS[name])
+    second = np.ones(mask.shape)
+    if target == 'p_new' and clipped:
+      second = np.minimum(np.exp(np.float64(ref) - new), top)
+    want = np.where(mask, first * np.minimum(second, c2), 1)
+
+    hidden = [np.where(mask, y, np.float32(np.nan))
+              for y in (new, ref, behaviour, z)]
+    got = weights(
+        *hidden, mask, lam=lam, c1=c1, c2=c2, target=target, clipped=clipped,
+        correction=CORRECTIONS[name])
+    rtol = 2 * error(new, ref, behaviour, np.log(z), np.log(lam))
+    # A flag and IcePop are steps at the limits.
+    ends = np.array([*LIMITS[name].values()] if name else [c1])
+    clear = (np.abs(x[..., None] - ends) > rtol * x[..., None]).all(-1)
+    clear &= np.abs(second - c2) > rtol * second
+    assert clear.mean() > 0.95
+    np.testing.assert_allclose(got.weight[clear], want[clear], rtol=rtol)
+    changed = ~np.isclose(first, x, rtol=rtol, atol=0)
+    for flag, wanted in ((got.at_c1, changed), (got.at_c2, second > c2)):
+      np.testing.assert_array_equal(flag[clear], (mask & wanted)[clear])
+    np.testing.assert_array_equal(got.weight[~mask], 1)
+    assert not np.any((got.at_c1 | got.at_c2)[~mask])
+    assert got.weight.dtype == np.float32
+
+
+def test_lam_for_rate():
+  rng = np.random.default_rng(9)
+  pairs = [log_probs(rng, 2, 8, scale=x) for x in (0.01, 0.3, 1, 3, 8)]
+  pairs += [extreme(gap) for gap in (0, 10, 60)]
+  pairs += [pair[::-1] for pair in pairs]
+  p, q = np.reshape(np.stack(pairs, axis=1), (2, 4, 4, 8))
+  rates = np.float32([0.05, 0.2, 0.5, 0.9, 0.99, 1.0])
+  lams = np.asarray(lam_for_rate(p, q, rates))
+  assert lams.shape == (6, 4, 4) and lams.dtype == np.float32
+  for rate, lam in zip(rates, lams):
+    for i in np.ndindex(4, 4):
+      # The next number, its exp and its log; Z itself, a sum, twice: for the
+      # last lam that accepts enough and the first that does not.
+      rtol = 2 * (error(p[i], q[i], np.log(lam[i])) + rounding(8))
+      assert obrs_rule(p[i], q[i], lam[i])[1] == pytest.approx(
+          rate, rel=float(rtol))
+
+
+@pytest.mark.parametrize('target', ['p_old', '', None])
+def test_an_unknown_target_is_refused(target):
+  x = np.zeros((1, 2), np.float32)
+  with pytest.raises(ValueError, match=r'^target=.* p_new, p_ref\.$') as found:
+    obrs.weights(x, x, x, x + 1, x == 0, lam=1.0, target=target)
+  assert str(found.value).count('.') == 1
