@@ -2,7 +2,8 @@
 
 Between two waves it has a fixed number of rows, of which some may be free. In a
 wave the new rows are joined to it; at the end only rows that the curriculum or
-the selection holds are kept.
+the selection holds are kept. With `actor.lag`, new rows are first in flight for
+as many waves.
 """
 
 from typing import Any, NamedTuple, Sequence
@@ -30,6 +31,67 @@ class Buffer(NamedTuple):
   tokens: RolloutTokens
 
 
+class Wave(NamedTuple):
+  """A wave in flight: sampled, judged and scored, but not seen by any stage.
+
+  Attributes:
+    ask: of the curriculum, with free places up to the most groups of a wave.
+    rows: its rollouts, with free rows up to the most samples of a wave.
+    groups: groups in `ask`.
+    samples: rollouts in `rows`.
+  """
+  ask: Ask
+  rows: Buffer
+  groups: int
+  samples: int
+
+
+def no_waves(config: ConfigDict, stages: Stages) -> tuple[Wave, ...]:
+  """Returns the waves in flight before the first step: empty ones."""
+  nothing = np.zeros(0)
+  ask = Ask(*(nothing.astype(kind) for kind in (
+      np.int64, np.int32, np.int32, np.int32, bool)))
+  return (_padded(ask, empty(0, config, stages), config, stages),
+          ) * config.actor.lag
+
+
+def exchange(
+    flight: tuple[Wave, ...], ask: Ask, rows: Buffer, config: ConfigDict,
+    stages: Stages) -> tuple[tuple[Wave, ...], Ask, Buffer]:
+  """Sends off a wave and receives the one that was sent `actor.lag` steps ago.
+
+  Args:
+    flight: waves in flight, the oldest first.
+    ask: of the new wave.
+    rows: of the new wave, scored.
+    config: of the run.
+    stages: of the run.
+
+  Returns:
+    The waves in flight; ask and rows of the wave that arrives. Without a lag,
+    it is the new one.
+  """
+  if not flight:
+    return (), ask, rows
+  flight = *flight, _padded(ask, rows, config, stages)
+  first = flight[0]
+  return flight[1:], *(
+      jax.tree.map(lambda x: x[:count], tree) for tree, count in (
+          (first.ask, first.groups), (first.rows, first.samples)))
+
+
+def _padded(
+    ask: Ask, rows: Buffer, config: ConfigDict, stages: Stages) -> Wave:
+  """Makes a wave in flight, whose arrays always have the same shapes."""
+  groups, samples = len(ask.group), len(rows.table.group)
+  most = stages.curriculum
+  return Wave(
+      jax.tree.map(
+          lambda x: np.pad(x, (0, most.max_prompts - groups)), ask),
+      join(rows, empty(most.max_requests - samples, config, stages)),
+      groups, samples)
+
+
 def capacity(config: ConfigDict, stages: Stages) -> int:
   """Returns the rows that a buffer keeps between two waves."""
   return (stages.curriculum.capacity * config.samples_per_prompt
@@ -37,8 +99,9 @@ def capacity(config: ConfigDict, stages: Stages) -> int:
 
 
 def size(config: ConfigDict, stages: Stages) -> str:
-  """Describes the buffer's memory; '' if no rows are held between steps."""
-  rows = capacity(config, stages)
+  """Describes the memory of rows held between steps; '' if there are none."""
+  rows = capacity(config, stages) + (
+      config.actor.lag * stages.curriculum.max_requests)
   if not rows:
     return ''
   one = sum(x.nbytes for x in jax.tree.leaves(empty(1, config, stages)))
@@ -139,9 +202,14 @@ def of_wave(
   return Buffer(table, tokens)
 
 
-def join(held: Buffer, new: Buffer) -> Buffer:
-  """Returns the rows of `held`, free ones too, then those of `new`."""
-  if not len(held.table.group):
+def join(held: Any, new: Any) -> Any:
+  """Returns the rows of `held`, free ones too, then those of `new`.
+
+  Args:
+    held: a Buffer, its table, or its tokens.
+    new: the same.
+  """
+  if not len(jax.tree.leaves(held)[0]):
     return new
   return jax.tree.map(lambda *x: np.concatenate(x), held, new)
 

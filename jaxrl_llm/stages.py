@@ -76,7 +76,8 @@ def make(config: ConfigDict, problems: int = 1) -> Stages:
   sizes = Sizes(
       problems=problems, seed=config.seed, batch=config.prompts_per_step,
       samples=config.samples_per_prompt,
-      prompts=config.curriculum_prompts or config.prompts_per_step)
+      prompts=config.curriculum_prompts or config.prompts_per_step,
+      lag=config.actor.lag)
   stages = Stages(
       _checked_curriculum(
           _make('curriculum', config, CURRICULA, Curriculum, sizes),

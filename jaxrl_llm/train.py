@@ -19,7 +19,6 @@ from absl import logging
 import jax
 from ml_collections import ConfigDict
 import numpy as np
-import rich
 
 from jaxrl_llm import buffer as buffer_lib
 from jaxrl_llm import (
@@ -60,6 +59,7 @@ class RunState(NamedTuple):
     curriculum: state of the curriculum.
     selection: state of the selection.
     buffer: rollouts held for later steps.
+    flight: waves of rollouts that no stage has seen yet, the oldest first.
     solved: [D] bool, training problems solved at least once.
   """
   step: int
@@ -68,6 +68,7 @@ class RunState(NamedTuple):
   curriculum: Any
   selection: Any
   buffer: buffer_lib.Buffer
+  flight: tuple[buffer_lib.Wave, ...]
   solved: np.ndarray
 
   @property
@@ -142,20 +143,42 @@ def take_step(
     verdicts = rollout.submit(task, responses)()
     rewards.check_step(verdicts, responses.texts)
 
-  with timer('batch'):
-    first = len(state.buffer.table.group)  # row of this step's first rollout
-    table, tokens = buffer_lib.join(
-        state.buffer, buffer_lib.of_wave(
-            ask, responses, verdicts, config, parts.stages))
-    wave = jax.tree.map(lambda x: x[first:], table)
-    selection = select.feedback(
-        state.selection, step_metrics.probe(wave, policy_step))
-    signal = rounds.signal(
-        parts.advantages, table, ask, step, first=first,
-        prompts=choose.max_prompts, samples=samples,
+  held = state.buffer
+  first = len(held.table.group)  # row of a wave's first rollout
+  size = programs.scored_rows(config, parts.stages)
+
+  def signal_of(ask, wave):
+    return rounds.signal(
+        parts.advantages, buffer_lib.join(held.table, wave), ask, step,
+        first=first, prompts=choose.max_prompts, samples=samples,
         replicate=parts.replicate)
+
+  def score(tokens, rows):
+    return rounds.with_scores(
+        learner, tokens, rows, state.learner.params, fixed.anchor, fixed.loss,
+        frozen, shard_rows=parts.shard_rows)
+
+  with timer('batch'):
+    wave = buffer_lib.of_wave(ask, responses, verdicts, config, parts.stages)
+    sampled = wave.table
+    signal = signal_of(ask, sampled)
+
+  arrived, seen, flight = ask, signal, ()
+  if state.flight:
+    with timer('score'):  # by the policy that wrote them, before it learns
+      wave = wave._replace(tokens=score(
+          wave.tokens, rounds.at_their_places(sampled.valid, size)))
+    with timer('batch'):
+      flight, arrived, wave = buffer_lib.exchange(
+          state.flight, ask, wave, config, parts.stages)
+      seen = signal_of(arrived, wave.table)
+
+  with timer('batch'):
+    table = buffer_lib.join(held.table, wave.table)
+    selection = select.feedback(
+        state.selection, step_metrics.probe(wave.table, policy_step))
     curriculum = choose.update(
-        curriculum, ask, table, signal.signal, signal.gain)
+        curriculum, arrived, table, seen.signal, seen.gain)
     curriculum, taken = choose.take(curriculum)
     taken = [
         buffer_lib.batch_rows(table, groups, samples) for groups in taken]
@@ -163,14 +186,13 @@ def take_step(
         parts.advantages, table, taken, step, replicate=parts.replicate)
 
   with timer('score'):
-    held = rows_of(table, choose.holds(curriculum), samples)
-    tokens = rounds.with_scores(
-        learner, tokens, rounds.to_score(
-            table, [*taken, held], first=first,
-            size=programs.scored_rows(config, parts.stages),
-            drop_zero_advantage=config.drop_zero_advantage),
-        state.learner.params if tokens.old_logprobs is not None else None,
-        fixed.anchor, fixed.loss, frozen, shard_rows=parts.shard_rows)
+    tokens = wave.tokens
+    if not flight:
+      waiting = rows_of(table, choose.holds(curriculum), samples)
+      tokens = score(tokens, rounds.to_score(
+          table, [*taken, waiting], first=first, size=size,
+          drop_zero_advantage=config.drop_zero_advantage))
+    tokens = buffer_lib.join(held.tokens, tokens)
 
   with timer('update'):
     done = rounds.run(
@@ -183,10 +205,10 @@ def take_step(
         curriculum, done.selection)
 
   solved = step_metrics.solve(
-      state.solved, wave.problem, wave.valid & (wave.reward >= 1.0))
+      state.solved, sampled.problem, sampled.valid & (sampled.reward >= 1.0))
   report = step_metrics.report(
       responses, verdicts, done.metrics, step=state.step + 1, ask=ask,
-      wave=wave, gain=signal.gain, solved=solved, kinds=parts.kinds,
+      wave=sampled, gain=signal.gain, solved=solved, kinds=parts.kinds,
       measured={
           **signal.metrics, **measured, **choose.metrics(curriculum),
           **step_metrics.of_rounds(
@@ -198,7 +220,7 @@ def take_step(
           epochs=config.learner.epochs, frozen=frozen is not None))
   return RunState(
       state.step + 1, state.rounds + len(taken), (done.learner,), curriculum,
-      done.selection, buffer, solved), report
+      done.selection, buffer, flight, solved), report
 
 
 def init_state(parts: experiment.Parts, learner: TrainState) -> RunState:
@@ -210,6 +232,7 @@ def init_state(parts: experiment.Parts, learner: TrainState) -> RunState:
       buffer=buffer_lib.empty(
           buffer_lib.capacity(parts.config, parts.stages), parts.config,
           parts.stages),
+      flight=buffer_lib.no_waves(parts.config, parts.stages),
       solved=np.zeros(len(parts.task.train), bool))
 
 
@@ -351,23 +374,13 @@ def _run(
         'curriculum dropped too many groups.', state.step)
   result = summary.summary(
       start, latest, time.monotonic() - began, state.step)
-  written = summary.write(workdir, result, name)
   saves = workdir / 'checkpoints'
-  saved = [step for step in checkpoint.steps(saves)
-           if not checkpoint.fault(saves / str(step), thorough=False)]
-  whole = state.step in saved
-  if config.log.display:
-    rich.print(progress.results(start, latest))
-    if said := parts.stages.curriculum.summary(state.curriculum):
-      print(said)
-    print(f'{workdir}: ' + ', '.join(
-        [*written, 'samples.jsonl', *['checkpoints/'] * whole]))
-  if not whole or len(written) < 2:
-    last = f'of step {saved[-1]}' if saved else 'none'
-    raise OSError(
-        f'The run is done, but its end could not be written to {workdir}; its '
-        f'last whole checkpoint is {last}: make room, and run the same command '
-        'again.')
+  summary.end(
+      workdir, name, result, start, latest, saved=[
+          step for step in checkpoint.steps(saves)
+          if not checkpoint.fault(saves / str(step), thorough=False)],
+      said=parts.stages.curriculum.summary(state.curriculum),
+      show=config.log.display)
   return result
 
 

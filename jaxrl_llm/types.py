@@ -249,12 +249,14 @@ class Sizes(NamedTuple):
     batch: B, groups of a train batch.
     samples: n, samples of a group.
     prompts: new groups that a wave begins.
+    lag: waves between the sampling of rollouts and the curriculum's `update`.
   """
   problems: int
   seed: int
   batch: int
   samples: int
   prompts: int
+  lag: int = 0
 
 
 class Curriculum(NamedTuple):

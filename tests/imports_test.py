@@ -36,7 +36,8 @@ ALLOWED = {
     'stages': {'curriculum', 'rewards', 'selection', 'tasks', 'types'},
     'programs': {
         'learner', 'models', 'ops', 'sampling', 'sharding', 'stages', 'types'},
-    'buffer': {'programs', 'rewards', 'rollout', 'stages', 'types'},
+    'buffer': {
+        'learner', 'programs', 'rewards', 'rollout', 'stages', 'types'},
     'rollout': {
         'programs', 'rewards', 'sampling', 'sharding', 'tasks', 'tokenizer',
         'types'},

@@ -48,12 +48,14 @@ def _built(**fields):
 
 
 @functools.cache
-def _programs(stale):
+def _programs(stale, off_policy='none'):
   """Returns the parts that own the programs of all runs of one kind."""
-  return _built(selection='replay' if stale else 'all_rows')
+  return _built(
+      selection='replay' if stale else 'all_rows', off_policy=off_policy)
 
 
-_SAMPLERS: dict[tuple[int, ...], Any] = {}  # by the sizes of their requests
+# By the sizes of their requests, and by what they record.
+_SAMPLERS: dict[tuple[Any, ...], Any] = {}
 
 
 _advantages = functools.cache(
@@ -67,13 +69,15 @@ def parts_of(**fields: Any) -> experiment.Parts:
   The learner is the same in all runs whose updates have the same outputs.
   """
   parts = _built(**fields)
-  shared = _programs(parts.stages.selection.stale)
+  off_policy = parts.config.off_policy
+  shared = _programs(parts.stages.selection.stale, off_policy)
   most = parts.stages.curriculum
   return tiny.changed(
       parts, learner=shared.programs.learner,
       policy=_programs(False).programs.policy,
       sample=_SAMPLERS.setdefault(
-          (most.max_prompts, most.max_requests, most.min_count), parts.sample),
+          (most.max_prompts, most.max_requests, most.min_count, off_policy),
+          parts.sample),
       advantages=_advantages(parts.config.advantage))
 
 

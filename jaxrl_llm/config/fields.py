@@ -198,7 +198,8 @@ FIELDS = (
           'icepop drops tokens with a weight above it', range='[1, inf]'),
 
     Field('actor.lag', 0, 'steps between the sampling of responses and their '
-          'use, as if sampling and training ran side by side', range=_ANY),
+          'use, as if sampling and training ran side by side; those of the '
+          'last ones are not used', range=_ANY),
 
     Field('jackpot.target', 'p_new', 'policy to learn from: p_new (the one in '
           'training) or p_ref (the one at the step of the rollout)',
@@ -244,7 +245,8 @@ FIELDS = (
           'a screen must be below this', range='(-inf, inf)'),
     Field('speed.capacity', None, 'groups that are continued or wait for a '
           'batch; screening pauses while there is no room for those of a step '
-          '(none: room for two steps)', range=_SOME, kind=int | None),
+          '(none: room for two steps and actor.lag)', range=_SOME,
+          kind=int | None),
     Field('speed.max_rounds', None, 'most batches trained on in a step (none: '
           'all that are full)', range=_SOME, kind=int | None),
     Field('speed.patience', 50, 'steps in a row without a finished group that '

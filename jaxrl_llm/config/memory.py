@@ -114,8 +114,11 @@ def parts(
       Part('the logits of a chunk', 'lower learner.vocab_chunk', min(
           config.learner.vocab_chunk or 1, microbatch * config.max_response)
            * model.vocab_size * 4)]
-  rows = requests + stages.selection.capacity + (
+  rows = (1 + config.actor.lag) * requests + stages.selection.capacity + (
       stages.curriculum.capacity * config.samples_per_prompt)
+  width = config.max_response
+  if config.off_policy != 'none':
+    width += 2 * config[config.off_policy].top_k * config.max_response
   found = [
       Part('the weights, with their gradients and moments'
            if training and not rank else 'the weights', smaller, weights),
@@ -123,7 +126,7 @@ def parts(
            16 * rank * model.layers * model.width * training),
       Part('the rollouts of a step', 'lower prompts_per_step, '
            'samples_per_prompt, max_prompt, max_response or replay.rounds',
-           4 * rows * (length + config.max_response), on_host=True),
+           4 * rows * (length + width), on_host=True),
       Part('the verdicts of an evaluation',
            'lower eval.samples or eval.problems',
            16 * min(heldout, config.eval.problems or heldout)

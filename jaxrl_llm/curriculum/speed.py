@@ -132,7 +132,7 @@ def create(
     p_high: with "pass_rate", the mean reward must be below it.
     capacity: Q, groups that are continued or wait for a batch; screening pauses
       while there is no room for a wave's groups. None leaves room for those of
-      two waves.
+      two waves, and of the waves in flight.
     max_rounds: most batches taken in a wave; None for all that are full.
     patience: waves in a row without a finished group that has signal, after
       which `update` raises NoSignalError.
@@ -156,7 +156,9 @@ def create(
     raise ValueError(
         f'speed.p_low={p_low} is not below speed.p_high={p_high}, so no prompt '
         'qualifies: lower it.')
-  size = least + prompts if capacity is None else capacity
+  size = capacity
+  if capacity is None:
+    size = least + (1 + sizes.lag) * prompts
   if size < least:
     raise ValueError(
         f'speed.capacity={size} cannot fill a batch: use at least {least} '

@@ -135,7 +135,7 @@ def noise(identity: Array, update: Array, width: int) -> Array:
     width: T.
 
   Returns:
-    [B, T] float32, uniform in [0, 1).
+    [B, T] float32 in [0, 1).
   """
   def row(seed, group, sample):
     key = jax.random.key(seed)
@@ -152,7 +152,7 @@ class Context(NamedTuple):
   Attributes:
     cfg: choices.
     calibration: that the batch uses.
-    noise: [B, T] uniform, or None.
+    noise: [B, T] in [0, 1), or None.
     z, z_topk: [B, t] normalisers or None, see `tokens`.
   """
   cfg: Rejection
@@ -200,7 +200,7 @@ def tokens(
     lam: [] threshold.
     z: [B, t] exact normaliser, for the target 'p_new' and 'exact'.
     z_topk: [B, t] normaliser over the sampler's likeliest tokens.
-    noise: [B, t] uniform, for the mask 'sampled'.
+    noise: [B, t] in [0, 1), for the mask 'sampled'.
   """
   real = lambda x: None if x is None else jax.lax.stop_gradient(
       jnp.where(mask, x, 0.0))

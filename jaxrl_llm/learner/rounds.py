@@ -140,31 +140,36 @@ def to_score(
     drop_zero_advantage: leave out rows that are never trained on.
 
   Returns:
-    [size] the rows at their places in the step; -1 for the others and filler.
+    [size] the rows, counted from `first`, each at its own place; -1 for the
+    others and filler.
   """
   needed = np.zeros(len(table.group), bool)
   for rows in groups:
     needed[rows[rows >= 0]] = True
   if drop_zero_advantage:
     needed &= table.advantage != 0.0  # NaN before its round
-  rows = np.where(needed, np.arange(len(needed)), -1)[first:]
+  return at_their_places(needed[first:], size)
+
+
+def at_their_places(which: np.ndarray, size: int) -> np.ndarray:
+  """Returns [size] the numbers of rows that `which` marks, -1 elsewhere."""
+  rows = np.where(which, np.arange(len(which)), -1)
   return np.pad(rows, (0, size - len(rows)), constant_values=-1)
 
 
 def with_scores(
-    learner: Learner, tokens: RolloutTokens, rows: np.ndarray, old: Any,
+    learner: Learner, tokens: RolloutTokens, rows: np.ndarray, policy: Any,
     anchor: Any, loss: LossParams, frozen: Any, *, shard_rows: Shard,
 ) -> RolloutTokens:
-  """Computes the log-probs of other policies for rows of a buffer.
+  """Computes the log-probs of other policies for rows of a wave.
 
   Args:
     learner: its `score` computes them.
-    tokens: C rollouts; their arrays of old and anchor log-probs are filled.
-      With an array of normalisers, those are too, from the likeliest tokens.
+    tokens: R rollouts. Of their old log-probs, anchor log-probs and
+      normalisers, the arrays that are there are filled.
     rows: [B] which rollouts to score; -1 for filler.
-    old: parameters of the policy that wrote these rows; None for no old
-      log-probs.
-    anchor: parameters of the KL penalty's frozen model; None for no penalty.
+    policy: parameters of the policy that wrote these rows.
+    anchor: parameters of the KL penalty's frozen model, or None.
     loss: its temperature is used for all policies.
     frozen: parameters that are not trained, or None.
     shard_rows: (batch) -> batch on the devices, with its rows sharded.
@@ -174,9 +179,9 @@ def with_scores(
     out if the normalisers were all that they are for.
   """
   plain = tokens._replace(top_ids=None, top_logprobs=None)
-  models = {'old_logprobs': old, 'anchor_logprobs': anchor}
+  models = {'old_logprobs': policy, 'anchor_logprobs': anchor}
   models = {name: params for name, params in models.items()
-            if params is not None}
+            if getattr(tokens, name) is not None}
   scored = plain if tokens.z is not None else tokens
   if not models or (rows < 0).all():
     return scored

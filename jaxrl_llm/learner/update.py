@@ -24,7 +24,7 @@ from jaxrl_llm.models import attention, transformer
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.ops import microbatches, policy_losses
 from jaxrl_llm.sharding import collectives
-from jaxrl_llm.types import Array, LearnerBatch
+from jaxrl_llm.types import Array
 
 
 @struct.dataclass

@@ -116,8 +116,10 @@ def probe(wave: Table, policy_step: int) -> Probe:
 
   Args:
     wave: its rows of the table.
-    policy_step: optimiser steps behind the policy that wrote them.
+    policy_step: optimiser steps behind the policy, if the wave has no rows.
   """
+  if len(wave.policy_step):
+    policy_step = int(wave.policy_step[0])
   rows = wave.valid & wave.probe & (wave.length > 0)
   if not rows.any():
     return Probe(np.nan, np.nan, policy_step)

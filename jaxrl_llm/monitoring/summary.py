@@ -3,12 +3,13 @@
 import json
 import math
 import pathlib
-from typing import Any, Mapping
+from typing import Any, Mapping, Sequence
 
 from absl import logging
+import rich
 
 from jaxrl_llm import workdir as workdir_lib
-from jaxrl_llm.monitoring import plots
+from jaxrl_llm.monitoring import plots, progress
 
 
 def summary(
@@ -63,3 +64,38 @@ def write(
       logging.warning(
           '%s could not be written to %s (%s).', name, workdir, error.strerror)
   return written
+
+
+def end(
+    workdir: pathlib.Path, title: str, result: Mapping[str, Any],
+    start: Mapping[str, float], final: Mapping[str, float], *,
+    saved: Sequence[int], said: str, show: bool) -> None:
+  """Writes the files and prints the results of a run that is done.
+
+  Args:
+    workdir: folder of the run.
+    title: of the curves.
+    result: from `summary`.
+    start: held-out estimates before the first step.
+    final: held-out estimates after the last step.
+    saved: steps of the whole checkpoints, in order.
+    said: what the curriculum says at the end, or ''.
+    show: whether to print.
+
+  Raises:
+    OSError: a file, or the last step's checkpoint, could not be written.
+  """
+  written = write(workdir, result, title)
+  whole = result['steps'] in saved
+  if show:
+    rich.print(progress.results(start, final))
+    if said:
+      print(said)
+    print(f'{workdir}: ' + ', '.join(
+        [*written, 'samples.jsonl', *['checkpoints/'] * whole]))
+  if not whole or len(written) < 2:
+    last = f'of step {saved[-1]}' if saved else 'none'
+    raise OSError(
+        f'The run is done, but its end could not be written to {workdir}; its '
+        f'last whole checkpoint is {last}: make room, and run the same command '
+        'again.')

@@ -23,5 +23,5 @@ from jaxrl_llm.ops import (
 )
 
 __all__ = (
-    'advantages', 'importance', 'kl', 'obrs', 'overlong', 'pkpo', 'policy_losses',
-    'screening', 'token_stats', 'top_k')
+    'advantages', 'importance', 'kl', 'obrs', 'overlong', 'pkpo',
+    'policy_losses', 'screening', 'token_stats', 'top_k')

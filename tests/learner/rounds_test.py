@@ -108,4 +108,4 @@ def test_rows_without_an_advantage_are_left_out_if_asked(drop):
   scored = rounds.to_score(
       table, [ROWS], first=1, size=6, drop_zero_advantage=drop)
   assert scored.tolist() == (
-      [1, 2, -1, -1, -1, -1] if drop else [1, 2, 3, -1, -1, -1])
+      [0, 1, -1, -1, -1, -1] if drop else [0, 1, 2, -1, -1, -1])

@@ -105,11 +105,14 @@ def test_a_group_without_a_verdict_leaves_the_spread_of_the_others():
 def test_the_probe_weighs_the_entropy_by_tokens():
   table, _ = wave([1, 0, 4, 9], [1, 1, 0, 1],
                   probe=np.array([True, True, True, False]))
-  got = step_metrics.probe(table, 7)
+  table = table._replace(policy_step=np.full(4, 7))
+  got = step_metrics.probe(table, 9)
   # Rows 0 and 1 have 1 and 4 tokens and the entropies 0 and 1.
   assert got == (.5, pytest.approx(4 / 5, rel=rounding(2)), 7)
   table = table._replace(valid=np.zeros(4, bool))
-  assert np.isnan(step_metrics.probe(table, 7)[:2]).all()
+  assert np.isnan(step_metrics.probe(table, 9)[:2]).all()
+  nothing, _ = wave([], [])
+  assert step_metrics.probe(nothing, 9).policy_step == 9
 
 
 def test_metrics_of_rounds():

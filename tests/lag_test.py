@@ -1,0 +1,124 @@
+"""Tests of `actor.lag`: steps between sampling and training."""
+
+import collections
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl_llm import buffer, experiment, stages, train
+from jaxrl_llm.monitoring import timing
+from jaxrl_llm.types import Ask
+from tests import tiny
+
+
+@pytest.fixture(scope='module')
+def parts():
+  return experiment.build(tiny.load(
+      actor__lag=1, learner__updates=2, optimizer__learning_rate=.01))
+
+
+def contents(tokens, length, first):
+  """Counts the responses, each with `first`, a number of its row."""
+  return collections.Counter(
+      (row[:end].tobytes(), float(x))
+      for row, end, x in zip(tokens, length, first))
+
+
+@pytest.mark.parametrize('lag', [1, 2])
+def test_updates_train_on_the_rows_of_an_earlier_policy(parts, lag):
+  """Each wave once, in order, with the log-probs of the policy that wrote it.
+  """
+  config = tiny.load(
+      actor__lag=lag, learner__updates=2, optimizer__learning_rate=.01)
+  watched = tiny.watch(
+      tiny.changed(parts, config=config), tiny.by_length)
+  state, fixed, _ = tiny.begin(watched.parts)
+  policies, rows = [], []
+  for step in range(5):
+    policies.append(jax.device_get(state.learner.params))
+    watched.batches.clear()
+    with jax.transfer_guard('disallow'):
+      state, report = train.take_step(
+          watched.parts, state, fixed, timing.Timer())
+    rows.append(report.row)
+    assert report.row['response/count'] == 16
+    assert len(state.flight) == lag
+    if step < lag:
+      assert not watched.batches
+      assert tiny.same(state.learner.params, policies[0])
+      assert report.row['batch/rounds'] == 0
+      continue
+    assert len(watched.batches) == 2
+    batch = jax.tree.map(lambda *x: np.concatenate(x), *watched.batches)
+    written = watched.rollouts[step - lag]
+    end = batch.prompt_length + batch.response_length
+    responses = np.stack([
+        np.pad(row[first:last], (0, 10 - (last - first)))
+        for row, first, last in zip(batch.tokens, batch.prompt_length, end)])
+    assert contents(
+        responses, batch.response_length, batch.behaviour_logprobs[:, 0]
+    ) == contents(written.tokens, written.length, written.logprobs[:, 0])
+    bare = watched.parts.shard_rows(batch.replace(old_logprobs=None))
+    for number, policy in enumerate(policies):
+      scores = watched.parts.programs.learner.score(
+          jax.device_put(policy, watched.parts.param_shardings()), bare,
+          fixed.loss, None).logprobs
+      wrote = tiny.same(policy, policies[step - lag])
+      assert np.array_equal(scores, batch.old_logprobs) == wrote, number
+    # Two updates in each step since it was written, but none in the first.
+    assert report.row['batch/staleness'] == 2 * min(step - lag, lag)
+  assert rows[-1]['update/kl_old'] > 0
+
+
+def test_a_step_reports_the_wave_that_it_sampled(parts):
+  """Its rewards, its samples and the solved problems, not those in flight."""
+  watched = tiny.watch(parts, tiny.by_length)
+  state, fixed, _ = tiny.begin(watched.parts)
+  state, report = train.take_step(watched.parts, state, fixed, timing.Timer())
+  texts = [record['response'] for group in report.groups for record in group]
+  assert len(texts) == 16
+  rewards = np.array([len(text) % 2 for text in texts])
+  assert report.row['reward/mean'] == rewards.mean()
+  assert report.row['reward/signal'] > 0
+  assert state.solved.sum() == len({
+      record['problem_id'] for group in report.groups for record in group
+      if record['reward'] == 1})
+
+
+def test_waves_arrive_whole_and_in_order():
+  """Waves of no, some and all of the rows come out three steps later."""
+  config = tiny.load(actor__lag=3, off_policy='jackpot')
+  made = stages.make(config, 40)
+  rng = np.random.default_rng(0)
+  flight, sent, forms = buffer.no_waves(config, made), [], set()
+  for number in range(12):
+    groups, samples = [(0, 0), (1, 3), (2, 8), (4, 16)][number % 4]
+    rows = jax.tree.map(
+        lambda x: rng.integers(0, 2, x.shape).astype(x.dtype),
+        buffer.empty(samples, config, made))
+    ask = Ask(*(rng.integers(0, 2, groups).astype(kind) for kind in (
+        np.int64, np.int32, np.int32, np.int32, bool)))
+    sent.append((ask, rows))
+    flight, *arrived = buffer.exchange(flight, ask, rows, config, made)
+    if number < 3:
+      assert not len(arrived[0].group) and not len(arrived[1].table.group)
+    else:
+      assert tiny.same(tuple(arrived), sent[number - 3])
+    forms.add(str(jax.tree.map(lambda x: np.shape(x), flight)))
+  assert len(forms) == 1 and flight[0].rows.tokens.top_ids is not None
+
+
+def test_without_a_lag_nothing_is_in_flight():
+  config = tiny.load()
+  made = stages.make(config, 40)
+  assert buffer.no_waves(config, made) == ()
+  assert buffer.exchange((), 'ask', 'rows', config, made) == (
+      (), 'ask', 'rows')
+
+
+@pytest.mark.parametrize('lag, rows', [(0, 0), (1, 16), (3, 48)])
+def test_the_size_of_waves_in_flight_is_said(lag, rows):
+  config = tiny.load(actor__lag=lag)
+  said = buffer.size(config, stages.make(config, 40))
+  assert (f'{rows} rollouts' in said) if rows else said == ''
