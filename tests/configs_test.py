@@ -51,6 +51,7 @@ def test_there_are_some():
   assert 'configs/countdown.py' in FILES
   assert OTHERS == [
       'configs/dapo/qwen3_1p7b_math.py', 'configs/grpo/qwen3_1p7b_math.py',
+      'configs/jackpot/qwen3_4b_math.py', 'configs/jackpot/qwen3_8b_math.py',
       'configs/pkpo/gemma2_2b_math.py', 'configs/pkpo/gemma2_9b_math.py',
       'configs/pkpo/llama31_8b_math.py', 'configs/speed/qwen25_1p5b_math.py',
       'configs/speed/qwen25_7b_math.py']
@@ -71,13 +72,16 @@ def test_a_config_is_a_document_and_valid(name, small):
       config.validate(config.load(path, {**given, **trial}))
 
 
-# Gemma 2 9B's config is 2B's with other sizes, which this run does not have;
-# SPEED runs in many other tests.
+# Gemma 2 9B's and Qwen3 8B's configs are those of 2B and 4B with other sizes,
+# which this run does not have; SPEED runs in many other tests.
 @pytest.mark.parametrize('name', [
     pytest.param(name, marks=pytest.mark.slow) if (
-        'gemma2_9b' in name or 'speed' in name) else name for name in OTHERS])
+        'gemma2_9b' in name or 'qwen3_8b' in name or 'speed' in name)
+    else name for name in OTHERS])
 def test_it_takes_two_steps_with_a_small_model(name, small, tmp_path):
   own = {'speed.n_init': 2} if 'speed' in name else {}
+  if 'jackpot' in name:
+    own = {'learner.updates': 8}
   c = config.load(str(ROOT / name), {
       **SMALL, **own, **small(name), 'workdir': str(tmp_path)})
   config.validate(c)

@@ -4,6 +4,7 @@
 """
 
 from configs import countdown
+from configs.jackpot import qwen3_4b_math
 
 
 def get_config(arg=None):
@@ -24,3 +25,6 @@ def get_config(arg=None):
   c.optimizer.warmup_steps = 0
   c.eval.every = 1
   return c
+
+
+get_hyper = qwen3_4b_math.get_hyper
