@@ -81,6 +81,23 @@ def test_a_run_with_waves_in_flight_goes_on_too(fields, tmp_path):
       stage_runs.judged(stage_runs.parts_of(**fields)), tmp_path, check)
   trained = [row for row in rows if row['batch/rounds']]
   assert trained[-1]['batch/staleness'] >= fields['actor__lag']
+  for row in trained:
+    found = {name.removeprefix('update/obrs_'): value
+             for name, value in row.items() if 'obrs_' in name}
+    if 'off_policy' not in fields:
+      assert not found
+      continue
+    assert found.keys() == set(
+        'acceptance at_c1 at_c2 empty kappa kept kl_after kl_before '
+        'rejected_negative rejected_positive z'.split())
+    assert all(np.isfinite(list(found.values())))
+    assert 0 < found['acceptance'] <= 1 and 0 < found['z'] <= 1.05
+    rejected = found['rejected_negative'] + found['rejected_positive']
+    assert 0 <= rejected <= 1 - found['kept'] + 1e-6  # others have no signal
+    # Of the same weights, computed twice.
+    assert row['update/behaviour_gap_max'] < 1e-4
+  if 'off_policy' in fields:
+    assert trained[-1]['update/obrs_acceptance'] < 1
 
 
 def goes_on(parts, folder, check=lambda state: None):

@@ -283,7 +283,13 @@ class Factors(NamedTuple):
     found: of `tokens`.
     factor: [B, t] float32, mask times weight, divided by `accepted_share`; 0
       where masked.
-    metrics: name to [B, t], per token.
+    metrics: name to [B, t], per token: importance, the weight; obrs_acceptance;
+      obrs_kept, the mask; obrs_z, the normaliser in use, and obrs_z_error, the
+      distance of kappa times the top-k one to it if it is exact; obrs_at_c1 and
+      obrs_at_c2, whether the bounds act; obrs_rejected_positive and _negative,
+      1 minus the mask where the advantage has this sign; obrs_kl_before and
+      _after, log(behaviour / target) before and after rejection, of which the
+      means are the KL(behaviour || target).
   """
   found: Tokens
   factor: Array
@@ -351,8 +357,8 @@ def metrics(
     calibration: that the batch used.
 
   Returns:
-    obrs_kappa; obrs_empty, 1 if there are tokens and none is accepted;
-    obrs_kl_after, a mean over accepted tokens.
+    obrs_kappa; obrs_empty, 1 if there are tokens and none is accepted, and the
+    update changes nothing; obrs_kl_after, a mean over accepted tokens.
   """
   accepted = sums['obrs_acceptance']
   return dict(

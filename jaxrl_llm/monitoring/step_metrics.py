@@ -156,9 +156,9 @@ def of_rounds(
 def of_updates(updates: Sequence[Mapping[str, np.ndarray]]) -> Row:
   """Combines the metrics of a step's updates, with the prefix 'update/'.
 
-  'tokens' is summed. Names that end in '_max' take the maximum. Counters and
-  the learning rate take the last value. All others are means weighted by
-  tokens, NaN if there are no tokens.
+  'tokens' and 'obrs_empty' are summed. Names that end in '_max' take the
+  maximum. Counters and the learning rate take the last value. All others are
+  means weighted by tokens, NaN if there are no tokens.
   """
   row = {}
   tokens = np.array([float(update['tokens']) for update in updates])
@@ -166,7 +166,7 @@ def of_updates(updates: Sequence[Mapping[str, np.ndarray]]) -> Row:
     values = [float(update[name]) for update in updates]
     if name in ('skipped', 'skipped_in_row', 'learning_rate'):
       value = values[-1]
-    elif name == 'tokens':
+    elif name in ('tokens', 'obrs_empty'):
       value = sum(values)
     elif name.endswith('_max'):
       value = max(values)

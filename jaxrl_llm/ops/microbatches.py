@@ -20,7 +20,7 @@ class Microbatches(NamedTuple):
   """The rows of a batch, split into microbatches.
 
   Attributes:
-    rows: tree of [M, size, ...] arrays, longest rows first.
+    rows: tree of [M, size, ...] arrays, microbatches with longer rows first.
     bucket: [M] int32, index of the static length of each microbatch.
     count: [] int32, microbatches with at least one needed row.
   """
@@ -34,6 +34,9 @@ def arrange(
 ) -> tuple[Microbatches, Array]:
   """Sorts rows by length and splits them into microbatches.
 
+  The rows of a single microbatch keep their order. (Where each device has one
+  of them, the TPU compiler of libtpu 0.0.42 aborts on the sort.)
+
   Args:
     rows: tree of [B, ...] arrays; `size` divides B.
     length: [B] int32, tokens of each row. Rows of length 0 are not needed; a
@@ -45,10 +48,13 @@ def arrange(
     The microbatches, and [B] int32, the row of the batch at each of their
     places.
   """
-  order = jnp.argsort(-length, stable=True)
-  longest = length[order][::size]
+  order = jnp.arange(len(length))
+  if len(length) > size:
+    order = jnp.argsort(-length, stable=True)
+  split = lambda x: x[order].reshape(-1, size, *x.shape[1:])
+  longest = jnp.max(split(length), axis=1)
   return Microbatches(
-      jax.tree.map(lambda x: x[order].reshape(-1, size, *x.shape[1:]), rows),
+      jax.tree.map(split, rows),
       jnp.searchsorted(jnp.asarray(lengths), longest),
       jnp.sum(longest > 0)), order
 

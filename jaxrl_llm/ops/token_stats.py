@@ -281,8 +281,9 @@ def token_stats(
       `overlap`; they get no gradient.
     lam: threshold of `overlap`.
     chunk: tokens whose logits exist at a time, over all devices that share
-      them. None: a power of two, for at most 512 MB on each device. If all
-      tokens fit into one chunk, its logits are kept for the backward pass.
+      them. None: a power of two, for at most 512 MB on each device, of both
+      models. If all tokens fit into one chunk, its logits are kept for the
+      backward pass.
     axes: names of manual mesh axes that V is split over, the major one first.
     row_axis: the one of `axes` that also splits the tokens. Along the other
       axes, hidden, targets and ids are the same on each device.
@@ -300,6 +301,7 @@ def token_stats(
   if chunk is None:
     # Gathered hidden states take memory too: a part of V can be below D.
     each = vocab if row_axis is None else max(vocab, 4 * width)
+    each *= 1 if other is None else 2
     chunk = 1 << ((_DEFAULT_LOGITS // each).bit_length() - 1)
   split = _Split(tuple(axes), row_axis)
   if row_axis is not None:

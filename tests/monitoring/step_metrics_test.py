@@ -163,6 +163,9 @@ def test_of_updates():
       'update/skipped': 1.0, 'update/skipped_in_row': 1.0,
       'update/learning_rate': .2, 'update/grad_norm': 2.75}
   assert np.isnan(step_metrics.of_updates([empty])['update/loss'])
+  rejected = dict(tokens=5, obrs_empty=1)
+  assert step_metrics.of_updates([rejected, dict(tokens=2, obrs_empty=0),
+                                  rejected])['update/obrs_empty'] == 2
   assert step_metrics.of_updates([]) == {}
 
 

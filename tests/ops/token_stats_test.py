@@ -61,7 +61,7 @@ def test_gradients_equal_the_twins(chunk):
   id_weights = rng.standard_normal((N, M))
 
   def combine(stats):
-    logprobs, entropy, _, top_logprobs, id_logprobs = stats
+    logprobs, entropy, _, top_logprobs, id_logprobs = stats[:5]
     return ((weights[0] * logprobs).sum() + (weights[1] * entropy).sum()
             + (top_weights * top_logprobs).sum()
             + (id_weights * id_logprobs).sum())
@@ -131,7 +131,7 @@ def test_bfloat16_products_accumulate_in_float32(chunk):
 def test_any_leading_shape_and_what_is_not_asked_for():
   hidden, unembed, targets, ids = _inputs()
   full = jax.jit(lambda h, t, i: token_stats(
-      h, unembed, t, ids=i, top_k=K, chunk=5))
+      h, unembed, t, ids=i, top_k=K, other=(h, unembed[::-1]), chunk=5))
   flat = full(hidden, targets, ids)
   cube = lambda x: jnp.asarray(x)[:12].reshape(2, 3, 2, *x.shape[1:])
   got = full(cube(hidden), cube(targets), cube(ids))
@@ -139,9 +139,43 @@ def test_any_leading_shape_and_what_is_not_asked_for():
       np.testing.assert_allclose, rtol=0, atol=_bound(hidden, unembed))
   jax.tree.map(lambda a, b: close(a, cube(b)), got, flat)
   bare = token_stats(hidden, unembed, targets, entropy=False)
-  assert bare[1:] == (None,) * 4
+  assert bare[1:] == (None,) * 5
   scalar = token_stats(hidden[3], unembed, targets[3])
   close(scalar.logprobs, flat.logprobs[3])
+
+
+@pytest.mark.parametrize('chunk, softcap, lam', [
+    (None, None, 1.0), (7, 3.0, .8), (1, None, 1.3)])
+def test_the_overlap_with_another_model(chunk, softcap, lam):
+  """sum_v min(q(v), p(v) / lam); it is no part of the gradient."""
+  hidden, unembed, targets, _ = _inputs()
+  rng = np.random.default_rng(3)
+  other = [jnp.float32(x + .3 * rng.standard_normal(x.shape))
+           for x in (hidden, unembed)]
+  options = dict(temperature=.7, softcap=softcap, chunk=chunk)
+
+  def ours(hidden, unembed, other):
+    return token_stats(
+        hidden, unembed, targets, other=other, lam=lam, **options)
+
+  got = jax.jit(ours)(hidden, unembed, other)
+  p, q = (
+      np.exp(np.float64([
+          twin.token_stats(h, w, np.full(N, v), .7, softcap, 1, targets)[0]
+          for v in range(V)])) for h, w in ((hidden, unembed), other))
+  want = np.minimum(q, p / lam).sum(0)
+  # Probabilities below 1 with the relative error of a log-prob; a sum over V.
+  np.testing.assert_allclose(
+      got.overlap, want, rtol=2 * _bound(hidden, unembed, .7) + rounding(V))
+  assert np.ptp(want) > .1
+  bare = jax.jit(lambda *args: token_stats(*args, targets, **options))(
+      hidden, unembed)
+  np.testing.assert_allclose(
+      got.logprobs, bare.logprobs, rtol=0, atol=_bound(hidden, unembed, .7))
+  gradient = jax.grad(
+      lambda *args: ours(*args).overlap.sum(), (0, 1, 2))
+  assert not any(np.any(x) for x in jax.tree.leaves(
+      gradient(hidden, unembed, tuple(other))))
 
 
 def test_extreme_logits_stay_finite():
@@ -192,7 +226,7 @@ def split_vocabulary(sizes, axes, row_axis, chunk):
   tokens, vocab, count = 72, 48, 8
   mesh = jax.make_mesh(
       sizes, ('rows', 'columns'), (jax.sharding.AxisType.Auto,) * 2)
-  keys = jax.random.split(jax.random.key(0), 7)
+  keys = jax.random.split(jax.random.key(0), 9)
   hidden = jax.random.normal(keys[0], (tokens, D))
   unembed = jax.random.normal(keys[1], (vocab, D))
   # Equally likely tokens, near and far: the first of them comes first.
@@ -201,20 +235,23 @@ def split_vocabulary(sizes, axes, row_axis, chunk):
   ids = jax.random.randint(keys[3], (tokens, M), 0, vocab)
   weights = [jax.random.normal(key, (tokens, n))
              for key, n in zip(keys[4:], (2, count, M))]
+  other = (hidden + jax.random.normal(keys[7], hidden.shape) / 3,
+           unembed + jax.random.normal(keys[8], unembed.shape) / 3)
 
   def value(split, hidden, unembed):
     options = dict(
-        temperature=0.7, softcap=3.0, top_k=count, chunk=chunk)
-    def stats(hidden, unembed, targets, ids):
+        temperature=0.7, softcap=3.0, top_k=count, lam=0.9, chunk=chunk)
+    def stats(hidden, unembed, targets, ids, other):
       return token_stats(
-          hidden, unembed, targets, ids=ids, **options,
+          hidden, unembed, targets, ids=ids, other=other, **options,
           **(dict(axes=axes, row_axis=row_axis) if split else {}))
     if split:
-      rows = jax.sharding.PartitionSpec(row_axis)
+      rows, columns = (
+          jax.sharding.PartitionSpec(axis) for axis in (row_axis, tuple(axes)))
       stats = jax.shard_map(
           stats, mesh=mesh, check_vma=False, out_specs=rows,
-          in_specs=(rows, jax.sharding.PartitionSpec(tuple(axes)), rows, rows))
-    out = stats(hidden, unembed, targets, ids)
+          in_specs=(rows, columns, rows, rows, (rows, columns)))
+    out = stats(hidden, unembed, targets, ids, other)
     both = jnp.stack([out.logprobs, out.entropy], -1)
     return sum(jnp.sum(w * x) for w, x in zip(
         weights, (both, out.top_logprobs, out.id_logprobs))), out
