@@ -19,6 +19,7 @@ from absl import logging
 import jax
 from ml_collections import ConfigDict
 import numpy as np
+import rich
 
 from jaxrl_llm import buffer as buffer_lib
 from jaxrl_llm import (
@@ -143,9 +144,8 @@ def take_step(
     verdicts = rollout.submit(task, responses)()
     rewards.check_step(verdicts, responses.texts)
 
-  held = state.buffer
+  held, size = state.buffer, programs.scored_rows(config, parts.stages)
   first = len(held.table.group)  # row of a wave's first rollout
-  size = programs.scored_rows(config, parts.stages)
 
   def signal_of(ask, wave):
     return rounds.signal(
@@ -375,12 +375,16 @@ def _run(
   result = summary.summary(
       start, latest, time.monotonic() - began, state.step)
   saves = workdir / 'checkpoints'
-  summary.end(
-      workdir, name, result, start, latest, saved=[
-          step for step in checkpoint.steps(saves)
-          if not checkpoint.fault(saves / str(step), thorough=False)],
-      said=parts.stages.curriculum.summary(state.curriculum),
-      show=config.log.display)
+  line, fault = summary.end(workdir, result, name, [
+      step for step in checkpoint.steps(saves)
+      if not checkpoint.fault(saves / str(step), thorough=False)])
+  if config.log.display:
+    rich.print(progress.results(start, latest))
+    if said := parts.stages.curriculum.summary(state.curriculum):
+      print(said)
+    print(line)
+  if fault:
+    raise OSError(fault)
   return result
 
 

@@ -6,10 +6,9 @@ import pathlib
 from typing import Any, Mapping, Sequence
 
 from absl import logging
-import rich
 
 from jaxrl_llm import workdir as workdir_lib
-from jaxrl_llm.monitoring import plots, progress
+from jaxrl_llm.monitoring import plots
 
 
 def summary(
@@ -67,35 +66,28 @@ def write(
 
 
 def end(
-    workdir: pathlib.Path, title: str, result: Mapping[str, Any],
-    start: Mapping[str, float], final: Mapping[str, float], *,
-    saved: Sequence[int], said: str, show: bool) -> None:
-  """Writes the files and prints the results of a run that is done.
+    workdir: pathlib.Path, result: Mapping[str, Any], title: str,
+    saved: Sequence[int]) -> tuple[str, str]:
+  """Writes the files of a run that is done.
 
   Args:
     workdir: folder of the run.
-    title: of the curves.
     result: from `summary`.
-    start: held-out estimates before the first step.
-    final: held-out estimates after the last step.
+    title: of the curves.
     saved: steps of the whole checkpoints, in order.
-    said: what the curriculum says at the end, or ''.
-    show: whether to print.
 
-  Raises:
-    OSError: a file, or the last step's checkpoint, could not be written.
+  Returns:
+    A line that names what is in the folder; and what could not be written, or
+    ''.
   """
   written = write(workdir, result, title)
   whole = result['steps'] in saved
-  if show:
-    rich.print(progress.results(start, final))
-    if said:
-      print(said)
-    print(f'{workdir}: ' + ', '.join(
-        [*written, 'samples.jsonl', *['checkpoints/'] * whole]))
-  if not whole or len(written) < 2:
-    last = f'of step {saved[-1]}' if saved else 'none'
-    raise OSError(
-        f'The run is done, but its end could not be written to {workdir}; its '
-        f'last whole checkpoint is {last}: make room, and run the same command '
-        'again.')
+  line = f'{workdir}: ' + ', '.join(
+      [*written, 'samples.jsonl', *['checkpoints/'] * whole])
+  if whole and len(written) == 2:
+    return line, ''
+  last = f'of step {saved[-1]}' if saved else 'none'
+  return line, (
+      f'The run is done, but its end could not be written to {workdir}; its '
+      f'last whole checkpoint is {last}: make room, and run the same command '
+      'again.')
