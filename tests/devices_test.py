@@ -15,9 +15,14 @@ from tests.tolerance import decoder, typical
 
 MESHES = ((8, 1, 1), (1, 8, 1), (2, 2, 2))
 STEPS = 3
+# Rows of an earlier policy, rejected and weighted. The mask is the expectation,
+# since a sampled one turns a rounding error into another token.
+STALE = dict(
+    actor__lag=1, off_policy='jackpot', jackpot__mask='expected',
+    loss__objective='no_clip', optimizer__learning_rate=3e-3)
 
 
-def loop(sizes):
+def loop(sizes, fields):
   """Runs three steps on a mesh.
 
   Returns:
@@ -26,11 +31,11 @@ def loop(sizes):
     the compiled programs; the shape of a matrix's shard; the parameters.
   """
   data, fsdp, tensor = sizes
-  config = tiny.load(
+  config = tiny.load(**{**dict(
       mesh__data=data, mesh__fsdp=fsdp, mesh__tensor=tensor, eval__samples=3,
       eval__k=1, model__heads=4, model__kv_heads=2, model__head_dim=8,
       learner__updates=2, loss__kl_coef=0.1, loss__entropy_bonus=0.01,
-      optimizer__learning_rate=3e-4)
+      optimizer__learning_rate=3e-4), **fields})
   compiled = tiny.compiled()
   watched = tiny.watch(experiment.build(config), tiny.by_length)
   parts = watched.parts
@@ -64,15 +69,19 @@ def loop(sizes):
 
 @pytest.fixture(scope='module')
 def results():
-  """Results of `loop` on one device and on each mesh, run two at a time."""
-  jobs = [((1, 1, 1), 1), *((sizes, 8) for sizes in MESHES)]
+  """Results of `loop` on one device and on each mesh, run two at a time.
+
+  The last two are with STALE rows, on one device and on eight.
+  """
+  jobs = [((1, 1, 1), 1, {}), *((sizes, 8, {}) for sizes in MESHES),
+          ((1, 1, 1), 1, STALE), ((2, 2, 2), 8, STALE)]
   with concurrent.futures.ThreadPoolExecutor(2) as pool:
     return list(pool.map(lambda job: devices.run(
-        loop, job[0], devices=job[1], timeout=900), jobs))
+        loop, job[0], job[2], devices=job[1], timeout=900), jobs))
 
 
 def test_the_loop_is_the_same_on_every_mesh(results):
-  one, *others = results
+  one, *others = results[:-2]
   assert len(one['tokens']) == STEPS and one['tokens'][0] != one['tokens'][1]
   assert one['rows'][-1]['update/kl_anchor'] > 1e-6  # it has learned
   # Forward, back to states and to weights; the vocabulary; sums over tokens.
@@ -96,9 +105,23 @@ def test_the_loop_is_the_same_on_every_mesh(results):
 
 
 def test_everything_lies_as_it_should_and_compiles_once(results):
-  for result, (_, fsdp, tensor) in zip(results, ((1, 1, 1), *MESHES)):
+  for result, (_, fsdp, tensor) in zip(results[:-2], ((1, 1, 1), *MESHES)):
     assert result['laid_out'] == [True] * 4
     assert result['part'] == [1, 32 // fsdp, 32 // tensor]
     assert result['programs'] == [
         'jit(batch_advantages)', 'jit(score)', 'jit(sharded_generate)',
         'jit(update)', 'jit(wave_signal)']
+
+
+def test_stale_rows_are_the_same_on_eight_devices(results):
+  """One wave from one state: the first that is trained on, a step late."""
+  one, eight = results[-2:]
+  model = config_lib.model_config(tiny.load())
+  error = typical(3 * decoder(model, 19), 24, 16 * 10)
+  assert eight['tokens'][:2] == one['tokens'][:2]
+  first, row = one['rows'][:2]
+  assert first['batch/rounds'] == 0 and row['batch/rounds'] == 1
+  assert row['update/obrs_acceptance'] < 1 - 1e-3
+  for name, value in row.items():
+    assert eight['rows'][1][name] == pytest.approx(
+        value, abs=4 * error, rel=4 * error), name

@@ -7,6 +7,7 @@ from typing import Any, Iterable, Mapping, Sequence
 
 from benchmarks.claims.pkpo_report import mean_and_error
 from benchmarks.rl_step import markdown
+from jaxrl_llm.monitoring.plots import STYLE
 
 Result = Mapping[str, Any]
 
@@ -168,17 +169,13 @@ def draw(results: Sequence[Result], path: pathlib.Path) -> None:
   """Draws pass@1 and KL by updates at both staleness."""
   import matplotlib
   from matplotlib.figure import Figure
-  style = {
-      'font.size': 9, 'axes.titleweight': 'bold', 'axes.titlelocation': 'left',
-      'axes.spines.top': False, 'axes.spines.right': False, 'axes.grid': True,
-      'grid.alpha': 0.25, 'legend.frameon': False}
   shown = {'on_policy': ('0.5', ':'), 'no_clip': ('C3', '-'),
            'clip': ('C0', '-'), 'no_clip_tis': ('C1', '-'),
            'jackpot': ('C2', '-'), 'expected': ('C2', '--'),
            'mask': ('C4', '--'), 'weights': ('C5', '--')}
   mean = lambda runs, name: [
       statistics.fmean(x) for x in zip(*(r[name] for r in runs))]
-  with matplotlib.rc_context(style):
+  with matplotlib.rc_context(STYLE):
     figure = Figure(figsize=(11, 7), dpi=130, layout='constrained')
     for (left, right), stale in zip(figure.subplots(2, 2), (32, 64)):
       arms = by_arm(results, stale)

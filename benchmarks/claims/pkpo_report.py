@@ -7,6 +7,7 @@ import statistics
 from typing import Any, Callable, Iterable, Mapping, Sequence
 
 from benchmarks.rl_step import markdown
+from jaxrl_llm.monitoring.plots import STYLE
 
 RESULT = pathlib.Path(__file__).parents[1] / 'results/claims/pkpo.md'
 KS = 1, 2, 4, 8, 16
@@ -188,11 +189,7 @@ def draw(results: Sequence[Result], path: pathlib.Path) -> None:
   """Draws pass@k by k (top) and the solve rate (bottom), a column per task."""
   import matplotlib
   from matplotlib.figure import Figure as Canvas
-  style = {
-      'font.size': 9, 'axes.titleweight': 'bold', 'axes.titlelocation': 'left',
-      'axes.spines.top': False, 'axes.spines.right': False, 'axes.grid': True,
-      'grid.alpha': 0.25, 'legend.frameon': False}
-  with matplotlib.rc_context(style):
+  with matplotlib.rc_context(STYLE):
     figure = Canvas(figsize=(11, 6.4), dpi=130, layout='constrained')
     grid = figure.subplots(2, len(TITLES))
     for (task, title), (above, below) in zip(TITLES.items(), grid.T):

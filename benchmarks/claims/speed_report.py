@@ -7,6 +7,7 @@ from typing import Any, Callable, Iterable, Mapping, Sequence
 
 from benchmarks.claims.pkpo_report import mean_and_error
 from benchmarks.rl_step import markdown
+from jaxrl_llm.monitoring.plots import STYLE
 
 Row = Mapping[str, Any]
 Result = Mapping[str, Any]
@@ -347,14 +348,10 @@ def draw(arms: Mapping[str, list[Result]], path: pathlib.Path) -> None:
   """Draws the mean pass@1 of RLOO and DAPO, with and without SPEED."""
   import matplotlib
   from matplotlib.figure import Figure
-  style = {
-      'font.size': 9, 'axes.titleweight': 'bold', 'axes.titlelocation': 'left',
-      'axes.spines.top': False, 'axes.spines.right': False, 'axes.grid': True,
-      'grid.alpha': 0.25, 'legend.frameon': False}
   shown = {'rloo': ('C0', '--'), 'rloo_drop': ('C0', ':'),
            'speed_rloo_4': ('C0', '-'), 'dapo': ('C1', '--'),
            'speed_dapo_4': ('C1', '-')}
-  with matplotlib.rc_context(style):
+  with matplotlib.rc_context(STYLE):
     figure = Figure(figsize=(11, 4), dpi=130, layout='constrained')
     for axes, (name, text) in zip(figure.subplots(1, 2), (
         ('samples', 'generated samples'), ('gflops', 'model GFLOP'))):

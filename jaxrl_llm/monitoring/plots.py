@@ -25,6 +25,13 @@ class Panel(NamedTuple):
   share: bool = False
 
 
+# Settings of matplotlib, also for the plots of benchmarks.
+STYLE = {
+    'font.size': 9, 'axes.titlesize': 10, 'axes.titleweight': 'bold',
+    'axes.titlelocation': 'left', 'axes.spines.top': False,
+    'axes.spines.right': False, 'axes.grid': True, 'grid.alpha': 0.25,
+    'axes.axisbelow': True, 'legend.frameon': False}
+
 _BLUE, _RED, _GREEN, _GREY = '#2a6fbb', '#d1495b', '#2e8b57', '#8d99ae'
 
 PANELS = (
@@ -66,12 +73,7 @@ def draw(
   """
   import matplotlib  # slow to import, and needed only at the end of a run
   from matplotlib.figure import Figure
-  style = {
-      'font.size': 9, 'axes.titlesize': 10, 'axes.titleweight': 'bold',
-      'axes.titlelocation': 'left', 'axes.spines.top': False,
-      'axes.spines.right': False, 'axes.grid': True, 'grid.alpha': 0.25,
-      'axes.axisbelow': True, 'legend.frameon': False}
-  with matplotlib.rc_context(style):
+  with matplotlib.rc_context(STYLE):
     figure = Figure(figsize=(9, 5.6), dpi=150, layout='constrained')
     grid = figure.subplots(2, 2, sharex=True)
     for panel, axes in zip(PANELS, grid.flat):
