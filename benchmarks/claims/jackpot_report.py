@@ -142,7 +142,8 @@ def report(results: Sequence[Result], command: str) -> str:
 {' and '.join(different('machine'))}.
 
 configs/jackpot/countdown.py: a model of 0.28 million parameters on Countdown, \
-192 updates of 256 responses, GRPO without entropy bonus. \
+192 updates of 256 responses, GRPO without entropy bonus, learning rate 3e-4 \
+after a warm-up of 32 updates. \
 {len(different('seed'))} seeds, mean ± standard error over seeds. pass@1 is \
 measured on 532 held-out problems, with a standard error of {error:.3f} in \
 each run; before training it is {start}. A run collapses at the first \
