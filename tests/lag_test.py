@@ -26,6 +26,28 @@ def contents(tokens, length, first):
 
 
 @pytest.mark.parametrize('lag', [1, 2])
+def test_the_selection_hears_of_the_wave_that_arrives(parts, lag):
+  config = tiny.load(
+      actor__lag=lag, learner__updates=2, optimizer__learning_rate=.01)
+  watched = tiny.watch(tiny.changed(parts, config=config), tiny.by_length)
+  heard = []
+  select = watched.parts.stages.selection._replace(
+      feedback=lambda state, probe: heard.append(probe) or state)
+  run = tiny.changed(
+      watched.parts, stages=watched.parts.stages._replace(selection=select))
+  state, fixed, _ = tiny.begin(run)
+  rows, steps = [], []
+  for _ in range(4):
+    steps.append(int(state.learner.step))
+    state, report = train.take_step(run, state, fixed, timing.Timer())
+    rows.append(report.row['reward/mean'])
+  assert all(np.isnan(probe.reward) for probe in heard[:lag])
+  np.testing.assert_allclose(
+      [probe.reward for probe in heard[lag:]], rows[:-lag], rtol=1e-6)
+  assert [probe.policy_step for probe in heard[lag:]] == steps[:-lag]
+
+
+@pytest.mark.parametrize('lag', [1, 2])
 def test_updates_train_on_the_rows_of_an_earlier_policy(parts, lag):
   """Each wave once, in order, with the log-probs of the policy that wrote it.
   """

@@ -20,7 +20,11 @@ AUTO = dict(learner__buckets='auto', sampling__buckets='auto')
     dict(lora__rank=2, loss__kl_coef=0.1),
     dict(sampling__chunk=4, sampling__prefill_prompts=1, sampling__top_p=.5,
          sampling__buckets='3', learner__buckets='12'),
-    dict(curriculum_prompts=6, selection='replay', replay__rounds=2)])
+    dict(curriculum_prompts=6, selection='replay', replay__rounds=2),
+    dict(off_policy='jackpot', learner__updates=2),
+    dict(off_policy='jackpot', jackpot__target='p_ref'),
+    dict(off_policy='jackpot', jackpot__z='exact', jackpot__two_pass=True)],
+    ids=str)
 def test_shapes_are_those_of_a_step(fields):
   config = tiny.load(**fields)
   parts = experiment.build(config)
@@ -52,9 +56,19 @@ def test_shapes_are_those_of_a_step(fields):
       for name, lower in arguments.lowered(made).items() if name != 'reshard'}
   assert seen.keys() == lowered.keys()
   assert ('score' in seen) == (
-      'loss__kl_coef' in fields or 'selection' in fields)
+      'loss__kl_coef' in fields or 'selection' in fields
+      or 'learner__updates' in fields or 'jackpot__target' in fields)
   for name, text in seen.items():
     assert lowered[name] == text, name
+
+
+@pytest.mark.parametrize('fields, updates', [
+    (dict(), 10), (dict(actor__lag=2), 6), (dict(actor__lag=9), 0),
+    (dict(learner__epochs=3), 30), (dict(curriculum_prompts=8), 20)], ids=str)
+def test_updates_of_a_run(fields, updates):
+  """Of 5 steps with 2 updates; waves in flight at the end are not used."""
+  config = tiny.load(steps=5, learner__updates=2, **fields)
+  assert programs.updates_of_run(config, stages.make(config)) == updates
 
 
 def test_the_reshard_is_lowered_for_the_weights_that_move():
