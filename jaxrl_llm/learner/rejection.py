@@ -9,6 +9,7 @@ expectation, and by the weight. Entropy bonus and KL penalty act on all tokens.
 """
 
 import dataclasses
+import functools
 from typing import Callable, Mapping, NamedTuple, Optional
 
 from flax import struct
@@ -237,17 +238,17 @@ def calibrate(
   Args:
     cfg: choices.
     sums: of `counts`, over the whole batch.
-    previous: calibration to keep if no token counts or none is accepted.
+    previous: calibration to keep if no token is accepted.
     own: whether this batch uses it. Its accepted tokens are then counted; for
       the next batch their share is estimated, like alpha in kappa.
   """
   accepted = sums['keep' if own or cfg.mask == 'none' else 'estimate']
-  known = (sums['tokens'] > 0) & (accepted > 0)
   kappa = previous.kappa
   if cfg.z == 'topk' or cfg.needs_top:  # else there is no top-k normaliser
     kappa = obrs.kappa(sums['estimate'], sums['z'], previous=kappa)
-  return Calibration(kappa, jnp.where(
-      known, accepted / jnp.maximum(sums['tokens'], 1.0), previous.alpha))
+  found = Calibration(kappa, accepted / jnp.maximum(sums['tokens'], 1.0))
+  return jax.tree.map(
+      functools.partial(jnp.where, sums['keep'] > 0), found, previous)
 
 
 def accepted_share(

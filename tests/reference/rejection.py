@@ -35,11 +35,11 @@ def calibrate(acceptance, keep, mask, z, *, alpha, own, previous=(1.0, 1.0)):
   """Computes (kappa, alpha) of a batch."""
   count = mask.sum()
   mean = (keep if alpha == 'mask' else acceptance).sum() / max(count, 1)
-  if not mean:
+  if not keep.sum():
     return previous
   kappa = previous[0] if z is None else mean / (z[mask].sum() / count)
   share = keep.sum() / count if own else mean
-  return kappa, share if share else previous[1]
+  return kappa, share
 
 
 def weight(frozen, old, behaviour, z, *, target, lam, c1, c2, clipped,
