@@ -5,8 +5,8 @@
 Trains configs/jackpot/countdown.py with 32 and with 64 updates on the rollouts
 of one policy: without a correction, with other corrections, with Jackpot, and
 with parts of it; and once on-policy. All have three seeds and the same number
-of updates. These runs use one core each, in parallel, and take about an hour on
-2 cores. Finished runs are not repeated: after an interrupt, the same command
+of updates. These 57 runs use one core each, in parallel, and take about an hour
+on 2 cores. Finished runs are not repeated: after an interrupt, the same command
 resumes. `--write` saves the table, the plots and the results of every run in
 results/claims.
 """

@@ -28,7 +28,7 @@ LABELS = {
     'all': 'no clip, Jackpot divided by all tokens',
 }
 CURVES = {
-    'kl_old': 'kl', 'obrs_kl_before': 'kl_before', 'obrs_kl_after': 'kl_after',
+    'obrs_kl_before': 'kl_before', 'obrs_kl_after': 'kl_after',
     'obrs_acceptance': 'acceptance', 'obrs_kappa': 'kappa',
     'obrs_at_c1': 'at_c1', 'obrs_rejected_positive': 'rejected_positive',
     'obrs_rejected_negative': 'rejected_negative'}
@@ -177,25 +177,24 @@ def draw(results: Sequence[Result], path: pathlib.Path) -> None:
   mean = lambda runs, name: [
       statistics.fmean(x) for x in zip(*(r[name] for r in runs))]
   with matplotlib.rc_context(STYLE):
-    figure = Figure(figsize=(11, 7), dpi=130, layout='constrained')
+    figure = Figure(figsize=(13, 7), dpi=120, layout='constrained')
     for (left, right), stale in zip(figure.subplots(2, 2), (32, 64)):
       arms = by_arm(results, stale)
       for arm, (color, line) in shown.items():
         left.plot(arms[arm][0]['updates'], mean(arms[arm], 'pass@1'),
                   color=color, linestyle=line, label=LABELS[arm])
-      left.set(xlabel='updates', ylabel='held-out pass@1')
+      left.set(xlabel='updates', ylabel='held-out pass@1', ylim=(0, .65))
       left.set_title(f'{stale} updates per rollout batch')
-      for arm in ('no_clip', 'clip', 'no_clip_tis', 'jackpot'):
-        color, _ = shown[arm]
-        curve = mean(arms[arm], 'kl')
-        x = [PART * (i + .5) for i in range(len(curve))]
-        right.plot(x, curve, color=color, label=f'{LABELS[arm]}: KL')
-        if arms[arm][0]['kl_after']:
-          right.plot(x, mean(arms[arm], 'kl_after'), color=color,
-                     linestyle='--', label=f'{LABELS[arm]}: after rejection')
+      for arm in ('jackpot', 'mask', 'weights'):
+        for name, line in (('kl_before', '-'), ('kl_after', '--')):
+          curve = mean(arms[arm], name)
+          x = [PART * (i + .5) for i in range(len(curve))]
+          right.plot(
+              x, curve, color=shown[arm][0], linestyle=line,
+              label=f'{LABELS[arm]}, {name.removeprefix("kl_")} rejection')
       right.set(xlabel='updates', ylabel='KL(behaviour || policy), nats',
-                yscale='log')
+                yscale='log', ylim=(1e-4, 200))
       right.set_title('Distance of the rollouts')
-    figure.axes[0].legend(fontsize=7)
-    figure.axes[1].legend(fontsize=7)
+    for axes in figure.axes[:2]:
+      axes.legend(fontsize=7, ncols=2, loc='upper left')
     figure.savefig(path)
