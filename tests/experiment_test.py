@@ -10,7 +10,7 @@ import pytest
 from jaxrl_llm import experiment, programs, rollout, stages, tasks
 from jaxrl_llm.evaluation import responses
 from jaxrl_llm.learner import loss as loss_lib
-from jaxrl_llm.learner import optimizer
+from jaxrl_llm.learner import optimizer, rejection
 from jaxrl_llm.models import attention
 from jaxrl_llm.sampling import plan
 from jaxrl_llm.sampling.generate import SamplerStats
@@ -137,13 +137,17 @@ def test_static_choices_of_the_learner_are_the_configs():
       learner__microbatch=4, learner__buckets='12,15', learner__remat='full',
       learner__unroll=3, learner__vocab_chunk=64, loss__objective='gspo',
       loss__aggregation='constant', loss__importance='icepop',
-      loss__kl_estimator='k1')
+      loss__kl_estimator='k1', off_policy='jackpot', jackpot__mask='expected',
+      jackpot__target='p_ref', jackpot__top_k=7)
   got = programs.learner_config(config, microbatch=2)
   assert vars(got) == dict(
       microbatch=2, max_prompt=9, max_response=10, buckets=(12, 15),
       objective='gspo', aggregation='constant', importance='icepop',
       kl_estimator='k1', vocab_chunk=64, remat='full', attention='auto',
-      unroll=3, row_facts=False)
+      unroll=3, row_facts=False, rejection=rejection.Rejection(
+          target='p_ref', mask='expected', top_k=7))
+  plain = programs.learner_config(tiny.load())
+  assert plain.rejection is None
 
 
 def test_a_microbatch_has_at_most_the_rows_of_an_update():

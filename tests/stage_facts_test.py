@@ -104,7 +104,7 @@ def scores(parts, fixed, params, batch):
   bare = batch.replace(old_logprobs=None, anchor_logprobs=None)
   return np.asarray(parts.programs.learner.score(
       jax.device_put(params, parts.param_shardings()), parts.shard_rows(bare),
-      fixed.loss.temperature, None))
+      fixed.loss, None).logprobs)
 
 
 @functools.partial(jax.jit, static_argnames='model')

@@ -8,6 +8,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from jaxrl_llm import warm_start
+from jaxrl_llm.learner import loss as loss_lib
 from tests import tiny
 
 STEPS = 8
@@ -46,11 +47,13 @@ def test_it_learns_to_answer_and_to_stop(warmed):
   assert [step for step, _ in reports] == [STEPS]
   batch = warm_start.demonstrations(
       parts.task, seed=1, start=0, count=16, max_prompt=9, max_response=10)
-  rows, one = parts.shard_rows(batch), parts.replicate(np.float32(1))
+  rows = parts.shard_rows(batch)
+  loss = parts.replicate(loss_lib.params(parts.config))
 
   def logprobs(params):
     params = jax.device_put(params, parts.param_shardings())
-    return np.asarray(parts.programs.learner.score(params, rows, one))
+    return np.asarray(
+        parts.programs.learner.score(params, rows, loss).logprobs)
 
   key = parts.replicate(jax.random.key(0))
   before = logprobs(parts.programs.policy.init(key))

@@ -9,9 +9,6 @@ falls to .08. benchmarks/results/claims/jackpot.md compares them, and others.
 """
 
 from configs import countdown
-from configs.jackpot import qwen3_4b_math
-
-get_hyper = qwen3_4b_math.get_hyper
 
 
 def get_config(arg=None):
@@ -32,3 +29,11 @@ def get_config(arg=None):
   c.optimizer.warmup_steps = 32
   c.eval.every = 1
   return c
+
+
+def get_hyper(hyper):
+  """Returns sweeps over c1, lam and k; the vocabulary has 24 tokens."""
+  return hyper.chainit([
+      hyper.sweep('jackpot.c1', [2.0, 3.0, 4.0, 8.0]),
+      hyper.sweep('jackpot.lam', [0.8, 0.9, 1.0, 1.1, 1.2]),
+      hyper.sweep('jackpot.top_k', [5, 10, 20])])

@@ -33,6 +33,10 @@ TARGETS = ('p_new', 'p_ref')
 _BISECTIONS = 60
 
 
+def _float32(*arrays: Array) -> list[Array]:
+  return [jnp.asarray(x, jnp.float32) for x in arrays]
+
+
 def acceptance(
     logp_target: Array, logp_behaviour: Array, *, lam: Scalar) -> Array:
   """Computes a(x) = min(1, p(x) / (lam q(x))), Eq. 3.
@@ -46,8 +50,8 @@ def acceptance(
     [...] float32 in [0, 1].
   """
   chex.assert_equal_shape([logp_target, logp_behaviour])
-  ratio = jnp.asarray(logp_target - logp_behaviour, jnp.float32)
-  return jnp.exp(jnp.minimum(ratio - jnp.log(lam), 0.0))
+  target, behaviour = _float32(logp_target, logp_behaviour)
+  return jnp.exp(jnp.minimum(target - behaviour - jnp.log(lam), 0.0))
 
 
 def accept_mask(key: Array, acceptance: Array) -> Array:
@@ -77,8 +81,9 @@ def normalizer(
     it is a lower bound of Z.
   """
   chex.assert_equal_shape([logp_behaviour, logp_target])
-  least = jnp.minimum(logp_behaviour, logp_target - jnp.log(lam))
-  return jnp.sum(jnp.exp(least.astype(jnp.float32)), axis=-1)
+  target, behaviour = _float32(logp_target, logp_behaviour)
+  return jnp.sum(
+      jnp.exp(jnp.minimum(behaviour, target - jnp.log(lam))), axis=-1)
 
 
 def normalizer_topk(
@@ -219,13 +224,14 @@ def weights(
   x = importance.bounded_exp(log_x)
   if correction is None:
     correction = lambda log_x, mask: importance.tis(log_x, mask, cap=c1)
-  first = correction(log_x, mask)
-  second = jnp.ones_like(first)
+  weight = first = correction(log_x, mask)
+  at_c2 = jnp.zeros_like(mask)
   if target == 'p_new' and clipped:
     second = importance.bounded_exp(ref - new)
+    weight, at_c2 = first * jnp.minimum(second, c2), second > c2
+  changed = jnp.abs(first - x) > 1e-5 * x  # more than by rounding
   return Weights(
-      jnp.where(mask, first * jnp.minimum(second, c2), 1.0),
-      at_c1=mask & (first != x), at_c2=mask & (second > c2))
+      jnp.where(mask, weight, 1.0), at_c1=mask & changed, at_c2=mask & at_c2)
 
 
 def lam_for_rate(
@@ -236,7 +242,7 @@ def lam_for_rate(
   log lam between min_v log(p/q) and -log(rate) finds it.
 
   Args:
-    logp_target: [..., V] log p.
+    logp_target: [..., V] log p, finite.
     logp_behaviour: [..., V] log q, finite.
     rate: share of tokens to accept, in (0, 1].
 
@@ -244,8 +250,7 @@ def lam_for_rate(
     [...] float32.
   """
   chex.assert_equal_shape([logp_target, logp_behaviour])
-  target, behaviour = (
-      jnp.asarray(x, jnp.float32) for x in (logp_target, logp_behaviour))
+  target, behaviour = _float32(logp_target, logp_behaviour)
   low = jnp.min(target - behaviour, axis=-1)
   high = jnp.broadcast_to(-jnp.log(jnp.float32(rate)), low.shape)
 

@@ -106,7 +106,7 @@ def _update(implementation, sizes):
   params['layers']['q'] *= 4  # for attention that is far from uniform
   state = learner.init(jax.device_put(
       params, sharding.shardings(params, sharding.TRAIN_RULES, mesh)))
-  scores = learner.score(state.params, batch, loss.temperature)
+  scores = learner.score(state.params, batch, loss)
   state, metrics = learner.update(state, batch, loss)
   return [np.asarray(x, np.float64).tolist() for x in jax.tree.leaves(
       (scores, state.params, metrics['loss']))]

@@ -16,17 +16,13 @@ LAMS = np.float32([0.8, 1.0, 1.2])
 # Target and whether the surrogate has a ratio.
 CASES = [(target, clipped) for target in obrs.TARGETS
          for clipped in (True, False)]
-CAP, BAND = dict(cap=2.0), dict(low=0.5, cap=2.0)
-LIMITS = {None: {}, 'identity': {}, 'tis': CAP, 'icepop': BAND}
-CORRECTIONS = {None: None, 'identity': importance.identity,
-               'tis': functools.partial(importance.tis, **CAP),
-               'icepop': functools.partial(importance.icepop, **BAND)}
+# Correction in place of min(x, c1), and its limits.
+LIMITS = {None: {}, 'identity': {}, 'tis': dict(cap=2.0),
+          'icepop': dict(low=0.5, cap=2.0)}
 
-acceptance = jax.jit(obrs.acceptance)
-accept_mask = jax.jit(obrs.accept_mask)
-normalizer = jax.jit(obrs.normalizer)
-normalizer_topk = jax.jit(obrs.normalizer_topk)
-calibration = jax.jit(obrs.calibration)
+acceptance, accept_mask, normalizer, normalizer_topk, calibration = map(
+    jax.jit, (obrs.acceptance, obrs.accept_mask, obrs.normalizer,
+              obrs.normalizer_topk, obrs.calibration))
 weights = jax.jit(
     obrs.weights, static_argnames=('target', 'clipped', 'correction'))
 # All rates at once: [R] rates, [..., V] log-probs -> [R, ...].
@@ -56,18 +52,18 @@ def error(*logs, axis=None):
 
 
 def obrs_rule(p, q, lam):
-  """Computes acceptance [V] and Z in float64."""
+  """Computes acceptance [..., V] and Z [...] in float64."""
   a = np.minimum(1, np.exp(np.float64(p) - q) / np.float64(lam))
-  return a, np.sum(np.exp(np.float64(q)) * a)
+  return a, np.sum(np.exp(np.float64(q)) * a, axis=-1)
 
 
 @functools.cache
 def world():
-  """Returns new, ref, behaviour [V]; 1e6 tokens of the latter; f [3, V]."""
+  """Returns new, ref, behaviour [V]; 2e6 tokens of the latter; f [3, V]."""
   rng = np.random.default_rng(0)
   new, ref, behaviour = log_probs(rng, 3, 8, scale=0.8)
   q = np.exp(np.float64(behaviour))
-  tokens = rng.choice(8, 1_000_000, p=q / q.sum())
+  tokens = rng.choice(8, 2_000_000, p=q / q.sum())
   return new, ref, behaviour, tokens, rng.normal(size=(3, 8))
 
 
@@ -77,24 +73,52 @@ def assert_mean(samples, mean):
   np.testing.assert_array_less(np.abs(samples.mean(axis=-1) - mean), bound)
 
 
+# lam: acceptance of the first three tokens, Z and p / q', by hand.
+GOLDEN = {1 / 2: ([1, 1, 2 / 3], 7 / 8, [7 / 2, 7 / 16, 7 / 16]),
+          1.0: ([1, 1 / 2, 1 / 3], 1 / 2, [2, 1 / 2, 1 / 2]),
+          2.0: ([1, 1 / 4, 1 / 6], 5 / 16, [5 / 4, 5 / 8, 5 / 8])}
+
+
+@pytest.mark.parametrize('lam', GOLDEN)
+def test_golden(lam):
+  """The last token has no behaviour probability, and counts 0 in Z."""
+  close = functools.partial(
+      np.testing.assert_allclose, rtol=8 * error(np.log(16), np.log(2)))
+  p = np.log(np.float32([1 / 2, 1 / 4, 1 / 8, 1 / 8]))
+  q = np.float32([*np.log([1 / 8, 1 / 2, 3 / 8]), -np.inf])
+  ref = np.log(np.float32([1 / 4, 3 / 8, 1 / 8, 1 / 4]))
+  a, z, weight = GOLDEN[lam]
+  close(normalizer(q, p, lam=lam), z)
+  p, q, ref = p[:3], q[:3], ref[:3]
+  close(acceptance(p, q, lam=lam), a)
+  close(lam_for_rate(p, q, np.float32([z])), [lam])
+  args = [x[None] for x in (p, ref, q, np.full(3, z), np.ones(3, bool))]
+  close(weights(*args, lam=lam, clipped=False).weight[0], weight)
+  got = weights(*args, lam=lam, c1=1.5, c2=1.0)  # p_ref / p: 1/2, 3/2, 1
+  close(got.weight[0], np.minimum(weight, 1.5) * [0.5, 1.0, 1.0])
+  np.testing.assert_array_equal(got.at_c1, [[lam < 2, False, False]])
+  np.testing.assert_array_equal(got.at_c2, [[False, True, False]])
+
+
 @pytest.mark.parametrize('lam', LAMS)
 def test_kept_tokens_have_the_distribution(lam):
   p, _, q, tokens, _ = world()
   kept = accept_mask(
       jax.random.key(1), acceptance(p[tokens], q[tokens], lam=lam))
-  counts = np.bincount(tokens[kept], minlength=len(p))
+  counts = np.bincount(tokens[kept][:1_000_000], minlength=len(p))
   expected = np.minimum(*np.exp(np.float64([q, p - np.log(lam)])))
-  expected *= counts.sum() / expected.sum()
-  assert expected.min() > 5
-  # In 1 of 1,000 seeds it is lower.
-  assert stats.chisquare(counts, expected).pvalue > 1e-3
+  expected *= 1_000_000 / expected.sum()
+  # Fewer kept tokens raise. In 1 of 10,000 seeds the p-value is lower.
+  assert stats.chisquare(counts, expected).pvalue > 1e-4
   assert_mean(np.asarray(kept), normalizer(q, p, lam=lam))
 
 
-def test_certain_tokens_are_kept_and_impossible_ones_are_not():
-  shape = (1_000_000,)
-  assert accept_mask(jax.random.key(0), np.ones(shape, np.float32)).all()
-  assert not accept_mask(jax.random.key(0), np.zeros(shape, np.float32)).any()
+def test_certain_tokens_are_kept_and_impossible_ones_are_not(monkeypatch):
+  ones = np.ones(100_000, np.float32)
+  assert accept_mask(jax.random.key(0), ones).all()
+  # Draws are below 1, but one of 2^23 is 0.
+  monkeypatch.setattr(jax.random, 'uniform', lambda key, shape: np.zeros(shape))
+  assert not obrs.accept_mask(jax.random.key(0), 0 * ones).any()
 
 
 def divergence(p, q, a):
@@ -148,20 +172,19 @@ def test_weights_are_unbiased(target, clipped, lam):
   weight = np.float64(weights(
       *(x[None] for x in (new, ref, behaviour)), np.full((1, 8), z),
       np.ones((1, 8), bool), lam=lam, target=target, clipped=clipped).weight[0])
-  under = ref if clipped else p
-  want = obrs_rule(p, behaviour, lam)[1] * (f @ np.exp(np.float64(under)))
-
+  want = obrs_rule(p, behaviour, lam)[1] * (
+      f @ np.exp(np.float64(ref if clipped else p)))
   q = np.exp(np.float64(behaviour))
   # Acceptance, Z, which is a sum, and both factors have errors of exps.
   rtol = 4 * error(new, ref, behaviour, np.log(lam)) + rounding(8)
   terms = q * a * weight * f
   assert (np.abs(terms.sum(-1) - want) <= rtol * np.abs(terms).sum(-1)).all()
 
+  tokens = tokens[:200_000]
   mask = np.asarray(accept_mask(jax.random.key(3), np.float32(a)[tokens]))
   value = (weight * f)[:, tokens]
   sampled, expected = mask * value, a[tokens] * value
-  assert_mean(sampled, want)
-  assert_mean(expected, want)
+  assert_mean(np.stack([sampled, expected]), want)
   assert (expected.var(axis=-1) < sampled.var(axis=-1)).all()
 
 
@@ -183,15 +206,12 @@ def test_expected_mask_is_damped_truncated_importance_sampling(c1):
 
 def topk_twin(ids_b, q, ids_t, p, lam, p_at_b, q_at_t):
   """Sums over the union of two sets of tokens, with dicts."""
-  logp_q, logp_p = dict(zip(ids_b, q)), dict(zip(ids_t, p))
+  q, p = dict(zip(ids_b, np.exp(q))), dict(zip(ids_t, np.exp(p)))
   if p_at_b is not None:
-    logp_p.update(zip(ids_b, p_at_b))
+    p.update(zip(ids_b, np.exp(p_at_b)))
   if q_at_t is not None:
-    logp_q.update(zip(ids_t, q_at_t))
-  return sum(
-      min(np.exp(np.float64(logp_q.get(x, -np.inf))),
-          np.exp(np.float64(logp_p.get(x, -np.inf))) / lam)
-      for x in {*ids_b, *ids_t})
+    q.update(zip(ids_t, np.exp(q_at_t)))
+  return sum(min(q.get(x, 0), p.get(x, 0) / lam) for x in {*ids_b, *ids_t})
 
 
 @pytest.mark.parametrize('k, m', [(1, 3), (4, 4), (6, 2), (10, 10)])
@@ -199,7 +219,7 @@ def test_normalizer_over_two_sets(k, m):
   """Against dicts; over all 10 tokens it is exact."""
   rng = np.random.default_rng(k)
   shape, size = (3, 20), 10
-  p, q = log_probs(rng, 2, *shape, size, scale=1.5)
+  p, q = np.float64(log_probs(rng, 2, *shape, size, scale=1.5))
   ids_b, ids_t = (
       rng.permuted(np.broadcast_to(np.arange(size), p.shape), axis=-1)[..., :n]
       for n in (k, m))
@@ -209,17 +229,15 @@ def test_normalizer_over_two_sets(k, m):
   for lam in LAMS:
     exact = normalizer(q, p, lam=lam)
     rtol = error(p, q, np.log(lam)) + rounding(size)
-    want = [obrs_rule(p[i], q[i], lam)[1] for i in np.ndindex(shape)]
-    np.testing.assert_allclose(exact, np.reshape(want, shape), rtol=rtol)
+    np.testing.assert_allclose(exact, obrs_rule(p, q, lam)[1], rtol=rtol)
     for given_b in (p_at_b, None):
       for given_t in (q_at_t, None):
         got = normalizer_topk(
             ids_b, q_at_b, ids_t, p_at_t, lam=lam, logp_t_at_b=given_b,
             logp_b_at_t=given_t)
-        at = lambda x, i: None if x is None else x[i]
         want = [
             topk_twin(ids_b[i], q_at_b[i], ids_t[i], p_at_t[i], lam,
-                      at(given_b, i), at(given_t, i))
+                      *(x if x is None else x[i] for x in (given_b, given_t)))
             for i in np.ndindex(shape)]
         np.testing.assert_allclose(got, np.reshape(want, shape), rtol=rtol)
         assert (got <= exact * (1 + rtol)).all()
@@ -228,25 +246,25 @@ def test_normalizer_over_two_sets(k, m):
 
 
 @pytest.mark.parametrize('sampled', [False, True])
-@pytest.mark.parametrize('level', [0.25, 1.0])
+@pytest.mark.parametrize('level', [1 / 16, 1.0])
 def test_calibration(sampled, level):
   """The calibrated normaliser has the mean acceptance; it is not clamped."""
   rng = np.random.default_rng(5)
   shape = (6, 9)
-  # Sums of multiples of 2^-8 are exact, so that only divisions are rounded.
+  # Sums of multiples of 2^-12 are exact: only the division is rounded.
   a = np.float32(rng.integers(100, 156, shape) / 256)
   z = np.float32(level * rng.integers(192, 256, shape) / 256)
   if sampled:
     a = rng.random(shape) < a
   where = rng.random(shape) < 0.7
   rubbish = np.where(where, np.float32(z), np.nan)
-  kappa = calibration(rubbish, a, where, previous=2.5)
-  assert kappa.shape == () and (kappa > 1.1 if level < 1 else kappa < 0.9)
+  # Compiled, a product with the mask would be a choice too.
+  kappa = obrs.calibration(rubbish, a, where, previous=2.5)
+  assert kappa.shape == () and (kappa > 6 if level < 1 else kappa < 0.9)
   want = a[where].mean(dtype=np.float64)
   assert abs(np.float64(kappa) * z[where].mean(dtype=np.float64) - want) < 1e-6
-  # Nor do tokens count that are garbage on the other side.
-  other = np.where(where, np.float32(a), np.nan)
-  assert calibration(z, other, where) == kappa
+  assert calibration(z, np.where(where, np.float32(a), np.nan), where) == kappa
+  assert calibration(*(x[::-1] for x in (z, a, where))) == kappa
 
 
 def test_calibration_without_an_estimate_is_the_previous_one():
@@ -258,14 +276,10 @@ def test_calibration_without_an_estimate_is_the_previous_one():
     assert calibration(z, accepted, where) == 1.0
 
 
-def levels():
-  """Returns [5, 25] log-probs new, ref, behaviour: all triples of levels."""
-  grid = np.meshgrid(*[np.float32([0, -1e-3, -5, -40, -80])] * 3)
-  return [x.reshape(5, 25) for x in grid]
-
-
 def test_results_are_finite():
-  new, ref, behaviour = levels()
+  """For all triples of levels, and for distributions far apart."""
+  new, ref, behaviour = np.reshape(np.meshgrid(
+      *[np.float32([0, -1e-3, -5, -40, -80])] * 3), (3, 5, 25))
   everywhere = np.ones(new.shape, bool)
   p, q = np.stack([extreme(gap) for gap in (0.0, 40.0, 80.0)], axis=1)
   ids = np.broadcast_to(np.arange(8), p.shape)
@@ -273,7 +287,6 @@ def test_results_are_finite():
     a = acceptance(new, behaviour, lam=lam)
     assert ((0 <= a) & (a <= 1)).all()
     z = normalizer(q, p, lam=lam)
-    assert (z[-1] > 0) and (z[0] > 0.8)
     found = [z, calibration(
         np.full(new.shape, z[-1]), np.ones(new.shape), everywhere)]
     found += [
@@ -287,20 +300,12 @@ def test_results_are_finite():
     assert all(np.isfinite(x).all() and x.dtype == np.float32 for x in found)
   lam = lam_for_rate(p, q, np.float32([0.05, 0.5, 1]))
   assert (np.isfinite(lam) & (lam > 0)).all()
-  half = jnp.bfloat16(new)
-  assert acceptance(half, half, lam=1.0).dtype == np.float32
-  assert normalizer(half, half, lam=1.0).dtype == np.float32
-
-
-def test_tokens_without_behaviour_probability_count_0():
-  rng = np.random.default_rng(6)
-  p, q = log_probs(rng, 2, 3, 8)
-  never = np.arange(8) % 3 == 0
-  for lam in LAMS:
-    np.testing.assert_allclose(
-        normalizer(np.where(never, -np.float32(np.inf), q), p, lam=lam),
-        normalizer(q[:, ~never], p[:, ~never], lam=lam),
-        rtol=error(p, q, np.log(lam)) + rounding(8))
+  half = [jnp.bfloat16(x) for x in (new, ref, behaviour, np.exp(new))]
+  assert acceptance(*half[:2], lam=1.0).dtype == np.float32
+  assert normalizer(*half[:2], lam=1.0).dtype == np.float32
+  got, want = (weights(*x, everywhere, lam=0.8).weight
+               for x in (half, map(np.float32, half)))
+  np.testing.assert_allclose(got, want, rtol=4 * error(new, ref, behaviour))
 
 
 @pytest.mark.parametrize('target, clipped', CASES)
@@ -308,8 +313,6 @@ def test_weights_are_constants(target, clipped):
   """Even if a correction stops no gradient and masked positions hold NaN."""
   rng = np.random.default_rng(7)
   mask = rng.random((5, 25)) < 0.7
-  assert mask.any() and not mask.all()
-
   def total(new, ref, behaviour, z):
     return jnp.sum(obrs.weights(
         new, ref, behaviour, z, mask, lam=0.8, c2=jnp.inf, target=target,
@@ -318,8 +321,7 @@ def test_weights_are_constants(target, clipped):
 
   for fill in (0.0, np.nan):
     args = [np.where(mask, x, np.float32(fill))
-            for x in (*log_probs(rng, 3, 5, 25), *levels()[:1])]
-    args[-1] = np.exp(args[-1])
+            for x in (*log_probs(rng, 3, 5, 25), rng.random((5, 25)))]
     for slope in jax.jit(jax.grad(total, argnums=(0, 1, 2, 3)))(*args):
       np.testing.assert_array_equal(slope, np.zeros(mask.shape))
 
@@ -330,15 +332,16 @@ def test_weights_equal_the_twin(name, target, clipped):
   rng = np.random.default_rng(8)
   mask = rng.random((5, 25)) < 0.8
   ref = -np.float32(rng.exponential(2.0, mask.shape))
-  new, behaviour = (
-      np.float32(ref + rng.normal(size=mask.shape)) for _ in range(2))
+  new, behaviour = np.float32(ref + rng.normal(size=(2, *mask.shape)))
   behaviour[1::2, :3] -= 25  # ratios beyond e^20
   ref[1, 3:5] += 25
   mask[1] = True
   z = np.float32(rng.uniform(0.2, 1, mask.shape))
   top = np.exp(importance.MAX_LOG_RATIO)
+  correction = name and functools.partial(
+      getattr(importance, name), **LIMITS[name])
   for lam, c1, c2 in zip(
-      [*LAMS, *LAMS], [np.inf, 1.5, 3, 2, 1, np.inf],
+      [*LAMS, *LAMS], [np.inf, 1.5, 3, 2, 0.7, np.inf],
       [np.inf, 1.1, 1.28, 1.5, np.inf, 1.28]):
     p = new if target == 'p_new' else ref
     x = np.minimum(
@@ -349,13 +352,14 @@ def test_weights_equal_the_twin(name, target, clipped):
     second = np.ones(mask.shape)
     if target == 'p_new' and clipped:
       second = np.minimum(np.exp(np.float64(ref) - new), top)
+      c2 -= 0.2  # once below 1, the factor of masked positions
     want = np.where(mask, first * np.minimum(second, c2), 1)
 
     hidden = [np.where(mask, y, np.float32(np.nan))
               for y in (new, ref, behaviour, z)]
     got = weights(
         *hidden, mask, lam=lam, c1=c1, c2=c2, target=target, clipped=clipped,
-        correction=CORRECTIONS[name])
+        correction=correction)
     rtol = 2 * error(new, ref, behaviour, np.log(z), np.log(lam))
     # A flag and IcePop are steps at the limits.
     ends = np.array([*LIMITS[name].values()] if name else [c1])
@@ -368,7 +372,6 @@ def test_weights_equal_the_twin(name, target, clipped):
       np.testing.assert_array_equal(flag[clear], (mask & wanted)[clear])
     np.testing.assert_array_equal(got.weight[~mask], 1)
     assert not np.any((got.at_c1 | got.at_c2)[~mask])
-    assert got.weight.dtype == np.float32
 
 
 def test_lam_for_rate():
@@ -380,18 +383,18 @@ def test_lam_for_rate():
   rates = np.float32([0.05, 0.2, 0.5, 0.9, 0.99, 1.0])
   lams = np.asarray(lam_for_rate(p, q, rates))
   assert lams.shape == (6, 4, 4) and lams.dtype == np.float32
-  for rate, lam in zip(rates, lams):
-    for i in np.ndindex(4, 4):
-      # The next number, its exp and its log; Z itself, a sum, twice: for the
-      # last lam that accepts enough and the first that does not.
-      rtol = 2 * (error(p[i], q[i], np.log(lam[i])) + rounding(8))
-      assert obrs_rule(p[i], q[i], lam[i])[1] == pytest.approx(
-          rate, rel=float(rtol))
+  # The next number, its exp and its log; Z itself, a sum, twice: for the last
+  # lam that accepts enough and the first that does not.
+  rtol = 2 * (error(p, q, np.log(lams)[..., None], axis=-1) + rounding(8))
+  z = obrs_rule(p, q, lams[..., None])[1]
+  rates = rates[:, None, None]
+  assert (np.abs(z - rates) <= rtol * rates).all()
+  # |d log Z / d log lam| <= 1, so lams differ as much as rates: by 1% at least.
+  assert (np.diff(lams, axis=0) < 0).all()
 
 
 @pytest.mark.parametrize('target', ['p_old', '', None])
 def test_an_unknown_target_is_refused(target):
   x = np.zeros((1, 2), np.float32)
-  with pytest.raises(ValueError, match=r'^target=.* p_new, p_ref\.$') as found:
+  with pytest.raises(ValueError, match=r'^target=[^.]* p_new, p_ref\.$'):
     obrs.weights(x, x, x, x + 1, x == 0, lam=1.0, target=target)
-  assert str(found.value).count('.') == 1

@@ -168,7 +168,7 @@ def learned(sizes, *options):
   learner, mesh, params, frozen = make(sizes, *options)
   before = jax.device_get(params)
   rows = jax.device_put(batch(), sharding.rows(mesh))
-  scores = learner.score(params, rows, LOSS.temperature, frozen)
+  scores = learner.score(params, rows, LOSS, frozen)
   state, metrics = learner.update(learner.init(params), rows, LOSS, frozen)
   slopes = jax.tree.map(
       lambda a, b: a - np.asarray(b), before, state.params)
@@ -199,7 +199,7 @@ def moved(tied, adapters):
   learner, mesh, params, frozen = make((2, 2, 2), tied, adapters, 4096, 4)
   rows = jax.device_put(batch(), sharding.rows(mesh))
   return [sizes_of_collectives(program.compile()) for program in (
-      learner.score.lower(params, rows, LOSS.temperature, frozen),
+      learner.score.lower(params, rows, LOSS, frozen),
       learner.update.lower(learner.init(params), rows, LOSS, frozen))]
 
 
