@@ -301,11 +301,11 @@ def test_results_are_finite():
   lam = lam_for_rate(p, q, np.float32([0.05, 0.5, 1]))
   assert (np.isfinite(lam) & (lam > 0)).all()
   half = [jnp.bfloat16(x) for x in (new, ref, behaviour, np.exp(new))]
-  assert acceptance(*half[:2], lam=1.0).dtype == np.float32
-  assert normalizer(*half[:2], lam=1.0).dtype == np.float32
-  got, want = (weights(*x, everywhere, lam=0.8).weight
-               for x in (half, map(np.float32, half)))
-  np.testing.assert_allclose(got, want, rtol=4 * error(new, ref, behaviour))
+  for of in (lambda x: acceptance(*x[:2], lam=1.2), lambda x: normalizer(
+      *x[:2], lam=1.2), lambda x: weights(*x, everywhere, lam=1.2).weight):
+    got, want = of(half), of([*map(np.float32, half)])
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(got, want, rtol=4 * error(new, ref, behaviour))
 
 
 @pytest.mark.parametrize('target, clipped', CASES)
