@@ -44,8 +44,8 @@ class Size:
     microbatch: rows of a microbatch.
     prompt: tokens of each prompt.
     response: tokens of each response.
-    chunk: tokens whose logits exist at a time. With two models it is half of
-      this, as by default.
+    chunk: tokens whose logits exist at a time. By default it would be half with
+      two models; here it is the same, so that ratios compare equal products.
     decodes: turns of the decode head.
     updates: turns of the updates.
     positions: distributions for the error of the normaliser.
@@ -92,12 +92,16 @@ class Times(NamedTuple):
 
 def in_turns(
     functions: dict[str, Callable[[], Any]], turns: int) -> dict[str, Times]:
-  """Times functions that take turns; the first turn does not count."""
+  """Times functions that take turns; the first turn does not count.
+
+  What ran before changes the time of a program, so every second turn is in
+  reverse order.
+  """
   found = {name: [] for name in functions}
   for turn in range(turns + 1):
-    for name, function in functions.items():
+    for name in [*functions][::-1 if turn % 2 else 1]:
       start = time.perf_counter(), time.process_time()
-      jax.block_until_ready(function())
+      jax.block_until_ready(functions[name]())
       end = time.perf_counter(), time.process_time()
       if turn:
         found[name].append(np.subtract(end, start))
@@ -132,8 +136,6 @@ def config(size: Size, choices: dict[str, Any] | None):
   if choices is not None:
     c.off_policy = 'jackpot'
     c.jackpot.update(choices)
-    if choices.get('z') == 'exact':
-      c.learner.vocab_chunk //= 2
   return c
 
 
@@ -217,7 +219,7 @@ class Shared:
 
 
 class Learning(NamedTuple):
-  """What was measured of the learner.
+  """Measurements of the learner.
 
   Attributes:
     times: of each program in UPDATES and SCORES.
@@ -262,7 +264,7 @@ def update_program(
 
 def learning(size: Size) -> Learning:
   """Measures `Learner.update` and `Learner.score`."""
-  rate = 1e-7  # The policy hardly moves, so all turns do the same.
+  rate = 1e-9  # The policy hardly moves, so all turns do the same.
   optimizer = optimizer_lib.Optimizer(
       optax.sgd(rate), optax.constant_schedule(rate))
   configs = {name: config(size, x) for name, x in UPDATES.items()}
@@ -310,9 +312,12 @@ def learning(size: Size) -> Learning:
   def score(name):
     return scores[name](shared.state.params)
 
-  times = in_turns({
-      name: functools.partial(score if name in scores else update, name)
-      for name in (*SCORES, *UPDATES)}, size.updates)
+  times = {}
+  # Apart: a score is slower after an update.
+  for function, names in (score, SCORES), (update, UPDATES):
+    times.update(in_turns({
+        name: functools.partial(function, name) for name in names},
+        size.updates))
   metrics = {name: {x: float(y) for x, y in found.items()}
              for name, found in metrics.items()}
   check(metrics, expected)
@@ -321,26 +326,72 @@ def learning(size: Size) -> Learning:
   return Learning(times, memory, scatters, metrics)
 
 
-def update_table(found: Learning) -> str:
+def products(cfg: ModelConfig, name: str, tokens: float) -> float:
+  """Returns the multiply-adds per response token, without attention's scores.
+
+  A forward pass is one product with each weight. The backward pass is two, and
+  recomputes the logits.
+
+  Args:
+    cfg: the model.
+    name: key of UPDATES, or 'score'.
+    tokens: tokens of a row for each response token.
+  """
+  vocabulary = cfg.vocab_size * cfg.width
+  untied = 1 if cfg.tie_embeddings else 2
+  layers = tokens * (cfg.parameter_count() - untied * vocabulary)
+  forward = layers + vocabulary
+  if name == 'score':
+    return forward
+  choices = UPDATES[name] or {}
+  passes = bool(choices.get('two_pass')) + (choices.get('z') == 'exact')
+  return 3 * layers + 4 * vocabulary + passes * forward
+
+
+def expected_ratios(size: Size, name: str, *, scored: bool) -> list[str]:
+  """Returns the ratios of products to plain, here and for Qwen3-4B.
+
+  Args:
+    size: of the benchmark.
+    name: key of UPDATES.
+    scored: whether a score comes before each update.
+  """
+  out = []
+  for cfg, tokens in ((size.model, 1 + size.prompt / size.response),
+                      (PRESETS['qwen3-4b'], 1.0)):
+    first = scored * products(cfg, 'score', tokens)
+    ratio = (first + products(cfg, name, tokens)) / (
+        first + products(cfg, 'plain', tokens))
+    out.append(f'{ratio:.3f}')
+  return out
+
+
+def update_table(found: Learning, size: Size) -> str:
   """Returns the table of the updates."""
   base, lines = next(iter(UPDATES)), []
   for name in UPDATES:
     memory, facts = found.memory[name], found.metrics[name]
     lines.append([
         name, *cells(found.times[name], found.times[base]),
+        *expected_ratios(size, name, scored=False),
         f'{memory / 1e9:.2f}', f'{memory / found.memory[base]:.3f}',
         *(f'{facts[x]:.3f}' if x in facts else ''
           for x in ('obrs_acceptance', 'obrs_z'))])
   return markdown(
-      ['update', 'seconds', 'over plain', 'processor', 'temporary GB',
-       'over plain', 'acceptance', 'Z in use'], lines)
+      ['update', 'seconds', 'over plain', 'processor', 'products',
+       'Qwen3-4B', 'temporary GB', 'over plain', 'acceptance', 'Z in use'],
+      lines)
 
 
-def step_table(times: dict[str, Times]) -> str:
+def step_table(times: dict[str, Times], size: Size) -> str:
   """Returns the table of updates after a score of the old policy."""
   before, with_z = (times[name] for name in SCORES)
-  base = before + times['plain']
+  base, lines = before + times['plain'], []
+  for name, choices in UPDATES.items():
+    scores_z = choices is not None and choices.get('target') == 'p_ref'
+    lines.append([
+        name, *cells((with_z if scores_z else before) + times[name], base),
+        *expected_ratios(size, name, scored=True)])
   return markdown(
-      ['score and update', 'seconds', 'over plain', 'processor'],
-      [[name, *cells((with_z if name == 'p_ref' else before) + times[name],
-                     base)] for name in list(UPDATES)])
+      ['score and update', 'seconds', 'over plain', 'processor', 'products',
+       'Qwen3-4B'], lines)

@@ -148,7 +148,7 @@ def noise(identity: Array, update: Array, width: int) -> Array:
 
 
 class Context(NamedTuple):
-  """What the loss of a microbatch needs for its rejection.
+  """Inputs of a microbatch's rejection, beside its rows.
 
   Attributes:
     cfg: choices.
