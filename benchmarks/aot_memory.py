@@ -97,14 +97,14 @@ class Peak:
 def child(argv) -> dict:
   """Does three training steps and returns the peak bytes of the devices."""
   from jaxrl_llm import config as config_lib
-  from jaxrl_llm import experiment, train
+  from jaxrl_llm import experiment, run_state, train
   config, _ = config_lib.parse(argv)
   parts = experiment.build(config)
   start = train.warm_start.start(parts, lambda *_: None, resumed=False)
-  fixed = train.Fixed(
+  fixed = run_state.Fixed(
       parts.sampling(), parts.replicate(loss_lib.params(config)), start.anchor,
       (start.frozen,))
-  state = train.init_state(
+  state = run_state.init_state(
       parts, parts.programs.learner.init(start.params))
   del start
   state, _ = train.take_step(parts, state, fixed, timing.Timer())

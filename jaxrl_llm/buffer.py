@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 import numpy as np
 
 from jaxrl_llm import programs
+from jaxrl_llm.learner import actor as actor_lib
 from jaxrl_llm.learner import rejection as rejection_lib
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.rollout import Responses
@@ -119,7 +120,7 @@ def empty(rows: int, config: ConfigDict, stages: Stages) -> Buffer:
   """
   old = programs.needs_old_logprobs(config, stages)
   anchor = programs.needs_anchor(config)
-  rejection = rejection_lib.of(config)
+  rejection, actor = rejection_lib.of(config), actor_lib.of(config)
   top = rejection.top_k if rejection and rejection.needs_top else 0
 
   def full(value, kind):
@@ -150,7 +151,8 @@ def empty(rows: int, config: ConfigDict, stages: Stages) -> Buffer:
           length=full(0, np.int32), behaviour_logprobs=logprobs(),
           old_logprobs=logprobs(old), anchor_logprobs=logprobs(anchor),
           top_ids=likeliest(np.int32), top_logprobs=likeliest(np.float32),
-          z=logprobs(rejection is not None and rejection.scores_z)))
+          z=logprobs(rejection is not None and rejection.scores_z),
+          actor_logprobs=logprobs(old and actor is not None and actor.ppo)))
 
 
 def of_wave(

@@ -19,6 +19,7 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm import programs as programs_lib
 from jaxrl_llm import rollout, sharding, tasks
 from jaxrl_llm import stages as stages_lib
+from jaxrl_llm import tokenizer as tokenizer_lib
 from jaxrl_llm.config import memory
 from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.models import hf
@@ -37,18 +38,21 @@ class Parts(NamedTuple):
     kinds: kind of training problem to the indices of its problems.
     programs: what runs on the devices; their config has the choices that the
       run makes itself.
-    sample: serves requests; see `rollout.host_sampler`.
+    sample: serves the requests of a training step; see `rollout.host_sampler`.
+    sample_policy: serves those of an evaluation, with the policy's parameters.
     sampling: (**changes) -> SamplingParams of the config on the device, with
       changes made to them.
     advantages: rewards to advantages, see `learner.advantages.Program`.
     step_key: step [] uint32 on the device -> key of its noise.
-    contents: 'problems' and 'model' to digests of what the config names.
+    contents: 'problems', 'model' and 'actor' to digests of what the config
+      names.
     asked: the config without the choices that the run makes itself.
   """
   task: tasks.Task
   kinds: dict[str, np.ndarray]
   programs: programs_lib.Programs
   sample: Callable[..., tuple[Rollouts, dict[str, int]]]
+  sample_policy: Callable[..., tuple[Rollouts, dict[str, int]]]
   sampling: Callable[..., SamplingParams]
   advantages: advantages_lib.Program
   step_key: Callable[[jax.Array], jax.Array]
@@ -69,6 +73,18 @@ class Parts(NamedTuple):
     """Returns the config as a checkpoint keeps it, with `contents`."""
     return {**self.config.to_dict(), 'contents': self.contents}
 
+  def player(self, number: int) -> 'Parts':
+    """Returns the parts in which a player is the policy."""
+    if not number:
+      return self
+    contents = {**self.contents, 'model': self.contents.get('actor')}
+    return self._replace(
+        programs=self.programs._replace(
+            config=config_lib.of_actor(self.config),
+            players=self.programs.players[number:]),
+        contents={k: v for k, v in contents.items() if v is not None},
+        asked=config_lib.of_actor(self.asked))
+
   def close(self) -> None:
     """Ends the task's processes beside this one."""
     getattr(self.task, 'close', lambda: None)()
@@ -88,12 +104,17 @@ class Parts(NamedTuple):
 
   def layout(self) -> str:
     """Returns the layouts of training and sampling weights as tables."""
-    policy, mesh = self.programs.policy, self.programs.mesh
-    return 'Training:\n{}Sampling:\n{}'.format(
-        sharding.table(policy.trained, sharding.TRAIN_RULES, mesh),
-        sharding.table(
+    mesh, writer = self.programs.mesh, self.programs.writer.player
+    text = ''
+    for number, (model, policy, *_) in enumerate(self.programs.players):
+      of = ' of the actor' if number else ''
+      text += f'Training{of}:\n' + sharding.table(
+          policy.trained, sharding.TRAIN_RULES, mesh)
+      if number == writer:
+        text += f'Sampling{of}:\n' + sharding.table(
             jax.eval_shape(policy.compose, policy.trained, policy.shapes),
-            sharding.SAMPLE_RULES, mesh, self.programs.model.dtype))
+            sharding.SAMPLE_RULES, mesh, model.dtype)
+    return text
 
 
 def by_kind(problems: Sequence[tasks.Problem]) -> dict[str, np.ndarray]:
@@ -179,33 +200,59 @@ def _task(
 
 
 def _typed(
-    config: ConfigDict, model: ModelConfig, platform: str,
-) -> tuple[ConfigDict, ModelConfig]:
+    config: ConfigDict, model: ModelConfig | None, platform: str,
+    section: str = 'model') -> tuple[ConfigDict, ModelConfig | None]:
   """Chooses the compute type of a checkpoint, if `model.dtype` does not.
 
   It is the type of the stored weights, but float32 on a CPU: a CPU computes in
   16 bits by converting each operand, which takes several times as long.
   """
-  if not config.model.hf or config.model.dtype is not None:
+  flat = config_lib.flatten(config)
+  name = flat[f'{section}.hf']
+  if not name or flat[f'{section}.dtype'] is not None:
     return config, model
   config = config.copy_and_resolve_references()
   if platform == 'cpu' and model.dtype != 'float32':
     logging.warning(
         'Computing in float32, since a CPU is slow in %s, the type of %s: '
-        'set model.dtype to choose.', model.dtype, config.model.hf)
+        'set %s.dtype to choose.', model.dtype, name, section)
     model = dataclasses.replace(model, dtype='float32')
-  config.model.dtype = model.dtype
+  own = config.model if section == 'model' else config.actor.model
+  own.dtype = model.dtype
   return config, model
 
 
+def _actor_checkpoint(
+    config: ConfigDict, tokenizer: Any) -> hf.Checkpoint | None:
+  """Opens the actor's checkpoint, if it has one, and compares vocabularies.
+
+  Raises:
+    ValueError: there is none, or it has other tokens than the policy's.
+  """
+  name = config.actor.model.hf
+  if not name:
+    return None
+  folder = hf.fetch(name)
+  if isinstance(tokenizer, ModelTokenizer):
+    found = tokenizer_lib.differences(tokenizer, ModelTokenizer(folder))
+    if found:
+      (first, tokens), *_ = found.items()
+      raise ValueError(
+          f'actor.model.hf={name} has another vocabulary than '
+          f'{tokenizer.folder}: {len(found)} ids differ, such as {first} '
+          f'({tokens[1]!r} in place of {tokens[0]!r}) and {max(found)}. Choose '
+          "an actor with the policy's vocabulary.")
+  return hf.open_checkpoint(folder)
+
+
 def _contents(
-    task: tasks.Task, folder: pathlib.Path | None) -> dict[str, str]:
+    task: tasks.Task, **folders: pathlib.Path | None) -> dict[str, str]:
   """Returns `Parts.contents`."""
   problems = hashlib.sha256(
       repr([(p.id, p.prompt, p.info) for p in task.train]).encode(
           'utf8', 'replace'))
-  model = {'model': hf.digest(folder)} if folder else {}
-  return {'problems': problems.hexdigest()[:16], **model}
+  return {'problems': problems.hexdigest()[:16], **{
+      name: hf.digest(folder) for name, folder in folders.items() if folder}}
 
 
 def _warn_of_warmup(config: ConfigDict, stages: stages_lib.Stages) -> None:
@@ -235,24 +282,31 @@ def build(config: ConfigDict, training: bool = True) -> Parts:
     ValueError: values that do not fit together, in one sentence.
   """
   asked, config = config, config_lib.as_begun(config)
-  model = config_lib.model_config(config)
+  model, actor = (
+      config_lib.model_config(config), config_lib.actor_model(config))
   folder = checkpoint = tokenizer = None
   if config.model.hf:
     folder = hf.fetch(config.model.hf)
     checkpoint, tokenizer = hf.open_checkpoint(folder), ModelTokenizer(folder)
+  theirs = _actor_checkpoint(config, tokenizer) if actor else None
   task, lengths = _task(config, model, tokenizer, training)
   if config.mesh.cpu_devices is not None:
     sharding.split_cpu(config.mesh.cpu_devices)
   mesh = sharding.make_mesh(*(config.mesh[axis] for axis in sharding.AXES))
-  config, model = _typed(config, model, mesh.devices.flat[0].platform)
+  platform = mesh.devices.flat[0].platform
+  config, model = _typed(config, model, platform)
+  if actor:
+    config, actor = _typed(config, actor, platform, 'actor.model')
   stages = stages_lib.make(config, max(len(task.train), 1))
   memory.check(
       config, model, mesh, stages, len(task.heldout),
-      programs_lib.microbatch(config), training)
+      programs_lib.microbatch(config), training, actor)
   if training:
     _warn_of_warmup(config, stages)
   programs = programs_lib.make(
-      config, model, mesh, task.tokenizer.stop_ids, stages, checkpoint, lengths)
+      config, model, mesh, task.tokenizer.stop_ids, stages, checkpoint, lengths,
+      actor and programs_lib.Source(
+          config_lib.of_actor(config), actor, theirs))
   whole = sharding.replicated(mesh)
 
   def sampling(**changes):
@@ -263,9 +317,14 @@ def build(config: ConfigDict, training: bool = True) -> Parts:
 
   base_key = jax.device_put(jax.random.key(config.seed), whole)
   fold_in = jax.jit(jax.random.fold_in)
+  sample = rollout.host_sampler(programs.writer.sampler, mesh)
+  sample_policy = sample
+  if programs.sampler is not programs.writer.sampler:
+    sample_policy = rollout.host_sampler(programs.sampler, mesh)
   return Parts(
       task=task, kinds=by_kind(task.train), programs=programs,
-      sample=rollout.host_sampler(programs.sampler, mesh), sampling=sampling,
+      sample=sample, sample_policy=sample_policy, sampling=sampling,
       advantages=advantages_lib.make(config),
       step_key=lambda step: fold_in(base_key, step),
-      contents=_contents(task, folder), asked=asked)
+      contents=_contents(
+          task, model=folder, actor=theirs and theirs.folder), asked=asked)

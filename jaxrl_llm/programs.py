@@ -6,12 +6,13 @@ ahead of time for machines that are elsewhere.
 """
 
 import functools
-from typing import Any, Callable, NamedTuple, Sequence
+from typing import Any, Callable, NamedTuple, Optional, Sequence
 
 import jax
 from ml_collections import ConfigDict
 
 from jaxrl_llm import sharding
+from jaxrl_llm.learner import actor as actor_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
 from jaxrl_llm.learner import policy as policy_lib
 from jaxrl_llm.learner import rejection as rejection_lib
@@ -54,13 +55,42 @@ class Player(NamedTuple):
   Attributes:
     model: its architecture.
     policy: functions of its parameters.
-    learner: `score` and `update` of the RL phase.
-    sampler: `generate` and its sizes.
+    learner: `score` and `update` of the RL phase, of all players; None but for
+      the first.
+    sampler: `generate` and its sizes, for evaluations.
   """
   model: ModelConfig
   policy: policy_lib.Policy
-  learner: update_lib.Learner
+  learner: Optional[update_lib.Learner]
   sampler: Sampler
+
+
+class Writer(NamedTuple):
+  """Sampling of the responses that are trained on.
+
+  Attributes:
+    player: number of the player that writes them.
+    to_sampling: (trained, frozen) -> its parameters for sampling.
+    lower_to_sampling: see `policy.Policy`.
+    sampler: `generate` and its sizes.
+  """
+  player: int
+  to_sampling: Callable[..., Any]
+  lower_to_sampling: Callable[[], Any]
+  sampler: Sampler
+
+
+class Source(NamedTuple):
+  """Parts of a player that come from outside.
+
+  Attributes:
+    config: the config in which this player's model is the policy's.
+    model: its architecture.
+    checkpoint: source of its weights; None is random weights.
+  """
+  config: ConfigDict
+  model: ModelConfig
+  checkpoint: Optional[hf.Checkpoint] = None
 
 
 class Programs(NamedTuple):
@@ -69,14 +99,17 @@ class Programs(NamedTuple):
   Attributes:
     config: of the run, with the lengths to compile.
     mesh: (data, fsdp, tensor).
-    players: the models; the first is the policy, which is evaluated and
-      exported.
+    players: the policy, which is evaluated and exported; and the actor, if it
+      is another model.
     model, policy, learner, sampler: parts of the first player.
+    writer: sampling of the responses that are trained on. Its sampler is that
+      of its player, if nothing but its use is another.
     stages: curriculum and selection; their capacities give all sizes.
   """
   config: ConfigDict
   mesh: jax.sharding.Mesh
   players: tuple[Player, ...]
+  writer: Writer
   stages: Stages
 
   model = property(lambda self: self.players[0].model)
@@ -118,6 +151,17 @@ def needs_old_logprobs(config: ConfigDict, stages: Stages) -> bool:
           or (rejection is not None and rejection.target == 'p_ref'))
 
 
+def keeps_writer(config: ConfigDict, stages: Stages) -> bool:
+  """Returns whether updates need a copy of the parameters that wrote the rows.
+
+  The exact normaliser needs them. An actor that is another model takes part in
+  the update itself, so that it needs no copy for its first update.
+  """
+  rejection = rejection_lib.of(config)
+  return bool(rejection) and rejection.needs_actor and not (
+      rejection.decoupled and updates_per_step(config, stages) == 1)
+
+
 def microbatch(config: ConfigDict) -> int:
   """Returns the rows of a forward and backward pass of an update."""
   return min(config.learner.microbatch, rounds.minibatch_rows(config))
@@ -143,7 +187,7 @@ def learner_config(
       max_response=config.max_response, buckets=learner.buckets,
       objective=loss.objective, aggregation=loss.aggregation,
       importance=loss.importance, kl_estimator=loss.kl_estimator,
-      rejection=rejection_lib.of(config),
+      rejection=rejection_lib.of(config), actor=actor_lib.of(config),
       vocab_chunk=learner.vocab_chunk, remat=learner.remat,
       attention=learner.attention, unroll=learner.unroll), **changes})
 
@@ -198,18 +242,28 @@ def prompts_per_shard(
 
 def make_sampler(
     config: ConfigDict, mesh: jax.sharding.Mesh, model: ModelConfig,
-    stop_ids: tuple[int, ...], curriculum: Curriculum) -> Sampler:
-  """Makes the sampler of a training step, at the curriculum's capacities."""
-  rejection = rejection_lib.of(config)
+    stop_ids: tuple[int, ...], curriculum: Curriculum, *,
+    slots: int | None = None, top_logprobs: int = 0) -> Sampler:
+  """Makes a sampler at the capacities of the curriculum.
+
+  Args:
+    config: of the run.
+    mesh: see `sharding`.
+    model: the architecture.
+    stop_ids: tokens that end a response.
+    curriculum: of the run.
+    slots: decode slots on each data shard; None for `sampling.slots`.
+    top_logprobs: likeliest tokens to record at each position.
+  """
   per_shard, own = _per_shard(mesh, curriculum)
   unroll = config.sampling.unroll
   if unroll is None:
     # A CPU copies a layer's weights to take them out of the stack.
     unroll = _platform(mesh) == 'cpu'
   sampler = generate_lib.SamplerConfig(
-      slots=min(config.sampling.slots, per_shard),
+      slots=min(slots or config.sampling.slots, per_shard),
       max_response=config.max_response, stop_ids=stop_ids,
-      top_logprobs=rejection.top_k if rejection and rejection.uses_top else 0,
+      top_logprobs=top_logprobs,
       tempered=(config.sampling.top_k > 0 or config.sampling.top_p < 1
                 or config.sampling.min_p > 0),
       steps_per_refill=config.sampling.steps_per_refill,
@@ -245,17 +299,19 @@ def make(
     config: ConfigDict, model: ModelConfig, mesh: jax.sharding.Mesh,
     stop_ids: tuple[int, ...], stages: Stages,
     checkpoint: hf.Checkpoint | None = None,
-    lengths: Sequence[int] | None = None) -> Programs:
+    lengths: Sequence[int] | None = None,
+    actor: Source | None = None) -> Programs:
   """Makes the programs. Nothing is compiled yet.
 
   Args:
     config: checked by `config.validate`.
-    model: the architecture.
+    model: the architecture of the policy.
     mesh: see `sharding`.
     stop_ids: tokens that end a response.
     stages: their capacities are the sizes of the programs.
     checkpoint: source of the model's weights; None is random weights.
     lengths: see `with_lengths`.
+    actor: the actor, if it is another model.
 
   Raises:
     ValueError: the mesh does not divide the model or the batch, or has no
@@ -266,12 +322,15 @@ def make(
     raise ValueError(
         f'learner.attention={config.learner.attention} needs a {needs}, but '
         f'this is a {_platform(mesh)}: use learner.attention=auto.')
-  if model.kv_heads % mesh.shape['tensor']:
-    # Rotary embeddings of half a head need collectives in the decode loop,
-    # whose length differs between data shards: a deadlock.
-    raise ValueError(
-        f'mesh.tensor={mesh.shape["tensor"]} does not divide model.kv_heads='
-        f'{model.kv_heads}: no head can be split, use a divisor of it.')
+  sources = [Source(config, model, checkpoint), *([actor] if actor else [])]
+  for name, source in zip(('model', 'actor.model'), sources):
+    if source.model.kv_heads % mesh.shape['tensor']:
+      # Rotary embeddings of half a head need collectives in the decode loop,
+      # whose length differs between data shards: a deadlock.
+      raise ValueError(
+          f'mesh.tensor={mesh.shape["tensor"]} does not divide {name}.kv_heads='
+          f'{source.model.kv_heads}: no head can be split, use a divisor of it.'
+      )
   rows, shards = microbatch(config), sharding.data_shards(mesh)
   if rows < config.learner.microbatch and rows % shards:
     raise ValueError(
@@ -280,17 +339,35 @@ def make(
         f"mesh's {shards} data shards (data x fsdp): use a multiple of "
         f'{shards}.')
   config = with_lengths(config, mesh, stages.curriculum, lengths)
-  policy = policy_lib.make(config, model, mesh, checkpoint)
-  optimizer = optimizer_lib.make(
-      steps=max(updates_of_run(config, stages), 1), **config.optimizer)
-  player = Player(
-      model, policy,
-      update_lib.make(
-          model, learner_config(config, row_facts=stages.selection.stale),
-          optimizer, mesh=mesh, trained=policy.trained,
-          compose=policy.compose),
-      make_sampler(config, mesh, model, stop_ids, stages.curriculum))
-  return Programs(config, mesh, (player,), stages)
+  policies = [
+      policy_lib.make(source.config, source.model, mesh, source.checkpoint)
+      for source in sources]
+  optimizers = [
+      optimizer_lib.make(
+          steps=max(updates_of_run(config, stages), 1),
+          **source.config.optimizer) for source in sources]
+  learner = update_lib.make(
+      model, learner_config(config, row_facts=stages.selection.stale),
+      optimizers[0], mesh=mesh, trained=policies[0].trained,
+      compose=policies[0].compose, actor=actor and update_lib.Actor(
+          actor.model, policies[1].trained, optimizers[1]))
+  sampler = functools.partial(
+      make_sampler, config, mesh, stop_ids=stop_ids,
+      curriculum=stages.curriculum)
+  rejection = rejection_lib.of(config)
+  writing = sampler(
+      model=sources[-1].model,
+      top_logprobs=rejection.top_k if rejection and rejection.uses_top else 0)
+  evaluating = writing
+  if actor or config.eval.slots not in (None, config.sampling.slots):
+    evaluating = sampler(model=model, slots=config.eval.slots)
+  players = Player(model, policies[0], learner, evaluating), *(
+      Player(source.model, policy, None, writing)
+      for source, policy in zip(sources[1:], policies[1:]))
+  writer = Writer(
+      len(players) - 1, policies[-1].to_sampling,
+      policies[-1].lower_to_sampling, writing)
+  return Programs(config, mesh, players, writer, stages)
 
 
 def _platform(mesh: jax.sharding.Mesh) -> str:

@@ -154,6 +154,20 @@ class ModelTokenizer:
         add_generation_prompt=True, date_string='26 Jul 2024')
 
 
+def differences(a: ModelTokenizer, b: ModelTokenizer) -> dict[int, tuple]:
+  """Returns the ids that two tokenisers give to different tokens.
+
+  Returns:
+    Id to its tokens in both, None where it has none; ascending.
+  """
+  tokens = [
+      {i: token for token, i in tokenizer._own.get_vocab().items()}
+      for tokenizer in (a, b)]
+  return {
+      i: pair for i in sorted({*tokens[0], *tokens[1]})
+      if len({*(pair := tuple(known.get(i) for known in tokens))}) > 1}
+
+
 def _stop_ids(folder: pathlib.Path, own: Any) -> tuple[int, ...]:
   """Returns the ids that end a response, the tokeniser's first."""
   found = [own.eos_token_id]

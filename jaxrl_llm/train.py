@@ -13,7 +13,7 @@ import contextlib
 import pathlib
 import sys
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 from absl import logging
 import jax
@@ -25,18 +25,17 @@ from jaxrl_llm import buffer as buffer_lib
 from jaxrl_llm import (
     checkpoint,
     experiment,
-    programs,
     rewards,
     rollout,
     schedules,
     warm_start,
 )
 from jaxrl_llm import config as config_lib
+from jaxrl_llm import programs as programs_lib
 from jaxrl_llm import workdir as workdir_lib
 from jaxrl_llm.evaluation import heldout
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import rounds
-from jaxrl_llm.learner.update import TrainState
 from jaxrl_llm.monitoring import (
     ends,
     flops,
@@ -46,51 +45,8 @@ from jaxrl_llm.monitoring import (
     summary,
     timing,
 )
+from jaxrl_llm.run_state import Fixed, init_state, RunState
 from jaxrl_llm.types import NoSignalError, rows_of
-
-
-class RunState(NamedTuple):
-  """State of a run between two steps.
-
-  Attributes:
-    step: steps done; a step is a wave, one call of the sampler.
-    rounds: rounds done; a round is the updates on one train batch.
-    learners: parameters and optimiser of each player, on the device; the first
-      is the policy.
-    curriculum: state of the curriculum.
-    selection: state of the selection.
-    buffer: rollouts held for later steps.
-    flight: waves of rollouts that no stage has seen yet, the oldest first.
-    solved: [D] bool, training problems solved at least once.
-  """
-  step: int
-  rounds: int
-  learners: tuple[TrainState, ...]
-  curriculum: Any
-  selection: Any
-  buffer: buffer_lib.Buffer
-  flight: tuple[buffer_lib.Wave, ...]
-  solved: np.ndarray
-
-  @property
-  def learner(self) -> TrainState:
-    """The policy's learner."""
-    return self.learners[0]
-
-
-class Fixed(NamedTuple):
-  """Device values that are the same in every step.
-
-  Attributes:
-    sampling: SamplingParams.
-    loss: LossParams.
-    anchor: parameters of the KL penalty's frozen model, or None.
-    frozen: for each player, parameters that are not trained, or None.
-  """
-  sampling: Any
-  loss: Any
-  anchor: Any
-  frozen: tuple[Any, ...] = (None,)
 
 
 def take_step(
@@ -114,8 +70,9 @@ def take_step(
     FloatingPointError: too many updates in a row had a loss or gradient that
       is not finite; the last batch is saved.
   """
-  config, task, learner = parts.config, parts.task, parts.programs.learner
-  choose, select = parts.stages
+  config, task, programs = parts.config, parts.task, parts.programs
+  learner, writer, (choose, select) = (
+      programs.learner, programs.writer, parts.stages)
   frozen, samples = fixed.frozen[0], config.samples_per_prompt
 
   with timer('propose'):
@@ -129,7 +86,9 @@ def take_step(
 
   with timer('reshard'):
     weights = jax.block_until_ready(
-        parts.programs.policy.to_sampling(state.learner.params, frozen))
+        writer.to_sampling(
+            state.learners[writer.player].params,
+            fixed.frozen[writer.player]))
 
   with timer('sample'):
     step = parts.replicate(np.uint32(state.step))
@@ -144,7 +103,7 @@ def take_step(
     verdicts = rollout.submit(task, responses)()
     rewards.check_step(verdicts, responses.texts)
 
-  held, size = state.buffer, programs.scored_rows(config, parts.stages)
+  held, size = state.buffer, programs_lib.scored_rows(config, parts.stages)
   first = len(held.table.group)  # row of a wave's first rollout
 
   def signal_of(ask, wave):
@@ -155,8 +114,9 @@ def take_step(
 
   def score(tokens, rows):
     return rounds.with_scores(
-        learner, tokens, rows, state.learner.params, fixed.anchor, fixed.loss,
-        frozen, shard_rows=parts.shard_rows)
+        learner, tokens, rows,
+        tuple(player.params for player in state.learners), fixed.anchor,
+        fixed.loss, frozen, shard_rows=parts.shard_rows)
 
   with timer('batch'):
     wave = buffer_lib.of_wave(ask, responses, verdicts, config, parts.stages)
@@ -196,9 +156,10 @@ def take_step(
 
   with timer('update'):
     done = rounds.run(
-        learner, state.learner, table, tokens, taken, select.select, selection,
+        learner, state.learners, table, tokens, taken, select.select, selection,
         fixed.loss, frozen, config=config, rounds=state.rounds,
         step=state.step + 1, policy_step=policy_step,
+        keep_writer=programs_lib.keeps_writer(config, parts.stages),
         shard_rows=parts.shard_rows)
     buffer = buffer_lib.keep(
         buffer_lib.Buffer(done.table, tokens), config, parts.stages,
@@ -214,26 +175,15 @@ def take_step(
           **step_metrics.of_rounds(
               done.rows, done.staleness, int((buffer.table.group >= 0).sum()))},
       flops=flops.of_step(
-          parts.programs.model, asked, responses.rollouts.length,
+          programs.model, asked, responses.rollouts.length,
           [(tokens.prompt_length[rows], tokens.length[rows])
            for rows in done.rows],
-          epochs=config.learner.epochs, frozen=frozen is not None))
+          epochs=config.learner.epochs, frozen=frozen is not None,
+          actor=programs.players[writer.player].model
+          if writer.player else None))
   return RunState(
-      state.step + 1, state.rounds + len(taken), (done.learner,), curriculum,
+      state.step + 1, state.rounds + len(taken), done.learners, curriculum,
       done.selection, buffer, flight, solved), report
-
-
-def init_state(parts: experiment.Parts, learner: TrainState) -> RunState:
-  """Returns the state before the first step."""
-  choose, select = parts.stages
-  return RunState(
-      step=0, rounds=0, learners=(learner,), curriculum=choose.init(),
-      selection=select.init((parts.config.seed, rounds.SELECTION)),
-      buffer=buffer_lib.empty(
-          buffer_lib.capacity(parts.config, parts.stages), parts.config,
-          parts.stages),
-      flight=buffer_lib.no_waves(parts.config, parts.stages),
-      solved=np.zeros(len(parts.task.train), bool))
 
 
 def _describe(parts: experiment.Parts, workdir: pathlib.Path) -> None:
@@ -313,18 +263,22 @@ def _run(
             workdir, lambda place: _describe(parts, place), parts.described(),
             state.step, state, host(start, latest)))
 
-    with display.phase(
-        'warm start' if config.warm_start.steps else 'weights',
-        config.warm_start.steps):
-      params, frozen, anchor = warm_start.start(
-          parts, display.update, resumed=found is not None)
+    starts = []
+    for number in range(len(parts.programs.players)):
+      with display.phase(
+          ('warm start' if config.warm_start.steps else 'weights')
+          + ' of the actor' * number, config.warm_start.steps):
+        starts.append(warm_start.start(
+            parts.player(number), display.update, resumed=found is not None))
+    params, every, anchors = zip(*starts)
+    frozen = every[0]
     fixed = Fixed(
         sampling=parts.sampling(),
-        loss=parts.replicate(loss_lib.params(config)), anchor=anchor,
-        frozen=(frozen,))
+        loss=parts.replicate(loss_lib.params(config)), anchor=anchors[0],
+        frozen=every)
 
     if found is None:
-      state = init_state(parts, learner.init(params))
+      state = init_state(parts, learner.init(*params))
       start = latest = evaluate(state, frozen)
       check_workdir(state, start, latest)
       writer.write(0, {f'eval/{k}': value for k, value in start.items()})
@@ -333,7 +287,7 @@ def _run(
       state = found.state
       start, latest = found.host['start'], found.host['latest']
       display.note(f'Going on from step {state.step} of {config.steps}.')
-    del params  # The state and the anchor have their own.
+    del params, starts  # The state and the anchor have their own.
 
     rate = flops.matmul_rate(parts.programs.model.dtype)
     timer = timing.Timer()

@@ -114,6 +114,8 @@ class LearnerBatch:
     top_logprobs: [B, K, T] float32 or None, their tempered log-probs.
     z: [B, T] float32 or None, from `Learner.score`.
     identity: [B, 3] uint32 or None: seed of the run, group and sample.
+    actor_logprobs: [B, T] float32 or None, under the actor at the step of the
+      rollout, as the trainer computes it, if it is another model.
   """
   tokens: Array
   prompt_length: Array
@@ -127,6 +129,7 @@ class LearnerBatch:
   top_logprobs: Optional[Array] = None
   z: Optional[Array] = None
   identity: Optional[Array] = None
+  actor_logprobs: Optional[Array] = None
 
 
 class RolloutTokens(NamedTuple):
@@ -138,11 +141,13 @@ class RolloutTokens(NamedTuple):
     response: [C, T] int32, 0 after `length`.
     length: [C] int32, tokens of the response; 0 for a free row.
     behaviour_logprobs: [C, T] float32, see `LearnerBatch`.
-    old_logprobs: [C, T] float32 or None, under the policy that wrote the row.
+    old_logprobs: [C, T] float32 or None, under the policy at the step of the
+      rollout.
     anchor_logprobs: [C, T] float32 or None.
     top_ids: [C, K, T] int32 or None, likeliest tokens of the actor.
     top_logprobs: [C, K, T] float32 or None, their tempered log-probs.
     z: [C, T] float32 or None, see `forward.Scores`.
+    actor_logprobs: [C, T] float32 or None, see `LearnerBatch`.
   """
   prompt: np.ndarray
   prompt_length: np.ndarray
@@ -154,6 +159,7 @@ class RolloutTokens(NamedTuple):
   top_ids: Optional[np.ndarray] = None
   top_logprobs: Optional[np.ndarray] = None
   z: Optional[np.ndarray] = None
+  actor_logprobs: Optional[np.ndarray] = None
 
 
 class Table(NamedTuple):

@@ -102,7 +102,8 @@ def run(parts: experiment.Parts, report: Report) -> Any:
       programs_lib.learner_config(
           config, microbatch=math.gcd(warm.batch, config.learner.microbatch),
           buckets=_asked(parts).learner.buckets, objective='likelihood',
-          aggregation='token_mean', importance='none', rejection=None),
+          aggregation='token_mean', importance='none', rejection=None,
+          actor=None),
       optimizer_lib.make(
           learning_rate=warm.learning_rate, steps=warm.steps,
           schedule='cosine', warmup_steps=warm.steps // 20, b2=0.99,

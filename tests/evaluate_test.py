@@ -9,7 +9,14 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_llm import checkpoint, evaluate, experiment, train, warm_start
+from jaxrl_llm import (
+    checkpoint,
+    evaluate,
+    experiment,
+    run_state,
+    train,
+    warm_start,
+)
 from jaxrl_llm.evaluation import estimators, heldout
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.tasks import Problem
@@ -242,7 +249,7 @@ def test_held_out_problems_can_be_a_few(asked, monkeypatch, trained, tmp_path):
 def test_the_program_evaluates_the_checkpoints_parameters(
     parts, reuse, trained, monkeypatch):
   reuse(parts)
-  like = train.init_state(parts, parts.programs.learner.state)
+  like = run_state.init_state(parts, parts.programs.learner.state)
   saved = checkpoint.restore(trained / 'checkpoints', like, best=True)
   params, seen = saved.state.learner.params, []
 

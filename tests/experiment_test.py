@@ -9,8 +9,8 @@ import pytest
 
 from jaxrl_llm import experiment, programs, rollout, stages, tasks
 from jaxrl_llm.evaluation import responses
+from jaxrl_llm.learner import actor, optimizer, rejection
 from jaxrl_llm.learner import loss as loss_lib
-from jaxrl_llm.learner import optimizer, rejection
 from jaxrl_llm.models import attention
 from jaxrl_llm.sampling import plan
 from jaxrl_llm.sampling.generate import SamplerStats
@@ -145,9 +145,30 @@ def test_static_choices_of_the_learner_are_the_configs():
       objective='gspo', aggregation='constant', importance='icepop',
       kl_estimator='k1', vocab_chunk=64, remat='full', attention='auto',
       unroll=3, row_facts=False, rejection=rejection.Rejection(
-          target='p_ref', mask='expected', top_k=7))
+          target='p_ref', mask='expected', top_k=7), actor=None)
   plain = programs.learner_config(tiny.load())
   assert plain.rejection is None
+
+
+def test_static_choices_of_an_actor_are_the_configs():
+  """F is the truncation at c1, unless loss.importance says another."""
+  fields = dict(
+      actor__model__preset='tiny', actor__ppo=False, actor__distill=.5,
+      actor__distill_top_k=3, actor__kl_target=.1)
+  jackpot = dict(off_policy='jackpot', jackpot__c1=4)
+  assert programs.learner_config(tiny.load(**fields)).actor == actor.Training(
+      ppo=False, distill=.5, top_k=3, controlled=True, importance='none')
+  clips = dict(clip_low=np.float32(.2), clip_high=np.float32(.2))
+  for more, kind, numbers in (
+      (jackpot, 'tis', dict(cap=4)),
+      (dict(loss__importance='icepop', off_policy='jackpot'), 'icepop',
+       dict(low=.5, cap=2)),
+      (dict(loss__importance='tis'), 'tis', dict(cap=2))):
+    config = tiny.load(actor__model__preset='tiny', **more)
+    got = programs.learner_config(config)
+    assert got.actor == actor.Training(importance=kind)
+    assert got.rejection is None or got.rejection.decoupled
+    assert loss_lib.params(config).actor == {**clips, **numbers}
 
 
 def test_a_microbatch_has_at_most_the_rows_of_an_update():

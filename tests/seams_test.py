@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_llm import checkpoint, stages, train
+from jaxrl_llm import checkpoint, run_state, stages, train
 from tests import stage_runs, tiny
 
 PACKAGE = pathlib.Path(train.__file__).parent
@@ -137,7 +137,7 @@ def goes_on(parts, folder, check=lambda state: None):
   assert any(row['batch/rounds'] for row in later)
 
   found = checkpoint.restore(
-      folder, train.init_state(parts, parts.programs.learner.state))
+      folder, run_state.init_state(parts, parts.programs.learner.state))
   assert found.step == found.state.step == saved
   assert tiny.same(found.state, before)
   assert form(found.state) == form(last)

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_llm import buffer, train
+from jaxrl_llm import buffer, run_state
 from jaxrl_llm.learner import batches
 from jaxrl_llm.models import transformer
 from jaxrl_llm.types import LearnerBatch, Table
@@ -49,7 +49,7 @@ class Wave(NamedTuple):
   params: Any
   updates: list[Update]
   table: Table
-  state: train.RunState
+  state: run_state.RunState
   row: dict[str, float]
 
 

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_llm import checkpoint, experiment, train
+from jaxrl_llm import checkpoint, experiment, run_state, train
 from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.monitoring import metrics, timing
 from jaxrl_llm.rewards import Verdict
@@ -358,7 +358,7 @@ def test_three_in_a_row_stop_the_run(
   steps = checkpoint.steps(root)
   assert steps[-1] == 5
   assert all(checkpoint.fault(root / str(step)) is None for step in steps)
-  like = train.init_state(parts, parts.programs.learner.state)
+  like = run_state.init_state(parts, parts.programs.learner.state)
   third = checkpoint.restore(root, like).state
   assert int(third.learner.step) == 3 and int(third.learner.skipped) == 2
   # Mended, the same command goes on.

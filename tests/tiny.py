@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import experiment, stages, train
+from jaxrl_llm import experiment, run_state, stages, train
 from jaxrl_llm import programs as programs_lib
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.rewards import Verdict
@@ -82,6 +82,11 @@ def watch(
     rollouts.append(out)
     return out, use
 
+  def sample_policy(*args, **kwargs):
+    out, use = parts.sample_policy(*args, **kwargs)
+    rollouts.append(out)
+    return out, use
+
   def update(learner, batch, *others):
     batches.append(jax.device_get(batch))
     return parts.programs.learner.update(learner, batch, *others)
@@ -92,7 +97,7 @@ def watch(
   vars(watched).update(task, verify=verify or parts.task.verify)
   return Watched(
       changed(
-          parts, task=watched, sample=sample,
+          parts, task=watched, sample=sample, sample_policy=sample_policy,
           learner=parts.programs.learner._replace(update=update)),
       rollouts, batches)
 
@@ -104,7 +109,12 @@ def changed(parts: experiment.Parts, **fields: Any) -> experiment.Parts:
   task = fields.get('task', parts.task)
   player = {name: theirs.pop(name) for name in programs_lib.Player._fields
             if name in theirs}
-  theirs['players'] = (parts.programs.players[0]._replace(**player),)
+  first, *others = parts.programs.players
+  theirs['players'] = first._replace(**player), *others
+  if not parts.programs.writer.player:
+    theirs['writer'] = parts.programs.writer._replace(**{
+        name: getattr(player['policy'], name)
+        for name in ('to_sampling', 'lower_to_sampling') if 'policy' in player})
   theirs.setdefault('stages', stages.make(
       fields.get('config', parts.config), len(task.train)))
   ours.setdefault('asked', fields.get('config', parts.asked))
@@ -148,8 +158,8 @@ def programs(names: list[str]) -> list[str]:
 def begin(parts: experiment.Parts):
   """Returns a run's initial state, its constants, and its sampling weights."""
   start = train.warm_start.start(parts, lambda *_: None, resumed=False)
-  state = train.init_state(parts, parts.programs.learner.init(start.params))
-  fixed = train.Fixed(
+  state = run_state.init_state(parts, parts.programs.learner.init(start.params))
+  fixed = run_state.Fixed(
       parts.sampling(), parts.replicate(loss_lib.params(parts.config)),
       start.anchor, (start.frozen,))
   return state, fixed, parts.programs.policy.to_sampling(

@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.peers import job as job_lib
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import experiment, rewards, tasks, train
+from jaxrl_llm import experiment, rewards, run_state, tasks, train
 from jaxrl_llm import tokenizer as tokenizer_lib
 from jaxrl_llm.curriculum import order
 from jaxrl_llm.learner import loss as loss_lib
@@ -89,9 +89,9 @@ def main() -> None:
     # transformers' standard deviation, so that the initial policy is as close
     # to uniform as the peers'.
     params['embed'] *= 0.02 / jnp.std(params['embed'])
-  state = train.init_state(
+  state = run_state.init_state(
       parts, parts.programs.learner.init(params))
-  fixed = train.Fixed(
+  fixed = run_state.Fixed(
       sampling=parts.sampling(),
       loss=parts.replicate(loss_lib.params(config)), anchor=None)
   rate = flops.matmul_rate(parts.programs.model.dtype)

@@ -39,12 +39,18 @@ from jaxrl_llm.config.files import (
     name_of,
     to_json,
 )
-from jaxrl_llm.config.model import model_config
+from jaxrl_llm.config.model import (
+    actor_model,
+    has_actor,
+    model_config,
+    of_actor,
+)
 from jaxrl_llm.config.nested import flatten, task_options
 from jaxrl_llm.config.values import to_text
 
 __all__ = (
-    'EVALUATION', 'ROUNDING', 'WARM_START', 'WEIGHTS', 'affecting', 'as_begun',
-    'base', 'choices', 'complete', 'difference', 'fingerprint', 'flatten',
-    'load', 'load_file', 'model_config', 'name_of', 'parse', 'resume_conflicts',
-    'split', 'task_options', 'to_json', 'to_text', 'validate')
+    'EVALUATION', 'ROUNDING', 'WARM_START', 'WEIGHTS', 'actor_model',
+    'affecting', 'as_begun', 'base', 'choices', 'complete', 'difference',
+    'fingerprint', 'flatten', 'has_actor', 'load', 'load_file', 'model_config',
+    'name_of', 'of_actor', 'parse', 'resume_conflicts', 'split', 'task_options',
+    'to_json', 'to_text', 'validate')

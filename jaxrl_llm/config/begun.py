@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from jaxrl_llm.config.fields import AUTO
 from jaxrl_llm.config.files import from_json
-from jaxrl_llm.config.model import model_config
+from jaxrl_llm.config.model import model_config, SECTIONS
 from jaxrl_llm.config.nested import flatten, nested, renamed
 from jaxrl_llm.config.values import check
 
@@ -29,7 +29,9 @@ def choices(config: ConfigDict) -> str:
   """
   flat = flatten(config)
   return json.dumps({name: flat[name] for name in (
-      *_LIMITS, *_BUCKETS, 'model.hf', 'model.dtype')}, indent=1)
+      *_LIMITS, *_BUCKETS, *(
+          f'{section}.{leaf}' for section in SECTIONS
+          for leaf in ('hf', 'dtype')))}, indent=1)
 
 
 def as_begun(config: ConfigDict) -> ConfigDict:
@@ -42,8 +44,9 @@ def as_begun(config: ConfigDict) -> ConfigDict:
   Returns:
     The config with the run's lengths in place of `auto`, if prompts and
     responses have the same limits, and with its `model.dtype` in place of none,
-    if the model is the same. A run without FILE is of an earlier version, which
-    had no buckets and computed in the type of the checkpoint.
+    if the model is the same. The same holds for the actor's model. A run
+    without FILE is of an earlier version, which had no buckets and computed in
+    the type of the checkpoint.
   """
   if config.workdir is None:
     return config
@@ -53,9 +56,10 @@ def as_begun(config: ConfigDict) -> ConfigDict:
     taken = {}
     if all(begun.get(name) == flat[name] for name in _LIMITS):
       taken = {name: begun[name] for name in _BUCKETS if flat[name] == AUTO}
-    if flat['model.hf'] and flat['model.dtype'] is None and (
-        begun.get('model.hf') == flat['model.hf']):
-      taken['model.dtype'] = begun['model.dtype']
+    for section in SECTIONS:
+      name, kind = f'{section}.hf', f'{section}.dtype'
+      if flat[name] and flat[kind] is None and begun.get(name) == flat[name]:
+        taken[kind] = begun[kind]
     return nested(check({**flat, **taken}))
   except (OSError, ValueError, KeyError):
     return config

@@ -6,15 +6,17 @@ from typing import Any, Iterator, Mapping
 from ml_collections import ConfigDict
 
 from jaxrl_llm import schedules, tasks
-from jaxrl_llm.config import values
+from jaxrl_llm.config import table, values
 from jaxrl_llm.config.fields import AUTO, FIELDS
-from jaxrl_llm.config.model import model_config
+from jaxrl_llm.config.model import actor_model, has_actor, model_config
 from jaxrl_llm.config.nested import flatten, task_options
 from jaxrl_llm.config.values import to_text
 from jaxrl_llm.models.config import ModelConfig
 
 DEFAULTS = {field.name: field.default for field in FIELDS}
 _MOST = 3  # sentences about one config
+_NO_ACTOR = 'actor.model.hf', 'actor.model.preset'
+_OF_ACTOR_PPO = 'loss.clip_low', 'loss.clip_high'
 
 
 def validate(config: ConfigDict) -> None:
@@ -29,9 +31,10 @@ def validate(config: ConfigDict) -> None:
   """
   values.check(flatten(config))
   tasks.make_options(config.task.name, **task_options(config))
-  faults = list(_conflicts(config, model_config(config)))
+  model, actor = model_config(config), actor_model(config)
+  faults = [*_conflicts(config, model), *_actor(config, model, actor)]
   for name, reason in ignored(flatten(config)).items():
-    default = values.to_text(DEFAULTS[name])
+    default = values.to_text(DEFAULTS.get(name))
     faults.append(
         f'{name}={to_text(flatten(config)[name])} has no effect with {reason}: '
         f'leave it out, or set it to its default, {default}.')
@@ -83,6 +86,13 @@ def unused(flat: Mapping[str, Any]) -> dict[str, str]:
     for name in sorted({x for every in names.values() for x in every}):
       if name not in names.get(chosen, ()):
         found[prefix + name] = f'{field}={chosen}'
+  if has_actor(flat):
+    if flat.get('actor.ppo', True):
+      found = {k: v for k, v in found.items() if k not in _OF_ACTOR_PPO}
+  else:
+    found.update({
+        x: f'{_NO_ACTOR[0]} and {_NO_ACTOR[1]} none' for x in table.table()
+        if x.startswith('actor.') and x not in ('actor.lag', *_NO_ACTOR)})
   return found
 
 
@@ -97,7 +107,7 @@ def ignored(flat: Mapping[str, Any]) -> dict[str, str]:
   """
   return {
       name: reason for name, reason in unused(flat).items()
-      if flat.get(name, DEFAULTS[name]) != DEFAULTS[name]}
+      if flat.get(name, DEFAULTS.get(name)) != DEFAULTS.get(name)}
 
 
 def _conflicts(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
@@ -244,6 +254,25 @@ def _off_policy(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
     if not used and value != DEFAULTS[name]:
       yield (f'{name}={to_text(value)} has no effect with {reason}: leave it '
              f'out, or set it to its default, {to_text(DEFAULTS[name])}.')
+
+
+def _actor(
+    c: ConfigDict, model: ModelConfig, actor: ModelConfig | None,
+) -> Iterator[str]:
+  """Yields a sentence for each conflict of an actor with another model."""
+  if actor is None:
+    return
+  if actor.vocab_size != model.vocab_size:
+    fewer, more = sorted((actor.vocab_size, model.vocab_size))
+    yield (f'actor.model has {actor.vocab_size} tokens and model '
+           f'{model.vocab_size}: ids {fewer} to {more - 1} are of one alone. '
+           'Choose an actor with the vocabulary of the policy.')
+  if c.actor.kl_target is not None and not c.actor.distill:
+    yield ('actor.kl_target changes lambda_distill by factors, from '
+           'actor.distill=0 on: raise that.')
+  if c.actor.distill_top_k >= model.vocab_size:
+    yield (f'actor.distill_top_k={c.actor.distill_top_k} is not below the '
+           f'{model.vocab_size} tokens of the vocabulary: use 0 for all.')
 
 
 def _lengths(buckets: str | tuple[int, ...]) -> tuple[int, ...]:

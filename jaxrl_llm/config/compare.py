@@ -8,6 +8,7 @@ from ml_collections import ConfigDict
 
 from jaxrl_llm.config import checks
 from jaxrl_llm.config.fields import AFFECTS, WEIGHTS
+from jaxrl_llm.config.model import SECTIONS
 from jaxrl_llm.config.nested import Flat, flatten, renamed
 from jaxrl_llm.config.table import table
 from jaxrl_llm.config.values import to_text
@@ -59,8 +60,10 @@ def difference(
   for field in table(b.get('task.name')).values():
     a.setdefault(field.name, field.default)
     b.setdefault(field.name, field.default)
-  if a['model.hf'] and a['model.dtype'] is None:  # the run did not choose it
-    a['model.dtype'] = b['model.dtype']
+  for section in SECTIONS:
+    name, kind = f'{section}.hf', f'{section}.dtype'
+    if a[name] and a[kind] is None:  # the run did not choose it
+      a[kind] = b[kind]
   unused = checks.unused(a).keys() & checks.unused(b).keys()
   if not (_ratio_is_cut(a) or _ratio_is_cut(b)):
     unused |= {'loss.behaviour'}

@@ -197,10 +197,6 @@ FIELDS = (
     Field('loss.importance_cap', 2.0, 'tis and sequence_tis cap weights here; '
           'icepop drops tokens with a weight above it', range='[1, inf]'),
 
-    Field('actor.lag', 0, 'steps between the sampling of responses and their '
-          'use, as if sampling and training ran side by side; those of the '
-          'last ones are not used', range=_ANY),
-
     Field('jackpot.target', 'p_new', 'policy to learn from: p_new (the one in '
           'training) or p_ref (the one at the step of the rollout)',
           choices=('p_new', 'p_ref')),
@@ -311,6 +307,28 @@ FIELDS = (
     Field('learner.unroll', 1, 'layers unrolled in the scan over layers: '
           'faster, but a slower compile', range=_SOME, affects=_LAYOUT),
 
+    Field('actor.lag', 0, 'steps between the sampling of responses and their '
+          'use, as if sampling and training ran side by side; those of the '
+          'last ones are not used', range=_ANY),
+    Field('actor.learning_rate', None, "the actor's peak learning rate, where "
+          'it is another model (none: optimizer.learning_rate)', range=_ANY,
+          kind=float | None),
+    Field('actor.ppo', True, 'train the actor by PPO on its responses, with '
+          'the bounds loss.clip_low and loss.clip_high'),
+    Field('actor.distill', 1.0, 'lambda_distill: weight of KL(policy || actor) '
+          "in the actor's loss", range=_ANY),
+    Field('actor.distill_top_k', 0, "the policy's likeliest tokens that this "
+          'KL tells apart; the rest counts as one (0: all tokens)', range=_ANY),
+    Field('actor.kl_target', None, 'nats per token: a controller changes '
+          'lambda_distill, from actor.distill on, to hold KL(policy || actor) '
+          'there (none: it is constant)', range='(0, inf)', kind=float | None),
+    Field('actor.model.hf', None, 'another model that writes the responses: a '
+          'folder or a name on the hub, with the vocabulary of the policy',
+          kind=_PATH),
+    Field('actor.model.preset', None, 'the same by preset; it starts as the '
+          'policy would (none, and no actor.model.hf: the policy is the '
+          'actor)', kind=str | None, choices=tuple(PRESETS)),
+
     Field('mesh.data', -1, 'shards of the responses (-1: all devices that are '
           'left)', affects=_NOTHING),
     Field('mesh.fsdp', 1, 'shards of responses, parameters and vocabulary',
@@ -338,6 +356,9 @@ FIELDS = (
           affects=_NOTHING),
     Field('eval.samples', 8, 'responses to each, and a greedy one', range=_SOME,
           affects=_NOTHING),
+    Field('eval.slots', None, 'responses decoded at the same time in an '
+          'evaluation, on each data shard (none: sampling.slots)', range=_SOME,
+          kind=int | None, affects=_NOTHING),
     Field('eval.k', (1, 8), 'k of the pass@k to report', range=_SOME,
           kind=_INTS, affects=_NOTHING),
 

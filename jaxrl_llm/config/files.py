@@ -11,6 +11,7 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from jaxrl_llm.config import checks, values
+from jaxrl_llm.config.model import SECTIONS
 from jaxrl_llm.config.nested import flatten, nested, renamed
 from jaxrl_llm.config.table import table
 from jaxrl_llm.tasks import modules
@@ -33,7 +34,8 @@ def load(spec: str, overrides: Mapping[str, Any] | None = None) -> ConfigDict:
     spec: 'file.py', 'file.py:arg' or 'file.json'.
     overrides: dotted field name to value, or to its text as on the command
       line. A section with a `name` takes it: {'task': 'countdown'}. Another
-      task or `model.hf` leaves out what the file says of its own.
+      task, `model.hf` or `actor.model.hf` leaves out what the file says of
+      its own.
 
   Returns:
     The config, locked, with every option of its task.
@@ -99,9 +101,10 @@ def overridden(
   chosen = modules.absolute(_text(overrides.get('task.name', theirs)))
   if chosen != theirs:
     flat = {k: v for k, v in flat.items() if not k.startswith('task.')}
-  theirs = _text(flat['model.hf']).lower()
-  if _text(overrides.get('model.hf', theirs)).lower() != theirs:
-    flat = {k: v for k, v in flat.items() if not k.startswith('model.')}
+  for section in SECTIONS:
+    theirs = _text(flat[f'{section}.hf']).lower()
+    if _text(overrides.get(f'{section}.hf', theirs)).lower() != theirs:
+      flat = {k: v for k, v in flat.items() if not k.startswith(f'{section}.')}
   return values.check({**flat, **overrides})
 
 

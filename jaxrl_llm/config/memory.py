@@ -33,8 +33,8 @@ class Part(NamedTuple):
 
 def check(
     config: ConfigDict, model: ModelConfig, mesh: jax.sharding.Mesh,
-    stages: Stages, heldout: int, microbatch: int,
-    training: bool = True) -> None:
+    stages: Stages, heldout: int, microbatch: int, training: bool = True,
+    actor: ModelConfig | None = None) -> None:
   """Refuses a run that cannot fit into the memory of this machine.
 
   Args:
@@ -45,13 +45,15 @@ def check(
     heldout: number of held-out problems.
     microbatch: rows of one forward and backward pass.
     training: False for an evaluation.
+    actor: the architecture of the actor, if it is another model.
 
   Raises:
     ValueError: one sentence with the largest arrays, and how to lower them.
   """
   room = available(mesh)
   found = parts(
-      config, model, dict(mesh.shape), stages, heldout, microbatch, training)
+      config, model, dict(mesh.shape), stages, heldout, microbatch, training,
+      actor)
   if mesh.devices.flat[0].platform != 'cpu':
     found = [part for part in found if not part.on_host]
   needed = sum(part.bytes for part in found)
@@ -73,12 +75,12 @@ def available(mesh: jax.sharding.Mesh) -> int | None:
 
 def parts(
     config: ConfigDict, model: ModelConfig, mesh: dict[str, int],
-    stages: Stages, heldout: int, microbatch: int,
-    training: bool) -> list[Part]:
+    stages: Stages, heldout: int, microbatch: int, training: bool,
+    actor: ModelConfig | None = None) -> list[Part]:
   """Returns the arrays that exist at the same time, each a lower bound.
 
   Args:
-    config, model, stages, heldout, microbatch, training: see `check`.
+    config, model, stages, heldout, microbatch, training, actor: see `check`.
     mesh: size of each axis.
   """
   shards = mesh['data'] * mesh['fsdp']
@@ -96,11 +98,12 @@ def parts(
     weights *= item * shards
   requests = stages.curriculum.max_requests
   slots = min(config.sampling.slots, math.ceil(requests / shards)) * shards
+  writer = actor or model
   sampling = [
       Part('the cache of the decode slots',
            'lower sampling.slots, max_prompt or max_response',
-           slots * length * 2 * model.layers * model.kv_heads * model.head_dim
-           * item),
+           slots * length * 2 * writer.layers * writer.kv_heads
+           * writer.head_dim * item),
       Part('the logits of the decode slots', 'lower sampling.slots',
            slots * model.vocab_size * 4),
       Part('the latest tokens of the decode slots',
@@ -131,6 +134,11 @@ def parts(
            'lower eval.samples or eval.problems',
            16 * min(heldout, config.eval.problems or heldout)
            * config.eval.samples, on_host=True)]
+  if actor and training:
+    found.append(Part(
+        "the actor's weights, with their gradients and moments",
+        'choose a smaller actor.model',
+        16 * mesh['data'] * actor.parameter_count()))
   if config.warm_start.steps:
     found.append(Part(
         'the demonstrations of a step', 'lower warm_start.batch',

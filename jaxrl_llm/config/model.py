@@ -1,11 +1,19 @@
-"""Model of a config: a preset or a checkpoint, with fields replaced."""
+"""Models of a config: a preset or a checkpoint, with fields replaced."""
 
 import dataclasses
+from typing import Any, Mapping
 
 from ml_collections import ConfigDict
 
+from jaxrl_llm.config.fields import FIELDS
+from jaxrl_llm.config.nested import flatten, nested
 from jaxrl_llm.config.values import to_text
 from jaxrl_llm.models.config import ModelConfig, PRESETS, RopeScaling, SHAPING
+
+SECTIONS = ('model', 'actor.model')  # The policy's, and the actor's.
+_DEFAULTS = {field.name: field.default for field in FIELDS}
+# Sections and fields that are the policy's affair alone.
+_OF_POLICY = ('off_policy', 'jackpot.', 'lora.', 'loss.kl_coef', 'actor.')
 
 
 def model_config(config: ConfigDict) -> ModelConfig:
@@ -14,34 +22,83 @@ def model_config(config: ConfigDict) -> ModelConfig:
   Raises:
     ValueError: an unknown preset or model, or fields that do not fit together.
   """
-  preset = config.model.preset
-  if config.model.hf:
-    from jaxrl_llm.models import hf, hf_config  # --help need not wait for jax
-    known = hf_config.read_config(hf.fetch(config.model.hf, weights=False))
-  elif preset not in PRESETS:
+  return _of_section(config.model, 'model')
+
+
+def actor_model(config: ConfigDict) -> ModelConfig | None:
+  """Returns `model_config` of the actor; None if it is the policy itself."""
+  if not has_actor(flatten(config)):
+    return None
+  return _of_section(of_actor(config).model, 'actor.model')
+
+
+def has_actor(flat: Mapping[str, Any]) -> bool:
+  """Returns whether another model than the policy writes the responses.
+
+  Args:
+    flat: dotted name to value; what is left out has its default.
+  """
+  return any(
+      flat.get(name) for name in ('actor.model.hf', 'actor.model.preset'))
+
+
+def of_actor(config: ConfigDict | Mapping[str, Any]) -> ConfigDict:
+  """Returns the config in which the actor's model is the policy's.
+
+  Args:
+    config: of a run whose actor is another model, or what a checkpoint keeps
+      of it.
+
+  Raises:
+    ValueError: the actor is the policy itself.
+  """
+  flat = flatten(config)
+  if not has_actor(flat):
     raise ValueError(
-        f'model.preset={preset} is not known: use one of '
+        'The config has no actor beside its policy: set config.actor.model.hf '
+        'or config.actor.model.preset.')
+  own = {
+      f'model.{name.removeprefix("actor.model.")}': value
+      for name, value in flat.items() if name.startswith('actor.model.')}
+  own['model.preset'] = own['model.preset'] or _DEFAULTS['model.preset']
+  if flat['actor.learning_rate'] is not None:
+    own['optimizer.learning_rate'] = flat['actor.learning_rate']
+  if 'contents.actor' in flat:
+    own['contents.model'] = flat.pop('contents.actor')
+  return nested({**{
+      name: _DEFAULTS.get(name) if name.startswith(_OF_POLICY) else value
+      for name, value in flat.items()}, **own})
+
+
+def _of_section(given: ConfigDict, section: str) -> ModelConfig:
+  """Returns the model of a section; its name is for errors."""
+  if given.hf:
+    from jaxrl_llm.models import hf, hf_config  # --help need not wait for jax
+    known = hf_config.read_config(hf.fetch(given.hf, weights=False))
+  elif given.preset not in PRESETS:
+    raise ValueError(
+        f'{section}.preset={given.preset} is not known: use one of '
         f'{", ".join(PRESETS)}.')
   else:
-    known = PRESETS[preset]
+    known = PRESETS[given.preset]
   optional = {
       f.name for f in dataclasses.fields(ModelConfig) if f.default is None}
   changes = {
       name: None if name in optional and value in (0, (0,), ()) else value
-      for name, value in config.model.items()
+      for name, value in given.items()
       if name not in ('hf', 'preset') and value is not None}
   scaling = changes.get('rope_scaling')
   if scaling:
     if len(scaling) != 4:
       raise ValueError(
-          f'model.rope_scaling={to_text(scaling)} must have 4 numbers: factor, '
-          'low and high frequency factor, original length.')
+          f'{section}.rope_scaling={to_text(scaling)} must have 4 numbers: '
+          'factor, low and high frequency factor, original length.')
     *factors, length = scaling
     changes['rope_scaling'] = RopeScaling(
         *factors, int(length) if length == length // 1 else length)
-  for field in SHAPING if config.model.hf else ():
+  for field in SHAPING if given.hf else ():
     if changes.get(field, getattr(known, field)) != getattr(known, field):
       raise ValueError(
-          f'model.{field}={changes[field]} is not that of '
-          f'{config.model.hf}, {getattr(known, field)}: leave it out.')
+          f'{section}.{field}={changes[field]} is not that of '
+          f'{given.hf}, {getattr(known, field)}: leave it out.')
   return dataclasses.replace(known, **changes)

@@ -112,10 +112,14 @@ def nested(flat: Flat) -> Config:
   """Makes a locked config from dotted names and values."""
   config = Config(type_safe=False)
   for name, value in flat.items():
-    *section, leaf = name.split('.')
-    if section and section[0] not in config:
-      config[section[0]] = Config(section=section[0], type_safe=False)
-    (config[section[0]] if section else config)[leaf] = value
+    *sections, leaf = name.split('.')
+    place = config
+    for depth, section in enumerate(sections, 1):
+      if section not in place:
+        place[section] = Config(
+            section='.'.join(sections[:depth]), type_safe=False)
+      place = place[section]
+    place[leaf] = value
   return config.lock()
 
 

@@ -33,7 +33,7 @@ def _meanings(cls: type) -> dict[str, str]:
       for name, text in entries}
 
 
-def _model_fields() -> list[Field]:
+def _model_fields(section: str, affects: tuple[str, ...]) -> list[Field]:
   """Returns a field for each field of a model; None is the preset's value."""
   meanings = _meanings(ModelConfig)
   fields = []
@@ -45,8 +45,8 @@ def _model_fields() -> list[Field]:
     bounds = '' if kind in (bool, str) else '[0, inf)' if is_optional else (
         '[1, inf)' if kind is int else '(0, inf)')
     fields.append(Field(
-        f'model.{f.name}', None, meanings[f.name], bounds, kind | None,
-        affects=EVERYTHING))
+        f'{section}.{f.name}', None, meanings[f.name], bounds, kind | None,
+        affects=affects))
   return fields
 
 
@@ -108,6 +108,6 @@ def table(task: str | None = None) -> dict[str, Field]:
     rows.append(field._replace(kind=kind))
     if is_task and task is not None:
       rows += _task_fields(task)
-    if field.name == 'model.preset':
-      rows += _model_fields()
+    if field.name in ('model.preset', 'actor.model.preset'):
+      rows += _model_fields(field.name.rpartition('.')[0], field.affects)
   return {field.name: field for field in rows}

@@ -53,7 +53,7 @@ def unknown(name: str, known: Iterable[str]) -> str:
     a, b = name.split('.')[-1], other.split('.')[-1]
     initials = ''.join(word[:1] for word in b.split('_'))
     short = len(a) > 1 and (a == initials or b.startswith(a))
-    return max(short, ratio(a, b)), ratio(name, other)
+    return max(short, ratio(a, b)), ratio(name, other) * ('.' in name)
 
   nearest = max(known, key=likeness)
   hint = f'did you mean {nearest}? ' if likeness(nearest)[0] >= 0.6 else ''

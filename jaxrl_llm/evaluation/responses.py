@@ -136,7 +136,7 @@ def draw(
         chosen, rollout.encode(chosen, tokenizer, config.max_prompt),
         rollout.requests(prompt, sample, config.max_response))
     found = rollout.respond(
-        parts.sample, params, asked, key, sampling, tokenizer=tokenizer)
+        parts.sample_policy, params, asked, key, sampling, tokenizer=tokenizer)
     verdicts = rollout.submit(parts.task, found)
     if waiting:
       yield waiting[0]._replace(verdicts=waiting[1]())

@@ -52,7 +52,8 @@ def learner_batch(
       old_logprobs=some(tokens.old_logprobs, scored),
       anchor_logprobs=some(tokens.anchor_logprobs, scored),
       top_ids=some(tokens.top_ids), top_logprobs=some(tokens.top_logprobs),
-      z=some(tokens.z, scored), identity=identity)
+      z=some(tokens.z, scored), identity=identity,
+      actor_logprobs=some(tokens.actor_logprobs, scored))
 
 
 def minibatches(

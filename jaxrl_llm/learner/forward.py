@@ -6,13 +6,14 @@ Microbatches hold rows of similar lengths, longest rows first, see
 
 import functools
 import operator
-from typing import NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from jaxrl_llm.models import transformer
+from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.ops import microbatches, obrs
 from jaxrl_llm.ops.token_stats import token_stats, TokenStats
 from jaxrl_llm.sharding import collectives
@@ -20,79 +21,149 @@ from jaxrl_llm.types import Array, LearnerBatch
 
 
 class Scores(NamedTuple):
-  """Scores of the response tokens under one policy.
+  """Scores of the response tokens under the policy.
 
   Attributes:
     logprobs: [B, T] float32, 0 past each response.
     z: [B, T] float32 or None, the normaliser of the rejection towards this
-      policy over the sampler's likeliest tokens, see `ops/obrs`.
+      policy, see `normalizers`.
+    actor_logprobs: [B, T] float32 or None, under the actor, if it is another
+      model; 0 past each response.
   """
   logprobs: Array
   z: Optional[Array] = None
+  actor_logprobs: Optional[Array] = None
+
+
+class Net(NamedTuple):
+  """Model in the learner's programs.
+
+  Attributes:
+    model: its architecture.
+    compose: (trained, frozen) -> all parameters.
+    axes: mesh axes that its vocabulary is split over. Its operations use
+      explicit collectives, because the partitioner would all-gather the
+      embeddings.
+    fetch: all-gathers the weights of a layer; None for no change.
+  """
+  model: ModelConfig
+  compose: Callable[[Any, Any], Any]
+  axes: tuple[str, ...]
+  fetch: Optional[Callable[[Any], Any]]
+
+  def run(self, params, frozen, tokens, cfg):
+    """Returns hidden states of rows, and the unembedding."""
+    lookup = operator.getitem
+    if self.axes:
+      lookup = functools.partial(
+          collectives.lookup, axes=self.axes, dtype=self.model.dtype)
+    params = self.compose(params, frozen)
+    hidden, _ = transformer.forward(
+        params, tokens, cfg=self.model, remat=cfg.remat,
+        implementation=cfg.attention, unroll=cfg.unroll, lookup=lookup,
+        fetch=self.fetch)
+    return hidden, transformer.unembedding(params)
 
 
 def stats(
-    params, frozen, batch, temperature, length, *, model, cfg, compose, axes,
-    fetch, entropy=True, actor=None, lam=None) -> TokenStats:
+    params, frozen, batch, temperature, length, *, nets, cfg, entropy=True,
+    writer=None, lam=None) -> TokenStats:
   """Computes TokenStats [B, t] of responses in rows of at most `length` tokens.
 
-  The vocabulary is split over the mesh axes `axes`. Its operations use explicit
-  collectives, because the partitioner would all-gather the embeddings. `fetch`
-  all-gathers the weights of a layer. With the parameters `actor`, `overlap` is
-  computed between both models at the threshold `lam`.
+  `params` are those of the policy, or of the policy and the actor, if it is
+  another model; so are `nets`. `student` has then the actor's statistics.
+  With the parameters `writer`, by which the actor wrote the rows, `overlap` is
+  computed between them and the policy at the threshold `lam`. Without them, an
+  exact normaliser is computed with the actor in training, which is the same in
+  the first update.
   """
   batch = jax.lax.with_sharding_constraint(batch, P('fsdp'))
   t = min(cfg.max_response, length - 1)
-  lookup = operator.getitem
-  if axes:
-    lookup = functools.partial(collectives.lookup, axes=axes, dtype=model.dtype)
+  axes, actor, paired = nets[0].axes, nets[-1].model, len(params) > 1
+  rejection = cfg.rejection
+  top_k = 0
+  if paired:
+    top_k = max(cfg.actor.top_k, rejection.top_k if (
+        rejection and batch.top_ids is not None) else 0)
+  shared = paired and writer is None and bool(
+      rejection) and rejection.z == 'exact' and lam is not None
 
-  def run(params):
-    params = compose(params, frozen)
-    hidden, _ = transformer.forward(
-        params, batch.tokens[:, :length], cfg=model, remat=cfg.remat,
-        implementation=cfg.attention, unroll=cfg.unroll, lookup=lookup,
-        fetch=fetch)
-    return hidden, transformer.unembedding(params)
-
-  def reduce(hidden, tokens, prompt_length, ids, unembed, temperature, other,
-             lam):
+  def reduce(hidden, tokens, prompt_length, ids, unembed, temperature, student,
+             other, lam):
     own = lambda x: microbatches.columns(x, prompt_length - 1, t)
+    student, other = (
+        None if x is None else (own(x[0]), x[1]) for x in (student, other))
     return token_stats(
         own(hidden), unembed, microbatches.columns(tokens, prompt_length, t),
-        temperature=temperature, softcap=model.logit_softcap, entropy=entropy,
-        chunk=cfg.vocab_chunk, axes=axes, ids=ids,
-        row_axis='fsdp' if 'fsdp' in axes else None,
-        other=None if other is None else (own(other[0]), other[1]), lam=lam)
+        temperature=temperature, softcap=nets[0].model.logit_softcap,
+        entropy=entropy, chunk=cfg.vocab_chunk, axes=axes, ids=ids,
+        row_axis='fsdp' if 'fsdp' in axes else None, top_k=top_k,
+        student=student, other=student if shared else other,
+        other_softcap=actor.logit_softcap, lam=lam)
 
-  hidden, unembed = run(params)
-  other = None if actor is None else jax.lax.stop_gradient(run(actor))
+  tokens = batch.tokens[:, :length]
+  (hidden, unembed), *student = (
+      net.run(*trees, tokens, cfg) for net, *trees in zip(
+          nets, params, frozen))
+  student = student[0] if student else None
+  other = None if writer is None else jax.lax.stop_gradient(
+      nets[-1].run(writer, frozen[len(params) - 1], tokens, cfg))
   ids = None
   if batch.top_ids is not None:
     ids = jnp.swapaxes(batch.top_ids[..., :t], 1, 2)
   if axes:
+    model = P('fsdp'), P(axes)
     reduce = jax.shard_map(
         reduce, axis_names={'fsdp', 'tensor'}, check_vma=False,
         in_specs=(P('fsdp'),) * 4 + (
-            P(axes), P(), other and (P('fsdp'), P(axes)), P()),
+            P(axes), P(), student and model, other and model, P()),
         out_specs=P('fsdp'))
   return reduce(
       hidden, batch.tokens, batch.prompt_length, ids, unembed, temperature,
-      other, lam)
+      student, other, lam)
 
 
-def topk_normalizer(
-    batch: LearnerBatch, found: TokenStats, lam: Array) -> Optional[Array]:
-  """Computes the normaliser [B, t] over the sampler's likeliest tokens.
+def normalizers(
+    batch: LearnerBatch, found: TokenStats, lam: Array, cfg,
+) -> tuple[Optional[Array], Optional[Array]]:
+  """Returns the exact and the top-k normaliser of the rejection.
 
-  A token that is not among these is unknown to the sampler and counts as 0.
+  The latter is over the sampler's likeliest tokens. With an actor that is
+  another model it is also over the policy's likeliest ones, for which the
+  actor's forward pass gives the log-probs, see `obrs.normalizer_topk`. Without
+  one, a token that is not among the sampler's is unknown to it and counts as
+  0.
+
+  Args:
+    batch: B rows. Normalisers in it, from `score`, are used.
+    found: of these rows.
+    lam: threshold.
+    cfg: `LearnerConfig.rejection`.
+
+  Returns:
+    [B, t] each, without gradient, or None.
   """
+  t = found.logprobs.shape[1]
+  if batch.z is not None:
+    z = batch.z[:, :t]
+    return (z, None) if cfg.z == 'exact' else (None, z)
   if batch.top_ids is None:
-    return None
-  logp = jax.lax.stop_gradient(found.id_logprobs)
-  t = logp.shape[1]
-  return obrs.normalizer(
-      jnp.swapaxes(batch.top_logprobs[..., :t], 1, 2), logp, lam=lam)
+    return found.overlap, None
+  found = jax.lax.stop_gradient(found)
+  logq = jnp.swapaxes(batch.top_logprobs[..., :t], 1, 2)
+  if found.student is None:
+    return found.overlap, obrs.normalizer(logq, found.id_logprobs, lam=lam)
+  k = cfg.top_k
+  return found.overlap, obrs.normalizer_topk(
+      jnp.swapaxes(batch.top_ids[..., :t], 1, 2), logq,
+      found.top_ids[..., :k], found.top_logprobs[..., :k], lam=lam,
+      logp_t_at_b=found.id_logprobs,
+      logp_b_at_t=found.student.top_logprobs[..., :k])
+
+
+def as_tuple(tree: Any) -> tuple:
+  """Returns a tuple of players' trees as it is, that of the policy as one."""
+  return tree if isinstance(tree, tuple) else (tree,)
 
 
 def real(batch: LearnerBatch) -> Array:
@@ -125,28 +196,36 @@ def by_data_group(mesh, out):
       in_specs=(P(), cut, P()), out_specs=out)
 
 
-def score(params, batch, loss, frozen=None, *, cfg, mesh, **static) -> Scores:
+def score(params, batch, loss, frozen=None, *, cfg, mesh, nets) -> Scores:
   """Computes `Learner.score`."""
   check(batch, cfg)
-  lam = loss.rejection.get('lam')
+  params = as_tuple(params)
+  frozen = (frozen, None)[:len(params)]
+  lam = None
+  if cfg.rejection and cfg.rejection.scores_z:
+    lam = loss.rejection['lam']
 
   @by_data_group(mesh, P(None, 'data'))
   def scores(trees, cut, numbers):
     temperature, lam = numbers
 
     def one(micro, length):
-      found = stats(*trees, micro, temperature, length, cfg=cfg,
-                    entropy=False, **static)
+      found = stats(*trees, micro, temperature, length, cfg=cfg, nets=nets,
+                    entropy=False, lam=lam)
       wide = lambda x: jnp.pad(x, ((0, 0), (0, cfg.max_response - x.shape[1])))
+      exact, topk = normalizers(micro, found, lam, cfg.rejection)
       return jax.tree.map(wide, Scores(
-          found.logprobs, topk_normalizer(micro, found, lam)))
+          found.logprobs, topk if exact is None else exact,
+          found.student and found.student.logprobs))
 
+    wanted = jax.eval_shape(
+        functools.partial(one, length=cfg.lengths[0]),
+        jax.tree.map(lambda x: x[0], cut.rows))
     zeros = jnp.zeros(cut.rows.mask.shape, jnp.float32)
     return microbatches.fold(
         one, lambda i, out, x: jax.tree.map(
             lambda out, x: out.at[i].set(x), out, x),
-        Scores(zeros, None if batch.top_ids is None else zeros), cut,
-        lengths=cfg.lengths)
+        jax.tree.map(lambda _: zeros, wanted), cut, lengths=cfg.lengths)
 
   cut, order = arrange(batch, batch, batch.response_length > 0, cfg)
   out = scores((params, frozen), cut, (loss.temperature, lam))

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 import numpy as np
 
+from jaxrl_llm.learner import actor as actor_lib
 from jaxrl_llm.learner import rejection as rejection_lib
 from jaxrl_llm.ops import importance, kl, policy_losses
 from jaxrl_llm.types import Array, LearnerBatch
@@ -29,6 +30,7 @@ class LossParams:
     objective: name to [], hyperparameters of the objective.
     importance: name to [], thresholds of the importance correction.
     rejection: name to [], lam, c1 and c2; empty without rejection.
+    actor: of `actor.hyperparameters`; empty if the actor is the policy.
   """
   temperature: Array
   entropy_bonus: Array
@@ -37,6 +39,7 @@ class LossParams:
   objective: dict[str, Array]
   importance: dict[str, Array]
   rejection: dict[str, Array] = struct.field(default_factory=dict)
+  actor: dict[str, Array] = struct.field(default_factory=dict)
 
 
 def params(config: ConfigDict) -> LossParams:
@@ -60,14 +63,15 @@ def params(config: ConfigDict) -> LossParams:
       budget=np.float32(config.max_response),
       objective=used(OBJECTIVES[loss.objective], ''),
       importance=used(importance.CORRECTIONS[loss.importance], 'importance_'),
-      rejection=rejection_lib.hyperparameters(config))
+      rejection=rejection_lib.hyperparameters(config),
+      actor=actor_lib.hyperparameters(config))
 
 
 def supervised_params(config: ConfigDict) -> LossParams:
   """Returns the hyperparameters for the objective 'likelihood'."""
   return params(config).replace(
       temperature=np.float32(1.0), entropy_bonus=np.float32(0.0),
-      objective={}, importance={}, rejection={})
+      objective={}, importance={}, rejection={}, actor={})
 
 
 def likelihood(new, old, advantages, mask):

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 import numpy as np
 
+from jaxrl_llm.learner import actor as actor_lib
 from jaxrl_llm.ops import obrs
 from jaxrl_llm.types import Array
 
@@ -51,6 +52,7 @@ class Rejection:
     two_pass: compute kappa of the batch in a forward pass of its own, instead
       of using the last update's; for the target 'p_new'.
     denominator: divide by the 'accepted' tokens or by 'all' tokens.
+    decoupled: whether the actor is another model than the policy.
   """
   target: str = 'p_new'
   mask: str = 'sampled'
@@ -60,6 +62,7 @@ class Rejection:
   alpha: str = 'acceptance'
   two_pass: bool = False
   denominator: str = 'accepted'
+  decoupled: bool = False
 
   def __post_init__(self):
     for name, known in CHOICES.items():
@@ -71,7 +74,7 @@ class Rejection:
   @property
   def scores_z(self) -> bool:
     """Whether `score` computes the normaliser: both policies are known then."""
-    return self.target == 'p_ref' and self.z == 'topk'
+    return self.target == 'p_ref' and (self.z == 'topk' or self.decoupled)
 
   @property
   def needs_actor(self) -> bool:
@@ -81,7 +84,7 @@ class Rejection:
   @property
   def uses_top(self) -> bool:
     """Whether the sampler has to record its likeliest tokens."""
-    return self.scores_z or self.needs_top
+    return (self.scores_z and self.z == 'topk') or self.needs_top
 
   @property
   def needs_top(self) -> bool:
@@ -94,9 +97,9 @@ def of(config: ConfigDict) -> Optional[Rejection]:
   if config.off_policy == 'none':
     return None
   section = config[config.off_policy]
-  return Rejection(**{
+  return Rejection(decoupled=actor_lib.is_another(config), **{
       field.name: section[field.name]
-      for field in dataclasses.fields(Rejection)})
+      for field in dataclasses.fields(Rejection) if field.name in section})
 
 
 def hyperparameters(config: ConfigDict) -> dict[str, Array]:
@@ -199,7 +202,7 @@ def tokens(
     behaviour: [B, t] under the actor, tempered.
     mask: [B, t] bool, tokens that count; the others may hold anything.
     lam: [] threshold.
-    z: [B, t] exact normaliser, for the target 'p_new' and 'exact'.
+    z: [B, t] exact normaliser, for 'exact', if it is not 1 / lam or 1.
     z_topk: [B, t] normaliser over the sampler's likeliest tokens.
     noise: [B, t] in [0, 1), for the mask 'sampled'.
   """
@@ -213,7 +216,7 @@ def tokens(
       'none': lambda: mask}[cfg.mask]()
   if cfg.z == 'topk':
     z = z_topk
-  elif cfg.target == 'p_ref':
+  elif cfg.target == 'p_ref' and not cfg.decoupled:
     # The actor is the old policy: both distributions are one.
     z = jnp.broadcast_to(jnp.minimum(1.0, 1.0 / lam), mask.shape)
   return Tokens(acceptance, jnp.where(mask, keep, 0.0), real(z), real(z_topk))

@@ -9,8 +9,7 @@ from ml_collections import ConfigDict
 import numpy as np
 
 from jaxrl_llm.learner import advantages as advantages_lib
-from jaxrl_llm.learner import batches
-from jaxrl_llm.learner import rejection as rejection_lib
+from jaxrl_llm.learner import batches, forward
 from jaxrl_llm.learner.loss import LossParams
 from jaxrl_llm.learner.update import Learner, TrainState
 from jaxrl_llm.types import (
@@ -35,7 +34,7 @@ class Outcome(NamedTuple):
   """Outcome of the rounds of a step.
 
   Attributes:
-    learner: the learner's state after them.
+    learners: states of the players after them.
     selection: the selection's state after them.
     table: the table, with the rounds of its rows and facts from the updates.
     metrics: name to [], of each optimiser step.
@@ -43,7 +42,7 @@ class Outcome(NamedTuple):
     staleness: for each round, the optimiser steps between the writing of each
       of its rows and the round.
   """
-  learner: TrainState
+  learners: tuple[TrainState, ...]
   selection: Any
   table: Table
   metrics: list[dict[str, np.ndarray]]
@@ -158,17 +157,18 @@ def at_their_places(which: np.ndarray, size: int) -> np.ndarray:
 
 
 def with_scores(
-    learner: Learner, tokens: RolloutTokens, rows: np.ndarray, policy: Any,
-    anchor: Any, loss: LossParams, frozen: Any, *, shard_rows: Shard,
-) -> RolloutTokens:
+    learner: Learner, tokens: RolloutTokens, rows: np.ndarray,
+    players: tuple[Any, ...], anchor: Any, loss: LossParams, frozen: Any, *,
+    shard_rows: Shard) -> RolloutTokens:
   """Computes the log-probs of other policies for rows of a wave.
 
   Args:
     learner: its `score` computes them.
-    tokens: R rollouts. Of their old log-probs, anchor log-probs and
-      normalisers, the arrays that are there are filled.
+    tokens: R rollouts. Of their old log-probs, anchor log-probs, actor
+      log-probs and normalisers, the arrays that are there are filled.
     rows: [B] which rollouts to score; -1 for filler.
-    policy: parameters of the policy that wrote these rows.
+    players: parameters of the policy at the step of these rows, and of the
+      actor, if it is another model.
     anchor: parameters of the KL penalty's frozen model, or None.
     loss: its temperature is used for all policies.
     frozen: parameters that are not trained, or None.
@@ -179,7 +179,10 @@ def with_scores(
     out if the normalisers were all that they are for.
   """
   plain = tokens._replace(top_ids=None, top_logprobs=None)
-  models = {'old_logprobs': policy, 'anchor_logprobs': anchor}
+  pair = len(players) > 1 and not (
+      tokens.actor_logprobs is None and tokens.z is None)
+  models = {'old_logprobs': players if pair else players[0],
+            'anchor_logprobs': anchor}
   models = {name: params for name, params in models.items()
             if getattr(tokens, name) is not None}
   scored = plain if tokens.z is not None else tokens
@@ -192,8 +195,9 @@ def with_scores(
         tokens if both else plain, rows, np.zeros(len(rows)),
         np.ones(len(rows), bool), scored=False))
     found = jax.device_get(learner.score(params, batch, loss, frozen))
-    for field, values in ((name, found.logprobs), ('z', found.z)):
-      if values is not None:
+    for field, values in ((name, found.logprobs), ('z', found.z),
+                          ('actor_logprobs', found.actor_logprobs)):
+      if values is not None and getattr(tokens, field) is not None:
         whole = getattr(scored, field).copy()
         whole[rows[there]] = values[there]
         scored = scored._replace(**{field: whole})
@@ -201,15 +205,16 @@ def with_scores(
 
 
 def run(
-    learner: Learner, state: TrainState, table: Table, tokens: RolloutTokens,
-    batches_of_step: Sequence[np.ndarray], select: Select, selection: Any,
-    loss: LossParams, frozen: Any, *, config: ConfigDict, rounds: int,
-    step: int, policy_step: int, shard_rows: Shard) -> Outcome:
+    learner: Learner, learners: tuple[TrainState, ...], table: Table,
+    tokens: RolloutTokens, batches_of_step: Sequence[np.ndarray],
+    select: Select, selection: Any, loss: LossParams, frozen: Any, *,
+    config: ConfigDict, rounds: int, step: int, policy_step: int,
+    keep_writer: bool, shard_rows: Shard) -> Outcome:
   """Runs the rounds of a step: select rows, then update on them.
 
   Args:
     learner: its `update` takes one optimiser step.
-    state: the learner's state before; it is donated.
+    learners: states of the players before; they are donated.
     table: C rows; it has the advantages.
     tokens: the same rows.
     batches_of_step: [B, n] rows of each batch, see `with_advantages`.
@@ -222,6 +227,7 @@ def run(
       shuffles.
     step: number of this step, for an error.
     policy_step: optimiser steps before this step.
+    keep_writer: whether the updates need the parameters that wrote the rows.
     shard_rows: (batch) -> batch on the devices, with its rows sharded.
 
   Returns:
@@ -233,10 +239,11 @@ def run(
       that is not finite; the last mini-batch is saved.
   """
   metrics, picked, staleness = [], [], []
-  rejection, actor = rejection_lib.of(config), None
-  if rejection and rejection.needs_actor and batches_of_step:
+  writer = None
+  if keep_writer and batches_of_step:
     # Updates overwrite the parameters that wrote the rows.
-    actor = jax.tree.map(jnp.copy, state.params)
+    writer = jax.tree.map(jnp.copy, learners[-1].params)
+  state = learners if len(learners) > 1 else learners[0]
   for number, rows in enumerate(batches_of_step, rounds):
     made = table.round.copy()
     made[rows[rows >= 0]] = number
@@ -250,15 +257,16 @@ def run(
         m['tokens'] > 0 and m['skipped_in_row'] == 0 for m in metrics)
     staleness.append(policy_step + taken - table.policy_step[picked[-1]])
     state, table, new = _update(
-        learner, state, table, tokens, rows, loss, frozen, actor, config=config,
-        number=number, step=step, shard_rows=shard_rows)
+        learner, state, table, tokens, rows, loss, frozen, writer,
+        config=config, number=number, step=step, shard_rows=shard_rows)
     metrics += new
-  return Outcome(state, selection, table, metrics, picked, staleness)
+  return Outcome(
+      forward.as_tuple(state), selection, table, metrics, picked, staleness)
 
 
 def _update(
-    learner, state, table, tokens, rows, loss, frozen, actor, *, config, number,
-    step, shard_rows):
+    learner, state, table, tokens, rows, loss, frozen, writer, *, config,
+    number, step, shard_rows):
   """Takes the optimiser steps of one round; see `run`."""
   usage, metrics = table.usage.copy(), []
   usage[np.unique(rows[rows >= 0])] += 1
@@ -276,7 +284,7 @@ def _update(
         tokens, part, _at(table.advantage, part), _at(table.trained, part),
         identity=identity)
     state, result = learner.update(
-        state, shard_rows(batch), loss, frozen, actor)
+        state, shard_rows(batch), loss, frozen, writer)
     result = jax.device_get(result)
     for name, values in result.pop('rows', {}).items():
       known = batch.mask.any(1)

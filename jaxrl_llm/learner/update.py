@@ -12,17 +12,16 @@ from typing import Any, Callable, NamedTuple, Optional
 from flax import struct
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec as P
 import optax
 
 from jaxrl_llm import sharding
-from jaxrl_llm.learner import forward
+from jaxrl_llm.learner import actor as actor_lib
+from jaxrl_llm.learner import forward, gradient
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import rejection as rejection_lib
 from jaxrl_llm.learner.optimizer import Optimizer
 from jaxrl_llm.models import attention, transformer
 from jaxrl_llm.models.config import ModelConfig
-from jaxrl_llm.ops import microbatches, policy_losses
 from jaxrl_llm.sharding import collectives
 from jaxrl_llm.types import Array
 
@@ -40,6 +39,7 @@ class TrainState:
       finite.
     skipped_in_row: [] int32, consecutive skipped updates up to now.
     calibration: of the rejection, or None.
+    distill: [] lambda_distill, of an actor that is another model, or None.
   """
   step: Array
   params: Any
@@ -47,6 +47,7 @@ class TrainState:
   skipped: Array
   skipped_in_row: Array
   calibration: Optional[rejection_lib.Calibration] = None
+  distill: Optional[Array] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +74,7 @@ class LearnerConfig:
     unroll: layers to unroll per step of the scan over layers.
     row_facts: whether an update also returns facts about each row.
     rejection: rejects tokens that another policy wrote; None keeps all.
+    actor: how an actor that is another model learns; None without one.
   """
   microbatch: int
   max_prompt: int
@@ -88,6 +90,7 @@ class LearnerConfig:
   unroll: int = 1
   row_facts: bool = False
   rejection: Optional[rejection_lib.Rejection] = None
+  actor: Optional[actor_lib.Training] = None
 
   def __post_init__(self):
     loss_lib.check(
@@ -111,197 +114,100 @@ class LearnerConfig:
 
 
 class Learner(NamedTuple):
-  """The jitted programs. `frozen` are the parameters not trained, or None.
+  """The jitted programs of one player, or of the policy and an actor.
+
+  For two players, the state is a tuple of two. `frozen` are the parameters of
+  the policy that are not trained, or None.
 
   Attributes:
     state: TrainState of jax.ShapeDtypeStruct, with layouts.
-    init: (params) -> TrainState, which holds these parameters.
+    init: (params, ...) -> TrainState, which holds these parameters.
     score: (params, batch, loss, frozen=None) -> forward.Scores of the response
-      tokens. `loss` is LossParams.
-    update: (state, batch, loss, frozen=None, actor=None) -> (state, metrics).
-      Takes one optimiser step; the input state is donated. `actor` are the
+      tokens. `loss` is LossParams. For a tuple of the players' parameters,
+      Scores of both.
+    update: (state, batch, loss, frozen=None, writer=None) -> (state, metrics).
+      Takes one optimiser step; the input state is donated. `writer` are the
       parameters that wrote the rows, where the rejection needs them. Metrics
       are [] float32. With `LearnerConfig.row_facts`, metrics['rows'] has
       'entropy' and 'clip_share' of each row [B], means over its trained tokens
       (0 without one).
   """
-  state: TrainState
-  init: Callable[[Any], TrainState]
+  state: Any
+  init: Callable[..., Any]
   score: Callable[..., forward.Scores]
-  update: Callable[..., tuple[TrainState, dict[str, Array]]]
+  update: Callable[..., tuple[Any, dict[str, Array]]]
 
 
-def _topk_normalizer(batch, now, lam):
-  """Returns the top-k normaliser [B, t] of the rejection, or None."""
-  if batch.z is not None:  # from `score`
-    return batch.z[:, :now.logprobs.shape[1]]
-  return forward.topk_normalizer(batch, now, lam)
-
-
-def _calibration(
-    state, trees, batch, noise, cut, loss, *, cfg, mesh, **static):
-  """Computes the calibration that the batch uses.
-
-  Returns:
-    The calibration, and whether it is the batch's own: not of the update
-    before.
-  """
-  if not cfg.rejection:
-    return None, True
-
-  def counts(new, old, behaviour, mask, noise, **z):
-    return rejection_lib.counts(cfg.rejection, rejection_lib.tokens(
-        cfg.rejection, new, old, behaviour, mask, loss.rejection['lam'],
-        noise=noise, **z), mask)
-
-  if cfg.rejection.target == 'p_ref':
-    old = batch.old_logprobs
-    found = counts(
-        old, old, batch.behaviour_logprobs, batch.mask, noise, z_topk=batch.z)
-  elif cfg.rejection.two_pass:
-    @forward.by_data_group(mesh, P())
-    def accumulate(trees, cut, loss):
-      lam = loss.rejection['lam']
-
-      def one(rows, length):
-        batch, _, noise = rows
-        now = forward.stats(
-            *trees[:2], batch, loss.temperature, length, cfg=cfg,
-            entropy=False, actor=trees[2], lam=lam, **static)
-        t = now.logprobs.shape[1]
-        first = lambda x: None if x is None else x[:, :t]
-        old = (now.logprobs if batch.old_logprobs is None
-               else first(batch.old_logprobs))
-        return counts(
-            now.logprobs, old, first(batch.behaviour_logprobs),
-            first(batch.mask), first(noise), z=now.overlap,
-            z_topk=_topk_normalizer(batch, now, lam))
-
-      zeros = {name: jnp.zeros(()) for name in rejection_lib.COUNTS}
-      total = microbatches.fold(
-          one, lambda i, total, new: jax.tree.map(jnp.add, total, new), zeros,
-          cut, lengths=cfg.lengths)
-      return total if mesh.shape['data'] == 1 else jax.lax.psum(total, 'data')
-
-    found = accumulate(trees, cut, loss)
-  else:
-    return state.calibration, False
-  return rejection_lib.calibrate(
-      cfg.rejection, found, state.calibration, own=True), True
-
-
-def _loss(params, frozen, actor, rows, numbers, length, *, cfg, **static):
-  """Computes `loss.weighted_sum` of a microbatch.
-
-  `rows` are a LearnerBatch, the weights of its tokens and the mask's noise;
-  `numbers` are LossParams and the calibration.
-  """
-  batch, weights, noise = rows
-  loss, calibration = numbers
-  lam = loss.rejection.get('lam')
-  now = forward.stats(
-      params, frozen, batch, loss.temperature, length, cfg=cfg, actor=actor,
-      lam=lam, **static)
-  return loss_lib.weighted_sum(
-      now.logprobs, now.entropy, batch, weights, loss,
-      rejection=cfg.rejection and rejection_lib.Context(
-          cfg.rejection, calibration, noise, z=now.overlap,
-          z_topk=_topk_normalizer(batch, now, lam)),
-      objective=cfg.objective, aggregation=cfg.aggregation,
-      correction=cfg.importance, kl_estimator=cfg.kl_estimator)
-
-
-def _gradient(
-    state, frozen, actor, batch, loss, *, cfg, mesh, specs, **static):
-  """Computes the gradient of the whole batch's loss, metrics and row facts.
-
-  Returns:
-    The gradient, metrics, facts of rows, and the calibration.
-  """
-  batch = batch.replace(mask=batch.mask & forward.real(batch))
-  weights = policy_losses.token_weights(
-      batch.mask, cfg.aggregation, where=batch.response_length > 0,
-      budget=loss.budget)
-  noise = None
-  if cfg.rejection and cfg.rejection.mask == 'sampled':
-    noise = rejection_lib.noise(
-        batch.identity, state.step + state.skipped, cfg.max_response)
-
-  cut, order = forward.arrange(
-      (batch, weights, noise), batch, jnp.any(batch.mask, 1), cfg)
-  trees = state.params, frozen, actor
-  calibration, own = _calibration(
-      state, trees, batch, noise, cut, loss, cfg=cfg, mesh=mesh, **static)
-
-  @forward.by_data_group(mesh, (P(), P(), P(None, 'data')))
-  def accumulate(trees, cut, numbers):
-    def differentiate(rows, length):
-      grads, (sums, maxima, facts) = jax.grad(_loss, has_aux=True)(
-          *trees, rows, numbers, length, cfg=cfg, **static)
-      grads = jax.lax.with_sharding_constraint(grads, specs)
-      return (grads, sums), maxima, facts if cfg.row_facts else {}
-
-    def add(i, total, new):
-      *total, facts = total
-      *new, of_rows = new
-      return (*map(jax.tree.map, (jnp.add, jnp.maximum), total, new),
-              jax.tree.map(lambda out, x: out.at[i].set(x), facts, of_rows))
-
-    *shapes, of_rows = jax.eval_shape(
-        functools.partial(differentiate, length=cfg.lengths[0]),
-        jax.tree.map(lambda x: x[0], cut.rows))
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-    facts = jax.tree.map(
-        lambda x: jnp.zeros((len(cut.bucket), *x.shape), x.dtype), of_rows)
-    total, maxima, facts = microbatches.fold(
-        differentiate, add, (*zeros, facts), cut, lengths=cfg.lengths)
-    if mesh.shape['data'] == 1:  # XLA rejects collectives over one group.
-      return total, maxima, facts
-    return jax.lax.psum(total, 'data'), jax.lax.pmax(maxima, 'data'), facts
-
-  (grads, sums), maxima, facts = accumulate(trees, cut, (loss, calibration))
-  totals = {name: sums.pop(name) for name in ('loss', 'policy_loss', 'tokens')}
-  tokens = jnp.maximum(totals['tokens'], 1.0)
-  rows = jax.tree.map(
-      lambda x: jnp.zeros(len(order)).at[order].set(x.reshape(-1)), facts)
-  if cfg.rejection:
-    found = sums.pop('rejection')
-    totals.update(rejection_lib.metrics(found, sums, calibration))
-    if not own:
-      calibration = rejection_lib.calibrate(
-          cfg.rejection, found, calibration, own=False)
-  means = jax.tree.map(lambda x: x / tokens, sums)
-  return grads, {**totals, **means, **maxima}, rows, calibration
+def _whole(params: Any, frozen: Any) -> Any:
+  """Returns all parameters where all are trained."""
+  del frozen
+  return params
 
 
 def _update(
-    state, batch, loss, frozen=None, actor=None, *, optimizer, cfg, **static):
+    state, batch, loss, frozen=None, writer=None, *, optimizers, cfg, mesh,
+    nets, specs):
   """Computes `Learner.update`."""
   forward.check(batch, cfg)
-  grads, metrics, rows, calibration = _gradient(
-      state, frozen, actor, batch, loss, cfg=cfg, **static)
-  norm = optax.tree.norm(grads)
+  states = forward.as_tuple(state)
+  policy, actor = states[0], states[-1]
+  params = tuple(state.params for state in states)
+  grads, metrics, rows, calibration = gradient.of_batch(
+      params, (frozen, None)[:len(states)], writer, batch, loss,
+      update=policy.step + policy.skipped, calibration=policy.calibration,
+      distill=actor.distill, cfg=cfg, mesh=mesh, nets=nets, specs=specs)
+  norms = [optax.tree.norm(tree) for tree in grads]
+  finite = jnp.isfinite(metrics['loss'] + metrics.get('actor_loss', 0.0)
+                        + sum(norms))
+  # A batch without trained tokens changes nothing: no momentum, no decay.
+  some = finite & (metrics['tokens'] > 0)
+  taken = [some & (metrics.get('obrs_empty', 0.0) == 0), some][:len(states)]
+  dropped = 1 - finite.astype(jnp.int32)
+  new = tuple(
+      _descend(*args, dropped) for args in zip(
+          states, grads, optimizers, taken))
+  metrics.update(
+      grad_norm=norms[0], learning_rate=optimizers[0].schedule(policy.step),
+      skipped=new[0].skipped, skipped_in_row=new[0].skipped_in_row)
+  new = (new[0].replace(calibration=calibration), *new[1:])
+  if len(states) > 1:
+    metrics.update(
+        actor_grad_norm=norms[1], lambda_distill=actor.distill,
+        actor_learning_rate=optimizers[1].schedule(actor.step))
+    distill = actor_lib.controlled(
+        actor.distill, metrics['actor_kl'], loss.actor, cfg.actor)
+    new = new[0], new[1].replace(
+        distill=jnp.where(some, distill, actor.distill))
+  metrics = {k: jnp.asarray(v, jnp.float32) for k, v in metrics.items()}
+  return (new if isinstance(state, tuple) else new[0]), (
+      {**metrics, 'rows': rows} if rows else metrics)
+
+
+def _descend(state, grads, optimizer, taken, dropped):
+  """Takes the optimiser step of a player, if `taken`."""
   updates, opt_state = optimizer.transform.update(
       grads, state.opt_state, state.params)
-  params = optax.apply_updates(state.params, updates)
-  finite = jnp.isfinite(metrics['loss']) & jnp.isfinite(norm)
-  # A batch without trained tokens changes nothing: no momentum, no decay.
-  taken = finite & (metrics['tokens'] > 0) & (
-      metrics.get('obrs_empty', 0.0) == 0)
   params, opt_state = jax.tree.map(
-      functools.partial(jnp.where, taken), (params, opt_state),
+      functools.partial(jnp.where, taken),
+      (optax.apply_updates(state.params, updates), opt_state),
       (state.params, state.opt_state))
-  dropped = 1 - finite.astype(jnp.int32)
-  new = TrainState(
+  return state.replace(
       step=state.step + taken, params=params, opt_state=opt_state,
       skipped=state.skipped + dropped,
-      skipped_in_row=(state.skipped_in_row + 1) * dropped,
-      calibration=calibration)
-  metrics.update(
-      grad_norm=norm, learning_rate=optimizer.schedule(state.step),
-      skipped=new.skipped, skipped_in_row=new.skipped_in_row)
-  metrics = {k: jnp.asarray(v, jnp.float32) for k, v in metrics.items()}
-  return new, {**metrics, 'rows': rows} if rows else metrics
+      skipped_in_row=(state.skipped_in_row + 1) * dropped)
+
+
+class Actor(NamedTuple):
+  """Model of an actor that is trained beside the policy.
+
+  Attributes:
+    model: its architecture.
+    trained: shapes of its parameters.
+    optimizer: from `optimizer.make`.
+  """
+  model: ModelConfig
+  trained: Any
+  optimizer: Optimizer
 
 
 def make(
@@ -311,9 +217,10 @@ def make(
     *,
     mesh: Optional[jax.sharding.Mesh] = None,
     trained: Any = None,
-    compose: Callable[[Any, Any], Any] = lambda params, frozen: params,
+    compose: Callable[[Any, Any], Any] = _whole,
+    actor: Optional[Actor] = None,
 ) -> Learner:
-  """Makes the programs for one model, config and optimiser.
+  """Makes the programs for one model, config and optimiser, or for two models.
 
   Args:
     model: the policy's architecture.
@@ -323,6 +230,7 @@ def make(
       'fsdp'. None for the first device only.
     trained: shapes of the trained parameters; None for all parameters.
     compose: (trained, frozen) -> all parameters.
+    actor: the actor, if it is another model; `cfg.actor` says how it learns.
 
   Returns:
     The jitted programs. New values in their arguments never recompile them.
@@ -339,38 +247,59 @@ def make(
         f'{shards} data shards (data x fsdp): use a multiple of {shards}.')
   cfg = dataclasses.replace(cfg, attention=attention.resolve(
       cfg.attention, mesh.devices.flat[0].platform, cfg.lengths[-1]))
-
-  def init(params):
-    zero = jnp.zeros((), jnp.int32)
-    return TrainState(
-        step=zero, params=params, opt_state=optimizer.transform.init(params),
-        skipped=zero, skipped_in_row=zero,
-        calibration=rejection_lib.init() if cfg.rejection else None)
-
   if trained is None:
     trained = jax.eval_shape(
         lambda: transformer.init(jax.random.key(0), model))
-  shapes = jax.eval_shape(init, trained)
-  layout = sharding.optimizer_shardings(
-      shapes, shapes.params, sharding.TRAIN_RULES, mesh)
+  players = [(model, compose, trained, optimizer)]
+  if actor:
+    players.append((actor.model, _whole, actor.trained, actor.optimizer))
+  nets, _, shapes, optimizers = zip(*(
+      (_net(mesh, *player), *player[1:]) for player in players))
+
+  def init(*params):
+    zero = jnp.zeros((), jnp.int32)
+    states = [
+        TrainState(
+            step=zero, params=tree, opt_state=one.transform.init(tree),
+            skipped=zero, skipped_in_row=zero)
+        for tree, one in zip(params, optimizers)]
+    if cfg.rejection:
+      states[0] = states[0].replace(calibration=rejection_lib.init())
+    if not actor:
+      return states[0]
+    return states[0], states[1].replace(
+        distill=jnp.asarray(cfg.actor.distill, jnp.float32))
+
+  state = jax.eval_shape(init, *shapes)
+  layout = jax.tree.map(
+      lambda state: sharding.optimizer_shardings(
+          state, state.params, sharding.TRAIN_RULES, mesh), state,
+      is_leaf=lambda x: isinstance(x, TrainState))
   whole = sharding.replicated(mesh)
+  specs = tuple(
+      jax.tree.map(lambda place: place.spec, player.params)
+      for player in forward.as_tuple(layout))
+  return Learner(
+      state=jax.tree.map(
+          lambda x, place: jax.ShapeDtypeStruct(
+              x.shape, x.dtype, sharding=place), state, layout),
+      init=jax.jit(init, out_shardings=layout),
+      score=jax.jit(
+          functools.partial(forward.score, cfg=cfg, mesh=mesh, nets=nets),
+          out_shardings=whole),
+      update=jax.jit(
+          functools.partial(
+              _update, optimizers=optimizers, cfg=cfg, mesh=mesh, nets=nets,
+              specs=specs),
+          donate_argnums=0, out_shardings=(layout, whole)))
+
+
+def _net(mesh, model, compose, trained, _) -> forward.Net:
+  """Makes the description of a player's model."""
   axes = collectives.vocabulary_axes(
       sharding.TRAIN_RULES if 'embed' in trained else sharding.SAMPLE_RULES,
       mesh)
   fetch = None
   if mesh.shape['fsdp'] > 1:
     fetch = collectives.gathering(sharding.TRAIN_RULES, model.dtype)
-  static = dict(
-      model=model, cfg=cfg, mesh=mesh, compose=compose, axes=axes, fetch=fetch)
-  specs = jax.tree.map(lambda place: place.spec, layout.params)
-  return Learner(
-      state=jax.tree.map(
-          lambda x, place: jax.ShapeDtypeStruct(
-              x.shape, x.dtype, sharding=place), shapes, layout),
-      init=jax.jit(init, out_shardings=layout),
-      score=jax.jit(
-          functools.partial(forward.score, **static), out_shardings=whole),
-      update=jax.jit(
-          functools.partial(
-              _update, optimizer=optimizer, specs=specs, **static),
-          donate_argnums=0, out_shardings=(layout, whole)))
+  return forward.Net(model, compose, axes, fetch)

@@ -89,7 +89,7 @@ def sample(
 def of_step(
     cfg: ModelConfig, asked: Asked, response: np.ndarray,
     rounds: Sequence[tuple[np.ndarray, np.ndarray]], *, epochs: int,
-    frozen: bool) -> dict[str, float]:
+    frozen: bool, actor: ModelConfig | None = None) -> dict[str, float]:
   """Returns the FLOPs of a training step by phase, 'sample' and 'update'.
 
   Args:
@@ -100,12 +100,16 @@ def of_step(
       `update`.
     epochs: number of passes over the rows of a round.
     frozen: see `update`.
+    actor: the model that samples and is trained too, if it is another.
   """
   length = asked.prompts.length
+  updates = [(cfg, frozen), *([(actor, False)] if actor else [])]
   return dict(
-      sample=sample(cfg, length, length[asked.requests.prompt], response),
+      sample=sample(
+          actor or cfg, length, length[asked.requests.prompt], response),
       update=sum(
-          epochs * update(cfg, *rows, frozen=frozen) for rows in rounds))
+          epochs * update(model, *rows, frozen=frozen) for rows in rounds
+          for model, frozen in updates))
 
 
 @functools.cache

@@ -26,6 +26,19 @@ Scalar = Union[float, Array]
 _DEFAULT_LOGITS = 1 << 27
 
 
+class StudentStats(NamedTuple):
+  """Statistics of another model q, with gradients to it alone.
+
+  Attributes:
+    logprobs: [...] float32, log q of the target.
+    kl: [...] float32, KL(p || q) over the vocabulary, nats.
+    top_logprobs: [..., K] float32, log q of p's likeliest tokens, or None.
+  """
+  logprobs: Array
+  kl: Array
+  top_logprobs: Optional[Array] = None
+
+
 class TokenStats(NamedTuple):
   """Statistics of softmax(logits / temperature) at each position.
 
@@ -37,6 +50,7 @@ class TokenStats(NamedTuple):
     id_logprobs: [..., M] float32, log-probs of the given ids; None without ids.
     overlap: [...] float32, sum_v min(q(v), p(v) / lam) for another model's
       distribution q, see `obrs.normalizer`; None without another model.
+    student: of a second model; None without one.
   """
   logprobs: Array
   entropy: Optional[Array] = None
@@ -44,6 +58,7 @@ class TokenStats(NamedTuple):
   top_logprobs: Optional[Array] = None
   id_logprobs: Optional[Array] = None
   overlap: Optional[Array] = None
+  student: Optional[StudentStats] = None
 
 
 @jax.custom_vjp
@@ -157,30 +172,72 @@ def _log_softmax(logits, split):
   return logits, exp, _sum(jnp.sum(exp, axis=-1), split)
 
 
-def _overlap(logits, log_total, other, lam, split):
-  """Computes `TokenStats.overlap` [c], without gradient.
+class _Dist(NamedTuple):
+  """Distribution of a chunk's tokens.
 
-  Args:
-    logits: [C, V] shifted logits of p.
-    log_total: [c] log of the sum of their exponentials.
-    other: [C, V] logits of q.
-    lam: divides p.
-    split: see `_Split`.
+  Attributes:
+    logits: [C, V] shifted logits, of all peers' tokens and this device's part
+      of V.
+    exp: [C, V] their exponentials.
+    total: [c] sum of these over all of V, for own tokens.
+    log_total: [c] its log.
   """
-  other, _, total = _log_softmax(other, split)
-  logp, logq = (
-      x - _gathered(log, split)[:, None]
-      for x, log in ((logits, log_total), (other, jnp.log(total))))
-  return _sum(obrs.normalizer(
-      logq, jax.lax.stop_gradient(logp), lam=lam), split)
+  logits: Array
+  exp: Array
+  total: Array
+  log_total: Array
+
+  @classmethod
+  def of(cls, logits, split):
+    logits, exp, total = _log_softmax(logits, split)
+    return cls(logits, exp, total, jnp.log(total))
+
+  def log(self, split):
+    """Returns the log-probs [C, V]."""
+    return self.logits - _gathered(self.log_total, split)[:, None]
+
+  def at(self, targets, split):
+    """Returns the log-probs [c] of all peers' targets [C]."""
+    vocab = self.logits.shape[-1]
+    hit = jnp.arange(vocab) + _first(vocab, split) == targets[:, None]
+    chosen = jnp.sum(jnp.where(hit, self.logits, 0.0), -1)
+    return _sum(chosen, split) - self.log_total
+
+  def at_ids(self, ids, split):
+    """Returns the log-probs [c, M] of all peers' ids [C, M]."""
+    vocab = self.logits.shape[-1]
+    first = _first(vocab, split)
+    here = (ids >= first) & (ids < first + vocab)
+    chosen = jnp.take_along_axis(
+        self.logits, jnp.where(here, ids - first, 0), axis=-1)
+    chosen = _sum(jnp.where(here, chosen, 0.0), split)
+    return chosen - self.log_total[:, None]
 
 
-def _reduce(logits, other, targets, ids, lam, split, *, entropy, top_k):
+def _overlap(p, q, lam, split):
+  """Computes `TokenStats.overlap` [c], without gradient."""
+  return _sum(obrs.normalizer(*jax.lax.stop_gradient(
+      (q.log(split), p.log(split))), lam=lam), split)
+
+
+def _student(p, q, targets, top_ids, split):
+  """Computes StudentStats; `top_ids` [c, K] are of own tokens, or None."""
+  logp = jax.lax.stop_gradient(p.log(split))
+  kl = jnp.sum(jnp.exp(logp) * (logp - q.log(split)), axis=-1)
+  top = None
+  if top_ids is not None:
+    top = q.at_ids(_gathered(top_ids, split), split)
+  return StudentStats(q.at(targets, split), _sum(kl, split), top)
+
+
+def _reduce(
+    logits, student, other, targets, ids, lam, split, *, entropy, top_k):
   """Computes TokenStats of a chunk.
 
   Args:
     logits: [C, V] of all peers' tokens and this device's part of V.
-    other: the same of another model, or None.
+    student: the same of a second model, or None.
+    other: the same of the actor, or None.
     targets: [C].
     ids: [C, M] or None.
     lam: see `token_stats`.
@@ -188,30 +245,25 @@ def _reduce(logits, other, targets, ids, lam, split, *, entropy, top_k):
     entropy: see `token_stats`.
     top_k: see `token_stats`.
   """
-  logits, exp, total = _log_softmax(logits, split)
-  log_total = jnp.log(total)
-  vocab = logits.shape[-1]
-  first = _first(vocab, split)
-  hit = jnp.arange(vocab) + first == targets[:, None]
-  chosen = _sum(jnp.sum(jnp.where(hit, logits, 0.0), -1), split)
-  stats = TokenStats(chosen - log_total)
+  p = _Dist.of(logits, split)
+  stats = TokenStats(p.at(targets, split))
   if entropy:
     # -sum p log p, with log p = logits - log_total.
-    mean = _sum(jnp.sum(exp * logits, axis=-1), split) / total
-    stats = stats._replace(entropy=log_total - mean)
+    mean = _sum(jnp.sum(p.exp * p.logits, axis=-1), split) / p.total
+    stats = stats._replace(entropy=p.log_total - mean)
   if top_k:
-    top, top_ids = _top(logits, top_k, split)
+    top, top_ids = _top(p.logits, top_k, split)
     stats = stats._replace(
-        top_ids=top_ids, top_logprobs=top - log_total[:, None])
+        top_ids=top_ids, top_logprobs=top - p.log_total[:, None])
   if ids is not None:
-    here = (ids >= first) & (ids < first + vocab)
-    chosen = jnp.take_along_axis(
-        logits, jnp.where(here, ids - first, 0), axis=-1)
-    chosen = _sum(jnp.where(here, chosen, 0.0), split)
-    stats = stats._replace(id_logprobs=chosen - log_total[:, None])
-  if other is not None:
+    stats = stats._replace(id_logprobs=p.at_ids(ids, split))
+  if student is not None:
+    second = _Dist.of(student, split)
     stats = stats._replace(
-        overlap=_overlap(logits, log_total, other, lam, split))
+        student=_student(p, second, targets, stats.top_ids, split))
+  if other is not None:
+    q = second if other is student else _Dist.of(other, split)
+    stats = stats._replace(overlap=_overlap(p, q, lam, split))
   return stats
 
 
@@ -251,7 +303,9 @@ def token_stats(
     top_k: int = 0,
     ids: Optional[Array] = None,
     entropy: bool = True,
+    student: Optional[tuple[Array, Array]] = None,
     other: Optional[tuple[Array, Array]] = None,
+    other_softcap: Optional[float] = None,
     lam: Scalar = 1.0,
     chunk: Optional[int] = None,
     axes: Sequence[str] = (),
@@ -277,20 +331,23 @@ def token_stats(
     top_k: number of likeliest tokens to return.
     ids: [..., M] int, more tokens whose log-probs to return.
     entropy: whether to compute the entropy.
-    other: hidden states [..., D] and unembedding [V, D] of another model, for
-      `overlap`; they get no gradient.
+    student: hidden states [..., E] and unembedding [V, E] of another model, for
+      `student`.
+    other: hidden states [..., E] and unembedding [V, E] of the actor, for
+      `overlap`; they get no gradient. It may be `student` itself.
+    other_softcap: cap of these two.
     lam: threshold of `overlap`.
-    chunk: tokens whose logits exist at a time, over all devices that share
-      them. None: a power of two, for at most 512 MB on each device, of both
-      models. If all tokens fit into one chunk, its logits are kept for the
-      backward pass.
+    chunk: tokens whose logits exist at a time, of all models, on all devices
+      that share them. None: at most 512 MB on each device. If all tokens fit
+      into one chunk, its logits are kept for the backward pass.
     axes: names of manual mesh axes that V is split over, the major one first.
     row_axis: the one of `axes` that also splits the tokens. Along the other
       axes, hidden, targets and ids are the same on each device.
 
   Returns:
     TokenStats. `logprobs`, `entropy`, `top_logprobs` and `id_logprobs` have
-    gradients with respect to hidden and unembed.
+    gradients with respect to hidden and unembed, `student` has gradients with
+    respect to its own.
   """
   leading, (vocab, width) = targets.shape, unembed.shape
   chex.assert_shape(hidden, (*leading, width))
@@ -301,34 +358,43 @@ def token_stats(
   if chunk is None:
     # Gathered hidden states take memory too: a part of V can be below D.
     each = vocab if row_axis is None else max(vocab, 4 * width)
-    each *= 1 if other is None else 2
     chunk = 1 << ((_DEFAULT_LOGITS // each).bit_length() - 1)
+  same = other is student
+  models = 1 + (student is not None) + (other is not None and not same)
+  chunk = max(chunk // models, 1)
   split = _Split(tuple(axes), row_axis)
   if row_axis is not None:
     chunk = max(chunk // jax.lax.axis_size(row_axis), 1)
 
-  def tempered(hidden, unembed):
+  def tempered(hidden, unembed, softcap):
     logits = _logits(hidden, unembed)
     if softcap is not None:
       logits = softcap * jnp.tanh(logits / softcap)
     return logits / temperature
 
-  others = None
-  if other is not None:
-    chex.assert_equal_shape([hidden, other[0]])
-    others, other_unembed = jax.lax.stop_gradient(other)
-    others = others.reshape(count, width)
+  def flat(model):
+    if model is None:
+      return None, None
+    chex.assert_shape(model[0], (*leading, model[1].shape[1]))
+    return model[0].reshape(count, -1), model[1]
+
+  states, unembed_student = flat(student)
+  others, unembed_other = jax.lax.stop_gradient(flat(None if same else other))
 
   def stats(tokens):
-    hidden, others, targets, ids = jax.tree.map(
+    hidden, states, others, targets, ids = jax.tree.map(
         lambda x: _gathered(x, split), tokens)
+    second = third = None
+    if states is not None:
+      second = tempered(states, unembed_student, other_softcap)
+      third = second if same else None
+    if others is not None:
+      third = tempered(others, unembed_other, other_softcap)
     return _reduce(
-        tempered(hidden, unembed),
-        None if others is None else tempered(others, other_unembed),
-        targets, ids, lam, split, entropy=entropy, top_k=top_k)
+        tempered(hidden, unembed, softcap), second, third, targets, ids, lam,
+        split, entropy=entropy, top_k=top_k)
 
   out = _over_chunks(
-      stats,
-      (hidden.reshape(count, width), others, targets.reshape(count), ids),
-      chunk)
+      stats, (hidden.reshape(count, width), states, others,
+              targets.reshape(count), ids), chunk)
   return jax.tree.map(lambda x: x.reshape(*leading, *x.shape[1:]), out)

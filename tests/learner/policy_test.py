@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import experiment, programs, sharding, train
+from jaxrl_llm import experiment, programs, run_state, sharding, train
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
 from jaxrl_llm.learner import policy
@@ -256,10 +256,10 @@ def steps(sizes, **fields):
   parts = watched.parts
   start = train.warm_start.start(parts, lambda *_: None, resumed=False)
   before = jax.device_get(start.frozen)
-  fixed = train.Fixed(
+  fixed = run_state.Fixed(
       parts.sampling(), parts.replicate(loss_lib.params(config)),
       start.anchor, (start.frozen,))
-  state = train.init_state(parts, parts.programs.learner.init(start.params))
+  state = run_state.init_state(parts, parts.programs.learner.init(start.params))
   rows = []
   for _ in range(2):
     with jax.transfer_guard('disallow'):

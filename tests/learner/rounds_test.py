@@ -83,8 +83,8 @@ def test_rows_without_an_advantage_are_left_out_if_asked(drop):
       behaviour_logprobs=np.zeros((5, 9), np.float32))
   batches = []
 
-  def update(state, batch, loss, frozen, actor):
-    assert actor is None
+  def update(state, batch, loss, frozen, writer):
+    assert writer is None
     batches.append(batch)
     return state, {'tokens': 1.0, 'skipped_in_row': 0.0}
 
@@ -93,9 +93,10 @@ def test_rows_without_an_advantage_are_left_out_if_asked(drop):
       samples_per_prompt=3,
       learner=types.SimpleNamespace(epochs=1, updates=1))
   done = rounds.run(
-      types.SimpleNamespace(update=update), None, table, tokens, [ROWS],
+      types.SimpleNamespace(update=update), (None,), table, tokens, [ROWS],
       lambda state, table, rows, key: (state, rows.reshape(-1)), (), None, None,
-      config=config, rounds=5, step=1, policy_step=3, shard_rows=lambda x: x)
+      config=config, rounds=5, step=1, policy_step=3, keep_writer=False,
+      shard_rows=lambda x: x)
   batch, = batches
   want = [0, 3, 0, 2, 0, 0] if drop else [1, 3, 0, 2, 4, 0]
   assert batch.response_length.tolist() == want

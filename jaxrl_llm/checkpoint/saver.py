@@ -29,8 +29,8 @@ from absl import logging
 import jax
 import orbax.checkpoint as ocp
 
-from jaxrl_llm import checkpoint_tree
 from jaxrl_llm import workdir as workdir_lib
+from jaxrl_llm.checkpoint import tree as tree_lib
 
 _FILES = 'files.json'
 _TEMPORARY = '.orbax-checkpoint-tmp'
@@ -130,7 +130,7 @@ def restore(
           f'Checkpoint {path} is of another config: {"; ".join(lines)}. '
           'Set it back, or choose another workdir.')
     try:
-      state = checkpoint_tree.read(
+      state = tree_lib.read(
           path / 'state', _item(path, 'tree'), like, partial)
     except ValueError as error:
       raise ValueError(f'Checkpoint {path}: {error}') from error
@@ -226,7 +226,7 @@ class Checkpointer:
       TypeError: `host` is not JSON-able.
     """
     host = json.loads(json.dumps(host))  # written later: take it as it is now
-    arrays, tree = checkpoint_tree.encode(state)
+    arrays, tree = tree_lib.encode(state)
     self.wait()
     # Again: writers may outlive the failure of their save, and so may errors.
     self._clear()

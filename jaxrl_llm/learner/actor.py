@@ -1,0 +1,184 @@
+"""Loss of an actor that is another, smaller model than the policy.
+
+The actor omega writes the responses; the policy theta learns from them by
+rejection or weights. Both take a step on the same rows (Eq. 8 of v2, see
+`ops/obrs`):
+
+  L = L_policy(theta) + L_PPO(omega) + lambda_distill L_distill(omega)
+
+  L_PPO(omega) = -SG(F(p_omega_ref / p_inf))
+                 min(r A, clip(r, 1 - clip_low, 1 + clip_high) A)       (Eq. 6)
+  L_distill(omega) = KL(SG(p_theta) || p_omega)                         (Eq. 7)
+
+with r = p_omega / p_omega_ref. Each is averaged over the tokens as the policy's
+loss is, but over all of them: only the policy's loss rejects tokens.
+"""
+
+import dataclasses
+import functools
+from typing import Any, Mapping, Optional
+
+import jax
+import jax.numpy as jnp
+from ml_collections import ConfigDict
+import numpy as np
+
+from jaxrl_llm.ops import importance, policy_losses
+from jaxrl_llm.ops.token_stats import TokenStats
+from jaxrl_llm.types import Array, LearnerBatch
+
+_GAIN, _MOST = 0.1, 0.2  # Of the controller.
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+  """Static choices.
+
+  Attributes:
+    ppo: whether the actor learns from the rewards of its responses.
+    distill: lambda_distill before the first update.
+    top_k: K, the policy's likeliest tokens that the KL tells apart; the rest
+      counts as one token. 0 for all tokens.
+    controlled: whether a controller holds the KL at `kl_target`.
+    importance: key of `importance.CORRECTIONS`, F in Eq. 6.
+  """
+  ppo: bool = True
+  distill: float = 1.0
+  top_k: int = 0
+  controlled: bool = False
+  importance: str = 'none'
+
+
+def is_another(config: ConfigDict) -> bool:
+  """Returns whether the actor of a config is another model than the policy."""
+  model = config.actor.model
+  return bool(model.hf or model.preset)
+
+
+def of(config: ConfigDict) -> Optional[Training]:
+  """Returns the choices of a config; None if the actor is the policy itself.
+
+  F is `loss.importance`. Under rejection without one, it is the truncation at
+  c1, as in the policy's loss.
+  """
+  if not is_another(config):
+    return None
+  given, kind = config.actor, config.loss.importance
+  if kind == 'none' and config.off_policy != 'none':
+    kind = 'tis'
+  return Training(
+      given.ppo, given.distill, given.distill_top_k,
+      given.kl_target is not None, kind)
+
+
+def hyperparameters(config: ConfigDict) -> dict[str, np.float32]:
+  """Returns the numbers of the actor's loss; empty if it is the policy.
+
+  They are clip_low and clip_high, kl_target if there is one, and low and cap of
+  F.
+  """
+  training, loss = of(config), config.loss
+  if training is None:
+    return {}
+  found = dict(clip_low=loss.clip_low, clip_high=loss.clip_high)
+  if training.controlled:
+    found['kl_target'] = config.actor.kl_target
+  for name in policy_losses.hyperparameters(
+      importance.CORRECTIONS[training.importance]):
+    bounded = loss.importance == 'none'  # by c1
+    found[name] = config[config.off_policy].c1 if bounded else (
+        loss[f'importance_{name}'])
+  return {name: np.float32(value) for name, value in found.items()}
+
+
+def weighted_sum(
+    stats: TokenStats, batch: LearnerBatch, weights: Array, distill: Array,
+    params: Mapping[str, Array], cfg: Training,
+) -> tuple[Array, dict[str, Any]]:
+  """Computes a microbatch's part of the actor's loss, and its metrics.
+
+  Args:
+    stats: [B, t] of the policy, with `student` of the actor, which has the
+      gradient; t is at most T.
+    batch: B rows. Without `actor_logprobs`, the actor's old log-probs are its
+      present ones.
+    weights: [B, T] weights of the tokens, see `policy_losses.token_weights`.
+    distill: [] lambda_distill.
+    params: of `hyperparameters`.
+    cfg: choices.
+
+  Returns:
+    The weighted sum; and sums: the losses actor_loss, actor_policy_loss and
+    actor_distill_loss (with lambda_distill), weighted; actor_kl, actor_ratio,
+    actor_clip (whether clipped), actor_importance and actor_gap (|log
+    p_omega_ref - log p_inf|), over tokens.
+  """
+  t = stats.logprobs.shape[1]
+  mask = batch.mask[:, :t]
+  trained = lambda x: jnp.where(mask, x[:, :t], 0.0)
+  new, behaviour = trained(stats.student.logprobs), trained(
+      batch.behaviour_logprobs)
+  old = (jax.lax.stop_gradient(new) if batch.actor_logprobs is None
+         else trained(batch.actor_logprobs))
+  weights = trained(weights)
+  kl = trained(_top_kl(stats, cfg.top_k) if cfg.top_k else stats.student.kl)
+  distilled = distill * jnp.sum(weights * kl)
+  total = distilled
+  sums = dict(actor_kl=kl)
+  if cfg.ppo:
+    policy = policy_losses.clip(
+        new, old, batch.advantages, mask, clip_low=params['clip_low'],
+        clip_high=params['clip_high'])
+    correct = importance.CORRECTIONS[cfg.importance]
+    weight = functools.partial(correct, **{
+        name: params[name]
+        for name in policy_losses.hyperparameters(correct)})(old - behaviour,
+                                                             mask)
+    learned = jnp.sum(weights * weight * policy.loss)
+    total += learned
+    sums.update(
+        actor_ratio=policy.ratio, actor_importance=weight,
+        actor_clip=policy.clipped_low | policy.clipped_high)
+  sums['actor_gap'] = jnp.abs(old - behaviour)
+  sums = jax.tree.map(lambda x: jnp.sum(trained(x)), sums)
+  sums.update(actor_loss=total, actor_distill_loss=distilled)
+  if cfg.ppo:
+    sums['actor_policy_loss'] = learned
+  return total, jax.lax.stop_gradient(sums)
+
+
+def _top_kl(stats: TokenStats, k: int) -> Array:
+  """Computes the KL of the likeliest k tokens, and of the rest as one token.
+
+  It is at most the KL over all tokens, and never negative.
+  """
+  logp = jax.lax.stop_gradient(stats.top_logprobs[..., :k])
+  logq = stats.student.top_logprobs[..., :k]
+  p, q = (1.0 - jnp.sum(jnp.exp(x), axis=-1) for x in (logp, logq))
+  # Rounding may leave less than nothing of the rest.
+  tiny = jnp.finfo(jnp.float32).eps
+  p, q = jnp.maximum(p, tiny), jnp.maximum(q, tiny)
+  return jnp.sum(jnp.exp(logp) * (logp - logq), axis=-1) + p * (
+      jnp.log(p) - jnp.log(q))
+
+
+def controlled(
+    distill: Array, kl: Array, params: Mapping[str, Array],
+    cfg: Training) -> Array:
+  """Computes the next lambda_distill.
+
+    lambda (1 + .1 clip(KL / kl_target - 1, -.2, .2))
+
+  so that it moves by at most 2% in an update. This is the controller of Ziegler
+  et al. (2019, arXiv:1909.08593, Sec. 2.2).
+
+  Args:
+    distill: [] lambda_distill of this update.
+    kl: [] mean KL of its tokens.
+    params: of `hyperparameters`.
+    cfg: choices.
+  """
+  if not cfg.controlled:
+    return distill
+  error = jnp.clip(kl / params['kl_target'] - 1.0, -_MOST, _MOST)
+  return distill * (1.0 + _GAIN * error)

@@ -1,0 +1,75 @@
+"""State of a run between two steps, and what stays the same in all of them."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxrl_llm import buffer as buffer_lib
+from jaxrl_llm import experiment
+from jaxrl_llm.learner import forward, rounds
+from jaxrl_llm.learner.update import TrainState
+
+
+class RunState(NamedTuple):
+  """State of a run between two steps.
+
+  Attributes:
+    step: steps done; a step is a wave, one call of the sampler.
+    rounds: rounds done; a round is the updates on one train batch.
+    learners: parameters and optimiser of each player, on the device: of the
+      policy, and of the actor, if it is another model.
+    curriculum: state of the curriculum.
+    selection: state of the selection.
+    buffer: rollouts held for later steps.
+    flight: waves of rollouts that no stage has seen yet, the oldest first.
+    solved: [D] bool, training problems solved at least once.
+  """
+  step: int
+  rounds: int
+  learners: tuple[TrainState, ...]
+  curriculum: Any
+  selection: Any
+  buffer: buffer_lib.Buffer
+  flight: tuple[buffer_lib.Wave, ...]
+  solved: np.ndarray
+
+  @property
+  def learner(self) -> TrainState:
+    """The policy's learner."""
+    return self.learners[0]
+
+
+class Fixed(NamedTuple):
+  """Device values that are the same in every step.
+
+  Attributes:
+    sampling: SamplingParams.
+    loss: LossParams.
+    anchor: parameters of the KL penalty's frozen model, or None.
+    frozen: for each player, parameters that are not trained, or None.
+  """
+  sampling: Any
+  loss: Any
+  anchor: Any
+  frozen: tuple[Any, ...] = (None,)
+
+
+def init_state(
+    parts: experiment.Parts,
+    learner: TrainState | tuple[TrainState, ...]) -> RunState:
+  """Returns the state before the first step.
+
+  Args:
+    parts: of the run.
+    learner: of `Learner.init`.
+  """
+  choose, select = parts.stages
+  return RunState(
+      step=0, rounds=0, learners=forward.as_tuple(learner),
+      curriculum=choose.init(),
+      selection=select.init((parts.config.seed, rounds.SELECTION)),
+      buffer=buffer_lib.empty(
+          buffer_lib.capacity(parts.config, parts.stages), parts.config,
+          parts.stages),
+      flight=buffer_lib.no_waves(parts.config, parts.stages),
+      solved=np.zeros(len(parts.task.train), bool))
