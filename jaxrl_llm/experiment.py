@@ -106,14 +106,13 @@ class Parts(NamedTuple):
     """Returns the layouts of training and sampling weights as tables."""
     mesh, writer = self.programs.mesh, self.programs.writer.player
     text = ''
-    for number, (model, policy, *_) in enumerate(self.programs.players):
+    for number, (_, policy, *_) in enumerate(self.programs.players):
       of = ' of the actor' if number else ''
       text += f'Training{of}:\n' + sharding.table(
           policy.trained, sharding.TRAIN_RULES, mesh)
       if number == writer:
         text += f'Sampling{of}:\n' + sharding.table(
-            jax.eval_shape(policy.compose, policy.trained, policy.shapes),
-            sharding.SAMPLE_RULES, mesh, model.dtype)
+            self.programs.writer.weights, sharding.SAMPLE_RULES, mesh)
     return text
 
 

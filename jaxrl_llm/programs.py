@@ -70,14 +70,17 @@ class Writer(NamedTuple):
 
   Attributes:
     player: number of the player that writes them.
-    to_sampling: (trained, frozen) -> its parameters for sampling.
+    to_sampling: (trained, frozen) -> its parameters for sampling; they may be
+      quantised.
     lower_to_sampling: see `policy.Policy`.
     sampler: `generate` and its sizes.
+    weights: abstract parameters, as `to_sampling` returns them.
   """
   player: int
   to_sampling: Callable[..., Any]
   lower_to_sampling: Callable[[], Any]
   sampler: Sampler
+  weights: Any
 
 
 class Source(NamedTuple):
@@ -243,7 +246,8 @@ def prompts_per_shard(
 def make_sampler(
     config: ConfigDict, mesh: jax.sharding.Mesh, model: ModelConfig,
     stop_ids: tuple[int, ...], curriculum: Curriculum, *,
-    slots: int | None = None, top_logprobs: int = 0) -> Sampler:
+    slots: int | None = None, top_logprobs: int = 0,
+    kv: str | None = None) -> Sampler:
   """Makes a sampler at the capacities of the curriculum.
 
   Args:
@@ -254,6 +258,7 @@ def make_sampler(
     curriculum: of the run.
     slots: decode slots on each data shard; None for `sampling.slots`.
     top_logprobs: likeliest tokens to record at each position.
+    kv: see `generate.SamplerConfig`.
   """
   per_shard, own = _per_shard(mesh, curriculum)
   unroll = config.sampling.unroll
@@ -267,7 +272,7 @@ def make_sampler(
       tempered=(config.sampling.top_k > 0 or config.sampling.top_p < 1
                 or config.sampling.min_p > 0),
       steps_per_refill=config.sampling.steps_per_refill,
-      chunk=config.sampling.chunk, unroll=unroll,
+      chunk=config.sampling.chunk, unroll=unroll, kv=kv,
       prefill_prompts=_prefill_prompts(config, mesh, curriculum),
       buckets=config.sampling.buckets,
       attention=attention.resolve(
@@ -356,17 +361,18 @@ def make(
       curriculum=stages.curriculum)
   rejection = rejection_lib.of(config)
   writing = sampler(
-      model=sources[-1].model,
+      model=sources[-1].model, kv=config.sampling.kv,
       top_logprobs=rejection.top_k if rejection and rejection.uses_top else 0)
   evaluating = writing
-  if actor or config.eval.slots not in (None, config.sampling.slots):
+  if (actor or config.sampling.kv
+      or config.eval.slots not in (None, config.sampling.slots)):
     evaluating = sampler(model=model, slots=config.eval.slots)
   players = Player(model, policies[0], learner, evaluating), *(
       Player(source.model, policy, None, writing)
       for source, policy in zip(sources[1:], policies[1:]))
+  weights = policies[-1].sampling(config.sampling.weights)
   writer = Writer(
-      len(players) - 1, policies[-1].to_sampling,
-      policies[-1].lower_to_sampling, writing)
+      len(players) - 1, weights.apply, weights.lower, writing, weights.result)
   return Programs(config, mesh, players, writer, stages)
 
 

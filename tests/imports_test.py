@@ -25,7 +25,7 @@ ALLOWED = {
     'workdir': set(),
     'ops': {'types'},
     'models': {'ops', 'types'},
-    'sharding': {'types'},
+    'sharding': {'ops', 'types'},
     'sampling': {'models', 'ops', 'types'},
     'learner': {'models', 'ops', 'schedules', 'sharding', 'types'},
     'rewards': set(),

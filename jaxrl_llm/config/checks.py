@@ -238,6 +238,11 @@ def _off_policy(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
   if j.top_k > model.vocab_size:
     yield (f'jackpot.top_k={j.top_k} exceeds the vocabulary: use at most '
            f'{model.vocab_size}.')
+  for name in ('weights', 'kv'):
+    if j.z == 'exact' and c.sampling[name]:
+      yield (f'jackpot.z=exact computes the policy that wrote the rows in full '
+             f'precision, which sampling.{name}={c.sampling[name]} does not '
+             'have: use jackpot.z=topk.')
   clipped = c.loss.objective != 'no_clip'
   for name, used, reason in (
       ('jackpot.c1', j.weight, 'jackpot.weight=False'),

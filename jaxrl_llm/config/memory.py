@@ -95,15 +95,18 @@ def parts(
     # Parameters, two moments, gradients; in sampling a copy of another type.
     weights *= 16 * mesh['data']
   else:
-    weights *= item * shards
+    copy = training and config.sampling.weights is not None  # a byte each
+    weights *= (item + copy) * shards
   requests = stages.curriculum.max_requests
   slots = min(config.sampling.slots, math.ceil(requests / shards)) * shards
   writer = actor or model
+  entry = writer.head_dim * item
+  if training and config.sampling.kv:
+    entry = writer.head_dim + 4  # a byte each, and their scale
   sampling = [
       Part('the cache of the decode slots',
            'lower sampling.slots, max_prompt or max_response',
-           slots * length * 2 * writer.layers * writer.kv_heads
-           * writer.head_dim * item),
+           slots * length * 2 * writer.layers * writer.kv_heads * entry),
       Part('the logits of the decode slots', 'lower sampling.slots',
            slots * model.vocab_size * 4),
       Part('the latest tokens of the decode slots',

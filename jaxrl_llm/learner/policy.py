@@ -18,6 +18,21 @@ from jaxrl_llm.models.config import ModelConfig
 Params = Any
 
 
+class Sampling(NamedTuple):
+  """Sampling weights in one type.
+
+  Attributes:
+    apply: (trained, frozen) -> all parameters for sampling.
+    lower: () -> lowered program of `apply`; needs only shapes. With LoRA, it is
+      that of the adapters if the frozen parameters stay what they are, else
+      that of the frozen parameters.
+    result: abstract parameters as `apply` returns them.
+  """
+  apply: Callable[..., Params]
+  lower: Callable[[], Any]
+  result: Params
+
+
 class Policy(NamedTuple):
   """Functions of the policy's parameters.
 
@@ -31,7 +46,10 @@ class Policy(NamedTuple):
       parameters have the training layout, frozen ones the sampling layout;
       frozen is None if all are trained.
     compose: (trained, frozen) -> all parameters, types unchanged.
-    to_sampling: (trained, frozen) -> all parameters for sampling.
+    sampling: (key of `quantise.TYPES`, or None for the compute type) ->
+      Sampling. Nothing is compiled yet.
+    to_sampling: (trained, frozen) -> all parameters for sampling, in the
+      compute type.
     lower_to_sampling: () -> lowered program of `to_sampling`; needs only
       shapes.
   """
@@ -40,6 +58,7 @@ class Policy(NamedTuple):
   init: Callable[[jax.Array], Params]
   split: Callable[[Params, jax.Array], tuple[Params, Params]]
   compose: Callable[[Params, Params], Params]
+  sampling: Callable[[str | None], Sampling]
   to_sampling: Callable[..., Params]
   lower_to_sampling: Callable[[], Any]
 
@@ -63,16 +82,22 @@ def make(
       none.
   """
   shapes = jax.eval_shape(lambda: transformer.init(jax.random.key(0), model))
-  whole = sharding.to_sampling(shapes, mesh, jnp.dtype(model.dtype))
+  dtype = jnp.dtype(model.dtype)
   in_training = sharding.abstract_params(shapes, sharding.TRAIN_RULES, mesh)
   if not config.lora.rank:
+    def of_all(kind):
+      made = sharding.to_sampling(shapes, mesh, dtype, kind=kind)
+      return Sampling(
+          lambda trained, frozen=None: made.apply(trained), made.lower,
+          made.result)
+
+    full = of_all(None)
     return Policy(
         shapes=shapes, trained=shapes,
         init=_init(model, checkpoint, in_training),
         split=lambda params, key: (params, None),
         compose=lambda trained, frozen: trained,
-        to_sampling=lambda trained, frozen=None: whole.apply(trained),
-        lower_to_sampling=whole.lower)
+        sampling=of_all, to_sampling=full.apply, lower_to_sampling=full.lower)
 
   rank, targets = config.lora.rank, config.lora.targets
   scale = config.lora.alpha / rank
@@ -84,20 +109,30 @@ def make(
   layout = sharding.shardings(trained, sharding.TRAIN_RULES, mesh)
   new_adapters = jax.jit(init_adapters, out_shardings=layout)
   scaled = jax.jit(lambda x: lora.scaled(x, scale), out_shardings=layout)
-  adapters = sharding.to_sampling(trained, mesh, jnp.dtype(model.dtype))
+  adapters = sharding.to_sampling(trained, mesh, dtype)
+  stored = sharding.abstract_params(shapes, sharding.SAMPLE_RULES, mesh, dtype)
   if config.warm_start.steps:  # The warm start trains all parameters.
-    init, freeze = _init(model, checkpoint, in_training), whole.apply
+    init = _init(model, checkpoint, in_training)
+    freeze = sharding.to_sampling(shapes, mesh, dtype).apply
   else:
-    init, freeze = _init(model, checkpoint, sharding.abstract_params(
-        shapes, sharding.SAMPLE_RULES, mesh, model.dtype)), lambda x: x
+    init, freeze = _init(model, checkpoint, stored), lambda x: x
+
+  def sampling(kind):
+    own = sharding.to_sampling(
+        stored, mesh, dtype, kind=kind, train_rules=sharding.SAMPLE_RULES)
+    return Sampling(
+        lambda params, frozen: lora.join(
+            own.apply(frozen), adapters.apply(scaled(params))),
+        own.lower if kind else adapters.lower,
+        lora.join(own.result, adapters.result))
+
+  full = sampling(None)
   return Policy(
       shapes=shapes, trained=trained, init=init,
       split=lambda params, key: (new_adapters(key), freeze(params)),
       compose=lambda params, frozen: lora.join(
           frozen, lora.scaled(params, scale)),
-      to_sampling=lambda params, frozen: lora.join(
-          frozen, adapters.apply(scaled(params))),
-      lower_to_sampling=adapters.lower)
+      sampling=sampling, to_sampling=full.apply, lower_to_sampling=full.lower)
 
 
 def _init(

@@ -12,6 +12,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxrl_llm.ops import quantise
+
 Params = dict[str, Any]
 
 
@@ -76,11 +78,15 @@ def merge(joined: Params) -> Params:
     joined: from `join`.
 
   Returns:
-    The parameter tree without A and B; sums are computed in float32.
+    The parameter tree without A and B; sums are computed in float32. Quantised
+    matrices of layers are dequantised.
   """
   layers = joined['layers']
 
   def one(name, weight):
+    scale = layers.get(f'{name}_scale')
+    if scale is not None:
+      weight = quantise.dequantise(weight, scale, axis=-2)
     a, b = (layers.get(f'{name}_lora_{part}') for part in 'ab')
     if a is None:
       return weight
@@ -90,4 +96,4 @@ def merge(joined: Params) -> Params:
 
   return {**joined, 'layers': {
       name: one(name, weight) for name, weight in layers.items()
-      if '_lora_' not in name}}
+      if '_lora_' not in name and not name.endswith('_scale')}}

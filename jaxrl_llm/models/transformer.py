@@ -5,6 +5,10 @@ axis, which `forward` scans over. Projections are flat, [D, H * h]: a separate
 axis of heads would make TPUs copy the weights into another layout. Training,
 prefill and decode run the same `block` with a different `attend` function.
 
+A matrix may be quantised (`ops/quantise.py`): then a leaf such as 'q_scale'
+beside it has the scale of each output channel. Products use the values, and
+their results are multiplied by the scales: no dequantised matrix exists.
+
 Left out, because no supported family needs them: dropout, learned positions,
 LayerNorm, mixture of experts.
 """
@@ -173,6 +177,18 @@ def _matmul_bwd(residuals, grad):
 matmul.defvjp(_matmul_fwd, _matmul_bwd)
 
 
+def _dense(x, layer, name):
+  """Multiplies x [..., D] by a layer's matrix, which may be quantised."""
+  scale = layer.get(f'{name}_scale')
+  if scale is None:
+    return matmul(x, layer[name])
+  # Without their scale, sums may be too large for float16.
+  kind = jnp.promote_types(x.dtype, jnp.bfloat16)
+  out = jnp.einsum('...d,df->...f', x, layer[name].astype(x.dtype),
+                   preferred_element_type=kind)
+  return (out * scale).astype(x.dtype)
+
+
 def block(
     x: jax.Array,
     layer: Params,
@@ -194,7 +210,7 @@ def block(
     The new residual stream, and `extra` of `attend`.
   """
   def dense(y, name):
-    out = matmul(y, layer[name])
+    out = _dense(y, layer, name)
     if f'{name}_lora_a' in layer:
       out += matmul(matmul(y, layer[f'{name}_lora_a']), layer[f'{name}_lora_b'])
     bias = layer.get(f'{name}_bias')
@@ -225,7 +241,10 @@ def embed(
   """Returns embeddings [..., D] of tokens [...], in the compute type."""
   # Casts the rows, not the table: the table's gradient, to which a frequent
   # token adds thousands of times, is then summed in the table's type.
-  x = lookup(params['embed'], tokens).astype(cfg.dtype)
+  x = lookup(params['embed'], tokens)
+  if 'embed_scale' in params:
+    x = x.astype(jnp.float32) * params['embed_scale'][tokens][..., None]
+  x = x.astype(cfg.dtype)
   if cfg.scale_embeddings:
     x = x * jnp.asarray(cfg.width ** 0.5, x.dtype)
   return x
@@ -236,12 +255,24 @@ def unembedding(params: Params) -> jax.Array:
   return params.get('unembed', params['embed'])
 
 
+def head_params(params: Params) -> Params:
+  """Returns the parameters that `logits` uses, under the names of a tied model.
+
+  These are 'embed' [V, D] and, if it is quantised, 'embed_scale' [V].
+  """
+  name = 'unembed' if 'unembed' in params else 'embed'
+  return {key.replace(name, 'embed'): params[key]
+          for key in (name, f'{name}_scale') if key in params}
+
+
 def logits(
     params: Params, hidden: jax.Array, cfg: ModelConfig) -> jax.Array:
   """Returns float32 logits [..., V] of final hidden states [..., D]."""
-  w = unembedding(params).astype(hidden.dtype)
-  x = jnp.einsum('...d,vd->...v', hidden, w,
+  head = head_params(params)
+  x = jnp.einsum('...d,vd->...v', hidden, head['embed'].astype(hidden.dtype),
                  preferred_element_type=jnp.float32)
+  if 'embed_scale' in head:
+    x *= head['embed_scale']
   return attention.softcap(x, cfg.logit_softcap)
 
 

@@ -17,6 +17,7 @@ from jaxrl_llm.ops import (
     overlong,
     pkpo,
     policy_losses,
+    quantise,
     screening,
     token_stats,
     top_k,
@@ -24,4 +25,4 @@ from jaxrl_llm.ops import (
 
 __all__ = (
     'advantages', 'importance', 'kl', 'obrs', 'overlong', 'pkpo',
-    'policy_losses', 'screening', 'token_stats', 'top_k')
+    'policy_losses', 'quantise', 'screening', 'token_stats', 'top_k')

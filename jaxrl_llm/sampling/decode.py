@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig
+from jaxrl_llm.ops import quantise
 from jaxrl_llm.sampling import kv_cache
 from jaxrl_llm.sampling.kv_cache import Cache, Columns
 
@@ -28,12 +29,23 @@ def split(stacked, cfg: ModelConfig) -> list:
 
 
 def empty(
-    slots: int, columns: int, *, cfg: ModelConfig, unroll: bool) -> Caches:
-  """Returns caches of zeros for `slots` rows of `columns` positions."""
+    slots: int, columns: int, *, cfg: ModelConfig, unroll: bool,
+    kv: str | None = None) -> Caches:
+  """Returns caches of zeros for `slots` rows of `columns` positions.
+
+  Args:
+    slots: S.
+    columns: C.
+    cfg: the model.
+    unroll: whether to return the unrolled form.
+    kv: quantised type, see `quantise.TYPES`; None for the compute type.
+  """
   lead = (cfg.layers, slots, cfg.kv_heads)
+  dtype = cfg.dtype if kv is None else quantise.TYPES[kv]
+  scale = None if kv is None else jnp.zeros((*lead, columns), jnp.float32)
   cache = Cache(
-      jnp.zeros((*lead, cfg.head_dim, columns), cfg.dtype),
-      jnp.zeros((*lead, columns, cfg.head_dim), cfg.dtype))
+      jnp.zeros((*lead, cfg.head_dim, columns), dtype),
+      jnp.zeros((*lead, columns, cfg.head_dim), dtype), scale, scale)
   return split(cache, cfg) if unroll else cache
 
 
@@ -44,6 +56,7 @@ def prefill(
     *,
     cfg: ModelConfig,
     unroll: bool,
+    kv: str | None = None,
     buckets: Sequence[int] = (),
     attention: str = 'xla',
 ) -> Caches:
@@ -57,6 +70,8 @@ def prefill(
     buckets: lengths below L to compile too; the shortest that holds all these
       prompts is used, and the columns after it are zeros.
     unroll: whether to return the unrolled form.
+    kv: quantised type of the caches, see `quantise.TYPES`; None for the compute
+      type. Prompts attend to keys and values that are not quantised.
     attention: implementation, see `attention.causal_attention`.
 
   Returns:
@@ -69,13 +84,12 @@ def prefill(
     _, (k, v) = transformer.forward(
         params, tokens[:, :columns], cfg=cfg, implementation=attention,
         keep_kv=True)
-    cache = Cache(k.transpose(0, 1, 3, 4, 2), v.transpose(0, 1, 3, 2, 4))
-    if columns == full:
-      return cache
-    rest = (0, full - columns)
-    return Cache(
-        jnp.pad(cache.k, (*[(0, 0)] * 4, rest)),
-        jnp.pad(cache.v, (*[(0, 0)] * 3, rest, (0, 0))))
+    k, v = k.transpose(0, 1, 3, 4, 2), v.transpose(0, 1, 3, 2, 4)
+    if columns < full:
+      rest = (0, full - columns)
+      k = jnp.pad(k, (*[(0, 0)] * 4, rest))
+      v = jnp.pad(v, (*[(0, 0)] * 3, rest, (0, 0)))
+    return kv_cache.make(k, v, None if kv is None else quantise.TYPES[kv])
 
   cache = jax.lax.switch(
       jnp.searchsorted(jnp.asarray(lengths), jnp.max(length)),
@@ -85,8 +99,9 @@ def prefill(
 
 def copy_slot(caches: Caches, slot: Array, source: Caches, row: Array):
   """Copies a row of `source` into the first columns of a slot of `caches`."""
+  axis = 0 if isinstance(caches, list) else 1
+
   def copy(cache, source):
-    axis = cache.ndim - 4
     columns = jax.lax.dynamic_index_in_dim(source, row, axis)
     return jax.lax.dynamic_update_slice_in_dim(cache, columns, slot, axis)
 

@@ -29,6 +29,7 @@ import numpy as np
 
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig
+from jaxrl_llm.ops import quantise
 from jaxrl_llm.sampling import decode, head, kv_cache, queue
 from jaxrl_llm.sampling import logits as logits_lib
 from jaxrl_llm.types import Prompts, Requests, Rollouts
@@ -53,6 +54,8 @@ class SamplerConfig:
       (faster while the cache is short).
     unroll: whether to unroll the layers, each with its own cache: faster steps,
       longer compiles and a second copy of the layers' weights.
+    kv: quantised type of the keys and values in the slots' caches and between
+      prefill and refill, see `quantise.TYPES`; None for the compute type.
     attention: implementation for the prefill, from `attention.resolve`.
     prefill_prompts: W, prompts whose keys and values exist at a time, in
       addition to the slots' caches; None for all.
@@ -67,6 +70,7 @@ class SamplerConfig:
   steps_per_refill: int = 2
   chunk: int | None = None
   unroll: bool = False
+  kv: str | None = None
   attention: str = 'xla'
   prefill_prompts: int | None = None
   buckets: tuple[int, ...] = ()
@@ -77,6 +81,10 @@ class SamplerConfig:
       value = getattr(self, name)
       if value is not None and value < 1:
         raise ValueError(f'sampler {name}={value}: use at least 1.')
+    if self.kv not in (None, *quantise.TYPES):
+      raise ValueError(
+          f'sampler kv={self.kv!r} is not a quantised type: use None, '
+          f'{" or ".join(map(repr, quantise.TYPES))}.')
 
 
 @struct.dataclass
@@ -133,7 +141,7 @@ def generate(
   prompt_max = prompts.tokens.shape[1]
   prefix = kv_cache.round_up(prompt_max, sampler.chunk)
   ring = kv_cache.round_up(t_max, sampler.chunk)
-  form = dict(cfg=cfg, unroll=sampler.unroll)
+  form = dict(cfg=cfg, unroll=sampler.unroll, kv=sampler.kv)
   layers = params['layers']
   if sampler.unroll:
     layers = decode.split(layers, cfg)

@@ -51,7 +51,7 @@ def next_tokens(
   """
   one = functools.partial(
       _next_tokens, cfg=cfg, top_logprobs=top_logprobs, tempered=tempered)
-  args = transformer.unembedding(params), hidden, noise, sampling
+  args = transformer.head_params(params), hidden, noise, sampling
   if jax.sharding.get_abstract_mesh().shape.get(_AXIS, 1) == 1:
     return one(*args, axis=None)
   return jax.shard_map(
@@ -61,9 +61,9 @@ def next_tokens(
 
 
 def _next_tokens(
-    unembedding, hidden, noise, sampling, *, cfg, top_logprobs, tempered, axis):
+    params, hidden, noise, sampling, *, cfg, top_logprobs, tempered, axis):
   """Computes `next_tokens` on one shard, which has rows [v, D] of V."""
-  logits = transformer.logits({'embed': unembedding}, hidden, cfg)
+  logits = transformer.logits(params, hidden, cfg)
   if cfg.vocab_size <= vocabulary.WHOLE:
     logits, axis = vocabulary.gather(logits, axis), None
   dist = logits_lib.process(logits, sampling, axis)

@@ -6,6 +6,10 @@ column, whatever their own position: one in-place slice update instead of a
 scatter. A slot at response position t owns the t + 1 latest ring columns; older
 columns belong to earlier requests and are masked. Rotary embeddings use true
 positions, so the place of a key in the ring does not matter.
+
+The cache may be quantised, with a scale for each slot, head and column. Then
+the attention scores are multiplied by the scales of the keys, and the softmax
+weights by those of the values: no dequantised cache exists.
 """
 
 from typing import NamedTuple
@@ -15,6 +19,7 @@ import jax.numpy as jnp
 
 from jaxrl_llm.models import attention
 from jaxrl_llm.models.config import ModelConfig
+from jaxrl_llm.ops import quantise
 
 Array = jax.Array
 
@@ -30,9 +35,14 @@ class Cache(NamedTuple):
   Attributes:
     k: [(layers,) S, KV, h, C] rotated keys.
     v: [(layers,) S, KV, C, h] values.
+    k_scale: [(layers,) S, KV, C] float32, scales of quantised keys; None if
+      they are not quantised.
+    v_scale: [(layers,) S, KV, C] float32 or None, scales of the values.
   """
   k: Array
   v: Array
+  k_scale: Array | None = None
+  v_scale: Array | None = None
 
 
 class Columns(NamedTuple):
@@ -49,6 +59,28 @@ class Columns(NamedTuple):
   back: Array
   chunks: Array | None
   used: Array | None
+
+
+# Axis of the columns of each array.
+_COLUMN_AXES = Cache(k=-1, v=-2, k_scale=-1, v_scale=-1)
+
+
+def make(k: Array, v: Array, dtype: jnp.dtype | None) -> Cache:
+  """Makes a cache of keys and values.
+
+  Args:
+    k: [..., KV, h, C] rotated keys.
+    v: [..., KV, C, h] values.
+    dtype: quantised type, see `quantise.TYPES`; None keeps the arrays.
+
+  Returns:
+    The cache.
+  """
+  if dtype is None:
+    return Cache(k, v)
+  k, k_scale = quantise.quantise(k, dtype, axis=-2)
+  v, v_scale = quantise.quantise(v, dtype, axis=-1)
+  return Cache(k, v, k_scale, v_scale)
 
 
 def columns(
@@ -126,48 +158,70 @@ def attend(
   groups = k.shape[1]
   q = q.reshape(slots, groups, heads // groups, h)
 
-  def put(x, new, *start):
+  def place(x, axis, column):
+    """Returns the start of a column, or of columns, in an array."""
+    start = [0] * x.ndim
+    start[axis] = column
     if layer is not None:
-      new, start = new[None], (layer, *start)
-    return jax.lax.dynamic_update_slice(x, new, start)
+      start[0] = layer
+    return start
 
-  def get(x, start, size):
+  def put(x, new, axis):
+    return jax.lax.dynamic_update_slice(
+        x, new if layer is None else new[None], place(x, axis, cols.write))
+
+  def get(x, axis, column, n):
+    size = list(x.shape)
+    size[axis] = n
     if layer is None:
-      return jax.lax.dynamic_slice(x, start, size)
-    return jax.lax.dynamic_slice(x, (layer, *start), (1, *size))[0]
+      return jax.lax.dynamic_slice(x, place(x, axis, column), size)
+    size[0] = 1
+    return jax.lax.dynamic_slice(x, place(x, axis, column), size)[0]
 
-  cache = Cache(
-      put(cache.k, k[..., None], 0, 0, 0, cols.write),
-      put(cache.v, v[:, :, None], 0, 0, cols.write, 0))
+  new = make(k[..., None], v[:, :, None],
+             None if cache.k_scale is None else cache.k.dtype)
+  cache = Cache(*(
+      x if x is None else put(x, *column)
+      for x, *column in zip(cache, new, _COLUMN_AXES)))
 
-  def read(start, n):
-    return (get(cache.k, (0, 0, 0, start), (slots, groups, h, n)),
-            get(cache.v, (0, 0, start, 0), (slots, groups, n, h)))
+  def read(column, n):
+    return Cache(*(
+        x if x is None else get(x, axis, column, n)
+        for x, axis in zip(cache, _COLUMN_AXES)))
 
-  def scores(keys, back):
+  def scores(part, back):
     s = jnp.einsum(
-        'skgh,skhc->skgc', q, keys, preferred_element_type=jnp.float32)
+        'skgh,skhc->skgc', q, part.k.astype(q.dtype),
+        preferred_element_type=jnp.float32)
+    if part.k_scale is not None:
+      s *= part.k_scale[:, :, None]
     s = attention.softcap(s * cfg.scale, cfg.attention_softcap)
     return jnp.where((back < window)[:, None, None], s, -1e30)
 
+  def factors(weights, part):
+    """Returns both factors of the sum of the values, in v's type."""
+    if part.v_scale is not None:
+      weights *= part.v_scale[:, :, None]
+    return weights.astype(v.dtype), part.v.astype(v.dtype)
+
   if chunk is None:
-    keys, values = read(0, cols.back.shape[-1])
-    weights = jax.nn.softmax(scores(keys, cols.back)).astype(v.dtype)
-    out = jnp.einsum('skgc,skch->skgh', weights, values)
+    part = read(0, cols.back.shape[-1])
+    weights = jax.nn.softmax(scores(part, cols.back))
+    out = jnp.einsum('skgc,skch->skgh', *factors(weights, part))
     return out.reshape(slots, heads, h), cache
 
   def add_chunk(i, carry):
     top, total, out = carry
     start = cols.chunks[i] * chunk
-    keys, values = read(start, chunk)
+    part = read(start, chunk)
     back = jax.lax.dynamic_slice_in_dim(cols.back, start, chunk, axis=1)
-    s = scores(keys, back)
+    s = scores(part, back)
     new_top = jnp.maximum(top, s.max(-1))
     # Masked columns before the first visible one vanish: exp(-1e30 - top) = 0.
     shrink = jnp.exp(top - new_top)
     weights = jnp.exp(s - new_top[..., None])
     new = jnp.einsum(
-        'skgc,skch->skgh', weights.astype(v.dtype), values,
+        'skgc,skch->skgh', *factors(weights, part),
         preferred_element_type=jnp.float32)
     return (new_top, total * shrink + weights.sum(-1),
             out * shrink[..., None] + new)

@@ -1,4 +1,9 @@
-"""Resharding of training weights to sampling weights, once per update."""
+"""Resharding of training weights to sampling weights, once per update.
+
+Sampling weights may be quantised, see `ops/quantise.py`. Each matrix of a layer
+then has a scale for each output, in a leaf beside it such as 'layers/q_scale'.
+Embedding and unembedding have a scale for each row.
+"""
 
 import re
 from typing import Any, Callable, NamedTuple
@@ -7,8 +12,14 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from jaxrl_llm.ops import quantise
 from jaxrl_llm.sharding import rules as rules_lib
 from jaxrl_llm.sharding.rules import Rules, SAMPLE_RULES, TRAIN_RULES
+
+# Matrices that can be quantised, and the axis that a product sums over.
+_MATRICES = (
+    (re.compile(r'\blayers/(q|k|v|o|gate|up|down)$'), -2),
+    (re.compile(r'(^|/)(un)?embed$'), -1))
 
 
 class Resharder(NamedTuple):
@@ -20,9 +31,11 @@ class Resharder(NamedTuple):
       stay the same are not copied, so call it again after each update that
       donates the parameters.
     lower: () -> lowered program; needs only shapes.
+    result: abstract parameters as `apply` returns them.
   """
   apply: Callable[[Any], Any]
   lower: Callable[[], Any]
+  result: Any
 
 
 def to_sampling(
@@ -30,6 +43,7 @@ def to_sampling(
     mesh: Mesh,
     dtype: Any,
     *,
+    kind: str | None = None,
     train_rules: Rules = TRAIN_RULES,
     sample_rules: Rules = SAMPLE_RULES,
 ) -> Resharder:
@@ -39,6 +53,8 @@ def to_sampling(
     shapes: tree of shapes and types of the parameters.
     mesh: see `make_mesh`.
     dtype: compute type of the sampling weights.
+    kind: quantised type of the matrices, a key of `quantise.TYPES`; None for
+      the compute type.
     train_rules: layout of the input.
     sample_rules: layout of the output.
 
@@ -55,7 +71,11 @@ def to_sampling(
   flat = [
       (rules_lib.path_of(keys), leaf)
       for keys, leaf in jax.tree_util.tree_leaves_with_path(shapes)]
-  types = [rules_lib.sampling_type(path, leaf, dtype) for path, leaf in flat]
+  axes = [_summed_axis(path) if kind else None for path, _ in flat]
+  types = [
+      quantise.TYPES[kind] if axis else
+      rules_lib.sampling_type(path, leaf, dtype)
+      for axis, (path, leaf) in zip(axes, flat)]
   stays = [
       a.is_equivalent_to(b, len(leaf.shape))
       for a, b, (_, leaf) in zip(before, after, flat)]
@@ -63,25 +83,68 @@ def to_sampling(
       i for i, (_, leaf) in enumerate(flat)
       if leaf.dtype != types[i] or not stays[i]]
 
+  def quantised(x, i, layer=0):
+    values, scale = quantise.quantise(x, types[i], axes[i])
+    # Rounded before it moves: this sends 8 bits.
+    for place in before[i], after[i]:
+      values = jax.lax.with_sharding_constraint(
+          values, NamedSharding(mesh, P(*place.spec[layer:])))
+    return values, scale
+
   def one(i, x):
-    if stays[i] or not re.search(r'\blayers/', flat[i][0]):
-      return x.astype(types[i])
+    stacked = re.search(r'\blayers/', flat[i][0])
+    if axes[i]:
+      return jax.lax.map(
+          lambda layer: quantised(layer, i, 1), x) if stacked else (
+              quantised(x, i))
+    if stays[i] or not stacked:
+      return x.astype(types[i]), None
     # One layer at a time, because XLA keeps a copy of each gathered array.
     spec = NamedSharding(mesh, P(*after[i].spec[1:]))
     return jax.lax.map(
         lambda layer: jax.lax.with_sharding_constraint(
-            layer.astype(types[i]), spec), x)
+            layer.astype(types[i]), spec), x), None
 
   def cast(leaves):
-    return [one(i, x) for i, x in zip(moved, leaves)]
+    done = [one(i, x) for i, x in zip(moved, leaves)]
+    return [values for values, _ in done], {
+        f'{flat[i][0]}_scale': scale for i, (_, scale) in zip(moved, done)
+        if scale is not None}
 
-  program = jax.jit(cast, out_shardings=[after[i] for i in moved])
+  _, scales = jax.eval_shape(cast, [abstract[i] for i in moved])
+  scales = rules_lib.abstract_params(scales, sample_rules, mesh)
+  program = jax.jit(cast, out_shardings=(
+      [after[i] for i in moved], jax.tree.map(lambda x: x.sharding, scales)))
 
   def apply(params):
     leaves, tree = jax.tree.flatten(params)
-    for i, leaf in zip(moved, program([leaves[i] for i in moved])):
+    values, scales = program([leaves[i] for i in moved])
+    for i, leaf in zip(moved, values):
       leaves[i] = leaf
-    return tree.unflatten(leaves)
+    return _with_scales(tree.unflatten(leaves), scales)
 
+  result = jax.tree.structure(shapes).unflatten([
+      jax.ShapeDtypeStruct(leaf.shape, kind, sharding=place)
+      for (_, leaf), kind, place in zip(flat, types, after)])
   return Resharder(
-      apply, lambda: program.lower([abstract[i] for i in moved]))
+      apply, lambda: program.lower([abstract[i] for i in moved]),
+      _with_scales(result, scales))
+
+
+def _summed_axis(path: str) -> int | None:
+  """Returns the axis that products with a matrix sum over, if it is one."""
+  return next(
+      (axis for pattern, axis in _MATRICES if pattern.search(path)), None)
+
+
+def _with_scales(params: Any, scales: dict[str, Any]) -> Any:
+  """Returns the tree with scales, named by their paths, in its dictionaries."""
+  for path, scale in scales.items():
+    *parents, name = path.split('/')
+    params = {**params}
+    into = params
+    for parent in parents:
+      into[parent] = {**into[parent]}
+      into = into[parent]
+    into[name] = scale
+  return params

@@ -52,8 +52,12 @@ def without(spec: P, name: str) -> P:
   return P(*(axis[0] if len(axis) == 1 else axis or None for axis in kept))
 
 
-SAMPLE_RULES: Rules = tuple(
-    (pattern, without(spec, 'fsdp')) for pattern, spec in TRAIN_RULES)
+# Scales of quantised weights, see `reshard.py`, are split like the outputs.
+SAMPLE_RULES: Rules = (
+    *((pattern, without(spec, 'fsdp')) for pattern, spec in TRAIN_RULES),
+    (r'layers/(q|k|v|gate|up)_scale$', P(None, 'tensor')),
+    (r'layers/(o|down)_scale$', P()),
+    (r'(^|/)(un)?embed_scale$', P('tensor')))
 
 
 def path_of(keys: Any) -> str:

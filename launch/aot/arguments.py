@@ -22,7 +22,7 @@ class Arguments(NamedTuple):
     state: TrainState.
     frozen: parameters that are not trained, or None.
     anchor: parameters of the KL penalty's frozen model, or None.
-    weights: all parameters in the sampling layout.
+    weights: all parameters that write the rows, in the sampling layout.
     generate: arguments of the sampler after `weights`.
     batch: rows of one optimiser step.
     scored: rows of a step for `score`.
@@ -54,11 +54,7 @@ def abstract(made: programs.Programs) -> Arguments:
   if config.lora.rank:
     frozen = sharding.abstract_params(
         policy.shapes, sharding.SAMPLE_RULES, mesh, kind)
-  weights = sharding.abstract_params(
-      jax.eval_shape(policy.compose, policy.trained, policy.shapes),
-      sharding.SAMPLE_RULES, mesh, kind)
-
-  shards, sampler = sharding.data_shards(mesh), made.sampler
+  shards, sampler = sharding.data_shards(mesh), made.writer.sampler
   p = shards * sampler.prompts_per_shard
   r = shards * sampler.requests_per_shard
   scalar = functools.partial(array, place=whole)
@@ -99,7 +95,8 @@ def abstract(made: programs.Programs) -> Arguments:
   number = scalar(dtype=jnp.float32)
   loss = jax.tree.map(lambda _: number, loss_lib.params(config))
   return Arguments(
-      state=state, frozen=frozen, anchor=anchor, weights=weights,
+      state=state, frozen=frozen, anchor=anchor,
+      weights=made.writer.weights,
       generate=generate,
       batch=rows(
           rounds.minibatch_rows(config), scored, penalised,
@@ -118,12 +115,15 @@ def lowered(made: programs.Programs) -> dict[str, Callable[[], Any]]:
   'reshard' (training weights to sampling weights), 'sample', 'score' if a step
   needs log-probs of other policies, and 'update'. Two smaller programs of LoRA
   are left out: the scaling of the adapters before 'reshard', and 'score' of the
-  frozen model alone if 'score' with adapters is also needed.
+  frozen model alone if 'score' with adapters is also needed. If LoRA's frozen
+  weights are quantised, 'reshard' is the program that does it, and that of the
+  adapters is left out too.
   """
   x, learner = abstract(made), made.learner
   phases = dict(
-      reshard=made.policy.lower_to_sampling,
-      sample=lambda: made.sampler.generate.lower(x.weights, *x.generate))
+      reshard=made.writer.lower_to_sampling,
+      sample=lambda: made.writer.sampler.generate.lower(
+          x.weights, *x.generate))
   if x.batch.old_logprobs is not None or x.anchor is not None:
     phases['score'] = lambda: learner.score.lower(
         x.anchor if x.batch.old_logprobs is None else x.state.params, x.scored,

@@ -159,9 +159,9 @@ def run(config: ConfigDict, topology: chips.Topology,
       _phase(made, topology, name, *result, code)
       for name, result in compiled.items()]
   return Report(
-      config, topology, made.mesh, made.sampler.sampler.slots,
-      made.sampler.requests_per_shard, phases,
-      made.sampler.max_requests * config.max_response)
+      config, topology, made.mesh, made.writer.sampler.sampler.slots,
+      made.writer.sampler.requests_per_shard, phases,
+      made.writer.sampler.max_requests * config.max_response)
 
 
 def _compile(lower) -> tuple[Any, float, str | None]:
@@ -235,15 +235,16 @@ def _chances(config: ConfigDict) -> dict[str, float]:
 
 def _turns(made: programs.Programs, name: str) -> dict[str, float]:
   """Returns the iterations of data-dependent loops, for full responses."""
-  config, sampler = made.config, made.sampler.sampler
+  config, sampler = made.config, made.writer.sampler.sampler
   if name in ('score', 'update'):
     rows = (rounds.minibatch_rows(config) if name == 'update' else
             programs.scored_rows(config, made.stages))
     return dict(microbatches=rows // programs.microbatch(config))
-  requests = made.sampler.requests_per_shard
+  requests = made.writer.sampler.requests_per_shard
   steps = -(-requests // sampler.slots) * config.max_response
   refills = -(-steps // sampler.steps_per_refill)
-  prefills = -(-made.sampler.prompts_per_shard // sampler.prefill_prompts)
+  prefills = -(
+      -made.writer.sampler.prompts_per_shard // sampler.prefill_prompts)
   chunk = sampler.chunk or 1
   # Chunks filled by prompt and response, averaged over the decode steps.
   chunks = -(-config.max_prompt // chunk) + np.mean(
@@ -256,7 +257,7 @@ def _turns(made: programs.Programs, name: str) -> dict[str, float]:
 
 def _model_flops(made: programs.Programs, name: str) -> float:
   """Returns model FLOPs of all runs in a step, for rows of maximum length."""
-  config, model, sampler = made.config, made.model, made.sampler
+  config, model, sampler = made.config, made.model, made.writer.sampler
   rows = sampler.max_requests
   if name == 'update':
     rows = made.stages.selection.rows * made.stages.curriculum.max_rounds

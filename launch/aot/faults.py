@@ -8,6 +8,8 @@ import numpy as np
 from jaxrl_llm import programs
 from launch.aot import arguments, cost, hlo, memory, operations
 
+_WIDE = 'bf16', 'f16', 'f32'  # types that a quantised weight is converted to
+
 
 def find(text: str, made: programs.Programs) -> list[str]:
   """Finds expensive operations in the sampler's decode loop.
@@ -18,7 +20,8 @@ def find(text: str, made: programs.Programs) -> list[str]:
 
   Returns:
     A sentence for each collective that crosses data shards or moves as many
-    bytes as a weight, and for each copy of a whole cache.
+    bytes as a weight, and for each copy of a whole cache. On a TPU, also for
+    each quantised weight that is converted outside of the product with it.
   """
   model, mesh = made.model, made.mesh
   module = hlo.parse(text)
@@ -28,7 +31,7 @@ def find(text: str, made: programs.Programs) -> list[str]:
   much = max(
       model.width * model.kv_heads * model.head_dim * kind
       // mesh.shape['tensor'],
-      made.sampler.sampler.slots * model.width * kind + 1)
+      made.writer.sampler.sampler.slots * model.width * kind + 1)
   cache = max(memory.caches(made)['decode cache'] // 2, 1)
   # On CPU, a layer's weights are sliced out of the stack of layers. This is no
   # fault, but it can write more than a small cache.
@@ -36,6 +39,7 @@ def find(text: str, made: programs.Programs) -> list[str]:
       math.prod(x.sharding.shard_shape(x.shape)[1:])
       for x in jax.tree.leaves(arguments.abstract(made).weights['layers'])}
   loop, found = _inside(module, 'decode'), []
+  wide = _converted(made)
   if not loop:
     return ['The compiled sampler has no decode loop that can be checked.']
   for name in loop:
@@ -60,7 +64,30 @@ def find(text: str, made: programs.Programs) -> list[str]:
           and any(a.size not in weights for a in x.arrays)):
         found.append(f'{x.op} that writes as much as a whole cache in the '
                      f'decode loop: {x.name}, {x.scope}.')
+      if x.op not in operations.FREE and any(
+          a.size in wide and a.kind in _WIDE for a in x.arrays):
+        found.append(f'{x.op} that converts a whole quantised weight in the '
+                     f'decode loop: {x.name}, {x.scope}.')
   return found
+
+
+def _converted(made: programs.Programs) -> set[int]:
+  """Returns the sizes of arrays in the decode loop that are converted weights.
+
+  These are the sizes of each quantised matrix's part on a device, for a layer
+  and for all layers. A matrix with an axis as long as the number of slots is
+  left out, since activations may have its size. Other devices than TPUs do
+  convert weights.
+  """
+  if made.mesh.devices.flat[0].platform != 'tpu':
+    return set()
+  shapes = [
+      x.sharding.shard_shape(x.shape)
+      for x in jax.tree.leaves(made.writer.weights) if x.dtype.itemsize == 1]
+  slots = made.writer.sampler.sampler.slots
+  return {
+      math.prod(part) for shape in shapes if slots not in shape
+      for part in (shape, shape[-2:])}
 
 
 def _collectives(module: hlo.Module, x: hlo.Instruction) -> list:

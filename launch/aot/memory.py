@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from jaxrl_llm import programs
+from jaxrl_llm.ops import quantise
 from launch.aot import arguments
 
 # Parts that are arguments of a phase's program.
@@ -51,20 +52,27 @@ def held(made: programs.Programs, name: str) -> dict[str, int]:
 
 def _made_anew(x: arguments.Arguments) -> int:
   """Returns the bytes of sampling weights that do not share training arrays."""
-  if x.frozen is not None:
-    return size(x.weights) - size(x.frozen)
+  kept = dict(jax.tree_util.tree_leaves_with_path(
+      x.state.params if x.frozen is None else x.frozen))
+
+  def shared(path, now):
+    was = kept.get(path)
+    return was is not None and was.dtype == now.dtype and (
+        was.sharding.is_equivalent_to(now.sharding, len(now.shape)))
+
   return sum(
-      size(now) for was, now in zip(
-          jax.tree.leaves(x.state.params), jax.tree.leaves(x.weights))
-      if was.dtype != now.dtype
-      or not was.sharding.is_equivalent_to(now.sharding, len(now.shape)))
+      size(now) for path, now in jax.tree_util.tree_leaves_with_path(x.weights)
+      if not shared(path, now))
 
 
 def caches(made: programs.Programs) -> dict[str, int]:
   """Returns the bytes on each chip of the prefix cache and the decode cache."""
-  config, model, sampler = made.config, made.model, made.sampler.sampler
-  one = 2 * model.layers * model.kv_heads * model.head_dim * np.dtype(
-      model.dtype).itemsize // made.mesh.shape['tensor']
+  config, sampler = made.config, made.writer.sampler.sampler
+  model = made.players[made.writer.player].model
+  head = model.head_dim * np.dtype(model.dtype).itemsize
+  if sampler.kv:
+    head = model.head_dim * quantise.TYPES[sampler.kv].itemsize + 4  # its scale
+  one = 2 * model.layers * model.kv_heads * head // made.mesh.shape['tensor']
   up = lambda n: -(-n // (sampler.chunk or 1)) * (sampler.chunk or 1)
   columns = up(config.max_prompt) + up(config.max_response)
   return {
@@ -91,6 +99,9 @@ def parts(made: programs.Programs, name: str, program: Any,
     found |= caches(made)
     found['buffers'] = left + given - size(x.weights)
     temporary -= sum(caches(made).values())
+    # The compiler may keep a part of a small cache in on-chip memory.
+    found['decode cache'] += min(temporary, 0)
+    temporary = max(temporary, 0)
   elif name == 'score':
     found['buffers'] = left + size(x.scored)
   elif name == 'update':

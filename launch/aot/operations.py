@@ -186,6 +186,19 @@ def _written_by_fusion(x, inner) -> float:
   return sum(written(y, a) for y, a in zip(parts, x.arrays))
 
 
+def _changes_only_tiles(module, x) -> bool:
+  """Returns whether a fusion inside of another one is its operand, retiled.
+
+  Operations on 8-bit weights get them in tiles of 32 rows as tiles of 8, which
+  lie in memory in the same order: the text marks the result as the operand.
+  """
+  if x.op != 'fusion' or (
+      'output_to_operand_aliasing={{}: (0, {})}' not in x.text):
+    return False
+  called = module.computations[x.calls['calls']]
+  return called.instructions[called.root].op == 'copy'
+
+
 def _needed(module, inner, number: int, whole: int) -> float:
   """Returns the bytes of parameter `number` that a fusion reads."""
   users = collections.defaultdict(list)
@@ -199,7 +212,7 @@ def _needed(module, inner, number: int, whole: int) -> float:
     for y, position in users[name]:
       if y.op in ('dynamic-slice', 'slice', 'gather') and position == 0:
         total += y.arrays[0].bytes
-      elif y.op == 'bitcast':
+      elif y.op == 'bitcast' or _changes_only_tiles(module, y):
         total += of(y.name)
       elif y.op == 'fusion':
         called = module.computations[y.calls['calls']]

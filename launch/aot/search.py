@@ -32,7 +32,7 @@ def largest(
         f'--search needs a memory limit, and {topology.name} has none: name a '
         'slice of TPUs.')
   made = check.build(config, topology)
-  requests = made.sampler.requests_per_shard
+  requests = made.writer.sampler.requests_per_shard
   shards = sharding.data_shards(made.mesh)
   rows = rounds.minibatch_rows(config)
   sizes = [
