@@ -16,6 +16,7 @@ verifier, delete that folder. In addition to the fields of the config it takes
   --checkpoint=best    best, last, or start: the weights that RL starts from
                        (model.hf, the warm start or random ones), for which no
                        run is needed
+  --player=policy      policy, or actor: the model in actor.model
   --temperature=.6     short for sampling.temperature; 0 is greedy: one response
   --samples=32         responses to each problem, short for eval.samples
   --k=1,8,16           of the pass@k and maj@k, short for eval.k
@@ -83,7 +84,7 @@ def problem_sets(
 
 def evaluate(
     config: ConfigDict, which: str = 'best', *, files: Sequence[str] = (),
-    greedy: bool = False) -> dict[str, Any]:
+    greedy: bool = False, player: str = 'policy') -> dict[str, Any]:
   """Evaluates, and writes the results; see the top of this file.
 
   Args:
@@ -92,6 +93,7 @@ def evaluate(
     which: one of weights.CHECKPOINTS.
     files: see `problem_sets`.
     greedy: use temperature 0 instead of the config's.
+    player: one of config.PLAYERS.
 
   Returns:
     The content of `evaluation.json`: settings, `report.summary` of all
@@ -99,10 +101,10 @@ def evaluate(
 
   Raises:
     ValueError: see `weights.load` and `problem_sets`; or the same evaluation
-      is already running.
+      is already running; or the config has no actor.
   """
+  config = config_lib.of_player(config, player)
   # A KL penalty would need a second copy of the model.
-  config = config.copy_and_resolve_references()
   config.loss.kl_coef = 0.0
   # Files of problems that are not evaluated need not exist.
   if files and 'path' in config.task:
@@ -114,7 +116,8 @@ def evaluate(
   with contextlib.closing(parts), progress.Display(
       f'evaluation of {workdir}', show=config.log.display) as display:
     with display.phase('weights', config.warm_start.steps):
-      params, step, identity = weights.load(parts, which, display.update)
+      params, step, identity = weights.load(
+          parts, which, display.update, player)
     known = weights.settings(
         parts.asked, identity, temperature, parts.programs.model.dtype)
     folder = workdir / 'evaluation' / config_lib.fingerprint(known)
@@ -153,10 +156,13 @@ def parse(argv: Sequence[str]) -> tuple[ConfigDict, dict[str, Any]]:
   short = {'--samples': '--config.eval.samples', '--k': '--config.eval.k',
            '--temperature': '--config.sampling.temperature'}
   which, files, greedy, rest = 'best', (), False, []
+  player = 'policy'
   for arg in argv:
     flag, equals, value = arg.partition('=')
     if flag == '--checkpoint' and equals:
       which = value
+    elif flag == '--player' and equals:
+      player = value
     elif flag == '--files' and equals:
       files = tuple(filter(None, map(str.strip, value.split(','))))
       if not files:
@@ -169,13 +175,16 @@ def parse(argv: Sequence[str]) -> tuple[ConfigDict, dict[str, Any]]:
       rest.append(short.get(flag, flag) + equals + value)
   if which not in weights.CHECKPOINTS:
     _refuse(f'--checkpoint={which} is not known: use best, last or start.')
+  if player not in config_lib.PLAYERS:
+    _refuse(f'--player={player} is not known: use policy or actor.')
   if greedy:
     rest = ['--config.eval.samples=1', '--config.eval.k=1', *rest]
   config, _ = config_lib.parse(rest, 'evaluate', __doc__)
   if greedy and config.eval.samples > 1:
     _refuse(f'--samples={config.eval.samples} would be as many times the same '
             'with --temperature=0: leave it out.')
-  return config, dict(which=which, files=files, greedy=greedy)
+  return config, dict(
+      which=which, files=files, greedy=greedy, player=player)
 
 
 def _number(text: str) -> float:

@@ -32,13 +32,15 @@ SHARD_BYTES = 4_000_000_000
 
 
 def parameters(
-    config: ConfigDict, which: str = 'best',
+    config: ConfigDict, which: str = 'best', player: str = 'policy',
 ) -> tuple[Any, ModelConfig, int]:
   """Reads the whole model's parameters of a checkpoint, LoRA's merged.
 
   Args:
     config: of the run, as its config.json has it.
     which: 'best' or 'last'.
+    player: one of config.PLAYERS; `config` is that of this player, see
+      `config.of_player`.
 
   Returns:
     The parameter tree, on the first device; its model; and its step.
@@ -53,10 +55,11 @@ def parameters(
     source = hf.open_checkpoint(hf.fetch(config.model.hf))
   policy = policy_lib.make(config, model, mesh, source)
   folder = pathlib.Path(config.workdir, 'checkpoints')
+  number = config_lib.PLAYERS.index(player)
   begun = hf.digest(source.folder) if source else None
   found = checkpoint.restore(
       folder,
-      {'learners': [{'params': sharding.abstract_params(
+      {'learners': [*[None] * number, {'params': sharding.abstract_params(
           policy.trained, sharding.TRAIN_RULES, mesh)}]},
       differs=lambda saved: [
           f'the files of model.hf={config.model.hf} were others'
@@ -66,7 +69,7 @@ def parameters(
     raise ValueError(
         f'There is no whole checkpoint in {folder}: train first, or set '
         '--workdir to the folder of a run.')
-  params = found.state['learners'][0]['params']
+  params = found.state['learners'][number]['params']
   if not config.lora.rank:
     frozen = None
   elif config.warm_start.steps:
@@ -85,14 +88,15 @@ def parameters(
 
 def export(
     config: ConfigDict, out: pathlib.Path, which: str = 'best',
-    dtype: str | None = None) -> int:
+    dtype: str | None = None, player: str = 'policy') -> int:
   """Writes the folder, whole or not at all.
 
   Args:
-    config: of the run.
+    config: of the run of this player, see `config.of_player`.
     out: the folder; it does not exist yet, or it is empty.
     which: 'best' or 'last' checkpoint.
     dtype: type of the weights; None is the type of the original model.
+    player: one of config.PLAYERS.
 
   Returns:
     The checkpoint's step.
@@ -104,7 +108,7 @@ def export(
   out = out.absolute()
   if out.exists() and (not out.is_dir() or any(out.iterdir())):
     raise ValueError(f'{out} is there already: name a new folder as --out.')
-  params, model, step = parameters(config, which)
+  params, model, step = parameters(config, which, player)
   origin = None
   if config.model.hf:
     origin = hf.fetch(config.model.hf, weights=False)
@@ -156,6 +160,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
       '--checkpoint', default='best', choices=('best', 'last'),
       help='of the best evaluation, or the newest one (default: %(default)s)')
   parser.add_argument(
+      '--player', default='policy', choices=config_lib.PLAYERS,
+      help='the policy, or the model in actor.model (default: %(default)s)')
+  parser.add_argument(
       '--dtype', choices=hf_config.STORED,
       help='type of the weights (default: that of the original model)')
   args = parser.parse_args(argv)
@@ -175,9 +182,11 @@ def main() -> None:
   # Host memory has room for the whole model.
   jax.config.update('jax_platforms', 'cpu')
   with ends.program('Interrupted; nothing was written.'):
-    config = config_lib.load(
-        f'{args.workdir}/config.json', {'workdir': args.workdir})
-    step = export(config, pathlib.Path(args.out), args.checkpoint, args.dtype)
+    config = config_lib.of_player(config_lib.load(
+        f'{args.workdir}/config.json', {'workdir': args.workdir}), args.player)
+    step = export(
+        config, pathlib.Path(args.out), args.checkpoint, args.dtype,
+        args.player)
     print(
         f'{args.out}: the {args.checkpoint} checkpoint of {args.workdir}, step '
         f'{step}.' + ('' if config.model.hf else

@@ -157,13 +157,17 @@ def programs(names: list[str]) -> list[str]:
 
 def begin(parts: experiment.Parts):
   """Returns a run's initial state, its constants, and its sampling weights."""
-  start = train.warm_start.start(parts, lambda *_: None, resumed=False)
-  state = run_state.init_state(parts, parts.programs.learner.init(start.params))
+  starts = [
+      train.warm_start.start(
+          parts.player(number), lambda *_: None, resumed=False)
+      for number in range(len(parts.programs.players))]
+  state = run_state.init_state(parts, parts.programs.learner.init(
+      *(start.params for start in starts)))
   fixed = run_state.Fixed(
       parts.sampling(), parts.replicate(loss_lib.params(parts.config)),
-      start.anchor, (start.frozen,))
+      starts[0].anchor, tuple(start.frozen for start in starts))
   return state, fixed, parts.programs.policy.to_sampling(
-      state.learner.params, start.frozen)
+      state.learner.params, starts[0].frozen)
 
 
 def same(a: Any, b: Any) -> bool:

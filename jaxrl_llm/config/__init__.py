@@ -44,13 +44,15 @@ from jaxrl_llm.config.model import (
     has_actor,
     model_config,
     of_actor,
+    of_player,
+    PLAYERS,
 )
 from jaxrl_llm.config.nested import flatten, task_options
 from jaxrl_llm.config.values import to_text
 
 __all__ = (
-    'EVALUATION', 'ROUNDING', 'WARM_START', 'WEIGHTS', 'actor_model',
+    'EVALUATION', 'PLAYERS', 'ROUNDING', 'WARM_START', 'WEIGHTS', 'actor_model',
     'affecting', 'as_begun', 'base', 'choices', 'complete', 'difference',
     'fingerprint', 'flatten', 'has_actor', 'load', 'load_file', 'model_config',
-    'name_of', 'of_actor', 'parse', 'resume_conflicts', 'split', 'task_options',
-    'to_json', 'to_text', 'validate')
+    'name_of', 'of_actor', 'of_player', 'parse', 'resume_conflicts', 'split',
+    'task_options', 'to_json', 'to_text', 'validate')

@@ -10,7 +10,8 @@ from jaxrl_llm.config.nested import flatten, nested
 from jaxrl_llm.config.values import to_text
 from jaxrl_llm.models.config import ModelConfig, PRESETS, RopeScaling, SHAPING
 
-SECTIONS = ('model', 'actor.model')  # The policy's, and the actor's.
+PLAYERS = ('policy', 'actor')
+SECTIONS = ('model', 'actor.model')  # Those of the players.
 _DEFAULTS = {field.name: field.default for field in FIELDS}
 # Sections and fields that are the policy's affair alone.
 _OF_POLICY = ('off_policy', 'jackpot.', 'lora.', 'loss.kl_coef', 'actor.')
@@ -68,6 +69,24 @@ def of_actor(config: ConfigDict | Mapping[str, Any]) -> ConfigDict:
   return nested({**{
       name: _DEFAULTS.get(name) if name.startswith(_OF_POLICY) else value
       for name, value in flat.items()}, **own})
+
+
+def of_player(
+    config: ConfigDict | Mapping[str, Any], player: str) -> ConfigDict:
+  """Returns the config of a run of one player alone, for what it has learned.
+
+  Args:
+    config: see `of_actor`.
+    player: one of PLAYERS.
+
+  Raises:
+    ValueError: see `of_actor`.
+  """
+  if player == 'actor':
+    return of_actor(config)
+  return nested({
+      name: _DEFAULTS.get(name) if name.startswith('actor.model.') else value
+      for name, value in flatten(config).items()})
 
 
 def _of_section(given: ConfigDict, section: str) -> ModelConfig:

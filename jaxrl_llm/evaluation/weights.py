@@ -14,13 +14,14 @@ CHECKPOINTS = ('best', 'last', 'start')
 
 def load(
     parts: experiment.Parts, which: str, show: warm_start.Report,
-) -> tuple[Any, int, str]:
+    player: str = 'policy') -> tuple[Any, int, str]:
   """Loads the parameters to evaluate.
 
   Args:
-    parts: parts of the run.
+    parts: of the config of the player, see `config.of_player`.
     which: one of CHECKPOINTS.
     show: callback for the steps of a warm start.
+    player: the one whose parameters to load.
 
   Returns:
     The parameters in the sampling layout, their step, and an identifier of
@@ -37,11 +38,14 @@ def load(
   only = ['model', 'lora']
   if config.lora.rank:  # the adapters need the same frozen weights
     only.append('contents.model')
+  number = config_lib.PLAYERS.index(player)
   found = checkpoint.restore(
-      folder, {'learners': [{'params': parts.programs.learner.state.params}]},
+      folder, {'learners': [
+          *[None] * number, {'params': parts.programs.learner.state.params}]},
       differs=lambda saved: [
           line for name, line in config_lib.difference(
-              saved, parts.described(), only).items()
+              config_lib.of_player(saved, player), parts.described(),
+              only).items()
           if name != 'model.dtype'],
       best=which == 'best', partial=True)
   if found is None:
@@ -53,8 +57,9 @@ def load(
   if config.lora.rank:
     frozen = warm_start.start(parts, show, resumed=True).frozen
   params = parts.programs.policy.to_sampling(
-      found.state['learners'][0]['params'], frozen)
-  return params, found.step, checkpoint.digest(folder, found.step)
+      found.state['learners'][number]['params'], frozen)
+  identity = checkpoint.digest(folder, found.step)
+  return params, found.step, identity + f'/{player}' * bool(number)
 
 
 def settings(

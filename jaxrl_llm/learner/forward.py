@@ -213,10 +213,12 @@ def score(params, batch, loss, frozen=None, *, cfg, mesh, nets) -> Scores:
       found = stats(*trees, micro, temperature, length, cfg=cfg, nets=nets,
                     entropy=False, lam=lam)
       wide = lambda x: jnp.pad(x, ((0, 0), (0, cfg.max_response - x.shape[1])))
-      exact, topk = normalizers(micro, found, lam, cfg.rejection)
+      z = None
+      if lam is not None:
+        exact, topk = normalizers(micro, found, lam, cfg.rejection)
+        z = topk if exact is None else exact
       return jax.tree.map(wide, Scores(
-          found.logprobs, topk if exact is None else exact,
-          found.student and found.student.logprobs))
+          found.logprobs, z, found.student and found.student.logprobs))
 
     wanted = jax.eval_shape(
         functools.partial(one, length=cfg.lengths[0]),

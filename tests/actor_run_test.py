@@ -1,0 +1,197 @@
+"""Tests of runs whose responses another model writes."""
+
+import json
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl_llm import checkpoint, evaluate, experiment, export, run_state, train
+from jaxrl_llm import config as config_lib
+from jaxrl_llm.models import transformer
+from jaxrl_llm.monitoring import metrics, timing
+from tests import off_policy_test, tiny
+from tests.tolerance import policy_gap
+
+SMALL = dict(
+    actor__model__preset='tiny', actor__model__width=16, actor__model__heads=2,
+    actor__model__layers=1, actor__model__kv_heads=1, actor__model__head_dim=8,
+    actor__model__mlp_width=16)
+RUN = dict(
+    **SMALL, off_policy='jackpot', jackpot__top_k=6, actor__lag=1,
+    actor__kl_target=.05, learner__updates=2, optimizer__learning_rate=1e-2,
+    actor__learning_rate=2e-2, warm_start__steps=2, steps=4, eval__every=4,
+    seed=3)
+
+
+def state_in(workdir, step):
+  """Returns the arrays of a checkpoint by their dotted names."""
+  folder = workdir / 'checkpoints' / str(step)
+  names = json.loads((folder / 'tree/metadata').read_text())
+  like = {}
+  for name, (shape, kind) in names.items():
+    *sections, leaf = name.split('.')
+    at = like
+    for section in sections:
+      at = at.setdefault(section, {})
+    at[leaf] = np.zeros(shape, kind)
+  assert checkpoint.steps(workdir / 'checkpoints')[-1] == step
+  return checkpoint.restore(workdir / 'checkpoints', like).state
+
+
+@pytest.fixture(scope='module')
+def built():
+  """Parts of RUN, whose programs all runs of this file share."""
+  return tiny.watch(
+      experiment.build(tiny.load(**RUN)), tiny.by_length).parts
+
+
+@pytest.fixture(scope='module')
+def workdir(built, tmp_path_factory):
+  """Folder of a run of 4 steps."""
+  folder = tmp_path_factory.mktemp('actor') / 'run'
+  go(built, folder)
+  return folder
+
+
+def go(built, folder, **fields):
+  config = tiny.load(folder, **{**RUN, **fields})
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(
+        experiment, 'build', lambda _: tiny.changed(built, config=config))
+    return train.train(config)
+
+
+def test_both_models_learn_and_say_so(workdir):
+  rows = metrics.read(workdir / 'metrics.jsonl')
+  last = rows[-1]
+  for name in ('actor_kl', 'actor_loss', 'actor_policy_loss', 'actor_grad_norm',
+               'actor_distill_loss', 'actor_learning_rate', 'actor_ratio',
+               'actor_importance', 'actor_clip', 'actor_gap', 'lambda_distill',
+               'grad_norm', 'obrs_acceptance'):
+    assert np.isfinite(last[f'update/{name}']), name
+  assert last['update/actor_learning_rate'] == np.float32(2e-2)
+  # The KL is above its target, so that lambda_distill has grown.
+  assert 1 < last['update/lambda_distill'] < 1.02 ** 6
+  # The actor's own log-probs, as the trainer computes them: the sampler's.
+  assert last['update/actor_gap'] < 1e-4 < last['update/behaviour_gap']
+  for a, b in zip(*(
+      state_in(workdir, 4)['learners'][n]['params']['layers'].values()
+      for n in '01')):
+    assert a.shape != b.shape or (a != b).any()
+
+
+def test_it_goes_on_bit_for_bit(built, workdir, tmp_path):
+  """Parameters, moments, lambda_distill, waves in flight and their scores."""
+  go(built, tmp_path / 'run', steps=2)
+  saved = state_in(tmp_path / 'run', 2)
+  wave, = saved['flight'].values()
+  assert (wave['rows']['tokens']['actor_logprobs'] != 0).any()
+  assert saved['learners']['1']['distill'] > 1
+  go(built, tmp_path / 'run')
+  assert tiny.same(state_in(tmp_path / 'run', 4), state_in(workdir, 4))
+
+
+def test_another_actor_is_one_sentence(built, workdir):
+  with pytest.raises(ValueError, match=(
+      'of another config: actor.model.mlp_width: 16 -> 32. Set it back')):
+    go(built, workdir, actor__model__mlp_width=32)
+
+
+def test_evaluate_and_export_take_the_policy_or_the_actor(
+    workdir, tmp_path, monkeypatch, capsys):
+  saved, found = state_in(workdir, 4)['learners'], {}
+  for number, player in enumerate(config_lib.PLAYERS):
+    monkeypatch.setattr(sys, 'argv', [
+        'evaluate', f'--config={workdir}/config.json', f'--player={player}',
+        '--checkpoint=last', '--config.eval.samples=1', '--config.eval.k=1'])
+    evaluate.main()
+    found[player] = json.loads((workdir / 'evaluation.json').read_text())
+    out = tmp_path / player
+    monkeypatch.setattr(sys, 'argv', [
+        'export', f'--workdir={workdir}', f'--out={out}', f'--player={player}',
+        '--checkpoint=last'])
+    monkeypatch.setattr(jax.config, 'update', lambda *_: None)
+    export.main()
+    config = config_lib.of_player(tiny.load(**RUN), player)
+    params, model, step = export.parameters(
+        tiny.load(workdir, **RUN) if not number else config_lib.of_actor(
+            tiny.load(workdir, **RUN)), 'last', player)
+    assert step == 4 and model == config_lib.model_config(config)
+    assert tiny.same(params, saved[str(number)]['params'])
+    assert json.loads((out / 'config.json').read_text())[
+        'hidden_size'] == model.width
+  assert found['policy']['responses'] != found['actor']['responses']
+  capsys.readouterr()
+
+
+@pytest.mark.parametrize('program', [evaluate, export])
+def test_a_run_without_an_actor_has_none(
+    program, run, monkeypatch, capsys, tmp_path):
+  workdir = run.config.workdir
+  argv = ['--config={0}/config.json'] if program is evaluate else [
+      '--workdir={0}', f'--out={tmp_path}/out']
+  monkeypatch.setattr(sys, 'argv', [
+      'program', *(x.format(workdir) for x in argv), '--player=actor'])
+  monkeypatch.setattr(jax.config, 'update', lambda *_: None)
+  with pytest.raises(SystemExit) as end:
+    program.main()
+  said = f'{end.value}{capsys.readouterr().err}'
+  assert 'has no actor beside its policy: set config.actor.model.hf' in said
+
+
+def test_a_copy_of_the_policy_is_plain_training():
+  """Same seed and architecture: the actor starts as the policy.
+
+  The first wave has the same tokens. With an exact normaliser and the expected
+  mask, all weights are 1 but for rounding, and so the policy's gradient is that
+  of plain training. Lambda_distill is 0.
+  """
+  config, _, batch, gradient, params = off_policy_test.first_step({})
+  copy = {name.replace('model__', 'actor__model__'): value for name, value in (
+      ('model__preset', 'tiny'), ('model__width', 32), ('model__layers', 1),
+      ('model__heads', 2), ('model__kv_heads', 1), ('model__head_dim', 16),
+      ('model__mlp_width', 32))}
+  _, row, same, ours, _ = off_policy_test.first_step(
+      {**copy, **off_policy_test.EXACT, 'actor__distill': 0})
+  assert tiny.same(same.tokens, batch.tokens)
+  assert (batch.advantages != 0).any()
+  gap = float(policy_gap(config, same.behaviour_logprobs[batch.mask]))
+  assert row['update/behaviour_gap_max'] < gap < 1e-4
+  assert 1 - 1e-5 < row['update/obrs_acceptance'] <= 1
+  assert row['update/obrs_z'] == pytest.approx(1, abs=gap)
+  assert row['update/actor_kl'] == pytest.approx(0, abs=gap)
+  assert row['update/lambda_distill'] == row['update/actor_distill_loss'] == 0
+  # As in `off_policy_test`: four factors are 1 to the gap of two log-probs.
+  error = 4 * gap
+  for got, want, size in zip(*map(jax.tree.leaves, (
+      ours, gradient, off_policy_test.sizes(config, params, batch)))):
+    assert np.abs(want).max() > 0
+    np.testing.assert_array_less(
+        np.abs(got - want), error * size + error * np.abs(want) + 1e-12)
+
+
+def test_the_models_of_the_players_have_their_own_weights(built):
+  parts = built.player(1)
+  config = parts.config
+  assert config.model.width == 16 and config.actor.model.preset is None
+  start = train.warm_start.start(parts, lambda *_: None, resumed=False)
+  assert start.frozen is None and start.anchor is None
+  model = parts.programs.model
+  want = jax.eval_shape(lambda: transformer.init(jax.random.key(0), model))
+  assert jax.tree.map(lambda x: x.shape, start.params) == jax.tree.map(
+      lambda x: x.shape, want)
+
+
+def test_a_wave_of_nothing_new_is_scored_once(built):
+  """The joint score fills the old log-probs of both players."""
+  state, fixed, _ = tiny.begin(built)
+  state, _ = train.take_step(built, state, fixed, timing.Timer())
+  assert isinstance(state, run_state.RunState) and len(state.learners) == 2
+  tokens = state.flight[0].rows.tokens
+  real = np.arange(tokens.response.shape[1]) < tokens.length[:, None]
+  for old in (tokens.old_logprobs, tokens.actor_logprobs):
+    assert (old[real] < 0).all() and (old[~real] == 0).all()
+  np.testing.assert_allclose(
+      tokens.actor_logprobs, tokens.behaviour_logprobs, atol=1e-4)
