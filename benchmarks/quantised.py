@@ -62,7 +62,7 @@ class Size(NamedTuple):
 
 
 FULL = Size(16, 24, 64, 1000, dict(
-    vocab_size=2048, hidden_size=256, num_hidden_layers=6,
+    vocab_size=2048, hidden_size=256, num_hidden_layers=4,
     num_attention_heads=8, num_key_value_heads=4, head_dim=32,
     intermediate_size=768, initializer_range=1 / 16))
 TINY = Size(2, 4, 5, 2, {**FULL.model, 'num_hidden_layers': 2})
@@ -139,7 +139,9 @@ def sampled(
       shapes, sharding.make_mesh(1, 1, 1), jnp.float32, kind=kind).apply(
           case.params)
 
-  @jax.jit
+  # Without LLVM's optimisations: they are most of the time to compile.
+  @functools.partial(
+      jax.jit, compiler_options={'xla_backend_optimization_level': 0})
   def run(params, tokens, length):
     form = dict(cfg=cfg, unroll=False, kv=kv)
     prefixes = decode.prefill(params, tokens, length, **form)
