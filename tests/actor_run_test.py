@@ -14,12 +14,8 @@ from jaxrl_llm.monitoring import metrics, timing
 from tests import off_policy_test, tiny
 from tests.tolerance import policy_gap
 
-SMALL = dict(
-    actor__model__preset='tiny', actor__model__width=16, actor__model__heads=2,
-    actor__model__layers=1, actor__model__kv_heads=1, actor__model__head_dim=8,
-    actor__model__mlp_width=16)
 RUN = dict(
-    **SMALL, off_policy='jackpot', jackpot__top_k=6, actor__lag=1,
+    **tiny.ACTOR, off_policy='jackpot', jackpot__top_k=6, actor__lag=1,
     actor__kl_target=.05, learner__updates=2, optimizer__learning_rate=1e-2,
     actor__learning_rate=2e-2, warm_start__steps=2, steps=4, eval__every=4,
     seed=3)
