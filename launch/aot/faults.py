@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from jaxrl_llm import programs
-from launch.aot import arguments, cost, hlo, memory, operations
+from launch.aot import cost, hlo, memory, operations
 
 _WIDE = 'bf16', 'f16', 'f32'  # types that a quantised weight is converted to
 
@@ -21,23 +21,25 @@ def find(text: str, made: programs.Programs) -> list[str]:
   Returns:
     A sentence for each collective that crosses data shards or moves as many
     bytes as a weight, and for each copy of a whole cache. On a TPU, also for
-    each quantised weight that is converted outside of the product with it.
+    each quantised weight that is converted outside of the product with it: in
+    the decode loop, or before it and read there.
   """
   model, mesh = made.model, made.mesh
   module = hlo.parse(text)
-  kind = np.dtype(model.dtype).itemsize
+  layers = made.writer.weights['layers']
   # At least the smallest matrix's part on a device, and more than the hidden
   # states of all slots, which collectives between products do move.
   much = max(
-      model.width * model.kv_heads * model.head_dim * kind
+      model.width * model.kv_heads * model.head_dim * layers['k'].dtype.itemsize
       // mesh.shape['tensor'],
-      made.writer.sampler.sampler.slots * model.width * kind + 1)
+      made.writer.sampler.sampler.slots * model.width
+      * np.dtype(model.dtype).itemsize + 1)
   cache = max(memory.caches(made)['decode cache'] // 2, 1)
   # On CPU, a layer's weights are sliced out of the stack of layers. This is no
   # fault, but it can write more than a small cache.
   weights = {
       math.prod(x.sharding.shard_shape(x.shape)[1:])
-      for x in jax.tree.leaves(arguments.abstract(made).weights['layers'])}
+      for x in jax.tree.leaves(layers)}
   loop, found = _inside(module, 'decode'), []
   wide = _converted(made)
   if not loop:
@@ -66,8 +68,8 @@ def find(text: str, made: programs.Programs) -> list[str]:
                      f'decode loop: {x.name}, {x.scope}.')
       if x.op not in operations.FREE and any(
           a.size in wide and a.kind in _WIDE for a in x.arrays):
-        found.append(f'{x.op} that converts a whole quantised weight in the '
-                     f'decode loop: {x.name}, {x.scope}.')
+        found.append(f'{x.op} of a quantised weight, converted as a whole, in '
+                     f'the decode loop: {x.name}, {x.scope}.')
   return found
 
 

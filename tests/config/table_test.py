@@ -12,7 +12,7 @@ from jaxrl_llm.config import table as table_lib
 from jaxrl_llm.learner import advantages, rejection
 from jaxrl_llm.models import attention, transformer
 from jaxrl_llm.models.config import ModelConfig, PRESETS
-from jaxrl_llm.ops import importance, kl, pkpo, policy_losses
+from jaxrl_llm.ops import importance, kl, pkpo, policy_losses, quantise
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CONFIG = str(ROOT / 'configs/countdown.py')
@@ -53,6 +53,8 @@ REGISTRIES = {
     'loss.kl_estimator': kl.KL_ESTIMATORS,
     'learner.attention': attention.IMPLEMENTATIONS,
     'learner.remat': transformer.REMAT,
+    'sampling.weights': quantise.TYPES,
+    'sampling.kv': quantise.TYPES,
     **{f'jackpot.{name}': known for name, known in rejection.CHOICES.items()},
 }
 UNREGISTERED = (
@@ -97,6 +99,9 @@ def test_every_field_says_what_it_affects():
                'warm_start.cache', 'checkpoint.keep'):
     assert not affects[name], name
   assert affects['learner.microbatch'] == {'rounding'}
+  # Evaluations sample in the compute type.
+  for name in 'sampling.weights', 'sampling.kv':
+    assert affects[name] == {'weights'}
   assert affects['loss.clip_high'] == affects['steps'] == {'weights'}
   assert affects['sampling.top_p'] == {'weights', 'evaluation'}
   assert affects['seed'] == affects['model.width'] == affects[
