@@ -137,14 +137,14 @@ FIELDS = (
     Field('sampling.min_p', 0.0, 'draw from tokens at least this fraction as '
           'likely as the likeliest (0: all)', range='[0, 1]',
           affects=_SAMPLING),
-    Field('sampling.weights', None, "type of the matrices that write a step's "
-          'responses: int8 or float8, which decode faster than they match; '
-          'evaluations use none (the compute type)', kind=str | None,
-          choices=('int8', 'float8')),
-    Field('sampling.kv', None, "type of the keys and values behind a step's "
-          'responses: int8 or float8; correct for both by off_policy=jackpot; '
-          'evaluations use none (the compute type)', kind=str | None,
-          choices=('int8', 'float8')),
+    Field('sampling.weights', None, "type of the weights that sample a step's "
+          'responses: int8 or float8; off_policy=jackpot corrects the mismatch '
+          '(none: the compute type, which evaluations always use)',
+          kind=str | None, choices=('int8', 'float8')),
+    Field('sampling.kv', None, 'type of the keys and values that decoding '
+          "keeps for a step's responses: int8 or float8, see sampling.weights "
+          '(none: the compute type, which evaluations always use)',
+          kind=str | None, choices=('int8', 'float8')),
     Field('sampling.slots', 64, 'responses decoded at the same time on each '
           'data shard', range=_SOME, affects=_NOTHING),
     Field('sampling.steps_per_refill', 2, 'decode steps between two refills of '

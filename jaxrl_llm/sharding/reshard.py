@@ -85,7 +85,7 @@ def to_sampling(
 
   def quantised(x, i, layer=0):
     values, scale = quantise.quantise(x, types[i], axes[i])
-    # Rounded before it moves: this sends 8 bits.
+    # The first constraint makes XLA round before it gathers: it sends 8 bits.
     for place in before[i], after[i]:
       values = jax.lax.with_sharding_constraint(
           values, NamedSharding(mesh, P(*place.spec[layer:])))

@@ -187,10 +187,11 @@ def _written_by_fusion(x, inner) -> float:
 
 
 def _changes_only_tiles(module, x) -> bool:
-  """Returns whether a fusion inside of another one is its operand, retiled.
+  """Returns whether a fusion is its operand in other tiles, without a copy.
 
-  Operations on 8-bit weights get them in tiles of 32 rows as tiles of 8, which
-  lie in memory in the same order: the text marks the result as the operand.
+  8-bit weights are stored in tiles of 32 rows, and products take them in tiles
+  of 8. Both have the same order in memory, so the compiler marks the result as
+  an alias of the operand.
   """
   if x.op != 'fusion' or (
       'output_to_operand_aliasing={{}: (0, {})}' not in x.text):
