@@ -231,7 +231,7 @@ def _actor_checkpoint(
   name = config.actor.model.hf
   if not name:
     return None
-  folder = hf.fetch(name)
+  folder = hf.fetch(name, field='actor.model.hf')
   if isinstance(tokenizer, ModelTokenizer):
     found = tokenizer_lib.differences(tokenizer, ModelTokenizer(folder))
     if found:

@@ -11,15 +11,11 @@ from jaxrl_llm import checkpoint, evaluate, experiment, export, run_state, train
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.models import transformer
 from jaxrl_llm.monitoring import metrics, timing
-from tests import off_policy_test, tiny
+from tests import off_policy_test, tiny, tiny_hf
 from tests.tolerance import policy_gap
 
-SMALL = dict(
-    actor__model__preset='tiny', actor__model__width=16, actor__model__heads=2,
-    actor__model__layers=1, actor__model__kv_heads=1, actor__model__head_dim=8,
-    actor__model__mlp_width=16)
 RUN = dict(
-    **SMALL, off_policy='jackpot', jackpot__top_k=6, actor__lag=1,
+    **tiny.ACTOR, off_policy='jackpot', jackpot__top_k=6, actor__lag=1,
     actor__kl_target=.05, learner__updates=2, optimizer__learning_rate=1e-2,
     actor__learning_rate=2e-2, warm_start__steps=2, steps=4, eval__every=4,
     seed=3)
@@ -195,3 +191,45 @@ def test_a_wave_of_nothing_new_is_scored_once(built):
     assert (old[real] < 0).all() and (old[~real] == 0).all()
   np.testing.assert_allclose(
       tokens.actor_logprobs, tokens.behaviour_logprobs, atol=1e-4)
+
+
+def hf_config(folder, policy, actor, **fields):
+  """Returns the config of a run with two models in folders."""
+  config = config_lib.load(tiny.FILE, {
+      'task': 'math', 'task.path': str(folder / 'problems.jsonl'),
+      'task.heldout_count': '3', 'task.take': 'number',
+      'task.template': 'question', 'model.hf': str(policy), 'max_prompt': '150',
+      'max_response': '4', 'actor.model.hf': str(actor),
+      'workdir': str(folder / 'run'),
+      **{name.replace('__', '.'): str(x) for name, x in fields.items()}})
+  config_lib.validate(config)
+  return config
+
+
+def test_another_vocabulary_is_one_sentence(tmp_path):
+  """It says which ids differ; equal ones are accepted, with LoRA too."""
+  rows = tiny_hf.word_problems(30)
+  tiny_hf.write(tmp_path / 'problems.jsonl', rows)
+  policy = tiny_hf.make(tmp_path / 'policy', rows)
+  same = tiny_hf.make(tmp_path / 'same', rows, num_hidden_layers=1)
+  other = tiny_hf.make(tmp_path / 'other', [
+      {'text': 'zyx wvu tsr qpo nml kji hgf edc ba ' * 3}])
+  with pytest.raises(ValueError) as error:
+    experiment.build(hf_config(tmp_path, policy, other))
+  said = str(error.value)
+  assert said.count('.') <= said.count('actor.model.hf') + 3
+  for part in ('actor.model.hf=', str(other), 'another vocabulary than',
+               'ids differ, such as', "policy's vocabulary"):
+    assert part in said, said
+  parts = experiment.build(hf_config(tmp_path, policy, same, lora__rank=2))
+  assert {'problems', 'model', 'actor'} == parts.contents.keys()
+  assert parts.player(1).contents['model'] == parts.contents['actor']
+  assert parts.config.actor.model.dtype == 'float32'
+  state, fixed, _ = tiny.begin(parts)
+  assert fixed.frozen[0] is not None and fixed.frozen[1] is None
+  before = jax.device_get(state.learners[1].params)
+  state, report = train.take_step(parts, state, fixed, timing.Timer())
+  assert [int(player.step) for player in state.learners] == [1, 1]
+  assert not tiny.same(before, state.learners[1].params)  # it is distilled
+  assert report.row['update/actor_kl'] > 1e-3
+  parts.close()

@@ -20,6 +20,8 @@ FILES = sorted(
 OTHERS = [name for name in FILES if name.endswith('_math.py')]
 FAMILIES = {
     'gemma2': 'gemma2', 'llama31': 'llama', 'qwen25': 'qwen2', 'qwen3': 'qwen3'}
+ACTORS = ['configs/jackpot/qwen25_1p5b_3b_math.py',
+          'configs/jackpot/qwen3_1p7b_4b_math.py']
 # What shrinks a run that is made for many chips.
 SMALL = {
     'steps': 2, 'prompts_per_step': 4, 'samples_per_prompt': 8, 'pkpo.k': 8,
@@ -41,8 +43,11 @@ def small(tmp_path_factory):
     family = FAMILIES[pathlib.Path(name).stem.split('_')[0]]
     if not (root / family).exists():
       tiny_hf.make(root / family, rows, family)
-    return {'model.hf': str(root / family), 'task.path': source,
-            'task.heldout': held}
+    found = {'model.hf': str(root / family), 'task.path': source,
+             'task.heldout': held}
+    if name in ACTORS:
+      found['actor.model.hf'] = found['model.hf']
+    return found
 
   return fields
 
@@ -51,6 +56,9 @@ def test_there_are_some():
   assert 'configs/countdown.py' in FILES
   assert OTHERS == [
       'configs/dapo/qwen3_1p7b_math.py', 'configs/grpo/qwen3_1p7b_math.py',
+      'configs/jackpot/qwen25_1p5b_3b_math.py',
+      'configs/jackpot/qwen3_1p7b_4b_math.py',
+      'configs/jackpot/qwen3_4b_8bit_math.py',
       'configs/jackpot/qwen3_4b_math.py', 'configs/jackpot/qwen3_8b_math.py',
       'configs/pkpo/gemma2_2b_math.py', 'configs/pkpo/gemma2_9b_math.py',
       'configs/pkpo/llama31_8b_math.py', 'configs/speed/qwen25_1p5b_math.py',
@@ -76,11 +84,12 @@ def test_a_config_is_a_document_and_valid(name, small):
 # which this run does not have; SPEED runs in many other tests.
 @pytest.mark.parametrize('name', [
     pytest.param(name, marks=pytest.mark.slow) if (
-        'gemma2_9b' in name or 'qwen3_8b' in name or 'speed' in name)
+        'gemma2_9b' in name or 'qwen3_8b' in name or 'speed' in name
+        or 'qwen25_1p5b_3b' in name or '8bit' in name)
     else name for name in OTHERS])
 def test_it_takes_two_steps_with_a_small_model(name, small, tmp_path):
   own = {'speed.n_init': 2} if 'speed' in name else {}
-  if 'jackpot' in name:
+  if 'jackpot' in name and name not in ACTORS:
     own = {'learner.updates': 8}
   c = config.load(str(ROOT / name), {
       **SMALL, **own, **small(name), 'workdir': str(tmp_path)})
@@ -103,16 +112,22 @@ def test_it_takes_two_steps_with_a_small_model(name, small, tmp_path):
 def test_what_the_user_must_bring_is_named(name, small, tmp_path, monkeypatch):
   """Before anything is compiled."""
   given = small(name)
-  monkeypatch.setattr(train.programs.update_lib, 'make', None)
+  monkeypatch.setattr(train.programs_lib.update_lib, 'make', None)
   monkeypatch.chdir(tmp_path)
   with pytest.raises(ValueError, match='There is no file .*jsonl'):
     train.train(config.load(str(ROOT / name), {
-        'model.hf': given['model.hf'], 'workdir': str(tmp_path / 'run')}))
+        **{k: v for k, v in given.items() if k.endswith('hf')},
+        'workdir': str(tmp_path / 'run')}))
 
   def refuse(*_, **__):
     raise OSError('no network')
 
   monkeypatch.setattr(huggingface_hub, 'snapshot_download', refuse)
   wanted = config.load(str(ROOT / name))
-  with pytest.raises(ValueError, match=f'model.hf={wanted.model.hf} is no'):
+  with pytest.raises(ValueError, match=f'^model.hf={wanted.model.hf} is no'):
     config.validate(wanted)
+  if name in ACTORS:
+    with pytest.raises(ValueError, match=(
+        f'^actor.model.hf={wanted.actor.model.hf} is no')):
+      config.validate(config.load(
+          str(ROOT / name), {'model.hf': given['model.hf']}))

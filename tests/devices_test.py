@@ -15,10 +15,11 @@ from tests.tolerance import decoder, typical
 
 MESHES = ((8, 1, 1), (1, 8, 1), (2, 2, 2))
 STEPS = 3
-# Rows of an earlier policy, rejected and weighted. The mask is the expectation,
-# since a sampled one turns a rounding error into another token.
+# Rows that another model wrote a step before, rejected and weighted. The mask
+# is the expectation: a sampled one turns a rounding error into another token.
 STALE = dict(
-    actor__lag=1, off_policy='jackpot', jackpot__mask='expected',
+    tiny.ACTOR, actor__model__kv_heads=2, actor__lag=1, off_policy='jackpot',
+    jackpot__mask='expected',
     loss__objective='no_clip', optimizer__learning_rate=3e-3)
 
 

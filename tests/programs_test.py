@@ -23,14 +23,21 @@ AUTO = dict(learner__buckets='auto', sampling__buckets='auto')
     dict(curriculum_prompts=6, selection='replay', replay__rounds=2),
     dict(off_policy='jackpot', learner__updates=2),
     dict(off_policy='jackpot', jackpot__target='p_ref'),
-    dict(off_policy='jackpot', jackpot__z='exact', jackpot__two_pass=True)],
+    dict(off_policy='jackpot', jackpot__z='exact', jackpot__two_pass=True),
+    dict(tiny.ACTOR, off_policy='jackpot', jackpot__z='exact',
+         learner__updates=2, loss__kl_coef=.1),
+    dict(tiny.ACTOR, off_policy='jackpot', jackpot__target='p_ref',
+         actor__ppo=False, actor__distill_top_k=3)],
     ids=str)
 def test_shapes_are_those_of_a_step(fields):
   config = tiny.load(**fields)
   parts = experiment.build(config)
   made = programs.make(
       config, parts.programs.model, parts.programs.mesh,
-      parts.task.tokenizer.stop_ids, stages.make(config))
+      parts.task.tokenizer.stop_ids, stages.make(config),
+      actor=programs.Source(
+          config_lib.of_actor(config), parts.programs.players[1].model)
+      if 'actor__model__preset' in fields else None)
   seen = {}
 
   def spy(name, program):
@@ -41,7 +48,7 @@ def test_shapes_are_those_of_a_step(fields):
     call._cache_size = lambda: 0
     return call
 
-  learner, sampler = parts.programs.learner, made.sampler
+  learner, sampler = parts.programs.learner, made.writer.sampler
   parts = tiny.watch(tiny.changed(
       parts, learner=learner._replace(
           score=spy('score', learner.score),

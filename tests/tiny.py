@@ -19,6 +19,11 @@ from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.types import LearnerBatch, Rollouts
 
 FILE = str(pathlib.Path(__file__))
+# Fields of an actor of a quarter of the policy's size.
+ACTOR = dict(
+    actor__model__preset='tiny', actor__model__width=16, actor__model__heads=2,
+    actor__model__layers=1, actor__model__kv_heads=1, actor__model__head_dim=8,
+    actor__model__mlp_width=16)
 
 
 def get_config(arg=None):

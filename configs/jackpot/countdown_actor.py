@@ -1,6 +1,11 @@
 """Jackpot on Countdown with a smaller actor, which writes every response.
 
   python -m jaxrl_llm.train --config=configs/jackpot/countdown_actor.py
+
+The actor has a quarter of the policy's size and starts like it, from a warm
+start. Both learn from each step's 256 responses, the policy by rejection, the
+actor by PPO and distillation. On 2 cores this takes about three minutes after
+the warm starts.
 """
 
 from configs import countdown
@@ -10,23 +15,32 @@ def get_config(arg=None):
   """Returns the config; takes no argument."""
   c = countdown.get_config(arg)
   c.steps = 192
+  c.prompts_per_step = 32
 
   c.actor.model.preset = 'tiny'
   c.actor.model.width = 64
   c.actor.model.layers = 2
-  c.actor.model.mlp_width = 128
+  c.actor.model.heads = 4
   c.actor.model.head_dim = 16
+  c.actor.model.mlp_width = 128
+  # The actor has to follow: it covers only what it samples.
+  c.actor.learning_rate = 1e-3
+  c.actor.distill = 4.0
 
   c.off_policy = 'jackpot'
   c.loss.objective = 'no_clip'
 
-  c.prompts_per_step = 32
-  c.samples_per_prompt = 8
-  c.learner.updates = 1
   c.drop_zero_advantage = False
   c.loss.entropy_bonus = 0.0
-  c.optimizer.learning_rate = 3e-4
+  c.optimizer.learning_rate = 5e-4
   c.optimizer.schedule = 'constant'
   c.optimizer.warmup_steps = 32
-  c.eval.every = 32
+  c.eval.every = 48
   return c
+
+
+def get_hyper(hyper):
+  """Returns sweeps over lambda_distill, constant or held at a KL."""
+  return hyper.chainit([
+      hyper.sweep('actor.distill', [0.3, 1.0, 4.0]),
+      hyper.sweep('actor.kl_target', [0.03, 0.1, 0.3])])

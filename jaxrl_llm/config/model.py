@@ -93,7 +93,8 @@ def _of_section(given: ConfigDict, section: str) -> ModelConfig:
   """Returns the model of a section; its name is for errors."""
   if given.hf:
     from jaxrl_llm.models import hf, hf_config  # --help need not wait for jax
-    known = hf_config.read_config(hf.fetch(given.hf, weights=False))
+    known = hf_config.read_config(
+        hf.fetch(given.hf, weights=False, field=f'{section}.hf'))
   elif given.preset not in PRESETS:
     raise ValueError(
         f'{section}.preset={given.preset} is not known: use one of '

@@ -58,12 +58,14 @@ class Checkpoint(NamedTuple):
   tensors: Mapping[str, tensor_files.Tensor]
 
 
-def fetch(name: str, weights: bool = True) -> pathlib.Path:
+def fetch(
+    name: str, weights: bool = True, field: str = 'model.hf') -> pathlib.Path:
   """Returns the folder of a model; downloads it from the hub if needed.
 
   Args:
     name: a folder, or a repository on the hub such as 'Qwen/Qwen3-1.7B-Base'.
     weights: whether to download the weights too.
+    field: of the config that has the name, for errors.
 
   Returns:
     The folder. Files of a repository that are already cached are not
@@ -73,11 +75,11 @@ def fetch(name: str, weights: bool = True) -> pathlib.Path:
     ValueError: `name` is not a folder and cannot be downloaded.
   """
   folder = pathlib.Path(name).expanduser()
-  return folder if folder.is_dir() else _download(name, weights)
+  return folder if folder.is_dir() else _download(name, weights, field)
 
 
 @functools.cache
-def _download(name: str, weights: bool) -> pathlib.Path:
+def _download(name: str, weights: bool, field: str) -> pathlib.Path:
   import huggingface_hub
   try:
     return pathlib.Path(huggingface_hub.snapshot_download(
@@ -85,8 +87,8 @@ def _download(name: str, weights: bool) -> pathlib.Path:
   except Exception as error:  # a dozen kinds: names, rights, network
     reason = str(error).strip().split('\n')[0]
     raise ValueError(
-        f'model.hf={name} is not a folder and could not be fetched from the '
-        f'hub ({type(error).__name__}: {reason}): check the name, or download '
+        f'{field}={name} is not a folder and could not be fetched from the hub '
+        f'({type(error).__name__}: {reason}): check the name, or download '
         'the model and give its folder.') from None
 
 

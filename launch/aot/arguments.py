@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_llm import programs, sharding
+from jaxrl_llm.learner import actor as actor_lib
+from jaxrl_llm.learner import forward, rounds
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import rejection as rejection_lib
-from jaxrl_llm.learner import rounds
-from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.types import LearnerBatch, Prompts, Requests
 
@@ -19,24 +19,24 @@ class Arguments(NamedTuple):
   """Arguments of the programs of a step, as jax.ShapeDtypeStruct.
 
   Attributes:
-    state: TrainState.
+    state: TrainState, or those of the policy and the actor.
     frozen: parameters that are not trained, or None.
     anchor: parameters of the KL penalty's frozen model, or None.
     weights: all parameters that write the rows, in the sampling layout.
     generate: arguments of the sampler after `weights`.
     batch: rows of one optimiser step.
     scored: rows of a step for `score`.
-    actor: parameters that wrote the rows, or None.
+    writer: parameters that wrote the rows, or None.
     loss: hyperparameters of the loss.
   """
-  state: update_lib.TrainState
+  state: Any
   frozen: Any
   anchor: Any
   weights: Any
   generate: tuple
   batch: LearnerBatch
   scored: LearnerBatch
-  actor: Any
+  writer: Any
   loss: loss_lib.LossParams
 
 
@@ -50,6 +50,7 @@ def abstract(made: programs.Programs) -> Arguments:
     return jax.ShapeDtypeStruct(shape, dtype, sharding=place)
 
   state = made.learner.state
+  players = forward.as_tuple(state)
   frozen = None
   if config.lora.rank:
     frozen = sharding.abstract_params(
@@ -70,9 +71,9 @@ def abstract(made: programs.Programs) -> Arguments:
   penalised = programs.needs_anchor(config)
   anchor = None
   if penalised:  # with LoRA, the anchor is the frozen model without adapters
-    anchor = {'layers': {}} if config.lora.rank else state.params
+    anchor = {'layers': {}} if config.lora.rank else players[0].params
 
-  rejection = rejection_lib.of(config)
+  rejection, actor = rejection_lib.of(config), actor_lib.of(config)
 
   def rows(count, old, anchor, top, updated):
     tokens = functools.partial(
@@ -90,7 +91,8 @@ def abstract(made: programs.Programs) -> Arguments:
         top_ids=likeliest(), top_logprobs=likeliest(dtype=jnp.float32),
         z=tokens() if updated and rejection and rejection.scores_z else None,
         identity=array(count, 3, dtype=jnp.uint32) if (
-            updated and rejection) else None)
+            updated and rejection) else None,
+        actor_logprobs=tokens() if old and actor and actor.ppo else None)
 
   number = scalar(dtype=jnp.float32)
   loss = jax.tree.map(lambda _: number, loss_lib.params(config))
@@ -103,8 +105,10 @@ def abstract(made: programs.Programs) -> Arguments:
           top=rejection and rejection.needs_top, updated=True),
       scored=rows(
           programs.scored_rows(config, made.stages), False, False,
-          top=rejection and rejection.scores_z, updated=False),
-      actor=state.params if rejection and rejection.needs_actor else None,
+          top=rejection and rejection.scores_z and rejection.z == 'topk',
+          updated=False),
+      writer=players[-1].params if programs.keeps_writer(
+          config, made.stages) else None,
       loss=loss)
 
 
@@ -125,9 +129,13 @@ def lowered(made: programs.Programs) -> dict[str, Callable[[], Any]]:
       sample=lambda: made.writer.sampler.generate.lower(
           x.weights, *x.generate))
   if x.batch.old_logprobs is not None or x.anchor is not None:
+    players = tuple(player.params for player in forward.as_tuple(x.state))
+    if len(players) == 1 or (
+        x.batch.actor_logprobs is None and x.batch.z is None):
+      players = players[0]
     phases['score'] = lambda: learner.score.lower(
-        x.anchor if x.batch.old_logprobs is None else x.state.params, x.scored,
+        x.anchor if x.batch.old_logprobs is None else players, x.scored,
         x.loss, x.frozen)
   phases['update'] = lambda: learner.update.lower(
-      x.state, x.batch, x.loss, x.frozen, x.actor)
+      x.state, x.batch, x.loss, x.frozen, x.writer)
   return phases

@@ -94,15 +94,18 @@ def load(spec: str, overrides: dict[str, Any]) -> ConfigDict:
   A known name on the hub is replaced by a preset. For an unknown name,
   config.json is downloaded.
   """
-  config = config_lib.load(spec, overrides)
-  preset = HUB.get(config.model.hf)
-  if preset:
-    model = {
-        f'model.{k}': v for k, v in config.model.items()
-        if v is not None and k not in ('hf', 'preset', 'dtype')}
-    config = config_lib.load(spec, {
-        **overrides, 'model.hf': None, 'model.preset': preset, **model,
-        'model.dtype': config.model.dtype or 'bfloat16'})
+  flat = config_lib.flatten(config_lib.load(spec, overrides))
+  changes = {}
+  for section in 'model', 'actor.model':
+    preset = HUB.get(flat[f'{section}.hf'])
+    if preset:
+      changes.update({
+          name: value for name, value in flat.items()
+          if name.startswith(f'{section}.') and value is not None})
+      changes.update({
+          f'{section}.hf': None, f'{section}.preset': preset,
+          f'{section}.dtype': flat[f'{section}.dtype'] or 'bfloat16'})
+  config = config_lib.load(spec, {**overrides, **changes})
   config_lib.validate(config)
   return config
 
@@ -128,9 +131,11 @@ def build(config: ConfigDict, topology: chips.Topology) -> programs.Programs:
   """Makes the programs of a config on a slice."""
   mesh = sharding.make_mesh(
       *(config.mesh[axis] for axis in sharding.AXES), topology.devices)
+  actor = config_lib.actor_model(config)
   return programs.make(
       config, config_lib.model_config(config), mesh, _STOP_IDS,
-      stages.make(config))
+      stages.make(config), actor=actor and programs.Source(
+          config_lib.of_actor(config), actor))
 
 
 def run(config: ConfigDict, topology: chips.Topology,
@@ -257,7 +262,7 @@ def _turns(made: programs.Programs, name: str) -> dict[str, float]:
 
 def _model_flops(made: programs.Programs, name: str) -> float:
   """Returns model FLOPs of all runs in a step, for rows of maximum length."""
-  config, model, sampler = made.config, made.model, made.writer.sampler
+  config, sampler = made.config, made.writer.sampler
   rows = sampler.max_requests
   if name == 'update':
     rows = made.stages.selection.rows * made.stages.curriculum.max_rounds
@@ -265,11 +270,16 @@ def _model_flops(made: programs.Programs, name: str) -> float:
   response = np.full(rows, config.max_response)
   if name == 'sample':
     return flops.sample(
-        model, prompt[:sampler.max_prompts], prompt, response)
-  if name == 'score':
-    return _runs(made, name) * flops.forward(
-        model, prompt + response, response)
-  if name == 'update':
-    return config.learner.epochs * flops.update(
-        model, prompt, response, frozen=bool(config.lora.rank))
-  return 0.0
+        made.players[made.writer.player].model, prompt[:sampler.max_prompts],
+        prompt, response)
+  total = 0.0
+  for number, player in enumerate(made.players):
+    if name == 'score':
+      runs = programs.needs_old_logprobs(config, made.stages) + (
+          not number and programs.needs_anchor(config))
+      total += runs * flops.forward(player.model, prompt + response, response)
+    if name == 'update':
+      total += config.learner.epochs * flops.update(
+          player.model, prompt, response,
+          frozen=not number and bool(config.lora.rank))
+  return total

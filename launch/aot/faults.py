@@ -24,7 +24,7 @@ def find(text: str, made: programs.Programs) -> list[str]:
     each quantised weight that is converted outside of the product with it: in
     the decode loop, or before it and read there.
   """
-  model, mesh = made.model, made.mesh
+  model, mesh = made.players[made.writer.player].model, made.mesh
   module = hlo.parse(text)
   layers = made.writer.weights['layers']
   # At least the smallest matrix's part on a device, and more than the hidden

@@ -11,15 +11,16 @@ import jax
 import numpy as np
 
 from jaxrl_llm import programs
+from jaxrl_llm.learner import forward
 from jaxrl_llm.ops import quantise
 from launch.aot import arguments
 
 # Parts that are arguments of a phase's program.
 _ARGUMENTS = {
-    'reshard': ('parameters',),
+    'reshard': ('parameters', 'actor'),
     'sample': ('sampling weights', 'frozen'),
-    'score': ('parameters', 'frozen'),
-    'update': ('parameters', 'optimiser', 'frozen')}
+    'score': ('parameters', 'frozen', 'actor'),
+    'update': ('parameters', 'optimiser', 'frozen', 'actor')}
 
 
 def size(tree: Any) -> int:
@@ -42,9 +43,10 @@ def held(made: programs.Programs, name: str) -> dict[str, int]:
     name: name of the phase.
   """
   x = arguments.abstract(made)
+  policy, *actor = forward.as_tuple(x.state)
   parts = {
-      'parameters': size(x.state.params), 'optimiser': size(x.state.opt_state),
-      'frozen': size(x.frozen), 'anchor': size(x.anchor)}
+      'parameters': size(policy.params), 'optimiser': size(policy.opt_state),
+      'frozen': size(x.frozen), 'anchor': size(x.anchor), 'actor': size(actor)}
   if name in ('reshard', 'sample'):
     parts['sampling weights'] = _made_anew(x)
   return parts
@@ -52,8 +54,10 @@ def held(made: programs.Programs, name: str) -> dict[str, int]:
 
 def _made_anew(x: arguments.Arguments) -> int:
   """Returns the bytes of sampling weights that do not share training arrays."""
+  players = forward.as_tuple(x.state)
   kept = dict(jax.tree_util.tree_leaves_with_path(
-      x.state.params if x.frozen is None else x.frozen))
+      players[-1].params if len(players) > 1 or x.frozen is None
+      else x.frozen))
 
   def shared(path, now):
     was = kept.get(path)

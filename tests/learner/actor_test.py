@@ -264,9 +264,9 @@ def test_without_rejection_the_actor_learns_the_same():
   plain._close(state[1].params, jax.tree.map(np.subtract, _omega(), grad))
 
 
-def _states(batch, **fields):
+def _states(batch, training=(), **fields):
   """Returns the players before and after an update, and its metrics."""
-  learner = _learner(**fields)
+  learner = _learner(training=training, **fields)
   before = learner.init(*jax.device_put((coupled._params(0), _omega())))
   kept = jax.device_get(before)
   return kept, *jax.device_get(learner.update(before, batch, LOSS))
@@ -338,32 +338,29 @@ def test_the_rest_of_the_tokens_may_be_nothing():
 
 def _on_mesh(sizes):
   """Returns states and metrics of an update on a mesh; () is one device."""
-  results = []
   model = dataclasses.replace(plain.MODEL, vocab_size=24, heads=4, kv_heads=2)
   small = dataclasses.replace(
       ACTOR, vocab_size=24, width=16, heads=4, kv_heads=2, mlp_width=16)
-  for choices, changes in ((dict(), dict(top_k=5)), (dict(z='exact'), dict())):
-    trees = [transformer.init(jax.random.key(i), one)
-             for i, one in enumerate((model, small))]
-    mesh, put = None, jax.device_put
-    if sizes:
-      mesh = sharding.make_mesh(*sizes)
-      trees = [jax.device_put(tree, sharding.shardings(
-          tree, sharding.TRAIN_RULES, mesh)) for tree in trees]
-      put = lambda x: jax.device_put(x, sharding.rows(mesh))
-    learner = update_lib.make(
-        model, dataclasses.replace(
-            plain.CONFIG, importance='none', microbatch=4, buckets=(),
-            rejection=rejection.Rejection(top_k=K, decoupled=True, **choices),
-            actor=dataclasses.replace(TRAINING, **changes)), plain.SGD,
-        mesh=mesh, actor=update_lib.Actor(
-            small, _shapes(small), plain.SGD))
-    batch = _batch()
-    score = learner.score(tuple(trees), put(batch.replace(
-        old_logprobs=None, actor_logprobs=None)), LOSS)
-    states, metrics = learner.update(learner.init(*trees), put(batch), LOSS)
-    results += jax.tree.leaves((
-        score, [x.params for x in states], states[0].calibration, metrics))
+  trees = [transformer.init(jax.random.key(i), one)
+           for i, one in enumerate((model, small))]
+  mesh, put = None, jax.device_put
+  if sizes:
+    mesh = sharding.make_mesh(*sizes)
+    trees = [jax.device_put(tree, sharding.shardings(
+        tree, sharding.TRAIN_RULES, mesh)) for tree in trees]
+    put = lambda x: jax.device_put(x, sharding.rows(mesh))
+  learner = update_lib.make(
+      model, dataclasses.replace(
+          plain.CONFIG, importance='none', microbatch=4, buckets=(),
+          rejection=rejection.Rejection(top_k=K, decoupled=True, z='exact'),
+          actor=TRAINING), plain.SGD, mesh=mesh,
+      actor=update_lib.Actor(small, _shapes(small), plain.SGD))
+  batch = _batch()
+  score = learner.score(tuple(trees), put(batch.replace(
+      old_logprobs=None, actor_logprobs=None)), LOSS)
+  states, metrics = learner.update(learner.init(*trees), put(batch), LOSS)
+  results = jax.tree.leaves((
+      score, [x.params for x in states], states[0].calibration, metrics))
   return [np.asarray(x, np.float64).tolist() for x in results]
 
 

@@ -139,7 +139,7 @@ def test_any_leading_shape_and_what_is_not_asked_for():
       np.testing.assert_allclose, rtol=0, atol=_bound(hidden, unembed))
   jax.tree.map(lambda a, b: close(a, cube(b)), got, flat)
   bare = token_stats(hidden, unembed, targets, entropy=False)
-  assert bare[1:] == (None,) * 5
+  assert bare[1:] == (None,) * 6
   scalar = token_stats(hidden[3], unembed, targets[3])
   close(scalar.logprobs, flat.logprobs[3])
 
@@ -156,7 +156,8 @@ def test_the_overlap_with_another_model(chunk, softcap, lam):
 
   def ours(hidden, unembed, other):
     return token_stats(
-        hidden, unembed, targets, other=other, lam=lam, **options)
+        hidden, unembed, targets, other=other, lam=lam,
+        other_softcap=softcap, **options)
 
   got = jax.jit(ours)(hidden, unembed, other)
   p, q = (
@@ -176,6 +177,73 @@ def test_the_overlap_with_another_model(chunk, softcap, lam):
       lambda *args: ours(*args).overlap.sum(), (0, 1, 2))
   assert not any(np.any(x) for x in jax.tree.leaves(
       gradient(hidden, unembed, tuple(other))))
+
+
+def _two_models():
+  """Returns inputs of a policy, and of a student with another width."""
+  hidden, unembed, targets, ids = _inputs()
+  rng = np.random.default_rng(4)
+  student = tuple(
+      jnp.float32(rng.standard_normal((n, D + 2))) for n in (N, V))
+  return (hidden, unembed), student, targets, ids
+
+
+def _dense_logp(model, softcap):
+  logits = model[0] @ model[1].T
+  return jax.nn.log_softmax((softcap * jnp.tanh(logits / softcap)) / .7)
+
+
+@pytest.mark.parametrize('chunk', [None, 14, 2])
+def test_a_student_has_its_own_statistics_and_gradients(chunk):
+  """KL(p || q) has none with respect to p."""
+  policy, student, targets, _ = _two_models()
+  rng = np.random.default_rng(5)
+  weights = rng.standard_normal((2, N)), rng.standard_normal((N, K))
+
+  def total(stats):
+    (own, kl), top = weights
+    return jnp.sum(own * stats[0]) + jnp.sum(kl * stats[1]) + jnp.sum(
+        top * stats[2]), stats
+
+  @functools.partial(jax.grad, argnums=(0, 1), has_aux=True)
+  def ours(policy, student):
+    return total(token_stats(
+        *policy, targets, temperature=.7, softcap=3.0, top_k=K, chunk=chunk,
+        student=student, other=student, other_softcap=2.0).student)
+
+  @functools.partial(jax.grad, argnums=(0, 1), has_aux=True)
+  def dense(policy, student):
+    p, q = jax.lax.stop_gradient(_dense_logp(policy, 3.0)), _dense_logp(
+        student, 2.0)
+    top = jax.lax.top_k(p, K)[1]
+    return total((q[jnp.arange(N), targets], jnp.sum(jnp.exp(p) * (p - q), -1),
+                  jnp.take_along_axis(q, top, -1)))
+
+  grads, stats = jax.jit(ours)(policy, student)
+  want_grads, want = jax.jit(dense)(policy, student)
+  error = _bound(*policy, .7) + _bound(*student, .7)
+  for a, b in zip(stats, want):
+    np.testing.assert_allclose(a, b, rtol=0, atol=error)
+  assert (np.asarray(stats.kl) > .01).all()
+  assert not any(np.any(x) for x in jax.tree.leaves(grads[0]))
+  # Through a softmax, tanh and the products with states or unembedding.
+  size = max(np.abs(x).max() for x in jax.tree.leaves(want_grads[1]))
+  for a, b in zip(*map(jax.tree.leaves, (grads[1], want_grads[1]))):
+    np.testing.assert_allclose(
+        a, b, rtol=0, atol=size * rounding(V, N, D, 6 * FUNCTION))
+
+
+def test_a_chunk_counts_the_tokens_of_all_models():
+  policy, student, targets, _ = _two_models()
+  for more, models in (
+      (dict(), 1), (dict(student=student), 2), (dict(other=student), 2),
+      (dict(student=student, other=student), 2),
+      (dict(student=student, other=(student[0] + 1, student[1])), 3)):
+    text = str(jax.make_jaxpr(lambda hidden: token_stats(
+        hidden, policy[1], targets, chunk=12, **more))(policy[0]))
+    rows = {int(n) for n in re.findall(rf'f32\[(\d+),{V}\]', text)}
+    assert max(rows) <= 12 // models, models
+    assert max(rows) > 12 // (models + 1)
 
 
 def test_extreme_logits_stay_finite():
@@ -238,12 +306,13 @@ def split_vocabulary(sizes, axes, row_axis, chunk):
   other = (hidden + jax.random.normal(keys[7], hidden.shape) / 3,
            unembed + jax.random.normal(keys[8], unembed.shape) / 3)
 
-  def value(split, hidden, unembed):
+  def value(split, hidden, unembed, other):
     options = dict(
         temperature=0.7, softcap=3.0, top_k=count, lam=0.9, chunk=chunk)
     def stats(hidden, unembed, targets, ids, other):
       return token_stats(
-          hidden, unembed, targets, ids=ids, other=other, **options,
+          hidden, unembed, targets, ids=ids, student=other, other=other,
+          other_softcap=2.0, **options,
           **(dict(axes=axes, row_axis=row_axis) if split else {}))
     if split:
       rows, columns = (
@@ -252,21 +321,27 @@ def split_vocabulary(sizes, axes, row_axis, chunk):
           stats, mesh=mesh, check_vma=False, out_specs=rows,
           in_specs=(rows, columns, rows, rows, (rows, columns)))
     out = stats(hidden, unembed, targets, ids, other)
-    both = jnp.stack([out.logprobs, out.entropy], -1)
+    both, theirs = (jnp.stack(x, -1) for x in (
+        (out.logprobs, out.entropy), (out.student.logprobs, out.student.kl)))
     return sum(jnp.sum(w * x) for w, x in zip(
-        weights, (both, out.top_logprobs, out.id_logprobs))), out
+        (*weights, weights[0], weights[1]),
+        (both, out.top_logprobs, out.id_logprobs, theirs,
+         out.student.top_logprobs))), {
+             **out._asdict(), **out.student._asdict(), 'p': out.logprobs}
 
-  run = jax.jit(jax.grad(value, (1, 2), has_aux=True), static_argnums=0)
+  run = jax.jit(jax.grad(value, (1, 2, 3), has_aux=True), static_argnums=0)
   with jax.default_matmul_precision('highest'):
-    want, want_stats = run(False, hidden, unembed)
-    got, got_stats = run(True, hidden, unembed)
+    want, want_stats = run(False, hidden, unembed, other)
+    got, got_stats = run(True, hidden, unembed, other)
   difference = lambda a, b: float(
       jnp.max(jnp.abs(a - b)) / jnp.max(jnp.abs(b)))
   return {
       'd_hidden': difference(got[0], want[0]),
       'd_unembed': difference(got[1], want[1]),
-      **{name: difference(a, b) for name, a, b in zip(
-          got_stats._fields, got_stats, want_stats)}}
+      'd_states': difference(got[2][0], want[2][0]),
+      'd_student': difference(got[2][1], want[2][1]),
+      **{name: difference(x, want_stats[name])
+         for name, x in got_stats.items() if name != 'student'}}
 
 
 # Tokens of one device and of a chunk that do not divide; a part of V that is
