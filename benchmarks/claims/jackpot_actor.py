@@ -6,7 +6,7 @@ Trains configs/jackpot/countdown_actor.py: a policy whose responses a model of a
 quarter of its size writes, without a correction, with others and with Jackpot;
 and the policy alone, with samples of its own, exact ones and those of weights
 and a KV cache in float8. All have three seeds and the same number of updates.
-These 30 runs use one core each, in parallel, and take about 40 minutes on 2
+These 30 runs use one core each, in parallel, and take about an hour on 2
 cores. Finished runs are not repeated: after an interrupt, the same command
 resumes. `--write` saves the tables, the plot and the results of every run in
 results/claims.

@@ -112,7 +112,7 @@ def report(results: Sequence[Result], command: str) -> str:
 {' and '.join(different('machine'))}.
 
 configs/jackpot/countdown_actor.py: a policy of 0.28 million parameters on \
-Countdown, 192 updates of 256 responses, GRPO without entropy bonus, after a \
+Countdown, 384 updates of 256 responses, GRPO without entropy bonus, after a \
 warm-up of 32 updates. The actor has a width of 64 and 2 layers. \
 {len(different('seed'))} seeds, mean ± standard error over seeds. pass@1 is \
 measured on 532 held-out problems with the policy, not quantised; its standard \
