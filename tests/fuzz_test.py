@@ -125,7 +125,8 @@ def _command(tmp_path_factory):
   def offline(*_, **__):
     raise OSError('there is no network')
 
-  def before_sampling(config, which, files, greedy):
+  def before_sampling(config, which, files, greedy, player):
+    config = config_lib.of_player(config, player)
     evaluate.problem_sets(experiment.build(config, training=False), files)
     raise Done
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import evaluate, experiment, export, train, warm_start
+from jaxrl_llm.learner import actor as actor_lib
 from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import optimizer
@@ -189,6 +190,8 @@ def test_every_command_in_the_readme_is_understood(
                    '=configs/countdown.py', arg) for arg in argv]
     if any('_math.py' in arg for arg in argv):
       argv.append(f'--config.model.hf={model}')
+      if 'jackpot/qwen25' in command or '1p7b_4b' in command:
+        argv.append(f'--config.actor.model.hf={model}')
     try:
       if argv[0] == 'make':
         assert re.search(rf'^{argv[1]}:', makefile, re.MULTILINE), command
@@ -264,9 +267,16 @@ def test_every_field_is_read(monkeypatch, parts, tmp_path):
 
     patch.setattr(warm_start, 'run', quick)
     train.train(config)
+  with_actor = tiny.load(tmp_path, **tiny.ACTOR)
+  of_actor = Reads(monkeypatch, with_actor)
+  actor_lib.hyperparameters(with_actor)
+  reads.names |= of_actor.names
+  assert config_lib.of_actor(tiny.load(
+      tmp_path, **tiny.ACTOR, actor__learning_rate=.5)
+                             ).optimizer.learning_rate == .5
   fields = {
-      name for name in config_lib.flatten(config)
-      if not name.startswith(('model.', 'task.'))}
+      name for name in config_lib.flatten(config) if not name.startswith(
+          ('model.', 'task.', 'actor.model.', 'actor.learning_rate'))}
   assert fields <= reads.names, sorted(fields - reads.names)
   # A section that is handed on whole reaches a function that names each field.
   named = set(inspect.signature(optimizer.make).parameters)

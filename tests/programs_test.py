@@ -26,8 +26,9 @@ AUTO = dict(learner__buckets='auto', sampling__buckets='auto')
     dict(off_policy='jackpot', jackpot__z='exact', jackpot__two_pass=True),
     dict(tiny.ACTOR, off_policy='jackpot', jackpot__z='exact',
          learner__updates=2, loss__kl_coef=.1),
-    dict(tiny.ACTOR, off_policy='jackpot', jackpot__target='p_ref',
-         actor__ppo=False, actor__distill_top_k=3)],
+    pytest.param(dict(
+        tiny.ACTOR, off_policy='jackpot', jackpot__target='p_ref',
+        actor__ppo=False, actor__distill_top_k=3), marks=pytest.mark.slow)],
     ids=str)
 def test_shapes_are_those_of_a_step(fields):
   config = tiny.load(**fields)

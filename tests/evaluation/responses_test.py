@@ -142,7 +142,7 @@ def test_each_call_is_on_disk_before_the_next_but_one(
     return watched.parts.sample(*args, **kwargs)
 
   with pytest.raises(KeyboardInterrupt):
-    collect(watched, part, sample=sample, sampler=small)
+    collect(watched, part, sample_policy=sample, sampler=small)
   assert [data.count(b'\n') for data in calls] == [0, 0, 4]
   again, sampled = collect(watched, part)
   assert len(sampled) == 36
@@ -224,7 +224,8 @@ def test_judging_overlaps_with_sampling(watched, whole, tmp_path):
 
   task = types.SimpleNamespace(**vars(watched.parts.task), submit=submit)
   got, _ = collect(
-      watched, tmp_path / 'responses.jsonl', sample=sample, task=task)
+      watched, tmp_path / 'responses.jsonl', sample_policy=sample,
+      task=task)
   assert got == whole[0]
   assert events == [
       'sample', *['submit'] * 16,

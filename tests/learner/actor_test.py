@@ -191,7 +191,9 @@ def coupled_chosen(batch, dense):
   return jnp.take_along_axis(dense, tokens[..., None], -1)[..., 0]
 
 
-@pytest.mark.parametrize('name', CASES)
+@pytest.mark.parametrize('name', [
+    pytest.param(name, marks=pytest.mark.slow) if name == 'two_pass' else name
+    for name in CASES])
 def test_two_joint_updates_equal_two_separate_ones(name):
   """Losses, gradients, calibration and lambda_distill; the actor's old
   log-probs and the normaliser come from the joint score where it is needed."""
@@ -364,6 +366,7 @@ def _on_mesh(sizes):
   return [np.asarray(x, np.float64).tolist() for x in results]
 
 
+@pytest.mark.slow  # tests/devices_test.py has a run with an actor
 def test_eight_devices_equal_one():
   eight = devices.run(_on_mesh, (2, 2, 2))
   for a, b in zip(_on_mesh(()), eight, strict=True):
