@@ -67,18 +67,8 @@ def train(name: str, folder: pathlib.Path, where: str) -> None:
     folder: parent folder of the runs and results.
     where: description of the machine.
   """
-  from jaxrl_llm import config as config_lib
-  from jaxrl_llm import train as train_lib
   from jaxrl_llm.learner import rounds
-  from jaxrl_llm.monitoring import metrics
   arm, stale, seed = name.split(',')
-  config = config_lib.load(CONFIG, {
-      'seed': int(seed), 'workdir': str(folder / name), 'mesh.cpu_devices': 1,
-      'warm_start.cache': str(folder / 'warm_start'), 'log.display': False,
-      'log.tensorboard': False, 'checkpoint.every': 0,
-      **fields_of(arm, int(stale))})
-  config_lib.validate(config)
-
   updates, run = [], rounds.run
 
   def noted(*args, **kwargs):
@@ -87,8 +77,8 @@ def train(name: str, folder: pathlib.Path, where: str) -> None:
     return outcome
 
   rounds.run = noted  # metrics.jsonl has the means of a step's updates
-  train_lib.train(config, name)
-  rows = metrics.read(folder / name / 'metrics.jsonl')
+  rows = runs.train_arm(CONFIG, name, folder, {
+      'seed': int(seed), **fields_of(arm, int(stale))})
   runs.save(folder, name, {
       'arm': arm, 'stale': int(stale), 'seed': int(seed),
       **jackpot_report.numbers_of(rows, updates, int(stale)),

@@ -1,6 +1,5 @@
 """Numbers, tables and plots of the claims about another model's responses."""
 
-import json
 import pathlib
 import statistics
 from typing import Any, Mapping, Sequence
@@ -128,15 +127,6 @@ These columns are means over the run.
 
 {table(arms)}
 '''
-
-
-def write(results: Sequence[Result], text: str) -> None:
-  """Writes the report, its plot, and one line of JSON per run."""
-  RESULT.parent.mkdir(parents=True, exist_ok=True)
-  RESULT.write_text(text)
-  RESULT.with_suffix('.jsonl').write_text(''.join(
-      json.dumps(result) + '\n' for result in results))
-  draw(results, RESULT.with_suffix('.png'))
 
 
 def draw(results: Sequence[Result], path: pathlib.Path) -> None:

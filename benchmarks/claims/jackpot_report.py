@@ -1,6 +1,5 @@
 """Numbers, tables and plots of Jackpot's claims."""
 
-import json
 import pathlib
 import statistics
 from typing import Any, Iterable, Mapping, Sequence
@@ -155,15 +154,6 @@ these are means over the run.
 
 ![pass@1 and KL by updates]({RESULT.with_suffix('.png').name})
 {parts}'''
-
-
-def write(results: Sequence[Result], text: str) -> None:
-  """Writes the report, its plot, and one line of JSON per run."""
-  RESULT.parent.mkdir(parents=True, exist_ok=True)
-  RESULT.write_text(text)
-  RESULT.with_suffix('.jsonl').write_text(''.join(
-      json.dumps(result) + '\n' for result in results))
-  draw(results, RESULT.with_suffix('.png'))
 
 
 def draw(results: Sequence[Result], path: pathlib.Path) -> None:

@@ -1,7 +1,6 @@
 """Tables and plots of PKPO's claims."""
 
 import collections
-import json
 import pathlib
 import statistics
 from typing import Any, Callable, Iterable, Mapping, Sequence
@@ -174,15 +173,6 @@ problems, the columns are about these unless they say otherwise.
 
 {tables}
 '''
-
-
-def write(results: Sequence[Result], text: str) -> None:
-  """Writes the report, its plots, and one line of JSON per run."""
-  RESULT.parent.mkdir(parents=True, exist_ok=True)
-  RESULT.write_text(text)
-  RESULT.with_suffix('.jsonl').write_text(
-      ''.join(json.dumps(result) + '\n' for result in results))
-  draw(results, RESULT.with_suffix('.png'))
 
 
 def draw(results: Sequence[Result], path: pathlib.Path) -> None:

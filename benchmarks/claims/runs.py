@@ -62,6 +62,33 @@ def train_all(
       raise
 
 
+def train_arm(
+    config: str, name: str, folder: pathlib.Path, fields: Mapping[str, Any],
+) -> list[dict[str, Any]]:
+  """Trains a config with other fields.
+
+  Args:
+    config: path of the config.
+    name: of the run.
+    folder: parent folder of the runs, with their warm starts.
+    fields: dotted names with values, such as the run's seed and those of its
+      arm.
+
+  Returns:
+    The rows of metrics.jsonl.
+  """
+  from jaxrl_llm import config as config_lib
+  from jaxrl_llm import train
+  from jaxrl_llm.monitoring import metrics
+  loaded = config_lib.load(config, {
+      'workdir': str(folder / name), 'mesh.cpu_devices': 1,
+      'warm_start.cache': str(folder / 'warm_start'), 'log.display': False,
+      'log.tensorboard': False, 'checkpoint.every': 0, **fields})
+  config_lib.validate(loaded)
+  train.train(loaded, name)
+  return metrics.read(folder / name / 'metrics.jsonl')
+
+
 def save(folder: pathlib.Path, name: str, result: Mapping[str, Any]) -> None:
   """Writes the result of a run, whole or not at all."""
   path = folder / f'{name}.json'
@@ -78,7 +105,8 @@ def read(folder: pathlib.Path, names: Sequence[str]) -> list[dict[str, Any]]:
 def program(
     module: str, doc: str, *, names: Sequence[str],
     train: Callable[[str, pathlib.Path, str], None], report: Any,
-    order: Callable[[Mapping[str, Any]], Any] | None = None) -> None:
+    order: Callable[[Mapping[str, Any]], Any] | None = None,
+    unwritten: Sequence[str] = ()) -> None:
   """Runs the command line of a claim.
 
   Args:
@@ -87,8 +115,9 @@ def program(
     names: of the runs, in the order in which they begin.
     train: (name, folder, description of the machine), does a run and saves its
       result.
-    report: module with RESULT, report(results, command), write(results, text).
+    report: module with RESULT, report(results, command), draw(results, path).
     order: key that sorts the results; None leaves them in the order of names.
+    unwritten: keys of results that `--write` leaves out.
   """
   parser = argparse.ArgumentParser(
       description=doc, formatter_class=argparse.RawTextHelpFormatter)
@@ -113,4 +142,10 @@ def program(
   text = report.report(results, f'python -m {module}')
   print(text)
   if args.write:
-    report.write(results, text)
+    path = report.RESULT
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.with_suffix('.jsonl').write_text(''.join(
+        json.dumps({k: v for k, v in result.items() if k not in unwritten})
+        + '\n' for result in results))
+    report.draw(results, path.with_suffix('.png'))

@@ -67,17 +67,9 @@ def train(name: str, folder: pathlib.Path, where: str) -> None:
     folder: parent folder of the runs and results.
     where: description of the machine.
   """
-  from jaxrl_llm import config as config_lib
-  from jaxrl_llm import train as train_lib
-  from jaxrl_llm.monitoring import metrics
   arm, seed = name.split(',')
-  config = config_lib.load(CONFIG, {
-      'seed': int(seed), 'workdir': str(folder / name), 'mesh.cpu_devices': 1,
-      'warm_start.cache': str(folder / 'warm_start'), 'log.display': False,
-      'log.tensorboard': False, 'checkpoint.every': 0, **ARMS[arm]})
-  config_lib.validate(config)
-  train_lib.train(config, name)
-  rows = metrics.read(folder / name / 'metrics.jsonl')
+  rows = runs.train_arm(
+      CONFIG, name, folder, {'seed': int(seed), **ARMS[arm]})
   runs.save(folder, name, {
       'arm': arm, 'seed': int(seed), **speed_report.numbers_of(rows),
       'machine': where, 'date': str(datetime.date.today())})
@@ -87,7 +79,7 @@ def main() -> None:
   """Runs the command line."""
   runs.program(
       'benchmarks.claims.speed', __doc__, names=names(), train=train,
-      report=speed_report)
+      report=speed_report, unwritten=['phases'])
 
 
 if __name__ == '__main__':

@@ -1,6 +1,5 @@
 """Numbers, tables and plots of SPEED's claims."""
 
-import json
 import pathlib
 import statistics
 from typing import Any, Callable, Iterable, Mapping, Sequence
@@ -334,23 +333,14 @@ the measured ones.
 '''
 
 
-def write(results: Sequence[Result], text: str) -> None:
-  """Writes the report, its plot, and one line of JSON per run."""
-  RESULT.parent.mkdir(parents=True, exist_ok=True)
-  RESULT.write_text(text)
-  RESULT.with_suffix('.jsonl').write_text(''.join(
-      json.dumps({k: v for k, v in result.items() if k != 'phases'}) + '\n'
-      for result in results))
-  draw(by_arm(results), RESULT.with_suffix('.png'))
-
-
-def draw(arms: Mapping[str, list[Result]], path: pathlib.Path) -> None:
+def draw(results: Sequence[Result], path: pathlib.Path) -> None:
   """Draws the mean pass@1 of RLOO and DAPO, with and without SPEED."""
   import matplotlib
   from matplotlib.figure import Figure
   shown = {'rloo': ('C0', '--'), 'rloo_drop': ('C0', ':'),
            'speed_rloo_4': ('C0', '-'), 'dapo': ('C1', '--'),
            'speed_dapo_4': ('C1', '-')}
+  arms = by_arm(results)
   with matplotlib.rc_context(STYLE):
     figure = Figure(figsize=(11, 4), dpi=130, layout='constrained')
     for axes, (name, text) in zip(figure.subplots(1, 2), (
