@@ -80,14 +80,16 @@ def test_a_config_is_a_document_and_valid(name, small):
       config.validate(config.load(path, {**given, **trial}))
 
 
-# Gemma 2 9B's and Qwen3 8B's configs are those of 2B and 4B with other sizes,
-# which this run does not have; so are most of Jackpot's. SPEED runs in many
-# other tests.
+# One of each kind: the others differ in sizes, which this run does not have, or
+# in a family or a method that many tests run.
+QUICK = ('configs/dapo/qwen3_1p7b_math.py',
+         'configs/jackpot/qwen3_1p7b_4b_math.py',
+         'configs/pkpo/gemma2_2b_math.py')
+
+
 @pytest.mark.parametrize('name', [
-    pytest.param(name, marks=pytest.mark.slow) if (
-        'gemma2_9b' in name or 'qwen3_8b' in name or 'speed' in name
-        or 'qwen25_1p5b_3b' in name or 'qwen3_4b' in name)
-    else name for name in OTHERS])
+    name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
+    for name in OTHERS])
 def test_it_takes_two_steps_with_a_small_model(name, small, tmp_path):
   own = {'speed.n_init': 2} if 'speed' in name else {}
   if 'jackpot' in name and name not in ACTORS:

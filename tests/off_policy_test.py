@@ -56,7 +56,8 @@ def sizes(config, params, batch):
       lambda x: np.einsum('bt,bt...->...', place, np.abs(x)), jacobian)
 
 
-@pytest.mark.parametrize('objective', ['clip', 'no_clip'])
+@pytest.mark.parametrize('objective', [
+    pytest.param('clip', marks=pytest.mark.slow), 'no_clip'])
 def test_equal_weights_are_plain_training(objective):
   """The actor's log-probs are of the tempered distribution, not the truncated.
 

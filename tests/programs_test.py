@@ -23,7 +23,9 @@ AUTO = dict(learner__buckets='auto', sampling__buckets='auto')
     dict(curriculum_prompts=6, selection='replay', replay__rounds=2),
     dict(off_policy='jackpot', learner__updates=2),
     dict(off_policy='jackpot', jackpot__target='p_ref'),
-    dict(off_policy='jackpot', jackpot__z='exact', jackpot__two_pass=True),
+    pytest.param(
+        dict(off_policy='jackpot', jackpot__z='exact', jackpot__two_pass=True),
+        marks=pytest.mark.slow),
     dict(tiny.ACTOR, off_policy='jackpot', jackpot__z='exact',
          learner__updates=2, loss__kl_coef=.1),
     pytest.param(dict(
