@@ -17,7 +17,7 @@ from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.ops.token_stats import StudentStats, TokenStats
-from tests import devices
+from tests import devices, tiny
 from tests.learner import rejection_update_test as coupled
 from tests.learner import update_test as plain
 from tests.reference import rejection as reference
@@ -372,3 +372,20 @@ def test_eight_devices_equal_one():
   for a, b in zip(_on_mesh(()), eight, strict=True):
     np.testing.assert_allclose(
         b, a, rtol=plain.TOLERANCE, atol=plain.TOLERANCE)
+
+
+@pytest.mark.parametrize('fields, kind, bounds', [
+    (dict(), 'none', {}),
+    (dict(loss__importance='tis', loss__importance_cap=1.7), 'tis',
+     dict(cap=1.7)),
+    # Rejection alone truncates at c1.
+    (dict(off_policy='jackpot', jackpot__c1=2.5), 'tis', dict(cap=2.5)),
+    (dict(off_policy='jackpot', loss__importance='icepop',
+          loss__importance_low=.4, loss__importance_cap=1.9), 'icepop',
+     dict(low=.4, cap=1.9))])
+def test_what_corrects_the_actors_loss(fields, kind, bounds):
+  config = tiny.load(**tiny.ACTOR, **fields, loss__clip_high=.3)
+  assert actor_lib.of(config).importance == kind
+  wanted = dict(clip_low=.2, clip_high=.3, **bounds)
+  assert actor_lib.hyperparameters(config) == {
+      name: np.float32(value) for name, value in wanted.items()}
