@@ -149,7 +149,8 @@ def test_a_run_on_word_problems_goes_on_and_comes_back(
   assert again == cfg
 
 
-@pytest.mark.parametrize('warm', [0, 3])
+@pytest.mark.parametrize('warm', [
+    pytest.param(0, marks=pytest.mark.slow), 3])
 def test_lora_is_merged(origin, tmp_path, monkeypatch, warm):
   """Its checkpoints hold the small matrices alone; after a warm start too."""
   if warm:

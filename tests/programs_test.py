@@ -21,11 +21,10 @@ AUTO = dict(learner__buckets='auto', sampling__buckets='auto')
     dict(sampling__chunk=4, sampling__prefill_prompts=1, sampling__top_p=.5,
          sampling__buckets='3', learner__buckets='12'),
     dict(curriculum_prompts=6, selection='replay', replay__rounds=2),
-    dict(off_policy='jackpot', learner__updates=2),
-    dict(off_policy='jackpot', jackpot__target='p_ref'),
-    pytest.param(
-        dict(off_policy='jackpot', jackpot__z='exact', jackpot__two_pass=True),
-        marks=pytest.mark.slow),
+    *(pytest.param(dict(fields, off_policy='jackpot'), marks=pytest.mark.slow)
+      for fields in (
+          dict(learner__updates=2), dict(jackpot__target='p_ref'),
+          dict(jackpot__z='exact', jackpot__two_pass=True))),
     dict(tiny.ACTOR, off_policy='jackpot', jackpot__z='exact',
          learner__updates=2, loss__kl_coef=.1),
     pytest.param(dict(

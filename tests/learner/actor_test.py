@@ -192,7 +192,8 @@ def coupled_chosen(batch, dense):
 
 
 @pytest.mark.parametrize('name', [
-    pytest.param(name, marks=pytest.mark.slow) if name == 'two_pass' else name
+    pytest.param(name, marks=pytest.mark.slow) if (
+        name in ('two_pass', 'exact', 'p_ref_exact')) else name
     for name in CASES])
 def test_two_joint_updates_equal_two_separate_ones(name):
   """Losses, gradients, calibration and lambda_distill; the actor's old

@@ -279,6 +279,7 @@ def steps(sizes, **fields):
               for x in jax.tree.leaves(params)])
 
 
+@pytest.mark.slow  # test_neither_embeddings_nor_logits_move has LoRA
 def test_a_step_is_the_same_on_eight_devices():
   one, eight = steps((1, 1, 1)), devices.run(steps, (2, 2, 2))
   assert one['tokens'] == eight['tokens']

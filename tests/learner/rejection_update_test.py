@@ -282,6 +282,7 @@ def _on_mesh(sizes):
   return [np.asarray(x, np.float64).tolist() for x in results]
 
 
+@pytest.mark.slow  # tests/devices_test.py has a run with rejection
 def test_eight_devices_equal_one():
   eight = devices.run(_on_mesh, (2, 2, 2))
   for a, b in zip(_on_mesh(()), eight, strict=True):

@@ -178,10 +178,11 @@ def learned(sizes, *options):
 
 # Tied or not, LoRA or not, tokens of a chunk.
 @pytest.mark.parametrize('sizes, options', [
-    ((1, 2, 4), (True, False, V, 8)),
     ((2, 2, 2), (False, False, V, 6)),
-    ((4, 2, 1), (True, False, V, None)),
     ((1, 2, 4), (False, True, V, 5)),
+    *(pytest.param(*case, marks=pytest.mark.slow) for case in (
+        ((1, 2, 4), (True, False, V, 8)),
+        ((4, 2, 1), (True, False, V, None)))),
 ])
 def test_an_update_is_the_same_on_eight_devices(sizes, options):
   want = learned((1, 1, 1), *options)
