@@ -121,4 +121,7 @@ def _of_section(given: ConfigDict, section: str) -> ModelConfig:
       raise ValueError(
           f'{section}.{field}={changes[field]} is not that of '
           f'{given.hf}, {getattr(known, field)}: leave it out.')
-  return dataclasses.replace(known, **changes)
+  try:
+    return dataclasses.replace(known, **changes)
+  except ValueError as error:  # begins with the field
+    raise ValueError(f'{section}.{error}') from None

@@ -218,7 +218,9 @@ def test_text_becomes_the_value_of_its_type(file, name, text, value):
     ('overlong.mode=penalty', ['overlong.window=0', 'max_response=64']),
     ('mesh.fsdp=-1', ['mesh=-1,-1,1']),
     ('mesh.fsdp=0', ['mesh=-1,0,1']),
-    ('model.kv_heads=3', ['kv_heads=3', 'heads=4']),
+    ('model.kv_heads=3', ['model.kv_heads=3', 'heads=4']),
+    ('actor.model.preset=tiny --config.actor.model.vocab_size=24 '
+     '--config.actor.model.kv_heads=3', ['actor.model.kv_heads=3', 'heads=4']),
     ('model.rope_scaling=8', ['model.rope_scaling=8.0', '4 numbers']),
     ('learner.attention=cudnn', ['model.dtype=bfloat16']),
     ('task.kinds=two', ['kinds=', 'train=']),
