@@ -77,13 +77,12 @@ def make(config: ConfigDict, problems: int = 1) -> Stages:
       problems=problems, seed=config.seed, batch=config.prompts_per_step,
       samples=config.samples_per_prompt,
       prompts=config.curriculum_prompts or config.prompts_per_step,
-      lag=config.actor.lag)
-  stages = Stages(
-      _checked_curriculum(
-          _make('curriculum', config, CURRICULA, Curriculum, sizes),
-          sizes.batch),
-      _checked_selection(
-          _make('selection', config, SELECTIONS, Selection, sizes)))
+      lag=config.actor.lag, response=config.max_response)
+  curriculum = _checked_curriculum(
+      _make('curriculum', config, CURRICULA, Curriculum, sizes), sizes.batch)
+  sizes = sizes._replace(rounds=curriculum.max_rounds)
+  stages = Stages(curriculum, _checked_selection(
+      _make('selection', config, SELECTIONS, Selection, sizes)))
   return Stages(*(
       stage if config[field] in known else stage._replace(**{
           part: _named(f'{field}={config[field]}', part, call)

@@ -135,8 +135,9 @@ def take_step(
 
   with timer('batch'):
     table = buffer_lib.join(held.table, wave.table)
-    selection = select.feedback(
-        state.selection, step_metrics.probe(wave.table, policy_step))
+    with timer('select'):
+      selection = select.feedback(
+          state.selection, step_metrics.probe(wave.table, policy_step))
     curriculum = choose.update(
         curriculum, arrived, table, seen.signal, seen.gain)
     curriculum, taken = choose.take(curriculum)
@@ -154,9 +155,13 @@ def take_step(
           drop_zero_advantage=config.drop_zero_advantage))
     tokens = buffer_lib.join(held.tokens, tokens)
 
+  def chosen_rows(*of_round):
+    with timer('select'):
+      return select.select(*of_round)
+
   with timer('update'):
     done = rounds.run(
-        learner, state.learners, table, tokens, taken, select.select, selection,
+        learner, state.learners, table, tokens, taken, chosen_rows, selection,
         fixed.loss, frozen, config=config, rounds=state.rounds,
         step=state.step + 1, policy_step=policy_step,
         keep_writer=programs_lib.keeps_writer(config, parts.stages),
@@ -172,12 +177,12 @@ def take_step(
       wave=sampled, gain=signal.gain, solved=solved, kinds=parts.kinds,
       measured={
           **signal.metrics, **measured, **choose.metrics(curriculum),
-          **step_metrics.of_rounds(
-              done.rows, done.staleness, int((buffer.table.group >= 0).sum()))},
+          **select.metrics(done.selection), **step_metrics.of_rounds(
+              done.picked, int((buffer.table.group >= 0).sum()))},
       flops=flops.of_step(
           programs.model, asked, responses.rollouts.length,
           [(tokens.prompt_length[rows], tokens.length[rows])
-           for rows in done.rows],
+           for rows, *_ in done.picked],
           epochs=config.learner.epochs, frozen=frozen is not None,
           actor=programs.players[writer.player].model
           if writer.player else None))

@@ -238,7 +238,8 @@ class Probe(NamedTuple):
 
   Attributes:
     reward: mean reward.
-    entropy: mean entropy of the tokens in nats, when they were sampled.
+    entropy: mean over the responses of the mean entropy of their tokens, in
+      nats, when they were sampled.
     policy_step: optimiser steps behind the policy that wrote them.
   """
   reward: float
@@ -256,6 +257,8 @@ class Sizes(NamedTuple):
     samples: n, samples of a group.
     prompts: new groups that a wave begins.
     lag: waves between the sampling of rollouts and the curriculum's `update`.
+    response: T, most tokens of a response.
+    rounds: most rounds of a wave, known to the makers of selections.
   """
   problems: int
   seed: int
@@ -263,6 +266,8 @@ class Sizes(NamedTuple):
   samples: int
   prompts: int
   lag: int = 0
+  response: int = 1
+  rounds: int = 1
 
 
 class Curriculum(NamedTuple):
@@ -324,6 +329,8 @@ class Selection(NamedTuple):
     capacity: most rows held.
     rows: K.
     stale: whether a row may be picked in a later round than its own.
+    metrics: (state) -> name to number, after the wave's rounds; always the same
+      names.
   """
   init: Callable[[tuple[int, ...]], Any]
   feedback: Callable[[Any, Probe], Any]
@@ -332,6 +339,22 @@ class Selection(NamedTuple):
   capacity: int
   rows: int
   stale: bool
+  metrics: Callable[[Any], dict[str, float]] = lambda state: {}
+
+
+class Picked(NamedTuple):
+  """Rows that a round trained on, without filler.
+
+  Attributes:
+    rows: [K] their numbers.
+    staleness: [K] optimiser steps between the writing of a row and the round.
+    age: [K] rounds since its own.
+    usage: [K] rounds that had trained on it before.
+  """
+  rows: np.ndarray
+  staleness: np.ndarray
+  age: np.ndarray
+  usage: np.ndarray
 
 
 def rows_of(

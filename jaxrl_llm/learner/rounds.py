@@ -16,6 +16,7 @@ from jaxrl_llm.types import (
     Array,
     Ask,
     LearnerBatch,
+    Picked,
     RolloutTokens,
     rows_of,
     Table,
@@ -38,16 +39,13 @@ class Outcome(NamedTuple):
     selection: the selection's state after them.
     table: the table, with the rounds of its rows and facts from the updates.
     metrics: name to [], of each optimiser step.
-    rows: for each round, the rows it trained on.
-    staleness: for each round, the optimiser steps between the writing of each
-      of its rows and the round.
+    picked: of each round.
   """
   learners: tuple[TrainState, ...]
   selection: Any
   table: Table
   metrics: list[dict[str, np.ndarray]]
-  rows: list[np.ndarray]
-  staleness: list[np.ndarray]
+  picked: list[Picked]
 
 
 def signal(
@@ -238,7 +236,7 @@ def run(
     FloatingPointError: SKIPPED_LIMIT consecutive updates had a loss or gradient
       that is not finite; the last mini-batch is saved.
   """
-  metrics, picked, staleness = [], [], []
+  metrics, picked = [], []
   writer = None
   if keep_writer and batches_of_step:
     # Updates overwrite the parameters that wrote the rows.
@@ -252,16 +250,18 @@ def run(
         selection, table, rows, (config.seed, number, SELECTION))
     if config.drop_zero_advantage:
       rows = np.where(_at(table.advantage, rows) == 0.0, -1, rows)
-    picked.append(rows[rows >= 0])
+    there = rows[rows >= 0]
     taken = sum(
         m['tokens'] > 0 and m['skipped_in_row'] == 0 for m in metrics)
-    staleness.append(policy_step + taken - table.policy_step[picked[-1]])
+    picked.append(Picked(
+        there, policy_step + taken - table.policy_step[there],
+        number - table.round[there], table.usage[there]))
     state, table, new = _update(
         learner, state, table, tokens, rows, loss, frozen, writer,
         config=config, number=number, step=step, shard_rows=shard_rows)
     metrics += new
   return Outcome(
-      forward.as_tuple(state), selection, table, metrics, picked, staleness)
+      forward.as_tuple(state), selection, table, metrics, picked)
 
 
 def _update(

@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.rollout import Responses
-from jaxrl_llm.types import Ask, Probe, Rollouts, Table
+from jaxrl_llm.types import Ask, Picked, Probe, Rollouts, Table
 
 Row = dict[str, float]
 
@@ -124,33 +124,31 @@ def probe(wave: Table, policy_step: int) -> Probe:
   if not rows.any():
     return Probe(np.nan, np.nan, policy_step)
   return Probe(
-      float(wave.reward[rows].mean()),
-      float(np.average(wave.entropy[rows], weights=wave.length[rows])),
+      float(wave.reward[rows].mean()), float(wave.entropy[rows].mean()),
       policy_step)
 
 
-def of_rounds(
-    rows: Sequence[np.ndarray], staleness: Sequence[np.ndarray],
-    held: int) -> Row:
+def of_rounds(picked: Sequence[Picked], held: int) -> Row:
   """Computes the metrics of a step's train batches.
 
   Args:
-    rows: for each round, the rows it trained on, without filler.
-    staleness: for each round, the optimiser steps between the writing of its
-      rows and their use.
+    picked: of each round.
     held: rows held for later steps.
 
   Returns:
-    batch/rounds; batch/rows (rows trained on, over all rounds);
-    batch/staleness (mean) and batch/staleness_max, NaN without a row;
-    batch/held.
+    batch/rounds; batch/rows (rows trained on, over all rounds). Over these
+    rows, NaN without one: batch/staleness (mean) and batch/staleness_max;
+    batch/age and batch/usage (means); batch/replayed (share of rows from
+    earlier rounds). batch/held.
   """
-  late = np.concatenate([np.zeros(0), *staleness])
+  nothing = Picked(*[np.zeros(0)] * len(Picked._fields))
+  rows, late, age, usage = map(np.concatenate, zip(nothing, *picked))
   return {
-      'batch/rounds': len(rows), 'batch/rows': sum(map(len, rows)),
+      'batch/rounds': len(picked), 'batch/rows': len(rows),
       'batch/staleness': _mean(late),
       'batch/staleness_max': late.max() if len(late) else np.nan,
-      'batch/held': held}
+      'batch/age': _mean(age), 'batch/usage': _mean(usage),
+      'batch/replayed': _mean(age > 0), 'batch/held': held}
 
 
 def of_updates(updates: Sequence[Mapping[str, np.ndarray]]) -> Row:

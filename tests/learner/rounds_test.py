@@ -101,11 +101,13 @@ def test_rows_without_an_advantage_are_left_out_if_asked(drop):
   want = [0, 3, 0, 2, 0, 0] if drop else [1, 3, 0, 2, 4, 0]
   assert batch.response_length.tolist() == want
   assert batch.advantages.tolist() == [0, -1, 0, 2, 0, 0]
-  assert done.rows[0].tolist() == ([2, 1] if drop else [0, 2, 1, 3])
+  picked, = done.picked
+  assert picked.rows.tolist() == ([2, 1] if drop else [0, 2, 1, 3])
   assert done.table.round.tolist() == [5, 5, 5, 5, -1]
   assert done.table.usage.tolist() == (
       [0, 1, 1, 0, 0] if drop else [1, 1, 1, 1, 0])
-  assert done.staleness[0].tolist() == [3] * len(done.rows[0])
+  assert picked.staleness.tolist() == [3] * len(picked.rows)
+  assert not picked.age.any() and not picked.usage.any()
   scored = rounds.to_score(
       table, [ROWS], first=1, size=6, drop_zero_advantage=drop)
   assert scored.tolist() == (

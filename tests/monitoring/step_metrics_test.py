@@ -7,7 +7,7 @@ import pytest
 from jaxrl_llm import experiment
 from jaxrl_llm.monitoring import step_metrics
 from jaxrl_llm.tasks import Problem
-from jaxrl_llm.types import Ask, Rollouts, Table
+from jaxrl_llm.types import Ask, Picked, Rollouts, Table
 from tests.tolerance import rounding
 
 
@@ -102,13 +102,13 @@ def test_a_group_without_a_verdict_leaves_the_spread_of_the_others():
   assert got['reward/group_std'] == .5
 
 
-def test_the_probe_weighs_the_entropy_by_tokens():
+def test_the_probe_is_a_mean_over_responses():
   table, _ = wave([1, 0, 4, 9], [1, 1, 0, 1],
                   probe=np.array([True, True, True, False]))
   table = table._replace(policy_step=np.full(4, 7))
   got = step_metrics.probe(table, 9)
   # Rows 0 and 1 have 1 and 4 tokens and the entropies 0 and 1.
-  assert got == (.5, pytest.approx(4 / 5, rel=rounding(2)), 7)
+  assert got == (.5, .5, 7)
   table = table._replace(valid=np.zeros(4, bool))
   assert np.isnan(step_metrics.probe(table, 9)[:2]).all()
   nothing, _ = wave([], [])
@@ -116,14 +116,16 @@ def test_the_probe_weighs_the_entropy_by_tokens():
 
 
 def test_metrics_of_rounds():
-  got = step_metrics.of_rounds(
-      [np.array([3, 1]), np.array([2])], [np.array([0, 4]), np.array([2])], 5)
+  got = step_metrics.of_rounds([
+      Picked(*map(np.array, ([3, 1], [0, 4], [0, 2], [0, 1]))),
+      Picked(*map(np.array, ([2, 6], [2, 2], [0, 1], [5, 0])))], 5)
   assert got == {
-      'batch/rounds': 2, 'batch/rows': 3, 'batch/staleness': 2,
-      'batch/staleness_max': 4, 'batch/held': 5}
-  nothing = step_metrics.of_rounds([], [], 0)
-  assert np.isnan(nothing.pop('batch/staleness'))
-  assert np.isnan(nothing.pop('batch/staleness_max'))
+      'batch/rounds': 2, 'batch/rows': 4, 'batch/staleness': 2,
+      'batch/staleness_max': 4, 'batch/age': .75, 'batch/usage': 1.5,
+      'batch/replayed': .5, 'batch/held': 5}
+  nothing = step_metrics.of_rounds([], 0)
+  for name in ('staleness', 'staleness_max', 'age', 'usage', 'replayed'):
+    assert np.isnan(nothing.pop(f'batch/{name}'))
   assert nothing == {'batch/rounds': 0, 'batch/rows': 0, 'batch/held': 0}
 
 
