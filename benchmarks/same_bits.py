@@ -69,7 +69,8 @@ def run(checkout: pathlib.Path, workdir: pathlib.Path,
   if (workdir / 'summary.json').exists():
     return
   shutil.rmtree(workdir, ignore_errors=True)
-  known = (checkout / 'jaxrl_llm/config/fields.py').read_text()
+  known = ''.join(
+      path.read_text() for path in checkout.glob('jaxrl_llm/config/*fields.py'))
   command = [
       sys.executable, '-m', 'jaxrl_llm.train', *arguments,
       *(f'--config.{name}={value}' for name, value in SINCE.items()

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 import numpy as np
 
 from jaxrl_llm.curriculum import dynamic, speed, uniform
-from jaxrl_llm.selection import all_rows, replay
+from jaxrl_llm.selection import all_rows, cbs, replay
 from jaxrl_llm.tasks import modules
 from jaxrl_llm.types import Curriculum, NoSignalError, Selection, Sizes
 
@@ -46,6 +46,7 @@ SELECTIONS = {
     'random': Stage(replay.random, 'replay'),
     'newest': Stage(replay.newest, 'replay'),
     'replay': Stage(replay.replay, 'replay'),
+    'cbs': Stage(cbs.create, 'cbs'),
 }
 
 

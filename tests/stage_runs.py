@@ -17,8 +17,12 @@ FIELDS = dict(
     optimizer__learning_rate=.01, loss__clip_low=.05, loss__clip_high=.05)
 
 
-# With k = n most groups have no signal.
-_OWN = {'pkpo': dict(pkpo__k=2)}
+# With k = n most groups have no signal; without a warm-up the bandit's scores
+# count from the first round on.
+_OWN = {'pkpo': dict(pkpo__k=2), 'speed': dict(speed__n_init=2),
+        'cbs': dict(cbs__warmup=0, cbs__epsilon=.2),
+        **dict.fromkeys(
+            ('random', 'newest', 'replay'), dict(replay__rounds=2))}
 
 
 def by_text(problem, text, truncated):
@@ -39,11 +43,8 @@ def equal(problem, text, truncated):
 
 def _built(**fields):
   own = {}
-  if fields.get('selection', 'all_rows') != 'all_rows':
-    own.update(replay__rounds=2)
-  if fields.get('curriculum') == 'speed':
-    own.update(speed__n_init=2)
-  own.update(_OWN.get(fields.get('advantage'), {}))
+  for name in ('curriculum', 'selection', 'advantage'):
+    own.update(_OWN.get(fields.get(name), {}))
   return experiment.build(tiny.load(**{**FIELDS, **own, **fields}))
 
 

@@ -30,7 +30,7 @@ from jaxrl_llm.config.compare import (
     fingerprint,
     resume_conflicts,
 )
-from jaxrl_llm.config.fields import EVALUATION, ROUNDING, WARM_START, WEIGHTS
+from jaxrl_llm.config.field import EVALUATION, ROUNDING, WARM_START, WEIGHTS
 from jaxrl_llm.config.files import (
     base,
     complete,

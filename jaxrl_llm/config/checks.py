@@ -1,7 +1,7 @@
 """Checks of fields against each other."""
 
 import re
-from typing import Any, Iterator, Mapping
+from typing import Any, Iterable, Iterator, Mapping
 
 from ml_collections import ConfigDict
 
@@ -128,11 +128,10 @@ def _conflicts(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
         yield ('speed.rule=signal measures a group by its |advantage|, which '
                f'with {given} is largest where all samples are right: use '
                f'speed.rule=pass_rate, or {use}.')
-  if c.curriculum == 'speed' and c.speed.rule != 'pass_rate':
-    for name in ('speed.p_low', 'speed.p_high'):
-      if flatten(c)[name] != DEFAULTS[name]:
-        yield (f'{name}={flatten(c)[name]} has no effect with speed.rule='
-               f'{c.speed.rule}: leave it out, or use speed.rule=pass_rate.')
+  if c.curriculum == 'speed':
+    yield from _without_effect(c, [
+        (name, c.speed.rule == 'pass_rate', f'speed.rule={c.speed.rule}')
+        for name in ('speed.p_low', 'speed.p_high')])
   if c.advantage == 'pkpo' and c.samples_per_prompt > 1:
     most = c.samples_per_prompt - (c.pkpo.transform == 'sloo')
     for _, k in schedules.pieces(c.pkpo.k):
@@ -141,6 +140,14 @@ def _conflicts(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
                f'{c.samples_per_prompt}: {c.pkpo.transform} can use k of 1 to '
                f'{most}.')
   yield from _off_policy(c, model)
+  if c.selection == 'cbs':
+    replays, scope = c.cbs.scope == 'global', f'cbs.scope={c.cbs.scope}'
+    yield from _without_effect(c, (
+        ('cbs.rounds', replays, scope), ('cbs.keep', not replays, scope),
+        ('cbs.pool', not replays, scope),
+        ('cbs.alpha', c.cbs.ablate != 'raw_gain', 'cbs.ablate=raw_gain'),
+        *((f'cbs.{x}', c.cbs.ablate != 'no_entropy', 'cbs.ablate=no_entropy')
+          for x in ('entropy_weight', 'entropy_min'))))
   rows = c.prompts_per_step * c.samples_per_prompt
   if rows % c.learner.updates:
     yield (f'learner.updates={c.learner.updates} does not divide the {rows} '
@@ -244,7 +251,7 @@ def _off_policy(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
              f'precision, which sampling.{name}={c.sampling[name]} does not '
              'have: use jackpot.z=topk.')
   clipped = c.loss.objective != 'no_clip'
-  for name, used, reason in (
+  yield from _without_effect(c, (
       ('jackpot.c1', j.weight, 'jackpot.weight=False'),
       ('jackpot.c1', importance == 'none', f'loss.importance={importance}'),
       ('jackpot.c2', j.weight, 'jackpot.weight=False'),
@@ -254,7 +261,18 @@ def _off_policy(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
       ('jackpot.two_pass', j.target == 'p_new', f'jackpot.target={j.target}'),
       ('jackpot.denominator', c.loss.aggregation != 'constant',
        'loss.aggregation=constant'),
-      ('loss.importance', j.weight, 'jackpot.weight=False')):
+      ('loss.importance', j.weight, 'jackpot.weight=False')))
+
+
+def _without_effect(
+    c: ConfigDict, uses: Iterable[tuple[str, bool, str]]) -> Iterator[str]:
+  """Yields a sentence for each field that is set, but not used.
+
+  Args:
+    c: the config.
+    uses: name of each field, whether it is used, and the choice that says so.
+  """
+  for name, used, reason in uses:
     value = flatten(c)[name]
     if not used and value != DEFAULTS[name]:
       yield (f'{name}={to_text(value)} has no effect with {reason}: leave it '

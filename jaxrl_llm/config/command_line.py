@@ -10,7 +10,7 @@ from rich import console, table
 from jaxrl_llm import tasks
 from jaxrl_llm.config import files, values
 from jaxrl_llm.config.checks import validate
-from jaxrl_llm.config.fields import Field
+from jaxrl_llm.config.field import Field
 from jaxrl_llm.config.model import model_config
 from jaxrl_llm.config.nested import flatten, nested
 from jaxrl_llm.config.table import table as table_of

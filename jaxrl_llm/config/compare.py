@@ -7,7 +7,7 @@ from typing import Any, Mapping, Sequence
 from ml_collections import ConfigDict
 
 from jaxrl_llm.config import checks
-from jaxrl_llm.config.fields import AFFECTS, WEIGHTS
+from jaxrl_llm.config.field import AFFECTS, WEIGHTS
 from jaxrl_llm.config.model import SECTIONS
 from jaxrl_llm.config.nested import Flat, flatten, renamed
 from jaxrl_llm.config.table import table

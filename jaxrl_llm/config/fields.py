@@ -1,50 +1,27 @@
 """Table of fields of a config: name, default, range, choices and meaning.
 
-This table is the only place where a field is declared. `config.base()` is built
-from it, `--help` prints it, and a value out of range or not among the choices
-is refused by it. `affects` says what a field changes: a run's resume, the cache
-of warm starts and the responses that an evaluation keeps all ask the table. The
-fields of a model and the options of a task come from their dataclasses, whose
-docstrings give the meanings.
+This table, with the fields of the methods in `method_fields`, is the only place
+where a field is declared. `config.base()` is built from it, `--help` prints it,
+and a value out of range or not among the choices is refused by it. `affects`
+says what a field changes: a run's resume, the cache of warm starts and the
+responses that an evaluation keeps all ask the table. The fields of a model and
+the options of a task come from their dataclasses, whose docstrings give the
+meanings.
 """
 
-from typing import Any, NamedTuple
-
 from jaxrl_llm import schedules, tasks
+from jaxrl_llm.config.field import (
+    ANY,
+    EVALUATION,
+    Field,
+    ROUNDING,
+    SOME,
+    WARM_START,
+    WEIGHTS,
+)
+from jaxrl_llm.config.method_fields import METHODS
 from jaxrl_llm.models.config import PRESETS
 from jaxrl_llm.tasks import modules
-
-# Values of `Field.affects`.
-WEIGHTS = 'weights'  # What RL learns: fixed for as long as a run goes on.
-WARM_START = 'warm_start'  # What the warm start learns.
-ROUNDING = 'rounding'  # The last bits of a warm start, by the order of sums.
-EVALUATION = 'evaluation'  # Responses of an evaluation, and their verdicts.
-AFFECTS = (WEIGHTS, WARM_START, ROUNDING, EVALUATION)
-
-
-class Field(NamedTuple):
-  """One field.
-
-  Attributes:
-    name: dotted, as on the command line after `--config.`.
-    default: the value in `config.base()`.
-    meaning: one line, with the unit.
-    range: interval that numbers (or each number of a tuple) must lie in, such
-      as '(0, 1]'; '' for any.
-    kind: type of the value, where the default does not tell: `float | None`
-      or `tuple[int, ...]`.
-    choices: the known values; () for any. A field of kind `modules.Name` also
-      takes a module of the user's.
-    affects: what another value changes, of AFFECTS; () is nothing that lasts:
-      where the run writes, how often, on which devices.
-  """
-  name: str
-  default: Any
-  meaning: str
-  range: str = ''
-  kind: Any = None
-  choices: tuple[str, ...] = ()
-  affects: tuple[str, ...] = (WEIGHTS,)
 
 
 class Lengths(tuple[int, ...]):
@@ -59,7 +36,6 @@ RENAMED = {
     'sampling.prompts_per_round': 'sampling.prefill_prompts',
 }
 
-_SOME, _ANY = '[1, inf)', '[0, inf)'
 _INTS = tuple[int, ...]
 _PATH = modules.Path | None
 _NOTHING = ()
@@ -75,27 +51,28 @@ FIELDS = (
     Field('workdir', None, "folder of all that a run writes (none: runs/ and "
           "the config's name)", kind=_PATH, affects=_NOTHING),
     Field('steps', 100, 'steps of sampling, verifying and updating',
-          range=_ANY),
+          range=ANY),
     Field('prompts_per_step', 32, 'problems in a train batch; one may come '
-          'twice where an epoch ends', range=_SOME),
+          'twice where an epoch ends', range=SOME),
     Field('curriculum', 'uniform', 'problems to sample, groups to train on: '
           'uniform (all), dynamic (groups whose rewards differ), speed (a few '
           'samples screen a group) or your own module (my_package.my_module or '
           'FILE.py)',
           kind=modules.Name, choices=('uniform', 'dynamic', 'speed')),
     Field('curriculum_prompts', None, 'new problems that a step samples (none: '
-          'prompts_per_step)', range=_SOME, kind=int | None),
+          'prompts_per_step)', range=SOME, kind=int | None),
     Field('selection', 'all_rows', 'rows to update on, once a batch is full: '
           'all_rows (those of the batch); random, newest or replay (of the '
-          'last replay.rounds batches), or your own module',
+          'last replay.rounds batches), cbs (a bandit picks them) or your own '
+          'module',
           kind=modules.Name,
-          choices=('all_rows', 'random', 'newest', 'replay')),
+          choices=('all_rows', 'random', 'newest', 'replay', 'cbs')),
     Field('samples_per_prompt', 8, 'responses to each problem: its group',
-          range=_SOME),
-    Field('max_prompt', 64, 'tokens a prompt may have', range=_SOME,
+          range=SOME),
+    Field('max_prompt', 64, 'tokens a prompt may have', range=SOME,
           affects=_LENGTH),
     Field('max_response', 64, 'tokens a response may have, stop token '
-          'included; a longer one is truncated', range=_SOME, affects=_LENGTH),
+          'included; a longer one is truncated', range=SOME, affects=_LENGTH),
     Field('off_policy', 'none', 'rollouts of another policy than the one in '
           'training: none (see loss.importance) or jackpot (rejects and '
           'weights their tokens)', choices=('none', 'jackpot')),
@@ -107,7 +84,7 @@ FIELDS = (
           'of the update: faster, and no bonus or penalty acts on them'),
     Field('eval_k', (1, 2, 4, 8, 12, 16), 'k of the pass@k that every step '
           'reports of its own prompts; those above samples_per_prompt are left '
-          'out', range=_SOME, kind=_INTS, affects=_NOTHING),
+          'out', range=SOME, kind=_INTS, affects=_NOTHING),
 
     Field('task.name', 'countdown', f'which task: {", ".join(tasks.NAMES)}, or '
           'your own module (my_package.my_module or FILE.py); the fields below '
@@ -122,7 +99,7 @@ FIELDS = (
 
     Field('lora.rank', 0, 'rank of the matrices that are trained in place of '
           'the weights; use 10 to 100 times the learning rate (0: no LoRA, '
-          'all weights are trained)', range=_ANY, affects=_SAMPLING),
+          'all weights are trained)', range=ANY, affects=_SAMPLING),
     Field('lora.alpha', 16.0, 'scale of LoRA: alpha / rank times the product',
           range='(0, inf)', affects=_SAMPLING),
     Field('lora.targets', 'q|k|v|o|gate|up|down',
@@ -146,24 +123,24 @@ FIELDS = (
           '(none: the compute type, which evaluations always use)',
           kind=str | None, choices=('int8', 'float8')),
     Field('sampling.slots', 64, 'responses decoded at the same time on each '
-          'data shard', range=_SOME, affects=_NOTHING),
+          'data shard', range=SOME, affects=_NOTHING),
     Field('sampling.steps_per_refill', 2, 'decode steps between two refills of '
-          'free slots', range=_SOME, affects=_NOTHING),
+          'free slots', range=SOME, affects=_NOTHING),
     Field('sampling.chunk', None, 'cache positions per block of decode '
-          'attention (none: all at once)', range=_SOME, kind=int | None,
+          'attention (none: all at once)', range=SOME, kind=int | None,
           affects=_NOTHING),
     Field('sampling.unroll', None, 'unroll the layers of a decode step: '
           'faster, but a slower compile and a second copy of the weights '
           '(none: on a CPU)', kind=bool | None, affects=_NOTHING),
     Field('sampling.prefill_prompts', None, 'prompts whose keys and values '
           'each data shard keeps at a time, in addition to those of its slots: '
-          'less memory, but more and smaller prefills (none: all)', range=_SOME,
+          'less memory, but more and smaller prefills (none: all)', range=SOME,
           kind=int | None, affects=_NOTHING),
 
     Field('sampling.buckets', AUTO, 'prompt lengths to compile the prefill for '
           'in addition to max_prompt: lengths, auto (a few, chosen by the '
           "training prompts' lengths and kept for the run) or none",
-          range=_SOME, kind=Lengths, affects=_NOTHING),
+          range=SOME, kind=Lengths, affects=_NOTHING),
 
     Field('pkpo.k', '4', 'k of the pass@k to optimise, with advantage=pkpo: a '
           'number, or step:value pairs such as 0:8,1500:1',
@@ -189,7 +166,7 @@ FIELDS = (
     Field('loss.entropy_bonus', 0.0, 'weight of the entropy, in nats per token',
           range='(-inf, inf)'),
     Field('loss.kl_coef', 0.0, 'weight of the KL to the policy that RL started '
-          'from (0: it is not computed)', range=_ANY),
+          'from (0: it is not computed)', range=ANY),
     Field('loss.kl_estimator', 'k3', 'estimator of that KL: k1, k2 or k3',
           choices=('k1', 'k2', 'k3')),
     Field('loss.importance', 'none', 'weight by the ratio of old to behaviour '
@@ -205,104 +182,45 @@ FIELDS = (
     Field('loss.importance_cap', 2.0, 'tis and sequence_tis cap weights here; '
           'icepop drops tokens with a weight above it', range='[1, inf]'),
 
-    Field('jackpot.target', 'p_new', 'policy to learn from: p_new (the one in '
-          'training) or p_ref (the one at the step of the rollout)',
-          choices=('p_new', 'p_ref')),
-    Field('jackpot.lam', 1.0, 'a token is kept with probability target / (lam '
-          'behaviour), at most 1; a smaller one keeps more',
-          range='(0, inf)'),
-    Field('jackpot.mask', 'sampled', 'what is kept: sampled (tokens, at '
-          'random), expected (each, times its probability of being kept) or '
-          'none (all)', choices=('sampled', 'expected', 'none')),
-    Field('jackpot.weight', True, 'weight the kept tokens by target over kept '
-          'probability'),
-    Field('jackpot.c1', 3.0, 'bound of that weight, in place of '
-          'loss.importance; with another loss.importance, that bounds it',
-          range='(0, inf]'),
-    Field('jackpot.c2', 1.3, 'bound of old over new probability, with '
-          'jackpot.target=p_new: just above 1 + loss.clip_high',
-          range='(0, inf]'),
-    Field('jackpot.z', 'topk', 'normaliser of the kept probabilities: topk '
-          '(over the likeliest tokens, times kappa) or exact (with p_new, one '
-          'more forward pass and a copy of the weights)',
-          choices=('topk', 'exact')),
-    Field('jackpot.top_k', 20, 'likeliest tokens recorded at each position '
-          '(0, with jackpot.z=exact: none)', range=_ANY),
-    Field('jackpot.alpha', 'acceptance', 'mean acceptance in kappa: of the '
-          'probabilities (acceptance) or of the sampled mask (mask)',
-          choices=('acceptance', 'mask')),
-    Field('jackpot.two_pass', False, 'with p_new, compute kappa of the batch '
-          'itself in one more forward pass, not of the update before'),
-    Field('jackpot.denominator', 'accepted', 'tokens that the loss divides by: '
-          'accepted or all', choices=('accepted', 'all')),
-
-    Field('speed.n_init', 4, 'samples that screen a prompt, with '
-          'curriculum=speed; prompts that qualify are continued to '
-          'samples_per_prompt', range=_SOME),
-    Field('speed.rule', 'signal', 'what qualifies: signal (the outcomes with '
-          "the most |advantage| per sample, under a prior learned from the "
-          "run's screens) or pass_rate (mean reward between p_low and p_high)",
-          choices=('signal', 'pass_rate')),
-    Field('speed.p_low', 0.0, 'with speed.rule=pass_rate, the mean reward of a '
-          'screen must be above this', range='(-inf, inf)'),
-    Field('speed.p_high', 1.0, 'with speed.rule=pass_rate, the mean reward of '
-          'a screen must be below this', range='(-inf, inf)'),
-    Field('speed.capacity', None, 'groups that are continued or wait for a '
-          'batch; screening pauses while there is no room for those of a step '
-          '(none: room for two steps and actor.lag)', range=_SOME,
-          kind=int | None),
-    Field('speed.max_rounds', None, 'most batches trained on in a step (none: '
-          'all that are full)', range=_SOME, kind=int | None),
-    Field('speed.patience', 50, 'steps in a row without a finished group that '
-          'has signal, after which the run ends', range=_SOME,
-          affects=_NOTHING),
-
-    Field('replay.rounds', 1, 'batches whose rows can be selected, with '
-          "selection=random, newest or replay (1: only the round's own)",
-          range=_SOME),
-    Field('replay.rows', None, 'rows of a round (none: as many as a batch has; '
-          'with replay, as all these batches have)', range=_SOME,
-          kind=int | None),
-
     Field('overlong.mode', 'none', 'truncated responses: none (judged like '
           'others), mask (not trained on) or penalty (soft, of DAPO)',
           choices=('none', 'mask', 'penalty')),
     Field('overlong.window', 0, 'tokens before max_response over which the '
-          'penalty grows from 0 to 1', range=_ANY),
+          'penalty grows from 0 to 1', range=ANY),
 
     Field('optimizer.learning_rate', 1e-06, 'peak learning rate of AdamW',
-          range=_ANY),
+          range=ANY),
     Field('optimizer.schedule', 'constant', 'after the warm-up: constant, '
           'linear or cosine (both to 0)',
           choices=('constant', 'linear', 'cosine')),
     Field('optimizer.decay_steps', None, 'optimiser steps at which linear and '
           'cosine reach 0, warm-up included (none: all of the run, if every '
-          'step fills its batches)', range=_SOME, kind=int | None),
+          'step fills its batches)', range=SOME, kind=int | None),
     Field('optimizer.warmup_steps', 0, 'optimiser steps of linear warm-up',
-          range=_ANY),
+          range=ANY),
     Field('optimizer.b1', 0.9, 'decay of the first moment', range='[0, 1)'),
     Field('optimizer.b2', 0.99, 'decay of the second moment', range='[0, 1)'),
     Field('optimizer.eps', 1e-08, "added to the second moment's root",
           range='(0, inf)'),
     Field('optimizer.weight_decay', 0.0, 'decoupled decay, times the learning '
-          'rate; not on norms and biases', range=_ANY),
+          'rate; not on norms and biases', range=ANY),
     Field('optimizer.max_grad_norm', 1.0, 'longest global norm of a gradient; '
           'longer ones are scaled down (none: no limit)', range='(0, inf)',
           kind=float | None),
 
-    Field('learner.epochs', 1, 'passes over the rows of a round', range=_SOME),
+    Field('learner.epochs', 1, 'passes over the rows of a round', range=SOME),
     Field('learner.updates', 1, 'optimiser steps of each pass over a batch: a '
           'mini-batch has prompts_per_step x samples_per_prompt / this rows',
-          range=_SOME),
+          range=SOME),
     Field('learner.microbatch', 32, 'responses in one forward and backward '
-          'pass (at most all of an optimiser step)', range=_SOME,
+          'pass (at most all of an optimiser step)', range=SOME,
           affects=_LAYOUT),
     Field('learner.buckets', AUTO, 'row lengths (prompt and response, tokens) '
           'to compile in addition to the full one: lengths, auto (a few, '
           "chosen by the training prompts' lengths and kept for the run) or "
-          'none', range=_SOME, kind=Lengths, affects=_LAYOUT),
+          'none', range=SOME, kind=Lengths, affects=_LAYOUT),
     Field('learner.vocab_chunk', None, 'tokens whose logits are computed at a '
-          'time (none: as many as fit in 512 MB)', range=_SOME, kind=int | None,
+          'time (none: as many as fit in 512 MB)', range=SOME, kind=int | None,
           affects=_LAYOUT),
     Field('learner.remat', 'none', 'what the backward pass recomputes to save '
           'memory: none, matmuls (all but matrix products and attention), '
@@ -313,20 +231,20 @@ FIELDS = (
           'on a TPU for rows of 256 tokens or more, else xla)',
           choices=('auto', 'xla', 'splash', 'cudnn'), affects=_LAYOUT),
     Field('learner.unroll', 1, 'layers unrolled in the scan over layers: '
-          'faster, but a slower compile', range=_SOME, affects=_LAYOUT),
+          'faster, but a slower compile', range=SOME, affects=_LAYOUT),
 
     Field('actor.lag', 0, 'steps between the sampling of responses and their '
           'use, as if sampling and training ran side by side; those of the '
-          'last ones are not used', range=_ANY),
+          'last ones are not used', range=ANY),
     Field('actor.learning_rate', None, "the actor's peak learning rate, where "
-          'it is another model (none: optimizer.learning_rate)', range=_ANY,
+          'it is another model (none: optimizer.learning_rate)', range=ANY,
           kind=float | None),
     Field('actor.ppo', True, 'train the actor by PPO on its responses, with '
           'the bounds loss.clip_low and loss.clip_high'),
     Field('actor.distill', 1.0, 'lambda_distill: weight of KL(policy || actor) '
-          "in the actor's loss", range=_ANY),
+          "in the actor's loss", range=ANY),
     Field('actor.distill_top_k', 0, "the policy's likeliest tokens that this "
-          'KL tells apart; the rest counts as one (0: all tokens)', range=_ANY),
+          'KL tells apart; the rest counts as one (0: all tokens)', range=ANY),
     Field('actor.kl_target', None, 'nats per token: a controller changes '
           'lambda_distill, from actor.distill on, to hold KL(policy || actor) '
           'there (none: it is constant)', range='(0, inf)', kind=float | None),
@@ -336,6 +254,8 @@ FIELDS = (
     Field('actor.model.preset', None, 'the same by preset; it starts as the '
           'policy would (none, and no actor.model.hf: the policy is the '
           'actor)', kind=str | None, choices=tuple(PRESETS)),
+
+    *METHODS,
 
     Field('mesh.data', -1, 'shards of the responses (-1: all devices that are '
           'left)', affects=_NOTHING),
@@ -349,36 +269,36 @@ FIELDS = (
           affects=_NOTHING),
 
     Field('warm_start.steps', 0, 'supervised steps on demonstrations before RL',
-          range=_ANY, affects=_DEMONSTRATIONS),
-    Field('warm_start.batch', 64, 'demonstrations in a step', range=_SOME,
+          range=ANY, affects=_DEMONSTRATIONS),
+    Field('warm_start.batch', 64, 'demonstrations in a step', range=SOME,
           affects=_DEMONSTRATIONS),
     Field('warm_start.learning_rate', 0.003, 'peak learning rate; cosine to 0',
-          range=_ANY, affects=_DEMONSTRATIONS),
+          range=ANY, affects=_DEMONSTRATIONS),
     Field('warm_start.cache', 'runs/warm_start',
           'folder that keeps the result for runs with the same warm start '
           '(none: off)', kind=_PATH, affects=_NOTHING),
 
     Field('eval.every', 50, 'steps between evaluations (0: only before and '
-          'after)', range=_ANY, affects=_NOTHING),
-    Field('eval.problems', 0, 'held-out problems (0: all)', range=_ANY,
+          'after)', range=ANY, affects=_NOTHING),
+    Field('eval.problems', 0, 'held-out problems (0: all)', range=ANY,
           affects=_NOTHING),
-    Field('eval.samples', 8, 'responses to each, and a greedy one', range=_SOME,
+    Field('eval.samples', 8, 'responses to each, and a greedy one', range=SOME,
           affects=_NOTHING),
     Field('eval.slots', None, 'responses decoded at the same time in an '
-          'evaluation, on each data shard (none: sampling.slots)', range=_SOME,
+          'evaluation, on each data shard (none: sampling.slots)', range=SOME,
           kind=int | None, affects=_NOTHING),
-    Field('eval.k', (1, 8), 'k of the pass@k to report', range=_SOME,
+    Field('eval.k', (1, 8), 'k of the pass@k to report', range=SOME,
           kind=_INTS, affects=_NOTHING),
 
     Field('checkpoint.every', 50, 'steps between checkpoints (0: only before '
-          'the first and at the end)', range=_ANY, affects=_NOTHING),
+          'the first and at the end)', range=ANY, affects=_NOTHING),
     Field('checkpoint.keep', 2, 'newest checkpoints kept, beside the best',
-          range=_SOME, affects=_NOTHING),
+          range=SOME, affects=_NOTHING),
 
-    Field('log.every', 1, 'steps between rows of metrics', range=_SOME,
+    Field('log.every', 1, 'steps between rows of metrics', range=SOME,
           affects=_NOTHING),
     Field('log.samples', 1, 'groups written to samples.jsonl with each row: '
-          'all responses to a problem', range=_ANY, affects=_NOTHING),
+          'all responses to a problem', range=ANY, affects=_NOTHING),
     Field('log.tensorboard', True, 'write TensorBoard event files',
           affects=_NOTHING),
     Field('log.wandb', None, 'Weights & Biases project to send metrics to '

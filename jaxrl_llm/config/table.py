@@ -7,7 +7,8 @@ import typing
 from typing import Any
 
 from jaxrl_llm import schedules, tasks
-from jaxrl_llm.config.fields import EVERYTHING, Field, FIELDS
+from jaxrl_llm.config.field import Field
+from jaxrl_llm.config.fields import EVERYTHING, FIELDS
 from jaxrl_llm.models.config import ModelConfig, RopeScaling
 from jaxrl_llm.tasks import modules
 

@@ -8,7 +8,8 @@ import typing
 from typing import Any, Iterable
 
 from jaxrl_llm import schedules, tasks
-from jaxrl_llm.config.fields import AUTO, Field, Lengths
+from jaxrl_llm.config.field import Field
+from jaxrl_llm.config.fields import AUTO, Lengths
 from jaxrl_llm.config.table import optional, table
 from jaxrl_llm.tasks import modules
 

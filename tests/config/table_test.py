@@ -7,12 +7,14 @@ import re
 import pytest
 
 from jaxrl_llm import config, stages
+from jaxrl_llm.config import field as field_lib
 from jaxrl_llm.config import fields, values
 from jaxrl_llm.config import table as table_lib
 from jaxrl_llm.learner import advantages, rejection
 from jaxrl_llm.models import attention, transformer
 from jaxrl_llm.models.config import ModelConfig, PRESETS
 from jaxrl_llm.ops import importance, kl, pkpo, policy_losses, quantise
+from jaxrl_llm.selection import bandit, cbs
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CONFIG = str(ROOT / 'configs/countdown.py')
@@ -55,6 +57,8 @@ REGISTRIES = {
     'learner.remat': transformer.REMAT,
     'sampling.weights': quantise.TYPES,
     'sampling.kv': quantise.TYPES,
+    'cbs.scope': cbs.SCOPES,
+    'cbs.ablate': bandit.ABLATIONS,
     **{f'jackpot.{name}': known for name, known in rejection.CHOICES.items()},
 }
 UNREGISTERED = (
@@ -86,6 +90,8 @@ def test_every_choice_is_explained_and_accepted(name):
       with_it[choice] = {'actor.model.vocab_size': 24}
     if name.startswith('jackpot.'):
       with_it[choice] = {'off_policy': 'jackpot'}
+    if name.startswith('cbs.'):
+      with_it[choice] = {'selection': 'cbs'}
     config.validate(config.load(CONFIG, {
         name: choice, **with_it.get(choice, {})}))
 
@@ -93,7 +99,7 @@ def test_every_choice_is_explained_and_accepted(name):
 def test_every_field_says_what_it_affects():
   table = table_lib.table('countdown')
   affects = {name: {*field.affects} for name, field in table.items()}
-  assert all(found <= {*fields.AFFECTS} for found in affects.values())
+  assert all(found <= {*field_lib.AFFECTS} for found in affects.values())
   # What a run writes, and where it runs, may change at any time.
   for name in ('workdir', 'mesh.fsdp', 'eval.k', 'log.every', 'sampling.slots',
                'warm_start.cache', 'checkpoint.keep'):

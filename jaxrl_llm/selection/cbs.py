@@ -1,0 +1,262 @@
+"""CBS: a contextual bandit picks the rows that a round trains on.
+
+Lu et al., "Contextual Rollout Bandits for Reinforcement Learning with
+Verifiable Rewards", Algorithm 1; its equations are in `bandit`. Two scopes:
+"global" keeps the rows of the last L rounds, first in first out, and picks as
+many as one batch has. "intra_group" (CBS*) picks a share of each group of the
+batch, or of the whole batch with `pool`, as the paper's code does.
+
+A round is judged by the first probe that was sampled after its update: V and E
+are means over unbiased rows alone. Rounds of one wave share their gain. A wave
+without an update is not judged, and a wave without a valid probe row leaves
+rounds waiting for the next one. With `actor.lag` a probe arrives some waves
+after it was sampled. Where another model writes the rollouts, V and E are that
+model's.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxrl_llm.selection import bandit
+from jaxrl_llm.selection.replay import buffered, oldest_first
+from jaxrl_llm.types import Probe, Selection, Sizes
+
+SCOPES = 'global', 'intra_group'
+
+
+class Pending(NamedTuple):
+  """Rounds that are not judged yet, the oldest first.
+
+  Attributes:
+    wave: [Q] int64, wave of the round; -1 after the rounds.
+    count: [Q] int64, rows that it picked.
+    features: [Q, K, F] float32, of these rows.
+    weight: [Q, K] float32, |advantage| of these rows.
+  """
+  wave: np.ndarray
+  count: np.ndarray
+  features: np.ndarray
+  weight: np.ndarray
+
+
+class Measured(NamedTuple):
+  """Measurements of a wave, for the metrics; NaN for what did not happen.
+
+  Attributes:
+    reward: of the rounds that were judged.
+    loss: of the scheduler, mean over these rounds, before their steps.
+    epsilon: of the latest round.
+    correlations: [F] of the scores and features of the latest round.
+  """
+  reward: bandit.Reward
+  loss: float
+  epsilon: float
+  correlations: np.ndarray
+
+
+class State(NamedTuple):
+  """State of the selection.
+
+  Attributes:
+    waves: waves begun.
+    rounds: rounds done.
+    scheduler: parameters, optimiser and moments.
+    averages: of the gain.
+    probe: the latest with a valid row; its policy_step is -1 before the first.
+    pending: rounds that are not judged yet.
+    measured: in this wave.
+  """
+  waves: int
+  rounds: int
+  scheduler: bandit.Scheduler
+  averages: bandit.Gain
+  probe: Probe
+  pending: Pending
+  measured: Measured
+
+
+def create(
+    sizes: Sizes, *, scope: str = 'global', rounds: int = 2, keep: float = 0.3,
+    pool: bool = False, learning_rate: float = 1e-4, width: int = 64,
+    layers: int = 2, warmup: int = 50, epsilon: float = 1.0,
+    epsilon_decay: float = 0.008, epsilon_min: float = 0.2, alpha: float = 0.9,
+    entropy_weight: float = 100.0, entropy_min: float = 0.1,
+    ablate: str = 'none') -> Selection:
+  """Makes the selection.
+
+  Args:
+    sizes: of the run.
+    scope: one of SCOPES.
+    rounds: L, rounds that a row stays in the buffer; with "global".
+    keep: p, share of the rows to pick; with "intra_group".
+    pool: share of the whole batch, not of each group; with "intra_group".
+    learning_rate: eta_2 of the scheduler, with Adam.
+    width: of the scheduler's hidden layers.
+    layers: number of its hidden layers.
+    warmup: T_w, first rounds that train on the newest rows.
+    epsilon: epsilon_0.
+    epsilon_decay: Delta_epsilon, of each round.
+    epsilon_min: least probability of a newest row.
+    alpha: weight of the newest gain in its averages; see `bandit.reward`.
+    entropy_weight: w_e.
+    entropy_min: e_min, in nats.
+    ablate: one of `bandit.ABLATIONS`.
+
+  Returns:
+    The selection.
+
+  Raises:
+    ValueError: `keep` leaves no row to pick.
+  """
+  batch, n = sizes.batch, sizes.samples
+  replays = scope == 'global'
+  length = rounds if replays else 1
+  # The share of a pool or of a group, as floor(p n).
+  pooled = batch * n if replays else _share(keep, batch * n if pool else n)
+  if not pooled:
+    rows = batch * n if pool else n
+    raise ValueError(
+        f'cbs.keep={keep} of {rows} responses is less than one: use at least '
+        f'{1 / rows:.3g}.')
+  count = pooled if replays or pool else batch * pooled
+  network = bandit.Network(width, layers, learning_rate)
+  waiting = (sizes.lag + 1) * sizes.rounds
+  known = len(bandit.FEATURES)
+
+  def init(key):
+    return State(
+        waves=0, rounds=0, scheduler=bandit.init(network, key),
+        averages=bandit.Gain(), probe=Probe(np.nan, np.nan, -1),
+        pending=Pending(
+            np.full(waiting, -1), np.zeros(waiting, np.int64),
+            np.zeros((waiting, count, known), np.float32),
+            np.zeros((waiting, count), np.float32)),
+        measured=_nothing())
+
+  def feedback(state, probe):
+    sampled = state.waves - sizes.lag  # wave that this probe is of
+    state = state._replace(waves=state.waves + 1, measured=_nothing())
+    if np.isnan(probe.reward):
+      return state
+    before = state.probe
+    ready = (state.pending.wave >= 0) & (state.pending.wave < sampled)
+    judged = Pending(*(x[ready] for x in state.pending))
+    state = state._replace(probe=probe, pending=_drop(state.pending, ready))
+    if not ready.any() or before.policy_step in (-1, probe.policy_step):
+      return state
+    averages, reward = bandit.reward(
+        state.averages, (before.reward, probe.reward),
+        (before.entropy, probe.entropy), alpha=alpha,
+        entropy_weight=entropy_weight, entropy_min=entropy_min, ablate=ablate)
+    scheduler, losses = state.scheduler, []
+    for _, rows, features, weight in zip(*judged):
+      scheduler, loss = bandit.train(
+          network, scheduler, features[:rows], weight[:rows] * reward.total,
+          size=count)
+      losses.append(loss)
+    return state._replace(
+        scheduler=scheduler, averages=averages,
+        measured=state.measured._replace(
+            reward=reward, loss=float(np.mean(losses))))
+
+  def select(state, table, batch_rows, key):
+    there = oldest_first(
+        table, buffered(table, state.rounds + 1, length) if replays
+        else np.isin(np.arange(len(table.group)), batch_rows))
+    rng = np.random.default_rng(key)
+    features = bandit.features(
+        table, there, rounds=state.rounds, response=sizes.response)
+    scheduler = state.scheduler._replace(
+        moments=bandit.observe(state.scheduler.moments, features))
+    scores = bandit.scores(
+        network, scheduler, features, size=length * batch * n)
+    now = bandit.epsilon(
+        state.rounds + 1, warmup=warmup, start=epsilon, decay=epsilon_decay,
+        least=epsilon_min)
+    newest, ties = rng.random(count) < now, rng.permutation(len(there))
+    pools = [np.arange(len(there))]
+    if not (replays or pool):
+      pools = np.split(
+          pools[0], np.flatnonzero(np.diff(table.group[there])) + 1)
+    picked = np.concatenate([
+        some[bandit.pick(
+            scores[some], features[some, -1],
+            newest[i * pooled:(i + 1) * pooled][:len(some)], ties[some])]
+        for i, some in enumerate(pools)])
+    return state._replace(
+        rounds=state.rounds + 1, scheduler=scheduler,
+        pending=_add(
+            state.pending, state.waves - 1, features[picked],
+            np.abs(table.advantage[there[picked]])),
+        measured=state.measured._replace(
+            epsilon=now, correlations=np.array(list(
+                bandit.correlations(scores, features).values())))), np.pad(
+                    there[picked], (0, count - len(picked)),
+                    constant_values=-1)
+
+  def holds(state, table):
+    return buffered(table, state.rounds, length - 1)
+
+  return Selection(
+      init=init, feedback=feedback, select=select, holds=holds,
+      capacity=(length - 1) * batch * n, rows=count, stale=length > 1,
+      metrics=metrics)
+
+
+def metrics(state: State) -> dict[str, float]:
+  """Returns the metrics of a wave; NaN for what did not happen in it.
+
+  Args:
+    state: after its rounds.
+
+  Returns:
+    cbs/gain, entropy_penalty, reward: both terms of the reward of the rounds
+    that were judged, and their difference (Eq. 10). cbs/loss: mean squared
+    error of the scheduler. cbs/epsilon: probability of a newest row.
+    cbs/correlation/x: Pearson's correlation of score and feature x (Fig. 9).
+  """
+  found = state.measured
+  row = {
+      'gain': found.reward.gain,
+      'entropy_penalty': found.reward.entropy_penalty,
+      'reward': found.reward.total, 'loss': found.loss,
+      'epsilon': found.epsilon,
+      **{f'correlation/{name}': value
+         for name, value in zip(bandit.FEATURES, found.correlations)}}
+  return {f'cbs/{name}': float(value) for name, value in row.items()}
+
+
+def _nothing() -> Measured:
+  """Returns the measurements before a wave."""
+  return Measured(
+      bandit.Reward(np.nan, np.nan, np.nan), np.nan, np.nan,
+      np.full(len(bandit.FEATURES), np.nan))
+
+
+def _share(keep: float, rows: int) -> int:
+  """Returns floor(keep * rows); .3 of 10 is 3, whatever .3 rounds to."""
+  return int(keep * rows + 1e-9)
+
+
+def _drop(pending: Pending, which: np.ndarray) -> Pending:
+  """Removes rounds."""
+  there = (pending.wave >= 0) & ~which
+  free = len(there) - there.sum()
+  return Pending(*(
+      np.concatenate([x[there], np.full((free, *x.shape[1:]), value, x.dtype)])
+      for x, value in zip(pending, (-1, 0, 0, 0))))
+
+
+def _add(
+    pending: Pending, wave: int, features: np.ndarray, weight: np.ndarray,
+) -> Pending:
+  """Adds a round; the oldest one goes if there is no room."""
+  if (pending.wave >= 0).all():
+    pending = _drop(pending, np.arange(len(pending.wave)) == 0)
+  place = int((pending.wave >= 0).sum())
+  made = Pending(*(x.copy() for x in pending))
+  made.wave[place], made.count[place] = wave, len(weight)
+  made.features[place, :len(weight)] = features
+  made.weight[place, :len(weight)] = weight
+  return made
