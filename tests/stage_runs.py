@@ -24,6 +24,12 @@ _OWN = {'pkpo': dict(pkpo__k=2), 'speed': dict(speed__n_init=2),
         **dict.fromkeys(
             ('random', 'newest', 'replay'), dict(replay__rounds=2))}
 
+# All methods in one run; k changes from step to step.
+ALL_FOUR = dict(
+    curriculum='speed', curriculum_prompts=10, advantage='pkpo',
+    pkpo__k='0:2,4:1,6:3,8:1', selection='cbs', off_policy='jackpot',
+    actor__lag=1, sampling__weights='int8', learner__updates=2)
+
 
 def by_text(problem, text, truncated):
   """Gives 0, 0.5 or 1 by the text, but 0 to all answers to some problems.
@@ -41,7 +47,8 @@ def equal(problem, text, truncated):
   return Verdict(1.0, 'right')
 
 
-def _built(**fields):
+def built(**fields: Any) -> experiment.Parts:
+  """Builds the parts of a run, which compile programs of their own."""
   own = {}
   for name in ('curriculum', 'selection', 'advantage'):
     own.update(_OWN.get(fields.get(name), {}))
@@ -51,7 +58,7 @@ def _built(**fields):
 @functools.cache
 def _programs(stale, off_policy='none'):
   """Returns the parts that own the programs of all runs of one kind."""
-  return _built(
+  return built(
       selection='replay' if stale else 'all_rows', off_policy=off_policy)
 
 
@@ -69,7 +76,7 @@ def parts_of(**fields: Any) -> experiment.Parts:
 
   The learner is the same in all runs whose updates have the same outputs.
   """
-  parts = _built(**fields)
+  parts = built(**fields)
   off_policy = parts.config.off_policy
   shared = _programs(parts.stages.selection.stale, off_policy)
   most = parts.stages.curriculum

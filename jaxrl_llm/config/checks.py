@@ -144,10 +144,7 @@ def _conflicts(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
     replays, scope = c.cbs.scope == 'global', f'cbs.scope={c.cbs.scope}'
     yield from _without_effect(c, (
         ('cbs.rounds', replays, scope), ('cbs.keep', not replays, scope),
-        ('cbs.pool', not replays, scope),
-        ('cbs.alpha', c.cbs.ablate != 'raw_gain', 'cbs.ablate=raw_gain'),
-        *((f'cbs.{x}', c.cbs.ablate != 'no_entropy', 'cbs.ablate=no_entropy')
-          for x in ('entropy_weight', 'entropy_min'))))
+        ('cbs.pool', not replays, scope)))
   rows = c.prompts_per_step * c.samples_per_prompt
   if rows % c.learner.updates:
     yield (f'learner.updates={c.learner.updates} does not divide the {rows} '

@@ -251,7 +251,7 @@ def _train(learned, rows, targets, there, *, network):
 
   loss, grads = jax.value_and_grad(mean_square)(params)
   updates, state = network.adam.update(grads, state, params)
-  finite = jnp.isfinite(loss) & jnp.isfinite(optax.global_norm(grads))
+  finite = jnp.isfinite(loss) & jnp.isfinite(optax.tree.norm(grads))
   return (optax.apply_updates(params, updates), state), loss, finite
 
 

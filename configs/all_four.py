@@ -1,0 +1,41 @@
+"""SPEED, PKPO, CBS and Jackpot in one run, on Countdown.
+
+  python -m jaxrl_llm.train --config=configs/all_four.py
+
+Each step screens 64 prompts with 4 samples, written by a copy of the policy
+with 8-bit weights and trained on one step later. SPEED continues the prompts
+whose screens promise most signal, PKPO turns rewards into advantages for
+pass@k with k falling from 4 to 1, CBS picks 256 responses of the last two
+batches, and Jackpot corrects for the policy that wrote them. On one core this
+takes about two minutes after the warm start of three.
+benchmarks/results/claims/all_four.md has the run with each method left out.
+"""
+
+from configs.speed import countdown
+
+
+def get_config(arg=None):
+  """Returns the config; takes no argument."""
+  c = countdown.get_config(arg)
+  c.steps = 100
+  c.learner.updates = 2
+
+  c.advantage = 'pkpo'
+  c.pkpo.k = '0:4,30:2,60:1'
+
+  c.selection = 'cbs'
+  c.cbs.warmup = 10
+  c.cbs.epsilon_decay = 0.02
+  c.cbs.learning_rate = 1e-3
+
+  c.off_policy = 'jackpot'
+  c.actor.lag = 1
+  c.sampling.weights = 'int8'
+  return c
+
+
+def get_hyper(hyper):
+  """Returns a sweep over the age of rollouts and the bandit's buffer."""
+  return hyper.product([
+      hyper.sweep('actor.lag', [1, 2, 4]),
+      hyper.sweep('cbs.rounds', [1, 2, 4])])
