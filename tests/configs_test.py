@@ -55,6 +55,8 @@ def small(tmp_path_factory):
 def test_there_are_some():
   assert 'configs/countdown.py' in FILES
   assert OTHERS == [
+      'configs/cbs/qwen3_1p7b_math.py', 'configs/cbs/qwen3_4b_math.py',
+      'configs/cbs/qwen3_8b_math.py',
       'configs/dapo/qwen3_1p7b_math.py', 'configs/grpo/qwen3_1p7b_math.py',
       'configs/jackpot/qwen25_1p5b_3b_math.py',
       'configs/jackpot/qwen3_1p7b_4b_math.py',
@@ -90,6 +92,8 @@ QUICK = 'configs/dapo/qwen3_1p7b_math.py', 'configs/pkpo/gemma2_2b_math.py'
     for name in OTHERS])
 def test_it_takes_two_steps_with_a_small_model(name, small, tmp_path):
   own = {'speed.n_init': 2} if 'speed' in name else {}
+  if 'cbs' in name:
+    own = {'cbs.warmup': 0}
   if 'jackpot' in name and name not in ACTORS:
     own = {'learner.updates': 8}
   c = config.load(str(ROOT / name), {

@@ -100,7 +100,7 @@ def report(results: Sequence[Result], command: str) -> str:
 configs/all_four.py: a model of 0.28 million parameters on Countdown. SPEED \
 screens 64 prompts a step, PKPO's k falls from 4 to 1, CBS picks 256 responses \
 of the last two batches, Jackpot corrects for a policy with 8-bit weights that \
-is a step old. Each arm leaves one method out and keeps the rest, the number of \
+is a step old. Each arm leaves one method out and keeps the number of \
 samples too. {len(different('seed'))} seeds, mean ± standard error over seeds; \
 differences are paired by seed. pass@1 and pass@8 are measured on 224 held-out \
 problems with 8 samples each and averaged over the last {LAST} evaluations, \
