@@ -3,8 +3,8 @@
 A new one is a file in `curriculum` or `selection` with a function of
 `types.Sizes`, a line here, and a name in `config/fields.py`. The function's
 keyword arguments are the fields of its config section, declared in
-`config/method_fields.py`. One outside of the package is a module with a function
-`create(sizes)`.
+`config/method_fields.py`. One outside of the package is a module with a
+function `create(sizes)`.
 """
 
 import inspect

@@ -12,7 +12,8 @@ FOLDER = pathlib.Path(__file__).resolve().parents[1] / 'notebooks'
 FILES = sorted(path.name for path in FOLDER.glob('*.ipynb'))
 
 # Pictures that each must draw; what they show is asserted in their cells.
-PICTURES = {'jackpot.ipynb': 5, 'pkpo.ipynb': 4, 'speed.ipynb': 4}
+PICTURES = {
+    'cbs.ipynb': 4, 'jackpot.ipynb': 5, 'pkpo.ipynb': 4, 'speed.ipynb': 4}
 
 # What each cell ends with, before its pictures are drawn and closed.
 LABELLED = '''

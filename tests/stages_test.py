@@ -35,6 +35,10 @@ def test_the_config_knows_the_names_of_the_registries():
     (dict(selection='replay', replay__rounds=3), 32, 48),
     (dict(selection='replay', replay__rounds=2, replay__rows=9), 16, 9),
     (dict(selection='replay', replay__rounds=2, replay__rows=90), 16, 32),
+    (dict(selection='cbs'), 16, 16),
+    (dict(selection='cbs', cbs__rounds=4), 48, 16),
+    (dict(selection='cbs', cbs__scope='intra_group', cbs__keep=.5), 0, 8),
+    (dict(selection='cbs', cbs__scope='intra_group', cbs__pool=True), 0, 4),
 ], ids=str)
 def test_a_selection_gets_the_fields_of_its_section(fields, capacity, rows):
   made = stages.make(tiny.load(**fields)).selection

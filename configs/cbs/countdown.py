@@ -12,9 +12,10 @@ and on random ones.
 """
 
 from configs import countdown
+from configs.cbs import qwen3_1p7b_math as paper
 
-OBJECTIVES = 'grpo', 'dapo', 'gspo'
-ARGS = (*OBJECTIVES, *(f'{name}_intra' for name in OBJECTIVES))
+ARGS = paper.ARGS
+get_hyper = paper.get_hyper
 
 
 def get_config(arg=None):
@@ -54,12 +55,3 @@ def get_config(arg=None):
   c.eval.k = (1, 8)
   c.eval.every = 20
   return c
-
-
-def get_hyper(hyper):
-  """Returns sweeps over the ablations, and over L of a global buffer."""
-  return hyper.chainit([
-      hyper.sweep('cbs.ablate', ['none', 'raw_gain', 'no_entropy']),
-      hyper.product([
-          hyper.fixed('cbs.scope', 'global'),
-          hyper.sweep('cbs.rounds', [1, 2, 3, 4, 5])])])
