@@ -10,9 +10,10 @@ import pytest
 from jaxrl_llm import buffer, run_state
 from jaxrl_llm.learner import batches
 from jaxrl_llm.models import transformer
-from jaxrl_llm.types import LearnerBatch, Table
+from jaxrl_llm.ops import pkpo
+from jaxrl_llm.types import LearnerBatch, rows_of, Table
 from tests import stage_runs, tables, tiny
-from tests.tolerance import policy_gap, rounding
+from tests.tolerance import FUNCTION, policy_gap, rounding
 
 BOUND = stage_runs.FIELDS['loss__clip_low']
 
@@ -145,7 +146,7 @@ def writers(waves):
 
 
 CASES = [
-    dict(curriculum='uniform', selection='replay'),
+    dict(curriculum='uniform', selection='cbs'),
     dict(curriculum='dynamic', selection='all_rows'),
     dict(curriculum='dynamic', selection='newest', replay__rows=24),
     dict(curriculum='speed', selection='all_rows')]
@@ -230,6 +231,32 @@ def test_facts_are_those_of_the_latest_update(monkeypatch):
         assert table.clip_share[row] == 0
   assert max(map(len, used.values())) == 2  # replay.rounds
   assert clipped > 3 and changed > 3
+
+
+def test_a_replayed_row_keeps_the_advantage_of_its_own_k(monkeypatch):
+  """k is 2, 2, 1, 1, 3, 3 in the steps; each has one round."""
+  _, _, waves = recorded(
+      monkeypatch, 6, selection='cbs', advantage='pkpo',
+      pkpo__k='0:2,2:1,4:3')
+  groups, replayed, changed = {}, 0, 0
+  for step, wave in enumerate(waves):
+    table = wave.table
+    for group in {*table.group[table.round == step].tolist()}:
+      rows = rows_of(table, [group], 4)[0]
+      if (rows >= 0).all():  # no verification failed
+        groups[group] = step, table.reward[rows]
+    for update in wave.updates:
+      for name, got in zip(update.names, update.batch.advantages):
+        if name is None or name[0] not in groups:
+          continue
+        made, rewards = groups[name[0]]
+        then, now = (
+            np.asarray(pkpo.advantage(rewards, k))[name[1]]
+            for k in ((2, 2, 1, 1, 3, 3)[made], (2, 2, 1, 1, 3, 3)[step]))
+        assert got == pytest.approx(then, abs=rounding(FUNCTION * 4))
+        replayed += made < step
+        changed += abs(then - now) > 1e-3
+  assert replayed > 5 and changed > 1
 
 
 @pytest.mark.parametrize('selection', ['all_rows', 'random'])

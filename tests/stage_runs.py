@@ -67,8 +67,8 @@ _SAMPLERS: dict[tuple[Any, ...], Any] = {}
 
 
 _advantages = functools.cache(
-    lambda name: advantages_lib.make(
-        tiny.load(advantage=name, **_OWN.get(name, {}))))
+    lambda name, fields: advantages_lib.make(
+        tiny.load(advantage=name, **{**_OWN.get(name, {}), **dict(fields)})))
 
 
 def parts_of(**fields: Any) -> experiment.Parts:
@@ -86,7 +86,8 @@ def parts_of(**fields: Any) -> experiment.Parts:
       sample=_SAMPLERS.setdefault(
           (most.max_prompts, most.max_requests, most.min_count, off_policy),
           parts.sample),
-      advantages=_advantages(parts.config.advantage))
+      advantages=_advantages(parts.config.advantage, tuple(
+          (name, fields[name]) for name in fields if name == 'pkpo__k')))
 
 
 def judged(parts: experiment.Parts, verify: Any = by_text) -> experiment.Parts:
