@@ -81,14 +81,15 @@ def parts_of(rows: int, rounds: int) -> dict[str, Callable[[], Any]]:
   scheduler = state.scheduler._replace(
       moments=bandit.observe(state.scheduler.moments, features))
   scores = bandit.scores(network, scheduler, features)
-  newest, ties = rng.random(rows) < .2, rng.permutation(count)
+  age = features[:, -1].astype(np.int16)
+  newest, order = rng.random(rows) < .2, rng.permutation(count)
   after, _ = made.select(state, table, None, (0,))
   return dict(zip(PARTS, (
       lambda: bandit.features(
           table, np.arange(count), rounds=rounds, response=4096),
       lambda: bandit.observe(scheduler.moments, features),
       lambda: bandit.scores(network, scheduler, features),
-      lambda: bandit.pick(scores, features[:, -1], newest, ties),
+      lambda: bandit.pick(scores, age, newest, order),
       lambda: made.select(state, table, None, (0,)),
       lambda: made.feedback(after, Probe(.6, .4, 1)))))
 

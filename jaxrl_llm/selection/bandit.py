@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Sequence
 
 from flax import linen as nn
 import jax
+from jax import flatten_util
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -52,7 +53,7 @@ def features(
       table.length, table.truncated, table.entropy, table.clip_share,
       table.usage, rounds - table.round)]
   columns[FEATURES.index('length')] /= response
-  return np.stack(columns, 1)
+  return np.stack(columns).T  # a feature's values side by side
 
 
 class Moments(NamedTuple):
@@ -122,13 +123,7 @@ class Mlp(nn.Module):
 
 
 class Network(NamedTuple):
-  """Sizes of the MLP, and its learning rate.
-
-  Attributes:
-    width: of the hidden layers.
-    layers: number of hidden layers.
-    learning_rate: eta_2, of Adam.
-  """
+  """Sizes of the MLP, see `Mlp`, and eta_2, the learning rate of Adam."""
   width: int = 64
   layers: int = 2
   learning_rate: float = 1e-4
@@ -143,16 +138,26 @@ class Network(NamedTuple):
     """The optimiser."""
     return optax.adam(self.learning_rate)
 
+  def tree(self, params: jax.Array) -> Any:
+    """Returns the MLP's parameters by Flax's names, from one vector."""
+    like = jax.eval_shape(
+        self.mlp.init, jax.random.key(0), jnp.zeros((1, len(FEATURES))))
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
+    return flatten_util.ravel_pytree(zeros)[1](params)
+
 
 class Scheduler(NamedTuple):
   """State of the scheduler; leaves are NumPy arrays and numbers.
 
+  Parameters are one vector, since each array that moves to a device and back
+  takes longer than the MLP itself.
+
   Attributes:
-    params: of the MLP.
-    optimizer: state of Adam.
+    params: [P] float32, of the MLP, see `Network.tree`.
+    optimizer: state of Adam, likewise.
     moments: of the features.
   """
-  params: Any
+  params: np.ndarray
   optimizer: Any
   moments: Moments
 
@@ -173,8 +178,8 @@ def init(network: Network, seed: Sequence[int]) -> Scheduler:
 @functools.partial(jax.jit, static_argnames='network')
 def _init(seed, *, network):
   """Draws the parameters and makes the optimiser's state."""
-  params = network.mlp.init(
-      jax.random.key(seed), jnp.zeros((1, len(FEATURES))))
+  params, _ = flatten_util.ravel_pytree(network.mlp.init(
+      jax.random.key(seed), jnp.zeros((1, len(FEATURES)))))
   return params, network.adam.init(params)
 
 
@@ -208,7 +213,7 @@ def scores(
 @functools.partial(jax.jit, static_argnames='network')
 def _scores(params, rows, *, network):
   """Applies the MLP."""
-  return network.mlp.apply(params, rows)
+  return network.mlp.apply(network.tree(params), rows)
 
 
 def train(
@@ -246,7 +251,8 @@ def _train(learned, rows, targets, there, *, network):
   params, state = learned
 
   def mean_square(params):
-    error = jnp.where(there, network.mlp.apply(params, rows) - targets, 0.0)
+    scores = network.mlp.apply(network.tree(params), rows)
+    error = jnp.where(there, scores - targets, 0.0)
     return (error ** 2).sum() / there.sum()
 
   loss, grads = jax.value_and_grad(mean_square)(params)
@@ -282,26 +288,24 @@ def epsilon(
 
 def pick(
     scores: np.ndarray, age: np.ndarray, newest: np.ndarray,
-    ties: np.ndarray) -> np.ndarray:
+    order: np.ndarray) -> np.ndarray:
   """Picks rows one after the other, without replacement (Eq. 8).
 
-  Two pointers walk over the rows in the order of their scores and in that of
-  their ages, and pass over rows that are taken: K picks of M rows cost the two
-  sorts and at most 2 M steps.
+  Two pointers walk over the rows in the orders of scores and of ages, and pass
+  over rows that are taken.
 
   Args:
     scores: [M]; of equal ones the first row is better.
     age: [M] rounds.
     newest: [K] bool, which picks take the newest row left, not the best scored;
       K is at most M.
-    ties: [M] a random order of the rows, which breaks the ties of ages: the row
-      with the lowest number comes first.
+    order: [M] the rows in a random order; of the same age, the first is picked.
 
   Returns:
     [K] numbers of rows.
   """
   orders = (np.argsort(-scores, kind='stable').tolist(),
-            np.lexsort((ties, age)).tolist())
+            order[np.argsort(age[order], kind='stable')].tolist())
   taken, places, picked = bytearray(len(scores)), [0, 0], []
   for which in newest.tolist():
     order, place = orders[which], places[which]
@@ -384,9 +388,12 @@ def correlations(scores: np.ndarray, rows: np.ndarray) -> dict[str, float]:
   Returns:
     Name of each feature to its correlation; NaN where one side is constant.
   """
-  varies = np.ptp(rows, 0) > 0 if len(rows) and np.ptp(scores) > 0 else (
-      np.zeros(len(FEATURES), bool))
-  return {
-      name: float(np.corrcoef(scores, column)[0, 1]) if there else np.nan
-      for name, column, there in zip(
-          FEATURES, rows.T.astype(np.float64), varies)}
+  if not len(rows) or np.ptp(scores) == 0:
+    return dict.fromkeys(FEATURES, np.nan)
+  apart = rows - rows.mean(0, dtype=np.float64)
+  scores = scores - scores.mean(dtype=np.float64)
+  size = np.sqrt((scores @ scores) * (apart ** 2).sum(0))
+  found = np.divide(
+      scores @ apart, size, out=np.full(len(FEATURES), np.nan),
+      where=np.ptp(rows, 0) > 0)
+  return dict(zip(FEATURES, found.tolist()))

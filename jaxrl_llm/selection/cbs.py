@@ -174,16 +174,19 @@ def create(
     now = bandit.epsilon(
         state.rounds + 1, warmup=warmup, start=epsilon, decay=epsilon_decay,
         least=epsilon_min)
-    newest, ties = rng.random(count) < now, rng.permutation(len(there))
-    pools = [np.arange(len(there))]
+    newest = rng.random(count) < now
+    # A group's rows stand side by side; small integers sort in linear time.
+    bounds = np.array([0, len(there)])
     if not (replays or pool):
-      pools = np.split(
-          pools[0], np.flatnonzero(np.diff(table.group[there])) + 1)
-    picked = np.concatenate([
-        some[bandit.pick(
-            scores[some], features[some, -1],
-            newest[i * pooled:(i + 1) * pooled][:len(some)], ties[some])]
-        for i, some in enumerate(pools)])
+      bounds = np.flatnonzero(np.diff(
+          table.group[there], prepend=-1, append=-1))
+    age = (state.rounds - table.round[there]).astype(np.int16)
+    picked = np.concatenate([np.zeros(0, np.int64), *(
+        start + bandit.pick(
+            scores[start:end], age[start:end],
+            newest[i * pooled:(i + 1) * pooled][:end - start],
+            rng.permutation(end - start))
+        for i, (start, end) in enumerate(zip(bounds[:-1], bounds[1:])))])
     return state._replace(
         rounds=state.rounds + 1, scheduler=scheduler,
         pending=_add(

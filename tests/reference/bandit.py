@@ -3,12 +3,12 @@
 import numpy as np
 
 
-def pick(scores, age, newest, ties):
+def pick(scores, age, newest, order):
   """Picks one row after the other, each from all that are left."""
   left, picked = list(range(len(scores))), []
   for take_newest in newest:
     if take_newest:
-      best = min(left, key=lambda i: (age[i], ties[i]))
+      best = min(left, key=lambda i: (age[i], list(order).index(i)))
     else:
       best = min(left, key=lambda i: (-scores[i], i))
     left.remove(best)
@@ -17,7 +17,12 @@ def pick(scores, age, newest, ties):
 
 
 def forward(params, x):
-  """Returns the scores, and the input of each layer."""
+  """Returns the scores, and the input of each layer.
+
+  Args:
+    params: by Flax's names.
+    x: [M, F] float64.
+  """
   layers = [params['params'][f'Dense_{i}'] for i in range(
       len(params['params']))]
   inputs = []

@@ -1,6 +1,7 @@
 """Tests of the selection of CBS against naive twins that keep names."""
 
 import jax
+from jax import flatten_util
 import numpy as np
 import pytest
 
@@ -72,12 +73,15 @@ class Rows:
 
 
 def features_of(rows, names, number):
-  """Returns the features of rows by name, in the order of Table 1."""
-  return np.float32([[
+  """Returns the features of rows by name, in the order of Table 1.
+
+  Columns lie side by side, since their sums depend on it in the last bit.
+  """
+  return np.asfortranarray(np.float32([[
       f['reward'], f['advantage'], f['group_mean'], f['group_std'],
       f['length'] / 20, f['truncated'], f['entropy'], f['clip_share'],
       f['usage'], number - f['round']]
-      for f in (rows.facts[name] for name in names)]).reshape(-1, 10)
+      for f in (rows.facts[name] for name in names)]).reshape(-1, 10))
 
 
 class Twin:
@@ -100,7 +104,6 @@ class Twin:
         moments=bandit.observe(self.scheduler.moments, features))
     scores = bandit.scores(NETWORK, self.scheduler, features, size=64)
     newest = rng.random(self._count) < self._epsilon(number + 1)
-    ties = rng.permutation(len(candidates))
     pools = [range(len(candidates))]
     if self._groups:
       known = sorted({name[0] for name in candidates})
@@ -111,7 +114,7 @@ class Twin:
       pool = list(pool)
       draws = newest[i * self._share:(i + 1) * self._share][:len(pool)]
       found = reference.pick(
-          scores[pool], features[pool, -1], draws, ties[pool])
+          scores[pool], features[pool, -1], draws, rng.permutation(len(pool)))
       picked += [pool[j] for j in found]
     return [candidates[i] for i in picked], features[picked]
 
@@ -240,11 +243,16 @@ def test_epsilon_1_takes_the_newest_and_0_the_best_scored():
 
   def by_age(key):
     state = init(key)
-    params = jax.tree.map(np.zeros_like, state.scheduler.params)
-    params['params']['Dense_0']['kernel'][-1, 0] = 1
-    params['params']['Dense_0']['bias'][0] = 20
-    params['params']['Dense_1']['kernel'][0] = 1
-    return state._replace(scheduler=state.scheduler._replace(params=params))
+    with jax.transfer_guard('allow'):
+      params = jax.tree.map(
+          lambda x: np.zeros(x.shape, x.dtype),
+          NETWORK.tree(state.scheduler.params))
+      params['params']['Dense_0']['kernel'][-1, 0] = 1
+      params['params']['Dense_0']['bias'][0] = 20
+      params['params']['Dense_1']['kernel'][0] = 1
+      params, _ = flatten_util.ravel_pytree(params)
+      return state._replace(scheduler=state.scheduler._replace(
+          params=np.asarray(params)))
 
   rows, found, state = first_rounds(best._replace(init=by_age))
   assert {rows.facts[name]['round'] for name in found[1]} == {0}
