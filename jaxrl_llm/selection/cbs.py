@@ -238,7 +238,7 @@ def _nothing() -> Measured:
 
 
 def _share(keep: float, rows: int) -> int:
-  """Returns floor(keep * rows); .3 of 10 is 3, whatever .3 rounds to."""
+  """Returns floor(keep * rows); .29 of 100 is 29, though .29 is a bit less."""
   return int(keep * rows + 1e-9)
 
 
