@@ -201,8 +201,7 @@ def test_as_the_naive_twin(fields, share, lag):
     (128, 8, .3, False, 256), (128, 8, .3, True, 307), (5, 10, .3, False, 15),
     (4, 8, 1.0, False, 32), (2, 8, .125, False, 2), (25, 4, .29, True, 29)])
 def test_shares_are_rounded_down(batch, samples, keep, pool, rows):
-  """floor(.3 x 8) = 2, floor(.3 x 1024) = 307; .29 x 100 is 28.999... in floats.
-  """
+  """floor(.3 x 8) = 2 and floor(.3 x 1024) = 307; in floats .29 x 100 < 29."""
   sizes = SIZES._replace(batch=batch, samples=samples)
   made = cbs.create(sizes, scope='intra_group', keep=keep, pool=pool, **SMALL)
   assert (made.rows, made.capacity, made.stale) == (rows, 0, False)
