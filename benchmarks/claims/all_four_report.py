@@ -78,12 +78,12 @@ def table(arms: Mapping[str, list[Result]]) -> str:
             [end(r) - end(whole[r['seed']]) for r in found]),
         f'{statistics.fmean(r["samples"][-1] for r in found):,.0f}',
         f'{statistics.fmean(r["gflops"][-1] for r in found):,.0f}',
-        *(f'{mean(name):.2f}' if all(name in r for r in found) else ''
+        *(f'{mean(name):.3g}' if all(name in r for r in found) else ''
           for name in MEANS)])
   return markdown(
       ['', 'pass@1', 'pass@8', 'pass@1, above all four', 'samples', 'GFLOP',
        'entropy', 'staleness, updates', 'replayed',
-       '|log ratio| to the behaviour', 'kept by OBRS', 's per step'], rows)
+       'gap to the behaviour, nats', 'kept by OBRS', 's per step'], rows)
 
 
 def report(results: Sequence[Result], command: str) -> str:
@@ -100,9 +100,10 @@ def report(results: Sequence[Result], command: str) -> str:
 configs/all_four.py: a model of 0.28 million parameters on Countdown. SPEED \
 screens 64 prompts a step, PKPO's k falls from 4 to 1, CBS picks 256 responses \
 of the last two batches, Jackpot corrects for a policy with 8-bit weights that \
-is a step old. Each arm leaves one method out and keeps the number of \
-samples too. {len(different('seed'))} seeds, mean ± standard error over seeds; \
-differences are paired by seed. pass@1 and pass@8 are measured on 224 held-out \
+is a step old. Each arm leaves one method out, with about the same number of \
+samples. "gap" is the mean difference of a token's log-probs under the trainer \
+and the sampler. {len(different('seed'))} seeds, mean ± standard error over \
+seeds; differences are paired by seed. pass@1 and pass@8 are measured on 224 held-out \
 problems with 8 samples each and averaged over the last {LAST} evaluations, \
 each with a standard error of \
 {statistics.fmean(r['error'] for r in results):.3f} within a run. Before \
