@@ -103,9 +103,9 @@ of the last two batches, Jackpot corrects for a policy with 8-bit weights that \
 is a step old. Each arm leaves one method out, with about the same number of \
 samples. "gap" is the mean difference of a token's log-probs under the trainer \
 and the sampler. {len(different('seed'))} seeds, mean ± standard error over \
-seeds; differences are paired by seed. pass@1 and pass@8 are measured on 224 held-out \
-problems with 8 samples each and averaged over the last {LAST} evaluations, \
-each with a standard error of \
+seeds; differences are paired by seed. pass@1 and pass@8 are measured on 224 \
+held-out problems with 8 samples each and averaged over the last {LAST} \
+evaluations, each with a standard error of \
 {statistics.fmean(r['error'] for r in results):.3f} within a run. Before \
 training they are {start['pass@1']} and {start['pass@8']}.
 
