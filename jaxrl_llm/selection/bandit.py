@@ -170,7 +170,7 @@ def init(network: Network, seed: Sequence[int]) -> Scheduler:
     seed: integers.
   """
   word = np.random.default_rng(seed).integers(1 << 32, dtype=np.uint32)
-  params, optimizer = jax.device_get(_init(*_on_device(word), network=network))
+  params, optimizer = _run(_init, word, network=network)
   none = np.zeros(len(FEATURES))
   return Scheduler(params, optimizer, Moments(0, none, none))
 
@@ -183,12 +183,13 @@ def _init(seed, *, network):
   return params, network.adam.init(params)
 
 
-def _on_device(*values: Any) -> Any:
-  """Puts host values on this process's first device.
+def _run(program: Any, *values: Any, network: Network) -> Any:
+  """Runs a program on this process's first device, from host to host.
 
   Every process computes the same scores from the same table.
   """
-  return jax.device_put(values, jax.local_devices()[0])
+  with jax.transfer_guard('allow'):  # By the call: device_put takes longer.
+    return jax.device_get(program(*values, network=network))
 
 
 def scores(
@@ -206,8 +207,7 @@ def scores(
     [M] float32.
   """
   padded = _pad(normalised(state.moments, rows), size or len(rows))
-  found = _scores(*_on_device(state.params, padded), network=network)
-  return jax.device_get(found)[:len(rows)]
+  return _run(_scores, state.params, padded, network=network)[:len(rows)]
 
 
 @functools.partial(jax.jit, static_argnames='network')
@@ -235,11 +235,11 @@ def train(
   if not len(rows):
     return state, np.nan
   size = size or len(rows)
-  new, loss, finite = jax.device_get(_train(*_on_device(
-      (state.params, state.optimizer),
+  new, loss, finite = _run(
+      _train, (state.params, state.optimizer),
       _pad(normalised(state.moments, rows), size),
       _pad(targets.astype(np.float32), size),
-      np.arange(size) < len(rows)), network=network))
+      np.arange(size) < len(rows), network=network)
   if not finite:
     return state, float(loss)
   return state._replace(params=new[0], optimizer=new[1]), float(loss)
