@@ -6,7 +6,7 @@ the selection holds are kept. With `actor.lag`, new rows are first in flight for
 as many waves.
 """
 
-from typing import Any, NamedTuple, Sequence
+from typing import Any, NamedTuple
 
 import jax
 from ml_collections import ConfigDict
@@ -15,8 +15,7 @@ import numpy as np
 from jaxrl_llm import programs
 from jaxrl_llm.learner import actor as actor_lib
 from jaxrl_llm.learner import rejection as rejection_lib
-from jaxrl_llm.rewards import Verdict
-from jaxrl_llm.rollout import Responses
+from jaxrl_llm.rollout import Judged, Responses
 from jaxrl_llm.stages import Stages
 from jaxrl_llm.types import Ask, RolloutTokens, rows_of, Table
 
@@ -143,7 +142,8 @@ def empty(rows: int, config: ConfigDict, stages: Stages) -> Buffer:
           group_mean=full(np.nan, np.float32),
           group_std=full(np.nan, np.float32), entropy=full(0, np.float32),
           clip_share=full(0, np.float32), usage=full(0, np.int32),
-          round=full(-1, np.int32), probe=full(False, bool)),
+          round=full(-1, np.int32), probe=full(False, bool),
+          shard=full(0, np.int32)),
       RolloutTokens(
           prompt=np.zeros((rows, config.max_prompt), np.int32),
           prompt_length=full(1, np.int32),
@@ -156,48 +156,45 @@ def empty(rows: int, config: ConfigDict, stages: Stages) -> Buffer:
 
 
 def of_wave(
-    ask: Ask, responses: Responses, verdicts: Sequence[Verdict],
-    config: ConfigDict, stages: Stages) -> Buffer:
+    ask: Ask, responses: Responses, judged: Judged, config: ConfigDict,
+    stages: Stages) -> Buffer:
   """Makes the rows of a wave, in the order of its requests.
 
   Args:
     ask: P groups.
     responses: R responses to them.
-    verdicts: R of them.
+    judged: facts about them.
     config: of the run.
     stages: of the run.
 
   Returns:
     R rows. Log-probs of other policies are 0 until they are computed. The
-    actor's likeliest tokens are there if they were recorded.
+    actor's likeliest tokens are there if they were recorded. Responses and
+    log-probs are 0 where they are not at home in this process.
   """
   rollouts, prompts = responses.rollouts, responses.asked.prompts
   row = responses.asked.requests.prompt
-  real = np.arange(rollouts.tokens.shape[1]) < rollouts.length[:, None]
+  real = np.arange(rollouts.tokens.shape[1]) < judged.length[:, None]
   made = empty(len(row), config, stages)
   behaviour = rollouts.logprobs
   if config.loss.behaviour == 'tempered' and (
       rollouts.tempered_logprobs is not None):
     behaviour = rollouts.tempered_logprobs
-  valid = np.array([v.valid for v in verdicts], bool)
   table = made.table._replace(
       group=ask.group[row].astype(np.int64),
       sample=np.concatenate([
           first + np.arange(count) for first, count in zip(
               ask.first, ask.count)] or [np.zeros(0)]).astype(np.int32),
       problem=ask.problem[row].astype(np.int32),
-      policy_step=rollouts.policy_step.astype(np.int32),
-      reward=np.where(valid, [v.reward for v in verdicts], 0).astype(
-          np.float32),
-      valid=valid, length=rollouts.length.astype(np.int32),
-      truncated=rollouts.truncated.astype(bool),
-      entropy=(np.where(real, rollouts.entropy, 0).sum(1) / np.maximum(
-          rollouts.length, 1)).astype(np.float32),
-      probe=ask.probe[row].astype(bool))
+      policy_step=np.full(len(row), responses.policy_step, np.int32),
+      reward=np.where(judged.valid, judged.reward, 0).astype(np.float32),
+      valid=judged.valid, length=judged.length, truncated=judged.truncated,
+      entropy=judged.entropy, probe=ask.probe[row].astype(bool),
+      shard=responses.shard)
   tokens = made.tokens._replace(
       prompt=prompts.tokens[row], prompt_length=prompts.length[row],
       response=np.where(real, rollouts.tokens, 0),
-      length=rollouts.length.astype(np.int32),
+      length=judged.length,
       behaviour_logprobs=np.where(real, behaviour, 0).astype(
           np.float32),
       top_ids=rollouts.top_ids, top_logprobs=rollouts.top_logprobs)

@@ -40,6 +40,7 @@ from jaxrl_llm import workdir as workdir_lib
 from jaxrl_llm.evaluation import heldout, report, responses, weights
 from jaxrl_llm.monitoring import ends, progress
 from jaxrl_llm.rewards import plain
+from jaxrl_llm.sharding import distributed
 
 
 def problem_sets(
@@ -102,6 +103,7 @@ def evaluate(
   Raises:
     ValueError: see `weights.load` and `problem_sets`; or the same evaluation
       is already running; or the config has no actor.
+    Stopped: SIGTERM or SIGINT came; the responses are kept.
   """
   config = config_lib.of_player(config, player)
   # A KL penalty would need a second copy of the model.
@@ -113,17 +115,21 @@ def evaluate(
   sets, left_out = problem_sets(parts, files)
   workdir = pathlib.Path(config.workdir)
   temperature = 0.0 if greedy else config.sampling.temperature
-  with contextlib.closing(parts), progress.Display(
-      f'evaluation of {workdir}', show=config.log.display) as display:
+  channel = parts.processes.channel
+  with (ends.stoppable(channel.ask_to_stop, config.checkpoint.grace),
+        contextlib.closing(parts), progress.Display(
+            f'evaluation of {workdir}',
+            show=config.log.display and channel.first) as display):
     with display.phase('weights', config.warm_start.steps):
       params, step, identity = weights.load(
           parts, which, display.update, player)
     known = weights.settings(
         parts.asked, identity, temperature, parts.programs.model.dtype)
     folder = workdir / 'evaluation' / config_lib.fingerprint(known)
-    with workdir_lib.held(folder):
-      workdir_lib.write_whole(
-          folder / 'settings.json', json.dumps(known, indent=1))
+    with workdir_lib.held(folder, channel.first):
+      if channel.first:
+        workdir_lib.write_whole(
+            folder / 'settings.json', json.dumps(known, indent=1))
       found = responses.collect(
           folder / 'responses.jsonl', parts, params, sets,
           samples=config.eval.samples,
@@ -138,7 +144,7 @@ def evaluate(
           **report.summary(every, config.eval.k),
           files={name: report.summary(rows, config.eval.k)
                  for name, rows in found.items()})
-      for place in (folder, workdir):
+      for place in (folder, workdir) if channel.first else ():
         workdir_lib.write_whole(
             place / 'evaluation.json',
             json.dumps(plain.json(result), indent=1))
@@ -149,6 +155,9 @@ def evaluate(
 
 def parse(argv: Sequence[str]) -> tuple[ConfigDict, dict[str, Any]]:
   """Reads the command line; on a mistake ends the program with exit code 2.
+
+  Args:
+    argv: without the flags of a process among many.
 
   Returns:
     The config, and the other arguments of `evaluate`.
@@ -179,7 +188,8 @@ def parse(argv: Sequence[str]) -> tuple[ConfigDict, dict[str, Any]]:
     _refuse(f'--player={player} is not known: use policy or actor.')
   if greedy:
     rest = ['--config.eval.samples=1', '--config.eval.k=1', *rest]
-  config, _ = config_lib.parse(rest, 'evaluate', __doc__)
+  config, _ = config_lib.parse(
+      rest, 'evaluate', f'{__doc__}\n{distributed.HELP}')
   if greedy and config.eval.samples > 1:
     _refuse(f'--samples={config.eval.samples} would be as many times the same '
             'with --temperature=0: leave it out.')
@@ -202,10 +212,14 @@ def _refuse(sentence: str) -> None:
 
 def main() -> None:
   """The program."""
-  config, given = parse(sys.argv[1:])
-  with ends.program(
-      'Interrupted; the same command goes on where it stopped.'):
+  place, argv = distributed.parse(sys.argv[1:])
+  config, given = parse(argv)
+  with distributed.joined(place, config, {
+      **config_lib.flatten(config), **given}), ends.program(
+          'Interrupted; the same command goes on where it stopped.'):
     result = evaluate(config, **given)
+    if not distributed.first():
+      return
     print(report.title(result))
     rich.print(report.table(result))
     for line in report.notes(result):

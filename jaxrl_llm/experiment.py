@@ -20,12 +20,15 @@ from jaxrl_llm import programs as programs_lib
 from jaxrl_llm import rollout, sharding, tasks
 from jaxrl_llm import stages as stages_lib
 from jaxrl_llm import tokenizer as tokenizer_lib
+from jaxrl_llm import workdir as workdir_lib
 from jaxrl_llm.config import memory
 from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.models import hf
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.rewards import plain
 from jaxrl_llm.sampling.logits import SamplingParams
+from jaxrl_llm.sharding import processes as processes_lib
+from jaxrl_llm.sharding.processes import Processes
 from jaxrl_llm.tokenizer import ModelTokenizer
 from jaxrl_llm.types import LearnerBatch, Rollouts
 
@@ -47,6 +50,7 @@ class Parts(NamedTuple):
     contents: 'problems', 'model' and 'actor' to digests of what the config
       names.
     asked: the config without the choices that the run makes itself.
+    processes: of the run.
   """
   task: tasks.Task
   kinds: dict[str, np.ndarray]
@@ -58,6 +62,7 @@ class Parts(NamedTuple):
   step_key: Callable[[jax.Array], jax.Array]
   contents: dict[str, str]
   asked: ConfigDict
+  processes: Processes
 
   @property
   def config(self) -> ConfigDict:
@@ -72,6 +77,15 @@ class Parts(NamedTuple):
   def described(self) -> dict[str, Any]:
     """Returns the config as a checkpoint keeps it, with `contents`."""
     return {**self.config.to_dict(), 'contents': self.contents}
+
+  def describe(self, folder: pathlib.Path) -> None:
+    """Writes what a run in a folder needs to go on, beside its checkpoints."""
+    asked = self.asked.copy_and_resolve_references()
+    asked.workdir = str(folder)
+    workdir_lib.write_whole(
+        folder / 'choices.json', config_lib.choices(self.config))
+    workdir_lib.write_whole(
+        folder / 'config.json', config_lib.to_json(asked))
 
   def player(self, number: int) -> 'Parts':
     """Returns the parts in which a player is the policy."""
@@ -90,12 +104,17 @@ class Parts(NamedTuple):
     getattr(self.task, 'close', lambda: None)()
 
   def shard_rows(self, batch: LearnerBatch) -> LearnerBatch:
-    """Puts a batch of NumPy arrays on the devices, split over data shards."""
-    return jax.device_put(batch, sharding.rows(self.programs.mesh))
+    """Puts a whole batch of NumPy arrays on the devices, split over data
+    shards.
+    """
+    rows = len(batch.tokens)
+    mine = self.processes.positions(rows)
+    return self.processes.shard_rows(
+        jax.tree.map(lambda x: x[mine], batch), rows)
 
   def replicate(self, tree: Any) -> Any:
     """Puts a tree of host values on every device, whole."""
-    return jax.device_put(tree, sharding.replicated(self.programs.mesh))
+    return processes_lib.replicate(tree, self.programs.mesh)
 
   def param_shardings(self) -> Any:
     """Returns the layout of the whole model's parameters in training."""
@@ -306,15 +325,15 @@ def build(config: ConfigDict, training: bool = True) -> Parts:
       config, model, mesh, task.tokenizer.stop_ids, stages, checkpoint, lengths,
       actor and programs_lib.Source(
           config_lib.of_actor(config), actor, theirs))
-  whole = sharding.replicated(mesh)
 
   def sampling(**changes):
     values = {
         name: config.sampling[name]
         for name in ('temperature', 'top_k', 'top_p', 'min_p')}
-    return jax.device_put(SamplingParams(**{**values, **changes}), whole)
+    return processes_lib.replicate(
+        SamplingParams(**{**values, **changes}), mesh)
 
-  base_key = jax.device_put(jax.random.key(config.seed), whole)
+  base_key = processes_lib.key(config.seed, mesh)
   fold_in = jax.jit(jax.random.fold_in)
   sample = rollout.host_sampler(programs.writer.sampler, mesh)
   sample_policy = sample
@@ -326,4 +345,5 @@ def build(config: ConfigDict, training: bool = True) -> Parts:
       advantages=advantages_lib.make(config),
       step_key=lambda step: fold_in(base_key, step),
       contents=_contents(
-          task, model=folder, actor=theirs and theirs.folder), asked=asked)
+          task, model=folder, actor=theirs and theirs.folder), asked=asked,
+      processes=processes_lib.make(mesh))

@@ -1,7 +1,8 @@
 """From problems to judged responses: encode, sample, decode, verify.
 
 Training and evaluation sample in the same way. What is on the host is NumPy.
-Requests of one prompt are neighbours.
+Requests of one prompt are neighbours. Each process decodes and verifies the
+responses that its devices sampled; then facts about all of them are gathered.
 """
 
 from typing import Any, Callable, NamedTuple, Sequence
@@ -12,6 +13,8 @@ import numpy as np
 from jaxrl_llm import programs, rewards, sharding, tasks
 from jaxrl_llm.sampling import plan as plan_lib
 from jaxrl_llm.sampling.logits import SamplingParams
+from jaxrl_llm.sharding import processes as processes_lib
+from jaxrl_llm.sharding.processes import Processes
 from jaxrl_llm.tokenizer import Tokenizer
 from jaxrl_llm.types import Ask, Prompts, Requests, Rollouts
 
@@ -38,14 +41,50 @@ class Responses(NamedTuple):
 
   Attributes:
     asked: what they respond to.
-    rollouts: R of them, in the order of the requests.
-    texts: R of them, without the stop token.
-    use: how busy the sampler was, see `host_sampler`.
+    rollouts: R of them, in the order of the requests; zeros where they are not
+      at home in this process.
+    rows: [M] those at home in this process.
+    texts: of these M rows, without the stop token.
+    shard: [R] data shard that sampled each.
+    use: how busy this process's sampler was, see `host_sampler`.
+    policy_step: optimiser steps behind the policy that sampled them.
   """
   asked: Asked
   rollouts: Rollouts
+  rows: np.ndarray
   texts: list[str]
+  shard: np.ndarray
   use: dict[str, int]
+  policy_step: int = 0
+
+
+class Judged(NamedTuple):
+  """Facts about the responses of one call, the same in every process.
+
+  Attributes:
+    reward: [R] float64, of the verdict; NaN if the verification failed.
+    kind: R kinds of verdicts.
+    answer: R answers of the verdicts.
+    length: [R] int32, tokens of the response.
+    truncated: [R] bool.
+    entropy: [R] float32, mean entropy of its tokens when they were sampled, in
+      nats.
+    use: how busy the sampler was, in all processes.
+    verdicts: of the rows at home in this process.
+  """
+  reward: np.ndarray
+  kind: list[str]
+  answer: list[str]
+  length: np.ndarray
+  truncated: np.ndarray
+  entropy: np.ndarray
+  use: dict[str, int]
+  verdicts: list[rewards.Verdict]
+
+  @property
+  def valid(self) -> np.ndarray:
+    """[R] bool, False if the verification failed."""
+    return ~np.isnan(self.reward)
 
 
 def encode(
@@ -119,12 +158,21 @@ def requests_of(
   return requests(row, number, budget)
 
 
-def decode(rollouts: Rollouts, tokenizer: Tokenizer) -> list[str]:
-  """Decodes each response, without the stop token that ended it."""
+def decode(
+    rollouts: Rollouts, tokenizer: Tokenizer,
+    rows: Sequence[int] | None = None) -> list[str]:
+  """Decodes responses, without the stop tokens that ended them.
+
+  Args:
+    rollouts: R of them.
+    tokenizer: of the task.
+    rows: which ones; None for all.
+  """
   ends = rollouts.length - ~rollouts.truncated
+  rows = range(len(ends)) if rows is None else rows
   return [
-      tokenizer.decode(row[:end].tolist())
-      for row, end in zip(rollouts.tokens, ends)]
+      tokenizer.decode(rollouts.tokens[row, :ends[row]].tolist())
+      for row in rows]
 
 
 def host_sampler(
@@ -140,12 +188,13 @@ def host_sampler(
     (params, prompts, requests, key, sampling, policy_step) -> (rollouts,
     counts). At most `made.max_prompts` prompts and `made.max_requests`
     requests, all NumPy but `params`, `key` and `sampling`. Rollouts are NumPy
-    arrays in the order of the requests. Counts are decode 'steps', and 'busy'
-    and 'slots', each summed over the steps and shards. One program serves every
-    mix of requests.
+    arrays in the order of the requests, zeros where they are not at home in
+    this process. Counts are decode 'steps', and 'busy' and 'slots', each summed
+    over the steps and the shards of this process. One program serves every mix
+    of requests.
   """
   shards, slots = sharding.data_shards(mesh), made.sampler.slots
-  split, whole = sharding.rows(mesh), sharding.replicated(mesh)
+  team = processes_lib.make(mesh)
 
   def sample(params, prompts, requests, key, sampling, policy_step):
     plan = plan_lib.plan(
@@ -153,14 +202,18 @@ def host_sampler(
         requests_per_shard=made.requests_per_shard,
         prompts_per_shard=made.prompts_per_shard)
     rollouts, stats = made.generate(
-        params, *jax.device_put(
-            (plan.prompts, plan.requests, plan.count), split),
-        key, sampling, jax.device_put(np.int32(policy_step), whole))
-    rollouts, stats = jax.device_get((rollouts, stats))
+        params, *(team.shard_rows(
+            jax.tree.map(lambda x: x[team.positions(len(x))], tree),
+            len(jax.tree.leaves(tree)[0]))
+                  for tree in (plan.prompts, plan.requests, plan.count)),
+        key, sampling, processes_lib.replicate(np.int32(policy_step), mesh))
+    rollouts, stats = team.fetch_rows((rollouts, stats))
     counts = dict(
         steps=int(stats.steps.max()), busy=int(stats.busy.sum()),
         slots=int(stats.steps.sum()) * slots)
-    return plan_lib.undo(rollouts, plan), counts
+    return plan_lib.undo(
+        rollouts, plan, team.positions(shards * made.requests_per_shard)
+    ), counts
 
   return sample
 
@@ -168,8 +221,9 @@ def host_sampler(
 def respond(
     sample: Callable[..., tuple[Rollouts, dict[str, int]]], params: Any,
     asked: Asked, key: jax.Array, sampling: SamplingParams, *,
-    tokenizer: Tokenizer, policy_step: int = 0) -> Responses:
-  """Samples responses and decodes them.
+    tokenizer: Tokenizer, processes: Processes,
+    policy_step: int = 0) -> Responses:
+  """Samples responses and decodes those at home in this process.
 
   Args:
     sample: from `host_sampler`.
@@ -178,22 +232,89 @@ def respond(
     key: PRNG key; the same key gives the same responses.
     sampling: how to draw.
     tokenizer: of the task.
+    processes: of the run.
     policy_step: optimiser steps behind `params`, recorded with the rollouts.
   """
   rollouts, use = sample(
       params, asked.prompts, asked.requests, key, sampling,
       policy_step=policy_step)
-  return Responses(asked, rollouts, decode(rollouts, tokenizer), use)
+  shard = plan_lib.shard_of(
+      len(asked.requests.prompt), sharding.data_shards(processes.mesh))
+  rows = np.flatnonzero(processes.here(shard))
+  return Responses(
+      asked, rollouts, rows, decode(rollouts, tokenizer, rows), shard, use,
+      policy_step)
 
 
 def submit(
-    task: tasks.Task, responses: Responses,
-) -> Callable[[], list[rewards.Verdict]]:
-  """Starts to judge responses; see `rewards.submit`.
+    task: tasks.Task, responses: Responses, processes: Processes,
+) -> Callable[[], Judged]:
+  """Starts to judge the responses at home in this process.
+
+  One process of each home judges them; see `rewards.submit`.
 
   Returns:
-    A function that waits for the verdicts, one per response in their order.
+    A function that waits for the verdicts of all processes. All of them must
+    call it. It raises what `rewards.submit` raises, in every process.
   """
-  return rewards.submit(
-      task, responses.asked.problem(), responses.texts,
-      responses.rollouts.truncated)
+  rows, rollouts = responses.rows, responses.rollouts
+  problems = responses.asked.problem()
+  length, truncated = rollouts.length[rows], rollouts.truncated[rows]
+  real = np.arange(rollouts.tokens.shape[1]) < length[:, None]
+  entropy = (np.where(real, rollouts.entropy[rows], 0).sum(1) / np.maximum(
+      length, 1)).astype(np.float32)
+  wait = _caught(lambda: lambda: [])
+  if processes.leads:
+    wait = _caught(lambda: rewards.submit(
+        task, [problems[row] for row in rows], responses.texts, truncated))
+
+  def judged():
+    verdicts, error = _caught(lambda: wait[0]()) if wait[0] else wait
+    mine = [
+        (v.reward if v.valid else None, v.kind, v.answer, *others)
+        for v, *others in zip(
+            verdicts or (), length.tolist(), truncated.tolist(),
+            entropy.tolist())] or [None] * len(rows)
+    facts, extra = processes.gather_rows(
+        responses.shard, mine, (error, responses.use))
+    for error, _ in extra:
+      if error:
+        known, said = error
+        raise _ERRORS[known](said)
+    reward, kind, answer, *others = zip(*facts) if facts else [()] * 6
+    busy, slots, steps = (
+        [use[name] for _, use in extra] for name in ('busy', 'slots', 'steps'))
+    return Judged(
+        np.array(reward, float), [*kind], [*answer],
+        *(np.array(column, of) for column, of in zip(
+            others, (np.int32, bool, np.float32))),
+        dict(steps=max(steps), busy=sum(busy), slots=sum(slots)),
+        verdicts or [])
+
+  return judged
+
+
+_ERRORS = {'verifier': rewards.VerifierError, 'process': ChildProcessError}
+
+
+def _caught(function: Callable[[], Any]) -> tuple[Any, Any]:
+  """Returns a result, or None and an error that ends the run."""
+  try:
+    return function(), None
+  except rewards.VerifierError as error:
+    return None, ('verifier', str(error))
+  except ChildProcessError as error:
+    return None, ('process', str(error))
+
+
+def check(judged: Judged, responses: Responses) -> None:
+  """Checks that the verifier did not fail on every response of a step.
+
+  Raises:
+    VerifierError: see `rewards.check_step`; in every process.
+  """
+  if {*judged.kind} == {'error'}:
+    rewards.check_step(judged.verdicts, responses.texts)
+    raise rewards.VerifierError(
+        f'The verifier failed on all {len(judged.kind)} responses of the step; '
+        'other processes have their texts: correct the verifier.')

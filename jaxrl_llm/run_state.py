@@ -1,13 +1,16 @@
 """State of a run between two steps, and what stays the same in all of them."""
 
 from typing import Any, NamedTuple
+import zlib
 
+import jax
 import numpy as np
 
 from jaxrl_llm import buffer as buffer_lib
 from jaxrl_llm import experiment
 from jaxrl_llm.learner import forward, rounds
 from jaxrl_llm.learner.update import TrainState
+from jaxrl_llm.sharding.processes import Processes
 
 
 class RunState(NamedTuple):
@@ -73,3 +76,30 @@ def init_state(
           parts.stages),
       flight=buffer_lib.no_waves(parts.config, parts.stages),
       solved=np.zeros(len(parts.task.train), bool))
+
+
+def digests(state: RunState) -> dict[str, int]:
+  """Returns a checksum of each part of the state that all processes share."""
+  def without_tokens(buffer):
+    return buffer._replace(tokens=None)
+
+  shared = state._replace(
+      learners=(), buffer=without_tokens(state.buffer), flight=tuple(
+          wave._replace(rows=without_tokens(wave.rows))
+          for wave in state.flight))
+  return {
+      jax.tree_util.keystr(keys, simple=True, separator='.'): zlib.crc32(
+          np.ascontiguousarray(leaf))
+      for keys, leaf in jax.tree_util.tree_leaves_with_path(shared)}
+
+
+def complete(state: RunState, processes: Processes) -> None:
+  """Gathers the tokens of all rollouts, in place, so that they can be saved.
+
+  Args:
+    state: between two steps.
+    processes: of the run; all must call this.
+  """
+  for rows in (state.buffer, *(wave.rows for wave in state.flight)):
+    processes.exchange(
+        np.flatnonzero(rows.table.group >= 0), rows.table.shard, rows.tokens)

@@ -45,8 +45,9 @@ from jaxrl_llm.monitoring import (
     summary,
     timing,
 )
-from jaxrl_llm.run_state import Fixed, init_state, RunState
-from jaxrl_llm.types import NoSignalError, rows_of
+from jaxrl_llm.run_state import complete, digests, Fixed, init_state, RunState
+from jaxrl_llm.sharding import distributed
+from jaxrl_llm.types import NoSignalError, rows_of, Stopped
 
 
 def take_step(
@@ -67,10 +68,12 @@ def take_step(
     VerifierError: the verifier failed on every response, or returned something
       that is not a reward.
     NoSignalError: see `types.Curriculum`.
+    Stopped: a process was asked to stop; the state before is unchanged.
     FloatingPointError: too many updates in a row had a loss or gradient that
       is not finite; the last batch is saved.
   """
   config, task, programs = parts.config, parts.task, parts.programs
+  processes = parts.processes
   learner, writer, (choose, select) = (
       programs.learner, programs.writer, parts.stages)
   frozen, samples = fixed.frozen[0], config.samples_per_prompt
@@ -95,13 +98,14 @@ def take_step(
     policy_step = int(jax.device_get(state.learner.step))
     responses = rollout.respond(
         parts.sample, weights, asked, parts.step_key(step), fixed.sampling,
-        tokenizer=task.tokenizer, policy_step=policy_step)
+        tokenizer=task.tokenizer, processes=processes, policy_step=policy_step)
   del weights  # The update needs their room.
 
   # The user's code may use JAX as it likes.
   with timer('verify'), jax.transfer_guard('allow'):
-    verdicts = rollout.submit(task, responses)()
-    rewards.check_step(verdicts, responses.texts)
+    judged = rollout.submit(task, responses, processes)()
+    rollout.check(judged, responses)
+    processes.channel.check()
 
   held, size = state.buffer, programs_lib.scored_rows(config, parts.stages)
   first = len(held.table.group)  # row of a wave's first rollout
@@ -116,10 +120,10 @@ def take_step(
     return rounds.with_scores(
         learner, tokens, rows,
         tuple(player.params for player in state.learners), fixed.anchor,
-        fixed.loss, frozen, shard_rows=parts.shard_rows)
+        fixed.loss, frozen, shard=sampled.shard, processes=processes)
 
   with timer('batch'):
-    wave = buffer_lib.of_wave(ask, responses, verdicts, config, parts.stages)
+    wave = buffer_lib.of_wave(ask, responses, judged, config, parts.stages)
     sampled = wave.table
     signal = signal_of(ask, sampled)
 
@@ -165,7 +169,7 @@ def take_step(
         fixed.loss, frozen, config=config, rounds=state.rounds,
         step=state.step + 1, policy_step=policy_step,
         keep_writer=programs_lib.keeps_writer(config, parts.stages),
-        shard_rows=parts.shard_rows)
+        processes=processes)
     buffer = buffer_lib.keep(
         buffer_lib.Buffer(done.table, tokens), config, parts.stages,
         curriculum, done.selection)
@@ -173,31 +177,25 @@ def take_step(
   solved = step_metrics.solve(
       state.solved, sampled.problem, sampled.valid & (sampled.reward >= 1.0))
   report = step_metrics.report(
-      responses, verdicts, done.metrics, step=state.step + 1, ask=ask,
+      responses, judged, done.metrics, step=state.step + 1, ask=ask,
       wave=sampled, gain=signal.gain, solved=solved, kinds=parts.kinds,
+      groups=config.log.samples, processes=processes,
       measured={
           **signal.metrics, **measured, **choose.metrics(curriculum),
           **select.metrics(done.selection), **step_metrics.of_rounds(
               done.picked, int((buffer.table.group >= 0).sum()))},
       flops=flops.of_step(
-          programs.model, asked, responses.rollouts.length,
+          programs.model, asked, judged.length,
           [(tokens.prompt_length[rows], tokens.length[rows])
            for rows, *_ in done.picked],
           epochs=config.learner.epochs, frozen=frozen is not None,
           actor=programs.players[writer.player].model
           if writer.player else None))
-  return RunState(
+  state = RunState(
       state.step + 1, state.rounds + len(taken), done.learners, curriculum,
-      done.selection, buffer, flight, solved), report
-
-
-def _describe(parts: experiment.Parts, workdir: pathlib.Path) -> None:
-  """Writes what a run in a folder needs to go on, beside its checkpoints."""
-  asked = parts.asked.copy_and_resolve_references()
-  asked.workdir = str(workdir)
-  workdir_lib.write_whole(
-      workdir / 'choices.json', config_lib.choices(parts.config))
-  workdir_lib.write_whole(workdir / 'config.json', config_lib.to_json(asked))
+      done.selection, buffer, flight, solved)
+  processes.channel.agree(digests(state), f'after step {state.step}')
+  return state, report
 
 
 def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:
@@ -216,8 +214,9 @@ def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:
     FloatingPointError: the loss is no longer finite.
     OSError: the disk is full at the beginning or at the end, or the workdir was
       removed; the message says where the state is.
+    Stopped: SIGTERM or SIGINT came; the state is saved.
   """
-  with workdir_lib.held(config.workdir) as workdir:
+  with workdir_lib.held(config.workdir, distributed.first()) as workdir:
     return _run(config, name, workdir)
 
 
@@ -226,47 +225,63 @@ def _run(
   """`train`, in a folder that is held."""
   began = time.monotonic()
   parts = experiment.build(config)
-  config = parts.config
+  with ends.stoppable(
+      parts.processes.channel.ask_to_stop, config.checkpoint.grace):
+    return _loop(parts, name, workdir, began)
+
+
+def _loop(
+    parts: experiment.Parts, name: str, workdir: pathlib.Path,
+    began: float) -> dict[str, Any]:
+  """`train`, once the parts are made; `began` is its start."""
+  config, channel = parts.config, parts.processes.channel
   policy, learner = parts.programs.policy, parts.programs.learner
+  channel.agree(
+      config_lib.flatten(parts.described()), 'between the processes')
+  workdir_lib.check_shared(workdir, channel)
   saver = checkpoint.Checkpointer(
-      workdir / 'checkpoints', parts.described(), keep=config.checkpoint.keep)
+      workdir / 'checkpoints', parts.described(), keep=config.checkpoint.keep,
+      channel=channel)
   found = saver.restore(
       init_state(parts, learner.state),
       differs=lambda saved: config_lib.resume_conflicts(
           saved, parts.described()))
   if found:
     began -= found.host['seconds']
-  _describe(parts, workdir)
-  gone = workdir_lib.watch(workdir)
-  writer = metrics.Writer(
-      workdir, found.step + 1 if found else 0,
-      tensorboard=config.log.tensorboard, wandb=config.log.wandb,
-      config=config.to_dict())
+  gone, writer = lambda: False, metrics.NoWriter()
+  if channel.first:
+    parts.describe(workdir)
+    gone = workdir_lib.watch(workdir)
+    writer = metrics.Writer(
+        workdir, found.step + 1 if found else 0, config=config.to_dict(),
+        tensorboard=config.log.tensorboard, wandb=config.log.wandb)
 
-  with (progress.Display(name, show=config.log.display) as display,
+  with (progress.Display(
+            name, show=config.log.display and channel.first) as display,
         contextlib.closing(parts), contextlib.closing(saver),
         contextlib.closing(writer)):
     display.note(parts.layout())
     if size := buffer_lib.size(config, parts.stages):
       display.note(size)
 
-    def evaluate(state, frozen):
-      weights = policy.to_sampling(state.learner.params, frozen)
-      with display.phase('evaluation'):
-        return heldout.evaluate(parts, weights)
+    # What is due after the last step: its evaluation, row and checkpoint.
+    notes = dict(start=None, latest=None, due=None)
+    if found:
+      notes.update({k: v for k, v in found.host.items() if k in notes})
 
-    def host(start, latest):
-      return dict(
-          start=start, latest=latest, seconds=time.monotonic() - began)
+    def host():
+      return {**notes, 'seconds': time.monotonic() - began}
 
-    def save(state, start, latest, score):
-      saver.save(state.step, state, host(start, latest), score=score)
+    def save(state, score=None, again=False):
+      complete(state, parts.processes)
+      saver.save(state.step, state, host(), score=score, again=again)
 
-    def check_workdir(state, start, latest):
-      if gone():
+    def check_workdir(state):
+      if any(channel.gather(gone())):
+        complete(state, parts.processes)
         raise FileNotFoundError(checkpoint.rescue(
-            workdir, lambda place: _describe(parts, place), parts.described(),
-            state.step, state, host(start, latest)))
+            workdir, parts.describe, parts.described(), state.step, state,
+            host(), channel))
 
     starts = []
     for number in range(len(parts.programs.players)):
@@ -281,62 +296,82 @@ def _run(
         sampling=parts.sampling(),
         loss=parts.replicate(loss_lib.params(config)), anchor=anchors[0],
         frozen=every)
-
-    if found is None:
-      state = init_state(parts, learner.init(*params))
-      start = latest = evaluate(state, frozen)
-      check_workdir(state, start, latest)
-      writer.write(0, {f'eval/{k}': value for k, value in start.items()})
-      save(state, start, latest, start.get('mean'))
-    else:
+    if found:
       state = found.state
-      start, latest = found.host['start'], found.host['latest']
       display.note(f'Going on from step {state.step} of {config.steps}.')
+    else:
+      state = init_state(parts, learner.init(*params))
+      notes['due'] = dict(row={}, records=[], sample='')
     del params, starts  # The state and the anchor have their own.
+
+    def finish(state):
+      """Evaluates, writes, saves and shows what is due after a step."""
+      row, records, sample = notes['due'].values()
+      step, score = state.step, None
+      again = bool(found) and found.step == step  # saved before it was done
+      evaluated = not step or schedules.due(
+          step, config.eval.every, config.steps)
+      if evaluated:
+        weights = policy.to_sampling(state.learner.params, frozen)
+        with display.phase('evaluation'):
+          notes['latest'] = heldout.evaluate(parts, weights)
+        del weights
+        if not step:
+          notes['start'] = notes['latest']
+        row = row | {f'eval/{k}': v for k, v in notes['latest'].items()}
+        score = notes['latest'].get('mean')
+        timer.take()  # An evaluation is no part of the next step.
+        check_workdir(state)
+      if evaluated or schedules.due(step, config.log.every, config.steps):
+        writer.write(step, row)
+        writer.samples(records)
+      notes['due'] = None
+      if not step or again or schedules.due(
+          step, config.checkpoint.every, config.steps):
+        save(state, score, again)
+      if step and not again:
+        display.update(step, row, sample)
 
     rate = flops.matmul_rate(parts.programs.model.dtype)
     timer = timing.Timer()
-    with display.phase('RL', config.steps, state.step):
-      while state.step < config.steps:
-        try:
-          with jax.transfer_guard('disallow'):
-            state, report = take_step(parts, state, fixed, timer)
-        except (rewards.VerifierError, NoSignalError):
-          save(state, start, latest, None)
-          raise
-        check_workdir(state, start, latest)
-        row = report.row | timing.speed(
-            timer.take(), tokens=report.tokens, flops=report.flops,
-            rate=rate, memory=flops.peak_memory())
-        score = None
-        evaluated = schedules.due(state.step, config.eval.every, config.steps)
-        if evaluated:
-          latest = evaluate(state, frozen)
-          row |= {f'eval/{k}': value for k, value in latest.items()}
-          score = latest.get('mean')
-          timer.take()  # An evaluation is no part of the next step.
-          check_workdir(state, start, latest)
-        if evaluated or schedules.due(
-            state.step, config.log.every, config.steps):
-          writer.write(state.step, row)
-          writer.samples(step_metrics.chosen(
-              report.groups, config.log.samples, state.step))
-        if schedules.due(state.step, config.checkpoint.every, config.steps):
-          save(state, start, latest, score)
-        display.update(
-            state.step, row, progress.sample_line(
-                report.groups[0] if report.groups else ()))
+    try:
+      if notes['due']:
+        finish(state)
+      with display.phase('RL', config.steps, state.step):
+        while state.step < config.steps:
+          try:
+            with jax.transfer_guard('disallow'):
+              state, report = take_step(parts, state, fixed, timer)
+          except (rewards.VerifierError, NoSignalError):
+            save(state)
+            raise
+          notes['due'] = dict(
+              row=report.row | timing.speed(
+                  timer.take(), tokens=report.tokens, flops=report.flops,
+                  rate=rate, memory=flops.peak_memory()),
+              records=report.records,
+              sample=progress.sample_line(report.sample))
+          check_workdir(state)
+          finish(state)
+          channel.check()
+    except Stopped:
+      save(state)
+      saver.check(state.step)
+      raise Stopped(
+          f'Stopped after step {state.step} of {config.steps}, which is saved; '
+          'the same command goes on.') from None
 
+  if not channel.first:
+    return {}
+  start, latest = notes['start'], notes['latest']
   if config.steps and not state.rounds:
     logging.warning(
         'No train batch was full in %d steps, so nothing was learned: the '
         'curriculum dropped too many groups.', state.step)
   result = summary.summary(
       start, latest, time.monotonic() - began, state.step)
-  saves = workdir / 'checkpoints'
-  line, fault = summary.end(workdir, result, name, [
-      step for step in checkpoint.steps(saves)
-      if not checkpoint.fault(saves / str(step), thorough=False)])
+  line, fault = summary.end(
+      workdir, result, name, checkpoint.whole_steps(workdir / 'checkpoints'))
   if config.log.display:
     rich.print(progress.results(start, latest))
     if said := parts.stages.curriculum.summary(state.curriculum):
@@ -349,9 +384,11 @@ def _run(
 
 def main() -> None:
   """The program."""
-  config, name = config_lib.parse(sys.argv[1:])
-  with ends.program(
-      'Interrupted; the same command goes on from the last checkpoint.'):
+  place, argv = distributed.parse(sys.argv[1:])
+  config, name = config_lib.parse(argv, more=distributed.HELP)
+  with distributed.joined(place, config, config_lib.flatten(config)), (
+      ends.program(
+          'Interrupted; the same command goes on from the last checkpoint.')):
     train(config, name)
 
 

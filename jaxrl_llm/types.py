@@ -192,6 +192,7 @@ class Table(NamedTuple):
       the run; -1 before.
     probe: [C] bool, whether it belongs to an unbiased sample of its problem's
       responses. Metrics use these rows alone.
+    shard: [C] int32, data shard that sampled it; its processes have the tokens.
   """
   group: np.ndarray
   sample: np.ndarray
@@ -210,10 +211,15 @@ class Table(NamedTuple):
   usage: np.ndarray
   round: np.ndarray
   probe: np.ndarray
+  shard: np.ndarray
 
 
 class NoSignalError(ValueError):
   """The groups of a curriculum have had no signal for too long."""
+
+
+class Stopped(Exception):
+  """The program was asked to stop; its state is saved, or can be."""
 
 
 class Ask(NamedTuple):

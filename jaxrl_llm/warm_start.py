@@ -5,9 +5,11 @@ there on demonstrations. The result is cached under a hash of everything it
 depends on, so that a sweep over RL settings pays for it once.
 """
 
+import contextlib
 import math
 import os
 import pathlib
+import shutil
 import tempfile
 from typing import Any, Callable, NamedTuple
 import zlib
@@ -20,14 +22,15 @@ import numpy as np
 from safetensors import safe_open, SafetensorError
 from safetensors.numpy import save_file
 
+from jaxrl_llm import checkpoint, experiment, rollout, sharding
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import experiment, rollout, sharding
 from jaxrl_llm import programs as programs_lib
 from jaxrl_llm.learner import batches
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
 from jaxrl_llm.learner import update as update_lib
-from jaxrl_llm.types import LearnerBatch, RolloutTokens
+from jaxrl_llm.sharding import processes as processes_lib
+from jaxrl_llm.types import LearnerBatch, RolloutTokens, Stopped
 
 Report = Callable[[int, dict[str, Any]], None]
 
@@ -75,6 +78,8 @@ def demonstrations(
 def run(parts: experiment.Parts, report: Report) -> Any:
   """Trains the whole model on the task's demonstrations.
 
+  If it is stopped, it is saved in the workdir, and goes on from there.
+
   Args:
     parts: of the run; `config.warm_start` has the hyperparameters.
     report: (steps done, metrics) -> None, called every 20 steps.
@@ -85,6 +90,7 @@ def run(parts: experiment.Parts, report: Report) -> Any:
   Raises:
     ValueError: the task has no demonstrations, one is too long, or the mesh
       does not divide the batch.
+    Stopped: a process was asked to stop.
   """
   config, warm = parts.config, parts.config.warm_start
   if not hasattr(parts.task, 'demonstration'):
@@ -110,8 +116,16 @@ def run(parts: experiment.Parts, report: Report) -> Any:
           weight_decay=0.1),
       mesh=programs.mesh)
   loss = parts.replicate(loss_lib.supervised_params(config))
-  state = learner.init(_start(parts))
-  for step in range(warm.steps):
+  state, first = learner.init(_start(parts)), 0
+  unfinished = pathlib.Path(config.workdir, f'warm_start-{_name(parts)}')
+  channel = parts.processes.channel
+  found = checkpoint.restore(unfinished, state, channel=channel)
+  if found:
+    first, state = found.step, found.state
+  for step in range(first, warm.steps):
+    channel.gather()
+    if channel.stopping:
+      _interrupt(unfinished, parts, step, state)
     batch = demonstrations(
         parts.task, seed=config.seed, start=step * warm.batch,
         count=warm.batch, max_prompt=config.max_prompt,
@@ -119,13 +133,29 @@ def run(parts: experiment.Parts, report: Report) -> Any:
     state, metrics = learner.update(state, parts.shard_rows(batch), loss)
     if (step + 1) % 20 == 0 or step + 1 == warm.steps:
       report(step + 1, jax.device_get(metrics))
+  if channel.first:
+    shutil.rmtree(unfinished, ignore_errors=True)
   return state.params
+
+
+def _interrupt(
+    folder: pathlib.Path, parts: experiment.Parts, step: int,
+    state: Any) -> None:
+  """Saves a warm start, and raises Stopped."""
+  channel = parts.processes.channel
+  with contextlib.closing(checkpoint.Checkpointer(
+      folder, {}, keep=1, channel=channel)) as saver:
+    saver.save(step, state, {})
+    saver.check(step)
+  raise Stopped(
+      f'Stopped after step {step} of the warm start, which is saved; the same '
+      'command goes on.')
 
 
 def _start(parts: experiment.Parts) -> Any:
   """Makes the parameters before any training."""
-  key = parts.replicate(jax.random.key(parts.config.seed))
-  return parts.programs.policy.init(key)
+  return parts.programs.policy.init(
+      processes_lib.key(parts.config.seed, parts.programs.mesh))
 
 
 class Start(NamedTuple):
@@ -155,7 +185,7 @@ def start(parts: experiment.Parts, report: Report, resumed: bool) -> Start:
     ValueError: see `run`.
     OSError: the weights that LoRA freezes could not be written.
   """
-  config = parts.config
+  config, channel = parts.config, parts.processes.channel
   penalty = programs_lib.needs_anchor(config)
   if resumed and not (penalty or config.lora.rank):
     return Start(None, None, None)
@@ -163,15 +193,15 @@ def start(parts: experiment.Parts, report: Report, resumed: bool) -> Start:
     # LoRA needs the very weights that it was trained with: made again on
     # another mesh, they would differ in their last bits.
     path = base_file(_asked(parts))
-    whole = load(path, parts.programs.policy.shapes)
+    whole = load(path, parts.programs.policy.shapes, channel)
     if whole is None:
       whole = parameters(parts, report)
-      save(path, whole)
-      if not path.exists():
+      save(path, whole, channel)
+      if channel.first and not path.exists():
         raise OSError(
             f'{path}, the weights that LoRA is trained with, could not be '
             'written: make room, and run the same command again.')
-    whole = jax.device_put(whole, parts.param_shardings())
+    whole = processes_lib.put(whole, parts.param_shardings())
   else:
     whole = parameters(parts, report)
   # A separate key: warm starts must not depend on LoRA.
@@ -204,12 +234,12 @@ def parameters(parts: experiment.Parts, report: Report) -> Any:
     return _start(parts)
   if warm.cache is None:
     return run(parts, report)
-  path = cache_file(parts)
-  found = load(path, parts.programs.policy.shapes)
+  path, channel = cache_file(parts), parts.processes.channel
+  found = load(path, parts.programs.policy.shapes, channel)
   if found is None:
     found = run(parts, report)
-    save(path, found)
-  return jax.device_put(found, parts.param_shardings())
+    save(path, found, channel)
+  return processes_lib.put(found, parts.param_shardings())
 
 
 def _asked(parts: experiment.Parts) -> ConfigDict:
@@ -234,13 +264,18 @@ def base_file(config: ConfigDict) -> pathlib.Path:
 
 def cache_file(parts: experiment.Parts) -> pathlib.Path:
   """Returns where the cache keeps the warm start of these parts."""
+  return pathlib.Path(
+      parts.config.warm_start.cache, f'{_name(parts)}.safetensors')
+
+
+def _name(parts: experiment.Parts) -> str:
+  """Returns a name of all that a warm start depends on."""
   known = config_lib.fingerprint(config_lib.affecting(
       _asked(parts), config_lib.WARM_START, config_lib.ROUNDING))
   # The mesh as it is: in the config one of its axes may be -1.
-  name = '-'.join(map(str, (
+  return '-'.join(map(str, (
       known, *parts.programs.mesh.shape.values(), *[
           digest for of, digest in parts.contents.items() if of == 'model'])))
-  return pathlib.Path(parts.config.warm_start.cache, f'{name}.safetensors')
 
 
 def _names(tree: Any) -> list[str]:
@@ -256,12 +291,20 @@ def _checksum(leaves: list[np.ndarray]) -> str:
   return str(value)
 
 
-def save(path: pathlib.Path, params: Any) -> None:
+def save(path: pathlib.Path, params: Any, channel: Any = None) -> None:
   """Writes parameters to one file, whole or not at all.
 
   If they cannot be written, it warns: the run does not need the file.
+
+  Args:
+    path: the file.
+    params: the parameters.
+    channel: `processes.Channel` between the processes of the run, which all
+      call this; the first one writes.
   """
-  leaves = jax.device_get(jax.tree.leaves(params))
+  leaves = processes_lib.whole(jax.tree.leaves(params))
+  if channel is not None and not channel.first:
+    return
   try:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
@@ -275,11 +318,27 @@ def save(path: pathlib.Path, params: Any) -> None:
         error)
 
 
-def load(path: pathlib.Path, shapes: Any) -> Any:
+def load(path: pathlib.Path, shapes: Any, channel: Any = None) -> Any:
   """Reads parameters of these shapes; None if there is no file.
 
   A damaged file counts as none, with a warning.
+
+  Args:
+    path: the file.
+    shapes: tree of shapes.
+    channel: as for `save`; the parameters count only if all processes have the
+      same.
   """
+  found = _read(path, shapes)
+  if channel is not None and channel.count > 1:
+    sums = channel.gather(found and _checksum(jax.tree.leaves(found)))
+    if len({*sums}) > 1:
+      return None
+  return found
+
+
+def _read(path: pathlib.Path, shapes: Any) -> Any:
+  """Reads the file of `load` in this process."""
   if not path.exists():
     return None
   try:

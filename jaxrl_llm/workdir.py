@@ -4,18 +4,25 @@ import contextlib
 import fcntl
 import os
 import pathlib
+import secrets
+import socket
 import tempfile
-from typing import Callable, Iterator
+import time
+from typing import Any, Callable, Iterator
+
+_SEEN = 20.0  # seconds until a network file system shows a new file
 
 
 @contextlib.contextmanager
-def held(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
+def held(
+    path: str | os.PathLike[str], first: bool = True) -> Iterator[pathlib.Path]:
   """Makes the folder if needed, and locks it against other runs.
 
   The lock ends with the process, in whatever way that ends.
 
   Args:
     path: the folder.
+    first: whether this is the first process of the run; others do nothing.
 
   Yields:
     The folder.
@@ -24,6 +31,9 @@ def held(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
     ValueError: it cannot be written to, or another run is at work in it.
   """
   folder = pathlib.Path(path)
+  if not first:
+    yield folder
+    return
   try:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder):
@@ -43,6 +53,35 @@ def held(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
     except OSError:
       pass  # Some network file systems have no locks.
     yield folder
+
+
+def check_shared(folder: pathlib.Path, channel: Any) -> None:
+  """Checks that all processes of a run have the same folder.
+
+  Args:
+    folder: of the run; the first process holds it.
+    channel: `processes.Channel`; all processes must call this.
+
+  Raises:
+    ValueError: a process does not see what the first one writes.
+  """
+  if channel.count == 1:
+    return
+  note = folder / f'process-0-{secrets.token_hex(8)}'
+  if channel.first:
+    write_whole(note, '')
+  note = folder / channel.gather(note.name)[0]
+  last = time.monotonic() + _SEEN
+  while not (seen := note.exists()) and time.monotonic() < last:
+    time.sleep(0.1)
+  where = channel.gather(None if seen else socket.gethostname())
+  if channel.first:
+    note.unlink()
+  for index, host in enumerate(where):
+    if host:
+      raise ValueError(
+          f'workdir={folder} of process {index} on {host} is another folder '
+          'than that of process 0: name one that all hosts share.')
 
 
 def watch(folder: pathlib.Path) -> Callable[[], bool]:

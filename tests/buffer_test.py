@@ -78,8 +78,15 @@ def wave(config, tempered=True):
   verdicts = [
       Verdict(float('nan'), 'error', valid=False) if i in (2, 7) else
       Verdict(i / 4, 'fine') for i in range(rows)]
+  use = dict(steps=1, busy=1, slots=1)
+  entropy = np.array([
+      row[:count].mean() if count else 0 for row, count in zip(
+          rollouts.entropy, length)], np.float32)
   return ask, rollout.Responses(
-      asked, rollouts, [''] * rows, dict(steps=1, busy=1, slots=1)), verdicts
+      asked, rollouts, np.arange(rows), [''] * rows,
+      np.arange(rows, dtype=np.int32) // 5, use, policy_step=6), rollout.Judged(
+          np.array([v.reward for v in verdicts]), [v.kind for v in verdicts],
+          [''] * rows, length, length == width, entropy, use, verdicts)
 
 
 class Digits:
@@ -91,13 +98,13 @@ class Digits:
 
 def test_the_columns_of_a_wave():
   config, parts = made()
-  ask, responses, verdicts = wave(config)
-  table, tokens = buffer.of_wave(ask, responses, verdicts, config, parts)
+  ask, responses, judged = wave(config)
+  table, tokens = buffer.of_wave(ask, responses, judged, config, parts)
   rollouts = responses.rollouts
   row = 0
   for p, group in enumerate(ask.group):
     for j in range(ask.first[p], ask.first[p] + ask.count[p]):
-      length, verdict = rollouts.length[row], verdicts[row]
+      length, verdict = rollouts.length[row], judged.verdicts[row]
       got = {name: getattr(table, name)[row] for name in table._fields}
       mean = sum(map(float, rollouts.entropy[row, :length])) / max(length, 1)
       assert got.pop('entropy') == pytest.approx(
@@ -108,7 +115,8 @@ def test_the_columns_of_a_wave():
           group=group, sample=j, problem=ask.problem[p], policy_step=6,
           reward=verdict.reward if verdict.valid else 0, valid=verdict.valid,
           length=length, truncated=length == config.max_response,
-          trained=False, clip_share=0, usage=0, round=-1, probe=ask.probe[p])
+          trained=False, clip_share=0, usage=0, round=-1, probe=ask.probe[p],
+          shard=row // 5)
       prompt = responses.asked.prompts
       np.testing.assert_array_equal(tokens.prompt[row], prompt.tokens[p])
       assert tokens.prompt[row, 1] == 2 + ask.problem[p]
@@ -131,8 +139,8 @@ def test_the_columns_of_a_wave():
 def test_the_behaviour_log_probs(behaviour, tempered, wanted):
   """The sampler records one array for both if nothing truncates."""
   config, parts = made(loss__behaviour=behaviour)
-  ask, responses, verdicts = wave(config, tempered)
-  _, tokens = buffer.of_wave(ask, responses, verdicts, config, parts)
+  ask, responses, judged = wave(config, tempered)
+  _, tokens = buffer.of_wave(ask, responses, judged, config, parts)
   np.testing.assert_array_equal(
       tokens.behaviour_logprobs, getattr(responses.rollouts, wanted))
 
@@ -176,7 +184,7 @@ def rows_in(made):
   """Returns every column of each row, as bytes."""
   columns = jax.tree.leaves(made)
   assert len({len(column) for column in columns}) == 1
-  assert len(columns) == 17 + 7
+  assert len(columns) == 18 + 7
   return [b'|'.join(column[i].tobytes() for column in columns)
           for i in range(len(columns[0]))]
 

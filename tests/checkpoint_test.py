@@ -281,7 +281,7 @@ def test_a_full_disk_costs_only_that_checkpoint(
   assert len(caplog.records) == 1
   one_warning(caplog, 'step 2', 'disk is full', 'goes on', 'of step 1')
   with monkeypatch.context() as patch:  # while it is written
-    patch.setattr(saver_lib, '_checksum', full)
+    patch.setattr(saver_lib.files, 'checksum', full)
     saver.save(3, make_state(3), {})
     saver.wait()
   assert len(caplog.records) == 2

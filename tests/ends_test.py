@@ -24,7 +24,8 @@ pytestmark = pytest.mark.filterwarnings(
 
 def program(monkeypatch, capsys, config):
   """Runs the program in this process; returns its exit code and output."""
-  monkeypatch.setattr(train.config_lib, 'parse', lambda _: (config, 'name'))
+  monkeypatch.setattr(
+      train.config_lib, 'parse', lambda *_, **__: (config, 'name'))
   monkeypatch.setattr(sys, 'argv', ['train'])
   code = 0
   try:

@@ -41,10 +41,12 @@ ALLOWED = {
     'rollout': {
         'programs', 'rewards', 'sampling', 'sharding', 'tasks', 'tokenizer',
         'types'},
-    'monitoring': {'models', 'rewards', 'rollout', 'types', 'workdir'},
+    'monitoring': {
+        'models', 'rewards', 'rollout', 'sharding', 'types', 'workdir'},
     'experiment': {
         'config', 'learner', 'models', 'programs', 'rewards', 'rollout',
-        'sampling', 'sharding', 'stages', 'tasks', 'tokenizer', 'types'},
+        'sampling', 'sharding', 'stages', 'tasks', 'tokenizer', 'types',
+        'workdir'},
     'evaluation': {
         'checkpoint', 'config', 'experiment', 'models', 'monitoring',
         'rewards', 'rollout', 'sampling', 'tasks', 'warm_start'},

@@ -14,7 +14,7 @@ _FRESH = dict(
     trained=(False, bool), advantage=(np.nan, np.float32),
     group_mean=(np.nan, np.float32), group_std=(np.nan, np.float32),
     entropy=(0, np.float32), clip_share=(0, np.float32), usage=(0, np.int32),
-    round=(-1, np.int32), probe=(True, bool))
+    round=(-1, np.int32), probe=(True, bool), shard=(0, np.int32))
 
 
 def table(group: Any, sample: Any, **columns: Any) -> Table:

@@ -342,7 +342,8 @@ def test_three_in_a_row_stop_the_run(
   reuse(spoiled(parts, lambda n: n > 3))
   fields = dict(steps=9, checkpoint__every=1, checkpoint__keep=4, seed=2)
   config = tiny.load(tmp_path / 'run', **fields)
-  monkeypatch.setattr(train.config_lib, 'parse', lambda _: (config, 'name'))
+  monkeypatch.setattr(
+      train.config_lib, 'parse', lambda *_, **__: (config, 'name'))
   monkeypatch.setattr(sys, 'argv', ['train'])
   with pytest.raises(SystemExit) as end:
     train.main()

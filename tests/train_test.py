@@ -315,7 +315,8 @@ def test_a_verifier_that_fails_on_a_whole_step_ends_the_run(
   broken = verdicts_before(1)
   reuse(tiny.watch(parts, fails_later).parts)
   config = tiny.load(tmp_path / 'run', steps=3, eval__every=0)
-  monkeypatch.setattr(train.config_lib, 'parse', lambda _: (config, 'name'))
+  monkeypatch.setattr(
+      train.config_lib, 'parse', lambda *_, **__: (config, 'name'))
   monkeypatch.setattr(sys, 'argv', ['train'])
   with pytest.raises(SystemExit) as end:
     train.main()

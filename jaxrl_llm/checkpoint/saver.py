@@ -8,33 +8,32 @@ half a step. The checksums detect later damage.
 
 A damaged step is skipped with a warning; the run that continues renames it to
 `torn-<step>`. A full disk costs the checkpoint, not the run.
+
+In a run of several processes all write their shards of the arrays; the first
+one does the rest.
 """
 
 import contextlib
 import errno
 import functools
-import hashlib
 import json
 import logging as std_logging
 import math
-import os
 import pathlib
 import shutil
 import sys
-from typing import Any, Callable, Iterator, Mapping, NamedTuple
+from typing import Any, Callable, Mapping, NamedTuple
 import warnings
-import zlib
 
 from absl import logging
 import jax
 import orbax.checkpoint as ocp
 
 from jaxrl_llm import workdir as workdir_lib
+from jaxrl_llm.checkpoint import files
 from jaxrl_llm.checkpoint import tree as tree_lib
 
-_FILES = 'files.json'
 _TEMPORARY = '.orbax-checkpoint-tmp'
-_Path = str | os.PathLike[str]
 _Config = dict[str, Any]
 
 
@@ -53,55 +52,14 @@ class Restored(NamedTuple):
   config: _Config
 
 
-def steps(directory: _Path) -> list[int]:
-  """Returns the steps that have a directory, ascending, damaged or not."""
-  root = pathlib.Path(directory)
-  names = [p.name for p in root.iterdir()] if root.is_dir() else []
-  return sorted(int(name) for name in names if name.isdecimal())
-
-
-def score(directory: _Path, step: int) -> float | None:
-  """Returns the score saved with a step, or None."""
-  path = pathlib.Path(directory, str(step), 'metrics', 'metrics')
-  return json.loads(path.read_text())['score'] if path.exists() else None
-
-
-def digest(directory: _Path, step: int) -> str:
-  """Returns sixteen hex digits that identify the content of a step."""
-  path = pathlib.Path(directory, str(step), _FILES)
-  return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-
-
-def fault(path: pathlib.Path, thorough: bool = True) -> str | None:
-  """Describes the damage of a step's directory; None if it is whole.
-
-  Args:
-    path: the directory.
-    thorough: compare the checksum of every file; else the checksums of small
-      files and the sizes of the others.
-  """
-  try:
-    for name, (size, checksum) in json.loads(
-        (path / _FILES).read_text()).items():
-      found = (path / name).stat().st_size
-      if found != size:
-        return f'{name} has {found} bytes instead of {size}'
-      if (thorough or size < 1 << 16) and _checksum(path / name) != checksum:
-        return f'{name} was altered after it was written'
-  except FileNotFoundError as error:
-    return f'{pathlib.Path(error.filename).relative_to(path)} is missing'
-  except (ValueError, TypeError, AttributeError):
-    return f'{_FILES} is unreadable'
-  return None
-
-
 def restore(
-    directory: _Path,
+    directory: files.Path,
     like: Any,
     *,
     differs: Callable[[_Config], list[str]] | None = None,
     best: bool = False,
     partial: bool = False,
+    channel: Any = None,
 ) -> Restored | None:
   """Reads the newest (or best) whole checkpoint; writes nothing.
 
@@ -115,6 +73,8 @@ def restore(
       this run; None accepts any config.
     best: prefer the best score to the newest step.
     partial: `like` may leave out part of what was saved.
+    channel: `processes.Channel` between the processes of the run, which all
+      call this; the first one looks for damage. None for this process alone.
 
   Returns:
     Restored, or None if there is no whole checkpoint.
@@ -122,8 +82,16 @@ def restore(
   Raises:
     ValueError: the checkpoint has another config, or other arrays than `like`.
   """
-  for path in _whole(pathlib.Path(directory).absolute(), best):
-    config = _item(path, 'config')
+  root = pathlib.Path(directory).absolute()
+  path = None
+  if channel is None or channel.first:
+    path = next(files.whole(root, best), None)
+  name = path and path.name
+  if channel is not None:
+    name = channel.gather(name)[0]
+  if name is not None:
+    path = root / name
+    config = files.item(path, 'config')
     lines = differs(config) if differs else []
     if lines:
       raise ValueError(
@@ -131,10 +99,10 @@ def restore(
           'Set it back, or choose another workdir.')
     try:
       state = tree_lib.read(
-          path / 'state', _item(path, 'tree'), like, partial)
+          path / 'state', files.item(path, 'tree'), like, partial)
     except ValueError as error:
       raise ValueError(f'Checkpoint {path}: {error}') from error
-    return Restored(int(path.name), state, _item(path, 'host'), config)
+    return Restored(int(path.name), state, files.item(path, 'host'), config)
   return None
 
 
@@ -142,7 +110,8 @@ class Checkpointer:
   """Writer of a run's checkpoints; it keeps the newest ones and the best."""
 
   def __init__(
-      self, directory: _Path, config: _Config, *, keep: int = 2):
+      self, directory: files.Path, config: _Config, *, keep: int = 2,
+      channel: Any = None):
     """Opens a directory, made if needed, and clears what a killed run left.
 
     Args:
@@ -150,19 +119,24 @@ class Checkpointer:
       config: the run's config, JSON-able, to be written into each step.
       keep: number of newest checkpoints to keep, at least 1; the one with the
         best score is kept besides.
+      channel: see the function `restore`.
     """
     if keep < 1:
       raise ValueError(f'checkpoint.keep={keep}: keep at least 1.')
     self._root = pathlib.Path(directory).absolute()
     self._config = json.loads(json.dumps(config))
     self._saving: int | None = None
-    self._root.mkdir(parents=True, exist_ok=True)
+    self._channel = channel
+    self._first = channel is None or channel.first
+    if self._first:
+      self._root.mkdir(parents=True, exist_ok=True)
     self._clear()
-    for step in steps(self._root):
-      reason = fault(self._root / str(step), thorough=False)
+    for step in files.steps(self._root) if self._first else ():
+      reason = files.fault(self._root / str(step), thorough=False)
       if reason:
-        _warn_torn(self._root / str(step), reason)
+        files.warn_torn(self._root / str(step), reason)
         self._set_aside(step)
+    self._meet()
     rules = ocp.checkpoint_managers
     self._manager = ocp.CheckpointManager(
         self._root,
@@ -199,16 +173,18 @@ class Checkpointer:
       Restored, or None if there is none.
     """
     self.wait()
-    found = restore(self._root, like, **options)
-    for step in steps(self._root):
+    found = restore(self._root, like, channel=self._channel, **options)
+    for step in files.steps(self._root) if self._first else ():
       if found is None or step > found.step:
         self._set_aside(step)
+    self._meet()
     self._manager.reload()
     return found
 
   def save(
       self, step: int, state: Any, host: Mapping[str, Any], *,
-      score: float | None = None) -> None:  # pylint: disable=redefined-outer-name
+      score: float | None = None,  # pylint: disable=redefined-outer-name
+      again: bool = False) -> None:
     """Starts to write a checkpoint; returns once the arrays are copied.
 
     The arrays may be donated and the dictionary changed as soon as this
@@ -221,6 +197,7 @@ class Checkpointer:
       host: JSON-able dictionary.
       score: what the best checkpoint has most of; None or NaN does not
         compete.
+      again: write the step anew if it is there already.
 
     Raises:
       TypeError: `host` is not JSON-able.
@@ -233,7 +210,12 @@ class Checkpointer:
     with contextlib.suppress(Exception):
       self._manager.check_for_errors()
     if step in self._manager.all_steps():
-      return
+      if not again:
+        return
+      if self._first:
+        self._set_aside(step)
+      self._meet()
+      self._manager.reload()
     compete = score is not None and math.isfinite(score)
     self._saving = step
     args = ocp.args
@@ -257,6 +239,14 @@ class Checkpointer:
       # raises errors of its own.
       self._give_up(error)
 
+  def check(self, step: int) -> None:
+    """Waits, and raises OSError if a step is not on disk."""
+    self.wait()
+    if step not in files.steps(self._root):
+      raise OSError(
+          f'Step {step} could not be saved in {self._root}: make room, and run '
+          'the same command again.')
+
   def close(self) -> None:
     """Waits, and releases the threads; what fails is a warning, as in `save`.
     """
@@ -268,12 +258,14 @@ class Checkpointer:
 
   def _sign(self) -> None:
     """Writes `files.json`, just before the step gets its name."""
+    if not self._first:
+      return
     temporary = self._root.glob(f'{self._saving}{_TEMPORARY}*')
     path = next(temporary, self._root / str(self._saving))
-    files = [p for p in sorted(path.glob('*/**/*')) if p.is_file()]
-    (path / _FILES).write_text(json.dumps({
-        str(p.relative_to(path)): (p.stat().st_size, _checksum(p))
-        for p in files}))
+    written = [p for p in sorted(path.glob('*/**/*')) if p.is_file()]
+    (path / files.FILES).write_text(json.dumps({
+        str(p.relative_to(path)): (p.stat().st_size, files.checksum(p))
+        for p in written}))
 
   def _give_up(self, error: Exception) -> None:
     """Reports a failed save."""
@@ -285,8 +277,15 @@ class Checkpointer:
         'its newest checkpoint is %s.', self._saving, _reason(error),
         'none' if older is None else f'of step {older}')
 
+  def _meet(self) -> None:
+    """Waits until all processes are here."""
+    if self._channel is not None:
+      self._channel.gather()
+
   def _clear(self) -> None:
     """Removes what unfinished saves left; none may be under way."""
+    if not self._first:
+      return
     for path in self._root.glob(f'*{_TEMPORARY}*'):
       shutil.rmtree(path, ignore_errors=True)
 
@@ -297,8 +296,9 @@ class Checkpointer:
 
 
 def rescue(
-    workdir: _Path, describe: Callable[[pathlib.Path], None], config: _Config,
-    step: int, state: Any, host: Mapping[str, Any]) -> str:
+    workdir: files.Path, describe: Callable[[pathlib.Path], None],
+    config: _Config, step: int, state: Any, host: Mapping[str, Any],
+    channel: Any = None) -> str:
   """Saves the state of a run whose workdir is gone: there again, or beside it.
 
   Args:
@@ -308,6 +308,7 @@ def rescue(
     step: see `Checkpointer.save`, as `state` and `host`.
     state: to be saved.
     host: saved with it.
+    channel: see the function `restore`.
 
   Returns:
     A sentence that says where the state is.
@@ -315,42 +316,27 @@ def rescue(
   gone = f'workdir={workdir} was removed or moved during the run'
   folder = pathlib.Path(workdir).absolute()
   for place in (folder, pathlib.Path(f'{folder}-saved')):
-    try:
-      with workdir_lib.held(place):
-        if steps(place / 'checkpoints'):
-          continue  # of another run
-        describe(place)
-        with contextlib.closing(
-            Checkpointer(place / 'checkpoints', config)) as saver:
-          saver.save(step, state, host)
-    except (OSError, ValueError):
-      continue
-    if steps(place / 'checkpoints'):
+    with contextlib.ExitStack() as lock, contextlib.suppress(
+        OSError, ValueError):
+      free = False
+      with contextlib.suppress(OSError, ValueError):
+        if channel is None or channel.first:
+          lock.enter_context(workdir_lib.held(place))
+          free = not files.steps(place / 'checkpoints')  # else of another run
+          if free:
+            describe(place)
+      if channel is not None:
+        free = channel.gather(free)[0]
+      if not free:
+        continue
+      with contextlib.closing(Checkpointer(
+          place / 'checkpoints', config, channel=channel)) as saver:
+        saver.save(step, state, host)
+    if files.steps(place / 'checkpoints'):
       return (f'{gone}: the state of step {step} is saved, continue with '
               f'--config.workdir={place}.')
   return (f'{gone}, and the state of step {step} could not be saved beside it: '
           'start again in a folder that stays.')
-
-
-def _whole(root: pathlib.Path, best: bool) -> Iterator[pathlib.Path]:
-  """Directories of whole steps, the one to restore first; warns of others."""
-  def worth(step):
-    path = root / str(step)
-    value = score(root, step) if best and not fault(path, False) else None
-    return -math.inf if value is None else value, step
-
-  for step in sorted(steps(root), key=worth, reverse=True):
-    reason = fault(root / str(step))
-    if reason:
-      _warn_torn(root / str(step), reason)
-    else:
-      yield root / str(step)
-
-
-def _warn_torn(path: pathlib.Path, reason: str) -> None:
-  logging.warning(
-      'Checkpoint %s is not whole (%s): falling back to the one before.',
-      path, reason)
 
 
 def _reason(error: Exception) -> str:
@@ -380,17 +366,3 @@ def _unraisable(report: Callable[[Any], None], failure: Any) -> None:
   """
   if str(failure.exc_value) != 'Event loop is closed':
     report(failure)
-
-
-def _item(path: pathlib.Path, name: str) -> dict[str, Any]:
-  """One of a step's JSON items."""
-  return json.loads((path / name / 'metadata').read_text())
-
-
-def _checksum(path: pathlib.Path) -> int:
-  """CRC-32 of a file, read in pieces."""
-  value = 0
-  with path.open('rb') as file:
-    while piece := file.read(1 << 24):
-      value = zlib.crc32(piece, value)
-  return value

@@ -14,6 +14,8 @@ import orbax.checkpoint as ocp
 # Prefixes of names, and the prefixes in older checkpoints, in which every step
 # was one round and there was one learner.
 _FORMER = {'rounds': 'step', 'learners.0.': 'learner.'}
+# Ends of names that older checkpoints lack; they are 0.
+_NEW = ('table.shard',)
 
 
 def is_key(leaf: Any) -> bool:
@@ -76,7 +78,9 @@ def read(
   ours = {name: _shape_and_type(leaf) for name, leaf in wanted.items()}
   source = {name: _source(name, saved) for name in ours}
   # An array without elements holds nothing that could be missing.
-  nothing = {name: form for name, form in ours.items() if 0 in form[0]}
+  nothing = {
+      name: form for name, form in ours.items() if 0 in form[0]
+      or name.endswith(_NEW) and name not in saved}
   unread = saved.keys() - source.values()
   saved = {**nothing, **{name: saved[name] for name in unread}, **{
       name: saved[old] for name, old in source.items() if old in saved}}
@@ -122,5 +126,6 @@ def _decode(array: Any, leaf: Any) -> Any:
   if is_key(leaf):
     array = jax.random.wrap_key_data(array, impl=_key_impl(leaf))
   if isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct)):
-    return jax.device_put(array, leaf.sharding)
+    return array if isinstance(array, jax.Array) and not is_key(leaf) else (
+        jax.device_put(array, leaf.sharding))
   return array if isinstance(leaf, np.ndarray) else type(leaf)(array)

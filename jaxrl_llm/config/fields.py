@@ -295,6 +295,21 @@ FIELDS = (
     Field('checkpoint.keep', 2, 'newest checkpoints kept, beside the best',
           range=SOME, affects=_NOTHING),
 
+    Field('checkpoint.grace', 120.0, 'seconds that a run takes at most to save '
+          'and end after SIGTERM or Ctrl-C', range='(0, inf)',
+          affects=_NOTHING),
+
+    Field('processes.initialization_timeout', 300, 'seconds that a process '
+          'waits for the others at the start', range=SOME, affects=_NOTHING),
+    Field('processes.patience', 30.0, 'seconds without an answer after which '
+          'a process counts as stopped, which ends the run', range='[2, inf)',
+          affects=_NOTHING),
+    Field('processes.heartbeat_timeout', 100, "the same for JAX's own "
+          'heartbeats, which abort the process', range=SOME,
+          affects=_NOTHING),
+    Field('processes.shutdown_timeout', 300, 'seconds that a process waits for '
+          'the others at the end', range=SOME, affects=_NOTHING),
+
     Field('log.every', 1, 'steps between rows of metrics', range=SOME,
           affects=_NOTHING),
     Field('log.samples', 1, 'groups written to samples.jsonl with each row: '

@@ -36,9 +36,9 @@ def solve(
   for call in responses.draw(
       parts, params, problems, [range(samples)] * len(problems),
       sampling=sampling, key=noise_key(parts)):
-    for p, s, verdict in zip(call.problem, call.sample, call.verdicts):
-      score[p, s] = verdict.reward if verdict.valid else np.nan
-      answers[p][s] = verdict.answer
+    score[call.problem, call.sample] = call.judged.reward
+    for p, s, answer in zip(call.problem, call.sample, call.judged.answer):
+      answers[p][s] = answer
   return score, answers
 
 

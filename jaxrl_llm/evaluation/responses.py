@@ -8,6 +8,7 @@ it. Interruptions therefore change only the order of the lines.
 """
 
 import hashlib
+import io
 import itertools
 import json
 import os
@@ -18,7 +19,7 @@ from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 import jax
 import numpy as np
 
-from jaxrl_llm import rewards, rollout
+from jaxrl_llm import rollout
 from jaxrl_llm.monitoring import progress
 from jaxrl_llm.rewards import plain
 from jaxrl_llm.sampling.logits import SamplingParams
@@ -31,12 +32,12 @@ class Call(NamedTuple):
     problem: [R] int, index of the problem.
     sample: [R] int, number of the response to its problem.
     responses: R responses.
-    verdicts: R verdicts.
+    judged: facts about them.
   """
   problem: np.ndarray
   sample: np.ndarray
   responses: rollout.Responses
-  verdicts: list[rewards.Verdict]
+  judged: rollout.Judged
 
 
 class Kept(NamedTuple):
@@ -123,6 +124,9 @@ def draw(
 
   Yields:
     Calls, ordered by problem and then by sample.
+
+  Raises:
+    Stopped: a process was asked to stop.
   """
   waiting = None
   config, tokenizer = parts.config, parts.task.tokenizer
@@ -136,13 +140,16 @@ def draw(
         chosen, rollout.encode(chosen, tokenizer, config.max_prompt),
         rollout.requests(prompt, sample, config.max_response))
     found = rollout.respond(
-        parts.sample_policy, params, asked, key, sampling, tokenizer=tokenizer)
-    verdicts = rollout.submit(parts.task, found)
+        parts.sample_policy, params, asked, key, sampling, tokenizer=tokenizer,
+        processes=parts.processes)
+    judged = rollout.submit(parts.task, found, parts.processes)
     if waiting:
-      yield waiting[0]._replace(verdicts=waiting[1]())
-    waiting = Call(problem, sample, found, []), verdicts
+      yield Call(*waiting[:-1], waiting[-1]())
+      parts.processes.channel.check()
+    waiting = problem, sample, found, judged
   if waiting:
-    yield waiting[0]._replace(verdicts=waiting[1]())
+    yield Call(*waiting[:-1], waiting[-1]())
+    parts.processes.channel.check()
 
 
 def digest(problem) -> str:
@@ -158,7 +165,8 @@ def collect(
   """Returns the responses to sets of problems, and samples those that miss.
 
   Args:
-    path: file of responses; new responses are appended at once.
+    path: file of responses, which the first process reads and writes; new
+      responses are appended at once.
     parts: experiment.Parts.
     params: sampling parameters on device.
     sets: name to problems, with unique ids within a set.
@@ -173,34 +181,42 @@ def collect(
   Raises:
     ValueError: a line of the file is not a response.
     OSError: the file was removed, or the disk is full.
+    Stopped: a process was asked to stop.
   """
+  processes, channel = parts.processes, parts.processes.channel
   problems = [p for found in sets.values() for p in found]
   # With the digest in the key, a changed problem is a new one; with the set's
   # name, a problem of two files counts in both.
   keys = [(plain.text(name), p.id, digest(p))
           for name, found in sets.items() for p in found]
-  kept = read(path)
+  kept = {tuple(at): Kept(*row) for at, row in channel.gather(
+      [*read(path).items()] if channel.first else None)[0]}
   wanted = [
       [n for n in range(samples) if (*key, n) not in kept] for key in keys]
   total = len(keys) * samples
   done = total - sum(map(len, wanted))
-  with path.open('ab') as file, display.phase('responses', total, done):
+  with (path.open('ab') if channel.first else io.BytesIO() as file,
+        display.phase('responses', total, done)):
     began, tokens = time.monotonic(), 0
     for call in draw(
         parts, params, problems, wanted, sampling=sampling, key=key):
-      rows = [
-          _row(*keys[p], problems[p], number, text, verdict, length, cut_off)
+      mine = [
+          plain.json(_row(
+              *keys[p], problems[p], number, text, verdict, length, cut_off))
           for p, number, text, verdict, length, cut_off in zip(
-              call.problem, call.sample, call.responses.texts, call.verdicts,
-              call.responses.rollouts.length,
-              call.responses.rollouts.truncated)]
-      if not os.fstat(file.fileno()).st_nlink:
-        raise FileNotFoundError(
-            f'{path} was removed during the evaluation: run the same command '
-            'again, which samples its responses again.')
-      file.write(''.join(
-          json.dumps(plain.json(row)) + '\n' for row in rows).encode())
-      file.flush()
+              call.problem[call.responses.rows],
+              call.sample[call.responses.rows], call.responses.texts,
+              call.judged.verdicts, call.judged.length[call.responses.rows],
+              call.judged.truncated[call.responses.rows])]
+      rows, _ = processes.gather_rows(call.responses.shard, mine)
+      if channel.first:
+        if not os.fstat(file.fileno()).st_nlink:
+          raise FileNotFoundError(
+              f'{path} was removed during the evaluation: run the same command '
+              'again, which samples its responses again.')
+        file.write(
+            ''.join(json.dumps(row) + '\n' for row in rows).encode())
+        file.flush()
       kept.update(map(_entry, rows))
       done += len(rows)
       tokens += sum(row['tokens'] for row in rows)

@@ -47,7 +47,7 @@ def load(
               config_lib.of_player(saved, player), parts.described(),
               only).items()
           if name != 'model.dtype'],
-      best=which == 'best', partial=True)
+      best=which == 'best', partial=True, channel=parts.processes.channel)
   if found is None:
     raise ValueError(
         f'There is no whole checkpoint in {folder}: train first, or set '

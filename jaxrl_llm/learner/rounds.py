@@ -12,6 +12,7 @@ from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.learner import batches, forward
 from jaxrl_llm.learner.loss import LossParams
 from jaxrl_llm.learner.update import Learner, TrainState
+from jaxrl_llm.sharding.processes import Processes
 from jaxrl_llm.types import (
     Array,
     Ask,
@@ -24,7 +25,6 @@ from jaxrl_llm.types import (
 
 SKIPPED_LIMIT = 3  # Consecutive non-finite updates that stop the run.
 
-Shard = Callable[[LearnerBatch], LearnerBatch]
 Replicate = Callable[[Any], Any]
 Select = Callable[..., tuple[Any, np.ndarray]]
 
@@ -157,7 +157,7 @@ def at_their_places(which: np.ndarray, size: int) -> np.ndarray:
 def with_scores(
     learner: Learner, tokens: RolloutTokens, rows: np.ndarray,
     players: tuple[Any, ...], anchor: Any, loss: LossParams, frozen: Any, *,
-    shard_rows: Shard) -> RolloutTokens:
+    shard: np.ndarray, processes: Processes) -> RolloutTokens:
   """Computes the log-probs of other policies for rows of a wave.
 
   Args:
@@ -170,11 +170,12 @@ def with_scores(
     anchor: parameters of the KL penalty's frozen model, or None.
     loss: its temperature is used for all policies.
     frozen: parameters that are not trained, or None.
-    shard_rows: (batch) -> batch on the devices, with its rows sharded.
+    shard: [R] data shard that sampled each rollout.
+    processes: of the run.
 
   Returns:
-    The rollouts with the scores of these rows. The likeliest tokens are left
-    out if the normalisers were all that they are for.
+    The rollouts with the scores of these rows, each at the home of its row. The
+    likeliest tokens are left out if the normalisers were all that they are for.
   """
   plain = tokens._replace(top_ids=None, top_logprobs=None)
   pair = len(players) > 1 and not (
@@ -186,18 +187,20 @@ def with_scores(
   scored = plain if tokens.z is not None else tokens
   if not models or (rows < 0).all():
     return scored
-  there = rows >= 0
+  # The shards have as many places as rows, so that no row leaves its home.
+  mine = processes.place(rows, shard)[processes.positions(len(rows))]
+  there = mine >= 0
   for name, params in models.items():
     both = name == 'old_logprobs' and tokens.z is not None
-    batch = shard_rows(batches.learner_batch(
-        tokens if both else plain, rows, np.zeros(len(rows)),
-        np.ones(len(rows), bool), scored=False))
-    found = jax.device_get(learner.score(params, batch, loss, frozen))
+    batch = processes.shard_rows(batches.learner_batch(
+        tokens if both else plain, mine, np.zeros(len(mine)),
+        np.ones(len(mine), bool), scored=False), len(rows))
+    found = processes.fetch_rows(learner.score(params, batch, loss, frozen))
     for field, values in ((name, found.logprobs), ('z', found.z),
                           ('actor_logprobs', found.actor_logprobs)):
       if values is not None and getattr(tokens, field) is not None:
         whole = getattr(scored, field).copy()
-        whole[rows[there]] = values[there]
+        whole[mine[there]] = values[there]
         scored = scored._replace(**{field: whole})
   return scored
 
@@ -207,14 +210,14 @@ def run(
     tokens: RolloutTokens, batches_of_step: Sequence[np.ndarray],
     select: Select, selection: Any, loss: LossParams, frozen: Any, *,
     config: ConfigDict, rounds: int, step: int, policy_step: int,
-    keep_writer: bool, shard_rows: Shard) -> Outcome:
+    keep_writer: bool, processes: Processes) -> Outcome:
   """Runs the rounds of a step: select rows, then update on them.
 
   Args:
     learner: its `update` takes one optimiser step.
     learners: states of the players before; they are donated.
     table: C rows; it has the advantages.
-    tokens: the same rows.
+    tokens: the same rows. Those used away from their home are written there.
     batches_of_step: [B, n] rows of each batch, see `with_advantages`.
     select: see `types.Selection`.
     selection: state of the selection before.
@@ -226,7 +229,7 @@ def run(
     step: number of this step, for an error.
     policy_step: optimiser steps before this step.
     keep_writer: whether the updates need the parameters that wrote the rows.
-    shard_rows: (batch) -> batch on the devices, with its rows sharded.
+    processes: of the run.
 
   Returns:
     The outcome.
@@ -258,7 +261,7 @@ def run(
         number - table.round[there], table.usage[there]))
     state, table, new = _update(
         learner, state, table, tokens, rows, loss, frozen, writer,
-        config=config, number=number, step=step, shard_rows=shard_rows)
+        config=config, number=number, step=step, processes=processes)
     metrics += new
   return Outcome(
       forward.as_tuple(state), selection, table, metrics, picked)
@@ -266,32 +269,39 @@ def run(
 
 def _update(
     learner, state, table, tokens, rows, loss, frozen, writer, *, config,
-    number, step, shard_rows):
+    number, step, processes):
   """Takes the optimiser steps of one round; see `run`."""
   usage, metrics = table.usage.copy(), []
   usage[np.unique(rows[rows >= 0])] += 1
   facts = dict(
       entropy=table.entropy.copy(), clip_share=table.clip_share.copy())
-  for part in batches.minibatches(
-      rows, size=minibatch_rows(config), epochs=config.learner.epochs,
-      seed=(config.seed, number)):
+  parts = [
+      processes.place(part, table.shard) for part in batches.minibatches(
+          rows, size=minibatch_rows(config), epochs=config.learner.epochs,
+          seed=(config.seed, number))]
+  away = [processes.surplus(part, table.shard) for part in parts]
+  if away:
+    processes.exchange(
+        np.unique(np.concatenate(away)), table.shard, tokens)
+  for part in parts:
+    mine = part[processes.positions(len(part))]
     identity = None
     if config.off_policy != 'none':
       identity = np.stack([
-          np.full(len(part), config.seed), _at(table.group, part),
-          _at(table.sample, part)], 1).astype(np.uint32)
+          np.full(len(mine), config.seed), _at(table.group, mine),
+          _at(table.sample, mine)], 1).astype(np.uint32)
     batch = batches.learner_batch(
-        tokens, part, _at(table.advantage, part), _at(table.trained, part),
+        tokens, mine, _at(table.advantage, mine), _at(table.trained, mine),
         identity=identity)
     state, result = learner.update(
-        state, shard_rows(batch), loss, frozen, writer)
+        state, processes.shard_rows(batch, len(part)), loss, frozen, writer)
     result = jax.device_get(result)
+    known = _at(table.trained, part) & (_at(table.length, part) > 0)
     for name, values in result.pop('rows', {}).items():
-      known = batch.mask.any(1)
       facts[name][part[known]] = values[known]
     metrics.append(result)
     if result['skipped_in_row'] >= SKIPPED_LIMIT:
-      _raise_not_finite(config, step, batch)
+      _raise_not_finite(config, step, batch, processes)
   return state, table._replace(usage=usage, **facts), metrics
 
 
@@ -302,9 +312,14 @@ def minibatch_rows(config: ConfigDict) -> int:
 
 
 def _raise_not_finite(
-    config: ConfigDict, step: int, batch: LearnerBatch) -> None:
-  """Saves the mini-batch of the last failed update, and raises."""
-  path = pathlib.Path(config.workdir, 'not_finite.npz')
+    config: ConfigDict, step: int, batch: LearnerBatch,
+    processes: Processes) -> None:
+  """Saves the mini-batch of the last failed update, and raises.
+
+  Each process saves its rows.
+  """
+  number = f'-{processes.channel.index}' * (processes.channel.count > 1)
+  path = pathlib.Path(config.workdir, f'not_finite{number}.npz')
   arrays = {k: v for k, v in vars(batch).items() if v is not None}
   np.savez(path, **arrays)
   raise FloatingPointError(

@@ -286,7 +286,7 @@ def make(
       init=jax.jit(init, out_shardings=layout),
       score=jax.jit(
           functools.partial(forward.score, cfg=cfg, mesh=mesh, nets=nets),
-          out_shardings=whole),
+          out_shardings=sharding.rows(mesh)),
       update=jax.jit(
           functools.partial(
               _update, optimizers=optimizers, cfg=cfg, mesh=mesh, nets=nets,

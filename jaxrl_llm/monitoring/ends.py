@@ -1,18 +1,22 @@
 """Ends of a program: an error is one sentence and an exit code other than 0.
 
-Errors that are faults of this package keep their traceback.
+Errors that are faults of this package keep their traceback. A request to stop
+is no error.
 """
 
 import contextlib
 import errno
 import os
+import signal
 import sys
+import threading
 import traceback
-from typing import Iterator
+from typing import Callable, Iterator
 
 import jax
 
 from jaxrl_llm.rewards import plain
+from jaxrl_llm.types import Stopped
 
 _NO_MEMORY = 'RESOURCE_EXHAUSTED'
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -22,7 +26,8 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def program(interrupted: str) -> Iterator[None]:
   """Ends the program with exit code 1 and a sentence if its body fails.
 
-  From here on, stdout gets '?' for characters that it does not have.
+  If the body stops as it was asked to, the exit code is 0. From here on,
+  stdout gets '?' for characters that it does not have.
 
   Args:
     interrupted: the sentence after an interrupt by the user.
@@ -33,6 +38,9 @@ def program(interrupted: str) -> Iterator[None]:
     yield
   except KeyboardInterrupt:
     sys.exit(interrupted)
+  except Stopped as stopped:
+    sys.stderr.write(f'{stopped}\n')
+    sys.exit(0)
   except (OSError, ValueError, FloatingPointError, MemoryError,
           jax.errors.JaxRuntimeError) as error:
     if isinstance(error, jax.errors.JaxRuntimeError) and (
@@ -49,6 +57,53 @@ def program(interrupted: str) -> Iterator[None]:
     # to be done.
     sys.exit(f'sys.exit({plain.shown(end.code)}) was called in {_place(end)}: '
              'remove the call.')
+
+
+@contextlib.contextmanager
+def stoppable(ask: Callable[[], None], grace: float) -> Iterator[None]:
+  """Turns SIGTERM, and the first SIGINT, into a request to stop.
+
+  If the body has not ended `grace` seconds after the request, the process ends
+  with exit code 1. A second SIGINT is a KeyboardInterrupt. Other threads than
+  the main one cannot handle signals: there this does nothing.
+
+  Args:
+    ask: called at the first signal.
+    grace: seconds.
+  """
+  if threading.current_thread() is not threading.main_thread():
+    yield
+    return
+  late = threading.Timer(grace, _too_late, [grace])
+  late.daemon = True
+  asked = []
+
+  def handle(number, _):
+    if not asked:
+      late.start()
+      # Not by the stream, whose lock the main thread may hold.
+      os.write(2, b'\nStopping: the state is saved after this phase.\n')
+      ask()
+    elif number == signal.SIGINT:
+      raise KeyboardInterrupt
+    asked.append(number)
+
+  before = {
+      number: signal.signal(number, handle)
+      for number in (signal.SIGTERM, signal.SIGINT)}
+  try:
+    yield
+  finally:
+    late.cancel()
+    for number, old in before.items():
+      signal.signal(number, old)
+
+
+def _too_late(grace: float) -> None:
+  os.write(2, (
+      f'\nThe run could not stop within checkpoint.grace={grace:g} s. The same '
+      'command goes on from the last checkpoint.\n').encode())
+  os._exit(1)
 
 
 def sentence(error: BaseException) -> str:

@@ -159,6 +159,19 @@ class Writer:
       self._wandb.finish()
 
 
+class NoWriter:
+  """Writer of the processes that write nothing."""
+
+  def write(self, step: int, row: Mapping[str, Any]) -> None:
+    """Does nothing."""
+
+  def samples(self, records: Iterable[Mapping[str, Any]]) -> None:
+    """Does nothing."""
+
+  def close(self) -> None:
+    """Does nothing."""
+
+
 class _Events:
   """TensorBoard event file, one event for all numbers of a step.
 

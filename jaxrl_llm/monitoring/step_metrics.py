@@ -5,9 +5,10 @@ from typing import Any, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
-from jaxrl_llm.rewards import Verdict
-from jaxrl_llm.rollout import Responses
-from jaxrl_llm.types import Ask, Picked, Probe, Rollouts, Table
+from jaxrl_llm.rewards import plain
+from jaxrl_llm.rollout import Judged, Responses
+from jaxrl_llm.sharding.processes import Processes
+from jaxrl_llm.types import Ask, Picked, Probe, Table
 
 Row = dict[str, float]
 
@@ -17,28 +18,29 @@ class Report(NamedTuple):
 
   Attributes:
     row: metrics of the step.
-    groups: for each group of the wave, one record per response, in the format
-      of `samples.jsonl`.
+    records: one per response of some groups, in the format of `samples.jsonl`.
+    sample: record of the wave's first response, if there is one.
     tokens: number of sampled response tokens.
     flops: model FLOPs by phase.
   """
   row: Row
-  groups: list[list[dict[str, Any]]]
+  records: list[dict[str, Any]]
+  sample: list[dict[str, Any]]
   tokens: int
   flops: dict[str, float]
 
 
 def report(
-    responses: Responses, verdicts: Sequence[Verdict],
+    responses: Responses, judged: Judged,
     updates: Sequence[Mapping[str, np.ndarray]], *, step: int, ask: Ask,
     wave: Table, gain: np.ndarray, measured: Mapping[str, np.ndarray],
     solved: np.ndarray, kinds: Mapping[str, np.ndarray],
-    flops: dict[str, float]) -> Report:
+    flops: dict[str, float], groups: int, processes: Processes) -> Report:
   """Collects the report of a step.
 
   Args:
     responses: R responses.
-    verdicts: R verdicts.
+    judged: facts about them.
     updates: metrics of each optimiser step.
     step: number of the step, counted from 1.
     ask: P groups that the responses belong to.
@@ -48,26 +50,30 @@ def report(
     solved: [D] bool, training problems solved so far.
     kinds: kind to the indices of its problems.
     flops: model FLOPs by phase.
+    groups: number of groups to record.
+    processes: of the run.
   """
   row = {
-      **of_rollouts(
-          responses.rollouts, wave, ask, gain, [v.kind for v in verdicts],
-          responses.use),
+      **of_rollouts(wave, ask, gain, judged.kind, judged.use),
       **{name: float(value) for name, value in measured.items()},
       **of_solved(solved, kinds),
       **of_updates(updates)}
+  logged = chosen(ask, groups, step)
+  sample = np.arange(min(len(wave.group), 1))
+  found = records(
+      step, responses, judged, wave, np.concatenate([sample, logged]),
+      processes)
   return Report(
-      row, records(step, responses, verdicts, ask, wave),
-      int(responses.rollouts.length.sum()), flops)
+      row, found[len(sample):], found[:len(sample)], int(wave.length.sum()),
+      flops)
 
 
 def of_rollouts(
-    rollouts: Rollouts, wave: Table, ask: Ask, gain: np.ndarray,
-    verdicts: Sequence[str], use: Mapping[str, int]) -> Row:
+    wave: Table, ask: Ask, gain: np.ndarray, verdicts: Sequence[str],
+    use: Mapping[str, int]) -> Row:
   """Computes the metrics of a step's responses.
 
   Args:
-    rollouts: R rollouts, NumPy arrays.
     wave: R rows of the table.
     ask: P groups that they belong to.
     gain: [P], sum of |advantage| of each complete group, else NaN.
@@ -84,7 +90,6 @@ def of_rollouts(
     where there is nothing to average.
   """
   good = wave.valid & wave.probe
-  real = np.arange(rollouts.tokens.shape[1]) < rollouts.length[:, None]
   ends = np.cumsum(ask.count)[:-1]
   spread = [r[v].std() for r, v in zip(
       np.split(wave.reward, ends), np.split(good, ends)) if v.any()]
@@ -95,10 +100,12 @@ def of_rollouts(
       'reward/no_signal': _mean(gain[~np.isnan(gain)] == 0.0),
       'reward/signal': np.nansum(gain),
       'response/count': len(verdicts),
-      'response/length': _mean(rollouts.length),
-      'response/length_max': rollouts.length.max(initial=0),
-      'response/truncated': _mean(rollouts.truncated),
-      'response/entropy': _mean(rollouts.entropy[real]),
+      'response/length': _mean(wave.length),
+      'response/length_max': wave.length.max(initial=0),
+      'response/truncated': _mean(wave.truncated),
+      'response/entropy': (
+          np.average(wave.entropy, weights=wave.length)
+          if wave.length.any() else np.nan),
       'sampler/slot_use': use['busy'] / max(use['slots'], 1),
   }
   for kind, count in sorted(collections.Counter(verdicts).items()):
@@ -210,31 +217,44 @@ def of_solved(solved: np.ndarray, kinds: Mapping[str, np.ndarray]) -> Row:
 
 
 def records(
-    step: int, responses: Responses, verdicts: Sequence[Verdict], ask: Ask,
-    wave: Table) -> list[list[dict[str, Any]]]:
-  """Returns one record per response, by group, in the format of samples.jsonl.
-  """
-  rows = [
-      dict(step=step, group=int(group), sample=int(sample),
-           problem_id=problem.id, kind=problem.kind, prompt=problem.prompt,
-           reference=problem.reference, response=text, reward=verdict.reward,
-           verdict=verdict.kind, detail=verdict.detail)
-      for group, sample, problem, text, verdict in zip(
-          wave.group, wave.sample, responses.asked.problem(), responses.texts,
-          verdicts)]
-  ends = np.cumsum(ask.count)
-  return [rows[end - count:end] for end, count in zip(ends, ask.count)]
-
-
-def chosen(
-    groups: Sequence[list[dict[str, Any]]], count: int, step: int,
-) -> list[dict[str, Any]]:
-  """Returns the records of some groups, drawn anew in each step.
+    step: int, responses: Responses, judged: Judged, wave: Table,
+    rows: np.ndarray, processes: Processes) -> list[dict[str, Any]]:
+  """Returns the record of each of these rows, in the format of samples.jsonl.
 
   Args:
-    groups: from `records`.
-    count: number of groups; all if there are fewer.
-    step: seeds the draw.
+    step: number of the step.
+    responses: R responses.
+    judged: facts about them.
+    wave: R rows of the table.
+    rows: [K] which rows.
+    processes: of the run; all must call this.
   """
-  order = np.random.default_rng(step).permutation(len(groups))[:count]
-  return [record for i in sorted(order) for record in groups[i]]
+  problems = responses.asked.problem()
+  place = {row: i for i, row in enumerate(responses.rows.tolist())}
+  mine = []
+  for row in rows.tolist():
+    if processes.leads and row in place:
+      problem, verdict = problems[row], judged.verdicts[place[row]]
+      mine.append(plain.json(dict(
+          step=step, group=wave.group[row], sample=wave.sample[row],
+          problem_id=problem.id, kind=problem.kind, prompt=problem.prompt,
+          reference=problem.reference, response=responses.texts[place[row]],
+          reward=verdict.reward, verdict=verdict.kind, detail=verdict.detail)))
+  found, _ = processes.gather_rows(responses.shard[rows], mine)
+  return found
+
+
+def chosen(ask: Ask, groups: int, step: int) -> np.ndarray:
+  """Returns the rows of some groups, drawn anew in each step.
+
+  Args:
+    ask: P groups.
+    groups: number of groups; all if there are fewer.
+    step: seeds the draw.
+
+  Returns:
+    [K] row numbers, ascending.
+  """
+  order = np.random.default_rng(step).permutation(len(ask.count))[:groups]
+  return np.flatnonzero(
+      np.isin(np.repeat(np.arange(len(ask.count)), ask.count), order))

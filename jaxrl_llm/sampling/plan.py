@@ -5,12 +5,12 @@ of a group are adjacent, so their prompt is needed on only one or two shards, if
 a group is not larger than a run.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from jaxrl_llm.types import Prompts, Requests, Rollouts
+from jaxrl_llm.types import Prompts, Requests
 
 
 class Plan(NamedTuple):
@@ -68,7 +68,7 @@ def plan(
         f'request {i} names prompt {int(requests.prompt[i])}, which is not '
         f'among the {len(prompts.length)} prompts or is empty: name the row '
         'of a prompt with at least one token.')
-  runs = np.array_split(np.arange(total), shards)
+  runs = _runs(total, shards)
   # Distinct prompts of each run, in the order of their first request.
   distinct = [
       list(dict.fromkeys(requests.prompt[run].tolist())) for run in runs]
@@ -101,6 +101,36 @@ def plan(
           for shard, run in enumerate(runs)]))
 
 
-def undo(rollouts: Rollouts, plan: Plan) -> Rollouts:
-  """Returns rollouts (or other host rows) in the order of the requests."""
-  return jax.tree.map(lambda x: np.asarray(x)[plan.order], rollouts)
+def shard_of(requests: int, shards: int) -> np.ndarray:
+  """Returns [R] the shard that serves each request."""
+  return np.repeat(
+      np.arange(shards, dtype=np.int32), [*map(len, _runs(requests, shards))])
+
+
+def _runs(total: int, shards: int) -> list[np.ndarray]:
+  """Returns the requests of each shard."""
+  return np.array_split(np.arange(total), shards)
+
+
+def undo(rollouts: Any, plan: Plan, rows: np.ndarray) -> Any:
+  """Returns rollouts (or other host rows) in the order of the requests.
+
+  Args:
+    rollouts: tree of [M, ...]: some rows of what `sharded_generate` returns.
+    plan: of the call.
+    rows: [M] which rows these are, ascending.
+
+  Returns:
+    Tree of [R, ...]; zeros for requests whose rows are not among them.
+  """
+  place = np.searchsorted(rows, plan.order)
+  place[place == len(rows)] = 0
+  there = rows[place] == plan.order
+
+  def one(x):
+    x = np.asarray(x)[place]
+    if not there.all():
+      x[~there] = 0
+    return x
+
+  return jax.tree.map(one, rollouts)

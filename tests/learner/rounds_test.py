@@ -7,8 +7,10 @@ import jax
 import numpy as np
 import pytest
 
+from jaxrl_llm import sharding
 from jaxrl_llm.learner import rounds
 from jaxrl_llm.learner.advantages import BatchAdvantages, WaveSignal
+from jaxrl_llm.sharding import processes
 from jaxrl_llm.types import Ask, RolloutTokens
 from tests import tables
 from tests.tolerance import rounding
@@ -96,7 +98,7 @@ def test_rows_without_an_advantage_are_left_out_if_asked(drop):
       types.SimpleNamespace(update=update), (None,), table, tokens, [ROWS],
       lambda state, table, rows, key: (state, rows.reshape(-1)), (), None, None,
       config=config, rounds=5, step=1, policy_step=3, keep_writer=False,
-      shard_rows=lambda x: x)
+      processes=processes.make(sharding.make_mesh(1, 1, 1, jax.devices()[:1])))
   batch, = batches
   want = [0, 3, 0, 2, 0, 0] if drop else [1, 3, 0, 2, 4, 0]
   assert batch.response_length.tolist() == want

@@ -1,29 +1,16 @@
 """Tests of a step's metrics against numbers computed by hand."""
 
-import jax
+import itertools
+
 import numpy as np
 import pytest
 
 from jaxrl_llm import experiment
 from jaxrl_llm.monitoring import step_metrics
 from jaxrl_llm.tasks import Problem
-from jaxrl_llm.types import Ask, Picked, Rollouts, Table
+from jaxrl_llm.types import Ask, Picked, Table
 from tests.tolerance import rounding
 
-
-def rollouts(length, truncated, entropy):
-  length = np.array(length, np.int32)
-  zero = np.zeros((len(length), 4), np.float32)
-  return Rollouts(
-      tokens=zero.astype(np.int32), length=length, logprobs=zero,
-      entropy=np.array(entropy, np.float32), truncated=np.array(truncated),
-      problem_id=length, sample=length, policy_step=length)
-
-
-SAMPLED = rollouts(
-    [1, 4, 2, 1], [False, True, False, False],
-    # What stands past a response must not count.
-    [[1, 9, 9, 9], [1, 2, 3, 4], [5, 6, 9, 9], [2, 9, 9, 9]])
 USE = dict(busy=8, slots=10, steps=5)
 
 
@@ -36,14 +23,15 @@ def wave(rewards, valid, count=(2, 2), probe=True):
   return Table(**{
       **blank, 'reward': rewards.astype(np.float32), 'valid': valid,
       'probe': np.broadcast_to(probe, rows),
-      'length': SAMPLED.length[:rows],
+      'length': np.array([1, 4, 2, 1], np.int32)[:rows],
+      'truncated': np.array([False, True, False, False])[:rows],
       'entropy': np.arange(rows, dtype=np.float32)}), Ask(
           zero, zero, zero, np.array(count), zero)
 
 
 def of_rollouts(rewards, valid, gain, verdicts, use=USE, **changes):
   return step_metrics.of_rollouts(
-      SAMPLED, *wave(rewards, valid, **changes), np.array(gain, np.float32),
+      *wave(rewards, valid, **changes), np.array(gain, np.float32),
       verdicts, use)
 
 
@@ -57,7 +45,7 @@ def test_of_rollouts():
       'reward/no_signal': .5, 'reward/signal': 1, 'response/count': 4,
       'response/length': 2, 'response/length_max': 4,
       'response/truncated': .25,
-      'response/entropy': (1 + 10 + 11 + 2) / 8, 'sampler/slot_use': .8,
+      'response/entropy': (4 * 1 + 2 * 2 + 1 * 3) / 8, 'sampler/slot_use': .8,
       'verdict/error': .25, 'verdict/right': .5, 'verdict/wrong': .25},
       rel=rounding(8, 4))  # float32 means of 8 numbers at most
   assert all(type(value) is float for value in got.values())
@@ -86,9 +74,8 @@ def test_nothing_verified_is_not_a_reward_of_0(recwarn):
 
 
 def test_a_wave_without_a_request_has_no_figures(recwarn):
-  nothing = jax.tree.map(lambda x: x[:0], SAMPLED)
   got = step_metrics.of_rollouts(
-      nothing, *wave([], [], count=()), np.zeros(0), [], USE)
+      *wave([], [], count=()), np.zeros(0), [], USE)
   assert got.pop('sampler/slot_use') == .8
   for name in ('response/length_max', 'response/count', 'reward/signal'):
     assert got.pop(name) == 0
@@ -130,15 +117,14 @@ def test_metrics_of_rounds():
 
 
 def test_chosen_groups_are_whole_and_drawn_anew():
-  groups = [[dict(group=g, sample=j) for j in range(2)] for g in range(5)]
-  drawn = [step_metrics.chosen(groups, 2, step) for step in range(40)]
-  for records in drawn:
-    a, b = records[0]['group'], records[2]['group']
-    assert records == groups[a] + groups[b] and a < b
-  assert len({(r[0]['group'], r[2]['group']) for r in drawn}) == 10
-  assert step_metrics.chosen(groups, 2, 7) == drawn[7]
-  assert step_metrics.chosen(groups, 9, 0) == sum(groups, [])
-  assert step_metrics.chosen(groups, 0, 0) == []
+  _, ask = wave([0] * 4, [1] * 4, count=(2, 1, 3, 2, 2))
+  rows = [[0, 1], [2], [3, 4, 5], [6, 7], [8, 9]]
+  pairs = [a + b for a, b in itertools.combinations(rows, 2)]
+  drawn = [step_metrics.chosen(ask, 2, step).tolist() for step in range(60)]
+  assert sorted({tuple(x) for x in drawn}) == sorted(map(tuple, pairs))
+  assert step_metrics.chosen(ask, 2, 7).tolist() == drawn[7]
+  assert step_metrics.chosen(ask, 9, 0).tolist() == [*range(10)]
+  assert not len(step_metrics.chosen(ask, 0, 0))
 
 
 def test_of_solved():

@@ -1,0 +1,99 @@
+"""The directories of a run's checkpoints: their steps, and damage to them."""
+
+import hashlib
+import json
+import math
+import os
+import pathlib
+from typing import Any, Iterator
+import zlib
+
+from absl import logging
+
+FILES = 'files.json'  # of a step: size and checksum of every other file
+Path = str | os.PathLike[str]
+
+
+def steps(directory: Path) -> list[int]:
+  """Returns the steps that have a directory, ascending, damaged or not."""
+  root = pathlib.Path(directory)
+  names = [p.name for p in root.iterdir()] if root.is_dir() else []
+  return sorted(int(name) for name in names if name.isdecimal())
+
+
+def whole_steps(directory: Path) -> list[int]:
+  """Returns the steps that have no damage that a quick look finds."""
+  root = pathlib.Path(directory)
+  return [
+      step for step in steps(root) if not fault(root / str(step), False)]
+
+
+def score(directory: Path, step: int) -> float | None:
+  """Returns the score saved with a step, or None."""
+  path = pathlib.Path(directory, str(step), 'metrics', 'metrics')
+  return json.loads(path.read_text())['score'] if path.exists() else None
+
+
+def digest(directory: Path, step: int) -> str:
+  """Returns sixteen hex digits that identify the content of a step."""
+  path = pathlib.Path(directory, str(step), FILES)
+  return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+def fault(path: pathlib.Path, thorough: bool = True) -> str | None:
+  """Describes the damage of a step's directory; None if it is whole.
+
+  Args:
+    path: the directory.
+    thorough: compare the checksum of every file; else the checksums of small
+      files and the sizes of the others.
+  """
+  try:
+    for name, (size, known) in json.loads(
+        (path / FILES).read_text()).items():
+      found = (path / name).stat().st_size
+      if found != size:
+        return f'{name} has {found} bytes instead of {size}'
+      if (thorough or size < 1 << 16) and checksum(path / name) != known:
+        return f'{name} was altered after it was written'
+  except FileNotFoundError as error:
+    return f'{pathlib.Path(error.filename).relative_to(path)} is missing'
+  except (ValueError, TypeError, AttributeError):
+    return f'{FILES} is unreadable'
+  return None
+
+
+def whole(root: pathlib.Path, best: bool) -> Iterator[pathlib.Path]:
+  """Directories of whole steps, the one to restore first; warns of others."""
+  def worth(step):
+    path = root / str(step)
+    value = score(root, step) if best and not fault(path, False) else None
+    return -math.inf if value is None else value, step
+
+  for step in sorted(steps(root), key=worth, reverse=True):
+    reason = fault(root / str(step))
+    if reason:
+      warn_torn(root / str(step), reason)
+    else:
+      yield root / str(step)
+
+
+def warn_torn(path: pathlib.Path, reason: str) -> None:
+  """Warns of a step that is not whole."""
+  logging.warning(
+      'Checkpoint %s is not whole (%s): falling back to the one before.',
+      path, reason)
+
+
+def item(path: pathlib.Path, name: str) -> dict[str, Any]:
+  """One of a step's JSON items."""
+  return json.loads((path / name / 'metadata').read_text())
+
+
+def checksum(path: pathlib.Path) -> int:
+  """CRC-32 of a file, read in pieces."""
+  value = 0
+  with path.open('rb') as file:
+    while piece := file.read(1 << 24):
+      value = zlib.crc32(piece, value)
+  return value

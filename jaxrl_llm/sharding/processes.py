@@ -1,0 +1,392 @@
+"""The processes of a run: who holds which rows, and what they tell each other.
+
+Every process runs the same program. It samples, decodes and verifies the rows
+of its own data shards; rows are numbered alike everywhere, but their tokens are
+only at the processes that hold the row's shard: their home. Facts about rows
+are gathered, so that every process takes the same decisions.
+"""
+
+import functools
+import json
+from typing import Any, Mapping, NamedTuple, Sequence
+
+import jax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+import numpy as np
+
+from jaxrl_llm.sharding import mesh as mesh_lib
+from jaxrl_llm.types import Stopped
+
+# Bytes that a process sends at once; few, since each compiles a program.
+_SIZES = tuple(1 << bits for bits in (12, 16, 20, 22))
+_HEAD = 8  # bytes that hold the length of a message
+
+
+class Channel:
+  """Exchange of small values between all processes, over the devices.
+
+  All processes must make the same calls in the same order. Each call also
+  spreads requests to stop, so that all processes learn of them in one call.
+
+  Attributes:
+    index: number of this process.
+    count: number of processes.
+    stopping: whether a process had been asked to stop at the latest call.
+  """
+
+  def __init__(self):
+    self.index, self.count = jax.process_index(), jax.process_count()
+    self.stopping = False
+    self._asked = False
+    self._size = _SIZES[0]
+
+  @property
+  def first(self) -> bool:
+    """True in the process that writes files, logs and the display."""
+    return self.index == 0
+
+  def ask_to_stop(self) -> None:
+    """Requests that all processes stop; may be called by a signal handler."""
+    self._asked = True
+
+  def check(self) -> None:
+    """Raises Stopped if a process had been asked to stop at the latest call."""
+    if self.stopping:
+      self.stopping = self._asked = False
+      raise Stopped('Stopped; the same command goes on where it stopped.')
+
+  def gather(self, value: Any = None) -> list[Any]:
+    """Returns the JSON-able value of each process."""
+    if self.count == 1:
+      self.stopping |= self._asked
+      return [value]
+    sent = json.dumps([self._asked, value]).encode()
+    asked, values = zip(*map(json.loads, self.gather_bytes(sent)))
+    self.stopping |= any(asked)
+    return [*values]
+
+  def gather_bytes(self, sent: bytes) -> list[bytes]:
+    """Returns the message of each process."""
+    if self.count == 1:
+      return [sent]
+    parts = [[] for _ in range(self.count)]
+    message, missing = len(sent).to_bytes(_HEAD, 'little') + sent, None
+    while missing is None or missing > 0:
+      found = self._exchange(message[:self._size])
+      message = message[self._size:]
+      for part, row in zip(parts, found):
+        part.append(row)
+      if missing is None:
+        missing = max(
+            int.from_bytes(row[:_HEAD].tobytes(), 'little') for row in found
+        ) + _HEAD
+      missing -= self._size
+      if missing > 0:
+        self._size = next(
+            (size for size in _SIZES if size >= missing), _SIZES[-1])
+    whole = [b''.join(row.tobytes() for row in part) for part in parts]
+    return [
+        text[_HEAD:_HEAD + int.from_bytes(text[:_HEAD], 'little')]
+        for text in whole]
+
+  def _exchange(self, part: bytes) -> np.ndarray:
+    """Returns [processes, size] uint8, a row of each process."""
+    row = np.zeros((1, self._size), np.uint8)
+    row[0, :len(part)] = np.frombuffer(part, np.uint8)
+    mesh, replicate = _between_processes()
+    with jax.transfer_guard('allow'):
+      mine = jax.device_put(row, mesh.local_devices[0])
+      found = replicate(jax.make_array_from_single_device_arrays(
+          (self.count, self._size), NamedSharding(mesh, P('process')), [mine]))
+      return np.asarray(found.addressable_data(0))
+
+  def agree(self, named: Mapping[str, Any], when: str) -> None:
+    """Compares values between processes, and spreads requests to stop.
+
+    Args:
+      named: name to a JSON-able value.
+      when: for the error, such as 'after step 7'.
+
+    Raises:
+      ValueError: a process has another value than the first one.
+    """
+    if self.count == 1:
+      self.gather()
+      return
+    ours, *others = self.gather(dict(named))
+    for number, theirs in enumerate(others, 1):
+      for name in {**ours, **theirs}:
+        if ours.get(name) != theirs.get(name):
+          raise ValueError(
+              f'{name} differs {when}: it is {_short(ours.get(name))} in '
+              f'process 0 and {_short(theirs.get(name))} in process {number}. '
+              'Start all processes with the same config, files and versions.')
+
+
+class Homes(NamedTuple):
+  """Processes by the data shards that they hold.
+
+  Attributes:
+    of_shard: [shards] number of the home of each data shard.
+    leads: for each home, its process that speaks for all of its processes.
+  """
+  of_shard: np.ndarray
+  leads: tuple[int, ...]
+
+
+class Processes(NamedTuple):
+  """The processes of a run on a mesh.
+
+  Attributes:
+    channel: exchange of small values.
+    homes: who holds which rows.
+    home: number of this process's home.
+    mesh: see `make_mesh`.
+  """
+  channel: Channel
+  homes: Homes
+  home: int
+  mesh: Mesh
+
+  @property
+  def leads(self) -> bool:
+    """Whether this process speaks for its home."""
+    return self.homes.leads[self.home] == self.channel.index
+
+  def home_of(self, shard: np.ndarray) -> np.ndarray:
+    """Returns the home of rows by their data shard, which may be of another
+    mesh.
+    """
+    return self.homes.of_shard[shard % len(self.homes.of_shard)]
+
+  def here(self, shard: np.ndarray) -> np.ndarray:
+    """Returns which rows are at home in this process, by their data shard."""
+    return self.home_of(shard) == self.home
+
+  def gather_rows(
+      self, shard: np.ndarray, mine: Sequence[Any], extra: Any = None,
+  ) -> tuple[list[Any], list[Any]]:
+    """Gathers values of rows, each from its home.
+
+    Args:
+      shard: [R] data shard of each row.
+      mine: JSON-able values of the rows at home in this process, in order.
+      extra: another JSON-able value of this process.
+
+    Returns:
+      R values, and the extra value of each home.
+    """
+    if self.channel.count == 1:
+      self.channel.gather()
+      return [*mine], [extra]
+    found = self.channel.gather([[*mine], extra] if self.leads else None)
+    found = [found[lead] for lead in self.homes.leads]
+    each = [iter(rows) for rows, _ in found]
+    return ([next(each[home]) for home in self.home_of(shard)],
+            [value for _, value in found])
+
+  def positions(self, rows: int) -> np.ndarray:
+    """Returns which rows of a batch the devices of this process hold."""
+    return np.flatnonzero(self._home_at(rows) == self.home)
+
+  def _home_at(self, rows: int) -> np.ndarray:
+    """Returns the home of each row of a batch."""
+    return np.repeat(
+        self.homes.of_shard, rows // len(self.homes.of_shard))
+
+  def place(self, rows: np.ndarray, shard: np.ndarray) -> np.ndarray:
+    """Reorders the rows of a batch, so that most are used where they are.
+
+    Rows come first to places of their home, in order. What remains, filler
+    included, takes the places that are left.
+
+    Args:
+      rows: [B] numbers of rows, -1 for filler.
+      shard: [C] data shard of each row.
+
+    Returns:
+      [B] the same rows in another order; in a single home, in the same.
+    """
+    if len(self.homes.leads) == 1:
+      return rows
+    at = self._home_at(len(rows))
+    home = np.where(rows >= 0, self.home_of(shard[rows]), -1)
+    out, used = np.full_like(rows, -1), np.zeros(len(rows), bool)
+    free = np.ones(len(rows), bool)
+    for number in range(len(self.homes.leads)):
+      ours, places = np.flatnonzero(home == number), np.flatnonzero(
+          at == number)
+      count = min(len(ours), len(places))
+      out[places[:count]] = rows[ours[:count]]
+      used[ours[:count]], free[places[:count]] = True, False
+    out[free] = rows[~used]
+    return out
+
+  def surplus(self, placed: np.ndarray, shard: np.ndarray) -> np.ndarray:
+    """Returns the rows of a placed batch that are used away from their home."""
+    there = placed >= 0
+    away = self.home_of(shard[placed]) != self._home_at(len(placed))
+    return np.unique(placed[there & away])
+
+  def exchange(
+      self, rows: np.ndarray, shard: np.ndarray, tree: Any) -> None:
+    """Writes rows into the arrays of processes in which they are not at home.
+
+    Args:
+      rows: [K] their numbers, the same in every process.
+      shard: [C] data shard of each row.
+      tree: arrays [C, ...], changed in place.
+    """
+    if self.channel.count == 1 or not len(rows):
+      return
+    leaves, home = jax.tree.leaves(tree), self.home_of(shard[rows])
+    sent = rows[home == self.home] if self.leads else rows[:0]
+    found = self.channel.gather_bytes(
+        b''.join(leaf[sent].tobytes() for leaf in leaves))
+    for number, lead in enumerate(self.homes.leads):
+      theirs, start = rows[home == number], 0
+      for leaf in leaves:
+        count = len(theirs) * leaf[:1].nbytes
+        if number != self.home:
+          leaf[theirs] = np.frombuffer(
+              found[lead], leaf.dtype, count // leaf.itemsize, start).reshape(
+                  len(theirs), *leaf.shape[1:])
+        start += count
+
+  def shard_rows(self, batch: Any, rows: int) -> Any:
+    """Puts a batch on the devices, its rows split over the data shards.
+
+    Args:
+      batch: tree of NumPy arrays: the rows of `positions(rows)`.
+      rows: of the whole batch.
+    """
+    layout, mine = mesh_lib.rows(self.mesh), self.positions(rows)
+    if self.channel.count == 1:
+      return jax.device_put(batch, layout)
+
+    def one(local):
+      def piece(index):
+        start = np.searchsorted(mine, index[0].start or 0)
+        stop = rows if index[0].stop is None else index[0].stop
+        return local[start:start + stop - (index[0].start or 0)]
+
+      return _array((rows, *local.shape[1:]), layout, piece)
+
+    return jax.tree.map(one, batch)
+
+  def fetch_rows(self, batch: Any) -> Any:
+    """Returns arrays split over the data shards, with the rows at home here.
+
+    Args:
+      batch: tree of [B, ...] on the devices.
+
+    Returns:
+      Tree of [M, ...] NumPy arrays, the rows of `positions(B)`.
+    """
+    if self.channel.count == 1:
+      return jax.device_get(batch)
+
+    def one(x):
+      pieces = {s.index[0].start or 0: s.data for s in x.addressable_shards}
+      return np.concatenate(
+          jax.device_get([pieces[start] for start in sorted(pieces)]))
+
+    return jax.tree.map(one, batch)
+
+
+def make(mesh: Mesh) -> Processes:
+  """Makes the processes of a run.
+
+  Raises:
+    ValueError: two processes share some data shards, but not all.
+  """
+  channel = Channel()
+  devices = mesh.devices.reshape(-1, mesh.shape['tensor'])
+  holders = [
+      tuple(sorted({d.process_index for d in row})) for row in devices]
+  leads = tuple(dict.fromkeys(min(some) for some in sorted(holders)))
+  for a in holders:
+    for b in holders:
+      if a != b and {*a} & {*b}:
+        raise ValueError(
+            f'mesh.tensor={mesh.shape["tensor"]} splits some data shards over '
+            f'processes {a} and others over {b}: choose a mesh.tensor that '
+            'divides the devices of a process, or is a multiple of them.')
+  homes = Homes(np.array([leads.index(min(some)) for some in holders]), leads)
+  mine = [i for i, some in enumerate(holders) if channel.index in some]
+  return Processes(channel, homes, int(homes.of_shard[mine[0]]), mesh)
+
+
+def replicate(tree: Any, mesh: Mesh) -> Any:
+  """Puts a tree of host values on every device, whole."""
+  return put(tree, mesh_lib.replicated(mesh))
+
+
+def key(seed: int, mesh: Mesh) -> jax.Array:
+  """Makes a PRNG key on every device."""
+  return jax.jit(
+      lambda: jax.random.key(seed), out_shardings=mesh_lib.replicated(mesh))()
+
+
+def put(tree: Any, layout: Any) -> Any:
+  """Puts host values, the same in every process, on the devices.
+
+  Args:
+    tree: of NumPy arrays and numbers, or of arrays on all devices.
+    layout: a sharding, or a tree of them.
+  """
+  if jax.process_count() == 1:
+    return jax.device_put(tree, layout)
+  if isinstance(layout, NamedSharding):
+    layout = jax.tree.map(lambda _: layout, tree)
+
+  def one(x, place):
+    if isinstance(x, jax.Array):  # it is there already
+      return jax.device_put(x, place)
+    x = np.asarray(x)
+    return _array(x.shape, place, lambda index: x[index])
+
+  return jax.tree.map(one, tree, layout)
+
+
+def _array(shape, layout, piece) -> jax.Array:
+  """Makes an array; a guard against accidental transfers lets it pass."""
+  with jax.transfer_guard('allow'):
+    return jax.make_array_from_callback(shape, layout, piece)
+
+
+def whole(tree: Any) -> Any:
+  """Returns arrays that are split over processes as NumPy arrays.
+
+  All processes must call it. Devices hold one gathered array at a time.
+  """
+  def one(x):
+    if not isinstance(x, jax.Array) or (
+        x.is_fully_addressable or x.is_fully_replicated):
+      return jax.device_get(x)
+    return np.asarray(_replicator(x.sharding.mesh)(x))
+
+  return jax.tree.map(one, tree)
+
+
+@functools.cache
+def _replicator(mesh: Mesh) -> Any:
+  return jax.jit(
+      lambda x: x, out_shardings=NamedSharding(mesh, P()))
+
+
+@functools.cache
+def _between_processes() -> tuple[Mesh, Any]:
+  """Returns the mesh of one device per process, and a program on it."""
+  first = {}
+  for device in jax.devices():
+    first.setdefault(device.process_index, device)
+  mesh = Mesh(
+      np.array([first[index] for index in sorted(first)]), ('process',))
+  return mesh, _replicator(mesh)
+
+
+def _short(value: Any) -> str:
+  text = json.dumps(value)
+  return text if len(text) <= 100 else f'{text[:97]}...'

@@ -1,0 +1,239 @@
+"""A thread in each process that ends the run if another process is gone.
+
+JAX's own heartbeats end a process by an abort from C++, minutes after the fact
+and without a word about the peer. These end it within `patience` seconds, with
+a sentence. The first process is the hub: the others connect to it by TCP, and
+all send a beat every second. A connection that closes without a goodbye means a
+killed process; no beat means a stopped one, or a broken network.
+"""
+
+import json
+import os
+import selectors
+import socket
+import sys
+import threading
+import time
+from typing import Any, Callable
+
+_BEAT = 1.0  # seconds between two beats
+_CONNECT = 5.0  # seconds to try one address of the hub
+
+
+class _Peer:
+  """Connection to another process.
+
+  Attributes:
+    index: number of the process.
+    heard: when it was heard last, in monotonic seconds.
+    left: whether it said goodbye.
+  """
+
+  def __init__(self, connection: socket.socket, index: int):
+    self.connection, self.index = connection, index
+    self.heard, self.left = time.monotonic(), False
+    self._text = b''
+    connection.settimeout(_CONNECT)
+
+  def send(self, **message: Any) -> None:
+    try:
+      self.connection.sendall(json.dumps(message).encode() + b'\n')
+    except OSError:
+      pass  # Its reader notices that the connection is closed.
+
+  def read(self) -> list[dict[str, Any]] | None:
+    """Returns messages that have arrived; None once it is closed."""
+    try:
+      piece = self.connection.recv(1 << 16)
+    except TimeoutError:
+      return []
+    except OSError:
+      return None
+    if not piece:
+      return None
+    self.heard = time.monotonic()
+    *lines, self._text = (self._text + piece).split(b'\n')
+    return [json.loads(line) for line in lines]
+
+
+def listen() -> tuple[socket.socket, list[str], int]:
+  """Opens the hub's port.
+
+  Returns:
+    The socket, and the addresses and the port where others may reach it.
+  """
+  both = socket.has_dualstack_ipv6()
+  server = socket.create_server(
+      ('', 0), family=socket.AF_INET6 if both else socket.AF_INET,
+      dualstack_ipv6=both)
+  names = [socket.gethostname()]
+  with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    try:
+      probe.connect(('192.0.2.1', 9))  # sends nothing, but chooses a route
+      names.append(probe.getsockname()[0])
+    except OSError:
+      pass
+  return server, [*names, '127.0.0.1'], server.getsockname()[1]
+
+
+class Watchdog:
+  """Watch over the other processes, until `close`."""
+
+  def __init__(
+      self, index: int, count: int, *, patience: float, secret: str,
+      server: socket.socket | None = None, addresses: tuple[str, ...] = (),
+      port: int = 0, end: Callable[[str], None] | None = None):
+    """Connects all processes; all must call it.
+
+    Args:
+      index: number of this process.
+      count: number of processes.
+      patience: seconds without a beat after which a process counts as stopped.
+      secret: text that tells this run's connections from others.
+      server: socket of `listen`, in process 0.
+      addresses: of the hub.
+      port: of the hub.
+      end: called with a sentence if a process is gone; ends this one with exit
+        code 1 by default.
+
+    Raises:
+      ConnectionError: the hub cannot be reached, or did not hear of all others.
+    """
+    self._index, self._patience = index, patience
+    self._end = end or end_now
+    self._closing, self._over = False, False
+    self._peers: list[_Peer] = []
+    self._lock = threading.Lock()
+    if server:
+      self._accept(server, count - 1, secret)
+    else:
+      self._peers = [_connect(addresses, port, index, secret)]
+    self._selector = selectors.DefaultSelector()
+    for peer in self._peers:
+      self._selector.register(peer.connection, selectors.EVENT_READ, peer)
+    self._thread = threading.Thread(
+        target=self._watch, name='watchdog', daemon=True)
+    self._thread.start()
+
+  def _accept(self, server: socket.socket, count: int, secret: str) -> None:
+    """Waits for the connections of all other processes."""
+    last = time.monotonic() + max(self._patience, 2 * _CONNECT)
+    with server:
+      while len(self._peers) < count:
+        server.settimeout(max(last - time.monotonic(), 0.01))
+        try:
+          connection, _ = server.accept()
+        except TimeoutError:
+          raise ConnectionError(
+              f'Only {len(self._peers)} of {count} processes reached process 0 '
+              f'on port {server.getsockname()[1]}: let the firewall pass '
+              'connections between the hosts.') from None
+        peer = _Peer(connection, -1)
+        said = peer.read() or [{}]
+        if said[0].get('secret') == secret:
+          peer.index = said[0]['index']
+          self._peers.append(peer)
+        else:
+          connection.close()
+
+  def fail(self, sentence: str) -> None:
+    """Tells the other processes that this one ends, and why."""
+    self._closing = True
+    for peer in self._peers:
+      peer.send(ended=self._index, sentence=sentence)
+
+  def close(self) -> None:
+    """Says goodbye: the run is over in all processes."""
+    self._closing = True
+    for peer in self._peers:
+      peer.send(bye=True)
+    self._thread.join(2 * _BEAT)
+    for peer in self._peers:
+      peer.connection.close()
+
+  def _watch(self) -> None:
+    beat = looked = time.monotonic()
+    while not self._over:
+      ready = self._selector.select(_BEAT / 2)
+      now = time.monotonic()
+      if now - looked > 5 * _BEAT:  # This process itself was stopped.
+        for peer in self._peers:
+          peer.heard = now
+      looked = now
+      for key, _ in ready:
+        self._hear(key.data)
+      if now - beat >= _BEAT:
+        beat = now
+        for peer in self._peers:
+          if not peer.left:
+            peer.send(beat=True)
+      for peer in self._peers:
+        if not peer.left and now - peer.heard > self._patience:
+          self._lost(peer.index, (
+              f'Process {peer.index} has not answered for '
+              f'{self._patience:g} s: it is stopped, or the network is broken. '
+              'The run ends; the same command goes on from the last '
+              'checkpoint.'))
+      if self._closing and all(peer.left for peer in self._peers):
+        return
+
+  def _hear(self, peer: _Peer) -> None:
+    messages = peer.read()
+    if messages is None:
+      self._selector.unregister(peer.connection)
+      if not peer.left:
+        peer.left = True
+        self._lost(peer.index, (
+            f'Process {peer.index} was killed or its host was lost. The run '
+            'ends; the same command goes on from the last checkpoint.'))
+      return
+    for message in messages:
+      if 'ended' in message:
+        peer.left = True
+        self._lost(message['ended'], message['sentence'])
+      peer.left |= 'bye' in message
+
+  def _lost(self, index: int, sentence: str) -> None:
+    """Tells the others that a process is gone, and ends this one."""
+    if self._closing:
+      return
+    for peer in self._peers:
+      if peer.index != index and not peer.left:
+        peer.send(ended=index, sentence=sentence)
+    self._over = True
+    self._end(sentence)
+
+
+def _connect(addresses, port: int, index: int, secret: str) -> _Peer:
+  """Connects to the hub."""
+  failures = []
+  for address in addresses:
+    try:
+      peer = _Peer(
+          socket.create_connection((address, port), timeout=_CONNECT), 0)
+    except OSError as error:
+      failures.append(f'{address}: {error}')
+      continue
+    peer.send(index=index, secret=secret)
+    return peer
+  raise ConnectionError(
+      f'Process {index} cannot reach process 0 on port {port} '
+      f'({"; ".join(failures)}): let the firewall pass connections between the '
+      'hosts.')
+
+
+def end_now(sentence: str, code: int = 1) -> None:
+  """Prints a sentence and ends the process at once, whatever it is doing."""
+  # The main thread may hold the locks of the streams.
+  os.write(2, f'\n{sentence}\n'.encode(errors='replace'))
+  os._exit(code)
+
+
+def leave(code: int) -> None:
+  """Ends the process with what was printed, but without waiting for others."""
+  for stream in (sys.stdout, sys.stderr):
+    try:
+      stream.flush()
+    except (OSError, ValueError):
+      pass
+  os._exit(code)
