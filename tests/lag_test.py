@@ -95,16 +95,18 @@ def test_updates_train_on_the_rows_of_an_earlier_policy(parts, lag):
 
 def test_a_step_reports_the_wave_that_it_sampled(parts):
   """Its rewards, its samples and the solved problems, not those in flight."""
-  watched = tiny.watch(parts, tiny.by_length)
+  watched = tiny.watch(
+      tiny.changed(parts, config=tiny.load(
+          actor__lag=1, learner__updates=2, log__samples=4)), tiny.by_length)
   state, fixed, _ = tiny.begin(watched.parts)
   state, report = train.take_step(watched.parts, state, fixed, timing.Timer())
-  texts = [record['response'] for group in report.groups for record in group]
+  texts = [record['response'] for record in report.records]
   assert len(texts) == 16
   rewards = np.array([len(text) % 2 for text in texts])
   assert report.row['reward/mean'] == rewards.mean()
   assert report.row['reward/signal'] > 0
   assert state.solved.sum() == len({
-      record['problem_id'] for group in report.groups for record in group
+      record['problem_id'] for record in report.records
       if record['reward'] == 1})
 
 

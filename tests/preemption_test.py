@@ -1,0 +1,128 @@
+"""Tests that runs end well: asked to stop, killed, or stopped by the system."""
+
+import pathlib
+import random
+import shutil
+import signal
+import time
+
+import pytest
+
+from jaxrl_llm.monitoring import metrics
+from tests import many, resume_test
+
+FIELDS = dict(
+    steps=12, learner__updates=2, warm_start__steps=400,
+    warm_start__cache='none', checkpoint__every=3, eval__every=4,
+    curriculum='speed', speed__n_init=2, curriculum_prompts=10,
+    selection='cbs', cbs__rounds=2, cbs__warmup=1, actor__lag=1, seed=3)
+
+
+def same(a: pathlib.Path, b: pathlib.Path) -> None:
+  """Compares two runs bit by bit."""
+  assert many.rows(a) == many.rows(b)
+  assert (a / 'run/samples.jsonl').read_text() == (
+      b / 'run/samples.jsonl').read_text()
+  assert resume_test.final_state(a / 'run') == resume_test.final_state(
+      b / 'run')
+
+
+@pytest.fixture(scope='module', name='whole')
+def _whole(tmp_path_factory):
+  """Folder of a run of two processes, its seconds, and compiled programs."""
+  folder = tmp_path_factory.mktemp('whole')
+  programs = folder / 'programs'
+  for place in ('first', 'second'):  # the second finds compiled programs
+    began = time.monotonic()
+    many.finish(many.start(
+        folder / place, FIELDS, count=2, programs=programs), folder / place)
+  same(folder / 'first', folder / 'second')
+  return folder / 'second', time.monotonic() - began, programs
+
+
+def wait_for_the_first_line(folder, process):
+  """Waits until the run can be asked to stop."""
+  log = folder / 'log-0.txt'
+  last = time.monotonic() + 300
+  while 'Going on' not in log.read_text() and (
+      not (folder / 'run' / 'config.json').exists()):
+    assert process.poll() is None and time.monotonic() < last, (
+        log.read_text()[-3000:])
+    time.sleep(.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('gone', [signal.SIGKILL, signal.SIGSTOP])
+def test_a_process_that_is_gone_ends_the_other(tmp_path, whole, gone):
+  """Ten times at random moments; then both again: to the bit."""
+  folder, seconds, programs = whole
+  moments = random.Random(time.time_ns())
+  for number in range(10):
+    processes = many.start(tmp_path, FIELDS, count=2, programs=programs)
+    wait_for_the_first_line(tmp_path, processes[0])
+    wait = moments.uniform(0, seconds * .6)
+    time.sleep(wait)
+    victim = number % 2
+    if processes[victim].poll() is not None:
+      break  # the run is over
+    processes[victim].send_signal(gone)
+    began = time.monotonic()
+    code = processes[1 - victim].wait(120)
+    print(f'{gone.name} of {victim} after {wait:.1f} s: the other ended after '
+          f'{time.monotonic() - began:.1f} s with {code}')
+    text = many.said(tmp_path, 1 - victim)
+    sentence = (f'Process {victim} was killed' if gone == signal.SIGKILL else
+                f'Process {victim} has not answered')
+    assert code != 0 and sentence in text, text
+    processes[victim].kill()
+    processes[victim].wait()
+    for log in tmp_path.glob('log-*.txt'):
+      log.write_text('')
+  many.finish(
+      many.start(tmp_path, FIELDS, count=2, programs=programs), tmp_path)
+  same(tmp_path, folder)
+
+
+@pytest.mark.slow
+def test_asked_to_stop_at_any_moment(tmp_path, whole):
+  """Twenty times, to one or both: they exit with 0; to the bit."""
+  folder, seconds, programs = whole
+  moments = random.Random(time.time_ns())
+  asked = runs = 0
+  while asked < 20:
+    place = tmp_path / str(runs)
+    runs += 1
+    while not (place / 'run' / 'summary.json').exists():
+      processes = many.start(place, FIELDS, count=2, programs=programs)
+      wait_for_the_first_line(place, processes[0])
+      wait = moments.uniform(0, seconds / 2)
+      time.sleep(wait)
+      for process in processes[:moments.choice([1, 2])][
+          ::moments.choice([1, -1])]:
+        if process.poll() is None:
+          process.send_signal(signal.SIGTERM)
+      asked += 1
+      many.finish(processes, place, 180)
+      rows = metrics.read(place / 'run' / 'metrics.jsonl') if (
+          place / 'run' / 'metrics.jsonl').exists() else []
+      print(f'asked after {wait:.1f} s, {len(rows)} rows')
+      for log in place.glob('log-*.txt'):
+        log.write_text('')
+    same(place, folder)
+    shutil.rmtree(place)
+
+
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+def test_one_process_is_asked_to_stop(tmp_path, number):
+  """In the warm start; then it goes on from there, and ends as it should."""
+  fields = dict(
+      steps=1, warm_start__steps=900, warm_start__cache='none', eval__every=0)
+  run = dict(programs=tmp_path / 'programs')
+  process, = many.start(tmp_path, fields, **run)
+  wait_for_the_first_line(tmp_path, process)
+  process.send_signal(number)
+  many.finish([process], tmp_path, 120)
+  assert 'of the warm start, which is saved' in many.said(tmp_path, 0)
+  many.finish(many.start(tmp_path, fields, **run), tmp_path)
+  assert (tmp_path / 'run' / 'summary.json').exists()
+  assert not [*(tmp_path / 'run').glob('warm_start-*')]
