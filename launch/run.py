@@ -34,8 +34,9 @@ from jaxrl_llm import workdir as workdir_lib
 from jaxrl_llm.config import files as config_files
 from jaxrl_llm.monitoring import metrics as metrics_lib
 from jaxrl_llm.tasks import modules
-from launch import hyper
+from launch import commands, hyper
 
+_MARGIN = 5.0  # seconds after which a trial that did not stop is killed
 _show = console.Console(highlight=False, markup=False, soft_wrap=True).print
 
 
@@ -47,11 +48,13 @@ class Trial(NamedTuple):
     fields: fields that the sweep sets.
     config: the whole config, as JSON.
     command: the command line of the process.
+    grace: seconds that it may take to save and end.
   """
   folder: pathlib.Path
   fields: dict[str, Any]
   config: str
   command: list[str]
+  grace: float = 10.0
 
   @property
   def finished(self) -> bool:
@@ -104,9 +107,10 @@ def plan(
     given = {**overrides, **fields, 'workdir': str(folder)}
     config = config_lib.load(spec, given)
     config_lib.validate(config)
-    command = [*program, f'--config={spec}', *(
-        f'--config.{k}={config_lib.to_text(v)}' for k, v in given.items())]
-    trials.append(Trial(folder, fields, config_lib.to_json(config), command))
+    command = [*program, *commands.argv(spec, given)]
+    trials.append(Trial(
+        folder, fields, config_lib.to_json(config), command,
+        config.checkpoint.grace))
   return trials
 
 
@@ -127,7 +131,7 @@ def start(trial: Trial) -> subprocess.Popen | None:
 
 
 def stop(processes: Sequence[subprocess.Popen], grace: float = 10.0) -> None:
-  """Terminates process groups; kills them after `grace` seconds."""
+  """Asks process groups to save and end; kills them after `grace` seconds."""
   for number in (signal.SIGTERM, signal.SIGKILL):
     for process in processes:
       if process.poll() is None:
@@ -167,7 +171,8 @@ def run(trials: Sequence[Trial], parallel: int) -> list[str]:
         states[i] = _outcome(trials[i], running.pop(i).returncode)
         _show(f'{trials[i].folder}: {states[i]}')
   finally:
-    stop(list(running.values()))
+    stop(list(running.values()), max(
+        [trials[i].grace for i in running], default=0.0) + _MARGIN)
   return states
 
 
