@@ -15,6 +15,7 @@ import argparse
 import collections
 import difflib
 import fcntl
+import json
 import os
 import pathlib
 import re
@@ -310,6 +311,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                       help='trials at a time (default: 1)')
   parser.add_argument('--dry_run', action='store_true',
                       help='print the commands and stop')
+  parser.add_argument('--list', action='store_true',
+                      help='print the trials as JSON and stop')
+  parser.add_argument('--trial', type=int, metavar='N',
+                      help='run only this trial, without the table')
   parser.add_argument(
       '--metrics', default='eval/pass@1,eval/pass@8,eval/greedy',
       help='columns of the table (default: %(default)s)')
@@ -326,6 +331,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         program=shlex.split(args.program))
   except (OSError, ValueError) as error:
     parser.exit(2, f'{error}\n')
+  if args.list:
+    _show(json.dumps([dict(
+        folder=str(trial.folder), finished=trial.finished,
+        argv=trial.command[len(shlex.split(args.program)):])
+                      for trial in trials]))
+    return 0
+  alone = args.trial is not None
+  if alone:
+    if not 0 <= args.trial < len(trials):
+      parser.exit(2, f'--trial={args.trial}: there are {len(trials)} trials, '
+                  'counted from 0.\n')
+    trials = [trials[args.trial]]
   if args.dry_run:
     for trial in trials:
       done = '# finished: ' if trial.finished else ''
@@ -337,6 +354,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   except KeyboardInterrupt:
     _show('Interrupted; the same command continues the sweep.')
     return 130
+  if alone:
+    return int(states != ['done'])
   metrics = args.metrics.split(',')
   try:
     table = cells(results(trials, states, metrics))

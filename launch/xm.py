@@ -1,0 +1,176 @@
+r"""Runs a config, or its sweep, as an XManager experiment.
+
+  python3 -m venv xm
+  xm/bin/pip install -c launch/xm_constraints.txt xmanager
+  xm/bin/python launch/xm.py --config=configs/countdown.py --sweep \
+      --workdir=runs/sweep --parallel=2 --config.steps=100
+
+XManager needs an older protobuf than this package, so it has an environment of
+its own; the runs use that of `--python`. A trial is a work unit. On this
+machine it needs no docker; the same command, run again, skips finished trials
+and resumes the others, as `launch/run.py` does. With `--tpu` and `--zone` each
+trial gets a TPU slice of its own by `launch/tpu_pod.py`: XManager's Vertex
+executor knows only TPU v2 and v3 (google-deepmind/xmanager#63). Options after
+`--` go to tpu_pod.py, such as -- --spot --project=mine.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+from typing import Any, Sequence
+
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+def work_units(
+    trials: Sequence[dict[str, Any]], rest: Sequence[str], *,
+    tpu: str | None = None, zone: str | None = None,
+    pod: Sequence[str] = ()) -> dict[int, list[str]]:
+  """Returns the arguments of Python for each trial that is not finished.
+
+  Args:
+    trials: as `launch/run.py --list` prints them.
+    rest: arguments of `launch/run.py`.
+    tpu: type of a TPU slice; None for this machine.
+    zone: of the slice.
+    pod: other arguments of `launch/tpu_pod.py`.
+  """
+  units = {}
+  for number, trial in enumerate(trials):
+    if trial['finished']:
+      continue
+    if tpu is None:
+      units[number] = ['-m', 'launch.run', *rest, f'--trial={number}']
+    else:
+      name = re.sub('[^a-z0-9]+', '-', pathlib.PurePath(
+          trial['folder']).name.lower()).strip('-')
+      name = f'xm-{pathlib.PurePath(trial["folder"]).parent.name}-{name}'
+      workdir, = (arg.removeprefix('--config.') for arg in trial['argv']
+                  if arg.startswith('--config.workdir='))
+      units[number] = [
+          '-m', 'launch.tpu_pod',
+          f'--name={re.sub("[^a-z0-9]+", "-", name.lower())[:60].strip("-")}',
+          f'--zone={zone}', f'--type={tpu}', f'--{workdir}', *pod, *(
+              arg for arg in trial['argv']
+              if not arg.startswith('--config.workdir='))]
+  return units
+
+
+async def _run(
+    experiment: Any, units: dict[int, list[str]], python: str,
+    parallel: int) -> dict[int, str]:
+  """Runs the work units, some at a time; returns the failures."""
+  from xmanager import xm, xm_local
+  free, failures = asyncio.Semaphore(parallel), {}
+  executor = xm_local.Local()
+  executable, = experiment.package([
+      xm.binary(executor_spec=executor.Spec(), path=python)])
+
+  async def one(number, argv):
+    async with free:  # XManager itself starts all at once
+      job = xm.Job(
+          executable=executable, executor=executor, args=argv,
+          env_vars={'PYTHONPATH': str(_ROOT)})
+      unit = await experiment.add(job)
+      try:
+        await unit.wait_until_complete()
+      except xm.ExperimentUnitError as error:
+        failures[number] = f'{error}'
+
+  await asyncio.gather(*(one(*unit) for unit in units.items()))
+  return failures
+
+
+def _parse(
+    argv: Sequence[str]) -> tuple[argparse.Namespace, list[str], list[str]]:
+  parser = argparse.ArgumentParser(
+      usage='xm/bin/python launch/xm.py --config=FILE.py [OPTIONS]',
+      description=__doc__, allow_abbrev=False,
+      formatter_class=argparse.RawDescriptionHelpFormatter)
+  add = parser.add_argument
+  add('--config', required=True, help='FILE.py or FILE.py:ARG')
+  add('--sweep', action='store_true',
+      help="run the trials of the config's get_hyper")
+  add('--workdir', help='folder of the trials')
+  add('--parallel', type=int, default=1, help='trials at a time (default: 1)')
+  add('--python', default='.venv/bin/python',
+      help='Python that has this package (default: %(default)s)')
+  add('--title', help="of the experiment (default: the config's file)")
+  add('--tpu', help='type of a TPU slice for each trial, such as v5litepod-8')
+  add('--zone', help='of the slices')
+  add('--dry_run', action='store_true',
+      help='print the command of each work unit and stop')
+  argv, pod = (
+      (argv[:argv.index('--')], argv[argv.index('--') + 1:])
+      if '--' in argv else (argv, []))
+  args, rest = parser.parse_known_args(argv)
+  if bool(args.tpu) != bool(args.zone):
+    parser.error('--tpu and --zone need each other.')
+  if pod and not args.tpu:
+    parser.error('options after -- are for --tpu.')
+  rest = [f'--config={args.config}', *['--sweep'] * args.sweep, *(
+      [f'--workdir={args.workdir}'] if args.workdir else []), *rest]
+  return args, rest, pod
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command line; returns the exit code."""
+  args, rest, pod = _parse(list(sys.argv[1:] if argv is None else argv))
+  if not args.dry_run:
+    try:
+      from xmanager import xm_local
+    except ImportError:
+      sys.stderr.write(
+          'XManager is not installed. It needs an environment of its own: '
+          'python3 -m venv xm && xm/bin/pip install -c '
+          'launch/xm_constraints.txt xmanager, then xm/bin/python '
+          'launch/xm.py. Or use launch/run.py.\n')
+      return 2
+  python = os.path.abspath(args.python)
+  env = {**os.environ, 'PYTHONPATH': str(_ROOT)}
+  try:
+    found = subprocess.run(
+        [python, '-m', 'launch.run', *rest, '--list'], env=env,
+        stdout=subprocess.PIPE, text=True)
+  except OSError as error:
+    sys.stderr.write(
+        f'--python={args.python}: {error.strerror}: run make train once, or '
+        'name the Python that has this package.\n')
+    return 2
+  if found.returncode:
+    return found.returncode
+  trials = json.loads(found.stdout)
+  units = work_units(trials, rest, tpu=args.tpu, zone=args.zone, pod=pod)
+  if args.dry_run:
+    import shlex
+    for unit in units.values():
+      print(shlex.join([python, *unit]))
+    return 0
+  from absl import flags
+  flags.FLAGS(['xm.py'])
+
+  async def experiment():
+    title = args.title or pathlib.PurePath(args.config).stem
+    async with xm_local.create_experiment(title) as made:
+      return await _run(made, units, python, max(args.parallel, 1))
+
+  failures = asyncio.run(experiment())
+  print(f'{len(trials)} trials: {len(trials) - len(units)} were finished, '
+        f'{len(units) - len(failures)} are done, {len(failures)} failed.')
+  for number, error in sorted(failures.items()):
+    print(f'{trials[number]["folder"]}: {error}')
+  if args.sweep and args.tpu is None:
+    # The table of results; nothing is left to run.
+    return subprocess.run(
+        [python, '-m', 'launch.run', *rest], env=env).returncode if (
+            not failures) else 1
+  return int(bool(failures))
+
+
+if __name__ == '__main__':
+  sys.exit(main())

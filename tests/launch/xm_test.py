@@ -1,0 +1,159 @@
+"""Tests of xm.py; XManager itself runs in the slow one, in its environment."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from jaxrl_llm.monitoring import metrics
+from launch import run, xm
+from tests import devices
+
+CONFIG = '''
+from tests import tiny
+get_config = tiny.get_config
+def get_hyper(hyper):
+  return hyper.sweep('seed', range(6))
+'''
+
+
+def start(python, here, *argv):
+  return subprocess.Popen(
+      [python, 'launch/xm.py', f'--config={here}/config.py', '--sweep',
+       f'--workdir={here}/sweep', f'--python={sys.executable}',
+       '--config.steps=2', '--config.log.tensorboard=false', *argv],
+      cwd=devices.ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+      text=True, start_new_session=True, env={
+          **os.environ, 'HOME': str(here), 'JAX_PLATFORMS': 'cpu',
+          'PYTHONPATH': str(devices.ROOT),
+          'JAX_COMPILATION_CACHE_DIR': f'{here}/programs',
+          'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0'})
+
+
+@pytest.fixture(name='here')
+def _here(tmp_path):
+  (tmp_path / 'config.py').write_text(CONFIG)
+  return tmp_path
+
+
+def test_a_work_unit_is_a_trial_that_is_not_finished(here):
+  """Its command runs that trial alone, as run.py would."""
+  trials = [dict(folder=f'{here}/{i}', finished=i == 1, argv=[])
+            for i in range(3)]
+  rest = ['--config=a b.py', '--sweep']
+  units = xm.work_units(trials, rest)
+  assert units == {
+      i: ['-m', 'launch.run', *rest, f'--trial={i}'] for i in (0, 2)}
+
+
+def test_a_work_unit_on_a_tpu_is_a_pod(here):
+  program, = run.plan(
+      'tests/tiny.py', sweep=False, workdir=f'{here}/my_sweep',
+      overrides={'lora.targets': "q b's"}, program=['python'])
+  trial = dict(
+      folder=str(program.folder), finished=False, argv=program.command[1:])
+  unit = xm.work_units(
+      [trial], [], tpu='v5litepod-8', zone='here', pod=['--spot'])[0]
+  assert unit == [
+      '-m', 'launch.tpu_pod', '--name=xm-my-sweep-000', '--zone=here',
+      '--type=v5litepod-8', f'--workdir={program.folder}', '--spot',
+      '--config=tests/tiny.py', "--config.lora.targets=q b's"]
+
+
+def test_a_dry_run_prints_the_commands(here):
+  process = start(sys.executable, here, '--dry_run')
+  text, _ = process.communicate(timeout=120)
+  assert process.returncode == 0
+  assert [line.split('--trial=')[1] for line in text.splitlines()] == [
+      *'012345']
+
+
+def test_without_xmanager_it_says_how_to_get_it(here):
+  process = start(sys.executable, here)
+  text, _ = process.communicate(timeout=120)
+  assert process.returncode == 2
+  assert 'pip install -c launch/xm_constraints.txt xmanager' in text
+
+
+def test_the_constraints_name_xmanager_and_an_older_protobuf():
+  lines = dict(
+      line.split('==') for line in pathlib.Path(
+          devices.ROOT, 'launch/xm_constraints.txt').read_text().split())
+  assert 'xmanager' in lines and int(lines['protobuf'].split('.')[0]) < 7
+
+
+def test_one_trial_of_a_sweep(here):
+  done = subprocess.run(
+      [sys.executable, '-m', 'launch.run', f'--config={here}/config.py',
+       '--sweep', f'--workdir={here}/sweep', '--list'], cwd=devices.ROOT,
+      capture_output=True, text=True, check=True)
+  trials = json.loads(done.stdout)
+  assert len(trials) == 6 and not any(trial['finished'] for trial in trials)
+  assert all(trial['argv'][0] == f'--config={here}/config.py'
+             for trial in trials)
+  for number, said in ((6, 'there are 6 trials'), (2, 'failed')):
+    done = subprocess.run(
+        [sys.executable, '-m', 'launch.run', f'--config={here}/config.py',
+         '--sweep', f'--workdir={here}/sweep', f'--trial={number}',
+         '--program=false'], cwd=devices.ROOT, capture_output=True, text=True)
+    assert done.returncode and said in done.stdout + done.stderr
+  assert [path.name for path in (here / 'sweep').iterdir()] == ['002-seed=2']
+
+
+def ends(here):
+  """Returns, for each trial, how often each step was written."""
+  return [
+      [row['step'] for row in metrics.read(path)] for path in sorted(
+          (here / 'sweep').glob('*/metrics.jsonl'))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('launcher', ['xm', 'run'])
+def test_a_sweep_that_is_killed_goes_on(here, launcher):
+  """Six trials, killed twice: each runs once to its end."""
+  python = sys.executable
+  if launcher == 'xm':
+    python = here / 'xm' / 'bin' / 'python'
+    subprocess.run([sys.executable, '-m', 'venv', here / 'xm'], check=True)
+    subprocess.run(
+        [python, '-m', 'pip', 'install', '-q', '-c',
+         'launch/xm_constraints.txt', 'xmanager'], cwd=devices.ROOT, check=True)
+  command = [str(python)]
+
+  def begin():
+    if launcher == 'xm':
+      return start(command[0], here, '--parallel=2')
+    return subprocess.Popen(
+        [sys.executable, '-m', 'launch.run', f'--config={here}/config.py',
+         '--sweep', f'--workdir={here}/sweep', '--parallel=2',
+         '--config.steps=2', '--config.log.tensorboard=false'],
+        cwd=devices.ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, start_new_session=True)
+
+  starts = []
+  for wanted in (1, 3):
+    process = begin()
+    while len([*(here / 'sweep').glob('*/summary.json')]) < wanted:
+      assert process.poll() is None, process.communicate()[0][-3000:]
+      time.sleep(.1)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    starts.append({path: path.stat().st_mtime_ns for path in (
+        here / 'sweep').glob('*/summary.json')})
+  last = time.monotonic() + 600
+  while True:  # trials of the killed launcher may still run
+    process = begin()
+    text, _ = process.communicate(timeout=600)
+    if process.returncode == 0:
+      break
+    assert time.monotonic() < last, text[-3000:]
+    time.sleep(2)
+  assert ends(here) == [[0, 1, 2]] * 6
+  for path, written in starts[0].items() | starts[1].items():
+    assert path.stat().st_mtime_ns == written  # not run again
+  assert len((here / 'sweep' / 'sweep.md').read_text().splitlines()) >= 8
