@@ -96,7 +96,8 @@ def rows(folder: pathlib.Path) -> list[dict[str, Any]]:
 def main() -> None:
   """Trains with SGD on rewards that an untrained model gets.
 
-  Prints the least difference between unequal scores of the bandit's choices.
+  Prints the least difference between unequal scores of the bandit's choices,
+  in units of their rounding.
   """
   adamw, score = optimizer.optax.adamw, bandit.scores
   optimizer.optax.adamw = lambda rate, **fields: (
@@ -104,7 +105,8 @@ def main() -> None:
 
   def scores(*args, **kwargs):
     found = score(*args, **kwargs)
-    print('gap', np.diff(np.unique(found)).min(initial=1.0), flush=True)
+    unit = np.finfo(np.float32).eps * np.abs(found).max(initial=1e-9)
+    print('gap', np.diff(np.unique(found)).min(initial=1.0) / unit, flush=True)
     return found
 
   bandit.scores = scores

@@ -11,8 +11,9 @@ import pytest
 from jaxrl_llm.monitoring import metrics
 from tests import many, resume_test
 
+# Most of the run is RL; the verifier of `tests.many` gives it a signal.
 FIELDS = dict(
-    steps=12, learner__updates=2, warm_start__steps=400,
+    steps=40, learner__updates=2, warm_start__steps=40,
     warm_start__cache='none', checkpoint__every=3, eval__every=4,
     curriculum='speed', speed__n_init=2, curriculum_prompts=10,
     selection='cbs', cbs__rounds=2, cbs__warmup=1, actor__lag=1, seed=3)
@@ -35,7 +36,8 @@ def _whole(tmp_path_factory):
   for place in ('first', 'second'):  # the second finds compiled programs
     began = time.monotonic()
     many.finish(many.start(
-        folder / place, FIELDS, count=2, programs=programs), folder / place)
+        folder / place, FIELDS, count=2, programs=programs,
+        module='tests.many'), folder / place)
   same(folder / 'first', folder / 'second')
   return folder / 'second', time.monotonic() - began, programs
 
@@ -56,7 +58,8 @@ def test_a_process_that_is_gone_ends_the_other(tmp_path, whole, gone):
   folder, seconds, programs = whole
   moments = random.Random(time.time_ns())
   for number in range(10):
-    processes = many.start(tmp_path, FIELDS, count=2, programs=programs)
+    processes = many.start(tmp_path, FIELDS, count=2, programs=programs,
+        module='tests.many')
     wait_for_the_first_line(tmp_path, processes[0])
     wait = moments.uniform(0, seconds * .6)
     time.sleep(wait)
@@ -77,7 +80,8 @@ def test_a_process_that_is_gone_ends_the_other(tmp_path, whole, gone):
     for log in tmp_path.glob('log-*.txt'):
       log.write_text('')
   many.finish(
-      many.start(tmp_path, FIELDS, count=2, programs=programs), tmp_path)
+      many.start(tmp_path, FIELDS, count=2, programs=programs,
+        module='tests.many'), tmp_path)
   same(tmp_path, folder)
 
 
@@ -91,7 +95,8 @@ def test_asked_to_stop_at_any_moment(tmp_path, whole):
     place = tmp_path / str(runs)
     runs += 1
     while not (place / 'run' / 'summary.json').exists():
-      processes = many.start(place, FIELDS, count=2, programs=programs)
+      processes = many.start(place, FIELDS, count=2, programs=programs,
+        module='tests.many')
       wait_for_the_first_line(place, processes[0])
       wait = moments.uniform(0, seconds / 2)
       time.sleep(wait)

@@ -206,7 +206,7 @@ def test_two_processes_do_what_one_does(tmp_path):
   many.finish(many.start(one, fields, share=2, **run), one)
   many.finish(many.start(two, fields, count=2, **run), two)
   alike(one, two, 1e-5)
-  assert gaps(two) and min(gaps(two)) > 1e-6  # float32 scores of order 1
+  assert gaps(two) and min(gaps(two)) > 2
   assert sum(row.get('batch/rounds', 0) for row in many.rows(two)) >= 2
   shutil.rmtree(two / 'run/checkpoints/3')
   many.finish(many.start(two, fields, share=2, **run), two)
@@ -243,7 +243,7 @@ def test_eight_devices_in_processes(tmp_path, fields, mesh, sgd):
     assert updates >= 2
     alike(tmp_path / '1', folder, 1e-5 if sgd else .01 * 2 * 5)
     if 'cbs__rounds' in fields:
-      assert min(gaps(folder)) > 1e-6
+      assert min(gaps(folder)) > 2
 
 
 @pytest.mark.slow

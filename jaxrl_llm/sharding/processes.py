@@ -96,9 +96,9 @@ class Channel:
     row[0, :len(part)] = np.frombuffer(part, np.uint8)
     mesh, replicate = _between_processes()
     with jax.transfer_guard('allow'):
-      mine = jax.device_put(row, mesh.local_devices[0])
+      mine = [jax.device_put(row, device) for device in mesh.local_devices]
       found = replicate(jax.make_array_from_single_device_arrays(
-          (self.count, self._size), NamedSharding(mesh, P('process')), [mine]))
+          (self.count, self._size), NamedSharding(mesh, P('process')), mine))
       return np.asarray(found.addressable_data(0))
 
   def agree(self, named: Mapping[str, Any], when: str) -> None:
@@ -378,12 +378,14 @@ def _replicator(mesh: Mesh) -> Any:
 
 @functools.cache
 def _between_processes() -> tuple[Mesh, Any]:
-  """Returns the mesh of one device per process, and a program on it."""
-  first = {}
-  for device in jax.devices():
-    first.setdefault(device.process_index, device)
+  """Returns the mesh of all devices by process, and a program on it.
+
+  A CPU orders the collectives of programs on all devices. One on some of them
+  would run beside the others and take their messages.
+  """
   mesh = Mesh(
-      np.array([first[index] for index in sorted(first)]), ('process',))
+      np.array(sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
+               ).reshape(jax.process_count(), -1), ('process', 'local'))
   return mesh, _replicator(mesh)
 
 
