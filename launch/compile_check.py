@@ -19,6 +19,7 @@ topology `cpu:8` means eight emulated devices.
 """
 
 import argparse
+import functools
 import json
 import os
 import pathlib
@@ -72,12 +73,12 @@ def parse(
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line; returns the exit code."""
   args, config, name = parse(sys.argv[1:] if argv is None else argv)
+  say = functools.partial(print, file=sys.stderr, flush=True)
   try:
     topology = chips.topology(name)
     if args.search:
-      config = search.largest(
-          config, topology, lambda line: print(line, file=sys.stderr))
-    found = check.run(config, topology)
+      config = search.largest(config, topology, say)
+    found = check.run(config, topology, say=say)
   except ValueError as error:
     print(error, file=sys.stderr)
     return 2

@@ -58,8 +58,8 @@ def test_a_process_that_is_gone_ends_the_other(tmp_path, whole, gone):
   folder, seconds, programs = whole
   moments = random.Random(time.time_ns())
   for number in range(10):
-    processes = many.start(tmp_path, FIELDS, count=2, programs=programs,
-        module='tests.many')
+    processes = many.start(
+        tmp_path, FIELDS, count=2, programs=programs, module='tests.many')
     wait_for_the_first_line(tmp_path, processes[0])
     wait = moments.uniform(0, seconds * .6)
     time.sleep(wait)
@@ -80,8 +80,9 @@ def test_a_process_that_is_gone_ends_the_other(tmp_path, whole, gone):
     for log in tmp_path.glob('log-*.txt'):
       log.write_text('')
   many.finish(
-      many.start(tmp_path, FIELDS, count=2, programs=programs,
-        module='tests.many'), tmp_path)
+      many.start(
+          tmp_path, FIELDS, count=2, programs=programs, module='tests.many'),
+      tmp_path)
   same(tmp_path, folder)
 
 
@@ -95,8 +96,8 @@ def test_asked_to_stop_at_any_moment(tmp_path, whole):
     place = tmp_path / str(runs)
     runs += 1
     while not (place / 'run' / 'summary.json').exists():
-      processes = many.start(place, FIELDS, count=2, programs=programs,
-        module='tests.many')
+      processes = many.start(
+          place, FIELDS, count=2, programs=programs, module='tests.many')
       wait_for_the_first_line(place, processes[0])
       wait = moments.uniform(0, seconds / 2)
       time.sleep(wait)

@@ -224,7 +224,8 @@ def test_a_process_with_another_config_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('mesh', [(8, 1, 1), (2, 2, 2)], ids=str)
+@pytest.mark.parametrize(
+    'mesh', [(8, 1, 1), (2, 2, 2)], ids=['rows', 'cube'])
 @pytest.mark.parametrize(
     'fields', [PLAIN, SPEED_CBS, ACTOR], ids=['plain', 'speed_cbs', 'actor'])
 @pytest.mark.parametrize('sgd', [True, False], ids=['sgd', 'adamw'])

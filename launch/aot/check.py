@@ -6,7 +6,7 @@ All of this works on shapes and needs no weights, no data and no TPU.
 import dataclasses
 import re
 import time
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 import jax
 from ml_collections import ConfigDict
@@ -139,13 +139,15 @@ def build(config: ConfigDict, topology: chips.Topology) -> programs.Programs:
 
 
 def run(config: ConfigDict, topology: chips.Topology,
-        only: tuple[str, ...] = ()) -> Report:
+        only: tuple[str, ...] = (),
+        say: Callable[[str], None] = lambda line: None) -> Report:
   """Compiles every program of a step, or those in `only`.
 
   Args:
     config: from `load`.
     topology: the slice.
     only: names of phases; empty means all.
+    say: gets a line before and after each phase is compiled.
 
   Returns:
     The report.
@@ -154,9 +156,12 @@ def run(config: ConfigDict, topology: chips.Topology,
     ValueError: the mesh does not fit the slice or the model.
   """
   made = build(config, topology)
-  compiled = {
-      name: _compile(lower) for name, lower in arguments.lowered(made).items()
-      if not only or name in only}
+  compiled = {}
+  for name, lower in arguments.lowered(made).items():
+    if not only or name in only:
+      say(f'{name}: compiling')
+      compiled[name] = _compile(lower)
+      say(f'{name}: {compiled[name][1]:.0f} s')
   code = sum(
       program.memory_analysis().generated_code_size_in_bytes
       for program, _, _ in compiled.values() if program is not None)

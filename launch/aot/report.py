@@ -189,6 +189,12 @@ def _bound(cost) -> str:
   return {'compute': 'arithmetic'}.get(cost.bound, cost.bound)
 
 
+def _size(n: int) -> str:
+  """Returns GiB, or MiB where that would be 0.00 GiB."""
+  small = 0 < n < 0.005 * chips.GIB
+  return f'{n / 2**20:.2f} MiB' if small else f'{n / chips.GIB:.2f}'
+
+
 def _memory(report):
   out = table.Table(title='GiB per device', title_justify='left')
   out.add_column('')
@@ -196,13 +202,12 @@ def _memory(report):
   for name in names:
     out.add_column(name, justify='right')
   parts = dict.fromkeys(part for p in report.phases for part in p.bytes)
-  gib = lambda n: f'{n / chips.GIB:.2f}'
   for part in parts:
     out.add_row(part, *(
-        gib(p.bytes[part]) if part in p.bytes else '' for p in report.phases))
+        _size(p.bytes[part]) if part in p.bytes else '' for p in report.phases))
   out.add_section()
   out.add_row('total', *(
-      p.needs or gib(p.total) for p in report.phases))
+      p.needs or _size(p.total) for p in report.phases))
   chip = report.topology.chip
   if chip is not None:
     out.add_row('free', *(
