@@ -69,7 +69,7 @@ def wave(sizes):
   return dict(
       tokens=[r.tokens.tolist() for r in watched.rollouts], picked=picked,
       exact={k: v for k, v in columns.items()
-             if k not in ('advantage', 'entropy', 'clip_share')},
+             if k not in ('advantage', 'entropy', 'clip_share', 'shard')},
       advantage=columns['advantage'], entropy=columns['entropy'],
       row=outcome.row, losses=[float(loss) for loss in updates],
       features=state.selection.pending.features.tolist())

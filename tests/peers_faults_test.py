@@ -29,8 +29,9 @@ from jaxrl_llm.models import transformer
 from jaxrl_llm.monitoring import timing
 from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling.logits import SamplingParams
+from jaxrl_llm.sharding import distributed
 from jaxrl_llm.types import LearnerBatch, Prompts, Requests
-from launch import compile_check
+from launch import compile_check, slurm, tpu_pod
 from launch import run as launch_run
 from tests import devices, tiny, tiny_hf
 from tests.tolerance import policy_gap
@@ -185,7 +186,7 @@ def test_every_command_in_the_readme_is_understood(
   assert len(found) > 8
   makefile = (devices.ROOT / 'Makefile').read_text()
   for where, command in found:
-    argv = shlex.split(command, comments=True)
+    argv = shlex.split(command.split(' > ')[0], comments=True)
     argv = [re.sub(r'=(\.\.\.|runs/\w+/config\.json)$',
                    '=configs/countdown.py', arg) for arg in argv]
     if any('_math.py' in arg for arg in argv):
@@ -197,6 +198,10 @@ def test_every_command_in_the_readme_is_understood(
         assert re.search(rf'^{argv[1]}:', makefile, re.MULTILINE), command
       elif argv[1] == 'launch/run.py':
         launch_run.main([*argv[2:], '--dry_run'])
+      elif argv[1] == 'launch/tpu_pod.py':
+        tpu_pod.main([*argv[2:], '--dry_run'])
+      elif argv[1] == 'launch/slurm.py':
+        slurm.main(argv[2:])
       elif argv[1] == 'launch/compile_check.py':
         compile_check.parse(argv[2:])
       elif argv[2] == 'jaxrl_llm.evaluate':
@@ -205,7 +210,7 @@ def test_every_command_in_the_readme_is_understood(
         export.parse(argv[3:])
       else:
         assert argv[2] == 'jaxrl_llm.train', command
-        config_lib.parse(argv[3:])
+        config_lib.parse(distributed.parse(argv[3:])[1])
     except SystemExit as end:
       said = capsys.readouterr().err
       assert end.code == 0, f'{where}: {command}\n{said}'

@@ -118,19 +118,18 @@ def undo(rollouts: Any, plan: Plan, rows: np.ndarray) -> Any:
   Args:
     rollouts: tree of [M, ...]: some rows of what `sharded_generate` returns.
     plan: of the call.
-    rows: [M] which rows these are, ascending.
+    rows: [M] which rows these are, each once.
 
   Returns:
     Tree of [R, ...]; zeros for requests whose rows are not among them.
   """
-  place = np.searchsorted(rows, plan.order)
-  place[place == len(rows)] = 0
-  there = rows[place] == plan.order
+  _, at, place = np.intersect1d(
+      plan.order, rows, assume_unique=True, return_indices=True)
 
   def one(x):
-    x = np.asarray(x)[place]
-    if not there.all():
-      x[~there] = 0
-    return x
+    x = np.asarray(x)
+    out = np.zeros((len(plan.order), *x.shape[1:]), x.dtype)
+    out[at] = x[place]
+    return out
 
   return jax.tree.map(one, rollouts)

@@ -107,7 +107,8 @@ def test_a_job_that_is_too_large():
       '--config.mesh.fsdp=1', '--config.mesh.tensor=4',
       '--config.sampling.slots=256')
   assert out.returncode == 1
-  reason, = out.stderr.splitlines()
+  *progress, reason = out.stderr.splitlines()
+  assert progress[0].endswith(': compiling') and 'update: compiling' in progress
   assert reason.startswith('The job does not fit v5e:2x2, where a chip has ')
   assert reason.endswith('.') and 'so raise mesh.fsdp' in reason
 

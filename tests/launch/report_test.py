@@ -151,7 +151,7 @@ def test_what_the_compiler_says_it_needs(error, want):
 def test_json_alone_is_what_comes_out(monkeypatch, capsys):
   """Also of a job that does not fit."""
   monkeypatch.setattr(
-      check, 'run', lambda *_: made(phase(needs='20.1GiB', parameters=1)))
+      check, 'run', lambda *_, **__: made(phase(needs='20.1GiB', parameters=1)))
   assert compile_check.main([
       '--config=configs/countdown.py', '--topology=cpu:1', '--json=-']) == 1
   said = capsys.readouterr()
@@ -161,7 +161,7 @@ def test_json_alone_is_what_comes_out(monkeypatch, capsys):
 
 
 def test_a_compiler_that_fails_is_no_verdict(monkeypatch, capsys):
-  def fail(*_):
+  def fail(*_, **__):
     raise jax.errors.JaxRuntimeError('INTERNAL: a bug')
   monkeypatch.setattr(check, 'run', fail)
   assert compile_check.main([

@@ -45,8 +45,14 @@ def test_every_request_is_served_once_with_its_own_prompt():
         assert plan.requests.sample[at] == requests.sample[row]
         assert plan.requests.budget[at] == requests.budget[row]
         row += 1
-    back = plan_lib.undo(plan.requests, plan)
+    every = np.arange(shards * capacity)
+    back = plan_lib.undo(plan.requests, plan, every)
     np.testing.assert_array_equal(back.sample, requests.sample)
+    # Of a process that has some shards' rows alone.
+    mine = every[rng.integers(0, 2, shards).repeat(capacity) > 0]
+    back = plan_lib.undo(plan.requests.budget[mine], plan, mine)
+    np.testing.assert_array_equal(
+        back, np.where(np.isin(plan.order, mine), requests.budget, 0))
 
 
 def test_groups_stay_together():

@@ -187,7 +187,8 @@ def _on_a_mesh(shape):
         generate_lib.sharded_generate, mesh, rounds=rounds, buckets=buckets)(
         params, *jax.device_put(plan[:3], rows), put(_KEY),
         put(SamplingParams()), put(0))
-    results.append(plan_lib.undo(rollouts, plan))
+    results.append(plan_lib.undo(
+        rollouts, plan, np.arange(len(rollouts.length))))
   return [
       {name: np.asarray(getattr(x, name)).tolist()
        for name in ('tokens', 'length', 'logprobs')} for x in results]

@@ -64,7 +64,8 @@ def _on_meshes(shapes):
         placed, *jax.device_put(plan[:3], rows), put(key), put(sampling),
         put(0))
     assert stats.steps.shape == (shards,)
-    results.append((plan_lib.undo(rollouts, plan), int(stats.busy.sum())))
+    rollouts = plan_lib.undo(rollouts, plan, np.arange(len(rollouts.length)))
+    results.append((rollouts, int(stats.busy.sum())))
   return [
       dict(busy=busy, **{name: np.asarray(getattr(rollouts, name)).tolist()
                          for name in ('tokens', 'length', *_LOGPROBS)})
