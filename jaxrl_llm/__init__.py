@@ -19,7 +19,6 @@ import hashlib
 import importlib.util
 import json
 import os
-import pathlib
 from typing import Any, Callable, Mapping, Sequence
 
 __all__ = ('run',)
@@ -93,7 +92,8 @@ def run(
   """
   # Imported here, so that `import jaxrl_llm` need not wait for JAX.
   from jaxrl_llm import config as config_lib
-  from jaxrl_llm import train, workdir
+  from jaxrl_llm import train
+  from jaxrl_llm.storage import paths, workdir
   from jaxrl_llm.tasks import modules
 
   if modules.EXECUTING:
@@ -107,7 +107,7 @@ def run(
   else:
     name = name or 'run'
     config = config_lib.complete(config, changes, name)
-  folder = pathlib.Path(config.workdir).absolute()
+  folder = paths.absolute(config.workdir)
   given: dict[str, Any] = {'workdir': str(folder)}
   if reward_fn is not None:
     given['task.reward'] = modules.give(reward_fn)
@@ -133,7 +133,7 @@ def run(
   config_lib.validate(config)
   with workdir.held(folder):
     for file, text in files.items():
-      workdir.write_whole(file, text)
+      paths.write_whole(file, text)
   return train.train(config, name)
 
 

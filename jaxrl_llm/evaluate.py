@@ -26,7 +26,6 @@ import contextlib
 import json
 import math
 import os
-import pathlib
 import sys
 from typing import Any, Sequence
 
@@ -36,11 +35,12 @@ import rich
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import experiment
-from jaxrl_llm import workdir as workdir_lib
 from jaxrl_llm.evaluation import heldout, report, responses, weights
 from jaxrl_llm.monitoring import ends, progress
 from jaxrl_llm.rewards import plain
 from jaxrl_llm.sharding import distributed
+from jaxrl_llm.storage import paths
+from jaxrl_llm.storage import workdir as workdir_lib
 
 
 def problem_sets(
@@ -66,7 +66,7 @@ def problem_sets(
         f'The task {config.task.name} reads no files: leave out --files to '
         'evaluate on its held-out problems.')
   sets, left_out = {}, 0
-  names = [os.path.normpath(name) for name in files] or ['held-out']
+  names = [_normal(name) for name in files] or ['held-out']
   for name in dict.fromkeys(names):
     found = task.load(name) if files else task.heldout
     once = {}
@@ -113,7 +113,7 @@ def evaluate(
     config.task.path = config.task.heldout = ()
   parts = experiment.build(config, training=False)
   sets, left_out = problem_sets(parts, files)
-  workdir = pathlib.Path(config.workdir)
+  workdir = paths.place(config.workdir)
   temperature = 0.0 if greedy else config.sampling.temperature
   channel = parts.processes.channel
   with (ends.stoppable(channel.ask_to_stop, config.checkpoint.grace),
@@ -126,12 +126,12 @@ def evaluate(
     known = weights.settings(
         parts.asked, identity, temperature, parts.programs.model.dtype)
     folder = workdir / 'evaluation' / config_lib.fingerprint(known)
-    with workdir_lib.held(folder, channel.first):
+    with workdir_lib.held(folder, channel.first) as held:
       if channel.first:
-        workdir_lib.write_whole(
+        paths.write_whole(
             folder / 'settings.json', json.dumps(known, indent=1))
       found = responses.collect(
-          folder / 'responses.jsonl', parts, params, sets,
+          held.local / 'responses.jsonl', parts, params, sets,
           samples=config.eval.samples,
           sampling=parts.sampling(temperature=temperature),
           key=heldout.noise_key(parts), display=display)
@@ -145,10 +145,10 @@ def evaluate(
           files={name: report.summary(rows, config.eval.k)
                  for name, rows in found.items()})
       for place in (folder, workdir) if channel.first else ():
-        workdir_lib.write_whole(
+        paths.write_whole(
             place / 'evaluation.json',
             json.dumps(plain.json(result), indent=1))
-        workdir_lib.write_whole(
+        paths.write_whole(
             place / 'evaluation.md', report.markdown(result))
   return result
 
@@ -195,6 +195,11 @@ def parse(argv: Sequence[str]) -> tuple[ConfigDict, dict[str, Any]]:
             'with --temperature=0: leave it out.')
   return config, dict(
       which=which, files=files, greedy=greedy, player=player)
+
+
+def _normal(name: str) -> str:
+  """Returns one name for all ways to write the path of a file."""
+  return name if paths.in_bucket(name) else os.path.normpath(name)
 
 
 def _number(text: str) -> float:

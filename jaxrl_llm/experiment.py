@@ -20,7 +20,6 @@ from jaxrl_llm import programs as programs_lib
 from jaxrl_llm import rollout, sharding, tasks
 from jaxrl_llm import stages as stages_lib
 from jaxrl_llm import tokenizer as tokenizer_lib
-from jaxrl_llm import workdir as workdir_lib
 from jaxrl_llm.config import memory
 from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.models import hf
@@ -29,6 +28,7 @@ from jaxrl_llm.rewards import plain
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.sharding import processes as processes_lib
 from jaxrl_llm.sharding.processes import Processes
+from jaxrl_llm.storage import paths
 from jaxrl_llm.tokenizer import ModelTokenizer
 from jaxrl_llm.types import LearnerBatch, Rollouts
 
@@ -78,13 +78,13 @@ class Parts(NamedTuple):
     """Returns the config as a checkpoint keeps it, with `contents`."""
     return {**self.config.to_dict(), 'contents': self.contents}
 
-  def describe(self, folder: pathlib.Path) -> None:
+  def describe(self, folder: paths.Path) -> None:
     """Writes what a run in a folder needs to go on, beside its checkpoints."""
     asked = self.asked.copy_and_resolve_references()
     asked.workdir = str(folder)
-    workdir_lib.write_whole(
+    paths.write_whole(
         folder / 'choices.json', config_lib.choices(self.config))
-    workdir_lib.write_whole(
+    paths.write_whole(
         folder / 'config.json', config_lib.to_json(asked))
 
   def player(self, number: int) -> 'Parts':

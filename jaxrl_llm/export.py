@@ -26,6 +26,7 @@ from jaxrl_llm.learner import policy as policy_lib
 from jaxrl_llm.models import hf, hf_config, lora
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.monitoring import ends
+from jaxrl_llm.storage import paths
 from jaxrl_llm.tasks import modules
 
 SHARD_BYTES = 4_000_000_000
@@ -54,7 +55,7 @@ def parameters(
   if config.model.hf and config.lora.rank:
     source = hf.open_checkpoint(hf.fetch(config.model.hf))
   policy = policy_lib.make(config, model, mesh, source)
-  folder = pathlib.Path(config.workdir, 'checkpoints')
+  folder = paths.place(config.workdir) / 'checkpoints'
   number = config_lib.PLAYERS.index(player)
   begun = hf.digest(source.folder) if source else None
   found = checkpoint.restore(
@@ -87,7 +88,7 @@ def parameters(
 
 
 def export(
-    config: ConfigDict, out: pathlib.Path, which: str = 'best',
+    config: ConfigDict, out: paths.Path, which: str = 'best',
     dtype: str | None = None, player: str = 'policy') -> int:
   """Writes the folder, whole or not at all.
 
@@ -105,8 +106,10 @@ def export(
     ValueError: the folder has files, there is no checkpoint, or the model's
       features are not those of a family that transformers knows.
   """
-  out = out.absolute()
-  if out.exists() and (not out.is_dir() or any(out.iterdir())):
+  bucket = paths.in_bucket(out)
+  with paths.explained(out):
+    taken = out.exists() and (not out.is_dir() or any(out.iterdir()))
+  if taken:
     raise ValueError(f'{out} is there already: name a new folder as --out.')
   params, model, step = parameters(config, which, player)
   origin = None
@@ -115,8 +118,10 @@ def export(
     dtype = dtype or hf_config.read_config(origin).dtype
   elif dtype is None:
     dtype = model.dtype if model.dtype in hf_config.STORED else 'float32'
-  with (_parents(out), tempfile.TemporaryDirectory(
-      dir=out.parent, ignore_cleanup_errors=True) as folder):
+  with (contextlib.nullcontext() if bucket else _parents(out),
+        tempfile.TemporaryDirectory(
+            dir=None if bucket else out.parent,
+            ignore_cleanup_errors=True) as folder):
     part = pathlib.Path(folder, out.name)
     part.mkdir()
     hf.save(
@@ -129,7 +134,10 @@ def export(
     mode = (part / 'config.json').stat().st_mode
     for path in part.glob('*.safetensors'):
       path.chmod(mode)
-    os.replace(part, out)
+    if bucket:
+      paths.upload(part, out)
+    else:
+      os.replace(part, out)
   return step
 
 
@@ -185,7 +193,7 @@ def main() -> None:
     config = config_lib.of_player(config_lib.load(
         f'{args.workdir}/config.json', {'workdir': args.workdir}), args.player)
     step = export(
-        config, pathlib.Path(args.out), args.checkpoint, args.dtype,
+        config, paths.absolute(args.out), args.checkpoint, args.dtype,
         args.player)
     print(
         f'{args.out}: the {args.checkpoint} checkpoint of {args.workdir}, step '

@@ -10,7 +10,6 @@ run that was cut off, from its last checkpoint, bit for bit.
 """
 
 import contextlib
-import pathlib
 import sys
 import time
 from typing import Any
@@ -32,7 +31,6 @@ from jaxrl_llm import (
 )
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import programs as programs_lib
-from jaxrl_llm import workdir as workdir_lib
 from jaxrl_llm.evaluation import heldout
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import rounds
@@ -47,6 +45,7 @@ from jaxrl_llm.monitoring import (
 )
 from jaxrl_llm.run_state import complete, digests, Fixed, init_state, RunState
 from jaxrl_llm.sharding import distributed
+from jaxrl_llm.storage import workdir as workdir_lib
 from jaxrl_llm.types import NoSignalError, rows_of, Stopped
 
 
@@ -221,7 +220,8 @@ def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:
 
 
 def _run(
-    config: ConfigDict, name: str, workdir: pathlib.Path) -> dict[str, Any]:
+    config: ConfigDict, name: str, workdir: workdir_lib.Folder,
+) -> dict[str, Any]:
   """`train`, in a folder that is held."""
   began = time.monotonic()
   parts = experiment.build(config)
@@ -231,17 +231,17 @@ def _run(
 
 
 def _loop(
-    parts: experiment.Parts, name: str, workdir: pathlib.Path,
+    parts: experiment.Parts, name: str, workdir: workdir_lib.Folder,
     began: float) -> dict[str, Any]:
   """`train`, once the parts are made; `began` is its start."""
   config, channel = parts.config, parts.processes.channel
   policy, learner = parts.programs.policy, parts.programs.learner
   channel.agree(
       config_lib.flatten(parts.described()), 'between the processes')
-  workdir_lib.check_shared(workdir, channel)
+  workdir_lib.check_shared(workdir.path, channel)
   saver = checkpoint.Checkpointer(
-      workdir / 'checkpoints', parts.described(), keep=config.checkpoint.keep,
-      channel=channel)
+      workdir.path / 'checkpoints', parts.described(),
+      keep=config.checkpoint.keep, channel=channel)
   found = saver.restore(
       init_state(parts, learner.state),
       differs=lambda saved: config_lib.resume_conflicts(
@@ -250,11 +250,12 @@ def _loop(
     began -= found.host['seconds']
   gone, writer = lambda: False, metrics.NoWriter()
   if channel.first:
-    parts.describe(workdir)
-    gone = workdir_lib.watch(workdir)
+    parts.describe(workdir.path)
+    gone = workdir.watch()
     writer = metrics.Writer(
-        workdir, found.step + 1 if found else 0, config=config.to_dict(),
-        tensorboard=config.log.tensorboard, wandb=config.log.wandb)
+        workdir.local, found.step + 1 if found else 0,
+        config=config.to_dict(), tensorboard=config.log.tensorboard,
+        wandb=config.log.wandb, run=workdir.path)
 
   with (progress.Display(
             name, show=config.log.display and channel.first) as display,
@@ -274,13 +275,14 @@ def _loop(
 
     def save(state, score=None, again=False):
       complete(state, parts.processes)
+      workdir.sync()  # A run that goes on has the rows up to its checkpoint.
       saver.save(state.step, state, host(), score=score, again=again)
 
     def check_workdir(state):
       if any(channel.gather(gone())):
         complete(state, parts.processes)
         raise FileNotFoundError(checkpoint.rescue(
-            workdir, parts.describe, parts.described(), state.step, state,
+            workdir.path, parts.describe, parts.described(), state.step, state,
             host(), channel))
 
     starts = []
@@ -371,7 +373,8 @@ def _loop(
   result = summary.summary(
       start, latest, time.monotonic() - began, state.step)
   line, fault = summary.end(
-      workdir, result, name, checkpoint.whole_steps(workdir / 'checkpoints'))
+      workdir, result, name,
+      checkpoint.whole_steps(workdir.path / 'checkpoints'))
   if config.log.display:
     rich.print(progress.results(start, latest))
     if said := parts.stages.curriculum.summary(state.curriculum):

@@ -7,10 +7,6 @@ depends on, so that a sweep over RL settings pays for it once.
 
 import contextlib
 import math
-import os
-import pathlib
-import shutil
-import tempfile
 from typing import Any, Callable, NamedTuple
 import zlib
 
@@ -30,6 +26,7 @@ from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
 from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.sharding import processes as processes_lib
+from jaxrl_llm.storage import paths
 from jaxrl_llm.types import LearnerBatch, RolloutTokens, Stopped
 
 Report = Callable[[int, dict[str, Any]], None]
@@ -117,7 +114,7 @@ def run(parts: experiment.Parts, report: Report) -> Any:
       mesh=programs.mesh)
   loss = parts.replicate(loss_lib.supervised_params(config))
   state, first = learner.init(_start(parts)), 0
-  unfinished = pathlib.Path(config.workdir, f'warm_start-{_name(parts)}')
+  unfinished = paths.place(config.workdir) / f'warm_start-{_name(parts)}'
   channel = parts.processes.channel
   found = checkpoint.restore(unfinished, state, channel=channel)
   if found:
@@ -134,12 +131,12 @@ def run(parts: experiment.Parts, report: Report) -> Any:
     if (step + 1) % 20 == 0 or step + 1 == warm.steps:
       report(step + 1, jax.device_get(metrics))
   if channel.first:
-    shutil.rmtree(unfinished, ignore_errors=True)
+    paths.remove(unfinished)
   return state.params
 
 
 def _interrupt(
-    folder: pathlib.Path, parts: experiment.Parts, step: int,
+    folder: paths.Path, parts: experiment.Parts, step: int,
     state: Any) -> None:
   """Saves a warm start, and raises Stopped."""
   channel = parts.processes.channel
@@ -254,18 +251,18 @@ def _asked(parts: experiment.Parts) -> ConfigDict:
   return config
 
 
-def base_file(config: ConfigDict) -> pathlib.Path:
+def base_file(config: ConfigDict) -> paths.Path:
   """Returns the file of the warm-started weights that a LoRA run freezes."""
   # Not ROUNDING: an evaluation may have other lengths than the run.
   name = config_lib.fingerprint(
       config_lib.affecting(config, config_lib.WARM_START))
-  return pathlib.Path(config.workdir, f'base-{name}.safetensors')
+  return paths.place(config.workdir) / f'base-{name}.safetensors'
 
 
-def cache_file(parts: experiment.Parts) -> pathlib.Path:
+def cache_file(parts: experiment.Parts) -> paths.Path:
   """Returns where the cache keeps the warm start of these parts."""
-  return pathlib.Path(
-      parts.config.warm_start.cache, f'{_name(parts)}.safetensors')
+  folder = paths.place(parts.config.warm_start.cache)
+  return folder / f'{_name(parts)}.safetensors'
 
 
 def _name(parts: experiment.Parts) -> str:
@@ -291,7 +288,7 @@ def _checksum(leaves: list[np.ndarray]) -> str:
   return str(value)
 
 
-def save(path: pathlib.Path, params: Any, channel: Any = None) -> None:
+def save(path: paths.Path, params: Any, channel: Any = None) -> None:
   """Writes parameters to one file, whole or not at all.
 
   If they cannot be written, it warns: the run does not need the file.
@@ -306,19 +303,16 @@ def save(path: pathlib.Path, params: Any, channel: Any = None) -> None:
   if channel is not None and not channel.first:
     return
   try:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-      file = pathlib.Path(folder, path.name)
+    with paths.new_file(path) as file:
       save_file(dict(zip(_names(params), leaves)), file,
                 metadata={'crc32': _checksum(leaves)})
-      os.replace(file, path)
   except (OSError, SafetensorError) as error:
     logging.warning(
         'The warm start could not be kept in %s (%s): the run goes on.', path,
         error)
 
 
-def load(path: pathlib.Path, shapes: Any, channel: Any = None) -> Any:
+def load(path: paths.Path, shapes: Any, channel: Any = None) -> Any:
   """Reads parameters of these shapes; None if there is no file.
 
   A damaged file counts as none, with a warning.
@@ -337,16 +331,16 @@ def load(path: pathlib.Path, shapes: Any, channel: Any = None) -> Any:
   return found
 
 
-def _read(path: pathlib.Path, shapes: Any) -> Any:
+def _read(path: paths.Path, shapes: Any) -> Any:
   """Reads the file of `load` in this process."""
-  if not path.exists():
-    return None
   try:
-    with safe_open(path, 'numpy') as file:
+    with paths.local(path) as copy, safe_open(copy, 'numpy') as file:
       leaves = [file.get_tensor(name) for name in _names(shapes)]
       noted = (file.metadata() or {}).get('crc32')
     if noted != _checksum(leaves):
       raise OSError('its checksum is another')
+  except FileNotFoundError:
+    return None
   except (OSError, SafetensorError) as error:
     logging.warning(
         'The warm start in %s is damaged (%s): making it again.', path, error)

@@ -91,7 +91,7 @@ def setup(job: Job) -> list[str]:
   return remote(job, (
       f'set -e; rm -rf jaxrl_llm; mkdir jaxrl_llm; tar -xzf {CODE} -C '
       'jaxrl_llm; cd jaxrl_llm; python3 -m venv ~/venv; ~/venv/bin/pip install '
-      "-q -c constraints.txt -e '.[tpu]'"))
+      "-q -c constraints.txt -e '.[tpu,gcs]'"))
 
 
 def program(job: Job) -> list[str]:

@@ -31,9 +31,9 @@ from rich import box, console
 from rich import table as rich_table
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import workdir as workdir_lib
 from jaxrl_llm.config import files as config_files
 from jaxrl_llm.monitoring import metrics as metrics_lib
+from jaxrl_llm.storage import paths
 from jaxrl_llm.tasks import modules
 from launch import commands, hyper
 
@@ -51,11 +51,18 @@ class Trial(NamedTuple):
     command: the command line of the process.
     grace: seconds that it may take to save and end.
   """
-  folder: pathlib.Path
+  folder: paths.Path
   fields: dict[str, Any]
   config: str
   command: list[str]
   grace: float = 10.0
+
+  @property
+  def logs(self) -> pathlib.Path:
+    """Folder on disk of its log.txt."""
+    if paths.in_bucket(self.folder):
+      return pathlib.Path('runs', str(self.folder).partition('://')[2])
+    return self.folder
 
   @property
   def finished(self) -> bool:
@@ -104,7 +111,7 @@ def plan(
         f'{name.split(".")[-1]}={config_lib.to_text(value)}'
         for name, value in fields.items())
     name = re.sub(r'[^\w.,=+-]+', '_', f'{number:03d}-{content}').strip('-')
-    folder = pathlib.Path(workdir) / name[:100]
+    folder = paths.place(workdir) / name[:100]
     given = {**overrides, **fields, 'workdir': str(folder)}
     config = config_lib.load(spec, given)
     config_lib.validate(config)
@@ -117,15 +124,15 @@ def plan(
 
 def start(trial: Trial) -> subprocess.Popen | None:
   """Starts a trial; returns None if another runner's process still runs it."""
-  trial.folder.mkdir(parents=True, exist_ok=True)
-  with open(trial.folder / 'log.txt', 'ab') as log:
+  trial.logs.mkdir(parents=True, exist_ok=True)
+  with open(trial.logs / 'log.txt', 'ab') as log:
     try:
       # The child inherits the lock with the log file, and holds it to its end.
       fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
       return None
     (trial.folder / 'summary.json').unlink(missing_ok=True)
-    (trial.folder / 'trial.json').write_text(trial.config)
+    paths.write_whole(trial.folder / 'trial.json', trial.config)
     return subprocess.Popen(
         trial.command, stdin=subprocess.DEVNULL, stdout=log,
         stderr=subprocess.STDOUT, start_new_session=True)
@@ -180,7 +187,7 @@ def run(trials: Sequence[Trial], parallel: int) -> list[str]:
 def _outcome(trial: Trial, code: int) -> str:
   if code == 0 and trial.finished:
     return 'done'
-  lines = (trial.folder / 'log.txt').read_text(errors='replace').split('\n')
+  lines = (trial.logs / 'log.txt').read_text(errors='replace').split('\n')
   last = next((line for line in reversed(lines) if line.strip()), 'no output')
   return f'failed ({code}): {last.strip()}'
 
@@ -364,8 +371,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for note in notes:
       _show(note)
     if args.sweep:
-      file = pathlib.Path(workdir) / 'sweep.md'
-      workdir_lib.write_whole(file, '\n'.join([markdown(table), *notes]))
+      file = paths.place(workdir) / 'sweep.md'
+      paths.write_whole(file, '\n'.join([markdown(table), *notes]))
       _show(f'Written to {file}.')
   except (OSError, ValueError) as error:  # a damaged metrics.jsonl, a full disk
     _show(f'{error}')

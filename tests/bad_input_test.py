@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from jaxrl_llm import checkpoint, experiment, train, workdir
+from jaxrl_llm import checkpoint, experiment, train
+from jaxrl_llm.storage import workdir
 from tests import devices, tiny
 
 

@@ -362,3 +362,18 @@ def test_a_run_outlives_its_output(broken, caplog, monkeypatch):
 def rich_exit(self):
   """Ends the program as rich does, without a change to stdout."""
   raise SystemExit(1)
+
+
+def test_signals_after_the_run_change_nothing():
+  """A program that has nothing left to stop ends as it would."""
+  done = subprocess.run(
+      [sys.executable, '-c', (
+          'import os, signal\n'
+          'from jaxrl_llm.monitoring import ends\n'
+          'with ends.program("Interrupted."):\n'
+          '  with ends.stoppable(lambda: None, 5):\n'
+          '    pass\n'
+          '  os.kill(os.getpid(), signal.SIGTERM)\n'
+          'os.kill(os.getpid(), signal.SIGTERM)\n'
+          'print("done")')], capture_output=True, text=True)
+  assert (done.returncode, done.stdout) == (0, 'done\n'), done.stderr

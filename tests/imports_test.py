@@ -22,17 +22,19 @@ ALLOWED = {
     'types': set(),
     'schedules': set(),
     'tokenizer': set(),
-    'workdir': set(),
+    'storage': set(),
     'ops': {'types'},
-    'models': {'ops', 'types'},
+    'models': {'ops', 'storage', 'types'},
     'sharding': {'ops', 'types'},
     'sampling': {'models', 'ops', 'types'},
-    'learner': {'models', 'ops', 'schedules', 'sharding', 'types'},
+    'learner': {
+        'models', 'ops', 'schedules', 'sharding', 'storage', 'types'},
     'rewards': set(),
-    'tasks': {'rewards', 'tokenizer'},
+    'tasks': {'rewards', 'storage', 'tokenizer'},
     'curriculum': {'ops', 'types'},
     'selection': {'ops', 'types'},
-    'config': {'models', 'ops', 'schedules', 'stages', 'tasks'},
+    'config': {
+        'models', 'ops', 'schedules', 'stages', 'storage', 'tasks'},
     'stages': {'curriculum', 'rewards', 'selection', 'tasks', 'types'},
     'programs': {
         'learner', 'models', 'ops', 'sampling', 'sharding', 'stages', 'types'},
@@ -42,14 +44,14 @@ ALLOWED = {
         'programs', 'rewards', 'sampling', 'sharding', 'tasks', 'tokenizer',
         'types'},
     'monitoring': {
-        'models', 'rewards', 'rollout', 'sharding', 'types', 'workdir'},
+        'models', 'rewards', 'rollout', 'sharding', 'types', 'storage'},
     'experiment': {
         'config', 'learner', 'models', 'programs', 'rewards', 'rollout',
         'sampling', 'sharding', 'stages', 'tasks', 'tokenizer', 'types',
-        'workdir'},
+        'storage'},
     'evaluation': {
         'checkpoint', 'config', 'experiment', 'models', 'monitoring',
-        'rewards', 'rollout', 'sampling', 'tasks', 'warm_start'},
+        'rewards', 'rollout', 'sampling', 'storage', 'tasks', 'warm_start'},
 }
 
 

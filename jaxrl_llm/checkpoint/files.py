@@ -3,67 +3,73 @@
 import hashlib
 import json
 import math
-import os
-import pathlib
 from typing import Any, Iterator
 import zlib
 
 from absl import logging
 
+from jaxrl_llm.storage import paths
+
 FILES = 'files.json'  # of a step: size and checksum of every other file
-Path = str | os.PathLike[str]
+SMALL = 1 << 16  # bytes
 
 
-def steps(directory: Path) -> list[int]:
+def steps(directory: paths.Text) -> list[int]:
   """Returns the steps that have a directory, ascending, damaged or not."""
-  root = pathlib.Path(directory)
-  names = [p.name for p in root.iterdir()] if root.is_dir() else []
+  root = paths.place(directory)
+  with paths.explained(root):
+    names = [p.name for p in root.iterdir()] if root.is_dir() else []
   return sorted(int(name) for name in names if name.isdecimal())
 
 
-def whole_steps(directory: Path) -> list[int]:
+def whole_steps(directory: paths.Text) -> list[int]:
   """Returns the steps that have no damage that a quick look finds."""
-  root = pathlib.Path(directory)
+  root = paths.place(directory)
   return [
       step for step in steps(root) if not fault(root / str(step), False)]
 
 
-def score(directory: Path, step: int) -> float | None:
+def score(directory: paths.Text, step: int) -> float | None:
   """Returns the score saved with a step, or None."""
-  path = pathlib.Path(directory, str(step), 'metrics', 'metrics')
+  path = paths.place(directory) / str(step) / 'metrics' / 'metrics'
   return json.loads(path.read_text())['score'] if path.exists() else None
 
 
-def digest(directory: Path, step: int) -> str:
+def digest(directory: paths.Text, step: int) -> str:
   """Returns sixteen hex digits that identify the content of a step."""
-  path = pathlib.Path(directory, str(step), FILES)
+  path = paths.place(directory) / str(step) / FILES
   return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
-def fault(path: pathlib.Path, thorough: bool = True) -> str | None:
+def fault(path: paths.Path, thorough: bool = True) -> str | None:
   """Describes the damage of a step's directory; None if it is whole.
 
   Args:
     path: the directory.
-    thorough: compare the checksum of every file; else the checksums of small
-      files and the sizes of the others.
+    thorough: compare the checksum of every file; else, and in a bucket, the
+      checksums of small files and the sizes of the others.
   """
+  if paths.in_bucket(path):  # which has checksums of its own
+    thorough = False
   try:
-    for name, (size, known) in json.loads(
-        (path / FILES).read_text()).items():
-      found = (path / name).stat().st_size
+    signed = json.loads((path / FILES).read_text())
+    there = paths.sizes(path)
+    for name, (size, known) in signed.items():
+      found = there.get(name)
+      if found is None:
+        return f'{name} is missing'
       if found != size:
         return f'{name} has {found} bytes instead of {size}'
-      if (thorough or size < 1 << 16) and checksum(path / name) != known:
+      if (thorough or size < SMALL) and checksum(path / name) != known:
         return f'{name} was altered after it was written'
-  except FileNotFoundError as error:
-    return f'{pathlib.Path(error.filename).relative_to(path)} is missing'
+  except FileNotFoundError:
+    return f'{FILES} is missing'
   except (ValueError, TypeError, AttributeError):
     return f'{FILES} is unreadable'
   return None
 
 
-def whole(root: pathlib.Path, best: bool) -> Iterator[pathlib.Path]:
+def whole(root: paths.Path, best: bool) -> Iterator[paths.Path]:
   """Directories of whole steps, the one to restore first; warns of others."""
   def worth(step):
     path = root / str(step)
@@ -78,19 +84,19 @@ def whole(root: pathlib.Path, best: bool) -> Iterator[pathlib.Path]:
       yield root / str(step)
 
 
-def warn_torn(path: pathlib.Path, reason: str) -> None:
+def warn_torn(path: paths.Path, reason: str) -> None:
   """Warns of a step that is not whole."""
   logging.warning(
       'Checkpoint %s is not whole (%s): falling back to the one before.',
       path, reason)
 
 
-def item(path: pathlib.Path, name: str) -> dict[str, Any]:
+def item(path: paths.Path, name: str) -> dict[str, Any]:
   """One of a step's JSON items."""
   return json.loads((path / name / 'metadata').read_text())
 
 
-def checksum(path: pathlib.Path) -> int:
+def checksum(path: paths.Path) -> int:
   """CRC-32 of a file, read in pieces."""
   value = 0
   with path.open('rb') as file:

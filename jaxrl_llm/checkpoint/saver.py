@@ -19,8 +19,6 @@ import functools
 import json
 import logging as std_logging
 import math
-import pathlib
-import shutil
 import sys
 from typing import Any, Callable, Mapping, NamedTuple
 import warnings
@@ -29,9 +27,10 @@ from absl import logging
 import jax
 import orbax.checkpoint as ocp
 
-from jaxrl_llm import workdir as workdir_lib
 from jaxrl_llm.checkpoint import files
 from jaxrl_llm.checkpoint import tree as tree_lib
+from jaxrl_llm.storage import paths
+from jaxrl_llm.storage import workdir as workdir_lib
 
 _TEMPORARY = '.orbax-checkpoint-tmp'
 _Config = dict[str, Any]
@@ -53,7 +52,7 @@ class Restored(NamedTuple):
 
 
 def restore(
-    directory: files.Path,
+    directory: paths.Text,
     like: Any,
     *,
     differs: Callable[[_Config], list[str]] | None = None,
@@ -82,7 +81,7 @@ def restore(
   Raises:
     ValueError: the checkpoint has another config, or other arrays than `like`.
   """
-  root = pathlib.Path(directory).absolute()
+  root = paths.absolute(directory)
   path = None
   if channel is None or channel.first:
     path = next(files.whole(root, best), None)
@@ -110,7 +109,7 @@ class Checkpointer:
   """Writer of a run's checkpoints; it keeps the newest ones and the best."""
 
   def __init__(
-      self, directory: files.Path, config: _Config, *, keep: int = 2,
+      self, directory: paths.Text, config: _Config, *, keep: int = 2,
       channel: Any = None):
     """Opens a directory, made if needed, and clears what a killed run left.
 
@@ -123,7 +122,7 @@ class Checkpointer:
     """
     if keep < 1:
       raise ValueError(f'checkpoint.keep={keep}: keep at least 1.')
-    self._root = pathlib.Path(directory).absolute()
+    self._root = paths.absolute(directory)
     self._config = json.loads(json.dumps(config))
     self._saving: int | None = None
     self._channel = channel
@@ -262,10 +261,11 @@ class Checkpointer:
       return
     temporary = self._root.glob(f'{self._saving}{_TEMPORARY}*')
     path = next(temporary, self._root / str(self._saving))
-    written = [p for p in sorted(path.glob('*/**/*')) if p.is_file()]
-    (path / files.FILES).write_text(json.dumps({
-        str(p.relative_to(path)): (p.stat().st_size, files.checksum(p))
-        for p in written}))
+    bucket = paths.in_bucket(path)  # Its large files are not read again.
+    paths.write_whole(path / files.FILES, json.dumps({
+        name: (size, None if bucket and size >= files.SMALL
+               else files.checksum(path / name))
+        for name, size in paths.sizes(path).items() if '/' in name}))
 
   def _give_up(self, error: Exception) -> None:
     """Reports a failed save."""
@@ -286,17 +286,21 @@ class Checkpointer:
     """Removes what unfinished saves left; none may be under way."""
     if not self._first:
       return
-    for path in self._root.glob(f'*{_TEMPORARY}*'):
-      shutil.rmtree(path, ignore_errors=True)
+    for path in [*self._root.glob(f'*{_TEMPORARY}*'), *(
+        # In a bucket, Orbax writes under the final name.
+        self._root / str(step) for step in files.steps(self._root)
+        if paths.in_bucket(self._root)
+        and not (self._root / str(step) / files.FILES).exists())]:
+      paths.remove(path)
 
   def _set_aside(self, step: int) -> None:
     target = self._root / f'torn-{step}'
-    shutil.rmtree(target, ignore_errors=True)
+    paths.remove(target)
     (self._root / str(step)).rename(target)
 
 
 def rescue(
-    workdir: files.Path, describe: Callable[[pathlib.Path], None],
+    workdir: paths.Text, describe: Callable[[paths.Path], None],
     config: _Config, step: int, state: Any, host: Mapping[str, Any],
     channel: Any = None) -> str:
   """Saves the state of a run whose workdir is gone: there again, or beside it.
@@ -314,8 +318,8 @@ def rescue(
     A sentence that says where the state is.
   """
   gone = f'workdir={workdir} was removed or moved during the run'
-  folder = pathlib.Path(workdir).absolute()
-  for place in (folder, pathlib.Path(f'{folder}-saved')):
+  folder = paths.absolute(workdir)
+  for place in (folder, paths.place(f'{folder}-saved')):
     with contextlib.ExitStack() as lock, contextlib.suppress(
         OSError, ValueError):
       free = False

@@ -4,12 +4,13 @@ Names are dotted paths such as 'learner.params.layers.q', so that a checkpoint
 does not depend on the classes that hold the state.
 """
 
-import pathlib
 from typing import Any, Mapping
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+
+from jaxrl_llm.storage import paths
 
 # Prefixes of names, and the prefixes in older checkpoints, in which every step
 # was one round and there was one learner.
@@ -58,7 +59,7 @@ def encode(state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def read(
-    directory: pathlib.Path, saved: Mapping[str, Any], like: Any,
+    directory: paths.Path, saved: Mapping[str, Any], like: Any,
     partial: bool) -> Any:
   """Fills a tree from a directory.
 

@@ -5,7 +5,6 @@ that it can start another run on another machine.
 """
 
 import json
-import pathlib
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -15,6 +14,7 @@ from jaxrl_llm.config.files import from_json
 from jaxrl_llm.config.model import model_config, SECTIONS
 from jaxrl_llm.config.nested import flatten, nested, renamed
 from jaxrl_llm.config.values import check
+from jaxrl_llm.storage import paths
 
 FILE = 'choices.json'
 _BUCKETS = ('learner.buckets', 'sampling.buckets')
@@ -52,7 +52,7 @@ def as_begun(config: ConfigDict) -> ConfigDict:
     return config
   flat = flatten(config)
   try:
-    begun = _begun(config, pathlib.Path(config.workdir))
+    begun = _begun(config, paths.place(config.workdir))
     taken = {}
     if all(begun.get(name) == flat[name] for name in _LIMITS):
       taken = {name: begun[name] for name in _BUCKETS if flat[name] == AUTO}
@@ -65,9 +65,11 @@ def as_begun(config: ConfigDict) -> ConfigDict:
     return config
 
 
-def _begun(config: ConfigDict, folder: pathlib.Path) -> dict[str, Any]:
+def _begun(config: ConfigDict, folder: paths.Path) -> dict[str, Any]:
   """Returns the content of FILE, or what it would have been before it was."""
-  if (folder / FILE).exists():
+  with paths.explained(folder):
+    known = (folder / FILE).exists()
+  if known:
     return from_json(str(folder / FILE))
   former = renamed(from_json(str(folder / 'config.json')), warn=False)
   return {'model.dtype': model_config(config).dtype, **{

@@ -14,6 +14,7 @@ from jaxrl_llm.config import checks, values
 from jaxrl_llm.config.model import SECTIONS
 from jaxrl_llm.config.nested import flatten, nested, renamed
 from jaxrl_llm.config.table import table
+from jaxrl_llm.storage import paths
 from jaxrl_llm.tasks import modules
 
 
@@ -44,7 +45,7 @@ def load(spec: str, overrides: Mapping[str, Any] | None = None) -> ConfigDict:
     ValueError: one sentence: a missing file, an unknown field, a value of the
       wrong type or out of range.
   """
-  path, _, arg = spec.partition(':')
+  path, arg = _split(spec)
   is_json = path.endswith('.json')
   given = from_json(path) if is_json else flatten(get_config(path, arg))
   try:
@@ -108,6 +109,14 @@ def overridden(
   return values.check({**flat, **overrides})
 
 
+def _split(spec: str) -> tuple[str, str]:
+  """Splits 'FILE:ARG'; the last may be ''."""
+  if paths.in_bucket(spec):
+    return spec, ''
+  path, _, arg = spec.partition(':')
+  return path, arg
+
+
 def _text(value: Any) -> str:
   """Returns a text as it is; 'none' for None, and for what is refused."""
   return value if isinstance(value, str) else 'none'
@@ -115,7 +124,7 @@ def _text(value: Any) -> str:
 
 def name_of(spec: str) -> str:
   """Returns a name for runs of a config: 'configs/a.py:b' gives 'a-b'."""
-  path, _, arg = spec.partition(':')
+  path, arg = _split(spec)
   stem = pathlib.Path(path).stem
   return re.sub(r'[^\w.=-]+', '-', f'{stem}-{arg}' if arg else stem)
 
@@ -125,8 +134,16 @@ def to_json(config: ConfigDict) -> str:
   return json.dumps(flatten(config), indent=1)
 
 
-def _existing(path: str) -> pathlib.Path:
-  file = pathlib.Path(modules.expanded(path))
+def _existing(path: str) -> paths.Path:
+  file = paths.place(modules.expanded(path))
+  if paths.in_bucket(path):
+    with paths.explained(path):
+      if not file.is_file():
+        raise FileNotFoundError(f'There is no config file {path}.')
+    if file.suffix == '.py':
+      raise ValueError(
+          f'{path} is in a bucket: a config file of Python must be on disk.')
+    return file
   if file.is_file():
     return file
   if file.is_dir():

@@ -1,6 +1,5 @@
 """Parameters to evaluate, and the settings that their responses depend on."""
 
-import pathlib
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -8,6 +7,7 @@ from ml_collections import ConfigDict
 from jaxrl_llm import checkpoint, experiment, warm_start
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.models import hf
+from jaxrl_llm.storage import paths
 
 CHECKPOINTS = ('best', 'last', 'start')
 
@@ -34,7 +34,7 @@ def load(
   if which == 'start':
     params, frozen, _ = warm_start.start(parts, show, resumed=False)
     return parts.programs.policy.to_sampling(params, frozen), 0, 'start'
-  folder = pathlib.Path(config.workdir, 'checkpoints')
+  folder = paths.place(config.workdir) / 'checkpoints'
   only = ['model', 'lora']
   if config.lora.rank:  # the adapters need the same frozen weights
     only.append('contents.model')

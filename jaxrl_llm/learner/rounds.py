@@ -1,6 +1,6 @@
 """From the rewards of a wave to updates: signal, advantages, scores, rounds."""
 
-import pathlib
+import io
 from typing import Any, Callable, NamedTuple, Sequence
 
 import jax
@@ -13,6 +13,7 @@ from jaxrl_llm.learner import batches, forward
 from jaxrl_llm.learner.loss import LossParams
 from jaxrl_llm.learner.update import Learner, TrainState
 from jaxrl_llm.sharding.processes import Processes
+from jaxrl_llm.storage import paths
 from jaxrl_llm.types import (
     Array,
     Ask,
@@ -319,9 +320,11 @@ def _raise_not_finite(
   Each process saves its rows.
   """
   number = f'-{processes.channel.index}' * (processes.channel.count > 1)
-  path = pathlib.Path(config.workdir, f'not_finite{number}.npz')
+  path = paths.place(config.workdir) / f'not_finite{number}.npz'
   arrays = {k: v for k, v in vars(batch).items() if v is not None}
-  np.savez(path, **arrays)
+  content = io.BytesIO()
+  np.savez(content, **arrays)
+  paths.write_whole(path, content.getvalue())
   raise FloatingPointError(
       f'{SKIPPED_LIMIT} updates in a row, the last in step {step}, had a loss '
       'or gradient that is not finite and were not applied: check the last '

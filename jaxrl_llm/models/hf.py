@@ -21,6 +21,7 @@ import numpy as np
 
 from jaxrl_llm.models import hf_config, tensor_files
 from jaxrl_llm.models.config import ModelConfig
+from jaxrl_llm.storage import paths
 
 # Files to fetch from a repository on the hub; no weights in other formats.
 _TEXTS = ('*.json', '*.model', '*.txt', '*.jinja')
@@ -74,7 +75,7 @@ def fetch(
   Raises:
     ValueError: `name` is not a folder and cannot be downloaded.
   """
-  folder = pathlib.Path(name).expanduser()
+  folder = paths.local_folder(name)
   return folder if folder.is_dir() else _download(name, weights, field)
 
 

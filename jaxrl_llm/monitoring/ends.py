@@ -20,6 +20,7 @@ from jaxrl_llm.types import Stopped
 
 _NO_MEMORY = 'RESOURCE_EXHAUSTED'
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_in_program: list[bool] = []  # has an entry within `program`
 
 
 @contextlib.contextmanager
@@ -34,6 +35,7 @@ def program(interrupted: str) -> Iterator[None]:
   """
   if hasattr(sys.stdout, 'reconfigure'):  # a notebook's has no such method
     sys.stdout.reconfigure(errors='replace')
+  _in_program.append(True)
   try:
     yield
   except KeyboardInterrupt:
@@ -57,11 +59,16 @@ def program(interrupted: str) -> Iterator[None]:
     # to be done.
     sys.exit(f'sys.exit({plain.shown(end.code)}) was called in {_place(end)}: '
              'remove the call.')
+  finally:
+    _in_program.pop()
 
 
 @contextlib.contextmanager
 def stoppable(ask: Callable[[], None], grace: float) -> Iterator[None]:
   """Turns SIGTERM, and the first SIGINT, into a request to stop.
+
+  After the body nothing is left to stop: a `program` then ignores both signals
+  until its end, so that it exits as it should; elsewhere their handlers return.
 
   If the body has not ended `grace` seconds after the request, the process ends
   with exit code 1. A second SIGINT is a KeyboardInterrupt. Other threads than
@@ -96,7 +103,7 @@ def stoppable(ask: Callable[[], None], grace: float) -> Iterator[None]:
   finally:
     late.cancel()
     for number, old in before.items():
-      signal.signal(number, old)
+      signal.signal(number, signal.SIG_IGN if _in_program else old)
 
 
 def _too_late(grace: float) -> None:

@@ -12,13 +12,14 @@ import errno
 import json
 import os
 import pathlib
+import re
 import time
 from typing import Any, Iterable, Mapping
 
 from absl import logging
 
-from jaxrl_llm import workdir as workdir_lib
 from jaxrl_llm.rewards import plain
+from jaxrl_llm.storage import paths
 
 Row = dict[str, float]
 
@@ -52,7 +53,7 @@ class JsonLines:
     """
     path = pathlib.Path(path)
     kept = [row for row in read(path) if row['step'] < step]
-    workdir_lib.write_whole(path, ''.join(_line(row) for row in kept))
+    paths.write_whole(path, ''.join(_line(row) for row in kept))
     self._file = path.open('ab', buffering=0)
     self._lost = lost or _Lost()
 
@@ -81,9 +82,10 @@ def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
   Raises:
     ValueError: a line before the last is not JSON.
   """
-  path = pathlib.Path(path)
-  lines = path.read_text(
-      'utf8', errors='replace').split('\n') if path.exists() else []
+  path = paths.place(path)
+  with paths.explained(path):
+    content = path.read_bytes() if path.exists() else b''
+  lines = content.decode('utf8', 'replace').split('\n')
   rows, others = [], []
   for number, line in enumerate(lines[:-1], 1):  # the last line is partial
     try:
@@ -112,15 +114,16 @@ class Writer:
   def __init__(
       self, workdir: str | os.PathLike[str], step: int = 0, *,
       tensorboard: bool = True, wandb: str | None = None,
-      config: Mapping[str, Any] | None = None):
+      config: Mapping[str, Any] | None = None, run: paths.Text = ''):
     """Opens the files.
 
     Args:
-      workdir: directory of the run; created if needed.
+      workdir: folder on disk; created if needed.
       step: first step to be written; rows at or after it are dropped.
       tensorboard: whether to write event files.
       wandb: project of Weights & Biases to send the metrics to, or None.
       config: the run's config, for Weights & Biases.
+      run: folder of the run, if that is in a bucket.
 
     Raises:
       ValueError: `wandb` is set, but the package is not installed.
@@ -132,7 +135,9 @@ class Writer:
     self._samples = JsonLines(workdir / 'samples.jsonl', step, lost)
     self._events = _Events(workdir / 'tensorboard', step, lost) if (
         tensorboard) else None
-    self._wandb = _start_wandb(workdir, wandb, config) if wandb else None
+    self._wandb = _start_wandb(
+        workdir, paths.absolute(run or workdir), wandb, config
+    ) if wandb else None
 
   def write(self, step: int, row: Mapping[str, Any]) -> None:
     """Writes the metrics of a step, all of them numbers, to all outputs."""
@@ -211,7 +216,8 @@ class _Events:
       self._lost.warn('the event file', error)
 
 
-def _start_wandb(workdir: pathlib.Path, project: str, config: Any) -> Any:
+def _start_wandb(
+    workdir: pathlib.Path, run: paths.Path, project: str, config: Any) -> Any:
   """Starts a Weights & Biases run; a directory resumes its own run."""
   try:
     import wandb
@@ -219,9 +225,9 @@ def _start_wandb(workdir: pathlib.Path, project: str, config: Any) -> Any:
     raise ValueError(
         f'log.wandb={project} needs the package wandb: pip install '
         "'jaxrl_llm[wandb]', or set log.wandb=none.") from None
-  name = workdir.absolute().as_posix().strip('/').replace('/', '-')
+  name = re.sub('[:/]+', '-', str(run)).strip('-')
   return wandb.init(
-      project=project, name=workdir.name, id=name[-64:], resume='allow',
+      project=project, name=run.name, id=name[-64:], resume='allow',
       dir=str(workdir), config=config and dict(config))
 
 

@@ -7,8 +7,8 @@ import pathlib
 import statistics
 from typing import Any, BinaryIO, Mapping, NamedTuple, Sequence
 
-from jaxrl_llm import workdir as workdir_lib
 from jaxrl_llm.monitoring import metrics
+from jaxrl_llm.storage import paths
 
 
 class Line(NamedTuple):
@@ -124,5 +124,5 @@ def curves(workdir: str | os.PathLike[str], title: str = '') -> pathlib.Path:
   """Draws `curves.png` from the `metrics.jsonl` of a run's directory."""
   path, picture = pathlib.Path(workdir, 'curves.png'), io.BytesIO()
   draw(metrics.read(pathlib.Path(workdir, 'metrics.jsonl')), picture, title)
-  workdir_lib.write_whole(path, picture.getvalue())
+  paths.write_whole(path, picture.getvalue())
   return path

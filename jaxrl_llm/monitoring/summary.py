@@ -2,13 +2,13 @@
 
 import json
 import math
-import pathlib
 from typing import Any, Mapping, Sequence
 
 from absl import logging
 
-from jaxrl_llm import workdir as workdir_lib
 from jaxrl_llm.monitoring import plots
+from jaxrl_llm.storage import paths
+from jaxrl_llm.storage import workdir as workdir_lib
 
 
 def summary(
@@ -40,7 +40,8 @@ def summary(
 
 
 def write(
-    workdir: pathlib.Path, result: Mapping[str, Any], title: str) -> list[str]:
+    workdir: workdir_lib.Folder, result: Mapping[str, Any], title: str,
+) -> list[str]:
   """Writes the files, or warns on a full disk.
 
   Args:
@@ -53,20 +54,21 @@ def write(
   """
   written = []
   for name, make in (
-      ('summary.json', lambda: workdir_lib.write_whole(
-          workdir / 'summary.json', json.dumps(result, indent=1))),
-      ('curves.png', lambda: plots.curves(workdir, title))):
+      ('summary.json', lambda: paths.write_whole(
+          workdir.local / 'summary.json', json.dumps(result, indent=1))),
+      ('curves.png', lambda: plots.curves(workdir.local, title))):
     try:
       make()
       written.append(name)
     except OSError as error:  # The table that follows must still be printed.
       logging.warning(
-          '%s could not be written to %s (%s).', name, workdir, error.strerror)
+          '%s could not be written to %s (%s).', name, workdir.path,
+          error.strerror)
   return written
 
 
 def end(
-    workdir: pathlib.Path, result: Mapping[str, Any], title: str,
+    workdir: workdir_lib.Folder, result: Mapping[str, Any], title: str,
     saved: Sequence[int]) -> tuple[str, str]:
   """Writes the files of a run that is done.
 
@@ -82,12 +84,12 @@ def end(
   """
   written = write(workdir, result, title)
   whole = result['steps'] in saved
-  line = f'{workdir}: ' + ', '.join(
+  line = f'{workdir.path}: ' + ', '.join(
       [*written, 'samples.jsonl', *['checkpoints/'] * whole])
   if whole and len(written) == 2:
     return line, ''
   last = f'of step {saved[-1]}' if saved else 'none'
   return line, (
-      f'The run is done, but its end could not be written to {workdir}; its '
-      f'last whole checkpoint is {last}: make room, and run the same command '
-      'again.')
+      f'The run is done, but its end could not be written to '
+      f'{workdir.path}; its last whole checkpoint is {last}: make room, and '
+      'run the same command again.')

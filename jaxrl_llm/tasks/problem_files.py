@@ -11,6 +11,7 @@ import pathlib
 from typing import Any, Iterator, Mapping
 import zlib
 
+from jaxrl_llm.storage import paths
 from jaxrl_llm.tasks import modules
 
 FORMATS = ('.jsonl', '.jsonl.gz', '.json', '.parquet')
@@ -32,6 +33,10 @@ def rows(source: str) -> Iterator[tuple[str, Row]]:
     ValueError: the source does not exist, its format is not known, or a row
       cannot be read. The message names the file and the line.
   """
+  if paths.in_bucket(source):
+    with paths.local(source) as copy:
+      yield from rows(str(copy))
+    return
   path = pathlib.Path(modules.expanded(source))
   if path.is_file():
     if path.name.endswith(('.jsonl', '.jsonl.gz')):

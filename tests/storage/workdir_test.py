@@ -3,14 +3,14 @@
 import errno
 import pathlib
 
-from jaxrl_llm import workdir
+from jaxrl_llm.storage import workdir
 
 
 def test_a_lost_lock_or_a_weak_network_does_not_end_a_run(
     tmp_path, monkeypatch):
   (tmp_path / 'config.json').write_text('')
-  (tmp_path / 'lock').write_text('')
-  gone = workdir.watch(tmp_path)
+  with workdir.held(tmp_path) as held:
+    gone = held.watch()
   (tmp_path / 'lock').unlink()
   assert not gone()
   with monkeypatch.context() as patch:

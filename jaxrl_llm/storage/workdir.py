@@ -1,8 +1,8 @@
-"""The folder of a run: one run at a time, and files written whole."""
+"""The folder of a run, on disk or in a bucket: one run at a time."""
 
 import contextlib
+import dataclasses
 import fcntl
-import os
 import pathlib
 import secrets
 import socket
@@ -10,15 +10,38 @@ import tempfile
 import time
 from typing import Any, Callable, Iterator
 
+from jaxrl_llm.storage import bucket, paths
+
 _SEEN = 20.0  # seconds until a network file system shows a new file
 
 
+@dataclasses.dataclass(frozen=True)
+class Folder:
+  """Folder of a run that this process holds.
+
+  Attributes:
+    path: the folder, with pathlib's methods.
+    local: folder on disk for files that grow, and for those that a library
+      writes: `path` itself, or one that is copied into the bucket.
+    watch: makes a function that tells whether the folder is gone. It is gone
+      if it was removed, emptied or moved, even if there is another one in its
+      place. An error of the storage that may be over soon says nothing. The
+      folder must have the run's config.json.
+    sync: copies `local` into the bucket now; else that happens once a minute
+      and at the end.
+  """
+  path: paths.Path
+  local: pathlib.Path
+  watch: Callable[[], Callable[[], bool]]
+  sync: Callable[[], Any] = lambda: None
+
+
 @contextlib.contextmanager
-def held(
-    path: str | os.PathLike[str], first: bool = True) -> Iterator[pathlib.Path]:
+def held(path: paths.Text, first: bool = True) -> Iterator[Folder]:
   """Makes the folder if needed, and locks it against other runs.
 
-  The lock ends with the process, in whatever way that ends.
+  The lock ends with the process, in whatever way that ends; in a bucket, a
+  minute later if the process was killed on another host.
 
   Args:
     path: the folder.
@@ -29,11 +52,22 @@ def held(
 
   Raises:
     ValueError: it cannot be written to, or another run is at work in it.
+    OSError: the bucket could not take the last rows of the files that grow.
   """
-  folder = pathlib.Path(path)
+  place = paths.place(path)
   if not first:
-    yield folder
-    return
+    yield Folder(place, place, lambda: lambda: False)
+  elif paths.in_bucket(place):
+    with bucket.held(place) as (local, lock, copy):
+      yield Folder(place, local, lambda: lambda: lock.lost, copy.sync)
+  else:
+    with _locked(place):
+      yield Folder(place, place, lambda: _watch(place))
+
+
+@contextlib.contextmanager
+def _locked(folder: pathlib.Path) -> Iterator[None]:
+  """Locks a folder on disk."""
   try:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder):
@@ -41,21 +75,21 @@ def held(
     lock = open(folder / 'lock', 'ab')
   except OSError as error:
     raise ValueError(
-        f'workdir={path} cannot be written to ({error.strerror}): choose '
+        f'workdir={folder} cannot be written to ({error.strerror}): choose '
         'another folder.') from error
   with lock:
     try:
       fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
       raise ValueError(
-          f'Another run is at work in workdir={path}: wait for it, or choose '
+          f'Another run is at work in workdir={folder}: wait for it, or choose '
           'another folder.') from None
     except OSError:
       pass  # Some network file systems have no locks.
-    yield folder
+    yield
 
 
-def check_shared(folder: pathlib.Path, channel: Any) -> None:
+def check_shared(folder: paths.Path, channel: Any) -> None:
   """Checks that all processes of a run have the same folder.
 
   Args:
@@ -69,7 +103,7 @@ def check_shared(folder: pathlib.Path, channel: Any) -> None:
     return
   note = folder / f'process-0-{secrets.token_hex(8)}'
   if channel.first:
-    write_whole(note, '')
+    paths.write_whole(note, '')
   note = folder / channel.gather(note.name)[0]
   last = time.monotonic() + _SEEN
   while not (seen := note.exists()) and time.monotonic() < last:
@@ -84,15 +118,8 @@ def check_shared(folder: pathlib.Path, channel: Any) -> None:
           'than that of process 0: name one that all hosts share.')
 
 
-def watch(folder: pathlib.Path) -> Callable[[], bool]:
-  """Makes a function that tells whether a run's folder is gone.
-
-  It is gone if it was removed, emptied or moved, even if there is another one
-  in its place. An error of a file system that may be over soon says nothing.
-
-  Args:
-    folder: with the run's config.json.
-  """
+def _watch(folder: pathlib.Path) -> Callable[[], bool]:
+  """Makes `Folder.watch` of a folder on disk."""
   def number():
     (folder / 'config.json').stat()
     found = folder.stat()
@@ -109,20 +136,3 @@ def watch(folder: pathlib.Path) -> Callable[[], bool]:
       return False
 
   return gone
-
-
-def write_whole(path: pathlib.Path, content: str | bytes) -> None:
-  """Writes a file whole or, on a full disk, not at all (OSError).
-
-  A character that UTF-8 does not have becomes '?'.
-  """
-  if isinstance(content, str):
-    content = content.encode('utf8', 'replace')
-  part = path.with_name(path.name + '.part')
-  try:
-    part.write_bytes(content)
-    part.replace(path)
-  except OSError as error:
-    with contextlib.suppress(OSError):
-      part.unlink(missing_ok=True)
-    raise OSError(error.errno, error.strerror, str(path)) from error

@@ -1,0 +1,243 @@
+"""The folder of a run in a bucket: its lock, and the files that grow.
+
+A bucket has no locks and no files to append to. The lock is an object that the
+run writes anew every few seconds; one that nobody writes is of a run that was
+killed. Files that grow are on disk, and copied into the bucket as they change.
+"""
+
+import contextlib
+import datetime
+import json
+import os
+import pathlib
+import secrets
+import shutil
+import socket
+import tempfile
+import threading
+import time
+from typing import Any, Iterator
+
+from absl import logging
+
+from jaxrl_llm.storage import paths
+
+_BEAT = 10.0  # seconds from one writing of the lock to the next
+_STALE = 60.0  # seconds without one, after which the run counts as killed
+_COPY = 60.0  # seconds between copies of the files that grow
+
+
+class Lock:
+  """Object in a bucket that says which run is at work there.
+
+  Attributes:
+    lost: whether the object was removed, or taken over by another run.
+  """
+
+  def __init__(self, folder: paths.Text):
+    """Takes the lock.
+
+    Args:
+      folder: in a bucket.
+
+    Raises:
+      ValueError: another run has it.
+      OSError: the bucket is missing, or cannot be written to.
+    """
+    self._folder = os.fspath(folder)
+    self._path = f'{self._folder}/lock'
+    self._files = paths.files()
+    self._own = dict(
+        host=socket.gethostname(), process=os.getpid(),
+        id=secrets.token_hex(8))
+    self.lost = False
+    self._ahead = paths.answered(self._folder, self._clock)
+    with paths.explained(self._folder):
+      host = self._take()
+    if host:
+      raise ValueError(
+          f'Another run is at work in workdir={self._folder}, on {host}: wait '
+          'for it, or choose another folder.')
+
+  def beat(self) -> None:
+    """Writes the lock anew, unless it is lost."""
+    found, _ = self._read()
+    if found is None or found['id'] != self._own['id']:
+      self.lost = True
+    else:
+      self._files.pipe_file(self._path, self._content())
+
+  def release(self) -> None:
+    """Removes the lock, if it is this run's."""
+    with contextlib.suppress(Exception):  # else it is stale after a minute
+      found, _ = self._read()
+      if found and found['id'] == self._own['id']:
+        self._files.rm_file(self._path)
+
+  def _clock(self) -> float:
+    """Returns how many seconds the bucket's clock is ahead of this host's.
+
+    Shows at the same time that the bucket can be written to.
+    """
+    probe = f'{self._folder}/probe-{self._own["id"]}'
+    self._files.pipe_file(probe, b'')
+    ahead = self._written(probe) - time.time()
+    self._files.rm_file(probe)
+    return ahead
+
+  def _take(self) -> str:
+    """Takes the lock; returns the host of the run that has it, or ''."""
+    seen, taken_over = None, False
+    while True:
+      try:
+        self._files.pipe_file(self._path, self._content(), mode='create')
+      except FileExistsError:
+        pass
+      else:
+        if not taken_over:
+          return ''
+        time.sleep(1)  # Another run may have removed the lock at this moment.
+        if (self._read()[0] or {}).get('id') == self._own['id']:
+          return ''
+        continue
+      found, written = self._read()
+      if found is None:
+        continue
+      age = time.time() + self._ahead - written
+      if age > _STALE or _ended(found):
+        with contextlib.suppress(FileNotFoundError):
+          self._files.rm_file(self._path)
+        taken_over = True
+      elif seen not in (None, written):
+        return found.get('host', 'another host')
+      else:
+        if seen is None:
+          logging.warning(
+              '%s has the lock of a run on %s: waiting until it is written '
+              'anew, or for at most %.0f s.', self._folder, found.get('host'),
+              _STALE)
+        seen = written
+        time.sleep(1)
+
+  def _content(self) -> bytes:
+    return json.dumps(self._own).encode()
+
+  def _read(self) -> tuple[dict[str, Any] | None, float]:
+    """Returns the lock's content, if it is there, and when it was written."""
+    try:
+      return json.loads(self._files.cat_file(self._path)), self._written(
+          self._path)
+    except FileNotFoundError:
+      return None, 0.0
+
+  def _written(self, path: str) -> float:
+    """Returns the time at which an object was written, by the bucket's clock.
+    """
+    found = self._files.info(path)['mtime']
+    if isinstance(found, str):
+      found = datetime.datetime.fromisoformat(found)
+    return found.timestamp()
+
+
+def _ended(owner: dict[str, Any]) -> bool:
+  """Returns whether the owner was a process of this host that is no more."""
+  if owner.get('host') != socket.gethostname():
+    return False
+  try:
+    os.kill(owner['process'], 0)
+  except ProcessLookupError:
+    return True
+  except OSError:
+    pass
+  return False
+
+
+class Copy:
+  """Folder on disk whose files are copied into a bucket as they change."""
+
+  def __init__(self, folder: paths.Text, local: pathlib.Path):
+    """Fetches the files that will grow.
+
+    Args:
+      folder: in a bucket.
+      local: an empty folder on disk.
+    """
+    self._folder, self._local = os.fspath(folder), local
+    self._done: dict[pathlib.Path, tuple[int, int]] = {}
+    self._lock = threading.Lock()
+    self._said = False
+    for name in paths.sizes(folder):
+      if '/' not in name and name.endswith('.jsonl'):
+        with paths.explained(folder):
+          paths.files().get_file(f'{self._folder}/{name}', str(local / name))
+        self._done[local / name] = _state(local / name)
+
+  def sync(self) -> bool:
+    """Copies what changed; returns False, after one warning, if it cannot."""
+    with self._lock:
+      try:
+        for path in sorted(self._local.rglob('*')):
+          below = path.relative_to(self._local)
+          if not path.is_file() or below.parts[0] == 'wandb':
+            continue
+          state = _state(path)
+          if state != self._done.get(path):
+            paths.write_whole(f'{self._folder}/{below}', path.read_bytes())
+            self._done[path] = state
+      except OSError as error:
+        if not self._said:
+          logging.warning('%s The run goes on, and tries again.', error)
+        self._said = True
+        return False
+    return True
+
+
+def _state(path: pathlib.Path) -> tuple[int, int]:
+  found = path.stat()
+  return found.st_size, found.st_mtime_ns
+
+
+@contextlib.contextmanager
+def held(folder: paths.Text) -> Iterator[tuple[pathlib.Path, Lock, Copy]]:
+  """Holds the lock of a folder, with a copy on disk for the files that grow.
+
+  Yields:
+    The folder on disk, the lock and the copy.
+
+  Raises:
+    ValueError: another run has the lock.
+    OSError: the bucket is missing, cannot be written to, or did not take the
+      last copy of the files; then they stay on disk, and the message names
+      them.
+  """
+  lock, ended = Lock(folder), threading.Event()
+  local = pathlib.Path(tempfile.mkdtemp(prefix='jaxrl_llm-'))
+  copied = False
+  try:
+    copy = Copy(folder, local)
+
+    def keep():
+      last = time.monotonic()
+      while not lock.lost and not ended.wait(_BEAT):
+        with contextlib.suppress(Exception):  # The network may be back soon.
+          lock.beat()
+        if time.monotonic() > last + _COPY:
+          copy.sync()
+          last = time.monotonic()
+
+    keeper = threading.Thread(target=keep, daemon=True)
+    keeper.start()
+    try:
+      yield local, lock, copy
+    finally:
+      ended.set()
+      keeper.join()
+      copied = lock.lost or copy.sync()
+    if not copied:
+      raise OSError(
+          f'The last rows of {os.fspath(folder)} could not be written there; '
+          f'they are in {local}: copy its files by hand.')
+  finally:
+    if copied:
+      shutil.rmtree(local, ignore_errors=True)
+    lock.release()

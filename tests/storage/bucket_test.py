@@ -1,0 +1,217 @@
+"""Tests of runs in a bucket, against a server on this machine."""
+
+import json
+import logging
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl_llm import checkpoint, train
+from jaxrl_llm.checkpoint import files
+from jaxrl_llm.monitoring import metrics
+from jaxrl_llm.storage import bucket, paths, workdir
+from jaxrl_llm.tasks import problem_files
+from tests import devices, gcs, tiny
+
+pytestmark = gcs.needs_server
+
+
+@pytest.fixture(scope='module', autouse=True)
+def env():
+  with gcs.server('bucket') as variables, pytest.MonkeyPatch.context() as patch:
+    for name, value in variables.items():
+      patch.setenv(name, value)
+    paths.files.cache_clear()
+    paths.files().clear_instance_cache()
+    yield variables
+
+
+def fields(folder, **more):
+  """A run of four steps, of which two are trained on."""
+  return tiny.load(
+      steps=4, workdir=str(folder), checkpoint__every=2, eval__every=0, **more)
+
+
+def state_of(folder):
+  """Returns the arrays of the newest checkpoint."""
+  root = paths.place(folder) / 'checkpoints'
+  last = files.steps(root)[-1]
+  import orbax.checkpoint as ocp
+  return last, ocp.PyTreeCheckpointer().restore(root / str(last) / 'state')
+
+
+def test_a_run_goes_on_to_the_bit(tmp_path, monkeypatch):
+  """Cut off after its first checkpoint, whose files the bucket has."""
+  train.train(fields(tmp_path / 'whole'))
+  folder, take, taken = 'gs://bucket/run', train.take_step, []
+
+  def cut_off(*args):
+    taken.append(1)
+    if len(taken) == 4:
+      raise RuntimeError('cut off')
+    return take(*args)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(train, 'take_step', cut_off)
+    with pytest.raises(RuntimeError, match='cut off'):
+      train.train(fields(folder))
+  assert [row['step'] for row in metrics.read(f'{folder}/metrics.jsonl')] == [
+      0, 1, 2, 3]
+  train.train(fields(folder))
+  assert [row['step'] for row in metrics.read(f'{folder}/metrics.jsonl')] == [
+      0, 1, 2, 3, 4]
+  (step, found), (_, want) = state_of(folder), state_of(tmp_path / 'whole')
+  assert step == 4
+  jax.tree.map(np.testing.assert_array_equal, found, want)
+  there = paths.sizes(folder)
+  assert {'config.json', 'samples.jsonl', 'summary.json', 'curves.png'} <= {
+      *there}
+  assert any(name.startswith('tensorboard/') for name in there)
+  assert not any('probe' in name or name == 'lock' for name in there)
+
+
+def test_damaged_checkpoints_are_passed_over(caplog):
+  """One without its list, as of a killed run, and one with a file cut short."""
+  root = paths.place('gs://bucket/damaged')
+  state = {'a': np.arange(100_000.0)}
+  saver = checkpoint.Checkpointer(root, {}, keep=4)
+  for step in range(4):
+    saver.save(step, state, {'step': step})
+  saver.close()
+  (root / '3' / files.FILES).unlink()
+  large = max(paths.sizes(root / '2').items(), key=lambda item: item[1])[0]
+  paths.write_whole(root / '2' / large, b'')
+  saver = checkpoint.Checkpointer(root, {}, keep=4)
+  found = saver.restore(state)
+  assert found.step == 1 and found.host == {'step': 1}
+  np.testing.assert_array_equal(found.state['a'], state['a'])
+  assert f'{large} has 0 bytes' in caplog.text
+  saver.save(2, state, {'step': 2})
+  saver.close()
+  assert checkpoint.whole_steps(root) == [0, 1, 2]
+  assert paths.sizes(root / 'torn-2') and not paths.sizes(root / '3')
+
+
+def test_one_run_at_a_time(caplog, monkeypatch):
+  folder = 'gs://bucket/held'
+  monkeypatch.setattr(bucket, '_BEAT', 0.2)
+  with workdir.held(folder) as held:
+    gone = held.watch()
+    with pytest.raises(ValueError, match=(
+        f'Another run is at work in workdir={folder}, on '
+        f'{socket.gethostname()}: wait')):
+      bucket.Lock(folder)
+    assert not gone()
+    paths.files().rm_file(f'{folder}/lock')
+    last = time.monotonic() + 10
+    while not gone() and time.monotonic() < last:
+      time.sleep(0.05)
+    assert gone()
+
+
+@pytest.mark.parametrize('host', [None, 'another-host'])
+def test_the_lock_of_a_killed_run(host, monkeypatch, caplog):
+  """Of this host: at once. Of another: when nobody has written it for long."""
+  folder = f'gs://bucket/killed-{host}'
+  ended = subprocess.run(
+      [sys.executable, '-c', 'import os; print(os.getpid())'],
+      capture_output=True, text=True, check=True)
+  paths.write_whole(f'{folder}/lock', json.dumps(dict(
+      host=host or socket.gethostname(), process=int(ended.stdout), id='it')))
+  monkeypatch.setattr(bucket, '_STALE', 3.0 if host else 1000.0)
+  began = time.monotonic()
+  lock = bucket.Lock(folder)
+  assert (time.monotonic() - began > 3) == bool(host)
+  assert ('another-host: waiting' in caplog.text) == bool(host)
+  lock.release()
+  assert not paths.sizes(folder)
+
+
+def test_files_that_grow_are_copied_as_they_grow(monkeypatch):
+  folder = 'gs://bucket/grows'
+  paths.write_whole(f'{folder}/metrics.jsonl', '{"step": 0}\n')
+  monkeypatch.setattr(bucket, '_BEAT', 0.05)
+  monkeypatch.setattr(bucket, '_COPY', 0.1)
+  with workdir.held(folder) as held:
+    path = held.local / 'metrics.jsonl'
+    assert path.read_text() == '{"step": 0}\n'
+    rows = metrics.JsonLines(path, 1)
+    rows.write({'step': 1})
+    last = time.monotonic() + 10
+    while len(metrics.read(f'{folder}/metrics.jsonl')) < 2:
+      assert time.monotonic() < last
+      time.sleep(0.05)
+    rows.write({'step': 2})
+    rows.close()
+  assert metrics.read(f'{folder}/metrics.jsonl') == [
+      {'step': step} for step in range(3)]
+  assert not held.local.exists()
+
+
+def test_a_bucket_that_fails_costs_no_rows(monkeypatch, caplog):
+  folder = 'gs://bucket/fails'
+  with pytest.raises(OSError, match='last rows of gs://bucket/fails') as failed:
+    with workdir.held(folder) as held:
+      (held.local / 'metrics.jsonl').write_text('{"step": 0}\n')
+      monkeypatch.setattr(
+          paths, 'write_whole',
+          lambda path, _: (_ for _ in ()).throw(OSError(f'{path} fails.')))
+      held.sync()
+      held.sync()
+  assert str(held.local) in str(failed.value)
+  assert (held.local / 'metrics.jsonl').read_text() == '{"step": 0}\n'
+  assert [r.levelno for r in caplog.records].count(logging.WARNING) == 1
+
+
+def test_problems_and_models_of_a_bucket(tmp_path):
+  paths.write_whole('gs://bucket/data/a.jsonl', '{"problem": "1 + 1"}\n')
+  (_, row), = problem_files.rows('gs://bucket/data/a.jsonl')
+  assert row == {'problem': '1 + 1'}
+  (tmp_path / 'm').mkdir()
+  (tmp_path / 'm' / 'config.json').write_text('{}')
+  paths.upload(tmp_path / 'm', 'gs://bucket/m')
+  assert (paths.local_folder('gs://bucket/m') / 'config.json').read_text() == (
+      '{}')
+
+
+def program(name, *arguments, **variables):
+  return subprocess.run(
+      [sys.executable, '-m', f'jaxrl_llm.{name}', *arguments],
+      env={**os.environ, **variables}, cwd=devices.ROOT, capture_output=True,
+      text=True, timeout=300)
+
+
+@pytest.mark.parametrize('variables, said', [
+    ({}, 'gs://nope/run cannot be reached or used'),
+    # Nobody listens at this port.
+    ({'STORAGE_EMULATOR_HOST': 'http://127.0.0.1:9'},
+     'gs://nope/run did not answer within')])
+def test_a_missing_bucket_is_one_sentence(variables, said):
+  began = time.monotonic()
+  done = program(
+      'train', '--config=configs/countdown.py', '--config.workdir=gs://nope/run',
+      **variables)
+  assert time.monotonic() - began < 60
+  assert done.returncode == 1 and 'Traceback' not in done.stderr
+  *_, line = done.stderr.strip().splitlines()
+  assert line.startswith(said)
+
+
+def test_without_gcsfs(monkeypatch):
+  monkeypatch.setitem(sys.modules, 'gcsfs', None)
+  monkeypatch.setattr('fsspec.registry._registry', {})
+  with pytest.raises(ValueError, match=r"pip install 'jaxrl_llm\[gcs\]'"):
+    paths.files.__wrapped__()
+
+
+def test_what_is_no_bucket():
+  with pytest.raises(ValueError, match='s3://a/b is of no kind of storage'):
+    paths.place('s3://a/b')
+  assert paths.place('a/b') == pathlib.Path('a/b')
