@@ -10,12 +10,14 @@ needs most memory. Prints the memory of each chip by part, the collectives, and
 an estimate of the time of each phase.
 
 Exit codes: 0 if the job fits; 1 if it does not, with a sentence that names the
-field to change; 2 for a mistake in the arguments, with a sentence; 3 if the
-compiler failed for another reason.
+field to change, or if its decode loop has a fault, with a sentence that names
+it (see launch/aot/faults.py); 2 for a mistake in the arguments, with a
+sentence; 3 if the compiler failed for another reason.
 
 `--search` finds the most decode slots and the largest microbatch that fit, and
 checks the job with these. `--config.x=y` overrides fields of the config. The
-topology `cpu:8` means eight emulated devices.
+topology `2xv5e:16x8` means two slices, between which only the axis `data` of
+the mesh, or else `fsdp`, crosses; `cpu:8` means eight emulated devices.
 """
 
 import argparse

@@ -6,6 +6,7 @@ import logging
 import pathlib
 import resource
 import shutil
+import subprocess
 import sys
 import time
 

@@ -6,6 +6,7 @@ from typing import Sequence
 
 from absl import logging
 import jax
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -50,10 +51,13 @@ def make_mesh(
     devices: devices to use; None for all.
 
   Returns:
-    A mesh that uses every device once.
+    A mesh that uses every device once. On several TPU slices only the axis
+    `data` crosses from one to another, or `fsdp` if there is no other: the
+    network between them is slow.
 
   Raises:
-    ValueError: the sizes do not multiply to the number of devices.
+    ValueError: the sizes do not multiply to the number of devices, or the
+      rows do not divide over the slices.
   """
   devices = jax.devices() if devices is None else list(devices)
   sizes = dict(data=data, fsdp=fsdp, tensor=tensor)
@@ -75,9 +79,30 @@ def make_mesh(
     raise ValueError(
         f'{said} makes {known} devices, but there are {count}; choose sizes '
         f'whose product is {count}, or set one to -1.')
+  slices = _slices(devices)
+  if slices > 1:
+    across = 'data' if sizes['data'] > 1 else 'fsdp'
+    if sizes[across] % slices:
+      raise ValueError(
+          f'{said}: mesh.{across} must be a multiple of the {slices} slices, '
+          'so that no other axis crosses from one slice to another.')
+    inside = {**sizes, across: sizes[across] // slices}
+    between = {**dict.fromkeys(AXES, 1), across: slices}
+    return Mesh(
+        mesh_utils.create_hybrid_device_mesh(
+            tuple(inside.values()), tuple(between.values()), devices,
+            allow_split_physical_axes=True), AXES,
+        axis_types=(AxisType.Auto,) * 3)
   return jax.make_mesh(
       tuple(sizes.values()), AXES, axis_types=(AxisType.Auto,) * 3,
       devices=devices)
+
+
+def _slices(devices: Sequence[jax.Device]) -> int:
+  """Returns the number of TPU slices of the devices; other devices have one."""
+  if devices[0].platform != 'tpu':
+    return 1
+  return len({getattr(device, 'slice_index', 0) for device in devices})
 
 
 def rows(mesh: Mesh) -> NamedSharding:

@@ -4,8 +4,9 @@ Sources: bfloat16 FLOP/s, HBM size and bandwidth are from the specification
 pages of https://cloud.google.com/tpu/docs (v5e, v5p, v6e). The bandwidth of a
 link in one direction, the latency of a hop, and the rule for dimensions of a
 torus that wrap around are from "How to Scale Your Model",
-https://jax-ml.github.io/scaling-book/tpus. The HBM available to programs is
-from the compiler's message for a program that does not fit.
+https://jax-ml.github.io/scaling-book/tpus. The bandwidth between slices is a
+chip's share of its host's network cards, from the same pages. The HBM available
+to programs is from the compiler's message for a program that does not fit.
 """
 
 import collections
@@ -34,6 +35,7 @@ class Chip(NamedTuple):
     bandwidth: bytes/s of the HBM.
     memory: bytes of HBM that programs may use.
     link: bytes/s of one link in one direction.
+    network: bytes/s from and to other slices.
     ring: a dimension of the torus wraps around if its size is a multiple of
       this; in a torus of three dimensions, all sizes must be multiples.
     pod: sizes of the largest slice, one per dimension.
@@ -43,17 +45,19 @@ class Chip(NamedTuple):
   bandwidth: float
   memory: int
   link: float
+  network: float
   ring: int
   pod: tuple[int, ...]
 
 
 CHIPS = {
     'v5e': Chip(
-        'v5e', 197e12, 819e9, int(15.75 * GIB), 45e9, 16, (16, 16)),
+        'v5e', 197e12, 819e9, int(15.75 * GIB), 45e9, 3.125e9, 16, (16, 16)),
     'v5p': Chip(
-        'v5p', 459e12, 2765e9, int(95.74 * GIB), 90e9, 4, (16, 16, 24)),
+        'v5p', 459e12, 2765e9, int(95.74 * GIB), 90e9, 6.25e9, 4,
+        (16, 16, 24)),
     'v6e': Chip(
-        'v6e', 918e12, 1640e9, int(31.25 * GIB), 90e9, 16, (16, 16)),
+        'v6e', 918e12, 1640e9, int(31.25 * GIB), 90e9, 12.5e9, 16, (16, 16)),
 }
 
 # Shapes offered by Google Cloud, by number of chips. Names of v5p slices count
@@ -70,10 +74,10 @@ TOPOLOGIES = {
 
 
 class Topology(NamedTuple):
-  """A slice of chips.
+  """A slice of chips, or several that a network connects.
 
   Attributes:
-    name: name such as v5e:16x8.
+    name: name such as v5e:16x8 or 2xv5e:16x8.
     chip: type of the chips; None for CPUs, which have no cost estimate.
     devices: jax devices; they need not exist.
   """
@@ -86,8 +90,9 @@ def topology(name: str) -> Topology:
   """Describes a slice; it need not exist on this machine.
 
   Args:
-    name: 'v5e:16x8', an alias such as 'v5litepod-128', or 'cpu:8' for emulated
-      CPU devices, which must be requested before JAX starts.
+    name: 'v5e:16x8', an alias such as 'v5litepod-128', or '2xv5e:16x8' for two
+      such slices; or 'cpu:8' for emulated CPU devices, which must be requested
+      before JAX starts.
 
   Returns:
     The slice.
@@ -95,13 +100,15 @@ def topology(name: str) -> Topology:
   Raises:
     ValueError: the slice is unknown, or the TPU compiler is not installed.
   """
-  full = TOPOLOGIES.get(name, name)
+  count, one = re.fullmatch(r'(?:(\d+)x(?=v))?(.*)', name).groups()
+  full, slices = TOPOLOGIES.get(one, one), int(count or 1)
   family, _, shape = full.partition(':')
   if family == 'cpu' and shape.isdigit() and int(shape):
     jax.config.update('jax_platforms', 'cpu')
     sharding.split_cpu(int(shape))
     return Topology(full, None, jax.devices())
-  if family not in CHIPS or not _exists(CHIPS[family], shape):
+  if (family not in CHIPS or not _exists(CHIPS[family], shape)
+      or not slices):
     raise ValueError(_unknown(name))
   if importlib.util.find_spec('libtpu') is None:
     raise ValueError(
@@ -119,13 +126,16 @@ def topology(name: str) -> Topology:
       ('TPU_WORKER_HOSTNAMES', 'localhost')):
     os.environ.setdefault(variable, value)
   from jax.experimental import topologies
-  single = {'chips_per_host_bounds': [1, 1, 1]} if shape == '1x1' else {}
+  options = {'chips_per_host_bounds': [1, 1, 1]} if shape == '1x1' else {}
+  if slices > 1:
+    options['num_slices'] = slices
   try:
     devices = topologies.get_topology_desc(
-        platform='tpu', topology_name=full, **single).devices
+        platform='tpu', topology_name=full, **options).devices
   except jax.errors.JaxRuntimeError as error:
     raise ValueError(f'{_unknown(name)} ({error})') from None
-  return Topology(full, CHIPS[family], devices)
+  return Topology(
+      full if slices == 1 else f'{slices}x{full}', CHIPS[family], devices)
 
 
 def _exists(chip: Chip, shape: str) -> bool:
@@ -146,7 +156,14 @@ def _exists(chip: Chip, shape: str) -> bool:
 def _unknown(name: str) -> str:
   return (
       f'{name} is not a known topology: use one of {", ".join(TOPOLOGIES)}, '
-      'the shape itself (v5e:16x8, v5p:4x4x8), or cpu:8 for emulated devices.')
+      'the shape itself (v5e:16x8, v5p:4x4x8), several slices (2xv5e:16x8), or '
+      'cpu:8 for emulated devices.')
+
+
+def of_slice(mesh: jax.sharding.Mesh) -> int:
+  """Returns the number of devices in each slice of a mesh."""
+  return mesh.devices.size // len({
+      getattr(device, 'slice_index', 0) for device in mesh.devices.flat})
 
 
 class Links(NamedTuple):

@@ -151,6 +151,8 @@ class _Estimator:
           total.add(self.cost(called))
       elif x.op.removesuffix('-start') in COLLECTIVES:
         _note(self._collective(computation, x), total, beside)
+      elif between_slices(x):
+        _note(self._transfer(x), total, beside)
       elif x.op not in operations.FREE and not x.op.endswith('-done'):
         for collective in self._fused_collectives(x):
           _note(collective, total, beside)
@@ -222,7 +224,7 @@ class _Estimator:
       arrays = arrays[len(operands):2 * len(operands)]
     got = sum(a.bytes for a in arrays)
     chip, mesh = self._machine
-    links = chips.links(chip, mesh, group(x, mesh.devices.size))
+    links = chips.links(chip, mesh, group(x, chips.of_slice(mesh)))
     if kind == 'collective-permute':
       carried, hops = chips.shift(chip, mesh, _pairs(x))
       seconds = carried * sent / chip.link + hops * chips.HOP_SECONDS
@@ -231,6 +233,33 @@ class _Estimator:
     return Collective(
         kind=kind, axes=links.axes, bytes=max(sent, got), times=1.0,
         seconds=seconds, scope=x.scope, waited=not x.op.endswith('-start'))
+
+
+  def _transfer(self, x) -> Collective:
+    """Returns the part of a collective that is between slices.
+
+    The compiler makes a collective over several slices of one within each, and
+    of messages to the chips at the same place in the others. The text is that
+    of one slice.
+    """
+    chip, mesh = self._machine
+    slices = mesh.devices.size // chips.of_slice(mesh)
+    kind = between_slices(x)
+    size = x.arrays[0].bytes
+    share = {'all-reduce': 2 / slices, 'all-gather': 1.0}.get(kind, 1 / slices)
+    return Collective(
+        kind=kind, axes=('data',) if mesh.shape['data'] > 1 else ('fsdp',),
+        bytes=size, times=1.0,
+        seconds=(slices - 1) * share * size / chip.network, scope=x.scope,
+        waited=False)
+
+
+def between_slices(x: hlo.Instruction) -> str | None:
+  """Returns the kind of a collective whose part between slices this starts."""
+  if x.op != 'send':
+    return None
+  found = re.search(r'_xla_megascale_transfer_type="(\w+)"', x.text)
+  return found and found[1].lower().replace('_', '-')
 
 
 def _note(collective: Collective, total: Cost, beside: Cost) -> None:

@@ -6,8 +6,9 @@ import jax
 import numpy as np
 
 from jaxrl_llm import programs
-from launch.aot import cost, hlo, memory, operations
+from launch.aot import chips, cost, hlo, memory, operations
 
+SMALL = 1 << 20  # bytes of half a cache, whose copy takes microseconds
 _WIDE = 'bf16', 'f16', 'f32'  # types that a quantised weight is converted to
 
 
@@ -19,10 +20,10 @@ def find(text: str, made: programs.Programs) -> list[str]:
     made: all programs of the run.
 
   Returns:
-    A sentence for each collective that crosses data shards or moves as many
-    bytes as a weight, and for each copy of a whole cache. On a TPU, also for
-    each quantised weight that is converted outside of the product with it: in
-    the decode loop, or before it and read there.
+    A sentence for each collective that crosses slices or data shards, or moves
+    as many bytes as a weight, and for each copy of a whole cache unless that is
+    SMALL. On a TPU, also for each quantised weight that is converted outside of
+    the product with it: in the decode loop, or before it and read there.
   """
   model, mesh = made.players[made.writer.player].model, made.mesh
   module = hlo.parse(text)
@@ -34,7 +35,9 @@ def find(text: str, made: programs.Programs) -> list[str]:
       // mesh.shape['tensor'],
       made.writer.sampler.sampler.slots * model.width
       * np.dtype(model.dtype).itemsize + 1)
-  cache = max(memory.caches(made)['decode cache'] // 2, 1)
+  cache = memory.caches(made)['decode cache'] // 2
+  if cache < SMALL:
+    cache = math.inf
   # On CPU, a layer's weights are sliced out of the stack of layers. This is no
   # fault, but it can write more than a small cache.
   weights = {
@@ -47,10 +50,13 @@ def find(text: str, made: programs.Programs) -> list[str]:
   for name in loop:
     computation = module.computations[name]
     for x in computation.instructions.values():
+      if kind := cost.between_slices(x):
+        found.append(f'{kind} between slices in the decode loop: {x.name}, '
+                     f'{x.scope}.')
       for y in _collectives(module, x):
         scope = y.scope or x.scope
         where = np.array(np.unravel_index(
-            cost.group(y, mesh.devices.size), mesh.devices.shape))
+            cost.group(y, chips.of_slice(mesh)), mesh.devices.shape))
         axes = [axis for axis, index in zip(mesh.axis_names, where)
                 if len(np.unique(index)) > 1]
         moved = sum(a.bytes for a in y.arrays)

@@ -101,6 +101,34 @@ def test_a_slice_of_tpus(tmp_path):
 
 
 @devices.needs_libtpu
+@pytest.mark.parametrize('data, fsdp', [(2, 2), (1, 4)])
+def test_two_slices(tmp_path, data, fsdp):
+  """In the decode loop nothing crosses; the update reduces its gradients."""
+  out = program(
+      '--config=configs/countdown.py', '--topology=2xv5e:2x2',
+      f'--json={tmp_path / "out.json"}', *overrides(
+          mesh__data=data, mesh__fsdp=fsdp, mesh__tensor=2,
+          loss__kl_coef=0.0, learner__updates=1))
+  assert out.returncode == 0, out.stderr[-2000:]
+  found = json.loads((tmp_path / 'out.json').read_text())
+  assert found['verdict'] == []
+  # Over the axis between the slices, and no data moves in the sampler.
+  axis = 'data' if data > 1 else 'fsdp'
+  assert any(axis in row['axes'] for row in
+             found['phases']['update']['collectives'])
+  assert not any({'data', 'fsdp'} & {*row['axes']} for row in
+                 found['phases']['sample']['collectives'])
+
+
+@devices.needs_libtpu
+def test_a_mesh_that_does_not_divide_over_slices():
+  out = program('--config=configs/countdown.py', '--topology=2xv5e:2x2',
+                '--config.mesh.tensor=8')
+  assert out.returncode == 2
+  assert 'mesh.fsdp must be a multiple of the 2 slices' in out.stderr
+
+
+@devices.needs_libtpu
 def test_a_job_that_is_too_large():
   out = program(
       '--config=configs/pkpo/gemma2_9b_math.py', '--topology=v5e:2x2',

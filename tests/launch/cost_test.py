@@ -333,3 +333,26 @@ def test_kernels_of_attention_count_the_blocks_they_visit():
     assert found.flops == 2 * products * 2 * 3 * pairs * 128
     # q is read, as much is written; the mask is small.
     assert found.bytes == 2 * (2 * 3 * 1024 * 128 * 2) + 24
+
+
+@pytest.mark.parametrize('kind, share', [
+    # Each of 4 slices sends its part to the 3 others; an all-reduce does so
+    # with a quarter of its sums twice.
+    ('ALL_REDUCE', 3 * 2 / 4), ('ALL_GATHER', 3), ('REDUCE_SCATTER', 3 / 4)])
+def test_messages_between_slices(kind, share):
+  program = text(
+      '%x = f32[1024] parameter(0)\n'
+      '%t = token[] after-all()\n'
+      '%s = (f32[1024], u32[], token[]) send(%x, %t), channel_id=2, '
+      'is_host_transfer=true, frontend_attributes={'
+      f'_xla_megascale_transfer_type="{kind}"}}')
+  mesh = types.SimpleNamespace(
+      devices=np.array([
+          types.SimpleNamespace(coords=(0, 0, 0), slice_index=i)
+          for i in range(4)]), shape=dict(data=4, fsdp=1, tensor=1))
+  found = cost.estimate(
+      program, cost.Machine(chips.CHIPS['v5e'], mesh), {}, {})
+  assert found.seconds == pytest.approx(share * 4096 / 3.125e9)
+  sent, = found.collectives
+  assert (sent.kind, sent.axes, sent.bytes) == (
+      kind.lower().replace('_', '-'), ('data',), 4096)

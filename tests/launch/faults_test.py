@@ -26,12 +26,13 @@ body=%body, metadata={{op_name="jit(f)/serve/while/body/{scope}/while"}}
 '''
 
 
-def planted(lines, fields):
+def planted(lines, fields, small=0):
   """Returns the faults of decode loops with each line, on a (2, 2, 2) mesh."""
   config = check.load('configs/countdown.py', {
       **SMALL, 'model.mlp_width': 1024, 'mesh.data': 2, 'mesh.fsdp': 2,
       'mesh.tensor': 2, **fields})
   made = check.build(config, chips.topology('cpu:8'))
+  faults.SMALL = small
   return [faults.find(LOOP.format(line=line, scope=scope), made)
           for line, scope in lines]
 
@@ -45,19 +46,23 @@ def test_faults_are_found():
       'all-reduce(%c), replica_groups=[4,2]<=[8]',  # tensor
       'all-gather(%c), replica_groups=[4,2]<=[8]',
       'copy(%c)', 'copy(%c)', 'copy(%c)',  # the last: of a layer's weight
-      'fusion(%c), kind=kCustom, calls=%inner']
+      'fusion(%c), kind=kCustom, calls=%inner',
+      'send(%c), frontend_attributes={{'  # to another slice
+      '_xla_megascale_transfer_type="ALL_REDUCE"}}']
   shapes = ['bf16[2,8]'] * 3 + [
-      'f32[2048]', 'f32[21504]', 'f32[21503]', 'f32[64,512]', 'bf16[2,8]']
+      'f32[2048]', 'f32[21504]', 'f32[21503]', 'f32[64,512]',
+      'bf16[2,8]', 'bf16[2,8]']
   found = devices.run(planted, [
       [f'%y = {shape} {line}', 'decode'] for shape, line in zip(
           shapes, lines)] + [[f'%y = bf16[2,8] {lines[0]}', 'other']],
                       {}, devices=None)
-  assert [len(f) for f in found] == [1, 1, 0, 1, 1, 0, 0, 1, 1]
+  assert [len(f) for f in found] == [1, 1, 0, 1, 1, 0, 0, 1, 1, 1]
   assert 'over data' in found[0][0] and 'over fsdp' in found[1][0]
   assert 'as much as a weight' in found[3][0]
   assert 'a whole cache' in found[4][0]
   assert 'over data' in found[7][0]
-  assert 'no decode loop' in found[8][0]
+  assert 'all-reduce between slices' in found[8][0]
+  assert 'no decode loop' in found[9][0]
 
 
 def test_hidden_states_of_many_slots_are_no_weight():
@@ -67,3 +72,9 @@ def test_hidden_states_of_many_slots_are_no_weight():
                for fields in ({}, {'sampling.slots': 32,
                                    'samples_per_prompt': 32}))
   assert len(few[0]) == 1 and many == [[]]
+
+
+def test_a_copy_of_a_small_cache_is_none():
+  line = '%y = f32[21504] copy(%c)'
+  assert devices.run(
+      planted, [[line, 'decode']], {}, faults.SMALL, devices=None) == [[]]

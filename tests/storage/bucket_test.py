@@ -205,8 +205,8 @@ def test_a_missing_bucket_is_one_sentence(variables, said):
 
 
 def test_without_gcsfs(monkeypatch):
-  monkeypatch.setitem(sys.modules, 'gcsfs', None)
-  monkeypatch.setattr('fsspec.registry._registry', {})
+  monkeypatch.setattr('fsspec.get_filesystem_class', lambda _: (
+      _ for _ in ()).throw(ImportError('Install gcsfs')))
   with pytest.raises(ValueError, match=r"pip install 'jaxrl_llm\[gcs\]'"):
     paths.files.__wrapped__()
 
