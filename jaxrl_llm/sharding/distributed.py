@@ -167,6 +167,11 @@ def _first(error: BaseException) -> str:
   return text.strip().partition('\n')[0][:500] or type(error).__name__
 
 
+def _host(coordinator: str) -> str:
+  """Returns the host of HOST:PORT."""
+  return coordinator.rpartition(':')[0].strip('[]')
+
+
 def _meet(given: Given, config, limits, described) -> watchdog.Watchdog:
   """Connects to the other processes, and compares configs."""
   place = {} if given.count == AUTO else dict(
@@ -184,6 +189,10 @@ def _meet(given: Given, config, limits, described) -> watchdog.Watchdog:
   late.start()
   # It would take over SIGTERM.
   jax.config.update('jax_enable_preemption_service', False)
+  if place and _host(given.coordinator) in ('localhost', '127.0.0.1', '::1'):
+    # All processes share these cores; XLA takes its number of threads from it.
+    os.environ.setdefault(
+        'NPROC', str(max(1, (os.cpu_count() or 1) // given.count)))
   if config.mesh.cpu_devices is not None:
     mesh_lib.split_cpu(config.mesh.cpu_devices)
   jax.distributed.initialize(
@@ -196,7 +205,7 @@ def _meet(given: Given, config, limits, described) -> watchdog.Watchdog:
   if channel.first:
     server, addresses, port = watchdog.listen()
     if given.coordinator:
-      addresses.insert(0, given.coordinator.rpartition(':')[0].strip('[]'))
+      addresses.insert(0, _host(given.coordinator))
     hub = addresses, port, secrets.token_hex(8)
   addresses, port, secret = channel.gather(hub)[0]
   watch = watchdog.Watchdog(
