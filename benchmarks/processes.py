@@ -5,8 +5,8 @@
 Runs the first steps of configs/countdown.py in turn: one process with two
 devices, then two processes with one device each, which compute the same. Gives
 the medians of the seconds of a step, and in two processes the time of the
-gathers of a step, each begun when all processes are there. Takes about 8
-minutes on 2 cores. `--write` saves the report in results/processes.md.
+gather of a wave's table, begun when both are there. Takes about 8 minutes on 2
+cores. `--write` saves the report in results/processes.md.
 """
 
 import argparse
@@ -28,24 +28,26 @@ from jaxrl_llm.monitoring import metrics
 ROOT = pathlib.Path(__file__).parents[1]
 RESULT = ROOT / 'benchmarks/results/processes.md'
 STEPS, SKIPPED = 24, 4  # the first steps compile
+ROWS = 512  # of a wave
 _TIMES = 'GATHER_TIMES'  # names the file of the gathers' times
 
 
 def worker() -> None:
-  """Trains, and notes the time of each exchange between processes."""
+  """Trains, and notes the time of each gather of a wave's table."""
   from jaxrl_llm import train
   from jaxrl_llm.sharding import processes
-  exchange, file = processes.Channel._exchange, open(os.environ[_TIMES], 'a')
+  gather, file = processes.Processes.gather_rows, open(os.environ[_TIMES], 'a')
 
-  def timed(channel, part):
-    exchange(channel, b'')  # waits for the slower one
+  def timed(self, shard, mine, extra=None):
+    self.channel.gather()  # waits for the slower one
     began = time.perf_counter()
-    found = exchange(channel, part)
-    file.write(f'{time.time()} {time.perf_counter() - began}\n')
-    file.flush()
+    found = gather(self, shard, mine, extra)
+    if len(shard) == ROWS:
+      file.write(f'{time.perf_counter() - began}\n')
+      file.flush()
     return found
 
-  processes.Channel._exchange = timed
+  processes.Processes.gather_rows = timed
   sys.argv.remove('--worker')
   train.main()
 
@@ -78,9 +80,7 @@ def run(count: int, folder: pathlib.Path, cache: pathlib.Path,
   found = {'step': statistics.median(seconds)}
   if timed:
     lines = pathlib.Path(env[_TIMES]).read_text().splitlines()
-    each = [float(line.split()[1]) for line in lines]
-    # Those of the start and of the evaluations are few beside the steps'.
-    found['gather'] = statistics.median(each)
+    found['gather'] = statistics.median(map(float, lines))
   return found
 
 
@@ -104,7 +104,7 @@ def main() -> None:
       gather.append(run(
           2, root / f'timed{number}', root / 'cache', True)['gather'])
   ratios = [b / a for a, b in zip(one, two)]
-  shares = [4 * g / b for g, b in zip(gather, two)]
+  shares = [g / b for g, b in zip(gather, two)]
   spread = lambda x, form: (
       f'{statistics.median(x):{form}} ({min(x):{form}} to {max(x):{form}})')
   text = f'''# Two processes against one
@@ -119,8 +119,8 @@ median, least and most of {args.repeats} runs, taken in turn.
 | step, 1 process x 2 devices | {spread(one, ".3f")} |
 | step, 2 processes x 1 device | {spread(two, ".3f")} |
 | ratio | {spread(ratios, ".2f")} |
-| one exchange of a gather, when both are there | {spread(gather, ".5f")} |
-| the four exchanges of a step, share of the step | {spread(shares, ".2%")} |
+| gather of the table, once both are there | {spread(gather, ".5f")} |
+| the same, share of the step | {spread(shares, ".2%")} |
 '''
   print(text)
   print(json.dumps(dict(one=one, two=two, gather=gather)))

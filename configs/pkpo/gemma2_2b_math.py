@@ -17,14 +17,16 @@ instruction-tuned; these are our choices.
 Sampling takes most of a step: each of its 1024 decode steps reads a chip's part
 of the weights, and 256 responses leave most of a pod idle.
 `gemma2_2b_math.py:pod` has 128 prompts per step, and `:4k` has also rows of
-4096 tokens. launch/FITS.md has the memory and the estimated time of each. Not
-run at this size yet. A run must still be a single process.
+4096 tokens. `:slices` is `:pod` on two such slices, with 256 prompts per step:
+the network between them carries gradients alone. launch/FITS.md has the memory
+and the estimated time of each. Not run at this size yet.
 """
 
 from jaxrl_llm import config
 
 TOPOLOGY = 'v5e:16x8'  # v5litepod-128
-VARIANTS = ('pod', '4k')
+VARIANTS = ('pod', '4k', 'slices')
+TOPOLOGIES = {'slices': '2xv5e:16x8'}  # of variants that need another slice
 
 
 def get_config(arg=None):
@@ -71,6 +73,10 @@ def get_config(arg=None):
   c.checkpoint.every = 100
   if arg is not None:
     c.prompts_per_step = 128
+  if arg == 'slices':
+    c.prompts_per_step = 256
+    c.mesh.data = 8
+    c.learner.microbatch = 512
   if arg == '4k':
     c.max_response = 3584
     c.mesh.data = 8

@@ -113,13 +113,17 @@ def load(spec: str, overrides: dict[str, Any]) -> ConfigDict:
 def topology_of(spec: str) -> str:
   """Returns the slice that a config file is made for.
 
+  It is TOPOLOGIES[ARG] for `FILE.py:ARG`, or else TOPOLOGY.
+
   Raises:
     ValueError: the file does not define TOPOLOGY.
   """
-  path = spec.partition(':')[0]
+  path, _, arg = spec.partition(':')
   found = None
   if path.endswith('.py'):
-    found = getattr(config_lib.load_file(path), 'TOPOLOGY', None)
+    module = config_lib.load_file(path)
+    found = getattr(module, 'TOPOLOGIES', {}).get(
+        arg, getattr(module, 'TOPOLOGY', None))
   if found is None:
     raise ValueError(
         f'{path} defines no TOPOLOGY: give the slice on the command line, such '
