@@ -6,6 +6,7 @@ file that a library must open by name is read from a copy on disk.
 
 import contextlib
 import functools
+import logging
 import os
 import pathlib
 import shutil
@@ -63,6 +64,8 @@ def files() -> Any:
     raise ValueError(
         'Paths of gs:// need the extra `gcs`: pip install '
         "'jaxrl_llm[gcs]'.") from error
+  # `explained` says what it logs.
+  logging.getLogger('gcsfs').setLevel(logging.CRITICAL)
   # TensorStore and other hosts write objects too.
   fsspec.config.conf.setdefault('gcs', {})['use_listings_cache'] = False
   from etils.epath import backend
