@@ -46,7 +46,6 @@ class Lock:
     """
     self._folder = os.fspath(folder)
     self._path = f'{self._folder}/lock'
-    self._files = paths.files()
     self._own = dict(
         host=socket.gethostname(), process=os.getpid(),
         id=secrets.token_hex(8))
@@ -79,6 +78,7 @@ class Lock:
 
     Shows at the same time that the bucket can be written to.
     """
+    self._files = paths.files()
     probe = f'{self._folder}/probe-{self._own["id"]}'
     self._files.pipe_file(probe, b'')
     ahead = self._written(probe) - time.time()

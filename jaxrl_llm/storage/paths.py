@@ -39,7 +39,7 @@ def place(path: Text) -> Path:
           f'{text} is of no kind of storage that is known: give a folder, or '
           'gs://BUCKET/PATH.')
     return pathlib.Path(text)
-  files()
+  _require()
   from etils import epath
   return epath.Path(text)
 
@@ -54,9 +54,24 @@ def absolute(path: Text) -> Path:
 def files() -> Any:
   """Returns gcsfs's file system, the one that epath and Orbax use.
 
+  It looks for credentials, which may take long without a network.
+
   Raises:
     ValueError: gcsfs is not installed.
   """
+  _require()
+  import fsspec
+  # `explained` says what it logs.
+  logging.getLogger('gcsfs').setLevel(logging.CRITICAL)
+  # TensorStore and other hosts write objects too.
+  fsspec.config.conf.setdefault('gcs', {})['use_listings_cache'] = False
+  from etils.epath import backend
+  return backend.fsspec_backend.fs(_SCHEME)
+
+
+@functools.cache
+def _require() -> None:
+  """Raises ValueError if gcsfs is not installed."""
   try:
     import fsspec
     fsspec.get_filesystem_class('gcs')
@@ -64,12 +79,6 @@ def files() -> Any:
     raise ValueError(
         'Paths of gs:// need the extra `gcs`: pip install '
         "'jaxrl_llm[gcs]'.") from error
-  # `explained` says what it logs.
-  logging.getLogger('gcsfs').setLevel(logging.CRITICAL)
-  # TensorStore and other hosts write objects too.
-  fsspec.config.conf.setdefault('gcs', {})['use_listings_cache'] = False
-  from etils.epath import backend
-  return backend.fsspec_backend.fs(_SCHEME)
 
 
 @contextlib.contextmanager

@@ -208,7 +208,7 @@ def test_without_gcsfs(monkeypatch):
   monkeypatch.setattr('fsspec.get_filesystem_class', lambda _: (
       _ for _ in ()).throw(ImportError('Install gcsfs')))
   with pytest.raises(ValueError, match=r"pip install 'jaxrl_llm\[gcs\]'"):
-    paths.files.__wrapped__()
+    paths._require.__wrapped__()
 
 
 def test_what_is_no_bucket():
