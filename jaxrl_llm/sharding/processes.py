@@ -8,6 +8,7 @@ are gathered, so that every process takes the same decisions.
 
 import functools
 import json
+import pickle
 from typing import Any, Mapping, NamedTuple, Sequence
 
 import jax
@@ -57,12 +58,12 @@ class Channel:
       raise Stopped('Stopped; the same command goes on where it stopped.')
 
   def gather(self, value: Any = None) -> list[Any]:
-    """Returns the JSON-able value of each process."""
+    """Returns the value of each process: numbers, texts, lists of them."""
     if self.count == 1:
       self.stopping |= self._asked
       return [value]
-    sent = json.dumps([self._asked, value]).encode()
-    asked, values = zip(*map(json.loads, self.gather_bytes(sent)))
+    sent = pickle.dumps((self._asked, value))  # a tenth of JSON's time
+    asked, values = zip(*map(pickle.loads, self.gather_bytes(sent)))
     self.stopping |= any(asked)
     return [*values]
 
@@ -105,7 +106,7 @@ class Channel:
     """Compares values between processes, and spreads requests to stop.
 
     Args:
-      named: name to a JSON-able value.
+      named: name to a value, as for `gather`.
       when: for the error, such as 'after step 7'.
 
     Raises:
@@ -171,8 +172,9 @@ class Processes(NamedTuple):
 
     Args:
       shard: [R] data shard of each row.
-      mine: JSON-able values of the rows at home in this process, in order.
-      extra: another JSON-able value of this process.
+      mine: values, as for `Channel.gather`, of the rows at home in this
+        process, in order.
+      extra: another value of this process.
 
     Returns:
       R values, and the extra value of each home.
