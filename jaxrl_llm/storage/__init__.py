@@ -1,1 +1,1 @@
-"""Where runs read and write: folders and buckets of Google Cloud Storage."""
+"""Storage of runs: folders, and buckets of Google Cloud Storage."""
