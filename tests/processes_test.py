@@ -104,18 +104,18 @@ def test_messages_of_any_length_arrive():
       self.count, self._other = 2, None
       self.other = other
 
-    def _exchange(self, part):
-      if self._other is None:
+    def _exchange(self, part, size):
+      if not self._other:
         self._other = len(self.other).to_bytes(8, 'little') + self.other
-      out = np.zeros((2, self._size), np.uint8)
-      for row, text in zip(out, (part, self._other[:self._size])):
+      out = np.zeros((2, size), np.uint8)
+      for row, text in zip(out, (part, self._other[:size])):
         row[:len(text)] = np.frombuffer(text, np.uint8)
-      self._other = self._other[self._size:]
-      self.calls.append(self._size)
+      self._other = self._other[size:]
+      self.calls.append(size)
       return out
 
   rng = np.random.default_rng(2)
-  for short, long in ((0, 0), (5, 4088), (5, 4089), (7, 70_000),
+  for short, long in ((0, 0), (5, 4088), (5, 4089), (5, 60_000), (7, 70_000),
                       (100, 9_000_000)):
     a, b = rng.bytes(short), rng.bytes(long)
     for mine, other in ((a, b), (b, a)):
@@ -124,6 +124,14 @@ def test_messages_of_any_length_arrive():
       assert channel.gather_bytes(mine) == [mine, other]
       assert sum(channel.calls) >= long + 8
       assert len(channel.calls) <= 2 + long // (1 << 22)
+      channel.calls.clear()
+      assert channel.gather_bytes(mine) == [mine, other]
+      if long <= 60_000:
+        assert len(channel.calls) == 1  # the next one of its length
+      channel.calls.clear()
+      channel.other = b'b'
+      assert channel.gather_bytes(b'a') == [b'a', b'b']
+      assert channel.calls[1:] == [] and channel.calls[0] <= 1 << 16
 
 
 def test_a_difference_is_named(monkeypatch):

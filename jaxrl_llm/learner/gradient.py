@@ -15,6 +15,7 @@ from jaxrl_llm.learner import forward
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import rejection as rejection_lib
 from jaxrl_llm.ops import microbatches, policy_losses
+from jaxrl_llm.sharding import collectives
 
 _TOTALS = (
     'loss', 'policy_loss', 'tokens', 'actor_loss', 'actor_policy_loss',
@@ -67,7 +68,7 @@ def _calibration(
       total = microbatches.fold(
           one, lambda i, total, new: jax.tree.map(jnp.add, total, new), zeros,
           cut, lengths=cfg.lengths)
-      return total if mesh.shape['data'] == 1 else jax.lax.psum(total, 'data')
+      return collectives.sum_over_data(total, mesh)
 
     found = accumulate(trees, cut, loss)
   else:
@@ -163,9 +164,9 @@ def of_batch(
         lambda x: jnp.zeros((len(cut.bucket), *x.shape), x.dtype), of_rows)
     total, maxima, facts = microbatches.fold(
         differentiate, add, (*zeros, facts), cut, lengths=cfg.lengths)
-    if mesh.shape['data'] == 1:  # XLA rejects collectives over one group.
-      return total, maxima, facts
-    return jax.lax.psum(total, 'data'), jax.lax.pmax(maxima, 'data'), facts
+    if mesh.shape['data'] > 1:  # XLA rejects collectives over one group.
+      maxima = jax.lax.pmax(maxima, 'data')
+    return collectives.sum_over_data(total, mesh), maxima, facts
 
   (grads, sums), maxima, facts = accumulate(
       trees, cut, (loss, calibration, distill))

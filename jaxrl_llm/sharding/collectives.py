@@ -8,6 +8,7 @@ import functools
 from typing import Any, Callable, Sequence
 
 import jax
+from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -16,6 +17,8 @@ from jaxrl_llm.sharding.rules import Rules
 
 # Numbers that `lookup` reads at once: 128 MB of a float32 gradient.
 _PICKED = 1 << 25
+# Numbers of an array that `sum_over_data` sends apart.
+_LARGE = 1 << 18
 
 
 def gathering(
@@ -56,6 +59,31 @@ def gathering(
     return x if spec == whole else gather(x)
 
   return lambda layer: {name: one(name, x) for name, x in layer.items()}
+
+
+def sum_over_data(tree: Any, mesh: Mesh) -> Any:
+  """Sums arrays over `data`, small ones in one message.
+
+  Between the processes of CPUs each array costs about 0.3 ms, whatever its
+  size.
+
+  Args:
+    tree: arrays, the same on the devices of a data group or split by `fsdp` and
+      `tensor`; `data` must be a manual axis.
+    mesh: see `make_mesh`.
+  """
+  if mesh.shape['data'] == 1:  # XLA rejects collectives over one group.
+    return tree
+  if mesh.shape['fsdp'] * mesh.shape['tensor'] > 1:
+    return jax.lax.psum(tree, 'data')  # To join them would reshard them.
+  leaves, structure = jax.tree.flatten(tree)
+  small = [x for x in leaves if x.size < _LARGE]
+  joined, separate = ravel_pytree(small)
+  *large, joined = jax.lax.psum(
+      [*(x for x in leaves if x.size >= _LARGE), joined], 'data')
+  large, small = iter(large), iter(separate(joined))
+  return structure.unflatten(
+      [next(large if x.size >= _LARGE else small) for x in leaves])
 
 
 def vocabulary_axes(rules: Rules, mesh: Mesh) -> tuple[str, ...]:

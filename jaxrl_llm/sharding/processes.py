@@ -19,9 +19,17 @@ import numpy as np
 from jaxrl_llm.sharding import mesh as mesh_lib
 from jaxrl_llm.types import Stopped
 
-# Bytes that a process sends at once; few, since each compiles a program.
+# Bytes that a process sends at once; few, since each compiles a program. A
+# message begins with at most `_BEGIN`, so that short ones stay fast after a
+# long one.
 _SIZES = tuple(1 << bits for bits in (12, 16, 20, 22))
+_BEGIN = 1 << 16
 _HEAD = 8  # bytes that hold the length of a message
+
+
+def _fitting(length: int) -> int:
+  """Returns the least size that holds a message, or else the largest."""
+  return next((size for size in _SIZES if size >= length), _SIZES[-1])
 
 
 class Channel:
@@ -71,35 +79,29 @@ class Channel:
     """Returns the message of each process."""
     if self.count == 1:
       return [sent]
-    parts = [[] for _ in range(self.count)]
-    message, missing = len(sent).to_bytes(_HEAD, 'little') + sent, None
-    while missing is None or missing > 0:
-      found = self._exchange(message[:self._size])
-      message = message[self._size:]
-      for part, row in zip(parts, found):
-        part.append(row)
-      if missing is None:
-        missing = max(
-            int.from_bytes(row[:_HEAD].tobytes(), 'little') for row in found
-        ) + _HEAD
-      missing -= self._size
-      if missing > 0:
-        self._size = next(
-            (size for size in _SIZES if size >= missing), _SIZES[-1])
-    whole = [b''.join(row.tobytes() for row in part) for part in parts]
+    message, size = len(sent).to_bytes(_HEAD, 'little') + sent, self._size
+    found = self._exchange(message[:size], size)
+    lengths = [
+        int.from_bytes(row[:_HEAD].tobytes(), 'little') for row in found]
+    parts, done, total = [found], size, max(lengths) + _HEAD
+    while done < total:
+      size = _fitting(total - done)
+      parts.append(self._exchange(message[done:done + size], size))
+      done += size
+    self._size = max(self._size, min(_fitting(total), _BEGIN))
     return [
-        text[_HEAD:_HEAD + int.from_bytes(text[:_HEAD], 'little')]
-        for text in whole]
+        row[_HEAD:_HEAD + length].tobytes()
+        for row, length in zip(np.concatenate(parts, 1), lengths)]
 
-  def _exchange(self, part: bytes) -> np.ndarray:
+  def _exchange(self, part: bytes, size: int) -> np.ndarray:
     """Returns [processes, size] uint8, a row of each process."""
-    row = np.zeros((1, self._size), np.uint8)
+    row = np.zeros((1, size), np.uint8)
     row[0, :len(part)] = np.frombuffer(part, np.uint8)
     mesh, replicate = _between_processes()
     with jax.transfer_guard('allow'):
       mine = [jax.device_put(row, device) for device in mesh.local_devices]
       found = replicate(jax.make_array_from_single_device_arrays(
-          (self.count, self._size), NamedSharding(mesh, P('process')), mine))
+          (self.count, size), NamedSharding(mesh, P('process')), mine))
       return np.asarray(found.addressable_data(0))
 
   def agree(self, named: Mapping[str, Any], when: str) -> None:

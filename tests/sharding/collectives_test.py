@@ -128,6 +128,45 @@ def test_the_gradient_of_a_frequent_token_is_a_float32_sum():
       grad, table_gradient(tokens, slopes), rtol=typical(tokens.size))
 
 
+def summed(sizes):
+  """Sums a tree over `data`, of integers, so that the order does not matter.
+
+  Returns:
+    Whether the sums are right; the sizes of the arrays that were sent.
+  """
+  collectives._LARGE = 20
+  mesh = sharding.make_mesh(*sizes)
+  rng = np.random.default_rng(0)
+  tree = {name: rng.integers(-9, 9, (sizes[0], *shape)).astype(np.float32)
+          for name, shape in dict(
+              a=(), b=(4, 5), c=(3, 2), d=(30,), e=(7,)).items()}
+
+  @jax.jit
+  @functools.partial(
+      jax.shard_map, mesh=mesh, axis_names={'data'}, check_vma=False,
+      in_specs=P('data'), out_specs=P())
+  def total(tree):
+    return collectives.sum_over_data(
+        jax.tree.map(lambda x: x[0], tree), mesh)
+
+  placed = jax.device_put(tree, NamedSharding(mesh, P('data')))
+  found = total(placed)
+  same = all(
+      np.array_equal(found[name], x.sum(0)) and found[name].shape == x.shape[1:]
+      for name, x in tree.items())
+  return same, sizes_of_collectives(total.lower(placed).compile())
+
+
+@pytest.mark.parametrize('sizes, sent', [
+    ((8, 1, 1), [30, 20, 14]),  # a, c and e in one
+    ((2, 2, 2), None),  # apart: they may be split
+    ((1, 8, 1), [])])
+def test_small_arrays_are_summed_in_one_message(sizes, sent):
+  same, found = devices.run(summed, sizes)
+  assert same
+  assert sent is None or found == sent
+
+
 def make(sizes, tied, adapters, vocab=V, chunk=None):
   """Makes a learner on a mesh, trained parameters, and frozen ones."""
   model = dataclasses.replace(MODEL, vocab_size=vocab, tie_embeddings=tied)
