@@ -251,6 +251,7 @@ def _loop(
   gone, writer = lambda: False, metrics.NoWriter()
   if channel.first:
     parts.describe(workdir.path)
+    summary.begin(workdir, found.step if found else 0, config.steps)
     gone = workdir.watch()
     writer = metrics.Writer(
         workdir.local, found.step + 1 if found else 0,

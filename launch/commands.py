@@ -1,5 +1,6 @@
 """The command line of the programs, for every launcher."""
 
+import shlex
 from typing import Any, Mapping, Sequence
 
 from jaxrl_llm import config as config_lib
@@ -22,3 +23,17 @@ def argv(
   return [f'--config={config}', *(
       f'--config.{name}={config_lib.to_text(value)}'
       for name, value in overrides.items()), *more]
+
+
+def finished(python: str, workdir: str) -> str:
+  """Returns the shell command that succeeds if a run is finished.
+
+  A run that was asked to stop exits with 0 as well, but writes no summary.
+
+  Args:
+    python: command of Python with the package.
+    workdir: of the run.
+  """
+  return (f'{python} -c "import sys; from jaxrl_llm.storage import paths; '
+          "sys.exit(not paths.place(sys.argv[1]).expanduser().exists())\" "
+          f'{shlex.quote(f"{workdir}/summary.json")}')

@@ -3,8 +3,11 @@
 import shlex
 from typing import NamedTuple
 
+from launch import commands
+
 CODE = 'jaxrl_llm.tgz'  # on each worker
 SECRETS = '.jaxrl_llm_env'
+STOPPED = 75  # exit code of a program that was asked to stop
 _VERSIONS = {
     'v5litepod': 'v2-alpha-tpuv5-lite', 'v5p': 'v2-alpha-tpuv5',
     'v6e': 'v2-alpha-tpuv6e'}
@@ -22,6 +25,7 @@ class Job(NamedTuple):
     queued: whether to ask for it as a queued resource.
     project: of Google Cloud; None for that of gcloud's configuration.
     program: arguments of Python on each worker.
+    workdir: of the run.
     secrets: environment variables to send to the workers.
   """
   name: str
@@ -32,6 +36,7 @@ class Job(NamedTuple):
   queued: bool
   project: str | None
   program: list[str]
+  workdir: str
   secrets: tuple[str, ...]
 
 
@@ -80,32 +85,51 @@ def copy(job: Job, file: str) -> list[str]:
   return command(job, 'tpu-vm', 'scp', file, f'{job.name}:', '--worker=all')
 
 
-def remote(job: Job, text: str) -> list[str]:
-  """Returns the command that runs a shell command on every worker."""
-  return command(
-      job, 'tpu-vm', 'ssh', job.name, '--worker=all', f'--command={text}')
+def remote(job: Job, text: str, options: tuple[str, ...] = ()) -> list[str]:
+  """Returns the command that runs a shell command on every worker.
+
+  Args:
+    job: the job.
+    text: the shell command.
+    options: of ssh, after `--`.
+  """
+  return [*command(
+      job, 'tpu-vm', 'ssh', job.name, '--worker=all', f'--command={text}'),
+          *options]
 
 
 def setup(job: Job) -> list[str]:
-  """Returns the command that installs the code on every worker."""
+  """Returns the command that installs the code on every worker.
+
+  Images of TPU VMs have a Python that is too old; uv brings another.
+  """
   return remote(job, (
       f'set -e; rm -rf jaxrl_llm; mkdir jaxrl_llm; tar -xzf {CODE} -C '
-      'jaxrl_llm; cd jaxrl_llm; python3 -m venv ~/venv; ~/venv/bin/pip install '
-      "-q -c constraints.txt -e '.[tpu,gcs]'"))
+      'jaxrl_llm; cd jaxrl_llm; PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip '
+      'install -q --user uv; '
+      "python3 -m uv venv -q --seed --allow-existing --python '>=3.11,<3.13' "
+      "~/venv; ~/venv/bin/pip install -q -c constraints.txt -e '.[tpu,gcs]'"))
 
 
 def program(job: Job) -> list[str]:
-  """Returns the command that runs the program on every worker."""
+  """Returns the command that runs the program on every worker.
+
+  Its exit code is STOPPED if the run was asked to stop, and is not finished.
+  """
   secrets = f'set -a; . ~/{SECRETS}; set +a; ' if job.secrets else ''
+  python = '~/venv/bin/python'
   return remote(job, (
-      f'{secrets}cd jaxrl_llm && exec ~/venv/bin/python '
-      f'{shlex.join(job.program)}'))
+      f'{secrets}cd jaxrl_llm && {python} {shlex.join(job.program)} && '
+      f'{{ {commands.finished(python, job.workdir)} || exit {STOPPED}; }}'), (
+          # Else ssh may wait for ever for a host that is lost.
+          '--', '-o', 'ServerAliveInterval=30', '-o', 'ServerAliveCountMax=6'))
 
 
 def stop(job: Job) -> list[str]:
   """Returns the command that asks the program to save, and waits for its end.
   """
-  # The brackets keep the pattern from matching its own shell.
+  # Matches Python, not the shells that have it in their command lines.
+  pattern = "'^[^ ]*python -m [j]axrl_llm.train'"
   return remote(job, (
-      'pkill -TERM -f [j]axrl_llm.train; '
-      'while pgrep -f [j]axrl_llm.train > /dev/null; do sleep 1; done'))
+      f'pkill -TERM -f {pattern}; '
+      f'while pgrep -f {pattern} > /dev/null; do sleep 1; done'))

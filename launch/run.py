@@ -323,6 +323,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument('--trial', type=int, metavar='N',
                       help='run only this trial, without the table')
   parser.add_argument(
+      '--grace', type=float, metavar='SECONDS', help='time for a trial to end '
+      'after an interrupt (default: checkpoint.grace of its config)')
+  parser.add_argument(
       '--metrics', default='eval/pass@1,eval/pass@8,eval/greedy',
       help='columns of the table (default: %(default)s)')
   parser.add_argument(
@@ -336,6 +339,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     trials = plan(
         args.config, sweep=args.sweep, workdir=workdir, overrides=overrides,
         program=shlex.split(args.program))
+    if args.grace is not None:
+      trials = [trial._replace(grace=args.grace) for trial in trials]
   except (OSError, ValueError) as error:
     parser.exit(2, f'{error}\n')
   if args.list:

@@ -20,7 +20,6 @@ from typing import Sequence
 from ml_collections import ConfigDict
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm.storage import paths
 from launch import commands
 
 
@@ -41,11 +40,6 @@ def script(
   """
   # SLURM may send the signal up to 60 s late.
   early = math.ceil(config.checkpoint.grace) + 60
-  summary = shlex.quote(f'{config.workdir}/summary.json')
-  missing = f'[ ! -e {summary} ]'
-  if paths.in_bucket(config.workdir):
-    missing = (f'{python} -c "import sys; from jaxrl_llm.storage import paths; '
-               f'sys.exit(paths.place(sys.argv[1]).exists())" {summary}')
   program = shlex.join([*shlex.split(python), '-m', 'jaxrl_llm.train', *argv])
   lines = [
       f'--job-name={name}', f'--nodes={nodes}', '--ntasks-per-node=1',
@@ -58,8 +52,8 @@ def script(
 cd {shlex.quote(str(pathlib.Path.cwd()))}
 srun --kill-on-bad-exit=1 {program}
 code=$?
-# A run that was asked to stop exits with 0, but has no summary yet.
-if [ $code -eq 0 ] && {missing}; then
+# A run that was asked to stop exits with 0 as well.
+if [ $code -eq 0 ] && ! {commands.finished(python, config.workdir)}; then
   scontrol requeue "$SLURM_JOB_ID"
 fi
 exit $code

@@ -20,22 +20,25 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 from typing import Any, Sequence
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
+_POD_GRACE = 3600  # seconds in which a TPU slice is saved and deleted
 
 
 def work_units(
     trials: Sequence[dict[str, Any]], rest: Sequence[str], *,
-    tpu: str | None = None, zone: str | None = None,
+    python: str = 'python', tpu: str | None = None, zone: str | None = None,
     pod: Sequence[str] = ()) -> dict[int, list[str]]:
   """Returns the arguments of Python for each trial that is not finished.
 
   Args:
     trials: as `launch/run.py --list` prints them.
     rest: arguments of `launch/run.py`.
+    python: command of Python.
     tpu: type of a TPU slice; None for this machine.
     zone: of the slice.
     pod: other arguments of `launch/tpu_pod.py`.
@@ -44,20 +47,14 @@ def work_units(
   for number, trial in enumerate(trials):
     if trial['finished']:
       continue
-    if tpu is None:
-      units[number] = ['-m', 'launch.run', *rest, f'--trial={number}']
-    else:
-      name = re.sub('[^a-z0-9]+', '-', pathlib.PurePath(
-          trial['folder']).name.lower()).strip('-')
-      name = f'xm-{pathlib.PurePath(trial["folder"]).parent.name}-{name}'
-      workdir, = (arg.removeprefix('--config.') for arg in trial['argv']
-                  if arg.startswith('--config.workdir='))
-      units[number] = [
-          '-m', 'launch.tpu_pod',
-          f'--name={re.sub("[^a-z0-9]+", "-", name.lower())[:60].strip("-")}',
-          f'--zone={zone}', f'--type={tpu}', f'--{workdir}', *pod, *(
-              arg for arg in trial['argv']
-              if not arg.startswith('--config.workdir='))]
+    units[number] = ['-m', 'launch.run', *rest, f'--trial={number}']
+    if tpu:
+      path = pathlib.PurePath(trial['folder'])
+      name = re.sub(
+          '[^a-z0-9]+', '-', f'xm-{path.parent.name}-{path.name}'.lower())
+      units[number] += [f'--grace={_POD_GRACE}', '--program=' + shlex.join([
+          python, '-m', 'launch.tpu_pod', f'--name={name[:60].strip("-")}',
+          f'--zone={zone}', f'--type={tpu}', *pod])]
   return units
 
 
@@ -145,9 +142,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   if found.returncode:
     return found.returncode
   trials = json.loads(found.stdout)
-  units = work_units(trials, rest, tpu=args.tpu, zone=args.zone, pod=pod)
+  units = work_units(
+      trials, rest, python=python, tpu=args.tpu, zone=args.zone, pod=pod)
   if args.dry_run:
-    import shlex
     for unit in units.values():
       print(shlex.join([python, *unit]))
     return 0
@@ -164,7 +161,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         f'{len(units) - len(failures)} are done, {len(failures)} failed.')
   for number, error in sorted(failures.items()):
     print(f'{trials[number]["folder"]}: {error}')
-  if args.sweep and args.tpu is None:
+  if args.sweep:
     # The table of results; nothing is left to run.
     return subprocess.run(
         [python, '-m', 'launch.run', *rest], env=env).returncode if (

@@ -285,6 +285,19 @@ def test_no_steps_are_an_evaluation(parts, reuse, tmp_path):
   assert checkpoint.steps(tmp_path / 'checkpoints') == [0]
 
 
+def test_a_summary_is_of_a_run_that_is_finished(
+    parts, reuse, tmp_path, monkeypatch):
+  """Launchers tell by it a finished run from one that was asked to stop."""
+  reuse(parts)
+  file, take, seen = tmp_path / 'summary.json', train.take_step, []
+  monkeypatch.setattr(train, 'take_step', lambda *args: (
+      seen.append(file.exists()), take(*args))[1])
+  for steps in (1, 2, 2):
+    train.train(tiny.load(tmp_path, steps=steps))
+    assert json.loads(file.read_text())['steps'] == steps
+  assert seen == [False, False]
+
+
 def test_the_best_checkpoint_is_kept(parts, reuse, tmp_path, monkeypatch):
   scores = iter([.1, .5, .9, float('nan'), .3])
   reuse(parts)

@@ -39,6 +39,18 @@ def summary(
       'seconds': seconds, 'steps': steps}
 
 
+def begin(workdir: workdir_lib.Folder, done: int, steps: int) -> None:
+  """Removes the summary of a run that goes on: it would seem finished.
+
+  Args:
+    workdir: folder of the run.
+    done: steps done before.
+    steps: of the whole run.
+  """
+  if done < steps:
+    (workdir.path / 'summary.json').unlink(missing_ok=True)
+
+
 def write(
     workdir: workdir_lib.Folder, result: Mapping[str, Any], title: str,
 ) -> list[str]:

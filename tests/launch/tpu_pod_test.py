@@ -3,7 +3,9 @@
 import json
 import os
 import pathlib
+import re
 import shlex
+import signal
 import stat
 import subprocess
 import sys
@@ -11,6 +13,8 @@ import time
 
 import pytest
 
+from launch import gcloud as gcloud_lib
+from launch import xm
 from tests import devices
 
 # Notes its arguments, then does what the first rule that matches says; a rule
@@ -95,6 +99,15 @@ def calls(here):
   return names, words
 
 
+def wait_for(here, when):
+  """Waits until gcloud is called with these words."""
+  end = time.monotonic() + 60
+  while not any(when in ' '.join(json.loads(line)) for line in (
+      here / 'calls').read_text().splitlines()):
+    assert time.monotonic() < end
+    time.sleep(.05)
+
+
 def test_a_run_from_its_beginning_to_its_end(gcloud):
   override = "--config.lora.targets=q|k b's \"c\" $HOME"
   code, text = done(start(gcloud, '--spot', override))
@@ -108,12 +121,15 @@ def test_a_run_from_its_beginning_to_its_end(gcloud):
       *vm, 'create', 'job', '--accelerator-type=v5litepod-16',
       '--version=v2-alpha-tpuv5-lite', '--spot', *end]
   assert words[6] == [*vm, 'delete', 'job', *end]
-  *run, command, zone, quiet = words[5]
+  *run, command, zone, quiet = words[5][:-5]
+  ssh = words[5][-5:]
   assert run == [*vm, 'ssh', 'job', '--worker=all'] and [zone, quiet] == end
+  assert ssh == ['--', '-o', 'ServerAliveInterval=30', '-o',
+                 'ServerAliveCountMax=6']
   # As the shell of a worker reads it.
-  shell = command.removeprefix('--command=').partition('exec ')[2]
-  program = shlex.split(shell)
-  assert program[1:] == [
+  shell = shlex.split(command.removeprefix('--command='))
+  assert shell[:4] == ['cd', 'jaxrl_llm', '&&', '~/venv/bin/python']
+  assert shell[4:shell.index('&&', 4)] == [
       '-m', 'jaxrl_llm.train', '--config=configs/countdown.py', override,
       f'--config.workdir={gcloud}/run', '--process_count=auto']
   assert 'RL 1/4' in text and 'RL 1/4' in (gcloud / 'log').read_text()
@@ -131,6 +147,115 @@ def test_a_preempted_vm_is_made_again(gcloud):
       'describe', 'create', 'describe', 'copy', 'setup', 'run', *again, *again,
       'delete']
   assert 'job: preempted; making it again' in text
+
+
+def test_a_vm_preempted_before_the_program_runs_is_made_again(gcloud):
+  code, text = done(start(gcloud, rules=[
+      dict(when='scp', code=1, state='PREEMPTED'),
+      dict(when='uv venv', code=1, state='TERMINATED')]))
+  assert code == 0, text
+  again = ['describe', 'delete', 'describe', 'create', 'describe', 'copy']
+  assert calls(gcloud)[0] == [
+      'describe', 'create', 'describe', 'copy', *again, 'setup', *again,
+      'setup', 'run', 'delete']
+  assert text.count('making it again') == 2
+
+
+def test_a_preemption_that_ssh_does_not_notice(gcloud):
+  code, text = done(start(gcloud, '--poll=.2', rules=[
+      dict(when=RUN, sleep=300, state='PREEMPTED')]))
+  assert code == 0, text
+  assert calls(gcloud)[0].count('run') == 2
+  assert 'job: preempted; making it again' in text
+
+
+@pytest.mark.parametrize('state, made', [('READY', 1), ('PREEMPTED', 2)])
+def test_a_program_that_was_asked_to_stop_runs_again(gcloud, state, made):
+  """Its exit code is 0; what follows it says that the run is not done."""
+  code, text = done(start(gcloud, rules=[
+      dict(when=RUN, code=75, state=state)]))
+  assert code == 0, text
+  names = calls(gcloud)[0]
+  assert names.count('run') == 2 and names.count('create') == made
+
+
+def test_the_exit_code_of_a_worker(tmp_path):
+  """0 only with a summary, which a run that was asked to stop has not."""
+  job = gcloud_lib.Job(
+      'a', 'b', 'c', 'd', 'spot', False, None, ['-m', 'jaxrl_llm.train'],
+      f"{tmp_path}/a b's", ())
+  python = tmp_path / 'venv' / 'bin' / 'python'
+  python.parent.mkdir(parents=True)
+  (tmp_path / 'jaxrl_llm').mkdir()
+  python.write_text(
+      '#!/bin/bash\n'
+      f'if [ "$1" = -m ]; then exit $CODE; fi; exec {sys.executable} "$@"\n')
+  python.chmod(0o755)
+  command, = (
+      word for word in gcloud_lib.program(job) if '--command' in word)
+
+  def worker(code):
+    return subprocess.run(
+        ['bash', '-c', command.removeprefix('--command=')], cwd=tmp_path,
+        env={**os.environ, 'HOME': str(tmp_path), 'CODE': str(code),
+             'PYTHONPATH': str(devices.ROOT)}).returncode
+
+  assert [worker(0), worker(3)] == [75, 3]
+  (tmp_path / "a b's").mkdir()
+  (tmp_path / "a b's" / 'summary.json').touch()
+  assert [worker(0), worker(3)] == [0, 3]
+
+
+def test_who_is_asked_to_stop():
+  """Python, and none of the shells around it."""
+  job = gcloud_lib.Job(*'abcd', 'spot', False, None, [], '', ())
+  pattern = re.search("pkill -TERM -f '(.*?)'", ' '.join(gcloud_lib.stop(job)))
+  asked = lambda line: bool(re.search(pattern[1], line))
+  program = '/home/me/venv/bin/python -m jaxrl_llm.train --config=a.py'
+  assert asked(program)
+  assert not asked(f'bash -c cd jaxrl_llm && {program}')
+  assert not asked(f'bash -c pkill -TERM -f {pattern[0]}')
+
+
+def test_a_vm_that_is_being_deleted_is_waited_for(gcloud):
+  code, text = done(start(gcloud, rules=[
+      dict(when='describe', say='DELETING')] * 2))
+  assert code == 0, text
+  assert calls(gcloud)[0][:4] == ['describe'] * 3 + ['create']
+
+
+def test_the_end_of_the_terminal_leaves_no_vm_behind(gcloud):
+  process = start(gcloud, rules=[dict(when=RUN, sleep=300)])
+  wait_for(gcloud, RUN)
+  process.stdout.close()
+  process.send_signal(signal.SIGHUP)
+  assert process.wait(120) == 130
+  assert calls(gcloud)[0][-2:] == ['stop', 'delete']
+
+
+def test_a_trial_of_a_sweep_is_a_pod(gcloud):
+  """It is finished when the program has written its summary."""
+  (gcloud / 'rules').write_text('[]')
+  script = gcloud / 'bin' / 'gcloud'
+  script.write_text(script.read_text() + f'''
+  folder, = pathlib.Path({str(gcloud)!r}, 'sweep').iterdir()
+  (folder / 'summary.json').touch()
+''')
+  rest = ['--config=configs/countdown.py', f'--workdir={gcloud}/sweep']
+  unit = xm.work_units(
+      [dict(folder=f'{gcloud}/sweep/000', finished=False)], rest,
+      python=sys.executable, tpu='v5litepod-8', zone='here',
+      pod=['--spot', f'--log={gcloud}/log'])[0]
+  run = lambda *argv: subprocess.run(
+      [sys.executable, *argv], cwd=devices.ROOT, capture_output=True, text=True,
+      env={**os.environ, 'PATH': f'{gcloud}/bin:{os.environ["PATH"]}'})
+  found = run(*unit)
+  assert found.returncode == 0, found.stdout + found.stderr
+  names, words = calls(gcloud)
+  assert names.count('run') == 1 and '--spot' in words[1]
+  assert f'--config.workdir={gcloud}/sweep/000 ' in ' '.join(words[5])
+  assert json.loads(run('-m', 'launch.run', *rest, '--list').stdout)[0][
+      'finished']
 
 
 def test_a_lost_connection_runs_again_without_a_new_vm(gcloud):
@@ -191,12 +316,7 @@ def test_credentials_are_in_no_log(gcloud):
 @pytest.mark.parametrize('when', [RUN, CREATE])
 def test_an_interrupt_leaves_no_vm_behind(gcloud, when):
   process = start(gcloud, rules=[dict(when=when, sleep=300)])
-  end = time.monotonic() + 60
-  while when not in ' '.join(
-      ' '.join(json.loads(line))
-      for line in (gcloud / 'calls').read_text().splitlines()):
-    assert time.monotonic() < end
-    time.sleep(.05)
+  wait_for(gcloud, when)
   process.terminate()
   code, text = done(process)
   assert code == 130 and calls(gcloud)[0][-1] == 'delete', text
@@ -224,8 +344,8 @@ def test_queued_resources(gcloud):
 def test_a_dry_run_calls_nothing(gcloud):
   code, text = done(start(gcloud, '--dry_run'))
   assert code == 0 and calls(gcloud)[0] == []
-  assert [line.split()[4] for line in text.splitlines()] == [
-      'create', 'describe', 'scp', 'ssh', 'ssh', 'delete']
+  assert [line.split()[4] for line in text.splitlines() if line[0] != '#'] == [
+      'create', 'describe', 'scp', 'ssh', 'ssh', 'delete', 'ssh']
 
 
 def test_the_status_of_a_zone(gcloud):
@@ -238,6 +358,7 @@ def test_the_status_of_a_zone(gcloud):
     (['--spot', '--reserved'], 'exclude each other'),
     (['--name=A b'], '--name=A b must be lower-case'),
     (['--env=NO_SUCH'], '--env=NO_SUCH is not in the environment'),
+    (['--workdir=runs/a'], '--workdir=runs/a must be in a bucket'),
     (['--config.stepz=1'], 'stepz is not a field')])
 def test_mistakes_are_one_sentence(gcloud, argv, said):
   code, text = done(start(gcloud, *argv))

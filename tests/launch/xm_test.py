@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shlex
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import time
 import pytest
 
 from jaxrl_llm.monitoring import metrics
-from launch import run, xm
+from launch import xm
 from tests import devices
 
 CONFIG = '''
@@ -52,17 +53,18 @@ def test_a_work_unit_is_a_trial_that_is_not_finished(here):
 
 
 def test_a_work_unit_on_a_tpu_is_a_pod(here):
-  program, = run.plan(
-      'tests/tiny.py', sweep=False, workdir=f'{here}/my_sweep',
-      overrides={'lora.targets': "q b's"}, program=['python'])
-  trial = dict(
-      folder=str(program.folder), finished=False, argv=program.command[1:])
+  """It has an hour to save and to delete its VM."""
+  trial = dict(folder=f'{here}/my_sweep/000-seed=0', finished=False)
   unit = xm.work_units(
-      [trial], [], tpu='v5litepod-8', zone='here', pod=['--spot'])[0]
-  assert unit == [
-      '-m', 'launch.tpu_pod', '--name=xm-my-sweep-000', '--zone=here',
-      '--type=v5litepod-8', f'--workdir={program.folder}', '--spot',
-      '--config=tests/tiny.py', "--config.lora.targets=q b's"]
+      [trial], ['--config=a b.py'], python='/a b/python', tpu='v5litepod-8',
+      zone='here', pod=['--spot', "--config.lora.targets=q b's"])[0]
+  *first, program = unit
+  assert first == [
+      '-m', 'launch.run', '--config=a b.py', '--trial=0', '--grace=3600']
+  assert shlex.split(program.removeprefix('--program=')) == [
+      '/a b/python', '-m', 'launch.tpu_pod', '--name=xm-my-sweep-000-seed-0',
+      '--zone=here', '--type=v5litepod-8', '--spot',
+      "--config.lora.targets=q b's"]
 
 
 def test_a_dry_run_prints_the_commands(here):

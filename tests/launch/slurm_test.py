@@ -1,0 +1,75 @@
+"""Tests of slurm.py: the batch script, run with stand-ins for SLURM."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from launch import slurm
+from tests import devices
+
+# srun notes its arguments, does what DO says, and exits with CODE.
+SRUN = f'''#!{sys.executable}
+import json, os, sys
+json.dump(sys.argv[1:], open(os.environ['HERE'] + '/srun', 'w'))
+if os.environ['DO'] == 'finish':
+  open(os.environ['RUN'] + '/summary.json', 'w').close()
+sys.exit(int(os.environ['CODE']))
+'''
+SCONTROL = '#!/bin/sh\necho "$@" > "$HERE/scontrol"\n'
+
+
+@pytest.fixture(name='script')
+def _script(tmp_path, capsys):
+  """Makes a script with awkward names, and returns what runs it."""
+  workdir = tmp_path / "a b's"
+  workdir.mkdir()
+  for name, text in (('srun', SRUN), ('scontrol', SCONTROL)):
+    file = tmp_path / 'bin' / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text)
+    file.chmod(0o755)
+  assert slurm.main([
+      '--config=configs/countdown.py', f'--workdir={workdir}', '--nodes=2',
+      '--config.lora.targets=q|k "c" $HOME', '--sbatch=--partition=gpu']) == 0
+  text = capsys.readouterr().out
+
+  def run(do, code):
+    for name in ('srun', 'scontrol'):
+      (tmp_path / name).unlink(missing_ok=True)
+    done = subprocess.run(
+        ['bash', '-s'], input=text, text=True, cwd=devices.ROOT, env={
+            **os.environ, 'PATH': f'{tmp_path}/bin:{os.environ["PATH"]}',
+            'PYTHONPATH': str(devices.ROOT), 'HERE': str(tmp_path),
+            'RUN': str(workdir), 'DO': do, 'CODE': str(code),
+            'SLURM_JOB_ID': '17'}).returncode
+    requeued = tmp_path / 'scontrol'
+    return done, requeued.read_text().strip() if requeued.exists() else ''
+
+  return text, run, tmp_path
+
+
+def test_a_job_that_was_stopped_queues_itself_again(script):
+  text, run, here = script
+  assert run('stop', 0) == (0, 'requeue 17')
+  assert run('stop', 3) == (3, '')
+  assert run('finish', 0) == (0, '')
+  assert json.loads((here / 'srun').read_text()) == [
+      '--kill-on-bad-exit=1', sys.executable, '-m', 'jaxrl_llm.train',
+      '--config=configs/countdown.py',
+      '--config.lora.targets=q|k "c" $HOME',
+      f"--config.workdir={here}/a b's"]
+  head = [line for line in text.splitlines() if line.startswith('#SBATCH')]
+  assert {'#SBATCH --nodes=2', '#SBATCH --ntasks-per-node=1',
+          '#SBATCH --signal=TERM@180', '#SBATCH --requeue',
+          '#SBATCH --partition=gpu'} <= {*head}
+
+
+def test_a_wrong_field_is_one_sentence(capsys):
+  with pytest.raises(SystemExit) as end:
+    slurm.main(['--config=configs/countdown.py', '--workdir=/a',
+                '--config.stepz=1'])
+  assert end.value.code == 2
+  assert 'stepz is not a field' in capsys.readouterr().err
