@@ -47,14 +47,15 @@ def find(text: str, made: programs.Programs) -> list[str]:
   wide = _converted(made)
   if not loop:
     return ['The compiled sampler has no decode loop that can be checked.']
-  for name in loop:
+  for name, called in loop.items():
     computation = module.computations[name]
     for x in computation.instructions.values():
       if kind := cost.between_slices(x):
         found.append(f'{kind} between slices in the decode loop: {x.name}, '
                      f'{x.scope}.')
       for y in _collectives(module, x):
-        scope = y.scope or x.scope
+        # Some that the partitioner makes have no scope of their own.
+        scope = y.scope or x.scope or called
         where = np.array(np.unravel_index(
             cost.group(y, chips.of_slice(mesh)), mesh.devices.shape))
         axes = [axis for axis, index in zip(mesh.axis_names, where)
@@ -106,16 +107,21 @@ def _collectives(module: hlo.Module, x: hlo.Instruction) -> list:
   return [x] if x.op.removesuffix('-start') in cost.COLLECTIVES else []
 
 
-def _inside(module: hlo.Module, scope: str) -> list[str]:
-  """Returns the names of computations within the loop traced in a scope."""
-  names, new = [], [
-      x.calls['body'] for _, x in hlo.walk(module)
+def _inside(module: hlo.Module, scope: str) -> dict[str, str]:
+  """Returns the computations within the loop traced in a scope.
+
+  Returns:
+    Name to the scope of the instruction that calls it.
+  """
+  names, new = {}, [
+      (x.calls['body'], x.scope) for _, x in hlo.walk(module)
       if x.op == 'while' and cost.loop_name(x.scope) == scope]
   while new:
-    name = new.pop()
+    name, called = new.pop()
     if name not in names:
-      names.append(name)
+      names[name] = called
       for x in module.computations[name].instructions.values():
         if x.op != 'fusion':
-          new += [c for role, c in x.calls.items() if role != 'to_apply']
+          new += [(c, x.scope or called) for role, c in x.calls.items()
+                  if role != 'to_apply']
   return names

@@ -9,6 +9,10 @@ LOOP = '''
   %i = bf16[2,8] parameter(0)
   ROOT %a = bf16[2,8] all-reduce(%i), replica_groups=[4,2]<=[2,2,2]T(2,1,0)
 }}
+%branch (b: f32[2048]) -> f32[2048] {{
+  %b = f32[2048] parameter(0)
+  ROOT %t = f32[2048] all-to-all(%b), replica_groups=[4,2]<=[8]
+}}
 %body (p: (s32[], bf16[2,8,64])) -> (s32[], bf16[2,8,64]) {{
   %p = (s32[], bf16[2,8,64]) parameter(0)
   %c = bf16[2,8,64] get-tuple-element(%p), index=1
@@ -78,3 +82,13 @@ def test_a_copy_of_a_small_cache_is_none():
   line = '%y = f32[21504] copy(%c)'
   assert devices.run(
       planted, [[line, 'decode']], {}, faults.SMALL, devices=None) == [[]]
+
+
+def test_the_sort_of_truncation_may_move_logits():
+  """The partitioner's collectives in its branch have no scope of their own."""
+  line = ('%y = f32[2048] conditional(%c), branch_computations={{%branch}}, '
+          'metadata={{op_name="decode/while/body/SCOPE/cond"}}')
+  some, other = devices.run(
+      planted, [[line.replace('SCOPE', scope), 'decode']
+                for scope in ('truncation', 'sampling')], {}, devices=None)
+  assert some == [] and 'as much as a weight' in other[0]
