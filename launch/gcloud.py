@@ -27,6 +27,7 @@ class Job(NamedTuple):
     program: arguments of Python on each worker.
     workdir: of the run.
     secrets: environment variables to send to the workers.
+    files: paths in the repository that are sent even if git does not know them.
   """
   name: str
   zone: str
@@ -37,7 +38,8 @@ class Job(NamedTuple):
   project: str | None
   program: list[str]
   workdir: str
-  secrets: tuple[str, ...]
+  secrets: tuple[str, ...] = ()
+  files: tuple[str, ...] = ()
 
 
 def version(kind: str) -> str:
@@ -65,9 +67,9 @@ def create(job: Job) -> list[str]:
       f'--version={job.version}', *flag)
 
 
-def delete(job: Job) -> list[str]:
-  """Returns the command that deletes the VM, and its request."""
-  if job.queued:
+def delete(job: Job, queued: bool = False) -> list[str]:
+  """Returns the command that deletes the VM, or its request with the VM."""
+  if queued:
     return command(job, 'queued-resources', 'delete', job.name, '--force')
   return command(job, 'tpu-vm', 'delete', job.name)
 
@@ -111,6 +113,12 @@ def setup(job: Job) -> list[str]:
       "~/venv; ~/venv/bin/pip install -q -c constraints.txt -e '.[tpu,gcs]'"))
 
 
+# Matches Python, not the shells that have it in their command lines.
+_PROGRAM = "'^[^ ]*python -m [j]axrl_llm.train'"
+_STOP = (f'pkill -TERM -f {_PROGRAM}; '
+         f'while pgrep -f {_PROGRAM} > /dev/null; do sleep 1; done')
+
+
 def program(job: Job) -> list[str]:
   """Returns the command that runs the program on every worker.
 
@@ -119,17 +127,15 @@ def program(job: Job) -> list[str]:
   secrets = f'set -a; . ~/{SECRETS}; set +a; ' if job.secrets else ''
   python = '~/venv/bin/python'
   return remote(job, (
-      f'{secrets}cd jaxrl_llm && {python} {shlex.join(job.program)} && '
-      f'{{ {commands.finished(python, job.workdir)} || exit {STOPPED}; }}'), (
-          # Else ssh may wait for ever for a host that is lost.
-          '--', '-o', 'ServerAliveInterval=30', '-o', 'ServerAliveCountMax=6'))
+      # gcloud runs the command again by itself if a connection breaks.
+      f'{_STOP}; {secrets}cd jaxrl_llm && {python} {shlex.join(job.program)} '
+      f'&& {{ {commands.finished(python, job.workdir)} || exit {STOPPED}; }}'),
+                # Else ssh may wait for ever for a host that is lost.
+                ('--', '-o', 'ServerAliveInterval=30',
+                 '-o', 'ServerAliveCountMax=6'))
 
 
 def stop(job: Job) -> list[str]:
   """Returns the command that asks the program to save, and waits for its end.
   """
-  # Matches Python, not the shells that have it in their command lines.
-  pattern = "'^[^ ]*python -m [j]axrl_llm.train'"
-  return remote(job, (
-      f'pkill -TERM -f {pattern}; '
-      f'while pgrep -f {pattern} > /dev/null; do sleep 1; done'))
+  return remote(job, _STOP)

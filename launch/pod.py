@@ -5,25 +5,25 @@ import io
 import os
 import pathlib
 import re
-import shlex
 import signal
 import subprocess
 import sys
-import tarfile
 import tempfile
 import threading
 import time
-from typing import Callable, Iterator, Sequence
+from typing import Callable, Iterator, NamedTuple, Sequence
 
-from launch import gcloud
+from launch import archive, gcloud
 
-_ROOT = pathlib.Path(__file__).resolve().parents[1]
 _GONE = ('PREEMPTED', 'TERMINATED', 'FAILED', 'SUSPENDED', 'STOPPED', '')
 _GOING = ('DELETING', 'STOPPING')
 _LOST = 255  # exit code of ssh when the connection broke
+# Lines of the program and of gcloud after which another try may succeed.
+_LOSSES = ('goes on from the last checkpoint', 'Retrying: SSH command error')
 # Seconds after which a command counts as hanging.
-SHORT, _LONG = 180.0, 3600.0
+_SHORT, _LONG = 180.0, 3600.0
 _STEADY = 600.0  # seconds of a program after which losses are counted anew
+_SECRET = 4  # characters of a text that is hidden
 
 
 class Failed(RuntimeError):
@@ -32,6 +32,13 @@ class Failed(RuntimeError):
 
 class _Preempted(Exception):
   """The VM is gone; the message is its state."""
+
+
+class _Answer(NamedTuple):
+  """Exit code of a command, its output, and that with its errors."""
+  code: int
+  out: str
+  text: str
 
 
 def show(line: str) -> None:
@@ -51,7 +58,7 @@ class Pod:
 
   def __init__(
       self, job: gcloud.Job, *, tries: int = 8, backoff: float = 10.0,
-      poll: float = 60.0, grace: float = 0.0, log: io.TextIOBase | None = None):
+      poll: float = 60.0, grace: float = 0.0, log: io.RawIOBase | None = None):
     """Prepares a job.
 
     Args:
@@ -66,6 +73,10 @@ class Pod:
     """
     self._job, self._tries, self._backoff = job, tries, backoff
     self._poll, self._grace, self._log = poll, grace, log
+    self._hidden = sorted({
+        line for name in job.secrets for line in (
+            os.environ[name], *os.environ[name].splitlines())
+        if len(line) >= _SECRET}, key=len, reverse=True)
     self.exists = False
 
   def run(self) -> int:
@@ -77,33 +88,60 @@ class Pod:
     Raises:
       Failed: a step failed too often.
     """
-    self._start()
-    losses = 0
-    while True:
-      began = time.monotonic()
-      code = self._stream(gcloud.program(self._job))
-      if code == 0:
-        return 0
-      if time.monotonic() > began + _STEADY:
-        losses = 0
-      state = self._settled()
-      if state in _GONE:
-        self._remake(state, losses)
-        self._start()
-      elif code in (_LOST, gcloud.STOPPED) and losses < self._tries:
-        show(f'{self._job.name}: ' + (
-            'the connection broke' if code == _LOST else
-            'the program was asked to stop, and has saved')
-            + '; running again')
-        self._pause(losses)
-        self.stop()  # what it left holds the TPU
-      else:
-        return code
-      losses += 1
+    with tempfile.TemporaryDirectory() as folder:
+      files = archive.pack(self._job, pathlib.Path(folder))
+      self._start(files)
+      losses = 0
+      while True:
+        began = time.monotonic()
+        code, lost = self._stream(gcloud.program(self._job))
+        if code == 0:
+          return 0
+        if time.monotonic() > began + _STEADY:
+          losses = 0
+        state = self._settled()
+        if lost and code != _LOST and state not in _GONE:
+          # The program may notice that a host is gone before its VM shows it.
+          time.sleep(self._poll)
+          state = self._settled()
+        if state in _GONE:
+          self._remake(state, losses)
+          self._start(files)
+        elif not lost and code != gcloud.STOPPED:
+          return code
+        elif losses >= self._tries:
+          raise Failed(
+              f'{self._job.name}: the program was cut off {losses + 1} times, '
+              f'the last time with exit code {code}: look at its output.')
+        else:
+          self._again(code, losses)
+        losses += 1
+
+  def _again(self, code: int, losses: int) -> None:
+    """Prepares another run on the same VM."""
+    reason = {
+        _LOST: 'the connection broke',
+        gcloud.STOPPED: 'the program was asked to stop, and has saved'}.get(
+            code, 'a worker was lost')
+    self.show(f'{self._job.name}: {reason}; running again')
+    self._pause(losses)
+    self.stop()  # what it left holds the TPU
+
+  def show(self, line: str) -> None:
+    """Prints a line and keeps it in the log, without secrets."""
+    for secret in self._hidden:
+      line = line.replace(secret, '***')
+    show(line)
+    if self._log:
+      try:
+        self._log.write(f'{line}\n'.encode(errors='replace'))
+      except OSError as error:  # A full disk ends the log, not the run.
+        show(f'The log ends here: {error.strerror}.')
+        self._log = None
 
   def stop(self) -> None:
     """Asks the program to save and end, and waits for it."""
-    self._call(gcloud.stop(self._job), SHORT + self._grace)
+    self._call(gcloud.stop(self._job), _SHORT + self._grace)
 
   def delete(self) -> None:
     """Deletes the VM.
@@ -111,12 +149,17 @@ class Pod:
     Raises:
       Failed: that failed too often.
     """
+    job = self._job
     if self.exists or self._state():
       self.exists = True
-      self._repeat('delete', gcloud.delete(self._job),
-                   ok=lambda text: 'NOT_FOUND' in text)
+      missing = lambda text: 'NOT_FOUND' in text
+      if job.queued:
+        self._repeat('delete', gcloud.delete(job, queued=True), ok=missing)
+      # Without a request, the VM may be one of an earlier launch.
+      if not job.queued or self._settled():
+        self._repeat('delete', gcloud.delete(job), ok=missing)
       self.exists = False
-      show(f'{self._job.name}: deleted')
+      self.show(f'{job.name}: deleted')
 
   def ask(self, command: Sequence[str]) -> str:
     """Returns what a command printed.
@@ -124,21 +167,24 @@ class Pod:
     Raises:
       Failed: it failed.
     """
-    code, text = self._call(command, SHORT)
-    if code:
-      raise Failed(f'{" ".join(command[2:5])} failed: {_last(text)}')
-    return text
+    found = self._call(command, _SHORT)
+    if found.code:
+      raise Failed(f'{" ".join(command[2:5])} failed: {_last(found.text)}')
+    return found.out
 
-  def _start(self) -> None:
+  def _start(self, files: Sequence[pathlib.Path]) -> None:
     """Makes the VM and installs the code on it."""
     for number in range(self._tries):
       try:
         self._make()
-        self._install()
+        for file in files:
+          self._repeat(
+              'copy', gcloud.copy(self._job, str(file)), ready=True)
+        self._repeat('setup', gcloud.setup(self._job), ready=True)
       except _Preempted as error:
         self._remake(str(error), number)
       else:
-        show(f'{self._job.name}: ready')
+        self.show(f'{self._job.name}: ready')
         return
     raise Failed(
         f'{self._job.name} was gone {self._tries} times before it was ready: '
@@ -155,41 +201,42 @@ class Pod:
       self.exists = True  # A command that fails may have made it all the same.
       self._repeat('create', gcloud.create(job), ok=lambda text: (
           'ALREADY_EXISTS' in text or 'already exists' in text))
-      show(f'{job.name}: created')
+      self.show(f'{job.name}: created')
     self.exists = True
+    self._wait()
+
+  def _wait(self) -> None:
+    """Waits until the VM is ready."""
+    job, shown, last = self._job, None, time.monotonic() + _LONG
     number = 0
     while (state := self._state()) != 'READY':
+      request = ''
       if job.queued:
-        request = self._call(gcloud.describe(job, queued=True), SHORT)[1]
-        if request.strip() in ('FAILED', 'SUSPENDED'):
+        found = self._call(gcloud.describe(job, queued=True), _SHORT)
+        request = _word(found.out)
+        if request == 'FAILED':
           raise Failed(
-              f'The request for {job.type} has {request.strip().lower()}: try '
-              'another zone, or --spot.')
-      elif state in _GONE:
+              f'The request for {job.type} has failed: try another zone, or '
+              '--spot.')
+        if request in ('SUSPENDING', 'SUSPENDED'):
+          raise _Preempted(request)
+        if found.code and 'NOT_FOUND' in found.text and not state:
+          raise _Preempted('')
+      if state in _GONE and (state or not job.queued):
         raise _Preempted(state)
+      if not job.queued and time.monotonic() > last:
+        raise Failed(
+            f'{job.name} has been {state.lower()} for {_LONG / 60:.0f} '
+            'minutes: try another zone.')
+      if (state, request) != shown:
+        shown = state, request
+        self.show(f'{job.name}: {(state or request).lower() or "asked for"}')
       self._pause(min(number, 2))
       number += 1
 
-  def _install(self) -> None:
-    """Sends the code and installs it."""
-    job = self._job
-    with tempfile.TemporaryDirectory() as folder:
-      code = pathlib.Path(folder, gcloud.CODE)
-      _pack(code)
-      self._repeat('copy', gcloud.copy(job, str(code)), ready=True)
-      if job.secrets:
-        file = pathlib.Path(folder, gcloud.SECRETS)
-        file.touch(0o600)
-        file.write_text(''.join(
-            f'{name}={shlex.quote(os.environ[name])}\n'
-            for name in job.secrets))
-        self._repeat(
-            'copy of --env', gcloud.copy(job, str(file)), ready=True)
-    self._repeat('setup', gcloud.setup(job), ready=True)
-
   def _remake(self, state: str, number: int) -> None:
     """Deletes a VM that is gone, before it is made again."""
-    show(f'{self._job.name}: {state.lower() or "gone"}; making it again')
+    self.show(f'{self._job.name}: {state.lower() or "gone"}; making it again')
     self.delete()
     if number:
       self._pause(number - 1)
@@ -207,15 +254,17 @@ class Pod:
   def _state(self) -> str:
     """Returns the state of the VM; '' if there is none."""
     for number in range(self._tries):
-      code, text = self._call(gcloud.describe(self._job), SHORT)
-      if not code:
-        return text.strip().splitlines()[-1] if text.strip() else ''
-      if 'NOT_FOUND' in text or 'not found' in text:
+      found = self._call(gcloud.describe(self._job), _SHORT)
+      if not found.code:
+        return _word(found.out)
+      if 'NOT_FOUND' in found.text or 'not found' in found.text:
         return ''
-      if _hopeless(text):
+      if _hopeless(found.text):
         break
       self._pause(number)
-    raise Failed(f'The state of {self._job.name} is not known: {_last(text)}')
+    raise Failed(
+        f'The state of {self._job.name} is not known ({_last(found.text)}): '
+        'see --status.')
 
   def _repeat(
       self, name: str, command: Sequence[str], *, ready: bool = False,
@@ -229,7 +278,7 @@ class Pod:
       ok: text of a failed command -> whether it has done its work.
     """
     for number in range(self._tries):
-      code, text = self._call(command, _LONG)
+      code, _, text = self._call(command, _LONG)
       if not code or ok(text):
         return
       if _hopeless(text):
@@ -237,31 +286,31 @@ class Pod:
       if ready and (state := self._settled()) in _GONE:
         raise _Preempted(state)
       if number + 1 < self._tries:
-        show(f'{self._job.name}: {name} failed ({_last(text)}); trying again')
+        self.show(
+            f'{self._job.name}: {name} failed ({_last(text)}); trying again')
         self._pause(number)
     raise Failed(f'{name} of {self._job.name} failed: {_last(text)}')
 
   def _pause(self, number: int) -> None:
     time.sleep(min(self._backoff * 2 ** number, 600.0))
 
-  def _call(
-      self, command: Sequence[str], seconds: float) -> tuple[int, str]:
-    """Returns the exit code of a command, and what it printed."""
-    with _started(command) as process:
+  def _call(self, command: Sequence[str], seconds: float) -> _Answer:
+    """Runs a command, for some seconds at most."""
+    with _started(command, subprocess.PIPE) as process:
       try:
-        text, _ = process.communicate(timeout=seconds)
+        out, err = process.communicate(timeout=seconds)
       except subprocess.TimeoutExpired:
-        return 1, f'no answer within {seconds:.0f} s'
-    return process.returncode, text
+        return _Answer(1, '', f'no answer within {seconds:.0f} s')
+    return _Answer(process.returncode, out, f'{out}\n{err}')
 
-  def _stream(self, command: Sequence[str]) -> int:
+  def _stream(self, command: Sequence[str]) -> tuple[int, bool]:
     """Runs the program, and shows and keeps what it prints.
 
     Returns:
-      Its exit code; that of a lost connection if the VM was gone.
+      Its exit code, and whether another try may succeed: the connection or a
+      worker was lost.
     """
-    hidden = [os.environ[name] for name in self._job.secrets]
-    ended, gone = threading.Event(), threading.Event()
+    ended, gone, lost = threading.Event(), threading.Event(), False
 
     def watch():
       while not ended.wait(self._poll):
@@ -271,37 +320,26 @@ class Pod:
             _kill(process)
             return
 
-    with _started(command) as process:
+    with _started(command, subprocess.STDOUT) as process:
       watcher = threading.Thread(target=watch, daemon=True)
       watcher.start()
       try:
         for line in process.stdout:
-          for secret in hidden:
-            line = line.replace(secret, '***') if secret else line
-          show(line.rstrip('\n'))
-          self._keep(line)
+          lost |= any(text in line for text in _LOSSES)
+          self.show(line.rstrip('\n'))
         process.wait()
       finally:
         ended.set()
-    return _LOST if gone.is_set() else process.returncode
-
-  def _keep(self, line: str) -> None:
-    """Writes a line to the log; a full disk ends the log, not the run."""
-    if self._log:
-      try:
-        self._log.write(line)
-        self._log.flush()
-      except OSError as error:
-        show(f'The log ends here: {error.strerror}.')
-        self._log = None
+    code = _LOST if gone.is_set() else process.returncode
+    return code, lost or code == _LOST
 
 
 @contextlib.contextmanager
-def _started(command: Sequence[str]) -> Iterator[subprocess.Popen]:
+def _started(command: Sequence[str], errors: int) -> Iterator[subprocess.Popen]:
   """Starts a command in a session of its own, and kills what is left of it."""
   try:
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        command, stdout=subprocess.PIPE, stderr=errors,
         stdin=subprocess.DEVNULL, text=True, errors='replace',
         start_new_session=True)
   except FileNotFoundError:
@@ -326,23 +364,15 @@ def _last(text: str) -> str:
   return lines[-1][:300] if lines else 'no output'
 
 
+def _word(text: str) -> str:
+  """Returns the last line that is one word, as a state; '' if there is none."""
+  words = re.findall(r'^\s*([A-Za-z_]+)\s*$', text, re.M)
+  return words[-1].upper() if words else ''
+
+
 def _hopeless(text: str) -> bool:
   """Returns whether a failure will not go away."""
   return bool(re.search(
       'PERMISSION_DENIED|INVALID_ARGUMENT|UNAUTHENTICATED|'
       'unrecognized arguments|You do not currently have an active account',
       text))
-
-
-def _pack(file: pathlib.Path) -> None:
-  """Packs the files of the repository that git knows, or all beside it."""
-  found = subprocess.run(
-      ['git', 'ls-files', '-z', '--cached', '--others', '--exclude-standard'],
-      cwd=_ROOT, capture_output=True, text=True)
-  names = found.stdout.split('\0')[:-1] if not found.returncode else [
-      'jaxrl_llm', 'configs', 'launch', 'setup.py', 'pyproject.toml',
-      'constraints.txt', 'README.md']
-  with tarfile.open(file, 'w:gz') as archive:
-    for name in names:
-      if (_ROOT / name).exists():
-        archive.add(_ROOT / name, name)

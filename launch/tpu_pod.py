@@ -13,8 +13,11 @@ shows the VMs of a zone. `--dry_run` prints the commands.
 
 import argparse
 import contextlib
+import fcntl
+import io
 import json
 import os
+import pathlib
 import re
 import shlex
 import signal
@@ -26,8 +29,10 @@ from rich import box, console
 from rich import table as rich_table
 
 from jaxrl_llm import config as config_lib
-from launch import commands, gcloud, pod
+from launch import archive, commands, gcloud, pod
 from launch.pod import show
+
+_ENDS = signal.SIGTERM, signal.SIGHUP
 
 
 def status(job: gcloud.Job) -> rich_table.Table:
@@ -38,13 +43,20 @@ def status(job: gcloud.Job) -> rich_table.Table:
   """
   text = pod.Pod(job).ask(
       gcloud.command(job, 'tpu-vm', 'list', '--format=json'))
+  try:
+    found = json.loads(text)
+    rows = [[vm['name'].rpartition('/')[2], *(
+        vm.get(name, '') for name in (
+            'acceleratorType', 'state', 'health', 'createTime'))]
+            for vm in found]
+  except (ValueError, TypeError, KeyError, AttributeError):
+    raise pod.Failed(
+        f'The list of gcloud cannot be read: {text[:200]!r}.') from None
   table = rich_table.Table(box=box.SIMPLE)
   for name in ('name', 'type', 'state', 'health', 'created'):
-    table.add_column(name)
-  for vm in json.loads(text[text.index('['):]):
-    table.add_row(
-        vm['name'].rpartition('/')[2], vm.get('acceleratorType', ''),
-        vm.get('state', ''), vm.get('health', ''), vm.get('createTime', ''))
+    table.add_column(name, overflow='fold')
+  for row in rows:
+    table.add_row(*row)
   return table
 
 
@@ -76,57 +88,126 @@ def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, gcloud.Job]:
   add('--status', action='store_true', help='show the VMs of the zone')
   add('--dry_run', action='store_true', help='print the commands and stop')
   args, rest = parser.parse_known_args(argv)
-  secrets = tuple(filter(None, args.env.split(',')))
   args.grace = 0.0
   try:
-    _, overrides = config_lib.split(rest)
-    args.workdir = args.workdir or overrides.get('workdir')
-    if not args.status:
-      for name in ('name', 'type', 'config', 'workdir'):
-        if not getattr(args, name):
-          raise ValueError(f'--{name} is missing.')
-      if args.spot and args.reserved:
-        raise ValueError('--spot and --reserved exclude each other.')
-      if not re.fullmatch('[a-z]([-a-z0-9]{0,60}[a-z0-9])?', args.name):
+    job = _status_job(args) if args.status else _job(args, rest)
+    for name, least in (('tries', 1), ('backoff', 0), ('poll', 0)):
+      if not getattr(args, name) >= least:
         raise ValueError(
-            f'--name={args.name} must be lower-case letters, digits and -.')
-      for name in secrets:
-        if name not in os.environ:
-          raise ValueError(f'--env={name} is not in the environment.')
-      if not re.match('gs://|/|~', args.workdir):
-        raise ValueError(
-            f'--workdir={args.workdir} must be in a bucket, such as '
-            'gs://BUCKET/RUN, or an absolute path that all workers share.')
-      overrides['workdir'] = args.workdir
-      config = config_lib.load(args.config, overrides)
-      config_lib.validate(config)
-      args.grace = config.checkpoint.grace
+            f'--{name}={getattr(args, name)} must be at least {least}.')
   except (OSError, ValueError) as error:
     parser.exit(2, f'{error}\n')
-  return args, gcloud.Job(
-      args.name or '', args.zone, args.type or '',
-      args.version or gcloud.version(args.type or ''),
+  return args, job
+
+
+def _status_job(args: argparse.Namespace) -> gcloud.Job:
+  """Returns a job that is only good for `status`."""
+  return gcloud.Job('', args.zone, '', '', '', False, args.project, [], '')
+
+
+def _job(args: argparse.Namespace, rest: Sequence[str]) -> gcloud.Job:
+  """Returns the job of a command line, and notes the grace of its config.
+
+  Raises:
+    ValueError: an argument is missing or wrong.
+  """
+  _, overrides = config_lib.split(rest)
+  args.workdir = args.workdir or overrides.get('workdir')
+  for name in ('name', 'type', 'config', 'workdir'):
+    if not getattr(args, name):
+      raise ValueError(f'--{name} is missing.')
+  if args.spot and args.reserved:
+    raise ValueError('--spot and --reserved exclude each other.')
+  if not re.fullmatch('[a-z]([-a-z0-9]{0,60}[a-z0-9])?', args.name):
+    raise ValueError(
+        f'--name={args.name} must be lower-case letters, digits and -.')
+  secrets = tuple(filter(None, args.env.split(',')))
+  for name in secrets:
+    if name not in os.environ:
+      raise ValueError(f'--env={name} is not in the environment.')
+  if not re.match('gs://|/|~', args.workdir):
+    raise ValueError(
+        f'--workdir={args.workdir} must be in a bucket, such as '
+        'gs://BUCKET/RUN, or an absolute path that all workers share.')
+  overrides['workdir'] = args.workdir
+  config = config_lib.load(args.config, overrides)
+  config_lib.validate(config)
+  args.grace = config.checkpoint.grace
+  spec, files = _in_repository(args.config)
+  return gcloud.Job(
+      args.name, args.zone, args.type,
+      args.version or gcloud.version(args.type),
       'spot' if args.spot else 'reserved' if args.reserved else 'on_demand',
-      args.queued, args.project, [] if args.status else [
-          '-m', 'jaxrl_llm.train', *commands.argv(
-              args.config, overrides, ['--process_count=auto'])],
-      args.workdir or '', secrets)
+      args.queued, args.project, ['-m', 'jaxrl_llm.train', *commands.argv(
+          spec, overrides, ['--process_count=auto'])],
+      args.workdir, secrets, files)
+
+
+def _in_repository(spec: str) -> tuple[str, tuple[str, ...]]:
+  """Returns a config as the workers name it, and the file that they need.
+
+  Raises:
+    ValueError: the file is not in the repository, which is what they get.
+  """
+  if '://' in spec:
+    return spec, ()
+  path, colon, arg = spec.partition(':')
+  path = pathlib.Path(path).expanduser().resolve()
+  if not path.is_relative_to(archive.ROOT):
+    raise ValueError(
+        f'--config={spec} must be below {archive.ROOT}, which the workers get: '
+        'copy it there.')
+  path = str(path.relative_to(archive.ROOT))
+  return f'{path}{colon}{arg}', (path,)
 
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-  """Makes SIGTERM and the end of the terminal an interrupt, like Ctrl-C."""
+  """Makes SIGTERM and the end of the terminal an interrupt, like Ctrl-C.
+
+  One that is ignored, as with nohup, stays so.
+  """
   if threading.current_thread() is not threading.main_thread():
     yield
     return
-  before = {
-      number: signal.signal(number, signal.default_int_handler)
-      for number in (signal.SIGTERM, signal.SIGHUP)}
+  before = {number: signal.getsignal(number) for number in _ENDS}
+  for number, old in before.items():
+    if old is not signal.SIG_IGN:
+      signal.signal(number, signal.default_int_handler)
   try:
     yield
   finally:
     for number, old in before.items():
       signal.signal(number, old)
+
+
+def _ignore_ends() -> None:
+  """Lets only Ctrl-C interrupt what follows."""
+  if threading.current_thread() is threading.main_thread():
+    for number in _ENDS:
+      signal.signal(number, signal.SIG_IGN)
+
+
+@contextlib.contextmanager
+def _alone(job: gcloud.Job) -> Iterator[None]:
+  """Holds the name of a VM against other launchers on this machine.
+
+  Raises:
+    pod.Failed: another one has it.
+  """
+  with contextlib.ExitStack() as held:
+    with contextlib.suppress(OSError):  # no home to write to
+      folder = pathlib.Path.home() / '.cache' / 'jaxrl_llm'
+      folder.mkdir(parents=True, exist_ok=True)
+      lock = held.enter_context(open(
+          folder / f'pod-{job.project or ""}-{job.zone}-{job.name}', 'ab'))
+      try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      except BlockingIOError:
+        raise pod.Failed(
+            f'Another launcher is at work on {job.name}: wait for it, or '
+            'choose another --name.') from None
+    yield
 
 
 def _dry_run(job: gcloud.Job) -> None:
@@ -136,40 +217,41 @@ def _dry_run(job: gcloud.Job) -> None:
   for command in (
       gcloud.create(job), gcloud.describe(job), *request,
       gcloud.copy(job, gcloud.CODE), *secrets, gcloud.setup(job),
-      gcloud.program(job), gcloud.delete(job)):
+      gcloud.program(job), gcloud.delete(job, job.queued)):
     show(shlex.join(command))
   show('# After Ctrl-C, and before the program runs again:')
   show(shlex.join(gcloud.stop(job)))
 
 
-def _run(job: gcloud.Job, args: argparse.Namespace) -> int:
+def _run(
+    job: gcloud.Job, args: argparse.Namespace, log: io.RawIOBase) -> int:
   """Runs a job, and deletes its VM; returns the exit code."""
-  with open(args.log or f'{job.name}.log', 'a') as log:
-    vm = pod.Pod(job, tries=args.tries, backoff=args.backoff, poll=args.poll,
-                 grace=args.grace, log=log)
-    code = 1
+  vm = pod.Pod(job, tries=args.tries, backoff=args.backoff, poll=args.poll,
+               grace=args.grace, log=log)
+  code = 1
+  try:
     try:
-      try:
-        code = vm.run()
-      except pod.Failed as error:
-        show(f'{error}')
-      except KeyboardInterrupt:
-        code = 130
-        show('Interrupted: the program is asked to save and end.')
-        vm.stop()
-      finally:
-        if not args.keep and (vm.exists or code == 130):
-          vm.delete()
+      code = vm.run()
     except pod.Failed as error:
-      show(f'{error}')
-      code = code or 1
+      vm.show(f'{error}')
     except KeyboardInterrupt:
+      _ignore_ends()
       code = 130
+      vm.show('Interrupted: the program is asked to save and end.')
+      vm.stop()
     finally:
-      if vm.exists:
-        show(f'The TPU VM {job.name} in {job.zone} still exists and costs '
-             'money. Delete it with: '
-             f'{shlex.join(gcloud.delete(job))}')
+      if not args.keep and (vm.exists or code == 130):
+        vm.delete()
+  except pod.Failed as error:
+    vm.show(f'{error}')
+    code = code or 1
+  except KeyboardInterrupt:
+    code = 130
+  finally:
+    if vm.exists:
+      vm.show(f'The TPU VM {job.name} in {job.zone} still exists and costs '
+              'money. Delete it with: '
+              f'{shlex.join(gcloud.delete(job, job.queued))}')
   return code
 
 
@@ -186,7 +268,10 @@ def main(argv: Sequence[str] | None = None) -> int:
       if args.status:
         console.Console().print(status(job))
         return 0
-      return _run(job, args)
+      # Without a buffer, so that nothing is left to write at the end.
+      with _alone(job), open(
+          args.log or f'{job.name}.log', 'ab', buffering=0) as log:
+        return _run(job, args, log)
   except pod.Failed as error:
     show(f'{error}')
   except OSError as error:
