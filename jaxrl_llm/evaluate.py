@@ -27,7 +27,7 @@ import json
 import math
 import os
 import sys
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 from absl import logging
 from ml_collections import ConfigDict
@@ -103,21 +103,38 @@ def evaluate(
   Raises:
     ValueError: see `weights.load` and `problem_sets`; or the same evaluation
       is already running; or the config has no actor.
+    OSError: the bucket of the workdir does not answer; or the folder of the
+      responses was removed, or taken over by another process.
     Stopped: SIGTERM or SIGINT came; the responses are kept.
   """
   config = config_lib.of_player(config, player)
+  paths.reachable(config.workdir)
   # A KL penalty would need a second copy of the model.
   config.loss.kl_coef = 0.0
   # Files of problems that are not evaluated need not exist.
   if files and 'path' in config.task:
     config.task.path = config.task.heldout = ()
-  parts = experiment.build(config, training=False)
+  with ends.stoppable(config.checkpoint.grace) as asked:
+    parts = experiment.build(config, training=False)
+    parts.processes.channel.listen_to(asked)
+    return _evaluate(parts, which, files, greedy, player)
+
+
+def _evaluate(
+    parts: experiment.Parts, which: str, files: Sequence[str], greedy: bool,
+    player: str) -> dict[str, Any]:
+  """`evaluate`, once the parts are made."""
+  config, channel = parts.config, parts.processes.channel
   sets, left_out = problem_sets(parts, files)
+  channel.agree(
+      {f'the content of {name}': experiment.digest(problems)
+       for name, problems in sets.items()}, 'between the processes')
   workdir = paths.place(config.workdir)
+  if channel.count > 1 and channel.first:
+    workdir.mkdir(parents=True, exist_ok=True)
+  workdir_lib.check_shared(workdir, channel)
   temperature = 0.0 if greedy else config.sampling.temperature
-  channel = parts.processes.channel
-  with (ends.stoppable(channel.ask_to_stop, config.checkpoint.grace),
-        contextlib.closing(parts), progress.Display(
+  with (contextlib.closing(parts), progress.Display(
             f'evaluation of {workdir}',
             show=config.log.display and channel.first) as display):
     with display.phase('weights', config.warm_start.steps):
@@ -134,7 +151,7 @@ def evaluate(
           held.local / 'responses.jsonl', parts, params, sets,
           samples=config.eval.samples,
           sampling=parts.sampling(temperature=temperature),
-          key=heldout.noise_key(parts), display=display)
+          key=heldout.noise_key(parts), display=display, gone=_gone(held))
       every = [row for rows in found.values() for row in rows]
       result = dict(
           workdir=str(workdir), checkpoint=which, step=step,
@@ -151,6 +168,14 @@ def evaluate(
         paths.write_whole(
             place / 'evaluation.md', report.markdown(result))
   return result
+
+
+def _gone(held: workdir_lib.Folder) -> Callable[[], str]:
+  """Makes `gone` of `responses.collect`."""
+  gone = held.watch('settings.json')
+  return lambda: (
+      f'{held.path} was removed, or taken over by another process, during the '
+      'evaluation: run the same command again.') if gone() else ''
 
 
 def parse(argv: Sequence[str]) -> tuple[ConfigDict, dict[str, Any]]:

@@ -78,6 +78,13 @@ class Parts(NamedTuple):
     """Returns the config as a checkpoint keeps it, with `contents`."""
     return {**self.config.to_dict(), 'contents': self.contents}
 
+  def compared(self) -> dict[str, Any]:
+    """Returns what must be the same in all processes of a run, by name."""
+    return {
+        **config_lib.flatten(self.described()),
+        'the held-out problems': digest(self.task.heldout),
+        'the training problems': digest(self.task.train)}
+
   def describe(self, folder: paths.Path) -> None:
     """Writes what a run in a folder needs to go on, beside its checkpoints."""
     asked = self.asked.copy_and_resolve_references()
@@ -133,6 +140,12 @@ class Parts(NamedTuple):
         text += f'Sampling{of}:\n' + sharding.table(
             self.programs.writer.weights, sharding.SAMPLE_RULES, mesh)
     return text
+
+
+def digest(problems: Sequence[tasks.Problem]) -> str:
+  """Returns a hash of problems in their order."""
+  text = repr([(p.id, p.prompt, p.kind, p.answer, p.info) for p in problems])
+  return hashlib.sha256(text.encode('utf8', 'replace')).hexdigest()[:16]
 
 
 def by_kind(problems: Sequence[tasks.Problem]) -> dict[str, np.ndarray]:

@@ -105,8 +105,10 @@ def export(
   Raises:
     ValueError: the folder has files, there is no checkpoint, or the model's
       features are not those of a family that transformers knows.
+    OSError: the folder cannot be written to, or its bucket does not answer.
   """
   bucket = paths.in_bucket(out)
+  paths.reachable(out)
   with paths.explained(out):
     taken = out.exists() and (not out.is_dir() or any(out.iterdir()))
   if taken:

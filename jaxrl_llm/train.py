@@ -215,19 +215,19 @@ def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:
       removed; the message says where the state is.
     Stopped: SIGTERM or SIGINT came; the state is saved.
   """
-  with workdir_lib.held(config.workdir, distributed.first()) as workdir:
-    return _run(config, name, workdir)
+  with (ends.stoppable(config.checkpoint.grace) as asked,
+        workdir_lib.held(config.workdir, distributed.first()) as workdir):
+    return _run(config, name, workdir, asked)
 
 
 def _run(
-    config: ConfigDict, name: str, workdir: workdir_lib.Folder,
+    config: ConfigDict, name: str, workdir: workdir_lib.Folder, asked: Any,
 ) -> dict[str, Any]:
-  """`train`, in a folder that is held."""
+  """`train`, in a folder that is held; `asked` is an event that stops it."""
   began = time.monotonic()
   parts = experiment.build(config)
-  with ends.stoppable(
-      parts.processes.channel.ask_to_stop, config.checkpoint.grace):
-    return _loop(parts, name, workdir, began)
+  parts.processes.channel.listen_to(asked)
+  return _loop(parts, name, workdir, began)
 
 
 def _loop(
@@ -236,8 +236,7 @@ def _loop(
   """`train`, once the parts are made; `began` is its start."""
   config, channel = parts.config, parts.processes.channel
   policy, learner = parts.programs.policy, parts.programs.learner
-  channel.agree(
-      config_lib.flatten(parts.described()), 'between the processes')
+  channel.agree(parts.compared(), 'between the processes')
   workdir_lib.check_shared(workdir.path, channel)
   saver = checkpoint.Checkpointer(
       workdir.path / 'checkpoints', parts.described(),

@@ -13,29 +13,27 @@ trials.
 
 import argparse
 import collections
-import difflib
 import fcntl
 import json
 import os
 import pathlib
 import re
+import select
 import shlex
 import signal
-import statistics
 import subprocess
 import sys
 import time
-from typing import Any, Iterator, NamedTuple, Sequence
+from typing import Any, NamedTuple, Sequence
 
-from rich import box, console
-from rich import table as rich_table
+from rich import console
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.config import files as config_files
 from jaxrl_llm.monitoring import metrics as metrics_lib
 from jaxrl_llm.storage import paths
 from jaxrl_llm.tasks import modules
-from launch import commands, hyper
+from launch import commands, hyper, results
 
 _MARGIN = 5.0  # seconds after which a trial that did not stop is killed
 _show = console.Console(highlight=False, markup=False, soft_wrap=True).print
@@ -66,10 +64,18 @@ class Trial(NamedTuple):
 
   @property
   def finished(self) -> bool:
-    """True if the folder has the summary of a run with exactly this config."""
-    note = self.folder / 'trial.json'
-    return ((self.folder / 'summary.json').exists() and note.exists()
-            and note.read_text() == self.config)
+    """True if the folder has the summary of a run with exactly this config.
+
+    The training program, which holds the folder, notes its config in
+    config.json. `run` notes that of any program in trial.json, once it is done.
+
+    Raises:
+      OSError: the folder cannot be read.
+    """
+    with paths.explained(self.folder):
+      return (self.folder / 'summary.json').exists() and any(
+          note.exists() and note.read_bytes() == self.config.encode()
+          for note in (self.folder / 'config.json', self.folder / 'trial.json'))
 
 
 def plan(
@@ -123,7 +129,12 @@ def plan(
 
 
 def start(trial: Trial) -> subprocess.Popen | None:
-  """Starts a trial; returns None if another runner's process still runs it."""
+  """Starts a trial; returns None if another runner's process still runs it.
+
+  Raises:
+    OSError: its folder or its program cannot be used.
+    ValueError: its command has a character that no command may have.
+  """
   trial.logs.mkdir(parents=True, exist_ok=True)
   with open(trial.logs / 'log.txt', 'ab') as log:
     try:
@@ -131,8 +142,9 @@ def start(trial: Trial) -> subprocess.Popen | None:
       fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
       return None
-    (trial.folder / 'summary.json').unlink(missing_ok=True)
-    paths.write_whole(trial.folder / 'trial.json', trial.config)
+    with paths.explained(trial.folder):
+      for name in ('summary.json', 'trial.json'):
+        (trial.folder / name).unlink(missing_ok=True)
     return subprocess.Popen(
         trial.command, stdin=subprocess.DEVNULL, stdout=log,
         stderr=subprocess.STDOUT, start_new_session=True)
@@ -152,27 +164,40 @@ def stop(processes: Sequence[subprocess.Popen], grace: float = 10.0) -> None:
         pass
 
 
-def run(trials: Sequence[Trial], parallel: int) -> list[str]:
+def run(
+    trials: Sequence[Trial], parallel: int, attached: bool = False,
+) -> list[str]:
   """Runs the trials that are not finished, `parallel` at a time.
 
   A failed trial does not stop the others. An interrupt also ends the running
   trials.
 
+  Args:
+    trials: from `plan`.
+    parallel: number of trials that may run at the same time.
+    attached: whether to end like an interrupt when the standard input ends.
+
   Returns:
     For each trial, 'done' or a description of the failure.
   """
-  states = ['done' if trial.finished else '' for trial in trials]
+  states = [_before(trial) for trial in trials]
   waiting = collections.deque(i for i, state in enumerate(states) if not state)
   running: dict[int, subprocess.Popen] = {}
   try:
     while waiting or running:
+      if attached and select.select([0], [], [], 0.0)[0]:
+        raise KeyboardInterrupt
       while waiting and len(running) < parallel:
         i = waiting.popleft()
-        process = start(trials[i])
-        if process is None:
-          states[i] = 'another process is running it'
+        try:
+          process = start(trials[i])
+        except (OSError, ValueError) as error:
+          states[i] = _failure(trials[i], error)
         else:
-          running[i] = process
+          if process is None:
+            states[i] = 'another process is running it'
+          else:
+            running[i] = process
         _show(f'{trials[i].folder}: {states[i] or "started"}')
       time.sleep(0.1)
       for i in [i for i, p in running.items() if p.poll() is not None]:
@@ -181,126 +206,42 @@ def run(trials: Sequence[Trial], parallel: int) -> list[str]:
   finally:
     stop(list(running.values()), max(
         [trials[i].grace for i in running], default=0.0) + _MARGIN)
+    for i, process in running.items():  # A trial may have come to its end.
+      states[i] = _outcome(trials[i], process.returncode)
   return states
 
 
+def _before(trial: Trial) -> str:
+  """Returns the state of a trial before it runs; '' if it is to be run."""
+  try:
+    return 'done' if trial.finished else ''
+  except OSError as error:
+    return _failure(trial, error)
+
+
 def _outcome(trial: Trial, code: int) -> str:
-  if code == 0 and trial.finished:
-    return 'done'
-  lines = (trial.logs / 'log.txt').read_text(errors='replace').split('\n')
+  """Returns the state of a trial whose program has ended."""
+  try:
+    with paths.explained(trial.folder):
+      done = code == 0 and (trial.folder / 'summary.json').exists()
+    if done:
+      paths.write_whole(trial.folder / 'trial.json', trial.config)
+      return 'done'
+    lines = (trial.logs / 'log.txt').read_text(errors='replace').split('\n')
+  except OSError as error:
+    return _failure(trial, error)
   last = next((line for line in reversed(lines) if line.strip()), 'no output')
   return f'failed ({code}): {last.strip()}'
 
 
-def results(
-    trials: Sequence[Trial], states: Sequence[str], metrics: Sequence[str],
-) -> list[dict[str, str]]:
-  """Returns the rows of the final table, each a dictionary of column to text.
-
-  The columns are the trial's number, the fields that differ between trials,
-  the state, the last step, and each metric's last and best (highest) value.
-  Trials that differ only in their seed also get a row of means and standard
-  deviations.
-  """
-  names = dict.fromkeys(name for trial in trials for name in trial.fields)
-  differs = [
-      name for name in names
-      if len({repr(trial.fields.get(name)) for trial in trials}) > 1]
-  rows, groups = [], collections.defaultdict(list)
-  for i, (trial, state) in enumerate(zip(trials, states)):
-    logged = metrics_lib.read(trial.folder / 'metrics.jsonl')
-    fields = {
-        name: config_lib.to_text(trial.fields.get(name)) for name in differs}
-    numbers = {}
-    for metric in metrics:
-      values = [
-          row[metric] for row in logged if row.get(metric) is not None]
-      if values:
-        numbers |= {metric: values[-1], f'{metric} best': max(values)}
-    rows.append({
-        'trial': str(i), **fields, 'state': state.partition(':')[0],
-        'step': str(logged[-1].get('step', '')) if logged else '',
-        **{k: f'{v:.4g}' for k, v in numbers.items()}})
-    groups[tuple((k, v) for k, v in fields.items() if k != 'seed')].append(
-        numbers)
-  for fields, members in groups.items():
-    if len(members) > 1:
-      shared = set.intersection(*(set(member) for member in members))
-      rows.append({'trial': f'mean of {len(members)}', **dict(fields), **{
-          k: _spread([m[k] for m in members])
-          for k in members[0] if k in shared}})
-  return rows
-
-
-def _spread(values: Sequence[float]) -> str:
-  return f'{statistics.fmean(values):.4g} ± {statistics.stdev(values):.2g}'
-
-
-def unmeasured(
-    trials: Sequence[Trial], metrics: Sequence[str]) -> Iterator[str]:
-  """Yields a sentence for each metric that no trial has measured."""
-  known = {name for trial in trials
-           for row in metrics_lib.read(trial.folder / 'metrics.jsonl')
-           for name, value in row.items() if value is not None}
-  for metric in metrics:
-    if known and metric not in known:
-      near = difflib.get_close_matches(metric, sorted(known), 3, 0.3)
-      yield (f'No trial has measured {metric}: choose with --metrics, for '
-             f'example {", ".join(near or sorted(known)[:3])}.')
-
-
-def short(names: Sequence[str]) -> list[str]:
-  """Drops the sections of each name that stays unique without them."""
-  tails = [re.split(r'[./](?=[^./]*$)', name)[-1] for name in names]
-  return [tail if tails.count(tail) == 1 else name
-          for tail, name in zip(tails, names)]
-
-
-def cells(rows: Sequence[dict[str, str]]) -> list[list[str]]:
-  """Returns the lines of the table: its head, then the rows.
-
-  It has the columns that occur, without the sections of their names.
-  """
-  columns = [*dict.fromkeys(name for row in rows for name in row)]
-  return [short(columns), *(
-      [row.get(name, '') for name in columns] for row in rows)]
-
-
-def show_table(lines: Sequence[Sequence[str]]) -> None:
-  """Prints the table; on a narrow screen, in parts that fit without cuts."""
-  out = console.Console(highlight=False, markup=False)
-  names, *columns = zip(*lines)
-  part = [names]
-  for column in columns:
-    # With up to three characters between columns.
-    if sum(_narrowest(c) + 3 for c in (*part, column)) > out.width:
-      out.print(_table(part))
-      part = [names]
-    part.append(column)
-  out.print(_table(part))
-
-
-def _table(columns: Sequence[Sequence[str]]) -> rich_table.Table:
-  table = rich_table.Table(
-      box=box.SIMPLE, collapse_padding=True, pad_edge=False)
-  for column in columns:
-    table.add_column(column[0], min_width=_narrowest(column))
-  for row in [*zip(*columns)][1:]:
-    table.add_row(*row)
-  return table
-
-
-def _narrowest(column: Sequence[str]) -> int:
-  """Returns the least width of a column that cuts no word."""
-  return max(len(word) for cell in column for word in cell.split())
-
-
-def markdown(lines: Sequence[Sequence[str]]) -> str:
-  """Returns the table as Markdown."""
-  head, *rows = ([cell.replace('|', '\\|') for cell in line]
-                 for line in lines)
-  return ''.join(f'| {" | ".join(line)} |\n' for line in (
-      head, ['---'] * len(head), *rows))
+def _failure(trial: Trial, error: Exception) -> str:
+  """Returns the state of a trial that an error has ended."""
+  file = getattr(error, 'filename', None)
+  if not file:  # a sentence already
+    return f'failed: {error}'
+  fix = ('correct --program' if file == trial.command[0] else
+         'check that path, or choose another --workdir')
+  return f'failed: {file} cannot be used ({error.strerror}): {fix}.'
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -322,6 +263,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                       help='print the trials as JSON and stop')
   parser.add_argument('--trial', type=int, metavar='N',
                       help='run only this trial, without the table')
+  parser.add_argument('--attached', action='store_true', help='end like an '
+                      'interrupt when the standard input ends')
   parser.add_argument(
       '--grace', type=float, metavar='SECONDS', help='time for a trial to end '
       'after an interrupt (default: checkpoint.grace of its config)')
@@ -335,20 +278,20 @@ def main(argv: Sequence[str] | None = None) -> int:
   workdir = args.workdir or f'runs/{config_lib.name_of(args.config)}-sweep'
   try:
     workdir = modules.expanded(workdir)
+    paths.reachable(workdir)
     _, overrides = config_lib.split(rest)
     trials = plan(
         args.config, sweep=args.sweep, workdir=workdir, overrides=overrides,
         program=shlex.split(args.program))
     if args.grace is not None:
       trials = [trial._replace(grace=args.grace) for trial in trials]
+    if args.list:
+      _show(json.dumps([
+          dict(folder=str(trial.folder), finished=trial.finished)
+          for trial in trials]))
+      return 0
   except (OSError, ValueError) as error:
     parser.exit(2, f'{error}\n')
-  if args.list:
-    _show(json.dumps([dict(
-        folder=str(trial.folder), finished=trial.finished,
-        argv=trial.command[len(shlex.split(args.program)):])
-                      for trial in trials]))
-    return 0
   alone = args.trial is not None
   if alone:
     if not 0 <= args.trial < len(trials):
@@ -362,22 +305,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
   signal.signal(signal.SIGTERM, signal.default_int_handler)
   try:
-    states = run(trials, max(args.parallel, 1))
+    states = run(trials, max(args.parallel, 1), args.attached)
   except KeyboardInterrupt:
-    _show('Interrupted; the same command continues the sweep.')
+    if not args.attached:  # else the launcher says it
+      _show('Interrupted; the same command continues the sweep.')
     return 130
   if alone:
     return int(states != ['done'])
   metrics = args.metrics.split(',')
   try:
-    table = cells(results(trials, states, metrics))
-    notes = [*unmeasured(trials, metrics)]
-    show_table(table)
+    logged = [
+        metrics_lib.read(trial.folder / 'metrics.jsonl') for trial in trials]
+    table = results.cells(results.rows_of(
+        [trial.fields for trial in trials], states, logged, metrics))
+    notes = [*results.unmeasured(logged, metrics)]
+    results.show_table(table)
     for note in notes:
       _show(note)
     if args.sweep:
       file = paths.place(workdir) / 'sweep.md'
-      paths.write_whole(file, '\n'.join([markdown(table), *notes]))
+      paths.write_whole(file, '\n'.join([results.markdown(table), *notes]))
       _show(f'Written to {file}.')
   except (OSError, ValueError) as error:  # a damaged metrics.jsonl, a full disk
     _show(f'{error}')

@@ -13,6 +13,7 @@ queues itself again. `--sbatch` adds other options, such as
 import argparse
 import math
 import pathlib
+import re
 import shlex
 import sys
 from typing import Sequence
@@ -54,7 +55,7 @@ srun --kill-on-bad-exit=1 {program}
 code=$?
 # A run that was asked to stop exits with 0 as well.
 if [ $code -eq 0 ] && ! {commands.finished(python, config.workdir)}; then
-  scontrol requeue "$SLURM_JOB_ID"
+  scontrol requeue "$SLURM_JOB_ID" || exit 75  # Not done, and not queued.
 fi
 exit $code
 '''
@@ -78,7 +79,12 @@ def main(argv: Sequence[str] | None = None) -> int:
   add('--sbatch', action='append', default=[], metavar='OPTION',
       help='other option of sbatch')
   args, rest = parser.parse_known_args(argv)
+  name = args.name or config_lib.name_of(args.config)
   try:
+    # The lines of #SBATCH have no quotes.
+    if not re.fullmatch(r'[\w.=-]+', name):
+      raise ValueError(
+          f'--name={name} must be letters, digits and any of _ . = -.')
     _, overrides = config_lib.split(rest)
     overrides['workdir'] = args.workdir
     config = config_lib.load(args.config, overrides)
@@ -87,9 +93,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.exit(2, f'{error}\n')
   sys.stdout.write(script(
       commands.argv(args.config, overrides), config,
-      name=args.name or config_lib.name_of(args.config), nodes=args.nodes,
-      gpus=args.gpus_per_node, time=args.time, python=args.python,
-      options=args.sbatch))
+      name=name, nodes=args.nodes, gpus=args.gpus_per_node, time=args.time,
+      python=args.python, options=args.sbatch))
   return 0
 
 

@@ -8,22 +8,28 @@ r"""Runs a config, or its sweep, as an XManager experiment.
 XManager needs an older protobuf than this package, so it has an environment of
 its own; the runs use that of `--python`. A trial is a work unit. On this
 machine it needs no docker; the same command, run again, skips finished trials
-and resumes the others, as `launch/run.py` does. With `--tpu` and `--zone` each
-trial gets a TPU slice of its own by `launch/tpu_pod.py`: XManager's Vertex
-executor knows only TPU v2 and v3 (google-deepmind/xmanager#63). Options after
-`--` go to tpu_pod.py, such as -- --spot --project=mine.
+and resumes the others, as `launch/run.py` does. Ctrl-C lets the trials save and
+end, and waits for them; Ctrl-C again does not wait.
+
+With `--tpu` and `--zone` each trial gets a TPU slice of its own by
+`launch/tpu_pod.py`: XManager's Vertex executor knows only TPU v2 and v3
+(google-deepmind/xmanager#63). Options after `--` go to tpu_pod.py, such as
+-- --spot --project=mine.
 """
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import pathlib
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from typing import Any, Sequence
+import zlib
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _POD_GRACE = 3600  # seconds in which a TPU slice is saved and deleted
@@ -49,18 +55,58 @@ def work_units(
       continue
     units[number] = ['-m', 'launch.run', *rest, f'--trial={number}']
     if tpu:
-      path = pathlib.PurePath(trial['folder'])
-      name = re.sub(
-          '[^a-z0-9]+', '-', f'xm-{path.parent.name}-{path.name}'.lower())
       units[number] += [f'--grace={_POD_GRACE}', '--program=' + shlex.join([
-          python, '-m', 'launch.tpu_pod', f'--name={name[:60].strip("-")}',
+          python, '-m', 'launch.tpu_pod', f'--name={vm_name(trial["folder"])}',
           f'--zone={zone}', f'--type={tpu}', *pod])]
   return units
 
 
+def vm_name(folder: str) -> str:
+  """Returns the name of a trial's VM: other folders give other names."""
+  last = re.sub('[^a-z0-9]+', '-', pathlib.PurePath(folder).name.lower())
+  return f'xm-{zlib.crc32(folder.encode()):08x}-{last}'[:60].strip('-')
+
+
+class _Leash:
+  """Ends the trials when it is pulled, or when this process dies.
+
+  It is a pipe whose other end is their standard input; see `--attached` of
+  `launch/run.py`. XManager itself ends only their shells.
+
+  Attributes:
+    pulled: whether the trials were told to end.
+  """
+
+  def __init__(self):
+    self.pulled = False
+    end, self._held = os.pipe()
+    os.dup2(end, 0)
+    os.close(end)
+
+  def pull(self) -> None:
+    """Lets the trials save and end; the second time, leaves them alone."""
+    if self.pulled:
+      _say('The trials save and end by themselves.')
+      os._exit(130)
+    self.pulled = True
+    os.close(self._held)
+    _say('Interrupted: the trials save and end.')
+
+
+def _say(text: str) -> None:
+  with contextlib.suppress(OSError):  # The terminal may be closed.
+    print(text, flush=True)
+
+
+def _heeded() -> list[signal.Signals]:
+  """Returns the signals that interrupt, without those that are ignored."""
+  return [number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+          if signal.getsignal(number) != signal.SIG_IGN]  # by nohup
+
+
 async def _run(
     experiment: Any, units: dict[int, list[str]], python: str,
-    parallel: int) -> dict[int, str]:
+    parallel: int, leash: _Leash) -> dict[int, str]:
   """Runs the work units, some at a time; returns the failures."""
   from xmanager import xm, xm_local
   free, failures = asyncio.Semaphore(parallel), {}
@@ -70,8 +116,10 @@ async def _run(
 
   async def one(number, argv):
     async with free:  # XManager itself starts all at once
+      if leash.pulled:
+        return
       job = xm.Job(
-          executable=executable, executor=executor, args=argv,
+          executable=executable, executor=executor, args=[*argv, '--attached'],
           env_vars={'PYTHONPATH': str(_ROOT)})
       unit = await experiment.add(job)
       try:
@@ -118,6 +166,20 @@ def _parse(
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line; returns the exit code."""
   args, rest, pod = _parse(list(sys.argv[1:] if argv is None else argv))
+  for number in _heeded():
+    signal.signal(number, signal.default_int_handler)
+  try:
+    code = _launch(args, rest, pod)
+  except KeyboardInterrupt:
+    code = 130
+  if code == 130:
+    _say('Interrupted; the same command continues the sweep.')
+  return code
+
+
+def _launch(
+    args: argparse.Namespace, rest: Sequence[str], pod: Sequence[str]) -> int:
+  """Runs the trials that are not finished; returns the exit code."""
   if not args.dry_run:
     try:
       from xmanager import xm_local
@@ -133,7 +195,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   try:
     found = subprocess.run(
         [python, '-m', 'launch.run', *rest, '--list'], env=env,
-        stdout=subprocess.PIPE, text=True)
+        stdout=subprocess.PIPE, text=True,
+        start_new_session=True)  # An interrupt is for this process.
   except OSError as error:
     sys.stderr.write(
         f'--python={args.python}: {error.strerror}: run make train once, or '
@@ -148,15 +211,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     for unit in units.values():
       print(shlex.join([python, *unit]))
     return 0
-  from absl import flags
+  from absl import flags, logging
   flags.FLAGS(['xm.py'])
 
   async def experiment():
+    for number in _heeded():
+      asyncio.get_running_loop().add_signal_handler(number, leash.pull)
     title = args.title or pathlib.PurePath(args.config).stem
-    async with xm_local.create_experiment(title) as made:
-      return await _run(made, units, python, max(args.parallel, 1))
+    try:
+      async with xm_local.create_experiment(title) as made:
+        failures.update(await _run(
+            made, units, python, max(args.parallel, 1), leash))
+        if failures:  # At its end, XManager logs and raises them once more.
+          logging.set_verbosity(logging.FATAL)
+    except RuntimeError:
+      if not failures:
+        raise
 
-  failures = asyncio.run(experiment())
+  leash, failures = _Leash(), {}
+  asyncio.run(experiment())
+  if leash.pulled:
+    return 130
   print(f'{len(trials)} trials: {len(trials) - len(units)} were finished, '
         f'{len(units) - len(failures)} are done, {len(failures)} failed.')
   for number, error in sorted(failures.items()):

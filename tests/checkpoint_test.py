@@ -1,88 +1,17 @@
 """Tests of checkpoints: exact bits, written whole or not at all."""
 
-import asyncio
-import contextlib
-import errno
 import pathlib
-import resource
-import signal
-import subprocess
-import sys
 import threading
-import time
 import warnings
 
-from flax import struct
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from jaxrl_llm import checkpoint, sharding
-from jaxrl_llm.checkpoint import saver as saver_lib
-from jaxrl_llm.checkpoint.tree import is_key
 from tests import devices
-
-
-@struct.dataclass
-class Learner:
-  params: dict[str, jax.Array]
-  opt_state: optax.OptState
-  step: jax.Array
-
-
-def make_state(seed, size=1000):
-  """Returns a state with every kind of leaf, different for each seed."""
-  rng = np.random.default_rng(seed)
-  params = {
-      'w': jnp.asarray(rng.standard_normal((size // 10, 10)), jnp.float32),
-      'half': jnp.asarray(rng.standard_normal(7), jnp.bfloat16),
-      'odd': jnp.asarray([jnp.nan, -0.0, jnp.inf, 1e-45], jnp.float32)}
-  return dict(
-      learner=Learner(
-          params, optax.adam(1e-3).init(params), jnp.int32(seed)),
-      key=jax.random.key(seed),
-      keys=jax.random.split(jax.random.key(seed, impl='rbg'), 3),
-      flags=jnp.asarray(rng.random(5) < 0.5),
-      buffer=rng.integers(0, 99, (4, 3), dtype=np.int16),
-      nothing=jnp.zeros((0, 3)), missing=None, position=seed, rate=seed / 7)
-
-
-def bits(tree):
-  """Returns a tree's structure, and type, dtype, shape and bytes of leaves."""
-  def one(x):
-    if is_key(x):
-      return str(x.dtype), one(jax.random.key_data(x))
-    kind = 'device' if isinstance(x, jax.Array) else type(x).__name__
-    x = np.asarray(x)
-    return kind, str(x.dtype), x.shape, x.tobytes()
-  return jax.tree.structure(tree), [one(x) for x in jax.tree.leaves(tree)]
-
-
-def abstract(tree):
-  """Replaces the device arrays of a tree by shapes and shardings."""
-  def one(x):
-    return x if not isinstance(x, jax.Array) else jax.ShapeDtypeStruct(
-        x.shape, x.dtype, sharding=x.sharding)
-  return jax.tree.map(one, tree)
-
-
-def write(directory, steps, **options):
-  """Saves `make_state(step)` for each step; a later step has a lower score."""
-  saver = checkpoint.Checkpointer(directory, {'seed': 0}, **options)
-  for step in steps:
-    saver.save(step, make_state(step), {'step': step}, score=-step)
-  saver.close()
-
-
-def one_warning(caplog, *parts):
-  """Asserts that the last warning is one line that contains these words."""
-  line = caplog.records[-1].getMessage()
-  assert '\n' not in line
-  for part in parts:
-    assert str(part) in line
-  return line
+from tests.states import abstract, bits, Learner, make_state, one_warning, write
 
 
 @pytest.mark.parametrize('view', [abstract, lambda tree: tree])
@@ -263,103 +192,6 @@ def test_other_arrays_are_refused_by_name(tmp_path):
   found = checkpoint.restore(tmp_path, some, partial=True)
   assert bits(found.state['learner'].params) == bits(
       make_state(1)['learner'].params)
-
-
-@pytest.mark.parametrize('error', [
-    OSError(errno.ENOSPC, 'No space'), ValueError('RESOURCE_EXHAUSTED: x')])
-def test_a_full_disk_costs_only_that_checkpoint(
-    tmp_path, caplog, monkeypatch, error):
-  write(tmp_path, [1])
-  saver = checkpoint.Checkpointer(tmp_path, {}, keep=1)
-
-  def full(*args, **kwargs):
-    raise error
-
-  with monkeypatch.context() as patch:  # before anything is written
-    patch.setattr(saver._manager, 'save', full)
-    saver.save(2, make_state(2), {})
-  assert len(caplog.records) == 1
-  one_warning(caplog, 'step 2', 'disk is full', 'goes on', 'of step 1')
-  with monkeypatch.context() as patch:  # while it is written
-    patch.setattr(saver_lib.files, 'checksum', full)
-    saver.save(3, make_state(3), {})
-    saver.wait()
-  assert len(caplog.records) == 2
-  one_warning(caplog, 'step 3', 'disk is full', 'goes on', 'of step 1')
-  assert [p.name for p in tmp_path.iterdir()] == ['1']
-  assert checkpoint.restore(tmp_path, make_state(0)).step == 1
-  saver.save(4, make_state(4), {})
-  saver.close()
-  assert checkpoint.steps(tmp_path) == [1, 4]  # the best, and the newest
-  assert len(caplog.records) == 2
-
-
-@pytest.mark.filterwarnings('error::pytest.PytestUnraisableExceptionWarning')
-def test_files_that_the_system_refuses_to_write(tmp_path, caplog):
-  """The real thing: the kernel stops every file at 32 KiB."""
-  saver = checkpoint.Checkpointer(tmp_path, {}, keep=1)
-  saver.save(1, make_state(1), {})
-  saver.wait()
-  limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-  resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 15, limits[1]))
-  try:
-    saver.save(2, make_state(2, size=100_000), {})
-    saver.wait()
-  finally:
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-  assert len(caplog.records) == 1
-  one_warning(caplog, 'step 2', 'could not be written', 'of step 1')
-  assert bits(checkpoint.restore(
-      tmp_path, abstract(make_state(0))).state) == bits(make_state(1))
-  saver.save(3, make_state(3, size=100_000), {})
-  saver.close()
-  assert checkpoint.steps(tmp_path) == [3]  # now that it is whole, 1 may go
-
-
-def test_other_writers_of_a_failed_save_are_not_heard(tmp_path, caplog):
-  """asyncio reports what nobody waited for, when it is collected."""
-  checkpoint.Checkpointer(tmp_path, {}).close()
-  with contextlib.closing(asyncio.new_event_loop()) as loop:
-    for name, heard in (('4.orbax-checkpoint-tmp/x', 0), ('elsewhere', 1)):
-      loop.create_future().set_exception(ValueError(str(tmp_path / name)))
-      assert len(caplog.records) == heard
-
-
-ENDLESS = '''
-import sys, jax.numpy as jnp
-from jaxrl_llm import checkpoint
-saver = checkpoint.Checkpointer(sys.argv[1], {}, keep=2)
-found = saver.restore({'x': jnp.zeros(200_000)})
-step = found.step if found else 0
-while True:
-  step += 1
-  saver.save(step, {'x': jnp.sin(jnp.arange(200_000.) + step)}, {'step': step})
-  if step % 5 == 0: print(step, flush=True)
-'''
-
-
-def test_kill_9_never_leaves_a_half_step(tmp_path):
-  reached = 0
-  for delay in (0.0, 0.013):
-    child = subprocess.Popen(
-        [sys.executable, '-c', ENDLESS, str(tmp_path)], cwd=devices.ROOT,
-        stdout=subprocess.PIPE, text=True)
-    printed = int(child.stdout.readline())
-    time.sleep(delay)
-    child.send_signal(signal.SIGKILL)
-    child.wait()
-    found = checkpoint.steps(tmp_path)
-    # The step that was printed may still have been under way.
-    assert found and found[-1] >= printed - 1 >= reached
-    for step in found:
-      assert checkpoint.fault(tmp_path / str(step)) is None
-    last = checkpoint.restore(tmp_path, {'x': jnp.zeros(200_000)})
-    assert last.step == found[-1] and last.host == {'step': last.step}
-    np.testing.assert_array_equal(
-        last.state['x'], jnp.sin(jnp.arange(200_000.) + last.step))
-    reached = last.step
-  checkpoint.Checkpointer(tmp_path, {}).close()
-  assert not list(tmp_path.glob('*tmp*'))
 
 
 def between_meshes(directory):

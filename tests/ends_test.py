@@ -372,7 +372,7 @@ def test_signals_after_the_run_change_nothing():
           'import os, signal\n'
           'from jaxrl_llm.monitoring import ends\n'
           'with ends.program("Interrupted."):\n'
-          '  with ends.stoppable(lambda: None, 5):\n'
+          '  with ends.stoppable(5):\n'
           '    pass\n'
           '  os.kill(os.getpid(), signal.SIGTERM)\n'
           'os.kill(os.getpid(), signal.SIGTERM)\n'

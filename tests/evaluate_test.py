@@ -364,6 +364,23 @@ def test_an_evaluation_is_done_by_one_process_at_a_time(
   assert 'Written' in capsys.readouterr().out
 
 
+def test_an_evaluation_ends_when_its_folder_is_gone(
+    parts, reuse, trained, tmp_path, monkeypatch, capsys):
+  reuse(parts)
+  read = evaluate.responses.read
+
+  def move(path):
+    path.parent.rename(tmp_path / 'moved')
+    path.parent.mkdir()
+    return read(tmp_path / 'moved' / path.name)
+
+  monkeypatch.setattr(evaluate.responses, 'read', move)
+  said, code = mistake(
+      monkeypatch, capsys, f'--config={trained}/config.json', '--temperature=2')
+  assert code == 1 and 'evaluation/' in said
+  assert 'was removed, or taken over by another process' in said
+
+
 def test_an_interruption_is_told(parts, reuse, trained, monkeypatch, capsys):
   def stop(*_, **__):
     raise KeyboardInterrupt

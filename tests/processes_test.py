@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import checkpoint
+from jaxrl_llm.sharding import channel as channel_lib
 from jaxrl_llm.sharding import distributed, processes
 from tests import many, resume_test, tiny
 
@@ -96,7 +97,7 @@ def test_rows_are_exchanged_whole():
 
 
 def test_messages_of_any_length_arrive():
-  class Echo(processes.Channel):
+  class Echo(channel_lib.Channel):
     """Two processes in one, the second with another message."""
 
     def __init__(self, other):
@@ -135,7 +136,7 @@ def test_messages_of_any_length_arrive():
 
 
 def test_a_difference_is_named(monkeypatch):
-  channel = processes.Channel()
+  channel = channel_lib.Channel()
   channel.count = 3
   monkeypatch.setattr(channel, 'gather', lambda mine: [
       mine, mine, {**mine, 'steps': 7}])

@@ -30,7 +30,6 @@ import orbax.checkpoint as ocp
 from jaxrl_llm.checkpoint import files
 from jaxrl_llm.checkpoint import tree as tree_lib
 from jaxrl_llm.storage import paths
-from jaxrl_llm.storage import workdir as workdir_lib
 
 _TEMPORARY = '.orbax-checkpoint-tmp'
 _Config = dict[str, Any]
@@ -125,6 +124,7 @@ class Checkpointer:
     self._root = paths.absolute(directory)
     self._config = json.loads(json.dumps(config))
     self._saving: int | None = None
+    self._fresh = True  # whether Orbax knows which steps are there
     self._channel = channel
     self._first = channel is None or channel.first
     if self._first:
@@ -187,8 +187,8 @@ class Checkpointer:
     """Starts to write a checkpoint; returns once the arrays are copied.
 
     The arrays may be donated and the dictionary changed as soon as this
-    returns. If the disk is full or failing, here or in the background, a
-    warning says so, this step is given up, and older ones stay whole.
+    returns. If the storage is full, failing or away, here or in the background,
+    a warning says so, this step is given up, and older ones stay whole.
 
     Args:
       step: its number; a step that is there already is left as it is.
@@ -204,19 +204,14 @@ class Checkpointer:
     host = json.loads(json.dumps(host))  # written later: take it as it is now
     arrays, tree = tree_lib.encode(state)
     self.wait()
-    # Again: writers may outlive the failure of their save, and so may errors.
-    self._clear()
-    with contextlib.suppress(Exception):
-      self._manager.check_for_errors()
-    if step in self._manager.all_steps():
-      if not again:
-        return
-      if self._first:
-        self._set_aside(step)
-      self._meet()
-      self._manager.reload()
-    compete = score is not None and math.isfinite(score)
     self._saving = step
+    try:
+      if not self._ready(step, again):
+        return
+    except Exception as error:  # pylint: disable=broad-exception-caught
+      self._warn(error)  # Storage that is away may take minutes to say so.
+      return
+    compete = score is not None and math.isfinite(score)
     args = ocp.args
     try:
       with jax.transfer_guard('allow'):
@@ -267,11 +262,67 @@ class Checkpointer:
                else files.checksum(path / name))
         for name, size in paths.sizes(path).items() if '/' in name}))
 
-  def _give_up(self, error: Exception) -> None:
-    """Reports a failed save."""
-    self._clear()
+  def _ready(self, step: int, again: bool) -> bool:
+    """Clears the way for a save; returns whether the step is to be written.
+
+    Raises in all processes if the storage fails in one.
+    """
+    def look():
+      # Again: writers may outlive the failure of their save, and so may errors.
+      self._clear()
+      with contextlib.suppress(Exception):
+        self._manager.check_for_errors()
+      if not self._fresh:
+        self._reload()
+      known = step in self._manager.all_steps()
+      if known and again:
+        self._fresh = False
+        if self._first:
+          self._set_aside(step)
+      return known
+
+    known = self._agreed(look)
+    if known and again:
+      self._agreed(self._reload)
+    return again or not known
+
+  def _agreed(self, call: Callable[[], Any]) -> Any:
+    """Returns what a call to the storage returns in the first process.
+
+    Raises in all processes if it fails in one: no process may wait for others
+    that have given up.
+    """
+    value = failed = None
+    try:
+      value = call()
+    except Exception as error:  # pylint: disable=broad-exception-caught
+      failed = error
+    found = [(value, failed and repr(failed))]
+    if self._channel is not None:
+      found = self._channel.gather(found[0])
+    said = [text for _, text in found if text]
+    if said:
+      raise failed or OSError(said[0])
+    return found[0][0]
+
+  def _reload(self) -> None:
+    """Makes Orbax look which steps are there."""
+    self._fresh = False
     self._manager.reload()
-    older = self._manager.latest_step()
+    self._fresh = True
+
+  def _give_up(self, error: Exception) -> None:
+    """Reports a failed save, and clears what it left."""
+    self._fresh = False
+    with contextlib.suppress(Exception):  # else before the next save
+      self._clear()
+      self._reload()
+    self._warn(error)
+
+  def _warn(self, error: Exception) -> None:
+    """Reports a failed save."""
+    older = max((step for step in self._manager.all_steps()
+                 if self._fresh or step != self._saving), default=None)
     logging.warning(
         'The checkpoint of step %s could not be written (%s). The run goes on; '
         'its newest checkpoint is %s.', self._saving, _reason(error),
@@ -286,65 +337,25 @@ class Checkpointer:
     """Removes what unfinished saves left; none may be under way."""
     if not self._first:
       return
-    for path in [*self._root.glob(f'*{_TEMPORARY}*'), *(
-        # In a bucket, Orbax writes under the final name.
-        self._root / str(step) for step in files.steps(self._root)
-        if paths.in_bucket(self._root)
-        and not (self._root / str(step) / files.FILES).exists())]:
-      paths.remove(path)
+    with paths.explained(self._root):
+      for path in [*self._root.glob(f'*{_TEMPORARY}*'), *(
+          # In a bucket, Orbax writes under the final name.
+          self._root / str(step) for step in files.steps(self._root)
+          if paths.in_bucket(self._root)
+          and not (self._root / str(step) / files.FILES).exists())]:
+        paths.remove(path)
 
   def _set_aside(self, step: int) -> None:
     target = self._root / f'torn-{step}'
-    paths.remove(target)
-    (self._root / str(step)).rename(target)
-
-
-def rescue(
-    workdir: paths.Text, describe: Callable[[paths.Path], None],
-    config: _Config, step: int, state: Any, host: Mapping[str, Any],
-    channel: Any = None) -> str:
-  """Saves the state of a run whose workdir is gone: there again, or beside it.
-
-  Args:
-    workdir: of the run.
-    describe: writes into a folder what else a run needs to go on.
-    config: see `Checkpointer`.
-    step: see `Checkpointer.save`, as `state` and `host`.
-    state: to be saved.
-    host: saved with it.
-    channel: see the function `restore`.
-
-  Returns:
-    A sentence that says where the state is.
-  """
-  gone = f'workdir={workdir} was removed or moved during the run'
-  folder = paths.absolute(workdir)
-  for place in (folder, paths.place(f'{folder}-saved')):
-    with contextlib.ExitStack() as lock, contextlib.suppress(
-        OSError, ValueError):
-      free = False
-      with contextlib.suppress(OSError, ValueError):
-        if channel is None or channel.first:
-          lock.enter_context(workdir_lib.held(place))
-          free = not files.steps(place / 'checkpoints')  # else of another run
-          if free:
-            describe(place)
-      if channel is not None:
-        free = channel.gather(free)[0]
-      if not free:
-        continue
-      with contextlib.closing(Checkpointer(
-          place / 'checkpoints', config, channel=channel)) as saver:
-        saver.save(step, state, host)
-    if files.steps(place / 'checkpoints'):
-      return (f'{gone}: the state of step {step} is saved, continue with '
-              f'--config.workdir={place}.')
-  return (f'{gone}, and the state of step {step} could not be saved beside it: '
-          'start again in a folder that stays.')
+    with paths.explained(self._root):
+      paths.remove(target)
+      (self._root / str(step)).rename(target)
 
 
 def _reason(error: Exception) -> str:
   """An error of the operating system or of TensorStore, in a few words."""
+  if isinstance(error, OSError) and error.errno is None and error.__cause__:
+    error = error.__cause__  # `paths.explained` also says what to do.
   text = ' '.join(str(error).split())
   full = getattr(error, 'errno', None) == errno.ENOSPC or (
       text.startswith('RESOURCE_EXHAUSTED'))

@@ -67,6 +67,7 @@ def as_begun(config: ConfigDict) -> ConfigDict:
 
 def _begun(config: ConfigDict, folder: paths.Path) -> dict[str, Any]:
   """Returns the content of FILE, or what it would have been before it was."""
+  paths.reachable(folder)
   with paths.explained(folder):
     known = (folder / FILE).exists()
   if known:

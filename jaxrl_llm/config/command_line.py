@@ -14,6 +14,7 @@ from jaxrl_llm.config.field import Field
 from jaxrl_llm.config.model import model_config
 from jaxrl_llm.config.nested import flatten, nested
 from jaxrl_llm.config.table import table as table_of
+from jaxrl_llm.storage import paths
 
 HELP = ('--help', '-h')
 
@@ -46,7 +47,7 @@ def parse(
     config = files.load(spec, overrides)
     validate(config)
   except (OSError, ValueError) as error:
-    sys.stderr.write(f'{error}\n')
+    sys.stderr.write(f'{paths.as_given(str(error))}\n')
     sys.exit(2)
   return config, files.name_of(spec)
 

@@ -299,7 +299,7 @@ FIELDS = (
           'and end after SIGTERM or Ctrl-C', range='(0, inf)',
           affects=_NOTHING),
 
-    Field('processes.initialization_timeout', 300, 'seconds that a process '
+    Field('processes.initialization_timeout', 110, 'seconds that a process '
           'waits for the others at the start', range=SOME, affects=_NOTHING),
     Field('processes.patience', 30.0, 'seconds without an answer after which '
           'a process counts as stopped, which ends the run', range='[2, inf)',

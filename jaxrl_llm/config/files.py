@@ -137,9 +137,11 @@ def to_json(config: ConfigDict) -> str:
 def _existing(path: str) -> paths.Path:
   file = paths.place(modules.expanded(path))
   if paths.in_bucket(path):
+    paths.reachable(path)
     with paths.explained(path):
-      if not file.is_file():
-        raise FileNotFoundError(f'There is no config file {path}.')
+      known = file.is_file()
+    if not known:
+      raise FileNotFoundError(f'There is no config file {path}.')
     if file.suffix == '.py':
       raise ValueError(
           f'{path} is in a bucket: a config file of Python must be on disk.')
@@ -177,8 +179,10 @@ def load_file(path: str) -> types.ModuleType:
 def from_json(path: str) -> dict[str, Any]:
   """Returns the fields of a saved config; ValueError if it holds none."""
   file = _existing(path)
+  with paths.explained(path):
+    content = file.read_bytes()
   try:
-    given = json.loads(file.read_bytes())
+    given = json.loads(content)
   except UnicodeDecodeError as error:
     raise ValueError(
         f'{path} is not {error.encoding} text: save it as UTF-8.') from None

@@ -14,7 +14,7 @@ import json
 import os
 import pathlib
 import time
-from typing import Any, Iterator, Mapping, NamedTuple, Sequence
+from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
 
 import jax
 import numpy as np
@@ -161,7 +161,8 @@ def digest(problem) -> str:
 def collect(
     path: pathlib.Path, parts, params: Any, sets: Mapping[str, Sequence], *,
     samples: int, sampling: SamplingParams, key: jax.Array,
-    display: progress.Display) -> dict[str, list[list[Kept]]]:
+    display: progress.Display, gone: Callable[[], str] = lambda: '',
+) -> dict[str, list[list[Kept]]]:
   """Returns the responses to sets of problems, and samples those that miss.
 
   Args:
@@ -174,13 +175,15 @@ def collect(
     sampling: temperature and truncation.
     key: PRNG key.
     display: display of the progress.
+    gone: called in the first process after each call of the sampler; returns a
+      sentence if responses can no longer be kept, else ''.
 
   Returns:
     Dictionary from the name of a set to its [P][N] responses.
 
   Raises:
     ValueError: a line of the file is not a response.
-    OSError: the file was removed, or the disk is full.
+    OSError: the file was removed, or the disk is full; or what `gone` says.
     Stopped: a process was asked to stop.
   """
   processes, channel = parts.processes, parts.processes.channel
@@ -208,15 +211,19 @@ def collect(
               call.sample[call.responses.rows], call.responses.texts,
               call.judged.verdicts, call.judged.length[call.responses.rows],
               call.judged.truncated[call.responses.rows])]
-      rows, _ = processes.gather_rows(call.responses.shard, mine)
+      lost = ''
       if channel.first:
-        if not os.fstat(file.fileno()).st_nlink:
-          raise FileNotFoundError(
-              f'{path} was removed during the evaluation: run the same command '
-              'again, which samples its responses again.')
+        lost = gone() if os.fstat(file.fileno()).st_nlink else (
+            f'{path} was removed during the evaluation: run the same command '
+            'again, which samples its responses again.')
+      # All processes learn that they have to end.
+      rows, said = processes.gather_rows(call.responses.shard, mine, lost)
+      if channel.first:
         file.write(
             ''.join(json.dumps(row) + '\n' for row in rows).encode())
         file.flush()
+      if any(said):
+        raise FileNotFoundError(max(said))
       kept.update(map(_entry, rows))
       done += len(rows)
       tokens += sum(row['tokens'] for row in rows)

@@ -74,6 +74,7 @@ def fetch(
 
   Raises:
     ValueError: `name` is not a folder and cannot be downloaded.
+    OSError: it is in a bucket, and cannot be fetched.
   """
   folder = paths.local_folder(name)
   return folder if folder.is_dir() else _download(name, weights, field)

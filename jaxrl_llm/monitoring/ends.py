@@ -11,11 +11,12 @@ import signal
 import sys
 import threading
 import traceback
-from typing import Callable, Iterator
+from typing import Iterator
 
 import jax
 
 from jaxrl_llm.rewards import plain
+from jaxrl_llm.storage import paths
 from jaxrl_llm.types import Stopped
 
 _NO_MEMORY = 'RESOURCE_EXHAUSTED'
@@ -61,10 +62,12 @@ def program(interrupted: str) -> Iterator[None]:
              'remove the call.')
   finally:
     _in_program.pop()
+    # A process among many ends without Python's own cleaning.
+    paths.forget_copies()
 
 
 @contextlib.contextmanager
-def stoppable(ask: Callable[[], None], grace: float) -> Iterator[None]:
+def stoppable(grace: float) -> Iterator[threading.Event]:
   """Turns SIGTERM, and the first SIGINT, into a request to stop.
 
   After the body nothing is left to stop: a `program` then ignores both signals
@@ -75,31 +78,34 @@ def stoppable(ask: Callable[[], None], grace: float) -> Iterator[None]:
   the main one cannot handle signals: there this does nothing.
 
   Args:
-    ask: called at the first signal.
     grace: seconds.
+
+  Yields:
+    An event that is set by the first signal.
   """
+  asked = threading.Event()
   if threading.current_thread() is not threading.main_thread():
-    yield
+    yield asked
     return
   late = threading.Timer(grace, _too_late, [grace])
   late.daemon = True
-  asked = []
+  seen = []
 
   def handle(number, _):
-    if not asked:
+    if not seen:
       late.start()
       # Not by the stream, whose lock the main thread may hold.
       os.write(2, b'\nStopping: the state is saved after this phase.\n')
-      ask()
+      asked.set()
     elif number == signal.SIGINT:
       raise KeyboardInterrupt
-    asked.append(number)
+    seen.append(number)
 
   before = {
       number: signal.signal(number, handle)
       for number in (signal.SIGTERM, signal.SIGINT)}
   try:
-    yield
+    yield asked
   finally:
     late.cancel()
     for number, old in before.items():
@@ -122,8 +128,8 @@ def sentence(error: BaseException) -> str:
   if isinstance(error, BrokenPipeError):
     return 'The output was closed before its end; all files are written.'
   if not isinstance(error, OSError) or error.strerror is None:
-    return plain.text(str(error))
-  where = plain.line(error.filename)
+    return plain.text(paths.as_given(str(error)))
+  where = paths.as_given(plain.line(error.filename))
   if error.errno in _FULL:
     return (f'The disk is full{where and f" at {where}"}: make room, and run '
             'the same command again.')

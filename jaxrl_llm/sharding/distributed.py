@@ -5,8 +5,11 @@ process that fails tells the others, so that none waits for it.
 """
 
 import contextlib
+import json
 import os
 import secrets
+import signal
+import socket
 import sys
 import threading
 import time
@@ -16,8 +19,12 @@ from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 from absl import logging
 import jax
 
+# What jax.distributed keeps; multihost_utils needs devices to exchange values.
+from jax._src.distributed import global_state as _state
+
+from jaxrl_llm.sharding import channel as channel_lib
 from jaxrl_llm.sharding import mesh as mesh_lib
-from jaxrl_llm.sharding import processes, watchdog
+from jaxrl_llm.sharding import watchdog
 
 HELP = """One process of many also takes
 
@@ -72,6 +79,8 @@ def split(argv: Sequence[str]) -> tuple[Given, list[str]]:
       rest.append(arg)
   if not given or given == {'process_count': AUTO}:
     return Given(*given.values()), rest
+  if given == {'process_count': '1'}:
+    return Given(1, 0), rest
   missing = [name for name in _FLAGS if name not in given]
   if missing:
     raise ValueError(
@@ -86,7 +95,7 @@ def split(argv: Sequence[str]) -> tuple[Given, list[str]]:
         f'--process_id={index} must be less than --process_count={count}: '
         'processes are numbered from 0.')
   host, _, port = given['coordinator'].rpartition(':')
-  if not host or not port.isdecimal():
+  if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
     raise ValueError(
         f'--coordinator={given["coordinator"]} must be HOST:PORT of process 0.')
   return Given(count, index, given['coordinator']), rest
@@ -94,9 +103,11 @@ def split(argv: Sequence[str]) -> tuple[Given, list[str]]:
 
 def _found(env: Mapping[str, str]) -> Given:
   """Returns the place of this process by its environment."""
+  # A shell in an allocation of SLURM is no step of it.
   several = (
       env.get('JAX_COORDINATOR_ADDRESS') and env.get('JAX_NUM_PROCESSES') != '1'
-      or int(env.get('SLURM_NTASKS', '1') or 1) > 1 and 'SLURM_PROCID' in env
+      or int(env.get('SLURM_NTASKS', '1') or 1) > 1
+      and {'SLURM_PROCID', 'SLURM_STEP_NODELIST'} <= {*env}
       or ',' in env.get('TPU_WORKER_HOSTNAMES', ''))
   return Given(AUTO if several else None)
 
@@ -131,7 +142,7 @@ def joined(
     watch = _meet(given, config, limits, described)
   except (ValueError, ConnectionError, RuntimeError) as error:
     watchdog.end_now(_first(error))
-  if jax.process_index():
+  if _state.process_id:  # without a look at the devices
     logging.set_verbosity(logging.ERROR)
   try:
     try:
@@ -144,7 +155,7 @@ def joined(
     # A collective fails before the watchdog knows of the peer that is gone;
     # then it ends this process meanwhile, with the better sentence.
     time.sleep(_wait_for_news(error, limits.patience))
-    watch.fail(f'Process {jax.process_index()} ended: {_first(error)}')
+    watch.fail(f'Process {_state.process_id} ended: {_first(error)}')
     if isinstance(error, SystemExit):
       sys.stderr.write(f'{error.code}\n')
     else:
@@ -172,21 +183,20 @@ def _host(coordinator: str) -> str:
   return coordinator.rpartition(':')[0].strip('[]')
 
 
-def _meet(given: Given, config, limits, described) -> watchdog.Watchdog:
-  """Connects to the other processes, and compares configs."""
+def _meet(
+    given: Given, config: Any, limits: Any, described: Mapping[str, Any],
+) -> watchdog.Watchdog:
+  """Connects to the other processes, and compares configs.
+
+  Raises:
+    ValueError: there are no others, or their configs differ.
+    ConnectionError: the others cannot be reached.
+  """
   place = {} if given.count == AUTO else dict(
       coordinator_address=given.coordinator, num_processes=given.count,
-      process_id=given.index)
-  who = f'Process {given.index}' if place else 'This process'
-  late = threading.Timer(
-      limits.initialization_timeout, watchdog.end_now, [
-          f'{who} has waited {limits.initialization_timeout} s for the others'
-          + (f' at {given.coordinator}' if place else '') + ': start all '
-          f'{given.count if place else ""} processes'.replace('  ', ' ')
-          + ', each with its own --process_id and the same --coordinator, or '
-          'raise processes.initialization_timeout.'])
-  late.daemon = True
-  late.start()
+      process_id=given.index, cluster_detection_method='deactivate')
+  last = time.monotonic() + limits.initialization_timeout
+  late = _limited(given, limits.initialization_timeout)
   # It would take over SIGTERM.
   jax.config.update('jax_enable_preemption_service', False)
   if place and _host(given.coordinator) in ('localhost', '127.0.0.1', '::1'):
@@ -195,26 +205,113 @@ def _meet(given: Given, config, limits, described) -> watchdog.Watchdog:
         'NPROC', str(max(1, (os.cpu_count() or 1) // given.count)))
   if config.mesh.cpu_devices is not None:
     mesh_lib.split_cpu(config.mesh.cpu_devices)
-  jax.distributed.initialize(
-      **place,
-      initialization_timeout=limits.initialization_timeout + 30,
-      heartbeat_timeout_seconds=limits.heartbeat_timeout,
-      shutdown_timeout_seconds=limits.shutdown_timeout)
-  channel = processes.Channel()
+  if given.index == 0:
+    _check_free(given.coordinator)
+  with _interruptible():
+    try:
+      jax.distributed.initialize(
+          **place,
+          initialization_timeout=limits.initialization_timeout + 30,
+          heartbeat_timeout_seconds=limits.heartbeat_timeout,
+          shutdown_timeout_seconds=limits.shutdown_timeout)
+    except ValueError as error:
+      raise ValueError(
+          'JAX found no other processes (no TPU pod, no step of SLURM): give '
+          '--process_count=N, --process_id=I and --coordinator=HOST:PORT. '
+          f'({error})') from None
+  _take_all_gpus(os.environ)
+  # Before the first use of a device, which waits for all processes too.
+  watch = _watch(given, limits, last)
+  _compare(described, watch, last)
+  late.cancel()
+  return watch
+
+
+def _limited(given: Given, seconds: float) -> threading.Timer:
+  """Starts a timer that ends the process if the others do not come."""
+  explicit = given.count != AUTO
+  late = threading.Timer(seconds, watchdog.end_now, [
+      (f'Process {given.index}' if explicit else 'This process')
+      + f' has waited {seconds} s for the others'
+      + (f' at {given.coordinator}: start all {given.count} processes'
+         if explicit else ': start all processes')
+      + ', each with its own --process_id and the same --coordinator, or raise '
+      'processes.initialization_timeout.'])
+  late.daemon = True
+  late.start()
+  return late
+
+
+def _check_free(coordinator: str) -> None:
+  """Raises ValueError if another program listens on the coordinator's port."""
+  port = int(coordinator.rpartition(':')[2])
+  both = socket.has_dualstack_ipv6()
+  try:
+    socket.create_server(
+        ('', port), family=socket.AF_INET6 if both else socket.AF_INET,
+        dualstack_ipv6=both).close()
+  except OSError as error:
+    raise ValueError(
+        f'Process 0 cannot listen on port {port} of --coordinator='
+        f'{coordinator} ({error.strerror}): choose another port.') from None
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+  """Lets Ctrl-C end the process during a call that does not return to Python.
+  """
+  if threading.current_thread() is not threading.main_thread():
+    yield
+    return
+  before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+  try:
+    yield
+  finally:
+    signal.signal(signal.SIGINT, before)
+
+
+def _take_all_gpus(env: Mapping[str, str]) -> None:
+  """Undoes JAX's choice of one GPU where SLURM runs one task per node."""
+  nodes = env.get('SLURM_STEP_NUM_NODES')
+  if nodes and nodes == env.get('SLURM_NTASKS'):
+    for name in 'jax_cuda_visible_devices', 'jax_rocm_visible_devices':
+      jax.config.update(name, 'all')
+
+
+def _watch(given: Given, limits: Any, last: float) -> watchdog.Watchdog:
+  """Starts the watchdog; process 0 says where its hub is."""
+  index, count = _state.process_id, _state.num_processes
   server, hub = None, None
-  if channel.first:
+  if not index:
     server, addresses, port = watchdog.listen()
     if given.coordinator:
       addresses.insert(0, _host(given.coordinator))
     hub = addresses, port, secrets.token_hex(8)
-  addresses, port, secret = channel.gather(hub)[0]
-  watch = watchdog.Watchdog(
-      channel.index, channel.count, patience=limits.patience, secret=secret,
-      server=server, addresses=addresses, port=port)
-  late.cancel()
-  try:
-    channel.agree(described, 'between the processes')
-  except ValueError as error:
-    watch.fail(str(error))
-    raise
-  return watch
+  addresses, port, secret = _from_first('hub', hub, last)
+  return watchdog.Watchdog(
+      index, count, patience=limits.patience, secret=secret, server=server,
+      addresses=addresses, port=port)
+
+
+def _compare(
+    described: Mapping[str, Any], watch: watchdog.Watchdog, last: float,
+) -> None:
+  """Compares the config with that of process 0."""
+  mine = json.loads(json.dumps(described, default=repr))
+  first = _from_first('config', mine, last)
+  said = channel_lib.difference(
+      first, mine, _state.process_id, 'between the processes')
+  if said:
+    watch.fail(said)
+    raise ValueError(said)
+
+
+def _from_first(name: str, value: Any, last: float) -> Any:
+  """Returns a JSON value of process 0, which gives it to the others."""
+  name = f'jaxrl_llm/{name}'
+  if not _state.process_id:
+    _state.client.key_value_set(name, json.dumps(value))
+    return value
+  left = max(last - time.monotonic(), 1.0)
+  return json.loads(
+      _state.client.blocking_key_value_get(name, int(left * 1000)))

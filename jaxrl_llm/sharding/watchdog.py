@@ -35,6 +35,22 @@ class _Peer:
     self._text = b''
     connection.settimeout(_CONNECT)
 
+  def greeted(self, secret: str) -> bool:
+    """Waits for the first message; returns whether it has the secret."""
+    last = time.monotonic() + _CONNECT
+    try:
+      while b'\n' not in self._text:
+        piece = self.connection.recv(1 << 10)
+        if not piece or time.monotonic() > last:
+          return False
+        self._text += piece
+      line, self._text = self._text.split(b'\n', 1)
+      message = json.loads(line)
+      self.index = int(message.get('index', self.index))
+      return message['secret'] == secret
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+      return False  # a stranger, such as a scan of ports
+
   def send(self, **message: Any) -> None:
     try:
       self.connection.sendall(json.dumps(message).encode() + b'\n')
@@ -118,20 +134,22 @@ class Watchdog:
   def _accept(self, server: socket.socket, count: int, secret: str) -> None:
     """Waits for the connections of all other processes."""
     last = time.monotonic() + max(self._patience, 2 * _CONNECT)
+    missing = {*range(1, count + 1)}
     with server:
-      while len(self._peers) < count:
+      while missing:
         server.settimeout(max(last - time.monotonic(), 0.01))
         try:
           connection, _ = server.accept()
         except TimeoutError:
+          some = ', '.join(map(str, sorted(missing)))
           raise ConnectionError(
-              f'Only {len(self._peers)} of {count} processes reached process 0 '
-              f'on port {server.getsockname()[1]}: let the firewall pass '
+              f'Process {some} did not reach process 0 on port '
+              f'{server.getsockname()[1]}: it was killed, or a firewall stops '
               'connections between the hosts.') from None
         peer = _Peer(connection, -1)
-        said = peer.read() or [{}]
-        if said[0].get('secret') == secret:
-          peer.index = said[0]['index']
+        if peer.greeted(secret) and peer.index in missing:
+          peer.send(secret=secret)
+          missing.remove(peer.index)
           self._peers.append(peer)
         else:
           connection.close()
@@ -171,9 +189,9 @@ class Watchdog:
         if not peer.left and now - peer.heard > self._patience:
           self._lost(peer.index, (
               f'Process {peer.index} has not answered for '
-              f'{self._patience:g} s: it is stopped, or the network is broken. '
-              'The run ends; the same command goes on from the last '
-              'checkpoint.'))
+              f'{self._patience:g} s: it is stopped, the network is broken, or '
+              'one call keeps it busy (raise processes.patience). The run '
+              'ends; the same command goes on from the last checkpoint.'))
       if self._closing and all(peer.left for peer in self._peers):
         return
 
@@ -215,7 +233,10 @@ def _connect(addresses, port: int, index: int, secret: str) -> _Peer:
       failures.append(f'{address}: {error}')
       continue
     peer.send(index=index, secret=secret)
-    return peer
+    if peer.greeted(secret):
+      return peer
+    failures.append(f'{address}: another program answers there')
+    peer.connection.close()
   raise ConnectionError(
       f'Process {index} cannot reach process 0 on port {port} '
       f'({"; ".join(failures)}): let the firewall pass connections between the '

@@ -16,7 +16,7 @@ import socket
 import tempfile
 import threading
 import time
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator
 
 from absl import logging
 
@@ -47,8 +47,7 @@ class Lock:
     self._folder = os.fspath(folder)
     self._path = f'{self._folder}/lock'
     self._own = dict(
-        host=socket.gethostname(), process=os.getpid(),
-        id=secrets.token_hex(8))
+        **_namespace(), process=os.getpid(), id=secrets.token_hex(8))
     self.lost = False
     self._ahead = paths.answered(self._folder, self._clock)
     with paths.explained(self._folder):
@@ -60,6 +59,8 @@ class Lock:
 
   def beat(self) -> None:
     """Writes the lock anew, unless it is lost."""
+    if self.lost:
+      return
     found, _ = self._read()
     if found is None or found['id'] != self._own['id']:
       self.lost = True
@@ -68,10 +69,13 @@ class Lock:
 
   def release(self) -> None:
     """Removes the lock, if it is this run's."""
-    with contextlib.suppress(Exception):  # else it is stale after a minute
+    def remove():
       found, _ = self._read()
       if found and found['id'] == self._own['id']:
         self._files.rm_file(self._path)
+
+    with contextlib.suppress(Exception):  # else it is stale after a minute
+      paths.answered(self._folder, remove)
 
   def _clock(self) -> float:
     """Returns how many seconds the bucket's clock is ahead of this host's.
@@ -114,8 +118,8 @@ class Lock:
         if seen is None:
           logging.warning(
               '%s has the lock of a run on %s: waiting until it is written '
-              'anew, or for at most %.0f s.', self._folder, found.get('host'),
-              _STALE)
+              'anew, or for at most %.0f s.', self._folder,
+              found.get('host', 'another host'), _STALE)
         seen = written
         time.sleep(1)
 
@@ -123,12 +127,21 @@ class Lock:
     return json.dumps(self._own).encode()
 
   def _read(self) -> tuple[dict[str, Any] | None, float]:
-    """Returns the lock's content, if it is there, and when it was written."""
+    """Returns the lock's content, if it is there, and when it was written.
+
+    What no `Lock` has written is of an owner that only time can end; such is
+    the empty file in a run that was copied from a disk.
+    """
     try:
-      return json.loads(self._files.cat_file(self._path)), self._written(
-          self._path)
+      content = self._files.cat_file(self._path)
+      written = self._written(self._path)
     except FileNotFoundError:
       return None, 0.0
+    with contextlib.suppress(ValueError):
+      found = json.loads(content)
+      if isinstance(found, dict) and 'id' in found:
+        return found, written
+    return {'id': None}, written
 
   def _written(self, path: str) -> float:
     """Returns the time at which an object was written, by the bucket's clock.
@@ -141,15 +154,28 @@ class Lock:
 
 def _ended(owner: dict[str, Any]) -> bool:
   """Returns whether the owner was a process of this host that is no more."""
-  if owner.get('host') != socket.gethostname():
+  here = _namespace()
+  if {name: owner.get(name, '') for name in here} != here:
     return False
   try:
     os.kill(owner['process'], 0)
   except ProcessLookupError:
     return True
-  except OSError:
+  except (OSError, KeyError, TypeError):
     pass
   return False
+
+
+def _namespace() -> dict[str, str | None]:
+  """Returns what tells the processes of this system from those of others.
+
+  A container may have the name of its host, but not its processes.
+  """
+  boot = space = None
+  with contextlib.suppress(OSError):  # Linux only
+    boot = pathlib.Path('/proc/sys/kernel/random/boot_id').read_text().strip()
+    space = os.readlink('/proc/self/ns/pid')
+  return dict(host=socket.gethostname(), boot=boot, space=space)
 
 
 class Copy:
@@ -201,43 +227,67 @@ def _state(path: pathlib.Path) -> tuple[int, int]:
 def held(folder: paths.Text) -> Iterator[tuple[pathlib.Path, Lock, Copy]]:
   """Holds the lock of a folder, with a copy on disk for the files that grow.
 
+  If the lock was lost, or the bucket does not take the last copy of the files,
+  they stay on disk. An error says so, or a warning if the body has failed.
+
   Yields:
     The folder on disk, the lock and the copy.
 
   Raises:
     ValueError: another run has the lock.
-    OSError: the bucket is missing, cannot be written to, or did not take the
-      last copy of the files; then they stay on disk, and the message names
-      them.
+    OSError: the bucket is missing, or cannot be written to; or files stayed on
+      disk, which the message names.
   """
-  lock, ended = Lock(folder), threading.Event()
+  lock = Lock(folder)
   local = pathlib.Path(tempfile.mkdtemp(prefix='jaxrl_llm-'))
-  copied = False
+  left = ''
   try:
-    copy = Copy(folder, local)
-
-    def keep():
-      last = time.monotonic()
-      while not lock.lost and not ended.wait(_BEAT):
-        with contextlib.suppress(Exception):  # The network may be back soon.
-          lock.beat()
-        if time.monotonic() > last + _COPY:
-          copy.sync()
-          last = time.monotonic()
-
-    keeper = threading.Thread(target=keep, daemon=True)
-    keeper.start()
-    try:
-      yield local, lock, copy
-    finally:
-      ended.set()
-      keeper.join()
-      copied = lock.lost or copy.sync()
-    if not copied:
-      raise OSError(
-          f'The last rows of {os.fspath(folder)} could not be written there; '
-          f'they are in {local}: copy its files by hand.')
+    # A slow copy must not keep the lock from being written.
+    with _repeated(lock.beat, _BEAT):
+      copy = Copy(folder, local)
+      try:
+        with _repeated(lambda: lock.lost or copy.sync(), _COPY):
+          yield local, lock, copy
+      except BaseException:
+        if left := _left(folder, local, lock, copy):
+          logging.warning('%s', left)
+        raise
+      if left := _left(folder, local, lock, copy):
+        raise OSError(left)
   finally:
-    if copied:
+    if not left:
       shutil.rmtree(local, ignore_errors=True)
     lock.release()
+
+
+def _left(
+    folder: paths.Text, local: pathlib.Path, lock: Lock, copy: Copy) -> str:
+  """Copies files at the end; returns a sentence if they stay on disk."""
+  if lock.lost:
+    reason = (f'{os.fspath(folder)} was removed, or taken over by another run; '
+              'the rows of this one')
+  elif not copy.sync():
+    reason = (f'The last rows of {os.fspath(folder)} could not be written '
+              'there; they')
+  else:
+    return ''
+  return f'{reason} are in {local}: copy its files by hand.'
+
+
+@contextlib.contextmanager
+def _repeated(call: Callable[[], Any], seconds: float) -> Iterator[None]:
+  """Makes a call every few seconds, in a thread, until the body ends."""
+  ended = threading.Event()
+
+  def run():
+    while not ended.wait(seconds):
+      with contextlib.suppress(Exception):  # The network may be back soon.
+        call()
+
+  thread = threading.Thread(target=run, daemon=True)
+  thread.start()
+  try:
+    yield
+  finally:
+    ended.set()
+    thread.join()

@@ -4,6 +4,7 @@ An object in a bucket is written whole or not at all, and never appended to. A
 file that a library must open by name is read from a copy on disk.
 """
 
+import atexit
 import contextlib
 import functools
 import logging
@@ -16,8 +17,24 @@ from typing import Any, Callable, Iterator
 
 _SCHEME = 'gs://'
 _ANSWER = 15.0  # seconds in which a bucket must answer for the first time
+# They choose versions or patterns in gcsfs and TensorStore.
+_REFUSED = '#?*[]'
 Path = Any  # pathlib.Path, or epath.Path in a bucket
 Text = str | os.PathLike[str]
+_reached: set[str] = set()  # buckets that have answered
+_copies: dict[pathlib.Path, str] = {}  # of `local_folder`: folders of buckets
+
+
+class _Said(OSError):
+  """Error whose sentence `explained` leaves as it is."""
+
+
+class _Missing(_Said, FileNotFoundError):
+  """The same, of an object or a bucket that does not exist."""
+
+
+class _Silent(_Said, TimeoutError):
+  """The same, of a bucket that does not answer."""
 
 
 def in_bucket(path: Text) -> bool:
@@ -30,7 +47,7 @@ def place(path: Text) -> Path:
 
   Raises:
     ValueError: the path is in a bucket, and gcsfs is not installed; or its
-      scheme is not known.
+      scheme is not known; or it names no bucket, or has one of `#?*[]`.
   """
   text = os.fspath(path)
   if not in_bucket(text):
@@ -39,9 +56,21 @@ def place(path: Text) -> Path:
           f'{text} is of no kind of storage that is known: give a folder, or '
           'gs://BUCKET/PATH.')
     return pathlib.Path(text)
+  if not _bucket(text):
+    raise ValueError(f'{text} names no bucket: give gs://BUCKET/PATH.')
+  refused = next((c for c in text if c in _REFUSED), None)
+  if refused:
+    raise ValueError(
+        f'{text} has the character {refused}, which paths in buckets cannot '
+        'have here: choose another name.')
   _require()
   from etils import epath
   return epath.Path(text)
+
+
+def _bucket(path: Text) -> str:
+  """Returns the name of the bucket that a path is in."""
+  return os.fspath(path).removeprefix(_SCHEME).partition('/')[0]
 
 
 def absolute(path: Text) -> Path:
@@ -90,11 +119,10 @@ def explained(path: Text) -> Iterator[None]:
   try:
     yield
   except Exception as error:  # of gcsfs, aiohttp, google.auth, requests
-    if not in_bucket(path):
+    if not in_bucket(path) or isinstance(error, _Said):
       raise
     said = ' '.join(str(error).split())[:200].rstrip('.:, ')
-    kind = (FileNotFoundError if isinstance(error, FileNotFoundError)
-            else OSError)
+    kind = _Missing if isinstance(error, FileNotFoundError) else _Said
     raise kind(
         f'{os.fspath(path)} cannot be reached or used '
         f'({type(error).__name__}: {said}): check the name of the bucket, '
@@ -122,13 +150,35 @@ def answered(path: Text, call: Callable[[], Any]) -> Any:
   thread.start()
   thread.join(_ANSWER)
   if not found:
-    raise TimeoutError(
+    raise _Silent(
         f'{os.fspath(path)} did not answer within {_ANSWER:.0f} s: check the '
         'network, and the name of the bucket.')
   value, error = found
   if error:
     raise error
   return value
+
+
+def reachable(path: Text) -> None:
+  """Checks within 15 seconds that the bucket of a path answers.
+
+  Does nothing for a path on disk, or in a bucket that has answered before.
+
+  Args:
+    path: need not exist.
+
+  Raises:
+    OSError: the bucket is missing, may not be read, or does not answer.
+    ValueError: see `place`.
+  """
+  place(path)
+  if not in_bucket(path) or _bucket(path) in _reached:
+    return
+  # Reading the bucket's own entry needs a right that a user of its objects may
+  # not have.
+  answered(path, lambda: files().call(
+      'GET', 'b/{}/o', _bucket(path), maxResults=1, json_out=True))
+  _reached.add(_bucket(path))
 
 
 @contextlib.contextmanager
@@ -145,6 +195,7 @@ def local(path: Text) -> Iterator[pathlib.Path]:
   if not in_bucket(path):
     yield pathlib.Path(path)
     return
+  reachable(path)
   with tempfile.TemporaryDirectory(prefix='jaxrl_llm-') as folder:
     copy = pathlib.Path(folder, os.path.basename(path))
     with explained(path):
@@ -176,38 +227,73 @@ def new_file(path: Path) -> Iterator[pathlib.Path]:
 def local_folder(path: Text) -> pathlib.Path:
   """Returns a folder on disk: the path, or a copy of one in a bucket.
 
-  Its files are copied once per process; the copy is removed at its end.
+  Its files are copied once per process; the copy is removed at its end, or by
+  `forget_copies`.
 
   Raises:
     OSError: the bucket cannot be read, or has no such folder.
   """
   if not in_bucket(path):
     return pathlib.Path(path).expanduser()
-  import atexit
+  reachable(path)
+  names = sizes(path)
+  if not names:
+    raise FileNotFoundError(
+        f'{os.fspath(path)} has no files: check the name of the folder.')
   copy = pathlib.Path(tempfile.mkdtemp(prefix='jaxrl_llm-'))
-  atexit.register(shutil.rmtree, copy, ignore_errors=True)
+  _copies[copy] = os.fspath(path).rstrip('/')
+  atexit.register(forget_copies)
   with explained(path):
-    for name in sizes(path):
+    for name in names:
       target = copy / name
       target.parent.mkdir(parents=True, exist_ok=True)
-      files().get_file(f'{os.fspath(path)}/{name}', str(target))
+      files().get_file(f'{_copies[copy]}/{name}', str(target))
   return copy
+
+
+def forget_copies() -> None:
+  """Removes the copies that `local_folder` has made."""
+  local_folder.cache_clear()
+  for copy in _copies:
+    shutil.rmtree(copy, ignore_errors=True)
+
+
+def as_given(sentence: str) -> str:
+  """Names folders of buckets, in a sentence, instead of their copies."""
+  for copy, path in _copies.items():
+    sentence = sentence.replace(str(copy), path)
+  return sentence
 
 
 def upload(source: pathlib.Path, path: Text) -> None:
   """Copies a file on disk, or all files of a folder, into a bucket.
 
+  A folder is written whole or, if that fails and the bucket still answers, not
+  at all. Its config.json is last: the folder of a model that has one is whole.
+
   Raises:
     OSError: they cannot be written.
   """
-  with explained(path):
-    if source.is_file():
-      files().put_file(str(source), os.fspath(path))
-      return
-    for file in sorted(source.rglob('*')):
-      if file.is_file():
-        files().put_file(
-            str(file), f'{os.fspath(path)}/{file.relative_to(source)}')
+  target = os.fspath(path)
+  if source.is_file():
+    with explained(path):
+      files().put_file(str(source), target)
+    return
+  below = [file.relative_to(source) for file in sorted(
+      source.rglob('*'), key=lambda file: (file.name == 'config.json', file))
+           if file.is_file()]
+  written = []
+  try:
+    with explained(path):
+      for name in below:
+        written.append(f'{target}/{name}')
+        files().put_file(str(source / name), written[-1])
+  except BaseException:
+    # The last one too: it may be there, though the answer was lost.
+    with contextlib.suppress(Exception):
+      for name in written:
+        answered(name, lambda name=name: files().rm_file(name))
+    raise
 
 
 def sizes(folder: Text) -> dict[str, int]:

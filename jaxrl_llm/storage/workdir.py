@@ -25,14 +25,15 @@ class Folder:
       writes: `path` itself, or one that is copied into the bucket.
     watch: makes a function that tells whether the folder is gone. It is gone
       if it was removed, emptied or moved, even if there is another one in its
-      place. An error of the storage that may be over soon says nothing. The
-      folder must have the run's config.json.
+      place; in a bucket, if another run has taken it over. An error of the
+      storage that may be over soon says nothing. The folder must have a file,
+      whose name is the argument: by default, the run's config.json.
     sync: copies `local` into the bucket now; else that happens once a minute
       and at the end.
   """
   path: paths.Path
   local: pathlib.Path
-  watch: Callable[[], Callable[[], bool]]
+  watch: Callable[..., Callable[[], bool]]
   sync: Callable[[], Any] = lambda: None
 
 
@@ -56,13 +57,14 @@ def held(path: paths.Text, first: bool = True) -> Iterator[Folder]:
   """
   place = paths.place(path)
   if not first:
-    yield Folder(place, place, lambda: lambda: False)
+    yield Folder(place, place, lambda *_: lambda: False)
   elif paths.in_bucket(place):
     with bucket.held(place) as (local, lock, copy):
-      yield Folder(place, local, lambda: lambda: lock.lost, copy.sync)
+      yield Folder(place, local, lambda *_: lambda: lock.lost, copy.sync)
   else:
     with _locked(place):
-      yield Folder(place, place, lambda: _watch(place))
+      yield Folder(
+          place, place, lambda name='config.json': _watch(place, name))
 
 
 @contextlib.contextmanager
@@ -118,10 +120,10 @@ def check_shared(folder: paths.Path, channel: Any) -> None:
           'than that of process 0: name one that all hosts share.')
 
 
-def _watch(folder: pathlib.Path) -> Callable[[], bool]:
+def _watch(folder: pathlib.Path, name: str) -> Callable[[], bool]:
   """Makes `Folder.watch` of a folder on disk."""
   def number():
-    (folder / 'config.json').stat()
+    (folder / name).stat()
     found = folder.stat()
     return found.st_dev, found.st_ino
 

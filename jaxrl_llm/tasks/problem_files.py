@@ -32,10 +32,15 @@ def rows(source: str) -> Iterator[tuple[str, Row]]:
   Raises:
     ValueError: the source does not exist, its format is not known, or a row
       cannot be read. The message names the file and the line.
+    OSError: the source is in a bucket, and cannot be fetched.
   """
   if paths.in_bucket(source):
     with paths.local(source) as copy:
-      yield from rows(str(copy))
+      try:
+        for where, row in rows(str(copy)):
+          yield where.replace(str(copy), source), row
+      except ValueError as error:
+        raise ValueError(str(error).replace(str(copy), source)) from None
     return
   path = pathlib.Path(modules.expanded(source))
   if path.is_file():

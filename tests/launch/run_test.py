@@ -10,7 +10,8 @@ import time
 
 import pytest
 
-from launch import run
+from jaxrl_llm.monitoring import metrics as metrics_lib
+from launch import results, run
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -107,8 +108,10 @@ def test_table(here):
     (trial.folder / 'metrics.jsonl').write_text(''.join(
         json.dumps({'step': 2 * i, 'eval/pass@1': v, 'loss': 1.0}) + '\n'
         for i, v in enumerate(values)) + '{"step": 9, "eval/pa')
-  rows = run.results(
-      trials, ['done', 'done', 'failed (1): out', 'done'],
+  rows = results.rows_of(
+      [trial.fields for trial in trials],
+      ['done', 'done', 'failed (1): out', 'done'],
+      [metrics_lib.read(trial.folder / 'metrics.jsonl') for trial in trials],
       ['eval/pass@1', 'eval/other'])
   metric, best = 'eval/pass@1', 'eval/pass@1 best'
   assert rows[0] == {
@@ -128,7 +131,7 @@ def lines_of(trials):
   metrics = {f'eval/{name}{best}': '0.3123' for name in (
       'pass@1', 'pass@8', 'greedy') for best in ('', ' best')}
   row = {'overlong.mode': 'none', 'optimizer.learning_rate': '1e-05'}
-  return run.cells([
+  return results.cells([
       *({'trial': str(i), **row, 'seed': str(i), 'state': 'done',
          'step': '200', **metrics} for i in range(trials)),
       {'trial': f'mean of {trials}', **row,
@@ -143,13 +146,13 @@ def test_the_table_has_short_names_and_cuts_nothing_at_80_columns(
       'pass@1 best', 'pass@8', 'pass@8 best', 'greedy', 'greedy best']
   for width, heads in ((200, 1), (80, 2)):
     monkeypatch.setenv('COLUMNS', str(width))
-    run.show_table(lines)
+    results.show_table(lines)
     out = capsys.readouterr().out
     assert '…' not in out and max(map(len, out.splitlines())) <= width
     assert out.count('trial') == heads
     assert out.count('0.3123') == 3 * 6 + 6 and out.count('0.0123') == 6
-  assert run.short(['steps', 'warm_start.steps', 'eval/a', 'train/a', 'b']) == [
-      'steps', 'warm_start.steps', 'eval/a', 'train/a', 'b']
+  names = ['steps', 'warm_start.steps', 'eval/a', 'train/a', 'b']
+  assert results.short(names) == names
 
 
 def test_a_sweep_leaves_its_table_and_names_what_nobody_measured(here, capsys):
@@ -232,13 +235,13 @@ def alive(pid):
   return True
 
 
-def start_slowly(here):
+def start_slowly(here, *more, **options):
   """Starts the runner on four slow trials; returns when two of them run."""
   runner = subprocess.Popen(
       [sys.executable, 'launch/run.py',
-       *arguments(here, '--sweep', '--parallel=2', steps=1000)],
-      cwd=ROOT, env={**os.environ, 'PACE': '.1', 'PYTHONPATH': str(ROOT)},
-      stdout=subprocess.PIPE, text=True,
+       *arguments(here, '--sweep', '--parallel=2', *more, steps=1000)],
+      **options, cwd=ROOT, stdout=subprocess.PIPE, text=True,
+      env={**os.environ, 'PACE': '.1', 'PYTHONPATH': str(ROOT)},
       # What a shell runs in the background inherits an ignored SIGINT.
       preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
   files = [here / 'runs' / f'{name}' / 'metrics.jsonl' for name in (
@@ -259,6 +262,98 @@ def test_an_interrupted_runner_takes_its_trials_with_it(here, number):
   assert runner.returncode == 130
   assert 'the same command continues' in out
   assert not any(map(alive, pids))
+
+
+def test_an_attached_runner_ends_with_its_launcher(here):
+  """Its standard input is a pipe that ends when the launcher dies."""
+  launcher = subprocess.Popen(['cat'], stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE)
+  runner, pids = start_slowly(here, '--attached', stdin=launcher.stdout)
+  launcher.stdout.close()  # The runner alone reads it now.
+  assert all(map(alive, pids)) and runner.poll() is None
+  launcher.kill()
+  launcher.communicate()
+  out, _ = runner.communicate(timeout=30)
+  assert runner.returncode == 130 and 'Interrupted' not in out
+  assert not any(map(alive, pids))
+  # A launcher that is gone before the runner looks: nothing starts.
+  late = subprocess.run(
+      [sys.executable, 'launch/run.py',
+       *arguments(here, '--trial=0', '--config.seed=0', '--attached')],
+      cwd=ROOT, env={**os.environ, 'PYTHONPATH': str(ROOT)},
+      stdin=subprocess.DEVNULL, timeout=60)
+  assert late.returncode == 130 and not (here / 'runs' / '000').exists()
+
+
+def planned(here, *, steps, program='true'):
+  return run.plan(
+      f'{here}/small.py', sweep=True, workdir=f'{here}/runs',
+      overrides={'steps': str(steps)}, program=[program])
+
+
+@pytest.mark.parametrize('program, said', [
+    ('/no/such', '/no/such cannot be used (No such file or directory): '
+     'correct --program.'),
+    ('true', 'cannot be used (File exists): check that path, or choose '
+     'another --workdir.')])
+def test_a_trial_that_cannot_start_stops_nobody(here, program, said):
+  trials = planned(here, steps=3, program=program)
+  trials[1].folder.parent.mkdir()
+  trials[1].folder.write_text('')  # a file in place of its folder
+  states = run.run(trials, parallel=1)
+  assert all(state.startswith('failed') for state in states)
+  assert states[1 if program == 'true' else 0].endswith(said)
+  assert states[3] == ('failed (0): no output' if program == 'true' else
+                       f'failed: {said}')
+
+
+def test_a_bucket_that_does_not_answer_is_one_sentence(
+    here, monkeypatch, capsys):
+  def reachable(path):
+    raise OSError(f'{path} did not answer.')
+
+  monkeypatch.setattr(run.paths, 'reachable', reachable)
+  for more in ([], ['--list'], ['--dry_run']):
+    with pytest.raises(SystemExit) as stop:
+      run.main(arguments(here, *more, '--workdir=gs://none/runs'))
+    assert stop.value.code == 2
+    assert capsys.readouterr() == ('', 'gs://none/runs did not answer.\n')
+
+
+def test_the_summary_of_another_config_finishes_no_trial(here, monkeypatch):
+  """A runner whose program is refused leaves the other's notes alone.
+
+  In a bucket, runners on two hosts do not see each other's log.txt.
+  """
+  first, second = planned(here, steps=3)[0], planned(here, steps=4)[0]
+  assert first.folder == second.folder
+  done = ['sh', '-c', f"sleep 1; touch '{first.folder}/summary.json'"]
+  process = run.start(first._replace(command=done))
+  monkeypatch.setattr(run.Trial, 'logs', here)
+  refused, = run.run(
+      [second._replace(command=['sh', '-c', 'echo busy; exit 1'])], 1)
+  monkeypatch.undo()
+  assert refused == 'failed (1): busy'
+  assert process.wait() == 0
+  assert not second.finished
+  assert run.run([first._replace(command=done)], 1) == ['done']
+  assert first.finished and not second.finished
+
+
+def test_the_training_programs_own_note_counts(here):
+  """It finishes a trial whose runner was killed; so do earlier notes."""
+  trial, other = planned(here, steps=3)[:2]
+  trial.folder.mkdir(parents=True)
+  for name in ('config.json', 'trial.json'):
+    note = trial.folder / name
+    note.write_text(trial.config)
+    assert not trial.finished
+    (trial.folder / 'summary.json').touch()
+    assert trial.finished
+    note.write_text(other.config)
+    assert not trial.finished
+    note.unlink()
+    (trial.folder / 'summary.json').unlink()
 
 
 def test_a_killed_runner_leaves_trials_that_nobody_starts_twice(here, capsys):

@@ -18,7 +18,7 @@ if os.environ['DO'] == 'finish':
   open(os.environ['RUN'] + '/summary.json', 'w').close()
 sys.exit(int(os.environ['CODE']))
 '''
-SCONTROL = '#!/bin/sh\necho "$@" > "$HERE/scontrol"\n'
+SCONTROL = '#!/bin/sh\necho "$@" > "$HERE/scontrol"\nexit ${REFUSE:-0}\n'
 
 
 @pytest.fixture(name='script')
@@ -36,7 +36,7 @@ def _script(tmp_path, capsys):
       '--config.lora.targets=q|k "c" $HOME', '--sbatch=--partition=gpu']) == 0
   text = capsys.readouterr().out
 
-  def run(do, code):
+  def run(do, code, refuse=0):
     for name in ('srun', 'scontrol'):
       (tmp_path / name).unlink(missing_ok=True)
     done = subprocess.run(
@@ -44,6 +44,7 @@ def _script(tmp_path, capsys):
             **os.environ, 'PATH': f'{tmp_path}/bin:{os.environ["PATH"]}',
             'PYTHONPATH': str(devices.ROOT), 'HERE': str(tmp_path),
             'RUN': str(workdir), 'DO': do, 'CODE': str(code),
+            'REFUSE': str(refuse),
             'SLURM_JOB_ID': '17'}).returncode
     requeued = tmp_path / 'scontrol'
     return done, requeued.read_text().strip() if requeued.exists() else ''
@@ -54,6 +55,7 @@ def _script(tmp_path, capsys):
 def test_a_job_that_was_stopped_queues_itself_again(script):
   text, run, here = script
   assert run('stop', 0) == (0, 'requeue 17')
+  assert run('stop', 0, refuse=1) == (75, 'requeue 17')
   assert run('stop', 3) == (3, '')
   assert run('finish', 0) == (0, '')
   assert json.loads((here / 'srun').read_text()) == [
@@ -67,9 +69,12 @@ def test_a_job_that_was_stopped_queues_itself_again(script):
           '#SBATCH --partition=gpu'} <= {*head}
 
 
-def test_a_wrong_field_is_one_sentence(capsys):
+@pytest.mark.parametrize('argument, said', [
+    ('--config.stepz=1', 'stepz is not a field'),
+    ('--name=my run/x', '--name=my run/x must be letters, digits and'),
+    ('--name=a\n', 'must be letters')])
+def test_a_mistake_is_one_sentence(capsys, argument, said):
   with pytest.raises(SystemExit) as end:
-    slurm.main(['--config=configs/countdown.py', '--workdir=/a',
-                '--config.stepz=1'])
+    slurm.main(['--config=configs/countdown.py', '--workdir=/a', argument])
   assert end.value.code == 2
-  assert 'stepz is not a field' in capsys.readouterr().err
+  assert said in capsys.readouterr().err

@@ -1,8 +1,10 @@
 """Tests of xm.py; XManager itself runs in the slow one, in its environment."""
 
+import fcntl
 import json
 import os
 import pathlib
+import re
 import shlex
 import signal
 import subprocess
@@ -44,8 +46,7 @@ def _here(tmp_path):
 
 def test_a_work_unit_is_a_trial_that_is_not_finished(here):
   """Its command runs that trial alone, as run.py would."""
-  trials = [dict(folder=f'{here}/{i}', finished=i == 1, argv=[])
-            for i in range(3)]
+  trials = [dict(folder=f'{here}/{i}', finished=i == 1) for i in range(3)]
   rest = ['--config=a b.py', '--sweep']
   units = xm.work_units(trials, rest)
   assert units == {
@@ -54,7 +55,7 @@ def test_a_work_unit_is_a_trial_that_is_not_finished(here):
 
 def test_a_work_unit_on_a_tpu_is_a_pod(here):
   """It has an hour to save and to delete its VM."""
-  trial = dict(folder=f'{here}/my_sweep/000-seed=0', finished=False)
+  trial = dict(folder='gs://b/my_sweep/000-seed=0', finished=False)
   unit = xm.work_units(
       [trial], ['--config=a b.py'], python='/a b/python', tpu='v5litepod-8',
       zone='here', pod=['--spot', "--config.lora.targets=q b's"])[0]
@@ -62,9 +63,37 @@ def test_a_work_unit_on_a_tpu_is_a_pod(here):
   assert first == [
       '-m', 'launch.run', '--config=a b.py', '--trial=0', '--grace=3600']
   assert shlex.split(program.removeprefix('--program=')) == [
-      '/a b/python', '-m', 'launch.tpu_pod', '--name=xm-my-sweep-000-seed-0',
+      '/a b/python', '-m', 'launch.tpu_pod', '--name=xm-0f0c0888-000-seed-0',
       '--zone=here', '--type=v5litepod-8', '--spot',
       "--config.lora.targets=q b's"]
+
+
+def test_the_trials_end_with_the_leash():
+  """When it is pulled, and when its holder dies: their input ends."""
+  for end in ('leash.pull()', 'os.kill(os.getpid(), 9)'):
+    text = subprocess.run(
+        [sys.executable, '-c', 'import os, subprocess\n'
+         'from launch import xm\n'
+         'leash = xm._Leash()\n'
+         'trial = subprocess.Popen("cat; echo ended", shell=True)\n'
+         f'{end}\n'
+         'print(trial.wait())'],
+        cwd=devices.ROOT, capture_output=True, text=True, timeout=60).stdout
+    assert sorted(text.splitlines()) == (
+        ['0', 'Interrupted: the trials save and end.', 'ended']
+        if 'pull' in end else ['ended'])
+
+
+def test_no_two_trials_share_a_vm():
+  """Neither those of a long sweep, nor of two sweeps with the same name."""
+  folders = [f'{parent}/{number:03d}-{"Fields=" * 20}'
+             for parent in ('gs://b/me/sweep', 'gs://b/you/sweep', 'x' * 99)
+             for number in range(3)]
+  names = {*map(xm.vm_name, [*folders, '/', '/a/é', f'/a/{"-" * 99}'])}
+  assert len(names) == len(folders) + 3
+  for name in names:
+    assert re.fullmatch('[a-z]([-a-z0-9]{0,60}[a-z0-9])?', name)
+    assert len(name) <= 60
 
 
 def test_a_dry_run_prints_the_commands(here):
@@ -96,8 +125,6 @@ def test_one_trial_of_a_sweep(here):
       capture_output=True, text=True, check=True)
   trials = json.loads(done.stdout)
   assert len(trials) == 6 and not any(trial['finished'] for trial in trials)
-  assert all(trial['argv'][0] == f'--config={here}/config.py'
-             for trial in trials)
   for number, said in ((6, 'there are 6 trials'), (2, 'failed')):
     done = subprocess.run(
         [sys.executable, '-m', 'launch.run', f'--config={here}/config.py',
@@ -114,22 +141,25 @@ def ends(here):
           (here / 'sweep').glob('*/metrics.jsonl'))]
 
 
+def installed(here):
+  """Returns the Python of a new environment with XManager."""
+  python = str(here / 'xm' / 'bin' / 'python')
+  subprocess.run([sys.executable, '-m', 'venv', here / 'xm'], check=True)
+  subprocess.run(
+      [python, '-m', 'pip', 'install', '-q', '-c',
+       'launch/xm_constraints.txt', 'xmanager'], cwd=devices.ROOT, check=True)
+  return python
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('launcher', ['xm', 'run'])
 def test_a_sweep_that_is_killed_goes_on(here, launcher):
   """Six trials, killed twice: each runs once to its end."""
-  python = sys.executable
-  if launcher == 'xm':
-    python = here / 'xm' / 'bin' / 'python'
-    subprocess.run([sys.executable, '-m', 'venv', here / 'xm'], check=True)
-    subprocess.run(
-        [python, '-m', 'pip', 'install', '-q', '-c',
-         'launch/xm_constraints.txt', 'xmanager'], cwd=devices.ROOT, check=True)
-  command = [str(python)]
+  python = installed(here) if launcher == 'xm' else sys.executable
 
   def begin():
     if launcher == 'xm':
-      return start(command[0], here, '--parallel=2')
+      return start(python, here, '--parallel=2')
     return subprocess.Popen(
         [sys.executable, '-m', 'launch.run', f'--config={here}/config.py',
          '--sweep', f'--workdir={here}/sweep', '--parallel=2',
@@ -159,3 +189,27 @@ def test_a_sweep_that_is_killed_goes_on(here, launcher):
   for path, written in starts[0].items() | starts[1].items():
     assert path.stat().st_mtime_ns == written  # not run again
   assert len((here / 'sweep' / 'sweep.md').read_text().splitlines()) >= 8
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_the_trials(here):
+  """They save first; a failed trial is no traceback of XManager."""
+  python = installed(here)
+  for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL):
+    process = start(python, here, '--parallel=2', '--config.steps=1000')
+    files = [here / 'sweep' / f'{i:03d}-seed={i}' for i in range(2)]
+    before = [metrics.read(file / 'metrics.jsonl') for file in files]
+    while any(len(metrics.read(file / 'metrics.jsonl')) < len(rows) + 2
+              for file, rows in zip(files, before)):
+      assert process.poll() is None, process.communicate()[0][-3000:]
+      time.sleep(.1)
+    process.send_signal(number)
+    text, _ = process.communicate(timeout=60)  # until the trials end, too
+    if number != signal.SIGKILL:
+      assert process.returncode == 130 and 'Traceback' not in text
+      assert 'the same command continues the sweep.' in text
+    for file in files:
+      with open(file / 'log.txt', 'ab') as log:
+        fcntl.flock(log, fcntl.LOCK_EX)  # Nobody runs it.
+      assert 'Stopped after step' in (file / 'log.txt').read_text()[-200:]
+    assert len([*(here / 'sweep').iterdir()]) == 2

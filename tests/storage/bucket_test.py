@@ -3,10 +3,10 @@
 import json
 import logging
 import os
-import pathlib
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import jax
@@ -102,7 +102,10 @@ def test_damaged_checkpoints_are_passed_over(caplog):
 def test_one_run_at_a_time(caplog, monkeypatch):
   folder = 'gs://bucket/held'
   monkeypatch.setattr(bucket, '_BEAT', 0.2)
-  with workdir.held(folder) as held:
+  with pytest.raises(
+      OSError, match=f'{folder} was removed, or taken over') as failed, (
+          workdir.held(folder)) as held:
+    (held.local / 'metrics.jsonl').write_text('{"step": 0}\n')
     gone = held.watch()
     with pytest.raises(ValueError, match=(
         f'Another run is at work in workdir={folder}, on '
@@ -114,17 +117,24 @@ def test_one_run_at_a_time(caplog, monkeypatch):
     while not gone() and time.monotonic() < last:
       time.sleep(0.05)
     assert gone()
+  # Not in the bucket, where another run may be at work.
+  assert str(held.local) in str(failed.value) and not paths.sizes(folder)
+  assert (held.local / 'metrics.jsonl').read_text() == '{"step": 0}\n'
+
+
+@pytest.fixture(scope='module')
+def ended():
+  """What the lock of a process that has ended says."""
+  process = subprocess.run(['sh', '-c', 'echo $$'], capture_output=True)
+  return {**bucket._namespace(), 'process': int(process.stdout), 'id': 'it'}
 
 
 @pytest.mark.parametrize('host', [None, 'another-host'])
-def test_the_lock_of_a_killed_run(host, monkeypatch, caplog):
+def test_the_lock_of_a_killed_run(host, ended, monkeypatch, caplog):
   """Of this host: at once. Of another: when nobody has written it for long."""
   folder = f'gs://bucket/killed-{host}'
-  ended = subprocess.run(
-      [sys.executable, '-c', 'import os; print(os.getpid())'],
-      capture_output=True, text=True, check=True)
-  paths.write_whole(f'{folder}/lock', json.dumps(dict(
-      host=host or socket.gethostname(), process=int(ended.stdout), id='it')))
+  paths.write_whole(f'{folder}/lock', json.dumps(
+      {**ended, **({'host': host} if host else {})}))
   monkeypatch.setattr(bucket, '_STALE', 3.0 if host else 1000.0)
   began = time.monotonic()
   lock = bucket.Lock(folder)
@@ -132,6 +142,50 @@ def test_the_lock_of_a_killed_run(host, monkeypatch, caplog):
   assert ('another-host: waiting' in caplog.text) == bool(host)
   lock.release()
   assert not paths.sizes(folder)
+
+
+@pytest.mark.parametrize('other', [
+    {'host': 'another-host'}, {'boot': 'other'}, {'space': 'pid:[1]'},
+    {'process': os.getpid()}])
+def test_a_process_that_cannot_be_seen_has_not_ended(ended, other):
+  """In a container, the host may have the same name, but other processes."""
+  assert bucket._ended(ended)
+  assert not bucket._ended({**ended, **other})
+  former = {name: ended[name] for name in ('host', 'process', 'id')}
+  assert not bucket._ended(former)
+
+
+def test_a_lock_that_is_not_ours_ends_with_time(monkeypatch, caplog):
+  """Such as the empty file of a run on disk that was copied to a bucket."""
+  folder = 'gs://bucket/foreign'
+  paths.write_whole(f'{folder}/lock', '')
+  monkeypatch.setattr(bucket, '_STALE', 0.5)
+  lock = bucket.Lock(folder)
+  assert 'a run on another host: waiting' in caplog.text
+  for content in (b'', b'[1]', b'{"host": "a"}', b'\xff'):
+    paths.write_whole(f'{folder}/lock', content)
+    assert lock._read()[0] == {'id': None}
+  lock.beat()
+  assert lock.lost
+
+
+def test_the_lock_is_written_during_a_slow_copy(monkeypatch):
+  monkeypatch.setattr(bucket, '_BEAT', 0.02)
+  monkeypatch.setattr(bucket, '_COPY', 0.02)
+  copying, go_on, beats = threading.Event(), threading.Event(), []
+  beat = bucket.Lock.beat
+  monkeypatch.setattr(
+      bucket.Lock, 'beat', lambda self: beats.append(beat(self)))
+  monkeypatch.setattr(
+      paths, 'write_whole', lambda *_: (copying.set(), go_on.wait(30)))
+  with workdir.held('gs://bucket/slow') as held:
+    (held.local / 'metrics.jsonl').write_text('{"step": 0}\n')
+    assert copying.wait(30)
+    before, last = len(beats), time.monotonic() + 10
+    while len(beats) < before + 3 and time.monotonic() < last:
+      time.sleep(0.02)
+    go_on.set()
+    assert len(beats) >= before + 3
 
 
 def test_files_that_grow_are_copied_as_they_grow(monkeypatch):
@@ -168,6 +222,12 @@ def test_a_bucket_that_fails_costs_no_rows(monkeypatch, caplog):
   assert str(held.local) in str(failed.value)
   assert (held.local / 'metrics.jsonl').read_text() == '{"step": 0}\n'
   assert [r.levelno for r in caplog.records].count(logging.WARNING) == 1
+  with pytest.raises(ZeroDivisionError), workdir.held(folder) as held:
+    (held.local / 'metrics.jsonl').write_text('{"step": 0}\n')
+    raise ZeroDivisionError
+  assert caplog.records[-1].getMessage() == (
+      f'The last rows of {folder} could not be written there; they are in '
+      f'{held.local}: copy its files by hand.')
 
 
 def test_problems_and_models_of_a_bucket(tmp_path):
@@ -209,9 +269,3 @@ def test_without_gcsfs(monkeypatch):
       _ for _ in ()).throw(ImportError('Install gcsfs')))
   with pytest.raises(ValueError, match=r"pip install 'jaxrl_llm\[gcs\]'"):
     paths._require.__wrapped__()
-
-
-def test_what_is_no_bucket():
-  with pytest.raises(ValueError, match='s3://a/b is of no kind of storage'):
-    paths.place('s3://a/b')
-  assert paths.place('a/b') == pathlib.Path('a/b')

@@ -1,0 +1,53 @@
+"""The state of a run whose folder is gone, saved in another place."""
+
+import contextlib
+from typing import Any, Callable, Mapping
+
+from jaxrl_llm.checkpoint import files
+from jaxrl_llm.checkpoint import saver as saver_lib
+from jaxrl_llm.storage import paths
+from jaxrl_llm.storage import workdir as workdir_lib
+
+
+def rescue(
+    workdir: paths.Text, describe: Callable[[paths.Path], None],
+    config: dict[str, Any], step: int, state: Any, host: Mapping[str, Any],
+    channel: Any = None) -> str:
+  """Saves the state of a run whose workdir is gone: there again, or beside it.
+
+  Args:
+    workdir: of the run.
+    describe: writes into a folder what else a run needs to go on.
+    config: see `Checkpointer`.
+    step: see `Checkpointer.save`, as `state` and `host`.
+    state: to be saved.
+    host: saved with it.
+    channel: see the function `restore`.
+
+  Returns:
+    A sentence that says where the state is.
+  """
+  gone = f'workdir={workdir} was removed or moved during the run'
+  folder = paths.absolute(workdir)
+  for place in (folder, paths.place(f'{folder}-saved')):
+    with contextlib.ExitStack() as lock, contextlib.suppress(
+        OSError, ValueError):
+      free = False
+      with contextlib.suppress(OSError, ValueError):
+        if channel is None or channel.first:
+          lock.enter_context(workdir_lib.held(place))
+          free = not files.steps(place / 'checkpoints')  # else of another run
+          if free:
+            describe(place)
+      if channel is not None:
+        free = channel.gather(free)[0]
+      if not free:
+        continue
+      with contextlib.closing(saver_lib.Checkpointer(
+          place / 'checkpoints', config, channel=channel)) as saver:
+        saver.save(step, state, host)
+    if files.steps(place / 'checkpoints'):
+      return (f'{gone}: the state of step {step} is saved, continue with '
+              f'--config.workdir={place}.')
+  return (f'{gone}, and the state of step {step} could not be saved beside it: '
+          'start again in a folder that stays.')
