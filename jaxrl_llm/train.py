@@ -240,7 +240,8 @@ def _loop(
   workdir_lib.check_shared(workdir.path, channel)
   saver = checkpoint.Checkpointer(
       workdir.path / 'checkpoints', parts.described(),
-      keep=config.checkpoint.keep, channel=channel)
+      keep=config.checkpoint.keep, timeout=config.checkpoint.timeout,
+      channel=channel)
   found = saver.restore(
       init_state(parts, learner.state),
       differs=lambda saved: config_lib.resume_conflicts(

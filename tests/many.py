@@ -6,6 +6,7 @@ As a program it is a process of such a run, see `main`.
 import json
 import os
 import pathlib
+import resource
 import socket
 import subprocess
 import sys
@@ -30,6 +31,7 @@ def start(
     share: int = 1, programs: pathlib.Path | None = None,
     module: str = 'jaxrl_llm.train',
     sgd: bool = False,
+    full: int | None = None,
     own: Sequence[dict[str, Any]] = ()) -> list[subprocess.Popen]:
   """Starts the processes of a run; their output goes to files in `folder`.
 
@@ -42,6 +44,8 @@ def start(
     module: program.
     sgd: with the module `tests.many`, use SGD in place of AdamW, which
       amplifies the rounding of gradients near zero.
+    full: with the module `tests.many`, the process whose disk is full for some
+      steps.
     own: fields of each process alone.
   """
   folder.mkdir(exist_ok=True, parents=True)
@@ -51,6 +55,8 @@ def start(
   env = {**os.environ, 'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': flags}
   if sgd:
     env['SGD'] = '1'
+  if full is not None:
+    env['FULL'] = f'--process_id={full}'
   if programs:
     env |= {'JAX_COMPILATION_CACHE_DIR': str(programs),
             'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0'}
@@ -93,6 +99,20 @@ def rows(folder: pathlib.Path) -> list[dict[str, Any]]:
        if not k.startswith(_MEASURED)} for line in lines]
 
 
+def fill_the_disk(first: int, last: int) -> None:
+  """Limits files to 4 KB from one step of the run to another."""
+  limits, take = resource.getrlimit(resource.RLIMIT_FSIZE), train.take_step
+
+  def step(parts, state, *rest):
+    if state.step == first:
+      resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 12, limits[1]))
+    if state.step == last:
+      resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    return take(parts, state, *rest)
+
+  train.take_step = step
+
+
 def main() -> None:
   """Trains with SGD on rewards that an untrained model gets.
 
@@ -110,6 +130,8 @@ def main() -> None:
     return found
 
   bandit.scores = scores
+  if os.environ.get('FULL') in sys.argv:
+    fill_the_disk(2, 5)
   countdown.Countdown.verify = lambda self, *row: tiny.by_length(*row)
   train.main()
 

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from jaxrl_llm import checkpoint
 from jaxrl_llm.monitoring import metrics
 from tests import many, resume_test
 
@@ -114,6 +115,20 @@ def test_asked_to_stop_at_any_moment(tmp_path, whole):
         log.write_text('')
     same(place, folder)
     shutil.rmtree(place)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('full', [0, 1])
+def test_a_full_disk_in_one_process_costs_only_checkpoints(tmp_path, full):
+  """Its files may have 4 KB in steps 3 to 5; the others wait for 15 s."""
+  many.finish(many.start(
+      tmp_path, dict(
+          steps=8, checkpoint__every=1, checkpoint__timeout=15,
+          checkpoint__keep=9, eval__every=0), count=2, full=full,
+      programs=tmp_path / 'programs', module='tests.many'), tmp_path)
+  assert 'could not be written' in many.said(tmp_path, full)
+  steps = checkpoint.whole_steps(tmp_path / 'run/checkpoints')
+  assert {0, 1, 8} <= {*steps} and 4 not in steps
 
 
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])

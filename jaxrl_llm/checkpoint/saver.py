@@ -109,7 +109,7 @@ class Checkpointer:
 
   def __init__(
       self, directory: paths.Text, config: _Config, *, keep: int = 2,
-      channel: Any = None):
+      timeout: int = 600, channel: Any = None):
     """Opens a directory, made if needed, and clears what a killed run left.
 
     Args:
@@ -117,6 +117,8 @@ class Checkpointer:
       config: the run's config, JSON-able, to be written into each step.
       keep: number of newest checkpoints to keep, at least 1; the one with the
         best score is kept besides.
+      timeout: seconds that a save takes at most. If the storage fails in one
+        process, the others wait as long for it.
       channel: see the function `restore`.
     """
     if keep < 1:
@@ -146,6 +148,7 @@ class Checkpointer:
                             n=1, keep_checkpoints_without_metrics=False)]),
             best_fn=lambda metrics: metrics['score'],
             async_options=ocp.AsyncOptions(
+                timeout_secs=timeout,
                 post_finalization_callback=self._sign,
                 # Writers would wait for minutes for a directory that a full
                 # disk refused to their helper thread.
@@ -236,7 +239,11 @@ class Checkpointer:
   def check(self, step: int) -> None:
     """Waits, and raises OSError if a step is not on disk."""
     self.wait()
-    if step not in files.steps(self._root):
+    # Other hosts may see what the first process wrote some seconds later.
+    there = not self._first or step in files.steps(self._root)
+    if self._channel is not None:
+      there = self._channel.gather(there)[0]
+    if not there:
       raise OSError(
           f'Step {step} could not be saved in {self._root}: make room, and run '
           'the same command again.')
@@ -323,7 +330,8 @@ class Checkpointer:
     """Reports a failed save."""
     older = max((step for step in self._manager.all_steps()
                  if self._fresh or step != self._saving), default=None)
-    logging.warning(
+    # Other processes than the first one show errors alone.
+    (logging.warning if self._first else logging.error)(
         'The checkpoint of step %s could not be written (%s). The run goes on; '
         'its newest checkpoint is %s.', self._saving, _reason(error),
         'none' if older is None else f'of step {older}')

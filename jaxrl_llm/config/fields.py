@@ -298,6 +298,8 @@ FIELDS = (
     Field('checkpoint.grace', 120.0, 'seconds that a run takes at most to save '
           'and end after SIGTERM or Ctrl-C', range='(0, inf)',
           affects=_NOTHING),
+    Field('checkpoint.timeout', 600, 'seconds that writing a checkpoint takes '
+          'at most; then it is given up', range=SOME, affects=_NOTHING),
 
     Field('processes.initialization_timeout', 110, 'seconds that a process '
           'waits for the others at the start', range=SOME, affects=_NOTHING),
