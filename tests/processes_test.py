@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import socket
 import types
 
 import jax
@@ -152,7 +153,9 @@ def test_a_difference_is_named(monkeypatch):
     (['--process_count=x', '--process_id=0', '--coordinator=a:1'],
      '--process_count=x must be a whole number'),
     (['--process_count=2', '--process_id=0', '--coordinator=a'],
-     '--coordinator=a must be HOST:PORT')])
+     '--coordinator=a must be HOST:PORT'),
+    (['--process_count=2', '--process_id=0', '--coordinator=a:99999'],
+     '--coordinator=a:99999 must be HOST:PORT')])
 def test_wrong_flags_are_one_sentence(argv, said):
   with pytest.raises(ValueError, match=said):
     distributed.split(argv)
@@ -165,6 +168,47 @@ def test_flags_are_taken_out():
   assert given == (2, 1, '[::1]:80') and rest == ['--config=a']
   assert distributed.split(['--process_count=auto'])[0].count == 'auto'
   assert distributed.split(['a'])[0].count is None
+  assert distributed.split(['--process_count=1'])[0].count == 1
+
+
+@pytest.mark.parametrize('env, count', [
+    ({}, None),
+    (dict(SLURM_NTASKS='4', SLURM_PROCID='0'), None),  # a shell, no step
+    (dict(SLURM_NTASKS='4', SLURM_PROCID='0', SLURM_STEP_NODELIST='n[0-3]'),
+     'auto'),
+    (dict(SLURM_NTASKS='1', SLURM_PROCID='0', SLURM_STEP_NODELIST='n0'), None),
+    (dict(TPU_WORKER_HOSTNAMES='localhost'), None),
+    (dict(TPU_WORKER_HOSTNAMES='a,b'), 'auto')])
+def test_the_environment_tells_of_other_processes(env, count):
+  assert distributed._found(env).count == count
+
+
+def test_a_task_of_slurm_has_all_gpus_of_its_node(monkeypatch):
+  """JAX gives it one, by its number on the node."""
+  updates = {}
+  monkeypatch.setattr(jax.config, 'update', updates.__setitem__)
+  distributed._take_all_gpus(dict(SLURM_STEP_NUM_NODES='2', SLURM_NTASKS='16'))
+  assert not updates
+  distributed._take_all_gpus(dict(SLURM_STEP_NUM_NODES='2', SLURM_NTASKS='2'))
+  assert updates == {
+      'jax_cuda_visible_devices': 'all', 'jax_rocm_visible_devices': 'all'}
+
+
+def test_a_port_that_is_taken_is_one_sentence():
+  with socket.create_server(('', 0)) as server:
+    port = server.getsockname()[1]
+    with pytest.raises(ValueError, match=f'cannot listen on port {port} of'):
+      distributed._check_free(f'localhost:{port}')
+  distributed._check_free(f'localhost:{port}')
+
+
+def test_problems_in_another_order_are_another_set(parts):
+  """All processes must have the same, in `Parts.compared`."""
+  task = types.SimpleNamespace(
+      train=parts.task.train, heldout=[*parts.task.heldout][::-1])
+  ours, theirs = parts.compared(), parts._replace(task=task).compared()
+  assert [name for name in ours if ours[name] != theirs[name]] == [
+      'the held-out problems']
 
 
 def params(folder, step=None):

@@ -105,3 +105,31 @@ def test_a_hub_that_is_not_there_is_one_sentence():
       ConnectionError, match=f'cannot reach process 0 on port {port} .*hosts'):
     watchdog.Watchdog(
         1, 2, patience=2, secret='x', addresses=('127.0.0.1',), port=port)
+
+
+def test_strangers_are_sent_away():
+  """A scan of ports, in pieces or closed at once, ends nothing."""
+  server, _, port = watchdog.listen()
+  for text in (b'GET / HTTP/1.0\r\n\r\n', b'[1]\n', b'{"index": 1}\n', b''):
+    with socket.create_connection(('127.0.0.1', port)) as stranger:
+      stranger.sendall(text)
+  ends, dogs = queue.Queue(), []
+  hub = threading.Thread(target=lambda: dogs.append(watchdog.Watchdog(
+      0, 2, patience=20, secret='x', server=server, end=ends.put)))
+  hub.start()
+  dogs.append(watchdog.Watchdog(
+      1, 2, patience=20, secret='x', addresses=('127.0.0.1',), port=port,
+      end=ends.put))
+  hub.join(SECONDS)
+  assert len(dogs) == 2
+  for dog in dogs:
+    dog.close()
+  assert ends.empty()
+
+
+def test_a_process_that_does_not_come_is_named(monkeypatch):
+  monkeypatch.setattr(watchdog, '_CONNECT', .1)
+  server, _, port = watchdog.listen()
+  with pytest.raises(ConnectionError, match=(
+      f'Process 1, 2 did not reach process 0 on port {port}: it was killed')):
+    watchdog.Watchdog(0, 3, patience=.2, secret='x', server=server)
