@@ -250,8 +250,8 @@ def _loop(
     began -= found.host['seconds']
   gone, writer = lambda: False, metrics.NoWriter()
   if channel.first:
-    parts.describe(workdir.path)
     summary.begin(workdir, found.step if found else 0, config.steps)
+    parts.describe(workdir.path)
     gone = workdir.watch()
     writer = metrics.Writer(
         workdir.local, found.step + 1 if found else 0,
