@@ -124,7 +124,7 @@ def test_one_run_at_a_time(caplog, monkeypatch):
 
 @pytest.fixture(scope='module')
 def ended():
-  """What the lock of a process that has ended says."""
+  """Returns the lock of a process that has ended."""
   process = subprocess.run(['sh', '-c', 'echo $$'], capture_output=True)
   return {**bucket._namespace(), 'process': int(process.stdout), 'id': 'it'}
 
