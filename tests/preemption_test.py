@@ -57,39 +57,39 @@ def wait_for_the_first_line(folder, process):
 def test_a_process_that_is_gone_ends_the_other(tmp_path, whole, gone):
   """Ten times at random moments; then both again: to the bit."""
   folder, seconds, programs = whole
+  run = dict(count=2, programs=programs, module='tests.many')
   moments = random.Random(time.time_ns())
-  for number in range(10):
-    processes = many.start(
-        tmp_path, FIELDS, count=2, programs=programs, module='tests.many')
-    wait_for_the_first_line(tmp_path, processes[0])
+  number = runs = 0
+  while number < 10:
+    place = tmp_path / str(runs)
+    processes = many.start(place, FIELDS, **run)
+    wait_for_the_first_line(place, processes[0])
     wait = moments.uniform(0, seconds * .6)
     time.sleep(wait)
     victim = number % 2
-    if processes[victim].poll() is not None:
-      break  # the run is over
-    processes[victim].send_signal(gone)
+    over = processes[victim].poll() is not None
+    if not over:
+      processes[victim].send_signal(gone)
     began = time.monotonic()
     code = processes[1 - victim].wait(120)
-    print(f'{gone.name} of {victim} after {wait:.1f} s: the other ended after '
-          f'{time.monotonic() - began:.1f} s with {code}')
-    if code == 0:  # the victim had only to wait for the other's end
-      assert (tmp_path / 'run' / 'summary.json').exists()
+    if not over:
       processes[victim].kill()
       processes[victim].wait()
-      break
-    text = many.said(tmp_path, 1 - victim)
+    if code == 0:  # at most, the victim had to wait for the other's end
+      same(place, folder)
+      runs += 1
+      continue
+    print(f'{gone.name} of {victim} after {wait:.1f} s: the other ended after '
+          f'{time.monotonic() - began:.1f} s with {code}')
+    number += 1
+    text = many.said(place, 1 - victim)
     sentence = (f'Process {victim} was killed' if gone == signal.SIGKILL else
                 f'Process {victim} has not answered')
-    assert code != 0 and sentence in text, text
-    processes[victim].kill()
-    processes[victim].wait()
-    for log in tmp_path.glob('log-*.txt'):
+    assert sentence in text, text
+    for log in place.glob('log-*.txt'):
       log.write_text('')
-  many.finish(
-      many.start(
-          tmp_path, FIELDS, count=2, programs=programs, module='tests.many'),
-      tmp_path)
-  same(tmp_path, folder)
+  many.finish(many.start(place, FIELDS, **run), place)
+  same(place, folder)
 
 
 @pytest.mark.slow
