@@ -15,8 +15,8 @@ from jaxrl_llm import sharding
 from jaxrl_llm.learner import actor as actor_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
 from jaxrl_llm.learner import policy as policy_lib
+from jaxrl_llm.learner import prompt_sharing, rounds
 from jaxrl_llm.learner import rejection as rejection_lib
-from jaxrl_llm.learner import rounds
 from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.models import attention, hf
 from jaxrl_llm.models.config import ModelConfig
@@ -182,12 +182,14 @@ def needs_anchor(config: ConfigDict) -> bool:
 
 
 def learner_config(
-    config: ConfigDict, **changes: Any) -> update_lib.LearnerConfig:
+    config: ConfigDict, share_prompts: bool = False,
+    **changes: Any) -> update_lib.LearnerConfig:
   """Returns the learner's static choices, with changes."""
   loss, learner = config.loss, config.learner
   return update_lib.LearnerConfig(**{**dict(
       microbatch=microbatch(config), max_prompt=config.max_prompt,
-      max_response=config.max_response, buckets=learner.buckets,
+      max_response=config.max_response, share_prompts=share_prompts,
+      buckets=learner.response_buckets if share_prompts else learner.buckets,
       objective=loss.objective, aggregation=loss.aggregation,
       importance=loss.importance, kl_estimator=loss.kl_estimator,
       rejection=rejection_lib.of(config), actor=actor_lib.of(config),
@@ -208,12 +210,19 @@ def with_lengths(
       `auto` is none.
 
   Returns:
-    A config in which `learner.buckets` and `sampling.buckets` are tuples.
+    A config in which the fields of buckets are tuples.
   """
   config = config.copy_and_resolve_references()
-  for section in (config.learner, config.sampling):
+  learner = config.learner
+  for section in (learner, config.sampling):
     if section.buckets == 'auto' and lengths is None:
       section.buckets = ()
+  if learner.response_buckets == 'auto':
+    shards = sharding.data_shards(mesh)
+    learner.response_buckets = () if lengths is None else buckets.of_responses(
+        max_response=config.max_response,
+        rows=max(rounds.minibatch_rows(config) // shards, 1),
+        microbatch=max(microbatch(config) // shards, 1))
   if config.learner.buckets == 'auto':
     config.learner.buckets = buckets.of_rows(
         lengths, max_prompt=config.max_prompt,
@@ -352,7 +361,10 @@ def make(
           steps=max(updates_of_run(config, stages), 1),
           **source.config.optimizer) for source in sources]
   learner = update_lib.make(
-      model, learner_config(config, row_facts=stages.selection.stale),
+      model, learner_config(
+          config, row_facts=stages.selection.stale,
+          share_prompts=prompt_sharing.decide(
+              config, mesh, [source.model for source in sources])),
       optimizers[0], mesh=mesh, trained=policies[0].trained,
       compose=policies[0].compose, actor=actor and update_lib.Actor(
           actor.model, policies[1].trained, optimizers[1]))

@@ -117,9 +117,9 @@ def take_step(
 
   def score(tokens, rows):
     return rounds.with_scores(
-        learner, tokens, rows,
-        tuple(player.params for player in state.learners), fixed.anchor,
-        fixed.loss, frozen, shard=sampled.shard, processes=processes)
+        learner, tokens, rows, tuple(p.params for p in state.learners),
+        fixed.anchor, fixed.loss, frozen, shard=sampled.shard,
+        group=sampled.group, processes=processes)
 
   with timer('batch'):
     wave = buffer_lib.of_wave(ask, responses, judged, config, parts.stages)

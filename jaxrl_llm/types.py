@@ -116,6 +116,8 @@ class LearnerBatch:
     identity: [B, 3] uint32 or None: seed of the run, group and sample.
     actor_logprobs: [B, T] float32 or None, under the actor at the step of the
       rollout, as the trainer computes it, if it is another model.
+    prompt: [B] int32 or None, equal for rows with the same prompt; the learner
+      needs it to compute a prompt once.
   """
   tokens: Array
   prompt_length: Array
@@ -130,6 +132,7 @@ class LearnerBatch:
   z: Optional[Array] = None
   identity: Optional[Array] = None
   actor_logprobs: Optional[Array] = None
+  prompt: Optional[Array] = None
 
 
 class RolloutTokens(NamedTuple):
@@ -146,7 +149,7 @@ class RolloutTokens(NamedTuple):
     anchor_logprobs: [C, T] float32 or None.
     top_ids: [C, K, T] int32 or None, likeliest tokens of the actor.
     top_logprobs: [C, K, T] float32 or None, their tempered log-probs.
-    z: [C, T] float32 or None, see `forward.Scores`.
+    z: [C, T] float32 or None, see `score.Scores`.
     actor_logprobs: [C, T] float32 or None, see `LearnerBatch`.
   """
   prompt: np.ndarray

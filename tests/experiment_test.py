@@ -145,7 +145,8 @@ def test_static_choices_of_the_learner_are_the_configs():
       objective='gspo', aggregation='constant', importance='icepop',
       kl_estimator='k1', vocab_chunk=64, remat='full', attention='auto',
       unroll=3, row_facts=False, rejection=rejection.Rejection(
-          target='p_ref', mask='expected', top_k=7), actor=None)
+          target='p_ref', mask='expected', top_k=7), actor=None,
+      share_prompts=False, sizes=None)
   plain = programs.learner_config(tiny.load())
   assert plain.rejection is None
 
@@ -201,8 +202,9 @@ def test_attention_is_chosen_for_the_devices_of_the_mesh(monkeypatch):
   monkeypatch.setattr(
       attention, 'resolve', lambda *args: asked.append(args) or 'xla')
   experiment.build(tiny.load())
-  # Rows of learning have 9 + 10 tokens, those of prefill 9.
-  assert asked == [('auto', 'cpu', 19), ('auto', 'cpu', 9)]
+  # Rows of learning have 9 + 10 tokens, those of prefill 9. The first call asks
+  # whether prompts can be shared.
+  assert asked == [('auto', 'cpu', 19)] * 2 + [('auto', 'cpu', 9)]
 
 
 def test_the_sampler_is_the_configs(parts):

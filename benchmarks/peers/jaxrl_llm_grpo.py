@@ -70,6 +70,8 @@ def make_config(job: job_lib.Job) -> ConfigDict:
   c.learner.microbatch = min(8 * c.mesh.cpu_devices, job.rows)
   c.learner.buckets = tuple(
       job.max_prompt + job.max_response * i // 8 for i in range(1, 8))
+  c.learner.response_buckets = tuple(
+      job.max_response * i // 16 for i in range(1, 16))
   c.learner.unroll = job.layers
   config_lib.validate(c)
   return c

@@ -17,7 +17,8 @@ from jaxrl_llm.config.values import check
 from jaxrl_llm.storage import paths
 
 FILE = 'choices.json'
-_BUCKETS = ('learner.buckets', 'sampling.buckets')
+_BUCKETS = (
+    'learner.buckets', 'learner.response_buckets', 'sampling.buckets')
 _LIMITS = ('max_prompt', 'max_response')
 
 
@@ -55,7 +56,8 @@ def as_begun(config: ConfigDict) -> ConfigDict:
     begun = _begun(config, paths.place(config.workdir))
     taken = {}
     if all(begun.get(name) == flat[name] for name in _LIMITS):
-      taken = {name: begun[name] for name in _BUCKETS if flat[name] == AUTO}
+      taken = {name: begun[name] for name in _BUCKETS
+               if flat[name] == AUTO and name in begun}
     for section in SECTIONS:
       name, kind = f'{section}.hf', f'{section}.dtype'
       if flat[name] and flat[kind] is None and begun.get(name) == flat[name]:

@@ -166,6 +166,11 @@ def _conflicts(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
       yield (f'learner.buckets has {length}, but row lengths below the full '
              f'one lie between 2 and {full - 1} (max_prompt + max_response - '
              '1): leave it out.')
+  for length in _lengths(c.learner.response_buckets):
+    if length >= c.max_response:
+      yield (f'learner.response_buckets has {length}, but response lengths '
+             f'below the full one lie between 1 and {c.max_response - 1} '
+             '(max_response - 1): leave it out.')
   for length in _lengths(c.sampling.buckets):
     if length >= c.max_prompt:
       yield (f'sampling.buckets has {length}, but prompt lengths below the '
@@ -177,7 +182,8 @@ def _conflicts(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
            f'max_response={c.max_response} when overlong.mode=penalty.')
   if not c.eval.k:
     yield 'eval.k is empty: give at least one number, such as 1.'
-  for name in ('eval_k', 'eval.k', 'learner.buckets', 'sampling.buckets'):
+  for name in ('eval_k', 'eval.k', 'learner.buckets',
+               'learner.response_buckets', 'sampling.buckets'):
     value = flatten(c)[name]
     if isinstance(value, tuple) and len({*value}) < len(value):
       yield (f'{name}={to_text(value)} has a value twice: leave one of them '

@@ -219,6 +219,13 @@ FIELDS = (
           'to compile in addition to the full one: lengths, auto (a few, '
           "chosen by the training prompts' lengths and kept for the run) or "
           'none', range=SOME, kind=Lengths, affects=_LAYOUT),
+    Field('learner.share_prompts', None, 'compute a prompt once for all its '
+          'responses in the update (none: where it can be)',
+          kind=bool | None, affects=_NOTHING),
+    Field('learner.response_buckets', AUTO, 'response lengths to compile in '
+          'addition to max_response, in place of learner.buckets where prompts '
+          'are shared: lengths, auto or none', range=SOME, kind=Lengths,
+          affects=_NOTHING),
     Field('learner.vocab_chunk', None, 'tokens whose logits are computed at a '
           'time (none: as many as fit in 512 MB)', range=SOME, kind=int | None,
           affects=_LAYOUT),

@@ -1,7 +1,6 @@
-"""Passes of the model over the rows of a batch, in microbatches.
+"""Passes of the model over the rows of a microbatch.
 
-Microbatches hold rows of similar lengths, longest rows first, see
-`ops/microbatches`. `cfg` is a `update.LearnerConfig` in all functions.
+`cfg` is a `update.LearnerConfig` in all functions.
 """
 
 import functools
@@ -20,21 +19,6 @@ from jaxrl_llm.sharding import collectives
 from jaxrl_llm.types import Array, LearnerBatch
 
 
-class Scores(NamedTuple):
-  """Scores of the response tokens under the policy.
-
-  Attributes:
-    logprobs: [B, T] float32, 0 past each response.
-    z: [B, T] float32 or None, the normaliser of the rejection towards this
-      policy, see `normalizers`.
-    actor_logprobs: [B, T] float32 or None, under the actor, if it is another
-      model; 0 past each response.
-  """
-  logprobs: Array
-  z: Optional[Array] = None
-  actor_logprobs: Optional[Array] = None
-
-
 class Net(NamedTuple):
   """Model in the learner's programs.
 
@@ -51,24 +35,45 @@ class Net(NamedTuple):
   axes: tuple[str, ...]
   fetch: Optional[Callable[[Any], Any]]
 
-  def run(self, params, frozen, tokens, cfg):
-    """Returns hidden states of rows, and the unembedding."""
+  def run(self, params, frozen, tokens, cfg, **given):
+    """Runs the model on rows; `given` are arguments of `transformer.forward`.
+
+    Returns:
+      Hidden states, the unembedding, and keys and values if `keep_kv` is given.
+    """
     lookup = operator.getitem
     if self.axes:
       lookup = functools.partial(
           collectives.lookup, axes=self.axes, dtype=self.model.dtype)
     params = self.compose(params, frozen)
-    hidden, _ = transformer.forward(
+    hidden, kv = transformer.forward(
         params, tokens, cfg=self.model, remat=cfg.remat,
         implementation=cfg.attention, unroll=cfg.unroll, lookup=lookup,
-        fetch=self.fetch)
-    return hidden, transformer.unembedding(params)
+        fetch=self.fetch, **given)
+    return hidden, transformer.unembedding(params), kv
+
+
+class Shared(NamedTuple):
+  """Keys and values of prompts, for the rows of a microbatch.
+
+  Attributes:
+    kv: those of the players, a tuple.
+    writer: those of the writer, or None.
+    start: [B] int32, column of each row's prompt.
+    length: [B] int32, tokens of each row's prompt without its last.
+  """
+  kv: tuple[Any, ...]
+  writer: Any
+  start: Array
+  length: Array
 
 
 def stats(
     params, frozen, batch, temperature, length, *, nets, cfg, entropy=True,
-    writer=None, lam=None) -> TokenStats:
+    writer=None, lam=None, shared: Optional[Shared] = None) -> TokenStats:
   """Computes TokenStats [B, t] of responses in rows of at most `length` tokens.
+
+  With `shared`, `length` counts the tokens of responses alone.
 
   `params` are those of the policy, or of the policy and the actor, if it is
   another model; so are `nets`. `student` has then the actor's statistics.
@@ -78,19 +83,21 @@ def stats(
   the first update.
   """
   batch = jax.lax.with_sharding_constraint(batch, P('fsdp'))
-  t = min(cfg.max_response, length - 1)
+  t = length if shared else min(cfg.max_response, length - 1)
   axes, actor, paired = nets[0].axes, nets[-1].model, len(params) > 1
   rejection = cfg.rejection
   top_k = 0
   if paired:
     top_k = max(cfg.actor.top_k, rejection.top_k if (
         rejection and batch.top_ids is not None) else 0)
-  shared = paired and writer is None and bool(
+  same = paired and writer is None and bool(
       rejection) and rejection.z == 'exact' and lam is not None
 
   def reduce(hidden, tokens, prompt_length, ids, unembed, temperature, student,
              other, lam):
-    own = lambda x: microbatches.columns(x, prompt_length - 1, t)
+    def own(x):
+      return x if shared else microbatches.columns(x, prompt_length - 1, t)
+
     student, other = (
         None if x is None else (own(x[0]), x[1]) for x in (student, other))
     return token_stats(
@@ -98,16 +105,25 @@ def stats(
         temperature=temperature, softcap=nets[0].model.logit_softcap,
         entropy=entropy, chunk=cfg.vocab_chunk, axes=axes, ids=ids,
         row_axis='fsdp' if 'fsdp' in axes else None, top_k=top_k,
-        student=student, other=student if shared else other,
+        student=student, other=student if same else other,
         other_softcap=actor.logit_softcap, lam=lam)
 
-  tokens = batch.tokens[:, :length]
-  (hidden, unembed), *student = (
-      net.run(*trees, tokens, cfg) for net, *trees in zip(
-          nets, params, frozen))
+  def run(net, params, frozen, kv):
+    if shared is None:
+      return net.run(params, frozen, batch.tokens[:, :length], cfg)[:2]
+    # From the last token of the prompt to the last but one of the response.
+    positions = shared.length[:, None] + jnp.arange(t)
+    return net.run(
+        params, frozen, jnp.take_along_axis(
+            batch.tokens, positions, axis=1, mode='clip'), cfg,
+        positions=positions, prefix=transformer.Prefixes(
+            kv, shared.start, shared.length, cfg.max_prompt - 1))[:2]
+
+  kvs = shared.kv if shared else (None,) * len(params)
+  (hidden, unembed), *student = map(run, nets, params, frozen, kvs)
   student = student[0] if student else None
-  other = None if writer is None else jax.lax.stop_gradient(
-      nets[-1].run(writer, frozen[len(params) - 1], tokens, cfg))
+  other = None if writer is None else jax.lax.stop_gradient(run(
+      nets[-1], writer, frozen[len(params) - 1], shared and shared.writer))
   ids = None
   if batch.top_ids is not None:
     ids = jnp.swapaxes(batch.top_ids[..., :t], 1, 2)
@@ -121,6 +137,63 @@ def stats(
   return reduce(
       hidden, batch.tokens, batch.prompt_length, ids, unembed, temperature,
       student, other, lam)
+
+
+def of_prompts(trees, over, *, nets, cfg):
+  """Computes the keys and values of a wave's prompts, see `prompts.fold`.
+
+  `trees` are parameters of the players, frozen ones, and the writer's or None.
+
+  Returns:
+    Those of the players, and of the writer or None, [layers, C, KV, h] each.
+  """
+  params, frozen, writer = trees
+  sizes = cfg.sizes
+
+  def of(net, params, frozen):
+    model = net.model
+    empty = jax.lax.with_sharding_constraint(jnp.zeros(
+        (model.layers, sizes.bins * sizes.width + sizes.columns,
+         model.kv_heads, model.head_dim), model.dtype), P(None, None, 'tensor'))
+
+    def each(kv, column, tokens, positions, segments):
+      _, _, new = net.run(
+          params, frozen, tokens, cfg, keep_kv=True, positions=positions,
+          segments=segments)
+      return tuple(
+          jax.lax.dynamic_update_slice_in_dim(x, y[:, 0], column, axis=1)
+          for x, y in zip(kv, new))
+
+    return over(each, (empty, empty))
+
+  return tuple(map(of, nets, params, frozen)), (
+      None if writer is None else of(nets[-1], writer, frozen[len(params) - 1]))
+
+
+def back_to_prompts(trees, grads, of_kv, over, *, nets, cfg, specs):
+  """Adds the gradients through a wave's prompts to `grads` of the players.
+
+  `of_kv` are the gradients of the first result of `of_prompts`.
+  """
+  params, frozen, _ = trees
+
+  def of(net, params, frozen, grads, of_kv, specs):
+    def each(grads, column, tokens, positions, segments):
+      def kv(params):
+        return net.run(params, frozen, tokens, cfg, keep_kv=True,
+                       positions=positions, segments=segments)[2]
+
+      own, back = jax.vjp(kv, params)
+      new, = back(tuple(
+          jax.lax.dynamic_slice_in_dim(
+              x, column, y.shape[2], axis=1)[:, None].astype(y.dtype)
+          for x, y in zip(of_kv, own)))
+      new = jax.lax.with_sharding_constraint(new, specs)
+      return jax.tree.map(jnp.add, grads, new)
+
+    return over(each, grads)
+
+  return tuple(map(of, nets, params, frozen, grads, of_kv, specs))
 
 
 def normalizers(
@@ -171,83 +244,20 @@ def real(batch: LearnerBatch) -> Array:
   return jnp.arange(batch.mask.shape[1]) < batch.response_length[:, None]
 
 
-def arrange(rows, batch, needed, cfg):
-  """Splits `rows` into microbatches, the `needed` [B] ones first.
-
-  Returns:
-    The microbatches, and the order of the rows, see `microbatches.arrange`.
-  """
-  length = batch.prompt_length + batch.response_length
-  return microbatches.arrange(
-      rows, jnp.where(needed, length, 0), size=cfg.microbatch,
-      lengths=cfg.lengths)
-
-
-def by_data_group(mesh, out):
-  """Decorates (trees, Microbatches, anything) -> out to run per data group.
-
-  Each data group processes its own rows, so that collectives over `data` run
-  once per batch, not once per microbatch. Inside, `fsdp` and `tensor` are
-  automatic axes. `out` is the PartitionSpec of the results over `data`.
-  """
-  cut = microbatches.Microbatches(rows=P(None, 'data'), bucket=P(), count=P())
-  return functools.partial(
-      jax.shard_map, mesh=mesh, axis_names={'data'}, check_vma=False,
-      in_specs=(P(), cut, P()), out_specs=out)
-
-
-def score(params, batch, loss, frozen=None, *, cfg, mesh, nets) -> Scores:
-  """Computes `Learner.score`."""
-  check(batch, cfg)
-  params = as_tuple(params)
-  frozen = (frozen, None)[:len(params)]
-  lam = None
-  if cfg.rejection and cfg.rejection.scores_z:
-    lam = loss.rejection['lam']
-
-  @by_data_group(mesh, P(None, 'data'))
-  def scores(trees, cut, numbers):
-    temperature, lam = numbers
-
-    def one(micro, length):
-      found = stats(*trees, micro, temperature, length, cfg=cfg, nets=nets,
-                    entropy=False, lam=lam)
-      wide = lambda x: jnp.pad(x, ((0, 0), (0, cfg.max_response - x.shape[1])))
-      z = None
-      if lam is not None:
-        exact, topk = normalizers(micro, found, lam, cfg.rejection)
-        z = topk if exact is None else exact
-      return jax.tree.map(wide, Scores(
-          found.logprobs, z, found.student and found.student.logprobs))
-
-    wanted = jax.eval_shape(
-        functools.partial(one, length=cfg.lengths[0]),
-        jax.tree.map(lambda x: x[0], cut.rows))
-    zeros = jnp.zeros(cut.rows.mask.shape, jnp.float32)
-    return microbatches.fold(
-        one, lambda i, out, x: jax.tree.map(
-            lambda out, x: out.at[i].set(x), out, x),
-        jax.tree.map(lambda _: zeros, wanted), cut, lengths=cfg.lengths)
-
-  cut, order = arrange(batch, batch, batch.response_length > 0, cfg)
-  out = scores((params, frozen), cut, (loss.temperature, lam))
-
-  def in_place(x):
-    x = x.reshape(batch.mask.shape)
-    return jnp.where(real(batch), jnp.zeros_like(x).at[order].set(x), 0.0)
-
-  return jax.tree.map(in_place, out)
-
-
 def check(batch: LearnerBatch, cfg) -> None:
   """Raises ValueError if the batch's sizes do not match the config."""
   rows, columns = batch.tokens.shape
-  if (columns, batch.mask.shape[1]) != (cfg.lengths[-1], cfg.max_response):
+  full = cfg.max_prompt + cfg.max_response
+  if (columns, batch.mask.shape[1]) != (full, cfg.max_response):
     raise ValueError(
         f'tokens {batch.tokens.shape} and mask {batch.mask.shape} do not fit '
         f'max_prompt={cfg.max_prompt}, max_response={cfg.max_response}: pad '
-        f'them to {cfg.lengths[-1]} and {cfg.max_response} columns.')
+        f'them to {full} and {cfg.max_response} columns.')
   if rows % cfg.microbatch:
     raise ValueError(
         f'microbatch={cfg.microbatch} does not divide the {rows} rows of an '
         'update: choose a divisor, or add rows with response_length 0.')
+  if cfg.share_prompts and batch.prompt is None:
+    raise ValueError(
+        'share_prompts=True needs batch.prompt: give rows of the same prompt '
+        'the same number.')

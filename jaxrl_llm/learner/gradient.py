@@ -4,17 +4,15 @@
 the actor, if it is another model; `params` and `frozen` are tuples likewise.
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from jaxrl_llm.learner import actor as actor_lib
-from jaxrl_llm.learner import forward
+from jaxrl_llm.learner import forward, passes
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import rejection as rejection_lib
-from jaxrl_llm.ops import microbatches, policy_losses
+from jaxrl_llm.ops import policy_losses
 from jaxrl_llm.sharding import collectives
 
 _TOTALS = (
@@ -23,7 +21,7 @@ _TOTALS = (
 
 
 def _calibration(
-    previous, trees, batch, noise, cut, loss, *, cfg, mesh, nets):
+    previous, trees, batch, noise, work, loss, *, cfg, mesh, nets):
   """Computes the calibration that the batch uses; `previous` is the last one.
 
   Returns:
@@ -45,50 +43,48 @@ def _calibration(
         old, old, batch.behaviour_logprobs, batch.mask, noise,
         **{'z' if exact else 'z_topk': batch.z})
   elif cfg.rejection.two_pass:
-    @forward.by_data_group(mesh, P())
-    def accumulate(trees, cut, loss):
+    def one(trees, rows, loss, length, shared):
       *trees, writer = trees
       lam = loss.rejection['lam']
+      batch, _, noise = rows
+      now = forward.stats(
+          *trees, batch, loss.temperature, length, cfg=cfg, nets=nets,
+          entropy=False, writer=writer, lam=lam, shared=shared)
+      t = now.logprobs.shape[1]
+      first = lambda x: None if x is None else x[:, :t]
+      old = (now.logprobs if batch.old_logprobs is None
+             else first(batch.old_logprobs))
+      z, z_topk = forward.normalizers(batch, now, lam, cfg.rejection)
+      return counts(
+          now.logprobs, old, first(batch.behaviour_logprobs),
+          first(batch.mask), first(noise), z=z, z_topk=z_topk)
 
-      def one(rows, length):
-        batch, _, noise = rows
-        now = forward.stats(
-            *trees, batch, loss.temperature, length, cfg=cfg, nets=nets,
-            entropy=False, writer=writer, lam=lam)
-        t = now.logprobs.shape[1]
-        first = lambda x: None if x is None else x[:, :t]
-        old = (now.logprobs if batch.old_logprobs is None
-               else first(batch.old_logprobs))
-        z, z_topk = forward.normalizers(batch, now, lam, cfg.rejection)
-        return counts(
-            now.logprobs, old, first(batch.behaviour_logprobs),
-            first(batch.mask), first(noise), z=z, z_topk=z_topk)
-
-      zeros = {name: jnp.zeros(()) for name in rejection_lib.COUNTS}
-      total = microbatches.fold(
-          one, lambda i, total, new: jax.tree.map(jnp.add, total, new), zeros,
-          cut, lengths=cfg.lengths)
-      return collectives.sum_over_data(total, mesh)
-
-    found = accumulate(trees, cut, loss)
+    found, _, _ = passes.run(
+        work, trees, loss, cfg=cfg, mesh=mesh, nets=nets, one=one,
+        add=lambda place, total, new: jax.tree.map(jnp.add, total, new),
+        init=lambda shape, lead: {
+            name: jnp.zeros(()) for name in rejection_lib.COUNTS},
+        done=lambda x: collectives.sum_over_data(x, mesh), out=P())
   else:
     return previous, False
   return rejection_lib.calibrate(
       cfg.rejection, found, previous, own=True), True
 
 
-def _loss(params, frozen, writer, rows, numbers, length, *, cfg, nets):
+def _loss(params, kv, frozen, writer, rows, numbers, length, shared, *, cfg,
+          nets):
   """Computes the weighted sums of the losses of a microbatch.
 
   `rows` are a LearnerBatch, the weights of its tokens and the mask's noise;
-  `numbers` are LossParams, the calibration and lambda_distill.
+  `numbers` are LossParams, the calibration and lambda_distill; `kv` takes the
+  place of that in `shared`.
   """
   batch, weights, noise = rows
   loss, calibration, distill = numbers
   lam = loss.rejection.get('lam')
   now = forward.stats(
       params, frozen, batch, loss.temperature, length, cfg=cfg, nets=nets,
-      writer=writer, lam=lam)
+      writer=writer, lam=lam, shared=shared and shared._replace(kv=kv))
   rejection = None
   if cfg.rejection:
     rejection = rejection_lib.Context(
@@ -135,45 +131,48 @@ def of_batch(
     noise = rejection_lib.noise(
         batch.identity, update, cfg.max_response)
 
-  cut, order = forward.arrange(
-      (batch, weights, noise), batch, jnp.any(batch.mask, 1), cfg)
+  work = passes.arrange(
+      (batch, weights, noise), batch, jnp.any(batch.mask, 1), cfg, mesh)
   trees = params, frozen, writer
   calibration, own = _calibration(
-      calibration, trees, batch, noise, cut, loss, cfg=cfg, mesh=mesh,
+      calibration, trees, batch, noise, work, loss, cfg=cfg, mesh=mesh,
       nets=nets)
 
-  @forward.by_data_group(mesh, (P(), P(), P(None, 'data')))
-  def accumulate(trees, cut, numbers):
-    def differentiate(rows, length):
-      grads, (sums, maxima, facts) = jax.grad(_loss, has_aux=True)(
-          *trees, rows, numbers, length, cfg=cfg, nets=nets)
-      grads = jax.lax.with_sharding_constraint(grads, specs)
-      return (grads, sums), maxima, facts if cfg.row_facts else {}
+  def differentiate(trees, rows, numbers, length, shared):
+    params, *others = trees
+    (grads, of_kv), (sums, maxima, facts) = jax.grad(
+        _loss, argnums=(0, 1), has_aux=True)(
+            params, shared and shared.kv, *others, rows, numbers, length,
+            shared, cfg=cfg, nets=nets)
+    grads = jax.lax.with_sharding_constraint(grads, specs)
+    return ((grads, sums), maxima, facts if cfg.row_facts else {}), of_kv
 
-    def add(i, total, new):
-      *total, facts = total
-      *new, of_rows = new
-      return (*map(jax.tree.map, (jnp.add, jnp.maximum), total, new),
-              jax.tree.map(lambda out, x: out.at[i].set(x), facts, of_rows))
-
-    *shapes, of_rows = jax.eval_shape(
-        functools.partial(differentiate, length=cfg.lengths[0]),
-        jax.tree.map(lambda x: x[0], cut.rows))
+  def init(shape, lead):
+    *shapes, facts = shape
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-    facts = jax.tree.map(
-        lambda x: jnp.zeros((len(cut.bucket), *x.shape), x.dtype), of_rows)
-    total, maxima, facts = microbatches.fold(
-        differentiate, add, (*zeros, facts), cut, lengths=cfg.lengths)
+    return *zeros, jax.tree.map(lambda x: jnp.zeros(lead, x.dtype), facts)
+
+  def add(place, total, new):
+    *total, facts = total
+    *new, of_rows = new
+    return (*map(jax.tree.map, (jnp.add, jnp.maximum), total, new),
+            jax.tree.map(
+                lambda out, x: out.at[place].set(x, mode='drop'), facts,
+                of_rows))
+
+  def done(carry):
+    total, maxima, facts = carry
     if mesh.shape['data'] > 1:  # XLA rejects collectives over one group.
       maxima = jax.lax.pmax(maxima, 'data')
     return collectives.sum_over_data(total, mesh), maxima, facts
 
-  (grads, sums), maxima, facts = accumulate(
-      trees, cut, (loss, calibration, distill))
+  ((grads, sums), maxima, facts), real, computed = passes.run(
+      work, trees, (loss, calibration, distill), cfg=cfg, mesh=mesh, nets=nets,
+      one=differentiate, add=add, init=init, done=done,
+      out=(P(), P(), 'rows'), specs=specs)
   totals = {name: sums.pop(name) for name in _TOTALS if name in sums}
   tokens = jnp.maximum(totals['tokens'], 1.0)
-  rows = jax.tree.map(
-      lambda x: jnp.zeros(len(order)).at[order].set(x.reshape(-1)), facts)
+  rows = jax.tree.map(work.in_place, facts)
   if cfg.rejection:
     found = sums.pop('rejection')
     totals.update(rejection_lib.metrics(found, sums, calibration))
@@ -181,6 +180,8 @@ def of_batch(
       calibration = rejection_lib.calibrate(
           cfg.rejection, found, calibration, own=False)
   means = jax.tree.map(lambda x: x / tokens, sums)
-  return grads, {**totals, **means, **maxima}, rows, calibration
+  share = real / jnp.maximum(computed, 1)
+  return grads, {
+      **totals, **means, **maxima, 'real_tokens': share}, rows, calibration
 
 

@@ -158,7 +158,8 @@ def at_their_places(which: np.ndarray, size: int) -> np.ndarray:
 def with_scores(
     learner: Learner, tokens: RolloutTokens, rows: np.ndarray,
     players: tuple[Any, ...], anchor: Any, loss: LossParams, frozen: Any, *,
-    shard: np.ndarray, processes: Processes) -> RolloutTokens:
+    shard: np.ndarray, group: np.ndarray,
+    processes: Processes) -> RolloutTokens:
   """Computes the log-probs of other policies for rows of a wave.
 
   Args:
@@ -172,6 +173,7 @@ def with_scores(
     loss: its temperature is used for all policies.
     frozen: parameters that are not trained, or None.
     shard: [R] data shard that sampled each rollout.
+    group: [R] group of each rollout.
     processes: of the run.
 
   Returns:
@@ -195,7 +197,7 @@ def with_scores(
     both = name == 'old_logprobs' and tokens.z is not None
     batch = processes.shard_rows(batches.learner_batch(
         tokens if both else plain, mine, np.zeros(len(mine)),
-        np.ones(len(mine), bool), scored=False), len(rows))
+        np.ones(len(mine), bool), scored=False, prompt=group), len(rows))
     found = processes.fetch_rows(learner.score(params, batch, loss, frozen))
     for field, values in ((name, found.logprobs), ('z', found.z),
                           ('actor_logprobs', found.actor_logprobs)):
@@ -293,7 +295,7 @@ def _update(
           _at(table.sample, mine)], 1).astype(np.uint32)
     batch = batches.learner_batch(
         tokens, mine, _at(table.advantage, mine), _at(table.trained, mine),
-        identity=identity)
+        identity=identity, prompt=table.group)
     state, result = learner.update(
         state, processes.shard_rows(batch, len(part)), loss, frozen, writer)
     result = jax.device_get(result)

@@ -16,9 +16,10 @@ import optax
 
 from jaxrl_llm import sharding
 from jaxrl_llm.learner import actor as actor_lib
-from jaxrl_llm.learner import forward, gradient
+from jaxrl_llm.learner import forward, gradient, prompts
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import rejection as rejection_lib
+from jaxrl_llm.learner import score as score_lib
 from jaxrl_llm.learner.optimizer import Optimizer
 from jaxrl_llm.models import attention, transformer
 from jaxrl_llm.models.config import ModelConfig
@@ -59,7 +60,8 @@ class LearnerConfig:
     max_prompt: L.
     max_response: T.
     buckets: lengths of microbatches, in tokens of a whole row, in addition to
-      the full L + T. The model is compiled once for each, so use only a few.
+      the full L + T; or, with `share_prompts`, in tokens of the response, in
+      addition to T. The model is compiled once for each, so use only a few.
     objective: key of `loss.OBJECTIVES`.
     aggregation: see `policy_losses.token_weights`.
     importance: key of `importance.CORRECTIONS`, from the behaviour policy to
@@ -75,6 +77,9 @@ class LearnerConfig:
     row_facts: whether an update also returns facts about each row.
     rejection: rejects tokens that another policy wrote; None keeps all.
     actor: how an actor that is another model learns; None without one.
+    share_prompts: whether a prompt is computed once for all its rows, see
+      `prompts`; batches then need `LearnerBatch.prompt`.
+    sizes: of the plan with shared prompts; set by `make`.
   """
   microbatch: int
   max_prompt: int
@@ -91,6 +96,8 @@ class LearnerConfig:
   row_facts: bool = False
   rejection: Optional[rejection_lib.Rejection] = None
   actor: Optional[actor_lib.Training] = None
+  share_prompts: bool = False
+  sizes: Optional[prompts.Sizes] = None
 
   def __post_init__(self):
     loss_lib.check(
@@ -101,16 +108,26 @@ class LearnerConfig:
           f'{", ".join(transformer.REMAT)}.')
     if self.microbatch < 1:
       raise ValueError(f'microbatch={self.microbatch} must be at least 1.')
-    full = self.max_prompt + self.max_response
-    if self.lengths[0] < 2 or self.lengths[-1] > full:
+    least, full, name = (
+        (1, self.max_response, '') if self.share_prompts else
+        (2, self.max_prompt + self.max_response, 'max_prompt + '))
+    if self.lengths[0] < least or self.lengths[-1] > full:
       raise ValueError(
-          f'buckets={self.buckets} must lie between 2 and max_prompt + '
-          f'max_response = {full}.')
+          f'buckets={self.buckets} must lie between {least} and '
+          f'{name}max_response = {full}.')
+    if self.share_prompts and self.max_prompt < 2:
+      raise ValueError(
+          'share_prompts=True needs max_prompt of at least 2: rows begin with '
+          'the last token of their prompt.')
 
   @property
   def lengths(self) -> tuple[int, ...]:
-    """All static row lengths, ascending; every row fits into the last."""
-    return tuple(sorted({*self.buckets, self.max_prompt + self.max_response}))
+    """All static lengths, ascending; every row fits into the last.
+
+    They are those of whole rows, or, with `share_prompts`, of responses.
+    """
+    full = self.max_response + self.max_prompt * (not self.share_prompts)
+    return tuple(sorted({*self.buckets, full}))
 
 
 class Learner(NamedTuple):
@@ -122,7 +139,7 @@ class Learner(NamedTuple):
   Attributes:
     state: TrainState of jax.ShapeDtypeStruct, with layouts.
     init: (params, ...) -> TrainState, which holds these parameters.
-    score: (params, batch, loss, frozen=None) -> forward.Scores of the response
+    score: (params, batch, loss, frozen=None) -> score.Scores of the response
       tokens. `loss` is LossParams. For a tuple of the players' parameters,
       Scores of both.
     update: (state, batch, loss, frozen=None, writer=None) -> (state, metrics).
@@ -134,7 +151,7 @@ class Learner(NamedTuple):
   """
   state: Any
   init: Callable[..., Any]
-  score: Callable[..., forward.Scores]
+  score: Callable[..., score_lib.Scores]
   update: Callable[..., tuple[Any, dict[str, Array]]]
 
 
@@ -245,8 +262,17 @@ def make(
     raise ValueError(
         f"microbatch={cfg.microbatch} does not divide over the mesh's "
         f'{shards} data shards (data x fsdp): use a multiple of {shards}.')
-  cfg = dataclasses.replace(cfg, attention=attention.resolve(
-      cfg.attention, mesh.devices.flat[0].platform, cfg.lengths[-1]))
+  if cfg.share_prompts:
+    if mesh.shape['fsdp'] > 1:
+      raise ValueError(
+          f'share_prompts=True needs mesh.fsdp=1, not {mesh.shape["fsdp"]}: a '
+          "pass over the prompts alone would gather all layers' weights.")
+    cfg = dataclasses.replace(cfg, sizes=prompts.Sizes.of(
+        cfg.microbatch // shards, cfg.max_prompt, cfg.lengths))
+  cfg = dataclasses.replace(
+      cfg, attention=attention.resolve(
+          cfg.attention, mesh.devices.flat[0].platform,
+          cfg.max_prompt + cfg.max_response))
   if trained is None:
     trained = jax.eval_shape(
         lambda: transformer.init(jax.random.key(0), model))
@@ -285,7 +311,7 @@ def make(
               x.shape, x.dtype, sharding=place), state, layout),
       init=jax.jit(init, out_shardings=layout),
       score=jax.jit(
-          functools.partial(forward.score, cfg=cfg, mesh=mesh, nets=nets),
+          functools.partial(score_lib.score, cfg=cfg, mesh=mesh, nets=nets),
           out_shardings=sharding.rows(mesh)),
       update=jax.jit(
           functools.partial(

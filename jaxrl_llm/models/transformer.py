@@ -15,7 +15,7 @@ LayerNorm, mixture of experts.
 
 import functools
 import operator
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import jax
 import jax.numpy as jnp
@@ -52,6 +52,28 @@ _KEPT = {
     'full': jax.checkpoint_policies.nothing_saveable,
 }
 REMAT = tuple(_KEPT)
+
+
+class Prefixes(NamedTuple):
+  """Keys and values before the rows, all in one sequence of C columns.
+
+  Attributes:
+    kv: rotated keys and values, [layers, C, KV, h] each.
+    start: [B] int32, first column of each row's prefix, at most C - P.
+    length: [B] int32, columns of each row's prefix.
+    columns: P, at least any length.
+  """
+  kv: tuple[jax.Array, jax.Array]
+  start: jax.Array
+  length: jax.Array
+  columns: int
+
+  def of_layer(self, k: jax.Array, v: jax.Array) -> attention.Prefix:
+    """Returns the rows' prefixes; k and v are a layer's part of `kv`."""
+    of_rows = lambda x: jax.vmap(lambda start: jax.lax.dynamic_slice_in_dim(
+        x, start, self.columns))(self.start)
+
+    return attention.Prefix(of_rows(k), of_rows(v), self.length)
 
 
 def init(key: jax.Array, cfg: ModelConfig) -> Params:
@@ -285,6 +307,9 @@ def forward(
     remat: str = 'none',
     unroll: int = 1,
     keep_kv: bool = False,
+    positions: Optional[jax.Array] = None,
+    segments: Optional[jax.Array] = None,
+    prefix: Optional[Prefixes] = None,
     lookup: Callable[[jax.Array, jax.Array], jax.Array] = operator.getitem,
     fetch: Optional[Callable[[Params], Params]] = None,
 ) -> tuple[jax.Array, Any]:
@@ -292,7 +317,7 @@ def forward(
 
   Args:
     params: the parameter tree.
-    tokens: [B, S] int32, each row from position 0, right-padded.
+    tokens: [B, S] int32, right-padded.
     cfg: the model.
     implementation: implementation of attention, see
       `attention.causal_attention`.
@@ -303,6 +328,10 @@ def forward(
       recomputed.
     unroll: layers to unroll per step of the scan.
     keep_kv: whether to return the rotated keys and the values (prefill).
+    positions: [B, S] int32, of each token in its sequence; None for 0, 1, ...
+    segments: [B, S] int32, sequence of each token, see
+      `attention.causal_attention`; None if each row is one.
+    prefix: what the rows attend to before their own tokens; None for nothing.
     lookup: (table [V, D], tokens [B, S]) -> rows of the table [B, S, D].
     fetch: (layer's parameters) -> parameters to use, a `jax.custom_vjp`; None
       for no change.
@@ -312,18 +341,22 @@ def forward(
     and either None or (keys, values), each [layers, B, S, KV, h].
   """
   length = tokens.shape[1]
-  rope = rope_table(jnp.arange(length)[None], cfg)
-  # A window as long as the row, or longer, hides nothing.
-  window = cfg.window if cfg.window and cfg.window < length else None
+  if positions is None:
+    positions = jnp.arange(length)[None]
+  rope = rope_table(positions, cfg)
+  longest = length + (prefix.columns if prefix else 0)
+  # A window as long as the sequence, or longer, hides nothing.
+  window = cfg.window if cfg.window and cfg.window < longest else None
   windowed = jnp.asarray([w == cfg.window for w in cfg.layer_windows()])
 
-  def step(x, layer_and_windowed):
-    layer, windowed = layer_and_windowed
+  def step(x, layer_windowed_kv):
+    layer, windowed, kv = layer_windowed_kv
 
     def attend(q, k, v):
       out = attention.causal_attention(
           q, k, v, scale=cfg.scale, window=window, windowed=windowed,
-          cap=cfg.attention_softcap, implementation=implementation)
+          cap=cfg.attention_softcap, implementation=implementation,
+          segments=segments, prefix=prefix and prefix.of_layer(*kv))
       return out, (k, v) if keep_kv else None
 
     return block(x, fetch(layer) if fetch else layer, rope, attend, cfg)
@@ -331,6 +364,6 @@ def forward(
   if fetch or remat != 'none':
     step = jax.checkpoint(step, policy=_KEPT[remat])
   x, kv = jax.lax.scan(
-      step, embed(params, tokens, cfg, lookup), (params['layers'], windowed),
-      unroll=unroll)
+      step, embed(params, tokens, cfg, lookup),
+      (params['layers'], windowed, prefix and prefix.kv), unroll=unroll)
   return rms_norm(x, params['norm'], cfg), kv

@@ -3,7 +3,8 @@
 Model FLOPs count the necessary arithmetic: matmuls with the parameters,
 attention over visible tokens, and logits where they are needed. They leave out
 norms, softmax, RoPE, padding and recomputation (rematerialisation), so they are
-a fair basis to compare implementations.
+a fair basis to compare implementations. In an update a prompt counts with each
+of its responses, also where it is computed once for all of them.
 """
 
 import functools

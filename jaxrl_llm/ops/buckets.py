@@ -10,6 +10,7 @@ from typing import Sequence
 import numpy as np
 
 MOST = 5  # lengths in addition to the full one
+RESPONSES = 7  # of them for responses, whose lengths differ most
 WORTH = 0.02  # share of the work that a length must save
 _STEPS, _DRAWN = 400, 1 << 20  # most simulated steps, and rows of them all
 
@@ -97,6 +98,28 @@ def of_rows(
   drawn = random.permuted(drawn, axis=1).reshape(steps * updates, -1)
   longest = -np.sort(-drawn, axis=1)[:, ::microbatch]
   return choose(longest.ravel(), full=max_prompt + max_response)
+
+
+def of_responses(
+    *, max_response: int, rows: int, microbatch: int, most: int = RESPONSES,
+) -> tuple[int, ...]:
+  """Chooses lengths for microbatches of responses without their prompts.
+
+  The lengths are as little known as in `of_rows`.
+
+  Args:
+    max_response: most tokens of a response.
+    rows: rows of a mini-batch.
+    microbatch: rows of a microbatch; a mini-batch is sorted by length, then
+      split.
+    most: most lengths to choose.
+  """
+  random = np.random.default_rng(0)
+  shape = _steps(rows), -(-rows // microbatch) * microbatch
+  drawn = random.integers(1, max_response, shape, endpoint=True)
+  drawn = np.where(random.random(shape) < .5, drawn, max_response)
+  longest = -np.sort(-drawn, axis=1)[:, ::microbatch]
+  return choose(longest.ravel(), full=max_response, most=most)
 
 
 def _steps(rows: int) -> int:

@@ -84,6 +84,7 @@ def abstract(made: programs.Programs) -> Arguments:
     return LearnerBatch(
         tokens=array(count, config.max_prompt + config.max_response),
         prompt_length=array(count), response_length=array(count),
+        prompt=array(count),
         mask=tokens(dtype=bool), behaviour_logprobs=tokens(),
         advantages=array(count, dtype=jnp.float32),
         old_logprobs=tokens() if old else None,

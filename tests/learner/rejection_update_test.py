@@ -178,6 +178,7 @@ def test_rows_in_another_order_and_microbatches_change_nothing(name):
     learner = _learner(size, **choices)
     state, metrics = _update(
         learner, learner.init(jax.device_put(_params(0))), rows, choices)
+    del metrics['real_tokens']  # depends on the microbatches
     results.append((state, metrics))
   for other in results[1:]:
     plain._close(other, results[0])

@@ -69,12 +69,13 @@ def _batch(rows=B, seed=0):
       old_logprobs=logprobs(), anchor_logprobs=logprobs())
 
 
-def _run(batch, loss=LOSS, params=None, **changes):
+def _run(batch, loss=LOSS, params=None, real=False, **changes):
   """Returns state and metrics after one update of the initial state."""
   learner = _learner(**changes)
   state = learner.init(jax.device_put(params or _params()))
   loss = jax.tree.map(np.float32, loss)
   state, metrics = learner.update(state, *jax.device_put((batch, loss)))
+  metrics = metrics if real else {**metrics, 'real_tokens': 0}
   return jax.device_get((state, metrics))
 
 
@@ -121,7 +122,7 @@ def _twin(params, batch, loss, objective='clip'):
       behaviour_gap=mean(jnp.abs(old - behaviour)),
       behaviour_gap_max=jnp.abs(old - behaviour).max(),
       importance=mean(weight),
-      importance_capped=mean(weight >= cap),
+      importance_capped=mean(weight >= cap), real_tokens=0.0,
       learning_rate=1.0, skipped=0.0, skipped_in_row=0.0)
 
 
