@@ -14,7 +14,7 @@ from jaxrl_llm.storage import workdir as workdir_lib
 
 def summary(
     start: Mapping[str, float], final: Mapping[str, float], seconds: float,
-    steps: int, compiled: Compiles = Compiles()) -> dict[str, Any]:
+    steps: int, compiled: Compiles) -> dict[str, Any]:
   """Returns the content of `summary.json`.
 
   Args:

@@ -1,7 +1,7 @@
 """Folder of compiled programs, JAX's persistent compilation cache.
 
-The second start of a job loads its programs instead of compiling them. JAX finds
-a program by its code, the versions of JAX and XLA, flags and devices; the
+The second start of a job loads its programs instead of compiling them. JAX
+finds a program by its code, the versions of JAX and XLA, flags and devices; the
 folder's name has the processor and the number of cores, for which XLA also
 compiles. What JAX's own options say comes first.
 """
@@ -18,10 +18,10 @@ from typing import Any
 
 from absl import logging
 import jax
-from jax.experimental.compilation_cache import compilation_cache
 
 # It has no public place for another store.
 from jax._src import compilation_cache as _internal
+from jax.experimental.compilation_cache import compilation_cache
 
 from jaxrl_llm.storage import paths
 
@@ -140,9 +140,9 @@ def _use(path: paths.Path | None) -> None:
   # Its default; another value is the caller's.
   if jax.config.jax_persistent_cache_min_compile_time_secs == 1.0:
     jax.config.update('jax_persistent_cache_min_compile_time_secs', _SECONDS)
-  if paths.in_bucket(path):  # XLA's own files would need it as a folder on disk.
+  if paths.in_bucket(path):  # XLA's own files would need a folder on disk.
     jax.config.update('jax_persistent_cache_enable_xla_caches', 'none')
-  # JAX's store leaves a file that is cut off by a full disk, and never mends it.
+  # JAX's store leaves a file that a full disk cut off, and never mends it.
   elif {'_cache', '_cache_initialized'} <= {*vars(_internal)}:
     limit = jax.config.jax_compilation_cache_max_size
     _internal._cache = Store(path, _BYTES if limit < 0 else limit)
