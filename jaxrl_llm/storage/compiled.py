@@ -174,8 +174,11 @@ def _shared(path: paths.Path | None, channel: Any) -> paths.Path | None:
   """Returns the path if all processes have the same folder there, else None.
 
   JAX writes in the first process only. If the others find nothing, they compile
-  while it waits for them, on GPUs in the middle of a compilation.
+  while it waits for them, on GPUs in the middle of a compilation. On CPUs they
+  never do, since JAX's key depends on the process there.
   """
+  if jax.default_backend() == 'cpu':
+    return None
   named = channel.gather(str(path) if path else '')
   if not all(named):
     return None

@@ -132,3 +132,36 @@ def test_another_number_of_cores_is_another_machine(monkeypatch):
   assert here == compiled.machine()
   monkeypatch.setenv('NPROC', '1')
   assert here != compiled.machine()
+
+
+class Channel:
+  """Channel of the first of two processes; `other` makes the second's values.
+  """
+  count, first = 2, True
+
+  def __init__(self, other):
+    self._other = other
+
+  def gather(self, value=None):
+    return [value, self._other(value)]
+
+
+def test_processes_share_a_folder_or_keep_nothing(
+    tmp_path, monkeypatch, caplog):
+  monkeypatch.setattr(compiled, '_PATIENCE', 0.1)
+  shared = compiled._shared
+  # JAX's keys differ between processes of CPUs.
+  assert shared(tmp_path, Channel(lambda value: value)) is None
+  monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
+  assert shared(tmp_path, Channel(lambda value: value)) == tmp_path
+  assert not caplog.messages and not [*tmp_path.iterdir()]
+  # The second has none, another one, or does not see the first one's file.
+  assert shared(tmp_path, Channel(lambda _: '')) is None
+  assert not caplog.messages
+  for other in (lambda value: 'x' if value == str(tmp_path) else value,
+                lambda value: value is not True and value):
+    assert shared(tmp_path, Channel(other)) is None
+    said, = caplog.messages
+    assert 'all processes' in said
+    caplog.clear()
+  assert not [*tmp_path.iterdir()]
