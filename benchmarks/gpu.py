@@ -268,7 +268,7 @@ def decode_table(ours: list[Row], peers: dict[str, list[Row]]) -> str:
         f'{row["floor"] / row["seconds"]:.1%}']
     for theirs in peers.values():
       peer, = (speed(r) for r in theirs if r['slots'] == row['slots'])
-      cells += [f'{peer:.0f}', f'{rate / peer:.2g}x']
+      cells += [f'{peer:.0f}', f'{rate / peer:.1f}x']
     rows.append(cells)
   return markdown(
       ['slots', 'columns read at a time', 'XLA flags', 'tokens/s',
