@@ -81,7 +81,7 @@ def curves(tiny: bool) -> list[Curve]:
   tokens = [rows(4, 12), rows(16, 12), rows(64, 12), rows(256, 12),
             rows(256, 48), rows(512, 96)]
   models = [wide(*size, prompts=8) for size in (
-      (32, 2), (64, 2), (128, 4), (256, 4), (512, 8))]
+      (32, 2), (64, 2), (128, 4), (256, 4), (512, 4))]
   devices = [dataclasses.replace(SMALL, devices=n) for n in (1, 2, 4, 8)]
   if tiny:
     tokens, models = [rows(2, 4), rows(4, 4)], models[:1]
