@@ -183,7 +183,7 @@ def draw(
           markersize=4)
       below.set_ylim(0, None)
       below.yaxis.set_major_formatter(
-          matplotlib.ticker.PercentFormatter(1, decimals=0))
+          matplotlib.ticker.PercentFormatter(1))
       below.set_xlabel(curve.label)
     grid[0][0].set_ylabel('seconds per step')
     grid[1][0].set_ylabel('host work')
