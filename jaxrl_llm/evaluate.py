@@ -36,7 +36,7 @@ import rich
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import experiment
 from jaxrl_llm.evaluation import heldout, report, responses, weights
-from jaxrl_llm.monitoring import ends, progress
+from jaxrl_llm.monitoring import compiles, ends, progress
 from jaxrl_llm.rewards import plain
 from jaxrl_llm.sharding import distributed
 from jaxrl_llm.storage import paths
@@ -137,6 +137,7 @@ def _evaluate(
   with (contextlib.closing(parts), progress.Display(
             f'evaluation of {workdir}',
             show=config.log.display and channel.first) as display):
+    compiled = compiles.first(display.note)
     with display.phase('weights', config.warm_start.steps):
       params, step, identity = weights.load(
           parts, which, display.update, player)
@@ -152,6 +153,7 @@ def _evaluate(
           samples=config.eval.samples,
           sampling=parts.sampling(temperature=temperature),
           key=heldout.noise_key(parts), display=display, gone=_gone(held))
+      compiled()
       every = [row for rows in found.values() for row in rows]
       result = dict(
           workdir=str(workdir), checkpoint=which, step=step,

@@ -28,7 +28,7 @@ from jaxrl_llm.rewards import plain
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.sharding import processes as processes_lib
 from jaxrl_llm.sharding.processes import Processes
-from jaxrl_llm.storage import paths
+from jaxrl_llm.storage import compiled, paths
 from jaxrl_llm.tokenizer import ModelTokenizer
 from jaxrl_llm.types import LearnerBatch, Rollouts
 
@@ -325,6 +325,8 @@ def build(config: ConfigDict, training: bool = True) -> Parts:
     sharding.split_cpu(config.mesh.cpu_devices)
   mesh = sharding.make_mesh(*(config.mesh[axis] for axis in sharding.AXES))
   platform = mesh.devices.flat[0].platform
+  processes = processes_lib.make(mesh)
+  compiled.start(config.compilation_cache, processes.channel)
   config, model = _typed(config, model, platform)
   if actor:
     config, actor = _typed(config, actor, platform, 'actor.model')
@@ -359,4 +361,4 @@ def build(config: ConfigDict, training: bool = True) -> Parts:
       step_key=lambda step: fold_in(base_key, step),
       contents=_contents(
           task, model=folder, actor=theirs and theirs.folder), asked=asked,
-      processes=processes_lib.make(mesh))
+      processes=processes)

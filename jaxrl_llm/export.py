@@ -26,7 +26,7 @@ from jaxrl_llm.learner import policy as policy_lib
 from jaxrl_llm.models import hf, hf_config, lora
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.monitoring import ends
-from jaxrl_llm.storage import paths
+from jaxrl_llm.storage import compiled, paths
 from jaxrl_llm.tasks import modules
 
 SHARD_BYTES = 4_000_000_000
@@ -113,6 +113,7 @@ def export(
     taken = out.exists() and (not out.is_dir() or any(out.iterdir()))
   if taken:
     raise ValueError(f'{out} is there already: name a new folder as --out.')
+  compiled.start(config.compilation_cache)
   params, model, step = parameters(config, which, player)
   origin = None
   if config.model.hf:

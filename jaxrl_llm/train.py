@@ -14,7 +14,6 @@ import sys
 import time
 from typing import Any
 
-from absl import logging
 import jax
 from ml_collections import ConfigDict
 import numpy as np
@@ -35,6 +34,7 @@ from jaxrl_llm.evaluation import heldout
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import rounds
 from jaxrl_llm.monitoring import (
+    compiles,
     ends,
     flops,
     metrics,
@@ -262,6 +262,7 @@ def _loop(
             name, show=config.log.display and channel.first) as display,
         contextlib.closing(parts), contextlib.closing(saver),
         contextlib.closing(writer)):
+    compiled = compiles.first(display.note)
     display.note(parts.layout())
     if size := buffer_lib.size(config, parts.stages):
       display.note(size)
@@ -354,6 +355,7 @@ def _loop(
                   rate=rate, memory=flops.peak_memory()),
               records=report.records,
               sample=progress.sample_line(report.sample))
+          compiled()
           check_workdir(state)
           finish(state)
           channel.check()
@@ -367,12 +369,9 @@ def _loop(
   if not channel.first:
     return {}
   start, latest = notes['start'], notes['latest']
-  if config.steps and not state.rounds:
-    logging.warning(
-        'No train batch was full in %d steps, so nothing was learned: the '
-        'curriculum dropped too many groups.', state.step)
+  summary.check(state.step, state.rounds)
   result = summary.summary(
-      start, latest, time.monotonic() - began, state.step)
+      start, latest, time.monotonic() - began, state.step, compiled())
   line, fault = summary.end(
       workdir, result, name,
       checkpoint.whole_steps(workdir.path / 'checkpoints'))

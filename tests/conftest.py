@@ -11,6 +11,8 @@ from tests import devices, tiny
 # JAX reads it when it starts; so do the processes that tests start. Flags that
 # the caller has set come last and win.
 os.environ['XLA_FLAGS'] = f'{devices.QUICK} {os.environ.get("XLA_FLAGS", "")}'
+# Compiled programs stay out of the user's folder.
+os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', '')
 
 
 class Run(NamedTuple):

@@ -58,8 +58,9 @@ def start(
   if full is not None:
     env['FULL'] = f'--process_id={full}'
   if programs:
-    env |= {'JAX_COMPILATION_CACHE_DIR': str(programs),
-            'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0'}
+    del env['JAX_COMPILATION_CACHE_DIR']
+    env['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0'
+    fields = {'compilation_cache': programs, **fields}
   started = []
   for index in range(count):
     given = {

@@ -38,12 +38,13 @@ MEASURED = ('seconds/', 'speed/tokens', 'speed/flops_share', 'memory/')
 
 
 def start(folder, programs, fields):
-  """Starts the program as a user does, but with a compilation cache."""
-  fields = {**fields, 'workdir': folder, 'warm_start__cache': folder / 'warm'}
+  """Starts the program as a user does, but keeps every compiled program."""
+  fields = {**fields, 'workdir': folder, 'warm_start__cache': folder / 'warm',
+            'compilation_cache': programs}
   env = {
       **os.environ, 'JAX_PLATFORMS': 'cpu',
-      'JAX_COMPILATION_CACHE_DIR': str(programs),
       'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0'}
+  env.pop('JAX_COMPILATION_CACHE_DIR', None)
   return subprocess.Popen(
       [sys.executable, '-m', 'jaxrl_llm.train', '--config=tests/tiny.py', *(
           f'--config.{name.replace("__", ".")}={value}'
@@ -173,4 +174,6 @@ def test_killed_again_and_again(whole, tmp_path, fields, kills):
   ours, theirs = (
       json.loads((run / 'summary.json').read_text()) for run in (here, folder))
   assert ours.pop('seconds') > 0 and theirs.pop('seconds') > 0
+  # Programs of another process, loaded: nothing was different for it.
+  assert ours.pop('compiled')['loaded'] > 10 and theirs.pop('compiled')
   assert ours == theirs

@@ -14,7 +14,7 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm.evaluation import heldout
 from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.learner import loss as loss_lib
-from jaxrl_llm.monitoring import metrics, summary, timing
+from jaxrl_llm.monitoring import compiles, metrics, summary, timing
 from jaxrl_llm.ops import buckets
 from jaxrl_llm.rewards import Verdict
 from tests import tiny
@@ -28,7 +28,11 @@ def rows_of(run):
 def test_the_summary_has_its_promised_shape(run):
   found = json.loads(open(run.config.workdir + '/summary.json').read())
   assert found == run.summary
-  assert list(found) == ['pass@1', 'pass@4', 'greedy', 'seconds', 'steps']
+  assert list(found) == [
+      'pass@1', 'pass@4', 'greedy', 'seconds', 'steps', 'compiled']
+  # This run has compiled everything itself.
+  assert found['compiled']['programs'] > 10 and (
+      found['compiled']['seconds'] > 0 == found['compiled']['loaded'])
   assert found['steps'] == 20 and found['seconds'] > 0
   rows = rows_of(run)
   for name in ('pass@1', 'pass@4', 'greedy'):
@@ -41,11 +45,12 @@ def test_a_figure_that_is_not_known_is_null():
   got = summary.summary(
       {'pass@1': .25, 'pass@1_error': .1}, {
           'pass@1': np.nan, 'pass@1_error': np.nan, 'pass@8': .5, 'greedy': 1.0,
-          'mean': .3}, 2.0, 7)
+          'mean': .3}, 2.0, 7, compiles.Compiles(2, .5, 1, 9.0))
   assert json.loads(json.dumps(got, allow_nan=False)) == {
       'pass@1': {'start': .25, 'final': None},
       'pass@8': {'start': None, 'final': .5},
-      'greedy': {'start': None, 'final': 1.0}, 'seconds': 2.0, 'steps': 7}
+      'greedy': {'start': None, 'final': 1.0}, 'seconds': 2.0, 'steps': 7,
+      'compiled': {'programs': 2, 'seconds': .5, 'loaded': 1, 'saved': 9.0}}
 
 
 # Every metric that a step's row must have, but for those of verdicts.
@@ -260,11 +265,14 @@ def test_evaluations_are_written_whatever_is_logged(
   for part in ('layers/q', 'bytes per device', 'held-out problems', 'before',
                'pass@4', 'greedy', 'summary.json'):
     assert part in said
+  assert said.count('Compiled ') == 1  # after the first step
 
   # The same command again has nothing to do, and more steps go on.
   again = train.train(config)
   assert again['seconds'] > 0
-  assert {**again, 'seconds': 0} == {**result, 'seconds': 0}
+  timed = ('seconds', 'compiled')
+  assert {k: v for k, v in again.items() if k not in timed} == {
+      k: v for k, v in result.items() if k not in timed}
   assert metrics.read(tmp_path / 'run' / 'metrics.jsonl') == rows
   longer = tiny.load(
       tmp_path / 'run', steps=8, eval__k=(1, 2), log__display=True)

@@ -77,7 +77,7 @@ def main() -> None:
 
   def backward():
     net.zero_grad()
-    for part in rows.split(sizes.microbatch):
+    for part in rows.split(sizes.microbatch[0]):
       net(input_ids=part, labels=part, use_cache=False).loss.backward()
 
   backward()

@@ -275,6 +275,11 @@ FIELDS = (
           'environment says)', range='[1, 4096]', kind=int | None,
           affects=_NOTHING),
 
+    Field('compilation_cache', AUTO, 'folder that keeps compiled programs for '
+          "the next start: a path, or auto (in the user's folder for caches); "
+          "JAX's own option JAX_COMPILATION_CACHE_DIR comes first (none: off)",
+          kind=_PATH, affects=_NOTHING),
+
     Field('warm_start.steps', 0, 'supervised steps on demonstrations before RL',
           range=ANY, affects=_DEMONSTRATIONS),
     Field('warm_start.batch', 64, 'demonstrations in a step', range=SOME,

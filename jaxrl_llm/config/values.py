@@ -14,7 +14,7 @@ from jaxrl_llm.config.table import optional, table
 from jaxrl_llm.tasks import modules
 
 _INT32 = 2 ** 31 - 1
-_FOLDERS = ('workdir', 'warm_start.cache')
+_FOLDERS = ('workdir', 'warm_start.cache', 'compilation_cache')
 # Kinds of texts, and how they are completed.
 _TEXTS = {
     str: str, modules.Name: modules.absolute, modules.Path: modules.expanded}

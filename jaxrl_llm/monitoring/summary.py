@@ -7,13 +7,14 @@ from typing import Any, Mapping, Sequence
 from absl import logging
 
 from jaxrl_llm.monitoring import plots
+from jaxrl_llm.monitoring.compiles import Compiles
 from jaxrl_llm.storage import paths
 from jaxrl_llm.storage import workdir as workdir_lib
 
 
 def summary(
     start: Mapping[str, float], final: Mapping[str, float], seconds: float,
-    steps: int) -> dict[str, Any]:
+    steps: int, compiled: Compiles) -> dict[str, Any]:
   """Returns the content of `summary.json`.
 
   Args:
@@ -21,10 +22,11 @@ def summary(
     final: held-out estimates after the last step.
     seconds: duration of the whole run.
     steps: number of steps done.
+    compiled: programs since the latest start of the run.
 
   Returns:
     Dictionary from the name of each estimate to its 'start' and 'final' value,
-    None if not known; and 'seconds' and 'steps'.
+    None if not known; and 'seconds', 'steps' and 'compiled'.
   """
   def value(estimates, name):
     x = estimates.get(name, math.nan)
@@ -36,7 +38,15 @@ def summary(
   return {
       **{name: {'start': value(start, name), 'final': value(final, name)}
          for name in names},
-      'seconds': seconds, 'steps': steps}
+      'seconds': seconds, 'steps': steps, 'compiled': compiled._asdict()}
+
+
+def check(steps: int, rounds: int) -> None:
+  """Warns if a run of some steps had no train batch."""
+  if steps and not rounds:
+    logging.warning(
+        'No train batch was full in %d steps, so nothing was learned: the '
+        'curriculum dropped too many groups.', steps)
 
 
 def begin(workdir: workdir_lib.Folder, done: int, steps: int) -> None:

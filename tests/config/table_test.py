@@ -102,7 +102,7 @@ def test_every_field_says_what_it_affects():
   assert all(found <= {*field_lib.AFFECTS} for found in affects.values())
   # What a run writes, and where it runs, may change at any time.
   for name in ('workdir', 'mesh.fsdp', 'eval.k', 'log.every', 'sampling.slots',
-               'warm_start.cache', 'checkpoint.keep'):
+               'warm_start.cache', 'checkpoint.keep', 'compilation_cache'):
     assert not affects[name], name
   assert affects['learner.microbatch'] == {'rounding'}
   # Evaluations sample in the compute type.
