@@ -25,6 +25,11 @@ from jaxrl_llm.models.config import ModelConfig
 
 Params = dict[str, Any]
 
+MATRICES = ('q', 'k', 'v', 'o', 'gate', 'up', 'down')  # Of each layer.
+# Elements of a matrix from which a CPU multiplies few rows faster by its
+# transpose: it is larger than a core's own caches.
+LARGE = 1 << 20
+
 _ACTIVATIONS = {
     'silu': jax.nn.silu,
     'gelu_tanh': functools.partial(jax.nn.gelu, approximate=True),
@@ -177,8 +182,22 @@ def _matmul_bwd(residuals, grad):
 matmul.defvjp(_matmul_fwd, _matmul_bwd)
 
 
+def _rows_product(x, w):
+  """Multiplies x [..., D] by the transpose of w [F, D]; no gradient.
+
+  On CPUs this takes about half the time of `x @ w.T` if x has few rows and w
+  is larger than the caches. The barrier keeps the order of the operands, and
+  with it the order of w's elements in memory.
+  """
+  out = jnp.einsum('fd,...d->f...', w, x, preferred_element_type=jnp.float32)
+  return jnp.moveaxis(jax.lax.optimization_barrier(out), 0, -1)
+
+
 def _dense(x, layer, name):
-  """Multiplies x [..., D] by a layer's matrix, which may be quantised."""
+  """Multiplies x [..., D] by a layer's matrix, in whichever form it is."""
+  transposed = layer.get(f'{name}_t')
+  if transposed is not None:
+    return _rows_product(x, transposed.astype(x.dtype)).astype(x.dtype)
   scale = layer.get(f'{name}_scale')
   if scale is None:
     return matmul(x, layer[name])
@@ -200,7 +219,8 @@ def block(
 
   Args:
     x: [..., D] residual stream, in the compute type.
-    layer: this layer's parameters, without the leading layer axis.
+    layer: this layer's parameters, without the leading layer axis. A matrix
+      may be there as its transpose, as 'q_t' in place of 'q'; for sampling.
     rope: tables for x's positions, [..., head_dim].
     attend: (q [..., H, h], k [..., KV, h], v [..., KV, h]) -> ([..., H, h],
       extra). q and k are rotated; extra is any value.
@@ -266,11 +286,27 @@ def head_params(params: Params) -> Params:
 
 
 def logits(
-    params: Params, hidden: jax.Array, cfg: ModelConfig) -> jax.Array:
-  """Returns float32 logits [..., V] of final hidden states [..., D]."""
+    params: Params, hidden: jax.Array, cfg: ModelConfig,
+    transpose: bool = False) -> jax.Array:
+  """Computes logits.
+
+  Args:
+    params: the parameter tree, or only `head_params`.
+    hidden: [..., D] final hidden states.
+    cfg: the model.
+    transpose: whether to use the product that is fast for few rows on a CPU if
+      the matrix is large; it has no gradient.
+
+  Returns:
+    [..., V] float32.
+  """
   head = head_params(params)
-  x = jnp.einsum('...d,vd->...v', hidden, head['embed'].astype(hidden.dtype),
-                 preferred_element_type=jnp.float32)
+  w = head['embed'].astype(hidden.dtype)
+  if transpose and w.size >= LARGE:
+    x = _rows_product(hidden, w)
+  else:
+    x = jnp.einsum('...d,vd->...v', hidden, w,
+                   preferred_element_type=jnp.float32)
   if 'embed_scale' in head:
     x *= head['embed_scale']
   return attention.softcap(x, cfg.logit_softcap)

@@ -23,9 +23,28 @@ Array = jax.Array
 Caches = Cache | list[Cache]
 
 
-def split(stacked, cfg: ModelConfig) -> list:
-  """Converts a tree stacked over the layers to the unrolled form."""
-  return [jax.tree.map(lambda x: x[i], stacked) for i in range(cfg.layers)]
+def split(stacked, cfg: ModelConfig, transpose: bool = False) -> list:
+  """Converts a tree stacked over the layers to the unrolled form.
+
+  Args:
+    stacked: `params['layers']`, or caches.
+    cfg: the model.
+    transpose: whether to transpose large float matrices, and to add '_t' to
+      their names: see `transformer.block`.
+
+  Returns:
+    A list of trees.
+  """
+  def layer(i):
+    own = jax.tree.map(lambda x: x[i], stacked)
+    if not transpose:
+      return own
+    turned = [name for name in transformer.MATRICES
+              if own[name].size >= transformer.LARGE and f'{name}_scale' not in own]
+    return {name: x for name, x in own.items() if name not in turned} | {
+        f'{name}_t': own[name].T for name in turned}
+
+  return [layer(i) for i in range(cfg.layers)]
 
 
 def empty(

@@ -54,6 +54,8 @@ class SamplerConfig:
       (faster while the cache is short).
     unroll: whether to unroll the layers, each with its own cache: faster steps,
       longer compiles and a second copy of the layers' weights.
+    transpose: whether large matrices are transposed in that copy, and the
+      logits computed likewise: faster on a CPU, see `decode.split`.
     kv: quantised type of the keys and values in the slots' caches and between
       prefill and refill, see `quantise.TYPES`; None for the compute type.
     attention: implementation for the prefill, from `attention.resolve`.
@@ -70,6 +72,7 @@ class SamplerConfig:
   steps_per_refill: int = 2
   chunk: int | None = None
   unroll: bool = False
+  transpose: bool = False
   kv: str | None = None
   attention: str = 'xla'
   prefill_prompts: int | None = None
@@ -144,7 +147,7 @@ def generate(
   form = dict(cfg=cfg, unroll=sampler.unroll, kv=sampler.kv)
   layers = params['layers']
   if sampler.unroll:
-    layers = decode.split(layers, cfg)
+    layers = decode.split(layers, cfg, sampler.transpose)
   rope = transformer.rope_table(jnp.arange(prompt_max + t_max), cfg)
 
   # The extra row R is the request of an empty slot.
@@ -203,7 +206,8 @@ def generate(
         chunk=sampler.chunk)
     drawn = head.next_tokens(
         params, hidden, noise[state.request, state.position], sampling,
-        cfg=cfg, top_logprobs=sampler.top_logprobs, tempered=sampler.tempered)
+        cfg=cfg, top_logprobs=sampler.top_logprobs, tempered=sampler.tempered,
+        transpose=sampler.transpose)
     token = drawn['tokens']
     at = state.step % state.ring['tokens'].shape[0]
     position = state.position + state.alive
