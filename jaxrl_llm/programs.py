@@ -48,6 +48,9 @@ class Sampler(NamedTuple):
 # Platforms that attention implementations need.
 _NEEDS = {'cudnn': 'gpu', 'splash': 'tpu'}
 
+# Elements of a matrix that does not fit into a core's own caches.
+_LARGE = 1 << 20
+
 
 class Player(NamedTuple):
   """A model that samples or learns.
@@ -274,7 +277,7 @@ def make_sampler(
                 or config.sampling.min_p > 0),
       steps_per_refill=config.sampling.steps_per_refill,
       chunk=config.sampling.chunk, unroll=unroll,
-      transpose=cpu and unroll, kv=kv,
+      transpose=_LARGE if cpu else None, kv=kv,
       prefill_prompts=_prefill_prompts(config, mesh, curriculum),
       buckets=config.sampling.buckets,
       attention=attention.resolve(
