@@ -48,6 +48,9 @@ class Sampler(NamedTuple):
 # Platforms that attention implementations need.
 _NEEDS = {'cudnn': 'gpu', 'splash': 'tpu'}
 
+# Elements of a matrix that does not fit into a core's own caches.
+_LARGE = 1 << 20
+
 
 class Player(NamedTuple):
   """A model that samples or learns.
@@ -270,10 +273,11 @@ def make_sampler(
     kv: see `generate.SamplerConfig`.
   """
   per_shard, own = _per_shard(mesh, curriculum)
+  cpu = _platform(mesh) == 'cpu'
   unroll = config.sampling.unroll
   if unroll is None:
     # A CPU copies a layer's weights to take them out of the stack.
-    unroll = _platform(mesh) == 'cpu'
+    unroll = cpu
   sampler = generate_lib.SamplerConfig(
       slots=min(slots or config.sampling.slots, per_shard),
       max_response=config.max_response, stop_ids=stop_ids,
@@ -281,7 +285,8 @@ def make_sampler(
       tempered=(config.sampling.top_k > 0 or config.sampling.top_p < 1
                 or config.sampling.min_p > 0),
       steps_per_refill=config.sampling.steps_per_refill,
-      chunk=config.sampling.chunk, unroll=unroll, kv=kv,
+      chunk=config.sampling.chunk, unroll=unroll,
+      transpose=_LARGE if cpu else None, kv=kv,
       prefill_prompts=_prefill_prompts(config, mesh, curriculum),
       buckets=config.sampling.buckets,
       attention=attention.resolve(

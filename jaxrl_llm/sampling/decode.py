@@ -23,9 +23,29 @@ Array = jax.Array
 Caches = Cache | list[Cache]
 
 
-def split(stacked, cfg: ModelConfig) -> list:
-  """Converts a tree stacked over the layers to the unrolled form."""
-  return [jax.tree.map(lambda x: x[i], stacked) for i in range(cfg.layers)]
+def split(
+    stacked, cfg: ModelConfig, transpose: int | None = None) -> list:
+  """Converts a tree stacked over the layers to the unrolled form.
+
+  Args:
+    stacked: `params['layers']`, or caches.
+    cfg: the model.
+    transpose: elements from which matrices are transposed, for
+      `transformer.block`, unless they are quantised; None for no matrix.
+
+  Returns:
+    A list of trees.
+  """
+  def layer(i):
+    own = jax.tree.map(lambda x: x[i], stacked)
+    if transpose is None:
+      return own
+    turned = [name for name in transformer.MATRICES
+              if own[name].size >= transpose and f'{name}_scale' not in own]
+    return {name: x for name, x in own.items() if name not in turned} | {
+        f'{name}_t': own[name].T for name in turned}
+
+  return [layer(i) for i in range(cfg.layers)]
 
 
 def empty(

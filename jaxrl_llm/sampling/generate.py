@@ -54,6 +54,9 @@ class SamplerConfig:
       (faster while the cache is short).
     unroll: whether to unroll the layers, each with its own cache: faster steps,
       longer compiles and a second copy of the layers' weights.
+    transpose: elements of a matrix from which a decode step multiplies by its
+      transpose: faster on a CPU. That copy has the layers' transposes; the
+      unembedding is one already. None for no matrix.
     kv: quantised type of the keys and values in the slots' caches and between
       prefill and refill, see `quantise.TYPES`; None for the compute type.
     attention: implementation for the prefill, from `attention.resolve`.
@@ -70,6 +73,7 @@ class SamplerConfig:
   steps_per_refill: int = 2
   chunk: int | None = None
   unroll: bool = False
+  transpose: int | None = None
   kv: str | None = None
   attention: str = 'xla'
   prefill_prompts: int | None = None
@@ -77,7 +81,7 @@ class SamplerConfig:
 
   def __post_init__(self):
     for name in ('slots', 'max_response', 'steps_per_refill', 'chunk',
-                 'prefill_prompts'):
+                 'transpose', 'prefill_prompts'):
       value = getattr(self, name)
       if value is not None and value < 1:
         raise ValueError(f'sampler {name}={value}: use at least 1.')
@@ -144,7 +148,7 @@ def generate(
   form = dict(cfg=cfg, unroll=sampler.unroll, kv=sampler.kv)
   layers = params['layers']
   if sampler.unroll:
-    layers = decode.split(layers, cfg)
+    layers = decode.split(layers, cfg, sampler.transpose)
   rope = transformer.rope_table(jnp.arange(prompt_max + t_max), cfg)
 
   # The extra row R is the request of an empty slot.
@@ -155,6 +159,8 @@ def generate(
   last_token = prompts.tokens[prompt, prompt_length - 1]
   noise = queue.noise(
       key, prompts.problem_id[prompt], pad(requests.sample), t_max)
+  few_rows = sampler.transpose is not None and (
+      transformer.unembedding(params).size >= sampler.transpose)
   stop_ids = jnp.asarray(sampler.stop_ids, jnp.int32)
 
   def is_stop(token):
@@ -203,7 +209,8 @@ def generate(
         chunk=sampler.chunk)
     drawn = head.next_tokens(
         params, hidden, noise[state.request, state.position], sampling,
-        cfg=cfg, top_logprobs=sampler.top_logprobs, tempered=sampler.tempered)
+        cfg=cfg, top_logprobs=sampler.top_logprobs, tempered=sampler.tempered,
+        few_rows=few_rows)
     token = drawn['tokens']
     at = state.step % state.ring['tokens'].shape[0]
     position = state.position + state.alive

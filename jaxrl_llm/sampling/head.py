@@ -31,6 +31,7 @@ def next_tokens(
     cfg: ModelConfig,
     top_logprobs: int = 0,
     tempered: bool = False,
+    few_rows: bool = False,
 ) -> dict[str, Array]:
   """Draws a token for every slot.
 
@@ -42,6 +43,7 @@ def next_tokens(
     cfg: the model.
     top_logprobs: K, number of likeliest tokens to return, before truncation.
     tempered: whether to return the log-probs before truncation too.
+    few_rows: see `transformer.logits`.
 
   Returns:
     A dictionary: 'tokens' [S] int32; 'logprobs' [S] float32, their behaviour
@@ -50,7 +52,8 @@ def next_tokens(
     [S, K] of the tempered distribution.
   """
   one = functools.partial(
-      _next_tokens, cfg=cfg, top_logprobs=top_logprobs, tempered=tempered)
+      _next_tokens, cfg=cfg, top_logprobs=top_logprobs, tempered=tempered,
+      few_rows=few_rows)
   args = transformer.head_params(params), hidden, noise, sampling
   if jax.sharding.get_abstract_mesh().shape.get(_AXIS, 1) == 1:
     return one(*args, axis=None)
@@ -61,9 +64,10 @@ def next_tokens(
 
 
 def _next_tokens(
-    params, hidden, noise, sampling, *, cfg, top_logprobs, tempered, axis):
+    params, hidden, noise, sampling, *, cfg, top_logprobs, tempered, few_rows,
+    axis):
   """Computes `next_tokens` on one shard, which has rows [v, D] of V."""
-  logits = transformer.logits(params, hidden, cfg)
+  logits = transformer.logits(params, hidden, cfg, few_rows)
   if cfg.vocab_size <= vocabulary.WHOLE:
     logits, axis = vocabulary.gather(logits, axis), None
   dist = logits_lib.process(logits, sampling, axis)

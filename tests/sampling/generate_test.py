@@ -116,6 +116,7 @@ def _close(got, want, family):
 @pytest.mark.parametrize('family, options', [
     ('qwen2', {}), ('qwen3', {}), ('llama3', {}), ('gemma2', {}),
     ('llama3', dict(slots=3, chunk=2, steps_per_refill=3)),
+    ('qwen2', dict(slots=3, unroll=True, transpose=150)),
     ('gemma2', dict(slots=3, chunk=4, unroll=True))], ids=str)
 def test_equals_one_request_at_a_time(family, options):
   for values in ((), tuple(_FILTERS.items())):

@@ -98,7 +98,8 @@ def _gaps(family, weights, kv, rollouts):
 
 
 OPTIONS = (
-    ('gemma2', 'int8', 'float8', dict(slots=3, chunk=4, unroll=True)),
+    ('gemma2', 'int8', 'float8', dict(
+        slots=3, chunk=4, unroll=True, transpose=1)),
     ('llama3', 'float8', 'int8', dict(
         slots=3, chunk=2, prefill_prompts=2, buckets=(3,))),
     ('qwen3', None, 'float8', dict(unroll=True, prefill_prompts=1)),
