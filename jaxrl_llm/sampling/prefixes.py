@@ -57,6 +57,29 @@ class View(NamedTuple):
   used: Array | None
 
 
+def shared(
+    choice: bool | None, platform: str, *, slots: int, prompts: int,
+    samples: int, chunk: int | None) -> bool:
+  """Returns whether slots share the prefixes of their prompts.
+
+  Args:
+    choice: the user's; None for where it is faster.
+    platform: of the devices.
+    slots: decode slots.
+    prompts: most prompts of a call.
+    samples: least requests for each prompt.
+    chunk: columns to read at a time; None for all prompts in the pool at once.
+  """
+  if choice is not None:
+    return choice
+  # Each prompt's product has the queries of all slots, and takes the time of
+  # several slots' own. A CPU is bound by arithmetic.
+  read = min(slots, prompts)
+  if chunk is not None:
+    read = min(read, -(-slots // samples) + 1)
+  return platform != 'cpu' and 4 * read <= slots
+
+
 def empty(
     slots: int, prompts: int, columns: int, *, cfg: ModelConfig, unroll: bool,
     kv: str | None = None) -> Pool:
