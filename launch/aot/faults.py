@@ -87,16 +87,18 @@ def find(text: str, made: programs.Programs) -> list[str]:
 
 def _pool(made: programs.Programs) -> set[tuple[int, ...]]:
   """Returns the shapes on a device of the keys and values of shared prefixes.
+
+  There are none if these are SMALL. That of one layer is not among them: if all
+  its columns are read at once, a slice of it may be made.
   """
   sampler = made.writer.sampler.sampler
   model = made.players[made.writer.player].model
   seats, chunk = memory.seats(made), sampler.chunk or 1
-  columns = -(-made.config.max_prompt // chunk) * chunk
-  lead = (model.layers, seats, model.kv_heads // made.mesh.shape['tensor'])
-  return {
-      (*lead[i:], *two) for i in range(2)
-      for two in ((model.head_dim, columns), (columns, model.head_dim))
-  } if seats else set()
+  two = model.head_dim, -(-made.config.max_prompt // chunk) * chunk
+  lead = model.layers, seats, model.kv_heads // made.mesh.shape['tensor']
+  size = math.prod((*lead, *two)) * (
+      1 if sampler.kv else np.dtype(model.dtype).itemsize)
+  return {(*lead, *two), (*lead, *two[::-1])} if size > SMALL else set()
 
 
 def _converted(made: programs.Programs) -> set[int]:
