@@ -4,11 +4,12 @@ R requests wait in a queue; S slots decode one token each per step. When a
 request has ended, its slot stores the response and takes the next request, so
 no slot waits for the longest response of a batch.
 
-Each distinct prompt is prefilled once, and its keys and values are copied into
-the slots of its samples, or kept once for all of them (`share_prompts`). If the keys and values of all prompts do not fit into
-memory, there are several prefills. Each one replaces the prompts of the last
-when the queue needs the next ones; the slots then continue. Prefill computes no
-logits: a slot's first decode step feeds the last prompt token again.
+Each distinct prompt is prefilled once. Its keys and values are copied into the
+slots of its samples, or into one place for all of them (`share_prompts`). If
+the keys and values of all prompts do not fit into memory, there are several
+prefills. Each one replaces the prompts of the last when the queue needs the
+next ones; the slots then continue. Prefill computes no logits: a slot's first
+decode step feeds the last prompt token again.
 
 The response to a request depends only on its prompt, sample number and budget,
 and on the key: token t is drawn with the t-th number of the stream of
@@ -273,10 +274,11 @@ def generate(
       return jax.lax.while_loop(
           lambda s: unfinished(s) & ~waiting(s), refill_and_decode, state)
 
+  pool = prefixes.empty(
+      sampler.slots, len(prompts.length), prefix, **form) if share else None
   state = queue.empty(
       n, sampler.slots, decode.empty(sampler.slots, own_prefix + ring, **form),
-      prefixes.empty(sampler.slots, len(prompts.length), prefix, **form)
-      if share else None, max_response=t_max, steps_per_refill=sampler.steps_per_refill,
+      pool, max_response=t_max, steps_per_refill=sampler.steps_per_refill,
       top_logprobs=sampler.top_logprobs, tempered=sampler.tempered)
   window = sampler.prefill_prompts
   if window is None or window >= len(prompts.length):

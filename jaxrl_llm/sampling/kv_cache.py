@@ -1,12 +1,12 @@
 """The decode-time key/value cache, and attention over it.
 
 A slot's columns are its prompt's prefix, copied when the slot is refilled, and
-a ring that holds its response. If slots share the prefixes of their prompts,
-they have the ring alone, and `prefixes.py` reads the rest. At each step all slots write the same ring
-column, whatever their own position: one in-place slice update instead of a
-scatter. A slot at response position t owns the t + 1 latest ring columns; older
-columns belong to earlier requests and are masked. Rotary embeddings use true
-positions, so the place of a key in the ring does not matter.
+a ring that holds its response. If slots share prefixes, they have the ring
+alone, and `prefixes.py` attends to the rest. At each step all slots write the
+same ring column, whatever their own position: one in-place slice update instead
+of a scatter. A slot at response position t owns the t + 1 latest ring columns;
+older columns belong to earlier requests and are masked. Rotary embeddings use
+true positions, so the place of a key in the ring does not matter.
 
 The cache may be quantised, with a scale for each slot, head and column. Then
 the attention scores are multiplied by the scales of the keys, and the softmax

@@ -1,10 +1,10 @@
 """Prefixes of prompts, kept once for all slots, and attention over them.
 
 Each prompt that some slot uses has a seat in a pool, and each slot has the
-number of its prompt's seat. A seat is free, and its prompt may be replaced, only
-while no slot has its number: a prefill of other prompts cannot change what a
-slot reads. There are as many seats as slots, or as prompts if those are fewer,
-so that a free slot always finds one.
+number of its prompt's seat. The prompt in a seat may be replaced only while no
+slot has its number: a prefill of other prompts cannot change what a slot reads.
+There are as many seats as slots, or as prompts if those are fewer, so that a
+free slot always finds one.
 
 A decode step multiplies the queries of all slots by the keys of one prompt, and
 masks the slots of the others: a product that reads memory once for all slots
@@ -129,8 +129,9 @@ def take(
         0, new.astype(jnp.int32),
         lambda _, caches: decode.copy_slot(caches, seat, source, row),
         pool.caches)
+  now = jnp.where(new, prompt, pool.prompt[seat])
   return Pool(
-      caches, pool.prompt.at[seat].set(jnp.where(new, prompt, pool.prompt[seat])),
+      caches, pool.prompt.at[seat].set(now),
       pool.seat.at[slot].set(jnp.where(prompt >= 0, seat, seats)))
 
 

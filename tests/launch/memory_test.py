@@ -71,9 +71,11 @@ def test_each_phase_is_what_it_takes_and_what_the_run_keeps(fields, only):
   heads = 4 // fields.get('mesh.tensor', 1)
   column = 3 * 2 * heads * 16 * 4
   share = 'sampling.share_prompts' in fields
-  assert found['sample'][2]['decode cache'] == 4 * (32 if share else 56) * column
+  assert found['sample'][2]['decode cache'] == column * 4 * (
+      32 if share else 56)
   # One prompt's prefill, and the seats of the two that a shard may have.
-  assert found['sample'][2]['prefix cache'] == (3 if share else 1) * 24 * column
+  assert found['sample'][2]['prefix cache'] == column * 24 * (
+      3 if share else 1)
 
 
 def test_what_is_lacking_is_told_by_part():
