@@ -85,9 +85,9 @@ def test_a_copy_of_a_small_cache_is_none():
 
 
 def test_a_copy_of_shared_prefixes():
-  """Two seats of 24 columns of 2 heads of 16, of 3 layers; one of a layer."""
+  """Three seats of 24 columns of 2 heads of 16, of 3 layers; of one layer."""
   lines = [[f'%y = f32[{shape}] copy(%c)', 'decode'] for shape in (
-      '3,2,2,16,24', '3,2,2,24,16', '2,2,24,16')]
+      '3,3,2,16,24', '3,3,2,24,16', '3,2,24,16')]
   *found, layer = devices.run(
       planted, lines, {'sampling.share_prompts': True}, devices=None)
   assert layer == []
