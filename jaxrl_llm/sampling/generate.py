@@ -144,9 +144,9 @@ def generate(
           f'and top_logprobs up to vocab_size={cfg.vocab_size}.')
   n, t_max = requests.prompt.shape[0], sampler.max_response
   prompt_max = prompts.tokens.shape[1]
-  prefix = kv_cache.round_up(prompt_max, sampler.chunk)
-  ring = kv_cache.round_up(t_max, sampler.chunk)
-  share = sampler.share_prompts
+  chunk, share = sampler.chunk, sampler.share_prompts
+  prefix = kv_cache.round_up(prompt_max, chunk)
+  ring = kv_cache.round_up(t_max, chunk)
   own_prefix = 0 if share else prefix
   form = dict(cfg=cfg, unroll=sampler.unroll, kv=sampler.kv)
   layers = params['layers']
@@ -208,21 +208,20 @@ def generate(
   def advance(state):
     """Draws one token for every slot."""
     prefix_length = prompt_length[state.request] - 1
-    read = dict(chunk=sampler.chunk)
     cols = kv_cache.columns(
-        state.step, state.position, 0 * prefix_length if share else
-        prefix_length, prefix=own_prefix, ring=ring, **read)
+        state.step, state.position, jnp.minimum(prefix_length, own_prefix),
+        prefix=own_prefix, ring=ring, chunk=chunk)
     shared = {}
     if share:
       seen = prefixes.view(
           state.pool, prefix_length, state.position, state.alive,
-          columns=prefix, **read)
+          columns=prefix, chunk=chunk)
       shared = dict(prefixes=state.pool.caches, prefix=functools.partial(
-          prefixes.attend, seen=seen, cfg=cfg, **read))
+          prefixes.attend, seen=seen, cfg=cfg, chunk=chunk))
     hidden, caches = decode.step(
         params, layers, state.caches, state.token, cols,
         [table[prefix_length + state.position] for table in rope], cfg=cfg,
-        **read, **shared)
+        chunk=chunk, **shared)
     drawn = head.next_tokens(
         params, hidden, noise[state.request, state.position], sampling,
         cfg=cfg, top_logprobs=sampler.top_logprobs, tempered=sampler.tempered)

@@ -74,8 +74,8 @@ def find(text: str, made: programs.Programs) -> list[str]:
           and any(a.size not in weights for a in x.arrays)):
         found.append(f'{x.op} that writes as much as a whole cache in the '
                      f'decode loop: {x.name}, {x.scope}.')
-      if pool and operations.written(module, computation, x) and any(
-          a.dims in pool for a in x.arrays):
+      if any(a.dims in pool and a.bytes and operations.written(
+          module, computation, x) >= a.bytes for a in x.arrays):
         found.append(f'{x.op} that writes the prefixes of all slots in the '
                      f'decode loop: {x.name}, {x.scope}.')
       if x.op not in operations.FREE and any(

@@ -94,8 +94,9 @@ def seats(made: programs.Programs) -> int:
   """Returns the prompts that a shard's slots can share; 0 if they share none.
   """
   sampler = made.writer.sampler
-  return sampler.sampler.share_prompts and min(
-      sampler.sampler.slots, sampler.prompts_per_shard)
+  if not sampler.sampler.share_prompts:
+    return 0
+  return min(sampler.sampler.slots, sampler.prompts_per_shard)
 
 
 def parts(made: programs.Programs, name: str, program: Any,
