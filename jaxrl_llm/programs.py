@@ -22,6 +22,7 @@ from jaxrl_llm.models import attention, hf
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.ops import buckets
 from jaxrl_llm.sampling import generate as generate_lib
+from jaxrl_llm.sampling import prefixes
 from jaxrl_llm.stages import Stages
 from jaxrl_llm.types import Curriculum
 
@@ -289,6 +290,10 @@ def make_sampler(
       transpose=_LARGE if cpu else None, kv=kv,
       prefill_prompts=_prefill_prompts(config, mesh, curriculum),
       buckets=config.sampling.buckets,
+      share_prompts=prefixes.shared(
+          config.sampling.share_prompts, _platform(mesh),
+          slots=min(slots or config.sampling.slots, per_shard), prompts=own,
+          samples=curriculum.min_count, chunk=config.sampling.chunk),
       attention=attention.resolve(
           config.learner.attention, _platform(mesh), config.max_prompt))
   generate = jax.jit(functools.partial(

@@ -56,6 +56,8 @@ def make_config(job: job_lib.Job) -> ConfigDict:
   c.optimizer.learning_rate = job.learning_rate
   if job.buckets:
     c.learner.buckets = tuple(map(int, job.buckets.split(',')))
+    c.learner.response_buckets = tuple(
+        n for n in c.learner.buckets if n < job.max_response)
   if job.folder:
     c.model.hf = job.folder
     config_lib.validate(c)
@@ -73,8 +75,8 @@ def make_config(job: job_lib.Job) -> ConfigDict:
   if not job.buckets:
     c.learner.buckets = tuple(
         job.max_prompt + job.max_response * i // 8 for i in range(1, 8))
-  c.learner.response_buckets = tuple(
-      job.max_response * i // 16 for i in range(1, 16))
+    c.learner.response_buckets = tuple(
+        job.max_response * i // 16 for i in range(1, 16))
   c.learner.unroll = job.layers
   config_lib.validate(c)
   return c

@@ -129,6 +129,10 @@ FIELDS = (
     Field('sampling.chunk', None, 'cache positions per block of decode '
           'attention (none: all at once)', range=SOME, kind=int | None,
           affects=_NOTHING),
+    Field('sampling.share_prompts', None, "keep a prompt's keys and values "
+          'once for all its responses in decode, not a copy for each (none: on '
+          'a TPU or GPU with 4 or more times as many slots as prompts in them)',
+          kind=bool | None, affects=_NOTHING),
     Field('sampling.unroll', None, 'unroll the layers of a decode step: '
           'faster, but a slower compile and a second copy of the weights '
           '(none: on a CPU)', kind=bool | None, affects=_NOTHING),

@@ -53,7 +53,7 @@ def check(
   room = available(mesh)
   found = parts(
       config, model, dict(mesh.shape), stages, heldout, microbatch, training,
-      actor)
+      actor, mesh.devices.flat[0].platform)
   if mesh.devices.flat[0].platform != 'cpu':
     found = [part for part in found if not part.on_host]
   needed = sum(part.bytes for part in found)
@@ -76,12 +76,13 @@ def available(mesh: jax.sharding.Mesh) -> int | None:
 def parts(
     config: ConfigDict, model: ModelConfig, mesh: dict[str, int],
     stages: Stages, heldout: int, microbatch: int, training: bool,
-    actor: ModelConfig | None = None) -> list[Part]:
+    actor: ModelConfig | None = None, platform: str = 'cpu') -> list[Part]:
   """Returns the arrays that exist at the same time, each a lower bound.
 
   Args:
     config, model, stages, heldout, microbatch, training, actor: see `check`.
     mesh: size of each axis.
+    platform: of the devices.
   """
   shards = mesh['data'] * mesh['fsdp']
   length = config.max_prompt + config.max_response
@@ -103,10 +104,13 @@ def parts(
   entry = writer.head_dim * item
   if training and config.sampling.kv:
     entry = writer.head_dim + 4  # a byte each, and their scale
+  columns, share = length, config.sampling.share_prompts
+  if share or share is None and platform != 'cpu':
+    columns = config.max_response  # and prefixes, of one prompt or more
   sampling = [
       Part('the cache of the decode slots',
            'lower sampling.slots, max_prompt or max_response',
-           slots * length * 2 * writer.layers * writer.kv_heads * entry),
+           slots * columns * 2 * writer.layers * writer.kv_heads * entry),
       Part('the logits of the decode slots', 'lower sampling.slots',
            slots * model.vocab_size * 4),
       Part('the latest tokens of the decode slots',

@@ -8,7 +8,7 @@ layers' weights are in memory twice.
 """
 
 import functools
-from typing import Sequence
+from typing import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -138,6 +138,8 @@ def step(
     *,
     cfg: ModelConfig,
     chunk: int | None = None,
+    prefix: Callable[..., kv_cache.Sums] | None = None,
+    prefixes: Caches | None = None,
 ) -> tuple[Array, Caches]:
   """Feeds one token to every slot.
 
@@ -150,23 +152,29 @@ def step(
     rope: tables [S, head_dim] for the slots' positions.
     cfg: the model.
     chunk: see `kv_cache.attend`.
+    prefix: (cache, layer, q, window) -> sums of attention over the prompts, if
+      they are not in `caches`.
+    prefixes: the keys and values for `prefix`, in the same form as `caches`.
 
   Returns:
     Final hidden states [S, D], and the caches with this step's entries.
   """
-  def block(x, weights, cache, index, window):
-    return transformer.block(
-        x, weights, rope,
-        lambda q, k, v: kv_cache.attend(
-            cache, index, q, k, v, cols, window, cfg=cfg, chunk=chunk),
-        cfg)
+  def block(x, weights, cache, shared, index, window):
+    def attend(q, k, v):
+      before = prefix and prefix(shared, index, q, window)
+      return kv_cache.attend(
+          cache, index, q, k, v, cols, window, cfg=cfg, chunk=chunk,
+          before=before)
+
+    return transformer.block(x, weights, rope, attend, cfg)
 
   x = transformer.embed(params, tokens, cfg)
   windows = cfg.layer_windows()
   if isinstance(layers, list):
     new = []
-    for weights, cache, window in zip(layers, caches, windows):
-      x, cache = block(x, weights, cache, None, window)
+    for weights, cache, shared, window in zip(
+        layers, caches, prefixes or caches, windows):
+      x, cache = block(x, weights, cache, shared, None, window)
       new.append(cache)
     caches = new
   else:
@@ -176,7 +184,7 @@ def step(
       x, cache = carry
       weights = jax.tree.map(
           lambda w: jax.lax.dynamic_index_in_dim(w, i, keepdims=False), layers)
-      return block(x, weights, cache, i, windows[i])
+      return block(x, weights, cache, prefixes, i, windows[i])
 
     x, caches = jax.lax.fori_loop(0, cfg.layers, layer, (x, caches))
   return transformer.rms_norm(x, params['norm'], cfg), caches

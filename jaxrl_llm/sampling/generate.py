@@ -4,11 +4,12 @@ R requests wait in a queue; S slots decode one token each per step. When a
 request has ended, its slot stores the response and takes the next request, so
 no slot waits for the longest response of a batch.
 
-Each distinct prompt is prefilled once, and its keys and values are copied into
-the slots of its samples. If the keys and values of all prompts do not fit into
-memory, there are several prefills. Each one replaces the prompts of the last
-when the queue needs the next ones; the slots then continue. Prefill computes no
-logits: a slot's first decode step feeds the last prompt token again.
+Each distinct prompt is prefilled once. Its keys and values are copied into the
+slots of its samples, or into one place for all of them (`share_prompts`). If
+the keys and values of all prompts do not fit into memory, there are several
+prefills. Each one replaces the prompts of the last when the queue needs the
+next ones; the slots then continue. Prefill computes no logits: a slot's first
+decode step feeds the last prompt token again.
 
 The response to a request depends only on its prompt, sample number and budget,
 and on the key: token t is drawn with the t-th number of the stream of
@@ -19,6 +20,7 @@ search, prefixes shared between different prompts.
 """
 
 import dataclasses
+import functools
 
 from flax import struct
 import jax
@@ -30,7 +32,7 @@ import numpy as np
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.ops import quantise
-from jaxrl_llm.sampling import decode, head, kv_cache, queue
+from jaxrl_llm.sampling import decode, head, kv_cache, prefixes, queue
 from jaxrl_llm.sampling import logits as logits_lib
 from jaxrl_llm.types import Prompts, Requests, Rollouts
 
@@ -64,6 +66,8 @@ class SamplerConfig:
       addition to the slots' caches; None for all.
     buckets: lengths to compile the prefill for, in addition to that of the
       prompts' rows; a prefill runs at the shortest that holds its prompts.
+    share_prompts: whether slots of the same prompt read its keys and values
+      from one place, see `prefixes.py`; else each slot has a copy.
   """
   slots: int
   max_response: int
@@ -78,6 +82,7 @@ class SamplerConfig:
   attention: str = 'xla'
   prefill_prompts: int | None = None
   buckets: tuple[int, ...] = ()
+  share_prompts: bool = False
 
   def __post_init__(self):
     for name in ('slots', 'max_response', 'steps_per_refill', 'chunk',
@@ -143,8 +148,10 @@ def generate(
           f'and top_logprobs up to vocab_size={cfg.vocab_size}.')
   n, t_max = requests.prompt.shape[0], sampler.max_response
   prompt_max = prompts.tokens.shape[1]
-  prefix = kv_cache.round_up(prompt_max, sampler.chunk)
-  ring = kv_cache.round_up(t_max, sampler.chunk)
+  chunk, share = sampler.chunk, sampler.share_prompts
+  prefix = kv_cache.round_up(prompt_max, chunk)
+  ring = kv_cache.round_up(t_max, chunk)
+  own_prefix = 0 if share else prefix
   form = dict(cfg=cfg, unroll=sampler.unroll, kv=sampler.kv)
   layers = params['layers']
   if sampler.unroll:
@@ -169,7 +176,7 @@ def generate(
   def unfinished(state):
     return (state.served < count) | jnp.any(state.request < n)
 
-  def refill(state, prefixes, row, ready):
+  def refill(state, source, row, ready):
     """Stores the responses that ended and gives their slots new requests."""
     ended = ~state.alive & ((state.request < n) | (state.served < count))
     rank = state.served + jnp.cumsum(ended) - ended
@@ -178,15 +185,22 @@ def generate(
     order = jnp.argsort(~ended, stable=True)
 
     def refill_slot(i, carry):
-      caches, rows = carry
+      held, rows = carry
       slot = order[i]
+      request = taken[slot]
       rows = queue.store(rows, state, slot)
-      return decode.copy_slot(
-          caches, slot, prefixes, row[taken[slot]]), rows
+      if share:
+        held = prefixes.take(
+            held, slot, jnp.where(request < n, prompt[request], -1), source,
+            row[request])
+      else:
+        held = decode.copy_slot(held, slot, source, row[request])
+      return held, rows
 
+    held = prefixes.leave(state.pool, ended) if share else state.caches
     with jax.named_scope('refill'):
-      caches, rows = jax.lax.fori_loop(
-          0, jnp.sum(ended), refill_slot, (state.caches, state.rows))
+      held, rows = jax.lax.fori_loop(
+          0, jnp.sum(ended), refill_slot, (held, state.rows))
     new = lambda fresh, old: jnp.where(ended, fresh, old)
     return state.replace(
         served=jnp.minimum(state.served + jnp.sum(ended), count),
@@ -194,19 +208,26 @@ def generate(
         alive=new(taken < n, state.alive),
         token=new(last_token[taken], state.token),
         position=new(0, state.position),
-        start=new(state.step, state.start),
-        caches=caches, rows=rows)
+        start=new(state.step, state.start), rows=rows,
+        **{'pool' if share else 'caches': held})
 
   def advance(state):
     """Draws one token for every slot."""
     prefix_length = prompt_length[state.request] - 1
     cols = kv_cache.columns(
-        state.step, state.position, prefix_length, prefix=prefix, ring=ring,
-        chunk=sampler.chunk)
+        state.step, state.position, jnp.minimum(prefix_length, own_prefix),
+        prefix=own_prefix, ring=ring, chunk=chunk)
+    shared = {}
+    if share:
+      seen = prefixes.view(
+          state.pool, prefix_length, state.position, state.alive,
+          columns=prefix, chunk=chunk)
+      shared = dict(prefixes=state.pool.caches, prefix=functools.partial(
+          prefixes.attend, seen=seen, cfg=cfg, chunk=chunk))
     hidden, caches = decode.step(
         params, layers, state.caches, state.token, cols,
         [table[prefix_length + state.position] for table in rope], cfg=cfg,
-        chunk=sampler.chunk)
+        chunk=chunk, **shared)
     drawn = head.next_tokens(
         params, hidden, noise[state.request, state.position], sampling,
         cfg=cfg, top_logprobs=sampler.top_logprobs, tempered=sampler.tempered,
@@ -238,7 +259,7 @@ def generate(
       The state when all requests are done, or when a slot is free and the next
       request waits for a later prefill.
     """
-    prefixes = decode.prefill(
+    source = decode.prefill(
         params, tokens, length, buckets=sampler.buckets,
         attention=sampler.attention, **form)
     ready = row < len(tokens)
@@ -248,7 +269,7 @@ def generate(
           state.alive)
 
     def refill_and_decode(state):
-      state = refill(state, prefixes, row, ready)
+      state = refill(state, source, row, ready)
       # No steps if all slots are idle, or if a free one waits for a prefill.
       go = jnp.any(state.alive) & ~waiting(state)
       steps = jnp.where(go, sampler.steps_per_refill, 0)
@@ -259,9 +280,11 @@ def generate(
       return jax.lax.while_loop(
           lambda s: unfinished(s) & ~waiting(s), refill_and_decode, state)
 
+  pool = prefixes.empty(
+      sampler.slots, len(prompts.length), prefix, **form) if share else None
   state = queue.empty(
-      n, sampler.slots, decode.empty(sampler.slots, prefix + ring, **form),
-      max_response=t_max, steps_per_refill=sampler.steps_per_refill,
+      n, sampler.slots, decode.empty(sampler.slots, own_prefix + ring, **form),
+      pool, max_response=t_max, steps_per_refill=sampler.steps_per_refill,
       top_logprobs=sampler.top_logprobs, tempered=sampler.tempered)
   window = sampler.prefill_prompts
   if window is None or window >= len(prompts.length):

@@ -1,18 +1,19 @@
 """The decode-time key/value cache, and attention over it.
 
 A slot's columns are its prompt's prefix, copied when the slot is refilled, and
-a ring that holds its response. At each step all slots write the same ring
-column, whatever their own position: one in-place slice update instead of a
-scatter. A slot at response position t owns the t + 1 latest ring columns; older
-columns belong to earlier requests and are masked. Rotary embeddings use true
-positions, so the place of a key in the ring does not matter.
+a ring that holds its response. If slots share prefixes, they have the ring
+alone, and `prefixes.py` attends to the rest. At each step all slots write the
+same ring column, whatever their own position: one in-place slice update instead
+of a scatter. A slot at response position t owns the t + 1 latest ring columns;
+older columns belong to earlier requests and are masked. Rotary embeddings use
+true positions, so the place of a key in the ring does not matter.
 
 The cache may be quantised, with a scale for each slot, head and column. Then
 the attention scores are multiplied by the scales of the keys, and the softmax
 weights by those of the values: no dequantised cache exists.
 """
 
-from typing import NamedTuple
+from typing import Callable, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +25,7 @@ from jaxrl_llm.ops import quantise
 Array = jax.Array
 
 _OUTSIDE = 1 << 30  # Further back than any layer's window.
+_MASKED = -1e30  # Score of a column that a slot does not see.
 
 
 class Cache(NamedTuple):
@@ -59,6 +61,19 @@ class Columns(NamedTuple):
   back: Array
   chunks: Array | None
   used: Array | None
+
+
+class Sums(NamedTuple):
+  """Sums of a softmax over the columns so far, all float32.
+
+  Attributes:
+    top: [..., G] largest score.
+    total: [..., G] sum of exp(score - top).
+    out: [..., G, h] sum of exp(score - top) times the values.
+  """
+  top: Array
+  total: Array
+  out: Array
 
 
 # Axis of the columns of each array.
@@ -125,6 +140,79 @@ def columns(
   return Columns(prefix + here, back, chunks, prefixes + rings)
 
 
+def no_sums(shape: tuple[int, ...]) -> Sums:
+  """Returns the sums over no columns, for queries of a shape [..., G, h]."""
+  return Sums(
+      jnp.full(shape[:-1], _MASKED), jnp.zeros(shape[:-1]), jnp.zeros(shape))
+
+
+def add(
+    sums: Sums, scores: Array, values: Callable[[Array], Array]) -> Sums:
+  """Adds columns to the sums of a softmax.
+
+  Args:
+    sums: the sums so far.
+    scores: [..., G, C] float32, see `logits`.
+    values: weights [..., G, C] -> their sum of the values [..., G, h], float32.
+
+  Returns:
+    The new sums.
+  """
+  top = jnp.maximum(sums.top, scores.max(-1))
+  # Masked columns before the first visible one vanish: exp(-1e30 - top) = 0.
+  shrink = jnp.exp(sums.top - top)
+  weights = jnp.exp(scores - top[..., None])
+  return Sums(top, sums.total * shrink + weights.sum(-1),
+              sums.out * shrink[..., None] + values(weights))
+
+
+def logits(
+    products: Array, k_scale: Array | None, visible: Array,
+    cfg: ModelConfig) -> Array:
+  """Makes scores of the products of queries and stored keys, in float32."""
+  if k_scale is not None:
+    products *= k_scale
+  s = attention.softcap(products * cfg.scale, cfg.attention_softcap)
+  return jnp.where(visible, s, _MASKED)
+
+
+def read(
+    cache: Cache, layer: Array | None, column: Array | int, n: int,
+    rows: tuple[Array | int, int] | None = None) -> Cache:
+  """Reads columns of one layer.
+
+  Args:
+    cache: of one layer, or of all layers on a leading axis.
+    layer: index into the leading axis; None if it has no such axis.
+    column: the first column.
+    n: number of columns.
+    rows: the first row and the number of rows; None for all.
+  """
+  def one(x, axis):
+    start, size = _start(x, layer, axis, column), list(x.shape)
+    size[axis] = n
+    if layer is not None:
+      size[0] = 1
+    if rows is not None:
+      row = 0 if layer is None else 1
+      start[row], size[row] = rows
+    x = jax.lax.dynamic_slice(x, start, size)
+    return x if layer is None else x[0]
+
+  return Cache(*(
+      x if x is None else one(x, axis)
+      for x, axis in zip(cache, _COLUMN_AXES)))
+
+
+def _start(x, layer, axis, column) -> list:
+  """Returns the start of a column, or of columns, in an array."""
+  start = [0] * x.ndim
+  start[axis] = column
+  if layer is not None:
+    start[0] = layer
+  return start
+
+
 def attend(
     cache: Cache,
     layer: Array | None,
@@ -136,6 +224,7 @@ def attend(
     *,
     cfg: ModelConfig,
     chunk: int | None = None,
+    before: Sums | None = None,
 ) -> tuple[Array, Cache]:
   """Writes this step's keys and values, then attends over the cache.
 
@@ -150,6 +239,8 @@ def attend(
     cfg: the model.
     chunk: columns to read at a time, with an online softmax that stops after
       the last chunk in use; None for all at once.
+    before: sums [S, KV, H / KV, ...] over columns outside of the cache, which
+      are attended to as well; None for none.
 
   Returns:
     [S, H, h] in q's type (softmax in float32), and the new cache.
@@ -158,25 +249,10 @@ def attend(
   groups = k.shape[1]
   q = q.reshape(slots, groups, heads // groups, h)
 
-  def place(x, axis, column):
-    """Returns the start of a column, or of columns, in an array."""
-    start = [0] * x.ndim
-    start[axis] = column
-    if layer is not None:
-      start[0] = layer
-    return start
-
   def put(x, new, axis):
     return jax.lax.dynamic_update_slice(
-        x, new if layer is None else new[None], place(x, axis, cols.write))
-
-  def get(x, axis, column, n):
-    size = list(x.shape)
-    size[axis] = n
-    if layer is None:
-      return jax.lax.dynamic_slice(x, place(x, axis, column), size)
-    size[0] = 1
-    return jax.lax.dynamic_slice(x, place(x, axis, column), size)[0]
+        x, new if layer is None else new[None],
+        _start(x, layer, axis, cols.write))
 
   new = make(k[..., None], v[:, :, None],
              None if cache.k_scale is None else cache.k.dtype)
@@ -184,19 +260,12 @@ def attend(
       x if x is None else put(x, *column)
       for x, *column in zip(cache, new, _COLUMN_AXES)))
 
-  def read(column, n):
-    return Cache(*(
-        x if x is None else get(x, axis, column, n)
-        for x, axis in zip(cache, _COLUMN_AXES)))
-
   def scores(part, back):
     s = jnp.einsum(
         'skgh,skhc->skgc', q, part.k.astype(q.dtype),
         preferred_element_type=jnp.float32)
-    if part.k_scale is not None:
-      s *= part.k_scale[:, :, None]
-    s = attention.softcap(s * cfg.scale, cfg.attention_softcap)
-    return jnp.where((back < window)[:, None, None], s, -1e30)
+    scale = None if part.k_scale is None else part.k_scale[:, :, None]
+    return logits(s, scale, (back < window)[:, None, None], cfg)
 
   def factors(weights, part):
     """Returns both factors of the sum of the values, in v's type."""
@@ -204,33 +273,29 @@ def attend(
       weights *= part.v_scale[:, :, None]
     return weights.astype(v.dtype), part.v.astype(v.dtype)
 
-  if chunk is None:
-    part = read(0, cols.back.shape[-1])
+  if chunk is None and before is None:
+    part = read(cache, layer, 0, cols.back.shape[-1])
     weights = jax.nn.softmax(scores(part, cols.back))
     out = jnp.einsum('skgc,skch->skgh', *factors(weights, part))
     return out.reshape(slots, heads, h), cache
 
-  def add_chunk(i, carry):
-    top, total, out = carry
-    start = cols.chunks[i] * chunk
-    part = read(start, chunk)
-    back = jax.lax.dynamic_slice_in_dim(cols.back, start, chunk, axis=1)
-    s = scores(part, back)
-    new_top = jnp.maximum(top, s.max(-1))
-    # Masked columns before the first visible one vanish: exp(-1e30 - top) = 0.
-    shrink = jnp.exp(top - new_top)
-    weights = jnp.exp(s - new_top[..., None])
-    new = jnp.einsum(
-        'skgc,skch->skgh', *factors(weights, part),
-        preferred_element_type=jnp.float32)
-    return (new_top, total * shrink + weights.sum(-1),
-            out * shrink[..., None] + new)
+  def add_columns(sums, start, n):
+    part = read(cache, layer, start, n)
+    back = jax.lax.dynamic_slice_in_dim(cols.back, start, n, axis=1)
+    return add(
+        sums, scores(part, back), lambda weights: jnp.einsum(
+            'skgc,skch->skgh', *factors(weights, part),
+            preferred_element_type=jnp.float32))
 
-  row = q.shape[:-1]
-  start = (jnp.full(row, -1e30), jnp.zeros(row), jnp.zeros(q.shape))
-  with jax.named_scope('chunks'):
-    _, total, out = jax.lax.fori_loop(0, cols.used, add_chunk, start)
-  out = (out / total[..., None]).astype(q.dtype)
+  sums = no_sums(q.shape) if before is None else before
+  if chunk is None:
+    sums = add_columns(sums, 0, cols.back.shape[-1])
+  else:
+    with jax.named_scope('chunks'):
+      sums = jax.lax.fori_loop(
+          0, cols.used, lambda i, sums: add_columns(
+              sums, cols.chunks[i] * chunk, chunk), sums)
+  out = (sums.out / sums.total[..., None]).astype(q.dtype)
   return out.reshape(slots, heads, h), cache
 
 

@@ -4,7 +4,7 @@ from flax import struct
 import jax
 import jax.numpy as jnp
 
-from jaxrl_llm.sampling import decode
+from jaxrl_llm.sampling import decode, prefixes
 
 Array = jax.Array
 
@@ -23,6 +23,7 @@ class State:
     position: [S] int32, response tokens so far.
     start: [S] int32, first decode step of the slot's request.
     caches: keys and values.
+    pool: the prompts' prefixes, if the slots share them; else None.
     ring: tokens and statistics of the latest steps, each array [ring, ..., S];
       each step writes one row, as in the cache.
     rows: finished responses, each array [R + 1, ..., T]; row R is filler.
@@ -36,6 +37,7 @@ class State:
   position: Array
   start: Array
   caches: decode.Caches
+  pool: prefixes.Pool | None
   ring: dict[str, Array]
   rows: dict[str, Array]
 
@@ -64,7 +66,8 @@ def runs(prompt: Array, count: Array) -> Array:
 
 
 def empty(
-    requests: int, slots: int, caches: decode.Caches, *, max_response: int,
+    requests: int, slots: int, caches: decode.Caches,
+    pool: prefixes.Pool | None = None, *, max_response: int,
     steps_per_refill: int, top_logprobs: int, tempered: bool) -> State:
   """Makes the initial state: all slots idle, no request served.
 
@@ -72,6 +75,7 @@ def empty(
     requests: R.
     slots: S.
     caches: keys and values of the slots.
+    pool: see `State`.
     max_response: see `generate.SamplerConfig`.
     steps_per_refill: see `generate.SamplerConfig`.
     top_logprobs: see `generate.SamplerConfig`.
@@ -101,7 +105,7 @@ def empty(
       request=jnp.full((slots,), requests, jnp.int32),
       alive=jnp.zeros((slots,), bool),
       token=per_slot, position=per_slot, start=per_slot,
-      caches=caches,
+      caches=caches, pool=pool,
       ring={name: jnp.zeros((ring, *extra, slots), kind)
             for name, (extra, kind) in kinds.items()},
       rows=rows)

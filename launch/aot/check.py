@@ -261,12 +261,34 @@ def _turns(made: programs.Programs, name: str) -> dict[str, float]:
       -made.writer.sampler.prompts_per_shard // sampler.prefill_prompts)
   chunk = sampler.chunk or 1
   # Chunks filled by prompt and response, averaged over the decode steps.
-  chunks = -(-config.max_prompt // chunk) + np.mean(
-      np.arange(config.max_response) // chunk + 1)
+  prompt = -(-config.max_prompt // chunk)
+  chunks = np.mean(np.arange(config.max_response) // chunk + 1)
+  prompts = _prompts_in_use(made)
+  if not sampler.share_prompts:
+    chunks += prompt
   return dict(
+      prefixes=prompts * prompt,
+      new_prompt=made.writer.sampler.prompts_per_shard / requests,
       prefills=prefills, serve=refills / prefills,
       decode=sampler.steps_per_refill, refill=requests / refills,
       chunks=float(chunks))
+
+
+def _prompts_in_use(made: programs.Programs) -> float:
+  """Returns the distinct prompts of a shard's slots, averaged over the steps.
+
+  All responses are full, so slots serve waves of adjacent requests. Groups have
+  equal sizes, and the shard is the one with the most prompts.
+  """
+  sampler = made.writer.sampler
+  size, slots = sampler.requests_per_shard, sampler.sampler.slots
+  group = -(-sampler.max_requests // sampler.max_prompts)
+  first = np.arange(0, sampler.max_requests, size)[:, None] + np.arange(
+      0, size, slots)
+  end = np.minimum(np.minimum(first + slots, (first[:, :1] // size + 1) * size),
+                   sampler.max_requests)
+  prompts = np.maximum((end - 1) // group - first // group + 1, 0)
+  return float(prompts.mean(-1).max())
 
 
 def _model_flops(made: programs.Programs, name: str) -> float:

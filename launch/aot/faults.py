@@ -38,6 +38,7 @@ def find(text: str, made: programs.Programs) -> list[str]:
   cache = memory.caches(made)['decode cache'] // 2
   if cache < SMALL:
     cache = math.inf
+  pool = _pool(made)
   # On CPU, a layer's weights are sliced out of the stack of layers. This is no
   # fault, but it can write more than a small cache.
   weights = {
@@ -73,11 +74,31 @@ def find(text: str, made: programs.Programs) -> list[str]:
           and any(a.size not in weights for a in x.arrays)):
         found.append(f'{x.op} that writes as much as a whole cache in the '
                      f'decode loop: {x.name}, {x.scope}.')
+      if any(a.dims in pool and a.bytes and operations.written(
+          module, computation, x) >= a.bytes for a in x.arrays):
+        found.append(f'{x.op} that writes the prefixes of all slots in the '
+                     f'decode loop: {x.name}, {x.scope}.')
       if x.op not in operations.FREE and any(
           a.size in wide and a.kind in _WIDE for a in x.arrays):
         found.append(f'{x.op} of a quantised weight, converted as a whole, in '
                      f'the decode loop: {x.name}, {x.scope}.')
   return found
+
+
+def _pool(made: programs.Programs) -> set[tuple[int, ...]]:
+  """Returns the shapes on a device of the keys and values of shared prefixes.
+
+  There are none if these are SMALL. That of one layer is not among them: if all
+  its columns are read at once, a slice of it may be made.
+  """
+  sampler = made.writer.sampler.sampler
+  model = made.players[made.writer.player].model
+  seats, chunk = memory.seats(made), sampler.chunk or 1
+  two = model.head_dim, -(-made.config.max_prompt // chunk) * chunk
+  lead = model.layers, seats, model.kv_heads // made.mesh.shape['tensor']
+  size = math.prod((*lead, *two)) * (
+      1 if sampler.kv else np.dtype(model.dtype).itemsize)
+  return {(*lead, *two), (*lead, *two[::-1])} if size > SMALL else set()
 
 
 def _converted(made: programs.Programs) -> set[int]:

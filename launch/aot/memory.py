@@ -70,7 +70,10 @@ def _made_anew(x: arguments.Arguments) -> int:
 
 
 def caches(made: programs.Programs) -> dict[str, int]:
-  """Returns the bytes on each chip of the prefix cache and the decode cache."""
+  """Returns the bytes on each chip of the prefix cache and the decode cache.
+
+  Prefixes are those of a prefill and, if slots share them, those of the pool.
+  """
   config, sampler = made.config, made.writer.sampler.sampler
   model = made.players[made.writer.player].model
   head = model.head_dim * np.dtype(model.dtype).itemsize
@@ -78,10 +81,22 @@ def caches(made: programs.Programs) -> dict[str, int]:
     head = model.head_dim * quantise.TYPES[sampler.kv].itemsize + 4  # its scale
   one = 2 * model.layers * model.kv_heads * head // made.mesh.shape['tensor']
   up = lambda n: -(-n // (sampler.chunk or 1)) * (sampler.chunk or 1)
-  columns = up(config.max_prompt) + up(config.max_response)
-  return {
-      'prefix cache': sampler.prefill_prompts * config.max_prompt * one,
-      'decode cache': sampler.slots * columns * one}
+  prompt, response = up(config.max_prompt), up(config.max_response)
+  prefixes, slots = sampler.prefill_prompts * config.max_prompt, sampler.slots
+  if sampler.share_prompts:
+    prefixes += seats(made) * prompt
+    prompt = 0
+  return {'prefix cache': prefixes * one,
+          'decode cache': slots * (prompt + response) * one}
+
+
+def seats(made: programs.Programs) -> int:
+  """Returns the prompts that a shard's slots can share; 0 if they share none.
+  """
+  sampler = made.writer.sampler
+  if not sampler.sampler.share_prompts:
+    return 0
+  return min(sampler.sampler.slots, sampler.prompts_per_shard)
 
 
 def parts(made: programs.Programs, name: str, program: Any,

@@ -44,6 +44,23 @@ def test_how_often_things_run():
   assert turns['chunks'] == 5.5
 
 
+def test_how_often_shared_prompts_are_read():
+  turns = []
+  for slots in 8, 6:
+    made = check.build(check.load('configs/countdown.py', {
+        **SMALL, 'sampling.slots': slots, 'sampling.share_prompts': True}),
+                       chips.topology('cpu:1'))
+    turns.append(check._turns(made, 'sample'))
+  # 8 slots have 2 prompts of 3 chunks, with 4 samples each. 6 slots have 2, 2,
+  # 2, 2, 2 and, in the last wave, the 2 requests of 1.
+  assert [t['prefixes'] for t in turns] == [6, 3 * 11 / 6]
+  assert [t['chunks'] for t in turns] == [2.5, 2.5]
+  # All steps copy 8 prompts.
+  for t in turns:
+    copies = t['prefills'] * t['serve'] * t['refill'] * t['new_prompt']
+    assert round(copies) == 8
+
+
 @pytest.mark.parametrize('changes, sorts', [
     ({}, 0), ({'sampling.top_k': 5}, 1), ({'sampling.top_p': 0.9}, 1),
     ({'sampling.min_p': 0.1}, 0)])

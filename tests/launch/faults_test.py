@@ -84,6 +84,16 @@ def test_a_copy_of_a_small_cache_is_none():
       planted, [[line, 'decode']], {}, faults.SMALL, devices=None) == [[]]
 
 
+def test_a_copy_of_shared_prefixes():
+  """Three seats of 24 columns of 2 heads of 16, of 3 layers; of one layer."""
+  lines = [[f'%y = f32[{shape}] copy(%c)', 'decode'] for shape in (
+      '3,3,2,16,24', '3,3,2,24,16', '3,2,24,16')]
+  *found, layer = devices.run(
+      planted, lines, {'sampling.share_prompts': True}, devices=None)
+  assert layer == []
+  assert all('the prefixes of all slots' in fault for fault, in found)
+
+
 def test_the_sort_of_truncation_may_move_logits():
   """The partitioner's collectives in its branch have no scope of their own."""
   line = ('%y = f32[2048] conditional(%c), branch_computations={{%branch}}, '

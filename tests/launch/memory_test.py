@@ -51,7 +51,8 @@ def sums(overrides, only):
 
 
 @pytest.mark.parametrize('fields, only', [
-    ({'mesh.data': 8, 'loss.kl_coef': 0.0}, ['reshard', 'sample']),
+    ({'mesh.data': 8, 'loss.kl_coef': 0.0, 'sampling.share_prompts': True},
+     ['reshard', 'sample']),
     ({'mesh.data': 2, 'mesh.fsdp': 2, 'mesh.tensor': 2}, [])])
 def test_each_phase_is_what_it_takes_and_what_the_run_keeps(fields, only):
   found, verdict, text = devices.run(sums, fields, only, devices=None)
@@ -68,8 +69,13 @@ def test_each_phase_is_what_it_takes_and_what_the_run_keeps(fields, only):
   assert ('anchor' in found['sample'][2]) == ('mesh.fsdp' in fields)
   # 4 slots of 24 + 32 columns, 3 layers of keys and values of 4 heads of 16.
   heads = 4 // fields.get('mesh.tensor', 1)
-  assert found['sample'][2]['decode cache'] == (
-      4 * 56 * 3 * 2 * heads * 16 * 4)
+  column = 3 * 2 * heads * 16 * 4
+  share = 'sampling.share_prompts' in fields
+  assert found['sample'][2]['decode cache'] == column * 4 * (
+      32 if share else 56)
+  # One prompt's prefill, and the seats of the two that a shard may have.
+  assert found['sample'][2]['prefix cache'] == column * 24 * (
+      3 if share else 1)
 
 
 def test_what_is_lacking_is_told_by_part():

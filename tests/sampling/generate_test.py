@@ -352,7 +352,8 @@ def test_bfloat16_keeps_probabilities_in_float32(chunk, monkeypatch):
 
 
 @pytest.mark.parametrize('options, columns', [
-    ({}, 15), (dict(chunk=4, unroll=True), 20)], ids=str)
+    ({}, 15), (dict(chunk=4, unroll=True), 20),
+    (dict(chunk=4, unroll=True, share_prompts=True), 12)], ids=str)
 def test_the_cache_is_updated_in_place(options, columns):
   cfg = _FAMILIES['gemma2']
   slots = 3 if options else 5  # As above: the programs are compiled once.
@@ -362,6 +363,8 @@ def test_the_cache_is_updated_in_place(options, columns):
   lead = '' if 'unroll' in options else '2,'
   shapes = [f'f32[{lead}{slots},2,6,{columns}]',
             f'f32[{lead}{slots},2,{columns},6]']
+  if 'share_prompts' in options:  # 3 seats of 6 columns, in chunks of 4.
+    shapes += ['f32[3,2,6,8]', 'f32[3,2,8,6]']
   # Only the entry computation, outside the loops, may copy a whole cache.
   text = compiled.as_text()
   assert all(shape in text for shape in shapes)

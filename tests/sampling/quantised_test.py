@@ -101,8 +101,9 @@ OPTIONS = (
     ('gemma2', 'int8', 'float8', dict(
         slots=3, chunk=4, unroll=True, transpose=1)),
     ('llama3', 'float8', 'int8', dict(
-        slots=3, chunk=2, prefill_prompts=2, buckets=(3,))),
-    ('qwen3', None, 'float8', dict(unroll=True, prefill_prompts=1)),
+        slots=3, chunk=2, prefill_prompts=2, buckets=(3,), share_prompts=True)),
+    ('qwen3', None, 'float8', dict(
+        unroll=True, prefill_prompts=1, share_prompts=True)),
     ('qwen2', 'int8', 'int8', {}))
 
 
