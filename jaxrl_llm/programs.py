@@ -101,7 +101,9 @@ class Programs(NamedTuple):
 
   Attributes:
     config: of the run, with the lengths to compile.
-    mesh: (data, fsdp, tensor).
+    mesh: (data, fsdp, tensor), of the sampler.
+    learner_mesh: of scores, updates and their parameters; see
+      `sharding.learner_mesh`.
     players: the policy, which is evaluated and exported; and the actor, if it
       is another model.
     model, policy, learner, sampler: parts of the first player.
@@ -111,6 +113,7 @@ class Programs(NamedTuple):
   """
   config: ConfigDict
   mesh: jax.sharding.Mesh
+  learner_mesh: jax.sharding.Mesh
   players: tuple[Player, ...]
   writer: Writer
   stages: Stages
@@ -311,7 +314,7 @@ def make(
   Args:
     config: checked by `config.validate`.
     model: the architecture of the policy.
-    mesh: see `sharding`.
+    mesh: the sampler's, see `sharding`.
     stop_ids: tokens that end a response.
     stages: their capacities are the sizes of the programs.
     checkpoint: source of the model's weights; None is random weights.
@@ -336,24 +339,33 @@ def make(
           f'mesh.tensor={mesh.shape["tensor"]} does not divide {name}.kv_heads='
           f'{source.model.kv_heads}: no head can be split, use a divisor of it.'
       )
-  rows, shards = microbatch(config), sharding.data_shards(mesh)
-  if rows < config.learner.microbatch and rows % shards:
+  learner_mesh = sharding.learner_mesh(mesh, config.mesh.learner_tensor)
+  if config.lora.rank and learner_mesh is not mesh:
     raise ValueError(
-        f'The {rows} responses of an optimiser step (prompts_per_step x '
-        'samples_per_prompt / learner.updates) do not divide over the '
-        f"mesh's {shards} data shards (data x fsdp): use a multiple of "
+        f'mesh.learner_tensor={config.mesh.learner_tensor} does not fit '
+        f'lora.rank={config.lora.rank}, whose frozen weights have one layout '
+        'for sampling and updates: set mesh.learner_tensor=none.')
+  rows, shards = microbatch(config), sharding.data_shards(learner_mesh)
+  if rows % shards:
+    what = f'learner.microbatch={rows} does'
+    if rows < config.learner.microbatch:
+      what = (f'The {rows} responses of an optimiser step (prompts_per_step x '
+              'samples_per_prompt / learner.updates) do')
+    raise ValueError(
+        f'{what} not divide over '
+        f'{sharding.learner_shards(mesh, learner_mesh)}: use a multiple of '
         f'{shards}.')
   config = with_lengths(config, mesh, stages.curriculum, lengths)
   policies = [
-      policy_lib.make(source.config, source.model, mesh, source.checkpoint)
-      for source in sources]
+      policy_lib.make(source.config, source.model, mesh, source.checkpoint,
+                      learner_mesh) for source in sources]
   optimizers = [
       optimizer_lib.make(
           steps=max(updates_of_run(config, stages), 1),
           **source.config.optimizer) for source in sources]
   learner = update_lib.make(
       model, learner_config(config, row_facts=stages.selection.stale),
-      optimizers[0], mesh=mesh, trained=policies[0].trained,
+      optimizers[0], mesh=learner_mesh, trained=policies[0].trained,
       compose=policies[0].compose, actor=actor and update_lib.Actor(
           actor.model, policies[1].trained, optimizers[1]))
   sampler = functools.partial(
@@ -373,7 +385,7 @@ def make(
   weights = policies[-1].sampling(config.sampling.weights)
   writer = Writer(
       len(players) - 1, weights.apply, weights.lower, writing, weights.result)
-  return Programs(config, mesh, players, writer, stages)
+  return Programs(config, mesh, learner_mesh, players, writer, stages)
 
 
 def _platform(mesh: jax.sharding.Mesh) -> str:

@@ -34,7 +34,7 @@ def team(homes, index=0):
   channel = types.SimpleNamespace(index=index, count=max(homes) + 1)
   return processes.Processes(
       channel, processes.Homes(
-          np.array(homes), tuple(range(max(homes) + 1))), index, None)
+          np.array(homes), tuple(range(max(homes) + 1))), index, None, None)
 
 
 def test_rows_stay_home_first():

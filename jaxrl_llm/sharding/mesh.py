@@ -1,4 +1,4 @@
-"""The mesh of devices, and the layout of a batch's rows on it."""
+"""The meshes of devices, and the layout of a batch's rows on them."""
 
 import math
 import os
@@ -98,6 +98,35 @@ def make_mesh(
       devices=devices)
 
 
+def learner_mesh(mesh: Mesh, tensor: int | None) -> Mesh:
+  """Makes the learner's mesh: the same devices, in the same order.
+
+  Decoding gains from splitting matrices over `tensor`, updates lose by it. A
+  data shard of `mesh` is several neighbouring ones of the learner's mesh.
+
+  Args:
+    mesh: the sampler's mesh, from `make_mesh`.
+    tensor: size of the axis `tensor` there; the rest of this axis joins `fsdp`.
+      None keeps the mesh.
+
+  Returns:
+    A mesh with the same axes; `mesh` itself if the sizes are the same.
+
+  Raises:
+    ValueError: `tensor` does not divide that of `mesh`.
+  """
+  data, fsdp, whole = (mesh.shape[axis] for axis in AXES)
+  if tensor in (None, whole):
+    return mesh
+  if whole % tensor:
+    raise ValueError(
+        f'mesh.learner_tensor={tensor} does not divide mesh.tensor={whole}: '
+        'use a divisor of it, such as 1, or none for the same mesh.')
+  return Mesh(
+      mesh.devices.reshape(data, fsdp * whole // tensor, tensor), AXES,
+      axis_types=(AxisType.Auto,) * 3)
+
+
 def _slices(devices: Sequence[jax.Device]) -> int:
   """Returns the number of TPU slices of the devices; other devices have one."""
   if devices[0].platform != 'tpu':
@@ -118,3 +147,11 @@ def replicated(mesh: Mesh) -> NamedSharding:
 def data_shards(mesh: Mesh) -> int:
   """Returns the number of parts into which `rows` splits a batch."""
   return mesh.shape['data'] * mesh.shape['fsdp']
+
+
+def learner_shards(mesh: Mesh, learner: Mesh) -> str:
+  """Describes the data shards of the learner's mesh, for an error."""
+  if learner is mesh:
+    return f"the mesh's {data_shards(mesh)} data shards (data x fsdp)"
+  return (f"the learner's {data_shards(learner)} data shards (mesh.data x "
+          'mesh.fsdp x mesh.tensor / mesh.learner_tensor)')
