@@ -325,7 +325,9 @@ def build(config: ConfigDict, training: bool = True) -> Parts:
   task, lengths = _task(config, model, tokenizer, training)
   if config.mesh.cpu_devices is not None:
     sharding.split_cpu(config.mesh.cpu_devices)
-  mesh = sharding.make_mesh(*(config.mesh[axis] for axis in sharding.AXES))
+  mesh = sharding.make_mesh(
+      *(config.mesh[axis] for axis in sharding.AXES),
+      learner_tensor=config.mesh.learner_tensor)
   platform = mesh.devices.flat[0].platform
   config, model = _typed(config, model, platform)
   if actor:

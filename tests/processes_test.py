@@ -278,14 +278,16 @@ def test_a_process_with_another_config_is_refused(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    'mesh', [(8, 1, 1), (2, 2, 2)], ids=['rows', 'cube'])
+    'mesh', [(8, 1, 1), (2, 2, 2), (1, 2, 4, 1)],
+    ids=['rows', 'cube', 'learner'])  # the last has shards of two processes
 @pytest.mark.parametrize(
     'fields', [PLAIN, SPEED_CBS, ACTOR], ids=['plain', 'speed_cbs', 'actor'])
 @pytest.mark.parametrize('sgd', [True, False], ids=['sgd', 'adamw'])
 def test_eight_devices_in_processes(tmp_path, fields, mesh, sgd):
-  data, fsdp, tensor = mesh
+  data, fsdp, tensor, *learner = mesh
   fields = dict(
-      fields, mesh__data=data, mesh__fsdp=fsdp, mesh__tensor=tensor,
+      fields, mesh__learner_tensor=learner[0] if learner else None,
+      mesh__data=data, mesh__fsdp=fsdp, mesh__tensor=tensor,
       model__kv_heads=tensor, **(
           dict(actor__model__kv_heads=tensor) if fields is ACTOR else {}))
   run = dict(module='tests.many', programs=tmp_path / 'programs', sgd=sgd)

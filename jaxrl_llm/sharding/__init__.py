@@ -34,5 +34,6 @@ from jaxrl_llm.sharding.rules import (
 __all__ = (
     'AXES', 'Resharder', 'Rules', 'SAMPLE_RULES', 'TRAIN_RULES',
     'abstract_params', 'axis_names', 'data_shards', 'learner_mesh',
-    'learner_shards', 'make_mesh', 'optimizer_shardings', 'replicated', 'rows', 'sampling_type', 'shardings',
-    'spec_of', 'split_cpu', 'table', 'to_sampling', 'without')
+    'learner_shards', 'make_mesh', 'optimizer_shardings', 'replicated', 'rows',
+    'sampling_type', 'shardings', 'spec_of', 'split_cpu', 'table',
+    'to_sampling', 'without')

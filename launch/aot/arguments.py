@@ -45,7 +45,11 @@ def abstract(made: programs.Programs) -> Arguments:
   config, mesh, policy = made.config, made.mesh, made.policy
   kind = made.model.dtype
 
-  def array(*shape, dtype=jnp.int32, place=sharding.rows(made.learner_mesh)):
+  split, whole = (
+      layout(made.learner_mesh)
+      for layout in (sharding.rows, sharding.replicated))
+
+  def array(*shape, dtype=jnp.int32, place=split):
     return jax.ShapeDtypeStruct(shape, dtype, sharding=place)
 
   state = made.learner.state
@@ -94,8 +98,7 @@ def abstract(made: programs.Programs) -> Arguments:
             updated and rejection) else None,
         actor_logprobs=tokens() if old and actor and actor.ppo else None)
 
-  number = array(
-      dtype=jnp.float32, place=sharding.replicated(made.learner_mesh))
+  number = array(dtype=jnp.float32, place=whole)
   loss = jax.tree.map(lambda _: number, loss_lib.params(config))
   return Arguments(
       state=state, frozen=frozen, anchor=anchor,

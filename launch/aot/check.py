@@ -136,7 +136,8 @@ def topology_of(spec: str) -> str:
 def build(config: ConfigDict, topology: chips.Topology) -> programs.Programs:
   """Makes the programs of a config on a slice."""
   mesh = sharding.make_mesh(
-      *(config.mesh[axis] for axis in sharding.AXES), topology.devices)
+      *(config.mesh[axis] for axis in sharding.AXES), topology.devices,
+      config.mesh.learner_tensor)
   actor = config_lib.actor_model(config)
   return programs.make(
       config, config_lib.model_config(config), mesh, _STOP_IDS,
