@@ -87,7 +87,17 @@ def make(
   shapes = jax.eval_shape(lambda: transformer.init(jax.random.key(0), model))
   dtype = jnp.dtype(model.dtype)
   learner = mesh if learner_mesh is None else learner_mesh
-  in_training = sharding.abstract_params(shapes, sharding.TRAIN_RULES, learner)
+  try:
+    in_training = sharding.abstract_params(
+        shapes, sharding.TRAIN_RULES, learner)
+  except ValueError as error:
+    if learner is mesh:
+      raise
+    sizes = ', '.join(map(str, learner.shape.values()))
+    raise ValueError(
+        f'{str(error)[:-1]}; with mesh.learner_tensor='
+        f'{learner.shape["tensor"]} the mesh (data, fsdp, tensor) is {sizes}.'
+    ) from None
   if not config.lora.rank:
     def of_all(kind):
       made = sharding.to_sampling(
