@@ -288,8 +288,9 @@ def test_eight_devices_in_processes(tmp_path, fields, mesh, sgd):
   fields = dict(
       fields, mesh__learner_tensor=learner[0] if learner else None,
       mesh__data=data, mesh__fsdp=fsdp, mesh__tensor=tensor,
-      model__kv_heads=tensor, **(
-          dict(actor__model__kv_heads=tensor) if fields is ACTOR else {}))
+      **{f'{model}__{name}': count
+         for model in ('model', 'actor__model')[:1 + (fields is ACTOR)]
+         for name, count in (('heads', max(tensor, 2)), ('kv_heads', tensor))})
   run = dict(module='tests.many', programs=tmp_path / 'programs', sgd=sgd)
   for count in (1, 2, 4):
     folder = tmp_path / str(count)
