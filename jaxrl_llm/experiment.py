@@ -46,7 +46,7 @@ class Parts(NamedTuple):
     sampling: (**changes) -> SamplingParams of the config on the device, with
       changes made to them.
     advantages: rewards to advantages, see `learner.advantages.Program`.
-    step_key: step [] uint32 on the device -> key of its noise.
+    step_key: step [] uint32 on the device -> key of its noise, for `sample`.
     contents: 'problems', 'model' and 'actor' to digests of what the config
       names.
     asked: the config without the choices that the run makes itself.
@@ -120,25 +120,27 @@ class Parts(NamedTuple):
         jax.tree.map(lambda x: x[mine], batch), rows)
 
   def replicate(self, tree: Any) -> Any:
-    """Puts a tree of host values on every device, whole."""
-    return processes_lib.replicate(tree, self.programs.mesh)
+    """Puts a tree of host values on every device of the learner, whole."""
+    return processes_lib.replicate(tree, self.programs.learner_mesh)
 
   def param_shardings(self) -> Any:
     """Returns the layout of the whole model's parameters in training."""
     return sharding.shardings(
-        self.programs.policy.shapes, sharding.TRAIN_RULES, self.programs.mesh)
+        self.programs.policy.shapes, sharding.TRAIN_RULES,
+        self.programs.learner_mesh)
 
   def layout(self) -> str:
     """Returns the layouts of training and sampling weights as tables."""
-    mesh, writer = self.programs.mesh, self.programs.writer.player
+    writer = self.programs.writer.player
     text = ''
     for number, (_, policy, *_) in enumerate(self.programs.players):
       of = ' of the actor' if number else ''
       text += f'Training{of}:\n' + sharding.table(
-          policy.trained, sharding.TRAIN_RULES, mesh)
+          policy.trained, sharding.TRAIN_RULES, self.programs.learner_mesh)
       if number == writer:
         text += f'Sampling{of}:\n' + sharding.table(
-            self.programs.writer.weights, sharding.SAMPLE_RULES, mesh)
+            self.programs.writer.weights, sharding.SAMPLE_RULES,
+            self.programs.mesh)
     return text
 
 
@@ -323,9 +325,12 @@ def build(config: ConfigDict, training: bool = True) -> Parts:
   task, lengths = _task(config, model, tokenizer, training)
   if config.mesh.cpu_devices is not None:
     sharding.split_cpu(config.mesh.cpu_devices)
-  mesh = sharding.make_mesh(*(config.mesh[axis] for axis in sharding.AXES))
+  mesh = sharding.make_mesh(
+      *(config.mesh[axis] for axis in sharding.AXES),
+      learner_tensor=config.mesh.learner_tensor)
   platform = mesh.devices.flat[0].platform
-  processes = processes_lib.make(mesh)
+  processes = processes_lib.make(mesh, sharding.learner_mesh(
+      mesh, config.mesh.learner_tensor))
   compiled.start(config.compilation_cache, processes.channel)
   config, model = _typed(config, model, platform)
   if actor:
@@ -348,8 +353,9 @@ def build(config: ConfigDict, training: bool = True) -> Parts:
     return processes_lib.replicate(
         SamplingParams(**{**values, **changes}), mesh)
 
-  base_key = processes_lib.key(config.seed, mesh)
-  fold_in = jax.jit(jax.random.fold_in)
+  base_key = processes_lib.key(config.seed, programs.learner_mesh)
+  fold_in = jax.jit(
+      jax.random.fold_in, out_shardings=sharding.replicated(mesh))
   sample = rollout.host_sampler(programs.writer.sampler, mesh)
   sample_policy = sample
   if programs.sampler is not programs.writer.sampler:

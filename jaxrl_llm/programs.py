@@ -12,12 +12,12 @@ import jax
 from ml_collections import ConfigDict
 
 from jaxrl_llm import sharding
-from jaxrl_llm.learner import actor as actor_lib
+from jaxrl_llm.learner import choices, rounds
 from jaxrl_llm.learner import optimizer as optimizer_lib
 from jaxrl_llm.learner import policy as policy_lib
-from jaxrl_llm.learner import prompt_sharing, rounds
 from jaxrl_llm.learner import rejection as rejection_lib
 from jaxrl_llm.learner import update as update_lib
+from jaxrl_llm.learner.choices import learner_config, microbatch
 from jaxrl_llm.models import attention, hf
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.ops import buckets
@@ -105,7 +105,9 @@ class Programs(NamedTuple):
 
   Attributes:
     config: of the run, with the lengths to compile.
-    mesh: (data, fsdp, tensor).
+    mesh: (data, fsdp, tensor), of the sampler.
+    learner_mesh: of scores, updates and their parameters; see
+      `sharding.learner_mesh`.
     players: the policy, which is evaluated and exported; and the actor, if it
       is another model.
     model, policy, learner, sampler: parts of the first player.
@@ -115,6 +117,7 @@ class Programs(NamedTuple):
   """
   config: ConfigDict
   mesh: jax.sharding.Mesh
+  learner_mesh: jax.sharding.Mesh
   players: tuple[Player, ...]
   writer: Writer
   stages: Stages
@@ -169,11 +172,6 @@ def keeps_writer(config: ConfigDict, stages: Stages) -> bool:
       rejection.decoupled and updates_per_step(config, stages) == 1)
 
 
-def microbatch(config: ConfigDict) -> int:
-  """Returns the rows of a forward and backward pass of an update."""
-  return min(config.learner.microbatch, rounds.minibatch_rows(config))
-
-
 def scored_rows(config: ConfigDict, stages: Stages) -> int:
   """Returns the rows of a call of `Learner.score`: those of a step, padded."""
   size = microbatch(config)
@@ -183,22 +181,6 @@ def scored_rows(config: ConfigDict, stages: Stages) -> int:
 def needs_anchor(config: ConfigDict) -> bool:
   """Returns whether the loss has a KL penalty, and so a frozen model."""
   return config.loss.kl_coef > 0
-
-
-def learner_config(
-    config: ConfigDict, share_prompts: bool = False,
-    **changes: Any) -> update_lib.LearnerConfig:
-  """Returns the learner's static choices, with changes."""
-  loss, learner = config.loss, config.learner
-  return update_lib.LearnerConfig(**{**dict(
-      microbatch=microbatch(config), max_prompt=config.max_prompt,
-      max_response=config.max_response, share_prompts=share_prompts,
-      buckets=learner.response_buckets if share_prompts else learner.buckets,
-      objective=loss.objective, aggregation=loss.aggregation,
-      importance=loss.importance, kl_estimator=loss.kl_estimator,
-      rejection=rejection_lib.of(config), actor=actor_lib.of(config),
-      vocab_chunk=learner.vocab_chunk, remat=learner.remat,
-      attention=learner.attention, unroll=learner.unroll), **changes})
 
 
 def with_lengths(
@@ -330,7 +312,7 @@ def make(
   Args:
     config: checked by `config.validate`.
     model: the architecture of the policy.
-    mesh: see `sharding`.
+    mesh: the sampler's, see `sharding`.
     stop_ids: tokens that end a response.
     stages: their capacities are the sizes of the programs.
     checkpoint: source of the model's weights; None is random weights.
@@ -355,17 +337,26 @@ def make(
           f'mesh.tensor={mesh.shape["tensor"]} does not divide {name}.kv_heads='
           f'{source.model.kv_heads}: no head can be split, use a divisor of it.'
       )
-  rows, shards = microbatch(config), sharding.data_shards(mesh)
-  if rows < config.learner.microbatch and rows % shards:
+  learner_mesh = sharding.learner_mesh(mesh, config.mesh.learner_tensor)
+  if config.lora.rank and learner_mesh is not mesh:
     raise ValueError(
-        f'The {rows} responses of an optimiser step (prompts_per_step x '
-        'samples_per_prompt / learner.updates) do not divide over the '
-        f"mesh's {shards} data shards (data x fsdp): use a multiple of "
+        f'mesh.learner_tensor={config.mesh.learner_tensor} does not fit '
+        f'lora.rank={config.lora.rank}, whose frozen weights have one layout '
+        'for sampling and updates: set mesh.learner_tensor=none.')
+  rows, shards = microbatch(config), sharding.data_shards(learner_mesh)
+  if rows % shards:
+    what = f'learner.microbatch={rows} does'
+    if rows < config.learner.microbatch:
+      what = (f'The {rows} responses of an optimiser step (prompts_per_step x '
+              'samples_per_prompt / learner.updates) do')
+    raise ValueError(
+        f'{what} not divide over '
+        f'{sharding.learner_shards(mesh, learner_mesh)}: use a multiple of '
         f'{shards}.')
   config = with_lengths(config, mesh, stages.curriculum, lengths)
   policies = [
-      policy_lib.make(source.config, source.model, mesh, source.checkpoint)
-      for source in sources]
+      policy_lib.make(source.config, source.model, mesh, source.checkpoint,
+                      learner_mesh) for source in sources]
   optimizers = [
       optimizer_lib.make(
           steps=max(updates_of_run(config, stages), 1),
@@ -373,9 +364,9 @@ def make(
   learner = update_lib.make(
       model, learner_config(
           config, row_facts=stages.selection.stale,
-          share_prompts=prompt_sharing.decide(
-              config, mesh, [source.model for source in sources])),
-      optimizers[0], mesh=mesh, trained=policies[0].trained,
+          share_prompts=choices.shares_prompts(
+              config, learner_mesh, [source.model for source in sources])),
+      optimizers[0], mesh=learner_mesh, trained=policies[0].trained,
       compose=policies[0].compose, actor=actor and update_lib.Actor(
           actor.model, policies[1].trained, optimizers[1]))
   sampler = functools.partial(
@@ -395,7 +386,7 @@ def make(
   weights = policies[-1].sampling(config.sampling.weights)
   writer = Writer(
       len(players) - 1, weights.apply, weights.lower, writing, weights.result)
-  return Programs(config, mesh, players, writer, stages)
+  return Programs(config, mesh, learner_mesh, players, writer, stages)
 
 
 def _platform(mesh: jax.sharding.Mesh) -> str:

@@ -95,11 +95,12 @@ def run(parts: experiment.Parts, report: Report) -> Any:
         f'The task {config.task.name} has no demonstrations: set '
         'config.warm_start.steps=0.')
   programs = parts.programs
-  shards = sharding.data_shards(programs.mesh)
+  shards = sharding.data_shards(programs.learner_mesh)
   if warm.batch % shards:
+    of = sharding.learner_shards(programs.mesh, programs.learner_mesh)
     raise ValueError(
-        f"warm_start.batch={warm.batch} does not divide over the mesh's "
-        f'{shards} data shards (data x fsdp): use a multiple of {shards}.')
+        f'warm_start.batch={warm.batch} does not divide over {of}: use a '
+        f'multiple of {shards}.')
   learner = update_lib.make(
       programs.model,
       programs_lib.learner_config(
@@ -111,7 +112,7 @@ def run(parts: experiment.Parts, report: Report) -> Any:
           learning_rate=warm.learning_rate, steps=warm.steps,
           schedule='cosine', warmup_steps=warm.steps // 20, b2=0.99,
           weight_decay=0.1),
-      mesh=programs.mesh)
+      mesh=programs.learner_mesh)
   loss = parts.replicate(loss_lib.supervised_params(config))
   state, first = learner.init(_start(parts)), 0
   unfinished = paths.place(config.workdir) / f'warm_start-{_name(parts)}'
@@ -152,7 +153,7 @@ def _interrupt(
 def _start(parts: experiment.Parts) -> Any:
   """Makes the parameters before any training."""
   return parts.programs.policy.init(
-      processes_lib.key(parts.config.seed, parts.programs.mesh))
+      processes_lib.key(parts.config.seed, parts.programs.learner_mesh))
 
 
 class Start(NamedTuple):
@@ -271,7 +272,7 @@ def _name(parts: experiment.Parts) -> str:
       _asked(parts), config_lib.WARM_START, config_lib.ROUNDING))
   # The mesh as it is: in the config one of its axes may be -1.
   return '-'.join(map(str, (
-      known, *parts.programs.mesh.shape.values(), *[
+      known, *parts.programs.learner_mesh.shape.values(), *[
           digest for of, digest in parts.contents.items() if of == 'model'])))
 
 

@@ -53,7 +53,7 @@ def row(spec: str, found: dict[str, Any]) -> list[str]:
   phases = found['phases']
   slowest = max(p['compile_seconds'] for p in phases.values())
   start = [spec.removeprefix('configs/'), found['topology'],
-           ', '.join(map(str, found['mesh'].values())), str(found['slots'])]
+           _mesh(found), str(found['slots'])]
   if found['seconds_per_step'] is None:
     lacking = next(p for p in phases.values() if p['needs'])
     return [*start, lacking['needs'], 'none', *[''] * 7, f'{slowest:.0f}']
@@ -65,6 +65,14 @@ def row(spec: str, found: dict[str, Any]) -> list[str]:
       phases['sample']['bound'], f'{update["seconds"]:.2f}',
       f'{update["model-flops use"]:.0%}',
       f'{found["tokens_per_second_per_chip"]:,.0f}', f'{slowest:.0f}']
+
+
+def _mesh(found: dict[str, Any]) -> str:
+  """Returns the sizes of the mesh, with the learner's if it is another."""
+  mesh, learner = (
+      ', '.join(map(str, found[name].values()))
+      for name in ('mesh', 'learner_mesh'))
+  return mesh if learner == mesh else f'{mesh} (learner {learner})'
 
 
 def main() -> int:

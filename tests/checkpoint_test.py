@@ -196,8 +196,8 @@ def test_other_arrays_are_refused_by_name(tmp_path):
 
 def between_meshes(directory):
   """Saves on one mesh of 8 devices and restores on others."""
-  def place(sizes, rules):
-    mesh = sharding.make_mesh(*sizes)
+  def place(sizes, rules, learner=None):
+    mesh = sharding.learner_mesh(sharding.make_mesh(*sizes), learner)
     return sharding.shardings(values, rules, mesh)
 
   rng = np.random.default_rng(0)
@@ -208,8 +208,10 @@ def between_meshes(directory):
   saver = checkpoint.Checkpointer(directory, {})
   saver.save(1, state, {})
   good = []
-  for sizes in ((8, 1, 1), (1, 8, 1), (1, 2, 4), (2, 2, 2)):
-    want = place(sizes, sharding.TRAIN_RULES)
+  for sizes, *learner in (
+      ((8, 1, 1),), ((1, 8, 1),), ((1, 2, 4),), ((2, 2, 2),), ((2, 2, 2), 1),
+      ((1, 2, 4), 2)):
+    want = place(sizes, sharding.TRAIN_RULES, *learner)
     like = jax.tree.map(
         lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
         values, want)
@@ -222,7 +224,7 @@ def between_meshes(directory):
 
 
 def test_another_mesh_can_restore(tmp_path):
-  assert devices.run(between_meshes, str(tmp_path)) == [True] * 4
+  assert devices.run(between_meshes, str(tmp_path)) == [True] * 6
 
 
 def test_host_state_must_be_json(tmp_path):

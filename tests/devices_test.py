@@ -14,6 +14,7 @@ from tests import devices, stage_runs, tiny
 from tests.tolerance import decoder, typical
 
 MESHES = ((8, 1, 1), (2, 2, 2))
+LEARNER = dict(mesh__learner_tensor=1)
 STEPS = 3
 # Rows that another model wrote a step before, rejected and weighted. The mask
 # is the expectation: a sampled one turns a rounding error into another token.
@@ -125,7 +126,8 @@ def results():
   """Results of `loop` on one device and on each mesh, run two at a time.
 
   """
-  jobs = [((1, 1, 1), 1, {}), *((sizes, 8, {}) for sizes in MESHES)]
+  jobs = [((1, 1, 1), 1, {}), *((sizes, 8, {}) for sizes in MESHES),
+          ((2, 2, 2), 8, LEARNER)]
   return both(loop, *jobs)
 
 
@@ -166,7 +168,9 @@ def test_the_loop_is_the_same_on_every_mesh(results):
 
 
 def test_everything_lies_as_it_should_and_compiles_once(results):
-  for result, (_, fsdp, tensor) in zip(results, ((1, 1, 1), *MESHES)):
+  learner = 2, 4, 1
+  for result, (_, fsdp, tensor) in zip(
+      results, ((1, 1, 1), *MESHES, learner), strict=True):
     assert result['laid_out'] == [True] * 4
     assert result['part'] == [1, 32 // fsdp, 32 // tensor]
     assert result['programs'] == [

@@ -263,6 +263,13 @@ def refusals():
            model__mlp_width=34, model__head_dim=8),
       dict(mesh__fsdp=8, mesh__data=1, model__width=36),
       dict(learner__microbatch=4),
+      dict(mesh__tensor=4, mesh__learner_tensor=3),
+      dict(mesh__data=1, mesh__fsdp=4, mesh__tensor=2, mesh__learner_tensor=1,
+           model__kv_heads=2, learner__microbatch=4),
+      dict(mesh__tensor=2, mesh__learner_tensor=1, model__kv_heads=2,
+           lora__rank=2),
+      dict(mesh__fsdp=4, mesh__tensor=2, mesh__learner_tensor=1,
+           model__kv_heads=2, model__width=36),
       dict(mesh__data=3),
       dict(mesh__data=4, mesh__fsdp=4)):
     try:
@@ -279,6 +286,12 @@ def test_meshes_that_do_not_divide_are_refused():
       ['layers/down', '34', 'mesh.tensor x mesh.fsdp = 4 x 1'],
       ['layers/', '36', 'mesh.fsdp = 8'],
       ['microbatch=4', '8 data shards', 'multiple of 8'],
+      ['mesh.learner_tensor=3 does not divide mesh.tensor=4: use a divisor'],
+      ['learner.microbatch=4', "learner's 8 data shards (mesh.data x mesh.fsdp "
+       'x mesh.tensor / mesh.learner_tensor)', 'multiple of 8'],
+      ['mesh.learner_tensor=1 does not fit lora.rank=2'],
+      ['36', 'mesh.fsdp = 8', 'with mesh.learner_tensor=1 the mesh (data, '
+       'fsdp, tensor) is 1, 8, 1.'],
       ['mesh.data=3', 'there are 8'],
       ['mesh.data=4', 'mesh.fsdp=4', 'there are 8'])
   for said, words in zip(devices.run(refusals), wanted, strict=True):

@@ -34,7 +34,7 @@ def team(homes, index=0):
   channel = types.SimpleNamespace(index=index, count=max(homes) + 1)
   return processes.Processes(
       channel, processes.Homes(
-          np.array(homes), tuple(range(max(homes) + 1))), index, None)
+          np.array(homes), tuple(range(max(homes) + 1))), index, None, None)
 
 
 def test_rows_stay_home_first():
@@ -278,16 +278,19 @@ def test_a_process_with_another_config_is_refused(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    'mesh', [(8, 1, 1), (2, 2, 2)], ids=['rows', 'cube'])
+    'mesh', [(8, 1, 1), (2, 2, 2), (1, 2, 4, 1)],
+    ids=['rows', 'cube', 'learner'])  # the last has shards of two processes
 @pytest.mark.parametrize(
     'fields', [PLAIN, SPEED_CBS, ACTOR], ids=['plain', 'speed_cbs', 'actor'])
 @pytest.mark.parametrize('sgd', [True, False], ids=['sgd', 'adamw'])
 def test_eight_devices_in_processes(tmp_path, fields, mesh, sgd):
-  data, fsdp, tensor = mesh
+  data, fsdp, tensor, *learner = mesh
   fields = dict(
-      fields, mesh__data=data, mesh__fsdp=fsdp, mesh__tensor=tensor,
-      model__kv_heads=tensor, **(
-          dict(actor__model__kv_heads=tensor) if fields is ACTOR else {}))
+      fields, mesh__learner_tensor=learner[0] if learner else None,
+      mesh__data=data, mesh__fsdp=fsdp, mesh__tensor=tensor,
+      **{f'{model}__{name}': count
+         for model in ('model', 'actor__model')[:1 + (fields is ACTOR)]
+         for name, count in (('heads', max(tensor, 2)), ('kv_heads', tensor))})
   run = dict(module='tests.many', programs=tmp_path / 'programs', sgd=sgd)
   for count in (1, 2, 4):
     folder = tmp_path / str(count)

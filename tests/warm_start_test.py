@@ -160,7 +160,7 @@ def test_every_mesh_has_its_own_file(warmed):
   def file(*sizes):
     mesh = types.SimpleNamespace(
         shape=dict(zip(('data', 'fsdp', 'tensor'), sizes)))
-    return warm_start.cache_file(tiny.changed(parts, mesh=mesh))
+    return warm_start.cache_file(tiny.changed(parts, learner_mesh=mesh))
 
   assert file(1, 1, 1) == path  # whatever axis the config left to the rest
   assert len({file(1, 1, 1), file(2, 1, 1), file(1, 2, 1), file(1, 1, 2)}) == 4
@@ -204,4 +204,4 @@ def test_what_cannot_be_warm_started_is_refused(parts):
     warm_start.run(parts._replace(task=bare), None)
   wide = types.SimpleNamespace(shape=dict(data=4, fsdp=3, tensor=1))
   with pytest.raises(ValueError, match='warm_start.batch=8 .* multiple of 12'):
-    warm_start.run(tiny.changed(parts, mesh=wide), None)
+    warm_start.run(tiny.changed(parts, learner_mesh=wide), None)

@@ -274,6 +274,9 @@ FIELDS = (
           affects=_NOTHING),
     Field('mesh.tensor', 1, 'shards of heads, MLP and vocabulary',
           affects=_NOTHING),
+    Field('mesh.learner_tensor', None, 'mesh.tensor of updates, a divisor of '
+          "the sampler's: the rest of it joins mesh.fsdp there (none: the same "
+          'mesh)', range=SOME, kind=int | None, affects=_NOTHING),
     Field('mesh.cpu_devices', None, 'devices that a CPU counts as; one per '
           'core is fastest while matrices are small (none: 1, or what the '
           'environment says)', range='[1, 4096]', kind=int | None,

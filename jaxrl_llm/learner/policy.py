@@ -65,14 +65,17 @@ class Policy(NamedTuple):
 
 def make(
     config: ConfigDict, model: ModelConfig, mesh: jax.sharding.Mesh,
-    checkpoint: hf.Checkpoint | None = None) -> Policy:
+    checkpoint: hf.Checkpoint | None = None,
+    learner_mesh: jax.sharding.Mesh | None = None) -> Policy:
   """Makes the functions of a policy's parameters; nothing is compiled yet.
 
   Args:
     config: config of the run.
     model: the architecture.
-    mesh: see `sharding`.
+    mesh: the sampler's, see `sharding`.
     checkpoint: source of the weights; None for random ones.
+    learner_mesh: of the parameters in training; None for `mesh`. With LoRA it
+      is `mesh`: both use the same frozen parameters.
 
   Returns:
     The functions.
@@ -83,10 +86,22 @@ def make(
   """
   shapes = jax.eval_shape(lambda: transformer.init(jax.random.key(0), model))
   dtype = jnp.dtype(model.dtype)
-  in_training = sharding.abstract_params(shapes, sharding.TRAIN_RULES, mesh)
+  learner = mesh if learner_mesh is None else learner_mesh
+  try:
+    in_training = sharding.abstract_params(
+        shapes, sharding.TRAIN_RULES, learner)
+  except ValueError as error:
+    if learner is mesh:
+      raise
+    sizes = ', '.join(map(str, learner.shape.values()))
+    raise ValueError(
+        f'{str(error)[:-1]}; with mesh.learner_tensor='
+        f'{learner.shape["tensor"]} the mesh (data, fsdp, tensor) is {sizes}.'
+    ) from None
   if not config.lora.rank:
     def of_all(kind):
-      made = sharding.to_sampling(shapes, mesh, dtype, kind=kind)
+      made = sharding.to_sampling(
+          shapes, mesh, dtype, kind=kind, learner=learner)
       return Sampling(
           lambda trained, frozen=None: made.apply(trained), made.lower,
           made.result)

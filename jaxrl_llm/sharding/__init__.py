@@ -2,12 +2,15 @@
 
 The mesh has three axes. Rows of a batch are split over `data` and `fsdp`.
 Training weights are split over `fsdp` and `tensor`, sampling weights over
-`tensor` only.
+`tensor` only. The learner may have a mesh of its own: the same devices, with a
+smaller `tensor` and a larger `fsdp`.
 """
 
 from jaxrl_llm.sharding.mesh import (
     AXES,
     data_shards,
+    learner_mesh,
+    learner_shards,
     make_mesh,
     replicated,
     rows,
@@ -30,6 +33,7 @@ from jaxrl_llm.sharding.rules import (
 
 __all__ = (
     'AXES', 'Resharder', 'Rules', 'SAMPLE_RULES', 'TRAIN_RULES',
-    'abstract_params', 'axis_names', 'data_shards', 'make_mesh',
-    'optimizer_shardings', 'replicated', 'rows', 'sampling_type', 'shardings',
-    'spec_of', 'split_cpu', 'table', 'to_sampling', 'without')
+    'abstract_params', 'axis_names', 'data_shards', 'learner_mesh',
+    'learner_shards', 'make_mesh', 'optimizer_shardings', 'replicated', 'rows',
+    'sampling_type', 'shardings', 'spec_of', 'split_cpu', 'table',
+    'to_sampling', 'without')

@@ -1,8 +1,8 @@
-"""The mesh of devices, and the layout of a batch's rows on it."""
+"""The meshes of devices, and the layout of a batch's rows on them."""
 
 import math
 import os
-from typing import Sequence
+from typing import Mapping, Sequence
 
 from absl import logging
 import jax
@@ -39,7 +39,8 @@ def split_cpu(count: int) -> None:
 
 def make_mesh(
     data: int, fsdp: int, tensor: int,
-    devices: Sequence[jax.Device] | None = None) -> Mesh:
+    devices: Sequence[jax.Device] | None = None,
+    learner_tensor: int | None = None) -> Mesh:
   """Makes the mesh (data, fsdp, tensor).
 
   Args:
@@ -49,6 +50,8 @@ def make_mesh(
       may be -1.
     tensor: number of devices that split every matrix; may be -1.
     devices: devices to use; None for all.
+    learner_tensor: of `learner_mesh`, for which the devices are arranged: the
+      neighbours in its large `fsdp` are neighbours in the slice too.
 
   Returns:
     A mesh that uses every device once. On several TPU slices only the axis
@@ -57,7 +60,7 @@ def make_mesh(
 
   Raises:
     ValueError: the sizes do not multiply to the number of devices, or the
-      rows do not divide over the slices.
+      rows do not divide over the slices; or as `learner_mesh`.
   """
   devices = jax.devices() if devices is None else list(devices)
   sizes = dict(data=data, fsdp=fsdp, tensor=tensor)
@@ -79,23 +82,67 @@ def make_mesh(
     raise ValueError(
         f'{said} makes {known} devices, but there are {count}; choose sizes '
         f'whose product is {count}, or set one to -1.')
-  slices = _slices(devices)
+  slices, first = _slices(devices), _learner_sizes(sizes, learner_tensor)
   if slices > 1:
     across = 'data' if sizes['data'] > 1 else 'fsdp'
     if sizes[across] % slices:
       raise ValueError(
           f'{said}: mesh.{across} must be a multiple of the {slices} slices, '
           'so that no other axis crosses from one slice to another.')
-    inside = {**sizes, across: sizes[across] // slices}
+    inside = {**first, across: first[across] // slices}
     between = {**dict.fromkeys(AXES, 1), across: slices}
-    return Mesh(
+    mesh = Mesh(
         mesh_utils.create_hybrid_device_mesh(
             tuple(inside.values()), tuple(between.values()), devices,
             allow_split_physical_axes=True), AXES,
         axis_types=(AxisType.Auto,) * 3)
-  return jax.make_mesh(
-      tuple(sizes.values()), AXES, axis_types=(AxisType.Auto,) * 3,
-      devices=devices)
+  else:
+    mesh = jax.make_mesh(
+        tuple(first.values()), AXES, axis_types=(AxisType.Auto,) * 3,
+        devices=devices)
+  return _of_sizes(mesh, sizes)
+
+
+def learner_mesh(mesh: Mesh, tensor: int | None) -> Mesh:
+  """Makes the learner's mesh: the same devices, in the same order.
+
+  Decoding gains from splitting matrices over `tensor`, updates lose by it. A
+  data shard of `mesh` is several neighbouring ones of the learner's mesh.
+
+  Args:
+    mesh: the sampler's mesh, from `make_mesh`.
+    tensor: size of the axis `tensor` there; the rest of this axis joins `fsdp`.
+      None keeps the mesh.
+
+  Returns:
+    A mesh with the same axes; `mesh` itself if the sizes are the same.
+
+  Raises:
+    ValueError: `tensor` does not divide that of `mesh`.
+  """
+  return _of_sizes(mesh, _learner_sizes(mesh.shape, tensor))
+
+
+def _learner_sizes(
+    sizes: Mapping[str, int], tensor: int | None) -> Mapping[str, int]:
+  """Returns the sizes of the learner's mesh, see `learner_mesh`."""
+  whole = sizes['tensor']
+  if tensor is None:
+    return sizes
+  if whole % tensor:
+    raise ValueError(
+        f'mesh.learner_tensor={tensor} does not divide mesh.tensor={whole}: '
+        'use a divisor of it, such as 1, or none for the same mesh.')
+  return {**sizes, 'fsdp': sizes['fsdp'] * whole // tensor, 'tensor': tensor}
+
+
+def _of_sizes(mesh: Mesh, sizes: Mapping[str, int]) -> Mesh:
+  """Returns a mesh of other sizes with the same devices in the same order."""
+  if {**mesh.shape} == {**sizes}:
+    return mesh
+  return Mesh(
+      mesh.devices.reshape([sizes[axis] for axis in AXES]), AXES,
+      axis_types=mesh.axis_types)
 
 
 def _slices(devices: Sequence[jax.Device]) -> int:
@@ -118,3 +165,11 @@ def replicated(mesh: Mesh) -> NamedSharding:
 def data_shards(mesh: Mesh) -> int:
   """Returns the number of parts into which `rows` splits a batch."""
   return mesh.shape['data'] * mesh.shape['fsdp']
+
+
+def learner_shards(mesh: Mesh, learner: Mesh) -> str:
+  """Describes the data shards of the learner's mesh, for an error."""
+  if learner is mesh:
+    return f"the mesh's {data_shards(mesh)} data shards (data x fsdp)"
+  return (f"the learner's {data_shards(learner)} data shards (mesh.data x "
+          'mesh.fsdp x mesh.tensor / mesh.learner_tensor)')

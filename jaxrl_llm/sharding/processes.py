@@ -3,9 +3,11 @@
 Every process runs the same program. It samples, decodes and verifies the rows
 of its own data shards; rows are numbered alike everywhere, but their tokens are
 only at the processes that hold the row's shard: their home. Facts about rows
-are gathered, so that every process takes the same decisions.
+are gathered, so that every process takes the same decisions. Data shards are
+those of the sampler's mesh: one of them is some whole ones of the learner's.
 """
 
+import functools
 from typing import Any, NamedTuple, Sequence
 
 import jax
@@ -35,12 +37,14 @@ class Processes(NamedTuple):
     channel: exchange of small values.
     homes: who holds which rows.
     home: number of this process's home.
-    mesh: see `make_mesh`.
+    mesh: the sampler's, see `make_mesh`.
+    learner_mesh: of the batches, see `learner_mesh`.
   """
   channel: Channel
   homes: Homes
   home: int
   mesh: Mesh
+  learner_mesh: Mesh
 
   @property
   def leads(self) -> bool:
@@ -81,7 +85,7 @@ class Processes(NamedTuple):
             [value for _, value in found])
 
   def positions(self, rows: int) -> np.ndarray:
-    """Returns which rows of a batch the devices of this process hold."""
+    """Returns which rows of a batch the devices of this home hold."""
     return np.flatnonzero(self._home_at(rows) == self.home)
 
   def _home_at(self, rows: int) -> np.ndarray:
@@ -149,13 +153,13 @@ class Processes(NamedTuple):
         start += count
 
   def shard_rows(self, batch: Any, rows: int) -> Any:
-    """Puts a batch on the devices, its rows split over the data shards.
+    """Puts a batch on the learner's devices, its rows split over them.
 
     Args:
       batch: tree of NumPy arrays: the rows of `positions(rows)`.
       rows: of the whole batch.
     """
-    layout, mine = mesh_lib.rows(self.mesh), self.positions(rows)
+    layout, mine = mesh_lib.rows(self.learner_mesh), self.positions(rows)
     if self.channel.count == 1:
       return jax.device_put(batch, layout)
 
@@ -172,6 +176,8 @@ class Processes(NamedTuple):
   def fetch_rows(self, batch: Any) -> Any:
     """Returns arrays split over the data shards, with the rows at home here.
 
+    All processes must call it.
+
     Args:
       batch: tree of [B, ...] on the devices.
 
@@ -180,6 +186,9 @@ class Processes(NamedTuple):
     """
     if self.channel.count == 1:
       return jax.device_get(batch)
+    if self.learner_mesh is not self.mesh:
+      # Each process of a home may train on any of its rows.
+      batch = _row_gatherer(self.mesh)(batch)
 
     def one(x):
       pieces = {s.index[0].start or 0: s.data for s in x.addressable_shards}
@@ -189,8 +198,18 @@ class Processes(NamedTuple):
     return jax.tree.map(one, batch)
 
 
-def make(mesh: Mesh) -> Processes:
+@functools.cache
+def _row_gatherer(mesh: Mesh) -> Any:
+  """Returns a program that splits rows over the data shards of a mesh."""
+  return jax.jit(lambda x: x, out_shardings=mesh_lib.rows(mesh))
+
+
+def make(mesh: Mesh, learner_mesh: Mesh | None = None) -> Processes:
   """Makes the processes of a run.
+
+  Args:
+    mesh: the sampler's, see `make_mesh`.
+    learner_mesh: of the batches; None for `mesh`.
 
   Raises:
     ValueError: two processes share some data shards, but not all.
@@ -209,7 +228,8 @@ def make(mesh: Mesh) -> Processes:
             'divides the devices of a process, or is a multiple of them.')
   homes = Homes(np.array([leads.index(min(some)) for some in holders]), leads)
   mine = [i for i, some in enumerate(holders) if channel.index in some]
-  return Processes(channel, homes, int(homes.of_shard[mine[0]]), mesh)
+  return Processes(channel, homes, int(homes.of_shard[mine[0]]), mesh,
+      mesh if learner_mesh is None else learner_mesh)
 
 
 def replicate(tree: Any, mesh: Mesh) -> Any:

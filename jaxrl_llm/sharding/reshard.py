@@ -1,5 +1,9 @@
 """Resharding of training weights to sampling weights, once per update.
 
+If the learner has a mesh of its own, a weight first takes the layout that it
+would have in training on the sampler's mesh: its parts move between the
+neighbours that share a copy of the sampling weights. Then it is all-gathered.
+
 Sampling weights may be quantised, see `ops/quantise.py`. Each matrix of a layer
 then has a scale for each output, in a leaf beside it such as 'layers/q_scale'.
 Embedding and unembedding have a scale for each row.
@@ -44,6 +48,7 @@ def to_sampling(
     dtype: Any,
     *,
     kind: str | None = None,
+    learner: Mesh | None = None,
     train_rules: Rules = TRAIN_RULES,
     sample_rules: Rules = SAMPLE_RULES,
 ) -> Resharder:
@@ -51,10 +56,11 @@ def to_sampling(
 
   Args:
     shapes: tree of shapes and types of the parameters.
-    mesh: see `make_mesh`.
+    mesh: the sampler's, see `make_mesh`.
     dtype: compute type of the sampling weights.
     kind: quantised type of the matrices, a key of `quantise.TYPES`; None for
       the compute type.
+    learner: the mesh of the input, see `learner_mesh`; None for `mesh`.
     train_rules: layout of the input.
     sample_rules: layout of the output.
 
@@ -64,10 +70,15 @@ def to_sampling(
   Raises:
     ValueError: no rule matches a parameter, or the mesh does not divide it.
   """
-  before = jax.tree.leaves(rules_lib.shardings(shapes, train_rules, mesh))
+  learner = mesh if learner is None else learner
+  before = jax.tree.leaves(rules_lib.shardings(shapes, train_rules, learner))
   after = jax.tree.leaves(rules_lib.shardings(shapes, sample_rules, mesh))
   abstract = jax.tree.leaves(
-      rules_lib.abstract_params(shapes, train_rules, mesh))
+      rules_lib.abstract_params(shapes, train_rules, learner))
+  # Layouts that a weight takes in turn.
+  ways = [*zip(*(
+      *([jax.tree.leaves(rules_lib.shardings(shapes, train_rules, mesh))]
+        if learner is not mesh else []), after))]
   flat = [
       (rules_lib.path_of(keys), leaf)
       for keys, leaf in jax.tree_util.tree_leaves_with_path(shapes)]
@@ -76,20 +87,24 @@ def to_sampling(
       quantise.TYPES[kind] if axis else
       rules_lib.sampling_type(path, leaf, dtype)
       for axis, (path, leaf) in zip(axes, flat)]
+  # A program takes arrays of one mesh alone.
   stays = [
-      a.is_equivalent_to(b, len(leaf.shape))
+      learner is mesh and a.is_equivalent_to(b, len(leaf.shape))
       for a, b, (_, leaf) in zip(before, after, flat)]
   moved = [
       i for i, (_, leaf) in enumerate(flat)
       if leaf.dtype != types[i] or not stays[i]]
 
+  def laid_out(x, places, layer=0):
+    for place in places:
+      x = jax.lax.with_sharding_constraint(
+          x, NamedSharding(place.mesh, P(*place.spec[layer:])))
+    return x
+
   def quantised(x, i, layer=0):
     values, scale = quantise.quantise(x, types[i], axes[i])
     # The first constraint makes XLA round before it gathers: it sends 8 bits.
-    for place in before[i], after[i]:
-      values = jax.lax.with_sharding_constraint(
-          values, NamedSharding(mesh, P(*place.spec[layer:])))
-    return values, scale
+    return laid_out(values, (before[i], *ways[i]), layer), scale
 
   def one(i, x):
     stacked = re.search(r'\blayers/', flat[i][0])
@@ -98,12 +113,10 @@ def to_sampling(
           lambda layer: quantised(layer, i, 1), x) if stacked else (
               quantised(x, i))
     if stays[i] or not stacked:
-      return x.astype(types[i]), None
+      return laid_out(x.astype(types[i]), ways[i][:-1]), None
     # One layer at a time, because XLA keeps a copy of each gathered array.
-    spec = NamedSharding(mesh, P(*after[i].spec[1:]))
     return jax.lax.map(
-        lambda layer: jax.lax.with_sharding_constraint(
-            layer.astype(types[i]), spec), x), None
+        lambda layer: laid_out(layer.astype(types[i]), ways[i], 1), x), None
 
   def cast(leaves):
     done = [one(i, x) for i, x in zip(moved, leaves)]

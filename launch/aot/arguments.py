@@ -43,8 +43,11 @@ class Arguments(NamedTuple):
 def abstract(made: programs.Programs) -> Arguments:
   """Returns shape, dtype and sharding of all arguments in a training step."""
   config, mesh, policy = made.config, made.mesh, made.policy
-  split, whole = sharding.rows(mesh), sharding.replicated(mesh)
   kind = made.model.dtype
+
+  split, whole = (
+      layout(made.learner_mesh)
+      for layout in (sharding.rows, sharding.replicated))
 
   def array(*shape, dtype=jnp.int32, place=split):
     return jax.ShapeDtypeStruct(shape, dtype, sharding=place)
@@ -58,11 +61,12 @@ def abstract(made: programs.Programs) -> Arguments:
   shards, sampler = sharding.data_shards(mesh), made.writer.sampler
   p = shards * sampler.prompts_per_shard
   r = shards * sampler.requests_per_shard
-  scalar = functools.partial(array, place=whole)
+  scalar = functools.partial(array, place=sharding.replicated(mesh))
+  asked = functools.partial(array, place=sharding.rows(mesh))
   key = jax.eval_shape(lambda: jax.random.key(0))
   generate = (
-      Prompts(array(p, config.max_prompt), array(p), array(p)),
-      Requests(array(r), array(r), array(r)), array(shards),
+      Prompts(asked(p, config.max_prompt), asked(p), asked(p)),
+      Requests(asked(r), asked(r), asked(r)), asked(shards),
       scalar(dtype=key.dtype),
       jax.tree.map(lambda x: scalar(dtype=x.dtype), SamplingParams()),
       scalar())
@@ -95,7 +99,7 @@ def abstract(made: programs.Programs) -> Arguments:
             updated and rejection) else None,
         actor_logprobs=tokens() if old and actor and actor.ppo else None)
 
-  number = scalar(dtype=jnp.float32)
+  number = array(dtype=jnp.float32, place=whole)
   loss = jax.tree.map(lambda _: number, loss_lib.params(config))
   return Arguments(
       state=state, frozen=frozen, anchor=anchor,

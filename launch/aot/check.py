@@ -59,7 +59,8 @@ class Report(NamedTuple):
   Attributes:
     config: the checked config.
     topology: the slice.
-    mesh: the mesh on the slice.
+    mesh: the sampler's mesh on the slice.
+    learner_mesh: the learner's.
     slots: decode slots on each data shard.
     requests_per_shard: requests that these slots serve.
     phases: programs in the order of a step.
@@ -68,6 +69,7 @@ class Report(NamedTuple):
   config: ConfigDict
   topology: chips.Topology
   mesh: jax.sharding.Mesh
+  learner_mesh: jax.sharding.Mesh
   slots: int
   requests_per_shard: int
   phases: list[Phase]
@@ -134,7 +136,8 @@ def topology_of(spec: str) -> str:
 def build(config: ConfigDict, topology: chips.Topology) -> programs.Programs:
   """Makes the programs of a config on a slice."""
   mesh = sharding.make_mesh(
-      *(config.mesh[axis] for axis in sharding.AXES), topology.devices)
+      *(config.mesh[axis] for axis in sharding.AXES), topology.devices,
+      config.mesh.learner_tensor)
   actor = config_lib.actor_model(config)
   return programs.make(
       config, config_lib.model_config(config), mesh, _STOP_IDS,
@@ -173,7 +176,8 @@ def run(config: ConfigDict, topology: chips.Topology,
       _phase(made, topology, name, *result, code)
       for name, result in compiled.items()]
   return Report(
-      config, topology, made.mesh, made.writer.sampler.sampler.slots,
+      config, topology, made.mesh, made.learner_mesh,
+      made.writer.sampler.sampler.slots,
       made.writer.sampler.requests_per_shard, phases,
       made.writer.sampler.max_requests * config.max_response)
 
@@ -224,8 +228,9 @@ def _phase(made, topology, name, program, seconds, needs, code) -> Phase:
   if name == 'sample':
     phase.faults = faults.find(text, made)
   if topology.chip is not None:
+    mesh = made.learner_mesh if name in ('score', 'update') else made.mesh
     phase.cost = cost.estimate(
-        text, cost.Machine(topology.chip, made.mesh), _turns(made, name),
+        text, cost.Machine(topology.chip, mesh), _turns(made, name),
         _chances(made.config))
   return phase
 

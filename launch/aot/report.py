@@ -6,7 +6,7 @@ from typing import Any
 
 from rich import console, table
 
-from jaxrl_llm import programs
+from jaxrl_llm import programs, sharding
 from launch.aot import check, chips
 
 # Scopes of the sampler's loops and their names in the table, inner loop first.
@@ -29,8 +29,6 @@ _ACTIVATIONS = {
     'score': 'lower learner.microbatch',
     'update': 'lower learner.microbatch, or set learner.remat=full',
 }
-# Advice if no device has more than one row.
-_OF_A_ROW = 'raise mesh.tensor, which splits the activations of a row'
 
 
 def verdict(report: check.Report) -> list[str]:
@@ -62,14 +60,17 @@ def misfits(report: check.Report) -> list[str]:
 
 def advice(report: check.Report, phase: check.Phase) -> str:
   """Names the parts that take most of a phase's memory, and the fix."""
-  learner, shape = report.config.learner, report.mesh.shape
+  learner, shards = report.config.learner, sharding.data_shards(
+      report.learner_mesh)
+  field = 'tensor' if report.mesh is report.learner_mesh else 'learner_tensor'
+  of_a_row = f'raise mesh.{field}, which splits the activations of a row'
   activations = _ACTIVATIONS[phase.name]
-  if programs.microbatch(report.config) <= shape['data'] * shape['fsdp']:
+  if programs.microbatch(report.config) <= shards:
     if phase.name == 'score' or (
         phase.name == 'update' and learner.remat == 'full'):
-      activations = _OF_A_ROW
+      activations = of_a_row
     elif phase.name == 'update':
-      activations = f'set learner.remat=full, or {_OF_A_ROW}'
+      activations = f'set learner.remat=full, or {of_a_row}'
   knobs = {
       **_KNOBS, 'activations': activations, 'buffers': activations}
   if phase.name == 'sample':
@@ -136,6 +137,7 @@ def to_json(report: check.Report) -> dict[str, Any]:
           loops_not_counted=phase.cost.unknown)
   return dict(
       topology=report.topology.name, mesh=dict(report.mesh.shape),
+      learner_mesh=dict(report.learner_mesh.shape),
       slots=report.slots, microbatch=programs.microbatch(report.config),
       requests_per_shard=report.requests_per_shard,
       peak_bytes=report.peak, free=_free(report),
@@ -163,6 +165,8 @@ def text(report: check.Report) -> str:
   out = io.StringIO()
   show = console.Console(file=out, width=130, highlight=False).print
   axes = ', '.join(f'{a}={n}' for a, n in report.mesh.shape.items())
+  if report.learner_mesh is not report.mesh:
+    axes += f' (learner {_sizes(report.learner_mesh)})'
   show(f'{report.topology.name}: {report.mesh.size} devices, {axes}; '
        f'{report.slots} slots for {report.requests_per_shard} requests on each '
        f'data shard, learner.microbatch={programs.microbatch(report.config)}',
@@ -183,6 +187,10 @@ def text(report: check.Report) -> str:
     show(f'Loop {scope} is counted once: its number of iterations is unknown.',
          soft_wrap=True)
   return out.getvalue()
+
+
+def _sizes(mesh) -> str:
+  return ', '.join(map(str, mesh.shape.values()))
 
 
 def _bound(cost) -> str:

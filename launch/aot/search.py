@@ -33,7 +33,7 @@ def largest(
         'slice of TPUs.')
   made = check.build(config, topology)
   requests = made.writer.sampler.requests_per_shard
-  shards = sharding.data_shards(made.mesh)
+  shards = sharding.data_shards(made.learner_mesh)
   rows = rounds.minibatch_rows(config)
   sizes = [
       n for n in range(shards, rows + 1, shards) if rows % n == 0]

@@ -98,7 +98,8 @@ def test_a_slice_of_tpus(tmp_path):
   out = program(
       '--config=configs/countdown.py', '--topology=v5e:2x4',
       f'--json={tmp_path / "out.json"}', *overrides(
-          mesh__data=2, mesh__fsdp=2, mesh__tensor=2, model__dtype='bfloat16',
+          mesh__data=2, mesh__fsdp=2, mesh__tensor=2, mesh__learner_tensor=1,
+          model__dtype='bfloat16',
           # What is smaller is not done by the matrix units.
           model__width=256, model__head_dim=128, model__mlp_width=1024,
           max_prompt=128, max_response=128, sampling__chunk=128))
@@ -106,6 +107,13 @@ def test_a_slice_of_tpus(tmp_path):
   found = json.loads((tmp_path / 'out.json').read_text())
   assert found['verdict'] == [] and found['mesh'] == dict(
       data=2, fsdp=2, tensor=2)
+  assert found['learner_mesh'] == dict(data=2, fsdp=4, tensor=1)
+  assert 'tensor=2 (learner 2, 4, 1);' in out.stdout
+  # A part of a copy of the weights moves to its neighbour, before it is
+  # gathered from the other copies.
+  axes = {row['kind']: row['axes']
+          for row in found['phases']['reshard']['collectives']}
+  assert axes['all-to-all'] == 'tensor' and axes['all-gather'] == 'fsdp'
   for phase in found['phases'].values():
     assert phase['loops_not_counted'] == []
     assert phase['estimate']['seconds'] > 0

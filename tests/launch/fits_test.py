@@ -13,6 +13,15 @@ def found(*phases):
   return json.dumps(report.to_json(made(*phases)))
 
 
+def test_a_mesh_of_the_learner_is_named():
+  mesh, learner = (
+      dict(data=4, fsdp=fsdp, tensor=tensor) for fsdp, tensor in (
+          (8, 4), (32, 1)))
+  assert fits._mesh(dict(mesh=mesh, learner_mesh=mesh)) == '4, 8, 4'
+  assert fits._mesh(dict(mesh=mesh, learner_mesh=learner)) == (
+      '4, 8, 4 (learner 4, 32, 1)')
+
+
 def test_every_config_for_a_slice_is_there_with_its_variants():
   jobs = list(fits.jobs())
   assert 'configs/pkpo/gemma2_2b_math.py' in jobs

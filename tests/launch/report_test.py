@@ -30,7 +30,7 @@ def made(*phases, shards=4, **fields):
   mesh = types.SimpleNamespace(
       shape=dict(data=1, fsdp=shards, tensor=1), size=shards)
   topology = chips.Topology('v5e:2x2', chips.CHIPS['v5e'], [None] * shards)
-  return check.Report(config, topology, mesh, 8, 16, list(phases), 10_000)
+  return check.Report(config, topology, mesh, mesh, 8, 16, list(phases), 10_000)
 
 
 def test_a_job_that_fits():

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import sharding
+from jaxrl_llm.learner import choices, prompts
 from jaxrl_llm.learner import loss as loss_lib
-from jaxrl_llm.learner import prompt_sharing, prompts
 from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.models import transformer
 from jaxrl_llm.ops import importance, policy_losses
@@ -346,16 +346,16 @@ def test_why_not_shared(fields, sizes, window, reason):
     (config[section] if section else config)[leaf] = value
   mesh = _FakeMesh(sizes)
   model = dataclasses.replace(plain.MODEL, window=window)
-  found = prompt_sharing.why_not_shared(config, mesh, [model])
+  found = choices.why_not_shared(config, mesh, [model])
   assert reason in found and bool(reason) == bool(found)
   config.learner.share_prompts = True
   if reason:
     with pytest.raises(ValueError, match=re.escape(reason)):
-      prompt_sharing.decide(config, mesh, [model])
+      choices.shares_prompts(config, mesh, [model])
   else:
-    assert prompt_sharing.decide(config, mesh, [model])
+    assert choices.shares_prompts(config, mesh, [model])
   config.learner.share_prompts = False
-  assert not prompt_sharing.decide(config, mesh, [model])
+  assert not choices.shares_prompts(config, mesh, [model])
 
 
 class _FakeMesh:

@@ -33,21 +33,23 @@ def params():
   return jax.tree.map(one, SHAPES)
 
 
-def quantised(sizes, kind):
+def quantised(sizes, kind, learner=None):
   """Returns a mesh's sampling weights and the program that makes them."""
   mesh = sharding.make_mesh(
       *sizes, jax.devices()[:sizes[0] * sizes[1] * sizes[2]])
-  made = sharding.to_sampling(SHAPES, mesh, jnp.bfloat16, kind=kind)
+  learner = sharding.learner_mesh(mesh, learner)
+  made = sharding.to_sampling(
+      SHAPES, mesh, jnp.bfloat16, kind=kind, learner=learner)
   before = jax.device_put(
-      params(), sharding.shardings(SHAPES, sharding.TRAIN_RULES, mesh))
+      params(), sharding.shardings(SHAPES, sharding.TRAIN_RULES, learner))
   return made.apply(before), made
 
 
 def digests(cases):
   """Returns a hash of each leaf, and whether layouts are as declared."""
   found = []
-  for sizes, kind in cases:
-    got, made = quantised(sizes, kind)
+  for case in cases:
+    got, made = quantised(*case)
     as_declared = jax.tree.map(
         lambda x, want: (x.shape, x.dtype) == (want.shape, want.dtype)
         and x.sharding.is_equivalent_to(want.sharding, x.ndim),
@@ -61,7 +63,8 @@ def digests(cases):
 def test_the_same_on_any_mesh():
   kinds = [*quantise.TYPES]
   many = devices.run(digests, [
-      [[2, 2, 2], kinds[0]], [[1, 2, 4], kinds[0]], [[1, 4, 2], kinds[1]]])
+      [[2, 2, 2], kinds[0]], [[1, 2, 4], kinds[0], 1],
+      [[1, 4, 2], kinds[1]]])
   one = {kind: digests([[(1, 1, 1), kind]])[0] for kind in kinds}
   for kind, found in zip((kinds[0], kinds[0], kinds[1]), many):
     assert found == one[kind] and found[1]

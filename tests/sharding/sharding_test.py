@@ -18,6 +18,8 @@ from tests import devices
 from tests.tolerance import decoder, rounding
 
 MESHES = ((8, 1, 1), (1, 8, 1), (2, 2, 2), (1, 2, 4))
+# With meshes of the learner's own: tensor there.
+LEARNERS = (((2, 2, 2), 1), ((1, 2, 4), 2), ((1, 2, 4), 1))
 
 
 def shapes_of(name):
@@ -183,12 +185,35 @@ def facts(sizes):
       kept=[kept['layers']['q'], kept['norm']])
 
 
+def of_learner(sizes, tensor):
+  """Returns facts about the cast from a learner's mesh of its own."""
+  mesh = sharding.make_mesh(*sizes, learner_tensor=tensor)
+  learner = sharding.learner_mesh(mesh, tensor)
+  params = jax.device_put(place(sizes)[2], sharding.shardings(
+      SHAPES, sharding.TRAIN_RULES, learner))
+  made = sharding.to_sampling(SHAPES, mesh, jnp.bfloat16, learner=learner)
+  weights = made.apply(params)
+  same = jax.tree.map(
+      lambda a, b, of: bool(
+          (np.asarray(a).astype(b.dtype) == np.asarray(b)).all())
+      and b.sharding == of.sharding and b.dtype == of.dtype,
+      params, weights, made.result)
+  return dict(
+      shape=list(learner.shape.values()),
+      devices=bool((learner.devices.flat == mesh.devices.flat).all()),
+      q=params['layers']['q'].sharding.shard_shape((1, 32, 32)),
+      sample_q=weights['layers']['q'].sharding.shard_shape((1, 32, 32)),
+      same=all(jax.tree.leaves(same)),
+      kept=sharding.learner_mesh(mesh, mesh.shape['tensor']) is mesh)
+
+
 def on_eight():
-  return [facts(sizes) for sizes in MESHES], forward((2, 2, 2))
+  return ([facts(sizes) for sizes in MESHES], forward((2, 2, 2)),
+          [of_learner(*case) for case in LEARNERS])
 
 
 def test_layouts_on_eight_devices():
-  results, hidden = devices.run(on_eight)
+  results, hidden, learners = devices.run(on_eight)
   want = forward((1, 1, 1))
   np.testing.assert_allclose(
       hidden, want, rtol=0,
@@ -207,22 +232,32 @@ def test_layouts_on_eight_devices():
     assert got['same'] and got['cast']
     assert got['types'] == ['bfloat16', 'float32', 'float32']
     assert got['kept'] == [fsdp == 1, True]
+  for ((data, fsdp, tensor), part), got in zip(LEARNERS, learners, strict=True):
+    assert got['shape'] == [data, fsdp * tensor // part, part]
+    assert got['q'] == [1, 32 * part // (fsdp * tensor), 32 // part]
+    assert got['sample_q'] == [1, 32, 32 // tensor]
+    assert got['devices'] and got['same'] and got['kept']
 
 
-def relaid():
+def relaid(learner=None):
   """Returns bytes per device of temporaries and of the result of a reshard."""
   model = dataclasses.replace(
       config.PRESETS['tiny'], layers=16, width=64, mlp_width=128)
   shapes = jax.eval_shape(lambda: transformer.init(jax.random.key(0), model))
+  mesh = sharding.make_mesh(1, 4, 2)
   convert = sharding.to_sampling(
-      shapes, sharding.make_mesh(1, 4, 2), jnp.bfloat16)
+      shapes, mesh, jnp.bfloat16, learner=sharding.learner_mesh(mesh, learner))
   memory = convert.lower().compile().memory_analysis()
   return [memory.temp_size_in_bytes, memory.output_size_in_bytes]
 
 
+def both():
+  return [relaid(), relaid(1)]
+
+
 def test_sampling_weights_are_made_a_layer_at_a_time():
-  beside, result = devices.run(relaid)
-  assert beside < result / 4
+  for beside, result in devices.run(both):
+    assert beside < result / 4
 
 
 def failures():
@@ -242,12 +277,13 @@ def failures():
         sharding.TRAIN_RULES, mesh)
   catch(sharding.make_mesh, -1, 3, 1)
   catch(sharding.make_mesh, 2, 2, 1)
+  catch(sharding.make_mesh, 1, 2, -1, None, 3)
   few = sharding.make_mesh(-1, 1, 1, jax.devices()[:3])
   return [messages, list(mesh.shape.values()), list(few.shape.values())]
 
 
 def test_what_does_not_divide_is_named():
-  (embed, up, free, fixed), mesh, few = devices.run(failures)
+  (embed, up, free, fixed, learner), mesh, few = devices.run(failures)
   assert mesh == [1, 2, 4] and few == [3, 1, 1]
   assert embed == (
       'Parameter embed of shape (28, 6) cannot be split: its axis 0 (28) does '
@@ -258,6 +294,9 @@ def test_what_does_not_divide_is_named():
       'does not divide over mesh.tensor = 4; choose a divisor, such as 2.')
   assert '8 devices are not a multiple of 3' in free
   assert 'makes 4 devices, but there are 8' in fixed
+  assert learner == (
+      'mesh.learner_tensor=3 does not divide mesh.tensor=4: use a divisor of '
+      'it, such as 1, or none for the same mesh.')
 
 
 def test_optimizer_leaves_of_another_shape_are_replicated():

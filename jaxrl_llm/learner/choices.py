@@ -1,13 +1,38 @@
-"""Whether the updates of a run compute each prompt once, see `prompts`."""
+"""Static choices of the learner by the config of a run."""
 
-from typing import Sequence
+from typing import Any, Sequence
 
 from absl import logging
 import jax
 from ml_collections import ConfigDict
 
+from jaxrl_llm.learner import actor as actor_lib
+from jaxrl_llm.learner import rejection as rejection_lib
+from jaxrl_llm.learner import rounds
+from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.models import attention
 from jaxrl_llm.models.config import ModelConfig
+
+
+def microbatch(config: ConfigDict) -> int:
+  """Returns the rows of a forward and backward pass of an update."""
+  return min(config.learner.microbatch, rounds.minibatch_rows(config))
+
+
+def learner_config(
+    config: ConfigDict, share_prompts: bool = False,
+    **changes: Any) -> update_lib.LearnerConfig:
+  """Returns the learner's static choices, with changes."""
+  loss, learner = config.loss, config.learner
+  return update_lib.LearnerConfig(**{**dict(
+      microbatch=microbatch(config), max_prompt=config.max_prompt,
+      max_response=config.max_response, share_prompts=share_prompts,
+      buckets=learner.response_buckets if share_prompts else learner.buckets,
+      objective=loss.objective, aggregation=loss.aggregation,
+      importance=loss.importance, kl_estimator=loss.kl_estimator,
+      rejection=rejection_lib.of(config), actor=actor_lib.of(config),
+      vocab_chunk=learner.vocab_chunk, remat=learner.remat,
+      attention=learner.attention, unroll=learner.unroll), **changes})
 
 
 def why_not_shared(
@@ -37,10 +62,10 @@ def why_not_shared(
   return ''
 
 
-def decide(
+def shares_prompts(
     config: ConfigDict, mesh: jax.sharding.Mesh,
     models: Sequence[ModelConfig]) -> bool:
-  """Decides whether updates compute prompts once, and logs why.
+  """Decides whether updates compute prompts once, see `prompts`, and logs it.
 
   Args:
     config: of the run.
