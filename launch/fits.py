@@ -101,7 +101,8 @@ time for its slice by `launch/compile_check.py`, which prints more details. No \
 TPU was used. Memory is the compiler's number for the phase that needs most, \
 plus all other arrays of the run. Times are uncalibrated estimates from the \
 compiled programs (roofline: arithmetic, HBM, interconnect), with all \
-responses at their maximum length; verification and host work are left out.
+responses at their maximum length; verification and host work are left out. \
+`(learner ...)` is the mesh of updates, by `mesh.learner_tensor`.
 
 {table}
 ''' + ''.join(f'\n{reason}\n' for reason in reasons))

@@ -58,14 +58,16 @@ def get_config(arg=None):
   c.eval_k = (1, 2, 4, 8, 12, 16)
 
   # In sampling, 4 chips share a copy of the weights: with few responses per
-  # chip, a decode step is bound by reading the weights.
+  # chip, a decode step is bound by reading the weights. Updates split no matrix
+  # over these 4.
   c.mesh.data = 4
   c.mesh.fsdp = 8
   c.mesh.tensor = 4
+  c.mesh.learner_tensor = 1
   c.sampling.slots = 64
   c.sampling.chunk = 256
   c.learner.microbatch = 256
-  c.learner.remat = 'attention'
+  c.learner.remat = 'matmuls'
   c.eval.every = 250
   c.eval.problems = 500
   c.eval.samples = 16
@@ -84,6 +86,7 @@ def get_config(arg=None):
     c.mesh.tensor = 1
     c.sampling.slots = 16
     c.learner.microbatch = 512
+    c.learner.remat = 'attention'
   return c
 
 

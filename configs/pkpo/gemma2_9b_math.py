@@ -24,5 +24,6 @@ def get_config(arg=None):
   c.mesh.fsdp = 16
   c.mesh.tensor = 8
   c.sampling.slots = 16
-  c.learner.microbatch = 32
+  c.learner.microbatch = 256
+  c.learner.remat = 'attention'
   return c
