@@ -288,8 +288,8 @@ def test_meshes_that_do_not_divide_are_refused():
       ['learner.microbatch=4', "learner's 8 data shards (mesh.data x mesh.fsdp "
        'x mesh.tensor / mesh.learner_tensor)', 'multiple of 8'],
       ['mesh.learner_tensor=1 does not fit lora.rank=2'],
-      ['36', 'mesh.fsdp = 8', 'with mesh.learner_tensor=1 the mesh (data, fsdp, '
-       'tensor) is 1, 8, 1.'],
+      ['36', 'mesh.fsdp = 8', 'with mesh.learner_tensor=1 the mesh (data, '
+       'fsdp, tensor) is 1, 8, 1.'],
       ['mesh.data=3', 'there are 8'],
       ['mesh.data=4', 'mesh.fsdp=4', 'there are 8'])
   for said, words in zip(devices.run(refusals), wanted, strict=True):
