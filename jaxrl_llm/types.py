@@ -116,8 +116,8 @@ class LearnerBatch:
     identity: [B, 3] uint32 or None: seed of the run, group and sample.
     actor_logprobs: [B, T] float32 or None, under the actor at the step of the
       rollout, as the trainer computes it, if it is another model.
-    prompt: [B] int32 or None, equal for rows with the same prompt; the learner
-      needs it to compute a prompt once.
+    prompt: [B] int32 or None, equal for rows with the same prompt, which may
+      then be computed once; None counts every prompt as another.
   """
   tokens: Array
   prompt_length: Array

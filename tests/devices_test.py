@@ -158,6 +158,8 @@ def test_the_loop_is_the_same_on_every_mesh(results):
     for row, want in zip(other['rows'], one['rows'], strict=True):
       assert row.keys() == want.keys()
       for name, value in want.items():
+        if name == 'update/real_tokens':
+          continue  # Padding depends on the mesh.
         assert row[name] == pytest.approx(
             value, abs=4 * error, rel=4 * error), name
     # AdamW divides each gradient by its own size; one that is a thousandth of
@@ -212,7 +214,8 @@ def test_all_methods_pick_and_learn_the_same_on_eight_devices():
     np.testing.assert_allclose(
         eight[name], one[name], rtol=4 * error, atol=4 * error, err_msg=name)
   for name, value in one['row'].items():
-    # Slots are per device; a correlation of few rows amplifies.
-    if name != 'sampler/slot_use' and 'correlation' not in name:
+    # Slots and padding are per device; a correlation of few rows amplifies.
+    if name not in ('sampler/slot_use', 'update/real_tokens') and (
+        'correlation' not in name):
       assert eight['row'][name] == pytest.approx(
           value, abs=4 * error, rel=4 * error, nan_ok=True), name

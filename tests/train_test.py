@@ -31,7 +31,7 @@ def test_the_summary_has_its_promised_shape(run):
   assert list(found) == [
       'pass@1', 'pass@4', 'greedy', 'seconds', 'steps', 'compiled']
   # This run has compiled everything itself.
-  assert found['compiled']['programs'] > 10 and (
+  assert found['compiled']['programs'] >= 4 and (
       found['compiled']['seconds'] > 0 == found['compiled']['loaded'])
   assert found['steps'] == 20 and found['seconds'] > 0
   rows = rows_of(run)

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from jaxrl_llm.models import transformer
+from jaxrl_llm.models import attention, transformer
 from jaxrl_llm.models.config import ModelConfig
-from jaxrl_llm.ops import microbatches, obrs
+from jaxrl_llm.ops import microbatches, obrs, packing
 from jaxrl_llm.ops.token_stats import token_stats, TokenStats
 from jaxrl_llm.sharding import collectives
 from jaxrl_llm.types import Array, LearnerBatch
@@ -116,7 +116,7 @@ def stats(
     return net.run(
         params, frozen, jnp.take_along_axis(
             batch.tokens, positions, axis=1, mode='clip'), cfg,
-        positions=positions, prefix=transformer.Prefixes(
+        positions=positions, prefix=attention.Prefixes(
             kv, shared.start, shared.length, cfg.max_prompt - 1))[:2]
 
   kvs = shared.kv if shared else (None,) * len(params)
@@ -161,8 +161,7 @@ def of_prompts(trees, over, *, nets, cfg):
           params, frozen, tokens, cfg, keep_kv=True, positions=positions,
           segments=segments)
       return tuple(
-          jax.lax.dynamic_update_slice_in_dim(x, y[:, 0], column, axis=1)
-          for x, y in zip(kv, new))
+          packing.put(x, y[:, 0], column) for x, y in zip(kv, new))
 
     return over(each, (empty, empty))
 
@@ -185,8 +184,7 @@ def back_to_prompts(trees, grads, of_kv, over, *, nets, cfg, specs):
 
       own, back = jax.vjp(kv, params)
       new, = back(tuple(
-          jax.lax.dynamic_slice_in_dim(
-              x, column, y.shape[2], axis=1)[:, None].astype(y.dtype)
+          packing.get(x, column, y.shape[2])[:, None].astype(y.dtype)
           for x, y in zip(of_kv, own)))
       new = jax.lax.with_sharding_constraint(new, specs)
       return jax.tree.map(jnp.add, grads, new)
@@ -257,7 +255,3 @@ def check(batch: LearnerBatch, cfg) -> None:
     raise ValueError(
         f'microbatch={cfg.microbatch} does not divide the {rows} rows of an '
         'update: choose a divisor, or add rows with response_length 0.')
-  if cfg.share_prompts and batch.prompt is None:
-    raise ValueError(
-        'share_prompts=True needs batch.prompt: give rows of the same prompt '
-        'the same number.')

@@ -53,9 +53,10 @@ def arrange(
     mesh: see `sharding`.
   """
   if cfg.sizes:
+    if batch.prompt is None:
+      batch = batch.replace(prompt=jnp.arange(len(needed)))
     order = prompts.deal(batch, needed, mesh.shape['data'])
-    plain = batch.replace(**{
-        name: None for name in ('top_ids', 'top_logprobs')})
+    plain = batch.replace(top_ids=None, top_logprobs=None)
     return Work(jax.tree.map(
         lambda x: x[order], (rows, plain, needed)), order, None, None)
   length = jnp.where(needed, batch.prompt_length + batch.response_length, 0)

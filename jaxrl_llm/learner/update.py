@@ -78,7 +78,7 @@ class LearnerConfig:
     rejection: rejects tokens that another policy wrote; None keeps all.
     actor: how an actor that is another model learns; None without one.
     share_prompts: whether a prompt is computed once for all its rows, see
-      `prompts`; batches then need `LearnerBatch.prompt`.
+      `prompts` and `LearnerBatch.prompt`.
     sizes: of the plan with shared prompts; set by `make`.
   """
   microbatch: int

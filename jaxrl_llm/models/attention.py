@@ -35,6 +35,28 @@ class Prefix(NamedTuple):
   length: jax.Array
 
 
+class Prefixes(NamedTuple):
+  """Keys and values before the rows, all in one sequence of C columns.
+
+  Attributes:
+    kv: rotated keys and values, [layers, C, KV, h] each.
+    start: [B] int32, first column of each row's prefix, at most C - P.
+    length: [B] int32, columns of each row's prefix.
+    columns: P, at least any length.
+  """
+  kv: tuple[jax.Array, jax.Array]
+  start: jax.Array
+  length: jax.Array
+  columns: int
+
+  def of_layer(self, k: jax.Array, v: jax.Array) -> Prefix:
+    """Returns the rows' prefixes; k and v are a layer's part of `kv`."""
+    of_rows = lambda x: jax.vmap(lambda start: jax.lax.dynamic_slice_in_dim(
+        x, start, self.columns))(self.start)
+
+    return Prefix(of_rows(k), of_rows(v), self.length)
+
+
 def softcap(x: jax.Array, cap: float | None) -> jax.Array:
   """Returns cap * tanh(x / cap), or x if cap is None."""
   return x if cap is None else cap * jnp.tanh(x / cap)

@@ -15,7 +15,7 @@ LayerNorm, mixture of experts.
 
 import functools
 import operator
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, Optional
 
 import jax
 import jax.numpy as jnp
@@ -54,28 +54,6 @@ _KEPT = {
     'full': jax.checkpoint_policies.nothing_saveable,
 }
 REMAT = tuple(_KEPT)
-
-
-class Prefixes(NamedTuple):
-  """Keys and values before the rows, all in one sequence of C columns.
-
-  Attributes:
-    kv: rotated keys and values, [layers, C, KV, h] each.
-    start: [B] int32, first column of each row's prefix, at most C - P.
-    length: [B] int32, columns of each row's prefix.
-    columns: P, at least any length.
-  """
-  kv: tuple[jax.Array, jax.Array]
-  start: jax.Array
-  length: jax.Array
-  columns: int
-
-  def of_layer(self, k: jax.Array, v: jax.Array) -> attention.Prefix:
-    """Returns the rows' prefixes; k and v are a layer's part of `kv`."""
-    of_rows = lambda x: jax.vmap(lambda start: jax.lax.dynamic_slice_in_dim(
-        x, start, self.columns))(self.start)
-
-    return attention.Prefix(of_rows(k), of_rows(v), self.length)
 
 
 def init(key: jax.Array, cfg: ModelConfig) -> Params:
@@ -342,7 +320,7 @@ def forward(
     keep_kv: bool = False,
     positions: Optional[jax.Array] = None,
     segments: Optional[jax.Array] = None,
-    prefix: Optional[Prefixes] = None,
+    prefix: Optional[attention.Prefixes] = None,
     lookup: Callable[[jax.Array, jax.Array], jax.Array] = operator.getitem,
     fetch: Optional[Callable[[Params], Params]] = None,
 ) -> tuple[jax.Array, Any]:

@@ -70,3 +70,13 @@ def owners(packed: Packed, length: Array, width: int) -> Array:
   owner = jnp.where(code < 0, 0, code % count)
   inside = jnp.arange(width) < packed.offset[owner] + length[owner]
   return jnp.where((code >= 0) & inside, owner, -1)
+
+
+def put(x: Array, content: Array, column: Array) -> Array:
+  """Puts [N, width, ...] into [N, C, ...], from a column on."""
+  return jax.lax.dynamic_update_slice_in_dim(x, content, column, axis=1)
+
+
+def get(x: Array, column: Array, width: int) -> Array:
+  """Returns `width` columns of [N, C, ...], from a column on."""
+  return jax.lax.dynamic_slice_in_dim(x, column, width, axis=1)

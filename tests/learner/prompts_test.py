@@ -75,6 +75,12 @@ def test_update_equals_rows_computed_whole():
   plain._close(metrics, whole)
 
 
+def test_without_numbers_every_row_has_its_own_prompt():
+  batch = plain._batch()
+  want = plain._run(batch)
+  plain._close(plain._run(batch, **SHARED), want)
+
+
 def test_scores_equal_rows_computed_whole():
   args = jax.device_put(
       (plain._params(), _batch(), jax.tree.map(np.float32, plain.LOSS)))
@@ -319,8 +325,6 @@ def test_deal_keeps_groups_together():
 
 
 def test_errors():
-  with pytest.raises(ValueError, match='share_prompts=True needs batch.prompt'):
-    plain._run(plain._batch(), **SHARED)
   mesh = AbstractMesh((1, 2, 1), sharding.AXES)
   config = dataclasses.replace(plain.CONFIG, **SHARED)
   with pytest.raises(ValueError, match='needs mesh.fsdp=1, not 2'):
