@@ -254,7 +254,8 @@ def _on_mesh(sizes):
       (scores, state.params, metrics))]
 
 
-@pytest.mark.parametrize('sizes', [(8, 1, 1), (4, 1, 2)])
+@pytest.mark.parametrize('sizes', [
+    pytest.param((8, 1, 1), marks=pytest.mark.slow), (4, 1, 2)])
 def test_eight_devices(sizes):
   want = _one_device()
   got = devices.run(_on_mesh, sizes)
