@@ -22,6 +22,7 @@ def get_config(arg=None):
   if c.curriculum == 'speed':
     c.speed.n_init = 4
   c.mesh.tensor = 4
+  c.mesh.learner_tensor = 1
   c.sampling.slots = 64
   return c
 
