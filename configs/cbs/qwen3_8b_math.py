@@ -23,4 +23,6 @@ def get_config(arg=None):
     c.cbs.entropy_min = 0.8
   c.mesh.fsdp = 32
   c.mesh.tensor = 4
+  c.mesh.learner_tensor = 1
+  c.learner.microbatch = 128
   return c
