@@ -119,7 +119,7 @@ def number(prompt: Array, needed: Array) -> tuple[Array, Array, Array]:
 def deal(batch: LearnerBatch, needed: Array, shards: int) -> Array:
   """Orders rows for data shards, each of which takes B / shards of them.
 
-  Every shard gets the same number of needed rows. Either whole groups go to a
+  The shards' numbers of needed rows differ by at most one. Either whole groups go to a
   shard, or rows by their lengths, which balances better and shares less: the
   order whose busiest shard has fewer tokens is taken.
 

@@ -39,7 +39,7 @@ class Pool:
 
 
 class View(NamedTuple):
-  """What the slots see of a pool at one decode step.
+  """View of a pool by the slots at one decode step.
 
   A tile is a chunk of columns of one seat.
 
