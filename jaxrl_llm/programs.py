@@ -209,6 +209,14 @@ def with_lengths(
         max_response=config.max_response,
         rows=max(rounds.minibatch_rows(config) // shards, 1),
         microbatch=max(microbatch(config) // shards, 1))
+  if learner.list_buckets == 'auto':
+    shards = sharding.data_shards(
+        sharding.learner_mesh(mesh, config.mesh.learner_tensor))
+    learner.list_buckets = buckets.of_lists(
+        max_prompt=config.max_prompt, max_response=config.max_response,
+        samples=config.samples_per_prompt,
+        each=max(microbatch(config) // shards, 1),
+        **({'most': 1} if lengths is None else {}))
   if config.learner.buckets == 'auto':
     config.learner.buckets = buckets.of_rows(
         lengths, max_prompt=config.max_prompt,
@@ -364,7 +372,7 @@ def make(
   learner = update_lib.make(
       model, learner_config(
           config, row_facts=stages.selection.stale,
-          share_prompts=choices.shares_prompts(
+          plan=choices.plan(
               config, learner_mesh, [source.model for source in sources])),
       optimizers[0], mesh=learner_mesh, trained=policies[0].trained,
       compose=policies[0].compose, actor=actor and update_lib.Actor(

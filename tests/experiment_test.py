@@ -146,7 +146,7 @@ def test_static_choices_of_the_learner_are_the_configs():
       kl_estimator='k1', vocab_chunk=64, remat='full', attention='auto',
       unroll=3, row_facts=False, rejection=rejection.Rejection(
           target='p_ref', mask='expected', top_k=7), actor=None,
-      share_prompts=False, sizes=None)
+      plan='rows', sizes=None)
   plain = programs.learner_config(tiny.load())
   assert plain.rejection is None
 

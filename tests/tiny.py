@@ -41,6 +41,7 @@ def get_config(arg=None):
   c.sampling.slots = c.learner.microbatch = 8
   # Each is another compile.
   c.sampling.buckets = c.learner.buckets = c.learner.response_buckets = ()
+  c.learner.list_buckets = ()
   c.warm_start.update(batch=8, cache=None)
   c.eval.update(every=2, samples=4, k=(1, 4))
   c.checkpoint.every = 2

@@ -183,7 +183,8 @@ def _conflicts(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
   if not c.eval.k:
     yield 'eval.k is empty: give at least one number, such as 1.'
   for name in ('eval_k', 'eval.k', 'learner.buckets',
-               'learner.response_buckets', 'sampling.buckets'):
+               'learner.response_buckets', 'learner.list_buckets',
+               'sampling.buckets'):
     value = flatten(c)[name]
     if isinstance(value, tuple) and len({*value}) < len(value):
       yield (f'{name}={to_text(value)} has a value twice: leave one of them '

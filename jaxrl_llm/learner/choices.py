@@ -20,14 +20,16 @@ def microbatch(config: ConfigDict) -> int:
 
 
 def learner_config(
-    config: ConfigDict, share_prompts: bool = False,
+    config: ConfigDict, plan: str = 'rows',
     **changes: Any) -> update_lib.LearnerConfig:
-  """Returns the learner's static choices, with changes."""
+  """Returns the learner's static choices for a plan, with changes."""
   loss, learner = config.loss, config.learner
   return update_lib.LearnerConfig(**{**dict(
       microbatch=microbatch(config), max_prompt=config.max_prompt,
-      max_response=config.max_response, share_prompts=share_prompts,
-      buckets=learner.response_buckets if share_prompts else learner.buckets,
+      max_response=config.max_response, plan=plan,
+      buckets=dict(
+          rows=learner.buckets, waves=learner.response_buckets,
+          lists=learner.list_buckets)[plan],
       objective=loss.objective, aggregation=loss.aggregation,
       importance=loss.importance, kl_estimator=loss.kl_estimator,
       rejection=rejection_lib.of(config), actor=actor_lib.of(config),
@@ -35,10 +37,10 @@ def learner_config(
       attention=learner.attention, unroll=learner.unroll), **changes})
 
 
-def why_not_shared(
+def why_no_waves(
     config: ConfigDict, mesh: jax.sharding.Mesh,
     models: Sequence[ModelConfig]) -> str:
-  """Returns why updates cannot compute prompts once, or '' if they can.
+  """Returns why prompts cannot have passes of their own, or '' if they can.
 
   Args:
     config: of the run.
@@ -52,20 +54,18 @@ def why_not_shared(
   if mesh.shape['fsdp'] > 1:
     return (f'mesh.fsdp={mesh.shape["fsdp"]} splits the weights, which a pass '
             'over the prompts alone would gather once more')
-  if config.max_prompt < 2:
-    return 'max_prompt=1: a response begins with the last token of its prompt'
   if kind == 'cudnn':
-    return 'learner.attention=cudnn cannot do it'
+    return 'learner.attention=cudnn has no prefix'
   if kind.startswith('splash') and windows:
-    return (f'learner.attention={kind} cannot do it with a window of '
+    return (f'learner.attention={kind} has no prefix with a window of '
             f'{windows[0]} tokens in rows of {full}')
   return ''
 
 
-def shares_prompts(
+def plan(
     config: ConfigDict, mesh: jax.sharding.Mesh,
-    models: Sequence[ModelConfig]) -> bool:
-  """Decides whether updates compute prompts once, see `prompts`, and logs it.
+    models: Sequence[ModelConfig]) -> str:
+  """Chooses how updates compute rows, one of `passes.PLANS`, and logs it.
 
   Args:
     config: of the run.
@@ -73,19 +73,24 @@ def shares_prompts(
     models: those of the players.
 
   Raises:
-    ValueError: it is wanted and cannot be.
+    ValueError: shared prompts are wanted and cannot be.
   """
-  wanted, reason = config.learner.share_prompts, why_not_shared(
-      config, mesh, models)
-  if wanted and reason:
+  wanted, short = config.learner.share_prompts, config.max_prompt < 2
+  if wanted and short:
     raise ValueError(
-        f'learner.share_prompts=true is not possible, because {reason}: use '
+        'learner.share_prompts=true is not possible with max_prompt=1, because '
+        'a response begins with the last token of its prompt: use '
         'learner.share_prompts=none.')
-  if wanted is None and config.samples_per_prompt < 2:
-    reason = 'samples_per_prompt=1'
-  if wanted is False:
-    reason = 'learner.share_prompts=false'
-  logging.info('Updates compute each prompt %s.', (
-      f'with each of its responses ({reason})' if reason else
-      'once for all its responses'))
-  return not reason
+  reason = why_no_waves(config, mesh, models)
+  if wanted is False or short:
+    found, how = 'rows', 'each prompt with each of its responses'
+  elif reason:
+    found, how = 'lists', (
+        'the tokens of a microbatch in one list on each device, with prompts '
+        f'once in it ({reason})')
+  elif wanted is None and config.samples_per_prompt < 2:
+    found, how = 'rows', 'each prompt with its response'
+  else:
+    found, how = 'waves', 'each prompt once for all its responses'
+  logging.info('Updates compute %s.', how)
+  return found

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
+from jaxrl_llm.learner import lists as lists_lib
 from jaxrl_llm.models import attention, transformer
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.ops import microbatches, obrs, packing
@@ -70,10 +71,12 @@ class Shared(NamedTuple):
 
 def stats(
     params, frozen, batch, temperature, length, *, nets, cfg, entropy=True,
-    writer=None, lam=None, shared: Optional[Shared] = None) -> TokenStats:
+    writer=None, lam=None,
+    shared: Optional[Shared | lists_lib.Lists] = None) -> TokenStats:
   """Computes TokenStats [B, t] of responses in rows of at most `length` tokens.
 
-  With `shared`, `length` counts the tokens of responses alone.
+  With `Shared`, `length` counts the tokens of responses alone; with `Lists`, it
+  is the length of the lists.
 
   `params` are those of the policy, or of the policy and the actor, if it is
   another model; so are `nets`. `student` has then the actor's statistics.
@@ -83,7 +86,12 @@ def stats(
   the first update.
   """
   batch = jax.lax.with_sharding_constraint(batch, P('fsdp'))
-  t = length if shared else min(cfg.max_response, length - 1)
+  places = static = None
+  if isinstance(shared, lists_lib.Lists):
+    places, static = shared, lists_lib.Static.of(cfg.sizes, length)
+    t = static.response
+  else:
+    t = length if shared else min(cfg.max_response, length - 1)
   axes, actor, paired = nets[0].axes, nets[-1].model, len(params) > 1
   rejection = cfg.rejection
   top_k = 0
@@ -93,24 +101,34 @@ def stats(
   same = paired and writer is None and bool(
       rejection) and rejection.z == 'exact' and lam is not None
 
-  def reduce(hidden, tokens, prompt_length, ids, unembed, temperature, student,
-             other, lam):
+  def reduce(hidden, tokens, prompt_length, places, ids, unembed, temperature,
+             student, other, lam):
     def own(x):
       return x if shared else microbatches.columns(x, prompt_length - 1, t)
 
+    if places:
+      targets, ids, needed = lists_lib.targets(tokens, ids, places, static)
+    else:
+      targets = microbatches.columns(tokens, prompt_length, t)
+      needed = None
     student, other = (
         None if x is None else (own(x[0]), x[1]) for x in (student, other))
-    return token_stats(
-        own(hidden), unembed, microbatches.columns(tokens, prompt_length, t),
+    found = token_stats(
+        own(hidden), unembed, targets, needed=needed,
         temperature=temperature, softcap=nets[0].model.logit_softcap,
         entropy=entropy, chunk=cfg.vocab_chunk, axes=axes, ids=ids,
         row_axis='fsdp' if 'fsdp' in axes else None, top_k=top_k,
         student=student, other=student if same else other,
         other_softcap=actor.logit_softcap, lam=lam)
+    return found if not places else jax.tree.map(
+        lambda x: lists_lib.responses(x, places, static), found)
 
   def run(net, params, frozen, kv):
     if shared is None:
       return net.run(params, frozen, batch.tokens[:, :length], cfg)[:2]
+    if places:
+      return net.run(params, frozen, cfg=cfg, **lists_lib.inputs(
+          batch.tokens, places, static))[:2]
     # From the last token of the prompt to the last but one of the response.
     positions = shared.length[:, None] + jnp.arange(t)
     return net.run(
@@ -119,11 +137,13 @@ def stats(
         positions=positions, prefix=attention.Prefixes(
             kv, shared.start, shared.length, cfg.max_prompt - 1))[:2]
 
-  kvs = shared.kv if shared else (None,) * len(params)
+  waves = isinstance(shared, Shared)
+  kvs = shared.kv if waves else (None,) * len(params)
   (hidden, unembed), *student = map(run, nets, params, frozen, kvs)
   student = student[0] if student else None
   other = None if writer is None else jax.lax.stop_gradient(run(
-      nets[-1], writer, frozen[len(params) - 1], shared and shared.writer))
+      nets[-1], writer, frozen[len(params) - 1],
+      shared.writer if waves else None))
   ids = None
   if batch.top_ids is not None:
     ids = jnp.swapaxes(batch.top_ids[..., :t], 1, 2)
@@ -131,12 +151,12 @@ def stats(
     model = P('fsdp'), P(axes)
     reduce = jax.shard_map(
         reduce, axis_names={'fsdp', 'tensor'}, check_vma=False,
-        in_specs=(P('fsdp'),) * 4 + (
+        in_specs=(P('fsdp'),) * 5 + (
             P(axes), P(), student and model, other and model, P()),
         out_specs=P('fsdp'))
   return reduce(
-      hidden, batch.tokens, batch.prompt_length, ids, unembed, temperature,
-      student, other, lam)
+      hidden, batch.tokens, batch.prompt_length, places, ids, unembed,
+      temperature, student, other, lam)
 
 
 def of_prompts(trees, over, *, nets, cfg):

@@ -77,14 +77,16 @@ def _loss(params, kv, frozen, writer, rows, numbers, length, shared, *, cfg,
 
   `rows` are a LearnerBatch, the weights of its tokens and the mask's noise;
   `numbers` are LossParams, the calibration and lambda_distill; `kv` takes the
-  place of that in `shared`.
+  place of that in `shared`, if it is not None.
   """
+  if kv is not None:
+    shared = shared._replace(kv=kv)
   batch, weights, noise = rows
   loss, calibration, distill = numbers
   lam = loss.rejection.get('lam')
   now = forward.stats(
       params, frozen, batch, loss.temperature, length, cfg=cfg, nets=nets,
-      writer=writer, lam=lam, shared=shared and shared._replace(kv=kv))
+      writer=writer, lam=lam, shared=shared)
   rejection = None
   if cfg.rejection:
     rejection = rejection_lib.Context(
@@ -142,8 +144,8 @@ def of_batch(
     params, *others = trees
     (grads, of_kv), (sums, maxima, facts) = jax.grad(
         _loss, argnums=(0, 1), has_aux=True)(
-            params, shared and shared.kv, *others, rows, numbers, length,
-            shared, cfg=cfg, nets=nets)
+            params, shared.kv if isinstance(shared, forward.Shared) else None,
+            *others, rows, numbers, length, shared, cfg=cfg, nets=nets)
     grads = jax.lax.with_sharding_constraint(grads, specs)
     return ((grads, sums), maxima, facts if cfg.row_facts else {}), of_kv
 

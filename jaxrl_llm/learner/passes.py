@@ -1,8 +1,10 @@
 """Passes over the rows of a batch: in which microbatches, on which devices.
 
-Either each row is computed whole, in microbatches of rows of similar lengths,
-longest rows first, see `ops/microbatches`. Or prompts are computed once for all
-rows that share them, see `prompts`. `cfg` is a `update.LearnerConfig`.
+`LearnerConfig.plan` says how. 'rows': each row whole, in microbatches of rows
+of similar lengths, longest rows first, see `ops/microbatches`. 'waves': prompts
+first, once for all rows that share them, see `prompts`. 'lists': the tokens of
+a microbatch in one list on each device, with prompts once in it, see `lists`.
+`cfg` is a `update.LearnerConfig`.
 """
 
 import functools
@@ -12,22 +14,26 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from jaxrl_llm.learner import forward, prompts
+from jaxrl_llm import sharding
+from jaxrl_llm.learner import forward, lists, prompts
 from jaxrl_llm.ops import microbatches
 from jaxrl_llm.sharding import collectives
 from jaxrl_llm.types import Array, LearnerBatch
+
+
+PLANS = ('rows', 'waves', 'lists')
 
 
 class Work(NamedTuple):
   """Rows of a batch in the order in which they are computed.
 
   Attributes:
-    cut: `microbatches.Microbatches`; or, with shared prompts, a tuple of the
-      rows, LearnerBatch of them, and whether they are needed, by data shard.
+    cut: `microbatches.Microbatches`, with lists those of the rows and of
+      `lists.Rows`; or, in waves, a tuple of the rows, LearnerBatch of them, and
+      whether they are needed, by data shard.
     order: [B] int32, the row of the batch at each place.
-    real: [] int32, tokens of needed rows; None with shared prompts.
-    computed: [] int32, tokens that are computed, with padding; None with shared
-      prompts.
+    real: [] int32, tokens of needed rows; None in waves.
+    computed: [] int32, tokens that are computed, with padding; None in waves.
   """
   cut: Any
   order: Array
@@ -52,7 +58,16 @@ def arrange(
     cfg: see above.
     mesh: see `sharding`.
   """
-  if cfg.sizes:
+  if cfg.plan == 'lists':
+    facts = lists.Rows.of(batch, needed)
+    order, bucket, count, real, computed = lists.order(
+        facts, size=cfg.microbatch, shards=sharding.data_shards(mesh),
+        sizes=cfg.sizes)
+    split = lambda x: x[order].reshape(-1, cfg.microbatch, *x.shape[1:])
+    return Work(microbatches.Microbatches(
+        jax.tree.map(split, (rows, facts)), bucket, count), order, real,
+                computed)
+  if cfg.plan == 'waves':
     if batch.prompt is None:
       batch = batch.replace(prompt=jnp.arange(len(needed)))
     order = prompts.deal(batch, needed, mesh.shape['data'])
@@ -86,7 +101,8 @@ def run(
     cfg: see above.
     mesh: see `sharding`.
     nets: see `forward`.
-    one: (trees, rows, numbers, length, Shared or None) -> result. With `specs`,
+    one: (trees, rows, numbers, length, shared) -> result; `shared` is that of
+      `forward.stats`. With `specs`,
       a pair: the result, whose first part are gradients like the players'
       parameters, and gradients of `Shared.kv`.
     add: (place, carry, result) -> next carry; x.at[place].set(y, mode='drop')
@@ -99,11 +115,12 @@ def run(
   Returns:
     The results; tokens that are real, and computed.
   """
-  rows_spec = P('data') if cfg.sizes else P(None, 'data')
+  waves = cfg.plan == 'waves'
+  rows_spec = P('data') if waves else P(None, 'data')
   out = jax.tree.map(
       lambda x: rows_spec if x == 'rows' else x, out,
       is_leaf=lambda x: isinstance(x, P))
-  into = P('data') if cfg.sizes else microbatches.Microbatches(
+  into = P('data') if waves else microbatches.Microbatches(
       rows=P(None, 'data'), bucket=P(), count=P())
 
   @functools.partial(
@@ -112,19 +129,23 @@ def run(
   def of_group(trees, cut, numbers):
     args = cut, trees, numbers
     given = dict(cfg=cfg, one=one, add=add, init=init, specs=specs)
-    if not cfg.sizes:
-      return done(_whole(*args, **given)), None
-    carry, tokens = _shared(*args, nets=nets, **given)
+    if not waves:
+      return done(_in_microbatches(*args, **given)), None
+    carry, tokens = _in_waves(*args, nets=nets, **given)
     return done(carry), collectives.sum_over_data(tokens, mesh)
 
   found, tokens = of_group(trees, work.cut, numbers)
   return found, *(tokens or (work.real, work.computed))
 
 
-def _whole(cut, trees, numbers, *, cfg, one, add, init, specs):
-  """Computes `run` on a data group, each row with its prompt."""
+def _in_microbatches(cut, trees, numbers, *, cfg, one, add, init, specs):
+  """Computes `run` on a data group, in microbatches of rows or of lists."""
   def fn(rows, length):
-    found = one(trees, rows, numbers, length, None)
+    places = None
+    if cfg.plan == 'lists':
+      rows, facts = rows
+      places = lists.places(facts, cfg.sizes.rows)
+    found = one(trees, rows, numbers, length, places)
     return found if specs is None else found[0]
 
   shape = jax.eval_shape(
@@ -135,8 +156,8 @@ def _whole(cut, trees, numbers, *, cfg, one, add, init, specs):
       fn, add, init(shape, lead), cut, lengths=cfg.lengths)
 
 
-def _shared(cut, trees, numbers, *, cfg, nets, one, add, init, specs):
-  """Computes `run` on a data group, each prompt once."""
+def _in_waves(cut, trees, numbers, *, cfg, nets, one, add, init, specs):
+  """Computes `run` on a data group, each prompt once, before its rows."""
   rows, batch, needed = cut
   sizes = cfg.sizes
   plan = prompts.plan(batch, needed, sizes)

@@ -16,7 +16,7 @@ import optax
 
 from jaxrl_llm import sharding
 from jaxrl_llm.learner import actor as actor_lib
-from jaxrl_llm.learner import forward, gradient, prompts
+from jaxrl_llm.learner import forward, gradient, lists, passes, prompts
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import rejection as rejection_lib
 from jaxrl_llm.learner import score as score_lib
@@ -59,9 +59,10 @@ class LearnerConfig:
     microbatch: rows of a microbatch.
     max_prompt: L.
     max_response: T.
-    buckets: lengths of microbatches, in tokens of a whole row, in addition to
-      the full L + T; or, with `share_prompts`, in tokens of the response, in
-      addition to T. The model is compiled once for each, so use only a few.
+    buckets: static lengths of microbatches below the full one, by `plan`:
+      'rows': tokens of a row, at most L + T; 'waves': tokens of a response, at
+      most T; 'lists': tokens of a list. The model is compiled once for each, so
+      use only a few.
     objective: key of `loss.OBJECTIVES`.
     aggregation: see `policy_losses.token_weights`.
     importance: key of `importance.CORRECTIONS`, from the behaviour policy to
@@ -77,9 +78,8 @@ class LearnerConfig:
     row_facts: whether an update also returns facts about each row.
     rejection: rejects tokens that another policy wrote; None keeps all.
     actor: how an actor that is another model learns; None without one.
-    share_prompts: whether a prompt is computed once for all its rows, see
-      `prompts` and `LearnerBatch.prompt`.
-    sizes: of the plan with shared prompts; set by `make`.
+    plan: one of `passes.PLANS`; see there and `LearnerBatch.prompt`.
+    sizes: of 'waves' and 'lists'; set by `make`.
   """
   microbatch: int
   max_prompt: int
@@ -96,8 +96,8 @@ class LearnerConfig:
   row_facts: bool = False
   rejection: Optional[rejection_lib.Rejection] = None
   actor: Optional[actor_lib.Training] = None
-  share_prompts: bool = False
-  sizes: Optional[prompts.Sizes] = None
+  plan: str = 'rows'
+  sizes: Optional[prompts.Sizes | lists.Sizes] = None
 
   def __post_init__(self):
     loss_lib.check(
@@ -108,25 +108,33 @@ class LearnerConfig:
           f'{", ".join(transformer.REMAT)}.')
     if self.microbatch < 1:
       raise ValueError(f'microbatch={self.microbatch} must be at least 1.')
+    if self.plan not in passes.PLANS:
+      raise ValueError(
+          f'plan={self.plan!r} is not known: use one of '
+          f'{", ".join(passes.PLANS)}.')
+    if self.plan != 'rows' and self.max_prompt < 2:
+      raise ValueError(
+          f'plan={self.plan!r} needs max_prompt of at least 2: responses begin '
+          'with the last token of their prompt.')
+    if self.plan == 'lists':
+      return  # `lists.Sizes` checks the buckets.
     least, full, name = (
-        (1, self.max_response, '') if self.share_prompts else
+        (1, self.max_response, '') if self.plan == 'waves' else
         (2, self.max_prompt + self.max_response, 'max_prompt + '))
     if self.lengths[0] < least or self.lengths[-1] > full:
       raise ValueError(
           f'buckets={self.buckets} must lie between {least} and '
           f'{name}max_response = {full}.')
-    if self.share_prompts and self.max_prompt < 2:
-      raise ValueError(
-          'share_prompts=True needs max_prompt of at least 2: rows begin with '
-          'the last token of their prompt.')
 
   @property
   def lengths(self) -> tuple[int, ...]:
     """All static lengths, ascending; every row fits into the last.
 
-    They are those of whole rows, or, with `share_prompts`, of responses.
+    They are those of whole rows; in waves of responses; or of lists.
     """
-    full = self.max_response + self.max_prompt * (not self.share_prompts)
+    if self.plan == 'lists':
+      return self.sizes.lengths
+    full = self.max_response + self.max_prompt * (self.plan == 'rows')
     return tuple(sorted({*self.buckets, full}))
 
 
@@ -262,13 +270,17 @@ def make(
     raise ValueError(
         f"microbatch={cfg.microbatch} does not divide over the mesh's "
         f'{shards} data shards (data x fsdp): use a multiple of {shards}.')
-  if cfg.share_prompts:
+  rows = cfg.microbatch // shards
+  if cfg.plan == 'waves':
     if mesh.shape['fsdp'] > 1:
       raise ValueError(
-          f'share_prompts=True needs mesh.fsdp=1, not {mesh.shape["fsdp"]}: a '
-          "pass over the prompts alone would gather all layers' weights.")
+          f"plan='waves' needs mesh.fsdp=1, not {mesh.shape['fsdp']}: a pass "
+          "over the prompts alone would gather all layers' weights.")
     cfg = dataclasses.replace(cfg, sizes=prompts.Sizes.of(
-        cfg.microbatch // shards, cfg.max_prompt, cfg.lengths))
+        rows, cfg.max_prompt, cfg.lengths))
+  if cfg.plan == 'lists':
+    cfg = dataclasses.replace(cfg, sizes=lists.Sizes.of(
+        rows, cfg.max_prompt, cfg.max_response, cfg.buckets))
   cfg = dataclasses.replace(
       cfg, attention=attention.resolve(
           cfg.attention, mesh.devices.flat[0].platform,

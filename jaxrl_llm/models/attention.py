@@ -6,7 +6,7 @@ several sequences. Decoding has its own attention over the cache,
 `sampling/kv_cache`.
 """
 
-from typing import NamedTuple
+from typing import Callable, NamedTuple
 
 import jax
 from jax.ad_checkpoint import checkpoint_name
@@ -55,6 +55,19 @@ class Prefixes(NamedTuple):
         x, start, self.columns))(self.start)
 
     return Prefix(of_rows(k), of_rows(v), self.length)
+
+
+class Layout(NamedTuple):
+  """Order of tokens, outside of attention, that are not in rows.
+
+  Attributes:
+    to_rows: [..., X, Y] in this order -> [B, S, X, Y], rows.
+    from_rows: the reverse.
+    columns: S.
+  """
+  to_rows: Callable[[jax.Array], jax.Array]
+  from_rows: Callable[[jax.Array], jax.Array]
+  columns: int
 
 
 def softcap(x: jax.Array, cap: float | None) -> jax.Array:

@@ -321,6 +321,7 @@ def forward(
     positions: Optional[jax.Array] = None,
     segments: Optional[jax.Array] = None,
     prefix: Optional[attention.Prefixes] = None,
+    layout: Optional[attention.Layout] = None,
     lookup: Callable[[jax.Array, jax.Array], jax.Array] = operator.getitem,
     fetch: Optional[Callable[[Params], Params]] = None,
 ) -> tuple[jax.Array, Any]:
@@ -343,6 +344,8 @@ def forward(
     segments: [B, S] int32, sequence of each token, see
       `attention.causal_attention`; None if each row is one.
     prefix: what the rows attend to before their own tokens; None for nothing.
+    layout: order of the tokens, if [B, S] are not rows; then `positions` must
+      be given.
     lookup: (table [V, D], tokens [B, S]) -> rows of the table [B, S, D].
     fetch: (layer's parameters) -> parameters to use, a `jax.custom_vjp`; None
       for no change.
@@ -351,11 +354,11 @@ def forward(
     Final hidden states [B, S, D] after the last norm, in the compute type,
     and either None or (keys, values), each [layers, B, S, KV, h].
   """
-  length = tokens.shape[1]
+  longest = layout.columns if layout else tokens.shape[1]
   if positions is None:
-    positions = jnp.arange(length)[None]
+    positions = jnp.arange(longest)[None]
   rope = rope_table(positions, cfg)
-  longest = length + (prefix.columns if prefix else 0)
+  longest += prefix.columns if prefix else 0
   # A window as long as the sequence, or longer, hides nothing.
   window = cfg.window if cfg.window and cfg.window < longest else None
   windowed = jnp.asarray([w == cfg.window for w in cfg.layer_windows()])
@@ -364,10 +367,12 @@ def forward(
     layer, windowed, kv = layer_windowed_kv
 
     def attend(q, k, v):
+      rows = map(layout.to_rows, (q, k, v)) if layout else (q, k, v)
       out = attention.causal_attention(
-          q, k, v, scale=cfg.scale, window=window, windowed=windowed,
+          *rows, scale=cfg.scale, window=window, windowed=windowed,
           cap=cfg.attention_softcap, implementation=implementation,
           segments=segments, prefix=prefix and prefix.of_layer(*kv))
+      out = layout.from_rows(out) if layout else out
       return out, (k, v) if keep_kv else None
 
     return block(x, fetch(layer) if fetch else layer, rope, attend, cfg)

@@ -11,6 +11,7 @@ import numpy as np
 
 MOST = 5  # lengths in addition to the full one
 RESPONSES = 7  # of them for responses, whose lengths differ most
+LISTS, RATIO = 8, 1.17  # of them for lists of tokens, and between these
 WORTH = 0.02  # share of the work that a length must save
 _STEPS, _DRAWN = 400, 1 << 20  # most simulated steps, and rows of them all
 
@@ -120,6 +121,31 @@ def of_responses(
   drawn = np.where(random.random(shape) < .5, drawn, max_response)
   longest = -np.sort(-drawn, axis=1)[:, ::microbatch]
   return choose(longest.ravel(), full=max_response, most=most)
+
+
+def of_lists(
+    *, max_prompt: int, max_response: int, samples: int, each: int,
+    most: int = LISTS,
+) -> tuple[int, ...]:
+  """Chooses lengths for lists of tokens of several rows, see `learner/lists`.
+
+  The sum of a list's lengths varies little within a batch, but its mean is not
+  known before a run. So each length is `RATIO` times the next smaller one,
+  which wastes at most 1 - 1 / RATIO. The longest holds full responses to full
+  prompts, each prompt once in a list.
+
+  Args:
+    max_prompt: most tokens of a prompt.
+    max_response: most tokens of a response.
+    samples: responses to each prompt.
+    each: rows of a list.
+    most: most lengths to choose.
+  """
+  common = each * max_response + -(-each // samples) * (max_prompt - 1)
+  unit = 1 << max((common // 32).bit_length() - 1, 0)
+  found = {min(-(-int(common / RATIO ** i) // unit) * unit, common)
+           for i in range(most)}
+  return tuple(sorted(found))
 
 
 def _steps(rows: int) -> int:

@@ -16,7 +16,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jaxrl_llm.ops import obrs
+from jaxrl_llm.ops import chunks, obrs
 from jaxrl_llm.ops import top_k as top_k_lib
 
 Array = jax.Array
@@ -267,32 +267,6 @@ def _reduce(
   return stats
 
 
-def _over_chunks(fn, tokens, chunk):
-  """Applies fn to a tree of [N, ...] arrays, at most `chunk` tokens at a time.
-
-  Chunk i of n has the tokens i, i + n, i + 2n, ..., so tokens of every row:
-  where rows are split over devices, each chunk keeps all devices busy.
-  """
-  count = jax.tree.leaves(tokens)[0].shape[0]
-  if count <= chunk:
-    return fn(tokens)
-  chunks = -(-count // chunk)
-  size = -(-count // chunks)
-
-  def split(x):
-    padding = [(0, size * chunks - count)] + [(0, 0)] * (x.ndim - 1)
-    x = jnp.pad(x, padding)
-    return x.reshape(size, chunks, *x.shape[1:]).swapaxes(0, 1)
-
-  def join(x):
-    return x.swapaxes(0, 1).reshape(size * chunks, *x.shape[2:])[:count]
-
-  # Without jax.checkpoint the scan would save the logits of every chunk.
-  out = jax.lax.map(
-      jax.checkpoint(fn, prevent_cse=False), jax.tree.map(split, tokens))
-  return jax.tree.map(join, out)
-
-
 def token_stats(
     hidden: Array,
     unembed: Array,
@@ -308,6 +282,7 @@ def token_stats(
     other_softcap: Optional[float] = None,
     lam: Scalar = 1.0,
     chunk: Optional[int] = None,
+    needed: Optional[Array] = None,
     axes: Sequence[str] = (),
     row_axis: Optional[str] = None,
 ) -> TokenStats:
@@ -340,6 +315,8 @@ def token_stats(
     chunk: tokens whose logits exist at a time, of all models, on all devices
       that share them. None: at most 512 MB on each device. If all tokens fit
       into one chunk, its logits are kept for the backward pass.
+    needed: [...] bool, tokens whose statistics are used; the others have any.
+      Chunks without one are skipped. None for all.
     axes: names of manual mesh axes that V is split over, the major one first.
     row_axis: the one of `axes` that also splits the tokens. Along the other
       axes, hidden, targets and ids are the same on each device.
@@ -394,7 +371,8 @@ def token_stats(
         tempered(hidden, unembed, softcap), second, third, targets, ids, lam,
         split, entropy=entropy, top_k=top_k)
 
-  out = _over_chunks(
+  out = chunks.over_chunks(
       stats, (hidden.reshape(count, width), states, others,
-              targets.reshape(count), ids), chunk)
+              targets.reshape(count), ids), chunk, axis=row_axis,
+      needed=None if needed is None else needed.reshape(count))
   return jax.tree.map(lambda x: x.reshape(*leading, *x.shape[1:]), out)

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import itertools
-import re
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +25,10 @@ from tests.tolerance import decoder, typical
 
 # Groups of every size. Group 0 has prompts of one token, group 3 of L tokens.
 GROUPS = (0, 3, 3, 1, 3, 0, 1, 2, 2, 3, 1, 4)
-SHARED = dict(share_prompts=True, buckets=(2, 4))
+WAVES = dict(plan='waves', buckets=(2, 4))
+LISTS = dict(plan='lists', buckets=(5, 9, 14))
+PLANS = pytest.mark.parametrize(
+    'plan', [WAVES, LISTS], ids=lambda plan: plan['plan'])
 
 
 def shared(batch, groups=GROUPS):
@@ -52,7 +54,7 @@ def _batch(seed=0):
 
 def test_update_equals_rows_computed_whole():
   want, whole = plain._run(_batch(), real=True)
-  got, metrics = plain._run(_batch(), real=True, **SHARED)
+  got, metrics = plain._run(_batch(), real=True, **WAVES)
   # By hand: 5 prompts of 1, L, ..., and the responses of 10 rows; row 2 is
   # filler, row 4 is masked.
   batch = _batch()
@@ -75,17 +77,19 @@ def test_update_equals_rows_computed_whole():
   plain._close(metrics, whole)
 
 
-def test_without_numbers_every_row_has_its_own_prompt():
+@PLANS
+def test_without_numbers_every_row_has_its_own_prompt(plan):
   batch = plain._batch()
   want = plain._run(batch)
-  plain._close(plain._run(batch, **SHARED), want)
+  plain._close(plain._run(batch, **plan), want)
 
 
-def test_scores_equal_rows_computed_whole():
+@PLANS
+def test_scores_equal_rows_computed_whole(plan):
   args = jax.device_put(
       (plain._params(), _batch(), jax.tree.map(np.float32, plain.LOSS)))
   want = plain._learner().score(*args).logprobs
-  got = plain._learner(**SHARED).score(*args).logprobs
+  got = plain._learner(**plan).score(*args).logprobs
   plain._close(got, want)
   assert (np.asarray(want) != 0).sum() > 30
 
@@ -100,31 +104,33 @@ def _losses(objective, correction):
       importance=of(importance.CORRECTIONS[correction]))
 
 
-def _compare(objective, aggregation, correction, remat):
+def _compare(objective, aggregation, correction, remat, plan):
   loss = _losses(objective, correction)
   given = dict(objective=objective, aggregation=aggregation,
                importance=correction, remat=remat, buckets=())
   want, whole = plain._run(_batch(), loss, **given)
-  got, metrics = plain._run(_batch(), loss, **{**given, **SHARED})
+  got, metrics = plain._run(_batch(), loss, **{**given, **plan})
   plain._close(got.params, want.params)
   plain._close(metrics, whole)
 
 
+@PLANS
 @pytest.mark.parametrize('case', [
     ('gspo', 'sequence_mean', 'sequence_tis', 'full'),
     ('no_clip', 'constant', 'none', 'matmuls')], ids='/'.join)
-def test_losses(case):
-  _compare(*case)
+def test_losses(case, plan):
+  _compare(*case, plan)
 
 
 @pytest.mark.slow
+@PLANS
 @pytest.mark.parametrize('case', [
     *((*names, 'attention') for names in itertools.product(
         policy_losses.OBJECTIVES, policy_losses.AGGREGATIONS,
         importance.CORRECTIONS)),
     ('likelihood', 'token_mean', 'none', 'none')], ids='/'.join)
-def test_every_loss(case):
-  _compare(*case)
+def test_every_loss(case, plan):
+  _compare(*case, plan)
 
 
 def _model(name):
@@ -133,11 +139,11 @@ def _model(name):
 
 
 @functools.lru_cache(None)
-def _of_family(name, share, remat='none'):
+def _of_family(name, plan, remat='none'):
   model = _model(name)
   learner = update_lib.make(model, dataclasses.replace(
       plain.CONFIG, microbatch=4, remat=remat, buckets=(),
-      share_prompts=share), plain.SGD)
+      plan=plan), plain.SGD)
   params = jax.tree.map(lambda x: 1.5 * x, transformer.init(
       jax.random.key(3), model))
   loss = jax.tree.map(np.float32, plain.LOSS)
@@ -146,22 +152,24 @@ def _of_family(name, share, remat='none'):
   return jax.device_get((state.params, metrics['loss'], params))
 
 
-@pytest.mark.parametrize('name', ['gemma2', 'qwen2'])
-def test_families(name):
+@pytest.mark.parametrize('name, plan', [
+    ('gemma2', 'waves'), ('qwen2', 'waves'), ('gemma2', 'lists')])
+def test_families(name, plan):
   """Gemma 2 has windows of fewer tokens than a row, and soft caps."""
-  _family(name)
+  _family(name, plan)
 
 
 @pytest.mark.slow
+@PLANS
 @pytest.mark.parametrize('remat', transformer.REMAT)
 @pytest.mark.parametrize('name', families.NAMES)
-def test_every_family(name, remat):
-  _family(name, remat)
+def test_every_family(name, remat, plan):
+  _family(name, plan['plan'], remat)
 
 
-def _family(name, remat='none'):
+def _family(name, plan, remat='none'):
   model = _model(name)
-  got, want = (_of_family(name, share, remat) for share in (True, False))
+  got, want = (_of_family(name, plan, remat) for plan in (plan, 'rows'))
   # Forward, back to states and to weights; the vocabulary; sums over the rows.
   bound = typical(3 * decoder(model, L + T), model.vocab_size, B * T)
   jax.tree.map(lambda a, b, start: np.testing.assert_allclose(
@@ -178,28 +186,29 @@ def _with(learner, state, batch, loss, *args):
   return jax.device_get(([x.params for x in players], metrics))
 
 
-@pytest.mark.parametrize('name', ['two_pass'])
-def test_rejection(name):
+@PLANS
+def test_rejection(plan):
   batch = shared(coupled._batch())
   found = []
-  for changes in ({}, SHARED):
+  for changes in ({}, plan):
     learner = update_lib.make(plain.MODEL, dataclasses.replace(
         plain.CONFIG, importance='none', **{'buckets': (), **changes},
         rejection=coupled.rejection.Rejection(
-            top_k=coupled.K, **coupled.PASSES[name])), plain.SGD)
+            top_k=coupled.K, **coupled.PASSES['two_pass'])), plain.SGD)
     state = learner.init(jax.device_put(coupled._params(2)))
     batch = batch.replace(identity=np.zeros((B, 3), np.uint32))
     found.append(_with(learner, state, batch, coupled.LOSS))
   plain._close(*found)
 
 
-def test_an_actor_that_is_another_model():
+@PLANS
+def test_an_actor_that_is_another_model(plan):
   """Both players and the parameters that wrote the rows have prompts."""
   batch = shared(paired._batch()).replace(
       identity=np.zeros((B, 3), np.uint32))
   choices, training = paired.CASES['writer']
   found = []
-  for changes in ({}, SHARED):
+  for changes in ({}, plan):
     learner = update_lib.make(
         plain.MODEL, dataclasses.replace(
             plain.CONFIG, importance='none', **{'buckets': (), **changes},
@@ -215,8 +224,9 @@ def test_an_actor_that_is_another_model():
   plain._close(*found)
 
 
-def test_one_program_serves_every_mix():
-  learner = plain._learner(**SHARED)
+@PLANS
+def test_one_program_serves_every_mix(plan):
+  learner = plain._learner(**plan)
   state = learner.init(jax.device_put(plain._params()))
   loss = jax.device_put(jax.tree.map(np.float32, plain.LOSS))
   nothing = _batch(2)
@@ -234,13 +244,13 @@ def test_one_program_serves_every_mix():
   plain._same(jax.device_get(state.params), was.params)
 
 
-def _on_mesh(sizes):
+def _on_mesh(sizes, plan):
   """Returns scores and parameters of an update on a mesh."""
   model = dataclasses.replace(plain.MODEL, vocab_size=24, heads=4, kv_heads=2)
   params = transformer.init(jax.random.key(0), model)
   mesh = sharding.make_mesh(*sizes)
   learner = update_lib.make(model, dataclasses.replace(
-      plain.CONFIG, microbatch=8, row_facts=True, share_prompts=True,
+      plain.CONFIG, microbatch=8, row_facts=True, plan=plan,
       buckets=()), plain.SGD, mesh=mesh)
   state = learner.init(jax.device_put(
       params, sharding.shardings(params, sharding.TRAIN_RULES, mesh)))
@@ -254,11 +264,14 @@ def _on_mesh(sizes):
       (scores, state.params, metrics))]
 
 
-@pytest.mark.parametrize('sizes', [
-    pytest.param((8, 1, 1), marks=pytest.mark.slow), (4, 1, 2)])
-def test_eight_devices(sizes):
+@pytest.mark.parametrize('plan, sizes', [
+    ('waves', (4, 1, 2)), ('lists', (2, 2, 2)), *(
+        pytest.param(*case, marks=pytest.mark.slow) for case in (
+            ('waves', (8, 1, 1)), ('lists', (1, 8, 1)), ('lists', (4, 2, 1)),
+            ('lists', (1, 2, 4))))])
+def test_eight_devices(plan, sizes):
   want = _one_device()
-  got = devices.run(_on_mesh, sizes)
+  got = devices.run(_on_mesh, sizes, plan)
   for a, b in zip(got, want, strict=True):
     np.testing.assert_allclose(
         a, b, rtol=plain.TOLERANCE, atol=plain.TOLERANCE)
@@ -266,7 +279,7 @@ def test_eight_devices(sizes):
 
 @functools.lru_cache(None)
 def _one_device():
-  return devices.run(_on_mesh, (1, 1, 1), devices=1)
+  return devices.run(_on_mesh, (1, 1, 1), 'rows', devices=1)
 
 
 @pytest.mark.parametrize('seed', range(3))
@@ -327,40 +340,49 @@ def test_deal_keeps_groups_together():
 
 def test_errors():
   mesh = AbstractMesh((1, 2, 1), sharding.AXES)
-  config = dataclasses.replace(plain.CONFIG, **SHARED)
+  config = dataclasses.replace(plain.CONFIG, **WAVES)
   with pytest.raises(ValueError, match='needs mesh.fsdp=1, not 2'):
     update_lib.make(plain.MODEL, config, plain.SGD, mesh=mesh)
   with pytest.raises(ValueError, match=r'lie between 1 and max_response = 7'):
     dataclasses.replace(config, buckets=(8,))
   with pytest.raises(ValueError, match='max_prompt of at least 2'):
     dataclasses.replace(config, max_prompt=1)
+  with pytest.raises(ValueError, match='rows, waves, lists'):
+    dataclasses.replace(config, plan='packed')
+  with pytest.raises(ValueError, match=(
+      r'learner.list_buckets=\(5, 23\) must lie between 1 and 22')):
+    update_lib.make(plain.MODEL, dataclasses.replace(
+        plain.CONFIG, plan='lists', buckets=(5, 23)), plain.SGD)
 
 
-@pytest.mark.parametrize('fields, sizes, window, reason', [
-    ({}, (2, 1, 1), None, ''),
-    ({}, (1, 2, 1), None, 'mesh.fsdp=2'),
-    (dict(max_prompt=1), (1, 1, 1), None, 'max_prompt=1'),
-    (dict(learner__attention='cudnn'), (1, 1, 1), None, 'cudnn'),
-    (dict(learner__attention='splash'), (1, 1, 1), 5, 'window of 5 tokens'),
-    (dict(learner__attention='splash'), (1, 1, 1), 500, ''),
-    (dict(learner__attention='xla'), (1, 1, 1), 5, '')])
-def test_why_not_shared(fields, sizes, window, reason):
+@pytest.mark.parametrize('fields, sizes, window, plan', [
+    ({}, (2, 1, 1), None, 'waves'),
+    ({}, (1, 2, 1), None, 'lists'),
+    (dict(max_prompt=1), (1, 2, 1), None, 'rows'),
+    (dict(samples_per_prompt=1), (1, 1, 1), None, 'rows'),
+    (dict(samples_per_prompt=1), (1, 2, 1), None, 'lists'),
+    (dict(learner__attention='cudnn'), (1, 1, 1), None, 'lists'),
+    (dict(learner__attention='splash'), (1, 1, 1), 5, 'lists'),
+    (dict(learner__attention='splash'), (1, 1, 1), 500, 'waves'),
+    (dict(learner__attention='xla'), (1, 1, 1), 5, 'waves')])
+def test_the_plan_of_a_config(fields, sizes, window, plan, caplog):
   config = tiny.get_config()
   for name, value in fields.items():
     section, _, leaf = name.rpartition('__')
     (config[section] if section else config)[leaf] = value
-  mesh = _FakeMesh(sizes)
-  model = dataclasses.replace(plain.MODEL, window=window)
-  found = choices.why_not_shared(config, mesh, [model])
-  assert reason in found and bool(reason) == bool(found)
+  args = config, _FakeMesh(sizes), [
+      dataclasses.replace(plain.MODEL, window=window)]
+  with caplog.at_level('INFO'):
+    assert choices.plan(*args) == plan
+  assert 'Updates compute' in caplog.text
   config.learner.share_prompts = True
-  if reason:
-    with pytest.raises(ValueError, match=re.escape(reason)):
-      choices.shares_prompts(config, mesh, [model])
+  if 'max_prompt' in fields:
+    with pytest.raises(ValueError, match='not possible with max_prompt=1'):
+      choices.plan(*args)
   else:
-    assert choices.shares_prompts(config, mesh, [model])
+    assert choices.plan(*args) == plan.replace('rows', 'waves')
   config.learner.share_prompts = False
-  assert not choices.shares_prompts(config, mesh, [model])
+  assert choices.plan(*args) == 'rows'
 
 
 class _FakeMesh:
