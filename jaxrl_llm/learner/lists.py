@@ -30,8 +30,8 @@ class Sizes:
 
   Attributes:
     rows: rows of a list.
-    prompt: most tokens of a prompt without its last.
-    response: most tokens of a response.
+    prompt: L, tokens of a row before its response begins, at least.
+    response: T, most tokens of a response.
     lengths: static lengths of lists, ascending; any rows fit into the last.
   """
   rows: int
@@ -53,7 +53,7 @@ class Sizes:
           f'learner.list_buckets={tuple(lengths)} must lie between 1 and '
           f'{full}, the tokens of the {rows} longest rows on a device: leave '
           'the others out.')
-    return cls(rows, max_prompt - 1, max_response,
+    return cls(rows, max_prompt, max_response,
                tuple(sorted({*lengths, full})))
 
 
@@ -101,7 +101,7 @@ class Static(NamedTuple):
 
   Attributes:
     columns: N, tokens of a list.
-    prompt: P, most tokens of a prompt in it.
+    prompt: P, columns of a row for its prompt, at least its tokens.
     response: T, most tokens of a response in it.
   """
   columns: int

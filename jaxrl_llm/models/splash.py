@@ -140,7 +140,8 @@ def attend(
 
     if window is None:
       return run(None)(q, k, v, ids)
-    return jax.lax.cond(windowed, run(window), run(None), q, k, v, ids)
+    with jax.named_scope('windowed'):
+      return jax.lax.cond(windowed, run(window), run(None), q, k, v, ids)
 
   mesh = jax.sharding.get_abstract_mesh()
   free = {axis for axis, kind in zip(mesh.axis_names, mesh.axis_types)

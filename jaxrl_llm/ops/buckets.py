@@ -142,8 +142,9 @@ def of_lists(
     most: most lengths to choose.
   """
   common = each * max_response + -(-each // samples) * (max_prompt - 1)
+  full = each * (max_response + max_prompt - 1)
   unit = 1 << max((common // 32).bit_length() - 1, 0)
-  found = {min(-(-int(common / RATIO ** i) // unit) * unit, common)
+  found = {min(-(-int(common / RATIO ** i) // unit) * unit, full)
            for i in range(most)}
   return tuple(sorted(found))
 

@@ -55,7 +55,10 @@ def over_chunks(
       some, tokens = given
       nothing = jax.tree.map(
           lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(fn, tokens))
-      return jax.lax.cond(some, fn, lambda _: nothing, tokens)
+      with jax.named_scope('needed'):
+        return jax.lax.cond(
+            some, jax.checkpoint(fn, prevent_cse=False), lambda _: nothing,
+            tokens)
 
     given = some, given
   # Without jax.checkpoint the scan would save the logits of every chunk.

@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import programs, sharding, stages
-from jaxrl_llm.learner import rounds
+from jaxrl_llm.learner import lists, rounds
 from jaxrl_llm.models.config import HUB
 from jaxrl_llm.monitoring import flops
 from launch.aot import arguments, chips, cost, faults, memory
@@ -231,7 +231,7 @@ def _phase(made, topology, name, program, seconds, needs, code) -> Phase:
     mesh = made.learner_mesh if name in ('score', 'update') else made.mesh
     phase.cost = cost.estimate(
         text, cost.Machine(topology.chip, mesh), _turns(made, name),
-        _chances(made.config))
+        _chances(made))
   return phase
 
 
@@ -245,11 +245,25 @@ def _runs(made: programs.Programs, name: str) -> int:
   return 1
 
 
-def _chances(config: ConfigDict) -> dict[str, float]:
-  """Returns how often data-dependent conditionals take the expensive branch."""
+def _chances(made: programs.Programs) -> dict[str, float | tuple[float, ...]]:
+  """Returns how often data-dependent conditionals take which branch.
+
+  Responses and prompts are full, see `cost.estimate`.
+  """
   # The expensive branch of truncation sorts; min p alone does not need it.
+  config = made.config
   sampling = config.sampling
-  return {'truncation': float(sampling.top_k > 0 or sampling.top_p < 1)}
+  found = {'truncation': float(sampling.top_k > 0 or sampling.top_p < 1),
+           'windowed': 1.0}
+  each = programs.microbatch(config) // sharding.data_shards(made.learner_mesh)
+  sizes = lists.Sizes.of(
+      each, config.max_prompt, config.max_response, config.learner.list_buckets)
+  tokens = each * config.max_response
+  longest = tokens + -(-each // config.samples_per_prompt) * (
+      config.max_prompt - 1)
+  taken = np.searchsorted(sizes.lengths, longest)
+  return {**found, 'needed': tokens / sizes.lengths[taken], 'lists': tuple(
+      float(i == taken) for i in range(len(sizes.lengths)))}
 
 
 def _turns(made: programs.Programs, name: str) -> dict[str, float]:

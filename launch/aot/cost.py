@@ -97,7 +97,7 @@ class Machine(NamedTuple):
 
 def estimate(
     text: str, machine: Machine, turns: Mapping[str, float],
-    chances: Mapping[str, float]) -> Cost:
+    chances: Mapping[str, float | tuple[float, ...]]) -> Cost:
   """Estimates the cost of one run of a compiled program on each device.
 
   Args:
@@ -106,8 +106,9 @@ def estimate(
     turns: iterations of data-dependent loops, by the name of the scope
       (`jax.named_scope`) that the loop was traced in.
     chances: share of runs in which a conditional takes its most expensive
-      branch (else the cheapest), by the name of the scope it was traced in. The
-      default is 1.
+      branch (else the cheapest), or a tuple of the shares of all branches from
+      the cheapest on, by the name of the scope it was traced in. The default is
+      1.
 
   Returns:
     The cost per device.
@@ -200,6 +201,8 @@ class _Estimator:
     names = re.findall(r'\w+', x.scope)
     chance = next(
         (self._chances[n] for n in reversed(names) if n in self._chances), 1.0)
+    if isinstance(chance, tuple):
+      return list(zip(costs, chance, strict=True))
     return [(costs[-1], chance), (costs[0], 1.0 - chance)]
 
   def _operation(self, computation, x) -> Cost:
