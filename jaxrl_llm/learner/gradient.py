@@ -174,7 +174,8 @@ def of_batch(
       out=(P(), P(), 'rows'), specs=specs)
   totals = {name: sums.pop(name) for name in _TOTALS if name in sums}
   tokens = jnp.maximum(totals['tokens'], 1.0)
-  rows = jax.tree.map(work.in_place, facts)
+  rows = jax.tree.map(
+      lambda x: work.in_place(x, len(batch.mask)), facts)
   if cfg.rejection:
     found = sums.pop('rejection')
     totals.update(rejection_lib.metrics(found, sums, calibration))

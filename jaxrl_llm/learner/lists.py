@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
+from jaxrl_llm.learner import prompts
 from jaxrl_llm.models import attention
 from jaxrl_llm.types import Array, LearnerBatch
 
@@ -29,12 +30,14 @@ class Sizes:
   """Static sizes.
 
   Attributes:
-    rows: rows of a list.
+    rows: rows of a list, if all of the batch are needed.
+    slots: most rows of a list.
     prompt: L, tokens of a row before its response begins, at least.
     response: T, most tokens of a response.
     lengths: static lengths of lists, ascending; any rows fit into the last.
   """
   rows: int
+  slots: int
   prompt: int
   response: int
   lengths: tuple[int, ...]
@@ -53,7 +56,9 @@ class Sizes:
           f'learner.list_buckets={tuple(lengths)} must lie between 1 and '
           f'{full}, the tokens of the {rows} longest rows on a device: leave '
           'the others out.')
-    return cls(rows, max_prompt, max_response,
+    # A slot more than rows lets short rows stand beside a long one elsewhere.
+    # It costs attention over an empty row.
+    return cls(rows, rows + (rows > 1), max_prompt, max_response,
                tuple(sorted({*lengths, full})))
 
 
@@ -115,86 +120,101 @@ class Static(NamedTuple):
                min(sizes.response, columns))
 
 
-def _owners(rows: Rows) -> Array:
-  """Returns whether rows [..., R] of a list are the first with their prompt."""
-  needed = rows.length > 0
-  same = (rows.prompt[..., None] == rows.prompt[..., None, :]) & (
-      needed[..., None, :])
-  return needed & (jnp.argmax(same, -1) == jnp.arange(needed.shape[-1]))
+class Deal(NamedTuple):
+  """Rows of the lists of M microbatches.
+
+  Attributes:
+    rows: [M, shards x slots] int32, rows of the batch; B for none.
+    bucket: [M] int32, index of the static length of its lists.
+    count: [] int32, microbatches with a row.
+    real: [] int32, tokens that the lists have.
+    computed: [] int32, these and the padding.
+  """
+  rows: Array
+  bucket: Array
+  count: Array
+  real: Array
+  computed: Array
 
 
-def loads(rows: Rows) -> Array:
-  """Returns the tokens [...] of lists of the rows [..., R]."""
-  return jnp.sum(
-      rows.length + jnp.where(_owners(rows), rows.before, 0), axis=-1)
+def deal(rows: Rows, *, shards: int, sizes: Sizes) -> Deal:
+  """Deals B rows to lists, so that those of a microbatch are equally long.
 
-
-def order(
-    rows: Rows, *, size: int, shards: int, sizes: Sizes,
-) -> tuple[Array, Array, Array, Array, Array]:
-  """Orders B rows for microbatches of lists.
-
-  Either whole groups go to a microbatch, and a device gets long and short rows
-  of the same group; or rows go there by their lengths alone, which balances
-  better and shares less. The order with fewer computed tokens is taken.
+  Rows go from the longest to the shortest, each to the list with most room left
+  after it. A prompt takes room unless the list already has it, so rows of a
+  group come together where this costs no balance. All lists are first filled
+  equally, then to the two static lengths around the mean of these; the filling
+  with fewer computed tokens is taken.
 
   Args:
-    rows: facts about them.
-    size: rows of a microbatch, `shards` x `sizes.rows`; it divides B.
-    shards: lists of a microbatch.
+    rows: facts about the rows.
+    shards: lists of a microbatch; with `sizes.rows` rows in each, B rows are M
+      microbatches.
     sizes: static sizes.
-
-  Returns:
-    [B] int32, the row at each place of the M microbatches; [M] int32, index of
-    the length of each microbatch's lists; and, [] int32 each, microbatches with
-    a needed row, tokens that the lists have, and tokens with padding.
   """
-  count, each = len(rows.length), sizes.rows
+  count, size = len(rows.length), shards * sizes.rows
   needed = rows.length > 0
-  static = jnp.asarray(sizes.lengths)
+  most = -(-count // size)
+  used = -(-jnp.sum(needed) // size)
+  lengths = jnp.asarray(sizes.lengths)
+  group, _, _ = prompts.number(rows.prompt, needed)
+  group = jnp.minimum(group, count - 1)
+  order = jnp.argsort(-rows.length, stable=True)
+  microbatch = jnp.arange(most * shards) // shards
 
-  def dealt(place, of):
-    """Deals `of` [...] rows to lists of `each`, there and back again."""
-    lists = jnp.maximum(-(-of // each), 1)
-    turn = place % (2 * lists)
-    return jnp.minimum(turn, 2 * lists - 1 - turn)
+  def fill(target):
+    """Fills lists up to `target` [M x shards] tokens or beyond."""
+    def step(state, row):
+      load, taken, has = state
+      group, before, length = row
+      own = has[group]
+      after = load + jnp.where(own, 0, before) + length
+      # One fits: a list with too few tokens left has at least `sizes.rows`.
+      fits = (taken < sizes.slots) & (after <= lengths[-1]) & (
+          microbatch < used)
+      best = jnp.argmax(jnp.where(fits, target - after, -lengths[-1] - 1))
+      here = (jnp.arange(len(load)) == best) & (length > 0)
+      return (jnp.where(here, after, load), taken + here,
+              has.at[group].set(own | here)), (best, taken[best])
 
-  def cut(ordered):
-    cells = jax.tree.map(lambda x: x[ordered].reshape(-1, shards, each), rows)
-    load = loads(cells)
-    most = jnp.max(load, axis=1)
-    bucket = jnp.searchsorted(static, most)
-    computed = jnp.sum(jnp.where(most > 0, static[bucket] * shards, 0))
-    return ordered, bucket, jnp.sum(most > 0), jnp.sum(load), computed
+    zeros = jnp.zeros(len(microbatch), jnp.int32)
+    (load, _, _), place = jax.lax.scan(
+        step, (zeros, zeros, jnp.zeros((count, len(zeros)), bool)),
+        (group[order], rows.before[order], rows.length[order]))
+    by_load = jnp.argsort(-load, stable=True)
+    load = load[by_load].reshape(most, shards)
+    where, seat = place
+    where = jnp.where(needed[order], jnp.argsort(by_load)[where], len(zeros))
+    dealt = jnp.full((len(zeros), sizes.slots), count, jnp.int32).at[
+        where, seat].set(order.astype(jnp.int32), mode='drop')
+    bucket = jnp.searchsorted(lengths, load[:, 0])
+    return Deal(
+        dealt.reshape(most, -1), bucket, jnp.sum(load[:, 0] > 0),
+        jnp.sum(load),
+        jnp.sum(jnp.where(load[:, 0] > 0, lengths[bucket] * shards, 0)))
 
-  # Groups by their tokens, the rows of each from the longest to the shortest.
-  key = jnp.where(needed, rows.prompt, jnp.iinfo(jnp.int32).max)
-  by_key = jnp.lexsort((-rows.length, key))
-  new = jnp.append(True, key[by_key][1:] != key[by_key][:-1])
-  group = jnp.zeros(count, int).at[by_key].set(jnp.cumsum(new) - 1)
-  tokens = jax.ops.segment_sum(rows.length, group, count)
-  members = jax.ops.segment_sum(jnp.ones(count, int), group, count)
-  first = jnp.cumsum(members) - members
-  place = jnp.zeros(count, int).at[by_key].set(jnp.arange(count)) - first[group]
-  by_group = cut(jnp.lexsort(
-      (place, dealt(place, members[group]), group, -tokens[group])))
-
-  by_length = jnp.argsort(-rows.length, stable=True)
-  place = jnp.arange(count)
-  by_length = cut(by_length[jnp.lexsort(
-      (place, dealt(place % size, size), place // size))])
+  equal = fill(jnp.zeros(len(microbatch), jnp.int32))
+  # A little more than the tokens, because a row is not divisible.
+  mean = 1.01 * equal.real / (shards * jnp.maximum(used, 1))
+  high = jnp.minimum(jnp.searchsorted(lengths, mean), len(lengths) - 1)
+  low = jnp.maximum(high - 1, 0)
+  share = (mean - lengths[low]) / jnp.maximum(lengths[high] - lengths[low], 1)
+  mixed = fill(jnp.where(
+      microbatch < jnp.ceil(share * used), lengths[high], lengths[low]))
   return jax.tree.map(functools.partial(
-      jnp.where, by_group[-1] <= by_length[-1]), by_group, by_length)
+      jnp.where, mixed.computed < equal.computed), mixed, equal)
 
 
 def places(rows: Rows, each: int) -> Lists:
   """Returns the places of B rows in lists of `each` rows."""
   rows = jax.tree.map(lambda x: x.reshape(-1, each), rows)
+  needed = rows.length > 0
   response = jnp.cumsum(rows.length, 1) - rows.length
-  owner = _owners(rows)
+  same = rows.prompt[..., None] == rows.prompt[..., None, :]
+  owner = needed & (
+      jnp.argmax(same & needed[:, None], -1) == jnp.arange(each))
   own = jnp.where(owner, rows.before, 0)
   first = jnp.sum(rows.length, 1, keepdims=True) + jnp.cumsum(own, 1) - own
-  same = rows.prompt[..., None] == rows.prompt[..., None, :]
   prompt = jnp.max(jnp.where(same & owner[:, None], first[:, None], 0), -1)
   return Lists(*(x.reshape(-1) for x in (
       response, prompt, owner, rows.before, rows.length)))

@@ -31,7 +31,7 @@ class Work(NamedTuple):
     cut: `microbatches.Microbatches`, with lists those of the rows and of
       `lists.Rows`; or, in waves, a tuple of the rows, LearnerBatch of them, and
       whether they are needed, by data shard.
-    order: [B] int32, the row of the batch at each place.
+    order: int32, the row of the batch at each place; B for none.
     real: [] int32, tokens of needed rows; None in waves.
     computed: [] int32, tokens that are computed, with padding; None in waves.
   """
@@ -40,11 +40,17 @@ class Work(NamedTuple):
   real: Array | None
   computed: Array | None
 
-  def in_place(self, x: Array) -> Array:
-    """Returns results of rows, from `run`, in the order of the batch."""
+  def in_place(self, x: Array, count: int) -> Array:
+    """Returns results of rows, from `run`, in the order of the batch.
+
+    Args:
+      x: results.
+      count: B.
+    """
     if self.real is not None:  # microbatches of rows
       x = x.reshape(len(self.order), *x.shape[2:])
-    return jnp.zeros_like(x).at[self.order].set(x)
+    return jnp.zeros((count, *x.shape[1:]), x.dtype).at[self.order].set(
+        x, mode='drop')
 
 
 def arrange(
@@ -59,14 +65,15 @@ def arrange(
     mesh: see `sharding`.
   """
   if cfg.plan == 'lists':
-    facts = lists.Rows.of(batch, needed)
-    order, bucket, count, real, computed = lists.order(
-        facts, size=cfg.microbatch, shards=sharding.data_shards(mesh),
-        sizes=cfg.sizes)
-    split = lambda x: x[order].reshape(-1, cfg.microbatch, *x.shape[1:])
+    facts = jax.lax.with_sharding_constraint(
+        lists.Rows.of(batch, needed), sharding.replicated(mesh))
+    dealt = lists.deal(
+        facts, shards=sharding.data_shards(mesh), sizes=cfg.sizes)
     return Work(microbatches.Microbatches(
-        jax.tree.map(split, (rows, facts)), bucket, count), order, real,
-                computed)
+        jax.tree.map(
+            lambda x: x.at[dealt.rows].get(mode='fill', fill_value=0),
+            (rows, facts)), dealt.bucket, dealt.count),
+                dealt.rows.ravel(), dealt.real, dealt.computed)
   if cfg.plan == 'waves':
     if batch.prompt is None:
       batch = batch.replace(prompt=jnp.arange(len(needed)))
@@ -144,7 +151,7 @@ def _in_microbatches(cut, trees, numbers, *, cfg, one, add, init, specs):
     places = None
     if cfg.plan == 'lists':
       rows, facts = rows
-      places = lists.places(facts, cfg.sizes.rows)
+      places = lists.places(facts, cfg.sizes.slots)
     found = one(trees, rows, numbers, length, places)
     return found if specs is None else found[0]
 

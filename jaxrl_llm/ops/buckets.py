@@ -11,7 +11,7 @@ import numpy as np
 
 MOST = 5  # lengths in addition to the full one
 RESPONSES = 7  # of them for responses, whose lengths differ most
-LISTS, RATIO = 8, 1.17  # of them for lists of tokens, and between these
+LISTS, RATIO = 8, 1.2  # of them for lists of tokens, and between these
 WORTH = 0.02  # share of the work that a length must save
 _STEPS, _DRAWN = 400, 1 << 20  # most simulated steps, and rows of them all
 
