@@ -193,7 +193,7 @@ def with_lengths(
     mesh: see `sharding`.
     curriculum: of the run.
     lengths: tokens of each training prompt; None if they are not known, then
-      `auto` is none.
+      `auto` is none, but for the lists the length of full rows.
 
   Returns:
     A config in which the fields of buckets are tuples.
@@ -203,20 +203,18 @@ def with_lengths(
   for section in (learner, config.sampling):
     if section.buckets == 'auto' and lengths is None:
       section.buckets = ()
+  shards = sharding.data_shards(
+      sharding.learner_mesh(mesh, config.mesh.learner_tensor))
+  each = max(microbatch(config) // shards, 1)
   if learner.response_buckets == 'auto':
-    shards = sharding.data_shards(mesh)
     learner.response_buckets = () if lengths is None else buckets.of_responses(
-        max_response=config.max_response,
-        rows=max(rounds.minibatch_rows(config) // shards, 1),
-        microbatch=max(microbatch(config) // shards, 1))
+        max_response=config.max_response, microbatch=each,
+        rows=max(rounds.minibatch_rows(config) // shards, 1))
   if learner.list_buckets == 'auto':
-    shards = sharding.data_shards(
-        sharding.learner_mesh(mesh, config.mesh.learner_tensor))
     learner.list_buckets = buckets.of_lists(
         max_prompt=config.max_prompt, max_response=config.max_response,
-        samples=config.samples_per_prompt,
-        each=max(microbatch(config) // shards, 1),
-        **({'most': 1} if lengths is None else {}))
+        samples=config.samples_per_prompt, each=each,
+        most=1 if lengths is None else buckets.LISTS)
   if config.learner.buckets == 'auto':
     config.learner.buckets = buckets.of_rows(
         lengths, max_prompt=config.max_prompt,

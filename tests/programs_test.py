@@ -12,7 +12,9 @@ from jaxrl_llm.monitoring import timing
 from launch.aot import arguments
 from tests import tiny
 
-AUTO = dict(learner__buckets='auto', sampling__buckets='auto')
+AUTO = dict(
+    learner__buckets='auto', learner__response_buckets='auto',
+    learner__list_buckets='auto', sampling__buckets='auto')
 
 
 @pytest.mark.parametrize('fields', [
@@ -112,10 +114,21 @@ def test_lengths_are_chosen_by_the_prompts_of_the_training_set():
   sampler, learner = parts.programs.sampler, programs.learner_config(made)
   assert sampler.sampler.buckets == made.sampling.buckets
   assert learner.lengths == (*made.learner.buckets, 19)
+  learner = programs.learner_config(made, 'waves')
+  assert learner.lengths == (*made.learner.response_buckets, 10)
+  assert made.learner.response_buckets
+  # Two groups of 4 on one device: 8 x 10 + 2 x 8 tokens.
+  assert made.learner.list_buckets[-1] == 96
   for asked, known in ((config, None), (tiny.load(), np.array([5]))):
     got = programs.with_lengths(
         asked, parts.programs.mesh, parts.stages.curriculum, known)
-    assert (got.learner.buckets, got.sampling.buckets) == ((), ())
+    assert (got.learner.buckets, got.learner.response_buckets,
+            got.sampling.buckets) == ((), (), ())
+  # Without lengths, that of lists of full rows alone.
+  assert got.learner.list_buckets == ()
+  got = programs.with_lengths(
+      config, parts.programs.mesh, parts.stages.curriculum)
+  assert got.learner.list_buckets == (96,)
 
 
 @pytest.mark.parametrize('attention, needs', [

@@ -18,8 +18,7 @@ from jaxrl_llm.storage import paths
 
 FILE = 'choices.json'
 _BUCKETS = (
-    'learner.buckets', 'learner.response_buckets', 'learner.list_buckets',
-    'sampling.buckets')
+    'learner.buckets', 'learner.response_buckets', 'sampling.buckets')
 _LIMITS = ('max_prompt', 'max_response')
 
 

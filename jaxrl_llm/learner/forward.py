@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 from jaxrl_llm.learner import lists as lists_lib
 from jaxrl_llm.models import attention, transformer
 from jaxrl_llm.models.config import ModelConfig
-from jaxrl_llm.ops import microbatches, obrs, packing
+from jaxrl_llm.ops import microbatches, obrs, packing, ragged
 from jaxrl_llm.ops.token_stats import token_stats, TokenStats
 from jaxrl_llm.sharding import collectives
 from jaxrl_llm.types import Array, LearnerBatch
@@ -72,7 +72,7 @@ class Shared(NamedTuple):
 def stats(
     params, frozen, batch, temperature, length, *, nets, cfg, entropy=True,
     writer=None, lam=None,
-    shared: Optional[Shared | lists_lib.Lists] = None) -> TokenStats:
+    shared: Optional[Shared | ragged.Lists] = None) -> TokenStats:
   """Computes TokenStats [B, t] of responses in rows of at most `length` tokens.
 
   With `Shared`, `length` counts the tokens of responses alone; with `Lists`, it
@@ -87,8 +87,8 @@ def stats(
   """
   batch = jax.lax.with_sharding_constraint(batch, P('fsdp'))
   places = static = None
-  if isinstance(shared, lists_lib.Lists):
-    places, static = shared, lists_lib.Static.of(cfg.sizes, length)
+  if isinstance(shared, ragged.Lists):
+    places, static = shared, cfg.sizes.static(length)
     t = static.response
   else:
     t = length if shared else min(cfg.max_response, length - 1)
@@ -121,7 +121,7 @@ def stats(
         student=student, other=student if same else other,
         other_softcap=actor.logit_softcap, lam=lam)
     return found if not places else jax.tree.map(
-        lambda x: lists_lib.responses(x, places, static), found)
+        lambda x: ragged.responses(x, places, static), found)
 
   def run(net, params, frozen, kv):
     if shared is None:

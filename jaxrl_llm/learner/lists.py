@@ -17,11 +17,10 @@ from typing import Any, NamedTuple, Optional, Sequence
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType
-from jax.sharding import PartitionSpec as P
 
 from jaxrl_llm.learner import prompts
 from jaxrl_llm.models import attention
+from jaxrl_llm.ops import ragged
 from jaxrl_llm.types import Array, LearnerBatch
 
 
@@ -61,63 +60,19 @@ class Sizes:
     return cls(rows, rows + (rows > 1), max_prompt, max_response,
                tuple(sorted({*lengths, full})))
 
-
-class Rows(NamedTuple):
-  """Facts about rows [..., B], in the order of their devices.
-
-  Attributes:
-    prompt: int32, equal for rows with the same prompt.
-    before: int32, tokens of the prompt without its last.
-    length: int32, tokens of the response; 0 for a row that is not needed.
-  """
-  prompt: Array
-  before: Array
-  length: Array
-
-  @classmethod
-  def of(cls, batch: LearnerBatch, needed: Array) -> 'Rows':
-    """Returns the facts about the rows of a batch; `needed` is [B] bool."""
-    prompt = batch.prompt
-    if prompt is None:
-      prompt = jnp.arange(len(needed))
-    return cls(prompt, batch.prompt_length - 1,
-               jnp.where(needed, batch.response_length, 0))
-
-
-class Lists(NamedTuple):
-  """Places of B rows in lists of N tokens, `rows` of them in each.
-
-  Attributes:
-    response: [B] int32, first column of each response.
-    prompt: [B] int32, first column of each prompt.
-    owner: [B] bool, whether the row is the first one with its prompt.
-    before: [B] int32, tokens of the prompt.
-    length: [B] int32, tokens of the response.
-  """
-  response: Array
-  prompt: Array
-  owner: Array
-  before: Array
-  length: Array
-
-
-class Static(NamedTuple):
-  """Static sizes of lists.
-
-  Attributes:
-    columns: N, tokens of a list.
-    prompt: P, columns of a row for its prompt, at least its tokens.
-    response: T, most tokens of a response in it.
-  """
-  columns: int
-  prompt: int
-  response: int
-
-  @classmethod
-  def of(cls, sizes: Sizes, columns: int) -> 'Static':
+  def static(self, length: int) -> ragged.Static:
     """Returns the sizes of lists of one of the static lengths."""
-    return cls(columns, min(sizes.prompt, columns),
-               min(sizes.response, columns))
+    return ragged.Static(
+        length, min(self.prompt, length), min(self.response, length))
+
+
+def facts(batch: LearnerBatch, needed: Array) -> ragged.Rows:
+  """Returns the facts about the rows of a batch; `needed` is [B] bool."""
+  prompt = batch.prompt
+  if prompt is None:
+    prompt = jnp.arange(len(needed))
+  return ragged.Rows(prompt, batch.prompt_length - 1,
+                     jnp.where(needed, batch.response_length, 0))
 
 
 class Deal(NamedTuple):
@@ -137,7 +92,7 @@ class Deal(NamedTuple):
   computed: Array
 
 
-def deal(rows: Rows, *, shards: int, sizes: Sizes) -> Deal:
+def deal(rows: ragged.Rows, *, shards: int, sizes: Sizes) -> Deal:
   """Deals B rows to lists, so that those of a microbatch are equally long.
 
   Rows go from the longest to the shortest, each to the list with most room left
@@ -205,155 +160,9 @@ def deal(rows: Rows, *, shards: int, sizes: Sizes) -> Deal:
       jnp.where, mixed.computed < equal.computed), mixed, equal)
 
 
-def places(rows: Rows, each: int) -> Lists:
-  """Returns the places of B rows in lists of `each` rows."""
-  rows = jax.tree.map(lambda x: x.reshape(-1, each), rows)
-  needed = rows.length > 0
-  response = jnp.cumsum(rows.length, 1) - rows.length
-  same = rows.prompt[..., None] == rows.prompt[..., None, :]
-  owner = needed & (
-      jnp.argmax(same & needed[:, None], -1) == jnp.arange(each))
-  own = jnp.where(owner, rows.before, 0)
-  first = jnp.sum(rows.length, 1, keepdims=True) + jnp.cumsum(own, 1) - own
-  prompt = jnp.max(jnp.where(same & owner[:, None], first[:, None], 0), -1)
-  return Lists(*(x.reshape(-1) for x in (
-      response, prompt, owner, rows.before, rows.length)))
-
-
-def _wide(x, width):
-  """Pads the second axis of x by `width`, so that every slice exists."""
-  return jnp.pad(x, ((0, 0), (0, width)) + ((0, 0),) * (x.ndim - 2))
-
-
-def _slice(x, start, size):
-  return jax.lax.dynamic_slice_in_dim(x, start, size)
-
-
-def _put(x, content, start):
-  return jax.lax.dynamic_update_slice_in_dim(x, content, start, 0)
-
-
-def on_each(fn, *args):
-  """Calls fn on each device's part of arrays that are split over `fsdp`."""
-  mesh = jax.sharding.get_abstract_mesh()
-  free = {axis for axis, kind in zip(mesh.axis_names, mesh.axis_types)
-          if kind == AxisType.Auto} & {'fsdp'}
-  if free:
-    fn = jax.shard_map(
-        fn, axis_names=free, check_vma=False, in_specs=P('fsdp'),
-        out_specs=P('fsdp'))
-  return fn(*args)
-
-
-def _rows(x, lists, static):
-  """Computes `rows`."""
-  n, p, t = static
-
-  def local(x, lists):
-    x, = _wide(x, max(p, t))
-
-    def row(of):
-      return _put(
-          jnp.pad(_slice(x, of.prompt, p), ((0, t),) + ((0, 0),) * (x.ndim - 1)),
-          _slice(x, of.response, t), jnp.minimum(of.before, p))
-
-    return jax.vmap(row)(lists)
-
-  return on_each(local, x, lists)
-
-
-def _list(x, lists, static, add=False):
-  """Computes `as_list`; with `add`, the transpose of `_rows`."""
-  n, p, t = static
-
-  def local(x, lists):
-    out = jnp.zeros((n + max(p, t), *x.shape[2:]), x.dtype)
-    each = [jax.tree.map(lambda y: y[i], (x, lists)) for i in range(len(x))]
-    column = jnp.arange(p).reshape((p,) + (1,) * (x.ndim - 2))
-
-    def put(out, content, start):
-      if add:
-        content += _slice(out, start, len(content))
-      return _put(out, content, start)
-
-    # What is written behind a response or prompt is overwritten by the next.
-    for row, of in each:
-      out = put(out, _slice(row, jnp.minimum(of.before, p), t), of.response)
-    for row, of in each:
-      content = row[:p]
-      if add:
-        content, start = jnp.where(column < of.before, content, 0), of.prompt
-      else:
-        start = jnp.where(of.owner, of.prompt, n)
-      out = put(out, content, start)
-    return out[None, :n]
-
-  return on_each(local, x, lists)
-
-
-def _known(x, lists, static):
-  """Zeros the parts of rows that `as_list` does not take."""
-  column = jnp.arange(static.prompt + static.response)
-  begin = jnp.where(lists.owner, 0, lists.before)[:, None]
-  there = (column >= begin) & (
-      column < (lists.before + lists.length)[:, None])
-  return jnp.where(there.reshape(*there.shape, *[1] * (x.ndim - 2)), x, 0)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def rows(x: Array, lists: Lists, static: Static) -> Array:
-  """Copies the tokens of each row from its list.
-
-  Args:
-    x: [F, N, ...], lists.
-    lists: places of the B rows.
-    static: sizes.
-
-  Returns:
-    [B, P + T, ...]: each row's prompt, directly followed by its response; any
-    other tokens behind it.
-  """
-  return _rows(x, lists, static)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def as_list(x: Array, lists: Lists, static: Static) -> Array:
-  """Puts the tokens of rows into lists; the reverse of `rows`.
-
-  Args:
-    x: [B, P + T, ...], rows.
-    lists: their places.
-    static: sizes.
-
-  Returns:
-    [F, N, ...]. A prompt is from its first row. Other values are behind the
-    last one.
-  """
-  return _list(x, lists, static)
-
-
-# Autodiff would add a whole list for each row. What follows a row in `rows` is
-# not visible to its tokens, so its gradient is zero.
-rows.defvjp(
-    lambda x, lists, static: (_rows(x, lists, static), lists),
-    lambda static, lists, grad: (_list(grad, lists, static, add=True), None))
-as_list.defvjp(
-    lambda x, lists, static: (_list(x, lists, static), lists),
-    lambda static, lists, grad: (
-        _known(_rows(grad, lists, static), lists, static), None))
-
-
-def responses(x: Array, lists: Lists, static: Static) -> Array:
-  """Copies each response [B, T, ...] from its list in x [F, N, ...]."""
-  def local(x, lists):
-    x, = _wide(x, static.response)
-    return jax.vmap(
-        lambda start: _slice(x, start, static.response))(lists.response)
-
-  return on_each(local, x, lists)
-
-
-def inputs(tokens: Array, lists: Lists, static: Static) -> dict[str, Any]:
+def inputs(
+    tokens: Array, lists: ragged.Lists, static: ragged.Static,
+) -> dict[str, Any]:
   """Returns the arguments of `transformer.forward` for lists.
 
   Args:
@@ -364,16 +173,16 @@ def inputs(tokens: Array, lists: Lists, static: Static) -> dict[str, Any]:
   """
   columns = static.prompt + static.response
   positions = jnp.broadcast_to(jnp.arange(columns), (len(tokens), columns))
-  listed = lambda x: _list(x, lists, static)
+  listed = lambda x: ragged.as_list(x, lists, static)
   layout = attention.Layout(
-      lambda x: rows(x, lists, static), lambda x: as_list(x, lists, static),
-      columns)
+      lambda x: ragged.rows(x, lists, static), listed, columns)
   return dict(tokens=listed(tokens[:, :columns]), positions=listed(positions),
               layout=layout)
 
 
 def targets(
-    tokens: Array, ids: Optional[Array], lists: Lists, static: Static,
+    tokens: Array, ids: Optional[Array], lists: ragged.Lists,
+    static: ragged.Static,
 ) -> tuple[Array, Optional[Array], Array]:
   """Returns what the head of the model needs for lists.
 
@@ -389,11 +198,10 @@ def targets(
     numbers elsewhere.
   """
   columns = static.prompt + static.response
-  listed = lambda x: _list(x, lists, static)
+  listed = lambda x: ragged.as_list(x, lists, static)
   if ids is not None:
-    place = lambda x, before: _put(jnp.zeros(
-        (columns, x.shape[1]), x.dtype), x, jnp.minimum(before, static.prompt))
-    ids = listed(jax.vmap(place)(ids[:, :static.response], lists.before))
+    token = jnp.arange(columns) - lists.before[:, None]
+    ids = listed(jnp.take_along_axis(ids, token[..., None], 1, mode='clip'))
   following = listed(tokens[:, 1:columns + 1])
-  total = on_each(lambda x: jnp.sum(x, keepdims=True), lists.length)
+  total = ragged.on_each(lambda x: jnp.sum(x, keepdims=True), lists.length)
   return following, ids, jnp.arange(static.columns) < total[:, None]

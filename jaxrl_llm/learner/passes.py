@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxrl_llm import sharding
 from jaxrl_llm.learner import forward, lists, prompts
-from jaxrl_llm.ops import microbatches
+from jaxrl_llm.ops import microbatches, ragged
 from jaxrl_llm.sharding import collectives
 from jaxrl_llm.types import Array, LearnerBatch
 
@@ -29,7 +29,7 @@ class Work(NamedTuple):
 
   Attributes:
     cut: `microbatches.Microbatches`, with lists those of the rows and of
-      `lists.Rows`; or, in waves, a tuple of the rows, LearnerBatch of them, and
+      `ragged.Rows`; or, in waves, a tuple of the rows, LearnerBatch of them, and
       whether they are needed, by data shard.
     order: int32, the row of the batch at each place; B for none.
     real: [] int32, tokens of needed rows; None in waves.
@@ -66,7 +66,7 @@ def arrange(
   """
   if cfg.plan == 'lists':
     facts = jax.lax.with_sharding_constraint(
-        lists.Rows.of(batch, needed), sharding.replicated(mesh))
+        lists.facts(batch, needed), sharding.replicated(mesh))
     dealt = lists.deal(
         facts, shards=sharding.data_shards(mesh), sizes=cfg.sizes)
     return Work(microbatches.Microbatches(
@@ -151,7 +151,7 @@ def _in_microbatches(cut, trees, numbers, *, cfg, one, add, init, specs):
     places = None
     if cfg.plan == 'lists':
       rows, facts = rows
-      places = lists.places(facts, cfg.sizes.slots)
+      places = ragged.places(facts, cfg.sizes.slots)
     found = one(trees, rows, numbers, length, places)
     return found if specs is None else found[0]
 

@@ -259,8 +259,10 @@ def fold(
         return fn(x, column, *(
             y[b][None] for y in (plan.tokens, plan.positions, plan.segments)))
 
-      return jax.lax.fori_loop(
-          w * sizes.bins, jnp.minimum((w + 1) * sizes.bins, plan.used), each, x)
+      with jax.named_scope('bins'):
+        return jax.lax.fori_loop(
+            w * sizes.bins, jnp.minimum((w + 1) * sizes.bins, plan.used), each,
+            x)
 
     kv = prepare(over)
     grads = None
@@ -287,4 +289,5 @@ def fold(
           plan.first[w], plan.first[w + 1], body, (carry, grads))
     return finish(carry, grads, over) if finish else carry
 
-  return jax.lax.fori_loop(0, plan.waves, wave, carry)
+  with jax.named_scope('waves'):
+    return jax.lax.fori_loop(0, plan.waves, wave, carry)

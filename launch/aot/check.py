@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import programs, sharding, stages
-from jaxrl_llm.learner import lists, rounds
+from jaxrl_llm.learner import choices, lists, prompts, rounds
 from jaxrl_llm.models.config import HUB
 from jaxrl_llm.monitoring import flops
 from launch.aot import arguments, chips, cost, faults, memory
@@ -245,6 +245,12 @@ def _runs(made: programs.Programs, name: str) -> int:
   return 1
 
 
+def _plan(made: programs.Programs) -> str:
+  """Returns how updates compute rows, one of `passes.PLANS`."""
+  return choices.plan(
+      made.config, made.learner_mesh, [p.model for p in made.players])
+
+
 def _chances(made: programs.Programs) -> dict[str, float | tuple[float, ...]]:
   """Returns how often data-dependent conditionals take which branch.
 
@@ -255,6 +261,8 @@ def _chances(made: programs.Programs) -> dict[str, float | tuple[float, ...]]:
   sampling = config.sampling
   found = {'truncation': float(sampling.top_k > 0 or sampling.top_p < 1),
            'windowed': 1.0}
+  if _plan(made) != 'lists':
+    return found
   each = programs.microbatch(config) // sharding.data_shards(made.learner_mesh)
   sizes = lists.Sizes.of(
       each, config.max_prompt, config.max_response, config.learner.list_buckets)
@@ -272,7 +280,18 @@ def _turns(made: programs.Programs, name: str) -> dict[str, float]:
   if name in ('score', 'update'):
     rows = (rounds.minibatch_rows(config) if name == 'update' else
             programs.scored_rows(config, made.stages))
-    return dict(microbatches=rows // programs.microbatch(config))
+    turns = dict(microbatches=rows // programs.microbatch(config))
+    if _plan(made) == 'waves':
+      shards = sharding.data_shards(made.learner_mesh)
+      sizes = prompts.Sizes.of(
+          programs.microbatch(config) // shards, config.max_prompt,
+          (config.max_response,))
+      groups = -(-rows // (config.samples_per_prompt * shards))
+      bins = -(-groups // (sizes.width // sizes.columns))
+      waves = -(-bins // sizes.bins)
+      turns = dict(waves=waves, bins=bins / waves,
+                   microbatches=turns['microbatches'] / waves)
+    return turns
   requests = made.writer.sampler.requests_per_shard
   steps = -(-requests // sampler.slots) * config.max_response
   refills = -(-steps // sampler.steps_per_refill)
@@ -282,11 +301,11 @@ def _turns(made: programs.Programs, name: str) -> dict[str, float]:
   # Chunks filled by prompt and response, averaged over the decode steps.
   prompt = -(-config.max_prompt // chunk)
   chunks = np.mean(np.arange(config.max_response) // chunk + 1)
-  prompts = _prompts_in_use(made)
+  in_use = _prompts_in_use(made)
   if not sampler.share_prompts:
     chunks += prompt
   return dict(
-      prefixes=prompts * prompt,
+      prefixes=in_use * prompt,
       new_prompt=made.writer.sampler.prompts_per_shard / requests,
       prefills=prefills, serve=refills / prefills,
       decode=sampler.steps_per_refill, refill=requests / refills,

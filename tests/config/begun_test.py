@@ -45,6 +45,16 @@ def test_lengths_are_those_that_the_run_has_begun_with(run):
   assert lengths(asked) == ('auto', 'auto')
 
 
+def test_a_choice_that_the_run_did_not_have_stays_open(run):
+  asked = tiny.load('run', learner__response_buckets='auto', **AUTO)
+  saved = json.loads(config.choices(tiny.load('run')))
+  del saved['learner.response_buckets']
+  (run / 'choices.json').write_text(json.dumps(saved))
+  got = config.as_begun(asked)
+  assert got.learner.response_buckets == 'auto'
+  assert lengths(got) == ((), ())
+
+
 @pytest.mark.parametrize('saved', [
     dict(max_prompt=8), dict(max_response=11),
     dict(sampling__buckets='many')])

@@ -10,6 +10,7 @@ import pytest
 from launch import compile_check
 from launch.aot import check, chips
 from tests import devices
+from tests.learner import prompts_test
 
 # A job with everything that a pod's has, but small.
 SMALL = {
@@ -32,8 +33,9 @@ def test_how_often_things_run():
   # Old log-probs for the second update, and the anchor's.
   assert [check._runs(made, name) for name in (
       'reshard', 'sample', 'score', 'update')] == [1, 1, 2, 2]
-  assert check._turns(made, 'score') == dict(microbatches=4)  # 32 rows by 8
-  assert check._turns(made, 'update') == dict(microbatches=2)
+  # 32 rows by 8. A bin holds 5 prompts of 23 tokens, a wave 3 bins.
+  assert check._turns(made, 'score') == dict(waves=1, bins=2, microbatches=4)
+  assert check._turns(made, 'update') == dict(waves=1, bins=1, microbatches=2)
   turns = check._turns(made, 'sample')
   # 32 requests on 4 slots are 8 waves of 32 steps; one prompt in a round.
   steps = 8 * 32
@@ -66,7 +68,22 @@ def test_how_often_shared_prompts_are_read():
     ({'sampling.min_p': 0.1}, 0)])
 def test_logits_are_sorted_where_the_distribution_is_cut(changes, sorts):
   config = check.load('configs/countdown.py', {**SMALL, **changes})
-  assert check._chances(config) == {'truncation': sorts}
+  made = check.build(config, chips.topology('cpu:1'))
+  assert check._chances(made)['truncation'] == sorts
+
+
+def test_full_rows_are_in_lists_of_their_length():
+  """2 rows of 8 + 7 tokens share a prompt of 7: 16 + 7, of at most 30."""
+  config = check.load('configs/countdown.py', {
+      **SMALL, 'max_prompt': 8,
+      'max_response': 8, 'learner.list_buckets': (12, 24, 28),
+      'learner.buckets': (), 'learner.response_buckets': (),
+      'sampling.chunk': None})
+  made = check.build(config, chips.topology('cpu:1'))._replace(
+      learner_mesh=prompts_test.FakeMesh((1, 4, 1)))
+  found = check._chances(made)
+  assert found['lists'] == (0, 1, 0, 0)  # of 12, 24, 28 and 30
+  assert found['needed'] == 16 / 24
 
 
 def test_model_flops_of_phases():

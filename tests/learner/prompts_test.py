@@ -251,7 +251,7 @@ def _on_mesh(sizes, plan):
   mesh = sharding.make_mesh(*sizes)
   learner = update_lib.make(model, dataclasses.replace(
       plain.CONFIG, microbatch=8, row_facts=True, plan=plan,
-      buckets=()), plain.SGD, mesh=mesh)
+      buckets=(12,) if plan == 'lists' else (), vocab_chunk=16), plain.SGD, mesh=mesh)
   state = learner.init(jax.device_put(
       params, sharding.shardings(params, sharding.TRAIN_RULES, mesh)))
   batch = shared(plain._batch(16), (*GROUPS, 1, 1, 5, 0))
@@ -370,7 +370,7 @@ def test_the_plan_of_a_config(fields, sizes, window, plan, caplog):
   for name, value in fields.items():
     section, _, leaf = name.rpartition('__')
     (config[section] if section else config)[leaf] = value
-  args = config, _FakeMesh(sizes), [
+  args = config, FakeMesh(sizes), [
       dataclasses.replace(plain.MODEL, window=window)]
   with caplog.at_level('INFO'):
     assert choices.plan(*args) == plan
@@ -385,7 +385,7 @@ def test_the_plan_of_a_config(fields, sizes, window, plan, caplog):
   assert choices.plan(*args) == 'rows'
 
 
-class _FakeMesh:
+class FakeMesh:
   """Mesh of more devices than there are."""
 
   def __init__(self, sizes):

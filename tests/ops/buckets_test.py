@@ -74,3 +74,31 @@ def test_samples_share_their_prompt():
   # Almost every microbatch of a group has a truncated response, so its length
   # is that of one prompt or the other, and 10.
   assert {12, 54} <= {*_rows((2, 44), prompts=1, microbatch=4)}
+
+
+def _responses(**options):
+  return buckets.of_responses(
+      **{**dict(max_response=10, rows=32, microbatch=1), **options})
+
+
+def test_responses_are_sorted_into_microbatches():
+  # Half of the responses have any length from 1 to 10, the others 10.
+  assert _responses(most=9, microbatch=1)[0] <= 2
+  # Of 32 rows in one microbatch, one has 10 tokens.
+  assert _responses(microbatch=32) == ()
+  # The shorter quarter of 32 rows has about 5 tokens at most.
+  assert {*_responses(microbatch=8)} & {4, 5, 6}
+  assert len(_responses(most=2)) == 2
+
+
+def test_lists_have_lengths_at_a_constant_ratio():
+  # 2 x 1024 + 511 = 2559, rounded up to multiples of 64.
+  got = buckets.of_lists(max_prompt=512, max_response=1024, samples=16, each=2)
+  assert got == (768, 896, 1088, 1280, 1536, 1792, 2176, 2560)
+  assert all(a * 1.13 < b < a * 1.27 for a, b in zip(got, got[1:]))
+  # 3 rows of 2 groups: 3 x 4 + 2 x 2 = 16, of at most 3 x 6 = 18.
+  assert buckets.of_lists(
+      max_prompt=3, max_response=4, samples=2, each=3, most=1) == (16,)
+  # A row alone is always full.
+  assert buckets.of_lists(
+      max_prompt=3, max_response=4, samples=2, each=1, most=1) == (6,)
