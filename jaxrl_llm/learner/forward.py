@@ -86,10 +86,10 @@ def stats(
   the first update.
   """
   batch = jax.lax.with_sharding_constraint(batch, P('fsdp'))
-  places = static = None
+  places = static = head = None
   if isinstance(shared, ragged.Lists):
     places, static = shared, cfg.sizes.static(length)
-    t = static.response
+    t, head = static.response, lists_lib.head_columns(cfg.sizes, static)
   else:
     t = length if shared else min(cfg.max_response, length - 1)
   axes, actor, paired = nets[0].axes, nets[-1].model, len(params) > 1
@@ -104,10 +104,13 @@ def stats(
   def reduce(hidden, tokens, prompt_length, places, ids, unembed, temperature,
              student, other, lam):
     def own(x):
+      if places:
+        return x[:, :head]
       return x if shared else microbatches.columns(x, prompt_length - 1, t)
 
     if places:
-      targets, ids, needed = lists_lib.targets(tokens, ids, places, static)
+      targets, ids, needed = lists_lib.targets(
+          tokens, ids, places, static, head)
     else:
       targets = microbatches.columns(tokens, prompt_length, t)
       needed = None

@@ -180,9 +180,14 @@ def inputs(
               layout=layout)
 
 
+def head_columns(sizes: Sizes, static: ragged.Static) -> int:
+  """Returns H, the first columns of lists, which hold all responses."""
+  return min(static.columns, sizes.slots * static.response)
+
+
 def targets(
     tokens: Array, ids: Optional[Array], lists: ragged.Lists,
-    static: ragged.Static,
+    static: ragged.Static, count: int,
 ) -> tuple[Array, Optional[Array], Array]:
   """Returns what the head of the model needs for lists.
 
@@ -191,17 +196,18 @@ def targets(
     ids: [B, >= T, K] int32, of response tokens, or None.
     lists: places of the rows.
     static: sizes.
+    count: H, see `head_columns`.
 
   Returns:
-    [F, N] int32, the token after each one; [F, N, K], the ids of that token;
-    and [F, N] bool, whether it belongs to a response. The first two hold any
+    [F, H] int32, the token after each one; [F, H, K], the ids of that token;
+    and [F, H] bool, whether it belongs to a response. The first two hold any
     numbers elsewhere.
   """
   columns = static.prompt + static.response
-  listed = lambda x: ragged.as_list(x, lists, static)
+  listed = lambda x: ragged.as_list(x, lists, static)[:, :count]
   if ids is not None:
     token = jnp.arange(columns) - lists.before[:, None]
     ids = listed(jnp.take_along_axis(ids, token[..., None], 1, mode='clip'))
   following = listed(tokens[:, 1:columns + 1])
   total = ragged.on_each(lambda x: jnp.sum(x, keepdims=True), lists.length)
-  return following, ids, jnp.arange(static.columns) < total[:, None]
+  return following, ids, jnp.arange(count) < total[:, None]

@@ -81,13 +81,15 @@ def test_what_the_model_and_its_head_get():
   places = ragged.places(jax.tree.map(jnp.asarray, facts), 6)
   given = lists.inputs(jnp.asarray(tokens), places, static)
   targets, listed, needed = lists.targets(
-      jnp.asarray(tokens), jnp.asarray(ids), places, static)
+      jnp.asarray(tokens), jnp.asarray(ids), places, static, 6 * T)
   assert needed.sum() == facts.length.sum()
+  assert needed.shape == (1, 6 * T)
   for column, (i, c) in enumerate(tokens_of(facts)):
     assert given['tokens'][0, column] == tokens[i, c]
     assert given['positions'][0, column] == c
-    assert needed[0, column] == (c >= facts.before[i])
-    if needed[0, column]:
+    response = c >= facts.before[i]
+    assert response == (column < needed.sum())
+    if response:
       assert targets[0, column] == tokens[i, c + 1]
       np.testing.assert_array_equal(
           listed[0, column], ids[i, c - facts.before[i]])
