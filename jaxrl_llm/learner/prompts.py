@@ -34,12 +34,15 @@ class Sizes:
     rows: rows of a microbatch on a data shard.
     columns: P, most tokens of a prompt without its last.
     width: tokens of a bin.
+    widths: static lengths that bins are computed at, ascending; the last is
+      `width`.
     bins: bins of a wave.
     lengths: static lengths of responses, ascending.
   """
   rows: int
   columns: int
   width: int
+  widths: tuple[int, ...]
   bins: int
   lengths: tuple[int, ...]
 
@@ -58,7 +61,10 @@ class Sizes:
     columns = max_prompt - 1
     width = columns * max(min(_WIDTH // columns, rows), 1)
     tokens = rows * (max_prompt + lengths[-1])
-    return cls(rows, columns, width, max(tokens // width, 1), tuple(lengths))
+    # Full bins are rare where prompts are long and few.
+    widths = (width // 2, 3 * width // 4) if columns > _WIDTH else ()
+    return cls(rows, columns, width, (*widths, width),
+               max(tokens // width, 1), tuple(lengths))
 
 
 class Plan(NamedTuple):
@@ -74,6 +80,7 @@ class Plan(NamedTuple):
     tokens: [W * bins, width] int32, the packed prompts.
     positions: [W * bins, width] int32, place of each token in its prompt.
     segments: [W * bins, width] int32, the prompt of each token; -1 for none.
+    filled: [W * bins] int32, tokens of each bin.
     used: [] int32, bins with at least one token.
     real: [] int32, tokens that the rows and the prompts have.
     computed: [] int32, tokens that the passes compute, with padding.
@@ -87,6 +94,7 @@ class Plan(NamedTuple):
   tokens: Array
   positions: Array
   segments: Array
+  filled: Array
   used: Array
   real: Array
   computed: Array
@@ -197,6 +205,7 @@ def plan(batch: LearnerBatch, needed: Array, sizes: Sizes) -> Plan:
   positions = jnp.maximum(
       jnp.arange(sizes.width) - packed.offset[owner], 0)
   tokens = batch.tokens[row[owner], positions]
+  filled = jnp.sum(owner >= 0, axis=1)
 
   of = jnp.minimum(numbers, count - 1)
   wave = jnp.where(needed, packed.bin[of] // sizes.bins, waves)
@@ -220,9 +229,15 @@ def plan(batch: LearnerBatch, needed: Array, sizes: Sizes) -> Plan:
       rows, bucket, first,
       jnp.sum(rows_of_wave > 0),
       (packed.bin[of] % sizes.bins) * sizes.width + packed.offset[of],
-      batch.prompt_length - 1, tokens, positions, owner, packed.used,
+      batch.prompt_length - 1, tokens, positions, owner, filled, packed.used,
       jnp.sum(length) + jnp.sum(before),
-      jnp.sum(computed) + packed.used * sizes.width)
+      jnp.sum(computed) + jnp.sum(jnp.where(
+          filled > 0, jnp.asarray(sizes.widths)[_index(sizes, filled)], 0)))
+
+
+def _index(sizes: Sizes, filled: Array) -> Array:
+  """Returns which of the widths bins with some tokens are computed at."""
+  return jnp.searchsorted(jnp.asarray(sizes.widths), filled)
 
 
 def fold(
@@ -256,8 +271,11 @@ def fold(
     def over(fn, x):
       def each(b, x):
         column = (b - w * sizes.bins) * sizes.width
-        return fn(x, column, *(
-            y[b][None] for y in (plan.tokens, plan.positions, plan.segments)))
+        content = plan.tokens[b], plan.positions[b], plan.segments[b]
+        return jax.lax.switch(_index(sizes, plan.filled[b]), [
+            lambda x, content, n=n: fn(x, column, *(
+                y[None, :n] for y in content)) for n in sizes.widths],
+                              x, content)
 
       with jax.named_scope('bins'):
         return jax.lax.fori_loop(
@@ -284,10 +302,17 @@ def fold(
         grads = jax.tree.map(jnp.add, grads, new)
       return add(mine, carry, result), grads
 
-    with jax.named_scope('microbatches'):
-      carry, grads = jax.lax.fori_loop(
-          plan.first[w], plan.first[w + 1], body, (carry, grads))
+    if alone and len(plan.start) <= sizes.rows:
+      carry, grads = body(0, (carry, grads))
+    else:
+      with jax.named_scope('microbatches'):
+        carry, grads = jax.lax.fori_loop(
+            plan.first[w], plan.first[w + 1], body, (carry, grads))
     return finish(carry, grads, over) if finish else carry
 
+  # What is always computed once needs no carry in memory.
+  alone = len(plan.start) <= sizes.bins
+  if alone:
+    return wave(0, carry)
   with jax.named_scope('waves'):
     return jax.lax.fori_loop(0, plan.waves, wave, carry)

@@ -69,6 +69,8 @@ def fold(
 ) -> Any:
   """Folds the results of `fn` over the microbatches that are needed.
 
+  A single microbatch is always computed.
+
   Args:
     fn: (tree of [size, ...] arrays, length=int) -> result. Every row fits into
       the static `length`; the shapes of the result do not depend on it.
@@ -87,6 +89,8 @@ def fold(
     return combine(
         i, carry, jax.lax.switch(microbatches.bucket[i], branches, rows))
 
+  if len(microbatches.bucket) == 1:  # XLA then needs no carry in memory.
+    return body(0, carry)
   with jax.named_scope('microbatches'):
     return jax.lax.fori_loop(0, microbatches.count, body, carry)
 

@@ -344,6 +344,9 @@ def token_stats(
     chunk = max(chunk // jax.lax.axis_size(row_axis), 1)
 
   def tempered(hidden, unembed, softcap):
+    if softcap is None and hidden.dtype == jnp.float32:
+      # A CPU would make a temperature for each logit.
+      return _logits(hidden / temperature, unembed)
     logits = _logits(hidden, unembed)
     if softcap is not None:
       logits = softcap * jnp.tanh(logits / softcap)

@@ -289,7 +289,7 @@ def test_plan(seed):
   rng = np.random.default_rng(seed)
   needed = (batch.response_length > 0) & (rng.random(B) < .8)
   sizes = prompts.Sizes(
-      rows=2, columns=L - 1, width=2 * L - 2, bins=1, lengths=(2, 4, T))
+      rows=2, columns=L - 1, width=2 * L - 2, widths=(3, 2 * L - 2), bins=1, lengths=(2, 4, T))
   plan = jax.device_get(prompts.plan(
       jax.tree.map(jnp.asarray, batch), jnp.asarray(needed), sizes))
   seen = []
