@@ -20,7 +20,6 @@ from jaxrl_llm.ops import microbatches, ragged
 from jaxrl_llm.sharding import collectives
 from jaxrl_llm.types import Array, LearnerBatch
 
-
 PLANS = ('rows', 'waves', 'lists')
 
 
@@ -29,8 +28,8 @@ class Work(NamedTuple):
 
   Attributes:
     cut: `microbatches.Microbatches`, with lists those of the rows and of
-      `ragged.Rows`; or, in waves, a tuple of the rows, LearnerBatch of them, and
-      whether they are needed, by data shard.
+      `ragged.Rows`; or, in waves, a tuple of the rows, LearnerBatch of them,
+      and whether they are needed, by data shard.
     order: int32, the row of the batch at each place; B for none.
     real: [] int32, tokens of needed rows; None in waves.
     computed: [] int32, tokens that are computed, with padding; None in waves.

@@ -127,9 +127,9 @@ def number(prompt: Array, needed: Array) -> tuple[Array, Array, Array]:
 def deal(batch: LearnerBatch, needed: Array, shards: int) -> Array:
   """Orders rows for data shards, each of which takes B / shards of them.
 
-  The shards' numbers of needed rows differ by at most one. Either whole groups go to a
-  shard, or rows by their lengths, which balances better and shares less: the
-  order whose busiest shard has fewer tokens is taken.
+  The shards' numbers of needed rows differ by at most one. Either whole groups
+  go to a shard, or rows by their lengths, which balances better and shares
+  less: the order whose busiest shard has fewer tokens is taken.
 
   Args:
     batch: B rows; `shards` divides B.

@@ -63,4 +63,5 @@ def score(params, batch, loss, frozen=None, *, cfg, mesh, nets) -> Scores:
       work, (params, frozen, None), (loss.temperature, lam), cfg=cfg, mesh=mesh,
       nets=nets, one=one, add=add, init=init, done=lambda x: x, out='rows')
   real = forward.real(batch)
-  return jax.tree.map(lambda x: jnp.where(real, work.in_place(x, len(real)), 0.0), out)
+  return jax.tree.map(
+      lambda x: jnp.where(real, work.in_place(x, len(real)), 0.0), out)

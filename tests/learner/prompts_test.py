@@ -251,7 +251,8 @@ def _on_mesh(sizes, plan):
   mesh = sharding.make_mesh(*sizes)
   learner = update_lib.make(model, dataclasses.replace(
       plain.CONFIG, microbatch=8, row_facts=True, plan=plan,
-      buckets=(12,) if plan == 'lists' else (), vocab_chunk=16), plain.SGD, mesh=mesh)
+      buckets=(12,) if plan == 'lists' else (), vocab_chunk=16), plain.SGD,
+                            mesh=mesh)
   state = learner.init(jax.device_put(
       params, sharding.shardings(params, sharding.TRAIN_RULES, mesh)))
   batch = shared(plain._batch(16), (*GROUPS, 1, 1, 5, 0))
@@ -289,7 +290,8 @@ def test_plan(seed):
   rng = np.random.default_rng(seed)
   needed = (batch.response_length > 0) & (rng.random(B) < .8)
   sizes = prompts.Sizes(
-      rows=2, columns=L - 1, width=2 * L - 2, widths=(3, 2 * L - 2), bins=1, lengths=(2, 4, T))
+      rows=2, columns=L - 1, width=2 * L - 2, widths=(3, 2 * L - 2), bins=1,
+      lengths=(2, 4, T))
   plan = jax.device_get(prompts.plan(
       jax.tree.map(jnp.asarray, batch), jnp.asarray(needed), sizes))
   seen = []
