@@ -231,10 +231,9 @@ FIELDS = (
           'are shared: lengths, auto or none', range=SOME, kind=Lengths,
           affects=_NOTHING),
     Field('learner.list_buckets', AUTO, 'where weights are split (mesh.fsdp): '
-          "tokens of a device's rows of a microbatch, each prompt counted once, "
-          'to compile in addition to the most there can be: numbers, auto (a '
-          'few) or none', range=SOME,
-          kind=Lengths, affects=_NOTHING),
+          "tokens of a device's rows of a microbatch, prompts counted once, to "
+          'compile in addition to the most there can be: numbers, auto (a few) '
+          'or none', range=SOME, kind=Lengths, affects=_NOTHING),
     Field('learner.vocab_chunk', None, 'tokens whose logits are computed at a '
           'time (none: as many as fit in 512 MB)', range=SOME, kind=int | None,
           affects=_LAYOUT),

@@ -20,7 +20,7 @@ SMALL = {
     'model.kv_heads': 4, 'model.head_dim': 16, 'model.mlp_width': 128,
     'learner.microbatch': 8, 'learner.updates': 2, 'learner.remat': 'full',
     'sampling.slots': 4, 'sampling.chunk': 8, 'sampling.prefill_prompts': 1,
-    'loss.kl_coef': 0.1}
+    'learner.list_buckets': (), 'loss.kl_coef': 0.1}
 
 
 def fields(**changes):
@@ -175,7 +175,7 @@ def test_a_job_that_is_too_large():
   out = program(
       '--config=configs/pkpo/gemma2_9b_math.py', '--topology=v5e:2x2',
       '--config.mesh.fsdp=1', '--config.mesh.tensor=4',
-      '--config.sampling.slots=256')
+      '--config.sampling.slots=256', '--config.learner.share_prompts=false')
   assert out.returncode == 1
   *progress, reason = out.stderr.splitlines()
   assert progress[0].endswith(': compiling') and 'update: compiling' in progress

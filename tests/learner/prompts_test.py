@@ -31,6 +31,13 @@ PLANS = pytest.mark.parametrize(
     'plan', [WAVES, LISTS], ids=lambda plan: plan['plan'])
 
 
+def _quickly(plan):
+  """Marks a test of both plans, of which the other one is slow."""
+  return pytest.mark.parametrize('plan', [
+      x if x is plan else pytest.param(x, marks=pytest.mark.slow)
+      for x in (WAVES, LISTS)], ids=lambda plan: plan['plan'])
+
+
 def shared(batch, groups=GROUPS):
   """Gives rows of a group the same prompt."""
   rng = np.random.default_rng(1)
@@ -55,15 +62,13 @@ def _batch(seed=0):
 def test_update_equals_rows_computed_whole():
   want, whole = plain._run(_batch(), real=True)
   got, metrics = plain._run(_batch(), real=True, **WAVES)
-  # By hand: 5 prompts of 1, L, ..., and the responses of 10 rows; row 2 is
-  # filler, row 4 is masked.
+  # By hand: 5 prompts, and the responses of 10 rows: 2 is filler, 4 masked.
   batch = _batch()
   needed = (batch.response_length > 0) & batch.mask.any(1)
-  first = [GROUPS.index(g) for g in {
-      GROUPS[i] for i in np.flatnonzero(needed)}]
+  first = [GROUPS.index(g) for g in {*np.array(GROUPS)[needed]}]
   real = batch.response_length[needed].sum() + (
       batch.prompt_length[first] - 1).sum()
-  # Two rows a microbatch, longest first, at lengths 2, 4 and 7; bins of 8.
+  # Two rows a microbatch at lengths 2, 4 and 7; bins of 8.
   longest = -np.sort(-batch.response_length[needed])[::2]
   rows = 2 * np.array([2, 4, 7])[np.searchsorted([2, 4, 7], longest)].sum()
   bins = (real - batch.response_length[needed].sum()) / 8
@@ -77,7 +82,7 @@ def test_update_equals_rows_computed_whole():
   plain._close(metrics, whole)
 
 
-@PLANS
+@_quickly(LISTS)
 def test_without_numbers_every_row_has_its_own_prompt(plan):
   batch = plain._batch()
   want = plain._run(batch)
@@ -114,10 +119,9 @@ def _compare(objective, aggregation, correction, remat, plan):
   plain._close(metrics, whole)
 
 
-@PLANS
-@pytest.mark.parametrize('case', [
-    ('gspo', 'sequence_mean', 'sequence_tis', 'full'),
-    ('no_clip', 'constant', 'none', 'matmuls')], ids='/'.join)
+@pytest.mark.parametrize('plan, case', [
+    (WAVES, ('gspo', 'sequence_mean', 'sequence_tis', 'full')),
+    (LISTS, ('no_clip', 'constant', 'none', 'matmuls'))], ids=str)
 def test_losses(case, plan):
   _compare(*case, plan)
 
@@ -153,7 +157,8 @@ def _of_family(name, plan, remat='none'):
 
 
 @pytest.mark.parametrize('name, plan', [
-    ('gemma2', 'waves'), ('qwen2', 'waves'), ('gemma2', 'lists')])
+    ('gemma2', 'waves'), ('gemma2', 'lists'),
+    pytest.param('qwen2', 'waves', marks=pytest.mark.slow)])
 def test_families(name, plan):
   """Gemma 2 has windows of fewer tokens than a row, and soft caps."""
   _family(name, plan)
@@ -186,7 +191,7 @@ def _with(learner, state, batch, loss, *args):
   return jax.device_get(([x.params for x in players], metrics))
 
 
-@PLANS
+@_quickly(WAVES)
 def test_rejection(plan):
   batch = shared(coupled._batch())
   found = []
@@ -201,7 +206,7 @@ def test_rejection(plan):
   plain._close(*found)
 
 
-@PLANS
+@_quickly(LISTS)
 def test_an_actor_that_is_another_model(plan):
   """Both players and the parameters that wrote the rows have prompts."""
   batch = shared(paired._batch()).replace(
@@ -266,10 +271,10 @@ def _on_mesh(sizes, plan):
 
 
 @pytest.mark.parametrize('plan, sizes', [
-    ('waves', (4, 1, 2)), ('lists', (2, 2, 2)), *(
-        pytest.param(*case, marks=pytest.mark.slow) for case in (
-            ('waves', (8, 1, 1)), ('lists', (1, 8, 1)), ('lists', (4, 2, 1)),
-            ('lists', (1, 2, 4))))])
+    ('lists', (2, 2, 2)), *(
+        pytest.param(plan, sizes, marks=pytest.mark.slow) for plan, sizes in (
+            ('waves', (4, 1, 2)), ('waves', (8, 1, 1)), ('lists', (1, 8, 1)),
+            ('lists', (4, 2, 1)), ('lists', (1, 2, 4))))])
 def test_eight_devices(plan, sizes):
   want = _one_device()
   got = devices.run(_on_mesh, sizes, plan)
