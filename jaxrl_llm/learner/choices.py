@@ -37,16 +37,8 @@ def learner_config(
       attention=learner.attention, unroll=learner.unroll), **changes})
 
 
-def why_no_waves(
-    config: ConfigDict, mesh: jax.sharding.Mesh,
-    models: Sequence[ModelConfig]) -> str:
-  """Returns why prompts cannot have passes of their own, or '' if they can.
-
-  Args:
-    config: of the run.
-    mesh: see `sharding`.
-    models: those of the players.
-  """
+def _why_no_waves(config, mesh, models):
+  """Returns why prompts cannot have passes of their own, or '' if they can."""
   full = config.max_prompt + config.max_response
   kind = attention.resolve(
       config.learner.attention, mesh.devices.flat[0].platform, full)
@@ -81,7 +73,7 @@ def plan(
         'learner.share_prompts=true is not possible with max_prompt=1, because '
         'a response begins with the last token of its prompt: use '
         'learner.share_prompts=none.')
-  reason = why_no_waves(config, mesh, models)
+  reason = _why_no_waves(config, mesh, models)
   if wanted is False or short:
     found, how = 'rows', 'each prompt with each of its responses'
   elif reason:

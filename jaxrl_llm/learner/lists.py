@@ -47,7 +47,7 @@ class Sizes:
     """Returns the sizes with the full length in addition to `lengths`.
 
     Raises:
-      ValueError: a length is not below the full one.
+      ValueError: a length is above the full one, or below 1.
     """
     full = rows * (max_prompt - 1 + max_response)
     if lengths and not 1 <= min(lengths) <= max(lengths) <= full:

@@ -158,9 +158,8 @@ def _in_microbatches(cut, trees, numbers, *, cfg, one, add, init, specs):
       functools.partial(fn, length=cfg.lengths[0]),
       jax.tree.map(lambda x: x[0], cut.rows))
   lead = jax.tree.leaves(cut.rows)[0].shape[:2]
-  with jax.named_scope(cfg.plan):
-    return microbatches.fold(
-        fn, add, init(shape, lead), cut, lengths=cfg.lengths)
+  return microbatches.fold(
+      fn, add, init(shape, lead), cut, lengths=cfg.lengths)
 
 
 def _in_waves(cut, trees, numbers, *, cfg, nets, one, add, init, specs):

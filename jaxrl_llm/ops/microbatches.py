@@ -86,8 +86,9 @@ def fold(
 
   def body(i, carry):
     rows = jax.tree.map(lambda x: x[i], microbatches.rows)
-    return combine(
-        i, carry, jax.lax.switch(microbatches.bucket[i], branches, rows))
+    with jax.named_scope('length'):
+      result = jax.lax.switch(microbatches.bucket[i], branches, rows)
+    return combine(i, carry, result)
 
   if len(microbatches.bucket) == 1:  # XLA then needs no carry in memory.
     return body(0, carry)

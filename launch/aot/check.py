@@ -270,7 +270,8 @@ def _chances(made: programs.Programs) -> dict[str, float | tuple[float, ...]]:
   longest = tokens + -(-each // config.samples_per_prompt) * (
       config.max_prompt - 1)
   taken = np.searchsorted(sizes.lengths, longest)
-  return {**found, 'needed': tokens / sizes.lengths[taken], 'lists': tuple(
+  head = lists.head_columns(sizes, sizes.static(sizes.lengths[taken]))
+  return {**found, 'needed': tokens / head, 'length': tuple(
       float(i == taken) for i in range(len(sizes.lengths)))}
 
 

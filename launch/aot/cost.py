@@ -106,9 +106,10 @@ def estimate(
     turns: iterations of data-dependent loops, by the name of the scope
       (`jax.named_scope`) that the loop was traced in.
     chances: share of runs in which a conditional takes its most expensive
-      branch (else the cheapest), or a tuple of the shares of all branches from
-      the cheapest on, by the name of the scope it was traced in. The default is
-      1.
+      branch (else the cheapest), by the name of a scope around it, the
+      innermost one that is known. Or a tuple of the shares of all branches, from
+      the cheapest on, by the name of the scope directly around it. The default
+      is 1.
 
   Returns:
     The cost per device.
@@ -198,11 +199,13 @@ class _Estimator:
     costs = sorted(
         (self.cost(name) for name in x.calls.values()),
         key=lambda c: (c.seconds, c.flops, c.bytes))
-    names = re.findall(r'\w+', x.scope)
-    chance = next(
-        (self._chances[n] for n in reversed(names) if n in self._chances), 1.0)
-    if isinstance(chance, tuple):
-      return list(zip(costs, chance, strict=True))
+    direct = re.search(r'(\w+)\)*/cond$', x.scope)
+    shares = self._chances.get(direct[1]) if direct else None
+    if isinstance(shares, tuple):
+      return list(zip(costs, shares, strict=True))
+    known = [self._chances[name] for name in re.findall(r'\w+', x.scope)
+             if isinstance(self._chances.get(name), float)]
+    chance = known[-1] if known else 1.0
     return [(costs[-1], chance), (costs[0], 1.0 - chance)]
 
   def _operation(self, computation, x) -> Cost:

@@ -82,7 +82,7 @@ def test_full_rows_are_in_lists_of_their_length():
   made = check.build(config, chips.topology('cpu:1'))._replace(
       learner_mesh=prompts_test.FakeMesh((1, 4, 1)))
   found = check._chances(made)
-  assert found['lists'] == (0, 1, 0, 0)  # of 12, 24, 28 and 30
+  assert found['length'] == (0, 1, 0, 0)  # of 12, 24, 28 and 30
   assert found['needed'] == 16 / 24
 
 

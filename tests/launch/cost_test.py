@@ -62,6 +62,24 @@ def test_a_branch_counts_as_often_as_it_is_taken():
   assert estimate(program, chances={'seldom': 0.25}).flops == 2 * 16 ** 3 / 4
 
 
+def test_shares_of_the_branches_of_a_conditional():
+  """A tuple counts for the conditional itself, not for one inside it."""
+  x = jnp.ones((16, 16))
+
+  def f(x, i):
+    inner = lambda x: jax.lax.cond(x[0, 0] > 0, lambda x: x @ x, jnp.sin, x)
+    with jax.named_scope('length'):
+      return jax.lax.switch(
+          i, [jnp.cos, lambda x: x @ x @ x, lambda x: inner(x) @ x @ x @ x], x)
+
+  program, once = compiled(f, x, 1), 2 * 16 ** 3
+  assert estimate(program).flops == 4 * once
+  shares = {'length': (0.5, 0.5, 0.0)}
+  assert estimate(program, chances=shares).flops == once
+  shares = {'length': (0.0, 0.0, 1.0)}
+  assert estimate(program, chances=shares).flops == 4 * once
+
+
 def test_a_branch_that_is_never_taken_leaves_no_trace():
   def f(x, yes, n):
     def dear(x):

@@ -9,6 +9,7 @@ import pytest
 
 from jaxrl_llm.learner import lists
 from jaxrl_llm.ops import buckets, ragged
+from tests.learner import update_test
 from tests.ops.ragged_test import facts_of, L, T, tokens_of
 
 
@@ -93,3 +94,16 @@ def test_what_the_model_and_its_head_get():
       assert targets[0, column] == tokens[i, c + 1]
       np.testing.assert_array_equal(
           listed[0, column], ids[i, c - facts.before[i]])
+
+
+@pytest.mark.parametrize('plan', ['waves', 'lists'])
+def test_a_single_microbatch_without_a_row(plan):
+  """It is computed all the same, and changes nothing."""
+  batch = update_test._batch()
+  batch = batch.replace(mask=np.zeros_like(batch.mask))
+  state, metrics = update_test._run(
+      batch, real=True, microbatch=update_test.B, buckets=(), plan=plan)
+  assert metrics['tokens'] == metrics['real_tokens'] == 0
+  assert all(np.isfinite(x) for x in metrics.values())
+  jax.tree.map(np.testing.assert_array_equal, state.params,
+               update_test._params())
