@@ -107,9 +107,9 @@ def estimate(
       (`jax.named_scope`) that the loop was traced in.
     chances: share of runs in which a conditional takes its most expensive
       branch (else the cheapest), by the name of a scope around it, the
-      innermost one that is known. Or a tuple of the shares of all branches, from
-      the cheapest on, by the name of the scope directly around it. The default
-      is 1.
+      innermost one that is known. Or a tuple of the shares of all branches,
+      from the cheapest on, by the name of the scope directly around it. The
+      default is 1.
 
   Returns:
     The cost per device.

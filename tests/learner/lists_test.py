@@ -73,6 +73,18 @@ def test_most_computed_tokens_are_real(shards, each, mean, least):
   assert got.real < .95 * (length.sum() + before[prompt].sum())
 
 
+def test_lists_are_filled_to_the_lengths_there_are():
+  """Equally long, of about 3040 tokens, they would be padded to 4000: 76%."""
+  rng = np.random.default_rng(0)
+  count, each, shards = 512, 4, 8
+  rows = ragged.Rows(*map(jnp.asarray, (
+      np.arange(count), np.zeros(count, np.int32),
+      rng.integers(500, 1000, count, np.int32))))
+  got = _deal(rows, shards, lists.Sizes.of(each, 512, 1024, (2000, 4000)))
+  assert got.real / got.computed > .8
+  assert {*got.bucket.tolist()} >= {0, 1}
+
+
 def test_what_the_model_and_its_head_get():
   rng = np.random.default_rng(0)
   facts = facts_of(4, 6)
