@@ -1,6 +1,7 @@
 """Fixtures for several test files: one tiny run and its compiled programs."""
 
 import os
+import signal
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,6 +14,20 @@ from tests import devices, tiny
 os.environ['XLA_FLAGS'] = f'{devices.QUICK} {os.environ.get("XLA_FLAGS", "")}'
 # Compiled programs stay out of the user's folder.
 os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', '')
+
+
+@pytest.fixture(autouse=True)
+def signals():
+  """Restores signals: `ends.program` ignores them until the process ends.
+
+  The processes that later tests start would ignore them as well.
+  """
+  before = {
+      number: signal.getsignal(number)
+      for number in (signal.SIGTERM, signal.SIGINT)}
+  yield
+  for number, handler in before.items():
+    signal.signal(number, handler)
 
 
 class Run(NamedTuple):
