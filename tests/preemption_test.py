@@ -136,7 +136,8 @@ def test_a_full_disk_in_one_process_costs_only_checkpoints(tmp_path, full):
   assert {0, 1, 8} <= {*steps} and 4 not in steps
 
 
-@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize('number', [
+    signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_one_process_is_asked_to_stop(tmp_path, number):
   """In the warm start; then it goes on from there, and ends as it should."""
   fields = dict(

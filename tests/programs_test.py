@@ -18,7 +18,9 @@ AUTO = dict(
 
 
 @pytest.mark.parametrize('fields', [
-    dict(loss__kl_coef=0.1, learner__updates=2, loss__dual_clip=3.0),
+    pytest.param(
+        dict(loss__kl_coef=0.1, learner__updates=2, loss__dual_clip=3.0),
+        marks=pytest.mark.slow),
     dict(lora__rank=2, loss__kl_coef=0.1),
     dict(sampling__chunk=4, sampling__prefill_prompts=1, sampling__top_p=.5,
          sampling__buckets='3', learner__buckets='12'),

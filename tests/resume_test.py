@@ -131,7 +131,7 @@ def whole(tmp_path_factory):
 
 
 @pytest.mark.parametrize('fields, kills', [
-    (FIELDS, 3), pytest.param(FIELDS, 8, marks=pytest.mark.slow),
+    (FIELDS, 2), pytest.param(FIELDS, 8, marks=pytest.mark.slow),
     pytest.param(ALL_FOUR, 5, marks=pytest.mark.slow)],
     ids=['plain', 'plain_often', 'all_four'])
 def test_killed_again_and_again(whole, tmp_path, fields, kills):

@@ -82,7 +82,7 @@ def test_update_equals_rows_computed_whole():
   plain._close(metrics, whole)
 
 
-@_quickly(LISTS)
+@_quickly(WAVES)
 def test_without_numbers_every_row_has_its_own_prompt(plan):
   batch = plain._batch()
   want = plain._run(batch)
@@ -206,7 +206,7 @@ def test_rejection(plan):
   plain._close(*found)
 
 
-@_quickly(LISTS)
+@_quickly(WAVES)
 def test_an_actor_that_is_another_model(plan):
   """Both players and the parameters that wrote the rows have prompts."""
   batch = shared(paired._batch()).replace(
