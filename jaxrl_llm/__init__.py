@@ -24,8 +24,10 @@ from typing import Any, Callable, Mapping, Sequence
 __all__ = ('run',)
 
 
-def _hide_libtpu(
-    devices: Sequence[str] = ('/dev/accel*', '/dev/vfio/[0-9]*')) -> None:
+_TPUS = '/dev/accel*', '/dev/vfio/[0-9]*'  # device files
+
+
+def _hide_libtpu(devices: Sequence[str] = _TPUS) -> None:
   """Keeps JAX from loading libtpu on a machine that has no TPU.
 
   The extras `aot` and `test` install libtpu as a compiler. Where there is no

@@ -203,9 +203,11 @@ class _Estimator:
     shares = self._chances.get(direct[1]) if direct else None
     if isinstance(shares, tuple):
       return list(zip(costs, shares, strict=True))
-    known = [self._chances[name] for name in re.findall(r'\w+', x.scope)
-             if isinstance(self._chances.get(name), float)]
-    chance = known[-1] if known else 1.0
+    chance = 1.0
+    for name in re.findall(r'\w+', x.scope):
+      found = self._chances.get(name, chance)
+      if not isinstance(found, tuple):
+        chance = found
     return [(costs[-1], chance), (costs[0], 1.0 - chance)]
 
   def _operation(self, computation, x) -> Cost:
