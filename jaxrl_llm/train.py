@@ -44,7 +44,7 @@ from jaxrl_llm.monitoring import (
     timing,
 )
 from jaxrl_llm.run_state import complete, digests, Fixed, init_state, RunState
-from jaxrl_llm.sharding import distributed
+from jaxrl_llm.sharding import cpu, distributed
 from jaxrl_llm.storage import workdir as workdir_lib
 from jaxrl_llm.types import NoSignalError, rows_of, Stopped
 
@@ -358,6 +358,7 @@ def _loop(
           compiled()
           check_workdir(state)
           finish(state)
+          cpu.return_memory()
           channel.check()
     except Stopped:
       save(state)

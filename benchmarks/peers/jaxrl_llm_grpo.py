@@ -22,6 +22,7 @@ from jaxrl_llm import tokenizer as tokenizer_lib
 from jaxrl_llm.curriculum import order
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.monitoring import flops, timing
+from jaxrl_llm.sharding import cpu
 from jaxrl_llm.tokenizer import CharTokenizer
 
 
@@ -110,6 +111,7 @@ def main() -> None:
     host = time.thread_time()
     with jax.transfer_guard('disallow'):
       state, outcome = train.take_step(parts, state, fixed, timer)
+    cpu.return_memory()
     host = time.thread_time() - host
     seconds = timer.take()
     turns.answer(

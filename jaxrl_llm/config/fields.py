@@ -285,6 +285,9 @@ FIELDS = (
           'core is fastest while matrices are small (none: 1, or what the '
           'environment says)', range='[1, 4096]', kind=int | None,
           affects=_NOTHING),
+    Field('mesh.keep_memory', None, 'whether the process keeps memory that it '
+          'frees, which makes the steps of a CPU faster (none: if JAX can only '
+          'use a CPU)', kind=bool | None, affects=_NOTHING),
 
     Field('compilation_cache', AUTO, 'folder that keeps compiled programs for '
           "the next start: a path, or auto (in the user's folder for caches); "

@@ -6,6 +6,7 @@ Training weights are split over `fsdp` and `tensor`, sampling weights over
 smaller `tensor` and a larger `fsdp`.
 """
 
+from jaxrl_llm.sharding.cpu import keep_memory, split_cpu
 from jaxrl_llm.sharding.mesh import (
     AXES,
     data_shards,
@@ -14,7 +15,6 @@ from jaxrl_llm.sharding.mesh import (
     make_mesh,
     replicated,
     rows,
-    split_cpu,
 )
 from jaxrl_llm.sharding.reshard import Resharder, to_sampling
 from jaxrl_llm.sharding.rules import (
@@ -33,7 +33,7 @@ from jaxrl_llm.sharding.rules import (
 
 __all__ = (
     'AXES', 'Resharder', 'Rules', 'SAMPLE_RULES', 'TRAIN_RULES',
-    'abstract_params', 'axis_names', 'data_shards', 'learner_mesh',
-    'learner_shards', 'make_mesh', 'optimizer_shardings', 'replicated', 'rows',
-    'sampling_type', 'shardings', 'spec_of', 'split_cpu', 'table',
-    'to_sampling', 'without')
+    'abstract_params', 'axis_names', 'data_shards', 'keep_memory',
+    'learner_mesh', 'learner_shards', 'make_mesh', 'optimizer_shardings',
+    'replicated', 'rows', 'sampling_type', 'shardings', 'spec_of', 'split_cpu',
+    'table', 'to_sampling', 'without')

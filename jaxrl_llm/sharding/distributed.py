@@ -23,8 +23,7 @@ import jax
 from jax._src.distributed import global_state as _state
 
 from jaxrl_llm.sharding import channel as channel_lib
-from jaxrl_llm.sharding import mesh as mesh_lib
-from jaxrl_llm.sharding import watchdog
+from jaxrl_llm.sharding import cpu, watchdog
 
 HELP = """One process of many also takes
 
@@ -203,8 +202,9 @@ def _meet(
     # All processes share these cores; XLA takes its number of threads from it.
     os.environ.setdefault(
         'NPROC', str(max(1, (os.cpu_count() or 1) // given.count)))
+  cpu.keep_memory(config.mesh.keep_memory)
   if config.mesh.cpu_devices is not None:
-    mesh_lib.split_cpu(config.mesh.cpu_devices)
+    cpu.split_cpu(config.mesh.cpu_devices)
   if given.index == 0:
     _check_free(given.coordinator)
   with _interruptible():

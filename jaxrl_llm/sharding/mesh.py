@@ -1,40 +1,14 @@
 """The meshes of devices, and the layout of a batch's rows on them."""
 
 import math
-import os
 from typing import Mapping, Sequence
 
-from absl import logging
 import jax
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 AXES = ('data', 'fsdp', 'tensor')
-
-
-def split_cpu(count: int) -> None:
-  """Splits a CPU into several devices, if JAX has not started yet.
-
-  XLA runs the small products of a decode step and elementwise operations on one
-  core; several devices run in parallel. A number of devices set in the JAX
-  config or in XLA_FLAGS takes precedence.
-
-  Args:
-    count: number of devices.
-  """
-  if (jax.config.jax_num_cpu_devices != -1 or
-      'xla_force_host_platform_device_count' in os.environ.get(
-          'XLA_FLAGS', '')):
-    return
-  try:
-    jax.config.update('jax_num_cpu_devices', count)
-  except RuntimeError:
-    if jax.default_backend() == 'cpu' and jax.device_count() != count:
-      logging.warning(
-          'mesh.cpu_devices=%d has no effect: JAX has already started with %d '
-          'devices. Results are the same; steps may take longer.', count,
-          jax.device_count())
 
 
 def make_mesh(

@@ -1,0 +1,90 @@
+"""Tests of the settings of a CPU that make programs on it faster."""
+
+import os
+import platform
+import subprocess
+import sys
+import textwrap
+import types
+
+import pytest
+
+from jaxrl_llm import sharding
+from jaxrl_llm.sharding import cpu
+
+KEPT = [(-1, -1), (-4, 0), (-8, 1)]  # malloc.h: M_TRIM_THRESHOLD and so on
+
+
+class _Library:
+  """A C library whose `mallopt` writes down its calls."""
+
+  def __init__(self, name):
+    self.mallopt = lambda *call: self.calls.append(call)
+
+  calls = []
+
+
+@pytest.fixture(name='calls')
+def _calls(monkeypatch):
+  monkeypatch.setattr(_Library, 'calls', [])
+  monkeypatch.setattr(cpu.ctypes, 'CDLL', _Library)
+  return lambda: _Library.calls
+
+
+@pytest.mark.parametrize('choice, platforms, device, kept', [
+    (None, 'cpu', True, True),
+    (None, None, False, True),
+    (None, None, True, False),
+    (None, 'cuda,cpu', False, False),
+    (True, 'tpu', True, True),
+    (False, 'cpu', False, False),
+])
+def test_memory_is_kept_where_jax_can_only_use_a_cpu(
+    calls, monkeypatch, tmp_path, choice, platforms, device, kept):
+  monkeypatch.setattr(cpu, '_ACCELERATORS', (
+      f'{tmp_path}/accel*', f'{tmp_path}/nvidia[0-9]*'))
+  if device:
+    (tmp_path / 'nvidia0').touch()
+  monkeypatch.setattr(cpu, 'jax', types.SimpleNamespace(
+      config=types.SimpleNamespace(jax_platforms=platforms)))
+  sharding.keep_memory(choice)
+  assert calls() == (KEPT if kept else [])
+
+
+def test_another_c_library_is_left_as_it_is(monkeypatch):
+  monkeypatch.setattr(cpu.ctypes, 'CDLL', lambda name: object())
+  sharding.keep_memory(True)  # no error
+
+
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != 'glibc', reason='only glibc has these settings')
+@pytest.mark.parametrize('keep', [True, False])
+def test_a_process_keeps_the_memory_of_its_programs(keep):
+  # 128 MB is more than an arena of glibc holds (64 MB), and more than its
+  # largest threshold for returning memory at once (32 MB).
+  program = textwrap.dedent(f'''
+      import pathlib
+      from jaxrl_llm import sharding
+      from jaxrl_llm.sharding import cpu
+      sharding.keep_memory({keep})
+      import jax, jax.numpy as jnp
+
+      def resident():
+        return int(pathlib.Path('/proc/self/statm').read_text().split()[1])
+
+      make = jax.jit(jnp.full, static_argnums=0).lower(2**25, 0.).compile()
+      print(resident())
+      for x in range(20):
+        jax.block_until_ready(make(float(x))).delete()
+        cpu.return_memory()
+        print(resident())
+      ''')
+  before, first, *later = map(int, subprocess.run(
+      [sys.executable, '-c', program], check=True, capture_output=True,
+      text=True, env={**os.environ, 'JAX_PLATFORMS': 'cpu'}).stdout.split())
+  array = 2**27 / os.sysconf('SC_PAGE_SIZE')
+  if keep:
+    assert first > before + .9 * array
+    assert max(later) < 1.21 * first  # gaps that do not fit are given back
+  else:
+    assert max(first, *later) < before + .1 * array
