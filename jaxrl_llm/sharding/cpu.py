@@ -13,7 +13,7 @@ _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
 
 _GROWTH = 1.2  # of memory since the first step, before it is returned
 
-# The most pages to keep, once known; empty if no memory is kept.
+# The most pages to keep, None until a step has been; empty if none are kept.
 _kept: dict[str, float | None] = {}
 
 # Device files of TPUs, and of NVIDIA's and AMD's GPUs.
@@ -65,15 +65,16 @@ def keep_memory(choice: bool | None) -> None:
   mallopt(_MMAP_MAX, 0)
   # Other arenas than the first cannot hold more than 64 MB.
   mallopt(_ARENA_MAX, 1)
-  _kept.setdefault('most', None)
+  _kept['most'] = None
 
 
 def return_memory() -> None:
   """Returns kept memory to the system if there is more and more of it.
 
   An array may not fit into the gap that one of the same size has left, by a few
-  bytes. Call it after each step: the first call sets the limit. It does nothing
-  without `keep_memory`.
+  bytes. Call it after each step: the first call sets the limit, and so does the
+  first one after memory was returned, as steps may come to need more. It does
+  nothing without `keep_memory`.
   """
   if 'most' not in _kept:
     return
@@ -83,6 +84,7 @@ def return_memory() -> None:
     _kept['most'] = _GROWTH * resident
   elif resident > _kept['most']:
     ctypes.CDLL(None).malloc_trim(0)
+    _kept['most'] = None
 
 
 def _only_cpu() -> bool:

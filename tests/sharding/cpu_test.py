@@ -28,6 +28,7 @@ class _Library:
 def _calls(monkeypatch):
   monkeypatch.setattr(_Library, 'calls', [])
   monkeypatch.setattr(cpu.ctypes, 'CDLL', _Library)
+  monkeypatch.setattr(cpu, '_kept', {})
   return lambda: _Library.calls
 
 

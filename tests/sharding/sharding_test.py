@@ -13,7 +13,7 @@ import pytest
 
 from jaxrl_llm import sharding
 from jaxrl_llm.models import config, transformer
-from jaxrl_llm.sharding import mesh as mesh_lib
+from jaxrl_llm.sharding import cpu
 from tests import devices
 from tests.tolerance import decoder, rounding
 
@@ -325,7 +325,7 @@ def test_a_cpu_counts_as_several_devices():
 def test_splitting_the_cpu_too_late_is_said(monkeypatch):
   said = []
   monkeypatch.setattr(
-      mesh_lib.logging, 'warning', lambda text, *args: said.append(text % args))
+      cpu.logging, 'warning', lambda text, *args: said.append(text % args))
   have = jax.device_count()
   sharding.split_cpu(have)
   sharding.split_cpu(have + 1)
