@@ -139,6 +139,8 @@ def test_killed_again_and_again(whole, tmp_path, fields, kills):
   here = tmp_path / 'run'
   moments = random.Random(time.time_ns())
   # One moment in the warm start or its evaluation, the others along the run.
+  # The last one comes after step 8, when a checkpoint is complete: the save at
+  # step 6 waits for the one at step 3.
   process = start(here, programs, fields)
   wait_for(process, (here / 'metrics.jsonl').exists)
   time.sleep(moments.uniform(0, 3))
@@ -146,7 +148,8 @@ def test_killed_again_and_again(whole, tmp_path, fields, kills):
   process.wait()
   kept = {}
   for i in range(1, kills):
-    step = moments.randrange((i - 1) * STEPS // kills, i * STEPS // kills)
+    step = moments.randrange(
+        i * (STEPS - 4) // kills, (i + 1) * (STEPS - 4) // kills)
     last = kill_at(
         start(here, programs, fields), here, step, moments.uniform(0, .1))
     # What was written before the checkpoint is never written again.
