@@ -7,7 +7,7 @@ A curve changes one size: the tokens that a step samples (1,000 to 1,000,000, by
 its rows), the model's parameters, or the devices that a CPU counts as. The last
 have the same cores, slots and rows, so that their curve is the overhead of
 sharding alone. A point is the median of 3 to 9 steps, after 2 that compile; the
-spread is from the fastest to the slowest. It takes about 15 minutes on 2 cores.
+spread is from the fastest to the slowest. It takes about 20 minutes on 2 cores.
 `--write` saves the report and its plot in results/scaling.md and
 results/scaling.png. `--tiny` only checks that everything runs.
 """

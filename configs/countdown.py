@@ -4,8 +4,8 @@
 
 A Qwen3-style model of 0.28 million parameters is warm-started on chains with
 correct arithmetic, some of which reach the target. Then it learns by GRPO from
-the verifier alone. On 2 cores this takes about three minutes. Held-out pass@1
-rises from .25 to .56, the mean over seeds 0, 1, 2 (.48 to .68).
+the verifier alone. On 2 cores this takes about four minutes. Held-out pass@1
+rises from .25 to .66, the mean over seeds 0, 1, 2 (.50 to .75).
 """
 
 from jaxrl_llm import config
