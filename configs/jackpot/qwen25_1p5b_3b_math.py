@@ -22,5 +22,4 @@ def get_config(arg=None):
   c.steps = 219  # 14,016 prompts
   c.mesh.fsdp = 64
   c.mesh.tensor = 2  # Both models have 2 key/value heads.
-  c.learner.microbatch = 64
   return c

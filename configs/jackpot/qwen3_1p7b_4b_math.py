@@ -33,6 +33,8 @@ def get_config(arg=None):
     c.steps = 235  # 15,040 prompts
   c.prompts_per_step = 64
   c.learner.updates = 1
+  c.mesh.learner_tensor = 1
+  c.learner.microbatch = 128
   c.eval.every = 20
   c.checkpoint.every = 20
   return c

@@ -30,6 +30,8 @@ def get_config(arg=None):
   c.steps = 480  # 30,720 prompts
   c.prompts_per_step = 64
   c.learner.updates = 1
+  c.mesh.learner_tensor = 1
+  c.learner.microbatch = 128
   c.sampling.kv = 'float8'
   if arg:
     c.sampling.weights = c.sampling.kv = 'int8'
