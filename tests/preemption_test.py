@@ -62,7 +62,8 @@ def test_a_process_that_is_gone_ends_the_other(tmp_path, whole, gone):
   number = runs = 0
   while number < 10:
     place = tmp_path / str(runs)
-    processes = many.start(place, FIELDS, **run)
+    processes = many.start(
+        place, {**FIELDS, 'processes__patience': 20}, **run)
     wait_for_the_first_line(place, processes[0])
     wait = moments.uniform(0, seconds * .6)
     time.sleep(wait)
