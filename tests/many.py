@@ -21,7 +21,7 @@ from jaxrl_llm.selection import bandit
 from jaxrl_llm.tasks import countdown
 from tests import devices, tiny
 
-# On a busy machine a compiling process may not answer for half a minute.
+# On a busy machine a process that compiles may not answer for over 20 s.
 LIMITS = dict(processes__patience=90, processes__initialization_timeout=120)
 _MEASURED = ('seconds/', 'speed/tokens', 'speed/flops_share', 'memory/')
 

@@ -13,7 +13,8 @@ _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
 
 _GROWTH = 1.2  # of memory since the first step, before it is returned
 
-# The most pages to keep, None until a step has been; empty if none are kept.
+# The most pages to keep; None before the next call sets it; empty without
+# `keep_memory`.
 _kept: dict[str, float | None] = {}
 
 # Device files of TPUs, and of NVIDIA's and AMD's GPUs.
@@ -72,19 +73,23 @@ def return_memory() -> None:
   """Returns kept memory to the system if there is more and more of it.
 
   An array may not fit into the gap that one of the same size has left, by a few
-  bytes. Call it after each step: the first call sets the limit, and so does the
-  first one after memory was returned, as steps may come to need more. It does
-  nothing without `keep_memory`.
+  bytes. Call it after each step. The first call sets the limit. The call after
+  memory was returned sets a new one, because steps may need more than the first
+  did. It does nothing without `keep_memory`.
   """
   if 'most' not in _kept:
     return
-  resident = int(
-      pathlib.Path('/proc/self/statm').read_text().split()[1])
+  resident = _resident()
   if _kept['most'] is None:
     _kept['most'] = _GROWTH * resident
   elif resident > _kept['most']:
     ctypes.CDLL(None).malloc_trim(0)
     _kept['most'] = None
+
+
+def _resident() -> int:
+  """Returns the pages that this process has in memory."""
+  return int(pathlib.Path('/proc/self/statm').read_text().split()[1])
 
 
 def _only_cpu() -> bool:

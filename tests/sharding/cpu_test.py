@@ -57,6 +57,26 @@ def test_another_c_library_is_left_as_it_is(monkeypatch):
   sharding.keep_memory(True)  # no error
 
 
+def test_memory_is_returned_once_for_each_growth(monkeypatch):
+  trimmed = []
+  monkeypatch.setattr(cpu.ctypes, 'CDLL', lambda name: types.SimpleNamespace(
+      mallopt=lambda *call: 1, malloc_trim=trimmed.append))
+  monkeypatch.setattr(cpu, '_kept', {})
+  pages = iter([100, 119, 121, 200, 239, 241, 150, 179, 181, 500, 100])
+  monkeypatch.setattr(cpu, '_resident', lambda: next(pages))
+  cpu.return_memory()  # nothing is kept: it reads no size
+  sharding.keep_memory(True)
+  counts = []
+  for _ in range(10):
+    cpu.return_memory()
+    counts.append(len(trimmed))
+  # The calls with 100, 200, 150 and 500 pages set limits of 1.2 times as many.
+  assert counts == [0, 0, 1, 1, 1, 2, 2, 2, 3, 3]
+  sharding.keep_memory(True)  # of the next run
+  cpu.return_memory()
+  assert len(trimmed) == 3 and cpu._kept == {'most': 120}
+
+
 @pytest.mark.skipif(
     platform.libc_ver()[0] != 'glibc', reason='only glibc has these settings')
 @pytest.mark.parametrize('keep', [True, False])
@@ -86,6 +106,7 @@ def test_a_process_keeps_the_memory_of_its_programs(keep):
   array = 2**27 / os.sysconf('SC_PAGE_SIZE')
   if keep:
     assert first > before + .9 * array
-    assert max(later) < 1.21 * first  # gaps that do not fit are given back
+    # Gaps that do not fit are given back. One more array is 1.3 times and more.
+    assert max(later) < 1.25 * first
   else:
     assert max(first, *later) < before + .1 * array
