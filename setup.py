@@ -16,15 +16,14 @@ setuptools.setup(
     packages=setuptools.find_packages(include=['jaxrl_llm', 'jaxrl_llm.*']),
     install_requires=[
         'absl-py',
-        'antlr4-python3-runtime==4.13.2',  # of math-verify's grammar
         'chex',
         'flax',
         'huggingface-hub',
         'jax>=0.10.2',
-        'math-verify',
         'matplotlib',
         'ml-collections',
         'ml-dtypes',
+        'python-flint',  # values of mathematical answers, with their errors
         'numpy',
         'optax',
         'orbax-checkpoint',

@@ -1,27 +1,98 @@
 r"""Answers in responses: last boxes, last numbers and final expressions."""
 
 import re
+from typing import Iterator, Sequence
+
+from jaxrl_llm.rewards import evaluate, grammar, tokens
 
 TAKES = ('boxed', 'number', 'either')
+TAGS = ('think',)  # of blocks of reasoning
 
 _TOKEN = re.compile(
     r'(?P<box>\\(?:boxed|fbox)(?![a-zA-Z])\s*(?P<brace>\{)?)|\\.|'
     r'(?P<open>\{)|(?P<close>\})', re.DOTALL)
 _BARE = re.compile(r'\s*([^\s${}\\]+)')
-# A minus directly after a letter, a digit or a bracket is a subtraction.
+_CURRENCY = r'(?:\\?\$|US\$|USD\s?|EUR\s?|Rs\.?\s?|[€£¥₹])'
+_INTEGER = (r'(?:[0-9]{1,3}(?:(?:,|\{,\}|\\,|,\\!)[0-9]{3})+(?![0-9])|'
+            r'[0-9]{1,3}(?:\.[0-9]{3}){2,}(?![0-9.])|[0-9]+)')
+_RATIO = r'\\[dtc]?frac\s*(?:\{-?[0-9]+\}\s*\{[0-9]+\}|[0-9]{2})'
+_POWER = r'\^\s*(?:\{\s*-?[0-9]+\s*\}|-?[0-9]+)'
+# What may stand behind the digits and change the value.
+_REST = (rf'(?:\s*{_RATIO}|\s[0-9]+/[0-9]+(?![0-9/])|/[0-9]+(?![0-9/])|'
+         r'(?::[0-9]+)+|[eE][-+]?[0-9]+(?![A-Za-z0-9_]|\.[0-9])|'
+         rf'\s*(?:\\times|\\cdot|\*|x)\s*10\s*{_POWER}|{_POWER}|'
+         r'!+(?=\s*(?:\$|\\\)|[-+*/=^]))|'
+         r'\s*\\?(?:sqrt\s*(?:\{[^{}]*\}|\([^()]*\)|[0-9])|'
+         r'pi(?![a-zA-Z])))*(?:\s?\\?%)?')
+# A minus directly after a letter, a digit or a bracket is a subtraction, as is
+# a digit directly after a letter, ^, _ or a brace of them a part of a name or
+# power, and no number. Between a minus and a currency there may be a space.
 _NUMBER = re.compile(
-    r'(?:(?<![\w)\]}])[-+−])?(?:'
-    r'(?:(?:[0-9]{1,3}(?:(?:,|\{,\}|\\,)[0-9]{3})+(?![0-9])|[0-9]+)'
-    r'(?:\.[0-9]+)?|\.[0-9]+)(?:/[0-9]+|[eE][-+]?[0-9]+(?!\w|\.[0-9]))?|\\[dt]?frac\{-?[0-9]+\}\{[0-9]+\}|\\[dt]?frac[0-9]{2})')
+    r'(?<![A-Za-z0-9_.^\\])(?<![_^]\{)(?<![_^]\{-)(?<![\^_]-)'
+    r'(?P<sign>(?<![A-Za-z0-9_)\]}])[-+]'
+    rf'(?:(?=\s*{_CURRENCY}\s?[0-9.])\s*)?)?'
+    rf'(?P<money>{_CURRENCY}\s?)?(?P<value>(?:{_INTEGER}(?:\.[0-9]+)?|\.[0-9]+)'
+    rf'{_REST}|{_RATIO}|\\?sqrt\s*(?:\{{[^{{}}]*\}}|\([^()]*\)|[0-9]))')
+_FIRST = re.compile(r'[-+]?[0-9.]')
+# The mark of a list's next item at the end, or of a footnote.
+_NOTE = re.compile(r'(?<=[\w.,!?)%])\s?\[[0-9]+\](?!\()|\n\s*[0-9]+[.)]\s*$')
 _SAYS = re.compile(
     r'answer(?:\s+is|\s*:|\s*=)(?:\s*:)?[\s*]*(?=(?P<rest>[^\n]*))',
     re.IGNORECASE)
 _FORMULA = re.compile(
-    r'\$\$(?P<a>[^$]+)\$\$|(?<!\\)\$(?P<b>[^$\n]+?)(?<!\\)\$|'
+    r'\$\$(?P<a>[^$]+)\$\$|'
+    r'(?<![\\$])\$(?P<b>(?!\s)[^$\n]+?)(?<![\\\s])\$(?![0-9$])|'
     r'\\\((?P<c>[^\n]+?)\\\)|\\\[(?P<d>.+?)\\\]', re.DOTALL)
+_MEMBERS = re.compile(
+    r'=|\\(?:approx|to|rightarrow|Rightarrow|implies|simeq)(?![a-zA-Z])|≈|→|⇒')
 _TAIL = 1000  # characters at the end of a response that may hold its answer
+_LONGEST = 300  # characters of a formula that is read
 # Markup, a full stop or white space after the answer.
 _AFTER = re.compile(r'[\s.*]*')
+# The mark of GSM8K before the answer; a heading of Markdown is none.
+_MARK = re.compile(
+    rf'####[ \t]*(?P<answer>(?:[-+−–]\s?)?{_CURRENCY}?[ \t]*(?:[-+−–])?'
+    r'[0-9.][^\n]*|\\boxed[^\n]*|\$[^\n]+\$)[ \t]*(?=\n|$)')
+_HEADING = re.compile(r'[0-9]+[.):]\s*\S')
+_NEXT = re.compile(
+    r'\n\s*(?:\*\*|#+\s*)?(?:Question|Problem|Q|Exercise|Human|User|'
+    r'Next question|问题)(?:\s*[0-9]+)?\s*(?:\*\*)?\s*[:：]', re.IGNORECASE)
+
+
+def final_part(text: str, tags: Sequence[str] = TAGS) -> str:
+  """Returns what follows the last end of a reasoning block.
+
+  Args:
+    text: the response, with the tag that its prompt ended with, if any.
+    tags: names of the tags of such blocks.
+
+  Returns:
+    The text behind the last end tag; '' if a block has no end.
+  """
+  for tag in tags:
+    name = re.escape(tag)
+    if ends := [*re.finditer(rf'</{name}\s*>', text)]:
+      text = text[ends[-1].end():]
+    if re.search(rf'<{name}\s*>', text):
+      return ''
+  return text
+
+
+def first_part(text: str) -> str:
+  """Returns a response up to the next problem that it goes on with.
+
+  This is the line of its first '####' with an answer, or what stands before a
+  line 'Question:' if there is an answer.
+  """
+  for mark in _MARK.finditer(text):
+    if not _HEADING.match(mark['answer']):
+      text = text[:mark.end()]
+      break
+  for found in _NEXT.finditer(text):
+    before = text[:found.start()]
+    if has_box(before) or re.search(r'[0-9]', before):
+      return before
+  return text
 
 
 def boxed(text: str) -> str | None:
@@ -48,24 +119,81 @@ def has_box(text: str) -> bool:
 
 
 def last_number(text: str) -> str | None:
-  """Returns the last number, such as -1,234.5 or 3/4, without its commas."""
-  found = None
-  for match in _NUMBER.finditer(text):
-    found = match[0]
-  return found and re.sub(r'\{,\}|\\,|,', '', found).replace('−', '-')
+  """Returns the last number with what belongs to it, without its commas.
+
+  This is an integer, decimal, fraction, mixed number, time, number with a power
+  of ten, or an expression in a formula that has a value, such as 2^{10} or
+  sqrt(3). Exponents, indices, and digits of names and units are no numbers.
+  """
+  text = tokens.plain_signs(_NOTE.sub(' ', _dashes(text)))
+  for kind, found in reversed([*_candidates(text)]):
+    if kind == 'number':
+      return _written(found)
+    if value := _value(_inside(found)):
+      return value
+  return None
 
 
-def answer(text: str, take: str) -> str | None:
+def _dashes(text: str) -> str:
+  """Replaces minus signs and dashes that can be signs by '-'."""
+  return re.sub(r'[−–](?=\s*[0-9$€£¥₹\\.])', '-', text).replace('—', ' ; ')
+
+
+def _candidates(text: str) -> Iterator[tuple[str, re.Match]]:
+  """Yields numbers in text and formulas, in their order."""
+  at = 0
+  for formula in _FORMULA.finditer(text):
+    if not re.search('[0-9]', formula[0]):
+      continue
+    for number in _NUMBER.finditer(text, at, formula.start()):
+      yield 'number', number
+    yield 'formula', formula
+    at = formula.end()
+  for number in _NUMBER.finditer(text, at):
+    yield 'number', number
+
+
+def _written(number: re.Match) -> str:
+  """Returns a number as it is read, with its sign and without commas."""
+  sign = (number['sign'] or '').strip()
+  value = re.sub(r'\{,\}|\\,|,\\!|,', '', number['value'])
+  if re.fullmatch(r'[0-9]{1,3}(?:\.[0-9]{3}){2,}', value):
+    value = value.replace('.', '')
+  return sign + value
+
+
+def _value(formula: str) -> str | None:
+  """Returns the last member of a formula if it has a value, or its last number.
+  """
+  member = _MEMBERS.split(formula)[-1].strip(' .,;')
+  if len(member) > _LONGEST:
+    return None
+  try:
+    node = grammar.read(member)
+  except (tokens.Unread, RecursionError):
+    numbers = [*_NUMBER.finditer(member)]
+    return _written(numbers[-1]) if numbers else None
+  if node.op == 'list':
+    node, member = node.args[-1], re.split('[,;]', member)[-1]
+  if evaluate.letters(node) or not re.search('[0-9]', member):
+    return None
+  return member.strip()
+
+
+def answer(
+    text: str, take: str, tags: Sequence[str] = TAGS) -> str | None:
   """Extracts the answer of a response: its box, last expression or number.
 
   Args:
     text: the response.
     take: one of `TAKES`; 'either' takes what the response ends with only if
       there is no box: see `final`.
+    tags: see `final_part`.
 
   Returns:
     The answer, or None.
   """
+  text = first_part(final_part(text, tags))
   found = boxed(text) if take != 'number' else None
   if found is None and take == 'either':
     found = final(text)

@@ -9,7 +9,6 @@ responses, see `rewards/math.py`; or a function of the user does, see
 
 import dataclasses
 import hashlib
-import importlib.util
 import numbers
 import os
 from typing import Sequence
@@ -50,11 +49,13 @@ class Options:
       the file's name).
     template: prompt format; chat, qwen, qwen_math, question, none, or a text
       that contains {problem}.
-    reward: function that judges in place of math-verify, FILE.py:NAME or
-      PACKAGE.MODULE:NAME, called as TRL calls it (empty: math-verify).
+    reward: function that judges in place of the verifier, FILE.py:NAME or
+      PACKAGE.MODULE:NAME, called as TRL calls it (empty: the verifier).
     take: part of a response that is its answer; boxed (the last box), number
       (the last number) or either (without a box the expression or the number
       that it ends with).
+    reasoning_tags: names of the tags of reasoning, such as think; only what
+      follows the last end tag is judged, and a block without end has no answer.
     tolerance: largest error of a number, relative to the answer (0: exact).
     any_order: whether the parts of a tuple may come in another order.
     timeout: time limit in seconds for judging one response.
@@ -70,6 +71,7 @@ class Options:
   template: str = 'chat'
   reward: str = module_option()
   take: str = 'boxed'
+  reasoning_tags: tuple[str, ...] = ('think',)
   tolerance: float = 0.0
   any_order: bool = False
   timeout: float = 5.0
@@ -134,8 +136,7 @@ def _read(
   if not problems:
     raise ValueError(f'{source} has no problems.')
   if not options.reward:
-    references.warn_of_unreadable(
-        [(where, p.info) for where, p in problems], options.workers)
+    references.warn_of_unreadable([(where, p.info) for where, p in problems])
   return problems
 
 
@@ -217,12 +218,16 @@ class Math(Problems):
   def submit(self, problem: Problem, text: str, truncated: bool):
     """Starts to judge a response; see `rewards.submit`."""
     del truncated  # a truncated response may still contain its answer
+    for tag in self.options.reasoning_tags:
+      if problem.prompt.rstrip().endswith(f'<{tag}>'):
+        text = f'<{tag}>{text}'  # the prompt opened the block
     if self._pool is None:
       self._pool = Pool(
           'jaxrl_llm.rewards.math:judge', seconds=self.options.timeout,
           workers=self.options.workers or min(os.cpu_count() or 1, 8))
     reply = self._pool.submit(dict(
         answer=problem.info, response=text, take=self.options.take,
+        tags=self.options.reasoning_tags,
         tolerance=self.options.tolerance, any_order=self.options.any_order))
     return lambda: _verdict(reply.result())
 
@@ -295,8 +300,4 @@ def create(options: Options, tokenizer=None) -> Math | Rewarded:
   templates.warn_of_unknown_tokens(options.template, tokenizer)
   if options.reward:
     return Rewarded(options, tokenizer)
-  if importlib.util.find_spec('math_verify') is None:
-    raise ValueError(
-        'task.name=math judges with math-verify: pip install math-verify '
-        'antlr4-python3-runtime==4.13.2.')
   return Math(options, tokenizer)

@@ -4,21 +4,18 @@ An answer that is missing stops the loading. An answer that no response could
 match, since it cannot be read, is a warning with its file and line.
 """
 
-import os
 import re
 from typing import Sequence
 
 from absl import logging
 
-from jaxrl_llm.rewards import answers, math, spelling
-from jaxrl_llm.rewards.pool import Pool
+from jaxrl_llm.rewards import answers, math, tokens
 
 # A number, optionally with a currency before it and a unit after it.
 _AMOUNT = re.compile(
     r'[$€£]?\s*([-+−]?[\d,]*\.?\d+)(?:\s*%|\s+[a-zA-Z]{2,})?\.?')
 _SHOWN = 3  # unreadable references that a warning lists
 _SHORT = 200  # characters; longer answers are not empty
-_SECONDS = 5.0
 
 Located = tuple[str, str]  # where an answer is, for messages; and the answer
 
@@ -49,31 +46,16 @@ def checked(where: str, text: str) -> str:
     missing = '####' in text and not text.rpartition('####')[2].strip()
   found = reference(text)
   if missing or len(found) < _SHORT and not re.search(
-      r'[^\s{}$]', re.sub(r'\\text\s*\{\s*\}', '', spelling.clean(found))):
+      r'[^\s{}$]', re.sub(r'\\text\s*\{\s*\}', '', tokens.spelled(found))):
     raise ValueError(
         f'{where}: the answer {text[-40:]!r} has an empty or unclosed box or '
         'is empty: complete it, or leave the problem out.')
   return found
 
 
-def warn_of_unreadable(references: Sequence[Located], workers: int = 0) -> None:
-  """Warns of references that cannot be read.
-
-  What has ordinary symbols alone is not parsed. The others are, in worker
-  processes, since parsing may take forever.
-  """
-  odd = [(where, text) for where, text in references
-         if not math.readable(text, parse=False)]
-  if not odd:
-    return
-  pool = Pool('jaxrl_llm.rewards.math:check', seconds=_SECONDS,
-              workers=workers or min(os.cpu_count() or 1, 8))
-  try:
-    replies = [pool.submit({'answer': text}) for _, text in odd]
-    bad = [found for found, reply in zip(odd, replies)
-           if reply.result()['kind'] != 'readable']
-  finally:
-    pool.close()
+def warn_of_unreadable(references: Sequence[Located]) -> None:
+  """Warns of references that cannot be read."""
+  bad = [found for found in references if not math.readable(found[1])]
   if bad:
     shown = '; '.join(
         f'{where}: {text[:60]!r}' for where, text in bad[:_SHOWN])
@@ -89,17 +71,8 @@ def refuse_contradictions(pairs: Sequence[tuple[Located, Located]]) -> None:
   Raises:
     ValueError: a pair differs.
   """
-  pairs = [(a, b) for a, b in pairs
-           if spelling.light(a[1]) != spelling.light(b[1])]
-  if not pairs:
-    return
-  pool = Pool('jaxrl_llm.rewards.math:same', seconds=_SECONDS, workers=1)
-  try:
-    for (where, first), (again, second) in pairs:
-      reply = pool.submit({'answer': first, 'found': second}).result()
-      if reply['kind'] == 'wrong':
-        raise ValueError(
-            f'{again}: the answer {second[:40]!r} differs from {first[:40]!r} '
-            f'in {where}, which has the same problem: remove one of them.')
-  finally:
-    pool.close()
+  for (where, first), (again, second) in pairs:
+    if math.compare(first, second)['kind'] == 'wrong':
+      raise ValueError(
+          f'{again}: the answer {second[:40]!r} differs from {first[:40]!r} '
+          f'in {where}, which has the same problem: remove one of them.')

@@ -165,7 +165,7 @@ def test_the_options_reach_the_pool(tmp_path, monkeypatch):
                    dict(seconds=1.5, workers=3)]]
   assert asked == [dict(
       answer=task.train[0].info, response='text', take='either',
-      tolerance=0.01, any_order=True)]
+      tags=('think',), tolerance=0.01, any_order=True)]
   task = make(path, heldout_count=1)
   assert len(made) == 1  # none before there is something to judge
   for _ in range(2):
@@ -379,7 +379,18 @@ def test_an_empty_file(tmp_path):
     make(write(tmp_path / 'a.jsonl', []))
 
 
-def test_without_math_verify(tmp_path, monkeypatch):
-  monkeypatch.setattr(math.importlib.util, 'find_spec', lambda name: None)
-  with pytest.raises(ValueError, match='pip install math-verify'):
-    make(write(tmp_path / 'a.jsonl', numbered(3)), heldout_count=1)
+@pytest.mark.parametrize('prompt, text, want', [
+    ('Add.', r'<think>\boxed{2}', 'no_answer'),
+    ('Add.', r'<think>\boxed{3}</think>\boxed{2}', 'correct'),
+    ('Add.\n<think>\n', r'\boxed{2}', 'no_answer'),
+    ('Add.\n<think>\n', r'\boxed{3}</think>\boxed{2}', 'correct'),
+    ('Add.\n<think>\n', r'\boxed{2}</think>\boxed{3}', 'wrong'),
+    ('Add.', r'\boxed{2}', 'correct')])
+def test_reasoning_is_not_judged_whoever_opens_it(
+    task, monkeypatch, prompt, text, want):
+  monkeypatch.setattr(task, '_pool', types.SimpleNamespace(
+      submit=lambda item: types.SimpleNamespace(
+          result=lambda: verifier.judge(item))))
+  problem = tasks.Problem(0, prompt, '', info='2')
+  task.options = dataclasses.replace(task.options, take='boxed')
+  assert task.verify(problem, text, False).kind == want

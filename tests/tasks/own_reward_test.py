@@ -122,15 +122,6 @@ def test_a_problem_needs_no_answer(make):
   assert calls(task)[0]['answer'] == [None, [1, 2], '', 5]
 
 
-def test_without_math_verify(make, monkeypatch):
-  monkeypatch.setattr(math.importlib.util, 'find_spec', lambda name: None)
-  monkeypatch.setattr(math, 'Pool', None)
-  task = make(RECORD)
-  assert judged(task, task.train[:1], ['a'])[0].valid
-  with pytest.raises(ValueError, match='pip install'):
-    make(RECORD, reward='')
-
-
 def returns(make, value, count=3):
   """Returns the verdicts of a function that returns `value`."""
   task = make('def f(completions):\n  return value')

@@ -1,0 +1,484 @@
+"""Equality of answers, part by part.
+
+`Comparison.same` compares two shapes (`shapes.py`). Lists and sets are compared
+in any order, tuples and intervals in theirs, sets of real numbers as regions,
+relations side by side or up to a factor, expressions by their values.
+"""
+
+import fractions
+import re
+from typing import Any, Callable, Iterator, Sequence
+
+from jaxrl_llm.rewards import evaluate, grammar, regions
+from jaxrl_llm.rewards.grammar import negated, Node, number
+from jaxrl_llm.rewards.shapes import form, INTEGERS, name_of, named, renamed
+
+_SETS = frozenset(['set', 'list', 'cup', 'either'])
+# Kinds of which one at least stands for a set of real numbers.
+_REGIONS = frozenset(['cup', 'either', 'setminus', 'cap', 'interval'])
+
+
+class Comparison:
+  """Compares the value of a reference with one that was found."""
+
+  def __init__(self, tolerance: float, any_order: bool):
+    self._tolerance, self._any_order = tolerance, any_order
+
+  def same(self, a: Node, b: Node) -> bool:
+    """Tells whether the value b equals the reference a."""
+    if a == b:
+      return True
+    if _are_regions(a, b) and (x := regions.region(a)) and (
+        y := regions.region(b)):
+      return (x[0] == y[0] or '' in (x[0], y[0])) and regions.same(x[1], y[1])
+    if 'relation' in (a.op, b.op):
+      return self._relations(a, b)
+    a, b = (_single(x) for x in (a, b))
+    if a.op in _SETS | {'pair'} or b.op in _SETS | {'pair'}:
+      return self._collections(a, b)
+    if a.op in ('tuple', 'interval') and b.op in ('tuple', 'interval'):
+      return self._tuples(a, b)
+    if a.op in ('word', 'time') or b.op in ('word', 'time'):
+      return self._words(a, b)
+    if 'based' in (a.op, b.op):
+      return _based(a, b)
+    if a.op == b.op == 'builder':
+      return self._rules(a, b)
+    if 'ratio' in (a.op, b.op):
+      return self._ratios(a, b)
+    if a.op == b.op == 'cases':
+      return self.matched(*([Node('tuple', ('()', row)) for row in x.args]
+                            for x in (a, b)))
+    if a.op == b.op and a.op in ('cap', 'setminus'):
+      return len(a.args) == len(b.args) and (
+          self._in_order(a.args, b.args)
+          or a.op == 'cap' and self.matched(a.args, b.args))
+    return self._quantities(a, b)
+
+  def _in_order(self, xs: Sequence[Node], ys: Sequence[Node]) -> bool:
+    return len(xs) == len(ys) and all(map(self.same, xs, ys))
+
+  def matched(self, xs: Sequence[Node], ys: Sequence[Node]) -> bool:
+    """Tells whether two lists have equal elements in any order."""
+    left = list(ys)
+    if len(xs) != len(ys):
+      return False
+    for x in xs:
+      for i, y in enumerate(left):
+        if self.same(x, y):
+          del left[i]
+          break
+      else:
+        return False
+    return True
+
+  def _collections(self, a: Node, b: Node) -> bool:
+    """Compares lists, sets and unions; a tuple may stand for a list."""
+    if a.op in ('tuple', 'interval') or b.op in ('tuple', 'interval'):
+      if a.op == 'list' and b.op == 'tuple' and b.args[0] == '()':
+        if _names(a):
+          return self._in_order([named(i)[1] for i in a.args], b.args[1])
+        return self.matched(a.args, b.args[1])
+      if a.op == 'tuple' and a.args[0] == '()' and b.op == 'list':
+        items = [(named(i) or ('', i))[1] for i in b.args]
+        return self._in_order(a.args[1], items) or (
+            self._any_order and self.matched(a.args[1], items))
+      return a.op == 'tuple' and self._any_order and b.op == 'set' and (
+          self.matched(a.args[1], b.args))
+    if not all(x.op in _SETS | {'pair'} for x in (a, b)):
+      return False
+    kinds = {a.op, b.op}
+    if 'cup' in kinds and 'set' in kinds:
+      return False
+    # Values of several variables have the order of their names.
+    names = [_names(x) for x in (a, b)]
+    if all(names):
+      return self.matched(a.args, b.args)
+    if any(names):
+      items = [[(named(i) or ('', i))[1] for i in x.args] for x in (a, b)]
+      return self._in_order(*items)
+    a, b = _parameters(a), _parameters(b)
+    return self.matched(a.args, b.args) or self._families(a, b)
+
+  def _families(self, a: Node, b: Node) -> bool:
+    """Compares a + bk, for all integers k, with the same numbers in order."""
+    if any(len(x.args) != 2 or '#k' not in evaluate.letters(x.args)
+           for x in (a, b)):
+      return False
+    (x, *_), (y, *_) = a.args, b.args
+    p, q = named(x) or ('', x), named(y) or ('', y)
+    if x.op == 'relation' and p[1] is x or y.op == 'relation' and q[1] is y or (
+        p[0] and q[0] and p[0] != q[0]):
+      return False
+    return p[1].op not in grammar.WHOLES | {'tuple', 'interval'} and (
+        q[1].op not in grammar.WHOLES | {'tuple', 'interval'}) and (
+            self.same(p[1], q[1]) or evaluate.same_steps(p[1], q[1], '#k'))
+
+  def _tuples(self, a: Node, b: Node) -> bool:
+    """Compares tuples and intervals with their brackets."""
+    if a.args[0] != b.args[0]:
+      return False
+    names = [x.args[2] if x.op == 'interval' else '' for x in (a, b)]
+    if all(names) and names[0] != names[1]:
+      return False
+    return self._in_order(a.args[1], b.args[1]) or (
+        self._any_order and a.op == 'tuple' and self.matched(
+            a.args[1], b.args[1]))
+
+  def _words(self, a: Node, b: Node) -> bool:
+    if a.op == b.op == 'time':
+      return a.args[0] == b.args[0] and (
+          not a.args[1] or a.args[1] == b.args[1])
+    x, y = (re.sub(r'[\s*\\]', '', form(v)) for v in (a, b))
+    return x == y or len(x) > 3 and x.lower() == y.lower()
+
+  def _rules(self, a: Node, b: Node) -> bool:
+    return self.same(a.args[0], b.args[0]) and self.matched(
+        a.args[1], b.args[1])
+
+  def _ratios(self, a: Node, b: Node) -> bool:
+    """Compares ratios; one of two parts may be a quotient."""
+    if a.op != b.op:
+      ratio, other = (a, b) if a.op == 'ratio' else (b, a)
+      return len(ratio.args) == 2 and other.op not in grammar.WHOLES and (
+          self._expressions(Node('/', ratio.args), other))
+    return len(a.args) == len(b.args) and all(
+        self._expressions(Node('*', (x, b.args[0])), Node('*', (y, a.args[0])))
+        for x, y in zip(a.args[1:], b.args[1:]))
+
+  # Quantities and expressions.
+
+  def _quantities(self, a: Node, b: Node) -> bool:
+    """Compares expressions with their units; a missing unit is none."""
+    (x, u), (y, v) = _quantity(a), _quantity(b)
+    if u == v or '?' in (u, v) and '' in (u, v):
+      return self._expressions(x, y)
+    if {u, v} == {'degree', 'rad'}:
+      return self._expressions(*(
+          Node('degree', (w,)) if unit == 'degree' else w
+          for w, unit in ((x, u), (y, v))))
+    if 'degree' in (u, v) and (
+        '' in (u, v) or (u + v).startswith('degree degree')
+        or u.startswith('degree ') or v.startswith('degree ')):
+      if self._expressions(x, y):
+        return True
+      if '' not in (u, v):
+        return False
+      return self._expressions(*(
+          Node('degree', (w,)) if unit == 'degree' else w
+          for w, unit in ((x, u), (y, v)))) and not all(
+              w.op == 'number' for w in (x, y))
+    if '%' in (u, v):
+      return '' in (u, v) and (self._expressions(x, y) or self._expressions(*(
+          Node('/', (w, number(100))) if unit == '%' else w
+          for w, unit in ((x, u), (y, v)))))
+    return '' in (u, v) and self._expressions(x, y)
+
+  def _expressions(self, a: Node, b: Node) -> bool:
+    if a.op in grammar.WHOLES or b.op in grammar.WHOLES:
+      return self.same(a, b) if a.op == b.op and a.op != 'quantity' else False
+    if _has_infinity(a) or _has_infinity(b):
+      return a == b
+    if _has_rows(a) or _has_rows(b):
+      return self._rows(a, b)
+    return evaluate.equal(a, b, self._tolerance)
+
+  def _rows(self, a: Node, b: Node) -> bool:
+    """Compares matrices, or vectors, by their elements."""
+    x, y = _rows(a), _rows(b)
+    if x is None or y is None or x[0] != y[0]:
+      return False
+    return len(x[1]) == len(y[1]) and all(
+        len(r) == len(s) and all(
+            not (_has_infinity(p) or _has_infinity(q)) and evaluate.equal(
+                p, q, self._tolerance) for p, q in zip(r, s))
+        for r, s in zip(x[1], y[1]))
+
+  # Relations.
+
+  def _relations(self, a: Node, b: Node) -> bool:
+    """Compares a relation with another one or with a value."""
+    if a.op == b.op:
+      x, y = named(a), named(b)
+      if x and y:
+        if _same_name(x[0], y[0]):
+          return self.same(x[1], y[1])
+        return self._alike(a, b)
+      if self._alike(a, b):
+        return True
+      x, y = self._value(a, False), self._value(b, False)
+      return None not in (x, y) and _same_name(x[0], y[0]) and self.same(
+          x[1], y[1])
+    if a.op == 'relation':
+      x = self._value(a, False)
+      if x is None:
+        return _is_plain(a) and self._is_chain(a) and self.same(
+            a.args[1][-1], b)
+      return self.same(x[1], b)
+    y = self._value(b, True)
+    if y is None:
+      return False
+    return self.same(a, y[1]) or self._is_rounded(a, b)
+
+  def _value(self, node: Node, is_found: bool) -> tuple[str, Node] | None:
+    """Returns the name and the value that an equation ends with.
+
+    A chain such as x = 2 + 3 = 5 stands for its last member if the members
+    behind a name are equal; 6 = 5 stands for nothing. Of a value and its
+    approximation the value counts.
+    """
+    signs, members = node.args
+    if not set(signs) <= {'=', r'\approx'}:
+      return None
+    name = name_of(members[0]) or (is_found and _sum_of_names(members[0]))
+    rest = members[1:] if name else members
+    signs = signs[1:] if name else signs
+    if not name and not is_found:
+      return None
+    exact = [rest[0]]
+    for sign, member in zip(signs, rest[1:]):
+      if sign == r'\approx':
+        break
+      exact.append(member)
+    if not all(self.same(x, y) for x, y in zip(exact, exact[1:])):
+      return None
+    return name or '', exact[-1]
+
+  def _is_chain(self, node: Node) -> bool:
+    return set(node.args[0]) == {'='} and all(
+        self.same(x, y) for x, y in zip(node.args[1], node.args[1][1:]))
+
+  def _is_rounded(self, a: Node, b: Node) -> bool:
+    r"""Tells whether b, such as \sqrt{10}\approx 3.16, ends with a rounded."""
+    signs, members = b.args
+    if signs[-1:] != (r'\approx',) or members[-1].op != 'number':
+      return False
+    if len(members) < 2 or not self.same(a, members[-1]):
+      return False
+    before = members[-2]
+    if name_of(before) or before.op in grammar.WHOLES:
+      return False
+    step = fractions.Fraction(1, members[-1].args[0].denominator)
+    try:
+      exact = evaluate.approximate(before)
+      return abs(exact - float(members[-1].args[0])) <= float(step) * .51
+    except (evaluate.Undefined, TypeError):
+      return False
+
+  def _alike(self, a: Node, b: Node) -> bool:
+    """Compares relations side by side, or up to a factor that is not 0."""
+    xs, ys = list(_pairs(a)), list(_pairs(b))
+    if len(xs) != len(ys) or _is_trivial(b) and not _is_trivial(a):
+      return False
+    left = list(ys)
+    for x in xs:
+      for i, y in enumerate(left):
+        if self._pair(x, y):
+          del left[i]
+          break
+      else:
+        return False
+    return True
+
+  def _pair(self, a: tuple[str, Node, Node], b: tuple[str, Node, Node]) -> bool:
+    """Compares two relations of two members."""
+    (sign, *x), (other, *y) = (
+        (s, _hundredths(p), _hundredths(q)) for s, p, q in (a, b))
+    if sign != other:
+      return False
+    if sign == r'\equiv':
+      return self._congruent(x, y)
+    if self._in_order(x, y):
+      return True
+    is_symmetric = sign in ('=', r'\ne', r'\approx', r'\sim', r'\perp',
+                            r'\parallel', r'\cong')
+    if is_symmetric and self._in_order(x, y[::-1]):
+      return True
+    if sign not in ('=', r'\ne', '<', r'\le') or any(
+        m.op in grammar.WHOLES | {'tuple', 'interval', 'pair'} or _has_rows(m)
+        or _has_infinity(m) for m in (*x, *y)):
+      return False
+    difference = [Node('+', (m[0], negated(m[1]))) for m in (x, y)]
+    if any(map(evaluate.vanishes, difference)):
+      return False
+    found = evaluate.ratio_sign(*difference)
+    return found > 0 or found < 0 and sign in ('=', r'\ne')
+
+  def _congruent(self, x: Sequence[Node], y: Sequence[Node]) -> bool:
+    if not self.same(x[0], y[0]):
+      return False
+    if x[1].op != 'mod' or y[1].op != 'mod':
+      return self.same(x[1], y[1])
+    (a, m), (b, n) = x[1].args, y[1].args
+    values = [evaluate.exact(v) for v in (a, b, m, n)]
+    if None in values:
+      return self._in_order((a, m), (b, n))
+    return values[2] == values[3] != 0 and (values[0] - values[1]) % (
+        values[2]) == 0
+
+
+def _are_regions(a: Node, b: Node) -> bool:
+  """Tells whether two nodes are compared as sets of real numbers.
+
+  A set of numbers alone is none of these, since {1, 2} is no union.
+  """
+  return bool({a.op, b.op} & _REGIONS or regions.REALS in (a, b)) and (
+      'set' not in (a.op, b.op))
+
+
+def _hundredths(node: Node) -> Node:
+  """Returns the value of a percentage; in a relation it is no percent."""
+  if node.op == 'quantity' and node.args[1] == '%':
+    return Node('/', (node.args[0], number(100)))
+  return node
+
+
+def _single(node: Node) -> Node:
+  """Returns the element of a set or list of one element."""
+  if node.op in ('set', 'list') and len(node.args) == 1 and (
+      node.args[0].op not in ('set', 'tuple', 'interval', 'cup', 'name')):
+    return node.args[0]
+  return node
+
+
+def _names(node: Node) -> bool:
+  """Tells whether a list has equations of different names."""
+  return node.op == 'list' and len(node.args) > 1 and all(
+      named(i) for i in node.args) and len(
+          {named(i)[0] for i in node.args}) > 1
+
+
+def _parameters(node: Node) -> Node:
+  r"""Gives the integer k of 'k\pi, k \in \mathbb{Z}' a name of its own."""
+  for item in node.args:
+    if item.op == 'relation' and item.args[0] == (r'\in',) and (
+        item.args[1][0].op == 'name') and item.args[1][1] == INTEGERS:
+      return renamed(node, {item.args[1][0].args[0]: Node('name', ('#k',))})
+  return node
+
+
+def _same_name(a: str, b: str) -> bool:
+  """Tells whether two names are one; y may stand for f(x)."""
+  return a == b or {a, b} == {'y', 'f(x)'}
+
+
+def _sum_of_names(node: Node) -> str:
+  """Returns the text of m + n, whose value may be asked for, or ''."""
+  if node.op == '+' and all(part.op == 'name' for part in node.args):
+    return form(node)
+  return ''
+
+
+def _pairs(node: Node) -> Iterator[tuple[str, Node, Node]]:
+  """Yields the relations of a chain, larger sides behind smaller ones."""
+  signs, members = node.args
+  for sign, x, y in zip(signs, members, members[1:]):
+    if sign in ('>', r'\ge', r'\supset', r'\supseteq'):
+      sign = {'>': '<', r'\ge': r'\le', r'\supset': r'\subset',
+              r'\supseteq': r'\subseteq'}[sign]
+      x, y = y, x
+    yield sign, x, y
+
+
+def _is_trivial(node: Node) -> bool:
+  """Tells whether all members are written alike, as in 0 = 0."""
+  return len({form(member) for member in node.args[1]}) == 1
+
+
+def _is_plain(node: Node) -> bool:
+  """Tells whether all members are numbers, as in 0.5 = 50%."""
+  return all(_quantity(m)[0].op == 'number' for m in node.args[1])
+
+
+def _quantity(node: Node) -> tuple[Node, str]:
+  """Returns a value and its unit, which may be 'degree' or ''."""
+  if node.op == 'quantity':
+    value, unit = node.args
+    if value.op == 'degree':
+      return value.args[0], 'degree'
+    return value, 'degree' if unit == 'deg' else unit
+  if node.op == 'degree':
+    return node.args[0], 'degree'
+  if node.op == 'neg' and node.args[0].op == 'degree':
+    return negated(node.args[0].args[0]), 'degree'
+  return node, ''
+
+
+def _based(a: Node, b: Node) -> bool:
+  """Compares numbers with a base; it may be missing where it is known."""
+  if a.op == b.op:
+    return a.args == b.args
+  based, other = (a, b) if a.op == 'based' else (b, a)
+  if based is b and based.args[1] != 10:
+    return False
+  return form(other).replace('*', '').upper() == based.args[0]
+
+
+def _has_infinity(node: Any) -> bool:
+  """Tells whether infinity is a part of an expression, not only a bound."""
+  if isinstance(node, Node):
+    return node.op == 'infinity' or node.op != 'big' and _has_infinity(
+        node.args)
+  return isinstance(node, tuple) and any(map(_has_infinity, node))
+
+
+def _has_rows(node: Any) -> bool:
+  if isinstance(node, Node):
+    return node.op in ('matrix', 'tuple') or node.op in (
+        '+', '*', '/', '^', 'neg') and any(map(_has_rows, node.args))
+  return False
+
+
+def _rows(node: Node) -> tuple[str, list[list[Node]]] | None:
+  """Returns the elements of a matrix or vector expression, or None."""
+  op, args = node
+  if op == 'matrix':
+    return 'matrix', [list(row) for row in args]
+  if op == 'tuple':
+    return 'tuple', [list(args[1])]
+  if op == 'neg':
+    return _mapped(_rows(args[0]), negated)
+  if op == '/' and not _has_rows(args[1]):
+    return _mapped(_rows(args[0]), lambda x: Node('/', (x, args[1])))
+  if op == '+':
+    parts = [_rows(arg) for arg in args]
+    if None in parts or len({(k, len(r), len(r[0])) for k, r in parts}) > 1:
+      return None
+    return parts[0][0], [
+        [Node('+', cells) for cells in zip(*rows)]
+        for rows in zip(*(rows for _, rows in parts))]
+  if op == '^' and args[1].op == 'number' and args[1].args[0] in (2, 3, 4):
+    return _rows(Node('*', (args[0],) * int(args[1].args[0])))
+  if op == '*':
+    found = None
+    for arg in args:
+      found = _multiplied(found, arg)
+      if found is None:
+        return None
+    return found if isinstance(found, tuple) and not isinstance(
+        found, Node) else None
+  return None
+
+
+def _mapped(found: Any, function: Callable[[Node], Node]) -> Any:
+  return found and (found[0], [[function(x) for x in row] for row in found[1]])
+
+
+def _multiplied(found: Any, arg: Node) -> Any:
+  """Multiplies scalars, which are nodes, and rows; None if it cannot be."""
+  other = _rows(arg) if _has_rows(arg) else arg
+  if found is None or other is None:
+    return other
+  is_scalar = [isinstance(x, Node) for x in (found, other)]
+  if all(is_scalar):
+    return Node('*', (found, other))
+  if is_scalar[0]:
+    return _mapped(other, lambda x: Node('*', (found, x)))
+  if is_scalar[1]:
+    return _mapped(found, lambda x: Node('*', (x, other)))
+  if (found[0], other[0]) != ('matrix', 'matrix') or len(
+      found[1][0]) != len(other[1]):
+    return None
+  return 'matrix', [
+      [Node('+', tuple(Node('*', pair) for pair in zip(row, column)))
+       for column in zip(*other[1])] for row in found[1]]

@@ -1,0 +1,1125 @@
+r"""Grammar of the mathematics that answers are written in.
+
+`read` maps a text to a tree if the grammar covers all of it, and raises
+`Unread` otherwise: nothing is skipped and nothing is guessed. Where LaTeX
+leaves a choice, the grammar takes the one that mathematicians agree on, and
+refuses the text where they do not:
+
+  \ln 2x        ln(2x): the argument takes what stands beside it,
+  \ln 2\cdot 3  (ln 2)3: up to a sign of multiplication or division,
+  2\sin x\cos x and up to another function;  \sin x(1+y) is refused;
+  3/4x          (3/4)x;  a/bc is refused;
+  x^10          x^{10}, since nobody means x^1 0;  x^2y is x^2 y;
+  C_5^2         the binomial coefficient, of two numbers;
+  7!!           the double factorial;  3!^2 is (3!)^2;
+  2a_1          a product;  1A_{16}, with digits of that base, a number;
+  \log x        the logarithm to a base that is not said: no value equals it
+                unless the base cancels.
+"""
+
+import fractions
+import functools
+import re
+from typing import Any, NamedTuple
+
+from jaxrl_llm.rewards import tokens, units
+from jaxrl_llm.rewards.tokens import Token, Unread
+
+
+class Node(NamedTuple):
+  """A part of an answer.
+
+  Attributes:
+    op: what it is. Expressions: 'number', 'name', 'infinity', '+', '*', '/',
+      '^', 'neg', 'pm', 'mp', 'root', 'function', 'log', 'call', 'abs', 'norm',
+      'floor', 'ceil', '!', '!!', 'degree', 'binomial', 'big' (sums, products,
+      integrals and limits), 'mod', 'accent', 'determinant'. Wholes: 'list',
+      'set', 'tuple' (also of an interval), 'matrix', 'relation', 'quantity',
+      'either' (relations with 'or' between them), 'word', 'based', 'builder',
+      'cup', 'cap', 'setminus', 'ratio', 'cases'.
+    args: its parts; nodes, texts or numbers.
+  """
+  op: str
+  args: tuple[Any, ...]
+
+
+WHOLES = frozenset(
+    'list either set relation quantity word based builder cup cap setminus '
+    'ratio cases'.split())
+RELATIONS = frozenset(
+    r'= < > \le \ge \ne \approx \equiv \in \notin \subset \subseteq \supset '
+    r'\supseteq \sim \perp \parallel \to \cong \propto \mapsto'.split())
+_BIG = frozenset(r'\sum \prod \int \lim'.split())
+_ACCENTS = frozenset(r'\vec \hat \bar \tilde \dot \ddot'.split())
+_FIGURES = frozenset(
+    r'\angle \triangle \odot \square \partial \nabla \Delta \measuredangle '
+    r'\overset'.split())
+_CLOSES = {'(': ')', '[': ']', r'\{': r'\}', '{': '}', r'\lfloor': r'\rfloor',
+           r'\lceil': r'\rceil'}
+_ENDS = frozenset([')', ']', '}', r'\}', r'\rfloor', r'\rceil'])
+_SEPARATORS = frozenset([',', ';', 'and', 'or', r'\wedge', r'\vee'])
+_LINKS = frozenset([
+    'where', 'for all', 'for', 'with', 'for any', 'for every'])
+_AFTER_BRACKETS = RELATIONS | _SEPARATORS | {r'\cup', r'\cap', r'\setminus'}
+_MATRICES = frozenset(
+    'matrix pmatrix bmatrix Bmatrix smallmatrix array'.split())
+_ROWS = frozenset('cases aligned align gathered array split dcases'.split())
+# Letters that take an argument in parentheses; others are factors. `h` and
+# others do so only where the argument is a single letter or number.
+_APPLIED = frozenset('fgFG')
+_BASE_WORDS = {word: str(i) for i, word in enumerate(
+    'zero one two three four five six seven eight nine ten eleven twelve'
+    .split())}
+_BASED = re.compile(
+    r'\(?(?P<sign>-?)(?P<digits>[0-9A-Za-z]+(?:\.[0-9]+)?)\)?\s*(?:_\s*\{?\s*\(?'
+    r'(?:\\text(?:rm)?\s*\{\s*|\\mathrm\s*\{\s*)?(?P<base>[0-9]+|[a-z]+)'
+    r'\s*\}?\)?\s*\}?|'
+    r'(?:\\text\s*\{)?\s*\(?base(?![a-z])\s*\}?\s*(?P<said>[0-9]+|[a-z]+)'
+    r'\)?\s*\}?)')
+_LONG_RUN = 5  # letters in a row that are a word and no product
+
+ONE = Node('number', (fractions.Fraction(1),))
+_LARGEST = 4000  # digits of a number
+
+
+def number(value: fractions.Fraction | int) -> Node:
+  """Returns the node of a rational number."""
+  return Node('number', (fractions.Fraction(value),))
+
+
+def negated(node: Node) -> Node:
+  """Returns minus a node; of a number, the number."""
+  if node.op == 'number':
+    return number(-node.args[0])
+  if node.op == 'quantity':
+    return Node('quantity', (negated(node.args[0]), node.args[1]))
+  return Node('neg', (node,))
+
+
+def read(
+    text: str, *, bare_units: bool = False, any_thing: bool = False) -> Node:
+  """Reads an answer whole.
+
+  Args:
+    text: LaTeX or plain text.
+    bare_units: whether single letters behind a number are units where they can
+      be, as in '6 m/s', and not variables.
+    any_thing: whether any words in parentheses behind a number are what is
+      counted, as references have them: '13 (money)'.
+
+  Raises:
+    Unread: the grammar does not cover it.
+  """
+  return _read(text, bare_units, any_thing)
+
+
+@functools.lru_cache(1 << 13)
+def _read(text: str, bare_units: bool, any_thing: bool) -> Node:
+  text = tokens.trimmed(text)
+  text = re.sub(r'^\\text\{([0-9A-Z]+)\}(?=_)', r'\1', text)  # A5 in text
+  if based := _based(text):
+    return based
+  found = tokens.tokens(text)
+  while len(found) > 2 and found[0].text == '{' and _closing(found) == len(
+      found) - 1:
+    found = found[1:-1]
+  try:
+    parser = _Parser(_with_rule(found, 0), bare_units, any_thing)
+    node = parser.answer()
+    parser.end()
+  except (RecursionError, ZeroDivisionError) as error:
+    raise Unread('too deep') from error
+  return node
+
+
+def _closing(found: tuple[Token, ...]) -> int:
+  """Returns where the group closes that the first token opens."""
+  depth = 0
+  for i, token in enumerate(found):
+    depth += (token.text == '{') - (token.text == '}')
+    if depth == 0:
+      return i
+  raise Unread('a group has no end')
+
+
+def _based(text: str) -> Node | None:
+  """Returns a number with its base, such as 1A_{16}, or None."""
+  if not (found := _BASED.fullmatch(text.replace(r'\left', '').replace(
+      r'\right', ''))):
+    return None
+  base = found['base'] or found['said']
+  base = _BASE_WORDS.get(base, base)
+  if not base.isdigit() or len(base) > 2 or not 2 <= int(base) <= 36:
+    return None
+  digits = found['digits'].replace('.', '')
+  letters = re.sub('[0-9]', '', digits)
+  # Small letters are variables, but in bases where they are digits as often.
+  if letters and not (int(base) == 16 and re.search('[0-9]', digits)
+                      or letters.isupper() and len(digits) > 1):
+    return None
+  if any(int(digit, 36) >= int(base) for digit in digits):
+    return None
+  digits = found['sign'] + (found['digits'].upper().lstrip('0') or '0')
+  return Node('based', (digits, int(base)))
+
+
+class _Parser:
+  """Recursive descent over the tokens of an answer."""
+
+  def __init__(
+      self, found: tuple[Token, ...], bare_units: bool, any_thing: bool):
+    self._tokens, self._at = found, 0
+    self._bare_units, self._any_thing = bare_units, any_thing
+    self._bars = 0  # open | around this place
+
+  # Tokens.
+
+  def _peek(self, ahead: int = 0) -> Token:
+    at = self._at + ahead
+    return self._tokens[at] if at < len(self._tokens) else Token('end', '')
+
+  def _next(self) -> Token:
+    token = self._peek()
+    self._at += 1
+    return token
+
+  def _is(self, *texts: str) -> bool:
+    token = self._peek()
+    return token.kind == 'sign' and token.text in texts
+
+  def _take(self, *texts: str) -> str:
+    """Takes the next token if it is one of these; returns it or ''."""
+    return self._next().text if self._is(*texts) else ''
+
+  def _expect(self, text: str) -> None:
+    if not self._take(text):
+      raise Unread(f'{text} expected')
+
+  def end(self) -> None:
+    """Raises `Unread` if a token is left."""
+    if self._peek().kind != 'end':
+      raise Unread(f'{self._peek().text} is left')
+
+  def _ends(self) -> bool:
+    """Tells whether an element ends here."""
+    token = self._peek()
+    return token.kind == 'end' or token.kind == 'sign' and (
+        token.text in _ENDS or token.text in _SEPARATORS
+        or token.text in RELATIONS
+        or token.text in ('&', '\\\\', ':', r'\mid')
+        or token.text.startswith(r'\end') or token.text == '|')
+
+  # Wholes.
+
+  def answer(self) -> Node:
+    """Reads elements up to the end of the text or bracket."""
+    items, signs = [self._element()], set()
+    while True:
+      if self._is('(') and self._peek(2).text == r'\in':  # (k \in Z)
+        self._next()
+        items.append(self._relation())
+        self._expect(')')
+        continue
+      before = self._at
+      while self._is(*_SEPARATORS) or self._peek().text.strip(', ') in _LINKS:
+        signs.add(self._next().text)  # also ', and'
+      if self._at == before or self._ends() and not self._is('|'):
+        break  # the end, or a last comma
+      items.append(self._element())
+    if len(items) == 1:
+      return items[0]
+    op = 'either' if signs & {'or', r'\vee'} and any(
+        i.op == 'relation' for i in items) else 'list'
+    return Node(op, tuple(items))
+
+  def _element(self) -> Node:
+    """Reads a relation, a ratio, or the rule of a set."""
+    self._take(r'\approx')  # '\approx 5' is the value 5
+    node = self._relation()
+    if self._is(':') or self._is(r'\mid') or self._is('|') and not self._bars:
+      sign = self._next().text
+      if sign == ':' and node.op not in ('name', 'relation', 'tuple', 'call'):
+        items = [node, self._relation()]
+        while self._take(':'):
+          items.append(self._relation())
+        return Node('ratio', tuple(map(_scalar, items)))
+      rule = self.answer()
+      if not _has_relation(rule):
+        if sign == ':':
+          return Node('ratio', (_scalar(node), _scalar(rule)))
+        raise Unread('no rule of a set')
+      return Node('builder', (node, rule))
+    return node
+
+  def _relation(self) -> Node:
+    members, signs = [self._member()], []
+    while self._is(*RELATIONS):
+      signs.append(self._next().text)
+      members.append(self._member())
+      if signs[-1] == r'\in' and members[-1].op == 'name' and (
+          members[-1].args[0] in 'ZRNQC'):
+        members[-1] = Node('name', (rf'\mathbb{{{members[-1].args[0]}}}',))
+      if signs[-1] == r'\equiv':
+        members[-1] = self._modulus(members[-1])
+    if not signs:
+      return members[0]
+    return Node('relation', (tuple(signs), tuple(members)))
+
+  def _modulus(self, node: Node) -> Node:
+    """Reads (mod n) behind the last member of a congruence."""
+    start = self._at
+    has_bracket = self._take('(')
+    if self._take(r'\pmod', r'\mod') or (
+        self._peek().text == 'mod' and self._next()):
+      modulus = self._group() if self._is('{') else self._sum()
+      if has_bracket:
+        self._expect(')')
+      return Node('mod', (node, modulus))
+    self._at = start
+    return node
+
+  def _member(self) -> Node:
+    """Reads words, or an expression or set with its unit."""
+    if words := self._words():
+      return words
+    start = self._at
+    sign = self._take('-', '+')
+    money = units.CURRENCIES.get(self._peek().text)
+    if money:
+      self._next()
+      node = self._sum()
+      unit, scale = self._unit() or (money, 1)
+      unit = money if unit in ('?', money) else f'{money} {unit}'
+    else:
+      self._at = start
+      node = self._union()
+      unit, scale = self._unit() or ('', 1)
+      sign = ''
+    if scale != 1:
+      node = Node('*', (number(scale), _scalar(node)))
+    if node.op == 'degree' and unit in ('C', 'F'):
+      node, unit = node.args[0], f'degree {unit}'
+    if sign == '-':
+      node = negated(node)
+    return Node('quantity', (_scalar(node), unit)) if unit else node
+
+  def _words(self) -> Node | None:
+    """Reads an element that consists of words, or returns None."""
+    found, ahead = [], 0
+    while self._peek(ahead).kind in ('text', 'letters', 'mark'):
+      found.append(self._peek(ahead))
+      ahead += 1
+    token = self._peek(ahead)
+    if not found or not (token.kind == 'end' or token.kind == 'sign' and (
+        token.text in _SEPARATORS
+        or token.text in ('=', ')', r'\}', '&', '\\\\')
+        or token.text.startswith(r'\end'))):
+      return None
+    text = ' '.join(token.text for token in found)
+    is_word = any(token.kind == 'text' for token in found) or (
+        units.is_word(text))
+    if not is_word and len(found) == 1 and len(text) < _LONG_RUN:
+      return None
+    if not is_word and all(len(t.text) < _LONG_RUN for t in found) and (
+        sum(len(t.text) > 1 for t in found) < 2):
+      return None
+    self._at += ahead
+    return units.word(text, Node)
+
+  def _unit(self) -> tuple[str, int] | None:
+    """Reads a unit or counted thing up to the end of the element."""
+    if self._ends():
+      return None
+    start, parts = self._at, []
+    has_bracket = self._is('(') and bool(self._next())
+    while not self._ends():
+      token = self._next()
+      if token.text == '{' and (size := self._closes_power()):
+        parts += [token, *self._tokens[self._at:self._at + size]]
+        self._at += size
+        continue
+      if token.kind == 'sign' and token.text not in units.SIGNS:
+        self._at = start
+        return None
+      parts.append(token)
+    if has_bracket and not self._take(')') or not parts or not self._ends():
+      self._at = start
+      return None
+    found = units.read(
+        parts, in_brackets=has_bracket, bare=self._bare_units,
+        any_thing=self._any_thing and has_bracket)
+    if found is None:
+      self._at = start
+    return found
+
+  def _closes_power(self) -> int:
+    """Returns how many tokens are left of a power in braces, 0 for none."""
+    size = 2 if self._is('-') else 1
+    return size + 1 if self._peek(size - 1).kind == 'number' and (
+        self._peek(size).text == '}') else 0
+
+  def _unit_ahead(self) -> bool:
+    """Tells whether the rest of the element is a unit."""
+    token = self._peek()
+    if token.kind not in ('text', 'letters', 'mark') and not (
+        token.text == '('
+        and self._peek(1).kind in ('text', 'letters', 'mark')):
+      return False
+    start = self._at
+    found = self._unit()
+    self._at = start
+    return found is not None
+
+  def _union(self) -> Node:
+    node = self._sum()
+    while self._is(r'\cup', r'\cap', r'\setminus'):
+      sign = self._next().text
+      other = self._sum()
+      if sign != r'\setminus' and node.op == sign[1:]:
+        node = Node(sign[1:], (*node.args, other))
+      elif node.op in ('cup', 'cap', 'setminus') and node.op != sign[1:]:
+        raise Unread('unions and intersections without brackets')
+      else:
+        node = Node(sign[1:], (node, other))
+    return node
+
+  # Expressions.
+
+  def _sum(self) -> Node:
+    terms, sign = [], self._sign()
+    while True:
+      term = self._term()
+      if sign:
+        term = _signed(sign, _scalar(term))
+      terms.append(term)
+      if not self._is('+', '-', r'\pm', r'\mp'):
+        break
+      sign = self._sign()
+    if len(terms) == 1:
+      return terms[0]
+    return Node('+', tuple(map(_scalar, terms)))
+
+  def _sign(self) -> str:
+    """Takes signs; two minus signs are a plus."""
+    sign = self._take('+', '-', r'\pm', r'\mp')
+    while self._is('+', '-') and sign in ('+', '-'):
+      sign = '+' if (self._next().text == '-') == (sign == '-') else '-'
+    return sign
+
+  def _term(self) -> Node:
+    """Reads factors; `node` is what was read, to be divided or multiplied."""
+    node = self._factor()
+    last = self._tokens[self._at - 1]
+    quotient = False  # whether `node` ends with / and a factor
+    while True:
+      if self._is('*', r'\cdot', r'\times'):
+        if self._next().text == r'\times' and self._is_vector():
+          raise Unread('a product of vectors')
+        node = _product(node, self._signed_factor())
+        quotient = False
+      elif self._is('/'):
+        if self._unit_after_sign():
+          break
+        self._next()
+        low = self._signed_factor()
+        # 1/2x is a half of x, but a/bx is the one or the other.
+        quotient = node.op != 'number' or low.op != 'number'
+        node = _quotient(node, low)
+      elif self._is(r'\mod', 'mod') and self._peek(1).kind == 'number':
+        self._next()
+        node = Node('mod', (_scalar(node), self._factor()))
+      elif self._starts_factor(last):
+        if quotient:
+          raise Unread('a factor behind a quotient')
+        node = _product(node, self._factor())
+      else:
+        return node
+      last = self._tokens[self._at - 1]
+    return node
+
+  def _is_vector(self) -> bool:
+    """Tells whether the next factor is a vector, of letters alone."""
+    return self._peek().bold or self._is(r'\vec')
+
+  def _unit_after_sign(self) -> bool:
+    self._at += 1
+    token = self._peek()
+    found = token.kind == 'text'
+    self._at -= 1
+    return found
+
+  def _signed_factor(self) -> Node:
+    """Reads a factor behind a sign of multiplication, as in 2 \\cdot -3."""
+    sign = self._take('-', '+')
+    node = self._factor()
+    return negated(_scalar(node)) if sign == '-' else node
+
+  def _starts_factor(self, last: Token) -> bool:
+    """Tells whether the next token continues a product without a sign."""
+    token = self._peek()
+    if token.kind == 'end' or token.kind == 'text':
+      return False
+    if token.kind == 'number':
+      if last.kind in ('number', 'letters', 'mark'):
+        raise Unread('two numbers, or a number behind a letter')
+      return True
+    if token.kind in ('letters', 'mark'):
+      if len(token.text) >= _LONG_RUN:
+        return False
+      return not self._unit_ahead()
+    text = token.text
+    if text == '[' and (  # [0,1[
+        self._peek(1).kind == 'end' or self._peek(1).text in _AFTER_BRACKETS):
+      return False
+    if text in ('(', '['):
+      return not self._unit_ahead() and self._peek(2).text != r'\in'
+    if text == '|':
+      return not self._bars
+    return text in (r'\{', '{', r'\lfloor', r'\lceil', r'\|') and (
+        text != r'\|' or not self._bars) or self._starts_command(text)
+
+  def _starts_command(self, text: str) -> bool:
+    return (text in (r'\frac', r'\sqrt', r'\binom', r'\pi', r'\infty')
+            or text in tokens.NAMES or text in _BIG or text in _ACCENTS
+            or text in _FIGURES or text[1:] in tokens.FUNCTIONS
+            or text.startswith((r'\begin', r'\math')))
+
+  def _factor(self) -> Node:
+    """Reads an atom with its powers, factorials, indices and degrees."""
+    start = self._at
+    node = self._atom()
+    if node.op == 'number' and self._at == start + 1:
+      if mixed := self._mixed(node):
+        return mixed
+    while True:
+      if self._is('^'):
+        node = self._power(node)
+      elif self._is('!'):
+        if self._tokens[self._at - 1].text == '!':
+          raise Unread('a factorial of a factorial without brackets')
+        self._next()
+        is_double = self._is('!') and bool(self._next())
+        if self._is('!'):
+          raise Unread('a factorial of a factorial without brackets')
+        node = Node('!!' if is_double else '!', (_scalar(node),))
+      elif self._is("'"):
+        node = self._primes(node)
+      elif self._is('%') and node.op == 'number' and self._inner_percent():
+        self._next()
+        node = Node('/', (node, number(100)))
+      else:
+        return node
+
+  def _inner_percent(self) -> bool:
+    """Tells whether a percentage is a part of an expression."""
+    self._at += 1
+    found = not self._ends()
+    self._at -= 1
+    return found
+
+  def _mixed(self, whole: Node) -> Node | None:
+    r"""Reads the fraction of a mixed number such as 1\frac{1}{2} or 1 1/2."""
+    if whole.args[0].denominator != 1:
+      return None
+    start, token = self._at, self._peek()
+    if token.text == r'\frac' and token.kind == 'sign':
+      part = self._atom()
+      if part.op == '/' and all(
+          n.op == 'number' and n.args[0].denominator == 1 and n.args[0] > 0
+          for n in part.args) and not self._is('^', '!'):
+        return number(whole.args[0] + part.args[0].args[0]
+                      / part.args[1].args[0])
+    elif token.kind == 'number' and token.spaced and (
+        self._peek(1).text == '/') and self._peek(2).kind == 'number' and (
+            token.text.isdigit() and self._peek(2).text.isdigit()):
+      self._at += 3
+      if not self._is('^', '!') and int(self._peek(-1).text):
+        return number(whole.args[0] + fractions.Fraction(
+            int(token.text), int(self._peek(-1).text)))
+    self._at = start
+    return None
+
+  def _power(self, node: Node) -> Node:
+    self._expect('^')
+    if self._take(r'\circ'):
+      return self._minutes(_scalar(node))
+    if self._is("'"):
+      return self._primes(node)
+    if self._is('*'):
+      self._next()
+      return _marked(node, '*')
+    if self._is('{'):
+      inside = [self._peek(i).text for i in (1, 2)]
+      if inside == [r'\circ', '}']:
+        self._at += 3
+        return self._minutes(_scalar(node))
+      if inside[0] == "'":
+        self._next()
+        node = self._primes(node)
+        self._expect('}')
+        return self._call(node) or node
+      if inside == ['*', '}']:
+        self._at += 3
+        return _marked(node, '*')
+      exponent = self._group()
+    else:
+      exponent = self._exponent()
+    if node.op == 'name' and exponent.op == 'number' and (
+        chosen := re.fullmatch('C_([0-9]+)', node.args[0])) and (
+            0 <= exponent.args[0] <= int(chosen[1])):
+      return Node('binomial', (number(int(chosen[1])), exponent))
+    if node.op == '^':
+      raise Unread('a power of a power without brackets')
+    return Node('^', (_scalar(node), _scalar(exponent)))
+
+  def _minutes(self, node: Node) -> Node:
+    """Reads the minutes and seconds of an angle."""
+    for marks, part in (("'", 60), ("''", 3600)):
+      size = len(marks)
+      if node.op == 'number' and self._peek().kind == 'number' and [
+          self._peek(i).text for i in range(1, size + 1)] == ["'"] * size and (
+              self._peek(size + 1).text != "'"):
+        node = number(
+            node.args[0] + fractions.Fraction(self._next().text) / part)
+        self._at += size
+    return Node('degree', (node,))
+
+  def _exponent(self) -> Node:
+    """Reads an exponent without braces: one sign, number, letter or bracket."""
+    sign = self._take('-', '+')
+    token = self._peek()
+    if token.kind == 'letters' and len(token.text) > 1:
+      node = self._letter()
+    elif token.text in (r'\frac', r'\sqrt', r'\pi', '(') or (
+        token.kind in ('number', 'letters', 'mark')
+        or token.text in tokens.NAMES or token.text == r'\infty'):
+      node = self._atom()
+    else:
+      raise Unread('no exponent')
+    return negated(node) if sign == '-' else node
+
+  def _primes(self, node: Node) -> Node:
+    """Reads primes; they mark a name."""
+    marks = ''
+    while self._take("'"):
+      marks += "'"
+    node = _marked(node, marks)
+    return self._call(node) or node
+
+  def _atom(self) -> Node:
+    token = self._peek()
+    if token.kind == 'number':
+      return self._number()
+    if token.kind in ('letters', 'mark'):
+      return self._letter()
+    if token.kind != 'sign':
+      raise Unread(f'{token.text} is no expression')
+    text = self._next().text
+    if text == '{':
+      self._at -= 1
+      return self._group()
+    if text in ('(', '['):
+      return self._bracket(text)
+    if text == ']':  # ]1,2[
+      return self._bracket(text)
+    if text == r'\{':
+      return self._set()
+    if text in ('|', r'\|'):
+      return self._absolute(text)
+    if text in (r'\lfloor', r'\lceil'):
+      node = _scalar(self._sum())
+      self._expect(_CLOSES[text])
+      return Node('floor' if text == r'\lfloor' else 'ceil', (node,))
+    return self._command(text)
+
+  def _command(self, text: str) -> Node:
+    """Reads what begins with a command."""
+    if text == r'\frac':
+      return self._fraction()
+    if text == r'\sqrt':
+      return self._root()
+    if text == r'\binom':
+      return Node('binomial', (self._argument(), self._argument()))
+    if text == r'\infty':
+      return Node('infinity', ())
+    if text == r'\pi':
+      return self._indexed(r'\pi') if self._is('_') else Node('name', (text,))
+    if text == r'\emptyset':
+      return Node('set', ())
+    if text[1:] in tokens.FUNCTIONS and text[0] == '\\':
+      return self._function(text[1:])
+    if text in _BIG:
+      return self._big(text[1:])
+    if text in _ACCENTS:
+      return self._accent(text)
+    if text.startswith(r'\begin'):
+      return self._environment(text[7:-1])
+    if text in (r'\angle', r'\triangle', r'\measuredangle'):
+      return self._figure(text)
+    if text in tokens.NAMES or text.startswith(r'\math'):
+      return self._indexed(text)
+    raise Unread(f'{text} is not known')
+
+  def _number(self) -> Node:
+    text = self._next().text
+    if self._take('_'):
+      if based := _based(f'{text}_{{{self._index()}}}'):
+        return based
+      raise Unread('a number with an index')
+    mantissa, _, power = text.lower().partition('e')
+    if len(mantissa) + abs(int(power[:9] or 0)) > _LARGEST:
+      raise Unread('a long number')
+    value = fractions.Fraction(mantissa.rstrip('.') or '0') * (
+        fractions.Fraction(10) ** int(power or 0))
+    if self._is(r'\bar', r'\dot') and '.' in mantissa and not power:
+      self._next()
+      again = self._next().text if not self._is('{') else self._digits()
+      if not again.isdigit():
+        raise Unread('a bar over no digits')
+      places = len(mantissa.partition('.')[2])
+      value += fractions.Fraction(
+          int(again), (10 ** len(again) - 1) * 10 ** places)
+    return number(value)
+
+  def _digits(self) -> str:
+    self._expect('{')
+    text = self._next().text
+    self._expect('}')
+    return text
+
+  def _letter(self) -> Node:
+    """Reads one letter of a run, with its index or argument."""
+    token = self._next()
+    if len(token.text) >= _LONG_RUN:
+      raise Unread(f'{token.text} is a word')
+    if len(token.text) > 1:
+      following = self._peek()
+      if following.kind in ('letters', 'text') and following.spaced and len(
+          following.text) > 1:
+        raise Unread('words')
+      rest = Token('letters', token.text[1:])
+      self._tokens = (*self._tokens[:self._at], rest, *self._tokens[self._at:])
+    return self._indexed(token.text[0])
+
+  def _indexed(self, name: str) -> Node:
+    """Reads the index of a name, and the argument if it is a function."""
+    if self._take('_'):
+      name += '_' + self._index()
+    node = Node('name', (name,))
+    return self._call(node) or node
+
+  def _index(self) -> str:
+    """Returns an index as text without its braces."""
+    if not self._is('{'):
+      token = self._next()
+      if token.kind == 'end' or token.text in _ENDS:
+        raise Unread('no index')
+      return token.text.lstrip('\\')
+    depth, parts = 0, []
+    while True:
+      token = self._next()
+      if token.kind == 'end':
+        raise Unread('an index has no end')
+      depth += (token.text == '{') - (token.text == '}')
+      if depth == 0:
+        return ''.join(parts[1:]).lstrip('\\')
+      parts.append(token.text)
+
+  def _call(self, node: Node) -> Node | None:
+    """Reads the argument of a letter, as in f(x) or P(2)."""
+    if node.op != 'name' or not self._is('(') or self._peek().spaced:
+      return None
+    name = node.args[0]
+    letter = name.rstrip("'").partition('_')[0]
+    if letter not in _APPLIED and (
+        letter in ('e', 'i', r'\pi') and "'" not in name
+        or not self._has_plain_argument()):
+      return None
+    self._next()
+    inside = self.answer()
+    self._expect(')')
+    items = inside.args if inside.op == 'list' else (inside,)
+    return Node('call', (name, items))
+
+  def _has_plain_argument(self) -> bool:
+    """Tells whether letters or numbers alone stand in the next parentheses."""
+    ahead, is_item = 1, False
+    while True:
+      token = self._peek(ahead)
+      if is_item:
+        if token.text == ')':
+          return True
+        if token.text != ',':
+          return False
+      else:
+        if token.text == '-':
+          ahead += 1
+          token = self._peek(ahead)
+        if token.kind != 'number' and token.text not in tokens.NAMES and not (
+            token.kind in ('letters', 'mark') and len(token.text) == 1):
+          return False
+      is_item, ahead = not is_item, ahead + 1
+
+  def _group(self) -> Node:
+    """Reads a group in braces."""
+    self._expect('{')
+    bars, self._bars = self._bars, 0
+    node = self._sum()
+    if self._take(r'\choose'):
+      node = Node('binomial', (_scalar(node), _scalar(self._sum())))
+    elif self._take(r'\over'):
+      node = _quotient(node, self._sum())
+    self._expect('}')
+    self._bars = bars
+    return node
+
+  def _argument(self) -> Node:
+    """Reads an argument: a group, or one digit or letter."""
+    if self._is('{'):
+      return _scalar(self._group())
+    token = self._peek()
+    if token.kind == 'number' and len(token.text) > 1:
+      if not token.text.isdigit():
+        raise Unread('a decimal without braces')
+      # \frac12 has the arguments 1 and 2.
+      self._tokens = (*self._tokens[:self._at], Token('number', token.text[0]),
+                      Token('number', token.text[1:]),
+                      *self._tokens[self._at + 1:])
+    if token.kind in ('number', 'letters', 'mark') or token.text == r'\pi' or (
+        token.text in tokens.NAMES):
+      if token.kind == 'letters' and len(token.text) > 1:
+        self._tokens = (*self._tokens[:self._at],
+                        Token('letters', token.text[0]),
+                        Token('letters', token.text[1:]),
+                        *self._tokens[self._at + 1:])
+      self._next()
+      return number(int(token.text[0])) if token.kind == 'number' else Node(
+          'name', (token.text[0] if token.kind != 'sign' else token.text,))
+    if token.text in (r'\sqrt', r'\frac', '('):
+      return _scalar(self._atom())
+    raise Unread('no argument')
+
+  def _fraction(self) -> Node:
+    if derivative := self._derivative():
+      return derivative
+    top = self._argument()
+    return _quotient(top, self._argument())
+
+  def _derivative(self) -> Node | None:
+    r"""Reads \frac{dy}{dx}, a name; any other d is a letter."""
+    rest = ' '.join(t.text for t in self._tokens[self._at:self._at + 16])
+    d = r'(?:d|\\partial)'
+    found = re.match(
+        rf'\{{ {d}(?: \^ (?:\{{ )?\d(?: \}})?)?(?: ?[a-zA-Z])? \}} '
+        rf'\{{ {d} ?[a-zA-Z](?: \^ (?:\{{ )?\d(?: \}})?)? \}}', rest)
+    if not found:
+      return None
+    count = found[0].count(' ') + 1
+    text = re.sub(r'[ {}]', '', found[0].replace('} {', '/'))
+    self._at += count
+    if text.split('/')[0] in ('d', r'\partial'):
+      raise Unread('an operator')
+    return Node('name', (text,))
+
+  def _root(self) -> Node:
+    degree = number(2)
+    if self._take('['):
+      degree = _scalar(self._sum())
+      self._expect(']')
+    if self._is('('):
+      self._next()
+      inside = _scalar(self._sum())
+      self._expect(')')
+    else:
+      inside = self._root_argument()
+    return Node('root', (degree, inside))
+
+  def _root_argument(self) -> Node:
+    """Reads the argument of a root; 'sqrt 12' has all digits under it."""
+    token = self._peek()
+    if token.kind == 'number':
+      return self._number()
+    return self._argument()
+
+  def _bracket(self, opening: str) -> Node:
+    """Reads what is in parentheses or square brackets."""
+    bars, self._bars = self._bars, 0
+    start = self._at
+    inside = self.answer()
+    self._bars = bars
+    closing = self._take(')', ']', '[')
+    if not closing:
+      raise Unread('a bracket has no end')
+    if inside.op == 'list':
+      # ]1,2[ is the interval (1,2).
+      pair = opening.replace(']', '(') + closing.replace('[', ')')
+      return Node('tuple', (pair, inside.args))
+    if opening + closing == '()':
+      return inside
+    if opening + closing == '[]':
+      names = [t.text for t in self._tokens[start:self._at - 1]]
+      if len(names) == 1 and re.fullmatch('[A-Z]{3,}', names[0]):
+        return Node('name', (f'[{names[0]}]',))
+      return _scalar(inside)
+    raise Unread('brackets that do not match')
+
+  def _set(self) -> Node:
+    bars, self._bars = self._bars, 0
+    if self._take(r'\}'):
+      return Node('set', ())
+    self._tokens = _with_rule(self._tokens, self._at)
+    inside = self.answer()
+    self._expect(r'\}')
+    self._bars = bars
+    if inside.op == 'builder':
+      return inside
+    items = inside.args if inside.op == 'list' else (inside,)
+    return Node('set', items)
+
+  def _absolute(self, sign: str) -> Node:
+    self._bars += 1
+    inside = _scalar(self._sum())
+    if self._is(','):
+      raise Unread('a list in bars')
+    self._expect(sign)
+    self._bars -= 1
+    return Node('abs' if sign == '|' else 'norm', (inside,))
+
+  def _function(self, name: str) -> Node:
+    """Reads a function, its base or power, and its argument."""
+    base = power = None
+    while self._is('_', '^'):
+      if self._next().text == '_':
+        base = self._group() if self._is('{') else self._argument()
+      elif power is not None or self._is(r'\circ', "'"):
+        raise Unread('a power of a function')
+      else:
+        power = self._group() if self._is('{') else self._exponent()
+    if name in ('gcd', 'lcm', 'max', 'min'):
+      if not self._take('(') or power is not None or base is not None:
+        raise Unread(f'{name} without brackets')
+      inside = self.answer()
+      self._expect(')')
+      items = inside.args if inside.op in ('list', 'set') else (inside,)
+      return Node('function', (name, tuple(map(_scalar, items))))
+    argument = self._function_argument()
+    if name == 'lg':
+      name, base = 'log', number(10)
+    if name == 'log' and base == Node('name', ('e',)):
+      name, base = 'ln', None
+    if base is not None and name != 'log':
+      raise Unread('an index of a function')
+    if power == number(-1):
+      if name not in ('sin', 'cos', 'tan', 'cot', 'sec', 'csc'):
+        raise Unread('an inverse function')
+      name, power = 'arc' + name, None
+    if name == 'log':
+      node = Node('log', (base or Node('name', ('base',)), argument))
+    else:
+      node = Node('function', (name, (argument,)))
+    return node if power is None else Node('^', (node, _scalar(power)))
+
+  def _function_argument(self) -> Node:
+    """Reads an argument in brackets, or the factors that stand side by side."""
+    token = self._peek()
+    if token.text in ('(', '[', '{') and token.kind == 'sign':
+      inside = self._atom()
+      if self._is('^') and token.text == '{':
+        raise Unread('a power of an argument')
+      return _scalar(inside)
+    if self._is('|'):
+      return _scalar(self._factor())
+    node = _scalar(self._factor())
+    while self._peek().text[1:] not in tokens.FUNCTIONS:
+      if self._is('('):
+        if self._unit_ahead():
+          break
+        raise Unread('an argument without brackets before a bracket')
+      if not self._starts_factor(self._tokens[self._at - 1]):
+        break
+      node = _product(node, self._factor())
+    return node
+
+  def _big(self, name: str) -> Node:
+    """Reads a sum, product, integral or limit with its bounds."""
+    low = high = Node('word', ('',))
+    while self._is('_', '^'):
+      if self._next().text == '_':
+        if name == 'int':
+          low = self._bound()
+        else:
+          self._expect('{')
+          low = self._relation()
+          self._expect('}')
+      else:
+        high = self._bound()
+    if name == 'int':
+      body, variable = self._integrand()
+      return Node('big', (name, variable, low, high, body))
+    if low.op != 'relation' or low.args[0] not in (('=',), (r'\to',)) or (
+        low.args[1][0].op != 'name'):
+      raise Unread('bounds')
+    variable, first = low.args[1]
+    body = self._function_argument() if not self._is('(') else self._term()
+    return Node('big', (name, variable, first, high, _scalar(body)))
+
+  def _bound(self) -> Node:
+    return _scalar(self._group() if self._is('{') else self._exponent())
+
+  def _integrand(self) -> tuple[Node, Node]:
+    """Reads the tokens up to dx."""
+    depth, inner, at = 0, 0, self._at
+    while True:
+      token = self._tokens[at] if at < len(self._tokens) else None
+      if token is None or depth < 0:
+        raise Unread('an integral without dx')
+      inner += token.text == r'\int'
+      depth += (token.text in ('(', '{')) - (token.text in (')', '}'))
+      run = token.text
+      if depth == 0 and token.kind in ('letters', 'mark'):
+        if re.fullmatch('[a-zA-Z]{0,3}d[a-zA-Z]', run):
+          before, variable, used = run[:-2], run[-1], 1
+          if not inner:
+            break
+          inner -= 1
+        if run == 'd' and at + 1 < len(self._tokens) and (
+            len(self._tokens[at + 1].text.lstrip('\\')) == 1
+            or self._tokens[at + 1].text in tokens.NAMES):
+          before, variable, used = '', self._tokens[at + 1].text, 2
+          if not inner:
+            break
+          inner -= 1
+      at += 1
+    inside = (*self._tokens[self._at:at],
+              *([Token('letters', before)] if before else []))
+    if inside:
+      parser = _Parser(inside, False, False)
+      body = _scalar(parser._sum())
+      parser.end()
+    else:
+      body = ONE
+    self._at = at + used
+    return body, Node('name', (variable,))
+
+  def _accent(self, text: str) -> Node:
+    r"""Reads an accent over a name or an expression."""
+    if self._is('{'):
+      start = self._at
+      names = []
+      self._next()
+      while self._peek().kind in ('letters', 'mark'):
+        names.append(self._next().text)
+      if names and self._take('}'):
+        inside = Node('name', (''.join(names),))
+      else:
+        self._at = start
+        inside = _scalar(self._group())
+    else:
+      inside = self._argument()
+    if inside.op == 'name':
+      return self._indexed(f'{text} {inside.args[0]}')
+    return Node('accent', (text, inside))
+
+  def _figure(self, text: str) -> Node:
+    """Reads an angle or a triangle; its points may be named from either end."""
+    names = ''
+    while self._peek().kind in ('letters', 'mark'):
+      names += self._next().text
+    if not names and self._peek().kind == 'number':
+      names = self._next().text
+    if not names:
+      raise Unread('a figure without a name')
+    if text == r'\measuredangle':
+      text = r'\angle'
+    if len(names) == 3 and text == r'\angle':
+      names = min(names, names[::-1])
+    return Node('name', (f'{text} {names}',))
+
+  def _environment(self, name: str) -> Node:
+    """Reads a matrix, a determinant or cases."""
+    rows, row = [], []
+    while not self._is(rf'\end{{{name}}}'):
+      if self._is('&'):
+        self._next()
+        continue
+      if self._take('\\\\'):
+        rows.append(tuple(row))
+        row = []
+        continue
+      if self._peek().kind == 'end':
+        raise Unread('an environment has no end')
+      row.append(self.answer() if name in _ROWS - {'array'} else self._sum())
+    self._next()
+    rows = [r for r in (*rows, tuple(row)) if r]
+    if name in _ROWS - {'array'}:
+      return self._cases(rows)
+    if name not in _MATRICES | {'vmatrix'} or not rows or len(
+        {len(r) for r in rows}) > 1:
+      raise Unread('rows of different lengths')
+    rows = [tuple(map(_scalar, r)) for r in rows]
+    if name == 'vmatrix':
+      return Node('determinant', tuple(rows))
+    node = Node('matrix', tuple(rows))
+    return node
+
+  def _cases(self, rows: list[tuple[Node, ...]]) -> Node:
+    """Returns a system as a list, and the cases of a function as pairs."""
+    if all(len(r) == 1 for r in rows):
+      items = [r[0] for r in rows]
+      return items[0] if len(items) == 1 else Node('list', tuple(items))
+    if any(len(r) == 2 and r[1].op == 'relation' and r[0].op != 'relation'
+           for r in rows):
+      return Node('cases', tuple(rows))
+    raise Unread('rows')
+
+
+def _with_rule(found: tuple[Token, ...], at: int) -> tuple[Token, ...]:
+  """Replaces a | that opens no pair, of {x | x > 2}, by \\mid."""
+  depth, bars = 0, []
+  for i in range(at, len(found)):
+    text = found[i].text
+    depth += (text in _CLOSES) - (text in _ENDS)
+    if depth < 0:
+      break
+    if text == '|' and depth == 0:
+      bars.append(i)
+  if len(bars) % 2 == 0:
+    return found
+  return (*found[:bars[0]], Token('sign', r'\mid'), *found[bars[0] + 1:])
+
+
+def _scalar(node: Node) -> Node:
+  """Returns an expression; raises `Unread` for anything else."""
+  if node.op in WHOLES or node.op == 'tuple' and node.args[0] != '()':
+    raise Unread(f'a {node.op} in an expression')
+  return node
+
+
+def _signed(sign: str, node: Node) -> Node:
+  if sign in ('+', '-'):
+    return negated(node) if sign == '-' else node
+  return Node(sign[1:], (node,))
+
+
+def _quotient(a: Node, b: Node) -> Node:
+  if b == number(0):
+    raise Unread('a division by zero')
+  return Node('/', (_scalar(a), _scalar(b)))
+
+
+def _product(a: Node, b: Node) -> Node:
+  a, b = _scalar(a), _scalar(b)
+  return Node('*', (*(a.args if a.op == '*' else (a,)), b))
+
+
+def _marked(node: Node, mark: str) -> Node:
+  """Adds primes or a star to a name."""
+  if node.op != 'name':
+    raise Unread('a mark that is on no name')
+  return Node('name', (node.args[0] + mark,))
+
+
+def _has_relation(node: Node) -> bool:
+  if node.op in ('list', 'either'):
+    return any(map(_has_relation, node.args))
+  return node.op == 'relation'

@@ -1,0 +1,292 @@
+r"""Shapes of answers: one node for each meaning, however it is written.
+
+Bounds of a name become an interval, an expression with a double sign its two
+values, a rule of a set the interval or the members that it stands for.
+"""
+
+import math
+import re
+from typing import Any, Sequence
+
+from jaxrl_llm.rewards import evaluate, grammar, regions
+from jaxrl_llm.rewards.grammar import negated, Node, number, Unread
+
+_INFINITY, _REALS = regions.INFINITY, regions.REALS
+INTEGERS = Node('name', (r'\mathbb{Z}',))
+
+
+def shaped(node: Node) -> Node:
+  """Returns a node in the shape that is compared."""
+  op, args = node
+  if op in ('list', 'set', 'either'):
+    return _list(op, [shaped(item) for item in args])
+  if op == 'tuple':
+    return Node(op, (args[0], tuple(map(shaped, args[1]))))
+  if op == 'cup':
+    return _list('cup', [shaped(part) for part in args])
+  if op in ('setminus', 'cap'):
+    return Node(op, tuple(map(shaped, args)))
+  if op == 'builder':
+    return _rule(node)
+  if op == 'relation':
+    return _relation(*args)
+  if op == 'quantity':
+    value = shaped(args[0])
+    if value.op == 'list':
+      return _list('list', [Node(op, (item, args[1])) for item in value.args])
+    return Node(op, (value, args[1]))
+  if op in grammar.WHOLES:
+    return node
+  return _both_signs(node)
+
+
+def _list(op: str, items: Sequence[Node]) -> Node:
+  """Returns a list; a name before its first part counts for all parts."""
+  if op == 'either' and all(map(named, items)):
+    op = 'list'  # x = 1 or x = 2
+  if op == 'list' and len(items) > 1:  # f(x) = 2x for all real x
+    items = [i for i in items if not (
+        i.op == 'relation' and i.args[0] == (r'\in',)
+        and i.args[1][1] == _REALS)] or items
+  flat = []
+  for item in items:
+    flat += item.args if item.op in ('pair', op) and item.op != 'set' else [
+        item]
+  first = named(flat[0]) if flat else None
+  if first and op == 'list' and all(
+      named(i) is None and i.op != 'relation' or (named(i) or ('',))[0] == (
+          first[0]) for i in flat):
+    flat = [(named(i) or ('', i))[1] for i in flat]
+  return Node(op, tuple(flat)) if len(flat) != 1 or op == 'set' else flat[0]
+
+
+def _both_signs(node: Node) -> Node:
+  r"""Returns both values of an expression with one \pm as a 'pair'."""
+  count = [_count(node, sign) for sign in ('pm', 'mp')]
+  if count == [0, 0]:
+    return node
+  if max(count) > 1:
+    raise Unread('several double signs')
+  return Node('pair', tuple(_signed(node, sign) for sign in (1, -1)))
+
+
+def _count(node: Any, op: str) -> int:
+  if isinstance(node, Node):
+    return (node.op == op) + _count(node.args, op)
+  return sum(_count(part, op) for part in node) if isinstance(
+      node, tuple) else 0
+
+
+def _signed(node: Any, sign: int) -> Any:
+  """Replaces double signs by one of their signs."""
+  if isinstance(node, Node):
+    if node.op in ('pm', 'mp'):
+      inside = _signed(node.args[0], sign)
+      return inside if sign == (1 if node.op == 'pm' else -1) else negated(
+          inside)
+    return Node(node.op, _signed(node.args, sign))
+  return tuple(_signed(part, sign) for part in node) if isinstance(
+      node, tuple) else node
+
+
+def name_of(node: Node) -> str:
+  """Returns the name of what an equation gives a value to, or ''."""
+  op, args = node
+  if op in ('name', 'word', 'call'):
+    return form(node)
+  if op == 'abs' and form(node).strip('|').isupper():
+    return form(node)
+  if op in ('^', 'accent') and args[0].op == 'name' and op == 'accent':
+    return form(node)
+  if op == '*' and all(part.op == 'name' for part in args) and (
+      form(node).replace('*', '').isupper()):
+    return form(node)  # the segment AB
+  if op == '*' and len(args) == 2 and args[0].op == 'name' and (
+      args[1].op == 'word'):
+    return form(node)
+  return ''
+
+
+def named(node: Node) -> tuple[str, Node] | None:
+  """Returns the name and the value of an equation such as x = 5."""
+  if node.op != 'relation' or set(node.args[0]) != {'='}:
+    return None
+  if not (name := name_of(node.args[1][0])):
+    return None
+  members = node.args[1][1:]
+  if len(members) > 1 or members[0].op == 'word' and not members[0].args[0]:
+    return None
+  if name in evaluate.letters(members[0]):
+    return None
+  return name, members[0]
+
+
+def _relation(signs: tuple[str, ...], members: tuple[Node, ...]) -> Node:
+  """Returns bounds of a name as an interval, and other relations as they are.
+
+  An equation of tuples is a list of equations; one with a double sign has two
+  values.
+  """
+  members = tuple(shaped(member) for member in members)
+  if signs == ('=',) and all(
+      m.op == 'tuple' and m.args[0] == '()' for m in members):
+    left, right = (m.args[1] for m in members)
+    if len(left) == len(right) and all(map(name_of, left)):
+      return Node('list', tuple(
+          Node('relation', (signs, pair)) for pair in zip(left, right)))
+  if signs == (r'\in',) and (name := name_of(members[0])) and (
+      members[1].op in ('tuple', 'cup')):
+    return _in(members[1], name)
+  return _interval(signs, members) or Node('relation', (signs, members))
+
+
+def _in(node: Node, name: str) -> Node:
+  """Returns an interval or a union of a named variable."""
+  if node.op == 'cup':
+    return Node('cup', tuple(_in(part, name) for part in node.args))
+  return Node('interval', (*node.args[:2], name)) if node.op == 'tuple' and (
+      len(node.args[1]) == 2) else node
+
+
+_ORDERS = {'<': ('<', False), r'\le': ('<', True), '>': ('>', False),
+           r'\ge': ('>', True)}
+
+
+def _interval(signs: Sequence[str], members: Sequence[Node]) -> Node | None:
+  """Returns the interval that bounds of one name stand for, or None."""
+  if not all(sign in _ORDERS for sign in signs) or len(signs) > 2:
+    return None
+  names = [m.op == 'call' or m.op == 'name' and bool(evaluate.letters(m))
+           for m in members]
+  if names not in ([True, False], [False, True], [False, True, False]):
+    return None
+  orders = [_ORDERS[sign] for sign in signs]
+  if len({order[0] for order in orders}) > 1:
+    return None
+  members, closed = list(members), [order[1] for order in orders]
+  if orders[0][0] == '>':
+    members, closed, names = members[::-1], closed[::-1], names[::-1]
+  name = name_of(members[names.index(True)])
+  if len(members) == 3:
+    low, high = members[0], members[2]
+  elif names[0]:
+    low, high, closed = negated(_INFINITY), members[1], [False, closed[0]]
+  else:
+    low, high, closed = members[0], _INFINITY, [closed[0], False]
+  if any(m.op in grammar.WHOLES - {'quantity'} or name in evaluate.letters(m)
+         for m in (low, high)):
+    return None
+  return Node('interval', ('(['[closed[0]] + ')]'[closed[1]], (low, high),
+                           name))
+
+
+def _rule(node: Node) -> Node:
+  """Returns the set of a rule, an interval where it is one."""
+  left, rule = node.args
+  domain = None
+  if left.op == 'relation' and left.args[0] == (r'\in',):
+    left, domain = left.args[1]
+  rules = list(rule.args) if rule.op == 'list' else [rule]
+  for item in list(rules):
+    if item.op == 'relation' and item.args == ((r'\in',), (left, _REALS)):
+      rules.remove(item)
+  if domain is not None and domain != _REALS:
+    rules.append(Node('relation', ((r'\in',), (left, domain))))
+  if left.op == 'name' and len(rules) == 1 and rules[0].op == 'relation':
+    found = _relation(*rules[0].args)
+    if found.op == 'interval' and found.args[2] == left.args[0]:
+      return Node('interval', (*found.args[:2], ''))
+  rules = [shaped(item) for item in rules]
+  if left.op == 'name' and len(rules) == 1 and (
+      found := regions.region(rules[0])) and found[0] == left.args[0]:
+    return rules[0]
+  if members := _members(left, rules):
+    return members
+  # The variable of a rule has no name of its own.
+  bound = {} if left.op != 'name' else {
+      left.args[0]: Node('name', ('#0',))}
+  return Node('builder', (
+      renamed(left, bound),
+      tuple(renamed(item, bound) for item in rules)))
+
+
+def _members(left: Node, rules: Sequence[Node]) -> Node | None:
+  """Returns the integers between two bounds, or a family such as 2k."""
+  spans = [r for r in rules if r.op == 'interval']
+  is_integer = Node('relation', ((r'\in',), (left, INTEGERS)))
+  if len(rules) == 2 and len(spans) == 1 and is_integer in rules:
+    found = regions.region(spans[0])
+    if found is None or not found[1] or found[0] != left.args[0]:
+      return None
+    low, high = (end.at for end in found[1][0])
+    if not high - low < 100:
+      return None
+    items = [i for i in range(math.floor(low), math.ceil(high) + 1)
+             if low < i < high or i == low and found[1][0][0].closed
+             or i == high and found[1][0][1].closed]
+    return Node('set', tuple(map(number, items)))
+  member = [r for r in rules if r.op == 'relation' and r.args[0] == (r'\in',)
+            and r.args[1][1] == INTEGERS and r.args[1][0].op == 'name']
+  rest = [r for r in rules if r not in member]
+  if len(member) == 1 and not rest and left.op != 'name':
+    return Node('list', (left, member[0]))
+  if len(member) == 1 and len(rest) == 1 and named(rest[0]) and (
+      named(rest[0])[0] == form(left)):
+    return Node('list', (named(rest[0])[1], member[0]))
+  return None
+
+
+def renamed(node: Any, names: dict[str, Node]) -> Any:
+  """Replaces names by nodes."""
+  if isinstance(node, Node):
+    if node.op == 'name':
+      return names.get(node.args[0], node)
+    return Node(node.op, renamed(node.args, names))
+  return tuple(renamed(part, names) for part in node) if isinstance(
+      node, tuple) else node
+
+
+def form(node: Any) -> str:
+  """Returns one text for most values that are equal."""
+  if not isinstance(node, Node):
+    return str(node)
+  op, args = node
+  if op not in grammar.WHOLES and (value := evaluate.exact(node)) is not None:
+    return str(value)
+  if op in ('list', 'set', 'cup', 'pair'):
+    return ','.join(sorted(map(form, args)))
+  if op in ('tuple', 'interval'):
+    return args[0][0] + ','.join(map(form, args[1])) + args[0][1]
+  if op == 'quantity':
+    return form(args[0]) + ('%' if args[1] == '%' else '')
+  if op == 'relation':
+    return ''.join(form(m) + s for m, s in zip(args[1], (*args[0], '')))
+  if op == 'time':
+    return args[0] + (f' {args[1]}m' if args[1] else '')
+  if op in ('name', 'word'):
+    return args[0]
+  if op in ('+', '*'):
+    return op.join(sorted(map(_grouped, args)))
+  if op in ('/', '^'):
+    return op.join(map(_grouped, args))
+  if op == 'neg':
+    return '-' + _grouped(args[0])
+  if op in ('abs', 'norm'):
+    return f'|{form(args[0])}|'
+  if op == 'call':
+    return f"{args[0]}({','.join(map(form, args[1]))})"
+  if op == 'based':
+    return f'{args[0]}_{args[1]}'
+  return f'{op}({_parts(args)})'
+
+
+def _parts(args: Any) -> str:
+  return ','.join(
+      _parts(arg) if isinstance(arg, tuple) and not isinstance(arg, Node)
+      else form(arg) for arg in args)
+
+
+def _grouped(node: Node) -> str:
+  text = form(node)
+  return f'({text})' if node.op in ('+', '/', 'neg') or (
+      node.op == 'number' and re.search('[-/]', text)) else text

@@ -1,0 +1,47 @@
+"""Tests of the judge of mathematics on cases of many kinds.
+
+`judge_cases.jsonl` has a reference, a response, how the answer is taken and the
+right verdict. The cases were written by people who did not know the judge.
+"""
+
+import collections
+import json
+import pathlib
+
+import pytest
+
+from jaxrl_llm.rewards import math
+from jaxrl_llm.tasks import references
+
+HERE = pathlib.Path(__file__).resolve().parent
+FILES = [HERE / 'judge_cases.jsonl',
+         HERE.parents[2] / 'shared/judge/cases.jsonl']
+
+
+def read():
+  """Returns the cases of each kind."""
+  cases = collections.defaultdict(list)
+  for path in filter(pathlib.Path.exists, FILES):
+    for line in path.read_text().splitlines():
+      cases[json.loads(line)['kind']].append(json.loads(line))
+  return cases
+
+
+CASES = read()
+
+
+@pytest.mark.parametrize('kind', CASES)
+def test_verdicts_are_right(kind):
+  wrong = []
+  for case in CASES[kind]:
+    found = math.judge(dict(
+        answer=references.checked('case', case['answer']),
+        response=case['response'], take=case['take']))
+    if (found['kind'] == 'correct') != (case['right'] == 'correct'):
+      wrong.append((found['kind'], case))
+  assert not wrong
+
+
+def test_there_are_cases_of_both_verdicts():
+  rights = [c['right'] for cases in CASES.values() for c in cases]
+  assert min(rights.count('correct'), rights.count('wrong')) > 450
