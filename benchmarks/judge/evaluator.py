@@ -1,12 +1,13 @@
 r"""Says whether two answers are equal, without the judge.
 
 Both are parsed by `parser.py`. Expressions are equal if they have one value at
-eight random points, to 25 digits. The verdict is a text:
+eight random points, to 60 digits. The verdict is a text:
 
   equal       one value and one shape
   differs     another value or shape
-  convention  spelt apart by a rule of answers, such as an omitted unit
   unknown     one of the texts is not understood
+
+or one of CONVENTIONS, ways to write an answer that are not faults.
 """
 
 import fractions
@@ -18,9 +19,14 @@ import mpmath
 
 from benchmarks.judge import parser
 
-mpmath.mp.dps = 40
+mpmath.mp.dps = 100
 POINTS = 8
-_SMALL = mpmath.mpf(10)**-25
+CONVENTIONS = ('unit omitted', 'percent as a number', 'name omitted',
+               'name, unit omitted',
+               'brackets omitted', 'set of one element', 'base omitted',
+               'letter in words')
+_SAME = ('equal', *CONVENTIONS)
+_SMALL = mpmath.mpf(10)**-60
 # The same unit, spelt in other ways.
 _PLURAL = {'feet': 'foot', 'inches': 'inch', 'cm': 'centimeter', 'ft': 'foot',
            'sq': 'square', 'centimetres': 'centimeter', 'in': 'inch'}
@@ -109,7 +115,7 @@ def compare(first, second):
 def worst(verdicts):
   """Returns the verdict on parts that all have to be equal."""
   found = set(verdicts)
-  for verdict in ('differs', 'unknown', 'convention'):
+  for verdict in ('differs', 'unknown', *CONVENTIONS):
     if verdict in found:
       return verdict
   return 'equal'
@@ -145,12 +151,12 @@ def same_value(a, b):
     if '%' in (a[2], b[2]) and a[2] != b[2]:
       hundred = '/', a[1] if a[2] == '%' else b[1], fractions.Fraction(100)
       if same_tree(hundred, b[1] if a[2] == '%' else a[1]):
-        return 'convention'
+        return 'percent as a number'
     return 'differs'
   units = {unit_of(a[2]), unit_of(b[2])}
   if len(units) == 1:
     return 'equal'
-  return 'convention' if '' in units else 'differs'
+  return 'unit omitted' if '' in units else 'differs'
 
 
 def unordered(a, b):
@@ -159,7 +165,7 @@ def unordered(a, b):
   verdicts = []
   for one in a:
     found = [same(one, other) for other in b]
-    good = [i for i, v in enumerate(found) if v in ('equal', 'convention')]
+    good = [i for i, v in enumerate(found) if v in _SAME]
     if not good:
       return 'unknown' if 'unknown' in found else 'differs'
     verdicts.append(found[good[0]])
@@ -187,6 +193,8 @@ def same_relation(a, b):
     first, second = list(difference(a)), list(difference(b))
     if len(first) != len(second):
       return 'differs'
+    if all(map(constant, first + second)):  # so that 0 = 1 is not 0 = 2
+      return worst(map(same, a[1], b[1])) if a[2] == b[2] else 'differs'
     pairings = itertools.permutations(second)
     return 'equal' if any(
         all(map(proportional, first, other)) for other in pairings
@@ -194,6 +202,12 @@ def same_relation(a, b):
   if a[2] != b[2] or len(a[1]) != len(b[1]):
     return 'differs'
   return worst(map(same, a[1], b[1]))
+
+
+def constant(relation):
+  """Says whether left minus right is one number at all points."""
+  found = values(relation[1])
+  return all(close_sum(v, found[0]) for v in found)
 
 
 def proportional(first, second):
@@ -204,29 +218,38 @@ def proportional(first, second):
   if any(not mpmath.isfinite(v) for pair in pairs for v in pair):
     raise parser.Unread('infinite')
   zeros = {tuple(abs(v) < _SMALL for v in pair) for pair in pairs}
-  if zeros != {(False, False)}:
-    return zeros == {(True, True)}
+  if zeros != {(False, False)} or constant(first) and constant(second):
+    return False
   ratios = [x / y for x, y in pairs]
   positive = first[0] in ('=', '!=') or mpmath.re(ratios[0]) > 0
   return positive and all(close(r, ratios[0]) for r in ratios)
 
 
+def is_name(shape):
+  """Says whether a side of a relation is a name: x, AB, f(x), or nothing."""
+  def letters(tree):
+    return isinstance(tree, str) or isinstance(tree, tuple) and (
+        tree[0] == '*' and all(map(letters, tree[1:])))
+  return shape[0] == 'words' or shape[0] == 'value' and letters(shape[1])
+
+
 def across(a, b):
   """Returns the verdict on two shapes of different kinds."""
   for one, other in ((a, b), (b, a)):
-    if one[0] == 'relation' and one[2][-1] in ('=', 'in', '~'):
-      if same(one[1][-1], other) in ('equal', 'convention'):
-        return 'convention'  # the name of a value is omitted
+    if one[0] == 'relation' and one[2] in (['='], ['in'], ['~']):
+      verdict = same(one[1][-1], other)
+      if is_name(one[1][0]) and verdict in _SAME:
+        return ('name' if verdict == 'equal' else 'name, unit') + ' omitted'
     if one[0] == 'list' and other[0] == 'sequence':
-      if unordered(one[1], other[2]) in ('equal', 'convention'):
-        return 'convention'  # brackets are omitted
+      if unordered(one[1], other[2]) in _SAME:
+        return 'brackets omitted'
     if one[0] == 'list' and len(one[1]) == 1 and same(
         one[1][0], other) == 'equal':
-      return 'convention'  # a set of one element
+      return 'set of one element'
     if one[0] == 'base' and other[0] == 'value':
       if one[1] == str(other[1]):
-        return 'convention'  # the base is omitted
+        return 'base omitted'
     if one[0] == 'words' and other[0] == 'value' and isinstance(other[1], str):
       if one[1] == other[1].lower():
-        return 'convention'  # a letter that is a word
+        return 'letter in words'
   return 'differs'

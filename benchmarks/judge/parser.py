@@ -49,6 +49,9 @@ def tokenize(text):
   """Returns the tokens of a text without spaces and marks of style."""
   for name in ('dfrac', 'tfrac', 'cfrac'):
     text = text.replace('\\' + name, r'\frac')
+  if (text := text.strip()).startswith(r'\$'):
+    text = text[2:].removesuffix('.') + (
+        r'\text{dollars}' if r'\text' not in text else '')
   text = text.replace(r'\$', ' ').replace(r'\phantom', ' ')
   text = _DROP.sub(' ', _TEXT.sub(r'\\text', text)).strip()
   return _TOKEN.findall(text.removesuffix('.'))
