@@ -19,10 +19,16 @@ import re
 import time
 
 from benchmarks.judge import (
-    algebra, changes, data, evaluator, real, respellings)
+  algebra,
+  changes,
+  data,
+  evaluator,
+  real,
+  respellings,
+)
 from benchmarks.rl_step import markdown
 
-CHANGES, RULES, REAL, EDITS, PAIRS = 11_000, 4_000, 1_000, 2_000, 1_000
+CHANGES, RULES, REAL, EDITS, PAIRS = 12_000, 4_000, 1_000, 2_000, 1_000
 PEERS = 20  # cases of each kind that the peers judge
 PEER_SECONDS = 150  # for all of them, and each peer
 WORKERS, SECONDS = 2, 5.0
@@ -66,7 +72,7 @@ def found_in_data():
                       reference),
           *real.other_rows(data.references())]
   return spread(random.Random(0), rows, REAL, dict(
-      prose=200, **{'other rows, unit omitted': 150}).items())
+      prose=220, **{'other rows, unit omitted': 160}).items())
 
 
 def shuffled(rng, answers):

@@ -13,6 +13,7 @@ or one of CONVENTIONS, ways to write an answer that are not faults.
 import fractions
 import functools
 import itertools
+import operator
 import random
 
 import mpmath
@@ -30,6 +31,8 @@ _SMALL = mpmath.mpf(10)**-60
 # The same unit, spelt in other ways.
 _PLURAL = {'feet': 'foot', 'inches': 'inch', 'cm': 'centimeter', 'ft': 'foot',
            'sq': 'square', 'centimetres': 'centimeter', 'in': 'inch'}
+_EXACT = {'+': operator.add, '-': operator.sub, '*': operator.mul,
+          '/': operator.truediv, '^': operator.pow, 'neg': lambda a, _: -a}
 _FUNCTIONS = {
     'arcsin': mpmath.asin, 'arccos': mpmath.acos, 'arctan': mpmath.atan,
     **{name: getattr(mpmath, name) for name in (
@@ -88,8 +91,24 @@ def values(tree):
     raise parser.Unread('no value') from error
 
 
+def exact(tree):
+  """Returns the value of a tree of rational numbers, else None."""
+  if not isinstance(tree, tuple):
+    return tree if isinstance(tree, fractions.Fraction) else None
+  a, b = exact(tree[1]), exact(tree[-1])
+  if a is None or b is None or tree[0] not in _EXACT:
+    return None
+  if tree[0] == '^' and (b.denominator > 1 or abs(b) > 10**4) or (
+      not a and tree[0] == '^' or not b and tree[0] == '/'):
+    return None
+  return _EXACT[tree[0]](a, b)
+
+
 def same_tree(a, b):
-  """Says whether two trees are equal at all points."""
+  """Says whether two trees are equal: exactly, or at all points."""
+  first, second = exact(a), exact(b)
+  if first is not None and second is not None:
+    return first == second
   return all(map(close_sum, values(a), values(b)))
 
 

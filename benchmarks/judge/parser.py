@@ -52,7 +52,7 @@ def tokenize(text):
   if (text := text.strip()).startswith(r'\$'):
     text = text[2:].removesuffix('.') + (
         r'\text{dollars}' if r'\text' not in text else '')
-  text = text.replace(r'\$', ' ').replace(r'\phantom', ' ')
+  text = re.sub(r'\\phantom\s*(\{[^{}]*\}|.)', ' ', text.replace(r'\$', ' '))
   text = _DROP.sub(' ', _TEXT.sub(r'\\text', text)).strip()
   return _TOKEN.findall(text.removesuffix('.'))
 
@@ -105,6 +105,8 @@ def shape(tokens):
   """Returns the shape of tokens."""
   if not tokens:
     raise Unread('nothing')
+  if based := re.fullmatch(r'(-?\d+)_\{?(\d+)\}?', ''.join(tokens)):
+    return 'base', based[1], int(based[2])
   commas, joins = {',', ';'}, {t for t in tokens if re.fullmatch(
       r'\\text\s*\{\s*,?\s*(?:and|or)\s*\}', t)}
   parts, found = split(tokens, commas | joins)
@@ -126,10 +128,10 @@ def shape(tokens):
     inner, found = split(tokens[1:-1], commas)
     if tokens[0] == r'\{' and tokens[-1] == r'\}':
       return 'list', [shape(p) for p in inner]
-    if found:
-      return 'sequence', tokens[0], [shape(p) for p in inner], tokens[-1]
     if tokens[0] == '{':
       return shape(tokens[1:-1])
+    if found:
+      return 'sequence', tokens[0], [shape(p) for p in inner], tokens[-1]
   return value(tokens)
 
 

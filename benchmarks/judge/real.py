@@ -74,6 +74,8 @@ def solutions(rows, reference):
     for formula in _FORMULA.findall(row['solution']):
       for part in re.split(r'=|\\\\|&|\\boxed', formula[0] or formula[1]):
         part = part.strip().strip('.,').removesuffix(r'\]').strip()
+        if re.fullmatch(r'\{[^{}]*\}', part):  # what was in a box
+          part = part[1:-1]
         if not part or bare(part) in seen | {
             bare(answer), f'{{{bare(answer)}}}'} or _SUM.fullmatch(part) or (
                 len(part) > 20 + 2 * len(answer)):
@@ -92,5 +94,6 @@ def prose(rows, reference):
       amount = amount.rstrip(',')
       if amount not in seen | {answer} and not amount.endswith('%'):
         seen.add(amount)
-        if evaluator.compare(answer, amount.replace('$', r'\$')) == 'equal':
-          yield 'prose', answer, amount.replace('$', r'\$')
+        found = amount.replace('$', r'\$')
+        if evaluator.compare(answer, found) in _ALLOWED:
+          yield 'prose', answer, found
