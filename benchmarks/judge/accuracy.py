@@ -19,16 +19,17 @@ import re
 import time
 
 from benchmarks.judge import (
-  algebra,
-  changes,
-  data,
-  evaluator,
-  real,
-  respellings,
+    algebra,
+    changes,
+    data,
+    evaluator,
+    real,
+    respellings,
 )
 from benchmarks.rl_step import markdown
 
-CHANGES, RULES, REAL, EDITS, PAIRS = 12_000, 4_000, 1_000, 2_000, 1_000
+CHANGES, RULES, REAL, EDITS, PAIRS = 13_000, 4_000, 1_000, 2_000, 1_000
+NUMBERS = 'Changed numbers in words, GSM8K'  # judged with `take=number`
 PEERS = 20  # cases of each kind that the peers judge
 PEER_SECONDS = 150  # for all of them, and each peer
 WORKERS, SECONDS = 2, 5.0
@@ -94,6 +95,7 @@ def cases():
   rules = by_rule(rng, math + gsm, (respellings.respell, algebra.respell))
   return [
       ('Changes of one place', changed, False),
+      (NUMBERS, in_words(rng, gsm), False),
       ('Edits by construction', spread(
           rng, by_rule(rng, math + gsm, (respellings.edit,)), EDITS), False),
       ('Pairs of other problems, MATH', shuffled(rng, math), False),
@@ -102,18 +104,33 @@ def cases():
       ('Respellings in real data', found_in_data(), True)], left
 
 
+def in_words(rng, answers):
+  """Returns changed integers at the end of a text without a box."""
+  rows = [(kind, a, text) for a in sorted(set(answers))
+          if re.fullmatch(r'[1-9]\d*', a)
+          for kind, text in changes.changes(a, rng)
+          if re.fullmatch(r'-?[\d.]+', text)]
+  return spread(rng, rows, PAIRS)
+
+
 def boxed(text):
   """Returns a response with an answer."""
   return rf'The answer is $\boxed{{{text}}}$.'
 
 
-def ours(rows):
+def item(reference, text, take='boxed'):
+  """Returns what the judge receives."""
+  response = boxed(text) if take == 'boxed' else (
+      f'There are 12 of 5 each. So the answer is {text}.')
+  return dict(answer=reference, response=response, take=take)
+
+
+def ours(rows, take='boxed'):
   """Returns the verdicts of this project's judge."""
   from jaxrl_llm.rewards.pool import Pool
   pool = Pool('jaxrl_llm.rewards.math:judge', workers=WORKERS, seconds=SECONDS)
   try:
-    waits = [pool.submit(dict(answer=a, response=boxed(b), take='boxed'))
-             for _, a, b in rows]
+    waits = [pool.submit(item(a, b, take)) for _, a, b in rows]
     return [wait.result()['kind'] for wait in waits]
   finally:
     pool.close()
@@ -160,10 +177,10 @@ def ask(peer, rows, seconds):
   return accepted, judged
 
 
-def table(name, rows, right, limit):
+def table(name, rows, right, limit, take='boxed'):
   """Returns the table of one part, and its wrong verdicts."""
   start = time.perf_counter()
-  verdicts = ours(rows)
+  verdicts = ours(rows, take)
   seconds = time.perf_counter() - start
   wrong = [(verdict, *row) for verdict, row in zip(verdicts, rows)
            if (verdict == 'correct') != right]
@@ -226,7 +243,8 @@ def report(limit=PEERS, details=None):
   parts, left = cases()
   texts, notes = [], []
   for name, rows, right in parts:
-    text, wrong = table(name, rows, right, limit)
+    take = 'number' if name == NUMBERS else 'boxed'
+    text, wrong = table(name, rows, right, limit * (take == 'boxed'), take)
     texts.append(text)
     notes += [(name, *one) for one in wrong]
     if rows is parts[0][1]:

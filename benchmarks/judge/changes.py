@@ -45,7 +45,8 @@ def changes(text, rng):
                names, units):
     for kind, match, new in rule(tokens, rng):
       yield kind, put(match, new)
-  for rule in (fractions_, roots, elements, matrices, terms, groups):
+  for rule in (fractions_, degrees, powers, roots, elements, matrices, terms,
+               groups):
     yield from rule(text)
 
 
@@ -64,6 +65,10 @@ def numbers(tokens, rng):
       yield 'digit dropped', match, number[:i] + number[i + 1:]
     if '.' in number and number[0] != '.':
       yield 'point dropped', match, number.replace('.', '')
+    elif len(number) > 1 and number[-1] != '0' and '.' not in number:
+      yield 'point added', match, f'{number[:-1]}.{number[-1]}'
+    if len(tokens) == 1 and number.isdigit() and int(number) > 2:
+      yield 'factorial added', match, number + '!'
 
 
 def signs(tokens, rng):
@@ -111,6 +116,8 @@ def letters(tokens, rng):
     if re.fullmatch('[a-zA-Z]', letter):
       others = [c for c in 'abcdfghjkmnpqrstuvwxyz' if c not in seen]
       yield ('name' if named else 'letter'), match, rng.choice(others)
+      if i and tokens[i - 1][0][-1].isdigit() and after not in ('^', '_'):
+        yield 'letter dropped', match, ''
       if len(tokens) > 1:
         yield ('name' if named else 'case'), match, letter.swapcase()
     elif letter in (r'\pi', r'\theta', r'\alpha'):
@@ -181,6 +188,8 @@ def units(tokens, rng):
     return
   for match in tokens[1:]:
     if match[0].startswith('\\') and match[0].endswith('}'):
+      if re.search(r'(?<=[{ ])(square|cubic) ', match[0]):
+        yield 'unit', match, re.sub('(square|cubic) ', '', match[0])
       for word in re.findall(r'[a-z.]+', match[0].partition('{')[2]):
         if word in _UNITS:
           yield 'unit', match, re.sub(
@@ -195,6 +204,18 @@ def fractions_(text):
   for m in re.finditer(rf'(\\[dt]?frac){_GROUP}{_GROUP}', text):
     yield 'upside down', (f'{text[:m.start()]}{m[1]}{{{m[3]}}}{{{m[2]}}}'
                           f'{text[m.end():]}')
+
+
+def degrees(text):
+  """Changes degrees to radians."""
+  if found := re.fullmatch(r'([\d.]+)\^(\\circ|\{\\circ\})', text):
+    yield 'unit', found[1] + r'\text{ radians}'
+
+
+def powers(text):
+  """Leaves a power out."""
+  for m in re.finditer(r'\^(\d|[a-zA-Z]|\{[^{}\\]*\})', text):
+    yield 'power dropped', text[:m.start()] + ' ' + text[m.end():]
 
 
 def roots(text):

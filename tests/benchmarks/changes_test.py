@@ -14,9 +14,12 @@ KINDS = [
     ('relation', 'x < 5', r'x \le  5'), ('bracket', '[1,2)', '(1,2)'),
     ('bracket', '[1,2)', '[1,2]'), ('function', r'\sin x', r'\cos x'),
     ('root', r'\sqrt{5}', r'\sqrt[3]{5}'), ('root', r'2\sqrt{5}', '2 {5}'),
-    ('unit', r'5\text{ cm}', r'5\text{ m}'), ('element dropped', '1,2,3', '1,3'),
+    ('unit', r'5\text{ cm}', r'5\text{ m}'), ('point added', '15', '1.5'),
+    ('unit', '30^\\circ', r'30\text{ radians}'), ('power dropped', 'x^2', 'x '),
+    ('element dropped', '1,2,3', '1,3'), ('factorial added', '5', '5!'),
     ('element added', '(1,2)', '(1, 57,2)'), ('point dropped', '1.5', '15'),
-    ('elements exchanged', '(1,2)', '(2,1)'), ('term dropped', 'y=2x-3', 'y=2x'),
+    ('elements exchanged', '(1,2)', '(2,1)'),
+    ('term dropped', 'y=2x-3', 'y=2x'), ('letter dropped', '3+2i', '3+2'),
     ('term added', 'y=2x', 'y=2x + 1'), ('letter dropped', r'3\pi', '3'),
     ('brackets dropped', '2(x+1)', '2x+1'), ('digit dropped', '77', '7'),
     ('upside down', r'\frac{3}{4}', r'\frac{4}{3}'),
@@ -65,13 +68,14 @@ def test_respellings_keep_the_value(reference):
 def test_spellings_in_solutions():
   rows = [dict(answer='0.5', solution=r'$x = \frac24 = 1 - 5$, $\boxed{1/2}$'),
           dict(answer='7', solution=r'$3 + 4 = 7$ is $\boxed{7}$')]
-  boxes = lambda text: text.rpartition(r'\boxed{')[2].split('}')[0]  # noqa: E731
-  assert set(real.solutions(rows, boxes)) == {
+  def box(text):
+    return text.rpartition(r'\boxed{')[2].split('}')[0]
+  assert set(real.solutions(rows, box)) == {
       ('a box', '0.5', '1/2'), ('a step', '0.5', r'\frac24')}
 
 
 def test_amounts_in_prose():
-  rows = [dict(answer='1080', solution='He has $1,080.00, not $180.\n#### 1080')]
+  rows = [dict(answer='1080', solution='It is $1,080.00, not $180.\n#### 1080')]
   assert list(real.prose(rows, str)) == [('prose', '1080', r'\$1,080.00')]
 
 
