@@ -63,7 +63,8 @@ def style(a):
   """Spaces and commands of style."""
   if ' ' in a and r'\text' not in a and r'\mbox' not in a:
     yield 'spaces', re.sub(r'(?<!\\) +(?![a-zA-Z])', '', a)
-  if re.search(r'\d[a-z](?![a-z])', a) and '\\t' not in a:
+  if re.search(r'\d[a-z](?![a-z])', a) and not re.search(
+      r'\\(t|sin|cos|frac\d)', a):
     yield 'product', re.sub(r'(?<=\d)(?=[a-z](?![a-z]))', r' \\cdot ', a)
   if re.search(r'(?<=[\d}])\s*[-+]\s*(?=[\d\\])', a) and '^' not in a:
     yield 'spaces', re.sub(r'(?<=[\d}])\s*([-+])\s*(?=[\d\\])', r'\\, \1 \\, ',
@@ -237,7 +238,7 @@ def intervals(a):
 
 def matrix_forms(a):
   """Other environments of a matrix."""
-  if 'pmatrix' in a:
+  if 'pmatrix' in a and a.endswith('}'):
     yield 'matrix', a.replace(' & ', '&').replace(r' \\ ', r'\\')
     yield 'matrix', re.sub(r'\\frac\{(\d+)\}\{(\d+)\}', r'\1/\2', a)
     columns = 'c' * (1 + a.split(r'\\')[0].count('&'))

@@ -52,6 +52,7 @@ def changes(text, rng):
 
 def numbers(tokens, rng):
   """Changes, drops and adds a digit, and moves a point."""
+  based = any(match[0] == '_' for match in tokens)
   for match in tokens:
     number = match[0]
     if not number[-1].isdigit():
@@ -65,7 +66,8 @@ def numbers(tokens, rng):
       yield 'digit dropped', match, number[:i] + number[i + 1:]
     if '.' in number and number[0] != '.':
       yield 'point dropped', match, number.replace('.', '')
-    elif len(number) > 1 and number[-1] != '0' and '.' not in number:
+    elif len(number) > 1 and number[-1] != '0' and not based and (
+        '.' not in number):
       yield 'point added', match, f'{number[:-1]}.{number[-1]}'
     if len(tokens) == 1 and number.isdigit() and int(number) > 2:
       yield 'factorial added', match, number + '!'

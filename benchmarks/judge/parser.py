@@ -52,7 +52,8 @@ def tokenize(text):
   if (text := text.strip()).startswith(r'\$'):
     text = text[2:].removesuffix('.') + (
         r'\text{dollars}' if r'\text' not in text else '')
-  text = re.sub(r'\\phantom\s*(\{[^{}]*\}|.)', ' ', text.replace(r'\$', ' '))
+  text = re.sub(r'\\phantom\s*(\{[^{}]*\}|\\[a-zA-Z]+|.)', ' ',
+                text.replace(r'\$', ' '))
   text = _DROP.sub(' ', _TEXT.sub(r'\\text', text)).strip()
   return _TOKEN.findall(text.removesuffix('.'))
 

@@ -18,13 +18,13 @@ EQUAL = [
     (r'\begin{pmatrix} 1/2 \\ 3 \end{pmatrix}',
      r'\begin{bmatrix}0.5\\3\end{bmatrix}'),
     (r'3\text{ cm}', r'3.0\mbox{ cm}'), (r'\text{(D)}', r'\text{D}'),
-    ('43_5', '43_{5}'), ('x^21', 'x^2')]
+    ('43_5', '43_{5}'), ('x^21', 'x^2'), ('0.5=0.5', r'\frac12=0.5')]
 DIFFERENT = [
     ('3', '4'), ('2^{2008}-2', '2^{2008}'), ('x+y', 'x-y'), ('x', 'X'),
     (r'\sqrt{2}', r'\sqrt[3]{2}'), ('(1,2)', '(2,1)'), ('[1,2)', '(1,2)'),
     ('[1,2)', '[1,2]'), ('1,2', '1,2,3'), ('1,1', '1,2'), ('43_5', '43_6'),
     ('x<5', r'x \le 5'), ('x<5', 'x>5'), ('x^2+50=0', 'x^2+60=0'),
-    (r'\log_6(216)=3', '0=1'), ('0=1', '0=2'), ('x=5', 'y=5'), ('x=5', '6'),
+    (r'\log_6(216)=3', '0=1'), ('0=1', '0=2'), ('1<2<x', '0<2<x'), ('x=5', 'y=5'), ('x=5', '6'),
     ('x+y=0', '0'), (r'5\text{ cm}', r'5\text{ m}'), (r'\$30', r'30^\circ'),
     (r'\begin{pmatrix}1\\2\end{pmatrix}', r'\begin{pmatrix}1\\3\end{pmatrix}'),
     (r'\begin{pmatrix}1\\2\end{pmatrix}', r'\begin{pmatrix}1&2\end{pmatrix}'),
@@ -36,7 +36,7 @@ CONVENTIONS = [
                                               'brackets omitted'),
     ('43_5', '43', 'base omitted'), (r'\{7\}', '7', 'set of one element'),
     (r'x=5\text{ cm}', '5', 'name, unit omitted')]
-UNKNOWN = [r'\frac{1}{0}', r'\frac{1', r'\int_0^1 x dx', '5+', r'\frac4', '']
+UNKNOWN = [r'\frac{1}{0}', r'\frac{1', r'\int_0^1 x dx', '5+', r'\frac4', '5)', '']
 
 
 @pytest.mark.parametrize('first, second', EQUAL)
