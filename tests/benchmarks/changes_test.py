@@ -80,7 +80,8 @@ def test_amounts_in_prose():
 
 
 def test_references_of_other_rows():
-  found = set(real.other_rows(['0.5', r'\frac12', '2', r'2\text{ cm}', '5']))
+  found = set(real.other_rows(['0.5', r'\frac12', '2', r'2\text{ cm}', '5',
+                               r'2\text{ m}']))
   assert ('other rows', '0.5', r'\frac12') in found
   assert ('other rows, unit omitted', '2', r'2\text{ cm}') in found
-  assert len(found) == 4
+  assert len(found) == 6  # centimetres are no metres

@@ -24,7 +24,8 @@ DIFFERENT = [
     (r'\sqrt{2}', r'\sqrt[3]{2}'), ('(1,2)', '(2,1)'), ('[1,2)', '(1,2)'),
     ('[1,2)', '[1,2]'), ('1,2', '1,2,3'), ('1,1', '1,2'), ('43_5', '43_6'),
     ('x<5', r'x \le 5'), ('x<5', 'x>5'), ('x^2+50=0', 'x^2+60=0'),
-    (r'\log_6(216)=3', '0=1'), ('0=1', '0=2'), ('1<2<x', '0<2<x'), ('x=5', 'y=5'), ('x=5', '6'),
+    (r'\log_6(216)=3', '0=1'), ('0=1', '0=2'),
+    ('1<2<x', '0<2<x'), ('x=5', 'y=5'), ('x=5', '6'),
     ('x+y=0', '0'), (r'5\text{ cm}', r'5\text{ m}'), (r'\$30', r'30^\circ'),
     (r'\begin{pmatrix}1\\2\end{pmatrix}', r'\begin{pmatrix}1\\3\end{pmatrix}'),
     (r'\begin{pmatrix}1\\2\end{pmatrix}', r'\begin{pmatrix}1&2\end{pmatrix}'),
@@ -36,7 +37,8 @@ CONVENTIONS = [
                                               'brackets omitted'),
     ('43_5', '43', 'base omitted'), (r'\{7\}', '7', 'set of one element'),
     (r'x=5\text{ cm}', '5', 'name, unit omitted')]
-UNKNOWN = [r'\frac{1}{0}', r'\frac{1', r'\int_0^1 x dx', '5+', r'\frac4', '5)', '']
+UNKNOWN = [r'\frac{1}{0}', r'\frac{1', r'\int_0^1 x dx', '5+', r'\frac4', '5)',
+           '']
 
 
 @pytest.mark.parametrize('first, second', EQUAL)
