@@ -30,8 +30,8 @@ from benchmarks.rl_step import markdown
 
 CHANGES, RULES, REAL, EDITS, PAIRS = 13_000, 4_000, 1_000, 2_000, 1_000
 NUMBERS = 'Changed numbers in words, GSM8K'  # judged with `take=number`
-PEERS = 20  # cases of each kind that the peers judge
-PEER_SECONDS = 0.05  # a case, on average; what is over is left out
+PEERS = 15  # cases of each kind that the peers judge
+PEER_SECONDS = 0.1  # a case, on average; what is over is left out
 WORKERS, SECONDS = 2, 5.0
 MATH, GSM8K = ('math_train', 'math500'), ('gsm8k_train', 'gsm8k_test')
 

@@ -72,7 +72,7 @@ def respell(a: str) -> Iterator[tuple[str, str]]:
     yield 'degrees', a.replace(r'^\circ', r'\text{ degrees}')
   if re.search(r' [-+] ', a):
     yield 'spaces', re.sub(r' ([-+]) ', r'\1', a)
-  if a.endswith(r'\%'):
+  if a.endswith(r'\%') and '=' not in a:
     yield 'percent', a[:-2]
     yield 'spaces', re.sub(r' ([-+]) ', r'\\;\1\\;', a)
   if r'\sqrt{' in a:
