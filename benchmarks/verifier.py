@@ -4,9 +4,10 @@ r"""Speed, accuracy and robustness of the mathematical verifier.
 
 Measures the time of 1,024 generated responses of 8,000 characters in new
 processes. For the data sets that it finds in ../shared/data, it judges their
-reference solutions, and respellings, edits and pairs of their answers
-(`respellings.py`, beside math-verify alone and TRL's reward). Finally it judges
-texts made to hang or break a verifier. It takes about 10 minutes on 2 cores.
+reference solutions, and changes, respellings and pairs of their answers
+(`judge/accuracy.py`, beside math-verify alone and TRL's reward). Finally it
+judges texts made to hang or break a verifier. It takes about 15 minutes on 2
+cores.
 `--write` saves the report in results/verifier.md.
 """
 
@@ -21,7 +22,7 @@ import statistics
 import time
 from typing import Any, Callable, Sequence
 
-from benchmarks import respellings
+from benchmarks.judge import accuracy, data
 from benchmarks.rl_step import machine, markdown
 from jaxrl_llm.rewards.pool import Pool
 from jaxrl_llm.tasks.references import reference
@@ -159,7 +160,7 @@ def agreement(pool: Pool) -> str:
   """Returns the report's section on reference solutions."""
   table = []
   for name, take in SETS.items():
-    rows = respellings.problems(name)
+    rows = data.problems(name)
     if rows and 'solution' in rows[0]:
       table.append([name, share(judge(pool, [
           make_item(reference(str(row['answer'])), row['solution'], take)
@@ -272,7 +273,7 @@ def report() -> str:
   pool, _ = make_pool()
   sections = agreement(pool), hostile(pool)
   pool.close()
-  spelt = respellings.report()
+  judged = accuracy.report()
   return f'''# The mathematical verifier
 
 `python -m benchmarks.verifier`, {datetime.date.today()}, {machine()}; \
@@ -282,13 +283,16 @@ def report() -> str:
 
 {timed}
 
-## Respellings and edits
+## Changes and respellings
 
-A respelling of an answer has the same value by construction and an edit has
-another one (`benchmarks/respellings.py`). math-verify compares the box with the
-reference in dollars by its defaults; TRL is its `accuracy_reward`.
+A change of one place of a real reference makes it another answer by
+`benchmarks/judge/evaluator.py`, an evaluator and a parser that the judge does
+not use. A respelling has the same value by construction, or is one of two
+spellings in real data that the evaluator finds equal. math-verify compares the
+box with the reference in dollars by its defaults; TRL is its `accuracy_reward`.
+They judge at most {accuracy.PEERS} cases of each kind.
 
-{spelt}
+{judged}
 
 ## Solutions
 

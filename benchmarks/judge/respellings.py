@@ -1,30 +1,16 @@
-r"""Respellings and edits of the answers of MATH and GSM8K, judged three ways.
+r"""Respellings and edits of answers: rules by construction.
 
-  python -m benchmarks.respellings
-
-A respelling has the same value by construction, so a judge has to accept it. An
-edit has another one: a digit, a sign, an order, a base, or words that say so.
-`verifier.py` puts the table in its report. It takes about 5 minutes.
+A respelling has the same value, so a judge has to accept it; `algebra.py` has
+those of expressions. An edit has another value: a digit, a sign, an order, a
+base, or words that say so.
 """
 
-import collections
 import fractions
-import gzip
-import json
-import logging
-import pathlib
-import random
 import re
-import time
-from typing import Callable, Iterator
+from typing import Iterator
 
-DATA = pathlib.Path(__file__).resolve().parents[2] / 'shared/data'
-COUNT = 1000  # answers of each set
-PAIRS = 1000  # pairs of answers to different problems, of each set
 _FRACTION = re.compile(r'\\[dt]?frac\{(\d+)\}\{(\d+)\}')
 _WORD = re.compile(r'\\text\{(.*)\}')
-
-Judge = Callable[[str, str], bool]
 
 
 def respell(a: str) -> Iterator[tuple[str, str]]:
@@ -86,7 +72,7 @@ def respell(a: str) -> Iterator[tuple[str, str]]:
     yield 'degrees', a.replace(r'^\circ', r'\text{ degrees}')
   if re.search(r' [-+] ', a):
     yield 'spaces', re.sub(r' ([-+]) ', r'\1', a)
-  if a.endswith(r'\%'):
+  if a.endswith(r'\%') and '=' not in a:
     yield 'percent', a[:-2]
     yield 'spaces', re.sub(r' ([-+]) ', r'\\;\1\\;', a)
   if r'\sqrt{' in a:
@@ -153,137 +139,3 @@ def edit(a: str) -> Iterator[tuple[str, str]]:
   if re.search(r'[\d}]$', a) and not whole and '_' not in a:
     yield 'more', a + ' + 1'
     yield 'text', a + r'\text{ is wrong}'
-
-
-def problems(name: str) -> list[dict[str, str]]:
-  """Reads the rows of a data set; returns [] if the file does not exist."""
-  path = DATA / f'{name}.jsonl.gz'
-  if not path.exists():
-    return []
-  with gzip.open(path) as file:
-    return [json.loads(line) for line in file]
-
-
-def load() -> dict[str, list[str]]:
-  """Returns the answers of each set that is there."""
-  from jaxrl_llm.tasks.references import reference
-  found = {}
-  for name, files in {'MATH': ('math500', 'math_train'),
-                      'GSM8K': ('gsm8k_test', 'gsm8k_train')}.items():
-    answers = [reference(str(row['answer'])) for file in files
-               for row in problems(file)]
-    if answers:
-      found[name] = answers
-  return found
-
-
-def judges() -> dict[str, Judge]:
-  """Returns this project's judge, math-verify alone and TRL's reward."""
-  import math_verify
-
-  from jaxrl_llm.rewards import math
-  math.prepare()
-
-  def alone(reference, found):
-    return math_verify.verify(
-        math_verify.parse(f'${reference}$'), math_verify.parse(found))
-
-  def reward(reference, found):
-    from trl.rewards import accuracy_reward
-    return accuracy_reward(
-        [[{'content': found}]], [f'${reference}$'])[0] == 1
-
-  def ours(reference, found):
-    item = dict(answer=reference, response=found, take='boxed')
-    return math.judge(item)['kind'] == 'correct'
-  return {'this judge': ours, 'math-verify': alone, 'TRL': reward}
-
-
-def count(judge: Judge, rows: list[tuple[str, str, str]]):
-  """Returns the number accepted, those by rule, and the time in seconds."""
-  start, accepted = time.perf_counter(), []
-  for rule, reference, text in rows:
-    try:
-      if judge(reference, rf'The answer is $\boxed{{{text}}}$.'):
-        accepted.append((rule, reference, text))
-    except Exception:  # of a peer: it accepts nothing then
-      continue
-  return accepted, time.perf_counter() - start
-
-
-def choose(rng: random.Random, answers: list[str], rules) -> list:
-  """Applies one rule to each of COUNT answers, half of them no integers."""
-  whole, other = [], []
-  for a in rng.sample(answers, len(answers)):
-    if found := list(rules(a)):
-      rule, text = rng.choice(found)
-      (whole if re.fullmatch(r'-?\d+', a) else other).append((rule, a, text))
-  other = other[:COUNT // 2]
-  return whole[:COUNT - len(other)] + other
-
-
-def shuffled(rng: random.Random, answers: list[str]) -> list:
-  """Returns pairs of answers to different problems that are spelt apart."""
-  pairs = []
-  while len(pairs) < PAIRS:
-    a, b = rng.sample(answers, 2)
-    if a != b:
-      pairs.append(('pair', a, b))
-  return pairs
-
-
-def report() -> str:
-  """Returns the table, with the rules that failed, as Markdown."""
-  from benchmarks.rl_step import markdown
-  logging.getLogger('math_verify').setLevel(logging.ERROR)
-  table, notes, speeds = [], [], []
-  for name, answers in load().items():
-    rng = random.Random(0)
-    for kind, rows in (
-        ('respellings, to accept', choose(rng, answers, respell)),
-        ('edits, to reject', choose(rng, answers, edit)),
-        ('pairs of other problems', shuffled(rng, answers))):
-      cells = [f'{name}: {len(rows)} {kind}']
-      for who, judge in judges().items():
-        accepted, seconds = count(judge, rows)
-        cells.append(f'{len(accepted)} ({len(accepted) / len(rows):.1%})')
-        good = kind.startswith('respell')
-        seen = collections.Counter(
-            r for r, *_ in (set(rows) - set(accepted) if good else accepted))
-        if seen:
-          rules = ', '.join(f'{r} {n}' for r, n in seen.most_common())
-          notes.append(f'- {name}, {kind.split(",")[0]}, {who}: {rules}')
-        if who == 'this judge':
-          missed = sorted(set(rows) - set(accepted)) if good else accepted
-          notes += [f'  - `{a}` and `{b}`' for _, a, b in missed[:20]]
-        if kind.startswith('pairs') and name == 'MATH':
-          speeds.append(f'{who} {len(rows) / seconds:.0f}')
-      table.append(cells)
-  symbolic = mismatches()
-  for who, judge in judges().items():
-    accepted, seconds = count(judge, symbolic)
-    speeds.append(f'{who} {len(symbolic) / seconds:.0f} of expressions alone')
-  return f"""{markdown(['accepted', *judges()], table)}
-
-Wrong verdicts by rule, and accepted pairs:
-
-{chr(10).join(notes)}
-
-Pairs a second, MATH, one process: {"; ".join(speeds)}."""
-
-
-def mismatches() -> list[tuple[str, str, str]]:
-  """Returns expressions of one form that differ in their numbers."""
-  rng, rows = random.Random(0), []
-  for _ in range(100):
-    a, b, c = (rng.randint(2, 99) for _ in range(3))
-    rows += [
-        ('pair', f'x^2-{a + b}x+{a * b}', f'(x-{a})(x-{b + c})'),
-        ('pair', rf'{a}\sqrt{{{b}}}', rf'{a + c}\sqrt{{{b}}}'),
-        ('pair', rf'\frac{{x+{a}}}{{x^2+{b}}}',
-         rf'\frac{{x+{a + c}}}{{x-{b}}}')]
-  return rows
-
-
-if __name__ == '__main__':
-  print(report())
