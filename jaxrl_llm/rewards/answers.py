@@ -14,14 +14,18 @@ _TOKEN = re.compile(
 _BARE = re.compile(r'\s*([^\s${}\\]+)')
 _CURRENCY = r'(?:\\?\$|US\$|USD\s?|EUR\s?|Rs\.?\s?|[€£¥₹])'
 _INTEGER = (r'(?:[0-9]{1,3}(?:(?:,|\{,\}|\\,|,\\!)[0-9]{3})+(?![0-9])|'
-            r'[0-9]{1,3}(?:\.[0-9]{3}){2,}(?![0-9.])|[0-9]+)')
+            r'[0-9]{1,3}(?:\.[0-9]{3}){2,}(?![0-9.])|'
+            r'[1-9][0-9]{0,2}(?: [0-9]{3})+(?![0-9.,])|[0-9]+)')
 _RATIO = r'\\[dtc]?frac\s*(?:\{-?[0-9]+\}\s*\{[0-9]+\}|[0-9]{2})'
 _POWER = r'\^\s*(?:\{\s*-?[0-9]+\s*\}|-?[0-9]+)'
 # What may stand behind the digits and change the value.
-_REST = (rf'(?:\s*{_RATIO}|\s[0-9]+/[0-9]+(?![0-9/])|/[0-9]+(?![0-9/])|'
+_REST = (rf'(?:\s*{_RATIO}|\s[0-9]+/[0-9]+(?![0-9/])|'
+         r'/[0-9]+(?![0-9/]|\.[0-9])|'
          r'(?::[0-9]+)+|[eE][-+]?[0-9]+(?![A-Za-z0-9_]|\.[0-9])|'
          rf'\s*(?:\\times|\\cdot|\*|x)\s*10\s*{_POWER}|{_POWER}|'
          r'!+(?=\s*(?:\$|\\\)|[-+*/=^]))|'
+         r'\*\*[0-9]+(?!\*)|[kK](?![A-Za-z])|'
+         r'\s+(?:hundred|thousand|million|billion|trillion|dozen)(?![a-z])|'
          r'\s*\\?(?:sqrt\s*(?:\{[^{}]*\}|\([^()]*\)|[0-9])|'
          r'pi(?![a-zA-Z])))*(?:\s?\\?%)?')
 # A minus directly after a letter, a digit or a bracket is a subtraction, as is
@@ -31,7 +35,9 @@ _NUMBER = re.compile(
     r'(?<![A-Za-z0-9_.^\\])(?<![_^]\{)(?<![_^]\{-)(?<![\^_]-)'
     r'(?P<sign>(?<![A-Za-z0-9_)\]}])[-+]'
     rf'(?:(?=\s*{_CURRENCY}\s?[0-9.])\s*)?)?'
+    r'(?P<word>(?<![0-9)] )(?:[Mm]inus|[Nn]egative)\s+)?'
     rf'(?P<money>{_CURRENCY}\s?)?(?P<value>(?:{_INTEGER}(?:\.[0-9]+)?|\.[0-9]+)'
+    r'(?!\.[0-9])'
     rf'{_REST}|{_RATIO}|\\?sqrt\s*(?:\{{[^{{}}]*\}}|\([^()]*\)|[0-9]))')
 _FIRST = re.compile(r'[-+]?[0-9.]')
 # The mark of a list's next item at the end, or of a footnote.
@@ -155,8 +161,9 @@ def _candidates(text: str) -> Iterator[tuple[str, re.Match]]:
 
 def _written(number: re.Match) -> str:
   """Returns a number as it is read, with its sign and without commas."""
-  sign = (number['sign'] or '').strip()
-  value = re.sub(r'\{,\}|\\,|,\\!|,', '', number['value'])
+  sign = '-' if number['word'] else (number['sign'] or '').strip()
+  value = re.sub(r'\{,\}|\\,|,\\!|,|(?<=[0-9]) (?=[0-9]{3}(?![0-9/]))', '',
+                 number['value'])
   if re.fullmatch(r'[0-9]{1,3}(?:\.[0-9]{3}){2,}', value):
     value = value.replace('.', '')
   return sign + value

@@ -13,9 +13,9 @@ from jaxrl_llm.rewards import evaluate, grammar, regions
 from jaxrl_llm.rewards.grammar import negated, Node, number
 from jaxrl_llm.rewards.shapes import form, INTEGERS, name_of, named, renamed
 
-_SETS = frozenset(['set', 'list', 'cup', 'either'])
+_SETS = frozenset(['set', 'list', 'values', 'cup', 'either', 'both'])
 # Kinds of which one at least stands for a set of real numbers.
-_REGIONS = frozenset(['cup', 'either', 'setminus', 'cap', 'interval'])
+_REGIONS = frozenset(['cup', 'either', 'both', 'setminus', 'cap', 'interval'])
 
 
 class Comparison:
@@ -23,6 +23,10 @@ class Comparison:
 
   def __init__(self, tolerance: float, any_order: bool):
     self._tolerance, self._any_order = tolerance, any_order
+
+  def equal(self, a: Node, b: Node) -> bool:
+    """Compares whole answers; a list of one element is the element."""
+    return self.same(_single(a), _single(b))
 
   def same(self, a: Node, b: Node) -> bool:
     """Tells whether the value b equals the reference a."""
@@ -33,7 +37,6 @@ class Comparison:
       return (x[0] == y[0] or '' in (x[0], y[0])) and regions.same(x[1], y[1])
     if 'relation' in (a.op, b.op):
       return self._relations(a, b)
-    a, b = (_single(x) for x in (a, b))
     if a.op in _SETS | {'pair'} or b.op in _SETS | {'pair'}:
       return self._collections(a, b)
     if a.op in ('tuple', 'interval') and b.op in ('tuple', 'interval'):
@@ -74,31 +77,40 @@ class Comparison:
 
   def _collections(self, a: Node, b: Node) -> bool:
     """Compares lists, sets and unions; a tuple may stand for a list."""
+    if 'values' in (a.op, b.op):
+      return self._values(a, b)
     if a.op in ('tuple', 'interval') or b.op in ('tuple', 'interval'):
       if a.op == 'list' and b.op == 'tuple' and b.args[0] == '()':
-        if _names(a):
-          return self._in_order([named(i)[1] for i in a.args], b.args[1])
-        return self.matched(a.args, b.args[1])
+        return self._in_order(_ordered(a), b.args[1]) or (
+            self._any_order and self.matched(_ordered(a), b.args[1]))
       if a.op == 'tuple' and a.args[0] == '()' and b.op == 'list':
-        items = [(named(i) or ('', i))[1] for i in b.args]
-        return self._in_order(a.args[1], items) or (
-            self._any_order and self.matched(a.args[1], items))
+        return self._in_order(a.args[1], _ordered(b)) or (
+            self._any_order and self.matched(a.args[1], _ordered(b)))
       return a.op == 'tuple' and self._any_order and b.op == 'set' and (
           self.matched(a.args[1], b.args))
     if not all(x.op in _SETS | {'pair'} for x in (a, b)):
       return False
     kinds = {a.op, b.op}
-    if 'cup' in kinds and 'set' in kinds:
+    if len(kinds) > 1 and kinds & {'cup', 'either', 'both'}:
       return False
     # Values of several variables have the order of their names.
     names = [_names(x) for x in (a, b)]
     if all(names):
       return self.matched(a.args, b.args)
     if any(names):
-      items = [[(named(i) or ('', i))[1] for i in x.args] for x in (a, b)]
-      return self._in_order(*items)
+      return names[0] and b.op == 'list' and self._in_order(
+          *map(_ordered, (a, b)))
     a, b = _parameters(a), _parameters(b)
     return self.matched(a.args, b.args) or self._families(a, b)
+
+  def _values(self, a: Node, b: Node) -> bool:
+    """Compares the values of one name, as of x = 1 or x = 2."""
+    names = [x.args[0] if x.op == 'values' else '' for x in (a, b)]
+    if any(x.op not in ('values', 'list', 'set', 'pair') or _names(x)
+           for x in (a, b)) or all(names) and not _same_name(*names):
+      return False
+    return self.matched(*(
+        x.args[1] if x.op == 'values' else x.args for x in (a, b)))
 
   def _families(self, a: Node, b: Node) -> bool:
     """Compares a + bk, for all integers k, with the same numbers in order."""
@@ -127,6 +139,9 @@ class Comparison:
 
   def _words(self, a: Node, b: Node) -> bool:
     if a.op == b.op == 'time':
+      if a.args[1] == 'p' and not b.args[1]:
+        hour, _, rest = a.args[0].partition(':')
+        return b.args[0] == f'{int(hour) % 12 + 12}:{rest}'
       return a.args[0] == b.args[0] and (
           not a.args[1] or a.args[1] == b.args[1])
     x, y = (re.sub(r'[\s*\\]', '', form(v)) for v in (a, b))
@@ -160,7 +175,9 @@ class Comparison:
     if 'degree' in (u, v) and (
         '' in (u, v) or (u + v).startswith('degree degree')
         or u.startswith('degree ') or v.startswith('degree ')):
-      if self._expressions(x, y):
+      # What has pi in it and no unit is in radians.
+      is_bare = r'\pi' not in form(x if u == '' else y)
+      if is_bare and self._expressions(x, y):
         return True
       if '' not in (u, v):
         return False
@@ -169,9 +186,12 @@ class Comparison:
           for w, unit in ((x, u), (y, v)))) and not all(
               w.op == 'number' for w in (x, y))
     if '%' in (u, v):
-      return '' in (u, v) and (self._expressions(x, y) or self._expressions(*(
-          Node('/', (w, number(100))) if unit == '%' else w
-          for w, unit in ((x, u), (y, v)))))
+      # What percentage, may be the question.
+      return '' in (u, v) and (
+          not evaluate.letters(x) and self._expressions(x, y)
+          or self._expressions(*(
+              Node('/', (w, number(100))) if unit == '%' else w
+              for w, unit in ((x, u), (y, v)))))
     return '' in (u, v) and self._expressions(x, y)
 
   def _expressions(self, a: Node, b: Node) -> bool:
@@ -198,7 +218,11 @@ class Comparison:
 
   def _relations(self, a: Node, b: Node) -> bool:
     """Compares a relation with another one or with a value."""
+    if 'interval' in (a.op, b.op):
+      a, b = (_bound(x) for x in (a, b))
+      return a.op == b.op and self._alike(a, b)
     if a.op == b.op:
+      b = _with_argument(b, a)
       x, y = named(a), named(b)
       if x and y:
         if _same_name(x[0], y[0]):
@@ -305,10 +329,11 @@ class Comparison:
     return found > 0 or found < 0 and sign in ('=', r'\ne')
 
   def _congruent(self, x: Sequence[Node], y: Sequence[Node]) -> bool:
-    if not self.same(x[0], y[0]):
+    unnamed = Node('word', ('',))
+    if unnamed not in (x[0], y[0]) and not self.same(x[0], y[0]):
       return False
     if x[1].op != 'mod' or y[1].op != 'mod':
-      return self.same(x[1], y[1])
+      return x[1].op == y[1].op and self.same(x[1], y[1])
     (a, m), (b, n) = x[1].args, y[1].args
     values = [evaluate.exact(v) for v in (a, b, m, n)]
     if None in values:
@@ -326,6 +351,32 @@ def _are_regions(a: Node, b: Node) -> bool:
       'set' not in (a.op, b.op))
 
 
+def _bound(node: Node) -> Node:
+  """Returns the relation that an interval with one end was read from."""
+  if node.op != 'interval' or not node.args[2]:
+    return node
+  brackets, (low, high), name = node.args
+  name = Node('name', (name,))
+  if high == regions.INFINITY:
+    return Node('relation', (
+        (r'\le' if brackets[0] == '[' else '<',), (low, name)))
+  if low == negated(regions.INFINITY):
+    return Node('relation', (
+        (r'\le' if brackets[1] == ']' else '<',), (name, high)))
+  return node
+
+
+def _with_argument(node: Node, reference: Node) -> Node:
+  """Renames the argument in f(t) = t + 1 to that of the reference."""
+  calls = [x.args[1][0] for x in (node, reference)]
+  if all(c.op == 'call' and len(c.args[1]) == 1 and c.args[1][0].op == 'name'
+         for c in calls) and calls[0].args[0] == calls[1].args[0]:
+    old, new = (c.args[1][0] for c in calls)
+    if new.args[0] not in evaluate.letters(node):
+      return renamed(node, {old.args[0]: new})
+  return node
+
+
 def _hundredths(node: Node) -> Node:
   """Returns the value of a percentage; in a relation it is no percent."""
   if node.op == 'quantity' and node.args[1] == '%':
@@ -335,10 +386,21 @@ def _hundredths(node: Node) -> Node:
 
 def _single(node: Node) -> Node:
   """Returns the element of a set or list of one element."""
-  if node.op in ('set', 'list') and len(node.args) == 1 and (
-      node.args[0].op not in ('set', 'tuple', 'interval', 'cup', 'name')):
-    return node.args[0]
-  return node
+  if node.op not in ('set', 'list') or len(node.args) != 1:
+    return node
+  item = node.args[0]
+  return node if named(item) or item.op in (
+      'set', 'tuple', 'interval', 'cup', 'name') else item
+
+
+def _ordered(node: Node) -> list[Node]:
+  """Returns the elements of a list; x = 1, y = 2 in the order of the names."""
+  if not _names(node):
+    return list(node.args)
+  pairs = [named(item) for item in node.args]
+  if all(len(name) == 1 for name, _ in pairs):
+    pairs.sort(key=lambda pair: pair[0])
+  return [value for _, value in pairs]
 
 
 def _names(node: Node) -> bool:

@@ -15,6 +15,7 @@ like. So it is with f(x) of a function that is not known.
 import fractions
 import functools
 import hashlib
+import itertools
 import math
 from typing import Any, Iterator, Sequence
 
@@ -23,7 +24,7 @@ import flint
 from jaxrl_llm.rewards.grammar import Node
 
 # Digits that refuse, and digits that accept.
-_DIGITS, _SURE = 30, 1000
+_DIGITS, _SURE, _SURE_OF_INTEGRALS = 30, 1000, 60
 _LARGEST = 4000  # digits of an exact fraction
 _LARGEST_LOG = 10**7  # natural logarithm of a power
 _STEPS = 20_000  # nodes that one evaluation may visit
@@ -113,7 +114,7 @@ class _Evaluator:
     self.point, self.steps = dict(point), iter(range(_STEPS))
     self.is_complex, self.is_analytic = is_complex, False
     self.type = flint.acb if is_complex else flint.arb
-    self.is_sure = flint.ctx.dps >= _SURE
+    self.is_sure = flint.ctx.dps > _DIGITS
 
   def value(self, node: Node) -> Any:
     """Returns the value of a node as a ball.
@@ -173,6 +174,9 @@ class _Evaluator:
     ratio, b, x = exact(exponent), self.value(base), self.value(exponent)
     if b.contains(0) and small(b):
       return self._power_of_zero(x)
+    if b.contains(0) and self.is_complex and ratio is not None and (
+        ratio.denominator == 1 and 0 < ratio < 1000):
+      return b ** int(ratio)  # in an integral
     self._check_size(b, x)
     if ratio is None and not self.is_complex:
       whole = x.unique_fmpz()  # such as 3!
@@ -302,17 +306,20 @@ class _Evaluator:
     return self.of(self.integer(node) % abs(m))
 
   def call(self, name: str, nodes: tuple[Node, ...]) -> Any:
-    """Evaluates f(x): of f, a number drawn; of other letters, a product."""
-    letter = name.rstrip("'").partition('_')[0]
-    if len(nodes) == 1 and letter not in 'fgFGhH' and "'" not in name:
-      return self.name(name) * self.value(nodes[0])
+    """Evaluates f(x): a number drawn, if the function is not a known one."""
+    if name == 'C' and len(nodes) == 2:
+      return self.binomial(*nodes)
+    if name in (r'\Gamma', r'\zeta') and len(nodes) == 1:
+      return getattr(self.value(nodes[0]), name[1:].lower())()
     return self._drawn(name, nodes)
 
   def accent(self, mark: str, node: Node) -> Any:
+    if mark == r'\bar' and self.is_complex:
+      return self.value(node).conjugate()
     return self._drawn(mark, node)
 
   def _drawn(self, *parts: Any) -> Any:
-    return self.of(drawn(' '.join(map(self._text, parts))))
+    return self.of(drawn(' '.join(map(self._text, parts)), -3, 3))
 
   def _text(self, part: Any) -> str:
     """Writes what equal parts have in common."""
@@ -335,6 +342,7 @@ class _Evaluator:
     """
     name = variable.args[0]
     before = self.point.get(name)
+    body = _indexed(body, name)
     try:
       if kind in ('sum', 'prod') and (bounds := self._bounds(low, high)):
         return self._computed(kind, name, bounds, body)
@@ -370,7 +378,8 @@ class _Evaluator:
       self, name: str, low: Node, high: Node, body: Node) -> Any | None:
     """Returns an integral of one variable between finite bounds, or None."""
     if 'word' in (low.op, high.op) or letters((low, high)) or letters(
-        body) - {name}:
+        body) - {name} or any(
+            n.op in ('call', 'accent') for n in _parts(body)):
       return None
     found = _integrated(name, low, high, body, flint.ctx.dps)
     return found if found is None or self.is_complex else found.real
@@ -423,34 +432,131 @@ def _integrated(
   return found if found.is_finite() and small(found) else None
 
 
+def _indexed(node: Any, variable: str) -> Any:
+  """Makes a_k a function of k, where k is bound.
+
+  Raises:
+    Undefined: an index has k and something else.
+  """
+  if isinstance(node, Node):
+    if node.op == 'name' and '_' in node.args[0]:
+      name, _, index = node.args[0].partition('_')
+      if index == variable:
+        return Node('call', (name + '_', (Node('name', (variable,)),)))
+      if variable in index:
+        raise Undefined('an index')
+      return node
+    return Node(node.op, _indexed(node.args, variable))
+  return tuple(_indexed(part, variable) for part in node) if isinstance(
+      node, tuple) else node
+
+
 def small(ball: Any) -> bool:
   """Tells whether the error of a ball is small, so that it says something."""
   return all(x.rad() < (1 + abs(x.mid())) * flint.arb(10) ** (
       -flint.ctx.dps // 2) for x in (ball.real, ball.imag))
 
 
-def points(names: Sequence[str]) -> Iterator[dict[str, fractions.Fraction]]:
-  """Yields points: small and large, positive and of mixed signs, integers."""
-  if not names:
-    yield {}
-    return
-  for shift in range(6):
+_BENT = frozenset(['abs', 'norm', 'root', 'ln', 'max', 'min', 'sgn'])
+_STEPPED = frozenset(['floor', 'ceil', 'mod', 'gcd', 'lcm'])
+_COMPLEX_NAMES = frozenset('zw')
+
+
+def _parts(node: Any) -> Iterator[Node]:
+  """Yields all nodes of a tree."""
+  if isinstance(node, Node):
+    yield node
+    node = node.args
+  if isinstance(node, tuple):
+    for part in node:
+      yield from _parts(part)
+
+
+def _kinds(nodes: Sequence[Node]) -> set[str]:
+  """Returns the ops of expressions and the names of their functions."""
+  return {name for n in _parts(tuple(nodes)) for name in (
+      n.op, n.args[0] if n.op in ('function', 'big', 'accent') else n.op)}
+
+
+Point = dict[str, Any]
+
+
+def points(names: Sequence[str]) -> Iterator[Point]:
+  """Yields points of all signs (of three names), small and large."""
+  count = min(2 ** len(names), 8)
+  for shift in range(max(count, 4)):
     point = {}
-    for name in names:
-      low, high = ((.11, .93), (1.13, 3.9))[shift % 2]
+    for i, name in enumerate(names):
+      low, high = ((1.13, 3.9), (.11, .93))[(shift + i * (shift > 1)) % 2]
       size = drawn(f'{name} {shift}', low, high)
-      flip = shift > 1 and drawn(f'{name} {shift} sign', 0, 1) < .5
-      point[name] = -size if flip else size
-    if shift == 5:
-      point = {name: -abs(value) for name, value in point.items()}
+      is_negative = shift >> i & 1 if i < 3 else (
+          drawn(f'{name} {shift} sign', 0, 1) < .5)
+      point[name] = -size if is_negative and shift else size
     yield point
+  # Within the domains of arcsin, and of most roots and logarithms.
+  for shift in range(2):
+    yield {name: drawn(f'{name} small {shift}', .11, .93) for name in names}
 
 
-def integer_points(names: Sequence[str]) -> Iterator[dict[str, Any]]:
-  """Yields points of small integers, for what has no value between them."""
-  for shift in range(4):
-    yield {name: fractions.Fraction(int(drawn(f'{name} int {shift}', 2, 9)))
+def _points_near_bends(
+    names: Sequence[str], nodes: Sequence[Node]) -> Iterator[Point]:
+  """Yields points on all sides of where a piecewise function may change.
+
+  These are near and between the numbers of the expressions, and many others.
+  """
+  numbers = {fractions.Fraction(0)}
+  for part in _parts(tuple(nodes)):
+    if not letters(part) and (value := exact(part)) is not None:
+      numbers |= {abs(value), 1 - abs(value) % 1}
+  numbers = sorted(numbers)[-12:]
+  steps = [fractions.Fraction(x, 80) for x in (-31, -7, 7, 31)]
+  steps += [fractions.Fraction(x, 997) for x in (-1, 1)]
+  near = [s * c + step for c in numbers for step in steps for s in (1, -1)]
+  near += [(a + b) / 2 + fractions.Fraction(1, 97)
+           for a, b in zip(numbers, numbers[1:])]
+  for i, at in enumerate(near):
+    yield {name: at if len(names) == 1 else near[int(drawn(
+        f'{name} {i} near', 0, len(near)))] for name in names}
+  for i in range(48):
+    yield {name: drawn(f'{name} {i} wide', -6, 6) for name in names}
+
+
+def integer_points(names: Sequence[str], count: int = 4) -> Iterator[Point]:
+  """Yields points of positive integers; many of one name are in a row."""
+  for i in range(count):
+    yield {name: fractions.Fraction(
+        i + 1 if len(names) == 1 and count > 4
+        else int(drawn(f'{name} int {i}', 2, 9 if count == 4 else 24)))
            for name in names}
+
+
+def _point_sets(
+    names: Sequence[str], nodes: Sequence[Node]) -> list[Iterator[Point]]:
+  """Returns the points to try; later sets only if earlier ones say nothing."""
+  if not names:
+    return [iter([{}])]
+  kinds = _kinds(nodes)
+  if _has_open_bounds(tuple(nodes)):
+    return [integer_points(names)]  # a sum up to n
+  found = [points(names), integer_points(names)]
+  if kinds & _STEPPED:
+    found = [itertools.chain(
+        integer_points(names, 64), _points_near_bends(names, nodes))]
+  elif kinds & {'abs', 'norm', 'max', 'min', 'sgn'}:
+    found[0] = itertools.chain(found[0], _points_near_bends(names, nodes))
+  return found
+
+
+def _with_complex(point: Point, kinds: set[str]) -> Point:
+  """Gives z and w complex values where a modulus or conjugate is taken."""
+  if not kinds & {'abs', 'Re', 'Im', 'arg', r'\bar'}:
+    return point
+  return {name: flint.acb(_number(value), _number(drawn(f'{name} {value}')))
+          if name in _COMPLEX_NAMES else value for name, value in point.items()}
+
+
+def _number(value: fractions.Fraction) -> Any:
+  return flint.arb(flint.fmpq(value.numerator, value.denominator))
 
 
 def _values(
@@ -489,30 +595,31 @@ def _agree(
     a: Node, b: Node, names: Sequence[str], is_complex: bool,
     tolerance: float) -> bool:
   """Compares two expressions at some points."""
-  kinds = (points, integer_points) if names else (points,)
-  if names and _has_open_bounds((a, b)):
-    kinds = (integer_points,)  # a sum up to n
-  seen = []
-  for kind in kinds:
-    for point in kind(names):
-      try:
-        with flint.ctx.workdps(_DIGITS):
-          x, y = _values((a, b), point, is_complex)
-          if not (x - y).contains(0):
-            return not names and bool(abs(x - y) <= abs(x) * tolerance)
-      except Undefined:
-        continue
+  seen, kinds = [], _kinds((a, b))
+  is_complex = is_complex or bool(
+      _COMPLEX_NAMES & set(names) and kinds & {'abs', 'Re', 'Im', r'\bar'})
+  for point_set in _point_sets(names, (a, b)):
+    for point in point_set:
+      point = _with_complex(point, kinds)
+      with flint.ctx.workdps(_DIGITS):
+        x, y = (_value_or_none(node, point, is_complex) for node in (a, b))
+        if x is None or y is None:
+          if x is not y and kinds & {'abs'}:
+            return False  # ln x is not ln |x|
+          continue
+        if not (x - y).contains(0):
+          return not names and bool(abs(x - y) <= abs(x) * tolerance)
       seen.append(point)
     if len(seen) > bool(names):
       break
   if len(seen) <= bool(names):
     return False
   sure = 0
-  with flint.ctx.workdps(_SURE):
+  # Integrals to many digits take seconds.
+  with flint.ctx.workdps(_SURE_OF_INTEGRALS if 'int' in kinds else _SURE):
     for point in seen:
-      try:
-        x, y = _values((a, b), point, is_complex)
-      except Undefined:
+      x, y = (_value_or_none(node, point, is_complex) for node in (a, b))
+      if x is None or y is None:
         continue
       if not (x - y).contains(0):
         return False
@@ -520,6 +627,13 @@ def _agree(
       if sure > bool(names):
         return True
   return False
+
+
+def _value_or_none(node: Node, point: Point, is_complex: bool) -> Any | None:
+  try:
+    return _values([node], point, is_complex)[0]
+  except Undefined:
+    return None
 
 
 def _has_open_bounds(node: Any) -> bool:
@@ -574,11 +688,10 @@ def ratio_sign(a: Node, b: Node) -> int:
   is_complex = has_imaginary(a) or has_imaginary(b)
   with flint.ctx.workdps(_SURE):
     found = []
-    for kind in (points, integer_points):
-      for point in kind(names):
-        try:
-          x, y = _values((a, b), point, is_complex)
-        except Undefined:
+    for point_set in _point_sets(names, (a, b)):
+      for point in point_set:
+        x, y = (_value_or_none(node, point, is_complex) for node in (a, b))
+        if x is None or y is None:
           continue
         if x.contains(0) or y.contains(0):
           if not (x.contains(0) and y.contains(0)):

@@ -35,8 +35,8 @@ class Node(NamedTuple):
       'floor', 'ceil', '!', '!!', 'degree', 'binomial', 'big' (sums, products,
       integrals and limits), 'mod', 'accent', 'determinant'. Wholes: 'list',
       'set', 'tuple' (also of an interval), 'matrix', 'relation', 'quantity',
-      'either' (relations with 'or' between them), 'word', 'based', 'builder',
-      'cup', 'cap', 'setminus', 'ratio', 'cases'.
+      'either' and 'both' (relations with 'or' or 'and' between them), 'word',
+      'based', 'builder', 'cup', 'cap', 'setminus', 'ratio', 'cases'.
     args: its parts; nodes, texts or numbers.
   """
   op: str
@@ -44,8 +44,8 @@ class Node(NamedTuple):
 
 
 WHOLES = frozenset(
-    'list either set relation quantity word based builder cup cap setminus '
-    'ratio cases'.split())
+    'list either both set relation quantity word based builder cup cap '
+    'setminus ratio cases'.split())
 RELATIONS = frozenset(
     r'= < > \le \ge \ne \approx \equiv \in \notin \subset \subseteq \supset '
     r'\supseteq \sim \perp \parallel \to \cong \propto \mapsto'.split())
@@ -64,9 +64,9 @@ _AFTER_BRACKETS = RELATIONS | _SEPARATORS | {r'\cup', r'\cap', r'\setminus'}
 _MATRICES = frozenset(
     'matrix pmatrix bmatrix Bmatrix smallmatrix array'.split())
 _ROWS = frozenset('cases aligned align gathered array split dcases'.split())
-# Letters that take an argument in parentheses; others are factors. `h` and
-# others do so only where the argument is a single letter or number.
-_APPLIED = frozenset('fgFG')
+# Letters that take any argument in parentheses; others are factors, unless the
+# argument is letters and numbers alone: h(a+b) is a product, h(t) is none.
+_APPLIED = frozenset([*'fgFG', r'\Gamma', r'\zeta', r'\Phi'])
 _BASE_WORDS = {word: str(i) for i, word in enumerate(
     'zero one two three four five six seven eight nine ten eleven twelve'
     .split())}
@@ -228,9 +228,14 @@ class _Parser:
       items.append(self._element())
     if len(items) == 1:
       return items[0]
-    op = 'either' if signs & {'or', r'\vee'} and any(
-        i.op == 'relation' for i in items) else 'list'
-    return Node(op, tuple(items))
+    is_relations = all(
+        i.op in ('relation', 'either', 'both') for i in items)
+    if signs & {r'\wedge', r'\vee'} and not is_relations:
+      raise Unread('a logical sign between expressions')
+    if signs & {'or', r'\vee'}:
+      return Node('either', tuple(items))
+    return Node('both' if signs & {'and', r'\wedge'} and is_relations
+                else 'list', tuple(items))
 
   def _element(self) -> Node:
     """Reads a relation, a ratio, or the rule of a set."""
@@ -261,6 +266,11 @@ class _Parser:
         members[-1] = Node('name', (rf'\mathbb{{{members[-1].args[0]}}}',))
       if signs[-1] == r'\equiv':
         members[-1] = self._modulus(members[-1])
+    if not signs and members[0].op not in WHOLES:
+      residue = self._modulus(members[0])
+      if residue is not members[0]:  # 3 (mod 7), without its name
+        return Node('relation', (
+            (r'\equiv',), (Node('word', ('',)), residue)))
     if not signs:
       return members[0]
     return Node('relation', (tuple(signs), tuple(members)))
@@ -293,6 +303,8 @@ class _Parser:
     else:
       self._at = start
       node = self._union()
+      if self._take(r'\choose'):
+        node = Node('binomial', (_scalar(node), _scalar(self._sum())))
       unit, scale = self._unit() or ('', 1)
       sign = ''
     if scale != 1:
@@ -472,7 +484,8 @@ class _Parser:
         self._peek(1).kind == 'end' or self._peek(1).text in _AFTER_BRACKETS):
       return False
     if text in ('(', '['):
-      return not self._unit_ahead() and self._peek(2).text != r'\in'
+      return not self._unit_ahead() and self._peek(2).text != r'\in' and (
+          self._peek(1).text not in (r'\mod', r'\pmod', 'mod'))
     if text == '|':
       return not self._bars
     return text in (r'\{', '{', r'\lfloor', r'\lceil', r'\|') and (
@@ -540,6 +553,7 @@ class _Parser:
     return None
 
   def _power(self, node: Node) -> Node:
+    start = self._at
     self._expect('^')
     if self._take(r'\circ'):
       return self._minutes(_scalar(node))
@@ -568,7 +582,7 @@ class _Parser:
         chosen := re.fullmatch('C_([0-9]+)', node.args[0])) and (
             0 <= exponent.args[0] <= int(chosen[1])):
       return Node('binomial', (number(int(chosen[1])), exponent))
-    if node.op == '^':
+    if node.op == '^' and self._tokens[start - 1].text != ')':
       raise Unread('a power of a power without brackets')
     return Node('^', (_scalar(node), _scalar(exponent)))
 
@@ -896,10 +910,11 @@ class _Parser:
       else:
         power = self._group() if self._is('{') else self._exponent()
     if name in ('gcd', 'lcm', 'max', 'min'):
-      if not self._take('(') or power is not None or base is not None:
+      opening = self._take('(', r'\{')
+      if not opening or power is not None or base is not None:
         raise Unread(f'{name} without brackets')
       inside = self.answer()
-      self._expect(')')
+      self._expect(_CLOSES[opening])
       items = inside.args if inside.op in ('list', 'set') else (inside,)
       return Node('function', (name, tuple(map(_scalar, items))))
     argument = self._function_argument()
@@ -1048,6 +1063,8 @@ class _Parser:
         continue
       if self._peek().kind == 'end':
         raise Unread('an environment has no end')
+      if name in _ROWS and self._peek().text in ('if', 'for', 'when', 'where'):
+        self._next()
       row.append(self.answer() if name in _ROWS - {'array'} else self._sum())
     self._next()
     rows = [r for r in (*rows, tuple(row)) if r]
@@ -1120,6 +1137,6 @@ def _marked(node: Node, mark: str) -> Node:
 
 
 def _has_relation(node: Node) -> bool:
-  if node.op in ('list', 'either'):
+  if node.op in ('list', 'either', 'both'):
     return any(map(_has_relation, node.args))
   return node.op == 'relation'

@@ -100,7 +100,7 @@ def equal(
     return False
   comparison = Comparison(tolerance, any_order)
   try:
-    if comparison.same(a, b):
+    if comparison.equal(a, b):
       return True
     # '6 m/s' is a quantity beside one, and otherwise six times m/s.
     if ('quantity' in (a.op, b.op)) and not 'quantity' == a.op == b.op:

@@ -67,15 +67,17 @@ def _region(node: Node) -> tuple[str, list[Span]] | None:
     return '', [_span('[]', item, item) for item in args]
   if op == 'relation':
     return _of_relation(node)
-  if op in ('cup', 'either', 'list'):
+  if op in ('cup', 'either', 'both', 'list'):
     parts = [_region(part) for part in args]
     if None in parts or len({name for name, _ in parts} - {''}) > 1 or (
-        op == 'list' and any(p.op not in ('interval', 'relation', 'either')
-                             for p in args)):
+        op in ('list', 'both') and not all(
+            p.op in ('interval', 'relation', 'either') for p in args)
+        and not any(p.op == 'tuple' and p.args[0] != '()' for p in args)):
       return None
     name = max(name for name, _ in parts)
-    if op == 'list' and (common := _common([s for _, s in parts])):
-      return name, common  # x > 1 and x < 2, but not x < 1 and x > 2
+    common = _common([s for _, s in parts]) if op in ('list', 'both') else []
+    if common or op == 'both':
+      return name, common  # 'x > 1, x < 2', but not 'x < 1, x > 2'
     return name, [span for _, spans in parts for span in spans]
   if op in ('setminus', 'cap') and len(args) == 2:
     parts = [_region(part) for part in args]

@@ -18,7 +18,7 @@ INTEGERS = Node('name', (r'\mathbb{Z}',))
 def shaped(node: Node) -> Node:
   """Returns a node in the shape that is compared."""
   op, args = node
-  if op in ('list', 'set', 'either'):
+  if op in ('list', 'set', 'either', 'both'):
     return _list(op, [shaped(item) for item in args])
   if op == 'tuple':
     return Node(op, (args[0], tuple(map(shaped, args[1]))))
@@ -42,12 +42,14 @@ def shaped(node: Node) -> Node:
 
 def _list(op: str, items: Sequence[Node]) -> Node:
   """Returns a list; a name before its first part counts for all parts."""
-  if op == 'either' and all(map(named, items)):
-    op = 'list'  # x = 1 or x = 2
+  if op == 'either' and all(i.op not in ('relation', 'interval')
+                            for i in items):
+    op = 'set'  # 1 or 2
+  if op in ('either', 'both') and all(map(named, items)) and (
+      op == 'both' or len({named(i)[0] for i in items}) == 1):
+    op = 'list'  # x = 1 or x = 2; x = 1 and y = 2
   if op == 'list' and len(items) > 1:  # f(x) = 2x for all real x
-    items = [i for i in items if not (
-        i.op == 'relation' and i.args[0] == (r'\in',)
-        and i.args[1][1] == _REALS)] or items
+    items = [i for i in items if i != _REALS] or items
   flat = []
   for item in items:
     flat += item.args if item.op in ('pair', op) and item.op != 'set' else [
@@ -56,7 +58,9 @@ def _list(op: str, items: Sequence[Node]) -> Node:
   if first and op == 'list' and all(
       named(i) is None and i.op != 'relation' or (named(i) or ('',))[0] == (
           first[0]) for i in flat):
-    flat = [(named(i) or ('', i))[1] for i in flat]
+    return Node('values', (
+        first[0], tuple((named(i) or ('', i))[1] for i in flat))) if len(
+            flat) > 1 else flat[0]
   return Node(op, tuple(flat)) if len(flat) != 1 or op == 'set' else flat[0]
 
 
@@ -135,8 +139,11 @@ def _relation(signs: tuple[str, ...], members: tuple[Node, ...]) -> Node:
       return Node('list', tuple(
           Node('relation', (signs, pair)) for pair in zip(left, right)))
   if signs == (r'\in',) and (name := name_of(members[0])) and (
-      members[1].op in ('tuple', 'cup')):
+      members[1].op in ('tuple', 'cup', 'set') or members[1] == _REALS):
     return _in(members[1], name)
+  if signs == ('=',) and members[1].op == 'pair' and (
+      name := name_of(members[0])):
+    return Node('values', (name, members[1].args))
   return _interval(signs, members) or Node('relation', (signs, members))
 
 
@@ -197,9 +204,10 @@ def _rule(node: Node) -> Node:
     if found.op == 'interval' and found.args[2] == left.args[0]:
       return Node('interval', (*found.args[:2], ''))
   rules = [shaped(item) for item in rules]
-  if left.op == 'name' and len(rules) == 1 and (
-      found := regions.region(rules[0])) and found[0] == left.args[0]:
-    return rules[0]
+  whole = rules[0] if len(rules) == 1 else Node('both', tuple(rules))
+  if left.op == 'name' and rules and (
+      found := regions.region(whole)) and found[0] == left.args[0]:
+    return whole
   if members := _members(left, rules):
     return members
   # The variable of a rule has no name of its own.
@@ -253,8 +261,10 @@ def form(node: Any) -> str:
   op, args = node
   if op not in grammar.WHOLES and (value := evaluate.exact(node)) is not None:
     return str(value)
-  if op in ('list', 'set', 'cup', 'pair'):
+  if op in ('list', 'either', 'both', 'set', 'cup', 'pair'):
     return ','.join(sorted(map(form, args)))
+  if op == 'values':
+    return ','.join(sorted(map(form, args[1])))
   if op in ('tuple', 'interval'):
     return args[0][0] + ','.join(map(form, args[1])) + args[0][1]
   if op == 'quantity':

@@ -83,7 +83,7 @@ _SAME = {
     r'\rbrack': ']', r'\varnothing': r'\emptyset', r'\colon': ':',
     r'\lvert': '|', r'\rvert': '|', r'\vert': '|', r'\mid': r'\mid',
     r'\Vert': r'\|', r'\lVert': r'\|', r'\rVert': r'\|', r'\ast': '*',
-    r'\prime': "'", r'\degree': r'\circ', r'\simeq': r'\approx',
+    r'\prime': "'", r'\simeq': r'\approx',
     r'\cong': r'\cong', r'\thickapprox': r'\approx', r'\div': '/',
     r'\dots': r'\ldots', r'\cdots': r'\ldots', r'\dotsc': r'\ldots',
     r'\dotsb': r'\ldots', r'\vdots': r'\ldots', r'\ddots': r'\ldots',
@@ -228,12 +228,38 @@ def tokens(text: str) -> tuple[Token, ...]:
     Unread: a brace or an argument has no end.
   """
   found = _tokens(comma_free(trimmed(text)))
+  found = _plain_primes(found)
+  for i in range(len(found) - 2, -1, -1):
+    if found[i].text == r'\not' and found[i + 1].text in ('=', r'\in'):
+      found[i:i + 2] = [Token('sign', {'=': r'\ne'}.get(
+          found[i + 1].text, r'\notin'))]
   for i, (last, token, following) in enumerate(
       zip(found, found[1:], found[2:]), 1):
     if token.text == 'x' and last.kind == following.kind == 'number' and (
         token.spaced or following.text == '10'):
       found[i] = Token('sign', r'\times')  # 4.5 x 10^3
   return tuple(found)
+
+
+def _plain_primes(found: list[Token]) -> list[Token]:
+  r"""Writes y^{\prime} as y'."""
+  texts = [token.text for token in found]
+  kept, i = [], 0
+  while i < len(found):
+    if texts[i] == '^' and texts[i + 1:i + 2] == ["'"]:
+      i += 1
+      continue
+    if texts[i:i + 2] == ['^', '{'] and texts[i + 2:i + 3] == ["'"]:
+      end = i + 2
+      while texts[end:end + 1] == ["'"]:
+        end += 1
+      if texts[end:end + 1] == ['}']:
+        kept += found[i + 2:end]
+        i = end + 1
+        continue
+    kept.append(found[i])
+    i += 1
+  return kept
 
 
 def _tokens(text: str) -> list[Token]:
@@ -285,6 +311,9 @@ def _command(
     text: str, at: int, piece: str, spaced: bool, found: list[Token]) -> int:
   """Adds the tokens of a command to `found`; returns where the text goes on."""
   piece = piece if piece in _TEXTS else piece.rstrip('*') or piece
+  if piece == r'\degree':
+    found += [Token('sign', '^', spaced), Token('sign', r'\circ')]
+    return at
   piece = _SAME.get(piece, piece)
   if piece in _SKIPPED:
     if piece in (r'\left', r'\right', r'\middle') and text[at:at + 1] == '.':
@@ -331,6 +360,9 @@ def _styled(
   if re.fullmatch('[a-zA-Z]', content):
     kind = 'mark' if is_text else 'letters'
     return [Token(kind, content, spaced, bold=not is_text)]
+  if is_text and (amount := re.fullmatch(
+      r'(-?[0-9][0-9.,]*) +([a-zA-Z][a-zA-Z ]*)', content)):
+    return [*_tokens(comma_free(amount[1])), Token('text', amount[2])]
   if is_text and re.fullmatch(r'degrees?', content):
     return [Token('sign', '^', spaced), Token('sign', r'\circ')]
   if _MATH_WORDS.search(re.sub(r'\\[a-zA-Z]+', '', content)) and (

@@ -173,12 +173,14 @@ _NUMBERS = {word: i for i, word in enumerate(
 _SAME = {
     'no solutions': 'no solution', 'there is no solution': 'no solution',
     'there are no solutions': 'no solution', 'dne': 'does not exist',
-    'the limit does not exist': 'does not exist', 'y': 'y', 'n': 'n',
     'no real solutions': 'no solution', 'not exist': 'does not exist',
     'doesnt exist': 'does not exist', 'all reals': 'all real numbers',
     'real numbers': 'all real numbers', 'empty set': 'no solution',
-    'every real number': 'all real numbers', 'no real solution': 'no solution'}
-_MEANT = {'no solution': ('set',), 'all real numbers': ('name', r'\mathbb{R}')}
+    'every real number': 'all real numbers', 'none': 'no solution',
+    'limit does not exist': 'does not exist', 'undefined': 'does not exist',
+    'positive infinity': 'infinity', 'no real solution': 'no solution'}
+_MEANT = {'infinity': ('infinity',), 'no solution': ('set',),
+          'all real numbers': ('name', r'\mathbb{R}')}
 _TIME = re.compile(
     r'(?P<h>[0-9]{1,2}):(?P<m>[0-9]{2})(?::(?P<s>[0-9]{2}))?\s*'
     r'(?:(?P<half>[ap])\.?\s?m\.?)?', re.IGNORECASE)
@@ -197,8 +199,8 @@ _TEXT = re.compile(
 
 def is_word(text: str) -> bool:
   """Tells whether a run of letters in mathematics is a word, not a product."""
-  return (text.lower() in _SMALL or bool(re.fullmatch('[A-Z][a-z]{2,}', text))
-          ) and ' ' not in text
+  return ' ' not in text and (text.lower() in _SMALL or bool(
+      re.fullmatch('[A-Z][a-z]{2,}|[A-Z]{2,}', text)))
 
 
 def word(text: str, node: Callable[..., Any]) -> Any:
@@ -206,9 +208,11 @@ def word(text: str, node: Callable[..., Any]) -> Any:
   text = re.sub(r'\s+', ' ', text).strip(' .,!?"\'`*')
   low = re.sub("^(?:an?|the) ", '', text.lower())
   low = _SAME.get(low.replace("'", ''), low)
-  listed = re.split(r',\s*(?:and |or )?| and | or ', low)
+  listed = re.split(r',\s*(?:and |or )?| and | or ', text)
   if len(listed) > 1 and all(listed):
-    return node('list', tuple(node('word', (part.strip(),)) for part in listed))
+    return node('list', tuple(
+        node('name', (part,)) if len(part) == 1 else word(part, node)
+        for part in map(str.strip, listed)))
   if low in _MEANT:
     op, *args = _MEANT[low]
     return node(op, tuple(args))
@@ -268,7 +272,7 @@ def _prose(text: str, plain: str, node: Callable[..., Any]) -> Any | None:
       len(runs) == 1 and len(plain) > 4
       or len(runs) > 1 and sum(len(run) > 2 for run in runs) > 1):
     return None
-  if len(runs) == 1 and plain.lower() in tokens.FUNCTIONS | {'pi', 'infinity'}:
+  if len(runs) == 1 and plain.lower() in tokens.FUNCTIONS | {'pi'}:
     return None
   if plain.lower() in _NUMBERS:
     return node('number', (_NUMBERS[plain.lower()],))

@@ -80,7 +80,8 @@ def test_fractions_are_numbers():
 
 @pytest.mark.parametrize('text, want', [
     ('It is 11 6/7.', '11 6/7'), ('so 3½', r'3\frac{1}{2}'),
-    (r'It is $1.2 \times 10^3$.', r'1.2 \times 10^3'), ('1.2 × 10³', r'1.2 \times  10^{3}'),
+    (r'It is $1.2 \times 10^3$.', r'1.2 \times 10^3'),
+    ('1.2 × 10³', r'1.2 \times  10^{3}'),
     (r'It is $\sqrt{3}$.', r'\sqrt{3}'), ('so $5!$', '5!'), ('so 5!', '5'),
     ('12 cm^2', '12'), ('12 cm2', '12'), ('CO2 is 7', '7'), ('CO2', None),
     ('at 18:00', '18:00'), ('x_3 = 7 and x_3', '7'), ('in 2023, 1/2 of', '1/2'),

@@ -189,7 +189,7 @@ def test_tuples_in_any_order_are_an_option():
   for found in ('(2,1)', '2,1', r'\{2,1\}'):
     assert not equal('(1,2)', found)
     assert math.compare('(1,2)', found, any_order=True)['kind'] == 'correct'
-  assert equal('1,2', '(2,1)')
+  assert equal('1,2', '2,1') and not equal('1,2', '(2,1)')
 
 
 def test_wrong_answers_that_are_equal_share_a_form():

@@ -10,7 +10,7 @@ import pytest
 
 from jaxrl_llm import rewards, tasks
 from jaxrl_llm.rewards import Verdict
-from jaxrl_llm.tasks import math, own_reward
+from jaxrl_llm.tasks import own_reward
 
 TOKENIZER = types.SimpleNamespace(
     start='', chat=lambda text: f'<user>{text}<model>', encode=list)
