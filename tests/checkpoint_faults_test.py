@@ -15,9 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_llm import checkpoint
+from jaxrl_llm import checkpoint, train
 from jaxrl_llm.checkpoint import saver as saver_lib
-from tests import devices
+from jaxrl_llm.evaluation import heldout
+from jaxrl_llm.monitoring import metrics
+from jaxrl_llm.types import Stopped
+from tests import devices, tiny
 from tests.states import abstract, bits, make_state, one_warning, write
 
 
@@ -87,9 +90,14 @@ def test_storage_that_is_away_costs_only_that_checkpoint(
     saver.save(2, make_state(3), {}, again=True)
   one_warning(caplog, 'step 2', 'no route', 'goes on', 'of step 1')
   assert len(caplog.records) == 3 and checkpoint.steps(tmp_path) == [1]
-  saver.save(2, make_state(3), {})
+  saver.save(0, make_state(0), {})  # The old one has its name again.
+  saver.wait()
+  assert checkpoint.steps(tmp_path) == [0, 1, 2]
+  assert bits(checkpoint.restore(
+      tmp_path, abstract(make_state(0))).state) == bits(make_state(2))
+  saver.save(2, make_state(3), {}, again=True)
   saver.close()
-  assert len(caplog.records) == 3 and checkpoint.steps(tmp_path) == [1, 2]
+  assert len(caplog.records) == 3 and checkpoint.steps(tmp_path) == [0, 1, 2]
   assert bits(checkpoint.restore(
       tmp_path, abstract(make_state(0))).state) == bits(make_state(3))
 
@@ -138,6 +146,74 @@ def test_other_writers_of_a_failed_save_are_not_heard(tmp_path, caplog):
     for name, heard in (('4.orbax-checkpoint-tmp/x', 0), ('elsewhere', 1)):
       loop.create_future().set_exception(ValueError(str(tmp_path / name)))
       assert len(caplog.records) == heard
+
+
+def test_a_step_that_could_not_be_replaced_stays(tmp_path, caplog, monkeypatch):
+  write(tmp_path, [1])
+  saver = checkpoint.Checkpointer(tmp_path, {})
+
+  def full(*args, **kwargs):
+    raise OSError(errno.ENOSPC, 'No space')
+
+  with monkeypatch.context() as patch:
+    patch.setattr(saver_lib.files, 'checksum', full)
+    saver.save(1, make_state(2), {}, again=True)
+    saver.wait()
+  saver.close()
+  one_warning(caplog, 'step 1', 'disk is full')
+  assert [p.name for p in tmp_path.iterdir()] == ['1']
+  assert bits(checkpoint.restore(
+      tmp_path, abstract(make_state(0))).state) == bits(make_state(1))
+
+
+@pytest.mark.parametrize('new', ['none', 'half', 'whole'])
+def test_killed_while_a_step_is_replaced(tmp_path, new):
+  """The old one is used until the new one is whole; nothing else stays."""
+  write(tmp_path, [1, 2])
+  saver_lib.files.set_aside(tmp_path, 2, saver_lib.files.REPLACED)
+  if new != 'none':
+    write(tmp_path / 'other', [3])
+    (tmp_path / 'other' / '3').rename(tmp_path / '2')
+    (tmp_path / 'other').rmdir()
+  if new == 'half':  # as a bucket may have it
+    (tmp_path / '2' / 'files.json').unlink()
+  saver = checkpoint.Checkpointer(tmp_path, {})
+  found = saver.restore(abstract(make_state(0)))
+  saver.close()
+  assert found.step == 2
+  assert bits(found.state) == bits(make_state(3 if new == 'whole' else 2))
+  assert sorted(p.name for p in tmp_path.iterdir()) == ['1', '2']
+
+
+@pytest.mark.parametrize('step', [0, 2])
+def test_asked_to_stop_in_an_evaluation(
+    parts, reuse, tmp_path, monkeypatch, step):
+  """The state that was saved then is used, and saved again with the score."""
+  reuse(parts)
+  config = tiny.load(tmp_path, steps=2)
+  root, evaluate = tmp_path / 'checkpoints', heldout.evaluate
+  left = [True] * (step // 2)
+
+  def stop(*args):
+    if not left:
+      raise Stopped('asked to')
+    left.pop()
+    return evaluate(*args)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(heldout, 'evaluate', stop)
+    with pytest.raises(Stopped, match=f'after step {step} of 2, which is'):
+      train.train(config)
+  assert checkpoint.score(root, step) is None
+  taken, take = [], train.take_step
+  monkeypatch.setattr(train, 'take_step', lambda parts, state, *args: (
+      taken.append(state.step), take(parts, state, *args))[1])
+  assert train.train(config)['steps'] == 2
+  assert taken == list(range(step, 2))
+  assert checkpoint.score(root, step) is not None
+  assert sorted(p.name for p in root.iterdir()) == ['0', '2']
+  assert [row['step'] for row in metrics.read(tmp_path / 'metrics.jsonl')] == [
+      0, 1, 2]
 
 
 ENDLESS = '''
