@@ -33,6 +33,20 @@ def test_schedules():
   close(_rates('constant', warmup_steps=0), 2.0)
 
 
+@pytest.mark.parametrize('name', ['linear', 'cosine'])
+def test_both_ends_of_a_schedule_are_exact(name):
+  """Compiled, where a division is a product with a rounded reciprocal."""
+  rate = 1e-3
+  for steps in (*range(1, 30), 49, 1000):
+    warm = jax.jit(optimizer_lib.make_schedule(
+        'constant', rate, warmup_steps=steps, steps=steps))
+    assert [warm(steps - 1), warm(steps)] == [np.float32(rate)] * 2
+    schedule = jax.jit(optimizer_lib.make_schedule(
+        name, rate, warmup_steps=2, steps=steps + 2))
+    before, *after = (schedule(steps + i) for i in (1, 2, 3, 10 ** 6))
+    assert before > 0 and after == [0, 0, 0]
+
+
 def test_adamw_by_hand():
   """Two steps of Loshchilov and Hutter's algorithm 2, after a clip."""
   params = dict(w=np.array([1.0, -2.0]), norm=np.array([3.0]))
