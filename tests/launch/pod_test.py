@@ -152,9 +152,9 @@ def test_a_queued_request_that_is_suspended_is_made_again(gcloud):
 @pytest.mark.parametrize('state', ['FAILED', 'SUSPENDED'])
 def test_a_request_of_an_earlier_launch_that_has_ended_is_made_again(
     gcloud, state):
-  old = [dict(when='queued-resources create', code=1, say='ALREADY_EXISTS: job'),
-         dict(when='queued-resources describe', say=state)]
-  code, text = run(gcloud, '--queued', '--spot', rules=old)
+  code, text = run(gcloud, '--queued', '--spot', rules=[
+      dict(when='queued-resources create', code=1, say='ALREADY_EXISTS: job'),
+      dict(when='queued-resources describe', say=state)])
   assert code == 0, text
   assert f'job: {state.lower()}; making it again' in text
   commands = [' '.join(words[2:4]) for words in calls(gcloud)[1]]
