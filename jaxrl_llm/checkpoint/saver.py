@@ -256,9 +256,10 @@ class Checkpointer:
     self.wait()
     try:
       self._manager.close()
-      self._clear()
     except Exception as error:  # pylint: disable=broad-exception-caught
       self._give_up(error)
+    with contextlib.suppress(Exception):  # else before the next save
+      self._clear()
 
   def _sign(self) -> None:
     """Writes `files.json`, just before the step gets its name."""
