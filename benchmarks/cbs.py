@@ -181,10 +181,10 @@ the correlations for the metrics; "feedback" is one step of the scheduler. \
 ## Steps of the default job
 
 configs/countdown.py with 512 responses a step, {turns} runs of {steps} steps \
-each in turn, without the first {WARM} steps of each. "select" is in "update" \
-too, but for the feedback. The last column is the time of the update over that \
-of the same job with all responses. The default job leaves rows without an \
-advantage out of the update; the last three rows train on them too.
+each in turn, without the first {WARM} steps of each. "select" is no part of \
+"update". The last column is the time of the update over that of the same job \
+with all responses. The default job leaves rows without an advantage out of \
+the update; the last three rows train on them too.
 
 {in_steps(turns, steps, args.tiny)}
 '''

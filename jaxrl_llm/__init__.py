@@ -16,9 +16,9 @@ The parts can be used alone: see notebooks/loop.py for a loop made of them.
 
 import glob
 import hashlib
-import importlib.util
 import json
 import os
+import sys
 from typing import Any, Callable, Mapping, Sequence
 
 __all__ = ('run',)
@@ -34,19 +34,25 @@ def _hide_libtpu(devices: Sequence[str] = _TPUS) -> None:
   TPU, JAX would still load it to look for one, and libtpu would print errors
   and hold a lock of the whole machine.
 
+  Only this process is changed; what it starts finds its own way.
+
   Args:
     devices: patterns of the device files of TPUs.
   """
-  spec = importlib.util.find_spec('libtpu')
-  if not (spec and spec.origin) or any(map(glob.glob, devices)) or any(
+  if any(map(glob.glob, devices)) or any(
       map(os.environ.get, ('JAX_PLATFORMS', 'JAX_FORCE_TPU_INIT'))):
     return
-  # JAX's import sets the variable to this path.
-  default = os.path.join(os.path.dirname(spec.origin), 'libtpu.so')
-  if os.environ.get('TPU_LIBRARY_PATH') in (None, '', default):
-    # JAX passes over a TPU library that it cannot load, without a word, and
-    # goes on to other devices. `JAX_PLATFORMS` would have to name these.
-    os.environ['TPU_LIBRARY_PATH'] = __file__
+  known, path = 'libtpu' in sys.modules, os.environ.get('TPU_LIBRARY_PATH')
+  try:
+    import libtpu  # sets the variable to its own path, unless it has a value
+  except ImportError:
+    return
+  if path and not (known and path == libtpu.get_library_path()):
+    return  # the user's
+  os.environ.pop('TPU_LIBRARY_PATH', None)
+  # JAX passes over a TPU library that it cannot load, without a word, and goes
+  # on to other devices. Its option `jax_platforms` would have to name these.
+  libtpu.get_library_path = lambda: __file__
 
 
 _hide_libtpu()

@@ -192,21 +192,26 @@ class Pod:
 
   def _make(self) -> None:
     """Makes the VM, or takes that of an earlier launch."""
-    job, state = self._job, self._settled()
+    job, state, asked = self._job, self._settled(), False
     if state in _GONE and state:
       self.delete()
     if state == 'READY':  # An earlier launch may have left a program.
       self.stop()
     if state in _GONE:
       self.exists = True  # A command that fails may have made it all the same.
-      self._repeat('create', gcloud.create(job), ok=lambda text: (
+      asked = self._repeat('create', gcloud.create(job), ok=lambda text: (
           'ALREADY_EXISTS' in text or 'already exists' in text))
-      self.show(f'{job.name}: created')
+      self.show(f'{job.name}: {"created" if asked else "there already"}')
     self.exists = True
-    self._wait()
+    self._wait(asked)
 
-  def _wait(self) -> None:
-    """Waits until the VM is ready."""
+  def _wait(self, asked: bool) -> None:
+    """Waits until the VM is ready.
+
+    Args:
+      asked: whether this launch asked for it: a request that has failed is else
+        one of an earlier launch, and is made again.
+    """
     job, shown, last = self._job, None, time.monotonic() + _LONG
     number = 0
     while (state := self._state()) != 'READY':
@@ -214,11 +219,11 @@ class Pod:
       if job.queued:
         found = self._call(gcloud.describe(job, queued=True), _SHORT)
         request = _word(found.out)
-        if request == 'FAILED':
+        if request == 'FAILED' and asked:
           raise Failed(
               f'The request for {job.type} has failed: try another zone, or '
               '--spot.')
-        if request in ('SUSPENDING', 'SUSPENDED'):
+        if request in ('FAILED', 'SUSPENDING', 'SUSPENDED'):
           raise _Preempted(request)
         if found.code and 'NOT_FOUND' in found.text and not state:
           raise _Preempted('')
@@ -268,7 +273,7 @@ class Pod:
 
   def _repeat(
       self, name: str, command: Sequence[str], *, ready: bool = False,
-      ok: Callable[[str], bool] = lambda text: False) -> None:
+      ok: Callable[[str], bool] = lambda text: False) -> bool:
     """Runs a command until it works.
 
     Args:
@@ -276,11 +281,14 @@ class Pod:
       command: of the step.
       ready: whether it needs the VM; if that is gone, raises _Preempted.
       ok: text of a failed command -> whether it has done its work.
+
+    Returns:
+      Whether it worked; else its work had been done before.
     """
     for number in range(self._tries):
       code, _, text = self._call(command, _LONG)
       if not code or ok(text):
-        return
+        return not code
       if _hopeless(text):
         break
       if ready and (state := self._settled()) in _GONE:

@@ -87,11 +87,26 @@ def test_storage_that_is_away_costs_only_that_checkpoint(
     saver.save(2, make_state(3), {}, again=True)
   one_warning(caplog, 'step 2', 'no route', 'goes on', 'of step 1')
   assert len(caplog.records) == 3 and checkpoint.steps(tmp_path) == [1]
-  saver.save(2, make_state(3), {})
+  saver.save(0, make_state(0), {})  # The old one has its name again.
+  saver.wait()
+  assert checkpoint.steps(tmp_path) == [0, 1, 2]
+  assert bits(checkpoint.restore(
+      tmp_path, abstract(make_state(0))).state) == bits(make_state(2))
+  saver.save(2, make_state(3), {}, again=True)
   saver.close()
-  assert len(caplog.records) == 3 and checkpoint.steps(tmp_path) == [1, 2]
+  assert len(caplog.records) == 3 and checkpoint.steps(tmp_path) == [0, 1, 2]
   assert bits(checkpoint.restore(
       tmp_path, abstract(make_state(0))).state) == bits(make_state(3))
+
+
+def test_leftovers_that_cannot_be_removed_are_no_failed_save(
+    tmp_path, caplog, away):
+  saver = checkpoint.Checkpointer(tmp_path, {})
+  saver.save(1, make_state(1), {})
+  saver.wait()
+  with away(saver):
+    saver.close()
+  assert not caplog.records and checkpoint.whole_steps(tmp_path) == [1]
 
 
 def test_a_step_is_given_up_by_all_processes(tmp_path, caplog):
@@ -138,6 +153,43 @@ def test_other_writers_of_a_failed_save_are_not_heard(tmp_path, caplog):
     for name, heard in (('4.orbax-checkpoint-tmp/x', 0), ('elsewhere', 1)):
       loop.create_future().set_exception(ValueError(str(tmp_path / name)))
       assert len(caplog.records) == heard
+
+
+def test_a_step_that_could_not_be_replaced_stays(tmp_path, caplog, monkeypatch):
+  write(tmp_path, [1])
+  saver = checkpoint.Checkpointer(tmp_path, {})
+
+  def full(*args, **kwargs):
+    raise OSError(errno.ENOSPC, 'No space')
+
+  with monkeypatch.context() as patch:
+    patch.setattr(saver_lib.files, 'checksum', full)
+    saver.save(1, make_state(2), {}, again=True)
+    saver.wait()
+  saver.close()
+  one_warning(caplog, 'step 1', 'disk is full')
+  assert [p.name for p in tmp_path.iterdir()] == ['1']
+  assert bits(checkpoint.restore(
+      tmp_path, abstract(make_state(0))).state) == bits(make_state(1))
+
+
+@pytest.mark.parametrize('new', ['none', 'half', 'whole'])
+def test_killed_while_a_step_is_replaced(tmp_path, new):
+  """The old one is used until the new one is whole; nothing else stays."""
+  write(tmp_path, [1, 2])
+  saver_lib.files.set_aside(tmp_path, 2, saver_lib.files.REPLACED)
+  if new != 'none':
+    write(tmp_path / 'other', [3])
+    (tmp_path / 'other' / '3').rename(tmp_path / '2')
+    (tmp_path / 'other').rmdir()
+  if new == 'half':  # as a bucket may have it
+    (tmp_path / '2' / 'files.json').unlink()
+  saver = checkpoint.Checkpointer(tmp_path, {})
+  found = saver.restore(abstract(make_state(0)))
+  saver.close()
+  assert found.step == 2
+  assert bits(found.state) == bits(make_state(3 if new == 'whole' else 2))
+  assert sorted(p.name for p in tmp_path.iterdir()) == ['1', '2']
 
 
 ENDLESS = '''

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import checkpoint, experiment, run_state, train
+from jaxrl_llm.evaluation import heldout
 from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.monitoring import metrics, timing
 from jaxrl_llm.rewards import Verdict
+from jaxrl_llm.types import Stopped
 from tests import tiny
 from tests.reference import advantages as reference
 from tests.tolerance import policy_gap, rounding
@@ -368,3 +370,30 @@ def test_three_in_a_row_stop_the_run(
   rows = metrics.read(tmp_path / 'run' / 'metrics.jsonl')
   assert [row['step'] for row in rows] == list(range(10))
   assert rows[-1]['update/skipped'] == 2
+
+
+@pytest.mark.parametrize('step', [0, 2])
+def test_asked_to_stop_in_an_evaluation(
+    parts, reuse, tmp_path, monkeypatch, step):
+  """The state that was saved then is used, and saved again with the score."""
+  reuse(parts)
+  config, root = tiny.load(tmp_path, steps=2), tmp_path / 'checkpoints'
+  evaluate, before = heldout.evaluate, [True] * (step // 2)
+
+  def stop(*args):
+    if not before:
+      raise Stopped('asked to')
+    return before.pop() and evaluate(*args)
+
+  with monkeypatch.context() as patch, pytest.raises(
+      Stopped, match=f'after step {step} of 2, which is saved'):
+    patch.setattr(heldout, 'evaluate', stop)
+    train.train(config)
+  assert checkpoint.score(root, step) is None
+  taken, take_step = [], train.take_step
+  monkeypatch.setattr(train, 'take_step', lambda parts, state, *args: (
+      taken.append(state.step), take_step(parts, state, *args))[1])
+  train.train(config)
+  assert taken == list(range(step, 2))
+  assert checkpoint.score(root, step) is not None
+  assert sorted(path.name for path in root.iterdir()) == ['0', '2']

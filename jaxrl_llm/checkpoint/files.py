@@ -12,6 +12,8 @@ from jaxrl_llm.storage import paths
 
 FILES = 'files.json'  # of a step: size and checksum of every other file
 SMALL = 1 << 16  # bytes
+# Names of directories that are no steps, before the number of their step.
+TORN, REPLACED = 'torn-', 'replaced-'
 
 
 def steps(directory: paths.Text) -> list[int]:
@@ -82,6 +84,35 @@ def whole(root: paths.Path, best: bool) -> Iterator[paths.Path]:
       warn_torn(root / str(step), reason)
     else:
       yield root / str(step)
+
+
+def set_aside(root: paths.Path, step: int, name: str = TORN) -> None:
+  """Gives a step's directory another name, TORN or REPLACED."""
+  target = root / f'{name}{step}'
+  with paths.explained(root):
+    paths.remove(target)
+    (root / str(step)).rename(target)
+
+
+def settle(root: paths.Path) -> None:
+  """Ends what `set_aside` began; no save may be under way.
+
+  A step that was to be replaced is removed once the new one is whole, and else
+  gets its name back. A torn one is removed once it or a later step is whole.
+  """
+  with paths.explained(root):
+    for old in root.glob(f'{REPLACED}*'):
+      new = root / old.name.removeprefix(REPLACED)
+      if fault(new, False) and not fault(old, False):
+        paths.remove(new)
+        old.rename(new)
+      else:
+        paths.remove(old)
+    if torn := [*root.glob(f'{TORN}*')]:
+      last = max(whole_steps(root), default=-1)
+      for path in torn:
+        if int(path.name.removeprefix(TORN)) <= last:
+          paths.remove(path)
 
 
 def warn_torn(path: paths.Path, reason: str) -> None:

@@ -7,7 +7,9 @@ it at the end, so a killed run leaves whole steps and temporary files, never
 half a step. The checksums detect later damage.
 
 A damaged step is skipped with a warning; the run that continues renames it to
-`torn-<step>`. A full disk costs the checkpoint, not the run.
+`torn-<step>`, until it has saved that step or a later one. A step that is to be
+written anew is `replaced-<step>` meanwhile, and is used if that fails. A full
+disk costs the checkpoint, not the run.
 
 In a run of several processes all write their shards of the arrays; the first
 one does the rest.
@@ -136,7 +138,7 @@ class Checkpointer:
       reason = files.fault(self._root / str(step), thorough=False)
       if reason:
         files.warn_torn(self._root / str(step), reason)
-        self._set_aside(step)
+        files.set_aside(self._root, step)
     self._meet()
     rules = ocp.checkpoint_managers
     self._manager = ocp.CheckpointManager(
@@ -178,7 +180,7 @@ class Checkpointer:
     found = restore(self._root, like, channel=self._channel, **options)
     for step in files.steps(self._root) if self._first else ():
       if found is None or step > found.step:
-        self._set_aside(step)
+        files.set_aside(self._root, step)
     self._meet()
     self._manager.reload()
     return found
@@ -256,6 +258,8 @@ class Checkpointer:
       self._manager.close()
     except Exception as error:  # pylint: disable=broad-exception-caught
       self._give_up(error)
+    with contextlib.suppress(Exception):  # else before the next save
+      self._clear()
 
   def _sign(self) -> None:
     """Writes `files.json`, just before the step gets its name."""
@@ -285,7 +289,7 @@ class Checkpointer:
       if known and again:
         self._fresh = False
         if self._first:
-          self._set_aside(step)
+          files.set_aside(self._root, step, files.REPLACED)
       return known
 
     known = self._agreed(look)
@@ -342,7 +346,7 @@ class Checkpointer:
       self._channel.gather()
 
   def _clear(self) -> None:
-    """Removes what unfinished saves left; none may be under way."""
+    """Mends what unfinished saves left; none may be under way."""
     if not self._first:
       return
     with paths.explained(self._root):
@@ -352,12 +356,7 @@ class Checkpointer:
           if paths.in_bucket(self._root)
           and not (self._root / str(step) / files.FILES).exists())]:
         paths.remove(path)
-
-  def _set_aside(self, step: int) -> None:
-    target = self._root / f'torn-{step}'
-    with paths.explained(self._root):
-      paths.remove(target)
-      (self._root / str(step)).rename(target)
+    files.settle(self._root)
 
 
 def _reason(error: Exception) -> str:

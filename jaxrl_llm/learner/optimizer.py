@@ -50,10 +50,14 @@ def make_schedule(
         f'optimizer.schedule={name!r} is not known: use one of '
         f'{", ".join(sorted(after))}.')
 
+  # Both ends are exact: XLA divides by multiplying with a rounded reciprocal.
   def schedule(count):
-    warm = (count + 1) / max(warmup_steps, 1)
-    return jnp.minimum(warm, 1.0) * after[name](
-        jnp.maximum(count - warmup_steps, 0))
+    warm = jnp.where(
+        count + 1 < warmup_steps, (count + 1) / max(warmup_steps, 1), 1.0)
+    rate = warm * after[name](jnp.maximum(count - warmup_steps, 0))
+    if name == 'constant':
+      return rate
+    return jnp.where(count - warmup_steps < decay, rate, 0.0)
 
   return schedule
 

@@ -12,23 +12,26 @@ class Timer:
 
   JAX calls return before the device has finished, so a phase measures only the
   time that its caller waits. Fetch a result (`jax.device_get`) inside the phase
-  that computes it; otherwise its time counts in the next phase. If phases are
-  nested, the inner time counts in both.
+  that computes it; otherwise its time counts in the next phase. Phases are
+  disjoint: the time of a phase within another counts in the inner one alone.
   """
 
   def __init__(self):
     self._seconds: dict[str, float] = {}
+    self._within = 0.0  # seconds of phases that ended in the one under way
     self._start = time.perf_counter()
 
   @contextlib.contextmanager
   def __call__(self, phase: str) -> Iterator[None]:
     """Adds the time spent inside the context to `phase`."""
-    start = time.perf_counter()
+    start, before, self._within = time.perf_counter(), self._within, 0.0
     try:
       yield
     finally:
       passed = time.perf_counter() - start
-      self._seconds[phase] = self._seconds.get(phase, 0.0) + passed
+      self._seconds[phase] = (
+          self._seconds.get(phase, 0.0) + passed - self._within)
+      self._within = before + passed
 
   def take(self) -> Row:
     """Returns the times of this step and starts the next one.

@@ -37,6 +37,11 @@ def _float32(*arrays: Array) -> list[Array]:
   return [jnp.asarray(x, jnp.float32) for x in arrays]
 
 
+def _log_ratio(logp: Array, logq: Array) -> Array:
+  """Computes log(p / q), where p = 0 is 0 of any q."""
+  return jnp.where(jnp.isneginf(logp), logp, logp - logq)
+
+
 def acceptance(
     logp_target: Array, logp_behaviour: Array, *, lam: Scalar) -> Array:
   """Computes a(x) = min(1, p(x) / (lam q(x))), Eq. 3.
@@ -47,11 +52,11 @@ def acceptance(
     lam: threshold, above 0.
 
   Returns:
-    [...] float32 in [0, 1].
+    [...] float32 in [0, 1]; 0 of a token that the target never writes.
   """
   chex.assert_equal_shape([logp_target, logp_behaviour])
-  target, behaviour = _float32(logp_target, logp_behaviour)
-  return jnp.exp(jnp.minimum(target - behaviour - jnp.log(lam), 0.0))
+  ratio = _log_ratio(*_float32(logp_target, logp_behaviour))
+  return jnp.exp(jnp.minimum(ratio - jnp.log(lam), 0.0))
 
 
 def accept_mask(key: Array, acceptance: Array) -> Array:
@@ -219,7 +224,7 @@ def weights(
       jax.lax.stop_gradient(jnp.where(mask, x, 0.0)).astype(jnp.float32)
       for x in (logp_new, logp_ref, logp_behaviour, z))
   p = new if target == 'p_new' else ref
-  log_x = jnp.log(z) + jnp.maximum(jnp.log(lam), p - behaviour)
+  log_x = jnp.log(z) + jnp.maximum(jnp.log(lam), _log_ratio(p, behaviour))
   log_x = jnp.where(mask, log_x, 0.0)
   x = importance.bounded_exp(log_x)
   if correction is None:
@@ -227,19 +232,23 @@ def weights(
   weight = first = correction(log_x, mask)
   at_c2 = jnp.zeros_like(mask)
   if target == 'p_new' and clipped:
-    second = importance.bounded_exp(ref - new)
+    second = importance.bounded_exp(_log_ratio(ref, new))
     weight, at_c2 = first * jnp.minimum(second, c2), second > c2
   changed = jnp.abs(first - x) > 1e-5 * x  # more than by rounding
   return Weights(
       jnp.where(mask, weight, 1.0), at_c1=mask & changed, at_c2=mask & at_c2)
 
 
-def lam_for_rate(
+def log_lam_for_rate(
     logp_target: Array, logp_behaviour: Array, rate: Scalar) -> Array:
-  """Finds the lam whose rate of acceptance Z is `rate` (v2, Theorem 3.4).
+  """Finds log lam of the rate of acceptance Z = `rate` (v2, Theorem 3.4).
 
   Z falls from 1 to 0 as lam grows, and 1 / lam bounds it, so bisection of
   log lam between min_v log(p/q) and -log(rate) finds it.
+
+  Where p and q are far apart, lam has no float32: its exp is 0 below -87. Only
+  p / lam counts in Eq. 3 and 4, so that `logp_target - log_lam` and lam=1 are
+  the same rule there.
 
   Args:
     logp_target: [..., V] log p, finite.
@@ -257,8 +266,7 @@ def lam_for_rate(
   def halve(_, ends):
     low, high = ends
     middle = (low + high) / 2
-    z = normalizer(behaviour, target, lam=jnp.exp(middle)[..., None])
+    z = normalizer(behaviour, target - middle[..., None], lam=1.0)
     return jnp.where(z >= rate, middle, low), jnp.where(z >= rate, high, middle)
 
-  low, _ = jax.lax.fori_loop(0, _BISECTIONS, halve, (low, high))
-  return jnp.exp(low)
+  return jax.lax.fori_loop(0, _BISECTIONS, halve, (low, high))[0]

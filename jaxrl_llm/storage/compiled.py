@@ -130,6 +130,16 @@ def start(folder: str | None, channel: Any = None) -> None:
     _use(path)
 
 
+def folder() -> paths.Path | None:
+  """Returns the folder in which JAX keeps compiled programs, if it has one.
+
+  Raises:
+    ValueError: it is in storage of a kind that is not known here.
+  """
+  path = jax.config.jax_compilation_cache_dir
+  return paths.place(path) if path else None
+
+
 def _use(path: paths.Path | None) -> None:
   """Gives JAX a folder, or takes the one back that it has."""
   _used[:] = [str(path)] if path else []

@@ -13,13 +13,13 @@ import collections
 import importlib.util
 import math
 import os
+import pathlib
 import re
 from typing import Any, NamedTuple, Sequence
 
 import jax
 import numpy as np
 
-import jaxrl_llm
 from jaxrl_llm import sharding
 
 HOP_SECONDS = 1e-6
@@ -110,12 +110,14 @@ def topology(name: str) -> Topology:
   if (family not in CHIPS or not _exists(CHIPS[family], shape)
       or not slices):
     raise ValueError(_unknown(name))
-  if importlib.util.find_spec('libtpu') is None:
+  spec = importlib.util.find_spec('libtpu')
+  if spec is None:
     raise ValueError(
         "The TPU compiler is not installed: pip install -e '.[aot]' installs "
         'the libtpu version that fits this jax (only for Linux on x86-64).')
-  if os.environ.get('TPU_LIBRARY_PATH') == jaxrl_llm.__file__:
-    del os.environ['TPU_LIBRARY_PATH']  # it hides libtpu
+  # As importing libtpu would, but that the package hides it from JAX.
+  os.environ.setdefault('TPU_LIBRARY_PATH', str(
+      pathlib.Path(spec.origin).with_name('libtpu.so')))
   # Makes libtpu work while another program holds its lock.
   os.environ['ALLOW_MULTIPLE_LIBTPU_LOAD'] = '1'
   # Avoids its warnings on a host without a TPU, or where another user owns the

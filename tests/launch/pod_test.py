@@ -149,6 +149,34 @@ def test_a_queued_request_that_is_suspended_is_made_again(gcloud):
   assert 'job: suspended; making it again' in text
 
 
+@pytest.mark.parametrize('state', ['FAILED', 'SUSPENDED'])
+def test_a_request_of_an_earlier_launch_that_has_ended_is_made_again(
+    gcloud, state):
+  code, text = run(gcloud, '--queued', '--spot', rules=[
+      dict(when='queued-resources create', code=1, say='ALREADY_EXISTS: job'),
+      dict(when='queued-resources describe', say=state)])
+  assert code == 0, text
+  assert f'job: {state.lower()}; making it again' in text
+  commands = [' '.join(words[2:4]) for words in calls(gcloud)[1]]
+  assert commands[:6] == [
+      'tpu-vm describe', 'queued-resources create', 'tpu-vm describe',
+      'queued-resources describe', 'queued-resources delete', 'tpu-vm describe']
+  assert commands.count('queued-resources create') == 2
+  assert 'RL 1/4' in text and 'still exists' not in text
+
+
+def test_a_request_of_this_launch_that_fails_is_said(gcloud):
+  code, text = run(gcloud, '--queued', rules=[
+      dict(when='queued-resources create', code=1, say='ALREADY_EXISTS: job'),
+      dict(when='queued-resources describe', say='FAILED'),
+      dict(when='queued-resources create'),
+      dict(when='queued-resources describe', say='FAILED')])
+  assert code == 1
+  assert 'The request for v5litepod-16 has failed: try another zone' in text
+  assert calls(gcloud)[0].count('create') == 2
+  assert calls(gcloud)[1][-2][2:4] == ['queued-resources', 'delete']
+
+
 def test_a_vm_without_its_request_is_deleted_too(gcloud):
   """It was made without --queued."""
   (gcloud / 'state').write_text('READY')

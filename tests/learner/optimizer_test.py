@@ -33,6 +33,21 @@ def test_schedules():
   close(_rates('constant', warmup_steps=0), 2.0)
 
 
+@pytest.mark.parametrize('steps', [1, 3, 41, 47])
+def test_both_ends_of_a_schedule_are_exact(steps):
+  """Compiled: 41 times the rounded reciprocal of 41 is less than 1."""
+  def schedule(name, warmup_steps):
+    return jax.jit(optimizer_lib.make_schedule(
+        name, 1e-3, warmup_steps=warmup_steps, steps=steps + 2))
+
+  warm = schedule('constant', steps)
+  assert [warm(steps - 1), warm(steps)] == [np.float32(1e-3)] * 2
+  for name in ('linear', 'cosine'):
+    before, *after = map(
+        schedule(name, 2), (steps + 1, steps + 2, steps + 3, 10 ** 6))
+    assert before > 0 and after == [0, 0, 0]
+
+
 def test_adamw_by_hand():
   """Two steps of Loshchilov and Hutter's algorithm 2, after a clip."""
   params = dict(w=np.array([1.0, -2.0]), norm=np.array([3.0]))

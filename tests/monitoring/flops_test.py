@@ -1,6 +1,7 @@
 """Tests of model FLOPs against XLA's own count and counts by hand."""
 
 import dataclasses
+import time
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig, PRESETS
 from jaxrl_llm.monitoring import flops
 from jaxrl_llm.rollout import Asked
+from jaxrl_llm.storage import compiled
 from jaxrl_llm.types import Prompts, Requests
 
 CFG = ModelConfig(
@@ -82,6 +84,39 @@ def test_matmul_rate(dtype):
   rate = flops.matmul_rate(dtype)
   assert 1e9 < rate < 1e18
   assert flops.matmul_rate(dtype) == rate  # measured once
+
+
+def test_the_matmul_rate_is_kept_for_a_week(tmp_path, monkeypatch):
+  measured, now = [], [1e9]
+
+  def measure(dtype):
+    measured.append(dtype)
+    return 1e12 + len(measured)
+
+  def rate(dtype='float32'):  # as another process would have it
+    flops.matmul_rate.cache_clear()
+    return flops.matmul_rate(dtype) - 1e12
+
+  monkeypatch.setattr(flops, '_measured_rate', measure)
+  monkeypatch.setattr(time, 'time', lambda: now[0])
+  monkeypatch.setattr(compiled, 'folder', lambda: tmp_path)
+  assert [rate(), rate(), rate('bfloat16'), rate()] == [1, 1, 2, 1]
+  assert measured == ['float32', 'bfloat16']
+  now[0] += 7 * 86_400 - 1
+  assert rate() == 1
+  now[0] += 1
+  assert [rate(), rate()] == [3, 3]
+  now[0] -= 2  # measured in the future: another clock
+  assert [rate(), rate()] == [4, 4]
+  for damaged in ('', '[]', '{"rate": 1e12}', '{"rate": 0, "time": 999999999}'):
+    for file in tmp_path.iterdir():
+      file.write_text(damaged)
+    before = len(measured)
+    assert rate() == rate() == before + 1
+  for folder in (None, tmp_path / 'missing'):  # nothing is kept
+    monkeypatch.setattr(compiled, 'folder', lambda folder=folder: folder)
+    assert rate() < rate()
+  flops.matmul_rate.cache_clear()
 
 
 def test_peak_memory_is_in_bytes():

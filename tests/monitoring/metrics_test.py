@@ -200,6 +200,31 @@ def test_timer_adds_up_phases(monkeypatch):
   assert timer.take() == {'seconds/step': 1.0}
 
 
+def test_phases_within_phases_are_disjoint(monkeypatch):
+  now = [0.0]
+  monkeypatch.setattr(time, 'perf_counter', lambda: now[0])
+  timer = timing.Timer()
+
+  def spend(seconds):
+    now[0] += seconds
+
+  with timer('a'):
+    spend(1)
+    with timer('b'):
+      spend(2)
+      with timer('c'):
+        spend(4)
+    with pytest.raises(KeyError), timer('c'):
+      spend(8)
+      raise KeyError
+    with timer('a'):
+      spend(16)
+  with timer('b'):
+    spend(32)
+  assert timer.take() == {
+      'seconds/step': 63, 'seconds/a': 17, 'seconds/b': 34, 'seconds/c': 12}
+
+
 def test_speed():
   row = timing.speed(
       {'seconds/step': 4.0, 'seconds/sample': 1.0, 'seconds/update': 2.0},

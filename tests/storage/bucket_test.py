@@ -93,10 +93,29 @@ def test_damaged_checkpoints_are_passed_over(caplog):
   assert found.step == 1 and found.host == {'step': 1}
   np.testing.assert_array_equal(found.state['a'], state['a'])
   assert f'{large} has 0 bytes' in caplog.text
+  assert paths.sizes(root / 'torn-2')
   saver.save(2, state, {'step': 2})
   saver.close()
   assert checkpoint.whole_steps(root) == [0, 1, 2]
-  assert paths.sizes(root / 'torn-2') and not paths.sizes(root / '3')
+  assert not paths.sizes(root / 'torn-2') and not paths.sizes(root / '3')
+
+
+@pytest.mark.parametrize('whole', [False, True])
+def test_killed_while_a_checkpoint_is_replaced(whole):
+  root = paths.place(f'gs://bucket/replaced-{whole}')
+  state = {'a': np.arange(100.0)}
+  for step in range(2):
+    saver = checkpoint.Checkpointer(root, {})
+    saver.save(0, state, {'time': step}, again=True)
+    saver.close()
+  assert checkpoint.restore(root, state).host == {'time': 1}
+  files.set_aside(root, 0, files.REPLACED)
+  saver = checkpoint.Checkpointer(root, {})
+  if whole:
+    saver.save(0, state, {'time': 2})
+  saver.close()
+  assert checkpoint.restore(root, state).host == {'time': 1}
+  assert {name.partition('/')[0] for name in paths.sizes(root)} == {'0'}
 
 
 def test_one_run_at_a_time(caplog, monkeypatch):

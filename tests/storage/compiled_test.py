@@ -96,6 +96,7 @@ def start_twice(folder):
   for i, path in enumerate(kept):
     os.truncate(path, (0, 40, 200)[i % 3])
   counts += [job('auto'), job('auto'), job(None)]
+  assert compiled.folder() is None
   counts += [job(f'{folder}/other'), job(f'{folder}/other')]
   # There is no such folder, and none can be made.
   pathlib.Path(folder, 'file').touch()
@@ -103,7 +104,7 @@ def start_twice(folder):
   # The caller's choice comes first.
   jax.config.update('jax_compilation_cache_dir', f'{folder}/callers')
   counts += [job('auto')]
-  assert jax.config.jax_compilation_cache_dir == f'{folder}/callers'
+  assert str(compiled.folder()) == f'{folder}/callers'
   return dict(counts=counts, kept=kept, said=said, results=results,
               heard=heard, callers=os.listdir(f'{folder}/callers'))
 
