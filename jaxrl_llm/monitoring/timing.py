@@ -4,6 +4,8 @@ import contextlib
 import time
 from typing import Iterator, Mapping
 
+from jaxrl_llm import phases
+
 Row = dict[str, float]
 
 
@@ -21,11 +23,18 @@ class Timer:
     self._start = time.perf_counter()
 
   @contextlib.contextmanager
-  def __call__(self, phase: str) -> Iterator[None]:
-    """Adds the time spent inside the context to `phase`."""
+  def __call__(
+      self, phase: str, total: int = 0, unit: str = '') -> Iterator[None]:
+    """Adds the time spent inside the context to `phase`.
+
+    Args:
+      phase: its name; it is shown, see `phases.py`.
+      total, unit: what is done in it, to be shown.
+    """
     start = time.perf_counter()
     try:
-      yield
+      with phases.phase(phase, total, unit):
+        yield
     finally:
       passed = time.perf_counter() - start
       self._seconds[phase] = self._seconds.get(phase, 0.0) + passed
