@@ -73,21 +73,19 @@ class Display:
     self._printed, self._known = time.monotonic(), set()
     self._closed = threading.Event()
     self._live = self._watch = None
-    if show and self._console.is_terminal and not brief:
-      self._live = Live(
-          console=self._console, get_renderable=self._render,
-          refresh_per_second=4)
-    elif show:
-      self._watch = threading.Thread(
-          target=self._print_when_due, name='progress', daemon=True)
 
   def __enter__(self) -> 'Display':
     self._root = phases.begin('starting')
-    if self._live:
+    if self._show and self._console.is_terminal and not self._brief:
+      self._live = Live(
+          console=self._console, get_renderable=self._render,
+          refresh_per_second=4)
       plain = sys.stderr
       self._live.start()
       _redirect_logs(plain, sys.stderr)  # prints logs above the live lines
-    if self._watch:
+    elif self._show:
+      self._watch = threading.Thread(
+          target=self._print_when_due, name='progress', daemon=True)
       self._watch.start()
     return self
 
