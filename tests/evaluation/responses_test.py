@@ -1,5 +1,6 @@
 """Tests of responses on disk, which are the same after interruptions."""
 
+import dataclasses
 import itertools
 import json
 import resource
@@ -9,7 +10,7 @@ import types
 import numpy as np
 import pytest
 
-from jaxrl_llm import experiment, rollout
+from jaxrl_llm import experiment, phases, rollout
 from jaxrl_llm.evaluation import heldout, responses
 from jaxrl_llm.monitoring import ends, progress
 from jaxrl_llm.rewards import Verdict
@@ -240,23 +241,24 @@ def test_progress_is_shown(watched, whole, tmp_path):
 
   class Display(progress.Display):
 
-    def phase(self, *args):
-      told.append(args)
-      return super().phase(*args)
-
     def update(self, *args):
-      told.append(args)
+      told.append((phases.running()[-1].counts(), *args))
+      super().update(*args)
 
-  collect(watched, path, display=Display('', show=False))
-  assert told[0] == ('responses', 40, 10)
-  assert [done for done, *_ in told[1:]] == [26, 40]
+  sets = {name: [
+      dataclasses.replace(p, text=f'Reach {p.prompt}') for p in load(name)]
+          for name in FILES}
+  collect(watched, path, sets, display=Display('', show=False))
+  assert [done for _, done, *_ in told] == [26, 40]
+  assert told[0][0].startswith('10/40 responses ')
   rows = [json.loads(x) for x in path.read_text().splitlines()][26:]
-  _, numbers, line = told[2]
+  _, _, numbers, line = told[1]
   assert numbers['reward/mean'] == pytest.approx(
       np.mean([r['reward'] for r in rows if r['valid']]))
   assert numbers['response/length'] == np.mean([r['tokens'] for r in rows])
   assert numbers['speed/tokens_per_second'] > 0
-  assert rows[0]['prompt'] in line and rows[0]['verdict'] in line
+  assert line.startswith(f'Reach {rows[0]["prompt"]}\n')
+  assert line.endswith(f'{rows[0]["response"]}  [{rows[0]["verdict"]}]')
 
 
 def test_calls_cover_everything_once_within_what_fits():
