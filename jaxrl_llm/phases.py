@@ -14,7 +14,7 @@ looks at them, and they cost microseconds.
 import contextlib
 import threading
 import time
-from typing import Callable, Iterable, Iterator, Sequence, TypeVar
+from typing import Any, Callable, Iterable, Iterator, Sequence, TypeVar
 
 T = TypeVar('T')
 _local = threading.local()
@@ -37,12 +37,13 @@ class Phase:
   def __init__(
       self, name: str, total: int = 0, unit: str = '', done: int = 0, *,
       poll: Callable[[], int] | None = None, apart: bool = False,
-      paces: dict[str, float] | None = None):
+      paces: dict[Any, float] | None = None):
     """Begins a phase; see `phase`.
 
     Args:
       name, total, unit, done, poll, apart: see above.
-      paces: seconds of a unit by the name of the phase, of those before.
+      paces: seconds of a unit in the phases before, by (name, total) and by
+        name.
     """
     self.name, self.total, self.unit, self.done = name, total, unit, done
     self.poll, self.apart = poll, apart
@@ -63,13 +64,14 @@ class Phase:
     """Returns an estimate of the seconds left.
 
     The pace is that of the units done, else that of the phase of this name
-    before. None if there is neither.
+    before, if possible one of this size. None if there is neither.
     """
     if self.total and self.done > self._first:
       pace = (self._counted - self.start) / (self.done - self._first)
-    elif self.name in self._paces:
-      pace = self._paces[self.name]
     else:
+      pace = self._paces.get(
+          (self.name, self.total), self._paces.get(self.name))
+    if pace is None:
       return None
     units, since = 1, self.start
     if self.total:
@@ -98,7 +100,8 @@ class Phase:
     if self.total and self.done > self._first:
       units = self.done - self._first
     if units > 0:
-      self._paces[self.name] = (self.passed() - self._left_out) / units
+      pace = (self.passed() - self._left_out) / units
+      self._paces[self.name] = self._paces[self.name, self.total] = pace
 
 
 def running() -> list[Phase]:

@@ -94,7 +94,7 @@ def take_step(
             state.learners[writer.player].params,
             fixed.frozen[writer.player]))
 
-  with timer('sample', len(asked.requests.prompt), 'responses'):
+  with timer('sample'):
     step = parts.replicate(np.uint32(state.step))
     policy_step = int(jax.device_get(state.learner.step))
     responses = rollout.respond(

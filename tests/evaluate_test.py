@@ -30,7 +30,7 @@ def test_spread():
   assert heldout.spread('abc', 2) == ['a', 'b']
 
 
-def test_heldout_is_what_sampling_by_hand_gives(parts, monkeypatch):
+def test_heldout_is_what_sampling_by_hand_gives(parts):
   """A different number of samples than a training step has, greedy, and a
   verifier that fails now and then."""
   config = tiny.load(eval__samples=3, eval__k=(1, 3))
@@ -45,13 +45,8 @@ def test_heldout_is_what_sampling_by_hand_gives(parts, monkeypatch):
   watched = tiny.watch(tiny.changed(parts, config=config), verify)
   _, _, weights = tiny.begin(parts)
   got = heldout.evaluate(watched.parts, weights)
-  counts = tiny.counts(monkeypatch)
   again = heldout.evaluate(watched.parts, weights)
   assert got == again
-  # 18 responses in calls of at most 16 of 4 problems each; 6 greedy ones.
-  assert [done for name, done, _ in counts if name == 'evaluation'] == [
-      12, 18, 22, 24]
-  assert {total for name, _, total in counts if name == 'evaluation'} == {24}
   seen = seen[:len(seen) // 2]
   ids = [p.id for p in parts.task.heldout]
   assert [i for i, _ in seen] == [i for i in ids for _ in range(3)] + ids

@@ -42,8 +42,8 @@ ALLOWED = {
     'buffer': {
         'learner', 'programs', 'rewards', 'rollout', 'stages', 'types'},
     'rollout': {
-        'programs', 'rewards', 'sampling', 'sharding', 'tasks', 'tokenizer',
-        'types'},
+        'phases', 'programs', 'rewards', 'sampling', 'sharding', 'tasks',
+        'tokenizer', 'types'},
     'monitoring': {
         'models', 'phases', 'rewards', 'rollout', 'sharding', 'types',
         'storage'},

@@ -58,6 +58,15 @@ def test_time_left_at_the_pace_of_the_phase_before(now):
     assert phase.left() is None
 
 
+def test_the_pace_of_a_phase_of_the_same_size_comes_first(now):
+  with phases.phase('evaluation'):
+    for total in (32, 4):  # Either call fills some of the slots.
+      with phases.phase('sampling', total):
+        now[0] += 16
+    assert [phases.begin('sampling', total).left() for total in (32, 4, 8)] == [
+        16, 16, 32]
+
+
 def test_work_that_failed_has_no_pace(now):
   with phases.phase('run'):
     with pytest.raises(OSError), phases.phase('saving'):

@@ -86,8 +86,9 @@ def test_a_step_says_what_it_does(parts, monkeypatch):
   ours = [line for line in dict.fromkeys(began) if not any(
       verb in line for verb in ('tracing', 'lowering', 'compiling'))]
   assert ours == [
-      'propose 0', 'reshard 0', 'sample 16 responses', 'verify 0',
-      'verify/verification 16 responses', 'batch 0', 'batch/select 0',
+      'propose 0', 'reshard 0', 'sample 0', 'sample/sampling 16 responses',
+      'verify 0', 'verify/verification 16 responses', 'batch 0',
+      'batch/select 0',
       'score 0', 'update 0', 'update/select 0', 'update/optimiser steps 4']
 
 

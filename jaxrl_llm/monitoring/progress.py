@@ -75,7 +75,7 @@ class Display:
     self._live = self._watch = None
 
   def __enter__(self) -> 'Display':
-    self._root = phases.begin('starting')
+    self._root = phases.begin('preparing')
     if self._show and self._console.is_terminal and not self._brief:
       self._live = Live(
           console=self._console, get_renderable=self._render,
@@ -169,9 +169,9 @@ class Display:
   def _shown(self) -> list[phases.Phase]:
     """Returns the phases to show, outermost first.
 
-    A phase is shown if it has several units, or is the innermost one. After the last
-    phase, the one of the figures stays, so that the last frame shows the end of
-    the run.
+    A phase is shown if it has several units, or is the innermost one. After the
+    last phase, the one of the figures stays, so that the last frame shows the
+    end of the run.
     """
     running = [*self._phases]
     inner = [phase for phase in running[1:]

@@ -23,17 +23,11 @@ class Timer:
     self._start = time.perf_counter()
 
   @contextlib.contextmanager
-  def __call__(
-      self, phase: str, total: int = 0, unit: str = '') -> Iterator[None]:
-    """Adds the time spent inside the context to `phase`.
-
-    Args:
-      phase: its name; it is shown, see `phases.py`.
-      total, unit: what is done in it, to be shown.
-    """
+  def __call__(self, phase: str) -> Iterator[None]:
+    """Adds the time spent inside the context to `phase`, which is shown."""
     start = time.perf_counter()
     try:
-      with phases.phase(phase, total, unit):
+      with phases.phase(phase):
         yield
     finally:
       passed = time.perf_counter() - start

@@ -261,6 +261,19 @@ def test_progress_is_shown(watched, whole, tmp_path):
   assert line.endswith(f'{rows[0]["response"]}  [{rows[0]["verdict"]}]')
 
 
+def test_an_evaluation_counts_responses_once_they_are_sampled(
+    parts, monkeypatch):
+  """4 responses to each of 6 problems and a greedy one, in calls for 4."""
+  _, _, weights = tiny.begin(parts)
+  counts = tiny.counts(monkeypatch)
+  heldout.evaluate(parts, weights)
+  assert [row for row in counts if row[0] == 'evaluation'] == [
+      ('evaluation', done, 30) for done in (16, 24, 28, 30)]
+  # The second call is sampled before the first is judged.
+  names = [name for name, *_ in counts]
+  assert names[:3] == ['evaluation', 'evaluation', 'verification']
+
+
 def test_calls_cover_everything_once_within_what_fits():
   rng = np.random.default_rng(0)
   for _ in range(300):

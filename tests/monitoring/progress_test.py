@@ -128,7 +128,7 @@ def test_a_thread_prints_what_is_due(now):
   with display:
     now[0] += 6
     display._watch.join(timeout=60)
-  assert out.getvalue() == 'starting 0:06\n'
+  assert out.getvalue() == 'preparing 0:06\n'
 
 
 def test_a_brief_display_prints_neither_notes_nor_steps():
@@ -207,7 +207,7 @@ def test_a_sample_shows_both_ends_of_problem_and_response():
 def test_a_terminal_shows_what_takes_long_within_the_run(now):
   _, console = capture(True, 100)
   with progress.Display('run', console=console) as display:
-    assert 'starting' in frame(display, 100)[0]
+    assert 'preparing' in frame(display, 100)[0]
     with phases.phase('RL', 2, 'steps'):
       display.update(1, {'loss': 1.0})
       with phases.phase('update'), phases.phase('optimiser steps', 4):
