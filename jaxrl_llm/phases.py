@@ -28,6 +28,7 @@ class Phase:
     total: how many units of it; 0 if that is not known.
     unit: name of the units.
     done: units that are done.
+    first: those that were done before it.
     start: when it began, of `time.monotonic`.
     poll: () -> `done`, for a display to call, where the work cannot count.
     apart: whether it is no part of the pace of the phases around it, because
@@ -48,7 +49,7 @@ class Phase:
     self.name, self.total, self.unit, self.done = name, total, unit, done
     self.poll, self.apart = poll, apart
     self.start = self._counted = time.monotonic()
-    self._first, self._left_out = done, 0.0
+    self.first, self._left_out = done, 0.0
     self._paces = {} if paces is None else paces
 
   def count(self, done: int | None = None) -> None:
@@ -66,8 +67,8 @@ class Phase:
     The pace is that of the units done, else that of the phase of this name
     before, if possible one of this size. None if there is neither.
     """
-    if self.total and self.done > self._first:
-      pace = (self._counted - self.start) / (self.done - self._first)
+    if self.total and self.done > self.first:
+      pace = (self._counted - self.start) / (self.done - self.first)
     else:
       pace = self._paces.get(
           (self.name, self.total), self._paces.get(self.name))
@@ -96,9 +97,9 @@ class Phase:
 
   def note_pace(self) -> None:
     """Keeps its pace for the next phase of its name."""
-    units = self.total - self._first if self.total else 1
-    if self.total and self.done > self._first:
-      units = self.done - self._first
+    units = self.total - self.first if self.total else 1
+    if self.total and self.done > self.first:
+      units = self.done - self.first
     if units > 0:
       pace = (self.passed() - self._left_out) / units
       self._paces[self.name] = self._paces[self.name, self.total] = pace

@@ -204,10 +204,11 @@ def collect(
   total = len(keys) * samples
   done = total - sum(map(len, wanted))
   with (path.open('ab') if channel.first else io.BytesIO() as file,
-        phases.phase('evaluation', total, 'responses', done)):
+        phases.phase('evaluation', total, 'responses', done) as phase):
     began, tokens = time.monotonic(), 0
     for call in draw(
-        parts, params, problems, wanted, sampling=sampling, key=key):
+        parts, params, problems, wanted, sampling=sampling, key=key,
+        phase=phase):
       mine = [
           plain.json(_row(
               *keys[p], problems[p], number, text, verdict, length, cut_off))
@@ -230,11 +231,10 @@ def collect(
       if any(said):
         raise FileNotFoundError(max(said))
       kept.update(map(_entry, rows))
-      done += len(rows)
       tokens += sum(row['tokens'] for row in rows)
       # Over all calls: a call is yielded only after the next was sampled.
       speed = tokens / max(time.monotonic() - began, 1e-9)
-      display.update(done, _numbers(rows, speed), progress.sample_lines([
+      display.update(phase.done, _numbers(rows, speed), progress.sample_lines([
           {**row, 'prompt': shown[_entry(row)[0][:-1]]} for row in rows[:1]]))
   every = iter(keys)
   return {

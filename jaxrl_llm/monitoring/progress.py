@@ -70,6 +70,7 @@ class Display:
     self._phases = phases.running()
     self._main: phases.Phase | None = None  # of the figures
     self._numbers, self._sample = {}, ''
+    self._updated = 0  # units done at the latest update
     self._printed, self._known = time.monotonic(), set()
     self._closed = threading.Event()
     self._live = self._watch = None
@@ -111,11 +112,12 @@ class Display:
     """
     phase = self._phases[-1]
     if phase is not self._main:
-      self._main, self._numbers = phase, {}
+      self._main, self._numbers, self._updated = phase, {}, phase.first
     numbers = {label: format(row[name], style)
                for name, label, style in NUMBERS if name in row}
-    before = phase.done
-    phase.count(done)
+    before, self._updated = self._updated, done
+    if done != phase.done:
+      phase.count(done)
     self._numbers = {**self._numbers, **numbers}
     if row.get('response/truncated', 1.0) <= _FEW_TRUNCATED:
       del self._numbers['truncated']

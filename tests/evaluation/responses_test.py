@@ -10,7 +10,7 @@ import types
 import numpy as np
 import pytest
 
-from jaxrl_llm import experiment, phases, rollout
+from jaxrl_llm import experiment, rollout
 from jaxrl_llm.evaluation import heldout, responses
 from jaxrl_llm.monitoring import ends, progress
 from jaxrl_llm.rewards import Verdict
@@ -234,7 +234,7 @@ def test_judging_overlaps_with_sampling(watched, whole, tmp_path):
       'sample', *['submit'] * 8, *['wait'] * 16, *['wait'] * 8]
 
 
-def test_progress_is_shown(watched, whole, tmp_path):
+def test_progress_is_shown(watched, whole, tmp_path, monkeypatch):
   path = tmp_path / 'responses.jsonl'
   path.write_bytes(b''.join(whole[1].read_bytes().splitlines(True)[:10]))
   told = []
@@ -242,17 +242,20 @@ def test_progress_is_shown(watched, whole, tmp_path):
   class Display(progress.Display):
 
     def update(self, *args):
-      told.append((phases.running()[-1].counts(), *args))
+      told.append(args)
       super().update(*args)
 
   sets = {name: [
       dataclasses.replace(p, text=f'Reach {p.prompt}') for p in load(name)]
           for name in FILES}
+  counts = tiny.counts(monkeypatch)
   collect(watched, path, sets, display=Display('', show=False))
-  assert [done for _, done, *_ in told] == [26, 40]
-  assert told[0][0].startswith('10/40 responses ')
+  assert [row for row in counts if row[0] == 'evaluation'] == [
+      ('evaluation', done, 40) for done in (26, 40)]
+  # The second of two calls is sampled before the first is judged.
+  assert [done for done, *_ in told] == [40, 40]
   rows = [json.loads(x) for x in path.read_text().splitlines()][26:]
-  _, _, numbers, line = told[1]
+  _, numbers, line = told[1]
   assert numbers['reward/mean'] == pytest.approx(
       np.mean([r['reward'] for r in rows if r['valid']]))
   assert numbers['response/length'] == np.mean([r['tokens'] for r in rows])
