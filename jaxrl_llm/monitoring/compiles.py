@@ -62,7 +62,8 @@ class _Thread(threading.local):
 
   Attributes:
     phase: of the outermost event that is under way, or None.
-    events: number of those under way; functions are traced inside of others.
+    events: number of those under way; a program that is traced may compile
+      others, for its constants.
     expected: names of the large programs, in their order.
     next: number of the first of them that has not been compiled.
   """
