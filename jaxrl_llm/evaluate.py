@@ -34,7 +34,7 @@ from ml_collections import ConfigDict
 import rich
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import experiment
+from jaxrl_llm import experiment, phases, sharding
 from jaxrl_llm.evaluation import heldout, report, responses, weights
 from jaxrl_llm.monitoring import compiles, ends, progress
 from jaxrl_llm.rewards import plain
@@ -114,15 +114,19 @@ def evaluate(
   # Files of problems that are not evaluated need not exist.
   if files and 'path' in config.task:
     config.task.path = config.task.heldout = ()
-  with ends.stoppable(config.checkpoint.grace) as asked:
+  sharding.keep_memory(config.mesh.keep_memory)  # before there are threads
+  name = config_lib.title(config, f'evaluation of {config.workdir}')
+  with (ends.stoppable(config.checkpoint.grace) as asked, progress.Display(
+      name, show=distributed.first(), brief=not config.log.display) as display):
+    display.say(name)
     parts = experiment.build(config, training=False)
     parts.processes.channel.listen_to(asked)
-    return _evaluate(parts, which, files, greedy, player)
+    return _evaluate(parts, which, files, greedy, player, display)
 
 
 def _evaluate(
     parts: experiment.Parts, which: str, files: Sequence[str], greedy: bool,
-    player: str) -> dict[str, Any]:
+    player: str, display: progress.Display) -> dict[str, Any]:
   """`evaluate`, once the parts are made."""
   config, channel = parts.config, parts.processes.channel
   sets, left_out = problem_sets(parts, files)
@@ -134,11 +138,10 @@ def _evaluate(
     workdir.mkdir(parents=True, exist_ok=True)
   workdir_lib.check_shared(workdir, channel)
   temperature = 0.0 if greedy else config.sampling.temperature
-  with (contextlib.closing(parts), progress.Display(
-            f'evaluation of {workdir}',
-            show=config.log.display and channel.first) as display):
+  with contextlib.closing(parts):
     compiled = compiles.first(display.note)
-    with display.phase('weights', config.warm_start.steps):
+    compiles.expect(parts.large_programs(training=False))
+    with phases.phase('weights'):
       params, step, identity = weights.load(
           parts, which, display.update, player)
     known = weights.settings(

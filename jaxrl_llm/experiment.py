@@ -16,8 +16,8 @@ from ml_collections import ConfigDict
 import numpy as np
 
 from jaxrl_llm import config as config_lib
+from jaxrl_llm import phases, rollout, sharding, tasks
 from jaxrl_llm import programs as programs_lib
-from jaxrl_llm import rollout, sharding, tasks
 from jaxrl_llm import stages as stages_lib
 from jaxrl_llm import tokenizer as tokenizer_lib
 from jaxrl_llm.config import memory
@@ -129,6 +129,25 @@ class Parts(NamedTuple):
         self.programs.policy.shapes, sharding.TRAIN_RULES,
         self.programs.learner_mesh)
 
+  def large_programs(self, training: bool = True) -> list[str]:
+    """Returns the functions that take long to compile, in their order.
+
+    Args:
+      training: whether for a run; else for an evaluation. Either may have some
+        of their results on disk.
+    """
+    config, programs = self.config, self.programs
+    warm = bool(config.warm_start.steps)
+    start = ['random_params'] * (not config.model.hf) + ['update'] * warm
+    if not training:
+      return [*start, 'sharded_generate']
+    samplers = {id(programs.sampler), id(programs.writer.sampler)}
+    score = programs_lib.needs_old_logprobs(
+        config, self.stages) or programs_lib.needs_anchor(config)
+    return [
+        *start * len(programs.players), *['sharded_generate'] * len(samplers),
+        'wave_signal', 'batch_advantages', *['score'] * score, 'update']
+
   def layout(self) -> str:
     """Returns the layouts of training and sampling weights as tables."""
     writer = self.programs.writer.player
@@ -188,7 +207,8 @@ def fitting(
       raise ValueError(
           f'The prompt {plain.shown(problem.prompt)} of the set {name!r} is no '
           'valid text: correct the problem.')
-  lengths = [len(tokenizer.encode(p.prompt)) for p in problems]
+  lengths = [len(tokenizer.encode(p.prompt)) for p in phases.counted(
+      problems, f'prompts of the set {name!r}', total=len(problems))]
   if not min(lengths):
     raise ValueError(
         f'The tokeniser makes no token of the prompt '
@@ -217,8 +237,9 @@ def _task(
   Returns:
     The task and, for training, the tokens of each training prompt.
   """
-  task = copy.copy(tasks.get(
-      config.task.name, tokenizer, **config_lib.task_options(config)))
+  with phases.phase('reading the problems'):
+    task = copy.copy(tasks.get(
+        config.task.name, tokenizer, **config_lib.task_options(config)))
   tokenizer = task.tokenizer
   needed = max(tokenizer.vocab_size, *(i + 1 for i in tokenizer.stop_ids))
   if model.vocab_size < needed:

@@ -25,7 +25,7 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm.learner import policy as policy_lib
 from jaxrl_llm.models import hf, hf_config, lora
 from jaxrl_llm.models.config import ModelConfig
-from jaxrl_llm.monitoring import ends
+from jaxrl_llm.monitoring import ends, progress
 from jaxrl_llm.storage import compiled, paths
 from jaxrl_llm.tasks import modules
 
@@ -195,9 +195,10 @@ def main() -> None:
   with ends.program('Interrupted; nothing was written.'):
     config = config_lib.of_player(config_lib.load(
         f'{args.workdir}/config.json', {'workdir': args.workdir}), args.player)
-    step = export(
-        config, paths.absolute(args.out), args.checkpoint, args.dtype,
-        args.player)
+    with progress.Display(f'export of {args.workdir}'):
+      step = export(
+          config, paths.absolute(args.out), args.checkpoint, args.dtype,
+          args.player)
     print(
         f'{args.out}: the {args.checkpoint} checkpoint of {args.workdir}, step '
         f'{step}.' + ('' if config.model.hf else

@@ -10,7 +10,7 @@ from typing import Any, Callable, NamedTuple, Sequence
 import jax
 import numpy as np
 
-from jaxrl_llm import programs, rewards, sharding, tasks
+from jaxrl_llm import phases, programs, rewards, sharding, tasks
 from jaxrl_llm.sampling import plan as plan_lib
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.sharding import processes as processes_lib
@@ -235,9 +235,10 @@ def respond(
     processes: of the run.
     policy_step: optimiser steps behind `params`, recorded with the rollouts.
   """
-  rollouts, use = sample(
-      params, asked.prompts, asked.requests, key, sampling,
-      policy_step=policy_step)
+  with phases.phase('sampling', len(asked.requests.prompt), 'responses'):
+    rollouts, use = sample(
+        params, asked.prompts, asked.requests, key, sampling,
+        policy_step=policy_step)
   shard = plan_lib.shard_of(
       len(asked.requests.prompt), sharding.data_shards(processes.mesh))
   rows = np.flatnonzero(processes.here(shard))

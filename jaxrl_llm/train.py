@@ -23,9 +23,11 @@ from jaxrl_llm import buffer as buffer_lib
 from jaxrl_llm import (
     checkpoint,
     experiment,
+    phases,
     rewards,
     rollout,
     schedules,
+    sharding,
     warm_start,
 )
 from jaxrl_llm import config as config_lib
@@ -202,7 +204,7 @@ def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:
 
   Args:
     config: checked by `config.validate`.
-    name: of the config, for the display.
+    name: of the config; with model and task, it is the name that is shown.
 
   Returns:
     The content of `summary.json`.
@@ -224,16 +226,35 @@ def _run(
     config: ConfigDict, name: str, workdir: workdir_lib.Folder, asked: Any,
 ) -> dict[str, Any]:
   """`train`, in a folder that is held; `asked` is an event that stops it."""
-  began = time.monotonic()
-  parts = experiment.build(config)
-  parts.processes.channel.listen_to(asked)
-  return _loop(parts, name, workdir, began)
+  began, name = time.monotonic(), config_lib.title(config, name)
+  sharding.keep_memory(config.mesh.keep_memory)  # before there are threads
+  with progress.Display(
+      name, show=distributed.first(), brief=not config.log.display) as display:
+    display.say(f'{name}, in {workdir.path}')
+    parts = experiment.build(config)
+    parts.processes.channel.listen_to(asked)
+    state, start, latest, compiled = _loop(parts, workdir, began, display)
+  if not parts.processes.channel.first:
+    return {}
+  summary.check(state.step, state.rounds)
+  result = summary.summary(
+      start, latest, time.monotonic() - began, state.step, compiled)
+  line, fault = summary.end(workdir, result, name, checkpoint.whole_steps(
+      workdir.path / 'checkpoints'))
+  if config.log.display:
+    rich.print(progress.results(start, latest))
+    if said := parts.stages.curriculum.summary(state.curriculum):
+      print(said)
+  print(line)
+  if fault:
+    raise OSError(fault)
+  return result
 
 
 def _loop(
-    parts: experiment.Parts, name: str, workdir: workdir_lib.Folder,
-    began: float) -> dict[str, Any]:
-  """`train`, once the parts are made; `began` is its start."""
+    parts: experiment.Parts, workdir: workdir_lib.Folder, began: float,
+    display: progress.Display) -> tuple[RunState, Any, Any, compiles.Compiles]:
+  """Takes the steps; returns the last state and both ends' evaluations."""
   config, channel = parts.config, parts.processes.channel
   policy, learner = parts.programs.policy, parts.programs.learner
   channel.agree(parts.compared(), 'between the processes')
@@ -258,11 +279,10 @@ def _loop(
         config=config.to_dict(), tensorboard=config.log.tensorboard,
         wandb=config.log.wandb, run=workdir.path)
 
-  with (progress.Display(
-            name, show=config.log.display and channel.first) as display,
-        contextlib.closing(parts), contextlib.closing(saver),
+  with (contextlib.closing(parts), contextlib.closing(saver),
         contextlib.closing(writer)):
     compiled = compiles.first(display.note)
+    compiles.expect(parts.large_programs())
     display.note(parts.layout())
     if size := buffer_lib.size(config, parts.stages):
       display.note(size)
@@ -289,11 +309,9 @@ def _loop(
 
     starts = []
     for number in range(len(parts.programs.players)):
-      with display.phase(
-          ('warm start' if config.warm_start.steps else 'weights')
-          + ' of the actor' * number, config.warm_start.steps):
+      with phases.phase('weights' + ' of the actor' * number):
         starts.append(warm_start.start(
-            parts.player(number), display.update, resumed=found is not None))
+            parts.player(number), display.update, resumed=bool(found)))
     params, every, anchors = zip(*starts)
     frozen = every[0]
     fixed = Fixed(
@@ -317,8 +335,7 @@ def _loop(
           step, config.eval.every, config.steps)
       if evaluated:
         weights = policy.to_sampling(state.learner.params, frozen)
-        with display.phase('evaluation'):
-          notes['latest'] = heldout.evaluate(parts, weights)
+        notes['latest'] = heldout.evaluate(parts, weights)
         del weights
         if not step:
           notes['start'] = notes['latest']
@@ -341,7 +358,7 @@ def _loop(
     try:
       if notes['due']:
         finish(state)
-      with display.phase('RL', config.steps, state.step):
+      with phases.phase('RL', config.steps, 'steps', state.step):
         while state.step < config.steps:
           try:
             with jax.transfer_guard('disallow'):
@@ -354,7 +371,7 @@ def _loop(
                   timer.take(), tokens=report.tokens, flops=report.flops,
                   rate=rate, memory=flops.peak_memory()),
               records=report.records,
-              sample=progress.sample_line(report.sample))
+              sample=progress.sample_lines(report.sample))
           compiled()
           check_workdir(state)
           finish(state)
@@ -366,24 +383,7 @@ def _loop(
       raise Stopped(
           f'Stopped after step {state.step} of {config.steps}, which is saved; '
           'the same command goes on.') from None
-
-  if not channel.first:
-    return {}
-  start, latest = notes['start'], notes['latest']
-  summary.check(state.step, state.rounds)
-  result = summary.summary(
-      start, latest, time.monotonic() - began, state.step, compiled())
-  line, fault = summary.end(
-      workdir, result, name,
-      checkpoint.whole_steps(workdir.path / 'checkpoints'))
-  if config.log.display:
-    rich.print(progress.results(start, latest))
-    if said := parts.stages.curriculum.summary(state.curriculum):
-      print(said)
-    print(line)
-  if fault:
-    raise OSError(fault)
-  return result
+  return state, notes['start'], notes['latest'], compiled()
 
 
 def main() -> None:

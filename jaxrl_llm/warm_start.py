@@ -18,7 +18,7 @@ import numpy as np
 from safetensors import safe_open, SafetensorError
 from safetensors.numpy import save_file
 
-from jaxrl_llm import checkpoint, experiment, rollout, sharding
+from jaxrl_llm import checkpoint, experiment, phases, rollout, sharding
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import programs as programs_lib
 from jaxrl_llm.learner import batches
@@ -120,17 +120,24 @@ def run(parts: experiment.Parts, report: Report) -> Any:
   found = checkpoint.restore(unfinished, state, channel=channel)
   if found:
     first, state = found.step, found.state
-  for step in range(first, warm.steps):
-    channel.gather()
-    if channel.stopping:
-      _interrupt(unfinished, parts, step, state)
-    batch = demonstrations(
-        parts.task, seed=config.seed, start=step * warm.batch,
-        count=warm.batch, max_prompt=config.max_prompt,
-        max_response=config.max_response)
-    state, metrics = learner.update(state, parts.shard_rows(batch), loss)
-    if (step + 1) % 20 == 0 or step + 1 == warm.steps:
-      report(step + 1, jax.device_get(metrics))
+  waiting = []  # of the steps that the devices may not have done yet
+  with phases.phase('warm start', warm.steps, done=first) as phase:
+    for step in range(first, warm.steps):
+      channel.gather()
+      if channel.stopping:
+        _interrupt(unfinished, parts, step, state)
+      batch = demonstrations(
+          parts.task, seed=config.seed, start=step * warm.batch,
+          count=warm.batch, max_prompt=config.max_prompt,
+          max_response=config.max_response)
+      state, metrics = learner.update(state, parts.shard_rows(batch), loss)
+      waiting.append(metrics['loss'])
+      if (step + 1) % 20 == 0 or step + 1 == warm.steps:
+        for array in waiting:
+          jax.block_until_ready(array)
+          phase.count()
+        waiting = []
+        report(step + 1, jax.device_get(metrics))
   if channel.first:
     paths.remove(unfinished)
   return state.params

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_llm import checkpoint, sharding
+from jaxrl_llm import checkpoint, phases, sharding
+from jaxrl_llm.checkpoint import files
 from tests import devices
 from tests.states import abstract, bits, Learner, make_state, one_warning, write
 
@@ -52,6 +53,29 @@ def test_keeps_the_newest_and_the_best(tmp_path):
   assert checkpoint.steps(tmp_path) == [8]
   with pytest.raises(ValueError, match='checkpoint.keep=0'):
     checkpoint.Checkpointer(tmp_path, {}, keep=0)
+
+
+def test_a_save_counts_the_bytes_on_disk(tmp_path, monkeypatch):
+  began = []
+  saver = checkpoint.Checkpointer(tmp_path / 'new', {})
+  begin = phases.begin
+  monkeypatch.setattr(phases, 'begin', lambda *args, **kwargs: (
+      began.append((args, kwargs)), begin(*args, **kwargs))[1])
+  saver.save(1, {'x': np.zeros(750_000)}, {})
+  saver.close()
+  checkpoint.restore(tmp_path / 'new', {'x': np.zeros(750_000)})
+  names = [args[0] for args, _ in began]
+  assert names == ['saving'] * (len(names) - 1) + ['reading the checkpoint']
+  # The first waits for nothing, and knows no size yet.
+  assert {args[1:3] for args, _ in began[1:-1]} == {(6, 'MB')}
+
+  (tmp_path / f'2{files.TEMPORARY}-7').mkdir()
+  with files.saving(tmp_path, 6_000_000) as phase:
+    assert phase.counts().startswith('0/6 MB ')
+    (tmp_path / f'2{files.TEMPORARY}-7' / 'x').write_bytes(bytes(4_000_000))
+    assert phase.counts().startswith('4/6 MB ')
+    (tmp_path / f'2{files.TEMPORARY}-7' / 'x').rename(tmp_path / 'x')
+    assert phase.counts().startswith('0/6 MB ')
 
 
 def test_a_step_that_is_there_is_left_alone(tmp_path):

@@ -182,8 +182,9 @@ def test_what_a_verifier_returns_is_written_everywhere(
   assert all(row['response'].endswith('\ufffd\x1b') for row in samples)
   assert {'SystemExit: ', '\ufffd', '<Nasty>'} < {
       row['detail'] for row in samples}
-  shown = progress.sample_line(samples)
-  assert shown.isprintable() and '\ufffd' in shown
+  shown = progress.sample_lines(samples).split('\n')
+  assert len(shown) == 2 and all(line.isprintable() for line in shown)
+  assert '\ufffd' in shown[1]
 
 
 def test_a_problem_may_have_any_kind():

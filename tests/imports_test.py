@@ -20,16 +20,17 @@ PROGRAMS = {'train', 'evaluate', 'export', '__init__'}
 # a file of the package; one that is not listed only has to be free of cycles.
 ALLOWED = {
     'types': set(),
+    'phases': set(),
     'schedules': set(),
     'tokenizer': set(),
     'storage': set(),
     'ops': {'types'},
-    'models': {'ops', 'storage', 'types'},
+    'models': {'ops', 'phases', 'storage', 'types'},
     'sharding': {'ops', 'types'},
     'sampling': {'models', 'ops', 'types'},
     'learner': {
-        'models', 'ops', 'schedules', 'sharding', 'storage', 'types'},
-    'rewards': set(),
+        'models', 'ops', 'phases', 'schedules', 'sharding', 'storage', 'types'},
+    'rewards': {'phases'},
     'tasks': {'rewards', 'storage', 'tokenizer'},
     'curriculum': {'ops', 'types'},
     'selection': {'ops', 'types'},
@@ -41,16 +42,17 @@ ALLOWED = {
     'buffer': {
         'learner', 'programs', 'rewards', 'rollout', 'stages', 'types'},
     'rollout': {
-        'programs', 'rewards', 'sampling', 'sharding', 'tasks', 'tokenizer',
-        'types'},
+        'phases', 'programs', 'rewards', 'sampling', 'sharding', 'tasks',
+        'tokenizer', 'types'},
     'monitoring': {
-        'models', 'rewards', 'rollout', 'sharding', 'types', 'storage'},
-    'experiment': {
-        'config', 'learner', 'models', 'programs', 'rewards', 'rollout',
-        'sampling', 'sharding', 'stages', 'tasks', 'tokenizer', 'types',
+        'models', 'phases', 'rewards', 'rollout', 'sharding', 'types',
         'storage'},
+    'experiment': {
+        'config', 'learner', 'models', 'phases', 'programs', 'rewards',
+        'rollout', 'sampling', 'sharding', 'stages', 'tasks', 'tokenizer',
+        'types', 'storage'},
     'evaluation': {
-        'checkpoint', 'config', 'experiment', 'models', 'monitoring',
+        'checkpoint', 'config', 'experiment', 'models', 'monitoring', 'phases',
         'rewards', 'rollout', 'sampling', 'storage', 'tasks', 'warm_start'},
 }
 

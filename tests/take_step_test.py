@@ -1,5 +1,6 @@
 """Tests of one step: sampling, verification and training."""
 
+import dataclasses
 import pathlib
 import sys
 
@@ -7,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_llm import checkpoint, experiment, run_state, train
+from jaxrl_llm import checkpoint, experiment, phases, run_state, train
 from jaxrl_llm.evaluation import heldout
 from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.monitoring import metrics, timing
@@ -72,6 +73,35 @@ def test_the_stop_token_is_trained_wherever_it_stands(run):
         (last == stop)[kept], ~rollouts.truncated[kept])
     at_once += (kept & (rollouts.length == 1) & ~rollouts.truncated).sum()
   assert at_once > 3
+
+
+def test_a_step_says_what_it_does(parts, monkeypatch):
+  began, begin = [], phases.begin
+
+  def noted(name, total=0, unit='', *args, **kwargs):
+    around = [phase.name for phase in phases.running()]
+    began.append('/'.join([*around, f'{name} {total} {unit}'.rstrip()]))
+    return begin(name, total, unit, *args, **kwargs)
+
+  monkeypatch.setattr(phases, 'begin', noted)
+  config = tiny.load(learner__updates=2, learner__epochs=2)
+  watched = tiny.watch(
+      tiny.changed(parts, config=config), tiny.by_length, train=[
+          dataclasses.replace(p, text=f'Reach it: {p.prompt}')
+          for p in parts.task.train])
+  state, fixed, _ = tiny.begin(parts)
+  del began[:]
+  _, report = train.take_step(watched.parts, state, fixed, timing.Timer())
+  ours = [line for line in dict.fromkeys(began) if not any(
+      verb in line for verb in ('tracing', 'lowering', 'compiling'))]
+  assert ours == [
+      'propose 0', 'reshard 0', 'sample 0', 'sample/sampling 16 responses',
+      'verify 0', 'verify/verification 16 responses', 'batch 0',
+      'batch/select 0', 'score 0', 'update 0', 'update/select 0',
+      'update/optimiser steps 4']
+  # The sample to show has the problem without its template.
+  assert report.sample[0]['prompt'].startswith('Reach it: ')
+  assert not any('Reach' in record['prompt'] for record in report.records)
 
 
 def test_no_two_steps_share_noise(parts):

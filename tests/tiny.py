@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import experiment, run_state, stages, train
+from jaxrl_llm import experiment, phases, run_state, stages, train
 from jaxrl_llm import programs as programs_lib
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.rewards import Verdict
@@ -160,6 +160,18 @@ def programs(names: list[str]) -> list[str]:
   return sorted(name.replace('(_', '(') for name in names if any(
       part in name for part in (
           'generate', 'update', 'score', 'advantages', 'signal')))
+
+
+def counts(patch: Any) -> list[tuple[str, int, int]]:
+  """Yields a list of (name, done, total) at each count of a phase."""
+  found, count = [], phases.Phase.count
+
+  def counted(phase, *args):
+    count(phase, *args)
+    found.append((phase.name, phase.done, phase.total))
+
+  patch.setattr(phases.Phase, 'count', counted)
+  return found
 
 
 def begin(parts: experiment.Parts):

@@ -262,8 +262,10 @@ def test_evaluations_are_written_whatever_is_logged(
       True, True, False, True, True, True]
   assert checkpoint.steps(tmp_path / 'run' / 'checkpoints')[-1] == 7
   said = capsys.readouterr().out
+  assert said.startswith(
+      f'a name: tiny on countdown, in {tmp_path / "run"}\n')
   for part in ('layers/q', 'bytes per device', 'held-out problems', 'before',
-               'pass@4', 'greedy', 'summary.json'):
+               'pass@4', 'greedy', 'summary.json', 'RL 7/7 steps '):
     assert part in said
   assert said.count('Compiled ') == 1  # after the first step
 
@@ -283,9 +285,13 @@ def test_evaluations_are_written_whatever_is_logged(
       tmp_path / 'run' / 'metrics.jsonl')] == [0, 2, 3, 4, 6, 7, 8]
 
 
-def test_no_steps_are_an_evaluation(parts, reuse, tmp_path):
+def test_no_steps_are_an_evaluation(parts, reuse, tmp_path, capsys):
   reuse(parts)
   result = train.train(tiny.load(tmp_path, steps=0))
+  # Without a display, the run says where it is.
+  first, *_, last = capsys.readouterr().out.splitlines()
+  assert first == f'run: tiny on countdown, in {tmp_path}'
+  assert last.startswith(f'{tmp_path}: summary.json, curves.png')
   assert result['steps'] == 0
   for name in ('pass@1', 'pass@4', 'greedy'):
     assert result[name]['start'] == result[name]['final'] is not None

@@ -23,8 +23,10 @@ def warmed(parts, tmp_path_factory):
       warm_start__learning_rate=3e-2)
   parts = tiny.changed(parts, config=config)
   reports = []
-  params = warm_start.parameters(
-      parts, lambda step, row: reports.append((step, row)))
+  with pytest.MonkeyPatch.context() as patch:
+    counts = tiny.counts(patch)
+    params = warm_start.parameters(
+        parts, lambda step, row: reports.append((step, row, counts[:])))
   path, = cache.iterdir()
   return parts, jax.device_get(params), reports, path
 
@@ -38,13 +40,20 @@ def no_training(monkeypatch):
   monkeypatch.setattr(warm_start, 'run', run)
 
 
+def test_each_step_counts_once_it_is_done(warmed):
+  """Before the report of the last of them, which the display waits for."""
+  (_, _, counts), = warmed[2]
+  assert counts == [
+      ('warm start', done, STEPS) for done in range(1, STEPS + 1)]
+
+
 def made_again(params):
   return all((leaf == 7).all() for leaf in jax.tree.leaves(params))
 
 
 def test_it_learns_to_answer_and_to_stop(warmed):
   parts, params, reports, _ = warmed
-  assert [step for step, _ in reports] == [STEPS]
+  assert [step for step, *_ in reports] == [STEPS]
   batch = warm_start.demonstrations(
       parts.task, seed=1, start=0, count=16, max_prompt=9, max_response=10)
   rows = parts.shard_rows(batch)

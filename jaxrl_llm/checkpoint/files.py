@@ -1,5 +1,6 @@
 """The directories of a run's checkpoints: their steps, and damage to them."""
 
+import contextlib
 import hashlib
 import json
 import math
@@ -8,12 +9,15 @@ import zlib
 
 from absl import logging
 
+from jaxrl_llm import phases
 from jaxrl_llm.storage import paths
 
 FILES = 'files.json'  # of a step: size and checksum of every other file
 SMALL = 1 << 16  # bytes
 # Names of directories that are no steps, before the number of their step.
 TORN, REPLACED = 'torn-', 'replaced-'
+TEMPORARY = '.orbax-checkpoint-tmp'  # in the names of unfinished steps
+_MB = 1_000_000  # bytes
 
 
 def steps(directory: paths.Text) -> list[int]:
@@ -35,6 +39,26 @@ def score(directory: paths.Text, step: int) -> float | None:
   """Returns the score saved with a step, or None."""
   path = paths.place(directory) / str(step) / 'metrics' / 'metrics'
   return json.loads(path.read_text())['score'] if path.exists() else None
+
+
+def saving(directory: paths.Path, size: int) -> Any:
+  """Makes a phase of a save; on disk, it counts what is there so far.
+
+  Args:
+    directory: of the steps.
+    size: bytes to save. The files are compressed, and may be done before.
+  """
+  if paths.in_bucket(directory):
+    return phases.phase('saving')
+
+  def written():
+    total = 0
+    with contextlib.suppress(OSError):  # They are renamed in the end.
+      for folder in directory.glob(f'*{TEMPORARY}*'):
+        total += sum(paths.sizes(folder).values())
+    return total // _MB
+
+  return phases.phase('saving', size // _MB, 'MB', written(), poll=written)
 
 
 def digest(directory: paths.Text, step: int) -> str:

@@ -29,11 +29,12 @@ from absl import logging
 import jax
 import orbax.checkpoint as ocp
 
+from jaxrl_llm import phases
 from jaxrl_llm.checkpoint import files
 from jaxrl_llm.checkpoint import tree as tree_lib
 from jaxrl_llm.storage import paths
 
-_TEMPORARY = '.orbax-checkpoint-tmp'
+_TEMPORARY = files.TEMPORARY
 _Config = dict[str, Any]
 
 
@@ -52,6 +53,7 @@ class Restored(NamedTuple):
   config: _Config
 
 
+@phases.phase('reading the checkpoint')
 def restore(
     directory: paths.Text,
     like: Any,
@@ -128,6 +130,7 @@ class Checkpointer:
     self._root = paths.absolute(directory)
     self._config = json.loads(json.dumps(config))
     self._saving: int | None = None
+    self._size = 0  # bytes of what is being saved
     self._fresh = True  # whether Orbax knows which steps are there
     self._channel = channel
     self._first = channel is None or channel.first
@@ -210,6 +213,7 @@ class Checkpointer:
     arrays, tree = tree_lib.encode(state)
     self.wait()
     self._saving = step
+    self._size = sum(array.nbytes for array in arrays.values())
     try:
       if not self._ready(step, again):
         return
@@ -219,7 +223,7 @@ class Checkpointer:
     compete = score is not None and math.isfinite(score)
     args = ocp.args
     try:
-      with jax.transfer_guard('allow'):
+      with jax.transfer_guard('allow'), files.saving(self._root, self._size):
         self._manager.save(
             step, force=True,
             args=args.Composite(
@@ -232,7 +236,8 @@ class Checkpointer:
   def wait(self) -> None:
     """Waits until the last save is on disk, or warns that it is not."""
     try:
-      self._manager.wait_until_finished()
+      with files.saving(self._root, self._size):
+        self._manager.wait_until_finished()
     except Exception as error:  # pylint: disable=broad-exception-caught
       # Only storage is at work in the background, and each kind of storage
       # raises errors of its own.

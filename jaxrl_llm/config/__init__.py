@@ -37,6 +37,7 @@ from jaxrl_llm.config.files import (
     load,
     load_file,
     name_of,
+    title,
     to_json,
 )
 from jaxrl_llm.config.model import (
@@ -55,4 +56,4 @@ __all__ = (
     'affecting', 'as_begun', 'base', 'choices', 'complete', 'difference',
     'fingerprint', 'flatten', 'has_actor', 'load', 'load_file', 'model_config',
     'name_of', 'of_actor', 'of_player', 'parse', 'resume_conflicts', 'split',
-    'task_options', 'to_json', 'to_text', 'validate')
+    'task_options', 'title', 'to_json', 'to_text', 'validate')

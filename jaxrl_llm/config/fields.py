@@ -346,5 +346,7 @@ FIELDS = (
           affects=_NOTHING),
     Field('log.wandb', None, 'Weights & Biases project to send metrics to '
           '(none: nothing is sent)', kind=str | None, affects=_NOTHING),
-    Field('log.display', True, 'show live progress', affects=_NOTHING),
+    Field('log.display', True, 'show live progress, layouts and results; else '
+          'only the folder, and a line after half a minute without one',
+          affects=_NOTHING),
 )

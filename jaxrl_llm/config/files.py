@@ -129,6 +129,22 @@ def name_of(spec: str) -> str:
   return re.sub(r'[^\w.=-]+', '-', f'{stem}-{arg}' if arg else stem)
 
 
+def title(config: ConfigDict, name: str) -> str:
+  """Returns the name to show of a run: its own, its model and its task.
+
+  Args:
+    config: of the run.
+    name: from `name_of`, or the user's.
+  """
+  model, task, *sources = [pathlib.PurePath(text).name for text in (
+      config.model.hf or config.model.preset, config.task.name,
+      *config.task.get('path', ()))]
+  # Of several sources the first one; the columns are few.
+  about = [task.removesuffix('.py'), *(
+      source.partition('.')[0] for source in sources[:1])]
+  return f'{name}: {model} on {" ".join(about)}'
+
+
 def to_json(config: ConfigDict) -> str:
   """Returns the config as JSON, one field per line; `load` reads it."""
   return json.dumps(flatten(config), indent=1)

@@ -5,7 +5,7 @@ from typing import Any, Sequence
 import jax
 import numpy as np
 
-from jaxrl_llm import experiment, tasks
+from jaxrl_llm import experiment, phases, tasks
 from jaxrl_llm.evaluation import estimators, responses
 from jaxrl_llm.sampling.logits import SamplingParams
 
@@ -18,6 +18,7 @@ def noise_key(parts: experiment.Parts) -> jax.Array:
 def solve(
     parts: experiment.Parts, params: Any, problems: Sequence[tasks.Problem], *,
     samples: int, sampling: SamplingParams,
+    phase: phases.Phase | None = None,
 ) -> tuple[np.ndarray, list[list[str]]]:
   """Samples and verifies responses to problems.
 
@@ -27,6 +28,7 @@ def solve(
     problems: P problems.
     samples: N, responses to each problem.
     sampling: temperature and truncation.
+    phase: counts the responses.
 
   Returns:
     [P, N] float rewards, NaN where verification failed; and [P][N] answers.
@@ -35,7 +37,7 @@ def solve(
   answers = [[''] * samples for _ in problems]
   for call in responses.draw(
       parts, params, problems, [range(samples)] * len(problems),
-      sampling=sampling, key=noise_key(parts)):
+      sampling=sampling, key=noise_key(parts), phase=phase):
     score[call.problem, call.sample] = call.judged.reward
     for p, s, answer in zip(call.problem, call.sample, call.judged.answer):
       answers[p][s] = answer
@@ -57,11 +59,14 @@ def evaluate(parts: experiment.Parts, params: Any) -> dict[str, float]:
   """
   cfg = parts.config.eval
   problems = spread(parts.task.heldout, cfg.problems)
-  score, answers = solve(
-      parts, params, problems, samples=cfg.samples, sampling=parts.sampling())
-  greedy, _ = solve(
-      parts, params, problems, samples=1,
-      sampling=parts.sampling(temperature=0.0))
+  with phases.phase('evaluation', len(problems) * (cfg.samples + 1),
+                    'responses') as phase:
+    score, answers = solve(
+        parts, params, problems, samples=cfg.samples,
+        sampling=parts.sampling(), phase=phase)
+    greedy, _ = solve(
+        parts, params, problems, samples=1,
+        sampling=parts.sampling(temperature=0.0), phase=phase)
   return estimators.estimate(
       score, cfg.k, greedy=greedy[:, 0], answers=answers)
 

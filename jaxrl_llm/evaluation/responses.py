@@ -19,7 +19,7 @@ from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
 import jax
 import numpy as np
 
-from jaxrl_llm import rollout
+from jaxrl_llm import phases, rollout
 from jaxrl_llm.monitoring import progress
 from jaxrl_llm.rewards import plain
 from jaxrl_llm.sampling.logits import SamplingParams
@@ -108,7 +108,8 @@ def cut(
 
 def draw(
     parts, params: Any, problems: Sequence, wanted: Sequence[Sequence[int]], *,
-    sampling: SamplingParams, key: jax.Array) -> Iterator[Call]:
+    sampling: SamplingParams, key: jax.Array,
+    phase: phases.Phase | None = None) -> Iterator[Call]:
   """Samples and judges responses.
 
   While the sampler runs, the responses of the previous call are judged, if the
@@ -121,6 +122,7 @@ def draw(
     wanted: for each problem, the numbers of the responses to sample, ascending.
     sampling: temperature and truncation.
     key: PRNG key; the same key gives the same responses.
+    phase: counts the responses as they are sampled.
 
   Yields:
     Calls, ordered by problem and then by sample.
@@ -142,6 +144,8 @@ def draw(
     found = rollout.respond(
         parts.sample_policy, params, asked, key, sampling, tokenizer=tokenizer,
         processes=parts.processes)
+    if phase:
+      phase.count(phase.done + len(problem))
     judged = rollout.submit(parts.task, found, parts.processes)
     if waiting:
       yield Call(*waiting[:-1], waiting[-1]())
@@ -194,15 +198,17 @@ def collect(
           for name, found in sets.items() for p in found]
   kept = {tuple(at): Kept(*row) for at, row in channel.gather(
       [*read(path).items()] if channel.first else None)[0]}
+  shown = {key: problem.shown for key, problem in zip(keys, problems)}
   wanted = [
       [n for n in range(samples) if (*key, n) not in kept] for key in keys]
   total = len(keys) * samples
   done = total - sum(map(len, wanted))
   with (path.open('ab') if channel.first else io.BytesIO() as file,
-        display.phase('responses', total, done)):
+        phases.phase('evaluation', total, 'responses', done) as phase):
     began, tokens = time.monotonic(), 0
     for call in draw(
-        parts, params, problems, wanted, sampling=sampling, key=key):
+        parts, params, problems, wanted, sampling=sampling, key=key,
+        phase=phase):
       mine = [
           plain.json(_row(
               *keys[p], problems[p], number, text, verdict, length, cut_off))
@@ -225,11 +231,11 @@ def collect(
       if any(said):
         raise FileNotFoundError(max(said))
       kept.update(map(_entry, rows))
-      done += len(rows)
       tokens += sum(row['tokens'] for row in rows)
       # Over all calls: a call is yielded only after the next was sampled.
       speed = tokens / max(time.monotonic() - began, 1e-9)
-      display.update(done, _numbers(rows, speed), progress.sample_line(rows))
+      display.update(phase.done, _numbers(rows, speed), progress.sample_lines([
+          {**row, 'prompt': shown[_entry(row)[0][:-1]]} for row in rows[:1]]))
   every = iter(keys)
   return {
       name: [[kept[*key, n] for n in range(samples)]

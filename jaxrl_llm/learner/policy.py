@@ -156,8 +156,11 @@ def _init(
   """Makes `Policy.init`; `like` has the shapes, types and shardings."""
   if checkpoint is not None:
     return lambda key: hf.load(checkpoint, like)
+
+  def random_params(key):
+    return jax.tree.map(
+        lambda x, want: x.astype(want.dtype), transformer.init(key, model),
+        like)
+
   return jax.jit(
-      lambda key: jax.tree.map(
-          lambda x, want: x.astype(want.dtype), transformer.init(key, model),
-          like),
-      out_shardings=jax.tree.map(lambda x: x.sharding, like))
+      random_params, out_shardings=jax.tree.map(lambda x: x.sharding, like))

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 import numpy as np
 
+from jaxrl_llm import phases
 from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.learner import batches, forward
 from jaxrl_llm.learner.loss import LossParams
@@ -286,7 +287,7 @@ def _update(
   if away:
     processes.exchange(
         np.unique(np.concatenate(away)), table.shard, tokens)
-  for part in parts:
+  for part in phases.counted(parts, 'optimiser steps'):
     mine = part[processes.positions(len(part))]
     identity = None
     if config.off_policy != 'none':

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl_llm import phases
 from jaxrl_llm.models import hf_config, tensor_files
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.storage import paths
@@ -84,8 +85,9 @@ def fetch(
 def _download(name: str, weights: bool, field: str) -> pathlib.Path:
   import huggingface_hub
   try:
-    return pathlib.Path(huggingface_hub.snapshot_download(
-        name, allow_patterns=[*_TEXTS, *(_WEIGHTS if weights else ())]))
+    with phases.phase(f'fetching {name}'):
+      return pathlib.Path(huggingface_hub.snapshot_download(
+          name, allow_patterns=[*_TEXTS, *(_WEIGHTS if weights else ())]))
   except Exception as error:  # a dozen kinds: names, rights, network
     reason = str(error).strip().split('\n')[0]
     raise ValueError(
@@ -244,6 +246,7 @@ def load(checkpoint: Checkpoint, shapes: Any) -> Any:
     tensors = [checkpoint.tensors[name] for name in parts]
     if not _path(keys).startswith('layers/'):
       whole = _read(tensors[0], shape.sharding)
+      loading.count()
       return jax.block_until_ready(whole.astype(shape.dtype))
     spec = list(shape.sharding.spec)[1:]
     spec += [None] * (len(shape.shape) - 1 - len(spec))
@@ -256,9 +259,13 @@ def load(checkpoint: Checkpoint, shapes: Any) -> Any:
       # Waits, so that reading does not run ahead and fill host memory.
       stack = jax.block_until_ready(
           put(stack, _read(tensor, place), np.int32(i)))
+      loading.count()
     return stack
 
-  return jax.tree_util.tree_map_with_path(leaf, shapes)
+  with phases.phase(
+      'loading the model', sum(len(parts) for parts, _ in members.values()),
+      'tensors') as loading:
+    return jax.tree_util.tree_map_with_path(leaf, shapes)
 
 
 @functools.cache
@@ -305,7 +312,10 @@ def save(
     ValueError: no supported family has the model's combination of features.
   """
   text = json.dumps(hf_config.to_hf(cfg, source), indent=2)
-  tensor_files.write(folder, _tensors(params, cfg), shard_bytes)
+  total = sum(len(parts) for parts, _ in names(cfg).values())
+  tensor_files.write(folder, phases.counted(
+      _tensors(params, cfg), 'writing the model', 'tensors', total),
+                     shard_bytes)
   (folder / 'config.json').write_text(text + '\n')
 
 

@@ -1,12 +1,23 @@
-"""Counts of compiled programs, and what the folder of programs saved."""
+"""Compiles: which program, how many so far, what the folder of them saved.
+
+JAX tells when it begins and ends to trace and to compile a program. Each is a
+phase of the thread that compiles; see `phases.py`.
+"""
 
 import os
 import threading
-from typing import Callable, NamedTuple
+from typing import Callable, NamedTuple, Sequence
 
 import jax
 
+from jaxrl_llm import phases
+
 _COMPILE = '/jax/core/compile/backend_compile_duration'
+_VERBS = {
+    '/jax/core/compile/jaxpr_trace_duration': 'tracing',
+    '/jax/core/compile/jaxpr_to_mlir_module_duration': 'lowering',
+    _COMPILE: 'compiling'}
+_WORDS = {'sharded_generate': 'sampler'}  # Other functions have good names.
 _SAVED = '/jax/compilation_cache/compile_time_saved_sec'
 _LOAD = '/jax/compilation_cache/cache_retrieval_time_sec'
 
@@ -46,13 +57,63 @@ class Compiles(NamedTuple):
     return f'{text}.'
 
 
+class _Thread(threading.local):
+  """What a thread compiles.
+
+  Attributes:
+    phase: of the outermost event that is under way, or None.
+    events: number of those under way; a program that is traced may compile
+      others, for its constants.
+    expected: names of the large programs, in their order.
+    next: number of the first of them that has not been compiled.
+  """
+  phase: phases.Phase | None = None
+  events = 0
+  expected: Sequence[str] = ()
+  next = 0
+
+
 _total = Compiles()
 _lock = threading.Lock()
+_thread = _Thread()
+
+
+def expect(programs: Sequence[str]) -> None:
+  """Announces large programs, so that they are shown as `2 of 5`.
+
+  Args:
+    programs: names of their functions, in the order in which this thread will
+      compile them. Some may never be compiled.
+  """
+  _thread.expected, _thread.next = tuple(programs), 0
+
+
+def _begin(event: str, _: float, fun_name: str = '', **__) -> None:
+  """Begins the phase of an event of JAX."""
+  if event not in _VERBS:
+    return
+  _thread.events += 1
+  if _thread.events > 1:
+    return
+  name = fun_name.removeprefix('jit(').rstrip(')').strip('_<>')
+  number = ''
+  rest = _thread.expected[_thread.next:]
+  if name in rest:
+    at = _thread.next + rest.index(name) + 1
+    number = f' ({at} of {len(_thread.expected)})'
+    if event == _COMPILE:
+      _thread.next = at
+  _thread.phase = phases.begin(
+      f'{_VERBS[event]} {_WORDS.get(name, name)}{number}', apart=True)
 
 
 def _count(event: str, seconds: float, **_) -> None:
   """Adds an event of JAX; it comes from the thread that compiles."""
   global _total
+  if event in _VERBS and _thread.events:
+    _thread.events -= 1
+    if not _thread.events:
+      phases.end(_thread.phase)
   change = {
       # The time of every program, also of one that is loaded.
       _COMPILE: Compiles(1, seconds),
@@ -64,6 +125,7 @@ def _count(event: str, seconds: float, **_) -> None:
 
 
 jax.monitoring.register_event_duration_secs_listener(_count)
+jax.monitoring.register_scalar_listener(_begin)
 
 
 def total() -> Compiles:

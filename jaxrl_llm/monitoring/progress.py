@@ -1,24 +1,27 @@
-"""Live display of a run, and the table at its end.
+"""Display of the phases of a run, and the table at its end.
 
 On a terminal, a separate thread redraws a few lines up to four times a second,
 so a step pays only for one assignment. Elsewhere (a file, a pipe, a notebook),
-about twenty plain lines are printed per phase.
+plain lines are printed: about twenty for the steps of a run, one after half a
+minute without a line, and one the first time that a phase takes five seconds.
 """
 
-import contextlib
 import logging as std_logging
 import math
 import sys
+import threading
 import time
-from typing import Any, Iterator, Mapping, NamedTuple, Sequence
+from typing import Any, Mapping, Sequence
 
 from absl import logging
+from rich import cells
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from jaxrl_llm import phases
 from jaxrl_llm.rewards import plain
 
 # Metric, its name on the screen, its format. Metrics missing in a row are not
@@ -35,104 +38,102 @@ NUMBERS = (
     ('seconds/step', 's/step', '.2f'),
 )
 _LINES_PER_PHASE = 20
+_EVERY = 30.0  # seconds after which a plain line is due
+_LONG = 5.0  # seconds of a phase after which it gets a line, the first time
+_SHORT = 1.0  # seconds up to which a phase within another is not shown
 _FEW_TRUNCATED = 0.05  # share up to which it is not shown
 _BAR = 30  # characters
 
 
-class _Phase(NamedTuple):
-  """A phase: its name, total steps, steps done before, and start time."""
-  name: str
-  total: int
-  first: int
-  start: float
-
-
 class Display:
-  """Display of a run's progress; a context manager.
+  """Display of the phases of its thread; a context manager.
 
-  All methods are cheap enough to be called at every step.
+  `update` and `note` are cheap enough to be called at every step.
   """
 
   def __init__(
-      self, name: str, *, show: bool = True, console: Console | None = None):
+      self, name: str, *, show: bool = True, brief: bool = False,
+      console: Console | None = None):
     """Prepares a display.
 
     Args:
       name: name of the run.
       show: whether to show anything.
+      brief: whether to show as little as possible, in plain lines: what is due
+        after seconds of silence.
       console: where to print; stdout by default.
     """
     self._name = name
     self._show = show
+    self._brief = brief
     self._console = console or Console()
-    self._phase = _Phase('start', 0, 0, time.monotonic())
-    self._enclosing = 0  # phases around the present one
-    self._done, self._numbers, self._sample = 0, {}, ''
-    self._live = Live(
-        console=self._console, get_renderable=self._render,
-        refresh_per_second=4) if (
-            show and self._console.is_terminal) else None
+    self._phases = phases.running()
+    self._main: phases.Phase | None = None  # of the figures
+    self._numbers, self._sample = {}, ''
+    self._updated = 0  # units done at the latest update
+    self._printed, self._known = time.monotonic(), set()
+    self._closed = threading.Event()
+    self._live = self._watch = None
 
   def __enter__(self) -> 'Display':
-    if self._live:
+    self._root = phases.begin('preparing')
+    if self._show and self._console.is_terminal and not self._brief:
+      self._live = Live(
+          console=self._console, get_renderable=self._render,
+          refresh_per_second=4)
       plain = sys.stderr
       self._live.start()
       _redirect_logs(plain, sys.stderr)  # prints logs above the live lines
+    elif self._show:
+      self._watch = threading.Thread(
+          target=self._print_when_due, name='progress', daemon=True)
+      self._watch.start()
     return self
 
   def __exit__(self, *_: Any) -> None:
+    self._closed.set()
+    if self._watch:
+      self._watch.join()
     if self._live:
       above = sys.stderr
       self._live.stop()
       _redirect_logs(above, sys.stderr)
-
-  @contextlib.contextmanager
-  def phase(self, name: str, total: int = 0, done: int = 0) -> Iterator[None]:
-    """Shows a phase of the run; afterwards, shows the enclosing phase again.
-
-    An outermost phase stays until the next one, so that the last frame shows
-    the end of the run.
-
-    Args:
-      name: name of the phase, such as 'RL'.
-      total: number of steps; 0 if they are not counted.
-      done: number of steps done before.
-    """
-    before = self._phase, self._done, self._numbers
-    self._enclosing += 1
-    self._phase = _Phase(name, total, done, time.monotonic())
-    self._done, self._numbers = done, {}
-    try:
-      yield
-    finally:
-      self._enclosing -= 1
-      if self._enclosing:
-        self._phase, self._done, self._numbers = before
+    phases.end(self._root)
 
   def update(
       self, done: int, row: Mapping[str, float], sample: str = '') -> None:
-    """Records a step for the display.
+    """Records a step of the innermost phase.
 
     Args:
       done: number of steps of the phase that are done.
       row: metrics of the step; those in `NUMBERS` are shown, the share of
         truncated responses if it is above 5%.
-      sample: a recent response.
+      sample: a recent response, see `sample_lines`.
     """
+    phase = self._phases[-1]
+    if phase is not self._main:
+      self._main, self._numbers, self._updated = phase, {}, phase.first
     numbers = {label: format(row[name], style)
                for name, label, style in NUMBERS if name in row}
-    before, self._done = self._done, done
+    before, self._updated = self._updated, done
+    if done != phase.done:
+      phase.count(done)
     self._numbers = {**self._numbers, **numbers}
     if row.get('response/truncated', 1.0) <= _FEW_TRUNCATED:
       del self._numbers['truncated']
     self._sample = sample or self._sample
-    if self._show and not self._live and self._is_due(before):
-      figures = '  '.join(f'{k} {v}' for k, v in self._numbers.items())
-      self.note(
-          f'{self._phase.name} {self._counts()}  {figures}'.rstrip())
+    every = max(1, phase.total // _LINES_PER_PHASE)
+    if self._watch and not self._brief and (
+        before // every != done // every or done == phase.total):
+      self._print_phases()
 
   def note(self, text: str) -> None:
-    """Prints a permanent line."""
+    """Prints a permanent line, unless the display is brief."""
+    if not self._brief:
+      self.say(text)
+
+  def say(self, text: str) -> None:
+    """Prints a permanent line, also if the display is brief."""
     if not self._show:
       return
     try:
@@ -144,45 +145,88 @@ class Display:
           'Nothing more can be printed (%s): the run goes on.',
           getattr(error, 'strerror', 'the output was closed'))
 
-  def _is_due(self, before: int) -> bool:
-    """Returns whether the plain output shows this step."""
-    every = max(1, self._phase.total // _LINES_PER_PHASE)
-    return (before // every != self._done // every
-            or self._done == self._phase.total)
+  def _print_when_due(self) -> None:
+    """Prints a plain line whenever one is due, until the display is closed."""
+    while not self._closed.wait(1.0):
+      self._print_if_due()
 
-  def _counts(self) -> str:
-    """Returns the text with steps done, time passed and time left."""
-    phase, done = self._phase, self._done
-    passed = time.monotonic() - phase.start
-    if not phase.total:
-      return _clock(passed)
-    text = f'{done}/{phase.total}  {_clock(passed)}'
-    if done > phase.first:
-      pace = passed / (done - phase.first)
-      text += f', {_clock(pace * (phase.total - done))} left'
-    return text
+  def _print_if_due(self) -> None:
+    """Prints a plain line about the phases if one is due."""
+    innermost = self._shown()[-1]
+    new = innermost.name not in self._known
+    if innermost.passed() >= _LONG and new or (
+        time.monotonic() - self._printed >= _EVERY):
+      self._known.add(innermost.name)
+      self._print_phases()
+
+  def _print_phases(self) -> None:
+    """Prints a plain line about the phases, with the figures."""
+    self._printed = time.monotonic()
+    shown = self._shown()
+    text = ' > '.join(f'{phase.name} {phase.counts()}' for phase in shown)
+    if shown[0] is self._main and self._numbers:
+      text += '  ' + '  '.join(f'{k} {v}' for k, v in self._numbers.items())
+    self.say(text)
+
+  def _shown(self) -> list[phases.Phase]:
+    """Returns the phases to show, outermost first.
+
+    A phase is shown if it has several units, or is the innermost one. After the
+    last phase, the one of the figures stays, so that the last frame shows the
+    end of the run.
+    """
+    running = [*self._phases]
+    inner = [phase for phase in running[1:]
+             if phase.total > 1 or phase is running[-1]]
+    return inner or [self._main or running[0]]
 
   def _render(self) -> Group:
     """Returns the lines shown on a terminal, none longer than it is wide."""
-    width, counts = self._console.width, self._counts()
+    first, *others = self._shown()
+    width, counts = self._console.width, first.counts()
     # What the name and the bar may take: the rest, without three gaps.
-    room = width - len(self._phase.name) - len(counts) - 3 * 2
+    room = width - len(first.name) - len(counts) - 3 * 2
     bar = max(min(_BAR, room - len(self._name)), 4)
     name = Text(self._name, style='bold')
     name.truncate(max(room - bar, 1), overflow='ellipsis')
     head = Table.grid(padding=(0, 2))
     head.add_row(
-        name, Text(self._phase.name, style='cyan'),
-        ProgressBar(self._phase.total or None, self._done, width=bar,
-                    pulse=not self._phase.total),
+        name, Text(first.name, style='cyan'),
+        ProgressBar(first.total or None, first.done, width=bar,
+                    pulse=not first.total),
         Text(counts, style='dim'))
+    lines = [head]
+    for phase in others:
+      if phase.passed() >= _SHORT:
+        lines.append(_cut(Text.assemble(
+            (f'  {phase.name}  ', 'cyan'), (phase.counts(), 'dim')), width))
     figures = Text()
-    for label, value in self._numbers.items():
+    for label, value in self._numbers.items() if first is self._main else ():
       if len(figures) + len(f'{label} {value}') <= width:
         figures.append(f'{label} ', style='dim').append(f'{value}  ')
     figures.rstrip()
-    return Group(head, figures, Text(
-        self._sample, style='green', no_wrap=True, overflow='ellipsis'))
+    return Group(*lines, *[figures] * bool(figures), *(
+        Text(_middle_out(line, width), style=style, no_wrap=True)
+        for line, style in zip(
+            self._sample.splitlines(), ('dim green', 'green'))))
+
+
+def _cut(text: Text, width: int) -> Text:
+  """Cuts a text to a width."""
+  text.truncate(width, overflow='ellipsis')
+  return text
+
+
+def _middle_out(text: str, width: int) -> str:
+  """Returns the beginning and the end of a text that is too long.
+
+  A response ends with its answer, a problem with its question.
+  """
+  if cells.cell_len(text) <= width:
+    return text
+  begin = (width - 3) // 2
+  end = cells.set_cell_size(text[::-1], width - 3 - begin)[::-1]
+  return f'{cells.set_cell_size(text, begin)} … {end}'
 
 
 def _redirect_logs(old: Any, new: Any) -> None:
@@ -193,18 +237,12 @@ def _redirect_logs(old: Any, new: Any) -> None:
       handler.setStream(new)
 
 
-def _clock(seconds: float) -> str:
-  """Formats seconds as 1:05 or 2:00:31."""
-  minutes, seconds = divmod(int(seconds + 0.5), 60)
-  hours, minutes = divmod(minutes, 60)
-  return f'{hours}:{minutes:02}:{seconds:02}' if hours else (
-      f'{minutes}:{seconds:02}')
-
-
-def sample_line(records: Sequence[Mapping[str, Any]]) -> str:
-  """Returns the first prompt, its response and the verdict as one line."""
-  return plain.line(''.join(
-      f'{r["prompt"]} {r["response"]}  [{r["verdict"]}]' for r in records[:1]))
+def sample_lines(records: Sequence[Mapping[str, Any]]) -> str:
+  """Returns two lines: the first problem; its response and the verdict."""
+  return ''.join(
+      f'{plain.line(r["prompt"])}\n'
+      f'{plain.line(r["response"])}  [{plain.line(r["verdict"])}]'
+      for r in records[:1])
 
 
 def results(

@@ -19,7 +19,8 @@ class Report(NamedTuple):
   Attributes:
     row: metrics of the step.
     records: one per response of some groups, in the format of `samples.jsonl`.
-    sample: record of the wave's first response, if there is one.
+    sample: record of the wave's first response, if there is one, with the
+      problem alone as its prompt.
     tokens: number of sampled response tokens.
     flops: model FLOPs by phase.
   """
@@ -63,9 +64,10 @@ def report(
   found = records(
       step, responses, judged, wave, np.concatenate([sample, logged]),
       processes)
+  shown = [{**record, 'prompt': problem.shown} for record, problem in zip(
+      found[:len(sample)], responses.asked.problem())]
   return Report(
-      row, found[len(sample):], found[:len(sample)], int(wave.length.sum()),
-      flops)
+      row, found[len(sample):], shown, int(wave.length.sum()), flops)
 
 
 def of_rollouts(

@@ -4,6 +4,8 @@ import contextlib
 import time
 from typing import Iterator, Mapping
 
+from jaxrl_llm import phases
+
 Row = dict[str, float]
 
 
@@ -23,10 +25,11 @@ class Timer:
 
   @contextlib.contextmanager
   def __call__(self, phase: str) -> Iterator[None]:
-    """Adds the time spent inside the context to `phase`."""
+    """Adds the time spent inside the context to `phase`, which is shown."""
     start, before, self._within = time.perf_counter(), self._within, 0.0
     try:
-      yield
+      with phases.phase(phase):
+        yield
     finally:
       passed = time.perf_counter() - start
       self._seconds[phase] = (

@@ -2,10 +2,11 @@
 
 import dataclasses
 import traceback
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Iterator, Sequence
 
 import numpy as np
 
+from jaxrl_llm import phases
 from jaxrl_llm.rewards import plain
 
 _TRACE_LINES, _TRACE_WIDTH = 12, 160  # limits of `Verdict.trace`
@@ -92,8 +93,13 @@ def submit(
     return lambda: _judged(task.judge, rows)
   if hasattr(task, 'submit'):
     waits = [_submitted(task.submit, *row) for row in rows]
-    return lambda: [_guarded(wait) for wait in waits]
-  return lambda: [_guarded(task.verify, *row) for row in rows]
+    return lambda: [_guarded(wait) for wait in _shown(waits)]
+  return lambda: [_guarded(task.verify, *row) for row in _shown(rows)]
+
+
+def _shown(items: Sequence[Any]) -> Iterator[Any]:
+  """Yields items that are judged, in a phase that counts them."""
+  return phases.counted(items, 'verification', 'responses')
 
 
 def _submitted(submit: Callable[..., Any], *row: Any) -> Callable[[], Verdict]:

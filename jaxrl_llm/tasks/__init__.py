@@ -37,12 +37,20 @@ class Problem:
     answer: a correct response, or '' if none is known.
     info: any other data that the task's verifier needs. Its repr must be the
       same in every process, since it tells problems apart.
+    text: the problem without the prompt's template, for the reader; '' if the
+      prompt has none.
   """
   id: int
   prompt: str
   kind: str
   answer: str = ''
   info: Any = None
+  text: str = ''
+
+  @property
+  def shown(self) -> str:
+    """Problem for the reader of a sample."""
+    return self.text or self.prompt
 
   @property
   def reference(self) -> str:

@@ -132,7 +132,7 @@ def _read(
     ident = zlib.crc32(text.encode()) >> 1
     problems.append((where, Problem(
         ident, templates.render(options.template, text, tokenizer), kind,
-        info=info)))
+        info=info, text=text)))
   if not problems:
     raise ValueError(f'{source} has no problems.')
   if not options.reward:

@@ -292,6 +292,25 @@ def test_names_of_runs():
   assert config.name_of('countdown.py:a/b,c=1') == 'countdown-a-b-c=1'
 
 
+def test_the_title_names_model_and_task(tmp_path):
+  own = tmp_path / 'dice.py'
+  own.write_text(
+      'import dataclasses\n@dataclasses.dataclass\nclass Options:\n  n: int = 6'
+      '\n\ndef create(options, tokenizer):\n  pass\n')
+
+  def title(fields):
+    return config.title(config.complete(config.base(), fields, 'run'), 'run')
+
+  assert title({}) == 'run: tiny on countdown'
+  assert title({
+      'model.hf': 'Qwen/Qwen2.5-0.5B', 'task.name': 'math',
+      'task.path': ('data/gsm8k.jsonl.gz', 'b.jsonl'),
+  }) == 'run: Qwen2.5-0.5B on math gsm8k'
+  assert title({
+      'model.hf': f'{tmp_path}/SmolLM2-135M/', 'task.name': str(own),
+  }) == 'run: SmolLM2-135M on dice'
+
+
 def test_a_new_task_brings_its_own_options(file, monkeypatch):
   @dataclasses.dataclass(frozen=True)
   class Options:

@@ -1,5 +1,6 @@
 """Tests of responses on disk, which are the same after interruptions."""
 
+import dataclasses
 import itertools
 import json
 import resource
@@ -233,30 +234,47 @@ def test_judging_overlaps_with_sampling(watched, whole, tmp_path):
       'sample', *['submit'] * 8, *['wait'] * 16, *['wait'] * 8]
 
 
-def test_progress_is_shown(watched, whole, tmp_path):
+def test_progress_is_shown(watched, whole, tmp_path, monkeypatch):
   path = tmp_path / 'responses.jsonl'
   path.write_bytes(b''.join(whole[1].read_bytes().splitlines(True)[:10]))
   told = []
 
   class Display(progress.Display):
 
-    def phase(self, *args):
-      told.append(args)
-      return super().phase(*args)
-
     def update(self, *args):
       told.append(args)
+      super().update(*args)
 
-  collect(watched, path, display=Display('', show=False))
-  assert told[0] == ('responses', 40, 10)
-  assert [done for done, *_ in told[1:]] == [26, 40]
+  sets = {name: [
+      dataclasses.replace(p, text=f'Reach {p.prompt}') for p in load(name)]
+          for name in FILES}
+  counts = tiny.counts(monkeypatch)
+  collect(watched, path, sets, display=Display('', show=False))
+  assert [row for row in counts if row[0] == 'evaluation'] == [
+      ('evaluation', done, 40) for done in (26, 40)]
+  # The second of two calls is sampled before the first is judged.
+  assert [done for done, *_ in told] == [40, 40]
   rows = [json.loads(x) for x in path.read_text().splitlines()][26:]
-  _, numbers, line = told[2]
+  _, numbers, line = told[1]
   assert numbers['reward/mean'] == pytest.approx(
       np.mean([r['reward'] for r in rows if r['valid']]))
   assert numbers['response/length'] == np.mean([r['tokens'] for r in rows])
   assert numbers['speed/tokens_per_second'] > 0
-  assert rows[0]['prompt'] in line and rows[0]['verdict'] in line
+  assert line.startswith(f'Reach {rows[0]["prompt"]}\n')
+  assert line.endswith(f'{rows[0]["response"]}  [{rows[0]["verdict"]}]')
+
+
+def test_an_evaluation_counts_responses_once_they_are_sampled(
+    parts, monkeypatch):
+  """4 responses to each of 6 problems and a greedy one, in calls for 4."""
+  _, _, weights = tiny.begin(parts)
+  counts = tiny.counts(monkeypatch)
+  heldout.evaluate(parts, weights)
+  assert [row for row in counts if row[0] == 'evaluation'] == [
+      ('evaluation', done, 30) for done in (16, 24, 28, 30)]
+  # The second call is sampled before the first is judged.
+  names = [name for name, *_ in counts]
+  assert names[:3] == ['evaluation', 'evaluation', 'verification']
 
 
 def test_calls_cover_everything_once_within_what_fits():

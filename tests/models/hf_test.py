@@ -19,7 +19,7 @@ from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.types import Prompts, Requests
-from tests import devices, families
+from tests import devices, families, tiny
 from tests.tolerance import decoder, rounding
 
 _T = 64
@@ -115,6 +115,18 @@ def test_a_folder_becomes_the_model_that_wrote_it(name, saved):
   tokens = families.tokens()
   _close(_logits(params, tokens, cfg), families.torch_logits(model, tokens),
          cfg, tokens.shape[1])
+
+
+def test_tensors_are_counted(saved, tmp_path, monkeypatch):
+  folder, cfg, params = saved('qwen2', torch.float32)
+  counts = tiny.counts(monkeypatch)
+  load(folder)
+  hf.save(tmp_path, params, cfg)
+  total = len(tensor_files.find(pathlib.Path(folder)))
+  assert counts == [
+      (name, done, total)
+      for name in ('loading the model', 'writing the model')
+      for done in range(1, total + 1)]
 
 
 @pytest.mark.parametrize('name', families.NAMES)

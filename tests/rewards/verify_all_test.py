@@ -2,12 +2,14 @@
 
 import json
 import sys
+import types
 
 import numpy as np
 import pytest
 
 from jaxrl_llm import rewards
 from jaxrl_llm.rewards import Verdict
+from tests import tiny
 
 
 class Task:
@@ -33,6 +35,17 @@ def test_rows_stay_in_place():
       (1, 'correct', True), (0, 'error', False), (0, 'wrong', True),
       (0, 'error', False), (1, 'correct', True), (0, 'error', False),
       (0, 'truncated', True)]
+
+
+def test_verdicts_are_counted(monkeypatch):
+  counts = tiny.counts(monkeypatch)
+  rewards.verify_all(Task(), list('abc'), list('abc'), [False] * 3)
+  later = types.SimpleNamespace(submit=lambda *row: lambda: (
+      counts.append('waited'), Verdict(1.0, 'right'))[1])
+  rewards.verify_all(later, list('ab'), list('ab'), [False] * 2)
+  three, two = ([('verification', done, total) for done in range(1, total + 1)]
+                for total in (3, 2))
+  assert counts == [*three, 'waited', two[0], 'waited', two[1]]
 
 
 def test_error_is_told():

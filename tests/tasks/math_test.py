@@ -198,6 +198,7 @@ def test_fields_and_kinds(tmp_path):
   assert [p.kind for p in make(path, kind='n', **options).train] == ['3', '4']
   chat = make(path, **{**options, 'template': 'chat'}).load(path)
   assert chat[0].prompt.startswith('<user>What?\nPlease reason')
+  assert chat[0].shown == 'What?'
 
 
 def test_ids_name_the_problem_alone(tmp_path):
