@@ -12,6 +12,7 @@ from jaxrl_llm.monitoring import compiles
 def fixture_seen():
   """Names of the phases at each event that begins, as JAX compiles."""
   seen = []
+  compiles.expect(())  # what an earlier run of this process announced
 
   def listen(event, _, **__):
     if 'compile' in event:
