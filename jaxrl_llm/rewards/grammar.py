@@ -975,8 +975,7 @@ class _Parser:
         low.args[1][0].op != 'name'):
       raise Unread('bounds')
     variable, first = low.args[1]
-    body = self._function_argument() if not self._is('(') else self._term()
-    return Node('big', (name, variable, first, high, _scalar(body)))
+    return Node('big', (name, variable, first, high, _scalar(self._term())))
 
   def _bound(self) -> Node:
     return _scalar(self._group() if self._is('{') else self._exponent())
