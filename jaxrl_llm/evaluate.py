@@ -138,11 +138,14 @@ def _evaluate(
             f'evaluation of {workdir}',
             show=config.log.display and channel.first) as display):
     compiled = compiles.first(display.note)
+    display.note(parts.ends().rstrip())
     with display.phase('weights', config.warm_start.steps):
       params, step, identity = weights.load(
           parts, which, display.update, player)
     known = weights.settings(
         parts.asked, identity, temperature, parts.programs.model.dtype)
+    if further := getattr(parts.task.tokenizer, 'further_stops', ()):
+      known['stops'] = further
     folder = workdir / 'evaluation' / config_lib.fingerprint(known)
     with workdir_lib.held(folder, channel.first) as held:
       if channel.first:

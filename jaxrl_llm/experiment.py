@@ -25,6 +25,7 @@ from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.models import hf
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.rewards import plain
+from jaxrl_llm.sampling import stops as stops_lib
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.sharding import processes as processes_lib
 from jaxrl_llm.sharding.processes import Processes
@@ -129,6 +130,16 @@ class Parts(NamedTuple):
         self.programs.policy.shapes, sharding.TRAIN_RULES,
         self.programs.learner_mesh)
 
+  def ends(self) -> str:
+    """Returns a line that says what ends a response."""
+    tokenizer = self.task.tokenizer
+    # A stop token is decoded where it is not the last one.
+    said = [f'{plain.shown(tokenizer.decode([i, i]))} (token {i})'
+            for i in tokenizer.stop_ids]
+    said += [f'the text {plain.shown(text)}'
+             for text in getattr(tokenizer, 'stop_texts', ())]
+    return f'A response ends with {", ".join(said)}.\n'
+
   def layout(self) -> str:
     """Returns the layouts of training and sampling weights as tables."""
     writer = self.programs.writer.player
@@ -219,7 +230,9 @@ def _task(
   """
   task = copy.copy(tasks.get(
       config.task.name, tokenizer, **config_lib.task_options(config)))
-  tokenizer = task.tokenizer
+  tokenizer = task.tokenizer = tokenizer_lib.with_stops(
+      task.tokenizer, [*getattr(task, 'stops', ()), *config.sampling.stop],
+      model.vocab_size)
   needed = max(tokenizer.vocab_size, *(i + 1 for i in tokenizer.stop_ids))
   if model.vocab_size < needed:
     raise ValueError(
@@ -276,6 +289,13 @@ def _actor_checkpoint(
           f'({tokens[1]!r} in place of {tokens[0]!r}) and {max(found)}. Choose '
           "an actor with the policy's vocabulary.")
   return hf.open_checkpoint(folder)
+
+
+def _stops(tokenizer: Any) -> stops_lib.Stops:
+  """Returns what ends a response, for the sampler."""
+  texts = getattr(tokenizer, 'stop_texts', ())
+  return stops_lib.Stops(tokenizer.stop_ids, stops_lib.tabulate(
+      [text.encode() for text in texts], tokenizer.spelled) if texts else None)
 
 
 def _contents(
@@ -343,7 +363,8 @@ def build(config: ConfigDict, training: bool = True) -> Parts:
   if training:
     _warn_of_warmup(config, stages)
   programs = programs_lib.make(
-      config, model, mesh, task.tokenizer.stop_ids, stages, checkpoint, lengths,
+      config, model, mesh, _stops(task.tokenizer), stages, checkpoint,
+      lengths,
       actor and programs_lib.Source(
           config_lib.of_actor(config), actor, theirs))
 

@@ -161,7 +161,7 @@ def requests_of(
 def decode(
     rollouts: Rollouts, tokenizer: Tokenizer,
     rows: Sequence[int] | None = None) -> list[str]:
-  """Decodes responses, without the stop tokens that ended them.
+  """Decodes responses, without the stops that ended them.
 
   Args:
     rollouts: R of them.
@@ -170,6 +170,9 @@ def decode(
   """
   ends = rollouts.length - ~rollouts.truncated
   rows = range(len(ends)) if rows is None else rows
+  if getattr(tokenizer, 'stop_texts', ()):
+    # The token that completes a text may begin with more of the response.
+    ends = rollouts.length
   return [
       tokenizer.decode(rollouts.tokens[row, :ends[row]].tolist())
       for row in rows]

@@ -263,7 +263,7 @@ def _loop(
         contextlib.closing(parts), contextlib.closing(saver),
         contextlib.closing(writer)):
     compiled = compiles.first(display.note)
-    display.note(parts.layout())
+    display.note(parts.ends() + parts.layout())
     if size := buffer_lib.size(config, parts.stages):
       display.note(size)
 

@@ -184,10 +184,12 @@ class Problems:
     tokenizer: the model's tokeniser.
     train: training problems.
     heldout: evaluation problems.
+    stops: texts that end a response, as the template shows them.
   """
 
   def __init__(self, options: Options, tokenizer):
     self.options, self.tokenizer = options, tokenizer
+    self.stops = templates.stops(options.template, tokenizer)
     self.train = _all(options.path, options, tokenizer)
     self.heldout = _all(options.heldout, options, tokenizer)
     if not options.heldout:
