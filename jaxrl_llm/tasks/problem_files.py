@@ -8,7 +8,7 @@ A source is either the path of a file that ends in `.jsonl`, `.jsonl.gz`,
 import gzip
 import json
 import pathlib
-from typing import Any, Iterator, Mapping
+from typing import Any, Iterator, Mapping, Sequence
 import zlib
 
 from jaxrl_llm.storage import paths
@@ -17,13 +17,38 @@ from jaxrl_llm.tasks import modules
 FORMATS = ('.jsonl', '.jsonl.gz', '.json', '.parquet')
 
 Row = Mapping[str, Any]
+Fault = tuple[str, str]  # where a bad row is, and what is wrong with it
+_SHOWN = 5  # bad rows that an error lists
 
 
-def rows(source: str) -> Iterator[tuple[str, Row]]:
+def refuse(faults: Sequence[Fault]) -> None:
+  """Raises a ValueError about bad rows: how many, and the first of them."""
+  if not faults:
+    return
+  if len(faults) == 1:
+    raise ValueError(': '.join(faults[0]))
+  files = {where.rpartition(', ')[0] for where, _ in faults}
+  alike: dict[str, list[str]] = {}
+  for where, said in faults[:_SHOWN]:
+    alike.setdefault(said.rstrip('.'), []).append(
+        where if len(files) > 1 else where.rpartition(', ')[2])
+  shown = '; '.join(
+      f'{", ".join(places)}: {said}' for said, places in alike.items())
+  more = len(faults) - _SHOWN
+  raise ValueError(
+      f'{" and ".join(sorted(files))} has {len(faults)} bad rows: {shown}'
+      + (f'; and {more} more.' if more > 0 else '.'))
+
+
+def rows(
+    source: str, faults: list[Fault] | None = None,
+) -> Iterator[tuple[str, Row]]:
   """Reads the rows of a source.
 
   Args:
     source: see the top of this file.
+    faults: gets the rows that cannot be read; None raises an error at the first
+      one.
 
   Yields:
     Pairs: the location of a row, for error messages ('a.jsonl, line 3'), and
@@ -37,17 +62,20 @@ def rows(source: str) -> Iterator[tuple[str, Row]]:
   if paths.in_bucket(source):
     with paths.local(source) as copy:
       try:
-        for where, row in rows(str(copy)):
+        for where, row in rows(str(copy), faults):
           yield where.replace(str(copy), source), row
       except ValueError as error:
         raise ValueError(str(error).replace(str(copy), source)) from None
+      if faults:
+        faults[:] = [
+            (where.replace(str(copy), source), said) for where, said in faults]
     return
   path = pathlib.Path(modules.expanded(source))
   if path.is_file():
     if path.name.endswith(('.jsonl', '.jsonl.gz')):
-      yield from _json_lines(path)
+      yield from _whole(_json_lines(path), faults)
     elif path.suffix == '.json':
-      yield from _json(path)
+      yield from _whole(_json(path), faults)
     elif path.suffix == '.parquet':
       yield from _parquet(path)
     else:
@@ -62,29 +90,45 @@ def rows(source: str) -> Iterator[tuple[str, Row]]:
     yield from _hub(source)
 
 
-def _parsed(where: str, text: bytes) -> Any:
+def _whole(
+    found: Iterator[tuple[str, Any]], faults: list[Fault] | None,
+) -> Iterator[tuple[str, Row]]:
+  """Yields the rows that are JSON objects; the others are faults."""
+  for where, row in found:
+    if isinstance(row, dict):
+      yield where, row
+      continue
+    said = f'not valid JSON ({row}).' if isinstance(row, Exception) else (
+        f'{str(row)[:40]!r} is not a JSON object with named fields.')
+    if faults is None:
+      refuse([(where, said)])
+    faults.append((where, said))
+
+
+def _parsed(text: bytes) -> Any:
+  """Returns the value of a JSON text, or the error."""
   try:
     return json.loads(text)
   except (ValueError, RecursionError) as error:
-    raise ValueError(f'{where}: not valid JSON ({error}).') from None
+    return error
 
 
-def _checked(where: str, row: Any) -> tuple[str, Row]:
-  if not isinstance(row, dict):
-    raise ValueError(
-        f'{where}: {str(row)[:40]!r} is not a JSON object with named fields.')
-  return where, row
-
-
-def _json_lines(path: pathlib.Path) -> Iterator[tuple[str, Row]]:
+def _json_lines(path: pathlib.Path) -> Iterator[tuple[str, Any]]:
   opened = gzip.open if path.suffix == '.gz' else open
   line = 0
   try:
     with opened(path, 'rb') as file:
       for line, text in enumerate(file, 1):
-        where = f'{path}, line {line}'
-        if text.strip():
-          yield _checked(where, _parsed(where, text))
+        if not text.strip():
+          continue
+        if text.lstrip().startswith(b'[') and line == 1:
+          rest = _parsed(text + file.read())
+          if isinstance(rest, list):
+            raise ValueError(
+                f'{path} holds a JSON array, not an object on each line: name '
+                'it FILE.json.')
+          file.seek(len(text))
+        yield f'{path}, line {line}', _parsed(text)
   except (EOFError, OSError, zlib.error) as error:
     raise ValueError(
         f'{path} cannot be read after line {line} ({error}): fetch it '
@@ -96,11 +140,13 @@ def _json(path: pathlib.Path) -> Iterator[tuple[str, Row]]:
     text = path.read_bytes()
   except OSError as error:
     raise ValueError(f'{path} cannot be read ({error}).') from None
-  found = _parsed(str(path), text)
+  found = _parsed(text)
+  if isinstance(found, Exception):
+    raise ValueError(f'{path}: not valid JSON ({found}).')
   if not isinstance(found, list):
     raise ValueError(f'{path} must contain a list of problems.')
   for i, row in enumerate(found, 1):
-    yield _checked(f'{path}, entry {i}', row)
+    yield f'{path}, entry {i}', row
 
 
 def _parquet(path: pathlib.Path) -> Iterator[tuple[str, Row]]:

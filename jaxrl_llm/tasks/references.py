@@ -12,6 +12,7 @@ from absl import logging
 
 from jaxrl_llm.rewards import answers, math, spelling
 from jaxrl_llm.rewards.pool import Pool
+from jaxrl_llm.tasks import problem_files
 
 # A number, optionally with a currency before it and a unit after it.
 _AMOUNT = re.compile(
@@ -37,7 +38,7 @@ def reference(text: str) -> str:
   return (found or text).strip()
 
 
-def checked(where: str, text: str) -> str:
+def checked(text: str) -> str:
   """Extracts the bare answer and checks that there is one.
 
   Raises:
@@ -51,7 +52,7 @@ def checked(where: str, text: str) -> str:
   if missing or len(found) < _SHORT and not re.search(
       r'[^\s{}$]', re.sub(r'\\text\s*\{\s*\}', '', spelling.clean(found))):
     raise ValueError(
-        f'{where}: the answer {text[-40:]!r} has an empty or unclosed box or '
+        f'the answer {text[-40:]!r} has an empty or unclosed box or '
         'is empty: complete it, or leave the problem out.')
   return found
 
@@ -87,19 +88,21 @@ def refuse_contradictions(pairs: Sequence[tuple[Located, Located]]) -> None:
   """Checks that the two answers of each pair, to one problem, are equal.
 
   Raises:
-    ValueError: a pair differs.
+    ValueError: pairs differ; see `problem_files.refuse`.
   """
   pairs = [(a, b) for a, b in pairs
            if spelling.light(a[1]) != spelling.light(b[1])]
   if not pairs:
     return
+  faults = []
   pool = Pool('jaxrl_llm.rewards.math:same', seconds=_SECONDS, workers=1)
   try:
     for (where, first), (again, second) in pairs:
       reply = pool.submit({'answer': first, 'found': second}).result()
       if reply['kind'] == 'wrong':
-        raise ValueError(
-            f'{again}: the answer {second[:40]!r} differs from {first[:40]!r} '
-            f'in {where}, which has the same problem: remove one of them.')
+        faults.append((again, (
+            f'the answer {second[:40]!r} differs from {first[:40]!r} in '
+            f'{where}, which has the same problem: remove one of them.')))
   finally:
     pool.close()
+  problem_files.refuse(faults)

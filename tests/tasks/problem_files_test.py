@@ -117,6 +117,26 @@ def test_rows_before_a_bad_line_come_first(tmp_path):
     next(rows)
 
 
+@pytest.mark.parametrize('ending', ['.jsonl', '.jsonl.gz'])
+@pytest.mark.parametrize('indent', [None, 1])
+def test_an_array_among_lines_names_the_fix(tmp_path, ending, indent):
+  text = json.dumps(ROWS, indent=indent).encode()
+  path = write(tmp_path / f'a{ending}', {
+      '.jsonl': text, '.jsonl.gz': gzip.compress(text)}[ending])
+  assert refused(path, 'JSON array') == (
+      f'{path} holds a JSON array, not an object on each line: name it '
+      'FILE.json.')
+
+
+def test_a_first_line_that_is_a_list_is_a_bad_row(tmp_path):
+  path = write(tmp_path / 'a.jsonl', b'[1]\n' + LINES + b'x\n\n' + LINES)
+  faults = []
+  found = [*problem_files.rows(path, faults)]
+  assert found == [(f'{path}, line {i}', row) for i, row in zip(
+      (2, 3, 6, 7), ROWS * 2)]
+  assert [where for where, _ in faults] == [f'{path}, line {i}' for i in (1, 4)]
+
+
 @pytest.mark.parametrize('text, match', [
     (b'', 'not valid JSON'), (LINES, 'not valid JSON'),
     (b'{}', 'must contain a list of problems'),
