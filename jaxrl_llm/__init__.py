@@ -21,6 +21,8 @@ import json
 import os
 from typing import Any, Callable, Mapping, Sequence
 
+from jaxrl_llm import start
+
 __all__ = ('run',)
 
 
@@ -50,6 +52,7 @@ def _hide_libtpu(devices: Sequence[str] = _TPUS) -> None:
 
 
 _hide_libtpu()
+start.begin()
 
 
 def run(

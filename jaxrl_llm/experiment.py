@@ -343,6 +343,8 @@ def build(config: ConfigDict, training: bool = True) -> Parts:
     folder = hf.fetch(config.model.hf)
     checkpoint, tokenizer = hf.open_checkpoint(folder), ModelTokenizer(folder)
   theirs = _actor_checkpoint(config, tokenizer) if actor else None
+  for opened in filter(None, (checkpoint, theirs)):
+    hf.warn_of_length(opened.folder, config.max_prompt + config.max_response)
   task, lengths = _task(config, model, tokenizer, training)
   if config.mesh.cpu_devices is not None:
     sharding.split_cpu(config.mesh.cpu_devices)

@@ -311,13 +311,13 @@ def _caught(function: Callable[[], Any]) -> tuple[Any, Any]:
 
 
 def check(judged: Judged, responses: Responses) -> None:
-  """Checks that the verifier did not fail on every response of a step.
+  """Checks that the verifier did not fail on, or skip, all of a step.
 
   Raises:
     VerifierError: see `rewards.check_step`; in every process.
   """
-  if {*judged.kind} == {'error'}:
+  if rewards.no_rewards(judged.kind):
     rewards.check_step(judged.verdicts, responses.texts)
     raise rewards.VerifierError(
-        f'The verifier failed on all {len(judged.kind)} responses of the step; '
-        'other processes have their texts: correct the verifier.')
+        f'The verifier failed on all {len(judged.kind)} responses of the step, '
+        'or skipped them; other processes say how: correct it.')

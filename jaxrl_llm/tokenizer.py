@@ -13,6 +13,8 @@ import re
 from typing import Any, Iterable, Protocol, Sequence
 
 _BYTE = re.compile('<0x([0-9A-Fa-f]{2})>')  # a byte in SentencePiece
+# Files of which each folder with a tokeniser has one.
+_FILES = 'tokenizer.json', 'tokenizer.model', 'vocab.json', 'vocab.txt'
 # Texts of a conversation that shows how a chat template ends an answer.
 _TURNS = 'Question-1', 'Answer-1', 'Question-2'
 
@@ -131,10 +133,12 @@ class ModelTokenizer:
       if not {*self._own.get_vocab()} - {*self._own.all_special_tokens}:
         raise ValueError('there is no file of it')
     except Exception as error:  # each kind of tokeniser fails in its own way
-      reason = str(error).strip().split('\n')[0]
+      reason = f'{type(error).__name__}: {_first_line(error)}'
+      if not any((folder / name).exists() for name in _FILES):
+        reason = f'there is no {", ".join(_FILES[:-1])} or {_FILES[-1]}'
       raise ValueError(
-          f'{folder} has no tokeniser that transformers can load '
-          f'({type(error).__name__}: {reason}).') from None
+          f'{folder} has no tokeniser that transformers can load ({reason}): '
+          "copy the files of the model's tokeniser into it.") from None
     self.folder = folder
     self.vocab_size = max(self._own.get_vocab().values()) + 1
     self.stop_ids = _stop_ids(folder, self._own)
@@ -348,9 +352,20 @@ def _stop_ids(folder: pathlib.Path, own: Any) -> tuple[int, ...]:
   found = [own.eos_token_id]
   for name in ('generation_config.json', 'config.json'):
     path = folder / name
-    value = json.loads(path.read_text()).get('eos_token_id') if (
-        path.exists()) else None
-    found += value if isinstance(value, list) else [value]
+    if not path.exists():
+      continue
+    try:
+      value = json.loads(path.read_text()).get('eos_token_id')
+    except (OSError, AttributeError, ValueError, RecursionError) as error:
+      raise ValueError(
+          f'{path} cannot be read ({_first_line(error)}): fetch it '
+          'again.') from None
+    ids = value if isinstance(value, list) else [value]
+    if any(i is not None and (type(i) is not int or i < 0) for i in ids):
+      raise ValueError(
+          f'{path}: eos_token_id={value!r:.60} is not the number of a token or '
+          'a list of such numbers: correct it.')
+    found += ids
   stops = tuple(dict.fromkeys(i for i in found if i is not None))
   if not stops:
     raise ValueError(

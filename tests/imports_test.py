@@ -44,7 +44,8 @@ ALLOWED = {
         'programs', 'rewards', 'sampling', 'sharding', 'tasks', 'tokenizer',
         'types'},
     'monitoring': {
-        'models', 'rewards', 'rollout', 'sharding', 'types', 'storage'},
+        'models', 'rewards', 'rollout', 'sharding', 'start', 'types',
+        'storage'},
     'experiment': {
         'config', 'learner', 'models', 'programs', 'rewards', 'rollout',
         'sampling', 'sharding', 'stages', 'tasks', 'tokenizer', 'types',

@@ -23,6 +23,7 @@ from jaxrl_llm.rewards.pool import Pool
 from jaxrl_llm.tasks import (
   closest,
   module_option,
+  modules,
   own_reward,
   Problem,
   problem_files,
@@ -81,6 +82,7 @@ class Options:
       raise ValueError(
           f'task.template={self.template!r} is not a known format and does not '
           f'contain {{problem}}.{closest(self.template, templates.FORMATS)}')
+    modules.check_file(self.reward)
     if self.take not in TAKES:
       raise ValueError(
           f'task.take={self.take!r} is not known.'

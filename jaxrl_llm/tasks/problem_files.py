@@ -5,12 +5,14 @@ A source is either the path of a file that ends in `.jsonl`, `.jsonl.gz`,
 `org/name:split` or `org/name/subset:split`. The default split is `train`.
 """
 
+import contextlib
 import gzip
 import json
 import pathlib
 from typing import Any, Iterator, Mapping, Sequence
 import zlib
 
+from jaxrl_llm.rewards import plain
 from jaxrl_llm.storage import paths
 from jaxrl_llm.tasks import modules
 
@@ -18,6 +20,7 @@ FORMATS = ('.jsonl', '.jsonl.gz', '.json', '.parquet')
 
 Row = Mapping[str, Any]
 Fault = tuple[str, str]  # where a bad row is, and what is wrong with it
+_PATIENCE = 5.0  # seconds to wait for the hub
 _SHOWN = 5  # bad rows that an error lists
 
 
@@ -168,6 +171,29 @@ def _parquet(path: pathlib.Path) -> Iterator[tuple[str, Row]]:
         f'{path} cannot be read ({error}): fetch it again.') from None
 
 
+def _unreachable() -> str:
+  """Returns what keeps this machine from the hub; '' if nothing does."""
+  from huggingface_hub import constants, utils
+  try:
+    utils.get_session().head(constants.ENDPOINT, timeout=_PATIENCE)
+    return ''
+  except Exception as error:  # one of httpx, requests or the system
+    return f'{constants.ENDPOINT}: {type(error).__name__}: {error}'
+
+
+@contextlib.contextmanager
+def _offline() -> Iterator[None]:
+  """Makes `datasets` look on the disk alone; it would try for half a minute."""
+  import datasets
+  from huggingface_hub import constants
+  before = datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
+  datasets.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
+  try:
+    yield
+  finally:
+    datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
+
+
 def _hub(source: str) -> Iterator[tuple[str, Row]]:
   try:
     import datasets
@@ -178,12 +204,20 @@ def _hub(source: str) -> Iterator[tuple[str, Row]]:
   name, _, split = source.partition(':')
   org, name, *subset = name.split('/')
   split = split or 'train'
+  away = _unreachable()
   try:
-    found = datasets.load_dataset(f'{org}/{name}', *subset, split=split)
+    with _offline() if away else contextlib.nullcontext():
+      found = datasets.load_dataset(f'{org}/{name}', *subset, split=split)
   except Exception as error:  # many types: wrong names, access, network
     reason = str(error).strip().split('\n')[0]
+    reason = f'{type(error).__name__}: {reason}'
+    if away:
+      raise ValueError(
+          f'There is no file {source}, and the hub has no such data set here '
+          f'({reason}) and cannot be reached ({plain.line(away)}): connect to '
+          'it, or give a file.') from None
     raise ValueError(
         f'There is no file {source}, and the hub has no such data set '
-        f'({type(error).__name__}: {reason}).') from None
+        f'({reason}).') from None
   for i, row in enumerate(found):
     yield f'{source}, row {i}', row
