@@ -126,12 +126,14 @@ class ModelTokenizer:
         named.
     """
     import transformers
+    listed = _listed_stops(folder)  # it would not say which file is wrong
     try:
       self._own = transformers.AutoTokenizer.from_pretrained(
           folder, local_files_only=True)
       # Some kinds have special tokens even without any file.
       if not {*self._own.get_vocab()} - {*self._own.all_special_tokens}:
         raise ValueError('there is no file of it')
+      self._own('a')  # some settings fail only where they are used
     except Exception as error:  # each kind of tokeniser fails in its own way
       reason = f'{type(error).__name__}: {_first_line(error)}'
       if not any((folder / name).exists() for name in _FILES):
@@ -141,7 +143,12 @@ class ModelTokenizer:
           "copy the files of the model's tokeniser into it.") from None
     self.folder = folder
     self.vocab_size = max(self._own.get_vocab().values()) + 1
-    self.stop_ids = _stop_ids(folder, self._own)
+    self.stop_ids = tuple(dict.fromkeys(
+        i for i in (self._own.eos_token_id, *listed) if i is not None))
+    if not self.stop_ids:
+      raise ValueError(
+          f'No file in {folder} says which token ends a response: set '
+          'eos_token_id in its generation_config.json.')
     pad = self._own.pad_token_id
     self.pad_id = self.stop_ids[0] if pad is None else pad
     # Ids in front of a text, such as <bos>.
@@ -188,13 +195,13 @@ class ModelTokenizer:
     try:
       return self._formatted(text)
     except Exception as error:  # a template may raise anything
-      file = self.folder / 'chat_template.jinja'
-      where = file if file.exists() else (
-          f'chat_template in {self.folder / "tokenizer_config.json"}')
       line = f', line {error.lineno}' if hasattr(error, 'lineno') else ''
+      file = self.folder / 'chat_template.jinja'
+      where = f'{file}{line}' if file.exists() else (
+          f'chat_template{line}, in {self.folder / "tokenizer_config.json"}')
       raise ValueError(
           f'The chat template fails ({type(error).__name__}: '
-          f'{_first_line(error)}): correct {where}{line}, or set '
+          f'{_first_line(error)}): correct {where}; or set '
           'config.task.template to another format.') from None
 
   def after_answer(self) -> str:
@@ -330,7 +337,10 @@ def _of_sentencepiece(name: str) -> bytes:
 
 
 def _first_line(error: BaseException) -> str:
-  return (str(error).strip().split('\n')[0] or 'without a word').rstrip('.:')
+  """Returns the first line of an error, with the next if it announces them."""
+  first, *more = str(error).strip().split('\n')
+  said = f'{first} {" ".join(more)}' if first.endswith(':') else first
+  return said[:200].rstrip('.: ') or 'without a word'
 
 
 def differences(a: ModelTokenizer, b: ModelTokenizer) -> dict[int, tuple]:
@@ -347,9 +357,9 @@ def differences(a: ModelTokenizer, b: ModelTokenizer) -> dict[int, tuple]:
       if len({*(pair := tuple(known.get(i) for known in tokens))}) > 1}
 
 
-def _stop_ids(folder: pathlib.Path, own: Any) -> tuple[int, ...]:
-  """Returns the ids that end a response, the tokeniser's first."""
-  found = [own.eos_token_id]
+def _listed_stops(folder: pathlib.Path) -> list[int | None]:
+  """Returns the ids that end a response by the files of a model."""
+  found = []
   for name in ('generation_config.json', 'config.json'):
     path = folder / name
     if not path.exists():
@@ -366,9 +376,4 @@ def _stop_ids(folder: pathlib.Path, own: Any) -> tuple[int, ...]:
           f'{path}: eos_token_id={value!r:.60} is not the number of a token or '
           'a list of such numbers: correct it.')
     found += ids
-  stops = tuple(dict.fromkeys(i for i in found if i is not None))
-  if not stops:
-    raise ValueError(
-        f'No file in {folder} says which token ends a response: set '
-        'eos_token_id in its generation_config.json.')
-  return stops
+  return found

@@ -122,6 +122,12 @@ def test_evaluations_have_the_same_stops(monkeypatch, capsys, tmp_path):
   assert len(folders) == 2
 
 
+@pytest.mark.parametrize('most, warned', [(1023, True), (1024, False)])
+def test_positions_beyond_those_of_the_model(model, caplog, most, warned):
+  math(model, max_response=1025 - most + 724 - 1)
+  assert ('max_position_embeddings' in caplog.text) == warned
+
+
 def test_a_response_ends_at_its_limit_or_stop():
   config = tiny.load(sampling__stop='=')
   tokenizer = experiment.build(config).task.tokenizer

@@ -228,6 +228,49 @@ def test_pad(tmp_path):
   assert ModelTokenizer(tmp_path / 'none').pad_id == 1
 
 
+@pytest.mark.parametrize('text, said', [
+    ('{{ a }}\n{% for m in messages %}\n{{ m', 'TemplateSyntax.*, line 3[;,] '),
+    ('{{ raise_exception("Only one\\nturn.") }}', 'TemplateError: Only one[)]'),
+    ('{{ messages[0].x.y }}', "UndefinedError: 'dict object' has no"),
+    ('{{ 1 / 0 }}', 'ZeroDivisionError: division by zero')])
+@pytest.mark.parametrize(
+    'name', ['chat_template.jinja', 'tokenizer_config.json'])
+def test_a_chat_template_that_fails(tmp_path, text, said, name):
+  bpe(tmp_path)
+  (tmp_path / 'chat_template.jinja').unlink()
+  file = tmp_path / name
+  file.write_text(text if name.endswith('jinja') else json.dumps(
+      json.loads(file.read_text()) | {'chat_template': text}))
+  tok = ModelTokenizer(tmp_path)
+  with pytest.raises(ValueError, match=said) as error:
+    tok.chat('x')
+  said = str(error.value)
+  assert said.startswith('The chat template fails (') and '\n' not in said
+  assert str(file) in said and said.endswith('; or set config.task.template to '
+                                             'another format.')
+  assert tok.after_answer() == ''
+
+
+@pytest.mark.parametrize('name', ['generation_config.json', 'config.json'])
+@pytest.mark.parametrize('text, said', [
+    ('{"eos_token_id": "<|end|>"}', "eos_token_id='<|end|>' is not the number"),
+    ('{"eos_token_id": [1, "x"]}', "eos_token_id=[1, 'x'] is not the number"),
+    ('{"eos_token_id": true}', 'eos_token_id=True is not the number'),
+    ('{"eos_token_id": -1}', 'eos_token_id=-1 is not the number'),
+    ('{"eos_token_id": 1', 'cannot be read (Expecting'),
+    ('', 'cannot be read (Expecting value'), ('[]', 'cannot be read (')])
+def test_a_stop_token_that_cannot_be_read(tmp_path, name, text, said):
+  bpe(tmp_path)
+  (tmp_path / name).write_text(text)
+  with pytest.raises(ValueError) as error:
+    ModelTokenizer(tmp_path)
+  told = str(error.value)
+  assert told.startswith(str(tmp_path / name)) and said in told
+  assert '\n' not in told
+  assert told.endswith(
+      ': correct it.' if 'is not' in said else ': fetch it again.')
+
+
 @pytest.mark.parametrize('family', ['llama', 'qwen2', 'qwen3', 'gemma2'])
 def test_no_tokeniser(tmp_path, family):
   (tmp_path / 'config.json').write_text(json.dumps({'model_type': family}))
@@ -235,8 +278,10 @@ def test_no_tokeniser(tmp_path, family):
     with pytest.raises(ValueError) as error:
       ModelTokenizer(folder)
     said = str(error.value)
-    assert said.startswith(f'{folder} has no tokeniser that transformers can')
-    assert '\n' not in said
+    assert said == (
+        f'{folder} has no tokeniser that transformers can load (there is no '
+        'tokenizer.json, tokenizer.model, vocab.json or vocab.txt): copy the '
+        "files of the model's tokeniser into it.")
 
 
 def test_nothing_ends_a_response(tmp_path):

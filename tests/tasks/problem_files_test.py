@@ -3,8 +3,11 @@
 import gzip
 import json
 import sys
+import time
 
 import datasets
+import huggingface_hub
+from huggingface_hub import constants
 import pyarrow
 from pyarrow import parquet
 import pytest
@@ -242,6 +245,35 @@ def test_the_hub_fails(monkeypatch, error):
   said = refused('org/name', 'no file org/name, and the hub has no such')
   assert f'{type(error).__name__}: ' in said and 'no network' in said
   assert 'more' not in said
+
+
+class Away:
+  """A session of the hub's client without a network."""
+
+  def head(self, url, timeout):
+    assert url == 'https://huggingface.co' and timeout < 10
+    raise OSError('no\nroute')
+
+
+def test_a_hub_that_cannot_be_reached(monkeypatch, capsys, caplog):
+  """Data sets on the disk are read, without trying the network."""
+  monkeypatch.setattr(huggingface_hub.utils, 'get_session', Away)
+  began = time.monotonic()
+  said = refused('org/name', 'no file org/name')
+  assert time.monotonic() - began < 5
+  assert said.endswith(
+      'and cannot be reached (https://huggingface.co: OSError: no route): '
+      'connect to it, or give a file.')
+  assert capsys.readouterr() == ('', '') and not caplog.records
+  offline = []
+
+  def load(*args, split):
+    offline.append(constants.is_offline_mode())
+    return datasets.Dataset.from_list(ROWS)
+
+  monkeypatch.setattr(datasets, 'load_dataset', load)
+  assert len(read('org/name')) == 2
+  assert offline == [True] and not constants.is_offline_mode()
 
 
 def test_what_is_not_installed(tmp_path, monkeypatch):
