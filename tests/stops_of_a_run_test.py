@@ -122,10 +122,10 @@ def test_evaluations_have_the_same_stops(monkeypatch, capsys, tmp_path):
   assert len(folders) == 2
 
 
-@pytest.mark.parametrize('most, warned', [(1023, True), (1024, False)])
-def test_positions_beyond_those_of_the_model(model, caplog, most, warned):
-  math(model, max_response=1025 - most + 724 - 1)
-  assert ('max_position_embeddings' in caplog.text) == warned
+@pytest.mark.parametrize('longest, warned', [(724, False), (725, True)])
+def test_positions_beyond_those_of_the_model(model, caplog, longest, warned):
+  math(model, max_response=longest)  # after prompts of up to 300 tokens
+  assert ('more than max_position_embeddings=1024 of' in caplog.text) == warned
 
 
 def test_a_response_ends_at_its_limit_or_stop():
