@@ -52,7 +52,6 @@ def _hide_libtpu(devices: Sequence[str] = _TPUS) -> None:
 
 
 _hide_libtpu()
-start.begin()
 
 
 def run(
@@ -154,3 +153,6 @@ def _lines(rows: Sequence[Mapping[str, Any]]) -> str:
           f'Problem {number} is not a dictionary of texts and numbers '
           f'({error}): give its columns.') from None
   return ''.join(lines)
+
+
+start.begin()  # last: a config file may use all of the above

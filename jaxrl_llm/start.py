@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from typing import Any
+import warnings
 
 _PROGRAMS = 'train', 'evaluate'  # they take a config
 _INTERRUPTED = 'Interrupted while the program started; nothing was written.'
@@ -32,6 +33,9 @@ def begin() -> None:
     signal.signal(signal.SIGINT, _end)
   if name in _PROGRAMS:
     from jaxrl_llm.config import command_line
+    # A config file may import the program, which Python then warns of.
+    warnings.filterwarnings(
+        'ignore', "'jaxrl_llm.* found in sys.modules", RuntimeWarning)
     at = sys.orig_argv.index('-m') + 2
     command_line.begin(sys.orig_argv[at:])
 
