@@ -21,6 +21,8 @@ import os
 import sys
 from typing import Any, Callable, Mapping, Sequence
 
+from jaxrl_llm import start
+
 __all__ = ('run',)
 
 
@@ -157,3 +159,6 @@ def _lines(rows: Sequence[Mapping[str, Any]]) -> str:
           f'Problem {number} is not a dictionary of texts and numbers '
           f'({error}): give its columns.') from None
   return ''.join(lines)
+
+
+start.begin()  # last: a config file may use all of the above

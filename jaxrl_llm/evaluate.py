@@ -141,11 +141,14 @@ def _evaluate(
   with contextlib.closing(parts):
     compiled = compiles.first(display.note)
     compiles.expect(parts.large_programs(training=False))
+    display.note(parts.ends().rstrip())
     with phases.phase('weights'):
       params, step, identity = weights.load(
           parts, which, display.update, player)
     known = weights.settings(
         parts.asked, identity, temperature, parts.programs.model.dtype)
+    if further := getattr(parts.task.tokenizer, 'further_stops', ()):
+      known['stops'] = further
     folder = workdir / 'evaluation' / config_lib.fingerprint(known)
     with workdir_lib.held(folder, channel.first) as held:
       if channel.first:

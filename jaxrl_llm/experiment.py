@@ -25,6 +25,7 @@ from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.models import hf
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.rewards import plain
+from jaxrl_llm.sampling import stops as stops_lib
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.sharding import processes as processes_lib
 from jaxrl_llm.sharding.processes import Processes
@@ -148,6 +149,16 @@ class Parts(NamedTuple):
         *start * len(programs.players), *['sharded_generate'] * len(samplers),
         'wave_signal', 'batch_advantages', *['score'] * score, 'update']
 
+  def ends(self) -> str:
+    """Returns a line that says what ends a response."""
+    tokenizer = self.task.tokenizer
+    # A stop token is decoded where it is not the last one.
+    said = [f'{plain.shown(tokenizer.decode([i, i]))} (token {i})'
+            for i in tokenizer.stop_ids]
+    said += [f'the text {plain.shown(text)}'
+             for text in getattr(tokenizer, 'stop_texts', ())]
+    return f'A response ends with {", ".join(said)}.\n'
+
   def layout(self) -> str:
     """Returns the layouts of training and sampling weights as tables."""
     writer = self.programs.writer.player
@@ -240,7 +251,9 @@ def _task(
   with phases.phase('reading the problems'):
     task = copy.copy(tasks.get(
         config.task.name, tokenizer, **config_lib.task_options(config)))
-  tokenizer = task.tokenizer
+  tokenizer = task.tokenizer = tokenizer_lib.with_stops(
+      task.tokenizer, [*getattr(task, 'stops', ()), *config.sampling.stop],
+      model.vocab_size)
   needed = max(tokenizer.vocab_size, *(i + 1 for i in tokenizer.stop_ids))
   if model.vocab_size < needed:
     raise ValueError(
@@ -299,6 +312,13 @@ def _actor_checkpoint(
   return hf.open_checkpoint(folder)
 
 
+def _stops(tokenizer: Any) -> stops_lib.Stops:
+  """Returns what ends a response, for the sampler."""
+  texts = getattr(tokenizer, 'stop_texts', ())
+  return stops_lib.Stops(tokenizer.stop_ids, stops_lib.tabulate(
+      [text.encode() for text in texts], tokenizer.spelled) if texts else None)
+
+
 def _contents(
     task: tasks.Task, **folders: pathlib.Path | None) -> dict[str, str]:
   """Returns `Parts.contents`."""
@@ -344,6 +364,8 @@ def build(config: ConfigDict, training: bool = True) -> Parts:
     folder = hf.fetch(config.model.hf)
     checkpoint, tokenizer = hf.open_checkpoint(folder), ModelTokenizer(folder)
   theirs = _actor_checkpoint(config, tokenizer) if actor else None
+  for opened in filter(None, (checkpoint, theirs)):
+    hf.warn_of_length(opened.folder, config.max_prompt + config.max_response)
   task, lengths = _task(config, model, tokenizer, training)
   if config.mesh.cpu_devices is not None:
     sharding.split_cpu(config.mesh.cpu_devices)
@@ -364,7 +386,8 @@ def build(config: ConfigDict, training: bool = True) -> Parts:
   if training:
     _warn_of_warmup(config, stages)
   programs = programs_lib.make(
-      config, model, mesh, task.tokenizer.stop_ids, stages, checkpoint, lengths,
+      config, model, mesh, _stops(task.tokenizer), stages, checkpoint,
+      lengths,
       actor and programs_lib.Source(
           config_lib.of_actor(config), actor, theirs))
 

@@ -23,6 +23,7 @@ from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.ops import buckets
 from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling import prefixes
+from jaxrl_llm.sampling.stops import Stops
 from jaxrl_llm.stages import Stages
 from jaxrl_llm.types import Curriculum
 
@@ -246,7 +247,7 @@ def prompts_per_shard(
 
 def make_sampler(
     config: ConfigDict, mesh: jax.sharding.Mesh, model: ModelConfig,
-    stop_ids: tuple[int, ...], curriculum: Curriculum, *,
+    stops: Stops, curriculum: Curriculum, *,
     slots: int | None = None, top_logprobs: int = 0,
     kv: str | None = None) -> Sampler:
   """Makes a sampler at the capacities of the curriculum.
@@ -255,7 +256,7 @@ def make_sampler(
     config: of the run.
     mesh: see `sharding`.
     model: the architecture.
-    stop_ids: tokens that end a response.
+    stops: what ends a response.
     curriculum: of the run.
     slots: decode slots on each data shard; None for `sampling.slots`.
     top_logprobs: likeliest tokens to record at each position.
@@ -269,8 +270,8 @@ def make_sampler(
     unroll = cpu
   sampler = generate_lib.SamplerConfig(
       slots=min(slots or config.sampling.slots, per_shard),
-      max_response=config.max_response, stop_ids=stop_ids,
-      top_logprobs=top_logprobs,
+      max_response=config.max_response, stop_ids=stops.ids,
+      stop_texts=stops.texts, top_logprobs=top_logprobs,
       tempered=(config.sampling.top_k > 0 or config.sampling.top_p < 1
                 or config.sampling.min_p > 0),
       steps_per_refill=config.sampling.steps_per_refill,
@@ -309,7 +310,7 @@ def _prefill_prompts(
 
 def make(
     config: ConfigDict, model: ModelConfig, mesh: jax.sharding.Mesh,
-    stop_ids: tuple[int, ...], stages: Stages,
+    stops: Stops, stages: Stages,
     checkpoint: hf.Checkpoint | None = None,
     lengths: Sequence[int] | None = None,
     actor: Source | None = None) -> Programs:
@@ -319,7 +320,7 @@ def make(
     config: checked by `config.validate`.
     model: the architecture of the policy.
     mesh: the sampler's, see `sharding`.
-    stop_ids: tokens that end a response.
+    stops: what ends a response.
     stages: their capacities are the sizes of the programs.
     checkpoint: source of the model's weights; None is random weights.
     lengths: see `with_lengths`.
@@ -376,7 +377,7 @@ def make(
       compose=policies[0].compose, actor=actor and update_lib.Actor(
           actor.model, policies[1].trained, optimizers[1]))
   sampler = functools.partial(
-      make_sampler, config, mesh, stop_ids=stop_ids,
+      make_sampler, config, mesh, stops=stops,
       curriculum=stages.curriculum)
   rejection = rejection_lib.of(config)
   writing = sampler(

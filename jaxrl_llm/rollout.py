@@ -161,7 +161,7 @@ def requests_of(
 def decode(
     rollouts: Rollouts, tokenizer: Tokenizer,
     rows: Sequence[int] | None = None) -> list[str]:
-  """Decodes responses, without the stop tokens that ended them.
+  """Decodes responses, without the stops that ended them.
 
   Args:
     rollouts: R of them.
@@ -170,6 +170,9 @@ def decode(
   """
   ends = rollouts.length - ~rollouts.truncated
   rows = range(len(ends)) if rows is None else rows
+  if getattr(tokenizer, 'stop_texts', ()):
+    # The token that completes a text may begin with more of the response.
+    ends = rollouts.length
   return [
       tokenizer.decode(rollouts.tokens[row, :ends[row]].tolist())
       for row in rows]
@@ -309,13 +312,13 @@ def _caught(function: Callable[[], Any]) -> tuple[Any, Any]:
 
 
 def check(judged: Judged, responses: Responses) -> None:
-  """Checks that the verifier did not fail on every response of a step.
+  """Checks that the verifier did not fail on, or skip, all of a step.
 
   Raises:
     VerifierError: see `rewards.check_step`; in every process.
   """
-  if {*judged.kind} == {'error'}:
+  if rewards.no_rewards(judged.kind):
     rewards.check_step(judged.verdicts, responses.texts)
     raise rewards.VerifierError(
-        f'The verifier failed on all {len(judged.kind)} responses of the step; '
-        'other processes have their texts: correct the verifier.')
+        f'The verifier failed on all {len(judged.kind)} responses of the step, '
+        'or skipped them; other processes say how: correct it.')

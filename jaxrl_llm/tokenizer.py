@@ -2,18 +2,31 @@
 
 `Tokenizer` is the interface that the rest of the package uses. `CharTokenizer`
 has one token per character, for small tasks; `ModelTokenizer` is a model's own,
-loaded by transformers.
+loaded by transformers. `with_stops` adds what ends a response.
 """
 
 import dataclasses
 import functools
 import json
 import pathlib
-from typing import Any, Protocol, Sequence
+import re
+from typing import Any, Iterable, Protocol, Sequence
+
+_BYTE = re.compile('<0x([0-9A-Fa-f]{2})>')  # a byte in SentencePiece
+# Files of which each folder with a tokeniser has one.
+_FILES = 'tokenizer.json', 'tokenizer.model', 'vocab.json', 'vocab.txt'
+# Texts of a conversation that shows how a chat template ends an answer.
+_TURNS = 'Question-1', 'Answer-1', 'Question-2'
 
 
 class Tokenizer(Protocol):
   """Interface of a tokeniser.
+
+  A tokeniser may also have these:
+    `pieces(size) -> [bytes]`, the bytes that each id below size adds to a text;
+      with it, texts can end a response.
+    `special`, its special tokens as they stand in a text.
+    `after_answer() -> str`, the text that follows an answer in its chat format.
 
   Attributes:
     vocab_size: ids are below it.
@@ -88,9 +101,18 @@ class CharTokenizer:
         self.alphabet[i - self._first] if self._first <= i < self.vocab_size
         else f'<{i}>' for i in ids)
 
+  def pieces(self, size: int) -> list[bytes]:
+    """Returns the bytes that each id below `size` adds to a text."""
+    return [self.decode([i, self.stop_ids[0]]).encode() for i in range(size)]
+
 
 class ModelTokenizer:
-  """The tokeniser in the folder of a Hugging Face model."""
+  """The tokeniser in the folder of a Hugging Face model.
+
+  Attributes:
+    folder: the folder.
+    special: its special tokens.
+  """
 
   def __init__(self, folder: pathlib.Path):
     """Loads the tokeniser.
@@ -104,26 +126,38 @@ class ModelTokenizer:
         named.
     """
     import transformers
+    listed = _listed_stops(folder)  # it would not say which file is wrong
     try:
       self._own = transformers.AutoTokenizer.from_pretrained(
           folder, local_files_only=True)
       # Some kinds have special tokens even without any file.
       if not {*self._own.get_vocab()} - {*self._own.all_special_tokens}:
         raise ValueError('there is no file of it')
+      self._own('a')  # some settings fail only where they are used
     except Exception as error:  # each kind of tokeniser fails in its own way
-      reason = str(error).strip().split('\n')[0]
+      reason = f'{type(error).__name__}: {_first_line(error)}'
+      if not any((folder / name).exists() for name in _FILES):
+        reason = f'there is no {", ".join(_FILES[:-1])} or {_FILES[-1]}'
       raise ValueError(
-          f'{folder} has no tokeniser that transformers can load '
-          f'({type(error).__name__}: {reason}).') from None
+          f'{folder} has no tokeniser that transformers can load ({reason}): '
+          "copy the files of the model's tokeniser into it.") from None
     self.folder = folder
     self.vocab_size = max(self._own.get_vocab().values()) + 1
-    self.stop_ids = _stop_ids(folder, self._own)
+    self.stop_ids = tuple(dict.fromkeys(
+        i for i in (self._own.eos_token_id, *listed) if i is not None))
+    if not self.stop_ids:
+      raise ValueError(
+          f'No file in {folder} says which token ends a response: set '
+          'eos_token_id in its generation_config.json.')
     pad = self._own.pad_token_id
     self.pad_id = self.stop_ids[0] if pad is None else pad
     # Ids in front of a text, such as <bos>.
     before = self._own('').input_ids
     before = before[:-1] if before[-1:] == [self._own.eos_token_id] else before
     self.start = self._own.decode(before)
+    self.special = (*map(str, self._own.all_special_tokens), *(
+        token.content for token in self._own.added_tokens_decoder.values()
+        if token.special))
 
   def encode(self, text: str) -> list[int]:
     """Returns the ids of the text; special tokens only where it has them."""
@@ -138,20 +172,175 @@ class ModelTokenizer:
     ids = [i for i in ids if i < self.vocab_size]
     return self._own.decode(ids, clean_up_tokenization_spaces=False)
 
+  def pieces(self, size: int) -> list[bytes]:
+    """Returns the bytes that each id below `size` adds to a text."""
+    names = self._own.convert_ids_to_tokens(
+        [*range(min(size, self.vocab_size))])
+    decoder = getattr(self._own, 'backend_tokenizer', None)
+    in_bytes = decoder and b'"ByteLevel"' in decoder.decoder.__getstate__()
+    piece = _of_byte_level if in_bytes else _of_sentencepiece
+    known = [piece(name) if name else b'' for name in names]
+    return known + [b''] * (size - len(known))
+
   def chat(self, text: str) -> str:
     """Formats a user's turn and the start of the answer for the model.
 
     Raises:
-      ValueError: the model has no chat template.
+      ValueError: the model has no chat template, or one that fails.
     """
     if not self._own.chat_template:
       raise ValueError(
           f'The tokeniser of {self.folder} has no format for chats: set '
           'config.task.template=question, or another that --help names.')
+    try:
+      return self._formatted(text)
+    except Exception as error:  # a template may raise anything
+      line = f', line {error.lineno}' if hasattr(error, 'lineno') else ''
+      file = self.folder / 'chat_template.jinja'
+      where = f'{file}{line}' if file.exists() else (
+          f'chat_template{line}, in {self.folder / "tokenizer_config.json"}')
+      raise ValueError(
+          f'The chat template fails ({type(error).__name__}: '
+          f'{_first_line(error)}): correct {where}; or set '
+          'config.task.template to another format.') from None
+
+  def after_answer(self) -> str:
+    """Returns the text that follows an answer in a chat; '' if none is known.
+
+    It is what the chat template writes between an answer and the next question.
+    """
+    for turns in _TURNS, _TURNS[:2]:
+      try:
+        text = self._formatted(*turns, prompt=False)
+      except Exception:  # not all templates take such turns
+        continue
+      _, found, after = text.partition(_TURNS[1])
+      if found:
+        return after.partition(_TURNS[2])[0]
+    return ''
+
+  def _formatted(self, *turns: str, prompt: bool = True) -> str:
+    """Formats turns of user and assistant by the chat template."""
     # Llama's templates insert today's date; this is their default.
     return self._own.apply_chat_template(
-        [{'role': 'user', 'content': text}], tokenize=False,
-        add_generation_prompt=True, date_string='26 Jul 2024')
+        [{'role': ('user', 'assistant')[i % 2], 'content': text}
+         for i, text in enumerate(turns)], tokenize=False,
+        add_generation_prompt=prompt, date_string='26 Jul 2024')
+
+
+class WithStops:
+  """A tokeniser with further stops; see `with_stops`.
+
+  Attributes:
+    stop_ids: the tokeniser's, and others.
+    stop_texts: texts that end a response.
+    further_stops: both, without the tokeniser's own.
+    spelled: bytes that each id of the model adds to a text; [] if no texts end
+      a response.
+  """
+
+  def __init__(
+      self, own: Tokenizer, ids: Iterable[int], texts: Sequence[str],
+      size: int):
+    self._own, self.stop_texts = own, tuple(texts)
+    self.stop_ids = tuple(dict.fromkeys([*own.stop_ids, *ids]))
+    self.further_stops = *self.stop_ids[len({*own.stop_ids}):], *texts
+    self.spelled = own.pieces(size) if texts else []
+
+  def __getattr__(self, name: str) -> Any:
+    return getattr(self._own, name)
+
+  def decode(self, ids: Sequence[int]) -> str:
+    """Returns the text of the ids, up to a stop at the end.
+
+    A text that ends a response is left out too, and what its last token adds.
+    """
+    ids = [int(i) for i in ids]
+    if ids and ids[-1] in self.stop_ids:
+      return self._own.decode(
+          ids if ids[-1] in self._own.stop_ids else ids[:-1])
+    text = self._own.decode(ids)
+    starts = [at for stop in self.stop_texts if (at := text.find(stop)) >= 0]
+    if starts:
+      return text[:min(starts)]
+    # Some tokenisers leave out the first space, or bytes before a stop.
+    spelled = b''.join(self.spelled[i] for i in ids if self.stop_texts)
+    ended = any(stop.encode() in spelled for stop in self.stop_texts)
+    return self._own.decode(ids[:-1]) if ended else text
+
+
+def with_stops(
+    own: Tokenizer, texts: Iterable[str], size: int) -> Tokenizer:
+  """Adds texts that end a response to a tokeniser.
+
+  A text that is one special token becomes a stop token.
+
+  Args:
+    own: the tokeniser.
+    texts: any number, none of them empty.
+    size: of the model's vocabulary.
+
+  Returns:
+    The tokeniser itself if there is nothing to add; else with `stop_texts`.
+
+  Raises:
+    ValueError: the tokeniser does not say what its tokens spell, or does not
+      spell a text as it is.
+  """
+  ids, rest = [], []
+  for text in dict.fromkeys(texts):
+    one = own.encode(text) if text in getattr(own, 'special', ()) else []
+    (ids if len(one) == 1 else rest).append(
+        one[0] if len(one) == 1 else text)
+  if not rest and {*ids} <= {*own.stop_ids}:
+    return own
+  if rest and not hasattr(own, 'pieces'):
+    raise ValueError(
+        f'The text {rest[0]!r} cannot end a response, since the tokeniser has '
+        'no pieces(size): leave it out of sampling.stop, or define that '
+        'method.')
+  made = WithStops(own, ids, rest, size)
+  for text in rest:
+    try:
+      spelled = b''.join(made.spelled[i] for i in own.encode(text))
+    except (IndexError, ValueError):  # a character that it does not have
+      spelled = b''
+    if not spelled.endswith(text.encode()):
+      raise ValueError(
+          f'The text {text[:60]!r} cannot end a response, since the tokeniser '
+          'cannot spell it: leave it out of sampling.stop.')
+  return made
+
+
+@functools.cache
+def _byte_of() -> dict[str, int]:
+  """Returns the byte that each character of a byte-level token stands for."""
+  plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+  others = [b for b in range(256) if b not in plain]
+  return {**{chr(b): b for b in plain},
+          **{chr(256 + i): b for i, b in enumerate(others)}}
+
+
+def _of_byte_level(name: str) -> bytes:
+  """Returns the bytes of a token of a byte-level BPE."""
+  known = _byte_of()
+  if all(c in known for c in name):
+    return bytes(known[c] for c in name)
+  return name.encode()
+
+
+def _of_sentencepiece(name: str) -> bytes:
+  """Returns the bytes of a token of a SentencePiece model."""
+  if byte := _BYTE.fullmatch(name):
+    return bytes.fromhex(byte[1])
+  return name.replace('\u2581', ' ').encode()
+
+
+def _first_line(error: BaseException) -> str:
+  """Returns the first line of an error, with the next if it announces them."""
+  first, *more = str(error).strip().split('\n')
+  said = f'{first} {" ".join(more)}' if first.endswith(':') else first
+  return said[:200].rstrip('.: ') or 'without a word'
 
 
 def differences(a: ModelTokenizer, b: ModelTokenizer) -> dict[int, tuple]:
@@ -168,17 +357,23 @@ def differences(a: ModelTokenizer, b: ModelTokenizer) -> dict[int, tuple]:
       if len({*(pair := tuple(known.get(i) for known in tokens))}) > 1}
 
 
-def _stop_ids(folder: pathlib.Path, own: Any) -> tuple[int, ...]:
-  """Returns the ids that end a response, the tokeniser's first."""
-  found = [own.eos_token_id]
+def _listed_stops(folder: pathlib.Path) -> list[int | None]:
+  """Returns the ids that end a response by the files of a model."""
+  found = []
   for name in ('generation_config.json', 'config.json'):
     path = folder / name
-    value = json.loads(path.read_text()).get('eos_token_id') if (
-        path.exists()) else None
-    found += value if isinstance(value, list) else [value]
-  stops = tuple(dict.fromkeys(i for i in found if i is not None))
-  if not stops:
-    raise ValueError(
-        f'No file in {folder} says which token ends a response: set '
-        'eos_token_id in its generation_config.json.')
-  return stops
+    if not path.exists():
+      continue
+    try:
+      value = json.loads(path.read_text()).get('eos_token_id')
+    except (OSError, AttributeError, ValueError, RecursionError) as error:
+      raise ValueError(
+          f'{path} cannot be read ({_first_line(error)}): fetch it '
+          'again.') from None
+    ids = value if isinstance(value, list) else [value]
+    if any(i is not None and (type(i) is not int or i < 0) for i in ids):
+      raise ValueError(
+          f'{path}: eos_token_id={value!r:.60} is not the number of a token or '
+          'a list of such numbers: correct it.')
+    found += ids
+  return found

@@ -14,6 +14,7 @@ from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.models import attention
 from jaxrl_llm.sampling import plan
 from jaxrl_llm.sampling.generate import SamplerStats
+from jaxrl_llm.sampling.stops import Stops
 from jaxrl_llm.types import Prompts, Requests, Rollouts
 from tests import devices, tiny
 
@@ -43,7 +44,8 @@ def test_every_mix_of_requests_fits_any_number_of_shards(monkeypatch):
         prompts_per_step=prompts_per_step, samples_per_prompt=group,
         advantage='reinforce', learner__microbatch=1)
     curriculum = stages.make(config).curriculum
-    made = programs.make_sampler(config, mesh, None, (), curriculum)
+    made = programs.make_sampler(
+        config, mesh, None, Stops(()), curriculum)
     sample = rollout.host_sampler(made, mesh)
     calls = [(np.repeat(np.arange(prompts_per_step), group),
               np.tile(np.arange(group), prompts_per_step))]

@@ -1,12 +1,15 @@
 """Fuzz test: whatever is wrong with a command, it ends in a few lines.
 
-Every command runs in this process, up to the first compile.
+Every command runs in this process, up to the first compile. `FUZZ_SEED=1`
+before the tests makes other commands; 0 is the default.
 """
 
 import gzip
 import json
 import logging
+import os
 import random
+import shutil
 import sys
 import warnings
 
@@ -19,6 +22,7 @@ from jaxrl_llm.config import table as table_lib
 from launch import run
 from tests import tiny_hf
 
+SEED = 100 * int(os.environ.get('FUZZ_SEED', '0'))
 TEXTS = (
     '', ' ', 'none', 'None', 'nan', 'inf', '-inf', '-1', '0', '1', '2', '7',
     '.5', '1e300', '-1e300', '1e-300', '1e-40', '9' * 12, '9' * 30, '9' * 5000,
@@ -170,7 +174,7 @@ def _command(tmp_path_factory):
 
 def test_fields_and_arguments(command, capsys):
   folder, ends = command
-  rng = random.Random(1)
+  rng = random.Random(SEED + 1)
   bad = []
   for i in range(110):
     task = rng.choice(('countdown', 'countdown', 'math'))
@@ -188,7 +192,7 @@ def test_fields_and_arguments(command, capsys):
 
 def test_config_files(command, capsys):
   folder, ends = command
-  rng = random.Random(2)
+  rng = random.Random(SEED + 2)
   saved = config_lib.to_json(config_lib.load('c.py'))
   lines = [i for i, line in enumerate(CODE.split('\n')) if ' = ' in line]
   bad = []
@@ -216,7 +220,7 @@ def test_config_files(command, capsys):
 
 def test_problem_files(command, capsys):
   folder, ends = command
-  rng = random.Random(3)
+  rng = random.Random(SEED + 3)
   rows = [json.loads(x) for x in open(folder / 'rows.jsonl')]
   bad = []
   for i in range(80):
@@ -248,9 +252,33 @@ def test_problem_files(command, capsys):
   assert not [x for x in bad if x]
 
 
+def test_model_folders(command, capsys, monkeypatch):
+  folder, ends = command
+  monkeypatch.setattr(experiment, 'ModelTokenizer', tokenizer.ModelTokenizer)
+  rng = random.Random(SEED + 5)
+  bad, small = [], sorted(
+      p.name for p in (folder / 'model').iterdir()
+      if p.suffix != '.safetensors')
+  for i in range(12):
+    shutil.copytree(folder / 'model', folder / f'm{i}')
+    path = folder / f'm{i}' / rng.choice(small)
+    data = path.read_bytes()
+    given = json.loads(data) if path.suffix == '.json' else {}
+    if i % 2 and given:
+      given[rng.choice([*given])] = rng.choice(VALUES)
+      data = json.dumps(given).encode()
+    elif rng.random() < .2:
+      path.unlink()
+    if path.exists():
+      path.write_bytes(data if i % 2 and given else garbled(rng, data))
+    bad.append(ends(capsys, train.main, '--config=c.py', *MATH,
+                    f'--config.model.hf=m{i}'))
+  assert not [x for x in bad if x]
+
+
 def test_exports(command, capsys):
   _, ends = command
-  rng = random.Random(4)
+  rng = random.Random(SEED + 4)
   flags = 'workdir', 'out', 'checkpoint', 'dtype', 'x'
   # argparse prints what it is given, on as many lines.
   texts = [text for text in TEXTS if '\n' not in text]

@@ -45,7 +45,7 @@ ALLOWED = {
         'phases', 'programs', 'rewards', 'sampling', 'sharding', 'tasks',
         'tokenizer', 'types'},
     'monitoring': {
-        'models', 'phases', 'rewards', 'rollout', 'sharding', 'types',
+        'models', 'phases', 'rewards', 'rollout', 'sharding', 'start', 'types',
         'storage'},
     'experiment': {
         'config', 'learner', 'models', 'phases', 'programs', 'rewards',

@@ -9,6 +9,7 @@ import pytest
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import experiment, programs, rollout, stages, train
 from jaxrl_llm.monitoring import timing
+from jaxrl_llm.sampling.stops import Stops
 from launch.aot import arguments
 from tests import tiny
 
@@ -40,7 +41,7 @@ def test_shapes_are_those_of_a_step(fields):
   parts = experiment.build(config)
   made = programs.make(
       config, parts.programs.model, parts.programs.mesh,
-      parts.task.tokenizer.stop_ids, stages.make(config),
+      Stops(parts.task.tokenizer.stop_ids), stages.make(config),
       actor=programs.Source(
           config_lib.of_actor(config), parts.programs.players[1].model)
       if 'actor__model__preset' in fields else None)
@@ -88,7 +89,8 @@ def test_the_reshard_is_lowered_for_the_weights_that_move():
   config = tiny.load(model__dtype='bfloat16')
   parts = experiment.build(config)
   made = programs.make(
-      config, parts.programs.model, parts.programs.mesh, (0,), parts.stages)
+      config, parts.programs.model, parts.programs.mesh, Stops((0,)),
+      parts.stages)
   program = arguments.lowered(made)['reshard']().compile()
   shapes = arguments.abstract(made)
   moved = [
@@ -148,4 +150,4 @@ def test_the_rows_of_a_small_step_must_divide_over_the_shards():
   mesh = types.SimpleNamespace(
       devices=np.array(jax.devices()), shape=dict(data=2, fsdp=2, tensor=1))
   with pytest.raises(ValueError, match='The 6 responses .* 4 data shards'):
-    programs.make(config, model, mesh, (0,), stages.make(config))
+    programs.make(config, model, mesh, Stops((0,)), stages.make(config))

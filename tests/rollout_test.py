@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import rollout
+from jaxrl_llm.rewards import Verdict, VerifierError
 from jaxrl_llm.tasks import Problem
 from jaxrl_llm.tokenizer import CharTokenizer
 from jaxrl_llm.types import Ask, Rollouts
@@ -95,3 +96,21 @@ def test_texts_ask_nothing_of_the_tokenizer_about_stopping():
   got = rollout.decode(
       rollouts([[2, STOP], [2, STOP], [STOP]], [False, True, False]), spell)
   assert got == ['2', f'2.{STOP}', '']
+
+
+@pytest.mark.parametrize('kinds, told', [
+    (['skipped'] * 2, 'has a reward, since f is bad'),
+    (['error'] * 2, 'has a reward, since f is bad'),
+    (['skipped', 'wrong'], None), (['timeout'] * 2, None), ([], None)])
+def test_a_step_without_any_reward(kinds, told):
+  judged = types.SimpleNamespace(kind=kinds, verdicts=[
+      Verdict(0.0, kind, False, blame='f is bad.') for kind in kinds])
+  responses = types.SimpleNamespace(texts=['x'] * len(kinds))
+  if told is None:
+    rollout.check(judged, responses)
+    return
+  with pytest.raises(VerifierError, match=told):
+    rollout.check(judged, responses)
+  with pytest.raises(VerifierError, match='all 2 .* other processes say how'):
+    rollout.check(  # of a process that judged none of them
+        types.SimpleNamespace(kind=kinds, verdicts=[]), responses)

@@ -11,7 +11,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 import transformers
 
-from jaxrl_llm.tokenizer import CharTokenizer, ModelTokenizer
+from jaxrl_llm.tokenizer import CharTokenizer, ModelTokenizer, with_stops
 
 
 def test_round_trip_and_ids():
@@ -228,6 +228,49 @@ def test_pad(tmp_path):
   assert ModelTokenizer(tmp_path / 'none').pad_id == 1
 
 
+@pytest.mark.parametrize('text, said', [
+    ('{{ a }}\n{% for m in messages %}\n{{ m', 'TemplateSyntax.*, line 3[;,] '),
+    ('{{ raise_exception("Only one\\nturn.") }}', 'TemplateError: Only one[)]'),
+    ('{{ messages[0].x.y }}', "UndefinedError: 'dict object' has no"),
+    ('{{ 1 / 0 }}', 'ZeroDivisionError: division by zero')])
+@pytest.mark.parametrize(
+    'name', ['chat_template.jinja', 'tokenizer_config.json'])
+def test_a_chat_template_that_fails(tmp_path, text, said, name):
+  bpe(tmp_path)
+  (tmp_path / 'chat_template.jinja').unlink()
+  file = tmp_path / name
+  file.write_text(text if name.endswith('jinja') else json.dumps(
+      json.loads(file.read_text()) | {'chat_template': text}))
+  tok = ModelTokenizer(tmp_path)
+  with pytest.raises(ValueError, match=said) as error:
+    tok.chat('x')
+  said = str(error.value)
+  assert said.startswith('The chat template fails (') and '\n' not in said
+  assert str(file) in said and said.endswith('; or set config.task.template to '
+                                             'another format.')
+  assert tok.after_answer() == ''
+
+
+@pytest.mark.parametrize('name', ['generation_config.json', 'config.json'])
+@pytest.mark.parametrize('text, said', [
+    ('{"eos_token_id": "<|end|>"}', "eos_token_id='<|end|>' is not the number"),
+    ('{"eos_token_id": [1, "x"]}', "eos_token_id=[1, 'x'] is not the number"),
+    ('{"eos_token_id": true}', 'eos_token_id=True is not the number'),
+    ('{"eos_token_id": -1}', 'eos_token_id=-1 is not the number'),
+    ('{"eos_token_id": 1', 'cannot be read (Expecting'),
+    ('', 'cannot be read (Expecting value'), ('[]', 'cannot be read (')])
+def test_a_stop_token_that_cannot_be_read(tmp_path, name, text, said):
+  bpe(tmp_path)
+  (tmp_path / name).write_text(text)
+  with pytest.raises(ValueError) as error:
+    ModelTokenizer(tmp_path)
+  told = str(error.value)
+  assert told.startswith(str(tmp_path / name)) and said in told
+  assert '\n' not in told
+  assert told.endswith(
+      ': correct it.' if 'is not' in said else ': fetch it again.')
+
+
 @pytest.mark.parametrize('family', ['llama', 'qwen2', 'qwen3', 'gemma2'])
 def test_no_tokeniser(tmp_path, family):
   (tmp_path / 'config.json').write_text(json.dumps({'model_type': family}))
@@ -235,8 +278,10 @@ def test_no_tokeniser(tmp_path, family):
     with pytest.raises(ValueError) as error:
       ModelTokenizer(folder)
     said = str(error.value)
-    assert said.startswith(f'{folder} has no tokeniser that transformers can')
-    assert '\n' not in said
+    assert said == (
+        f'{folder} has no tokeniser that transformers can load (there is no '
+        'tokenizer.json, tokenizer.model, vocab.json or vocab.txt): copy the '
+        "files of the model's tokeniser into it.")
 
 
 def test_nothing_ends_a_response(tmp_path):
@@ -254,3 +299,91 @@ def test_spaces_before_punctuation_stay(tmp_path):
   tok = ModelTokenizer(tmp_path)
   ids = tok.encode('a , b .')
   assert tok.decode(ids) == 'a , b .' and theirs.decode(ids) == 'a, b.'
+
+
+def joined(tok, ids):
+  pieces = tok.pieces(tok.vocab_size + 1)
+  return b''.join(pieces[i] for i in ids).decode(errors='replace')
+
+
+def test_pieces_spell_what_a_tokeniser_decodes(model):
+  tok, _ = model
+  assert len(tok.pieces(500)) == 500 and len(tok.pieces(7)) == 7
+  rng = np.random.default_rng(0)
+  for ids in (*map(tok.encode, SPELL + TEXTS[:3]),
+              *rng.integers(3, tok.vocab_size, (50, 8)).tolist(), [5, 0, 2]):
+    assert joined(tok, ids) == tok.decode(ids)
+  char = CharTokenizer('aé+')
+  for ids in ([2, 3, 4, 3], [0, 1, 2], [1, 0], [5, 2]):
+    assert joined(char, ids) == char.decode(ids)
+
+
+@pytest.mark.parametrize('kind', ['llama', 'gemma'])
+def test_pieces_of_a_sentencepiece_model(tmp_path, kind):
+  sentencepiece_model(tmp_path, kind)
+  tok = ModelTokenizer(tmp_path)
+  for text in SPELL + TEXTS[:3]:
+    # Llama's writes a space in front of a text, and removes one.
+    assert joined(tok, tok.encode(text)) == ' ' * (
+        kind == 'llama' and text > '') + text
+  assert {b'\n', b' '} < {*tok.pieces(tok.vocab_size)}
+
+
+def test_a_text_that_is_a_special_token_is_a_stop_token(model):
+  tok, _ = model
+  assert tok.stop_ids == (1,) and with_stops(tok, ['<|end|>'], 310) is tok
+  assert with_stops(tok, [], 310) is tok
+  made = with_stops(tok, ['<|pad|>', 'hello', '<|pad|>', '<|im_end|>'], 310)
+  assert made.stop_ids == (1, 2)
+  assert made.stop_texts == ('hello', '<|im_end|>')
+  assert made.vocab_size == tok.vocab_size and made.chat('x') == tok.chat('x')
+  ids = tok.encode('one')
+  assert made.decode([*ids, 2]) == made.decode([*ids, 1]) == 'one'
+  assert made.decode([*ids, 2, *ids]) == 'one<|pad|>one'
+
+
+def test_a_stop_text_is_left_out_with_the_rest_of_its_token(model):
+  tok, _ = model
+  made = with_stops(tok, ['\n\nQ', 'lo w', '}.'], 310)
+  for before, stop, after in (
+      ('x', '\n\nQ', 'uestion'), ('hel', 'lo w', 'orld'), ('', '}.', ''),
+      ('é', '}.', 'x')):
+    assert made.decode(tok.encode(before + stop + after)) == before
+  assert made.decode(tok.encode('hello, w')) == 'hello, w'
+  # Of two, the one that begins first; a piece of a character may be left.
+  first, _ = tok.encode('é')[:2] if len(tok.encode('é')) > 1 else (None, None)
+  assert made.decode(tok.encode('a}.lo w')) == 'a'
+  assert made.decode([first, *tok.encode('}.'), first]) == '\ufffd'
+
+
+def test_a_stop_text_whose_first_space_is_not_decoded(tmp_path):
+  sentencepiece_model(tmp_path, 'llama')
+  tok = ModelTokenizer(tmp_path)
+  made = with_stops(tok, [' hello'], 310)
+  ids = tok.encode('hello')  # a space and the word
+  assert joined(tok, ids) == ' hello' and tok.decode(ids) == 'hello'
+  assert 'hello' not in made.decode(ids)
+
+
+def test_stop_texts_that_a_tokeniser_cannot_spell():
+  char = CharTokenizer('ab')
+  with pytest.raises(ValueError, match="text 'ax' cannot end.*cannot spell"):
+    with_stops(char, ['ab', 'ax'], 310)
+  own = types.SimpleNamespace(encode=list, stop_ids=(1,))
+  with pytest.raises(ValueError, match=r"'ab' cannot end .* no pieces\(size\)"):
+    with_stops(own, ['ab'], 310)
+
+
+@pytest.mark.parametrize('chat, after', [
+    (CHAT, '<|end|>\n<|user|>\n'),
+    ('{% for m in messages %}{{ m.role }}: {{ m.content }}\n\n{% endfor %}',
+     '\n\nuser: '),
+    # No second question is possible, or none at all, or no answer.
+    ('{% if messages|length > 2 %}{{ undefined.x }}{% endif %}' + CHAT,
+     '<|end|>\n'),
+    ('{% if messages|length > 1 %}{{ raise_exception("no") }}{% endif %}',
+     ''),
+    ('{{ messages[0].content }}', ''), (None, '')])
+def test_what_follows_an_answer_in_a_chat(tmp_path, chat, after):
+  bpe(tmp_path, chat=chat)
+  assert ModelTokenizer(tmp_path).after_answer() == after

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import experiment, programs, stages
+from jaxrl_llm.sampling.stops import Stops
 from tests import tiny
 from tests.reference import sampler as twin
 from tests.take_step_test import step
@@ -19,7 +20,7 @@ def test_tempered_logprobs_are_recorded_where_something_truncates(
   mesh = experiment.sharding.make_mesh(1, 1, 1)
   config = tiny.load(**fields)
   made = programs.make_sampler(
-      config, mesh, None, (), stages.make(config).curriculum)
+      config, mesh, None, Stops(()), stages.make(config).curriculum)
   assert made.sampler.tempered is tempered
 
 

@@ -12,11 +12,39 @@ from jaxrl_llm.config import files, values
 from jaxrl_llm.config.checks import validate
 from jaxrl_llm.config.field import Field
 from jaxrl_llm.config.model import model_config
-from jaxrl_llm.config.nested import flatten, nested
+from jaxrl_llm.config.nested import flatten, nested, task_options
 from jaxrl_llm.config.table import table as table_of
 from jaxrl_llm.storage import paths
 
 HELP = ('--help', '-h')
+_begun: dict[tuple, ConfigDict] = {}  # see `begin`
+
+
+def begin(argv: Sequence[str]) -> None:
+  """Loads the config of a command line ahead of `parse`, which takes it.
+
+  This needs no slow imports. What is wrong with the config file, a field or an
+  option of the task ends the program as `parse` does.
+
+  Args:
+    argv: the arguments; those that are not about a config are passed over.
+  """
+  if {*HELP} & {*argv}:
+    return
+  try:
+    spec, overrides = split([x for x in argv if x.startswith('--config')])
+    if spec is None:
+      return
+    config = files.load(spec, overrides)
+    tasks.make_options(config.task.name, **task_options(config))
+  except (OSError, ValueError) as error:
+    _refuse(error)
+  _begun[spec, *overrides.items()] = config
+
+
+def _refuse(error: Exception) -> None:
+  sys.stderr.write(f'{paths.as_given(str(error))}\n')
+  sys.exit(2)
 
 
 def parse(
@@ -44,11 +72,11 @@ def parse(
       raise ValueError(
           'No config is given: add --config=FILE.py, such as '
           '--config=configs/countdown.py, or --help.')
-    config = files.load(spec, overrides)
+    config = _begun.pop((spec, *overrides.items()), None) or files.load(
+        spec, overrides)
     validate(config)
   except (OSError, ValueError) as error:
-    sys.stderr.write(f'{paths.as_given(str(error))}\n')
-    sys.exit(2)
+    _refuse(error)
   return config, files.name_of(spec)
 
 

@@ -26,9 +26,11 @@ def affecting(config: ConfigDict, *what: str) -> Flat:
   """
   assert {*what} <= {*AFFECTS}, what
   flat = flatten(config)
+  # Files of runs before there were such texts have names without this field.
+  later = () if flat['sampling.stop'] else ('sampling.stop',)
   return {
       name: flat[name] for name, field in table(config.task.name).items()
-      if {*field.affects} & {*what}}
+      if {*field.affects} & {*what} and name not in later}
 
 
 def fingerprint(values: Mapping[str, Any]) -> str:

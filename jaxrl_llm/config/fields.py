@@ -28,6 +28,10 @@ class Lengths(tuple[int, ...]):
   """Type of a field that holds lengths, or AUTO: the run chooses them."""
 
 
+class Texts(tuple[str, ...]):
+  """Type of a field that holds texts with any characters."""
+
+
 AUTO = 'auto'
 
 # Names that fields had before; configs with them load, with a warning.
@@ -113,6 +117,10 @@ FIELDS = (
           'this much probability (1: all)', range='(0, 1]', affects=_SAMPLING),
     Field('sampling.min_p', 0.0, 'draw from tokens at least this fraction as '
           'likely as the likeliest (0: all)', range='[0, 1]',
+          affects=_SAMPLING),
+    Field('sampling.stop', Texts(), 'texts that end a response, beside the '
+          "model's stop tokens and the end of a turn in the template: one text "
+          'as it is, or a JSON list such as ["\\n\\nQuestion:"]', kind=Texts,
           affects=_SAMPLING),
     Field('sampling.weights', None, "type of the weights that sample a step's "
           'responses: int8 or float8; off_policy=jackpot corrects the mismatch '

@@ -2,6 +2,7 @@
 
 import ctypes
 import difflib
+import json
 import math
 import operator
 import typing
@@ -9,7 +10,7 @@ from typing import Any, Iterable
 
 from jaxrl_llm import schedules, tasks
 from jaxrl_llm.config.field import Field
-from jaxrl_llm.config.fields import AUTO, Lengths
+from jaxrl_llm.config.fields import AUTO, Lengths, Texts
 from jaxrl_llm.config.table import optional, table
 from jaxrl_llm.tasks import modules
 
@@ -86,7 +87,7 @@ def _converted(field: Field, value: Any) -> Any:
 def _completed(value: Any, kind: Any) -> Any:
   """Returns texts completed as their kind says, other values as they are."""
   _, kind = optional(kind)
-  if isinstance(value, tuple) and kind is not Lengths:
+  if isinstance(value, tuple) and kind not in (Lengths, Texts):
     return tuple(_completed(v, typing.get_args(kind)[0]) for v in value)
   return _TEXTS[kind](value) if kind in _TEXTS and value is not None else value
 
@@ -151,6 +152,8 @@ def shown(value: Any) -> str:
 
 def to_text(value: Any) -> str:
   """Returns a value as one would write it on the command line."""
+  if isinstance(value, Texts):
+    return json.dumps(value) if value else 'none'
   if isinstance(value, tuple):
     return ','.join(to_text(v) for v in value)
   if value is None or isinstance(value, bool):
@@ -166,6 +169,8 @@ def _as_kind(value: Any, kind: Any) -> Any:
   if kind is Lengths:
     return AUTO if str(value).lower() == AUTO else _as_kind(
         value, tuple[int, ...])
+  if kind is Texts:
+    return _texts(value)
   if typing.get_origin(kind) is tuple:
     if value is None or str(value).strip().lower() == 'none':
       return ()
@@ -193,12 +198,33 @@ def _as_kind(value: Any, kind: Any) -> Any:
   return number
 
 
+def _texts(value: Any) -> Texts:
+  """Converts a text, or several; ValueError if one is empty or no text."""
+  if value is None or value in ('', 'none'):
+    return Texts()
+  if isinstance(value, str):
+    try:
+      found = json.loads(value)
+    except (ValueError, RecursionError):
+      found = None
+    # Any other text stands for itself, such as a bracket.
+    is_list = isinstance(found, list) and found and all(
+        isinstance(v, str) for v in found)
+    value = found if is_list else [value]
+  if not isinstance(value, (list, tuple)) or not all(
+      isinstance(v, str) and v for v in value):
+    raise ValueError
+  return Texts(value)
+
+
 def _describe(kind: Any) -> str:
   """Describes a type, for an error."""
   can_be_none, kind = optional(kind)
   if typing.get_origin(kind) is tuple:
     element, = set(typing.get_args(kind)) - {...}
     text = f'{element.__name__} values with commas between them, or none'
+  elif kind is Texts:
+    text = 'a text or a JSON list of texts, none of them empty'
   elif kind is Lengths:
     text = f'lengths with commas between them, {AUTO} or none'
   elif kind is schedules.Steps:

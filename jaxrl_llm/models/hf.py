@@ -15,6 +15,7 @@ import json
 import pathlib
 from typing import Any, Callable, Iterator, Mapping, NamedTuple
 
+from absl import logging
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -94,6 +95,22 @@ def _download(name: str, weights: bool, field: str) -> pathlib.Path:
         f'{field}={name} is not a folder and could not be fetched from the hub '
         f'({type(error).__name__}: {reason}): check the name, or download '
         'the model and give its folder.') from None
+
+
+def warn_of_length(folder: pathlib.Path, length: int) -> None:
+  """Warns if sequences are longer than those that a model was made for.
+
+  Args:
+    folder: of the model, with a config.json that can be read.
+    length: most tokens of a prompt and its response.
+  """
+  path = folder / 'config.json'
+  most = json.loads(path.read_text()).get('max_position_embeddings')
+  if isinstance(most, int) and length > most:
+    logging.warning(
+        'max_prompt + max_response is %d tokens, more than '
+        'max_position_embeddings=%d of %s: lower one of them, since the model '
+        'was not trained at such positions.', length, most, path)
 
 
 def names(cfg: ModelConfig) -> dict[str, tuple[list[str], bool]]:

@@ -15,6 +15,7 @@ from typing import Iterator
 
 import jax
 
+from jaxrl_llm import start
 from jaxrl_llm.rewards import plain
 from jaxrl_llm.storage import paths
 from jaxrl_llm.types import Stopped
@@ -37,6 +38,7 @@ def program(interrupted: str) -> Iterator[None]:
   if hasattr(sys.stdout, 'reconfigure'):  # a notebook's has no such method
     sys.stdout.reconfigure(errors='replace')
   _in_program.append(True)
+  start.done()
   try:
     yield
   except KeyboardInterrupt:

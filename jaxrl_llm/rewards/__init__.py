@@ -11,7 +11,8 @@ from jaxrl_llm.rewards import plain
 
 _TRACE_LINES, _TRACE_WIDTH = 12, 160  # limits of `Verdict.trace`
 _KIND = 60  # characters of `Verdict.kind`
-_LARGEST = float(np.finfo(np.float32).max)
+# The largest reward: they are float32 on a device.
+LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Verdict:
     detail: one line for the reader, such as the verifier's error.
     answer: the answer in a canonical form, for majority votes; '' for none.
     trace: last lines of the traceback of the verifier's error; '' for none.
+    blame: sentence about the user's code that gave no reward; '' for none.
   """
   reward: float
   kind: str
@@ -33,11 +35,12 @@ class Verdict:
   detail: str = ''
   answer: str = ''
   trace: str = ''
+  blame: str = dataclasses.field(default='', compare=False)
 
 
 class VerifierError(ValueError):
-  """Raised if a verifier returns something that is not a reward, or fails on
-  every response of a step.
+  """Raised if a verifier returns something that is not a reward, or gives none
+  to any response of a step.
 
   It ends the run. Any other error of a verifier affects only the responses that
   it judged.
@@ -128,23 +131,37 @@ def last_lines(error: BaseException) -> str:
 
 
 def check_step(verdicts: Sequence[Verdict], texts: Sequence[str]) -> None:
-  """Checks that the verifier did not fail on every response of a step.
+  """Checks that the verifier did not fail on, or skip, all responses of a step.
 
   Args:
     verdicts: verdicts of the step.
     texts: the response of each verdict.
 
   Raises:
-    VerifierError: there are verdicts, and all are errors; with the first error
-      and the response that it was given.
+    VerifierError: there are verdicts, and all are errors, or all are skipped;
+      with the first error, and the response that it was given or the user's
+      code that raised it.
   """
-  if not verdicts or any(v.kind != 'error' for v in verdicts):
+  if not no_rewards([v.kind for v in verdicts]):
     return
+  if said := verdicts[0].blame:
+    raise VerifierError(
+        f'None of the {len(verdicts)} responses of the step has a reward, '
+        f'since {said}')
+  if verdicts[0].kind == 'skipped':
+    raise VerifierError(
+        f'The verifier skipped all {len(verdicts)} responses of the step: '
+        'correct the verifier.')
   text = texts[0] if len(texts[0]) <= 200 else f'{texts[0][:197]}...'
   raise VerifierError(
       f'The verifier failed on all {len(verdicts)} responses of the step, '
       f'first with\n{verdicts[0].trace or verdicts[0].detail}\nfor the '
       f'response {text!r}: correct the verifier.')
+
+
+def no_rewards(kinds: Sequence[str]) -> bool:
+  """Returns whether there are verdicts, and all are errors or all skipped."""
+  return {*kinds} in ({'error'}, {'skipped'})
 
 
 def _judged(
@@ -170,13 +187,14 @@ def _guarded(verify: Callable[..., Verdict], *row: Any) -> Verdict:
   """Returns the verdict, or an 'error' verdict if the verifier failed."""
   try:
     verdict = verify(*row)
-    if not abs(verdict.reward) <= _LARGEST:
+    if not abs(verdict.reward) <= LARGEST:
       raise ValueError(f'the reward is {verdict.reward}')
     # A kind is also the name of a metric.
     return Verdict(
         float(verdict.reward), plain.line(verdict.kind)[:_KIND] or 'none',
         bool(verdict.valid), plain.text(verdict.detail),
-        plain.text(verdict.answer), plain.text(verdict.trace))
+        plain.text(verdict.answer), plain.text(verdict.trace),
+        plain.line(verdict.blame))
   except (ChildProcessError, VerifierError, KeyboardInterrupt):
     raise
   except BaseException as e:  # Nothing else may end the run.

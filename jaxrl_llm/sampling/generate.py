@@ -34,6 +34,7 @@ from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.ops import quantise
 from jaxrl_llm.sampling import decode, head, kv_cache, prefixes, queue
 from jaxrl_llm.sampling import logits as logits_lib
+from jaxrl_llm.sampling import stops as stops_lib
 from jaxrl_llm.types import Prompts, Requests, Rollouts
 
 Array = jax.Array
@@ -47,6 +48,7 @@ class SamplerConfig:
     slots: S, requests decoded in parallel on each data shard.
     max_response: T, the longest response in tokens.
     stop_ids: tokens that end a response (they are part of it).
+    stop_texts: texts that end a response, with the token that completes one.
     top_logprobs: K, likeliest tokens to record at each position, before
       truncation.
     tempered: whether to record the tokens' tempered log-probs too. Without
@@ -72,6 +74,7 @@ class SamplerConfig:
   slots: int
   max_response: int
   stop_ids: tuple[int, ...] = ()
+  stop_texts: stops_lib.Texts | None = None
   top_logprobs: int = 0
   tempered: bool = False
   steps_per_refill: int = 2
@@ -169,9 +172,11 @@ def generate(
   few_rows = sampler.transpose is not None and (
       transformer.unembedding(params).size >= sampler.transpose)
   stop_ids = jnp.asarray(sampler.stop_ids, jnp.int32)
+  texts = sampler.stop_texts
 
-  def is_stop(token):
-    return jnp.any(token[..., None] == stop_ids, -1)
+  def is_stop(token, match):
+    found = jnp.any(token[..., None] == stop_ids, -1)
+    return found if texts is None else found | texts.complete(match)
 
   def unfinished(state):
     return (state.served < count) | jnp.any(state.request < n)
@@ -209,6 +214,7 @@ def generate(
         token=new(last_token[taken], state.token),
         position=new(0, state.position),
         start=new(state.step, state.start), rows=rows,
+        match=texts and new(0, state.match),
         **{'pool' if share else 'caches': held})
 
   def advance(state):
@@ -235,12 +241,14 @@ def generate(
     token = drawn['tokens']
     at = state.step % state.ring['tokens'].shape[0]
     position = state.position + state.alive
+    match = texts and jnp.where(
+        state.alive, texts.advance(state.match, token), state.match)
     return state.replace(
         step=state.step + 1,
         busy=state.busy + jnp.sum(state.alive),
-        alive=state.alive & ~is_stop(token) & (
+        alive=state.alive & ~is_stop(token, match) & (
             position < budget[state.request]),
-        token=token, position=position, caches=caches,
+        match=match, token=token, position=position, caches=caches,
         ring={name: jax.lax.dynamic_update_index_in_dim(
             buffer, jnp.moveaxis(drawn[name], 0, -1), at, 0)
               for name, buffer in state.ring.items()})
@@ -285,7 +293,8 @@ def generate(
   state = queue.empty(
       n, sampler.slots, decode.empty(sampler.slots, own_prefix + ring, **form),
       pool, max_response=t_max, steps_per_refill=sampler.steps_per_refill,
-      top_logprobs=sampler.top_logprobs, tempered=sampler.tempered)
+      top_logprobs=sampler.top_logprobs, tempered=sampler.tempered,
+      texts=texts is not None)
   window = sampler.prefill_prompts
   if window is None or window >= len(prompts.length):
     state = serve(state, prompts.tokens, prompts.length, prompt)
@@ -304,11 +313,11 @@ def generate(
     with jax.named_scope('prefills'):
       state = jax.lax.while_loop(unfinished, one_prefill, state)
   rows = {name: x[:n] for name, x in state.rows.items()}
-  length = rows['length']
+  length, match = rows['length'], rows.pop('match', None)
   last = jnp.take_along_axis(
       rows['tokens'], jnp.maximum(length - 1, 0)[:, None], -1)[:, 0]
   rollouts = Rollouts(
-      truncated=(length > 0) & ~is_stop(last),
+      truncated=(length > 0) & ~is_stop(last, match),
       problem_id=prompts.problem_id[requests.prompt],
       sample=requests.sample,
       policy_step=jnp.full((n,), policy_step, jnp.int32),

@@ -27,6 +27,8 @@ class State:
     ring: tokens and statistics of the latest steps, each array [ring, ..., S];
       each step writes one row, as in the cache.
     rows: finished responses, each array [R + 1, ..., T]; row R is filler.
+    match: [S] int32, state of the texts that end a response, see `stops`; None
+      if there are none.
   """
   step: Array
   served: Array
@@ -40,6 +42,7 @@ class State:
   pool: prefixes.Pool | None
   ring: dict[str, Array]
   rows: dict[str, Array]
+  match: Array | None = None
 
 
 def noise(key: Array, problem: Array, sample: Array, length: int) -> Array:
@@ -68,7 +71,8 @@ def runs(prompt: Array, count: Array) -> Array:
 def empty(
     requests: int, slots: int, caches: decode.Caches,
     pool: prefixes.Pool | None = None, *, max_response: int,
-    steps_per_refill: int, top_logprobs: int, tempered: bool) -> State:
+    steps_per_refill: int, top_logprobs: int, tempered: bool,
+    texts: bool = False) -> State:
   """Makes the initial state: all slots idle, no request served.
 
   Args:
@@ -80,6 +84,7 @@ def empty(
     steps_per_refill: see `generate.SamplerConfig`.
     top_logprobs: see `generate.SamplerConfig`.
     tempered: see `generate.SamplerConfig`.
+    texts: whether texts end responses.
 
   Returns:
     The state before the first step.
@@ -96,7 +101,8 @@ def empty(
   rows = {
       name: jnp.zeros((requests + 1, *extra, max_response), kind)
       for name, (extra, kind) in kinds.items()}
-  rows['length'] = jnp.zeros((requests + 1,), jnp.int32)
+  for name in ('length', *['match'] * texts):
+    rows[name] = jnp.zeros((requests + 1,), jnp.int32)
   per_slot = jnp.zeros((slots,), jnp.int32)
   # After a response ends, up to steps_per_refill - 1 steps still write rows.
   ring = max_response + steps_per_refill - 1
@@ -108,7 +114,7 @@ def empty(
       caches=caches, pool=pool,
       ring={name: jnp.zeros((ring, *extra, slots), kind)
             for name, (extra, kind) in kinds.items()},
-      rows=rows)
+      rows=rows, match=per_slot if texts else None)
 
 
 def store(
@@ -133,6 +139,8 @@ def store(
 
   new = dict(
       {name: row(x) for name, x in state.ring.items()}, length=length)
+  if state.match is not None:
+    new.update(match=state.match[slot])
   return {
       name: jax.lax.dynamic_update_index_in_dim(
           x, new[name], state.request[slot], 0)

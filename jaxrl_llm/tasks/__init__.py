@@ -74,6 +74,8 @@ class Task(Protocol):
     `judge(problems, texts, truncated) -> [Verdict]`, which judges many
       responses in one call, in place of `verify`; see `rewards.submit`.
     `close()`, which ends the processes that `submit` uses.
+  And this attribute:
+    `stops`, texts that end a response, besides the tokeniser's stop tokens.
 
   Attributes:
     tokenizer: tokeniser of the task, or of the model that it is used with.

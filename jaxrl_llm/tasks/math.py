@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 import numbers
 import os
-from typing import Sequence
+from typing import Any, Sequence
 import zlib
 
 from absl import logging
@@ -22,6 +22,7 @@ from jaxrl_llm.rewards.pool import Pool
 from jaxrl_llm.tasks import (
   closest,
   module_option,
+  modules,
   own_reward,
   Problem,
   problem_files,
@@ -83,6 +84,7 @@ class Options:
       raise ValueError(
           f'task.template={self.template!r} is not a known format and does not '
           f'contain {{problem}}.{closest(self.template, templates.FORMATS)}')
+    modules.check_file(self.reward)
     if self.take not in TAKES:
       raise ValueError(
           f'task.take={self.take!r} is not known.'
@@ -110,8 +112,8 @@ def read(source: str, options: Options, tokenizer) -> list[Problem]:
     The problems, in the order of the source.
 
   Raises:
-    ValueError: a row is not valid. The message names the file and the line of
-      the first such row.
+    ValueError: rows are not valid. The message says how many, and names the
+      file and the lines of the first ones.
   """
   return [problem for _, problem in _read(source, options, tokenizer)]
 
@@ -119,20 +121,23 @@ def read(source: str, options: Options, tokenizer) -> list[Problem]:
 def _read(
     source: str, options: Options, tokenizer) -> list[tuple[str, Problem]]:
   """Returns the problems of a source, each with its file and line."""
-  problems = []
+  problems, faults = [], []
   stem = os.path.basename(source).partition('.')[0]
-  for where, row in problem_files.rows(source):
-    text = _field(where, row, options.problem)
-    if options.reward:
-      info = _row(where, row, options)
-    else:
-      info = references.checked(where, _field(where, row, options.answer))
-    kind = _field(where, row, options.kind) if options.kind else stem
+  for where, row in problem_files.rows(source, faults):
+    try:
+      text = _field(row, options.problem)
+      info = _row(row, options) if options.reward else references.checked(
+          where, _field(row, options.answer))
+      kind = _field(row, options.kind) if options.kind else stem
+    except ValueError as error:
+      faults.append((where, str(error).removeprefix(f'{where}: ')))
+      continue
     # Depends on the problem's text alone, not on file, order or template.
     ident = zlib.crc32(text.encode()) >> 1
     problems.append((where, Problem(
         ident, templates.render(options.template, text, tokenizer), kind,
         info=info, text=text)))
+  problem_files.refuse(faults)
   if not problems:
     raise ValueError(f'{source} has no problems.')
   if not options.reward:
@@ -140,37 +145,45 @@ def _read(
   return problems
 
 
-def _field(where: str, row: problem_files.Row, name: str) -> str:
+def _field(row: problem_files.Row, name: str) -> str:
   """Returns a field as text, or raises an error if it is missing or empty."""
   if name not in row:
     raise ValueError(
-        f'{where}: there is no field {name!r}.{closest(name, [*row])} Set '
+        f'there is no field {name!r}.{closest(name, [*row])} Set '
         'config.task.problem, .answer and .kind to the names of your fields.')
   value = row[name]
   # Some tables store NaN for a missing value; NaN differs from itself.
   if value is None or value != value or not (text := str(value).strip()):
-    raise ValueError(f'{where}: field {name!r} is empty.')
+    raise ValueError(f'field {name!r} is empty.')
   if isinstance(value, bool) or not isinstance(value, (str, numbers.Number)):
     raise ValueError(
-        f'{where}: field {name!r} is {value!r:.60}, not a text or a number.')
+        f'field {name!r} is {value!r:.60}, not a text or a number.')
+  _refuse_infinity(name, value)
   try:
     text.encode()
   except UnicodeEncodeError as error:
-    raise ValueError(
-        f'{where}: field {name!r} is not valid text ({error}).') from None
+    raise ValueError(f'field {name!r} is not valid text ({error}).') from None
   return text
 
 
-def _row(
-    where: str, row: problem_files.Row, options: Options) -> own_reward.Row:
+def _refuse_infinity(name: str, value: Any) -> None:
+  """Raises ValueError for Infinity, and for numbers beyond all, as 1e400."""
+  if isinstance(value, float) and abs(value) == float('inf'):
+    raise ValueError(
+        f'field {name!r} is a number without end or beyond 1e308 ({value}): '
+        'write it as a text, such as "\\infty" or "10^{400}".')
+
+
+def _row(row: problem_files.Row, options: Options) -> own_reward.Row:
   """Returns what a reward function learns of a row."""
   columns = {k: v for k, v in row.items() if k != options.problem}
   for name in own_reward.TEXTS:
     if name in columns:
       raise ValueError(
-          f'{where}: the field {name!r} has the name of an argument that '
+          f'the field {name!r} has the name of an argument that '
           f'task.reward={options.reward} gets anyway: rename the field.')
   answer = columns.get(options.answer)
+  _refuse_infinity(options.answer, answer)
   has_text = isinstance(answer, (str, numbers.Number))
   return own_reward.Row(
       str(row[options.problem]),
@@ -185,10 +198,12 @@ class Problems:
     tokenizer: the model's tokeniser.
     train: training problems.
     heldout: evaluation problems.
+    stops: texts that end a response, as the template shows them.
   """
 
   def __init__(self, options: Options, tokenizer):
     self.options, self.tokenizer = options, tokenizer
+    self.stops = templates.stops(options.template, tokenizer)
     self.train = _all(options.path, options, tokenizer)
     self.heldout = _all(options.heldout, options, tokenizer)
     if not options.heldout:

@@ -108,13 +108,7 @@ def load(name: str) -> types.ModuleType:
   """
   if not name.endswith('.py'):
     return _imported(name)
-  file = pathlib.Path(expanded(name)).resolve()
-  if not file.is_file():
-    near = difflib.get_close_matches(
-        file.name, [p.name for p in sorted(file.parent.glob('*.py'))], 1, 0.5)
-    hint = f' Did you mean {str(file.parent / near[0])!r}?' if near else (
-        ' Give the path of a Python file.')
-    raise ValueError(f'There is no file {file}.{hint}')
+  file = _file(name)
   # The digest keeps a file called math.py apart from the module math.
   known_as = f'{file.stem}_{zlib.crc32(str(file).encode()):08x}'
   if known_as in sys.modules:
@@ -172,6 +166,29 @@ def _check_text(file: pathlib.Path) -> None:
   if at >= 0:
     raise SyntaxError(
         fault, (str(file), data.count(b'\n', 0, at) + 1, None, None))
+
+
+def _file(name: str) -> pathlib.Path:
+  """Returns the path of a Python file; ValueError if there is none."""
+  file = pathlib.Path(expanded(name)).resolve()
+  if not file.is_file():
+    near = difflib.get_close_matches(
+        file.name, [p.name for p in sorted(file.parent.glob('*.py'))], 1, 0.5)
+    hint = f' Did you mean {str(file.parent / near[0])!r}?' if near else (
+        ' Give the path of a Python file.')
+    raise ValueError(f'There is no file {file}.{hint}')
+  return file
+
+
+def check_file(name: str) -> None:
+  """Checks that there is a file if a function is named by one, unimported.
+
+  Raises:
+    ValueError: there is none.
+  """
+  path, _, _ = _parts(name)
+  if path.endswith('.py') and name not in _GIVEN:
+    _file(path)
 
 
 def give(found: Callable[..., Any]) -> str:

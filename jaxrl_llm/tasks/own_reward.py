@@ -14,6 +14,7 @@ import inspect
 import math
 from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence
 
+from jaxrl_llm import rewards
 from jaxrl_llm.rewards import plain, Verdict, VerifierError
 from jaxrl_llm.tasks import modules
 
@@ -88,12 +89,12 @@ class Reward:
     Returns:
       One verdict per response. The kind of a reward is 'correct' from 1 on,
       'wrong' up to 0, and 'partial' between them; a reward that is not finite
-      is an 'error', and None is 'skipped'. The last two are not valid.
+      is an 'error', and None is 'skipped'. The last two are not valid. If the
+      function raises an error, all are 'error'.
 
     Raises:
       VerifierError: the function does not return one number or None for each
         response.
-      Exception: what the function raises.
     """
     names = dict.fromkeys(
         [*self.columns, *(c for row in rows for c in row.columns)])
@@ -103,7 +104,15 @@ class Reward:
         **{name: [row.columns.get(name) for row in rows] for name in names}}
     if self._named is not None:
       given = {k: v for k, v in given.items() if k in self._named}
-    result = self._function(**given)
+    try:
+      result = self._function(**given)
+    except (ChildProcessError, VerifierError, KeyboardInterrupt):
+      raise
+    except BaseException as error:  # sys.exit() is no end of this program
+      return len(rows) * [Verdict(
+          0.0, 'error', False, plain.error(error),
+          trace=rewards.last_lines(error), blame=modules.failure(
+              f'task.reward={self.name} fails', error))]
     try:
       if isinstance(result, (str, bytes, Mapping)):
         raise TypeError
@@ -123,17 +132,21 @@ class Reward:
   def _verdict(self, index: int, value: Any) -> Verdict:
     """Returns the verdict of one element of the result."""
     if value is None:
-      return Verdict(0.0, 'skipped', False)
+      return Verdict(0.0, 'skipped', False, blame=(
+          f'task.reward={self.name} returned None: return a number for each '
+          'response that it can judge.'))
     reward = _number(value)
     if reward is None:
       raise VerifierError(
           f'task.reward={self.name} returned {_shown(value)} as reward '
           f'{index + 1} of its list: return a number or None for each '
           'response.')
-    if not math.isfinite(reward):
+    if not abs(reward) <= rewards.LARGEST:
+      said = f'task.reward={self.name} returned the reward {reward}'
       return Verdict(
-          0.0, 'error', False,
-          f'task.reward={self.name} returned the reward {reward}')
+          0.0, 'error', False, said,
+          blame=f'{said}: return a number that float32 '
+                'has, or None.')
     kind = 'correct' if reward >= 1 else 'partial' if reward > 0 else 'wrong'
     return Verdict(reward, kind)
 

@@ -5,25 +5,53 @@ A source is either the path of a file that ends in `.jsonl`, `.jsonl.gz`,
 `org/name:split` or `org/name/subset:split`. The default split is `train`.
 """
 
+import contextlib
 import gzip
 import json
 import pathlib
-from typing import Any, Iterator, Mapping
+from typing import Any, Iterator, Mapping, Sequence
 import zlib
 
+from jaxrl_llm.rewards import plain
 from jaxrl_llm.storage import paths
 from jaxrl_llm.tasks import modules
 
 FORMATS = ('.jsonl', '.jsonl.gz', '.json', '.parquet')
 
 Row = Mapping[str, Any]
+Fault = tuple[str, str]  # where a bad row is, and what is wrong with it
+_PATIENCE = 5.0  # seconds to wait for the hub
+_SHOWN = 5  # bad rows that an error lists
 
 
-def rows(source: str) -> Iterator[tuple[str, Row]]:
+def refuse(faults: Sequence[Fault]) -> None:
+  """Raises a ValueError about bad rows: how many, and the first of them."""
+  if not faults:
+    return
+  if len(faults) == 1:
+    raise ValueError(': '.join(faults[0]))
+  files = {where.rpartition(', ')[0] for where, _ in faults}
+  alike: dict[str, list[str]] = {}
+  for where, said in faults[:_SHOWN]:
+    alike.setdefault(said.rstrip('.'), []).append(
+        where if len(files) > 1 else where.rpartition(', ')[2])
+  shown = '; '.join(
+      f'{", ".join(places)}: {said}' for said, places in alike.items())
+  more = len(faults) - _SHOWN
+  raise ValueError(
+      f'{" and ".join(sorted(files))} has {len(faults)} bad rows: {shown}'
+      + (f'; and {more} more.' if more > 0 else '.'))
+
+
+def rows(
+    source: str, faults: list[Fault] | None = None,
+) -> Iterator[tuple[str, Row]]:
   """Reads the rows of a source.
 
   Args:
     source: see the top of this file.
+    faults: gets the rows that cannot be read; None raises an error at the first
+      one.
 
   Yields:
     Pairs: the location of a row, for error messages ('a.jsonl, line 3'), and
@@ -37,17 +65,20 @@ def rows(source: str) -> Iterator[tuple[str, Row]]:
   if paths.in_bucket(source):
     with paths.local(source) as copy:
       try:
-        for where, row in rows(str(copy)):
+        for where, row in rows(str(copy), faults):
           yield where.replace(str(copy), source), row
       except ValueError as error:
         raise ValueError(str(error).replace(str(copy), source)) from None
+      if faults:
+        faults[:] = [
+            (where.replace(str(copy), source), said) for where, said in faults]
     return
   path = pathlib.Path(modules.expanded(source))
   if path.is_file():
     if path.name.endswith(('.jsonl', '.jsonl.gz')):
-      yield from _json_lines(path)
+      yield from _whole(_json_lines(path), faults)
     elif path.suffix == '.json':
-      yield from _json(path)
+      yield from _whole(_json(path), faults)
     elif path.suffix == '.parquet':
       yield from _parquet(path)
     else:
@@ -62,29 +93,45 @@ def rows(source: str) -> Iterator[tuple[str, Row]]:
     yield from _hub(source)
 
 
-def _parsed(where: str, text: bytes) -> Any:
+def _whole(
+    found: Iterator[tuple[str, Any]], faults: list[Fault] | None,
+) -> Iterator[tuple[str, Row]]:
+  """Yields the rows that are JSON objects; the others are faults."""
+  for where, row in found:
+    if isinstance(row, dict):
+      yield where, row
+      continue
+    said = f'not valid JSON ({row}).' if isinstance(row, Exception) else (
+        f'{str(row)[:40]!r} is not a JSON object with named fields.')
+    if faults is None:
+      refuse([(where, said)])
+    faults.append((where, said))
+
+
+def _parsed(text: bytes) -> Any:
+  """Returns the value of a JSON text, or the error."""
   try:
     return json.loads(text)
   except (ValueError, RecursionError) as error:
-    raise ValueError(f'{where}: not valid JSON ({error}).') from None
+    return error
 
 
-def _checked(where: str, row: Any) -> tuple[str, Row]:
-  if not isinstance(row, dict):
-    raise ValueError(
-        f'{where}: {str(row)[:40]!r} is not a JSON object with named fields.')
-  return where, row
-
-
-def _json_lines(path: pathlib.Path) -> Iterator[tuple[str, Row]]:
+def _json_lines(path: pathlib.Path) -> Iterator[tuple[str, Any]]:
   opened = gzip.open if path.suffix == '.gz' else open
   line = 0
   try:
     with opened(path, 'rb') as file:
       for line, text in enumerate(file, 1):
-        where = f'{path}, line {line}'
-        if text.strip():
-          yield _checked(where, _parsed(where, text))
+        if not text.strip():
+          continue
+        if text.lstrip().startswith(b'[') and line == 1:
+          rest = _parsed(text + file.read())
+          if isinstance(rest, list):
+            raise ValueError(
+                f'{path} holds a JSON array, not an object on each line: name '
+                'it FILE.json.')
+          file.seek(len(text))
+        yield f'{path}, line {line}', _parsed(text)
   except (EOFError, OSError, zlib.error) as error:
     raise ValueError(
         f'{path} cannot be read after line {line} ({error}): fetch it '
@@ -96,11 +143,13 @@ def _json(path: pathlib.Path) -> Iterator[tuple[str, Row]]:
     text = path.read_bytes()
   except OSError as error:
     raise ValueError(f'{path} cannot be read ({error}).') from None
-  found = _parsed(str(path), text)
+  found = _parsed(text)
+  if isinstance(found, Exception):
+    raise ValueError(f'{path}: not valid JSON ({found}).')
   if not isinstance(found, list):
     raise ValueError(f'{path} must contain a list of problems.')
   for i, row in enumerate(found, 1):
-    yield _checked(f'{path}, entry {i}', row)
+    yield f'{path}, entry {i}', row
 
 
 def _parquet(path: pathlib.Path) -> Iterator[tuple[str, Row]]:
@@ -122,6 +171,29 @@ def _parquet(path: pathlib.Path) -> Iterator[tuple[str, Row]]:
         f'{path} cannot be read ({error}): fetch it again.') from None
 
 
+def _unreachable() -> str:
+  """Returns what keeps this machine from the hub; '' if nothing does."""
+  from huggingface_hub import constants, utils
+  try:
+    utils.get_session().head(constants.ENDPOINT, timeout=_PATIENCE)
+    return ''
+  except Exception as error:  # one of httpx, requests or the system
+    return f'{constants.ENDPOINT}: {type(error).__name__}: {error}'
+
+
+@contextlib.contextmanager
+def _offline() -> Iterator[None]:
+  """Makes `datasets` look on the disk alone; it would try for half a minute."""
+  import datasets
+  from huggingface_hub import constants
+  before = datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
+  datasets.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
+  try:
+    yield
+  finally:
+    datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
+
+
 def _hub(source: str) -> Iterator[tuple[str, Row]]:
   try:
     import datasets
@@ -132,12 +204,20 @@ def _hub(source: str) -> Iterator[tuple[str, Row]]:
   name, _, split = source.partition(':')
   org, name, *subset = name.split('/')
   split = split or 'train'
+  away = _unreachable()
   try:
-    found = datasets.load_dataset(f'{org}/{name}', *subset, split=split)
+    with _offline() if away else contextlib.nullcontext():
+      found = datasets.load_dataset(f'{org}/{name}', *subset, split=split)
   except Exception as error:  # many types: wrong names, access, network
     reason = str(error).strip().split('\n')[0]
+    reason = f'{type(error).__name__}: {reason}'
+    if away:
+      raise ValueError(
+          f'There is no file {source}, and the hub has no such data set here '
+          f'({reason}) and cannot be reached ({plain.line(away)}): connect to '
+          'it, or give a file.') from None
     raise ValueError(
         f'There is no file {source}, and the hub has no such data set '
-        f'({type(error).__name__}: {reason}).') from None
+        f'({reason}).') from None
   for i, row in enumerate(found):
     yield f'{source}, row {i}', row

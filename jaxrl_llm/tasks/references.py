@@ -10,6 +10,7 @@ from typing import Sequence
 from absl import logging
 
 from jaxrl_llm.rewards import answers, math, tokens
+from jaxrl_llm.tasks import problem_files
 
 # A number, optionally with a currency before it and a unit after it.
 _AMOUNT = re.compile(
@@ -69,10 +70,12 @@ def refuse_contradictions(pairs: Sequence[tuple[Located, Located]]) -> None:
   """Checks that the two answers of each pair, to one problem, are equal.
 
   Raises:
-    ValueError: a pair differs.
+    ValueError: pairs differ; see `problem_files.refuse`.
   """
+  faults = []
   for (where, first), (again, second) in pairs:
     if math.compare(first, second)['kind'] == 'wrong':
-      raise ValueError(
-          f'{again}: the answer {second[:40]!r} differs from {first[:40]!r} '
-          f'in {where}, which has the same problem: remove one of them.')
+      faults.append((again, (
+          f'the answer {second[:40]!r} differs from {first[:40]!r} in '
+          f'{where}, which has the same problem: remove one of them.')))
+  problem_files.refuse(faults)

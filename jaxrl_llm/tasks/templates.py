@@ -72,3 +72,36 @@ def warn_of_unknown_tokens(name: str, tokenizer: Any) -> None:
         "task.template=%s contains %s, which the model's tokeniser does not "
         'know as one token: set task.template=chat, or another format without '
         'it.', name if name in FORMATS else repr(name), ' and '.join(split))
+
+
+def stops(name: str, tokenizer: Any) -> tuple[str, ...]:
+  """Returns the texts that end an answer in a template.
+
+  In a chat format it is what stands between an answer and the next turn: its
+  first special token, such as <|im_end|>, or else the text. Other formats show
+  how the user's turn ends, by the first special token after the problem. If no
+  other one follows, it may begin the answer: then the turn's first one is a
+  stop too, since it begins the next turn.
+
+  Args:
+    name: a key of FORMATS, or a text that contains {problem}.
+    tokenizer: the model's tokeniser; see `tokenizer.Tokenizer`.
+
+  Returns:
+    Texts without duplicates; () if the template shows none.
+  """
+  own = sorted({*getattr(tokenizer, 'special', ())}, key=len, reverse=True)
+  special = re.compile('|'.join([*map(re.escape, own), _SPECIAL.pattern]))
+  if name == 'chat':
+    after = getattr(tokenizer, 'after_answer', str)()
+    first = special.search(after)
+    text = after[:first.start()] if first else after
+    return (text.rstrip(),) if text.strip() else tuple(
+        [first[0]] if first else [])
+  before, _, after = FORMATS.get(name, name).rpartition('{problem}')
+  found = special.findall(after)
+  if len(found) == 1:
+    found += special.findall(before)[-1:]
+  else:
+    found = found[:1]
+  return tuple(dict.fromkeys(found))

@@ -17,6 +17,7 @@ from jaxrl_llm import programs, sharding, stages
 from jaxrl_llm.learner import choices, lists, prompts, rounds
 from jaxrl_llm.models.config import HUB
 from jaxrl_llm.monitoring import flops
+from jaxrl_llm.sampling.stops import Stops
 from launch.aot import arguments, chips, cost, faults, memory
 
 FREE = 0.10  # Share of the HBM that should stay free.
@@ -140,7 +141,7 @@ def build(config: ConfigDict, topology: chips.Topology) -> programs.Programs:
       config.mesh.learner_tensor)
   actor = config_lib.actor_model(config)
   return programs.make(
-      config, config_lib.model_config(config), mesh, _STOP_IDS,
+      config, config_lib.model_config(config), mesh, Stops(_STOP_IDS),
       stages.make(config), actor=actor and programs.Source(
           config_lib.of_actor(config), actor))
 

@@ -116,6 +116,15 @@ def test_a_verifier_that_always_fails_is_told():
   assert 'died' in told
 
 
+def test_a_verifier_that_skips_all_is_told():
+  skipped = Verdict(0.0, 'skipped', False)
+  assert told_of([skipped] * 3, [''] * 3) == (
+      'The verifier skipped all 3 responses of the step: correct the verifier.')
+  blamed = dataclasses.replace(skipped, blame='f is bad.')
+  told = told_of([blamed] * 3, [''] * 3)
+  assert told.endswith('3 responses of the step has a reward, since f is bad.')
+
+
 def test_the_response_is_shortened():
   told = told_of([FAILED], ['a' * 200])
   assert f"'{'a' * 200}'" in told

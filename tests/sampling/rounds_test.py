@@ -17,6 +17,7 @@ from jaxrl_llm.sampling import decode
 from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling import plan as plan_lib
 from jaxrl_llm.sampling.logits import SamplingParams
+from jaxrl_llm.sampling.stops import Stops
 from jaxrl_llm.types import Prompts, Requests
 from tests import devices, tiny
 from tests.tolerance import decoder, typical
@@ -243,7 +244,8 @@ def _evaluation(config):
   mesh = sharding.make_mesh(1, 1, 1, jax.devices()[:1])
   sample = rollout.host_sampler(
       programs.make_sampler(
-          config, mesh, _CFG, (3,), stages.make(config).curriculum), mesh)
+          config, mesh, _CFG, Stops((3,)), stages.make(config).curriculum),
+      mesh)
   tokens = []
   for problem, number in responses.cut(
       [range(1 + i % 3) for i in range(7)],

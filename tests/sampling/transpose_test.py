@@ -13,6 +13,7 @@ from jaxrl_llm.models import lora, transformer
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.ops import quantise
 from jaxrl_llm.sampling import decode
+from jaxrl_llm.sampling.stops import Stops
 from tests import tiny
 from tests.tolerance import decoder, typical
 
@@ -97,5 +98,5 @@ def test_only_cpus_transpose(platform, want):
   curriculum = types.SimpleNamespace(
       max_requests=4, max_prompts=2, min_count=2)
   made = programs.make_sampler(
-      tiny.load(), mesh, _CFG, (0,), curriculum).sampler
+      tiny.load(), mesh, _CFG, Stops((0,)), curriculum).sampler
   assert (made.unroll, made.transpose) == want

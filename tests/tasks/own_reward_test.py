@@ -197,8 +197,28 @@ def test_a_function_that_raises_judges_none(make, tmp_path):
   last = verdicts[0].trace.splitlines()
   assert last[-1] == 'ValueError: no sandbox' and len(last) <= 12
   assert f'{tmp_path}/mine.py", line 5, in inner' in verdicts[0].trace
-  with pytest.raises(rewards.VerifierError, match='inner'):
+  with pytest.raises(rewards.VerifierError) as error:
     rewards.check_step(verdicts, texts)
+  assert str(error.value) == (
+      'None of the 2 responses of the step has a reward, since '
+      f'task.reward={tmp_path}/mine.py:f fails (ValueError: no sandbox): '
+      f'correct {tmp_path}/mine.py, line 5.')
+
+
+@pytest.mark.parametrize('value, said', [
+    (None, 'returned None: return a number for each response that it can '
+     'judge.'),
+    (float('inf'), 'returned the reward inf: return a number that float32 has, '
+     'or None.'),
+    (1e39, 'returned the reward 1e+39: return a number that float32 has, or '
+     'None.')])
+def test_a_function_that_never_gives_a_reward(make, tmp_path, value, said):
+  with pytest.raises(rewards.VerifierError) as error:
+    rewards.check_step(returns(make, [value] * 3), ['a'] * 3)
+  assert str(error.value) == (
+      'None of the 3 responses of the step has a reward, since '
+      f'task.reward={tmp_path}/mine.py:f {said}')
+  rewards.check_step(returns(make, [value, value, 0]), ['a'] * 3)
 
 
 @pytest.mark.parametrize('name', own_reward.TEXTS)

@@ -3,8 +3,11 @@
 import gzip
 import json
 import sys
+import time
 
 import datasets
+import huggingface_hub
+from huggingface_hub import constants
 import pyarrow
 from pyarrow import parquet
 import pytest
@@ -117,6 +120,26 @@ def test_rows_before_a_bad_line_come_first(tmp_path):
     next(rows)
 
 
+@pytest.mark.parametrize('ending', ['.jsonl', '.jsonl.gz'])
+@pytest.mark.parametrize('indent', [None, 1])
+def test_an_array_among_lines_names_the_fix(tmp_path, ending, indent):
+  text = json.dumps(ROWS, indent=indent).encode()
+  path = write(tmp_path / f'a{ending}', {
+      '.jsonl': text, '.jsonl.gz': gzip.compress(text)}[ending])
+  assert refused(path, 'JSON array') == (
+      f'{path} holds a JSON array, not an object on each line: name it '
+      'FILE.json.')
+
+
+def test_a_first_line_that_is_a_list_is_a_bad_row(tmp_path):
+  path = write(tmp_path / 'a.jsonl', b'[1]\n' + LINES + b'x\n\n' + LINES)
+  faults = []
+  found = [*problem_files.rows(path, faults)]
+  assert found == [(f'{path}, line {i}', row) for i, row in zip(
+      (2, 3, 6, 7), ROWS * 2)]
+  assert [where for where, _ in faults] == [f'{path}, line {i}' for i in (1, 4)]
+
+
 @pytest.mark.parametrize('text, match', [
     (b'', 'not valid JSON'), (LINES, 'not valid JSON'),
     (b'{}', 'must contain a list of problems'),
@@ -222,6 +245,35 @@ def test_the_hub_fails(monkeypatch, error):
   said = refused('org/name', 'no file org/name, and the hub has no such')
   assert f'{type(error).__name__}: ' in said and 'no network' in said
   assert 'more' not in said
+
+
+class Away:
+  """A session of the hub's client without a network."""
+
+  def head(self, url, timeout):
+    assert url == 'https://huggingface.co' and timeout < 10
+    raise OSError('no\nroute')
+
+
+def test_a_hub_that_cannot_be_reached(monkeypatch, capsys, caplog):
+  """Data sets on the disk are read, without trying the network."""
+  monkeypatch.setattr(huggingface_hub.utils, 'get_session', Away)
+  began = time.monotonic()
+  said = refused('org/name', 'no file org/name')
+  assert time.monotonic() - began < 5
+  assert said.endswith(
+      'and cannot be reached (https://huggingface.co: OSError: no route): '
+      'connect to it, or give a file.')
+  assert capsys.readouterr() == ('', '') and not caplog.records
+  offline = []
+
+  def load(*args, split):
+    offline.append(constants.is_offline_mode())
+    return datasets.Dataset.from_list(ROWS)
+
+  monkeypatch.setattr(datasets, 'load_dataset', load)
+  assert len(read('org/name')) == 2
+  assert offline == [True] and not constants.is_offline_mode()
 
 
 def test_what_is_not_installed(tmp_path, monkeypatch):

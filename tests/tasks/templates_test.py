@@ -96,3 +96,31 @@ def test_a_task_warns_once(tmp_path, caplog):
   assert len(caplog.records) == 1
   tasks.get('math', knowing(), **options)
   assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize('template, after, special, want', [
+    ('chat', '<|im_end|>\n<|im_start|>user\n', ('<|im_end|>',), ['<|im_end|>']),
+    ('chat', '<|eot_id|><|start_header_id|>user', (), ['<|eot_id|>']),
+    ('chat', '<end_of_turn>\n<start_of_turn>user\n', (), ['<end_of_turn>']),
+    ('chat', ' </s><s>[INST] ', ('<s>', '</s>'), ['</s>']),
+    ('chat', '<\uff5cend\uff5c><\uff5cUser\uff5c>',
+     ('<\uff5cend\uff5c>', '<\uff5cUser\uff5c>'), ['<\uff5cend\uff5c>']),
+    ('chat', '\n\nUSER: ', (), ['\n\nUSER:']),
+    ('chat', ' [/A] </s>', ('</s>',), [' [/A]']),
+    ('chat', '\n', (), []), ('chat', '', (), []),
+    ('qwen', '', (), ['<|im_end|>']), ('qwen_math', '', (), ['<|im_end|>']),
+    ('question', '', (), []), ('none', '', ('<s>',), []),
+    ('<start_of_turn>user\n{problem}<end_of_turn>\n<start_of_turn>model\n',
+     '', (), ['<end_of_turn>']),
+    ('<|user|>\n{problem}</s>\n<|assistant|>\n', '', ('</s>',), ['</s>']),
+    ('<s><|user|>{problem}<|assistant|>', '', ('<s>',),
+     ['<|assistant|>', '<|user|>']),
+    ('{problem} <sep>', '', ('<sep>',), ['<sep>'])])
+def test_what_ends_an_answer(template, after, special, want):
+  own = types.SimpleNamespace(special=special, after_answer=lambda: after)
+  assert [*templates.stops(template, own)] == want
+
+
+def test_a_tokeniser_that_says_nothing_of_its_chats():
+  own = types.SimpleNamespace(start='', chat=str)
+  assert templates.stops('chat', own) == ()

@@ -1,0 +1,140 @@
+"""Tests of what ends a run's responses: tokens of the model, and texts."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+from jaxrl_llm import config as config_lib
+from jaxrl_llm import evaluate, experiment, rollout, train
+from jaxrl_llm.monitoring import timing
+from tests import tiny, tiny_hf
+
+ROWS = tiny_hf.word_problems(12)
+
+
+@pytest.fixture(name='model', scope='module')
+def _model(tmp_path_factory):
+  """A base model: its stop token is <|endoftext|>, its chats use another."""
+  folder = tiny_hf.make(tmp_path_factory.mktemp('base') / 'model', ROWS)
+  path = folder / 'tokenizer_config.json'
+  path.write_text(json.dumps(
+      json.loads(path.read_text()) | {'eos_token': '<|endoftext|>'}))
+  for name in ('config.json', 'generation_config.json'):
+    path = folder / name
+    path.write_text(json.dumps(
+        json.loads(path.read_text()) | {'eos_token_id': 0}))
+  return folder
+
+
+def math(folder, **fields):
+  return experiment.build(tiny.load(
+      task__name='math', model__hf=folder, max_prompt=300, task__path=str(
+          tiny_hf.write(folder.parent / 'rows.jsonl', ROWS)),
+      task__heldout_count=2, **fields))
+
+
+@pytest.mark.parametrize('template, ids', [
+    ('chat', (0, 2)), ('qwen', (0, 2)), ('qwen_math', (0, 2)),
+    ('question', (0,)), ('<|im_start|>{problem}<|im_start|>', (0, 1))])
+def test_the_end_of_a_turn_is_a_stop(model, template, ids):
+  parts = math(model, task__template=template)
+  assert parts.programs.sampler.sampler.stop_ids == ids
+  assert parts.programs.sampler.sampler.stop_texts is None
+  assert parts.ends() == ('A response ends with ' + ', '.join(
+      f"'{tiny_hf.SPECIAL[i]}' (token {i})" for i in ids) + '.\n')
+  words = parts.task.tokenizer.encode('So 4')
+  assert parts.task.tokenizer.decode([*words, ids[-1]]) == 'So 4'
+
+
+def test_an_end_of_a_turn_that_is_no_token_is_a_text(model):
+  parts = math(
+      model, task__template='<|user|>{problem}<|end|><|assistant|>',
+      sampling__stop=['\n\nQuestion:', '<|im_end|>'])
+  sampler = parts.programs.sampler.sampler
+  assert sampler.stop_ids == (0, 2)
+  assert sampler.stop_texts.kind.shape == (420,)  # rows of the model
+  assert parts.task.tokenizer.stop_texts == ('<|end|>', '\n\nQuestion:')
+  assert parts.ends() == (
+      "A response ends with '<|endoftext|>' (token 0), '<|im_end|>' (token 2), "
+      "the text '<|end|>', the text '\\n\\nQuestion:'.\n")
+
+
+def test_a_stop_that_the_tokeniser_cannot_spell():
+  with pytest.raises(ValueError, match="'é' cannot end .* sampling.stop"):
+    experiment.build(tiny.load(sampling__stop='é'))
+
+
+def test_what_is_judged_and_what_is_trained(monkeypatch):
+  """The text ends before the stop; the tokens of the stop are trained on."""
+  config = tiny.load(sampling__stop='["1","+2","2-"]', eval__problems=2)
+  parts = experiment.build(config)
+  judged = []
+
+  def verify(problem, text, truncated):
+    judged.append((problem.id, text, truncated))
+    return tiny.by_length(problem, text, truncated)
+
+  watched = tiny.watch(parts, verify)
+  state, fixed, weights = tiny.begin(watched.parts)
+  train.take_step(watched.parts, state, fixed, timing.Timer())
+  rollouts, = watched.rollouts
+  texts = config.sampling.stop
+  ended = 0
+  for row, (problem, text, truncated) in enumerate(judged):
+    ids = rollouts.tokens[row, :rollouts.length[row]]
+    whole = parts.task.tokenizer._own.decode(ids)
+    assert problem == rollouts.problem_id[row]
+    assert truncated == rollouts.truncated[row]
+    assert whole.startswith(text) and not any(t in text for t in texts)
+    stop = whole[len(text):]  # and what its last token adds, as in '<21>'
+    stopped = stop.startswith(texts)
+    assert stopped or not stop and (truncated or ids[-1] == 1)
+    ended += stopped
+  assert ended > 3
+  # The learner's rows have all of these tokens, the stop's among them.
+  batch, = watched.batches
+  assert sorted(batch.mask.sum(1)) == sorted(rollouts.length)
+  rows = {bytes(x[:n]) for x, n in zip(rollouts.tokens, rollouts.length)}
+  for tokens, first, length in zip(
+      batch.tokens, batch.prompt_length, batch.response_length):
+    assert bytes(np.array(tokens[first:first + length], np.int32)) in rows
+  del weights
+
+
+def test_evaluations_have_the_same_stops(monkeypatch, capsys, tmp_path):
+  """And other stops are other responses, which are kept elsewhere."""
+  folders = set()
+  for stop in ('none', '1'):
+    config = tiny.load(
+        tmp_path, sampling__stop=stop, log__display=True, eval__problems=2)
+    result = evaluate.evaluate(config, 'start')
+    folders.add(result['responses'])
+    said = capsys.readouterr().out
+    settings = json.loads(
+        pathlib.Path(result['responses']).with_name('settings.json').read_text())
+    assert settings.get('stops') == (['1'] if stop == '1' else None)
+    assert ("the text '1'" in said) == (stop == '1')
+    with open(result['responses']) as file:
+      texts = [json.loads(line)['response'] for line in file]
+    assert any('1' in text for text in texts) == (stop == 'none')
+  assert len(folders) == 2
+
+
+@pytest.mark.parametrize('longest, warned', [(724, False), (725, True)])
+def test_positions_beyond_those_of_the_model(model, caplog, longest, warned):
+  math(model, max_response=longest)  # after prompts of up to 300 tokens
+  assert ('more than max_position_embeddings=1024 of' in caplog.text) == warned
+
+
+def test_a_response_ends_at_its_limit_or_stop():
+  config = tiny.load(sampling__stop='=')
+  tokenizer = experiment.build(config).task.tokenizer
+  ids = np.array([tokenizer.encode('1+2=3'), [*tokenizer.encode('1+2='), 0]])
+  rollouts = tiny.Rollouts(
+      tokens=ids, length=np.array([5, 4]), truncated=np.array([True, False]),
+      **dict.fromkeys(('logprobs', 'entropy', 'problem_id', 'sample',
+                       'policy_step')))
+  assert rollout.decode(rollouts, tokenizer) == ['1+2', '1+2']
+  assert config_lib.flatten(config)['sampling.stop'] == ('=',)
