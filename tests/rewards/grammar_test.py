@@ -42,7 +42,8 @@ def written(node):
     (r'\{x | |x|<2\}', '(builder x (relation [<] [(abs x) 2]))'),
     ('1:2', '(ratio 1 2)'), ('(1,2]', '(tuple (] [1 2])'),
     (']1,2[', '(tuple () [1 2])'), (r'\{1,2\}', '(set 1 2)'),
-    (r'x=1\text{ or }x=2', '(either (relation [=] [x 1]) (relation [=] [x 2]))'),
+    (r'x=1\text{ or }x=2',
+     '(either (relation [=] [x 1]) (relation [=] [x 2]))'),
     (r'\int_0^1 x\,dx', '(big int x 0 1 x)'),
     (r'\int_0^1\int_0^2 xy\,dy\,dx', '(big int x 0 1 (big int y 0 2 (* x y)))'),
     (r'\sum_{k=1}^{3} k\cdot 2', '(big sum k 1 3 (* k 2))'),
@@ -71,7 +72,8 @@ def test_what_is_not_covered_is_refused(text):
     [r'\frac12', r'\dfrac{1}{2}', r'\frac{1}2', r'\tfrac 1 2'],
     ['x^2', 'x^{2}', 'x²', 'x**2', r'x^{ 2}'], ['a_1', 'a_{1}', 'a₁'],
     [r'(1,2)', r'\left( 1, 2\right)', '（1，2）', r'\bigl(1,\,2\bigr)'],
-    ["f'(x)", r'f^{\prime}(x)', r'f^\prime(x)'], [r'V_{max}', r'V_{\text{max}}'],
+    ["f'(x)", r'f^{\prime}(x)', r'f^\prime(x)'],
+    [r'V_{max}', r'V_{\text{max}}'],
     [r'\sqrt{2}', r'\sqrt2', '√2', 'sqrt(2)', r'\sqrt 2'],
     [r'1234', '1,234', r'1{,}234', r'1\,234', '１２３４', '1.234e3'],
     [r'x\ge 1', r'x\geq1', 'x ≥ 1', 'x>=1', r'x \geqslant 1'],
@@ -84,7 +86,8 @@ def test_spellings_of_one_tree(same):
 
 @pytest.mark.parametrize('a, b, is_same', [
     (r'p \land {q}', r'p\wedge q', True), ('6, \\ldots, 2', '6,\\dots,2', True),
-    ('1 2', '12', False), ('x!!!', 'X!!!', False), (r'p\land q', r'p\lor q', False),
+    ('1 2', '12', False), ('x!!!', 'X!!!', False),
+    (r'p\land q', r'p\lor q', False),
     (r'\vec{a}\times\vec{b}', r'\vec a \times \vec b', True)])
 def test_text_that_is_not_read_is_compared_by_its_tokens(a, b, is_same):
   assert (tokens.spelled(a) == tokens.spelled(b)) == is_same
