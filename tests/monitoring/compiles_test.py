@@ -12,7 +12,7 @@ from jaxrl_llm.monitoring import compiles
 def fixture_seen():
   """Names of the phases at each event that begins, as JAX compiles."""
   seen = []
-  # What earlier tests of this process announced, and did not end as they failed.
+  # What earlier tests of this process announced, or did not end.
   compiles.expect(())
   del phases.running()[:]
 
