@@ -355,7 +355,6 @@ def build(config: ConfigDict, training: bool = True) -> Parts:
   Raises:
     ValueError: values that do not fit together, in one sentence.
   """
-  sharding.keep_memory(config.mesh.keep_memory)  # before there are threads
   asked, config = config, config_lib.as_begun(config)
   model, actor = (
       config_lib.model_config(config), config_lib.actor_model(config))

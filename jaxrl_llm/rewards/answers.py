@@ -41,14 +41,14 @@ _NUMBER = re.compile(
     rf'{_REST}|{_RATIO}|\\?sqrt\s*(?:\{{[^{{}}]*\}}|\([^()]*\)|[0-9]))')
 _FIRST = re.compile(r'[-+]?[0-9.]')
 # The mark of a list's next item at the end, or of a footnote.
-_NOTE = re.compile(r'(?<=[\w.,!?)%])\s?\[[0-9]+\](?!\()|\n\s*[0-9]+[.)]\s*$')
+_NOTE = re.compile(r'(?<=[\w.,!?)%])\s?\[[0-9]+\](?!\()|\n[ \t]*[0-9]+[.)]\s*$')
 _SAYS = re.compile(
     r'answer(?:\s+is|\s*:|\s*=)(?:\s*:)?[\s*]*(?=(?P<rest>[^\n]*))',
     re.IGNORECASE)
 _FORMULA = re.compile(
     r'\$\$(?P<a>[^$]+)\$\$|'
     r'(?<![\\$])\$(?P<b>(?!\s)[^$\n]+?)(?<![\\\s])\$(?![0-9$])|'
-    r'\\\((?P<c>[^\n]+?)\\\)|\\\[(?P<d>.+?)\\\]', re.DOTALL)
+    r'\\\((?P<c>[^\n]{1,999}?)\\\)|\\\[(?P<d>.{1,999}?)\\\]', re.DOTALL)
 _MEMBERS = re.compile(
     r'=|\\(?:approx|to|rightarrow|Rightarrow|implies|simeq)(?![a-zA-Z])|≈|→|⇒')
 _TAIL = 1000  # characters at the end of a response that may hold its answer
@@ -61,7 +61,7 @@ _MARK = re.compile(
     r'[0-9.][^\n]*|\\boxed[^\n]*|\$[^\n]+\$)[ \t]*(?=\n|$)')
 _HEADING = re.compile(r'[0-9]+[.):]\s*\S')
 _NEXT = re.compile(
-    r'\n\s*(?:\*\*|#+\s*)?(?:Question|Problem|Q|Exercise|Human|User|'
+    r'\n[ \t]*(?:\*\*|#+[ \t]*)?(?:Question|Problem|Q|Exercise|Human|User|'
     r'Next question|问题)(?:\s*[0-9]+)?\s*(?:\*\*)?\s*[:：]', re.IGNORECASE)
 
 

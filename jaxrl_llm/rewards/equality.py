@@ -97,6 +97,8 @@ class Comparison:
     names = [_names(x) for x in (a, b)]
     if all(names):
       return self.matched(a.args, b.args)
+    if names == [False, True] and _are_indexed(b):
+      return self.matched(a.args, _ordered(b))  # x_1 = 2, x_2 = 3
     if any(names):
       return names[0] and b.op == 'list' and self._in_order(
           *map(_ordered, (a, b)))
@@ -201,7 +203,7 @@ class Comparison:
       return a == b
     if _has_rows(a) or _has_rows(b):
       return self._rows(a, b)
-    return evaluate.equal(a, b, self._tolerance)
+    return evaluate.equal(a, _with_constant(b, a), self._tolerance)
 
   def _rows(self, a: Node, b: Node) -> bool:
     """Compares matrices, or vectors, by their elements."""
@@ -377,6 +379,20 @@ def _with_argument(node: Node, reference: Node) -> Node:
   return node
 
 
+def _with_constant(node: Node, reference: Node) -> Node:
+  """Gives a constant of integration the name that the reference has."""
+  known = evaluate.letters(reference)
+  if 'C' not in known or reference.op != '+' or node.op != '+' or Node(
+      'name', ('C',)) not in reference.args:
+    return node
+  free = [term for term in node.args if term.op == 'name' and (
+      term.args[0] in ('c', 'K', 'k', 'C_1', 'c_1')) and (
+          term.args[0] not in known)]
+  if len(free) != 1 or 'C' in evaluate.letters(node):
+    return node
+  return renamed(node, {free[0].args[0]: Node('name', ('C',))})
+
+
 def _hundredths(node: Node) -> Node:
   """Returns the value of a percentage; in a relation it is no percent."""
   if node.op == 'quantity' and node.args[1] == '%':
@@ -401,6 +417,13 @@ def _ordered(node: Node) -> list[Node]:
   if all(len(name) == 1 for name, _ in pairs):
     pairs.sort(key=lambda pair: pair[0])
   return [value for _, value in pairs]
+
+
+def _are_indexed(node: Node) -> bool:
+  """Tells whether the names of a list are x_1, x_2 and so on."""
+  names = [named(item)[0] for item in node.args]
+  return len({name.partition('_')[0] for name in names}) == 1 and all(
+      re.fullmatch('[a-z]_[0-9]+', name) for name in names)
 
 
 def _names(node: Node) -> bool:

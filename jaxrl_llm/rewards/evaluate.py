@@ -351,7 +351,7 @@ class _Evaluator:
         return found
       self.point[name] = drawn('bound', .3, .9)
       values = self._text(body)
-      self.point[name] = drawn('bound too', 1.2, 2.7)
+      self.point[name] = drawn('bound too', -2.7, -1.2)
       return self._drawn(kind, low, high, values, body)
     finally:
       self.point.pop(name, None)
@@ -521,6 +521,18 @@ def _points_near_bends(
     yield {name: drawn(f'{name} {i} wide', -6, 6) for name in names}
 
 
+def _points_near_steps(
+    names: Sequence[str], nodes: Sequence[Node]) -> Iterator[Point]:
+  """Yields integers about the numbers of the expressions, such as moduli."""
+  numbers = sorted({int(n.args[0]) for n in _parts(tuple(nodes))
+                    if n.op == 'number' and 9 < n.args[0] < 10**9})[:8]
+  near = [i for c in numbers for i in (c // 2, c - 1, c, c + 1, 2 * c + c // 3)]
+  for i, at in enumerate(near):
+    yield {name: fractions.Fraction(
+        near[(i + j * (1 + i // len(names))) % len(near)] if j else at)
+           for j, name in enumerate(names)}
+
+
 def integer_points(names: Sequence[str], count: int = 4) -> Iterator[Point]:
   """Yields points of positive integers; many of one name are in a row."""
   for i in range(count):
@@ -537,11 +549,12 @@ def _point_sets(
     return [iter([{}])]
   kinds = _kinds(nodes)
   if _has_open_bounds(tuple(nodes)):
-    return [integer_points(names)]  # a sum up to n
+    return [integer_points(names, 24)]  # a sum up to n
   found = [points(names), integer_points(names)]
   if kinds & _STEPPED:
     found = [itertools.chain(
-        integer_points(names, 64), _points_near_bends(names, nodes))]
+        integer_points(names, 64), _points_near_steps(names, nodes),
+        _points_near_bends(names, nodes))]
   elif kinds & {'abs', 'norm', 'max', 'min', 'sgn'}:
     found[0] = itertools.chain(found[0], _points_near_bends(names, nodes))
   return found

@@ -330,9 +330,9 @@ class _Parser:
     text = ' '.join(token.text for token in found)
     is_word = any(token.kind == 'text' for token in found) or (
         units.is_word(text))
-    if not is_word and len(found) == 1 and len(text) < _LONG_RUN:
+    if not is_word and len(found) == 1 and len(text) < _LONG_RUN - 1:
       return None
-    if not is_word and all(len(t.text) < _LONG_RUN for t in found) and (
+    if not is_word and all(len(t.text) < _LONG_RUN - 1 for t in found) and (
         sum(len(t.text) > 1 for t in found) < 2):
       return None
     self._at += ahead

@@ -21,6 +21,9 @@ _LONGEST = 2000  # longer answers, in characters, are not read
 _INTEGER = re.compile('0|-?[1-9][0-9]{0,17}')
 _PLAIN = re.compile(
     r'[-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?')
+_SAYS = re.compile(
+    r'^\s*(?:\\text\s*\{)?\s*(?:the )?(?:final )?answer(?: is|\s*[:=])'
+    r'\s*\}?\s*', re.IGNORECASE)
 _PROSE = 6  # words of so many spaces are hardly written again by the letter
 
 
@@ -93,6 +96,7 @@ def compare(
 def equal(
     reference: str, found: str, tolerance: float, any_order: bool) -> bool:
   """Tells whether an answer is the reference; see `compare`."""
+  found = _SAYS.sub('', found)
   if tokens.spelled(reference) == tokens.spelled(found) != '':
     return True
   a, b = _read(reference, True), _read(found)

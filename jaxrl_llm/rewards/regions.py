@@ -96,6 +96,8 @@ def _of_relation(node: Node) -> tuple[str, list[Span]] | None:
   if len(signs) != 1:
     return None
   left, right = members
+  if signs == ('=',) and left.op == 'name' and not evaluate.letters(right):
+    return left.args[0], [_span('[]', right, right)]
   if signs == (r'\ne',) and left.op == 'name' and not evaluate.letters(right):
     return left.args[0], _outside([_span('[]', right, right)])
   if left.op != 'abs' or signs[0] not in ('<', r'\le', '>', r'\ge') or (

@@ -42,8 +42,8 @@ def shaped(node: Node) -> Node:
 
 def _list(op: str, items: Sequence[Node]) -> Node:
   """Returns a list; a name before its first part counts for all parts."""
-  if op == 'either' and all(i.op not in ('relation', 'interval')
-                            for i in items):
+  if op == 'either' and all(
+      i.op not in grammar.WHOLES | {'interval'} for i in items):
     op = 'set'  # 1 or 2
   if op in ('either', 'both') and all(map(named, items)) and (
       op == 'both' or len({named(i)[0] for i in items}) == 1):

@@ -121,9 +121,10 @@ def _phrase(text: str, in_brackets: bool, any_thing: bool) -> str | None:
 
 def _is_thing(words: Sequence[str]) -> bool:
   last = words[-1]
-  return len(words) <= 3 and (last in _THINGS or last in _UNITS or bool(
-      re.fullmatch('[a-z]{2,}s', last) and not _PARTS.search(last)
-      and not last.endswith('ss')))
+  return len(words) <= 3 and (
+      last in _THINGS or len(last) > 2 and last in _UNITS or bool(
+          re.fullmatch('[a-z]{2,}s', last) and not _PARTS.search(last)
+          and not last.endswith('ss')))
 
 
 def _unit(text: str) -> str | None:
@@ -186,6 +187,7 @@ _TIME = re.compile(
     r'(?:(?P<half>[ap])\.?\s?m\.?)?', re.IGNORECASE)
 _HOUR = re.compile(
     r'(?P<h>[0-9]{1,2})\s*(?P<half>[ap])\.?\s?m\.?', re.IGNORECASE)
+_DATE = re.compile(r'[0-9]{1,2}/[0-9]{1,2}/(?:[0-9]{2}|[0-9]{4})')
 _MONTHS = 'jan feb mar apr may jun jul aug sep oct nov dec'.split()
 _MONTH = re.compile(
     r'\b(jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|'
@@ -210,7 +212,9 @@ def word(text: str, node: Callable[..., Any]) -> Any:
   low = _SAME.get(low.replace("'", ''), low)
   listed = re.split(r',\s*(?:and |or )?| and | or ', text)
   if len(listed) > 1 and all(listed):
-    return node('list', tuple(
+    # A or B is not A and B.
+    op = 'either' if ' or ' in text else 'list'
+    return node(op, tuple(
         node('name', (part,)) if len(part) == 1 else word(part, node)
         for part in map(str.strip, listed)))
   if low in _MEANT:
@@ -233,7 +237,11 @@ def words(text: str, node: Callable[..., Any]) -> Any | None:
     A node ('word', 'list', 'name' for the letter of a choice), or None.
   """
   plain = _TEXT.sub(r' \1 ', text).replace(r'\!', '').replace(r'\,', ' ')
-  plain = re.sub(r'\s+', ' ', plain).strip(' .,!?"\'`*')
+  plain = re.sub(r'\s+', ' ', plain).strip(' .,?"`*')
+  if re.fullmatch(r"'[^']*'|[^']*[a-z]!", plain):
+    plain = plain.strip("'!")
+  if _DATE.fullmatch(plain):  # and no quotient of quotients
+    return node('word', (plain,))
   if found := _CHOICE.fullmatch(plain):
     return node('name', (found['a'] or found['b'],))
   if found := _TIME.fullmatch(plain) or _HOUR.fullmatch(plain):
@@ -269,7 +277,7 @@ def _prose(text: str, plain: str, node: Callable[..., Any]) -> Any | None:
     return None
   runs = re.findall('[a-zA-Z]+', plain)
   if not in_text and not is_word(plain) and not (
-      len(runs) == 1 and len(plain) > 4
+      len(runs) == 1 and len(runs[0]) > 4
       or len(runs) > 1 and sum(len(run) > 2 for run in runs) > 1):
     return None
   if len(runs) == 1 and plain.lower() in tokens.FUNCTIONS | {'pi'}:
