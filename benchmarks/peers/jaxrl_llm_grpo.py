@@ -90,6 +90,7 @@ def main() -> None:
   config = make_config(job)
   with mock.patch.object(
       tasks, 'get', lambda name, tokenizer, **_: Task(job, tokenizer)):
+    cpu.keep_memory(config.mesh.keep_memory)
     parts = experiment.build(config)
   params = parts.programs.policy.init(
       parts.step_key(parts.replicate(np.uint32(0))))
