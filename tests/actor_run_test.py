@@ -226,17 +226,3 @@ def test_another_vocabulary_is_one_sentence(tmp_path):
   assert parts.player(1).contents['model'] == parts.contents['actor']
   assert parts.config.actor.model.dtype == 'float32'
   parts.close()
-
-
-def test_an_actor_beside_a_policy_with_lora_learns():
-  """The policy's parameters are frozen, the actor's are not."""
-  parts = tiny.watch(experiment.build(tiny.load(
-      **tiny.ACTOR, lora__rank=2, off_policy='jackpot', jackpot__z='exact',
-      learner__updates=2, loss__kl_coef=.1)), tiny.by_length).parts
-  state, fixed, _ = tiny.begin(parts)
-  assert fixed.frozen[0] is not None and fixed.frozen[1] is None
-  before = jax.device_get(state.learners[1].params)
-  state, report = train.take_step(parts, state, fixed, timing.Timer())
-  assert [int(player.step) for player in state.learners] == [2, 2]
-  assert not tiny.same(before, state.learners[1].params)  # it is distilled
-  assert report.row['update/actor_kl'] > 1e-3

@@ -71,6 +71,14 @@ def keep_programs() -> None:
   os.environ[_OPTION] = given or ''
 
 
+def share_programs(patch: pytest.MonkeyPatch) -> None:
+  """Lets users' programs that a test starts keep theirs there too."""
+  if os.environ[_PROGRAMS]:
+    patch.delenv(_OPTION)
+    patch.setenv(
+        'XDG_CACHE_HOME', os.path.expanduser(os.environ[_PROGRAMS]))
+
+
 def run(what: Callable[..., Any], *args: Any, devices: int | None = 8,
         timeout: float = 300) -> Any:
   """Runs a function in a process with `devices` CPU devices.

@@ -10,6 +10,8 @@ import nbformat
 import numpy as np
 import pytest
 
+from tests import devices
+
 FOLDER = pathlib.Path(__file__).resolve().parents[1] / 'notebooks'
 FILES = sorted(path.name for path in FOLDER.glob('*.ipynb'))
 
@@ -20,8 +22,10 @@ PICTURES = {
 # The others run in the tests' process, which costs less.
 IN_A_KERNEL = 'speed.ipynb'
 
-# Steps of the runs in cbs.ipynb and speed.ipynb.
-SHORTER = {'steps=40': 'steps=14', 'steps=30': 'steps=10'}
+# Steps of the runs in cbs.ipynb and speed.ipynb, and of their warm starts.
+SHORTER = {'    steps=40, ': '    steps=14, ',
+           '    steps=30, ': '    steps=8, ',
+           'warm_start.update(steps=300, ': 'warm_start.update(steps=100, '}
 
 # What each cell ends with, before its pictures are drawn and closed.
 LABELLED = '''
@@ -61,7 +65,7 @@ def shorter(name):
   book = nbformat.read(FOLDER / name, as_version=4)
   for cell in book.cells:
     for before, after in SHORTER.items():
-      cell.source = cell.source.replace(f'    {before}, ', f'    {after}, ')
+      cell.source = cell.source.replace(before, after)
   return book
 
 
@@ -95,6 +99,7 @@ def test_a_kernel_runs_one_that_trains(tmp_path, monkeypatch):
   """Inside of the kernel's event loop, and with its pictures."""
   for variable in ('IPYTHONDIR', 'JUPYTER_RUNTIME_DIR'):  # not at home
     monkeypatch.setenv(variable, str(tmp_path / variable))
+  devices.share_programs(monkeypatch)
   book = shorter(IN_A_KERNEL)
   for cell in book.cells:
     if cell.cell_type == 'code' and 'plt.subplots' in cell.source:
