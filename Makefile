@@ -11,6 +11,7 @@ help:
 	@echo 'make train      set up $(VENV) and run configs/countdown.py (minutes);'
 	@echo "                fields in ARGS, as in make train ARGS='--config.seed=1'"
 	@echo 'make test       lint, and the tests, in the same environment'
+	@echo 'make test-core  the tests but those that start runs or buckets'
 	@echo 'make test-quick pure stages alone: a minute'
 	@echo 'make test-cpus  the numeric tests as older processors run them'
 	@echo 'make test-slow  the tests that take minutes each'
@@ -27,6 +28,9 @@ PYTEST := JAX_PLATFORMS=cpu $(RUN) -m pytest -n auto --maxprocesses 8 --dist loa
 test: lint
 	$(PYTEST) $(ARGS)
 
+test-core: lint
+	$(PYTEST) -m 'not slow and not processes' $(ARGS)
+
 # Functions of arrays, configs, tasks and rewards: what most changes touch.
 # Importing TRL takes as long as many tests.
 QUICK := $(addprefix tests/, config curriculum ops rewards selection tasks \
@@ -35,8 +39,8 @@ QUICK := $(addprefix tests/, config curriculum ops rewards selection tasks \
   rollout_test.py schedules_test.py tokenizer_test.py)
 
 test-quick: lint
-	$(PYTEST) -m 'not slow and not long' --ignore=tests/ops/trl_test.py \
-	  $(QUICK) $(ARGS)
+	$(PYTEST) -m 'not slow and not long and not processes' \
+	  --ignore=tests/ops/trl_test.py $(QUICK) $(ARGS)
 
 # Programs that compute numbers. XLA and PyTorch order their sums by the vector
 # instructions of the processor; these limits make them do as older ones do.
@@ -83,4 +87,4 @@ $(VENV)/test: $(VENV)/base
 	$(PIP) install --no-compile -c constraints.txt -e '.[test]'
 	@touch $@
 
-.PHONY: help train test test-quick test-cpus test-slow fits lint clean
+.PHONY: help train test test-core test-quick test-cpus test-slow fits lint clean

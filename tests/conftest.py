@@ -1,5 +1,6 @@
 """Fixtures for several test files: one tiny run and its compiled programs."""
 
+import gc
 import os
 import signal
 from typing import Any, NamedTuple
@@ -12,8 +13,13 @@ from tests import devices, tiny
 # JAX reads it when it starts; so do the processes that tests start. Flags that
 # the caller has set come last and win.
 os.environ['XLA_FLAGS'] = f'{devices.QUICK} {os.environ.get("XLA_FLAGS", "")}'
-# Compiled programs stay out of the user's folder.
-os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', '')
+devices.keep_programs()
+
+
+def pytest_collection_finish():
+  """Leaves the modules and tests, which stay, out of garbage collections."""
+  gc.collect()
+  gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -21,6 +21,8 @@ import warnings
 import jax
 import pytest
 
+from jaxrl_llm.storage import compiled
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 # Programs of these sizes compile in a third of the time without LLVM's
@@ -35,6 +37,8 @@ QUICK = '--xla_backend_optimization_level=0' + (
 AS_USERS = {'xla_backend_optimization_level': 3, **(
     {'xla_cpu_use_fusion_emitters': True} if _EMITTERS else {})}
 
+_OPTION, _PROGRAMS = 'JAX_COMPILATION_CACHE_DIR', 'JAXRL_LLM_TEST_PROGRAMS'
+
 # Where there is one, the extra `test` brings it: nothing is skipped there, and
 # tests fail if it is missing.
 needs_libtpu = pytest.mark.skipif(
@@ -46,6 +50,33 @@ _SERVER.set_forkserver_preload(
     ['tests.devices', 'jaxrl_llm.train', 'launch.aot.check'])
 # JAX warns of every fork; the server forks before JAX has threads.
 warnings.filterwarnings('ignore', r'os\.fork\(\) was called')
+
+
+def keep_programs() -> None:
+  """Keeps compiled programs for the next run of the tests, and takes them.
+
+  They are in a folder beside that of users' programs. Another one is named by
+  the variable JAXRL_LLM_TEST_PROGRAMS. Nothing is kept if that is empty, or if
+  the caller has set JAX's own option. What the tests themselves start keeps
+  nothing, unless it is told to.
+  """
+  given = os.environ.get(_OPTION)
+  folder = os.environ.setdefault(
+      _PROGRAMS, '~/.cache/jaxrl_llm/tests' if given is None else '')
+  if folder:
+    os.environ.pop(_OPTION, None)
+    # Those of a few milliseconds would only be many files.
+    jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.02)
+    compiled.start(os.path.expanduser(folder))
+  os.environ[_OPTION] = given or ''
+
+
+def share_programs(patch: pytest.MonkeyPatch) -> None:
+  """Lets users' programs that a test starts keep theirs there too."""
+  if os.environ[_PROGRAMS]:
+    patch.delenv(_OPTION)
+    patch.setenv(
+        'XDG_CACHE_HOME', os.path.expanduser(os.environ[_PROGRAMS]))
 
 
 def run(what: Callable[..., Any], *args: Any, devices: int | None = 8,
@@ -91,5 +122,6 @@ def _child(path, name, args, devices, folder):
         f' --xla_force_host_platform_device_count={devices}')
   os.chdir(ROOT)
   jax.config.update('jax_platforms', 'cpu')
+  keep_programs()
   result = runpy.run_path(path)[name](*args)
   pathlib.Path(folder, 'result').write_text(json.dumps(result))

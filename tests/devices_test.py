@@ -13,6 +13,8 @@ from jaxrl_llm.monitoring import timing
 from tests import devices, stage_runs, tiny
 from tests.tolerance import decoder, typical
 
+pytestmark = pytest.mark.processes  # They train on eight devices.
+
 MESHES = ((8, 1, 1), (2, 2, 2))
 LEARNER = dict(mesh__learner_tensor=1)
 STEPS = 3

@@ -12,6 +12,8 @@ from jaxrl_llm import checkpoint
 from jaxrl_llm.monitoring import metrics
 from tests import many, resume_test
 
+pytestmark = pytest.mark.processes  # They start runs.
+
 # Most of the run is RL; the verifier of `tests.many` gives it a signal.
 FIELDS = dict(
     steps=40, learner__updates=2, warm_start__steps=40,

@@ -251,6 +251,7 @@ def gaps(folder):
       r'^gap (.*)$', (folder / 'log-0.txt').read_text(), re.M)]
 
 
+@pytest.mark.processes
 def test_two_processes_do_what_one_does(tmp_path):
   """One process can go on with their checkpoint."""
   fields = {**SPEED_CBS, 'steps': 3}
@@ -266,6 +267,7 @@ def test_two_processes_do_what_one_does(tmp_path):
   alike(one, two, 1e-5)
 
 
+@pytest.mark.processes
 def test_a_process_with_another_config_is_refused(tmp_path):
   started = many.start(
       tmp_path, dict(steps=1), count=2, own=[{}, dict(seed=7)])

@@ -22,19 +22,22 @@ AUTO = dict(
     pytest.param(
         dict(loss__kl_coef=0.1, learner__updates=2, loss__dual_clip=3.0),
         marks=pytest.mark.slow),
-    dict(lora__rank=2, loss__kl_coef=0.1),
+    pytest.param(
+        dict(lora__rank=2, loss__kl_coef=0.1), marks=pytest.mark.slow),
     dict(sampling__chunk=4, sampling__prefill_prompts=1, sampling__top_p=.5,
-         sampling__buckets='3', learner__buckets='12'),
-    dict(curriculum_prompts=6, selection='replay', replay__rounds=2),
+         sampling__buckets='3', learner__buckets='12', curriculum_prompts=6,
+         selection='replay', replay__rounds=2),
     *(pytest.param(dict(fields, off_policy='jackpot'), marks=pytest.mark.slow)
       for fields in (
           dict(learner__updates=2), dict(jackpot__target='p_ref'),
           dict(jackpot__z='exact', jackpot__two_pass=True))),
-    dict(tiny.ACTOR, off_policy='jackpot', jackpot__z='exact',
+    # LoRA trains the policy, and its anchor is the frozen model.
+    dict(tiny.ACTOR, lora__rank=2, off_policy='jackpot', jackpot__z='exact',
          learner__updates=2, loss__kl_coef=.1),
     pytest.param(dict(
-        tiny.ACTOR, off_policy='jackpot', jackpot__target='p_ref',
-        actor__ppo=False, actor__distill_top_k=3), marks=pytest.mark.slow)],
+        tiny.ACTOR, lora__rank=2, off_policy='jackpot', jackpot__target='p_ref',
+        actor__ppo=False, actor__distill_top_k=3, learner__updates=2),
+                 marks=pytest.mark.slow)],
     ids=str)
 def test_shapes_are_those_of_a_step(fields):
   config = tiny.load(**fields)
@@ -64,7 +67,13 @@ def test_shapes_are_those_of_a_step(fields):
           generate=spy('sample', sampler.generate)), parts.programs.mesh)),
                      tiny.by_length).parts
   state, fixed, _ = tiny.begin(parts)
-  train.take_step(parts, state, fixed, timing.Timer())
+  actors = jax.device_get(state.learners[1:])
+  state, report = train.take_step(parts, state, fixed, timing.Timer())
+  for before, after in zip(actors, state.learners[1:]):
+    assert fixed.frozen[1] is None and fixed.frozen[0] is not None  # LoRA
+    assert [int(player.step) for player in state.learners] == [2, 2]
+    assert not tiny.same(before.params, after.params)  # it is distilled
+    assert report.row['update/actor_kl'] > 1e-3
   lowered = {
       name: lower().as_text()
       for name, lower in arguments.lowered(made).items() if name != 'reshard'}

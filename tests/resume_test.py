@@ -16,6 +16,8 @@ from jaxrl_llm import checkpoint
 from jaxrl_llm.monitoring import metrics
 from tests import devices
 
+pytestmark = pytest.mark.processes  # They start runs.
+
 STEPS = 24
 # Shuffled updates, an anchor, scores of the old policy, a signal from the
 # first step on; what a checkpoint or an evaluation may disturb, often. No event

@@ -48,7 +48,8 @@ def form(state):
     for pair in PAIRS])
 def test_a_run_goes_on_from_its_middle_bit_for_bit(
     curriculum, selection, advantage, updates, prompts, tmp_path):
-  rows = goes_on(stage_runs.judged(stage_runs.parts_of(
+  """Sampler and learner are stubs; the next test has the real ones."""
+  rows = goes_on(stage_runs.judged(stage_runs.stubbed(
       curriculum=curriculum, selection=selection, advantage=advantage,
       learner__updates=updates, curriculum_prompts=prompts)), tmp_path)
   if prompts > 4:
@@ -163,14 +164,17 @@ def goes_on(parts, folder, check=lambda state: None):
 @pytest.mark.parametrize('selection', ['all_rows', 'replay'])
 def test_a_step_without_a_batch_changes_no_parameter(selection):
   """All rewards are equal: `dynamic` drops every group and goes on."""
-  plain = stage_runs.parts_of(
+  plain = stage_runs.stubbed(
       curriculum='dynamic', selection=selection, learner__updates=2)
   state, fixed, _ = tiny.begin(plain)
-  before, rows, state = stage_runs.waves(
-      stage_runs.judged(plain), state, fixed, 4)
-  assert sum(row['batch/rounds'] for row in rows) >= 1
-  before = before[-1]
-  assert before.curriculum.waiting[0] >= 0  # some wait already
+  rounds = 0
+  for _ in range(20):
+    (before,), (row,), state = stage_runs.waves(
+        stage_runs.judged(plain), state, fixed, 1)
+    rounds += row['batch/rounds']
+    if rounds and before.curriculum.waiting[0] >= 0:
+      break
+  assert rounds and before.curriculum.waiting[0] >= 0  # some wait already
   after, (row,), state = stage_runs.waves(
       stage_runs.judged(plain, stage_runs.equal), state, fixed, 1)
   after = after[-1]
@@ -190,7 +194,7 @@ def test_a_step_without_a_batch_changes_no_parameter(selection):
 
 def test_a_run_can_begin_without_a_batch():
   """Before the first update, and with waves too small to fill a batch."""
-  plain = stage_runs.parts_of(curriculum='dynamic', learner__updates=2)
+  plain = stage_runs.stubbed(curriculum='dynamic', learner__updates=2)
   state, fixed, _ = tiny.begin(plain)
   states, rows, _ = stage_runs.waves(
       stage_runs.judged(plain, stage_runs.equal), state, fixed, 2)

@@ -5,11 +5,15 @@ from typing import Any
 import zlib
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from jaxrl_llm import experiment, train
 from jaxrl_llm.learner import advantages as advantages_lib
+from jaxrl_llm.learner.score import Scores
 from jaxrl_llm.monitoring import timing
 from jaxrl_llm.rewards import Verdict
+from jaxrl_llm.types import Rollouts
 from tests import tiny
 
 # Steps long enough for ratios, and bounds narrow enough for clips.
@@ -88,6 +92,79 @@ def parts_of(**fields: Any) -> experiment.Parts:
           parts.sample),
       advantages=_advantages(parts.config.advantage, tuple(
           (name, fields[name]) for name in fields if name == 'pkpo__k')))
+
+
+def _sample(params, prompts, requests, key, sampling, policy_step):
+  """Draws tokens that depend on the weights, the step and the request."""
+  state, own = jax.device_get((params['embed'], jax.random.key_data(key)))
+  digest = zlib.crc32(np.asarray(state).tobytes())
+  count, width = len(requests.prompt), int(requests.budget.max())
+  tokens = np.zeros((count, width), np.int32)
+  length = np.zeros(count, np.int32)
+  logprobs = np.zeros((count, width), np.float32)
+  ids = np.asarray(prompts.problem_id)[requests.prompt]
+  for row, name in enumerate(zip(ids, requests.sample)):
+    rng = np.random.default_rng((digest, *own, *map(int, name)))
+    n = length[row] = rng.integers(1, width + 1)
+    tokens[row, :n] = rng.integers(1, 10, n)
+    logprobs[row, :n] = -rng.exponential(size=n)
+  return Rollouts(
+      tokens=tokens, length=length, logprobs=logprobs, entropy=-logprobs,
+      truncated=length == width, problem_id=ids, sample=requests.sample,
+      policy_step=np.full(count, policy_step, np.int32)), dict(
+          steps=width, busy=int(length.sum()), slots=width * count)
+
+
+def _logprobs(params, batch):
+  """Returns numbers [B, T] that depend on the parameters and each token."""
+  width = batch.mask.shape[1]
+  at = jnp.minimum(
+      batch.prompt_length[:, None] + jnp.arange(width),
+      batch.tokens.shape[1] - 1)
+  token = jnp.take_along_axis(batch.tokens, at, 1)
+  total = sum(jnp.sum(leaf) for leaf in jax.tree.leaves(params))
+  return jnp.where(
+      jnp.arange(width) < batch.response_length[:, None],
+      jnp.sin(total + token) - 2, 0.0)
+
+
+@jax.jit
+def score(params, batch, loss, frozen=None):
+  """Stands for `Learner.score`."""
+  return Scores(_logprobs(params, batch))
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def update(state, batch, loss, frozen=None, writer=None):
+  """Stands for `Learner.update`: parameters move by what the rows say."""
+  mask = batch.mask & (
+      jnp.arange(batch.mask.shape[1]) < batch.response_length[:, None])
+  new = _logprobs(state.params, batch)
+  old = new if batch.old_logprobs is None else batch.old_logprobs
+  mean = lambda x: jnp.sum(
+      jnp.where(mask, x, 0), -1) / jnp.maximum(mask.sum(-1), 1)
+  loss = jnp.sum(mean(
+      jnp.exp(new - old) * jnp.where(mask, batch.advantages[:, None], 0)))
+  zero = jnp.zeros(())
+  return state.replace(
+      step=state.step + 1, params=jax.tree.map(
+          lambda x: x + 1e-3 * jnp.sin(loss + x), state.params)), dict(
+              loss=loss, entropy=mean(-new).mean(), tokens=1.0 * mask.sum(),
+              skipped=zero, skipped_in_row=zero,
+              rows=dict(entropy=mean(-new), clip_share=mean(new < old - .05)))
+
+
+def stubbed(**fields: Any) -> experiment.Parts:
+  """Builds the parts of a run with stubs of the sampler and of the learner.
+
+  What they compute depends on the weights, keys and rows, but on no model.
+  """
+  parts = built(**fields)
+  return tiny.changed(
+      parts, sample=_sample, learner=parts.programs.learner._replace(
+          score=score, update=update),
+      policy=_programs(False).programs.policy,
+      advantages=_advantages(parts.config.advantage, ()))
 
 
 def judged(parts: experiment.Parts, verify: Any = by_text) -> experiment.Parts:

@@ -17,6 +17,8 @@ from jaxrl_llm.monitoring import metrics
 from launch import xm
 from tests import devices
 
+pytestmark = pytest.mark.processes  # They start sweeps.
+
 CONFIG = '''
 from tests import tiny
 get_config = tiny.get_config

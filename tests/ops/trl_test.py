@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from trl import GRPOTrainer
 
 from jaxrl_llm.ops import kl, policy_losses
 from tests.tolerance import FUNCTION, rounding
@@ -66,6 +65,8 @@ def _trl(batch, options):
       importance_sampling_level='token', epsilon_low=0.2, epsilon_high=0.2,
       beta=0.0, delta=None), **options)
   new = torch.tensor(batch['new'], requires_grad=True)
+  from trl import GRPOTrainer  # Seconds, which other files need not wait for.
+
   trainer = object.__new__(GRPOTrainer)
   trainer._get_per_token_logps_and_entropies = (
       lambda *_, **__: (new, torch.zeros_like(new), None))

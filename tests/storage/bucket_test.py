@@ -20,6 +20,8 @@ from jaxrl_llm.storage import bucket, paths, workdir
 from jaxrl_llm.tasks import problem_files
 from tests import devices, gcs, tiny
 
+pytestmark = pytest.mark.processes  # They start runs and a bucket.
+
 pytestmark = gcs.needs_server
 
 
