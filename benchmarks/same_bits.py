@@ -31,7 +31,7 @@ import jax
 import numpy as np
 
 from jaxrl_llm import checkpoint
-from tests import tiny_hf
+from tests.helpers import tiny_hf
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MEASURED = ('seconds/', 'speed/tokens', 'speed/flops_share', 'memory/')

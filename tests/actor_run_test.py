@@ -11,8 +11,9 @@ from jaxrl_llm import checkpoint, evaluate, experiment, export, run_state, train
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.models import transformer
 from jaxrl_llm.monitoring import metrics, timing
-from tests import off_policy_test, tiny, tiny_hf
-from tests.tolerance import policy_gap
+from tests import off_policy_test
+from tests.helpers import tiny, tiny_hf
+from tests.helpers.tolerance import policy_gap
 
 RUN = dict(
     **tiny.ACTOR, off_policy='jackpot', jackpot__top_k=6, actor__lag=1,

@@ -7,7 +7,7 @@ import pytest
 
 from jaxrl_llm import checkpoint, experiment, train
 from jaxrl_llm.storage import workdir
-from tests import devices, tiny
+from tests.helpers import devices, tiny
 
 
 def program(monkeypatch, capsys, *argv):

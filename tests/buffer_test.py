@@ -8,8 +8,8 @@ from jaxrl_llm import buffer, rollout, stages
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.tasks import Problem
 from jaxrl_llm.types import Ask, Rollouts, rows_of
-from tests import tables, tiny
-from tests.tolerance import rounding
+from tests.helpers import tables, tiny
+from tests.helpers.tolerance import rounding
 
 # Every column is there: old log-probs for replay, an anchor for the penalty.
 FIELDS = dict(selection='replay', replay__rounds=2, loss__kl_coef=.1)

@@ -12,7 +12,7 @@ from jaxrl_llm import config, train
 from jaxrl_llm.config import files as config_files
 from jaxrl_llm.monitoring import metrics
 from launch import hyper
-from tests import tiny_hf
+from tests.helpers import tiny_hf
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FILES = sorted(

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from jaxrl_llm import experiment, train
-from tests import devices, tiny
+from tests.helpers import devices, tiny
 
 # JAX reads it when it starts; so do the processes that tests start. Flags that
 # the caller has set come last and win.

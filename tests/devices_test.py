@@ -10,8 +10,8 @@ import pytest
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import experiment, train
 from jaxrl_llm.monitoring import timing
-from tests import devices, stage_runs, tiny
-from tests.tolerance import decoder, typical
+from tests.helpers import devices, stage_runs, tiny
+from tests.helpers.tolerance import decoder, typical
 
 pytestmark = pytest.mark.processes  # They train on eight devices.
 

@@ -16,7 +16,7 @@ from jaxrl_llm import checkpoint, experiment, export, tasks, train
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.monitoring import metrics, progress
 from jaxrl_llm.rewards import Verdict
-from tests import tiny
+from tests.helpers import tiny
 
 # A failed save's other writers have nothing to say; see `Checkpointer`.
 pytestmark = pytest.mark.filterwarnings(

@@ -20,7 +20,7 @@ from jaxrl_llm import (
 from jaxrl_llm.evaluation import estimators, heldout
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.tasks import Problem
-from tests import tiny
+from tests.helpers import tiny
 
 
 def test_spread():

@@ -16,7 +16,7 @@ from jaxrl_llm.sampling import plan
 from jaxrl_llm.sampling.generate import SamplerStats
 from jaxrl_llm.sampling.stops import Stops
 from jaxrl_llm.types import Prompts, Requests, Rollouts
-from tests import devices, tiny
+from tests.helpers import devices, tiny
 
 
 def test_every_mix_of_requests_fits_any_number_of_shards(monkeypatch):

@@ -15,8 +15,8 @@ from jaxrl_llm import checkpoint, config, experiment, export, train, warm_start
 from jaxrl_llm.evaluation import weights
 from jaxrl_llm.models import lora, transformer
 from jaxrl_llm.monitoring import metrics
-from tests import tiny, tiny_hf
-from tests.tolerance import decoder, EPS_16, rounding, typical
+from tests.helpers import tiny, tiny_hf
+from tests.helpers.tolerance import decoder, EPS_16, rounding, typical
 
 
 @pytest.fixture(scope='module')

@@ -18,7 +18,7 @@ import pytest
 
 from jaxrl_llm import checkpoint, config, evaluate, export, train
 from jaxrl_llm.monitoring import metrics
-from tests import devices
+from tests.helpers import devices
 
 ARCHIVE = devices.ROOT / 'tests/data/run_before_wings.zip'
 

@@ -20,7 +20,7 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm import evaluate, experiment, export, tokenizer, train
 from jaxrl_llm.config import table as table_lib
 from launch import run
-from tests import tiny_hf
+from tests.helpers import tiny_hf
 
 SEED = 100 * int(os.environ.get('FUZZ_SEED', '0'))
 TEXTS = (

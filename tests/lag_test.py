@@ -9,7 +9,7 @@ import pytest
 from jaxrl_llm import buffer, experiment, stages, train
 from jaxrl_llm.monitoring import timing
 from jaxrl_llm.types import Ask
-from tests import tiny
+from tests.helpers import tiny
 
 
 @pytest.fixture(scope='module')

@@ -10,7 +10,7 @@ import nbformat
 import numpy as np
 import pytest
 
-from tests import devices
+from tests.helpers import devices
 
 FOLDER = pathlib.Path(__file__).resolve().parents[1] / 'notebooks'
 FILES = sorted(path.name for path in FOLDER.glob('*.ipynb'))

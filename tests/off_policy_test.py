@@ -10,8 +10,8 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm import experiment, train
 from jaxrl_llm.models import transformer
 from jaxrl_llm.monitoring import timing
-from tests import tiny
-from tests.tolerance import policy_gap
+from tests.helpers import tiny
+from tests.helpers.tolerance import policy_gap
 
 EXACT = dict(
     off_policy='jackpot', jackpot__z='exact', jackpot__top_k=0,

@@ -14,7 +14,7 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm import evaluate, train
 from jaxrl_llm.monitoring import metrics
 from jaxrl_llm.tasks import modules
-from tests import devices, tiny, tiny_hf
+from tests.helpers import devices, tiny, tiny_hf
 
 SMALL = {
     'steps': 2, 'prompts_per_step': 4, 'samples_per_prompt': 4,

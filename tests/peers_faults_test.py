@@ -33,8 +33,8 @@ from jaxrl_llm.sharding import distributed
 from jaxrl_llm.types import LearnerBatch, Prompts, Requests
 from launch import compile_check, slurm, tpu_pod
 from launch import run as launch_run
-from tests import devices, tiny, tiny_hf
-from tests.tolerance import policy_gap
+from tests.helpers import devices, tiny, tiny_hf
+from tests.helpers.tolerance import policy_gap
 
 
 def equations(jaxpr):

@@ -10,11 +10,12 @@ import pytest
 
 from jaxrl_llm import checkpoint
 from jaxrl_llm.monitoring import metrics
-from tests import many, resume_test
+from tests import resume_test
+from tests.helpers import many
 
 pytestmark = pytest.mark.processes  # They start runs.
 
-# Most of the run is RL; the verifier of `tests.many` gives it a signal.
+# Most of the run is RL; the verifier of `tests.helpers.many` gives it a signal.
 FIELDS = dict(
     steps=40, learner__updates=2, warm_start__steps=40,
     warm_start__cache='none', checkpoint__every=3, eval__every=4,
@@ -40,7 +41,7 @@ def _whole(tmp_path_factory):
     began = time.monotonic()
     many.finish(many.start(
         folder / place, FIELDS, count=2, programs=programs,
-        module='tests.many'), folder / place)
+        module='tests.helpers.many'), folder / place)
   same(folder / 'first', folder / 'second')
   return folder / 'second', time.monotonic() - began, programs
 
@@ -59,7 +60,7 @@ def wait_for_the_first_line(folder, process):
 def test_a_process_that_is_gone_ends_the_other(tmp_path, whole, gone):
   """Ten times at random moments; then both again: to the bit."""
   folder, seconds, programs = whole
-  run = dict(count=2, programs=programs, module='tests.many')
+  run = dict(count=2, programs=programs, module='tests.helpers.many')
   moments = random.Random(time.time_ns())
   number = runs = 0
   while number < 10:
@@ -106,7 +107,8 @@ def test_asked_to_stop_at_any_moment(tmp_path, whole):
     runs += 1
     while not (place / 'run' / 'summary.json').exists():
       processes = many.start(
-          place, FIELDS, count=2, programs=programs, module='tests.many')
+          place, FIELDS, count=2, programs=programs,
+          module='tests.helpers.many')
       wait_for_the_first_line(place, processes[0])
       wait = moments.uniform(0, seconds / 2)
       time.sleep(wait)
@@ -133,7 +135,7 @@ def test_a_full_disk_in_one_process_costs_only_checkpoints(tmp_path, full):
       tmp_path, dict(
           steps=8, checkpoint__every=1, checkpoint__timeout=15,
           checkpoint__keep=9, eval__every=0), count=2, full=full,
-      programs=tmp_path / 'programs', module='tests.many'), tmp_path)
+      programs=tmp_path / 'programs', module='tests.helpers.many'), tmp_path)
   assert 'could not be written' in many.said(tmp_path, full)
   steps = checkpoint.whole_steps(tmp_path / 'run/checkpoints')
   assert {0, 1, 8} <= {*steps} and 4 not in steps

@@ -13,7 +13,8 @@ import pytest
 from jaxrl_llm import checkpoint
 from jaxrl_llm.sharding import channel as channel_lib
 from jaxrl_llm.sharding import distributed, processes
-from tests import many, resume_test, tiny
+from tests import resume_test
+from tests.helpers import many, tiny
 
 SPEED_CBS = dict(
     steps=5, learner__updates=2, learner__microbatch=8, eval__every=0,
@@ -246,7 +247,7 @@ def alike(a, b, limit):
 
 
 def gaps(folder):
-  """Returns the gaps that a run of `tests.many` has printed."""
+  """Returns the gaps that a run of `tests.helpers.many` has printed."""
   return [float(text) for text in re.findall(
       r'^gap (.*)$', (folder / 'log-0.txt').read_text(), re.M)]
 
@@ -255,7 +256,8 @@ def gaps(folder):
 def test_two_processes_do_what_one_does(tmp_path):
   """One process can go on with their checkpoint."""
   fields = {**SPEED_CBS, 'steps': 3}
-  run = dict(module='tests.many', programs=tmp_path / 'programs', sgd=True)
+  run = dict(
+      module='tests.helpers.many', programs=tmp_path / 'programs', sgd=True)
   one, two = tmp_path / 'one', tmp_path / 'two'
   many.finish(many.start(one, fields, share=2, **run), one)
   many.finish(many.start(two, fields, count=2, **run), two)
@@ -293,7 +295,8 @@ def test_eight_devices_in_processes(tmp_path, fields, mesh, sgd):
       **{f'{model}__{name}': count
          for model in ('model', 'actor__model')[:1 + (fields is ACTOR)]
          for name, count in (('heads', max(tensor, 2)), ('kv_heads', tensor))})
-  run = dict(module='tests.many', programs=tmp_path / 'programs', sgd=sgd)
+  run = dict(
+      module='tests.helpers.many', programs=tmp_path / 'programs', sgd=sgd)
   for count in (1, 2, 4):
     folder = tmp_path / str(count)
     many.finish(many.start(
@@ -310,7 +313,8 @@ def test_eight_devices_in_processes(tmp_path, fields, mesh, sgd):
 def test_a_run_of_two_goes_on_with(tmp_path, count):
   """To rounding; with two to the bit. Rows of earlier rounds wait in it."""
   fields = dict(SPEED_CBS, steps=6, mesh__data=4)
-  run = dict(module='tests.many', programs=tmp_path / 'programs', sgd=True)
+  run = dict(
+      module='tests.helpers.many', programs=tmp_path / 'programs', sgd=True)
   two, other = tmp_path / 'two', tmp_path / 'other'
   many.finish(many.start(two, fields, count=2, share=2, **run), two)
   shutil.copytree(two / 'run', other / 'run')

@@ -11,7 +11,7 @@ from jaxrl_llm import experiment, programs, rollout, stages, train
 from jaxrl_llm.monitoring import timing
 from jaxrl_llm.sampling.stops import Stops
 from launch.aot import arguments
-from tests import tiny
+from tests.helpers import tiny
 
 AUTO = dict(
     learner__buckets='auto', learner__response_buckets='auto',

@@ -9,7 +9,7 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm import experiment, train
 from jaxrl_llm.config import memory
 from jaxrl_llm.monitoring import timing
-from tests import tiny
+from tests.helpers import tiny
 
 SMALL = dict(sampling__weights='int8', sampling__kv='float8')
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from jaxrl_llm import evaluate, export, train
-from tests import devices, tiny_hf
+from tests.helpers import devices, tiny_hf
 
 PROGRAMS = {'train': train, 'evaluate': evaluate, 'export': export}
 # What a user changes for a few problems and one processor.

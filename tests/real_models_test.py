@@ -11,7 +11,7 @@ import torch
 from jaxrl_llm import config, evaluate, experiment, train
 from jaxrl_llm.evaluation import weights
 from jaxrl_llm.models import transformer
-from tests import tiny, tiny_hf
+from tests.helpers import tiny, tiny_hf
 from tests.reference import transformers_params
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from jaxrl_llm import checkpoint
 from jaxrl_llm.monitoring import metrics
-from tests import devices
+from tests.helpers import devices
 
 pytestmark = pytest.mark.processes  # They start runs.
 
@@ -48,7 +48,8 @@ def start(folder, programs, fields):
       'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0'}
   env.pop('JAX_COMPILATION_CACHE_DIR', None)
   return subprocess.Popen(
-      [sys.executable, '-m', 'jaxrl_llm.train', '--config=tests/tiny.py', *(
+      [sys.executable, '-m', 'jaxrl_llm.train',
+       '--config=tests/helpers/tiny.py', *(
           f'--config.{name.replace("__", ".")}={value}'
           for name, value in fields.items())],
       cwd=devices.ROOT, env=env, stdout=subprocess.PIPE,

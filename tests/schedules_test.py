@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxrl_llm import config, schedules
-from tests import tiny
+from tests.helpers import tiny
 
 
 @pytest.mark.parametrize('text, pieces, canonical', [

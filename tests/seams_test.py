@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import checkpoint, run_state, stages, train
-from tests import stage_runs, tiny
+from tests.helpers import stage_runs, tiny
 
 PACKAGE = pathlib.Path(train.__file__).parent
 AFTER = 4  # steps after a checkpoint

@@ -12,7 +12,7 @@ from jaxrl_llm.learner import advantages
 from jaxrl_llm.monitoring import ends
 from jaxrl_llm.ops import pkpo
 from jaxrl_llm.rewards import Verdict
-from tests import stage_runs, tiny
+from tests.helpers import stage_runs, tiny
 
 
 def frozen(parts):

@@ -12,8 +12,8 @@ from jaxrl_llm.learner import batches
 from jaxrl_llm.models import transformer
 from jaxrl_llm.ops import pkpo
 from jaxrl_llm.types import LearnerBatch, rows_of, Table
-from tests import stage_runs, tables, tiny
-from tests.tolerance import FUNCTION, policy_gap, rounding
+from tests.helpers import stage_runs, tables, tiny
+from tests.helpers.tolerance import FUNCTION, policy_gap, rounding
 
 BOUND = stage_runs.FIELDS['loss__clip_low']
 

@@ -11,7 +11,7 @@ from jaxrl_llm.config.fields import FIELDS
 from jaxrl_llm.evaluation import heldout
 from jaxrl_llm.monitoring import metrics
 from jaxrl_llm.types import Curriculum, Selection
-from tests import tables, tiny
+from tests.helpers import tables, tiny
 
 OUTSIDE = pathlib.Path(__file__).parent / 'outside'
 # The current folder of the tests is not theirs: every path is whole.

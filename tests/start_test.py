@@ -11,7 +11,7 @@ import pytest
 from jaxrl_llm import start
 from jaxrl_llm.config import command_line
 from jaxrl_llm.monitoring import ends
-from tests import devices, tiny
+from tests.helpers import devices, tiny
 
 
 def run(*argv):

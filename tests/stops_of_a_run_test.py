@@ -9,7 +9,7 @@ import pytest
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import evaluate, experiment, rollout, train
 from jaxrl_llm.monitoring import timing
-from tests import tiny, tiny_hf
+from tests.helpers import tiny, tiny_hf
 
 ROWS = tiny_hf.word_problems(12)
 

@@ -14,9 +14,9 @@ from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.monitoring import metrics, timing
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.types import Stopped
-from tests import tiny
+from tests.helpers import tiny
+from tests.helpers.tolerance import policy_gap, rounding
 from tests.reference import advantages as reference
-from tests.tolerance import policy_gap, rounding
 
 
 def take(watched, state, fixed):

@@ -17,8 +17,8 @@ from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.monitoring import compiles, metrics, summary, timing
 from jaxrl_llm.ops import buckets
 from jaxrl_llm.rewards import Verdict
-from tests import tiny
-from tests.tolerance import policy_gap
+from tests.helpers import tiny
+from tests.helpers.tolerance import policy_gap
 
 
 def rows_of(run):

@@ -5,10 +5,10 @@ import pytest
 
 from jaxrl_llm import experiment, programs, stages
 from jaxrl_llm.sampling.stops import Stops
-from tests import tiny
+from tests.helpers import tiny
+from tests.helpers.tolerance import policy_gap
 from tests.reference import sampler as twin
 from tests.take_step_test import step
-from tests.tolerance import policy_gap
 
 
 @pytest.mark.parametrize('fields, tempered', [

@@ -9,7 +9,7 @@ from safetensors.numpy import load_file, save_file
 
 from jaxrl_llm import warm_start
 from jaxrl_llm.learner import loss as loss_lib
-from tests import tiny
+from tests.helpers import tiny
 
 STEPS = 8
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from jaxrl_llm import config
-from tests import tiny
+from tests.helpers import tiny
 
 AUTO = dict(learner__buckets='auto', sampling__buckets='auto')
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxrl_llm.curriculum import dynamic, uniform
-from tests import tables, tiny
+from tests.helpers import tables, tiny
 from tests.reference import stages as reference
 
 WAVES = 1000

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jaxrl_llm.curriculum import outcomes, speed
-from tests import screens, tables
+from tests.helpers import screens, tables
 from tests.reference import speed as reference
 
 

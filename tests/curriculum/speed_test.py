@@ -10,7 +10,7 @@ from jaxrl_llm import rollout
 from jaxrl_llm.curriculum import speed
 from jaxrl_llm.ops import advantages, screening
 from jaxrl_llm.types import NoSignalError
-from tests import screens, tables, tiny
+from tests.helpers import screens, tables, tiny
 from tests.reference import speed as reference
 
 WAVES = 1000

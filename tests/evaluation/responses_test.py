@@ -16,7 +16,7 @@ from jaxrl_llm.monitoring import ends, progress
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.tasks import Problem
 from jaxrl_llm.types import Requests
-from tests import tiny
+from tests.helpers import tiny
 
 SAMPLES = 5
 PROMPTS = ['1,2>3:', '4,5>9:', '7,2>5:', '1,1>2:', '3,9>6:', '2,2>4:']

@@ -12,7 +12,7 @@ from jaxrl_llm.evaluation import weights
 from jaxrl_llm.models import hf
 from jaxrl_llm.tasks import math
 from jaxrl_llm.tokenizer import CharTokenizer
-from tests import tiny
+from tests.helpers import tiny
 
 
 def name(identity='a', temperature=.5, **fields):

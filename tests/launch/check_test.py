@@ -9,7 +9,7 @@ import pytest
 
 from launch import compile_check
 from launch.aot import check, chips
-from tests import devices
+from tests.helpers import devices
 from tests.learner import prompts_test
 
 # A job with everything that a pod's has, but small.

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from launch.aot import chips
-from tests import devices
+from tests.helpers import devices
 
 
 def mesh(*shape, axes=('data', 'fsdp', 'tensor'), extent=(16, 8, 1)):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from launch.aot import chips, cost, hlo, operations
-from tests import devices
+from tests.helpers import devices
 
 
 def compiled(f, *args):

@@ -1,7 +1,7 @@
 """Tests of the faults found in artificial decode loops."""
 
 from launch.aot import check, chips, faults
-from tests import devices
+from tests.helpers import devices
 from tests.launch.check_test import SMALL
 
 LOOP = '''

@@ -6,7 +6,7 @@ import types
 
 from launch import fits
 from launch.aot import report
-from tests.launch.report_test import made, phase
+from tests.launch.fits_report_test import made, phase
 
 
 def found(*phases):

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 import jaxrl_llm
-from tests import devices
+from tests.helpers import devices
 
 pytestmark = devices.needs_libtpu
 LOCK = pathlib.Path('/tmp/libtpu_lockfile')

@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from launch.aot import arguments, check, chips, memory, report
-from tests import devices
+from tests.helpers import devices
 from tests.launch.check_test import SMALL
 
 

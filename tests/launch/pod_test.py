@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.gcloud import calls, CREATE, install, RUN, run
+from tests.helpers.gcloud import calls, CREATE, install, RUN, run
 
 
 @pytest.fixture(name='gcloud')

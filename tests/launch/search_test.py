@@ -4,7 +4,7 @@ import pytest
 
 from launch.aot import check, chips, report, search
 from tests.launch.check_test import SMALL
-from tests.launch.report_test import GIB, made, phase
+from tests.launch.fits_report_test import GIB, made, phase
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from launch import slurm
-from tests import devices
+from tests.helpers import devices
 
 # srun notes its arguments, does what DO says, and exits with CODE.
 SRUN = f'''#!{sys.executable}

@@ -1,4 +1,4 @@
-"""Tests of tpu_pod.py: commands, secrets, interrupts; see tests/gcloud.py."""
+"""Tests of tpu_pod.py: commands, secrets, interrupts; see helpers/gcloud.py."""
 
 import json
 import os
@@ -13,8 +13,17 @@ import pytest
 
 from launch import gcloud as gcloud_lib
 from launch import xm
-from tests import devices
-from tests.gcloud import calls, CREATE, done, install, RUN, run, start, wait_for
+from tests.helpers import devices
+from tests.helpers.gcloud import (
+  calls,
+  CREATE,
+  done,
+  install,
+  RUN,
+  run,
+  start,
+  wait_for,
+)
 
 
 @pytest.fixture(name='gcloud')

@@ -15,12 +15,12 @@ import pytest
 
 from jaxrl_llm.monitoring import metrics
 from launch import xm
-from tests import devices
+from tests.helpers import devices
 
 pytestmark = pytest.mark.processes  # They start sweeps.
 
 CONFIG = '''
-from tests import tiny
+from tests.helpers import tiny
 get_config = tiny.get_config
 def get_hyper(hyper):
   return hyper.sweep('seed', range(6))

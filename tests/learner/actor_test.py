@@ -17,7 +17,7 @@ from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.ops.token_stats import StudentStats, TokenStats
-from tests import devices, tiny
+from tests.helpers import devices, tiny
 from tests.learner import rejection_update_test as coupled
 from tests.learner import update_test as plain
 from tests.reference import rejection as reference

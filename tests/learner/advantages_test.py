@@ -8,10 +8,10 @@ import pytest
 
 from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.ops.advantages import ADVANTAGES
-from tests import tiny
+from tests.helpers import tiny
+from tests.helpers.tolerance import rounding
 from tests.reference import advantages as reference
 from tests.reference import pkpo as twin
-from tests.tolerance import rounding
 
 LENGTH = np.full((4, 4), 3, np.int32)
 

@@ -6,8 +6,8 @@ import pytest
 from jaxrl_llm import rollout
 from jaxrl_llm.learner import batches
 from jaxrl_llm.types import RolloutTokens
+from tests.helpers.tolerance import rounding
 from tests.rollout_test import problem, rollouts, TOKENIZER
-from tests.tolerance import rounding
 
 
 def stored(prompts, responses, **logprobs):

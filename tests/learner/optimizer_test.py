@@ -11,7 +11,7 @@ import pytest
 from jaxrl_llm.learner import optimizer as optimizer_lib
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig
-from tests.tolerance import FUNCTION, rounding
+from tests.helpers.tolerance import FUNCTION, rounding
 
 
 def _rates(name, **changes):

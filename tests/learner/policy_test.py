@@ -17,8 +17,8 @@ from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.models import lora, transformer
 from jaxrl_llm.monitoring import flops, timing
 from jaxrl_llm.types import LearnerBatch
-from tests import devices, tiny
-from tests.tolerance import decoder, rounding, typical
+from tests.helpers import devices, tiny
+from tests.helpers.tolerance import decoder, rounding, typical
 
 # Plain descent: parameters move by minus this many gradients.
 RATE = 1e4

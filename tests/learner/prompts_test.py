@@ -16,12 +16,12 @@ from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.models import transformer
 from jaxrl_llm.ops import importance, policy_losses
-from tests import devices, families, tiny
+from tests.helpers import devices, families, tiny
+from tests.helpers.tolerance import decoder, typical
 from tests.learner import actor_test as paired
 from tests.learner import rejection_update_test as coupled
 from tests.learner import update_test as plain
 from tests.learner.update_test import B, L, T, V
-from tests.tolerance import decoder, typical
 
 # Groups of every size. Group 0 has prompts of one token, group 3 of L tokens.
 GROUPS = (0, 3, 3, 1, 3, 0, 1, 2, 2, 3, 1, 4)

@@ -11,8 +11,8 @@ from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import rejection
 from jaxrl_llm.ops import policy_losses
 from jaxrl_llm.types import LearnerBatch
+from tests.helpers.tolerance import FUNCTION, rounding
 from tests.reference import rejection as reference
-from tests.tolerance import FUNCTION, rounding
 
 B, T, K = 6, 5, 3
 CLIP = dict(clip_low=.2, clip_high=.28)

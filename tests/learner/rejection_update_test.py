@@ -12,10 +12,10 @@ from jaxrl_llm import sharding
 from jaxrl_llm.learner import rejection
 from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.models import transformer
-from tests import devices
+from tests.helpers import devices
+from tests.helpers.tolerance import rounding
 from tests.learner import update_test as plain
 from tests.reference import rejection as reference
-from tests.tolerance import rounding
 
 B, T, V, K = plain.B, plain.T, plain.V, 4
 CLIP = dict(clip_low=.1, clip_high=.2)

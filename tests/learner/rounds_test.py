@@ -12,8 +12,8 @@ from jaxrl_llm.learner import rounds
 from jaxrl_llm.learner.advantages import BatchAdvantages, WaveSignal
 from jaxrl_llm.sharding import processes
 from jaxrl_llm.types import Ask, RolloutTokens
-from tests import tables
-from tests.tolerance import rounding
+from tests.helpers import tables
+from tests.helpers.tolerance import rounding
 
 # Two groups of three samples. Sample 2 of group 7 failed; group 9 has two.
 TABLE = tables.table(

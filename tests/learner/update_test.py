@@ -16,8 +16,8 @@ from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.types import LearnerBatch
-from tests import devices
-from tests.tolerance import decoder, typical
+from tests.helpers import devices
+from tests.helpers.tolerance import decoder, typical
 
 V, L, T, B = 23, 5, 7, 12
 MODEL = ModelConfig(

@@ -19,8 +19,8 @@ from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.types import LearnerBatch, Prompts, Requests
-from tests import devices
-from tests.tolerance import decoder, FUNCTION, rounding, typical
+from tests.helpers import devices
+from tests.helpers.tolerance import decoder, FUNCTION, rounding, typical
 
 
 def both(s, heads, groups, h, dtype='float32', **options):

@@ -10,8 +10,8 @@ import transformers
 
 from jaxrl_llm.models import hf_config, transformer
 from jaxrl_llm.models.config import ModelConfig, PRESETS, RopeScaling
-from tests import families
-from tests.tolerance import decoder, typical
+from tests.helpers import families
+from tests.helpers.tolerance import decoder, typical
 
 
 def _raw(kind, name, sizes, **fields):

@@ -19,8 +19,8 @@ from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.types import Prompts, Requests
-from tests import devices, families, tiny
-from tests.tolerance import decoder, rounding
+from tests.helpers import devices, families, tiny
+from tests.helpers.tolerance import decoder, rounding
 
 _T = 64
 _LENGTHS = (1, 5, 13, 20)  # of prompts, up to past gemma2's window

@@ -10,8 +10,8 @@ import pytest
 
 from jaxrl_llm.models import attention, transformer
 from jaxrl_llm.models.config import ModelConfig
-from tests import families
-from tests.tolerance import decoder, rounding, typical
+from tests.helpers import families
+from tests.helpers.tolerance import decoder, rounding, typical
 
 
 @functools.partial(jax.jit, static_argnames=('cfg', 'remat', 'unroll'))

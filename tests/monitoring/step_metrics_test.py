@@ -9,7 +9,7 @@ from jaxrl_llm import experiment
 from jaxrl_llm.monitoring import step_metrics
 from jaxrl_llm.tasks import Problem
 from jaxrl_llm.types import Ask, Picked, Table
-from tests.tolerance import rounding
+from tests.helpers.tolerance import rounding
 
 USE = dict(busy=8, slots=10, steps=5)
 

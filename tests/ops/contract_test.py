@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from jaxrl_llm.ops import importance, kl, policy_losses
-from tests.tolerance import FUNCTION, rounding
+from tests.helpers.tolerance import FUNCTION, rounding
 
 B, T = 4, 6
 # A new variant adds what it needs; each gets what its signature names.

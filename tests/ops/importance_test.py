@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from jaxrl_llm.ops import importance
+from tests.helpers.tolerance import FUNCTION, rounding
 from tests.reference import policy_losses as twin
-from tests.tolerance import FUNCTION, rounding
 
 LIMITS = {'none': {}, 'identity': {}, 'tis': dict(cap=2.0),
           'icepop': dict(low=0.5, cap=2.0), 'sequence_tis': dict(cap=2.0)}

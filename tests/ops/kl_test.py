@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from jaxrl_llm.ops import kl
+from tests.helpers.tolerance import FUNCTION, rounding
 from tests.reference import policy_losses as twin
-from tests.tolerance import FUNCTION, rounding
 
 NAMES = sorted(kl.KL_ESTIMATORS)
 

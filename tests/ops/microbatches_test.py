@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxrl_llm.ops import microbatches
-from tests.tolerance import rounding
+from tests.helpers.tolerance import rounding
 
 LENGTHS = (3, 5, 9)
 

@@ -4,21 +4,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.helpers.tolerance import rounding
 from tests.ops.obrs_test import (
-    acceptance,
-    calibration,
-    CASES,
-    error,
-    extreme,
-    LAMS,
-    log_lam_for_rate,
-    log_probs,
-    normalizer,
-    normalizer_topk,
-    obrs_rule,
-    weights,
+  acceptance,
+  calibration,
+  CASES,
+  error,
+  extreme,
+  LAMS,
+  log_lam_for_rate,
+  log_probs,
+  normalizer,
+  normalizer_topk,
+  obrs_rule,
+  weights,
 )
-from tests.tolerance import rounding
 
 
 def test_results_are_finite():

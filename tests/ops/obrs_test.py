@@ -9,8 +9,8 @@ import pytest
 from scipy import special, stats
 
 from jaxrl_llm.ops import importance, obrs
+from tests.helpers.tolerance import FUNCTION, rounding
 from tests.reference import policy_losses as reference
-from tests.tolerance import FUNCTION, rounding
 
 LAMS = np.float32([0.8, 1.0, 1.2])
 # Target and whether the surrogate has a ratio.

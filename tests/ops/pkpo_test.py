@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from jaxrl_llm.ops import advantages, pkpo
-from tests import devices
+from tests.helpers import devices
+from tests.helpers.tolerance import rounding, typical
 from tests.reference import pkpo as twin
-from tests.tolerance import rounding, typical
 
 NAMES = 'max_at_k', 's', 'sloo', 'sloo_minus_one'
 TRANSFORMS = NAMES[1:]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from jaxrl_llm.ops import policy_losses
+from tests.helpers.tolerance import FUNCTION, rounding
 from tests.reference import policy_losses as twin
-from tests.tolerance import FUNCTION, rounding
 
 BUDGET = 11
 

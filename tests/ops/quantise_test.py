@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxrl_llm.ops import quantise
-from tests.tolerance import rounding
+from tests.helpers.tolerance import rounding
 
 KINDS = tuple(quantise.TYPES)
 TOP = {'int8': 127, 'float8': 448}

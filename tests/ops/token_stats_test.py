@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from jaxrl_llm.ops.token_stats import token_stats
-from tests import devices
+from tests.helpers import devices
+from tests.helpers.tolerance import FUNCTION, rounding, typical
 from tests.reference import policy_losses as numeric
 from tests.reference import token_stats as twin
-from tests.tolerance import FUNCTION, rounding, typical
 
 N, D, V, K, M = 23, 5, 13, 4, 3
 

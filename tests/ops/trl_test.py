@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from jaxrl_llm.ops import kl, policy_losses
-from tests.tolerance import FUNCTION, rounding
+from tests.helpers.tolerance import FUNCTION, rounding
 
 BUDGET = 9
 BETA = 0.04

@@ -9,7 +9,7 @@ import pytest
 
 from jaxrl_llm import rewards
 from jaxrl_llm.rewards import Verdict
-from tests import tiny
+from tests.helpers import tiny
 
 
 class Task:

@@ -15,8 +15,8 @@ from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling.generate import SamplerConfig
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.types import Prompts, Requests
+from tests.helpers.tolerance import decoder, EPS_16, FUNCTION, rounding, typical
 from tests.reference import sampler as reference
-from tests.tolerance import decoder, EPS_16, FUNCTION, rounding, typical
 
 _SIZES = dict(vocab_size=13, width=12, layers=2, heads=4, kv_heads=2,
               head_dim=6, mlp_width=20)

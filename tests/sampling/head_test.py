@@ -18,9 +18,9 @@ from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling import head
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.types import Prompts, Requests
-from tests import devices
+from tests.helpers import devices
+from tests.helpers.tolerance import FUNCTION, rounding, typical
 from tests.reference import sampler as reference
-from tests.tolerance import FUNCTION, rounding, typical
 
 _SAMPLING = {
     'plain': {}, 'cold': dict(temperature=0.7), 'greedy': dict(temperature=0),

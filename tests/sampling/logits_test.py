@@ -12,8 +12,8 @@ import transformers
 from jaxrl_llm.sampling import logits as logits_lib
 from jaxrl_llm.sampling import vocabulary
 from jaxrl_llm.sampling.logits import SamplingParams
+from tests.helpers.tolerance import FUNCTION, rounding, typical
 from tests.reference import sampler as reference
-from tests.tolerance import FUNCTION, rounding, typical
 
 _COMBINATIONS = [
     {}, dict(temperature=0.7), dict(top_k=10), dict(top_p=0.9),

@@ -18,10 +18,10 @@ from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling import kv_cache
 from jaxrl_llm.sampling.generate import SamplerConfig
 from jaxrl_llm.sampling.logits import SamplingParams
-from tests import devices
+from tests.helpers import devices
+from tests.helpers.tolerance import decoder, typical
 from tests.sampling import generate_test as plain
 from tests.sampling import sharded_test
-from tests.tolerance import decoder, typical
 
 
 @functools.cache

@@ -18,8 +18,8 @@ from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling import plan as plan_lib
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.types import Prompts, Requests
-from tests import devices
-from tests.tolerance import decoder, typical
+from tests.helpers import devices
+from tests.helpers.tolerance import decoder, typical
 
 _CFG = ModelConfig(
     vocab_size=16, width=16, layers=2, heads=4, kv_heads=2, head_dim=8,

@@ -13,7 +13,7 @@ from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling import stops
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.types import Prompts, Requests
-from tests.tolerance import decoder, typical
+from tests.helpers.tolerance import decoder, typical
 
 # One token inside another, an empty one, parts of a character: 'é' is C3 A9.
 PIECES = [b'', b'a', b'b', b'ab', b'ba', b'aab', b'\n', b'\n\n', b'\xc3',

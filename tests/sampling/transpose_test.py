@@ -14,8 +14,8 @@ from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.ops import quantise
 from jaxrl_llm.sampling import decode
 from jaxrl_llm.sampling.stops import Stops
-from tests import tiny
-from tests.tolerance import decoder, typical
+from tests.helpers import tiny
+from tests.helpers.tolerance import decoder, typical
 
 _CFG = ModelConfig(
     vocab_size=13, width=12, layers=2, heads=4, kv_heads=2, head_dim=6,

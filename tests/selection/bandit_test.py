@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from jaxrl_llm.selection import bandit
-from tests import tables, tiny
+from tests.helpers import tables, tiny
+from tests.helpers.tolerance import EPS, rounding
 from tests.reference import bandit as reference
-from tests.tolerance import EPS, rounding
 
 F = len(bandit.FEATURES)
 NETWORK = bandit.Network(width=16, layers=2, learning_rate=1e-2)

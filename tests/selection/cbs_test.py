@@ -7,7 +7,7 @@ import pytest
 
 from jaxrl_llm.selection import bandit, cbs
 from jaxrl_llm.types import Probe, rows_of, Sizes
-from tests import tables, tiny
+from tests.helpers import tables, tiny
 from tests.reference import bandit as reference
 from tests.reference import stages
 

@@ -10,7 +10,7 @@ import pytest
 
 from jaxrl_llm.selection import all_rows, replay
 from jaxrl_llm.types import Probe, rows_of, Sizes
-from tests import tables, tiny
+from tests.helpers import tables, tiny
 from tests.reference import stages as reference
 
 B, N = 3, 4

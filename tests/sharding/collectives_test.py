@@ -21,8 +21,8 @@ from jaxrl_llm.models import lora, transformer
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.sharding import collectives
 from jaxrl_llm.types import LearnerBatch
-from tests import devices
-from tests.tolerance import decoder, typical
+from tests.helpers import devices
+from tests.helpers.tolerance import decoder, typical
 
 V, D, L, T, B = 48, 16, 5, 7, 24
 MODEL = ModelConfig(

@@ -13,7 +13,7 @@ from jaxrl_llm import sharding
 from jaxrl_llm.learner import policy as policy_lib
 from jaxrl_llm.models import config, transformer
 from jaxrl_llm.ops import quantise
-from tests import devices, tiny
+from tests.helpers import devices, tiny
 
 CFG = dataclasses.replace(
     config.PRESETS['tiny'], width=32, layers=2, head_dim=8, mlp_width=64,

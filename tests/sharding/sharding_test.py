@@ -14,8 +14,8 @@ import pytest
 from jaxrl_llm import sharding
 from jaxrl_llm.models import config, transformer
 from jaxrl_llm.sharding import cpu
-from tests import devices
-from tests.tolerance import decoder, rounding
+from tests.helpers import devices
+from tests.helpers.tolerance import decoder, rounding
 
 MESHES = ((8, 1, 1), (1, 8, 1), (2, 2, 2), (1, 2, 4))
 # With meshes of the learner's own: tensor there.

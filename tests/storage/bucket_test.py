@@ -18,7 +18,7 @@ from jaxrl_llm.checkpoint import files
 from jaxrl_llm.monitoring import metrics
 from jaxrl_llm.storage import bucket, paths, workdir
 from jaxrl_llm.tasks import problem_files
-from tests import devices, gcs, tiny
+from tests.helpers import devices, gcs, tiny
 
 pytestmark = pytest.mark.processes  # They start runs and a bucket.
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxrl_llm.monitoring import compiles
 from jaxrl_llm.storage import compiled
-from tests import devices
+from tests.helpers import devices
 
 
 def test_a_damaged_program_is_removed_and_written_again(tmp_path):

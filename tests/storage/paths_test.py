@@ -11,7 +11,7 @@ from jaxrl_llm import config, evaluate, export
 from jaxrl_llm.monitoring import ends
 from jaxrl_llm.storage import paths
 from jaxrl_llm.tasks import problem_files
-from tests import tiny
+from tests.helpers import tiny
 
 
 class Objects(dict):

@@ -9,7 +9,7 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm import experiment, programs, stages
 from jaxrl_llm.config import memory
 from jaxrl_llm.sampling import decode
-from tests import tiny
+from tests.helpers import tiny
 
 MANY = 2 * 10 ** 9
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from jaxrl_llm.models import transformer
 from launch.aot import check, chips, cost, faults, memory
-from tests import devices
+from tests.helpers import devices
 
 # A stack of matrices that is too large for on-chip memory.
 LAYERS, WIDTH, STEPS = 9, 4096, 5

@@ -19,8 +19,8 @@ from jaxrl_llm.sampling import plan as plan_lib
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.sampling.stops import Stops
 from jaxrl_llm.types import Prompts, Requests
-from tests import devices, tiny
-from tests.tolerance import decoder, typical
+from tests.helpers import devices, tiny
+from tests.helpers.tolerance import decoder, typical
 
 _CFG = ModelConfig(vocab_size=16, width=16, layers=2, heads=4, kv_heads=2,
                    head_dim=8, mlp_width=32, qk_norm=True)

@@ -12,7 +12,7 @@ import time
 from unittest import mock
 
 from launch import tpu_pod
-from tests import devices
+from tests.helpers import devices
 
 # Notes its arguments, then does what the first rule that matches says; a rule
 # is used up. Without one, a VM is as simple as it can be.

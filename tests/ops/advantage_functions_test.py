@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from jaxrl_llm.ops import advantages
+from tests.helpers.tolerance import rounding
 from tests.reference import advantages as twin
-from tests.tolerance import rounding
 
 NAMES = sorted(advantages.ADVANTAGES)
 

@@ -23,7 +23,7 @@ import pytest
 
 from jaxrl_llm.storage import compiled
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 # Programs of these sizes compile in a third of the time without LLVM's
 # optimisations and the newer of XLA's two ways to emit fusions; what XLA itself
@@ -47,7 +47,7 @@ needs_libtpu = pytest.mark.skipif(
 
 _SERVER = multiprocessing.get_context('forkserver')
 _SERVER.set_forkserver_preload(
-    ['tests.devices', 'jaxrl_llm.train', 'launch.aot.check'])
+    ['tests.helpers.devices', 'jaxrl_llm.train', 'launch.aot.check'])
 # JAX warns of every fork; the server forks before JAX has threads.
 warnings.filterwarnings('ignore', r'os\.fork\(\) was called')
 

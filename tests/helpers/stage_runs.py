@@ -14,7 +14,7 @@ from jaxrl_llm.learner.score import Scores
 from jaxrl_llm.monitoring import timing
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.types import Rollouts
-from tests import tiny
+from tests.helpers import tiny
 
 # Steps long enough for ratios, and bounds narrow enough for clips.
 FIELDS = dict(

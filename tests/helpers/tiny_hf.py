@@ -9,7 +9,7 @@ import tokenizers
 import torch
 import transformers
 
-from tests import devices
+from tests.helpers import devices
 
 # Public data sets, which need not be there.
 DATA = devices.ROOT.parent / 'shared' / 'data'

@@ -11,8 +11,15 @@ import pytest
 
 from jaxrl_llm import checkpoint, phases, sharding
 from jaxrl_llm.checkpoint import files
-from tests import devices
-from tests.states import abstract, bits, Learner, make_state, one_warning, write
+from tests.helpers import devices
+from tests.helpers.states import (
+  abstract,
+  bits,
+  Learner,
+  make_state,
+  one_warning,
+  write,
+)
 
 
 @pytest.mark.parametrize('view', [abstract, lambda tree: tree])

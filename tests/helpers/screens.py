@@ -5,7 +5,7 @@ from typing import Any, Callable
 import numpy as np
 
 from jaxrl_llm.types import Ask, Table
-from tests import tables
+from tests.helpers import tables
 
 # Signal of RLOO with 6 samples.
 SIGNAL = np.float32([2 * c * (6 - c) / 5 for c in range(7)])

@@ -17,8 +17,8 @@ import pytest
 
 from jaxrl_llm import checkpoint
 from jaxrl_llm.checkpoint import saver as saver_lib
-from tests import devices
-from tests.states import abstract, bits, make_state, one_warning, write
+from tests.helpers import devices
+from tests.helpers.states import abstract, bits, make_state, one_warning, write
 
 
 @pytest.mark.parametrize('error', [

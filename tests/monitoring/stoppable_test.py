@@ -8,7 +8,7 @@ import jax
 import pytest
 
 from jaxrl_llm.monitoring import ends
-from tests import devices
+from tests.helpers import devices
 
 
 @pytest.mark.parametrize('error, said', [

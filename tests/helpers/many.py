@@ -19,7 +19,7 @@ from jaxrl_llm import train
 from jaxrl_llm.learner import optimizer
 from jaxrl_llm.selection import bandit
 from jaxrl_llm.tasks import countdown
-from tests import devices, tiny
+from tests.helpers import devices, tiny
 
 # On a busy machine a process that compiles may not answer for over 20 s.
 LIMITS = dict(processes__patience=90, processes__initialization_timeout=120)
@@ -42,10 +42,10 @@ def start(
     share: devices of each.
     programs: folder of a compilation cache.
     module: program.
-    sgd: with the module `tests.many`, use SGD in place of AdamW, which
+    sgd: with the module `tests.helpers.many`, use SGD in place of AdamW, which
       amplifies the rounding of gradients near zero.
-    full: with the module `tests.many`, the process whose disk is full for some
-      steps.
+    full: with the module `tests.helpers.many`, the process whose disk is full
+      for some steps.
     own: fields of each process alone.
   """
   folder.mkdir(exist_ok=True, parents=True)
@@ -72,7 +72,8 @@ def start(
         f'--coordinator=localhost:{port}'] if count > 1 else []
     with (folder / f'log-{index}.txt').open('ab') as log:
       started.append(subprocess.Popen(
-          [sys.executable, '-m', module, '--config=tests/tiny.py', *place, *(
+          [sys.executable, '-m', module, '--config=tests/helpers/tiny.py',
+           *place, *(
               f'--config.{name.replace("__", ".")}={value}'
               for name, value in given.items())],
           cwd=devices.ROOT, env=env, stdout=log, stderr=subprocess.STDOUT))
