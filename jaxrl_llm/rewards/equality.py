@@ -203,6 +203,11 @@ class Comparison:
       return a == b
     if _has_rows(a) or _has_rows(b):
       return self._rows(a, b)
+    is_ordered = _is_ordered(a) or _is_ordered(b)
+    if _sorted(a, not is_ordered) == _sorted(b, not is_ordered):
+      return True
+    if is_ordered:
+      return False
     return evaluate.equal(a, _with_constant(b, a), self._tolerance)
 
   def _rows(self, a: Node, b: Node) -> bool:
@@ -505,6 +510,39 @@ def _has_infinity(node: Any) -> bool:
     return node.op == 'infinity' or node.op != 'big' and _has_infinity(
         node.args)
   return isinstance(node, tuple) and any(map(_has_infinity, node))
+
+
+def _is_ordered(node: Any) -> bool:
+  """Tells whether the order of factors may count, as in A^{-1}B^{-1}.
+
+  These are products of capital letters with a power, and of a letter and its
+  inverse.
+  """
+  if not isinstance(node, Node):
+    return isinstance(node, tuple) and any(map(_is_ordered, node))
+  if node.op == '*':
+    bases = [f.args[0] if f.op == '^' else f for f in node.args]
+    names = [b.args[0] for b in bases if b.op == 'name']
+    capitals = sum(name[0].isupper() for name in names)
+    powers = [f for f, b in zip(node.args, bases) if f is not b and (
+        b.op == 'name')]
+    if capitals > 1 and any(f.args[0].args[0][0].isupper() for f in powers):
+      return True
+    if len(set(names)) < len(names) and any(
+        f.args[1] == number(-1) for f in powers):
+      return True
+  return _is_ordered(node.args)
+
+
+def _sorted(node: Any, products: bool) -> Any:
+  """Sorts the terms of sums, and the factors of products if asked to."""
+  if not isinstance(node, Node):
+    return tuple(_sorted(part, products) for part in node) if isinstance(
+        node, tuple) else node
+  args = _sorted(node.args, products)
+  if node.op == '+' or node.op == '*' and products:
+    args = tuple(sorted(args, key=repr))
+  return Node(node.op, args)
 
 
 def _has_rows(node: Any) -> bool:

@@ -483,6 +483,8 @@ class _Parser:
     if text == '[' and (  # [0,1[
         self._peek(1).kind == 'end' or self._peek(1).text in _AFTER_BRACKETS):
       return False
+    if text == '[' and last.kind in ('letters', 'mark'):
+      raise Unread('a letter before a square bracket')  # E[X]
     if text in ('(', '['):
       return not self._unit_ahead() and self._peek(2).text != r'\in' and (
           self._peek(1).text not in (r'\mod', r'\pmod', 'mod'))

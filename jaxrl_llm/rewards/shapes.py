@@ -45,9 +45,10 @@ def _list(op: str, items: Sequence[Node]) -> Node:
   if op == 'either' and all(
       i.op not in grammar.WHOLES | {'interval'} for i in items):
     op = 'set'  # 1 or 2
-  if op in ('either', 'both') and all(map(named, items)) and (
-      op == 'both' or len({named(i)[0] for i in items}) == 1):
-    op = 'list'  # x = 1 or x = 2; x = 1 and y = 2
+  if op == 'both' and regions.region(Node(op, tuple(items))) is None or (
+      op == 'either' and all(map(named, items))
+      and len({named(i)[0] for i in items}) == 1):
+    op = 'list'  # x > 1 and y > 2; x = 1 or x = 2
   if op == 'list' and len(items) > 1:  # f(x) = 2x for all real x
     items = [i for i in items if i != _REALS] or items
   flat = []
