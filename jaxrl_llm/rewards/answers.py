@@ -19,9 +19,9 @@ _INTEGER = (r'(?:[0-9]{1,3}(?:(?:,|\{,\}|\\,|,\\!)[0-9]{3})+(?![0-9])|'
 _RATIO = r'\\[dtc]?frac\s*(?:\{-?[0-9]+\}\s*\{[0-9]+\}|[0-9]{2})'
 _POWER = r'\^\s*(?:\{\s*-?[0-9]+\s*\}|-?[0-9]+)'
 # What may stand behind the digits and change the value.
-_REST = (rf'(?:\s*{_RATIO}|\s[0-9]+/[0-9]+(?![0-9/])|'
-         r'/[0-9]+(?![0-9/]|\.[0-9])|'
-         r'(?::[0-9]+)+|[eE][-+]?[0-9]+(?![A-Za-z0-9_]|\.[0-9])|'
+_REST = (rf'(?:\s[0-9]+/[0-9]+(?![0-9/]))?(?:\s*{_RATIO}|'
+         r' ?/ ?[0-9]+(?![0-9/]|\.[0-9])|(?:/[0-9]+){2}(?![0-9/])|'
+         r'(?: ?: ?[0-9]+)+|[eE][-+]?[0-9]+(?![A-Za-z0-9_]|\.[0-9])|'
          rf'\s*(?:\\times|\\cdot|\*|x)\s*10\s*{_POWER}|{_POWER}|'
          r'!+(?=\s*(?:\$|\\\)|[-+*/=^]))|'
          r'\*\*[0-9]+(?!\*)|[kKxyzn](?![A-Za-z])|'
@@ -32,11 +32,11 @@ _REST = (rf'(?:\s*{_RATIO}|\s[0-9]+/[0-9]+(?![0-9/])|'
 # a digit directly after a letter, ^, _ or a brace of them a part of a name or
 # power, and no number. Between a minus and a currency there may be a space.
 _NUMBER = re.compile(
-    r'(?<![A-Za-z0-9_.^\\])(?<![_^]\{)(?<![_^]\{-)(?<![\^_]-)'
+    r'(?<![A-Za-z0-9_^\\])(?<![0-9][./])(?<![_^]\{)(?<![_^]\{-)(?<![\^_]-)'
     r'(?P<sign>(?<![A-Za-z0-9_)\]}])[-+]'
     rf'(?:(?=\s*{_CURRENCY}\s?[0-9.])\s*)?)?'
     r'(?P<word>(?<![0-9)] )(?:[Mm]inus|[Nn]egative)\s+)?'
-    rf'(?P<money>{_CURRENCY}\s?)?(?P<value>(?:{_INTEGER}(?:\.[0-9]+)?|\.[0-9]+)'
+    rf'(?P<money>{_CURRENCY}\s?)?(?P<value>(?>{_INTEGER}(?:\.[0-9]+)?|\.[0-9]+)'
     r'(?!\.[0-9])'
     rf'{_REST}|{_RATIO}|\\?sqrt\s*(?:\{{[^{{}}]*\}}|\([^()]*\)|[0-9]))')
 _FIRST = re.compile(r'[-+]?[0-9.]')
@@ -48,7 +48,9 @@ _SAYS = re.compile(
 _FORMULA = re.compile(
     r'\$\$(?P<a>[^$]+)\$\$|'
     r'(?<![\\$])\$(?P<b>(?!\s)[^$\n]+?)(?<![\\\s])\$(?![0-9$])|'
-    r'\\\((?P<c>[^\n]{1,999}?)\\\)|\\\[(?P<d>.{1,999}?)\\\]', re.DOTALL)
+    # An opening sign ends the search for its end, so that it takes linear time.
+    r'\\\((?P<c>(?:(?!\\\()[^\n])+?)\\\)|'
+    r'\\\[(?P<d>(?:(?!\\\[).)+?)\\\]', re.DOTALL)
 _MEMBERS = re.compile(
     r'=|\\(?:approx|to|rightarrow|Rightarrow|implies|simeq)(?![a-zA-Z])|≈|→|⇒')
 _TAIL = 1000  # characters at the end of a response that may hold its answer
@@ -57,9 +59,10 @@ _LONGEST = 300  # characters of a formula that is read
 _AFTER = re.compile(r'[\s.*]*')
 # The mark of GSM8K before the answer; a heading of Markdown is none.
 _MARK = re.compile(
-    rf'####[ \t]*(?P<answer>(?:[-+−–]\s?)?{_CURRENCY}?[ \t]*(?:[-+−–])?'
-    r'[0-9.][^\n]*|\\boxed[^\n]*|\$[^\n]+\$)[ \t]*(?=\n|$)')
+    rf'####[ \t]*+(?P<answer>(?:[-+−–]\s?)?{_CURRENCY}?[ \t]*+(?:[-+−–])?'
+    r'[0-9.][^\n]*|\\boxed[^\n]*|\$[^$\n]+\$)')
 _HEADING = re.compile(r'[0-9]+[.):]\s*\S')
+_ANSWERED = re.compile(r'[0-9]|\\(?:boxed|fbox)(?![a-zA-Z])')
 _NEXT = re.compile(
     r'\n[ \t]*(?:\*\*|#+[ \t]*)?(?:Question|Problem|Q|Exercise|Human|User|'
     r'Next question|问题)(?:\s*[0-9]+)?\s*(?:\*\*)?\s*[:：]', re.IGNORECASE)
@@ -94,10 +97,9 @@ def first_part(text: str) -> str:
     if not _HEADING.match(mark['answer']):
       text = text[:mark.end()]
       break
-  for found in _NEXT.finditer(text):
-    before = text[:found.start()]
-    if has_box(before) or re.search(r'[0-9]', before):
-      return before
+  if first := _ANSWERED.search(text):
+    if found := _NEXT.search(text, first.end()):
+      return text[:found.start()]
   return text
 
 

@@ -246,6 +246,8 @@ class Comparison:
         return _is_plain(a) and self._is_chain(a) and self.same(
             a.args[1][-1], b)
       return self.same(x[1], b)
+    if b.args[0] == (r'\in',) and name_of(b.args[1][0]):
+      return self.same(a, b.args[1][1])
     y = self._value(b, True)
     if y is None:
       return False
@@ -264,7 +266,7 @@ class Comparison:
     name = name_of(members[0]) or (is_found and _sum_of_names(members[0]))
     rest = members[1:] if name else members
     signs = signs[1:] if name else signs
-    if not name and not is_found:
+    if not name and not is_found or name in evaluate.letters(tuple(rest)):
       return None
     exact = [rest[0]]
     for sign, member in zip(signs, rest[1:]):
@@ -292,7 +294,7 @@ class Comparison:
     step = fractions.Fraction(1, members[-1].args[0].denominator)
     try:
       exact = evaluate.approximate(before)
-      return abs(exact - float(members[-1].args[0])) <= float(step) * .51
+      return abs(exact - members[-1].args[0]) <= step * 51 / 100
     except (evaluate.Undefined, TypeError):
       return False
 
@@ -327,7 +329,7 @@ class Comparison:
       return True
     if sign not in ('=', r'\ne', '<', r'\le') or any(
         m.op in grammar.WHOLES | {'tuple', 'interval', 'pair'} or _has_rows(m)
-        or _has_infinity(m) for m in (*x, *y)):
+        or _has_infinity(m) or _is_ordered(m) for m in (*x, *y)):
       return False
     difference = [Node('+', (m[0], negated(m[1]))) for m in (x, y)]
     if any(map(evaluate.vanishes, difference)):
@@ -472,7 +474,7 @@ def _pairs(node: Node) -> Iterator[tuple[str, Node, Node]]:
 
 def _is_trivial(node: Node) -> bool:
   """Tells whether all members are written alike, as in 0 = 0."""
-  return len({form(member) for member in node.args[1]}) == 1
+  return len(set(node.args[1])) == 1
 
 
 def _is_plain(node: Node) -> bool:
@@ -515,18 +517,23 @@ def _has_infinity(node: Any) -> bool:
 def _is_ordered(node: Any) -> bool:
   """Tells whether the order of factors may count, as in A^{-1}B^{-1}.
 
-  These are products of capital letters with a power, and of a letter and its
-  inverse.
+  These are products with a transpose, of capital letters with a power, and of a
+  letter and its inverse.
   """
   if not isinstance(node, Node):
     return isinstance(node, tuple) and any(map(_is_ordered, node))
   if node.op == '*':
     bases = [f.args[0] if f.op == '^' else f for f in node.args]
     names = [b.args[0] for b in bases if b.op == 'name']
-    capitals = sum(name[0].isupper() for name in names)
-    powers = [f for f, b in zip(node.args, bases) if f is not b and (
-        b.op == 'name')]
-    if capitals > 1 and any(f.args[0].args[0][0].isupper() for f in powers):
+    capitals = sum(any(name[0].isupper() and len(name) == 1
+                       for name in evaluate.letters(b)) for b in bases)
+    powers = [f for f in node.args if f.op == '^']
+    if any(f.args[1] == Node('name', ('T',)) for f in powers) or any(
+        name.endswith('*') for name in names):
+      return True
+    if capitals > 1 and any(
+        f.args[0].op == '+' or f.args[0].op == 'name'
+        and f.args[0].args[0][0].isupper() for f in powers):
       return True
     if len(set(names)) < len(names) and any(
         f.args[1] == number(-1) for f in powers):
@@ -583,6 +590,9 @@ def _rows(node: Node) -> tuple[str, list[list[Node]]] | None:
   return None
 
 
+_LONGEST = 20_000  # characters of a cell of a product of matrices
+
+
 def _mapped(found: Any, function: Callable[[Node], Node]) -> Any:
   return found and (found[0], [[function(x) for x in row] for row in found[1]])
 
@@ -602,6 +612,8 @@ def _multiplied(found: Any, arg: Node) -> Any:
   if (found[0], other[0]) != ('matrix', 'matrix') or len(
       found[1][0]) != len(other[1]):
     return None
-  return 'matrix', [
+  cells = [
       [Node('+', tuple(Node('*', pair) for pair in zip(row, column)))
        for column in zip(*other[1])] for row in found[1]]
+  # They double with each factor.
+  return None if len(repr(cells[0][0])) > _LONGEST else ('matrix', cells)

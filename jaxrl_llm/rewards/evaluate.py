@@ -48,6 +48,8 @@ def exact(node: Node) -> fractions.Fraction | None:
   if op == 'neg':
     return -parts[0]
   if op == '+':
+    if sum(map(_digits, parts)) > _LARGEST:
+      return None
     return sum(parts, fractions.Fraction(0))
   if op == '*':
     result = fractions.Fraction(1)
@@ -332,7 +334,7 @@ class _Evaluator:
       return repr(part)
     found = self.value(part)
     return ' '.join(
-        '0' if x.contains(0) else x.mid().str(12, radius=False)
+        '0' if x.contains(0) else x.mid().str(20, radius=False)
         for x in (found.real, found.imag))
 
   def big(
@@ -432,6 +434,7 @@ def _integrated(
   return found if found.is_finite() and small(found) else None
 
 
+@functools.lru_cache(1 << 8)
 def _indexed(node: Any, variable: str) -> Any:
   """Makes a_k a function of k, where k is bound.
 
@@ -537,7 +540,7 @@ def integer_points(names: Sequence[str], count: int = 4) -> Iterator[Point]:
   """Yields points of positive integers; many of one name are in a row."""
   for i in range(count):
     yield {name: fractions.Fraction(
-        i + 1 if len(names) == 1 and count > 4
+        i + 1 if len(names) == 1
         else int(drawn(f'{name} int {i}', 2, 9 if count == 4 else 24)))
            for name in names}
 
@@ -720,14 +723,18 @@ def ratio_sign(a: Node, b: Node) -> int:
     return 1 if factor > 0 else -1
 
 
-def approximate(node: Node) -> float:
-  """Returns the value of an expression without letters.
+def approximate(node: Node) -> fractions.Fraction:
+  """Returns the value of an expression without letters, to 25 digits.
 
   Raises:
-    Undefined: it has none.
+    Undefined: it has none, or it is very large or small.
   """
   with flint.ctx.workdps(_DIGITS):
     found, = _values([node], {}, has_imaginary(node))
     if not found.imag.contains(0):
       raise Undefined('no real number')
-    return float(found.real.mid())
+    if found.contains(0):
+      return fractions.Fraction(0)
+    if not 1e-300 < abs(found.real) < 1e300:
+      raise Undefined('a very large or small number')
+    return fractions.Fraction(found.real.mid().str(25, radius=False))

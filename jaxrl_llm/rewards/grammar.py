@@ -76,6 +76,7 @@ _BASED = re.compile(
     r'\s*\}?\)?\s*\}?|'
     r'(?:\\text\s*\{)?\s*\(?base(?![a-z])\s*\}?\s*(?P<said>[0-9]+|[a-z]+)'
     r'\)?\s*\}?)')
+_LONGEST_UNIT = 20  # tokens
 _LONG_RUN = 5  # letters in a row that are a word and no product
 
 ONE = Node('number', (fractions.Fraction(1),))
@@ -119,16 +120,16 @@ def _read(text: str, bare_units: bool, any_thing: bool) -> Node:
   text = re.sub(r'^\\text\{([0-9A-Z]+)\}(?=_)', r'\1', text)  # A5 in text
   if based := _based(text):
     return based
-  found = tokens.tokens(text)
-  while len(found) > 2 and found[0].text == '{' and _closing(found) == len(
-      found) - 1:
-    found = found[1:-1]
   try:
+    found = tokens.tokens(text)
+    while len(found) > 2 and found[0].text == '{' and _closing(found) == len(
+        found) - 1:
+      found = found[1:-1]
     parser = _Parser(_with_rule(found, 0), bare_units, any_thing)
     node = parser.answer()
     parser.end()
-  except (RecursionError, ZeroDivisionError) as error:
-    raise Unread('too deep') from error
+  except (RecursionError, ArithmeticError, ValueError) as error:
+    raise Unread(str(error)) from error  # too deep, or too long a number
   return node
 
 
@@ -346,6 +347,9 @@ class _Parser:
     has_bracket = self._is('(') and bool(self._next())
     while not self._ends():
       token = self._next()
+      if len(parts) > _LONGEST_UNIT:
+        self._at = start
+        return None
       if token.text == '{' and (size := self._closes_power()):
         parts += [token, *self._tokens[self._at:self._at + size]]
         self._at += size
@@ -443,6 +447,8 @@ class _Parser:
       elif self._starts_factor(last):
         if quotient:
           raise Unread('a factor behind a quotient')
+        if last.bold and self._peek().bold:
+          raise Unread('a product of matrices or vectors')
         node = _product(node, self._factor())
       else:
         return node
@@ -536,23 +542,41 @@ class _Parser:
     r"""Reads the fraction of a mixed number such as 1\frac{1}{2} or 1 1/2."""
     if whole.args[0].denominator != 1:
       return None
-    start, token = self._at, self._peek()
-    if token.text == r'\frac' and token.kind == 'sign':
-      part = self._atom()
-      if part.op == '/' and all(
-          n.op == 'number' and n.args[0].denominator == 1 and n.args[0] > 0
-          for n in part.args) and not self._is('^', '!'):
-        return number(whole.args[0] + part.args[0].args[0]
-                      / part.args[1].args[0])
+    token = self._peek()
+    if token.text == r'\frac':
+      part, size = self._plain_fraction()
     elif token.kind == 'number' and token.spaced and (
-        self._peek(1).text == '/') and self._peek(2).kind == 'number' and (
-            token.text.isdigit() and self._peek(2).text.isdigit()):
-      self._at += 3
-      if not self._is('^', '!') and int(self._peek(-1).text):
-        return number(whole.args[0] + fractions.Fraction(
-            int(token.text), int(self._peek(-1).text)))
-    self._at = start
-    return None
+        self._peek(1).text == '/') and self._peek(2).kind == 'number':
+      part, size = (token.text, self._peek(2).text), 3
+    else:
+      return None
+    if not part or not all(
+        re.fullmatch('[0-9]{1,9}', text) for text in part) or not int(
+            part[1]) or self._peek(size).text in ('^', '!'):
+      return None
+    self._at += size
+    return number(whole.args[0] + fractions.Fraction(*map(int, part)))
+
+  def _plain_fraction(self) -> tuple[tuple[str, ...], int]:
+    """Returns the texts of a fraction of numbers, and how many tokens it has.
+
+    It looks ahead only: what is no such fraction is read once, as a factor.
+    """
+    texts, ahead = [], 1
+    while len(texts) < 2:
+      token = self._peek(ahead)
+      if token.kind == 'number' and not texts and len(token.text) == 2:
+        return tuple(token.text), ahead + 1  # \frac12
+      if token.kind == 'number' and len(token.text) == 1:
+        texts.append(token.text)
+        ahead += 1
+      elif token.text == '{' and self._peek(ahead + 1).kind == 'number' and (
+          self._peek(ahead + 2).text == '}'):
+        texts.append(self._peek(ahead + 1).text)
+        ahead += 3
+      else:
+        return (), 0
+    return tuple(texts), ahead
 
   def _power(self, node: Node) -> Node:
     start = self._at
@@ -577,16 +601,32 @@ class _Parser:
       if inside == ['*', '}']:
         self._at += 3
         return _marked(node, '*')
+      if node.op == 'name' and (mark := self._bracketed()):
+        node = _marked(node, mark)  # the derivative y^{(4)}
+        return self._call(node) or node
       exponent = self._group()
     else:
       exponent = self._exponent()
     if node.op == 'name' and exponent.op == 'number' and (
-        chosen := re.fullmatch('C_([0-9]+)', node.args[0])) and (
+        chosen := re.fullmatch('C_([0-9]{1,9})', node.args[0])) and (
             0 <= exponent.args[0] <= int(chosen[1])):
       return Node('binomial', (number(int(chosen[1])), exponent))
     if node.op == '^' and self._tokens[start - 1].text != ')':
       raise Unread('a power of a power without brackets')
     return Node('^', (_scalar(node), _scalar(exponent)))
+
+  def _bracketed(self) -> str:
+    """Takes a group that is in parentheses; returns it as text, or ''."""
+    ahead = 1
+    while self._peek(ahead).text not in ('}', '{', '') or ahead == 1 and (
+        self._peek(1).text == '{'):
+      ahead += 1
+    texts = [self._peek(i).text for i in range(1, ahead)]
+    if self._peek(ahead).text != '}' or texts[:1] != ['('] or (
+        texts[-1:] != [')']) or texts.count('(') > 1:
+      return ''
+    self._at += ahead + 1
+    return '^' + ''.join(texts)
 
   def _minutes(self, node: Node) -> Node:
     """Reads the minutes and seconds of an angle."""
@@ -683,7 +723,7 @@ class _Parser:
         return based
       raise Unread('a number with an index')
     mantissa, _, power = text.lower().partition('e')
-    if len(mantissa) + abs(int(power[:9] or 0)) > _LARGEST:
+    if len(power) > 8 or len(mantissa) + abs(int(power or 0)) > _LARGEST:
       raise Unread('a long number')
     value = fractions.Fraction(mantissa.rstrip('.') or '0') * (
         fractions.Fraction(10) ** int(power or 0))
@@ -708,6 +748,8 @@ class _Parser:
     token = self._next()
     if len(token.text) >= _LONG_RUN:
       raise Unread(f'{token.text} is a word')
+    if re.fullmatch('[A-Z]{2}', token.text):  # the segment AB
+      return self._indexed(token.text)
     if len(token.text) > 1:
       following = self._peek()
       if following.kind in ('letters', 'text') and following.spaced and len(
@@ -1055,8 +1097,10 @@ class _Parser:
     """Reads a matrix, a determinant or cases."""
     rows, row = [], []
     while not self._is(rf'\end{{{name}}}'):
-      if self._is('&'):
-        self._next()
+      if self._is('&', '\\\\') and name not in _ROWS and (
+          not row or self._tokens[self._at - 1].text == '&'):
+        raise Unread('an empty cell')
+      if self._take('&'):
         continue
       if self._take('\\\\'):
         rows.append(tuple(row))

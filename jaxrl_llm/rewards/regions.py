@@ -4,6 +4,7 @@ r"""Sets of real numbers: unions of intervals, however they are written.
 are one set. A region is a sorted list of spans that do not touch.
 """
 
+import fractions
 from typing import NamedTuple
 
 from jaxrl_llm.rewards import evaluate
@@ -17,11 +18,11 @@ class End(NamedTuple):
   """An end of a span.
 
   Attributes:
-    at: its place, for sorting.
+    at: its place, for sorting: a fraction, or an infinity.
     node: its exact value.
     closed: whether it belongs to the span.
   """
-  at: float
+  at: fractions.Fraction | float
   node: Node
   closed: bool
 
@@ -123,7 +124,7 @@ def _span(brackets: str, low: Node, high: Node) -> Span:
           End(_place(high), high, brackets[1] == ']'))
 
 
-def _place(node: Node) -> float:
+def _place(node: Node) -> fractions.Fraction | float:
   if node == INFINITY:
     return float('inf')
   if node == negated(INFINITY):

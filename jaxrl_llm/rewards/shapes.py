@@ -50,7 +50,8 @@ def _list(op: str, items: Sequence[Node]) -> Node:
       and len({named(i)[0] for i in items}) == 1):
     op = 'list'  # x > 1 and y > 2; x = 1 or x = 2
   if op == 'list' and len(items) > 1:  # f(x) = 2x for all real x
-    items = [i for i in items if i != _REALS] or items
+    if any(i.op == 'relation' and i.args[1][0].op == 'call' for i in items):
+      items = [i for i in items if i != _REALS]
   flat = []
   for item in items:
     flat += item.args if item.op in ('pair', op) and item.op != 'set' else [
@@ -100,8 +101,6 @@ def name_of(node: Node) -> str:
   if op in ('name', 'word', 'call'):
     return form(node)
   if op == 'abs' and form(node).strip('|').isupper():
-    return form(node)
-  if op in ('^', 'accent') and args[0].op == 'name' and op == 'accent':
     return form(node)
   if op == '*' and all(part.op == 'name' for part in args) and (
       form(node).replace('*', '').isupper()):

@@ -183,8 +183,7 @@ def _root(found: re.Match[str]) -> str:
 def trimmed(text: str) -> str:
   """Removes delimiters around an answer and punctuation behind it."""
   text = plain_signs(text).strip()
-  before = None
-  while before != text:
+  for _ in range(8):
     before = text
     for begin, end in _DELIMITERS:
       size = len(begin) + len(end)
@@ -198,6 +197,8 @@ def trimmed(text: str) -> str:
     text = _SPACE_AROUND.sub('', text).strip()
     if text.startswith('{') and _closes(text):
       text = text[1:-1].strip()
+    if text == before:
+      break
   return text
 
 
@@ -412,7 +413,8 @@ def spelled(text: str) -> str:
   words, i = [], 0
   while i < len(found):
     if (found[i].text == '{' and i + 2 < len(found)
-        and found[i + 2].text == '}' and found[i + 1].kind != 'text'):
+        and found[i + 2].text == '}' and found[i + 1].kind != 'text'
+        and (found[i + 1].kind != 'letters' or len(found[i + 1].text) == 1)):
       found[i:i + 3] = [found[i + 1]._replace(spaced=found[i].spaced)]
       if i and found[i - 1].text == '{':
         i -= 1

@@ -119,8 +119,16 @@ def _phrase(text: str, in_brackets: bool, any_thing: bool) -> str | None:
   return '?' if _is_thing(words) else None
 
 
+_COUNTS = frozenset([*tokens.FUNCTIONS, *SCALES, *(
+    'pi two three four five six seven eight nine ten eleven twelve thirteen '
+    'fourteen fifteen sixteen seventeen eighteen nineteen opposite lakh crore '
+    'double triple inverse mod').split()])
+
+
 def _is_thing(words: Sequence[str]) -> bool:
   last = words[-1]
+  if last.removesuffix('s') in _COUNTS:
+    return False
   return len(words) <= 3 and (
       last in _THINGS or len(last) > 2 and last in _UNITS or bool(
           re.fullmatch('[a-z]{2,}s', last) and not _PARTS.search(last)
@@ -158,6 +166,8 @@ def _unit(text: str) -> str | None:
 def _one(name: str) -> str | None:
   if len(name) == 1:
     return _LETTERS.get(name)
+  if len(name) == 2 and name[0] == 'M' and name != 'Mi':  # mega, not milli
+    return None
   low = name.lower()
   found = _UNITS.get(low) or _UNITS.get(low.removesuffix('s'))
   return _COMPOUND.get(found, found) if found else None

@@ -53,6 +53,13 @@ HOSTILE |= {name: (box(text), 'wrong') for name, text in {
     'powers of matrices': r'\begin{pmatrix}1&2\\3&4\end{pmatrix}^4' * 20,
     'signs': r'\pm ' * 300 + '1', 'letters': 'abcd ' * 300,
     'unions': r'\cup '.join(f'({i},{i + 1})' for i in range(150)),
+    'mixed numbers': r'2\frac{' * 20 + 'x' + r'}{3}' * 20,
+    'products of matrices': r'\begin{pmatrix}1&2\\3&4\end{pmatrix}' * 40,
+    'braces': '{' * 900 + '6' + '}' * 900,
+    'words': r'\text{' + 'x ' * 900 + '}',
+    'sums of nothing': r'\sum_{i=1}^{1500}\sum_{j=2}^{1}(' + 'i+' * 300 + 'i)',
+    'exponents': '1e000000000099999999', 'accents': r'\bar{x+y}=3',
+    'members': r'\{x\in\mathbb{Z}: 0<x<10^{9}\}',
     'equations': 'x=1,' * 400, 'powers': 'e^{' * 300 + 'x' + '}' * 300}.items()}
 
 
@@ -77,10 +84,25 @@ def test_a_hostile_reference_is_read_in_time(text):
   assert time.process_time() - start < LIMIT
 
 
-def test_numbers_of_a_megabyte():
-  for text, take in (('1' * MEGABYTE, 'number'), ('9,999' * 20_000, 'either')):
-    found = math.judge(dict(answer='5', response=text, take=take))
-    assert found['kind'] == 'wrong'
+# Texts that regular expressions search again from every place, if they may.
+LONG = {
+    'digits': '1' * MEGABYTE, 'commas': '9,999' * 20_000,
+    'slashes': '1/' * 50_000,
+    'mark': '####' + ' ' * 100_000 + 'x', 'marks': '####$' * 20_000 + 'x',
+    'questions': '\nQ:' * 50_000, 'formulas': '\\[' * 50_000,
+    'other formulas': '\\(' * 50_000, 'lines': '\n' * MEGABYTE,
+    'dollars': '$1' * 50_000, 'reasoning': '<think>' * 50_000,
+    'roots': 'sqrt(' * 50_000, 'notes': 'a[1]' * 50_000, 'answers': 'answer is '
+    * 50_000}
+
+
+@pytest.mark.parametrize('name', LONG)
+def test_a_long_response_takes_linear_time(name):
+  start = time.process_time()
+  for take in ('number', 'either'):
+    found = math.judge(dict(answer='5', response=LONG[name], take=take))
+    assert found['kind'] in ('wrong', 'no_answer')
+  assert time.process_time() - start < LIMIT
 
 
 def test_what_is_long_is_not_read():
