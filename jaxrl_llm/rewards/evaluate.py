@@ -575,15 +575,14 @@ def _number(value: fractions.Fraction) -> Any:
   return flint.arb(flint.fmpq(value.numerator, value.denominator))
 
 
-def _values(
-    nodes: Sequence[Node], point: Any, is_complex: bool) -> list[Any]:
-  """Returns the values of expressions at a point.
+def _value(node: Node, point: Any, is_complex: bool) -> Any:
+  """Returns the value of an expression at a point.
 
   Raises:
-    Undefined: one has none, or none of a small error.
+    Undefined: it has none, or none of a small error.
   """
-  found = [_Evaluator(point, is_complex).value(node) for node in nodes]
-  if not all(map(small, found)):
+  found = _Evaluator(point, is_complex).value(node)
+  if not small(found):
     raise Undefined('a large error')
   return found
 
@@ -647,7 +646,7 @@ def _agree(
 
 def _value_or_none(node: Node, point: Point, is_complex: bool) -> Any | None:
   try:
-    return _values([node], point, is_complex)[0]
+    return _value(node, point, is_complex)
   except Undefined:
     return None
 
@@ -683,17 +682,12 @@ def _line(node: Node, name: str) -> tuple[Any, Any]:
   Raises:
     Undefined: it is no line.
   """
-  values = [_values([node], {name: k}, False)[0] for k in range(4)]
+  values = [_value(node, {name: k}, False) for k in range(4)]
   steps = [y - x for x, y in zip(values, values[1:])]
   if steps[0].contains(0) or not all(
       (step - steps[0]).contains(0) for step in steps):
     raise Undefined('no line')
   return values[0], steps[0]
-
-
-def vanishes(node: Node) -> bool:
-  """Tells whether an expression is 0 wherever it has a value."""
-  return equal(node, Node('number', (fractions.Fraction(0),)))
 
 
 def ratio_sign(a: Node, b: Node) -> int:
@@ -730,7 +724,7 @@ def approximate(node: Node) -> fractions.Fraction:
     Undefined: it has none, or it is very large or small.
   """
   with flint.ctx.workdps(_DIGITS):
-    found, = _values([node], {}, has_imaginary(node))
+    found = _value(node, {}, has_imaginary(node))
     if not found.imag.contains(0):
       raise Undefined('no real number')
     if found.contains(0):

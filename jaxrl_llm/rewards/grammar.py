@@ -36,7 +36,8 @@ class Node(NamedTuple):
       integrals and limits), 'mod', 'accent', 'determinant'. Wholes: 'list',
       'set', 'tuple' (also of an interval), 'matrix', 'relation', 'quantity',
       'either' and 'both' (relations with 'or' or 'and' between them), 'word',
-      'based', 'builder', 'cup', 'cap', 'setminus', 'ratio', 'cases'.
+      'based', 'builder', 'cup', 'cap', 'setminus', 'ratio', 'cases'; 'time' of
+      words; and of `shapes`: 'interval', 'values' (of one name), 'pair'.
     args: its parts; nodes, texts or numbers.
   """
   op: str
@@ -51,9 +52,7 @@ RELATIONS = frozenset(
     r'\supseteq \sim \perp \parallel \to \cong \propto \mapsto'.split())
 _BIG = frozenset(r'\sum \prod \int \lim'.split())
 _ACCENTS = frozenset(r'\vec \hat \bar \tilde \dot \ddot'.split())
-_FIGURES = frozenset(
-    r'\angle \triangle \odot \square \partial \nabla \Delta \measuredangle '
-    r'\overset'.split())
+_FIGURES = (r'\angle', r'\triangle')
 _CLOSES = {'(': ')', '[': ']', r'\{': r'\}', '{': '}', r'\lfloor': r'\rfloor',
            r'\lceil': r'\rceil'}
 _ENDS = frozenset([')', ']', '}', r'\}', r'\rfloor', r'\rceil'])
@@ -362,7 +361,7 @@ class _Parser:
       self._at = start
       return None
     found = units.read(
-        parts, in_brackets=has_bracket, bare=self._bare_units,
+        parts, bare=self._bare_units,
         any_thing=self._any_thing and has_bracket)
     if found is None:
       self._at = start
@@ -423,7 +422,7 @@ class _Parser:
     return sign
 
   def _term(self) -> Node:
-    """Reads factors; `node` is what was read, to be divided or multiplied."""
+    """Reads factors, with signs of multiplication or without."""
     node = self._factor()
     last = self._tokens[self._at - 1]
     quotient = False  # whether `node` ends with / and a factor
@@ -710,7 +709,7 @@ class _Parser:
       return self._accent(text)
     if text.startswith(r'\begin'):
       return self._environment(text[7:-1])
-    if text in (r'\angle', r'\triangle', r'\measuredangle'):
+    if text in _FIGURES:
       return self._figure(text)
     if text in tokens.NAMES or text.startswith(r'\math'):
       return self._indexed(text)
@@ -1087,8 +1086,6 @@ class _Parser:
       names = self._next().text
     if not names:
       raise Unread('a figure without a name')
-    if text == r'\measuredangle':
-      text = r'\angle'
     if len(names) == 3 and text == r'\angle':
       names = min(names, names[::-1])
     return Node('name', (f'{text} {names}',))

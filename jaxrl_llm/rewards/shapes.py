@@ -105,9 +105,6 @@ def name_of(node: Node) -> str:
   if op == '*' and all(part.op == 'name' for part in args) and (
       form(node).replace('*', '').isupper()):
     return form(node)  # the segment AB
-  if op == '*' and len(args) == 2 and args[0].op == 'name' and (
-      args[1].op == 'word'):
-    return form(node)
   return ''
 
 

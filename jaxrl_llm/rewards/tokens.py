@@ -2,7 +2,7 @@ r"""Tokens of mathematical answers: one spelling of what LaTeX writes in many.
 
 Fonts, sizes, spaces, delimiters and Unicode signs disappear here, so that the
 grammar (`grammar.py`) has one token for each sign that changes a value. Nothing
-is computed, and every text takes linear time.
+is computed.
 """
 
 import functools
@@ -81,15 +81,16 @@ _SAME = {
     r'\gt': '>', r'\lbrace': r'\{', r'\rbrace': r'\}', r'\langle': '(',
     r'\rangle': ')', r'\lparen': '(', r'\rparen': ')', r'\lbrack': '[',
     r'\rbrack': ']', r'\varnothing': r'\emptyset', r'\colon': ':',
-    r'\lvert': '|', r'\rvert': '|', r'\vert': '|', r'\mid': r'\mid',
+    r'\lvert': '|', r'\rvert': '|', r'\vert': '|',
     r'\Vert': r'\|', r'\lVert': r'\|', r'\rVert': r'\|', r'\ast': '*',
     r'\prime': "'", r'\simeq': r'\approx',
-    r'\cong': r'\cong', r'\thickapprox': r'\approx', r'\div': '/',
+    r'\thickapprox': r'\approx', r'\div': '/',
     r'\dots': r'\ldots', r'\cdots': r'\ldots', r'\dotsc': r'\ldots',
     r'\dotsb': r'\ldots', r'\vdots': r'\ldots', r'\ddots': r'\ldots',
     r'\backslash': r'\setminus', r'\smallsetminus': r'\setminus',
     r'\varphi': r'\phi', r'\varepsilon': r'\epsilon', r'\vartheta': r'\theta',
-    r'\imath': 'i', r'\R': r'\mathbb{R}', r'\Z': r'\mathbb{Z}',
+    r'\imath': 'i', r'\measuredangle': r'\angle',
+    r'\R': r'\mathbb{R}', r'\Z': r'\mathbb{Z}',
     r'\N': r'\mathbb{N}', r'\Q': r'\mathbb{Q}', r'\C': r'\mathbb{C}',
     r'\land': r'\wedge', r'\lor': r'\vee', r'\widehat': r'\hat',
     r'\overline': r'\bar', r'\overrightarrow': r'\vec',

@@ -57,13 +57,12 @@ _PARTS = re.compile('(?:ths|illions)$')  # twelfths, quintillions
 
 
 def read(
-    parts: Sequence[tokens.Token], *, in_brackets: bool, bare: bool,
-    any_thing: bool) -> tuple[str, int] | None:
+    parts: Sequence[tokens.Token], *, bare: bool, any_thing: bool
+) -> tuple[str, int] | None:
   """Reads the unit or counted thing behind a number.
 
   Args:
     parts: its tokens.
-    in_brackets: whether they stood in parentheses.
     bare: whether letters of a run of one may be units, as in '6 m/s'.
     any_thing: whether any words are a thing, as in '13 (money)'.
 
@@ -91,11 +90,11 @@ def read(
     scale *= SCALES[words.pop(0).lower()]
   if not words:
     return '', scale
-  name = _phrase(' '.join(words), in_brackets, any_thing)
+  name = _phrase(' '.join(words), any_thing)
   return None if name is None else (name, scale)
 
 
-def _phrase(text: str, in_brackets: bool, any_thing: bool) -> str | None:
+def _phrase(text: str, any_thing: bool) -> str | None:
   """Returns the one spelling of a unit, '?' for a thing, None if neither."""
   text = text.strip(' ().,')
   low = text.lower()
@@ -105,7 +104,7 @@ def _phrase(text: str, in_brackets: bool, any_thing: bool) -> str | None:
   if (name := _unit(re.sub(r'\s+old$', '', text))) is not None:
     return name
   if ' of ' in low:
-    return _phrase(text[:low.index(' of ')], in_brackets, any_thing)
+    return _phrase(text[:low.index(' of ')], any_thing)
   words = re.split(r'[\s/-]+', low)
   if any(not word.isalpha() for word in words) or _NOT_THINGS & set(words):
     return None
@@ -114,8 +113,6 @@ def _phrase(text: str, in_brackets: bool, any_thing: bool) -> str | None:
   if ' per ' in low or ' each' in low or '/' in low:
     first = re.split(r' per | each|/', low)[0].split()
     return '?' if first and _is_thing(first) else None
-  if in_brackets and len(words) <= 3 and all(len(w) > 2 for w in words[-1:]):
-    return '?' if words[-1].endswith('s') and _is_thing(words) else None
   return '?' if _is_thing(words) else None
 
 
