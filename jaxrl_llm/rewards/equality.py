@@ -63,17 +63,7 @@ class Comparison:
 
   def matched(self, xs: Sequence[Node], ys: Sequence[Node]) -> bool:
     """Tells whether two lists have equal elements in any order."""
-    left = list(ys)
-    if len(xs) != len(ys):
-      return False
-    for x in xs:
-      for i, y in enumerate(left):
-        if self.same(x, y):
-          del left[i]
-          break
-      else:
-        return False
-    return True
+    return _matched(xs, ys, self.same)
 
   def _collections(self, a: Node, b: Node) -> bool:
     """Compares lists, sets and unions; a tuple may stand for a list."""
@@ -301,17 +291,9 @@ class Comparison:
   def _alike(self, a: Node, b: Node) -> bool:
     """Compares relations side by side, or up to a factor that is not 0."""
     xs, ys = list(_pairs(a)), list(_pairs(b))
-    if len(xs) != len(ys) or _is_trivial(b) and not _is_trivial(a):
+    if _is_trivial(b) and not _is_trivial(a):
       return False
-    left = list(ys)
-    for x in xs:
-      for i, y in enumerate(left):
-        if self._pair(x, y):
-          del left[i]
-          break
-      else:
-        return False
-    return True
+    return _matched(xs, ys, self._pair)
 
   def _pair(self, a: tuple[str, Node, Node], b: tuple[str, Node, Node]) -> bool:
     """Compares two relations of two members."""
@@ -347,6 +329,19 @@ class Comparison:
       return self._in_order((a, m), (b, n))
     return values[2] == values[3] != 0 and (values[0] - values[1]) % (
         values[2]) == 0
+
+
+def _matched(
+    xs: Sequence[Any], ys: Sequence[Any], same: Callable[[Any, Any], bool]
+) -> bool:
+  """Tells whether each of xs has one of ys for itself, in any order."""
+  left = list(ys)
+  for x in xs:
+    found = next((i for i, y in enumerate(left) if same(x, y)), None)
+    if found is None:
+      return False
+    del left[found]
+  return not left
 
 
 def _are_regions(a: Node, b: Node) -> bool:
