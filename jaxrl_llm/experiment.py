@@ -139,7 +139,7 @@ class Parts(NamedTuple):
     """
     config, programs = self.config, self.programs
     warm = bool(config.warm_start.steps)
-    start = ['random_params'] * (not config.model.hf) + ['update'] * warm
+    start = ['initial_params'] * (not config.model.hf) + ['update'] * warm
     if not training:
       return [*start, 'sharded_generate']
     samplers = {id(programs.sampler), id(programs.writer.sampler)}

@@ -256,7 +256,7 @@ def test_every_field_is_read(monkeypatch, parts, tmp_path):
     state = types.SimpleNamespace
     return learner_make(*args, **kwargs)._replace(
         init=lambda params: state(params=params),
-        update=lambda state, batch, loss: (state, {}))
+        update=lambda state, batch, loss: (state, {'loss': np.zeros(())}))
 
   monkeypatch.setattr(experiment, 'build', built)
   reads = Reads(monkeypatch, config)

@@ -179,7 +179,7 @@ def test_what_is_wrong_with_a_model_is_said_before_any_compile(
     (['task.path=no.jsonl'], ['There is no file no.jsonl']),
     (['task.path='], ["no problems in its set 'train'", 'config.task']),
     (['task.take=last'], ['task.take', 'number']),
-    (['task.problem=question'], ['problems.jsonl, line 1', "'question'"]),
+    (['task.problem=question'], ['problems.jsonl', 'line 1,', "'question'"]),
     (['lora.rank=2', 'lora.targets=q_proj'], ['lora.targets=q_proj', 'gate']),
 ])
 def test_mistakes_on_the_command_line(

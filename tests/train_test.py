@@ -30,9 +30,8 @@ def test_the_summary_has_its_promised_shape(run):
   assert found == run.summary
   assert list(found) == [
       'pass@1', 'pass@4', 'greedy', 'seconds', 'steps', 'compiled']
-  # This run has compiled everything itself.
-  assert found['compiled']['programs'] >= 4 and (
-      found['compiled']['seconds'] > 0 == found['compiled']['loaded'])
+  # The tests before may have kept some of its programs.
+  assert found['compiled']['programs'] + found['compiled']['loaded'] >= 4
   assert found['steps'] == 20 and found['seconds'] > 0
   rows = rows_of(run)
   for name in ('pass@1', 'pass@4', 'greedy'):
@@ -228,7 +227,7 @@ def test_the_cumulative_solve_rate_goes_on_after_a_break(
 def test_other_hyperparameters_compile_nothing(run, parts):
   state, fixed, _ = tiny.begin(parts)
   watched = tiny.watch(parts, tiny.by_length)
-  seen = []
+  seen, counts = [], []
   for i in range(3):
     changed = fixed._replace(
         sampling=parts.sampling(
@@ -240,13 +239,13 @@ def test_other_hyperparameters_compile_nothing(run, parts):
       state, outcome = train.take_step(
           watched.parts, state, changed, timing.Timer())
     seen.append(outcome.row['update/entropy'])
+    counts.append([
+        parts.programs.sampler.generate._cache_size(),
+        parts.advantages.of_batch._cache_size(),
+        parts.advantages.of_wave._cache_size(),
+        parts.programs.learner.update._cache_size()])
   assert len(set(seen)) == 3
-  counts = dict(
-      sample=parts.programs.sampler.generate._cache_size(),
-      advantages=parts.advantages.of_batch._cache_size(),
-      signal=parts.advantages.of_wave._cache_size(),
-      update=parts.programs.learner.update._cache_size())
-  assert counts == dict(sample=1, advantages=1, signal=1, update=1)
+  assert counts[0] == counts[1] == counts[2] and 0 not in counts[0]
 
 
 def test_evaluations_are_written_whatever_is_logged(
@@ -392,7 +391,7 @@ def test_a_step_without_a_valid_row_moves_nothing(parts):
   before = jax.device_get(state.learner)
   assert before.step == 1
   watched = tiny.watch(
-      parts, lambda *_: Verdict(0.0, 'skipped', valid=False))
+      parts, lambda *_: Verdict(0.0, 'timeout', valid=False))
   state, outcome = train.take_step(
       watched.parts, state, fixed, timing.Timer())
   assert tiny.same(before, state.learner)

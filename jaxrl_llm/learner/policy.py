@@ -157,10 +157,10 @@ def _init(
   if checkpoint is not None:
     return lambda key: hf.load(checkpoint, like)
 
-  def random_params(key):
+  def initial_params(key):
     return jax.tree.map(
         lambda x, want: x.astype(want.dtype), transformer.init(key, model),
         like)
 
   return jax.jit(
-      random_params, out_shardings=jax.tree.map(lambda x: x.sharding, like))
+      initial_params, out_shardings=jax.tree.map(lambda x: x.sharding, like))

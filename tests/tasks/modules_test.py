@@ -175,9 +175,9 @@ def create(options, tokenizer):
 
 
 def test_a_task_outside_of_the_package(tmp_path, monkeypatch):
-  path = write(tmp_path / 'dice/roll.py', TASK)
+  path = write(tmp_path / 'die_of_mine/roll.py', TASK)
   monkeypatch.syspath_prepend(str(tmp_path))
-  for name in (path, 'dice.roll'):
+  for name in (path, 'die_of_mine.roll'):
     assert tasks.get(name, 'tokenizer').train == [6]
     task = tasks.get(name, 'tokenizer', sides=8)
     assert task.train == [8] and task.tokenizer == 'tokenizer'
