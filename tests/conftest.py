@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from jaxrl_llm import experiment, train
+from jaxrl_llm import experiment, phases, train
 from tests.helpers import devices, tiny
 
 # JAX reads it when it starts; so do the processes that tests start. Flags that
@@ -34,6 +34,12 @@ def signals():
   yield
   for number, handler in before.items():
     signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
+def no_phases():
+  """Ends the phases that earlier tests have left, with errors that are kept."""
+  del phases.running()[:]
 
 
 class Run(NamedTuple):
