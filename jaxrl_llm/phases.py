@@ -1,4 +1,4 @@
-"""What a run is doing, how much of it is done, and the time that is left.
+"""Phases of a run: what is being done, how much of it, and the time left.
 
 Work that may take seconds opens a phase and counts in it:
 

@@ -58,7 +58,7 @@ class Compiles(NamedTuple):
 
 
 class _Thread(threading.local):
-  """What a thread compiles.
+  """Compilations of a thread.
 
   Attributes:
     phase: of the outermost event that is under way, or None.

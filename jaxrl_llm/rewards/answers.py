@@ -39,7 +39,6 @@ _NUMBER = re.compile(
     rf'(?P<money>{_CURRENCY}\s?)?(?P<value>(?>{_INTEGER}(?:\.[0-9]+)?|\.[0-9]+)'
     r'(?!\.[0-9])'
     rf'{_REST}|{_RATIO}|\\?sqrt\s*(?:\{{[^{{}}]*\}}|\([^()]*\)|[0-9]))')
-_FIRST = re.compile(r'[-+]?[0-9.]')
 # The mark of a list's next item at the end, or of a footnote.
 _NOTE = re.compile(r'(?<=[\w.,!?)%])\s?\[[0-9]+\](?!\()|\n[ \t]*[0-9]+[.)]\s*$')
 _SAYS = re.compile(

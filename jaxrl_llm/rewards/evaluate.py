@@ -460,7 +460,6 @@ def small(ball: Any) -> bool:
       -flint.ctx.dps // 2) for x in (ball.real, ball.imag))
 
 
-_BENT = frozenset(['abs', 'norm', 'root', 'ln', 'max', 'min', 'sgn'])
 _STEPPED = frozenset(['floor', 'ceil', 'mod', 'gcd', 'lcm'])
 _COMPLEX_NAMES = frozenset('zw')
 

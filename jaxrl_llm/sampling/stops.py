@@ -37,7 +37,7 @@ class Texts(NamedTuple):
 
 
 class Stops(NamedTuple):
-  """What ends a response.
+  """Stop tokens and stop texts of a response.
 
   Attributes:
     ids: tokens.
