@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from jaxrl_llm import experiment, phases, train
+from jaxrl_llm.monitoring import plots
 from tests.helpers import devices, tiny
 
 # JAX reads it when it starts; so do the processes that tests start. Flags that
@@ -40,6 +41,25 @@ def signals():
 def no_phases():
   """Ends the phases that earlier tests have left, with errors that are kept."""
   del phases.running()[:]
+
+
+@pytest.fixture(scope='session', autouse=True)
+def draw():
+  """The function that draws curves, which the runs of tests do without.
+
+  A picture takes as much time as a run of a tiny model.
+  """
+  draw = plots.draw
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(plots, 'draw', lambda rows, path, title: path.write(
+        b'no picture' * 500))
+    yield draw
+
+
+@pytest.fixture
+def drawn(monkeypatch, draw):
+  """Lets the runs of a test draw their curves."""
+  monkeypatch.setattr(plots, 'draw', draw)
 
 
 class Run(NamedTuple):

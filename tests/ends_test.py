@@ -252,11 +252,23 @@ def forbid(folder, place):
   pathlib.Path(f'{folder}-saved').write_text('')
 
 
+@pytest.fixture(scope='module')
+def unbroken(parts, tmp_path_factory):
+  """Metrics of the last step of a run that keeps its folder."""
+  folder = tmp_path_factory.mktemp('whole') / 'run'
+  config = tiny.load(folder, steps=4, eval__every=0)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(experiment, 'build', lambda _: tiny.changed(
+        tiny.watch(parts, tiny.by_length).parts, config=config))
+    train.train(config)
+  return metrics.read(folder / 'metrics.jsonl')[-1]
+
+
 @pytest.mark.parametrize('lose, step, saved', [
     (remove, 0, ''), (remove, 2, ''), (empty, 1, ''), (move, 1, ''),
     (replace, 2, '-saved'), (forbid, 1, None)])
 def test_a_workdir_that_goes_during_a_run(
-    monkeypatch, capsys, tmp_path, parts, reuse, lose, step, saved):
+    monkeypatch, capsys, tmp_path, parts, reuse, unbroken, lose, step, saved):
   """Its state is saved, and goes on to what an unbroken run ends with."""
   watched = tiny.watch(parts, tiny.by_length)
   reuse(watched.parts)
@@ -286,11 +298,9 @@ def test_a_workdir_that_goes_during_a_run(
   again = config_lib.load(f'{place}/config.json')
   assert again.workdir == place
   train.train(again)
-  train.train(tiny.load(tmp_path / 'whole', steps=4, eval__every=0))
-  last, whole_run = (metrics.read(f'{folder}/metrics.jsonl')[-1] for folder in (
-      place, tmp_path / 'whole'))
+  last = metrics.read(f'{place}/metrics.jsonl')[-1]
   assert last['step'] == 4
-  assert last['update/loss'] == whole_run['update/loss']
+  assert last['update/loss'] == unbroken['update/loss']
   if lose is replace:
     assert [*(tmp_path / 'run' / 'checkpoints').iterdir()] == [
         tmp_path / 'run' / 'checkpoints' / '9']

@@ -54,6 +54,7 @@ class Store:
     """
     self._path = folder  # JAX's name of it
     self._limit = limit
+    self._room = 0  # bytes to write before the folder is looked at again
     self._writes = True
 
   def get(self, key: str) -> bytes | None:
@@ -81,7 +82,9 @@ class Store:
       with open(handle, 'wb') as file:
         file.write(hashlib.sha256(value).digest() + value)
       os.replace(part, self._path / f'{key}{_SUFFIX}')
-      self._prune()
+      self._room -= len(value)
+      if self._room <= 0:
+        self._prune()
     except OSError as error:
       self._writes = False
       _warn(self._path, f'cannot be written ({error.strerror})')
@@ -103,6 +106,8 @@ class Store:
         elif entry.name.endswith(_PART) and at.st_mtime < a_day_ago:
           os.unlink(entry.path)
     size = sum(size for _, size, _ in found)
+    # Other processes write too.
+    self._room = (self._limit - size) // 16
     for _, of_file, path in sorted(found):
       if size <= self._limit:
         break

@@ -9,7 +9,7 @@ from jaxrl_llm.curriculum import dynamic, uniform
 from tests.helpers import tables, tiny
 from tests.reference import stages as reference
 
-WAVES = 1000
+WAVES = 300
 NOTHING = np.float32(np.nan)  # signal and gain, which both must ignore
 # Two of them are neighbours: rewards that hardly differ do differ.
 REWARDS = 0.0, 1.0, -.5, np.float32(.1), np.nextafter(np.float32(.1), 1)

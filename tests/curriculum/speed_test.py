@@ -13,7 +13,7 @@ from jaxrl_llm.types import NoSignalError
 from tests.helpers import screens, tables, tiny
 from tests.reference import speed as reference
 
-WAVES = 1000
+WAVES = 300
 # B, P, n, D; n_init, capacity, max_rounds: n_init below, equal to and above the
 # number of continuations; little and much room; few batches taken.
 CASES = [
@@ -25,7 +25,7 @@ CASES = [
 @pytest.mark.parametrize('case, flights', [
     *((case, 1) for case in CASES), (CASES[0], 3), (CASES[2], 3)], ids=str)
 def test_as_the_naive_twin(case, flights):
-  """1,000 waves, of which up to `flights` are sampled at the same time."""
+  """300 waves, of which up to `flights` are sampled at the same time."""
   sizes, n_init, capacity, most = case
   sizes = tables.sizes_of(*sizes)
   low = 0 if n_init > 1 else -1  # one sample is never between 0 and 1

@@ -106,7 +106,7 @@ NO_ROWS = ['5', '[]', '"x"', 'null', '{}', '{"step": "1"}', '{"step": NaN}',
 
 
 @pytest.mark.parametrize('name', ['metrics.jsonl', 'samples.jsonl'])
-def test_lines_that_are_no_rows_are_left_out(tmp_path, caplog, name):
+def test_lines_that_are_no_rows_are_left_out(tmp_path, caplog, name, drawn):
   """A run that goes on finds such lines; the curves are drawn all the same."""
   row = {'step': 1, 'reward/pass@1': 'x', 'update/entropy': [1], 'eval/greedy':
          math.inf}

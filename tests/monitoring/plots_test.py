@@ -26,7 +26,7 @@ def colors(path):
           for c in wanted]
 
 
-def test_curves_from_a_file(tmp_path):
+def test_curves_from_a_file(tmp_path, drawn):
   rows = [
       {'step': s, 'reward/pass@1': 0.5, 'update/entropy': None if s == 3 else 1,
        'seconds/step': 9.0 if s == 0 else 0.1} for s in range(60)]
@@ -43,8 +43,8 @@ def test_curves_from_a_file(tmp_path):
 
 
 @pytest.mark.parametrize('rows', [[], [{'step': 0, 'update/entropy': 0.0}]])
-def test_a_run_with_next_to_nothing(tmp_path, rows):
-  plots.draw(rows, tmp_path / 'x.png')
+def test_a_run_with_next_to_nothing(tmp_path, rows, draw):
+  draw(rows, tmp_path / 'x.png')
   assert (tmp_path / 'x.png').stat().st_size > 0
 
 
