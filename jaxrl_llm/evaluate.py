@@ -114,7 +114,6 @@ def evaluate(
   # Files of problems that are not evaluated need not exist.
   if files and 'path' in config.task:
     config.task.path = config.task.heldout = ()
-  sharding.keep_memory(config.mesh.keep_memory)  # before there are threads
   name = config_lib.title(config, f'evaluation of {config.workdir}')
   with (ends.stoppable(config.checkpoint.grace) as asked, progress.Display(
       name, show=distributed.first(), brief=not config.log.display) as display):
@@ -252,6 +251,7 @@ def main() -> None:
   """The program."""
   place, argv = distributed.parse(sys.argv[1:])
   config, given = parse(argv)
+  sharding.keep_memory(config.mesh.keep_memory)  # before there are threads
   with distributed.joined(place, config, {
       **config_lib.flatten(config), **given}), ends.program(
           'Interrupted; the same command goes on where it stopped.'):

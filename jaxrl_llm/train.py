@@ -227,7 +227,6 @@ def _run(
 ) -> dict[str, Any]:
   """`train`, in a folder that is held; `asked` is an event that stops it."""
   began, name = time.monotonic(), config_lib.title(config, name)
-  sharding.keep_memory(config.mesh.keep_memory)  # before there are threads
   with progress.Display(
       name, show=distributed.first(), brief=not config.log.display) as display:
     display.say(f'{name}, in {workdir.path}')
@@ -390,6 +389,7 @@ def main() -> None:
   """The program."""
   place, argv = distributed.parse(sys.argv[1:])
   config, name = config_lib.parse(argv, more=distributed.HELP)
+  sharding.keep_memory(config.mesh.keep_memory)  # before there are threads
   with distributed.joined(place, config, config_lib.flatten(config)), (
       ends.program(
           'Interrupted; the same command goes on from the last checkpoint.')):

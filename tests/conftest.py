@@ -16,11 +16,20 @@ from tests.helpers import devices, tiny
 os.environ['XLA_FLAGS'] = f'{devices.QUICK} {os.environ.get("XLA_FLAGS", "")}'
 devices.keep_programs()
 
+# A shell ignores them in what it runs in the background; so would the programs
+# that tests start and stop.
+for _number in (signal.SIGINT, signal.SIGHUP):
+  if signal.getsignal(_number) is signal.SIG_IGN:
+    signal.signal(_number, signal.SIG_DFL if _number is signal.SIGHUP else (
+        signal.default_int_handler))
+
 
 def pytest_collection_finish():
-  """Leaves the modules and tests, which stay, out of garbage collections."""
+  """Leaves out of garbage collections what stays, most of all."""
   gc.collect()
   gc.freeze()
+  # What programs leave behind makes each full collection take seconds.
+  gc.set_threshold(*gc.get_threshold()[:2], 1000)
 
 
 @pytest.fixture(autouse=True)

@@ -88,9 +88,10 @@ def test_the_installed_package_takes_a_reward_from_any_folder(
       '  c.task.update(name="math", path=("train.jsonl",))\n'
       '  return c\n')
   fields = {**SMALL, 'task.reward': 'my_rewards.py:fn', 'eval.k': 1,
-            'workdir': 'run'}
+            'workdir': 'run', 'compilation_cache': devices.kept(tmp_path)}
   environment = {
       **os.environ, 'PYTHONPATH': str(site), 'JAX_PLATFORMS': 'cpu'}
+  del environment['JAX_COMPILATION_CACHE_DIR']
   done = subprocess.run(
       [sys.executable, '-P', '-m', 'jaxrl_llm.train', '--config=mine.py', *(
           f'--config.{name}={value}' for name, value in fields.items())],

@@ -42,7 +42,7 @@ MEASURED = ('seconds/', 'speed/tokens', 'speed/flops_share', 'memory/')
 def start(folder, programs, fields):
   """Starts the program as a user does, but keeps every compiled program."""
   fields = {**fields, 'workdir': folder, 'warm_start__cache': folder / 'warm',
-            'compilation_cache': programs}
+            'compilation_cache': devices.kept(programs)}
   env = {
       **os.environ, 'JAX_PLATFORMS': 'cpu',
       'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0'}

@@ -293,7 +293,7 @@ FIELDS = (
           'core is fastest while matrices are small (none: 1, or what the '
           'environment says)', range='[1, 4096]', kind=int | None,
           affects=_NOTHING),
-    Field('mesh.keep_memory', None, 'whether the process keeps memory that it '
+    Field('mesh.keep_memory', None, 'whether the program keeps memory that it '
           'frees, which makes the steps of a CPU faster (none: if JAX can only '
           'use a CPU)', kind=bool | None, affects=_NOTHING),
 

@@ -53,8 +53,9 @@ def keep_memory(choice: bool | None) -> None:
   same memory again, page by page, for the next program: 10 GB in each step of a
   model of 0.6 B parameters. Other C libraries are left as they are.
 
-  Call it early, before JAX starts. Threads that exist have parts of the heap of
-  their own, in which it has no effect on large arrays.
+  A program calls it early, before JAX starts. Threads that exist have parts of
+  the heap of their own, in which it has no effect on large arrays. glibc has no
+  way back, so a function that others may call does not.
 
   Args:
     choice: the user's; None for True if JAX can only use a CPU.
@@ -73,9 +74,11 @@ def return_memory() -> None:
   """Returns kept memory to the system if there is more and more of it.
 
   An array may not fit into the gap that one of the same size has left, by a few
-  bytes. Call it after each step. The first call sets the limit. The call after
-  memory was returned sets a new one, because steps may need more than the first
-  did. It does nothing without `keep_memory`.
+  bytes: a program with one result of 128 MB, called 60 times, grows from 335 to
+  847 MB, and with this function it stays at 332. Call it after each step. The
+  first call sets the limit. The call after memory was returned sets a new one,
+  because steps may need more than the first did. It does nothing without
+  `keep_memory`.
   """
   if 'most' not in _kept:
     return

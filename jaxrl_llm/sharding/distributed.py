@@ -202,7 +202,6 @@ def _meet(
     # All processes share these cores; XLA takes its number of threads from it.
     os.environ.setdefault(
         'NPROC', str(max(1, (os.cpu_count() or 1) // given.count)))
-  cpu.keep_memory(config.mesh.keep_memory)
   if config.mesh.cpu_devices is not None:
     cpu.split_cpu(config.mesh.cpu_devices)
   if given.index == 0:

@@ -71,6 +71,16 @@ def keep_programs() -> None:
   os.environ[_OPTION] = given or ''
 
 
+def kept(folder: pathlib.Path) -> pathlib.Path:
+  """Returns where users' programs that tests start keep theirs.
+
+  Args:
+    folder: the place if the tests keep none for their next run.
+  """
+  known = os.environ[_PROGRAMS]
+  return pathlib.Path(known).expanduser() / 'started' if known else folder
+
+
 def share_programs(patch: pytest.MonkeyPatch) -> None:
   """Lets users' programs that a test starts keep theirs there too."""
   if os.environ[_PROGRAMS]:

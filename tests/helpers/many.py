@@ -40,7 +40,7 @@ def start(
     fields: of the config, named `learner__updates`.
     count: number of processes.
     share: devices of each.
-    programs: folder of a compilation cache.
+    programs: folder of a compilation cache, if the tests keep none.
     module: program.
     sgd: with the module `tests.helpers.many`, use SGD in place of AdamW, which
       amplifies the rounding of gradients near zero.
@@ -60,7 +60,7 @@ def start(
   if programs:
     del env['JAX_COMPILATION_CACHE_DIR']
     env['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0'
-    fields = {'compilation_cache': programs, **fields}
+    fields = {'compilation_cache': devices.kept(programs), **fields}
   started = []
   for index in range(count):
     given = {

@@ -143,8 +143,8 @@ def test_a_slice_of_tpus(tmp_path):
 
 
 @devices.needs_libtpu
-@pytest.mark.parametrize('data, fsdp', [
-    pytest.param(2, 2, marks=pytest.mark.slow), (1, 4)])
+@pytest.mark.slow
+@pytest.mark.parametrize('data, fsdp', [(2, 2), (1, 4)])
 def test_two_slices(tmp_path, data, fsdp):
   """In the decode loop nothing crosses; the update reduces its gradients."""
   out = program(

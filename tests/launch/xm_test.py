@@ -36,7 +36,7 @@ def start(python, here, *argv):
       text=True, start_new_session=True, env={
           **os.environ, 'HOME': str(here), 'JAX_PLATFORMS': 'cpu',
           'PYTHONPATH': str(devices.ROOT),
-          'JAX_COMPILATION_CACHE_DIR': f'{here}/programs',
+          'JAX_COMPILATION_CACHE_DIR': str(devices.kept(here / 'programs')),
           'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0'})
 
 

@@ -9,8 +9,9 @@ import types
 
 import pytest
 
-from jaxrl_llm import sharding
+from jaxrl_llm import sharding, train
 from jaxrl_llm.sharding import cpu
+from tests.helpers import tiny
 
 KEPT = [(-1, -1), (-4, 0), (-8, 1)]  # malloc.h: M_TRIM_THRESHOLD and so on
 
@@ -50,6 +51,21 @@ def test_memory_is_kept_where_jax_can_only_use_a_cpu(
       config=types.SimpleNamespace(jax_platforms=platforms)))
   sharding.keep_memory(choice)
   assert calls() == (KEPT if kept else [])
+
+
+def test_a_run_that_is_called_leaves_the_process_as_it_is(
+    parts, reuse, monkeypatch, tmp_path):
+  """Only the program, whose process ends with it, keeps memory."""
+  choices, config = [], tiny.load(tmp_path, steps=0, mesh__keep_memory=False)
+  monkeypatch.setattr(sharding, 'keep_memory', choices.append)
+  reuse(parts)
+  train.train(config)
+  assert not choices
+  monkeypatch.setattr(
+      train.config_lib, 'parse', lambda *_, **__: (config, 'name'))
+  monkeypatch.setattr(sys, 'argv', ['train'])
+  train.main()
+  assert choices == [False]
 
 
 def test_another_c_library_is_left_as_it_is(monkeypatch):
