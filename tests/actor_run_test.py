@@ -11,9 +11,7 @@ from jaxrl_llm import checkpoint, evaluate, experiment, export, run_state, train
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.models import transformer
 from jaxrl_llm.monitoring import metrics, timing
-from tests import off_policy_test
 from tests.helpers import tiny, tiny_hf
-from tests.helpers.tolerance import policy_gap
 
 RUN = dict(
     **tiny.ACTOR, off_policy='jackpot', jackpot__top_k=6, actor__lag=1,
@@ -136,37 +134,6 @@ def test_a_run_without_an_actor_has_none(
     program.main()
   said = f'{end.value}{capsys.readouterr().err}'
   assert 'has no actor beside its policy: set config.actor.model.hf' in said
-
-
-def test_a_copy_of_the_policy_is_plain_training():
-  """Same seed and architecture: the actor starts as the policy.
-
-  The first wave has the same tokens. With an exact normaliser and the expected
-  mask, all weights are 1 but for rounding, and so the policy's gradient is that
-  of plain training. Lambda_distill is 0.
-  """
-  config, _, batch, gradient, params = off_policy_test.first_step({})
-  copy = {name.replace('model__', 'actor__model__'): value for name, value in (
-      ('model__preset', 'tiny'), ('model__width', 32), ('model__layers', 1),
-      ('model__heads', 2), ('model__kv_heads', 1), ('model__head_dim', 16),
-      ('model__mlp_width', 32))}
-  _, row, same, ours, _ = off_policy_test.first_step(
-      {**copy, **off_policy_test.EXACT, 'actor__distill': 0})
-  assert tiny.same(same.tokens, batch.tokens)
-  assert (batch.advantages != 0).any()
-  gap = float(policy_gap(config, same.behaviour_logprobs[batch.mask]))
-  assert row['update/behaviour_gap_max'] < gap < 1e-4
-  assert 1 - 1e-5 < row['update/obrs_acceptance'] <= 1
-  assert row['update/obrs_z'] == pytest.approx(1, abs=gap)
-  assert row['update/actor_kl'] == pytest.approx(0, abs=gap)
-  assert row['update/lambda_distill'] == row['update/actor_distill_loss'] == 0
-  # As in `off_policy_test`: four factors are 1 to the gap of two log-probs.
-  error = 4 * gap
-  for got, want, size in zip(*map(jax.tree.leaves, (
-      ours, gradient, off_policy_test.sizes(config, params, batch)))):
-    assert np.abs(want).max() > 0
-    np.testing.assert_array_less(
-        np.abs(got - want), error * size + error * np.abs(want) + 1e-12)
 
 
 def test_the_models_of_the_players_have_their_own_weights(built):

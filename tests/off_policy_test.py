@@ -1,5 +1,7 @@
 """Tests of `off_policy=jackpot` in a run: equal weights, and its fields."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,8 +20,9 @@ EXACT = dict(
     jackpot__mask='expected')
 
 
-def first_step(fields):
-  """Takes the first step.
+@functools.cache
+def first_step(**fields):
+  """Takes the first step of a run with these fields.
 
   Returns:
     Its config, metrics, batch, gradient, and the parameters before it.
@@ -64,9 +67,9 @@ def test_equal_weights_are_plain_training(objective):
   Behaviour and target differ by rounding alone, so every token is accepted, Z
   is 1, and every weight is 1.
   """
-  fields = dict(loss__objective=objective)
-  config, plain, batch, gradient, params = first_step(fields)
-  _, row, same, ours, _ = first_step({**fields, **EXACT})
+  config, plain, batch, gradient, params = first_step(
+      loss__objective=objective)
+  _, row, same, ours, _ = first_step(loss__objective=objective, **EXACT)
   assert tiny.same(same.tokens, batch.tokens)
   assert tiny.same(same.advantages, batch.advantages)
   real = batch.mask
@@ -84,6 +87,37 @@ def test_equal_weights_are_plain_training(objective):
   mean = np.abs(batch.advantages[:, None] * real).sum() / real.sum()
   assert row['update/loss'] == pytest.approx(
       plain['update/loss'], rel=0, abs=error * mean)
+  for got, want, size in zip(*map(jax.tree.leaves, (
+      ours, gradient, sizes(config, params, batch)))):
+    assert np.abs(want).max() > 0
+    np.testing.assert_array_less(
+        np.abs(got - want), error * size + error * np.abs(want) + 1e-12)
+
+
+def test_an_actor_that_is_a_copy_of_the_policy_is_plain_training():
+  """Same seed and architecture: the actor starts as the policy.
+
+  The first wave has the same tokens. With an exact normaliser and the expected
+  mask, all weights are 1 but for rounding, and so the policy's gradient is that
+  of plain training. Lambda_distill is 0.
+  """
+  config, _, batch, gradient, params = first_step(loss__objective='no_clip')
+  copy = {name.replace('model__', 'actor__model__'): value for name, value in (
+      ('model__preset', 'tiny'), ('model__width', 32), ('model__layers', 1),
+      ('model__heads', 2), ('model__kv_heads', 1), ('model__head_dim', 16),
+      ('model__mlp_width', 32))}
+  _, row, same, ours, _ = first_step(
+      loss__objective='no_clip', actor__distill=0, **copy, **EXACT)
+  assert tiny.same(same.tokens, batch.tokens)
+  assert (batch.advantages != 0).any()
+  gap = float(policy_gap(config, same.behaviour_logprobs[batch.mask]))
+  assert row['update/behaviour_gap_max'] < gap < 1e-4
+  assert 1 - 1e-5 < row['update/obrs_acceptance'] <= 1
+  assert row['update/obrs_z'] == pytest.approx(1, abs=gap)
+  assert row['update/actor_kl'] == pytest.approx(0, abs=gap)
+  assert row['update/lambda_distill'] == row['update/actor_distill_loss'] == 0
+  # As above: four factors are 1 to the gap of two log-probs.
+  error = 4 * gap
   for got, want, size in zip(*map(jax.tree.leaves, (
       ours, gradient, sizes(config, params, batch)))):
     assert np.abs(want).max() > 0
