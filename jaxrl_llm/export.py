@@ -4,6 +4,8 @@
 
 writes config.json and safetensors, and copies the other files of the model
 (tokeniser, chat template, generation_config.json). LoRA's matrices are merged.
+The tokens that ended the run's responses are added to generation_config.json,
+so that what opens the folder stops there too.
 """
 
 import argparse
@@ -17,17 +19,19 @@ import sys
 import tempfile
 from typing import Any, Iterator, Sequence
 
+from absl import logging
 import jax
 from ml_collections import ConfigDict
 
 from jaxrl_llm import checkpoint, sharding, warm_start
+from jaxrl_llm import tokenizer as tokenizer_lib
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.learner import policy as policy_lib
 from jaxrl_llm.models import hf, hf_config, lora
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.monitoring import ends, progress
 from jaxrl_llm.storage import compiled, paths
-from jaxrl_llm.tasks import modules
+from jaxrl_llm.tasks import modules, templates
 
 SHARD_BYTES = 4_000_000_000
 
@@ -133,6 +137,8 @@ def export(
         if origin else None, shard_bytes=SHARD_BYTES)
     for path in hf.companions(origin) if origin else ():
       shutil.copyfile(path, part / path.name)
+    if origin:
+      _add_stops(part, config, model)
     # The same permissions as config.json.
     mode = (part / 'config.json').stat().st_mode
     for path in part.glob('*.safetensors'):
@@ -142,6 +148,32 @@ def export(
     else:
       os.replace(part, out)
   return step
+
+
+def _add_stops(
+    folder: pathlib.Path, config: ConfigDict, model: ModelConfig) -> None:
+  """Adds what ended the run's responses to the files of a model.
+
+  A base model's own files name the end of a text, but not that of a turn.
+  """
+  try:
+    own = tokenizer_lib.ModelTokenizer(folder)
+  except ValueError:  # the run has another tokeniser, of its task
+    return
+  template = config.task.get('template')
+  stops = tokenizer_lib.with_stops(
+      own, [*(templates.stops(template, own) if template else ()),
+            *config.sampling.stop], model.vocab_size)
+  if stops.stop_ids != own.stop_ids:
+    path = folder / 'generation_config.json'
+    found = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(
+        found | {'eos_token_id': [*stops.stop_ids]}, indent=2) + '\n')
+  if texts := getattr(stops, 'stop_texts', ()):
+    logging.warning(
+        'Responses of the run also ended with %s, which no file of a model can '
+        'say: name it as a stop text where the model is used.',
+        ' or '.join(map(repr, texts)))
 
 
 @contextlib.contextmanager

@@ -220,6 +220,30 @@ def test_lora_is_merged(origin, tmp_path, monkeypatch, warm):
       export.parameters(c, 'last')
 
 
+@pytest.mark.parametrize('template, stop, ids', [
+    ('chat', ('Question:',), [0, 2]), ('question', (), 0)])
+def test_what_opens_the_folder_ends_a_response_as_the_run_did(
+    origin, tmp_path, monkeypatch, caplog, template, stop, ids):
+  """A base model's files name <|endoftext|> alone, its template <|im_end|>."""
+  base = tmp_path / 'base'
+  shutil.copytree(origin, base)
+  for name, fields in (
+      ('tokenizer_config.json', {'eos_token': '<|endoftext|>'}),
+      ('generation_config.json', {'eos_token_id': 0, 'top_k': 7}),
+      ('config.json', {'eos_token_id': 0})):
+    path = base / name
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+  c = load(origin, tmp_path / 'run', task__template=template)
+  c.update({'sampling': {'stop': stop}, 'model': {'hf': str(base)}})
+  params = transformer.init(jax.random.key(0), config.model_config(c))
+  monkeypatch.setattr(
+      export, 'parameters', lambda *_: (params, config.model_config(c), 3))
+  export.export(c, tmp_path / 'out')
+  found = transformers.GenerationConfig.from_pretrained(tmp_path / 'out')
+  assert (found.eos_token_id, found.top_k) == (ids, 7)
+  assert ("also ended with 'Question:'" in caplog.text) == bool(stop)
+
+
 def mistake(monkeypatch, capsys, *argv):
   with pytest.raises(SystemExit) as end:
     program(monkeypatch, *argv)
