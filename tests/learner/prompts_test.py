@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import gc
 import itertools
 
 import jax
@@ -126,6 +127,15 @@ def test_losses(case, plan):
   _compare(*case, plan)
 
 
+@pytest.fixture
+def forget():
+  """Frees the programs of a test: a process has room for a few hundred."""
+  yield
+  plain._learner.cache_clear()
+  jax.clear_caches()
+  gc.collect()
+
+
 @pytest.mark.slow
 @PLANS
 @pytest.mark.parametrize('case', [
@@ -133,7 +143,7 @@ def test_losses(case, plan):
         policy_losses.OBJECTIVES, policy_losses.AGGREGATIONS,
         importance.CORRECTIONS)),
     ('likelihood', 'token_mean', 'none', 'none')], ids='/'.join)
-def test_every_loss(case, plan):
+def test_every_loss(case, plan, forget):
   _compare(*case, plan)
 
 
@@ -142,7 +152,7 @@ def _model(name):
   return dataclasses.replace(model, window=model.window and 4)
 
 
-@functools.lru_cache(None)
+@functools.lru_cache(3)
 def _of_family(name, plan, remat='none'):
   model = _model(name)
   learner = update_lib.make(model, dataclasses.replace(
