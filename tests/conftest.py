@@ -25,11 +25,9 @@ for _number in (signal.SIGINT, signal.SIGHUP):
 
 
 def pytest_collection_finish():
-  """Leaves out of garbage collections what stays, most of all."""
+  """Leaves the modules and tests, which stay, out of garbage collections."""
   gc.collect()
   gc.freeze()
-  # What programs leave behind makes each full collection take seconds.
-  gc.set_threshold(*gc.get_threshold()[:2], 1000)
 
 
 @pytest.fixture(autouse=True)

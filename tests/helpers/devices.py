@@ -132,6 +132,9 @@ def _child(path, name, args, devices, folder):
         f' --xla_force_host_platform_device_count={devices}')
   os.chdir(ROOT)
   jax.config.update('jax_platforms', 'cpu')
-  keep_programs()
+  if devices == 1:
+    keep_programs()
+  # Of jax 0.10.2, a program that comes from a file has lost the order of its
+  # collectives: of 9 runs of reshard_test's on eight devices 7 waited for ever.
   result = runpy.run_path(path)[name](*args)
   pathlib.Path(folder, 'result').write_text(json.dumps(result))
