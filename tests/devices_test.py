@@ -193,6 +193,7 @@ def test_rows_of_an_actor_are_the_same_on_eight_devices():
   first, row = one['rows'][:2]
   assert first['batch/rounds'] == 0 and row['batch/rounds'] == 1
   assert row['update/obrs_acceptance'] < 1 - 1e-3
+  assert row.pop('update/real_tokens') > 0  # Padding depends on the mesh.
   for name, value in row.items():
     assert eight['rows'][1][name] == pytest.approx(
         value, abs=4 * error, rel=4 * error), name

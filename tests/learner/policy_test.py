@@ -290,6 +290,7 @@ def test_a_step_is_the_same_on_eight_devices():
   model = config_lib.model_config(tiny.load())
   error = typical(3 * decoder(model, 19), 24, 16 * 10)
   for row, want in zip(eight['rows'], one['rows'], strict=True):
+    assert want.pop('update/real_tokens') > 0  # Padding depends on the mesh.
     for name, value in want.items():
       assert row[name] == pytest.approx(
           value, abs=4 * error, rel=4 * error), name
