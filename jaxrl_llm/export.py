@@ -160,7 +160,8 @@ def _add_stops(
     own = tokenizer_lib.ModelTokenizer(folder)
   except ValueError:  # the run has another tokeniser, of its task
     return
-  template = config.task.get('template')
+  # A task of the user may have an option of this name that means another thing.
+  template = config.task.template if config.task.name == 'math' else ''
   stops = tokenizer_lib.with_stops(
       own, [*(templates.stops(template, own) if template else ()),
             *config.sampling.stop], model.vocab_size)
@@ -171,8 +172,9 @@ def _add_stops(
         found | {'eos_token_id': [*stops.stop_ids]}, indent=2) + '\n')
   if texts := getattr(stops, 'stop_texts', ()):
     logging.warning(
-        'Responses of the run also ended with %s, which no file of a model can '
-        'say: name it as a stop text where the model is used.',
+        'Responses of the run also ended with %s, which is more than one token, '
+        'so generation_config.json cannot name it: set it as a stop text where '
+        'the model is used.',
         ' or '.join(map(repr, texts)))
 
 
