@@ -172,9 +172,9 @@ def _add_stops(
         found | {'eos_token_id': [*stops.stop_ids]}, indent=2) + '\n')
   if texts := getattr(stops, 'stop_texts', ()):
     logging.warning(
-        'Responses of the run also ended with %s, which is more than one token, '
-        'so generation_config.json cannot name it: set it as a stop text where '
-        'the model is used.',
+        'Responses of the run also ended with %s, which is more than one '
+        'token, so generation_config.json cannot name it: set it as a stop '
+        'text where the model is used.',
         ' or '.join(map(repr, texts)))
 
 

@@ -134,7 +134,7 @@ def _child(path, name, args, devices, folder):
   jax.config.update('jax_platforms', 'cpu')
   if devices == 1:
     keep_programs()
-  # With jax 0.10.2, programs of several devices that were loaded from a file wait
-  # for each other's collectives for ever, in most runs of reshard_test.
+  # With jax 0.10.2, programs of several devices that were loaded from a file
+  # wait for each other's collectives for ever, in most runs of reshard_test.
   result = runpy.run_path(path)[name](*args)
   pathlib.Path(folder, 'result').write_text(json.dumps(result))
