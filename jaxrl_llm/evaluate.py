@@ -251,7 +251,8 @@ def main() -> None:
   """The program."""
   place, argv = distributed.parse(sys.argv[1:])
   config, given = parse(argv)
-  sharding.keep_memory(config.mesh.keep_memory)  # before there are threads
+  sharding.keep_memory(  # before there are threads
+      config.mesh.keep_memory, large=config_lib.is_large(config))
   with distributed.joined(place, config, {
       **config_lib.flatten(config), **given}), ends.program(
           'Interrupted; the same command goes on where it stopped.'):

@@ -389,7 +389,8 @@ def main() -> None:
   """The program."""
   place, argv = distributed.parse(sys.argv[1:])
   config, name = config_lib.parse(argv, more=distributed.HELP)
-  sharding.keep_memory(config.mesh.keep_memory)  # before there are threads
+  sharding.keep_memory(  # before there are threads
+      config.mesh.keep_memory, large=config_lib.is_large(config))
   with distributed.joined(place, config, config_lib.flatten(config)), (
       ends.program(
           'Interrupted; the same command goes on from the last checkpoint.')):

@@ -90,7 +90,8 @@ def main() -> None:
   config = make_config(job)
   with mock.patch.object(
       tasks, 'get', lambda name, tokenizer, **_: Task(job, tokenizer)):
-    cpu.keep_memory(config.mesh.keep_memory)
+    cpu.keep_memory(
+        config.mesh.keep_memory, large=config_lib.is_large(config))
     parts = experiment.build(config)
   params = parts.programs.policy.init(
       parts.step_key(parts.replicate(np.uint32(0))))

@@ -43,6 +43,7 @@ from jaxrl_llm.config.files import (
 from jaxrl_llm.config.model import (
     actor_model,
     has_actor,
+    is_large,
     model_config,
     of_actor,
     of_player,
@@ -54,6 +55,7 @@ from jaxrl_llm.config.values import to_text
 __all__ = (
     'EVALUATION', 'PLAYERS', 'ROUNDING', 'WARM_START', 'WEIGHTS', 'actor_model',
     'affecting', 'as_begun', 'base', 'choices', 'complete', 'difference',
-    'fingerprint', 'flatten', 'has_actor', 'load', 'load_file', 'model_config',
-    'name_of', 'of_actor', 'of_player', 'parse', 'resume_conflicts', 'split',
-    'task_options', 'title', 'to_json', 'to_text', 'validate')
+    'fingerprint', 'flatten', 'has_actor', 'is_large', 'load', 'load_file',
+    'model_config', 'name_of', 'of_actor', 'of_player', 'parse',
+    'resume_conflicts', 'split', 'task_options', 'title', 'to_json', 'to_text',
+    'validate')

@@ -12,6 +12,7 @@ from jaxrl_llm.models.config import ModelConfig, PRESETS, RopeScaling, SHAPING
 
 PLAYERS = ('policy', 'actor')
 SECTIONS = ('model', 'actor.model')  # Those of the players.
+LARGE = 20_000_000  # Parameters. Some arrays of such models have 64 MB.
 _DEFAULTS = {field.name: field.default for field in FIELDS}
 # Sections and fields that are the policy's affair alone.
 _OF_POLICY = ('off_policy', 'jackpot.', 'lora.', 'loss.kl_coef', 'actor.')
@@ -24,6 +25,15 @@ def model_config(config: ConfigDict) -> ModelConfig:
     ValueError: an unknown preset or model, or fields that do not fit together.
   """
   return _of_section(config.model, 'model')
+
+
+def is_large(config: ConfigDict) -> bool:
+  """Returns whether a model is from a checkpoint or has LARGE parameters."""
+  if any(flatten(config)[f'{section}.hf'] for section in SECTIONS):
+    return True
+  models = model_config(config), actor_model(config)
+  return any(
+      model.parameter_count() >= LARGE for model in models if model)
 
 
 def actor_model(config: ConfigDict) -> ModelConfig | None:

@@ -9,7 +9,9 @@ import types
 
 import pytest
 
+from jaxrl_llm import config as config_lib
 from jaxrl_llm import sharding, train
+from jaxrl_llm.config import nested
 from jaxrl_llm.sharding import cpu
 from tests.helpers import tiny
 
@@ -33,23 +35,24 @@ def _calls(monkeypatch):
   return lambda: _Library.calls
 
 
-@pytest.mark.parametrize('choice, platforms, device, kept', [
-    (None, 'cpu', True, True),
-    (None, None, False, True),
-    (None, None, True, False),
-    (None, 'cuda,cpu', False, False),
-    (True, 'tpu', True, True),
-    (False, 'cpu', False, False),
+@pytest.mark.parametrize('choice, platforms, device, large, kept', [
+    (None, 'cpu', True, True, True),
+    (None, 'cpu', True, False, False),
+    (None, None, False, True, True),
+    (None, None, True, True, False),
+    (None, 'cuda,cpu', False, True, False),
+    (True, 'tpu', True, False, True),
+    (False, 'cpu', False, True, False),
 ])
-def test_memory_is_kept_where_jax_can_only_use_a_cpu(
-    calls, monkeypatch, tmp_path, choice, platforms, device, kept):
+def test_memory_is_kept_for_large_models_where_jax_can_only_use_a_cpu(
+    calls, monkeypatch, tmp_path, choice, platforms, device, large, kept):
   monkeypatch.setattr(cpu, '_ACCELERATORS', (
       f'{tmp_path}/accel*', f'{tmp_path}/nvidia[0-9]*'))
   if device:
     (tmp_path / 'nvidia0').touch()
   monkeypatch.setattr(cpu, 'jax', types.SimpleNamespace(
       config=types.SimpleNamespace(jax_platforms=platforms)))
-  sharding.keep_memory(choice)
+  sharding.keep_memory(choice, large=large)
   assert calls() == (KEPT if kept else [])
 
 
@@ -57,7 +60,9 @@ def test_a_run_that_is_called_leaves_the_process_as_it_is(
     parts, reuse, monkeypatch, tmp_path):
   """Only the program, whose process ends with it, keeps memory."""
   choices, config = [], tiny.load(tmp_path, steps=0, mesh__keep_memory=False)
-  monkeypatch.setattr(sharding, 'keep_memory', choices.append)
+  monkeypatch.setattr(
+      sharding, 'keep_memory', lambda *args, **more: choices.append(
+          (*args, more)))
   reuse(parts)
   train.train(config)
   assert not choices
@@ -65,7 +70,21 @@ def test_a_run_that_is_called_leaves_the_process_as_it_is(
       train.config_lib, 'parse', lambda *_, **__: (config, 'name'))
   monkeypatch.setattr(sys, 'argv', ['train'])
   train.main()
-  assert choices == [False]
+  assert choices == [(False, dict(large=False))]
+
+
+@pytest.mark.parametrize('fields, large', [
+    ({}, False), (dict(model__preset='qwen3-1.7b'), True),
+    (dict(model__hf='some/model'), True),
+    (dict(actor__model__preset='tiny'), False),
+    (dict(actor__model__hf='some/model'), True)])
+def test_which_models_are_large(fields, large):
+  flat = config_lib.flatten(tiny.load())
+  flat.update({k.replace('__', '.'): v for k, v in fields.items()})
+  if 'model__preset' in fields:  # not of the sizes of the small one
+    flat.update({name: None for name in flat if name.startswith('model.')
+                 and name != 'model.preset'})
+  assert config_lib.is_large(nested.nested(flat)) == large
 
 
 def test_another_c_library_is_left_as_it_is(monkeypatch):
