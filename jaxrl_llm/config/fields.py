@@ -294,9 +294,9 @@ FIELDS = (
           'environment says)', range='[1, 4096]', kind=int | None,
           affects=_NOTHING),
     Field('mesh.keep_memory', None, 'whether the program keeps memory that it '
-          'frees: on a CPU, a large model is faster and a small one slower '
-          '(none: if JAX can only use a CPU, from 20 million parameters, and '
-          'with model.hf)', kind=bool | None, affects=_NOTHING),
+          'frees: faster with a large model on a CPU, slower with a small one '
+          '(none: if JAX can only use a CPU, and a model has 20 million '
+          'parameters or an hf)', kind=bool | None, affects=_NOTHING),
 
     Field('compilation_cache', AUTO, 'folder that keeps compiled programs for '
           "the next start: a path, or auto (in the user's folder for caches); "

@@ -12,7 +12,9 @@ from jaxrl_llm.models.config import ModelConfig, PRESETS, RopeScaling, SHAPING
 
 PLAYERS = ('policy', 'actor')
 SECTIONS = ('model', 'actor.model')  # Those of the players.
-LARGE = 20_000_000  # Parameters. Some arrays of such models have 64 MB.
+# Parameters; see `sharding.keep_memory`. Measured below and above: 0.3 million
+# are slower with it, 135 million faster.
+LARGE = 20_000_000
 _DEFAULTS = {field.name: field.default for field in FIELDS}
 # Sections and fields that are the policy's affair alone.
 _OF_POLICY = ('off_policy', 'jackpot.', 'lora.', 'loss.kl_coef', 'actor.')
@@ -28,7 +30,7 @@ def model_config(config: ConfigDict) -> ModelConfig:
 
 
 def is_large(config: ConfigDict) -> bool:
-  """Returns whether a model is from a checkpoint or has LARGE parameters."""
+  """Returns whether a model is from a checkpoint or has many parameters."""
   if any(flatten(config)[f'{section}.hf'] for section in SECTIONS):
     return True
   models = model_config(config), actor_model(config)
