@@ -37,17 +37,18 @@ TURNS = 3
 DEVICES = 8
 COMMON = {
     'mesh.cpu_devices': 8, 'warm_start.steps': 0, 'prompts_per_step': 8,
-    'samples_per_prompt': 8, 'learner.microbatch': 32, 'model.width': 1024,
+    'samples_per_prompt': 8, 'model.width': 1024,
     'model.layers': 6, 'model.heads': 16, 'model.kv_heads': 8,
     'model.head_dim': 64, 'model.mlp_width': 4096,
+    'learner.tokens_per_microbatch': 128,
     # The estimate assumes rows of full length that all have a signal. Rows of
     # an untrained model are short and have none.
-    'learner.buckets': '', 'drop_zero_advantage': False}
+    'drop_zero_advantage': False}
 CONFIGS = {
     'weights split over 8': {'mesh.data': 1, 'mesh.fsdp': 8},
     'over 4, tensor 2, one microbatch': {
         'mesh.data': 1, 'mesh.fsdp': 4, 'mesh.tensor': 2,
-        'learner.microbatch': 64},
+        'learner.tokens_per_microbatch': 1024},
     'two data groups, KL, two updates': {
         'mesh.data': 2, 'mesh.fsdp': 4, 'loss.kl_coef': 0.1,
         'learner.updates': 2},

@@ -36,8 +36,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.rl_step import machine, markdown
+from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import optimizer
-from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.learner.loss import LossParams
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig, PRESETS
@@ -179,9 +179,10 @@ def measure_update(
   """Times one optimiser step on rows without padding."""
   prompt = sizes.row // 64
   response = sizes.row - prompt
-  programs = update_lib.make(
-      cfg, update_lib.LearnerConfig(
-          microbatch=microbatch, max_prompt=prompt, max_response=response,
+  programs = learner_lib.make(
+      cfg, learner_lib.LearnerConfig(
+          tokens=microbatch * (sizes.row - 1), max_prompt=prompt,
+          max_response=response,
           remat=remat, attention=sizes.attention),
       optimizer.make(learning_rate=1e-6, steps=100))
   full = lambda value, *shape: np.full((sizes.rows, *shape), value)
@@ -196,10 +197,12 @@ def measure_update(
       temperature=1, entropy_bonus=0, kl_coef=0, budget=response,
       objective=dict(clip_low=0.2, clip_high=0.2), importance={})))
   state = programs.init(parameters(cfg, 'float32'))
+  plan = jax.device_put(programs.plan(
+      np.arange(sizes.rows), full(prompt), full(response)))
 
   def update():
     nonlocal state
-    state, metrics = programs.update(state, batch, loss)
+    state, metrics = programs.update(state, batch, plan, loss)
     return metrics
 
   return dict(

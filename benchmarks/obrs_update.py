@@ -16,14 +16,16 @@ import optax
 from benchmarks.rl_step import markdown
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import programs
+from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
 from jaxrl_llm.learner import rejection as rejection_lib
-from jaxrl_llm.learner import update as update_lib
+from jaxrl_llm.learner.update import TrainState
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig, PRESETS
 from jaxrl_llm.ops import obrs
 from jaxrl_llm.types import LearnerBatch
+from tests.helpers import learners
 
 K = 20
 # With it, the 20 likeliest tokens of random weights have some of the mass.
@@ -41,7 +43,7 @@ class Size:
     model: the architecture.
     slots: rows of the decode head.
     rows: of an update.
-    microbatch: rows of a microbatch.
+    microbatch: rows of a microbatch, all of full length.
     prompt: tokens of each prompt.
     response: tokens of each response.
     chunk: tokens whose logits exist at a time. By default it would be half with
@@ -131,7 +133,8 @@ def config(size: Size, choices: dict[str, Any] | None):
   c.prompts_per_step, c.samples_per_prompt = 1, size.rows
   c.max_prompt, c.max_response = size.prompt, size.response
   c.sampling.temperature = TEMPERATURE
-  c.learner.microbatch, c.learner.buckets = size.microbatch, ()
+  c.learner.tokens_per_microbatch = size.microbatch * (
+      size.prompt + size.response - 1)
   c.learner.vocab_chunk = size.chunk
   if choices is not None:
     c.off_policy = 'jackpot'
@@ -215,7 +218,7 @@ def check(metrics: dict[str, dict[str, float]], expected: dict[str, float]):
 @dataclasses.dataclass
 class Shared:
   """State that the updates of all variants pass on; one alone fits."""
-  state: update_lib.TrainState
+  state: TrainState
 
 
 class Learning(NamedTuple):
@@ -234,27 +237,30 @@ class Learning(NamedTuple):
 
 
 def score_program(
-    learner: update_lib.Learner, params: Any, batch: LearnerBatch,
+    learner: learner_lib.Learner, params: Any, batch: LearnerBatch,
     loss: loss_lib.LossParams):
   """Returns compiled (params) -> Scores."""
-  program = learner.score.lower(params, batch, loss).compile()
-  batch = jax.device_put(batch)
-  return lambda params: program(params, batch, loss)
+  plan = learners.plan(learner, batch)
+  program = learner.score.lower(params, batch, plan, loss).compile()
+  batch, plan = jax.device_put((batch, plan))
+  return lambda params: program(params, batch, plan, loss)
 
 
 def update_program(
-    learner: update_lib.Learner, batch: LearnerBatch,
+    learner: learner_lib.Learner, batch: LearnerBatch,
     loss: loss_lib.LossParams, actor: Any, shared: Shared):
   """Returns compiled () -> metrics, which updates `shared`, and its program."""
+  plan = learners.plan(learner, batch)
   program = learner.update.lower(
-      learner.state, batch, loss, None, actor).compile()
-  batch = jax.device_put(batch)
+      learner.state, batch, plan, loss, None, actor).compile()
+  batch, plan = jax.device_put((batch, plan))
   calibration = rejection_lib.init() if learner.state.calibration else None
 
   def update():
     nonlocal calibration
     shared.state, metrics = program(
-        shared.state.replace(calibration=calibration), batch, loss, None, actor)
+        shared.state.replace(calibration=calibration), batch, plan, loss, None,
+        actor)
     calibration = shared.state.calibration
     jax.block_until_ready(shared.state)
     return metrics
@@ -269,8 +275,8 @@ def learning(size: Size) -> Learning:
       optax.sgd(rate), optax.constant_schedule(rate))
   configs = {name: config(size, x) for name, x in UPDATES.items()}
   losses = {name: loss_lib.params(c) for name, c in configs.items()}
-  learners = {
-      name: update_lib.make(size.model, programs.learner_config(c), optimizer)
+  made = {
+      name: learner_lib.make(size.model, programs.learner_config(c), optimizer)
       for name, c in configs.items()}
 
   init = jax.jit(functools.partial(transformer.init, cfg=size.model))
@@ -282,7 +288,7 @@ def learning(size: Size) -> Learning:
   plain = rows.replace(top_ids=None, top_logprobs=None)
 
   scores = {
-      name: score_program(learners[variant], params, batch, losses[variant])
+      name: score_program(made[variant], params, batch, losses[variant])
       for name, variant, batch in zip(
           SCORES, ('plain', 'p_ref'), (plain, rows))}
   bare, scored = (jax.device_get(score(params)) for score in scores.values())
@@ -290,10 +296,10 @@ def learning(size: Size) -> Learning:
   np.testing.assert_allclose(scored.z.mean(), expected['topk'], rtol=5e-3)
   np.testing.assert_allclose(scored.logprobs, bare.logprobs, atol=1e-3)
 
-  shared = Shared(learners['plain'].init(params))
+  shared = Shared(made['plain'].init(params))
   del params  # given away by the first update
   updates, memory, scatters = {}, {}, {}
-  for name, learner in learners.items():
+  for name, learner in made.items():
     cfg = rejection_lib.of(configs[name]) or rejection_lib.Rejection(top_k=0)
     batch = (rows if cfg.needs_top else plain).replace(
         old_logprobs=bare.logprobs, z=scored.z if cfg.scores_z else None)

@@ -11,11 +11,11 @@ all of them. The first steps, which compile, do not count. It takes about 5
 minutes on 2 cores. `--write` saves the report in results/rl_step.md.
 
 `--size=0.6b` times a model of the shape of Qwen3-0.6B in a Hugging Face folder,
-made for this, with our default settings: once more with `--buckets`, and
-against TRL. The processes would not fit into memory together, so each turn
-starts one: about 20 minutes for a round. `--tokenizer` and `--problems` name a
-folder with tokenizer.json and a file of JSON lines. The report is
-results/rl_step_0.6b.md. `--size=tiny` only checks that everything runs.
+made for this, with our default settings, against TRL. The processes would not
+fit into memory together, so each turn starts one: about 20 minutes for a round.
+`--tokenizer` and `--problems` name a folder with tokenizer.json and a file of
+JSON lines. The report is results/rl_step_0.6b.md. `--size=tiny` only
+checks that everything runs.
 """
 
 import argparse
@@ -242,7 +242,6 @@ def main() -> None:
   parser.add_argument('--size', choices=SIZES, default='1m')
   parser.add_argument('--tokenizer', help='folder; else one is trained')
   parser.add_argument('--problems', help='file; else some are made up')
-  parser.add_argument('--buckets', help='lengths to compare the default with')
   parser.add_argument('--write', action='store_true', help='into results/')
   args = parser.parse_args()
   job = SIZES[args.size]
@@ -256,12 +255,9 @@ def main() -> None:
           [args.trl_python or sys.executable, '-m',
            'benchmarks.peers.hf_folder', job_lib.to_argument(job), *options],
           cwd=ROOT, check=True)
-    wanted = {'jaxrl_llm': (sys.executable, 'jaxrl_llm_grpo', job)}
-    if args.buckets:
-      wanted[f'with buckets {args.buckets}'] = (
-          sys.executable, 'jaxrl_llm_grpo',
-          dataclasses.replace(job, buckets=args.buckets))
-    wanted['TRL'] = (args.trl_python, 'trl_grpo', job)
+    wanted = {
+        'jaxrl_llm': (sys.executable, 'jaxrl_llm_grpo', job),
+        'TRL': (args.trl_python, 'trl_grpo', job)}
     if not large:
       wanted['google-tunix'] = (args.tunix_python, 'tunix_grpo', job)
     start = {

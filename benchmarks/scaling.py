@@ -38,7 +38,7 @@ Row = dict[str, Any]
 
 SMALL = job_lib.Job(
     prompts=16, samples=16, max_response=32, width=64, layers=2, heads=4,
-    kv_heads=2, head_dim=16, mlp_width=256, buckets='24')  # fewer compiles
+    kv_heads=2, head_dim=16, mlp_width=256)
 
 
 class Curve(NamedTuple):
@@ -214,8 +214,8 @@ FLOPs are compared with products of 768 x 768 matrices on all cores, \
   for curve, points in found:
     text += f'\n## {curve.title}\n\n{table(curve, points)}\n'
   return text + '''
-Emulated devices share the cores, the decode slots and the rows of a \
-microbatch, so more of them only add overhead.
+Emulated devices share the cores and the decode slots, so more of them only \
+add overhead.
 '''
 
 

@@ -3,7 +3,7 @@
   python -m benchmarks.score_update --write
 
 Both programs compute the same function, but XLA compiles them apart: a sum may
-have another order, and a row may be in another bucket. In float32 this is the
+have another order, and lists may have another length. In float32 this is the
 rounding of float32. In bfloat16 a difference of the last bit of a float32 sum
 sometimes changes its rounding to bfloat16. That error is 2^16 times larger, and
 changes further roundings: after a few operations, none is the same. So two
@@ -24,16 +24,17 @@ import numpy as np
 import optax
 
 from benchmarks.rl_step import machine, markdown
+from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
-from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.types import LearnerBatch
+from tests.helpers import learners
 
 RESULT = pathlib.Path(__file__).parent / 'results/score_update.md'
-# Qwen3, 2 layers; the named case is rows of 1,500, buckets=(8,), chunks of 256.
-BUCKETS, CHUNKS = ((), (8,), (600,)), (None, 256)
+# Tokens of a list, and of a chunk of the vocabulary's pass.
+TOKENS, CHUNKS = (1500, 2400, 8000), (None, 256)
 LENGTHS = (60, 300, 600, 601, 1100, 1500)
 PROMPT = 20
 LOSS = jax.tree.map(np.float32, loss_lib.LossParams(
@@ -78,12 +79,12 @@ def bound(cfg: ModelConfig, safety: float = 4.0) -> float:
   return safety * terms ** 0.5 * 2.0 ** -23 * np.log(cfg.vocab_size)
 
 
-def learner(cfg: ModelConfig, buckets, chunk, longest: int):
+def learner(cfg: ModelConfig, tokens, chunk, longest: int):
   """Returns the programs for rows of at most `longest` tokens."""
-  return update_lib.make(
-      cfg, update_lib.LearnerConfig(
-          microbatch=1, max_prompt=PROMPT, max_response=longest - PROMPT,
-          buckets=buckets, vocab_chunk=chunk),
+  return learner_lib.make(
+      cfg, learner_lib.LearnerConfig(
+          tokens=tokens, max_prompt=PROMPT, max_response=longest - PROMPT,
+          vocab_chunk=chunk),
       optimizer_lib.Optimizer(optax.sgd(0.0), optax.constant_schedule(0.0)))
 
 
@@ -103,7 +104,7 @@ def batch(cfg: ModelConfig, lengths) -> LearnerBatch:
 
 
 def differences(cfg, settings, lengths) -> np.ndarray:
-  """Measures every pair of settings (buckets, chunk) on rows of each length.
+  """Measures every pair of settings (tokens, chunk) on rows of each length.
 
   Returns:
     [settings of score, settings of update, lengths, 2]: the largest of update
@@ -112,7 +113,8 @@ def differences(cfg, settings, lengths) -> np.ndarray:
   programs = [learner(cfg, *each, max(lengths)) for each in settings]
   rows = batch(cfg, lengths)
   params = transformer.init(jax.random.key(0), cfg)
-  scores = [np.asarray(p.score(params, rows, LOSS).logprobs) for p in programs]
+  scores = [np.asarray(learners.score(p, params, rows, LOSS).logprobs)
+            for p in programs]
   out = np.zeros((len(scores), len(programs), len(lengths), 2))
   for j, program in enumerate(programs):
     state = program.init(params)
@@ -120,7 +122,7 @@ def differences(cfg, settings, lengths) -> np.ndarray:
       one = rows.replace(
           old_logprobs=scores[i],
           mask=rows.mask & (np.arange(len(lengths)) == k)[:, None])
-      state, metrics = program.update(state, one, LOSS)
+      state, metrics = learners.update(program, state, one, LOSS)
       out[i, j, k] = np.log(metrics['ratio_max']), np.sqrt(
           2 * max(metrics['kl_old'], 0))
   return out
@@ -128,7 +130,7 @@ def differences(cfg, settings, lengths) -> np.ndarray:
 
 def report() -> str:
   """Returns the report as Markdown."""
-  settings, rows, count = [*itertools.product(BUCKETS, CHUNKS)], [], 0
+  settings, rows, count = [*itertools.product(TOKENS, CHUNKS)], [], 0
   for dtype in ('bfloat16', 'float32'):
     cfg = model(dtype)
     out = differences(cfg, settings, LENGTHS)
@@ -144,10 +146,11 @@ def report() -> str:
 jax {jax.__version__} on {jax.devices()[0].device_kind}.
 
 Qwen3 of 2 layers with random weights. {count} pairs a type: {len(settings)} \
-programs of `score` with {len(settings)} of `update` (buckets \
-{", ".join(map(str, BUCKETS))}; chunks of {", ".join(map(str, CHUNKS))} \
-tokens), {len(LENGTHS)} lengths. A pair is equal if its difference is below \
-1e-5. The bound is derived in `benchmarks/score_update.py`.
+programs of `score` with {len(settings)} of `update` (lists of at \
+most {", ".join(map(str, TOKENS))} tokens; chunks of \
+{", ".join(map(str, CHUNKS))} tokens), {len(LENGTHS)} lengths. A pair is equal \
+if its difference is below 1e-5. The bound is derived in \
+`benchmarks/score_update.py`.
 
 {markdown(['type', 'length', 'equal pairs', 'rms', 'largest', 'bound'], rows)}
 '''

@@ -46,9 +46,6 @@ def get_config(arg=None):
   c.optimizer.learning_rate = 1e-3
   c.optimizer.schedule = 'linear'
   c.optimizer.warmup_steps = 5
-  c.learner.microbatch = 32
-  c.learner.buckets = (22, 27)  # of the warm start
-  c.learner.response_buckets = (10, 14, 18)
   c.eval.every = 50
   return c
 

@@ -137,7 +137,8 @@ def empty(rows: int, config: ConfigDict, stages: Stages) -> Buffer:
           group=full(-1, np.int64), sample=full(0, np.int32),
           problem=full(0, np.int32), policy_step=full(0, np.int32),
           reward=full(0, np.float32), valid=full(False, bool),
-          length=full(0, np.int32), truncated=full(False, bool),
+          prompt_length=full(1, np.int32), length=full(0, np.int32),
+          truncated=full(False, bool),
           trained=full(False, bool), advantage=full(np.nan, np.float32),
           group_mean=full(np.nan, np.float32),
           group_std=full(np.nan, np.float32), entropy=full(0, np.float32),
@@ -188,7 +189,8 @@ def of_wave(
       problem=ask.problem[row].astype(np.int32),
       policy_step=np.full(len(row), responses.policy_step, np.int32),
       reward=np.where(judged.valid, judged.reward, 0).astype(np.float32),
-      valid=judged.valid, length=judged.length, truncated=judged.truncated,
+      valid=judged.valid, prompt_length=prompts.length[row],
+      length=judged.length, truncated=judged.truncated,
       entropy=judged.entropy, probe=ask.probe[row].astype(bool),
       shard=responses.shard)
   tokens = made.tokens._replace(

@@ -380,8 +380,7 @@ def build(config: ConfigDict, training: bool = True) -> Parts:
     config, actor = _typed(config, actor, platform, 'actor.model')
   stages = stages_lib.make(config, max(len(task.train), 1))
   memory.check(
-      config, model, mesh, stages, len(task.heldout),
-      programs_lib.microbatch(config), training, actor)
+      config, model, mesh, stages, len(task.heldout), training, actor)
   if training:
     _warn_of_warmup(config, stages)
   programs = programs_lib.make(

@@ -12,12 +12,12 @@ import jax
 from ml_collections import ConfigDict
 
 from jaxrl_llm import sharding
-from jaxrl_llm.learner import choices, rounds
+from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
 from jaxrl_llm.learner import policy as policy_lib
 from jaxrl_llm.learner import rejection as rejection_lib
-from jaxrl_llm.learner import update as update_lib
-from jaxrl_llm.learner.choices import learner_config, microbatch
+from jaxrl_llm.learner import rounds
+from jaxrl_llm.learner.choices import learner_config
 from jaxrl_llm.models import attention, hf
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.ops import buckets
@@ -66,7 +66,7 @@ class Player(NamedTuple):
   """
   model: ModelConfig
   policy: policy_lib.Policy
-  learner: Optional[update_lib.Learner]
+  learner: Optional[learner_lib.Learner]
   sampler: Sampler
 
 
@@ -173,10 +173,10 @@ def keeps_writer(config: ConfigDict, stages: Stages) -> bool:
       rejection.decoupled and updates_per_step(config, stages) == 1)
 
 
-def scored_rows(config: ConfigDict, stages: Stages) -> int:
+def scored_rows(made: Programs) -> int:
   """Returns the rows of a call of `Learner.score`: those of a step, padded."""
-  size = microbatch(config)
-  return -(-stages.curriculum.max_requests // size) * size
+  shards = sharding.data_shards(made.learner_mesh)
+  return -(-made.stages.curriculum.max_requests // shards) * shards
 
 
 def needs_anchor(config: ConfigDict) -> bool:
@@ -185,48 +185,45 @@ def needs_anchor(config: ConfigDict) -> bool:
 
 
 def with_lengths(
-    config: ConfigDict, mesh: jax.sharding.Mesh, curriculum: Curriculum,
-    lengths: Sequence[int] | None = None) -> ConfigDict:
-  """Replaces `auto` in the fields of buckets by the lengths to compile.
+    config: ConfigDict, mesh: jax.sharding.Mesh, model: ModelConfig,
+    curriculum: Curriculum, lengths: Sequence[int] | None = None) -> ConfigDict:
+  """Replaces `auto` in `sampling.buckets` and `learner.tokens_per_microbatch`.
 
   Args:
     config: of the run.
     mesh: see `sharding`.
+    model: the policy's architecture.
     curriculum: of the run.
     lengths: tokens of each training prompt; None if they are not known, then
-      `auto` is none, but for the lists the length of full rows.
+      no prefill is shorter than the full one.
 
   Returns:
-    A config in which the fields of buckets are tuples.
+    A config in which these fields have numbers.
   """
   config = config.copy_and_resolve_references()
   learner = config.learner
-  for section in (learner, config.sampling):
-    if section.buckets == 'auto' and lengths is None:
-      section.buckets = ()
-  shards = sharding.data_shards(
-      sharding.learner_mesh(mesh, config.mesh.learner_tensor))
-  each = max(microbatch(config) // shards, 1)
-  if learner.response_buckets == 'auto':
-    learner.response_buckets = () if lengths is None else buckets.of_responses(
-        max_response=config.max_response, microbatch=each,
-        rows=max(rounds.minibatch_rows(config) // shards, 1))
-  if learner.list_buckets == 'auto':
-    learner.list_buckets = buckets.of_lists(
-        max_prompt=config.max_prompt, max_response=config.max_response,
-        samples=config.samples_per_prompt, each=each,
-        most=1 if lengths is None else buckets.LISTS)
-  if config.learner.buckets == 'auto':
-    config.learner.buckets = buckets.of_rows(
-        lengths, max_prompt=config.max_prompt,
-        max_response=config.max_response, prompts=config.prompts_per_step,
-        samples=config.samples_per_prompt, updates=config.learner.updates,
-        microbatch=microbatch(config))
+  if config.sampling.buckets == 'auto' and lengths is None:
+    config.sampling.buckets = ()
+  if learner.tokens_per_microbatch == 'auto':
+    learner.tokens_per_microbatch = _tokens(mesh, model)
   if config.sampling.buckets == 'auto':
     config.sampling.buckets = buckets.of_prompts(
         lengths, max_prompt=config.max_prompt,
         together=_prefill_prompts(config, mesh, curriculum))
   return config
+
+
+# Tokens of a microbatch by default. On a CPU, the activations of more tokens
+# leave its caches, and a large model's take memory.
+_TOKENS_CPU, _TOKENS_CPU_LARGE, _TOKENS = 512, 1024, 8192
+_LARGE_WIDTH = 512
+
+
+def _tokens(mesh: jax.sharding.Mesh, model: ModelConfig) -> int:
+  """Returns the default of `learner.tokens_per_microbatch`."""
+  if _platform(mesh) != 'cpu':
+    return _TOKENS
+  return _TOKENS_CPU_LARGE if model.width >= _LARGE_WIDTH else _TOKENS_CPU
 
 
 def prompts_per_shard(
@@ -350,17 +347,15 @@ def make(
         f'mesh.learner_tensor={config.mesh.learner_tensor} does not fit '
         f'lora.rank={config.lora.rank}, whose frozen weights have one layout '
         'for sampling and updates: set mesh.learner_tensor=none.')
-  rows, shards = microbatch(config), sharding.data_shards(learner_mesh)
+  rows, shards = rounds.minibatch_rows(config), sharding.data_shards(
+      learner_mesh)
   if rows % shards:
-    what = f'learner.microbatch={rows} does'
-    if rows < config.learner.microbatch:
-      what = (f'The {rows} responses of an optimiser step (prompts_per_step x '
-              'samples_per_prompt / learner.updates) do')
     raise ValueError(
-        f'{what} not divide over '
+        f'The {rows} responses of an optimiser step (prompts_per_step x '
+        'samples_per_prompt / learner.updates) do not divide over '
         f'{sharding.learner_shards(mesh, learner_mesh)}: use a multiple of '
         f'{shards}.')
-  config = with_lengths(config, mesh, stages.curriculum, lengths)
+  config = with_lengths(config, mesh, model, stages.curriculum, lengths)
   policies = [
       policy_lib.make(source.config, source.model, mesh, source.checkpoint,
                       learner_mesh) for source in sources]
@@ -368,13 +363,12 @@ def make(
       optimizer_lib.make(
           steps=max(updates_of_run(config, stages), 1),
           **source.config.optimizer) for source in sources]
-  learner = update_lib.make(
+  learner = learner_lib.make(
       model, learner_config(
           config, row_facts=stages.selection.stale,
-          plan=choices.plan(
-              config, learner_mesh, [source.model for source in sources])),
+          whole=config.learner.updates == 1 and not stages.selection.stale),
       optimizers[0], mesh=learner_mesh, trained=policies[0].trained,
-      compose=policies[0].compose, actor=actor and update_lib.Actor(
+      compose=policies[0].compose, actor=actor and learner_lib.Actor(
           actor.model, policies[1].trained, optimizers[1]))
   sampler = functools.partial(
       make_sampler, config, mesh, stops=stops,

@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxrl_llm import buffer as buffer_lib
 from jaxrl_llm import experiment
-from jaxrl_llm.learner import forward, rounds
+from jaxrl_llm.learner import rounds
 from jaxrl_llm.learner.update import TrainState
 from jaxrl_llm.sharding.processes import Processes
 
@@ -68,7 +68,8 @@ def init_state(
   """
   choose, select = parts.stages
   return RunState(
-      step=0, rounds=0, learners=forward.as_tuple(learner),
+      step=0, rounds=0,
+      learners=learner if isinstance(learner, tuple) else (learner,),
       curriculum=choose.init(),
       selection=select.init((parts.config.seed, rounds.SELECTION)),
       buffer=buffer_lib.empty(

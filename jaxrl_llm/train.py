@@ -108,7 +108,7 @@ def take_step(
     rollout.check(judged, responses)
     processes.channel.check()
 
-  held, size = state.buffer, programs_lib.scored_rows(config, parts.stages)
+  held, size = state.buffer, programs_lib.scored_rows(programs)
   first = len(held.table.group)  # row of a wave's first rollout
 
   def signal_of(ask, wave):
@@ -120,8 +120,7 @@ def take_step(
   def score(tokens, rows):
     return rounds.with_scores(
         learner, tokens, rows, tuple(p.params for p in state.learners),
-        fixed.anchor, fixed.loss, frozen, shard=sampled.shard,
-        group=sampled.group, processes=processes)
+        fixed.anchor, fixed.loss, frozen, table=sampled, processes=processes)
 
   with timer('batch'):
     wave = buffer_lib.of_wave(ask, responses, judged, config, parts.stages)

@@ -116,8 +116,6 @@ class LearnerBatch:
     identity: [B, 3] uint32 or None: seed of the run, group and sample.
     actor_logprobs: [B, T] float32 or None, under the actor at the step of the
       rollout, as the trainer computes it, if it is another model.
-    prompt: [B] int32 or None, equal for rows with the same prompt, which may
-      then be computed once; None counts every prompt as another.
   """
   tokens: Array
   prompt_length: Array
@@ -132,7 +130,6 @@ class LearnerBatch:
   z: Optional[Array] = None
   identity: Optional[Array] = None
   actor_logprobs: Optional[Array] = None
-  prompt: Optional[Array] = None
 
 
 class RolloutTokens(NamedTuple):
@@ -179,6 +176,7 @@ class Table(NamedTuple):
     policy_step: [C] int32, optimiser steps behind the policy that wrote it.
     reward: [C] float32, from the verifier, without penalties.
     valid: [C] bool, False if the verification failed.
+    prompt_length: [C] int32, tokens of the prompt.
     length: [C] int32, tokens of the response.
     truncated: [C] bool.
     trained: [C] bool, whether its tokens count in the loss.
@@ -203,6 +201,7 @@ class Table(NamedTuple):
   policy_step: np.ndarray
   reward: np.ndarray
   valid: np.ndarray
+  prompt_length: np.ndarray
   length: np.ndarray
   truncated: np.ndarray
   trained: np.ndarray

@@ -6,7 +6,6 @@ depends on, so that a sweep over RL settings pays for it once.
 """
 
 import contextlib
-import math
 from typing import Any, Callable, NamedTuple
 import zlib
 
@@ -22,9 +21,9 @@ from jaxrl_llm import checkpoint, experiment, phases, rollout, sharding
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import programs as programs_lib
 from jaxrl_llm.learner import batches
+from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
-from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.sharding import processes as processes_lib
 from jaxrl_llm.storage import paths
 from jaxrl_llm.types import LearnerBatch, RolloutTokens, Stopped
@@ -101,13 +100,11 @@ def run(parts: experiment.Parts, report: Report) -> Any:
     raise ValueError(
         f'warm_start.batch={warm.batch} does not divide over {of}: use a '
         f'multiple of {shards}.')
-  learner = update_lib.make(
+  learner = learner_lib.make(
       programs.model,
       programs_lib.learner_config(
-          config, microbatch=math.gcd(warm.batch, config.learner.microbatch),
-          buckets=_asked(parts).learner.buckets, objective='likelihood',
-          aggregation='token_mean', importance='none', rejection=None,
-          actor=None),
+          config, samples=1, objective='likelihood', aggregation='token_mean',
+          importance='none', rejection=None, actor=None),
       optimizer_lib.make(
           learning_rate=warm.learning_rate, steps=warm.steps,
           schedule='cosine', warmup_steps=warm.steps // 20, b2=0.99,
@@ -130,7 +127,10 @@ def run(parts: experiment.Parts, report: Report) -> Any:
           parts.task, seed=config.seed, start=step * warm.batch,
           count=warm.batch, max_prompt=config.max_prompt,
           max_response=config.max_response)
-      state, metrics = learner.update(state, parts.shard_rows(batch), loss)
+      plan = parts.replicate(learner.plan(
+          np.arange(warm.batch), batch.prompt_length, batch.response_length))
+      state, metrics = learner.update(
+          state, parts.shard_rows(batch), plan, loss)
       waiting.append(metrics['loss'])
       if (step + 1) % 20 == 0 or step + 1 == warm.steps:
         for array in waiting:
@@ -250,12 +250,12 @@ def parameters(parts: experiment.Parts, report: Report) -> Any:
 def _asked(parts: experiment.Parts) -> ConfigDict:
   """Returns the config that a warm start depends on.
 
-  It does not have the lengths of a run: `auto` means none, so that runs with
-  other batches share their warm start.
+  It does not have the lengths of the run's prompts, so that runs with other
+  problems share their warm start.
   """
   config = parts.asked.copy_and_resolve_references()
-  if config.learner.buckets == 'auto':
-    config.learner.buckets = ()
+  config.learner.tokens_per_microbatch = (
+      parts.config.learner.tokens_per_microbatch)
   return config
 
 

@@ -14,7 +14,7 @@ field to change, or if its decode loop has a fault, with a sentence that names
 it (see launch/aot/faults.py); 2 for a mistake in the arguments, with a
 sentence; 3 if the compiler failed for another reason.
 
-`--search` finds the most decode slots and the largest microbatch that fit, and
+`--search` finds the most decode slots and tokens of a microbatch that fit, and
 checks the job with these. `--config.x=y` overrides fields of the config. The
 topology `2xv5e:16x8` means two slices, between which only the axis `data` of
 the mesh, or else `fsdp`, crosses; `cpu:8` means eight emulated devices.
@@ -58,7 +58,8 @@ def parse(
   parser.add_argument('--json', metavar='FILE',
                       help='also write the results as JSON; - means stdout')
   parser.add_argument('--search', action='store_true',
-                      help='find the largest slots and microbatch that fit')
+                      help='find the most slots and tokens of a microbatch '
+                      'that fit')
   args, rest = parser.parse_known_args(argv)
   try:
     _, overrides = config_lib.split(rest)

@@ -11,7 +11,8 @@ import jax
 import numpy as np
 
 from jaxrl_llm import rollout
-from jaxrl_llm.learner import batches, loss, optimizer, update
+from jaxrl_llm.learner import batches, loss, optimizer
+from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import PRESETS
 from jaxrl_llm.ops import advantages
@@ -31,9 +32,9 @@ def main(steps=61, show=print):
   sample = jax.jit(lambda *args: generate.generate(
       *args, cfg=model, sampler=generate.SamplerConfig(
           slots=P * N, max_response=T, stop_ids=tokenizer.stop_ids)))
-  learner = update.make(
-      model, update.LearnerConfig(
-          microbatch=P * N, max_prompt=L, max_response=T),
+  learner = learner_lib.make(
+      model, learner_lib.LearnerConfig(
+          tokens=P * N, max_prompt=L, max_response=T, samples=N),
       optimizer.make(learning_rate=5e-4, steps=steps))
   hyper = loss.LossParams(
       temperature=1.0, entropy_bonus=0.0, kl_coef=0.0, budget=T,
@@ -56,8 +57,10 @@ def main(steps=61, show=print):
     tokens = RolloutTokens(
         prompts.tokens[row], prompts.length[row], rollouts.tokens,
         rollouts.length, rollouts.logprobs)
-    state, _ = learner.update(state, batches.learner_batch(
-        tokens, np.arange(P * N), values, np.ones(P * N, bool)), hyper)
+    batch = batches.learner_batch(
+        tokens, np.arange(P * N), values, np.ones(P * N, bool))
+    plan = learner.plan(row, batch.prompt_length, batch.response_length)
+    state, _ = learner.update(state, batch, plan, hyper)
     means.append(rewards.mean())
     if step % 10 == 0:
       show(f'step {step}: reward {means[-1]:.2f}')

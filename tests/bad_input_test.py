@@ -25,17 +25,18 @@ def program(monkeypatch, capsys, *argv):
 @pytest.mark.parametrize('args, words', [
     (['steps=many'], ['steps=many', '(int)']),
     (['learning_rate=1'], ['did you mean optimizer.learning_rate?']),
-    (['samples_per_prompt=1', 'learner.microbatch=4'],
+    (['samples_per_prompt=1'],
      ['samples_per_prompt=1', 'advantage=grpo', 'advantage=reinforce']),
-    (['samples_per_prompt=1', 'learner.microbatch=4', 'advantage=rloo'],
+    (['samples_per_prompt=1', 'advantage=rloo'],
      ['advantage=rloo']),
-    (['learner.microbatch=5'], ['learner.microbatch=5', '16 responses']),
+    (['learner.tokens_per_microbatch=0'],
+     ['learner.tokens_per_microbatch=0', 'must lie in']),
     (['learner.updates=5'], ['learner.updates=5', '16 responses']),
     (['eval.k=8'], ['eval.k=8', 'eval.samples=4']),
     (['task.train=0'], ['needs problems', 'train=(0,)']),
     (['task.heldout=0'], ['needs problems', 'heldout=(0,)']),
     (['model.kv_heads=3'], ['kv_heads=3', 'heads=2']),
-    (['learner.buckets=19'], ['learner.buckets has 19']),
+    (['sampling.buckets=9'], ['sampling.buckets has 9']),
 ])
 def test_a_config_that_does_not_fit_itself(
     monkeypatch, capsys, tmp_path, args, words):

@@ -114,8 +114,9 @@ def test_the_columns_of_a_wave():
       assert got == dict(
           group=group, sample=j, problem=ask.problem[p], policy_step=6,
           reward=verdict.reward if verdict.valid else 0, valid=verdict.valid,
-          length=length, truncated=length == config.max_response,
-          trained=False, clip_share=0, usage=0, round=-1, probe=ask.probe[p],
+          length=length, prompt_length=2,
+          truncated=length == config.max_response, trained=False,
+          clip_share=0, usage=0, round=-1, probe=ask.probe[p],
           shard=row // 5)
       prompt = responses.asked.prompts
       np.testing.assert_array_equal(tokens.prompt[row], prompt.tokens[p])
@@ -184,7 +185,7 @@ def rows_in(made):
   """Returns every column of each row, as bytes."""
   columns = jax.tree.leaves(made)
   assert len({len(column) for column in columns}) == 1
-  assert len(columns) == 18 + 7
+  assert len(columns) == 19 + 7
   return [b'|'.join(column[i].tobytes() for column in columns)
           for i in range(len(columns[0]))]
 

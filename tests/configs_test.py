@@ -27,7 +27,7 @@ SMALL = {
     'steps': 2, 'prompts_per_step': 4, 'samples_per_prompt': 8, 'pkpo.k': 8,
     'max_prompt': 160, 'max_response': 16, 'overlong.window': 4,
     'mesh.data': 1, 'mesh.fsdp': 1, 'mesh.tensor': 1, 'sampling.slots': 8,
-    'sampling.chunk': 64, 'learner.microbatch': 2, 'learner.buckets': '',
+    'sampling.chunk': 64, 'learner.tokens_per_microbatch': 400,
     'eval.every': 0, 'eval.samples': 2, 'eval.k': 1, 'log.display': False,
     'log.tensorboard': False, 'optimizer.learning_rate': 1e-3}
 
@@ -117,7 +117,7 @@ def test_it_takes_two_steps_with_a_small_model(name, small, tmp_path):
 def test_what_the_user_must_bring_is_named(name, small, tmp_path, monkeypatch):
   """Before anything is compiled."""
   given = small(name)
-  monkeypatch.setattr(train.programs_lib.update_lib, 'make', None)
+  monkeypatch.setattr(train.programs_lib.learner_lib, 'make', None)
   monkeypatch.chdir(tmp_path)
   with pytest.raises(ValueError, match='There is no file .*jsonl'):
     train.train(config.load(str(ROOT / name), {

@@ -8,7 +8,8 @@ import optax
 import pytest
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import experiment, train
+from jaxrl_llm import experiment, programs, train
+from jaxrl_llm.learner import rounds
 from jaxrl_llm.monitoring import timing
 from tests.helpers import devices, stage_runs, tiny
 from tests.helpers.tolerance import decoder, typical
@@ -118,6 +119,9 @@ def loop(sizes, fields):
       ids=[r.problem_id.tolist() for r in watched.rollouts],
       rows=rows, figures=figures, laid_out=laid_out,
       programs=tiny.programs(compiled),
+      sizes=[len(parts.programs.learner.plans(rows)) for rows in (
+          programs.scored_rows(parts.programs),
+          rounds.minibatch_rows(config))],
       part=params['layers']['up'].sharding.shard_shape((1, 32, 32)),
       params=[np.asarray(x, np.float64).tolist()
               for x in jax.tree.leaves(params)])
@@ -177,9 +181,11 @@ def test_everything_lies_as_it_should_and_compiles_once(results):
       results, ((1, 1, 1), *MESHES, learner), strict=True):
     assert result['laid_out'] == [True] * 4
     assert result['part'] == [1, 32 // fsdp, 32 // tensor]
+    scores, updates = result['sizes']
     assert result['programs'] == [
-        'jit(batch_advantages)', 'jit(score)', 'jit(sharded_generate)',
-        'jit(update)', 'jit(wave_signal)']
+        'jit(batch_advantages)', *['jit(score)'] * scores,
+        'jit(sharded_generate)', *['jit(update)'] * updates,
+        'jit(wave_signal)']
 
 
 @pytest.mark.slow

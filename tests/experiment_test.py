@@ -9,7 +9,7 @@ import pytest
 
 from jaxrl_llm import experiment, programs, rollout, stages, tasks
 from jaxrl_llm.evaluation import responses
-from jaxrl_llm.learner import actor, optimizer, rejection
+from jaxrl_llm.learner import actor, learner, optimizer, rejection
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.models import attention
 from jaxrl_llm.sampling import plan
@@ -42,7 +42,7 @@ def test_every_mix_of_requests_fits_any_number_of_shards(monkeypatch):
         experiment.sharding, 'data_shards', lambda _: int(shards))
     config = tiny.load(
         prompts_per_step=prompts_per_step, samples_per_prompt=group,
-        advantage='reinforce', learner__microbatch=1)
+        advantage='reinforce')
     curriculum = stages.make(config).curriculum
     made = programs.make_sampler(
         config, mesh, None, Stops(()), curriculum)
@@ -136,19 +136,19 @@ def test_numbers_of_the_loss_are_the_configs():
 
 def test_static_choices_of_the_learner_are_the_configs():
   config = tiny.load(
-      learner__microbatch=4, learner__buckets='12,15', learner__remat='full',
+      learner__tokens_per_microbatch=70, learner__remat='full',
       learner__unroll=3, learner__vocab_chunk=64, loss__objective='gspo',
       loss__aggregation='constant', loss__importance='icepop',
       loss__kl_estimator='k1', off_policy='jackpot', jackpot__mask='expected',
       jackpot__target='p_ref', jackpot__top_k=7)
-  got = programs.learner_config(config, microbatch=2)
+  got = programs.learner_config(config, tokens=60)
   assert vars(got) == dict(
-      microbatch=2, max_prompt=9, max_response=10, buckets=(12, 15),
+      tokens=60, max_prompt=9, max_response=10, samples=4,
+      whole=True,
       objective='gspo', aggregation='constant', importance='icepop',
       kl_estimator='k1', vocab_chunk=64, remat='full', attention='auto',
       unroll=3, row_facts=False, rejection=rejection.Rejection(
-          target='p_ref', mask='expected', top_k=7), actor=None,
-      plan='rows', sizes=None)
+          target='p_ref', mask='expected', top_k=7), actor=None)
   plain = programs.learner_config(tiny.load())
   assert plain.rejection is None
 
@@ -174,11 +174,17 @@ def test_static_choices_of_an_actor_are_the_configs():
     assert loss_lib.params(config).actor == {**clips, **numbers}
 
 
-def test_a_microbatch_has_at_most_the_rows_of_an_update():
-  config = tiny.load(learner__microbatch=32, learner__updates=2)  # of 8 rows
-  assert programs.learner_config(config).microbatch == 8
-  stages = experiment.build(config).stages
-  assert programs.scored_rows(config, stages) == 16
+@pytest.mark.parametrize('fields, whole', [
+    ({}, True), (dict(learner__updates=2), False),
+    (dict(selection='replay', replay__rounds=2), False)])
+def test_whether_all_rows_of_a_group_are_in_an_update(
+    monkeypatch, fields, whole):
+  seen, make = [], learner.make
+  monkeypatch.setattr(
+      learner, 'make', lambda model, cfg, *args, **kwargs: (
+          seen.append(cfg.whole), make(model, cfg, *args, **kwargs))[1])
+  experiment.build(tiny.load(**fields))
+  assert seen == [whole]
 
 
 @pytest.mark.parametrize('fields, horizon', [
@@ -206,7 +212,7 @@ def test_attention_is_chosen_for_the_devices_of_the_mesh(monkeypatch):
   experiment.build(tiny.load())
   # Rows of learning have 9 + 10 tokens, those of prefill 9. The first call asks
   # whether prompts can be shared.
-  assert asked == [('auto', 'cpu', 19)] * 2 + [('auto', 'cpu', 9)]
+  assert asked == [('auto', 'cpu', 19), ('auto', 'cpu', 9)]
 
 
 def test_the_sampler_is_the_configs(parts):
@@ -264,10 +270,10 @@ def refusals():
       dict(mesh__tensor=4, model__heads=4, model__kv_heads=4,
            model__mlp_width=34, model__head_dim=8),
       dict(mesh__fsdp=8, mesh__data=1, model__width=36),
-      dict(learner__microbatch=4),
+      dict(learner__updates=4),
       dict(mesh__tensor=4, mesh__learner_tensor=3),
       dict(mesh__data=1, mesh__fsdp=4, mesh__tensor=2, mesh__learner_tensor=1,
-           model__kv_heads=2, learner__microbatch=4),
+           model__kv_heads=2, learner__updates=4),
       dict(mesh__tensor=2, mesh__learner_tensor=1, model__kv_heads=2,
            lora__rank=2),
       dict(mesh__fsdp=4, mesh__tensor=2, mesh__learner_tensor=1,
@@ -287,9 +293,10 @@ def test_meshes_that_do_not_divide_are_refused():
       ['mesh.tensor=2', 'model.kv_heads=1'],
       ['layers/down', '34', 'mesh.tensor x mesh.fsdp = 4 x 1'],
       ['layers/', '36', 'mesh.fsdp = 8'],
-      ['microbatch=4', '8 data shards', 'multiple of 8'],
+      ['The 4 responses of an optimiser step', '8 data shards',
+       'multiple of 8'],
       ['mesh.learner_tensor=3 does not divide mesh.tensor=4: use a divisor'],
-      ['learner.microbatch=4', "learner's 8 data shards (mesh.data x mesh.fsdp "
+      ['The 4 responses', "learner's 8 data shards (mesh.data x mesh.fsdp "
        'x mesh.tensor / mesh.learner_tensor)', 'multiple of 8'],
       ['mesh.learner_tensor=1 does not fit lora.rank=2'],
       ['36', 'mesh.fsdp = 8', 'with mesh.learner_tensor=1 the mesh (data, '

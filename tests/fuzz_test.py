@@ -56,7 +56,6 @@ def get_config(arg=None):
   c.update(steps=2, prompts_per_step=4, samples_per_prompt=4)
   c.max_prompt = 9
   c.max_response = 10
-  c.learner.microbatch = 8
   c.loss.clip_high = 0.28
   c.task.name = 'countdown'
   c.task.update(kinds=('two',), train=(40,), heldout=(6,), solved=(1.0,))

@@ -18,7 +18,7 @@ from tests.helpers import devices, tiny, tiny_hf
 
 SMALL = {
     'steps': 2, 'prompts_per_step': 4, 'samples_per_prompt': 4,
-    'max_prompt': 150, 'max_response': 8, 'learner.microbatch': 8,
+    'max_prompt': 150, 'max_response': 8,
     'sampling.slots': 8, 'eval.every': 0, 'eval.samples': 2, 'eval.k': (1,),
     'task.template': 'question', 'task.heldout_count': 3,
     'log.samples': 4, 'log.display': False, 'log.tensorboard': False}

@@ -105,7 +105,8 @@ def test_no_softmax_over_the_vocabulary_in_16_bits():
   loss = jax.tree.map(jnp.asarray, loss_lib.params(config))
   sensitive = {'exp', 'log', 'sub', 'reduce_sum', 'reduce_max', 'div',
                'logsumexp', 'tanh'}
-  got = arrays(learner.update, state, batch, loss)
+  plan = learner.plans(rows)[-1]
+  got = arrays(learner.update.program, state, batch, plan, loss)
   over_vocabulary = [
       kind for name, shape, kind in got if V in shape and name in sensitive]
   assert over_vocabulary and set(over_vocabulary) == {jnp.dtype('float32')}
@@ -245,7 +246,7 @@ def test_every_field_is_read(monkeypatch, parts, tmp_path):
   config = tiny.load(
       tmp_path, steps=2, warm_start__steps=1, overlong__mode='penalty',
       overlong__window=3, warm_start__cache=tmp_path / 'warm')
-  build, learner_make = experiment.build, warm_start.update_lib.make
+  build, learner_make = experiment.build, warm_start.learner_lib.make
 
   def built(config):
     fresh = build(config)  # reads what it reads; its programs stay uncompiled
@@ -256,7 +257,7 @@ def test_every_field_is_read(monkeypatch, parts, tmp_path):
     state = types.SimpleNamespace
     return learner_make(*args, **kwargs)._replace(
         init=lambda params: state(params=params),
-        update=lambda state, batch, loss: (state, {'loss': np.zeros(())}))
+        update=lambda state, batch, plan, loss: (state, {'loss': np.zeros(())}))
 
   monkeypatch.setattr(experiment, 'build', built)
   reads = Reads(monkeypatch, config)
@@ -264,11 +265,11 @@ def test_every_field_is_read(monkeypatch, parts, tmp_path):
     run = warm_start.run
 
     def quick(*args):
-      patch.setattr(warm_start.update_lib, 'make', no_learner)
+      patch.setattr(warm_start.learner_lib, 'make', no_learner)
       try:
         return run(*args)
       finally:
-        patch.setattr(warm_start.update_lib, 'make', learner_make)
+        patch.setattr(warm_start.learner_lib, 'make', learner_make)
 
     patch.setattr(warm_start, 'run', quick)
     train.train(config)

@@ -17,7 +17,7 @@ from tests import resume_test
 from tests.helpers import many, tiny
 
 SPEED_CBS = dict(
-    steps=5, learner__updates=2, learner__microbatch=8, eval__every=0,
+    steps=5, learner__updates=2, eval__every=0,
     curriculum='speed', speed__n_init=2, curriculum_prompts=8,
     selection='cbs', cbs__rounds=2, cbs__warmup=1, cbs__epsilon=.2,
     checkpoint__every=1, checkpoint__keep=9, log__samples=9,

@@ -13,10 +13,6 @@ from jaxrl_llm.sampling.stops import Stops
 from launch.aot import arguments
 from tests.helpers import tiny
 
-AUTO = dict(
-    learner__buckets='auto', learner__response_buckets='auto',
-    learner__list_buckets='auto', sampling__buckets='auto')
-
 
 @pytest.mark.parametrize('fields', [
     pytest.param(
@@ -25,7 +21,7 @@ AUTO = dict(
     pytest.param(
         dict(lora__rank=2, loss__kl_coef=0.1), marks=pytest.mark.slow),
     dict(sampling__chunk=4, sampling__prefill_prompts=1, sampling__top_p=.5,
-         sampling__buckets='3', learner__buckets='12', curriculum_prompts=6,
+         sampling__buckets='3', curriculum_prompts=6,
          selection='replay', replay__rounds=2),
     *(pytest.param(dict(fields, off_policy='jackpot'), marks=pytest.mark.slow)
       for fields in (
@@ -55,7 +51,6 @@ def test_shapes_are_those_of_a_step(fields):
       # The first time: arguments that are donated are gone afterwards.
       seen.setdefault(name, program.lower(*args).as_text())
       return program(*args)
-    call._cache_size = lambda: 0
     return call
 
   learner, sampler = parts.programs.learner, made.writer.sampler
@@ -114,34 +109,28 @@ def test_the_reshard_is_lowered_for_the_weights_that_move():
 
 
 def test_lengths_are_chosen_by_the_prompts_of_the_training_set():
-  config = tiny.load(**AUTO)
+  config = tiny.load(sampling__buckets='auto')
   parts = experiment.build(config)
   lengths = {
       len(parts.task.tokenizer.encode(p.prompt)) for p in parts.task.train}
   made = parts.config
-  assert config.learner.buckets == 'auto'
-  assert made.learner.buckets and made.sampling.buckets
-  assert {*made.sampling.buckets} <= lengths
-  # Truncated responses are the most frequent.
-  assert {*made.learner.buckets} & {n + config.max_response for n in lengths}
-  sampler, learner = parts.programs.sampler, programs.learner_config(made)
-  assert sampler.sampler.buckets == made.sampling.buckets
-  assert learner.lengths == (*made.learner.buckets, 19)
-  learner = programs.learner_config(made, 'waves')
-  assert learner.lengths == (*made.learner.response_buckets, 10)
-  assert made.learner.response_buckets
-  # Two groups of 4 on one device: 8 x 10 + 2 x 8 tokens.
-  assert made.learner.list_buckets[-1] == 96
+  assert config.sampling.buckets == 'auto'
+  assert made.sampling.buckets and {*made.sampling.buckets} <= lengths
+  assert parts.programs.sampler.sampler.buckets == made.sampling.buckets
   for asked, known in ((config, None), (tiny.load(), np.array([5]))):
     got = programs.with_lengths(
-        asked, parts.programs.mesh, parts.stages.curriculum, known)
-    assert (got.learner.buckets, got.learner.response_buckets,
-            got.sampling.buckets) == ((), (), ())
-  # Without lengths, that of lists of full rows alone.
-  assert got.learner.list_buckets == ()
-  got = programs.with_lengths(
-      config, parts.programs.mesh, parts.stages.curriculum)
-  assert got.learner.list_buckets == (96,)
+        asked, parts.programs.mesh, parts.programs.model,
+        parts.stages.curriculum, known)
+    assert got.sampling.buckets == ()
+
+
+@pytest.mark.parametrize('fields, tokens', [
+    ({}, 512), (dict(model__width=1024), 1024),
+    (dict(learner__tokens_per_microbatch=70), 70)])
+def test_tokens_of_a_microbatch(fields, tokens):
+  made = experiment.build(tiny.load(**{
+      'learner__tokens_per_microbatch': 'auto', **fields}))
+  assert made.config.learner.tokens_per_microbatch == tokens
 
 
 @pytest.mark.parametrize('attention, needs', [

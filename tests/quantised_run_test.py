@@ -69,10 +69,10 @@ def test_the_estimate_of_memory_knows_the_types():
     model = config_lib.model_config(config)
     return {part.name: part.bytes for part in memory.parts(
         config, model, dict(data=1, fsdp=1, tensor=1),
-        experiment.stages_lib.make(config), 6, 1, training=True)}
+        experiment.stages_lib.make(config), 6, training=True)}
 
   # Few rows in an update, so that the sampler needs more.
-  few = dict(learner__microbatch=1, learner__vocab_chunk=1)
+  few = dict(learner__tokens_per_microbatch=1, learner__vocab_chunk=1)
   name = 'the cache of the decode slots'
   assert parts_of(**few)[name] == 8 * 19 * 2 * 16 * 4
   assert parts_of(**few, sampling__kv='int8')[name] == 8 * 19 * 2 * (16 + 4)

@@ -12,7 +12,7 @@ from jaxrl_llm.learner import batches
 from jaxrl_llm.models import transformer
 from jaxrl_llm.ops import pkpo
 from jaxrl_llm.types import LearnerBatch, rows_of, Table
-from tests.helpers import stage_runs, tables, tiny
+from tests.helpers import learners, stage_runs, tables, tiny
 from tests.helpers.tolerance import FUNCTION, policy_gap, rounding
 
 BOUND = stage_runs.FIELDS['loss__clip_low']
@@ -103,7 +103,8 @@ def recorded(patch, count, **fields):
 def scores(parts, fixed, params, batch):
   """Returns the log-probs [B, T] of a batch's responses under parameters."""
   bare = batch.replace(old_logprobs=None, anchor_logprobs=None)
-  return np.asarray(parts.programs.learner.score(
+  return np.asarray(learners.score(
+      parts.programs.learner,
       jax.device_put(params, parts.param_shardings()), parts.shard_rows(bare),
       fixed.loss, None).logprobs)
 

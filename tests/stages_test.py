@@ -53,8 +53,7 @@ def test_a_selection_gets_the_fields_of_its_section(fields, capacity, rows):
     (dict(curriculum='dynamic', curriculum_prompts=2), 2, 3, 1)], ids=str)
 def test_a_curriculum_gets_the_sizes_of_the_run(
     fields, prompts, capacity, most):
-  config = tiny.load(seed=5, samples_per_prompt=6, learner__microbatch=8,
-                     **fields)
+  config = tiny.load(seed=5, samples_per_prompt=6, **fields)
   made = stages.make(config, 40).curriculum
   assert (made.max_prompts, made.max_requests) == (prompts, 6 * prompts)
   assert (made.capacity, made.max_rounds) == (capacity, most)

@@ -14,7 +14,7 @@ from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.monitoring import metrics, timing
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.types import Stopped
-from tests.helpers import tiny
+from tests.helpers import learners, tiny
 from tests.helpers.tolerance import policy_gap, rounding
 from tests.reference import advantages as reference
 
@@ -291,10 +291,13 @@ def test_old_and_anchor_logprobs_stay_through_the_updates_of_a_step(several):
     bare = several.shard_rows(rows.replace(
         old_logprobs=None, anchor_logprobs=None))
     for of, name in ((params, 'old'), (frozen, 'anchor')):
-      score = several.programs.learner.score(
+      score = learners.score(
+          several.programs.learner,
           jax.device_put(of, several.param_shardings()), bare,
           fixed.loss, None).logprobs
-      np.testing.assert_array_equal(score, getattr(rows, f'{name}_logprobs'))
+      want = getattr(rows, f'{name}_logprobs')
+      np.testing.assert_allclose(
+          score, want, rtol=0, atol=policy_gap(several.config, want))
     assert row['update/kl_old'] > 0  # later updates have moved
     shuffled = [
         int((rollouts.logprobs == row).all(1).argmax())
@@ -302,8 +305,8 @@ def test_old_and_anchor_logprobs_stay_through_the_updates_of_a_step(several):
     orders += [shuffled[:16], shuffled[16:]]
   # Every epoch of every step has a shuffle of its own.
   assert len(set(map(tuple, orders))) == len(orders) == 6
-  assert several.programs.learner.update._cache_size() == 1
-  assert several.programs.learner.score._cache_size() == 1
+  learner = several.programs.learner
+  assert 1 <= learner.update.program._cache_size() <= len(learner.plans(8))
 
 
 def test_the_anchor_pulls(several):

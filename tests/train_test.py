@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 import pytest
 
-from jaxrl_llm import checkpoint, train
+from jaxrl_llm import checkpoint, programs, train
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.evaluation import heldout
 from jaxrl_llm.learner import advantages as advantages_lib
@@ -173,17 +173,21 @@ def test_20_steps_compile_each_program_once(run):
 
 
 def test_a_run_keeps_the_lengths_that_it_chose(tmp_path, monkeypatch):
-  auto = dict(learner__buckets='auto', sampling__buckets='auto')
+  auto = dict(
+      sampling__buckets='auto', learner__tokens_per_microbatch='auto')
   config = tiny.load(tmp_path, steps=1, **auto)
   train.train(config)
   saved = tmp_path / 'choices.json'
   chosen = json.loads(saved.read_text())
-  assert all(chosen[name] for name in ('learner.buckets', 'sampling.buckets'))
+  assert chosen['sampling.buckets']
+  assert chosen['learner.tokens_per_microbatch'] == 512
   # Another run, such as an evaluation with shorter prompts, may choose others.
   asked = config_lib.load(str(tmp_path / 'config.json'))
-  assert asked.learner.buckets == asked.sampling.buckets == 'auto'
+  assert asked.learner.tokens_per_microbatch == 'auto'
+  assert asked.sampling.buckets == 'auto'
   # Though another version might choose others.
   monkeypatch.setattr(buckets, 'choose', lambda *_, **__: (3,))
+  monkeypatch.setattr(programs, '_TOKENS_CPU', 300)
   train.train(tiny.load(tmp_path, steps=2, **auto))
   assert json.loads(saved.read_text()) == chosen
   assert [row['step'] for row in metrics.read(tmp_path / 'metrics.jsonl')] == [
@@ -245,7 +249,7 @@ def test_other_hyperparameters_compile_nothing(run, parts):
         parts.programs.sampler.generate._cache_size(),
         parts.advantages.of_batch._cache_size(),
         parts.advantages.of_wave._cache_size(),
-        parts.programs.learner.update._cache_size()])
+        parts.programs.learner.update.program._cache_size()])
   assert len(set(seen)) == 3
   assert counts[0] == counts[1] == counts[2] and 0 not in counts[0]
 

@@ -9,7 +9,7 @@ from safetensors.numpy import load_file, save_file
 
 from jaxrl_llm import warm_start
 from jaxrl_llm.learner import loss as loss_lib
-from tests.helpers import tiny
+from tests.helpers import learners, tiny
 
 STEPS = 8
 
@@ -62,7 +62,8 @@ def test_it_learns_to_answer_and_to_stop(warmed):
   def logprobs(params):
     params = jax.device_put(params, parts.param_shardings())
     return np.asarray(
-        parts.programs.learner.score(params, rows, loss).logprobs)
+        learners.score(
+            parts.programs.learner, params, rows, loss).logprobs)
 
   key = parts.replicate(jax.random.key(0))
   before = logprobs(parts.programs.policy.init(key))

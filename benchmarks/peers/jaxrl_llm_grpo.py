@@ -55,10 +55,6 @@ def make_config(job: job_lib.Job) -> ConfigDict:
   c.prompts_per_step, c.samples_per_prompt = job.prompts, job.samples
   c.max_prompt, c.max_response = job.max_prompt, job.max_response
   c.optimizer.learning_rate = job.learning_rate
-  if job.buckets:
-    c.learner.buckets = tuple(map(int, job.buckets.split(',')))
-    c.learner.response_buckets = tuple(
-        n for n in c.learner.buckets if n < job.max_response)
   if job.folder:
     c.model.hf = job.folder
     config_lib.validate(c)
@@ -71,14 +67,6 @@ def make_config(job: job_lib.Job) -> ConfigDict:
   c.mesh.cpu_devices = job.devices or cores
   c.sampling.slots = max(8 * cores // c.mesh.cpu_devices, 1)
   c.sampling.unroll = True
-  c.learner.microbatch = min(
-      max(8 * cores, c.mesh.cpu_devices), job.rows)
-  if not job.buckets:
-    c.learner.buckets = tuple(
-        job.max_prompt + job.max_response * i // 8 for i in range(1, 8))
-    c.learner.response_buckets = tuple(
-        job.max_response * i // 16 for i in range(1, 16))
-  c.learner.unroll = job.layers
   config_lib.validate(c)
   return c
 

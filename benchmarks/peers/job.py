@@ -41,10 +41,8 @@ class Job:
     max_prompt: limit of a prompt's tokens.
     folder: Hugging Face folder with model, tokeniser and `prompts.json`; '' for
       prompts of eight characters and a model made by each library.
-    buckets: `learner.buckets` of jaxrl_llm; '' for the default, without a
-      folder for one of each eighth of the response.
-    devices: CPU devices of jaxrl_llm, which share the same number of slots and
-      rows of a microbatch; 0 for one per core.
+    devices: CPU devices of jaxrl_llm, which share the same number of slots;
+      0 for one per core.
     learning_rate: learning rate of AdamW. It is so small that the policy, and
       thus the length of the responses, stays nearly constant.
   """
@@ -60,7 +58,6 @@ class Job:
   vocab_size: int = VOCAB_SIZE
   max_prompt: int = 8
   folder: str = ''
-  buckets: str = ''
   devices: int = 0
   learning_rate: float = 1e-6
 

@@ -24,5 +24,5 @@ def get_config(arg=None):
   c.mesh.fsdp = 32
   c.mesh.tensor = 4
   c.mesh.learner_tensor = 1
-  c.learner.microbatch = 128
+  c.learner.tokens_per_microbatch = 5120
   return c

@@ -34,7 +34,7 @@ def get_config(arg=None):
   c.prompts_per_step = 64
   c.learner.updates = 1
   c.mesh.learner_tensor = 1
-  c.learner.microbatch = 128
+  c.learner.tokens_per_microbatch = 9216
   c.eval.every = 20
   c.checkpoint.every = 20
   return c

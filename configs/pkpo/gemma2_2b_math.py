@@ -66,7 +66,7 @@ def get_config(arg=None):
   c.mesh.learner_tensor = 1
   c.sampling.slots = 64
   c.sampling.chunk = 256
-  c.learner.microbatch = 256
+  c.learner.tokens_per_microbatch = 2560
   c.learner.remat = 'matmuls'
   c.eval.every = 250
   c.eval.problems = 500
@@ -75,20 +75,19 @@ def get_config(arg=None):
   c.checkpoint.every = 100
   if arg is not None:
     c.prompts_per_step = 128
-    # Lists of 8 rows on each chip: weights are gathered a quarter as often.
-    c.learner.microbatch = 1024
+    # 8 full rows on each chip: weights are gathered a quarter as often.
+    c.learner.tokens_per_microbatch = 8704
     c.learner.remat = 'attention'
   if arg == 'slices':
     c.prompts_per_step = 256
     c.mesh.data = 8
-    c.learner.microbatch = 2048
   if arg == '4k':
     c.max_response = 3584
     c.mesh.data = 8
     c.mesh.fsdp = 16
     c.mesh.tensor = 1
     c.sampling.slots = 16
-    c.learner.microbatch = 512
+    c.learner.tokens_per_microbatch = 14848
     c.learner.remat = 'attention'
   return c
 

@@ -24,6 +24,6 @@ def get_config(arg=None):
   c.mesh.fsdp = 16
   c.mesh.tensor = 8
   c.sampling.slots = 16
-  c.learner.microbatch = 256
+  c.learner.tokens_per_microbatch = 7680 if arg == '4k' else 2560
   c.learner.remat = 'attention'
   return c

@@ -27,6 +27,6 @@ def get_config(arg=None):
     c.mesh.fsdp = 32
     c.mesh.tensor = 2
     c.sampling.slots = 16
-    c.learner.microbatch = 256
+    c.learner.tokens_per_microbatch = 7680
     c.learner.remat = 'full'
   return c

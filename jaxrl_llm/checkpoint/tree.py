@@ -15,6 +15,8 @@ from jaxrl_llm.storage import paths
 # Prefixes of names, and the prefixes in older checkpoints, in which every step
 # was one round and there was one learner.
 _FORMER = {'rounds': 'step', 'learners.0.': 'learner.'}
+# Ends of names that older checkpoints have only once.
+_SAME = {'table.prompt_length': 'tokens.prompt_length'}
 # Ends of names that older checkpoints lack; they are 0.
 _NEW = ('table.shard',)
 
@@ -109,6 +111,9 @@ def _source(name: str, saved: Mapping[str, Any]) -> str:
   for new, old in _FORMER.items():
     if name.startswith(new) and name not in saved:
       return old + name.removeprefix(new)
+  for new, old in _SAME.items():
+    if name.endswith(new) and name not in saved:
+      return name.removesuffix(new) + old
   return name
 
 

@@ -17,8 +17,7 @@ from jaxrl_llm.config.values import check
 from jaxrl_llm.storage import paths
 
 FILE = 'choices.json'
-_BUCKETS = (
-    'learner.buckets', 'learner.response_buckets', 'sampling.buckets')
+_CHOSEN = 'learner.tokens_per_microbatch', 'sampling.buckets'
 _LIMITS = ('max_prompt', 'max_response')
 
 
@@ -30,7 +29,7 @@ def choices(config: ConfigDict) -> str:
   """
   flat = flatten(config)
   return json.dumps({name: flat[name] for name in (
-      *_LIMITS, *_BUCKETS, *(
+      *_LIMITS, *_CHOSEN, *(
           f'{section}.{leaf}' for section in SECTIONS
           for leaf in ('hf', 'dtype')))}, indent=1)
 
@@ -56,7 +55,7 @@ def as_begun(config: ConfigDict) -> ConfigDict:
     begun = _begun(config, paths.place(config.workdir))
     taken = {}
     if all(begun.get(name) == flat[name] for name in _LIMITS):
-      taken = {name: begun[name] for name in _BUCKETS
+      taken = {name: begun[name] for name in _CHOSEN
                if flat[name] == AUTO and name in begun}
     for section in SECTIONS:
       name, kind = f'{section}.hf', f'{section}.dtype'
@@ -77,6 +76,6 @@ def _begun(config: ConfigDict, folder: paths.Path) -> dict[str, Any]:
   former = renamed(from_json(str(folder / 'config.json')), warn=False)
   return {'model.dtype': model_config(config).dtype, **{
       name: former.get(name) for name in (*_LIMITS, 'model.hf')}, **{
-          name: former.get(name, ()) for name in _BUCKETS}} | (
+          'sampling.buckets': former.get('sampling.buckets', ())}} | (
               {'model.dtype': former['model.dtype']}
               if former.get('model.dtype') else {})

@@ -157,27 +157,11 @@ def _conflicts(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
     yield (f'learner.updates={c.learner.updates} does not divide the {rows} '
            'responses of a step (prompts_per_step x samples_per_prompt): use '
            f'{_divisor(rows, c.learner.updates)}.')
-  elif (of_update := rows // c.learner.updates) % min(
-      c.learner.microbatch, of_update):
-    yield (f'learner.microbatch={c.learner.microbatch} does not divide the '
-           f'{of_update} responses of an optimiser step (prompts_per_step x '
-           'samples_per_prompt / learner.updates): use '
-           f'{_divisor(of_update, c.learner.microbatch)}.')
   full = c.max_prompt + c.max_response
   if c.sampling.chunk and c.sampling.chunk > full:
     yield (f'sampling.chunk={c.sampling.chunk} is more than the {full} '
            'positions of the cache (max_prompt + max_response): use at most '
            f'{full}, or none.')
-  for length in _lengths(c.learner.buckets):
-    if not 2 <= length < full:
-      yield (f'learner.buckets has {length}, but row lengths below the full '
-             f'one lie between 2 and {full - 1} (max_prompt + max_response - '
-             '1): leave it out.')
-  for length in _lengths(c.learner.response_buckets):
-    if length >= c.max_response:
-      yield (f'learner.response_buckets has {length}, but response lengths '
-             f'below the full one lie between 1 and {c.max_response - 1} '
-             '(max_response - 1): leave it out.')
   for length in _lengths(c.sampling.buckets):
     if length >= c.max_prompt:
       yield (f'sampling.buckets has {length}, but prompt lengths below the '
@@ -189,9 +173,7 @@ def _conflicts(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
            f'max_response={c.max_response} when overlong.mode=penalty.')
   if not c.eval.k:
     yield 'eval.k is empty: give at least one number, such as 1.'
-  for name in ('eval_k', 'eval.k', 'learner.buckets',
-               'learner.response_buckets', 'learner.list_buckets',
-               'sampling.buckets'):
+  for name in ('eval_k', 'eval.k', 'sampling.buckets'):
     value = flatten(c)[name]
     if isinstance(value, tuple) and len({*value}) < len(value):
       yield (f'{name}={to_text(value)} has a value twice: leave one of them '

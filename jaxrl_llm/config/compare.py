@@ -8,6 +8,7 @@ from ml_collections import ConfigDict
 
 from jaxrl_llm.config import checks
 from jaxrl_llm.config.field import AFFECTS, WEIGHTS
+from jaxrl_llm.config.fields import REMOVED
 from jaxrl_llm.config.model import SECTIONS
 from jaxrl_llm.config.nested import Flat, flatten, renamed
 from jaxrl_llm.config.table import table
@@ -59,6 +60,8 @@ def difference(
   a, b = renamed(flatten(old), warn=False), renamed(flatten(new), warn=False)
   for flat in (a, b):
     flat.setdefault('loss.behaviour', 'sampled')
+    for name in flat.keys() & REMOVED.keys():
+      del flat[name]
   for field in table(b.get('task.name')).values():
     a.setdefault(field.name, field.default)
     b.setdefault(field.name, field.default)

@@ -32,6 +32,10 @@ class Texts(tuple[str, ...]):
   """Type of a field that holds texts with any characters."""
 
 
+class Automatic(int):
+  """Type of a field that holds a whole number, or AUTO: the run chooses it."""
+
+
 AUTO = 'auto'
 
 # Names that fields had before; configs with them load, with a warning.
@@ -39,6 +43,12 @@ RENAMED = {
     'selection.signal_only': 'drop_zero_advantage',
     'sampling.prompts_per_round': 'sampling.prefill_prompts',
 }
+
+# Fields that former versions had. Saved configs with them load, with a warning.
+REMOVED = {
+    f'learner.{name}': 'learner.tokens_per_microbatch limits a microbatch now'
+    for name in ('microbatch', 'buckets', 'share_prompts', 'response_buckets',
+                 'list_buckets')}
 
 _INTS = tuple[int, ...]
 _PATH = modules.Path | None
@@ -224,24 +234,10 @@ FIELDS = (
     Field('learner.updates', 1, 'optimiser steps of each pass over a batch: a '
           'mini-batch has prompts_per_step x samples_per_prompt / this rows',
           range=SOME),
-    Field('learner.microbatch', 32, 'responses in one forward and backward '
-          'pass (at most all of an optimiser step)', range=SOME,
-          affects=_LAYOUT),
-    Field('learner.buckets', AUTO, 'row lengths (prompt and response, tokens) '
-          'to compile in addition to the full one: lengths, auto (a few, '
-          "chosen by the training prompts' lengths and kept for the run) or "
-          'none', range=SOME, kind=Lengths, affects=_LAYOUT),
-    Field('learner.share_prompts', None, 'compute a prompt once for all its '
-          'responses in the update (none: where it can be)',
-          kind=bool | None, affects=_NOTHING),
-    Field('learner.response_buckets', AUTO, 'response lengths to compile in '
-          'addition to max_response, in place of learner.buckets where prompts '
-          'are shared: lengths, auto or none', range=SOME, kind=Lengths,
-          affects=_NOTHING),
-    Field('learner.list_buckets', AUTO, 'where weights are split (mesh.fsdp): '
-          "tokens of a device's rows of a microbatch, prompts counted once, to "
-          'compile in addition to the most there can be: numbers, auto (a few) '
-          'or none', range=SOME, kind=Lengths, affects=_NOTHING),
+    Field('learner.tokens_per_microbatch', AUTO, 'most tokens of one forward '
+          'and backward pass on each data shard, each prompt counted once: a '
+          'number (at least one row) or auto (by the device and the model)',
+          range=SOME, kind=Automatic, affects=_LAYOUT),
     Field('learner.vocab_chunk', None, 'tokens whose logits are computed at a '
           'time (none: as many as fit in 512 MB)', range=SOME, kind=int | None,
           affects=_LAYOUT),
@@ -253,8 +249,9 @@ FIELDS = (
           'prefill: xla, splash (TPU), cudnn (NVIDIA, 16-bit) or auto (splash '
           'on a TPU for rows of 256 tokens or more, else xla)',
           choices=('auto', 'xla', 'splash', 'cudnn'), affects=_LAYOUT),
-    Field('learner.unroll', 1, 'layers unrolled in the scan over layers: '
-          'faster, but a slower compile', range=SOME, affects=_LAYOUT),
+    Field('learner.unroll', None, 'layers unrolled in the scan over layers: '
+          'faster, but a slower compile if they are many (none: all of at most '
+          '4 on a CPU, else 1)', range=SOME, kind=int | None, affects=_LAYOUT),
 
     Field('actor.lag', 0, 'steps between the sampling of responses and their '
           'use, as if sampling and training ran side by side; those of the '

@@ -11,6 +11,7 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from jaxrl_llm.config import checks, values
+from jaxrl_llm.config.fields import REMOVED
 from jaxrl_llm.config.model import SECTIONS
 from jaxrl_llm.config.nested import flatten, nested, renamed
 from jaxrl_llm.config.table import table
@@ -206,7 +207,12 @@ def from_json(path: str) -> dict[str, Any]:
     raise ValueError(f'{path} is no whole JSON file: {error}.') from None
   if not isinstance(given, dict):
     raise ValueError(f'{path} holds no config: an object of fields is needed.')
-  return flatten(given)
+  flat = flatten(given)
+  for name in flat.keys() & REMOVED.keys():
+    logging.warning(
+        '%s: %s is no field any more and left out: %s.', path, name,
+        REMOVED[name])
+  return {name: value for name, value in flat.items() if name not in REMOVED}
 
 
 def get_config(path: str, arg: str) -> ConfigDict:

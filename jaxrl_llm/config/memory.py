@@ -12,6 +12,7 @@ import jax
 from ml_collections import ConfigDict
 import numpy as np
 
+from jaxrl_llm.config.fields import AUTO
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.stages import Stages
 
@@ -33,7 +34,7 @@ class Part(NamedTuple):
 
 def check(
     config: ConfigDict, model: ModelConfig, mesh: jax.sharding.Mesh,
-    stages: Stages, heldout: int, microbatch: int, training: bool = True,
+    stages: Stages, heldout: int, training: bool = True,
     actor: ModelConfig | None = None) -> None:
   """Refuses a run that cannot fit into the memory of this machine.
 
@@ -43,7 +44,6 @@ def check(
     mesh: see `sharding`.
     stages: their capacities are the sizes of the programs.
     heldout: number of held-out problems.
-    microbatch: rows of one forward and backward pass.
     training: False for an evaluation.
     actor: the architecture of the actor, if it is another model.
 
@@ -52,7 +52,7 @@ def check(
   """
   room = available(mesh)
   found = parts(
-      config, model, dict(mesh.shape), stages, heldout, microbatch, training,
+      config, model, dict(mesh.shape), stages, heldout, training,
       actor, mesh.devices.flat[0].platform)
   if mesh.devices.flat[0].platform != 'cpu':
     found = [part for part in found if not part.on_host]
@@ -75,12 +75,12 @@ def available(mesh: jax.sharding.Mesh) -> int | None:
 
 def parts(
     config: ConfigDict, model: ModelConfig, mesh: dict[str, int],
-    stages: Stages, heldout: int, microbatch: int, training: bool,
+    stages: Stages, heldout: int, training: bool,
     actor: ModelConfig | None = None, platform: str = 'cpu') -> list[Part]:
   """Returns the arrays that exist at the same time, each a lower bound.
 
   Args:
-    config, model, stages, heldout, microbatch, training, actor: see `check`.
+    config, model, stages, heldout, training, actor: see `check`.
     mesh: size of each axis.
     platform: of the devices.
   """
@@ -116,13 +116,19 @@ def parts(
       Part('the latest tokens of the decode slots',
            'lower sampling.steps_per_refill',
            12 * slots * config.sampling.steps_per_refill)]
+  # A microbatch has a row at least, and all of an update at most.
+  tokens = length - 1
+  if config.learner.tokens_per_microbatch != AUTO:
+    tokens = max(tokens, min(
+        config.learner.tokens_per_microbatch, tokens * config.prompts_per_step
+        * config.samples_per_prompt // config.learner.updates // shards))
   # The hidden states between layers, which the backward pass starts from.
   update = [
-      Part('the activations of a microbatch', 'lower learner.microbatch, '
-           'max_prompt or max_response',
-           microbatch * length * model.layers * model.width * item),
+      Part('the activations of a microbatch', 'lower '
+           'learner.tokens_per_microbatch, max_prompt or max_response',
+           shards * tokens * model.layers * model.width * item),
       Part('the logits of a chunk', 'lower learner.vocab_chunk', min(
-          config.learner.vocab_chunk or 1, microbatch * config.max_response)
+          config.learner.vocab_chunk or 1, shards * tokens)
            * model.vocab_size * 4)]
   rows = (1 + config.actor.lag) * requests + stages.selection.capacity + (
       stages.curriculum.capacity * config.samples_per_prompt)

@@ -10,7 +10,7 @@ from typing import Any, Iterable
 
 from jaxrl_llm import schedules, tasks
 from jaxrl_llm.config.field import Field
-from jaxrl_llm.config.fields import AUTO, Lengths, Texts
+from jaxrl_llm.config.fields import AUTO, Automatic, Lengths, REMOVED, Texts
 from jaxrl_llm.config.table import optional, table
 from jaxrl_llm.tasks import modules
 
@@ -44,6 +44,8 @@ def check(flat: dict[str, Any]) -> dict[str, Any]:
 
 def unknown(name: str, known: Iterable[str]) -> str:
   """Returns the sentence about an unknown field, with the likeliest one."""
+  if name in REMOVED:
+    return f'{name} is no field any more: {REMOVED[name]}; leave it out.'
   inside = [other for other in known if other.startswith(name + '.')]
   if inside:
     return f'{name} is a section: set one of its fields, such as {inside[0]}.'
@@ -169,6 +171,8 @@ def _as_kind(value: Any, kind: Any) -> Any:
   if kind is Lengths:
     return AUTO if str(value).lower() == AUTO else _as_kind(
         value, tuple[int, ...])
+  if kind is Automatic:
+    return AUTO if str(value).lower() == AUTO else _as_kind(value, int)
   if kind is Texts:
     return _texts(value)
   if typing.get_origin(kind) is tuple:
@@ -227,6 +231,8 @@ def _describe(kind: Any) -> str:
     text = 'a text or a JSON list of texts, none of them empty'
   elif kind is Lengths:
     text = f'lengths with commas between them, {AUTO} or none'
+  elif kind is Automatic:
+    text = f'a whole number (int) or {AUTO}'
   elif kind is schedules.Steps:
     text = ('a whole number, or step:value pairs that begin at step 0 and '
             'ascend, such as 0:8,1500:1')

@@ -98,8 +98,8 @@ def weighted_sum(
   """Computes a microbatch's part of the actor's loss, and its metrics.
 
   Args:
-    stats: [B, t] of the policy, with `student` of the actor, which has the
-      gradient; t is at most T.
+    stats: [B, T] of the policy, with `student` of the actor, which has the
+      gradient.
     batch: B rows. Without `actor_logprobs`, the actor's old log-probs are its
       present ones.
     weights: [B, T] weights of the tokens, see `policy_losses.token_weights`.
@@ -113,9 +113,8 @@ def weighted_sum(
     actor_clip (whether clipped), actor_importance and actor_gap (|log
     p_omega_ref - log p_inf|), over tokens.
   """
-  t = stats.logprobs.shape[1]
-  mask = batch.mask[:, :t]
-  trained = lambda x: jnp.where(mask, x[:, :t], 0.0)
+  mask = batch.mask
+  trained = lambda x: jnp.where(mask, x, 0.0)
   new, behaviour = trained(stats.student.logprobs), trained(
       batch.behaviour_logprobs)
   old = (jax.lax.stop_gradient(new) if batch.actor_logprobs is None

@@ -10,8 +10,7 @@ from jaxrl_llm.types import LearnerBatch, RolloutTokens
 def learner_batch(
     tokens: RolloutTokens, rows: np.ndarray, advantages: np.ndarray,
     trained: np.ndarray, *, scored: bool = True,
-    identity: np.ndarray | None = None,
-    prompt: np.ndarray | None = None) -> LearnerBatch:
+    identity: np.ndarray | None = None) -> LearnerBatch:
   """Makes a LearnerBatch, with each response directly after its prompt.
 
   Args:
@@ -22,7 +21,6 @@ def learner_batch(
     trained: [B] bool, whether the row's tokens count in the loss.
     scored: whether to include what `Learner.score` computed, if anything.
     identity: [B, 3] see `LearnerBatch`.
-    prompt: [C] number of each rollout's prompt, see `LearnerBatch`.
 
   Returns:
     LearnerBatch of B rows and S = L + T columns.
@@ -55,8 +53,7 @@ def learner_batch(
       anchor_logprobs=some(tokens.anchor_logprobs, scored),
       top_ids=some(tokens.top_ids), top_logprobs=some(tokens.top_logprobs),
       z=some(tokens.z, scored), identity=identity,
-      actor_logprobs=some(tokens.actor_logprobs, scored),
-      prompt=None if prompt is None else of(prompt.astype(np.int32)))
+      actor_logprobs=some(tokens.actor_logprobs, scored))
 
 
 def minibatches(

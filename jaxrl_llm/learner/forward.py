@@ -1,7 +1,4 @@
-"""Passes of the model over the rows of a microbatch.
-
-`cfg` is a `update.LearnerConfig` in all functions.
-"""
+"""Pass of the model over a microbatch's lists of tokens, see `packing`."""
 
 import functools
 import operator
@@ -11,17 +8,49 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from jaxrl_llm.learner import lists as lists_lib
-from jaxrl_llm.models import attention, transformer
+from jaxrl_llm.learner import packing, views
+from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig
-from jaxrl_llm.ops import microbatches, obrs, packing, ragged
+from jaxrl_llm.ops import obrs, ragged
 from jaxrl_llm.ops.token_stats import token_stats, TokenStats
 from jaxrl_llm.sharding import collectives
 from jaxrl_llm.types import Array, LearnerBatch
 
 
+class Players(NamedTuple):
+  """Something of each model that is trained.
+
+  Attributes:
+    policy: of the policy.
+    actor: of the actor, if it is another model; else None, and the policy is
+      the actor.
+  """
+  policy: Any
+  actor: Any = None
+
+  @property
+  def writer(self) -> Any:
+    """Returns what belongs to the model that writes the responses."""
+    return self.policy if self.actor is None else self.actor
+
+  @classmethod
+  def of(cls, tree: Any) -> 'Players':
+    """Returns the players of a tuple of both, or of the policy's tree."""
+    return cls(*tree) if isinstance(tree, tuple) else cls(tree)
+
+  def like(self, tree: Any) -> Any:
+    """Returns a tuple of both if `tree` is one, else what is the policy's."""
+    return tuple(self) if isinstance(tree, tuple) else self.policy
+
+  def map(self, function: Callable[..., Any], *others: 'Players') -> 'Players':
+    """Applies a function to what belongs to each player; to None it is None."""
+    return Players(*(
+        None if any(x is None for x in each) else function(*each)
+        for each in zip(self, *others)))
+
+
 class Net(NamedTuple):
-  """Model in the learner's programs.
+  """Model of a player in the learner's programs.
 
   Attributes:
     model: its architecture.
@@ -37,184 +66,166 @@ class Net(NamedTuple):
   fetch: Optional[Callable[[Any], Any]]
 
   def run(self, params, frozen, tokens, cfg, **given):
-    """Runs the model on rows; `given` are arguments of `transformer.forward`.
+    """Runs the model; `given` are arguments of `transformer.forward`.
 
     Returns:
-      Hidden states, the unembedding, and keys and values if `keep_kv` is given.
+      Hidden states and the unembedding.
     """
     lookup = operator.getitem
     if self.axes:
       lookup = functools.partial(
           collectives.lookup, axes=self.axes, dtype=self.model.dtype)
     params = self.compose(params, frozen)
-    hidden, kv = transformer.forward(
+    hidden, _ = transformer.forward(
         params, tokens, cfg=self.model, remat=cfg.remat,
         implementation=cfg.attention, unroll=cfg.unroll, lookup=lookup,
         fetch=self.fetch, **given)
-    return hidden, transformer.unembedding(params), kv
+    return hidden, transformer.unembedding(params)
 
 
-class Shared(NamedTuple):
-  """Keys and values of prompts, for the rows of a microbatch.
+class Setting(NamedTuple):
+  """Static parts of the learner's programs.
 
   Attributes:
-    kv: those of the players, a tuple.
-    writer: those of the writer, or None.
-    start: [B] int32, column of each row's prompt.
-    length: [B] int32, tokens of each row's prompt without its last.
+    cfg: the `learner.LearnerConfig`.
+    mesh: see `sharding`.
+    nets: Players of Net.
+    optimizers: Players of Optimizer; they update.
+    specs: Players of the partition specs of the trained parameters.
   """
-  kv: tuple[Any, ...]
-  writer: Any
-  start: Array
-  length: Array
+  cfg: Any
+  mesh: jax.sharding.Mesh
+  nets: Players
+  optimizers: Players
+  specs: Players
+
+
+class Weights(NamedTuple):
+  """Parameters that a pass reads.
+
+  Attributes:
+    params: Players of trained parameters.
+    frozen: parameters of the policy that are not trained, or None.
+    writer: parameters that wrote the rows, or None.
+  """
+  params: Players
+  frozen: Any = None
+  writer: Any = None
+
+
+class Tokens(NamedTuple):
+  """Tokens of a microbatch.
+
+  Attributes:
+    lists: places of its rows.
+    reach: [F, chunks] see `packing.Plan`.
+    sizes: static sizes.
+  """
+  lists: ragged.Lists
+  reach: Array
+  sizes: packing.Sizes
 
 
 def stats(
-    params, frozen, batch, temperature, length, *, nets, cfg, entropy=True,
-    writer=None, lam=None,
-    shared: Optional[Shared | ragged.Lists] = None) -> TokenStats:
-  """Computes TokenStats [B, t] of responses in rows of at most `length` tokens.
+    weights: Weights, batch: LearnerBatch, at: Tokens, temperature: Array,
+    setting: Setting, *, entropy: bool = True,
+    lam: Optional[Array] = None) -> TokenStats:
+  """Computes statistics of the responses of a microbatch.
 
-  With `Shared`, `length` counts the tokens of responses alone; with `Lists`, it
-  is the length of the lists.
-
-  `params` are those of the policy, or of the policy and the actor, if it is
-  another model; so are `nets`. `student` has then the actor's statistics.
-  With the parameters `writer`, by which the actor wrote the rows, `overlap` is
-  computed between them and the policy at the threshold `lam`. Without them, an
-  exact normaliser is computed with the actor in training, which is the same in
-  the first update.
-  """
-  batch = jax.lax.with_sharding_constraint(batch, P('fsdp'))
-  places = static = head = None
-  if isinstance(shared, ragged.Lists):
-    places, static = shared, cfg.sizes.static(length)
-    t, head = static.response, lists_lib.head_columns(cfg.sizes, static)
-  else:
-    t = length if shared else min(cfg.max_response, length - 1)
-  axes, actor, paired = nets[0].axes, nets[-1].model, len(params) > 1
-  rejection = cfg.rejection
-  top_k = 0
-  if paired:
-    top_k = max(cfg.actor.top_k, rejection.top_k if (
-        rejection and batch.top_ids is not None) else 0)
-  same = paired and writer is None and bool(
-      rejection) and rejection.z == 'exact' and lam is not None
-
-  def reduce(hidden, tokens, prompt_length, places, ids, unembed, temperature,
-             student, other, lam):
-    def own(x):
-      if places:
-        return x[:, :head]
-      return x if shared else microbatches.columns(x, prompt_length - 1, t)
-
-    if places:
-      targets, ids, needed = lists_lib.targets(
-          tokens, ids, places, static, head)
-    else:
-      targets = microbatches.columns(tokens, prompt_length, t)
-      needed = None
-    student, other = (
-        None if x is None else (own(x[0]), x[1]) for x in (student, other))
-    found = token_stats(
-        own(hidden), unembed, targets, needed=needed,
-        temperature=temperature, softcap=nets[0].model.logit_softcap,
-        entropy=entropy, chunk=cfg.vocab_chunk, axes=axes, ids=ids,
-        row_axis='fsdp' if 'fsdp' in axes else None, top_k=top_k,
-        student=student, other=student if same else other,
-        other_softcap=actor.logit_softcap, lam=lam)
-    return found if not places else jax.tree.map(
-        lambda x: ragged.responses(x, places, static), found)
-
-  def run(net, params, frozen, kv):
-    if shared is None:
-      return net.run(params, frozen, batch.tokens[:, :length], cfg)[:2]
-    if places:
-      return net.run(params, frozen, cfg=cfg, **lists_lib.inputs(
-          batch.tokens, places, static))[:2]
-    # From the last token of the prompt to the last but one of the response.
-    positions = shared.length[:, None] + jnp.arange(t)
-    return net.run(
-        params, frozen, jnp.take_along_axis(
-            batch.tokens, positions, axis=1, mode='clip'), cfg,
-        positions=positions, prefix=attention.Prefixes(
-            kv, shared.start, shared.length, cfg.max_prompt - 1))[:2]
-
-  waves = isinstance(shared, Shared)
-  kvs = shared.kv if waves else (None,) * len(params)
-  (hidden, unembed), *student = map(run, nets, params, frozen, kvs)
-  student = student[0] if student else None
-  other = None if writer is None else jax.lax.stop_gradient(run(
-      nets[-1], writer, frozen[len(params) - 1],
-      shared.writer if waves else None))
-  ids = None
-  if batch.top_ids is not None:
-    ids = jnp.swapaxes(batch.top_ids[..., :t], 1, 2)
-  if axes:
-    model = P('fsdp'), P(axes)
-    reduce = jax.shard_map(
-        reduce, axis_names={'fsdp', 'tensor'}, check_vma=False,
-        in_specs=(P('fsdp'),) * 5 + (
-            P(axes), P(), student and model, other and model, P()),
-        out_specs=P('fsdp'))
-  return reduce(
-      hidden, batch.tokens, batch.prompt_length, places, ids, unembed,
-      temperature, student, other, lam)
-
-
-def of_prompts(trees, over, *, nets, cfg):
-  """Computes the keys and values of a wave's prompts, see `prompts.fold`.
-
-  `trees` are parameters of the players, frozen ones, and the writer's or None.
+  Args:
+    weights: with an actor, `student` has its statistics. With the parameters
+      that wrote the rows, `overlap` is computed between them and the policy at
+      the threshold `lam`. Without them, an exact normaliser is computed with
+      the actor in training, which is the same in the first update.
+    batch: B rows.
+    at: their tokens.
+    temperature: [] of the sampling.
+    setting: of the program.
+    entropy: whether it is needed.
+    lam: [] threshold of a normaliser, or None.
 
   Returns:
-    Those of the players, and of the writer or None, [layers, C, KV, h] each.
+    TokenStats [B, T].
   """
-  params, frozen, writer = trees
-  sizes = cfg.sizes
+  cfg, nets = setting.cfg, setting.nets
+  batch = jax.lax.with_sharding_constraint(batch, P('fsdp'))
+  static = ragged.Static(at.sizes.columns, cfg.max_prompt, cfg.max_response)
+  columns = ragged.columns(at.lists, at.sizes.columns)
+  tokens, targets = (
+      ragged.tokens(batch.tokens, columns, ahead) for ahead in (0, 1))
+  longest = cfg.max_prompt + cfg.max_response
+  layout = views.in_chunks(
+      columns, at.reach, at.sizes, longest) if at.sizes.chunk else (
+          views.in_rows(at.lists, static))
 
-  def of(net, params, frozen):
-    model = net.model
-    empty = jax.lax.with_sharding_constraint(jnp.zeros(
-        (model.layers, sizes.bins * sizes.width + sizes.columns,
-         model.kv_heads, model.head_dim), model.dtype), P(None, None, 'tensor'))
+  def run(net, params):
+    return net.run(params, weights.frozen, tokens, cfg,
+                   positions=columns.position, layout=layout)
 
-    def each(kv, column, tokens, positions, segments):
-      _, _, new = net.run(
-          params, frozen, tokens, cfg, keep_kv=True, positions=positions,
-          segments=segments)
-      return tuple(
-          packing.put(x, y[:, 0], column) for x, y in zip(kv, new))
+  policy, student = nets.map(run, weights.params)
+  other = None
+  if weights.writer is not None:
+    other = jax.lax.stop_gradient(run(nets.writer, weights.writer))
+  elif student and lam is not None and (
+      cfg.rejection and cfg.rejection.z == 'exact'):
+    other = student
+  ids = None
+  if batch.top_ids is not None:
+    ids = ragged.response_tokens(
+        jnp.swapaxes(batch.top_ids, 1, 2), columns, at.lists)
+  return _over_vocabulary(
+      (policy, student, other), targets, columns.response, at, ids,
+      (temperature, lam), setting, entropy)
 
-    return over(each, (empty, empty))
 
-  return tuple(map(of, nets, params, frozen)), (
-      None if writer is None else of(nets[-1], writer, frozen[len(params) - 1]))
+def _over_vocabulary(
+    models, targets, needed, at, ids, numbers, setting, entropy) -> TokenStats:
+  """Computes the TokenStats of rows from hidden states of lists.
 
-
-def back_to_prompts(trees, grads, of_kv, over, *, nets, cfg, specs):
-  """Adds the gradients through a wave's prompts to `grads` of the players.
-
-  `of_kv` are the gradients of the first result of `of_prompts`.
+  Args:
+    models: (hidden states, unembedding) of the policy, of the actor or None,
+      and of the parameters that wrote the rows or None; the latter may be those
+      of the actor.
+    targets: [F, N] int32, the next token of each.
+    needed: [F, N] bool, whether it is in a response.
+    at: tokens of the microbatch.
+    ids: [F, N, K] the sampler's likeliest tokens, or None.
+    numbers: temperature and lam.
+    setting: of the program.
+    entropy: whether it is needed.
   """
-  params, frozen, _ = trees
+  cfg, nets, axes = setting.cfg, setting.nets, setting.nets.policy.axes
+  static = ragged.Static(at.sizes.columns, cfg.max_prompt, cfg.max_response)
+  same = models[2] is not None and models[2] is models[1]
+  if same:  # One pass over the vocabulary serves both.
+    models = *models[:2], None
+  top_k = 0
+  if models[1]:
+    top_k = max(cfg.actor.top_k, cfg.rejection.top_k if (
+        cfg.rejection and ids is not None) else 0)
 
-  def of(net, params, frozen, grads, of_kv, specs):
-    def each(grads, column, tokens, positions, segments):
-      def kv(params):
-        return net.run(params, frozen, tokens, cfg, keep_kv=True,
-                       positions=positions, segments=segments)[2]
+  def reduce(policy, student, other, of_tokens, lists, numbers):
+    own = lambda x: x[:, :packing.head_columns(at.sizes, cfg.max_response)]
+    (hidden, unembed), student, other = (
+        x and (own(x[0]), x[1]) for x in (policy, student, other))
+    targets, needed, ids = jax.tree.map(own, of_tokens)
+    temperature, lam = numbers
+    found = token_stats(
+        hidden, unembed, targets, needed=needed, temperature=temperature,
+        softcap=nets.policy.model.logit_softcap, entropy=entropy,
+        chunk=cfg.vocab_chunk, axes=axes, ids=ids,
+        row_axis='fsdp' if 'fsdp' in axes else None, top_k=top_k,
+        student=student, other=student if same else other,
+        other_softcap=nets.writer.model.logit_softcap, lam=lam)
+    return jax.tree.map(lambda x: ragged.responses(x, lists, static), found)
 
-      own, back = jax.vjp(kv, params)
-      new, = back(tuple(
-          packing.get(x, column, y.shape[2])[:, None].astype(y.dtype)
-          for x, y in zip(of_kv, own)))
-      new = jax.lax.with_sharding_constraint(new, specs)
-      return jax.tree.map(jnp.add, grads, new)
-
-    return over(each, grads)
-
-  return tuple(map(of, nets, params, frozen, grads, of_kv, specs))
+  if axes:
+    of_model = P('fsdp'), P(axes)
+    reduce = jax.shard_map(
+        reduce, axis_names={'fsdp', 'tensor'}, check_vma=False,
+        in_specs=(*(x and of_model for x in models), P('fsdp'), P('fsdp'), P()),
+        out_specs=P('fsdp'))
+  return reduce(*models, (targets, needed, ids), at.lists, numbers)
 
 
 def normalizers(
@@ -235,29 +246,22 @@ def normalizers(
     cfg: `LearnerConfig.rejection`.
 
   Returns:
-    [B, t] each, without gradient, or None.
+    [B, T] each, without gradient, or None.
   """
-  t = found.logprobs.shape[1]
   if batch.z is not None:
-    z = batch.z[:, :t]
-    return (z, None) if cfg.z == 'exact' else (None, z)
+    return (batch.z, None) if cfg.z == 'exact' else (None, batch.z)
   if batch.top_ids is None:
     return found.overlap, None
   found = jax.lax.stop_gradient(found)
-  logq = jnp.swapaxes(batch.top_logprobs[..., :t], 1, 2)
+  logq = jnp.swapaxes(batch.top_logprobs, 1, 2)
   if found.student is None:
     return found.overlap, obrs.normalizer(logq, found.id_logprobs, lam=lam)
   k = cfg.top_k
   return found.overlap, obrs.normalizer_topk(
-      jnp.swapaxes(batch.top_ids[..., :t], 1, 2), logq,
+      jnp.swapaxes(batch.top_ids, 1, 2), logq,
       found.top_ids[..., :k], found.top_logprobs[..., :k], lam=lam,
       logp_t_at_b=found.id_logprobs,
       logp_b_at_t=found.student.top_logprobs[..., :k])
-
-
-def as_tuple(tree: Any) -> tuple:
-  """Returns a tuple of players' trees as it is, that of the policy as one."""
-  return tree if isinstance(tree, tuple) else (tree,)
 
 
 def real(batch: LearnerBatch) -> Array:
@@ -274,7 +278,3 @@ def check(batch: LearnerBatch, cfg) -> None:
         f'tokens {batch.tokens.shape} and mask {batch.mask.shape} do not fit '
         f'max_prompt={cfg.max_prompt}, max_response={cfg.max_response}: pad '
         f'them to {full} and {cfg.max_response} columns.')
-  if rows % cfg.microbatch:
-    raise ValueError(
-        f'microbatch={cfg.microbatch} does not divide the {rows} rows of an '
-        'update: choose a divisor, or add rows with response_length 0.')

@@ -124,9 +124,8 @@ def weighted_sum(
   Under rejection, F_t is the factor of `rejection.factors`.
 
   Args:
-    new: [B, t] log-probs under the trained policy, with gradient; t is at most
-      T.
-    entropy: [B, t] entropy of the trained policy, nats.
+    new: [B, T] log-probs under the trained policy, with gradient.
+    entropy: [B, T] entropy of the trained policy, nats.
     batch: the rows; without old log-probs, `new` is used in their place.
     weights: [B, T] weights of tokens, from `policy_losses.token_weights`.
     loss: hyperparameters.
@@ -141,11 +140,11 @@ def weighted_sum(
     for the metrics, and of [B], the mean `entropy` and the `clip_share` of each
     row's trained tokens.
   """
-  mask = batch.mask[:, :new.shape[1]]
+  mask = batch.mask
 
   def trained(x):
     # Masked tokens must not reach the loss, not even as 0 * inf.
-    return jnp.where(mask, x[:, :mask.shape[1]], 0.0)
+    return jnp.where(mask, x, 0.0)
 
   new, entropy = trained(new), trained(entropy)
   old = (jax.lax.stop_gradient(new) if batch.old_logprobs is None

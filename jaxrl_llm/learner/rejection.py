@@ -319,10 +319,9 @@ def factors(
   """
   cfg, lam = context.cfg, params['lam']
   new = jax.lax.stop_gradient(new)
-  noise = context.noise
   found = tokens(
       cfg, new, old, behaviour, mask, lam, z=context.z, z_topk=context.z_topk,
-      noise=None if noise is None else noise[:, :mask.shape[1]])
+      noise=context.noise)
   kappa = context.calibration.kappa
   z = found.z * kappa if cfg.z == 'topk' else found.z
   nowhere = jnp.zeros_like(mask)

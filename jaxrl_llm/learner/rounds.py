@@ -10,19 +10,21 @@ import numpy as np
 
 from jaxrl_llm import phases
 from jaxrl_llm.learner import advantages as advantages_lib
-from jaxrl_llm.learner import batches, forward
+from jaxrl_llm.learner import batches, packing
+from jaxrl_llm.learner.learner import Learner
 from jaxrl_llm.learner.loss import LossParams
-from jaxrl_llm.learner.update import Learner, TrainState
+from jaxrl_llm.learner.update import TrainState
+from jaxrl_llm.sharding import processes as processes_lib
 from jaxrl_llm.sharding.processes import Processes
 from jaxrl_llm.storage import paths
 from jaxrl_llm.types import (
-    Array,
-    Ask,
-    LearnerBatch,
-    Picked,
-    RolloutTokens,
-    rows_of,
-    Table,
+  Array,
+  Ask,
+  LearnerBatch,
+  Picked,
+  RolloutTokens,
+  rows_of,
+  Table,
 )
 
 SKIPPED_LIMIT = 3  # Consecutive non-finite updates that stop the run.
@@ -159,8 +161,7 @@ def at_their_places(which: np.ndarray, size: int) -> np.ndarray:
 def with_scores(
     learner: Learner, tokens: RolloutTokens, rows: np.ndarray,
     players: tuple[Any, ...], anchor: Any, loss: LossParams, frozen: Any, *,
-    shard: np.ndarray, group: np.ndarray,
-    processes: Processes) -> RolloutTokens:
+    table: Table, processes: Processes) -> RolloutTokens:
   """Computes the log-probs of other policies for rows of a wave.
 
   Args:
@@ -173,8 +174,7 @@ def with_scores(
     anchor: parameters of the KL penalty's frozen model, or None.
     loss: its temperature is used for all policies.
     frozen: parameters that are not trained, or None.
-    shard: [R] data shard that sampled each rollout.
-    group: [R] group of each rollout.
+    table: the same R rows.
     processes: of the run.
 
   Returns:
@@ -192,14 +192,17 @@ def with_scores(
   if not models or (rows < 0).all():
     return scored
   # The shards have as many places as rows, so that no row leaves its home.
-  mine = processes.place(rows, shard)[processes.positions(len(rows))]
+  placed = processes.place(rows, table.shard)
+  mine = placed[processes.positions(len(rows))]
   there = mine >= 0
+  plan = _plan(learner, table, placed, placed >= 0, processes)
   for name, params in models.items():
     both = name == 'old_logprobs' and tokens.z is not None
     batch = processes.shard_rows(batches.learner_batch(
         tokens if both else plain, mine, np.zeros(len(mine)),
-        np.ones(len(mine), bool), scored=False, prompt=group), len(rows))
-    found = processes.fetch_rows(learner.score(params, batch, loss, frozen))
+        np.ones(len(mine), bool), scored=False), len(rows))
+    found = processes.fetch_rows(
+        learner.score(params, batch, plan, loss, frozen))
     for field, values in ((name, found.logprobs), ('z', found.z),
                           ('actor_logprobs', found.actor_logprobs)):
       if values is not None and getattr(tokens, field) is not None:
@@ -207,6 +210,15 @@ def with_scores(
         whole[mine[there]] = values[there]
         scored = scored._replace(**{field: whole})
   return scored
+
+
+def _plan(
+    learner: Learner, table: Table, rows: np.ndarray, needed: np.ndarray,
+    processes: Processes) -> packing.Plan:
+  """Plans the microbatches of `rows`, of which some are `needed`."""
+  return processes_lib.replicate(learner.plan(
+      _at(table.group, rows), _at(table.prompt_length, rows),
+      np.where(needed, _at(table.length, rows), 0)), processes.learner_mesh)
 
 
 def run(
@@ -268,7 +280,8 @@ def run(
         config=config, number=number, step=step, processes=processes)
     metrics += new
   return Outcome(
-      forward.as_tuple(state), selection, table, metrics, picked)
+      state if len(learners) > 1 else (state,), selection, table, metrics,
+      picked)
 
 
 def _update(
@@ -296,11 +309,12 @@ def _update(
           _at(table.sample, mine)], 1).astype(np.uint32)
     batch = batches.learner_batch(
         tokens, mine, _at(table.advantage, mine), _at(table.trained, mine),
-        identity=identity, prompt=table.group)
-    state, result = learner.update(
-        state, processes.shard_rows(batch, len(part)), loss, frozen, writer)
-    result = jax.device_get(result)
+        identity=identity)
     known = _at(table.trained, part) & (_at(table.length, part) > 0)
+    state, result = learner.update(
+        state, processes.shard_rows(batch, len(part)),
+        _plan(learner, table, part, known, processes), loss, frozen, writer)
+    result = jax.device_get(result)
     for name, values in result.pop('rows', {}).items():
       facts[name][part[known]] = values[known]
     metrics.append(result)

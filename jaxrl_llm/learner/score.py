@@ -1,14 +1,11 @@
-"""Scores of response tokens under policies, for later updates on them.
-
-`cfg` is a `update.LearnerConfig`.
-"""
+"""Scores of response tokens under policies, for later updates on them."""
 
 from typing import NamedTuple, Optional
 
 import jax
 import jax.numpy as jnp
 
-from jaxrl_llm.learner import forward, passes
+from jaxrl_llm.learner import forward, microbatches
 from jaxrl_llm.types import Array
 
 
@@ -27,41 +24,33 @@ class Scores(NamedTuple):
   actor_logprobs: Optional[Array] = None
 
 
-def score(params, batch, loss, frozen=None, *, cfg, mesh, nets) -> Scores:
-  """Computes `Learner.score`."""
-  forward.check(batch, cfg)
-  params = forward.as_tuple(params)
-  frozen = (frozen, None)[:len(params)]
+def score(params, batch, plan, loss, frozen=None, *, setting) -> Scores:
+  """Computes `learner.Learner.score`; `setting` is a forward.Setting."""
+  rejection, mesh = setting.cfg.rejection, setting.mesh
+  forward.check(batch, setting.cfg)
   lam = None
-  if cfg.rejection and cfg.rejection.scores_z:
+  if rejection and rejection.scores_z:
     lam = loss.rejection['lam']
 
-  def one(trees, micro, numbers, length, shared):
-    temperature, lam = numbers
-    params, frozen, _ = trees
+  def one(rows, lists, reach, given):
+    batch, = rows
+    weights, temperature, lam = given
     found = forward.stats(
-        params, frozen, micro, temperature, length, cfg=cfg, nets=nets,
-        entropy=False, lam=lam, shared=shared)
-    wide = lambda x: jnp.pad(x, ((0, 0), (0, cfg.max_response - x.shape[1])))
+        weights, batch, forward.Tokens(lists, reach, plan.sizes), temperature,
+        setting, entropy=False, lam=lam)
     z = None
     if lam is not None:
-      exact, topk = forward.normalizers(micro, found, lam, cfg.rejection)
+      exact, topk = forward.normalizers(batch, found, lam, rejection)
       z = topk if exact is None else exact
-    return jax.tree.map(wide, Scores(
-        found.logprobs, z, found.student and found.student.logprobs))
+    return (), Scores(
+        found.logprobs, z, found.student and found.student.logprobs)
 
-  def init(shape, lead):
-    return jax.tree.map(
-        lambda x: jnp.zeros((*lead, cfg.max_response), x.dtype), shape)
-
-  def add(place, out, new):
-    return jax.tree.map(
-        lambda out, x: out.at[place].set(x, mode='drop'), out, new)
-
-  work = passes.arrange(batch, batch, batch.response_length > 0, cfg, mesh)
-  out, _, _ = passes.run(
-      work, (params, frozen, None), (loss.temperature, lam), cfg=cfg, mesh=mesh,
-      nets=nets, one=one, add=add, init=init, done=lambda x: x, out='rows')
+  weights = forward.Weights(forward.Players.of(params), frozen)
+  _, found = microbatches.fold(
+      plan, microbatches.arrange((batch,), plan, mesh),
+      (weights, loss.temperature, lam), mesh=mesh, one=one,
+      add=lambda total, new: (), done=lambda x: x)
   real = forward.real(batch)
   return jax.tree.map(
-      lambda x: jnp.where(real, work.in_place(x, len(real)), 0.0), out)
+      lambda x: jnp.where(real, x, 0.0),
+      microbatches.in_place(found, plan, len(real)))

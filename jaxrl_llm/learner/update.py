@@ -1,30 +1,32 @@
-"""The learner's two device programs: `score` tokens, `update` the policy.
+"""One update of the players: forward, statistics, loss, gradient, clip, step.
 
-Both process rows in microbatches, see `forward`. The weights of the tokens in
-the loss are computed for the whole batch, before it is split. Microbatches are
-only summed, so their number does not change the result.
+The weights of the tokens in the loss are computed for the whole batch, before
+it is split into microbatches. These are only summed, so that their number does
+not change the result.
 """
 
-import dataclasses
 import functools
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 from flax import struct
 import jax
 import jax.numpy as jnp
 import optax
 
-from jaxrl_llm import sharding
 from jaxrl_llm.learner import actor as actor_lib
-from jaxrl_llm.learner import forward, gradient, lists, passes, prompts
+from jaxrl_llm.learner import forward, microbatches
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import rejection as rejection_lib
-from jaxrl_llm.learner import score as score_lib
-from jaxrl_llm.learner.optimizer import Optimizer
-from jaxrl_llm.models import attention, transformer
-from jaxrl_llm.models.config import ModelConfig
+from jaxrl_llm.learner.forward import Players, Weights
+from jaxrl_llm.learner.packing import Plan
+from jaxrl_llm.ops import policy_losses
 from jaxrl_llm.sharding import collectives
-from jaxrl_llm.types import Array
+from jaxrl_llm.types import Array, LearnerBatch
+
+# Sums over the tokens that are no means over them.
+_TOTALS = (
+    'loss', 'policy_loss', 'tokens', 'actor_loss', 'actor_policy_loss',
+    'actor_distill_loss')
 
 
 @struct.dataclass
@@ -51,165 +53,174 @@ class TrainState:
   distill: Optional[Array] = None
 
 
-@dataclasses.dataclass(frozen=True)
-class LearnerConfig:
-  """Static settings of the programs.
+class Work(NamedTuple):
+  """Rows of an update on the devices, and their plan.
 
   Attributes:
-    microbatch: rows of a microbatch.
-    max_prompt: L.
-    max_response: T.
-    buckets: static lengths of microbatches below the full one, by `plan`:
-      'rows': tokens of a row, at most L + T; 'waves': tokens of a response, at
-      most T; 'lists': tokens of a list. The model is compiled once for each, so
-      use only a few.
-    objective: key of `loss.OBJECTIVES`.
-    aggregation: see `policy_losses.token_weights`.
-    importance: key of `importance.CORRECTIONS`, from the behaviour policy to
-      the old one.
-    kl_estimator: key of `kl.KL_ESTIMATORS`; used if the batch has anchor
-      log-probs.
-    vocab_chunk: tokens whose logits exist at a time, over all devices that
-      share them; None for at most 512 MB of logits on each device.
-    remat: activations to recompute in the backward pass, one of
-      `transformer.REMAT`; see `transformer.forward`.
-    attention: one of `attention.IMPLEMENTATIONS`.
-    unroll: layers to unroll per step of the scan over layers.
-    row_facts: whether an update also returns facts about each row.
-    rejection: rejects tokens that another policy wrote; None keeps all.
-    actor: how an actor that is another model learns; None without one.
-    plan: one of `passes.PLANS`; see there and `LearnerBatch.prompt`.
-    sizes: of 'waves' and 'lists'; set by `make`.
+    rows: of `_rows`, in the order of the plan.
+    plan: their microbatches.
   """
-  microbatch: int
-  max_prompt: int
-  max_response: int
-  buckets: tuple[int, ...] = ()
-  objective: str = 'clip'
-  aggregation: str = 'token_mean'
-  importance: str = 'none'
-  kl_estimator: str = 'k3'
-  vocab_chunk: Optional[int] = None
-  remat: str = 'none'
-  attention: str = 'auto'
-  unroll: int = 1
-  row_facts: bool = False
-  rejection: Optional[rejection_lib.Rejection] = None
-  actor: Optional[actor_lib.Training] = None
-  plan: str = 'rows'
-  sizes: Optional[prompts.Sizes | lists.Sizes] = None
-
-  def __post_init__(self):
-    loss_lib.check(
-        self.objective, self.aggregation, self.importance, self.kl_estimator)
-    if self.remat not in transformer.REMAT:
-      raise ValueError(
-          f'remat={self.remat!r} is not known: use one of '
-          f'{", ".join(transformer.REMAT)}.')
-    if self.microbatch < 1:
-      raise ValueError(f'microbatch={self.microbatch} must be at least 1.')
-    if self.plan not in passes.PLANS:
-      raise ValueError(
-          f'plan={self.plan!r} is not known: use one of '
-          f'{", ".join(passes.PLANS)}.')
-    if self.plan != 'rows' and self.max_prompt < 2:
-      raise ValueError(
-          f'plan={self.plan!r} needs max_prompt of at least 2: responses begin '
-          'with the last token of their prompt.')
-    if self.plan == 'lists':
-      return  # `lists.Sizes` checks the buckets.
-    least, full, name = (
-        (1, self.max_response, '') if self.plan == 'waves' else
-        (2, self.max_prompt + self.max_response, 'max_prompt + '))
-    if self.lengths[0] < least or self.lengths[-1] > full:
-      raise ValueError(
-          f'buckets={self.buckets} must lie between {least} and '
-          f'{name}max_response = {full}.')
-
-  @property
-  def lengths(self) -> tuple[int, ...]:
-    """All static lengths, ascending; every row fits into the last.
-
-    They are those of whole rows; in waves of responses; or of lists.
-    """
-    if self.plan == 'lists':
-      return self.sizes.lengths
-    full = self.max_response + self.max_prompt * (self.plan == 'rows')
-    return tuple(sorted({*self.buckets, full}))
+  rows: tuple[LearnerBatch, Array, Optional[Array]]
+  plan: Plan
 
 
-class Learner(NamedTuple):
-  """The jitted programs of one player, or of the policy and an actor.
-
-  For two players, the state is a tuple of two. `frozen` are the parameters of
-  the policy that are not trained, or None.
+class Numbers(NamedTuple):
+  """Numbers of an update.
 
   Attributes:
-    state: TrainState of jax.ShapeDtypeStruct, with layouts.
-    init: (params, ...) -> TrainState, which holds these parameters.
-    score: (params, batch, loss, frozen=None) -> score.Scores of the response
-      tokens. `loss` is LossParams. For a tuple of the players' parameters,
-      Scores of both.
-    update: (state, batch, loss, frozen=None, writer=None) -> (state, metrics).
-      Takes one optimiser step; the input state is donated. `writer` are the
-      parameters that wrote the rows, where the rejection needs them. Metrics
-      are [] float32. With `LearnerConfig.row_facts`, metrics['rows'] has
-      'entropy' and 'clip_share' of each row [B], means over its trained tokens
-      (0 without one).
+    loss: LossParams.
+    calibration: of the rejection, or None.
+    distill: [] lambda_distill, or None.
   """
-  state: Any
-  init: Callable[..., Any]
-  score: Callable[..., score_lib.Scores]
-  update: Callable[..., tuple[Any, dict[str, Array]]]
+  loss: loss_lib.LossParams
+  calibration: Optional[rejection_lib.Calibration]
+  distill: Optional[Array]
 
 
-def _whole(params: Any, frozen: Any) -> Any:
-  """Returns all parameters where all are trained."""
-  del frozen
-  return params
+def update(state, batch, plan, loss, frozen=None, writer=None, *, setting):
+  """Computes `learner.Learner.update`.
 
+  Args:
+    state, batch, plan, loss, frozen, writer: see there.
+    setting: forward.Setting.
+  """
+  forward.check(batch, setting.cfg)
+  states = Players.of(state)
+  policy, actor = states
+  weights = Weights(states.map(lambda x: x.params), frozen, writer)
+  rows = _rows(batch, loss, policy.step + policy.skipped, setting.cfg)
+  work = Work(microbatches.arrange(rows, plan, setting.mesh), plan)
+  calibration, own = _calibration(
+      policy.calibration, weights, rows, work, loss, setting)
+  grads, metrics, maxima, facts = _gradient(
+      weights, work, Numbers(loss, calibration, actor and actor.distill),
+      setting)
+  metrics, calibration = _means(metrics, calibration, own, setting)
+  metrics.update(maxima, real_tokens=plan.real)
 
-def _update(
-    state, batch, loss, frozen=None, writer=None, *, optimizers, cfg, mesh,
-    nets, specs):
-  """Computes `Learner.update`."""
-  forward.check(batch, cfg)
-  states = forward.as_tuple(state)
-  policy, actor = states[0], states[-1]
-  params = tuple(state.params for state in states)
-  grads, metrics, rows, calibration = gradient.of_batch(
-      params, (frozen, None)[:len(states)], writer, batch, loss,
-      update=policy.step + policy.skipped, calibration=policy.calibration,
-      distill=actor.distill, cfg=cfg, mesh=mesh, nets=nets, specs=specs)
-  norms = [optax.tree.norm(tree) for tree in grads]
-  finite = jnp.isfinite(metrics['loss'] + metrics.get('actor_loss', 0.0)
-                        + sum(norms))
+  norms = grads.map(optax.tree.norm)
+  finite = jnp.isfinite(
+      metrics['loss'] + norms.policy + (
+          metrics['actor_loss'] + norms.actor if actor else 0.0))
   # A batch without trained tokens changes nothing: no momentum, no decay.
-  some = finite & (metrics['tokens'] > 0)
-  taken = [some & (metrics.get('obrs_empty', 0.0) == 0), some][:len(states)]
-  dropped = 1 - finite.astype(jnp.int32)
-  new = tuple(
-      _descend(*args, dropped) for args in zip(
-          states, grads, optimizers, taken))
+  taken = finite & (metrics['tokens'] > 0)
+  # Where the rejection leaves no token, the policy has nothing to learn from.
+  some = taken & (metrics.get('obrs_empty', 0.0) == 0)
+  new = states.map(
+      functools.partial(_descend, dropped=1 - finite.astype(jnp.int32)), grads,
+      setting.optimizers, Players(some, taken))
+  for name, before, norm, optimizer in zip(
+      ('', 'actor_'), states, norms, setting.optimizers):
+    if before is not None:
+      metrics.update({
+          f'{name}grad_norm': norm,
+          f'{name}learning_rate': optimizer.schedule(before.step)})
+  policy = new.policy.replace(calibration=calibration)
   metrics.update(
-      grad_norm=norms[0], learning_rate=optimizers[0].schedule(policy.step),
-      skipped=new[0].skipped, skipped_in_row=new[0].skipped_in_row)
-  new = (new[0].replace(calibration=calibration), *new[1:])
-  if len(states) > 1:
-    metrics.update(
-        actor_grad_norm=norms[1], lambda_distill=actor.distill,
-        actor_learning_rate=optimizers[1].schedule(actor.step))
+      skipped=policy.skipped, skipped_in_row=policy.skipped_in_row)
+  new = new._replace(policy=policy)
+  if actor:
+    metrics.update(lambda_distill=actor.distill)
     distill = actor_lib.controlled(
-        actor.distill, metrics['actor_kl'], loss.actor, cfg.actor)
-    new = new[0], new[1].replace(
-        distill=jnp.where(some, distill, actor.distill))
+        actor.distill, metrics['actor_kl'], loss.actor, setting.cfg.actor)
+    new = new._replace(actor=new.actor.replace(
+        distill=jnp.where(taken, distill, actor.distill)))
   metrics = {k: jnp.asarray(v, jnp.float32) for k, v in metrics.items()}
-  return (new if isinstance(state, tuple) else new[0]), (
-      {**metrics, 'rows': rows} if rows else metrics)
+  if facts:
+    metrics['rows'] = microbatches.in_place(facts, plan, len(batch.mask))
+  return new.like(state), metrics
 
 
-def _descend(state, grads, optimizer, taken, dropped):
-  """Takes the optimiser step of a player, if `taken`."""
+def _rows(batch, loss, number, cfg):
+  """Computes weights and noise of a batch; `number` counts the updates before.
+
+  Returns:
+    The LearnerBatch without tokens behind a response in its mask, the weights
+    [B, T] of its tokens in the loss, and the noise [B, T] of the rejection's
+    mask, or None.
+  """
+  batch = batch.replace(mask=batch.mask & forward.real(batch))
+  weights = policy_losses.token_weights(
+      batch.mask, cfg.aggregation, where=batch.response_length > 0,
+      budget=loss.budget)
+  noise = None
+  if cfg.rejection and cfg.rejection.mask == 'sampled':
+    noise = rejection_lib.noise(batch.identity, number, cfg.max_response)
+  return batch, weights, noise
+
+
+def _loss(params, weights, rows, at, numbers, setting):
+  """Computes the weighted sums of the losses of a microbatch.
+
+  Args:
+    params: Players; the gradient is with respect to them.
+    weights: with the parameters that have no gradient.
+    rows: of the microbatch, see `_rows`.
+    at: forward.Tokens.
+    numbers: of the update.
+    setting: of the program.
+
+  Returns:
+    The sum; and the sums, maxima and facts of rows of `loss.weighted_sum`.
+  """
+  cfg = setting.cfg
+  batch, of_tokens, noise = rows
+  loss, calibration, distill = numbers
+  lam = loss.rejection.get('lam')
+  now = forward.stats(
+      weights._replace(params=params), batch, at, loss.temperature, setting,
+      lam=lam)
+  rejection = None
+  if cfg.rejection:
+    rejection = rejection_lib.Context(
+        cfg.rejection, calibration, noise,
+        *forward.normalizers(batch, now, lam, cfg.rejection))
+  total, (sums, maxima, facts) = loss_lib.weighted_sum(
+      now.logprobs, now.entropy, batch, of_tokens, loss, rejection=rejection,
+      objective=cfg.objective, aggregation=cfg.aggregation,
+      correction=cfg.importance, kl_estimator=cfg.kl_estimator)
+  if now.student is not None:
+    # The gradient of each model is of its own loss alone.
+    actor, more = actor_lib.weighted_sum(
+        now, batch, of_tokens, distill, loss.actor, cfg.actor)
+    total, sums = total + actor, {**sums, **more}
+  return total, (sums, maxima, facts if cfg.row_facts else {})
+
+
+def _gradient(weights, work, numbers, setting):
+  """Computes the gradient of the batch's loss, summed over its microbatches.
+
+  Returns:
+    The gradients, Players; sums over the tokens; maxima; facts of the rows in
+    the order of the plan.
+  """
+  mesh = setting.mesh
+
+  def one(rows, lists, reach, given):
+    weights, numbers = given
+    at = forward.Tokens(lists, reach, work.plan.sizes)
+    grads, (sums, maxima, facts) = jax.grad(_loss, has_aux=True)(
+        weights.params, weights, rows, at, numbers, setting)
+    grads = grads.map(jax.lax.with_sharding_constraint, setting.specs)
+    return ((grads, sums), maxima), facts
+
+  def add(total, new):
+    return tuple(map(jax.tree.map, (jnp.add, jnp.maximum), total, new))
+
+  def done(result):
+    total, maxima = result
+    if mesh.shape['data'] > 1:  # XLA rejects collectives over one group.
+      maxima = jax.lax.pmax(maxima, 'data')
+    return collectives.sum_over_data(total, mesh), maxima
+
+  ((grads, sums), maxima), facts = microbatches.fold(
+      work.plan, work.rows, (weights, numbers), mesh=mesh, one=one, done=done,
+      add=add)
+  return grads, sums, maxima, facts
+
+
+def _descend(state, grads, optimizer, taken, *, dropped):
+  """Clips the gradient and takes the optimiser step of a player, if `taken`."""
   updates, opt_state = optimizer.transform.update(
       grads, state.opt_state, state.params)
   params, opt_state = jax.tree.map(
@@ -222,122 +233,60 @@ def _descend(state, grads, optimizer, taken, dropped):
       skipped_in_row=(state.skipped_in_row + 1) * dropped)
 
 
-class Actor(NamedTuple):
-  """Model of an actor that is trained beside the policy.
+def _means(sums, calibration, own, setting):
+  """Returns metrics from sums over the tokens, and the next calibration."""
+  cfg = setting.cfg.rejection
+  sums = dict(sums)
+  metrics = {name: sums.pop(name) for name in _TOTALS if name in sums}
+  if cfg:
+    found = sums.pop('rejection')
+    metrics.update(rejection_lib.metrics(found, sums, calibration))
+    if not own:
+      calibration = rejection_lib.calibrate(
+          cfg, found, calibration, own=False)
+  tokens = jnp.maximum(metrics['tokens'], 1.0)
+  return {**metrics, **jax.tree.map(lambda x: x / tokens, sums)}, calibration
 
-  Attributes:
-    model: its architecture.
-    trained: shapes of its parameters.
-    optimizer: from `optimizer.make`.
-  """
-  model: ModelConfig
-  trained: Any
-  optimizer: Optimizer
 
-
-def make(
-    model: ModelConfig,
-    cfg: LearnerConfig,
-    optimizer: Optimizer,
-    *,
-    mesh: Optional[jax.sharding.Mesh] = None,
-    trained: Any = None,
-    compose: Callable[[Any, Any], Any] = _whole,
-    actor: Optional[Actor] = None,
-) -> Learner:
-  """Makes the programs for one model, config and optimiser, or for two models.
-
-  Args:
-    model: the policy's architecture.
-    cfg: static settings.
-    optimizer: from `optimizer.make`.
-    mesh: see `sharding`; the rows of a microbatch are split over 'data' and
-      'fsdp'. None for the first device only.
-    trained: shapes of the trained parameters; None for all parameters.
-    compose: (trained, frozen) -> all parameters.
-    actor: the actor, if it is another model; `cfg.actor` says how it learns.
+def _calibration(previous, weights, rows, work, loss, setting):
+  """Computes the calibration that the batch uses; `previous` is the last one.
 
   Returns:
-    The jitted programs. New values in their arguments never recompile them.
-
-  Raises:
-    ValueError: the mesh does not divide the microbatch, or the config's
-      attention is unknown.
+    The calibration, and whether it is the batch's own: not of the update
+    before.
   """
-  mesh = mesh or sharding.make_mesh(1, 1, 1, jax.devices()[:1])
-  shards = sharding.data_shards(mesh)
-  if cfg.microbatch % shards:
-    raise ValueError(
-        f"microbatch={cfg.microbatch} does not divide over the mesh's "
-        f'{shards} data shards (data x fsdp): use a multiple of {shards}.')
-  rows = cfg.microbatch // shards
-  if cfg.plan == 'waves':
-    if mesh.shape['fsdp'] > 1:
-      raise ValueError(
-          f"plan='waves' needs mesh.fsdp=1, not {mesh.shape['fsdp']}: a pass "
-          "over the prompts alone would gather all layers' weights.")
-    cfg = dataclasses.replace(cfg, sizes=prompts.Sizes.of(
-        rows, cfg.max_prompt, cfg.lengths))
-  if cfg.plan == 'lists':
-    cfg = dataclasses.replace(cfg, sizes=lists.Sizes.of(
-        rows, cfg.max_prompt, cfg.max_response, cfg.buckets))
-  cfg = dataclasses.replace(
-      cfg, attention=attention.resolve(
-          cfg.attention, mesh.devices.flat[0].platform,
-          cfg.max_prompt + cfg.max_response))
-  if trained is None:
-    trained = jax.eval_shape(
-        lambda: transformer.init(jax.random.key(0), model))
-  players = [(model, compose, trained, optimizer)]
-  if actor:
-    players.append((actor.model, _whole, actor.trained, actor.optimizer))
-  nets, _, shapes, optimizers = zip(*(
-      (_net(mesh, *player), *player[1:]) for player in players))
+  cfg = setting.cfg.rejection
+  if not cfg:
+    return None, True
 
-  def init(*params):
-    zero = jnp.zeros((), jnp.int32)
-    states = [
-        TrainState(
-            step=zero, params=tree, opt_state=one.transform.init(tree),
-            skipped=zero, skipped_in_row=zero)
-        for tree, one in zip(params, optimizers)]
-    if cfg.rejection:
-      states[0] = states[0].replace(calibration=rejection_lib.init())
-    if not actor:
-      return states[0]
-    return states[0], states[1].replace(
-        distill=jnp.asarray(cfg.actor.distill, jnp.float32))
+  def counts(new, old, behaviour, mask, noise, **z):
+    return rejection_lib.counts(cfg, rejection_lib.tokens(
+        cfg, new, old, behaviour, mask, loss.rejection['lam'], noise=noise,
+        **z), mask)
 
-  state = jax.eval_shape(init, *shapes)
-  layout = jax.tree.map(
-      lambda state: sharding.optimizer_shardings(
-          state, state.params, sharding.TRAIN_RULES, mesh), state,
-      is_leaf=lambda x: isinstance(x, TrainState))
-  whole = sharding.replicated(mesh)
-  specs = tuple(
-      jax.tree.map(lambda place: place.spec, player.params)
-      for player in forward.as_tuple(layout))
-  return Learner(
-      state=jax.tree.map(
-          lambda x, place: jax.ShapeDtypeStruct(
-              x.shape, x.dtype, sharding=place), state, layout),
-      init=jax.jit(init, out_shardings=layout),
-      score=jax.jit(
-          functools.partial(score_lib.score, cfg=cfg, mesh=mesh, nets=nets),
-          out_shardings=sharding.rows(mesh)),
-      update=jax.jit(
-          functools.partial(
-              _update, optimizers=optimizers, cfg=cfg, mesh=mesh, nets=nets,
-              specs=specs),
-          donate_argnums=0, out_shardings=(layout, whole)))
+  def one(rows, lists, reach, given):
+    weights, loss = given
+    batch, _, noise = rows
+    lam = loss.rejection['lam']
+    now = forward.stats(
+        weights, batch, forward.Tokens(lists, reach, work.plan.sizes),
+        loss.temperature, setting, entropy=False, lam=lam)
+    old = now.logprobs if batch.old_logprobs is None else batch.old_logprobs
+    z, z_topk = forward.normalizers(batch, now, lam, cfg)
+    return counts(
+        now.logprobs, old, batch.behaviour_logprobs, batch.mask, noise, z=z,
+        z_topk=z_topk), ()
 
-
-def _net(mesh, model, compose, trained, _) -> forward.Net:
-  """Makes the description of a player's model."""
-  axes = collectives.vocabulary_axes(
-      sharding.TRAIN_RULES if 'embed' in trained else sharding.SAMPLE_RULES,
-      mesh)
-  fetch = None
-  if mesh.shape['fsdp'] > 1:
-    fetch = collectives.gathering(sharding.TRAIN_RULES, model.dtype)
-  return forward.Net(model, compose, axes, fetch)
+  if cfg.target == 'p_ref':
+    batch, _, noise = rows
+    old, z = batch.old_logprobs, 'z' if cfg.z == 'exact' else 'z_topk'
+    found = counts(
+        old, old, batch.behaviour_logprobs, batch.mask, noise, **{z: batch.z})
+  elif cfg.two_pass:
+    found, _ = microbatches.fold(
+        work.plan, work.rows, (weights, loss), mesh=setting.mesh, one=one,
+        add=lambda *x: jax.tree.map(jnp.add, *x),
+        done=lambda x: collectives.sum_over_data(x, setting.mesh))
+  else:
+    return previous, False
+  return rejection_lib.calibrate(cfg, found, previous, own=True), True

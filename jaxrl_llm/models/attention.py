@@ -1,11 +1,11 @@
 """Attention over rows, for training and prefill.
 
 Rows are right-padded, so the causal mask alone hides padding from all real
-positions. Rows may share the keys and values of a prefix, and a row may hold
-several sequences. Decoding has its own attention over the cache,
-`sampling/kv_cache`.
+positions. The learner's tokens are in lists, see `learner/views`. Decoding has
+its own attention over the cache, `sampling/kv_cache`.
 """
 
+import functools
 from typing import Callable, NamedTuple
 
 import jax
@@ -22,52 +22,16 @@ SAVED = 'attention'
 _SPLASH_FROM = 256
 
 
-class Prefix(NamedTuple):
-  """Keys and values before each row's own, computed elsewhere.
-
-  Attributes:
-    k: [B, P, KV, h] rotated keys, left-aligned.
-    v: [B, P, KV, h] values.
-    length: [B] int32, columns in use.
-  """
-  k: jax.Array
-  v: jax.Array
-  length: jax.Array
-
-
-class Prefixes(NamedTuple):
-  """Keys and values before the rows, all in one sequence of C columns.
-
-  Attributes:
-    kv: rotated keys and values, [layers, C, KV, h] each.
-    start: [B] int32, first column of each row's prefix, at most C - P.
-    length: [B] int32, columns of each row's prefix.
-    columns: P, at least any length.
-  """
-  kv: tuple[jax.Array, jax.Array]
-  start: jax.Array
-  length: jax.Array
-  columns: int
-
-  def of_layer(self, k: jax.Array, v: jax.Array) -> Prefix:
-    """Returns the rows' prefixes; k and v are a layer's part of `kv`."""
-    of_rows = lambda x: jax.vmap(lambda start: jax.lax.dynamic_slice_in_dim(
-        x, start, self.columns))(self.start)
-
-    return Prefix(of_rows(k), of_rows(v), self.length)
-
-
 class Layout(NamedTuple):
-  """Order of tokens, outside of attention, that are not in rows.
+  """Order of tokens that are not in rows.
 
   Attributes:
-    to_rows: [..., X, Y] in this order -> [B, S, X, Y], rows.
-    from_rows: the reverse.
-    columns: S.
+    attend: (q, k, v, ...) -> their attention, in this order; the arguments are
+      those of `causal_attention`.
+    longest: tokens of the longest sequence.
   """
-  to_rows: Callable[[jax.Array], jax.Array]
-  from_rows: Callable[[jax.Array], jax.Array]
-  columns: int
+  attend: Callable[..., jax.Array]
+  longest: int
 
 
 def softcap(x: jax.Array, cap: float | None) -> jax.Array:
@@ -111,8 +75,6 @@ def causal_attention(
     windowed: jax.Array | bool = True,
     cap: float | None = None,
     implementation: str = 'xla',
-    segments: jax.Array | None = None,
-    prefix: Prefix | None = None,
 ) -> jax.Array:
   """Computes causal grouped-query attention within each row.
 
@@ -128,58 +90,119 @@ def causal_attention(
       memory. 'splash' runs on TPUs, with a block of scores at a time;
       'splash_interpreted' is the same, slow, on any device. 'cudnn' runs on
       NVIDIA GPUs, for 16-bit inputs without cap or window.
-    segments: [B, S] int32, sequence of each position, for rows that hold
-      several; each is contiguous and attends to itself only. None for one.
-    prefix: what the rows attend to before their own positions; not together
-      with `segments`.
 
   Returns:
     [B, S, H, h], in q's type. The softmax is computed in float32.
 
   Raises:
-    ValueError: 'cudnn' together with a cap, a window, segments or a prefix; or
-      'splash' with a window and a prefix.
+    ValueError: 'cudnn' together with a cap or a window.
   """
   if implementation.startswith('splash'):
     from jaxrl_llm.models import splash  # Importing Pallas takes time.
     return splash.attend(
         q, k, v, scale=scale, window=window, windowed=windowed, cap=cap,
-        name=SAVED, interpret=implementation != 'splash', segments=segments,
-        prefix=prefix)
+        name=SAVED, interpret=implementation != 'splash')
   if implementation == 'cudnn':
     if cap is not None or window is not None:
       raise ValueError(
           "attention='cudnn' has no soft cap or sliding window: use 'xla' for "
           'this model.')
-    if segments is not None or prefix is not None:
-      raise ValueError(
-          "attention='cudnn' has no shared prompts: use 'xla'.")
     return checkpoint_name(jax.nn.dot_product_attention(
         q, k, v, scale=scale, is_causal=True, implementation='cudnn'), SAVED)
-  b, s, heads, h = q.shape
+  s = q.shape[1]
   back = jnp.arange(s)[:, None] - jnp.arange(s)
-  if segments is not None:
-    same = segments[:, :, None] == segments[:, None]
-    back = jnp.where(same, back, -1)
-  if prefix is not None:
-    columns, length = prefix.k.shape[1], prefix.length[:, None]
-    before = (length + jnp.arange(s))[..., None] - jnp.arange(columns)
-    here = (jnp.arange(columns) < length)[:, None]
-    back = jnp.concatenate([
-        jnp.where(here, before, -1), jnp.broadcast_to(back, (b, s, s))], -1)
-    k, v = (jnp.concatenate(pair, 1) for pair in (
-        (prefix.k, k), (prefix.v, v)))
-  visible = back >= 0
-  if window is not None:
-    visible &= (back < window) | ~jnp.asarray(windowed)
-  if visible.ndim == 3:
-    visible = visible[:, None, None]
+  return masked_attention(
+      q, k, v, visible(back, window, windowed), scale=scale, cap=cap)
+
+
+def visible(
+    back: jax.Array, window: int | None, windowed: jax.Array | bool,
+) -> jax.Array:
+  """Returns which keys are visible.
+
+  Args:
+    back: positions from the query back to the key; negative for a key that is
+      hidden in any case.
+    window, windowed: see `causal_attention`.
+  """
+  found = back >= 0
+  return found if window is None else found & (
+      (back < window) | ~jnp.asarray(windowed))
+
+
+def masked_attention(
+    q: jax.Array, k: jax.Array, v: jax.Array, visible: jax.Array, *,
+    scale: float, cap: float | None = None) -> jax.Array:
+  """Computes grouped-query attention with all scores in memory.
+
+  Args:
+    q: [B, S, H, h] queries.
+    k: [B, C, KV, h] keys; KV divides H.
+    v: [B, C, KV, h] values.
+    visible: [S, C] or [B, S, C] bool. A query that sees no key gets any result.
+    scale, cap: see `causal_attention`.
+
+  Returns:
+    [B, S, H, h], in q's type.
+  """
+  b, s, heads, h = q.shape
   groups = k.shape[2]
+  visible = visible[..., None, :]
+  if visible.ndim == 4:
+    visible = visible[:, None]
   q = q.reshape(b, s, groups, heads // groups, h)
-  scores = jnp.einsum(
-      'bqkgh,bskh->bkgqs', q, k, preferred_element_type=jnp.float32)
-  scores = softcap(scores * scale, cap)
-  scores = jnp.where(visible, scores, -1e30)
-  weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
-  out = jnp.einsum('bkgqs,bskh->bqkgh', weights, v)
+  out = _attend(q, k, v, visible, scale, cap)
   return checkpoint_name(out.reshape(b, s, heads, h), SAVED)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
+def _attend(q, k, v, visible, scale, cap):
+  """Computes attention of q [B, S, KV, G, h]; see `masked_attention`.
+
+  The gradient is written out: it keeps one array of all scores, and XLA
+  transposes none on CPUs.
+  """
+  return _attend_forward(q, k, v, visible, scale, cap)[0]
+
+
+def _scores(q, k, scale, cap):
+  # With G before S, the backward pass would transpose all scores.
+  scores = jnp.einsum(
+      'bqkgh,bskh->bkqgs', q, k, preferred_element_type=jnp.float32)
+  return softcap(scores * scale, cap)
+
+
+def _attend_forward(q, k, v, visible, scale, cap):
+  scores = jnp.where(visible, _scores(q, k, scale, cap), -1e30)
+  weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
+  return jnp.einsum('bkqgs,bskh->bqkgh', weights, v), (q, k, v, weights)
+
+
+def _attend_backward(scale, cap, residuals, grad):
+  """Computes the gradients of q, k and v.
+
+  With the weights P = softmax(S) and dP = dO v', that of the scores is
+  dS = P (dP - sum_s P dP).
+  """
+  q, k, v, weights = residuals
+  scores = jnp.einsum(
+      'bqkgh,bskh->bkqgs', grad, v, preferred_element_type=jnp.float32)
+  scores = weights * (
+      scores - jnp.sum(weights * scores, axis=-1, keepdims=True))
+  if cap is not None:
+    scores *= 1 - jnp.square(_scores(q, k, scale, cap) / cap)
+  scores = (scores * scale).astype(q.dtype)
+
+  def of_keys(queries, scores):
+    """Computes [B, C, KV, h], sums over the queries."""
+    rows = lambda x: x.reshape(*x.shape[:2], -1, x.shape[-1])
+    # The scores as the right side: as the left one, XLA transposes them.
+    return jnp.moveaxis(jnp.einsum(
+        'bknh,bkns->bkhs', rows(jnp.moveaxis(queries, 2, 1)), rows(scores)),
+                        3, 1)
+
+  return (jnp.einsum('bkqgs,bskh->bqkgh', scores, k),
+          of_keys(q, scores), of_keys(grad, weights), None)
+
+
+_attend.defvjp(_attend_forward, _attend_backward)

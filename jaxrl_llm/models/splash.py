@@ -6,7 +6,7 @@ a kernel, so each device runs it on its own rows and heads.
 """
 
 import functools
-from typing import Any, Optional
+from typing import Optional
 
 import jax
 from jax.experimental.pallas.ops.tpu import splash_attention as lib
@@ -28,16 +28,14 @@ PARTIALS = 8
 
 @functools.lru_cache
 def _kernel(
-    heads, length, before, block, keys, fused, window, cap, name, interpret):
+    heads, length, block, keys, fused, window, cap, name, interpret):
   """Makes the kernel of one row.
 
-  Its arguments are q [heads, length, h], k and v [groups, before + length, h],
-  and optional SegmentIds.
+  Its arguments are q [heads, length, h], k and v [groups, length, h].
 
   Args:
     heads: query heads.
     length: tokens of the row.
-    before: keys before the row's own, a multiple of `keys`.
     block: queries of a block, and keys of a block in the forward pass.
     keys: keys of a block in the backward pass, a multiple of `block`.
     fused: whether the backward pass is one kernel.
@@ -46,9 +44,9 @@ def _kernel(
     name: see `attend`.
     interpret: see `attend`.
   """
-  shape = (length, before + length)
-  mask = lib.CausalMask(shape, before) if window is None else (
-      lib.LocalMask(shape, (window - 1, 0), before))
+  shape = (length, length)
+  mask = lib.CausalMask(shape) if window is None else (
+      lib.LocalMask(shape, (window - 1, 0), 0))
   sizes = lib.BlockSizes(
       block_q=block, block_kv=block, block_q_dkv=block, block_kv_dkv=keys,
       block_kv_dkv_compute=block, block_q_dq=None if fused else block,
@@ -73,8 +71,6 @@ def attend(
     cap: Optional[float],
     name: str,
     interpret: bool,
-    segments: Optional[jax.Array] = None,
-    prefix: Optional[Any] = None,
 ) -> jax.Array:
   """Computes causal grouped-query attention within each row.
 
@@ -92,20 +88,10 @@ def attend(
     name: name of the output and the log-sum-exp for `jax.checkpoint`. The
       backward pass needs only these two and q, k and v.
     interpret: whether to run in Pallas's interpreter, on any device.
-    segments: see `attention.causal_attention`.
-    prefix: `attention.Prefix` or None.
 
   Returns:
     [B, S, H, h], in q's type.
-
-  Raises:
-    ValueError: there are both a window and a prefix: the kernel's window counts
-      columns, and a short prefix has unused ones before the row's own.
   """
-  if window is not None and prefix is not None:
-    raise ValueError(
-        f"attention='splash' has no prefix with a window of {window} tokens: "
-        "use 'xla'.")
   s, h = q.shape[1], q.shape[3]
   blocks = -(-s // BLOCK)
   block = -(-s // (blocks * LANES)) * LANES
@@ -115,33 +101,21 @@ def attend(
   # other scale rounds a 16-bit q once more, unless XLA fuses it with RoPE.
   q = (q.astype(jnp.float32) * scale).astype(q.dtype)
 
-  before, ids = 0, None
   # Padding follows all real positions, so the causal mask hides it.
   padded = lambda x, n: jnp.pad(
       x, ((0, 0), (0, n - x.shape[1])) + ((0, 0),) * (x.ndim - 2))
   q, k, v = (padded(x, length) for x in (q, k, v))
-  if segments is not None:
-    ids = lib.SegmentIds(*[padded(segments, length)] * 2)
-  if prefix is not None:
-    columns = prefix.k.shape[1]
-    before = -(-columns // keys) * keys
-    used = jnp.arange(before) < prefix.length[:, None]
-    own = jnp.ones((len(q), length), jnp.int32)
-    ids = lib.SegmentIds(
-        own, jnp.concatenate([used.astype(jnp.int32), own], 1))
-    k, v = (jnp.concatenate([padded(first, before), x], 1) for first, x in (
-        (prefix.k, k), (prefix.v, v)))
 
-  def local(q, k, v, ids, windowed):
+  def local(q, k, v, windowed):
     def run(window):
       return jax.vmap(_kernel(
-          q.shape[1], length, before, block, keys,
-          before + length <= keys * PARTIALS, window, cap, name, interpret))
+          q.shape[1], length, block, keys, length <= keys * PARTIALS, window,
+          cap, name, interpret))
 
     if window is None:
-      return run(None)(q, k, v, ids)
+      return run(None)(q, k, v)
     with jax.named_scope('windowed'):
-      return jax.lax.cond(windowed, run(window), run(None), q, k, v, ids)
+      return jax.lax.cond(windowed, run(window), run(None), q, k, v)
 
   mesh = jax.sharding.get_abstract_mesh()
   free = {axis for axis, kind in zip(mesh.axis_names, mesh.axis_types)
@@ -151,8 +125,7 @@ def attend(
     part = P(row, head)
     local = jax.shard_map(
         local, axis_names=free, check_vma=False,
-        in_specs=(part, part, part, ids and lib.SegmentIds(P(row), P(row)),
-                  P()), out_specs=part)
+        in_specs=(part, part, part, P()), out_specs=part)
   out = local(
-      *(x.swapaxes(1, 2) for x in (q, k, v)), ids, jnp.asarray(windowed))
+      *(x.swapaxes(1, 2) for x in (q, k, v)), jnp.asarray(windowed))
   return out[:, :, :s].swapaxes(1, 2)

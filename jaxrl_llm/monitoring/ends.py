@@ -126,7 +126,8 @@ def sentence(error: BaseException) -> str:
   if isinstance(error, (MemoryError, jax.errors.JaxRuntimeError)):
     first = plain.text(str(error)).partition('\n')[0][:200]
     return (f'The memory is full ({first or "of this machine"}): lower '
-            'sampling.slots, learner.microbatch or the size of the model.')
+            'sampling.slots, learner.tokens_per_microbatch or the size of the '
+            'model.')
   if isinstance(error, BrokenPipeError):
     return 'The output was closed before its end; all files are written.'
   if not isinstance(error, OSError) or error.strerror is None:

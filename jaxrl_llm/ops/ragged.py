@@ -20,19 +20,6 @@ _slice = jax.lax.dynamic_slice_in_dim
 _put = jax.lax.dynamic_update_slice_in_dim
 
 
-class Rows(NamedTuple):
-  """Facts about rows [..., B], in the order of their devices.
-
-  Attributes:
-    prompt: int32, equal for rows with the same prompt.
-    before: int32, tokens of the prompt without its last.
-    length: int32, tokens of the response; 0 for a row that is not needed.
-  """
-  prompt: Array
-  before: Array
-  length: Array
-
-
 class Lists(NamedTuple):
   """Places of B rows in lists of N tokens, `rows` of them in each.
 
@@ -63,19 +50,76 @@ class Static(NamedTuple):
   response: int
 
 
-def places(rows: Rows, each: int) -> Lists:
-  """Returns the places of B rows in lists of `each` rows."""
-  rows = jax.tree.map(lambda x: x.reshape(-1, each), rows)
-  needed = rows.length > 0
-  response = jnp.cumsum(rows.length, 1) - rows.length
-  same = rows.prompt[..., None] == rows.prompt[..., None, :]
-  owner = needed & (
-      jnp.argmax(same & needed[:, None], -1) == jnp.arange(each))
-  own = jnp.where(owner, rows.before, 0)
-  first = jnp.sum(rows.length, 1, keepdims=True) + jnp.cumsum(own, 1) - own
-  prompt = jnp.max(jnp.where(same & owner[:, None], first[:, None], 0), -1)
-  return Lists(*(x.reshape(-1) for x in (
-      response, prompt, owner, rows.before, rows.length)))
+class Columns(NamedTuple):
+  """What is in each column of lists.
+
+  Attributes:
+    row: [F, N] int32, row of the list whose token it is; 0 for none.
+    position: [F, N] int32, place of the token in its row; 0 for none.
+    response: [F, N] bool, whether it belongs to a response.
+    sequence: [F, N] int32, number of the response or prompt; -1 for none.
+    parent: [F, N] int32, that of the prompt; -1 for none.
+  """
+  row: Array
+  position: Array
+  response: Array
+  sequence: Array
+  parent: Array
+
+
+def columns(lists: Lists, count: int) -> Columns:
+  """Finds what is in each of the `count` columns of each device's list."""
+  def local(lists):
+    column, rows = jnp.arange(count), jnp.arange(len(lists.length))
+
+    def holder(start, length):
+      inside = (column >= start[:, None]) & (
+          column < (start + length)[:, None])
+      return jnp.any(inside, 0), jnp.argmax(inside, 0)
+
+    response, row = holder(lists.response, lists.length)
+    prompt, owner = holder(
+        lists.prompt, jnp.where(lists.owner, lists.before, 0))
+    row = jnp.where(response, row, owner)
+    some = response | prompt
+    position = column + jnp.where(
+        response, lists.before[row] - lists.response[row], -lists.prompt[row])
+    # An empty prompt begins where the next one does.
+    parent = jnp.where(
+        some & (lists.before[row] > 0), len(rows) + lists.prompt[row], -1)
+    return jax.tree.map(lambda x: x[None], Columns(
+        jnp.where(some, row, 0), jnp.where(some, position, 0), response,
+        jnp.where(response, row, parent), parent))
+
+  return on_each(local, lists)
+
+
+def tokens(x: Array, columns: Columns, ahead: int = 0) -> Array:
+  """Puts tokens of rows into lists.
+
+  Args:
+    x: [B, S, ...], rows; any values.
+    columns: of the lists.
+    ahead: places between the token that is put and that of the column.
+
+  Returns:
+    [F, N, ...]; any tokens in columns without one.
+  """
+  def local(x, columns):
+    place = jnp.clip(columns.position[0] + ahead, 0, x.shape[1] - 1)
+    return x[columns.row[0], place][None]
+
+  return on_each(local, x, columns)
+
+
+def response_tokens(x: Array, columns: Columns, lists: Lists) -> Array:
+  """Puts values of response tokens [B, T, ...] into lists [F, N, ...]."""
+  def local(x, columns, lists):
+    row = columns.row[0]
+    place = columns.position[0] - lists.before[row]
+    return x[row, jnp.clip(place, 0, x.shape[1] - 1)][None]
+
+  return on_each(local, x, columns, lists)
 
 
 def _wide(x, width):

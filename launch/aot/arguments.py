@@ -5,10 +5,11 @@ from typing import Any, Callable, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxrl_llm import programs, sharding
 from jaxrl_llm.learner import actor as actor_lib
-from jaxrl_llm.learner import forward, rounds
+from jaxrl_llm.learner import forward, packing, rounds
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import rejection as rejection_lib
 from jaxrl_llm.sampling.logits import SamplingParams
@@ -25,7 +26,9 @@ class Arguments(NamedTuple):
     weights: all parameters that write the rows, in the sampling layout.
     generate: arguments of the sampler after `weights`.
     batch: rows of one optimiser step.
+    plan: `packing.Plan` of full rows of one optimiser step.
     scored: rows of a step for `score`.
+    scored_plan: of these.
     writer: parameters that wrote the rows, or None.
     loss: hyperparameters of the loss.
   """
@@ -35,7 +38,9 @@ class Arguments(NamedTuple):
   weights: Any
   generate: tuple
   batch: LearnerBatch
+  plan: packing.Plan
   scored: LearnerBatch
+  scored_plan: packing.Plan
   writer: Any
   loss: loss_lib.LossParams
 
@@ -53,7 +58,7 @@ def abstract(made: programs.Programs) -> Arguments:
     return jax.ShapeDtypeStruct(shape, dtype, sharding=place)
 
   state = made.learner.state
-  players = forward.as_tuple(state)
+  players = forward.Players.of(state)
   frozen = None
   if config.lora.rank:
     frozen = sharding.abstract_params(
@@ -75,7 +80,7 @@ def abstract(made: programs.Programs) -> Arguments:
   penalised = programs.needs_anchor(config)
   anchor = None
   if penalised:  # with LoRA, the anchor is the frozen model without adapters
-    anchor = {'layers': {}} if config.lora.rank else players[0].params
+    anchor = {'layers': {}} if config.lora.rank else players.policy.params
 
   rejection, actor = rejection_lib.of(config), actor_lib.of(config)
 
@@ -88,7 +93,6 @@ def abstract(made: programs.Programs) -> Arguments:
     return LearnerBatch(
         tokens=array(count, config.max_prompt + config.max_response),
         prompt_length=array(count), response_length=array(count),
-        prompt=array(count),
         mask=tokens(dtype=bool), behaviour_logprobs=tokens(),
         advantages=array(count, dtype=jnp.float32),
         old_logprobs=tokens() if old else None,
@@ -98,6 +102,11 @@ def abstract(made: programs.Programs) -> Arguments:
         identity=array(count, 3, dtype=jnp.uint32) if (
             updated and rejection) else None,
         actor_logprobs=tokens() if old and actor and actor.ppo else None)
+
+  def plan(rows):
+    return jax.tree.map(
+        lambda x: array(*x.shape, dtype=x.dtype, place=whole),
+        full_plan(made, rows))
 
   number = array(dtype=jnp.float32, place=whole)
   loss = jax.tree.map(lambda _: number, loss_lib.params(config))
@@ -109,12 +118,22 @@ def abstract(made: programs.Programs) -> Arguments:
           rounds.minibatch_rows(config), scored, penalised,
           top=rejection and rejection.needs_top, updated=True),
       scored=rows(
-          programs.scored_rows(config, made.stages), False, False,
+          programs.scored_rows(made), False, False,
           top=rejection and rejection.scores_z and rejection.z == 'topk',
           updated=False),
-      writer=players[-1].params if programs.keeps_writer(
+      plan=plan(rounds.minibatch_rows(config)),
+      scored_plan=plan(programs.scored_rows(made)),
+      writer=players.writer.params if programs.keeps_writer(
           config, made.stages) else None,
       loss=loss)
+
+
+def full_plan(made: programs.Programs, rows: int) -> packing.Plan:
+  """Plans the microbatches of groups of full responses to full prompts."""
+  config = made.config
+  return made.learner.plan(
+      np.arange(rows) // config.samples_per_prompt,
+      np.full(rows, config.max_prompt), np.full(rows, config.max_response))
 
 
 def lowered(made: programs.Programs) -> dict[str, Callable[[], Any]]:
@@ -134,13 +153,14 @@ def lowered(made: programs.Programs) -> dict[str, Callable[[], Any]]:
       sample=lambda: made.writer.sampler.generate.lower(
           x.weights, *x.generate))
   if x.batch.old_logprobs is not None or x.anchor is not None:
-    players = tuple(player.params for player in forward.as_tuple(x.state))
-    if len(players) == 1 or (
-        x.batch.actor_logprobs is None and x.batch.z is None):
-      players = players[0]
+    players = forward.Players.of(x.state).map(lambda player: player.params)
+    if x.batch.actor_logprobs is None and x.batch.z is None:
+      players = players.policy
+    else:
+      players = players.like(x.state)
     phases['score'] = lambda: learner.score.lower(
         x.anchor if x.batch.old_logprobs is None else players, x.scored,
-        x.loss, x.frozen)
+        x.scored_plan, x.loss, x.frozen)
   phases['update'] = lambda: learner.update.lower(
-      x.state, x.batch, x.loss, x.frozen, x.writer)
+      x.state, x.batch, x.plan, x.loss, x.frozen, x.writer)
   return phases

@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import programs, sharding, stages
-from jaxrl_llm.learner import choices, lists, prompts, rounds
+from jaxrl_llm.learner import packing, rounds
 from jaxrl_llm.models.config import HUB
 from jaxrl_llm.monitoring import flops
 from jaxrl_llm.sampling.stops import Stops
@@ -58,7 +58,7 @@ class Report(NamedTuple):
   """Result of a check.
 
   Attributes:
-    config: the checked config.
+    config: the checked config, with the choices of a run.
     topology: the slice.
     mesh: the sampler's mesh on the slice.
     learner_mesh: the learner's.
@@ -177,7 +177,7 @@ def run(config: ConfigDict, topology: chips.Topology,
       _phase(made, topology, name, *result, code)
       for name, result in compiled.items()]
   return Report(
-      config, topology, made.mesh, made.learner_mesh,
+      made.config, topology, made.mesh, made.learner_mesh,
       made.writer.sampler.sampler.slots,
       made.writer.sampler.requests_per_shard, phases,
       made.writer.sampler.max_requests * config.max_response)
@@ -232,7 +232,7 @@ def _phase(made, topology, name, program, seconds, needs, code) -> Phase:
     mesh = made.learner_mesh if name in ('score', 'update') else made.mesh
     phase.cost = cost.estimate(
         text, cost.Machine(topology.chip, mesh), _turns(made, name),
-        _chances(made))
+        _chances(made, name))
   return phase
 
 
@@ -246,54 +246,39 @@ def _runs(made: programs.Programs, name: str) -> int:
   return 1
 
 
-def _plan(made: programs.Programs) -> str:
-  """Returns how updates compute rows, one of `passes.PLANS`."""
-  return choices.plan(
-      made.config, made.learner_mesh, [p.model for p in made.players])
+def _rows(made: programs.Programs, name: str) -> int:
+  """Returns the rows of 'score' or of 'update'."""
+  return rounds.minibatch_rows(made.config) if name == 'update' else (
+      programs.scored_rows(made))
 
 
-def _chances(made: programs.Programs) -> dict[str, float | tuple[float, ...]]:
+def _chances(
+    made: programs.Programs, name: str,
+) -> dict[str, float | tuple[float, ...]]:
   """Returns how often data-dependent conditionals take which branch.
 
   Responses and prompts are full, see `cost.estimate`.
   """
   # The expensive branch of truncation sorts; min p alone does not need it.
-  config = made.config
-  sampling = config.sampling
+  sampling = made.config.sampling
   found = {'truncation': float(sampling.top_k > 0 or sampling.top_p < 1),
            'windowed': 1.0}
-  if _plan(made) != 'lists':
+  if name not in ('score', 'update'):
     return found
-  each = programs.microbatch(config) // sharding.data_shards(made.learner_mesh)
-  sizes = lists.Sizes.of(
-      each, config.max_prompt, config.max_response, config.learner.list_buckets)
-  tokens = each * config.max_response
-  longest = tokens + -(-each // config.samples_per_prompt) * (
-      config.max_prompt - 1)
-  taken = np.searchsorted(sizes.lengths, longest)
-  head = lists.head_columns(sizes, sizes.static(sizes.lengths[taken]))
-  return {**found, 'needed': tokens / head, 'length': tuple(
-      float(i == taken) for i in range(len(sizes.lengths)))}
+  rows = _rows(made, name)
+  plan = arguments.full_plan(made, rows)
+  columns = plan.count * plan.owner.shape[0] * packing.head_columns(
+      plan.sizes, made.config.max_response)
+  return {**found, 'needed': min(
+      rows * made.config.max_response / columns, 1.0)}
 
 
 def _turns(made: programs.Programs, name: str) -> dict[str, float]:
   """Returns the iterations of data-dependent loops, for full responses."""
   config, sampler = made.config, made.writer.sampler.sampler
   if name in ('score', 'update'):
-    rows = (rounds.minibatch_rows(config) if name == 'update' else
-            programs.scored_rows(config, made.stages))
-    turns = dict(microbatches=rows // programs.microbatch(config))
-    if _plan(made) == 'waves':
-      shards = sharding.data_shards(made.learner_mesh)
-      sizes = prompts.Sizes.of(
-          programs.microbatch(config) // shards, config.max_prompt,
-          (config.max_response,))
-      groups = -(-rows // (config.samples_per_prompt * shards))
-      bins = -(-groups // (sizes.width // sizes.columns))
-      waves = -(-bins // sizes.bins)
-      turns = dict(waves=waves, bins=bins / waves,
-                   microbatches=turns['microbatches'] / waves)
-    return turns
+    plan = arguments.full_plan(made, _rows(made, name))
+    return dict(microbatches=int(plan.count))
   requests = made.writer.sampler.requests_per_shard
   steps = -(-requests // sampler.slots) * config.max_response
   refills = -(-steps // sampler.steps_per_refill)

@@ -43,7 +43,7 @@ def held(made: programs.Programs, name: str) -> dict[str, int]:
     name: name of the phase.
   """
   x = arguments.abstract(made)
-  policy, *actor = forward.as_tuple(x.state)
+  policy, actor = forward.Players.of(x.state)
   parts = {
       'parameters': size(policy.params), 'optimiser': size(policy.opt_state),
       'frozen': size(x.frozen), 'anchor': size(x.anchor), 'actor': size(actor)}
@@ -54,9 +54,9 @@ def held(made: programs.Programs, name: str) -> dict[str, int]:
 
 def _made_anew(x: arguments.Arguments) -> int:
   """Returns the bytes of sampling weights that do not share training arrays."""
-  players = forward.as_tuple(x.state)
+  players = forward.Players.of(x.state)
   kept = dict(jax.tree_util.tree_leaves_with_path(
-      players[-1].params if len(players) > 1 or x.frozen is None
+      players.writer.params if players.actor or x.frozen is None
       else x.frozen))
 
   def shared(path, now):
@@ -122,7 +122,7 @@ def parts(made: programs.Programs, name: str, program: Any,
     found['decode cache'] += min(temporary, 0)
     temporary = max(temporary, 0)
   elif name == 'score':
-    found['buffers'] = left + size(x.scored)
+    found['buffers'] = left + size((x.scored, x.scored_plan))
   elif name == 'update':
     found['buffers'] = left + given - size(x.state) - size(x.frozen)
   found['activations'] = temporary

@@ -6,7 +6,6 @@ from typing import Any
 
 from rich import console, table
 
-from jaxrl_llm import programs, sharding
 from launch.aot import check, chips
 
 # Scopes of the sampler's loops and their names in the table, inner loop first.
@@ -21,13 +20,14 @@ _KNOBS = {
     'sampling weights': 'raise mesh.tensor',
     'prefix cache': 'lower sampling.prefill_prompts',
     'decode cache': 'lower sampling.slots',
-    'program': 'set learner.buckets=none',
+    'program': 'raise mesh.fsdp',
 }
 _ACTIVATIONS = {
     'reshard': 'raise mesh.tensor',
     'sample': 'lower sampling.slots or sampling.prefill_prompts',
-    'score': 'lower learner.microbatch',
-    'update': 'lower learner.microbatch, or set learner.remat=full',
+    'score': 'lower learner.tokens_per_microbatch',
+    'update': 'lower learner.tokens_per_microbatch, or set '
+              'learner.remat=full',
 }
 
 
@@ -60,12 +60,11 @@ def misfits(report: check.Report) -> list[str]:
 
 def advice(report: check.Report, phase: check.Phase) -> str:
   """Names the parts that take most of a phase's memory, and the fix."""
-  learner, shards = report.config.learner, sharding.data_shards(
-      report.learner_mesh)
+  config, learner = report.config, report.config.learner
   field = 'tensor' if report.mesh is report.learner_mesh else 'learner_tensor'
   of_a_row = f'raise mesh.{field}, which splits the activations of a row'
   activations = _ACTIVATIONS[phase.name]
-  if programs.microbatch(report.config) <= shards:
+  if learner.tokens_per_microbatch <= config.max_prompt + config.max_response:
     if phase.name == 'score' or (
         phase.name == 'update' and learner.remat == 'full'):
       activations = of_a_row
@@ -138,7 +137,8 @@ def to_json(report: check.Report) -> dict[str, Any]:
   return dict(
       topology=report.topology.name, mesh=dict(report.mesh.shape),
       learner_mesh=dict(report.learner_mesh.shape),
-      slots=report.slots, microbatch=programs.microbatch(report.config),
+      slots=report.slots,
+      tokens_per_microbatch=report.config.learner.tokens_per_microbatch,
       requests_per_shard=report.requests_per_shard,
       peak_bytes=report.peak, free=_free(report),
       seconds_per_step=report.seconds,
@@ -169,7 +169,8 @@ def text(report: check.Report) -> str:
     axes += f' (learner {_sizes(report.learner_mesh)})'
   show(f'{report.topology.name}: {report.mesh.size} devices, {axes}; '
        f'{report.slots} slots for {report.requests_per_shard} requests on each '
-       f'data shard, learner.microbatch={programs.microbatch(report.config)}',
+       'data shard, learner.tokens_per_microbatch='
+       f'{report.config.learner.tokens_per_microbatch}',
        soft_wrap=True)
   show(_memory(report))
   if any(phase.cost for phase in report.phases):

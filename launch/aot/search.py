@@ -1,4 +1,4 @@
-"""Search for the most decode slots and the largest microbatch that fit."""
+"""Search for the most decode slots and tokens of a microbatch that fit."""
 
 from typing import Callable, Sequence
 
@@ -13,7 +13,8 @@ from launch.aot import check, chips, report
 def largest(
     config: ConfigDict, topology: chips.Topology, say: Callable[[str], None],
 ) -> ConfigDict:
-  """Finds the largest `sampling.slots`, then the largest `learner.microbatch`.
+  """Finds the largest `sampling.slots`, then the largest
+  `learner.tokens_per_microbatch`.
 
   Args:
     config: from `check.load`.
@@ -33,14 +34,14 @@ def largest(
         'slice of TPUs.')
   made = check.build(config, topology)
   requests = made.writer.sampler.requests_per_shard
-  shards = sharding.data_shards(made.learner_mesh)
-  rows = rounds.minibatch_rows(config)
-  sizes = [
-      n for n in range(shards, rows + 1, shards) if rows % n == 0]
+  one = config.max_prompt + config.max_response
+  rows = rounds.minibatch_rows(config) // sharding.data_shards(
+      made.learner_mesh)
+  sizes = [one * n for n in range(1, rows + 1)]
   slots = sorted({-(-requests // n) for n in range(1, requests + 1)})
   for field, phase, values in (
       ('sampling.slots', 'sample', slots),
-      ('learner.microbatch', 'update', sizes)):
+      ('learner.tokens_per_microbatch', 'update', sizes)):
     config = _largest(config, topology, field, phase, values, say)
   return config
 

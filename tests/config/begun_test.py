@@ -7,7 +7,7 @@ import pytest
 from jaxrl_llm import config
 from tests.helpers import tiny
 
-AUTO = dict(learner__buckets='auto', sampling__buckets='auto')
+AUTO = dict(learner__tokens_per_microbatch='auto', sampling__buckets='auto')
 
 
 @pytest.fixture(name='run', autouse=True)
@@ -29,37 +29,37 @@ def begun(run, asked, **saved):
 
 
 def lengths(c):
-  return c.learner.buckets, c.sampling.buckets
+  return c.learner.tokens_per_microbatch, c.sampling.buckets
 
 
 def test_lengths_are_those_that_the_run_has_begun_with(run):
   asked = tiny.load('run', **AUTO)
-  saved = dict(learner__buckets=[12, 15], sampling__buckets=[4])
+  saved = dict(learner__tokens_per_microbatch=70, sampling__buckets=[4])
   got = begun(run, asked, **saved)
-  assert lengths(got) == ((12, 15), (4,))
-  got.learner.buckets = got.sampling.buckets = 'auto'
+  assert lengths(got) == (70, (4,))
+  got.learner.tokens_per_microbatch = got.sampling.buckets = 'auto'
   assert got.to_dict() == asked.to_dict()
-  assert lengths(begun(run, tiny.load('run'), **saved)) == ((), ())
-  fixed = tiny.load('run', learner__buckets='none', sampling__buckets='3')
-  assert lengths(begun(run, fixed, **saved)) == ((), (3,))
+  fixed = tiny.load(
+      'run', learner__tokens_per_microbatch=90, sampling__buckets='3')
+  assert lengths(begun(run, fixed, **saved)) == (90, (3,))
   assert lengths(asked) == ('auto', 'auto')
 
 
 def test_a_choice_that_the_run_did_not_have_stays_open(run):
-  asked = tiny.load('run', learner__response_buckets='auto', **AUTO)
+  asked = tiny.load('run', **AUTO)
   saved = json.loads(config.choices(tiny.load('run')))
-  del saved['learner.response_buckets']
+  del saved['learner.tokens_per_microbatch']
   (run / 'choices.json').write_text(json.dumps(saved))
   got = config.as_begun(asked)
-  assert got.learner.response_buckets == 'auto'
-  assert lengths(got) == ((), ())
+  assert lengths(got) == ('auto', ())
 
 
 @pytest.mark.parametrize('saved', [
     dict(max_prompt=8), dict(max_response=11),
     dict(sampling__buckets='many')])
 def test_lengths_that_do_not_fit_are_chosen_again(run, saved):
-  saved = {**dict(learner__buckets=[12], sampling__buckets=[4]), **saved}
+  saved = {**dict(learner__tokens_per_microbatch=70, sampling__buckets=[4]),
+           **saved}
   got = begun(run, tiny.load('run', **AUTO), **saved)
   assert lengths(got) == ('auto', 'auto')
 
@@ -71,11 +71,11 @@ def test_a_config_without_a_folder_leaves_the_choice_open():
 
 
 def test_a_run_of_a_time_without_choices_had_no_buckets(run):
-  flat = config.flatten(tiny.load('run', learner__buckets=()))
+  flat = config.flatten(tiny.load('run'))
   del flat['sampling.buckets']
   (run / 'config.json').write_text(json.dumps(flat))
   got = config.as_begun(tiny.load('run', **AUTO))
-  assert lengths(got) == ((), ())
+  assert lengths(got) == ('auto', ())
 
 
 @pytest.mark.parametrize('text', [None, '', '{', '[]', '{"max_prompt": 9}'])

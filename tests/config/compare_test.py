@@ -37,8 +37,8 @@ def test_a_run_goes_on_where_what_it_learns_stays():
   free = {
       'eval.k': '1,2', 'workdir': 'x', 'eval_k': 3, 'log.samples': 1,
       'mesh.fsdp': 2, 'warm_start.cache': 'none', 'sampling.slots': 3,
-      'sampling.prefill_prompts': 1, 'learner.microbatch': 4,
-      'learner.remat': 'full', 'learner.buckets': ''}
+      'sampling.prefill_prompts': 1, 'learner.tokens_per_microbatch': 400,
+      'learner.remat': 'full'}
   assert conflicts(free) == []
   assert sorted(conflicts({'loss.clip_high': .3, 'seed': 2, **free})) == [
       'loss.clip_high: 0.2 -> 0.3', 'seed: 0 -> 2']
@@ -83,15 +83,18 @@ def test_fingerprint_is_of_names_and_values():
 
 
 def test_files_that_runs_have_left_are_found_again():
-  """Names made by the version before `affects`; see CHANGELOG."""
-  c = config.load(CONFIG, {'seed': 3, 'learner.buckets': '22'})
+  """Names made by the version before `affects`; see CHANGELOG.
+
+  That of the cache is of the version with `learner.tokens_per_microbatch`.
+  """
+  c = config.load(CONFIG, {'seed': 3})
   warm = config.affecting(c, config.WARM_START)
   assert config.fingerprint(warm) == 'b0713306b4320b43'
   cache = config.affecting(c, config.WARM_START, config.ROUNDING)
-  assert config.fingerprint(cache) == '3726be2b58ee881f'
+  assert config.fingerprint(cache) == '722d4e7089bdcd54'
   other = config.affecting(
-      config.load(CONFIG, {'seed': 3, 'learner.buckets': '22',
-                           'loss.clip_low': .1, 'sampling.slots': 2}),
+      config.load(
+          CONFIG, {'seed': 3, 'loss.clip_low': .1, 'sampling.slots': 2}),
       config.WARM_START, config.ROUNDING)
   assert cache == other
   evaluated = config.affecting(c, config.EVALUATION)

@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import experiment, programs, stages
+from jaxrl_llm import experiment, stages
 from jaxrl_llm.config import memory
 from jaxrl_llm.sampling import decode
 from tests.helpers import tiny
@@ -23,7 +23,7 @@ def estimate(training=True, mesh=(1, 1, 1), heldout=6, **fields):
   found = memory.parts(
       config, config_lib.model_config(config),
       dict(zip(('data', 'fsdp', 'tensor'), mesh)), stages.make(config),
-      heldout, programs.microbatch(config), training)
+      heldout, training)
   return {part.name: part.bytes for part in found}
 
 
@@ -37,7 +37,7 @@ def test_parts_are_those_of_the_arrays(run):
   cache = jax.eval_shape(lambda: decode.empty(
       8, 19, cfg=run.parts.programs.model, unroll=False))
   assert parts.get('the cache of the decode slots', size(cache)) == size(cache)
-  fewer = estimate(learner__microbatch=1, learner__vocab_chunk=1)
+  fewer = estimate(learner__tokens_per_microbatch=1, learner__vocab_chunk=1)
   assert fewer['the cache of the decode slots'] == size(cache)
 
 
@@ -96,7 +96,7 @@ def test_arrays_of_the_host_count_where_the_host_computes(mesh):
 
   def check(mesh):
     memory.check(config, config_lib.model_config(config), mesh,
-                 stages.make(config), heldout=6, microbatch=8)
+                 stages.make(config), heldout=6)
 
   check(mesh('gpu', {'bytes_limit': 10 ** 9}))
   with pytest.raises(ValueError, match='are the rollouts of a step: lower'):

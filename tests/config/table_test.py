@@ -104,7 +104,7 @@ def test_every_field_says_what_it_affects():
   for name in ('workdir', 'mesh.fsdp', 'eval.k', 'log.every', 'sampling.slots',
                'warm_start.cache', 'checkpoint.keep', 'compilation_cache'):
     assert not affects[name], name
-  assert affects['learner.microbatch'] == {'rounding'}
+  assert affects['learner.tokens_per_microbatch'] == {'rounding'}
   # Evaluations sample in the compute type.
   for name in 'sampling.weights', 'sampling.kv':
     assert affects[name] == {'weights'}

@@ -128,15 +128,25 @@ def _logprobs(params, batch):
       jnp.sin(total + token) - 2, 0.0)
 
 
+def score(params, batch, plan, loss, frozen=None):
+  """Stands for `Learner.score`; a plan has no effect."""
+  del plan, loss, frozen
+  return _score(params, batch)
+
+
 @jax.jit
-def score(params, batch, loss, frozen=None):
-  """Stands for `Learner.score`."""
+def _score(params, batch):
   return Scores(_logprobs(params, batch))
 
 
-@functools.partial(jax.jit, donate_argnums=0)
-def update(state, batch, loss, frozen=None, writer=None):
+def update(state, batch, plan, loss, frozen=None, writer=None):
   """Stands for `Learner.update`: parameters move by what the rows say."""
+  del plan, loss, frozen, writer
+  return _update(state, batch)
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def _update(state, batch):
   mask = batch.mask & (
       jnp.arange(batch.mask.shape[1]) < batch.response_length[:, None])
   new = _logprobs(state.params, batch)

@@ -10,7 +10,8 @@ from jaxrl_llm.types import Sizes, Table
 # Columns of a valid row that no round was made for, with their types.
 _FRESH = dict(
     problem=(0, np.int32), policy_step=(0, np.int32), reward=(0, np.float32),
-    valid=(True, bool), length=(1, np.int32), truncated=(False, bool),
+    valid=(True, bool), prompt_length=(1, np.int32), length=(1, np.int32),
+    truncated=(False, bool),
     trained=(False, bool), advantage=(np.nan, np.float32),
     group_mean=(np.nan, np.float32), group_std=(np.nan, np.float32),
     entropy=(0, np.float32), clip_share=(0, np.float32), usage=(0, np.int32),

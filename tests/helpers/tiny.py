@@ -38,10 +38,10 @@ def get_config(arg=None):
   c.model.update(
       width=32, layers=1, heads=2, kv_heads=1, head_dim=16, mlp_width=32)
   c.optimizer.learning_rate = 1e-3
-  c.sampling.slots = c.learner.microbatch = 8
+  c.sampling.slots = 8
   # Each is another compile.
-  c.sampling.buckets = c.learner.buckets = c.learner.response_buckets = ()
-  c.learner.list_buckets = ()
+  c.sampling.buckets = ()
+  c.learner.tokens_per_microbatch = 512
   c.warm_start.update(batch=8, cache=None)
   c.eval.update(every=2, samples=4, k=(1, 4))
   c.checkpoint.every = 2

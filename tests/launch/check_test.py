@@ -10,7 +10,6 @@ import pytest
 from launch import compile_check
 from launch.aot import check, chips
 from tests.helpers import devices
-from tests.learner import prompts_test
 
 # A job with everything that a pod's has, but small.
 SMALL = {
@@ -18,9 +17,10 @@ SMALL = {
     'max_prompt': 24, 'max_response': 32, 'model.vocab_size': 64,
     'model.width': 64, 'model.layers': 3, 'model.heads': 4,
     'model.kv_heads': 4, 'model.head_dim': 16, 'model.mlp_width': 128,
-    'learner.microbatch': 8, 'learner.updates': 2, 'learner.remat': 'full',
+    'learner.tokens_per_microbatch': 300, 'learner.updates': 2,
+    'learner.remat': 'full',
     'sampling.slots': 4, 'sampling.chunk': 8, 'sampling.prefill_prompts': 1,
-    'learner.list_buckets': (), 'loss.kl_coef': 0.1}
+    'loss.kl_coef': 0.1}
 
 
 def fields(**changes):
@@ -33,9 +33,10 @@ def test_how_often_things_run():
   # Old log-probs for the second update, and the anchor's.
   assert [check._runs(made, name) for name in (
       'reshard', 'sample', 'score', 'update')] == [1, 1, 2, 2]
-  # 32 rows by 8. A bin holds 5 prompts of 23 tokens, a wave 3 bins.
-  assert check._turns(made, 'score') == dict(waves=1, bins=2, microbatches=4)
-  assert check._turns(made, 'update') == dict(waves=1, bins=1, microbatches=2)
+  # Bins of 64 hold two responses of 32. 8 groups have 16 bins, and prompts of
+  # 8 x 23 tokens; 5 bins of a list are 4 of responses and 1 of 2 prompts.
+  assert check._turns(made, 'score') == dict(microbatches=4)
+  assert check._turns(made, 'update') == dict(microbatches=2)
   turns = check._turns(made, 'sample')
   # 32 requests on 4 slots are 8 waves of 32 steps; one prompt in a round.
   steps = 8 * 32
@@ -69,21 +70,14 @@ def test_how_often_shared_prompts_are_read():
 def test_logits_are_sorted_where_the_distribution_is_cut(changes, sorts):
   config = check.load('configs/countdown.py', {**SMALL, **changes})
   made = check.build(config, chips.topology('cpu:1'))
-  assert check._chances(made)['truncation'] == sorts
+  assert check._chances(made, 'sample')['truncation'] == sorts
 
 
-def test_full_rows_are_in_lists_of_their_length():
-  """2 rows of 8 + 7 tokens share a prompt of 7: 16 + 7, of at most 30."""
-  config = check.load('configs/countdown.py', {
-      **SMALL, 'max_prompt': 8,
-      'max_response': 8, 'learner.list_buckets': (12, 24, 28),
-      'learner.buckets': (), 'learner.response_buckets': (),
-      'sampling.chunk': None})
-  made = check.build(config, chips.topology('cpu:1'))._replace(
-      learner_mesh=prompts_test.FakeMesh((1, 4, 1)))
-  found = check._chances(made)
-  assert found['length'] == (0, 1, 0, 0)  # of 12, 24, 28 and 30
-  assert found['needed'] == 16 / 24
+def test_how_much_of_the_head_is_needed():
+  """16 responses of 32 tokens are in two lists of 304, in chunks of 16."""
+  made = check.build(
+      check.load('configs/countdown.py', SMALL), chips.topology('cpu:1'))
+  assert check._chances(made, 'update')['needed'] == 16 / 19
 
 
 def test_model_flops_of_phases():
@@ -176,7 +170,7 @@ def test_a_job_that_is_too_large():
   out = program(
       '--config=configs/pkpo/gemma2_9b_math.py', '--topology=v5e:2x2',
       '--config.mesh.fsdp=1', '--config.mesh.tensor=4',
-      '--config.sampling.slots=256', '--config.learner.share_prompts=false')
+      '--config.sampling.slots=256')
   assert out.returncode == 1
   *progress, reason = out.stderr.splitlines()
   assert progress[0].endswith(': compiling') and 'update: compiling' in progress

@@ -26,7 +26,9 @@ def phase(name='update', needs=None, faults=(), runs=2, **bytes_):
 
 
 def made(*phases, shards=4, **fields):
-  config = config_lib.load('configs/countdown.py', fields)
+  config = config_lib.load(
+      'configs/countdown.py',
+      {'learner.tokens_per_microbatch': 512, **fields})
   mesh = types.SimpleNamespace(
       shape=dict(data=1, fsdp=shards, tensor=1), size=shards)
   topology = chips.Topology('v5e:2x2', chips.CHIPS['v5e'], [None] * shards)
@@ -63,13 +65,15 @@ def test_a_job_that_lacks_memory_everywhere_gets_one_sentence():
   ('update', dict(parameters=4, optimiser=8, activations=9), {},
    'most of it optimiser and parameters, so raise mesh.fsdp'),
   # Without a backward pass there is nothing to compute again.
-  ('score', dict(activations=20), {'learner.microbatch': 4},
+  ('score', dict(activations=20), {'learner.tokens_per_microbatch': 1},
    'so raise mesh.tensor'),
-  ('update', dict(activations=20), {}, 'lower learner.microbatch'),
+  ('update', dict(activations=20), {}, 'lower learner.tokens_per_microbatch'),
   # One row per device is as few as there can be.
-  ('update', dict(activations=20), {'learner.microbatch': 4}, 'learner.remat'),
+  ('update', dict(activations=20), {'learner.tokens_per_microbatch': 1},
+   'learner.remat'),
   ('update', dict(activations=20),
-   {'learner.microbatch': 4, 'learner.remat': 'full'}, 'mesh.tensor'),
+   {'learner.tokens_per_microbatch': 1, 'learner.remat': 'full'},
+   'mesh.tensor'),
 ])
 def test_what_to_turn(name, bytes_, fields, knob):
   found, = report.verdict(made(phase(name, **bytes_), **fields))
@@ -81,7 +85,7 @@ def test_memory_that_ran_out_in_the_compiler_is_a_row():
                  phase(needs='17.2GiB', parameters=2, activations=15))
   found, = report.verdict(checked)
   assert 'free: update needs 17.2GiB, most of it activations' in found
-  assert 'so lower learner.microbatch' in found
+  assert 'so lower learner.tokens_per_microbatch' in found
   assert '17.2GiB' in report.text(checked)
   assert report.to_json(checked)['phases']['update']['total_bytes'] is None
   assert report.to_json(checked)['peak_bytes'] is None
@@ -156,7 +160,7 @@ def test_json_alone_is_what_comes_out(monkeypatch, capsys):
       '--config=configs/countdown.py', '--topology=cpu:1', '--json=-']) == 1
   said = capsys.readouterr()
   assert json.loads(said.out)['phases']['update']['needs'] == '20.1GiB'
-  assert json.loads(said.out)['microbatch'] > 0
+  assert json.loads(said.out)['tokens_per_microbatch'] > 0
   assert 'does not fit' in said.err
 
 

@@ -43,7 +43,8 @@ def sums(overrides, only):
   beside = dict(  # what a phase's program does not get, but the run keeps
       reshard=moments + anchor + (params if shared else 0),
       sample=moments + anchor + (0 if shared else params),
-      score=moments + anchor + memory.size(x.scored), update=anchor)
+      score=moments + anchor + memory.size((x.scored, x.scored_plan)),
+      update=anchor)
   phases = {
       name: [said[name].total, new[name] + beside[name] + code,
              said[name].bytes] for name in new}

@@ -15,7 +15,7 @@ def compiler(monkeypatch):
 
     def run(config, topology, only):
       value = (config.sampling.slots if only == ('sample',) else
-               config.learner.microbatch)
+               config.learner.tokens_per_microbatch)
       tried.append((*only, value))
       return made(phase(*only, activations=gib(value)))
 
@@ -35,23 +35,25 @@ V5E = chips.Topology('v5e:2x2', chips.CHIPS['v5e'], [None] * 4)
     (0.1, 32), (1.0, 11), (2.0, 7), (14.0, 1)])
 def test_the_largest_that_fits(compiler, per_slot, slots):
   # 14.17 GiB may be used. 32 requests in n waves are 32, 16, 11, 8, ... slots;
-  # rows of an update are 16, and a microbatch of 4 takes 12 GiB.
+  # a row has 56 tokens, an update 16 rows, and 4 of them take 12 GiB.
   tried = compiler(
-      lambda value: value * (per_slot if tried[-1][0] == 'sample' else 3.0))
+      lambda value: value * (
+          per_slot if tried[-1][0] == 'sample' else 3.0 / 56))
   said = []
   config = search.largest(
       check.load('configs/countdown.py', SMALL), V5E, said.append)
   assert config.sampling.slots == slots
-  assert config.learner.microbatch == 4
+  assert config.learner.tokens_per_microbatch == 4 * 56
   assert len(said) == len(tried) < 12
-  assert ('sample', 32) == tried[0] and ('update', 16) in tried
+  assert ('sample', 32) == tried[0] and ('update', 16 * 56) in tried
 
 
 def test_if_nothing_fits_the_smallest_is_left_for_the_verdict(compiler):
   compiler(lambda value: 20.0)
   config = search.largest(
       check.load('configs/countdown.py', SMALL), V5E, lambda line: None)
-  assert (config.sampling.slots, config.learner.microbatch) == (1, 1)
+  assert config.sampling.slots == 1
+  assert config.learner.tokens_per_microbatch == 56
 
 
 def test_faults_of_the_decode_loop_do_not_stop_it(monkeypatch, compiler):

@@ -1,121 +1,310 @@
-"""Tests of lists of tokens against slow twins; updates are in prompts_test."""
+"""Tests of updates on lists of tokens, against rows that are padded whole."""
 
+import dataclasses
 import functools
+import gc
+import itertools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_llm.learner import lists
-from jaxrl_llm.ops import buckets, ragged
-from tests.learner import update_test
-from tests.ops.ragged_test import facts_of, L, T, tokens_of
+from jaxrl_llm import sharding
+from jaxrl_llm.learner import learner as learner_lib
+from jaxrl_llm.learner import loss as loss_lib
+from jaxrl_llm.models import transformer
+from jaxrl_llm.ops import importance, policy_losses
+from tests.helpers import devices, families, learners
+from tests.helpers.tolerance import decoder, typical
+from tests.learner import actor_test as paired
+from tests.learner import rejection_update_test as coupled
+from tests.learner import update_test as plain
+from tests.learner.update_test import B, L, T, V
+from tests.reference import padded
+
+# Groups of every size. Group 0 has prompts of one token, group 3 of L tokens.
+GROUPS = (0, 3, 3, 1, 3, 0, 1, 2, 2, 3, 1, 4)
+# Several microbatches, in chunks and in rows.
+CHUNKS = dict(tokens=4 * T)
+ROWS = dict(tokens=30, attention='splash')
+VIEWS = pytest.mark.parametrize('view', [CHUNKS, ROWS], ids=('chunks', 'rows'))
 
 
-def _load(rows, taken):
-  """Counts the tokens of a list of some rows."""
-  taken = [i for i in taken if rows.length[i]]
-  prompts = {rows.prompt[i]: rows.before[i] for i in taken}
-  return sum(rows.length[i] for i in taken) + sum(prompts.values())
+def _quickly(view):
+  """Marks a test of both views, of which the other one is slow."""
+  return pytest.mark.parametrize('view', [
+      x if x is view else pytest.param(x, marks=pytest.mark.slow)
+      for x in (CHUNKS, ROWS)], ids=('chunks', 'rows'))
 
 
-@functools.partial(jax.jit, static_argnames=('shards', 'sizes'))
-def _deal(rows, shards, sizes):
-  return lists.deal(rows, shards=shards, sizes=sizes)
+def shared(batch, groups=GROUPS):
+  """Gives rows of a group the same prompt."""
+  rng = np.random.default_rng(1)
+  tokens, length = batch.tokens.copy(), batch.prompt_length.copy()
+  response = [row[n:n + T] for row, n in zip(tokens, length)]
+  for group in sorted(set(groups)):
+    prompt = rng.integers(0, V, {0: 1, 3: L}.get(group, rng.integers(2, L)))
+    for row in np.flatnonzero(np.equal(groups, group)):
+      length[row] = len(prompt)
+      tokens[row, :len(prompt)] = prompt
+      # A response that was cut off at the row's end has padding in its place.
+      tokens[row, len(prompt):len(prompt) + T] = np.resize(response[row], T)
+  return batch.replace(tokens=tokens, prompt_length=length)
 
 
-@pytest.mark.parametrize('each, lengths', [(1, ()), (2, (9, 15)), (3, (12,))])
-@pytest.mark.parametrize('seed', range(6))
-def test_deal(seed, each, lengths):
-  """Every needed row has one place, in a list that is long enough."""
-  shards, most = 2, 3
-  rows = facts_of(seed, shards * each * most)
-  sizes = lists.Sizes.of(each, L, T, lengths)
-  got = jax.device_get(_deal(
-      jax.tree.map(jnp.asarray, rows), shards, sizes))
-  place = got.rows.reshape(most, shards, sizes.slots)
-  real, computed, count = 0, 0, 0
-  for microbatch, bucket in zip(place, got.bucket):
-    loads = [_load(rows, [i for i in cell if i < len(rows.length)])
-             for cell in microbatch]
-    if max(loads):
-      length = sizes.lengths[bucket]
-      assert max(loads) <= length
-      assert not bucket or max(loads) > sizes.lengths[bucket - 1]
-      real, computed, count = (
-          real + sum(loads), computed + shards * length, count + 1)
-  assert (real, computed, count) == (got.real, got.computed, got.count)
-  needed = np.flatnonzero(rows.length)
-  assert count == -(-len(needed) // (shards * each))
-  seen = [i for i in got.rows.ravel() if i < len(rows.length)]
-  assert sorted(seen) == needed.tolist()
+@functools.lru_cache(None)
+def _batch(seed=0):
+  return shared(plain._batch(seed=seed))
 
 
-@pytest.mark.parametrize('shards, each, mean, least', [
-    (8, 4, 400, .85), (32, 4, 400, .85), (32, 4, 250, .85), (16, 8, 700, .85),
-    # A longest row is longer than two mean ones.
-    (32, 2, 400, .75)])
-def test_most_computed_tokens_are_real(shards, each, mean, least):
-  """512 rows in groups of 16, of log-normal lengths up to 1024."""
-  rng = np.random.default_rng(0)
-  groups, samples, limits = 32, 16, dict(max_prompt=512, max_response=1024)
-  spread = rng.normal(0, .3, (groups, 1)) + rng.normal(0, .5, (groups, samples))
-  length = np.clip(mean * np.exp(spread), 1, 1024).astype(np.int32).ravel()
-  before = np.clip(rng.normal(150, 50, groups), 0, 511).astype(np.int32)
-  prompt = np.repeat(np.arange(groups), samples)
-  sizes = lists.Sizes.of(each, 512, 1024, buckets.of_lists(
-      **limits, samples=samples, each=each))
-  got = _deal(ragged.Rows(*map(jnp.asarray, (
-      prompt, before[prompt], length))), shards, sizes)
-  assert got.real / got.computed >= least
-  # Rows of a group are together: fewer tokens than with a prompt for each.
-  assert got.real < .95 * (length.sum() + before[prompt].sum())
+@functools.lru_cache(4)
+def _learner(kind, **changes):
+  return kind(plain.MODEL, dataclasses.replace(plain.CONFIG, **changes),
+              plain.SGD)
 
 
-def test_lists_are_filled_to_the_lengths_there_are():
-  """Equally long, of about 3040 tokens, they would be padded to 4000: 76%."""
-  rng = np.random.default_rng(0)
-  count, each, shards = 512, 4, 8
-  rows = ragged.Rows(*map(jnp.asarray, (
-      np.arange(count), np.zeros(count, np.int32),
-      rng.integers(500, 1000, count, np.int32))))
-  got = _deal(rows, shards, lists.Sizes.of(each, 512, 1024, (2000, 4000)))
-  assert got.real / got.computed > .8
-  assert {*got.bucket.tolist()} >= {0, 1}
+def _twin(batch, loss=plain.LOSS, **changes):
+  """Returns parameters and metrics after an update with padded rows."""
+  learner = _learner(padded.Learner, **changes)
+  state, metrics = learner.update(
+      learner.init(jax.device_put(plain._params())), jax.device_put(batch),
+      jax.tree.map(np.float32, loss))
+  return jax.device_get((state.params, {**metrics, 'real_tokens': 0}))
 
 
-def test_what_the_model_and_its_head_get():
-  rng = np.random.default_rng(0)
-  facts = facts_of(4, 6)
-  tokens = rng.integers(1, 99, (6, L + T))
-  ids = rng.integers(1, 99, (6, T, 2))
-  static = ragged.Static(6 * (L + T), L, T)
-  places = ragged.places(jax.tree.map(jnp.asarray, facts), 6)
-  given = lists.inputs(jnp.asarray(tokens), places, static)
-  targets, listed, needed = lists.targets(
-      jnp.asarray(tokens), jnp.asarray(ids), places, static, 6 * T)
-  assert needed.sum() == facts.length.sum()
-  assert needed.shape == (1, 6 * T)
-  for column, (i, c) in enumerate(tokens_of(facts)):
-    assert given['tokens'][0, column] == tokens[i, c]
-    assert given['positions'][0, column] == c
-    response = c >= facts.before[i]
-    assert response == (column < needed.sum())
-    if response:
-      assert targets[0, column] == tokens[i, c + 1]
-      np.testing.assert_array_equal(
-          listed[0, column], ids[i, c - facts.before[i]])
+def _run(batch, loss=plain.LOSS, groups=GROUPS, **changes):
+  """Returns parameters and metrics after an update with lists."""
+  learner = _learner(learner_lib.make, **changes)
+  state, metrics = learners.update(
+      learner, learner.init(jax.device_put(plain._params())),
+      jax.device_put(batch), jax.tree.map(np.float32, loss), prompt=groups)
+  return jax.device_get((state.params, {**metrics, 'real_tokens': 0}))
 
 
-@pytest.mark.parametrize('plan', ['waves', 'lists'])
-def test_a_single_microbatch_without_a_row(plan):
-  """It is computed all the same, and changes nothing."""
-  batch = update_test._batch()
-  batch = batch.replace(mask=np.zeros_like(batch.mask))
-  state, metrics = update_test._run(
-      batch, real=True, microbatch=update_test.B, buckets=(), plan=plan)
-  assert metrics['tokens'] == metrics['real_tokens'] == 0
-  assert all(np.isfinite(x) for x in metrics.values())
-  jax.tree.map(np.testing.assert_array_equal, state.params,
-               update_test._params())
+@VIEWS
+def test_update_equals_padded_rows(view):
+  want = _twin(_batch(), row_facts=True)
+  got = _run(_batch(), row_facts=True, samples=3, **view)
+  plain._close(got, want)
+
+
+@VIEWS
+def test_scores_equal_padded_rows(view):
+  args = jax.device_put(
+      (plain._params(), _batch(), jax.tree.map(np.float32, plain.LOSS)))
+  want = _learner(padded.Learner).score(*args).logprobs
+  got = learners.score(
+      _learner(learner_lib.make, **view), *args, prompt=GROUPS).logprobs
+  plain._close(got, want)
+  assert (np.asarray(want) != 0).sum() > 30
+
+
+def _losses(objective, correction):
+  """Returns the hyperparameters of a combination."""
+  values = dict(clip_low=.1, clip_high=.2, cap=1.2, low=.5, high=2.0)
+  of = lambda fn: {name: values.get(name, 1.0)
+                   for name in policy_losses.hyperparameters(fn)}
+  return plain.LOSS.replace(
+      objective=of(loss_lib.OBJECTIVES[objective]),
+      importance=of(importance.CORRECTIONS[correction]))
+
+
+def _compare(objective, aggregation, correction, remat, view):
+  loss = _losses(objective, correction)
+  given = dict(objective=objective, aggregation=aggregation,
+               importance=correction)
+  plain._close(_run(_batch(), loss, remat=remat, **given, **view),
+               _twin(_batch(), loss, **given))
+
+
+@pytest.mark.parametrize('view, case', [
+    (CHUNKS, ('gspo', 'sequence_mean', 'sequence_tis', 'full')),
+    (ROWS, ('no_clip', 'constant', 'none', 'matmuls'))], ids=str)
+def test_losses(case, view):
+  _compare(*case, view)
+
+
+@pytest.fixture
+def forget():
+  """Frees the programs of a test: a process has room for a few hundred."""
+  yield
+  _learner.cache_clear()
+  jax.clear_caches()
+  gc.collect()
+
+
+@pytest.mark.slow
+@VIEWS
+@pytest.mark.parametrize('case', [
+    *((*names, 'attention') for names in itertools.product(
+        policy_losses.OBJECTIVES, policy_losses.AGGREGATIONS,
+        importance.CORRECTIONS)),
+    ('likelihood', 'token_mean', 'none', 'none')], ids='/'.join)
+def test_every_loss(case, view, forget):
+  _compare(*case, view)
+
+
+@functools.lru_cache(3)
+def _of_family(name, kind, remat='none', **view):
+  model, *_ = families.family(name)
+  model = dataclasses.replace(model, window=model.window and 4)
+  learner = kind(model, dataclasses.replace(
+      plain.CONFIG, remat=remat, **view), plain.SGD)
+  params = jax.tree.map(lambda x: 1.5 * x, transformer.init(
+      jax.random.key(3), model))
+  args = learner.init(params), *jax.device_put(
+      (_batch(), jax.tree.map(np.float32, plain.LOSS)))
+  state, metrics = learner.update(*args) if kind is padded.Learner else (
+      learners.update(learner, *args, prompt=GROUPS))
+  return model, jax.device_get((state.params, metrics['loss'], params))
+
+
+@pytest.mark.parametrize('name, view', [
+    ('gemma2', CHUNKS), ('gemma2', ROWS),
+    pytest.param('qwen2', CHUNKS, marks=pytest.mark.slow)])
+def test_families(name, view):
+  """Gemma 2 has windows of fewer tokens than a row, and soft caps."""
+  _family(name, view)
+
+
+@pytest.mark.slow
+@VIEWS
+@pytest.mark.parametrize('remat', transformer.REMAT)
+@pytest.mark.parametrize('name', families.NAMES)
+def test_every_family(name, remat, view):
+  _family(name, view, remat)
+
+
+def _family(name, view, remat='none'):
+  model, want = _of_family(name, padded.Learner)
+  _, got = _of_family(name, learner_lib.make, remat, **view)
+  # Forward, back to states and to weights; the vocabulary; sums over the rows.
+  bound = typical(3 * decoder(model, L + T), model.vocab_size, B * T)
+  jax.tree.map(lambda a, b, start: np.testing.assert_allclose(
+      a, b, rtol=0, atol=bound * max(1, np.abs(start).max(), np.abs(
+          a - start).max())), got[0], want[0], want[2])
+  np.testing.assert_allclose(got[1], want[1], rtol=bound, atol=bound)
+
+
+def _both(make, state_of, batch, loss, *rest, view):
+  """Compares an update with lists to one with padded rows.
+
+  Args:
+    make: (function like `learner.make`, fields of the config) -> learner.
+    state_of: (learner) -> its first state.
+    batch: the rows.
+    loss: hyperparameters.
+    *rest: more arguments of the update.
+    view: fields of the config.
+  """
+  batch, loss = jax.device_put(batch), jax.tree.map(np.float32, loss)
+  found = []
+  for kind, fields in ((padded.Learner, {}), (learner_lib.make, view)):
+    learner = make(kind, fields)
+    args = state_of(learner), batch, loss, *rest
+    state, metrics = learner.update(*args) if kind is padded.Learner else (
+        learners.update(learner, *args, prompt=GROUPS))
+    metrics.pop('real_tokens')
+    players = state if isinstance(state, tuple) else (state,)
+    found.append(jax.device_get(([x.params for x in players], metrics)))
+  # Gradients of the actor's losses are up to 4, so sums of them are.
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(
+      a, b, rtol=0, atol=plain.TOLERANCE * max(1, np.abs(b).max())), *found)
+
+
+@_quickly(CHUNKS)
+def test_rejection(view):
+  batch = shared(coupled._batch()).replace(
+      identity=np.zeros((B, 3), np.uint32))
+  _both(
+      lambda kind, fields: kind(plain.MODEL, dataclasses.replace(
+          plain.CONFIG, importance='none', **fields,
+          rejection=coupled.rejection.Rejection(
+              top_k=coupled.K, **coupled.PASSES['two_pass'])), plain.SGD),
+      lambda learner: learner.init(jax.device_put(coupled._params(2))),
+      batch, coupled.LOSS, view=view)
+
+
+@_quickly(CHUNKS)
+def test_an_actor_that_is_another_model(view):
+  """Both players, and the parameters that wrote the rows."""
+  batch = shared(paired._batch()).replace(
+      identity=np.zeros((B, 3), np.uint32))
+  choices, training = paired.CASES['writer']
+  _both(
+      lambda kind, fields: kind(
+          plain.MODEL, dataclasses.replace(
+              plain.CONFIG, importance='none', **fields,
+              rejection=coupled.rejection.Rejection(
+                  top_k=paired.K, decoupled=True, **choices),
+              actor=dataclasses.replace(paired.TRAINING, **training)),
+          plain.SGD, actor=learner_lib.Actor(
+              paired.ACTOR, paired._shapes(paired.ACTOR), plain.SGD)),
+      lambda learner: learner.init(*jax.device_put(
+          (plain._params(), paired._omega(6)))),
+      batch, paired.LOSS, None, jax.device_put(paired._omega(5)), view=view)
+
+
+@VIEWS
+def test_nothing_compiles_after_the_first_call(view):
+  learner = _learner(learner_lib.make, samples=3, **view)
+  state = learner.init(jax.device_put(plain._params()))
+  loss = jax.device_put(jax.tree.map(np.float32, plain.LOSS))
+  nothing = _batch(2)
+  nothing = nothing.replace(mask=np.zeros_like(nothing.mask))
+  counts, sizes = set(), set()
+  for batch, groups in (
+      (_batch(1), GROUPS), (_batch(3), tuple(range(B))),
+      (shared(plain._batch(seed=4), (3,) * B), (3,) * B), (nothing, GROUPS)):
+    was = jax.device_get(state)
+    plan = learners.plan(learner, batch, groups, batch.mask.any(1))
+    sizes.add(plan.sizes)
+    state, metrics = learner.update(
+        state, *jax.device_put((batch, plan)), loss)
+    counts.add(learner.update.program._cache_size())
+  assert counts == {len(learner.plans(B))} and sizes <= {
+      one.sizes for one in learner.plans(B)}
+  # The last batch has no row: it changes nothing.
+  assert metrics['tokens'] == 0
+  plain._same(jax.device_get(state.params), was.params)
+
+
+def _on_mesh(sizes, view):
+  """Returns scores and parameters of an update on a mesh."""
+  model = dataclasses.replace(plain.MODEL, vocab_size=24, heads=4, kv_heads=2)
+  params = transformer.init(jax.random.key(0), model)
+  mesh = sharding.make_mesh(*sizes)
+  learner = learner_lib.make(model, dataclasses.replace(
+      plain.CONFIG, row_facts=True, vocab_chunk=16, samples=3, **view),
+                            plain.SGD, mesh=mesh)
+  state = learner.init(jax.device_put(
+      params, sharding.shardings(params, sharding.TRAIN_RULES, mesh)))
+  groups = *GROUPS, 1, 1, 5, 0
+  batch = shared(plain._batch(16), groups)
+  batch = jax.device_put(batch, sharding.rows(mesh))
+  loss = jax.tree.map(np.float32, plain.LOSS)
+  scores = learners.score(
+      learner, state.params, batch, loss, prompt=groups).logprobs
+  state, metrics = learners.update(
+      learner, state, batch, loss, prompt=groups)
+  metrics.pop('real_tokens')
+  return [np.asarray(x, np.float64).tolist() for x in jax.tree.leaves(
+      (scores, state.params, metrics))]
+
+
+@pytest.mark.parametrize('sizes, view', [
+    ((2, 2, 2), CHUNKS), *(
+        pytest.param(sizes, view, marks=pytest.mark.slow) for sizes, view in (
+            ((4, 1, 2), ROWS), ((8, 1, 1), CHUNKS), ((2, 4, 1), ROWS),
+            ((4, 2, 1), CHUNKS)))])
+def test_eight_devices(sizes, view):
+  want = _one_device()
+  got = devices.run(_on_mesh, sizes, view)
+  for a, b in zip(got, want, strict=True):
+    np.testing.assert_allclose(
+        a, b, rtol=plain.TOLERANCE, atol=plain.TOLERANCE)
+
+
+@functools.lru_cache(None)
+def _one_device():
+  return devices.run(_on_mesh, (1, 1, 1), CHUNKS, devices=1)

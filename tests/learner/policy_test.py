@@ -10,14 +10,14 @@ import pytest
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import experiment, programs, run_state, sharding, train
+from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
 from jaxrl_llm.learner import policy
-from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.models import lora, transformer
 from jaxrl_llm.monitoring import flops, timing
 from jaxrl_llm.types import LearnerBatch
-from tests.helpers import devices, tiny
+from tests.helpers import devices, learners, tiny
 from tests.helpers.tolerance import decoder, rounding, typical
 
 # Plain descent: parameters move by minus this many gradients.
@@ -151,27 +151,27 @@ def batch():
       advantages=rng.normal(size=16).astype(np.float32))
 
 
-def learners(config, model, made):
+def of_lora(config, model, made):
   """Makes a learner of LoRA's matrices and one of all parameters."""
   cfg = programs.learner_config(config, objective='no_clip')
   return (
-      update_lib.make(model, cfg, SGD, trained=made.trained,
+      learner_lib.make(model, cfg, SGD, trained=made.trained,
                        compose=made.compose),
-      update_lib.make(model, cfg, SGD))
+      learner_lib.make(model, cfg, SGD))
 
 
 def test_its_gradient_is_that_of_the_merged_weights_by_the_chain_rule():
   config, model, made = make()
-  small, full = learners(config, model, made)
+  small, full = of_lora(config, model, made)
   frozen, adapters = noise(made.shapes, 0, .2), noise(made.trained, 1, .2)
   loss = loss_lib.params(config).replace(objective={})
   merged = by_hand(adapters, frozen)
-  after, told = full.update(
-      full.init(jax.device_put(merged)), batch(), loss, None)
+  after, told = learners.update(
+      full, full.init(jax.device_put(merged)), batch(), loss, None)
   d_w = jax.tree.map(
       lambda a, b: (a - np.asarray(b)) / RATE, merged, after.params)
-  state, metrics_ = small.update(
-      small.init(jax.device_put(adapters)), batch(), loss, frozen)
+  state, metrics_ = learners.update(
+      small, small.init(jax.device_put(adapters)), batch(), loss, frozen)
   # Forward, back to states and to weights; sums over the response tokens.
   counts = 3 * decoder(model, 19), 16 * 10
   assert float(metrics_['loss']) == pytest.approx(
@@ -185,8 +185,9 @@ def test_its_gradient_is_that_of_the_merged_weights_by_the_chain_rule():
       moved = adapters['layers'][key] - np.asarray(state.params['layers'][key])
       got = moved / RATE
       close(got, value, *counts)
-  close(small.score(adapters, batch(), loss, frozen).logprobs,
-        full.score(merged, batch(), loss).logprobs, decoder(model, 19), 24)
+  close(learners.score(small, adapters, batch(), loss, frozen).logprobs,
+        learners.score(full, merged, batch(), loss).logprobs,
+        decoder(model, 19), 24)
 
 
 def test_frozen_weights_cost_no_gradient():
@@ -194,12 +195,13 @@ def test_frozen_weights_cost_no_gradient():
   config, model, made = make(
       model__width=96, model__mlp_width=256, model__heads=4,
       model__head_dim=24, lora__rank=1)
-  small, full = learners(config, model, made)
+  small, full = of_lora(config, model, made)
   loss = loss_lib.params(config).replace(objective={})
 
   def cost(learner, frozen):
     return learner.update.lower(
-        learner.state, batch(), loss, frozen).compile().cost_analysis()['flops']
+        learner.state, batch(), learners.plan(learner, batch()), loss,
+        frozen).compile().cost_analysis()['flops']
 
   assert cost(small, made.shapes) < .8 * cost(full, None)
   rows = np.array([5, 6]), np.array([7, 0])

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import sharding
+from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import rejection
-from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.models import transformer
-from tests.helpers import devices
+from tests.helpers import devices, learners
 from tests.helpers.tolerance import rounding
 from tests.learner import update_test as plain
 from tests.reference import rejection as reference
@@ -32,10 +32,9 @@ PASSES = {
 
 
 @functools.lru_cache(None)
-def _learner(microbatch=2, aggregation='token_mean', **choices):
-  return update_lib.make(plain.MODEL, dataclasses.replace(
-      plain.CONFIG, importance='none', microbatch=microbatch, buckets=(),
-      aggregation=aggregation,
+def _learner(tokens=1, aggregation='token_mean', **choices):
+  return learner_lib.make(plain.MODEL, dataclasses.replace(
+      plain.CONFIG, importance='none', tokens=tokens, aggregation=aggregation,
       rejection=rejection.Rejection(top_k=K, **choices)), plain.SGD)
 
 
@@ -87,11 +86,13 @@ def _update(learner, state, batch, choices):
   cfg = rejection.Rejection(top_k=K, **choices)
   given, actor = batch, None
   if cfg.scores_z:
-    z = learner.score(jax.device_put(_params(1)), batch, LOSS).z
+    z = learners.score(
+        learner, jax.device_put(_params(1)), batch, LOSS).z
     given = batch.replace(z=jax.device_get(z), top_ids=None, top_logprobs=None)
   if cfg.needs_actor:
     actor = jax.device_put(_params(1))
-  return jax.device_get(learner.update(state, given, LOSS, None, actor))
+  return jax.device_get(learners.update(
+      learner, state, given, LOSS, None, actor))
 
 
 def _expected(params, step, calibration, batch, choices, aggregation):
@@ -173,8 +174,8 @@ def test_rows_in_another_order_and_microbatches_change_nothing(name):
   choices, batch = PASSES[name], _batch()
   order = np.random.default_rng(0).permutation(B)
   results = []
-  for rows, size in ((batch, 2), (jax.tree.map(lambda x: x[order], batch), 2),
-                     (batch, 12)):
+  for rows, size in ((batch, 1), (jax.tree.map(lambda x: x[order], batch), 1),
+                     (batch, 500)):
     learner = _learner(size, **choices)
     state, metrics = _update(
         learner, learner.init(jax.device_put(_params(0))), rows, choices)
@@ -270,15 +271,16 @@ def _on_mesh(sizes):
       layout = sharding.shardings(params, sharding.TRAIN_RULES, mesh)
       params, actor = (jax.device_put(x, layout) for x in (params, actor))
       put = lambda x: jax.device_put(x, sharding.rows(mesh))
-    learner = update_lib.make(
+    learner = learner_lib.make(
         model, dataclasses.replace(
-            plain.CONFIG, importance='none', microbatch=4, buckets=(),
+            plain.CONFIG, importance='none', tokens=1,
             rejection=rejection.Rejection(top_k=K, **choices)), plain.SGD,
         mesh=mesh)
     batch = _batch()
-    state, metrics = learner.update(
-        learner.init(params), put(batch), LOSS, None,
+    state, metrics = learners.update(
+        learner, learner.init(params), put(batch), LOSS, None,
         actor if 'z' in choices else None)
+    del metrics['real_tokens']  # depends on the lists of a mesh
     results += jax.tree.leaves((state.params, state.calibration, metrics))
   return [np.asarray(x, np.float64).tolist() for x in results]
 

@@ -83,10 +83,14 @@ def test_rows_without_an_advantage_are_left_out_if_asked(drop):
       prompt=np.zeros((5, 1), np.int32), prompt_length=np.ones(5, np.int32),
       response=np.zeros((5, 9), np.int32), length=TABLE.length,
       behaviour_logprobs=np.zeros((5, 9), np.float32))
-  batches = []
+  batches, plans = [], []
 
-  def update(state, batch, loss, frozen, writer):
-    assert writer is None
+  def plan(prompt, prompt_length, length):
+    plans.append((prompt.tolist(), length.tolist()))
+    return np.zeros(())
+
+  def update(state, batch, plan, loss, frozen, writer):
+    assert writer is None and plan.shape == ()
     batches.append(batch)
     return state, {'tokens': 1.0, 'skipped_in_row': 0.0}
 
@@ -95,13 +99,16 @@ def test_rows_without_an_advantage_are_left_out_if_asked(drop):
       samples_per_prompt=3,
       learner=types.SimpleNamespace(epochs=1, updates=1))
   done = rounds.run(
-      types.SimpleNamespace(update=update), (None,), table, tokens, [ROWS],
+      types.SimpleNamespace(plan=plan, update=update), (None,), table, tokens,
+      [ROWS],
       lambda state, table, rows, key: (state, rows.reshape(-1)), (), None, None,
       config=config, rounds=5, step=1, policy_step=3, keep_writer=False,
       processes=processes.make(sharding.make_mesh(1, 1, 1, jax.devices()[:1])))
   batch, = batches
   want = [0, 3, 0, 2, 0, 0] if drop else [1, 3, 0, 2, 4, 0]
   assert batch.response_length.tolist() == want
+  (groups, planned), = plans
+  assert planned == want and groups[1] == 7 and groups[3] == 9
   assert batch.advantages.tolist() == [0, -1, 0, 2, 0, 0]
   picked, = done.picked
   assert picked.rows.tolist() == ([2, 1] if drop else [0, 2, 1, 3])

@@ -7,13 +7,13 @@ import pytest
 
 from benchmarks import score_update
 
-SETTINGS = ((), None), ((8, 48), 16)
+SETTINGS = (90, None), (400, 16)  # several lists, and one
 LENGTHS = 30, 48, 90
 
 
 @pytest.mark.parametrize('dtype', ('bfloat16', 'float32'))
 def test_score_and_update_differ_by_roundings(dtype):
-  """Every pair of buckets and chunks, as in the benchmark, on short rows."""
+  """Every pair of settings, as in the benchmark, on short rows."""
   cfg = dataclasses.replace(
       score_update.model(dtype), width=64, vocab_size=256)
   out = score_update.differences(cfg, SETTINGS, LENGTHS)

@@ -10,22 +10,22 @@ import optax
 import pytest
 
 from jaxrl_llm import sharding
+from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
-from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.types import LearnerBatch
-from tests.helpers import devices
+from tests.helpers import devices, learners
 from tests.helpers.tolerance import decoder, typical
 
 V, L, T, B = 23, 5, 7, 12
 MODEL = ModelConfig(
     vocab_size=V, width=12, layers=2, heads=2, kv_heads=1, head_dim=6,
     mlp_width=20, qk_norm=True, tie_embeddings=False, logit_softcap=5.0)
-CONFIG = update_lib.LearnerConfig(
-    microbatch=2, max_prompt=L, max_response=T, buckets=(8,),
-    importance='tis')
+# A list has room for two full rows or a few more: a batch is several.
+CONFIG = learner_lib.LearnerConfig(
+    tokens=4 * T, max_prompt=L, max_response=T, importance='tis')
 # Plain descent at rate 1: parameters move by exactly minus the gradient.
 SGD = optimizer_lib.Optimizer(optax.sgd(1.0), optax.constant_schedule(1.0))
 LOSS = loss_lib.LossParams(
@@ -35,7 +35,7 @@ LOSS = loss_lib.LossParams(
 
 @functools.lru_cache(None)
 def _learner(**changes):
-  return update_lib.make(MODEL, dataclasses.replace(CONFIG, **changes), SGD)
+  return learner_lib.make(MODEL, dataclasses.replace(CONFIG, **changes), SGD)
 
 
 @functools.lru_cache(None)
@@ -74,7 +74,8 @@ def _run(batch, loss=LOSS, params=None, real=False, **changes):
   learner = _learner(**changes)
   state = learner.init(jax.device_put(params or _params()))
   loss = jax.tree.map(np.float32, loss)
-  state, metrics = learner.update(state, *jax.device_put((batch, loss)))
+  state, metrics = learners.update(
+      learner, state, *jax.device_put((batch, loss)))
   metrics = metrics if real else {**metrics, 'real_tokens': 0}
   return jax.device_get((state, metrics))
 
@@ -152,10 +153,12 @@ def test_update_equals_twin():
   assert state.step == 1
 
 
-@pytest.mark.parametrize('microbatch, buckets', [(1, ()), (4, (5, 9))])
-def test_microbatches_and_buckets_change_nothing(microbatch, buckets):
+@pytest.mark.parametrize('changes', [
+    dict(tokens=1), dict(tokens=500), dict(tokens=1, attention='splash'),
+    dict(tokens=60, attention='splash')], ids=str)
+def test_sizes_of_lists_change_nothing(changes):
   want = _run(_batch())
-  got = _run(_batch(), microbatch=microbatch, buckets=buckets)
+  got = _run(_batch(), **changes)
   _close(got, want)
 
 
@@ -165,17 +168,17 @@ def test_likelihood_is_supervised_learning():
       kl_coef=0.0, entropy_bonus=0.0, objective={}, importance={})
   grads, want = _twin(_params(), batch, loss, objective='likelihood')
   state, metrics = _run(batch, loss, objective='likelihood',
-                        importance='none', buckets=())
+                        importance='none')
   _close(metrics['loss'], want['loss'])
   _close(state.params, jax.tree.map(jnp.subtract, _params(), grads))
 
 
 def test_without_old_logprobs_the_first_pass_stands_in():
   batch = _batch()
-  score = _learner().score(
-      *jax.device_put((_params(), batch, jax.tree.map(np.float32, LOSS))))
+  score = learners.score(_learner(), *jax.device_put(
+      (_params(), batch, jax.tree.map(np.float32, LOSS))))
   want = _run(batch.replace(old_logprobs=jax.device_get(score.logprobs)))
-  got = _run(batch.replace(old_logprobs=None), buckets=())
+  got = _run(batch.replace(old_logprobs=None))
   _close(got, want)
   assert got[1]['ratio'] == got[1]['ratio_max'] == 1.0
   assert got[1]['kl_old'] == 0.0
@@ -202,8 +205,8 @@ def test_facts_about_rows_come_beside_the_same_update():
 
 def test_score_equals_dense_logprobs():
   batch = _batch()
-  got = _learner().score(
-      *jax.device_put((_params(), batch, jax.tree.map(np.float32, LOSS))))
+  got = learners.score(_learner(), *jax.device_put(
+      (_params(), batch, jax.tree.map(np.float32, LOSS))))
   want, _ = _dense(_params(), batch, LOSS.temperature)
   real = np.arange(T) < batch.response_length[:, None]
   np.testing.assert_allclose(
@@ -227,7 +230,7 @@ def test_what_masked_tokens_and_filler_rows_hold_is_inert():
 
 def test_filler_costs_no_microbatch_and_counts_nowhere():
   """Token 22 has a NaN embedding; whatever runs its row has a NaN gradient."""
-  options = dict(microbatch=1, buckets=())
+  options = dict(tokens=1)
   batch = _batch()
   batch.tokens[batch.tokens == V - 1] = 0
   state, want = _run(batch, **options)
@@ -248,16 +251,17 @@ def test_nonfinite_updates_are_skipped_and_counted():
   bad.advantages[1] = np.inf
   loss = jax.device_put(jax.tree.map(np.float32, LOSS))
   state = learner.init(jax.device_put(_params()))
-  state, _ = learner.update(state, jax.device_put(good), loss)
+  state, _ = learners.update(learner, state, jax.device_put(good), loss)
   before = jax.device_get(state)
   for count in (1, 2, 3):
-    state, metrics = learner.update(state, jax.device_put(bad), loss)
+    state, metrics = learners.update(
+        learner, state, jax.device_put(bad), loss)
     assert not np.isfinite(metrics['loss'])
     assert state.skipped == state.skipped_in_row == count
     assert metrics['skipped'] == metrics['skipped_in_row'] == count
     _same(jax.device_get((state.step, state.params, state.opt_state)),
           (before.step, before.params, before.opt_state))
-  state, metrics = learner.update(state, jax.device_put(good), loss)
+  state, metrics = learners.update(learner, state, jax.device_put(good), loss)
   assert (state.step, state.skipped, state.skipped_in_row) == (2, 3, 0)
   assert not np.array_equal(state.params['embed'], before.params['embed'])
 
@@ -268,8 +272,8 @@ def test_the_stop_token_is_trained():
   last = np.arange(T) == batch.response_length[:, None] - 1
   assert last.sum() == B - 1  # all but the filler row
   warm = jax.tree.map(np.float32, LOSS.replace(temperature=1.0))
-  score = lambda params: np.asarray(_learner().score(*jax.device_put(
-      (params, batch, warm))).logprobs)
+  score = lambda params: np.asarray(learners.score(
+      _learner(), *jax.device_put((params, batch, warm))).logprobs)
   before = score(_params())
   state, metrics = _run(
       batch.replace(mask=last, advantages=np.full(B, 0.1, np.float32),
@@ -279,6 +283,19 @@ def test_the_stop_token_is_trained():
   assert metrics['tokens'] == B - 1
   change = (score(state.params) - before)[last]
   assert change.mean() > 0.01
+
+
+@pytest.mark.parametrize('layers, unroll, scans', [
+    (4, None, 0), (5, None, 1), (4, 1, 1)])
+def test_few_layers_are_unrolled(layers, unroll, scans):
+  """On a CPU; a program has a loop over the microbatches besides."""
+  learner = learner_lib.make(
+      dataclasses.replace(MODEL, layers=layers),
+      dataclasses.replace(CONFIG, unroll=unroll), SGD)
+  text = learner.score.lower(
+      learner.state.params, _batch(), learners.plan(learner, _batch()),
+      jax.tree.map(np.float32, LOSS)).as_text()
+  assert text.count('stablehlo.while') == 1 + scans
 
 
 def test_one_program_serves_every_mix():
@@ -294,10 +311,11 @@ def test_one_program_serves_every_mix():
   programs = []
   with jax.transfer_guard('disallow'):
     for batch, loss in work:
-      learner.score(state.params, batch, loss)
-      state, _ = learner.update(state, batch, loss)
-      programs.append((learner.score._cache_size(),
-                       learner.update._cache_size()))
+      plan = jax.device_put(learners.plan(learner, batch))
+      learner.score(state.params, batch, plan, loss)
+      state, _ = learner.update(state, batch, plan, loss)
+      programs.append([x.program._cache_size() for x in (
+          learner.score, learner.update)])
   assert programs[0] == programs[1] == programs[2]
 
 
@@ -313,15 +331,14 @@ def _update_on_mesh(sizes):
     layout = sharding.shardings(params, sharding.TRAIN_RULES, mesh)
     params = jax.device_put(params, layout)
     put = lambda x: jax.device_put(x, sharding.rows(mesh))
-  learner = update_lib.make(
+  learner = learner_lib.make(
       model, dataclasses.replace(
-          CONFIG, microbatch=4, buckets=(), row_facts=True), optimizer,
-      mesh=mesh)
+          CONFIG, tokens=1, row_facts=True), optimizer, mesh=mesh)
   state = learner.init(params)
   loss = jax.tree.map(np.float32, LOSS)
   batch = put(_batch())
-  scores = learner.score(state.params, batch, loss).logprobs
-  state, metrics = learner.update(state, batch, loss)
+  scores = learners.score(learner, state.params, batch, loss).logprobs
+  state, metrics = learners.update(learner, state, batch, loss)
   if sizes:
     for leaf, moments in zip(
         jax.tree.leaves(state.params),
@@ -349,10 +366,11 @@ def test_logits_are_never_all_there():
   array = jax.ShapeDtypeStruct
 
   def peak(chunk):
-    learner = update_lib.make(
-        model, update_lib.LearnerConfig(
-            microbatch=rows, max_prompt=prompt, max_response=response,
-            importance='tis', remat='full', vocab_chunk=chunk),
+    learner = learner_lib.make(
+        model, learner_lib.LearnerConfig(
+            tokens=rows * (prompt + response), max_prompt=prompt,
+            max_response=response, importance='tis', remat='full',
+            vocab_chunk=chunk),
         optimizer_lib.make(learning_rate=1e-3, steps=1))
     params = jax.eval_shape(
         lambda: transformer.init(jax.random.key(0), model))
@@ -365,7 +383,8 @@ def test_logits_are_never_all_there():
         advantages=array((rows,), jnp.float32), old_logprobs=per_token)
     loss = jax.tree.map(lambda _: array((), jnp.float32), LOSS)
     compiled = learner.update.lower(
-        jax.eval_shape(learner.init, params), batch, loss).compile()
+        jax.eval_shape(learner.init, params), batch, learner.plans(rows)[-1],
+        loss).compile()
     return compiled.memory_analysis().temp_size_in_bytes
 
   assert peak(None) * 5 <= peak(rows * response)
@@ -378,8 +397,7 @@ def test_logits_are_never_all_there():
     (dict(objective='likelihood'), "importance='tis' has no meaning"),
     (dict(aggregation='mean'), "aggregation='mean' is not known"),
     (dict(remat='all'), "remat='all' is not known: use one of none, matmuls"),
-    (dict(microbatch=0), 'microbatch=0 must be at least 1'),
-    (dict(buckets=(4, 13)), r'buckets=\(4, 13\) must lie between 2 and .* 12'),
+    (dict(tokens=0), 'tokens=0 must be at least 1'),
 ])
 def test_bad_config(change, message):
   with pytest.raises(ValueError, match=message):
@@ -387,14 +405,6 @@ def test_bad_config(change, message):
 
 
 def test_bad_batch():
-  with pytest.raises(ValueError, match='microbatch=2 does not divide the 7'):
-    _run(_batch(rows=7))
   batch = _batch()
   with pytest.raises(ValueError, match='pad them to 12 and 7 columns'):
     _run(batch.replace(tokens=batch.tokens[:, 1:]))
-
-
-def test_mesh_that_does_not_divide_the_microbatch():
-  mesh = jax.sharding.AbstractMesh((2, 2, 1), ('data', 'fsdp', 'tensor'))
-  with pytest.raises(ValueError, match='4 data shards .* multiple of 4'):
-    update_lib.make(MODEL, CONFIG, SGD, mesh=mesh)

@@ -11,15 +11,15 @@ import optax
 import pytest
 
 from jaxrl_llm import sharding
+from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
-from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.models import attention, splash, transformer
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.types import LearnerBatch, Prompts, Requests
-from tests.helpers import devices
+from tests.helpers import devices, learners
 from tests.helpers.tolerance import decoder, FUNCTION, rounding, typical
 
 
@@ -63,77 +63,6 @@ def test_splash_equals_plain_attention(
             2 * h, 4 * s, 4 * FUNCTION, magnitude=np.abs(want).max()))
 
 
-def _several(s):
-  """Returns rows of three sequences, the last one of one token."""
-  return jnp.asarray(
-      (np.arange(s) >= s // 3) + (np.arange(s) == s - 1), jnp.int32)[None]
-
-
-@pytest.mark.parametrize('options', [
-    dict(segments=_several(270)), dict(segments=_several(300), cap=2.0),
-    dict(segments=_several(300), window=40), dict(columns=200),
-    dict(columns=60, cap=2.0), dict(columns=200, used=0)])
-def test_splash_with_several_sequences_or_a_prefix(monkeypatch, options):
-  monkeypatch.setattr(splash, 'BLOCK', 128)
-  options = dict(options)
-  segments, columns = options.get('segments'), options.pop('columns', 0)
-  s = 150 if segments is None else segments.shape[1]
-  if columns:
-    noise = np.random.default_rng(1).standard_normal
-    k, v = (jnp.asarray(noise((1, columns, 1, 32), np.float32)) for _ in 'kv')
-    used = options.pop('used', columns - 7)
-    options['prefix'] = attention.Prefix(k, v, jnp.full(1, used))
-  for got, want in zip(*both(s, 2, 1, 32, scale=.2, **options), strict=True):
-    np.testing.assert_allclose(got, want, rtol=0, atol=rounding(
-        2 * 32, 4 * (s + columns), 4 * FUNCTION,
-        magnitude=np.abs(want).max()))
-
-
-def _dense(q, k, v, visible):
-  """Attends densely in NumPy; `visible` [S, K] says which keys are seen."""
-  scores = np.where(visible, q @ k.T, -np.inf)
-  weights = np.exp(scores - scores.max(-1, keepdims=True))
-  return weights / weights.sum(-1, keepdims=True) @ v
-
-
-def test_sequences_and_prefixes_equal_dense_attention():
-  noise = np.random.default_rng(0).standard_normal
-  q, k, v = (noise((1, 9, 1, 4)).astype(np.float32) for _ in range(3))
-  before = [noise((1, 6, 1, 4)).astype(np.float32) for _ in range(2)]
-  i, window = np.arange(9), 5
-  segments = np.array([[0, 0, 0, 1, 1, 1, 1, 1, 1]])
-  back = i[:, None] - i
-  got = attention.causal_attention(
-      q, k, v, scale=1.0, window=3, segments=jnp.asarray(segments))
-  seen = (back >= 0) & (back < 3) & (segments.T == segments)
-  want = _dense(*(x[0, :, 0] for x in (q, k, v)), seen)
-  np.testing.assert_allclose(got[0, :, 0], want, rtol=1e-5, atol=1e-6)
-
-  got = attention.causal_attention(
-      q, k, v, scale=1.0, window=window, prefix=attention.Prefix(
-          *before, jnp.array([4])))
-  both_back = np.concatenate([4 + i[:, None] - np.arange(6), back], 1)
-  seen = (both_back >= 0) & (both_back < window)
-  seen[:, 4:6] = False  # columns that are not in use
-  keys, values = (
-      np.concatenate([x[0, :, 0], y[0, :, 0]]) for x, y in zip(
-          before, (k, v)))
-  want = _dense(q[0, :, 0], keys, values, seen)
-  np.testing.assert_allclose(got[0, :, 0], want, rtol=1e-5, atol=1e-6)
-
-
-def test_what_kernels_cannot_do():
-  x = jnp.zeros((1, 8, 1, 8))
-  prefix = attention.Prefix(x, x, jnp.ones(1, jnp.int32))
-  with pytest.raises(ValueError, match='no prefix with a window of 4 tokens'):
-    attention.causal_attention(
-        x, x, x, scale=1.0, window=4, prefix=prefix,
-        implementation='splash_interpreted')
-  with pytest.raises(ValueError, match="'cudnn' has no shared prompts"):
-    attention.causal_attention(
-        x, x, x, scale=1.0, prefix=prefix, implementation='cudnn')
-
-
 def test_16_bits_differ_by_roundings():
   for got, want in zip(
       *both(150, 2, 1, 128, 'bfloat16', scale=128 ** -0.5), strict=True):
@@ -154,10 +83,10 @@ MODEL = ModelConfig(
 def _update(implementation, sizes):
   """Returns scores, and parameters after a gradient descent step at rate 1."""
   mesh = sharding.make_mesh(*sizes)
-  config = update_lib.LearnerConfig(
-      microbatch=4, max_prompt=5, max_response=7, attention=implementation,
+  config = learner_lib.LearnerConfig(
+      tokens=1, max_prompt=5, max_response=7, attention=implementation,
       remat='attention')
-  learner = update_lib.make(
+  learner = learner_lib.make(
       MODEL, config, optimizer_lib.Optimizer(
           optax.sgd(1.0), optax.constant_schedule(1.0)), mesh=mesh)
   rng = np.random.default_rng(0)
@@ -177,8 +106,8 @@ def _update(implementation, sizes):
   params['layers']['q'] *= 4  # for attention that is far from uniform
   state = learner.init(jax.device_put(
       params, sharding.shardings(params, sharding.TRAIN_RULES, mesh)))
-  scores = learner.score(state.params, batch, loss)
-  state, metrics = learner.update(state, batch, loss)
+  scores = learners.score(learner, state.params, batch, loss)
+  state, metrics = learners.update(learner, state, batch, loss)
   return [np.asarray(x, np.float64).tolist() for x in jax.tree.leaves(
       (scores, state.params, metrics['loss']))]
 

@@ -1,7 +1,9 @@
 """Tests of copies between rows and lists against a slow twin.
 
-Without a mesh there is one list. Several are in tests/learner/prompts_test.py.
+Without a mesh there is one list. Several are in tests/learner/lists_test.py.
 """
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +13,13 @@ import pytest
 from jaxrl_llm.ops import ragged
 
 L, T = 6, 5  # A prompt has at most L - 1 tokens without its last.
+
+
+class Facts(NamedTuple):
+  """Rows: [B] number and tokens of the prompt, tokens of the response."""
+  prompt: np.ndarray
+  before: np.ndarray
+  length: np.ndarray
 
 
 def facts_of(seed, count, groups=4):
@@ -27,7 +36,7 @@ def facts_of(seed, count, groups=4):
   if seed == 3:  # Few long rows among short ones.
     before, length = np.where(prompt > 0, 0, L - 1), np.where(
         rng.random(count) < .2, T, 1)
-  return ragged.Rows(*np.int32((prompt, before, length)))
+  return Facts(*np.int32((prompt, before, length)))
 
 
 def tokens_of(facts):
@@ -43,6 +52,57 @@ def tokens_of(facts):
   return found
 
 
+def places_of(facts, behind):
+  """Returns the places of rows in a list of their tokens, see `tokens_of`.
+
+  Rows without a response begin in the column `behind`, the list's end.
+  """
+  there = {token: column for column, token in enumerate(tokens_of(facts))}
+  starts, end, places = {}, int(facts.length.sum()), []
+  for i, (prompt, before, length) in enumerate(zip(*facts)):
+    owner = length > 0 and prompt not in starts
+    if owner:
+      starts[prompt] = end
+      end += before
+    places.append((there.get((i, before), behind), starts.get(prompt, 0),
+                   owner, before, length))
+  return ragged.Lists(*map(jnp.asarray, map(np.array, zip(*places))))
+
+
+@pytest.mark.parametrize('seed', range(6))
+def test_what_is_in_a_column(seed):
+  facts = facts_of(seed, 6)
+  want, count = tokens_of(facts), 6 * (L + T)
+  lists = places_of(facts, count)
+  columns = ragged.columns(lists, count)
+  assert columns.response.sum() == facts.length.sum()
+  rng = np.random.default_rng(0)
+  x, y = (rng.normal(size=size).astype(np.float32) for size in (
+      (6, L + T), (6, T, 2)))
+  tokens, after, of_response = (
+      ragged.tokens(x, columns), ragged.tokens(x, columns, 1),
+      ragged.response_tokens(y, columns, lists))
+  sequences = {}
+  for column, (i, c) in enumerate(want):
+    assert columns.position[0, column] == c
+    response = c >= facts.before[i]
+    assert columns.response[0, column] == response
+    assert tokens[0, column] == x[i, c]
+    assert after[0, column] == x[i, min(c + 1, L + T - 1)]
+    if response:
+      np.testing.assert_array_equal(
+          of_response[0, column], y[i, c - facts.before[i]])
+    name = (i,) if response else ('prompt', facts.prompt[i])
+    sequences.setdefault(int(columns.sequence[0, column]), set()).add(name)
+    if facts.before[i]:
+      parent = int(columns.parent[0, column])
+      sequences.setdefault(parent, set()).add(('prompt', facts.prompt[i]))
+    else:
+      assert columns.parent[0, column] == -1
+  assert all(len(names) == 1 for names in sequences.values())
+  assert (np.asarray(columns.sequence)[0, len(want):] == -1).all()
+
+
 @pytest.mark.parametrize('room', [0, 9])
 @pytest.mark.parametrize('seed', range(6))
 def test_rows_and_lists(seed, room):
@@ -52,7 +112,7 @@ def test_rows_and_lists(seed, room):
   want = tokens_of(facts)
   columns = max(len(want), 1) + room
   static = ragged.Static(columns, min(L, columns), min(T, columns))
-  places = ragged.places(jax.tree.map(jnp.asarray, facts), count)
+  places = places_of(facts, columns)
   rng = np.random.default_rng(0)
   x = rng.normal(size=(1, columns, 2)).astype(np.float32)
   y = rng.normal(size=(count, static.prompt + static.response, 2)).astype(

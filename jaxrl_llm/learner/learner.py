@@ -1,0 +1,261 @@
+"""Makes the learner's programs: `score` tokens, `update` the players.
+
+Both process rows in microbatches that `packing` plans on the host.
+"""
+
+import dataclasses
+import functools
+from typing import Any, Callable, NamedTuple, Optional
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_llm import sharding
+from jaxrl_llm.learner import actor as actor_lib
+from jaxrl_llm.learner import loss as loss_lib
+from jaxrl_llm.learner import packing
+from jaxrl_llm.learner import rejection as rejection_lib
+from jaxrl_llm.learner import score as score_lib
+from jaxrl_llm.learner import update as update_lib
+from jaxrl_llm.learner.forward import Net, Players, Setting
+from jaxrl_llm.learner.optimizer import Optimizer
+from jaxrl_llm.learner.sized import Sized
+from jaxrl_llm.learner.update import TrainState
+from jaxrl_llm.models import attention, transformer
+from jaxrl_llm.models.config import ModelConfig
+from jaxrl_llm.sharding import collectives
+from jaxrl_llm.types import Array
+
+_SMALL = 4  # layers
+
+
+@dataclasses.dataclass(frozen=True)
+class LearnerConfig:
+  """Static settings of the programs.
+
+  Attributes:
+    tokens: most tokens of a microbatch on each data shard; if a row has more,
+      one row.
+    samples: rows with the same prompt.
+    whole: whether all of them are in the same batch; if not, there is one more
+      program.
+    max_prompt: L.
+    max_response: T.
+    objective: key of `loss.OBJECTIVES`.
+    aggregation: see `policy_losses.token_weights`.
+    importance: key of `importance.CORRECTIONS`, from the behaviour policy to
+      the old one.
+    kl_estimator: key of `kl.KL_ESTIMATORS`; used if the batch has anchor
+      log-probs.
+    vocab_chunk: tokens whose logits exist at a time, over all devices that
+      share them; None for at most 512 MB of logits on each device.
+    remat: activations to recompute in the backward pass, one of
+      `transformer.REMAT`; see `transformer.forward`.
+    attention: one of `attention.IMPLEMENTATIONS`.
+    unroll: layers to unroll per step of the scan over layers; None for all of
+      a small model on a CPU, which copies the weights that a step takes, else
+      1.
+    row_facts: whether an update also returns facts about each row.
+    rejection: rejects tokens that another policy wrote; None keeps all.
+    actor: how an actor that is another model learns; None without one.
+  """
+  tokens: int
+  max_prompt: int
+  max_response: int
+  samples: int = 1
+  whole: bool = True
+  objective: str = 'clip'
+  aggregation: str = 'token_mean'
+  importance: str = 'none'
+  kl_estimator: str = 'k3'
+  vocab_chunk: Optional[int] = None
+  remat: str = 'none'
+  attention: str = 'auto'
+  unroll: Optional[int] = None
+  row_facts: bool = False
+  rejection: Optional[rejection_lib.Rejection] = None
+  actor: Optional[actor_lib.Training] = None
+
+  def __post_init__(self):
+    loss_lib.check(
+        self.objective, self.aggregation, self.importance, self.kl_estimator)
+    if self.remat not in transformer.REMAT:
+      raise ValueError(
+          f'remat={self.remat!r} is not known: use one of '
+          f'{", ".join(transformer.REMAT)}.')
+    if self.tokens < 1:
+      raise ValueError(f'tokens={self.tokens} must be at least 1.')
+
+
+class Learner(NamedTuple):
+  """The jitted programs of one player, or of the policy and an actor.
+
+  For two players, the state is a tuple of two. `frozen` are the parameters of
+  the policy that are not trained, or None.
+
+  Attributes:
+    state: TrainState of jax.ShapeDtypeStruct, with layouts.
+    init: (params, ...) -> TrainState, which holds these parameters.
+    plans: (B) -> a packing.Plan without rows for each program of B rows.
+    plan: (prompt [B], prompt_length [B], length [B]) -> packing.Plan in NumPy,
+      of rows with equal numbers for equal prompts; the response's length is 0
+      for a row that is not needed.
+    score: (params, batch, plan, loss, frozen=None) -> score.Scores of the
+      response tokens. `loss` is LossParams. For a tuple of the players'
+      parameters, Scores of both.
+    update: (state, batch, plan, loss, frozen=None, writer=None) -> (state,
+      metrics). The plan is of the rows that have a token in the loss.
+      Takes one optimiser step; the input state is donated. `writer` are the
+      parameters that wrote the rows, where the rejection needs them. Metrics
+      are [] float32. With `LearnerConfig.row_facts`, metrics['rows'] has
+      'entropy' and 'clip_share' of each row [B], means over its trained tokens
+      (0 without one).
+  """
+  state: Any
+  init: Callable[..., Any]
+  plans: Callable[[int], list[packing.Plan]]
+  plan: Callable[..., packing.Plan]
+  score: Callable[..., score_lib.Scores]
+  update: Callable[..., tuple[Any, dict[str, Array]]]
+
+
+def _whole(params: Any, frozen: Any) -> Any:
+  """Returns all parameters where all are trained."""
+  del frozen
+  return params
+
+
+class Actor(NamedTuple):
+  """Model of an actor that is trained beside the policy.
+
+  Attributes:
+    model: its architecture.
+    trained: shapes of its parameters.
+    optimizer: from `optimizer.make`.
+  """
+  model: ModelConfig
+  trained: Any
+  optimizer: Optimizer
+
+
+def make(
+    model: ModelConfig,
+    cfg: LearnerConfig,
+    optimizer: Optimizer,
+    *,
+    mesh: Optional[jax.sharding.Mesh] = None,
+    trained: Any = None,
+    compose: Callable[[Any, Any], Any] = _whole,
+    actor: Optional[Actor] = None,
+) -> Learner:
+  """Makes the programs for one model, config and optimiser, or for two models.
+
+  Args:
+    model: the policy's architecture.
+    cfg: static settings.
+    optimizer: from `optimizer.make`.
+    mesh: see `sharding`; the rows of a batch are split over 'data' and 'fsdp'.
+      None for the first device only.
+    trained: shapes of the trained parameters; None for all parameters.
+    compose: (trained, frozen) -> all parameters.
+    actor: the actor, if it is another model; `cfg.actor` says how it learns.
+
+  Returns:
+    The jitted programs. New values in their arguments never recompile them.
+
+  Raises:
+    ValueError: the config's attention is unknown.
+  """
+  mesh = mesh or sharding.make_mesh(1, 1, 1, jax.devices()[:1])
+  cfg = _resolved(cfg, model, mesh)
+  if trained is None:
+    trained = jax.eval_shape(
+        lambda: transformer.init(jax.random.key(0), model))
+  players = Players((model, trained, compose, optimizer), actor and (
+      actor.model, actor.trained, _whole, actor.optimizer))
+
+  def init(*params):
+    states = players.map(
+        lambda each, tree: _init(tree, each[3]), Players(*params))
+    if cfg.rejection:
+      states = states._replace(policy=states.policy.replace(
+          calibration=rejection_lib.init()))
+    if not actor:
+      return states.policy
+    return states.policy, states.actor.replace(
+        distill=jnp.asarray(cfg.actor.distill, jnp.float32))
+
+  state = jax.eval_shape(init, *(
+      each[1] for each in players if each is not None))
+  layout = jax.tree.map(
+      lambda state: sharding.optimizer_shardings(
+          state, state.params, sharding.TRAIN_RULES, mesh), state,
+      is_leaf=lambda x: isinstance(x, TrainState))
+  setting = Setting(
+      cfg, mesh, players.map(lambda each: _net(mesh, *each[:3])),
+      players.map(lambda each: each[3]), Players.of(layout).map(
+          lambda x: jax.tree.map(lambda place: place.spec, x.params)))
+  plan, plans = _planning(cfg, sharding.data_shards(mesh))
+  return Learner(
+      state=jax.tree.map(
+          lambda x, place: jax.ShapeDtypeStruct(
+              x.shape, x.dtype, sharding=place), state, layout),
+      init=jax.jit(init, out_shardings=layout), plans=plans, plan=plan,
+      score=Sized('score', jax.jit(
+          functools.partial(score_lib.score, setting=setting),
+          out_shardings=sharding.rows(mesh)), plans),
+      update=Sized('update', jax.jit(
+          functools.partial(update_lib.update, setting=setting),
+          donate_argnums=0,
+          out_shardings=(layout, sharding.replicated(mesh))), plans))
+
+
+def _resolved(cfg, model, mesh) -> LearnerConfig:
+  """Chooses what depends on the devices and the model."""
+  platform, unroll = mesh.devices.flat[0].platform, cfg.unroll
+  if unroll is None:
+    small = platform == 'cpu' and model.layers <= _SMALL
+    unroll = model.layers if small else 1
+  return dataclasses.replace(
+      cfg, unroll=unroll, attention=attention.resolve(
+          cfg.attention, platform, cfg.max_prompt + cfg.max_response))
+
+
+def _init(params, optimizer) -> TrainState:
+  """Returns the state of a player before the first step."""
+  zero = jnp.zeros((), jnp.int32)
+  return TrainState(
+      step=zero, params=params, opt_state=optimizer.transform.init(params),
+      skipped=zero, skipped_in_row=zero)
+
+
+def _planning(cfg, shards):
+  """Makes `Learner.plan` and `Learner.plans`."""
+  @functools.cache
+  def sizes(rows):
+    return packing.choose(
+        tokens=cfg.tokens, max_prompt=cfg.max_prompt,
+        max_response=cfg.max_response, samples=cfg.samples, whole=cfg.whole,
+        rows=-(-rows // shards), chunks=cfg.attention == 'xla')
+
+  def plan(prompt, prompt_length, length):
+    return packing.plan(
+        prompt, prompt_length - 1, length, shards=shards,
+        sizes=sizes(len(length)))
+
+  def plans(rows):
+    return [packing.nothing(one, rows=rows, shards=shards)
+            for one in sizes(rows)]
+
+  return plan, plans
+
+
+def _net(mesh, model, trained, compose) -> Net:
+  """Makes the description of a player's model."""
+  axes = collectives.vocabulary_axes(
+      sharding.TRAIN_RULES if 'embed' in trained else sharding.SAMPLE_RULES,
+      mesh)
+  fetch = None
+  if mesh.shape['fsdp'] > 1:
+    fetch = collectives.gathering(sharding.TRAIN_RULES, model.dtype)
+  return Net(model, compose, axes, fetch)

@@ -1,0 +1,138 @@
+"""Microbatches of a plan on the devices, see `packing`.
+
+Rows are put in the order of their lists once; each microbatch then takes the
+next ones of each device. Their number is traced, so rows that are not needed
+cost nothing.
+"""
+
+import functools
+from typing import Any, Callable
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from jaxrl_llm import sharding
+from jaxrl_llm.learner.packing import Plan
+from jaxrl_llm.ops import ragged
+from jaxrl_llm.types import LearnerBatch
+
+
+def arrange(tree: Any, plan: Plan, mesh: jax.sharding.Mesh) -> Any:
+  """Returns rows [B, ...] in the order of their lists [F, Q, ...]."""
+  return jax.tree.map(lambda x: jax.lax.with_sharding_constraint(
+      x.at[plan.order].get(mode='fill', fill_value=0), sharding.rows(mesh)),
+                      tree)
+
+
+def in_place(tree: Any, plan: Plan, count: int) -> Any:
+  """Returns results of rows [F, Q, ...] as [B, ...], B is `count`."""
+  return jax.tree.map(
+      lambda x: jnp.zeros((count, *x.shape[2:]), x.dtype).at[plan.order].set(
+          x, mode='drop'), tree)
+
+
+def fold(
+    plan: Plan, rows: tuple[LearnerBatch, ...], given: Any, *, mesh,
+    one: Callable[..., tuple[Any, Any]], done: Callable[[Any], Any],
+    add: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
+  """Folds the results of `one` over the microbatches, on each data group.
+
+  Each data group processes its own rows, so that collectives over `data` run
+  once per batch, not once per microbatch. Inside, `fsdp` and `tensor` are
+  automatic axes.
+
+  Args:
+    plan: of B rows.
+    rows: from `arrange`, [F, Q, ...] each, the batch and anything else.
+    given: any tree for `one`, the same on all data groups.
+    mesh: see `sharding`.
+    one: (rows of a microbatch [f x R, ...], ragged.Lists of them, reach
+      [f, chunks], given) -> (result, results of the rows [f x R, ...]), for the
+      f shards of a data group.
+    done: (sum of the results) -> the result of all data groups.
+    add: (sum, result) -> sum; the first sum is 0.
+
+  Returns:
+    The result, and the results of rows [F, Q, ...], 0 for those without.
+  """
+  plan = plan.replace(order=None, real=None)
+
+  @functools.partial(
+      jax.shard_map, mesh=mesh, axis_names={'data'}, check_vma=False,
+      in_specs=(_specs(plan), P('data'), P()), out_specs=(P(), P('data')))
+  def of_group(plan, rows, given):
+    def microbatch(i):
+      mine, lists, place = _take(i, plan, rows)
+      result, of_rows = one(mine, lists, plan.reach[i], given)
+      return result, of_rows, place
+
+    result, of_rows = jax.eval_shape(lambda: microbatch(0)[:2])
+    found = jax.tree.map(lambda x: jnp.zeros(
+        (*plan.response.shape, *x.shape[1:]), x.dtype), of_rows)
+
+    def body(i, carry):
+      total, found = carry
+      result, of_rows, place = microbatch(i)
+      return add(total, result), place(found, of_rows)
+
+    if plan.sizes.single:  # XLA then needs no carry in memory.
+      total, of_rows, place = microbatch(0)
+      return done(total), place(found, of_rows)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), result)
+    with jax.named_scope('microbatches'):
+      total, found = jax.lax.fori_loop(0, plan.count, body, (zeros, found))
+    return done(total), found
+
+  return of_group(plan, rows, given)
+
+
+def _specs(plan: Plan) -> Plan:
+  """Returns how the arrays of a plan are split over `data`."""
+  of_lists = P(None, 'data')
+  return Plan(
+      order=None, response=P('data'), prompt=P('data'), owner=P('data'),
+      first=of_lists, rows=of_lists, reach=of_lists, count=P(), real=None,
+      sizes=plan.sizes)
+
+
+def _take(i, plan, rows):
+  """Takes the rows of microbatch i.
+
+  Returns:
+    The rows [f x R, ...]; Lists of them; and (tree of [f, Q, ...], results of
+    the rows) -> the tree with the results.
+  """
+  first, number, slots = plan.first[i], plan.rows[i], plan.sizes.slots
+
+  def take(first, number, tree):
+    taken = jnp.arange(slots) < number
+    rest = lambda x: taken.reshape(-1, *[1] * (x.ndim - 1))
+
+    def one(x):
+      x = jax.lax.dynamic_slice_in_dim(x[0], first[0], slots)
+      return jnp.where(rest(x), x, jnp.zeros((), x.dtype))
+
+    return taken, jax.tree.map(one, tree)
+
+  taken, (mine, response, prompt, owner) = ragged.on_each(
+      take, first, number, (rows, plan.response, plan.prompt, plan.owner))
+  batch = mine[0]
+  # Other rows lie behind the list.
+  lists = ragged.Lists(
+      jnp.where(taken, response, plan.sizes.columns), prompt, owner,
+      batch.prompt_length - 1, batch.response_length)
+
+  def place(tree, results):
+    def local(first, number, tree, results):
+      def put(x, new):
+        old = jax.lax.dynamic_slice_in_dim(x[0], first[0], slots)
+        mine = jnp.arange(slots).reshape(-1, *[1] * (new.ndim - 1)) < number
+        return jax.lax.dynamic_update_slice_in_dim(
+            x[0], jnp.where(mine, new, old), first[0], 0)[None]
+
+      return jax.tree.map(put, tree, results)
+
+    return ragged.on_each(local, first, number, tree, results)
+
+  return mine, lists, place

@@ -1,0 +1,357 @@
+"""Packing of rows into lists of tokens, planned on the host in NumPy.
+
+A microbatch is a list of N tokens on each data shard: the responses of several
+rows, then each of their prompts once. Everything but attention works on the
+list. Every process knows the lengths of all rows, so that all of them make the
+same plan; the devices gather the tokens.
+
+A response begins with the last token of its prompt, which predicts its first
+token, and lacks its own last token, which predicts nothing. A prompt lacks its
+last token. So a response has as many columns as tokens.
+"""
+
+import bisect
+import collections
+import dataclasses
+from typing import NamedTuple, Sequence
+
+from flax import struct
+import numpy as np
+
+from jaxrl_llm.types import Array
+
+# Groups that are tried for the rest of a list when those before do not fit.
+_AHEAD = 16
+_REACH = 32  # columns in reach, at least, if two prompts fit into them
+_COPIES = 6  # keys and values of a chunk, as multiples of its own, at most
+# Lengths of lists as shares of the longest: of a batch that is one microbatch,
+# of several, of many, and of any where a list has room for few rows. With many,
+# their number makes up for fewer lengths. So it does for rows without groups:
+# all of them are needed, so that batches differ little. A program for less than
+# _WORTH tokens, or than twice as many where there is one microbatch, takes
+# longer to compile than it saves.
+_ONE = 1.0, 0.8, 0.64, 0.5, 0.4, 0.25
+_SEVERAL, _MANY = (1.0, 0.8, 0.6, 0.4), (1.0, 0.6)
+_FEW_SLOTS = tuple(0.88 ** i for i in range(8))
+_WORTH = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+  """Static sizes of lists. The model is compiled once for each.
+
+  Attributes:
+    columns: N, tokens of a list.
+    slots: R, most rows of a list.
+    single: whether there is one microbatch; it needs no sum of gradients.
+    chunk: C, columns of a chunk, a divisor of N, where attention is computed in
+      chunks; else 0.
+    back: columns before a chunk that it attends to, a multiple of C; they and
+      the chunk hold all of any response that ends in it.
+    reach: columns that it attends to beside these: those with the prompts of
+      its responses.
+  """
+  columns: int
+  slots: int
+  single: bool = False
+  chunk: int = 0
+  back: int = 0
+  reach: int = 0
+
+  @property
+  def chunks(self) -> int:
+    """Chunks of a list; 0 without chunks."""
+    return self.columns // self.chunk if self.chunk else 0
+
+
+def choose(
+    *, tokens: int, max_prompt: int, max_response: int, samples: int,
+    rows: int, chunks: bool, whole: bool = True) -> tuple[Sizes, ...]:
+  """Chooses the sizes of lists for batches of a number of rows.
+
+  Args:
+    tokens: tokens of the longest list; a row of any length fits in any case.
+    max_prompt: L.
+    max_response: T.
+    samples: rows with the same prompt.
+    rows: most rows of a batch on a data shard.
+    chunks: whether attention is computed in chunks.
+    whole: whether all rows with the same prompt are in the same batch.
+
+  Returns:
+    Different sizes, the shortest first. Any rows fit into the last, if it
+    allows several microbatches.
+  """
+  prompt, groups = max_prompt - 1, -(-rows // samples)
+  least, common = max_response + prompt, rows * max_response + groups * prompt
+  chunk = back = reach = 0
+  unit = 1 << max((tokens // 64).bit_length() - 1, 0)
+  if chunks:
+    reach = prompt * max(min(2, _REACH // max(prompt, 1)), 1)
+    unit, back = _chunk(max_response, reach)
+    chunk, least = unit, max(least, reach)
+    common += groups * chunk  # where a chunk ends early
+  up = lambda n: -(-max(int(n), least) // unit) * unit
+  longest = up(min(tokens, common))
+  single = up(common) <= longest
+  if single:
+    shares = _ONE
+  elif chunks:
+    shares = _MANY if common >= 4 * longest or samples == 1 else _SEVERAL
+  else:
+    shares = _FEW_SLOTS
+  least_worth = _WORTH * (1 + single)
+  found = {up(longest * share): single for share in shares
+           if share == 1 or longest * share >= least_worth}
+
+  if chunks:  # A slot costs no attention.
+    slots = min(max(4 * longest // max_response, 1), rows)
+  else:  # More than full rows, for short ones beside long ones elsewhere.
+    each = max(min(longest * rows // common, rows), 1)
+    slots = each + max(each // 4, 1)
+  sizes = [Sizes(columns, slots, single, chunk, back, reach)
+           for columns, single in sorted(found.items())]
+  if single and not whole:
+    sizes.append(dataclasses.replace(sizes[-1], single=False))
+  return tuple(sizes)
+
+
+def _chunk(max_response: int, reach: int) -> tuple[int, int]:
+  """Chooses the columns of a chunk, and of those before it that it needs.
+
+  Few columns make few scores for each token, but many copies of keys and
+  values.
+  """
+  chunk = -(-max_response // 8) * 4  # half of a response
+  while True:
+    back = -(-(max_response - 1) // chunk) * chunk
+    if chunk + back + reach <= _COPIES * chunk:
+      return chunk, back
+    chunk *= 2
+
+
+@struct.dataclass
+class Plan:
+  """Places of B rows in the lists of M microbatches on F data shards.
+
+  Attributes:
+    order: [F, Q] int32, rows of the batch in the order of their lists; B for
+      none.
+    response: [F, Q] int32, first column of each row's response.
+    prompt: [F, Q] int32, first column of its prompt.
+    owner: [F, Q] bool, whether it is the first row of the list with its prompt.
+    first: [M, F] int32, place in `order` of the first row of each list.
+    rows: [M, F] int32, rows of each list.
+    reach: [M, F, chunks] int32, the first of the `Sizes.reach` columns of each
+      chunk: those with the prompts of its responses or, if it has prompts
+      alone, those before `Sizes.back`.
+    count: [] int32, microbatches with a row.
+    real: [] float32, share of the lists' columns that hold a token.
+    sizes: static sizes.
+  """
+  order: Array
+  response: Array
+  prompt: Array
+  owner: Array
+  first: Array
+  rows: Array
+  reach: Array
+  count: Array
+  real: Array
+  sizes: Sizes = struct.field(pytree_node=False)
+
+
+def head_columns(sizes: Sizes, max_response: int) -> int:
+  """Returns the first columns of a list that hold all of its responses."""
+  return min(sizes.columns, sizes.slots * max_response)
+
+
+class _Group(NamedTuple):
+  """Rows with the same prompt.
+
+  Attributes:
+    before: tokens of the prompt without the last.
+    rows: (tokens of the response, number of the row), the longest first.
+  """
+  before: int
+  rows: list[tuple[int, int]]
+
+
+class _Slot(NamedTuple):
+  """Place of a row in a list; `prompt` counts from the first of the prompts."""
+  row: int
+  response: int
+  prompt: int
+  owner: bool
+
+
+class _List:
+  """A list that is being filled.
+
+  Attributes:
+    sizes: static sizes.
+    slots: rows in it.
+    tokens: number of them.
+    responses: columns for responses.
+    prompts: columns for prompts.
+    reach: of each chunk with responses, the first column of their prompts.
+  """
+
+  def __init__(self, sizes: Sizes):
+    self.sizes = sizes
+    self.slots: list[_Slot] = []
+    self.tokens = self.responses = self.prompts = 0
+    self.reach: list[int] = []
+
+  def take(self, group: _Group) -> list[tuple[int, int]]:
+    """Takes rows of a group; returns those that do not fit."""
+    start, new, rest, i = self.prompts, group.before, [], 0
+    owner, column = True, self._first(start + group.before)
+    while i < len(group.rows) and len(self.slots) < self.sizes.slots:
+      room = self.sizes.columns - column - self.prompts - new
+      fits = bisect.bisect_left(group.rows, -room, i, key=lambda x: -x[0])
+      rest += group.rows[i:fits]
+      i = fits + 1
+      if fits == len(group.rows):
+        break
+      length, row = group.rows[fits]
+      self.slots.append(_Slot(row, column, start, owner))
+      self.tokens += length + new
+      column = self.responses = column + length
+      self.prompts, new, owner = self.prompts + new, 0, False
+      if self.sizes.chunk:
+        chunks = -(-column // self.sizes.chunk)
+        self.reach += [start] * (chunks - len(self.reach))
+    return rest + group.rows[i:]
+
+  def has_room(self, length: int) -> bool:
+    """Returns whether a row of this length may fit, its prompt aside."""
+    return len(self.slots) < self.sizes.slots and (
+        self.responses + self.prompts + length <= self.sizes.columns)
+
+  def _first(self, end: int) -> int:
+    """Returns the first column for a response whose prompt ends at `end`.
+
+    It is in another chunk if its prompt is not in reach of the last one.
+    """
+    chunk = self.sizes.chunk
+    if not chunk or not self.responses % chunk or (
+        end - self.reach[-1] <= self.sizes.reach):
+      return self.responses
+    return -(-self.responses // chunk) * chunk
+
+
+def _fill(groups: Sequence[_Group], sizes: Sizes, most: int) -> list[_List]:
+  """Fills lists with groups, one after the other; stops above `most` lists."""
+  todo, lists = collections.deque(groups), []
+  least = min((group.rows[-1][0] for group in groups), default=0)
+  while todo and len(lists) <= most:
+    current, left = _List(sizes), []
+    while todo and len(left) < _AHEAD and current.has_room(least):
+      group = todo.popleft()
+      rest = current.take(group)
+      if rest:
+        left.append(group._replace(rows=rest))
+    todo.extendleft(reversed(left))
+    lists.append(current)
+  return lists
+
+
+def _groups(
+    prompt: np.ndarray, before: np.ndarray, length: np.ndarray,
+) -> list[_Group]:
+  """Returns the rows that have a response by prompt, the longest first."""
+  order = np.lexsort((-length, prompt))
+  order = order[length[order] > 0]
+  if not len(order):
+    return []
+  cuts = np.flatnonzero(np.diff(prompt[order])) + 1
+  found = [
+      _Group(int(before[rows[0]]), [*zip(length[rows].tolist(), rows.tolist())])
+      for rows in np.split(order, cuts)]
+  return sorted(found, key=lambda group: -group.rows[0][0])
+
+
+def plan(
+    prompt: np.ndarray, before: np.ndarray, length: np.ndarray, *,
+    shards: int, sizes: Sequence[Sizes]) -> Plan:
+  """Plans the microbatches of B rows.
+
+  All lists are equally long. Of the sizes, those are taken with which the
+  microbatches compute the fewest tokens, padding included.
+
+  Args:
+    prompt: [B] int, equal for rows with the same prompt.
+    before: [B] int, tokens of each prompt without its last.
+    length: [B] int, tokens of each response; 0 for a row that is not needed.
+    shards: F.
+    sizes: from `choose`. If the rows do not fit, several microbatches of the
+      last size are taken: another program.
+
+  Returns:
+    The plan, in NumPy.
+  """
+  groups = _groups(prompt, before, length)
+  tokens = int(length.sum()) + sum(group.before for group in groups)
+  best = None
+  # The fewest microbatches that are possible with each size, best first.
+  bound = lambda s: max(-(-tokens // (s.columns * shards)), 1) * s.columns
+  several = dataclasses.replace(sizes[-1], single=False)
+  for one in (*sorted(sizes, key=lambda s: (bound(s), -s.columns)), several):
+    if best is not None and (one is several or bound(one) >= best[0]):
+      break
+    most = 1 if one.single else len(length)
+    if best is not None:
+      most = min(most, (best[0] - 1) // one.columns)
+    lists = _fill(groups, one, most * shards)
+    count = -(-len(lists) // shards)
+    if count <= most:
+      best = max(count, 1) * one.columns, one, lists
+  _, one, lists = best
+  return _placed(lists, len(length), shards, one)
+
+
+def nothing(sizes: Sizes, *, rows: int, shards: int) -> Plan:
+  """Returns a plan without rows, for the shapes of its arrays.
+
+  Args:
+    sizes: of the plan.
+    rows: B.
+    shards: F.
+  """
+  return _placed([], rows, shards, sizes)
+
+
+def _placed(lists: list[_List], rows: int, shards: int, sizes: Sizes) -> Plan:
+  """Deals lists to microbatches and shards.
+
+  Lists with more rows come first. So no shard has more than R rows more than
+  another one, whatever the number of microbatches, and Q = B / F + 2 R places
+  suffice, of which the last R end the slice of the last list.
+  """
+  lists = sorted(lists, key=lambda x: -len(x.slots))
+  most = 1 if sizes.single else max(-(-rows // shards), 1)
+  shape = shards, -(-rows // shards) + 2 * sizes.slots
+  order = np.full(shape, rows, np.int32)
+  response, prompt = np.zeros((2, *shape), np.int32)
+  owner = np.zeros(shape, bool)
+  first, number = np.zeros((2, most, shards), np.int32)
+  reach = np.zeros((most, shards, sizes.chunks), np.int32)
+  reach[:] = np.arange(sizes.chunks) * sizes.chunk - sizes.back - sizes.reach
+  used = [0] * shards
+  for i, one in enumerate(lists):
+    m, f = divmod(i, shards)
+    here = slice(used[f], used[f] + len(one.slots))
+    row, start, of_prompt, is_owner = zip(*one.slots)
+    order[f, here], response[f, here], owner[f, here] = row, start, is_owner
+    prompt[f, here] = np.array(of_prompt) + one.responses
+    first[m, f], number[m, f] = used[f], len(one.slots)
+    used[f] = here.stop
+    reach[m, f, :len(one.reach)] = one.responses + np.array(one.reach, int)
+  count = -(-len(lists) // shards)
+  real = sum(x.tokens for x in lists) / max(
+      count * shards * sizes.columns, 1)
+  return Plan(
+      order, response, prompt, owner, first, number,
+      np.clip(reach, 0, max(sizes.columns - sizes.reach, 0)),
+      np.int32(count), np.float32(real), sizes)

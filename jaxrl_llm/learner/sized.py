@@ -1,0 +1,65 @@
+"""Programs that are compiled for several sizes of lists, all at once."""
+
+import concurrent.futures
+import os
+import time
+from typing import Any, Callable
+
+from absl import logging
+import jax
+
+from jaxrl_llm.learner.packing import Plan
+
+
+class Sized:
+  """A jitted program of (a tree, LearnerBatch, Plan, ...).
+
+  The first call with a number of rows, and a kind of arguments, compiles it for
+  all sizes of lists that plans of so many rows can have, in threads. Later
+  calls compile nothing.
+  """
+
+  def __init__(
+      self, name: str, program: Any, plans: Callable[[int], list[Plan]]):
+    """Wraps a program.
+
+    Args:
+      name: of the program.
+      program: from `jax.jit`; kept as an attribute.
+      plans: see `learner.Learner`.
+    """
+    self.program = program
+    self._name, self._plans = name, plans
+    self._ready = set()
+    self.lower = program.lower
+
+  def __call__(self, tree: Any, batch: Any, plan: Plan, *rest: Any) -> Any:
+    rows = len(batch.mask)
+    # The anchor and the players are different trees, for example.
+    kind = rows, jax.tree.structure((tree, batch, rest))
+    if kind not in self._ready:
+      self._compile(rows, tree, batch, plan, *rest)
+      self._ready.add(kind)
+    return self.program(tree, batch, plan, *rest)
+
+  def _compile(self, rows, tree, batch, plan, *rest):
+    """Compiles the program for all sizes of lists of so many rows."""
+    place = getattr(plan.order, 'sharding', None)
+    plans = [
+        jax.tree.map(lambda x: jax.ShapeDtypeStruct(
+            x.shape, x.dtype, sharding=place), one)
+        for one in self._plans(rows)]
+    began = time.monotonic()
+
+    def compile_for(plan):
+      self.program.lower(tree, batch, plan, *rest).compile()
+
+    if len(plans) > 1:
+      with concurrent.futures.ThreadPoolExecutor(
+          min(len(plans), os.cpu_count() or 1)) as pool:
+        list(pool.map(compile_for, plans))
+      logging.info(
+          'Compiled %s for lists of %s tokens in %.1f s.',
+          self._name,
+          ', '.join(str(one.sizes.columns) for one in plans),
+          time.monotonic() - began)

@@ -1,0 +1,88 @@
+"""Attention over lists of tokens, see `packing`: in chunks, or in rows.
+
+In chunks, queries stay where they are, and a chunk of them gets copies of the
+keys and values that it may see; all scores are in memory, for short rows and
+for CPUs. In rows, each row's prompt and response are copied side by side, so
+that any kernel serves.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_llm.learner import packing
+from jaxrl_llm.models import attention
+from jaxrl_llm.ops import ragged
+from jaxrl_llm.types import Array
+
+
+def in_rows(
+    lists: ragged.Lists, static: ragged.Static) -> attention.Layout:
+  """Makes the layout in which attention is computed over rows.
+
+  Args:
+    lists: places of the rows.
+    static: sizes.
+  """
+  def attend(q, k, v, **options):
+    rows = (ragged.rows(x, lists, static) for x in (q, k, v))
+    return ragged.as_list(
+        attention.causal_attention(*rows, **options), lists, static)
+
+  return attention.Layout(attend, static.prompt + static.response)
+
+
+def in_chunks(
+    columns: ragged.Columns, reach: Array, sizes: packing.Sizes,
+    longest: int) -> attention.Layout:
+  """Makes the layout in which attention is computed over chunks of columns.
+
+  A token sees the tokens of its own sequence and of its prompt, as far as they
+  are before it. They are in its chunk, in the columns before the chunk, or in
+  the columns in reach.
+
+  Args:
+    columns: of the lists.
+    reach: [F, chunks] see `packing.Plan`.
+    sizes: of the lists.
+    longest: tokens of the longest row.
+  """
+  count, earlier = sizes.chunks, sizes.back // sizes.chunk
+  split = lambda x: x.reshape(count, -1, *x.shape[2:])
+
+  def around(x, reach):
+    """Returns [chunks, reach + back + C, ...], what chunks attend to."""
+    near = jax.vmap(lambda first: jax.lax.dynamic_slice_in_dim(
+        x[0], first, sizes.reach))(reach[0])
+    own = split(x)
+    before = jnp.pad(own, ((earlier, 0),) + ((0, 0),) * (own.ndim - 1))
+    return jnp.concatenate(
+        [near, *(before[i:i + count] for i in range(earlier)), own], 1)
+
+  def backs(columns, reach):
+    """Returns [chunks, C, reach + back + C], positions back; -1 if hidden."""
+    column = jnp.arange(count)[:, None] * sizes.chunk
+    near = reach[0][:, None] + jnp.arange(sizes.reach)
+    # A key that is in reach and before its chunk or in it counts once.
+    twice = (near >= column - sizes.back) & (near < column + sizes.chunk)
+    # What is before the list is in no sequence.
+    owner = around(columns.sequence + 1, reach) - 1
+    owner = jnp.where(jnp.pad(
+        twice, ((0, 0), (0, sizes.back + sizes.chunk))), -1, owner)[:, None]
+    position, sequence, parent = (split(x)[..., None] for x in (
+        columns.position, columns.sequence, columns.parent))
+    seen = (owner >= 0) & ((owner == sequence) | (owner == parent))
+    return jnp.where(
+        seen, position - around(columns.position, reach)[:, None], -1)
+
+  back = ragged.on_each(backs, columns, reach)
+
+  def attend(q, k, v, *, scale, window, windowed, cap, implementation):
+    del implementation
+    k, v = (ragged.on_each(around, x, reach) for x in (k, v))
+    out = attention.masked_attention(
+        ragged.on_each(split, q), k, v,
+        attention.visible(back, window, windowed), scale=scale, cap=cap)
+    return ragged.on_each(
+        lambda x: x.reshape(1, sizes.columns, *x.shape[2:]), out)
+
+  return attention.Layout(attend, longest)

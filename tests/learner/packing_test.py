@@ -1,0 +1,162 @@
+"""Tests of plans against what any plan must be, and of how full lists are."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from jaxrl_llm.learner import packing
+
+L, T = 6, 5
+
+
+def rows_of(seed, count, groups=4):
+  """Returns prompt, before and length of rows; seeds below 4 are special."""
+  rng = np.random.default_rng(seed)
+  prompt = rng.integers(0, groups, count)
+  before = rng.integers(0, L, groups)[prompt]
+  length = rng.integers(0, T + 1, count)
+  if seed == 1:
+    length[:] = 0
+  if seed == 2:  # Everything at its limit, every prompt another.
+    prompt, before, length = np.arange(count), np.full(count, L - 1), np.full(
+        count, T)
+  if seed == 3:  # Few long rows among short ones.
+    before, length = np.where(prompt > 0, 0, L - 1), np.where(
+        rng.random(count) < .2, T, 1)
+  return prompt, before, length
+
+
+def lists_of(plan, length):
+  """Returns for each list (m, f, its rows, slice of their places)."""
+  for m in range(int(plan.count)):
+    for f in range(plan.order.shape[0]):
+      first, number = plan.first[m, f], plan.rows[m, f]
+      here = slice(first, first + number)
+      rows = plan.order[f, here]
+      assert (rows < len(length)).all()
+      yield m, f, rows, here
+
+
+def check(plan, prompt, before, length):
+  """Asserts that a plan is one of these rows."""
+  sizes, seen, real = plan.sizes, [], 0
+  for m, f, rows, here in lists_of(plan, length):
+    assert len(rows) <= sizes.slots
+    # A slice of R rows from the first one exists.
+    assert here.start + sizes.slots <= plan.order.shape[1]
+    owner = np.full(sizes.columns, -1)
+    own = {}
+    for row, start, of_prompt, is_owner in zip(
+        rows, plan.response[f, here], plan.prompt[f, here],
+        plan.owner[f, here], strict=True):
+      tokens = slice(start, start + length[row])
+      assert length[row] and (owner[tokens] == -1).all()
+      assert tokens.stop <= sizes.columns
+      owner[tokens] = 0
+      # The first row with a prompt owns it, and the others find it there.
+      assert is_owner == (prompt[row] not in own)
+      assert own.setdefault(prompt[row], of_prompt) == of_prompt
+      if is_owner:
+        tokens = slice(of_prompt, of_prompt + before[row])
+        assert (owner[tokens] == -1).all() and tokens.stop <= sizes.columns
+        owner[tokens] = 1
+      # Chunks attend to all of the response and to its prompt.
+      for chunk in range(start // sizes.chunk, -(
+          -(start + length[row]) // sizes.chunk)) if sizes.chunk else ():
+        assert start >= chunk * sizes.chunk - sizes.back
+        reach = plan.reach[m, f, chunk]
+        assert not before[row] or reach <= of_prompt
+        assert of_prompt + before[row] <= reach + sizes.reach or (
+            not before[row])
+    responses = np.flatnonzero(owner == 0)
+    prompts = np.flatnonzero(owner == 1)
+    if len(prompts):
+      assert responses.max() < prompts.min()
+    for chunk in range(sizes.chunks):
+      first = chunk * sizes.chunk
+      if not len(responses) or first > responses.max():  # prompts alone
+        reach = plan.reach[m, f, chunk]
+        assert reach <= max(first - sizes.back - sizes.reach, 0)
+        assert reach + sizes.reach >= first - sizes.back
+        assert sizes.back + sizes.reach >= L - 1
+    seen += rows.tolist()
+    real += (owner >= 0).sum()
+  assert sorted(seen) == np.flatnonzero(length).tolist()
+  lists = max(int(plan.count) * plan.order.shape[0], 1)
+  np.testing.assert_allclose(plan.real, real / lists / sizes.columns, rtol=1e-6)
+  assert plan.count <= (1 if sizes.single else plan.first.shape[0])
+
+
+@pytest.mark.parametrize('chunks', [False, True])
+@pytest.mark.parametrize('tokens, shards', [(1, 1), (25, 2), (60, 3), (400, 1)])
+@pytest.mark.parametrize('seed', range(8))
+def test_every_row_has_one_place(seed, tokens, shards, chunks):
+  rows = rows_of(seed, 24)
+  sizes = packing.choose(
+      tokens=tokens, max_prompt=L, max_response=T, samples=4,
+      rows=-(-24 // shards), chunks=chunks)
+  plan = packing.plan(*rows, shards=shards, sizes=sizes)
+  check(plan, *rows)
+  # All plans of a size have the same shapes.
+  like = packing.nothing(plan.sizes, rows=24, shards=shards)
+  for a, b in zip(*map(dataclasses.astuple, (plan, like))):
+    assert np.shape(a) == np.shape(b)
+
+
+def test_the_cheapest_sizes_are_taken():
+  """By hand: 12 rows of 5 tokens with prompts of 4: 9 columns each alone."""
+  rows = np.arange(12), np.full(12, 4), np.full(12, 5)
+
+  def taken(*columns, single=()):
+    plan = packing.plan(*rows, shards=1, sizes=[
+        packing.Sizes(n, 12, n in single) for n in columns])
+    return plan.sizes.columns, int(plan.count)
+
+  assert taken(27, 40) == (27, 4)  # 108 columns; 40 would be 3 x 40
+  assert taken(36, 108, single=(108,)) == (108, 1)  # the same, fewer passes
+  assert taken(20, 36) == (36, 3)  # 20 holds 2: 6 x 20
+  assert taken(90, single=(90,)) == (90, 2)  # does not fit into one
+
+
+def lengths_of(groups, samples, mean):
+  """Returns rows of groups, of log-normal lengths up to 1024."""
+  rng = np.random.default_rng(0)
+  spread = rng.normal(0, .3, (groups, 1)) + rng.normal(0, .5, (groups, samples))
+  length = np.clip(mean * np.exp(spread), 1, 1024).astype(int).ravel()
+  before = np.clip(rng.normal(150, 50, groups), 0, 511).astype(int)
+  prompt = np.repeat(np.arange(groups), samples)
+  return prompt, before[prompt], length
+
+
+@pytest.mark.parametrize('shards, each, mean, least', [
+    (8, 4, 400, .9), (8, 8, 400, .85), (32, 4, 400, .85), (16, 8, 700, .9),
+    # A longest row is longer than two mean ones.
+    (32, 2, 400, .75)])
+def test_most_columns_are_real(shards, each, mean, least):
+  rows = lengths_of(32, 16, mean)
+  sizes = packing.choose(
+      tokens=each * (1024 + 32), max_prompt=512, max_response=1024, samples=16,
+      rows=512 // shards, chunks=False)
+  plan = packing.plan(*rows, shards=shards, sizes=sizes)
+  assert plan.real >= least, (plan.real, plan.count, plan.sizes)
+
+
+def test_most_columns_of_chunks_are_real():
+  """Lengths as in the main job, and geometric ones, over some updates."""
+  prompt = np.repeat(np.arange(32), 8)
+  normal = lambda rng: np.clip(rng.normal(16, 4, 256), 5, 23)
+  geometric = lambda rng: np.minimum(rng.geometric(1 / 32, 256), 64)
+  for draw, most, before in (normal, 23, 12), (geometric, 64, 7):
+    sizes = packing.choose(
+        tokens=512, max_prompt=before + 1, max_response=most, samples=8,
+        rows=128, chunks=True)
+    real = []
+    for seed in range(10):
+      rng = np.random.default_rng(seed)
+      trained = rng.random(32) < rng.uniform(0.4, 1)  # groups with a signal
+      real.append(packing.plan(
+          prompt, np.full(256, before),
+          draw(rng).astype(int) * trained[prompt], shards=2,
+          sizes=sizes).real)
+    assert np.mean(real) >= .9 and min(real) >= .75, real
