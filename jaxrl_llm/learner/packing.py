@@ -82,7 +82,9 @@ def choose(
     Different sizes, the shortest first. Any rows fit into the last, if it
     allows several microbatches.
   """
-  prompt, groups = max_prompt - 1, -(-rows // samples)
+  prompt, groups = max_prompt - 1, rows // samples
+  if rows % samples:  # A run of rows may begin and end inside a group.
+    groups = min(rows, (rows - 2) // samples + 2)
   least, common = max_response + prompt, rows * max_response + groups * prompt
   chunk = back = reach = 0
   unit = 1 << max((tokens // 64).bit_length() - 1, 0)

@@ -105,10 +105,10 @@ def update(state, batch, plan, loss, frozen=None, writer=None, *, setting):
   # A batch without trained tokens changes nothing: no momentum, no decay.
   taken = finite & (metrics['tokens'] > 0)
   # Where the rejection leaves no token, the policy has nothing to learn from.
-  some = taken & (metrics.get('obrs_empty', 0.0) == 0)
+  by_policy = taken & (metrics.get('obrs_empty', 0.0) == 0)
   new = states.map(
       functools.partial(_descend, dropped=1 - finite.astype(jnp.int32)), grads,
-      setting.optimizers, Players(some, taken))
+      setting.optimizers, Players(by_policy, taken))
   for name, before, norm, optimizer in zip(
       ('', 'actor_'), states, norms, setting.optimizers):
     if before is not None:

@@ -51,7 +51,7 @@ class Static(NamedTuple):
 
 
 class Columns(NamedTuple):
-  """What is in each column of lists.
+  """Content of each column of lists.
 
   Attributes:
     row: [F, N] int32, row of the list whose token it is; 0 for none.

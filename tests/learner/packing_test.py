@@ -6,25 +6,7 @@ import numpy as np
 import pytest
 
 from jaxrl_llm.learner import packing
-
-L, T = 6, 5
-
-
-def rows_of(seed, count, groups=4):
-  """Returns prompt, before and length of rows; seeds below 4 are special."""
-  rng = np.random.default_rng(seed)
-  prompt = rng.integers(0, groups, count)
-  before = rng.integers(0, L, groups)[prompt]
-  length = rng.integers(0, T + 1, count)
-  if seed == 1:
-    length[:] = 0
-  if seed == 2:  # Everything at its limit, every prompt another.
-    prompt, before, length = np.arange(count), np.full(count, L - 1), np.full(
-        count, T)
-  if seed == 3:  # Few long rows among short ones.
-    before, length = np.where(prompt > 0, 0, L - 1), np.where(
-        rng.random(count) < .2, T, 1)
-  return prompt, before, length
+from tests.ops.ragged_test import facts_of, L, T
 
 
 def lists_of(plan, length):
@@ -92,7 +74,7 @@ def check(plan, prompt, before, length):
 @pytest.mark.parametrize('tokens, shards', [(1, 1), (25, 2), (60, 3), (400, 1)])
 @pytest.mark.parametrize('seed', range(8))
 def test_every_row_has_one_place(seed, tokens, shards, chunks):
-  rows = rows_of(seed, 24)
+  rows = facts_of(seed, 24)
   sizes = packing.choose(
       tokens=tokens, max_prompt=L, max_response=T, samples=4,
       rows=-(-24 // shards), chunks=chunks)
@@ -102,6 +84,28 @@ def test_every_row_has_one_place(seed, tokens, shards, chunks):
   like = packing.nothing(plan.sizes, rows=24, shards=shards)
   for a, b in zip(*map(dataclasses.astuple, (plan, like))):
     assert np.shape(a) == np.shape(b)
+
+
+def test_plans_have_a_size_that_was_compiled():
+  """Whole groups fit into one microbatch, wherever a shard's rows begin."""
+  rng, misaligned = np.random.default_rng(0), 0
+  for _ in range(800):
+    samples, shards, rows = map(int, rng.integers(1, (9, 9, 25)))
+    count, full = rows * shards, rng.random()
+    if count % samples:
+      continue
+    misaligned += rows % samples > 0
+    prompt = np.repeat(np.arange(count // samples), samples)
+    before = np.where(
+        rng.random(count // samples) < full, L - 1, rng.integers(L))[prompt]
+    length = np.where(rng.random(count) < full, T, rng.integers(T + 1))
+    for chunks in (False, True):
+      sizes = packing.choose(
+          tokens=10 ** 6, max_prompt=L, max_response=T, samples=samples,
+          rows=rows, chunks=chunks)
+      plan = packing.plan(prompt, before, length, shards=shards, sizes=sizes)
+      assert plan.sizes in sizes and plan.sizes.single
+  assert misaligned > 50
 
 
 def test_the_cheapest_sizes_are_taken():
