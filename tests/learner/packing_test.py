@@ -72,9 +72,10 @@ def check(plan, prompt, before, length):
 
 @pytest.mark.parametrize('chunks', [False, True])
 @pytest.mark.parametrize('tokens, shards', [(1, 1), (25, 2), (60, 3), (400, 1)])
+@pytest.mark.parametrize('groups', [4, 16])  # prompts come into reach, or not
 @pytest.mark.parametrize('seed', range(8))
-def test_every_row_has_one_place(seed, tokens, shards, chunks):
-  rows = facts_of(seed, 24)
+def test_every_row_has_one_place(seed, groups, tokens, shards, chunks):
+  rows = facts_of(seed, 24, groups)
   sizes = packing.choose(
       tokens=tokens, max_prompt=L, max_response=T, samples=4,
       rows=-(-24 // shards), chunks=chunks)
@@ -106,6 +107,16 @@ def test_plans_have_a_size_that_was_compiled():
       plan = packing.plan(prompt, before, length, shards=shards, sizes=sizes)
       assert plan.sizes in sizes and plan.sizes.single
   assert misaligned > 50
+
+
+@pytest.mark.parametrize('last, column', [(0, 2), (1, 4)])
+def test_a_prompt_out_of_reach_begins_a_chunk(last, column):
+  """Three responses of a token; their prompts have 10 columns, or 11."""
+  sizes = packing.Sizes(40, 3, chunk=4, back=4, reach=10)
+  plan = packing.plan(
+      np.arange(3), np.array([5, 5, last]), np.ones(3, int), shards=1,
+      sizes=[sizes])
+  assert plan.response[0, :3].tolist() == [0, 1, column]
 
 
 def test_the_cheapest_sizes_are_taken():

@@ -317,6 +317,7 @@ def test_one_program_serves_every_mix():
       programs.append([x.program._cache_size() for x in (
           learner.score, learner.update)])
   assert programs[0] == programs[1] == programs[2]
+  assert len(learner.score._ready) == len(learner.update._ready) == 1
 
 
 def _update_on_mesh(sizes):
