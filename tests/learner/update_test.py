@@ -314,10 +314,11 @@ def test_one_program_serves_every_mix():
       plan = jax.device_put(learners.plan(learner, batch))
       learner.score(state.params, batch, plan, loss)
       state, _ = learner.update(state, batch, plan, loss)
-      programs.append([x.program._cache_size() for x in (
-          learner.score, learner.update)])
+      programs.append([
+          (x.program._cache_size(), len(x._ready))
+          for x in (learner.score, learner.update)])
+  # Other tests of this learner may have compiled other kinds of arguments.
   assert programs[0] == programs[1] == programs[2]
-  assert len(learner.score._ready) == len(learner.update._ready) == 1
 
 
 def _update_on_mesh(sizes):
