@@ -39,9 +39,9 @@ from benchmarks.rl_step import machine, markdown
 from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import optimizer
 from jaxrl_llm.learner.loss import LossParams
-from jaxrl_llm.models import transformer
+from jaxrl_llm.models import flops, transformer
 from jaxrl_llm.models.config import ModelConfig, PRESETS
-from jaxrl_llm.monitoring import flops
+from jaxrl_llm.monitoring.flops import matmul_rate
 from jaxrl_llm.sampling.generate import generate, SamplerConfig
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.types import LearnerBatch, Prompts, Requests
@@ -212,7 +212,7 @@ def measure_update(
 
 def worker(cfg: ModelConfig, sizes: Sizes) -> None:
   """Prints our measurements, a line of JSON for each."""
-  copies, rate = bandwidth(), flops.matmul_rate(cfg.dtype)
+  copies, rate = bandwidth(), matmul_rate(cfg.dtype)
   about = dict(
       kind='machine', device=jax.devices()[0].device_kind, copies=copies,
       rate=rate)

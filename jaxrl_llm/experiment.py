@@ -6,6 +6,7 @@
 
 import copy
 import dataclasses
+import functools
 import hashlib
 import pathlib
 from typing import Any, Callable, NamedTuple, Sequence
@@ -16,7 +17,7 @@ from ml_collections import ConfigDict
 import numpy as np
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import phases, rollout, sharding, tasks
+from jaxrl_llm import fit, phases, rollout, sharding, tasks
 from jaxrl_llm import programs as programs_lib
 from jaxrl_llm import stages as stages_lib
 from jaxrl_llm import tokenizer as tokenizer_lib
@@ -383,11 +384,13 @@ def build(config: ConfigDict, training: bool = True) -> Parts:
       config, model, mesh, stages, len(task.heldout), training, actor)
   if training:
     _warn_of_warmup(config, stages)
-  programs = programs_lib.make(
-      config, model, mesh, _stops(task.tokenizer), stages, checkpoint,
-      lengths,
-      actor and programs_lib.Source(
+  make = functools.partial(
+      programs_lib.make, model=model, mesh=mesh, stages=stages,
+      stops=_stops(task.tokenizer), checkpoint=checkpoint, lengths=lengths,
+      actor=actor and programs_lib.Source(
           config_lib.of_actor(config), actor, theirs))
+  room = memory.available(mesh) if training else None
+  programs = fit.fitted(make, config, room and room // mesh.size)
 
   def sampling(**changes):
     values = {

@@ -187,7 +187,9 @@ def needs_anchor(config: ConfigDict) -> bool:
 def with_lengths(
     config: ConfigDict, mesh: jax.sharding.Mesh, model: ModelConfig,
     curriculum: Curriculum, lengths: Sequence[int] | None = None) -> ConfigDict:
-  """Replaces `auto` in `sampling.buckets` and `learner.tokens_per_microbatch`.
+  """Replaces `auto` in `sampling.buckets`, and in `learner` by its defaults.
+
+  `fit` replaces the latter where memory is short.
 
   Args:
     config: of the run.
@@ -206,6 +208,8 @@ def with_lengths(
     config.sampling.buckets = ()
   if learner.tokens_per_microbatch == 'auto':
     learner.tokens_per_microbatch = _tokens(mesh, model)
+  if learner.remat == 'auto':
+    learner.remat = 'none'
   if config.sampling.buckets == 'auto':
     config.sampling.buckets = buckets.of_prompts(
         lengths, max_prompt=config.max_prompt,

@@ -254,8 +254,8 @@ def _asked(parts: experiment.Parts) -> ConfigDict:
   problems share their warm start.
   """
   config = parts.asked.copy_and_resolve_references()
-  config.learner.tokens_per_microbatch = (
-      parts.config.learner.tokens_per_microbatch)
+  for name in 'tokens_per_microbatch', 'remat':
+    config.learner[name] = parts.config.learner[name]
   return config
 
 

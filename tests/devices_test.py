@@ -11,7 +11,7 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm import experiment, programs, train
 from jaxrl_llm.learner import rounds
 from jaxrl_llm.monitoring import timing
-from tests.helpers import devices, stage_runs, tiny
+from tests.helpers import devices, learners, stage_runs, tiny
 from tests.helpers.tolerance import decoder, typical
 
 pytestmark = pytest.mark.processes  # They train on eight devices.
@@ -163,9 +163,7 @@ def test_the_loop_is_the_same_on_every_mesh(results):
     assert other['figures'] == one['figures']
     for row, want in zip(other['rows'], one['rows'], strict=True):
       assert row.keys() == want.keys()
-      for name, value in want.items():
-        if name == 'update/real_tokens':
-          continue  # Padding depends on the mesh.
+      for name, value in learners.unpadded(want).items():
         assert row[name] == pytest.approx(
             value, abs=4 * error, rel=4 * error), name
     # AdamW divides each gradient by its own size; one that is a thousandth of
@@ -199,8 +197,9 @@ def test_rows_of_an_actor_are_the_same_on_eight_devices():
   first, row = one['rows'][:2]
   assert first['batch/rounds'] == 0 and row['batch/rounds'] == 1
   assert row['update/obrs_acceptance'] < 1 - 1e-3
-  assert row.pop('update/real_tokens') > 0  # Padding depends on the mesh.
-  for name, value in row.items():
+  assert 0 < row['update/real_flops'] <= 1
+  assert 0 < row['update/real_tokens'] <= row['update/real_tokens_limit'] <= 1
+  for name, value in learners.unpadded(row).items():
     assert eight['rows'][1][name] == pytest.approx(
         value, abs=4 * error, rel=4 * error), name
 
@@ -222,9 +221,8 @@ def test_all_methods_pick_and_learn_the_same_on_eight_devices():
   for name in 'losses', 'advantage', 'entropy', 'features':
     np.testing.assert_allclose(
         eight[name], one[name], rtol=4 * error, atol=4 * error, err_msg=name)
-  for name, value in one['row'].items():
-    # Slots and padding are per device; a correlation of few rows amplifies.
-    if name not in ('sampler/slot_use', 'update/real_tokens') and (
-        'correlation' not in name):
+  for name, value in learners.unpadded(one['row']).items():
+    # Slots are per device; a correlation of few rows amplifies.
+    if name != 'sampler/slot_use' and 'correlation' not in name:
       assert eight['row'][name] == pytest.approx(
           value, abs=4 * error, rel=4 * error, nan_ok=True), name

@@ -60,7 +60,8 @@ STEP = {
     'batch': 'rounds rows staleness staleness_max age usage replayed held',
     'update': 'loss policy_loss entropy clip_low clip_high ratio ratio_max '
     'kl_old behaviour_gap behaviour_gap_max importance importance_capped '
-    'grad_norm learning_rate tokens real_tokens skipped skipped_in_row',
+    'grad_norm learning_rate tokens real_tokens real_tokens_limit real_flops '
+    'skipped skipped_in_row',
     'seconds': 'step propose sample verify batch score update reshard select',
     'speed': 'tokens_per_second flops flops_share flops_share/sample '
     'flops_share/update',

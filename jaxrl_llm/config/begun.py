@@ -17,7 +17,8 @@ from jaxrl_llm.config.values import check
 from jaxrl_llm.storage import paths
 
 FILE = 'choices.json'
-_CHOSEN = 'learner.tokens_per_microbatch', 'sampling.buckets'
+_CHOSEN = (
+    'learner.tokens_per_microbatch', 'learner.remat', 'sampling.buckets')
 _LIMITS = ('max_prompt', 'max_response')
 
 

@@ -236,15 +236,18 @@ FIELDS = (
           range=SOME),
     Field('learner.tokens_per_microbatch', AUTO, 'most tokens of one forward '
           'and backward pass on each data shard, each prompt counted once: a '
-          'number (at least one row) or auto (by the device and the model)',
+          'number (at least one row) or auto (by the device, the model '
+          'and the memory)',
           range=SOME, kind=Automatic, affects=_LAYOUT),
     Field('learner.vocab_chunk', None, 'tokens whose logits are computed at a '
           'time (none: as many as fit in 512 MB)', range=SOME, kind=int | None,
           affects=_LAYOUT),
-    Field('learner.remat', 'none', 'what the backward pass recomputes to save '
+    Field('learner.remat', AUTO, 'what the backward pass recomputes to save '
           'memory: none, matmuls (all but matrix products and attention), '
-          'attention (all but attention) or full (all: a third more time)',
-          choices=('none', 'matmuls', 'attention', 'full'), affects=_LAYOUT),
+          'attention (all but attention), full (all: a third more time) or '
+          'auto (what has to be, by the memory of the device)',
+          choices=(AUTO, 'none', 'matmuls', 'attention', 'full'),
+          affects=_LAYOUT),
     Field('learner.attention', 'auto', 'implementation in training and '
           'prefill: xla, splash (TPU), cudnn (NVIDIA, 16-bit) or auto (splash '
           'on a TPU for rows of 256 tokens or more, else xla)',

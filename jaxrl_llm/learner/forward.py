@@ -156,7 +156,7 @@ def stats(
   longest = cfg.max_prompt + cfg.max_response
   layout = views.in_chunks(
       columns, at.reach, at.sizes, longest) if at.sizes.chunk else (
-          views.in_rows(at.lists, static))
+          views.in_rows(at.lists, columns, static, at.sizes))
 
   def run(net, params):
     return net.run(params, weights.frozen, tokens, cfg,

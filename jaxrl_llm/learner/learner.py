@@ -9,11 +9,12 @@ from typing import Any, Callable, NamedTuple, Optional
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxrl_llm import sharding
 from jaxrl_llm.learner import actor as actor_lib
 from jaxrl_llm.learner import loss as loss_lib
-from jaxrl_llm.learner import packing
+from jaxrl_llm.learner import packing, padding
 from jaxrl_llm.learner import rejection as rejection_lib
 from jaxrl_llm.learner import score as score_lib
 from jaxrl_llm.learner import update as update_lib
@@ -195,7 +196,7 @@ def make(
       cfg, mesh, players.map(lambda each: _net(mesh, *each[:3])),
       players.map(lambda each: each[3]), Players.of(layout).map(
           lambda x: jax.tree.map(lambda place: place.spec, x.params)))
-  plan, plans = _planning(cfg, sharding.data_shards(mesh))
+  plan, plans = _planning(cfg, model, sharding.data_shards(mesh))
   return Learner(
       state=jax.tree.map(
           lambda x, place: jax.ShapeDtypeStruct(
@@ -229,8 +230,15 @@ def _init(params, optimizer) -> TrainState:
       skipped=zero, skipped_in_row=zero)
 
 
-def _planning(cfg, shards):
+def _planning(cfg, model, shards):
   """Makes `Learner.plan` and `Learner.plans`."""
+  def counted(plan, before, length):
+    share = padding.real_flops(
+        model, plan, before, length, max_prompt=cfg.max_prompt,
+        max_response=cfg.max_response)
+    return plan.replace(
+        shares={**plan.shares, 'real_flops': np.float32(share)})
+
   @functools.cache
   def sizes(rows):
     return packing.choose(
@@ -239,12 +247,15 @@ def _planning(cfg, shards):
         rows=-(-rows // shards), chunks=cfg.attention == 'xla')
 
   def plan(prompt, prompt_length, length):
-    return packing.plan(
-        prompt, prompt_length - 1, length, shards=shards,
-        sizes=sizes(len(length)))
+    before = prompt_length - 1
+    return counted(packing.plan(
+        prompt, before, length, shards=shards, sizes=sizes(len(length))),
+                   before, length)
 
   def plans(rows):
-    return [packing.nothing(one, rows=rows, shards=shards)
+    nothing = np.zeros(rows)
+    return [counted(
+        packing.nothing(one, rows=rows, shards=shards), nothing, nothing)
             for one in sizes(rows)]
 
   return plan, plans

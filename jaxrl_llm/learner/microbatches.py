@@ -56,7 +56,7 @@ def fold(
   Returns:
     The result, and the results of rows [F, Q, ...], 0 for those without.
   """
-  plan = plan.replace(order=None, real=None)
+  plan = plan.replace(order=None, shares=None)
 
   @functools.partial(
       jax.shard_map, mesh=mesh, axis_names={'data'}, check_vma=False,
@@ -92,7 +92,7 @@ def _specs(plan: Plan) -> Plan:
   of_lists = P(None, 'data')
   return Plan(
       order=None, response=P('data'), prompt=P('data'), owner=P('data'),
-      first=of_lists, rows=of_lists, reach=of_lists, count=P(), real=None,
+      first=of_lists, rows=of_lists, reach=of_lists, count=P(), shares=None,
       sizes=plan.sizes)
 
 

@@ -13,7 +13,7 @@ last token. So a response has as many columns as tokens.
 import bisect
 import collections
 import dataclasses
-from typing import NamedTuple, Sequence
+from typing import NamedTuple, Optional, Sequence
 
 from flax import struct
 import numpy as np
@@ -50,6 +50,9 @@ class Sizes:
       the chunk hold all of any response that ends in it.
     reach: columns that it attends to beside these: those with the prompts of
       its responses.
+    firm: without chunks, rows of a list whose attention is always computed; a
+      list without more skips that of the others. None for all.
+    short: most tokens of the responses of these others.
   """
   columns: int
   slots: int
@@ -57,6 +60,8 @@ class Sizes:
   chunk: int = 0
   back: int = 0
   reach: int = 0
+  firm: Optional[int] = None
+  short: int = 0
 
   @property
   def chunks(self) -> int:
@@ -106,12 +111,14 @@ def choose(
   found = {up(longest * share): single for share in shares
            if share == 1 or longest * share >= least_worth}
 
+  firm, short = None, max_response
   if chunks:  # A slot costs no attention.
     slots = min(max(4 * longest // max_response, 1), rows)
   else:  # More than full rows, for short ones beside long ones elsewhere.
-    each = max(min(longest * rows // common, rows), 1)
-    slots = each + max(each // 4, 1)
-  sizes = [Sizes(columns, slots, single, chunk, back, reach)
+    firm = max(min(longest * rows // common, rows), 1)
+    slots = min(firm + max(firm // 4, 1), rows)
+    short = min(-(-longest // slots), max_response)
+  sizes = [Sizes(columns, slots, single, chunk, back, reach, firm, short)
            for columns, single in sorted(found.items())]
   if single and not whole:
     sizes.append(dataclasses.replace(sizes[-1], single=False))
@@ -148,7 +155,10 @@ class Plan:
       chunk: those with the prompts of its responses or, if it has prompts
       alone, those before `Sizes.back`.
     count: [] int32, microbatches with a row.
-    real: [] float32, share of the lists' columns that hold a token.
+    shares: name -> [] float32, of what the plan makes of the lists; metrics of
+      an update. 'real_tokens': columns that hold a token. 'real_tokens_limit':
+      the most that is possible where no list is shorter than the longest row,
+      min(1, tokens / F / longest row).
     sizes: static sizes.
   """
   order: Array
@@ -159,7 +169,7 @@ class Plan:
   rows: Array
   reach: Array
   count: Array
-  real: Array
+  shares: dict[str, Array]
   sizes: Sizes = struct.field(pytree_node=False)
 
 
@@ -211,6 +221,8 @@ class _List:
     owner, column = True, self._first(start + group.before)
     while i < len(group.rows) and len(self.slots) < self.sizes.slots:
       room = self.sizes.columns - column - self.prompts - new
+      if self.sizes.firm is not None and len(self.slots) >= self.sizes.firm:
+        room = min(room, self.sizes.short)
       fits = bisect.bisect_left(group.rows, -room, i, key=lambda x: -x[0])
       rest += group.rows[i:fits]
       i = fits + 1
@@ -310,7 +322,11 @@ def plan(
     if count <= most:
       best = max(count, 1) * one.columns, one, lists
   _, one, lists = best
-  return _placed(lists, len(length), shards, one)
+  longest = max((g.before + g.rows[0][0] for g in groups), default=1)
+  found = _placed(lists, len(length), shards, one)
+  return found.replace(shares={
+      **found.shares,
+      'real_tokens_limit': np.float32(min(1, tokens / shards / longest))})
 
 
 def nothing(sizes: Sizes, *, rows: int, shards: int) -> Plan:
@@ -356,4 +372,6 @@ def _placed(lists: list[_List], rows: int, shards: int, sizes: Sizes) -> Plan:
   return Plan(
       order, response, prompt, owner, first, number,
       np.clip(reach, 0, max(sizes.columns - sizes.reach, 0)),
-      np.int32(count), np.float32(real), sizes)
+      np.int32(count), dict(
+          real_tokens=np.float32(real), real_tokens_limit=np.float32(0)),
+      sizes)

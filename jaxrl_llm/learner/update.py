@@ -96,7 +96,7 @@ def update(state, batch, plan, loss, frozen=None, writer=None, *, setting):
       weights, work, Numbers(loss, calibration, actor and actor.distill),
       setting)
   metrics, calibration = _means(metrics, calibration, own, setting)
-  metrics.update(maxima, real_tokens=plan.real)
+  metrics.update(maxima, **plan.shares)
 
   norms = grads.map(optax.tree.norm)
   finite = jnp.isfinite(

@@ -6,6 +6,7 @@ for CPUs. In rows, each row's prompt and response are copied side by side, so
 that any kernel serves.
 """
 
+
 import jax
 import jax.numpy as jnp
 
@@ -16,17 +17,39 @@ from jaxrl_llm.types import Array
 
 
 def in_rows(
-    lists: ragged.Lists, static: ragged.Static) -> attention.Layout:
+    lists: ragged.Lists, columns: ragged.Columns, static: ragged.Static,
+    sizes: packing.Sizes) -> attention.Layout:
   """Makes the layout in which attention is computed over rows.
 
   Args:
     lists: places of the rows.
-    static: sizes.
+    columns: of the lists.
+    static: sizes of rows.
+    sizes: of the lists.
   """
   def attend(q, k, v, **options):
-    rows = (ragged.rows(x, lists, static) for x in (q, k, v))
-    return ragged.as_list(
-        attention.causal_attention(*rows, **options), lists, static)
+    def over(lists, q, k, v, static=static):
+      rows = (ragged.rows(x, lists, static) for x in (q, k, v))
+      return ragged.as_list(
+          attention.causal_attention(*rows, **options), lists, static)
+
+    def local(lists, slot, q, k, v):
+      firm, rest = (jax.tree.map(lambda x: x[part], lists) for part in (
+          slice(sizes.firm), slice(sizes.firm, None)))
+
+      def further(out):
+        return jnp.where(
+            (slot >= sizes.firm)[..., None, None],
+            over(rest, q, k, v, static._replace(response=sizes.short)), out)
+
+      with jax.named_scope('further_rows'):
+        return jax.lax.cond(
+            jnp.any(rest.length > 0), further, lambda out: out,
+            over(firm, q, k, v))
+
+    if sizes.firm in (None, sizes.slots):
+      return over(lists, q, k, v)
+    return ragged.on_each(local, lists, columns.row, q, k, v)
 
   return attention.Layout(attend, static.prompt + static.response)
 

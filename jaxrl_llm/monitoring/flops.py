@@ -1,11 +1,4 @@
-"""Model FLOPs of a step, and the matmul rate of the machine.
-
-Model FLOPs count the necessary arithmetic: matmuls with the parameters,
-attention over visible tokens, and logits where they are needed. They leave out
-norms, softmax, RoPE, padding and recomputation (rematerialisation), so they are
-a fair basis to compare implementations. In an update a prompt counts with each
-of its responses, also where it is computed once for all of them.
-"""
+"""Model FLOPs of a step, and the matmul rate of the machine."""
 
 import contextlib
 import functools
@@ -20,77 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl_llm.models import flops
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.rollout import Asked
 from jaxrl_llm.storage import compiled, paths
 
 _LASTS = 7 * 86_400.0  # seconds; other load may have lowered what was measured
-
-
-def forward(
-    cfg: ModelConfig, length: np.ndarray,
-    predicted: np.ndarray | int | None = None) -> float:
-  """Returns the FLOPs of one forward pass over rows.
-
-  This is 2 per matmul parameter and token, plus 4 * heads * head_dim per layer
-  and pair of a token and a token that it attends to.
-
-  Args:
-    cfg: the model.
-    length: [B] tokens of each row.
-    predicted: [B] or a number, tokens of each row whose logits are computed;
-      None means all of them.
-  """
-  length = np.asarray(length, np.float64)
-  predicted = length if predicted is None else np.asarray(predicted, float)
-  d, h = cfg.width, cfg.heads * cfg.head_dim
-  layer = 2 * d * h + 2 * d * cfg.kv_heads * cfg.head_dim + (
-      3 * d * cfg.mlp_width)
-  pairs = sum(_pairs(length, window) for window in cfg.layer_windows())
-  predicted = np.broadcast_to(predicted, length.shape)
-  return float(
-      2.0 * layer * cfg.layers * length.sum() + 4.0 * h * pairs.sum()
-      + 2.0 * cfg.vocab_size * d * predicted.sum())
-
-
-def _pairs(length: np.ndarray, window: int) -> np.ndarray:
-  """Returns the number of (token, attended token) pairs: sum_i min(i, window).
-  """
-  short = np.minimum(length, window)
-  return short * (short + 1) / 2 + (length - short) * window
-
-
-def update(
-    cfg: ModelConfig, prompt: np.ndarray, response: np.ndarray,
-    frozen: bool = False) -> float:
-  """Returns the FLOPs of an update: a forward pass, and twice that backward.
-
-  Args:
-    cfg: the model.
-    prompt: [B] prompt tokens of each row.
-    response: [B] response tokens; 0 for a filler row.
-    frozen: True with LoRA, where the frozen matrices get no gradient. This
-      halves the backward pass. The small cost of the adapters is left out.
-  """
-  real = np.asarray(response) > 0
-  return (2.0 if frozen else 3.0) * forward(
-      cfg, np.where(real, prompt + response, 0), response)
-
-
-def sample(
-    cfg: ModelConfig, prompts: np.ndarray, prompt: np.ndarray,
-    response: np.ndarray) -> float:
-  """Returns the FLOPs of sampling: each distinct prompt once, then decoding.
-
-  Args:
-    cfg: the model.
-    prompts: [P] tokens of the distinct prompts.
-    prompt: [R] prompt tokens of each request.
-    response: [R] response tokens of each request; 0 if it was not served.
-  """
-  whole = np.asarray(prompt) + np.asarray(response)
-  return (forward(cfg, prompts, 0) + forward(cfg, whole, response)
-          - forward(cfg, prompt, 0))
 
 
 def of_step(
@@ -104,18 +32,18 @@ def of_step(
     asked: R requests, and their prompts.
     response: [R] tokens of the responses.
     rounds: for each round, prompt and response tokens of its rows, see
-      `update`.
+      `flops.update`.
     epochs: number of passes over the rows of a round.
-    frozen: see `update`.
+    frozen: see `flops.update`.
     actor: the model that samples and is trained too, if it is another.
   """
   length = asked.prompts.length
   updates = [(cfg, frozen), *([(actor, False)] if actor else [])]
   return dict(
-      sample=sample(
+      sample=flops.sample(
           actor or cfg, length, length[asked.requests.prompt], response),
       update=sum(
-          epochs * update(model, *rows, frozen=frozen) for rows in rounds
+          epochs * flops.update(model, *rows, frozen=frozen) for rows in rounds
           for model, frozen in updates))
 
 

@@ -12,13 +12,13 @@ import jax
 from ml_collections import ConfigDict
 import numpy as np
 
+from jaxrl_llm import arguments, programs, sharding, stages
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import programs, sharding, stages
 from jaxrl_llm.learner import packing, rounds
+from jaxrl_llm.models import flops
 from jaxrl_llm.models.config import HUB
-from jaxrl_llm.monitoring import flops
 from jaxrl_llm.sampling.stops import Stops
-from launch.aot import arguments, chips, cost, faults, memory
+from launch.aot import chips, cost, faults, memory
 
 FREE = 0.10  # Share of the HBM that should stay free.
 _STOP_IDS = (0, 1)  # Placeholders; only their number affects the program.
@@ -269,8 +269,10 @@ def _chances(
   plan = arguments.full_plan(made, rows)
   columns = plan.count * plan.owner.shape[0] * packing.head_columns(
       plan.sizes, made.config.max_response)
-  return {**found, 'needed': min(
-      rows * made.config.max_response / columns, 1.0)}
+  lists = plan.rows[plan.rows > 0]
+  return {**found, 'further_rows': float(np.mean(
+      lists > (plan.sizes.firm or plan.sizes.slots))), 'needed': min(
+          rows * made.config.max_response / columns, 1.0)}
 
 
 def _turns(made: programs.Programs, name: str) -> dict[str, float]:

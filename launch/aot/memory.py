@@ -4,16 +4,15 @@ Arrays that the run keeps are counted from their shapes. Arguments, results and
 temporaries of a program are the compiler's numbers.
 """
 
-import math
 from typing import Any
 
 import jax
 import numpy as np
 
 from jaxrl_llm import programs
+from jaxrl_llm.arguments import abstract, Arguments, size
 from jaxrl_llm.learner import forward
 from jaxrl_llm.ops import quantise
-from launch.aot import arguments
 
 # Parts that are arguments of a phase's program.
 _ARGUMENTS = {
@@ -23,18 +22,6 @@ _ARGUMENTS = {
     'update': ('parameters', 'optimiser', 'frozen', 'actor')}
 
 
-def size(tree: Any) -> int:
-  """Returns the bytes on each device of a tree of shapes with shardings."""
-  return sum(
-      math.prod(x.sharding.shard_shape(x.shape)) * _item(x.dtype)
-      for x in jax.tree.leaves(tree))
-
-
-def _item(dtype) -> int:
-  return 8 if jax.dtypes.issubdtype(
-      dtype, jax.dtypes.prng_key) else np.dtype(dtype).itemsize
-
-
 def held(made: programs.Programs, name: str) -> dict[str, int]:
   """Returns bytes on each chip, by part, that the run keeps during a phase.
 
@@ -42,7 +29,7 @@ def held(made: programs.Programs, name: str) -> dict[str, int]:
     made: the programs.
     name: name of the phase.
   """
-  x = arguments.abstract(made)
+  x = abstract(made)
   policy, actor = forward.Players.of(x.state)
   parts = {
       'parameters': size(policy.params), 'optimiser': size(policy.opt_state),
@@ -52,7 +39,7 @@ def held(made: programs.Programs, name: str) -> dict[str, int]:
   return parts
 
 
-def _made_anew(x: arguments.Arguments) -> int:
+def _made_anew(x: Arguments) -> int:
   """Returns the bytes of sampling weights that do not share training arrays."""
   players = forward.Players.of(x.state)
   kept = dict(jax.tree_util.tree_leaves_with_path(
@@ -109,7 +96,7 @@ def parts(made: programs.Programs, name: str, program: Any,
     program: compiled program of the phase.
     code: bytes of generated code of all programs.
   """
-  x, memory, found = arguments.abstract(made), program.memory_analysis(), held(
+  x, memory, found = abstract(made), program.memory_analysis(), held(
       made, name)
   given = memory.argument_size_in_bytes
   left = memory.output_size_in_bytes - memory.alias_size_in_bytes

@@ -42,3 +42,9 @@ def score(
     prompt: Any = None) -> Any:
   """Calls `learner.score` with a plan of all rows."""
   return learner.score(params, batch, plan(learner, batch, prompt), *rest)
+
+
+def unpadded(metrics):
+  """Returns metrics without those of padding, which depends on the lists."""
+  return {name: value for name, value in metrics.items()
+          if not name.rpartition('/')[2].startswith('real_')}

@@ -5,7 +5,8 @@ import types
 import jax
 import pytest
 
-from launch.aot import arguments, check, chips, memory, report
+from jaxrl_llm import arguments
+from launch.aot import check, chips, memory, report
 from tests.helpers import devices
 from tests.launch.check_test import SMALL
 
@@ -36,14 +37,14 @@ def sums(overrides, only):
       name: m.argument_size_in_bytes + m.output_size_in_bytes
       - m.alias_size_in_bytes + m.temp_size_in_bytes
       for name, m in compiled.items()}
-  moments, anchor = memory.size(x.state.opt_state), memory.size(x.anchor)
-  params = memory.size(x.state.params)
+  moments, anchor = arguments.size(x.state.opt_state), arguments.size(x.anchor)
+  params = arguments.size(x.state.params)
   shared = 'reshard' in new and not compiled[
       'reshard'].argument_size_in_bytes
   beside = dict(  # what a phase's program does not get, but the run keeps
       reshard=moments + anchor + (params if shared else 0),
       sample=moments + anchor + (0 if shared else params),
-      score=moments + anchor + memory.size((x.scored, x.scored_plan)),
+      score=moments + anchor + arguments.size((x.scored, x.scored_plan)),
       update=anchor)
   phases = {
       name: [said[name].total, new[name] + beside[name] + code,
@@ -115,7 +116,7 @@ def test_with_lora_nothing_but_adapters_is_made_for_sampling():
 def test_what_the_compiler_says_of_a_program_has_its_parts():
   made = on_one_device()
   x = arguments.abstract(made)
-  state, kept = memory.size(x.state), memory.held(made, 'update')
+  state, kept = arguments.size(x.state), memory.held(made, 'update')
   program = types.SimpleNamespace(
       memory_analysis=lambda: types.SimpleNamespace(
           argument_size_in_bytes=state + 100,

@@ -372,7 +372,7 @@ def _on_mesh(sizes):
       old_logprobs=None, actor_logprobs=None)), LOSS)
   states, metrics = learners.update(
       learner, learner.init(*trees), put(batch), LOSS)
-  del metrics['real_tokens']  # depends on the lists of a mesh
+  metrics = learners.unpadded(metrics)
   results = jax.tree.leaves((
       score, [x.params for x in states], states[0].calibration, metrics))
   return [np.asarray(x, np.float64).tolist() for x in results]

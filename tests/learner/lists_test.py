@@ -69,7 +69,7 @@ def _twin(batch, loss=plain.LOSS, **changes):
   state, metrics = learner.update(
       learner.init(jax.device_put(plain._params())), jax.device_put(batch),
       jax.tree.map(np.float32, loss))
-  return jax.device_get((state.params, {**metrics, 'real_tokens': 0}))
+  return jax.device_get((state.params, learners.unpadded(metrics)))
 
 
 def _run(batch, loss=plain.LOSS, groups=GROUPS, **changes):
@@ -78,7 +78,7 @@ def _run(batch, loss=plain.LOSS, groups=GROUPS, **changes):
   state, metrics = learners.update(
       learner, learner.init(jax.device_put(plain._params())),
       jax.device_put(batch), jax.tree.map(np.float32, loss), prompt=groups)
-  return jax.device_get((state.params, {**metrics, 'real_tokens': 0}))
+  return jax.device_get((state.params, learners.unpadded(metrics)))
 
 
 @VIEWS
@@ -204,7 +204,7 @@ def _both(make, state_of, batch, loss, *rest, view):
     args = state_of(learner), batch, loss, *rest
     state, metrics = learner.update(*args) if kind is padded.Learner else (
         learners.update(learner, *args, prompt=GROUPS))
-    metrics.pop('real_tokens')
+    metrics = learners.unpadded(metrics)
     players = state if isinstance(state, tuple) else (state,)
     found.append(jax.device_get(([x.params for x in players], metrics)))
   # Gradients of the actor's losses are up to 4, so sums of them are.
@@ -287,7 +287,7 @@ def _on_mesh(sizes, view):
       learner, state.params, batch, loss, prompt=groups).logprobs
   state, metrics = learners.update(
       learner, state, batch, loss, prompt=groups)
-  metrics.pop('real_tokens')
+  metrics = learners.unpadded(metrics)
   return [np.asarray(x, np.float64).tolist() for x in jax.tree.leaves(
       (scores, state.params, metrics))]
 

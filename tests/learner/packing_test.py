@@ -20,11 +20,19 @@ def lists_of(plan, length):
       yield m, f, rows, here
 
 
+def _distinct(prompt, before, length):
+  """Counts the tokens of responses, and of each of their prompts once."""
+  return length.sum() + sum({
+      p: b for p, b, n in zip(prompt, before, length) if n}.values())
+
+
 def check(plan, prompt, before, length):
   """Asserts that a plan is one of these rows."""
   sizes, seen, real = plan.sizes, [], 0
   for m, f, rows, here in lists_of(plan, length):
     assert len(rows) <= sizes.slots
+    if sizes.firm is not None:
+      assert (length[rows][sizes.firm:] <= sizes.short).all()
     # A slice of R rows from the first one exists.
     assert here.start + sizes.slots <= plan.order.shape[1]
     owner = np.full(sizes.columns, -1)
@@ -66,7 +74,14 @@ def check(plan, prompt, before, length):
     real += (owner >= 0).sum()
   assert sorted(seen) == np.flatnonzero(length).tolist()
   lists = max(int(plan.count) * plan.order.shape[0], 1)
-  np.testing.assert_allclose(plan.real, real / lists / sizes.columns, rtol=1e-6)
+  shares = plan.shares
+  np.testing.assert_allclose(
+      shares['real_tokens'], real / lists / sizes.columns, rtol=1e-6)
+  longest = max(before[length > 0] + length[length > 0], default=1)
+  np.testing.assert_allclose(
+      shares['real_tokens_limit'],
+      min(1, _distinct(prompt, before, length) / plan.order.shape[0] / longest),
+      rtol=1e-6)
   assert plan.count <= (1 if sizes.single else plan.first.shape[0])
 
 
@@ -154,7 +169,8 @@ def test_most_columns_are_real(shards, each, mean, least):
       tokens=each * (1024 + 32), max_prompt=512, max_response=1024, samples=16,
       rows=512 // shards, chunks=False)
   plan = packing.plan(*rows, shards=shards, sizes=sizes)
-  assert plan.real >= least, (plan.real, plan.count, plan.sizes)
+  real = plan.shares['real_tokens']
+  assert real >= least, (real, plan.count, plan.sizes)
 
 
 def test_most_columns_of_chunks_are_real():
@@ -173,5 +189,5 @@ def test_most_columns_of_chunks_are_real():
       real.append(packing.plan(
           prompt, np.full(256, before),
           draw(rng).astype(int) * trained[prompt], shards=2,
-          sizes=sizes).real)
+          sizes=sizes).shares['real_tokens'])
     assert np.mean(real) >= .9 and min(real) >= .75, real

@@ -76,7 +76,7 @@ def _run(batch, loss=LOSS, params=None, real=False, **changes):
   loss = jax.tree.map(np.float32, loss)
   state, metrics = learners.update(
       learner, state, *jax.device_put((batch, loss)))
-  metrics = metrics if real else {**metrics, 'real_tokens': 0}
+  metrics = metrics if real else learners.unpadded(metrics)
   return jax.device_get((state, metrics))
 
 
@@ -123,7 +123,7 @@ def _twin(params, batch, loss, objective='clip'):
       behaviour_gap=mean(jnp.abs(old - behaviour)),
       behaviour_gap_max=jnp.abs(old - behaviour).max(),
       importance=mean(weight),
-      importance_capped=mean(weight >= cap), real_tokens=0.0,
+      importance_capped=mean(weight >= cap),
       learning_rate=1.0, skipped=0.0, skipped_in_row=0.0)
 
 

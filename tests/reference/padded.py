@@ -71,7 +71,7 @@ def plan(rows: int) -> packing.Plan:
   one = np.zeros((1, 1), np.int32)
   return packing.Plan(
       order, zeros, zeros, zeros > 0, one, one + rows,
-      np.zeros((1, 1, 0), np.int32), np.int32(1), np.float32(0), sizes)
+      np.zeros((1, 1, 0), np.int32), np.int32(1), {}, sizes)
 
 
 class Learner:

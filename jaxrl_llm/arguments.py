@@ -1,6 +1,7 @@
 """Arguments of a training step's programs, as shapes with shardings."""
 
 import functools
+import math
 from typing import Any, Callable, NamedTuple
 
 import jax
@@ -104,9 +105,7 @@ def abstract(made: programs.Programs) -> Arguments:
         actor_logprobs=tokens() if old and actor and actor.ppo else None)
 
   def plan(rows):
-    return jax.tree.map(
-        lambda x: array(*x.shape, dtype=x.dtype, place=whole),
-        full_plan(made, rows))
+    return on_devices(full_plan(made, rows), made)
 
   number = array(dtype=jnp.float32, place=whole)
   loss = jax.tree.map(lambda _: number, loss_lib.params(config))
@@ -126,6 +125,25 @@ def abstract(made: programs.Programs) -> Arguments:
       writer=players.writer.params if programs.keeps_writer(
           config, made.stages) else None,
       loss=loss)
+
+
+def on_devices(plan: packing.Plan, made: programs.Programs) -> packing.Plan:
+  """Returns shape, dtype and sharding of a plan's arrays."""
+  whole = sharding.replicated(made.learner_mesh)
+  return jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole), plan)
+
+
+def size(tree: Any) -> int:
+  """Returns the bytes on each device of a tree of shapes with shardings."""
+  return sum(
+      math.prod(x.sharding.shard_shape(x.shape)) * _item(x.dtype)
+      for x in jax.tree.leaves(tree))
+
+
+def _item(dtype) -> int:
+  return 8 if jax.dtypes.issubdtype(
+      dtype, jax.dtypes.prng_key) else np.dtype(dtype).itemsize
 
 
 def full_plan(made: programs.Programs, rows: int) -> packing.Plan:

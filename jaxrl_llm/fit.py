@@ -1,0 +1,109 @@
+"""Choice of the tokens of a microbatch, and of what an update recomputes.
+
+The compiler says what memory an update needs. Its program is compiled for the
+first step in any case.
+"""
+
+from typing import Any, Callable, Iterator
+
+from absl import logging
+import jax
+from ml_collections import ConfigDict
+
+from jaxrl_llm import arguments
+from jaxrl_llm import config as config_lib
+from jaxrl_llm.config.fields import AUTO
+from jaxrl_llm.learner import rounds
+from jaxrl_llm.programs import Programs
+
+USED = 0.9  # Share of the memory that is used at most.
+_HALVED = 3  # times, at most
+# Products of few tokens leave an accelerator idle, and gradients are summed
+# more often. To recompute costs more than that.
+_REMAT = 'none', 'matmuls', 'attention', 'full'
+
+
+def fitted(
+    make: Callable[[ConfigDict], Programs], config: ConfigDict,
+    room: int | None) -> Programs:
+  """Makes the programs of a run whose updates fit into the memory.
+
+  Args:
+    make: (config) -> programs.
+    config: of the run. Where `learner.tokens_per_microbatch` or
+      `learner.remat` is AUTO, it is chosen: the first of `options` that fits.
+    room: bytes of each device; None if they are not known.
+
+  Returns:
+    The programs. The defaults of a small model are kept in any case.
+
+  Raises:
+    ValueError: none fits.
+  """
+  made = make(config)
+  free = [name for name in ('tokens_per_microbatch', 'remat')
+          if config.learner[name] == AUTO]
+  if not free or room is None or not config_lib.is_large(config):
+    return made
+  for option in options(config.learner, made.config):
+    needs = needed(made := make(option))
+    chosen = ' and '.join(
+        f'learner.{name}={option.learner[name]}' for name in free)
+    if needs <= USED * room:
+      logging.info(
+          'Chose %s: an update needs %.1f GB of the %.1f GB of a device.',
+          chosen, needs / 1e9, room / 1e9)
+      return made
+  raise ValueError(
+      f'With {chosen} an update still needs {needs / 1e9:.1f} GB, but a device '
+      f'has {room / 1e9:.1f} GB, of which {1 - USED:.0%} should stay free: '
+      'lower max_prompt or max_response, spread the model over more devices by '
+      'mesh.fsdp, train with lora.rank, or choose a smaller model.')
+
+
+def options(asked: Any, config: ConfigDict) -> Iterator[ConfigDict]:
+  """Yields configs whose updates need less and less memory, the fastest first.
+
+  Args:
+    asked: the section `learner` as the user has it.
+    config: with the defaults in place of AUTO.
+  """
+  tokens, remat = config.learner.tokens_per_microbatch, config.learner.remat
+  # A list has a row at least, and all of a batch at most.
+  least = config.max_prompt + config.max_response - 1
+  most = least * rounds.minibatch_rows(config)
+  sizes, kinds = [tokens], [remat]
+  if asked.tokens_per_microbatch == AUTO:
+    sizes += [tokens >> i for i in range(1, _HALVED + 1)
+              if least <= tokens >> i < most]
+  if asked.remat == AUTO:
+    kinds = _REMAT
+  pairs = [(size, kinds[0]) for size in sizes]
+  pairs += [(sizes[-1], kind) for kind in kinds[1:]]
+  for size, kind in pairs:
+    option = config.copy_and_resolve_references()
+    option.learner.tokens_per_microbatch, option.learner.remat = size, kind
+    yield option
+
+
+def needed(made: Programs) -> int:
+  """Returns the bytes on each device during an update with the longest lists.
+
+  The anchor, which the run keeps beside it, is counted. A program that the
+  compiler finds too large for the device needs more than there is.
+  """
+  x, learner = arguments.abstract(made), made.learner
+  plan = arguments.on_devices(
+      learner.plans(rounds.minibatch_rows(made.config))[-1], made)
+  try:
+    program = learner.update.lower(
+        x.state, x.batch, plan, x.loss, x.frozen, x.writer).compile()
+  except jax.errors.JaxRuntimeError as error:
+    if 'RESOURCE_EXHAUSTED' not in str(error):
+      raise
+    return 1 << 62
+  memory = program.memory_analysis()
+  return arguments.size(x.anchor) + (
+      memory.argument_size_in_bytes + memory.output_size_in_bytes
+      - memory.alias_size_in_bytes + memory.temp_size_in_bytes
+      + memory.generated_code_size_in_bytes)
