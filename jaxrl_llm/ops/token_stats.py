@@ -140,17 +140,11 @@ def _top(logits, count, split):
   Returns:
     Logits and ids, [c, count] each.
   """
-  vocab = logits.shape[-1]
   if not split.axes:
     return top_k_lib.top_k(logits, count)
-  top, ids = top_k_lib.top_k(logits, min(count, vocab))
-  top, ids = (
-      _own(jax.lax.all_gather(x, split.axes, axis=1, tiled=True), split)
-      for x in (top, ids + _first(vocab, split)))
-  # Gathered logits are in the order of ids. Among equal ones top_k picks the
-  # first, as on one device.
-  top, place = jax.lax.top_k(top, count)
-  return top, jnp.take_along_axis(ids, place, axis=-1)
+  return top_k_lib.of_parts(
+      logits, count, _first(logits.shape[-1], split), lambda x: _own(
+          jax.lax.all_gather(x, split.axes, axis=1, tiled=True), split))
 
 
 def _log_softmax(logits, split):

@@ -5,6 +5,8 @@ largest numbers, so that only these are searched: with V = 151,936 and K = 20 it
 takes a sixth of the time on a CPU.
 """
 
+from typing import Callable
+
 import jax
 import jax.numpy as jnp
 
@@ -40,3 +42,25 @@ def top_k(x: Array, count: int) -> tuple[Array, Array]:
           *x.shape[:-1], -1), count)
   return found, _BLOCK * jnp.take_along_axis(
       chosen, place // _BLOCK, -1) + place % _BLOCK
+
+
+def of_parts(
+    x: Array, count: int, first: Array | int,
+    gather: Callable[[Array], Array]) -> tuple[Array, Array]:
+  """Computes `top_k` of rows that are split over devices.
+
+  Args:
+    x: [..., v], this device's part.
+    count: K, at most V.
+    first: place of the part's first number in the whole row.
+    gather: puts the parts of [..., k] side by side, in their order.
+
+  Returns:
+    As `top_k` of the whole rows.
+  """
+  best, places = top_k(x, min(count, x.shape[-1]))
+  # Gathered numbers are in the order of their places: among equal ones top_k
+  # takes the first, as on one device.
+  best, places = gather(best), gather(places + first)
+  best, which = jax.lax.top_k(best, count)
+  return best, jnp.take_along_axis(places, which, -1)

@@ -84,10 +84,7 @@ def _next_tokens(
     # From one number per row: no second look-up in [S, v].
     drawn['tempered_logprobs'] = logprob + dist.log_kept
   if top_logprobs:
-    # The top K of all shards' top K; among equal ones, the first.
-    best, ids = top_k.top_k(dist.tempered, min(top_logprobs, v))
-    best = vocabulary.gather(best, axis)
-    ids = vocabulary.gather(ids + vocabulary.first(v, axis), axis)
-    drawn['top_logprobs'], place = jax.lax.top_k(best, top_logprobs)
-    drawn['top_ids'] = jnp.take_along_axis(ids, place, -1)
+    drawn['top_logprobs'], drawn['top_ids'] = top_k.of_parts(
+        dist.tempered, top_logprobs, vocabulary.first(v, axis),
+        lambda x: vocabulary.gather(x, axis))
   return drawn
