@@ -23,6 +23,14 @@ _HALVED = 3  # times, at most
 _REMAT = 'none', 'matmuls', 'attention', 'full'
 
 
+class TooLargeError(ValueError):
+  """No option fits. `least` are the programs of the last one."""
+
+  def __init__(self, least: Programs, message: str):
+    super().__init__(message)
+    self.least = least
+
+
 def fitted(
     make: Callable[[ConfigDict], Programs], config: ConfigDict,
     room: int | None) -> Programs:
@@ -38,7 +46,7 @@ def fitted(
     The programs. The defaults of a small model are kept in any case.
 
   Raises:
-    ValueError: none fits.
+    TooLargeError: none fits.
   """
   made = make(config)
   free = [name for name in ('tokens_per_microbatch', 'remat')
@@ -54,11 +62,11 @@ def fitted(
           'Chose %s: an update needs %.1f GB of the %.1f GB of a device.',
           chosen, needs / 1e9, room / 1e9)
       return made
-  raise ValueError(
-      f'With {chosen} an update still needs {needs / 1e9:.1f} GB, but a device '
-      f'has {room / 1e9:.1f} GB, of which {1 - USED:.0%} should stay free: '
-      'lower max_prompt or max_response, spread the model over more devices by '
-      'mesh.fsdp, train with lora.rank, or choose a smaller model.')
+  raise TooLargeError(
+      made, f'With {chosen} an update still needs {needs / 1e9:.1f} GB, but a '
+      f'device has {room / 1e9:.1f} GB, of which {1 - USED:.0%} should stay '
+      'free: lower max_prompt or max_response, spread the model over more '
+      'devices by mesh.fsdp, train with lora.rank, or choose a smaller model.')
 
 
 def options(asked: Any, config: ConfigDict) -> Iterator[ConfigDict]:

@@ -245,7 +245,7 @@ FIELDS = (
     Field('learner.remat', AUTO, 'what the backward pass recomputes to save '
           'memory: none, matmuls (all but matrix products and attention), '
           'attention (all but attention), full (all: a third more time) or '
-          'auto (what has to be, by the memory of the device)',
+          'auto (by the memory)',
           choices=(AUTO, 'none', 'matmuls', 'attention', 'full'),
           affects=_LAYOUT),
     Field('learner.attention', 'auto', 'implementation in training and '

@@ -4,6 +4,7 @@ All of this works on shapes and needs no weights, no data and no TPU.
 """
 
 import dataclasses
+import functools
 import re
 import time
 from typing import Any, Callable, NamedTuple
@@ -12,7 +13,7 @@ import jax
 from ml_collections import ConfigDict
 import numpy as np
 
-from jaxrl_llm import arguments, programs, sharding, stages
+from jaxrl_llm import arguments, fit, programs, sharding, stages
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.learner import packing, rounds
 from jaxrl_llm.models import flops
@@ -135,15 +136,22 @@ def topology_of(spec: str) -> str:
 
 
 def build(config: ConfigDict, topology: chips.Topology) -> programs.Programs:
-  """Makes the programs of a config on a slice."""
+  """Makes the programs of a config on a slice.
+
+  What the run would choose by the memory of a device is chosen here too.
+  """
   mesh = sharding.make_mesh(
       *(config.mesh[axis] for axis in sharding.AXES), topology.devices,
       config.mesh.learner_tensor)
   actor = config_lib.actor_model(config)
-  return programs.make(
-      config, config_lib.model_config(config), mesh, Stops(_STOP_IDS),
-      stages.make(config), actor=actor and programs.Source(
-          config_lib.of_actor(config), actor))
+  make = functools.partial(
+      programs.make, model=config_lib.model_config(config), mesh=mesh,
+      stops=Stops(_STOP_IDS), stages=stages.make(config),
+      actor=actor and programs.Source(config_lib.of_actor(config), actor))
+  try:
+    return fit.fitted(make, config, topology.chip and topology.chip.memory)
+  except fit.TooLargeError as error:
+    return error.least  # The report says what it lacks.
 
 
 def run(config: ConfigDict, topology: chips.Topology,

@@ -32,7 +32,8 @@ def largest(
     raise ValueError(
         f'--search needs a memory limit, and {topology.name} has none: name a '
         'slice of TPUs.')
-  made = check.build(config, topology)
+  # Without its memory, for sizes that do not depend on it.
+  made = check.build(config, topology._replace(chip=None))
   requests = made.writer.sampler.requests_per_shard
   one = config.max_prompt + config.max_response
   rows = rounds.minibatch_rows(config) // sharding.data_shards(

@@ -54,7 +54,7 @@ REGISTRIES = {
     'loss.importance': importance.CORRECTIONS,
     'loss.kl_estimator': kl.KL_ESTIMATORS,
     'learner.attention': attention.IMPLEMENTATIONS,
-    'learner.remat': transformer.REMAT,
+    'learner.remat': (*transformer.REMAT, 'auto'),
     'sampling.weights': quantise.TYPES,
     'sampling.kv': quantise.TYPES,
     'cbs.scope': cbs.SCOPES,

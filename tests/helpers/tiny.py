@@ -41,7 +41,7 @@ def get_config(arg=None):
   c.sampling.slots = 8
   # Each is another compile.
   c.sampling.buckets = ()
-  c.learner.tokens_per_microbatch = 512
+  c.learner.tokens_per_microbatch, c.learner.remat = 512, 'none'
   c.warm_start.update(batch=8, cache=None)
   c.eval.update(every=2, samples=4, k=(1, 4))
   c.checkpoint.every = 2
