@@ -31,7 +31,7 @@ _COPIES = 6  # keys and values of a chunk, as multiples of its own, at most
 # _WORTH tokens, or than twice as many where there is one microbatch, takes
 # longer to compile than it saves.
 _ONE = 1.0, 0.8, 0.64, 0.5, 0.4, 0.25
-_SEVERAL, _MANY = (1.0, 0.8, 0.6, 0.4), (1.0, 0.6)
+_SEVERAL, _MANY = (1.0, 0.9, 0.8, 0.6, 0.4), (1.0, 0.6)
 _FEW_SLOTS = tuple(0.88 ** i for i in range(8))
 _WORTH = 256
 
