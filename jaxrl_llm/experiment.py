@@ -17,15 +17,17 @@ from ml_collections import ConfigDict
 import numpy as np
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import fit, phases, rollout, sharding, tasks
+from jaxrl_llm import phases, rollout, sharding, tasks
 from jaxrl_llm import programs as programs_lib
 from jaxrl_llm import stages as stages_lib
 from jaxrl_llm import tokenizer as tokenizer_lib
 from jaxrl_llm.config import memory
 from jaxrl_llm.learner import advantages as advantages_lib
+from jaxrl_llm.learner import rounds
 from jaxrl_llm.models import hf
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.rewards import plain
+from jaxrl_llm.run import fit
 from jaxrl_llm.sampling import stops as stops_lib
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.sharding import processes as processes_lib
@@ -53,6 +55,8 @@ class Parts(NamedTuple):
       names.
     asked: the config without the choices that the run makes itself.
     processes: of the run.
+    needs: bytes of each device that an update needs, by the compiler; None if
+      it was not asked.
   """
   task: tasks.Task
   kinds: dict[str, np.ndarray]
@@ -65,6 +69,7 @@ class Parts(NamedTuple):
   contents: dict[str, str]
   asked: ConfigDict
   processes: Processes
+  needs: int | None = None
 
   @property
   def config(self) -> ConfigDict:
@@ -159,6 +164,16 @@ class Parts(NamedTuple):
     said += [f'the text {plain.shown(text)}'
              for text in getattr(tokenizer, 'stop_texts', ())]
     return f'A response ends with {", ".join(said)}.\n'
+
+  def updates(self) -> str:
+    """Returns a line about the programs of an update."""
+    learner = self.config.learner
+    sizes = {plan.sizes.columns for plan in self.programs.learner.plans(
+        rounds.minibatch_rows(self.config))}
+    needs = f' and needs {self.needs / 1e9:.1f} GB' if self.needs else ''
+    return (
+        f'An update takes lists of {" or ".join(map(str, sorted(sizes)))} '
+        f'tokens with learner.remat={learner.remat}{needs} on each device.\n')
 
   def layout(self) -> str:
     """Returns the layouts of training and sampling weights as tables."""
@@ -390,7 +405,7 @@ def build(config: ConfigDict, training: bool = True) -> Parts:
       actor=actor and programs_lib.Source(
           config_lib.of_actor(config), actor, theirs))
   room = memory.available(mesh) if training else None
-  programs = fit.fitted(make, config, room and room // mesh.size)
+  programs, needs = fit.fitted(make, config, room and room // mesh.size)
 
   def sampling(**changes):
     values = {
@@ -413,4 +428,4 @@ def build(config: ConfigDict, training: bool = True) -> Parts:
       step_key=lambda step: fold_in(base_key, step),
       contents=_contents(
           task, model=folder, actor=theirs and theirs.folder), asked=asked,
-      processes=processes)
+      processes=processes, needs=needs)

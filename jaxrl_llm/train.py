@@ -281,7 +281,7 @@ def _loop(
         contextlib.closing(writer)):
     compiled = compiles.first(display.note)
     compiles.expect(parts.large_programs())
-    display.note(parts.ends() + parts.layout())
+    display.note(parts.ends() + parts.updates() + parts.layout())
     if size := buffer_lib.size(config, parts.stages):
       display.note(size)
 

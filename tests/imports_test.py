@@ -47,10 +47,12 @@ ALLOWED = {
     'monitoring': {
         'models', 'phases', 'rewards', 'rollout', 'sharding', 'start', 'types',
         'storage'},
+    'run': {
+        'config', 'learner', 'programs', 'sampling', 'sharding', 'types'},
     'experiment': {
         'config', 'learner', 'models', 'phases', 'programs', 'rewards',
-        'rollout', 'sampling', 'sharding', 'stages', 'tasks', 'tokenizer',
-        'types', 'storage'},
+        'rollout', 'run', 'sampling', 'sharding', 'stages', 'tasks',
+        'tokenizer', 'types', 'storage'},
     'evaluation': {
         'checkpoint', 'config', 'experiment', 'models', 'monitoring', 'phases',
         'rewards', 'rollout', 'sampling', 'storage', 'tasks', 'warm_start'},

@@ -6,9 +6,10 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_llm import arguments, experiment, programs, rollout, stages, train
 from jaxrl_llm import config as config_lib
+from jaxrl_llm import experiment, programs, rollout, stages, train
 from jaxrl_llm.monitoring import timing
+from jaxrl_llm.run import arguments
 from jaxrl_llm.sampling.stops import Stops
 from tests.helpers import tiny
 

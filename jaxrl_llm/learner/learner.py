@@ -202,10 +202,10 @@ def make(
           lambda x, place: jax.ShapeDtypeStruct(
               x.shape, x.dtype, sharding=place), state, layout),
       init=jax.jit(init, out_shardings=layout), plans=plans, plan=plan,
-      score=Sized('score', jax.jit(
+      score=Sized(jax.jit(
           functools.partial(score_lib.score, setting=setting),
           out_shardings=sharding.rows(mesh)), plans),
-      update=Sized('update', jax.jit(
+      update=Sized(jax.jit(
           functools.partial(update_lib.update, setting=setting),
           donate_argnums=0,
           out_shardings=(layout, sharding.replicated(mesh))), plans))

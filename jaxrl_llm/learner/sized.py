@@ -2,10 +2,8 @@
 
 import concurrent.futures
 import os
-import time
 from typing import Any, Callable
 
-from absl import logging
 import jax
 
 from jaxrl_llm.learner.packing import Plan
@@ -19,17 +17,15 @@ class Sized:
   calls compile nothing.
   """
 
-  def __init__(
-      self, name: str, program: Any, plans: Callable[[int], list[Plan]]):
+  def __init__(self, program: Any, plans: Callable[[int], list[Plan]]):
     """Wraps a program.
 
     Args:
-      name: of the program.
       program: from `jax.jit`; kept as an attribute.
       plans: see `learner.Learner`.
     """
     self.program = program
-    self._name, self._plans = name, plans
+    self._plans = plans
     self._ready = set()
     self.lower = program.lower
 
@@ -49,7 +45,6 @@ class Sized:
         jax.tree.map(lambda x: jax.ShapeDtypeStruct(
             x.shape, x.dtype, sharding=place), one)
         for one in self._plans(rows)]
-    began = time.monotonic()
 
     def compile_for(plan):
       self.program.lower(tree, batch, plan, *rest).compile()
@@ -58,8 +53,3 @@ class Sized:
       with concurrent.futures.ThreadPoolExecutor(
           min(len(plans), os.cpu_count() or 1)) as pool:
         list(pool.map(compile_for, plans))
-      logging.info(
-          'Compiled %s for lists of %s tokens in %.1f s.',
-          self._name,
-          ', '.join(str(one.sizes.columns) for one in plans),
-          time.monotonic() - began)

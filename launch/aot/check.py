@@ -13,11 +13,12 @@ import jax
 from ml_collections import ConfigDict
 import numpy as np
 
-from jaxrl_llm import arguments, fit, programs, sharding, stages
 from jaxrl_llm import config as config_lib
+from jaxrl_llm import programs, sharding, stages
 from jaxrl_llm.learner import packing, rounds
 from jaxrl_llm.models import flops
 from jaxrl_llm.models.config import HUB
+from jaxrl_llm.run import arguments, fit
 from jaxrl_llm.sampling.stops import Stops
 from launch.aot import chips, cost, faults, memory
 
@@ -149,7 +150,8 @@ def build(config: ConfigDict, topology: chips.Topology) -> programs.Programs:
       stops=Stops(_STOP_IDS), stages=stages.make(config),
       actor=actor and programs.Source(config_lib.of_actor(config), actor))
   try:
-    return fit.fitted(make, config, topology.chip and topology.chip.memory)
+    return fit.fitted(
+        make, config, topology.chip and topology.chip.memory)[0]
   except fit.TooLargeError as error:
     return error.least  # The report says what it lacks.
 

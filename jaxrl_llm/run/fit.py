@@ -6,15 +6,14 @@ first step in any case.
 
 from typing import Any, Callable, Iterator
 
-from absl import logging
 import jax
 from ml_collections import ConfigDict
 
-from jaxrl_llm import arguments
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.config.fields import AUTO
 from jaxrl_llm.learner import rounds
 from jaxrl_llm.programs import Programs
+from jaxrl_llm.run import arguments
 
 USED = 0.9  # Share of the memory that is used at most.
 _HALVED = 3  # times, at most
@@ -33,7 +32,7 @@ class TooLargeError(ValueError):
 
 def fitted(
     make: Callable[[ConfigDict], Programs], config: ConfigDict,
-    room: int | None) -> Programs:
+    room: int | None) -> tuple[Programs, int | None]:
   """Makes the programs of a run whose updates fit into the memory.
 
   Args:
@@ -43,7 +42,8 @@ def fitted(
     room: bytes of each device; None if they are not known.
 
   Returns:
-    The programs. The defaults of a small model are kept in any case.
+    The programs, and the bytes of each device that an update needs. A small
+    model has the defaults in any case, and the bytes are None.
 
   Raises:
     TooLargeError: none fits.
@@ -52,16 +52,13 @@ def fitted(
   free = [name for name in ('tokens_per_microbatch', 'remat')
           if config.learner[name] == AUTO]
   if not free or room is None or not config_lib.is_large(config):
-    return made
+    return made, None
   for option in options(config.learner, made.config):
     needs = needed(made := make(option))
-    chosen = ' and '.join(
-        f'learner.{name}={option.learner[name]}' for name in free)
     if needs <= USED * room:
-      logging.info(
-          'Chose %s: an update needs %.1f GB of the %.1f GB of a device.',
-          chosen, needs / 1e9, room / 1e9)
-      return made
+      return made, needs
+  chosen = ' and '.join(
+      f'learner.{name}={made.config.learner[name]}' for name in free)
   raise TooLargeError(
       made, f'With {chosen} an update still needs {needs / 1e9:.1f} GB, but a '
       f'device has {room / 1e9:.1f} GB, of which {1 - USED:.0%} should stay '

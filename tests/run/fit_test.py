@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from jaxrl_llm import arguments, experiment, fit, train
 from jaxrl_llm import config as config_lib
+from jaxrl_llm import experiment, train
 from jaxrl_llm.config import memory
+from jaxrl_llm.run import arguments, fit
 from tests.helpers import tiny
 
 AUTO = dict(learner__tokens_per_microbatch='auto', learner__remat='auto')
@@ -92,6 +93,16 @@ def test_the_choice_costs_no_compile(parts, tmp_path, large):
   names = tiny.compiled()
   train.train(config)
   assert names.count('jit(update)') == len(parts.programs.learner.plans(16))
+
+
+def test_a_run_says_what_it_has_chosen(parts, tmp_path, large, monkeypatch):
+  assert parts.updates() == (
+      'An update takes lists of 224 tokens with learner.remat=none on each '
+      'device.\n')
+  large(64 * 10 ** 9)
+  monkeypatch.setattr(fit, 'needed', lambda made: 4_560_000_000)
+  assert 'learner.remat=none and needs 4.6 GB on each device' in (
+      experiment.build(tiny.load(tmp_path, **AUTO)).updates())
 
 
 def test_nothing_that_fits_is_refused_with_advice(tmp_path, large, monkeypatch):
