@@ -28,6 +28,8 @@ from jaxrl_llm.sharding import collectives
 from jaxrl_llm.types import Array
 
 _SMALL = 4  # layers
+# See `packing.choose`; from a width on, a token costs far more.
+_WORTH, _WORTH_WIDE, _WIDE = 256, 64, 512
 
 
 @dataclasses.dataclass(frozen=True)
@@ -244,7 +246,8 @@ def _planning(cfg, model, shards):
     return packing.choose(
         tokens=cfg.tokens, max_prompt=cfg.max_prompt,
         max_response=cfg.max_response, samples=cfg.samples, whole=cfg.whole,
-        rows=-(-rows // shards), chunks=cfg.attention == 'xla')
+        rows=-(-rows // shards), chunks=cfg.attention == 'xla',
+        worth=_WORTH_WIDE if model.width >= _WIDE else _WORTH)
 
   def plan(prompt, prompt_length, length):
     before = prompt_length - 1

@@ -128,5 +128,10 @@ def make(
       rate, b1=b1, b2=b2, eps=eps, weight_decay=weight_decay, mask=decayed)
   if not clips:
     return Optimizer(adamw, rate)
-  clip = optax.clip_by_global_norm(max_grad_norm)
-  return Optimizer(optax.chain(clip, adamw), rate)
+
+  def clipped(grads, _):
+    # As optax.clip_by_global_norm, whose quotients XLA would keep in memory.
+    return optax.tree.scale(
+        jnp.minimum(max_grad_norm / optax.tree.norm(grads), 1.0), grads)
+
+  return Optimizer(optax.chain(optax.stateless(clipped), adamw), rate)

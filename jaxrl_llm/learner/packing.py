@@ -27,13 +27,10 @@ _COPIES = 6  # keys and values of a chunk, as multiples of its own, at most
 # Lengths of lists as shares of the longest: of a batch that is one microbatch,
 # of several, of many, and of any where a list has room for few rows. With many,
 # their number makes up for fewer lengths. So it does for rows without groups:
-# all of them are needed, so that batches differ little. A program for less than
-# _WORTH tokens, or than twice as many where there is one microbatch, takes
-# longer to compile than it saves.
+# all of them are needed, so that batches differ little.
 _ONE = 1.0, 0.8, 0.64, 0.5, 0.4, 0.25
 _SEVERAL, _MANY = (1.0, 0.9, 0.8, 0.6, 0.4), (1.0, 0.6)
 _FEW_SLOTS = tuple(0.88 ** i for i in range(8))
-_WORTH = 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +68,8 @@ class Sizes:
 
 def choose(
     *, tokens: int, max_prompt: int, max_response: int, samples: int,
-    rows: int, chunks: bool, whole: bool = True) -> tuple[Sizes, ...]:
+    rows: int, chunks: bool, whole: bool = True,
+    worth: int = 256) -> tuple[Sizes, ...]:
   """Chooses the sizes of lists for batches of a number of rows.
 
   Args:
@@ -82,6 +80,8 @@ def choose(
     rows: most rows of a batch on a data shard.
     chunks: whether attention is computed in chunks.
     whole: whether all rows with the same prompt are in the same batch.
+    worth: a program for fewer tokens, or for less than twice as many where
+      there is one microbatch, takes longer to compile than it saves.
 
   Returns:
     Different sizes, the shortest first. Any rows fit into the last, if it
@@ -107,7 +107,7 @@ def choose(
     shares = _MANY if common >= 4 * longest or samples == 1 else _SEVERAL
   else:
     shares = _FEW_SLOTS
-  least_worth = _WORTH * (1 + single)
+  least_worth = worth * (1 + single)
   found = {up(longest * share): single for share in shares
            if share == 1 or longest * share >= least_worth}
 

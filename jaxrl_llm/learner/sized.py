@@ -7,6 +7,7 @@ from typing import Any, Callable
 import jax
 
 from jaxrl_llm.learner.packing import Plan
+from jaxrl_llm.sharding import cpu
 
 
 class Sized:
@@ -35,6 +36,7 @@ class Sized:
     kind = rows, jax.tree.structure((tree, batch, rest))
     if kind not in self._ready:
       self._compile(rows, tree, batch, plan, *rest)
+      cpu.trim_memory()
       self._ready.add(kind)
     return self.program(tree, batch, plan, *rest)
 

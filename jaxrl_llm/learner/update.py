@@ -221,12 +221,14 @@ def _gradient(weights, work, numbers, setting):
 
 def _descend(state, grads, optimizer, taken, *, dropped):
   """Clips the gradient and takes the optimiser step of a player, if `taken`."""
-  updates, opt_state = optimizer.transform.update(
-      grads, state.opt_state, state.params)
-  params, opt_state = jax.tree.map(
-      functools.partial(jnp.where, taken),
-      (optax.apply_updates(state.params, updates), opt_state),
-      (state.params, state.opt_state))
+  def step(params, opt_state, grads):
+    updates, opt_state = optimizer.transform.update(grads, opt_state, params)
+    return optax.apply_updates(params, updates), opt_state
+
+  # A choice for each array would keep copies of the optimiser's state.
+  params, opt_state = jax.lax.cond(
+      taken, step, lambda params, opt_state, _: (params, opt_state),
+      state.params, state.opt_state, grads)
   return state.replace(
       step=state.step + taken, params=params, opt_state=opt_state,
       skipped=state.skipped + dropped,

@@ -101,10 +101,18 @@ def in_chunks(
 
   def attend(q, k, v, *, scale, window, windowed, cap, implementation):
     del implementation
-    k, v = (ragged.on_each(around, x, reach) for x in (k, v))
-    out = attention.masked_attention(
-        ragged.on_each(split, q), k, v,
-        attention.visible(back, window, windowed), scale=scale, cap=cap)
+
+    def in_chunks(q, k, v):
+      k, v = (ragged.on_each(around, x, reach) for x in (k, v))
+      return attention.masked_attention(
+          ragged.on_each(split, q), k, v,
+          attention.visible(back, window, windowed), scale=scale, cap=cap)
+
+    # The copies of keys and values are made again for the gradient.
+    out = jax.checkpoint(
+        in_chunks, prevent_cse=False,
+        policy=jax.checkpoint_policies.save_only_these_names(
+            attention.SAVED, attention.WEIGHTS))(q, k, v)
     return ragged.on_each(
         lambda x: x.reshape(1, sizes.columns, *x.shape[2:]), out)
 

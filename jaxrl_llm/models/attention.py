@@ -16,6 +16,7 @@ IMPLEMENTATIONS = ('auto', 'xla', 'splash', 'cudnn')
 
 # Name of the output for the policies of `jax.checkpoint`.
 SAVED = 'attention'
+WEIGHTS = 'attention weights'
 
 # Below this length splash does not pay off: the scores take at most 256 KB a
 # head, and the kernel has a start-up cost for each head.
@@ -174,7 +175,8 @@ def _scores(q, k, scale, cap):
 
 def _attend_forward(q, k, v, visible, scale, cap):
   scores = jnp.where(visible, _scores(q, k, scale, cap), -1e30)
-  weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
+  weights = checkpoint_name(
+      jax.nn.softmax(scores, axis=-1).astype(v.dtype), WEIGHTS)
   return jnp.einsum('bkqgs,bskh->bqkgh', weights, v), (q, k, v, weights)
 
 

@@ -35,6 +35,15 @@ _ACTIVATIONS = {
 _ATTENTION = jax.checkpoint_policies.save_only_these_names(attention.SAVED)
 
 
+@functools.partial(jax.checkpoint, prevent_cse=False, static_argnums=2)
+def _gated(gate, up, activation):
+  """Computes an MLP's hidden units; only its arguments are kept for autodiff.
+
+  Otherwise these would be six arrays of the largest size in a layer.
+  """
+  return _ACTIVATIONS[activation](gate) * up
+
+
 def _all_but_fetched(primitive, *_, **__):
   """Checkpoint policy: saves what autodiff saves, except fetched weights.
 
@@ -251,7 +260,7 @@ def block(
   out = dense(out.reshape(*x.shape[:-1], -1), 'o')
   x = x + added(out, 'attn_post_norm')
   y = rms_norm(x, layer['mlp_norm'], cfg)
-  y = _ACTIVATIONS[cfg.activation](dense(y, 'gate')) * dense(y, 'up')
+  y = _gated(dense(y, 'gate'), dense(y, 'up'), cfg.activation)
   return x + added(dense(y, 'down'), 'mlp_post_norm'), extra
 
 

@@ -80,6 +80,16 @@ def keep_memory(choice: bool | None, *, large: bool = True) -> None:
   _kept['most'] = None
 
 
+def trim_memory() -> None:
+  """Returns kept memory to the system; does nothing without `keep_memory`.
+
+  Call it once before the first use of much memory in one piece, such as that of
+  a program: it does not fit into what many smaller arrays have left.
+  """
+  if 'most' in _kept:
+    ctypes.CDLL(None).malloc_trim(0)
+
+
 def return_memory() -> None:
   """Returns kept memory to the system if there is more and more of it.
 
@@ -96,7 +106,7 @@ def return_memory() -> None:
   if _kept['most'] is None:
     _kept['most'] = _GROWTH * resident
   elif resident > _kept['most']:
-    ctypes.CDLL(None).malloc_trim(0)
+    trim_memory()
     _kept['most'] = None
 
 
