@@ -298,6 +298,18 @@ def test_few_layers_are_unrolled(layers, unroll, scans):
   assert text.count('stablehlo.while') == 1 + scans
 
 
+def test_an_update_copies_no_moments():
+  """A choice of the old or the new ones by array kept 2 of 7 such trees."""
+  learner = learner_lib.make(
+      dataclasses.replace(MODEL, layers=5, mlp_width=4096), CONFIG,
+      optimizer_lib.make(learning_rate=0.1, steps=4))
+  memory = learner.update.lower(
+      learner.state, _batch(), learners.plan(learner, _batch()),
+      jax.tree.map(np.float32, LOSS)).compile().memory_analysis()
+  params = sum(4 * x.size for x in jax.tree.leaves(learner.state.params))
+  assert memory.temp_size_in_bytes < 6 * params
+
+
 def test_one_program_serves_every_mix():
   learner = _learner()
   batches = [_batch(seed=seed) for seed in range(3)]

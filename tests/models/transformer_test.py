@@ -206,3 +206,11 @@ def test_init_statistics():
   plus_one = dataclasses.replace(cfg, width=8, layers=1, norm_plus_one=True)
   plus_one = transformer.init(jax.random.key(0), plus_one)
   assert np.all(np.asarray(plus_one['layers']['attn_norm']) == 0.0)
+
+
+@pytest.mark.parametrize('activation', ['silu', 'gelu_tanh'])
+def test_the_gradient_of_mlp_units_keeps_their_two_factors(activation):
+  x = jax.ShapeDtypeStruct((4, 6), jnp.float32)
+  units = lambda gate, up: transformer._gated(gate, up, activation)
+  _, back = jax.eval_shape(functools.partial(jax.vjp, units), x, x)
+  assert [leaf.shape for leaf in jax.tree.leaves(back)] == [(4, 6)] * 2
