@@ -22,12 +22,12 @@ from jaxrl_llm import programs as programs_lib
 from jaxrl_llm import stages as stages_lib
 from jaxrl_llm import tokenizer as tokenizer_lib
 from jaxrl_llm.config import memory
+from jaxrl_llm.host import fit
 from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.learner import rounds
 from jaxrl_llm.models import hf
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.rewards import plain
-from jaxrl_llm.run import fit
 from jaxrl_llm.sampling import stops as stops_lib
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.sharding import processes as processes_lib

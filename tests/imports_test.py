@@ -47,11 +47,11 @@ ALLOWED = {
     'monitoring': {
         'models', 'phases', 'rewards', 'rollout', 'sharding', 'start', 'types',
         'storage'},
-    'run': {
+    'host': {
         'config', 'learner', 'programs', 'sampling', 'sharding', 'types'},
     'experiment': {
         'config', 'learner', 'models', 'phases', 'programs', 'rewards',
-        'rollout', 'run', 'sampling', 'sharding', 'stages', 'tasks',
+        'host', 'rollout', 'sampling', 'sharding', 'stages', 'tasks',
         'tokenizer', 'types', 'storage'},
     'evaluation': {
         'checkpoint', 'config', 'experiment', 'models', 'monitoring', 'phases',

@@ -8,8 +8,8 @@ import pytest
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import experiment, programs, rollout, stages, train
+from jaxrl_llm.host import arguments
 from jaxrl_llm.monitoring import timing
-from jaxrl_llm.run import arguments
 from jaxrl_llm.sampling.stops import Stops
 from tests.helpers import tiny
 

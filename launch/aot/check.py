@@ -15,10 +15,10 @@ import numpy as np
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import programs, sharding, stages
+from jaxrl_llm.host import arguments, fit
 from jaxrl_llm.learner import packing, rounds
 from jaxrl_llm.models import flops
 from jaxrl_llm.models.config import HUB
-from jaxrl_llm.run import arguments, fit
 from jaxrl_llm.sampling.stops import Stops
 from launch.aot import chips, cost, faults, memory
 

@@ -5,7 +5,7 @@ import types
 import jax
 import pytest
 
-from jaxrl_llm.run import arguments
+from jaxrl_llm.host import arguments
 from launch.aot import check, chips, memory, report
 from tests.helpers import devices
 from tests.launch.check_test import SMALL

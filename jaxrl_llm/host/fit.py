@@ -11,9 +11,9 @@ from ml_collections import ConfigDict
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.config.fields import AUTO
+from jaxrl_llm.host import arguments
 from jaxrl_llm.learner import rounds
 from jaxrl_llm.programs import Programs
-from jaxrl_llm.run import arguments
 
 USED = 0.9  # Share of the memory that is used at most.
 _HALVED = 3  # times, at most
