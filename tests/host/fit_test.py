@@ -67,10 +67,13 @@ def test_the_figure_is_that_of_the_program_that_runs(parts):
   params = arguments.size(x.state.params)
   # The gradient; and the activations, which are a few vectors for each token.
   assert held + params < needs < held + params + 40e6
+  anchored = experiment.build(tiny.load('unused', loss__kl_coef=0.1))
+  assert fit.needed(anchored.programs) > needs + params
 
 
 def test_a_run_takes_what_fits_and_keeps_it(tmp_path, large, monkeypatch):
-  needs = {512: 300, 256: 200, 128: 100}
+  # 160 GB would leave less than a tenth of the memory free.
+  needs = {512: 300, 256: 160, 128: 100}
   monkeypatch.setattr(
       fit, 'needed', lambda made: 10 ** 9 * needs[made.config.learner[TOKENS]])
   large(int(150e9 / fit.USED))

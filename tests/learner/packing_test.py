@@ -102,6 +102,25 @@ def test_every_row_has_one_place(seed, groups, tokens, shards, chunks):
     assert np.shape(a) == np.shape(b)
 
 
+def test_further_rows_are_short():
+  """A long one would fit into the first list, behind four others."""
+  sizes = packing.Sizes(40, 6, firm=4, short=6)
+  prompt, before = np.array([0, 0, 0, 0, 1, 1]), np.zeros(6, int)
+  length = np.array([10, 1, 1, 1, 9, 6])
+  plan = packing.plan(prompt, before, length, shards=1, sizes=[sizes])
+  check(plan, prompt, before, length)
+  assert plan.rows[:2, 0].tolist() == [5, 1]
+
+
+def test_the_limit_of_real_tokens_counts_shards_without_rows():
+  sizes = packing.choose(
+      tokens=60, max_prompt=L, max_response=T, samples=1, rows=1, chunks=False)
+  rows = np.arange(4), np.full(4, 2), np.array([5, 0, 0, 2])
+  plan = packing.plan(*rows, shards=4, sizes=sizes)
+  check(plan, *rows)
+  assert plan.shares['real_tokens_limit'] == pytest.approx((7 + 4) / 4 / 7)
+
+
 def test_plans_have_a_size_that_was_compiled():
   """Whole groups fit into one microbatch, wherever a shard's rows begin."""
   rng, misaligned = np.random.default_rng(0), 0
