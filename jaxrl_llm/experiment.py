@@ -55,8 +55,8 @@ class Parts(NamedTuple):
       names.
     asked: the config without the choices that the run makes itself.
     processes: of the run.
-    needs: bytes of each device that an update needs, by the compiler; None if
-      it was not asked.
+    needs: bytes that an update needs on each device, by the compiler; None if
+      the run did not ask it.
   """
   task: tasks.Task
   kinds: dict[str, np.ndarray]
@@ -166,7 +166,7 @@ class Parts(NamedTuple):
     return f'A response ends with {", ".join(said)}.\n'
 
   def updates(self) -> str:
-    """Returns a line about the programs of an update."""
+    """Returns a line that says how an update is computed, and its memory."""
     learner = self.config.learner
     sizes = {plan.sizes.columns for plan in self.programs.learner.plans(
         rounds.minibatch_rows(self.config))}

@@ -48,7 +48,8 @@ ALLOWED = {
         'models', 'phases', 'rewards', 'rollout', 'sharding', 'start', 'types',
         'storage'},
     'host': {
-        'config', 'learner', 'programs', 'sampling', 'sharding', 'types'},
+        'config', 'learner', 'models', 'programs', 'sampling', 'sharding',
+        'types'},
     'experiment': {
         'config', 'learner', 'models', 'phases', 'programs', 'rewards',
         'host', 'rollout', 'sampling', 'sharding', 'stages', 'tasks',

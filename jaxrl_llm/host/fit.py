@@ -1,7 +1,7 @@
-"""Choice of the tokens of a microbatch, and of what an update recomputes.
+"""Chooses the tokens of a microbatch, and what an update recomputes, by memory.
 
-The compiler says what memory an update needs. Its program is compiled for the
-first step in any case.
+The compiler says what memory an update needs. The first step needs that
+compiled program in any case.
 """
 
 from typing import Any, Callable, Iterator
@@ -13,13 +13,13 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm.config.fields import AUTO
 from jaxrl_llm.host import arguments
 from jaxrl_llm.learner import rounds
+from jaxrl_llm.models import transformer
 from jaxrl_llm.programs import Programs
 
 USED = 0.9  # Share of the memory that is used at most.
-_HALVED = 3  # times, at most
-# Products of few tokens leave an accelerator idle, and gradients are summed
-# more often. To recompute costs more than that.
-_REMAT = 'none', 'matmuls', 'attention', 'full'
+# Times that the tokens are halved at most. This costs less time than to compute
+# anything again, until products of so few tokens leave an accelerator idle.
+_HALVED = 3
 
 
 class TooLargeError(ValueError):
@@ -82,7 +82,7 @@ def options(asked: Any, config: ConfigDict) -> Iterator[ConfigDict]:
     sizes += [tokens >> i for i in range(1, _HALVED + 1)
               if least <= tokens >> i < most]
   if asked.remat == AUTO:
-    kinds = _REMAT
+    kinds = transformer.REMAT  # in the order of their cost in time
   pairs = [(size, kinds[0]) for size in sizes]
   pairs += [(sizes[-1], kind) for kind in kinds[1:]]
   for size, kind in pairs:

@@ -70,6 +70,15 @@ def decayed(params: Any) -> Any:
   return jax.tree_util.tree_map_with_path(is_matrix, params)
 
 
+def _clip(most: float) -> optax.GradientTransformation:
+  """Returns `optax.clip_by_global_norm`, but with one factor for all arrays.
+
+  XLA would keep optax's quotients of all gradients in memory.
+  """
+  return optax.stateless(lambda grads, _: optax.tree.scale(
+      jnp.minimum(most / optax.tree.norm(grads), 1.0), grads))
+
+
 def make(
     *,
     learning_rate: float,
@@ -128,10 +137,4 @@ def make(
       rate, b1=b1, b2=b2, eps=eps, weight_decay=weight_decay, mask=decayed)
   if not clips:
     return Optimizer(adamw, rate)
-
-  def clipped(grads, _):
-    # As optax.clip_by_global_norm, whose quotients XLA would keep in memory.
-    return optax.tree.scale(
-        jnp.minimum(max_grad_norm / optax.tree.norm(grads), 1.0), grads)
-
-  return Optimizer(optax.chain(optax.stateless(clipped), adamw), rate)
+  return Optimizer(optax.chain(_clip(max_grad_norm), adamw), rate)
