@@ -34,9 +34,9 @@ test-core: lint
 # Functions of arrays, configs, tasks and rewards: what most changes touch.
 # Importing TRL takes as long as many tests.
 QUICK := $(addprefix tests/, config curriculum ops rewards selection tasks \
-  learner/advantages_test.py learner/batches_test.py \
-  learner/optimizer_test.py learner/rounds_test.py imports_test.py \
-  rollout_test.py schedules_test.py tokenizer_test.py)
+  learner/advantages_test.py host/batches_test.py \
+  learner/optimizer_test.py host/rounds_test.py imports_test.py \
+  host/rollout_test.py schedules_test.py tokenizer_test.py)
 
 test-quick: lint
 	$(PYTEST) -m 'not slow and not long and not processes' \
@@ -47,7 +47,7 @@ test-quick: lint
 NUMERIC := $(addprefix tests/, evaluation learner models ops sampling sharding \
   devices_test.py evaluate_test.py export_test.py peers_faults_test.py \
   real_models_test.py seams_test.py stage_facts_test.py take_step_test.py \
-  train_test.py truncation_test.py warm_start_test.py)
+  train_test.py truncation_test.py host/warm_start_test.py)
 
 test-cpus: $(VENV)/test
 	XLA_FLAGS=--xla_cpu_max_isa=SSE4_2 ATEN_CPU_CAPABILITY=default \

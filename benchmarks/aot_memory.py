@@ -98,14 +98,16 @@ class Peak:
 def child(argv) -> dict:
   """Does three training steps and returns the peak bytes of the devices."""
   from jaxrl_llm import config as config_lib
-  from jaxrl_llm import experiment, run_state, train
+  from jaxrl_llm import train
+  from jaxrl_llm.host import build
+  from jaxrl_llm.host import state as state_lib
   config, _ = config_lib.parse(argv)
-  parts = experiment.build(config)
+  parts = build.parts(config)
   start = train.warm_start.start(parts, lambda *_: None, resumed=False)
-  fixed = run_state.Fixed(
+  fixed = state_lib.Fixed(
       parts.sampling(), parts.replicate(loss_lib.params(config)), start.anchor,
       (start.frozen,))
-  state = run_state.init_state(
+  state = state_lib.init_state(
       parts, parts.programs.learner.init(start.params))
   del start
   state, _ = train.take_step(parts, state, fixed, timing.Timer())

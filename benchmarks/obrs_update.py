@@ -15,7 +15,7 @@ import optax
 
 from benchmarks.rl_step import markdown
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import programs
+from jaxrl_llm.host import programs
 from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib

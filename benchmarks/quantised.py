@@ -31,7 +31,8 @@ import transformers
 
 from benchmarks.rl_step import machine, markdown
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import experiment, rollout, sharding, warm_start
+from jaxrl_llm import sharding
+from jaxrl_llm.host import build, rollout, warm_start
 from jaxrl_llm.models import hf, transformer
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.sampling import decode, kv_cache
@@ -110,7 +111,7 @@ def countdown(size: Size) -> Case:
   config = config_lib.load(
       str(ROOT / 'configs/countdown.py'),
       {'warm_start.steps': size.warm_start, 'mesh.cpu_devices': 1})
-  parts = experiment.build(config)
+  parts = build.parts(config)
   params = warm_start.parameters(parts, lambda *_: None)
   prompts = rollout.encode(
       parts.task.heldout[:size.rows], parts.task.tokenizer, config.max_prompt)

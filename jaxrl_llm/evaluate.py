@@ -34,8 +34,9 @@ from ml_collections import ConfigDict
 import rich
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import experiment, phases, sharding
+from jaxrl_llm import phases, sharding
 from jaxrl_llm.evaluation import heldout, report, responses, weights
+from jaxrl_llm.host import build
 from jaxrl_llm.monitoring import compiles, ends, progress
 from jaxrl_llm.rewards import plain
 from jaxrl_llm.sharding import distributed
@@ -44,7 +45,7 @@ from jaxrl_llm.storage import workdir as workdir_lib
 
 
 def problem_sets(
-    parts: experiment.Parts, files: Sequence[str],
+    parts: build.Parts, files: Sequence[str],
 ) -> tuple[dict[str, Sequence], int]:
   """Loads the problems to evaluate on.
 
@@ -76,7 +77,7 @@ def problem_sets(
       logging.warning(
           'Left out of %r: %d of %d problems, which are repeated.', name,
           len(found) - len(once), len(found))
-    kept, _ = experiment.fitting(
+    kept, _ = build.fitting(
         [*once.values()], task.tokenizer, config, name)
     left_out += len(once) - len(kept)
     sets[name] = kept if files else heldout.spread(kept, config.eval.problems)
@@ -118,19 +119,19 @@ def evaluate(
   with (ends.stoppable(config.checkpoint.grace) as asked, progress.Display(
       name, show=distributed.first(), brief=not config.log.display) as display):
     display.say(name)
-    parts = experiment.build(config, training=False)
+    parts = build.parts(config, training=False)
     parts.processes.channel.listen_to(asked)
     return _evaluate(parts, which, files, greedy, player, display)
 
 
 def _evaluate(
-    parts: experiment.Parts, which: str, files: Sequence[str], greedy: bool,
+    parts: build.Parts, which: str, files: Sequence[str], greedy: bool,
     player: str, display: progress.Display) -> dict[str, Any]:
   """`evaluate`, once the parts are made."""
   config, channel = parts.config, parts.processes.channel
   sets, left_out = problem_sets(parts, files)
   channel.agree(
-      {f'the content of {name}': experiment.digest(problems)
+      {f'the content of {name}': build.digest(problems)
        for name, problems in sets.items()}, 'between the processes')
   workdir = paths.place(config.workdir)
   if channel.count > 1 and channel.first:

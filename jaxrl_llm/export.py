@@ -23,9 +23,10 @@ from absl import logging
 import jax
 from ml_collections import ConfigDict
 
-from jaxrl_llm import checkpoint, sharding, warm_start
+from jaxrl_llm import checkpoint, sharding
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import tokenizer as tokenizer_lib
+from jaxrl_llm.host import warm_start
 from jaxrl_llm.learner import policy as policy_lib
 from jaxrl_llm.models import hf, hf_config, lora
 from jaxrl_llm.models.config import ModelConfig

@@ -19,40 +19,31 @@ from ml_collections import ConfigDict
 import numpy as np
 import rich
 
-from jaxrl_llm import buffer as buffer_lib
-from jaxrl_llm import (
-    checkpoint,
-    experiment,
-    phases,
-    rewards,
-    rollout,
-    schedules,
-    sharding,
-    warm_start,
-)
+from jaxrl_llm import checkpoint, phases, rewards, schedules, sharding
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import programs as programs_lib
 from jaxrl_llm.evaluation import heldout
+from jaxrl_llm.host import buffer as buffer_lib
+from jaxrl_llm.host import build, rollout, rounds, warm_start
+from jaxrl_llm.host import programs as programs_lib
+from jaxrl_llm.host.state import complete, digests, Fixed, init_state, RunState
 from jaxrl_llm.learner import loss as loss_lib
-from jaxrl_llm.learner import rounds
 from jaxrl_llm.monitoring import (
-    compiles,
-    ends,
-    flops,
-    metrics,
-    progress,
-    step_metrics,
-    summary,
-    timing,
+  compiles,
+  ends,
+  flops,
+  metrics,
+  progress,
+  step_metrics,
+  summary,
+  timing,
 )
-from jaxrl_llm.run_state import complete, digests, Fixed, init_state, RunState
 from jaxrl_llm.sharding import cpu, distributed
 from jaxrl_llm.storage import workdir as workdir_lib
 from jaxrl_llm.types import NoSignalError, rows_of, Stopped
 
 
 def take_step(
-    parts: experiment.Parts, state: RunState, fixed: Fixed,
+    parts: build.Parts, state: RunState, fixed: Fixed,
     timer: timing.Timer) -> tuple[RunState, step_metrics.Report]:
   """Takes one step of the loop: a wave of rollouts and its train batches.
 
@@ -229,7 +220,7 @@ def _run(
   with progress.Display(
       name, show=distributed.first(), brief=not config.log.display) as display:
     display.say(f'{name}, in {workdir.path}')
-    parts = experiment.build(config)
+    parts = build.parts(config)
     parts.processes.channel.listen_to(asked)
     state, start, latest, compiled = _loop(parts, workdir, began, display)
   if not parts.processes.channel.first:
@@ -250,7 +241,7 @@ def _run(
 
 
 def _loop(
-    parts: experiment.Parts, workdir: workdir_lib.Folder, began: float,
+    parts: build.Parts, workdir: workdir_lib.Folder, began: float,
     display: progress.Display) -> tuple[RunState, Any, Any, compiles.Compiles]:
   """Takes the steps; returns the last state and both ends' evaluations."""
   config, channel = parts.config, parts.processes.channel

@@ -10,9 +10,9 @@ digit with the next one. Config, task, curriculum, checkpoints and display of
 import jax
 import numpy as np
 
-from jaxrl_llm import rollout
-from jaxrl_llm.learner import batches, loss, optimizer
+from jaxrl_llm.host import batches, rollout
 from jaxrl_llm.learner import learner as learner_lib
+from jaxrl_llm.learner import loss, optimizer
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import PRESETS
 from jaxrl_llm.ops import advantages

@@ -7,8 +7,10 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_llm import checkpoint, evaluate, experiment, export, run_state, train
+from jaxrl_llm import checkpoint, evaluate, export, train
 from jaxrl_llm import config as config_lib
+from jaxrl_llm.host import build
+from jaxrl_llm.host import state as state_lib
 from jaxrl_llm.models import transformer
 from jaxrl_llm.monitoring import metrics, timing
 from tests.helpers import tiny, tiny_hf
@@ -39,7 +41,7 @@ def state_in(workdir, step):
 def built():
   """Parts of RUN, whose programs all runs of this file share."""
   return tiny.watch(
-      experiment.build(tiny.load(**RUN)), tiny.by_length).parts
+      build.parts(tiny.load(**RUN)), tiny.by_length).parts
 
 
 @pytest.fixture(scope='module')
@@ -54,7 +56,7 @@ def go(built, folder, **fields):
   config = tiny.load(folder, **{**RUN, **fields})
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(
-        experiment, 'build', lambda _: tiny.changed(built, config=config))
+        build, 'parts', lambda _: tiny.changed(built, config=config))
     return train.train(config)
 
 
@@ -152,7 +154,7 @@ def test_a_wave_of_nothing_new_is_scored_once(built):
   """The joint score fills the old log-probs of both players."""
   state, fixed, _ = tiny.begin(built)
   state, _ = train.take_step(built, state, fixed, timing.Timer())
-  assert isinstance(state, run_state.RunState) and len(state.learners) == 2
+  assert isinstance(state, state_lib.RunState) and len(state.learners) == 2
   tokens = state.flight[0].rows.tokens
   real = np.arange(tokens.response.shape[1]) < tokens.length[:, None]
   for old in (tokens.old_logprobs, tokens.actor_logprobs):
@@ -183,13 +185,13 @@ def test_another_vocabulary_is_one_sentence(tmp_path):
   other = tiny_hf.make(tmp_path / 'other', [
       {'text': 'zyx wvu tsr qpo nml kji hgf edc ba ' * 3}])
   with pytest.raises(ValueError) as error:
-    experiment.build(hf_config(tmp_path, policy, other))
+    build.parts(hf_config(tmp_path, policy, other))
   said = str(error.value)
   assert said.count('.') <= said.count('actor.model.hf') + 3
   for part in ('actor.model.hf=', str(other), 'another vocabulary than',
                'ids differ, such as', "policy's vocabulary"):
     assert part in said, said
-  parts = experiment.build(hf_config(tmp_path, policy, same, lora__rank=2))
+  parts = build.parts(hf_config(tmp_path, policy, same, lora__rank=2))
   assert {'problems', 'model', 'actor'} == parts.contents.keys()
   assert parts.player(1).contents['model'] == parts.contents['actor']
   assert parts.config.actor.model.dtype == 'float32'

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from jaxrl_llm import checkpoint, experiment, train
+from jaxrl_llm import checkpoint, train
+from jaxrl_llm.host import build
 from jaxrl_llm.storage import workdir
 from tests.helpers import devices, tiny
 
@@ -143,9 +144,9 @@ def test_a_warm_up_that_never_ends_is_warned_of(caplog, tmp_path):
       ({'optimizer__warmup_steps': 4, 'optimizer__decay_steps': 3,
         'optimizer__schedule': 'linear'}, True)):
     caplog.clear()
-    experiment.build(tiny.load(tmp_path, **fields))
+    build.parts(tiny.load(tmp_path, **fields))
     assert ('never reaches its peak' in caplog.text) == warned, fields
   caplog.clear()  # An evaluation has no learning rate.
-  experiment.build(
+  build.parts(
       tiny.load(tmp_path, optimizer__warmup_steps=5), training=False)
   assert not caplog.text

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from jaxrl_llm import experiment, phases, train
+from jaxrl_llm import phases, train
+from jaxrl_llm.host import build
 from jaxrl_llm.monitoring import plots
 from tests.helpers import devices, tiny
 
@@ -83,7 +84,7 @@ class Run(NamedTuple):
   """
   config: Any
   summary: dict[str, Any]
-  parts: experiment.Parts
+  parts: build.Parts
   watched: tiny.Watched
   compiled: list[str]
   known: list[int]
@@ -102,10 +103,10 @@ def run(tmp_path_factory) -> Run:
   config = tiny.load(
       tmp_path_factory.mktemp('tiny') / 'run', steps=20, eval__every=5,
       checkpoint__every=7, loss__entropy_bonus=0.01)
-  parts = experiment.build(config)
+  parts = build.parts(config)
   watched = tiny.watch(parts, fickle)
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(experiment, 'build', lambda _: watched.parts)
+    patch.setattr(build, 'parts', lambda _: watched.parts)
     compiled, known = tiny.compiled_by_step(patch)
     summary = train.train(config)
   return Run(
@@ -113,18 +114,18 @@ def run(tmp_path_factory) -> Run:
 
 
 @pytest.fixture(scope='session')
-def parts(run) -> experiment.Parts:
+def parts(run) -> build.Parts:
   """Parts of a tiny run with compiled programs."""
   return run.parts
 
 
 @pytest.fixture(scope='session')
-def several(parts) -> experiment.Parts:
+def several(parts) -> build.Parts:
   """Parts of a run with four updates per step and a KL penalty."""
   config = tiny.load(
       learner__epochs=2, learner__updates=2, loss__kl_coef=0.2)
   return tiny.changed(
-      parts, config=config, learner=experiment.build(config).programs.learner)
+      parts, config=config, learner=build.parts(config).programs.learner)
 
 
 @pytest.fixture
@@ -132,6 +133,6 @@ def reuse(monkeypatch):
   """Function that makes new runs use the compiled programs of given parts."""
   def use(parts):
     monkeypatch.setattr(
-        experiment, 'build',
+        build, 'parts',
         lambda config, **_: tiny.changed(parts, config=config))
   return use

@@ -8,8 +8,8 @@ import optax
 import pytest
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import experiment, programs, train
-from jaxrl_llm.learner import rounds
+from jaxrl_llm import train
+from jaxrl_llm.host import build, programs, rounds
 from jaxrl_llm.monitoring import timing
 from tests.helpers import devices, learners, stage_runs, tiny
 from tests.helpers.tolerance import decoder, typical
@@ -45,7 +45,7 @@ def wave(sizes):
   config = tiny.load(**{**ALL_FOUR, **dict(
       mesh__data=data, mesh__fsdp=fsdp, mesh__tensor=tensor, model__heads=4,
       model__kv_heads=2, model__head_dim=8, optimizer__learning_rate=3e-4)})
-  watched = tiny.watch(experiment.build(config), tiny.by_length)
+  watched = tiny.watch(build.parts(config), tiny.by_length)
   parts, picked, updates = watched.parts, [], []
   chosen, update = parts.stages.selection, parts.programs.learner.update
 
@@ -94,7 +94,7 @@ def loop(sizes, fields):
       learner__updates=2, loss__kl_coef=0.1, loss__entropy_bonus=0.01,
       optimizer__learning_rate=3e-4), **fields})
   compiled = tiny.compiled()
-  watched = tiny.watch(experiment.build(config), tiny.by_length)
+  watched = tiny.watch(build.parts(config), tiny.by_length)
   parts = watched.parts
   state, fixed, weights = tiny.begin(parts)
   # As train does: an evaluation first, with the same programs.

@@ -12,8 +12,9 @@ import time
 
 import pytest
 
-from jaxrl_llm import checkpoint, experiment, export, tasks, train
+from jaxrl_llm import checkpoint, export, tasks, train
 from jaxrl_llm import config as config_lib
+from jaxrl_llm.host import build
 from jaxrl_llm.monitoring import metrics, progress
 from jaxrl_llm.rewards import Verdict
 from tests.helpers import tiny
@@ -167,7 +168,7 @@ def test_what_a_verifier_returns_is_written_everywhere(
       for name in ('train', 'heldout')}
   watched = tiny.watch(
       parts, Nasty(), tokenizer=Torn(parts.task.tokenizer), **problems)
-  reuse(watched.parts._replace(kinds=experiment.by_kind(problems['train'])))
+  reuse(watched.parts._replace(kinds=build.by_kind(problems['train'])))
   train.train(tiny.load(tmp_path, steps=2, log__display=True))
   capsys.readouterr().out.encode()
   rows = [json.loads(line) for line in (
@@ -190,7 +191,7 @@ def test_what_a_verifier_returns_is_written_everywhere(
 def test_a_problem_may_have_any_kind():
   problems = [tasks.Problem(i, 'x', kind) for i, kind in enumerate(
       ['a', ['b'], 5, '\ud800', 'a'])]
-  assert {name: index.tolist() for name, index in experiment.by_kind(
+  assert {name: index.tolist() for name, index in build.by_kind(
       problems).items()} == {'a': [0, 4], "['b']": [1], '5': [2], '\ufffd': [3]}
 
 
@@ -258,7 +259,7 @@ def unbroken(parts, tmp_path_factory):
   folder = tmp_path_factory.mktemp('whole') / 'run'
   config = tiny.load(folder, steps=4, eval__every=0)
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(experiment, 'build', lambda _: tiny.changed(
+    patch.setattr(build, 'parts', lambda _: tiny.changed(
         tiny.watch(parts, tiny.by_length).parts, config=config))
     train.train(config)
   return metrics.read(folder / 'metrics.jsonl')[-1]

@@ -9,15 +9,10 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_llm import (
-    checkpoint,
-    evaluate,
-    experiment,
-    run_state,
-    train,
-    warm_start,
-)
+from jaxrl_llm import checkpoint, evaluate, train
 from jaxrl_llm.evaluation import estimators, heldout
+from jaxrl_llm.host import build, warm_start
+from jaxrl_llm.host import state as state_lib
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.tasks import Problem
 from tests.helpers import tiny
@@ -84,7 +79,7 @@ def trained(parts, tmp_path_factory):
   scores = iter([.1, .6, .3])
   watched = tiny.watch(parts, tiny.by_length)
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(experiment, 'build', lambda c: tiny.changed(
+    patch.setattr(build, 'parts', lambda c: tiny.changed(
         watched.parts, config=c))
     patch.setattr(
         heldout, 'evaluate', lambda *_: {'mean': next(scores), 'greedy': 0.0})
@@ -249,7 +244,7 @@ def test_held_out_problems_can_be_a_few(asked, monkeypatch, trained, tmp_path):
 def test_the_program_evaluates_the_checkpoints_parameters(
     parts, reuse, trained, monkeypatch):
   reuse(parts)
-  like = run_state.init_state(parts, parts.programs.learner.state)
+  like = state_lib.init_state(parts, parts.programs.learner.state)
   saved = checkpoint.restore(trained / 'checkpoints', like, best=True)
   params, seen = saved.state.learner.params, []
 

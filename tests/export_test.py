@@ -11,8 +11,9 @@ import pytest
 import torch
 import transformers
 
-from jaxrl_llm import checkpoint, config, experiment, export, train, warm_start
+from jaxrl_llm import checkpoint, config, export, train
 from jaxrl_llm.evaluation import weights
+from jaxrl_llm.host import build, warm_start
 from jaxrl_llm.models import lora, transformer
 from jaxrl_llm.monitoring import metrics
 from tests.helpers import tiny, tiny_hf
@@ -44,9 +45,9 @@ def load(origin, workdir, **fields):
 
 def reused(monkeypatch, c):
   """Makes every run reuse the programs of the first; returns its task."""
-  parts = experiment.build(c)
+  parts = build.parts(c)
   monkeypatch.setattr(
-      experiment, 'build', lambda config: tiny.changed(parts, config=config))
+      build, 'parts', lambda config: tiny.changed(parts, config=config))
   return parts.task
 
 
@@ -193,7 +194,7 @@ def test_lora_is_merged(origin, tmp_path, monkeypatch, warm):
         atol=rounding(3, 2, magnitude=np.abs(want).max()))
   assert moved == 2
   # An evaluation has the same, still apart.
-  parts = experiment.build(c)
+  parts = build.parts(c)
   weights_, found, _ = weights.load(parts, 'last', lambda *_: None)
   assert found == 3
   for name in ('q', 'down'):
@@ -286,7 +287,7 @@ def test_other_files_under_the_same_name_are_noticed(
   with pytest.raises(ValueError, match='files of model.hf=.* were others'):
     export.parameters(c, 'last')
   with pytest.raises(ValueError, match='contents.model'):
-    weights.load(experiment.build(c), 'last', lambda *_: None)
+    weights.load(build.parts(c), 'last', lambda *_: None)
 
 
 def test_what_no_family_can_be_is_refused(tmp_path):

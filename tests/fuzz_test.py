@@ -17,8 +17,9 @@ import huggingface_hub
 import pytest
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import evaluate, experiment, export, tokenizer, train
+from jaxrl_llm import evaluate, export, tokenizer, train
 from jaxrl_llm.config import table as table_lib
+from jaxrl_llm.host import build
 from launch import run
 from tests.helpers import tiny_hf
 
@@ -130,7 +131,7 @@ def _command(tmp_path_factory):
 
   def before_sampling(config, which, files, greedy, player):
     config = config_lib.of_player(config, player)
-    evaluate.problem_sets(experiment.build(config, training=False), files)
+    evaluate.problem_sets(build.parts(config, training=False), files)
     raise Done
 
   def ends(capsys, main, *argv):
@@ -163,8 +164,8 @@ def _command(tmp_path_factory):
     patch.setattr(sys, 'argv', ['program'])
     patch.setattr(sys, 'path', [*sys.path])
     patch.setattr(huggingface_hub, 'snapshot_download', offline)
-    patch.setattr(experiment, 'ModelTokenizer', lambda _: known)
-    patch.setattr(train, '_run', lambda config, *_: experiment.build(config))
+    patch.setattr(build, 'ModelTokenizer', lambda _: known)
+    patch.setattr(train, '_run', lambda config, *_: build.parts(config))
     patch.setattr(evaluate, 'evaluate', before_sampling)
     logging.getLogger('absl').addHandler(handler)
     yield folder, ends
@@ -253,7 +254,7 @@ def test_problem_files(command, capsys):
 
 def test_model_folders(command, capsys, monkeypatch):
   folder, ends = command
-  monkeypatch.setattr(experiment, 'ModelTokenizer', tokenizer.ModelTokenizer)
+  monkeypatch.setattr(build, 'ModelTokenizer', tokenizer.ModelTokenizer)
   rng = random.Random(SEED + 5)
   bad, small = [], sorted(
       p.name for p in (folder / 'model').iterdir()

@@ -37,26 +37,16 @@ ALLOWED = {
     'config': {
         'models', 'ops', 'schedules', 'stages', 'storage', 'tasks'},
     'stages': {'curriculum', 'rewards', 'selection', 'tasks', 'types'},
-    'programs': {
-        'learner', 'models', 'ops', 'sampling', 'sharding', 'stages', 'types'},
-    'buffer': {
-        'learner', 'programs', 'rewards', 'rollout', 'stages', 'types'},
-    'rollout': {
-        'phases', 'programs', 'rewards', 'sampling', 'sharding', 'tasks',
-        'tokenizer', 'types'},
     'monitoring': {
-        'models', 'phases', 'rewards', 'rollout', 'sharding', 'start', 'types',
-        'storage'},
-    'host': {
-        'config', 'learner', 'models', 'programs', 'sampling', 'sharding',
+        'host', 'models', 'phases', 'rewards', 'sharding', 'start', 'storage',
         'types'},
-    'experiment': {
-        'config', 'learner', 'models', 'phases', 'programs', 'rewards',
-        'host', 'rollout', 'sampling', 'sharding', 'stages', 'tasks',
-        'tokenizer', 'types', 'storage'},
+    'host': {
+        'checkpoint', 'config', 'learner', 'models', 'ops', 'phases',
+        'rewards', 'sampling', 'schedules', 'sharding', 'stages', 'storage',
+        'tasks', 'tokenizer', 'types'},
     'evaluation': {
-        'checkpoint', 'config', 'experiment', 'models', 'monitoring', 'phases',
-        'rewards', 'rollout', 'sampling', 'storage', 'tasks', 'warm_start'},
+        'checkpoint', 'config', 'host', 'models', 'monitoring', 'phases',
+        'rewards', 'sampling', 'storage', 'tasks'},
 }
 
 

@@ -6,7 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_llm import buffer, experiment, stages, train
+from jaxrl_llm import stages, train
+from jaxrl_llm.host import buffer, build
 from jaxrl_llm.monitoring import timing
 from jaxrl_llm.types import Ask
 from tests.helpers import learners, tiny
@@ -15,7 +16,7 @@ from tests.helpers.tolerance import policy_gap
 
 @pytest.fixture(scope='module')
 def parts():
-  return experiment.build(tiny.load(
+  return build.parts(tiny.load(
       actor__lag=1, learner__updates=2, optimizer__learning_rate=.01))
 
 

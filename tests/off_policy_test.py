@@ -9,7 +9,8 @@ import optax
 import pytest
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import experiment, train
+from jaxrl_llm import train
+from jaxrl_llm.host import build
 from jaxrl_llm.models import transformer
 from jaxrl_llm.monitoring import timing
 from tests.helpers import tiny
@@ -28,7 +29,7 @@ def first_step(**fields):
     Its config, metrics, batch, gradient, and the parameters before it.
   """
   config = tiny.load(**fields, sampling__top_p=.5, optimizer__max_grad_norm=1e9)
-  watched = tiny.watch(experiment.build(config), tiny.by_length)
+  watched = tiny.watch(build.parts(config), tiny.by_length)
   state, fixed, _ = tiny.begin(watched.parts)
   params = jax.device_get(state.learner.params)
   state, report = train.take_step(watched.parts, state, fixed, timing.Timer())

@@ -20,7 +20,8 @@ from ml_collections import ConfigDict
 import numpy as np
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import evaluate, experiment, export, train, warm_start
+from jaxrl_llm import evaluate, export, train
+from jaxrl_llm.host import build, warm_start
 from jaxrl_llm.learner import actor as actor_lib
 from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.learner import loss as loss_lib
@@ -90,7 +91,7 @@ def test_prefill_has_no_logits_and_runs_each_prompt_once():
 def test_no_softmax_over_the_vocabulary_in_16_bits():
   """lmpo takes the log-softmax of bfloat16 logits."""
   config = tiny.load(model__dtype='bfloat16', model__vocab_size=V)
-  learner = experiment.build(config).programs.learner
+  learner = build.parts(config).programs.learner
   model = config_lib.model_config(config)
   state = jax.eval_shape(lambda: learner.init(
       transformer.init(jax.random.key(0), model)))
@@ -246,10 +247,11 @@ def test_every_field_is_read(monkeypatch, parts, tmp_path):
   config = tiny.load(
       tmp_path, steps=2, warm_start__steps=1, overlong__mode='penalty',
       overlong__window=3, warm_start__cache=tmp_path / 'warm')
-  build, learner_make = experiment.build, warm_start.learner_lib.make
+  make_parts, learner_make = build.parts, warm_start.learner_lib.make
 
   def built(config):
-    fresh = build(config)  # reads what it reads; its programs stay uncompiled
+    # Reads what it reads; its programs stay uncompiled.
+    fresh = make_parts(config)
     return tiny.changed(
         parts, config=config, task=fresh.task, sampling=fresh.sampling)
 
@@ -259,7 +261,7 @@ def test_every_field_is_read(monkeypatch, parts, tmp_path):
         init=lambda params: state(params=params),
         update=lambda state, batch, plan, loss: (state, {'loss': np.zeros(())}))
 
-  monkeypatch.setattr(experiment, 'build', built)
+  monkeypatch.setattr(build, 'parts', built)
   reads = Reads(monkeypatch, config)
   with monkeypatch.context() as patch:
     run = warm_start.run

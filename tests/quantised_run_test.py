@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import experiment, train
+from jaxrl_llm import train
 from jaxrl_llm.config import memory
+from jaxrl_llm.host import build
 from jaxrl_llm.monitoring import timing
 from tests.helpers import tiny
 
@@ -16,7 +17,7 @@ SMALL = dict(sampling__weights='int8', sampling__kv='float8')
 
 @pytest.fixture(name='parts', scope='module')
 def _parts():
-  return experiment.build(tiny.load(**SMALL, off_policy='jackpot'))
+  return build.parts(tiny.load(**SMALL, off_policy='jackpot'))
 
 
 def test_a_step_is_written_by_8_bits_and_rejects_what_differs(parts):
@@ -42,7 +43,7 @@ def test_evaluations_are_not_quantised(parts):
 
 
 def test_weights_alone_leave_the_sampler_of_evaluations_what_it_is():
-  made = experiment.build(tiny.load(sampling__weights='float8')).programs
+  made = build.parts(tiny.load(sampling__weights='float8')).programs
   assert made.sampler is made.writer.sampler
 
 
@@ -69,7 +70,7 @@ def test_the_estimate_of_memory_knows_the_types():
     model = config_lib.model_config(config)
     return {part.name: part.bytes for part in memory.parts(
         config, model, dict(data=1, fsdp=1, tensor=1),
-        experiment.stages_lib.make(config), 6, training=True)}
+        build.stages_lib.make(config), 6, training=True)}
 
   # Few rows in an update, so that the sampler needs more.
   few = dict(learner__tokens_per_microbatch=1, learner__vocab_chunk=1)

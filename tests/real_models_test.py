@@ -8,8 +8,9 @@ import jax
 import pytest
 import torch
 
-from jaxrl_llm import config, evaluate, experiment, train
+from jaxrl_llm import config, evaluate, train
 from jaxrl_llm.evaluation import weights
+from jaxrl_llm.host import build
 from jaxrl_llm.models import transformer
 from tests.helpers import tiny, tiny_hf
 from tests.reference import transformers_params
@@ -47,7 +48,7 @@ def test_the_model_is_that_of_the_folder(origin):
   # Without model.hf the file's own fields stay; so they do where it is none.
   for given in ({}, {'model.hf': 'none'}):
     assert config.load(tiny.FILE, given).model.layers == 1
-  parts = experiment.build(c)
+  parts = build.parts(c)
   assert parts.task.tokenizer.folder == origin
   params = parts.programs.policy.init(parts.replicate(jax.random.key(0)))
   want = transformers_params.params(
@@ -57,14 +58,14 @@ def test_the_model_is_that_of_the_folder(origin):
 
 def test_countdown_is_played_with_any_tokeniser(origin):
   c = config.load(tiny.FILE, {'model.hf': str(origin), 'max_prompt': '20'})
-  task = experiment.build(c).task
+  task = build.parts(c).task
   assert task.tokenizer.folder == origin
   assert {p.kind for p in task.train} == {'two'}
 
 
 def test_long_prompts_are_counted_and_left_out(origin, caplog):
   lengths = {}
-  whole = experiment.build(load(origin, max_prompt=400)).task
+  whole = build.parts(load(origin, max_prompt=400)).task
   assert len(whole.train) == 35
   encode = whole.tokenizer.encode
   for p in whole.train:
@@ -72,7 +73,7 @@ def test_long_prompts_are_counted_and_left_out(origin, caplog):
   limit = sorted(lengths.values())[len(lengths) // 2]
   held = sum(len(encode(p.prompt)) > limit for p in whole.heldout)
   caplog.clear()
-  task = experiment.build(load(origin, max_prompt=limit)).task
+  task = build.parts(load(origin, max_prompt=limit)).task
   assert [p.id for p in task.train] == [
       p.id for p in whole.train if lengths[p.id] <= limit]
   dropped = len(whole.train) - len(task.train)
@@ -195,7 +196,7 @@ def test_mistakes_on_the_command_line(
 
 def test_mathematics_needs_a_model_with_a_tokeniser(tmp_path):
   with pytest.raises(ValueError, match='config.model.hf'):
-    experiment.build(config.load(tiny.FILE, {
+    build.parts(config.load(tiny.FILE, {
         'task': 'math', 'task.path': 'x.jsonl', 'workdir': str(tmp_path)}))
 
 
@@ -235,7 +236,7 @@ def test_evaluation_of_files_needs_no_others(origin, tmp_path):
 
 def compute_type(c):
   """Returns the compute type of a run, and of its config."""
-  parts = experiment.build(c)
+  parts = build.parts(c)
   return parts.programs.model.dtype, parts.config.model.dtype
 
 
@@ -269,5 +270,5 @@ def test_a_cpu_computes_in_float32_unless_told_otherwise(tmp_path, caplog):
   (folder_of_run / 'choices.json').write_text(config.choices(other))
   assert config.as_begun(c).model.dtype == 'float32'
   # Elsewhere the type is that of the stored weights.
-  _, model = experiment._typed(c, config.model_config(c), 'gpu')
+  _, model = build._typed(c, config.model_config(c), 'gpu')
   assert model.dtype == 'bfloat16'

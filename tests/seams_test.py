@@ -12,8 +12,9 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_llm import checkpoint, run_state, stages, train
-from jaxrl_llm.learner import rounds
+from jaxrl_llm import checkpoint, stages, train
+from jaxrl_llm.host import rounds
+from jaxrl_llm.host import state as state_lib
 from tests.helpers import stage_runs, tiny
 
 PACKAGE = pathlib.Path(train.__file__).parent
@@ -153,7 +154,7 @@ def goes_on(parts, folder, check=lambda state: None):
   assert any(row['batch/rounds'] for row in later)
 
   found = checkpoint.restore(
-      folder, run_state.init_state(parts, parts.programs.learner.state))
+      folder, state_lib.init_state(parts, parts.programs.learner.state))
   assert found.step == found.state.step == saved
   assert tiny.same(found.state, before)
   assert form(found.state) == form(last)

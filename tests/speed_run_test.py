@@ -91,7 +91,7 @@ def test_prompts_without_signal_end_the_run(tmp_path, monkeypatch):
   parts = stage_runs.judged(
       stage_runs.parts_of(curriculum='speed'), stage_runs.equal)
   monkeypatch.setattr(
-      train.experiment, 'build',
+      train.build, 'parts',
       lambda config: tiny.changed(parts, config=config))
   monkeypatch.setattr(train.heldout, 'evaluate', lambda *_: {})
   monkeypatch.setattr(train.summary, 'write', lambda *_: ['', ''])

@@ -7,8 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_llm import buffer, run_state
-from jaxrl_llm.learner import batches
+from jaxrl_llm.host import batches, buffer
+from jaxrl_llm.host import state as state_lib
 from jaxrl_llm.models import transformer
 from jaxrl_llm.ops import pkpo
 from jaxrl_llm.types import LearnerBatch, rows_of, Table
@@ -50,7 +50,7 @@ class Wave(NamedTuple):
   params: Any
   updates: list[Update]
   table: Table
-  state: run_state.RunState
+  state: state_lib.RunState
   row: dict[str, float]
 
 

@@ -5,10 +5,11 @@ import pathlib
 import numpy as np
 import pytest
 
-from jaxrl_llm import checkpoint, experiment, stages, train
+from jaxrl_llm import checkpoint, stages, train
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.config.fields import FIELDS
 from jaxrl_llm.evaluation import heldout
+from jaxrl_llm.host import build
 from jaxrl_llm.monitoring import metrics
 from jaxrl_llm.types import Curriculum, Selection
 from tests.helpers import tables, tiny
@@ -67,11 +68,11 @@ def test_a_curriculum_gets_the_sizes_of_the_run(
 @pytest.fixture
 def outside(monkeypatch):
   """Parts with stages from outside; every run uses their programs."""
-  parts = experiment.build(tiny.load(
+  parts = build.parts(tiny.load(
       curriculum=CURRICULUM, selection=SELECTION))
   watched = tiny.watch(parts, tiny.by_length).parts
   monkeypatch.setattr(
-      experiment, 'build',
+      build, 'parts',
       lambda config, **_: tiny.changed(watched, config=config))
   # What has no part in this costs most of the time.
   monkeypatch.setattr(heldout, 'evaluate', lambda *_: {})
@@ -144,7 +145,7 @@ def test_a_module_that_makes_no_stage_is_one_sentence(field, text, tmp_path):
   file = tmp_path / 'mine.py'
   file.write_text(text)
   with pytest.raises(ValueError, match=WRONG[text]) as error:
-    experiment.build(tiny.load(**{field: file}))
+    build.parts(tiny.load(**{field: file}))
   assert '\n' not in str(error.value) and str(file) in str(error.value)
 
 
@@ -155,7 +156,7 @@ def test_a_stage_in_the_other_s_place_is_one_sentence():
     given, needed = (kind.__name__ for kind in kinds)
     with pytest.raises(ValueError, match=(
         f'{field}={file}.* gives {given}, .*types.{needed} is needed')):
-      experiment.build(tiny.load(**{field: file}))
+      build.parts(tiny.load(**{field: file}))
 
 
 @pytest.mark.parametrize('field', ['curriculum', 'selection'])
@@ -165,7 +166,7 @@ def test_a_stage_in_the_other_s_place_is_one_sentence():
 ])
 def test_a_module_that_is_not_there_is_one_sentence(field, name, match):
   with pytest.raises(ValueError, match=match) as error:
-    experiment.build(tiny.load(**{field: name}))
+    build.parts(tiny.load(**{field: name}))
   assert '\n' not in str(error.value)
 
 

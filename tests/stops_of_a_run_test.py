@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import evaluate, experiment, rollout, train
+from jaxrl_llm import evaluate, train
+from jaxrl_llm.host import build, rollout
 from jaxrl_llm.monitoring import timing
 from tests.helpers import tiny, tiny_hf
 
@@ -29,7 +30,7 @@ def _model(tmp_path_factory):
 
 
 def math(folder, **fields):
-  return experiment.build(tiny.load(
+  return build.parts(tiny.load(
       task__name='math', model__hf=folder, max_prompt=300, task__path=str(
           tiny_hf.write(folder.parent / 'rows.jsonl', ROWS)),
       task__heldout_count=2, **fields))
@@ -63,13 +64,13 @@ def test_an_end_of_a_turn_that_is_no_token_is_a_text(model):
 
 def test_a_stop_that_the_tokeniser_cannot_spell():
   with pytest.raises(ValueError, match="'é' cannot end .* sampling.stop"):
-    experiment.build(tiny.load(sampling__stop='é'))
+    build.parts(tiny.load(sampling__stop='é'))
 
 
 def test_what_is_judged_and_what_is_trained(monkeypatch):
   """The text ends before the stop; the tokens of the stop are trained on."""
   config = tiny.load(sampling__stop='["1","+2","2-"]', eval__problems=2)
-  parts = experiment.build(config)
+  parts = build.parts(config)
   judged = []
 
   def verify(problem, text, truncated):
@@ -130,7 +131,7 @@ def test_positions_beyond_those_of_the_model(model, caplog, longest, warned):
 
 def test_a_response_ends_at_its_limit_or_stop():
   config = tiny.load(sampling__stop='=')
-  tokenizer = experiment.build(config).task.tokenizer
+  tokenizer = build.parts(config).task.tokenizer
   ids = np.array([tokenizer.encode('1+2=3'), [*tokenizer.encode('1+2='), 0]])
   rollouts = tiny.Rollouts(
       tokens=ids, length=np.array([5, 4]), truncated=np.array([True, False]),

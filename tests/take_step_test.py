@@ -8,8 +8,10 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_llm import checkpoint, experiment, phases, run_state, train
+from jaxrl_llm import checkpoint, phases, train
 from jaxrl_llm.evaluation import heldout
+from jaxrl_llm.host import build
+from jaxrl_llm.host import state as state_lib
 from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.monitoring import metrics, timing
 from jaxrl_llm.rewards import Verdict
@@ -116,7 +118,7 @@ def test_no_two_steps_share_noise(parts):
 
 
 def test_other_seeds_are_other_noise_problems_and_parameters(parts):
-  other = experiment.build(tiny.load(seed=1))
+  other = build.parts(tiny.load(seed=1))
   mixed = parts._replace(step_key=other.step_key)
   a, b = step(parts)[1], step(mixed)[1]
   np.testing.assert_array_equal(a.problem_id, b.problem_id)
@@ -152,7 +154,7 @@ def test_the_cumulative_solve_rate_counts_problems_ever_solved(parts):
     return Verdict(reward, 'parity')
 
   watched = tiny.watch(
-      parts._replace(kinds=experiment.by_kind(few)), verify, train=few)
+      parts._replace(kinds=build.by_kind(few)), verify, train=few)
   for _ in range(3):
     before = state.solved.copy()
     state, row, _, _ = take(watched, state, fixed)
@@ -394,7 +396,7 @@ def test_three_in_a_row_stop_the_run(
   steps = checkpoint.steps(root)
   assert steps[-1] == 5
   assert all(checkpoint.fault(root / str(step)) is None for step in steps)
-  like = run_state.init_state(parts, parts.programs.learner.state)
+  like = state_lib.init_state(parts, parts.programs.learner.state)
   third = checkpoint.restore(root, like).state
   assert int(third.learner.step) == 3 and int(third.learner.skipped) == 2
   # Mended, the same command goes on.

@@ -9,9 +9,10 @@ import numpy as np
 from PIL import Image
 import pytest
 
-from jaxrl_llm import checkpoint, programs, train
+from jaxrl_llm import checkpoint, train
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.evaluation import heldout
+from jaxrl_llm.host import programs
 from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.monitoring import compiles, metrics, summary, timing

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from jaxrl_llm import experiment, programs, stages
+from jaxrl_llm import stages
+from jaxrl_llm.host import build, programs
 from jaxrl_llm.sampling.stops import Stops
 from tests.helpers import tiny
 from tests.helpers.tolerance import policy_gap
@@ -17,7 +18,7 @@ from tests.take_step_test import step
     (dict(sampling__min_p=.1), True)])
 def test_tempered_logprobs_are_recorded_where_something_truncates(
     fields, tempered):
-  mesh = experiment.sharding.make_mesh(1, 1, 1)
+  mesh = build.sharding.make_mesh(1, 1, 1)
   config = tiny.load(**fields)
   made = programs.make_sampler(
       config, mesh, None, Stops(()), stages.make(config).curriculum)
@@ -37,7 +38,7 @@ def test_importance_weights_of_a_truncated_sampler():
   filters = dict(temperature=.7, top_p=.5)
   fields = dict(
       sampling__temperature=.7, sampling__top_p=.5, loss__importance='tis')
-  parts = experiment.build(tiny.load(**fields))
+  parts = build.parts(tiny.load(**fields))
   params = tiny.begin(parts)[0].learner.params
   rows = {}
   for behaviour in ('tempered', 'sampled'):

@@ -67,7 +67,7 @@ def train(name: str, folder: pathlib.Path, where: str) -> None:
     folder: parent folder of the runs and results.
     where: description of the machine.
   """
-  from jaxrl_llm.learner import rounds
+  from jaxrl_llm.host import rounds
   arm, stale, seed = name.split(',')
   updates, run = [], rounds.run
 

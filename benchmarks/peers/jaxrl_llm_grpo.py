@@ -17,9 +17,11 @@ import numpy as np
 
 from benchmarks.peers import job as job_lib
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import experiment, rewards, run_state, tasks, train
+from jaxrl_llm import rewards, tasks, train
 from jaxrl_llm import tokenizer as tokenizer_lib
 from jaxrl_llm.curriculum import order
+from jaxrl_llm.host import build
+from jaxrl_llm.host import state as state_lib
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.monitoring import flops, timing
 from jaxrl_llm.sharding import cpu
@@ -80,16 +82,16 @@ def main() -> None:
       tasks, 'get', lambda name, tokenizer, **_: Task(job, tokenizer)):
     cpu.keep_memory(
         config.mesh.keep_memory, large=config_lib.is_large(config))
-    parts = experiment.build(config)
+    parts = build.parts(config)
   params = parts.programs.policy.init(
       parts.step_key(parts.replicate(np.uint32(0))))
   if not job.folder:
     # transformers' standard deviation, so that the initial policy is as close
     # to uniform as the peers'.
     params['embed'] *= 0.02 / jnp.std(params['embed'])
-  state = run_state.init_state(
+  state = state_lib.init_state(
       parts, parts.programs.learner.init(params))
-  fixed = run_state.Fixed(
+  fixed = state_lib.Fixed(
       sampling=parts.sampling(),
       loss=parts.replicate(loss_lib.params(config)), anchor=None)
   rate = flops.matmul_rate(parts.programs.model.dtype)

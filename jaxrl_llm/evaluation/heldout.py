@@ -5,18 +5,19 @@ from typing import Any, Sequence
 import jax
 import numpy as np
 
-from jaxrl_llm import experiment, phases, tasks
+from jaxrl_llm import phases, tasks
 from jaxrl_llm.evaluation import estimators, responses
+from jaxrl_llm.host import build
 from jaxrl_llm.sampling.logits import SamplingParams
 
 
-def noise_key(parts: experiment.Parts) -> jax.Array:
+def noise_key(parts: build.Parts) -> jax.Array:
   """Returns the key of all evaluations; no training step uses it."""
   return parts.step_key(parts.replicate(np.uint32(1 << 30)))
 
 
 def solve(
-    parts: experiment.Parts, params: Any, problems: Sequence[tasks.Problem], *,
+    parts: build.Parts, params: Any, problems: Sequence[tasks.Problem], *,
     samples: int, sampling: SamplingParams,
     phase: phases.Phase | None = None,
 ) -> tuple[np.ndarray, list[list[str]]]:
@@ -44,7 +45,7 @@ def solve(
   return score, answers
 
 
-def evaluate(parts: experiment.Parts, params: Any) -> dict[str, float]:
+def evaluate(parts: build.Parts, params: Any) -> dict[str, float]:
   """Evaluates parameters on the task's held-out problems.
 
   Args:

@@ -19,7 +19,8 @@ from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
 import jax
 import numpy as np
 
-from jaxrl_llm import phases, rollout
+from jaxrl_llm import phases
+from jaxrl_llm.host import rollout
 from jaxrl_llm.monitoring import progress
 from jaxrl_llm.rewards import plain
 from jaxrl_llm.sampling.logits import SamplingParams

@@ -4,8 +4,9 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from jaxrl_llm import checkpoint, experiment, warm_start
+from jaxrl_llm import checkpoint
 from jaxrl_llm import config as config_lib
+from jaxrl_llm.host import build, warm_start
 from jaxrl_llm.models import hf
 from jaxrl_llm.storage import paths
 
@@ -13,7 +14,7 @@ CHECKPOINTS = ('best', 'last', 'start')
 
 
 def load(
-    parts: experiment.Parts, which: str, show: warm_start.Report,
+    parts: build.Parts, which: str, show: warm_start.Report,
     player: str = 'policy') -> tuple[Any, int, str]:
   """Loads the parameters to evaluate.
 

@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_llm import programs, sharding
+from jaxrl_llm import sharding
+from jaxrl_llm.host import programs, rounds
 from jaxrl_llm.learner import actor as actor_lib
-from jaxrl_llm.learner import forward, packing, rounds
+from jaxrl_llm.learner import forward, packing
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import rejection as rejection_lib
 from jaxrl_llm.sampling.logits import SamplingParams

@@ -11,10 +11,9 @@ from ml_collections import ConfigDict
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.config.fields import AUTO
-from jaxrl_llm.host import arguments
-from jaxrl_llm.learner import rounds
+from jaxrl_llm.host import arguments, rounds
+from jaxrl_llm.host.programs import Programs
 from jaxrl_llm.models import transformer
-from jaxrl_llm.programs import Programs
 
 USED = 0.9  # Share of the memory that is used at most.
 # Times that the tokens are halved at most. This costs less time than to compute

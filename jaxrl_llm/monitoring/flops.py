@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl_llm.host.rollout import Asked
 from jaxrl_llm.models import flops
 from jaxrl_llm.models.config import ModelConfig
-from jaxrl_llm.rollout import Asked
 from jaxrl_llm.storage import compiled, paths
 
 _LASTS = 7 * 86_400.0  # seconds; other load may have lowered what was measured

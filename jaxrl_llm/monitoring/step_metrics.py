@@ -5,8 +5,8 @@ from typing import Any, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
+from jaxrl_llm.host.rollout import Judged, Responses
 from jaxrl_llm.rewards import plain
-from jaxrl_llm.rollout import Judged, Responses
 from jaxrl_llm.sharding.processes import Processes
 from jaxrl_llm.types import Ask, Picked, Probe, Table
 

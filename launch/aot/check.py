@@ -14,9 +14,9 @@ from ml_collections import ConfigDict
 import numpy as np
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import programs, sharding, stages
-from jaxrl_llm.host import arguments, fit
-from jaxrl_llm.learner import packing, rounds
+from jaxrl_llm import sharding, stages
+from jaxrl_llm.host import arguments, fit, programs, rounds
+from jaxrl_llm.learner import packing
 from jaxrl_llm.models import flops
 from jaxrl_llm.models.config import HUB
 from jaxrl_llm.sampling.stops import Stops

@@ -5,7 +5,7 @@ import math
 import jax
 import numpy as np
 
-from jaxrl_llm import programs
+from jaxrl_llm.host import programs
 from launch.aot import chips, cost, hlo, memory, operations
 
 SMALL = 1 << 20  # bytes of half a cache, whose copy takes microseconds

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_llm import programs
+from jaxrl_llm.host import programs
 from jaxrl_llm.host.arguments import abstract, Arguments, size
 from jaxrl_llm.learner import forward
 from jaxrl_llm.ops import quantise

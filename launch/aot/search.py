@@ -6,7 +6,7 @@ from ml_collections import ConfigDict
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import sharding
-from jaxrl_llm.learner import rounds
+from jaxrl_llm.host import rounds
 from launch.aot import check, chips, report
 
 

@@ -6,8 +6,9 @@ import jax
 import pytest
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import experiment, stages
+from jaxrl_llm import stages
 from jaxrl_llm.config import memory
+from jaxrl_llm.host import build
 from jaxrl_llm.sampling import decode
 from tests.helpers import tiny
 
@@ -65,7 +66,7 @@ def test_sizes_beyond_the_memory_are_refused(field, monkeypatch):
   monkeypatch.setattr(memory, 'available', lambda mesh: 32 * 10 ** 9)
   config = tiny.load('unused', **{field.replace('.', '__'): MANY})
   with pytest.raises(ValueError, match='needs at least .* GB') as error:
-    experiment.build(config)
+    build.parts(config)
   named = 'config.model' if field.startswith('model.') else (
       'prompts_per_step' if field == 'curriculum_prompts' else field)
   assert named in str(error.value) and '\n' not in str(error.value)

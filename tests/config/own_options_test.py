@@ -10,7 +10,8 @@ import sys
 
 import pytest
 
-from jaxrl_llm import config, experiment, rewards
+from jaxrl_llm import config, rewards
+from jaxrl_llm.host import build
 
 TASK = '''
 import dataclasses
@@ -141,7 +142,7 @@ def test_a_run_is_built(folder, tmp_path, monkeypatch):
   c = config.load('c.py', {'task.sides': 8})
   path = saved(tmp_path, c)
   monkeypatch.chdir(tmp_path)
-  parts = experiment.build(config.load(path))
+  parts = build.parts(config.load(path))
   assert [p.id for p in parts.task.train] == [*range(1, 8)]
   assert [v.reward for v in rewards.verify_all(
       parts.task, parts.task.train[:2], ['1', '3'], [False] * 2)] == [1, 0]
@@ -249,5 +250,5 @@ def test_a_task_that_fails_is_named_with_its_line(folder, old, new, match):
   with pytest.raises(ValueError, match=match) as error:
     c = config.load('c.py')
     config.validate(c)
-    experiment.build(c)
+    build.parts(c)
   assert '\n' not in str(error.value)

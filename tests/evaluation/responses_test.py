@@ -10,8 +10,8 @@ import types
 import numpy as np
 import pytest
 
-from jaxrl_llm import experiment, rollout
 from jaxrl_llm.evaluation import heldout, responses
+from jaxrl_llm.host import build, rollout
 from jaxrl_llm.monitoring import ends, progress
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.tasks import Problem
@@ -317,7 +317,7 @@ def test_responses_by_a_real_pool_of_judges(parts, tmp_path):
       parts.task.tokenizer)
   try:
     watched = tiny.Watched(parts._replace(task=task), [], [])
-    sums, lengths = experiment.fitting(
+    sums, lengths = build.fitting(
         task.load(str(path)), task.tokenizer, parts.config, 'sums')
     assert lengths == [len('0+0=')] * 3
     got, _ = collect(

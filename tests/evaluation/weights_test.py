@@ -6,9 +6,10 @@ import types
 
 import pytest
 
-from jaxrl_llm import checkpoint, experiment, tasks
+from jaxrl_llm import checkpoint, tasks
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.evaluation import weights
+from jaxrl_llm.host import build
 from jaxrl_llm.models import hf
 from jaxrl_llm.tasks import math
 from jaxrl_llm.tokenizer import CharTokenizer
@@ -120,10 +121,10 @@ def test_parts_can_be_made_without_problems(parts, monkeypatch):
   empty = types.SimpleNamespace(
       tokenizer=task.tokenizer, train=[], heldout=long)
   monkeypatch.setattr(tasks, 'get', lambda *_, **__: empty)
-  got = experiment.build(config, training=False)
+  got = build.parts(config, training=False)
   assert got.task.heldout == long and got.kinds == {}
   with pytest.raises(ValueError, match='no problems'):
-    experiment.build(config)
+    build.parts(config)
 
 
 def test_the_mathematical_task_can_be_made_without_problems(tmp_path):

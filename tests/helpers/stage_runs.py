@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_llm import experiment, train
+from jaxrl_llm import train
+from jaxrl_llm.host import build
 from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.learner.score import Scores
 from jaxrl_llm.monitoring import timing
@@ -51,12 +52,12 @@ def equal(problem, text, truncated):
   return Verdict(1.0, 'right')
 
 
-def built(**fields: Any) -> experiment.Parts:
+def built(**fields: Any) -> build.Parts:
   """Builds the parts of a run, which compile programs of their own."""
   own = {}
   for name in ('curriculum', 'selection', 'advantage'):
     own.update(_OWN.get(fields.get(name), {}))
-  return experiment.build(tiny.load(**{**FIELDS, **own, **fields}))
+  return build.parts(tiny.load(**{**FIELDS, **own, **fields}))
 
 
 @functools.cache
@@ -75,7 +76,7 @@ _advantages = functools.cache(
         tiny.load(advantage=name, **{**_OWN.get(name, {}), **dict(fields)})))
 
 
-def parts_of(**fields: Any) -> experiment.Parts:
+def parts_of(**fields: Any) -> build.Parts:
   """Builds the parts of a run; equal programs are compiled once.
 
   The learner is the same in all runs whose updates have the same outputs.
@@ -164,7 +165,7 @@ def _update(state, batch):
               rows=dict(entropy=mean(-new), clip_share=mean(new < old - .05)))
 
 
-def stubbed(**fields: Any) -> experiment.Parts:
+def stubbed(**fields: Any) -> build.Parts:
   """Builds the parts of a run with stubs of the sampler and of the learner.
 
   What they compute depends on the weights, keys and rows, but on no model.
@@ -177,13 +178,13 @@ def stubbed(**fields: Any) -> experiment.Parts:
       advantages=_advantages(parts.config.advantage, ()))
 
 
-def judged(parts: experiment.Parts, verify: Any = by_text) -> experiment.Parts:
+def judged(parts: build.Parts, verify: Any = by_text) -> build.Parts:
   """Replaces the verifier."""
   return tiny.watch(parts, verify).parts
 
 
 def waves(
-    parts: experiment.Parts, state: Any, fixed: Any, count: int,
+    parts: build.Parts, state: Any, fixed: Any, count: int,
 ) -> tuple[list[Any], list[dict[str, float]], Any]:
   """Takes steps.
 

@@ -12,8 +12,10 @@ import jax
 import numpy as np
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import experiment, phases, run_state, stages, train
-from jaxrl_llm import programs as programs_lib
+from jaxrl_llm import phases, stages, train
+from jaxrl_llm.host import build
+from jaxrl_llm.host import programs as programs_lib
+from jaxrl_llm.host import state as state_lib
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.types import LearnerBatch, Rollouts
@@ -73,13 +75,13 @@ class Watched(NamedTuple):
     rollouts: rollouts of each call of the sampler.
     batches: batch of each update.
   """
-  parts: experiment.Parts
+  parts: build.Parts
   rollouts: list[Rollouts]
   batches: list[LearnerBatch]
 
 
 def watch(
-    parts: experiment.Parts, verify: Callable[..., Verdict] | None = None,
+    parts: build.Parts, verify: Callable[..., Verdict] | None = None,
     **task: Any) -> Watched:
   """Wraps parts, and optionally replaces the verifier or parts of the task."""
   rollouts, batches = [], []
@@ -109,9 +111,9 @@ def watch(
       rollouts, batches)
 
 
-def changed(parts: experiment.Parts, **fields: Any) -> experiment.Parts:
+def changed(parts: build.Parts, **fields: Any) -> build.Parts:
   """Replaces fields of parts or of their programs; stages fit the new ones."""
-  ours = {k: v for k, v in fields.items() if k in experiment.Parts._fields}
+  ours = {k: v for k, v in fields.items() if k in build.Parts._fields}
   theirs = {k: v for k, v in fields.items() if k not in ours}
   task = fields.get('task', parts.task)
   player = {name: theirs.pop(name) for name in programs_lib.Player._fields
@@ -174,15 +176,15 @@ def counts(patch: Any) -> list[tuple[str, int, int]]:
   return found
 
 
-def begin(parts: experiment.Parts):
+def begin(parts: build.Parts):
   """Returns a run's initial state, its constants, and its sampling weights."""
   starts = [
       train.warm_start.start(
           parts.player(number), lambda *_: None, resumed=False)
       for number in range(len(parts.programs.players))]
-  state = run_state.init_state(parts, parts.programs.learner.init(
+  state = state_lib.init_state(parts, parts.programs.learner.init(
       *(start.params for start in starts)))
-  fixed = run_state.Fixed(
+  fixed = state_lib.Fixed(
       parts.sampling(), parts.replicate(loss_lib.params(parts.config)),
       starts[0].anchor, tuple(start.frozen for start in starts))
   return state, fixed, parts.programs.policy.to_sampling(

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import experiment, train
+from jaxrl_llm import train
 from jaxrl_llm.config import memory
-from jaxrl_llm.host import arguments, fit
+from jaxrl_llm.host import arguments, build, fit
 from tests.helpers import tiny
 
 AUTO = dict(learner__tokens_per_microbatch='auto', learner__remat='auto')
@@ -67,7 +67,7 @@ def test_the_figure_is_that_of_the_program_that_runs(parts):
   params = arguments.size(x.state.params)
   # The gradient; and the activations, which are a few vectors for each token.
   assert held + params < needs < held + params + 40e6
-  anchored = experiment.build(tiny.load('unused', loss__kl_coef=0.1))
+  anchored = build.parts(tiny.load('unused', loss__kl_coef=0.1))
   assert fit.needed(anchored.programs) > needs + params
 
 
@@ -105,17 +105,17 @@ def test_a_run_says_what_it_has_chosen(parts, tmp_path, large, monkeypatch):
   large(64 * 10 ** 9)
   monkeypatch.setattr(fit, 'needed', lambda made: 4_560_000_000)
   assert 'learner.remat=none and needs 4.6 GB on each device' in (
-      experiment.build(tiny.load(tmp_path, **AUTO)).updates())
+      build.parts(tiny.load(tmp_path, **AUTO)).updates())
 
 
 def test_nothing_that_fits_is_refused_with_advice(tmp_path, large, monkeypatch):
   monkeypatch.setattr(fit, 'needed', lambda made: 7 * 10 ** 10)
   large(6 * 10 ** 10)
   with pytest.raises(ValueError, match='lower max_prompt') as error:
-    experiment.build(tiny.load(tmp_path, **AUTO))
+    build.parts(tiny.load(tmp_path, **AUTO))
   assert ('learner.tokens_per_microbatch=64 and learner.remat=full an update '
           'still needs 70.0 GB, but a device has 60.0 GB') in str(error.value)
   assert '\n' not in str(error.value)
   # The user's own numbers are not judged, nor are evaluations.
-  experiment.build(tiny.load(tmp_path, learner__remat='none'))
-  experiment.build(tiny.load(tmp_path, **AUTO), training=False)
+  build.parts(tiny.load(tmp_path, learner__remat='none'))
+  build.parts(tiny.load(tmp_path, **AUTO), training=False)

@@ -9,7 +9,9 @@ import optax
 import pytest
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import experiment, programs, run_state, sharding, train
+from jaxrl_llm import sharding, train
+from jaxrl_llm.host import build, programs
+from jaxrl_llm.host import state as state_lib
 from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
@@ -254,14 +256,14 @@ def steps(sizes, **fields):
       model__heads=4, model__kv_heads=2, model__head_dim=8, lora__rank=2,
       loss__kl_coef=0.1, loss__entropy_bonus=0.01, learner__updates=2,
       optimizer__learning_rate=3e-3, **fields)
-  watched = tiny.watch(experiment.build(config), tiny.by_length)
+  watched = tiny.watch(build.parts(config), tiny.by_length)
   parts = watched.parts
   start = train.warm_start.start(parts, lambda *_: None, resumed=False)
   before = jax.device_get(start.frozen)
-  fixed = run_state.Fixed(
+  fixed = state_lib.Fixed(
       parts.sampling(), parts.replicate(loss_lib.params(config)),
       start.anchor, (start.frozen,))
-  state = run_state.init_state(parts, parts.programs.learner.init(start.params))
+  state = state_lib.init_state(parts, parts.programs.learner.init(start.params))
   rows = []
   for _ in range(2):
     with jax.transfer_guard('disallow'):

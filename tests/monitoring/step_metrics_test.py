@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from jaxrl_llm import experiment
+from jaxrl_llm.host import build
 from jaxrl_llm.monitoring import step_metrics
 from jaxrl_llm.tasks import Problem
 from jaxrl_llm.types import Ask, Picked, Table
@@ -130,7 +130,7 @@ def test_chosen_groups_are_whole_and_drawn_anew():
 def test_of_solved():
   solved = np.array([True, False, False, True, True])
   one, two = (
-      experiment.by_kind([Problem(i, '', kind) for i, kind in enumerate(kinds)])
+      build.by_kind([Problem(i, '', kind) for i, kind in enumerate(kinds)])
       for kinds in ('aaaaa', 'abbab'))
   assert step_metrics.of_solved(solved, one) == {'solve_rate': .6}
   assert step_metrics.of_solved(solved, two) == {

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_llm import programs
+from jaxrl_llm.host import programs
 from jaxrl_llm.models import lora, transformer
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.ops import quantise

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_llm import experiment, programs, rollout, stages, tasks
+from jaxrl_llm import stages, tasks
 from jaxrl_llm.evaluation import responses
+from jaxrl_llm.host import build, programs, rollout
 from jaxrl_llm.learner import actor, learner, optimizer, rejection
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.models import attention
@@ -34,12 +35,12 @@ def test_every_mix_of_requests_fits_any_number_of_shards(monkeypatch):
 
   rng = np.random.default_rng(0)
   monkeypatch.setattr(programs.generate_lib, 'sharded_generate', echo)
-  mesh = experiment.sharding.make_mesh(1, 1, 1)
+  mesh = build.sharding.make_mesh(1, 1, 1)
   for _ in range(15):
     prompts_per_step, group, shards = rng.integers(1, 9, 3)
     samples, problems = rng.integers(1, 13, 2)
     monkeypatch.setattr(
-        experiment.sharding, 'data_shards', lambda _: int(shards))
+        build.sharding, 'data_shards', lambda _: int(shards))
     config = tiny.load(
         prompts_per_step=prompts_per_step, samples_per_prompt=group,
         advantage='reinforce')
@@ -99,7 +100,7 @@ def test_every_wave_of_a_curriculum_fits_any_number_of_shards():
 def test_a_prompt_that_is_no_text_is_named(parts, prompt):
   problems = [tasks.Problem(0, '1,2>3:', ''), tasks.Problem(1, prompt, '')]
   with pytest.raises(ValueError, match='prompt .* of the set .mine. is no'):
-    experiment.fitting(
+    build.fitting(
         problems, parts.task.tokenizer, parts.config, 'mine')
 
 
@@ -183,7 +184,7 @@ def test_whether_all_rows_of_a_group_are_in_an_update(
   monkeypatch.setattr(
       learner, 'make', lambda model, cfg, *args, **kwargs: (
           seen.append(cfg.whole), make(model, cfg, *args, **kwargs))[1])
-  experiment.build(tiny.load(**fields))
+  build.parts(tiny.load(**fields))
   assert seen == [whole]
 
 
@@ -199,7 +200,7 @@ def test_the_learning_rate_counts_updates_over_its_horizon(
   made, make = [], optimizer.make
   monkeypatch.setattr(
       optimizer, 'make', lambda **given: made.append(given) or make(**given))
-  experiment.build(tiny.load(
+  build.parts(tiny.load(
       steps=12, optimizer__schedule='linear', **fields))
   rate = make(**made[0]).schedule
   assert rate(0) > rate(horizon - 1) > rate(horizon) == 0
@@ -209,7 +210,7 @@ def test_attention_is_chosen_for_the_devices_of_the_mesh(monkeypatch):
   asked = []
   monkeypatch.setattr(
       attention, 'resolve', lambda *args: asked.append(args) or 'xla')
-  experiment.build(tiny.load())
+  build.parts(tiny.load())
   # Rows of learning have 9 + 10 tokens, those of prefill 9. The first call asks
   # whether prompts can be shared.
   assert asked == [('auto', 'cpu', 19), ('auto', 'cpu', 9)]
@@ -219,7 +220,7 @@ def test_the_sampler_is_the_configs(parts):
   config = tiny.load(
       sampling__temperature=.5, sampling__top_k=3, sampling__top_p=.8,
       sampling__min_p=.1)
-  other = experiment.build(config)
+  other = build.parts(config)
   values = {k: float(v) for k, v in vars(other.sampling()).items()}
   assert values == pytest.approx(dict(
       temperature=.5, top_k=3, top_p=.8, min_p=.1))
@@ -244,7 +245,7 @@ def test_layout_shows_both(parts):
 ])
 def test_what_does_not_fit_is_refused(fields, words):
   with pytest.raises(ValueError) as error:
-    experiment.build(tiny.load(**fields))
+    build.parts(tiny.load(**fields))
   assert '\n' not in str(error.value)
   for word in words:
     assert word in str(error.value)
@@ -259,7 +260,7 @@ def test_a_task_without_problems_is_refused(parts, monkeypatch, missing):
   monkeypatch.setattr(tasks, 'get', lambda *_, **__: empty)
   with pytest.raises(
       ValueError, match=f"countdown has no problems in its set '{missing}'"):
-    experiment.build(config)
+    build.parts(config)
 
 
 def refusals():
@@ -281,7 +282,7 @@ def refusals():
       dict(mesh__data=3),
       dict(mesh__data=4, mesh__fsdp=4)):
     try:
-      experiment.build(tiny.load(**fields))
+      build.parts(tiny.load(**fields))
       said.append('')
     except ValueError as error:
       said.append(str(error))

@@ -12,10 +12,10 @@ import jax
 from ml_collections import ConfigDict
 import numpy as np
 
-from jaxrl_llm import programs
+from jaxrl_llm.host import programs
+from jaxrl_llm.host.rollout import Judged, Responses
 from jaxrl_llm.learner import actor as actor_lib
 from jaxrl_llm.learner import rejection as rejection_lib
-from jaxrl_llm.rollout import Judged, Responses
 from jaxrl_llm.stages import Stages
 from jaxrl_llm.types import Ask, RolloutTokens, rows_of, Table
 

@@ -10,7 +10,8 @@ from typing import Any, Callable, NamedTuple, Sequence
 import jax
 import numpy as np
 
-from jaxrl_llm import phases, programs, rewards, sharding, tasks
+from jaxrl_llm import phases, rewards, sharding, tasks
+from jaxrl_llm.host import programs
 from jaxrl_llm.sampling import plan as plan_lib
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.sharding import processes as processes_lib

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import sharding
-from jaxrl_llm.learner import rounds
+from jaxrl_llm.host import rounds
 from jaxrl_llm.learner.advantages import BatchAdvantages, WaveSignal
 from jaxrl_llm.sharding import processes
 from jaxrl_llm.types import Ask, RolloutTokens

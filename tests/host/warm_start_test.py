@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from jaxrl_llm import warm_start
+from jaxrl_llm.host import warm_start
 from jaxrl_llm.learner import loss as loss_lib
 from tests.helpers import learners, tiny
 

@@ -1,7 +1,7 @@
 """The device programs of a run.
 
 `make` knows neither task nor files, and needs no device that exists:
-`experiment.build` runs what it returns, `launch/compile_check.py` compiles it
+`build.parts` runs what it returns, `launch/compile_check.py` compiles it
 ahead of time for machines that are elsewhere.
 """
 
@@ -12,11 +12,11 @@ import jax
 from ml_collections import ConfigDict
 
 from jaxrl_llm import sharding
+from jaxrl_llm.host import rounds
 from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
 from jaxrl_llm.learner import policy as policy_lib
 from jaxrl_llm.learner import rejection as rejection_lib
-from jaxrl_llm.learner import rounds
 from jaxrl_llm.learner.choices import learner_config
 from jaxrl_llm.models import attention, hf
 from jaxrl_llm.models.config import ModelConfig

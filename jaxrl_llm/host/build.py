@@ -17,14 +17,13 @@ from ml_collections import ConfigDict
 import numpy as np
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import phases, rollout, sharding, tasks
-from jaxrl_llm import programs as programs_lib
+from jaxrl_llm import phases, sharding, tasks
 from jaxrl_llm import stages as stages_lib
 from jaxrl_llm import tokenizer as tokenizer_lib
 from jaxrl_llm.config import memory
-from jaxrl_llm.host import fit
+from jaxrl_llm.host import fit, rollout, rounds
+from jaxrl_llm.host import programs as programs_lib
 from jaxrl_llm.learner import advantages as advantages_lib
-from jaxrl_llm.learner import rounds
 from jaxrl_llm.models import hf
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.rewards import plain
@@ -357,7 +356,7 @@ def _warn_of_warmup(config: ConfigDict, stages: stages_lib.Stages) -> None:
         'peak: lower it.', given.warmup_steps, steps)
 
 
-def build(config: ConfigDict, training: bool = True) -> Parts:
+def parts(config: ConfigDict, training: bool = True) -> Parts:
   """Makes the parts of a run. Nothing is compiled yet.
 
   Args:

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from jaxrl_llm import rollout
-from jaxrl_llm.learner import batches
+from jaxrl_llm.host import batches, rollout
 from jaxrl_llm.types import RolloutTokens
 from tests.helpers.tolerance import rounding
-from tests.rollout_test import problem, rollouts, TOKENIZER
+from tests.host.rollout_test import problem, rollouts, TOKENIZER
 
 
 def stored(prompts, responses, **logprobs):

@@ -5,7 +5,7 @@ import types
 import numpy as np
 import pytest
 
-from jaxrl_llm import rollout
+from jaxrl_llm.host import rollout
 from jaxrl_llm.rewards import Verdict, VerifierError
 from jaxrl_llm.tasks import Problem
 from jaxrl_llm.tokenizer import CharTokenizer

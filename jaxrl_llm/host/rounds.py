@@ -9,8 +9,9 @@ from ml_collections import ConfigDict
 import numpy as np
 
 from jaxrl_llm import phases
+from jaxrl_llm.host import batches
 from jaxrl_llm.learner import advantages as advantages_lib
-from jaxrl_llm.learner import batches, packing
+from jaxrl_llm.learner import packing
 from jaxrl_llm.learner.learner import Learner
 from jaxrl_llm.learner.loss import LossParams
 from jaxrl_llm.learner.update import TrainState

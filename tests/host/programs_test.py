@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import experiment, programs, rollout, stages, train
-from jaxrl_llm.host import arguments
+from jaxrl_llm import stages, train
+from jaxrl_llm.host import arguments, build, programs, rollout
 from jaxrl_llm.monitoring import timing
 from jaxrl_llm.sampling.stops import Stops
 from tests.helpers import tiny
@@ -37,7 +37,7 @@ from tests.helpers import tiny
     ids=str)
 def test_shapes_are_those_of_a_step(fields):
   config = tiny.load(**fields)
-  parts = experiment.build(config)
+  parts = build.parts(config)
   made = programs.make(
       config, parts.programs.model, parts.programs.mesh,
       Stops(parts.task.tokenizer.stop_ids), stages.make(config),
@@ -91,7 +91,7 @@ def test_updates_of_a_run(fields, updates):
 
 def test_the_reshard_is_lowered_for_the_weights_that_move():
   config = tiny.load(model__dtype='bfloat16')
-  parts = experiment.build(config)
+  parts = build.parts(config)
   made = programs.make(
       config, parts.programs.model, parts.programs.mesh, Stops((0,)),
       parts.stages)
@@ -110,7 +110,7 @@ def test_the_reshard_is_lowered_for_the_weights_that_move():
 
 def test_lengths_are_chosen_by_the_prompts_of_the_training_set():
   config = tiny.load(sampling__buckets='auto')
-  parts = experiment.build(config)
+  parts = build.parts(config)
   lengths = {
       len(parts.task.tokenizer.encode(p.prompt)) for p in parts.task.train}
   made = parts.config
@@ -128,7 +128,7 @@ def test_lengths_are_chosen_by_the_prompts_of_the_training_set():
     ({}, 512), (dict(model__width=1024), 1024),
     (dict(learner__tokens_per_microbatch=70), 70)])
 def test_tokens_of_a_microbatch(fields, tokens):
-  made = experiment.build(tiny.load(**{
+  made = build.parts(tiny.load(**{
       'learner__tokens_per_microbatch': 'auto', **fields}))
   assert made.config.learner.tokens_per_microbatch == tokens
 
@@ -138,7 +138,7 @@ def test_tokens_of_a_microbatch(fields, tokens):
 def test_an_attention_for_other_devices_is_refused(attention, needs):
   config = tiny.load(learner__attention=attention, model__dtype='bfloat16')
   with pytest.raises(ValueError) as error:
-    experiment.build(config)
+    build.parts(config)
   assert f'{attention} needs a {needs}, but this is a cpu' in str(error.value)
 
 

@@ -6,9 +6,8 @@ import zlib
 import jax
 import numpy as np
 
-from jaxrl_llm import buffer as buffer_lib
-from jaxrl_llm import experiment
-from jaxrl_llm.learner import rounds
+from jaxrl_llm.host import buffer as buffer_lib
+from jaxrl_llm.host import build, rounds
 from jaxrl_llm.learner.update import TrainState
 from jaxrl_llm.sharding.processes import Processes
 
@@ -58,7 +57,7 @@ class Fixed(NamedTuple):
 
 
 def init_state(
-    parts: experiment.Parts,
+    parts: build.Parts,
     learner: TrainState | tuple[TrainState, ...]) -> RunState:
   """Returns the state before the first step.
 

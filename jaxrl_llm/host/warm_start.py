@@ -17,10 +17,10 @@ import numpy as np
 from safetensors import safe_open, SafetensorError
 from safetensors.numpy import save_file
 
-from jaxrl_llm import checkpoint, experiment, phases, rollout, sharding
+from jaxrl_llm import checkpoint, phases, sharding
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import programs as programs_lib
-from jaxrl_llm.learner import batches
+from jaxrl_llm.host import batches, build, rollout
+from jaxrl_llm.host import programs as programs_lib
 from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
@@ -71,7 +71,7 @@ def demonstrations(
       np.arange(count), np.ones(count), np.ones(count, bool))
 
 
-def run(parts: experiment.Parts, report: Report) -> Any:
+def run(parts: build.Parts, report: Report) -> Any:
   """Trains the whole model on the task's demonstrations.
 
   If it is stopped, it is saved in the workdir, and goes on from there.
@@ -144,7 +144,7 @@ def run(parts: experiment.Parts, report: Report) -> Any:
 
 
 def _interrupt(
-    folder: paths.Path, parts: experiment.Parts, step: int,
+    folder: paths.Path, parts: build.Parts, step: int,
     state: Any) -> None:
   """Saves a warm start, and raises Stopped."""
   channel = parts.processes.channel
@@ -157,7 +157,7 @@ def _interrupt(
       'command goes on.')
 
 
-def _start(parts: experiment.Parts) -> Any:
+def _start(parts: build.Parts) -> Any:
   """Makes the parameters before any training."""
   return parts.programs.policy.init(
       processes_lib.key(parts.config.seed, parts.programs.learner_mesh))
@@ -177,7 +177,7 @@ class Start(NamedTuple):
   anchor: Any
 
 
-def start(parts: experiment.Parts, report: Report, resumed: bool) -> Start:
+def start(parts: build.Parts, report: Report, resumed: bool) -> Start:
   """Makes the parameters that RL starts from, or reads them from the cache.
 
   Args:
@@ -221,7 +221,7 @@ def start(parts: experiment.Parts, report: Report, resumed: bool) -> Start:
   return Start(params, frozen, anchor)
 
 
-def parameters(parts: experiment.Parts, report: Report) -> Any:
+def parameters(parts: build.Parts, report: Report) -> Any:
   """Makes the whole model's parameters that RL starts from.
 
   If `warm_start.steps` is 0 they are random, or those of `model.hf`; else they
@@ -247,7 +247,7 @@ def parameters(parts: experiment.Parts, report: Report) -> Any:
   return processes_lib.put(found, parts.param_shardings())
 
 
-def _asked(parts: experiment.Parts) -> ConfigDict:
+def _asked(parts: build.Parts) -> ConfigDict:
   """Returns the config that a warm start depends on.
 
   It does not have the lengths of the run's prompts, so that runs with other
@@ -267,13 +267,13 @@ def base_file(config: ConfigDict) -> paths.Path:
   return paths.place(config.workdir) / f'base-{name}.safetensors'
 
 
-def cache_file(parts: experiment.Parts) -> paths.Path:
+def cache_file(parts: build.Parts) -> paths.Path:
   """Returns where the cache keeps the warm start of these parts."""
   folder = paths.place(parts.config.warm_start.cache)
   return folder / f'{_name(parts)}.safetensors'
 
 
-def _name(parts: experiment.Parts) -> str:
+def _name(parts: build.Parts) -> str:
   """Returns a name of all that a warm start depends on."""
   known = config_lib.fingerprint(config_lib.affecting(
       _asked(parts), config_lib.WARM_START, config_lib.ROUNDING))
