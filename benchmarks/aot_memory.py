@@ -29,7 +29,7 @@ import time
 import jax
 
 from benchmarks.rl_step import machine, markdown
-from jaxrl_llm.learner import loss as loss_lib
+from jaxrl_llm.host import choices
 from jaxrl_llm.monitoring import timing
 
 RESULT = pathlib.Path(__file__).parent / 'results/aot_memory.md'
@@ -105,8 +105,8 @@ def child(argv) -> dict:
   parts = build.parts(config)
   start = train.warm_start.start(parts, lambda *_: None, resumed=False)
   fixed = state_lib.Fixed(
-      parts.sampling(), parts.replicate(loss_lib.params(config)), start.anchor,
-      (start.frozen,))
+      parts.sampling(), parts.replicate(choices.loss_params(config)),
+      start.anchor, (start.frozen,))
   state = state_lib.init_state(
       parts, parts.programs.learner.init(start.params))
   del start

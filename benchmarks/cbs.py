@@ -24,6 +24,7 @@ import numpy as np
 from benchmarks.rl_step import machine, markdown
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import train
+from jaxrl_llm.host import stages
 from jaxrl_llm.monitoring import metrics
 from jaxrl_llm.selection import bandit, cbs
 from jaxrl_llm.types import Probe, Sizes, Table
@@ -126,7 +127,7 @@ def steps_of(fields: dict[str, Any], steps: int, tiny: bool) -> list[Any]:
         'eval.samples': 1, 'eval.k': 1, 'checkpoint.every': 0,
         'log.display': False, 'log.tensorboard': False, **fields,
         **(small if tiny else {})})
-    config_lib.validate(loaded)
+    stages.validate(loaded)
     train.train(loaded)
     return metrics.read(pathlib.Path(folder, 'metrics.jsonl'))[1 + WARM:]
 

@@ -15,7 +15,7 @@ import optax
 
 from benchmarks.rl_step import markdown
 from jaxrl_llm import config as config_lib
-from jaxrl_llm.host import programs
+from jaxrl_llm.host import choices
 from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
@@ -196,19 +196,19 @@ def check(metrics: dict[str, dict[str, float]], expected: dict[str, float]):
       expected)
   close = functools.partial(np.testing.assert_allclose, rtol=5e-3)
   losses = set()
-  for name, choices in UPDATES.items():
+  for name, fields in UPDATES.items():
     found = metrics[name]
     assert found['skipped'] == 0 and found['grad_norm'] > 0, (name, found)
-    assert ('obrs_kept' in found) == (choices is not None), name
+    assert ('obrs_kept' in found) == (fields is not None), name
     losses.add(round(found['loss'], 6))
-    if choices is None:
+    if fields is None:
       continue
     assert 0 < found['obrs_kept'] < 1 and found['importance'] != 1, name
     close(found['obrs_acceptance'], accepted, err_msg=name)
-    exactly = choices.get('z') == 'exact'
+    exactly = fields.get('z') == 'exact'
     close(found['obrs_z'], exact if exactly else accepted, err_msg=name)
     assert ('obrs_z_error' in found) == (
-        exactly and choices.get('top_k', K) > 0), name
+        exactly and fields.get('top_k', K) > 0), name
     if not exactly or 'obrs_z_error' in found:
       # The kappa of the update before is the same: the policy hardly moves.
       close(found['obrs_kappa'], accepted / topk, err_msg=name)
@@ -274,9 +274,9 @@ def learning(size: Size) -> Learning:
   optimizer = optimizer_lib.Optimizer(
       optax.sgd(rate), optax.constant_schedule(rate))
   configs = {name: config(size, x) for name, x in UPDATES.items()}
-  losses = {name: loss_lib.params(c) for name, c in configs.items()}
+  losses = {name: choices.loss_params(c) for name, c in configs.items()}
   made = {
-      name: learner_lib.make(size.model, programs.learner_config(c), optimizer)
+      name: learner_lib.make(size.model, choices.learner_config(c), optimizer)
       for name, c in configs.items()}
 
   init = jax.jit(functools.partial(transformer.init, cfg=size.model))
@@ -300,7 +300,7 @@ def learning(size: Size) -> Learning:
   del params  # given away by the first update
   updates, memory, scatters = {}, {}, {}
   for name, learner in made.items():
-    cfg = rejection_lib.of(configs[name]) or rejection_lib.Rejection(top_k=0)
+    cfg = choices.rejection(configs[name]) or rejection_lib.Rejection(top_k=0)
     batch = (rows if cfg.needs_top else plain).replace(
         old_logprobs=bare.logprobs, z=scored.z if cfg.scores_z else None)
     updates[name], program = update_program(
@@ -393,8 +393,8 @@ def step_table(times: dict[str, Times], size: Size) -> str:
   """Returns the table of updates after a score of the old policy."""
   before, with_z = (times[name] for name in SCORES)
   base, lines = before + times['plain'], []
-  for name, choices in UPDATES.items():
-    scores_z = choices is not None and choices.get('target') == 'p_ref'
+  for name, fields in UPDATES.items():
+    scores_z = fields is not None and fields.get('target') == 'p_ref'
     lines.append([
         name, *cells((with_z if scores_z else before) + times[name], base),
         *expected_ratios(size, name, scored=True)])

@@ -103,8 +103,9 @@ def run(
   # Imported here, so that `import jaxrl_llm` need not wait for JAX.
   from jaxrl_llm import config as config_lib
   from jaxrl_llm import train
+  from jaxrl_llm.host import stages
+  from jaxrl_llm.plugs import modules
   from jaxrl_llm.storage import paths, workdir
-  from jaxrl_llm.tasks import modules
 
   if modules.EXECUTING:
     raise ValueError(
@@ -140,7 +141,7 @@ def run(
         f'task.name={config.task.name} has no option {missing[0][5:]!r}: take '
         'a task that reads problem files, such as task.name=math.')
   config = config_lib.complete(config, given, name)
-  config_lib.validate(config)
+  stages.validate(config)
   with workdir.held(folder):
     for file, text in files.items():
       paths.write_whole(file, text)

@@ -36,7 +36,7 @@ import rich
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import phases, sharding
 from jaxrl_llm.evaluation import heldout, report, responses, weights
-from jaxrl_llm.host import build
+from jaxrl_llm.host import build, stages
 from jaxrl_llm.monitoring import compiles, ends, progress
 from jaxrl_llm.rewards import plain
 from jaxrl_llm.sharding import distributed
@@ -222,7 +222,8 @@ def parse(argv: Sequence[str]) -> tuple[ConfigDict, dict[str, Any]]:
   if greedy:
     rest = ['--config.eval.samples=1', '--config.eval.k=1', *rest]
   config, _ = config_lib.parse(
-      rest, 'evaluate', f'{__doc__}\n{distributed.HELP}')
+      rest, 'evaluate', f'{__doc__}\n{distributed.HELP}',
+      check=stages.validate)
   if greedy and config.eval.samples > 1:
     _refuse(f'--samples={config.eval.samples} would be as many times the same '
             'with --temperature=0: leave it out.')

@@ -31,8 +31,9 @@ from jaxrl_llm.learner import policy as policy_lib
 from jaxrl_llm.models import hf, hf_config, lora
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.monitoring import ends, progress
+from jaxrl_llm.plugs import modules
 from jaxrl_llm.storage import compiled, paths
-from jaxrl_llm.tasks import modules, templates
+from jaxrl_llm.tasks import templates
 
 SHARD_BYTES = 4_000_000_000
 

@@ -23,10 +23,9 @@ from jaxrl_llm import checkpoint, phases, rewards, schedules, sharding
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.evaluation import heldout
 from jaxrl_llm.host import buffer as buffer_lib
-from jaxrl_llm.host import build, rollout, rounds, warm_start
+from jaxrl_llm.host import build, choices, rollout, rounds, stages, warm_start
 from jaxrl_llm.host import programs as programs_lib
 from jaxrl_llm.host.state import complete, digests, Fixed, init_state, RunState
-from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.monitoring import (
   compiles,
   ends,
@@ -305,7 +304,7 @@ def _loop(
     frozen = every[0]
     fixed = Fixed(
         sampling=parts.sampling(),
-        loss=parts.replicate(loss_lib.params(config)), anchor=anchors[0],
+        loss=parts.replicate(choices.loss_params(config)), anchor=anchors[0],
         frozen=every)
     if found:
       state = found.state
@@ -378,7 +377,8 @@ def _loop(
 def main() -> None:
   """The program."""
   place, argv = distributed.parse(sys.argv[1:])
-  config, name = config_lib.parse(argv, more=distributed.HELP)
+  config, name = config_lib.parse(
+      argv, more=distributed.HELP, check=stages.validate)
   sharding.keep_memory(  # before there are threads
       config.mesh.keep_memory, large=config_lib.is_large(config))
   with distributed.joined(place, config, config_lib.flatten(config)), (

@@ -36,7 +36,7 @@ os.environ['JAX_PLATFORMS'] = 'cpu'  # even beside a run on the accelerator
 import jax
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm.tasks import modules
+from jaxrl_llm.plugs import modules
 from launch.aot import check, chips, report, search
 
 

@@ -30,9 +30,10 @@ from rich import console
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.config import files as config_files
+from jaxrl_llm.host import stages
 from jaxrl_llm.monitoring import metrics as metrics_lib
+from jaxrl_llm.plugs import modules
 from jaxrl_llm.storage import paths
-from jaxrl_llm.tasks import modules
 from launch import commands, hyper, results
 
 _MARGIN = 5.0  # seconds after which a trial that did not stop is killed
@@ -120,7 +121,7 @@ def plan(
     folder = paths.place(workdir) / name[:100]
     given = {**overrides, **fields, 'workdir': str(folder)}
     config = config_lib.load(spec, given)
-    config_lib.validate(config)
+    stages.validate(config)
     command = [*program, *commands.argv(spec, given)]
     trials.append(Trial(
         folder, fields, config_lib.to_json(config), command,

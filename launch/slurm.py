@@ -21,6 +21,7 @@ from typing import Sequence
 from ml_collections import ConfigDict
 
 from jaxrl_llm import config as config_lib
+from jaxrl_llm.host import stages
 from launch import commands
 
 
@@ -88,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _, overrides = config_lib.split(rest)
     overrides['workdir'] = args.workdir
     config = config_lib.load(args.config, overrides)
-    config_lib.validate(config)
+    stages.validate(config)
   except (OSError, ValueError) as error:
     parser.exit(2, f'{error}\n')
   sys.stdout.write(script(

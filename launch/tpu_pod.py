@@ -29,6 +29,7 @@ from rich import box, console
 from rich import table as rich_table
 
 from jaxrl_llm import config as config_lib
+from jaxrl_llm.host import stages
 from launch import archive, commands, gcloud, pod
 from launch.pod import show
 
@@ -131,7 +132,7 @@ def _job(args: argparse.Namespace, rest: Sequence[str]) -> gcloud.Job:
         'gs://BUCKET/RUN, or an absolute path that all workers share.')
   overrides['workdir'] = args.workdir
   config = config_lib.load(args.config, overrides)
-  config_lib.validate(config)
+  stages.validate(config)
   args.grace = config.checkpoint.grace
   spec, files = _in_repository(args.config)
   return gcloud.Job(

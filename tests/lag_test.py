@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_llm import stages, train
-from jaxrl_llm.host import buffer, build
+from jaxrl_llm import train
+from jaxrl_llm.host import buffer, build, stages
 from jaxrl_llm.monitoring import timing
 from jaxrl_llm.types import Ask
 from tests.helpers import learners, tiny

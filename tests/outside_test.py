@@ -13,7 +13,7 @@ import jaxrl_llm
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import evaluate, train
 from jaxrl_llm.monitoring import metrics
-from jaxrl_llm.tasks import modules
+from jaxrl_llm.plugs import modules
 from tests.helpers import devices, tiny, tiny_hf
 
 SMALL = {
@@ -198,7 +198,7 @@ class Letters:
     return Verdict(text.count(self.options.letter) / 10, 'counted')
 
 
-def create(options, tokenizer):
+def create(tokenizer, options: Options):
   return Letters(options)
 '''
 

@@ -21,10 +21,8 @@ import numpy as np
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import evaluate, export, train
-from jaxrl_llm.host import build, warm_start
+from jaxrl_llm.host import build, choices, warm_start
 from jaxrl_llm.learner import actor as actor_lib
-from jaxrl_llm.learner import advantages as advantages_lib
-from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import optimizer
 from jaxrl_llm.models import transformer
 from jaxrl_llm.monitoring import timing
@@ -103,7 +101,7 @@ def test_no_softmax_over_the_vocabulary_in_16_bits():
       mask=abstract(bool, rows, 10),
       behaviour_logprobs=abstract(jnp.float32, rows, 10),
       advantages=abstract(jnp.float32, rows))
-  loss = jax.tree.map(jnp.asarray, loss_lib.params(config))
+  loss = jax.tree.map(jnp.asarray, choices.loss_params(config))
   sensitive = {'exp', 'log', 'sub', 'reduce_sum', 'reduce_max', 'div',
                'logsumexp', 'tanh'}
   plan = learner.plans(rows)[-1]
@@ -118,7 +116,7 @@ def test_the_overlong_penalty_counts_tokens(parts):
   """Tunix counts characters."""
   config = tiny.load(overlong__mode='penalty', overlong__window=5)
   parts = tiny.changed(
-      parts, config=config, advantages=advantages_lib.make(config))
+      parts, config=config, advantages=choices.advantages(config))
   plain = parts.task.tokenizer
   wordy = types.SimpleNamespace(
       encode=plain.encode, stop_ids=plain.stop_ids,
@@ -143,7 +141,7 @@ def test_behaviour_is_the_distribution_that_was_sampled(parts):
     state, fixed, _ = tiny.begin(parts)
     fixed = fixed._replace(
         sampling=parts.sampling(**sampling),
-        loss=parts.replicate(loss_lib.params(config)))
+        loss=parts.replicate(choices.loss_params(config)))
     watched = tiny.watch(parts, tiny.by_length)
     _, outcome = train.take_step(
         watched.parts, state, fixed, timing.Timer())

@@ -7,8 +7,7 @@ import pytest
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import train
-from jaxrl_llm.config import memory
-from jaxrl_llm.host import build
+from jaxrl_llm.host import build, memory
 from jaxrl_llm.monitoring import timing
 from tests.helpers import tiny
 

@@ -12,8 +12,8 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_llm import checkpoint, stages, train
-from jaxrl_llm.host import rounds
+from jaxrl_llm import checkpoint, train
+from jaxrl_llm.host import rounds, stages
 from jaxrl_llm.host import state as state_lib
 from tests.helpers import stage_runs, tiny
 

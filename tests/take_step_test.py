@@ -10,9 +10,8 @@ import pytest
 
 from jaxrl_llm import checkpoint, phases, train
 from jaxrl_llm.evaluation import heldout
-from jaxrl_llm.host import build
+from jaxrl_llm.host import build, choices
 from jaxrl_llm.host import state as state_lib
-from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.monitoring import metrics, timing
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.types import Stopped
@@ -169,7 +168,7 @@ def test_overlong_responses(parts):
   def credited(**fields):
     config = tiny.load(**fields)
     return step(tiny.changed(
-        parts, config=config, advantages=advantages_lib.make(config)))
+        parts, config=config, advantages=choices.advantages(config)))
 
   plain_row, rollouts, plain, _ = credited()
   cut = rollouts.truncated

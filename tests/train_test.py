@@ -12,9 +12,7 @@ import pytest
 from jaxrl_llm import checkpoint, train
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.evaluation import heldout
-from jaxrl_llm.host import programs
-from jaxrl_llm.learner import advantages as advantages_lib
-from jaxrl_llm.learner import loss as loss_lib
+from jaxrl_llm.host import choices, programs
 from jaxrl_llm.monitoring import compiles, metrics, summary, timing
 from jaxrl_llm.ops import buckets
 from jaxrl_llm.rewards import Verdict
@@ -203,7 +201,7 @@ def test_annealing_k_compiles_nothing(parts, reuse, tmp_path, monkeypatch):
       samples_per_prompt=4)
   watched = tiny.watch(
       tiny.changed(
-          parts, config=config, advantages=advantages_lib.make(config)),
+          parts, config=config, advantages=choices.advantages(config)),
       tiny.by_length)
   reuse(watched.parts)
   names, known = tiny.compiled_by_step(monkeypatch)
@@ -241,7 +239,7 @@ def test_other_hyperparameters_compile_nothing(run, parts):
         sampling=parts.sampling(
             temperature=1.0 - .2 * i, top_k=2 * i, top_p=1 - .1 * i),
         loss=parts.replicate(jax.tree.map(
-            lambda x: x * np.float32(1 + i), loss_lib.params(
+            lambda x: x * np.float32(1 + i), choices.loss_params(
                 parts.config))))
     with jax.transfer_guard('disallow'):
       state, outcome = train.take_step(

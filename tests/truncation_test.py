@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxrl_llm import stages
-from jaxrl_llm.host import build, programs
+from jaxrl_llm.host import build, programs, stages
 from jaxrl_llm.sampling.stops import Stops
 from tests.helpers import tiny
 from tests.helpers.tolerance import policy_gap

@@ -80,6 +80,7 @@ def train(run: Run, folder: pathlib.Path, where: str) -> None:
   from jaxrl_llm import config as config_lib
   from jaxrl_llm import evaluate
   from jaxrl_llm import train as train_lib
+  from jaxrl_llm.host import stages
   from jaxrl_llm.monitoring import metrics
   workdir = folder / run.name
   fields = {
@@ -88,7 +89,7 @@ def train(run: Run, folder: pathlib.Path, where: str) -> None:
       'eval.every': 0, 'eval.samples': 1, 'eval.k': 1, 'checkpoint.every': 0,
       **fields_of(run)}
   config = config_lib.load(CONFIGS[run.task], fields)
-  config_lib.validate(config)
+  stages.validate(config)
   train_lib.train(config, run.name)
   heldout = {}
   for name, sizes in HELDOUT[run.task].items():

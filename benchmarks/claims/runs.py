@@ -79,12 +79,13 @@ def train_arm(
   """
   from jaxrl_llm import config as config_lib
   from jaxrl_llm import train
+  from jaxrl_llm.host import stages
   from jaxrl_llm.monitoring import metrics
   loaded = config_lib.load(config, {
       'workdir': str(folder / name), 'mesh.cpu_devices': 1,
       'warm_start.cache': str(folder / 'warm_start'), 'log.display': False,
       'log.tensorboard': False, 'checkpoint.every': 0, **fields})
-  config_lib.validate(loaded)
+  stages.validate(loaded)
   train.train(loaded, name)
   return metrics.read(folder / name / 'metrics.jsonl')
 

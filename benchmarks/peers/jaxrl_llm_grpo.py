@@ -20,9 +20,8 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm import rewards, tasks, train
 from jaxrl_llm import tokenizer as tokenizer_lib
 from jaxrl_llm.curriculum import order
-from jaxrl_llm.host import build
+from jaxrl_llm.host import build, choices, stages
 from jaxrl_llm.host import state as state_lib
-from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.monitoring import flops, timing
 from jaxrl_llm.sharding import cpu
 from jaxrl_llm.tokenizer import CharTokenizer
@@ -59,7 +58,7 @@ def make_config(job: job_lib.Job) -> ConfigDict:
   c.optimizer.learning_rate = job.learning_rate
   if job.folder:
     c.model.hf = job.folder
-    config_lib.validate(c)
+    stages.validate(c)
     return c
   c.model.vocab_size = job.vocab_size
   for name in ('width', 'layers', 'heads', 'kv_heads', 'head_dim',
@@ -69,7 +68,7 @@ def make_config(job: job_lib.Job) -> ConfigDict:
   c.mesh.cpu_devices = job.devices or cores
   c.sampling.slots = max(8 * cores // c.mesh.cpu_devices, 1)
   c.sampling.unroll = True
-  config_lib.validate(c)
+  stages.validate(c)
   return c
 
 
@@ -93,7 +92,7 @@ def main() -> None:
       parts, parts.programs.learner.init(params))
   fixed = state_lib.Fixed(
       sampling=parts.sampling(),
-      loss=parts.replicate(loss_lib.params(config)), anchor=None)
+      loss=parts.replicate(choices.loss_params(config)), anchor=None)
   rate = flops.matmul_rate(parts.programs.model.dtype)
   timer = timing.Timer()
   while turns.wait():

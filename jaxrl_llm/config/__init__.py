@@ -42,14 +42,14 @@ from jaxrl_llm.config.files import (
 )
 from jaxrl_llm.config.model import (
     actor_model,
-    has_actor,
     is_large,
     model_config,
     of_actor,
     of_player,
     PLAYERS,
 )
-from jaxrl_llm.config.nested import flatten, task_options
+from jaxrl_llm.config.nested import flatten
+from jaxrl_llm.config.table import has_actor
 from jaxrl_llm.config.values import to_text
 
 __all__ = (
@@ -57,5 +57,5 @@ __all__ = (
     'affecting', 'as_begun', 'base', 'choices', 'complete', 'difference',
     'fingerprint', 'flatten', 'has_actor', 'is_large', 'load', 'load_file',
     'model_config', 'name_of', 'of_actor', 'of_player', 'parse',
-    'resume_conflicts', 'split', 'task_options', 'title', 'to_json', 'to_text',
+    'resume_conflicts', 'split', 'title', 'to_json', 'to_text',
     'validate')

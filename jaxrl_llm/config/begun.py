@@ -5,14 +5,13 @@ that it can start another run on another machine.
 """
 
 import json
-from typing import Any
 
 from ml_collections import ConfigDict
 
 from jaxrl_llm.config.fields import AUTO
 from jaxrl_llm.config.files import from_json
-from jaxrl_llm.config.model import model_config, SECTIONS
-from jaxrl_llm.config.nested import flatten, nested, renamed
+from jaxrl_llm.config.model import SECTIONS
+from jaxrl_llm.config.nested import flatten, nested
 from jaxrl_llm.config.values import check
 from jaxrl_llm.storage import paths
 
@@ -29,7 +28,7 @@ def choices(config: ConfigDict) -> str:
     config: with the choices made.
   """
   flat = flatten(config)
-  return json.dumps({name: flat[name] for name in (
+  return json.dumps({name: flat.get(name) for name in (
       *_LIMITS, *_CHOSEN, *(
           f'{section}.{leaf}' for section in SECTIONS
           for leaf in ('hf', 'dtype')))}, indent=1)
@@ -45,15 +44,13 @@ def as_begun(config: ConfigDict) -> ConfigDict:
   Returns:
     The config with the run's lengths in place of `auto`, if prompts and
     responses have the same limits, and with its `model.dtype` in place of none,
-    if the model is the same. The same holds for the actor's model. A run
-    without FILE is of an earlier version, which had no buckets and computed in
-    the type of the checkpoint.
+    if the model is the same. The same holds for the actor's model.
   """
   if config.workdir is None:
     return config
   flat = flatten(config)
   try:
-    begun = _begun(config, paths.place(config.workdir))
+    begun = from_json(str(paths.place(config.workdir) / FILE))
     taken = {}
     if all(begun.get(name) == flat[name] for name in _LIMITS):
       taken = {name: begun[name] for name in _CHOSEN
@@ -65,18 +62,3 @@ def as_begun(config: ConfigDict) -> ConfigDict:
     return nested(check({**flat, **taken}))
   except (OSError, ValueError, KeyError):
     return config
-
-
-def _begun(config: ConfigDict, folder: paths.Path) -> dict[str, Any]:
-  """Returns the content of FILE, or what it would have been before it was."""
-  paths.reachable(folder)
-  with paths.explained(folder):
-    known = (folder / FILE).exists()
-  if known:
-    return from_json(str(folder / FILE))
-  former = renamed(from_json(str(folder / 'config.json')), warn=False)
-  return {'model.dtype': model_config(config).dtype, **{
-      name: former.get(name) for name in (*_LIMITS, 'model.hf')}, **{
-          'sampling.buckets': former.get('sampling.buckets', ())}} | (
-              {'model.dtype': former['model.dtype']}
-              if former.get('model.dtype') else {})

@@ -1,22 +1,28 @@
 """Checks of fields against each other."""
 
 import re
-from typing import Any, Iterable, Iterator, Mapping
+from typing import Iterable, Iterator
 
 from ml_collections import ConfigDict
 
-from jaxrl_llm import schedules, tasks
-from jaxrl_llm.config import table, values
-from jaxrl_llm.config.fields import AUTO, FIELDS
-from jaxrl_llm.config.model import actor_model, has_actor, model_config
-from jaxrl_llm.config.nested import flatten, task_options
+from jaxrl_llm import plugs, schedules
+from jaxrl_llm.config import values
+from jaxrl_llm.config.fields import AUTO
+from jaxrl_llm.config.model import actor_model, model_config
+from jaxrl_llm.config.nested import flatten
+from jaxrl_llm.config.table import table
 from jaxrl_llm.config.values import to_text
 from jaxrl_llm.models.config import ModelConfig
+from jaxrl_llm.plugs import SLOTS
 
-DEFAULTS = {field.name: field.default for field in FIELDS}
 _MOST = 3  # sentences about one config
-_NO_ACTOR = 'actor.model.hf', 'actor.model.preset'
-_OF_ACTOR_PPO = 'loss.clip_low', 'loss.clip_high'
+
+
+def check_options(config: ConfigDict) -> None:
+  """Raises ValueError if a plug's own options contradict each other."""
+  flat = flatten(config)
+  for slot in SLOTS:
+    plugs.chosen(slot, flat)
 
 
 def validate(config: ConfigDict) -> None:
@@ -30,88 +36,20 @@ def validate(config: ConfigDict) -> None:
       the fix.
   """
   values.check(flatten(config))
-  tasks.make_options(config.task.name, **task_options(config))
+  check_options(config)
   model, actor = model_config(config), actor_model(config)
-  faults = [*_conflicts(config, model), *_actor(config, model, actor)]
-  for name, reason in ignored(flatten(config)).items():
-    default = values.to_text(DEFAULTS.get(name))
-    faults.append(
-        f'{name}={to_text(flatten(config)[name])} has no effect with {reason}: '
-        f'leave it out, or set it to its default, {default}.')
+  faults = [fault for check in (
+      _groups, _screens, _pkpo, _off_policy, _cbs, _batches, _lengths,
+      _evaluation, _devices, _attention) for fault in check(config, model)]
+  faults += _actor(config, model, actor)
   if len(faults) > _MOST:
     faults[_MOST - 1:] = [f'{len(faults) - _MOST + 1} more values do not fit.']
   if faults:
     raise ValueError('\n'.join(faults))
-  from jaxrl_llm import stages
-  made = stages.make(config)
-  if late := _stale_rows(config, made):
-    raise ValueError(
-        f'jackpot.z=exact needs the policy that wrote each row, but {late} '
-        'trains on rows of earlier steps: use jackpot.z=topk.')
 
 
-def unused(flat: Mapping[str, Any]) -> dict[str, str]:
-  """Finds the hyperparameters that the chosen loss does not use.
-
-  Functions say by their keyword arguments which hyperparameters they use: an
-  objective's `x` is the field `loss.x`, a correction's is `loss.importance_x`,
-  and a selection's is the field x of its section.
-
-  Args:
-    flat: dotted name to value; what is left out has its default.
-
-  Returns:
-    Name of each hyperparameter to the choice that ignores it, such as
-    'loss.objective=cispo'.
-  """
-  # Imported here so that --help need not wait for jax.
-  from jaxrl_llm import stages
-  from jaxrl_llm.ops import importance, policy_losses
-  found = {}
-  for field, registry in (
-      ('curriculum', stages.CURRICULA), ('selection', stages.SELECTIONS)):
-    chosen = str(flat.get(field, DEFAULTS[field]))  # a wrong one may be a list
-    used = registry[chosen].fields if chosen in registry else {}
-    names = {x for stage in registry.values() for x in stage.fields}
-    found.update({x: f'{field}={chosen}' for x in sorted(names - {*used})})
-  if (chosen := flat.get('off_policy', DEFAULTS['off_policy'])) != 'jackpot':
-    found.update({x: f'off_policy={chosen}' for x in DEFAULTS
-                  if x.startswith('jackpot.')})
-  for field, prefix, registry in (
-      ('loss.objective', 'loss.', policy_losses.OBJECTIVES),
-      ('loss.importance', 'loss.importance_', importance.CORRECTIONS)):
-    chosen = str(flat.get(field, DEFAULTS[field]))
-    names = {
-        key: policy_losses.hyperparameters(fn) for key, fn in registry.items()}
-    for name in sorted({x for every in names.values() for x in every}):
-      if name not in names.get(chosen, ()):
-        found[prefix + name] = f'{field}={chosen}'
-  if has_actor(flat):
-    if flat.get('actor.ppo', True):
-      found = {k: v for k, v in found.items() if k not in _OF_ACTOR_PPO}
-  else:
-    found.update({
-        x: f'{_NO_ACTOR[0]} and {_NO_ACTOR[1]} none' for x in table.table()
-        if x.startswith('actor.') and x not in ('actor.lag', *_NO_ACTOR)})
-  return found
-
-
-def ignored(flat: Mapping[str, Any]) -> dict[str, str]:
-  """Finds hyperparameters that were set, but that nothing uses.
-
-  Args:
-    flat: dotted name to value; what is left out has its default.
-
-  Returns:
-    What `unused` says of those with another value than their default.
-  """
-  return {
-      name: reason for name, reason in unused(flat).items()
-      if flat.get(name, DEFAULTS.get(name)) != DEFAULTS.get(name)}
-
-
-def _conflicts(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
-  """Yields a sentence for each conflict between fields."""
+def _groups(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
+  """Yields what needs groups of several samples."""
   from jaxrl_llm.ops.advantages import GROUP_RELATIVE
   if c.samples_per_prompt < 2 and c.advantage in {*GROUP_RELATIVE, 'pkpo'}:
     yield (f'samples_per_prompt=1 leaves advantage={c.advantage} nothing to '
@@ -119,12 +57,15 @@ def _conflicts(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
   if c.samples_per_prompt < 2 and c.curriculum == 'dynamic':
     yield ('samples_per_prompt=1 leaves curriculum=dynamic nothing to compare: '
            'use 2 or more, or curriculum=uniform.')
+
+
+def _screens(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
+  """Yields conflicts of curriculum=speed."""
   if c.curriculum == 'speed' and c.speed.rule == 'signal':
     for given, use in (('advantage=reinforce', 'advantage=rloo'),
                        ('pkpo.transform=s', 'pkpo.transform=sloo_minus_one')):
       name, _, value = given.partition('=')
-      if flatten(c)[name] == value and (
-          name == 'advantage' or c.advantage == 'pkpo'):
+      if flatten(c).get(name) == value:
         yield ('speed.rule=signal measures a group by its |advantage|, which '
                f'with {given} is largest where all samples are right: use '
                f'speed.rule=pass_rate, or {use}.')
@@ -139,6 +80,10 @@ def _conflicts(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
              'since the mean of one reward, 0 or 1, is not between speed.p_low='
              f'{low:g} and speed.p_high={high:g}: raise speed.n_init, or use '
              'speed.rule=signal.')
+
+
+def _pkpo(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
+  """Yields a k that the groups are too small for."""
   if c.advantage == 'pkpo' and c.samples_per_prompt > 1:
     most = c.samples_per_prompt - (c.pkpo.transform == 'sloo')
     for _, k in schedules.pieces(c.pkpo.k):
@@ -146,23 +91,34 @@ def _conflicts(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
         yield (f'pkpo.k={k} does not fit samples_per_prompt='
                f'{c.samples_per_prompt}: {c.pkpo.transform} can use k of 1 to '
                f'{most}.')
-  yield from _off_policy(c, model)
+
+
+def _cbs(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
+  """Yields fields of CBS that its scope does not use."""
   if c.selection == 'cbs':
     replays, scope = c.cbs.scope == 'global', f'cbs.scope={c.cbs.scope}'
     yield from _without_effect(c, (
         ('cbs.rounds', replays, scope), ('cbs.keep', not replays, scope),
         ('cbs.pool', not replays, scope)))
+
+
+def _batches(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
+  """Yields numbers that do not divide a batch."""
   rows = c.prompts_per_step * c.samples_per_prompt
   if rows % c.learner.updates:
     yield (f'learner.updates={c.learner.updates} does not divide the {rows} '
            'responses of a step (prompts_per_step x samples_per_prompt): use '
            f'{_divisor(rows, c.learner.updates)}.')
+
+
+def _lengths(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
+  """Yields conflicts of the lengths of prompts and responses."""
   full = c.max_prompt + c.max_response
   if c.sampling.chunk and c.sampling.chunk > full:
     yield (f'sampling.chunk={c.sampling.chunk} is more than the {full} '
            'positions of the cache (max_prompt + max_response): use at most '
            f'{full}, or none.')
-  for length in _lengths(c.sampling.buckets):
+  for length in _buckets(c.sampling.buckets):
     if length >= c.max_prompt:
       yield (f'sampling.buckets has {length}, but prompt lengths below the '
              f'full one lie between 1 and {c.max_prompt - 1} (max_prompt - 1): '
@@ -171,6 +127,10 @@ def _conflicts(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
       1 <= c.overlong.window <= c.max_response):
     yield (f'overlong.window={c.overlong.window} must lie between 1 and '
            f'max_response={c.max_response} when overlong.mode=penalty.')
+
+
+def _evaluation(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
+  """Yields conflicts of numbers of responses, and of texts."""
   if not c.eval.k:
     yield 'eval.k is empty: give at least one number, such as 1.'
   for name in ('eval_k', 'eval.k', 'sampling.buckets'):
@@ -178,16 +138,20 @@ def _conflicts(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
     if isinstance(value, tuple) and len({*value}) < len(value):
       yield (f'{name}={to_text(value)} has a value twice: leave one of them '
              'out.')
+  for k in c.eval.k:
+    if k > c.eval.samples:
+      yield (f'eval.k={k} needs as many responses to each problem, but '
+             f'eval.samples={c.eval.samples}: raise it, or leave out that k.')
   if c.lora.rank:
     try:
       re.compile(c.lora.targets)
     except re.error as error:
       yield (f'lora.targets={c.lora.targets} is no regular expression '
              f'({error}): correct it.')
-  for k in c.eval.k:
-    if k > c.eval.samples:
-      yield (f'eval.k={k} needs as many responses to each problem, but '
-             f'eval.samples={c.eval.samples}: raise it, or leave out that k.')
+
+
+def _devices(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
+  """Yields a mesh that no devices can have."""
   axes = (c.mesh.data, c.mesh.fsdp, c.mesh.tensor)
   if axes.count(-1) > 1 or any(size < 1 and size != -1 for size in axes):
     yield (f'mesh={to_text(axes)} (data, fsdp, tensor): use sizes of at least '
@@ -196,6 +160,10 @@ def _conflicts(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
     yield (f'processes.patience={c.processes.patience:g} must be below '
            f'processes.heartbeat_timeout={c.processes.heartbeat_timeout}, '
            'since JAX then aborts without a word.')
+
+
+def _attention(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
+  """Yields what learner.attention=cudnn cannot compute."""
   if c.learner.attention == 'cudnn':
     if model.dtype == 'float32':
       yield ('learner.attention=cudnn works on 16-bit types: set '
@@ -203,19 +171,6 @@ def _conflicts(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
     if model.window or model.attention_softcap:
       yield ('learner.attention=cudnn has no sliding window or soft cap, which '
              f'{c.model.hf or c.model.preset} has: use learner.attention=xla.')
-
-
-def _stale_rows(c: ConfigDict, stages: Any) -> str:
-  """Returns the field that lets jackpot.z=exact meet older rows, or ''."""
-  if c.off_policy != 'jackpot' or (c.jackpot.target, c.jackpot.z) != (
-      'p_new', 'exact'):
-    return ''
-  if c.actor.lag:
-    return f'actor.lag={c.actor.lag}'
-  for name, stage in stages._asdict().items():
-    if stage.stale:
-      return f'{name}={c[name]}'
-  return ''
 
 
 def _off_policy(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
@@ -269,11 +224,13 @@ def _without_effect(
     c: the config.
     uses: name of each field, whether it is used, and the choice that says so.
   """
+  flat = flatten(c)
+  fields = table(flat)
   for name, used, reason in uses:
-    value = flatten(c)[name]
-    if not used and value != DEFAULTS[name]:
+    value, default = flat[name], fields[name].default
+    if not used and value != default:
       yield (f'{name}={to_text(value)} has no effect with {reason}: leave it '
-             f'out, or set it to its default, {to_text(DEFAULTS[name])}.')
+             f'out, or set it to its default, {to_text(default)}.')
 
 
 def _actor(
@@ -295,7 +252,7 @@ def _actor(
            f'{model.vocab_size} tokens of the vocabulary: use 0 for all.')
 
 
-def _lengths(buckets: str | tuple[int, ...]) -> tuple[int, ...]:
+def _buckets(buckets: str | tuple[int, ...]) -> tuple[int, ...]:
   return () if buckets == AUTO else buckets
 
 

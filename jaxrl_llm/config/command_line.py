@@ -2,18 +2,20 @@
 
 import itertools
 import sys
-from typing import Any, Mapping, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 from ml_collections import ConfigDict
 from rich import console, table
 
-from jaxrl_llm import tasks
 from jaxrl_llm.config import files, values
-from jaxrl_llm.config.checks import validate
+from jaxrl_llm.config.checks import check_options, validate
 from jaxrl_llm.config.field import Field
+from jaxrl_llm.config.fields import ACTOR, JACKPOT
 from jaxrl_llm.config.model import model_config
-from jaxrl_llm.config.nested import flatten, nested, task_options
+from jaxrl_llm.config.nested import flatten, nested
+from jaxrl_llm.config.table import plug_fields
 from jaxrl_llm.config.table import table as table_of
+from jaxrl_llm.plugs import SLOTS, slots
 from jaxrl_llm.storage import paths
 
 HELP = ('--help', '-h')
@@ -36,7 +38,7 @@ def begin(argv: Sequence[str]) -> None:
     if spec is None:
       return
     config = files.load(spec, overrides)
-    tasks.make_options(config.task.name, **task_options(config))
+    check_options(config)
   except (OSError, ValueError) as error:
     _refuse(error)
   _begun[spec, *overrides.items()] = config
@@ -48,8 +50,8 @@ def _refuse(error: Exception) -> None:
 
 
 def parse(
-    argv: Sequence[str], program: str = 'train', more: str = '',
-) -> tuple[ConfigDict, str]:
+    argv: Sequence[str], program: str = 'train', more: str = '', *,
+    check: Callable[[ConfigDict], None] = validate) -> tuple[ConfigDict, str]:
   """Reads the command line of a program.
 
   Prints the fields and ends the program on `--help`; on a mistake, ends it
@@ -59,9 +61,10 @@ def parse(
     argv: the arguments, without the program's own name.
     program: its module in this package, for `--help`.
     more: text for `--help` about its other arguments.
+    check: raises ValueError for a config that does not fit itself.
 
   Returns:
-    The config, checked by `validate`, and its name.
+    The config, checked, and its name.
   """
   try:
     spec, overrides = split(argv)
@@ -74,7 +77,7 @@ def parse(
           '--config=configs/countdown.py, or --help.')
     config = _begun.pop((spec, *overrides.items()), None) or files.load(
         spec, overrides)
-    validate(config)
+    check(config)
   except (OSError, ValueError) as error:
     _refuse(error)
   return config, files.name_of(spec)
@@ -114,7 +117,7 @@ def _print_help(
     more: str) -> None:
   """Prints every field, its value in this config and its meaning.
 
-  Without a config and a task, this includes the fields of every task.
+  Without a config, this includes the fields of all that one could choose.
   """
   config = files.load(spec, overrides) if spec else nested(
       files.overridden(flatten(files.base()), overrides))
@@ -128,7 +131,7 @@ def _print_help(
   rows.add_column(overflow='fold')
   flat = flatten(config)
   for section, fields in itertools.groupby(
-      table_of(config.task.name).values(), _section):
+      table_of(flat).values(), _section):
     if section:
       rows.add_row()
     for field in fields:
@@ -137,11 +140,8 @@ def _print_help(
       if section == 'model' and value is None and hasattr(model, leaf):
         text = f'({_shown(getattr(model, leaf))})'
       rows.add_row(field.name, text, field.meaning)
-    if section == 'task' and not (
-        spec or {'task', 'task.name'} & overrides.keys()):
-      for name in tasks.NAMES:
-        if name != config.task.name:
-          _add_task(rows, name)
+  if not spec:
+    _add_plugs(rows, flat, overrides)
   show = console.Console(highlight=False).print
   show(f'Usage: python -m jaxrl_llm.{program} --config=FILE.py[:ARG] '
        '[--config.FIELD=VALUE]\n', markup=False, soft_wrap=True)
@@ -152,12 +152,21 @@ def _print_help(
   show(rows)
 
 
-def _add_task(rows: table.Table, name: str) -> None:
-  """Adds the options of another task, with their defaults."""
-  rows.add_row()
-  rows.add_row(f'with task.name={name}:')
-  for field in table_of(name).values():
-    if _section(field) == 'task' and field.name != 'task.name':
+def _add_plugs(
+    rows: table.Table, flat: Mapping[str, Any],
+    overrides: Mapping[str, str]) -> None:
+  """Adds the fields of what a config could choose, and does not."""
+  others = {f'{slot}={name}': plug_fields(slot, name).values()
+            for slot in SLOTS for name in slots.known(slot)
+            if name != flat[slot] and slot not in overrides and not (
+                slot == 'task.name' and 'task' in overrides)}
+  others['off_policy=jackpot'] = JACKPOT
+  others['actor.model.hf or actor.model.preset'] = ACTOR
+  for choice, fields in others.items():
+    if fields:
+      rows.add_row()
+      rows.add_row(f'with {choice}:')
+    for field in fields:
       rows.add_row(field.name, _shown(field.default), field.meaning)
 
 

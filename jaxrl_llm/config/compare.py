@@ -6,11 +6,9 @@ from typing import Any, Mapping, Sequence
 
 from ml_collections import ConfigDict
 
-from jaxrl_llm.config import checks
 from jaxrl_llm.config.field import AFFECTS, WEIGHTS
-from jaxrl_llm.config.fields import REMOVED
 from jaxrl_llm.config.model import SECTIONS
-from jaxrl_llm.config.nested import Flat, flatten, renamed
+from jaxrl_llm.config.nested import Flat, flatten
 from jaxrl_llm.config.table import table
 from jaxrl_llm.config.values import to_text
 
@@ -27,11 +25,9 @@ def affecting(config: ConfigDict, *what: str) -> Flat:
   """
   assert {*what} <= {*AFFECTS}, what
   flat = flatten(config)
-  # Files of runs before there were such texts have names without this field.
-  later = () if flat['sampling.stop'] else ('sampling.stop',)
   return {
-      name: flat[name] for name, field in table(config.task.name).items()
-      if {*field.affects} & {*what} and name not in later}
+      name: flat[name] for name, field in table(flat).items()
+      if {*field.affects} & {*what}}
 
 
 def fingerprint(values: Mapping[str, Any]) -> str:
@@ -45,9 +41,7 @@ def difference(
     only: Sequence[str] = ()) -> dict[str, str]:
   """Compares two configs.
 
-  A field that did not exist when a config was saved has its default, or the
-  value that the code of that time meant. Where neither config uses a
-  hyperparameter, its value does not matter.
+  What a config leaves out has its default.
 
   Args:
     old: a config, or what `json.loads` made of `to_json`.
@@ -57,35 +51,21 @@ def difference(
   Returns:
     Dotted name to a line such as 'loss.clip_high: 0.2 -> 0.28'.
   """
-  a, b = renamed(flatten(old), warn=False), renamed(flatten(new), warn=False)
+  a, b = flatten(old), flatten(new)
   for flat in (a, b):
-    flat.setdefault('loss.behaviour', 'sampled')
-    for name in flat.keys() & REMOVED.keys():
-      del flat[name]
-  for field in table(b.get('task.name')).values():
-    a.setdefault(field.name, field.default)
-    b.setdefault(field.name, field.default)
+    for field in table(flat).values():
+      flat.setdefault(field.name, field.default)
   for section in SECTIONS:
     name, kind = f'{section}.hf', f'{section}.dtype'
     if a[name] and a[kind] is None:  # the run did not choose it
       a[kind] = b[kind]
-  unused = checks.unused(a).keys() & checks.unused(b).keys()
-  if not (_ratio_is_cut(a) or _ratio_is_cut(b)):
-    unused |= {'loss.behaviour'}
   missing = object()
   return {
       name: f'{name}: {to_text(a.get(name, "-"))} -> '
             f'{to_text(b.get(name, "-"))}'
       for name in dict.fromkeys([*a, *b])
-      if a.get(name, missing) != b.get(name, missing) and name not in unused
+      if a.get(name, missing) != b.get(name, missing)
       and (not only or _within(name, only))}
-
-
-def _ratio_is_cut(flat: Mapping[str, Any]) -> bool:
-  """Returns whether the loss has a ratio to a sampler that truncates."""
-  return flat['loss.importance'] != 'none' and (
-      flat['sampling.top_k'] > 0 or flat['sampling.top_p'] < 1
-      or flat['sampling.min_p'] > 0)
 
 
 def resume_conflicts(
@@ -104,7 +84,7 @@ def resume_conflicts(
   """
   flat = flatten(config)
   free = {
-      name for name, field in table(flat['task.name']).items()
+      name for name, field in table(flat).items()
       if WEIGHTS not in field.affects}
   if flat['optimizer.schedule'] == 'constant' or (
       flat['optimizer.decay_steps'] is not None):

@@ -1,15 +1,12 @@
-"""Table of fields of a config: name, default, range, choices and meaning.
+"""Table of the fields of every config: name, default, range and meaning.
 
-This table, with the fields of the methods in `method_fields`, is the only place
-where a field is declared. `config.base()` is built from it, `--help` prints it,
-and a value out of range or not among the choices is refused by it. `affects`
-says what a field changes: a run's resume, the cache of warm starts and the
-responses that an evaluation keeps all ask the table. The fields of a model and
-the options of a task come from their dataclasses, whose docstrings give the
-meanings.
+`config.base()` is built from it, `--help` prints it, and a value out of range
+or not among the choices is refused by it. `affects` says what a field changes:
+a run's resume, the cache of warm starts and the responses that an evaluation
+keeps all ask the table. `table` adds the fields of the models, and those of
+what a config chooses: a plug's hyperparameters come from its signature.
 """
 
-from jaxrl_llm import schedules, tasks
 from jaxrl_llm.config.field import (
     ANY,
     EVALUATION,
@@ -19,9 +16,8 @@ from jaxrl_llm.config.field import (
     WARM_START,
     WEIGHTS,
 )
-from jaxrl_llm.config.method_fields import METHODS
 from jaxrl_llm.models.config import PRESETS
-from jaxrl_llm.tasks import modules
+from jaxrl_llm.plugs import modules
 
 
 class Lengths(tuple[int, ...]):
@@ -37,18 +33,6 @@ class Automatic(int):
 
 
 AUTO = 'auto'
-
-# Names that fields had before; configs with them load, with a warning.
-RENAMED = {
-    'selection.signal_only': 'drop_zero_advantage',
-    'sampling.prompts_per_round': 'sampling.prefill_prompts',
-}
-
-# Fields that former versions had. Saved configs with them load, with a warning.
-REMOVED = {
-    f'learner.{name}': 'learner.tokens_per_microbatch limits a microbatch now'
-    for name in ('microbatch', 'buckets', 'share_prompts', 'response_buckets',
-                 'list_buckets')}
 
 _INTS = tuple[int, ...]
 _PATH = modules.Path | None
@@ -68,19 +52,10 @@ FIELDS = (
           range=ANY),
     Field('prompts_per_step', 32, 'problems in a train batch; one may come '
           'twice where an epoch ends', range=SOME),
-    Field('curriculum', 'uniform', 'problems to sample, groups to train on: '
-          'uniform (all), dynamic (groups whose rewards differ), speed (a few '
-          'samples screen a group) or your own module (my_package.my_module or '
-          'FILE.py)',
-          kind=modules.Name, choices=('uniform', 'dynamic', 'speed')),
+    Field('curriculum', 'uniform', 'problems to sample, groups to train on'),
     Field('curriculum_prompts', None, 'new problems that a step samples (none: '
           'prompts_per_step)', range=SOME, kind=int | None),
-    Field('selection', 'all_rows', 'rows to update on, once a batch is full: '
-          'all_rows (those of the batch); random, newest or replay (of the '
-          'last replay.rounds batches), cbs (a bandit picks them) or your own '
-          'module',
-          kind=modules.Name,
-          choices=('all_rows', 'random', 'newest', 'replay', 'cbs')),
+    Field('selection', 'all_rows', 'rows to update on, once a batch is full'),
     Field('samples_per_prompt', 8, 'responses to each problem: its group',
           range=SOME),
     Field('max_prompt', 64, 'tokens a prompt may have', range=SOME,
@@ -90,19 +65,15 @@ FIELDS = (
     Field('off_policy', 'none', 'rollouts of another policy than the one in '
           'training: none (see loss.importance) or jackpot (rejects and '
           'weights their tokens)', choices=('none', 'jackpot')),
-    Field('advantage', 'grpo', 'how rewards become advantages: reinforce, '
-          'rloo, grpo, dr_grpo, reinforce_pp or pkpo',
-          choices=('reinforce', 'rloo', 'grpo', 'dr_grpo', 'reinforce_pp',
-              'pkpo')),
+    Field('advantage', 'grpo', 'how rewards become advantages'),
     Field('drop_zero_advantage', False, 'leave rows whose advantage is 0 out '
           'of the update: faster, and no bonus or penalty acts on them'),
     Field('eval_k', (1, 2, 4, 8, 12, 16), 'k of the pass@k that every step '
           'reports of its own prompts; those above samples_per_prompt are left '
           'out', range=SOME, kind=_INTS, affects=_NOTHING),
 
-    Field('task.name', 'countdown', f'which task: {", ".join(tasks.NAMES)}, or '
-          'your own module (my_package.my_module or FILE.py); the fields below '
-          'are its own', affects=EVERYTHING),
+    Field('task.name', 'countdown', 'problems and their verifier',
+          affects=EVERYTHING),
 
     Field('model.hf', None, 'Hugging Face model, a folder or a name on the '
           'hub: its weights, tokeniser and type, in place of the preset',
@@ -164,45 +135,22 @@ FIELDS = (
           "training prompts' lengths and kept for the run) or none",
           range=SOME, kind=Lengths, affects=_NOTHING),
 
-    Field('pkpo.k', '4', 'k of the pass@k to optimise, with advantage=pkpo: a '
-          'number, or step:value pairs such as 0:8,1500:1',
-          kind=schedules.Steps),
-    Field('pkpo.transform', 'sloo_minus_one', 'estimator of its gradient: '
-          'sloo_minus_one, sloo or s', choices=('sloo_minus_one', 'sloo', 's')),
-    Field('pkpo.batch_std', False, "divide the advantages by the batch's "
-          "standard deviation"),
-
-    Field('loss.objective', 'clip', 'surrogate loss: clip (per token), gspo '
-          '(per sequence), cispo or no_clip',
-          choices=('clip', 'gspo', 'cispo', 'no_clip')),
+    Field('loss.objective', 'clip', 'surrogate loss of a token'),
     Field('loss.aggregation', 'token_mean', 'how token losses are averaged: '
           'sequence_mean (GRPO), token_mean (DAPO) or constant (Dr. GRPO)',
           choices=('sequence_mean', 'token_mean', 'constant')),
-    Field('loss.clip_low', 0.2, 'ratios below 1 minus this are clipped',
-          range='[0, 1]'),
-    Field('loss.clip_high', 0.2, 'ratios above 1 plus this are clipped',
-          range='[0, inf]'),
-    Field('loss.dual_clip', None, 'upper bound of the ratio where the '
-          'advantage is negative, with clip and gspo (none: no bound)',
-          range='(1, inf)', kind=float | None),
     Field('loss.entropy_bonus', 0.0, 'weight of the entropy, in nats per token',
           range='(-inf, inf)'),
     Field('loss.kl_coef', 0.0, 'weight of the KL to the policy that RL started '
           'from (0: it is not computed)', range=ANY),
     Field('loss.kl_estimator', 'k3', 'estimator of that KL: k1, k2 or k3',
           choices=('k1', 'k2', 'k3')),
-    Field('loss.importance', 'none', 'weight by the ratio of old to behaviour '
-          'probability: none (1), identity (the ratio itself), tis, icepop or '
-          'sequence_tis',
-          choices=('none', 'identity', 'tis', 'icepop', 'sequence_tis')),
+    Field('loss.importance', 'none', 'weight of a token by the ratio of old to '
+          'behaviour probability'),
     Field('loss.behaviour', 'tempered', "the sampler's log-prob in that ratio: "
           'tempered (before top-k, top-p and min-p, as in training: equal '
           'policies have weight 1) or sampled (after: they have the '
           'probability kept)', choices=('tempered', 'sampled')),
-    Field('loss.importance_low', 0.5, 'icepop drops tokens with a weight below '
-          'this', range='[0, 1]'),
-    Field('loss.importance_cap', 2.0, 'tis and sequence_tis cap weights here; '
-          'icepop drops tokens with a weight above it', range='[1, inf]'),
 
     Field('overlong.mode', 'none', 'truncated responses: none (judged like '
           'others), mask (not trained on) or penalty (soft, of DAPO)',
@@ -259,26 +207,12 @@ FIELDS = (
     Field('actor.lag', 0, 'steps between the sampling of responses and their '
           'use, as if sampling and training ran side by side; those of the '
           'last ones are not used', range=ANY),
-    Field('actor.learning_rate', None, "the actor's peak learning rate, where "
-          'it is another model (none: optimizer.learning_rate)', range=ANY,
-          kind=float | None),
-    Field('actor.ppo', True, 'train the actor by PPO on its responses, with '
-          'the bounds loss.clip_low and loss.clip_high'),
-    Field('actor.distill', 1.0, 'lambda_distill: weight of KL(policy || actor) '
-          "in the actor's loss", range=ANY),
-    Field('actor.distill_top_k', 0, "the policy's likeliest tokens that this "
-          'KL tells apart; the rest counts as one (0: all tokens)', range=ANY),
-    Field('actor.kl_target', None, 'nats per token: a controller changes '
-          'lambda_distill, from actor.distill on, to hold KL(policy || actor) '
-          'there (none: it is constant)', range='(0, inf)', kind=float | None),
     Field('actor.model.hf', None, 'another model that writes the responses: a '
           'folder or a name on the hub, with the vocabulary of the policy',
           kind=_PATH),
     Field('actor.model.preset', None, 'the same by preset; it starts as the '
           'policy would (none, and no actor.model.hf: the policy is the '
           'actor)', kind=str | None, choices=tuple(PRESETS)),
-
-    *METHODS,
 
     Field('mesh.data', -1, 'shards of the responses (-1: all devices that are '
           'left)', affects=_NOTHING),
@@ -358,4 +292,57 @@ FIELDS = (
     Field('log.display', True, 'show live progress, layouts and results; else '
           'only the folder, and a line after half a minute without one',
           affects=_NOTHING),
+)
+
+# Fields of an actor that is another model than the policy.
+ACTOR = (
+    Field('actor.learning_rate', None, "the actor's peak learning rate, where "
+          'it is another model (none: optimizer.learning_rate)', range=ANY,
+          kind=float | None),
+    Field('actor.ppo', True, 'train the actor by PPO on its responses'),
+    Field('actor.clip_low', 0.2, "the actor's ratios below 1 minus this are "
+          'clipped, with actor.ppo', range='[0, 1]'),
+    Field('actor.clip_high', 0.2, "the actor's ratios above 1 plus this are "
+          'clipped, with actor.ppo', range='[0, inf]'),
+    Field('actor.distill', 1.0, 'lambda_distill: weight of KL(policy || actor) '
+          "in the actor's loss", range=ANY),
+    Field('actor.distill_top_k', 0, "the policy's likeliest tokens that this "
+          'KL tells apart; the rest counts as one (0: all tokens)', range=ANY),
+    Field('actor.kl_target', None, 'nats per token: a controller changes '
+          'lambda_distill, from actor.distill on, to hold KL(policy || actor) '
+          'there (none: it is constant)', range='(0, inf)', kind=float | None),
+)
+
+# Fields of off_policy=jackpot.
+JACKPOT = (
+    Field('jackpot.target', 'p_new', 'policy to learn from: p_new (the one in '
+          'training) or p_ref (the one at the step of the rollout)',
+          choices=('p_new', 'p_ref')),
+    Field('jackpot.lam', 1.0, 'a token is kept with probability target / (lam '
+          'behaviour), at most 1; a smaller one keeps more',
+          range='(0, inf)'),
+    Field('jackpot.mask', 'sampled', 'what is kept: sampled (tokens, at '
+          'random), expected (each, times its probability of being kept) or '
+          'none (all)', choices=('sampled', 'expected', 'none')),
+    Field('jackpot.weight', True, 'weight the kept tokens by target over kept '
+          'probability'),
+    Field('jackpot.c1', 3.0, 'bound of that weight, in place of '
+          'loss.importance; with another loss.importance, that bounds it',
+          range='(0, inf]'),
+    Field('jackpot.c2', 1.3, 'bound of old over new probability, with '
+          'jackpot.target=p_new: just above 1 + loss.clip_high',
+          range='(0, inf]'),
+    Field('jackpot.z', 'topk', 'normaliser of the kept probabilities: topk '
+          '(over the likeliest tokens, times kappa) or exact (with p_new, one '
+          'more forward pass and a copy of the weights)',
+          choices=('topk', 'exact')),
+    Field('jackpot.top_k', 20, 'likeliest tokens recorded at each position '
+          '(0, with jackpot.z=exact: none)', range=ANY),
+    Field('jackpot.alpha', 'acceptance', 'mean acceptance in kappa: of the '
+          'probabilities (acceptance) or of the sampled mask (mask)',
+          choices=('acceptance', 'mask')),
+    Field('jackpot.two_pass', False, 'with p_new, compute kappa of the batch '
+          'itself in one more forward pass, not of the update before'),
+    Field('jackpot.denominator', 'accepted', 'tokens that the loss divides by: '
+          'accepted or all', choices=('accepted', 'all')),
 )

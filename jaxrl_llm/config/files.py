@@ -7,26 +7,19 @@ import re
 import types
 from typing import Any, Mapping
 
-from absl import logging
 from ml_collections import ConfigDict
 
-from jaxrl_llm.config import checks, values
-from jaxrl_llm.config.fields import REMOVED
+from jaxrl_llm.config import values
 from jaxrl_llm.config.model import SECTIONS
-from jaxrl_llm.config.nested import flatten, nested, renamed
+from jaxrl_llm.config.nested import CHOOSING, Config, flatten, nested, rechosen
 from jaxrl_llm.config.table import table
+from jaxrl_llm.plugs import modules
 from jaxrl_llm.storage import paths
-from jaxrl_llm.tasks import modules
 
 
-def base() -> ConfigDict:
-  """Returns every field at its default.
-
-  The config is locked, except for the options in `task`.
-  """
-  config = nested({f.name: f.default for f in table().values()})
-  config.task.unlock()
-  return config
+def base() -> Config:
+  """Returns every field at its default, locked."""
+  return nested({f.name: f.default for f in table().values()})
 
 
 def load(spec: str, overrides: Mapping[str, Any] | None = None) -> ConfigDict:
@@ -35,26 +28,23 @@ def load(spec: str, overrides: Mapping[str, Any] | None = None) -> ConfigDict:
   Args:
     spec: 'file.py', 'file.py:arg' or 'file.json'.
     overrides: dotted field name to value, or to its text as on the command
-      line. A section with a `name` takes it: {'task': 'countdown'}. Another
-      task, `model.hf` or `actor.model.hf` leaves out what the file says of
-      its own.
+      line; {'task': 'countdown'} sets `task.name`. Another task, advantage or
+      other plug, `model.hf` or `actor.model.hf` leaves out what the file says
+      of its own.
 
   Returns:
-    The config, locked, with every option of its task.
+    The config, locked, with every field of what it chooses.
 
   Raises:
     ValueError: one sentence: a missing file, an unknown field, a value of the
       wrong type or out of range.
   """
   path, arg = _split(spec)
-  is_json = path.endswith('.json')
-  given = from_json(path) if is_json else flatten(get_config(path, arg))
+  given = from_json(path) if path.endswith('.json') else get_config(path, arg)
   try:
-    given = renamed(given)
+    given = flatten(given)
   except ValueError as error:
     raise ValueError(f'{path}: {error}') from None
-  if is_json:
-    given = _without_ignored(path, given)
   return complete(given, overrides or {}, name_of(spec))
 
 
@@ -69,13 +59,12 @@ def complete(
     name: of the run; its workdir is runs/NAME if the config names none.
 
   Returns:
-    The config, locked, with every option of its task.
+    The config, locked, with every field of what it chooses.
 
   Raises:
     ValueError: see `load`.
   """
-  flat = overridden(
-      {**flatten(base()), **renamed(flatten(config))}, overrides)
+  flat = overridden(flatten(config), overrides)
   if flat['workdir'] is None:
     flat['workdir'] = f'runs/{name}'
   return nested(flat)
@@ -86,27 +75,31 @@ def overridden(
   """Overrides fields, and checks every value by itself.
 
   Args:
-    flat: dotted name to value.
+    flat: dotted name to value; what is left out has its default.
     overrides: see `load`.
 
   Returns:
-    Dotted name to value, with every option of the task.
+    Dotted name to value, with every field of what is chosen.
 
   Raises:
     ValueError: see `load`.
   """
-  overrides = renamed(overrides)
+  overrides = dict(overrides)
+  flatten({name: None for name in overrides})  # names are texts
   if 'task' in overrides:
     overrides['task.name'] = overrides.pop('task')
-  # As text, since the path of one file may be relative or absolute.
-  theirs = modules.absolute(_text(flat['task.name']))
-  chosen = modules.absolute(_text(overrides.get('task.name', theirs)))
-  if chosen != theirs:
-    flat = {k: v for k, v in flat.items() if not k.startswith('task.')}
+  fields = table(flat)
+  flat = {name: field.default for name, field in fields.items()} | dict(flat)
+  chosen = {
+      name: values.converted(fields[name], overrides[name])
+      for name in CHOOSING if name in overrides}
   for section in SECTIONS:
     theirs = _text(flat[f'{section}.hf']).lower()
-    if _text(overrides.get(f'{section}.hf', theirs)).lower() != theirs:
+    if _text(chosen.get(f'{section}.hf', theirs)).lower() != theirs:
       flat = {k: v for k, v in flat.items() if not k.startswith(f'{section}.')}
+  flat = rechosen(
+      {**{name: fields[name].default for name in CHOOSING}, **flat},
+      {**{name: fields[name].default for name in CHOOSING}, **flat, **chosen})
   return values.check({**flat, **overrides})
 
 
@@ -137,8 +130,9 @@ def title(config: ConfigDict, name: str) -> str:
     config: of the run.
     name: from `name_of`, or the user's.
   """
+  named, _, _ = config.task.name.partition(':')
   model, task, *sources = [pathlib.PurePath(text).name for text in (
-      config.model.hf or config.model.preset, config.task.name,
+      config.model.hf or config.model.preset, named,
       *config.task.get('path', ()))]
   # Of several sources the first one; the columns are few.
   about = [task.removesuffix('.py'), *(
@@ -175,16 +169,6 @@ def _existing(path: str) -> paths.Path:
   raise ValueError(f'There is no config file {path}.{hint}')
 
 
-def _without_ignored(path: str, flat: dict[str, Any]) -> dict[str, Any]:
-  """Leaves out hyperparameters that a saved run was given, but never used."""
-  ignored = checks.ignored({**flatten(base()), **flat})
-  for name, reason in ignored.items():
-    logging.warning(
-        '%s: %s=%s had no effect with %s: it is left out.', path, name,
-        values.to_text(flat[name]), reason)
-  return {k: v for k, v in flat.items() if k not in ignored}
-
-
 def load_file(path: str) -> types.ModuleType:
   """Executes a config file and returns its module; ValueError if none is."""
   file = _existing(path)
@@ -207,12 +191,7 @@ def from_json(path: str) -> dict[str, Any]:
     raise ValueError(f'{path} is no whole JSON file: {error}.') from None
   if not isinstance(given, dict):
     raise ValueError(f'{path} holds no config: an object of fields is needed.')
-  flat = flatten(given)
-  for name in flat.keys() & REMOVED.keys():
-    logging.warning(
-        '%s: %s is no field any more and left out: %s.', path, name,
-        REMOVED[name])
-  return {name: value for name, value in flat.items() if name not in REMOVED}
+  return flatten(given)
 
 
 def get_config(path: str, arg: str) -> ConfigDict:
@@ -246,10 +225,12 @@ def called(path: str, name: str, *args: Any) -> Any:
     with modules.blamed(f'{name} of {path}{given} fails'):
       return function(*args)
   except ValueError as error:
-    # What a locked ConfigDict says of a name it does not have.
-    field = re.search(r'Key "(\w+)" does not exist', str(error))
-    if not field:
+    # What a config says of a name that it does not have.
+    cause = error.__cause__
+    while isinstance(cause, AttributeError) and cause.args:
+      cause = cause.args[0]
+    if not isinstance(cause, KeyError):
       raise
     raise ValueError(
-        f'{modules.place(error.__cause__)}: '
-        f'{values.unknown(field[1], table())}') from error.__cause__
+        f'{modules.place(error.__cause__)}: {cause.args[0]}'
+    ) from error.__cause__

@@ -7,6 +7,7 @@ from ml_collections import ConfigDict
 
 from jaxrl_llm.config.fields import FIELDS
 from jaxrl_llm.config.nested import flatten, nested
+from jaxrl_llm.config.table import has_actor, table
 from jaxrl_llm.config.values import to_text
 from jaxrl_llm.models.config import ModelConfig, PRESETS, RopeScaling, SHAPING
 
@@ -45,16 +46,6 @@ def actor_model(config: ConfigDict) -> ModelConfig | None:
   return _of_section(of_actor(config).model, 'actor.model')
 
 
-def has_actor(flat: Mapping[str, Any]) -> bool:
-  """Returns whether another model than the policy writes the responses.
-
-  Args:
-    flat: dotted name to value; what is left out has its default.
-  """
-  return any(
-      flat.get(name) for name in ('actor.model.hf', 'actor.model.preset'))
-
-
 def of_actor(config: ConfigDict | Mapping[str, Any]) -> ConfigDict:
   """Returns the config in which the actor's model is the policy's.
 
@@ -78,9 +69,7 @@ def of_actor(config: ConfigDict | Mapping[str, Any]) -> ConfigDict:
     own['optimizer.learning_rate'] = flat['actor.learning_rate']
   if 'contents.actor' in flat:
     own['contents.model'] = flat.pop('contents.actor')
-  return nested({**{
-      name: _DEFAULTS.get(name) if name.startswith(_OF_POLICY) else value
-      for name, value in flat.items()}, **own})
+  return _without(flat | own, _OF_POLICY)
 
 
 def of_player(
@@ -96,9 +85,19 @@ def of_player(
   """
   if player == 'actor':
     return of_actor(config)
+  flat = flatten(config)
+  lag = {k: v for k, v in flat.items() if k == 'actor.lag'}
+  return _without(flat, ('actor.',), lag)
+
+
+def _without(
+    flat: Mapping[str, Any], prefixes: tuple[str, ...],
+    kept: Mapping[str, Any] | None = None) -> ConfigDict:
+  """Returns a config in which fields have their defaults, but those kept."""
+  flat = {k: v for k, v in flat.items() if not k.startswith(prefixes)}
+  flat |= kept or {}
   return nested({
-      name: _DEFAULTS.get(name) if name.startswith('actor.model.') else value
-      for name, value in flatten(config).items()})
+      **{field.name: field.default for field in table(flat).values()}, **flat})
 
 
 def _of_section(given: ConfigDict, section: str) -> ModelConfig:

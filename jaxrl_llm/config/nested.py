@@ -2,124 +2,163 @@
 
 from typing import Any, Mapping
 
-from absl import logging
 from ml_collections import ConfigDict
 
-from jaxrl_llm.config.fields import RENAMED
+from jaxrl_llm.config.table import table
+from jaxrl_llm.config.values import unknown
+from jaxrl_llm.plugs import modules, SLOTS
 
 Flat = dict[str, Any]
 
+# Fields whose values decide which other fields there are.
+CHOOSING = (*SLOTS, 'off_policy', 'actor.model.hf', 'actor.model.preset')
+
 
 class Config(ConfigDict):
-  """ConfigDict that also accepts the former names of fields.
+  """ConfigDict with the fields of what it chooses.
 
-  An older config file, which sets `c.selection.signal_only`, still works; a
-  warning names the new field.
+  After `c.selection = 'cbs'` there is a section `c.cbs`, and that of the former
+  selection is gone.
   """
 
-  def __init__(self, *args: Any, section: str = '', **kwargs: Any):
-    object.__setattr__(self, '_section', section)
+  def __init__(self, *args: Any, **kwargs: Any):
+    # The config that this is a section of, and its place there. A config that
+    # is not whole yet has none.
+    object.__setattr__(self, '_place', None)
     super().__init__(*args, **kwargs)
 
   def __getitem__(self, key: str) -> Any:
-    known = self._known(key)
-    value = super().__getitem__(known) if known in self else None
-    if not isinstance(value, ConfigDict) and any(
-        old.startswith(f'{key}.') for old in RENAMED):
-      return _FormerSection(self, key, value)
-    return super().__getitem__(known)
+    self._check_name(key)
+    return super().__getitem__(key)
+
+  def _check_name(self, key: str) -> None:
+    """Raises KeyError with the sentence about a name that is no field."""
+    if self._place and self.is_locked and key not in self:
+      root, section = self._place
+      raise KeyError(unknown(f'{section}{key}', table(flatten(root))))
 
   def __setitem__(self, key: str, value: Any) -> None:
-    if isinstance(value, (ConfigDict, dict)) and key in self and isinstance(
-        self[key], _FormerSection):
-      self[key].update(value)
+    self._check_name(key)
+    before = self.get(key)
+    if self._place is None:
+      super().__setitem__(key, value)
       return
-    super().__setitem__(self._known(key), value)
+    root, section = self._place
+    if isinstance(before, ConfigDict):
+      if not isinstance(value, (Mapping, ConfigDict)):
+        raise ValueError(f'{section}{key} is a section: set one of its fields.')
+      before.update(value)
+      return
+    super().__setitem__(key, value)
+    if f'{section}{key}' in CHOOSING and value != before:
+      try:
+        _choose(root, {**flatten(root), f'{section}{key}': before})
+      except ValueError:
+        super().__setitem__(key, before)
+        raise
 
-  def _known(self, key: str) -> str:
-    old = f'{self._section}.{key}'
-    if key in self or old not in RENAMED:
-      return key
-    warn_renamed(old)
-    return RENAMED[old].rpartition('.')[2]
+  def update(self, *others: Any, **fields: Any) -> None:
+    """Sets several fields; those that decide which ones there are come first.
+    """
+    given = {k: v for other in others for k, v in other.items()} | fields
+    section = self._place[1] if self._place else ''
+    for key in sorted(given, key=lambda k: f'{section}{k}' not in CHOOSING):
+      self[key] = given[key]
+
+  def copy_and_resolve_references(self, visit_map: Any = None) -> 'Config':
+    """Returns a copy; `ConfigDict` says more."""
+    made = super().copy_and_resolve_references(visit_map)
+    if self._place and self._place[0] is self:
+      _settle(made)
+    return made
+
+  def __setstate__(self, state: Any) -> None:
+    """Fills the copy that `copy.deepcopy` or `pickle` makes."""
+    super().__setstate__(state)
+    place = state['_place']
+    if place and place[0] is self:
+      _settle(self)
 
 
-class _FormerSection(str):
-  """Section that no longer exists; its fields are now others of a config.
+def _settle(root: Config, section: str = '', config: Any = None) -> None:
+  """Tells a whole config and its sections their places."""
+  config = root if config is None else config
+  object.__setattr__(config, '_place', (root, section))
+  for name, value in config.items():
+    if isinstance(value, ConfigDict):
+      _settle(root, f'{section}{name}.', value)
 
-  If a field has the section's name now, this is also the field's value.
+
+def _choose(root: Config, before: Flat) -> None:
+  """Gives a config the fields of what it chooses now.
+
+  Sections that stay are the same objects, since the user may hold them.
+
+  Args:
+    root: the config, with the new choice.
+    before: its fields and values before.
   """
-
-  def __new__(cls, config: Config, section: str, value: str | None):
-    self = super().__new__(cls, value or '')
-    self.__dict__.update(_config=config, _section=section)
-    return self
-
-  def __reduce__(self) -> Any:
-    return str, (str(self),)
-
-  def update(self, *args: Any, **fields: Any) -> None:
-    """Sets several fields of the section."""
-    for key, value in dict(*args, **fields).items():
-      setattr(self, key, value)
-
-  def __setitem__(self, key: str, value: Any) -> None:
-    setattr(self, key, value)
-
-  def __getattr__(self, key: str) -> Any:
-    return self._config[self._name(key)]
-
-  def __setattr__(self, key: str, value: Any) -> None:
-    self._config[self._name(key)] = value
-
-  def _name(self, key: str) -> str:
-    old = f'{self._section}.{key}'
-    if old not in RENAMED:
-      raise AttributeError(f'Key "{key}" does not exist')
-    warn_renamed(old)
-    return RENAMED[old]
+  flat = flatten(root)
+  now = rechosen(before, flat)
+  with root.unlocked():
+    for name in flat.keys() - now.keys():
+      *sections, leaf = name.split('.')
+      del _section(root, sections)[leaf]
+    for name in [k for k, v in root.items()
+                 if isinstance(v, ConfigDict) and not len(v)]:
+      del root[name]
+    for name, value in now.items():
+      *sections, leaf = name.split('.')
+      ConfigDict.__setitem__(_section(root, sections), leaf, value)
+  _settle(root)
 
 
-def warn_renamed(old: str) -> None:
-  """Warns that a field has another name now."""
-  logging.warning(
-      'The field %s is now called %s: use the new name.', old, RENAMED[old])
+def _section(config: Config, sections: list[str]) -> Config:
+  """Returns a section of a config, which is made if there is none."""
+  for section in sections:
+    if section not in config:
+      ConfigDict.__setitem__(config, section, Config(type_safe=False))
+    config = config[section]
+  return config
 
 
-def renamed(flat: Mapping[str, Any], *, warn: bool = True) -> Flat:
-  """Returns dotted names and values under the names that fields have now.
+def rechosen(before: Mapping[str, Any], flat: Mapping[str, Any]) -> Flat:
+  """Returns the fields of a config with other choices.
+
+  What was said of a former choice is left out. An objective's field that the
+  new objective has too keeps its value, unless that was the default.
+
+  Args:
+    before: dotted name to value, with the former choices.
+    flat: the same with the new ones.
 
   Raises:
-    ValueError: a field is given under both names, or a name is not a text.
+    ValueError: a plug is not known, or cannot be loaded.
   """
-  out = {}
-  for name, value in flat.items():
-    if not isinstance(name, str):
-      raise ValueError(
-          f'{name!r} is not the name of a field: use a text, such as steps.')
-    new = RENAMED.get(name, name)
-    if new != name:
-      if new in flat:
-        raise ValueError(
-            f'{name} is the former name of {new}: set only the latter.')
-      if warn:
-        warn_renamed(name)
-    out[new] = value
-  return out
+  former, now = table(before), table(flat)
+  changed = {
+      slot for slot in SLOTS if modules.absolute(before[slot]) !=
+      modules.absolute(flat[slot])}
+
+  def kept(name, value):
+    if name not in now:
+      return name not in former  # a name that is unknown is refused later
+    slot = now[name].slot
+    return slot not in changed or name in former and (
+        former[name].slot == slot and SLOTS[slot].shared and (
+            value != former[name].default))
+
+  kept = {name: value for name, value in flat.items() if kept(name, value)}
+  return {**{name: field.default for name, field in now.items()}, **kept}
 
 
-def nested(flat: Flat) -> Config:
+def nested(flat: Mapping[str, Any]) -> Config:
   """Makes a locked config from dotted names and values."""
   config = Config(type_safe=False)
   for name, value in flat.items():
     *sections, leaf = name.split('.')
-    place = config
-    for depth, section in enumerate(sections, 1):
-      if section not in place:
-        place[section] = Config(
-            section='.'.join(sections[:depth]), type_safe=False)
-      place = place[section]
-    place[leaf] = value
+    _section(config, sections)[leaf] = value
+  _settle(config)
   return config.lock()
 
 
@@ -127,10 +166,13 @@ def flatten(config: ConfigDict | Mapping[str, Any]) -> Flat:
   """Returns dotted names and values of a config.
 
   Raises:
-    ValueError: the config is in one of its own fields.
+    ValueError: the config is in one of its own fields, or a name is no text.
   """
   flat = {}
   for name, value in config.items():
+    if not isinstance(name, str):
+      raise ValueError(
+          f'{name!r} is not the name of a field: use a text, such as steps.')
     if isinstance(value, (ConfigDict, dict)):
       try:
         flat.update((f'{name}.{k}', v) for k, v in flatten(value).items())
@@ -138,11 +180,5 @@ def flatten(config: ConfigDict | Mapping[str, Any]) -> Flat:
         raise ValueError(
             f'{name} holds sections without end: give it a value.') from None
     else:
-      value = str(value) if isinstance(value, _FormerSection) else value
       flat[name] = tuple(value) if isinstance(value, list) else value
   return flat
-
-
-def task_options(config: ConfigDict) -> dict[str, Any]:
-  """Returns the options for `tasks.get(config.task.name, **options)`."""
-  return {k: v for k, v in config.task.items() if k != 'name'}

@@ -1,114 +1,136 @@
-"""Table of all fields: of the run, of the model and of the task."""
+"""Table of all fields: of the run, of the models and of the chosen plugs."""
 
 import dataclasses
-import inspect
-import re
-import typing
-from typing import Any
+from typing import Any, Mapping
 
-from jaxrl_llm import schedules, tasks
-from jaxrl_llm.config.field import Field
-from jaxrl_llm.config.fields import EVERYTHING, FIELDS
+from jaxrl_llm.config.field import Field, WEIGHTS
+from jaxrl_llm.config.fields import ACTOR, EVERYTHING, FIELDS, JACKPOT
 from jaxrl_llm.models.config import ModelConfig, RopeScaling
-from jaxrl_llm.tasks import modules
+from jaxrl_llm.plugs import modules, SLOTS, slots
+from jaxrl_llm.plugs import plug as plug_of
+from jaxrl_llm.plugs.signature import meanings, optional
 
-_KINDS = (
-    bool, int, float, str, modules.Name, modules.Path, schedules.Steps)
-
-
-def optional(kind: Any) -> tuple[bool, Any]:
-  """Returns whether a type allows None, and the type of other values."""
-  args = typing.get_args(kind)
-  if type(None) not in args:
-    return False, kind
-  return True, next(a for a in args if a is not type(None))
+# Values of `Field.affects` for the hyperparameters of a plug, where their
+# signature says nothing.
+_AFFECTS = {'task.name': EVERYTHING}
+_DEFAULTS = {field.name: field.default for field in FIELDS}
 
 
-def _meanings(cls: type) -> dict[str, str]:
-  """Returns name to meaning, from the Attributes section of a docstring."""
-  _, _, section = (inspect.getdoc(cls) or '').partition('Attributes:\n')
-  entries = re.findall(
-      r'^ {2}(\w+): (.*(?:\n {4}.*)*)', section, re.MULTILINE)
-  return {
-      name: ' '.join(text.replace('`', '').split()).rstrip('.')
-      for name, text in entries}
+def has_actor(flat: Mapping[str, Any]) -> bool:
+  """Returns whether another model than the policy writes the responses.
+
+  Args:
+    flat: dotted name to value; what is left out has its default.
+  """
+  return any(
+      flat.get(name) for name in ('actor.model.hf', 'actor.model.preset'))
 
 
 def _model_fields(section: str, affects: tuple[str, ...]) -> list[Field]:
   """Returns a field for each field of a model; None is the preset's value."""
-  meanings = _meanings(ModelConfig)
+  said = meanings(ModelConfig, 'Attributes')
   fields = []
   for f in dataclasses.fields(ModelConfig):
     is_optional, kind = optional(f.type)
     if kind is RopeScaling:
       kind = tuple[float, ...]
-      meanings[f.name] += '; its four numbers'
+      said[f.name] += '; its four numbers'
     bounds = '' if kind in (bool, str) else '[0, inf)' if is_optional else (
         '[1, inf)' if kind is int else '(0, inf)')
     fields.append(Field(
-        f'{section}.{f.name}', None, meanings[f.name], bounds, kind | None,
+        f'{section}.{f.name}', None, said[f.name], bounds, kind | None,
         affects=affects))
   return fields
 
 
-def options_of(name: str) -> type:
-  """Returns the `Options` of a task; ValueError if there is no such task."""
-  return tasks.module(name).Options
+def plug_fields(slot: str, name: str) -> dict[str, Field]:
+  """Returns the fields of a plug's hyperparameters.
 
-
-def _task_fields(name: str) -> list[Field]:
-  """Returns the fields of a task's `Options`.
-
-  Their metadata may hold `choices`, `affects` and `kind`, see `Field`.
+  Args:
+    slot: the field that names the plug.
+    name: the name.
 
   Raises:
-    ValueError: an option has no default, or a type without a text form.
+    ValueError: there is no such plug, or one of its hyperparameters cannot be a
+      field.
   """
-  options = options_of(name)
-  meanings, types = _meanings(options), typing.get_type_hints(options)
-  rows = []
-  for f in dataclasses.fields(options):
-    if f.default is dataclasses.MISSING:
+  fields = {}
+  for field, one in slots.plug(slot, name).hyperparameters.items():
+    if field in _DEFAULTS:
       raise ValueError(
-          f'Option {f.name} of task.name={name} has no default: give it one.')
-    if f.name == 'name':
-      raise ValueError(
-          f'Option name of task.name={name} has the name of the field that '
-          'chooses the task: rename it.')
-    row = Field(f'task.{f.name}', f.default, meanings.get(f.name, ''), **{
-        'kind': types[f.name], 'affects': EVERYTHING, **f.metadata})
-    _, kind = optional(row.kind)
-    if typing.get_origin(kind) is tuple:
-      kind = {*typing.get_args(kind)} - {...}
-      kind = kind.pop() if len(kind) == 1 else None
-    if kind not in _KINDS:
-      raise ValueError(
-          f'Option {f.name} of task.name={name} has the type '
-          f'{inspect.formatannotation(row.kind)}: use bool, int, float, str, '
-          'tuple[TYPE, ...], or one of them | None.')
-    rows.append(row)
-  return rows
+          f'Option {one.name} of {slot}={name} would be the field {field}, '
+          'which there is already: rename it.')
+    fields[field] = Field(
+        field, one.default, one.meaning, one.range, one.kind, one.choices,
+        _AFFECTS.get(slot, (WEIGHTS,)) if one.affects is None else one.affects,
+        slot)
+  return fields
 
 
-def table(task: str | None = None) -> dict[str, Field]:
+def table(flat: Mapping[str, Any] | None = None) -> dict[str, Field]:
   """Returns every field of a config, section by section.
 
   Args:
-    task: the task whose options to include; None leaves them out.
+    flat: dotted name to value; the choices among them decide which fields there
+      are. What is left out has its default.
 
   Returns:
     Dotted name to Field, in the order of `--help`.
 
   Raises:
-    ValueError: the task is not known.
+    ValueError: a plug is not known, or cannot be loaded.
   """
-  rows = []
+  flat = _DEFAULTS | {k: v for k, v in (flat or {}).items() if k in _DEFAULTS}
+  rows, sections = [], []
   for field in FIELDS:
-    is_task = field.name == 'task.name'
-    kind = modules.Name if is_task else field.kind or type(field.default)
-    rows.append(field._replace(kind=kind))
-    if is_task and task is not None:
-      rows += _task_fields(task)
-    if field.name in ('model.preset', 'actor.model.preset'):
-      rows += _model_fields(field.name.rpartition('.')[0], field.affects)
-  return {field.name: field for field in rows}
+    if field.name in SLOTS:
+      names = tuple(slots.known(field.name))
+      field = field._replace(
+          kind=modules.Name, choices=names,
+          meaning=f'{field.meaning}: {", ".join(names)} or your own, '
+                  'FILE.py:NAME')
+    rows.append(field)
+    if field.name in SLOTS:
+      own = plug_fields(field.name, flat[field.name]).values()
+      # A section of its own stands behind those of all runs.
+      (rows if SLOTS[field.name].prefix else sections).extend(own)
+    if field.name == 'model.preset':
+      rows += _model_fields('model', field.affects)
+    if field.name == 'actor.model.preset' and has_actor(flat):
+      rows += [*_model_fields('actor.model', field.affects), *ACTOR]
+    if field.name == 'off_policy' and flat['off_policy'] == 'jackpot':
+      sections += JACKPOT
+  rows += sections
+  found = {field.name: field._replace(kind=field.kind or type(field.default))
+           for field in rows}
+  if len(found) < len(rows):
+    names = [field.name for field in rows]
+    twice = next(name for name in names if names.count(name) > 1)
+    raise ValueError(
+        f'Two of the functions that the config chooses have the field {twice}: '
+        'rename one of the functions.')
+  return found
+
+
+def elsewhere(name: str) -> str:
+  """Returns the choice with which a name is a field, such as 'selection=cbs'.
+
+  Args:
+    name: dotted, or a section.
+
+  Returns:
+    The choice; '' if there is none among the package's own.
+  """
+  def among(names):
+    return any(other == name or other.startswith(f'{name}.') for other in names)
+
+  for slot in SLOTS:
+    for plug in slots.known(slot):
+      if among(plug_of(slot, plug).hyperparameters):
+        return f'{slot}={plug}'
+  if among(field.name for field in JACKPOT):
+    return 'off_policy=jackpot'
+  if name.startswith('actor.') and among(table(
+      {'actor.model.preset': 'tiny'})):
+    return 'actor.model.hf or actor.model.preset'
+  return ''

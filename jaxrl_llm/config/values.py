@@ -8,11 +8,12 @@ import operator
 import typing
 from typing import Any, Iterable
 
-from jaxrl_llm import schedules, tasks
+from jaxrl_llm import schedules
 from jaxrl_llm.config.field import Field
-from jaxrl_llm.config.fields import AUTO, Automatic, Lengths, REMOVED, Texts
-from jaxrl_llm.config.table import optional, table
-from jaxrl_llm.tasks import modules
+from jaxrl_llm.config.fields import AUTO, Automatic, Lengths, Texts
+from jaxrl_llm.config.table import elsewhere, table
+from jaxrl_llm.plugs import modules
+from jaxrl_llm.plugs.signature import optional
 
 _INT32 = 2 ** 31 - 1
 _FOLDERS = ('workdir', 'warm_start.cache', 'compilation_cache')
@@ -22,7 +23,7 @@ _TEXTS = {
 
 
 def check(flat: dict[str, Any]) -> dict[str, Any]:
-  """Checks every value by itself, and completes the options of the task.
+  """Checks every value by itself, and completes the fields of the plugs.
 
   Args:
     flat: dotted name to value, or to its text as on the command line.
@@ -33,22 +34,28 @@ def check(flat: dict[str, Any]) -> dict[str, Any]:
   Raises:
     ValueError: an unknown field, a value of the wrong type or out of range.
   """
-  known = table(_converted(table()['task.name'], flat['task.name']))
+  known = table(flat)
   for name in flat:
     if name not in known:
       raise ValueError(unknown(name, known))
   return {
-      name: _converted(field, flat.get(name, field.default))
+      name: converted(field, flat.get(name, field.default))
       for name, field in known.items()}
 
 
 def unknown(name: str, known: Iterable[str]) -> str:
-  """Returns the sentence about an unknown field, with the likeliest one."""
-  if name in REMOVED:
-    return f'{name} is no field any more: {REMOVED[name]}; leave it out.'
+  """Returns the sentence about an unknown field, with the likeliest one.
+
+  Args:
+    name: dotted; or a section, or the last part of a name.
+    known: the fields that there are.
+  """
   inside = [other for other in known if other.startswith(name + '.')]
   if inside:
     return f'{name} is a section: set one of its fields, such as {inside[0]}.'
+  if choice := elsewhere(name):
+    return (f'{name} has no effect without {choice}: leave it out, or choose '
+            'that.')
 
   def ratio(a, b):
     return difflib.SequenceMatcher(None, a, b).ratio()
@@ -64,7 +71,7 @@ def unknown(name: str, known: Iterable[str]) -> str:
   return f'{name} is not a field of this config: {hint}--help lists them all.'
 
 
-def _converted(field: Field, value: Any) -> Any:
+def converted(field: Field, value: Any) -> Any:
   """Returns the value in its field's type, range and choices."""
   given = value
   try:
@@ -78,11 +85,11 @@ def _converted(field: Field, value: Any) -> Any:
     _check_number(field, v)
     if isinstance(v, str):
       _check_text(field, v)
-  own = field.kind is modules.Name and '.' in str(value)
+  own = field.kind is modules.Name and {*'.:'} & {*str(value)}
   if field.choices and value not in (None, *field.choices) and not own:
     raise ValueError(
         f'{field.name}={shown(value)} is not known.'
-        f'{tasks.closest(value, field.choices)}')
+        f'{modules.closest(value, field.choices)}')
   return value
 
 

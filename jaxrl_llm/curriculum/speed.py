@@ -19,7 +19,7 @@ some updates apart, so their old log-probs are kept. Screens are unbiased
 samples of their problems, continuations are not: only screens are probes.
 """
 
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 
@@ -34,7 +34,7 @@ from jaxrl_llm.types import (
     Table,
 )
 
-RULES = 'signal', 'pass_rate'
+_Count = Annotated[int, '[1, inf)']
 
 
 class Accepted(NamedTuple):
@@ -119,23 +119,29 @@ class State(NamedTuple):
 
 
 def create(
-    sizes: Sizes, *, n_init: int, rule: str = 'signal', p_low: float = 0.0,
-    p_high: float = 1.0, capacity: int | None = None,
-    max_rounds: int | None = None, patience: int = 50) -> Curriculum:
+    sizes: Sizes, *, n_init: _Count = 4,
+    rule: Literal['signal', 'pass_rate'] = 'signal',
+    p_low: float = 0.0, p_high: float = 1.0,
+    capacity: Annotated[int | None, '[1, inf)'] = None,
+    max_rounds: Annotated[int | None, '[1, inf)'] = None,
+    patience: Annotated[int, '[1, inf)', 'free'] = 50) -> Curriculum:
   """Makes the curriculum.
 
   Args:
     sizes: of the run.
-    n_init: samples of a screen; n - n_init continue a group.
-    rule: one of RULES.
-    p_low: with "pass_rate", the mean reward must be above it.
-    p_high: with "pass_rate", the mean reward must be below it.
-    capacity: Q, groups that are continued or wait for a batch; screening pauses
-      while there is no room for a wave's groups. None leaves room for those of
-      two waves, and of the waves in flight.
-    max_rounds: most batches taken in a wave; None for all that are full.
-    patience: waves in a row without a finished group that has signal, after
-      which `update` raises NoSignalError.
+    n_init: samples that screen a prompt; prompts that qualify are continued to
+      samples_per_prompt.
+    rule: what qualifies; signal (the outcomes with the most |advantage| per
+      sample, under a prior learned from the run's screens) or pass_rate (mean
+      reward between p_low and p_high).
+    p_low: with pass_rate, the mean reward of a screen must be above this.
+    p_high: with pass_rate, the mean reward of a screen must be below this.
+    capacity: groups that are continued or wait for a batch; screening pauses
+      while there is no room for those of a step (none: room for two steps and
+      actor.lag).
+    max_rounds: most batches trained on in a step (none: all that are full).
+    patience: steps in a row without a finished group that has signal, after
+      which the run ends.
 
   Returns:
     The curriculum.

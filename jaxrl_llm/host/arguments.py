@@ -9,11 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_llm import sharding
-from jaxrl_llm.host import programs, rounds
-from jaxrl_llm.learner import actor as actor_lib
+from jaxrl_llm.host import choices, programs, rounds
 from jaxrl_llm.learner import forward, packing
 from jaxrl_llm.learner import loss as loss_lib
-from jaxrl_llm.learner import rejection as rejection_lib
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.types import LearnerBatch, Prompts, Requests
 
@@ -84,7 +82,7 @@ def abstract(made: programs.Programs) -> Arguments:
   if penalised:  # with LoRA, the anchor is the frozen model without adapters
     anchor = {'layers': {}} if config.lora.rank else players.policy.params
 
-  rejection, actor = rejection_lib.of(config), actor_lib.of(config)
+  rejection, actor = choices.rejection(config), choices.actor(config)
 
   def rows(count, old, anchor, top, updated):
     tokens = functools.partial(
@@ -109,7 +107,7 @@ def abstract(made: programs.Programs) -> Arguments:
     return on_devices(full_plan(made, rows), made)
 
   number = array(dtype=jnp.float32, place=whole)
-  loss = jax.tree.map(lambda _: number, loss_lib.params(config))
+  loss = jax.tree.map(lambda _: number, choices.loss_params(config))
   return Arguments(
       state=state, frozen=frozen, anchor=anchor,
       weights=made.writer.weights,

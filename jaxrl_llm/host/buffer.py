@@ -12,11 +12,9 @@ import jax
 from ml_collections import ConfigDict
 import numpy as np
 
-from jaxrl_llm.host import programs
+from jaxrl_llm.host import choices, programs
 from jaxrl_llm.host.rollout import Judged, Responses
-from jaxrl_llm.learner import actor as actor_lib
-from jaxrl_llm.learner import rejection as rejection_lib
-from jaxrl_llm.stages import Stages
+from jaxrl_llm.host.stages import Stages
 from jaxrl_llm.types import Ask, RolloutTokens, rows_of, Table
 
 
@@ -119,7 +117,7 @@ def empty(rows: int, config: ConfigDict, stages: Stages) -> Buffer:
   """
   old = programs.needs_old_logprobs(config, stages)
   anchor = programs.needs_anchor(config)
-  rejection, actor = rejection_lib.of(config), actor_lib.of(config)
+  rejection, actor = choices.rejection(config), choices.actor(config)
   top = rejection.top_k if rejection and rejection.needs_top else 0
 
   def full(value, kind):

@@ -18,11 +18,10 @@ import numpy as np
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import phases, sharding, tasks
-from jaxrl_llm import stages as stages_lib
 from jaxrl_llm import tokenizer as tokenizer_lib
-from jaxrl_llm.config import memory
-from jaxrl_llm.host import fit, rollout, rounds
+from jaxrl_llm.host import choices, fit, memory, rollout, rounds
 from jaxrl_llm.host import programs as programs_lib
+from jaxrl_llm.host import stages as stages_lib
 from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.models import hf
 from jaxrl_llm.models.config import ModelConfig
@@ -265,7 +264,8 @@ def _task(
   """
   with phases.phase('reading the problems'):
     task = copy.copy(tasks.get(
-        config.task.name, tokenizer, **config_lib.task_options(config)))
+        config.task.name, tokenizer, **{
+            k: v for k, v in config.task.items() if k != 'name'}))
   tokenizer = task.tokenizer = tokenizer_lib.with_stops(
       task.tokenizer, [*getattr(task, 'stops', ()), *config.sampling.stop],
       model.vocab_size)
@@ -423,7 +423,7 @@ def parts(config: ConfigDict, training: bool = True) -> Parts:
   return Parts(
       task=task, kinds=by_kind(task.train), programs=programs,
       sample=sample, sample_policy=sample_policy, sampling=sampling,
-      advantages=advantages_lib.make(config),
+      advantages=choices.advantages(config),
       step_key=lambda step: fold_in(base_key, step),
       contents=_contents(
           task, model=folder, actor=theirs and theirs.folder), asked=asked,

@@ -12,19 +12,17 @@ import jax
 from ml_collections import ConfigDict
 
 from jaxrl_llm import sharding
-from jaxrl_llm.host import rounds
+from jaxrl_llm.host import choices, rounds
+from jaxrl_llm.host.stages import Stages
 from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
 from jaxrl_llm.learner import policy as policy_lib
-from jaxrl_llm.learner import rejection as rejection_lib
-from jaxrl_llm.learner.choices import learner_config
 from jaxrl_llm.models import attention, hf
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.ops import buckets
 from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling import prefixes
 from jaxrl_llm.sampling.stops import Stops
-from jaxrl_llm.stages import Stages
 from jaxrl_llm.types import Curriculum
 
 
@@ -156,7 +154,7 @@ def needs_old_logprobs(config: ConfigDict, stages: Stages) -> bool:
   with the new policy in its place every ratio would be 1. A rejection towards
   the old policy needs them for the whole batch, before it is split.
   """
-  rejection = rejection_lib.of(config)
+  rejection = choices.rejection(config)
   return (updates_per_step(config, stages) > 1 or stages.curriculum.stale
           or stages.selection.stale or config.actor.lag > 0
           or (rejection is not None and rejection.target == 'p_ref'))
@@ -168,7 +166,7 @@ def keeps_writer(config: ConfigDict, stages: Stages) -> bool:
   The exact normaliser needs them. An actor that is another model takes part in
   the update itself, so that it needs no copy for its first update.
   """
-  rejection = rejection_lib.of(config)
+  rejection = choices.rejection(config)
   return bool(rejection) and rejection.needs_actor and not (
       rejection.decoupled and updates_per_step(config, stages) == 1)
 
@@ -368,7 +366,7 @@ def make(
           steps=max(updates_of_run(config, stages), 1),
           **source.config.optimizer) for source in sources]
   learner = learner_lib.make(
-      model, learner_config(
+      model, choices.learner_config(
           config, row_facts=stages.selection.stale,
           whole=config.learner.updates == 1 and not stages.selection.stale),
       optimizers[0], mesh=learner_mesh, trained=policies[0].trained,
@@ -377,7 +375,7 @@ def make(
   sampler = functools.partial(
       make_sampler, config, mesh, stops=stops,
       curriculum=stages.curriculum)
-  rejection = rejection_lib.of(config)
+  rejection = choices.rejection(config)
   writing = sampler(
       model=sources[-1].model, kv=config.sampling.kv,
       top_logprobs=rejection.top_k if rejection and rejection.uses_top else 0)

@@ -19,10 +19,9 @@ from safetensors.numpy import save_file
 
 from jaxrl_llm import checkpoint, phases, sharding
 from jaxrl_llm import config as config_lib
-from jaxrl_llm.host import batches, build, rollout
+from jaxrl_llm.host import batches, build, choices, rollout
 from jaxrl_llm.host import programs as programs_lib
 from jaxrl_llm.learner import learner as learner_lib
-from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
 from jaxrl_llm.sharding import processes as processes_lib
 from jaxrl_llm.storage import paths
@@ -102,7 +101,7 @@ def run(parts: build.Parts, report: Report) -> Any:
         f'multiple of {shards}.')
   learner = learner_lib.make(
       programs.model,
-      programs_lib.learner_config(
+      choices.learner_config(
           config, samples=1, objective='likelihood', aggregation='token_mean',
           importance='none', rejection=None, actor=None),
       optimizer_lib.make(
@@ -110,7 +109,7 @@ def run(parts: build.Parts, report: Report) -> Any:
           schedule='cosine', warmup_steps=warm.steps // 20, b2=0.99,
           weight_decay=0.1),
       mesh=programs.learner_mesh)
-  loss = parts.replicate(loss_lib.supervised_params(config))
+  loss = parts.replicate(choices.supervised_params(config))
   state, first = learner.init(_start(parts)), 0
   unfinished = paths.place(config.workdir) / f'warm_start-{_name(parts)}'
   channel = parts.processes.channel

@@ -15,18 +15,16 @@ loss is, but over all of them: only the policy's loss rejects tokens.
 """
 
 import dataclasses
-import functools
-from typing import Any, Mapping, Optional
+from typing import Any, Callable, Mapping
 
 import jax
 import jax.numpy as jnp
-from ml_collections import ConfigDict
-import numpy as np
 
 from jaxrl_llm.ops import importance, policy_losses
 from jaxrl_llm.ops.token_stats import TokenStats
 from jaxrl_llm.types import Array, LearnerBatch
 
+OWN = 'clip_low', 'clip_high', 'kl_target'  # parameters beside those of F
 _GAIN, _MOST = 0.1, 0.2  # Of the controller.
 
 
@@ -40,55 +38,13 @@ class Training:
     top_k: K, the policy's likeliest tokens that the KL tells apart; the rest
       counts as one token. 0 for all tokens.
     controlled: whether a controller holds the KL at `kl_target`.
-    importance: key of `importance.CORRECTIONS`, F in Eq. 6.
+    importance: F in Eq. 6, as `LearnerConfig.importance`.
   """
   ppo: bool = True
   distill: float = 1.0
   top_k: int = 0
   controlled: bool = False
-  importance: str = 'none'
-
-
-def is_another(config: ConfigDict) -> bool:
-  """Returns whether the actor of a config is another model than the policy."""
-  model = config.actor.model
-  return bool(model.hf or model.preset)
-
-
-def of(config: ConfigDict) -> Optional[Training]:
-  """Returns the choices of a config; None if the actor is the policy itself.
-
-  F is `loss.importance`. Under rejection without one, it is the truncation at
-  c1, as in the policy's loss.
-  """
-  if not is_another(config):
-    return None
-  given, kind = config.actor, config.loss.importance
-  if kind == 'none' and config.off_policy != 'none':
-    kind = 'tis'
-  return Training(
-      given.ppo, given.distill, given.distill_top_k,
-      given.kl_target is not None, kind)
-
-
-def hyperparameters(config: ConfigDict) -> dict[str, np.float32]:
-  """Returns the numbers of the actor's loss; empty if it is the policy.
-
-  They are clip_low and clip_high, kl_target if there is one, and low and cap of
-  F.
-  """
-  training, loss = of(config), config.loss
-  if training is None:
-    return {}
-  found = dict(clip_low=loss.clip_low, clip_high=loss.clip_high)
-  if training.controlled:
-    found['kl_target'] = config.actor.kl_target
-  for name in policy_losses.hyperparameters(
-      importance.CORRECTIONS[training.importance]):
-    bounded = loss.importance == 'none'  # by c1
-    found[name] = config[config.off_policy].c1 if bounded else (
-        loss[f'importance_{name}'])
-  return {name: np.float32(value) for name, value in found.items()}
+  importance: str | Callable[..., Array] = 'none'
 
 
 def weighted_sum(
@@ -104,7 +60,8 @@ def weighted_sum(
       present ones.
     weights: [B, T] weights of the tokens, see `policy_losses.token_weights`.
     distill: [] lambda_distill.
-    params: of `hyperparameters`.
+    params: OWN, without kl_target if nothing controls the KL, and the
+      hyperparameters of F.
     cfg: choices.
 
   Returns:
@@ -128,11 +85,9 @@ def weighted_sum(
     policy = policy_losses.clip(
         new, old, batch.advantages, mask, clip_low=params['clip_low'],
         clip_high=params['clip_high'])
-    correct = importance.CORRECTIONS[cfg.importance]
-    weight = functools.partial(correct, **{
-        name: params[name]
-        for name in policy_losses.hyperparameters(correct)})(old - behaviour,
-                                                             mask)
+    weight = importance.correction(cfg.importance)(
+        old - behaviour, mask, **{
+            name: value for name, value in params.items() if name not in OWN})
     learned = jnp.sum(weights * weight * policy.loss)
     total += learned
     sums.update(
@@ -174,7 +129,7 @@ def controlled(
   Args:
     distill: [] lambda_distill of this update.
     kl: [] mean KL of its tokens.
-    params: of `hyperparameters`.
+    params: as in `weighted_sum`.
     cfg: choices.
   """
   if not cfg.controlled:

@@ -1,90 +1,30 @@
-"""The programs that compute advantages from rewards.
+"""The programs that compute advantages from rewards."""
 
-All advantages have the same arguments: rewards, `where` and hyperparameters.
-Hyperparameters are the fields of the config section with the advantage's name,
-such as `pkpo.k`. A scheduled one has the value of its schedule at the step.
-"""
-
-from typing import Callable, NamedTuple, Optional
+from typing import Callable, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from ml_collections import ConfigDict
 
-from jaxrl_llm import schedules
-from jaxrl_llm.ops import advantages, overlong, pkpo, screening
+from jaxrl_llm.ops import overlong as overlong_lib
+from jaxrl_llm.ops import pkpo, screening
 
 Array = jax.Array
+# (rewards [P, N], where [P, N] bool, step []) -> (advantages [P, N], metrics)
+Advantage = Callable[[Array, Array, Array], tuple[Array, dict[str, Array]]]
 
 
-class Advantage(NamedTuple):
-  """An advantage, its metrics and its scheduled hyperparameters.
+class Overlong(NamedTuple):
+  """Treatment of responses that are too long.
 
   Attributes:
-    fn: (rewards [P, N], *, where [P, N], **hyperparameters) -> advantages
-      [P, N].
-    metrics: (where [P, N], **hyperparameters) -> {name: [] float32}, reported
-      with each train batch.
-    scheduled: hyperparameters that may change over a run, see `schedules`.
-    per_group: `fn` without scaling by the batch, if it has such a scale.
+    mode: 'none', 'mask' (those that are truncated are not trained on) or
+      'penalty' (soft, of DAPO).
+    window: tokens before the budget over which the penalty grows.
+    budget: T, most tokens of a response.
   """
-  fn: Callable[..., Array]
-  metrics: Callable[..., dict[str, Array]] = lambda where: {}
-  scheduled: tuple[str, ...] = ()
-  per_group: Optional[Callable[..., Array]] = None
-
-
-def _pkpo_metrics(where, *, k, transform, batch_std):
-  """Returns k, and the share of groups with too few valid samples for it."""
-  del batch_std
-  lowered = pkpo.largest_k(where, transform=transform) < k
-  return {'pkpo/k': jnp.float32(k), 'pkpo/k_lowered': lowered.mean()}
-
-
-def _pkpo_per_group(rewards, *, where, k, transform, batch_std):
-  """Returns PKPO's advantages without the batch's standard deviation."""
-  del batch_std
-  return pkpo.advantage(rewards, k, where=where, transform=transform)
-
-
-ADVANTAGES = {
-    **{name: Advantage(fn) for name, fn in advantages.ADVANTAGES.items()},
-    'reinforce_pp': Advantage(
-        advantages.reinforce_pp, per_group=advantages.dr_grpo),
-    'pkpo': Advantage(
-        pkpo.advantage, _pkpo_metrics, scheduled=('k',),
-        per_group=_pkpo_per_group),
-}
-
-
-def bind(
-    config: ConfigDict, *, per_group: bool = False,
-) -> Callable[[Array, Array, Array], tuple]:
-  """Makes the advantage function of a config.
-
-  Args:
-    config: config of the run; its `advantage` is a key of ADVANTAGES.
-    per_group: leave out scaling by the batch, so that a group's advantages do
-      not depend on the others.
-
-  Returns:
-    (rewards [P, N], where [P, N] bool, step []) -> (advantages [P, N],
-    metrics). `where` marks valid samples; `step` is the number of steps done.
-    Jittable, with a traced `step`.
-  """
-  chosen = ADVANTAGES[config.advantage]
-  section = config.get(config.advantage) or {}
-  scheduled = {
-      name: schedules.make(section[name]) for name in chosen.scheduled}
-  fixed = {k: v for k, v in section.items() if k not in scheduled}
-  fn = (per_group and chosen.per_group) or chosen.fn
-
-  def advantage(rewards, where, step):
-    at_step = {name: value(step) for name, value in scheduled.items()}
-    return (fn(rewards, where=where, **fixed, **at_step),
-            chosen.metrics(where, **fixed, **at_step))
-
-  return advantage
+  mode: str
+  window: int
+  budget: int
 
 
 class BatchAdvantages(NamedTuple):
@@ -151,23 +91,29 @@ def pass_rates(
       for k in ks if k <= rewards.shape[-1]}
 
 
-def make(config: ConfigDict) -> Program:
-  """Makes the advantage programs of a config."""
-  mode, window = config.overlong.mode, config.overlong.window
-  budget, ks, n = config.max_response, config.eval_k, config.samples_per_prompt
-  advantage, per_group = bind(config), bind(config, per_group=True)
+def make(
+    advantage: Advantage, per_group: Advantage, *, samples: int,
+    ks: tuple[int, ...], overlong: Overlong) -> Program:
+  """Makes the programs of an advantage.
 
+  Args:
+    advantage: of a train batch.
+    per_group: the same without scaling by the batch.
+    samples: N, samples of a group.
+    ks: k of the pass@k that a wave reports.
+    overlong: treatment of long responses.
+  """
   def penalised(rewards, length):
-    if mode != 'penalty':
+    if overlong.mode != 'penalty':
       return rewards
-    return rewards + overlong.soft_penalty(
-        length, budget=budget, window=window)
+    return rewards + overlong_lib.soft_penalty(
+        length, budget=overlong.budget, window=overlong.window)
 
   @jax.jit
   def batch_advantages(rewards, valid, length, truncated, step):
     trained = valid
-    if mode == 'mask':
-      trained = overlong.mask_truncated(
+    if overlong.mode == 'mask':
+      trained = overlong_lib.mask_truncated(
           valid.reshape(-1, 1), truncated.reshape(-1)).reshape(valid.shape)
     values, reported = advantage(penalised(rewards, length), valid, step)
     return BatchAdvantages(values, trained, reported)
@@ -180,7 +126,7 @@ def make(config: ConfigDict) -> Program:
     gain = jnp.abs(values(penalised(rewards, length), valid)).sum(1)
     return WaveSignal(
         screening.signal_table(
-            lambda right: values(right, jnp.ones_like(right, bool)), n),
+            lambda right: values(right, jnp.ones_like(right, bool)), samples),
         jnp.where(complete, gain, jnp.nan),
         pass_rates(rewards, probe, ks))
 

@@ -9,10 +9,7 @@ from typing import Any, Optional
 from flax import struct
 import jax
 import jax.numpy as jnp
-from ml_collections import ConfigDict
-import numpy as np
 
-from jaxrl_llm.learner import actor as actor_lib
 from jaxrl_llm.learner import rejection as rejection_lib
 from jaxrl_llm.ops import importance, kl, policy_losses
 from jaxrl_llm.types import Array, LearnerBatch
@@ -30,7 +27,7 @@ class LossParams:
     objective: name to [], hyperparameters of the objective.
     importance: name to [], thresholds of the importance correction.
     rejection: name to [], lam, c1 and c2; empty without rejection.
-    actor: of `actor.hyperparameters`; empty if the actor is the policy.
+    actor: numbers of `actor.weighted_sum`; empty if the actor is the policy.
   """
   temperature: Array
   entropy_bonus: Array
@@ -40,38 +37,6 @@ class LossParams:
   importance: dict[str, Array]
   rejection: dict[str, Array] = struct.field(default_factory=dict)
   actor: dict[str, Array] = struct.field(default_factory=dict)
-
-
-def params(config: ConfigDict) -> LossParams:
-  """Returns the hyperparameters of a config's loss, as NumPy scalars.
-
-  The keyword arguments of the objective and the correction determine the fields
-  they use: argument `x` is `config.loss.x` for an objective and
-  `config.loss.importance_x` for a correction. Fields that are None are left
-  out.
-  """
-  loss = config.loss
-
-  def used(fn, prefix):
-    given = {x: loss[prefix + x] for x in policy_losses.hyperparameters(fn)}
-    return {x: np.float32(v) for x, v in given.items() if v is not None}
-
-  return LossParams(
-      temperature=np.float32(config.sampling.temperature),
-      entropy_bonus=np.float32(loss.entropy_bonus),
-      kl_coef=np.float32(loss.kl_coef),
-      budget=np.float32(config.max_response),
-      objective=used(OBJECTIVES[loss.objective], ''),
-      importance=used(importance.CORRECTIONS[loss.importance], 'importance_'),
-      rejection=rejection_lib.hyperparameters(config),
-      actor=actor_lib.hyperparameters(config))
-
-
-def supervised_params(config: ConfigDict) -> LossParams:
-  """Returns the hyperparameters for the objective 'likelihood'."""
-  return params(config).replace(
-      temperature=np.float32(1.0), entropy_bonus=np.float32(0.0),
-      objective={}, importance={}, rejection={}, actor={})
 
 
 def likelihood(new, old, advantages, mask):

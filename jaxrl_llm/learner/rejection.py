@@ -15,14 +15,13 @@ from typing import Callable, Mapping, NamedTuple, Optional
 from flax import struct
 import jax
 import jax.numpy as jnp
-from ml_collections import ConfigDict
-import numpy as np
 
-from jaxrl_llm.learner import actor as actor_lib
 from jaxrl_llm.ops import obrs
 from jaxrl_llm.types import Array
 
 NOISE = 1 << 31  # Stream of the mask's noise; no step of the sampler has it.
+
+NUMBERS = 'lam', 'c1', 'c2'  # traced, in `LossParams.rejection`
 
 CHOICES = {
     'target': obrs.TARGETS,
@@ -90,24 +89,6 @@ class Rejection:
   def needs_top(self) -> bool:
     """Whether an update needs the sampler's likeliest tokens."""
     return self.target == 'p_new' and self.top_k > 0
-
-
-def of(config: ConfigDict) -> Optional[Rejection]:
-  """Returns the choices of a config's `off_policy`, None for 'none'."""
-  if config.off_policy == 'none':
-    return None
-  section = config[config.off_policy]
-  return Rejection(decoupled=actor_lib.is_another(config), **{
-      field.name: section[field.name]
-      for field in dataclasses.fields(Rejection) if field.name in section})
-
-
-def hyperparameters(config: ConfigDict) -> dict[str, Array]:
-  """Returns lam, c1 and c2 of a config, empty without rejection."""
-  if config.off_policy == 'none':
-    return {}
-  section = config[config.off_policy]
-  return {name: np.float32(section[name]) for name in ('lam', 'c1', 'c2')}
 
 
 @struct.dataclass

@@ -10,7 +10,7 @@ and eps=1e-6 is added to it (not to the variance). In a group with one valid
 sample, an advantage relative to the group is 0.
 """
 
-from typing import Optional
+from typing import Annotated, Optional
 
 import chex
 import jax
@@ -78,8 +78,8 @@ def grpo(
     rewards: Array,
     *,
     where: Optional[Array] = None,
-    ddof: int = 1,
-    eps: float = 1e-6,
+    ddof: Annotated[int, '[0, 1]'] = 1,
+    eps: Annotated[float, '[0, inf)'] = 1e-6,
 ) -> Array:
   """Computes GRPO advantages, rewards standardised within the group.
 
@@ -123,8 +123,9 @@ def reinforce_pp(
     rewards: Array,
     *,
     where: Optional[Array] = None,
-    ddof: int = 1,
-    eps: float = 1e-6,
+    per_group: bool = False,
+    ddof: Annotated[int, '[0, 1]'] = 1,
+    eps: Annotated[float, '[0, inf)'] = 1e-6,
 ) -> Array:
   """Computes REINFORCE++ advantages: centred in the group, scaled by the batch.
 
@@ -139,6 +140,7 @@ def reinforce_pp(
   Args:
     rewards: [..., N], all the groups of the batch.
     where: [..., N] bool, valid samples; None for all.
+    per_group: leave out the scale of the batch: `dr_grpo`.
     ddof: the variance is divided by the number of valid samples minus ddof.
     eps: added to the standard deviation.
 
@@ -146,6 +148,8 @@ def reinforce_pp(
     [..., N] advantages; 0 where invalid, or the only valid sample.
   """
   centred, n = _centre(rewards, where)
+  if per_group:
+    return centred
   variance = jnp.sum(centred ** 2) / jnp.maximum(jnp.sum(n) - ddof, 1)
   return centred / (jnp.sqrt(variance) + eps)
 

@@ -12,7 +12,7 @@ and returns weights [B, T] float32 without gradient, 1 where masked. Thresholds
 may be traced.
 """
 
-from typing import Union
+from typing import Annotated, Callable, Union
 
 import chex
 import jax
@@ -20,6 +20,7 @@ import jax.numpy as jnp
 
 Array = jax.Array
 Scalar = Union[float, Array]
+_Cap = Annotated[Scalar, '[1, inf]']
 
 # A ratio above e^20 is a fault, not an estimate.
 MAX_LOG_RATIO = 20.0
@@ -57,30 +58,48 @@ def identity(log_ratio: Array, mask: Array) -> Array:
   return bounded_exp(_masked(log_ratio, mask)[0])
 
 
-def tis(log_ratio: Array, mask: Array, *, cap: Scalar) -> Array:
+def tis(log_ratio: Array, mask: Array, *, cap: _Cap = 2.0) -> Array:
   """Truncates the ratio: F(x) = min(x, cap).
 
   Truncated importance sampling (Yao et al., 2025).
+
+  Args:
+    log_ratio: [B, T].
+    mask: [B, T], tokens that count.
+    cap: largest weight.
   """
   return jnp.minimum(bounded_exp(_masked(log_ratio, mask)[0]), cap)
 
 
 def icepop(
-    log_ratio: Array, mask: Array, *, low: Scalar, cap: Scalar) -> Array:
+    log_ratio: Array, mask: Array, *,
+    low: Annotated[Scalar, '[0, 1]'] = 0.5, cap: _Cap = 2.0) -> Array:
   """Drops tokens with an extreme ratio: F(x) = x in [low, cap], else 0.
 
   IcePop (Ling team, 2025, arXiv:2510.18855).
+
+  Args:
+    log_ratio: [B, T].
+    mask: [B, T], tokens that count.
+    low: tokens with a weight below this are dropped.
+    cap: tokens with a weight above this are dropped.
   """
   log_ratio, mask = _masked(log_ratio, mask)
   x = bounded_exp(log_ratio)
   return jnp.where(mask & ((x < low) | (x > cap)), 0.0, x)
 
 
-def sequence_tis(log_ratio: Array, mask: Array, *, cap: Scalar) -> Array:
+def sequence_tis(
+    log_ratio: Array, mask: Array, *, cap: _Cap = 2.0) -> Array:
   """Truncates the ratio of the response: min(product of its tokens' x, cap).
 
   All tokens of a response have the same weight. Apart from the cap it is
   unbiased for the whole response; its variance grows with the length.
+
+  Args:
+    log_ratio: [B, T].
+    mask: [B, T], tokens that count.
+    cap: largest weight.
   """
   log_ratio, mask = _masked(log_ratio, mask)
   x = bounded_exp(jnp.sum(log_ratio, axis=1, keepdims=True))
@@ -90,3 +109,9 @@ def sequence_tis(log_ratio: Array, mask: Array, *, cap: Scalar) -> Array:
 CORRECTIONS = dict(
     none=none, identity=identity, tis=tis, icepop=icepop,
     sequence_tis=sequence_tis)
+
+
+def correction(
+    which: str | Callable[..., Array]) -> Callable[..., Array]:
+  """Returns a correction: a key of CORRECTIONS, or a function of that form."""
+  return which if callable(which) else CORRECTIONS[which]

@@ -17,7 +17,7 @@ k, the largest possible k is used for it (see `largest_k`).
 """
 
 import functools
-from typing import Any, NamedTuple, Optional
+from typing import Annotated, Any, Literal, NamedTuple, Optional
 
 import jax
 import jax.numpy as jnp
@@ -394,3 +394,38 @@ def _check(k: Any, shape: tuple[int, ...], name: str) -> None:
       raise ValueError(
           f'k={value} does not fit groups of n={size} samples: for {name} use '
           f'1 to {most}.')
+
+
+def pkpo(
+    rewards: Array,
+    *,
+    where: Array,
+    per_group: bool = False,
+    k: Annotated[int, 'schedule'] = 4,
+    transform: Literal['sloo_minus_one', 'sloo', 's'] = 'sloo_minus_one',
+    batch_std: bool = False,
+) -> tuple[Array, dict[str, Array]]:
+  """Computes PKPO advantages of a train batch, and their metrics.
+
+  Args:
+    rewards: [P, N], all the groups of the batch.
+    where: [P, N] bool, valid samples.
+    per_group: leave out the division by the batch's standard deviation.
+    k: k of the pass@k to optimise, a number or step:value pairs such as
+      0:8,1500:1.
+    transform: estimator of the gradient; sloo_minus_one (a baseline of k - 1
+      samples), sloo (leave-one-out) or s (none).
+    batch_std: divide the advantages by the batch's standard deviation.
+
+  Returns:
+    [P, N] advantages; and pkpo/k, with pkpo/k_lowered, the share of groups with
+    too few valid samples for it.
+  """
+  lowered = largest_k(where, transform=transform) < k
+  return advantage(
+      rewards, k, where=where, transform=transform,
+      batch_std=batch_std and not per_group), {
+          'pkpo/k': jnp.float32(k), 'pkpo/k_lowered': lowered.mean()}
+
+
+ADVANTAGES = dict(pkpo=pkpo)

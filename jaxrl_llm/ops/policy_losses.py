@@ -19,8 +19,7 @@ Masked positions may hold anything, NaN and infinities included. Ratios are at
 most e^20, see `importance.bounded_exp`.
 """
 
-import inspect
-from typing import Any, Callable, NamedTuple, Optional, Union
+from typing import Annotated, NamedTuple, Optional, Union
 
 import chex
 import jax
@@ -80,9 +79,9 @@ def clip(
     advantages: Array,
     mask: Array,
     *,
-    clip_low: Scalar,
-    clip_high: Scalar,
-    dual_clip: Optional[Scalar] = None,
+    clip_low: Annotated[Scalar, '[0, 1]'] = 0.2,
+    clip_high: Annotated[Scalar, '[0, inf]'] = 0.2,
+    dual_clip: Annotated[Optional[Scalar], '(1, inf)'] = None,
 ) -> PolicyLoss:
   """Computes PPO's clipped surrogate per token.
 
@@ -118,9 +117,9 @@ def gspo(
     advantages: Array,
     mask: Array,
     *,
-    clip_low: Scalar,
-    clip_high: Scalar,
-    dual_clip: Optional[Scalar] = None,
+    clip_low: Annotated[Scalar, '[0, 1]'] = 3e-4,
+    clip_high: Annotated[Scalar, '[0, inf]'] = 4e-4,
+    dual_clip: Annotated[Optional[Scalar], '(1, inf)'] = None,
 ) -> PolicyLoss:
   """Computes GSPO's clipped surrogate of the response's ratio.
 
@@ -156,8 +155,8 @@ def cispo(
     advantages: Array,
     mask: Array,
     *,
-    clip_low: Scalar,
-    clip_high: Scalar,
+    clip_low: Annotated[Scalar, '[0, 1]'] = 0.2,
+    clip_high: Annotated[Scalar, '[0, inf]'] = 0.2,
 ) -> PolicyLoss:
   """Computes CISPO, the policy gradient weighted by the clipped ratio.
 
@@ -219,16 +218,6 @@ def no_clip(
 
 OBJECTIVES = dict(clip=clip, gspo=gspo, cispo=cispo, no_clip=no_clip)
 AGGREGATIONS = ('sequence_mean', 'token_mean', 'constant')
-
-
-def hyperparameters(fn: Callable[..., Any]) -> tuple[str, ...]:
-  """Returns the names of a function's keyword-only arguments.
-
-  In an objective or a correction (`importance`) they are the hyperparameters.
-  """
-  return tuple(
-      name for name, parameter in inspect.signature(fn).parameters.items()
-      if parameter.kind is parameter.KEYWORD_ONLY)
 
 
 def token_weights(

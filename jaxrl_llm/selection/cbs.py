@@ -14,7 +14,7 @@ after it was sampled. Where another model writes the rollouts, V and E are that
 model's.
 """
 
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,11 @@ from jaxrl_llm.selection.replay import buffered, oldest_first
 from jaxrl_llm.types import Probe, Selection, Sizes
 
 SCOPES = 'global', 'intra_group'
+
+_Some = Annotated[int, '[1, inf)']
+_None = Annotated[int, '[0, inf)']
+_Any = Annotated[float, '[0, inf)']
+_Share = Annotated[float, '[0, 1]']
 
 
 class Pending(NamedTuple):
@@ -77,31 +82,40 @@ class State(NamedTuple):
 
 
 def create(
-    sizes: Sizes, *, scope: str = 'global', rounds: int = 2, keep: float = 0.3,
-    pool: bool = False, learning_rate: float = 1e-4, width: int = 64,
-    layers: int = 2, warmup: int = 50, epsilon: float = 1.0,
-    epsilon_decay: float = 0.008, epsilon_min: float = 0.2, alpha: float = 0.9,
-    entropy_weight: float = 100.0, entropy_min: float = 0.1,
-    ablate: str = 'none') -> Selection:
+    sizes: Sizes, *, scope: Literal['global', 'intra_group'] = 'global',
+    rounds: _Some = 2, keep: Annotated[float, '(0, 1]'] = 0.3,
+    pool: bool = False, learning_rate: _Any = 1e-4, width: _Some = 64,
+    layers: _None = 2, warmup: _None = 50, epsilon: _Share = 1.0,
+    epsilon_decay: _Any = 0.008, epsilon_min: _Share = 0.2,
+    alpha: Annotated[float, '(0, 1]'] = 0.9, entropy_weight: _Any = 100.0,
+    entropy_min: float = 0.1,
+    ablate: Literal['none', 'raw_gain', 'no_entropy'] = 'none') -> Selection:
   """Makes the selection.
 
   Args:
     sizes: of the run.
-    scope: one of SCOPES.
-    rounds: L, rounds that a row stays in the buffer; with "global".
-    keep: p, share of the rows to pick; with "intra_group".
-    pool: share of the whole batch, not of each group; with "intra_group".
-    learning_rate: eta_2 of the scheduler, with Adam.
-    width: of the scheduler's hidden layers.
-    layers: number of its hidden layers.
-    warmup: T_w, first rounds that train on the newest rows.
-    epsilon: epsilon_0.
-    epsilon_decay: Delta_epsilon, of each round.
-    epsilon_min: least probability of a newest row.
-    alpha: weight of the newest gain in its averages; see `bandit.reward`.
-    entropy_weight: w_e.
-    entropy_min: e_min, in nats.
-    ablate: one of `bandit.ABLATIONS`.
+    scope: what is picked from; global (the last rounds batches; as many rows as
+      one has) or intra_group (a share keep of each group).
+    rounds: batches whose rows can be picked, with scope=global.
+    keep: share of the responses to train on, rounded down, with
+      scope=intra_group.
+    pool: with scope=intra_group, pick that share of all groups together.
+    learning_rate: learning rate of the scheduler, which scores the responses.
+    width: width of the scheduler's hidden layers.
+    layers: number of the scheduler's hidden layers.
+    warmup: batches at the start that train on the newest responses.
+    epsilon: probability of the newest response in place of the best one, at the
+      start.
+    epsilon_decay: what a batch takes off that probability once warmup is over,
+      counted from the first batch.
+    epsilon_min: least probability of the newest response.
+    alpha: weight of the NEWEST gain in its averages; at .9 the squeezed gain
+      lies between .26 and .74.
+    entropy_weight: penalty of a nat by which the entropy rises above
+      entropy_min; at 100 it can dwarf the gain.
+    entropy_min: nats per token up to which no rise of the entropy is penalised.
+    ablate: part of the reward to leave out; none, raw_gain (averages and
+      sigmoid of the gain) or no_entropy (the penalty).
 
   Returns:
     The selection.

@@ -6,11 +6,14 @@ on some rows of it, `newest` on its newest rows. A row that comes back has a
 ratio against the policy that wrote it, since its old log-probs are kept.
 """
 
-from typing import Callable, NamedTuple
+from typing import Annotated, Callable, NamedTuple
 
 import numpy as np
 
 from jaxrl_llm.types import Selection, Sizes, Table
+
+_Count = Annotated[int, '[1, inf)']
+_Rows = Annotated[int | None, '[1, inf)']
 
 
 class State(NamedTuple):
@@ -63,39 +66,42 @@ def _make(
       stale=rounds > 1)
 
 
-def replay(sizes: Sizes, *, rounds: int, rows: int | None) -> Selection:
+def replay(
+    sizes: Sizes, *, rounds: _Count = 1, rows: _Rows = None) -> Selection:
   """Makes the selection of every row in the buffer, the oldest first.
 
   Args:
     sizes: of the run.
-    rounds: L, rounds that a row stays in the buffer.
-    rows: K, rows of a round, the oldest if there are more; None for all.
+    rounds: batches whose rows can be selected (1: only the round's own).
+    rows: rows of a round, the oldest if there are more (none: all).
   """
   return _make(
       sizes, rounds, rows or rounds * sizes.batch * sizes.samples,
       lambda table, there, rng: there)
 
 
-def random(sizes: Sizes, *, rounds: int, rows: int | None) -> Selection:
+def random(
+    sizes: Sizes, *, rounds: _Count = 1, rows: _Rows = None) -> Selection:
   """Makes the selection of rows at random, without replacement.
 
   Args:
     sizes: of the run.
-    rounds: L, rounds that a row stays in the buffer.
-    rows: K, rows of a round; None for as many as one batch has.
+    rounds: batches whose rows can be selected (1: only the round's own).
+    rows: rows of a round (none: as many as one batch has).
   """
   return _make(
       sizes, rounds, rows or sizes.batch * sizes.samples,
       lambda table, there, rng: rng.permutation(there))
 
 
-def newest(sizes: Sizes, *, rounds: int, rows: int | None) -> Selection:
+def newest(
+    sizes: Sizes, *, rounds: _Count = 1, rows: _Rows = None) -> Selection:
   """Makes the selection of the newest rows; ties are broken at random.
 
   Args:
     sizes: of the run.
-    rounds: L, rounds that a row stays in the buffer.
-    rows: K, rows of a round; None for as many as one batch has.
+    rounds: batches whose rows can be selected (1: only the round's own).
+    rows: rows of a round (none: as many as one batch has).
   """
   def pick(table, there, rng):
     mixed = rng.permutation(there)

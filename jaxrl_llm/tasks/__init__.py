@@ -1,28 +1,25 @@
 """Tasks: problems, their prompts, and the verification of responses.
 
-A task is a module with a dataclass `Options` and a function
-`create(options, tokenizer) -> Task`. The defaults of `Options` are the options'
-defaults, and its docstring's section Attributes gives their meanings. A module
-outside of this package is named in the config, `task.name=my_package.my_task`
-or `task.name=FILE.py`. To add a task to the package, add such a file here and
-put its name into `NAMES`.
+A task is a function `create(tokenizer, options: Options) -> Task` with a
+dataclass of its options; `plugs.signature` says how a dataclass, or keywords in
+its place, become fields of the config. One outside of this package is named in
+the config, `task.name=FILE.py:NAME` or `task.name=FILE.py` for a function
+`create`. To add one to the package, add such a file here and put its name into
+`TASKS`.
 """
 
 import dataclasses
-import importlib
-import types
 from typing import Any, Mapping, Protocol, Sequence
 
+from jaxrl_llm import plugs
+from jaxrl_llm.plugs.modules import closest
 from jaxrl_llm.rewards import plain, Verdict
-from jaxrl_llm.tasks import modules
-from jaxrl_llm.tasks.modules import closest
 from jaxrl_llm.tokenizer import Tokenizer
 
-__all__ = (
-    'NAMES', 'Problem', 'Task', 'closest', 'get', 'module', 'module_option',
-    'problem_option')
+__all__ = ('TASKS', 'Problem', 'Task', 'closest', 'get')
 
-NAMES = ('countdown', 'math')
+TASKS = {name: f'jaxrl_llm.tasks.{name}:create'
+         for name in ('countdown', 'math')}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,76 +87,14 @@ class Task(Protocol):
     """Judges one response. May raise an error; see `rewards.verify_all`."""
 
 
-def problem_option(default: Any) -> Any:
-  """Makes a field of `Options` that affects only the choice of problems.
-
-  An evaluation keeps its responses when such a field changes. Fields of
-  `Options` take the metadata of `config.fields.Field`. If a field without
-  metadata changes, the task counts as another task.
-  """
-  return dataclasses.field(
-      default=default, metadata={'affects': ('weights', 'warm_start')})
-
-
-def module_option(default: str = '') -> Any:
-  """Makes a field of `Options` that names a module or a function of the user.
-
-  The config makes the path of a FILE.py absolute; see `modules`.
-  """
-  return dataclasses.field(default=default, metadata={'kind': modules.Name})
-
-
-def module(name: str) -> types.ModuleType:
-  """Imports the module of a task.
-
-  Args:
-    name: one of `NAMES`, or the dotted name or FILE.py of a module outside.
-
-  Returns:
-    The module, with the dataclass `Options` and the function `create`.
-
-  Raises:
-    ValueError: there is no such task, its module cannot be imported, or it
-      lacks one of the two.
-  """
-  if name in NAMES:
-    return importlib.import_module(f'jaxrl_llm.tasks.{name}')
-  if '.' not in str(name):
-    raise ValueError(f'task.name={name} is not known.{closest(name, NAMES)}')
-  found = modules.load(name)
-  options = getattr(found, 'Options', None)
-  if not isinstance(options, type) or not dataclasses.is_dataclass(options):
-    raise ValueError(
-        f'task.name={name} has no dataclass Options: define one there, with a '
-        'default for each option of the task.')
-  if not callable(getattr(found, 'create', None)):
-    raise ValueError(
-        f'task.name={name} has no function create(options, tokenizer): define '
-        'it there, to return the task.')
-  return found
-
-
-def make_options(name: str, **options: Any) -> Any:
-  """Makes the `Options` of a task; see `get` for arguments and errors."""
-  found = module(name)
-  known = [f.name for f in dataclasses.fields(found.Options)]
-  for option in options:
-    if option not in known:
-      raise ValueError(
-          f'task {name!r} has no option {option!r}.{closest(option, known)}')
-  # A ValueError is the task's own sentence about a value.
-  with modules.blamed(f'Options of task.name={name} fail', ValueError):
-    return found.Options(**options)
-
-
 def get(
     name: str, tokenizer: Tokenizer | None = None, **options: Any) -> Task:
   """Makes a task.
 
   Args:
-    name: one of `NAMES`, or a module outside of the package; see `module`.
+    name: one of `TASKS`, or a function outside of the package.
     tokenizer: the model's tokeniser; None selects the task's own, if any.
-    **options: fields of the task's `Options`.
+    **options: hyperparameters of the task; others have their defaults.
 
   Returns:
     The task.
@@ -167,13 +102,17 @@ def get(
   Raises:
     ValueError: the task, an option, or the value of an option is not valid.
   """
-  given = make_options(name, **options)
-  found = module(name)
-  if name in NAMES:
-    return found.create(given, tokenizer)
-  with modules.blamed(f'create of task.name={name} fails'):
-    task = found.create(given, tokenizer)
-  _check(name, task)
+  plug = plugs.plug('task.name', name)
+  defaults = {field: one.default for field, one in plug.hyperparameters.items()}
+  given = {f'task.{option}': value for option, value in options.items()}
+  for option in given.keys() - defaults.keys():
+    known = [field.removeprefix('task.') for field in defaults]
+    raise ValueError(
+        f'task {name!r} has no option {option[5:]!r}.'
+        f'{closest(option[5:], known)}')
+  task = plug.guarded()(tokenizer, **plug.bound(defaults | given))
+  if not plug.packaged:
+    _check(name, task)
   return task
 
 
@@ -186,7 +125,7 @@ def _check(name: str, task: Any) -> None:
     missing.append('verify')
   if missing:
     raise ValueError(
-        f'create of task.name={name} returns an object without '
+        f'task.name={name} returns an object without '
         f'{" and ".join(missing)}: see jaxrl_llm.tasks.Task.')
   for problem in (*task.train[:1], *task.heldout[:1]):
     if ' at 0x' in repr(getattr(problem, 'info', None)):

@@ -12,9 +12,10 @@ import math
 import operator
 import random
 import re
+from typing import Annotated
 
 from jaxrl_llm.rewards import Verdict
-from jaxrl_llm.tasks import closest, Problem, problem_option
+from jaxrl_llm.tasks import closest, Problem
 from jaxrl_llm.tokenizer import CharTokenizer, Tokenizer
 
 _OPERATORS = {'+': operator.add, '-': operator.sub, '*': operator.mul}
@@ -68,8 +69,8 @@ class Options:
       and heldout, not on train.
   """
   kinds: tuple[str, ...] = ('two', 'three', 'four', 'five')
-  train: tuple[int, ...] = problem_option((210, 1400, 1000, 400))
-  heldout: tuple[int, ...] = problem_option((48, 250, 170, 64))
+  train: Annotated[tuple[int, ...], 'problems'] = (210, 1400, 1000, 400)
+  heldout: Annotated[tuple[int, ...], 'problems'] = (48, 250, 170, 64)
   shown: tuple[int, ...] = ()
   solved: tuple[float, ...] = (1.0, 0.1, 0.1, 0.1)
   seed: int = 0
@@ -98,6 +99,9 @@ class Options:
       raise ValueError(
           f'countdown needs problems: train={self.train} and '
           f'heldout={self.heldout} must not be all 0.')
+
+
+_DEFAULTS = Options()
 
 
 def problem_id(numbers: tuple[int, ...], target: int) -> int:
@@ -232,6 +236,7 @@ class Countdown:
 
 
 def create(
-    options: Options, tokenizer: Tokenizer | None = None) -> Countdown:
+    tokenizer: Tokenizer | None = None,
+    options: Options = _DEFAULTS) -> Countdown:
   """Makes the task; by default its tokeniser has one token per character."""
   return Countdown(options, tokenizer)

@@ -11,27 +11,22 @@ import dataclasses
 import hashlib
 import numbers
 import os
-from typing import Any, Sequence
+from typing import Annotated, Any, Literal, Sequence
 import zlib
 
 from absl import logging
 
+from jaxrl_llm.plugs import modules
 from jaxrl_llm.rewards import Verdict
-from jaxrl_llm.rewards.answers import TAKES
 from jaxrl_llm.rewards.pool import Pool
 from jaxrl_llm.tasks import (
   closest,
-  module_option,
-  modules,
   own_reward,
   Problem,
   problem_files,
-  problem_option,
   references,
   templates,
 )
-
-_DAY = 86_400  # seconds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,20 +58,20 @@ class Options:
     workers: number of processes that judge (0: one per core, at most 8).
     seed: seed for the choice of the held-out problems.
   """
-  path: tuple[str, ...] = problem_option(())
-  heldout: tuple[str, ...] = problem_option(())
-  heldout_count: int = problem_option(100)
+  path: Annotated[tuple[str, ...], 'problems'] = ()
+  heldout: Annotated[tuple[str, ...], 'problems'] = ()
+  heldout_count: Annotated[int, '[0, inf)', 'problems'] = 100
   problem: str = 'problem'
   answer: str = 'answer'
   kind: str = ''
   template: str = 'chat'
-  reward: str = module_option()
-  take: str = 'boxed'
+  reward: modules.Name = modules.Name('')
+  take: Literal['boxed', 'number', 'either'] = 'boxed'
   reasoning_tags: tuple[str, ...] = ('think',)
-  tolerance: float = 0.0
+  tolerance: Annotated[float, '[0, 1)'] = 0.0
   any_order: bool = False
-  timeout: float = 5.0
-  workers: int = dataclasses.field(default=0, metadata={'affects': ()})
+  timeout: Annotated[float, '(0, 86400]'] = 5.0
+  workers: Annotated[int, '[0, inf)', 'free'] = 0
   seed: int = 0
 
   def __post_init__(self):
@@ -85,19 +80,9 @@ class Options:
           f'task.template={self.template!r} is not a known format and does not '
           f'contain {{problem}}.{closest(self.template, templates.FORMATS)}')
     modules.check_file(self.reward)
-    if self.take not in TAKES:
-      raise ValueError(
-          f'task.take={self.take!r} is not known.'
-          f'{closest(self.take, TAKES)}')
-    if not 0 <= self.tolerance < 1:
-      raise ValueError(
-          f'task.tolerance={self.tolerance} must be at least 0 and below 1.')
-    if not 0 < self.timeout <= _DAY or self.workers < 0 or (
-        self.heldout_count < 0):
-      raise ValueError(
-          f'task.timeout={self.timeout} must be above 0 and at most {_DAY}, '
-          f'task.workers={self.workers} and task.heldout_count='
-          f'{self.heldout_count} at least 0.')
+
+
+_DEFAULTS = Options()
 
 
 def read(source: str, options: Options, tokenizer) -> list[Problem]:
@@ -306,8 +291,9 @@ def _all(sources, options, tokenizer) -> list[Problem]:
   return [problem for _, problem in problems.values()]
 
 
-def create(options: Options, tokenizer=None) -> Math | Rewarded:
-  """Makes the task from its options and the model's tokeniser."""
+def create(
+    tokenizer: Any, options: Options = _DEFAULTS) -> Math | Rewarded:
+  """Makes the task for a model's tokeniser, which it cannot do without."""
   if tokenizer is None:
     raise ValueError(
         'task.name=math needs the tokeniser of a model: set config.model.hf to '

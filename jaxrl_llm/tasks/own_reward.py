@@ -15,8 +15,8 @@ import math
 from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence
 
 from jaxrl_llm import rewards
+from jaxrl_llm.plugs import modules
 from jaxrl_llm.rewards import plain, Verdict, VerifierError
-from jaxrl_llm.tasks import modules
 
 TEXTS = ('prompts', 'completions')
 

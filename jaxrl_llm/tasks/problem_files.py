@@ -12,9 +12,9 @@ import pathlib
 from typing import Any, Iterator, Mapping, Sequence
 import zlib
 
+from jaxrl_llm.plugs import modules
 from jaxrl_llm.rewards import plain
 from jaxrl_llm.storage import paths
-from jaxrl_llm.tasks import modules
 
 FORMATS = ('.jsonl', '.jsonl.gz', '.json', '.parquet')
 

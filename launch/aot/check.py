@@ -14,8 +14,8 @@ from ml_collections import ConfigDict
 import numpy as np
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import sharding, stages
-from jaxrl_llm.host import arguments, fit, programs, rounds
+from jaxrl_llm import sharding
+from jaxrl_llm.host import arguments, fit, programs, rounds, stages
 from jaxrl_llm.learner import packing
 from jaxrl_llm.models import flops
 from jaxrl_llm.models.config import HUB
@@ -111,7 +111,7 @@ def load(spec: str, overrides: dict[str, Any]) -> ConfigDict:
           f'{section}.hf': None, f'{section}.preset': preset,
           f'{section}.dtype': flat[f'{section}.dtype'] or 'bfloat16'})
   config = config_lib.load(spec, {**overrides, **changes})
-  config_lib.validate(config)
+  stages.validate(config)
   return config
 
 

@@ -4,9 +4,8 @@ from typing import Callable, Sequence
 
 from ml_collections import ConfigDict
 
-from jaxrl_llm import config as config_lib
 from jaxrl_llm import sharding
-from jaxrl_llm.host import rounds
+from jaxrl_llm.host import rounds, stages
 from launch.aot import check, chips, report
 
 
@@ -78,5 +77,5 @@ def _largest(config, topology, field, phase, values: Sequence[int], say):
       else:
         high = middle
   best = tried[max(found) if found else values[low]]
-  config_lib.validate(best)
+  stages.validate(best)
   return best

@@ -70,14 +70,6 @@ def test_a_config_without_a_folder_leaves_the_choice_open():
   assert lengths(config.as_begun(asked)) == ('auto', 'auto')
 
 
-def test_a_run_of_a_time_without_choices_had_no_buckets(run):
-  flat = config.flatten(tiny.load('run'))
-  del flat['sampling.buckets']
-  (run / 'config.json').write_text(json.dumps(flat))
-  got = config.as_begun(tiny.load('run', **AUTO))
-  assert lengths(got) == ('auto', ())
-
-
 @pytest.mark.parametrize('text', [None, '', '{', '[]', '{"max_prompt": 9}'])
 @pytest.mark.parametrize('name', ['choices.json', 'config.json'])
 def test_a_missing_or_damaged_file_leaves_the_choice_open(run, name, text):

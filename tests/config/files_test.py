@@ -17,7 +17,7 @@ OF_VALUES = (
     ('a.py', 'get_config = 3', 'no function get_config'),
     ('a.py', 'def get_config():\n  pass', 'gives no ConfigDict'),
     ('a.py', f'{BASE}  c.model.update(widht=3)\n  return c',
-     'a.py, line 4: widht is not a field'),
+     'a.py, line 4: model.widht is not a field'),
     ('a.py', 'from ml_collections import ConfigDict\ndef get_config():\n'
      '  return ConfigDict({1: 2})', 'a.py: 1 is not the name of a field'),
     ('a.py', f'{BASE}  c.loss.clip_low = c\n  return c', 'without end'),

@@ -18,6 +18,7 @@ import dataclasses
 import types
 
 from jaxrl_llm import tasks, tokenizer
+from jaxrl_llm.plugs import modules
 from jaxrl_llm.rewards import Verdict
 
 @dataclasses.dataclass(frozen=True)
@@ -30,10 +31,10 @@ class Options:
     rewards: function that judges.
   """
   sides: int = 6
-  rewards: str = tasks.module_option()
+  rewards: modules.Name = ''
   weights: tuple[float, ...] = (0.5,)
 
-def create(options, given):
+def create(given, options: Options):
   problems = [
       tasks.Problem(i, str(i), 'die') for i in range(options.sides)]
   return types.SimpleNamespace(
@@ -73,6 +74,11 @@ def saved(tmp_path, c):
   return str(path)
 
 
+def task_options(c):
+  """Returns the options of the task."""
+  return {k: v for k, v in c.task.items() if k != 'name'}
+
+
 def routes(folder):
   """Returns a config per place that may name the task."""
   (folder / 'c.json').write_text(json.dumps({'task.name': 'dice.py'}))
@@ -88,7 +94,7 @@ def routes(folder):
 def test_a_file_is_absolute_by_every_route(folder):
   for route, c in routes(folder).items():
     assert c.task.name == str(folder / 'dice.py'), route
-    assert config.task_options(c) == {
+    assert task_options(c) == {
         'sides': 6, 'rewards': '', 'weights': (0.5,)}, route
     config.validate(c)
 
@@ -96,12 +102,13 @@ def test_a_file_is_absolute_by_every_route(folder):
 def test_options_are_overridden_and_checked(folder):
   c = config.load('c.py', {'task.sides': '8', 'task.rewards': 'a.py:f',
                            'task.weights': '1,2'})
-  assert config.task_options(c) == {
+  assert task_options(c) == {
       'sides': 8, 'rewards': f'{folder}/a.py:f', 'weights': (1.0, 2.0)}
   for given, match in (({'task.sides': 'x'}, r'task.sides=x must be .*\(int\)'),
                        ({'task.side': 3}, 'did you mean task.sides'),
                        ({'task.rewards': 3}, r'task.rewards=3 must be a text'),
-                       ({'task.kinds': 'two'}, 'task.kinds is not a field')):
+                       ({'task.kinds': 'two'},
+                        'task.kinds has no effect without task.name=count')):
     with pytest.raises(ValueError, match=match):
       config.load('c.py', given)
 
@@ -109,7 +116,7 @@ def test_options_are_overridden_and_checked(folder):
 def test_only_what_a_device_computes_with_must_have_32_bits(folder):
   large = 2 ** 40
   c = config.load('c.py', {'task.sides': large})
-  assert config.task_options(c)['sides'] == large
+  assert task_options(c)['sides'] == large
   for given in ({'steps': large}, {'task': 'countdown', 'task.seed': large}):
     with pytest.raises(ValueError, match=f'={large} is no 32-bit number'):
       config.load('c.py', given)
@@ -170,8 +177,8 @@ def test_help_lists_the_options(folder, capsys, monkeypatch, argv):
     ('sides: int = 6', 'sides: dict = None', 'Option sides .* the type dict'),
     ('sides: int = 6', 'sides: list[int] = None', r'has the type list\[int\]'),
     ('sides: int = 6', 'sides: "int | str" = 6', r'has the type int \| str'),
-    ('@dataclasses.dataclass(frozen=True)', '', 'has no dataclass Options'),
-    ('def create', 'def make', 'has no function create'),
+    ('@dataclasses.dataclass(frozen=True)', '', 'Option options .* no default'),
+    ('def create', 'def make', "has no function 'create'"),
     ('import types', 'import types = 3', 'cannot be imported'),
 ])
 def test_a_file_that_is_no_task(folder, capsys, old, new, match):
@@ -240,9 +247,9 @@ def test_config_files_are_executed_anew(folder):
 @pytest.mark.parametrize('old, new, match', [
     ('weights: tuple[float, ...] = (0.5,)',
      'weights: tuple[float, ...] = (0.5,)\n  def __post_init__(self):\n'
-     '    self.sides + None', 'Options of .*TypeError.*dice.py, line 21.$'),
+     '    self.sides + None', 'Options of .*TypeError.*dice.py, line 22.$'),
     ('  problems = [', '  raise SystemExit\n  problems = [',
-     'create of .*SystemExit.*dice.py, line 22.$'),
+     'task.name=.*SystemExit.*dice.py, line 23.$'),
 ])
 def test_a_task_that_fails_is_named_with_its_line(folder, old, new, match):
   assert old in TASK

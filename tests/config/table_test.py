@@ -6,14 +6,14 @@ import re
 
 import pytest
 
-from jaxrl_llm import config, stages
+from jaxrl_llm import config, plugs
 from jaxrl_llm.config import field as field_lib
 from jaxrl_llm.config import fields, values
 from jaxrl_llm.config import table as table_lib
-from jaxrl_llm.learner import advantages, rejection
+from jaxrl_llm.learner import rejection
 from jaxrl_llm.models import attention, transformer
 from jaxrl_llm.models.config import ModelConfig, PRESETS
-from jaxrl_llm.ops import importance, kl, pkpo, policy_losses, quantise
+from jaxrl_llm.ops import kl, pkpo, policy_losses, quantise
 from jaxrl_llm.selection import bandit, cbs
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -34,8 +34,8 @@ def test_base_is_the_table_valid_and_locked():
 def test_every_field_has_a_meaning_of_one_line_and_a_valid_default():
   rows = [field.name for field in fields.FIELDS]
   assert len(rows) == len(set(rows))
-  table = table_lib.table('countdown')
-  for field in table.values():
+  table = table_lib.table()
+  for field in everything().values():
     assert 8 <= len(field.meaning) <= 200 or field.meaning == 'V', field
     assert '\n' not in field.meaning
   defaults = {name: field.default for name, field in table.items()}
@@ -43,15 +43,10 @@ def test_every_field_has_a_meaning_of_one_line_and_a_valid_default():
 
 
 REGISTRIES = {
-    'advantage': advantages.ADVANTAGES,
     'model.preset': PRESETS,
     'actor.model.preset': PRESETS,
     'pkpo.transform': pkpo.TRANSFORMS,
-    'curriculum': stages.CURRICULA,
-    'selection': stages.SELECTIONS,
-    'loss.objective': policy_losses.OBJECTIVES,
     'loss.aggregation': policy_losses.AGGREGATIONS,
-    'loss.importance': importance.CORRECTIONS,
     'loss.kl_estimator': kl.KL_ESTIMATORS,
     'learner.attention': attention.IMPLEMENTATIONS,
     'learner.remat': (*transformer.REMAT, 'auto'),
@@ -63,41 +58,54 @@ REGISTRIES = {
 }
 UNREGISTERED = (
     'overlong.mode', 'optimizer.schedule', 'loss.behaviour', 'off_policy',
-    'speed.rule')
+    'speed.rule', 'task.take')
+# Choices with which all fields of the table appear, in turn.
+CHOSEN = (
+    {'advantage': 'pkpo', 'curriculum': 'speed', 'selection': 'cbs',
+     'off_policy': 'jackpot', 'actor.model.preset': 'tiny'},
+    {'task.name': 'math', 'loss.importance': 'icepop'})
+
+
+def everything():
+  """Returns the fields of all choices."""
+  return {name: field for chosen in CHOSEN
+          for name, field in table_lib.table(chosen).items()}
 
 
 def test_choices_are_those_that_are_implemented():
-  """The table is read without JAX, so it names what other modules register."""
-  table = table_lib.table()
+  """Texts in the table repeat what other modules implement."""
+  table = everything()
   for name, registry in REGISTRIES.items():
     assert {*table[name].choices} == {*registry}, name
   for name, field in table.items():
     assert not field.choices or field.default in (*field.choices, None), name
-    if field.choices and name not in REGISTRIES:
+    if field.choices and name not in {*REGISTRIES, *plugs.SLOTS}:
       assert name in UNREGISTERED, name
 
 
 @pytest.mark.parametrize('name', [*REGISTRIES, *UNREGISTERED])
 def test_every_choice_is_explained_and_accepted(name):
-  field = table_lib.table()[name]
+  field = everything()[name]
   words = re.findall(r'\w+', field.meaning)
   for choice in field.choices:
     assert choice in words or name.endswith('model.preset')
     with_it = {
         'penalty': {'overlong.window': 3}, 'cudnn': {'model.dtype': 'bfloat16'},
-        'pass_rate': {'curriculum': 'speed'}}
+        }
     if name == 'actor.model.preset':
       with_it[choice] = {'actor.model.vocab_size': 24}
-    if name.startswith('jackpot.'):
-      with_it[choice] = {'off_policy': 'jackpot'}
-    if name.startswith('cbs.'):
-      with_it[choice] = {'selection': 'cbs'}
+    for section, field in (
+        ('jackpot.', {'off_policy': 'jackpot'}), ('cbs.', {'selection': 'cbs'}),
+        ('speed.', {'curriculum': 'speed'}), ('pkpo.', {'advantage': 'pkpo'}),
+        ('task.', {'task.name': 'math', 'model.preset': 'qwen3-1.7b'})):
+      if name.startswith(section):
+        with_it[choice] = field
     config.validate(config.load(CONFIG, {
         name: choice, **with_it.get(choice, {})}))
 
 
 def test_every_field_says_what_it_affects():
-  table = table_lib.table('countdown')
+  table = everything() | table_lib.table()
   affects = {name: {*field.affects} for name, field in table.items()}
   assert all(found <= {*field_lib.AFFECTS} for found in affects.values())
   # What a run writes, and where it runs, may change at any time.
@@ -114,7 +122,7 @@ def test_every_field_says_what_it_affects():
       'task.kinds'] == {'weights', 'warm_start', 'evaluation'}
   # A problem that is evaluated is the same, however many there are.
   assert affects['task.train'] == {'weights', 'warm_start'}
-  assert table_lib.table('math')['task.workers'].affects == ()
+  assert everything()['task.workers'].affects == ()
 
 
 def test_model_fields_are_those_of_the_model():

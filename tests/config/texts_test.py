@@ -37,14 +37,3 @@ def test_what_can_be_no_text(value, said):
   with pytest.raises(ValueError, match=said) as error:
     stops(value)
   assert '\n' not in str(error.value)
-
-
-def test_a_field_that_is_empty_names_no_files():
-  """Files of runs before there was the field are found again."""
-  base = config.complete(config.base(), {}, 'x')
-  assert 'sampling.stop' not in config.affecting(base, config.EVALUATION)
-  base.sampling.stop = ('x',)
-  assert config.affecting(base, config.EVALUATION)['sampling.stop'] == ('x',)
-  old = config.complete(config.base(), {}, 'x')
-  assert config.difference(old, base) == {
-      'sampling.stop': 'sampling.stop: none -> x'}

@@ -313,8 +313,8 @@ def test_responses_by_a_real_pool_of_judges(parts, tmp_path):
       json.dumps({'problem': f'{n}+{n}=', 'answer': str(n)}) + '\n'
       for n in range(3)))
   task = math.create(
-      math.Options(template='none', take='number', workers=1),
-      parts.task.tokenizer)
+      parts.task.tokenizer,
+      math.Options(template='none', take='number', workers=1))
   try:
     watched = tiny.Watched(parts._replace(task=task), [], [])
     sums, lengths = build.fitting(

@@ -128,7 +128,7 @@ def test_parts_can_be_made_without_problems(parts, monkeypatch):
 
 
 def test_the_mathematical_task_can_be_made_without_problems(tmp_path):
-  task = math.create(math.Options(template='none'), CharTokenizer('1+=5'))
+  task = math.create(CharTokenizer('1+=5'), math.Options(template='none'))
   assert task.train == task.heldout == []
   (tmp_path / 'a.jsonl').write_text('{"problem": "1+1=", "answer": "2"}')
   assert task.load(str(tmp_path / 'a.jsonl'))[0].prompt == '1+1='

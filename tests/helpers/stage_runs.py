@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_llm import train
-from jaxrl_llm.host import build
-from jaxrl_llm.learner import advantages as advantages_lib
+from jaxrl_llm.host import build, choices
 from jaxrl_llm.learner.score import Scores
 from jaxrl_llm.monitoring import timing
 from jaxrl_llm.rewards import Verdict
@@ -72,7 +71,7 @@ _SAMPLERS: dict[tuple[Any, ...], Any] = {}
 
 
 _advantages = functools.cache(
-    lambda name, fields: advantages_lib.make(
+    lambda name, fields: choices.advantages(
         tiny.load(advantage=name, **{**_OWN.get(name, {}), **dict(fields)})))
 
 

@@ -12,11 +12,10 @@ import jax
 import numpy as np
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import phases, stages, train
-from jaxrl_llm.host import build
+from jaxrl_llm import phases, train
+from jaxrl_llm.host import build, choices, stages
 from jaxrl_llm.host import programs as programs_lib
 from jaxrl_llm.host import state as state_lib
-from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.types import LearnerBatch, Rollouts
 
@@ -185,7 +184,7 @@ def begin(parts: build.Parts):
   state = state_lib.init_state(parts, parts.programs.learner.init(
       *(start.params for start in starts)))
   fixed = state_lib.Fixed(
-      parts.sampling(), parts.replicate(loss_lib.params(parts.config)),
+      parts.sampling(), parts.replicate(choices.loss_params(parts.config)),
       starts[0].anchor, tuple(start.frozen for start in starts))
   return state, fixed, parts.programs.policy.to_sampling(
       state.learner.params, starts[0].frozen)

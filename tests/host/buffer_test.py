@@ -4,8 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_llm import stages
-from jaxrl_llm.host import buffer, rollout
+from jaxrl_llm.host import buffer, rollout, stages
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.tasks import Problem
 from jaxrl_llm.types import Ask, Rollouts, rows_of

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_llm import stages, tasks
+from jaxrl_llm import tasks
 from jaxrl_llm.evaluation import responses
-from jaxrl_llm.host import build, programs, rollout
+from jaxrl_llm.host import build, choices, programs, rollout, stages
 from jaxrl_llm.learner import actor, learner, optimizer, rejection
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.models import attention
@@ -118,11 +118,11 @@ def test_numbers_of_the_loss_are_the_configs():
       loss__entropy_bonus=.02, loss__kl_coef=.4, loss__importance='icepop',
       loss__importance_low=.6, loss__importance_cap=5, loss__dual_clip=3)
   f = np.float32
-  assert loss_lib.params(config) == loss_lib.LossParams(
+  assert choices.loss_params(config) == loss_lib.LossParams(
       temperature=f(.7), entropy_bonus=f(.02), kl_coef=f(.4), budget=f(10),
       objective=dict(clip_low=f(.1), clip_high=f(.3), dual_clip=f(3)),
       importance=dict(low=f(.6), cap=f(5)))
-  plain = loss_lib.params(tiny.load())
+  plain = choices.loss_params(tiny.load())
   assert plain.objective == dict(clip_low=f(.2), clip_high=f(.2))
   assert plain.importance == {}
   # Only what the objective uses is there.
@@ -132,7 +132,7 @@ def test_numbers_of_the_loss_are_the_configs():
       ('cispo', {'clip_low', 'clip_high'}), ('no_clip', set())):
     changed = config.copy_and_resolve_references()
     changed.loss.objective = objective
-    assert loss_lib.params(changed).objective.keys() == names
+    assert choices.loss_params(changed).objective.keys() == names
 
 
 def test_static_choices_of_the_learner_are_the_configs():
@@ -142,7 +142,7 @@ def test_static_choices_of_the_learner_are_the_configs():
       loss__aggregation='constant', loss__importance='icepop',
       loss__kl_estimator='k1', off_policy='jackpot', jackpot__mask='expected',
       jackpot__target='p_ref', jackpot__top_k=7)
-  got = programs.learner_config(config, tokens=60)
+  got = choices.learner_config(config, tokens=60)
   assert vars(got) == dict(
       tokens=60, max_prompt=9, max_response=10, samples=4,
       whole=True,
@@ -150,7 +150,7 @@ def test_static_choices_of_the_learner_are_the_configs():
       kl_estimator='k1', vocab_chunk=64, remat='full', attention='auto',
       unroll=3, row_facts=False, rejection=rejection.Rejection(
           target='p_ref', mask='expected', top_k=7), actor=None)
-  plain = programs.learner_config(tiny.load())
+  plain = choices.learner_config(tiny.load())
   assert plain.rejection is None
 
 
@@ -160,7 +160,7 @@ def test_static_choices_of_an_actor_are_the_configs():
       actor__model__preset='tiny', actor__ppo=False, actor__distill=.5,
       actor__distill_top_k=3, actor__kl_target=.1)
   jackpot = dict(off_policy='jackpot', jackpot__c1=4)
-  assert programs.learner_config(tiny.load(**fields)).actor == actor.Training(
+  assert choices.learner_config(tiny.load(**fields)).actor == actor.Training(
       ppo=False, distill=.5, top_k=3, controlled=True, importance='none')
   clips = dict(clip_low=np.float32(.2), clip_high=np.float32(.2))
   for more, kind, numbers in (
@@ -169,10 +169,10 @@ def test_static_choices_of_an_actor_are_the_configs():
        dict(low=.5, cap=2)),
       (dict(loss__importance='tis'), 'tis', dict(cap=2))):
     config = tiny.load(actor__model__preset='tiny', **more)
-    got = programs.learner_config(config)
+    got = choices.learner_config(config)
     assert got.actor == actor.Training(importance=kind)
     assert got.rejection is None or got.rejection.decoupled
-    assert loss_lib.params(config).actor == {**clips, **numbers}
+    assert choices.loss_params(config).actor == {**clips, **numbers}
 
 
 @pytest.mark.parametrize('fields, whole', [

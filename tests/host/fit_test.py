@@ -6,8 +6,7 @@ import pytest
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import train
-from jaxrl_llm.config import memory
-from jaxrl_llm.host import arguments, build, fit
+from jaxrl_llm.host import arguments, build, fit, memory
 from tests.helpers import tiny
 
 AUTO = dict(learner__tokens_per_microbatch='auto', learner__remat='auto')

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import stages, train
-from jaxrl_llm.host import arguments, build, programs, rollout
+from jaxrl_llm import train
+from jaxrl_llm.host import arguments, build, programs, rollout, stages
 from jaxrl_llm.monitoring import timing
 from jaxrl_llm.sampling.stops import Stops
 from tests.helpers import tiny

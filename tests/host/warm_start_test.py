@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from jaxrl_llm.host import warm_start
-from jaxrl_llm.learner import loss as loss_lib
+from jaxrl_llm.host import choices, warm_start
 from tests.helpers import learners, tiny
 
 STEPS = 8
@@ -57,7 +56,7 @@ def test_it_learns_to_answer_and_to_stop(warmed):
   batch = warm_start.demonstrations(
       parts.task, seed=1, start=0, count=16, max_prompt=9, max_response=10)
   rows = parts.shard_rows(batch)
-  loss = parts.replicate(loss_lib.params(parts.config))
+  loss = parts.replicate(choices.loss_params(parts.config))
 
   def logprobs(params):
     params = jax.device_put(params, parts.param_shardings())

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_llm.learner import advantages as advantages_lib
+from jaxrl_llm.host import choices
 from jaxrl_llm.ops.advantages import ADVANTAGES
 from tests.helpers import tiny
 from tests.helpers.tolerance import rounding
@@ -38,7 +38,7 @@ def close(got, want):
 
 @pytest.mark.parametrize('name', ADVANTAGES)
 def test_the_advantage_is_among_valid_samples(name):
-  program = advantages_lib.make(
+  program = choices.advantages(
       tiny.load(advantage=name, overlong__mode='mask'))
   rewards, valid, truncated = batch(1)
   got = program.of_batch(rewards, valid, LENGTH, truncated, np.uint32(0))
@@ -52,7 +52,7 @@ def test_the_advantage_is_among_valid_samples(name):
 @pytest.mark.parametrize('batch_std', [False, True])
 def test_pkpo_is_n_times_the_transform(transform, batch_std):
   """With k annealed, groups of 0 to 4, and nothing compiled twice."""
-  program = advantages_lib.make(tiny.load(
+  program = choices.advantages(tiny.load(
       advantage='pkpo', pkpo__k='0:3,5:2,7:1', pkpo__transform=transform,
       pkpo__batch_std=batch_std))
   spare = transform == 'sloo'
@@ -81,7 +81,7 @@ def test_pkpo_of_1_is_rloo_to_the_bit():
   args = *batch(3)[:2], LENGTH, batch(3)[2], np.uint32(0)
   for mode in ('none', 'mask'):
     one, rloo = (
-        advantages_lib.make(
+        choices.advantages(
             tiny.load(overlong__mode=mode, **fields)).of_batch(*args)
         for fields in (dict(advantage='pkpo', pkpo__k=1),
                        dict(advantage='rloo')))
@@ -91,7 +91,7 @@ def test_pkpo_of_1_is_rloo_to_the_bit():
 
 def test_pass_at_k_is_of_the_rewards_as_they_were_given():
   """Over groups with enough valid samples; without penalties."""
-  program = advantages_lib.make(tiny.load(
+  program = choices.advantages(tiny.load(
       overlong__mode='penalty', overlong__window=9, eval_k=(1, 2, 3, 4, 8)))
   rewards = np.float32([
       [1, 0, 1, .9], [0, 2, 0, 0], [1, 1, 9, 9], [0, 9, 9, 9]])
@@ -137,7 +137,7 @@ def signal(name, c, k=2):
 def test_signal_and_gain_are_those_of_the_advantage(name):
   """A penalty and the validity count in the gain, the batch does not."""
   fields = dict(pkpo__k=2, pkpo__batch_std=True) if name == 'pkpo' else {}
-  program = advantages_lib.make(tiny.load(advantage=name, **fields))
+  program = choices.advantages(tiny.load(advantage=name, **fields))
   rewards, valid, _ = batch(4)
   rewards[0], valid[0] = [1, 0, 1, 0], True
   complete = np.array([True, True, False, True])
@@ -152,7 +152,7 @@ def test_signal_and_gain_are_those_of_the_advantage(name):
       rewards, valid & (np.arange(4) == 1)[:, None], LENGTH, valid, complete,
       np.uint32(0)))
   assert alone.gain[1] == got.gain[1] and alone.gain[3] == 0
-  penalised = advantages_lib.make(tiny.load(
+  penalised = choices.advantages(tiny.load(
       advantage=name, overlong__mode='penalty', overlong__window=10, **fields))
   length = np.array([[10, 0, 10, 0]] * 4, np.int32)  # 1 - 1 = 0: all equal
   found = penalised.of_wave(

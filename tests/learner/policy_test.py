@@ -10,10 +10,9 @@ import pytest
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import sharding, train
-from jaxrl_llm.host import build, programs
+from jaxrl_llm.host import build, choices
 from jaxrl_llm.host import state as state_lib
 from jaxrl_llm.learner import learner as learner_lib
-from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
 from jaxrl_llm.learner import policy
 from jaxrl_llm.models import flops, lora, transformer
@@ -155,7 +154,7 @@ def batch():
 
 def of_lora(config, model, made):
   """Makes a learner of LoRA's matrices and one of all parameters."""
-  cfg = programs.learner_config(config, objective='no_clip')
+  cfg = choices.learner_config(config, objective='no_clip')
   return (
       learner_lib.make(model, cfg, SGD, trained=made.trained,
                        compose=made.compose),
@@ -166,7 +165,7 @@ def test_its_gradient_is_that_of_the_merged_weights_by_the_chain_rule():
   config, model, made = make()
   small, full = of_lora(config, model, made)
   frozen, adapters = noise(made.shapes, 0, .2), noise(made.trained, 1, .2)
-  loss = loss_lib.params(config).replace(objective={})
+  loss = choices.loss_params(config).replace(objective={})
   merged = by_hand(adapters, frozen)
   after, told = learners.update(
       full, full.init(jax.device_put(merged)), batch(), loss, None)
@@ -198,7 +197,7 @@ def test_frozen_weights_cost_no_gradient():
       model__width=96, model__mlp_width=256, model__heads=4,
       model__head_dim=24, lora__rank=1)
   small, full = of_lora(config, model, made)
-  loss = loss_lib.params(config).replace(objective={})
+  loss = choices.loss_params(config).replace(objective={})
 
   def cost(learner, frozen):
     return learner.update.lower(
@@ -261,7 +260,7 @@ def steps(sizes, **fields):
   start = train.warm_start.start(parts, lambda *_: None, resumed=False)
   before = jax.device_get(start.frozen)
   fixed = state_lib.Fixed(
-      parts.sampling(), parts.replicate(loss_lib.params(config)),
+      parts.sampling(), parts.replicate(choices.loss_params(config)),
       start.anchor, (start.frozen,))
   state = state_lib.init_state(parts, parts.programs.learner.init(start.params))
   rows = []

@@ -9,9 +9,9 @@ from jax.sharding import PartitionSpec as P
 import numpy as np
 import pytest
 
-from jaxrl_llm import sharding, stages
+from jaxrl_llm import sharding
 from jaxrl_llm.evaluation import responses
-from jaxrl_llm.host import programs, rollout
+from jaxrl_llm.host import programs, rollout, stages
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.sampling import decode

@@ -6,9 +6,7 @@ import jax
 import pytest
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import stages
-from jaxrl_llm.config import memory
-from jaxrl_llm.host import build
+from jaxrl_llm.host import build, memory, stages
 from jaxrl_llm.sampling import decode
 from tests.helpers import tiny
 

@@ -6,6 +6,7 @@ A module is named as Python names it (`my_package.my_task`) or by its file
 
 import contextlib
 import difflib
+import functools
 import importlib
 import importlib.util
 import os
@@ -87,6 +88,37 @@ def blamed(
     raise
   except BaseException as error:  # sys.exit() is no end of this program
     raise ValueError(failure(what, error)) from error
+
+
+def guarded(
+    what: str, call: Callable[..., Any], *allowed: type[BaseException],
+) -> Callable[..., Any]:
+  """Makes a function of the user fail with one sentence.
+
+  Args:
+    what: its name in the config, such as 'advantage=mine.py:f'.
+    call: the function.
+    *allowed: types of errors that are passed on.
+
+  Returns:
+    The function. It raises ValueError with the error, and the last line of the
+    user's own that was at work. A ValueError of this package passes: it says
+    itself what is wrong with an argument.
+  """
+  @functools.wraps(call, updated=())
+  def run(*args, **options):
+    try:
+      return call(*args, **options)
+    except (KeyboardInterrupt, *allowed):
+      raise
+    except BaseException as error:
+      where = place(error, own_only=True)
+      if not where and isinstance(error, ValueError):
+        raise
+      raise ValueError(failure(
+          f'{what} failed', error, where or 'what it returns')) from error
+
+  return run
 
 
 def load(name: str) -> types.ModuleType:

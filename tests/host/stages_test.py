@@ -5,11 +5,11 @@ import pathlib
 import numpy as np
 import pytest
 
-from jaxrl_llm import checkpoint, stages, train
+from jaxrl_llm import checkpoint, train
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.config.fields import FIELDS
 from jaxrl_llm.evaluation import heldout
-from jaxrl_llm.host import build
+from jaxrl_llm.host import build, stages
 from jaxrl_llm.monitoring import metrics
 from jaxrl_llm.types import Curriculum, Selection
 from tests.helpers import tables, tiny

@@ -1,54 +1,14 @@
-"""Curricula and selections by name: the stages that a config chooses.
+"""The curriculum and the selection that a config chooses, with checks."""
 
-A new one is a file in `curriculum` or `selection` with a function of
-`types.Sizes`, a line here, and a name in `config/fields.py`. The function's
-keyword arguments are the fields of its config section, declared in
-`config/method_fields.py`. One outside of the package is a module with a
-function `create(sizes)`.
-"""
-
-import inspect
-from typing import Any, Callable, NamedTuple
+from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 import numpy as np
 
-from jaxrl_llm.curriculum import dynamic, speed, uniform
-from jaxrl_llm.selection import all_rows, cbs, replay
-from jaxrl_llm.tasks import modules
+from jaxrl_llm import config as config_lib
+from jaxrl_llm import plugs
+from jaxrl_llm.plugs import modules
 from jaxrl_llm.types import Curriculum, NoSignalError, Selection, Sizes
-
-
-class Stage(NamedTuple):
-  """Maker of a stage, and the config section of its hyperparameters.
-
-  Attributes:
-    create: (Sizes, **hyperparameters) -> Curriculum or Selection.
-    section: name of the section; '' for none.
-  """
-  create: Callable[..., Any]
-  section: str = ''
-
-  @property
-  def fields(self) -> dict[str, str]:
-    """Fields of its hyperparameters to the names that `create` gives them."""
-    names = list(inspect.signature(self.create).parameters)[1:]
-    return {f'{self.section}.{name}': name for name in names}
-
-
-CURRICULA = {
-    'uniform': Stage(uniform.create),
-    'dynamic': Stage(dynamic.create),
-    'speed': Stage(speed.create, 'speed'),
-}
-
-SELECTIONS = {
-    'all_rows': Stage(all_rows.create),
-    'random': Stage(replay.random, 'replay'),
-    'newest': Stage(replay.newest, 'replay'),
-    'replay': Stage(replay.replay, 'replay'),
-    'cbs': Stage(cbs.create, 'cbs'),
-}
 
 
 class Stages(NamedTuple):
@@ -73,7 +33,8 @@ def make(config: ConfigDict, problems: int = 1) -> Stages:
     The stages.
 
   Raises:
-    ValueError: a module cannot be loaded, or does not make such a stage.
+    ValueError: a stage does not fit the sizes of the run, is none, or
+      contradicts itself; or jackpot.z=exact meets rows of earlier steps.
   """
   sizes = Sizes(
       problems=problems, seed=config.seed, batch=config.prompts_per_step,
@@ -81,63 +42,63 @@ def make(config: ConfigDict, problems: int = 1) -> Stages:
       prompts=config.curriculum_prompts or config.prompts_per_step,
       lag=config.actor.lag, response=config.max_response)
   curriculum = _checked_curriculum(
-      _make('curriculum', config, CURRICULA, Curriculum, sizes), sizes.batch)
+      _make('curriculum', config, Curriculum, sizes), sizes.batch)
   sizes = sizes._replace(rounds=curriculum.max_rounds)
   stages = Stages(curriculum, _checked_selection(
-      _make('selection', config, SELECTIONS, Selection, sizes)))
-  return Stages(*(
-      stage if config[field] in known else stage._replace(**{
-          part: _named(f'{field}={config[field]}', part, call)
-          for part, call in stage._asdict().items() if callable(call)})
-      for stage, field, known in zip(
-          stages, Stages._fields, (CURRICULA, SELECTIONS))))
+      _make('selection', config, Selection, sizes)))
+  if late := _stale_rows(config, stages):
+    raise ValueError(
+        f'jackpot.z=exact needs the policy that wrote each row, but {late} '
+        'trains on rows of earlier steps: use jackpot.z=topk.')
+  return stages
 
 
-def _make(
-    field: str, config: ConfigDict, known: dict[str, Stage], kind: type,
-    sizes: Sizes) -> Any:
+def validate(config: ConfigDict) -> None:
+  """Checks a config, and that its stages fit the sizes of the run.
+
+  Raises:
+    ValueError: as `config.validate` and `make` do.
+  """
+  config_lib.validate(config)
+  make(config)
+
+
+def _make(field: str, config: ConfigDict, kind: type, sizes: Sizes) -> Any:
   """Makes one stage."""
-  name = config[field]
-  if name in known:
-    create, section = known[name]
-    return create(sizes, **{
-        x: config[section][x] for x in known[name].fields.values()})
-  create = modules.function(f'{name}:create')
-  made = _named(f'{field}={name}', 'create(sizes)', create)(sizes)
+  plug, given = plugs.chosen(field, config_lib.flatten(config))
+  made = plug.guarded()(sizes, **given)
   if not isinstance(made, kind):
     raise ValueError(
-        f'{field}={name}: create(sizes) gives {type(made).__name__}, but a '
+        f'{field}={plug.name} gives {type(made).__name__}, but a '
         f'jaxrl_llm.types.{kind.__name__} is needed.')
   if isinstance(made, Curriculum) and (
       made.max_requests < made.max_prompts * made.min_count):
     raise ValueError(
-        f'{field}={name} has max_requests={made.max_requests}, fewer than '
+        f'{field}={plug.name} has max_requests={made.max_requests}, fewer than '
         f'min_count={made.min_count} samples of max_prompts='
         f'{made.max_prompts} groups: raise it, or lower one of the others.')
   if made.capacity and not made.stale:
     raise ValueError(
-        f'{field}={name} holds rollouts for later steps: set stale=True, so '
-        'that their old log-probs are kept.')
-  return made
+        f'{field}={plug.name} holds rollouts for later steps: set stale=True, '
+        'so that their old log-probs are kept.')
+  if plug.packaged:
+    return made
+  return made._replace(**{
+      part: modules.guarded(f'{field}={plug.name}: {part}', call, NoSignalError)
+      for part, call in made._asdict().items() if callable(call)})
 
 
-def _named(
-    stage: str, part: str, call: Callable[..., Any]) -> Callable[..., Any]:
-  """Makes a function of the user's fail with one sentence (ValueError)."""
-  def run(*args, **options):
-    try:
-      return call(*args, **options)
-    except (KeyboardInterrupt, NoSignalError):
-      raise
-    except BaseException as error:
-      where = modules.place(error, own_only=True)
-      if not where and isinstance(error, ValueError):
-        raise  # by the checks below
-      raise ValueError(modules.failure(
-          f'{stage}: {part} failed', error,
-          where or 'what it returns')) from error
-
-  return run
+def _stale_rows(config: ConfigDict, stages: Stages) -> str:
+  """Returns the field that lets jackpot.z=exact meet older rows, or ''."""
+  if config.off_policy != 'jackpot' or (
+      config.jackpot.target, config.jackpot.z) != ('p_new', 'exact'):
+    return ''
+  if config.actor.lag:
+    return f'actor.lag={config.actor.lag}'
+  for name, stage in stages._asdict().items():
+    if stage.stale:
+      return f'{name}={config[name]}'
+  return ''
 
 
 def _checked_curriculum(made: Curriculum, batch: int) -> Curriculum:

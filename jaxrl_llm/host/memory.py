@@ -13,8 +13,8 @@ from ml_collections import ConfigDict
 import numpy as np
 
 from jaxrl_llm.config.fields import AUTO
+from jaxrl_llm.host.stages import Stages
 from jaxrl_llm.models.config import ModelConfig
-from jaxrl_llm.stages import Stages
 
 
 class Part(NamedTuple):

@@ -1,0 +1,169 @@
+"""What device code takes from a config: static choices and traced numbers."""
+
+import functools
+from typing import Any, Callable, Optional
+
+import jax
+from ml_collections import ConfigDict
+import numpy as np
+
+from jaxrl_llm import config as config_lib
+from jaxrl_llm import plugs, schedules
+from jaxrl_llm.learner import actor as actor_lib
+from jaxrl_llm.learner import advantages as advantages_lib
+from jaxrl_llm.learner import learner as learner_lib
+from jaxrl_llm.learner import loss as loss_lib
+from jaxrl_llm.learner import rejection as rejection_lib
+from jaxrl_llm.types import Array
+
+
+def rejection(config: ConfigDict) -> Optional[rejection_lib.Rejection]:
+  """Returns the choices of `off_policy`, None for 'none'."""
+  if config.off_policy == 'none':
+    return None
+  static = {k: v for k, v in config[config.off_policy].items()
+            if k not in rejection_lib.NUMBERS}
+  return rejection_lib.Rejection(decoupled=has_actor(config), **static)
+
+
+def has_actor(config: ConfigDict) -> bool:
+  """Returns whether the actor is another model than the policy."""
+  return config_lib.has_actor(config_lib.flatten(config))
+
+
+def actor(config: ConfigDict) -> Optional[actor_lib.Training]:
+  """Returns how an actor that is another model learns; None without one.
+
+  Its F is `loss.importance`. Under rejection without one, it is the truncation
+  at c1, as in the policy's loss.
+  """
+  if not has_actor(config):
+    return None
+  given = config.actor
+  correct = _traced(config, 'loss.importance')[0]
+  if config.loss.importance == 'none' and config.off_policy != 'none':
+    correct = 'tis'
+  return actor_lib.Training(
+      given.ppo, given.distill, given.distill_top_k,
+      given.kl_target is not None, correct)
+
+
+def _actor_numbers(config: ConfigDict) -> dict[str, np.float32]:
+  """Returns `LossParams.actor`: clip_low, clip_high, kl_target, those of F."""
+  if not has_actor(config):
+    return {}
+  found = dict(
+      clip_low=config.actor.clip_low, clip_high=config.actor.clip_high)
+  if config.actor.kl_target is not None:
+    found['kl_target'] = config.actor.kl_target
+  found = {name: np.float32(value) for name, value in found.items()}
+  if config.loss.importance == 'none' and config.off_policy != 'none':
+    return {**found, 'cap': np.float32(config[config.off_policy].c1)}
+  return found | _traced(config, 'loss.importance')[1]
+
+
+def _traced(
+    config: ConfigDict, field: str,
+) -> tuple[str | Callable[..., Any], dict[str, np.float32]]:
+  """Returns an objective or a correction, and its numbers.
+
+  Numbers are traced, so that new ones never recompile; other hyperparameters
+  are bound to the function. A hyperparameter that is None is left out, since
+  the function's default is that.
+  """
+  plug, given = plugs.chosen(field, config_lib.flatten(config))
+  is_number = lambda x: isinstance(x, (int, float)) and not isinstance(x, bool)
+  static = {k: v for k, v in given.items()
+            if v is not None and not is_number(v)}
+  function = plug.name
+  if not plug.packaged or static:
+    function = functools.partial(plug.guarded(), **static)
+  return function, {
+      name: np.float32(value) for name, value in given.items()
+      if is_number(value)}
+
+
+def learner_config(
+    config: ConfigDict, **changes: Any) -> learner_lib.LearnerConfig:
+  """Returns the learner's static choices, with changes."""
+  loss, learner = config.loss, config.learner
+  return learner_lib.LearnerConfig(**{**dict(
+      tokens=learner.tokens_per_microbatch, max_prompt=config.max_prompt,
+      max_response=config.max_response, samples=config.samples_per_prompt,
+      whole=learner.updates == 1,
+      objective=_traced(config, 'loss.objective')[0],
+      aggregation=loss.aggregation,
+      importance=_traced(config, 'loss.importance')[0],
+      kl_estimator=loss.kl_estimator,
+      rejection=rejection(config), actor=actor(config),
+      vocab_chunk=learner.vocab_chunk, remat=learner.remat,
+      attention=learner.attention, unroll=learner.unroll), **changes})
+
+
+def loss_params(config: ConfigDict) -> loss_lib.LossParams:
+  """Returns the numbers of the loss, as NumPy scalars."""
+  loss, numbers = config.loss, {}
+  if config.off_policy != 'none':
+    numbers = {name: np.float32(config[config.off_policy][name])
+               for name in rejection_lib.NUMBERS}
+  return loss_lib.LossParams(
+      temperature=np.float32(config.sampling.temperature),
+      entropy_bonus=np.float32(loss.entropy_bonus),
+      kl_coef=np.float32(loss.kl_coef),
+      budget=np.float32(config.max_response),
+      objective=_traced(config, 'loss.objective')[1],
+      importance=_traced(config, 'loss.importance')[1],
+      rejection=numbers, actor=_actor_numbers(config))
+
+
+def supervised_params(config: ConfigDict) -> loss_lib.LossParams:
+  """Returns the numbers of the loss of the objective 'likelihood'."""
+  return loss_params(config).replace(
+      temperature=np.float32(1.0), entropy_bonus=np.float32(0.0),
+      objective={}, importance={}, rejection={}, actor={})
+
+
+def advantages(config: ConfigDict) -> advantages_lib.Program:
+  """Returns the programs of advantages."""
+  return advantages_lib.make(
+      advantage(config), advantage(config, per_group=True),
+      samples=config.samples_per_prompt, ks=config.eval_k,
+      overlong=advantages_lib.Overlong(
+          config.overlong.mode, config.overlong.window, config.max_response))
+
+
+def advantage(
+    config: ConfigDict, *, per_group: bool = False,
+) -> Callable[[Array, Array, Array], tuple[Array, dict[str, Array]]]:
+  """Makes the advantage function of a config.
+
+  Args:
+    config: config of the run.
+    per_group: leave out scaling by the batch, so that a group's advantages do
+      not depend on the others. A function that scales takes it as an argument.
+
+  Returns:
+    (rewards [P, N], where [P, N] bool, step []) -> (advantages [P, N],
+    metrics). `where` marks valid samples; `step` is the number of steps done.
+    Jittable, with a traced `step`.
+  """
+  plug, given = plugs.chosen('advantage', config_lib.flatten(config))
+  function, at_step = plug.guarded(), {
+      one.name: schedules.make(given.pop(one.name))
+      for one in plug.hyperparameters.values() if one.scheduled}
+  if 'per_group' in plug.keywords:
+    given['per_group'] = per_group
+
+  def compute(rewards, where, step):
+    found = function(rewards, where=where, **given, **{
+        name: value(step) for name, value in at_step.items()})
+    values, metrics = found if isinstance(found, tuple) else (found, {})
+    shape = jax.numpy.shape(values)
+    if shape != rewards.shape:
+      raise ValueError(
+          f'advantage={plug.name} returns an array of the shape {shape} for '
+          f'rewards of the shape {rewards.shape}: return one of their shape, '
+          'or (advantages, metrics).')
+    return values, metrics
+
+  return compute

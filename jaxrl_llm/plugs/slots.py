@@ -1,0 +1,163 @@
+"""The fields of a config that take plugs, and what the run passes to each."""
+
+import functools
+import importlib
+import inspect
+from typing import Any, Callable, Mapping, NamedTuple
+
+from jaxrl_llm.plugs import modules, signature
+from jaxrl_llm.rewards import plain
+
+
+class Slot(NamedTuple):
+  """A field that takes a plug.
+
+  Attributes:
+    registries: 'MODULE:NAME' of dictionaries of the package's own plugs: name
+      to a function, or to its 'MODULE:NAME'.
+    given: what the run passes by position.
+    keywords: what the run passes by name, to a function that takes it.
+    prefix: of the fields of the hyperparameters; '' for a section of the plug's
+      name.
+    shared: whether a field that two plugs have is the same thing, so that it
+      keeps its value when another plug is chosen.
+  """
+  registries: tuple[str, ...]
+  given: tuple[str, ...]
+  keywords: tuple[str, ...] = ()
+  prefix: str = ''
+  shared: bool = False
+
+
+SLOTS = {
+    'curriculum': Slot(('jaxrl_llm.curriculum:CURRICULA',), ('sizes',)),
+    'selection': Slot(('jaxrl_llm.selection:SELECTIONS',), ('sizes',)),
+    'advantage': Slot(
+        ('jaxrl_llm.ops.advantages:ADVANTAGES',
+         'jaxrl_llm.ops.pkpo:ADVANTAGES'),
+        ('rewards',), ('where', 'per_group')),
+    'task.name': Slot(
+        ('jaxrl_llm.tasks:TASKS',), ('tokenizer',), prefix='task.'),
+    'loss.objective': Slot(
+        ('jaxrl_llm.ops.policy_losses:OBJECTIVES',),
+        ('new', 'old', 'advantages', 'mask'), prefix='loss.', shared=True),
+    'loss.importance': Slot(
+        ('jaxrl_llm.ops.importance:CORRECTIONS',), ('log_ratio', 'mask'),
+        prefix='loss.importance_', shared=True),
+}
+
+
+class Plug(NamedTuple):
+  """A function that a config names.
+
+  Attributes:
+    field: the field that names it.
+    name: the name.
+    function: the function.
+    hyperparameters: field of the config to hyperparameter.
+    keywords: what it takes of `Slot.keywords`.
+    packaged: whether it is one of the package's own.
+  """
+  field: str
+  name: str
+  function: Callable[..., Any]
+  hyperparameters: dict[str, signature.Hyperparameter]
+  keywords: tuple[str, ...]
+  packaged: bool
+
+  def guarded(self) -> Callable[..., Any]:
+    """Returns the function; the user's own fails with one sentence."""
+    if self.packaged:
+      return self.function
+    return modules.guarded(f'{self.field}={self.name}', self.function)
+
+  def bound(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arguments for the function.
+
+    Args:
+      values: field to value, at least of the hyperparameters.
+    """
+    arguments, structs = {}, {}
+    for field, parameter in self.hyperparameters.items():
+      into = structs.setdefault(
+          parameter.struct, {}) if parameter.struct else arguments
+      into[parameter.name] = values[field]
+    if structs:
+      types = signature.types_of(self.function)
+      # A ValueError is the plug's own sentence about a value.
+      with modules.blamed(
+          f'Options of {self.field}={self.name} fail', ValueError):
+        arguments.update({
+            name: types[name](**given) for name, given in structs.items()})
+    return arguments
+
+
+@functools.cache
+def known(field: str) -> dict[str, Any]:
+  """Returns the package's own plugs of a field: name to function or name."""
+  found = {}
+  for registry in SLOTS[field].registries:
+    module, _, name = registry.partition(':')
+    found.update(getattr(importlib.import_module(module), name))
+  return found
+
+
+def plug(field: str, name: str) -> Plug:
+  """Returns the plug of a name.
+
+  Args:
+    field: one of SLOTS.
+    name: one of `known`, `MODULE:NAME` or `FILE.py:NAME`. Without NAME, it is
+      the function `create`.
+
+  Raises:
+    ValueError: there is no such plug, or it has a parameter that no config can
+      hold.
+  """
+  if not isinstance(name, str):
+    raise ValueError(f'{field}={plain.shown(name)} must be a text (str).')
+  if plain.text(name) != name:
+    raise ValueError(
+        f'{field}={plain.shown(name)} is not valid Unicode: correct it.')
+  if name in known(field):
+    return _own_plug(field, name)
+  if '.' not in name and ':' not in name:
+    raise ValueError(
+        f'{field}={name} is not known.{modules.closest(name, [*known(field)])}')
+  name = modules.absolute(name)
+  function = modules.function(name if ':' in name else f'{name}:create')
+  leaf = getattr(function, '__name__', type(function).__name__)
+  return _plug(field, name, function, leaf, packaged=False)
+
+
+@functools.cache
+def _own_plug(field: str, name: str) -> Plug:
+  function = known(field)[name]
+  if isinstance(function, str):
+    function = modules.function(function)
+  return _plug(field, name, function, name, packaged=True)
+
+
+def _plug(
+    field: str, name: str, function: Callable[..., Any], section: str, *,
+    packaged: bool) -> Plug:
+  """Returns a plug whose fields, without a prefix, are in a section."""
+  slot = SLOTS[field]
+  return Plug(field, name, function, {
+      f'{slot.prefix or f"{section}."}{one.name}': one
+      for one in signature.hyperparameters(
+          function, slot.given, slot.keywords, f'{field}={name}')},
+      tuple(name for name in slot.keywords
+            if name in inspect.signature(function).parameters), packaged)
+
+
+def chosen(
+    field: str, values: Mapping[str, Any]) -> tuple[Plug, dict[str, Any]]:
+  """Returns the plug that a config chooses, and its arguments.
+
+  Args:
+    field: one of SLOTS.
+    values: field to value, of the whole config.
+  """
+  found = plug(field, values[field])
+  return found, found.bound(values)
