@@ -50,7 +50,7 @@ def problem_sets(
   """Loads the problems to evaluate on.
 
   Args:
-    parts: of the run.
+    parts: task, and config of the evaluation.
     files: sources for the task to load; none is its held-out problems.
 
   Returns:
@@ -69,14 +69,14 @@ def problem_sets(
   sets, left_out = {}, 0
   names = [_normal(name) for name in files] or ['held-out']
   for name in dict.fromkeys(names):
-    found = task.load(name) if files else task.heldout
+    problems = task.load(name) if files else task.heldout
     once = {}
-    for problem in found:
+    for problem in problems:
       once.setdefault((problem.id, problem.prompt), problem)
-    if len(once) < len(found):
+    if len(once) < len(problems):
       logging.warning(
           'Left out of %r: %d of %d problems, which are repeated.', name,
-          len(found) - len(once), len(found))
+          len(problems) - len(once), len(problems))
     kept, _ = build.fitting(
         [*once.values()], task.tokenizer, config, name)
     left_out += len(once) - len(kept)
@@ -145,22 +145,23 @@ def _evaluate(
     with phases.phase('weights'):
       params, step, identity = weights.load(
           parts, which, display.update, player)
-    known = weights.settings(
+    settings = weights.settings(
         parts.asked, identity, temperature, parts.programs.model.dtype)
     if further := getattr(parts.task.tokenizer, 'further_stops', ()):
-      known['stops'] = further
-    folder = workdir / 'evaluation' / config_lib.fingerprint(known)
+      settings['stops'] = further
+    folder = workdir / 'evaluation' / config_lib.fingerprint(settings)
     with workdir_lib.held(folder, channel.first) as held:
       if channel.first:
         paths.write_whole(
-            folder / 'settings.json', json.dumps(known, indent=1))
-      found = responses.collect(
-          held.local / 'responses.jsonl', parts, params, sets,
-          samples=config.eval.samples,
-          sampling=parts.sampling(temperature=temperature),
-          key=heldout.noise_key(parts), display=display, gone=_gone(held))
+            folder / 'settings.json', json.dumps(settings, indent=1))
+      collected = responses.collect(
+          held.local / 'responses.jsonl', parts, responses.Source(
+              params, parts.sampling(temperature=temperature),
+              heldout.noise_key(parts)),
+          sets, samples=config.eval.samples, display=display,
+          gone=_gone(held))
       compiled()
-      every = [row for rows in found.values() for row in rows]
+      every = [row for rows in collected.values() for row in rows]
       result = dict(
           workdir=str(workdir), checkpoint=which, step=step,
           temperature=temperature, samples=config.eval.samples,
@@ -168,7 +169,7 @@ def _evaluate(
           responses=str(folder / 'responses.jsonl'), left_out=left_out,
           **report.summary(every, config.eval.k),
           files={name: report.summary(rows, config.eval.k)
-                 for name, rows in found.items()})
+                 for name, rows in collected.items()})
       for place in (folder, workdir) if channel.first else ():
         paths.write_whole(
             place / 'evaluation.json',

@@ -23,7 +23,7 @@ class RunState(NamedTuple):
     curriculum: state of the curriculum.
     selection: state of the selection.
     buffer: rollouts held for later steps.
-    flight: waves of rollouts that no stage has seen yet, the oldest first.
+    in_flight: waves of rollouts that no stage has seen yet, the oldest first.
     solved: [D] bool, training problems solved at least once.
   """
   step: int
@@ -32,7 +32,7 @@ class RunState(NamedTuple):
   curriculum: Any
   selection: Any
   buffer: buffer_lib.Buffer
-  flight: tuple[buffer_lib.Wave, ...]
+  in_flight: tuple[buffer_lib.InFlight, ...]
   solved: np.ndarray
 
   @property
@@ -62,8 +62,9 @@ def init_state(
   """Returns the state before the first step.
 
   Args:
-    parts: of the run.
-    learner: of `Learner.init`.
+    parts: stages, sizes and problems of the run.
+    learner: state of the policy, or of the policy and the actor, from
+      `Learner.init`.
   """
   choose, select = parts.stages
   return RunState(
@@ -74,7 +75,7 @@ def init_state(
       buffer=buffer_lib.empty(
           buffer_lib.capacity(parts.config, parts.stages), parts.config,
           parts.stages),
-      flight=buffer_lib.no_waves(parts.config, parts.stages),
+      in_flight=buffer_lib.no_waves(parts.config, parts.stages),
       solved=np.zeros(len(parts.task.train), bool))
 
 
@@ -84,9 +85,9 @@ def digests(state: RunState) -> dict[str, int]:
     return buffer._replace(tokens=None)
 
   shared = state._replace(
-      learners=(), buffer=without_tokens(state.buffer), flight=tuple(
+      learners=(), buffer=without_tokens(state.buffer), in_flight=tuple(
           wave._replace(rows=without_tokens(wave.rows))
-          for wave in state.flight))
+          for wave in state.in_flight))
   return {
       jax.tree_util.keystr(keys, simple=True, separator='.'): zlib.crc32(
           np.ascontiguousarray(leaf))
@@ -98,8 +99,8 @@ def complete(state: RunState, processes: Processes) -> None:
 
   Args:
     state: between two steps.
-    processes: of the run; all must call this.
+    processes: who holds which rows; all must call this.
   """
-  for rows in (state.buffer, *(wave.rows for wave in state.flight)):
+  for rows in (state.buffer, *(wave.rows for wave in state.in_flight)):
     processes.exchange(
         np.flatnonzero(rows.table.group >= 0), rows.table.shard, rows.tokens)

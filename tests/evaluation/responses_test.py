@@ -43,9 +43,9 @@ def collect(
   parts = tiny.changed(watched.parts, **changes)
   _, _, weights = tiny.begin(parts)
   got = responses.collect(
-      path, parts, weights, sets or {name: load(name) for name in FILES},
-      samples=samples, sampling=parts.sampling(),
-      key=heldout.noise_key(parts),
+      path, parts, responses.Source(
+          weights, parts.sampling(), heldout.noise_key(parts)),
+      sets or {name: load(name) for name in FILES}, samples=samples,
       display=display or progress.Display('', show=False))
   sampled = [pair for r in watched.rollouts
              for pair in zip(r.problem_id.tolist(), r.sample.tolist())]
