@@ -77,7 +77,7 @@ def problem_sets(
       logging.warning(
           'Left out of %r: %d of %d problems, which are repeated.', name,
           len(problems) - len(once), len(problems))
-    kept, _ = build.fitting(
+    kept, _ = build.drop_long_prompts(
         [*once.values()], task.tokenizer, config, name)
     left_out += len(once) - len(kept)
     sets[name] = kept if files else heldout.spread(kept, config.eval.problems)
@@ -93,7 +93,7 @@ def evaluate(
     config: checked by `config.validate`; its model must be that of the
       checkpoint, all else may differ.
     which: one of weights.CHECKPOINTS.
-    files: see `problem_sets`.
+    files: sources for the task to load; none is its held-out problems.
     greedy: use temperature 0 instead of the config's.
     player: one of config.PLAYERS.
 
@@ -102,8 +102,9 @@ def evaluate(
     problems, and under 'files' the summary of each file.
 
   Raises:
-    ValueError: see `weights.load` and `problem_sets`; or the same evaluation
-      is already running; or the config has no actor.
+    ValueError: there is no such checkpoint, or it is of another model; the task
+      cannot read the files; or the same evaluation is already running; or the
+      config has no actor.
     OSError: the bucket of the workdir does not answer; or the folder of the
       responses was removed, or taken over by another process.
     Stopped: SIGTERM or SIGINT came; the responses are kept.
@@ -146,7 +147,7 @@ def _evaluate(
       params, step, identity = weights.load(
           parts, which, display.update, player)
     settings = weights.settings(
-        parts.asked, identity, temperature, parts.programs.model.dtype)
+        parts.user_config, identity, temperature, parts.programs.model.dtype)
     if further := getattr(parts.task.tokenizer, 'further_stops', ()):
       settings['stops'] = further
     folder = workdir / 'evaluation' / config_lib.fingerprint(settings)

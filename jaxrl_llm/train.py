@@ -3,11 +3,11 @@
   python -m jaxrl_llm.train --config=configs/countdown.py
 
 A step has four acts. `sample`: the curriculum proposes problems, the sampler
-answers them, the verifier judges the answers. `absorb`: the stages see the
+answers them, the verifier judges the answers. `absorb`: the stages learn the
 rewards, the curriculum takes train batches, rewards become advantages.
-`score`: log-probs under the policy that wrote the rows. `learn`: the selection
-picks rows, the learner takes its optimiser steps. Data moves one way; what
-comes back to an earlier stage is values.
+`score`: the learner computes the log-probs that updates compare theirs with.
+`learn`: the selection picks rows, the learner takes its optimiser steps. Data
+moves one way; what comes back to an earlier stage is values.
 
 A run restores or begins, makes its start weights, and loops: a step, then its
 hooks (evaluate, log, save, show). The same command again continues a run that
@@ -424,6 +424,7 @@ class Run(NamedTuple):
     notes: what its checkpoints keep beside the state.
     display: display of the progress.
     timer: seconds per phase.
+    rate: FLOP/s of the machine's matmuls.
     began: when it began, of `time.monotonic`, as if it had never been stopped.
     resumed: step of the checkpoint that it goes on from, or None.
     compiled: () -> programs compiled so far.
@@ -434,6 +435,7 @@ class Run(NamedTuple):
   notes: Notes
   display: progress.Display
   timer: timing.Timer
+  rate: float
   began: float
   resumed: int | None
   compiled: Callable[[], compiles.Compiles]
@@ -442,7 +444,8 @@ class Run(NamedTuple):
 def _run(
     config: ConfigDict, name: str, workdir: workdir_lib.Folder,
     stop: threading.Event) -> dict[str, Any]:
-  """`train`, in a folder that is held, until it is done or `stop` is set."""
+  """Runs `train` in a folder that is held, until it is done or `stop` is set.
+  """
   began, name = time.monotonic(), config_lib.title(config, name)
   with progress.Display(
       name, show=distributed.first(), brief=not config.log.display) as display:
@@ -450,14 +453,17 @@ def _run(
     parts = build.parts(config)
     parts.processes.channel.listen_to(stop)
     with _opened(parts, workdir) as (files, restored):
-      compiled = compiles.first(display.note)
+      count_compiles = compiles.first(display.note)
       _announce(parts, display)
       state, fixed, notes = _begin(parts, restored, display)
-      state = _loop(
-          Run(parts, fixed, files, notes, display, timing.Timer(),
-              began - (restored.host['seconds'] if restored else 0),
-              restored and restored.step, compiled), state)
-      compiled = compiled()
+      state = _loop(Run(
+          parts, fixed, files, notes, display,
+          # It may be measured, which is no part of the first step.
+          rate=flops.matmul_rate(parts.programs.model.dtype),
+          timer=timing.Timer(),
+          began=began - (restored.host['seconds'] if restored else 0),
+          resumed=restored and restored.step, compiled=count_compiles), state)
+      compiled = count_compiles()
   if not parts.processes.channel.first:
     return {}
   summary.check(state.step, state.rounds)
@@ -483,7 +489,7 @@ def _opened(
 
   Args:
     parts: task, programs and config; closed at the end, as the files are.
-    workdir: folder of the run.
+    workdir: folder with the checkpoints.
 
   Yields:
     The files, and the checkpoint if there is one.
@@ -591,8 +597,7 @@ def _output(run: Run, report: step_metrics.Report) -> Output:
   return Output(
       report.row | timing.speed(
           run.timer.take(), tokens=report.tokens, flops=report.flops,
-          rate=flops.matmul_rate(run.parts.programs.model.dtype),
-          memory=flops.peak_memory()),
+          rate=run.rate, memory=flops.peak_memory()),
       report.records, progress.sample_lines(report.sample))
 
 
@@ -659,7 +664,14 @@ def _show(run: Run, step: int, output: Output) -> None:
 def _save(
     run: Run, state: RunState, score: float | None = None,
     again: bool = False) -> None:
-  """Starts to write a checkpoint; see `Checkpointer.save` for its score."""
+  """Starts to write a checkpoint; the best score is kept.
+
+  Args:
+    run: where to, and the notes that it keeps.
+    state: between two steps.
+    score: mean reward on the held-out problems, or None.
+    again: write it anew if it is there already.
+  """
   complete(state, run.parts.processes)
   run.files.workdir.sync()  # A run that goes on has the rows up to it.
   run.files.saver.save(

@@ -326,7 +326,7 @@ def check(judged: Judged, responses: Responses) -> None:
   """Checks that the verifier did not fail on, or skip, all of a step.
 
   Raises:
-    VerifierError: see `rewards.check_step`; in every process.
+    VerifierError: it did, in every process; the message quotes a response.
   """
   if rewards.no_rewards(judged.kind):
     rewards.check_step(judged.verdicts, responses.texts)

@@ -31,10 +31,9 @@ def of_step(
     cfg: the model.
     call: R requests, and their prompts.
     response: [R] tokens of the responses.
-    rounds: for each round, prompt and response tokens of its rows, see
-      `flops.update`.
+    rounds: for each round, prompt and response tokens [K] of its rows.
     epochs: number of passes over the rows of a round.
-    frozen: see `flops.update`.
+    frozen: whether the model's own weights have no gradient, as with LoRA.
     actor: the model that samples and is trained too, if it is another.
   """
   length = call.prompts.length
@@ -61,9 +60,10 @@ def matmul_rate(dtype: str) -> float:
   with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
     if folder := compiled.folder():
       path = folder / f'matmul-{name}.json'
-      found = json.loads(path.read_text())
-      if 0 <= time.time() - found['time'] < _LASTS and found['rate'] > 0:
-        return found['rate']
+      measured = json.loads(path.read_text())
+      if (0 <= time.time() - measured['time'] < _LASTS
+          and measured['rate'] > 0):
+        return measured['rate']
   rate = _measured_rate(dtype)
   if path:
     with contextlib.suppress(OSError):

@@ -317,7 +317,7 @@ def test_responses_by_a_real_pool_of_judges(parts, tmp_path):
       parts.task.tokenizer)
   try:
     watched = tiny.Watched(parts._replace(task=task), [], [])
-    sums, lengths = build.fitting(
+    sums, lengths = build.drop_long_prompts(
         task.load(str(path)), task.tokenizer, parts.config, 'sums')
     assert lengths == [len('0+0=')] * 3
     got, _ = collect(
