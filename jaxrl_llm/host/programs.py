@@ -70,7 +70,7 @@ class Player(NamedTuple):
   sampler: Sampler
 
 
-class Writer(NamedTuple):
+class RolloutSampler(NamedTuple):
   """Sampling of the responses that are trained on.
 
   Attributes:
@@ -120,7 +120,7 @@ class Programs(NamedTuple):
   mesh: jax.sharding.Mesh
   learner_mesh: jax.sharding.Mesh
   players: tuple[Player, ...]
-  writer: Writer
+  writer: RolloutSampler
   stages: Stages
 
   model = property(lambda self: self.players[0].model)
@@ -261,7 +261,7 @@ def make_sampler(
     curriculum: its capacities are the sizes of a wave.
     slots: decode slots on each data shard; None for `sampling.slots`.
     top_logprobs: likeliest tokens to record at each position.
-    kv: quantised type of cached keys and values; None for the compute type.
+    kv: quantised type of the keys and values; None for the compute type.
   """
   per_shard, own = _per_shard(mesh, curriculum)
   cpu = _platform(mesh) == 'cpu'
@@ -407,7 +407,7 @@ def make(
       Player(source.model, policy, None, writing)
       for source, policy in zip(sources[1:], policies[1:]))
   weights = policies[-1].sampling(config.sampling.weights)
-  writer = Writer(
+  writer = RolloutSampler(
       len(players) - 1, weights.apply, weights.lower, writing, weights.result)
   return Programs(config, mesh, learner_mesh, players, writer, stages)
 
