@@ -37,7 +37,7 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm import phases, sharding
 from jaxrl_llm.evaluation import heldout, report, responses, weights
 from jaxrl_llm.host import build
-from jaxrl_llm.monitoring import compiles, ends, progress
+from jaxrl_llm.monitoring import compiles, exits, progress
 from jaxrl_llm.rewards import plain
 from jaxrl_llm.sharding import distributed
 from jaxrl_llm.storage import paths
@@ -117,7 +117,7 @@ def evaluate(
   if files and 'path' in config.task:
     config.task.path = config.task.heldout = ()
   name = config_lib.title(config, f'evaluation of {config.workdir}')
-  with (ends.stoppable(config.checkpoint.grace) as asked, progress.Display(
+  with (exits.stoppable(config.checkpoint.grace) as asked, progress.Display(
       name, show=distributed.first(), brief=not config.log.display) as display):
     display.say(name)
     parts = build.parts(config, training=False)
@@ -257,7 +257,7 @@ def main() -> None:
   sharding.keep_memory(  # before there are threads
       config.mesh.keep_memory, large=config_lib.is_large(config))
   with distributed.joined(place, config, {
-      **config_lib.flatten(config), **given}), ends.program(
+      **config_lib.flatten(config), **given}), exits.program(
           'Interrupted; the same command goes on where it stopped.'):
     result = evaluate(config, **given)
     if not distributed.first():

@@ -37,7 +37,7 @@ from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner.advantages import WaveSignal
 from jaxrl_llm.monitoring import (
   compiles,
-  ends,
+  exits,
   flops,
   metrics,
   progress,
@@ -365,7 +365,7 @@ def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:
       removed; the message says where the state is.
     Stopped: SIGTERM or SIGINT came; the state is saved.
   """
-  with (ends.stoppable(config.checkpoint.grace) as stop,
+  with (exits.stoppable(config.checkpoint.grace) as stop,
         workdir_lib.held(config.workdir, distributed.first()) as workdir):
     return _run(config, name, workdir, stop)
 
@@ -710,7 +710,7 @@ def main() -> None:
   sharding.keep_memory(  # before there are threads
       config.mesh.keep_memory, large=config_lib.is_large(config))
   with distributed.joined(place, config, config_lib.flatten(config)), (
-      ends.program(
+      exits.program(
           'Interrupted; the same command goes on from the last checkpoint.')):
     train(config, name)
 

@@ -12,7 +12,7 @@ import pytest
 
 from jaxrl_llm.evaluation import heldout, responses
 from jaxrl_llm.host import build, rollout
-from jaxrl_llm.monitoring import ends, progress
+from jaxrl_llm.monitoring import exits, progress
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.tasks import Problem
 from jaxrl_llm.types import Requests
@@ -374,7 +374,7 @@ def test_a_full_disk_costs_no_whole_response(watched, whole, tmp_path):
       collect(watched, path)
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-  assert ends.sentence(error.value).startswith('The disk is full')
+  assert exits.sentence(error.value).startswith('The disk is full')
   there = path.read_bytes().count(b'\n')
   assert 0 < there < 40
   got, sampled = collect(watched, path)
