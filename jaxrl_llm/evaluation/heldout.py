@@ -13,6 +13,8 @@ from jaxrl_llm.sampling.logits import SamplingParams
 
 def noise_key(parts: build.Parts) -> jax.Array:
   """Returns the key of all evaluations; no training step uses it."""
+  # Steps count from 0. All evaluations have the same noise, so that two of them
+  # differ by their parameters alone.
   return parts.step_key(parts.replicate(np.uint32(1 << 30)))
 
 

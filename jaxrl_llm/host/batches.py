@@ -34,6 +34,8 @@ def learner_batch(
     where = kept.reshape(-1, *[1] * (x.ndim - 1))
     return np.where(where, x[rows], np.asarray(filler, x.dtype))
 
+  # A token of a response is predicted by the column before it: filler too has
+  # a prompt.
   length, prompt_length = of(tokens.length), of(tokens.prompt_length, 1)
   t = np.arange(width)
   real = t < length[:, None]

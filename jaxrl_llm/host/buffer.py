@@ -292,6 +292,7 @@ def keep(
         f'The curriculum and the selection hold {len(kept)} rollouts, more '
         f'than the {size} of their capacities: raise the capacity of the one '
         'that holds too many.')
+  # Free rows keep the shapes: a checkpoint is restored into those of `empty`.
   return jax.tree.map(
       lambda x, free: np.concatenate([x[kept], free]), buffer,
       empty(size - len(kept), config, stages))

@@ -80,8 +80,12 @@ def init_state(
 
 
 def digests(state: RunState) -> dict[str, int]:
-  """Returns a checksum of each part of the state that all processes share."""
-  def without_tokens(buffer):
+  """Returns a checksum of each part of the state that all processes share.
+
+  Processes that differ would take other numbers of updates, and wait for each
+  other in a collective for ever: they compare these after every step.
+  """
+  def without_tokens(buffer):  # They are only at their home.
     return buffer._replace(tokens=None)
 
   shared = state._replace(
@@ -96,6 +100,8 @@ def digests(state: RunState) -> dict[str, int]:
 
 def complete(state: RunState, processes: Processes) -> None:
   """Gathers the tokens of all rollouts, in place, so that they can be saved.
+
+  A run may go on with other processes, of which each needs other rows.
 
   Args:
     state: between two steps.

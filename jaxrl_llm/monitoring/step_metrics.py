@@ -87,6 +87,8 @@ def of_rollouts(
     sampling time); sampler/slot_use; verdict/<kind> (share of each kind). NaN
     where there is nothing to average.
   """
+  # A group that goes on was chosen by its first rewards: without `probe`, means
+  # would be of the problems that the curriculum likes.
   good = wave.valid & wave.probe
   ends = np.cumsum(ask.count)[:-1]
   spread = [r[v].std() for r, v in zip(
