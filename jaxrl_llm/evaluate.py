@@ -37,7 +37,7 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm import phases, sharding
 from jaxrl_llm.evaluation import heldout, report, responses, weights
 from jaxrl_llm.host import build, stages
-from jaxrl_llm.monitoring import compiles, ends, progress
+from jaxrl_llm.monitoring import compiles, exits, progress
 from jaxrl_llm.rewards import plain
 from jaxrl_llm.sharding import distributed
 from jaxrl_llm.storage import paths
@@ -50,7 +50,7 @@ def problem_sets(
   """Loads the problems to evaluate on.
 
   Args:
-    parts: of the run.
+    parts: task, and config of the evaluation.
     files: sources for the task to load; none is its held-out problems.
 
   Returns:
@@ -69,15 +69,15 @@ def problem_sets(
   sets, left_out = {}, 0
   names = [_normal(name) for name in files] or ['held-out']
   for name in dict.fromkeys(names):
-    found = task.load(name) if files else task.heldout
+    problems = task.load(name) if files else task.heldout
     once = {}
-    for problem in found:
+    for problem in problems:
       once.setdefault((problem.id, problem.prompt), problem)
-    if len(once) < len(found):
+    if len(once) < len(problems):
       logging.warning(
           'Left out of %r: %d of %d problems, which are repeated.', name,
-          len(found) - len(once), len(found))
-    kept, _ = build.fitting(
+          len(problems) - len(once), len(problems))
+    kept, _ = build.drop_long_prompts(
         [*once.values()], task.tokenizer, config, name)
     left_out += len(once) - len(kept)
     sets[name] = kept if files else heldout.spread(kept, config.eval.problems)
@@ -93,7 +93,7 @@ def evaluate(
     config: checked by `config.validate`; its model must be that of the
       checkpoint, all else may differ.
     which: one of weights.CHECKPOINTS.
-    files: see `problem_sets`.
+    files: sources for the task to load; none is its held-out problems.
     greedy: use temperature 0 instead of the config's.
     player: one of config.PLAYERS.
 
@@ -102,8 +102,9 @@ def evaluate(
     problems, and under 'files' the summary of each file.
 
   Raises:
-    ValueError: see `weights.load` and `problem_sets`; or the same evaluation
-      is already running; or the config has no actor.
+    ValueError: there is no such checkpoint, or it is of another model; the task
+      cannot read the files; or the same evaluation is already running; or the
+      config has no actor.
     OSError: the bucket of the workdir does not answer; or the folder of the
       responses was removed, or taken over by another process.
     Stopped: SIGTERM or SIGINT came; the responses are kept.
@@ -116,7 +117,7 @@ def evaluate(
   if files and 'path' in config.task:
     config.task.path = config.task.heldout = ()
   name = config_lib.title(config, f'evaluation of {config.workdir}')
-  with (ends.stoppable(config.checkpoint.grace) as asked, progress.Display(
+  with (exits.stoppable(config.checkpoint.grace) as asked, progress.Display(
       name, show=distributed.first(), brief=not config.log.display) as display):
     display.say(name)
     parts = build.parts(config, training=False)
@@ -145,22 +146,23 @@ def _evaluate(
     with phases.phase('weights'):
       params, step, identity = weights.load(
           parts, which, display.update, player)
-    known = weights.settings(
-        parts.asked, identity, temperature, parts.programs.model.dtype)
+    settings = weights.settings(
+        parts.user_config, identity, temperature, parts.programs.model.dtype)
     if further := getattr(parts.task.tokenizer, 'further_stops', ()):
-      known['stops'] = further
-    folder = workdir / 'evaluation' / config_lib.fingerprint(known)
+      settings['stops'] = further
+    folder = workdir / 'evaluation' / config_lib.fingerprint(settings)
     with workdir_lib.held(folder, channel.first) as held:
       if channel.first:
         paths.write_whole(
-            folder / 'settings.json', json.dumps(known, indent=1))
-      found = responses.collect(
-          held.local / 'responses.jsonl', parts, params, sets,
-          samples=config.eval.samples,
-          sampling=parts.sampling(temperature=temperature),
-          key=heldout.noise_key(parts), display=display, gone=_gone(held))
+            folder / 'settings.json', json.dumps(settings, indent=1))
+      collected = responses.collect(
+          held.local / 'responses.jsonl', parts, responses.Source(
+              params, parts.sampling(temperature=temperature),
+              heldout.noise_key(parts)),
+          sets, samples=config.eval.samples, display=display,
+          gone=_gone(held))
       compiled()
-      every = [row for rows in found.values() for row in rows]
+      every = [row for rows in collected.values() for row in rows]
       result = dict(
           workdir=str(workdir), checkpoint=which, step=step,
           temperature=temperature, samples=config.eval.samples,
@@ -168,7 +170,7 @@ def _evaluate(
           responses=str(folder / 'responses.jsonl'), left_out=left_out,
           **report.summary(every, config.eval.k),
           files={name: report.summary(rows, config.eval.k)
-                 for name, rows in found.items()})
+                 for name, rows in collected.items()})
       for place in (folder, workdir) if channel.first else ():
         paths.write_whole(
             place / 'evaluation.json',
@@ -256,7 +258,7 @@ def main() -> None:
   sharding.keep_memory(  # before there are threads
       config.mesh.keep_memory, large=config_lib.is_large(config))
   with distributed.joined(place, config, {
-      **config_lib.flatten(config), **given}), ends.program(
+      **config_lib.flatten(config), **given}), exits.program(
           'Interrupted; the same command goes on where it stopped.'):
     result = evaluate(config, **given)
     if not distributed.first():

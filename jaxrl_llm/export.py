@@ -30,7 +30,7 @@ from jaxrl_llm.host import warm_start
 from jaxrl_llm.learner import policy as policy_lib
 from jaxrl_llm.models import hf, hf_config, lora
 from jaxrl_llm.models.config import ModelConfig
-from jaxrl_llm.monitoring import ends, progress
+from jaxrl_llm.monitoring import exits, progress
 from jaxrl_llm.plugs import modules
 from jaxrl_llm.storage import compiled, paths
 from jaxrl_llm.tasks import templates
@@ -228,7 +228,7 @@ def main() -> None:
   args = parse(sys.argv[1:])
   # Host memory has room for the whole model.
   jax.config.update('jax_platforms', 'cpu')
-  with ends.program('Interrupted; nothing was written.'):
+  with exits.program('Interrupted; nothing was written.'):
     config = config_lib.of_player(config_lib.load(
         f'{args.workdir}/config.json', {'workdir': args.workdir}), args.player)
     with progress.Display(f'export of {args.workdir}'):

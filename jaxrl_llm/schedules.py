@@ -27,21 +27,21 @@ def pieces(text: Any) -> tuple[tuple[int, int], ...]:
   text = str(text).strip('\'" ')
   if ':' not in text:
     return ((0, int(text)),)
-  found = tuple(
+  pairs = tuple(
       tuple(int(x) for x in pair.split(':')) for pair in text.split(','))
-  steps = [step for step, _ in found]
+  steps = [step for step, _ in pairs]
   if steps[0] or any(
       a >= b for a, b in zip(steps, [*steps[1:], _LARGEST + 1])):
     raise ValueError
-  return found
+  return pairs
 
 
 def canonical(text: Any) -> str:
   """Returns a schedule in its normal spelling; raises as `pieces` does."""
-  found = pieces(text)
-  if len(found) == 1:
-    return str(found[0][1])
-  return ','.join(f'{step}:{value}' for step, value in found)
+  pairs = pieces(text)
+  if len(pairs) == 1:
+    return str(pairs[0][1])
+  return ','.join(f'{step}:{value}' for step, value in pairs)
 
 
 def make(text: Any) -> Callable[..., Any]:

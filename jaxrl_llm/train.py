@@ -2,17 +2,24 @@
 
   python -m jaxrl_llm.train --config=configs/countdown.py
 
-One prompt's way through a step: the curriculum picks it, the sampler answers
-it, the verifier judges the answers, rewards become advantages, the selection
-picks rows, the learner takes its optimiser steps. Data moves one way; what
-comes back to an earlier stage is values. The same command again continues a
-run that was cut off, from its last checkpoint, bit for bit.
+A step has four acts. `sample`: the curriculum proposes problems, the sampler
+answers them, the verifier judges the answers. `absorb`: the stages learn the
+rewards, the curriculum takes train batches, rewards become advantages.
+`score`: the learner computes the log-probs that updates compare theirs with.
+`learn`: the selection picks rows, the learner takes its optimiser steps. Data
+moves one way; what comes back to an earlier stage is values.
+
+A run restores or begins, makes its start weights, and loops: a step, then its
+hooks (evaluate, log, save, show). The same command again continues a run that
+was cut off, from its last checkpoint, bit for bit.
 """
 
 import contextlib
+import dataclasses
 import sys
+import threading
 import time
-from typing import Any
+from typing import Any, Callable, Iterator, NamedTuple
 
 import jax
 from ml_collections import ConfigDict
@@ -26,9 +33,10 @@ from jaxrl_llm.host import buffer as buffer_lib
 from jaxrl_llm.host import build, choices, rollout, rounds, stages, warm_start
 from jaxrl_llm.host import programs as programs_lib
 from jaxrl_llm.host.state import complete, digests, Fixed, init_state, RunState
+from jaxrl_llm.learner.advantages import WaveSignal
 from jaxrl_llm.monitoring import (
   compiles,
-  ends,
+  exits,
   flops,
   metrics,
   progress,
@@ -38,7 +46,14 @@ from jaxrl_llm.monitoring import (
 )
 from jaxrl_llm.sharding import cpu, distributed
 from jaxrl_llm.storage import workdir as workdir_lib
-from jaxrl_llm.types import NoSignalError, rows_of, Stopped
+from jaxrl_llm.types import (
+  Ask,
+  NoSignalError,
+  RolloutTokens,
+  rows_of,
+  Stopped,
+  Table,
+)
 
 
 def take_step(
@@ -47,9 +62,9 @@ def take_step(
   """Takes one step of the loop: a wave of rollouts and its train batches.
 
   Args:
-    parts: of the run.
-    state: before the step.
-    fixed: what does not change.
+    parts: task, stages, programs and config.
+    state: before the step; its learners are donated.
+    fixed: device values that no step changes.
     timer: seconds per phase.
 
   Returns:
@@ -58,24 +73,48 @@ def take_step(
   Raises:
     VerifierError: the verifier failed on every response, or returned something
       that is not a reward.
-    NoSignalError: see `types.Curriculum`.
+    NoSignalError: the groups of the curriculum have had no signal for too long.
     Stopped: a process was asked to stop; the state before is unchanged.
     FloatingPointError: too many updates in a row had a loss or gradient that
       is not finite; the last batch is saved.
   """
-  config, task, programs = parts.config, parts.task, parts.programs
-  processes = parts.processes
-  learner, writer, (choose, select) = (
-      programs.learner, programs.writer, parts.stages)
-  frozen, samples = fixed.frozen[0], config.samples_per_prompt
+  curriculum, wave = sample(parts, state, fixed, timer)
+  absorbed = absorb(parts, state, fixed, curriculum, wave, timer)
+  tokens = score(parts, state, fixed, absorbed, timer)
+  learned, buffer = learn(parts, state, fixed, absorbed, tokens, timer)
 
+  table = wave.rows.table
+  solved = step_metrics.solve(
+      state.solved, table.problem, table.valid & (table.reward >= 1.0))
+  state = RunState(
+      state.step + 1, state.rounds + len(absorbed.batches), learned.learners,
+      absorbed.curriculum, learned.selection, buffer, absorbed.in_flight,
+      solved)
+  report = _report(parts, state, fixed, wave, absorbed, learned)
+  parts.processes.channel.agree(digests(state), f'after step {state.step}')
+  return state, report
+
+
+def sample(
+    parts: build.Parts, state: RunState, fixed: Fixed,
+    timer: timing.Timer) -> tuple[Any, buffer_lib.Wave]:
+  """Act 1: samples responses to the curriculum's problems, and judges them.
+
+  Args:
+    parts, state, fixed, timer: those of `take_step`.
+
+  Returns:
+    State of the curriculum after `propose`, and the wave.
+  """
+  config, task, programs = parts.config, parts.task, parts.programs
+  writer = programs.writer
   with timer('propose'):
-    curriculum, ask = choose.propose(state.curriculum)
+    curriculum, ask = parts.stages.curriculum.propose(state.curriculum)
     problems = [task.train[i] for i in ask.problem]
-    asked = rollout.Asked(
+    call = rollout.SampleCall(
         problems, rollout.encode(problems, task.tokenizer, config.max_prompt),
         rollout.requests_of(
-            ask, problems=len(task.train), samples=samples,
+            ask, problems=len(task.train), samples=config.samples_per_prompt,
             budget=config.max_response))
 
   with timer('reshard'):
@@ -86,106 +125,225 @@ def take_step(
 
   with timer('sample'):
     step = parts.replicate(np.uint32(state.step))
-    policy_step = int(jax.device_get(state.learner.step))
     responses = rollout.respond(
-        parts.sample, weights, asked, parts.step_key(step), fixed.sampling,
-        tokenizer=task.tokenizer, processes=processes, policy_step=policy_step)
+        parts.sample, weights, call, parts.step_key(step), fixed.sampling,
+        tokenizer=task.tokenizer, processes=parts.processes,
+        policy_step=int(jax.device_get(state.learner.step)))
   del weights  # The update needs their room.
 
   # The user's code may use JAX as it likes.
   with timer('verify'), jax.transfer_guard('allow'):
-    judged = rollout.submit(task, responses, processes)()
+    judged = rollout.submit(task, responses, parts.processes)()
     rollout.check(judged, responses)
-    processes.channel.check()
-
-  held, size = state.buffer, programs_lib.scored_rows(programs)
-  first = len(held.table.group)  # row of a wave's first rollout
-
-  def signal_of(ask, wave):
-    return rounds.signal(
-        parts.advantages, buffer_lib.join(held.table, wave), ask, step,
-        first=first, prompts=choose.max_prompts, samples=samples,
-        replicate=parts.replicate)
-
-  def score(tokens, rows):
-    return rounds.with_scores(
-        learner, tokens, rows, tuple(p.params for p in state.learners),
-        fixed.anchor, fixed.loss, frozen, table=sampled, processes=processes)
+    parts.processes.channel.check()
 
   with timer('batch'):
-    wave = buffer_lib.of_wave(ask, responses, judged, config, parts.stages)
-    sampled = wave.table
-    signal = signal_of(ask, sampled)
+    rows = buffer_lib.of_wave(ask, responses, judged, config, parts.stages)
+    return curriculum, buffer_lib.Wave(
+        ask, responses, judged, rows, _signal(parts, state, ask, rows.table))
 
-  arrived, seen, flight = ask, signal, ()
-  if state.flight:
-    with timer('score'):  # by the policy that wrote them, before it learns
-      wave = wave._replace(tokens=score(
-          wave.tokens, rounds.at_their_places(sampled.valid, size)))
-    with timer('batch'):
-      flight, arrived, wave = buffer_lib.exchange(
-          state.flight, ask, wave, config, parts.stages)
-      seen = signal_of(arrived, wave.table)
 
+class Due(NamedTuple):
+  """The wave whose rewards the stages see in this step.
+
+  Attributes:
+    ask: its groups.
+    rows: its R rollouts.
+    signal: learning signal of its groups.
+    unscored: how many of its rollouts have no scores yet: 0 or R.
+  """
+  ask: Ask
+  rows: buffer_lib.Buffer
+  signal: WaveSignal
+  unscored: int
+
+
+class Absorbed(NamedTuple):
+  """What the stages make of the wave that is due.
+
+  Attributes:
+    curriculum: its state, after `take`.
+    selection: its state, after `feedback`.
+    in_flight: waves that no stage has seen yet, the oldest first.
+    due: the wave.
+    table: rows held over from earlier waves, then those of `due`; the rows of
+      the train batches have their advantages.
+    batches: rows [B, n] of each train batch.
+    metrics: metrics of the advantages.
+  """
+  curriculum: Any
+  selection: Any
+  in_flight: tuple[buffer_lib.InFlight, ...]
+  due: Due
+  table: Table
+  batches: list[np.ndarray]
+  metrics: dict[str, float]
+
+
+def absorb(
+    parts: build.Parts, state: RunState, fixed: Fixed, curriculum: Any,
+    wave: buffer_lib.Wave, timer: timing.Timer) -> Absorbed:
+  """Act 2: shows a wave's rewards to the stages, and makes the train batches.
+
+  It is the wave that was sampled `actor.lag` steps ago; without a lag, the new
+  one.
+
+  Args:
+    parts, state, fixed, timer: those of `take_step`.
+    curriculum: state of the curriculum after `propose`.
+    wave: the new wave.
+  """
+  choose, select = parts.stages
+  in_flight, due = _exchange(parts, state, fixed, wave, timer)
   with timer('batch'):
-    table = buffer_lib.join(held.table, wave.table)
+    table = buffer_lib.join(state.buffer.table, due.rows.table)
     with timer('select'):
-      selection = select.feedback(
-          state.selection, step_metrics.probe(wave.table, policy_step))
+      # Before the rounds: a round is judged by a wave that was sampled after
+      # its updates.
+      selection = select.feedback(state.selection, step_metrics.probe(
+          due.rows.table, wave.responses.policy_step))
     curriculum = choose.update(
-        curriculum, arrived, table, seen.signal, seen.gain)
+        curriculum, due.ask, table, due.signal.signal, due.signal.gain)
     curriculum, taken = choose.take(curriculum)
-    taken = [
-        buffer_lib.batch_rows(table, groups, samples) for groups in taken]
-    table, measured = rounds.with_advantages(
-        parts.advantages, table, taken, step, replicate=parts.replicate)
+    batches = [
+        buffer_lib.batch_rows(table, groups, parts.config.samples_per_prompt)
+        for groups in taken]
+    table, metrics = rounds.with_advantages(
+        parts.advantages, table, batches, np.uint32(state.step),
+        replicate=parts.replicate)
+  return Absorbed(
+      curriculum, selection, in_flight, due, table, batches, metrics)
 
+
+def _exchange(
+    parts: build.Parts, state: RunState, fixed: Fixed, wave: buffer_lib.Wave,
+    timer: timing.Timer) -> tuple[tuple[buffer_lib.InFlight, ...], Due]:
+  """Exchanges the new wave for the one that is due: without a lag, itself."""
+  if not parts.config.actor.lag:
+    return (), Due(
+        wave.ask, wave.rows, wave.signal, len(wave.rows.table.group))
+  # The policy that wrote the rows is gone when they are due, and nothing says
+  # yet which of them are needed: all are scored, before it learns.
   with timer('score'):
-    tokens = wave.tokens
-    if not flight:
-      waiting = rows_of(table, choose.holds(curriculum), samples)
-      tokens = score(tokens, rounds.to_score(
-          table, [*taken, waiting], first=first, size=size,
-          drop_zero_advantage=config.drop_zero_advantage))
-    tokens = buffer_lib.join(held.tokens, tokens)
+    tokens = _scored(parts, state, fixed, wave.rows, rounds.at_their_places(
+        wave.rows.table.valid, programs_lib.scored_rows(parts.programs)))
+  with timer('batch'):
+    in_flight, ask, rows = buffer_lib.exchange(
+        state.in_flight, wave.ask, wave.rows._replace(tokens=tokens),
+        parts.config, parts.stages)
+    # Its signal is computed anew: when it was sampled, earlier rows of its
+    # groups may have been in flight.
+    return in_flight, Due(
+        ask, rows, _signal(parts, state, ask, rows.table), unscored=0)
 
-  def chosen_rows(*of_round):
+
+def _signal(
+    parts: build.Parts, state: RunState, ask: Ask, table: Table) -> WaveSignal:
+  """Computes the signal of a wave that has these groups and rows."""
+  held = state.buffer.table
+  return rounds.signal(
+      parts.advantages, buffer_lib.join(held, table), ask,
+      np.uint32(state.step), first=len(held.group),
+      prompts=parts.stages.curriculum.max_prompts,
+      samples=parts.config.samples_per_prompt, replicate=parts.replicate)
+
+
+def score(
+    parts: build.Parts, state: RunState, fixed: Fixed, absorbed: Absorbed,
+    timer: timing.Timer) -> RolloutTokens:
+  """Act 3: scores rows by the policy that wrote them, before it learns.
+
+  Only rows that a round may still use cost a forward pass: those of the train
+  batches, and those that wait for a later wave. The parameters are those that
+  wrote them, up to the first update of `learn`.
+
+  Args:
+    parts, state, fixed, timer: those of `take_step`.
+    absorbed: table and train batches.
+
+  Returns:
+    Tokens and log-probs of the table's rows.
+  """
+  config = parts.config
+  with timer('score'):
+    waiting = rows_of(
+        absorbed.table, parts.stages.curriculum.holds(absorbed.curriculum),
+        config.samples_per_prompt)
+    rows = rounds.to_score(
+        absorbed.table, [*absorbed.batches, waiting], absorbed.due.unscored,
+        size=programs_lib.scored_rows(parts.programs),
+        drop_zero_advantage=config.drop_zero_advantage)
+    return buffer_lib.join(state.buffer.tokens, _scored(
+        parts, state, fixed, absorbed.due.rows, rows))
+
+
+def _scored(
+    parts: build.Parts, state: RunState, fixed: Fixed,
+    wave: buffer_lib.Buffer, rows: np.ndarray) -> RolloutTokens:
+  """Returns the tokens of a wave with the scores of these rows."""
+  return rounds.with_scores(
+      _learning(parts, fixed), *wave, rows,
+      tuple(player.params for player in state.learners))
+
+
+def learn(
+    parts: build.Parts, state: RunState, fixed: Fixed, absorbed: Absorbed,
+    tokens: RolloutTokens, timer: timing.Timer,
+) -> tuple[rounds.Outcome, buffer_lib.Buffer]:
+  """Act 4: runs a round for each train batch: select rows, then update.
+
+  Args:
+    parts, state, fixed, timer: those of `take_step`.
+    absorbed: table and train batches.
+    tokens: of the table's rows.
+
+  Returns:
+    The outcome of the rounds, and the rows that are held for later steps.
+  """
+  def select(*of_round):
     with timer('select'):
-      return select.select(*of_round)
+      return parts.stages.selection.select(*of_round)
 
   with timer('update'):
-    done = rounds.run(
-        learner, state.learners, table, tokens, taken, chosen_rows, selection,
-        fixed.loss, frozen, config=config, rounds=state.rounds,
-        step=state.step + 1, policy_step=policy_step,
-        keep_writer=programs_lib.keeps_writer(config, parts.stages),
-        processes=processes)
-    buffer = buffer_lib.keep(
-        buffer_lib.Buffer(done.table, tokens), config, parts.stages,
-        curriculum, done.selection)
+    learned = rounds.run(
+        _learning(parts, fixed), state.learners, absorbed.table, tokens,
+        absorbed.batches, select, absorbed.selection, rounds.Counts(
+            state.step, state.rounds, int(jax.device_get(state.learner.step))))
+    return learned, buffer_lib.keep(
+        buffer_lib.Buffer(learned.table, tokens), parts.config, parts.stages,
+        absorbed.curriculum, learned.selection)
 
-  solved = step_metrics.solve(
-      state.solved, sampled.problem, sampled.valid & (sampled.reward >= 1.0))
-  report = step_metrics.report(
-      responses, judged, done.metrics, step=state.step + 1, ask=ask,
-      wave=sampled, gain=signal.gain, solved=solved, kinds=parts.kinds,
-      groups=config.log.samples, processes=processes,
+
+def _learning(parts: build.Parts, fixed: Fixed) -> rounds.Learning:
+  """Returns what scores and updates are made with."""
+  return rounds.Learning(
+      parts.programs.learner, fixed.loss, fixed.frozen[0], fixed.anchor,
+      programs_lib.keeps_writer(parts.config, parts.stages), parts.config,
+      parts.processes)
+
+
+def _report(
+    parts: build.Parts, state: RunState, fixed: Fixed, wave: buffer_lib.Wave,
+    absorbed: Absorbed, learned: rounds.Outcome) -> step_metrics.Report:
+  """Returns the report of a step, after which the run has this state."""
+  programs, (choose, select) = parts.programs, parts.stages
+  table, writer = learned.table, programs.writer
+  return step_metrics.report(
+      parts, wave, step=state.step, solved=state.solved,
+      updates=learned.metrics,
       measured={
-          **signal.metrics, **measured, **choose.metrics(curriculum),
-          **select.metrics(done.selection), **step_metrics.of_rounds(
-              done.picked, int((buffer.table.group >= 0).sum()))},
+          **wave.signal.metrics, **absorbed.metrics,
+          **choose.metrics(absorbed.curriculum),
+          **select.metrics(learned.selection), **step_metrics.of_rounds(
+              learned.picked, int((state.buffer.table.group >= 0).sum()))},
       flops=flops.of_step(
-          programs.model, asked, judged.length,
-          [(tokens.prompt_length[rows], tokens.length[rows])
-           for rows, *_ in done.picked],
-          epochs=config.learner.epochs, frozen=frozen is not None,
+          programs.model, wave.responses.call, wave.judged.length,
+          [(table.prompt_length[rows], table.length[rows])
+           for rows, *_ in learned.picked],
+          epochs=parts.config.learner.epochs,
+          frozen=fixed.frozen[0] is not None,
           actor=programs.players[writer.player].model
           if writer.player else None))
-  state = RunState(
-      state.step + 1, state.rounds + len(taken), done.learners, curriculum,
-      done.selection, buffer, flight, solved)
-  processes.channel.agree(digests(state), f'after step {state.step}')
-  return state, report
 
 
 def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:
@@ -206,31 +364,114 @@ def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:
       removed; the message says where the state is.
     Stopped: SIGTERM or SIGINT came; the state is saved.
   """
-  with (ends.stoppable(config.checkpoint.grace) as asked,
+  with (exits.stoppable(config.checkpoint.grace) as stop,
         workdir_lib.held(config.workdir, distributed.first()) as workdir):
-    return _run(config, name, workdir, asked)
+    return _run(config, name, workdir, stop)
+
+
+class Files(NamedTuple):
+  """What a run writes to.
+
+  Attributes:
+    workdir: its folder.
+    saver: writer of its checkpoints.
+    writer: writer of its metrics and samples.
+    gone: () -> whether the folder was removed or taken over, in this process.
+  """
+  workdir: workdir_lib.Folder
+  saver: checkpoint.Checkpointer
+  writer: Any
+  gone: Callable[[], bool]
+
+
+class Output(NamedTuple):
+  """What a step leaves to its hooks, JSON-able.
+
+  Attributes:
+    row: metrics.
+    records: responses for `samples.jsonl`.
+    sample: lines for the display.
+  """
+  row: dict[str, float]
+  records: list[dict[str, Any]]
+  sample: str
+
+
+@dataclasses.dataclass
+class Notes:
+  """What a checkpoint keeps beside the state, JSON-able.
+
+  Attributes:
+    start: estimates of the evaluation before the first step; None before it.
+    latest: estimates of the latest evaluation.
+    due: output of the last step while its hooks have not run. A run that ends
+      between a step and its hooks does them when it goes on, so that no row or
+      evaluation is lost.
+  """
+  start: dict[str, float] | None = None
+  latest: dict[str, float] | None = None
+  due: Output | None = None
+
+
+class Run(NamedTuple):
+  """A run under way, as its hooks see it.
+
+  Attributes:
+    parts: task, stages, programs and config.
+    fixed: device values that no step changes.
+    files: what it writes to.
+    notes: what its checkpoints keep beside the state.
+    display: display of the progress.
+    timer: seconds per phase.
+    rate: FLOP/s of the machine's matmuls.
+    began: when it began, of `time.monotonic`, as if it had never been stopped.
+    resumed: step of the checkpoint that it goes on from, or None.
+    compiled: () -> programs compiled so far.
+  """
+  parts: build.Parts
+  fixed: Fixed
+  files: Files
+  notes: Notes
+  display: progress.Display
+  timer: timing.Timer
+  rate: float
+  began: float
+  resumed: int | None
+  compiled: Callable[[], compiles.Compiles]
 
 
 def _run(
-    config: ConfigDict, name: str, workdir: workdir_lib.Folder, asked: Any,
-) -> dict[str, Any]:
-  """`train`, in a folder that is held; `asked` is an event that stops it."""
+    config: ConfigDict, name: str, workdir: workdir_lib.Folder,
+    stop: threading.Event) -> dict[str, Any]:
+  """Runs `train` in a folder that is held, until it is done or `stop` is set.
+  """
   began, name = time.monotonic(), config_lib.title(config, name)
   with progress.Display(
       name, show=distributed.first(), brief=not config.log.display) as display:
     display.say(f'{name}, in {workdir.path}')
     parts = build.parts(config)
-    parts.processes.channel.listen_to(asked)
-    state, start, latest, compiled = _loop(parts, workdir, began, display)
+    parts.processes.channel.listen_to(stop)
+    with _opened(parts, workdir) as (files, restored):
+      count_compiles = compiles.first(display.note)
+      _announce(parts, display)
+      state, fixed, notes = _begin(parts, restored, display)
+      state = _loop(Run(
+          parts, fixed, files, notes, display,
+          # It may be measured, which is no part of the first step.
+          rate=flops.matmul_rate(parts.programs.model.dtype),
+          timer=timing.Timer(),
+          began=began - (restored.host['seconds'] if restored else 0),
+          resumed=restored and restored.step, compiled=count_compiles), state)
+      compiled = count_compiles()
   if not parts.processes.channel.first:
     return {}
   summary.check(state.step, state.rounds)
   result = summary.summary(
-      start, latest, time.monotonic() - began, state.step, compiled)
+      notes.start, notes.latest, time.monotonic() - began, state.step, compiled)
   line, fault = summary.end(workdir, result, name, checkpoint.whole_steps(
       workdir.path / 'checkpoints'))
   if config.log.display:
-    rich.print(progress.results(start, latest))
+    rich.print(progress.results(notes.start, notes.latest))
     if said := parts.stages.curriculum.summary(state.curriculum):
       print(said)
   print(line)
@@ -239,139 +480,226 @@ def _run(
   return result
 
 
-def _loop(
-    parts: build.Parts, workdir: workdir_lib.Folder, began: float,
-    display: progress.Display) -> tuple[RunState, Any, Any, compiles.Compiles]:
-  """Takes the steps; returns the last state and both ends' evaluations."""
+@contextlib.contextmanager
+def _opened(
+    parts: build.Parts, workdir: workdir_lib.Folder,
+) -> Iterator[tuple[Files, checkpoint.Restored | None]]:
+  """Opens what a run writes to, and restores its last checkpoint.
+
+  Args:
+    parts: task, programs and config; closed at the end, as the files are.
+    workdir: folder with the checkpoints.
+
+  Yields:
+    The files, and the checkpoint if there is one.
+  """
   config, channel = parts.config, parts.processes.channel
-  policy, learner = parts.programs.policy, parts.programs.learner
   channel.agree(parts.compared(), 'between the processes')
   workdir_lib.check_shared(workdir.path, channel)
   saver = checkpoint.Checkpointer(
       workdir.path / 'checkpoints', parts.described(),
       keep=config.checkpoint.keep, timeout=config.checkpoint.timeout,
       channel=channel)
-  found = saver.restore(
-      init_state(parts, learner.state),
+  restored = saver.restore(
+      init_state(parts, parts.programs.learner.state),
       differs=lambda saved: config_lib.resume_conflicts(
           saved, parts.described()))
-  if found:
-    began -= found.host['seconds']
   gone, writer = lambda: False, metrics.NoWriter()
   if channel.first:
-    summary.begin(workdir, found.step if found else 0, config.steps)
+    step = restored.step if restored else None
+    summary.begin(workdir, step or 0, config.steps)
     parts.describe(workdir.path)
     gone = workdir.watch()
+    # Rows after the checkpoint are dropped: their steps are done again.
     writer = metrics.Writer(
-        workdir.local, found.step + 1 if found else 0,
+        workdir.local, 0 if step is None else step + 1,
         config=config.to_dict(), tensorboard=config.log.tensorboard,
         wandb=config.log.wandb, run=workdir.path)
-
   with (contextlib.closing(parts), contextlib.closing(saver),
         contextlib.closing(writer)):
-    compiled = compiles.first(display.note)
-    compiles.expect(parts.large_programs())
-    display.note(parts.ends() + parts.updates() + parts.layout())
-    if size := buffer_lib.size(config, parts.stages):
-      display.note(size)
+    yield Files(workdir, saver, writer, gone), restored
 
-    # What is due after the last step: its evaluation, row and checkpoint.
-    notes = dict(start=None, latest=None, due=None)
-    if found:
-      notes.update({k: v for k, v in found.host.items() if k in notes})
 
-    def host():
-      return {**notes, 'seconds': time.monotonic() - began}
+def _announce(parts: build.Parts, display: progress.Display) -> None:
+  """Says what the run compiles, and how its weights and rows are kept."""
+  compiles.expect(parts.large_programs())
+  display.note(parts.ends() + parts.updates() + parts.layout())
+  if size := buffer_lib.size(parts.config, parts.stages):
+    display.note(size)
 
-    def save(state, score=None, again=False):
-      complete(state, parts.processes)
-      workdir.sync()  # A run that goes on has the rows up to its checkpoint.
-      saver.save(state.step, state, host(), score=score, again=again)
 
-    def check_workdir(state):
-      if any(channel.gather(gone())):
-        complete(state, parts.processes)
-        raise FileNotFoundError(checkpoint.rescue(
-            workdir.path, parts.describe, parts.described(), state.step, state,
-            host(), channel))
+def _begin(
+    parts: build.Parts, restored: checkpoint.Restored | None,
+    display: progress.Display) -> tuple[RunState, Fixed, Notes]:
+  """Makes the start weights, and the state that the loop begins with.
 
-    starts = []
-    for number in range(len(parts.programs.players)):
-      with phases.phase('weights' + ' of the actor' * number):
-        starts.append(warm_start.start(
-            parts.player(number), display.update, resumed=bool(found)))
-    params, every, anchors = zip(*starts)
-    frozen = every[0]
-    fixed = Fixed(
-        sampling=parts.sampling(),
-        loss=parts.replicate(choices.loss_params(config)), anchor=anchors[0],
-        frozen=every)
-    if found:
-      state = found.state
-      display.note(f'Going on from step {state.step} of {config.steps}.')
-    else:
-      state = init_state(parts, learner.init(*params))
-      notes['due'] = dict(row={}, records=[], sample='')
-    del params, starts  # The state and the anchor have their own.
+  The start weights are made here alone, so that they are gone when the loop
+  begins: the state and the anchor have their own.
 
-    def finish(state):
-      """Evaluates, writes, saves and shows what is due after a step."""
-      row, records, sample = notes['due'].values()
-      step, score = state.step, None
-      again = bool(found) and found.step == step  # saved before it was done
-      evaluated = not step or schedules.due(
-          step, config.eval.every, config.steps)
-      if evaluated:
-        weights = policy.to_sampling(state.learner.params, frozen)
-        notes['latest'] = heldout.evaluate(parts, weights)
-        del weights
-        if not step:
-          notes['start'] = notes['latest']
-        row = row | {f'eval/{k}': v for k, v in notes['latest'].items()}
-        score = notes['latest'].get('mean')
-        timer.take()  # An evaluation is no part of the next step.
-        check_workdir(state)
-      if evaluated or schedules.due(step, config.log.every, config.steps):
-        writer.write(step, row)
-        writer.samples(records)
-      notes['due'] = None
-      if not step or again or schedules.due(
-          step, config.checkpoint.every, config.steps):
-        save(state, score, again)
-      if step and not again:
-        display.update(step, row, sample)
+  Args:
+    parts: programs and config.
+    restored: the checkpoint that the run goes on from, or None.
+    display: display of the progress.
+  """
+  starts = []
+  for number in range(len(parts.programs.players)):
+    with phases.phase('weights' + ' of the actor' * number):
+      starts.append(warm_start.start(
+          parts.player(number), display.update, resumed=bool(restored)))
+  params, frozen, anchors = zip(*starts)
+  fixed = Fixed(
+      sampling=parts.sampling(),
+      loss=parts.replicate(choices.loss_params(parts.config)),
+      anchor=anchors[0], frozen=frozen)
+  if not restored:
+    # The hooks of step 0 evaluate the start weights, and save them.
+    return init_state(parts, parts.programs.learner.init(*params)), fixed, (
+        Notes(due=Output({}, [], '')))
+  display.note(f'Going on from step {restored.step} of {parts.config.steps}.')
+  host = restored.host
+  return restored.state, fixed, Notes(
+      host['start'], host['latest'], host['due'] and Output(**host['due']))
 
-    rate = flops.matmul_rate(parts.programs.model.dtype)
-    timer = timing.Timer()
-    try:
-      if notes['due']:
-        finish(state)
-      with phases.phase('RL', config.steps, 'steps', state.step):
-        while state.step < config.steps:
-          try:
-            with jax.transfer_guard('disallow'):
-              state, report = take_step(parts, state, fixed, timer)
-          except (rewards.VerifierError, NoSignalError):
-            save(state)
-            raise
-          notes['due'] = dict(
-              row=report.row | timing.speed(
-                  timer.take(), tokens=report.tokens, flops=report.flops,
-                  rate=rate, memory=flops.peak_memory()),
-              records=report.records,
-              sample=progress.sample_lines(report.sample))
-          compiled()
-          check_workdir(state)
-          finish(state)
-          cpu.return_memory()
-          channel.check()
-    except Stopped:
-      save(state)
-      saver.check(state.step)
-      raise Stopped(
-          f'Stopped after step {state.step} of {config.steps}, which is saved; '
-          'the same command goes on.') from None
-  return state, notes['start'], notes['latest'], compiled()
+
+def _loop(run: Run, state: RunState) -> RunState:
+  """Takes the steps, each with its hooks; returns the last state."""
+  config = run.parts.config
+  try:
+    if run.notes.due:
+      _after_step(run, state)
+    with phases.phase('RL', config.steps, 'steps', state.step):
+      while state.step < config.steps:
+        try:
+          with jax.transfer_guard('disallow'):
+            state, report = take_step(
+                run.parts, state, run.fixed, run.timer)
+        except (rewards.VerifierError, NoSignalError):
+          _save(run, state)  # as it was before the wave
+          raise
+        run.notes.due = _output(run, report)
+        run.compiled()
+        _check_workdir(run, state)
+        _after_step(run, state)
+        cpu.return_memory()
+        run.parts.processes.channel.check()
+  except Stopped:
+    _save(run, state)
+    run.files.saver.check(state.step)
+    raise Stopped(
+        f'Stopped after step {state.step} of {config.steps}, which is saved; '
+        'the same command goes on.') from None
+  return state
+
+
+def _output(run: Run, report: step_metrics.Report) -> Output:
+  """Returns what a step leaves to its hooks; its time ends here."""
+  return Output(
+      report.row | timing.speed(
+          run.timer.take(), tokens=report.tokens, flops=report.flops,
+          rate=run.rate, memory=flops.peak_memory()),
+      report.records, progress.sample_lines(report.sample))
+
+
+def _after_step(run: Run, state: RunState) -> None:
+  """Runs the hooks of a step: evaluate, log, save, show, each when it is due.
+
+  Also those of the step that a resumed run was saved in, if they had not run.
+  """
+  output = run.notes.due
+  estimates = _evaluate(run, state)
+  if estimates is not None:
+    output = output._replace(row=output.row | {
+        f'eval/{name}': value for name, value in estimates.items()})
+  _log(run, state.step, output, evaluated=estimates is not None)
+  # A checkpoint of this moment on must not have them done twice.
+  run.notes.due = None
+  _save_if_due(run, state, estimates or {})
+  _show(run, state.step, output)
+
+
+def _evaluate(run: Run, state: RunState) -> dict[str, float] | None:
+  """Returns the estimates of the policy, or None if none are due."""
+  config, notes = run.parts.config, run.notes
+  if state.step and not schedules.due(
+      state.step, config.eval.every, config.steps):
+    return None
+  notes.latest = heldout.evaluate(
+      run.parts, run.parts.programs.policy.to_sampling(
+          state.learner.params, run.fixed.frozen[0]))
+  if not state.step:
+    notes.start = notes.latest
+  run.timer.take()  # An evaluation is no part of the next step.
+  _check_workdir(run, state)  # It may have taken long.
+  return notes.latest
+
+
+def _log(run: Run, step: int, output: Output, *, evaluated: bool) -> None:
+  """Writes metrics and samples of a step, of every one with an evaluation."""
+  config = run.parts.config
+  if evaluated or schedules.due(step, config.log.every, config.steps):
+    run.files.writer.write(step, output.row)
+    run.files.writer.samples(output.records)
+
+
+def _save_if_due(
+    run: Run, state: RunState, estimates: dict[str, float]) -> None:
+  """Saves a checkpoint, whose score is the mean reward of an evaluation.
+
+  The one that the run goes on from was saved before its hooks: with them done,
+  it is saved again, with its score.
+  """
+  config, again = run.parts.config, run.resumed == state.step
+  if not state.step or again or schedules.due(
+      state.step, config.checkpoint.every, config.steps):
+    _save(run, state, estimates.get('mean'), again)
+
+
+def _show(run: Run, step: int, output: Output) -> None:
+  """Shows a step that this process has done."""
+  if step and run.resumed != step:
+    run.display.update(step, output.row, output.sample)
+
+
+def _save(
+    run: Run, state: RunState, score: float | None = None,
+    again: bool = False) -> None:
+  """Starts to write a checkpoint; the best score is kept.
+
+  Args:
+    run: where to, and the notes that it keeps.
+    state: between two steps.
+    score: mean reward on the held-out problems, or None.
+    again: write it anew if it is there already.
+  """
+  complete(state, run.parts.processes)
+  run.files.workdir.sync()  # A run that goes on has the rows up to it.
+  run.files.saver.save(
+      state.step, state, _host(run), score=score, again=again)
+
+
+def _host(run: Run) -> dict[str, Any]:
+  """Returns what a checkpoint keeps beside the state; `_begin` reads it."""
+  notes = run.notes
+  return dict(
+      start=notes.start, latest=notes.latest,
+      due=notes.due and notes.due._asdict(),
+      seconds=time.monotonic() - run.began)
+
+
+def _check_workdir(run: Run, state: RunState) -> None:
+  """Saves the state elsewhere if the workdir is gone.
+
+  Raises:
+    FileNotFoundError: it is gone; the message says where the state is.
+  """
+  parts, workdir = run.parts, run.files.workdir
+  channel = parts.processes.channel
+  # All processes must save their part, whichever has noticed.
+  if any(channel.gather(run.files.gone())):
+    complete(state, parts.processes)
+    raise FileNotFoundError(checkpoint.rescue(
+        workdir.path, parts.describe, parts.described(), state.step, state,
+        _host(run), channel))
 
 
 def main() -> None:
@@ -382,7 +710,7 @@ def main() -> None:
   sharding.keep_memory(  # before there are threads
       config.mesh.keep_memory, large=config_lib.is_large(config))
   with distributed.joined(place, config, config_lib.flatten(config)), (
-      ends.program(
+      exits.program(
           'Interrupted; the same command goes on from the last checkpoint.')):
     train(config, name)
 

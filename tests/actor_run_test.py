@@ -83,7 +83,7 @@ def test_it_goes_on_bit_for_bit(built, workdir, tmp_path):
   """Parameters, moments, lambda_distill, waves in flight and their scores."""
   go(built, tmp_path / 'run', steps=2)
   saved = state_in(tmp_path / 'run', 2)
-  wave, = saved['flight'].values()
+  wave, = saved['in_flight'].values()
   assert (wave['rows']['tokens']['actor_logprobs'] != 0).any()
   assert saved['learners']['1']['distill'] > 1
   go(built, tmp_path / 'run')
@@ -155,7 +155,7 @@ def test_a_wave_of_nothing_new_is_scored_once(built):
   state, fixed, _ = tiny.begin(built)
   state, _ = train.take_step(built, state, fixed, timing.Timer())
   assert isinstance(state, state_lib.RunState) and len(state.learners) == 2
-  tokens = state.flight[0].rows.tokens
+  tokens = state.in_flight[0].rows.tokens
   real = np.arange(tokens.response.shape[1]) < tokens.length[:, None]
   for old in (tokens.old_logprobs, tokens.actor_logprobs):
     assert (old[real] < 0).all() and (old[~real] == 0).all()

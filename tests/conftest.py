@@ -33,7 +33,7 @@ def pytest_collection_finish():
 
 @pytest.fixture(autouse=True)
 def signals():
-  """Restores signals: `ends.program` ignores them until the process ends.
+  """Restores signals: `exits.program` ignores them until the process ends.
 
   The processes that later tests start would ignore them as well.
   """

@@ -382,9 +382,9 @@ def test_signals_after_the_run_change_nothing():
   done = subprocess.run(
       [sys.executable, '-c', (
           'import os, signal\n'
-          'from jaxrl_llm.monitoring import ends\n'
-          'with ends.program("Interrupted."):\n'
-          '  with ends.stoppable(5):\n'
+          'from jaxrl_llm.monitoring import exits\n'
+          'with exits.program("Interrupted."):\n'
+          '  with exits.stoppable(5):\n'
           '    pass\n'
           '  os.kill(os.getpid(), signal.SIGTERM)\n'
           'os.kill(os.getpid(), signal.SIGTERM)\n'

@@ -248,8 +248,8 @@ def test_the_program_evaluates_the_checkpoints_parameters(
   saved = checkpoint.restore(trained / 'checkpoints', like, best=True)
   params, seen = saved.state.learner.params, []
 
-  def collect(path, parts, weights, *_, **__):
-    seen.append(weights)
+  def collect(path, parts, source, *_, **__):
+    seen.append(source.params)
     raise ValueError('enough')
 
   monkeypatch.setattr(evaluate.responses, 'collect', collect)

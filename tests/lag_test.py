@@ -67,7 +67,7 @@ def test_updates_train_on_the_rows_of_an_earlier_policy(parts, lag):
           watched.parts, state, fixed, timing.Timer())
     rows.append(report.row)
     assert report.row['response/count'] == 16
-    assert len(state.flight) == lag
+    assert len(state.in_flight) == lag
     if step < lag:
       assert not watched.batches
       assert tiny.same(state.learner.params, policies[0])

@@ -76,8 +76,8 @@ def test_a_run_goes_on_from_its_middle_bit_for_bit(
 def test_a_run_with_waves_in_flight_goes_on_too(fields, tmp_path):
   """Rows, their Ask and log-probs in flight resume; so does kappa."""
   def check(state):
-    assert len(state.flight) == fields['actor__lag']
-    for wave in state.flight:
+    assert len(state.in_flight) == fields['actor__lag']
+    for wave in state.in_flight:
       assert wave.samples and wave.rows.table.valid[:wave.samples].any()
       assert (wave.rows.table.group[wave.samples:] == -1).all()
       old = wave.rows.tokens.old_logprobs

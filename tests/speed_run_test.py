@@ -9,7 +9,7 @@ import pytest
 from jaxrl_llm import checkpoint, train
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.learner import advantages
-from jaxrl_llm.monitoring import ends
+from jaxrl_llm.monitoring import exits
 from jaxrl_llm.ops import pkpo
 from jaxrl_llm.rewards import Verdict
 from tests.helpers import stage_runs, tiny
@@ -95,7 +95,7 @@ def test_prompts_without_signal_end_the_run(tmp_path, monkeypatch):
       lambda config: tiny.changed(parts, config=config))
   monkeypatch.setattr(train.heldout, 'evaluate', lambda *_: {})
   monkeypatch.setattr(train.summary, 'write', lambda *_: ['', ''])
-  with pytest.raises(SystemExit) as end, ends.program(''):
+  with pytest.raises(SystemExit) as end, exits.program(''):
     train.train(config)
   said = str(end.value.code)
   assert '4 steps in a row' in said and '\n' not in said

@@ -10,7 +10,7 @@ import pytest
 
 from jaxrl_llm import start
 from jaxrl_llm.config import command_line
-from jaxrl_llm.monitoring import ends
+from jaxrl_llm.monitoring import exits
 from tests.helpers import devices, tiny
 
 
@@ -54,7 +54,7 @@ def test_the_handler_is_gone_once_the_program_runs(monkeypatch):
   signal.signal(signal.SIGINT, signal.default_int_handler)
   start.begin()
   assert signal.getsignal(signal.SIGINT) is start._end
-  with ends.program('x'):
+  with exits.program('x'):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
   signal.signal(signal.SIGINT, signal.SIG_IGN)
   start.begin()  # as it was asked to ignore it

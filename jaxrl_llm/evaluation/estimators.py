@@ -95,8 +95,8 @@ def estimate(
     ks: values of k for pass@k and maj@k. A problem with fewer than k valid
       responses is left out of the estimates for this k.
     greedy: [P] rewards of greedy responses, NaN if not valid; or None.
-    answers: [P][N], see `maj_at_k`. If it is None, or all answers are empty,
-      maj@k is left out.
+    answers: [P][N] canonical answers, '' for none. If it is None, or all are
+      empty, maj@k is left out.
 
   Returns:
     Dictionary with 'pass@k' and 'maj@k' for each k, 'mean' (reward) and

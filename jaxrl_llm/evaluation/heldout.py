@@ -13,6 +13,8 @@ from jaxrl_llm.sampling.logits import SamplingParams
 
 def noise_key(parts: build.Parts) -> jax.Array:
   """Returns the key of all evaluations; no training step uses it."""
+  # Steps count from 0. All evaluations have the same noise, so that two of them
+  # differ by their parameters alone.
   return parts.step_key(parts.replicate(np.uint32(1 << 30)))
 
 
@@ -24,7 +26,7 @@ def solve(
   """Samples and verifies responses to problems.
 
   Args:
-    parts: parts of the run.
+    parts: task, sampler and processes.
     params: sampling parameters on device.
     problems: P problems.
     samples: N, responses to each problem.
@@ -37,8 +39,8 @@ def solve(
   score = np.zeros((len(problems), samples))
   answers = [[''] * samples for _ in problems]
   for call in responses.draw(
-      parts, params, problems, [range(samples)] * len(problems),
-      sampling=sampling, key=noise_key(parts), phase=phase):
+      parts, responses.Source(params, sampling, noise_key(parts)), problems,
+      [range(samples)] * len(problems), phase=phase):
     score[call.problem, call.sample] = call.judged.reward
     for p, s, answer in zip(call.problem, call.sample, call.judged.answer):
       answers[p][s] = answer
@@ -49,8 +51,8 @@ def evaluate(parts: build.Parts, params: Any) -> dict[str, float]:
   """Evaluates parameters on the task's held-out problems.
 
   Args:
-    parts: parts of the run. Its config.eval sets the number of problems and
-      samples, and the values of k.
+    parts: task, sampler and processes. Its config.eval sets the number of
+      problems and samples, and the values of k.
     params: sampling parameters on device.
 
   Returns:

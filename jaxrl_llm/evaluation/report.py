@@ -59,8 +59,8 @@ def notes(result: Mapping[str, Any]) -> Iterator[str]:
   if result['invalid']:
     kinds = ', '.join(f'{n} {kind}' for kind, n in result['invalid'].items())
     yield f'Not judged, and left out: {kinds}.'
-  silent = [name for name, found in result['files'].items()
-            if not any(key.startswith('maj@') for key in found)]
+  silent = [name for name, numbers in result['files'].items()
+            if not any(key.startswith('maj@') for key in numbers)]
   # There is no maj@1 in the table.
   if silent and any(name.startswith('pass@') for name in {*result} - {
       'pass@1', 'pass@1_error'}):
@@ -91,16 +91,17 @@ def cells(result: Mapping[str, Any]) -> list[list[str]]:
       if name.startswith(kind) and f'{name}_error' in result
       and name != 'maj@1']  # equal to pass@1
 
-  def text(found, name):
-    value, error = found.get(name), found.get(f'{name}_error')
-    known = value is not None and not math.isnan(value)
-    return f'{value:.3f} ± {error:.3f}' if known else '-'
+  def text(numbers, name):
+    value, error = numbers.get(name), numbers.get(f'{name}_error')
+    if value is None or math.isnan(value):
+      return '-'
+    return f'{value:.3f} ± {error:.3f}'
 
   return [
       ['', 'problems', *(
           f'mean@{result["samples"]}' if n == 'mean' else n for n in names)],
-      *([file, str(found['problems']), *(text(found, n) for n in names)]
-        for file, found in every)]
+      *([file, str(numbers['problems']), *(text(numbers, n) for n in names)]
+        for file, numbers in every)]
 
 
 def table(result: Mapping[str, Any]) -> Table:

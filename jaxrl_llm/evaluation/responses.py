@@ -20,10 +20,23 @@ import jax
 import numpy as np
 
 from jaxrl_llm import phases
-from jaxrl_llm.host import rollout
+from jaxrl_llm.host import build, rollout
 from jaxrl_llm.monitoring import progress
 from jaxrl_llm.rewards import plain
 from jaxrl_llm.sampling.logits import SamplingParams
+
+
+class Source(NamedTuple):
+  """What responses depend on, beside their problems and numbers.
+
+  Attributes:
+    params: sampling parameters on device.
+    sampling: temperature and truncation.
+    key: PRNG key; the same key gives the same responses.
+  """
+  params: Any
+  sampling: SamplingParams
+  key: jax.Array
 
 
 class Call(NamedTuple):
@@ -42,7 +55,7 @@ class Call(NamedTuple):
 
 
 class Kept(NamedTuple):
-  """Fields of a response that the estimators need; see `rewards.Verdict`.
+  """Fields of a response and its verdict that the estimators need.
 
   Attributes:
     reward: reward; ignored unless valid.
@@ -108,8 +121,8 @@ def cut(
 
 
 def draw(
-    parts, params: Any, problems: Sequence, wanted: Sequence[Sequence[int]], *,
-    sampling: SamplingParams, key: jax.Array,
+    parts: build.Parts, source: Source, problems: Sequence,
+    wanted: Sequence[Sequence[int]], *,
     phase: phases.Phase | None = None) -> Iterator[Call]:
   """Samples and judges responses.
 
@@ -117,12 +130,10 @@ def draw(
   task has `submit`.
 
   Args:
-    parts: experiment.Parts.
-    params: sampling parameters on device.
+    parts: task, sampler and processes.
+    source: parameters, how to draw, and noise.
     problems: P problems.
     wanted: for each problem, the numbers of the responses to sample, ascending.
-    sampling: temperature and truncation.
-    key: PRNG key; the same key gives the same responses.
     phase: counts the responses as they are sampled.
 
   Yields:
@@ -138,20 +149,20 @@ def draw(
       wanted, max_prompts=sampler.max_prompts,
       max_requests=sampler.max_requests):
     rows, prompt = np.unique(problem, return_inverse=True)
-    chosen = [problems[i] for i in rows]
-    asked = rollout.Asked(
-        chosen, rollout.encode(chosen, tokenizer, config.max_prompt),
-        rollout.requests(prompt, sample, config.max_response))
-    found = rollout.respond(
-        parts.sample_policy, params, asked, key, sampling, tokenizer=tokenizer,
+    of_call = [problems[i] for i in rows]
+    responses = rollout.respond(
+        parts.sample_policy, source.params, rollout.SampleCall(
+            of_call, rollout.encode(of_call, tokenizer, config.max_prompt),
+            rollout.requests(prompt, sample, config.max_response)),
+        source.key, source.sampling, tokenizer=tokenizer,
         processes=parts.processes)
     if phase:
       phase.count(phase.done + len(problem))
-    judged = rollout.submit(parts.task, found, parts.processes)
+    judged = rollout.submit(parts.task, responses, parts.processes)
     if waiting:
       yield Call(*waiting[:-1], waiting[-1]())
       parts.processes.channel.check()
-    waiting = problem, sample, found, judged
+    waiting = problem, sample, responses, judged
   if waiting:
     yield Call(*waiting[:-1], waiting[-1]())
     parts.processes.channel.check()
@@ -164,21 +175,19 @@ def digest(problem) -> str:
 
 
 def collect(
-    path: pathlib.Path, parts, params: Any, sets: Mapping[str, Sequence], *,
-    samples: int, sampling: SamplingParams, key: jax.Array,
-    display: progress.Display, gone: Callable[[], str] = lambda: '',
+    path: pathlib.Path, parts: build.Parts, source: Source,
+    sets: Mapping[str, Sequence], *, samples: int, display: progress.Display,
+    gone: Callable[[], str] = lambda: '',
 ) -> dict[str, list[list[Kept]]]:
   """Returns the responses to sets of problems, and samples those that miss.
 
   Args:
     path: file of responses, which the first process reads and writes; new
       responses are appended at once.
-    parts: experiment.Parts.
-    params: sampling parameters on device.
+    parts: task, sampler and processes.
+    source: parameters, how to draw, and noise.
     sets: name to problems, with unique ids within a set.
     samples: N, responses to each problem.
-    sampling: temperature and truncation.
-    key: PRNG key.
     display: display of the progress.
     gone: called in the first process after each call of the sampler; returns a
       sentence if responses can no longer be kept, else ''.
@@ -192,11 +201,11 @@ def collect(
     Stopped: a process was asked to stop.
   """
   processes, channel = parts.processes, parts.processes.channel
-  problems = [p for found in sets.values() for p in found]
+  problems = [p for of_set in sets.values() for p in of_set]
   # With the digest in the key, a changed problem is a new one; with the set's
   # name, a problem of two files counts in both.
   keys = [(plain.text(name), p.id, digest(p))
-          for name, found in sets.items() for p in found]
+          for name, of_set in sets.items() for p in of_set]
   kept = {tuple(at): Kept(*row) for at, row in channel.gather(
       [*read(path).items()] if channel.first else None)[0]}
   shown = {key: problem.shown for key, problem in zip(keys, problems)}
@@ -207,24 +216,15 @@ def collect(
   with (path.open('ab') if channel.first else io.BytesIO() as file,
         phases.phase('evaluation', total, 'responses', done) as phase):
     began, tokens = time.monotonic(), 0
-    for call in draw(
-        parts, params, problems, wanted, sampling=sampling, key=key,
-        phase=phase):
-      mine = [
-          plain.json(_row(
-              *keys[p], problems[p], number, text, verdict, length, cut_off))
-          for p, number, text, verdict, length, cut_off in zip(
-              call.problem[call.responses.rows],
-              call.sample[call.responses.rows], call.responses.texts,
-              call.judged.verdicts, call.judged.length[call.responses.rows],
-              call.judged.truncated[call.responses.rows])]
+    for call in draw(parts, source, problems, wanted, phase=phase):
       lost = ''
       if channel.first:
         lost = gone() if os.fstat(file.fileno()).st_nlink else (
             f'{path} was removed during the evaluation: run the same command '
             'again, which samples its responses again.')
       # All processes learn that they have to end.
-      rows, said = processes.gather_rows(call.responses.shard, mine, lost)
+      rows, said = processes.gather_rows(
+          call.responses.shard, _rows(call, keys, problems), lost)
       if channel.first:
         file.write(
             ''.join(json.dumps(row) + '\n' for row in rows).encode())
@@ -240,8 +240,8 @@ def collect(
   every = iter(keys)
   return {
       name: [[kept[*key, n] for n in range(samples)]
-             for key in itertools.islice(every, len(found))]
-      for name, found in sets.items()}
+             for key in itertools.islice(every, len(of_set))]
+      for name, of_set in sets.items()}
 
 
 def read(path: pathlib.Path) -> dict[tuple, Kept]:
@@ -272,16 +272,29 @@ def read(path: pathlib.Path) -> dict[tuple, Kept]:
   return kept
 
 
-def _row(
-    name, ident, version, problem, number, text, verdict, length, truncated,
-) -> dict[str, Any]:
-  """Returns the JSON object of a response."""
-  return dict(
-      file=name, problem_id=ident, kind=problem.kind, prompt=problem.prompt,
-      response=text, tokens=int(length), truncated=bool(truncated),
-      sample=int(number), reward=float(verdict.reward), verdict=verdict.kind,
-      detail=verdict.detail, answer=verdict.answer, valid=bool(verdict.valid),
-      digest=version)
+def _rows(
+    call: Call, keys: Sequence[tuple], problems: Sequence,
+) -> list[dict[str, Any]]:
+  """Returns the JSON objects of the responses at home in this process.
+
+  Args:
+    call: R responses.
+    keys: for each problem, name of its set, id and digest.
+    problems: P problems.
+  """
+  rows = []
+  for row, text, verdict in zip(
+      call.responses.rows, call.responses.texts, call.judged.verdicts):
+    name, ident, version = keys[call.problem[row]]
+    problem = problems[call.problem[row]]
+    rows.append(plain.json(dict(
+        file=name, problem_id=ident, kind=problem.kind, prompt=problem.prompt,
+        response=text, tokens=int(call.judged.length[row]),
+        truncated=bool(call.judged.truncated[row]),
+        sample=int(call.sample[row]), reward=float(verdict.reward),
+        verdict=verdict.kind, detail=verdict.detail, answer=verdict.answer,
+        valid=bool(verdict.valid), digest=version)))
+  return rows
 
 
 def _entry(row: Mapping[str, Any]) -> tuple[tuple, Kept]:
@@ -294,8 +307,9 @@ def _entry(row: Mapping[str, Any]) -> tuple[tuple, Kept]:
   names = ('file', 'problem_id', 'digest', 'sample')
   kept = Kept(*(row[name] for name in Kept._fields))
   kinds = (int, float), (str,), (bool,), (str,), (int,), (bool,)
-  for value, known in zip(kept, kinds):
-    if type(value) not in known or value != value:  # NaN
+  for value, allowed in zip(kept, kinds):
+    # By type, not isinstance: True would pass for a number.
+    if type(value) not in allowed or value != value:  # NaN
       raise TypeError
   return tuple(row[name] for name in names), kept
 

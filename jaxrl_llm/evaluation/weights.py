@@ -19,7 +19,7 @@ def load(
   """Loads the parameters to evaluate.
 
   Args:
-    parts: of the config of the player, see `config.of_player`.
+    parts: those in which the player is the policy.
     which: one of CHECKPOINTS.
     show: callback for the steps of a warm start.
     player: the one whose parameters to load.
@@ -40,7 +40,7 @@ def load(
   if config.lora.rank:  # the adapters need the same frozen weights
     only.append('contents.model')
   number = config_lib.PLAYERS.index(player)
-  found = checkpoint.restore(
+  restored = checkpoint.restore(
       folder, {'learners': [
           *[None] * number, {'params': parts.programs.learner.state.params}]},
       differs=lambda saved: [
@@ -49,7 +49,7 @@ def load(
               only).items()
           if name != 'model.dtype'],
       best=which == 'best', partial=True, channel=parts.processes.channel)
-  if found is None:
+  if restored is None:
     raise ValueError(
         f'There is no whole checkpoint in {folder}: train first, or set '
         '--config.workdir to the folder of a run, or evaluate the initial '
@@ -58,9 +58,9 @@ def load(
   if config.lora.rank:
     frozen = warm_start.start(parts, show, resumed=True).frozen
   params = parts.programs.policy.to_sampling(
-      found.state['learners'][number]['params'], frozen)
-  identity = checkpoint.digest(folder, found.step)
-  return params, found.step, identity + f'/{player}' * bool(number)
+      restored.state['learners'][number]['params'], frozen)
+  identity = checkpoint.digest(folder, restored.step)
+  return params, restored.step, identity + f'/{player}' * bool(number)
 
 
 def settings(
@@ -69,7 +69,7 @@ def settings(
   """Returns the settings that responses depend on, except their problems.
 
   Args:
-    config: of the evaluation, without choices of a run.
+    config: that of the evaluation, without choices of a run.
     weights: identifier of the checkpoint, from `load`.
     temperature: sampling temperature; 0 for greedy.
     dtype: compute type; None for that of the config.

@@ -47,83 +47,87 @@ class Arguments(NamedTuple):
 
 def abstract(made: programs.Programs) -> Arguments:
   """Returns shape, dtype and sharding of all arguments in a training step."""
-  config, mesh, policy = made.config, made.mesh, made.policy
-  kind = made.model.dtype
-
-  split, whole = (
-      layout(made.learner_mesh)
-      for layout in (sharding.rows, sharding.replicated))
-
-  def array(*shape, dtype=jnp.int32, place=split):
-    return jax.ShapeDtypeStruct(shape, dtype, sharding=place)
-
-  state = made.learner.state
+  config, state = made.config, made.learner.state
   players = forward.Players.of(state)
-  frozen = None
-  if config.lora.rank:
-    frozen = sharding.abstract_params(
-        policy.shapes, sharding.SAMPLE_RULES, mesh, kind)
-  shards, sampler = sharding.data_shards(mesh), made.writer.sampler
-  p = shards * sampler.prompts_per_shard
-  r = shards * sampler.requests_per_shard
-  scalar = functools.partial(array, place=sharding.replicated(mesh))
-  asked = functools.partial(array, place=sharding.rows(mesh))
-  key = jax.eval_shape(lambda: jax.random.key(0))
-  generate = (
-      Prompts(asked(p, config.max_prompt), asked(p), asked(p)),
-      Requests(asked(r), asked(r), asked(r)), asked(shards),
-      scalar(dtype=key.dtype),
-      jax.tree.map(lambda x: scalar(dtype=x.dtype), SamplingParams()),
-      scalar())
-
-  scored = programs.needs_old_logprobs(config, made.stages)
-  penalised = programs.needs_anchor(config)
+  lora = config.lora.rank > 0
   anchor = None
-  if penalised:  # with LoRA, the anchor is the frozen model without adapters
-    anchor = {'layers': {}} if config.lora.rank else players.policy.params
-
-  rejection, actor = choices.rejection(config), choices.actor(config)
-
-  def rows(count, old, anchor, top, updated):
-    tokens = functools.partial(
-        array, count, config.max_response, dtype=jnp.float32)
-    likeliest = functools.partial(
-        array, count, rejection.top_k, config.max_response) if top else (
-            lambda **_: None)
-    return LearnerBatch(
-        tokens=array(count, config.max_prompt + config.max_response),
-        prompt_length=array(count), response_length=array(count),
-        mask=tokens(dtype=bool), behaviour_logprobs=tokens(),
-        advantages=array(count, dtype=jnp.float32),
-        old_logprobs=tokens() if old else None,
-        anchor_logprobs=tokens() if anchor else None,
-        top_ids=likeliest(), top_logprobs=likeliest(dtype=jnp.float32),
-        z=tokens() if updated and rejection and rejection.scores_z else None,
-        identity=array(count, 3, dtype=jnp.uint32) if (
-            updated and rejection) else None,
-        actor_logprobs=tokens() if old and actor and actor.ppo else None)
-
-  def plan(rows):
-    return on_devices(full_plan(made, rows), made)
-
-  number = array(dtype=jnp.float32, place=whole)
-  loss = jax.tree.map(lambda _: number, choices.loss_params(config))
+  if programs.needs_anchor(config):
+    # With LoRA, the anchor is the frozen model without adapters.
+    anchor = {'layers': {}} if lora else players.policy.params
+  number = jax.ShapeDtypeStruct(
+      (), jnp.float32, sharding=sharding.replicated(made.learner_mesh))
+  updated, scored = (
+      rounds.minibatch_rows(config), programs.scored_rows(made))
   return Arguments(
-      state=state, frozen=frozen, anchor=anchor,
-      weights=made.writer.weights,
-      generate=generate,
-      batch=rows(
-          rounds.minibatch_rows(config), scored, penalised,
-          top=rejection and rejection.needs_top, updated=True),
-      scored=rows(
-          programs.scored_rows(made), False, False,
-          top=rejection and rejection.scores_z and rejection.z == 'topk',
-          updated=False),
-      plan=plan(rounds.minibatch_rows(config)),
-      scored_plan=plan(programs.scored_rows(made)),
+      state=state,
+      frozen=sharding.abstract_params(
+          made.policy.shapes, sharding.SAMPLE_RULES, made.mesh,
+          made.model.dtype) if lora else None,
+      anchor=anchor, weights=made.writer.weights, generate=_generate(made),
+      batch=_batch(made, updated, updated=True),
+      plan=on_devices(full_plan(made, updated), made),
+      scored=_batch(made, scored, updated=False),
+      scored_plan=on_devices(full_plan(made, scored), made),
       writer=players.writer.params if programs.keeps_writer(
           config, made.stages) else None,
-      loss=loss)
+      loss=jax.tree.map(lambda _: number, choices.loss_params(config)))
+
+
+def _generate(made: programs.Programs) -> tuple:
+  """Returns the arguments of the sampler after the weights."""
+  config, mesh, sampler = made.config, made.mesh, made.writer.sampler
+  rows = functools.partial(
+      jax.ShapeDtypeStruct, dtype=jnp.int32, sharding=sharding.rows(mesh))
+  scalar = functools.partial(
+      jax.ShapeDtypeStruct, (), sharding=sharding.replicated(mesh))
+  shards = sharding.data_shards(mesh)
+  prompts = shards * sampler.prompts_per_shard
+  requests = shards * sampler.requests_per_shard
+  return (
+      Prompts(rows((prompts, config.max_prompt)), rows((prompts,)),
+              rows((prompts,))),
+      Requests(*[rows((requests,))] * 3), rows((shards,)),
+      scalar(jax.eval_shape(lambda: jax.random.key(0)).dtype),
+      jax.tree.map(lambda x: scalar(x.dtype), SamplingParams()),
+      scalar(jnp.int32))
+
+
+def _batch(
+    made: programs.Programs, rows: int, *, updated: bool) -> LearnerBatch:
+  """Returns a batch for `update`, or for `score`, which fills the channels.
+
+  Args:
+    made: programs and config.
+    rows: B.
+    updated: whether it is for `update`.
+  """
+  config, rejection = made.config, choices.rejection(made.config)
+  actor = choices.actor(config)
+  old = updated and programs.needs_old_logprobs(config, made.stages)
+  top = rejection and (
+      rejection.needs_top if updated
+      else rejection.scores_z and rejection.z == 'topk')
+  array = functools.partial(
+      jax.ShapeDtypeStruct, sharding=sharding.rows(made.learner_mesh))
+
+  def channel(wanted=True, kind=jnp.float32):
+    return array((rows, config.max_response), kind) if wanted else None
+
+  def likeliest(kind):
+    return array((rows, rejection.top_k, config.max_response), kind) if (
+        top) else None
+
+  number = array((rows,), jnp.int32)
+  return LearnerBatch(
+      tokens=array((rows, config.max_prompt + config.max_response), jnp.int32),
+      prompt_length=number, response_length=number, mask=channel(kind=bool),
+      behaviour_logprobs=channel(), advantages=array((rows,), jnp.float32),
+      old_logprobs=channel(old),
+      anchor_logprobs=channel(updated and programs.needs_anchor(config)),
+      top_ids=likeliest(jnp.int32), top_logprobs=likeliest(jnp.float32),
+      z=channel(updated and rejection and rejection.scores_z),
+      identity=array((rows, 3), jnp.uint32) if updated and rejection else None,
+      actor_logprobs=channel(old and actor and actor.ppo))
 
 
 def on_devices(plan: packing.Plan, made: programs.Programs) -> packing.Plan:

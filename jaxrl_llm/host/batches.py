@@ -20,7 +20,7 @@ def learner_batch(
     advantages: [B]; those of filler rows are ignored.
     trained: [B] bool, whether the row's tokens count in the loss.
     scored: whether to include what `Learner.score` computed, if anything.
-    identity: [B, 3] see `LearnerBatch`.
+    identity: [B, 3] seed of the run, group and sample of each row, or None.
 
   Returns:
     LearnerBatch of B rows and S = L + T columns.
@@ -34,6 +34,8 @@ def learner_batch(
     where = kept.reshape(-1, *[1] * (x.ndim - 1))
     return np.where(where, x[rows], np.asarray(filler, x.dtype))
 
+  # A token of a response is predicted by the column before it: filler too has
+  # a prompt.
   length, prompt_length = of(tokens.length), of(tokens.prompt_length, 1)
   t = np.arange(width)
   real = t < length[:, None]
@@ -41,7 +43,7 @@ def learner_batch(
   np.put_along_axis(
       sequence, prompt_length[:, None] + t, of(tokens.response), axis=1)
 
-  def some(x, wanted=True):
+  def optional(x, wanted=True):
     return of(x) if wanted and x is not None else None
 
   return LearnerBatch(
@@ -49,11 +51,12 @@ def learner_batch(
       mask=trained[:, None] & real,
       behaviour_logprobs=of(tokens.behaviour_logprobs),
       advantages=np.where(kept, advantages, 0.0).astype(np.float32),
-      old_logprobs=some(tokens.old_logprobs, scored),
-      anchor_logprobs=some(tokens.anchor_logprobs, scored),
-      top_ids=some(tokens.top_ids), top_logprobs=some(tokens.top_logprobs),
-      z=some(tokens.z, scored), identity=identity,
-      actor_logprobs=some(tokens.actor_logprobs, scored))
+      old_logprobs=optional(tokens.old_logprobs, scored),
+      anchor_logprobs=optional(tokens.anchor_logprobs, scored),
+      top_ids=optional(tokens.top_ids),
+      top_logprobs=optional(tokens.top_logprobs),
+      z=optional(tokens.z, scored), identity=identity,
+      actor_logprobs=optional(tokens.actor_logprobs, scored))
 
 
 def minibatches(

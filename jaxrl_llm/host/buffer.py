@@ -15,6 +15,7 @@ import numpy as np
 from jaxrl_llm.host import choices, programs
 from jaxrl_llm.host.rollout import Judged, Responses
 from jaxrl_llm.host.stages import Stages
+from jaxrl_llm.learner.advantages import WaveSignal
 from jaxrl_llm.types import Ask, RolloutTokens, rows_of, Table
 
 
@@ -30,10 +31,28 @@ class Buffer(NamedTuple):
 
 
 class Wave(NamedTuple):
+  """A wave as it was sampled: one call of the sampler and what came of it.
+
+  Attributes:
+    ask: groups that the curriculum asked for.
+    responses: responses of the sampler.
+    judged: facts about them, the same in every process.
+    rows: the same rollouts as rows of the table.
+    signal: learning signal of its groups, and their pass@k.
+  """
+  ask: Ask
+  responses: Responses
+  judged: Judged
+  rows: Buffer
+  signal: WaveSignal
+
+
+class InFlight(NamedTuple):
   """A wave in flight: sampled, judged and scored, but not seen by any stage.
 
   Attributes:
-    ask: of the curriculum, with free places up to the most groups of a wave.
+    ask: groups of the curriculum, with free places up to the most groups of a
+      wave.
     rows: its rollouts, with free rows up to the most samples of a wave.
     groups: groups in `ask`.
     samples: rollouts in `rows`.
@@ -44,7 +63,7 @@ class Wave(NamedTuple):
   samples: int
 
 
-def no_waves(config: ConfigDict, stages: Stages) -> tuple[Wave, ...]:
+def no_waves(config: ConfigDict, stages: Stages) -> tuple[InFlight, ...]:
   """Returns the waves in flight before the first step: empty ones."""
   nothing = np.zeros(0)
   ask = Ask(*(nothing.astype(kind) for kind in (
@@ -54,36 +73,40 @@ def no_waves(config: ConfigDict, stages: Stages) -> tuple[Wave, ...]:
 
 
 def exchange(
-    flight: tuple[Wave, ...], ask: Ask, rows: Buffer, config: ConfigDict,
-    stages: Stages) -> tuple[tuple[Wave, ...], Ask, Buffer]:
+    in_flight: tuple[InFlight, ...], ask: Ask, rows: Buffer,
+    config: ConfigDict, stages: Stages,
+) -> tuple[tuple[InFlight, ...], Ask, Buffer]:
   """Sends off a wave and receives the one that was sent `actor.lag` steps ago.
 
   Args:
-    flight: waves in flight, the oldest first.
-    ask: of the new wave.
-    rows: of the new wave, scored.
-    config: of the run.
-    stages: of the run.
+    in_flight: waves in flight, the oldest first.
+    ask: groups of the new wave.
+    rows: rollouts of the new wave, scored.
+    config: it says which columns rows have.
+    stages: their capacities are the sizes of a wave.
 
   Returns:
-    The waves in flight; ask and rows of the wave that arrives. Without a lag,
-    it is the new one.
+    The waves in flight; groups and rollouts of the wave that is due. Without a
+    lag, it is the new one.
   """
-  if not flight:
+  if not in_flight:
     return (), ask, rows
-  flight = *flight, _padded(ask, rows, config, stages)
-  first = flight[0]
-  return flight[1:], *(
+  due, *in_flight = *in_flight, _padded(ask, rows, config, stages)
+  return tuple(in_flight), *(
       jax.tree.map(lambda x: x[:count], tree) for tree, count in (
-          (first.ask, first.groups), (first.rows, first.samples)))
+          (due.ask, due.groups), (due.rows, due.samples)))
 
 
 def _padded(
-    ask: Ask, rows: Buffer, config: ConfigDict, stages: Stages) -> Wave:
-  """Makes a wave in flight, whose arrays always have the same shapes."""
+    ask: Ask, rows: Buffer, config: ConfigDict, stages: Stages) -> InFlight:
+  """Makes a wave in flight.
+
+  Its arrays have the same shapes in every wave: a checkpoint is restored into
+  the shapes of the state before the first step.
+  """
   groups, samples = len(ask.group), len(rows.table.group)
   most = stages.curriculum
-  return Wave(
+  return InFlight(
       jax.tree.map(
           lambda x: np.pad(x, (0, most.max_prompts - groups)), ask),
       join(rows, empty(most.max_requests - samples, config, stages)),
@@ -102,9 +125,10 @@ def size(config: ConfigDict, stages: Stages) -> str:
       config.actor.lag * stages.curriculum.max_requests)
   if not rows:
     return ''
-  one = sum(x.nbytes for x in jax.tree.leaves(empty(1, config, stages)))
-  return (f'Rollout buffer: {rows:,} rollouts of {one:,} bytes each, '
-          f'{rows * one / 1e6:,.1f} MB on the host.')
+  row_bytes = sum(
+      x.nbytes for x in jax.tree.leaves(empty(1, config, stages)))
+  return (f'Rollout buffer: {rows:,} rollouts of {row_bytes:,} bytes each, '
+          f'{rows * row_bytes / 1e6:,.1f} MB on the host.')
 
 
 def empty(rows: int, config: ConfigDict, stages: Stages) -> Buffer:
@@ -112,8 +136,8 @@ def empty(rows: int, config: ConfigDict, stages: Stages) -> Buffer:
 
   Args:
     rows: C.
-    config: of the run; it says which log-probs are kept.
-    stages: of the run.
+    config: it says which log-probs are kept.
+    stages: if they train on rows of earlier waves, old log-probs are kept.
   """
   old = programs.needs_old_logprobs(config, stages)
   anchor = programs.needs_anchor(config)
@@ -163,23 +187,22 @@ def of_wave(
     ask: P groups.
     responses: R responses to them.
     judged: facts about them.
-    config: of the run.
-    stages: of the run.
+    config, stages: they say which log-probs are kept.
 
   Returns:
     R rows. Log-probs of other policies are 0 until they are computed. The
     actor's likeliest tokens are there if they were recorded. Responses and
     log-probs are 0 where they are not at home in this process.
   """
-  rollouts, prompts = responses.rollouts, responses.asked.prompts
-  row = responses.asked.requests.prompt
+  rollouts, prompts = responses.rollouts, responses.call.prompts
+  row = responses.call.requests.prompt
   real = np.arange(rollouts.tokens.shape[1]) < judged.length[:, None]
-  made = empty(len(row), config, stages)
+  free = empty(len(row), config, stages)
   behaviour = rollouts.logprobs
   if config.loss.behaviour == 'tempered' and (
       rollouts.tempered_logprobs is not None):
     behaviour = rollouts.tempered_logprobs
-  table = made.table._replace(
+  table = free.table._replace(
       group=ask.group[row].astype(np.int64),
       sample=np.concatenate([
           first + np.arange(count) for first, count in zip(
@@ -191,7 +214,7 @@ def of_wave(
       length=judged.length, truncated=judged.truncated,
       entropy=judged.entropy, probe=ask.probe[row].astype(bool),
       shard=responses.shard)
-  tokens = made.tokens._replace(
+  tokens = free.tokens._replace(
       prompt=prompts.tokens[row], prompt_length=prompts.length[row],
       response=np.where(real, rollouts.tokens, 0),
       length=judged.length,
@@ -214,11 +237,21 @@ def join(held: Any, new: Any) -> Any:
 
 
 def batch_rows(table: Table, groups: np.ndarray, samples: int) -> np.ndarray:
-  """Finds the valid rows of a train batch; see `types.rows_of`.
+  """Finds the valid rows of a train batch.
+
+  Args:
+    table: C rows.
+    groups: [B].
+    samples: n.
+
+  Returns:
+    [B, n] row numbers, -1 where a sample is missing or not valid.
 
   Raises:
     ValueError: a group has no row at all.
   """
+  # A group without valid rows is no mistake; one that is not held would train
+  # on nothing, in silence.
   lost = groups[~np.isin(groups, table.group)]
   if len(lost):
     raise ValueError(
@@ -234,8 +267,8 @@ def keep(
 
   Args:
     buffer: C rows.
-    config: of the run.
-    stages: of the run.
+    config: it says which columns rows have.
+    stages: curriculum and selection, with their capacities.
     curriculum: state of the curriculum.
     selection: state of the selection.
 
@@ -250,13 +283,14 @@ def keep(
       buffer.table, stages.curriculum.holds(curriculum),
       config.samples_per_prompt, valid=False)
   wanted[rows[rows >= 0]] = True
-  there = np.flatnonzero(wanted & (buffer.table.group >= 0))
+  kept = np.flatnonzero(wanted & (buffer.table.group >= 0))
   size = capacity(config, stages)
-  if len(there) > size:
+  if len(kept) > size:
     raise ValueError(
-        f'The curriculum and the selection hold {len(there)} rollouts, more '
+        f'The curriculum and the selection hold {len(kept)} rollouts, more '
         f'than the {size} of their capacities: raise the capacity of the one '
         'that holds too many.')
+  # Free rows keep the shapes: a checkpoint is restored into those of `empty`.
   return jax.tree.map(
-      lambda x, free: np.concatenate([x[there], free]), buffer,
-      empty(size - len(there), config, stages))
+      lambda x, free: np.concatenate([x[kept], free]), buffer,
+      empty(size - len(kept), config, stages))

@@ -43,16 +43,17 @@ class Parts(NamedTuple):
     kinds: kind of training problem to the indices of its problems.
     programs: what runs on the devices; their config has the choices that the
       run makes itself.
-    sample: serves the requests of a training step; see `rollout.host_sampler`.
+    sample: (params, prompts, requests, key, sampling, policy_step) ->
+      (rollouts, counts); serves the requests of a training step.
     sample_policy: serves those of an evaluation, with the policy's parameters.
     sampling: (**changes) -> SamplingParams of the config on the device, with
       changes made to them.
-    advantages: rewards to advantages, see `learner.advantages.Program`.
+    advantages: programs from rewards to advantages and to the signal.
     step_key: step [] uint32 on the device -> key of its noise, for `sample`.
     contents: 'problems', 'model' and 'actor' to digests of what the config
       names.
-    asked: the config without the choices that the run makes itself.
-    processes: of the run.
+    user_config: the config without the choices that the run makes itself.
+    processes: who holds which rows, and what they tell each other.
     needs: bytes that an update needs on each device, by the compiler; None if
       the run did not ask it.
   """
@@ -65,7 +66,7 @@ class Parts(NamedTuple):
   advantages: advantages_lib.Program
   step_key: Callable[[jax.Array], jax.Array]
   contents: dict[str, str]
-  asked: ConfigDict
+  user_config: ConfigDict
   processes: Processes
   needs: int | None = None
 
@@ -92,12 +93,12 @@ class Parts(NamedTuple):
 
   def describe(self, folder: paths.Path) -> None:
     """Writes what a run in a folder needs to go on, beside its checkpoints."""
-    asked = self.asked.copy_and_resolve_references()
-    asked.workdir = str(folder)
+    user_config = self.user_config.copy_and_resolve_references()
+    user_config.workdir = str(folder)
     paths.write_whole(
         folder / 'choices.json', config_lib.choices(self.config))
     paths.write_whole(
-        folder / 'config.json', config_lib.to_json(asked))
+        folder / 'config.json', config_lib.to_json(user_config))
 
   def player(self, number: int) -> 'Parts':
     """Returns the parts in which a player is the policy."""
@@ -109,7 +110,7 @@ class Parts(NamedTuple):
             config=config_lib.of_actor(self.config),
             players=self.programs.players[number:]),
         contents={k: v for k, v in contents.items() if v is not None},
-        asked=config_lib.of_actor(self.asked))
+        user_config=config_lib.of_actor(self.user_config))
 
   def close(self) -> None:
     """Ends the task's processes beside this one."""
@@ -202,7 +203,7 @@ def by_kind(problems: Sequence[tasks.Problem]) -> dict[str, np.ndarray]:
       str(name): np.flatnonzero(index == i) for i, name in enumerate(names)}
 
 
-def fitting(
+def drop_long_prompts(
     problems: Sequence[tasks.Problem], tokenizer: Any, config: ConfigDict,
     name: str) -> tuple[Sequence[tasks.Problem], list[int]]:
   """Selects the problems whose prompts have at most `max_prompt` tokens.
@@ -211,9 +212,9 @@ def fitting(
 
   Args:
     problems: any number.
-    tokenizer: see `tokenizer.py`.
-    config: of the run.
-    name: of the set, for the warning.
+    tokenizer: a `tokenizer.Tokenizer`.
+    config: it has `max_prompt`.
+    name: name of the set, for the warning.
 
   Returns:
     The problems that fit, in their order, and the tokens of their prompts.
@@ -276,7 +277,8 @@ def _task(
         'of the tokeniser: raise it, or take the tokeniser of the model.')
   lengths = {}
   for name in ('train', 'heldout') if training else ():
-    kept, lengths[name] = fitting(getattr(task, name), tokenizer, config, name)
+    kept, lengths[name] = drop_long_prompts(
+        getattr(task, name), tokenizer, config, name)
     setattr(task, name, kept)
   return task, lengths.get('train')
 
@@ -316,14 +318,14 @@ def _actor_checkpoint(
     return None
   folder = hf.fetch(name, field='actor.model.hf')
   if isinstance(tokenizer, ModelTokenizer):
-    found = tokenizer_lib.differences(tokenizer, ModelTokenizer(folder))
-    if found:
-      (first, tokens), *_ = found.items()
+    different = tokenizer_lib.differences(tokenizer, ModelTokenizer(folder))
+    if different:
+      (first, tokens), *_ = different.items()
       raise ValueError(
           f'actor.model.hf={name} has another vocabulary than '
-          f'{tokenizer.folder}: {len(found)} ids differ, such as {first} '
-          f'({tokens[1]!r} in place of {tokens[0]!r}) and {max(found)}. Choose '
-          "an actor with the policy's vocabulary.")
+          f'{tokenizer.folder}: {len(different)} ids differ, such as {first} '
+          f'({tokens[1]!r} in place of {tokens[0]!r}) and {max(different)}. '
+          "Choose an actor with the policy's vocabulary.")
   return hf.open_checkpoint(folder)
 
 
@@ -336,7 +338,7 @@ def _stops(tokenizer: Any) -> stops_lib.Stops:
 
 def _contents(
     task: tasks.Task, **folders: pathlib.Path | None) -> dict[str, str]:
-  """Returns `Parts.contents`."""
+  """Returns digests of the problems, and of the files of models."""
   problems = hashlib.sha256(
       repr([(p.id, p.prompt, p.info) for p in task.train]).encode(
           'utf8', 'replace'))
@@ -370,7 +372,7 @@ def parts(config: ConfigDict, training: bool = True) -> Parts:
   Raises:
     ValueError: values that do not fit together, in one sentence.
   """
-  asked, config = config, config_lib.as_begun(config)
+  user_config, config = config, config_lib.as_begun(config)
   model, actor = (
       config_lib.model_config(config), config_lib.actor_model(config))
   folder = checkpoint = tokenizer = None
@@ -426,5 +428,5 @@ def parts(config: ConfigDict, training: bool = True) -> Parts:
       advantages=choices.advantages(config),
       step_key=lambda step: fold_in(base_key, step),
       contents=_contents(
-          task, model=folder, actor=theirs and theirs.folder), asked=asked,
-      processes=processes, needs=needs)
+          task, model=folder, actor=theirs and theirs.folder),
+      user_config=user_config, processes=processes, needs=needs)

@@ -68,14 +68,14 @@ class Player(NamedTuple):
   sampler: Sampler
 
 
-class Writer(NamedTuple):
+class RolloutSampler(NamedTuple):
   """Sampling of the responses that are trained on.
 
   Attributes:
     player: number of the player that writes them.
     to_sampling: (trained, frozen) -> its parameters for sampling; they may be
       quantised.
-    lower_to_sampling: see `policy.Policy`.
+    lower_to_sampling: () -> `to_sampling`, lowered.
     sampler: `generate` and its sizes.
     weights: abstract parameters, as `to_sampling` returns them.
   """
@@ -103,10 +103,10 @@ class Programs(NamedTuple):
   """Device programs and what they are made of.
 
   Attributes:
-    config: of the run, with the lengths to compile.
+    config: the config, with the lengths to compile.
     mesh: (data, fsdp, tensor), of the sampler.
-    learner_mesh: of scores, updates and their parameters; see
-      `sharding.learner_mesh`.
+    learner_mesh: of scores, updates and their parameters: the same devices;
+      `mesh.learner_tensor` is its size of tensor, the rest joins fsdp.
     players: the policy, which is evaluated and exported; and the actor, if it
       is another model.
     model, policy, learner, sampler: parts of the first player.
@@ -118,7 +118,7 @@ class Programs(NamedTuple):
   mesh: jax.sharding.Mesh
   learner_mesh: jax.sharding.Mesh
   players: tuple[Player, ...]
-  writer: Writer
+  writer: RolloutSampler
   stages: Stages
 
   model = property(lambda self: self.players[0].model)
@@ -190,10 +190,10 @@ def with_lengths(
   `fit` replaces the latter where memory is short.
 
   Args:
-    config: of the run.
-    mesh: see `sharding`.
+    config: its numbers, where it has some, stay.
+    mesh: (data, fsdp, tensor), of the sampler.
     model: the policy's architecture.
-    curriculum: of the run.
+    curriculum: its capacities are the sizes of a wave.
     lengths: tokens of each training prompt; None if they are not known, then
       no prefill is shorter than the full one.
 
@@ -252,14 +252,14 @@ def make_sampler(
   """Makes a sampler at the capacities of the curriculum.
 
   Args:
-    config: of the run.
-    mesh: see `sharding`.
+    config: sizes of responses, and the section `sampling`.
+    mesh: (data, fsdp, tensor).
     model: the architecture.
     stops: what ends a response.
-    curriculum: of the run.
+    curriculum: its capacities are the sizes of a wave.
     slots: decode slots on each data shard; None for `sampling.slots`.
     top_logprobs: likeliest tokens to record at each position.
-    kv: see `generate.SamplerConfig`.
+    kv: quantised type of the keys and values; None for the compute type.
   """
   per_shard, own = _per_shard(mesh, curriculum)
   cpu = _platform(mesh) == 'cpu'
@@ -307,34 +307,25 @@ def _prefill_prompts(
   return min(config.sampling.prefill_prompts or own, own)
 
 
-def make(
-    config: ConfigDict, model: ModelConfig, mesh: jax.sharding.Mesh,
-    stops: Stops, stages: Stages,
-    checkpoint: hf.Checkpoint | None = None,
-    lengths: Sequence[int] | None = None,
-    actor: Source | None = None) -> Programs:
-  """Makes the programs. Nothing is compiled yet.
+def _learner_mesh(
+    config: ConfigDict, mesh: jax.sharding.Mesh,
+    sources: Sequence[Source]) -> jax.sharding.Mesh:
+  """Returns the learner's mesh, if both meshes fit the models and the batch.
 
   Args:
-    config: checked by `config.validate`.
-    model: the architecture of the policy.
-    mesh: the sampler's, see `sharding`.
-    stops: what ends a response.
-    stages: their capacities are the sizes of the programs.
-    checkpoint: source of the model's weights; None is random weights.
-    lengths: see `with_lengths`.
-    actor: the actor, if it is another model.
+    config: batch sizes, `learner.attention` and the section `mesh`.
+    mesh: (data, fsdp, tensor), of the sampler.
+    sources: the policy, and the actor if it is another model.
 
   Raises:
-    ValueError: the mesh does not divide the model or the batch, or has no
-      devices for `learner.attention`.
+    ValueError: one does not divide a model or the batch, or has no devices for
+      `learner.attention`.
   """
   needs = _NEEDS.get(config.learner.attention, _platform(mesh))
   if needs != _platform(mesh):
     raise ValueError(
         f'learner.attention={config.learner.attention} needs a {needs}, but '
         f'this is a {_platform(mesh)}: use learner.attention=auto.')
-  sources = [Source(config, model, checkpoint), *([actor] if actor else [])]
   for name, source in zip(('model', 'actor.model'), sources):
     if source.model.kv_heads % mesh.shape['tensor']:
       # Rotary embeddings of half a head need collectives in the decode loop,
@@ -357,6 +348,33 @@ def make(
         'samples_per_prompt / learner.updates) do not divide over '
         f'{sharding.learner_shards(mesh, learner_mesh)}: use a multiple of '
         f'{shards}.')
+  return learner_mesh
+
+
+def make(
+    config: ConfigDict, model: ModelConfig, mesh: jax.sharding.Mesh,
+    stops: Stops, stages: Stages,
+    checkpoint: hf.Checkpoint | None = None,
+    lengths: Sequence[int] | None = None,
+    actor: Source | None = None) -> Programs:
+  """Makes the programs. Nothing is compiled yet.
+
+  Args:
+    config: checked by `config.validate`.
+    model: the architecture of the policy.
+    mesh: (data, fsdp, tensor), of the sampler.
+    stops: what ends a response.
+    stages: their capacities are the sizes of the programs.
+    checkpoint: source of the model's weights; None is random weights.
+    lengths: tokens of each training prompt; None if they are not known.
+    actor: the actor, if it is another model.
+
+  Raises:
+    ValueError: the mesh does not divide the model or the batch, or has no
+      devices for `learner.attention`.
+  """
+  sources = [Source(config, model, checkpoint), *([actor] if actor else [])]
+  learner_mesh = _learner_mesh(config, mesh, sources)
   config = with_lengths(config, mesh, model, stages.curriculum, lengths)
   policies = [
       policy_lib.make(source.config, source.model, mesh, source.checkpoint,
@@ -387,7 +405,7 @@ def make(
       Player(source.model, policy, None, writing)
       for source, policy in zip(sources[1:], policies[1:]))
   weights = policies[-1].sampling(config.sampling.weights)
-  writer = Writer(
+  writer = RolloutSampler(
       len(players) - 1, weights.apply, weights.lower, writing, weights.result)
   return Programs(config, mesh, learner_mesh, players, writer, stages)
 

@@ -20,8 +20,8 @@ from jaxrl_llm.tokenizer import Tokenizer
 from jaxrl_llm.types import Ask, Prompts, Requests, Rollouts
 
 
-class Asked(NamedTuple):
-  """Requests to the sampler, and the problems that they are about.
+class SampleCall(NamedTuple):
+  """Requests of one call of the sampler, and the problems they are about.
 
   Attributes:
     problems: P of them.
@@ -41,16 +41,17 @@ class Responses(NamedTuple):
   """Responses of one call of the sampler.
 
   Attributes:
-    asked: what they respond to.
+    call: problems, prompts and requests that they respond to.
     rollouts: R of them, in the order of the requests; zeros where they are not
       at home in this process.
     rows: [M] those at home in this process.
     texts: of these M rows, without the stop token.
     shard: [R] data shard that sampled each.
-    use: how busy this process's sampler was, see `host_sampler`.
+    use: counts of this process's sampler: decode 'steps', and 'busy' and
+      'slots', each summed over the steps.
     policy_step: optimiser steps behind the policy that sampled them.
   """
-  asked: Asked
+  call: SampleCall
   rollouts: Rollouts
   rows: np.ndarray
   texts: list[str]
@@ -186,7 +187,7 @@ def host_sampler(
 
   Args:
     made: the device program, at the sizes of one training step.
-    mesh: see `sharding`.
+    mesh: (data, fsdp, tensor), of the program.
 
   Returns:
     (params, prompts, requests, key, sampling, policy_step) -> (rollouts,
@@ -224,7 +225,7 @@ def host_sampler(
 
 def respond(
     sample: Callable[..., tuple[Rollouts, dict[str, int]]], params: Any,
-    asked: Asked, key: jax.Array, sampling: SamplingParams, *,
+    call: SampleCall, key: jax.Array, sampling: SamplingParams, *,
     tokenizer: Tokenizer, processes: Processes,
     policy_step: int = 0) -> Responses:
   """Samples responses and decodes those at home in this process.
@@ -232,22 +233,22 @@ def respond(
   Args:
     sample: from `host_sampler`.
     params: sampling parameters on device.
-    asked: prompts and requests.
+    call: prompts and requests.
     key: PRNG key; the same key gives the same responses.
     sampling: how to draw.
     tokenizer: of the task.
-    processes: of the run.
+    processes: who holds which rows.
     policy_step: optimiser steps behind `params`, recorded with the rollouts.
   """
-  with phases.phase('sampling', len(asked.requests.prompt), 'responses'):
+  with phases.phase('sampling', len(call.requests.prompt), 'responses'):
     rollouts, use = sample(
-        params, asked.prompts, asked.requests, key, sampling,
+        params, call.prompts, call.requests, key, sampling,
         policy_step=policy_step)
   shard = plan_lib.shard_of(
-      len(asked.requests.prompt), sharding.data_shards(processes.mesh))
+      len(call.requests.prompt), sharding.data_shards(processes.mesh))
   rows = np.flatnonzero(processes.here(shard))
   return Responses(
-      asked, rollouts, rows, decode(rollouts, tokenizer, rows), shard, use,
+      call, rollouts, rows, decode(rollouts, tokenizer, rows), shard, use,
       policy_step)
 
 
@@ -256,25 +257,34 @@ def submit(
 ) -> Callable[[], Judged]:
   """Starts to judge the responses at home in this process.
 
-  One process of each home judges them; see `rewards.submit`.
+  One process of each home judges them.
+
+  Args:
+    task: problems and their verifier.
+    responses: R responses of all processes.
+    processes: who holds which rows.
 
   Returns:
     A function that waits for the verdicts of all processes. All of them must
-    call it. It raises what `rewards.submit` raises, in every process.
+    call it. It raises what `rewards.submit` raises, in every process: one that
+    raised alone would leave the others waiting for it.
   """
   rows, rollouts = responses.rows, responses.rollouts
-  problems = responses.asked.problem()
+  problems = responses.call.problem()
   length, truncated = rollouts.length[rows], rollouts.truncated[rows]
   real = np.arange(rollouts.tokens.shape[1]) < length[:, None]
   entropy = (np.where(real, rollouts.entropy[rows], 0).sum(1) / np.maximum(
       length, 1)).astype(np.float32)
-  wait = _caught(lambda: lambda: [])
+  waiting = _caught(lambda: lambda: [])
   if processes.leads:
-    wait = _caught(lambda: rewards.submit(
+    waiting = _caught(lambda: rewards.submit(
         task, [problems[row] for row in rows], responses.texts, truncated))
 
   def judged():
-    verdicts, error = _caught(lambda: wait[0]()) if wait[0] else wait
+    wait, error = waiting
+    verdicts = None
+    if wait:
+      verdicts, error = _caught(wait)
     mine = [
         (v.reward if v.valid else None, v.kind, v.answer, *others)
         for v, *others in zip(
@@ -284,8 +294,8 @@ def submit(
         responses.shard, mine, (error, responses.use))
     for error, _ in extra:
       if error:
-        known, said = error
-        raise _ERRORS[known](said)
+        kind_of_error, sentence = error
+        raise _ERRORS[kind_of_error](sentence)
     reward, kind, answer, *others = zip(*facts) if facts else [()] * 6
     busy, slots, steps = (
         [use[name] for _, use in extra] for name in ('busy', 'slots', 'steps'))
@@ -316,7 +326,7 @@ def check(judged: Judged, responses: Responses) -> None:
   """Checks that the verifier did not fail on, or skip, all of a step.
 
   Raises:
-    VerifierError: see `rewards.check_step`; in every process.
+    VerifierError: it did, in every process; the message quotes a response.
   """
   if rewards.no_rewards(judged.kind):
     rewards.check_step(judged.verdicts, responses.texts)

@@ -19,7 +19,6 @@ from jaxrl_llm.sharding import processes as processes_lib
 from jaxrl_llm.sharding.processes import Processes
 from jaxrl_llm.storage import paths
 from jaxrl_llm.types import (
-  Array,
   Ask,
   LearnerBatch,
   Picked,
@@ -36,6 +35,40 @@ Select = Callable[..., tuple[Any, np.ndarray]]
 SELECTION = 1 << 31  # Seed of selections; no epoch of a shuffle has it.
 
 
+class Learning(NamedTuple):
+  """What scores and updates are made with, the same in every step.
+
+  Attributes:
+    learner: the programs `score` and `update`, and their plans.
+    loss: hyperparameters of the loss, on the devices.
+    frozen: the policy's parameters that are not trained, or None.
+    anchor: parameters of the KL penalty's frozen model, or None.
+    keep_writer: whether updates need the parameters that wrote the rows.
+    config: seed, sizes of batches, and which rows are dropped.
+    processes: who holds which rows.
+  """
+  learner: Learner
+  loss: LossParams
+  frozen: Any
+  anchor: Any
+  keep_writer: bool
+  config: ConfigDict
+  processes: Processes
+
+
+class Counts(NamedTuple):
+  """Numbers of what a run has done before a step.
+
+  Attributes:
+    steps: steps.
+    rounds: rounds; the number of a round seeds its selection and shuffles.
+    updates: optimiser steps of the policy.
+  """
+  steps: int
+  rounds: int
+  updates: int
+
+
 class Outcome(NamedTuple):
   """Outcome of the rounds of a step.
 
@@ -44,7 +77,7 @@ class Outcome(NamedTuple):
     selection: the selection's state after them.
     table: the table, with the rounds of its rows and facts from the updates.
     metrics: name to [], of each optimiser step.
-    picked: of each round.
+    picked: rows of each round.
   """
   learners: tuple[TrainState, ...]
   selection: Any
@@ -54,7 +87,7 @@ class Outcome(NamedTuple):
 
 
 def signal(
-    program: advantages_lib.Program, table: Table, ask: Ask, step: Array, *,
+    program: advantages_lib.Program, table: Table, ask: Ask, step: int, *,
     first: int, prompts: int, samples: int, replicate: Replicate,
 ) -> advantages_lib.WaveSignal:
   """Computes the curriculum's signal and the pass@k of a wave.
@@ -63,24 +96,26 @@ def signal(
     program: of the advantages.
     table: C rows, with the rewards of this wave.
     ask: P groups of this wave.
-    step: [] on the device, number of steps done.
+    step: steps done before, uint32.
     first: row of this wave's first rollout.
     prompts: most groups of a wave; the program has this size.
     samples: n.
     replicate: (tree of host values) -> the same on the devices.
 
   Returns:
-    NumPy arrays; see `advantages.WaveSignal`.
+    WaveSignal of NumPy arrays, with the gains of the P groups.
   """
   rows = rows_of(table, ask.group, samples, valid=False)
+  # Waves differ in size; a program of the largest serves all of them.
   rows = np.pad(rows, ((0, prompts - len(rows)), (0, 0)), constant_values=-1)
-  there = rows >= 0
-  valid = there & _at(table.valid, rows)
+  sampled = rows >= 0
+  valid = sampled & _at(table.valid, rows)
+  # A group may have rows of an earlier wave, which counted when they came.
   probe = valid & (rows >= first) & _at(table.probe, rows)
-  found = jax.device_get(program.of_wave(*replicate([
+  padded = jax.device_get(program.of_wave(*replicate([
       _at(table.reward, rows), valid, _at(table.length, rows), probe,
-      there.all(1)]), step))
-  return found._replace(gain=found.gain[:len(ask.group)])
+      sampled.all(1), step])))
+  return padded._replace(gain=padded.gain[:len(ask.group)])
 
 
 def _at(column: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -92,7 +127,7 @@ def _at(column: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 def with_advantages(
     program: advantages_lib.Program, table: Table,
-    batches_of_step: Sequence[np.ndarray], step: Array, *,
+    batches_of_step: Sequence[np.ndarray], step: int, *,
     replicate: Replicate) -> tuple[Table, dict[str, float]]:
   """Computes the advantages of train batches; later steps do not change them.
 
@@ -101,7 +136,7 @@ def with_advantages(
     table: C rows.
     batches_of_step: [B, n] rows of each batch; -1 for a sample that is missing
       or not valid.
-    step: [] on the device, number of steps done.
+    step: steps done before, uint32.
     replicate: (tree of host values) -> the same on the devices.
 
   Returns:
@@ -109,40 +144,40 @@ def with_advantages(
     and the advantage's metrics, means over the batches.
   """
   names = 'advantage', 'trained', 'group_mean', 'group_std'
-  new = {name: getattr(table, name).copy() for name in names}
+  columns = {name: getattr(table, name).copy() for name in names}
   metrics = []
   for rows in batches_of_step:
-    there = rows >= 0
+    valid = rows >= 0
     rewards = _at(table.reward, rows)
-    found = jax.device_get(program.of_batch(*replicate([
-        rewards, there, _at(table.length, rows), _at(table.truncated, rows)]),
-        step))
-    count = np.maximum(there.sum(1, keepdims=True), 1)
-    mean = rewards.sum(1, keepdims=True, where=there) / count
-    square = ((rewards - mean) ** 2).sum(1, keepdims=True, where=there) / count
+    made = jax.device_get(program.of_batch(*replicate([
+        rewards, valid, _at(table.length, rows), _at(table.truncated, rows),
+        step])))
+    count = np.maximum(valid.sum(1, keepdims=True), 1)
+    mean = rewards.sum(1, keepdims=True, where=valid) / count
+    square = ((rewards - mean) ** 2).sum(1, keepdims=True, where=valid) / count
     for name, values in zip(names, (
-        found.advantages, found.trained, mean, np.sqrt(square))):
-      new[name][rows[there]] = np.broadcast_to(values, rows.shape)[there]
-    metrics.append(found.metrics)
-  return table._replace(**new), {
+        made.advantages, made.trained, mean, np.sqrt(square))):
+      columns[name][rows[valid]] = np.broadcast_to(values, rows.shape)[valid]
+    metrics.append(made.metrics)
+  return table._replace(**columns), {
       name: float(np.mean([m[name] for m in metrics]))
       for name in (metrics[0] if metrics else ())}
 
 
 def to_score(
-    table: Table, groups: Sequence[np.ndarray], *, first: int, size: int,
+    table: Table, groups: Sequence[np.ndarray], unscored: int, *, size: int,
     drop_zero_advantage: bool) -> np.ndarray:
-  """Finds the rows of this step whose log-probs may be needed later.
+  """Finds the rows without scores whose log-probs may be needed later.
 
   Args:
     table: C rows.
     groups: [G, n] rows of the groups that are trained on or held, -1 for none.
-    first: row of this step's first rollout.
-    size: of the result.
+    unscored: R, rows at the table's end that have no scores.
+    size: length of the result, at least R.
     drop_zero_advantage: leave out rows that are never trained on.
 
   Returns:
-    [size] the rows, counted from `first`, each at its own place; -1 for the
+    [size] numbers of these rows among the R, each at its own place; -1 for the
     others and filler.
   """
   needed = np.zeros(len(table.group), bool)
@@ -150,7 +185,7 @@ def to_score(
     needed[rows[rows >= 0]] = True
   if drop_zero_advantage:
     needed &= table.advantage != 0.0  # NaN before its round
-  return at_their_places(needed[first:], size)
+  return at_their_places(needed[len(needed) - unscored:], size)
 
 
 def at_their_places(which: np.ndarray, size: int) -> np.ndarray:
@@ -160,33 +195,30 @@ def at_their_places(which: np.ndarray, size: int) -> np.ndarray:
 
 
 def with_scores(
-    learner: Learner, tokens: RolloutTokens, rows: np.ndarray,
-    players: tuple[Any, ...], anchor: Any, loss: LossParams, frozen: Any, *,
-    table: Table, processes: Processes) -> RolloutTokens:
+    learning: Learning, table: Table, tokens: RolloutTokens, rows: np.ndarray,
+    players: tuple[Any, ...]) -> RolloutTokens:
   """Computes the log-probs of other policies for rows of a wave.
 
   Args:
-    learner: its `score` computes them.
-    tokens: R rollouts. Of their old log-probs, anchor log-probs, actor
+    learning: its loss has the temperature of all policies.
+    table: R rows.
+    tokens: the same rows. Of their old log-probs, anchor log-probs, actor
       log-probs and normalisers, the arrays that are there are filled.
     rows: [B] which rollouts to score; -1 for filler.
     players: parameters of the policy at the step of these rows, and of the
       actor, if it is another model.
-    anchor: parameters of the KL penalty's frozen model, or None.
-    loss: its temperature is used for all policies.
-    frozen: parameters that are not trained, or None.
-    table: the same R rows.
-    processes: of the run.
 
   Returns:
     The rollouts with the scores of these rows, each at the home of its row. The
     likeliest tokens are left out if the normalisers were all that they are for.
   """
+  processes = learning.processes
   plain = tokens._replace(top_ids=None, top_logprobs=None)
+  # The actor's pass costs as much as it is large: only where it is asked for.
   pair = len(players) > 1 and not (
       tokens.actor_logprobs is None and tokens.z is None)
   models = {'old_logprobs': players if pair else players[0],
-            'anchor_logprobs': anchor}
+            'anchor_logprobs': learning.anchor}
   models = {name: params for name, params in models.items()
             if getattr(tokens, name) is not None}
   scored = plain if tokens.z is not None else tokens
@@ -195,58 +227,51 @@ def with_scores(
   # The shards have as many places as rows, so that no row leaves its home.
   placed = processes.place(rows, table.shard)
   mine = placed[processes.positions(len(rows))]
-  there = mine >= 0
-  plan = _plan(learner, table, placed, placed >= 0, processes)
+  real = mine >= 0
+  plan = _plan(learning, table, placed, placed >= 0)
   for name, params in models.items():
-    both = name == 'old_logprobs' and tokens.z is not None
+    # Only this call needs top-k lists, the largest arrays of a batch.
+    needs_top = name == 'old_logprobs' and tokens.z is not None
     batch = processes.shard_rows(batches.learner_batch(
-        tokens if both else plain, mine, np.zeros(len(mine)),
+        tokens if needs_top else plain, mine, np.zeros(len(mine)),
         np.ones(len(mine), bool), scored=False), len(rows))
-    found = processes.fetch_rows(
-        learner.score(params, batch, plan, loss, frozen))
-    for field, values in ((name, found.logprobs), ('z', found.z),
-                          ('actor_logprobs', found.actor_logprobs)):
+    scores = processes.fetch_rows(learning.learner.score(
+        params, batch, plan, learning.loss, learning.frozen))
+    for field, values in ((name, scores.logprobs), ('z', scores.z),
+                          ('actor_logprobs', scores.actor_logprobs)):
       if values is not None and getattr(tokens, field) is not None:
-        whole = getattr(scored, field).copy()
-        whole[mine[there]] = values[there]
-        scored = scored._replace(**{field: whole})
+        column = getattr(scored, field).copy()
+        column[mine[real]] = values[real]
+        scored = scored._replace(**{field: column})
   return scored
 
 
 def _plan(
-    learner: Learner, table: Table, rows: np.ndarray, needed: np.ndarray,
-    processes: Processes) -> packing.Plan:
+    learning: Learning, table: Table, rows: np.ndarray,
+    needed: np.ndarray) -> packing.Plan:
   """Plans the microbatches of `rows`, of which some are `needed`."""
-  return processes_lib.replicate(learner.plan(
+  return processes_lib.replicate(learning.learner.plan(
       _at(table.group, rows), _at(table.prompt_length, rows),
-      np.where(needed, _at(table.length, rows), 0)), processes.learner_mesh)
+      np.where(needed, _at(table.length, rows), 0)),
+                                 learning.processes.learner_mesh)
 
 
 def run(
-    learner: Learner, learners: tuple[TrainState, ...], table: Table,
+    learning: Learning, learners: tuple[TrainState, ...], table: Table,
     tokens: RolloutTokens, batches_of_step: Sequence[np.ndarray],
-    select: Select, selection: Any, loss: LossParams, frozen: Any, *,
-    config: ConfigDict, rounds: int, step: int, policy_step: int,
-    keep_writer: bool, processes: Processes) -> Outcome:
+    select: Select, selection: Any, counts: Counts) -> Outcome:
   """Runs the rounds of a step: select rows, then update on them.
 
   Args:
-    learner: its `update` takes one optimiser step.
+    learning: programs and hyperparameters.
     learners: states of the players before; they are donated.
     table: C rows; it has the advantages.
     tokens: the same rows. Those used away from their home are written there.
-    batches_of_step: [B, n] rows of each batch, see `with_advantages`.
-    select: see `types.Selection`.
+    batches_of_step: [B, n] rows of each batch; -1 for a sample that is missing
+      or not valid.
+    select: `types.Selection.select`.
     selection: state of the selection before.
-    loss: hyperparameters of the loss.
-    frozen: parameters that are not trained, or None.
-    config: config of the run.
-    rounds: rounds of the run before these; the number of a round seeds its
-      shuffles.
-    step: number of this step, for an error.
-    policy_step: optimiser steps before this step.
-    keep_writer: whether the updates need the parameters that wrote the rows.
-    processes: of the run.
+    counts: what the run has done before this step.
 
   Returns:
     The outcome.
@@ -256,13 +281,13 @@ def run(
     FloatingPointError: SKIPPED_LIMIT consecutive updates had a loss or gradient
       that is not finite; the last mini-batch is saved.
   """
-  metrics, picked = [], []
+  config, metrics, picked = learning.config, [], []
   writer = None
-  if keep_writer and batches_of_step:
+  if learning.keep_writer and batches_of_step:
     # Updates overwrite the parameters that wrote the rows.
     writer = jax.tree.map(jnp.copy, learners[-1].params)
   state = learners if len(learners) > 1 else learners[0]
-  for number, rows in enumerate(batches_of_step, rounds):
+  for number, rows in enumerate(batches_of_step, counts.rounds):
     made = table.round.copy()
     made[rows[rows >= 0]] = number
     table = table._replace(round=made)
@@ -270,25 +295,33 @@ def run(
         selection, table, rows, (config.seed, number, SELECTION))
     if config.drop_zero_advantage:
       rows = np.where(_at(table.advantage, rows) == 0.0, -1, rows)
-    there = rows[rows >= 0]
-    taken = sum(
+    real = rows[rows >= 0]
+    # An update that was skipped has changed no policy.
+    updates = counts.updates + sum(
         m['tokens'] > 0 and m['skipped_in_row'] == 0 for m in metrics)
     picked.append(Picked(
-        there, policy_step + taken - table.policy_step[there],
-        number - table.round[there], table.usage[there]))
-    state, table, new = _update(
-        learner, state, table, tokens, rows, loss, frozen, writer,
-        config=config, number=number, step=step, processes=processes)
-    metrics += new
+        real, updates - table.policy_step[real], number - table.round[real],
+        table.usage[real]))
+    state, table, of_round = _update(
+        learning, state, table, tokens, rows, writer,
+        counts._replace(rounds=number))
+    metrics += of_round
   return Outcome(
       state if len(learners) > 1 else (state,), selection, table, metrics,
       picked)
 
 
 def _update(
-    learner, state, table, tokens, rows, loss, frozen, writer, *, config,
-    number, step, processes):
-  """Takes the optimiser steps of one round; see `run`."""
+    learning: Learning, state: Any, table: Table, tokens: RolloutTokens,
+    rows: np.ndarray, writer: Any, counts: Counts,
+) -> tuple[Any, Table, list[dict[str, np.ndarray]]]:
+  """Takes the optimiser steps of the round `counts.rounds` on its rows.
+
+  Returns:
+    What `Learner.update` makes of the state; the table with their usage, and
+    the latest entropies and clip shares; the metrics of each optimiser step.
+  """
+  config, processes = learning.config, learning.processes
   usage, metrics = table.usage.copy(), []
   usage[np.unique(rows[rows >= 0])] += 1
   facts = dict(
@@ -296,32 +329,40 @@ def _update(
   parts = [
       processes.place(part, table.shard) for part in batches.minibatches(
           rows, size=minibatch_rows(config), epochs=config.learner.epochs,
-          seed=(config.seed, number))]
+          seed=(config.seed, counts.rounds))]
   away = [processes.surplus(part, table.shard) for part in parts]
-  if away:
+  if away:  # in one exchange: each is a wait for the slowest process
     processes.exchange(
         np.unique(np.concatenate(away)), table.shard, tokens)
   for part in phases.counted(parts, 'optimiser steps'):
-    mine = part[processes.positions(len(part))]
-    identity = None
-    if config.off_policy != 'none':
-      identity = np.stack([
-          np.full(len(mine), config.seed), _at(table.group, mine),
-          _at(table.sample, mine)], 1).astype(np.uint32)
-    batch = batches.learner_batch(
-        tokens, mine, _at(table.advantage, mine), _at(table.trained, mine),
-        identity=identity)
-    known = _at(table.trained, part) & (_at(table.length, part) > 0)
-    state, result = learner.update(
+    batch = _minibatch(learning, table, tokens, part)
+    trained = _at(table.trained, part) & (_at(table.length, part) > 0)
+    state, result = learning.learner.update(
         state, processes.shard_rows(batch, len(part)),
-        _plan(learner, table, part, known, processes), loss, frozen, writer)
+        _plan(learning, table, part, trained), learning.loss, learning.frozen,
+        writer)
     result = jax.device_get(result)
     for name, values in result.pop('rows', {}).items():
-      facts[name][part[known]] = values[known]
+      facts[name][part[trained]] = values[trained]
     metrics.append(result)
     if result['skipped_in_row'] >= SKIPPED_LIMIT:
-      _raise_not_finite(config, step, batch, processes)
+      _raise_not_finite(config, counts.steps + 1, batch, processes)
   return state, table._replace(usage=usage, **facts), metrics
+
+
+def _minibatch(
+    learning: Learning, table: Table, tokens: RolloutTokens,
+    rows: np.ndarray) -> LearnerBatch:
+  """Makes the rows of a mini-batch that this process's devices hold."""
+  mine = rows[learning.processes.positions(len(rows))]
+  identity = None
+  if learning.config.off_policy != 'none':  # it seeds the rejection's draws
+    identity = np.stack([
+        np.full(len(mine), learning.config.seed), _at(table.group, mine),
+        _at(table.sample, mine)], 1).astype(np.uint32)
+  return batches.learner_batch(
+      tokens, mine, _at(table.advantage, mine), _at(table.trained, mine),
+      identity=identity)
 
 
 def minibatch_rows(config: ConfigDict) -> int:

@@ -23,7 +23,7 @@ class RunState(NamedTuple):
     curriculum: state of the curriculum.
     selection: state of the selection.
     buffer: rollouts held for later steps.
-    flight: waves of rollouts that no stage has seen yet, the oldest first.
+    in_flight: waves of rollouts that no stage has seen yet, the oldest first.
     solved: [D] bool, training problems solved at least once.
   """
   step: int
@@ -32,7 +32,7 @@ class RunState(NamedTuple):
   curriculum: Any
   selection: Any
   buffer: buffer_lib.Buffer
-  flight: tuple[buffer_lib.Wave, ...]
+  in_flight: tuple[buffer_lib.InFlight, ...]
   solved: np.ndarray
 
   @property
@@ -62,8 +62,9 @@ def init_state(
   """Returns the state before the first step.
 
   Args:
-    parts: of the run.
-    learner: of `Learner.init`.
+    parts: stages, sizes and problems of the run.
+    learner: state of the policy, or of the policy and the actor, from
+      `Learner.init`.
   """
   choose, select = parts.stages
   return RunState(
@@ -74,19 +75,23 @@ def init_state(
       buffer=buffer_lib.empty(
           buffer_lib.capacity(parts.config, parts.stages), parts.config,
           parts.stages),
-      flight=buffer_lib.no_waves(parts.config, parts.stages),
+      in_flight=buffer_lib.no_waves(parts.config, parts.stages),
       solved=np.zeros(len(parts.task.train), bool))
 
 
 def digests(state: RunState) -> dict[str, int]:
-  """Returns a checksum of each part of the state that all processes share."""
-  def without_tokens(buffer):
+  """Returns a checksum of each part of the state that all processes share.
+
+  Processes that differ would take other numbers of updates, and wait for each
+  other in a collective for ever: they compare these after every step.
+  """
+  def without_tokens(buffer):  # They are only at their home.
     return buffer._replace(tokens=None)
 
   shared = state._replace(
-      learners=(), buffer=without_tokens(state.buffer), flight=tuple(
+      learners=(), buffer=without_tokens(state.buffer), in_flight=tuple(
           wave._replace(rows=without_tokens(wave.rows))
-          for wave in state.flight))
+          for wave in state.in_flight))
   return {
       jax.tree_util.keystr(keys, simple=True, separator='.'): zlib.crc32(
           np.ascontiguousarray(leaf))
@@ -96,10 +101,12 @@ def digests(state: RunState) -> dict[str, int]:
 def complete(state: RunState, processes: Processes) -> None:
   """Gathers the tokens of all rollouts, in place, so that they can be saved.
 
+  A run may go on with other processes, of which each needs other rows.
+
   Args:
     state: between two steps.
-    processes: of the run; all must call this.
+    processes: who holds which rows; all must call this.
   """
-  for rows in (state.buffer, *(wave.rows for wave in state.flight)):
+  for rows in (state.buffer, *(wave.rows for wave in state.in_flight)):
     processes.exchange(
         np.flatnonzero(rows.table.group >= 0), rows.table.shard, rows.tokens)

@@ -36,7 +36,7 @@ def demonstrations(
   """Makes rows of the demonstrations start to start + count.
 
   Args:
-    task: with `demonstration(index, seed=)`, see `tasks.Task`.
+    task: it has `demonstration(index, seed=)` -> (problem, response).
     seed: fixes the sequence of demonstrations.
     start: number of the first one.
     count: B.
@@ -76,7 +76,7 @@ def run(parts: build.Parts, report: Report) -> Any:
   If it is stopped, it is saved in the workdir, and goes on from there.
 
   Args:
-    parts: of the run; `config.warm_start` has the hyperparameters.
+    parts: task and programs; `config.warm_start` has the hyperparameters.
     report: (steps done, metrics) -> None, called every 20 steps.
 
   Returns:
@@ -113,10 +113,10 @@ def run(parts: build.Parts, report: Report) -> Any:
   state, first = learner.init(_start(parts)), 0
   unfinished = paths.place(config.workdir) / f'warm_start-{_name(parts)}'
   channel = parts.processes.channel
-  found = checkpoint.restore(unfinished, state, channel=channel)
-  if found:
-    first, state = found.step, found.state
-  waiting = []  # of the steps that the devices may not have done yet
+  restored = checkpoint.restore(unfinished, state, channel=channel)
+  if restored:
+    first, state = restored.step, restored.state
+  losses = []  # of the steps that the devices may not have done yet
   with phases.phase('warm start', warm.steps, done=first) as phase:
     for step in range(first, warm.steps):
       channel.gather()
@@ -130,12 +130,12 @@ def run(parts: build.Parts, report: Report) -> Any:
           np.arange(warm.batch), batch.prompt_length, batch.response_length))
       state, metrics = learner.update(
           state, parts.shard_rows(batch), plan, loss)
-      waiting.append(metrics['loss'])
+      losses.append(metrics['loss'])
       if (step + 1) % 20 == 0 or step + 1 == warm.steps:
-        for array in waiting:
-          jax.block_until_ready(array)
+        for loss_of_step in losses:
+          jax.block_until_ready(loss_of_step)
           phase.count()
-        waiting = []
+        losses = []
         report(step + 1, jax.device_get(metrics))
   if channel.first:
     paths.remove(unfinished)
@@ -180,13 +180,13 @@ def start(parts: build.Parts, report: Report, resumed: bool) -> Start:
   """Makes the parameters that RL starts from, or reads them from the cache.
 
   Args:
-    parts: of the run.
-    report: see `run`.
+    parts: task, programs and config.
+    report: (steps done, metrics) -> None, called during a warm start.
     resumed: the trained parameters come from a checkpoint, so that only
       `frozen` and `anchor` are needed.
 
   Raises:
-    ValueError: see `run`.
+    ValueError: there is no demonstration, or one does not fit.
     OSError: the weights that LoRA freezes could not be written.
   """
   config, channel = parts.config, parts.processes.channel
@@ -196,7 +196,7 @@ def start(parts: build.Parts, report: Report, resumed: bool) -> Start:
   if config.lora.rank and config.warm_start.steps:
     # LoRA needs the very weights that it was trained with: made again on
     # another mesh, they would differ in their last bits.
-    path = base_file(_asked(parts))
+    path = base_file(_config(parts))
     whole = load(path, parts.programs.policy.shapes, channel)
     if whole is None:
       whole = parameters(parts, report)
@@ -208,7 +208,8 @@ def start(parts: build.Parts, report: Report, resumed: bool) -> Start:
     whole = processes_lib.put(whole, parts.param_shardings())
   else:
     whole = parameters(parts, report)
-  # A separate key: warm starts must not depend on LoRA.
+  # Steps count from 0 and evaluations have 1 << 30: a key of its own, so that
+  # warm starts do not depend on LoRA.
   key = parts.step_key(parts.replicate(np.uint32((1 << 30) + 1)))
   params, frozen = parts.programs.policy.split(whole, key)
   if not penalty:
@@ -227,8 +228,8 @@ def parameters(parts: build.Parts, report: Report) -> Any:
   are warm-started, or read from the cache.
 
   Args:
-    parts: of the run.
-    report: see `run`.
+    parts: task, programs and config.
+    report: (steps done, metrics) -> None, called during a warm start.
 
   Returns:
     Parameters in the layout of `policy.Policy.init`.
@@ -239,20 +240,20 @@ def parameters(parts: build.Parts, report: Report) -> Any:
   if warm.cache is None:
     return run(parts, report)
   path, channel = cache_file(parts), parts.processes.channel
-  found = load(path, parts.programs.policy.shapes, channel)
-  if found is None:
-    found = run(parts, report)
-    save(path, found, channel)
-  return processes_lib.put(found, parts.param_shardings())
+  params = load(path, parts.programs.policy.shapes, channel)
+  if params is None:
+    params = run(parts, report)
+    save(path, params, channel)
+  return processes_lib.put(params, parts.param_shardings())
 
 
-def _asked(parts: build.Parts) -> ConfigDict:
+def _config(parts: build.Parts) -> ConfigDict:
   """Returns the config that a warm start depends on.
 
   It does not have the lengths of the run's prompts, so that runs with other
   problems share their warm start.
   """
-  config = parts.asked.copy_and_resolve_references()
+  config = parts.user_config.copy_and_resolve_references()
   for name in 'tokens_per_microbatch', 'remat':
     config.learner[name] = parts.config.learner[name]
   return config
@@ -274,11 +275,11 @@ def cache_file(parts: build.Parts) -> paths.Path:
 
 def _name(parts: build.Parts) -> str:
   """Returns a name of all that a warm start depends on."""
-  known = config_lib.fingerprint(config_lib.affecting(
-      _asked(parts), config_lib.WARM_START, config_lib.ROUNDING))
+  fields = config_lib.fingerprint(config_lib.affecting(
+      _config(parts), config_lib.WARM_START, config_lib.ROUNDING))
   # The mesh as it is: in the config one of its axes may be -1.
   return '-'.join(map(str, (
-      known, *parts.programs.learner_mesh.shape.values(), *[
+      fields, *parts.programs.learner_mesh.shape.values(), *[
           digest for of, digest in parts.contents.items() if of == 'model'])))
 
 
@@ -330,12 +331,12 @@ def load(path: paths.Path, shapes: Any, channel: Any = None) -> Any:
     channel: as for `save`; the parameters count only if all processes have the
       same.
   """
-  found = _read(path, shapes)
+  params = _read(path, shapes)
   if channel is not None and channel.count > 1:
-    sums = channel.gather(found and _checksum(jax.tree.leaves(found)))
+    sums = channel.gather(params and _checksum(jax.tree.leaves(params)))
     if len({*sums}) > 1:
       return None
-  return found
+  return params
 
 
 def _read(path: paths.Path, shapes: Any) -> Any:
@@ -343,8 +344,8 @@ def _read(path: paths.Path, shapes: Any) -> Any:
   try:
     with paths.local(path) as copy, safe_open(copy, 'numpy') as file:
       leaves = [file.get_tensor(name) for name in _names(shapes)]
-      noted = (file.metadata() or {}).get('crc32')
-    if noted != _checksum(leaves):
+      checksum = (file.metadata() or {}).get('crc32')
+    if checksum != _checksum(leaves):
       raise OSError('its checksum is another')
   except FileNotFoundError:
     return None

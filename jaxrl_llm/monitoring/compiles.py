@@ -141,10 +141,10 @@ def first(note: Callable[[str], None]) -> Callable[[], Compiles]:
   before, said = total(), []
 
   def count():
-    found = total().since(before)
+    compiled = total().since(before)
     if not said:
       said.append(True)
-      note(found.line())
-    return found
+      note(compiled.line())
+    return compiled
 
   return count

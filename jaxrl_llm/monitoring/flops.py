@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_llm.host.rollout import Asked
+from jaxrl_llm.host.rollout import SampleCall
 from jaxrl_llm.models import flops
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.storage import compiled, paths
@@ -22,26 +22,25 @@ _LASTS = 7 * 86_400.0  # seconds; other load may have lowered what was measured
 
 
 def of_step(
-    cfg: ModelConfig, asked: Asked, response: np.ndarray,
+    cfg: ModelConfig, call: SampleCall, response: np.ndarray,
     rounds: Sequence[tuple[np.ndarray, np.ndarray]], *, epochs: int,
     frozen: bool, actor: ModelConfig | None = None) -> dict[str, float]:
   """Returns the FLOPs of a training step by phase, 'sample' and 'update'.
 
   Args:
     cfg: the model.
-    asked: R requests, and their prompts.
+    call: R requests, and their prompts.
     response: [R] tokens of the responses.
-    rounds: for each round, prompt and response tokens of its rows, see
-      `flops.update`.
+    rounds: for each round, prompt and response tokens [K] of its rows.
     epochs: number of passes over the rows of a round.
-    frozen: see `flops.update`.
+    frozen: whether the model's own weights have no gradient, as with LoRA.
     actor: the model that samples and is trained too, if it is another.
   """
-  length = asked.prompts.length
+  length = call.prompts.length
   updates = [(cfg, frozen), *([(actor, False)] if actor else [])]
   return dict(
       sample=flops.sample(
-          actor or cfg, length, length[asked.requests.prompt], response),
+          actor or cfg, length, length[call.requests.prompt], response),
       update=sum(
           epochs * flops.update(model, *rows, frozen=frozen) for rows in rounds
           for model, frozen in updates))
@@ -61,9 +60,10 @@ def matmul_rate(dtype: str) -> float:
   with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
     if folder := compiled.folder():
       path = folder / f'matmul-{name}.json'
-      found = json.loads(path.read_text())
-      if 0 <= time.time() - found['time'] < _LASTS and found['rate'] > 0:
-        return found['rate']
+      measured = json.loads(path.read_text())
+      if (0 <= time.time() - measured['time'] < _LASTS
+          and measured['rate'] > 0):
+        return measured['rate']
   rate = _measured_rate(dtype)
   if path:
     with contextlib.suppress(OSError):

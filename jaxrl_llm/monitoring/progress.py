@@ -108,7 +108,7 @@ class Display:
       done: number of steps of the phase that are done.
       row: metrics of the step; those in `NUMBERS` are shown, the share of
         truncated responses if it is above 5%.
-      sample: a recent response, see `sample_lines`.
+      sample: lines about a recent response, from `sample_lines`.
     """
     phase = self._phases[-1]
     if phase is not self._main:
@@ -251,7 +251,7 @@ def results(
 
   Args:
     before: held-out estimates at the start, with standard errors under
-      '<name>_error'; see `heldout.evaluate`.
+      '<name>_error', from `heldout.evaluate`.
     after: held-out estimates at the end.
 
   Returns:

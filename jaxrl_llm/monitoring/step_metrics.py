@@ -5,7 +5,8 @@ from typing import Any, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
-from jaxrl_llm.host.rollout import Judged, Responses
+from jaxrl_llm.host import build
+from jaxrl_llm.host.buffer import Wave
 from jaxrl_llm.rewards import plain
 from jaxrl_llm.sharding.processes import Processes
 from jaxrl_llm.types import Ask, Picked, Probe, Table
@@ -32,42 +33,37 @@ class Report(NamedTuple):
 
 
 def report(
-    responses: Responses, judged: Judged,
-    updates: Sequence[Mapping[str, np.ndarray]], *, step: int, ask: Ask,
-    wave: Table, gain: np.ndarray, measured: Mapping[str, np.ndarray],
-    solved: np.ndarray, kinds: Mapping[str, np.ndarray],
-    flops: dict[str, float], groups: int, processes: Processes) -> Report:
+    parts: build.Parts, wave: Wave, *, step: int, solved: np.ndarray,
+    updates: Sequence[Mapping[str, np.ndarray]],
+    measured: Mapping[str, np.ndarray], flops: dict[str, float]) -> Report:
   """Collects the report of a step.
 
   Args:
-    responses: R responses.
-    judged: facts about them.
-    updates: metrics of each optimiser step.
+    parts: kinds of problems, processes, and the number of groups to record.
+    wave: what the step sampled.
     step: number of the step, counted from 1.
-    ask: P groups that the responses belong to.
-    wave: R rows of the table, in the order of the responses.
-    gain: [P], see `types.Curriculum.update`.
-    measured: other metrics, of the advantages and of the rounds.
     solved: [D] bool, training problems solved so far.
-    kinds: kind to the indices of its problems.
+    updates: metrics of each optimiser step.
+    measured: other metrics, of advantages, stages and rounds.
     flops: model FLOPs by phase.
-    groups: number of groups to record.
-    processes: of the run.
   """
+  table = wave.rows.table
   row = {
-      **of_rollouts(wave, ask, gain, judged.kind, judged.use),
+      **of_rollouts(
+          table, wave.ask, wave.signal.gain, wave.judged.kind,
+          wave.judged.use),
       **{name: float(value) for name, value in measured.items()},
-      **of_solved(solved, kinds),
+      **of_solved(solved, parts.kinds),
       **of_updates(updates)}
-  logged = chosen(ask, groups, step)
-  sample = np.arange(min(len(wave.group), 1))
-  found = records(
-      step, responses, judged, wave, np.concatenate([sample, logged]),
-      processes)
+  first = np.arange(min(len(table.group), 1))
+  # In one call, for which the processes wait once.
+  written = records(step, wave, np.concatenate([
+      first, chosen(wave.ask, parts.config.log.samples, step)]),
+                    parts.processes)
   shown = [{**record, 'prompt': problem.shown} for record, problem in zip(
-      found[:len(sample)], responses.asked.problem())]
+      written[:len(first)], wave.responses.call.problem())]
   return Report(
-      row, found[len(sample):], shown, int(wave.length.sum()), flops)
+      row, written[len(first):], shown, int(table.length.sum()), flops)
 
 
 def of_rollouts(
@@ -80,10 +76,10 @@ def of_rollouts(
     ask: P groups that they belong to.
     gain: [P], sum of |advantage| of each complete group, else NaN.
     verdicts: R kinds of verdicts.
-    use: counts of the sampler; see `rollout.host_sampler`.
+    use: 'busy' decode slots and all 'slots', summed over the decode steps.
 
   Returns:
-    reward/mean and reward/std (over valid probe rows, see `types.Table`);
+    reward/mean and reward/std (over valid probe rows, an unbiased sample);
     reward/group_std (mean over groups); reward/no_signal (share of complete
     groups whose advantages are all 0); reward/signal (sum of |advantage| over
     complete groups); response/count; response/length and response/length_max
@@ -91,6 +87,8 @@ def of_rollouts(
     sampling time); sampler/slot_use; verdict/<kind> (share of each kind). NaN
     where there is nothing to average.
   """
+  # A group that goes on was chosen by its first rewards: without `probe`, means
+  # would be of the problems that the curriculum likes.
   good = wave.valid & wave.probe
   ends = np.cumsum(ask.count)[:-1]
   spread = [r[v].std() for r, v in zip(
@@ -141,7 +139,7 @@ def of_rounds(picked: Sequence[Picked], held: int) -> Row:
   """Computes the metrics of a step's train batches.
 
   Args:
-    picked: of each round.
+    picked: rows of each round.
     held: rows held for later steps.
 
   Returns:
@@ -219,31 +217,31 @@ def of_solved(solved: np.ndarray, kinds: Mapping[str, np.ndarray]) -> Row:
 
 
 def records(
-    step: int, responses: Responses, judged: Judged, wave: Table,
-    rows: np.ndarray, processes: Processes) -> list[dict[str, Any]]:
+    step: int, wave: Wave, rows: np.ndarray, processes: Processes,
+) -> list[dict[str, Any]]:
   """Returns the record of each of these rows, in the format of samples.jsonl.
 
   Args:
     step: number of the step.
-    responses: R responses.
-    judged: facts about them.
-    wave: R rows of the table.
+    wave: R responses.
     rows: [K] which rows.
-    processes: of the run; all must call this.
+    processes: who holds which rows; all must call this.
   """
-  problems = responses.asked.problem()
+  responses, table = wave.responses, wave.rows.table
+  problems = responses.call.problem()
   place = {row: i for i, row in enumerate(responses.rows.tolist())}
   mine = []
   for row in rows.tolist():
     if processes.leads and row in place:
-      problem, verdict = problems[row], judged.verdicts[place[row]]
+      problem = problems[row]
+      verdict = wave.judged.verdicts[place[row]]
       mine.append(plain.json(dict(
-          step=step, group=wave.group[row], sample=wave.sample[row],
+          step=step, group=table.group[row], sample=table.sample[row],
           problem_id=problem.id, kind=problem.kind, prompt=problem.prompt,
           reference=problem.reference, response=responses.texts[place[row]],
           reward=verdict.reward, verdict=verdict.kind, detail=verdict.detail)))
-  found, _ = processes.gather_rows(responses.shard[rows], mine)
-  return found
+  every, _ = processes.gather_rows(responses.shard[rows], mine)
+  return every
 
 
 def chosen(ask: Ask, groups: int, step: int) -> np.ndarray:

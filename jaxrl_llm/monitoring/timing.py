@@ -57,7 +57,7 @@ def speed(
   Args:
     seconds: from `Timer.take`.
     tokens: number of sampled response tokens.
-    flops: model FLOPs by phase of the timer; see `flops.py`.
+    flops: model FLOPs by phase of the timer, from `flops.of_step`.
     rate: FLOP/s of the machine's matmuls, from `flops.matmul_rate`.
     memory: bytes, from `flops.peak_memory`.
 

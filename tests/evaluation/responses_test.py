@@ -12,7 +12,7 @@ import pytest
 
 from jaxrl_llm.evaluation import heldout, responses
 from jaxrl_llm.host import build, rollout
-from jaxrl_llm.monitoring import ends, progress
+from jaxrl_llm.monitoring import exits, progress
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.tasks import Problem
 from jaxrl_llm.types import Requests
@@ -43,9 +43,9 @@ def collect(
   parts = tiny.changed(watched.parts, **changes)
   _, _, weights = tiny.begin(parts)
   got = responses.collect(
-      path, parts, weights, sets or {name: load(name) for name in FILES},
-      samples=samples, sampling=parts.sampling(),
-      key=heldout.noise_key(parts),
+      path, parts, responses.Source(
+          weights, parts.sampling(), heldout.noise_key(parts)),
+      sets or {name: load(name) for name in FILES}, samples=samples,
       display=display or progress.Display('', show=False))
   sampled = [pair for r in watched.rollouts
              for pair in zip(r.problem_id.tolist(), r.sample.tolist())]
@@ -317,7 +317,7 @@ def test_responses_by_a_real_pool_of_judges(parts, tmp_path):
       math.Options(template='none', take='number', workers=1))
   try:
     watched = tiny.Watched(parts._replace(task=task), [], [])
-    sums, lengths = build.fitting(
+    sums, lengths = build.drop_long_prompts(
         task.load(str(path)), task.tokenizer, parts.config, 'sums')
     assert lengths == [len('0+0=')] * 3
     got, _ = collect(
@@ -374,7 +374,7 @@ def test_a_full_disk_costs_no_whole_response(watched, whole, tmp_path):
       collect(watched, path)
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-  assert ends.sentence(error.value).startswith('The disk is full')
+  assert exits.sentence(error.value).startswith('The disk is full')
   there = path.read_bytes().count(b'\n')
   assert 0 < there < 40
   got, sampled = collect(watched, path)

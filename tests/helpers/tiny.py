@@ -125,7 +125,7 @@ def changed(parts: build.Parts, **fields: Any) -> build.Parts:
         for name in ('to_sampling', 'lower_to_sampling') if 'policy' in player})
   theirs.setdefault('stages', stages.make(
       fields.get('config', parts.config), len(task.train)))
-  ours.setdefault('asked', fields.get('config', parts.asked))
+  ours.setdefault('user_config', fields.get('config', parts.user_config))
   return parts._replace(
       **{'programs': parts.programs._replace(**theirs), **ours})
 

@@ -58,7 +58,7 @@ def wave(config, tempered=True):
       probe=np.array([True, True, False]))
   problems = [Problem(100 + i, f'{i}', 'two') for i in ask.problem]
   prompts = rollout.encode(problems, Digits(), config.max_prompt)
-  asked = rollout.Asked(problems, prompts, rollout.requests_of(
+  asked = rollout.SampleCall(problems, prompts, rollout.requests_of(
       ask, problems=40, samples=4, budget=config.max_response))
   rows, width = len(asked.requests.prompt), config.max_response
   length = np.array([1, 10, 3, 0, 5, 2, 9, 10, 4], np.int32)
@@ -118,7 +118,7 @@ def test_the_columns_of_a_wave():
           truncated=length == config.max_response, trained=False,
           clip_share=0, usage=0, round=-1, probe=ask.probe[p],
           shard=row // 5)
-      prompt = responses.asked.prompts
+      prompt = responses.call.prompts
       np.testing.assert_array_equal(tokens.prompt[row], prompt.tokens[p])
       assert tokens.prompt[row, 1] == 2 + ask.problem[p]
       assert tokens.prompt_length[row] == prompt.length[p] == 2

@@ -100,7 +100,7 @@ def test_every_wave_of_a_curriculum_fits_any_number_of_shards():
 def test_a_prompt_that_is_no_text_is_named(parts, prompt):
   problems = [tasks.Problem(0, '1,2>3:', ''), tasks.Problem(1, prompt, '')]
   with pytest.raises(ValueError, match='prompt .* of the set .mine. is no'):
-    build.fitting(
+    build.drop_long_prompts(
         problems, parts.task.tokenizer, parts.config, 'mine')
 
 

@@ -98,12 +98,14 @@ def test_rows_without_an_advantage_are_left_out_if_asked(drop):
       seed=0, drop_zero_advantage=drop, prompts_per_step=2, off_policy='none',
       samples_per_prompt=3,
       learner=types.SimpleNamespace(epochs=1, updates=1))
-  done = rounds.run(
-      types.SimpleNamespace(plan=plan, update=update), (None,), table, tokens,
-      [ROWS],
-      lambda state, table, rows, key: (state, rows.reshape(-1)), (), None, None,
-      config=config, rounds=5, step=1, policy_step=3, keep_writer=False,
+  learning = rounds.Learning(
+      types.SimpleNamespace(plan=plan, update=update), loss=None, frozen=None,
+      anchor=None, keep_writer=False, config=config,
       processes=processes.make(sharding.make_mesh(1, 1, 1, jax.devices()[:1])))
+  done = rounds.run(
+      learning, (None,), table, tokens, [ROWS],
+      lambda state, table, rows, key: (state, rows.reshape(-1)), (),
+      rounds.Counts(steps=0, rounds=5, updates=3))
   batch, = batches
   want = [0, 3, 0, 2, 0, 0] if drop else [1, 3, 0, 2, 4, 0]
   assert batch.response_length.tolist() == want
@@ -118,6 +120,10 @@ def test_rows_without_an_advantage_are_left_out_if_asked(drop):
   assert picked.staleness.tolist() == [3] * len(picked.rows)
   assert not picked.age.any() and not picked.usage.any()
   scored = rounds.to_score(
-      table, [ROWS], first=1, size=6, drop_zero_advantage=drop)
+      table, [ROWS], 4, size=6, drop_zero_advantage=drop)
   assert scored.tolist() == (
       [0, 1, -1, -1, -1, -1] if drop else [0, 1, 2, -1, -1, -1])
+  # Rows that were in flight have their scores.
+  nothing = rounds.to_score(
+      table, [ROWS], 0, size=6, drop_zero_advantage=drop)
+  assert nothing.tolist() == [-1] * 6

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_llm.host.rollout import Asked
+from jaxrl_llm.host.rollout import SampleCall
 from jaxrl_llm.models import flops as model_flops
 from jaxrl_llm.models.config import PRESETS
 from jaxrl_llm.monitoring import flops
@@ -66,7 +66,7 @@ def test_a_step_is_sampled_once_and_trained_on_in_each_epoch():
   prompts = Prompts(
       tokens=np.zeros((2, 5)), length=np.array([5, 3]),
       problem_id=np.arange(2))
-  asked = Asked([], prompts, Requests(
+  asked = SampleCall([], prompts, Requests(
       prompt=np.array([0, 0, 1]), sample=None, budget=None))
   response = np.array([4, 2, 6])
   first = np.array([5, 3]), np.array([4, 6])
@@ -81,7 +81,7 @@ def test_a_step_is_sampled_once_and_trained_on_in_each_epoch():
                 model, prompts.length, np.array([5, 5, 3]), response),
             update=epochs * model_flops.update(model, *first, frozen=frozen)
             + epochs * model_flops.update(model, *second, frozen=frozen))
-  nothing = Asked([], jax.tree.map(lambda x: x[:0], prompts), Requests(
+  nothing = SampleCall([], jax.tree.map(lambda x: x[:0], prompts), Requests(
       prompt=np.zeros(0, int), sample=None, budget=None))
   assert flops.of_step(
       model, nothing, response[:0], [], epochs=1, frozen=False) == dict(

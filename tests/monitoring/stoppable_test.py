@@ -7,7 +7,7 @@ import sys
 import jax
 import pytest
 
-from jaxrl_llm.monitoring import ends
+from jaxrl_llm.monitoring import exits
 from tests.helpers import devices
 
 
@@ -21,19 +21,19 @@ from tests.helpers import devices
     (jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: Out of memory\nx'),
      'The memory is full (RESOURCE_EXHAUSTED: Out of memory): lower')])
 def test_sentences(error, said):
-  assert ends.sentence(error).startswith(said)
+  assert exits.sentence(error).startswith(said)
 
 
 def test_a_fault_keeps_its_traceback():
   for error in (KeyError('x'), jax.errors.JaxRuntimeError('INTERNAL: x')):
-    with pytest.raises(type(error)), ends.program(''):
+    with pytest.raises(type(error)), exits.program(''):
       raise error
 
 
 def test_a_terminal_without_a_character_gets_another(monkeypatch):
   out = io.TextIOWrapper(io.BytesIO(), 'ascii')
   monkeypatch.setattr(sys, 'stdout', out)
-  with ends.program(''):
+  with exits.program(''):
     print('.1 ± .2 \ud800')
   assert out.detach().getvalue() == b'.1 ? .2 ?\n'
 
@@ -43,9 +43,9 @@ def test_a_terminal_without_a_character_gets_another(monkeypatch):
 def test_a_closed_output_is_one_sentence(write):
   done = subprocess.run(
       [sys.executable, '-c', 'import os, rich\n'
-       'from jaxrl_llm.monitoring import ends\n'
+       'from jaxrl_llm.monitoring import exits\n'
        'read, write = os.pipe()\nos.close(read)\nos.dup2(write, 1)\n'
-       f'with ends.program(""):\n  {write}\n'], capture_output=True, text=True,
+       f'with exits.program(""):\n  {write}\n'], capture_output=True, text=True,
       cwd=devices.ROOT)
   assert done.returncode == 1
   assert done.stderr == (

@@ -8,7 +8,7 @@ import types
 import pytest
 
 from jaxrl_llm import config, evaluate, export
-from jaxrl_llm.monitoring import ends
+from jaxrl_llm.monitoring import exits
 from jaxrl_llm.storage import paths
 from jaxrl_llm.tasks import problem_files
 from tests.helpers import tiny
@@ -126,7 +126,7 @@ def test_sentences_name_the_bucket_and_not_the_copy(serve):
     [*problem_files.rows('gs://a/p.jsonl')]
   with pytest.raises(ValueError, match='^gs://a/x has an unknown format'):
     [*problem_files.rows('gs://a/x')]
-  with pytest.raises(SystemExit) as ended, ends.program(''):
+  with pytest.raises(SystemExit) as ended, exits.program(''):
     tiny.load(model__hf='gs://a/m/')
   assert str(ended.value.code).startswith('gs://a/m/config.json cannot be read')
 
@@ -143,7 +143,7 @@ def test_a_sentence_is_not_within_another(serve):
 
 def test_copies_end_with_the_program(serve):
   serve(Objects({'gs://a/m/config.json': b'{}'}))
-  with ends.program(''):
+  with exits.program(''):
     copy = paths.local_folder('gs://a/m')
     assert (copy / 'config.json').exists()
   assert not copy.exists()
