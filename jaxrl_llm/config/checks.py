@@ -192,10 +192,6 @@ def _conflicts(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
   if axes.count(-1) > 1 or any(size < 1 and size != -1 for size in axes):
     yield (f'mesh={to_text(axes)} (data, fsdp, tensor): use sizes of at least '
            '1, and -1 (all that are left) for one of them at most.')
-  if c.processes.patience >= c.processes.heartbeat_timeout:
-    yield (f'processes.patience={c.processes.patience:g} must be below '
-           f'processes.heartbeat_timeout={c.processes.heartbeat_timeout}, '
-           'since JAX then aborts without a word.')
   if c.learner.attention == 'cudnn':
     if model.dtype == 'float32':
       yield ('learner.attention=cudnn works on 16-bit types: set '
