@@ -73,7 +73,7 @@ def parts_of(rows: int, rounds: int) -> dict[str, Callable[[], Any]]:
   made = cbs.create(
       Sizes(problems=1, seed=0, batch=rows // SAMPLES, samples=SAMPLES,
             prompts=rows // SAMPLES, response=4096),
-      rounds=rounds, warmup=0, epsilon=.2)
+      cbs.Options(rounds=rounds, warmup=0, epsilon=.2))
   network, rng = bandit.Network(), np.random.default_rng(1)
   state = made.feedback(made.init((0,)), Probe(.5, .5, 0))._replace(
       rounds=rounds - 1)

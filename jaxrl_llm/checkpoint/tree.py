@@ -12,13 +12,7 @@ import orbax.checkpoint as ocp
 
 from jaxrl_llm.storage import paths
 
-# Prefixes of names, and the prefixes in older checkpoints, in which every step
-# was one round and there was one learner.
-_FORMER = {'rounds': 'step', 'learners.0.': 'learner.'}
-# Ends of names that older checkpoints have only once.
-_SAME = {'table.prompt_length': 'tokens.prompt_length'}
-# Ends of names that older checkpoints lack; they are 0.
-_NEW = ('table.shard',)
+_SHOWN = 3  # differences that an error names
 
 
 def is_key(leaf: Any) -> bool:
@@ -79,42 +73,26 @@ def read(
   """
   wanted = _named(like)
   ours = {name: _shape_and_type(leaf) for name, leaf in wanted.items()}
-  source = {name: _source(name, saved) for name in ours}
-  # An array without elements holds nothing that could be missing.
-  nothing = {
-      name: form for name, form in ours.items() if 0 in form[0]
-      or name.endswith(_NEW) and name not in saved}
-  unread = saved.keys() - source.values()
-  saved = {**nothing, **{name: saved[name] for name in unread}, **{
-      name: saved[old] for name, old in source.items() if old in saved}}
-  names = sorted(ours if partial else ours.keys() | saved.keys())
   lines = [
       f'{name} was {saved.get(name, "absent")}, is {ours.get(name, "absent")}'
-      for name in names if saved.get(name) != ours.get(name)]
+      for name in sorted(ours if partial else ours.keys() | saved.keys())
+      if saved.get(name) != ours.get(name)]
   if lines:
+    more = len(lines) - _SHOWN
     raise ValueError(
-        f'it holds other arrays: {"; ".join(lines)}. Choose another workdir.')
-  kinds = {source[name]: _restore_args(leaf) for name, leaf in wanted.items()
-           if name not in nothing}
+        'another model or version of this package wrote it, with other arrays '
+        f'({"; ".join(lines[:_SHOWN])}{f"; {more} more" * (more > 0)}): start '
+        'again in another workdir.')
+  # `encode` leaves out arrays without elements.
+  kinds = {name: _restore_args(leaf) for name, leaf in wanted.items()
+           if 0 not in ours[name][0]}
   with jax.transfer_guard('allow'):
     arrays = ocp.PyTreeCheckpointer().restore(
         directory, args=ocp.args.PyTreeRestore(
             item=dict.fromkeys(kinds, 0), restore_args=kinds,
             partial_restore=True))
     return jax.tree.structure(like).unflatten(
-        _decode(arrays.get(source[name]), leaf)
-        for name, leaf in wanted.items())
-
-
-def _source(name: str, saved: Mapping[str, Any]) -> str:
-  """Returns the name under which a checkpoint has a part."""
-  for new, old in _FORMER.items():
-    if name.startswith(new) and name not in saved:
-      return old + name.removeprefix(new)
-  for new, old in _SAME.items():
-    if name.endswith(new) and name not in saved:
-      return name.removesuffix(new) + old
-  return name
+        _decode(arrays.get(name), leaf) for name, leaf in wanted.items())
 
 
 def _restore_args(leaf: Any) -> ocp.RestoreArgs:

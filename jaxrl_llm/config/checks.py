@@ -156,10 +156,6 @@ def _devices(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
   if axes.count(-1) > 1 or any(size < 1 and size != -1 for size in axes):
     yield (f'mesh={to_text(axes)} (data, fsdp, tensor): use sizes of at least '
            '1, and -1 (all that are left) for one of them at most.')
-  if c.processes.patience >= c.processes.heartbeat_timeout:
-    yield (f'processes.patience={c.processes.patience:g} must be below '
-           f'processes.heartbeat_timeout={c.processes.heartbeat_timeout}, '
-           'since JAX then aborts without a word.')
 
 
 def _attention(c: ConfigDict, model: ModelConfig) -> Iterator[str]:

@@ -270,16 +270,10 @@ FIELDS = (
     Field('checkpoint.timeout', 600, 'seconds that writing a checkpoint takes '
           'at most; then it is given up', range=SOME, affects=_NOTHING),
 
-    Field('processes.initialization_timeout', 110, 'seconds that a process '
-          'waits for the others at the start', range=SOME, affects=_NOTHING),
     Field('processes.patience', 30.0, 'seconds without an answer after which '
-          'a process counts as stopped, which ends the run', range='[2, inf)',
+          'a process counts as stopped, which ends the run; at the start, the '
+          'others may take four times as long to come', range='[2, inf)',
           affects=_NOTHING),
-    Field('processes.heartbeat_timeout', 100, "the same for JAX's own "
-          'heartbeats, which abort the process', range=SOME,
-          affects=_NOTHING),
-    Field('processes.shutdown_timeout', 300, 'seconds that a process waits for '
-          'the others at the end', range=SOME, affects=_NOTHING),
 
     Field('log.every', 1, 'steps between rows of metrics', range=SOME,
           affects=_NOTHING),

@@ -19,6 +19,7 @@ some updates apart, so their old log-probs are kept. Screens are unbiased
 samples of their problems, continuations are not: only screens are probes.
 """
 
+import dataclasses
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
@@ -118,6 +119,153 @@ class State(NamedTuple):
   counts: Counts
 
 
+@dataclasses.dataclass(frozen=True)
+class _Speed:
+  """Functions of the curriculum, see `types.Curriculum`.
+
+  Attributes:
+    sizes, n_init, rule, p_low, p_high, capacity, max_rounds, patience: see
+      `create`; none of them is None.
+  """
+  sizes: Sizes
+  n_init: int
+  rule: str
+  p_low: float
+  p_high: float
+  capacity: int
+  max_rounds: int
+  patience: int
+
+  @property
+  def n_cont(self) -> int:
+    """Samples that continue a group."""
+    return self.sizes.samples - self.n_init
+
+  def init(self) -> State:
+    """Returns the state before the first wave."""
+    none = np.zeros(self.n_init + 1, np.int64)
+    return State(
+        position=0, in_flight=0, accepted=queues.empty(
+            Accepted, self.capacity, outcome=np.int32, asked=bool),
+        finished=queues.empty(Finished, self.capacity, rate=np.int32),
+        known=outcomes.init(self.n_init, self.n_cont), dry=none, dry_waves=0,
+        counts=Counts(
+            none, none, none.astype(bool), 0, 0, 0, 0, 0, 0.0, 0, 0))
+
+  def propose(self, state: State) -> tuple[State, Ask]:
+    """Asks for the rest of groups that qualified, and screens new ones."""
+    prompts, accepted = self.sizes.prompts, queues.present(state.accepted)
+    full = len(self.holds(state)) + state.in_flight + prompts > self.capacity
+    rest = np.flatnonzero(~accepted.asked)[:prompts]
+    accepted.asked[rest] = True
+    new = state.position + np.arange(0 if full else prompts)
+    group = np.concatenate([accepted.group[rest], new])
+    first = np.repeat(np.int32([self.n_init, 0]), [len(rest), len(new)])
+    return state._replace(
+        position=state.position + len(new),
+        in_flight=state.in_flight + len(new),
+        accepted=queues.padded(accepted, self.capacity)), Ask(
+            group=group, problem=_problems(self.sizes, group), first=first,
+            count=np.where(first, self.n_cont, self.n_init).astype(np.int32),
+            probe=first == 0)
+
+  def update(
+      self, state: State, ask: Ask, table: Table, signal: np.ndarray,
+      gain: np.ndarray) -> State:
+    """Learns from a wave, and moves its groups from queue to queue."""
+    n, new, rest = self.sizes.samples, ask.first == 0, ask.first > 0
+    there = rows_of(table, ask.group, n, valid=False)
+    valid = np.where(_at(table.valid, there), there, -1)
+    asked = (np.arange(n) < self.n_init) == new[:, None]
+    rate = _mean(table, np.where(asked, valid, -1))  # of this wave's samples
+    known = outcomes.with_rewards(
+        state.known, table.reward[valid[asked & (valid >= 0)]])
+
+    # Groups that are finished leave the queue of those that go on.
+    accepted = queues.present(state.accepted)
+    done = np.isin(accepted.group, ask.group[rest])
+    was, accepted = accepted.outcome[done], queues.some(accepted, ~done)
+
+    outcome = outcomes.of(known, rate[new], self.n_init)
+    known = outcomes.learn(
+        known, outcome, accepted.outcome, was,
+        outcomes.of(known, rate[rest], self.n_cont), gain[rest])
+    accepts, good = self._qualify(known, rate[new], outcome, signal)
+    known = outcomes.with_rejected(known, outcome[~good])
+
+    accepted = queues.joined(accepted, Accepted(
+        ask.group[new][good], outcome[good], np.zeros(good.sum(), bool)))
+    whole = outcomes.of(known, _mean(table, valid[rest]), self.n_init)
+    finished = queues.joined(queues.present(state.finished), Finished(
+        ask.group[rest], np.maximum(whole, 0),
+        _at(table.length, there[rest]).sum(1, dtype=np.int64)))
+
+    screened = np.bincount(outcome[outcome >= 0], minlength=self.n_init + 1)
+    found = float(np.nansum(gain[rest]))  # signal of the finished groups
+    state = self._check_signal(state, ask, screened, found)
+    old, finishes = state.counts, int(rest.sum())
+    samples = self.n_init * int((~good).sum()) + n * finishes
+    counts = old._replace(
+        screened=screened, accepts=accepts, accepted=int(good.sum()),
+        finished=finishes, groups=old.groups + len(good),
+        continued=old.continued + finishes, samples=old.samples + samples,
+        dynamic=old.dynamic + (n * _ratio(
+            found, outcomes.signal_of_all(known, signal)) if found else 0.0),
+        tokens=old.tokens + int(
+            _at(table.length, np.where(asked, there, -1)).sum()))
+    return state._replace(
+        in_flight=state.in_flight - len(good), known=known,
+        accepted=queues.padded(accepted, self.capacity),
+        finished=queues.padded(finished, self.capacity), counts=counts)
+
+  def _qualify(
+      self, known: outcomes.Known, rate: np.ndarray, outcome: np.ndarray,
+      signal: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns [n_init + 1] outcomes, and [P] new groups, that qualify."""
+    if self.rule == 'signal':
+      accepts = outcomes.worth(known, signal)
+      return accepts, (outcome >= 0) & accepts[outcome]
+    rates = np.linspace(*outcomes.scale(known), self.n_init + 1)
+    return (_between(rates, self.p_low, self.p_high),
+            _between(rate, self.p_low, self.p_high))
+
+  def _check_signal(
+      self, state: State, ask: Ask, screened: np.ndarray, found: float,
+  ) -> State:
+    """Counts waves without signal; raises NoSignalError after `patience`."""
+    dry = np.zeros_like(screened) if found else state.dry + screened
+    # A wave in which nothing was asked for says nothing.
+    dry_waves = 0 if found else state.dry_waves + (len(ask.group) > 0)
+    if dry_waves >= self.patience:
+      wider = ', widen speed.p_low and speed.p_high' * (
+          self.rule == 'pass_rate')
+      raise NoSignalError(
+          'curriculum=speed: no group with signal was finished in '
+          f'{dry_waves} steps in a row (speed.patience), in which prompts were '
+          f'screened with these outcomes: {_histogram(dry)}; train on problems '
+          f'that the model sometimes solves{wider}, or raise speed.patience.')
+    return state._replace(dry=dry, dry_waves=dry_waves)
+
+  def take(self, state: State) -> tuple[State, list[np.ndarray]]:
+    """Takes the batches that are full, at most `max_rounds` of them."""
+    batch, finished = self.sizes.batch, queues.present(state.finished)
+    end = min(len(finished.group) // batch, self.max_rounds) * batch
+    taken = queues.some(finished, slice(end))
+    rest = queues.padded(
+        queues.some(finished, slice(end, None)), self.capacity)
+    counts = state.counts._replace(
+        trained=np.bincount(taken.rate, minlength=self.n_init + 1),
+        taken=state.counts.taken + int(taken.tokens.sum()))
+    return state._replace(finished=rest, counts=counts), [
+        taken.group[i:i + batch] for i in range(0, end, batch)]
+
+  def holds(self, state: State) -> np.ndarray:
+    """Returns the groups whose rows the buffer must keep."""
+    return np.concatenate([
+        queues.present(queue).group
+        for queue in (state.accepted, state.finished)])
+
+
 def create(
     sizes: Sizes, *, n_init: _Count = 4,
     rule: Literal['signal', 'pass_rate'] = 'signal',
@@ -151,10 +299,10 @@ def create(
       p_high, or the capacity cannot fill a batch.
   """
   batch, prompts, n = sizes.batch, sizes.prompts, sizes.samples
-  n_cont, least = n - n_init, batch - 1 + prompts
+  least = batch - 1 + prompts
   if n_init < 1:
     raise ValueError(f'speed.n_init={n_init} screens nothing: use at least 1.')
-  if n_cont < 1:
+  if n_init >= n:
     raise ValueError(
         f'speed.n_init={n_init} leaves nothing to continue of '
         f'samples_per_prompt={n}: lower it, or raise samples_per_prompt.')
@@ -162,124 +310,22 @@ def create(
     raise ValueError(
         f'speed.p_low={p_low} is not below speed.p_high={p_high}, so no prompt '
         'qualifies: lower it.')
-  size = capacity
   if capacity is None:
-    size = least + (1 + sizes.lag) * prompts
-  if size < least:
+    capacity = least + (1 + sizes.lag) * prompts
+  if capacity < least:
     raise ValueError(
-        f'speed.capacity={size} cannot fill a batch: use at least {least} '
+        f'speed.capacity={capacity} cannot fill a batch: use at least {least} '
         '(prompts_per_step - 1 + curriculum_prompts).')
-  most = least // batch if max_rounds is None else max_rounds
-
-  def init():
-    none = np.zeros(n_init + 1, np.int64)
-    return State(
-        position=0, in_flight=0, accepted=queues.empty(
-            Accepted, size, outcome=np.int32, asked=bool),
-        finished=queues.empty(Finished, size, rate=np.int32),
-        known=outcomes.init(n_init, n_cont), dry=none, dry_waves=0,
-        counts=Counts(
-            none, none, np.zeros(n_init + 1, bool), 0, 0, 0, 0, 0, 0.0, 0, 0))
-
-  def propose(state):
-    accepted = queues.present(state.accepted)
-    full = len(holds(state)) + state.in_flight + prompts > size
-    rest = np.flatnonzero(~accepted.asked)[:prompts]
-    accepted.asked[rest] = True
-    new = state.position + np.arange(0 if full else prompts)
-    group = np.concatenate([accepted.group[rest], new])
-    first = np.repeat(np.int32([n_init, 0]), [len(rest), len(new)])
-    return state._replace(
-        position=state.position + len(new),
-        in_flight=state.in_flight + len(new),
-        accepted=queues.padded(accepted, size)), Ask(
-            group=group, problem=_problems(sizes, group), first=first,
-            count=np.where(first, n_cont, n_init).astype(np.int32),
-            probe=first == 0)
-
-  def update(state, ask, table, signal, gain):
-    new, rest = ask.first == 0, ask.first > 0
-    there = rows_of(table, ask.group, n, valid=False)
-    valid = np.where(_at(table.valid, there), there, -1)
-    asked = (np.arange(n) < n_init) == new[:, None]
-    rate = _mean(table, np.where(asked, valid, -1))  # of this wave's samples
-    known = outcomes.with_rewards(
-        state.known, table.reward[valid[asked & (valid >= 0)]])
-
-    # Groups that are finished leave the queue of those that go on.
-    accepted = queues.present(state.accepted)
-    done = np.isin(accepted.group, ask.group[rest])
-    was, accepted = accepted.outcome[done], queues.some(accepted, ~done)
-
-    outcome = outcomes.of(known, rate[new], n_init)
-    known = outcomes.learn(
-        known, outcome, accepted.outcome, was,
-        outcomes.of(known, rate[rest], n_cont), gain[rest])
-    if rule == 'signal':
-      accepts = outcomes.worth(known, signal)
-      good = (outcome >= 0) & accepts[outcome]
-    else:
-      accepts = _between(
-          np.linspace(*outcomes.scale(known), n_init + 1), p_low, p_high)
-      good = _between(rate[new], p_low, p_high)
-    known = outcomes.with_rejected(known, outcome[~good])
-
-    accepted = queues.joined(accepted, Accepted(
-        ask.group[new][good], outcome[good], np.zeros(good.sum(), bool)))
-    finished = queues.joined(queues.present(state.finished), Finished(
-        ask.group[rest],
-        np.maximum(outcomes.of(known, _mean(table, valid[rest]), n_init), 0),
-        _at(table.length, there[rest]).sum(1, dtype=np.int64)))
-
-    screened = np.bincount(outcome[outcome >= 0], minlength=n_init + 1)
-    found = float(np.nansum(gain[rest]))  # signal of the finished groups
-    dry = np.zeros_like(screened) if found else state.dry + screened
-    # A wave in which nothing was asked for says nothing.
-    dry_waves = 0 if found else state.dry_waves + (len(ask.group) > 0)
-    if dry_waves >= patience:
-      wider = ', widen speed.p_low and speed.p_high' * (rule == 'pass_rate')
-      raise NoSignalError(
-          'curriculum=speed: no group with signal was finished in '
-          f'{dry_waves} steps in a row (speed.patience), in which prompts were '
-          f'screened with these outcomes: {_histogram(dry)}; train on problems '
-          f'that the model sometimes solves{wider}, or raise speed.patience.')
-
-    old, finishes = state.counts, int(rest.sum())
-    counts = old._replace(
-        screened=screened, accepts=accepts, accepted=int(good.sum()),
-        finished=finishes, groups=old.groups + len(good),
-        continued=old.continued + finishes,
-        samples=old.samples + n_init * int((~good).sum()) + n * finishes,
-        dynamic=old.dynamic + (n * _ratio(
-            found, outcomes.signal_of_all(known, signal)) if found else 0.0),
-        tokens=old.tokens + int(
-            _at(table.length, np.where(asked, there, -1)).sum()))
-    return state._replace(
-        in_flight=state.in_flight - len(good), known=known, dry=dry,
-        dry_waves=dry_waves, accepted=queues.padded(accepted, size),
-        finished=queues.padded(finished, size), counts=counts)
-
-  def take(state):
-    finished = queues.present(state.finished)
-    end = min(len(finished.group) // batch, most) * batch
-    taken = queues.some(finished, slice(end))
-    return state._replace(
-        finished=queues.padded(queues.some(finished, slice(end, None)), size),
-        counts=state.counts._replace(
-            trained=np.bincount(taken.rate, minlength=n_init + 1),
-            taken=state.counts.taken + int(taken.tokens.sum()))), [
-                taken.group[i:i + batch] for i in range(0, end, batch)]
-
-  def holds(state):
-    return np.concatenate([
-        queues.present(queue).group
-        for queue in (state.accepted, state.finished)])
-
+  if max_rounds is None:
+    max_rounds = least // batch
+  speed = _Speed(
+      sizes, n_init, rule, p_low, p_high, capacity, max_rounds, patience)
   return Curriculum(
-      init=init, propose=propose, update=update, take=take, holds=holds,
-      capacity=size, max_prompts=2 * prompts, max_requests=prompts * n,
-      max_rounds=most, stale=True, min_count=min(n_init, n_cont),
-      metrics=metrics, summary=summary)
+      init=speed.init, propose=speed.propose, update=speed.update,
+      take=speed.take, holds=speed.holds, capacity=capacity,
+      max_prompts=2 * prompts, max_requests=prompts * n, max_rounds=max_rounds,
+      stale=True, min_count=min(n_init, speed.n_cont), metrics=metrics,
+      summary=summary)
 
 
 def metrics(state: State) -> dict[str, float]:

@@ -14,19 +14,18 @@ after it was sampled. Where another model writes the rollouts, V and E are that
 model's.
 """
 
-from typing import Annotated, Literal, NamedTuple
+import dataclasses
+import functools
+from typing import Annotated, Callable, Literal, NamedTuple, Sequence
 
 import numpy as np
 
 from jaxrl_llm.selection import bandit
 from jaxrl_llm.selection.replay import buffered, oldest_first
-from jaxrl_llm.types import Probe, Selection, Sizes
+from jaxrl_llm.types import Probe, Selection, Sizes, Table
 
-SCOPES = 'global', 'intra_group'
-
-_Some = Annotated[int, '[1, inf)']
-_None = Annotated[int, '[0, inf)']
-_Any = Annotated[float, '[0, inf)']
+_Count = Annotated[int, '[1, inf)']
+_Positive = Annotated[float, '[0, inf)']
 _Share = Annotated[float, '[0, 1]']
 
 
@@ -81,19 +80,130 @@ class State(NamedTuple):
   measured: Measured
 
 
-def create(
-    sizes: Sizes, *, scope: Literal['global', 'intra_group'] = 'global',
-    rounds: _Some = 2, keep: Annotated[float, '(0, 1]'] = 0.3,
-    pool: bool = False, learning_rate: _Any = 1e-4, width: _Some = 64,
-    layers: _None = 2, warmup: _None = 50, epsilon: _Share = 1.0,
-    epsilon_decay: _Any = 0.008, epsilon_min: _Share = 0.2,
-    alpha: Annotated[float, '(0, 1]'] = 0.9, entropy_weight: _Any = 100.0,
-    entropy_min: float = 0.1,
-    ablate: Literal['none', 'raw_gain', 'no_entropy'] = 'none') -> Selection:
-  """Makes the selection.
+@dataclasses.dataclass(frozen=True)
+class _Cbs:
+  """Functions of the selection, see `types.Selection`.
 
-  Args:
+  Attributes:
     sizes: of the run.
+    rounds: L, rounds that a row stays in the buffer; 1 if only those of the
+      batch are candidates.
+    rows: K, rows of a round.
+    share: rows picked of each group; None for `rows` of all candidates.
+    network: of the scheduler.
+    epsilon: number of a round -> probability of a newest row.
+    reward: `bandit.reward` with its hyperparameters.
+  """
+  sizes: Sizes
+  rounds: int
+  rows: int
+  share: int | None
+  network: bandit.Network
+  epsilon: Callable[[int], float]
+  reward: Callable[..., tuple[bandit.Gain, bandit.Reward]]
+
+  def init(self, key: Sequence[int]) -> State:
+    """Returns the state before the first wave."""
+    waiting = (self.sizes.lag + 1) * self.sizes.rounds
+    return State(
+        waves=0, rounds=0, scheduler=bandit.init(self.network, key),
+        averages=bandit.Gain(), probe=Probe(np.nan, np.nan, -1),
+        pending=Pending(
+            np.full(waiting, -1), np.zeros(waiting, np.int64),
+            np.zeros((waiting, self.rows, len(bandit.FEATURES)), np.float32),
+            np.zeros((waiting, self.rows), np.float32)),
+        measured=_nothing())
+
+  def feedback(self, state: State, probe: Probe) -> State:
+    """Judges the rounds before the probe, and trains the scheduler on them."""
+    sampled = state.waves - self.sizes.lag  # wave that this probe is of
+    state = state._replace(waves=state.waves + 1, measured=_nothing())
+    if np.isnan(probe.reward):
+      return state
+    before = state.probe
+    ready = (state.pending.wave >= 0) & (state.pending.wave < sampled)
+    judged = Pending(*(x[ready] for x in state.pending))
+    state = state._replace(probe=probe, pending=_drop(state.pending, ready))
+    if not ready.any() or before.policy_step in (-1, probe.policy_step):
+      return state
+    averages, reward = self.reward(
+        state.averages, (before.reward, probe.reward),
+        (before.entropy, probe.entropy))
+    scheduler, losses = state.scheduler, []
+    for _, rows, features, weight in zip(*judged):
+      scheduler, loss = bandit.train(
+          self.network, scheduler, features[:rows],
+          weight[:rows] * reward.total, size=self.rows)
+      losses.append(loss)
+    return state._replace(
+        scheduler=scheduler, averages=averages,
+        measured=state.measured._replace(
+            reward=reward, loss=float(np.mean(losses))))
+
+  def select(
+      self, state: State, table: Table, batch: np.ndarray,
+      key: Sequence[int]) -> tuple[State, np.ndarray]:
+    """Picks the rows of a round, and notes them until they are judged."""
+    del batch  # the rows of the latest round
+    there = oldest_first(
+        table, buffered(table, state.rounds + 1, self.rounds))
+    rng = np.random.default_rng(key)
+    features = bandit.features(
+        table, there, rounds=state.rounds, response=self.sizes.response)
+    scheduler = state.scheduler._replace(
+        moments=bandit.observe(state.scheduler.moments, features))
+    scores = bandit.scores(
+        self.network, scheduler, features,
+        size=self.rounds * self.sizes.batch * self.sizes.samples)
+    epsilon = self.epsilon(state.rounds + 1)
+    newest = rng.random(self.rows) < epsilon
+    age = (state.rounds - table.round[there]).astype(np.int16)
+    picked = self._pick(table.group[there], scores, age, newest, rng)
+    correlations = bandit.correlations(scores, features)
+    return state._replace(
+        rounds=state.rounds + 1, scheduler=scheduler,
+        pending=_add(
+            state.pending, state.waves - 1, features[picked],
+            np.abs(table.advantage[there[picked]])),
+        measured=state.measured._replace(
+            epsilon=epsilon,
+            correlations=np.array(list(correlations.values())))), np.pad(
+                there[picked], (0, self.rows - len(picked)),
+                constant_values=-1)
+
+  def _pick(
+      self, group: np.ndarray, scores: np.ndarray, age: np.ndarray,
+      newest: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Returns the candidates to train on, picked from all or by group.
+
+    Args:
+      group: [M] of each candidate; those of a group stand side by side.
+      scores: [M].
+      age: [M] rounds; small integers sort in linear time.
+      newest: [K] bool, see `bandit.pick`.
+      rng: breaks ties.
+    """
+    bounds, share = np.array([0, len(group)]), self.rows
+    if self.share is not None:
+      bounds = np.flatnonzero(np.diff(group, prepend=-1, append=-1))
+      share = self.share
+    return np.concatenate([np.zeros(0, np.int64), *(
+        start + bandit.pick(
+            scores[start:end], age[start:end],
+            newest[i * share:(i + 1) * share][:end - start],
+            rng.permutation(end - start))
+        for i, (start, end) in enumerate(zip(bounds[:-1], bounds[1:])))])
+
+  def holds(self, state: State, table: Table) -> np.ndarray:
+    """Returns [C] bool, rows that a later round may pick."""
+    return buffered(table, state.rounds, self.rounds - 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """Hyperparameters of the selection.
+
+  Attributes:
     scope: what is picked from; global (the last rounds batches; as many rows as
       one has) or intra_group (a share keep of each group).
     rounds: batches whose rows can be picked, with scope=global.
@@ -116,6 +226,30 @@ def create(
     entropy_min: nats per token up to which no rise of the entropy is penalised.
     ablate: part of the reward to leave out; none, raw_gain (averages and
       sigmoid of the gain) or no_entropy (the penalty).
+  """
+  scope: Literal['global', 'intra_group'] = 'global'
+  rounds: _Count = 2
+  keep: Annotated[float, '(0, 1]'] = 0.3
+  pool: bool = False
+  learning_rate: _Positive = 1e-4
+  width: _Count = 64
+  layers: Annotated[int, '[0, inf)'] = 2
+  warmup: Annotated[int, '[0, inf)'] = 50
+  epsilon: _Share = 1.0
+  epsilon_decay: _Positive = 0.008
+  epsilon_min: _Share = 0.2
+  alpha: Annotated[float, '(0, 1]'] = 0.9
+  entropy_weight: _Positive = 100.0
+  entropy_min: float = 0.1
+  ablate: Literal['none', 'raw_gain', 'no_entropy'] = 'none'
+
+
+def create(sizes: Sizes, options: Options) -> Selection:
+  """Makes the selection.
+
+  Args:
+    sizes: sizes of the run.
+    options: hyperparameters.
 
   Returns:
     The selection.
@@ -124,100 +258,30 @@ def create(
     ValueError: `keep` leaves no row to pick.
   """
   batch, n = sizes.batch, sizes.samples
-  replays = scope == 'global'
-  length = rounds if replays else 1
-  # The share of a pool or of a group, as floor(p n).
-  pooled = batch * n if replays else _share(keep, batch * n if pool else n)
-  if not pooled:
-    rows = batch * n if pool else n
-    raise ValueError(
-        f'cbs.keep={keep} of {rows} responses is less than one: use at least '
-        f'{1 / rows:.3g}.')
-  count = pooled if replays or pool else batch * pooled
-  network = bandit.Network(width, layers, learning_rate)
-  waiting = (sizes.lag + 1) * sizes.rounds
-  known = len(bandit.FEATURES)
-
-  def init(key):
-    return State(
-        waves=0, rounds=0, scheduler=bandit.init(network, key),
-        averages=bandit.Gain(), probe=Probe(np.nan, np.nan, -1),
-        pending=Pending(
-            np.full(waiting, -1), np.zeros(waiting, np.int64),
-            np.zeros((waiting, count, known), np.float32),
-            np.zeros((waiting, count), np.float32)),
-        measured=_nothing())
-
-  def feedback(state, probe):
-    sampled = state.waves - sizes.lag  # wave that this probe is of
-    state = state._replace(waves=state.waves + 1, measured=_nothing())
-    if np.isnan(probe.reward):
-      return state
-    before = state.probe
-    ready = (state.pending.wave >= 0) & (state.pending.wave < sampled)
-    judged = Pending(*(x[ready] for x in state.pending))
-    state = state._replace(probe=probe, pending=_drop(state.pending, ready))
-    if not ready.any() or before.policy_step in (-1, probe.policy_step):
-      return state
-    averages, reward = bandit.reward(
-        state.averages, (before.reward, probe.reward),
-        (before.entropy, probe.entropy), alpha=alpha,
-        entropy_weight=entropy_weight, entropy_min=entropy_min, ablate=ablate)
-    scheduler, losses = state.scheduler, []
-    for _, rows, features, weight in zip(*judged):
-      scheduler, loss = bandit.train(
-          network, scheduler, features[:rows], weight[:rows] * reward.total,
-          size=count)
-      losses.append(loss)
-    return state._replace(
-        scheduler=scheduler, averages=averages,
-        measured=state.measured._replace(
-            reward=reward, loss=float(np.mean(losses))))
-
-  def select(state, table, batch_rows, key):
-    there = oldest_first(
-        table, buffered(table, state.rounds + 1, length) if replays
-        else np.isin(np.arange(len(table.group)), batch_rows))
-    rng = np.random.default_rng(key)
-    features = bandit.features(
-        table, there, rounds=state.rounds, response=sizes.response)
-    scheduler = state.scheduler._replace(
-        moments=bandit.observe(state.scheduler.moments, features))
-    scores = bandit.scores(
-        network, scheduler, features, size=length * batch * n)
-    now = bandit.epsilon(
-        state.rounds + 1, warmup=warmup, start=epsilon, decay=epsilon_decay,
-        least=epsilon_min)
-    newest = rng.random(count) < now
-    # A group's rows stand side by side; small integers sort in linear time.
-    bounds = np.array([0, len(there)])
-    if not (replays or pool):
-      bounds = np.flatnonzero(np.diff(
-          table.group[there], prepend=-1, append=-1))
-    age = (state.rounds - table.round[there]).astype(np.int16)
-    picked = np.concatenate([np.zeros(0, np.int64), *(
-        start + bandit.pick(
-            scores[start:end], age[start:end],
-            newest[i * pooled:(i + 1) * pooled][:end - start],
-            rng.permutation(end - start))
-        for i, (start, end) in enumerate(zip(bounds[:-1], bounds[1:])))])
-    return state._replace(
-        rounds=state.rounds + 1, scheduler=scheduler,
-        pending=_add(
-            state.pending, state.waves - 1, features[picked],
-            np.abs(table.advantage[there[picked]])),
-        measured=state.measured._replace(
-            epsilon=now, correlations=np.array(list(
-                bandit.correlations(scores, features).values())))), np.pad(
-                    there[picked], (0, count - len(picked)),
-                    constant_values=-1)
-
-  def holds(state, table):
-    return buffered(table, state.rounds, length - 1)
-
+  share, rows = None, batch * n
+  if options.scope == 'global':
+    held = options.rounds
+  else:  # The share of a pool or of a group is floor(p n).
+    held, of = 1, batch * n if options.pool else n
+    share = rows = _share(options.keep, of)
+    if not share:
+      raise ValueError(
+          f'cbs.keep={options.keep} of {of} responses is less than one: use at '
+          f'least {1 / of:.3g}.')
+    share, rows = (None, rows) if options.pool else (share, batch * share)
+  cbs = _Cbs(
+      sizes, held, rows, share,
+      bandit.Network(options.width, options.layers, options.learning_rate),
+      epsilon=functools.partial(
+          bandit.epsilon, warmup=options.warmup, start=options.epsilon,
+          decay=options.epsilon_decay, least=options.epsilon_min),
+      reward=functools.partial(
+          bandit.reward, alpha=options.alpha,
+          entropy_weight=options.entropy_weight,
+          entropy_min=options.entropy_min, ablate=options.ablate))
   return Selection(
-      init=init, feedback=feedback, select=select, holds=holds,
-      capacity=(length - 1) * batch * n, rows=count, stale=length > 1,
+      init=cbs.init, feedback=cbs.feedback, select=cbs.select, holds=cbs.holds,
+      capacity=(held - 1) * batch * n, rows=rows, stale=held > 1,
       metrics=metrics)
 
 

@@ -1,5 +1,6 @@
 """Exchange of small values between the processes of a run."""
 
+import collections
 import functools
 import json
 import pickle
@@ -151,6 +152,12 @@ def _between_processes() -> tuple[Mesh, Any]:
   A CPU orders the collectives of programs on all devices. One on some of them
   would run beside the others and take their messages.
   """
+  held = collections.Counter(device.process_index for device in jax.devices())
+  for index, count in held.items():
+    if count != held[0]:
+      raise ValueError(
+          f'Process {index} has {count} devices, and process 0 has {held[0]}: '
+          'start all processes with the same config, on hosts of one kind.')
   mesh = Mesh(
       np.array(sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
                ).reshape(jax.process_count(), -1), ('process', 'local'))

@@ -6,6 +6,7 @@ process that fails tells the others, so that none waits for it.
 
 import contextlib
 import json
+import math
 import os
 import secrets
 import signal
@@ -19,11 +20,8 @@ from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 from absl import logging
 import jax
 
-# What jax.distributed keeps; multihost_utils needs devices to exchange values.
-from jax._src.distributed import global_state as _state
-
-from jaxrl_llm.sharding import channel as channel_lib
 from jaxrl_llm.sharding import cpu, watchdog
+from jaxrl_llm.sharding.channel import Channel
 
 HELP = """One process of many also takes
 
@@ -32,6 +30,10 @@ HELP = """One process of many also takes
 """
 _FLAGS = ('process_count', 'process_id', 'coordinator')
 AUTO = 'auto'
+# Times `processes.patience` that the others may take to come at the start:
+# hosts of a cluster import from one file system, some much later than others.
+_ARRIVAL = 4
+_SHUTDOWN = 300  # seconds; the others may still write a large checkpoint
 
 
 class Given(NamedTuple):
@@ -123,7 +125,7 @@ def joined(
 
   Args:
     given: from `split`.
-    config: of the run; its section `processes` has the limits of time.
+    config: of the run; `processes.patience` is the limit of time.
     described: every field of the config, by name.
 
   Yields:
@@ -136,12 +138,12 @@ def joined(
   if given.count in (None, 1):
     yield
     return
-  limits = config.processes
+  patience = config.processes.patience
   try:
-    watch = _meet(given, config, limits, described)
+    watch = _meet(given, config, described)
   except (ValueError, ConnectionError, RuntimeError) as error:
     watchdog.end_now(_first(error))
-  if _state.process_id:  # without a look at the devices
+  if not first():
     logging.set_verbosity(logging.ERROR)
   try:
     try:
@@ -153,8 +155,8 @@ def joined(
   except BaseException as error:  # pylint: disable=broad-exception-caught
     # A collective fails before the watchdog knows of the peer that is gone;
     # then it ends this process meanwhile, with the better sentence.
-    time.sleep(_wait_for_news(error, limits.patience))
-    watch.fail(f'Process {_state.process_id} ended: {_first(error)}')
+    time.sleep(_wait_for_news(error, patience))
+    watch.fail(f'Process {jax.process_index()} ended: {_first(error)}')
     if isinstance(error, SystemExit):
       sys.stderr.write(f'{error.code}\n')
     else:
@@ -183,7 +185,7 @@ def _host(coordinator: str) -> str:
 
 
 def _meet(
-    given: Given, config: Any, limits: Any, described: Mapping[str, Any],
+    given: Given, config: Any, described: Mapping[str, Any],
 ) -> watchdog.Watchdog:
   """Connects to the other processes, and compares configs.
 
@@ -194,8 +196,9 @@ def _meet(
   place = {} if given.count == AUTO else dict(
       coordinator_address=given.coordinator, num_processes=given.count,
       process_id=given.index, cluster_detection_method='deactivate')
-  last = time.monotonic() + limits.initialization_timeout
-  late = _limited(given, limits.initialization_timeout)
+  patience = config.processes.patience
+  arrival = math.ceil(_ARRIVAL * patience)
+  late = _limited(given, arrival)
   # It would take over SIGTERM.
   jax.config.update('jax_enable_preemption_service', False)
   if place and _host(given.coordinator) in ('localhost', '127.0.0.1', '::1'):
@@ -209,19 +212,25 @@ def _meet(
   with _interruptible():
     try:
       jax.distributed.initialize(
-          **place,
-          initialization_timeout=limits.initialization_timeout + 30,
-          heartbeat_timeout_seconds=limits.heartbeat_timeout,
-          shutdown_timeout_seconds=limits.shutdown_timeout)
+          **place, initialization_timeout=arrival + 30,
+          # They may abort after half of this time; the watchdog comes first.
+          heartbeat_timeout_seconds=math.ceil(2 * patience) + 40,
+          shutdown_timeout_seconds=_SHUTDOWN)
     except ValueError as error:
       raise ValueError(
           'JAX found no other processes (no TPU pod, no step of SLURM): give '
           '--process_count=N, --process_id=I and --coordinator=HOST:PORT. '
           f'({error})') from None
-  _take_all_gpus(os.environ)
-  # Before the first use of a device, which waits for all processes too.
-  watch = _watch(given, limits, last)
-  _compare(described, watch, last)
+    _take_all_gpus(os.environ)
+    channel = Channel()  # Waits for the devices of all processes.
+    watch = _watch(given, channel, patience)
+  try:
+    channel.agree(
+        json.loads(json.dumps(described, default=repr)),
+        'between the processes')
+  except ValueError as error:
+    watch.fail(str(error))
+    raise
   late.cancel()
   return watch
 
@@ -235,7 +244,7 @@ def _limited(given: Given, seconds: float) -> threading.Timer:
       + (f' at {given.coordinator}: start all {given.count} processes'
          if explicit else ': start all processes')
       + ', each with its own --process_id and the same --coordinator, or raise '
-      'processes.initialization_timeout.'])
+      'processes.patience.'])
   late.daemon = True
   late.start()
   return late
@@ -277,40 +286,16 @@ def _take_all_gpus(env: Mapping[str, str]) -> None:
       jax.config.update(name, 'all')
 
 
-def _watch(given: Given, limits: Any, last: float) -> watchdog.Watchdog:
+def _watch(
+    given: Given, channel: Channel, patience: float) -> watchdog.Watchdog:
   """Starts the watchdog; process 0 says where its hub is."""
-  index, count = _state.process_id, _state.num_processes
   server, hub = None, None
-  if not index:
+  if channel.first:
     server, addresses, port = watchdog.listen()
     if given.coordinator:
       addresses.insert(0, _host(given.coordinator))
     hub = addresses, port, secrets.token_hex(8)
-  addresses, port, secret = _from_first('hub', hub, last)
+  addresses, port, secret = channel.gather(hub)[0]
   return watchdog.Watchdog(
-      index, count, patience=limits.patience, secret=secret, server=server,
-      addresses=addresses, port=port)
-
-
-def _compare(
-    described: Mapping[str, Any], watch: watchdog.Watchdog, last: float,
-) -> None:
-  """Compares the config with that of process 0."""
-  mine = json.loads(json.dumps(described, default=repr))
-  first = _from_first('config', mine, last)
-  said = channel_lib.difference(
-      first, mine, _state.process_id, 'between the processes')
-  if said:
-    watch.fail(said)
-    raise ValueError(said)
-
-
-def _from_first(name: str, value: Any, last: float) -> Any:
-  """Returns a JSON value of process 0, which gives it to the others."""
-  name = f'jaxrl_llm/{name}'
-  if not _state.process_id:
-    _state.client.key_value_set(name, json.dumps(value))
-    return value
-  left = max(last - time.monotonic(), 1.0)
-  return json.loads(
-      _state.client.blocking_key_value_get(name, int(left * 1000)))
+      channel.index, channel.count, patience=patience, secret=secret,
+      server=server, addresses=addresses, port=port)

@@ -1,10 +1,19 @@
 """A thread in each process that ends the run if another process is gone.
 
-JAX's own heartbeats end a process by an abort from C++, minutes after the fact
-and without a word about the peer. These end it within `patience` seconds, with
-a sentence. The first process is the hub: the others connect to it by TCP, and
-all send a beat every second. A connection that closes without a goodbye means a
-killed process; no beat means a stopped one, or a broken network.
+JAX's own heartbeats are no substitute. Measured with two processes on one host,
+one killed or stopped in the middle of RL, seconds until the other one ends:
+
+                            killed      stopped
+  this watchdog (30 s)      0.2, 0.5    29, 30    a sentence, which names it
+  JAX's heartbeats (100 s)  0.5, 0.8    57, 82    an error of Gloo; an abort
+                                                  with a stack of C++
+
+JAX names no process, has no hook before its abort, and on a TPU, where no
+connection of Gloo breaks, a killed process is like a stopped one.
+
+The first process is the hub: the others connect to it by TCP, and all send a
+beat every second. A connection that closes without a goodbye means a killed
+process; no beat means a stopped one, or a broken network.
 """
 
 import json

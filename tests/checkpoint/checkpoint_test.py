@@ -1,6 +1,7 @@
 """Tests of checkpoints: exact bits, written whole or not at all."""
 
 import pathlib
+import re
 import threading
 import warnings
 
@@ -226,12 +227,29 @@ def test_other_arrays_are_refused_by_name(tmp_path):
   for part in (
       "buffer was [[4, 3], 'int16'], is [[2, 3], 'int16']",
       "position was [[], 'int64'], is [[], 'float64']",
-      "rate was [[], 'float64'], is absent"):
+      "rate was [[], 'float64'], is absent): start again in another workdir."):
     assert part in str(error.value)
   some = {'learner': Learner(make_state(0)['learner'].params, None, None)}
   found = checkpoint.restore(tmp_path, some, partial=True)
   assert bits(found.state['learner'].params) == bits(
       make_state(1)['learner'].params)
+
+
+def test_another_layout_is_refused_in_one_sentence(tmp_path):
+  """As a version with other names would find it; also of what is read alone."""
+  write(tmp_path, [1])
+  for like, partial in (
+      ({'learners': (make_state(0)['learner'],)}, False),
+      ({'learners': [make_state(0)['learner']]}, True)):
+    with pytest.raises(ValueError) as error:
+      checkpoint.restore(tmp_path, like, partial=partial)
+    text = str(error.value)
+    assert text.startswith(
+        f'Checkpoint {tmp_path / "1"}: another model or version of this '
+        'package wrote it, with other arrays (')
+    assert re.search(r'; \d+ more\): start again in another workdir\.$', text)
+    assert len(text) < 500 + len(str(tmp_path)) and '\n' not in text
+  assert checkpoint.steps(tmp_path) == [1]
 
 
 def between_meshes(directory):

@@ -14,7 +14,7 @@ from jaxrl_llm.learner import rejection
 from jaxrl_llm.models import attention, transformer
 from jaxrl_llm.models.config import ModelConfig, PRESETS
 from jaxrl_llm.ops import kl, pkpo, policy_losses, quantise
-from jaxrl_llm.selection import bandit, cbs
+from jaxrl_llm.selection import bandit
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CONFIG = str(ROOT / 'configs/countdown.py')
@@ -52,13 +52,12 @@ REGISTRIES = {
     'learner.remat': (*transformer.REMAT, 'auto'),
     'sampling.weights': quantise.TYPES,
     'sampling.kv': quantise.TYPES,
-    'cbs.scope': cbs.SCOPES,
     'cbs.ablate': bandit.ABLATIONS,
     **{f'jackpot.{name}': known for name, known in rejection.CHOICES.items()},
 }
 UNREGISTERED = (
     'overlong.mode', 'optimizer.schedule', 'loss.behaviour', 'off_policy',
-    'speed.rule', 'task.take')
+    'speed.rule', 'cbs.scope', 'task.take')
 # Choices with which all fields of the table appear, in turn.
 CHOSEN = (
     {'advantage': 'pkpo', 'curriculum': 'speed', 'selection': 'cbs',

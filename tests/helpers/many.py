@@ -22,7 +22,7 @@ from jaxrl_llm.tasks import countdown
 from tests.helpers import devices, tiny
 
 # On a busy machine a process that compiles may not answer for over 20 s.
-LIMITS = dict(processes__patience=90, processes__initialization_timeout=120)
+LIMITS = dict(processes__patience=90)
 _MEASURED = ('seconds/', 'speed/tokens', 'speed/flops_share', 'memory/')
 
 

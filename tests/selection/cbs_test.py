@@ -17,6 +17,10 @@ SMALL = dict(width=8, layers=1, learning_rate=1e-2)
 NETWORK = bandit.Network(**SMALL)
 
 
+def create(sizes, **options):
+  return cbs.create(sizes, cbs.Options(**options))
+
+
 @pytest.fixture(autouse=True)
 def _explicit_transfers():
   with jax.transfer_guard('disallow'):
@@ -139,7 +143,7 @@ def test_as_the_naive_twin(fields, share, lag):
   replays = 'scope' not in fields
   length = fields.get('rounds', 1)
   groups = not replays and 'pool' not in fields
-  made = cbs.create(SIZES._replace(lag=lag, rounds=3), **OPTIONS, **fields)
+  made = create(SIZES._replace(lag=lag, rounds=3), **OPTIONS, **fields)
   assert made.rows == (share * B if groups else share)
   assert made.capacity == (length - 1) * B * N
   assert made.stale == (length > 1)
@@ -203,16 +207,16 @@ def test_as_the_naive_twin(fields, share, lag):
 def test_shares_are_rounded_down(batch, samples, keep, pool, rows):
   """floor(.3 x 8) = 2 and floor(.3 x 1024) = 307; in floats .29 x 100 < 29."""
   sizes = SIZES._replace(batch=batch, samples=samples)
-  made = cbs.create(sizes, scope='intra_group', keep=keep, pool=pool, **SMALL)
+  made = create(sizes, scope='intra_group', keep=keep, pool=pool, **SMALL)
   assert (made.rows, made.capacity, made.stale) == (rows, 0, False)
 
 
 def test_a_share_of_nothing_is_one_sentence():
   with pytest.raises(ValueError, match=(
       'cbs.keep=0.2 of 4 .*use at least 0.25')) as error:
-    cbs.create(SIZES, scope='intra_group', keep=.2)
+    create(SIZES, scope='intra_group', keep=.2)
   assert '\n' not in str(error.value)
-  assert cbs.create(SIZES, scope='intra_group', keep=.2, pool=True).rows == 2
+  assert create(SIZES, scope='intra_group', keep=.2, pool=True).rows == 2
 
 
 def first_rounds(made, rounds=3, seed=0):
@@ -232,11 +236,11 @@ def first_rounds(made, rounds=3, seed=0):
 
 
 def test_epsilon_1_takes_the_newest_and_0_the_best_scored():
-  newest = cbs.create(SIZES, rounds=3, warmup=99, epsilon_min=0.0, **SMALL)
+  newest = create(SIZES, rounds=3, warmup=99, epsilon_min=0.0, **SMALL)
   rows, found, _ = first_rounds(newest)
   for number, names in enumerate(found):
     assert {rows.facts[name]['round'] for name in names} == {number}
-  best = cbs.create(SIZES, rounds=3, warmup=0, epsilon=0.0, epsilon_min=0.0,
+  best = create(SIZES, rounds=3, warmup=0, epsilon=0.0, epsilon_min=0.0,
                     **SMALL)
   # A scheduler whose score is the age alone.
   init = best.init
@@ -273,7 +277,7 @@ def test_every_hyperparameter_counts(changed):
 
   def run(**fields):
     _, found, state = first_rounds(
-        cbs.create(SIZES, **{**plain, **fields}), rounds=6)
+        create(SIZES, **{**plain, **fields}), rounds=6)
     return found, jax.tree.leaves(state.scheduler)
 
   (names, leaves), (others, changes) = run(), run(**changed)
@@ -285,7 +289,7 @@ def test_every_hyperparameter_counts(changed):
 
 def test_feedback_waits_for_the_first_probe_after_the_update():
   """Two rounds of wave 0 share dV; the moving averages move once."""
-  made = cbs.create(SIZES._replace(rounds=2), warmup=0, entropy_min=9.0,
+  made = create(SIZES._replace(rounds=2), warmup=0, entropy_min=9.0,
                     **SMALL)
   rows, state = Rows(0), made.feedback(made.init((0,)), probe_of(.4, 0))
   for key in range(2):
@@ -310,7 +314,7 @@ def test_feedback_waits_for_the_first_probe_after_the_update():
 
 
 def test_the_oldest_waiting_round_goes_if_there_is_no_room():
-  made = cbs.create(SIZES, warmup=0, **SMALL)
+  made = create(SIZES, warmup=0, **SMALL)
   state, rows = made.feedback(made.init((0,)), probe_of(.4, 0)), Rows(0)
   picked = []
   for number in range(3):
@@ -327,7 +331,7 @@ def test_the_oldest_waiting_round_goes_if_there_is_no_room():
 @pytest.mark.parametrize('fields', [
     dict(), dict(scope='intra_group', keep=.5)], ids=str)
 def test_states_have_fixed_shapes_and_metrics_the_same_names(fields):
-  made = cbs.create(SIZES._replace(lag=1, rounds=2), **SMALL, **fields)
+  made = create(SIZES._replace(lag=1, rounds=2), **SMALL, **fields)
   start = made.init((0, 7))
   state = made.feedback(start, probe_of(.5, 3))
   rows = Rows(0)
@@ -352,7 +356,7 @@ def test_states_have_fixed_shapes_and_metrics_the_same_names(fields):
 
 def test_a_batch_without_a_valid_row_picks_nothing():
   for fields in (dict(rounds=1), dict(scope='intra_group', keep=.5)):
-    made = cbs.create(SIZES, **SMALL, **fields)
+    made = create(SIZES, **SMALL, **fields)
     state = made.feedback(made.init((0,)), probe_of(.5, 0))
     table = tables.table([0] * N, [*range(N)], valid=False)
     state, picked = made.select(state, table, np.full((B, N), -1), (0,))
