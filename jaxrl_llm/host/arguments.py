@@ -15,6 +15,7 @@ from jaxrl_llm.learner import forward, packing
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import rejection as rejection_lib
 from jaxrl_llm.sampling.logits import SamplingParams
+from jaxrl_llm.sampling.queue import Queue
 from jaxrl_llm.types import LearnerBatch, Prompts, Requests
 
 
@@ -72,8 +73,8 @@ def abstract(made: programs.Programs) -> Arguments:
   asked = functools.partial(array, place=sharding.rows(mesh))
   key = jax.eval_shape(lambda: jax.random.key(0))
   generate = (
-      Prompts(asked(p, config.max_prompt), asked(p), asked(p)),
-      Requests(asked(r), asked(r), asked(r)), asked(shards),
+      Queue(Prompts(asked(p, config.max_prompt), asked(p), asked(p)),
+            Requests(asked(r), asked(r), asked(r)), asked(shards)),
       scalar(dtype=key.dtype),
       jax.tree.map(lambda x: scalar(dtype=x.dtype), SamplingParams()),
       scalar())

@@ -261,7 +261,7 @@ def make_sampler(
     curriculum: of the run.
     slots: decode slots on each data shard; None for `sampling.slots`.
     top_logprobs: likeliest tokens to record at each position.
-    kv: see `generate.SamplerConfig`.
+    kv: quantised type of the keys and values; None for the compute type.
   """
   per_shard, own = _per_shard(mesh, curriculum)
   cpu = _platform(mesh) == 'cpu'
@@ -364,9 +364,9 @@ def make(
       policy_lib.make(source.config, source.model, mesh, source.checkpoint,
                       learner_mesh) for source in sources]
   optimizers = [
-      optimizer_lib.make(
+      optimizer_lib.make(optimizer_lib.OptimizerConfig(
           steps=max(updates_of_run(config, stages), 1),
-          **source.config.optimizer) for source in sources]
+          **source.config.optimizer)) for source in sources]
   learner = learner_lib.make(
       model, learner_config(
           config, row_facts=stages.selection.stale,

@@ -27,8 +27,10 @@ from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.sharding import collectives
 from jaxrl_llm.types import Array
 
-_SMALL = 4  # layers
-# See `packing.choose`; from a width on, a token costs far more.
+# Layers of a small model. More of them, unrolled, take longer to compile than
+# their run saves.
+_SMALL = 4
+# `worth` of `packing.choose`; from a width on, a token costs far more.
 _WORTH, _WORTH_WIDE, _WIDE = 256, 64, 512
 
 
@@ -45,7 +47,8 @@ class LearnerConfig:
     max_prompt: L.
     max_response: T.
     objective: key of `loss.OBJECTIVES`.
-    aggregation: see `policy_losses.token_weights`.
+    aggregation: one of `policy_losses.AGGREGATIONS`, what the tokens' losses
+      are divided by.
     importance: key of `importance.CORRECTIONS`, from the behaviour policy to
       the old one.
     kl_estimator: key of `kl.KL_ESTIMATORS`; used if the batch has anchor
@@ -53,7 +56,7 @@ class LearnerConfig:
     vocab_chunk: tokens whose logits exist at a time, over all devices that
       share them; None for at most 512 MB of logits on each device.
     remat: activations to recompute in the backward pass, one of
-      `transformer.REMAT`; see `transformer.forward`.
+      `transformer.REMAT`, as in `transformer.Execution`.
     attention: one of `attention.IMPLEMENTATIONS`.
     unroll: layers to unroll per step of the scan over layers; None for all of
       a small model on a CPU, which copies the weights that a step takes, else
@@ -80,14 +83,19 @@ class LearnerConfig:
   actor: Optional[actor_lib.Training] = None
 
   def __post_init__(self):
-    loss_lib.check(
-        self.objective, self.aggregation, self.importance, self.kl_estimator)
+    _ = self.loss  # refuses unknown names
     if self.remat not in transformer.REMAT:
       raise ValueError(
           f'remat={self.remat!r} is not known: use one of '
           f'{", ".join(transformer.REMAT)}.')
     if self.tokens < 1:
       raise ValueError(f'tokens={self.tokens} must be at least 1.')
+
+  @property
+  def loss(self) -> loss_lib.LossConfig:
+    """Static choices of the loss."""
+    return loss_lib.LossConfig(
+        self.objective, self.aggregation, self.importance, self.kl_estimator)
 
 
 class Learner(NamedTuple):
@@ -157,8 +165,8 @@ def make(
     model: the policy's architecture.
     cfg: static settings.
     optimizer: from `optimizer.make`.
-    mesh: see `sharding`; the rows of a batch are split over 'data' and 'fsdp'.
-      None for the first device only.
+    mesh: with axes data, fsdp and tensor; the rows of a batch are split over
+      'data' and 'fsdp'. None for the first device only.
     trained: shapes of the trained parameters; None for all parameters.
     compose: (trained, frozen) -> all parameters.
     actor: the actor, if it is another model; `cfg.actor` says how it learns.

@@ -19,7 +19,7 @@ from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import rejection as rejection_lib
 from jaxrl_llm.learner.forward import Players, Weights
 from jaxrl_llm.learner.packing import Plan
-from jaxrl_llm.ops import policy_losses
+from jaxrl_llm.ops import obrs, policy_losses
 from jaxrl_llm.sharding import collectives
 from jaxrl_llm.types import Array, LearnerBatch
 
@@ -81,7 +81,7 @@ def update(state, batch, plan, loss, frozen=None, writer=None, *, setting):
   """Computes `learner.Learner.update`.
 
   Args:
-    state, batch, plan, loss, frozen, writer: see there.
+    state, batch, plan, loss, frozen, writer: as of `learner.Learner.update`.
     setting: forward.Setting.
   """
   forward.check(batch, setting.cfg)
@@ -155,7 +155,7 @@ def _loss(params, weights, rows, at, numbers, setting):
   Args:
     params: Players; the gradient is with respect to them.
     weights: with the parameters that have no gradient.
-    rows: of the microbatch, see `_rows`.
+    rows: of the microbatch: LearnerBatch, weights and noise of its tokens.
     at: forward.Tokens.
     numbers: of the update.
     setting: of the program.
@@ -176,9 +176,8 @@ def _loss(params, weights, rows, at, numbers, setting):
         cfg.rejection, calibration, noise,
         *forward.normalizers(batch, now, lam, cfg.rejection))
   total, (sums, maxima, facts) = loss_lib.weighted_sum(
-      now.logprobs, now.entropy, batch, of_tokens, loss, rejection=rejection,
-      objective=cfg.objective, aggregation=cfg.aggregation,
-      correction=cfg.importance, kl_estimator=cfg.kl_estimator)
+      now.logprobs, now.entropy, batch, of_tokens, loss, cfg=cfg.loss,
+      rejection=rejection)
   if now.student is not None:
     # The gradient of each model is of its own loss alone.
     actor, more = actor_lib.weighted_sum(
@@ -196,7 +195,7 @@ def _gradient(weights, work, numbers, setting):
   """
   mesh = setting.mesh
 
-  def one(rows, lists, reach, given):
+  def of_microbatch(rows, lists, reach, given):
     weights, numbers = given
     at = forward.Tokens(lists, reach, work.plan.sizes)
     grads, (sums, maxima, facts) = jax.grad(_loss, has_aux=True)(
@@ -214,8 +213,8 @@ def _gradient(weights, work, numbers, setting):
     return collectives.sum_over_data(total, mesh), maxima
 
   ((grads, sums), maxima), facts = microbatches.fold(
-      work.plan, work.rows, (weights, numbers), mesh=mesh, one=one, done=done,
-      add=add)
+      work.plan, work.rows, (weights, numbers), mesh=mesh,
+      of_microbatch=of_microbatch, done=done, add=add)
   return grads, sums, maxima, facts
 
 
@@ -241,11 +240,11 @@ def _means(sums, calibration, own, setting):
   sums = dict(sums)
   metrics = {name: sums.pop(name) for name in _TOTALS if name in sums}
   if cfg:
-    found = sums.pop('rejection')
-    metrics.update(rejection_lib.metrics(found, sums, calibration))
+    counts = sums.pop('rejection')
+    metrics.update(rejection_lib.metrics(counts, sums, calibration))
     if not own:
       calibration = rejection_lib.calibrate(
-          cfg, found, calibration, own=False)
+          cfg, counts, calibration, own=False)
   tokens = jnp.maximum(metrics['tokens'], 1.0)
   return {**metrics, **jax.tree.map(lambda x: x / tokens, sums)}, calibration
 
@@ -261,34 +260,32 @@ def _calibration(previous, weights, rows, work, loss, setting):
   if not cfg:
     return None, True
 
-  def counts(new, old, behaviour, mask, noise, **z):
+  def counts(new, batch, noise, **z):
+    old = new if batch.old_logprobs is None else batch.old_logprobs
     return rejection_lib.counts(cfg, rejection_lib.tokens(
-        cfg, new, old, behaviour, mask, loss.rejection['lam'], noise=noise,
-        **z), mask)
+        cfg, obrs.Logprobs(new, old, batch.behaviour_logprobs), batch.mask,
+        loss.rejection['lam'], noise=noise, **z), batch.mask)
 
-  def one(rows, lists, reach, given):
+  def of_microbatch(rows, lists, reach, given):
     weights, loss = given
     batch, _, noise = rows
     lam = loss.rejection['lam']
     now = forward.stats(
         weights, batch, forward.Tokens(lists, reach, work.plan.sizes),
         loss.temperature, setting, entropy=False, lam=lam)
-    old = now.logprobs if batch.old_logprobs is None else batch.old_logprobs
     z, z_topk = forward.normalizers(batch, now, lam, cfg)
-    return counts(
-        now.logprobs, old, batch.behaviour_logprobs, batch.mask, noise, z=z,
-        z_topk=z_topk), ()
+    return counts(now.logprobs, batch, noise, z=z, z_topk=z_topk), ()
 
   if cfg.target == 'p_ref':
+    # Both policies are known before the update: no pass of the model.
     batch, _, noise = rows
-    old, z = batch.old_logprobs, 'z' if cfg.z == 'exact' else 'z_topk'
-    found = counts(
-        old, old, batch.behaviour_logprobs, batch.mask, noise, **{z: batch.z})
+    z = 'z' if cfg.z == 'exact' else 'z_topk'
+    sums = counts(batch.old_logprobs, batch, noise, **{z: batch.z})
   elif cfg.two_pass:
-    found, _ = microbatches.fold(
-        work.plan, work.rows, (weights, loss), mesh=setting.mesh, one=one,
-        add=lambda *x: jax.tree.map(jnp.add, *x),
+    sums, _ = microbatches.fold(
+        work.plan, work.rows, (weights, loss), mesh=setting.mesh,
+        of_microbatch=of_microbatch, add=lambda *x: jax.tree.map(jnp.add, *x),
         done=lambda x: collectives.sum_over_data(x, setting.mesh))
   else:
     return previous, False
-  return rejection_lib.calibrate(cfg, found, previous, own=True), True
+  return rejection_lib.calibrate(cfg, sums, previous, own=True), True

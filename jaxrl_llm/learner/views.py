@@ -51,7 +51,8 @@ def in_rows(
       return over(lists, q, k, v)
     return ragged.on_each(local, lists, columns.row, q, k, v)
 
-  return attention.Layout(attend, static.prompt + static.response)
+  return attention.Layout(
+      attend, static.prompt + static.response, columns.position)
 
 
 def in_chunks(
@@ -116,4 +117,4 @@ def in_chunks(
     return ragged.on_each(
         lambda x: x.reshape(1, sizes.columns, *x.shape[2:]), out)
 
-  return attention.Layout(attend, longest)
+  return attention.Layout(attend, longest, columns.position)
