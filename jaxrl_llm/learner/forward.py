@@ -161,6 +161,7 @@ def stats(
     TokenStats [B, T].
   """
   cfg, nets = setting.cfg, setting.nets
+  # Rows stay split over the devices of a data group, through the whole pass.
   batch = jax.lax.with_sharding_constraint(batch, P('fsdp'))
   static = ragged.Static(at.sizes.columns, cfg.max_prompt, cfg.max_response)
   columns = ragged.columns(at.lists, at.sizes.columns)
@@ -176,12 +177,15 @@ def stats(
 
   policy, student = nets.map(run, weights.params)
   other = None
+  # What wrote the rows, for the exact normaliser: these parameters, or those of
+  # the actor before its first update on them.
   if weights.writer is not None:
     other = jax.lax.stop_gradient(run(nets.writer, weights.writer))
   elif student and lam is not None and (
       cfg.rejection and cfg.rejection.z == 'exact'):
     other = student
   ids = None
+  # From [B, K, T], as the sampler stores them.
   if batch.top_ids is not None:
     ids = ragged.response_tokens(
         jnp.swapaxes(batch.top_ids, 1, 2), columns, at.lists)

@@ -27,8 +27,7 @@ from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.sharding import collectives
 from jaxrl_llm.types import Array
 
-# Layers of a small model. More of them, unrolled, take longer to compile than
-# their run saves.
+# Layers of a small model; the time to compile grows with what is unrolled.
 _SMALL = 4
 # `worth` of `packing.choose`; from a width on, a token costs far more.
 _WORTH, _WORTH_WIDE, _WIDE = 256, 64, 512
@@ -196,6 +195,8 @@ def make(
     return states.policy, states.actor.replace(
         distill=jnp.asarray(cfg.actor.distill, jnp.float32))
 
+  # Shapes and layouts come first: parameters that do not fit on one device are
+  # never made there.
   state = jax.eval_shape(init, *(
       each[1] for each in players if each is not None))
   layout = jax.tree.map(
@@ -215,6 +216,7 @@ def make(
       score=Sized(jax.jit(
           functools.partial(score_lib.score, setting=setting),
           out_shardings=sharding.rows(mesh)), plans),
+      # Donated: there is no room for parameters and moments twice.
       update=Sized(jax.jit(
           functools.partial(update_lib.update, setting=setting),
           donate_argnums=0,
@@ -223,6 +225,8 @@ def make(
 
 def _resolved(cfg, model, mesh) -> LearnerConfig:
   """Chooses what depends on the devices and the model."""
+  # By the mesh, not by this host: programs are also compiled ahead of time, for
+  # devices that it lacks.
   platform, unroll = mesh.devices.flat[0].platform, cfg.unroll
   if unroll is None:
     small = platform == 'cpu' and model.layers <= _SMALL
@@ -249,6 +253,7 @@ def _planning(cfg, model, shards):
     return plan.replace(
         shares={**plan.shares, 'real_flops': np.float32(share)})
 
+  # Of a number of rows always the same: a plan of another size would compile.
   @functools.cache
   def sizes(rows):
     return packing.choose(
@@ -274,9 +279,12 @@ def _planning(cfg, model, shards):
 
 def _net(mesh, model, trained, compose) -> Net:
   """Makes the description of a player's model."""
+  # LoRA's frozen embeddings have the sampling layout.
   axes = collectives.vocabulary_axes(
       sharding.TRAIN_RULES if 'embed' in trained else sharding.SAMPLE_RULES,
       mesh)
+  # Left to itself, the partitioner splits the products with the weights into
+  # many small ones.
   fetch = None
   if mesh.shape['fsdp'] > 1:
     fetch = collectives.gathering(sharding.TRAIN_RULES, model.dtype)

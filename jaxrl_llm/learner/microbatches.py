@@ -20,6 +20,7 @@ from jaxrl_llm.types import LearnerBatch
 
 def arrange(tree: Any, plan: Plan, mesh: jax.sharding.Mesh) -> Any:
   """Returns rows [B, ...] in the order of their lists [F, Q, ...]."""
+  # Places without a row have the number B, which no row has: they become 0.
   return jax.tree.map(lambda x: jax.lax.with_sharding_constraint(
       x.at[plan.order].get(mode='fill', fill_value=0), sharding.rows(mesh)),
                       tree)
@@ -56,6 +57,7 @@ def fold(
   Returns:
     The result, and the results of rows [F, Q, ...], 0 for those without.
   """
+  # Not needed inside, and `order` has the numbers of the whole batch.
   plan = plan.replace(order=None, shares=None)
 
   @functools.partial(
@@ -120,13 +122,15 @@ def _take(i, plan, rows):
   taken, (mine, response, prompt, owner) = ragged.on_each(
       take, first, number, (rows, plan.response, plan.prompt, plan.owner))
   batch = mine[0]
-  # Other rows lie behind the list.
+  # The slice always has R rows; the next list's among them lie behind this list
+  # and are nobody's.
   lists = ragged.Lists(
       jnp.where(taken, response, plan.sizes.columns), prompt, owner,
       batch.prompt_length - 1, batch.response_length)
 
   def place(tree, results):
     def local(first, number, tree, results):
+      # Slices of neighbouring lists overlap: what is not of this one stays.
       def put(x, new):
         old = jax.lax.dynamic_slice_in_dim(x[0], first[0], slots)
         mine = jnp.arange(slots).reshape(-1, *[1] * (new.ndim - 1)) < number

@@ -51,7 +51,8 @@ def make_schedule(
         f'optimizer.schedule={name!r} is not known: use one of '
         f'{", ".join(sorted(after))}.')
 
-  # Both ends are exact: XLA divides by multiplying with a rounded reciprocal.
+  # XLA divides by multiplying with a rounded reciprocal, so that optax's
+  # schedules end a rounding away from the peak and from 0. Here both are exact.
   def schedule(count):
     warm = jnp.where(
         count + 1 < warmup_steps, (count + 1) / max(warmup_steps, 1), 1.0)
@@ -65,6 +66,7 @@ def make_schedule(
 
 def decayed(params: Any) -> Any:
   """Marks the parameters with weight decay: all but norms and biases."""
+  # Decay pulls a weight to 0, and at 0 a norm would remove its input.
   def is_matrix(path, _):
     name = path[-1].key
     return not name.endswith(('norm', 'bias'))

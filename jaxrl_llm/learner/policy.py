@@ -178,5 +178,6 @@ def _init(
         lambda x, want: x.astype(want.dtype), transformer.init(key, model),
         like)
 
+  # Made in their layout, so that no device need hold the whole model.
   return jax.jit(
       initial_params, out_shardings=jax.tree.map(lambda x: x.sharding, like))

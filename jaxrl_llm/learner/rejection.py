@@ -22,7 +22,9 @@ from jaxrl_llm.learner import actor as actor_lib
 from jaxrl_llm.ops import obrs
 from jaxrl_llm.types import Array
 
-NOISE = 1 << 31  # Stream of the mask's noise; no step of the sampler has it.
+# Stream of the mask's noise. The sampler folds the step into the run's key, and
+# no step is as large.
+NOISE = 1 << 31
 
 CHOICES = {
     'target': obrs.TARGETS,
@@ -142,6 +144,8 @@ def noise(identity: Array, update: Array, width: int) -> Array:
   Returns:
     [B, T] float32 in [0, 1).
   """
+  # By the row's names: the same mask on any devices, in any microbatch, and in
+  # the calibration's own pass.
   def row(seed, group, sample):
     key = jax.random.key(seed)
     for number in (NOISE, update, group, sample):
@@ -209,6 +213,8 @@ def tokens(
   target = real(logprobs.of_target(cfg.target))
   acceptance = real(obrs.acceptance(
       target, real(logprobs.behaviour), lam=lam))
+  # 'expected' has the mean of 'sampled' with less variance, but leaves no token
+  # out of the loss.
   keep = {
       'sampled': lambda: noise < acceptance,
       'expected': lambda: acceptance,
@@ -249,6 +255,7 @@ def calibrate(
   if cfg.z == 'topk' or cfg.needs_top:  # else there is no top-k normaliser
     kappa = obrs.kappa(sums['estimate'], sums['z'], previous=kappa)
   new = Calibration(kappa, accepted / jnp.maximum(sums['tokens'], 1.0))
+  # Without an accepted token there is nothing to estimate from.
   return jax.tree.map(
       functools.partial(jnp.where, sums['keep'] > 0), new, previous)
 
@@ -273,6 +280,7 @@ def accepted_share(
     return jnp.ones(())
   if aggregation == 'token_mean':
     return alpha
+  # A row without an accepted token has no loss, whatever it is divided by.
   kept, count = (
       jnp.sum(x, axis=1, keepdims=True, dtype=jnp.float32)
       for x in (facts.keep, mask))

@@ -23,7 +23,7 @@ from jaxrl_llm.ops import obrs, policy_losses
 from jaxrl_llm.sharding import collectives
 from jaxrl_llm.types import Array, LearnerBatch
 
-# Sums over the tokens that are no means over them.
+# Sums over the tokens that stay sums; of all others the mean is reported.
 _TOTALS = (
     'loss', 'policy_loss', 'tokens', 'actor_loss', 'actor_policy_loss',
     'actor_distill_loss')
@@ -88,6 +88,7 @@ def update(state, batch, plan, loss, frozen=None, writer=None, *, setting):
   states = Players.of(state)
   policy, actor = states
   weights = Weights(states.map(lambda x: x.params), frozen, writer)
+  # Skipped updates count too: a row that comes back gets other noise.
   rows = _rows(batch, loss, policy.step + policy.skipped, setting.cfg)
   work = Work(microbatches.arrange(rows, plan, setting.mesh), plan)
   calibration, own = _calibration(
@@ -99,6 +100,8 @@ def update(state, batch, plan, loss, frozen=None, writer=None, *, setting):
   metrics.update(maxima, **plan.shares)
 
   norms = grads.map(optax.tree.norm)
+  # One number that is not finite makes the sum so. All players skip together,
+  # so that their steps stay those of the same batches.
   finite = jnp.isfinite(
       metrics['loss'] + norms.policy + (
           metrics['actor_loss'] + norms.actor if actor else 0.0))
@@ -139,6 +142,7 @@ def _rows(batch, loss, number, cfg):
     [B, T] of its tokens in the loss, and the noise [B, T] of the rejection's
     mask, or None.
   """
+  # A token behind the response stands for whatever its list has there.
   batch = batch.replace(mask=batch.mask & forward.real(batch))
   weights = policy_losses.token_weights(
       batch.mask, cfg.aggregation, where=batch.response_length > 0,
@@ -200,6 +204,8 @@ def _gradient(weights, work, numbers, setting):
     at = forward.Tokens(lists, reach, work.plan.sizes)
     grads, (sums, maxima, facts) = jax.grad(_loss, has_aux=True)(
         weights.params, weights, rows, at, numbers, setting)
+    # In the layout of the parameters: the sum over the microbatches is then
+    # split like them, where the partitioner could keep all of it everywhere.
     grads = grads.map(jax.lax.with_sharding_constraint, setting.specs)
     return ((grads, sums), maxima), facts
 
@@ -224,7 +230,8 @@ def _descend(state, grads, optimizer, taken, *, dropped):
     updates, opt_state = optimizer.transform.update(grads, opt_state, params)
     return optax.apply_updates(params, updates), opt_state
 
-  # A choice for each array would keep copies of the optimiser's state.
+  # One conditional around the step: a choice for each array would keep copies of
+  # the parameters and of the optimiser's state.
   params, opt_state = jax.lax.cond(
       taken, step, lambda params, opt_state, _: (params, opt_state),
       state.params, state.opt_state, grads)
@@ -240,6 +247,8 @@ def _means(sums, calibration, own, setting):
   sums = dict(sums)
   metrics = {name: sums.pop(name) for name in _TOTALS if name in sums}
   if cfg:
+    # The last update's calibration served this batch; this batch's serves the
+    # next: a forward pass less than its own.
     counts = sums.pop('rejection')
     metrics.update(rejection_lib.metrics(counts, sums, calibration))
     if not own:
