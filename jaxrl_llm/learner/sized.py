@@ -37,7 +37,7 @@ class Sized:
     kind = rows, jax.tree.structure((tree, batch, rest))
     if kind not in self._ready:
       self._compile(rows, tree, batch, plan, *rest)
-      # Compiling leaves gaps into which the program's memory, in one piece, does
+      # Compiling leaves gaps into which the program's memory, one piece, does
       # not fit.
       cpu.trim_memory()
       self._ready.add(kind)

@@ -230,8 +230,8 @@ def _descend(state, grads, optimizer, taken, *, dropped):
     updates, opt_state = optimizer.transform.update(grads, opt_state, params)
     return optax.apply_updates(params, updates), opt_state
 
-  # One conditional around the step: a choice for each array would keep copies of
-  # the parameters and of the optimiser's state.
+  # One conditional around the step: a choice for each array would keep copies
+  # of the parameters and of the optimiser's state.
   params, opt_state = jax.lax.cond(
       taken, step, lambda params, opt_state, _: (params, opt_state),
       state.params, state.opt_state, grads)

@@ -59,6 +59,7 @@ def split(
   Returns:
     A list of trees.
   """
+  # Not of quantised ones: their product is another, and they are small already.
   def layer(i):
     own = jax.tree.map(lambda x: x[i], stacked)
     if transpose is None:
@@ -121,6 +122,8 @@ def prefill(
     Caches with P slots and L columns.
   """
   full = tokens.shape[1]
+  # All prompts together run at one length, so that one branch runs: prompts of
+  # several lengths would be as many passes over the weights.
   lengths = sorted({*buckets, full})
 
   def keys_and_values(columns):

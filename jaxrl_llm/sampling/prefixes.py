@@ -155,6 +155,8 @@ def view(
   """
   tiles = used = None
   if chunk is not None:
+    # A slot that has ended reads nothing, but its seat is not free until the
+    # next refill.
     sits = pool.seat == jnp.arange(len(pool.prompt))[:, None]
     longest = jnp.max(jnp.where(sits & alive, length, 0), -1)
     needed = jnp.ravel(jnp.arange(0, columns, chunk) < longest[:, None])
@@ -187,7 +189,8 @@ def attend(
   """
   seats, groups, h, columns = caches.k.shape[-4:]
   slots = len(q)
-  # The axis of KV heads first: one product for each over all slots.
+  # The axis of KV heads first: one product for each over all slots. A product
+  # for each slot would read its prompt's keys again.
   q = q.reshape(slots, groups, -1, h).swapaxes(0, 1)
 
   def add(sums, seat, count, column, n):

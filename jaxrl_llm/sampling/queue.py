@@ -180,6 +180,7 @@ def store(
   Returns:
     The new rows.
   """
+  # The ring's rows of this request begin at its first step and wrap around.
   t = jnp.arange(rows['tokens'].shape[1])
   steps = (state.start[slot] + t) % state.ring['tokens'].shape[0]
   length = state.position[slot]
