@@ -32,8 +32,7 @@ class Sized:
 
   def __call__(self, tree: Any, batch: Any, plan: Plan, *rest: Any) -> Any:
     rows = len(batch.mask)
-    # JAX compiles anew for another tree: the anchor is not one of the players,
-    # for example.
+    # JAX compiles anew for another kind of tree, such as the anchor's.
     kind = rows, jax.tree.structure((tree, batch, rest))
     if kind not in self._ready:
       self._compile(rows, tree, batch, plan, *rest)
