@@ -44,6 +44,7 @@ from jaxrl_llm.models.config import ModelConfig, PRESETS
 from jaxrl_llm.monitoring.flops import matmul_rate
 from jaxrl_llm.sampling.generate import generate, SamplerConfig
 from jaxrl_llm.sampling.logits import SamplingParams
+from jaxrl_llm.sampling.queue import Queue
 from jaxrl_llm.types import LearnerBatch, Prompts, Requests
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -148,7 +149,7 @@ def measure_decode(
         number * sizes.prompts // slots, number,
         np.full(slots, sizes.response, np.int32))
     args = jax.device_put((
-        params, prompts, requests, np.int32(slots), jax.random.key(0),
+        params, Queue(prompts, requests, np.int32(slots)), jax.random.key(0),
         SamplingParams(), np.int32(0)))
     for chunk in sizes.chunks:
       run = jax.jit(functools.partial(
@@ -184,7 +185,8 @@ def measure_update(
           tokens=microbatch * (sizes.row - 1), max_prompt=prompt,
           max_response=response,
           remat=remat, attention=sizes.attention),
-      optimizer.make(learning_rate=1e-6, steps=100))
+      optimizer.make(
+          optimizer.OptimizerConfig(learning_rate=1e-6, steps=100)))
   full = lambda value, *shape: np.full((sizes.rows, *shape), value)
   batch = jax.device_put(LearnerBatch(
       tokens=tokens(cfg, sizes.rows, sizes.row),

@@ -37,6 +37,7 @@ from jaxrl_llm.sampling import decode, kv_cache
 from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling import logits as logits_lib
 from jaxrl_llm.sampling import plan as plan_lib
+from jaxrl_llm.sampling import queue as queue_lib
 from jaxrl_llm.types import Prompts, Requests
 
 RESULT = pathlib.Path(__file__).parent / 'results/sampler.md'
@@ -88,7 +89,7 @@ def plain_decode(params, prompts, requests, count, key, *, longest):
     cols = kv_cache.columns(
         t, jnp.full(n, t), prefix_length, prefix=width, ring=longest)
     hidden, caches = decode.step(
-        params, layers, caches, token, cols,
+        decode.Weights(params, layers), caches, token, cols,
         [table[prefix_length + t] for table in rope], cfg=cfg)
     dist = logits_lib.process(
         transformer.logits(params, hidden, cfg), SAMPLING)
@@ -111,8 +112,8 @@ def plain_decode(params, prompts, requests, count, key, *, longest):
 def queue(params, prompts, requests, count, key, *, longest, slots):
   """Runs the library's sampler on one shard."""
   rollouts, stats = generate_lib.generate(
-      params, prompts, requests, count[0], key, SAMPLING, 0, cfg=MODEL,
-      sampler=generate_lib.SamplerConfig(
+      params, queue_lib.Queue(prompts, requests, count[0]), key, SAMPLING, 0,
+      cfg=MODEL, sampler=generate_lib.SamplerConfig(
           slots=slots, max_response=longest, unroll=True))
   return rollouts.tokens, (rollouts.logprobs, rollouts.entropy), (
       stats.steps[None])

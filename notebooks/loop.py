@@ -18,6 +18,7 @@ from jaxrl_llm.models.config import PRESETS
 from jaxrl_llm.ops import advantages
 from jaxrl_llm.sampling import generate
 from jaxrl_llm.sampling.logits import SamplingParams
+from jaxrl_llm.sampling.queue import Queue
 from jaxrl_llm.tasks import Problem
 from jaxrl_llm.tokenizer import CharTokenizer
 from jaxrl_llm.types import RolloutTokens
@@ -35,7 +36,8 @@ def main(steps=61, show=print):
   learner = learner_lib.make(
       model, learner_lib.LearnerConfig(
           tokens=P * N, max_prompt=L, max_response=T, samples=N),
-      optimizer.make(learning_rate=5e-4, steps=steps))
+      optimizer.make(
+          optimizer.OptimizerConfig(learning_rate=5e-4, steps=steps)))
   hyper = loss.LossParams(
       temperature=1.0, entropy_bonus=0.0, kl_coef=0.0, budget=T,
       objective=dict(clip_low=0.2, clip_high=0.2), importance={})
@@ -48,7 +50,7 @@ def main(steps=61, show=print):
     # Each sample has a number of its own: a digit may come twice in a step.
     row, number = np.repeat(np.arange(P), N), np.arange(P * N)
     rollouts, _ = jax.device_get(sample(
-        state.params, prompts, rollout.requests(row, number, T), P * N,
+        state.params, Queue(prompts, rollout.requests(row, number, T), P * N),
         jax.random.fold_in(key, step), SamplingParams(), step))
     texts = rollout.decode(rollouts, tokenizer)
     rewards = np.array([

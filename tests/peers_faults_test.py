@@ -28,6 +28,7 @@ from jaxrl_llm.models import transformer
 from jaxrl_llm.monitoring import timing
 from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling.logits import SamplingParams
+from jaxrl_llm.sampling.queue import Queue
 from jaxrl_llm.sharding import distributed
 from jaxrl_llm.types import LearnerBatch, Prompts, Requests
 from launch import compile_check, slurm, tpu_pod
@@ -74,8 +75,9 @@ def test_prefill_has_no_logits_and_runs_each_prompt_once():
       functools.partial(
           generate_lib.generate, cfg=cfg, sampler=generate_lib.SamplerConfig(
               slots=S, max_response=T, stop_ids=(1,))),
-      params, Prompts(ints(P, L), ints(P), ints(P)),
-      Requests(ints(R), ints(R), ints(R)), ints(),
+      params, Queue(
+          Prompts(ints(P, L), ints(P), ints(P)),
+          Requests(ints(R), ints(R), ints(R)), ints()),
       jax.eval_shape(lambda: jax.random.key(0)), SamplingParams(), ints())
   shapes = {shape for _, shape, _ in got}
   assert (S, V) in shapes  # logits of a decode step
@@ -285,5 +287,5 @@ def test_every_field_is_read(monkeypatch, parts, tmp_path):
           ('model.', 'task.', 'actor.model.', 'actor.learning_rate'))}
   assert fields <= reads.names, sorted(fields - reads.names)
   # A section that is handed on whole reaches a function that names each field.
-  named = set(inspect.signature(optimizer.make).parameters)
+  named = set(inspect.signature(optimizer.OptimizerConfig).parameters)
   assert set(config.optimizer.keys()) <= named

@@ -13,6 +13,7 @@ from jaxrl_llm.host import choices, programs, rounds
 from jaxrl_llm.learner import forward, packing
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.sampling.logits import SamplingParams
+from jaxrl_llm.sampling.queue import Queue
 from jaxrl_llm.types import LearnerBatch, Prompts, Requests
 
 
@@ -84,9 +85,9 @@ def _generate(made: programs.Programs) -> tuple:
   prompts = shards * sampler.prompts_per_shard
   requests = shards * sampler.requests_per_shard
   return (
-      Prompts(rows((prompts, config.max_prompt)), rows((prompts,)),
-              rows((prompts,))),
-      Requests(*[rows((requests,))] * 3), rows((shards,)),
+      Queue(Prompts(rows((prompts, config.max_prompt)), rows((prompts,)),
+                    rows((prompts,))),
+            Requests(*[rows((requests,))] * 3), rows((shards,))),
       scalar(jax.eval_shape(lambda: jax.random.key(0)).dtype),
       jax.tree.map(lambda x: scalar(x.dtype), SamplingParams()),
       scalar(jnp.int32))

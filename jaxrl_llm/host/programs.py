@@ -380,9 +380,9 @@ def make(
       policy_lib.make(source.config, source.model, mesh, source.checkpoint,
                       learner_mesh) for source in sources]
   optimizers = [
-      optimizer_lib.make(
+      optimizer_lib.make(optimizer_lib.OptimizerConfig(
           steps=max(updates_of_run(config, stages), 1),
-          **source.config.optimizer) for source in sources]
+          **source.config.optimizer)) for source in sources]
   learner = learner_lib.make(
       model, choices.learner_config(
           config, row_facts=stages.selection.stale,

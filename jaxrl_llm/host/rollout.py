@@ -14,6 +14,7 @@ from jaxrl_llm import phases, rewards, sharding, tasks
 from jaxrl_llm.host import programs
 from jaxrl_llm.sampling import plan as plan_lib
 from jaxrl_llm.sampling.logits import SamplingParams
+from jaxrl_llm.sampling.queue import Queue
 from jaxrl_llm.sharding import processes as processes_lib
 from jaxrl_llm.sharding.processes import Processes
 from jaxrl_llm.tokenizer import Tokenizer
@@ -207,10 +208,10 @@ def host_sampler(
         requests_per_shard=made.requests_per_shard,
         prompts_per_shard=made.prompts_per_shard)
     rollouts, stats = made.generate(
-        params, *(team.shard_rows(
+        params, Queue(*(team.shard_rows(
             jax.tree.map(lambda x: x[team.positions(len(x))], tree),
             len(jax.tree.leaves(tree)[0]))
-                  for tree in (plan.prompts, plan.requests, plan.count)),
+                        for tree in (plan.prompts, plan.requests, plan.count))),
         key, sampling, processes_lib.replicate(np.int32(policy_step), mesh))
     rollouts, stats = team.fetch_rows((rollouts, stats))
     counts = dict(

@@ -104,10 +104,10 @@ def run(parts: build.Parts, report: Report) -> Any:
       choices.learner_config(
           config, samples=1, objective='likelihood', aggregation='token_mean',
           importance='none', rejection=None, actor=None),
-      optimizer_lib.make(
+      optimizer_lib.make(optimizer_lib.OptimizerConfig(
           learning_rate=warm.learning_rate, steps=warm.steps,
           schedule='cosine', warmup_steps=warm.steps // 20, b2=0.99,
-          weight_decay=0.1),
+          weight_decay=0.1)),
       mesh=programs.learner_mesh)
   loss = parts.replicate(choices.supervised_params(config))
   state, first = learner.init(_start(parts)), 0

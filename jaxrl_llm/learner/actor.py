@@ -25,7 +25,7 @@ from jaxrl_llm.ops.token_stats import TokenStats
 from jaxrl_llm.types import Array, LearnerBatch
 
 OWN = 'clip_low', 'clip_high', 'kl_target'  # parameters beside those of F
-_GAIN, _MOST = 0.1, 0.2  # Of the controller.
+_GAIN, _MOST = 0.1, 0.2  # Of the controller, as Ziegler et al. have them.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +58,7 @@ def weighted_sum(
       gradient.
     batch: B rows. Without `actor_logprobs`, the actor's old log-probs are its
       present ones.
-    weights: [B, T] weights of the tokens, see `policy_losses.token_weights`.
+    weights: [B, T] weights of the tokens, from `policy_losses.token_weights`.
     distill: [] lambda_distill.
     params: OWN, without kl_target if nothing controls the KL, and the
       hyperparameters of F.
@@ -77,6 +77,7 @@ def weighted_sum(
   old = (jax.lax.stop_gradient(new) if batch.actor_logprobs is None
          else trained(batch.actor_logprobs))
   weights = trained(weights)
+  # Only the actor's side has a gradient: the policy is not drawn to it.
   kl = trained(_top_kl(stats, cfg.top_k) if cfg.top_k else stats.student.kl)
   distilled = distill * jnp.sum(weights * kl)
   total = distilled
@@ -85,6 +86,7 @@ def weighted_sum(
     policy = policy_losses.clip(
         new, old, batch.advantages, mask, clip_low=params['clip_low'],
         clip_high=params['clip_high'])
+    # F corrects from the sampler's numbers to the actor's before its update.
     weight = importance.correction(cfg.importance)(
         old - behaviour, mask, **{
             name: value for name, value in params.items() if name not in OWN})

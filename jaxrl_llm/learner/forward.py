@@ -12,7 +12,13 @@ from jaxrl_llm.learner import packing, views
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.ops import obrs, ragged
-from jaxrl_llm.ops.token_stats import token_stats, TokenStats
+from jaxrl_llm.ops.token_stats import (
+  Head,
+  Split,
+  token_stats,
+  TokenStats,
+  Wanted,
+)
 from jaxrl_llm.sharding import collectives
 from jaxrl_llm.types import Array, LearnerBatch
 
@@ -65,8 +71,15 @@ class Net(NamedTuple):
   axes: tuple[str, ...]
   fetch: Optional[Callable[[Any], Any]]
 
-  def run(self, params, frozen, tokens, cfg, **given):
-    """Runs the model; `given` are arguments of `transformer.forward`.
+  def run(self, params, frozen, tokens, cfg, layout):
+    """Runs the model.
+
+    Args:
+      params: trained parameters.
+      frozen: the others, or None.
+      tokens: [F, N] int32.
+      cfg: the `learner.LearnerConfig`.
+      layout: order of the tokens in lists.
 
     Returns:
       Hidden states and the unembedding.
@@ -77,9 +90,9 @@ class Net(NamedTuple):
           collectives.lookup, axes=self.axes, dtype=self.model.dtype)
     params = self.compose(params, frozen)
     hidden, _ = transformer.forward(
-        params, tokens, cfg=self.model, remat=cfg.remat,
-        implementation=cfg.attention, unroll=cfg.unroll, lookup=lookup,
-        fetch=self.fetch, **given)
+        params, tokens, cfg=self.model, execution=transformer.Execution(
+            cfg.attention, cfg.remat, cfg.unroll), layout=layout,
+        lookup=lookup, fetch=self.fetch)
     return hidden, transformer.unembedding(params)
 
 
@@ -88,7 +101,7 @@ class Setting(NamedTuple):
 
   Attributes:
     cfg: the `learner.LearnerConfig`.
-    mesh: see `sharding`.
+    mesh: with axes data, fsdp and tensor, from `sharding.make_mesh`.
     nets: Players of Net.
     optimizers: Players of Optimizer; they update.
     specs: Players of the partition specs of the trained parameters.
@@ -118,7 +131,7 @@ class Tokens(NamedTuple):
 
   Attributes:
     lists: places of its rows.
-    reach: [F, chunks] see `packing.Plan`.
+    reach: [F, chunks] int32, the first column in reach of each chunk.
     sizes: static sizes.
   """
   lists: ragged.Lists
@@ -148,6 +161,7 @@ def stats(
     TokenStats [B, T].
   """
   cfg, nets = setting.cfg, setting.nets
+  # Rows stay split over the devices of a data group, through the whole pass.
   batch = jax.lax.with_sharding_constraint(batch, P('fsdp'))
   static = ragged.Static(at.sizes.columns, cfg.max_prompt, cfg.max_response)
   columns = ragged.columns(at.lists, at.sizes.columns)
@@ -159,17 +173,19 @@ def stats(
           views.in_rows(at.lists, columns, static, at.sizes))
 
   def run(net, params):
-    return net.run(params, weights.frozen, tokens, cfg,
-                   positions=columns.position, layout=layout)
+    return net.run(params, weights.frozen, tokens, cfg, layout)
 
   policy, student = nets.map(run, weights.params)
   other = None
+  # What wrote the rows, for the exact normaliser: these parameters, or those of
+  # the actor before its first update on them.
   if weights.writer is not None:
     other = jax.lax.stop_gradient(run(nets.writer, weights.writer))
   elif student and lam is not None and (
       cfg.rejection and cfg.rejection.z == 'exact'):
     other = student
   ids = None
+  # From [B, K, T], as the sampler stores them.
   if batch.top_ids is not None:
     ids = ragged.response_tokens(
         jnp.swapaxes(batch.top_ids, 1, 2), columns, at.lists)
@@ -205,20 +221,23 @@ def _over_vocabulary(
         cfg.rejection and ids is not None) else 0)
 
   def reduce(policy, student, other, of_tokens, lists, numbers):
+    # Responses come first in a list: the head skips the columns of prompts.
     own = lambda x: x[:, :packing.head_columns(at.sizes, cfg.max_response)]
-    (hidden, unembed), student, other = (
-        x and (own(x[0]), x[1]) for x in (policy, student, other))
+    policy, student, other = (
+        x and Head(own(x[0]), x[1], net.model.logit_softcap)
+        for x, net in zip((policy, student, other),
+                          (nets.policy, nets.writer, nets.writer)))
     targets, needed, ids = jax.tree.map(own, of_tokens)
     temperature, lam = numbers
-    found = token_stats(
-        hidden, unembed, targets, needed=needed, temperature=temperature,
-        softcap=nets.policy.model.logit_softcap, entropy=entropy,
-        chunk=cfg.vocab_chunk, axes=axes, ids=ids,
-        row_axis='fsdp' if 'fsdp' in axes else None, top_k=top_k,
-        student=student, other=student if same else other,
-        other_softcap=nets.writer.model.logit_softcap, lam=lam)
-    return jax.tree.map(lambda x: ragged.responses(x, lists, static), found)
+    of_columns = token_stats(
+        policy, targets, needed=needed, temperature=temperature,
+        chunk=cfg.vocab_chunk, wanted=Wanted(
+            entropy, top_k, ids, student, student if same else other, lam),
+        split=Split(axes, 'fsdp' if 'fsdp' in axes else None))
+    return jax.tree.map(
+        lambda x: ragged.responses(x, lists, static), of_columns)
 
+  # Manual axes, because the partitioner would all-gather the unembedding.
   if axes:
     of_model = P('fsdp'), P(axes)
     reduce = jax.shard_map(
@@ -229,7 +248,7 @@ def _over_vocabulary(
 
 
 def normalizers(
-    batch: LearnerBatch, found: TokenStats, lam: Array, cfg,
+    batch: LearnerBatch, now: TokenStats, lam: Array, cfg,
 ) -> tuple[Optional[Array], Optional[Array]]:
   """Returns the exact and the top-k normaliser of the rejection.
 
@@ -241,7 +260,7 @@ def normalizers(
 
   Args:
     batch: B rows. Normalisers in it, from `score`, are used.
-    found: of these rows.
+    now: of these rows.
     lam: threshold.
     cfg: `LearnerConfig.rejection`.
 
@@ -251,17 +270,18 @@ def normalizers(
   if batch.z is not None:
     return (batch.z, None) if cfg.z == 'exact' else (None, batch.z)
   if batch.top_ids is None:
-    return found.overlap, None
-  found = jax.lax.stop_gradient(found)
+    return now.overlap, None
+  now = jax.lax.stop_gradient(now)
   logq = jnp.swapaxes(batch.top_logprobs, 1, 2)
-  if found.student is None:
-    return found.overlap, obrs.normalizer(logq, found.id_logprobs, lam=lam)
+  if now.student is None:
+    return now.overlap, obrs.normalizer(logq, now.id_logprobs, lam=lam)
+  # A distillation over more tokens than the rejection's has one common top-k.
   k = cfg.top_k
-  return found.overlap, obrs.normalizer_topk(
+  return now.overlap, obrs.normalizer_topk(
       jnp.swapaxes(batch.top_ids, 1, 2), logq,
-      found.top_ids[..., :k], found.top_logprobs[..., :k], lam=lam,
-      logp_t_at_b=found.id_logprobs,
-      logp_b_at_t=found.student.top_logprobs[..., :k])
+      now.top_ids[..., :k], now.top_logprobs[..., :k], lam=lam,
+      logp_t_at_b=now.id_logprobs,
+      logp_b_at_t=now.student.top_logprobs[..., :k])
 
 
 def real(batch: LearnerBatch) -> Array:

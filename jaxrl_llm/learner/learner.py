@@ -27,8 +27,9 @@ from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.sharding import collectives
 from jaxrl_llm.types import Array
 
-_SMALL = 4  # layers
-# See `packing.choose`; from a width on, a token costs far more.
+# Layers of a small model; the time to compile grows with what is unrolled.
+_SMALL = 4
+# `worth` of `packing.choose`; from a width on, a token costs far more.
 _WORTH, _WORTH_WIDE, _WIDE = 256, 64, 512
 
 
@@ -44,16 +45,11 @@ class LearnerConfig:
       program.
     max_prompt: L.
     max_response: T.
-    objective: key of `loss.OBJECTIVES`.
-    aggregation: see `policy_losses.token_weights`.
-    importance: key of `importance.CORRECTIONS`, from the behaviour policy to
-      the old one.
-    kl_estimator: key of `kl.KL_ESTIMATORS`; used if the batch has anchor
-      log-probs.
+    objective, aggregation, importance, kl_estimator: of `loss.LossConfig`.
     vocab_chunk: tokens whose logits exist at a time, over all devices that
       share them; None for at most 512 MB of logits on each device.
     remat: activations to recompute in the backward pass, one of
-      `transformer.REMAT`; see `transformer.forward`.
+      `transformer.REMAT`, as in `transformer.Execution`.
     attention: one of `attention.IMPLEMENTATIONS`.
     unroll: layers to unroll per step of the scan over layers; None for all of
       a small model on a CPU, which copies the weights that a step takes, else
@@ -67,9 +63,9 @@ class LearnerConfig:
   max_response: int
   samples: int = 1
   whole: bool = True
-  objective: str = 'clip'
+  objective: str | Callable[..., Any] = 'clip'
   aggregation: str = 'token_mean'
-  importance: str = 'none'
+  importance: str | Callable[..., Any] = 'none'
   kl_estimator: str = 'k3'
   vocab_chunk: Optional[int] = None
   remat: str = 'none'
@@ -80,14 +76,19 @@ class LearnerConfig:
   actor: Optional[actor_lib.Training] = None
 
   def __post_init__(self):
-    loss_lib.check(
-        self.objective, self.aggregation, self.importance, self.kl_estimator)
+    _ = self.loss  # refuses unknown names
     if self.remat not in transformer.REMAT:
       raise ValueError(
           f'remat={self.remat!r} is not known: use one of '
           f'{", ".join(transformer.REMAT)}.')
     if self.tokens < 1:
       raise ValueError(f'tokens={self.tokens} must be at least 1.')
+
+  @property
+  def loss(self) -> loss_lib.LossConfig:
+    """Static choices of the loss."""
+    return loss_lib.LossConfig(
+        self.objective, self.aggregation, self.importance, self.kl_estimator)
 
 
 class Learner(NamedTuple):
@@ -157,8 +158,8 @@ def make(
     model: the policy's architecture.
     cfg: static settings.
     optimizer: from `optimizer.make`.
-    mesh: see `sharding`; the rows of a batch are split over 'data' and 'fsdp'.
-      None for the first device only.
+    mesh: with axes data, fsdp and tensor; the rows of a batch are split over
+      'data' and 'fsdp'. None for the first device only.
     trained: shapes of the trained parameters; None for all parameters.
     compose: (trained, frozen) -> all parameters.
     actor: the actor, if it is another model; `cfg.actor` says how it learns.
@@ -188,6 +189,8 @@ def make(
     return states.policy, states.actor.replace(
         distill=jnp.asarray(cfg.actor.distill, jnp.float32))
 
+  # Shapes and layouts come first: parameters that do not fit on one device are
+  # never made there.
   state = jax.eval_shape(init, *(
       each[1] for each in players if each is not None))
   layout = jax.tree.map(
@@ -207,6 +210,7 @@ def make(
       score=Sized(jax.jit(
           functools.partial(score_lib.score, setting=setting),
           out_shardings=sharding.rows(mesh)), plans),
+      # Donated: there is no room for parameters and moments twice.
       update=Sized(jax.jit(
           functools.partial(update_lib.update, setting=setting),
           donate_argnums=0,
@@ -215,6 +219,8 @@ def make(
 
 def _resolved(cfg, model, mesh) -> LearnerConfig:
   """Chooses what depends on the devices and the model."""
+  # By the mesh, not by this host: programs are also compiled ahead of time, for
+  # devices that it lacks.
   platform, unroll = mesh.devices.flat[0].platform, cfg.unroll
   if unroll is None:
     small = platform == 'cpu' and model.layers <= _SMALL
@@ -241,6 +247,7 @@ def _planning(cfg, model, shards):
     return plan.replace(
         shares={**plan.shares, 'real_flops': np.float32(share)})
 
+  # Of a number of rows always the same: a plan of another size would compile.
   @functools.cache
   def sizes(rows):
     return packing.choose(
@@ -266,9 +273,12 @@ def _planning(cfg, model, shards):
 
 def _net(mesh, model, trained, compose) -> Net:
   """Makes the description of a player's model."""
+  # LoRA's frozen embeddings have the sampling layout.
   axes = collectives.vocabulary_axes(
       sharding.TRAIN_RULES if 'embed' in trained else sharding.SAMPLE_RULES,
       mesh)
+  # Left to itself, the partitioner splits the products with the weights into
+  # many small ones.
   fetch = None
   if mesh.shape['fsdp'] > 1:
     fetch = collectives.gathering(sharding.TRAIN_RULES, model.dtype)

@@ -3,15 +3,16 @@
 Log-probs are float32, under the tempered policy softmax(logits / temperature).
 """
 
+import dataclasses
 import functools
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from flax import struct
 import jax
 import jax.numpy as jnp
 
 from jaxrl_llm.learner import rejection as rejection_lib
-from jaxrl_llm.ops import importance, kl, policy_losses
+from jaxrl_llm.ops import importance, kl, obrs, policy_losses
 from jaxrl_llm.types import Array, LearnerBatch
 
 
@@ -50,21 +51,39 @@ def likelihood(new, old, advantages, mask):
 OBJECTIVES = dict(policy_losses.OBJECTIVES, likelihood=likelihood)
 
 
-def check(
-    objective: str, aggregation: str, correction: str, kl_estimator: str):
-  """Raises ValueError for unknown names or a combination with no meaning."""
-  for name, value, known in (
-      ('objective', objective, OBJECTIVES),
-      ('aggregation', aggregation, policy_losses.AGGREGATIONS),
-      ('importance', correction, importance.CORRECTIONS),
-      ('kl_estimator', kl_estimator, kl.KL_ESTIMATORS)):
-    if value not in known:
+@dataclasses.dataclass(frozen=True)
+class LossConfig:
+  """Static choices of the loss.
+
+  Attributes:
+    objective: key of OBJECTIVES, or a function of their form.
+    aggregation: one of `policy_losses.AGGREGATIONS`.
+    importance: key of `importance.CORRECTIONS`, or a function of their form;
+      from the behaviour policy to the old one.
+    kl_estimator: key of `kl.KL_ESTIMATORS`, used if the batch has anchor
+      log-probs.
+  """
+  objective: str | Callable[..., policy_losses.PolicyLoss]
+  aggregation: str = 'token_mean'
+  importance: str | Callable[..., Array] = 'none'
+  kl_estimator: str = 'k3'
+
+  def __post_init__(self):
+    """Raises ValueError for unknown names or a combination with no meaning."""
+    for name, choices in (
+        ('objective', OBJECTIVES),
+        ('aggregation', policy_losses.AGGREGATIONS),
+        ('importance', importance.CORRECTIONS),
+        ('kl_estimator', kl.KL_ESTIMATORS)):
+      value = getattr(self, name)
+      if not callable(value) and value not in choices:
+        raise ValueError(
+            f'{name}={value!r} is not known: use one of {", ".join(choices)}.')
+    if self.objective == 'likelihood' and self.importance != 'none':
       raise ValueError(
-          f'{name}={value!r} is not known: use one of {", ".join(known)}.')
-  if objective == 'likelihood' and correction != 'none':
-    raise ValueError(
-        f"importance={correction!r} has no meaning with objective='likelihood',"
-        " because no policy sampled the rows: use importance='none'.")
+          f'importance={self.importance!r} has no meaning with '
+          "objective='likelihood', because no policy sampled the rows: use "
+          "importance='none'.")
 
 
 def weighted_sum(
@@ -74,10 +93,7 @@ def weighted_sum(
     weights: Array,
     loss: LossParams,
     *,
-    objective: str,
-    aggregation: str,
-    correction: str,
-    kl_estimator: str,
+    cfg: LossConfig,
     rejection: Optional[rejection_lib.Context] = None,
 ) -> tuple[Array, Any]:
   """Computes a microbatch's part of the loss, and its metrics.
@@ -94,10 +110,7 @@ def weighted_sum(
     batch: the rows; without old log-probs, `new` is used in their place.
     weights: [B, T] weights of tokens, from `policy_losses.token_weights`.
     loss: hyperparameters.
-    objective: key of OBJECTIVES.
-    aggregation: one of `policy_losses.AGGREGATIONS`.
-    correction: key of `importance.CORRECTIONS`.
-    kl_estimator: key of `kl.KL_ESTIMATORS`.
+    cfg: static choices.
     rejection: of tokens that another policy wrote; None keeps all.
 
   Returns:
@@ -112,30 +125,20 @@ def weighted_sum(
     return jnp.where(mask, x, 0.0)
 
   new, entropy = trained(new), trained(entropy)
+  # In the first update after a rollout the new policy is the old one. Its own
+  # log-probs make every ratio exactly 1; those of another program would not.
   old = (jax.lax.stop_gradient(new) if batch.old_logprobs is None
          else trained(batch.old_logprobs))
-  behaviour = trained(batch.behaviour_logprobs)
-  gap = old - behaviour
-
-  policy = OBJECTIVES[objective](
-      new, old, batch.advantages, mask, **loss.objective)
-  correct = functools.partial(
-      importance.CORRECTIONS[correction], **loss.importance)
-  if rejection is None:
-    weight = correct(gap, mask)
-    capped = jnp.zeros_like(mask)
-    if 'cap' in loss.importance:
-      capped = (weight >= loss.importance['cap']) | (weight == 0.0)
-    sums = dict(importance=weight, importance_capped=capped)
-  else:
-    found, weight, sums = rejection_lib.factors(
-        rejection, new, old, behaviour, batch.advantages, mask, loss.rejection,
-        aggregation=aggregation, clipped=objective != 'no_clip',
-        correction=None if correction == 'none' else correct)
+  logprobs = obrs.Logprobs(new, old, trained(batch.behaviour_logprobs))
+  gap = old - logprobs.behaviour
+  objective = (cfg.objective if callable(cfg.objective)
+               else OBJECTIVES[cfg.objective])
+  policy = objective(new, old, batch.advantages, mask, **loss.objective)
+  weight, sums, counts = _importance(logprobs, batch, loss, cfg, rejection)
   weighted = weight * policy.loss
   token_loss = weighted - loss.entropy_bonus * entropy
   if batch.anchor_logprobs is not None:
-    divergence = kl.KL_ESTIMATORS[kl_estimator](
+    divergence = kl.KL_ESTIMATORS[cfg.kl_estimator](
         new, trained(batch.anchor_logprobs))
     token_loss += loss.kl_coef * divergence
     sums['kl_anchor'] = divergence
@@ -146,18 +149,49 @@ def weighted_sum(
       entropy=entropy, clip_low=policy.clipped_low,
       clip_high=policy.clipped_high, ratio=policy.ratio,
       kl_old=kl.k3(new, old), behaviour_gap=jnp.abs(gap))
+  # Sums, not means: the denominators are those of the whole batch, whatever
+  # microbatch a row is in.
+  sums = jax.tree.map(lambda x: jnp.sum(trained(x)), sums)
+  sums.update(
+      counts, loss=total, policy_loss=jnp.sum(weights * weighted),
+      tokens=jnp.sum(mask, dtype=jnp.float32))
   count = jnp.maximum(jnp.sum(mask, 1), 1)
   clipped = policy.clipped_low | policy.clipped_high
   rows = dict(
       entropy=jnp.sum(entropy, 1) / count,
       clip_share=jnp.sum(trained(clipped), 1) / count)
-  sums = jax.tree.map(lambda x: jnp.sum(trained(x)), sums)
-  if rejection is not None:
-    sums['rejection'] = rejection_lib.counts(rejection.cfg, found, mask)
-  sums.update(
-      loss=total, policy_loss=jnp.sum(weights * weighted),
-      tokens=jnp.sum(mask, dtype=jnp.float32))
   maxima = dict(
       ratio_max=jnp.max(trained(policy.ratio)),
       behaviour_gap_max=jnp.max(jnp.abs(gap)))
   return total, jax.lax.stop_gradient((sums, maxima, rows))
+
+
+def _importance(logprobs, batch, loss, cfg, rejection):
+  """Computes the factors that the tokens' losses get for who wrote them.
+
+  Args:
+    logprobs: [B, T], 0 where masked.
+    batch: the rows.
+    loss: hyperparameters.
+    cfg: static choices.
+    rejection: of the microbatch, or None.
+
+  Returns:
+    [B, T] factors; metrics, name to [B, T]; and, under rejection, the sums
+    that its calibration needs.
+  """
+  mask = batch.mask
+  correct = functools.partial(
+      importance.correction(cfg.importance), **loss.importance)
+  if rejection is not None:
+    facts, factor, metrics = rejection_lib.factors(
+        rejection, logprobs, batch.advantages, mask, loss.rejection,
+        aggregation=cfg.aggregation, clipped=cfg.objective != 'no_clip',
+        correction=None if cfg.importance == 'none' else correct)
+    return factor, metrics, dict(
+        rejection=rejection_lib.counts(rejection.cfg, facts, mask))
+  weight = correct(logprobs.old - logprobs.behaviour, mask)
+  capped = jnp.zeros_like(mask)
+  if 'cap' in loss.importance:
+    capped = (weight >= loss.importance['cap']) | (weight == 0.0)
+  return weight, dict(importance=weight, importance_capped=capped), {}

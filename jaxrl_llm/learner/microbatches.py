@@ -20,6 +20,7 @@ from jaxrl_llm.types import LearnerBatch
 
 def arrange(tree: Any, plan: Plan, mesh: jax.sharding.Mesh) -> Any:
   """Returns rows [B, ...] in the order of their lists [F, Q, ...]."""
+  # Places without a row have the number B, which no row has: they become 0.
   return jax.tree.map(lambda x: jax.lax.with_sharding_constraint(
       x.at[plan.order].get(mode='fill', fill_value=0), sharding.rows(mesh)),
                       tree)
@@ -34,9 +35,9 @@ def in_place(tree: Any, plan: Plan, count: int) -> Any:
 
 def fold(
     plan: Plan, rows: tuple[LearnerBatch, ...], given: Any, *, mesh,
-    one: Callable[..., tuple[Any, Any]], done: Callable[[Any], Any],
+    of_microbatch: Callable[..., tuple[Any, Any]], done: Callable[[Any], Any],
     add: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
-  """Folds the results of `one` over the microbatches, on each data group.
+  """Folds `of_microbatch` over the microbatches, on each data group.
 
   Each data group processes its own rows, so that collectives over `data` run
   once per batch, not once per microbatch. Inside, `fsdp` and `tensor` are
@@ -45,17 +46,18 @@ def fold(
   Args:
     plan: of B rows.
     rows: from `arrange`, [F, Q, ...] each, the batch and anything else.
-    given: any tree for `one`, the same on all data groups.
-    mesh: see `sharding`.
-    one: (rows of a microbatch [f x R, ...], ragged.Lists of them, reach
-      [f, chunks], given) -> (result, results of the rows [f x R, ...]), for the
-      f shards of a data group.
+    given: any tree for `of_microbatch`, the same on all data groups.
+    mesh: with axes data, fsdp and tensor.
+    of_microbatch: (rows of a microbatch [f x R, ...], ragged.Lists of them,
+      reach [f, chunks], given) -> (result, results of the rows [f x R, ...]),
+      for the f shards of a data group.
     done: (sum of the results) -> the result of all data groups.
     add: (sum, result) -> sum; the first sum is 0.
 
   Returns:
     The result, and the results of rows [F, Q, ...], 0 for those without.
   """
+  # Not needed inside, and `order` has the numbers of the whole batch.
   plan = plan.replace(order=None, shares=None)
 
   @functools.partial(
@@ -64,25 +66,27 @@ def fold(
   def of_group(plan, rows, given):
     def microbatch(i):
       mine, lists, place = _take(i, plan, rows)
-      result, of_rows = one(mine, lists, plan.reach[i], given)
+      result, of_rows = of_microbatch(mine, lists, plan.reach[i], given)
       return result, of_rows, place
 
     result, of_rows = jax.eval_shape(lambda: microbatch(0)[:2])
-    found = jax.tree.map(lambda x: jnp.zeros(
+    everywhere = jax.tree.map(lambda x: jnp.zeros(
         (*plan.response.shape, *x.shape[1:]), x.dtype), of_rows)
 
     def body(i, carry):
-      total, found = carry
+      total, everywhere = carry
       result, of_rows, place = microbatch(i)
-      return add(total, result), place(found, of_rows)
+      return add(total, result), place(everywhere, of_rows)
 
-    if plan.sizes.single:  # XLA then needs no carry in memory.
+    # Without a loop XLA keeps no carry: no second copy of the gradient.
+    if plan.sizes.single:
       total, of_rows, place = microbatch(0)
-      return done(total), place(found, of_rows)
+      return done(total), place(everywhere, of_rows)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), result)
     with jax.named_scope('microbatches'):
-      total, found = jax.lax.fori_loop(0, plan.count, body, (zeros, found))
-    return done(total), found
+      total, everywhere = jax.lax.fori_loop(
+          0, plan.count, body, (zeros, everywhere))
+    return done(total), everywhere
 
   return of_group(plan, rows, given)
 
@@ -109,22 +113,24 @@ def _take(i, plan, rows):
     taken = jnp.arange(slots) < number
     rest = lambda x: taken.reshape(-1, *[1] * (x.ndim - 1))
 
-    def one(x):
+    def part(x):
       x = jax.lax.dynamic_slice_in_dim(x[0], first[0], slots)
       return jnp.where(rest(x), x, jnp.zeros((), x.dtype))
 
-    return taken, jax.tree.map(one, tree)
+    return taken, jax.tree.map(part, tree)
 
   taken, (mine, response, prompt, owner) = ragged.on_each(
       take, first, number, (rows, plan.response, plan.prompt, plan.owner))
   batch = mine[0]
-  # Other rows lie behind the list.
+  # The slice always has R rows; the next list's among them lie behind this list
+  # and are nobody's.
   lists = ragged.Lists(
       jnp.where(taken, response, plan.sizes.columns), prompt, owner,
       batch.prompt_length - 1, batch.response_length)
 
   def place(tree, results):
     def local(first, number, tree, results):
+      # Slices of neighbouring lists overlap: what is not of this one stays.
       def put(x, new):
         old = jax.lax.dynamic_slice_in_dim(x[0], first[0], slots)
         mine = jnp.arange(slots).reshape(-1, *[1] * (new.ndim - 1)) < number

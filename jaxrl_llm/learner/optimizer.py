@@ -1,5 +1,6 @@
 """AdamW with a global-norm clip and a learning-rate schedule."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -50,7 +51,8 @@ def make_schedule(
         f'optimizer.schedule={name!r} is not known: use one of '
         f'{", ".join(sorted(after))}.')
 
-  # Both ends are exact: XLA divides by multiplying with a rounded reciprocal.
+  # XLA divides by multiplying with a rounded reciprocal, so that optax's
+  # schedules end a rounding away from the peak and from 0. Here both are exact.
   def schedule(count):
     warm = jnp.where(
         count + 1 < warmup_steps, (count + 1) / max(warmup_steps, 1), 1.0)
@@ -64,6 +66,7 @@ def make_schedule(
 
 def decayed(params: Any) -> Any:
   """Marks the parameters with weight decay: all but norms and biases."""
+  # Decay pulls a weight to 0, and at 0 a norm would remove its input.
   def is_matrix(path, _):
     name = path[-1].key
     return not name.endswith(('norm', 'bias'))
@@ -79,28 +82,14 @@ def _clip(most: float) -> optax.GradientTransformation:
       jnp.minimum(most / optax.tree.norm(grads), 1.0), grads))
 
 
-def make(
-    *,
-    learning_rate: float,
-    steps: int,
-    schedule: str = 'constant',
-    decay_steps: int | None = None,
-    warmup_steps: int = 0,
-    b1: float = 0.9,
-    b2: float = 0.999,
-    eps: float = 1e-8,
-    weight_decay: float = 0.0,
-    max_grad_norm: float | None = 1.0,
-) -> Optimizer:
-  """Makes AdamW with a clip of the gradient's global norm before it.
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig:
+  """Static choices of the optimiser.
 
-  Moments are float32, like the parameters. Weight decay is decoupled, scaled by
-  the learning rate, and not applied to norms and biases.
-
-  Args:
+  Attributes:
     learning_rate: peak of the schedule.
     steps: total optimiser steps.
-    schedule: 'constant', 'linear' or 'cosine', see `make_schedule`.
+    schedule: shape after the warm-up, 'constant', 'linear' or 'cosine'.
     decay_steps: horizon of the schedule in optimiser steps; None for `steps`.
     warmup_steps: steps of the linear warm-up; 0 for none.
     b1: decay of the first moment.
@@ -109,32 +98,58 @@ def make(
     weight_decay: coefficient.
     max_grad_norm: gradients with a larger global norm are scaled down to it;
       None for no clip.
+  """
+  learning_rate: float
+  steps: int
+  schedule: str = 'constant'
+  decay_steps: int | None = None
+  warmup_steps: int = 0
+  b1: float = 0.9
+  b2: float = 0.999
+  eps: float = 1e-8
+  weight_decay: float = 0.0
+  max_grad_norm: float | None = 1.0
+
+  def __post_init__(self):
+    """Raises ValueError if a value is out of range."""
+    clip = self.max_grad_norm
+    for name, ok, want in (
+        ('learning_rate', self.learning_rate >= 0, 'at least 0'),
+        ('steps', self.steps >= 1, 'at least 1'),
+        ('warmup_steps', self.warmup_steps >= 0, 'at least 0'),
+        ('b1', 0 <= self.b1 < 1, 'in [0, 1)'),
+        ('b2', 0 <= self.b2 < 1, 'in [0, 1)'),
+        ('eps', self.eps > 0, 'positive'),
+        ('weight_decay', self.weight_decay >= 0, 'at least 0'),
+        ('max_grad_norm', clip is None or clip > 0,
+         'positive, or None for no clip'),
+    ):
+      if not ok:
+        raise ValueError(
+            f'optimizer.{name}={getattr(self, name)} must be {want}.')
+
+
+def make(cfg: OptimizerConfig) -> Optimizer:
+  """Makes AdamW with a clip of the gradient's global norm before it.
+
+  Moments are float32, like the parameters. Weight decay is decoupled, scaled by
+  the learning rate, and not applied to norms and biases.
+
+  Args:
+    cfg: static choices.
 
   Returns:
     The transformation and its schedule.
 
   Raises:
-    ValueError: a value is out of range, or the schedule is unknown.
+    ValueError: the schedule is unknown.
   """
-  clips = max_grad_norm is not None
-  for name, value, ok, want in (
-      ('learning_rate', learning_rate, learning_rate >= 0, 'at least 0'),
-      ('steps', steps, steps >= 1, 'at least 1'),
-      ('warmup_steps', warmup_steps, warmup_steps >= 0, 'at least 0'),
-      ('b1', b1, 0 <= b1 < 1, 'in [0, 1)'),
-      ('b2', b2, 0 <= b2 < 1, 'in [0, 1)'),
-      ('eps', eps, eps > 0, 'positive'),
-      ('weight_decay', weight_decay, weight_decay >= 0, 'at least 0'),
-      ('max_grad_norm', max_grad_norm, not clips or max_grad_norm > 0,
-       'positive, or None for no clip'),
-  ):
-    if not ok:
-      raise ValueError(f'optimizer.{name}={value} must be {want}.')
   rate = make_schedule(
-      schedule, learning_rate, warmup_steps=warmup_steps,
-      steps=decay_steps or steps)
+      cfg.schedule, cfg.learning_rate, warmup_steps=cfg.warmup_steps,
+      steps=cfg.decay_steps or cfg.steps)
   adamw = optax.adamw(
-      rate, b1=b1, b2=b2, eps=eps, weight_decay=weight_decay, mask=decayed)
-  if not clips:
+      rate, b1=cfg.b1, b2=cfg.b2, eps=cfg.eps, weight_decay=cfg.weight_decay,
+      mask=decayed)
+  if cfg.max_grad_norm is None:
     return Optimizer(adamw, rate)
-  return Optimizer(optax.chain(_clip(max_grad_norm), adamw), rate)
+  return Optimizer(optax.chain(_clip(cfg.max_grad_norm), adamw), rate)

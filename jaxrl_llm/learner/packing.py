@@ -20,9 +20,12 @@ import numpy as np
 
 from jaxrl_llm.types import Array
 
-# Groups that are tried for the rest of a list when those before do not fit.
+# Groups that are tried for the rest of a list when those before do not fit. All
+# of them would make the time of a plan grow with the square of the batch.
 _AHEAD = 16
-_REACH = 32  # columns in reach, at least, if two prompts fit into them
+# Columns in reach, at least, if two prompts fit into them: a chunk often holds
+# the end of one group and the beginning of another.
+_REACH = 32
 _COPIES = 6  # keys and values of a chunk, as multiples of its own, at most
 # Lengths of lists as shares of the longest: of a batch that is one microbatch,
 # of several, of many, and of any where a list has room for few rows. With many,
@@ -87,11 +90,13 @@ def choose(
     Different sizes, the shortest first. Any rows fit into the last, if it
     allows several microbatches.
   """
+  # The last token of a prompt is the first column of each response.
   prompt, groups = max_prompt - 1, rows // samples
   if rows % samples:  # A run of rows may begin and end inside a group.
     groups = min(rows, (rows - 2) // samples + 2)
   least, common = max_response + prompt, rows * max_response + groups * prompt
   chunk = back = reach = 0
+  # A length is compiled for; a coarse unit lets close ones be one program.
   unit = 1 << max((tokens // 64).bit_length() - 1, 0)
   if chunks:
     reach = prompt * max(min(2, _REACH // max(prompt, 1)), 1)
@@ -108,7 +113,7 @@ def choose(
   else:
     shares = _FEW_SLOTS
   least_worth = worth * (1 + single)
-  found = {up(longest * share): single for share in shares
+  kinds = {up(longest * share): single for share in shares
            if share == 1 or longest * share >= least_worth}
 
   firm, short = None, max_response
@@ -119,7 +124,9 @@ def choose(
     slots = min(firm + max(firm // 4, 1), rows)
     short = min(-(-longest // slots), max_response)
   sizes = [Sizes(columns, slots, single, chunk, back, reach, firm, short)
-           for columns, single in sorted(found.items())]
+           for columns, single in sorted(kinds.items())]
+  # Rows of a group may be in several batches, each with its prompt. These are
+  # more than `common` counts, and one microbatch may not hold them.
   if single and not whole:
     sizes.append(dataclasses.replace(sizes[-1], single=False))
   return tuple(sizes)
@@ -258,6 +265,7 @@ class _List:
 def _fill(groups: Sequence[_Group], sizes: Sizes, most: int) -> list[_List]:
   """Fills lists with groups, one after the other; stops above `most` lists."""
   todo, lists = collections.deque(groups), []
+  # A list with less room than the shortest row is full.
   least = min((group.rows[-1][0] for group in groups), default=0)
   while todo and len(lists) <= most:
     current, left = _List(sizes), []
@@ -266,6 +274,7 @@ def _fill(groups: Sequence[_Group], sizes: Sizes, most: int) -> list[_List]:
       rest = current.take(group)
       if rest:
         left.append(group._replace(rows=rest))
+    # In their order, so that the next list begins with the longest rows.
     todo.extendleft(reversed(left))
     lists.append(current)
   return lists
@@ -275,15 +284,16 @@ def _groups(
     prompt: np.ndarray, before: np.ndarray, length: np.ndarray,
 ) -> list[_Group]:
   """Returns the rows that have a response by prompt, the longest first."""
+  # The longest first: short rows then fill what is left of a list.
   order = np.lexsort((-length, prompt))
   order = order[length[order] > 0]
   if not len(order):
     return []
   cuts = np.flatnonzero(np.diff(prompt[order])) + 1
-  found = [
+  groups = [
       _Group(int(before[rows[0]]), [*zip(length[rows].tolist(), rows.tolist())])
       for rows in np.split(order, cuts)]
-  return sorted(found, key=lambda group: -group.rows[0][0])
+  return sorted(groups, key=lambda group: -group.rows[0][0])
 
 
 def plan(
@@ -311,21 +321,22 @@ def plan(
   # The fewest microbatches that are possible with each size, best first.
   bound = lambda s: max(-(-tokens // (s.columns * shards)), 1) * s.columns
   several = dataclasses.replace(sizes[-1], single=False)
-  for one in (*sorted(sizes, key=lambda s: (bound(s), -s.columns)), several):
-    if best is not None and (one is several or bound(one) >= best[0]):
+  for size in (*sorted(sizes, key=lambda s: (bound(s), -s.columns)), several):
+    if best is not None and (size is several or bound(size) >= best[0]):
       break
-    most = 1 if one.single else len(length)
+    most = 1 if size.single else len(length)
     if best is not None:
-      most = min(most, (best[0] - 1) // one.columns)
-    lists = _fill(groups, one, most * shards)
+      # With more microbatches than that it cannot become the best: stop early.
+      most = min(most, (best[0] - 1) // size.columns)
+    lists = _fill(groups, size, most * shards)
     count = -(-len(lists) // shards)
     if count <= most:
-      best = max(count, 1) * one.columns, one, lists
-  _, one, lists = best
+      best = max(count, 1) * size.columns, size, lists
+  _, size, lists = best
   longest = max((g.before + g.rows[0][0] for g in groups), default=1)
-  found = _placed(lists, len(length), shards, one)
-  return found.replace(shares={
-      **found.shares,
+  placed = _placed(lists, len(length), shards, size)
+  return placed.replace(shares={
+      **placed.shares,
       'real_tokens_limit': np.float32(min(1, tokens / shards / longest))})
 
 
@@ -355,20 +366,26 @@ def _placed(lists: list[_List], rows: int, shards: int, sizes: Sizes) -> Plan:
   owner = np.zeros(shape, bool)
   first, number = np.zeros((2, most, shards), np.int32)
   reach = np.zeros((most, shards, sizes.chunks), np.int32)
+  # A chunk with prompts alone attends to columns of prompts before it.
   reach[:] = np.arange(sizes.chunks) * sizes.chunk - sizes.back - sizes.reach
   used = [0] * shards
-  for i, one in enumerate(lists):
+  for i, filled in enumerate(lists):
     m, f = divmod(i, shards)
-    here = slice(used[f], used[f] + len(one.slots))
-    row, start, of_prompt, is_owner = zip(*one.slots)
-    order[f, here], response[f, here], owner[f, here] = row, start, is_owner
-    prompt[f, here] = np.array(of_prompt) + one.responses
-    first[m, f], number[m, f] = used[f], len(one.slots)
-    used[f] = here.stop
-    reach[m, f, :len(one.reach)] = one.responses + np.array(one.reach, int)
+    places = slice(used[f], used[f] + len(filled.slots))
+    row, start, of_prompt, is_owner = zip(*filled.slots)
+    order[f, places], response[f, places], owner[f, places] = (
+        row, start, is_owner)
+    # Prompts come after all responses, whose columns are known only now.
+    prompt[f, places] = np.array(of_prompt) + filled.responses
+    first[m, f], number[m, f] = used[f], len(filled.slots)
+    used[f] = places.stop
+    reach[m, f, :len(filled.reach)] = (
+        filled.responses + np.array(filled.reach, int))
   count = -(-len(lists) // shards)
   real = sum(x.tokens for x in lists) / max(
       count * shards * sizes.columns, 1)
+  # Clipped here: XLA moves a slice that would pass the end, without a word, and
+  # the mask would then speak of other columns.
   return Plan(
       order, response, prompt, owner, first, number,
       np.clip(reach, 0, max(sizes.columns - sizes.reach, 0)),

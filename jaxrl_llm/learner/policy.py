@@ -72,7 +72,7 @@ def make(
   Args:
     config: config of the run.
     model: the architecture.
-    mesh: the sampler's, see `sharding`.
+    mesh: the sampler's, with axes data, fsdp and tensor.
     checkpoint: source of the weights; None for random ones.
     learner_mesh: of the parameters in training; None for `mesh`. With LoRA it
       is `mesh`: both use the same frozen parameters.
@@ -85,7 +85,6 @@ def make(
       none.
   """
   shapes = jax.eval_shape(lambda: transformer.init(jax.random.key(0), model))
-  dtype = jnp.dtype(model.dtype)
   learner = mesh if learner_mesh is None else learner_mesh
   try:
     in_training = sharding.abstract_params(
@@ -98,24 +97,39 @@ def make(
         f'{str(error)[:-1]}; with mesh.learner_tensor='
         f'{learner.shape["tensor"]} the mesh (data, fsdp, tensor) is {sizes}.'
     ) from None
-  if not config.lora.rank:
-    def of_all(kind):
-      made = sharding.to_sampling(
-          shapes, mesh, dtype, kind=kind, learner=learner)
-      return Sampling(
-          lambda trained, frozen=None: made.apply(trained), made.lower,
-          made.result)
+  if config.lora.rank:
+    return _with_adapters(config, model, mesh, checkpoint, in_training)
+  dtype = jnp.dtype(model.dtype)
 
-    full = of_all(None)
-    return Policy(
-        shapes=shapes, trained=shapes,
-        init=_init(model, checkpoint, in_training),
-        split=lambda params, key: (params, None),
-        compose=lambda trained, frozen: trained,
-        sampling=of_all, to_sampling=full.apply, lower_to_sampling=full.lower)
+  def sampling(kind):
+    made = sharding.to_sampling(
+        shapes, mesh, dtype, kind=kind, learner=learner)
+    return Sampling(
+        lambda trained, frozen=None: made.apply(trained), made.lower,
+        made.result)
 
+  full = sampling(None)
+  return Policy(
+      shapes=shapes, trained=shapes,
+      init=_init(model, checkpoint, in_training),
+      split=lambda params, key: (params, None),
+      compose=lambda trained, frozen: trained,
+      sampling=sampling, to_sampling=full.apply, lower_to_sampling=full.lower)
+
+
+def _with_adapters(config, model, mesh, checkpoint, in_training) -> Policy:
+  """Makes the functions of a policy of which LoRA's matrices are trained.
+
+  Args:
+    config: config of the run.
+    model: the architecture.
+    mesh: the sampler's and the learner's.
+    checkpoint: source of the weights; None for random ones.
+    in_training: abstract parameters of the whole model in the training layout.
+  """
   rank, targets = config.lora.rank, config.lora.targets
-  scale = config.lora.alpha / rank
+  scale, dtype = config.lora.alpha / rank, jnp.dtype(model.dtype)
+  shapes = jax.eval_shape(lambda: transformer.init(jax.random.key(0), model))
 
   def init_adapters(key):
     return lora.init(key, shapes, rank, targets)
@@ -130,6 +144,8 @@ def make(
     init = _init(model, checkpoint, in_training)
     freeze = sharding.to_sampling(shapes, mesh, dtype).apply
   else:
+    # Frozen weights are never in float32 or split over fsdp: sampling and
+    # training read the same arrays.
     init, freeze = _init(model, checkpoint, stored), lambda x: x
 
   def sampling(kind):
@@ -162,5 +178,6 @@ def _init(
         lambda x, want: x.astype(want.dtype), transformer.init(key, model),
         like)
 
+  # Made in their layout, so that no device need hold the whole model.
   return jax.jit(
       initial_params, out_shardings=jax.tree.map(lambda x: x.sharding, like))

@@ -19,7 +19,9 @@ import jax.numpy as jnp
 from jaxrl_llm.ops import obrs
 from jaxrl_llm.types import Array
 
-NOISE = 1 << 31  # Stream of the mask's noise; no step of the sampler has it.
+# Stream of the mask's noise. The sampler folds the step into the run's key, and
+# no step is as large.
+NOISE = 1 << 31
 
 NUMBERS = 'lam', 'c1', 'c2'  # traced, in `LossParams.rejection`
 
@@ -96,7 +98,8 @@ class Calibration:
   """Estimates that outlive an update.
 
   Attributes:
-    kappa: [] see `obrs.calibration`; it starts at 1.
+    kappa: [] factor of the top-k normaliser that corrects its bias; it starts
+      at 1.
     alpha: [] share of accepted tokens; it starts at 1.
   """
   kappa: Array
@@ -122,6 +125,8 @@ def noise(identity: Array, update: Array, width: int) -> Array:
   Returns:
     [B, T] float32 in [0, 1).
   """
+  # By the row's names: the same mask on any devices, in any microbatch, and in
+  # the calibration's own pass.
   def row(seed, group, sample):
     key = jax.random.key(seed)
     for number in (NOISE, update, group, sample):
@@ -138,7 +143,8 @@ class Context(NamedTuple):
     cfg: choices.
     calibration: that the batch uses.
     noise: [B, T] in [0, 1), or None.
-    z, z_topk: [B, t] normalisers or None, see `tokens`.
+    z, z_topk: [B, t] normalisers, exact and over the sampler's likeliest
+      tokens, or None.
   """
   cfg: Rejection
   calibration: Calibration
@@ -164,9 +170,7 @@ class Tokens(NamedTuple):
 
 def tokens(
     cfg: Rejection,
-    new: Array,
-    old: Array,
-    behaviour: Array,
+    logprobs: obrs.Logprobs,
     mask: Array,
     lam: Array,
     *,
@@ -178,9 +182,7 @@ def tokens(
 
   Args:
     cfg: choices.
-    new: [B, t] log-probs under the policy in training.
-    old: [B, t] under the policy at the step of the rollout.
-    behaviour: [B, t] under the actor, tempered.
+    logprobs: [B, t], the behaviour's tempered.
     mask: [B, t] bool, tokens that count; the others may hold anything.
     lam: [] threshold.
     z: [B, t] exact normaliser, for 'exact', if it is not 1 / lam or 1.
@@ -189,8 +191,11 @@ def tokens(
   """
   real = lambda x: None if x is None else jax.lax.stop_gradient(
       jnp.where(mask, x, 0.0))
-  target = real(new if cfg.target == 'p_new' else old)
-  acceptance = real(obrs.acceptance(target, real(behaviour), lam=lam))
+  target = real(logprobs.of_target(cfg.target))
+  acceptance = real(obrs.acceptance(
+      target, real(logprobs.behaviour), lam=lam))
+  # 'expected' has the mean of 'sampled' with less variance, but leaves no token
+  # out of the loss.
   keep = {
       'sampled': lambda: noise < acceptance,
       'expected': lambda: acceptance,
@@ -206,12 +211,12 @@ def tokens(
 COUNTS = ('tokens', 'estimate', 'keep', 'z')
 
 
-def counts(cfg: Rejection, found: Tokens, mask: Array) -> dict[str, Array]:
+def counts(cfg: Rejection, facts: Tokens, mask: Array) -> dict[str, Array]:
   """Returns the sums over tokens that `calibrate` needs, by name in COUNTS."""
-  estimate = found.keep if cfg.alpha == 'mask' else found.acceptance
-  z = found.z if found.z_topk is None else found.z_topk
+  estimate = facts.keep if cfg.alpha == 'mask' else facts.acceptance
+  z = facts.z if facts.z_topk is None else facts.z_topk
   return {name: jnp.sum(x, dtype=jnp.float32) for name, x in zip(
-      COUNTS, (mask, estimate, found.keep, z))}
+      COUNTS, (mask, estimate, facts.keep, z))}
 
 
 def calibrate(
@@ -230,13 +235,14 @@ def calibrate(
   kappa = previous.kappa
   if cfg.z == 'topk' or cfg.needs_top:  # else there is no top-k normaliser
     kappa = obrs.kappa(sums['estimate'], sums['z'], previous=kappa)
-  found = Calibration(kappa, accepted / jnp.maximum(sums['tokens'], 1.0))
+  new = Calibration(kappa, accepted / jnp.maximum(sums['tokens'], 1.0))
+  # Without an accepted token there is nothing to estimate from.
   return jax.tree.map(
-      functools.partial(jnp.where, sums['keep'] > 0), found, previous)
+      functools.partial(jnp.where, sums['keep'] > 0), new, previous)
 
 
 def accepted_share(
-    cfg: Rejection, found: Tokens, mask: Array, alpha: Array,
+    cfg: Rejection, facts: Tokens, mask: Array, alpha: Array,
     aggregation: str) -> Array:
   """Returns the share of tokens that the loss divides by, [] or [B, 1].
 
@@ -245,7 +251,7 @@ def accepted_share(
 
   Args:
     cfg: choices.
-    found: of `tokens`.
+    facts: of `tokens`.
     mask: [B, t] bool, tokens that count.
     alpha: [] share of accepted tokens of the batch.
     aggregation: one of `policy_losses.AGGREGATIONS`; 'constant' counts no
@@ -255,9 +261,10 @@ def accepted_share(
     return jnp.ones(())
   if aggregation == 'token_mean':
     return alpha
+  # A row without an accepted token has no loss, whatever it is divided by.
   kept, count = (
       jnp.sum(x, axis=1, keepdims=True, dtype=jnp.float32)
-      for x in (found.keep, mask))
+      for x in (facts.keep, mask))
   return jnp.where(kept > 0, kept / jnp.maximum(count, 1.0), 1.0)
 
 
@@ -265,7 +272,7 @@ class Factors(NamedTuple):
   """Factors of the tokens' losses.
 
   Attributes:
-    found: of `tokens`.
+    facts: of `tokens`.
     factor: [B, t] float32, mask times weight, divided by `accepted_share`; 0
       where masked.
     metrics: name to [B, t], per token: importance, the weight; obrs_acceptance;
@@ -276,58 +283,61 @@ class Factors(NamedTuple):
       _after, log(behaviour / target) before and after rejection, of which the
       means are the KL(behaviour || target).
   """
-  found: Tokens
+  facts: Tokens
   factor: Array
   metrics: dict[str, Array]
 
 
 def factors(
-    context: Context, new: Array, old: Array, behaviour: Array,
-    advantages: Array, mask: Array, params: Mapping[str, Array], *,
-    aggregation: str, clipped: bool,
+    context: Context, logprobs: obrs.Logprobs, advantages: Array, mask: Array,
+    params: Mapping[str, Array], *, aggregation: str, clipped: bool,
     correction: Optional[Callable[[Array, Array], Array]]) -> Factors:
   """Computes what multiplies the tokens' losses.
 
   Args:
     context: of the microbatch.
-    new, old, behaviour: [B, t] log-probs, 0 where masked.
+    logprobs: [B, t], 0 where masked.
     advantages: [B].
     mask: [B, t] bool, tokens that count.
     params: lam, c1 and c2.
-    aggregation: see `accepted_share`.
+    aggregation: one of `policy_losses.AGGREGATIONS`.
     clipped: whether the surrogate has a ratio of new to old probability.
-    correction: see `obrs.weights`; None for the bound c1.
+    correction: (log x [B, T], mask) -> weights, F in place of the bound c1;
+      None for this bound.
   """
   cfg, lam = context.cfg, params['lam']
-  new = jax.lax.stop_gradient(new)
-  found = tokens(
-      cfg, new, old, behaviour, mask, lam, z=context.z, z_topk=context.z_topk,
+  logprobs = logprobs._replace(new=jax.lax.stop_gradient(logprobs.new))
+  facts = tokens(
+      cfg, logprobs, mask, lam, z=context.z, z_topk=context.z_topk,
       noise=context.noise)
   kappa = context.calibration.kappa
-  z = found.z * kappa if cfg.z == 'topk' else found.z
+  z = facts.z * kappa if cfg.z == 'topk' else facts.z
   nowhere = jnp.zeros_like(mask)
-  weight = obrs.Weights(jnp.ones_like(found.keep), nowhere, nowhere)
+  weight = obrs.Weights(jnp.ones_like(facts.keep), nowhere, nowhere)
   if cfg.weight:
+    # Without a ratio in the surrogate, the second factor is left out (v1, B.1).
     weight = obrs.weights(
-        new, old, behaviour, z, mask, **params, target=cfg.target,
-        clipped=clipped, correction=correction)
-  gap = behaviour - (new if cfg.target == 'p_new' else old)
+        logprobs, z, mask, lam=lam, c1=params['c1'],
+        c2=params['c2'] if clipped else None, target=cfg.target,
+        correction=correction)
+  gap = logprobs.behaviour - logprobs.of_target(cfg.target)
   # log q'/p = log min(q, p / lam) - log Z - log p.
   kept_gap = jnp.minimum(gap, -jnp.log(lam)) - jnp.log(
       jnp.where(z > 0, z, 1.0))
-  rejected, sign = 1.0 - found.keep, advantages[:, None]
+  rejected, sign = 1.0 - facts.keep, advantages[:, None]
   metrics = dict(
-      importance=weight.weight, obrs_acceptance=found.acceptance,
-      obrs_kept=found.keep, obrs_z=z, obrs_kl_before=gap,
-      obrs_kl_after=found.acceptance * kept_gap,
+      importance=weight.weight, obrs_acceptance=facts.acceptance,
+      obrs_kept=facts.keep, obrs_z=z, obrs_kl_before=gap,
+      # By the acceptance, not the mask: the same mean with less variance.
+      obrs_kl_after=facts.acceptance * kept_gap,
       obrs_at_c1=weight.at_c1, obrs_at_c2=weight.at_c2,
       obrs_rejected_positive=jnp.where(sign > 0, rejected, 0.0),
       obrs_rejected_negative=jnp.where(sign < 0, rejected, 0.0))
-  if cfg.z == 'exact' and found.z_topk is not None:
-    metrics['obrs_z_error'] = jnp.abs(kappa * found.z_topk - z)
+  if cfg.z == 'exact' and facts.z_topk is not None:
+    metrics['obrs_z_error'] = jnp.abs(kappa * facts.z_topk - z)
   share = accepted_share(
-      cfg, found, mask, context.calibration.alpha, aggregation)
-  return Factors(found, found.keep * weight.weight / share, metrics)
+      cfg, facts, mask, context.calibration.alpha, aggregation)
+  return Factors(facts, facts.keep * weight.weight / share, metrics)
 
 
 def metrics(
@@ -336,7 +346,7 @@ def metrics(
   """Computes a batch's metrics that are no means over all its tokens.
 
   Args:
-    counts: see `counts`.
+    counts: sums over the batch, from `counts`.
     sums: sums over tokens of `Factors.metrics`; kl_after is taken out.
     calibration: that the batch used.
 

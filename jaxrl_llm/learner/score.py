@@ -15,7 +15,7 @@ class Scores(NamedTuple):
   Attributes:
     logprobs: [B, T] float32, 0 past each response.
     z: [B, T] float32 or None, the normaliser of the rejection towards this
-      policy, see `normalizers`.
+      policy, from `forward.normalizers`.
     actor_logprobs: [B, T] float32 or None, under the actor, if it is another
       model; 0 past each response.
   """
@@ -32,25 +32,25 @@ def score(params, batch, plan, loss, frozen=None, *, setting) -> Scores:
   if rejection and rejection.scores_z:
     lam = loss.rejection['lam']
 
-  def one(rows, lists, reach, given):
+  def of_microbatch(rows, lists, reach, given):
     batch, = rows
     weights, temperature, lam = given
-    found = forward.stats(
+    now = forward.stats(
         weights, batch, forward.Tokens(lists, reach, plan.sizes), temperature,
         setting, entropy=False, lam=lam)
     z = None
     if lam is not None:
-      exact, topk = forward.normalizers(batch, found, lam, rejection)
+      exact, topk = forward.normalizers(batch, now, lam, rejection)
       z = topk if exact is None else exact
-    return (), Scores(
-        found.logprobs, z, found.student and found.student.logprobs)
+    return (), Scores(now.logprobs, z, now.student and now.student.logprobs)
 
   weights = forward.Weights(forward.Players.of(params), frozen)
-  _, found = microbatches.fold(
+  _, scores = microbatches.fold(
       plan, microbatches.arrange((batch,), plan, mesh),
-      (weights, loss.temperature, lam), mesh=mesh, one=one,
-      add=lambda total, new: (), done=lambda x: x)
+      (weights, loss.temperature, lam), mesh=mesh,
+      of_microbatch=of_microbatch, add=lambda total, new: (), done=lambda x: x)
   real = forward.real(batch)
+  # What a list holds behind a response are tokens of other rows.
   return jax.tree.map(
       lambda x: jnp.where(real, x, 0.0),
-      microbatches.in_place(found, plan, len(real)))
+      microbatches.in_place(scores, plan, len(real)))

@@ -23,7 +23,7 @@ class Sized:
 
     Args:
       program: from `jax.jit`; kept as an attribute.
-      plans: see `learner.Learner`.
+      plans: (rows) -> a plan without rows for each size of lists.
     """
     self.program = program
     self._plans = plans
@@ -32,10 +32,12 @@ class Sized:
 
   def __call__(self, tree: Any, batch: Any, plan: Plan, *rest: Any) -> Any:
     rows = len(batch.mask)
-    # The anchor and the players are different trees, for example.
+    # JAX compiles anew for another kind of tree, such as the anchor's.
     kind = rows, jax.tree.structure((tree, batch, rest))
     if kind not in self._ready:
       self._compile(rows, tree, batch, plan, *rest)
+      # Compiling leaves gaps into which the program's memory, one piece, does
+      # not fit.
       cpu.trim_memory()
       self._ready.add(kind)
     return self.program(tree, batch, plan, *rest)
@@ -51,6 +53,7 @@ class Sized:
     def compile_for(plan):
       self.program.lower(tree, batch, plan, *rest).compile()
 
+    # XLA compiles without Python's lock, so that threads use all cores.
     if len(plans) > 1:
       with concurrent.futures.ThreadPoolExecutor(
           min(len(plans), os.cpu_count() or 1)) as pool:

@@ -19,11 +19,11 @@ from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import rejection as rejection_lib
 from jaxrl_llm.learner.forward import Players, Weights
 from jaxrl_llm.learner.packing import Plan
-from jaxrl_llm.ops import policy_losses
+from jaxrl_llm.ops import obrs, policy_losses
 from jaxrl_llm.sharding import collectives
 from jaxrl_llm.types import Array, LearnerBatch
 
-# Sums over the tokens that are no means over them.
+# Sums over the tokens that stay sums; of all others the mean is reported.
 _TOTALS = (
     'loss', 'policy_loss', 'tokens', 'actor_loss', 'actor_policy_loss',
     'actor_distill_loss')
@@ -81,13 +81,14 @@ def update(state, batch, plan, loss, frozen=None, writer=None, *, setting):
   """Computes `learner.Learner.update`.
 
   Args:
-    state, batch, plan, loss, frozen, writer: see there.
+    state, batch, plan, loss, frozen, writer: as of `learner.Learner.update`.
     setting: forward.Setting.
   """
   forward.check(batch, setting.cfg)
   states = Players.of(state)
   policy, actor = states
   weights = Weights(states.map(lambda x: x.params), frozen, writer)
+  # Skipped updates count too: a row that comes back gets other noise.
   rows = _rows(batch, loss, policy.step + policy.skipped, setting.cfg)
   work = Work(microbatches.arrange(rows, plan, setting.mesh), plan)
   calibration, own = _calibration(
@@ -99,6 +100,8 @@ def update(state, batch, plan, loss, frozen=None, writer=None, *, setting):
   metrics.update(maxima, **plan.shares)
 
   norms = grads.map(optax.tree.norm)
+  # One number that is not finite makes the sum so. All players skip together,
+  # so that their steps stay those of the same batches.
   finite = jnp.isfinite(
       metrics['loss'] + norms.policy + (
           metrics['actor_loss'] + norms.actor if actor else 0.0))
@@ -139,6 +142,7 @@ def _rows(batch, loss, number, cfg):
     [B, T] of its tokens in the loss, and the noise [B, T] of the rejection's
     mask, or None.
   """
+  # A token behind the response stands for whatever its list has there.
   batch = batch.replace(mask=batch.mask & forward.real(batch))
   weights = policy_losses.token_weights(
       batch.mask, cfg.aggregation, where=batch.response_length > 0,
@@ -155,7 +159,7 @@ def _loss(params, weights, rows, at, numbers, setting):
   Args:
     params: Players; the gradient is with respect to them.
     weights: with the parameters that have no gradient.
-    rows: of the microbatch, see `_rows`.
+    rows: of the microbatch: LearnerBatch, weights and noise of its tokens.
     at: forward.Tokens.
     numbers: of the update.
     setting: of the program.
@@ -176,9 +180,8 @@ def _loss(params, weights, rows, at, numbers, setting):
         cfg.rejection, calibration, noise,
         *forward.normalizers(batch, now, lam, cfg.rejection))
   total, (sums, maxima, facts) = loss_lib.weighted_sum(
-      now.logprobs, now.entropy, batch, of_tokens, loss, rejection=rejection,
-      objective=cfg.objective, aggregation=cfg.aggregation,
-      correction=cfg.importance, kl_estimator=cfg.kl_estimator)
+      now.logprobs, now.entropy, batch, of_tokens, loss, cfg=cfg.loss,
+      rejection=rejection)
   if now.student is not None:
     # The gradient of each model is of its own loss alone.
     actor, more = actor_lib.weighted_sum(
@@ -196,11 +199,13 @@ def _gradient(weights, work, numbers, setting):
   """
   mesh = setting.mesh
 
-  def one(rows, lists, reach, given):
+  def of_microbatch(rows, lists, reach, given):
     weights, numbers = given
     at = forward.Tokens(lists, reach, work.plan.sizes)
     grads, (sums, maxima, facts) = jax.grad(_loss, has_aux=True)(
         weights.params, weights, rows, at, numbers, setting)
+    # In the layout of the parameters: the sum over the microbatches is then
+    # split like them, where the partitioner could keep all of it everywhere.
     grads = grads.map(jax.lax.with_sharding_constraint, setting.specs)
     return ((grads, sums), maxima), facts
 
@@ -214,8 +219,8 @@ def _gradient(weights, work, numbers, setting):
     return collectives.sum_over_data(total, mesh), maxima
 
   ((grads, sums), maxima), facts = microbatches.fold(
-      work.plan, work.rows, (weights, numbers), mesh=mesh, one=one, done=done,
-      add=add)
+      work.plan, work.rows, (weights, numbers), mesh=mesh,
+      of_microbatch=of_microbatch, done=done, add=add)
   return grads, sums, maxima, facts
 
 
@@ -225,7 +230,8 @@ def _descend(state, grads, optimizer, taken, *, dropped):
     updates, opt_state = optimizer.transform.update(grads, opt_state, params)
     return optax.apply_updates(params, updates), opt_state
 
-  # A choice for each array would keep copies of the optimiser's state.
+  # One conditional around the step: a choice for each array would keep copies
+  # of the parameters and of the optimiser's state.
   params, opt_state = jax.lax.cond(
       taken, step, lambda params, opt_state, _: (params, opt_state),
       state.params, state.opt_state, grads)
@@ -241,11 +247,13 @@ def _means(sums, calibration, own, setting):
   sums = dict(sums)
   metrics = {name: sums.pop(name) for name in _TOTALS if name in sums}
   if cfg:
-    found = sums.pop('rejection')
-    metrics.update(rejection_lib.metrics(found, sums, calibration))
+    # The last update's calibration served this batch; this batch's serves the
+    # next: a forward pass less than its own.
+    counts = sums.pop('rejection')
+    metrics.update(rejection_lib.metrics(counts, sums, calibration))
     if not own:
       calibration = rejection_lib.calibrate(
-          cfg, found, calibration, own=False)
+          cfg, counts, calibration, own=False)
   tokens = jnp.maximum(metrics['tokens'], 1.0)
   return {**metrics, **jax.tree.map(lambda x: x / tokens, sums)}, calibration
 
@@ -261,34 +269,32 @@ def _calibration(previous, weights, rows, work, loss, setting):
   if not cfg:
     return None, True
 
-  def counts(new, old, behaviour, mask, noise, **z):
+  def counts(new, batch, noise, **z):
+    old = new if batch.old_logprobs is None else batch.old_logprobs
     return rejection_lib.counts(cfg, rejection_lib.tokens(
-        cfg, new, old, behaviour, mask, loss.rejection['lam'], noise=noise,
-        **z), mask)
+        cfg, obrs.Logprobs(new, old, batch.behaviour_logprobs), batch.mask,
+        loss.rejection['lam'], noise=noise, **z), batch.mask)
 
-  def one(rows, lists, reach, given):
+  def of_microbatch(rows, lists, reach, given):
     weights, loss = given
     batch, _, noise = rows
     lam = loss.rejection['lam']
     now = forward.stats(
         weights, batch, forward.Tokens(lists, reach, work.plan.sizes),
         loss.temperature, setting, entropy=False, lam=lam)
-    old = now.logprobs if batch.old_logprobs is None else batch.old_logprobs
     z, z_topk = forward.normalizers(batch, now, lam, cfg)
-    return counts(
-        now.logprobs, old, batch.behaviour_logprobs, batch.mask, noise, z=z,
-        z_topk=z_topk), ()
+    return counts(now.logprobs, batch, noise, z=z, z_topk=z_topk), ()
 
   if cfg.target == 'p_ref':
+    # Both policies are known before the update: no pass of the model.
     batch, _, noise = rows
-    old, z = batch.old_logprobs, 'z' if cfg.z == 'exact' else 'z_topk'
-    found = counts(
-        old, old, batch.behaviour_logprobs, batch.mask, noise, **{z: batch.z})
+    z = 'z' if cfg.z == 'exact' else 'z_topk'
+    sums = counts(batch.old_logprobs, batch, noise, **{z: batch.z})
   elif cfg.two_pass:
-    found, _ = microbatches.fold(
-        work.plan, work.rows, (weights, loss), mesh=setting.mesh, one=one,
-        add=lambda *x: jax.tree.map(jnp.add, *x),
+    sums, _ = microbatches.fold(
+        work.plan, work.rows, (weights, loss), mesh=setting.mesh,
+        of_microbatch=of_microbatch, add=lambda *x: jax.tree.map(jnp.add, *x),
         done=lambda x: collectives.sum_over_data(x, setting.mesh))
   else:
     return previous, False
-  return rejection_lib.calibrate(cfg, found, previous, own=True), True
+  return rejection_lib.calibrate(cfg, sums, previous, own=True), True

@@ -42,6 +42,8 @@ def in_rows(
             (slot >= sizes.firm)[..., None, None],
             over(rest, q, k, v, static._replace(response=sizes.short)), out)
 
+      # Static shapes must have room for many short rows; most lists have none.
+      # compile_check finds the branch by its name.
       with jax.named_scope('further_rows'):
         return jax.lax.cond(
             jnp.any(rest.length > 0), further, lambda out: out,
@@ -51,7 +53,8 @@ def in_rows(
       return over(lists, q, k, v)
     return ragged.on_each(local, lists, columns.row, q, k, v)
 
-  return attention.Layout(attend, static.prompt + static.response)
+  return attention.Layout(
+      attend, static.prompt + static.response, columns.position)
 
 
 def in_chunks(
@@ -65,10 +68,12 @@ def in_chunks(
 
   Args:
     columns: of the lists.
-    reach: [F, chunks] see `packing.Plan`.
+    reach: [F, chunks] int32, the first column in reach of each chunk.
     sizes: of the lists.
     longest: tokens of the longest row.
   """
+  # A copy for each chunk, not one product of all columns with all: its scores
+  # would be N x N, most of them hidden.
   count, earlier = sizes.chunks, sizes.back // sizes.chunk
   split = lambda x: x.reshape(count, -1, *x.shape[2:])
 
@@ -97,6 +102,7 @@ def in_chunks(
     return jnp.where(
         seen, position - around(columns.position, reach)[:, None], -1)
 
+  # Once for all layers, outside of their scan.
   back = ragged.on_each(backs, columns, reach)
 
   def attend(q, k, v, *, scale, window, windowed, cap, implementation):
@@ -108,7 +114,8 @@ def in_chunks(
           ragged.on_each(split, q), k, v,
           attention.visible(back, window, windowed), scale=scale, cap=cap)
 
-    # The copies of keys and values are made again for the gradient.
+    # The copies of keys and values, several times as large as these, are made
+    # again for the gradient; the weights of attention are not.
     out = jax.checkpoint(
         in_chunks, prevent_cse=False,
         policy=jax.checkpoint_policies.save_only_these_names(
@@ -116,4 +123,4 @@ def in_chunks(
     return ragged.on_each(
         lambda x: x.reshape(1, sizes.columns, *x.shape[2:]), out)
 
-  return attention.Layout(attend, longest)
+  return attention.Layout(attend, longest, columns.position)

@@ -30,9 +30,11 @@ class Layout(NamedTuple):
     attend: (q, k, v, ...) -> their attention, in this order; the arguments are
       those of `causal_attention`.
     longest: tokens of the longest sequence.
+    positions: [B, S] int32, of each token in its sequence.
   """
   attend: Callable[..., jax.Array]
   longest: int
+  positions: jax.Array
 
 
 def softcap(x: jax.Array, cap: float | None) -> jax.Array:
@@ -102,8 +104,10 @@ def causal_attention(
     from jaxrl_llm.models import splash  # Importing Pallas takes time.
     return splash.attend(
         q, k, v, scale=scale, window=window, windowed=windowed, cap=cap,
-        name=SAVED, interpret=implementation != 'splash')
+        interpret=implementation != 'splash')
   if implementation == 'cudnn':
+    # A window of cuDNN is static, but layers of both kinds share the scan's
+    # body. A soft cap it lacks.
     if cap is not None or window is not None:
       raise ValueError(
           "attention='cudnn' has no soft cap or sliding window: use 'xla' for "
@@ -124,10 +128,11 @@ def visible(
   Args:
     back: positions from the query back to the key; negative for a key that is
       hidden in any case.
-    window, windowed: see `causal_attention`.
+    window: positions a query may look back, itself included; None for all.
+    windowed: [] bool, whether this layer uses the window.
   """
-  found = back >= 0
-  return found if window is None else found & (
+  earlier = back >= 0
+  return earlier if window is None else earlier & (
       (back < window) | ~jnp.asarray(windowed))
 
 
@@ -141,7 +146,8 @@ def masked_attention(
     k: [B, C, KV, h] keys; KV divides H.
     v: [B, C, KV, h] values.
     visible: [S, C] or [B, S, C] bool. A query that sees no key gets any result.
-    scale, cap: see `causal_attention`.
+    scale: factor of the query-key products.
+    cap: soft cap of the scores, or None.
 
   Returns:
     [B, S, H, h], in q's type.

@@ -146,17 +146,17 @@ def digest(folder: pathlib.Path) -> str:
   It covers small files completely, and large ones by samples of 64 KB at
   regular distances.
   """
-  found = hashlib.sha256()
+  sha = hashlib.sha256()
   for path in sorted(folder.iterdir()):
     if any(path.match(pattern) for pattern in (*_TEXTS, *_WEIGHTS)):
       size = path.stat().st_size
-      found.update(f'{path.name} {size}\n'.encode())
+      sha.update(f'{path.name} {size}\n'.encode())
       step = 1 << 16 if size < 1 << 26 else size // 1024
       with path.open('rb') as file:
         for start in range(0, size, step):
           file.seek(start)
-          found.update(file.read(1 << 16))
-  return found.hexdigest()[:16]
+          sha.update(file.read(1 << 16))
+  return sha.hexdigest()[:16]
 
 
 def companions(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -185,28 +185,28 @@ def open_checkpoint(folder: pathlib.Path) -> Checkpoint:
   stored = dataclasses.replace(
       cfg, tie_embeddings=cfg.tie_embeddings and _HEAD not in tensors)
   shapes = _shapes(stored)
-  known = set()
+  wanted = set()
   for leaf, (members, transposed) in names(stored).items():
     shape = shapes[leaf].shape
     shape = shape[1:] if leaf.startswith('layers/') else shape
     shape = shape[::-1] if transposed else shape
     for name in members:
-      known.add(name)
+      wanted.add(name)
       if name not in tensors:
         raise ValueError(
             f'{folder} lacks the tensor {name} that config.json asks for: '
             'fetch both again.')
-      found = tensors[name]
-      if found.shape != shape:
+      tensor = tensors[name]
+      if tensor.shape != shape:
         raise ValueError(
-            f'{found.path}: tensor {name} has shape {found.shape}, but '
+            f'{tensor.path}: tensor {name} has shape {tensor.shape}, but '
             f'config.json asks for {shape}: they belong to different models, '
             'fetch both again.')
-      if found.dtype not in _TYPES:
+      if tensor.dtype not in _TYPES:
         raise ValueError(
-            f'{found.path}: tensor {name} is stored as {found.dtype}, which is '
-            'not supported; save the model in bfloat16 or float32.')
-  extra = [name for name in tensors if name not in known
+            f'{tensor.path}: tensor {name} is stored as {tensor.dtype}, which '
+            'is not supported; save the model in bfloat16 or float32.')
+  extra = [name for name in tensors if name not in wanted
            and not name.endswith('rotary_emb.inv_freq')]  # of older versions
   if extra:
     raise ValueError(
@@ -214,7 +214,7 @@ def open_checkpoint(folder: pathlib.Path) -> Checkpoint:
         f'{f" and {len(extra) - 1} more" if extra[1:] else ""} would be left '
         'out, because config.json describes no such part: fetch both again, or '
         'choose a supported model.')
-  kinds = {tensors[name].dtype for name in known}
+  kinds = {tensors[name].dtype for name in wanted}
   cfg = dataclasses.replace(
       cfg, dtype=_TYPES['BF16' if kinds == {'BF16'} else 'F32'])
   return Checkpoint(folder, cfg, tensors)

@@ -7,7 +7,7 @@ is ignored.
 import copy
 import json
 import pathlib
-from typing import Any, Mapping
+from typing import Any, Iterator, Mapping
 
 import numpy as np
 
@@ -61,7 +61,6 @@ def from_hf(raw: Mapping[str, Any], where: str = 'config.json') -> ModelConfig:
       message names the first one.
   """
   import transformers
-  kind = raw['model_type']
 
   def invalid(error):
     reason = ' '.join(str(error).split()).rstrip('.')
@@ -77,75 +76,100 @@ def from_hf(raw: Mapping[str, Any], where: str = 'config.json') -> ModelConfig:
         {k: v for k, v in raw.items() if k != 'quantization_config'}))
   except Exception as error:  # transformers raises errors of many types
     raise invalid(error) from None
-  rope = dict(hf.rope_parameters)
-  rope_type = rope.get('rope_type', 'default')
-  gemma = kind == 'gemma2'
-  pattern = getattr(hf, 'layer_types', None) or []
-  sliding = [i for i, t in enumerate(pattern) if t != 'full_attention']
-  # A field that transformers does not read in a family says nothing.
-  activation = hf.hidden_activation if gemma else hf.hidden_act
-  stored = str(raw.get('dtype') or raw.get('torch_dtype') or 'float32')
-  for ok, feature in (
-      (raw.get('architectures') in (None, [], [FAMILIES[kind]]),
-       f'architectures={raw.get("architectures")} (not {FAMILIES[kind]})'),
-      (not raw.get('quantization_config'), 'quantization_config'),
-      ('rope_theta' in rope, 'rope_parameters for each type of layer'),
-      (rope_type in ('default', 'llama3'), f'rope_type={rope_type}'),
-      (rope.get('partial_rotary_factor', 1.0) == 1.0,
-       f'partial_rotary_factor={rope.get("partial_rotary_factor")}'),
-      (activation in _ACTIVATIONS, f'hidden activation {activation}'),
-      (kind == 'qwen2' or not hf.attention_bias, 'attention_bias=true'),
-      (kind != 'llama' or not hf.mlp_bias, 'mlp_bias=true'),
-      (not gemma or not hf.use_bidirectional_attention,
-       'use_bidirectional_attention=true'),
-      ({*pattern} <= {'full_attention', 'sliding_attention'},
-       f'layer_types={sorted({*pattern})}'),
-      (not sliding or gemma and sliding == [*range(0, len(pattern), 2)],
-       f'sliding windows in layers {sliding}'),
-  ):
-    if not ok:
+  for supported, feature in _features(raw, hf):
+    if not supported:
       raise ValueError(
           f'{where}: {feature} is not supported; choose a model without it.')
+  stored = str(raw.get('dtype') or raw.get('torch_dtype') or 'float32')
   if stored not in STORED:
     raise ValueError(
         f'{where}: weights stored in {stored} are not supported; save them in '
         'bfloat16 or float32.')
-  heads, theta = hf.num_attention_heads, rope['rope_theta']
+  try:
+    return _converted(hf, raw['model_type'], stored)
+  except (ArithmeticError, TypeError, ValueError) as error:
+    raise invalid(error) from None
+
+
+def _activation(hf: Any, kind: str) -> str:
+  # A field that transformers does not read in a family says nothing.
+  return hf.hidden_activation if kind == 'gemma2' else hf.hidden_act
+
+
+def _windowed_layers(hf: Any) -> list[int]:
+  """Returns the numbers of the layers with a sliding window."""
+  pattern = getattr(hf, 'layer_types', None) or []
+  return [i for i, t in enumerate(pattern) if t != 'full_attention']
+
+
+def _features(
+    raw: Mapping[str, Any], hf: Any) -> Iterator[tuple[bool, str]]:
+  """Yields (whether a feature is as our decoder has it, its name)."""
+  kind, rope = raw['model_type'], hf.rope_parameters
+  gemma = kind == 'gemma2'
+  yield (raw.get('architectures') in (None, [], [FAMILIES[kind]]),
+         f'architectures={raw.get("architectures")} (not {FAMILIES[kind]})')
+  yield not raw.get('quantization_config'), 'quantization_config'
+  yield 'rope_theta' in rope, 'rope_parameters for each type of layer'
+  rope_type = rope.get('rope_type', 'default')
+  yield rope_type in ('default', 'llama3'), f'rope_type={rope_type}'
+  factor = rope.get('partial_rotary_factor', 1.0)
+  yield factor == 1.0, f'partial_rotary_factor={factor}'
+  activation = _activation(hf, kind)
+  yield activation in _ACTIVATIONS, f'hidden activation {activation}'
+  yield kind == 'qwen2' or not hf.attention_bias, 'attention_bias=true'
+  yield kind != 'llama' or not hf.mlp_bias, 'mlp_bias=true'
+  yield (not gemma or not hf.use_bidirectional_attention,
+         'use_bidirectional_attention=true')
+  pattern = getattr(hf, 'layer_types', None) or []
+  yield ({*pattern} <= {'full_attention', 'sliding_attention'},
+         f'layer_types={sorted({*pattern})}')
+  sliding = _windowed_layers(hf)
+  yield (not sliding or gemma and sliding == [*range(0, len(pattern), 2)],
+         f'sliding windows in layers {sliding}')
+
+
+def _converted(hf: Any, kind: str, stored: str) -> ModelConfig:
+  """Converts a config of which all features are supported.
+
+  Raises:
+    ArithmeticError, TypeError, ValueError: a field is not valid.
+  """
+  rope, sliding = dict(hf.rope_parameters), _windowed_layers(hf)
+  heads, theta, gemma = (
+      hf.num_attention_heads, rope['rope_theta'], kind == 'gemma2')
   sizes = dict(
       vocab_size=hf.vocab_size, width=hf.hidden_size,
       layers=hf.num_hidden_layers, heads=heads,
       kv_heads=hf.num_key_value_heads, mlp_width=hf.intermediate_size)
-  caps = ('attn_logit_softcapping', 'final_logit_softcapping')
-  try:
-    if min(sizes.values()) < 1:
-      raise ValueError(f'sizes must be positive: {sizes}')
-    for name in ('query_pre_attn_scalar', *caps, 'sliding_window'):
-      value = getattr(hf, name) if gemma else None
-      if value is not None and value <= 0:
-        raise ValueError(f'{name}={value} must be positive')
-    if sliding and hf.sliding_window is None:
-      raise ValueError('sliding_window=null, but layers have a window')
-    scaling = None
-    if rope_type == 'llama3':
-      scaling = RopeScaling(*(rope[name] for name in (
-          'factor', 'low_freq_factor', 'high_freq_factor',
-          'original_max_position_embeddings')))
-    head_dim = getattr(hf, 'head_dim', None)
-    return ModelConfig(
-        **sizes,
-        head_dim=hf.hidden_size // heads if head_dim is None else head_dim,
-        activation=_ACTIVATIONS[activation],
-        rope_theta=float(theta) if type(theta) is int else theta,
-        rope_scaling=scaling,
-        norm_eps=hf.rms_norm_eps, norm_plus_one=gemma,
-        qkv_bias=kind == 'qwen2', qk_norm=kind == 'qwen3', post_norms=gemma,
-        tie_embeddings=bool(hf.tie_word_embeddings), scale_embeddings=gemma,
-        query_scale=hf.query_pre_attn_scalar ** -0.5 if gemma else None,
-        attention_softcap=hf.attn_logit_softcapping if gemma else None,
-        logit_softcap=hf.final_logit_softcapping if gemma else None,
-        window=hf.sliding_window if sliding else None, dtype=stored)
-  except (ArithmeticError, TypeError, ValueError) as error:
-    raise invalid(error) from None
+  if min(sizes.values()) < 1:
+    raise ValueError(f'sizes must be positive: {sizes}')
+  for name in ('query_pre_attn_scalar', 'attn_logit_softcapping',
+               'final_logit_softcapping', 'sliding_window'):
+    value = getattr(hf, name) if gemma else None
+    if value is not None and value <= 0:
+      raise ValueError(f'{name}={value} must be positive')
+  if sliding and hf.sliding_window is None:
+    raise ValueError('sliding_window=null, but layers have a window')
+  scaling = None
+  if rope.get('rope_type') == 'llama3':
+    scaling = RopeScaling(*(rope[name] for name in (
+        'factor', 'low_freq_factor', 'high_freq_factor',
+        'original_max_position_embeddings')))
+  head_dim = getattr(hf, 'head_dim', None)
+  return ModelConfig(
+      **sizes,
+      head_dim=hf.hidden_size // heads if head_dim is None else head_dim,
+      activation=_ACTIVATIONS[_activation(hf, kind)],
+      rope_theta=float(theta) if type(theta) is int else theta,
+      rope_scaling=scaling,
+      norm_eps=hf.rms_norm_eps, norm_plus_one=gemma,
+      qkv_bias=kind == 'qwen2', qk_norm=kind == 'qwen3', post_norms=gemma,
+      tie_embeddings=bool(hf.tie_word_embeddings), scale_embeddings=gemma,
+      query_scale=hf.query_pre_attn_scalar ** -0.5 if gemma else None,
+      attention_softcap=hf.attn_logit_softcapping if gemma else None,
+      logit_softcap=hf.final_logit_softcapping if gemma else None,
+      window=hf.sliding_window if sliding else None, dtype=stored)
 
 
 def to_hf(

@@ -23,18 +23,18 @@ def targets(shapes: Params, pattern: str) -> list[str]:
   Raises:
     ValueError: no name matches, or the pattern is not a regular expression.
   """
-  known = [n for n, x in shapes['layers'].items() if len(x.shape) == 3]
+  matrices = [n for n, x in shapes['layers'].items() if len(x.shape) == 3]
   try:
-    found = [name for name in known if re.fullmatch(pattern, name)]
+    names = [name for name in matrices if re.fullmatch(pattern, name)]
   except re.error as error:
     raise ValueError(
         f'lora.targets={pattern} is not a valid regular expression ({error}).'
     ) from None
-  if not found:
+  if not names:
     raise ValueError(
-        f'lora.targets={pattern} matches none of {", ".join(known)}: use a '
+        f'lora.targets={pattern} matches none of {", ".join(matrices)}: use a '
         'pattern that matches whole names.')
-  return found
+  return names
 
 
 def init(key: jax.Array, shapes: Params, rank: int, pattern: str) -> Params:
@@ -83,7 +83,7 @@ def merge(joined: Params) -> Params:
   """
   layers = joined['layers']
 
-  def one(name, weight):
+  def merged(name, weight):
     scale = layers.get(f'{name}_scale')
     if scale is not None:
       weight = quantise.dequantise(weight, scale, axis=-2)
@@ -95,5 +95,5 @@ def merge(joined: Params) -> Params:
         'ndr,nrf->ndf', a, b, precision='highest')
 
   return {**joined, 'layers': {
-      name: one(name, weight) for name, weight in layers.items()
+      name: merged(name, weight) for name, weight in layers.items()
       if '_lora_' not in name and not name.endswith('_scale')}}

@@ -15,6 +15,8 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 import numpy as np
 
+from jaxrl_llm.models.attention import SAVED
+
 # A block has at most BLOCK queries, a multiple of LANES. With a head_dim of 256
 # the kernels' blocks still fit into their limit of 16 MB of on-chip memory.
 BLOCK = 512
@@ -27,8 +29,7 @@ PARTIALS = 8
 
 
 @functools.lru_cache
-def _kernel(
-    heads, length, block, keys, fused, window, cap, name, interpret):
+def _kernel(heads, length, block, keys, window, cap, interpret):
   """Makes the kernel of one row.
 
   Its arguments are q [heads, length, h], k and v [groups, length, h].
@@ -38,15 +39,14 @@ def _kernel(
     length: tokens of the row.
     block: queries of a block, and keys of a block in the forward pass.
     keys: keys of a block in the backward pass, a multiple of `block`.
-    fused: whether the backward pass is one kernel.
-    window: see `attend`; None for all.
-    cap: see `attend`.
-    name: see `attend`.
-    interpret: see `attend`.
+    window: positions a query may look back, itself included; None for all.
+    cap: soft cap of the scores, or None.
+    interpret: whether to run in Pallas's interpreter.
   """
   shape = (length, length)
   mask = lib.CausalMask(shape) if window is None else (
       lib.LocalMask(shape, (window - 1, 0), 0))
+  fused = length <= keys * PARTIALS
   sizes = lib.BlockSizes(
       block_q=block, block_kv=block, block_q_dkv=block, block_kv_dkv=keys,
       block_kv_dkv_compute=block, block_q_dq=None if fused else block,
@@ -56,7 +56,7 @@ def _kernel(
     kernel = lib.make_splash_mha(
         lib.MultiHeadMask([mask] * heads), block_sizes=sizes, head_shards=1,
         q_seq_shards=1, attn_logits_soft_cap=cap,
-        residual_checkpoint_name=name, interpret=interpret)
+        residual_checkpoint_name=SAVED, interpret=interpret)
     return jax.tree.map(np.asarray, kernel)
 
 
@@ -69,13 +69,14 @@ def attend(
     window: Optional[int],
     windowed: jax.Array | bool,
     cap: Optional[float],
-    name: str,
     interpret: bool,
 ) -> jax.Array:
   """Computes causal grouped-query attention within each row.
 
   Where the mesh axes 'fsdp' and 'tensor' are automatic, rows are split over
-  'fsdp' and heads over 'tensor'.
+  'fsdp' and heads over 'tensor'. The output and the log-sum-exp have the name
+  SAVED for `jax.checkpoint`; the backward pass needs only these two and q, k
+  and v.
 
   Args:
     q: [B, S, H, h] queries; any h.
@@ -85,8 +86,6 @@ def attend(
     window: positions a query may look back, itself included; None for all.
     windowed: [] bool, whether to apply the window, if there is one.
     cap: soft cap of the scores, or None.
-    name: name of the output and the log-sum-exp for `jax.checkpoint`. The
-      backward pass needs only these two and q, k and v.
     interpret: whether to run in Pallas's interpreter, on any device.
 
   Returns:
@@ -109,8 +108,7 @@ def attend(
   def local(q, k, v, windowed):
     def run(window):
       return jax.vmap(_kernel(
-          q.shape[1], length, block, keys, length <= keys * PARTIALS, window,
-          cap, name, interpret))
+          q.shape[1], length, block, keys, window, cap, interpret))
 
     if window is None:
       return run(None)(q, k, v)

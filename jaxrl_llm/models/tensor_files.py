@@ -106,13 +106,13 @@ def find(folder: pathlib.Path) -> dict[str, Tensor]:
     raise ValueError(
         f'{folder} has neither {SINGLE} nor {INDEX}: fetch it again, or, if '
         'its weights are in another format, save them with transformers.')
-  found = {(path, t.name): t for path in paths for t in _header(path)}
+  tensors = {(path, t.name): t for path in paths for t in _header(path)}
   if places is not None:
-    for path, name in found.keys() ^ {(p, n) for n, p in places.items()}:
+    for path, name in tensors.keys() ^ {(p, n) for n, p in places.items()}:
       raise ValueError(
           f'{folder / INDEX} and {path} contradict each other about the tensor '
           f'{name}: fetch both again.')
-  return {name: tensor for (_, name), tensor in found.items()}
+  return {name: tensor for (_, name), tensor in tensors.items()}
 
 
 def _header(path: pathlib.Path) -> Iterable[Tensor]:

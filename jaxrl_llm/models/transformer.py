@@ -13,6 +13,7 @@ Left out, because no supported family needs them: dropout, learned positions,
 LayerNorm, mixture of experts.
 """
 
+import dataclasses
 import functools
 import operator
 from typing import Any, Callable, Optional
@@ -63,6 +64,27 @@ _KEPT = {
     'full': jax.checkpoint_policies.nothing_saveable,
 }
 REMAT = tuple(_KEPT)
+
+
+@dataclasses.dataclass(frozen=True)
+class Execution:
+  """How `forward` runs: this changes its speed and memory, not its result.
+
+  Attributes:
+    attention: implementation, from `attention.resolve`.
+    remat: activations to recompute in the backward pass. 'full': all but the
+      inputs of the layers. 'attention': attention's output is saved too, but
+      'xla' and 'cudnn' still recompute its inner parts. 'matmuls': products
+      with weights are saved too. 'none': only the result of `fetch` is
+      recomputed.
+    unroll: layers to unroll per step of the scan.
+  """
+  attention: str = 'xla'
+  remat: str = 'none'
+  unroll: int = 1
+
+
+PLAIN = Execution()
 
 
 def init(key: jax.Array, cfg: ModelConfig) -> Params:
@@ -327,11 +349,8 @@ def forward(
     tokens: jax.Array,
     *,
     cfg: ModelConfig,
-    implementation: str = 'xla',
-    remat: str = 'none',
-    unroll: int = 1,
+    execution: Execution = PLAIN,
     keep_kv: bool = False,
-    positions: Optional[jax.Array] = None,
     layout: Optional[attention.Layout] = None,
     lookup: Callable[[jax.Array, jax.Array], jax.Array] = operator.getitem,
     fetch: Optional[Callable[[Params], Params]] = None,
@@ -342,18 +361,9 @@ def forward(
     params: the parameter tree.
     tokens: [B, S] int32, right-padded.
     cfg: the model.
-    implementation: implementation of attention, see
-      `attention.causal_attention`.
-    remat: activations to recompute in the backward pass. 'full': all but the
-      inputs of the layers. 'attention': attention's output is saved too, but
-      'xla' and 'cudnn' still recompute its inner parts. 'matmuls': products
-      with weights are saved too. 'none': only the result of `fetch` is
-      recomputed.
-    unroll: layers to unroll per step of the scan.
+    execution: how to run.
     keep_kv: whether to return the rotated keys and the values (prefill).
-    positions: [B, S] int32, of each token in its sequence; None for 0, 1, ...
-    layout: order of the tokens, if [B, S] are not rows; then `positions` must
-      be given.
+    layout: order of the tokens, if [B, S] are not rows.
     lookup: (table [V, D], tokens [B, S]) -> rows of the table [B, S, D].
     fetch: (layer's parameters) -> parameters to use, a `jax.custom_vjp`; None
       for no change.
@@ -363,9 +373,8 @@ def forward(
     and either None or (keys, values), each [layers, B, S, KV, h].
   """
   longest = layout.longest if layout else tokens.shape[1]
-  if positions is None:
-    positions = jnp.arange(longest)[None]
-  rope = rope_table(positions, cfg)
+  rope = rope_table(
+      layout.positions if layout else jnp.arange(longest)[None], cfg)
   # A window as long as the sequence, or longer, hides nothing.
   window = cfg.window if cfg.window and cfg.window < longest else None
   windowed = jnp.asarray([w == cfg.window for w in cfg.layer_windows()])
@@ -377,14 +386,15 @@ def forward(
     def attend(q, k, v):
       out = attend_to(
           q, k, v, scale=cfg.scale, window=window, windowed=windowed,
-          cap=cfg.attention_softcap, implementation=implementation)
+          cap=cfg.attention_softcap, implementation=execution.attention)
       return out, (k, v) if keep_kv else None
 
     return block(x, fetch(layer) if fetch else layer, rope, attend, cfg)
 
-  if fetch or remat != 'none':
-    step = jax.checkpoint(step, policy=_KEPT[remat])
+  # Without `fetch`, autodiff alone saves what 'none' saves.
+  if fetch or execution.remat != 'none':
+    step = jax.checkpoint(step, policy=_KEPT[execution.remat])
   x, kv = jax.lax.scan(
       step, embed(params, tokens, cfg, lookup),
-      (params['layers'], windowed), unroll=unroll)
+      (params['layers'], windowed), unroll=execution.unroll)
   return rms_norm(x, params['norm'], cfg), kv

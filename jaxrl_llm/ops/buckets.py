@@ -9,25 +9,25 @@ from typing import Sequence
 
 import numpy as np
 
-MOST = 5  # lengths in addition to the full one
-WORTH = 0.02  # share of the work that a length must save
+MAX_EXTRA_LENGTHS = 5  # in addition to the full one; each is a compile
+MIN_SAVING = 0.02  # share of the work that a length must save
 _STEPS, _DRAWN = 400, 1 << 20  # most simulated steps, and rows of them all
 
 
 def choose(
-    sizes: np.ndarray, *, full: int, most: int = MOST, worth: float = WORTH,
-) -> tuple[int, ...]:
+    sizes: np.ndarray, *, full: int, max_extra: int = MAX_EXTRA_LENGTHS,
+    min_saving: float = MIN_SAVING) -> tuple[int, ...]:
   """Chooses the lengths that make the sum of padded sizes smallest.
 
   Args:
     sizes: [N] lengths to be padded, each from 1 to `full`.
     full: longest length; it always exists, and is not in the result.
-    most: most lengths to choose.
-    worth: each additional length must save this share of the padded sum
+    max_extra: most lengths to choose.
+    min_saving: each additional length must save this share of the padded sum
       without it; saving less ends the choice.
 
   Returns:
-    At most `most` lengths below `full`, ascending. They are multiples of a
+    At most `max_extra` lengths below `full`, ascending. They are multiples of a
     power of two that is about `full` / 32.
   """
   unit = 1 << max((full // 32).bit_length() - 1, 0)
@@ -39,19 +39,19 @@ def choose(
   # chosen[j]: the lengths. Each round allows one length more.
   best = np.append(0, ends * counts[1:])
   chosen = [(), *((end,) for end in ends)]
-  found = chosen[-1]
-  for _ in range(most):
+  lengths = chosen[-1]
+  for _ in range(max_extra):
     sums = best[:-1, None] + (counts[1:] - counts[:-1, None]) * ends
     sums[np.tri(*sums.shape, -1, dtype=bool)] = np.iinfo(sums.dtype).max
     last = sums.argmin(0)
     saved = best[-1] - sums[last[-1], -1]
-    if saved < worth * best[-1] or not saved:
+    if saved < min_saving * best[-1] or not saved:
       break
     best = np.append(0, sums[last, np.arange(len(ends))])
     chosen = [(), *(
         (*chosen[i], end) for i, end in zip(last, ends))]
-    found = chosen[-1]
-  return tuple(int(end) for end in found[:-1])
+    lengths = chosen[-1]
+  return tuple(int(end) for end in lengths[:-1])
 
 
 def of_prompts(

@@ -45,13 +45,13 @@ def over_chunks(
       x = x.swapaxes(0, 1)
     return x.reshape(size * chunks, *x.shape[2:])[:count]
 
-  one, given = fn, jax.tree.map(split, tokens)
+  of_chunk, given = fn, jax.tree.map(split, tokens)
   if needed is not None:
     some = jnp.any(split(needed), axis=1)
     if axis is not None:
       some = jax.lax.pmax(some.astype(jnp.int32), axis) > 0
 
-    def one(given):
+    def of_chunk(given):
       some, tokens = given
       nothing = jax.tree.map(
           lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(fn, tokens))
@@ -62,5 +62,5 @@ def over_chunks(
 
     given = some, given
   # Without jax.checkpoint the scan would save the logits of every chunk.
-  out = jax.lax.map(jax.checkpoint(one, prevent_cse=False), given)
+  out = jax.lax.map(jax.checkpoint(of_chunk, prevent_cse=False), given)
   return jax.tree.map(join, out)

@@ -30,6 +30,7 @@ Array = jax.Array
 Scalar = Union[float, Array]
 
 TARGETS = ('p_new', 'p_ref')
+# Halvings that take an interval of log-ratios below float32's resolution.
 _BISECTIONS = 60
 
 
@@ -157,8 +158,26 @@ def calibration(
 
 def kappa(accepted: Array, z_approx: Array, *, previous: Scalar) -> Array:
   """Computes `calibration` from sums over tokens."""
-  known = (accepted > 0) & (z_approx > 0)
-  return jnp.where(known, accepted / jnp.where(known, z_approx, 1.0), previous)
+  some = (accepted > 0) & (z_approx > 0)
+  # The inner `where` keeps 0 / 0 out of both branches.
+  return jnp.where(some, accepted / jnp.where(some, z_approx, 1.0), previous)
+
+
+class Logprobs(NamedTuple):
+  """Log-probs of sampled tokens under three policies.
+
+  Attributes:
+    new: [B, T] under the policy in training.
+    old: [B, T] under the policy at the step of the rollout, p_ref in the paper.
+    behaviour: [B, T] under the actor, q.
+  """
+  new: Array
+  old: Array
+  behaviour: Array
+
+  def of_target(self, target: str) -> Array:
+    """Returns log p of a target, one of TARGETS."""
+    return self.new if target == 'p_new' else self.old
 
 
 class Weights(NamedTuple):
@@ -175,17 +194,14 @@ class Weights(NamedTuple):
 
 
 def weights(
-    logp_new: Array,
-    logp_ref: Array,
-    logp_behaviour: Array,
+    logprobs: Logprobs,
     z: Array,
     mask: Array,
     *,
     lam: Scalar,
     c1: Scalar = jnp.inf,
-    c2: Scalar = jnp.inf,
+    c2: Optional[Scalar] = jnp.inf,
     target: str = 'p_new',
-    clipped: bool = True,
     correction: Optional[Callable[[Array, Array], Array]] = None,
 ) -> Weights:
   """Computes the weights that multiply the loss of the kept tokens.
@@ -194,45 +210,42 @@ def weights(
 
   for a surrogate with the ratio p_new / p_ref (v1, Eq. 7 to 11; v2, Eq. 5). The
   second factor is 1 for the target p_ref. It is left out where the surrogate
-  has no such ratio (`clipped=False`; v1, App. B.1): the weight is then
-  p_new / q' alone.
+  has no such ratio (`c2=None`; v1, App. B.1): the weight is then p_new / q'
+  alone.
 
   Args:
-    logp_new: [B, T] log-probs of the sampled tokens under the policy in
-      training.
-    logp_ref: [B, T] under the policy at the step of the rollout.
-    logp_behaviour: [B, T] under the actor.
+    logprobs: of the sampled tokens.
     z: [B, T] Z at each position, or its approximation times kappa.
     mask: [B, T] bool, tokens that count; the others may hold anything.
     lam: threshold, above 0.
     c1: bound of the first factor.
-    c2: bound of the second factor.
+    c2: bound of the second factor; None leaves the factor out.
     target: which policy is p, one of TARGETS.
-    clipped: whether the surrogate has the ratio p_new / p_ref.
-    correction: another F(x) in place of min(x, c1), from (log x [B, T], mask)
-      to weights, see `importance`.
+    correction: another F(x) in place of min(x, c1): (log x [B, T], mask) ->
+      weights, such as those of `importance`.
 
   Returns:
     The weights. Ratios are at most e^20, see `importance.bounded_exp`.
   """
   chex.assert_rank(mask, 2)
-  chex.assert_equal_shape([logp_new, logp_ref, logp_behaviour, z, mask])
+  chex.assert_equal_shape([*logprobs, z, mask])
   if target not in TARGETS:
     raise ValueError(
         f'target={target!r} is not known: use one of {", ".join(TARGETS)}.')
-  new, ref, behaviour, z = (
+  *logprobs, z = (
       jax.lax.stop_gradient(jnp.where(mask, x, 0.0)).astype(jnp.float32)
-      for x in (logp_new, logp_ref, logp_behaviour, z))
-  p = new if target == 'p_new' else ref
-  log_x = jnp.log(z) + jnp.maximum(jnp.log(lam), _log_ratio(p, behaviour))
+      for x in (*logprobs, z))
+  logprobs = Logprobs(*logprobs)
+  log_x = jnp.log(z) + jnp.maximum(jnp.log(lam), _log_ratio(
+      logprobs.of_target(target), logprobs.behaviour))
   log_x = jnp.where(mask, log_x, 0.0)
   x = importance.bounded_exp(log_x)
   if correction is None:
     correction = lambda log_x, mask: importance.tis(log_x, mask, cap=c1)
   weight = first = correction(log_x, mask)
   at_c2 = jnp.zeros_like(mask)
-  if target == 'p_new' and clipped:
-    second = importance.bounded_exp(_log_ratio(ref, new))
+  if target == 'p_new' and c2 is not None:
+    second = importance.bounded_exp(_log_ratio(logprobs.old, logprobs.new))
     weight, at_c2 = first * jnp.minimum(second, c2), second > c2
   changed = jnp.abs(first - x) > 1e-5 * x  # more than by rounding
   return Weights(

@@ -191,9 +191,9 @@ def _known(x, lists, static):
   """Zeros the parts of rows that `as_list` does not take."""
   column = jnp.arange(static.prompt + static.response)
   begin = jnp.where(lists.owner, 0, lists.before)[:, None]
-  there = (column >= begin) & (
+  taken = (column >= begin) & (
       column < (lists.before + lists.length)[:, None])
-  return jnp.where(there.reshape(*there.shape, *[1] * (x.ndim - 2)), x, 0)
+  return jnp.where(taken.reshape(*taken.shape, *[1] * (x.ndim - 2)), x, 0)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))

@@ -130,7 +130,7 @@ def outcome_values(
 
   Args:
     prior: [G] weights of the pass rates.
-    signal: [n + 1], see `signal_table`.
+    signal: [n + 1], sum of |advantage| of a group with c of n right.
     n_init: samples of a screen, fewer than n.
 
   Returns:
@@ -153,7 +153,7 @@ def mean_signal(prior: np.ndarray, signal: np.ndarray) -> float:
 
   Args:
     prior: [G] weights of the pass rates.
-    signal: [n + 1], see `signal_table`.
+    signal: [n + 1], sum of |advantage| of a group with c of n right.
   """
   return float(prior @ _binomial(len(signal) - 1, len(prior)) @ signal)
 
@@ -191,7 +191,7 @@ def signal_per_sample(
   """Computes the expected signal per generated sample of sets of outcomes.
 
   Args:
-    values: [n_init + 1], see `outcome_values`.
+    values: [n_init + 1], from `outcome_values`.
     probability: [n_init + 1].
     n_cont: samples of a continuation.
     accepted: [..., n_init + 1] bool, sets of outcomes that are continued.

@@ -10,7 +10,7 @@ nor its gradient moves between devices; per token, D and a few more numbers do.
 """
 
 import math
-from typing import NamedTuple, Optional, Sequence, Union
+from typing import NamedTuple, Optional, Union
 
 import chex
 import jax
@@ -24,6 +24,61 @@ Scalar = Union[float, Array]
 
 # Number of logits in the default chunk: 512 MB of float32.
 _DEFAULT_LOGITS = 1 << 27
+
+
+class Head(NamedTuple):
+  """Logits of a model in two factors: logits = hidden unembed^T.
+
+  Attributes:
+    hidden: [..., D] final hidden states, in the compute type.
+    unembed: [V, D], in any floating type. Its gradient has this type and is
+      accumulated in it over the chunks.
+    softcap: cap in cap * tanh(logits / cap), applied before the temperature
+      (Gemma 2); None for no cap.
+  """
+  hidden: Array
+  unembed: Array
+  softcap: Optional[float] = None
+
+
+class Wanted(NamedTuple):
+  """Statistics to compute beside the log-probs of the targets.
+
+  Attributes:
+    entropy: whether to compute the entropy.
+    top_k: K, likeliest tokens to return.
+    ids: [..., M] int, more tokens whose log-probs to return.
+    student: another model, for `TokenStats.student`.
+    other: the actor, for `TokenStats.overlap`; it gets no gradient. It may be
+      `student` itself.
+    lam: threshold of `overlap`.
+  """
+  entropy: bool = True
+  top_k: int = 0
+  ids: Optional[Array] = None
+  student: Optional[Head] = None
+  other: Optional[Head] = None
+  lam: Scalar = 1.0
+
+
+ENTROPY = Wanted()
+
+
+class Split(NamedTuple):
+  """Mesh axes over which V, and possibly the tokens, are split.
+
+  Devices along these axes are peers.
+
+  Attributes:
+    axes: names of the manual mesh axes that V is split over, major one first.
+    row_axis: the one of them that also splits the tokens, or None. Along the
+      other axes, the tokens are the same on each device.
+  """
+  axes: tuple[str, ...] = ()
+  row_axis: Optional[str] = None
+
+
+WHOLE = Split()
 
 
 class StudentStats(NamedTuple):
@@ -49,7 +104,8 @@ class TokenStats(NamedTuple):
     top_logprobs: [..., K] float32, their log-probs; None if K = 0.
     id_logprobs: [..., M] float32, log-probs of the given ids; None without ids.
     overlap: [...] float32, sum_v min(q(v), p(v) / lam) for another model's
-      distribution q, see `obrs.normalizer`; None without another model.
+      distribution q, the rate of acceptance of `obrs.normalizer`; None without
+      another model.
     student: of a second model; None without one.
   """
   logprobs: Array
@@ -87,19 +143,6 @@ def _logits_bwd(residuals, grad):
 _logits.defvjp(_logits_fwd, _logits_bwd)
 
 
-class _Split(NamedTuple):
-  """Mesh axes over which V, and possibly the tokens, are split.
-
-  Devices along these axes are peers.
-
-  Attributes:
-    axes: names of the manual mesh axes that V is split over, major one first.
-    row_axis: the one of them that also splits the tokens, or None.
-  """
-  axes: tuple[str, ...]
-  row_axis: Optional[str]
-
-
 def _gathered(x, split):
   """All-gathers x [c, ...] of own tokens to [C, ...] of all peers' tokens."""
   if split.row_axis is None:
@@ -135,7 +178,7 @@ def _top(logits, count, split):
   Args:
     logits: [C, V] of all peers' tokens and this device's part of V.
     count: number of logits.
-    split: see `_Split`.
+    split: of V and the tokens.
 
   Returns:
     Logits and ids, [c, count] each.
@@ -152,7 +195,7 @@ def _log_softmax(logits, split):
 
   Args:
     logits: [C, V] of all peers' tokens and this device's part of V.
-    split: see `_Split`.
+    split: of V and the tokens.
 
   Returns:
     The shifted logits, their exponentials, and the sum [c] of these over all of
@@ -193,6 +236,8 @@ class _Dist(NamedTuple):
   def at(self, targets, split):
     """Returns the log-probs [c] of all peers' targets [C]."""
     vocab = self.logits.shape[-1]
+    # No gather, whose gradient is a scatter into [C, V]; and a target in the
+    # part of another device hits nothing here.
     hit = jnp.arange(vocab) + _first(vocab, split) == targets[:, None]
     chosen = jnp.sum(jnp.where(hit, self.logits, 0.0), -1)
     return _sum(chosen, split) - self.log_total
@@ -224,8 +269,7 @@ def _student(p, q, targets, top_ids, split):
   return StudentStats(q.at(targets, split), _sum(kl, split), top)
 
 
-def _reduce(
-    logits, student, other, targets, ids, lam, split, *, entropy, top_k):
+def _reduce(logits, student, other, targets, wanted, split):
   """Computes TokenStats of a chunk.
 
   Args:
@@ -233,52 +277,72 @@ def _reduce(
     student: the same of a second model, or None.
     other: the same of the actor, or None.
     targets: [C].
-    ids: [C, M] or None.
-    lam: see `token_stats`.
-    split: see `_Split`.
-    entropy: see `token_stats`.
-    top_k: see `token_stats`.
+    wanted: what to compute, with `ids` [C, M] or None.
+    split: of V and the tokens.
   """
   p = _Dist.of(logits, split)
   stats = TokenStats(p.at(targets, split))
-  if entropy:
+  if wanted.entropy:
     # -sum p log p, with log p = logits - log_total.
     mean = _sum(jnp.sum(p.exp * p.logits, axis=-1), split) / p.total
     stats = stats._replace(entropy=p.log_total - mean)
-  if top_k:
-    top, top_ids = _top(p.logits, top_k, split)
+  if wanted.top_k:
+    top, top_ids = _top(p.logits, wanted.top_k, split)
     stats = stats._replace(
         top_ids=top_ids, top_logprobs=top - p.log_total[:, None])
-  if ids is not None:
-    stats = stats._replace(id_logprobs=p.at_ids(ids, split))
+  if wanted.ids is not None:
+    stats = stats._replace(id_logprobs=p.at_ids(wanted.ids, split))
   if student is not None:
     second = _Dist.of(student, split)
     stats = stats._replace(
         student=_student(p, second, targets, stats.top_ids, split))
   if other is not None:
     q = second if other is student else _Dist.of(other, split)
-    stats = stats._replace(overlap=_overlap(p, q, lam, split))
+    stats = stats._replace(overlap=_overlap(p, q, wanted.lam, split))
   return stats
 
 
+def _tempered(hidden, unembed, softcap, temperature):
+  """Returns float32 logits / temperature [C, V] of hidden [C, D]."""
+  if softcap is None and hidden.dtype == jnp.float32:
+    # A CPU would make a temperature for each logit. In 16 bits, hidden states
+    # would be rounded once more.
+    return _logits(hidden / temperature, unembed)
+  logits = _logits(hidden, unembed)
+  if softcap is not None:
+    logits = softcap * jnp.tanh(logits / softcap)
+  return logits / temperature
+
+
+def _chunk_size(chunk, unembed, models, split):
+  """Returns the most tokens of this device in a chunk.
+
+  Args:
+    chunk: as in `token_stats`.
+    unembed: [V, D] this device's part.
+    models: number of models whose logits exist together.
+    split: of V and the tokens.
+  """
+  vocab, width = unembed.shape
+  if chunk is None:
+    # Gathered hidden states take memory too: a part of V can be below D.
+    each = vocab if split.row_axis is None else max(vocab, 4 * width)
+    chunk = 1 << ((_DEFAULT_LOGITS // each).bit_length() - 1)
+  chunk = max(chunk // models, 1)
+  if split.row_axis is not None:
+    chunk = max(chunk // jax.lax.axis_size(split.row_axis), 1)
+  return chunk
+
+
 def token_stats(
-    hidden: Array,
-    unembed: Array,
+    head: Head,
     targets: Array,
     *,
     temperature: Scalar = 1.0,
-    softcap: Optional[float] = None,
-    top_k: int = 0,
-    ids: Optional[Array] = None,
-    entropy: bool = True,
-    student: Optional[tuple[Array, Array]] = None,
-    other: Optional[tuple[Array, Array]] = None,
-    other_softcap: Optional[float] = None,
-    lam: Scalar = 1.0,
+    wanted: Wanted = ENTROPY,
     chunk: Optional[int] = None,
     needed: Optional[Array] = None,
-    axes: Sequence[str] = (),
-    row_axis: Optional[str] = None,
+    split: Split = WHOLE,
 ) -> TokenStats:
   """Computes log-probs, entropy and top-k of hidden states in one pass over V.
 
@@ -286,90 +350,61 @@ def token_stats(
   unembed^T, soft-capped if the model has a cap. Products are computed in
   hidden's type and accumulated in float32; all later steps are float32.
 
-  With `axes`, call this function under jax.shard_map. All shapes are then the
-  shapes of one device's part.
+  With `split.axes`, call this function under jax.shard_map. All shapes are then
+  the shapes of one device's part.
 
   Args:
-    hidden: [..., D] final hidden states, in the compute type.
-    unembed: [V, D], in any floating type. Its gradient has this type and is
-      accumulated in it over the chunks.
+    head: of the model.
     targets: [...] int, token at each position.
-    temperature: divides the logits.
-    softcap: cap in cap * tanh(logits / cap), applied before the temperature
-      (Gemma 2); None for no cap.
-    top_k: number of likeliest tokens to return.
-    ids: [..., M] int, more tokens whose log-probs to return.
-    entropy: whether to compute the entropy.
-    student: hidden states [..., E] and unembedding [V, E] of another model, for
-      `student`.
-    other: hidden states [..., E] and unembedding [V, E] of the actor, for
-      `overlap`; they get no gradient. It may be `student` itself.
-    other_softcap: cap of these two.
-    lam: threshold of `overlap`.
+    temperature: divides the logits of all models.
+    wanted: what to compute beside the log-probs.
     chunk: tokens whose logits exist at a time, of all models, on all devices
       that share them. None: at most 512 MB on each device. If all tokens fit
       into one chunk, its logits are kept for the backward pass.
     needed: [...] bool, tokens whose statistics are used; the others have any.
       Chunks without one are skipped. None for all.
-    axes: names of manual mesh axes that V is split over, the major one first.
-    row_axis: the one of `axes` that also splits the tokens. Along the other
-      axes, hidden, targets and ids are the same on each device.
+    split: of V and the tokens over a mesh.
 
   Returns:
     TokenStats. `logprobs`, `entropy`, `top_logprobs` and `id_logprobs` have
-    gradients with respect to hidden and unembed, `student` has gradients with
-    respect to its own.
+    gradients with respect to the head, `student` has gradients with respect to
+    its own.
   """
-  leading, (vocab, width) = targets.shape, unembed.shape
-  chex.assert_shape(hidden, (*leading, width))
-  count = math.prod(leading)
-  if ids is not None:
-    chex.assert_shape(ids, (*leading, None))
-    ids = ids.reshape(count, ids.shape[-1])
-  if chunk is None:
-    # Gathered hidden states take memory too: a part of V can be below D.
-    each = vocab if row_axis is None else max(vocab, 4 * width)
-    chunk = 1 << ((_DEFAULT_LOGITS // each).bit_length() - 1)
-  same = other is student
-  models = 1 + (student is not None) + (other is not None and not same)
-  chunk = max(chunk // models, 1)
-  split = _Split(tuple(axes), row_axis)
-  if row_axis is not None:
-    chunk = max(chunk // jax.lax.axis_size(row_axis), 1)
-
-  def tempered(hidden, unembed, softcap):
-    if softcap is None and hidden.dtype == jnp.float32:
-      # A CPU would make a temperature for each logit.
-      return _logits(hidden / temperature, unembed)
-    logits = _logits(hidden, unembed)
-    if softcap is not None:
-      logits = softcap * jnp.tanh(logits / softcap)
-    return logits / temperature
+  leading, count = targets.shape, math.prod(targets.shape)
+  # One model may stand for both; its logits are then computed once.
+  same = wanted.other is wanted.student
 
   def flat(model):
     if model is None:
-      return None, None
-    chex.assert_shape(model[0], (*leading, model[1].shape[1]))
-    return model[0].reshape(count, -1), model[1]
+      return None
+    chex.assert_shape(model.hidden, (*leading, model.unembed.shape[1]))
+    return model._replace(hidden=model.hidden.reshape(count, -1))
 
-  states, unembed_student = flat(student)
-  others, unembed_other = jax.lax.stop_gradient(flat(None if same else other))
+  head, student = flat(head), flat(wanted.student)
+  other = flat(None if same else wanted.other)
+  ids = wanted.ids
+  if ids is not None:
+    chex.assert_shape(ids, (*leading, None))
+    ids = ids.reshape(count, ids.shape[-1])
+  if other is not None:
+    other = Head(*jax.lax.stop_gradient(other[:2]), other.softcap)
+  models = head, student, other
 
   def stats(tokens):
-    hidden, states, others, targets, ids = jax.tree.map(
-        lambda x: _gathered(x, split), tokens)
-    second = third = None
-    if states is not None:
-      second = tempered(states, unembed_student, other_softcap)
-      third = second if same else None
-    if others is not None:
-      third = tempered(others, unembed_other, other_softcap)
+    hidden, targets, ids = jax.tree.map(lambda x: _gathered(x, split), tokens)
+    logits, of_student, of_other = (
+        x if x is None else _tempered(
+            x, model.unembed, model.softcap, temperature)
+        for x, model in zip(hidden, models))
     return _reduce(
-        tempered(hidden, unembed, softcap), second, third, targets, ids, lam,
-        split, entropy=entropy, top_k=top_k)
+        logits, of_student, of_student if same else of_other, targets,
+        wanted._replace(ids=ids), split)
 
   out = chunks.over_chunks(
-      stats, (hidden.reshape(count, width), states, others,
-              targets.reshape(count), ids), chunk, axis=row_axis,
+      stats, (tuple(x and x.hidden for x in models), targets.reshape(count),
+              ids),
+      _chunk_size(
+          chunk, head.unembed, sum(x is not None for x in models), split),
+      axis=split.row_axis,
       needed=None if needed is None else needed.reshape(count))
   return jax.tree.map(lambda x: x.reshape(*leading, *x.shape[1:]), out)

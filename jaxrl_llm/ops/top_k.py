@@ -37,10 +37,10 @@ def top_k(x: Array, count: int) -> tuple[Array, Array]:
   # Of blocks with the same maximum top_k takes the first ones; in this order of
   # the blocks, it also takes the first ones of equal numbers.
   chosen = jnp.sort(chosen, -1)
-  found, place = jax.lax.top_k(
+  largest, place = jax.lax.top_k(
       jnp.take_along_axis(parts, chosen[..., None], -2).reshape(
           *x.shape[:-1], -1), count)
-  return found, _BLOCK * jnp.take_along_axis(
+  return largest, _BLOCK * jnp.take_along_axis(
       chosen, place // _BLOCK, -1) + place % _BLOCK
 
 

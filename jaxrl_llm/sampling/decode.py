@@ -8,7 +8,7 @@ layers' weights are in memory twice.
 """
 
 import functools
-from typing import Callable, Sequence
+from typing import Callable, NamedTuple, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,29 @@ from jaxrl_llm.sampling.kv_cache import Cache, Columns
 
 Array = jax.Array
 Caches = Cache | list[Cache]
+
+
+class Weights(NamedTuple):
+  """Parameters as decode steps read them.
+
+  Attributes:
+    params: the parameter tree.
+    layers: `params['layers']`, or the unrolled form of them.
+  """
+  params: transformer.Params
+  layers: transformer.Params | list[transformer.Params]
+
+
+class Prefixes(NamedTuple):
+  """Prefixes of prompts that are not in the slots' caches.
+
+  Attributes:
+    caches: their keys and values, in the same form as those of the slots.
+    attend: (cache of `caches`, layer, q, window) -> sums of attention over
+      them.
+  """
+  caches: Caches
+  attend: Callable[..., kv_cache.Sums]
 
 
 def split(
@@ -36,6 +59,7 @@ def split(
   Returns:
     A list of trees.
   """
+  # Not of quantised ones: their product is another, and they are small already.
   def layer(i):
     own = jax.tree.map(lambda x: x[i], stacked)
     if transpose is None:
@@ -58,7 +82,7 @@ def empty(
     columns: C.
     cfg: the model.
     unroll: whether to return the unrolled form.
-    kv: quantised type, see `quantise.TYPES`; None for the compute type.
+    kv: quantised type, a key of `quantise.TYPES`; None for the compute type.
   """
   lead = (cfg.layers, slots, cfg.kv_heads)
   dtype = cfg.dtype if kv is None else quantise.TYPES[kv]
@@ -90,20 +114,23 @@ def prefill(
     buckets: lengths below L to compile too; the shortest that holds all these
       prompts is used, and the columns after it are zeros.
     unroll: whether to return the unrolled form.
-    kv: quantised type of the caches, see `quantise.TYPES`; None for the compute
-      type. Prompts attend to keys and values that are not quantised.
-    attention: implementation, see `attention.causal_attention`.
+    kv: quantised type of the caches, a key of `quantise.TYPES`; None for the
+      compute type. Prompts attend to keys and values that are not quantised.
+    attention: implementation, from `attention.resolve`.
 
   Returns:
     Caches with P slots and L columns.
   """
   full = tokens.shape[1]
+  # All prompts together run at one length, so that one branch runs: prompts of
+  # several lengths would be as many passes over the weights.
   lengths = sorted({*buckets, full})
 
   def keys_and_values(columns):
     _, (k, v) = transformer.forward(
-        params, tokens[:, :columns], cfg=cfg, implementation=attention,
-        keep_kv=True)
+        params, tokens[:, :columns], cfg=cfg,
+        execution=transformer.Execution(attention), keep_kv=True)
+    # The order of `Cache`, once for each prompt and not at each step.
     k, v = k.transpose(0, 1, 3, 4, 2), v.transpose(0, 1, 3, 2, 4)
     if columns < full:
       rest = (0, full - columns)
@@ -111,6 +138,8 @@ def prefill(
       v = jnp.pad(v, (*[(0, 0)] * 3, rest, (0, 0)))
     return kv_cache.make(k, v, None if kv is None else quantise.TYPES[kv])
 
+  # No logits: [P, L, V] takes more memory than all else, and a slot's first
+  # decode step feeds the last prompt token again.
   cache = jax.lax.switch(
       jnp.searchsorted(jnp.asarray(lengths), jnp.max(length)),
       [functools.partial(keys_and_values, columns) for columns in lengths])
@@ -129,62 +158,60 @@ def copy_slot(caches: Caches, slot: Array, source: Caches, row: Array):
 
 
 def step(
-    params: transformer.Params,
-    layers: transformer.Params | list[transformer.Params],
+    weights: Weights,
     caches: Caches,
     tokens: Array,
     cols: Columns,
     rope: tuple[Array, Array],
     *,
     cfg: ModelConfig,
-    chunk: int | None = None,
-    prefix: Callable[..., kv_cache.Sums] | None = None,
-    prefixes: Caches | None = None,
+    prefixes: Prefixes | None = None,
 ) -> tuple[Array, Caches]:
   """Feeds one token to every slot.
 
   Args:
-    params: the parameter tree.
-    layers: `params['layers']`, in the same form as `caches`.
+    weights: with layers in the same form as `caches`.
     caches: keys and values so far.
     tokens: [S] int32.
     cols: the columns that each slot sees.
     rope: tables [S, head_dim] for the slots' positions.
     cfg: the model.
-    chunk: see `kv_cache.attend`.
-    prefix: (cache, layer, q, window) -> sums of attention over the prompts, if
-      they are not in `caches`.
-    prefixes: the keys and values for `prefix`, in the same form as `caches`.
+    prefixes: of the prompts, if they are not in `caches`.
 
   Returns:
     Final hidden states [S, D], and the caches with this step's entries.
   """
-  def block(x, weights, cache, shared, index, window):
-    def attend(q, k, v):
-      before = prefix and prefix(shared, index, q, window)
-      return kv_cache.attend(
-          cache, index, q, k, v, cols, window, cfg=cfg, chunk=chunk,
-          before=before)
+  params, layers = weights
 
-    return transformer.block(x, weights, rope, attend, cfg)
+  def block(x, layer, cache, shared, index, window):
+    def attend(q, k, v):
+      before = prefixes and prefixes.attend(shared, index, q, window)
+      new = kv_cache.write(cache, index, k, v, cols.write)
+      return kv_cache.attend(
+          new, index, q, cols, window, cfg=cfg, before=before), new
+
+    return transformer.block(x, layer, rope, attend, cfg)
 
   x = transformer.embed(params, tokens, cfg)
-  windows = cfg.layer_windows()
+  windows, shared = cfg.layer_windows(), prefixes and prefixes.caches
   if isinstance(layers, list):
     new = []
-    for weights, cache, shared, window in zip(
-        layers, caches, prefixes or caches, windows):
-      x, cache = block(x, weights, cache, shared, None, window)
+    for layer, cache, of_prompts, window in zip(
+        layers, caches, shared or caches, windows):
+      x, cache = block(x, layer, cache, of_prompts, None, window)
       new.append(cache)
     caches = new
   else:
     windows = jnp.asarray(windows)
 
+    # A loop over the index with the stack in its carry updates the cache in
+    # place. As inputs and outputs of a scan, CPUs copy it three times a step,
+    # and TPUs write whole layers anew.
     def layer(i, carry):
       x, cache = carry
       weights = jax.tree.map(
           lambda w: jax.lax.dynamic_index_in_dim(w, i, keepdims=False), layers)
-      return block(x, weights, cache, prefixes, i, windows[i])
+      return block(x, weights, cache, shared, i, windows[i])
 
     x, caches = jax.lax.fori_loop(0, cfg.layers, layer, (x, caches))
   return transformer.rms_norm(x, params['norm'], cfg), caches

@@ -43,7 +43,7 @@ def next_tokens(
     cfg: the model.
     top_logprobs: K, number of likeliest tokens to return, before truncation.
     tempered: whether to return the log-probs before truncation too.
-    few_rows: see `transformer.logits`.
+    few_rows: whether to use the product that is fast for few rows on a CPU.
 
   Returns:
     A dictionary: 'tokens' [S] int32; 'logprobs' [S] float32, their behaviour
@@ -51,32 +51,35 @@ def next_tokens(
     'tempered_logprobs' [S] float32; if K > 0, 'top_ids' and 'top_logprobs'
     [S, K] of the tempered distribution.
   """
-  one = functools.partial(
-      _next_tokens, cfg=cfg, top_logprobs=top_logprobs, tempered=tempered,
-      few_rows=few_rows)
+  def local(params, hidden, noise, sampling, axis):
+    logits = transformer.logits(params, hidden, cfg, few_rows)
+    if cfg.vocab_size <= vocabulary.WHOLE:
+      logits, axis = vocabulary.gather(logits, axis), None
+    return _drawn(
+        logits, noise, sampling, axis, top_logprobs=top_logprobs,
+        tempered=tempered)
+
   args = transformer.head_params(params), hidden, noise, sampling
   if jax.sharding.get_abstract_mesh().shape.get(_AXIS, 1) == 1:
-    return one(*args, axis=None)
+    return local(*args, axis=None)
+  # Over the other axes of the mesh this runs inside of a shard_map already.
   return jax.shard_map(
-      functools.partial(one, axis=_AXIS), axis_names={_AXIS},
+      functools.partial(local, axis=_AXIS), axis_names={_AXIS},
       in_specs=(P(_AXIS), P(), P(), P()), out_specs=P(), check_vma=False)(
           *args)
 
 
-def _next_tokens(
-    params, hidden, noise, sampling, *, cfg, top_logprobs, tempered, few_rows,
-    axis):
-  """Computes `next_tokens` on one shard, which has rows [v, D] of V."""
-  logits = transformer.logits(params, hidden, cfg, few_rows)
-  if cfg.vocab_size <= vocabulary.WHOLE:
-    logits, axis = vocabulary.gather(logits, axis), None
+def _drawn(logits, noise, sampling, axis, *, top_logprobs, tempered):
+  """Computes `next_tokens` from one shard's part [S, v] of the logits."""
   dist = logits_lib.process(logits, sampling, axis)
   token = logits_lib.draw(dist.behaviour, noise, dist.masses, axis)
   v = logits.shape[-1]
   local = token - vocabulary.first(v, axis)
   logprob = jnp.take_along_axis(
       dist.behaviour, jnp.clip(local, 0, v - 1)[:, None], -1)[:, 0]
+  # The token is on one shard alone; the sum over the shards is its log-prob.
   logprob = jnp.where((local >= 0) & (local < v), logprob, 0.0)
+  # Stacked: one message between the shards costs less than two.
   logprob, entropy = vocabulary.total(
       jnp.stack([logprob, logits_lib.entropy(dist.tempered)]), axis)
   drawn = dict(tokens=token, logprobs=logprob, entropy=entropy)

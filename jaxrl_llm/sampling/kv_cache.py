@@ -15,6 +15,7 @@ weights by those of the values: no dequantised cache exists.
 
 from typing import Callable, NamedTuple
 
+from flax import struct
 import jax
 import jax.numpy as jnp
 
@@ -25,7 +26,9 @@ from jaxrl_llm.ops import quantise
 Array = jax.Array
 
 _OUTSIDE = 1 << 30  # Further back than any layer's window.
-_MASKED = -1e30  # Score of a column that a slot does not see.
+# Score of a column that a slot does not see. With -inf, the difference of the
+# scores of two such columns would be NaN.
+_MASKED = -1e30
 
 
 class Cache(NamedTuple):
@@ -47,7 +50,8 @@ class Cache(NamedTuple):
   v_scale: Array | None = None
 
 
-class Columns(NamedTuple):
+@struct.dataclass
+class Columns:
   """The columns that each slot sees and writes at one decode step.
 
   Attributes:
@@ -56,11 +60,14 @@ class Columns(NamedTuple):
       to the column's token; very large for columns of other requests.
     chunks: [C / chunk] int32 or None, chunks of columns, the needed ones first.
     used: int32 scalar or None, number of `chunks` that some slot needs.
+    chunk: columns to read at a time, with an online softmax that stops after
+      the last chunk in use; None for all at once.
   """
   write: Array
   back: Array
-  chunks: Array | None
-  used: Array | None
+  chunks: Array | None = None
+  used: Array | None = None
+  chunk: int | None = struct.field(pytree_node=False, default=None)
 
 
 class Sums(NamedTuple):
@@ -86,7 +93,7 @@ def make(k: Array, v: Array, dtype: jnp.dtype | None) -> Cache:
   Args:
     k: [..., KV, h, C] rotated keys.
     v: [..., KV, C, h] values.
-    dtype: quantised type, see `quantise.TYPES`; None keeps the arrays.
+    dtype: quantised type, a value of `quantise.TYPES`; None keeps the arrays.
 
   Returns:
     The cache.
@@ -129,15 +136,17 @@ def columns(
       _OUTSIDE)
   back = jnp.concatenate([in_prefix, in_ring], -1)
   if chunk is None:
-    return Columns(prefix + here, back, None, None)
-  # Prefix chunks in order, then the ring's from the current one backwards.
+    return Columns(prefix + here, back)
+  # The chunks in use must be the first ones: a loop stops after them, and all
+  # slots share it. Prefix chunks come in order, then the ring's from the
+  # current one backwards, as far as the longest response so far.
   prefixes = -(-jnp.max(prefix_length) // chunk)
   oldest = here - jnp.max(position)
   rings = jnp.minimum(here // chunk - oldest // chunk + 1, ring // chunk)
   i = jnp.arange((prefix + ring) // chunk)
   ring_chunk = (here // chunk - (i - prefixes)) % (ring // chunk)
   chunks = jnp.where(i < prefixes, i, prefix // chunk + ring_chunk)
-  return Columns(prefix + here, back, chunks, prefixes + rings)
+  return Columns(prefix + here, back, chunks, prefixes + rings, chunk)
 
 
 def no_sums(shape: tuple[int, ...]) -> Sums:
@@ -152,7 +161,7 @@ def add(
 
   Args:
     sums: the sums so far.
-    scores: [..., G, C] float32, see `logits`.
+    scores: [..., G, C] float32, from `logits`.
     values: weights [..., G, C] -> their sum of the values [..., G, h], float32.
 
   Returns:
@@ -188,7 +197,7 @@ def read(
     n: number of columns.
     rows: the first row and the number of rows; None for all.
   """
-  def one(x, axis):
+  def part(x, axis):
     start, size = _start(x, layer, axis, column), list(x.shape)
     size[axis] = n
     if layer is not None:
@@ -200,7 +209,7 @@ def read(
     return x if layer is None else x[0]
 
   return Cache(*(
-      x if x is None else one(x, axis)
+      x if x is None else part(x, axis)
       for x, axis in zip(cache, _COLUMN_AXES)))
 
 
@@ -213,52 +222,63 @@ def _start(x, layer, axis, column) -> list:
   return start
 
 
-def attend(
-    cache: Cache,
-    layer: Array | None,
-    q: Array,
-    k: Array,
-    v: Array,
-    cols: Columns,
-    window: Array | int,
-    *,
-    cfg: ModelConfig,
-    chunk: int | None = None,
-    before: Sums | None = None,
-) -> tuple[Array, Cache]:
-  """Writes this step's keys and values, then attends over the cache.
+def write(
+    cache: Cache, layer: Array | None, k: Array, v: Array, column: Array,
+) -> Cache:
+  """Writes the keys and values of one decode step.
 
   Args:
     cache: keys and values so far.
     layer: index into the cache's leading axis; None if it has no such axis.
-    q: [S, H, h] rotated queries.
     k: [S, KV, h] rotated keys.
     v: [S, KV, h] values.
+    column: int32 scalar, the same for all slots.
+
+  Returns:
+    The new cache.
+  """
+  # One slice for all slots: XLA updates it in place. With a column for each
+  # slot it would be a scatter, which copies the cache.
+  def put(x, new, axis):
+    return jax.lax.dynamic_update_slice(
+        x, new if layer is None else new[None],
+        _start(x, layer, axis, column))
+
+  new = make(k[..., None], v[:, :, None],
+             None if cache.k_scale is None else cache.k.dtype)
+  return Cache(*(
+      x if x is None else put(x, *place)
+      for x, *place in zip(cache, new, _COLUMN_AXES)))
+
+
+def attend(
+    cache: Cache,
+    layer: Array | None,
+    q: Array,
+    cols: Columns,
+    window: Array | int,
+    *,
+    cfg: ModelConfig,
+    before: Sums | None = None,
+) -> Array:
+  """Attends over the cache.
+
+  Args:
+    cache: keys and values, those of this step included.
+    layer: index into the cache's leading axis; None if it has no such axis.
+    q: [S, H, h] rotated queries.
     cols: the columns of this step.
     window: positions a query may look back, itself included.
     cfg: the model.
-    chunk: columns to read at a time, with an online softmax that stops after
-      the last chunk in use; None for all at once.
     before: sums [S, KV, H / KV, ...] over columns outside of the cache, which
       are attended to as well; None for none.
 
   Returns:
-    [S, H, h] in q's type (softmax in float32), and the new cache.
+    [S, H, h] in q's type (softmax in float32).
   """
   slots, heads, h = q.shape
-  groups = k.shape[1]
+  groups = cache.k.shape[-3]
   q = q.reshape(slots, groups, heads // groups, h)
-
-  def put(x, new, axis):
-    return jax.lax.dynamic_update_slice(
-        x, new if layer is None else new[None],
-        _start(x, layer, axis, cols.write))
-
-  new = make(k[..., None], v[:, :, None],
-             None if cache.k_scale is None else cache.k.dtype)
-  cache = Cache(*(
-      x if x is None else put(x, *column)
-      for x, *column in zip(cache, new, _COLUMN_AXES)))
 
   def scores(part, back):
     s = jnp.einsum(
@@ -268,16 +288,18 @@ def attend(
     return logits(s, scale, (back < window)[:, None, None], cfg)
 
   def factors(weights, part):
-    """Returns both factors of the sum of the values, in v's type."""
+    """Returns both factors of the sum of the values, in q's type."""
+    # Weights times scales in float32, before the cast: the product of values
+    # and scales would be a dequantised cache in memory.
     if part.v_scale is not None:
       weights *= part.v_scale[:, :, None]
-    return weights.astype(v.dtype), part.v.astype(v.dtype)
+    return weights.astype(q.dtype), part.v.astype(q.dtype)
 
-  if chunk is None and before is None:
+  if cols.chunk is None and before is None:
     part = read(cache, layer, 0, cols.back.shape[-1])
     weights = jax.nn.softmax(scores(part, cols.back))
     out = jnp.einsum('skgc,skch->skgh', *factors(weights, part))
-    return out.reshape(slots, heads, h), cache
+    return out.reshape(slots, heads, h)
 
   def add_columns(sums, start, n):
     part = read(cache, layer, start, n)
@@ -288,15 +310,17 @@ def attend(
             preferred_element_type=jnp.float32))
 
   sums = no_sums(q.shape) if before is None else before
-  if chunk is None:
+  if cols.chunk is None:
     sums = add_columns(sums, 0, cols.back.shape[-1])
   else:
+    # XLA fuses the slice of a chunk into its product. A whole layer it would
+    # first copy to another place of a TPU's memory.
     with jax.named_scope('chunks'):
       sums = jax.lax.fori_loop(
           0, cols.used, lambda i, sums: add_columns(
-              sums, cols.chunks[i] * chunk, chunk), sums)
-  out = (sums.out / sums.total[..., None]).astype(q.dtype)
-  return out.reshape(slots, heads, h), cache
+              sums, cols.chunks[i] * cols.chunk, cols.chunk), sums)
+  return (sums.out / sums.total[..., None]).astype(q.dtype).reshape(
+      slots, heads, h)
 
 
 def round_up(n: int, chunk: int | None) -> int:

@@ -95,7 +95,7 @@ def process(
   Args:
     logits: [..., V] float32; [S, v] if the vocabulary is split.
     sampling: scalars that shape the distribution.
-    axis: see `vocabulary.py`.
+    axis: mesh axis that the vocabulary is split over, or None.
 
   Returns:
     Log-probs before and after truncation.
@@ -114,9 +114,12 @@ def process(
     return logits * scale - top
 
   masses = _masses(relative(), axis)
+  # `last` cuts ties of the greedy maximum alone; `least` keeps them.
   least = jnp.full_like(top, -jnp.inf)
   last = jnp.full(top.shape, np.iinfo(np.int32).max)
   whole = (sampling.top_k <= 0) & (sampling.top_p >= 1) & (sampling.min_p <= 0)
+  # A switch, since the values are traced: most runs truncate nothing and should
+  # not pay for a sort of the vocabulary.
   with jax.named_scope('truncation'):
     cut = jax.lax.switch(
         jnp.where(greedy, 1, jnp.where(whole, 0, 2)), [
@@ -200,6 +203,7 @@ def _least(logits, scale, sampling):
   above = jnp.cumsum(probs, -1) - probs
   inside = (above < sampling.top_p) | (sampling.top_p >= 1)
   inside &= descending >= kth
+  # The likeliest token stays, also where rounding gives it more than top_p.
   inside = inside.at[..., 0].set(True)
   return jnp.min(
       jnp.where(inside, descending, jnp.inf), -1, keepdims=True)
@@ -226,7 +230,7 @@ def draw(
       the vocabulary is split.
     noise: [S] float32, uniform in [0, 1).
     masses: [S, B] float32 from `process`; None computes them.
-    axis: see `vocabulary.py`.
+    axis: mesh axis that the vocabulary is split over, or None.
 
   Returns:
     [S] int32 tokens, the same on every shard.
@@ -236,7 +240,8 @@ def draw(
   if axis is None and count == 1:
     probs = jnp.exp(logprobs)
     return _invert(probs, noise * jnp.sum(probs, -1))[0]
-  # Draws the block, then the fine block within it, then the token.
+  # Draws the block, then the fine block within it, then the token: three short
+  # cumulative sums. One over V would round small probabilities away.
   masses = _masses(logprobs, axis) if masses is None else masses
   block, rest = _invert(masses, noise * jnp.sum(masses, -1))
   here = block - vocabulary.first(count, axis)

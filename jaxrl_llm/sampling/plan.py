@@ -68,6 +68,7 @@ def plan(
         f'request {i} names prompt {int(requests.prompt[i])}, which is not '
         f'among the {len(prompts.length)} prompts or is empty: name the row '
         'of a prompt with at least one token.')
+  # By count, not by length: how long responses become is not known.
   runs = _runs(total, shards)
   # Distinct prompts of each run, in the order of their first request.
   distinct = [
@@ -81,6 +82,7 @@ def plan(
 
   def gather(source, rows_of_shard, capacity):
     """Returns [shards * capacity, ...]: each shard's rows, then zeros."""
+    # Full capacity whatever the call holds: one program serves them all.
     out = np.zeros((shards, capacity, *source.shape[1:]), source.dtype)
     for shard, rows in enumerate(rows_of_shard):
       out[shard, :len(rows)] = source[rows]
@@ -126,10 +128,10 @@ def undo(rollouts: Any, plan: Plan, rows: np.ndarray) -> Any:
   _, at, place = np.intersect1d(
       plan.order, rows, assume_unique=True, return_indices=True)
 
-  def one(x):
+  def in_order(x):
     x = np.asarray(x)
     out = np.zeros((len(plan.order), *x.shape[1:]), x.dtype)
     out[at] = x[place]
     return out
 
-  return jax.tree.map(one, rollouts)
+  return jax.tree.map(in_order, rollouts)

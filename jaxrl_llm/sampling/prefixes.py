@@ -12,8 +12,6 @@ instead of once for each. Attention over the slots' own columns then continues
 the same softmax, see `kv_cache.Sums`.
 """
 
-from typing import NamedTuple
-
 from flax import struct
 import jax
 import jax.numpy as jnp
@@ -38,7 +36,8 @@ class Pool:
   seat: Array
 
 
-class View(NamedTuple):
+@struct.dataclass
+class View:
   """View of a pool by the slots at one decode step.
 
   A tile is a chunk of columns of one seat.
@@ -49,12 +48,15 @@ class View(NamedTuple):
     ahead: [S] int32, distance in positions from column 0 to the slot's token.
     tiles: [U * C / chunk] int32 or None, tiles, the needed ones first.
     used: int32 scalar or None, number of `tiles` that some slot needs.
+    chunk: columns to read at a time, of one seat in use; None for all columns
+      of all seats at once.
   """
   seat: Array
   length: Array
   ahead: Array
-  tiles: Array | None
-  used: Array | None
+  tiles: Array | None = None
+  used: Array | None = None
+  chunk: int | None = struct.field(pytree_node=False, default=None)
 
 
 def shared(
@@ -90,8 +92,8 @@ def empty(
     prompts: number of prompts that may come.
     columns: C, prefix columns of a prompt.
     cfg: the model.
-    unroll: see `decode.empty`.
-    kv: see `decode.empty`.
+    unroll: whether each layer has a cache of its own.
+    kv: quantised type, a key of `quantise.TYPES`; None for the compute type.
   """
   seats = min(slots, prompts)
   return Pool(
@@ -124,7 +126,9 @@ def take(
   here = pool.prompt == prompt
   new = (prompt >= 0) & ~jnp.any(here)
   seat = jnp.where(new, jnp.argmax(free), jnp.argmax(here))
-  with jax.named_scope('new_prompt'):  # A loop: a conditional copies the pool.
+  # A loop of one turn or none: XLA gives a conditional a copy of the pool. The
+  # name tells compile_check how often it runs.
+  with jax.named_scope('new_prompt'):
     caches = jax.lax.fori_loop(
         0, new.astype(jnp.int32),
         lambda _, caches: decode.copy_slot(caches, seat, source, row),
@@ -151,12 +155,14 @@ def view(
   """
   tiles = used = None
   if chunk is not None:
+    # A slot that has ended reads nothing, but its seat is not free until the
+    # next refill.
     sits = pool.seat == jnp.arange(len(pool.prompt))[:, None]
     longest = jnp.max(jnp.where(sits & alive, length, 0), -1)
     needed = jnp.ravel(jnp.arange(0, columns, chunk) < longest[:, None])
     tiles = jnp.argsort(~needed, stable=True).astype(jnp.int32)
     used = jnp.sum(needed)
-  return View(pool.seat, length, length + position, tiles, used)
+  return View(pool.seat, length, length + position, tiles, used, chunk)
 
 
 def attend(
@@ -167,7 +173,6 @@ def attend(
     *,
     seen: View,
     cfg: ModelConfig,
-    chunk: int | None = None,
 ) -> kv_cache.Sums:
   """Computes the sums of attention over the slots' prefixes.
 
@@ -178,14 +183,14 @@ def attend(
     window: positions a query may look back, itself included.
     seen: what the slots see.
     cfg: the model.
-    chunk: as in `view`.
 
   Returns:
     The sums of every slot, to be continued by `kv_cache.attend`.
   """
   seats, groups, h, columns = caches.k.shape[-4:]
   slots = len(q)
-  # The axis of KV heads first: one product for each over all slots.
+  # The axis of KV heads first: one product for each over all slots. A product
+  # for each slot would read its prompt's keys again.
   q = q.reshape(slots, groups, -1, h).swapaxes(0, 1)
 
   def add(sums, seat, count, column, n):
@@ -213,7 +218,7 @@ def attend(
 
     return kv_cache.add(sums, s.reshape(*s.shape[:3], -1), values)
 
-  sums = kv_cache.no_sums(q.shape)
+  sums, chunk = kv_cache.no_sums(q.shape), seen.chunk
   if chunk is None:
     sums = add(sums, 0, seats, 0, columns)
   else:

@@ -65,34 +65,36 @@ def automaton(texts: Sequence[bytes]) -> np.ndarray:
         children.append({})
       node = children[node][byte]
     ends.add(node)
-  found = len(children)
-  after = np.zeros((found + 1, 256), np.int32)
-  after[found] = found
+  done = len(children)
+  after = np.zeros((done + 1, 256), np.int32)
+  after[done] = done  # what follows a complete text changes nothing
   queue = [(0, None)]  # nodes, with their longest own end that is a node
   for node, shorter in queue:
     if shorter is not None:
       after[node] = after[shorter]
     for byte, child in children[node].items():
       back = after[node, byte]
-      if back == found or child in ends:  # the rest of a longer text is moot
-        after[node, byte] = found
+      if back == done or child in ends:  # the rest of a longer text is moot
+        after[node, byte] = done
       else:
         after[node, byte] = child
         queue.append((child, back))
   # Nodes that end a text, or come after one, are never reached.
   kept = [node for node, _ in queue]
-  number = np.zeros(found + 1, np.int32)
-  number[[*kept, found]] = np.arange(len(kept) + 1)
-  return number[after[[*kept, found]]]
+  number = np.zeros(done + 1, np.int32)
+  number[[*kept, done]] = np.arange(len(kept) + 1)
+  return number[after[[*kept, done]]]
 
 
 def tabulate(texts: Sequence[bytes], pieces: Sequence[bytes]) -> Texts:
   """Makes the automaton's table over tokens.
 
   Args:
-    texts: see `automaton`.
+    texts: any number, none of them empty.
     pieces: V, the bytes that each token adds to a text.
   """
+  # By bytes: a token may hold a part of a character, or the end of one text and
+  # the beginning of another.
   after = automaton(texts)
   kind, rows = np.zeros(len(pieces), np.int32), {}
   for first in range(0, len(pieces), _TOGETHER):

@@ -16,8 +16,12 @@ import jax.numpy as jnp
 
 Array = jax.Array
 
-WHOLE = 256  # Vocabularies up to this size are one block and are not split.
-_BLOCKS = 16  # Minimum number of blocks of larger vocabularies.
+# Vocabularies up to this size are one block and are not split: a message takes
+# longer than the work it would save.
+WHOLE = 256
+# Minimum number of blocks of larger vocabularies. Fixed, not the number of
+# shards, so that sums and draws are the same on any of them.
+_BLOCKS = 16
 
 
 def total(x: Array, axis: str | None) -> Array:

@@ -95,10 +95,11 @@ class Channel:
     if self.count == 1:
       return [sent]
     message, size = len(sent).to_bytes(_HEAD, 'little') + sent, self._size
-    found = self._exchange(message[:size], size)
+    beginnings = self._exchange(message[:size], size)
     lengths = [
-        int.from_bytes(row[:_HEAD].tobytes(), 'little') for row in found]
-    parts, done, total = [found], size, max(lengths) + _HEAD
+        int.from_bytes(row[:_HEAD].tobytes(), 'little') for row in beginnings]
+    # All processes see all lengths, so that all make the same further calls.
+    parts, done, total = [beginnings], size, max(lengths) + _HEAD
     while done < total:
       size = _fitting(total - done)
       parts.append(self._exchange(message[done:done + size], size))
@@ -115,9 +116,9 @@ class Channel:
     mesh, replicate = _between_processes()
     with jax.transfer_guard('allow'):
       mine = [jax.device_put(row, device) for device in mesh.local_devices]
-      found = replicate(jax.make_array_from_single_device_arrays(
+      rows = replicate(jax.make_array_from_single_device_arrays(
           (self.count, size), NamedSharding(mesh, P('process')), mine))
-      return np.asarray(found.addressable_data(0))
+      return np.asarray(rows.addressable_data(0))
 
   def agree(self, named: Mapping[str, Any], when: str) -> None:
     """Compares values between processes, and spreads requests to stop.

@@ -38,7 +38,7 @@ def gathering(
     (parameters of a layer, split by `rules`) -> the same parameters, split over
     `tensor` only.
   """
-  def one(name, x):
+  def gathered(name, x):
     spec = P(*rules_lib.spec_of(f'layers/{name}', rules)[1:])
     whole = rules_lib.without(spec, 'fsdp')
 
@@ -58,7 +58,7 @@ def gathering(
     gather.defvjp(lambda x: (gather(x), None), scatter)
     return x if spec == whole else gather(x)
 
-  return lambda layer: {name: one(name, x) for name, x in layer.items()}
+  return lambda layer: {name: gathered(name, x) for name, x in layer.items()}
 
 
 def sum_over_data(tree: Any, mesh: Mesh) -> Any:
@@ -70,7 +70,7 @@ def sum_over_data(tree: Any, mesh: Mesh) -> Any:
   Args:
     tree: arrays, the same on the devices of a data group or split by `fsdp` and
       `tensor`; `data` must be a manual axis.
-    mesh: see `make_mesh`.
+    mesh: with axes data, fsdp and tensor.
   """
   if mesh.shape['data'] == 1:  # XLA rejects collectives over one group.
     return tree
@@ -91,7 +91,7 @@ def vocabulary_axes(rules: Rules, mesh: Mesh) -> tuple[str, ...]:
 
   Args:
     rules: TRAIN_RULES or SAMPLE_RULES.
-    mesh: see `make_mesh`.
+    mesh: with axes data, fsdp and tensor.
 
   Returns:
     Names, the major axis first; empty if `fsdp` and `tensor` have size 1.

@@ -45,16 +45,16 @@ def make_mesh(
   free = [axis for axis, size in sizes.items() if size == -1]
   if len(free) > 1:
     raise ValueError(f'{said}: only one size may be -1; set the others.')
-  count, known = len(devices), math.prod(s for s in sizes.values() if s > 0)
-  if free and count % known == 0:
-    sizes[free[0]] = count // known
+  count, given = len(devices), math.prod(s for s in sizes.values() if s > 0)
+  if free and count % given == 0:
+    sizes[free[0]] = count // given
   elif free:
     raise ValueError(
-        f'{said}: the {count} devices are not a multiple of {known}; choose '
+        f'{said}: the {count} devices are not a multiple of {given}; choose '
         f'sizes whose product divides {count}.')
-  elif known != count:
+  elif given != count:
     raise ValueError(
-        f'{said} makes {known} devices, but there are {count}; choose sizes '
+        f'{said} makes {given} devices, but there are {count}; choose sizes '
         f'whose product is {count}, or set one to -1.')
   slices, first = _slices(devices), _learner_sizes(sizes, learner_tensor)
   if slices > 1:

@@ -37,8 +37,8 @@ class Processes(NamedTuple):
     channel: exchange of small values.
     homes: who holds which rows.
     home: number of this process's home.
-    mesh: the sampler's, see `make_mesh`.
-    learner_mesh: of the batches, see `learner_mesh`.
+    mesh: the sampler's, from `make_mesh`.
+    learner_mesh: of the batches, from `learner_mesh`.
   """
   channel: Channel
   homes: Homes
@@ -78,11 +78,11 @@ class Processes(NamedTuple):
     if self.channel.count == 1:
       self.channel.gather()
       return [*mine], [extra]
-    found = self.channel.gather([[*mine], extra] if self.leads else None)
-    found = [found[lead] for lead in self.homes.leads]
-    each = [iter(rows) for rows, _ in found]
+    sent = self.channel.gather([[*mine], extra] if self.leads else None)
+    of_homes = [sent[lead] for lead in self.homes.leads]
+    each = [iter(rows) for rows, _ in of_homes]
     return ([next(each[home]) for home in self.home_of(shard)],
-            [value for _, value in found])
+            [value for _, value in of_homes])
 
   def positions(self, rows: int) -> np.ndarray:
     """Returns which rows of a batch the devices of this home hold."""
@@ -123,9 +123,8 @@ class Processes(NamedTuple):
 
   def surplus(self, placed: np.ndarray, shard: np.ndarray) -> np.ndarray:
     """Returns the rows of a placed batch that are used away from their home."""
-    there = placed >= 0
     away = self.home_of(shard[placed]) != self._home_at(len(placed))
-    return np.unique(placed[there & away])
+    return np.unique(placed[(placed >= 0) & away])
 
   def exchange(
       self, rows: np.ndarray, shard: np.ndarray, tree: Any) -> None:
@@ -140,7 +139,7 @@ class Processes(NamedTuple):
       return
     leaves, home = jax.tree.leaves(tree), self.home_of(shard[rows])
     sent = rows[home == self.home] if self.leads else rows[:0]
-    found = self.channel.gather_bytes(
+    sent_by = self.channel.gather_bytes(
         b''.join(leaf[sent].tobytes() for leaf in leaves))
     for number, lead in enumerate(self.homes.leads):
       theirs, start = rows[home == number], 0
@@ -148,7 +147,7 @@ class Processes(NamedTuple):
         count = len(theirs) * leaf[:1].nbytes
         if number != self.home:
           leaf[theirs] = np.frombuffer(
-              found[lead], leaf.dtype, count // leaf.itemsize, start).reshape(
+              sent_by[lead], leaf.dtype, count // leaf.itemsize, start).reshape(
                   len(theirs), *leaf.shape[1:])
         start += count
 
@@ -163,7 +162,7 @@ class Processes(NamedTuple):
     if self.channel.count == 1:
       return jax.device_put(batch, layout)
 
-    def one(local):
+    def placed(local):
       def piece(index):
         start = np.searchsorted(mine, index[0].start or 0)
         stop = rows if index[0].stop is None else index[0].stop
@@ -171,7 +170,7 @@ class Processes(NamedTuple):
 
       return _array((rows, *local.shape[1:]), layout, piece)
 
-    return jax.tree.map(one, batch)
+    return jax.tree.map(placed, batch)
 
   def fetch_rows(self, batch: Any) -> Any:
     """Returns arrays split over the data shards, with the rows at home here.
@@ -190,12 +189,12 @@ class Processes(NamedTuple):
       # Each process of a home may train on any of its rows.
       batch = _row_gatherer(self.mesh)(batch)
 
-    def one(x):
+    def joined(x):
       pieces = {s.index[0].start or 0: s.data for s in x.addressable_shards}
       return np.concatenate(
           jax.device_get([pieces[start] for start in sorted(pieces)]))
 
-    return jax.tree.map(one, batch)
+    return jax.tree.map(joined, batch)
 
 
 @functools.cache
@@ -208,7 +207,7 @@ def make(mesh: Mesh, learner_mesh: Mesh | None = None) -> Processes:
   """Makes the processes of a run.
 
   Args:
-    mesh: the sampler's, see `make_mesh`.
+    mesh: the sampler's, from `make_mesh`.
     learner_mesh: of the batches; None for `mesh`.
 
   Raises:
@@ -255,13 +254,13 @@ def put(tree: Any, layout: Any) -> Any:
   if isinstance(layout, NamedSharding):
     layout = jax.tree.map(lambda _: layout, tree)
 
-  def one(x, place):
+  def placed(x, place):
     if isinstance(x, jax.Array):  # it is there already
       return jax.device_put(x, place)
     x = np.asarray(x)
     return _array(x.shape, place, lambda index: x[index])
 
-  return jax.tree.map(one, tree, layout)
+  return jax.tree.map(placed, tree, layout)
 
 
 def _array(shape, layout, piece) -> jax.Array:
@@ -275,10 +274,10 @@ def whole(tree: Any) -> Any:
 
   All processes must call it. Devices hold one gathered array at a time.
   """
-  def one(x):
+  def on_host(x):
     if not isinstance(x, jax.Array) or (
         x.is_fully_addressable or x.is_fully_replicated):
       return jax.device_get(x)
     return np.asarray(channel_lib.replicator(x.sharding.mesh)(x))
 
-  return jax.tree.map(one, tree)
+  return jax.tree.map(on_host, tree)

@@ -10,7 +10,7 @@ Embedding and unembedding have a scale for each row.
 """
 
 import re
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple, Sequence
 
 import jax
 from jax.sharding import Mesh, NamedSharding
@@ -42,6 +42,41 @@ class Resharder(NamedTuple):
   result: Any
 
 
+class _Weight(NamedTuple):
+  """A parameter on its way from training to sampling.
+
+  Attributes:
+    path: in the tree, such as 'layers/q'.
+    abstract: shape, type and layout of the input.
+    dtype: type of the result.
+    axis: axis that products sum over, if it gets quantised; else None.
+    layouts: those that it takes in turn; the last one is of the result.
+    stays: whether its layout is the same before and after.
+  """
+  path: str
+  abstract: jax.ShapeDtypeStruct
+  dtype: Any
+  axis: int | None
+  layouts: tuple[NamedSharding, ...]
+  stays: bool
+
+  @property
+  def result(self) -> jax.ShapeDtypeStruct:
+    """Shape, type and layout of the result."""
+    return jax.ShapeDtypeStruct(
+        self.abstract.shape, self.dtype, sharding=self.layouts[-1])
+
+  @property
+  def stacked(self) -> bool:
+    """Whether the leading axis is that of the layers."""
+    return bool(re.search(r'\blayers/', self.path))
+
+  @property
+  def moved(self) -> bool:
+    """Whether the program changes it."""
+    return self.abstract.dtype != self.dtype or not self.stays
+
+
 def to_sampling(
     shapes: Any,
     mesh: Mesh,
@@ -56,11 +91,11 @@ def to_sampling(
 
   Args:
     shapes: tree of shapes and types of the parameters.
-    mesh: the sampler's, see `make_mesh`.
+    mesh: the sampler's, from `make_mesh`.
     dtype: compute type of the sampling weights.
     kind: quantised type of the matrices, a key of `quantise.TYPES`; None for
       the compute type.
-    learner: the mesh of the input, see `learner_mesh`; None for `mesh`.
+    learner: the mesh of the input, from `learner_mesh`; None for `mesh`.
     train_rules: layout of the input.
     sample_rules: layout of the output.
 
@@ -71,77 +106,93 @@ def to_sampling(
     ValueError: no rule matches a parameter, or the mesh does not divide it.
   """
   learner = mesh if learner is None else learner
-  before = jax.tree.leaves(rules_lib.shardings(shapes, train_rules, learner))
-  after = jax.tree.leaves(rules_lib.shardings(shapes, sample_rules, mesh))
-  abstract = jax.tree.leaves(
-      rules_lib.abstract_params(shapes, train_rules, learner))
-  # Layouts that a weight takes in turn.
-  ways = [*zip(*(
-      *([jax.tree.leaves(rules_lib.shardings(shapes, train_rules, mesh))]
-        if learner is not mesh else []), after))]
-  flat = [
-      (rules_lib.path_of(keys), leaf)
-      for keys, leaf in jax.tree_util.tree_leaves_with_path(shapes)]
-  axes = [_summed_axis(path) if kind else None for path, _ in flat]
-  types = [
-      quantise.TYPES[kind] if axis else
-      rules_lib.sampling_type(path, leaf, dtype)
-      for axis, (path, leaf) in zip(axes, flat)]
-  # A program takes arrays of one mesh alone.
-  stays = [
-      learner is mesh and a.is_equivalent_to(b, len(leaf.shape))
-      for a, b, (_, leaf) in zip(before, after, flat)]
-  moved = [
-      i for i, (_, leaf) in enumerate(flat)
-      if leaf.dtype != types[i] or not stays[i]]
-
-  def laid_out(x, places, layer=0):
-    for place in places:
-      x = jax.lax.with_sharding_constraint(
-          x, NamedSharding(place.mesh, P(*place.spec[layer:])))
-    return x
-
-  def quantised(x, i, layer=0):
-    values, scale = quantise.quantise(x, types[i], axes[i])
-    # The first constraint makes XLA round before it gathers: it sends 8 bits.
-    return laid_out(values, (before[i], *ways[i]), layer), scale
-
-  def one(i, x):
-    stacked = re.search(r'\blayers/', flat[i][0])
-    if axes[i]:
-      return jax.lax.map(
-          lambda layer: quantised(layer, i, 1), x) if stacked else (
-              quantised(x, i))
-    if stays[i] or not stacked:
-      return laid_out(x.astype(types[i]), ways[i][:-1]), None
-    # One layer at a time, because XLA keeps a copy of each gathered array.
-    return jax.lax.map(
-        lambda layer: laid_out(layer.astype(types[i]), ways[i], 1), x), None
+  weights = _weights(
+      shapes, mesh, learner, train_rules, sample_rules, dtype, kind)
+  # The others are no arguments: a program would copy them unless they were
+  # donated, and the caller keeps its parameters.
+  moved = [weight for weight in weights if weight.moved]
+  places = [i for i, weight in enumerate(weights) if weight.moved]
+  abstract = [weight.abstract for weight in moved]
 
   def cast(leaves):
-    done = [one(i, x) for i, x in zip(moved, leaves)]
+    done = [*map(_cast, moved, leaves)]
     return [values for values, _ in done], {
-        f'{flat[i][0]}_scale': scale for i, (_, scale) in zip(moved, done)
-        if scale is not None}
+        f'{weight.path}_scale': scale
+        for weight, (_, scale) in zip(moved, done) if scale is not None}
 
-  _, scales = jax.eval_shape(cast, [abstract[i] for i in moved])
+  _, scales = jax.eval_shape(cast, abstract)
   scales = rules_lib.abstract_params(scales, sample_rules, mesh)
   program = jax.jit(cast, out_shardings=(
-      [after[i] for i in moved], jax.tree.map(lambda x: x.sharding, scales)))
+      [weight.layouts[-1] for weight in moved],
+      jax.tree.map(lambda x: x.sharding, scales)))
 
   def apply(params):
     leaves, tree = jax.tree.flatten(params)
-    values, scales = program([leaves[i] for i in moved])
-    for i, leaf in zip(moved, values):
+    values, scales = program([leaves[i] for i in places])
+    for i, leaf in zip(places, values):
       leaves[i] = leaf
     return _with_scales(tree.unflatten(leaves), scales)
 
-  result = jax.tree.structure(shapes).unflatten([
-      jax.ShapeDtypeStruct(leaf.shape, kind, sharding=place)
-      for (_, leaf), kind, place in zip(flat, types, after)])
+  result = jax.tree.structure(shapes).unflatten(
+      [weight.result for weight in weights])
   return Resharder(
-      apply, lambda: program.lower([abstract[i] for i in moved]),
-      _with_scales(result, scales))
+      apply, lambda: program.lower(abstract), _with_scales(result, scales))
+
+
+def _weights(
+    shapes, mesh, learner, train_rules, sample_rules, dtype, kind,
+) -> list[_Weight]:
+  """Returns the weights in the order of the tree's leaves."""
+  after = jax.tree.leaves(rules_lib.shardings(shapes, sample_rules, mesh))
+  abstract = jax.tree.leaves(
+      rules_lib.abstract_params(shapes, train_rules, learner))
+  # From another mesh, first the training layout on the sampler's: a device then
+  # fetches only its part from its neighbours, not the whole weight.
+  between = []
+  if learner is not mesh:
+    between = [jax.tree.leaves(rules_lib.shardings(shapes, train_rules, mesh))]
+  weights = []
+  for (keys, leaf), x, *layouts in zip(
+      jax.tree_util.tree_leaves_with_path(shapes), abstract, *between, after):
+    path = rules_lib.path_of(keys)
+    axis = _summed_axis(path) if kind else None
+    weights.append(_Weight(
+        path, x, quantise.TYPES[kind] if axis else rules_lib.sampling_type(
+            path, leaf, dtype), axis, tuple(layouts),
+        # A program takes arrays of one mesh alone.
+        learner is mesh and x.sharding.is_equivalent_to(
+            layouts[-1], len(leaf.shape))))
+  return weights
+
+
+def _laid_out(x: jax.Array, layouts: Sequence[NamedSharding], layer: int = 0):
+  """Gives x layouts in turn; with `layer` 1, without their leading axis."""
+  for layout in layouts:
+    x = jax.lax.with_sharding_constraint(
+        x, NamedSharding(layout.mesh, P(*layout.spec[layer:])))
+  return x
+
+
+def _cast(weight: _Weight, x: jax.Array) -> tuple[jax.Array, Any]:
+  """Returns the values of a weight for sampling, and their scales or None."""
+  def quantised(x, layer=0):
+    values, scale = quantise.quantise(x, weight.dtype, weight.axis)
+    # The first constraint makes XLA round before it gathers: it sends 8 bits.
+    return _laid_out(
+        values, (weight.abstract.sharding, *weight.layouts), layer), scale
+
+  # Stacked weights go one layer at a time, because XLA keeps a copy of each
+  # gathered array.
+  if weight.axis:
+    if not weight.stacked:
+      return quantised(x)
+    return jax.lax.map(lambda layer: quantised(layer, 1), x)
+  if weight.stays or not weight.stacked:
+    # `out_shardings` gives the last layout.
+    return _laid_out(x.astype(weight.dtype), weight.layouts[:-1]), None
+  return jax.lax.map(
+      lambda layer: _laid_out(layer.astype(weight.dtype), weight.layouts, 1),
+      x), None
 
 
 def _summed_axis(path: str) -> int | None:

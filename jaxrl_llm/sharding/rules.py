@@ -103,7 +103,7 @@ def shardings(shapes: Any, rules: Rules, mesh: Mesh) -> Any:
   Args:
     shapes: tree of anything with a shape (arrays or jax.ShapeDtypeStruct).
     rules: (regular expression, PartitionSpec) pairs; the first match wins.
-    mesh: see `make_mesh`.
+    mesh: with axes data, fsdp and tensor.
 
   Returns:
     Tree of NamedSharding, like `shapes`.
@@ -121,21 +121,21 @@ def abstract_params(
   """Returns abstract parameters: shapes, types and layouts without data.
 
   Args:
-    shapes: see `shardings`.
-    rules: see `shardings`.
-    mesh: see `make_mesh`.
+    shapes: tree of anything with a shape and a type.
+    rules: (regular expression, PartitionSpec) pairs; the first match wins.
+    mesh: with axes data, fsdp and tensor.
     dtype: compute type, for the sampling layout; None keeps each leaf's own.
 
   Returns:
     Tree of jax.ShapeDtypeStruct with a sharding.
   """
-  def one(keys, leaf):
+  def abstract(keys, leaf):
     path = path_of(keys)
     kind = leaf.dtype if dtype is None else sampling_type(path, leaf, dtype)
     return jax.ShapeDtypeStruct(
         leaf.shape, kind, sharding=_sharding(path, leaf.shape, rules, mesh))
 
-  return jax.tree_util.tree_map_with_path(one, shapes)
+  return jax.tree_util.tree_map_with_path(abstract, shapes)
 
 
 def optimizer_shardings(
@@ -149,23 +149,23 @@ def optimizer_shardings(
   Args:
     opt_shapes: tree of shapes of the optimiser's state.
     shapes: tree of shapes of the parameters.
-    rules: see `shardings`.
-    mesh: see `make_mesh`.
+    rules: (regular expression, PartitionSpec) pairs; the first match wins.
+    mesh: with axes data, fsdp and tensor.
 
   Returns:
     Tree of NamedSharding, like `opt_shapes`.
   """
-  known = {
+  of_params = {
       (path_of(keys), leaf.shape): _sharding(
           path_of(keys), leaf.shape, rules, mesh)
       for keys, leaf in jax.tree_util.tree_leaves_with_path(shapes)}
 
-  def one(keys, leaf):
+  def layout(keys, leaf):
     tails = (path_of(keys[i:]) for i in range(len(keys)))
-    found = (known.get((tail, leaf.shape)) for tail in tails)
-    return next((s for s in found if s is not None), replicated(mesh))
+    matches = (of_params.get((tail, leaf.shape)) for tail in tails)
+    return next((s for s in matches if s is not None), replicated(mesh))
 
-  return jax.tree_util.tree_map_with_path(one, opt_shapes)
+  return jax.tree_util.tree_map_with_path(layout, opt_shapes)
 
 
 def sampling_type(path: str, leaf: Any, dtype: Any) -> jnp.dtype:
@@ -183,8 +183,8 @@ def table(
 
   Args:
     shapes: tree of arrays or jax.ShapeDtypeStruct.
-    rules: see `shardings`.
-    mesh: see `make_mesh`.
+    rules: (regular expression, PartitionSpec) pairs; the first match wins.
+    mesh: with axes data, fsdp and tensor.
     dtype: compute type, for the sampling layout; None keeps each leaf's own.
 
   Returns:

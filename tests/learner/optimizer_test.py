@@ -14,6 +14,10 @@ from jaxrl_llm.models.config import ModelConfig
 from tests.helpers.tolerance import FUNCTION, rounding
 
 
+def make(**values):
+  return optimizer_lib.make(optimizer_lib.OptimizerConfig(**values))
+
+
 def _rates(name, **changes):
   values = dict(dict(warmup_steps=4, steps=10), **changes)
   schedule = optimizer_lib.make_schedule(name, 2.0, **values)
@@ -54,7 +58,7 @@ def test_adamw_by_hand():
   grads = [dict(w=np.array([3.0, 0.0]), norm=np.array([4.0])),
            dict(w=np.array([0.1, 0.2]), norm=np.array([0.2]))]
   b1, b2, eps, decay, rate = 0.8, 0.9, 1e-3, 0.1, 0.5
-  optimizer = optimizer_lib.make(
+  optimizer = make(
       learning_rate=rate, steps=9, b1=b1, b2=b2, eps=eps, weight_decay=decay,
       max_grad_norm=1.0)
   got = jax.tree.map(jnp.asarray, params)
@@ -89,7 +93,7 @@ def test_what_decays_and_what_the_moments_are():
   matrices = {name for name, yes in decayed['layers'].items() if yes}
   assert matrices == {'q', 'k', 'v', 'o', 'gate', 'up', 'down'}
   assert decayed['embed'] and decayed['unembed'] and not decayed['norm']
-  optimizer = optimizer_lib.make(learning_rate=1e-3, steps=1)
+  optimizer = make(learning_rate=1e-3, steps=1)
   state = jax.eval_shape(optimizer.transform.init, params)
   for moments in (optax.tree.get(state, 'mu'), optax.tree.get(state, 'nu')):
     assert jax.tree.structure(moments) == jax.tree.structure(params)
@@ -101,7 +105,7 @@ def test_without_clip():
   grads = dict(w=jnp.array([30.0, 40.0]))
 
   def first_moment(**options):
-    transform = optimizer_lib.make(
+    transform = make(
         learning_rate=1.0, steps=1, b1=0.5, **options).transform
     _, state = transform.update(grads, transform.init(params), params)
     return optax.tree.get(state, 'mu')['w']
@@ -126,4 +130,4 @@ def test_without_clip():
 def test_bad_values(change, message):
   values = dict(dict(learning_rate=1e-3, steps=10), **change)
   with pytest.raises(ValueError, match=message):
-    optimizer_lib.make(**values)
+    make(**values)

@@ -63,9 +63,8 @@ def run(x, new, z_exact, z_topk, noise, calibration, *, objective='clip',
 
   def total(new):
     return loss_lib.weighted_sum(
-        new, jnp.zeros_like(new), x, weights, given, objective=objective,
-        aggregation=aggregation, correction=correction, kl_estimator='k3',
-        rejection=context)
+        new, jnp.zeros_like(new), x, weights, given, cfg=loss_lib.LossConfig(
+            objective, aggregation, correction), rejection=context)
 
   (value, (sums, _, _)), grad = jax.value_and_grad(total, has_aux=True)(
       jnp.asarray(new))

@@ -302,7 +302,7 @@ def test_an_update_copies_no_moments():
   """A choice of the old or the new ones by array kept 2 of 7 such trees."""
   learner = learner_lib.make(
       dataclasses.replace(MODEL, layers=5, mlp_width=4096), CONFIG,
-      optimizer_lib.make(learning_rate=0.1, steps=4))
+      optimizer_lib.make(optimizer_lib.OptimizerConfig(0.1, steps=4)))
   memory = learner.update.lower(
       learner.state, _batch(), learners.plan(learner, _batch()),
       jax.tree.map(np.float32, LOSS)).compile().memory_analysis()
@@ -335,7 +335,8 @@ def test_one_program_serves_every_mix():
 
 def _update_on_mesh(sizes):
   """Returns scores and state after an update on a mesh; () is one device."""
-  optimizer = optimizer_lib.make(learning_rate=1e-2, steps=4, eps=1e-3)
+  optimizer = optimizer_lib.make(
+      optimizer_lib.OptimizerConfig(1e-2, steps=4, eps=1e-3))
   model = dataclasses.replace(MODEL, vocab_size=24, heads=4, kv_heads=2)
   params = transformer.init(jax.random.key(0), model)
   mesh = None
@@ -385,7 +386,7 @@ def test_logits_are_never_all_there():
             tokens=rows * (prompt + response), max_prompt=prompt,
             max_response=response, importance='tis', remat='full',
             vocab_chunk=chunk),
-        optimizer_lib.make(learning_rate=1e-3, steps=1))
+        optimizer_lib.make(optimizer_lib.OptimizerConfig(1e-3, steps=1)))
     params = jax.eval_shape(
         lambda: transformer.init(jax.random.key(0), model))
     per_row = array((rows,), jnp.int32)

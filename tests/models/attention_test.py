@@ -18,6 +18,7 @@ from jaxrl_llm.models import attention, splash, transformer
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling.logits import SamplingParams
+from jaxrl_llm.sampling.queue import Queue
 from jaxrl_llm.types import LearnerBatch, Prompts, Requests
 from tests.helpers import devices, learners
 from tests.helpers.tolerance import decoder, FUNCTION, rounding, typical
@@ -160,8 +161,9 @@ def test_the_sampler_prefills_as_it_is_told():
   params = jax.eval_shape(lambda: transformer.init(jax.random.key(0), MODEL))
   with pytest.raises(ValueError, match="'cudnn' has no soft cap"):
     jax.eval_shape(
-        run, params, Prompts(i32((1, 8)), i32((1,)), i32((1,))),
-        Requests(i32((1,)), i32((1,)), i32((1,))), 1, jax.random.key(0),
+        run, params, Queue(
+            Prompts(i32((1, 8)), i32((1,)), i32((1,))),
+            Requests(i32((1,)), i32((1,)), i32((1,))), 1), jax.random.key(0),
         SamplingParams(), 0)
 
 

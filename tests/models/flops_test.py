@@ -60,7 +60,9 @@ def test_forward_against_the_compiler():
   b, s = 2, 32
 
   def run(params, tokens):
-    hidden, _ = transformer.forward(params, tokens, cfg=cfg, unroll=cfg.layers)
+    hidden, _ = transformer.forward(
+        params, tokens, cfg=cfg,
+        execution=transformer.Execution(unroll=cfg.layers))
     return transformer.logits(params, hidden, cfg)
 
   shapes = jax.eval_shape(

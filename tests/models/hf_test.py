@@ -18,6 +18,7 @@ from jaxrl_llm.models import hf, tensor_files, transformer
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling.logits import SamplingParams
+from jaxrl_llm.sampling.queue import Queue
 from jaxrl_llm.types import Prompts, Requests
 from tests.helpers import devices, families, tiny
 from tests.helpers.tolerance import decoder, rounding
@@ -83,7 +84,7 @@ def _decode(cfg, params, **values):
       np.arange(n, dtype=np.int32).repeat(2),
       np.tile(np.arange(2, dtype=np.int32), n), np.full(2 * n, _T, np.int32))
   out, _ = _sampler(cfg)(
-      params, prompts, requests, 2 * n, jax.random.key(0),
+      params, Queue(prompts, requests, 2 * n), jax.random.key(0),
       SamplingParams(**values), 0)
   logprobs = np.zeros((2 * n, _T, cfg.vocab_size))
   np.put_along_axis(logprobs, *(

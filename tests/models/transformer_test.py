@@ -16,7 +16,8 @@ from tests.helpers.tolerance import decoder, rounding, typical
 
 @functools.partial(jax.jit, static_argnames=('cfg', 'remat', 'unroll'))
 def _logits(params, tokens, cfg, **options):
-  hidden, _ = transformer.forward(params, tokens, cfg=cfg, **options)
+  hidden, _ = transformer.forward(
+      params, tokens, cfg=cfg, execution=transformer.Execution(**options))
   return transformer.logits(params, hidden, cfg)
 
 
@@ -93,7 +94,8 @@ def _backward(remat, implementation):
   """Traces the gradient of a model; its sizes affect only the memory."""
   def loss(params, tokens):
     hidden, _ = transformer.forward(
-        params, tokens, cfg=SMALL, implementation=implementation, remat=remat)
+        params, tokens, cfg=SMALL,
+        execution=transformer.Execution(implementation, remat))
     return jnp.sum(hidden ** 2)
 
   params = jax.eval_shape(

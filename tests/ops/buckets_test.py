@@ -19,7 +19,7 @@ def test_no_other_lengths_pad_less(seed):
   full = int(rng.integers(1, 13))
   sizes = rng.integers(1, full + 1, rng.integers(1, 30))
   for most in range(4):
-    got = buckets.choose(sizes, full=full, most=most, worth=0.0)
+    got = buckets.choose(sizes, full=full, max_extra=most, min_saving=0.0)
     best = min(
         padded(sizes, [*x, full])
         for x in itertools.combinations(range(1, full), min(most, full - 1)))
@@ -31,8 +31,8 @@ def test_no_other_lengths_pad_less(seed):
 def test_a_length_that_saves_too_little_is_left_out():
   # 10 + 90 x 100 padded to 100 are 10,000; a length of 10 saves 900 of them.
   sizes = [10] * 10 + [100] * 90
-  assert buckets.choose(sizes, full=100, worth=0.08) == (10,)
-  assert buckets.choose(sizes, full=100, worth=0.1) == ()
+  assert buckets.choose(sizes, full=100, min_saving=0.08) == (10,)
+  assert buckets.choose(sizes, full=100, min_saving=0.1) == ()
   assert buckets.choose([100], full=100) == ()
   assert buckets.choose([], full=100) == ()
 

@@ -23,8 +23,16 @@ LIMITS = {None: {}, 'identity': {}, 'tis': dict(cap=2.0),
 acceptance, accept_mask, normalizer, normalizer_topk, calibration = map(
     jax.jit, (obrs.acceptance, obrs.accept_mask, obrs.normalizer,
               obrs.normalizer_topk, obrs.calibration))
-weights = jax.jit(
-    obrs.weights, static_argnames=('target', 'clipped', 'correction'))
+
+
+@functools.partial(
+    jax.jit, static_argnames=('target', 'clipped', 'correction'))
+def weights(*args, clipped=True, c2=jnp.inf, **options):
+  *logprobs, z, mask = args
+  return obrs.weights(
+      obrs.Logprobs(*logprobs), z, mask, c2=c2 if clipped else None, **options)
+
+
 # All rates at once: [R] rates, [..., V] log-probs -> [R, ...].
 log_lam_for_rate = jax.jit(jax.vmap(obrs.log_lam_for_rate, (None, None, 0)))
 
@@ -282,8 +290,8 @@ def test_weights_are_constants(target, clipped):
   rng = np.random.default_rng(7)
   mask = rng.random((5, 25)) < 0.7
   def total(new, ref, behaviour, z):
-    return jnp.sum(obrs.weights(
-        new, ref, behaviour, z, mask, lam=0.8, c2=jnp.inf, target=target,
+    return jnp.sum(weights(
+        new, ref, behaviour, z, mask, lam=0.8, target=target,
         clipped=clipped, correction=lambda log_x, _: jnp.exp(
             jnp.minimum(log_x, importance.MAX_LOG_RATIO))).weight)
 
@@ -346,4 +354,4 @@ def test_weights_equal_the_twin(name, target, clipped):
 def test_an_unknown_target_is_refused(target):
   x = np.zeros((1, 2), np.float32)
   with pytest.raises(ValueError, match=r'^target=[^.]* p_new, p_ref\.$'):
-    obrs.weights(x, x, x, x + 1, x == 0, lam=1.0, target=target)
+    weights(x, x, x, x + 1, x == 0, lam=1.0, target=target)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_llm.ops.token_stats import token_stats
+from jaxrl_llm.ops.token_stats import Head, Split, token_stats, Wanted
 from tests.helpers import devices
 from tests.helpers.tolerance import FUNCTION, rounding, typical
 from tests.reference import policy_losses as numeric
@@ -42,8 +42,9 @@ def test_equals_the_dense_twin(chunk, temperature, softcap):
   hidden, unembed, targets, ids = _inputs()
   got = jax.jit(
       lambda *args: token_stats(
-          *args[:3], ids=args[3], temperature=args[4], softcap=softcap,
-          top_k=K, chunk=chunk))(hidden, unembed, targets, ids, temperature)
+          Head(*args[:2], softcap), args[2], temperature=args[4], chunk=chunk,
+          wanted=Wanted(ids=args[3], top_k=K)))(
+              hidden, unembed, targets, ids, temperature)
   want = twin.token_stats(
       hidden, unembed, targets, temperature, softcap, K, ids)
   for name, a, b in zip(got._fields, got, want):
@@ -68,8 +69,8 @@ def test_gradients_equal_the_twins(chunk):
 
   def ours(hidden, unembed):
     return combine(token_stats(
-        hidden, unembed, targets, ids=ids, top_k=K, temperature=0.7,
-        softcap=3.0, chunk=chunk))
+        Head(hidden, unembed, 3.0), targets, temperature=0.7, chunk=chunk,
+        wanted=Wanted(ids=ids, top_k=K)))
 
   def theirs(hidden, unembed):
     return combine(twin.token_stats(
@@ -94,7 +95,8 @@ def test_bfloat16_products_accumulate_in_float32(chunk):
   unembed = jnp.asarray(rng.standard_normal((V, 512)) / 8, jnp.bfloat16)
   targets, ids = rng.integers(0, V, N), rng.integers(0, V, (N, M))
   got = jax.jit(lambda h, w: token_stats(
-      h, w, targets, ids=ids, top_k=K, chunk=chunk))(hidden, unembed)
+      Head(h, w), targets, wanted=Wanted(ids=ids, top_k=K), chunk=chunk))(
+          hidden, unembed)
   want = twin.token_stats(
       np.float32(hidden), np.float32(unembed), targets, 1.0, None, K, ids)
   # Products of 8-bit numbers are exact in float32: what is rounded are sums of
@@ -108,7 +110,7 @@ def test_bfloat16_products_accumulate_in_float32(chunk):
   @jax.jit
   def gradient(hidden, unembed):
     def loss(hidden, unembed):
-      stats = token_stats(hidden, unembed, targets, chunk=chunk)
+      stats = token_stats(Head(hidden, unembed), targets, chunk=chunk)
       return jnp.mean(stats.logprobs + stats.entropy)
     return jax.grad(loss, (0, 1))(hidden, unembed)
 
@@ -131,16 +133,18 @@ def test_bfloat16_products_accumulate_in_float32(chunk):
 def test_any_leading_shape_and_what_is_not_asked_for():
   hidden, unembed, targets, ids = _inputs()
   full = jax.jit(lambda h, t, i: token_stats(
-      h, unembed, t, ids=i, top_k=K, other=(h, unembed[::-1]), chunk=5))
+      Head(h, unembed), t, chunk=5, wanted=Wanted(
+          ids=i, top_k=K, other=Head(h, unembed[::-1]))))
   flat = full(hidden, targets, ids)
   cube = lambda x: jnp.asarray(x)[:12].reshape(2, 3, 2, *x.shape[1:])
   got = full(cube(hidden), cube(targets), cube(ids))
   close = functools.partial(
       np.testing.assert_allclose, rtol=0, atol=_bound(hidden, unembed))
   jax.tree.map(lambda a, b: close(a, cube(b)), got, flat)
-  bare = token_stats(hidden, unembed, targets, entropy=False)
+  bare = token_stats(
+      Head(hidden, unembed), targets, wanted=Wanted(entropy=False))
   assert bare[1:] == (None,) * 6
-  scalar = token_stats(hidden[3], unembed, targets[3])
+  scalar = token_stats(Head(hidden[3], unembed), targets[3])
   close(scalar.logprobs, flat.logprobs[3])
 
 
@@ -152,12 +156,12 @@ def test_the_overlap_with_another_model(chunk, softcap, lam):
   rng = np.random.default_rng(3)
   other = [jnp.float32(x + .3 * rng.standard_normal(x.shape))
            for x in (hidden, unembed)]
-  options = dict(temperature=.7, softcap=softcap, chunk=chunk)
+  options = dict(temperature=.7, chunk=chunk)
 
   def ours(hidden, unembed, other):
     return token_stats(
-        hidden, unembed, targets, other=other, lam=lam,
-        other_softcap=softcap, **options)
+        Head(hidden, unembed, softcap), targets, **options,
+        wanted=Wanted(other=Head(*other, softcap), lam=lam))
 
   got = jax.jit(ours)(hidden, unembed, other)
   p, q = (
@@ -169,8 +173,8 @@ def test_the_overlap_with_another_model(chunk, softcap, lam):
   np.testing.assert_allclose(
       got.overlap, want, rtol=2 * _bound(hidden, unembed, .7) + rounding(V))
   assert np.ptp(want) > .1
-  bare = jax.jit(lambda *args: token_stats(*args, targets, **options))(
-      hidden, unembed)
+  bare = jax.jit(lambda *args: token_stats(
+      Head(*args, softcap), targets, **options))(hidden, unembed)
   np.testing.assert_allclose(
       got.logprobs, bare.logprobs, rtol=0, atol=_bound(hidden, unembed, .7))
   gradient = jax.grad(
@@ -207,9 +211,10 @@ def test_a_student_has_its_own_statistics_and_gradients(chunk):
 
   @functools.partial(jax.grad, argnums=(0, 1), has_aux=True)
   def ours(policy, student):
+    second = Head(*student, 2.0)
     return total(token_stats(
-        *policy, targets, temperature=.7, softcap=3.0, top_k=K, chunk=chunk,
-        student=student, other=student, other_softcap=2.0).student)
+        Head(*policy, 3.0), targets, temperature=.7, chunk=chunk,
+        wanted=Wanted(top_k=K, student=second, other=second)).student)
 
   @functools.partial(jax.grad, argnums=(0, 1), has_aux=True)
   def dense(policy, student):
@@ -235,12 +240,15 @@ def test_a_student_has_its_own_statistics_and_gradients(chunk):
 
 def test_a_chunk_counts_the_tokens_of_all_models():
   policy, student, targets, _ = _two_models()
+  student = Head(*student)
   for more, models in (
       (dict(), 1), (dict(student=student), 2), (dict(other=student), 2),
       (dict(student=student, other=student), 2),
-      (dict(student=student, other=(student[0] + 1, student[1])), 3)):
+      (dict(student=student, other=student._replace(
+          hidden=student.hidden + 1)), 3)):
     text = str(jax.make_jaxpr(lambda hidden: token_stats(
-        hidden, policy[1], targets, chunk=12, **more))(policy[0]))
+        Head(hidden, policy[1]), targets, chunk=12,
+        wanted=Wanted(**more)))(policy[0]))
     rows = {int(n) for n in re.findall(rf'f32\[(\d+),{V}\]', text)}
     assert max(rows) <= 12 // models, models
     assert max(rows) > 12 // (models + 1)
@@ -248,7 +256,7 @@ def test_a_chunk_counts_the_tokens_of_all_models():
 
 def test_extreme_logits_stay_finite():
   hidden, unembed, targets, _ = _inputs(scale=1e4)
-  f = lambda h: token_stats(h, unembed, targets)
+  f = lambda h: token_stats(Head(h, unembed), targets)
   stats, vjp = jax.vjp(jax.jit(f), hidden)
   grad, = vjp(jax.tree.map(jnp.ones_like, stats))
   for x in (stats.logprobs, stats.entropy, grad):
@@ -268,7 +276,7 @@ def _temporary_bytes(f, rows=4, tokens=2048, width=64, vocab=151_936):
 
 def test_memory_is_a_fifth_of_materialised_logits():
   def chunked(hidden, unembed, targets):
-    stats = token_stats(hidden, unembed, targets)
+    stats = token_stats(Head(hidden, unembed), targets)
     return jnp.sum(stats.logprobs) + jnp.sum(stats.entropy)
 
   def dense(hidden, unembed, targets):
@@ -284,9 +292,9 @@ def split_vocabulary(sizes, axes, row_axis, chunk):
 
   Args:
     sizes: sizes of the mesh ('rows', 'columns').
-    axes: axes over which V is split; see `token_stats`.
-    row_axis: axis over which the tokens are split; see `token_stats`.
-    chunk: see `token_stats`.
+    axes: axes over which V is split.
+    row_axis: axis over which the tokens are split.
+    chunk: of `token_stats`.
 
   Returns:
     Name to difference.
@@ -307,13 +315,13 @@ def split_vocabulary(sizes, axes, row_axis, chunk):
            unembed + jax.random.normal(keys[8], unembed.shape) / 3)
 
   def value(split, hidden, unembed, other):
-    options = dict(
-        temperature=0.7, softcap=3.0, top_k=count, lam=0.9, chunk=chunk)
     def stats(hidden, unembed, targets, ids, other):
+      second = Head(*other, 2.0)
       return token_stats(
-          hidden, unembed, targets, ids=ids, student=other, other=other,
-          other_softcap=2.0, **options,
-          **(dict(axes=axes, row_axis=row_axis) if split else {}))
+          Head(hidden, unembed, 3.0), targets, temperature=0.7, chunk=chunk,
+          wanted=Wanted(
+              top_k=count, ids=ids, student=second, other=second, lam=0.9),
+          split=Split(tuple(axes), row_axis) if split else Split())
     if split:
       rows, columns = (
           jax.sharding.PartitionSpec(axis) for axis in (row_axis, tuple(axes)))

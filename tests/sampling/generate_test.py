@@ -14,6 +14,7 @@ from jaxrl_llm.models.config import ModelConfig, RopeScaling
 from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling.generate import SamplerConfig
 from jaxrl_llm.sampling.logits import SamplingParams
+from jaxrl_llm.sampling.queue import Queue
 from jaxrl_llm.types import Prompts, Requests
 from tests.helpers.tolerance import decoder, EPS_16, FUNCTION, rounding, typical
 from tests.reference import sampler as reference
@@ -79,7 +80,7 @@ def _run(family, values=(), count=_R, key=_KEY, requests=None, **options):
   cfg = _FAMILIES[family]
   requests = _requests() if requests is None else requests
   return _jitted(cfg, **options)(
-      _params(cfg), _prompts(), requests, count, key,
+      _params(cfg), Queue(_prompts(), requests, count), key,
       SamplingParams(**dict(values)), 12)
 
 
@@ -217,7 +218,8 @@ def test_draws_pass_a_chi_square_test():
   run = _jitted(cfg, slots=250, max_response=100, stop_ids=())
   for values in ({}, dict(top_k=4, temperature=2.0)):
     rollouts, _ = run(
-        params, *_samples(1000, 100), 1000, _KEY, SamplingParams(**values), 0)
+        params, Queue(*_samples(1000, 100), 1000), _KEY,
+        SamplingParams(**values), 0)
     tokens = np.asarray(rollouts.tokens)
     _, expected = reference.filtered(np.log(probs), **values)
     counts = np.bincount(tokens.ravel(), minlength=len(probs))
@@ -237,7 +239,7 @@ def test_no_two_samples_problems_or_steps_share_noise():
   run = _jitted(cfg, slots=8, max_response=20, stop_ids=())
   prompts, requests = _samples(4, 20, prompts=5)
   steps = [
-      np.asarray(run(params, prompts, requests, 20,
+      np.asarray(run(params, Queue(prompts, requests, 20),
                      jax.random.fold_in(jax.random.key(0), step),
                      SamplingParams(), step)[0].tokens)
       for step in (0, 1, 2, 1)]
@@ -261,7 +263,8 @@ def test_stop_at_position_0_and_budget_1():
     probs[always] = 1.0
     params, cfg = _constant_model(probs)
     rollouts.append(_jitted(cfg, slots=3)(
-        params, _samples(7, 4)[0], requests, 7, _KEY, SamplingParams(), 0))
+        params, Queue(_samples(7, 4)[0], requests, 7), _KEY, SamplingParams(),
+        0))
   (stopped, _), (cut, used) = rollouts  # 5 is a stop token, 6 isn't.
   np.testing.assert_array_equal(stopped.length, [1] * 7)
   np.testing.assert_array_equal(stopped.tokens, [[5] + [0] * 8] * 7)
@@ -313,7 +316,7 @@ def test_slots_are_used():
   requests.budget[:] = np.minimum(
       np.random.default_rng(0).geometric(1 / 26, 256), 96)
   _, used = _jitted(cfg, slots=16, max_response=96, stop_ids=())(
-      params, prompts, requests, 256, _KEY, SamplingParams(), 0)
+      params, Queue(prompts, requests, 256), _KEY, SamplingParams(), 0)
   assert used.busy == requests.budget.sum()
   assert used.busy / (used.steps * 16) >= 0.75
 
@@ -358,7 +361,8 @@ def test_the_cache_is_updated_in_place(options, columns):
   cfg = _FAMILIES['gemma2']
   slots = 3 if options else 5  # As above: the programs are compiled once.
   compiled = _jitted(cfg, **{**dict(slots=slots), **options}).lower(
-      _params(cfg), _prompts(), _requests(), _R, _KEY, SamplingParams(), 12
+      _params(cfg), Queue(_prompts(), _requests(), _R), _KEY, SamplingParams(),
+      12
   ).compile()
   lead = '' if 'unroll' in options else '2,'
   shapes = [f'f32[{lead}{slots},2,6,{columns}]',

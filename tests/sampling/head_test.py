@@ -17,6 +17,7 @@ from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling import head
 from jaxrl_llm.sampling.logits import SamplingParams
+from jaxrl_llm.sampling.queue import Queue
 from jaxrl_llm.types import Prompts, Requests
 from tests.helpers import devices
 from tests.helpers.tolerance import FUNCTION, rounding, typical
@@ -122,7 +123,7 @@ def _program(shape, vocab, slots, rounds):
   shards = shape[0] * shape[1]
   n = 4 * shards
   ints = jax.ShapeDtypeStruct((n,), jnp.int32)
-  rows = jax.tree.map(lambda x: place(x, P(('data', 'fsdp'))), (
+  queue = jax.tree.map(lambda x: place(x, P(('data', 'fsdp'))), Queue(
       Prompts(jax.ShapeDtypeStruct((n, 5), jnp.int32), ints, ints),
       Requests(ints, ints, ints),
       jax.ShapeDtypeStruct((shards,), jnp.int32)))
@@ -137,7 +138,7 @@ def _program(shape, vocab, slots, rounds):
       functools.partial(
           generate_lib.sharded_generate, mesh, cfg=cfg, sampler=sampler),
       compiler_options={'xla_backend_optimization_level': 0}).lower(
-          sharding.abstract_params(shapes, sharding.SAMPLE_RULES, mesh), *rows,
+          sharding.abstract_params(shapes, sharding.SAMPLE_RULES, mesh), queue,
           *whole
       ).compile().as_text()
 

@@ -18,6 +18,7 @@ from jaxrl_llm.sampling import decode
 from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling import plan as plan_lib
 from jaxrl_llm.sampling.logits import SamplingParams
+from jaxrl_llm.sampling.queue import Queue
 from jaxrl_llm.sampling.stops import Stops
 from jaxrl_llm.types import Prompts, Requests
 from tests.helpers import devices, tiny
@@ -74,7 +75,7 @@ def _generate(rounds, **options):
 
 def _run(rounds, count=_R, work=None, **options):
   return _generate(rounds, **options)(
-      _params(), *(work or _work()), count, _KEY, SamplingParams(), 0)
+      _params(), Queue(*(work or _work()), count), _KEY, SamplingParams(), 0)
 
 
 def _close(got, want):
@@ -136,7 +137,7 @@ def test_each_prompt_is_run_once_and_filler_not_at_all(
   run = _jit(generate_lib.generate, rounds=rounds)  # Not one from the cache.
   work = _work(order)
   jax.block_until_ready(run(
-      _params(), *work, count, _KEY, SamplingParams(), 0))
+      _params(), Queue(*work, count), _KEY, SamplingParams(), 0))
   jax.effects_barrier()
   assert len(seen) == len(expected)
   for tokens, rows in zip(seen, expected):
@@ -189,7 +190,7 @@ def _on_a_mesh(shape):
       (1, {}), (3, dict(buckets=(2, 4), chunk=2, share_prompts=True))):
     rollouts, _ = _jit(
         generate_lib.sharded_generate, mesh, rounds=rounds, **options)(
-        params, *jax.device_put(plan[:3], rows), put(_KEY),
+        params, jax.device_put(Queue(*plan[:3]), rows), put(_KEY),
         put(SamplingParams()), put(0))
     results.append(plan_lib.undo(
         rollouts, plan, np.arange(len(rollouts.length))))
@@ -209,8 +210,9 @@ def test_rounds_on_a_mesh():
 def _compiled(rounds, prompts, length):
   ints = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.int32)
   return _jit(generate_lib.generate, rounds=rounds).lower(
-      _params(), Prompts(ints(prompts, length), ints(prompts), ints(prompts)),
-      Requests(ints(_R), ints(_R), ints(_R)), _R, _KEY, SamplingParams(), 0
+      _params(), Queue(
+          Prompts(ints(prompts, length), ints(prompts), ints(prompts)),
+          Requests(ints(_R), ints(_R), ints(_R)), _R), _KEY, SamplingParams(), 0
   ).compile()
 
 

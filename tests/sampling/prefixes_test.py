@@ -116,7 +116,7 @@ def test_tiles_that_no_slot_sees_are_not_read():
       pool, jnp.array([2, 4]), jnp.zeros(2, jnp.int32), alive, columns=4,
       chunk=2)
   sums = prefixes.attend(
-      seats, None, jnp.ones((2, 4, 6)), 4, seen=seen, cfg=cfg, chunk=2)
+      seats, None, jnp.ones((2, 4, 6)), 4, seen=seen, cfg=cfg)
   np.testing.assert_allclose(sums.total[0], 2)
   np.testing.assert_allclose(sums.out[0], 4)
   assert np.all(sums.top[1] < -1e29)  # Vanishes beside the slot's own columns.

@@ -18,6 +18,7 @@ from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling import kv_cache
 from jaxrl_llm.sampling.generate import SamplerConfig
 from jaxrl_llm.sampling.logits import SamplingParams
+from jaxrl_llm.sampling.queue import Queue
 from tests.helpers import devices
 from tests.helpers.tolerance import decoder, typical
 from tests.sampling import generate_test as plain
@@ -111,8 +112,9 @@ OPTIONS = (
 def test_logprobs_are_those_of_dense_arithmetic(family, weights, kv, options):
   cfg = plain._FAMILIES[family]
   rollouts, stats = plain._jitted(cfg, kv=kv, **options)(
-      _quantised(family, weights), plain._prompts(), plain._requests(),
-      plain._R, plain._KEY, SamplingParams(), 12)
+      _quantised(family, weights),
+      Queue(plain._prompts(), plain._requests(), plain._R), plain._KEY,
+      SamplingParams(), 12)
   assert int(stats.busy) == rollouts.length.sum() > plain._R
   gaps = _gaps(family, weights, kv, rollouts)
   # Where a key or value lies close to the middle of two numbers, programs may
@@ -186,10 +188,10 @@ def _on_meshes(shapes):
         compiler_options={'xla_backend_optimization_level': 0})(
             weights.apply(jax.device_put(params, sharding.shardings(
                 params, sharding.TRAIN_RULES, mesh))),
-            *jax.device_put(jax.tree.map(
+            jax.device_put(jax.tree.map(
                 lambda x, count=count: np.concatenate([x] * count),
-                (plain._prompts(), plain._requests(), np.int32([plain._R]))),
-                            rows),
+                Queue(plain._prompts(), plain._requests(),
+                      np.int32([plain._R]))), rows),
             *jax.device_put((plain._KEY, SamplingParams(), np.int32(0)), whole))
     results.append([np.asarray(x)[:plain._R].tolist() for x in (
         rollouts.tokens, rollouts.logprobs)])

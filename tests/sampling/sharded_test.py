@@ -17,6 +17,7 @@ from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling import plan as plan_lib
 from jaxrl_llm.sampling.logits import SamplingParams
+from jaxrl_llm.sampling.queue import Queue
 from jaxrl_llm.types import Prompts, Requests
 from tests.helpers import devices
 from tests.helpers.tolerance import decoder, typical
@@ -48,7 +49,7 @@ def _on_meshes(shapes):
       compiler_options={'xla_backend_optimization_level': 0})
   key, sampling = jax.random.key(5), SamplingParams(temperature=0.9, top_k=12)
   rollouts, stats = jit(generate_lib.generate)(
-      params, prompts, requests, 42, key, sampling, 0)
+      params, Queue(prompts, requests, 42), key, sampling, 0)
   results = [(rollouts, int(stats.busy))]
   for shape in shapes:
     mesh = sharding.make_mesh(*shape)
@@ -61,7 +62,7 @@ def _on_meshes(shapes):
     placed = jax.device_put(params, sharding.shardings(
         params, sharding.SAMPLE_RULES, mesh))
     rollouts, stats = jit(generate_lib.sharded_generate, mesh, sampler=splash)(
-        placed, *jax.device_put(plan[:3], rows), put(key), put(sampling),
+        placed, jax.device_put(Queue(*plan[:3]), rows), put(key), put(sampling),
         put(0))
     assert stats.steps.shape == (shards,)
     rollouts = plan_lib.undo(rollouts, plan, np.arange(len(rollouts.length)))

@@ -12,6 +12,7 @@ from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling import stops
 from jaxrl_llm.sampling.logits import SamplingParams
+from jaxrl_llm.sampling.queue import Queue
 from jaxrl_llm.types import Prompts, Requests
 from tests.helpers.tolerance import decoder, typical
 
@@ -90,15 +91,15 @@ def responses(texts=(), **options):
   return jax.jit(
       functools.partial(generate_lib.generate, cfg=CFG, sampler=sampler),
       compiler_options={'xla_backend_optimization_level': 0})(
-          params, Prompts(
+          params, Queue(Prompts(
               tokens=np.arange(12, dtype=np.int32).reshape(3, 4),
               length=np.array([4, 1, 3], np.int32),
               problem_id=np.array([7, 8, 9], np.int32)),
           Requests(
               prompt=np.repeat(np.arange(3, dtype=np.int32), R // 3),
               sample=np.arange(R, dtype=np.int32),
-              budget=1 + np.arange(R, dtype=np.int32) % T),
-          R, jax.random.key(1), SamplingParams(), 0)[0]
+              budget=1 + np.arange(R, dtype=np.int32) % T), R),
+          jax.random.key(1), SamplingParams(), 0)[0]
 
 
 @pytest.mark.parametrize('texts, options', [
