@@ -11,12 +11,12 @@ import pytest
 import torch
 import transformers
 
-from jaxrl_llm import checkpoint, config, export, train
+from jaxrl_llm import checkpoint, config, evaluate, export, train
 from jaxrl_llm.evaluation import weights
 from jaxrl_llm.host import build, warm_start
 from jaxrl_llm.models import lora, transformer
 from jaxrl_llm.monitoring import metrics
-from tests.helpers import tiny, tiny_hf
+from tests.helpers import devices, tiny, tiny_hf
 from tests.helpers.tolerance import decoder, EPS_16, rounding, typical
 
 
@@ -54,6 +54,42 @@ def reused(monkeypatch, c):
 def program(monkeypatch, *argv):
   monkeypatch.setattr(sys, 'argv', ['export', *map(str, argv)])
   export.main()
+
+
+METHODS = devices.ROOT / 'tests/outside/methods.py'
+
+
+def test_methods_of_a_user_train_go_on_are_evaluated_and_exported(
+    origin, tmp_path, monkeypatch):
+  """All from files of the user, each program started in another folder."""
+  (tmp_path / 'mine').mkdir()
+  (tmp_path / 'mine/methods.py').write_text(METHODS.read_text())
+  monkeypatch.setattr(sys, 'path', [*sys.path])
+  monkeypatch.chdir(tmp_path / 'mine')
+  workdir = tmp_path / 'run'
+  c = load(
+      origin, workdir, steps=2, advantage='methods.py:sharper',
+      sharper__best='0:2,2:1', loss__objective='methods.py:soft',
+      loss__shape='sigmoid', loss__importance='./methods.py:gate',
+      curriculum='methods.py:lively', lively__most=2.0, eval__every=0)
+  train.train(c)
+
+  monkeypatch.chdir('/')
+  saved = str(workdir / 'config.json')
+  with pytest.raises(ValueError, match='loss.tau: 1.0 -> 2.0'):
+    train.train(config.load(saved, {'loss.tau': 2.0, 'steps': 3}))
+  again = config.load(saved, {'lively.rest': 4, 'steps': 3})
+  train.train(again)
+  rows = metrics.read(workdir / 'metrics.jsonl')
+  assert [row.get('sharper/best') for row in rows] == [None, 2, 2, 1]
+  assert all(row['update/skipped'] == 0 for row in rows[1:])
+  assert evaluate.evaluate(config.load(saved), 'last')['step'] == 3
+  program(monkeypatch, f'--workdir={workdir}', f'--out={tmp_path}/out',
+          '--checkpoint=last')
+  model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / 'out')
+  np.testing.assert_array_equal(
+      model.model.norm.weight.detach().float(),
+      last(workdir)['norm'].astype(jnp.bfloat16).astype(np.float32))
 
 
 def last(workdir):

@@ -95,7 +95,7 @@ def overridden(
       for name in CHOOSING if name in overrides}
   for section in SECTIONS:
     theirs = _text(flat[f'{section}.hf']).lower()
-    if _text(chosen.get(f'{section}.hf', theirs)).lower() != theirs:
+    if _text(overrides.get(f'{section}.hf', theirs)).lower() != theirs:
       flat = {k: v for k, v in flat.items() if not k.startswith(f'{section}.')}
   flat = rechosen(
       {**{name: fields[name].default for name in CHOOSING}, **flat},
