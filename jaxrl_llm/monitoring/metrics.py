@@ -96,8 +96,8 @@ def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
             f'{path}:{number} is not JSON; remove the line.') from None
       continue
     step = row.get('step') if isinstance(row, dict) else None
-    number = isinstance(step, (int, float)) and not isinstance(step, bool)
-    if number and step == step:  # NaN differs from itself
+    is_number = isinstance(step, (int, float)) and not isinstance(step, bool)
+    if is_number and step == step:  # NaN differs from itself
       rows.append(row)
     else:
       others.append(number)
