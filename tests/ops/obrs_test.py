@@ -354,4 +354,5 @@ def test_weights_equal_the_twin(name, target, clipped):
 def test_an_unknown_target_is_refused(target):
   x = np.zeros((1, 2), np.float32)
   with pytest.raises(ValueError, match=r'^target=[^.]* p_new, p_ref\.$'):
-    weights(x, x, x, x + 1, x == 0, lam=1.0, target=target)
+    obrs.weights(
+        obrs.Logprobs(x, x, x), x + 1, x == 0, lam=1.0, target=target)
