@@ -137,6 +137,14 @@ def test_messages_of_any_length_arrive():
       assert channel.calls[1:] == [] and channel.calls[0] <= 1 << 16
 
 
+def test_hosts_with_other_numbers_of_devices_are_refused(monkeypatch):
+  monkeypatch.setattr(channel_lib.jax, 'devices', lambda: [
+      types.SimpleNamespace(process_index=i) for i in (0, 0, 1, 2, 2)])
+  with pytest.raises(ValueError, match='Process 1 has 1 devices, and process 0 '
+                     'has 2: start all processes with the same config'):
+    channel_lib._between_processes.__wrapped__()
+
+
 def test_a_difference_is_named(monkeypatch):
   channel = channel_lib.Channel()
   channel.count = 3

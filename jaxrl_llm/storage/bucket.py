@@ -155,13 +155,13 @@ class Lock:
 def _ended(owner: dict[str, Any]) -> bool:
   """Returns whether the owner was a process of this host that is no more."""
   here = _namespace()
-  if {name: owner.get(name, '') for name in here} != here:
+  if {name: owner.get(name) for name in here} != here:
     return False
   try:
     os.kill(owner['process'], 0)
   except ProcessLookupError:
     return True
-  except (OSError, KeyError, TypeError):
+  except OSError:  # of another user
     pass
   return False
 
