@@ -149,7 +149,7 @@ def writers(waves):
 CASES = [
     dict(curriculum='uniform', selection='cbs'),
     dict(curriculum='dynamic', selection='all_rows'),
-    dict(curriculum='dynamic', selection='newest', replay__rows=24),
+    dict(curriculum='dynamic', selection='newest', newest__rows=24),
     dict(curriculum='speed', selection='all_rows')]
 
 
@@ -264,8 +264,7 @@ def test_a_replayed_row_keeps_the_advantage_of_its_own_k(monkeypatch):
 def test_dynamic_trains_on_no_row_twice(selection, monkeypatch):
   """Eight steps, with waiting groups and failed verifications."""
   parts, _, waves = recorded(
-      monkeypatch, 8, curriculum='dynamic', selection=selection,
-      replay__rounds=1)
+      monkeypatch, 8, curriculum='dynamic', selection=selection)
   trained = [
       name for wave in waves for update in wave.updates
       for name in update.names if name]

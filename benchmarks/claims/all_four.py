@@ -26,17 +26,9 @@ _FRESH = {'actor.lag': 0, 'sampling.weights': None}
 
 def fields_of(arm: str) -> dict[str, Any]:
   """Returns the fields of an arm, which say what differs from the config."""
-  from jaxrl_llm import config
-  base = config.flatten(config.base())
-
-  def without(*names):
-    return {name: value for name, value in base.items()
-            if name.startswith(tuple(f'{section}.' for section in names))}
-
-  speed = {'curriculum': 'uniform', 'curriculum_prompts': None,
-           **without('speed'), **_LONGER}
-  pkpo = {'advantage': 'grpo', **without('pkpo')}
-  cbs = {'selection': 'all_rows', **without('cbs')}
+  speed = {'curriculum': 'uniform', 'curriculum_prompts': None, **_LONGER}
+  pkpo = {'advantage': 'grpo'}
+  cbs = {'selection': 'all_rows'}
   jackpot = {'off_policy': 'none'}
   return {
       'all_four': {},

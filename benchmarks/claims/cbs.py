@@ -23,26 +23,15 @@ OBJECTIVES = 'grpo', 'dapo', 'gspo'
 PICKED = 64  # rows of CBS*: 2 of the 8 of each of 32 groups
 
 
-def _random(**replay: Any) -> dict[str, Any]:
-  """Returns the fields of random rows, without those of the bandit."""
-  from jaxrl_llm import config
-  base = config.flatten(config.base())
-  return {
-      'selection': 'random' if replay else 'all_rows',
-      **{name: value for name, value in base.items()
-         if name.startswith('cbs.')},
-      **{f'replay.{name}': value for name, value in replay.items()}}
-
-
 def fields_of(arm: str) -> dict[str, Any]:
   """Returns the fields of an arm, which say what differs from the config."""
   return {
-      'all': lambda: _random(),
-      'random': lambda: _random(rounds=2),
-      'random_intra': lambda: _random(rows=PICKED),
-      'raw_gain': lambda: {'cbs.ablate': 'raw_gain'},
-      'no_entropy': lambda: {'cbs.ablate': 'no_entropy'},
-  }.get(arm, dict)()
+      'all': {'selection': 'all_rows'},
+      'random': {'selection': 'random', 'random.rounds': 2},
+      'random_intra': {'selection': 'random', 'random.rows': PICKED},
+      'raw_gain': {'cbs.ablate': 'raw_gain'},
+      'no_entropy': {'cbs.ablate': 'no_entropy'},
+  }.get(arm, {})
 
 
 def names() -> list[str]:

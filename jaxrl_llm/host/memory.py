@@ -84,65 +84,19 @@ def parts(
     mesh: size of each axis.
     platform: of the devices.
   """
-  shards = mesh['data'] * mesh['fsdp']
-  length = config.max_prompt + config.max_response
   item = np.dtype(
       'float32' if model.dtype == 'float32' else 'float16').itemsize
-  smaller = 'choose a smaller model, or lower the sizes in config.model'
-  if config.model.hf and item == 4:
-    smaller = 'set model.dtype=bfloat16, or choose a smaller model'
-  weights, rank = model.parameter_count(), config.lora.rank
-  if training and not rank:
-    # Parameters, two moments, gradients; in sampling a copy of another type.
-    weights *= 16 * mesh['data']
-  else:
-    copy = training and config.sampling.weights is not None  # a byte each
-    weights *= (item + copy) * shards
   requests = stages.curriculum.max_requests
-  slots = min(config.sampling.slots, math.ceil(requests / shards)) * shards
-  writer = actor or model
-  entry = writer.head_dim * item
-  if training and config.sampling.kv:
-    entry = writer.head_dim + 4  # a byte each, and their scale
-  columns, share = length, config.sampling.share_prompts
-  if share or share is None and platform != 'cpu':
-    columns = config.max_response  # and prefixes, of one prompt or more
-  sampling = [
-      Part('the cache of the decode slots',
-           'lower sampling.slots, max_prompt or max_response',
-           slots * columns * 2 * writer.layers * writer.kv_heads * entry),
-      Part('the logits of the decode slots', 'lower sampling.slots',
-           slots * model.vocab_size * 4),
-      Part('the latest tokens of the decode slots',
-           'lower sampling.steps_per_refill',
-           12 * slots * config.sampling.steps_per_refill)]
-  # A microbatch has a row at least, and all of an update at most.
-  tokens = length - 1
-  if config.learner.tokens_per_microbatch != AUTO:
-    tokens = max(tokens, min(
-        config.learner.tokens_per_microbatch, tokens * config.prompts_per_step
-        * config.samples_per_prompt // config.learner.updates // shards))
-  # The hidden states between layers, which the backward pass starts from.
-  update = [
-      Part('the activations of a microbatch', 'lower '
-           'learner.tokens_per_microbatch, max_prompt or max_response',
-           shards * tokens * model.layers * model.width * item),
-      Part('the logits of a chunk', 'lower learner.vocab_chunk', min(
-          config.learner.vocab_chunk or 1, shards * tokens)
-           * model.vocab_size * 4)]
   rows = (1 + config.actor.lag) * requests + stages.selection.capacity + (
       stages.curriculum.capacity * config.samples_per_prompt)
-  width = config.max_response
+  width = config.max_prompt + 2 * config.max_response
   if config.off_policy != 'none':
     width += 2 * config[config.off_policy].top_k * config.max_response
   found = [
-      Part('the weights, with their gradients and moments'
-           if training and not rank else 'the weights', smaller, weights),
-      Part('the matrices of LoRA', 'lower lora.rank',
-           16 * rank * model.layers * model.width * training),
+      *_weights(config, model, mesh, item, training),
       Part('the rollouts of a step', 'lower prompts_per_step, '
-           'samples_per_prompt, max_prompt, max_response or replay.rounds',
-           4 * rows * (length + width), on_host=True),
+           'samples_per_prompt, max_prompt, max_response, or keep fewer rounds',
+           4 * rows * width, on_host=True),
       Part('the verdicts of an evaluation',
            'lower eval.samples or eval.problems',
            16 * min(heldout, config.eval.problems or heldout)
@@ -155,11 +109,79 @@ def parts(
   if config.warm_start.steps:
     found.append(Part(
         'the demonstrations of a step', 'lower warm_start.batch',
-        4 * config.warm_start.batch * length))
-  most = max(
-      [sampling, update if training else []],
-      key=lambda phase: sum(part.bytes for part in phase))
-  return found + most
+        4 * config.warm_start.batch * (
+            config.max_prompt + config.max_response)))
+  shards = mesh['data'] * mesh['fsdp']
+  slots = min(config.sampling.slots, math.ceil(requests / shards)) * shards
+  sampling = _sampling(
+      config, actor or model, slots, item, platform, training)
+  update = _update(config, model, shards, item) if training else []
+  return found + max(
+      [sampling, update], key=lambda phase: sum(part.bytes for part in phase))
+
+
+def _weights(
+    config: ConfigDict, model: ModelConfig, mesh: dict[str, int], item: int,
+    training: bool) -> list[Part]:
+  """Returns the parameters; `item` is the bytes of a number of their type."""
+  smaller = 'choose a smaller model, or lower the sizes in config.model'
+  if config.model.hf and item == 4:
+    smaller = 'set model.dtype=bfloat16, or choose a smaller model'
+  weights, rank = model.parameter_count(), config.lora.rank
+  name = 'the weights'
+  if training and not rank:
+    # Parameters, two moments, gradients; in sampling a copy of another type.
+    weights *= 16 * mesh['data']
+    name = 'the weights, with their gradients and moments'
+  else:
+    copy = training and config.sampling.weights is not None  # a byte each
+    weights *= (item + copy) * mesh['data'] * mesh['fsdp']
+  return [
+      Part(name, smaller, weights),
+      Part('the matrices of LoRA', 'lower lora.rank',
+           16 * rank * model.layers * model.width * training)]
+
+
+def _sampling(
+    config: ConfigDict, writer: ModelConfig, slots: int, item: int,
+    platform: str, training: bool) -> list[Part]:
+  """Returns what exists while responses are sampled, in `slots` slots."""
+  entry = writer.head_dim * item
+  if training and config.sampling.kv:
+    entry = writer.head_dim + 4  # a byte each, and their scale
+  columns = config.max_prompt + config.max_response
+  share = config.sampling.share_prompts
+  if share or share is None and platform != 'cpu':
+    columns = config.max_response  # and prefixes, of one prompt or more
+  return [
+      Part('the cache of the decode slots',
+           'lower sampling.slots, max_prompt or max_response',
+           slots * columns * 2 * writer.layers * writer.kv_heads * entry),
+      Part('the logits of the decode slots', 'lower sampling.slots',
+           slots * writer.vocab_size * 4),
+      Part('the latest tokens of the decode slots',
+           'lower sampling.steps_per_refill',
+           12 * slots * config.sampling.steps_per_refill)]
+
+
+def _update(
+    config: ConfigDict, model: ModelConfig, shards: int, item: int,
+) -> list[Part]:
+  """Returns what exists while the parameters are updated."""
+  # A microbatch has a row at least, and all of an update at most.
+  tokens = config.max_prompt + config.max_response - 1
+  if config.learner.tokens_per_microbatch != AUTO:
+    tokens = max(tokens, min(
+        config.learner.tokens_per_microbatch, tokens * config.prompts_per_step
+        * config.samples_per_prompt // config.learner.updates // shards))
+  # The hidden states between layers, which the backward pass starts from.
+  return [
+      Part('the activations of a microbatch', 'lower '
+           'learner.tokens_per_microbatch, max_prompt or max_response',
+           shards * tokens * model.layers * model.width * item),
+      Part('the logits of a chunk', 'lower learner.vocab_chunk', min(
+          config.learner.vocab_chunk or 1, shards * tokens)
+           * model.vocab_size * 4)]
 
 
 def _text(size: int) -> str:

@@ -25,8 +25,8 @@ FIELDS = dict(
 # count from the first round on.
 _OWN = {'pkpo': dict(pkpo__k=2), 'speed': dict(speed__n_init=2),
         'cbs': dict(cbs__warmup=0, cbs__epsilon=.2),
-        **dict.fromkeys(
-            ('random', 'newest', 'replay'), dict(replay__rounds=2))}
+        **{name: {f'{name}__rounds': 2}
+           for name in ('random', 'newest', 'replay')}}
 
 # All methods in one run; k changes from step to step.
 ALL_FOUR = dict(

@@ -51,7 +51,7 @@ def test_what_changes_the_estimate():
   assert half['the weights'] == few['the weights'] // 2
   lora = estimate(lora__rank=2)
   assert lora['the weights'] == base[weights] // 4
-  held = estimate(selection='random', replay__rounds=3)
+  held = estimate(selection='random', random__rounds=3)
   assert held['the rollouts of a step'] == 3 * base['the rollouts of a step']
 
 
