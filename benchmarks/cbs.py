@@ -27,7 +27,7 @@ from jaxrl_llm import train
 from jaxrl_llm.host import stages
 from jaxrl_llm.monitoring import metrics
 from jaxrl_llm.selection import bandit, cbs
-from jaxrl_llm.types import Probe, Sizes, Table
+from jaxrl_llm.types import Probe, RunSizes, Table
 
 RESULT = pathlib.Path(__file__).parent / 'results/cbs.md'
 SAMPLES = 8
@@ -71,7 +71,7 @@ def parts_of(rows: int, rounds: int) -> dict[str, Callable[[], Any]]:
   """Returns the functions of PARTS, for a round that picks `rows` rows."""
   table, count = made_up(rows, rounds), rows * rounds
   made = cbs.create(
-      Sizes(problems=1, seed=0, batch=rows // SAMPLES, samples=SAMPLES,
+      RunSizes(problems=1, seed=0, batch=rows // SAMPLES, samples=SAMPLES,
             prompts=rows // SAMPLES, response=4096),
       cbs.Options(rounds=rounds, warmup=0, epsilon=.2))
   network, rng = bandit.Network(), np.random.default_rng(1)

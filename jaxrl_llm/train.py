@@ -47,7 +47,7 @@ from jaxrl_llm.monitoring import (
 from jaxrl_llm.sharding import cpu, distributed
 from jaxrl_llm.storage import workdir as workdir_lib
 from jaxrl_llm.types import (
-  Ask,
+  GroupRequests,
   NoSignalError,
   RolloutTokens,
   rows_of,
@@ -152,7 +152,7 @@ class Due(NamedTuple):
     signal: learning signal of its groups.
     unscored: how many of its rollouts have no scores yet: 0 or R.
   """
-  ask: Ask
+  ask: GroupRequests
   rows: buffer_lib.Buffer
   signal: WaveSignal
   unscored: int
@@ -238,7 +238,8 @@ def _exchange(
 
 
 def _signal(
-    parts: build.Parts, state: RunState, ask: Ask, table: Table) -> WaveSignal:
+    parts: build.Parts, state: RunState, ask: GroupRequests,
+    table: Table) -> WaveSignal:
   """Computes the signal of a wave that has these groups and rows."""
   held = state.buffer.table
   return rounds.signal(

@@ -224,7 +224,7 @@ class Stopped(Exception):
   """The program was asked to stop; its state is saved, or can be."""
 
 
-class Ask(NamedTuple):
+class GroupRequests(NamedTuple):
   """Requests of a curriculum to the sampler in one wave, in NumPy.
 
   Attributes:
@@ -255,8 +255,8 @@ class Probe(NamedTuple):
   policy_step: int
 
 
-class Sizes(NamedTuple):
-  """Sizes of a run, given to the makers of curricula and selections.
+class RunSizes(NamedTuple):
+  """RunSizes of a run, given to the makers of curricula and selections.
 
   Attributes:
     problems: D, size of the training set.
@@ -287,28 +287,29 @@ class Curriculum(NamedTuple):
 
   Attributes:
     init: () -> state.
-    propose: (state) -> (state, Ask). May be called again before the wave's
-      rewards are known.
-    update: (state, Ask, Table, signal [n + 1], gain [P]) -> state, once the
-      rewards are in the table. `signal[c]` is the sum of |advantage| of a group
-      with c of n right; `gain` is that sum for Ask's complete groups, else NaN.
+    propose: (state) -> (state, GroupRequests). May be called again before the
+      wave's rewards are known.
+    update: (state, GroupRequests, Table, signal [n + 1], gain [P]) -> state,
+      once the rewards are in the table. `signal[c]` is the sum of |advantage|
+      of a group with c of n right; `gain` is that sum for the complete groups
+      of the requests, else NaN.
       Both are of the advantage in use, without scaling by the batch.
       NoSignalError ends the run, after saving the state before the wave.
     take: (state) -> (state, [group [B], ...]), the finished train batches, at
       most `max_rounds`, maybe none.
     holds: (state) -> group [G], whose rows must stay for a later wave.
     capacity: most groups that `holds` returns.
-    max_prompts: most groups in an Ask.
-    max_requests: most samples in an Ask.
+    max_prompts: most groups in GroupRequests.
+    max_requests: most samples in GroupRequests.
     max_rounds: most batches taken in a wave.
     stale: whether a group may be taken in a later wave than it was begun in.
-    min_count: least samples that an Ask asks of a group.
+    min_count: least samples that GroupRequests ask of a group.
     metrics: (state) -> name to number, after `take`; always the same names.
     summary: (state) -> a sentence for the end of the run, or ''.
   """
   init: Callable[[], Any]
-  propose: Callable[[Any], tuple[Any, Ask]]
-  update: Callable[[Any, Ask, Table, np.ndarray, np.ndarray], Any]
+  propose: Callable[[Any], tuple[Any, GroupRequests]]
+  update: Callable[[Any, GroupRequests, Table, np.ndarray, np.ndarray], Any]
   take: Callable[[Any], tuple[Any, list[np.ndarray]]]
   holds: Callable[[Any], np.ndarray]
   capacity: int

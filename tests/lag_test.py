@@ -9,7 +9,7 @@ import pytest
 from jaxrl_llm import train
 from jaxrl_llm.host import buffer, build, stages
 from jaxrl_llm.monitoring import timing
-from jaxrl_llm.types import Ask
+from jaxrl_llm.types import GroupRequests
 from tests.helpers import learners, tiny
 from tests.helpers.tolerance import policy_gap
 
@@ -125,7 +125,7 @@ def test_waves_arrive_whole_and_in_order():
     rows = jax.tree.map(
         lambda x: rng.integers(0, 2, x.shape).astype(x.dtype),
         buffer.empty(samples, config, made))
-    ask = Ask(*(rng.integers(0, 2, groups).astype(kind) for kind in (
+    ask = GroupRequests(*(rng.integers(0, 2, groups).astype(kind) for kind in (
         np.int64, np.int32, np.int32, np.int32, bool)))
     sent.append((ask, rows))
     flight, *arrived = buffer.exchange(flight, ask, rows, config, made)

@@ -261,14 +261,14 @@ def test_a_cpu_computes_in_float32_unless_told_otherwise(tmp_path, caplog):
   folder_of_run = tmp_path / 'run'
   folder_of_run.mkdir()
   (folder_of_run / 'config.json').write_text(config.to_json(c))
-  former, now = c.to_dict(), config.as_begun(c).to_dict()
+  former, now = c.to_dict(), config.with_saved_auto_values(c).to_dict()
   assert now['model']['dtype'] == 'bfloat16'
   assert not config.resume_conflicts(former, now)
   other = load(folder, workdir=folder_of_run, model__dtype='float32')
   assert config.resume_conflicts(now, other.to_dict()) == [
       'model.dtype: bfloat16 -> float32']
   (folder_of_run / 'choices.json').write_text(config.choices(other))
-  assert config.as_begun(c).model.dtype == 'float32'
+  assert config.with_saved_auto_values(c).model.dtype == 'float32'
   # Elsewhere the type is that of the stored weights.
   _, model = build._typed(c, config.model_config(c), 'gpu')
   assert model.dtype == 'bfloat16'

@@ -74,7 +74,7 @@ def test_a_run_goes_on_from_its_middle_bit_for_bit(
         dict(actor__lag=3, curriculum='speed'), marks=pytest.mark.slow)],
     ids=str)
 def test_a_run_with_waves_in_flight_goes_on_too(fields, tmp_path):
-  """Rows, their Ask and log-probs in flight resume; so does kappa."""
+  """Rows, their GroupRequests and log-probs in flight resume; so does kappa."""
   def check(state):
     assert len(state.in_flight) == fields['actor__lag']
     for wave in state.in_flight:

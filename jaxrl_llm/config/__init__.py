@@ -21,7 +21,7 @@ command line overrides it field by field:
 the config that a run has saved, and `--help` prints every field.
 """
 
-from jaxrl_llm.config.begun import as_begun, choices
+from jaxrl_llm.config.auto_values import choices, with_saved_auto_values
 from jaxrl_llm.config.checks import validate
 from jaxrl_llm.config.command_line import parse, split
 from jaxrl_llm.config.compare import (
@@ -54,8 +54,8 @@ from jaxrl_llm.config.values import to_text
 
 __all__ = (
     'EVALUATION', 'PLAYERS', 'ROUNDING', 'WARM_START', 'WEIGHTS', 'actor_model',
-    'affecting', 'as_begun', 'base', 'choices', 'complete', 'difference',
-    'fingerprint', 'flatten', 'has_actor', 'is_large', 'load', 'load_file',
+    'affecting', 'base', 'choices', 'complete', 'difference', 'fingerprint',
+    'flatten', 'has_actor', 'is_large', 'load', 'load_file',
     'model_config', 'name_of', 'of_actor', 'of_player', 'parse',
     'resume_conflicts', 'split', 'title', 'to_json', 'to_text',
-    'validate')
+    'validate', 'with_saved_auto_values')

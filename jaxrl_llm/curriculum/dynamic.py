@@ -11,7 +11,7 @@ by an older policy, so their old log-probs are kept.
 import numpy as np
 
 from jaxrl_llm.curriculum import groups
-from jaxrl_llm.types import Curriculum, Sizes, Table
+from jaxrl_llm.types import Curriculum, RunSizes, Table
 
 
 def differ(table: Table, rows: np.ndarray) -> np.ndarray:
@@ -22,6 +22,6 @@ def differ(table: Table, rows: np.ndarray) -> np.ndarray:
   return most > least
 
 
-def create(sizes: Sizes) -> Curriculum:
+def create(sizes: RunSizes) -> Curriculum:
   """Makes the curriculum; rewards are the verifier's, without penalties."""
   return groups.make(sizes, differ, always=False)

@@ -11,7 +11,7 @@ from typing import Callable, NamedTuple
 import numpy as np
 
 from jaxrl_llm.curriculum import order
-from jaxrl_llm.types import Ask, Curriculum, rows_of, Sizes, Table
+from jaxrl_llm.types import Curriculum, GroupRequests, rows_of, RunSizes, Table
 
 
 class State(NamedTuple):
@@ -27,7 +27,7 @@ class State(NamedTuple):
 
 
 def make(
-    sizes: Sizes, qualifies: Callable[[Table, np.ndarray], np.ndarray], *,
+    sizes: RunSizes, qualifies: Callable[[Table, np.ndarray], np.ndarray], *,
     always: bool) -> Curriculum:
   """Makes a curriculum that samples each group whole, once.
 
@@ -60,7 +60,7 @@ def make(
     problem = order.indices(
         sizes.problems, seed=sizes.seed, position=state.position,
         count=prompts)
-    return state._replace(position=state.position + prompts), Ask(
+    return state._replace(position=state.position + prompts), GroupRequests(
         group=group, problem=problem.astype(np.int32),
         first=np.zeros(prompts, np.int32),
         count=np.full(prompts, sizes.samples, np.int32),

@@ -27,12 +27,12 @@ import numpy as np
 from jaxrl_llm.curriculum import order, outcomes, queues
 from jaxrl_llm.ops import screening
 from jaxrl_llm.types import (
-    Ask,
-    Curriculum,
-    NoSignalError,
-    rows_of,
-    Sizes,
-    Table,
+  Curriculum,
+  GroupRequests,
+  NoSignalError,
+  rows_of,
+  RunSizes,
+  Table,
 )
 
 _Count = Annotated[int, '[1, inf)']
@@ -127,7 +127,7 @@ class _Speed:
     sizes, n_init, rule, p_low, p_high, capacity, max_rounds, patience: see
       `create`; none of them is None.
   """
-  sizes: Sizes
+  sizes: RunSizes
   n_init: int
   rule: str
   p_low: float
@@ -152,7 +152,7 @@ class _Speed:
         counts=Counts(
             none, none, none.astype(bool), 0, 0, 0, 0, 0, 0.0, 0, 0))
 
-  def propose(self, state: State) -> tuple[State, Ask]:
+  def propose(self, state: State) -> tuple[State, GroupRequests]:
     """Asks for the rest of groups that qualified, and screens new ones."""
     prompts, accepted = self.sizes.prompts, queues.present(state.accepted)
     full = len(self.holds(state)) + state.in_flight + prompts > self.capacity
@@ -164,13 +164,13 @@ class _Speed:
     return state._replace(
         position=state.position + len(new),
         in_flight=state.in_flight + len(new),
-        accepted=queues.padded(accepted, self.capacity)), Ask(
+        accepted=queues.padded(accepted, self.capacity)), GroupRequests(
             group=group, problem=_problems(self.sizes, group), first=first,
             count=np.where(first, self.n_cont, self.n_init).astype(np.int32),
             probe=first == 0)
 
   def update(
-      self, state: State, ask: Ask, table: Table, signal: np.ndarray,
+      self, state: State, ask: GroupRequests, table: Table, signal: np.ndarray,
       gain: np.ndarray) -> State:
     """Learns from a wave, and moves its groups from queue to queue."""
     n, new, rest = self.sizes.samples, ask.first == 0, ask.first > 0
@@ -230,8 +230,8 @@ class _Speed:
             _between(rate, self.p_low, self.p_high))
 
   def _check_signal(
-      self, state: State, ask: Ask, screened: np.ndarray, found: float,
-  ) -> State:
+      self, state: State, ask: GroupRequests, screened: np.ndarray,
+      found: float) -> State:
     """Counts waves without signal; raises NoSignalError after `patience`."""
     dry = np.zeros_like(screened) if found else state.dry + screened
     # A wave in which nothing was asked for says nothing.
@@ -267,7 +267,7 @@ class _Speed:
 
 
 def create(
-    sizes: Sizes, *, n_init: _Count = 4,
+    sizes: RunSizes, *, n_init: _Count = 4,
     rule: Literal['signal', 'pass_rate'] = 'signal',
     p_low: float = 0.0, p_high: float = 1.0,
     capacity: Annotated[int | None, '[1, inf)'] = None,
@@ -389,7 +389,7 @@ def _histogram(screened: np.ndarray) -> str:
       for c, count in enumerate(screened))
 
 
-def _problems(sizes: Sizes, group: np.ndarray) -> np.ndarray:
+def _problems(sizes: RunSizes, group: np.ndarray) -> np.ndarray:
   """Returns the problems [P] int32 of groups."""
   if not len(group):
     return np.zeros(0, np.int32)

@@ -16,7 +16,7 @@ from jaxrl_llm.host import choices, programs
 from jaxrl_llm.host.rollout import Judged, Responses
 from jaxrl_llm.host.stages import Stages
 from jaxrl_llm.learner.advantages import WaveSignal
-from jaxrl_llm.types import Ask, RolloutTokens, rows_of, Table
+from jaxrl_llm.types import GroupRequests, RolloutTokens, rows_of, Table
 
 
 class Buffer(NamedTuple):
@@ -40,7 +40,7 @@ class Wave(NamedTuple):
     rows: the same rollouts as rows of the table.
     signal: learning signal of its groups, and their pass@k.
   """
-  ask: Ask
+  ask: GroupRequests
   responses: Responses
   judged: Judged
   rows: Buffer
@@ -57,7 +57,7 @@ class InFlight(NamedTuple):
     groups: groups in `ask`.
     samples: rollouts in `rows`.
   """
-  ask: Ask
+  ask: GroupRequests
   rows: Buffer
   groups: int
   samples: int
@@ -66,16 +66,16 @@ class InFlight(NamedTuple):
 def no_waves(config: ConfigDict, stages: Stages) -> tuple[InFlight, ...]:
   """Returns the waves in flight before the first step: empty ones."""
   nothing = np.zeros(0)
-  ask = Ask(*(nothing.astype(kind) for kind in (
+  ask = GroupRequests(*(nothing.astype(kind) for kind in (
       np.int64, np.int32, np.int32, np.int32, bool)))
   return (_padded(ask, empty(0, config, stages), config, stages),
           ) * config.actor.lag
 
 
 def exchange(
-    in_flight: tuple[InFlight, ...], ask: Ask, rows: Buffer,
+    in_flight: tuple[InFlight, ...], ask: GroupRequests, rows: Buffer,
     config: ConfigDict, stages: Stages,
-) -> tuple[tuple[InFlight, ...], Ask, Buffer]:
+) -> tuple[tuple[InFlight, ...], GroupRequests, Buffer]:
   """Sends off a wave and receives the one that was sent `actor.lag` steps ago.
 
   Args:
@@ -98,7 +98,8 @@ def exchange(
 
 
 def _padded(
-    ask: Ask, rows: Buffer, config: ConfigDict, stages: Stages) -> InFlight:
+    ask: GroupRequests, rows: Buffer, config: ConfigDict,
+    stages: Stages) -> InFlight:
   """Makes a wave in flight.
 
   Its arrays have the same shapes in every wave: a checkpoint is restored into
@@ -179,8 +180,8 @@ def empty(rows: int, config: ConfigDict, stages: Stages) -> Buffer:
 
 
 def of_wave(
-    ask: Ask, responses: Responses, judged: Judged, config: ConfigDict,
-    stages: Stages) -> Buffer:
+    ask: GroupRequests, responses: Responses, judged: Judged,
+    config: ConfigDict, stages: Stages) -> Buffer:
   """Makes the rows of a wave, in the order of its requests.
 
   Args:

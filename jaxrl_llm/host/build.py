@@ -372,7 +372,7 @@ def parts(config: ConfigDict, training: bool = True) -> Parts:
   Raises:
     ValueError: values that do not fit together, in one sentence.
   """
-  user_config, config = config, config_lib.as_begun(config)
+  user_config, config = config, config_lib.with_saved_auto_values(config)
   model, actor = (
       config_lib.model_config(config), config_lib.actor_model(config))
   folder = checkpoint = tokenizer = None

@@ -18,7 +18,7 @@ from jaxrl_llm.sampling.queue import Queue
 from jaxrl_llm.sharding import processes as processes_lib
 from jaxrl_llm.sharding.processes import Processes
 from jaxrl_llm.tokenizer import Tokenizer
-from jaxrl_llm.types import Ask, Prompts, Requests, Rollouts
+from jaxrl_llm.types import GroupRequests, Prompts, Requests, Rollouts
 
 
 class SampleCall(NamedTuple):
@@ -138,7 +138,8 @@ def requests(prompt: np.ndarray, sample: np.ndarray, budget: int) -> Requests:
 
 
 def requests_of(
-    ask: Ask, *, problems: int, samples: int, budget: int) -> Requests:
+    ask: GroupRequests, *, problems: int, samples: int,
+    budget: int) -> Requests:
   """Makes the requests of a wave, those of a group together.
 
   A group is a visit to its problem: visit v is its (v + 1)-th group in the data

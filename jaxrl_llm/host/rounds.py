@@ -19,7 +19,7 @@ from jaxrl_llm.sharding import processes as processes_lib
 from jaxrl_llm.sharding.processes import Processes
 from jaxrl_llm.storage import paths
 from jaxrl_llm.types import (
-  Ask,
+  GroupRequests,
   LearnerBatch,
   Picked,
   RolloutTokens,
@@ -87,8 +87,8 @@ class Outcome(NamedTuple):
 
 
 def signal(
-    program: advantages_lib.Program, table: Table, ask: Ask, step: int, *,
-    first: int, prompts: int, samples: int, replicate: Replicate,
+    program: advantages_lib.Program, table: Table, ask: GroupRequests,
+    step: int, *, first: int, prompts: int, samples: int, replicate: Replicate,
 ) -> advantages_lib.WaveSignal:
   """Computes the curriculum's signal and the pass@k of a wave.
 

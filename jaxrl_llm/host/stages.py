@@ -8,7 +8,7 @@ import numpy as np
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import plugs
 from jaxrl_llm.plugs import modules
-from jaxrl_llm.types import Curriculum, NoSignalError, Selection, Sizes
+from jaxrl_llm.types import Curriculum, NoSignalError, RunSizes, Selection
 
 
 class Stages(NamedTuple):
@@ -36,7 +36,7 @@ def make(config: ConfigDict, problems: int = 1) -> Stages:
     ValueError: a stage does not fit the sizes of the run, is none, or
       contradicts itself; or jackpot.z=exact meets rows of earlier steps.
   """
-  sizes = Sizes(
+  sizes = RunSizes(
       problems=problems, seed=config.seed, batch=config.prompts_per_step,
       samples=config.samples_per_prompt,
       prompts=config.curriculum_prompts or config.prompts_per_step,
@@ -63,7 +63,7 @@ def validate(config: ConfigDict) -> None:
   make(config)
 
 
-def _make(field: str, config: ConfigDict, kind: type, sizes: Sizes) -> Any:
+def _make(field: str, config: ConfigDict, kind: type, sizes: RunSizes) -> Any:
   """Makes one stage."""
   plug, given = plugs.chosen(field, config_lib.flatten(config))
   made = plug.guarded()(sizes, **given)

@@ -9,7 +9,7 @@ from jaxrl_llm.host import build
 from jaxrl_llm.host.buffer import Wave
 from jaxrl_llm.rewards import plain
 from jaxrl_llm.sharding.processes import Processes
-from jaxrl_llm.types import Ask, Picked, Probe, Table
+from jaxrl_llm.types import GroupRequests, Picked, Probe, Table
 
 Row = dict[str, float]
 
@@ -67,7 +67,7 @@ def report(
 
 
 def of_rollouts(
-    wave: Table, ask: Ask, gain: np.ndarray, verdicts: Sequence[str],
+    wave: Table, ask: GroupRequests, gain: np.ndarray, verdicts: Sequence[str],
     use: Mapping[str, int]) -> Row:
   """Computes the metrics of a step's responses.
 
@@ -244,7 +244,7 @@ def records(
   return every
 
 
-def chosen(ask: Ask, groups: int, step: int) -> np.ndarray:
+def chosen(ask: GroupRequests, groups: int, step: int) -> np.ndarray:
   """Returns the rows of some groups, drawn anew in each step.
 
   Args:

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from jaxrl_llm.types import Selection, Sizes
+from jaxrl_llm.types import RunSizes, Selection
 
 
-def create(sizes: Sizes) -> Selection:
+def create(sizes: RunSizes) -> Selection:
   """Makes the selection; rows keep their places in the batch."""
   return Selection(
       init=lambda key: (),

@@ -22,7 +22,7 @@ import numpy as np
 
 from jaxrl_llm.selection import bandit
 from jaxrl_llm.selection.replay import buffered, oldest_first
-from jaxrl_llm.types import Probe, Selection, Sizes, Table
+from jaxrl_llm.types import Probe, RunSizes, Selection, Table
 
 _Count = Annotated[int, '[1, inf)']
 _Positive = Annotated[float, '[0, inf)']
@@ -94,7 +94,7 @@ class _Cbs:
     epsilon: number of a round -> probability of a newest row.
     reward: `bandit.reward` with its hyperparameters.
   """
-  sizes: Sizes
+  sizes: RunSizes
   rounds: int
   rows: int
   share: int | None
@@ -244,7 +244,7 @@ class Options:
   ablate: Literal['none', 'raw_gain', 'no_entropy'] = 'none'
 
 
-def create(sizes: Sizes, options: Options) -> Selection:
+def create(sizes: RunSizes, options: Options) -> Selection:
   """Makes the selection.
 
   Args:

@@ -10,7 +10,7 @@ from typing import Annotated, Callable, NamedTuple
 
 import numpy as np
 
-from jaxrl_llm.types import Selection, Sizes, Table
+from jaxrl_llm.types import RunSizes, Selection, Table
 
 _Count = Annotated[int, '[1, inf)']
 _Rows = Annotated[int | None, '[1, inf)']
@@ -39,7 +39,7 @@ def oldest_first(table: Table, there: np.ndarray) -> np.ndarray:
 
 
 def _make(
-    sizes: Sizes, rounds: int, rows: int,
+    sizes: RunSizes, rounds: int, rows: int,
     pick: Callable[[Table, np.ndarray, np.random.Generator], np.ndarray],
 ) -> Selection:
   """Makes a selection of at most `rows` rows from the last `rounds` rounds.
@@ -67,7 +67,7 @@ def _make(
 
 
 def replay(
-    sizes: Sizes, *, rounds: _Count = 1, rows: _Rows = None) -> Selection:
+    sizes: RunSizes, *, rounds: _Count = 1, rows: _Rows = None) -> Selection:
   """Makes the selection of every row in the buffer, the oldest first.
 
   Args:
@@ -81,7 +81,7 @@ def replay(
 
 
 def random(
-    sizes: Sizes, *, rounds: _Count = 1, rows: _Rows = None) -> Selection:
+    sizes: RunSizes, *, rounds: _Count = 1, rows: _Rows = None) -> Selection:
   """Makes the selection of rows at random, without replacement.
 
   Args:
@@ -95,7 +95,7 @@ def random(
 
 
 def newest(
-    sizes: Sizes, *, rounds: _Count = 1, rows: _Rows = None) -> Selection:
+    sizes: RunSizes, *, rounds: _Count = 1, rows: _Rows = None) -> Selection:
   """Makes the selection of the newest rows; ties are broken at random.
 
   Args:

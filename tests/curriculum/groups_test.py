@@ -38,7 +38,7 @@ def outcomes(rng, groups, samples):
 
 
 def check_ask(ask, wanted, sizes):
-  """Compares an Ask with groups and problems; every group is asked whole."""
+  """Compares requests with groups and problems; every group is asked whole."""
   prompts = len(wanted)
   assert list(zip(ask.group.tolist(), ask.problem.tolist())) == wanted
   np.testing.assert_array_equal(ask.first, np.zeros(prompts))

@@ -95,7 +95,7 @@ def test_the_signal_rule_as_a_list_of_observations(signal, flights):
 
 
 def begun(n_init=4, samples=8, prompts=4, **options):
-  """Returns a curriculum, its state after `propose`, and its first Ask."""
+  """Returns a curriculum, its state after `propose`, and its requests."""
   made = speed.create(
       tables.sizes_of(2, prompts, samples, 50), n_init=n_init, **options)
   return made, *made.propose(made.init())

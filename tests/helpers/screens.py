@@ -4,7 +4,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from jaxrl_llm.types import Ask, Table
+from jaxrl_llm.types import GroupRequests, Table
 from tests.helpers import tables
 
 # Signal of RLOO with 6 samples.
@@ -20,10 +20,10 @@ def gain_of(values: list[float | None]) -> float:
 
 
 def answer(
-    rng: np.random.Generator, ask: Ask, held: dict[int, list[Any]],
+    rng: np.random.Generator, ask: GroupRequests, held: dict[int, list[Any]],
     rates: Callable[[int], float], failures: float = 0.0,
 ) -> tuple[Table, np.ndarray, list[Any]]:
-  """Answers an Ask with right and wrong samples.
+  """Answers requests with right and wrong samples.
 
   Args:
     rng: draws.

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_llm.types import Sizes, Table
+from jaxrl_llm.types import RunSizes, Table
 
 # Columns of a valid row that no round was made for, with their types.
 _FRESH = dict(
@@ -37,9 +37,9 @@ def table(group: Any, sample: Any, **columns: Any) -> Table:
 
 def sizes_of(
     batch: int, prompts: int, samples: int, problems: int, seed: int = 3,
-) -> Sizes:
+) -> RunSizes:
   """Returns the sizes of a run."""
-  return Sizes(
+  return RunSizes(
       problems=problems, seed=seed, batch=batch, samples=samples,
       prompts=prompts)
 

@@ -7,7 +7,7 @@ import pytest
 from jaxrl_llm.host import buffer, rollout, stages
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.tasks import Problem
-from jaxrl_llm.types import Ask, Rollouts, rows_of
+from jaxrl_llm.types import GroupRequests, Rollouts, rows_of
 from tests.helpers import tables, tiny
 from tests.helpers.tolerance import rounding
 
@@ -48,11 +48,11 @@ def test_rows_of_groups_as_loops_find_them(valid):
 
 
 def wave(config, tempered=True):
-  """Returns an Ask of groups 7, 8 and 5, whose first sample was asked before,
+  """Returns requests of groups 7, 8 and 5, whose first sample was asked before,
   with made-up responses and verdicts to it.
   """
   rng = np.random.default_rng(1)
-  ask = Ask(
+  ask = GroupRequests(
       group=np.array([7, 8, 5]), problem=np.array([3, 0, 9], np.int32),
       first=np.array([0, 0, 1], np.int32), count=np.array([4, 2, 3], np.int32),
       probe=np.array([True, True, False]))

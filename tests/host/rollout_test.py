@@ -9,7 +9,7 @@ from jaxrl_llm.host import rollout
 from jaxrl_llm.rewards import Verdict, VerifierError
 from jaxrl_llm.tasks import Problem
 from jaxrl_llm.tokenizer import CharTokenizer
-from jaxrl_llm.types import Ask, Rollouts
+from jaxrl_llm.types import GroupRequests, Rollouts
 
 TOKENIZER = CharTokenizer('abc')  # a is 2, b 3, c 4
 STOP = 1
@@ -53,10 +53,11 @@ def test_a_prompt_that_does_not_fit_is_named(prompt, size):
 
 
 def ask(group, first, count):
-  """Makes an Ask about groups of a set of 5 problems."""
+  """Makes requests about groups of a set of 5 problems."""
   group = np.array(group, np.int64)
-  return Ask(group, (group % 5).astype(np.int32), np.array(first, np.int32),
-             np.array(count, np.int32), np.ones(len(group), bool))
+  return GroupRequests(
+      group, (group % 5).astype(np.int32), np.array(first, np.int32),
+      np.array(count, np.int32), np.ones(len(group), bool))
 
 
 def requests_of(*given):

@@ -11,7 +11,7 @@ from jaxrl_llm import sharding
 from jaxrl_llm.host import rounds
 from jaxrl_llm.learner.advantages import BatchAdvantages, WaveSignal
 from jaxrl_llm.sharding import processes
-from jaxrl_llm.types import Ask, RolloutTokens
+from jaxrl_llm.types import GroupRequests, RolloutTokens
 from tests.helpers import tables
 from tests.helpers.tolerance import rounding
 
@@ -32,7 +32,7 @@ def test_pass_rates_are_of_this_wave_and_gains_of_complete_groups():
     return WaveSignal(np.zeros(4), np.arange(3.0), {})
 
   two = np.zeros(2, np.int32)
-  ask = Ask(np.array([7, 9]), two, two, two, np.ones(2, bool))
+  ask = GroupRequests(np.array([7, 9]), two, two, two, np.ones(2, bool))
   got = rounds.signal(
       types.SimpleNamespace(of_wave=of_wave), TABLE, ask, 'step', first=2,
       prompts=3, samples=3, replicate=lambda x: x)

@@ -221,7 +221,7 @@ def create(sizes):
     groups, samples = state
     zero = np.zeros(groups, np.int64)
     count = np.full(groups, samples)
-    return state, types.Ask(zero, zero, zero, count, zero)
+    return state, types.GroupRequests(zero, zero, zero, count, zero)
   return types.Curriculum(
       init=None, update=None, holds=None, capacity=0, max_prompts=4,
       max_requests=16, max_rounds=1, stale=False, propose=propose, min_count=1,

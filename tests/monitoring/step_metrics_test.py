@@ -8,14 +8,14 @@ import pytest
 from jaxrl_llm.host import build
 from jaxrl_llm.monitoring import step_metrics
 from jaxrl_llm.tasks import Problem
-from jaxrl_llm.types import Ask, Picked, Table
+from jaxrl_llm.types import GroupRequests, Picked, Table
 from tests.helpers.tolerance import rounding
 
 USE = dict(busy=8, slots=10, steps=5)
 
 
 def wave(rewards, valid, count=(2, 2), probe=True):
-  """Returns rows of a table, and the Ask whose groups have `count` samples."""
+  """Returns rows of a table, and requests of `count` samples of each group."""
   rewards, valid = np.ravel(rewards), np.ravel(valid).astype(bool)
   rows = len(rewards)
   blank = dict.fromkeys(Table._fields, np.zeros(rows, np.int32))
@@ -25,7 +25,7 @@ def wave(rewards, valid, count=(2, 2), probe=True):
       'probe': np.broadcast_to(probe, rows),
       'length': np.array([1, 4, 2, 1], np.int32)[:rows],
       'truncated': np.array([False, True, False, False])[:rows],
-      'entropy': np.arange(rows, dtype=np.float32)}), Ask(
+      'entropy': np.arange(rows, dtype=np.float32)}), GroupRequests(
           zero, zero, zero, np.array(count), zero)
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxrl_llm.curriculum import order
-from jaxrl_llm.types import Ask, Curriculum
+from jaxrl_llm.types import Curriculum, GroupRequests
 
 
 class State(NamedTuple):
@@ -24,7 +24,7 @@ def create(sizes):
     group = np.r_[state.begun, state.position + np.arange(sizes.batch)]
     group = group[group >= 0]
     new = group >= state.position
-    return state._replace(position=state.position + sizes.batch), Ask(
+    return state._replace(position=state.position + sizes.batch), GroupRequests(
         group, np.array([
             order.indices(
                 sizes.problems, seed=sizes.seed, position=g, count=1)[0]

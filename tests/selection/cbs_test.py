@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from jaxrl_llm.selection import bandit, cbs
-from jaxrl_llm.types import Probe, rows_of, Sizes
+from jaxrl_llm.types import Probe, rows_of, RunSizes
 from tests.helpers import tables, tiny
 from tests.reference import bandit as reference
 from tests.reference import stages
 
 B, N = 3, 4
-SIZES = Sizes(problems=5, seed=0, batch=B, samples=N, prompts=B, response=20)
+SIZES = RunSizes(problems=5, seed=0, batch=B, samples=N, prompts=B, response=20)
 SMALL = dict(width=8, layers=1, learning_rate=1e-2)
 NETWORK = bandit.Network(**SMALL)
 

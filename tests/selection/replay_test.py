@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from jaxrl_llm.selection import all_rows, replay
-from jaxrl_llm.types import Probe, rows_of, Sizes
+from jaxrl_llm.types import Probe, rows_of, RunSizes
 from tests.helpers import tables, tiny
 from tests.reference import stages as reference
 
 B, N = 3, 4
-SIZES = Sizes(problems=5, seed=0, batch=B, samples=N, prompts=B)
+SIZES = RunSizes(problems=5, seed=0, batch=B, samples=N, prompts=B)
 PROBE = Probe(.5, 1.0, 3)
 DEFAULT = {'replay': lambda rounds: rounds * B * N,
            'random': lambda rounds: B * N, 'newest': lambda rounds: B * N}

@@ -25,7 +25,7 @@ def begun(run, asked, **saved):
   for name, value in saved.items():
     flat[name.replace('__', '.')] = value
   (run / 'choices.json').write_text(json.dumps(flat))
-  return config.as_begun(asked)
+  return config.with_saved_auto_values(asked)
 
 
 def lengths(c):
@@ -50,7 +50,7 @@ def test_a_choice_that_the_run_did_not_have_stays_open(run):
   saved = json.loads(config.choices(tiny.load('run')))
   del saved['learner.tokens_per_microbatch']
   (run / 'choices.json').write_text(json.dumps(saved))
-  got = config.as_begun(asked)
+  got = config.with_saved_auto_values(asked)
   assert lengths(got) == ('auto', ())
 
 
@@ -67,7 +67,7 @@ def test_lengths_that_do_not_fit_are_chosen_again(run, saved):
 def test_a_config_without_a_folder_leaves_the_choice_open():
   asked = tiny.load('run', **AUTO)
   asked.workdir = None
-  assert lengths(config.as_begun(asked)) == ('auto', 'auto')
+  assert lengths(config.with_saved_auto_values(asked)) == ('auto', 'auto')
 
 
 @pytest.mark.parametrize('text', [None, '', '{', '[]', '{"max_prompt": 9}'])
@@ -75,5 +75,5 @@ def test_a_config_without_a_folder_leaves_the_choice_open():
 def test_a_missing_or_damaged_file_leaves_the_choice_open(run, name, text):
   if text is not None:
     (run / name).write_text(text)
-  got = config.as_begun(tiny.load('run', **AUTO))
+  got = config.with_saved_auto_values(tiny.load('run', **AUTO))
   assert lengths(got) == ('auto', 'auto')

@@ -34,7 +34,7 @@ def choices(config: ConfigDict) -> str:
           for leaf in ('hf', 'dtype')))}, indent=1)
 
 
-def as_begun(config: ConfigDict) -> ConfigDict:
+def with_saved_auto_values(config: ConfigDict) -> ConfigDict:
   """Fills in the choices that the same run made when it started.
 
   Args:
