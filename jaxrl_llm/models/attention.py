@@ -102,8 +102,11 @@ def causal_attention(
   """
   if implementation.startswith('splash'):
     from jaxrl_llm.models import splash  # Importing Pallas takes time.
+    # Exact for a power of two; any other scale rounds a 16-bit q once more,
+    # unless XLA fuses it with RoPE.
+    q = (q.astype(jnp.float32) * scale).astype(q.dtype)
     return splash.attend(
-        q, k, v, scale=scale, window=window, windowed=windowed, cap=cap,
+        q, k, v, window=window, windowed=windowed, cap=cap, name=SAVED,
         interpret=implementation != 'splash')
   if implementation == 'cudnn':
     # A window of cuDNN is static, but layers of both kinds share the scan's

@@ -15,8 +15,6 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 import numpy as np
 
-from jaxrl_llm.models.attention import SAVED
-
 # A block has at most BLOCK queries, a multiple of LANES. With a head_dim of 256
 # the kernels' blocks still fit into their limit of 16 MB of on-chip memory.
 BLOCK = 512
@@ -29,7 +27,7 @@ PARTIALS = 8
 
 
 @functools.lru_cache
-def _kernel(heads, length, block, keys, window, cap, interpret):
+def _kernel(heads, length, block, keys, window, cap, name, interpret):
   """Makes the kernel of one row.
 
   Its arguments are q [heads, length, h], k and v [groups, length, h].
@@ -41,6 +39,7 @@ def _kernel(heads, length, block, keys, window, cap, interpret):
     keys: keys of a block in the backward pass, a multiple of `block`.
     window: positions a query may look back, itself included; None for all.
     cap: soft cap of the scores, or None.
+    name: of the output and the log-sum-exp, for `jax.checkpoint`.
     interpret: whether to run in Pallas's interpreter.
   """
   shape = (length, length)
@@ -56,7 +55,7 @@ def _kernel(heads, length, block, keys, window, cap, interpret):
     kernel = lib.make_splash_mha(
         lib.MultiHeadMask([mask] * heads), block_sizes=sizes, head_shards=1,
         q_seq_shards=1, attn_logits_soft_cap=cap,
-        residual_checkpoint_name=SAVED, interpret=interpret)
+        residual_checkpoint_name=name, interpret=interpret)
     return jax.tree.map(np.asarray, kernel)
 
 
@@ -65,27 +64,26 @@ def attend(
     k: jax.Array,
     v: jax.Array,
     *,
-    scale: float,
     window: Optional[int],
     windowed: jax.Array | bool,
     cap: Optional[float],
+    name: str,
     interpret: bool,
 ) -> jax.Array:
   """Computes causal grouped-query attention within each row.
 
   Where the mesh axes 'fsdp' and 'tensor' are automatic, rows are split over
-  'fsdp' and heads over 'tensor'. The output and the log-sum-exp have the name
-  SAVED for `jax.checkpoint`; the backward pass needs only these two and q, k
-  and v.
+  'fsdp' and heads over 'tensor'.
 
   Args:
-    q: [B, S, H, h] queries; any h.
+    q: [B, S, H, h] queries, already scaled: the kernel has no factor; any h.
     k: [B, S, KV, h] keys; KV divides H.
     v: [B, S, KV, h] values.
-    scale: factor of the query-key products.
     window: positions a query may look back, itself included; None for all.
     windowed: [] bool, whether to apply the window, if there is one.
     cap: soft cap of the scores, or None.
+    name: name of the output and the log-sum-exp for `jax.checkpoint`. The
+      backward pass needs only these two and q, k and v.
     interpret: whether to run in Pallas's interpreter, on any device.
 
   Returns:
@@ -96,9 +94,6 @@ def attend(
   block = -(-s // (blocks * LANES)) * LANES
   length = blocks * block
   keys = block * 2 if blocks % 2 == 0 and h * q.dtype.itemsize <= 512 else block
-  # The kernel has no scale argument. Scaling q is exact for a power of two; any
-  # other scale rounds a 16-bit q once more, unless XLA fuses it with RoPE.
-  q = (q.astype(jnp.float32) * scale).astype(q.dtype)
 
   # Padding follows all real positions, so the causal mask hides it.
   padded = lambda x, n: jnp.pad(
@@ -108,7 +103,7 @@ def attend(
   def local(q, k, v, windowed):
     def run(window):
       return jax.vmap(_kernel(
-          q.shape[1], length, block, keys, window, cap, interpret))
+          q.shape[1], length, block, keys, window, cap, name, interpret))
 
     if window is None:
       return run(None)(q, k, v)

@@ -200,10 +200,10 @@ def test_the_learning_rate_counts_updates_over_its_horizon(
     fields, horizon, monkeypatch):
   made, make = [], optimizer.make
   monkeypatch.setattr(
-      optimizer, 'make', lambda **given: made.append(given) or make(**given))
+      optimizer, 'make', lambda cfg: made.append(cfg) or make(cfg))
   build.parts(tiny.load(
       steps=12, optimizer__schedule='linear', **fields))
-  rate = make(**made[0]).schedule
+  rate = make(made[0]).schedule
   assert rate(0) > rate(horizon - 1) > rate(horizon) == 0
 
 
