@@ -245,8 +245,7 @@ def _failure(trial: Trial, error: Exception) -> str:
   return f'failed: {file} cannot be used ({error.strerror}): {fix}.'
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command line; returns the exit code."""
+def _parser() -> argparse.ArgumentParser:
   parser = argparse.ArgumentParser(
       usage='python launch/run.py --config=FILE.py [OPTIONS]',
       description=__doc__, allow_abbrev=False,
@@ -275,6 +274,34 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument(
       '--program', default=f'{shlex.quote(sys.executable)} -m jaxrl_llm.train',
       help='what to run (default: %(default)s)')
+  return parser
+
+
+def _show_results(
+    trials: Sequence[Trial], states: Sequence[str], metrics: Sequence[str],
+    file: paths.Path | None) -> None:
+  """Shows the table of results, and writes it to a file.
+
+  Raises:
+    ValueError: a trial's metrics.jsonl is damaged.
+    OSError: the file cannot be written.
+  """
+  logged = [
+      metrics_lib.read(trial.folder / 'metrics.jsonl') for trial in trials]
+  table = results.cells(results.rows_of(
+      [trial.fields for trial in trials], states, logged, metrics))
+  notes = [*results.unmeasured(logged, metrics)]
+  results.show_table(table)
+  for note in notes:
+    _show(note)
+  if file:
+    paths.write_whole(file, '\n'.join([results.markdown(table), *notes]))
+    _show(f'Written to {file}.')
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command line; returns the exit code."""
+  parser = _parser()
   args, rest = parser.parse_known_args(argv)
   workdir = args.workdir or f'runs/{config_lib.name_of(args.config)}-sweep'
   try:
@@ -313,20 +340,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 130
   if alone:
     return int(states != ['done'])
-  metrics = args.metrics.split(',')
   try:
-    logged = [
-        metrics_lib.read(trial.folder / 'metrics.jsonl') for trial in trials]
-    table = results.cells(results.rows_of(
-        [trial.fields for trial in trials], states, logged, metrics))
-    notes = [*results.unmeasured(logged, metrics)]
-    results.show_table(table)
-    for note in notes:
-      _show(note)
-    if args.sweep:
-      file = paths.place(workdir) / 'sweep.md'
-      paths.write_whole(file, '\n'.join([results.markdown(table), *notes]))
-      _show(f'Written to {file}.')
+    _show_results(
+        trials, states, args.metrics.split(','),
+        paths.place(workdir) / 'sweep.md' if args.sweep else None)
   except (OSError, ValueError) as error:  # a damaged metrics.jsonl, a full disk
     _show(f'{error}')
     return 1

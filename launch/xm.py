@@ -131,6 +131,31 @@ async def _run(
   return failures
 
 
+def _experiment(
+    title: str, units: dict[int, list[str]], python: str, parallel: int,
+    leash: _Leash) -> dict[int, str]:
+  """Runs the work units as an experiment; returns the failures."""
+  from absl import flags, logging
+  from xmanager import xm_local
+  flags.FLAGS(['xm.py'])
+  failures = {}
+
+  async def experiment():
+    for number in _heeded():
+      asyncio.get_running_loop().add_signal_handler(number, leash.pull)
+    try:
+      async with xm_local.create_experiment(title) as made:
+        failures.update(await _run(made, units, python, parallel, leash))
+        if failures:  # At its end, XManager logs and raises them once more.
+          logging.set_verbosity(logging.FATAL)
+    except RuntimeError:
+      if not failures:
+        raise
+
+  asyncio.run(experiment())
+  return failures
+
+
 def _parse(
     argv: Sequence[str]) -> tuple[argparse.Namespace, list[str], list[str]]:
   parser = argparse.ArgumentParser(
@@ -182,7 +207,7 @@ def _launch(
   """Runs the trials that are not finished; returns the exit code."""
   if not args.dry_run:
     try:
-      from xmanager import xm_local
+      import xmanager.xm_local  # noqa: F401
     except ImportError:
       sys.stderr.write(
           'XManager is not installed. It needs an environment of its own: '
@@ -211,25 +236,10 @@ def _launch(
     for unit in units.values():
       print(shlex.join([python, *unit]))
     return 0
-  from absl import flags, logging
-  flags.FLAGS(['xm.py'])
-
-  async def experiment():
-    for number in _heeded():
-      asyncio.get_running_loop().add_signal_handler(number, leash.pull)
-    title = args.title or pathlib.PurePath(args.config).stem
-    try:
-      async with xm_local.create_experiment(title) as made:
-        failures.update(await _run(
-            made, units, python, max(args.parallel, 1), leash))
-        if failures:  # At its end, XManager logs and raises them once more.
-          logging.set_verbosity(logging.FATAL)
-    except RuntimeError:
-      if not failures:
-        raise
-
-  leash, failures = _Leash(), {}
-  asyncio.run(experiment())
+  leash = _Leash()
+  failures = _experiment(
+      args.title or pathlib.PurePath(args.config).stem, units, python,
+      max(args.parallel, 1), leash)
   if leash.pulled:
     return 130
   print(f'{len(trials)} trials: {len(trials) - len(units)} were finished, '
