@@ -26,7 +26,7 @@ from ml_collections import ConfigDict
 from jaxrl_llm import checkpoint, sharding
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import tokenizer as tokenizer_lib
-from jaxrl_llm.host import warm_start
+from jaxrl_llm.host import choices, warm_start
 from jaxrl_llm.learner import policy as policy_lib
 from jaxrl_llm.models import hf, hf_config, lora
 from jaxrl_llm.models.config import ModelConfig
@@ -60,7 +60,7 @@ def parameters(
   source = None
   if config.model.hf and config.lora.rank:
     source = hf.open_checkpoint(hf.fetch(config.model.hf))
-  policy = policy_lib.make(config, model, mesh, source)
+  policy = policy_lib.make(model, mesh, choices.adapters(config), source)
   folder = paths.place(config.workdir) / 'checkpoints'
   number = config_lib.PLAYERS.index(player)
   begun = hf.digest(source.folder) if source else None

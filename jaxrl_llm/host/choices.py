@@ -13,6 +13,7 @@ from jaxrl_llm.learner import actor as actor_lib
 from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import loss as loss_lib
+from jaxrl_llm.learner import policy as policy_lib
 from jaxrl_llm.learner import rejection as rejection_lib
 from jaxrl_llm.types import Array
 
@@ -121,6 +122,14 @@ def supervised_params(config: ConfigDict) -> loss_lib.LossParams:
   return loss_params(config).replace(
       temperature=np.float32(1.0), entropy_bonus=np.float32(0.0),
       objective={}, importance={}, rejection={}, actor={})
+
+
+def adapters(config: ConfigDict) -> Optional[policy_lib.Adapters]:
+  """Returns LoRA's matrices, None if all weights are trained."""
+  given = config.lora
+  return policy_lib.Adapters(
+      given.rank, given.alpha / given.rank, given.targets,
+      config.warm_start.steps > 0) if given.rank else None
 
 
 def advantages(config: ConfigDict) -> advantages_lib.Program:

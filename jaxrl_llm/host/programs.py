@@ -377,8 +377,9 @@ def make(
   learner_mesh = _learner_mesh(config, mesh, sources)
   config = with_lengths(config, mesh, model, stages.curriculum, lengths)
   policies = [
-      policy_lib.make(source.config, source.model, mesh, source.checkpoint,
-                      learner_mesh) for source in sources]
+      policy_lib.make(
+          source.model, mesh, choices.adapters(source.config),
+          source.checkpoint, learner_mesh) for source in sources]
   optimizers = [
       optimizer_lib.make(optimizer_lib.OptimizerConfig(
           steps=max(updates_of_run(config, stages), 1),

@@ -9,7 +9,6 @@ from typing import Any, Callable, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from ml_collections import ConfigDict
 
 from jaxrl_llm import sharding
 from jaxrl_llm.models import hf, lora, transformer
@@ -63,16 +62,32 @@ class Policy(NamedTuple):
   lower_to_sampling: Callable[[], Any]
 
 
+class Adapters(NamedTuple):
+  """LoRA of a policy.
+
+  Attributes:
+    rank: rank of the matrices that are trained.
+    scale: factor of their product.
+    targets: regular expression of the weights that get them.
+    warm: whether a warm start trains all parameters first.
+  """
+  rank: int
+  scale: float
+  targets: str
+  warm: bool
+
+
 def make(
-    config: ConfigDict, model: ModelConfig, mesh: jax.sharding.Mesh,
+    model: ModelConfig, mesh: jax.sharding.Mesh,
+    adapters: Adapters | None = None,
     checkpoint: hf.Checkpoint | None = None,
     learner_mesh: jax.sharding.Mesh | None = None) -> Policy:
   """Makes the functions of a policy's parameters; nothing is compiled yet.
 
   Args:
-    config: config of the run.
     model: the architecture.
     mesh: the sampler's, with axes data, fsdp and tensor.
+    adapters: LoRA's matrices; None trains all parameters.
     checkpoint: source of the weights; None for random ones.
     learner_mesh: of the parameters in training; None for `mesh`. With LoRA it
       is `mesh`: both use the same frozen parameters.
@@ -97,8 +112,8 @@ def make(
         f'{str(error)[:-1]}; with mesh.learner_tensor='
         f'{learner.shape["tensor"]} the mesh (data, fsdp, tensor) is {sizes}.'
     ) from None
-  if config.lora.rank:
-    return _with_adapters(config, model, mesh, checkpoint, in_training)
+  if adapters:
+    return _with_adapters(adapters, model, mesh, checkpoint, in_training)
   dtype = jnp.dtype(model.dtype)
 
   def sampling(kind):
@@ -117,22 +132,21 @@ def make(
       sampling=sampling, to_sampling=full.apply, lower_to_sampling=full.lower)
 
 
-def _with_adapters(config, model, mesh, checkpoint, in_training) -> Policy:
+def _with_adapters(choice, model, mesh, checkpoint, in_training) -> Policy:
   """Makes the functions of a policy of which LoRA's matrices are trained.
 
   Args:
-    config: config of the run.
+    choice: LoRA's matrices.
     model: the architecture.
     mesh: the sampler's and the learner's.
     checkpoint: source of the weights; None for random ones.
     in_training: abstract parameters of the whole model in the training layout.
   """
-  rank, targets = config.lora.rank, config.lora.targets
-  scale, dtype = config.lora.alpha / rank, jnp.dtype(model.dtype)
+  scale, dtype = choice.scale, jnp.dtype(model.dtype)
   shapes = jax.eval_shape(lambda: transformer.init(jax.random.key(0), model))
 
   def init_adapters(key):
-    return lora.init(key, shapes, rank, targets)
+    return lora.init(key, shapes, choice.rank, choice.targets)
 
   trained = jax.eval_shape(init_adapters, jax.random.key(0))
   layout = sharding.shardings(trained, sharding.TRAIN_RULES, mesh)
@@ -140,7 +154,7 @@ def _with_adapters(config, model, mesh, checkpoint, in_training) -> Policy:
   scaled = jax.jit(lambda x: lora.scaled(x, scale), out_shardings=layout)
   adapters = sharding.to_sampling(trained, mesh, dtype)
   stored = sharding.abstract_params(shapes, sharding.SAMPLE_RULES, mesh, dtype)
-  if config.warm_start.steps:  # The warm start trains all parameters.
+  if choice.warm:
     init = _init(model, checkpoint, in_training)
     freeze = sharding.to_sampling(shapes, mesh, dtype).apply
   else:

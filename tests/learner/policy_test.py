@@ -41,7 +41,8 @@ def make(**fields):
   config = tiny.load(**{**FIELDS, **fields})
   model = config_lib.model_config(config)
   mesh = sharding.make_mesh(1, 1, 1, jax.devices()[:1])
-  return config, model, policy.make(config, model, mesh)
+  return config, model, policy.make(
+      model, mesh, choices.adapters(config))
 
 
 def by_hand(adapters, frozen):

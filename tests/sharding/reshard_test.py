@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import sharding
+from jaxrl_llm.host import choices
 from jaxrl_llm.learner import policy as policy_lib
 from jaxrl_llm.models import config, transformer
 from jaxrl_llm.ops import quantise
@@ -121,7 +122,8 @@ def test_no_second_wide_copy():
 def test_adapters_keep_their_type():
   run = tiny.load('unused', lora__rank=2, lora__targets='q|down')
   cfg = dataclasses.replace(CFG, dtype='bfloat16')
-  made = policy_lib.make(run, cfg, sharding.make_mesh(1, 1, 1))
+  made = policy_lib.make(
+      cfg, sharding.make_mesh(1, 1, 1), choices.adapters(run))
   trained, frozen = made.split(
       made.init(jax.random.key(0)), jax.random.key(1))
   full, small = (
