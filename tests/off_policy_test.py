@@ -147,7 +147,7 @@ def test_an_actor_that_is_a_copy_of_the_policy_is_plain_training():
     (dict(jackpot__z='exact', selection='replay', replay__rounds=2),
      'exact.*selection=replay'),
     (dict(jackpot__z='exact', curriculum='dynamic'), 'exact.*dynamic'),
-    (dict(off_policy='none', jackpot__c1=2.0), 'jackpot.c1=2.0 has no effect'),
+    (dict(off_policy='none', jackpot__c1=2.0), 'jackpot.c1 has no effect'),
     (dict(off_policy='jackpots'), 'did you mean .?jackpot'),
     (dict(jackpot__lam=0.0), 'jackpot.lam=0'),
     (dict(jackpot__lam='nan'), 'jackpot.lam'),

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import checkpoint, train
-from jaxrl_llm.host import rounds, stages
+from jaxrl_llm.curriculum import CURRICULA
+from jaxrl_llm.host import rounds
 from jaxrl_llm.host import state as state_lib
+from jaxrl_llm.selection import SELECTIONS
 from tests.helpers import stage_runs, tiny
 
 PACKAGE = pathlib.Path(train.__file__).parent
@@ -211,7 +213,7 @@ def test_a_run_can_begin_without_a_batch():
 
 
 NAMES = {
-    *stages.CURRICULA, *stages.SELECTIONS, 'speed', 'cbs', 'jackpot'}
+    *CURRICULA, *SELECTIONS, 'speed', 'cbs', 'jackpot'}
 # What else these words mean in the source.
 OTHERS = (r'(np|jax)\.random(\.uniform)?\b|\brandom (or|ones)\b|'
           r'\btiming\.speed\b|\bdynamic_(update_)?(slice|index)')

@@ -57,7 +57,7 @@ def load(workdir=None, **fields):
       name.replace('__', '.'):
           str(value) if isinstance(value, pathlib.Path) else value
       for name, value in given.items()})
-  config_lib.validate(config)
+  stages.validate(config)
   return config
 
 
