@@ -39,7 +39,7 @@ class Config(ConfigDict):
 
   def __setitem__(self, key: str, value: Any) -> None:
     self._check_name(key)
-    before = self.get(key)
+    before = self[key] if key in self else None
     if self._place is None:
       super().__setitem__(key, value)
       return

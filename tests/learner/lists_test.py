@@ -15,6 +15,7 @@ from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.models import transformer
 from jaxrl_llm.ops import importance, policy_losses
 from tests.helpers import devices, families, learners
+from tests.helpers.methods import hyperparameters
 from tests.helpers.tolerance import decoder, typical
 from tests.learner import actor_test as paired
 from tests.learner import rejection_update_test as coupled
@@ -103,7 +104,7 @@ def _losses(objective, correction):
   """Returns the hyperparameters of a combination."""
   values = dict(clip_low=.1, clip_high=.2, cap=1.2, low=.5, high=2.0)
   of = lambda fn: {name: values.get(name, 1.0)
-                   for name in policy_losses.hyperparameters(fn)}
+                   for name in hyperparameters(fn)}
   return plain.LOSS.replace(
       objective=of(loss_lib.OBJECTIVES[objective]),
       importance=of(importance.CORRECTIONS[correction]))

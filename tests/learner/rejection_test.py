@@ -11,6 +11,7 @@ from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import rejection
 from jaxrl_llm.ops import policy_losses
 from jaxrl_llm.types import LearnerBatch
+from tests.helpers.methods import hyperparameters
 from tests.helpers.tolerance import FUNCTION, rounding
 from tests.reference import rejection as reference
 
@@ -47,12 +48,12 @@ def batch(seed=0):
 def run(x, new, z_exact, z_topk, noise, calibration, *, objective='clip',
         aggregation='token_mean', correction='none', hyper=None, **choices):
   """Returns loss, gradient in `new` and metrics of a batch."""
-  used = policy_losses.hyperparameters(loss_lib.OBJECTIVES[objective])
+  used = hyperparameters(loss_lib.OBJECTIVES[objective])
   given = loss_lib.LossParams(
       temperature=1.0, entropy_bonus=0.0, kl_coef=0.0, budget=7.0,
       objective={k: v for k, v in CLIP.items() if k in used},
       importance={k: v for k, v in THRESHOLDS.items() if k in (
-          policy_losses.hyperparameters(
+          hyperparameters(
               loss_lib.importance.CORRECTIONS[correction]))},
       rejection=hyper or LIMITS)
   weights = policy_losses.token_weights(

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from jaxrl_llm.ops import importance, kl, policy_losses
+from tests.helpers.methods import hyperparameters
 from tests.helpers.tolerance import FUNCTION, rounding
 
 B, T = 4, 6
@@ -41,7 +42,7 @@ def _program(objective, correction, estimator):
   traces = []
 
   def given(fn, hyper):
-    return {x: hyper[x] for x in policy_losses.hyperparameters(fn)}
+    return {x: hyper[x] for x in hyperparameters(fn)}
 
   def loss(new, batch, weights, hyper):
     traces.append(None)

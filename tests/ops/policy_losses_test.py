@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxrl_llm.ops import policy_losses
+from tests.helpers.methods import hyperparameters
 from tests.helpers.tolerance import FUNCTION, rounding
 from tests.reference import policy_losses as twin
 
@@ -29,12 +30,12 @@ def _batch(per_token):
 def given(objective, low, high, dual=None):
   """Returns the bounds that an objective uses."""
   bounds = dict(clip_low=low, clip_high=high, dual_clip=dual)
-  return {x: bounds[x] for x in policy_losses.hyperparameters(
+  return {x: bounds[x] for x in hyperparameters(
       policy_losses.OBJECTIVES[objective])}
 
 
 def test_hyperparameters_are_the_keyword_arguments():
-  got = {name: policy_losses.hyperparameters(f)
+  got = {name: hyperparameters(f)
          for name, f in policy_losses.OBJECTIVES.items()}
   assert got == dict(
       clip=('clip_low', 'clip_high', 'dual_clip'),
