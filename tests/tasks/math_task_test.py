@@ -12,7 +12,7 @@ import types
 
 import pytest
 
-from jaxrl_llm import rewards, tasks
+from jaxrl_llm import config, rewards, tasks
 from jaxrl_llm.rewards import math as verifier
 from jaxrl_llm.tasks import math, references
 
