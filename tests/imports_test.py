@@ -1,4 +1,4 @@
-"""Tests of the source: import directions, lengths of files, docstrings.
+"""Tests of the source: import directions, sizes of functions, docstrings.
 
 Most parse the source without importing it.
 """
@@ -117,7 +117,32 @@ def test_no_cycles(edges):
 
 def test_few_files_lie_loose():
   """A new file has its place in one of the folders."""
-  assert len([*PACKAGE.glob('*.py')]) <= 16
+  assert len([*PACKAGE.glob('*.py')]) <= 9
+
+
+def lines_and_arguments(node):
+  """Returns the lines of a function without its docstring, and its arguments.
+  """
+  first = node.body[0]
+  said = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+  lines = node.end_lineno - node.lineno + 1 - said * (
+      first.end_lineno - first.lineno + 1)
+  given = node.args
+  names = [a.arg for a in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+  return lines, len([name for name in names if name not in ('self', 'cls')])
+
+
+def test_functions_are_short_and_have_few_arguments():
+  """A nested function counts in its parent too."""
+  seen = 0
+  for path in [*FILES, *(ROOT / 'launch').rglob('*.py')]:
+    for node in ast.walk(ast.parse(path.read_text())):
+      if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        lines, arguments = lines_and_arguments(node)
+        assert lines <= 60, f'{path}:{node.lineno} {node.name}: {lines} lines'
+        assert arguments <= 8, f'{path}:{node.lineno} {node.name}: {arguments}'
+        seen += 1
+  assert seen > 1000
 
 
 def test_the_readme_draws_the_tree():
