@@ -18,7 +18,8 @@ class Config(ConfigDict):
   """ConfigDict with the fields of what it chooses.
 
   After `c.selection = 'cbs'` there is a section `c.cbs`, and that of the former
-  selection is gone.
+  selection is gone. `c.advantage = function` takes a function itself; one of a
+  notebook is known to this process alone.
   """
 
   def __init__(self, *args: Any, **kwargs: Any):
@@ -49,6 +50,8 @@ class Config(ConfigDict):
         raise ValueError(f'{section}{key} is a section: set one of its fields.')
       before.update(value)
       return
+    if callable(value) and f'{section}{key}' in SLOTS:
+      value = modules.give(value)
     super().__setitem__(key, value)
     if f'{section}{key}' in CHOOSING and value != before:
       try:

@@ -188,6 +188,26 @@ def test_sections_that_a_choice_brings_and_takes():
   assert 'jackpot' not in c and c.is_locked
 
 
+def test_a_function_itself_is_a_choice():
+  def doubled(rewards, *, where, factor: float = 2.0):
+    """Doubles.
+
+    Args:
+      factor: of the rewards.
+    """
+    del where
+    return rewards * factor
+
+  c = config.base()
+  c.advantage = doubled
+  c.doubled.factor = 3.0
+  c = config.complete(c, {}, 'name')
+  rewards = np.ones((1, 4), np.float32)
+  values, _ = choices.advantage(c)(rewards, rewards > 0, 0)
+  np.testing.assert_array_equal(values, 3 * rewards)
+  assert config.flatten(c)['advantage'].startswith('python:')
+
+
 def test_every_packaged_plug_can_be_chosen():
   for field in plugs.SLOTS:
     for name in slots.known(field):
