@@ -256,7 +256,7 @@ class Probe(NamedTuple):
 
 
 class RunSizes(NamedTuple):
-  """RunSizes of a run, given to the makers of curricula and selections.
+  """Sizes of a run, given to the makers of curricula and selections.
 
   Attributes:
     problems: D, size of the training set.

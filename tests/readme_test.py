@@ -4,9 +4,12 @@ import re
 import shlex
 import sys
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from jaxrl_llm import evaluate, export, train
+from jaxrl_llm import config, evaluate, export, train
+from jaxrl_llm.host import choices
 from tests.helpers import devices, tiny_hf
 
 PROGRAMS = {'train': train, 'evaluate': evaluate, 'export': export}
@@ -52,3 +55,21 @@ def test_your_own_model_your_own_problems(tmp_path, monkeypatch, capsys):
   assert (tmp_path / 'mine' / 'model.safetensors').exists()
   assert 'mine: the best checkpoint of runs/mine, step ' in said.out
   assert not said.err
+
+
+def test_your_own_advantage(tmp_path, monkeypatch):
+  text = (devices.ROOT / 'README.md').read_text()
+  example, = re.findall(r'```python\n(# mine\.py\n.*?)```', text, re.DOTALL)
+  (tmp_path / 'mine.py').write_text(example)
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(sys, 'path', [*sys.path])
+  named = dict(re.findall(r'`--config\.(advantage)=(\S+)`', text))
+  assert '`--config.sharper.power`' in text
+  c = config.load(
+      str(devices.ROOT / 'configs/countdown.py'), {**named, 'sharper.power': 3})
+  config.validate(c)
+  values, _ = choices.advantage(c)(
+      jnp.array([[1.0, 0.0, 0.0, 0.0], [1.0, jnp.nan, 0.0, 1.0]]),
+      jnp.array([[True] * 4, [True, False, True, False]]), jnp.uint32(0))
+  np.testing.assert_allclose(values, [
+      [0.75 ** 3, *[-0.25 ** 3] * 3], [0.125, 0, -0.125, 0]], rtol=1e-6)
