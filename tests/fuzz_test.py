@@ -178,7 +178,7 @@ def test_fields_and_arguments(command, capsys):
   bad = []
   for i in range(110):
     task = rng.choice(('countdown', 'countdown', 'math'))
-    table = table_lib.table(task)
+    table = table_lib.table({'task.name': task})
     argv = ['--config=c.py', '--config.log.display=false', *(
         MATH if task == 'math' else ()), *(
         f'--config.{name}={value(rng, table[name])}'

@@ -22,7 +22,6 @@ import numpy as np
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import evaluate, export, train
 from jaxrl_llm.host import build, choices, warm_start
-from jaxrl_llm.learner import actor as actor_lib
 from jaxrl_llm.learner import optimizer
 from jaxrl_llm.models import transformer
 from jaxrl_llm.monitoring import timing
@@ -277,7 +276,7 @@ def test_every_field_is_read(monkeypatch, parts, tmp_path):
     train.train(config)
   with_actor = tiny.load(tmp_path, **tiny.ACTOR)
   of_actor = Reads(monkeypatch, with_actor)
-  actor_lib.hyperparameters(with_actor)
+  choices.loss_params(with_actor)
   reads.names |= of_actor.names
   assert config_lib.of_actor(tiny.load(
       tmp_path, **tiny.ACTOR, actor__learning_rate=.5)

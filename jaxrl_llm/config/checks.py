@@ -13,7 +13,7 @@ from jaxrl_llm.config.nested import flatten
 from jaxrl_llm.config.table import table
 from jaxrl_llm.config.values import to_text
 from jaxrl_llm.models.config import ModelConfig
-from jaxrl_llm.plugs import SLOTS
+from jaxrl_llm.plugs import PLUG_FIELDS
 
 _MOST = 3  # sentences about one config
 
@@ -21,8 +21,8 @@ _MOST = 3  # sentences about one config
 def check_options(config: ConfigDict) -> None:
   """Raises ValueError if a plug's own options contradict each other."""
   flat = flatten(config)
-  for slot in SLOTS:
-    plugs.chosen(slot, flat)
+  for field in PLUG_FIELDS:
+    plugs.chosen(field, flat)
 
 
 def validate(config: ConfigDict) -> None:

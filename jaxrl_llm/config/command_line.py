@@ -13,9 +13,9 @@ from jaxrl_llm.config.field import Field
 from jaxrl_llm.config.fields import ACTOR, JACKPOT
 from jaxrl_llm.config.model import model_config
 from jaxrl_llm.config.nested import flatten, nested
-from jaxrl_llm.config.table import plug_fields
+from jaxrl_llm.config.table import hyperparameter_fields
 from jaxrl_llm.config.table import table as table_of
-from jaxrl_llm.plugs import SLOTS, slots
+from jaxrl_llm.plugs import PLUG_FIELDS, plug_fields
 from jaxrl_llm.storage import paths
 
 HELP = ('--help', '-h')
@@ -156,10 +156,10 @@ def _add_plugs(
     rows: table.Table, flat: Mapping[str, Any],
     overrides: Mapping[str, str]) -> None:
   """Adds the fields of what a config could choose, and does not."""
-  others = {f'{slot}={name}': plug_fields(slot, name).values()
-            for slot in SLOTS for name in slots.known(slot)
-            if name != flat[slot] and slot not in overrides and not (
-                slot == 'task.name' and 'task' in overrides)}
+  others = {f'{by}={name}': hyperparameter_fields(by, name).values()
+            for by in PLUG_FIELDS for name in plug_fields.known(by)
+            if name != flat[by] and by not in overrides and not (
+                by == 'task.name' and 'task' in overrides)}
   others['off_policy=jackpot'] = JACKPOT
   others['actor.model.hf or actor.model.preset'] = ACTOR
   for choice, fields in others.items():

@@ -25,7 +25,8 @@ class Field(NamedTuple):
       takes a module of the user's.
     affects: what another value changes, of AFFECTS; () is nothing that lasts:
       where the run writes, how often, on which devices.
-    slot: field that chooses the plug of which this is a hyperparameter, or ''.
+    chosen_by: field that chooses the plug of which this is a hyperparameter, or
+      ''.
   """
   name: str
   default: Any
@@ -34,7 +35,7 @@ class Field(NamedTuple):
   kind: Any = None
   choices: tuple[str, ...] = ()
   affects: tuple[str, ...] = (WEIGHTS,)
-  slot: str = ''
+  chosen_by: str = ''
 
 
 # Ranges of whole numbers.

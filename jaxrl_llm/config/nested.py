@@ -1,17 +1,18 @@
 """Configs as nested ConfigDicts, and as flat dictionaries of dotted names."""
 
+import types
 from typing import Any, Mapping
 
 from ml_collections import ConfigDict
 
 from jaxrl_llm.config.table import table
 from jaxrl_llm.config.values import unknown
-from jaxrl_llm.plugs import modules, SLOTS
+from jaxrl_llm.plugs import modules, PLUG_FIELDS
 
 Flat = dict[str, Any]
 
 # Fields whose values decide which other fields there are.
-CHOOSING = (*SLOTS, 'off_policy', 'actor.model.hf', 'actor.model.preset')
+CHOOSING = (*PLUG_FIELDS, 'off_policy', 'actor.model.hf', 'actor.model.preset')
 
 
 class Config(ConfigDict):
@@ -50,7 +51,8 @@ class Config(ConfigDict):
         raise ValueError(f'{section}{key} is a section: set one of its fields.')
       before.update(value)
       return
-    if callable(value) and f'{section}{key}' in SLOTS:
+    if isinstance(value, types.FunctionType) and (
+        f'{section}{key}' in PLUG_FIELDS):
       value = modules.give(value)
     super().__setitem__(key, value)
     if f'{section}{key}' in CHOOSING and value != before:
@@ -140,15 +142,15 @@ def rechosen(before: Mapping[str, Any], flat: Mapping[str, Any]) -> Flat:
   """
   former, now = table(before), table(flat)
   changed = {
-      slot for slot in SLOTS if modules.absolute(before[slot]) !=
-      modules.absolute(flat[slot])}
+      field for field in PLUG_FIELDS if modules.absolute(before[field]) !=
+      modules.absolute(flat[field])}
 
   def kept(name, value):
     if name not in now:
       return name not in former  # a name that is unknown is refused later
-    slot = now[name].slot
-    return slot not in changed or name in former and (
-        former[name].slot == slot and SLOTS[slot].shared and (
+    by = now[name].chosen_by
+    return by not in changed or name in former and (
+        former[name].chosen_by == by and PLUG_FIELDS[by].shared and (
             value != former[name].default))
 
   kept = {name: value for name, value in flat.items() if kept(name, value)}

@@ -6,7 +6,7 @@ from typing import Any, Mapping
 from jaxrl_llm.config.field import Field, WEIGHTS
 from jaxrl_llm.config.fields import ACTOR, EVERYTHING, FIELDS, JACKPOT
 from jaxrl_llm.models.config import ModelConfig, RopeScaling
-from jaxrl_llm.plugs import modules, SLOTS, slots
+from jaxrl_llm.plugs import modules, PLUG_FIELDS, plug_fields
 from jaxrl_llm.plugs import plug as plug_of
 from jaxrl_llm.plugs.signature import meanings, optional
 
@@ -43,11 +43,11 @@ def _model_fields(section: str, affects: tuple[str, ...]) -> list[Field]:
   return fields
 
 
-def plug_fields(slot: str, name: str) -> dict[str, Field]:
+def hyperparameter_fields(chosen_by: str, name: str) -> dict[str, Field]:
   """Returns the fields of a plug's hyperparameters.
 
   Args:
-    slot: the field that names the plug.
+    chosen_by: the field that names the plug.
     name: the name.
 
   Raises:
@@ -55,15 +55,16 @@ def plug_fields(slot: str, name: str) -> dict[str, Field]:
       field.
   """
   fields = {}
-  for field, one in slots.plug(slot, name).hyperparameters.items():
+  for field, one in plug_fields.plug(
+      chosen_by, name).hyperparameters.items():
     if field in _DEFAULTS:
       raise ValueError(
-          f'Option {one.name} of {slot}={name} would be the field {field}, '
-          'which there is already: rename it.')
+          f'Option {one.name} of {chosen_by}={name} would be the field '
+          f'{field}, which there is already: rename it.')
     fields[field] = Field(
         field, one.default, one.meaning, one.range, one.kind, one.choices,
-        _AFFECTS.get(slot, (WEIGHTS,)) if one.affects is None else one.affects,
-        slot)
+        _AFFECTS.get(chosen_by, (WEIGHTS,)) if one.affects is None
+        else one.affects, chosen_by)
   return fields
 
 
@@ -83,17 +84,17 @@ def table(flat: Mapping[str, Any] | None = None) -> dict[str, Field]:
   flat = _DEFAULTS | {k: v for k, v in (flat or {}).items() if k in _DEFAULTS}
   rows, sections = [], []
   for field in FIELDS:
-    if field.name in SLOTS:
-      names = tuple(slots.known(field.name))
+    if field.name in PLUG_FIELDS:
+      names = tuple(plug_fields.known(field.name))
       field = field._replace(
           kind=modules.Name, choices=names,
           meaning=f'{field.meaning}: {", ".join(names)} or your own, '
                   'FILE.py:NAME')
     rows.append(field)
-    if field.name in SLOTS:
-      own = plug_fields(field.name, flat[field.name]).values()
+    if field.name in PLUG_FIELDS:
+      own = hyperparameter_fields(field.name, flat[field.name]).values()
       # A section of its own stands behind those of all runs.
-      (rows if SLOTS[field.name].prefix else sections).extend(own)
+      (rows if PLUG_FIELDS[field.name].prefix else sections).extend(own)
     if field.name == 'model.preset':
       rows += _model_fields('model', field.affects)
     if field.name == 'actor.model.preset' and has_actor(flat):
@@ -124,10 +125,10 @@ def elsewhere(name: str) -> str:
   def among(names):
     return any(other == name or other.startswith(f'{name}.') for other in names)
 
-  for slot in SLOTS:
-    for plug in slots.known(slot):
-      if among(plug_of(slot, plug).hyperparameters):
-        return f'{slot}={plug}'
+  for field in PLUG_FIELDS:
+    for plug in plug_fields.known(field):
+      if among(plug_of(field, plug).hyperparameters):
+        return f'{field}={plug}'
   if among(field.name for field in JACKPOT):
     return 'off_policy=jackpot'
   if name.startswith('actor.') and among(table(

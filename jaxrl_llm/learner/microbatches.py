@@ -107,14 +107,14 @@ def _take(i, plan, rows):
     The rows [f x R, ...]; Lists of them; and (tree of [f, Q, ...], results of
     the rows) -> the tree with the results.
   """
-  first, number, slots = plan.first[i], plan.rows[i], plan.sizes.slots
+  first, number, places = plan.first[i], plan.rows[i], plan.sizes.places
 
   def take(first, number, tree):
-    taken = jnp.arange(slots) < number
+    taken = jnp.arange(places) < number
     rest = lambda x: taken.reshape(-1, *[1] * (x.ndim - 1))
 
     def part(x):
-      x = jax.lax.dynamic_slice_in_dim(x[0], first[0], slots)
+      x = jax.lax.dynamic_slice_in_dim(x[0], first[0], places)
       return jnp.where(rest(x), x, jnp.zeros((), x.dtype))
 
     return taken, jax.tree.map(part, tree)
@@ -132,8 +132,8 @@ def _take(i, plan, rows):
     def local(first, number, tree, results):
       # Slices of neighbouring lists overlap: what is not of this one stays.
       def put(x, new):
-        old = jax.lax.dynamic_slice_in_dim(x[0], first[0], slots)
-        mine = jnp.arange(slots).reshape(-1, *[1] * (new.ndim - 1)) < number
+        old = jax.lax.dynamic_slice_in_dim(x[0], first[0], places)
+        mine = jnp.arange(places).reshape(-1, *[1] * (new.ndim - 1)) < number
         return jax.lax.dynamic_update_slice_in_dim(
             x[0], jnp.where(mine, new, old), first[0], 0)[None]
 

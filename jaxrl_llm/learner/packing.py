@@ -42,7 +42,7 @@ class Sizes:
 
   Attributes:
     columns: N, tokens of a list.
-    slots: R, most rows of a list.
+    places: R, most rows of a list.
     single: whether there is one microbatch; it needs no sum of gradients.
     chunk: C, columns of a chunk, a divisor of N, where attention is computed in
       chunks; else 0.
@@ -55,7 +55,7 @@ class Sizes:
     short: most tokens of the responses of these others.
   """
   columns: int
-  slots: int
+  places: int
   single: bool = False
   chunk: int = 0
   back: int = 0
@@ -118,12 +118,12 @@ def choose(
 
   firm, short = None, max_response
   if chunks:  # A slot costs no attention.
-    slots = min(max(4 * longest // max_response, 1), rows)
+    places = min(max(4 * longest // max_response, 1), rows)
   else:  # More than full rows, for short ones beside long ones elsewhere.
     firm = max(min(longest * rows // common, rows), 1)
-    slots = min(firm + max(firm // 4, 1), rows)
-    short = min(-(-longest // slots), max_response)
-  sizes = [Sizes(columns, slots, single, chunk, back, reach, firm, short)
+    places = min(firm + max(firm // 4, 1), rows)
+    short = min(-(-longest // places), max_response)
+  sizes = [Sizes(columns, places, single, chunk, back, reach, firm, short)
            for columns, single in sorted(kinds.items())]
   # Rows of a group may be in several batches, each with its prompt. These are
   # more than `common` counts, and one microbatch may not hold them.
@@ -182,7 +182,7 @@ class Plan:
 
 def head_columns(sizes: Sizes, max_response: int) -> int:
   """Returns the first columns of a list that hold all of its responses."""
-  return min(sizes.columns, sizes.slots * max_response)
+  return min(sizes.columns, sizes.places * max_response)
 
 
 class _Group(NamedTuple):
@@ -196,7 +196,7 @@ class _Group(NamedTuple):
   rows: list[tuple[int, int]]
 
 
-class _Slot(NamedTuple):
+class _Place(NamedTuple):
   """Place of a row in a list; `prompt` counts from the first of the prompts."""
   row: int
   response: int
@@ -209,7 +209,7 @@ class _List:
 
   Attributes:
     sizes: static sizes.
-    slots: rows in it.
+    places: rows in it.
     tokens: number of them.
     responses: columns for responses.
     prompts: columns for prompts.
@@ -218,7 +218,7 @@ class _List:
 
   def __init__(self, sizes: Sizes):
     self.sizes = sizes
-    self.slots: list[_Slot] = []
+    self.places: list[_Place] = []
     self.tokens = self.responses = self.prompts = 0
     self.reach: list[int] = []
 
@@ -226,9 +226,9 @@ class _List:
     """Takes rows of a group; returns those that do not fit."""
     start, new, rest, i = self.prompts, group.before, [], 0
     owner, column = True, self._first(start + group.before)
-    while i < len(group.rows) and len(self.slots) < self.sizes.slots:
+    while i < len(group.rows) and len(self.places) < self.sizes.places:
       room = self.sizes.columns - column - self.prompts - new
-      if self.sizes.firm is not None and len(self.slots) >= self.sizes.firm:
+      if self.sizes.firm is not None and len(self.places) >= self.sizes.firm:
         room = min(room, self.sizes.short)
       fits = bisect.bisect_left(group.rows, -room, i, key=lambda x: -x[0])
       rest += group.rows[i:fits]
@@ -236,7 +236,7 @@ class _List:
       if fits == len(group.rows):
         break
       length, row = group.rows[fits]
-      self.slots.append(_Slot(row, column, start, owner))
+      self.places.append(_Place(row, column, start, owner))
       self.tokens += length + new
       column = self.responses = column + length
       self.prompts, new, owner = self.prompts + new, 0, False
@@ -247,7 +247,7 @@ class _List:
 
   def has_room(self, length: int) -> bool:
     """Returns whether a row of this length may fit, its prompt aside."""
-    return len(self.slots) < self.sizes.slots and (
+    return len(self.places) < self.sizes.places and (
         self.responses + self.prompts + length <= self.sizes.columns)
 
   def _first(self, end: int) -> int:
@@ -358,9 +358,9 @@ def _placed(lists: list[_List], rows: int, shards: int, sizes: Sizes) -> Plan:
   another one, whatever the number of microbatches, and Q = B / F + 2 R places
   suffice, of which the last R end the slice of the last list.
   """
-  lists = sorted(lists, key=lambda x: -len(x.slots))
+  lists = sorted(lists, key=lambda x: -len(x.places))
   most = 1 if sizes.single else max(-(-rows // shards), 1)
-  shape = shards, -(-rows // shards) + 2 * sizes.slots
+  shape = shards, -(-rows // shards) + 2 * sizes.places
   order = np.full(shape, rows, np.int32)
   response, prompt = np.zeros((2, *shape), np.int32)
   owner = np.zeros(shape, bool)
@@ -371,13 +371,13 @@ def _placed(lists: list[_List], rows: int, shards: int, sizes: Sizes) -> Plan:
   used = [0] * shards
   for i, filled in enumerate(lists):
     m, f = divmod(i, shards)
-    places = slice(used[f], used[f] + len(filled.slots))
-    row, start, of_prompt, is_owner = zip(*filled.slots)
+    places = slice(used[f], used[f] + len(filled.places))
+    row, start, of_prompt, is_owner = zip(*filled.places)
     order[f, places], response[f, places], owner[f, places] = (
         row, start, is_owner)
     # Prompts come after all responses, whose columns are known only now.
     prompt[f, places] = np.array(of_prompt) + filled.responses
-    first[m, f], number[m, f] = used[f], len(filled.slots)
+    first[m, f], number[m, f] = used[f], len(filled.places)
     used[f] = places.stop
     reach[m, f, :len(filled.reach)] = (
         filled.responses + np.array(filled.reach, int))

@@ -35,9 +35,9 @@ def real_flops(
     pairs = model.layers * lists * sizes.columns * (
         sizes.reach + sizes.back + sizes.chunk)
   else:
-    firm = sizes.slots if sizes.firm is None else sizes.firm
+    firm = sizes.places if sizes.firm is None else sizes.firm
     of_row = lambda columns: float(flops.pairs(model, np.array(columns)))
-    further = (sizes.slots - firm) * np.sum(plan.rows > firm)
+    further = (sizes.places - firm) * np.sum(plan.rows > firm)
     pairs = lists * firm * of_row(max_prompt + max_response) + (
         further * of_row(max_prompt + sizes.short))
   return real / flops.of(

@@ -49,7 +49,7 @@ def in_rows(
             jnp.any(rest.length > 0), further, lambda out: out,
             over(firm, q, k, v))
 
-    if sizes.firm in (None, sizes.slots):
+    if sizes.firm in (None, sizes.places):
       return over(lists, q, k, v)
     return ragged.on_each(local, lists, columns.row, q, k, v)
 

@@ -16,9 +16,19 @@ meaning from the docstring.
     \"\"\"
 
 Then `advantage=mine.py:sharper` has the field `sharper.power`. `signature` has
-the rules, `slots` the fields that take plugs.
+the rules, `plug_fields` the fields that take plugs.
+
+  field             form of the function
+  advantage         (rewards [P, N], *, where [P, N]) -> advantages [P, N], or
+                    (advantages, metrics by name); `per_group`, if it takes it,
+                    leaves out scaling by the batch
+  loss.objective    (new, old, advantages, mask) -> ops.policy_losses.PolicyLoss
+  loss.importance   (log_ratio, mask) -> weights [B, T]
+  curriculum        (types.RunSizes) -> types.Curriculum
+  selection         (types.RunSizes) -> types.Selection
+  task.name         (tokenizer) -> tasks.Task
 """
 
-from jaxrl_llm.plugs.slots import chosen, Plug, plug, SLOTS
+from jaxrl_llm.plugs.plug_fields import chosen, Plug, plug, PLUG_FIELDS
 
-__all__ = ('Plug', 'SLOTS', 'chosen', 'plug')
+__all__ = ('Plug', 'PLUG_FIELDS', 'chosen', 'plug')

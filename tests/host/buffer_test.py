@@ -17,7 +17,10 @@ FIELDS = dict(selection='replay', replay__rounds=2, loss__kl_coef=.1)
 
 def made(**fields):
   """Returns a config and its stages."""
-  config = tiny.load(**{**FIELDS, **fields})
+  fields = {**FIELDS, **fields}
+  if fields['selection'] != 'replay':
+    fields.pop('replay__rounds')
+  config = tiny.load(**fields)
   return config, stages.make(config, 40)
 
 
@@ -156,8 +159,6 @@ def test_the_behaviour_log_probs(behaviour, tempered, wanted):
     (dict(selection='all_rows', curriculum_prompts=8), True, True),
     (dict(selection='all_rows', curriculum_prompts=2), True, True)], ids=str)
 def test_log_probs_that_nothing_needs_are_not_there(fields, old, anchor):
-  if 'selection' in fields:
-    fields = {**fields, 'replay__rounds': 1}
   config, parts = made(**fields)
   tokens = buffer.empty(3, config, parts).tokens
   assert (tokens.old_logprobs is not None) == old

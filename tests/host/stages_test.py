@@ -13,7 +13,7 @@ from jaxrl_llm.monitoring import metrics
 from jaxrl_llm.types import Curriculum, Selection
 from tests.helpers import tables, tiny
 
-OUTSIDE = pathlib.Path(__file__).parent / 'outside'
+OUTSIDE = pathlib.Path(__file__).parents[1] / 'outside'
 # The current folder of the tests is not theirs: every path is whole.
 CURRICULUM, SELECTION = (
     str(OUTSIDE / name) for name in ('halves.py', 'strongest.py'))

@@ -397,8 +397,8 @@ def test_eight_devices_equal_one():
           loss__importance_low=.4, loss__importance_cap=1.9), 'icepop',
      dict(low=.4, cap=1.9))])
 def test_what_corrects_the_actors_loss(fields, kind, bounds):
-  config = tiny.load(**tiny.ACTOR, **fields, loss__clip_high=.3)
+  config = tiny.load(**tiny.ACTOR, **fields, actor__clip_high=.3)
   assert choices.actor(config).importance == kind
   wanted = dict(clip_low=.2, clip_high=.3, **bounds)
-  assert actor_lib.hyperparameters(config) == {
+  assert choices.loss_params(config).actor == {
       name: np.float32(value) for name, value in wanted.items()}

@@ -30,11 +30,11 @@ def check(plan, prompt, before, length):
   """Asserts that a plan is one of these rows."""
   sizes, seen, real = plan.sizes, [], 0
   for m, f, rows, here in lists_of(plan, length):
-    assert len(rows) <= sizes.slots
+    assert len(rows) <= sizes.places
     if sizes.firm is not None:
       assert (length[rows][sizes.firm:] <= sizes.short).all()
     # A slice of R rows from the first one exists.
-    assert here.start + sizes.slots <= plan.order.shape[1]
+    assert here.start + sizes.places <= plan.order.shape[1]
     owner = np.full(sizes.columns, -1)
     own = {}
     for row, start, of_prompt, is_owner in zip(

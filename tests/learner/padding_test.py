@@ -47,7 +47,7 @@ def test_against_a_count_by_hand(tokens, shards, chunks):
       for i in rows:
         real += by_hand(MODEL, before[i] + length[i], length[i]) - by_hand(
             MODEL, before[i], 0)
-      computed += matmuls(n, min(n, plan.sizes.slots * T))
+      computed += matmuls(n, min(n, plan.sizes.places * T))
       if chunks:
         one = plan.sizes
         computed += MODEL.layers * scores(
@@ -55,7 +55,7 @@ def test_against_a_count_by_hand(tokens, shards, chunks):
         continue
       computed += plan.sizes.firm * rows_of(L + T)
       if number > plan.sizes.firm:
-        computed += (plan.sizes.slots - plan.sizes.firm) * rows_of(
+        computed += (plan.sizes.places - plan.sizes.firm) * rows_of(
             L + plan.sizes.short)
   found = padding.real_flops(
       MODEL, plan, before, length, max_prompt=L, max_response=T)

@@ -9,7 +9,7 @@ from jaxrl_llm.plugs import modules, signature
 from jaxrl_llm.rewards import plain
 
 
-class Slot(NamedTuple):
+class PlugField(NamedTuple):
   """A field that takes a plug.
 
   Attributes:
@@ -29,19 +29,19 @@ class Slot(NamedTuple):
   shared: bool = False
 
 
-SLOTS = {
-    'curriculum': Slot(('jaxrl_llm.curriculum:CURRICULA',), ('sizes',)),
-    'selection': Slot(('jaxrl_llm.selection:SELECTIONS',), ('sizes',)),
-    'advantage': Slot(
+PLUG_FIELDS = {
+    'curriculum': PlugField(('jaxrl_llm.curriculum:CURRICULA',), ('sizes',)),
+    'selection': PlugField(('jaxrl_llm.selection:SELECTIONS',), ('sizes',)),
+    'advantage': PlugField(
         ('jaxrl_llm.ops.advantages:ADVANTAGES',
          'jaxrl_llm.ops.pkpo:ADVANTAGES'),
         ('rewards',), ('where', 'per_group')),
-    'task.name': Slot(
+    'task.name': PlugField(
         ('jaxrl_llm.tasks:TASKS',), ('tokenizer',), prefix='task.'),
-    'loss.objective': Slot(
+    'loss.objective': PlugField(
         ('jaxrl_llm.ops.policy_losses:OBJECTIVES',),
         ('new', 'old', 'advantages', 'mask'), prefix='loss.', shared=True),
-    'loss.importance': Slot(
+    'loss.importance': PlugField(
         ('jaxrl_llm.ops.importance:CORRECTIONS',), ('log_ratio', 'mask'),
         prefix='loss.importance_', shared=True),
 }
@@ -55,7 +55,7 @@ class Plug(NamedTuple):
     name: the name.
     function: the function.
     hyperparameters: field of the config to hyperparameter.
-    keywords: what it takes of `Slot.keywords`.
+    keywords: what it takes of `PlugField.keywords`.
     packaged: whether it is one of the package's own.
   """
   field: str
@@ -96,7 +96,7 @@ class Plug(NamedTuple):
 def known(field: str) -> dict[str, Any]:
   """Returns the package's own plugs of a field: name to function or name."""
   found = {}
-  for registry in SLOTS[field].registries:
+  for registry in PLUG_FIELDS[field].registries:
     module, _, name = registry.partition(':')
     found.update(getattr(importlib.import_module(module), name))
   return found
@@ -106,7 +106,7 @@ def plug(field: str, name: str) -> Plug:
   """Returns the plug of a name.
 
   Args:
-    field: one of SLOTS.
+    field: one of PLUG_FIELDS.
     name: one of `known`, `MODULE:NAME` or `FILE.py:NAME`. Without NAME, it is
       the function `create`.
 
@@ -142,12 +142,12 @@ def _plug(
     field: str, name: str, function: Callable[..., Any], section: str, *,
     packaged: bool) -> Plug:
   """Returns a plug whose fields, without a prefix, are in a section."""
-  slot = SLOTS[field]
+  takes = PLUG_FIELDS[field]
   return Plug(field, name, function, {
-      f'{slot.prefix or f"{section}."}{one.name}': one
+      f'{takes.prefix or f"{section}."}{one.name}': one
       for one in signature.hyperparameters(
-          function, slot.given, slot.keywords, f'{field}={name}')},
-      tuple(name for name in slot.keywords
+          function, takes.given, takes.keywords, f'{field}={name}')},
+      tuple(name for name in takes.keywords
             if name in inspect.signature(function).parameters), packaged)
 
 
@@ -156,7 +156,7 @@ def chosen(
   """Returns the plug that a config chooses, and its arguments.
 
   Args:
-    field: one of SLOTS.
+    field: one of PLUG_FIELDS.
     values: field to value, of the whole config.
   """
   found = plug(field, values[field])

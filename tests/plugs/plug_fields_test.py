@@ -12,7 +12,7 @@ import pytest
 
 from jaxrl_llm import config, plugs
 from jaxrl_llm.host import choices, stages
-from jaxrl_llm.plugs import slots
+from jaxrl_llm.plugs import plug_fields
 from launch import hyper, run
 from tests.helpers import tiny
 
@@ -209,8 +209,8 @@ def test_a_function_itself_is_a_choice():
 
 
 def test_every_packaged_plug_can_be_chosen():
-  for field in plugs.SLOTS:
-    for name in slots.known(field):
+  for field in plugs.PLUG_FIELDS:
+    for name in plug_fields.known(field):
       flat = config.flatten(config.complete(config.base(), {field: name}, 'x'))
       given = plugs.chosen(field, flat)[1]
       assert isinstance(given, dict)
