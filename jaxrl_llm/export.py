@@ -99,7 +99,7 @@ def export(
   """Writes the folder, whole or not at all.
 
   Args:
-    config: of the run of this player, see `config.of_player`.
+    config: that of this player alone, from `config.of_player`.
     out: the folder; it does not exist yet, or it is empty.
     which: 'best' or 'last' checkpoint.
     dtype: type of the weights; None is the type of the original model.

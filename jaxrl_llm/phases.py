@@ -153,7 +153,7 @@ def phase(
     total: how many units of it; 0 if that is not known.
     unit: name of the units, such as 'responses'.
     done: units done before.
-    poll, apart: see `Phase`.
+    poll, apart: attributes of the `Phase`.
 
   Yields:
     The phase, to count in.

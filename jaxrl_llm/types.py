@@ -140,14 +140,16 @@ class RolloutTokens(NamedTuple):
     prompt_length: [C] int32.
     response: [C, T] int32, 0 after `length`.
     length: [C] int32, tokens of the response; 0 for a free row.
-    behaviour_logprobs: [C, T] float32, see `LearnerBatch`.
+    behaviour_logprobs: [C, T] float32, of the sampler, before truncation or
+      after it, as `loss.behaviour` says.
     old_logprobs: [C, T] float32 or None, under the policy at the step of the
       rollout.
     anchor_logprobs: [C, T] float32 or None.
     top_ids: [C, K, T] int32 or None, likeliest tokens of the actor.
     top_logprobs: [C, K, T] float32 or None, their tempered log-probs.
-    z: [C, T] float32 or None, see `score.Scores`.
-    actor_logprobs: [C, T] float32 or None, see `LearnerBatch`.
+    z: [C, T] float32 or None, normaliser of the kept probabilities.
+    actor_logprobs: [C, T] float32 or None, under the actor that wrote them, if
+      it is another model.
   """
   prompt: np.ndarray
   prompt_length: np.ndarray
@@ -232,7 +234,7 @@ class GroupRequests(NamedTuple):
     problem: [P] int32, index of its problem in the training set.
     first: [P] int32, number of the first sample asked for.
     count: [P] int32, samples asked for, at least 1.
-    probe: [P] bool, see `Table.probe`.
+    probe: [P] bool, whether its samples are an unbiased sample.
   """
   group: np.ndarray
   problem: np.ndarray

@@ -16,7 +16,7 @@ def rescue(
   """Saves the state of a run whose workdir is gone: there again, or beside it.
 
   Args:
-    workdir: of the run.
+    workdir: folder that is gone.
     describe: writes into a folder what else a run needs to go on.
     config: see `Checkpointer`.
     step: see `Checkpointer.save`, as `state` and `host`.

@@ -55,14 +55,14 @@ def complete(
 
   Args:
     config: from `base`, or fields of it; others have their default.
-    overrides: see `load`.
+    overrides: dotted field name to value, or to its text.
     name: of the run; its workdir is runs/NAME if the config names none.
 
   Returns:
     The config, locked, with every field of what it chooses.
 
   Raises:
-    ValueError: see `load`.
+    ValueError: an unknown field, or a value that does not fit it.
   """
   flat = overridden(flatten(config), overrides)
   if flat['workdir'] is None:
@@ -76,13 +76,13 @@ def overridden(
 
   Args:
     flat: dotted name to value; what is left out has its default.
-    overrides: see `load`.
+    overrides: dotted field name to value, or to its text.
 
   Returns:
     Dotted name to value, with every field of what is chosen.
 
   Raises:
-    ValueError: see `load`.
+    ValueError: an unknown field, or a value that does not fit it.
   """
   overrides = dict(overrides)
   flatten({name: None for name in overrides})  # names are texts
@@ -127,7 +127,7 @@ def title(config: ConfigDict, name: str) -> str:
   """Returns the name to show of a run: its own, its model and its task.
 
   Args:
-    config: of the run.
+    config: whole, with model and task.
     name: from `name_of`, or the user's.
   """
   named, _, _ = config.task.name.partition(':')

@@ -77,11 +77,11 @@ def of_player(
   """Returns the config of a run of one player alone, for what it has learned.
 
   Args:
-    config: see `of_actor`.
+    config: of a run, or what a checkpoint keeps of it.
     player: one of PLAYERS.
 
   Raises:
-    ValueError: see `of_actor`.
+    ValueError: the actor is the policy itself.
   """
   if player == 'actor':
     return of_actor(config)

@@ -32,7 +32,7 @@ def make(
   """Makes a curriculum that samples each group whole, once.
 
   Args:
-    sizes: of the run.
+    sizes: numbers of problems, groups and samples, and lengths.
     qualifies: (table, rows [P, n] of the groups that have been sampled, -1
       where a sample is not valid) -> [P] bool, groups to train on.
     always: whether every group qualifies, whatever its rewards. No group then

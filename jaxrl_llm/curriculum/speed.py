@@ -276,7 +276,7 @@ def create(
   """Makes the curriculum.
 
   Args:
-    sizes: of the run.
+    sizes: numbers of problems, groups and samples, and lengths.
     n_init: samples that screen a prompt; prompts that qualify are continued to
       samples_per_prompt.
     rule: what qualifies; signal (the outcomes with the most |advantage| per

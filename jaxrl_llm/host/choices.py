@@ -147,7 +147,7 @@ def advantage(
   """Makes the advantage function of a config.
 
   Args:
-    config: config of the run.
+    config: it names the advantage.
     per_group: leave out scaling by the batch, so that a group's advantages do
       not depend on the others. A function that scales takes it as an argument.
 

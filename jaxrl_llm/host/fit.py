@@ -36,7 +36,7 @@ def fitted(
 
   Args:
     make: (config) -> programs.
-    config: of the run. Where `learner.tokens_per_microbatch` or
+    config: with all sizes. Where `learner.tokens_per_microbatch` or
       `learner.remat` is AUTO, it is chosen: the first of `options` that fits.
     room: bytes of each device; None if they are not known.
 

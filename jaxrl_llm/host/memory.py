@@ -39,9 +39,9 @@ def check(
   """Refuses a run that cannot fit into the memory of this machine.
 
   Args:
-    config: of the run.
+    config: with all sizes.
     model: the architecture.
-    mesh: see `sharding`.
+    mesh: the sampler's devices.
     stages: their capacities are the sizes of the programs.
     heldout: number of held-out problems.
     training: False for an evaluation.
@@ -80,7 +80,7 @@ def parts(
   """Returns the arrays that exist at the same time, each a lower bound.
 
   Args:
-    config, model, stages, heldout, training, actor: see `check`.
+    config, model, stages, heldout, training, actor: arguments of `check`.
     mesh: size of each axis.
     platform: of the devices.
   """

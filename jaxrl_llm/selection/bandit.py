@@ -153,7 +153,7 @@ class Scheduler(NamedTuple):
   takes longer than the MLP itself.
 
   Attributes:
-    params: [P] float32, of the MLP, see `Network.tree`.
+    params: [P] float32, of the MLP, flat; `Network.tree` has their shapes.
     optimizer: state of Adam, likewise.
     moments: of the features.
   """
@@ -226,7 +226,7 @@ def train(
     state: of the scheduler.
     rows: [K, F] features of the rows that were picked, when they were picked.
     targets: [K] their rewards (Eq. 11).
-    size: see `scores`.
+    size: rows that the program is compiled for.
 
   Returns:
     The state after, and the loss before the step. Without rows, or with a loss

@@ -85,7 +85,7 @@ class _Cbs:
   """Functions of the selection, see `types.Selection`.
 
   Attributes:
-    sizes: of the run.
+    sizes: numbers of problems, groups and samples, and lengths.
     rounds: L, rounds that a row stays in the buffer; 1 if only those of the
       batch are candidates.
     rows: K, rows of a round.
@@ -180,7 +180,7 @@ class _Cbs:
       group: [M] of each candidate; those of a group stand side by side.
       scores: [M].
       age: [M] rounds; small integers sort in linear time.
-      newest: [K] bool, see `bandit.pick`.
+      newest: [K] bool, whether a place gets the newest candidate.
       rng: breaks ties.
     """
     bounds, share = np.array([0, len(group)]), self.rows
@@ -248,7 +248,7 @@ def create(sizes: RunSizes, options: Options) -> Selection:
   """Makes the selection.
 
   Args:
-    sizes: sizes of the run.
+    sizes: numbers of problems, groups and samples, and lengths.
     options: hyperparameters.
 
   Returns:

@@ -71,7 +71,7 @@ def replay(
   """Makes the selection of every row in the buffer, the oldest first.
 
   Args:
-    sizes: of the run.
+    sizes: numbers of problems, groups and samples, and lengths.
     rounds: batches whose rows can be selected (1: only the round's own).
     rows: rows of a round, the oldest if there are more (none: all).
   """
@@ -85,7 +85,7 @@ def random(
   """Makes the selection of rows at random, without replacement.
 
   Args:
-    sizes: of the run.
+    sizes: numbers of problems, groups and samples, and lengths.
     rounds: batches whose rows can be selected (1: only the round's own).
     rows: rows of a round (none: as many as one batch has).
   """
@@ -99,7 +99,7 @@ def newest(
   """Makes the selection of the newest rows; ties are broken at random.
 
   Args:
-    sizes: of the run.
+    sizes: numbers of problems, groups and samples, and lengths.
     rounds: batches whose rows can be selected (1: only the round's own).
     rows: rows of a round (none: as many as one batch has).
   """

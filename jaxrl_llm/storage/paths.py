@@ -169,7 +169,7 @@ def reachable(path: Text) -> None:
 
   Raises:
     OSError: the bucket is missing, may not be read, or does not answer.
-    ValueError: see `place`.
+    ValueError: the bucket's name is not valid.
   """
   place(path)
   if not in_bucket(path) or _bucket(path) in _reached:

@@ -89,7 +89,7 @@ def read(source: str, options: Options, tokenizer) -> list[Problem]:
   """Reads the problems of a file or data set.
 
   Args:
-    source: see `problem_files`.
+    source: a file, or a data set on the hub.
     options: names of the fields, and the template.
     tokenizer: the model's tokeniser.
 
