@@ -96,10 +96,10 @@ def overridden(
   for section in SECTIONS:
     theirs = _text(flat[f'{section}.hf']).lower()
     if _text(overrides.get(f'{section}.hf', theirs)).lower() != theirs:
-      flat = {k: v for k, v in flat.items() if not k.startswith(f'{section}.')}
-  flat = rechosen(
-      {**{name: fields[name].default for name in CHOOSING}, **flat},
-      {**{name: fields[name].default for name in CHOOSING}, **flat, **chosen})
+      flat = {
+          k: fields[k].default if k in fields and k.startswith(f'{section}.')
+          else v for k, v in flat.items()}
+  flat = rechosen(flat, {**flat, **chosen})
   return values.check({**flat, **overrides})
 
 
