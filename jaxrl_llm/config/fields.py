@@ -120,11 +120,12 @@ FIELDS = (
           affects=_NOTHING),
     Field('sampling.share_prompts', None, "keep a prompt's keys and values "
           'once for all its responses in decode, not a copy for each (none: on '
-          'a TPU or GPU with 4 or more times as many slots as prompts in them)',
+          'a TPU with 4 or more times as many slots as prompts in them, on a '
+          'GPU with 16 or more times as many as at most 16 prompts)',
           kind=bool | None, affects=_NOTHING),
     Field('sampling.unroll', None, 'unroll the layers of a decode step: '
           'faster, but a slower compile and a second copy of the weights '
-          '(none: on a CPU)', kind=bool | None, affects=_NOTHING),
+          '(none: on a CPU or GPU)', kind=bool | None, affects=_NOTHING),
     Field('sampling.prefill_prompts', None, 'prompts whose keys and values '
           'each data shard keeps at a time, in addition to those of its slots: '
           'less memory, but more and smaller prefills (none: all)', range=SOME,
@@ -188,7 +189,8 @@ FIELDS = (
           'and the memory)',
           range=SOME, kind=Automatic, affects=_LAYOUT),
     Field('learner.vocab_chunk', None, 'tokens whose logits are computed at a '
-          'time (none: as many as fit in 512 MB)', range=SOME, kind=int | None,
+          'time (none: as many as fit in 512 MB, or a 32nd of the memory of a '
+          'GPU)', range=SOME, kind=int | None,
           affects=_LAYOUT),
     Field('learner.remat', AUTO, 'what the backward pass recomputes to save '
           'memory: none, matmuls (all but matrix products and attention), '
@@ -197,8 +199,9 @@ FIELDS = (
           choices=(AUTO, 'none', 'matmuls', 'attention', 'full'),
           affects=_LAYOUT),
     Field('learner.attention', 'auto', 'implementation in training and '
-          'prefill: xla, splash (TPU), cudnn (NVIDIA, 16-bit) or auto (splash '
-          'on a TPU for rows of 256 tokens or more, else xla)',
+          'prefill: xla, splash (TPU), cudnn (NVIDIA, 16-bit) or auto (for '
+          'rows of 256 tokens or more splash on a TPU, of 1024 or more cudnn '
+          'on a GPU and a model that it has, else xla)',
           choices=('auto', 'xla', 'splash', 'cudnn'), affects=_LAYOUT),
     Field('learner.unroll', None, 'layers unrolled in the scan over layers: '
           'faster, but a slower compile if they are many (none: all of at most '

@@ -265,8 +265,9 @@ def make_sampler(
   cpu = _platform(mesh) == 'cpu'
   unroll = config.sampling.unroll
   if unroll is None:
-    # A CPU copies a layer's weights to take them out of the stack.
-    unroll = cpu
+    # CPUs and GPUs copy a layer's weights, keys and values to take them out of
+    # their stacks: on an H100, steps of Qwen3-1.7B take 2.2 times as long.
+    unroll = _platform(mesh) != 'tpu'
   sampler = generate_lib.SamplerConfig(
       slots=min(slots or config.sampling.slots, per_shard),
       max_response=config.max_response, stop_ids=stops.ids,
@@ -283,7 +284,8 @@ def make_sampler(
           slots=min(slots or config.sampling.slots, per_shard), prompts=own,
           samples=curriculum.min_count, chunk=config.sampling.chunk),
       attention=attention.resolve(
-          config.learner.attention, _platform(mesh), config.max_prompt))
+          config.learner.attention, mesh.devices.flat[0], config.max_prompt,
+          model))
   generate = jax.jit(functools.partial(
       generate_lib.sharded_generate, mesh, cfg=model, sampler=sampler))
   return Sampler(

@@ -1,6 +1,8 @@
 """Tests of splash attention in Pallas's interpreter against plain attention."""
 
+import dataclasses
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +17,8 @@ from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
 from jaxrl_llm.models import attention, splash, transformer
-from jaxrl_llm.models.config import ModelConfig
+from jaxrl_llm.models.config import ModelConfig, PRESETS
+from jaxrl_llm.ops import ragged
 from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.sampling.queue import Queue
@@ -168,11 +171,44 @@ def test_the_sampler_prefills_as_it_is_told():
 
 
 def test_names_stand_for_implementations():
-  assert attention.resolve('auto', 'tpu', 4096) == 'splash'
-  assert attention.resolve('auto', 'tpu', 64) == 'xla'
-  assert attention.resolve('auto', 'gpu', 4096) == 'xla'
-  assert attention.resolve('splash', 'tpu', 64) == 'splash'
-  assert attention.resolve('splash', 'cpu', 64) == 'splash_interpreted'
-  assert attention.resolve('cudnn', 'gpu', 64) == 'cudnn'
+  tpu, cpu, gpu, old = (
+      types.SimpleNamespace(platform=platform, compute_capability=capability)
+      for platform, capability in (
+          ('tpu', None), ('cpu', None), ('gpu', '9.0'), ('gpu', '7.5')))
+  plain = PRESETS['qwen3-1.7b']
+  half = dataclasses.replace(plain, dtype='bfloat16')
+  for name, device, length, model, want in (
+      ('auto', tpu, 4096, half, 'splash'), ('auto', tpu, 64, half, 'xla'),
+      ('auto', gpu, 4096, half, 'cudnn'), ('auto', gpu, 768, half, 'xla'),
+      ('auto', old, 4096, half, 'xla'), ('auto', cpu, 4096, half, 'xla'),
+      ('auto', gpu, 4096, dataclasses.replace(half, dtype='float32'), 'xla'),
+      ('auto', gpu, 4096, dataclasses.replace(
+          PRESETS['gemma2-2b'], dtype='bfloat16'), 'xla'),
+      ('splash', tpu, 64, half, 'splash'), ('cudnn', gpu, 64, half, 'cudnn'),
+      ('splash', cpu, 64, half, 'splash_interpreted')):
+    assert attention.resolve(name, device, length, model) == want
   with pytest.raises(ValueError, match="'flash' is not known: use one of auto"):
-    attention.resolve('flash', 'tpu', 64)
+    attention.resolve('flash', tpu, 64, half)
+
+
+@pytest.mark.parametrize('length', [6, 7])
+def test_cudnn_compiles_for_lists_on_each_shard(length, monkeypatch):
+  """Lowered for GPUs, with the gradient, where the mesh is abstract."""
+  monkeypatch.setattr(
+      'jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version',
+      lambda: 91900)
+  mesh = sharding.make_mesh(1, 1, 1, jax.devices()[:1])
+
+  def loss(q, k, v):
+    return jnp.sum(attention.causal_attention(
+        q, k, v, scale=.1, implementation='cudnn').astype(jnp.float32))
+
+  gradient = functools.partial(ragged.on_each, jax.grad(loss, (0, 1, 2)))
+  run = jax.shard_map(
+      gradient, mesh=mesh, axis_names={'data'}, in_specs=P('data'),
+      out_specs=P('data'), check_vma=False)
+  array = lambda heads: jax.ShapeDtypeStruct(
+      (2, length, heads, 8), jnp.bfloat16)
+  text = jax.jit(run).trace(array(4), array(2), array(2)).lower(
+      lowering_platforms=('cuda',)).as_text()
+  assert 'cudnn' in text

@@ -123,7 +123,9 @@ def test_tiles_that_no_slot_sees_are_not_read():
 
 
 @pytest.mark.parametrize('choice, platform, changes, want', [
-    (None, 'tpu', {}, True), (None, 'gpu', {}, True), (None, 'cpu', {}, False),
+    (None, 'tpu', {}, True), (None, 'gpu', {}, False), (None, 'cpu', {}, False),
+    (None, 'gpu', dict(prompts=4), True),
+    (None, 'gpu', dict(slots=512, prompts=32), False),
     (True, 'cpu', {}, True), (False, 'tpu', {}, False),
     (None, 'tpu', dict(samples=2, prompts=64), False),
     (None, 'tpu', dict(prompts=128, chunk=None), False),
