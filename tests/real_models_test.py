@@ -257,10 +257,11 @@ def test_a_cpu_computes_in_float32_unless_told_otherwise(tmp_path, caplog):
   known = [weights.settings(c, 'start', 1.0, dtype)
            for dtype in (None, 'bfloat16', 'float32')]
   assert known[0] == known[1] != known[2]
-  # A run goes on with the type that it began with; an older one had no choice.
+  # A run goes on with the type that it began with.
   folder_of_run = tmp_path / 'run'
   folder_of_run.mkdir()
-  (folder_of_run / 'config.json').write_text(config.to_json(c))
+  (folder_of_run / 'choices.json').write_text(config.choices(
+      load(folder, workdir=folder_of_run, model__dtype='bfloat16')))
   former, now = c.to_dict(), config.with_saved_auto_values(c).to_dict()
   assert now['model']['dtype'] == 'bfloat16'
   assert not config.resume_conflicts(former, now)

@@ -139,7 +139,7 @@ def _print_help(
       text = _shown(value)
       if section == 'model' and value is None and hasattr(model, leaf):
         text = f'({_shown(getattr(model, leaf))})'
-      rows.add_row(field.name, text, field.meaning)
+      rows.add_row(field.name, text, _meaning(field))
   if not spec:
     _add_plugs(rows, flat, overrides)
   show = console.Console(highlight=False).print
@@ -167,7 +167,16 @@ def _add_plugs(
       rows.add_row()
       rows.add_row(f'with {choice}:')
     for field in fields:
-      rows.add_row(field.name, _shown(field.default), field.meaning)
+      rows.add_row(field.name, _shown(field.default), _meaning(field))
+
+
+def _meaning(field: Field) -> str:
+  """Returns a field's meaning; with a plug's choices and range, if it has any.
+  """
+  if not field.chosen_by or field.name == 'task.name':
+    return field.meaning
+  said = [', '.join(field.choices), field.range]
+  return '; '.join([field.meaning, *(text for text in said if text)])
 
 
 def _section(field: Field) -> str:

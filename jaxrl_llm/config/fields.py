@@ -119,9 +119,9 @@ FIELDS = (
           'attention (none: all at once)', range=SOME, kind=int | None,
           affects=_NOTHING),
     Field('sampling.share_prompts', None, "keep a prompt's keys and values "
-          'once for all its responses in decode, not a copy for each (none: on '
-          'a TPU with 4 or more times as many slots as prompts in them, on a '
-          'GPU with 16 or more times as many as at most 16 prompts)',
+          'once for all its responses in decode, not a copy for each (none: '
+          'with 4 or more times as many slots as prompts on a TPU, on a GPU 16, '
+          'and at most 16 prompts)',
           kind=bool | None, affects=_NOTHING),
     Field('sampling.unroll', None, 'unroll the layers of a decode step: '
           'faster, but a slower compile and a second copy of the weights '

@@ -5,6 +5,7 @@ from typing import Any, Mapping
 
 from ml_collections import ConfigDict
 
+from jaxrl_llm import plugs
 from jaxrl_llm.config.table import table
 from jaxrl_llm.config.values import unknown
 from jaxrl_llm.plugs import modules, PLUG_FIELDS
@@ -37,7 +38,15 @@ class Config(ConfigDict):
     """Raises KeyError with the sentence about a name that is no field."""
     if self._place and self.is_locked and key not in self:
       root, section = self._place
-      raise KeyError(unknown(f'{section}{key}', table(flatten(root))))
+      flat = flatten(root)
+      for field, takes in PLUG_FIELDS.items():
+        chosen = plugs.plug(field, flat[field])
+        if takes.prefix and chosen.function.__name__ == key:
+          names = ', '.join(chosen.hyperparameters) or 'none'
+          raise KeyError(
+              f'{section}{key} is no section: the hyperparameters of {field}='
+              f'{flat[field]} are {names}.')
+      raise KeyError(unknown(f'{section}{key}', table(flat)))
 
   def __setitem__(self, key: str, value: Any) -> None:
     self._check_name(key)

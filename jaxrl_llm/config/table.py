@@ -126,9 +126,10 @@ def elsewhere(name: str) -> str:
     return any(other == name or other.startswith(f'{name}.') for other in names)
 
   for field in PLUG_FIELDS:
-    for plug in plug_fields.known(field):
-      if among(plug_of(field, plug).hyperparameters):
-        return f'{field}={plug}'
+    names = [plug for plug in plug_fields.known(field)
+             if among(plug_of(field, plug).hyperparameters)]
+    if names:
+      return f'{field}={" or ".join(names)}'
   if among(field.name for field in JACKPOT):
     return 'off_policy=jackpot'
   if name.startswith('actor.') and among(table(

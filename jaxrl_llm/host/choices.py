@@ -15,6 +15,7 @@ from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import policy as policy_lib
 from jaxrl_llm.learner import rejection as rejection_lib
+from jaxrl_llm.ops import policy_losses
 from jaxrl_llm.types import Array
 
 
@@ -82,6 +83,38 @@ def _traced(
   return function, {
       name: np.float32(value) for name, value in given.items()
       if is_number(value)}
+
+
+def check(config: ConfigDict) -> None:
+  """Traces the user's advantage, objective and correction once, on shapes.
+
+  Else a wrong result would end the run after its warm start and first wave, or
+  would be broadcast into a wrong loss.
+
+  Raises:
+    ValueError: one fails, or returns something else than it should.
+  """
+  rows, samples = 2, config.samples_per_prompt
+  array = lambda *shape, kind=np.float32: jax.ShapeDtypeStruct(shape, kind)
+  tokens, mask = array(rows, 3), array(rows, 3, kind=bool)
+  jax.eval_shape(
+      advantage(config), array(rows, samples), array(rows, samples, kind=bool),
+      array(kind=np.uint32))
+  for field, args, form in (
+      ('loss.objective', (tokens, tokens, array(rows), mask),
+       'an ops.policy_losses.PolicyLoss of arrays'),
+      ('loss.importance', (tokens, mask), 'an array')):
+    function, numbers = _traced(config, field)
+    if not callable(function):
+      continue
+    found = jax.eval_shape(function, *args, **numbers)
+    is_loss = isinstance(found, policy_losses.PolicyLoss)
+    shapes = [getattr(x, 'shape', None) for x in jax.tree.leaves(found)]
+    if is_loss != (field == 'loss.objective') or {*shapes} != {tokens.shape}:
+      raise ValueError(
+          f'{field}={config_lib.flatten(config)[field]} returns '
+          f'{type(found).__name__} of the shapes {shapes} for tokens of the '
+          f'shape {tokens.shape}: return {form} of that shape.')
 
 
 def learner_config(

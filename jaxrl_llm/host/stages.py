@@ -7,6 +7,7 @@ import numpy as np
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import plugs
+from jaxrl_llm.host import choices
 from jaxrl_llm.plugs import modules
 from jaxrl_llm.types import Curriculum, NoSignalError, RunSizes, Selection
 
@@ -54,13 +55,14 @@ def make(config: ConfigDict, problems: int = 1) -> Stages:
 
 
 def validate(config: ConfigDict) -> None:
-  """Checks a config, and that its stages fit the sizes of the run.
+  """Checks a config, its stages with their sizes, and the user's functions.
 
   Raises:
-    ValueError: as `config.validate` and `make` do.
+    ValueError: as `config.validate`, `make` and `choices.check` do.
   """
   config_lib.validate(config)
   make(config)
+  choices.check(config)
 
 
 def _make(field: str, config: ConfigDict, kind: type, sizes: RunSizes) -> Any:

@@ -123,7 +123,8 @@ def plug(field: str, name: str) -> Plug:
     return _own_plug(field, name)
   if '.' not in name and ':' not in name:
     raise ValueError(
-        f'{field}={name} is not known.{modules.closest(name, [*known(field)])}')
+        f'{field}={name} is not known.{modules.closest(name, [*known(field)])}'
+        ' Your own is FILE.py:NAME.')
   name = modules.absolute(name)
   function = modules.function(name if ':' in name else f'{name}:create')
   leaf = getattr(function, '__name__', type(function).__name__)

@@ -219,3 +219,33 @@ def test_every_packaged_plug_can_be_chosen():
 def test_a_stage_gets_its_hyperparameters():
   made = stages.make(tiny.load(curriculum='speed', speed__n_init=3))
   assert made.curriculum.min_count == 3 or made.curriculum.stale
+
+
+@pytest.mark.parametrize('field, body, said', [
+    ('loss.objective', 'return new.sum()', r'returns ShapeDtypeStruct of the '
+     r'shapes \[\(\)\].*return an ops.policy_losses.PolicyLoss of arrays'),
+    ('loss.objective', 'return L(new.sum(), new, mask, mask)',
+     r'returns PolicyLoss of the shapes \[\(\), '),
+    ('loss.objective', 'return L(*[new if tau > 1 else old] * 4)',
+     'failed .TracerBool.*bad.py, line 3'),
+    ('loss.importance', 'return new[:, :1]', 'return an array of that shape'),
+])
+def test_a_wrong_result_is_found_before_the_run(folder, field, body, said):
+  (folder / 'bad.py').write_text(
+      'from jaxrl_llm.ops.policy_losses import PolicyLoss as L\n'
+      'def f(new, old, advantages=None, mask=None, *, tau: float = 1.0):\n'
+      f'  {body}\n')
+  given = {'curriculum': 'uniform', 'advantage': 'grpo', field: 'bad.py:f'}
+  if field == 'loss.importance':
+    (folder / 'bad.py').write_text(f'def f(new, mask):\n  {body}\n')
+  c = config.load('mine.py', given)
+  with pytest.raises(ValueError, match=said) as error:
+    stages.validate(c)
+  assert '\n' not in str(error.value)
+  stages.validate(config.load('mine.py'))
+
+
+def test_a_section_of_an_objective_names_its_fields(folder):
+  c = config.load('mine.py')
+  with pytest.raises(AttributeError, match='soft=?.* are loss.tau, loss.shape'):
+    c.soft.tau = 1.0
