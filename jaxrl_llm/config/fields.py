@@ -200,8 +200,8 @@ FIELDS = (
           affects=_LAYOUT),
     Field('learner.attention', 'auto', 'implementation in training and '
           'prefill: xla, splash (TPU), cudnn (NVIDIA, 16-bit) or auto (for '
-          'rows of 256 tokens or more splash on a TPU, of 1024 or more cudnn '
-          'on a GPU and a model that it has, else xla)',
+          'rows of 256 tokens or more splash, of 1024 or more cudnn, if it can, '
+          'else xla)',
           choices=('auto', 'xla', 'splash', 'cudnn'), affects=_LAYOUT),
     Field('learner.unroll', None, 'layers unrolled in the scan over layers: '
           'faster, but a slower compile if they are many (none: all of at most '

@@ -11,7 +11,6 @@ import pytest
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import sharding, train
-from jaxrl_llm.config import nested
 from jaxrl_llm.sharding import cpu
 from tests.helpers import tiny
 
@@ -84,7 +83,8 @@ def test_which_models_are_large(fields, large):
   if 'model__preset' in fields:  # not of the sizes of the small one
     flat.update({name: None for name in flat if name.startswith('model.')
                  and name != 'model.preset'})
-  assert config_lib.is_large(nested.nested(flat)) == large
+  config = config_lib.complete(flat, {}, 'name')
+  assert config_lib.is_large(config) == large
 
 
 def test_another_c_library_is_left_as_it_is(monkeypatch):
