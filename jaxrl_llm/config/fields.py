@@ -120,8 +120,8 @@ FIELDS = (
           affects=_NOTHING),
     Field('sampling.share_prompts', None, "keep a prompt's keys and values "
           'once for all its responses in decode, not a copy for each (none: '
-          'with 4 or more times as many slots as prompts on a TPU, on a GPU 16, '
-          'and at most 16 prompts)',
+          'with 4 or more times as many slots as prompts on a TPU, 16 times on '
+          'a GPU, and there at most 16 prompts)',
           kind=bool | None, affects=_NOTHING),
     Field('sampling.unroll', None, 'unroll the layers of a decode step: '
           'faster, but a slower compile and a second copy of the weights '
@@ -200,8 +200,8 @@ FIELDS = (
           affects=_LAYOUT),
     Field('learner.attention', 'auto', 'implementation in training and '
           'prefill: xla, splash (TPU), cudnn (NVIDIA, 16-bit) or auto (for '
-          'rows of 256 tokens or more splash, of 1024 or more cudnn, if it can, '
-          'else xla)',
+          'rows of 256 tokens or more splash, of 1024 or more cudnn, if it '
+          'can, else xla)',
           choices=('auto', 'xla', 'splash', 'cudnn'), affects=_LAYOUT),
     Field('learner.unroll', None, 'layers unrolled in the scan over layers: '
           'faster, but a slower compile if they are many (none: all of at most '
