@@ -103,7 +103,7 @@ def _without(
 def _of_section(given: ConfigDict, section: str) -> ModelConfig:
   """Returns the model of a section; its name is for errors."""
   if given.hf:
-    from jaxrl_llm.models import hf, hf_config  # --help need not wait for jax
+    from jaxrl_llm.models import hf, hf_config  # They take long to import.
     known = hf_config.read_config(
         hf.fetch(given.hf, weights=False, field=f'{section}.hf'))
   elif given.preset not in PRESETS:
