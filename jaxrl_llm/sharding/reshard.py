@@ -85,7 +85,6 @@ def to_sampling(
     kind: str | None = None,
     learner: Mesh | None = None,
     train_rules: Rules = TRAIN_RULES,
-    sample_rules: Rules = SAMPLE_RULES,
 ) -> Resharder:
   """Makes the program that reshards training weights to sampling weights.
 
@@ -97,7 +96,6 @@ def to_sampling(
       the compute type.
     learner: the mesh of the input, from `learner_mesh`; None for `mesh`.
     train_rules: layout of the input.
-    sample_rules: layout of the output.
 
   Returns:
     The program. Nothing is compiled yet.
@@ -107,7 +105,7 @@ def to_sampling(
   """
   learner = mesh if learner is None else learner
   weights = _weights(
-      shapes, mesh, learner, train_rules, sample_rules, dtype, kind)
+      shapes, mesh, learner, train_rules, dtype, kind)
   # The others are no arguments: a program would copy them unless they were
   # donated, and the caller keeps its parameters.
   moved = [weight for weight in weights if weight.moved]
@@ -121,7 +119,7 @@ def to_sampling(
         for weight, (_, scale) in zip(moved, done) if scale is not None}
 
   _, scales = jax.eval_shape(cast, abstract)
-  scales = rules_lib.abstract_params(scales, sample_rules, mesh)
+  scales = rules_lib.abstract_params(scales, SAMPLE_RULES, mesh)
   program = jax.jit(cast, out_shardings=(
       [weight.layouts[-1] for weight in moved],
       jax.tree.map(lambda x: x.sharding, scales)))
@@ -140,10 +138,10 @@ def to_sampling(
 
 
 def _weights(
-    shapes, mesh, learner, train_rules, sample_rules, dtype, kind,
+    shapes, mesh, learner, train_rules, dtype, kind,
 ) -> list[_Weight]:
   """Returns the weights in the order of the tree's leaves."""
-  after = jax.tree.leaves(rules_lib.shardings(shapes, sample_rules, mesh))
+  after = jax.tree.leaves(rules_lib.shardings(shapes, SAMPLE_RULES, mesh))
   abstract = jax.tree.leaves(
       rules_lib.abstract_params(shapes, train_rules, learner))
   # From another mesh, first the training layout on the sampler's: a device then
