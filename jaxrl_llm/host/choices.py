@@ -97,9 +97,10 @@ def check(config: ConfigDict) -> None:
   rows, samples = 2, config.samples_per_prompt
   array = lambda *shape, kind=np.float32: jax.ShapeDtypeStruct(shape, kind)
   tokens, mask = array(rows, 3), array(rows, 3, kind=bool)
-  jax.eval_shape(
-      advantage(config), array(rows, samples), array(rows, samples, kind=bool),
-      array(kind=np.uint32))
+  if not plugs.plug('advantage', config.advantage).packaged:
+    jax.eval_shape(
+        advantage(config), array(rows, samples),
+        array(rows, samples, kind=bool), array(kind=np.uint32))
   for field, args, form in (
       ('loss.objective', (tokens, tokens, array(rows), mask),
        'an ops.policy_losses.PolicyLoss of arrays'),
