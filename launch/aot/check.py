@@ -281,7 +281,7 @@ def _chances(
       plan.sizes, made.config.max_response)
   lists = plan.rows[plan.rows > 0]
   return {**found, 'further_rows': float(np.mean(
-      lists > (plan.sizes.firm or plan.sizes.slots))), 'needed': min(
+      lists > (plan.sizes.firm or plan.sizes.places))), 'needed': min(
           rows * made.config.max_response / columns, 1.0)}
 
 

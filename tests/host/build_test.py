@@ -214,7 +214,9 @@ def test_attention_is_chosen_for_the_devices_of_the_mesh(monkeypatch):
   build.parts(tiny.load())
   # Rows of learning have 9 + 10 tokens, those of prefill 9. The first call asks
   # whether prompts can be shared.
-  assert asked == [('auto', 'cpu', 19), ('auto', 'cpu', 9)]
+  assert [(name, device.platform, length, model.width)
+          for name, device, length, model in asked] == [
+              ('auto', 'cpu', 19, 32), ('auto', 'cpu', 9, 32)]
 
 
 def test_the_sampler_is_the_configs(parts):

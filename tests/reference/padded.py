@@ -64,7 +64,7 @@ def stats(
 
 def plan(rows: int) -> packing.Plan:
   """Returns the plan of one microbatch with all rows in their order."""
-  sizes = packing.Sizes(columns=1, slots=rows, single=True)
+  sizes = packing.Sizes(columns=1, places=rows, single=True)
   zeros = np.zeros((1, 3 * rows), np.int32)
   order = zeros + rows
   order[0, :rows] = np.arange(rows)
