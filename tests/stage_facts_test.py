@@ -263,8 +263,9 @@ def test_a_replayed_row_keeps_the_advantage_of_its_own_k(monkeypatch):
 @pytest.mark.parametrize('selection', ['all_rows', 'random'])
 def test_dynamic_trains_on_no_row_twice(selection, monkeypatch):
   """Eight steps, with waiting groups and failed verifications."""
+  own = {'random__rounds': 1} if selection == 'random' else {}
   parts, _, waves = recorded(
-      monkeypatch, 8, curriculum='dynamic', selection=selection)
+      monkeypatch, 8, curriculum='dynamic', selection=selection, **own)
   trained = [
       name for wave in waves for update in wave.updates
       for name in update.names if name]

@@ -90,7 +90,7 @@ def test_weights_are_the_left_operands():
 
 
 @pytest.mark.parametrize('platform, want', [
-    ('cpu', (True, 1 << 20)), ('gpu', (False, None)), ('tpu', (False, None))])
+    ('cpu', (True, 1 << 20)), ('gpu', (True, None)), ('tpu', (False, None))])
 def test_only_cpus_transpose(platform, want):
   mesh = types.SimpleNamespace(
       devices=np.array([types.SimpleNamespace(platform=platform)]),
