@@ -100,6 +100,12 @@ def test_imports_point_one_way():
     assert not extra, f'{name} must not import {", ".join(sorted(extra))}'
 
 
+def test_device_code_reads_no_config():
+  for path in FILES:
+    if path.parent.name in ('learner', 'models', 'ops', 'sampling'):
+      assert 'ml_collections' not in path.read_text(), path
+
+
 def test_nothing_imports_a_program_but_programs():
   for name, others in graph().items():
     assert name in PROGRAMS or not others & PROGRAMS, name
