@@ -30,7 +30,7 @@ def rejection(config: ConfigDict) -> Optional[rejection_lib.Rejection]:
 
 def has_actor(config: ConfigDict) -> bool:
   """Returns whether the actor is another model than the policy."""
-  return config_lib.has_actor(config_lib.flatten(config))
+  return bool(config.actor.model.hf or config.actor.model.preset)
 
 
 def actor(config: ConfigDict) -> Optional[actor_lib.Training]:
