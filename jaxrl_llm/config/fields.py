@@ -120,8 +120,7 @@ FIELDS = (
           affects=_NOTHING),
     Field('sampling.share_prompts', None, "keep a prompt's keys and values "
           'once for all its responses in decode, not a copy for each (none: '
-          'with 4 or more times as many slots as prompts on a TPU, 16 times on '
-          'a GPU, and there at most 16 prompts)',
+          'with many times as many slots as prompts on a TPU or GPU)',
           kind=bool | None, affects=_NOTHING),
     Field('sampling.unroll', None, 'unroll the layers of a decode step: '
           'faster, but a slower compile and a second copy of the weights '
