@@ -159,7 +159,7 @@ class Due(NamedTuple):
 
 
 class Absorbed(NamedTuple):
-  """What the stages make of the wave that is due.
+  """Train batches, and the stages' states, after the wave that is due.
 
   Attributes:
     curriculum: its state, after `take`.
@@ -371,7 +371,7 @@ def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:
 
 
 class Files(NamedTuple):
-  """What a run writes to.
+  """Folder and writers of a run.
 
   Attributes:
     workdir: its folder.
@@ -386,7 +386,7 @@ class Files(NamedTuple):
 
 
 class Output(NamedTuple):
-  """What a step leaves to its hooks, JSON-able.
+  """Output of a step for its hooks, JSON-able.
 
   Attributes:
     row: metrics.
@@ -400,7 +400,7 @@ class Output(NamedTuple):
 
 @dataclasses.dataclass
 class Notes:
-  """What a checkpoint keeps beside the state, JSON-able.
+  """Content of a checkpoint beside the state, JSON-able.
 
   Attributes:
     start: estimates of the evaluation before the first step; None before it.

@@ -27,7 +27,7 @@ from jaxrl_llm.sampling.logits import SamplingParams
 
 
 class Source(NamedTuple):
-  """What responses depend on, beside their problems and numbers.
+  """Origin of responses: all that they depend on but problems and numbers.
 
   Attributes:
     params: sampling parameters on device.

@@ -1,4 +1,4 @@
-"""What device code takes from a config: static choices and traced numbers."""
+"""Reads static choices and traced numbers of device code from a config."""
 
 import functools
 from typing import Any, Callable, Optional
@@ -70,13 +70,14 @@ def _traced(
   """Returns an objective or a correction, and its numbers.
 
   Numbers are traced, so that new ones never recompile; other hyperparameters
-  are bound to the function. A hyperparameter that is None is left out, since
-  the function's default is that.
+  are bound to the function. None is left out where it is the default.
   """
   plug, given = plugs.chosen(field, config_lib.flatten(config))
   is_number = lambda x: isinstance(x, (int, float)) and not isinstance(x, bool)
-  static = {k: v for k, v in given.items()
-            if v is not None and not is_number(v)}
+  default = {
+      one.name: one.default for one in plug.hyperparameters.values()}
+  static = {k: v for k, v in given.items() if not is_number(v) and (
+      v is not None or default.get(k) is not None)}
   function = plug.name
   if not plug.packaged or static:
     function = functools.partial(plug.guarded(), **static)

@@ -36,7 +36,7 @@ SELECTION = 1 << 31  # Seed of selections; no epoch of a shuffle has it.
 
 
 class Learning(NamedTuple):
-  """What scores and updates are made with, the same in every step.
+  """Learner and its fixed inputs, the same in every step.
 
   Attributes:
     learner: the programs `score` and `update`, and their plans.

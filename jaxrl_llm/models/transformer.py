@@ -68,7 +68,7 @@ REMAT = tuple(_KEPT)
 
 @dataclasses.dataclass(frozen=True)
 class Execution:
-  """How `forward` runs: this changes its speed and memory, not its result.
+  """Choices of `forward` that change its speed and memory, not its result.
 
   Attributes:
     attention: implementation, from `attention.resolve`.

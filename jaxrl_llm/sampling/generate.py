@@ -53,7 +53,7 @@ class SamplerStats:
 
 
 class _Call(NamedTuple):
-  """What all steps of a call read.
+  """Inputs that all steps of a call read.
 
   Attributes:
     cfg: the model.

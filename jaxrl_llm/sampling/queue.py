@@ -31,7 +31,7 @@ class Queue(NamedTuple):
 
 
 class Lookup(NamedTuple):
-  """What the decode loop looks up by the request in a slot.
+  """Arrays that the decode loop looks up by the request in a slot.
 
   Row R stands for no request. Without it, each look-up for an idle slot would
   need a mask.

@@ -152,6 +152,20 @@ def test_what_the_device_code_gets(folder):
     assert metrics['sharper/best'] == (2 if step < 8 else 1)
 
 
+def test_none_is_passed_where_it_is_not_the_default(folder):
+  (folder / 'own.py').write_text(
+      'def f(log_ratio, mask, *, cap: float | None = 2.0):\n'
+      '  return mask * (1.0 if cap is None else cap)\n')
+  ones = np.ones((2, 3), np.float32)
+  for value, want in (('none', 1.0), ('5', 5.0)):
+    c = config.load('mine.py', {
+        'loss.importance': 'own.py:f', 'loss.importance_cap': value})
+    cfg = choices.learner_config(c, remat='none', tokens=100)
+    numbers = choices.loss_params(c).importance
+    np.testing.assert_array_equal(
+        cfg.importance(ones, ones, **numbers), want * ones)
+
+
 def test_a_function_that_fails_names_its_line(folder):
   (folder / 'bad.py').write_text(
       'def f(rewards, *, where):\n  return rewards.sum()\n'
