@@ -209,6 +209,10 @@ def test_cudnn_compiles_for_lists_on_each_shard(length, monkeypatch):
       out_specs=P('data'), check_vma=False)
   array = lambda heads: jax.ShapeDtypeStruct(
       (2, length, heads, 8), jnp.bfloat16)
+  out = jax.eval_shape(functools.partial(
+      attention.causal_attention, scale=.1, implementation='cudnn'),
+      array(4), array(2), array(2))
+  assert out.shape == array(4).shape
   text = jax.jit(run).trace(array(4), array(2), array(2)).lower(
       lowering_platforms=('cuda',)).as_text()
   assert 'cudnn' in text
