@@ -1,0 +1,188 @@
+"""Programs in namespaces of Linux, by bubblewrap.
+
+A program has its own user, process ids, network, hostname and System V IPC. It
+sees Python's standard library and the system's shared libraries, read-only, and
+an empty folder in memory. There is no /proc, no /sys, no shell, no network but
+an empty one, and no capability; new user namespaces cannot be made. The system
+calls that programs do not need are refused if the package pyseccomp is there.
+"""
+
+import contextlib
+import os
+import shutil
+import sys
+import sysconfig
+import tempfile
+from typing import Iterator
+
+from jaxrl_llm.rewards.sandbox import Limits, SandboxError
+from jaxrl_llm.rewards.sandbox import local, process
+
+_FOLDER, _CODE = '/work', '/guest'
+# Where shared libraries are. /lib is a link to usr/lib on most systems.
+_LIBRARIES = '/lib', '/lib64', '/usr/lib', '/usr/lib64', '/usr/local/lib'
+_DEVICES = '/dev/null', '/dev/zero', '/dev/urandom', '/dev/random'
+_INSTALL = ('install it (Debian, Ubuntu: apt install bubblewrap), or set '
+            'task.sandbox to remote; docs/sandbox.md has the choices')
+_REFUSED = (
+    'bubblewrap cannot make a sandbox here ({}): allow unprivileged user '
+    'namespaces (in Docker: --security-opt seccomp=unconfined), or set '
+    'task.sandbox to remote; docs/sandbox.md has the choices')
+# System calls of no use to a program, some with a history of faults in kernels.
+_CALLS = (
+    'ptrace', 'process_vm_readv', 'process_vm_writev', 'kcmp', 'pidfd_getfd',
+    'mount', 'umount2', 'pivot_root', 'chroot', 'move_mount', 'open_tree',
+    'fsopen', 'fsconfig', 'fsmount', 'fspick', 'mount_setattr', 'setns',
+    'unshare', 'bpf', 'perf_event_open', 'userfaultfd', 'io_uring_setup',
+    'io_uring_enter', 'io_uring_register', 'add_key', 'request_key', 'keyctl',
+    'kexec_load', 'init_module', 'finit_module', 'delete_module', 'reboot',
+    'swapon', 'swapoff', 'acct', 'quotactl', 'personality', 'modify_ldt',
+    'open_by_handle_at', 'name_to_handle_at', 'fanotify_init', 'mlock',
+    'mlock2', 'mlockall', 'memfd_create', 'memfd_secret', 'vmsplice', 'syslog')
+
+
+class BubblewrapExecutor(local.LocalExecutor):
+  """Runs programs by bubblewrap; see the top of this file."""
+
+  def __init__(self):
+    """Tries it with a program.
+
+    Raises:
+      ValueError: bubblewrap does not work here; with what to do.
+    """
+    super().__init__()
+    self._bwrap = shutil.which('bwrap')
+    if not self._bwrap:
+      raise ValueError(f'There is no bubblewrap here: {_INSTALL}.')
+    self._fixed = _fixed_arguments(self._bwrap)
+    self._filter = _filter()
+    try:
+      tried = self.run('print(7)')
+    except SandboxError as error:
+      raise ValueError(_REFUSED.format(error)) from None
+    if tried.stdout != b'7\n':
+      raise ValueError(_REFUSED.format(
+          tried.stderr.decode(errors='replace').strip()[-200:]))
+
+  @contextlib.contextmanager
+  def started(
+      self, guest: local.Guest, stdin: bytes, limits: Limits,
+  ) -> Iterator[process.Process]:
+    """Starts a process; see `local.LocalExecutor`."""
+    with contextlib.ExitStack() as stack:
+      arguments, inherited = [], [*guest.descriptors]
+
+      def given(data):
+        inherited.append(_in_memory(stack, data))
+        return str(inherited[-1])
+
+      status = stack.enter_context(tempfile.TemporaryFile())
+      inherited.append(status.fileno())
+      arguments += ['--json-status-fd', str(status.fileno())]
+      if self._filter:
+        arguments += ['--seccomp', given(self._filter)]
+      arguments += ['--size', str(int(limits.disk)), '--tmpfs', _FOLDER]
+      for name, data in guest.files.items():
+        arguments += ['--file', given(data), os.path.join(_FOLDER, name)]
+      command = [
+          self._bwrap, *self._fixed, *arguments, '--chdir', _FOLDER,
+          '--remount-ro', '/', '--', *self.command(
+              guest, _FOLDER, _CODE, limits,
+              limits.processes if _counts_by_namespace() else -1)]
+      try:
+        one = process.Process(
+            command, stdin=stdin, limits=limits, descriptors=inherited)
+      except OSError as error:
+        raise SandboxError(f'bwrap cannot be started ({error})') from None
+      stack.callback(one.close)
+      one.status = status
+      yield one
+
+  def verify(self, ended: process.Process) -> None:
+    """Raises SandboxError if bwrap could not make the sandbox."""
+    ended.status.seek(0)
+    if not ended.end and b'exit-code' not in ended.status.read():
+      raise SandboxError(
+          'bwrap failed: '
+          + bytes(ended.output[2][-300:]).decode(errors='replace').strip())
+
+
+def _in_memory(stack: contextlib.ExitStack, data: bytes) -> int:
+  """Returns a descriptor of a file in memory, which the stack closes."""
+  file = stack.enter_context(os.fdopen(os.memfd_create('guest'), 'wb'))
+  file.write(data)
+  file.flush()
+  file.seek(0)
+  return file.fileno()
+
+
+def _fixed_arguments(bwrap: str) -> list[str]:
+  """Returns the arguments of bwrap that all programs share."""
+  arguments = [
+      '--unshare-user', '--unshare-ipc', '--unshare-pid', '--unshare-net',
+      '--unshare-uts', '--unshare-cgroup-try', '--die-with-parent',
+      '--new-session', '--cap-drop', 'ALL', '--uid', '65534', '--gid', '65534',
+      '--hostname', 'sandbox', '--clearenv', '--setenv', 'PYTHONHASHSEED', '0']
+  if _at_least(bwrap, (0, 8)):
+    arguments.append('--disable-userns')
+  libraries = sysconfig.get_path('stdlib')
+  seen = []
+  for path in _LIBRARIES:
+    if os.path.islink(path):
+      arguments += ['--symlink', os.readlink(path), path]
+    elif os.path.isdir(path):
+      arguments += ['--ro-bind', path, path]
+      seen.append(path)
+  for path in (local.PYTHON, libraries, _shared(), '/etc/ld.so.cache'):
+    if path and os.path.exists(path) and not any(
+        os.path.commonpath([path, s]) == s for s in seen):
+      arguments += ['--ro-bind', path, path]
+  for path in _DEVICES:
+    arguments += ['--dev-bind', path, path]
+  return [*arguments, '--symlink', _FOLDER, '/tmp', '--ro-bind',
+          str(process.GUEST), _CODE]
+
+
+def _shared() -> str:
+  """Returns the path of Python's own shared library; '' if it has none."""
+  folder, name = (sysconfig.get_config_var(name) or ''
+                  for name in ('LIBDIR', 'INSTSONAME'))
+  path = os.path.join(sys.base_prefix, 'lib', name)
+  return path if os.path.isfile(path) else os.path.join(folder, name)
+
+
+def _at_least(bwrap: str, version: tuple[int, int]) -> bool:
+  import subprocess
+  said = subprocess.run([bwrap, '--version'], capture_output=True, text=True)
+  try:
+    return tuple(map(int, said.stdout.split()[-1].split('.')[:2])) >= version
+  except (IndexError, ValueError):
+    return False
+
+
+def _counts_by_namespace() -> bool:
+  """Returns whether Linux counts processes for RLIMIT_NPROC by namespace.
+
+  Before 5.14 it counts all of the user's, and a limit would hit the others.
+  """
+  try:
+    return tuple(map(int, os.uname().release.split('.')[:2])) >= (5, 14)
+  except ValueError:
+    return False
+
+
+def _filter() -> bytes:
+  """Returns the filter of system calls; b'' without pyseccomp."""
+  try:
+    import pyseccomp
+  except (ImportError, OSError, RuntimeError):
+    return b''
+  import errno
+  made = pyseccomp.SyscallFilter(pyseccomp.ALLOW)
+  for name in _CALLS:
+    with contextlib.suppress(OSError, ValueError, RuntimeError):
+      made.add_rule(pyseccomp.ERRNO(errno.EPERM), name)
+  with tempfile.TemporaryFile() as file:
+    made.export_bpf(file)
+    file.seek(0)
+    return file.read()

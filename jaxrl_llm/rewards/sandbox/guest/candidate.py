@@ -1,0 +1,223 @@
+"""The side of the program that is judged: it answers calls, and no more.
+
+  candidate.main(PROGRAM, READS, WRITES, SECONDS)
+
+It runs the program once and forks a child for each test, which starts from the
+program's globals as they are then. Nothing here is trusted: the program shares
+this interpreter. All that it can do is to answer questions, without knowing
+what answer is right.
+"""
+
+import _signal as signal  # signal itself imports enum: 10 ms a program
+import builtins
+import os
+import sys
+
+import frames
+import literals
+
+# What the checker may take from its own standard library by this name, since
+# the program has it too.
+_LIBRARIES = 'collections', 'decimal', 'fractions'
+
+
+class Callback:
+  """A function of the test's, which the program may call."""
+
+  def __init__(self, server, number):
+    self._server, self._number = server, number
+
+  def __call__(self, *args):
+    return self._server.call_back(self._number, args)
+
+
+class Server:
+  """Answers the questions of one test."""
+
+  def __init__(self, channel, number, program):
+    self._channel, self._number, self._program = channel, number, program
+    self._objects, self._places = [], {}
+
+  def serve(self):
+    """Answers until the other side has ended."""
+    while True:
+      _, kind, data = self._channel.receive()
+      if kind == b'q':
+        self._answer(data)
+
+  def _answer(self, data):
+    try:
+      operation, *args = literals.load(data, self._loaded)
+      reply = 'value', *getattr(self, f'do_{operation}')(*args)
+      out = literals.dump(reply, self._token)
+      if len(out) > frames.LONGEST:
+        raise ValueError('a result is too large')
+    except frames.Closed:
+      raise
+    except BaseException as error:
+      out = literals.dump(('error', type(error).__name__, _text(error)), str)
+    self._channel.send(self._number, b'a', out)
+
+  def call_back(self, number, args):
+    """Calls a function of the test's."""
+    self._channel.send(self._number, b'q', literals.dump(
+        (number, args), self._token))
+    while True:
+      _, kind, data = self._channel.receive()
+      if kind == b'q':
+        self._answer(data)
+      else:
+        good, value = literals.load(data, self._loaded)
+        if not good:
+          raise RuntimeError(value)
+        return value
+
+  def _token(self, value):
+    if type(value) is Callback:
+      return b'x%x;' % value._number
+    # The list keeps the object, so that its id is not used again.
+    if id(value) not in self._places:
+      self._places[id(value)] = len(self._objects)
+      self._objects.append(value)
+    return b'h%x;' % self._places[id(value)]
+
+  def _loaded(self, letter, number):
+    if letter == b'x':
+      return Callback(self, number)
+    if letter == b'u':
+      return getattr(builtins, frames.BUILTINS[number])
+    return self._objects[number]
+
+  def do_names(self, names):
+    """Returns what the program's global names are, of those asked for."""
+    found = {}
+    for name in names:
+      if name not in self._program:
+        continue
+      value = self._program[name]
+      found[name] = 'value', value
+      if type(value) is type(sys):
+        found[name] = 'module', value.__name__
+      elif type(value) is type and value.__module__ in _LIBRARIES:
+        found[name] = 'library', value.__module__
+    return found, None
+
+  def do_call(self, function, args, kwargs):
+    """Calls; returns the result, and the arguments if they have changed."""
+    mutable = any(type(arg) in (list, dict, set, bytearray) for arg in args)
+    before = mutable and literals.dump(args, self._token)
+    result = function(*args, **kwargs)
+    changed = mutable and literals.dump(args, self._token) != before
+    return result, args if changed else None
+
+  def do_get(self, value, name):
+    return getattr(value, name), None
+
+  def do_set(self, value, name, new):
+    setattr(value, name, new)
+    return None, None
+
+  def do_item(self, value, key):
+    return value[key], None
+
+  def do_set_item(self, value, key, new):
+    value[key] = new
+    return None, None
+
+  def do_contains(self, value, item):
+    return item in value, None
+
+  def do_iter(self, value):
+    return iter(value), None
+
+  def do_next(self, value):
+    """Returns the next value in a tuple, or () at the end."""
+    for item in value:
+      return (item,), None
+    return (), None
+
+  def do_is_instance(self, value, kind):
+    return isinstance(value, kind), None
+
+  def do_convert(self, value, name):
+    """Returns bool, len, str, repr, int or float of a value."""
+    kind = dict(bool=bool, len=len, str=str, repr=repr, int=int,
+                float=float)[name]
+    return kind(value), None
+
+
+def _text(error):
+  try:
+    return str(error)[:300]
+  except BaseException:
+    return ''
+
+
+def main(program, reads, writes, seconds):
+  """Loads the program at a path, then serves tests until the input ends."""
+  channel = frames.Channel(reads, writes)
+  null = os.open(os.devnull, os.O_RDWR)
+  for descriptor in (0, 1, 2):
+    os.dup2(null, descriptor)
+  module = type(sys)('__main__')
+  module.__file__ = program
+  sys.modules['__main__'] = module
+  sys.argv = [program]
+  with open(program, 'rb') as file:
+    source = file.read()
+  # An endless loop ends this process; honest programs do not touch the timer.
+  signal.setitimer(signal.ITIMER_PROF, seconds)
+  fault = None
+  try:
+    exec(_compiled(source, program), module.__dict__)
+  except _Syntax as error:
+    fault = 'syntax_error', _text(error)
+  except MemoryError:
+    fault = 'memory', ''
+  except BaseException as error:
+    fault = 'exception', f'{type(error).__name__}: {_text(error)}'
+  signal.setitimer(signal.ITIMER_PROF, 0)
+  channel.send(0, b'l', literals.dump(fault, str))
+  try:
+    while fault is None:
+      number, kind, _ = channel.receive()
+      if kind == b't':
+        _test(channel, number, module.__dict__, seconds)
+  except frames.Closed:
+    pass
+  os._exit(0)  # threads and atexit functions of the program are not awaited
+
+
+class _Syntax(Exception):
+  """Raised if Python cannot compile the program."""
+
+
+def _compiled(source, path):
+  try:
+    return compile(source, path, 'exec', dont_inherit=True)
+  except (SyntaxError, ValueError, RecursionError, OverflowError) as error:
+    raise _Syntax(f'{type(error).__name__}: {error}') from None
+
+
+def _test(outer, number, program, seconds):
+  """Does a test in a child, and tells the other side when it has ended."""
+  child, inner = frames.fork()
+  if not child:
+    try:
+      os.setsid()
+      outer.close()
+      frames.limit_cpu(seconds)
+      Server(inner, number, program).serve()
+    except frames.Closed:
+      pass
+    finally:
+      os._exit(0)
+  # The checker's own time limit comes first.
+  why, _, _ = frames.relay(outer, inner, number, 100 * seconds)
+  inner.close()
+  status, used = frames.end_child(child)
+  reason = 'killed', f'status {status}'
+  if os.WIFSIGNALED(status) and (
+      os.WTERMSIG(status) == signal.SIGXCPU or used >= seconds) or why == b't':
+    reason = 'timeout', f'{seconds:g} s'
+  outer.send(number, b'e', literals.dump(reason, str))

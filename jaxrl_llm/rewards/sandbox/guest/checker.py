@@ -1,0 +1,318 @@
+"""The side of the tests: runs them against a proxy of the program.
+
+  checker.main(TESTS, READS, WRITES)
+
+Each test runs in a child of its own. Names that a test does not define stand
+for the program's: calls cross to the other sandbox, and results come back as
+literals. Objects that are no literals stay there; here they are `Remote`, and
+equal only to themselves, whatever the program says. The standard output gets a
+frame for each test: (kind, detail) with the kind passed, wrong, exception,
+timeout, memory, killed or syntax_error.
+"""
+
+import builtins
+import os
+import sys
+import time
+
+import frames
+import literals
+
+_GRACE = 5.0  # seconds until the program's side has ended a test
+
+
+class Gone(BaseException):
+  """Raised if the program has ended; its argument is (kind, detail)."""
+
+
+class ProgramError(Exception):
+  """An error of the program whose type is no built-in one."""
+
+
+class Peer:
+  """Asks the program's side."""
+
+  def __init__(self, channel, number):
+    self._channel, self._number = channel, number
+    self._remotes, self._functions = {}, []
+
+  def ask(self, operation, *args):
+    """Returns the answer to a question.
+
+    Raises:
+      Gone: the program has ended.
+      Exception: the program raised an error of this type.
+    """
+    try:
+      self._channel.send(
+          self._number, b'q', literals.dump((operation, *args), self._token))
+      while True:
+        _, kind, data = self._channel.receive()
+        if kind == b'e':
+          raise Gone(literals.load(data, _none))
+        if kind == b'a':
+          break
+        if kind != b'q':
+          raise Gone(('killed', ''))
+        self._call_back(data)
+    except frames.Closed:
+      raise Gone(('killed', '')) from None
+    try:
+      good, value, more = literals.load(data, self._loaded)
+    except (TypeError, ValueError, MemoryError) as error:
+      raise _marked(ProgramError(f'a result is no literal: {error}')) from None
+    if good == 'error':
+      kind = getattr(builtins, str(value), None)
+      if not isinstance(kind, type) or not issubclass(kind, Exception):
+        kind, more = ProgramError, f'{value}: {more}'
+      try:
+        error = kind(more)
+      except TypeError:  # such as UnicodeDecodeError, which takes five
+        error = ProgramError(f'{value}: {more}')
+      raise _marked(error)
+    return value, more
+
+  def call(self, function, args, kwargs):
+    """Calls, and changes the arguments that the program has changed."""
+    value, changed = self.ask('call', function, args, kwargs)
+    if type(changed) is tuple and len(changed) == len(args):
+      for old, new in zip(args, changed):
+        if type(old) is not type(new):
+          continue
+        if type(old) in (list, bytearray):
+          old[:] = new
+        elif type(old) in (dict, set):
+          old.clear()
+          old.update(new)
+    return value
+
+  def _call_back(self, data):
+    """Answers the program's call of a function of the test's."""
+    try:
+      number, args = literals.load(data, self._loaded)
+      reply = True, self._functions[number](*args)
+    except Exception as error:
+      reply = False, f'{type(error).__name__}: {error}'[:300]
+    self._channel.send(
+        self._number, b'a', literals.dump(reply, self._token))
+
+  def _token(self, value):
+    if type(value) is Remote:
+      return b'h%x;' % _number(value)
+    name = getattr(value, '__name__', '')
+    # The program gets its own: eval of this interpreter would run its code.
+    if name in frames.BUILTINS and getattr(builtins, name) is value:
+      return b'u%x;' % frames.BUILTINS.index(name)
+    if not callable(value):
+      raise TypeError(
+          f'{type(value).__name__} cannot be given to the program')
+    self._functions.append(value)
+    return b'x%x;' % (len(self._functions) - 1)
+
+  def _loaded(self, letter, number):
+    if letter == b'x':
+      return self._functions[number]
+    return self._remotes.setdefault(number, Remote(self, number))
+
+
+class Remote:
+  """An object in the program's sandbox."""
+
+  def __init__(self, peer, number):
+    object.__setattr__(self, '_remote', (peer, number))
+
+  def _ask(self, operation, *args):
+    peer, _ = object.__getattribute__(self, '_remote')
+    return peer.ask(operation, self, *args)[0]
+
+  def __call__(self, *args, **kwargs):
+    peer, _ = object.__getattribute__(self, '_remote')
+    return peer.call(self, args, kwargs)
+
+  def __getattr__(self, name):
+    if name.startswith('__'):  # copy and pickle ask for such
+      raise AttributeError(name)
+    return self._ask('get', name)
+
+  def __setattr__(self, name, value):
+    self._ask('set', name, value)
+
+  def __getitem__(self, key):
+    return self._ask('item', key)
+
+  def __setitem__(self, key, value):
+    self._ask('set_item', key, value)
+
+  def __contains__(self, item):
+    return self._ask('contains', item) is True
+
+  def __iter__(self):
+    iterator = self._ask('iter')
+    while item := iterator._ask('next'):
+      yield item[0]
+
+  def __next__(self):
+    if item := self._ask('next'):
+      return item[0]
+    raise StopIteration
+
+  def __instancecheck__(self, value):
+    peer, _ = object.__getattribute__(self, '_remote')
+    return peer.ask('is_instance', value, self)[0] is True
+
+  def __bool__(self):
+    return self._ask('convert', 'bool')
+
+  def __len__(self):
+    return self._ask('convert', 'len')
+
+  def __str__(self):
+    return self._ask('convert', 'str')
+
+  def __repr__(self):
+    return self._ask('convert', 'repr')
+
+  def __int__(self):
+    return self._ask('convert', 'int')
+
+  def __float__(self):
+    return self._ask('convert', 'float')
+
+
+def _number(remote):
+  return object.__getattribute__(remote, '_remote')[1]
+
+
+def _none(letter, number):
+  raise ValueError('not a literal')
+
+
+def _marked(error):
+  """Marks an error as the program's own."""
+  error.of_program = True
+  return error
+
+
+def _names(code):
+  """Returns the names in compiled code and in the functions that it makes."""
+  found = set(code.co_names)
+  for constant in code.co_consts:
+    if type(constant) is type(code):
+      found |= _names(constant)
+  return found
+
+
+def _bind(peer, names, entries):
+  """Returns the globals of a test: what the program defines of some names.
+
+  The name of a built-in object or of a module of the standard library is the
+  program's only if it is what is tested: else a program could redefine what the
+  test measures it by. Modules and types of the library are this interpreter's
+  own; a test sees them if the program has imported them.
+  """
+  wanted = [name for name in sorted(names)
+            if name in entries or not hasattr(builtins, name)]
+  answer, _ = peer.ask('names', wanted)
+  found = {}
+  for name in wanted:
+    if type(answer) is not dict or name not in answer:
+      continue
+    how, value = answer[name]
+    if how == 'module' and value == name and name in sys.stdlib_module_names:
+      found[name] = __import__(name)
+    elif how == 'library' and value in ('collections', 'decimal', 'fractions'):
+      found[name] = getattr(__import__(value), name)
+    elif how == 'value' and (
+        name in entries or name not in sys.stdlib_module_names):
+      found[name] = value
+  return found
+
+
+def _run(peer, setup, test, entries):
+  """Runs a test; returns its verdict."""
+  try:
+    codes = [compile(text, name, 'exec', dont_inherit=True)
+             for name, text in (('<setup>', setup), ('<test>', test))]
+    space = _bind(peer, set().union(*map(_names, codes)), entries)
+    program = {name: space[name] for name in entries if name in space}
+    space['__name__'] = 'tests'
+    exec(codes[0], space)
+    # The setup may hold the head of the function that is to be written.
+    space.update(program)
+    exec(codes[1], space)
+    return 'passed', ''
+  except Gone as gone:
+    kind, detail = gone.args[0]
+    return (kind if kind in ('timeout', 'killed') else 'killed'), str(detail)
+  except MemoryError:
+    return 'memory', ''
+  except BaseException as error:
+    if isinstance(error, AssertionError) and not hasattr(error, 'of_program'):
+      return 'wrong', str(error)[:300]
+    return 'exception', f'{type(error).__name__}: {error}'[:300]
+
+
+def _test(outer, number, test, spec):
+  """Does a test in a child; returns its verdict."""
+  outer.send(number, b't')
+  child, inner = frames.fork()
+  if not child:
+    try:
+      os.setsid()
+      outer.close()
+      frames.limit_cpu(spec['seconds'])
+      verdict = _run(
+          Peer(inner, number), spec['setup'], test, spec['entries'])
+      inner.send(number, b'v', literals.dump(verdict, str))
+    finally:
+      os._exit(0)
+  verdict, end = ('killed', ''), None
+  try:
+    why, data, end = frames.relay(outer, inner, number, spec['wall'])
+    if why == b'v':
+      verdict = literals.load(data, _none)
+    elif why == b't':
+      verdict = 'timeout', f'{spec["wall"]:g} s'
+  finally:
+    inner.close()
+    _, used = frames.end_child(child)
+  if why == b'' and used >= spec['seconds']:
+    verdict = 'timeout', f'{spec["seconds"]:g} s'
+  if end is None:
+    outer.send(number, b'o')
+    _ended(outer, number)
+  return verdict
+
+
+def _ended(outer, number):
+  """Waits until the program's side has ended a test."""
+  deadline = time.monotonic() + _GRACE
+  while frame := outer.receive(deadline):
+    if frame[0] == number and frame[1] == b'e':
+      return
+  raise frames.Closed
+
+
+def main(path, reads, writes):
+  """Runs the tests of a file and writes their verdicts."""
+  with open(path, 'rb') as file:
+    spec = literals.load(file.read(), _none)
+  outer, out = frames.Channel(reads, writes), frames.Channel(0, 1)
+  fault = 'killed', 'as the program began'
+  try:
+    _, kind, data = outer.receive()
+    said = literals.load(data, _none) if kind == b'l' else fault
+    # The program may have written this itself.
+    if said is None or said[0] in ('syntax_error', 'exception', 'memory'):
+      fault = said
+  except (frames.Closed, IndexError, TypeError, ValueError):
+    pass
+  for number, test in enumerate(spec['tests'], 1):
+    verdict = fault
+    if not fault:
+      try:
+        verdict = _test(outer, number, test, spec)
+      except frames.Closed:
+        fault = verdict = 'killed', ''
+    kind, detail = verdict
+    out.send(number, b'v', literals.dump((str(kind), str(detail)), str))

@@ -1,0 +1,63 @@
+"""Programs in a process with limits, on any system. This is no sandbox."""
+
+import contextlib
+import os
+import pathlib
+import tempfile
+from typing import Iterator
+
+from jaxrl_llm.rewards.sandbox import Limits, SandboxError
+from jaxrl_llm.rewards.sandbox import local, process
+
+
+class SubprocessExecutor(local.LocalExecutor):
+  """Runs programs as the user who runs this process; stops accidents only.
+
+  A program has its own session, an empty environment, an empty folder, limits
+  of time, memory, files and output, and no input. The verdict is as safe as in
+  a sandbox, since the tests run in another process. Not stopped: a program can
+  read and write whatever this user can, reach the network, send signals to the
+  user's other processes, stop or change the checker by ptrace where the system
+  allows that, and leave a process behind that has left its session and parent.
+  docs/sandbox.md has a table, made by tests.
+  """
+
+  def __init__(self, *, allow_unsafe: bool = False):
+    """Makes the executor.
+
+    Raises:
+      ValueError: `allow_unsafe` is not True.
+    """
+    if not allow_unsafe:
+      raise ValueError(
+          'A program in a mere subprocess can do all that this user can: set '
+          'task.sandbox to bubblewrap or remote, or task.allow_unsafe=True if '
+          'this machine has nothing to lose.')
+    super().__init__()
+
+  @contextlib.contextmanager
+  def started(
+      self, guest: local.Guest, stdin: bytes, limits: Limits,
+  ) -> Iterator[process.Process]:
+    """Starts a process; see `local.LocalExecutor`."""
+    # Files that it has made unreadable are its own.
+    with tempfile.TemporaryDirectory(
+        prefix='jaxrl_llm_', ignore_cleanup_errors=True) as folder:
+      for name, data in guest.files.items():
+        path = pathlib.Path(folder, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+      try:
+        # A limit of processes would count all of the user's.
+        one = process.Process(
+            self.command(guest, folder, str(process.GUEST), limits, -1),
+            stdin=stdin, limits=limits, descriptors=guest.descriptors,
+            folder=folder)
+      except OSError as error:
+        raise SandboxError(f'Python cannot be started ({error})') from None
+      try:
+        yield one
+      finally:
+        one.close()
+        with contextlib.suppress(OSError):  # so that it can be deleted
+          os.chmod(folder, 0o700)
