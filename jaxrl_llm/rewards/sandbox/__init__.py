@@ -33,7 +33,7 @@ class Limits:
     disk: bytes of the private folder.
     output: bytes of standard output, and of standard error.
   """
-  seconds: float = 3.0
+  seconds: float = 5.0
   wall: float = 30.0
   memory: int = 512 << 20
   processes: int = 64

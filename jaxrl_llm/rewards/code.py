@@ -1,0 +1,156 @@
+"""Verifier for programs: takes the code out of a response and runs its tests.
+
+`judge` runs in a worker process, see `pool.py`. It starts the program and its
+tests in sandboxes, see `sandbox/`, and never runs or imports either itself.
+"""
+
+import dataclasses
+import functools
+import re
+import time
+from typing import Any, Sequence
+
+from jaxrl_llm.rewards import answers, sandbox
+
+_FENCE = re.compile(
+    r'^[ \t]*(`{3,}|~{3,})[ \t]*([\w+#.-]*)[^\n`]*\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)',
+    re.MULTILINE | re.DOTALL)
+_PYTHON = '', 'python', 'python3', 'py', 'py3'
+# First line of a program that stands in a response without a fence.
+_CODE = re.compile(
+    r'^(?:def |class |async def |import |from \w|@\w|if |for |while |try:|with |'
+    r'print\(|[A-Za-z_]\w*\s*=(?!=))', re.MULTILINE)
+# Where a base model that completes a function goes on to something else.
+_NEXT = re.compile(r'\n(?:def |class |async def |@|if |print\(|#|```)')
+
+
+def code_of(
+    text: str, *, entry: str = '', tags: Sequence[str] = answers.TAGS,
+) -> str | None:
+  """Returns the program in a response.
+
+  This is the last block of Markdown that defines `entry`, else the last one
+  that is marked as Python or not marked. A block without an end goes to the end
+  of the text. Without a block, it is the text from the first line that begins
+  as a program does.
+
+  Args:
+    text: the response.
+    entry: name of the function that is asked for; '' for none.
+    tags: see `answers.final_part`.
+
+  Returns:
+    The program, or None if there is none.
+  """
+  text = answers.final_part(text, tags)
+  blocks = [m[3] for m in _FENCE.finditer(text)
+            if m[2].lower() in _PYTHON and m[3].strip()]
+  if blocks:
+    wanted = [b for b in blocks if entry and defines(b, entry)]
+    return (wanted or blocks)[-1]
+  first = _CODE.search(text)
+  return text[first.start():] if first else None
+
+
+def defines(code: str, name: str) -> bool:
+  """Returns whether a program's text defines a function or a class."""
+  return bool(re.search(
+      rf'^(?:async\s+def|def|class)\s+{re.escape(name)}\b', code, re.MULTILINE))
+
+
+def completion_of(text: str) -> str:
+  """Returns the part of a text that still completes a function's body."""
+  end = _NEXT.search(text)
+  return text[:end.start()] if end else text
+
+
+def assembled(code: str, head: str, entry: str) -> str:
+  """Returns a program from the beginning that was given and the answer.
+
+  Args:
+    code: the answer: the whole function, or its body.
+    head: beginning of the program; it ends with the head of `entry`.
+    entry: name of the function that is asked for.
+  """
+  if not head:
+    return code
+  if not defines(code, entry):
+    return head + code
+  before = re.split(
+      rf'^(?:async\s+def|def)\s+{re.escape(entry)}\b', head,
+      flags=re.MULTILINE)[0]
+  return f'{before}\n{code}'
+
+
+@functools.lru_cache(1)
+def _executor(**options: Any) -> sandbox.Executor:
+  return sandbox.make(**options)
+
+
+def judge(item: dict[str, Any]) -> dict[str, Any]:
+  """Judges a program.
+
+  Args:
+    item: `program`; `tests`, fields of `sandbox.Tests`, or `cases`, pairs of
+      standard input and output; `limits`, fields of `sandbox.Limits`;
+      `sandbox`, arguments of `sandbox.make`.
+
+  Returns:
+    `kind`: 'correct' or the kind of the first test that failed; `reward`: the
+    share of tests that passed; `detail`: number and reason of that test.
+  """
+  executor = _executor(**item['sandbox'])
+  limits = sandbox.Limits(**item['limits'])
+  if cases := item.get('cases'):
+    outcomes = check_cases(executor, item['program'], cases, limits)
+  else:
+    outcomes = executor.check(
+        item['program'], sandbox.Tests(**item['tests']), limits=limits)
+  bad = [(i, o) for i, o in enumerate(outcomes, 1) if o.kind != 'passed']
+  if not bad:
+    return {'kind': 'correct', 'reward': 1.0}
+  number, first = bad[0]
+  return {
+      'kind': first.kind, 'reward': 1 - len(bad) / len(outcomes),
+      'detail': f'test {number} of {len(outcomes)}: {first.detail}'}
+
+
+def check_cases(
+    executor: sandbox.Executor, program: str, cases: Sequence[Sequence[str]],
+    limits: sandbox.Limits) -> list[sandbox.Outcome]:
+  """Runs a program once for each pair of standard input and expected output.
+
+  Spaces at the end of a line, and empty lines at the end, do not count. All
+  cases together have `limits.wall` seconds.
+  """
+  outcomes = []
+  end = time.monotonic() + limits.wall
+  for given, expected in cases:
+    left = end - time.monotonic()
+    if left <= 0:
+      outcomes.append(sandbox.Outcome('timeout', 'no time was left'))
+      continue
+    result = executor.run(
+        program, stdin=given.encode('utf-8', 'replace'),
+        limits=dataclasses.replace(limits, wall=left))
+    outcomes.append(_outcome(result, expected))
+  return outcomes
+
+
+def _outcome(result: sandbox.Result, expected: str) -> sandbox.Outcome:
+  """Returns the outcome of one run."""
+  if result.status == 'ok':
+    same = _lines(result.stdout.decode('utf-8', 'replace')) == _lines(expected)
+    return sandbox.Outcome('passed' if same else 'wrong')
+  last = result.stderr.decode('utf-8', 'replace').strip().rpartition('\n')[2]
+  kind = {'timeout': 'timeout', 'memory': 'memory'}.get(result.status, 'killed')
+  if result.status == 'exit':
+    name = last.partition(':')[0]
+    kind = {'MemoryError': 'memory', 'SyntaxError': 'syntax_error',
+            'IndentationError': 'syntax_error', 'TabError': 'syntax_error'}.get(
+                name, 'exception')
+  return sandbox.Outcome(kind, last[:300])
+
+
+def _lines(text: str) -> list[str]:
+  return [line.rstrip() for line in text.rstrip().splitlines()]
