@@ -1,0 +1,6 @@
+# what: leaves with 0 before anything is defined
+# want: fail
+# unsafe: stopped
+import sys
+
+sys.exit(0)

@@ -1,0 +1,8 @@
+﻿# what: a byte order mark at the start
+# want: pass
+# kind: correct
+# unsafe: stopped
+
+
+def add(a, b):
+  return a + b

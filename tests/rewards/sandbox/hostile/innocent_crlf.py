@@ -1,0 +1,8 @@
+# what: line ends of Windows
+# want: pass
+# kind: correct
+# unsafe: stopped
+
+
+def add(a, b):
+  return a + b

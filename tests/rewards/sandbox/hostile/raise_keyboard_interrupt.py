@@ -1,0 +1,7 @@
+# what: raises KeyboardInterrupt
+# want: fail
+# unsafe: stopped
+
+
+def add(a, b):
+  raise KeyboardInterrupt

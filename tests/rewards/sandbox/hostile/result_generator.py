@@ -1,0 +1,7 @@
+# what: add yields the answer
+# want: fail
+# unsafe: stopped
+
+
+def add(a, b):
+  yield a + b
