@@ -91,7 +91,7 @@ def judge(item: dict[str, Any]) -> dict[str, Any]:
   """Judges a program.
 
   Args:
-    item: `program`; `tests`, fields of `sandbox.Tests`, or `cases`, pairs of
+    item: `program`; `tests`, fields of `sandbox.Suite`, or `cases`, pairs of
       standard input and output; `limits`, fields of `sandbox.Limits`;
       `sandbox`, arguments of `sandbox.make`.
 
@@ -105,7 +105,7 @@ def judge(item: dict[str, Any]) -> dict[str, Any]:
     outcomes = check_cases(executor, item['program'], cases, limits)
   else:
     outcomes = executor.check(
-        item['program'], sandbox.Tests(**item['tests']), limits=limits)
+        item['program'], sandbox.Suite(**item['tests']), limits=limits)
   bad = [(i, o) for i, o in enumerate(outcomes, 1) if o.kind != 'passed']
   if not bad:
     return {'kind': 'correct', 'reward': 1.0}

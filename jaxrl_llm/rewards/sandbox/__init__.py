@@ -30,7 +30,7 @@ class Limits:
     memory: bytes of the address space of a process, and of all processes
       together in memory.
     processes: number of processes and threads.
-    disk: bytes of the private folder.
+    disk: bytes of the private folder, and of /tmp.
     output: bytes of standard output, and of standard error.
   """
   seconds: float = 5.0
@@ -69,7 +69,7 @@ class Result:
 
 
 @dataclasses.dataclass(frozen=True)
-class Tests:
+class Suite:
   """Tests of a program.
 
   Attributes:
@@ -119,7 +119,7 @@ class Executor(Protocol):
     """
 
   def check(
-      self, program: str, tests: Tests, *,
+      self, program: str, tests: Suite, *,
       limits: Limits = Limits()) -> list[Outcome]:
     """Judges a program; returns one outcome for each test, in order.
 

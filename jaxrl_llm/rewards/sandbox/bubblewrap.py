@@ -2,7 +2,7 @@
 
 A program has its own user, process ids, network, hostname and System V IPC. It
 sees Python's standard library and the system's shared libraries, read-only, and
-an empty folder in memory. There is no /proc, no /sys, no shell, no network but
+empty folders in memory. There is no /proc, no /sys, no shell, no network but
 an empty one, and no capability; new user namespaces cannot be made. The system
 calls that programs do not need are refused if the package pyseccomp is there.
 """
@@ -81,7 +81,8 @@ class BubblewrapExecutor(local.LocalExecutor):
       arguments += ['--json-status-fd', str(status.fileno())]
       if self._filter:
         arguments += ['--seccomp', given(self._filter)]
-      arguments += ['--size', str(int(limits.disk)), '--tmpfs', _FOLDER]
+      for path in _FOLDER, '/tmp':
+        arguments += ['--size', str(int(limits.disk)), '--tmpfs', path]
       for name, data in guest.files.items():
         arguments += ['--file', given(data), os.path.join(_FOLDER, name)]
       command = [
@@ -139,8 +140,7 @@ def _fixed_arguments(bwrap: str) -> list[str]:
       arguments += ['--ro-bind', path, path]
   for path in _DEVICES:
     arguments += ['--dev-bind', path, path]
-  return [*arguments, '--symlink', _FOLDER, '/tmp', '--ro-bind',
-          str(process.GUEST), _CODE]
+  return [*arguments, '--ro-bind', str(process.GUEST), _CODE]
 
 
 def _shared() -> str:

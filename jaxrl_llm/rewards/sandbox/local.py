@@ -84,7 +84,7 @@ class LocalExecutor:
       return one.result()
 
   def check(
-      self, program: str, tests: sandbox.Tests, *,
+      self, program: str, tests: sandbox.Suite, *,
       limits: Limits = Limits()) -> list[Outcome]:
     """Judges a program; see `sandbox.Executor`."""
     spec = literals.dump(dict(

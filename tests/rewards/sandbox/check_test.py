@@ -1,0 +1,280 @@
+"""Tests of executors: limits, literals, and tests run against a proxy."""
+
+import collections
+import dataclasses
+import decimal
+import enum
+import fractions
+import math
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from jaxrl_llm.rewards import sandbox
+from jaxrl_llm.rewards.sandbox import Limits, process, Suite
+from jaxrl_llm.rewards.sandbox.guest import frames, literals
+from tests.helpers.bubblewrap import NEEDED, WHY
+
+LIMITS = Limits(seconds=1, wall=6)
+EXECUTORS = [pytest.param('bubblewrap', marks=NEEDED), 'subprocess']
+SET = collections.namedtuple('SET', 'x y')(1, 2)
+
+
+class Number(enum.IntEnum):
+  TWO = 2
+
+
+class Liar(int):
+  """Equal to everything."""
+
+  def __eq__(self, other):
+    return True
+
+  def __hash__(self):
+    return 0
+
+  def __int__(self):
+    return 99
+
+
+def none(*_):
+  raise ValueError('no literal')
+
+
+@pytest.fixture(scope='module', params=EXECUTORS)
+def executor(request):
+  return sandbox.make(request.param, allow_unsafe=True)
+
+
+@pytest.mark.parametrize('value', [
+    None, True, 0, -5, 10 ** 4000, 1.5, -0.0, math.inf, 1 - 2j, 'a\ud800é\0',
+    b'x\0', bytearray(b'y'), [1, [2, ()]], {1, 2}, frozenset([1]),
+    {'a': {(1, 2): 3}}, range(1, 9, 2), int, ..., collections.Counter('aab'),
+    collections.OrderedDict(b=1, a=2), collections.deque([1, 2], 5),
+    fractions.Fraction(1, 3), decimal.Decimal('1.10'), {'a': 1}.keys(),
+    {'a': 1}.items()], ids=lambda value: type(value).__name__)
+def test_literals_come_back(value):
+  back = literals.load(literals.dump(value, none), none)
+  assert type(back) is type(value) and back == value
+  assert repr(back) == repr(value)
+
+
+def test_nan_comes_back():
+  assert math.isnan(literals.load(literals.dump(math.nan, none), none))
+
+
+@pytest.mark.parametrize('value, plain', [
+    (Liar(3), 3), (Number.TWO, 2), (SET, (1, 2)),
+    (collections.defaultdict(int, a=1), {'a': 1}),
+    (type('S', (str,), {'__eq__': lambda *_: True, '__hash__': hash})('x'),
+     'x')])
+def test_subclasses_cross_as_their_base(value, plain):
+  back = literals.load(literals.dump(value, none), none)
+  assert type(back) is type(plain) and plain == back
+
+
+@pytest.mark.parametrize('data', [
+    b'', b'?', b'i;', b'izz;', b's5;ab', b'l3;N', b'l-1;', b'NN', b'X3;foo',
+    b'S1;l0;', b'd1;i1;', b'R2;i1;i0;', b'r3;i1;i1;i0;', b'l1;' * 200 + b'N',
+    b'h0;', b's2;\xff\xff', b'Mf;9', b'lffffffff;N'])
+def test_what_is_no_literal_is_refused(data):
+  with pytest.raises(ValueError):
+    literals.load(data, none)
+
+
+def test_cycles_and_depth_are_refused():
+  cycle = []
+  cycle.append(cycle)
+  with pytest.raises(ValueError, match='deeply'):
+    literals.dump(cycle, none)
+
+
+def test_program_runs_with_its_input_and_files(executor):
+  result = executor.run(
+      'import os, sys\n'
+      'print(input(), open("data.txt").read(), __name__, dict(os.environ))\n'
+      'print("e", file=sys.stderr)\nsys.exit(3)',
+      stdin=b'hello\n', files={'data.txt': b'42'}, limits=LIMITS)
+  assert (result.status, result.exit_code) == ('exit', 3)
+  assert result.stdout == b'hello 42 __main__ {}\n'
+  assert result.stderr == b'e\n'
+
+
+@pytest.mark.parametrize('program, status', [
+    ('while True: pass', 'timeout'),
+    ('import sys\nwhile True: sys.stdout.write("x" * 1000)', 'output'),
+    ('import os\nos.abort()', 'killed'), ('print(1)', 'ok')])
+def test_status(executor, program, status):
+  began = time.monotonic()
+  result = executor.run(program, limits=LIMITS)
+  assert result.status == status
+  assert len(result.stdout) <= LIMITS.output
+  assert time.monotonic() - began < LIMITS.wall + 5
+
+
+def test_memory_is_limited(executor):
+  result = executor.run(
+      'import time\nx = bytearray(200_000_000)\ntime.sleep(0.2)\n'
+      'try:\n  bytearray(10 ** 9)\nexcept MemoryError:\n  print("refused")',
+      limits=LIMITS)
+  assert result.stdout == b'refused\n'
+  assert 200_000_000 <= result.peak_bytes <= LIMITS.memory
+
+
+@NEEDED
+def test_children_and_their_memory_are_limited():
+  executor = sandbox.make('bubblewrap')
+  many = executor.run(
+      'import os, time\nfor _ in range(200):\n  if not os.fork():\n'
+      '    time.sleep(9)\ntime.sleep(9)',
+      limits=LIMITS)
+  # A limit of Linux or, for root, which has none, the count of the tree.
+  assert many.status in ('exit', 'processes')
+  big = executor.run(
+      'import os, time\nfor _ in range(3):\n  if not os.fork(): break\n'
+      'x = bytearray(b"x" * 200_000_000)\ntime.sleep(9)',
+      limits=dataclasses.replace(LIMITS, memory=300_000_000))
+  assert big.status == 'memory'
+
+
+# What the program is; the tests; the kind of each.
+CHECKS = {
+    'each test costs itself': (
+        'import os, sys, time\n'
+        'def f(x):\n'
+        '  if x == 1: os._exit(0)\n'
+        '  if x == 2: sys.exit(0)\n'
+        '  if x == 3: return [0] * 10 ** 9\n'
+        '  while x == 4: pass\n'
+        '  return x\n',
+        ['assert f(0) == 0', 'assert f(1) == 1', 'assert f(2) == 2',
+         'assert f(3) == 3', 'assert f(4) == 4', 'assert f(5) == 6',
+         'assert f(7) == 7'],
+        'passed killed exception memory timeout wrong passed'),
+    'classes of the program': (
+        'class Stack:\n'
+        '  def __init__(self): self.items = []\n'
+        '  def push(self, x): self.items.append(x)\n'
+        '  def pop(self): return self.items.pop()\n'
+        '  def __len__(self): return len(self.items)\n',
+        ['s = Stack()\ns.push(1)\nassert len(s) == 1 and s.items == [1]\n'
+         'assert isinstance(s, Stack) and s.pop() == 1 and not s',
+         's = Stack()\ntry:\n  s.pop()\nexcept IndexError as e:\n'
+         '  assert str(e) == "pop from empty list"\nelse:\n  assert False',
+         's = Stack()\ns.items = [5]\nassert s.pop() == 5',
+         'assert Stack() == Stack()'],
+        'passed passed passed wrong'),
+    'arguments, functions and iterators': (
+        'def f(xs): xs.append(3)\n'
+        'def g(h, *xs, **named): return h(*xs, *named.values())\n'
+        'def count(n):\n  for i in range(n): yield i\n',
+        ['x = [1]\nf(x)\nassert x == [1, 3]',
+         'assert g(lambda a, b: a * b, 3, b=4) == 12', 'assert g(abs, -3) == 3',
+         'assert list(count(3)) == [0, 1, 2] and next(count(1)) == 0'],
+        'passed passed passed passed'),
+    'nothing of the library is replaced': (
+        'class sys:\n  getsizeof = lambda x: 5\n'
+        'class len:\n  pass\n'
+        'def f(x): return 5\n',
+        ['assert f(()) == sys.getsizeof(())', 'assert len([1, 2]) == 2'],
+        'exception passed'),
+    'an own library is the tests\' too': (
+        'import sys\nfrom collections import Counter\n'
+        'def f(x): return sys.getsizeof(x)\n'
+        'def g(x): return Counter(x)\n',
+        ['assert f(()) == sys.getsizeof(())',
+         'assert g("aab") == Counter(a=2, b=1)'], 'passed passed'),
+    'the program cannot run code by a built-in': (
+        'def f(g): return g("1 + 1")\n',
+        ['assert f(eval) == 2', 'assert f(len) == 5'], 'passed passed'),
+    'no program': ('def f(:', ['assert True', 'assert f()'],
+                   'syntax_error syntax_error'),
+    'the end of the program': (
+        'import os\ndef f(): return 1\nos._exit(0)', ['assert f() == 1'],
+        'killed'),
+    'an error of the program': ('1 / 0', ['assert True'], 'exception'),
+    'its own words about the tests': (
+        'import os\n'
+        'def frame(number, kind, data):\n'
+        '  return (number.to_bytes(4, "big") + kind + len(data).to_bytes(4, '
+        '"big") + data)\n'
+        'for d in range(3, 12):\n'
+        '  for f in (frame(0, b"l", b"t2;s6;passeds0;"),\n'
+        '            frame(1, b"v", b"t2;s6;passeds0;"),\n'
+        '            frame(1, b"e", b"t2;s6;passeds0;")):\n'
+        '    try: os.write(d, f)\n'
+        '    except OSError: pass\n'
+        'def add(a, b): return 0\n',
+        ['assert add(1, 2) == 3'], None),
+}
+
+
+@pytest.mark.parametrize('name', CHECKS)
+def test_outcomes(executor, name):
+  program, tests, kinds = CHECKS[name]
+  outcomes = executor.check(program, Suite(tests), limits=LIMITS)
+  if kinds is None:
+    assert all(outcome.kind != 'passed' for outcome in outcomes), outcomes
+  else:
+    assert [outcome.kind for outcome in outcomes] == kinds.split(), outcomes
+
+
+def test_setup_is_trusted_and_entries_are_the_programs(executor):
+  program = ('def helper(x): return "forged"\n'
+             'def sum(a, b): return a * b\n')
+  outcomes = executor.check(program, Suite(
+      ['assert helper(1) == 2', 'assert sum(2, 3) == 6'],
+      setup='def helper(x): return x + 1\ndef sum(a, b): pass',
+      entries=['sum']))
+  assert [outcome.kind for outcome in outcomes] == ['passed', 'passed']
+
+
+def test_hashes_of_texts_are_the_same_each_time(executor):
+  program = 'def f(): return list({str(i) for i in range(50)})'
+  first = executor.run(program + '\nprint(f())').stdout
+  assert executor.run(program + '\nprint(f())').stdout == first
+
+
+def test_subprocess_needs_a_yes():
+  with pytest.raises(ValueError, match='allow_unsafe=True'):
+    sandbox.make('subprocess')
+
+
+def test_what_is_wrong_with_bubblewrap_is_said(monkeypatch, tmp_path):
+  monkeypatch.setenv('PATH', str(tmp_path))
+  with pytest.raises(ValueError, match='apt install bubblewrap'):
+    sandbox.make('bubblewrap')
+  fake = tmp_path / 'bwrap'
+  fake.write_text('#!/bin/sh\necho "bwrap: no permissions" >&2\nexit 1\n')
+  fake.chmod(0o755)
+  monkeypatch.setenv('PATH', f'{tmp_path}:/bin:/usr/bin')
+  with pytest.raises(ValueError, match='no permissions.*user namespaces'):
+    sandbox.make('bubblewrap')
+
+
+def test_long_frames_are_refused():
+  channel = frames.Channel(-1, -1, b'\0\0\0\1v\xff\xff\xff\xff')
+  with pytest.raises(frames.Closed):
+    channel.waiting()
+
+
+def test_killed_parent_leaves_nothing(tmp_path):
+  kind = 'subprocess' if WHY else 'bubblewrap'
+  if WHY:
+    pytest.skip(WHY)
+  code = ('from jaxrl_llm.rewards import sandbox\n'
+          f'sandbox.make({kind!r}, allow_unsafe=True).run(\n'
+          '  "import time; time.sleep(99)")')
+  parent = subprocess.Popen([sys.executable, '-c', code])
+  end = time.monotonic() + 30
+  while len(children := process.tree(parent.pid)) < 4:
+    assert time.monotonic() < end
+    time.sleep(0.01)
+  parent.kill()
+  parent.wait()
+  while any(os.path.exists(f'/proc/{pid}') for pid in children[1:]):
+    assert time.monotonic() < end
+    time.sleep(0.01)
