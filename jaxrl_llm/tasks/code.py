@@ -16,9 +16,10 @@ import ast
 import dataclasses
 import os
 from typing import Annotated, Any, Literal, Mapping, Sequence
+import warnings
 import zlib
 
-from jaxrl_llm.rewards import answers, code, sandbox, Verdict
+from jaxrl_llm.rewards import code, sandbox, Verdict
 from jaxrl_llm.rewards.pool import Pool
 from jaxrl_llm.tasks import closest, Problem, problem_files, templates
 
@@ -28,7 +29,8 @@ _TESTS = '\n\nYour code should pass these tests:\n'
 _COMPLETE = ('Complete this Python function. Reply with the whole function in '
              'one Markdown code block.\n\n```python\n{text}```')
 # Prompt formats; {problem} is replaced by the problem with its instruction.
-FORMATS = {'chat': '{problem}', 'question': '{problem}\n\n', 'none': '{problem}'}
+FORMATS = {
+    'chat': '{problem}', 'question': '{problem}\n\n', 'none': '{problem}'}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,10 +173,11 @@ def _tested(solution: str, tests: Sequence[str]) -> tuple[str, ...]:
   Without a solution, a name of Python's own is Python's; see `checker.py`.
   """
   try:
-    defined = {n.name for n in ast.parse(solution).body
-               if hasattr(n, 'name')}
-    called = {n.func.id for test in tests for n in ast.walk(ast.parse(test))
-              if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
+    with warnings.catch_warnings(action='ignore'):  # escapes such as '\\w'
+      defined = {n.name for n in ast.parse(solution).body
+                 if hasattr(n, 'name')}
+      called = {n.func.id for test in tests for n in ast.walk(ast.parse(test))
+                if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
   except (SyntaxError, ValueError, RecursionError, MemoryError):
     return ()
   return tuple(sorted(defined & called))

@@ -7,7 +7,7 @@ An executor runs a program in a sandbox:
   remote.RemoteExecutor          asks a machine that runs `serve`
 
 `check` judges a program by tests. The verdict never comes from the interpreter
-that runs the program: the tests run in a second sandbox, see `guest/checker.py`.
+that runs the program: tests run in a second sandbox, see `guest/checker.py`.
 docs/sandbox.md says what works where, and what each stops.
 """
 
@@ -95,6 +95,9 @@ class Outcome:
   detail: str = ''
 
 
+DEFAULTS = Limits()
+
+
 class SandboxError(OSError):
   """Raised if a sandbox itself fails, which says nothing of the program."""
 
@@ -105,7 +108,7 @@ class Executor(Protocol):
   def run(
       self, program: str, *, stdin: bytes = b'',
       files: Mapping[str, bytes] | None = None,
-      limits: Limits = Limits()) -> Result:
+      limits: Limits = DEFAULTS) -> Result:
     """Runs a program as `__main__`.
 
     Args:
@@ -120,7 +123,7 @@ class Executor(Protocol):
 
   def check(
       self, program: str, tests: Suite, *,
-      limits: Limits = Limits()) -> list[Outcome]:
+      limits: Limits = DEFAULTS) -> list[Outcome]:
     """Judges a program; returns one outcome for each test, in order.
 
     Raises:

@@ -7,8 +7,13 @@ import sys
 from typing import ContextManager, Mapping, NamedTuple, Sequence
 
 from jaxrl_llm.rewards import sandbox
-from jaxrl_llm.rewards.sandbox import Limits, Outcome, Result, SandboxError
-from jaxrl_llm.rewards.sandbox import process
+from jaxrl_llm.rewards.sandbox import (
+  Limits,
+  Outcome,
+  process,
+  Result,
+  SandboxError,
+)
 from jaxrl_llm.rewards.sandbox.guest import frames, literals
 
 # A virtual environment's own is a link that needs the environment.
@@ -74,7 +79,7 @@ class LocalExecutor:
   def run(
       self, program: str, *, stdin: bytes = b'',
       files: Mapping[str, bytes] | None = None,
-      limits: Limits = Limits()) -> Result:
+      limits: Limits = sandbox.DEFAULTS) -> Result:
     """Runs a program; see `sandbox.Executor`."""
     files = {'program.py': _bytes(program), **(files or {})}
     guest = Guest('run', files, [str(limits.seconds)])
@@ -85,7 +90,7 @@ class LocalExecutor:
 
   def check(
       self, program: str, tests: sandbox.Suite, *,
-      limits: Limits = Limits()) -> list[Outcome]:
+      limits: Limits = sandbox.DEFAULTS) -> list[Outcome]:
     """Judges a program; see `sandbox.Executor`."""
     spec = literals.dump(dict(
         tests=list(tests.tests), setup=tests.setup, entries=list(tests.entries),

@@ -9,8 +9,13 @@ from typing import Any, Mapping
 import urllib.parse
 
 from jaxrl_llm.rewards import sandbox
-from jaxrl_llm.rewards.sandbox import Limits, Outcome, Result, SandboxError
-from jaxrl_llm.rewards.sandbox import wire
+from jaxrl_llm.rewards.sandbox import (
+  Limits,
+  Outcome,
+  Result,
+  SandboxError,
+  wire,
+)
 
 _TRIES = 6
 _FIRST_WAIT, _LONGEST_WAIT = 0.2, 10.0  # seconds between tries
@@ -55,7 +60,7 @@ class RemoteExecutor:
   def run(
       self, program: str, *, stdin: bytes = b'',
       files: Mapping[str, bytes] | None = None,
-      limits: Limits = Limits()) -> Result:
+      limits: Limits = sandbox.DEFAULTS) -> Result:
     """Runs a program; see `sandbox.Executor`."""
     said = self._ask(
         'run', wire.packed_run(program, stdin, files or {}, limits),
@@ -64,7 +69,7 @@ class RemoteExecutor:
 
   def check(
       self, program: str, tests: sandbox.Suite, *,
-      limits: Limits = Limits()) -> list[Outcome]:
+      limits: Limits = sandbox.DEFAULTS) -> list[Outcome]:
     """Judges a program; see `sandbox.Executor`."""
     said = self._ask(
         'check', wire.packed_check(program, tests, limits), limits.wall)

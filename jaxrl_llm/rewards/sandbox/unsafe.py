@@ -6,8 +6,7 @@ import pathlib
 import tempfile
 from typing import Iterator
 
-from jaxrl_llm.rewards.sandbox import Limits, SandboxError
-from jaxrl_llm.rewards.sandbox import local, process
+from jaxrl_llm.rewards.sandbox import Limits, local, process, SandboxError
 
 
 class SubprocessExecutor(local.LocalExecutor):
