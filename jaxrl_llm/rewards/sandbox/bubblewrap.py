@@ -15,7 +15,8 @@ import sysconfig
 import tempfile
 from typing import Iterator
 
-from jaxrl_llm.rewards.sandbox import Limits, local, process, SandboxError
+from jaxrl_llm.rewards.sandbox import local, process
+from jaxrl_llm.rewards.sandbox.protocol import Limits, SandboxError
 
 _FOLDER, _CODE = '/work', '/guest'
 # Where shared libraries are. /lib is a link to usr/lib on most systems.

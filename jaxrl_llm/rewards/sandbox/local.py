@@ -6,15 +6,16 @@ import py_compile
 import sys
 from typing import ContextManager, Mapping, NamedTuple, Sequence
 
-from jaxrl_llm.rewards import sandbox
-from jaxrl_llm.rewards.sandbox import (
+from jaxrl_llm.rewards.sandbox import process
+from jaxrl_llm.rewards.sandbox.guest import frames, literals
+from jaxrl_llm.rewards.sandbox.protocol import (
+  DEFAULTS,
   Limits,
   Outcome,
-  process,
   Result,
   SandboxError,
+  Suite,
 )
-from jaxrl_llm.rewards.sandbox.guest import frames, literals
 
 # A virtual environment's own is a link that needs the environment.
 PYTHON = os.path.realpath(getattr(sys, '_base_executable', sys.executable))
@@ -79,7 +80,7 @@ class LocalExecutor:
   def run(
       self, program: str, *, stdin: bytes = b'',
       files: Mapping[str, bytes] | None = None,
-      limits: Limits = sandbox.DEFAULTS) -> Result:
+      limits: Limits = DEFAULTS) -> Result:
     """Runs a program; see `sandbox.Executor`."""
     files = {'program.py': _bytes(program), **(files or {})}
     guest = Guest('run', files, [str(limits.seconds)])
@@ -89,8 +90,8 @@ class LocalExecutor:
       return one.result()
 
   def check(
-      self, program: str, tests: sandbox.Suite, *,
-      limits: Limits = sandbox.DEFAULTS) -> list[Outcome]:
+      self, program: str, tests: Suite, *,
+      limits: Limits = DEFAULTS) -> list[Outcome]:
     """Judges a program; see `sandbox.Executor`."""
     spec = literals.dump(dict(
         tests=list(tests.tests), setup=tests.setup, entries=list(tests.entries),

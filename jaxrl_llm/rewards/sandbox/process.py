@@ -9,7 +9,7 @@ import subprocess
 import time
 from typing import Iterable, Sequence
 
-from jaxrl_llm.rewards.sandbox import Limits, Result
+from jaxrl_llm.rewards.sandbox.protocol import Limits, Result
 
 GUEST = pathlib.Path(__file__).parent / 'guest'
 # Code of the first line that Python runs in a sandbox.

@@ -8,13 +8,14 @@ import time
 from typing import Any, Mapping
 import urllib.parse
 
-from jaxrl_llm.rewards import sandbox
-from jaxrl_llm.rewards.sandbox import (
+from jaxrl_llm.rewards.sandbox import wire
+from jaxrl_llm.rewards.sandbox.protocol import (
+  DEFAULTS,
   Limits,
   Outcome,
   Result,
   SandboxError,
-  wire,
+  Suite,
 )
 
 _TRIES = 6
@@ -60,7 +61,7 @@ class RemoteExecutor:
   def run(
       self, program: str, *, stdin: bytes = b'',
       files: Mapping[str, bytes] | None = None,
-      limits: Limits = sandbox.DEFAULTS) -> Result:
+      limits: Limits = DEFAULTS) -> Result:
     """Runs a program; see `sandbox.Executor`."""
     said = self._ask(
         'run', wire.packed_run(program, stdin, files or {}, limits),
@@ -68,8 +69,8 @@ class RemoteExecutor:
     return self._read(wire.result, said)
 
   def check(
-      self, program: str, tests: sandbox.Suite, *,
-      limits: Limits = sandbox.DEFAULTS) -> list[Outcome]:
+      self, program: str, tests: Suite, *,
+      limits: Limits = DEFAULTS) -> list[Outcome]:
     """Judges a program; see `sandbox.Executor`."""
     said = self._ask(
         'check', wire.packed_check(program, tests, limits), limits.wall)

@@ -6,7 +6,8 @@ import pathlib
 import tempfile
 from typing import Iterator
 
-from jaxrl_llm.rewards.sandbox import Limits, local, process, SandboxError
+from jaxrl_llm.rewards.sandbox import local, process
+from jaxrl_llm.rewards.sandbox.protocol import Limits, SandboxError
 
 
 class SubprocessExecutor(local.LocalExecutor):

@@ -4,7 +4,7 @@ import base64
 import dataclasses
 from typing import Any, Mapping
 
-from jaxrl_llm.rewards.sandbox import Limits, Outcome, Result, Suite
+from jaxrl_llm.rewards.sandbox.protocol import Limits, Outcome, Result, Suite
 
 
 def packed_run(

@@ -111,23 +111,29 @@ class Server:
     return result, args if changed else None
 
   def do_get(self, value, name):
+    """Returns an attribute."""
     return getattr(value, name), None
 
   def do_set(self, value, name, new):
+    """Sets an attribute."""
     setattr(value, name, new)
     return None, None
 
   def do_item(self, value, key):
+    """Returns an element."""
     return value[key], None
 
   def do_set_item(self, value, key, new):
+    """Sets an element."""
     value[key] = new
     return None, None
 
   def do_contains(self, value, item):
+    """Returns whether a value contains an item."""
     return item in value, None
 
   def do_iter(self, value):
+    """Returns an iterator."""
     return iter(value), None
 
   def do_next(self, value):
@@ -137,6 +143,7 @@ class Server:
     return (), None
 
   def do_is_instance(self, value, kind):
+    """Returns whether a value is an instance of a class."""
     return isinstance(value, kind), None
 
   def do_convert(self, value, name):

@@ -1,0 +1,27 @@
+"""PKPO on code with Gemma 2 9B.
+
+  python -m jaxrl_llm.train --config=configs/pkpo/gemma2_9b_mbpp.py \
+      --config.task.path=mbpp.jsonl --config.task.heldout=humaneval.jsonl
+
+All settings except the model, the mesh and the batch sizes that depend on it
+equal those of configs/pkpo/gemma2_2b_mbpp.py. The mesh is for a TPU
+v5litepod-128; in sampling, 8 chips share a copy of the weights. Not run at this
+size yet.
+"""
+
+from configs.pkpo import gemma2_2b_mbpp
+
+TOPOLOGY = 'v5e:16x8'  # v5litepod-128
+get_hyper = gemma2_2b_mbpp.get_hyper
+
+
+def get_config(arg=None):
+  """Returns the config; takes no argument."""
+  c = gemma2_2b_mbpp.get_config(arg)
+  c.model.hf = 'google/gemma-2-9b-it'
+  c.mesh.data = 1
+  c.mesh.fsdp = 16
+  c.mesh.tensor = 8
+  c.sampling.slots = 16
+  c.learner.remat = 'attention'
+  return c
