@@ -19,7 +19,7 @@ from jaxrl_llm.tokenizer import Tokenizer
 __all__ = ('TASKS', 'Problem', 'Task', 'closest', 'get')
 
 TASKS = {name: f'jaxrl_llm.tasks.{name}:create'
-         for name in ('arc', 'arc_mini', 'countdown', 'math')}
+         for name in ('countdown', 'math', 'arc', 'arc_mini')}
 
 
 @dataclasses.dataclass(frozen=True)
