@@ -23,7 +23,7 @@ Result = Mapping[str, Any]
 
 LABELS = {
     'frozen': 'not trained', '1': 'k=1', '8': 'k=8', '16': 'k=16=n',
-    'entropy': 'k=1, entropy bonus'}
+    'half': 'k=1, half the learning rate', 'entropy': 'k=1, entropy bonus'}
 FIGURES = {
     'solved': 'solved so far', 'solved_hard': 'of the hard rules',
     **{f'pass@{k}': f'pass@{k}' for k in KS},
@@ -124,8 +124,8 @@ def report(results: Sequence[Result], command: str) -> str:
 configs/pkpo/arc_mini.py: a model of 0.09 million parameters on puzzles of a \
 dozen rules, reward the share of right cells, 16 samples a prompt, {steps} \
 steps of 16 prompts; {seeds} seeds, on which nothing was chosen. All arms have \
-the same steps, learning rate, warm start and numbers of samples; k=1 is \
-leave-one-out. "Solved so far" is the share of training problems with a right \
+the same steps, warm start and numbers of samples, and but for one the same \
+learning rate, 5e-4; k=1 is leave-one-out. "Solved so far" is the share of training problems with a right \
 sample in some step, "of the hard rules" that of rules that few demonstrations \
 of the warm start apply. pass@k (all cells right) and best of k (mean of the \
 largest reward) are unbiased, from {SAMPLES} samples of each held-out problem. \
@@ -152,6 +152,7 @@ def draw(results: Sequence[Result], path: pathlib.Path) -> None:
   looks = {
       'frozen': dict(color='black', linestyle=':'), '1': dict(color='#8ab6d6'),
       '8': dict(color='#1f5f99'), '16': dict(color='#0b2540'),
+      'half': dict(color='#8ab6d6', linestyle='--'),
       'entropy': dict(color='#d1495b', linestyle='--')}
   with matplotlib.rc_context(STYLE):
     figure = Canvas(figsize=(10, 3.8), dpi=130, layout='constrained')
