@@ -125,12 +125,12 @@ configs/pkpo/arc_mini.py: a model of 0.09 million parameters on puzzles of a \
 dozen rules, reward the share of right cells, 16 samples a prompt, {steps} \
 steps of 16 prompts; {seeds} seeds, on which nothing was chosen. All arms have \
 the same steps, warm start and numbers of samples, and but for one the same \
-learning rate, 5e-4; k=1 is leave-one-out. "Solved so far" is the share of training problems with a right \
-sample in some step, "of the hard rules" that of rules that few demonstrations \
-of the warm start apply. pass@k (all cells right) and best of k (mean of the \
-largest reward) are unbiased, from {SAMPLES} samples of each held-out problem. \
-"Not trained" samples from the warm start as often as the others do in \
-training. Mean and standard error over seeds.
+learning rate, 5e-4; k=1 is leave-one-out. "Solved so far" is the share of \
+training problems with a right sample in some step, "of the hard rules" that \
+of rules that few demonstrations of the warm start apply. pass@k (all cells \
+right) and best of k (mean of the largest reward) are unbiased, from {SAMPLES} \
+samples of each held-out problem. "Not trained" samples from the warm start as \
+often as the others do in training. Mean and standard error over seeds.
 
 The paper (Tables 5 and 6, ARC-AGI-1, Gemma2-9B and Llama3.1-8B) reports 12% \
 and 22% solved with k=1, 84% and 89% with k=8.
