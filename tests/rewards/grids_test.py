@@ -151,6 +151,13 @@ def test_hostile_texts_take_linear_time(text):
   assert time.process_time() - begun < 2
 
 
+def test_of_a_grid_without_end_only_the_last_rows_are_kept():
+  block, = grids.blocks('1\n' + '0\n' * 1000 + '2\n')
+  assert block == [['0']] * grids.LARGEST + [['2']]
+  assert [len(b) for b in grids.blocks('1\n' * 99 + '\n' + '2\n' * 99, 2)] == [
+      31, 31]
+
+
 def test_turns_are_the_eight_symmetries():
   grid = [[1, 2, 3], [4, 5, 6]]
   found = [grids.turned(grid, number) for number in range(8)]
