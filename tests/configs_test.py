@@ -18,6 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 FILES = sorted(
     str(path.relative_to(ROOT)) for path in (ROOT / 'configs').rglob('*.py'))
 OTHERS = [name for name in FILES if name.endswith('_math.py')]
+ARC = [name for name in FILES if name.endswith('b_arc.py')]
 FAMILIES = {
     'gemma2': 'gemma2', 'llama31': 'llama', 'qwen25': 'qwen2', 'qwen3': 'qwen3'}
 ACTORS = ['configs/jackpot/qwen25_1p5b_3b_math.py',
@@ -38,6 +39,10 @@ def small(tmp_path_factory):
   root, rows = tmp_path_factory.mktemp('small'), tiny_hf.word_problems(20)
   source = str(tiny_hf.write(root / 'problems.jsonl', rows))
   held = str(tiny_hf.write(root / 'heldout.jsonl', rows[:3]))
+  puzzles = [{'id': f'{i}', **{
+      name: [{'input': [[i % 10, 1]], 'output': [[1, i % 10]]}]
+      for name in ('train', 'test')}} for i in range(20)]
+  arc = str(tiny_hf.write(root / 'arc.jsonl', puzzles))
 
   def fields(name):
     family = FAMILIES[pathlib.Path(name).stem.split('_')[0]]
@@ -45,6 +50,8 @@ def small(tmp_path_factory):
       tiny_hf.make(root / family, rows, family)
     found = {'model.hf': str(root / family), 'task.path': source,
              'task.heldout': held}
+    if name in ARC:
+      found.update({'task.path': arc, 'task.heldout': ()})
     if name in ACTORS:
       found['actor.model.hf'] = found['model.hf']
     return found
@@ -54,6 +61,9 @@ def small(tmp_path_factory):
 
 def test_there_are_some():
   assert 'configs/countdown.py' in FILES
+  assert ARC == [
+      'configs/pkpo/gemma2_2b_arc.py', 'configs/pkpo/gemma2_9b_arc.py',
+      'configs/pkpo/llama31_8b_arc.py']
   assert OTHERS == [
       'configs/cbs/qwen3_1p7b_math.py', 'configs/cbs/qwen3_4b_math.py',
       'configs/cbs/qwen3_8b_math.py',
@@ -71,7 +81,7 @@ def test_there_are_some():
 def test_a_config_is_a_document_and_valid(name, small):
   module = config_files.load_file(str(ROOT / name))
   assert f'--config={name}' in module.__doc__
-  given = small(name) if name in OTHERS else {}
+  given = small(name) if name in OTHERS + ARC else {}
   specs = [name, *(f'{name}:{arg}' for arg in getattr(module, 'ARGS', ()))]
   for spec in specs:
     path = str(ROOT / spec)
@@ -89,13 +99,15 @@ QUICK = 'configs/dapo/qwen3_1p7b_math.py', 'configs/pkpo/gemma2_2b_math.py'
 
 @pytest.mark.parametrize('name', [
     name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
-    for name in OTHERS])
+    for name in OTHERS + ARC])
 def test_it_takes_two_steps_with_a_small_model(name, small, tmp_path):
   own = {'speed.n_init': 2} if 'speed' in name else {}
   if 'pkpo' in name:
     own = {'pkpo.k': 8}
   if 'cbs' in name:
     own = {'cbs.warmup': 0}
+  if name in ARC:
+    own |= {'max_prompt': 320, 'learner.tokens_per_microbatch': 640}
   if 'jackpot' in name and name not in ACTORS:
     own = {'learner.updates': 8}
   c = config.load(str(ROOT / name), {
@@ -110,12 +122,14 @@ def test_it_takes_two_steps_with_a_small_model(name, small, tmp_path):
     else:  # no group has a signal, so there is no update
       assert row['batch/rounds'] == 0 and 'update/loss' not in row
     # Nearly all that an untrained model writes is without an answer.
-    assert row['verdict/no_answer'] > .5
-  assert rows[-1]['verdict/no_answer'] + rows[-1].get(
-      'verdict/wrong', 0) + rows[-1].get('verdict/correct', 0) == 1
+    assert row['verdict/no_grid' if name in ARC else 'verdict/no_answer'] > .5
+  kinds = [key for key in rows[-1] if key.startswith('verdict/')]
+  assert sum(rows[-1][kind] for kind in kinds) == pytest.approx(1)
+  assert name in ARC or {*kinds} <= {
+      f'verdict/{kind}' for kind in ('no_answer', 'wrong', 'correct')}
 
 
-@pytest.mark.parametrize('name', OTHERS)
+@pytest.mark.parametrize('name', OTHERS + ARC)
 def test_what_the_user_must_bring_is_named(name, small, tmp_path, monkeypatch):
   """Before anything is compiled."""
   given = small(name)
