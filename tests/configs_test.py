@@ -19,6 +19,7 @@ FILES = sorted(
     str(path.relative_to(ROOT)) for path in (ROOT / 'configs').rglob('*.py'))
 OTHERS = [name for name in FILES if name.endswith('_math.py')]
 ARC = [name for name in FILES if name.endswith('b_arc.py')]
+CODE = [name for name in FILES if name.endswith('_mbpp.py')]
 FAMILIES = {
     'gemma2': 'gemma2', 'llama31': 'llama', 'qwen25': 'qwen2', 'qwen3': 'qwen3'}
 ACTORS = ['configs/jackpot/qwen25_1p5b_3b_math.py',
@@ -43,6 +44,9 @@ def small(tmp_path_factory):
       name: [{'input': [[i % 10, 1]], 'output': [[1, i % 10]]}]
       for name in ('train', 'test')}} for i in range(20)]
   arc = str(tiny_hf.write(root / 'arc.jsonl', puzzles))
+  code = str(tiny_hf.write(root / 'code.jsonl', [
+      {'text': f'Add {i}.', 'test_list': [f'assert f(1) == {1 + i}']}
+      for i in range(20)]))
 
   def fields(name):
     family = FAMILIES[pathlib.Path(name).stem.split('_')[0]]
@@ -52,6 +56,10 @@ def small(tmp_path_factory):
              'task.heldout': held}
     if name in ARC:
       found.update({'task.path': arc, 'task.heldout': ()})
+    if name in CODE:  # bubblewrap is not everywhere
+      found.update({'task.path': code, 'task.heldout': (),
+                    'task.heldout_count': 3, 'task.sandbox': 'subprocess',
+                    'task.allow_unsafe': True})
     if name in ACTORS:
       found['actor.model.hf'] = found['model.hf']
     return found
@@ -64,6 +72,9 @@ def test_there_are_some():
   assert ARC == [
       'configs/pkpo/gemma2_2b_arc.py', 'configs/pkpo/gemma2_9b_arc.py',
       'configs/pkpo/llama31_8b_arc.py']
+  assert CODE == [
+      'configs/pkpo/gemma2_2b_mbpp.py', 'configs/pkpo/gemma2_9b_mbpp.py',
+      'configs/pkpo/llama31_8b_mbpp.py']
   assert OTHERS == [
       'configs/cbs/qwen3_1p7b_math.py', 'configs/cbs/qwen3_4b_math.py',
       'configs/cbs/qwen3_8b_math.py',
@@ -81,7 +92,7 @@ def test_there_are_some():
 def test_a_config_is_a_document_and_valid(name, small):
   module = config_files.load_file(str(ROOT / name))
   assert f'--config={name}' in module.__doc__
-  given = small(name) if name in OTHERS + ARC else {}
+  given = small(name) if name in OTHERS + ARC + CODE else {}
   specs = [name, *(f'{name}:{arg}' for arg in getattr(module, 'ARGS', ()))]
   for spec in specs:
     path = str(ROOT / spec)
@@ -99,14 +110,14 @@ QUICK = 'configs/dapo/qwen3_1p7b_math.py', 'configs/pkpo/gemma2_2b_math.py'
 
 @pytest.mark.parametrize('name', [
     name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
-    for name in OTHERS + ARC])
+    for name in OTHERS + ARC + CODE])
 def test_it_takes_two_steps_with_a_small_model(name, small, tmp_path):
   own = {'speed.n_init': 2} if 'speed' in name else {}
   if 'pkpo' in name:
     own = {'pkpo.k': 8}
   if 'cbs' in name:
     own = {'cbs.warmup': 0}
-  if name in ARC:
+  if name in ARC + CODE:
     own |= {'max_prompt': 320, 'learner.tokens_per_microbatch': 640}
   if 'jackpot' in name and name not in ACTORS:
     own = {'learner.updates': 8}
