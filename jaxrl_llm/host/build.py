@@ -267,6 +267,7 @@ def _task(
     task = copy.copy(tasks.get(
         config.task.name, tokenizer, **{
             k: v for k, v in config.task.items() if k != 'name'}))
+    getattr(task, 'ready', lambda: None)()
   tokenizer = task.tokenizer = tokenizer_lib.with_stops(
       task.tokenizer, [*getattr(task, 'stops', ()), *config.sampling.stop],
       model.vocab_size)

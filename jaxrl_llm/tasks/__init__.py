@@ -70,6 +70,8 @@ class Task(Protocol):
       outside of this thread; see `rewards.submit`.
     `judge(problems, texts, truncated) -> [Verdict]`, which judges many
       responses in one call, in place of `verify`; see `rewards.submit`.
+    `ready()`, which raises a ValueError if responses cannot be judged here; it
+      is called before anything is compiled.
     `close()`, which ends the processes that `submit` uses.
   And this attribute:
     `stops`, texts that end a response, besides the tokeniser's stop tokens.

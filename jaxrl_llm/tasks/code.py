@@ -265,7 +265,10 @@ class Code:
       return lambda: Verdict(0.0, 'no_code')
     checks, options = problem.info, self.options
     if self._pool is None:
-      self._pool = self._started()
+      # The sandbox has its own limits; this one is for one that hangs.
+      self._pool = Pool(
+          'jaxrl_llm.rewards.code:judge', seconds=2 * options.wall + 60,
+          workers=options.workers or min(os.cpu_count() or 1, 8))
     reply = self._pool.submit(dict(
         program=program, cases=checks.cases, tests=dict(
             tests=checks.tests, setup=checks.setup, entries=checks.entries),
@@ -289,16 +292,13 @@ class Code:
     return dict(name=options.sandbox, allow_unsafe=options.allow_unsafe,
                 address=options.address, token=options.token)
 
-  def _started(self) -> Pool:
-    """Returns the pool of workers, once the sandbox is known to work."""
-    try:
-      sandbox.make(**self._sandbox)
-    except ValueError as error:
-      raise ChildProcessError(str(error)) from None
-    # The sandbox has its own limits; this one is for a sandbox that hangs.
-    return Pool(
-        'jaxrl_llm.rewards.code:judge', seconds=2 * self.options.wall + 60,
-        workers=self.options.workers or min(os.cpu_count() or 1, 8))
+  def ready(self) -> None:
+    """Tries the sandbox.
+
+    Raises:
+      ValueError: it does not work here; with what to do.
+    """
+    sandbox.make(**self._sandbox)
 
   def _verdict(self, reply: Mapping[str, Any]) -> Verdict:
     if 'reward' not in reply:  # the sandbox failed, not the program

@@ -198,8 +198,11 @@ def test_completion(unsafe):
 def test_a_sandbox_that_fails_is_no_verdict(make, monkeypatch):
   monkeypatch.setenv('PATH', '/nowhere')
   task = make(PLAIN)
-  with pytest.raises(ChildProcessError, match='apt install bubblewrap'):
-    task.verify(task.train[0], fenced('x = 1'), False)
+  with pytest.raises(ValueError, match='apt install bubblewrap'):
+    task.ready()
+  verdict = task.verify(task.train[0], fenced('x = 1'), False)
+  assert (verdict.kind, verdict.valid) == ('error', False)
+  assert 'apt install bubblewrap' in verdict.detail
 
 
 def problems(name):

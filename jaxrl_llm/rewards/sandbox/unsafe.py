@@ -14,12 +14,13 @@ class SubprocessExecutor(local.LocalExecutor):
   """Runs programs as the user who runs this process; stops accidents only.
 
   A program has its own session, an empty environment, an empty folder, limits
-  of time, memory, files and output, and no input. The verdict is as safe as in
-  a sandbox, since the tests run in another process. Not stopped: a program can
-  read and write whatever this user can, reach the network, send signals to the
-  user's other processes, stop or change the checker by ptrace where the system
-  allows that, and leave a process behind that has left its session and parent.
-  docs/sandbox.md has a table, made by tests.
+  of time, memory, files and output, and no input. The tests run in another
+  process, which stops what forges a pass by accident or by a known trick. Not
+  stopped: a program can read and write whatever this user can, the file with
+  its own tests among it, reach the network, send signals to the user's other
+  processes, change the checker by ptrace where the system allows that, and
+  leave a process behind that has left its session and parent.
+  benchmarks/results/sandbox.md has a table, made by running such programs.
   """
 
   def __init__(self, *, allow_unsafe: bool = False):
