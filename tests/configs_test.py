@@ -24,6 +24,9 @@ FAMILIES = {
     'gemma2': 'gemma2', 'llama31': 'llama', 'qwen25': 'qwen2', 'qwen3': 'qwen3'}
 ACTORS = ['configs/jackpot/qwen25_1p5b_3b_math.py',
           'configs/jackpot/qwen3_1p7b_4b_math.py']
+# Kind of a response that answers nothing, by whether it is of ARC or code.
+NOTHING = {(True, False): 'verdict/no_grid', (False, True): 'verdict/no_code',
+           (False, False): 'verdict/no_answer'}
 # What shrinks a run that is made for many chips.
 SMALL = {
     'steps': 2, 'prompts_per_step': 4, 'samples_per_prompt': 8,
@@ -133,10 +136,10 @@ def test_it_takes_two_steps_with_a_small_model(name, small, tmp_path):
     else:  # no group has a signal, so there is no update
       assert row['batch/rounds'] == 0 and 'update/loss' not in row
     # Nearly all that an untrained model writes is without an answer.
-    assert row['verdict/no_grid' if name in ARC else 'verdict/no_answer'] > .5
+    assert row[NOTHING[name in ARC, name in CODE]] > .5
   kinds = [key for key in rows[-1] if key.startswith('verdict/')]
   assert sum(rows[-1][kind] for kind in kinds) == pytest.approx(1)
-  assert name in ARC or {*kinds} <= {
+  assert name in ARC + CODE or {*kinds} <= {
       f'verdict/{kind}' for kind in ('no_answer', 'wrong', 'correct')}
 
 

@@ -107,8 +107,8 @@ def test_options_are_overridden_and_checked(folder):
   for given, match in (({'task.sides': 'x'}, r'task.sides=x must be .*\(int\)'),
                        ({'task.side': 3}, 'did you mean task.sides'),
                        ({'task.rewards': 3}, r'task.rewards=3 must be a text'),
-                       ({'task.kinds': 'two'},
-                        'task.kinds has no effect without task.name=count')):
+                       ({'task.kinds': 'two'}, 'task.kinds has no effect '
+                        'without task.name=arc_mini or countdown')):
     with pytest.raises(ValueError, match=match):
       config.load('c.py', given)
 

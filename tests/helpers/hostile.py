@@ -68,6 +68,9 @@ class World:
     self.canary, self.drop = folder / 'canary', folder / 'drop'
     self.canary.write_text(self.secret)
     self.drop.mkdir()
+    # Other tests, in other processes, leave theirs elsewhere.
+    self.temporary, tempfile.tempdir = tempfile.tempdir, str(folder / 'tmp')
+    pathlib.Path(tempfile.tempdir).mkdir()
     self.drop.chmod(0o777)
     os.environ['JAXRL_SECRET'] = self.secret
     self.victim = subprocess.Popen(
@@ -92,6 +95,7 @@ class World:
     self.victim.kill()
     self.victim.wait()
     self.listener.close()
+    tempfile.tempdir = self.temporary
     del os.environ['JAXRL_SECRET']
 
   def program(self, source: str) -> str:
@@ -115,22 +119,18 @@ class World:
       found.append('the victim is dead')
     if self.callers:
       found.append('the network was reached')
-    now = self._seen()
-    for name, before in self.before.items():
-      if now[name] != before:
-        found.append(f'{name}: {before} became {now[name]}')
+    for name, now in self._seen().items():
+      if new := now - self.before[name]:
+        found.append(f'{name}: {sorted(new)}')
     return found
 
-  def _seen(self) -> dict[str, object]:
-    """Returns what programs must leave as it is."""
-    temporary = pathlib.Path(tempfile.gettempdir())
+  def _seen(self) -> dict[str, set]:
+    """Returns what must not become more."""
     return {
-        'processes': len(process.tree(os.getpid())),
-        'descriptors': sorted(os.listdir('/proc/self/fd')),
-        'temporary files': sorted(
-            p.name for p in temporary.glob('*') if 'jaxrl_llm_' in p.name
-            or 'hostile' in p.name),
-        'priority': os.getpriority(os.PRIO_PROCESS, 0)}
+        'processes': {*process.tree(os.getpid())},
+        'descriptors': {*os.listdir('/proc/self/fd')},
+        'temporary files': {*os.listdir(tempfile.gettempdir())},
+        'priority': {os.getpriority(os.PRIO_PROCESS, 0)}}
 
 
 @contextlib.contextmanager
