@@ -96,10 +96,10 @@ def difference(
 def table(results: Sequence[Result]) -> str:
   """Returns the table with one row per arm."""
   rows = [
-      [LABELS[arm], *(mean_and_error([r[figure] for r in found])
-                      for figure in FIGURES)]
+      [LABELS[arm], str(len(found)),
+       *(mean_and_error([r[figure] for r in found]) for figure in FIGURES)]
       for arm, found in by_arm(results).items()]
-  return markdown(['', *FIGURES.values()], rows)
+  return markdown(['', 'seeds', *FIGURES.values()], rows)
 
 
 def differences(results: Sequence[Result]) -> str:
@@ -139,7 +139,8 @@ and 22% solved with k=1, 84% and 89% with k=8.
 
 {table(results)}
 
-Mean differences, paired by seed, with 95% intervals (Student's t):
+Mean differences over the seeds that both arms have, paired, with 95% \
+intervals (Student's t):
 
 {differences(results)}
 '''
