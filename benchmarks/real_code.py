@@ -9,7 +9,7 @@ whose programs run in the sandbox, and by transformers' `generate`, in batches
 padded on the left. The prompts are those of the task `code`, both sides compute
 in float32, and a response ends with the chat's end of a turn. Compared are the
 texts, and the verdicts with those of a plain run: each test after the program
-in a fresh `python -I`, under bubblewrap with nothing but a time limit.
+in a fresh `python -I` under bubblewrap, with limits of time and memory.
 
 The model is Qwen2.5-Coder-0.5B-Instruct in 4 bits (Q4_K_M) in a GGUF file,
 made a folder of float32 weights by transformers' `gguf_file`. It takes about
