@@ -13,8 +13,12 @@ WAIT = {name for name in hostile.names() if name.startswith('loop_')} | {
     'kill_stop_self', 'memory_caught', 'memory_exception_text', 'memory_list',
     'memory_result_text', 'outside_search_project', 'patch_builtins_checks',
     'raise_hostile_text', 'result_handle_flood', 'result_wide'}
-SAMPLE = [name for name in hostile.names() if name not in WAIT][::4] + [
-    'fork_bomb_os', 'loop_one_test_only', 'memory_list']
+SAMPLE = [*dict.fromkeys(
+    [name for name in hostile.names() if name not in WAIT][::5] + [
+        'daemon_double_fork', 'environment_secret', 'equal_by_mock_any',
+        'exit_zero_import', 'fork_bomb_os', 'kill_all', 'loop_one_test_only',
+        'memory_list', 'outside_read_canary', 'patch_sys_modules',
+        'socket_loopback', 'trace_parent'])]
 
 
 @pytest.fixture(scope='module')
