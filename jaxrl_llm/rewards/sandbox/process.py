@@ -97,9 +97,10 @@ class Process:
     if now - self.began > self.limits.wall:
       self.stop('timeout')
     if now >= self._look:
-      count, used = 0, 0
-      for pid in tree(self.popen.pid, self.limits.processes):
-        count, used = count + _threads(pid), used + _resident(pid)
+      members = tree(self.popen.pid, self.limits.processes)
+      count, used = sum(map(_threads, members)), sum(map(_resident, members))
+      if used > self.limits.memory:  # forks share most of it
+        used = sum(map(_proportional, members))
       self.peak = max(self.peak, used)
       if used > self.limits.memory:
         self.stop('memory')
@@ -252,3 +253,13 @@ def _resident(pid: int) -> int:
   except (OSError, ValueError):
     return 0
   return (int(resident) - int(shared)) * _PAGE
+
+
+def _proportional(pid: int) -> int:
+  """Returns the bytes of a process in memory; shared pages count in parts."""
+  try:
+    with open(f'/proc/{pid}/smaps_rollup') as file:
+      return next(1024 * int(line.split()[1]) for line in file
+                  if line.startswith('Pss:'))
+  except (OSError, StopIteration, ValueError):
+    return _resident(pid)
