@@ -36,7 +36,7 @@ BOMBS = ('fork_', 'daemon_', 'memory_many', 'kill_all')
 
 
 class Attack(NamedTuple):
-  """What a hostile program achieved.
+  """Outcome of a hostile program.
 
   Attributes:
     theme: first word of its name.

@@ -93,7 +93,15 @@ def get_config(arg=None):
 
 
 def get_hyper(hyper):
-  """Returns a sweep: every k of the paper and annealed k, three seeds each."""
+  """Returns the paper's sweep: every k, annealed k, entropy bonuses at k=1.
+
+  k=16=n is the baseline of Tang et al. Each has three seeds.
+  """
   return hyper.product([
-      hyper.sweep('pkpo.k', [1, 2, 4, 8, '0:8,1500:1']),
+      hyper.chainit([
+          hyper.sweep('pkpo.k', [1, 2, 4, 8, 16, '0:8,1500:1']),
+          hyper.product([
+              hyper.fixed('pkpo.k', 1),
+              hyper.sweep('loss.entropy_bonus',
+                          [0.001, 0.005, 0.01, 0.05, 0.1])])]),
       hyper.sweep('seed', [0, 1, 2])])

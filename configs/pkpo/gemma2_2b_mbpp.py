@@ -22,6 +22,7 @@ mesh.tensor=1. Not run at this size yet.
 from configs.pkpo import gemma2_2b_math
 
 TOPOLOGY = 'v5e:16x8'  # v5litepod-128
+get_hyper = gemma2_2b_math.get_hyper
 
 
 def get_config(arg=None):
@@ -36,18 +37,3 @@ def get_config(arg=None):
   c.max_prompt = 1024
   c.eval.problems = 164
   return c
-
-
-def get_hyper(hyper):
-  """Returns a sweep: every k, annealed k, and entropy bonuses at k=1.
-
-  Each has three seeds.
-  """
-  return hyper.product([
-      hyper.chainit([
-          hyper.sweep('pkpo.k', [1, 2, 4, 8, 16, '0:8,1500:1']),
-          hyper.product([
-              hyper.fixed('pkpo.k', 1),
-              hyper.sweep('loss.entropy_bonus',
-                          [0.001, 0.005, 0.01, 0.05, 0.1])])]),
-      hyper.sweep('seed', [0, 1, 2])])

@@ -67,6 +67,20 @@ _NEXT = re.compile(
     r'Next question|问题)(?:\s*[0-9]+)?\s*(?:\*\*)?\s*[:：]', re.IGNORECASE)
 
 
+def with_opened(prompt: str, text: str, tags: Sequence[str] = TAGS) -> str:
+  """Returns a response with the start tag of the block that its prompt opens.
+
+  Args:
+    prompt: may end with a start tag, such as <think>.
+    text: the response.
+    tags: names of the tags of reasoning.
+  """
+  for tag in tags:
+    if prompt.rstrip().endswith(f'<{tag}>'):
+      return f'<{tag}>{text}'
+  return text
+
+
 def final_part(text: str, tags: Sequence[str] = TAGS) -> str:
   """Returns what follows the last end of a reasoning block.
 

@@ -112,7 +112,8 @@ def judge(item: dict[str, Any]) -> dict[str, Any]:
     return {'kind': 'correct', 'reward': 1.0}
   number, first = bad[0]
   return {
-      'kind': first.kind, 'reward': 1 - len(bad) / len(outcomes),
+      'kind': first.kind,
+      'reward': (len(outcomes) - len(bad)) / len(outcomes),
       'detail': f'test {number} of {len(outcomes)}: {first.detail}'}
 
 

@@ -339,9 +339,7 @@ class Arc:
     """
     del truncated  # a truncated response may still contain its answer
     tags = self.options.reasoning_tags
-    for tag in tags:
-      if problem.prompt.rstrip().endswith(f'<{tag}>'):
-        text = f'<{tag}>{text}'  # the prompt opened the block
+    text = answers.with_opened(problem.prompt, text, tags)
     return grids.judge(
         answers.final_part(text, tags), problem.info,
         partial=self.options.reward == 'cells')

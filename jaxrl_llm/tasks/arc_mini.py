@@ -144,7 +144,7 @@ _DEFAULTS = Options()
 
 
 class Puzzle(NamedTuple):
-  """What a problem asks; `Problem.info`.
+  """Grids of a problem; `Problem.info`.
 
   Attributes:
     inputs: of the examples and of the test.

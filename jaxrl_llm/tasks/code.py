@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, Mapping, Sequence
 import warnings
 import zlib
 
-from jaxrl_llm.rewards import code, sandbox, Verdict
+from jaxrl_llm.rewards import answers, code, sandbox, Verdict
 from jaxrl_llm.rewards.pool import Pool
 from jaxrl_llm.tasks import closest, Problem, problem_files, templates
 
@@ -96,7 +96,7 @@ _DEFAULTS = Options()
 
 @dataclasses.dataclass(frozen=True)
 class Checks:
-  """What a program must do; `Problem.info`.
+  """Checks of a program; `Problem.info`.
 
   Attributes:
     tests: Python statements.
@@ -249,18 +249,20 @@ class Code:
     return problems
 
   def _prompt(self, text: str, checks: Checks) -> str:
+    """Returns the prompt of a problem."""
+    template = self.options.template
     if self.options.answer == 'completion':
-      return self.tokenizer.start + (checks.head or text)
-    template = FORMATS.get(self.options.template, self.options.template)
-    text = template.replace('{problem}', text)
-    if self.options.template == 'chat':
+      return templates.render('none', checks.head or text, self.tokenizer)
+    if template == 'chat':  # that of `templates` asks for a box
       return self.tokenizer.chat(text)
-    return self.tokenizer.start + text.removeprefix(self.tokenizer.start)
+    return templates.render(
+        FORMATS.get(template, template), text, self.tokenizer)
 
   def submit(self, problem: Problem, text: str, truncated: bool):
     """Starts to judge a response; see `rewards.submit`."""
     del truncated  # a truncated response may still contain its program
-    program = self.program(problem, text)
+    program = self.program(problem, answers.with_opened(
+        problem.prompt, text, self.options.reasoning_tags))
     if program is None:
       return lambda: Verdict(0.0, 'no_code')
     checks, options = problem.info, self.options
@@ -340,4 +342,7 @@ def create(tokenizer: Any, options: Options = _DEFAULTS) -> Code:
     raise ValueError(
         'task.sandbox=remote needs task.address, such as http://10.0.0.5:8037, '
         'of a machine that runs jaxrl_llm.rewards.sandbox.serve.')
+  if options.template != 'chat':
+    templates.warn_of_unknown_tokens(
+        FORMATS.get(options.template, options.template), tokenizer)
   return Code(options, tokenizer)

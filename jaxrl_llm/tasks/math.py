@@ -17,7 +17,7 @@ import zlib
 from absl import logging
 
 from jaxrl_llm.plugs import modules
-from jaxrl_llm.rewards import Verdict
+from jaxrl_llm.rewards import answers, Verdict
 from jaxrl_llm.rewards.pool import Pool
 from jaxrl_llm.tasks import (
   closest,
@@ -218,9 +218,8 @@ class Math(Problems):
   def submit(self, problem: Problem, text: str, truncated: bool):
     """Starts to judge a response; see `rewards.submit`."""
     del truncated  # a truncated response may still contain its answer
-    for tag in self.options.reasoning_tags:
-      if problem.prompt.rstrip().endswith(f'<{tag}>'):
-        text = f'<{tag}>{text}'  # the prompt opened the block
+    text = answers.with_opened(
+        problem.prompt, text, self.options.reasoning_tags)
     if self._pool is None:
       self._pool = Pool(
           'jaxrl_llm.rewards.math:judge', seconds=self.options.timeout,

@@ -61,7 +61,7 @@ def names() -> list[str]:
 
 
 class World:
-  """What hostile programs try to read, change or kill."""
+  """Targets of hostile programs, which read, change or kill."""
 
   def __init__(self, folder: pathlib.Path):
     self.secret = secrets.token_hex(16)

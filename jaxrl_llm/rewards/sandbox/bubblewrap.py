@@ -10,6 +10,7 @@ calls that programs do not need are refused if the package pyseccomp is there.
 import contextlib
 import os
 import shutil
+import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -92,11 +93,11 @@ class BubblewrapExecutor(local.LocalExecutor):
               limits.processes if _counts_by_namespace() else -1)]
       try:
         one = process.Process(
-            command, stdin=stdin, limits=limits, descriptors=inherited)
+            command, stdin=stdin, limits=limits, descriptors=inherited,
+            status=status)
       except OSError as error:
         raise SandboxError(f'bwrap cannot be started ({error})') from None
       stack.callback(one.close)
-      one.status = status
       yield one
 
   def verify(self, ended: process.Process) -> None:
@@ -152,7 +153,7 @@ def _shared() -> str:
 
 
 def _at_least(bwrap: str, version: tuple[int, int]) -> bool:
-  import subprocess
+  """Returns whether bubblewrap has a version or a later one."""
   said = subprocess.run([bwrap, '--version'], capture_output=True, text=True)
   try:
     return tuple(map(int, said.stdout.split()[-1].split('.')[:2])) >= version

@@ -1,6 +1,7 @@
-"""What executors that start processes on this machine have in common."""
+"""Executors that start processes on this machine: their common part."""
 
 import contextlib
+import dataclasses
 import os
 import py_compile
 import sys
@@ -20,10 +21,11 @@ from jaxrl_llm.rewards.sandbox.protocol import (
 # A virtual environment's own is a link that needs the environment.
 PYTHON = os.path.realpath(getattr(sys, '_base_executable', sys.executable))
 _FILES = 256  # open files of a process
+_VERDICTS = 64 << 20  # bytes that the checker may write
 
 
 class Guest(NamedTuple):
-  """What a process in a sandbox is for.
+  """Task of a process in a sandbox.
 
   Attributes:
     role: 'run', 'candidate' or 'checker'; see `guest/start.py`.
@@ -57,7 +59,7 @@ class LocalExecutor:
       limits: what it may use.
       processes: limit of the user's processes in this sandbox; -1 for none.
     """
-    most = limits.memory, processes, limits.disk, _FILES
+    most = map(int, (limits.memory, processes, limits.disk, _FILES))
     return [
         PYTHON, '-s', '-S', '-P', '-B', '-X', 'utf8', '-c', process.START, code,
         guest.role, ','.join(map(str, most)),
@@ -102,7 +104,7 @@ class LocalExecutor:
       answers, answer, questions, question = [end.fileno() for end in ends]
       checker = stack.enter_context(self.started(
           Guest('checker', {'tests': spec}, (), (answers, question)), b'',
-          limits))
+          dataclasses.replace(limits, output=_VERDICTS)))
       candidate = stack.enter_context(self.started(
           Guest('candidate', {'program.py': _bytes(program)},
                 (str(limits.seconds),), (questions, answer)), b'', limits))

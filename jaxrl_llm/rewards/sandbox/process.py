@@ -7,7 +7,7 @@ import selectors
 import signal
 import subprocess
 import time
-from typing import Iterable, Sequence
+from typing import IO, Iterable, Sequence
 
 from jaxrl_llm.rewards.sandbox.protocol import Limits, Result
 
@@ -18,6 +18,7 @@ START = 'import sys; sys.path.insert(0, sys.argv[1]); import start; ' \
 _FIRST_LOOK, _LOOK = 0.03, 0.05  # seconds until the tree is looked at
 _LINGER = 0.2  # seconds
 _ROUNDS = 8  # of killing the groups of a tree
+_SIGNALS = 64  # of Linux
 _PAGE = os.sysconf('SC_PAGE_SIZE')
 
 
@@ -26,7 +27,8 @@ class Process:
 
   def __init__(
       self, command: Sequence[str], *, stdin: bytes, limits: Limits,
-      descriptors: Iterable[int] = (), folder: str | None = None):
+      descriptors: Iterable[int] = (), folder: str | None = None,
+      status: IO[bytes] | None = None):
     """Starts it.
 
     Args:
@@ -35,11 +37,13 @@ class Process:
       limits: see `watch`.
       descriptors: of this process that it inherits.
       folder: where it runs.
+      status: file for bwrap's own report, if the command is bwrap.
 
     Raises:
       OSError: the system cannot start it.
     """
     self.limits, self._stdin = limits, memoryview(stdin)
+    self.status = status
     self.output = {1: bytearray(), 2: bytearray()}
     self.began = time.monotonic()
     # Hashes of texts are the same in each run, so that verdicts are too.
@@ -133,7 +137,7 @@ class Process:
     """Returns what came of the process, which has ended."""
     code = self.popen.returncode
     # bwrap reports the signal that ended its program as a shell does.
-    if code is not None and code > 128:
+    if self.status and 128 < code <= 128 + _SIGNALS:
       code = 128 - code
     status = self.end or (
         'ok' if code == 0 else 'exit' if code > 0 else

@@ -1,4 +1,4 @@
-"""What executors take and give, and their interface."""
+"""Arguments and results of executors, and their interface."""
 
 import dataclasses
 from typing import Mapping, Protocol, Sequence
@@ -34,7 +34,7 @@ class Limits:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-  """What came of a program.
+  """Result of a program.
 
   Attributes:
     status: 'ok' (exit code 0), 'exit' (another one), 'timeout', 'memory',

@@ -16,7 +16,7 @@ import pytest
 from jaxrl_llm.rewards import sandbox
 from jaxrl_llm.rewards.sandbox import Limits, process, Suite
 from jaxrl_llm.rewards.sandbox.guest import frames, literals
-from tests.helpers.bubblewrap import NEEDED, WHY
+from tests.helpers.bubblewrap import NEEDED
 
 LIMITS = Limits(seconds=1, wall=6)
 EXECUTORS = [pytest.param('bubblewrap', marks=NEEDED), 'subprocess']
@@ -106,7 +106,8 @@ def test_program_runs_with_its_input_and_files(executor):
 @pytest.mark.parametrize('program, status', [
     ('while True: pass', 'timeout'),
     ('import sys\nwhile True: sys.stdout.write("x" * 1000)', 'output'),
-    ('import os\nos.abort()', 'killed'), ('print(1)', 'ok')])
+    ('import os\nos.abort()', 'killed'), ('print(1)', 'ok'),
+    ('import sys\nsys.exit(200)', 'exit')])
 def test_status(executor, program, status):
   began = time.monotonic()
   result = executor.run(program, limits=LIMITS)
@@ -190,6 +191,25 @@ CHECKS = {
     'the program cannot run code by a built-in': (
         'def f(g): return g("1 + 1")\n',
         ['assert f(eval) == 2', 'assert f(len) == 5'], 'passed passed'),
+    'the end of an iteration ends no test': (
+        'def f(x): raise StopIteration\n',
+        ['assert all(map(lambda x: f(x) == x, [1, 2]))'], 'exception'),
+    'a test that catches everything': (
+        'import os\ndef f(): os._exit(0)\n',
+        ['try:\n  f()\nexcept:\n  pass'], 'killed'),
+    'a container that has everything': (
+        'class All:\n  def __contains__(self, x): return True\n'
+        '  def __iter__(self): return iter([1])\n'
+        'def f(): return All()\n',
+        ['assert 3 in f()', 'assert 1 in f()'], 'wrong passed'),
+    'what a test prints is no verdict': (
+        'def f(): return "\\0\\0\\0\\1v\\0\\0\\0\\x10t2;s6;passeds0;"\n',
+        ['print(f(), end="", flush=True)\nassert f() == 3',
+         'import os\nos.write(1, f().encode())\nassert f() == 3',
+         'print("a word")'], 'wrong wrong passed'),
+    'a number too long to be printed': (
+        'def f(): return 10 ** 5000\n', ['assert f() == 1, f()'],
+        'exception'),
     'no program': ('def f(:', ['assert True', 'assert f()'],
                    'syntax_error syntax_error'),
     'the end of the program': (
@@ -261,13 +281,10 @@ def test_long_frames_are_refused():
     channel.waiting()
 
 
-def test_killed_parent_leaves_nothing(tmp_path):
-  kind = 'subprocess' if WHY else 'bubblewrap'
-  if WHY:
-    pytest.skip(WHY)
+@NEEDED
+def test_killed_parent_leaves_nothing():
   code = ('from jaxrl_llm.rewards import sandbox\n'
-          f'sandbox.make({kind!r}, allow_unsafe=True).run(\n'
-          '  "import time; time.sleep(99)")')
+          'sandbox.make().run("import time; time.sleep(99)")')
   parent = subprocess.Popen([sys.executable, '-c', code])
   end = time.monotonic() + 30
   while len(children := process.tree(parent.pid)) < 4:

@@ -128,10 +128,6 @@ class Server:
     value[key] = new
     return None, None
 
-  def do_contains(self, value, item):
-    """Returns whether a value contains an item."""
-    return item in value, None
-
   def do_iter(self, value):
     """Returns an iterator."""
     return iter(value), None

@@ -22,7 +22,7 @@ _GRACE = 5.0  # seconds until the program's side has ended a test
 
 
 class Gone(BaseException):
-  """Raised if the program has ended; its argument is (kind, detail)."""
+  """Raised if the program has ended; `Peer.gone` is the reason."""
 
 
 class ProgramError(Exception):
@@ -35,6 +35,7 @@ class Peer:
   def __init__(self, channel, number):
     self._channel, self._number = channel, number
     self._remotes, self._functions = {}, []
+    self.gone = None  # reason (kind, detail) once the program has ended
 
   def ask(self, operation, *args):
     """Returns the answer to a question.
@@ -48,22 +49,26 @@ class Peer:
           self._number, b'q', literals.dump((operation, *args), self._token))
       while True:
         _, kind, data = self._channel.receive()
-        if kind == b'e':
-          raise Gone(literals.load(data, _none))
         if kind == b'a':
           break
         if kind != b'q':
-          raise Gone(('killed', ''))
+          self.gone = literals.load(data, _none) if kind == b'e' else (
+              'killed', '')
+          raise Gone
         self._call_back(data)
     except frames.Closed:
-      raise Gone(('killed', '')) from None
+      self.gone = self.gone or ('killed', '')
+      raise Gone from None
     try:
       good, value, more = literals.load(data, self._loaded)
     except (TypeError, ValueError, MemoryError) as error:
       raise _marked(ProgramError(f'a result is no literal: {error}')) from None
     if good == 'error':
       kind = getattr(builtins, str(value), None)
-      if not isinstance(kind, type) or not issubclass(kind, Exception):
+      # StopIteration would end a loop of the test, as in all(map(...)), before
+      # anything has been compared.
+      if not isinstance(kind, type) or not issubclass(kind, Exception) or (
+          issubclass(kind, StopIteration)):
         kind, more = ProgramError, f'{value}: {more}'
       try:
         error = kind(more)
@@ -142,9 +147,6 @@ class Remote:
 
   def __setitem__(self, key, value):
     self._ask('set_item', key, value)
-
-  def __contains__(self, item):
-    return self._ask('contains', item) is True
 
   def __iter__(self):
     iterator = self._ask('iter')
@@ -240,16 +242,36 @@ def _run(peer, setup, test, entries):
     # The setup may hold the head of the function that is to be written.
     space.update(program)
     exec(codes[1], space)
-    return 'passed', ''
-  except Gone as gone:
-    kind, detail = gone.args[0]
-    return (kind if kind in ('timeout', 'killed') else 'killed'), str(detail)
+    verdict = 'passed', ''
   except MemoryError:
-    return 'memory', ''
+    verdict = 'memory', ''
   except BaseException as error:
+    verdict = _of_error(error)
+  if peer.gone:  # a test may catch every exception, Gone among them
+    kind, detail = peer.gone
+    verdict = (kind if kind == 'timeout' else 'killed'), str(detail)
+  return verdict
+
+
+def _of_error(error):
+  """Returns the verdict of a test that raised an error."""
+  try:
     if isinstance(error, AssertionError) and not hasattr(error, 'of_program'):
       return 'wrong', str(error)[:300]
     return 'exception', f'{type(error).__name__}: {error}'[:300]
+  except Exception:  # such as a number too long to be printed
+    return 'exception', type(error).__name__
+
+
+def _silent():
+  """Takes the standard streams from this process.
+
+  The verdicts go to standard output: a test that prints a result of the program
+  must not write there.
+  """
+  null = os.open(os.devnull, os.O_RDWR)
+  for descriptor in (0, 1, 2):
+    os.dup2(null, descriptor)
 
 
 def _test(outer, number, test, spec):
@@ -260,6 +282,7 @@ def _test(outer, number, test, spec):
     try:
       os.setsid()
       outer.close()
+      _silent()
       frames.limit_cpu(spec['seconds'])
       verdict = _run(
           Peer(inner, number), spec['setup'], test, spec['entries'])
