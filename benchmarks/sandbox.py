@@ -30,9 +30,10 @@ ROOT = pathlib.Path(__file__).parents[1]
 RESULT = ROOT / 'benchmarks/results/sandbox.md'
 TOKENIZER = types.SimpleNamespace(start='', chat=lambda text: text)
 EXECUTORS = 'bubblewrap', 'subprocess'
-# Chains of processes that nothing but a namespace ends, and such as kill all
-# that they can.
-BOMBS = ('fork_', 'daemon_', 'memory_many', 'kill_all')
+# Without a sandbox these hit this machine, or the benchmark itself.
+NOT_RUN = (
+    'chroot_', 'daemon_', 'fork_', 'kill_', 'limits_', 'memory_many', 'mount_',
+    'namespace_', 'outside_write_python', 'privilege_', 'proc_', 'trace_')
 
 
 class Attack(NamedTuple):
@@ -74,7 +75,7 @@ def attacks(name: str) -> dict[str, Attack]:
   for case in map(hostile.case, hostile.names()):
     theme = case.name.partition('_')[0]
     if name == 'subprocess' and (
-        case.danger or case.name.startswith(BOMBS)):
+        case.danger or case.name.startswith(NOT_RUN)):
       found[case.name] = Attack(theme, None)
       continue
     with tempfile.TemporaryDirectory() as folder, hostile.world(
@@ -137,8 +138,8 @@ included, on all cores; the executors take turns.
 ## Hostile programs
 
 Programs of tests/rewards/sandbox/hostile by theme: held (right verdict, no \
-effect outside) / not held / not run. Under `subprocess`, those that only a \
-namespace can end were not run: they are not held.
+effect outside) / not held / not run. Under `subprocess`, those that would hit \
+the machine were not run: nothing there holds them.
 
 {markdown(['theme', *EXECUTORS], lines)}
 

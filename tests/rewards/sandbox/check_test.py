@@ -189,8 +189,8 @@ CHECKS = {
         ['assert f(()) == sys.getsizeof(())',
          'assert g("aab") == Counter(a=2, b=1)'], 'passed passed'),
     'the program cannot run code by a built-in': (
-        'def f(g): return g("1 + 1")\n',
-        ['assert f(eval) == 2', 'assert f(len) == 5'], 'passed passed'),
+        'def f(g): return g("\'checker\' in __import__(\'sys\').modules")\n',
+        ['assert f(eval) is False', 'assert f(len) > 5'], 'passed passed'),
     'the end of an iteration ends no test': (
         'def f(x): raise StopIteration\n',
         ['assert all(map(lambda x: f(x) == x, [1, 2]))'], 'exception'),
@@ -221,7 +221,7 @@ CHECKS = {
         'def frame(number, kind, data):\n'
         '  return (number.to_bytes(4, "big") + kind + len(data).to_bytes(4, '
         '"big") + data)\n'
-        'for d in range(3, 12):\n'
+        'for d in range(3, 256):\n'
         '  for f in (frame(0, b"l", b"t2;s6;passeds0;"),\n'
         '            frame(1, b"v", b"t2;s6;passeds0;"),\n'
         '            frame(1, b"e", b"t2;s6;passeds0;")):\n'
