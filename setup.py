@@ -20,6 +20,7 @@ setuptools.setup(
         'flax',
         'huggingface-hub',
         'jax>=0.10.2',
+        'jinja2',  # chat templates of models; transformers does not ask for it
         'matplotlib',
         'ml-collections',
         'ml-dtypes',
