@@ -76,8 +76,8 @@ class Options:
   allow_unsafe: Annotated[bool, 'free'] = False
   address: Annotated[str, 'free'] = ''
   token: Annotated[str, 'free'] = ''
-  timeout: Annotated[float, '(0, 3600]'] = 5.0
-  wall: Annotated[float, '(0, 86400]'] = 30.0
+  timeout: Annotated[float, '(0, 3600]'] = 10.0
+  wall: Annotated[float, '(0, 86400]'] = 60.0
   memory: Annotated[int, '[50000000, inf)'] = 512 << 20
   workers: Annotated[int, '[0, inf)', 'free'] = 0
 

@@ -128,9 +128,18 @@ class World:
     """Returns what must not become more."""
     return {
         'processes': {*process.tree(os.getpid())},
-        'descriptors': {*os.listdir('/proc/self/fd')},
+        'descriptors': _descriptors(),
         'temporary files': {*os.listdir(tempfile.gettempdir())},
         'priority': {os.getpriority(os.PRIO_PROCESS, 0)}}
+
+
+def _descriptors() -> set[str]:
+  """Returns the open descriptors of this process, and what they are."""
+  found = set()
+  for name in os.listdir('/proc/self/fd'):
+    with contextlib.suppress(OSError):  # that of the listing itself is closed
+      found.add(f'{name} {os.readlink(f"/proc/self/fd/{name}")}')
+  return found
 
 
 @contextlib.contextmanager

@@ -97,7 +97,7 @@ class LocalExecutor:
     """Judges a program; see `sandbox.Executor`."""
     spec = literals.dump(dict(
         tests=list(tests.tests), setup=tests.setup, entries=list(tests.entries),
-        seconds=float(limits.seconds), wall=limits.wall / 3), _no_other)
+        seconds=float(limits.seconds), wall=limits.wall / 2), _no_other)
     with contextlib.ExitStack() as stack:
       ends = [stack.enter_context(open(end, mode, buffering=0))
               for _ in range(2) for end, mode in zip(os.pipe(), ('rb', 'wb'))]

@@ -10,17 +10,18 @@ class Limits:
 
   Attributes:
     seconds: processor seconds of the program, or of each of its tests; rounded
-      up to whole ones. Other load on the machine does not change a verdict.
+      up to whole ones. So other load on the machine does not change a verdict,
+      unless `wall` is reached first.
     wall: seconds by the clock until the whole tree of processes is killed; of
-      each test, a third of it.
+      each test, half of it.
     memory: bytes of the address space of a process, and of all processes
       together in memory.
     processes: number of processes and threads.
     disk: bytes of the private folder, and of /tmp.
     output: bytes of standard output, and of standard error.
   """
-  seconds: float = 5.0
-  wall: float = 30.0
+  seconds: float = 10.0
+  wall: float = 60.0
   memory: int = 512 << 20
   processes: int = 64
   disk: int = 16 << 20

@@ -22,14 +22,16 @@ SAMPLE = [*dict.fromkeys(
 
 
 @pytest.fixture(scope='module')
-def world(tmp_path_factory):
+def world(executor, tmp_path_factory):
   with hostile.world(tmp_path_factory.mktemp('world')) as made:
     yield made
 
 
 @pytest.fixture(scope='module')
 def executor():
-  return sandbox.make('bubblewrap')
+  made = sandbox.make('bubblewrap')
+  made.check(hostile.GOOD, hostile.TESTS)
+  return made
 
 
 def judged(executor, world, case):
