@@ -15,10 +15,10 @@ from .38 to .53 with ever more similar answers: it solves 52% of the training
 problems at least once, fewer than the warm start sampled as often without
 training (66%). k=8 keeps trying and solves 69%; its pass@16 on held-out
 problems is .45, that of k=1 .27, or .33 with an entropy bonus. Its pass@1 is
-lower, .13 against .15. The settings were chosen on seed 100: grids of 2 by 2 rather than 3 by 3,
-since the model hardly learns the rules of the latter in a minute; the learning
-rate, of which the claim also has half for k=1, where it did better; and the
-bonus of the baseline, the best of .01, .05 and .1.
+lower, .13 against .15. The settings were chosen on seed 100: grids of 2 by 2
+rather than 3 by 3, since the model hardly learns the rules of the latter in a
+minute; the learning rate, of which the claim also has half for k=1, where it
+did better; and the bonus of the baseline, the best of .01, .05 and .1.
 """
 
 from jaxrl_llm import config
