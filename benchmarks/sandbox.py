@@ -79,7 +79,7 @@ def attacks(name: str) -> dict[str, Attack]:
       found[case.name] = Attack(theme, None)
       continue
     with tempfile.TemporaryDirectory() as folder, hostile.world(
-        pathlib.Path(folder)) as world:
+        pathlib.Path(folder), executor) as world:
       for _ in range(2 if case.twice else 1):
         outcomes = executor.check(
             world.program(case.source), hostile.TESTS, limits=hostile.LIMITS)
@@ -96,6 +96,8 @@ def soak(count: int) -> tuple[float, list[str]]:
       'processes': len(process.tree(os.getpid())),
       'descriptors': len(os.listdir('/proc/self/fd')),
       'files': len(os.listdir(tempfile.gettempdir()))}
+  # The first program starts what the executor keeps.
+  executor.check('def f(x): return x', sandbox.Suite(['assert f(1) == 1']))
   before, began = seen(), time.monotonic()
   for number in range(count):
     outcomes = executor.check(

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from typing import Iterator
 
 from jaxrl_llm.rewards import sandbox
@@ -63,7 +64,7 @@ def names() -> list[str]:
 class World:
   """Targets of hostile programs, which read, change or kill."""
 
-  def __init__(self, folder: pathlib.Path):
+  def __init__(self, folder: pathlib.Path, executor: sandbox.Executor):
     self.secret = secrets.token_hex(16)
     self.canary, self.drop = folder / 'canary', folder / 'drop'
     self.canary.write_text(self.secret)
@@ -78,6 +79,7 @@ class World:
     self.listener = socket.create_server(('127.0.0.1', 0))
     self.callers = 0
     threading.Thread(target=self._listen, daemon=True).start()
+    executor.check(GOOD, TESTS, limits=LIMITS)  # which starts what it keeps
     self.before = self._seen()
 
   def _listen(self) -> None:
@@ -119,9 +121,18 @@ class World:
       found.append('the victim is dead')
     if self.callers:
       found.append('the network was reached')
+    end = time.monotonic() + 2  # until what has just been killed is gone
+    while (more := self._more()) and time.monotonic() < end:
+      time.sleep(0.01)
+    return found + more
+
+  def _more(self) -> list[str]:
+    """Returns what has become more."""
+    found = []
     for name, now in self._seen().items():
-      if new := now - self.before[name]:
-        found.append(f'{name}: {sorted(new)}')
+      before = self.before[name]
+      if len(now) > len(before) or name == 'priority' and now != before:
+        found.append(f'{name}: {sorted(now - before)}')
     return found
 
   def _seen(self) -> dict[str, set]:
@@ -143,9 +154,10 @@ def _descriptors() -> set[str]:
 
 
 @contextlib.contextmanager
-def world(folder: pathlib.Path) -> Iterator[World]:
+def world(
+    folder: pathlib.Path, executor: sandbox.Executor) -> Iterator[World]:
   """Makes a world in a folder."""
-  made = World(folder)
+  made = World(folder, executor)
   try:
     yield made
   finally:

@@ -45,6 +45,8 @@ _CALLS = (
 class BubblewrapExecutor(local.LocalExecutor):
   """Runs programs by bubblewrap; see the top of this file."""
 
+  namespace = True
+
   def __init__(self):
     """Tries it with a program.
 
@@ -92,7 +94,7 @@ class BubblewrapExecutor(local.LocalExecutor):
               guest, _FOLDER, _CODE, limits,
               limits.processes if _counts_by_namespace() else -1)]
       try:
-        one = process.Process(
+        one = guest.kind(
             command, stdin=stdin, limits=limits, descriptors=inherited,
             status=status)
       except OSError as error:
@@ -102,6 +104,8 @@ class BubblewrapExecutor(local.LocalExecutor):
 
   def verify(self, ended: process.Process) -> None:
     """Raises SandboxError if bwrap could not make the sandbox."""
+    if ended.popen.poll() is None:
+      return
     ended.status.seek(0)
     if not ended.end and b'exit-code' not in ended.status.read():
       raise SandboxError(

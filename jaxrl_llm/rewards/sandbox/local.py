@@ -4,8 +4,12 @@ import contextlib
 import dataclasses
 import os
 import py_compile
+import socket
 import sys
+import tempfile
+import threading
 from typing import ContextManager, Mapping, NamedTuple, Sequence
+import weakref
 
 from jaxrl_llm.rewards.sandbox import process
 from jaxrl_llm.rewards.sandbox.guest import frames, literals
@@ -22,6 +26,7 @@ from jaxrl_llm.rewards.sandbox.protocol import (
 PYTHON = os.path.realpath(getattr(sys, '_base_executable', sys.executable))
 _FILES = 256  # open files of a process
 _VERDICTS = 64 << 20  # bytes that the checker may write
+_READY = 5.0  # seconds until the checker is ready again
 
 
 class Guest(NamedTuple):
@@ -31,22 +36,51 @@ class Guest(NamedTuple):
     role: 'run', 'candidate' or 'checker'; see `guest/start.py`.
     files: contents by name, in its private folder; the first is its own.
     arguments: after the descriptors.
-    descriptors: that it inherits, to read and to write; () for 'run'.
+    descriptors: that it inherits: for 'candidate' to read and to write, for
+      'checker' a socket.
+    kind: of process.
   """
   role: str
   files: Mapping[str, bytes]
   arguments: Sequence[str] = ()
   descriptors: Sequence[int] = ()
+  kind: type[process.Process] = process.Process
+
+
+class _Checker(NamedTuple):
+  """A checker, which judges one program after another.
+
+  Attributes:
+    service: the process.
+    line: socket that takes its jobs; it answers each with a byte.
+    limits: that it was started with.
+    stack: what it holds.
+    owner: id of the process that started it.
+  """
+  service: process.Service
+  line: socket.socket
+  limits: Limits
+  stack: contextlib.ExitStack
+  owner: int
 
 
 class LocalExecutor:
-  """An executor whose subclasses say how a process is started."""
+  """An executor whose subclasses say how a process is started.
+
+  Attributes:
+    namespace: whether a process sees only those that it has started.
+  """
+
+  namespace = False
 
   def __init__(self):
     """Compiles what runs in a sandbox, where nothing can be written."""
     for path in process.GUEST.glob('*.py'):
       with contextlib.suppress(OSError):  # then each program compiles it
         py_compile.compile(str(path))
+    # A thread's own: Linux ends a sandbox with the thread that started it.
+    self._own = threading.local()
+    weakref.finalize(self, _close, self._own)
 
   def command(self, guest: Guest, folder: str, code: str, limits: Limits,
               processes: int) -> list[str]:
@@ -63,7 +97,7 @@ class LocalExecutor:
     return [
         PYTHON, '-s', '-S', '-P', '-B', '-X', 'utf8', '-c', process.START, code,
         guest.role, ','.join(map(str, most)),
-        os.path.join(folder, next(iter(guest.files))),
+        os.path.join(folder, next(iter(guest.files), '')),
         *map(str, guest.descriptors), *guest.arguments]
 
   def started(
@@ -99,22 +133,61 @@ class LocalExecutor:
         tests=list(tests.tests), setup=tests.setup, entries=list(tests.entries),
         seconds=float(limits.seconds), wall=limits.wall / 2), _no_other)
     with contextlib.ExitStack() as stack:
-      ends = [stack.enter_context(open(end, mode, buffering=0))
-              for _ in range(2) for end, mode in zip(os.pipe(), ('rb', 'wb'))]
-      answers, answer, questions, question = [end.fileno() for end in ends]
-      checker = stack.enter_context(self.started(
-          Guest('checker', {'tests': spec}, (), (answers, question)), b'',
-          dataclasses.replace(limits, output=_VERDICTS)))
+      answers, answer, questions, question, verdicts, verdict = ends = [
+          stack.enter_context(open(end, mode, buffering=0))
+          for _ in range(3) for end, mode in zip(os.pipe(), ('rb', 'wb'))]
+      checker = self._checker(limits)
+      tests_file = stack.enter_context(tempfile.TemporaryFile())
+      tests_file.write(spec)
+      tests_file.seek(0)
+      try:
+        socket.send_fds(checker.line, [b'.'], [
+            end.fileno() for end in (tests_file, answers, question, verdict)])
+      except OSError as error:
+        raise SandboxError(f'the checker has ended ({error})') from None
+      checker.service.begin(
+          verdicts, dataclasses.replace(limits, output=_VERDICTS))
       candidate = stack.enter_context(self.started(
           Guest('candidate', {'program.py': _bytes(program)},
-                (str(limits.seconds),), (questions, answer)), b'', limits))
+                (str(limits.seconds),),
+                (questions.fileno(), answer.fileno())), b'', limits))
       # A side whose other side ends must notice.
       for end in ends:
-        end.close()
-      process.watch([checker, candidate])
-      self.verify(checker)
+        if end is not verdicts:
+          end.close()
+      process.watch([checker.service, candidate])
+      self.verify(checker.service)
       self.verify(candidate)
-      return _outcomes(checker, candidate, len(tests.tests))
+      return _outcomes(checker.service, candidate, len(tests.tests))
+
+  def close(self) -> None:
+    """Ends the checker that this thread keeps for its next program."""
+    _close(self._own)
+
+  def _checker(self, limits: Limits) -> _Checker:
+    """Returns this thread's checker, which is ready, or starts one."""
+    if checker := getattr(self._own, 'checker', None):
+      with contextlib.suppress(OSError):
+        if (checker.limits == limits and checker.owner == os.getpid()
+            and checker.line.recv(1) and checker.service.popen.poll() is None):
+          return checker
+      self.close()
+    with contextlib.ExitStack() as stack:
+      line, other = socket.socketpair()
+      stack.enter_context(line)
+      line.settimeout(_READY)
+      with other:
+        service = stack.enter_context(self.started(
+            Guest('checker', {}, (str(int(self.namespace)),),
+                  (other.fileno(),), process.Service), b'', limits))
+      self._own.checker = _Checker(
+          service, line, limits, stack.pop_all(), os.getpid())
+    return self._own.checker
+
+
+def _close(own: threading.local) -> None:
+  if checker := own.__dict__.pop('checker', None):
+    checker.stack.close()
 
 
 def _outcomes(
@@ -136,7 +209,7 @@ def _outcomes(
     limit = 'timeout'
   if len(found) < count and not limit and checked.status != 'memory':
     raise SandboxError(
-        f'the checker failed ({checked.status}): '
+        f'the checker has ended before its last test ({checked.status}): '
         f'{checked.stderr[-300:].decode(errors="replace")}')
   found += [Outcome(limit or 'memory')] * (count - len(found))
   if limit:

@@ -44,7 +44,7 @@ class Process:
     """
     self.limits, self._stdin = limits, memoryview(stdin)
     self.status = status
-    self.output = {1: bytearray(), 2: bytearray()}
+    self.output, self.open = {1: bytearray(), 2: bytearray()}, {1, 2}
     self.began = time.monotonic()
     # Hashes of texts are the same in each run, so that verdicts are too.
     self.popen = subprocess.Popen(
@@ -87,6 +87,7 @@ class Process:
       return
     if not data:
       selector.unregister(pipe)
+      self.open.discard(number)
     room = self.limits.output - len(self.output[number])
     self.output[number] += data[:room]
     if len(data) > room:
@@ -123,9 +124,13 @@ class Process:
     """Returns whether the process runs."""
     return self.popen.poll() is None
 
+  def finish(self) -> None:
+    """Ends what it does."""
+    self.close()
+
   def close(self) -> None:
     """Kills the process if it still runs, and closes its pipes."""
-    if self.running():
+    if self.popen.poll() is None:
       self.stop('killed')
     for pipe in (self.popen.stdin, self.popen.stdout, self.popen.stderr):
       with contextlib.suppress(OSError):
@@ -135,7 +140,7 @@ class Process:
 
   def result(self) -> Result:
     """Returns what came of the process, which has ended."""
-    code = self.popen.returncode
+    code = self.popen.returncode or 0
     # bwrap reports the signal that ended its program as a shell does.
     if self.status and 128 < code <= 128 + _SIGNALS:
       code = 128 - code
@@ -148,8 +153,34 @@ class Process:
         time.monotonic() - self.began, self.peak)
 
 
+class Service(Process):
+  """A process that does one job after another.
+
+  Each job has limits of its own, and a pipe of its own for what it writes,
+  whose end is that of the job.
+  """
+
+  def begin(self, pipe: IO[bytes], limits: Limits) -> None:
+    """Takes the reading end of a job's pipe, and its limits."""
+    self.popen.stdout.close()
+    self.popen.stdout, self.limits = pipe, limits
+    os.set_blocking(pipe.fileno(), False)
+    self.output, self.open = {1: bytearray(), 2: bytearray()}, {1, 2}
+    self.began, self.peak = time.monotonic(), 0
+    self._look = self.began + _FIRST_LOOK
+
+  def running(self) -> bool:
+    """Returns whether the job runs."""
+    return 1 in self.open and super().running()
+
+  def finish(self) -> None:
+    """Ends the job, and the process with it if the job has not ended."""
+    if self.end or self.running():
+      self.close()
+
+
 def watch(processes: Sequence[Process]) -> None:
-  """Waits for the first process, within the limits of all; then ends all.
+  """Waits for the first process, within the limits of all; then finishes all.
 
   Output is read until the process has ended, and no longer: a child that
   outlives it may hold the pipe.
@@ -182,7 +213,7 @@ def watch(processes: Sequence[Process]) -> None:
       if ends is not None:
         os.close(ends)
       for process in processes:
-        process.close()
+        process.finish()
 
 
 def _drain(selector: selectors.BaseSelector, process: Process,

@@ -10,6 +10,7 @@ a proxy with TLS.
 """
 
 import argparse
+from concurrent import futures
 import dataclasses
 import hmac
 import http.server
@@ -53,8 +54,14 @@ class Service(http.server.ThreadingHTTPServer):
     """
     super().__init__(address, _Handler)
     self.executor, self.token = executor, token
-    self.free = threading.Semaphore(workers)
+    # These threads keep their checkers; one that serves a request ends with it.
+    self.workers = futures.ThreadPoolExecutor(workers)
     self.room = threading.Semaphore(workers + queue)
+
+  def server_close(self) -> None:
+    """Closes the port, and waits for the programs that run."""
+    super().server_close()
+    self.workers.shutdown(cancel_futures=True)
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -87,8 +94,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
   def _answer(self, do: Callable[[Any], Any], body: bytes) -> None:
     try:
-      with self.server.free:
-        said = do(json.loads(body))
+      said = self.server.workers.submit(do, json.loads(body)).result()
     except SandboxError as error:
       return self._reply(500, str(error).encode())
     except (AttributeError, RecursionError, TypeError, ValueError) as error:

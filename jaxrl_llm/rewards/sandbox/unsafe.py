@@ -50,7 +50,7 @@ class SubprocessExecutor(local.LocalExecutor):
         path.write_bytes(data)
       try:
         # A limit of processes would count all of the user's.
-        one = process.Process(
+        one = guest.kind(
             self.command(guest, folder, str(process.GUEST), limits, -1),
             stdin=stdin, limits=limits, descriptors=guest.descriptors,
             folder=folder)

@@ -1,6 +1,7 @@
 """Tests of executors: limits, literals, and tests run against a proxy."""
 
 import collections
+import contextlib
 import dataclasses
 import decimal
 import enum
@@ -242,6 +243,47 @@ def test_outcomes(executor, name):
     assert [outcome.kind for outcome in outcomes] == kinds.split(), outcomes
 
 
+# What a test that is passed by force may do in the checker.
+FORCED = {
+    'nothing': 'True', 'kill': '__import__("os").kill(-1, 9)',
+    'end': '__import__("os").kill(__import__("os").getppid(), 9)',
+    'file': 'open("/tmp/left", "w").write("x")',
+    'daemon': '__import__("os").fork() and not __import__("time").sleep(.1) '
+              'or __import__("os").setsid() or __import__("time").sleep(99)',
+    'patch': '__import__("sys").modules["checker"].__dict__.update('
+             '_run=lambda *_: ("passed", "")) or True',
+    'close': '[__import__("os").closerange(0, 99)]'}
+
+
+def wait_for_tree(count):
+  """Waits until this process and its descendants are so many."""
+  end = time.monotonic() + 5
+  while len(process.tree(os.getpid())) != count:
+    assert time.monotonic() < end
+    time.sleep(0.01)
+
+
+@NEEDED
+@pytest.mark.parametrize('name', FORCED)
+def test_checker_is_as_new_after_any_test(name):
+  executor = sandbox.make('bubblewrap')
+  others = process.tree(os.getpid())
+  tests = Suite(['import os\nassert os.listdir("/tmp") == []\n'
+                 'assert f() == 3', 'assert eval(g())'])
+  program = f'def f(): return 3\ndef g(): return {FORCED[name]!r}'
+  with contextlib.suppress(sandbox.SandboxError):  # its own checker is killed
+    executor.check(program, tests, limits=LIMITS)
+  first = {*process.tree(os.getpid())}
+  honest = 'def f(): return 3\ndef g(): return "1 == 2"'
+  outcomes = executor.check(honest, tests, limits=LIMITS)
+  assert [outcome.kind for outcome in outcomes] == ['passed', 'wrong'], outcomes
+  if name in ('nothing', 'patch'):
+    assert len(first & {*process.tree(os.getpid())}) >= len(others) + 3
+  wait_for_tree(len(others) + 3)  # two of bwrap and the checker
+  executor.close()
+  wait_for_tree(len(others))
+
+
 def test_setup_is_trusted_and_entries_are_the_programs(executor):
   program = ('def helper(x): return "forged"\n'
              'def sum(a, b): return a * b\n')
@@ -282,9 +324,13 @@ def test_long_frames_are_refused():
 
 
 @NEEDED
-def test_killed_parent_leaves_nothing():
-  code = ('from jaxrl_llm.rewards import sandbox\n'
-          'sandbox.make().run("import time; time.sleep(99)")')
+@pytest.mark.parametrize('use', [
+    'run("import time; time.sleep(99)")',
+    'check("", sandbox.Suite(["import time; time.sleep(99)"]))',
+    'check("", sandbox.Suite(["assert True"])); import time; time.sleep(99)'])
+def test_killed_parent_leaves_nothing(use):
+  code = ('from jaxrl_llm.rewards import sandbox\nbox = sandbox.make()\n'
+          f'box.{use}')
   parent = subprocess.Popen([sys.executable, '-c', code])
   end = time.monotonic() + 30
   while len(children := process.tree(parent.pid)) < 4:

@@ -1,15 +1,17 @@
 """The side of the tests: runs them against a proxy of the program.
 
-  checker.main(TESTS, READS, WRITES)
+  checker.serve(LINE, NAMESPACE)
 
-Each test runs in a child of its own. Names that a test does not define stand
-for the program's: calls cross to the other sandbox, and results come back as
-literals. Objects that are no literals stay there; here they are `Remote`, and
-equal only to themselves, whatever the program says. The standard output gets a
-frame for each test: (kind, detail) with the kind passed, wrong, exception,
-timeout, memory, killed or syntax_error.
+Programs come one after another; each is judged in a child of its own, and each
+of its tests in a child of that. Names that a test does not define stand for the
+program's: calls cross to the other sandbox, and results come back as literals.
+Objects that are no literals stay there; here they are `Remote`, and equal only
+to themselves, whatever the program says. A pipe gets a frame for each test:
+(kind, detail) with the kind passed, wrong, exception, timeout, memory, killed
+or syntax_error.
 """
 
+import _signal as signal  # signal itself imports enum
 import builtins
 import os
 import sys
@@ -18,6 +20,7 @@ import time
 import frames
 import literals
 
+_INT = 4  # bytes of a descriptor in a message
 _GRACE = 5.0  # seconds until the program's side has ended a test
 
 
@@ -264,17 +267,13 @@ def _of_error(error):
 
 
 def _silent():
-  """Takes the standard streams from this process.
-
-  The verdicts go to standard output: a test that prints a result of the program
-  must not write there.
-  """
+  """Takes the standard streams from this process: a test may print."""
   null = os.open(os.devnull, os.O_RDWR)
   for descriptor in (0, 1, 2):
     os.dup2(null, descriptor)
 
 
-def _test(outer, number, test, spec):
+def _test(outer, out, number, test, spec):
   """Does a test in a child; returns its verdict."""
   outer.send(number, b't')
   child, inner = frames.fork()
@@ -282,6 +281,7 @@ def _test(outer, number, test, spec):
     try:
       os.setsid()
       outer.close()
+      os.close(out.writes)
       _silent()
       frames.limit_cpu(spec['seconds'])
       verdict = _run(
@@ -316,11 +316,60 @@ def _ended(outer, number):
   raise frames.Closed
 
 
-def main(path, reads, writes):
-  """Runs the tests of a file and writes their verdicts."""
-  with open(path, 'rb') as file:
+def serve(line, namespace):
+  """Judges programs until the other end of a socket is closed.
+
+  Each job is four descriptors: a file with the tests, the channel to the
+  program, and a pipe for the verdicts. When it is over and nothing is left of
+  it, a byte is sent. This process itself reads nothing that comes of a program.
+
+  Args:
+    line: the socket's descriptor.
+    namespace: whether every other process that can be seen is of the job.
+  """
+  # Modules that are loaded here make each fork slower: socket is large.
+  import _socket
+  jobs = _socket.socket(fileno=line)
+  while True:
+    _, received, _, _ = jobs.recvmsg(1, _socket.CMSG_SPACE(4 * _INT))
+    if not received:
+      return
+    _, _, data = received[0]
+    ends = [int.from_bytes(data[i:i + _INT], sys.byteorder)
+            for i in range(0, 4 * _INT, _INT)]
+    child = os.fork()
+    if not child:
+      try:
+        jobs.close()
+        os.setsid()
+        _judge(*ends)
+      finally:
+        os._exit(0)
+    for end in ends:
+      os.close(end)
+    os.waitpid(child, 0)
+    _kill_rest(child, namespace)
+    if os.listdir() or namespace and os.listdir('/tmp'):
+      return  # the next program gets a new sandbox
+    jobs.send(b'.')
+
+
+def _kill_rest(child, namespace):
+  """Kills what a child has left: all of the namespace, or its group."""
+  try:
+    if namespace:
+      os.kill(-1, signal.SIGKILL)  # but this process and the first
+    else:
+      os.killpg(child, signal.SIGKILL)
+  except ProcessLookupError:
+    pass
+
+
+def _judge(tests, reads, writes, verdicts):
+  """Runs the tests of a file and writes their verdicts; all are descriptors."""
+  with open(tests, 'rb') as file:
     spec = literals.load(file.read(), _none)
-  outer, out = frames.Channel(reads, writes), frames.Channel(0, 1)
+  outer, out = frames.Channel(reads, writes), frames.Channel(-1, verdicts)
   fault = 'killed', 'as the program began'
   try:
     _, kind, data = outer.receive()
@@ -334,7 +383,7 @@ def main(path, reads, writes):
     verdict = fault
     if not fault:
       try:
-        verdict = _test(outer, number, test, spec)
+        verdict = _test(outer, out, number, test, spec)
       except frames.Closed:
         fault = verdict = 'killed', ''
     kind, detail = verdict

@@ -16,9 +16,9 @@ def main(role, limits, file, *more):
   Args:
     role: 'run', 'candidate' or 'checker'.
     limits: see the top of this file.
-    file: path of the program or the tests.
-    *more: seconds for 'run'; descriptors to read and write, and for 'candidate'
-      the processor seconds of a test.
+    file: path of the program; not for 'checker'.
+    *more: seconds for 'run'; for 'candidate' descriptors to read and write, and
+      the processor seconds of a test; for 'checker' see `checker.serve`.
   """
   import resource
   memory, processes, size, descriptors = map(int, limits.split(','))
@@ -43,7 +43,7 @@ def main(role, limits, file, *more):
     exec(code, module.__dict__)
   elif role == 'checker':
     import checker
-    checker.main(file, *map(int, more))
+    checker.serve(*map(int, more))
   else:
     import candidate
     candidate.main(file, int(more[0]), int(more[1]), float(more[2]))
