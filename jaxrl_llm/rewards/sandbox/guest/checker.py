@@ -361,7 +361,7 @@ def _kill_rest(child, namespace):
       os.kill(-1, signal.SIGKILL)  # but this process and the first
     else:
       os.killpg(child, signal.SIGKILL)
-  except ProcessLookupError:
+  except OSError:  # there is nothing
     pass
 
 
