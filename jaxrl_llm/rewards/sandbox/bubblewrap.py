@@ -14,7 +14,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from typing import Iterator
+from typing import ContextManager, Iterator, Sequence
 
 from jaxrl_llm.rewards.sandbox import local, process
 from jaxrl_llm.rewards.sandbox.protocol import Limits, SandboxError
@@ -67,40 +67,12 @@ class BubblewrapExecutor(local.LocalExecutor):
       raise ValueError(_REFUSED.format(
           tried.stderr.decode(errors='replace').strip()[-200:]))
 
-  @contextlib.contextmanager
   def started(
       self, guest: local.Guest, stdin: bytes, limits: Limits,
-  ) -> Iterator[process.Process]:
+  ) -> ContextManager[process.Process]:
     """Starts a process; see `local.LocalExecutor`."""
-    with contextlib.ExitStack() as stack:
-      arguments, inherited = [], [*guest.descriptors]
-
-      def given(data):
-        inherited.append(_in_memory(stack, data))
-        return str(inherited[-1])
-
-      status = stack.enter_context(tempfile.TemporaryFile())
-      inherited.append(status.fileno())
-      arguments += ['--json-status-fd', str(status.fileno())]
-      if self._filter:
-        arguments += ['--seccomp', given(self._filter)]
-      for path in _FOLDER, '/tmp':
-        arguments += ['--size', str(int(limits.disk)), '--tmpfs', path]
-      for name, data in guest.files.items():
-        arguments += ['--file', given(data), os.path.join(_FOLDER, name)]
-      command = [
-          self._bwrap, *self._fixed, *arguments, '--chdir', _FOLDER,
-          '--remount-ro', '/', '--', *self.command(
-              guest, _FOLDER, _CODE, limits,
-              limits.processes if _counts_by_namespace() else -1)]
-      try:
-        one = guest.kind(
-            command, stdin=stdin, limits=limits, descriptors=inherited,
-            status=status)
-      except OSError as error:
-        raise SandboxError(f'bwrap cannot be started ({error})') from None
-      stack.callback(one.close)
-      yield one
+    return _started(
+        [self._bwrap, *self._fixed], self._filter, guest, stdin, limits)
 
   def verify(self, ended: process.Process) -> None:
     """Raises SandboxError if bwrap could not make the sandbox."""
@@ -111,6 +83,42 @@ class BubblewrapExecutor(local.LocalExecutor):
       raise SandboxError(
           'bwrap failed: '
           + bytes(ended.output[2][-300:]).decode(errors='replace').strip())
+
+
+@contextlib.contextmanager
+def _started(
+    bwrap: Sequence[str], seccomp: bytes, guest: local.Guest, stdin: bytes,
+    limits: Limits) -> Iterator[process.Process]:
+  """Starts a process by a command of bwrap, with a filter of system calls."""
+  with contextlib.ExitStack() as stack:
+    arguments, inherited = [], [*guest.descriptors]
+
+    def given(data):
+      inherited.append(_in_memory(stack, data))
+      return str(inherited[-1])
+
+    status = stack.enter_context(tempfile.TemporaryFile())
+    inherited.append(status.fileno())
+    arguments += ['--json-status-fd', str(status.fileno())]
+    if seccomp:
+      arguments += ['--seccomp', given(seccomp)]
+    for path in _FOLDER, '/tmp':
+      arguments += ['--size', str(int(limits.disk)), '--tmpfs', path]
+    for name, data in guest.files.items():
+      arguments += ['--file', given(data), os.path.join(_FOLDER, name)]
+    command = [
+        *bwrap, *arguments, '--chdir', _FOLDER, '--remount-ro', '/', '--',
+        *local.command(
+            guest, _FOLDER, _CODE, limits,
+            limits.processes if _counts_by_namespace() else -1)]
+    try:
+      one = guest.kind(
+          command, stdin=stdin, limits=limits, descriptors=inherited,
+          status=status)
+    except OSError as error:
+      raise SandboxError(f'bwrap cannot be started ({error})') from None
+    stack.callback(one.close)
+    yield one
 
 
 def _in_memory(stack: contextlib.ExitStack, data: bytes) -> int:

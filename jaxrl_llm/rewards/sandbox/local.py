@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import os
 import py_compile
+import re
 import socket
 import sys
 import tempfile
@@ -25,7 +26,14 @@ from jaxrl_llm.rewards.sandbox.protocol import (
 # A virtual environment's own is a link that needs the environment.
 PYTHON = os.path.realpath(getattr(sys, '_base_executable', sys.executable))
 _FILES = 256  # open files of a process
+_LIMITS = {'timeout': 'timeout', 'memory': 'memory', 'processes': 'killed'}
 _VERDICTS = 64 << 20  # bytes that the checker may write
+# A test with such a name may run what a program returns, as if it were its own.
+# Its sandbox is not kept.
+_CODE = re.compile(
+    r'\b(eval|exec|compile|__import__|__builtins__|(get|set|del)attr|globals|'
+    r'locals|vars|attrgetter|methodcaller|import_module|importlib|runpy|pickle|'
+    r'marshal|shelve|ctypes|subprocess|system|popen)\b')
 _READY = 5.0  # seconds until the checker is ready again
 
 
@@ -64,6 +72,25 @@ class _Checker(NamedTuple):
   owner: int
 
 
+def command(guest: Guest, folder: str, code: str, limits: Limits,
+            processes: int) -> list[str]:
+  """Returns the command of a process, as it is in its sandbox.
+
+  Args:
+    guest: what it is for.
+    folder: its private folder there.
+    code: folder of `guest/` there.
+    limits: what it may use.
+    processes: limit of the user's processes in this sandbox; -1 for none.
+  """
+  most = map(int, (limits.memory, processes, limits.disk, _FILES))
+  return [
+      PYTHON, '-s', '-S', '-P', '-B', '-X', 'utf8', '-c', process.START, code,
+      guest.role, ','.join(map(str, most)),
+      os.path.join(folder, next(iter(guest.files), '')),
+      *map(str, guest.descriptors), *guest.arguments]
+
+
 class LocalExecutor:
   """An executor whose subclasses say how a process is started.
 
@@ -82,28 +109,12 @@ class LocalExecutor:
     self._own = threading.local()
     weakref.finalize(self, _close, self._own)
 
-  def command(self, guest: Guest, folder: str, code: str, limits: Limits,
-              processes: int) -> list[str]:
-    """Returns the command of a process, as it is in its sandbox.
-
-    Args:
-      guest: what it is for.
-      folder: its private folder there.
-      code: folder of `guest/` there.
-      limits: what it may use.
-      processes: limit of the user's processes in this sandbox; -1 for none.
-    """
-    most = map(int, (limits.memory, processes, limits.disk, _FILES))
-    return [
-        PYTHON, '-s', '-S', '-P', '-B', '-X', 'utf8', '-c', process.START, code,
-        guest.role, ','.join(map(str, most)),
-        os.path.join(folder, next(iter(guest.files), '')),
-        *map(str, guest.descriptors), *guest.arguments]
-
   def started(
       self, guest: Guest, stdin: bytes, limits: Limits,
   ) -> ContextManager[process.Process]:
     """Starts a process; what it needed on this machine ends with the context.
+
+    The context must not hold this object, which may keep a process for long.
 
     Raises:
       SandboxError: it cannot be started.
@@ -136,10 +147,12 @@ class LocalExecutor:
       answers, answer, questions, question, verdicts, verdict = ends = [
           stack.enter_context(open(end, mode, buffering=0))
           for _ in range(3) for end, mode in zip(os.pipe(), ('rb', 'wb'))]
-      checker = self._checker(limits)
       tests_file = stack.enter_context(tempfile.TemporaryFile())
       tests_file.write(spec)
       tests_file.seek(0)
+      checker = self._checker(limits)
+      if _CODE.search('\n'.join((tests.setup, *tests.tests))):
+        stack.callback(self.close)
       try:
         socket.send_fds(checker.line, [b'.'], [
             end.fileno() for end in (tests_file, answers, question, verdict)])
@@ -202,16 +215,14 @@ def _outcomes(
   except (TypeError, ValueError, frames.Closed):
     pass
   checked, judged = checker.result(), candidate.result()
-  # A limit of the program's, whose end is that of all of its tests.
-  limit = {'timeout': 'timeout', 'memory': 'memory', 'processes': 'killed'}.get(
+  # A limit of the program's, or of the tests', whose end is that of all.
+  limit = _LIMITS.get(checked.status) or _LIMITS.get(
       candidate.end or judged.status)
-  if checked.status == 'timeout':
-    limit = 'timeout'
-  if len(found) < count and not limit and checked.status != 'memory':
+  if len(found) < count and not limit:
     raise SandboxError(
         f'the checker has ended before its last test ({checked.status}): '
         f'{checked.stderr[-300:].decode(errors="replace")}')
-  found += [Outcome(limit or 'memory')] * (count - len(found))
+  found += [Outcome(limit)] * (count - len(found))
   if limit:
     found = [Outcome(limit, o.detail) if o.kind == 'killed' else o
              for o in found]

@@ -99,6 +99,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
       return self._reply(500, str(error).encode())
     except (AttributeError, RecursionError, TypeError, ValueError) as error:
       return self._reply(400, str(error).encode('utf-8', 'replace'))
+    except (futures.CancelledError, RuntimeError):
+      return self._reply(503, b'the service ends')
     self._reply(200, json.dumps(said).encode())
 
   def _run(self, data: Any) -> Any:
@@ -159,6 +161,8 @@ def main() -> None:
     service.serve_forever()
   except KeyboardInterrupt:
     pass
+  finally:
+    service.server_close()
 
 
 if __name__ == '__main__':

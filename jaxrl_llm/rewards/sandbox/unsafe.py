@@ -4,7 +4,7 @@ import contextlib
 import os
 import pathlib
 import tempfile
-from typing import Iterator
+from typing import ContextManager, Iterator
 
 from jaxrl_llm.rewards.sandbox import local, process
 from jaxrl_llm.rewards.sandbox.protocol import Limits, SandboxError
@@ -36,29 +36,35 @@ class SubprocessExecutor(local.LocalExecutor):
           'this machine has nothing to lose.')
     super().__init__()
 
-  @contextlib.contextmanager
   def started(
       self, guest: local.Guest, stdin: bytes, limits: Limits,
-  ) -> Iterator[process.Process]:
+  ) -> ContextManager[process.Process]:
     """Starts a process; see `local.LocalExecutor`."""
-    # Files that it has made unreadable are its own.
-    with tempfile.TemporaryDirectory(
-        prefix='jaxrl_llm_', ignore_cleanup_errors=True) as folder:
-      for name, data in guest.files.items():
-        path = pathlib.Path(folder, name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-      try:
-        # A limit of processes would count all of the user's.
-        one = guest.kind(
-            self.command(guest, folder, str(process.GUEST), limits, -1),
-            stdin=stdin, limits=limits, descriptors=guest.descriptors,
-            folder=folder)
-      except OSError as error:
-        raise SandboxError(f'Python cannot be started ({error})') from None
-      try:
-        yield one
-      finally:
-        one.close()
-        with contextlib.suppress(OSError):  # so that it can be deleted
-          os.chmod(folder, 0o700)
+    return _started(guest, stdin, limits)
+
+
+@contextlib.contextmanager
+def _started(
+    guest: local.Guest, stdin: bytes, limits: Limits,
+) -> Iterator[process.Process]:
+  # Files that it has made unreadable are its own.
+  with tempfile.TemporaryDirectory(
+      prefix='jaxrl_llm_', ignore_cleanup_errors=True) as folder:
+    for name, data in guest.files.items():
+      path = pathlib.Path(folder, name)
+      path.parent.mkdir(parents=True, exist_ok=True)
+      path.write_bytes(data)
+    try:
+      # A limit of processes would count all of the user's.
+      one = guest.kind(
+          local.command(guest, folder, str(process.GUEST), limits, -1),
+          stdin=stdin, limits=limits, descriptors=guest.descriptors,
+          folder=folder)
+    except OSError as error:
+      raise SandboxError(f'Python cannot be started ({error})') from None
+    try:
+      yield one
+    finally:
+      one.close()
+      with contextlib.suppress(OSError):  # so that it can be deleted
+        os.chmod(folder, 0o700)

@@ -243,16 +243,21 @@ def test_outcomes(executor, name):
     assert [outcome.kind for outcome in outcomes] == kinds.split(), outcomes
 
 
-# What a test that is passed by force may do in the checker.
-FORCED = {
-    'nothing': 'True', 'kill': '__import__("os").kill(-1, 9)',
-    'end': '__import__("os").kill(__import__("os").getppid(), 9)',
-    'file': 'open("/tmp/left", "w").write("x")',
-    'daemon': '__import__("os").fork() and not __import__("time").sleep(.1) '
-              'or __import__("os").setsid() or __import__("time").sleep(99)',
-    'patch': '__import__("sys").modules["checker"].__dict__.update('
-             '_run=lambda *_: ("passed", "")) or True',
-    'close': '[__import__("os").closerange(0, 99)]'}
+# What a test may do in the checker; whether the checker is kept.
+ACTS = {
+    'nothing': ('pass', True), 'print': ('print("x" * 10 ** 6)', True),
+    'kill': ('import os\nos.kill(-1, 9)', False),
+    'end': ('import os\nos.kill(os.getppid(), 9)', True),
+    'end all': ('import os\nos.kill(2, 9)', False),
+    'file': ('open("/tmp/left", "w").write("x")', False),
+    'own file': ('open("left", "w").write("x")', False),
+    'daemon': (
+        'import os, time\nif os.fork():\n  time.sleep(.1)\nelse:\n'
+        '  os.setsid()\n  time.sleep(99)', True),
+    'patch': ('import sys\nsys.modules["checker"]._run = print', True),
+    'close': ('import os\nos.closerange(0, 99)', True),
+    'loop': ('while True: pass', True),
+    'code': ('assert eval(g()) == 3', False)}
 
 
 def wait_for_tree(count):
@@ -264,24 +269,63 @@ def wait_for_tree(count):
 
 
 @NEEDED
-@pytest.mark.parametrize('name', FORCED)
+@pytest.mark.parametrize('name', ACTS)
 def test_checker_is_as_new_after_any_test(name):
   executor = sandbox.make('bubblewrap')
-  others = process.tree(os.getpid())
-  tests = Suite(['import os\nassert os.listdir("/tmp") == []\n'
-                 'assert f() == 3', 'assert eval(g())'])
-  program = f'def f(): return 3\ndef g(): return {FORCED[name]!r}'
+  others = {*process.tree(os.getpid())}
+  act, kept = ACTS[name]
+  program = 'def f(): return 3\ndef g(): return "1 + 2"'
+
+  def outcomes(*tests):
+    return [outcome.kind for outcome in executor.check(
+        program, Suite(tests), limits=LIMITS)]
+
+  outcomes('assert f() == 3')
+  first = {*process.tree(os.getpid())} - others
   with contextlib.suppress(sandbox.SandboxError):  # its own checker is killed
-    executor.check(program, tests, limits=LIMITS)
-  first = {*process.tree(os.getpid())}
-  honest = 'def f(): return 3\ndef g(): return "1 == 2"'
-  outcomes = executor.check(honest, tests, limits=LIMITS)
-  assert [outcome.kind for outcome in outcomes] == ['passed', 'wrong'], outcomes
-  if name in ('nothing', 'patch'):
-    assert len(first & {*process.tree(os.getpid())}) >= len(others) + 3
-  wait_for_tree(len(others) + 3)  # two of bwrap and the checker
+    outcomes(act)
+  assert outcomes(
+      'import os\nassert os.listdir("/tmp") == os.listdir() == []\n'
+      'assert f() == 3', 'assert f() == 4') == ['passed', 'wrong']
+  now = {*process.tree(os.getpid())} - others
+  assert (len(first & now) >= 3) == kept  # two of bwrap and the checker
+  wait_for_tree(len(others) + 3)
   executor.close()
   wait_for_tree(len(others))
+
+
+@pytest.mark.parametrize('name', EXECUTORS)
+def test_forgotten_executor_keeps_nothing(name):
+  executor = sandbox.make(name, allow_unsafe=True)
+  others = len(process.tree(os.getpid()))
+  executor.check('', Suite(['assert True']), limits=LIMITS)
+  assert len(process.tree(os.getpid())) > others
+  del executor
+  wait_for_tree(others)
+
+
+@pytest.mark.parametrize('literal', [
+    b"d4;s6;passedNi0;s9;exception", b't3;s9;exceptionNN', b't1;s9;exception',
+    b'd0;', b't2;s9;exceptioni' + b'f' * 5000 + b';', b't2;s6;passeds0;',
+    b't2;s9;exceptions' + b'%x;' % 20_000 + b'x' * 20_000, b'T', b'l1;N',
+    b't2;s9;exceptionN', b'?', b''], ids=lambda literal: literal[:20])
+def test_own_reason_of_a_program_that_has_ended(executor, literal):
+  """Whatever it says of its start, or of its end, is no pass and no error."""
+  limits = Limits(seconds=1, wall=3)
+  frame = ('import os\ndef send(number, kind, data):\n'
+           '  data = (number.to_bytes(4, "big") + kind'
+           ' + len(data).to_bytes(4, "big") + data)\n'
+           '  for d in range(3, 64):\n'
+           '    try: os.write(d, data)\n    except OSError: pass\n')
+  tests = Suite(['assert add(1, 2) == 3', 'try:\n  add(1, 2)\nexcept:\n  pass'])
+  for program in (
+      f'{frame}send(0, b"l", {literal})\ndef add(a, b): return 0\n',
+      f'{frame}def add(a, b): send(1, b"e", {literal}); os._exit(0)\n'):
+    outcomes = executor.check(program, tests, limits=limits)
+    # An end that is said too early may cost the program its next test.
+    assert {outcome.kind for outcome in outcomes} <= {
+        'exception', 'killed', 'timeout'}, outcomes
+    assert all(len(outcome.detail) < 10_000 for outcome in outcomes)
 
 
 def test_setup_is_trusted_and_entries_are_the_programs(executor):

@@ -4,11 +4,12 @@ import contextlib
 import http.client
 import json
 import threading
+import time
 
 import pytest
 
 from jaxrl_llm.rewards import sandbox
-from jaxrl_llm.rewards.sandbox import Limits, remote, serve, Suite
+from jaxrl_llm.rewards.sandbox import Limits, remote, serve, Suite, wire
 
 TOKEN = 'a-token-of-the-tests'
 
@@ -99,6 +100,32 @@ def test_bad_requests_are_refused(body, status):
         'Authorization': f'Bearer {TOKEN}'})
     assert connection.getresponse().status == status
     connection.close()
+
+
+def test_service_that_ends_says_so():
+  """It waits for the program that runs, not for those that wait."""
+  executor, go, statuses = Fake(), threading.Event(), []
+  executor.run = lambda *_, **__: go.wait(60) and Fake().run(
+      '1', stdin=b'', files={}, limits=Limits())
+  body = json.dumps(wire.packed_run('1', b'', {}, Limits()))
+
+  def ask(address):
+    connection = http.client.HTTPConnection(*address)
+    connection.request('POST', '/run', body, {
+        'Authorization': f'Bearer {TOKEN}'})
+    statuses.append(connection.getresponse().status)
+
+  with served(executor) as (service, _):
+    askers = [threading.Thread(target=ask, args=(service.server_address,))
+              for _ in range(3)]
+    for asker in askers:
+      asker.start()
+    while service.workers._work_queue.qsize() < 2:
+      time.sleep(0.01)
+    threading.Timer(1.5, go.set).start()  # `shutdown` looks twice a second
+  for asker in askers:
+    asker.join()
+  assert sorted(statuses) == [200, 503, 503]
 
 
 def test_bad_addresses_and_tokens_are_refused(token, monkeypatch):

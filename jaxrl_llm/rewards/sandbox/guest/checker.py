@@ -20,6 +20,10 @@ import time
 import frames
 import literals
 
+_KILLED = 'killed', ''
+_NONE = b'N'  # the literal of None
+_REASONS = 'syntax_error', 'exception', 'memory', 'timeout', 'killed'
+_LONGEST_REASON = 10_000  # bytes
 _INT = 4  # bytes of a descriptor in a message
 _GRACE = 5.0  # seconds until the program's side has ended a test
 
@@ -55,12 +59,11 @@ class Peer:
         if kind == b'a':
           break
         if kind != b'q':
-          self.gone = literals.load(data, _none) if kind == b'e' else (
-              'killed', '')
+          self.gone = _reason(data) if kind == b'e' else _KILLED
           raise Gone
         self._call_back(data)
     except frames.Closed:
-      self.gone = self.gone or ('killed', '')
+      self.gone = self.gone or _KILLED
       raise Gone from None
     try:
       good, value, more = literals.load(data, self._loaded)
@@ -184,6 +187,21 @@ class Remote:
     return self._ask('convert', 'float')
 
 
+def _reason(data):
+  """Returns why the program ended: (kind, detail).
+
+  The program may have written this itself, so it can be of any form.
+  """
+  try:
+    said = literals.load(data, _none) if len(data) < _LONGEST_REASON else None
+  except ValueError:
+    said = None
+  if type(said) is tuple and [*map(type, said)] == [str, str] and (
+      said[0] in _REASONS):
+    return said
+  return _KILLED
+
+
 def _number(remote):
   return object.__getattribute__(remote, '_remote')[1]
 
@@ -251,8 +269,7 @@ def _run(peer, setup, test, entries):
   except BaseException as error:
     verdict = _of_error(error)
   if peer.gone:  # a test may catch every exception, Gone among them
-    kind, detail = peer.gone
-    verdict = (kind if kind == 'timeout' else 'killed'), str(detail)
+    verdict = peer.gone
   return verdict
 
 
@@ -289,7 +306,7 @@ def _test(outer, out, number, test, spec):
       inner.send(number, b'v', literals.dump(verdict, str))
     finally:
       os._exit(0)
-  verdict, end = ('killed', ''), None
+  verdict, end = _KILLED, None
   try:
     why, data, end = frames.relay(outer, inner, number, spec['wall'])
     if why == b'v':
@@ -298,8 +315,9 @@ def _test(outer, out, number, test, spec):
       verdict = 'timeout', f'{spec["wall"]:g} s'
   finally:
     inner.close()
-    _, used = frames.end_child(child)
-  if why == b'' and used >= spec['seconds']:
+    status, used = frames.end_child(child)
+  if why == b'' and (used >= spec['seconds'] or os.WIFSIGNALED(status)
+                     and os.WTERMSIG(status) == signal.SIGXCPU):
     verdict = 'timeout', f'{spec["seconds"]:g} s'
   if end is None:
     outer.send(number, b'o')
@@ -373,11 +391,9 @@ def _judge(tests, reads, writes, verdicts):
   fault = 'killed', 'as the program began'
   try:
     _, kind, data = outer.receive()
-    said = literals.load(data, _none) if kind == b'l' else fault
-    # The program may have written this itself.
-    if said is None or said[0] in ('syntax_error', 'exception', 'memory'):
-      fault = said
-  except (frames.Closed, IndexError, TypeError, ValueError):
+    if kind == b'l':
+      fault = None if data == _NONE else _reason(data)
+  except frames.Closed:
     pass
   for number, test in enumerate(spec['tests'], 1):
     verdict = fault
@@ -385,6 +401,5 @@ def _judge(tests, reads, writes, verdicts):
       try:
         verdict = _test(outer, out, number, test, spec)
       except frames.Closed:
-        fault = verdict = 'killed', ''
-    kind, detail = verdict
-    out.send(number, b'v', literals.dump((str(kind), str(detail)), str))
+        fault = verdict = _KILLED
+    out.send(number, b'v', literals.dump(verdict, str))
