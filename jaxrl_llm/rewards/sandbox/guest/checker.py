@@ -13,6 +13,7 @@ or syntax_error.
 
 import _signal as signal  # signal itself imports enum
 import builtins
+import gc
 import os
 import sys
 import time
@@ -347,6 +348,9 @@ def serve(line, namespace):
   """
   # Modules that are loaded here make each fork slower: socket is large.
   import _socket
+  # The first call makes the types of `ast`, 3 ms; each child would make its own.
+  compile('', '<test>', 'exec', dont_inherit=True)
+  gc.freeze()  # so that a collection in a child leaves these pages shared
   jobs = _socket.socket(fileno=line)
   while True:
     _, received, _, _ = jobs.recvmsg(1, _socket.CMSG_SPACE(4 * _INT))
