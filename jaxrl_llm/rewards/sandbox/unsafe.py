@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+import subprocess
 import tempfile
 from typing import ContextManager, Iterator
 
@@ -47,9 +48,7 @@ class SubprocessExecutor(local.LocalExecutor):
 def _started(
     guest: local.Guest, stdin: bytes, limits: Limits,
 ) -> Iterator[process.Process]:
-  # Files that it has made unreadable are its own.
-  with tempfile.TemporaryDirectory(
-      prefix='jaxrl_llm_', ignore_cleanup_errors=True) as folder:
+  with _folder() as folder:
     for name, data in guest.files.items():
       path = pathlib.Path(folder, name)
       path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,5 +65,20 @@ def _started(
       yield one
     finally:
       one.close()
-      with contextlib.suppress(OSError):  # so that it can be deleted
-        os.chmod(folder, 0o700)
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[str]:
+  """Makes a folder for a program, and deletes it whatever is in it then."""
+  # Files that it has made unreadable are its own.
+  made = tempfile.TemporaryDirectory(
+      prefix='jaxrl_llm_', ignore_cleanup_errors=True)
+  try:
+    yield made.name
+  finally:
+    with contextlib.suppress(OSError):  # so that it can be deleted
+      os.chmod(made.name, 0o700)
+    try:
+      made.cleanup()
+    except RecursionError:  # thousands of folders in one another
+      subprocess.run(['rm', '-rf', made.name], check=False)

@@ -10,6 +10,7 @@ import math
 import os
 import subprocess
 import sys
+import tempfile
 import time
 
 import pytest
@@ -336,6 +337,15 @@ def test_setup_is_trusted_and_entries_are_the_programs(executor):
       setup='def helper(x): return x + 1\ndef sum(a, b): pass',
       entries=['sum']))
   assert [outcome.kind for outcome in outcomes] == ['passed', 'passed']
+
+
+def test_deep_folders_are_deleted(executor, monkeypatch, tmp_path):
+  monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
+  result = executor.run(
+      'import os\nfor _ in range(2000):\n  os.mkdir("d")\n  os.chdir("d")\n'
+      'print(1)')
+  assert result.stdout == b'1\n'
+  assert not [*tmp_path.iterdir()]
 
 
 def test_hashes_of_texts_are_the_same_each_time(executor):

@@ -348,7 +348,7 @@ def serve(line, namespace):
   """
   # Modules that are loaded here make each fork slower: socket is large.
   import _socket
-  # The first call makes the types of `ast`, 3 ms; each child would make its own.
+  # The first call makes the types of `ast`, in 3 ms, which each child would.
   compile('', '<test>', 'exec', dont_inherit=True)
   gc.freeze()  # so that a collection in a child leaves these pages shared
   jobs = _socket.socket(fileno=line)
