@@ -5,6 +5,7 @@ are in ../shared/data: a sample, and with `-m slow` all of them, with mutations
 whose verdicts must equal those of plain runs.
 """
 
+import copy
 import dataclasses
 import json
 import pathlib
@@ -72,6 +73,25 @@ def make(tmp_path):
 
 def fenced(program):
   return f'Here it is:\n```python\n{program}\n```\nIt adds.'
+
+
+@pytest.fixture(scope='module')
+def by_row(tmp_path_factory):
+  """Function that makes a task of one row once: its workers take a second."""
+  made = {}
+
+  def get(row):
+    key = json.dumps(row)
+    if key not in made:
+      path = write(tmp_path_factory.mktemp('row') / 'rows.jsonl', [row])
+      made[key] = tasks.get(
+          'code', TOKENIZER, path=(path,), heldout_count=0, workers=1,
+          sandbox='subprocess', allow_unsafe=True)
+    return made[key]
+
+  yield get
+  for task in made.values():
+    task.close()
 
 
 @pytest.mark.parametrize('text, entry, found', [
@@ -179,14 +199,15 @@ def test_references_pass(unsafe):
     (CASES, fenced('print(2)\nprint(4)'), .5, 'wrong'),
     (CASES, fenced('print(input() * 0)\nprint(4'), 0, 'syntax_error'),
     (CASES, fenced('x = input()\nx[9]'), 0, 'exception')])
-def test_verdicts(unsafe, row, text, reward, kind):
-  task = unsafe(row)
+def test_verdicts(by_row, row, text, reward, kind):
+  task = by_row(row)
   verdict = task.verify(task.train[0], text, False)
   assert (verdict.kind, verdict.valid) == (kind, True), verdict
   assert verdict.reward == pytest.approx(reward)
   if reward < 1:
-    task.options = dataclasses.replace(task.options, reward='all')
-    assert task.verify(task.train[0], text, False).reward == 0
+    strict = copy.copy(task)  # with the same workers
+    strict.options = dataclasses.replace(task.options, reward='all')
+    assert strict.verify(task.train[0], text, False).reward == 0
 
 
 def test_completion(unsafe):
