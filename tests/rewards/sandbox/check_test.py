@@ -260,10 +260,15 @@ ACTS = {
     'code': ('assert eval(g()) == 3', False)}
 
 
-def wait_for_tree(count):
-  """Waits until this process and its descendants are so many."""
+def started(others):
+  """Returns the descendants of this process that are not among others."""
+  return {*process.tree(os.getpid())} - others
+
+
+def wait_until_started(others, count):
+  """Waits until so many descendants are not among others."""
   end = time.monotonic() + 5
-  while len(process.tree(os.getpid())) != count:
+  while len(started(others)) != count:
     assert time.monotonic() < end
     time.sleep(0.01)
 
@@ -272,7 +277,7 @@ def wait_for_tree(count):
 @pytest.mark.parametrize('name', ACTS)
 def test_checker_is_as_new_after_any_test(name):
   executor = sandbox.make('bubblewrap')
-  others = {*process.tree(os.getpid())}
+  others = started(set())
   act, kept = ACTS[name]
   program = 'def f(): return 3\ndef g(): return "1 + 2"'
 
@@ -281,27 +286,27 @@ def test_checker_is_as_new_after_any_test(name):
         program, Suite(tests), limits=LIMITS)]
 
   outcomes('assert f() == 3')
-  first = {*process.tree(os.getpid())} - others
+  first = started(others)
   with contextlib.suppress(sandbox.SandboxError):  # its own checker is killed
     outcomes(act)
   assert outcomes(
       'import os\nassert os.listdir("/tmp") == os.listdir() == []\n'
       'assert f() == 3', 'assert f() == 4') == ['passed', 'wrong']
-  now = {*process.tree(os.getpid())} - others
-  assert (len(first & now) >= 3) == kept  # two of bwrap and the checker
-  wait_for_tree(len(others) + 3)
+  # Two processes are bwrap's, one is the checker.
+  assert (len(first & started(others)) >= 3) == kept
+  wait_until_started(others, 3)
   executor.close()
-  wait_for_tree(len(others))
+  wait_until_started(others, 0)
 
 
 @pytest.mark.parametrize('name', EXECUTORS)
 def test_forgotten_executor_keeps_nothing(name):
   executor = sandbox.make(name, allow_unsafe=True)
-  others = len(process.tree(os.getpid()))
+  others = started(set())
   executor.check('', Suite(['assert True']), limits=LIMITS)
-  assert len(process.tree(os.getpid())) > others
+  assert started(others)
   del executor
-  wait_for_tree(others)
+  wait_until_started(others, 0)
 
 
 @pytest.mark.parametrize('literal', [
