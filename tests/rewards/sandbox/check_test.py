@@ -257,6 +257,10 @@ ACTS = {
         '  os.setsid()\n  time.sleep(99)', True),
     'patch': ('import sys\nsys.modules["checker"]._run = print', True),
     'close': ('import os\nos.closerange(0, 99)', True),
+    'hang up': (
+        'import socket\nfor d in range(3, 99):\n'
+        '  try: socket.socket(fileno=d).shutdown(2)\n'
+        '  except OSError: pass', True),
     'code': ('assert eval(g()) == 3', False)}
 
 
