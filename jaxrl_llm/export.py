@@ -135,8 +135,8 @@ def export(
     part.mkdir()
     hf.save(
         part, params, dataclasses.replace(model, dtype=dtype),
-        source=json.loads((origin / 'config.json').read_text())
-        if origin else None, shard_bytes=SHARD_BYTES)
+        source=hf_config.read(origin) if origin else None,
+        shard_bytes=SHARD_BYTES)
     for path in hf.companions(origin) if origin else ():
       shutil.copyfile(path, part / path.name)
     if origin:

@@ -8,6 +8,7 @@ from typing import Any, Optional
 # Positive normal numbers of float32: smaller ones are 0 on most devices.
 _SMALLEST, _LARGEST = 2.0 ** -126, (2 - 2.0 ** -23) * 2.0 ** 127
 MAX_LAYERS = 10_000
+FULL = 1 << 30  # A window that hides nothing.
 
 
 def _check_numbers(cfg: Any):
@@ -61,19 +62,26 @@ class ModelConfig:
     activation: activation of the MLP's gate, 'silu' or 'gelu_tanh'.
     rope_theta: base of the rotary frequencies.
     rope_scaling: Llama 3's frequency scaling, or None.
+    rope_divisor: positions are divided by it before RoPE (linear scaling), but
+      not where `window_rope_theta` is used.
+    window_rope_theta: base of the rotary frequencies in layers with a window,
+      which then have no scaling; None for that of all layers (Gemma 3).
     norm_eps: epsilon of RMSNorm.
     norm_plus_one: whether RMSNorm multiplies by 1 + w (Gemma).
     qkv_bias: whether query, key and value have biases (Qwen2, Qwen2.5).
-    qk_norm: whether each query and key head has RMSNorm before RoPE (Qwen3).
+    qk_norm: whether each query and key head has RMSNorm before RoPE (Qwen3,
+      Gemma 3).
     post_norms: whether the outputs of attention and MLP have RMSNorm too
-      (Gemma 2).
+      (Gemma).
     tie_embeddings: whether the unembedding is the embedding.
     scale_embeddings: whether embeddings are multiplied by sqrt(width) (Gemma).
     query_scale: factor of query-key products; None for head_dim ** -0.5.
     attention_softcap: cap in cap * tanh(scores / cap), or None (Gemma 2).
     logit_softcap: the same for the logits (Gemma 2).
-    window: length of the sliding window in layers 0, 2, 4, ...; None for full
-      attention in all layers (Gemma 2).
+    window: length of the sliding window in layers that have one; None for full
+      attention in all layers (Gemma).
+    full_every: with a window, layers full_every - 1, 2 * full_every - 1, ...
+      have full attention: 2 in Gemma 2, 6 in Gemma 3.
     dtype: compute type of activations and matmuls; parameters are float32.
   """
   vocab_size: int
@@ -86,6 +94,8 @@ class ModelConfig:
   activation: str = 'silu'
   rope_theta: float = 10_000.0
   rope_scaling: Optional[RopeScaling] = None
+  rope_divisor: float = 1.0
+  window_rope_theta: Optional[float] = None
   norm_eps: float = 1e-6
   norm_plus_one: bool = False
   qkv_bias: bool = False
@@ -97,6 +107,7 @@ class ModelConfig:
   attention_softcap: Optional[float] = None
   logit_softcap: Optional[float] = None
   window: Optional[int] = None
+  full_every: int = 2
   dtype: str = 'float32'
 
   def __post_init__(self):
@@ -116,6 +127,14 @@ class ModelConfig:
       raise ValueError(
           f"dtype={self.dtype!r} is not a compute type: use 'float32', "
           "'bfloat16' or 'float16'.")
+    if self.full_every < 2:
+      raise ValueError(
+          f'full_every={self.full_every} leaves no layer with a window: use at '
+          'least 2, or window=None.')
+    if self.window_rope_theta is not None and self.window is None:
+      raise ValueError(
+          f'window_rope_theta={self.window_rope_theta} is of layers with a '
+          'window, and there are none: set window too, or leave it out.')
     if self.activation not in ('silu', 'gelu_tanh'):
       raise ValueError(
           f"activation={self.activation!r} is not known: use 'silu' or "
@@ -129,9 +148,8 @@ class ModelConfig:
 
   def layer_windows(self) -> tuple[int, ...]:
     """Positions a query may look back in each layer, itself included."""
-    full = 1 << 30
     return tuple(
-        self.window if self.window and i % 2 == 0 else full
+        self.window if self.window and (i + 1) % self.full_every else FULL
         for i in range(self.layers))
 
   def parameter_count(self) -> int:
@@ -151,6 +169,10 @@ _GEMMA2 = dict(
     vocab_size=256_000, activation='gelu_tanh', norm_plus_one=True,
     post_norms=True, scale_embeddings=True, attention_softcap=50.0,
     logit_softcap=30.0, window=4096, query_scale=256 ** -0.5, head_dim=256)
+_GEMMA3 = dict(
+    activation='gelu_tanh', norm_plus_one=True, qk_norm=True, post_norms=True,
+    scale_embeddings=True, rope_theta=1e6, window_rope_theta=1e4, full_every=6,
+    query_scale=256 ** -0.5, head_dim=256)
 
 # Fields that determine the shapes of the parameters, so of a checkpoint.
 SHAPING = (
@@ -192,6 +214,15 @@ PRESETS = {
     'gemma2-9b': ModelConfig(
         width=3584, layers=42, heads=16, kv_heads=8, mlp_width=14_336,
         **_GEMMA2),
+    'gemma3-270m': ModelConfig(
+        vocab_size=262_144, width=640, layers=18, heads=4, kv_heads=1,
+        mlp_width=2048, window=512, **_GEMMA3),
+    'gemma3-1b': ModelConfig(
+        vocab_size=262_144, width=1152, layers=26, heads=4, kv_heads=1,
+        mlp_width=6912, window=512, **_GEMMA3),
+    'gemma3-4b': ModelConfig(
+        vocab_size=262_208, width=2560, layers=34, heads=8, kv_heads=4,
+        mlp_width=10_240, window=1024, rope_divisor=8.0, **_GEMMA3),
 }
 
 # Checkpoints on the hub with the architecture of a preset.
@@ -214,4 +245,10 @@ HUB = {
     'google/gemma-2-2b-it': 'gemma2-2b',
     'google/gemma-2-9b': 'gemma2-9b',
     'google/gemma-2-9b-it': 'gemma2-9b',
+    'google/gemma-3-270m': 'gemma3-270m',
+    'google/gemma-3-270m-it': 'gemma3-270m',
+    'google/gemma-3-1b-pt': 'gemma3-1b',
+    'google/gemma-3-1b-it': 'gemma3-1b',
+    'google/gemma-3-4b-pt': 'gemma3-4b',
+    'google/gemma-3-4b-it': 'gemma3-4b',
 }

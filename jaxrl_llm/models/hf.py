@@ -1,10 +1,11 @@
-"""Hugging Face checkpoints of Qwen2/2.5, Qwen3, Llama 3 and Gemma 2.
+"""Hugging Face checkpoints of Qwen2/2.5, Qwen3, Llama 3, Gemma 2 and 3.
 
 `open_checkpoint` checks a folder (config.json and the headers of its files)
 and rejects models that this decoder does not compute exactly. `load` reads the
 weights into sharded arrays, one tensor at a time. `save` writes such a folder.
-Loading and saving preserve the values: bfloat16 and float32 both convert to
-float32 and back without a change.
+Loading and saving preserve the values: types of 16 bits convert to float32 and
+back without a change. Of a model of texts and images (Gemma 3 from 4B on), the
+part for texts is read.
 """
 
 import dataclasses
@@ -28,7 +29,7 @@ from jaxrl_llm.storage import paths
 # Files to fetch from a repository on the hub; no weights in other formats.
 _TEXTS = ('*.json', '*.model', '*.txt', '*.jinja')
 _WEIGHTS = ('*.safetensors',)
-_TYPES = {'F32': 'float32', 'BF16': 'bfloat16'}  # keys: safetensors' names
+_TYPES = ('F32', 'BF16', 'F16')  # safetensors' names
 
 _TOP = {'embed': 'model.embed_tokens', 'norm': 'model.norm',
         'unembed': 'lm_head'}
@@ -39,13 +40,22 @@ _LAYER = {
     'v': 'self_attn.v_proj', 'o': 'self_attn.o_proj',
     'q_norm': 'self_attn.q_norm', 'k_norm': 'self_attn.k_norm',
     'gate': 'mlp.gate_proj', 'up': 'mlp.up_proj', 'down': 'mlp.down_proj'}
-# Gemma 2 has norms before and after attention and MLP. Its
+# Gemma has norms before and after attention and MLP. Its
 # post_attention_layernorm is the norm after attention; in the other families
 # this name is the norm before the MLP.
 _POST_NORMS = {
     'attn_post_norm': 'post_attention_layernorm',
     'mlp_norm': 'pre_feedforward_layernorm',
     'mlp_post_norm': 'post_feedforward_layernorm'}
+# In models of texts and images: the names of the text model's tensors begin
+# with one of the first, and become the second; the last are of other parts.
+_TEXT_PARTS = {'language_model.model.': 'model.', 'language_model.lm_head.':
+               'lm_head.', 'model.language_model.': 'model.'}
+_OTHER_PARTS = tuple(
+    prefix + part for prefix in ('', 'model.')
+    for part in ('vision_tower.', 'multi_modal_projector.'))
+# Describe pictures to a model of texts and images.
+_PICTURES = ('preprocessor_config.json', 'processor_config.json')
 
 
 class Checkpoint(NamedTuple):
@@ -104,13 +114,13 @@ def warn_of_length(folder: pathlib.Path, length: int) -> None:
     folder: of the model, with a config.json that can be read.
     length: most tokens of a prompt and its response.
   """
-  path = folder / 'config.json'
-  most = json.loads(path.read_text()).get('max_position_embeddings')
+  most = hf_config.read(folder).get('max_position_embeddings')
   if isinstance(most, int) and length > most:
     logging.warning(
         'max_prompt + max_response is %d tokens, more than '
         'max_position_embeddings=%d of %s: lower one of them, since the model '
-        'was not trained at such positions.', length, most, path)
+        'was not trained at such positions.', length, most,
+        folder / 'config.json')
 
 
 def names(cfg: ModelConfig) -> dict[str, tuple[list[str], bool]]:
@@ -163,7 +173,7 @@ def companions(folder: pathlib.Path) -> list[pathlib.Path]:
   """Returns all files of a model but config.json and weights: its tokeniser."""
   return sorted(
       path for pattern in _TEXTS for path in folder.glob(pattern)
-      if path.name not in ('config.json', tensor_files.INDEX))
+      if path.name not in ('config.json', tensor_files.INDEX, *_PICTURES))
 
 
 def open_checkpoint(folder: pathlib.Path) -> Checkpoint:
@@ -180,7 +190,7 @@ def open_checkpoint(folder: pathlib.Path) -> Checkpoint:
       another shape, or of a type that is not supported.
   """
   cfg = hf_config.read_config(folder)
-  tensors = tensor_files.find(folder)
+  tensors = _of_text(tensor_files.find(folder))
   # Tied weights may be stored twice.
   stored = dataclasses.replace(
       cfg, tie_embeddings=cfg.tie_embeddings and _HEAD not in tensors)
@@ -205,7 +215,8 @@ def open_checkpoint(folder: pathlib.Path) -> Checkpoint:
       if tensor.dtype not in _TYPES:
         raise ValueError(
             f'{tensor.path}: tensor {name} is stored as {tensor.dtype}, which '
-            'is not supported; save the model in bfloat16 or float32.')
+            'is not supported; save the model in bfloat16, float16 or '
+            'float32.')
   extra = [name for name in tensors if name not in wanted
            and not name.endswith('rotary_emb.inv_freq')]  # of older versions
   if extra:
@@ -215,9 +226,24 @@ def open_checkpoint(folder: pathlib.Path) -> Checkpoint:
         'out, because config.json describes no such part: fetch both again, or '
         'choose a supported model.')
   kinds = {tensors[name].dtype for name in wanted}
+  # Not float16, whose range is too small to train in.
   cfg = dataclasses.replace(
-      cfg, dtype=_TYPES['BF16' if kinds == {'BF16'} else 'F32'])
+      cfg, dtype='bfloat16' if kinds == {'BF16'} else 'float32')
   return Checkpoint(folder, cfg, tensors)
+
+
+def _of_text(
+    tensors: Mapping[str, tensor_files.Tensor],
+) -> Mapping[str, tensor_files.Tensor]:
+  """Returns a text model's tensors under its own names."""
+  if not any(name.startswith(tuple(_TEXT_PARTS)) for name in tensors):
+    return tensors
+  found = {}
+  for name, tensor in tensors.items():
+    if not name.startswith(_OTHER_PARTS):
+      prefix = next(filter(name.startswith, _TEXT_PARTS), '')
+      found[_TEXT_PARTS.get(prefix, '') + name.removeprefix(prefix)] = tensor
+  return found
 
 
 def _shapes(cfg: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
@@ -322,7 +348,7 @@ def save(
     folder: an existing, empty folder.
     params: the parameter tree.
     cfg: the model; weights are stored in its `dtype`.
-    source: the model's original config.json; its other fields are kept.
+    source: fields of the original text model; its other ones are kept.
     shard_bytes: maximum size of a file.
 
   Raises:

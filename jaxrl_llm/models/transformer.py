@@ -1,4 +1,4 @@
-"""One decoder for Qwen2/2.5, Qwen3, Llama 3 and Gemma 2, as plain functions.
+"""One decoder for Qwen2/2.5, Qwen3, Llama 3, Gemma 2 and 3, as plain functions.
 
 Parameters are a dictionary of arrays. Layer parameters are stacked on a leading
 axis, which `forward` scans over. Projections are flat, [D, H * h]: a separate
@@ -22,9 +22,10 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_llm.models import attention
-from jaxrl_llm.models.config import ModelConfig
+from jaxrl_llm.models.config import FULL, ModelConfig
 
 Params = dict[str, Any]
+Rope = tuple[jax.Array, jax.Array]  # From `rope_table` or `layer_rope`.
 
 MATRICES = ('q', 'k', 'v', 'o', 'gate', 'up', 'down')  # Of each layer.
 
@@ -151,8 +152,7 @@ def rms_norm(x: jax.Array, weight: jax.Array, cfg: ModelConfig) -> jax.Array:
   return y.astype(x.dtype)
 
 
-def rope_table(
-    positions: jax.Array, cfg: ModelConfig) -> tuple[jax.Array, jax.Array]:
+def rope_table(positions: jax.Array, cfg: ModelConfig) -> Rope:
   """Computes the cosines and signed sines of the rotary angles.
 
   Args:
@@ -161,10 +161,14 @@ def rope_table(
 
   Returns:
     Two float32 arrays [..., head_dim]: the factor of a head, and the factor of
-    the head with its halves swapped.
+    the head with its halves swapped. With `window_rope_theta` they are
+    [..., 2, head_dim]: for full attention, and for a window.
   """
-  half = cfg.head_dim // 2
-  freq = cfg.rope_theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
+  def powers(theta):
+    half = cfg.head_dim // 2
+    return theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
+
+  freq = powers(cfg.rope_theta)
   if cfg.rope_scaling is not None:
     s = cfg.rope_scaling
     rotations = s.original_length * freq / (2 * jnp.pi)
@@ -172,9 +176,29 @@ def rope_table(
         s.high_freq_factor - s.low_freq_factor)
     smooth = jnp.clip(smooth, 0.0, 1.0)
     freq = freq * (smooth + (1.0 - smooth) / s.factor)
+  if cfg.rope_divisor != 1:
+    freq /= cfg.rope_divisor
+  if cfg.window_rope_theta is not None:
+    freq = jnp.stack([freq, powers(cfg.window_rope_theta)])
+    positions = positions[..., None]
   angle = positions[..., None].astype(jnp.float32) * freq
   cos, sin = jnp.cos(angle), jnp.sin(angle)
   return jnp.concatenate([cos, cos], -1), jnp.concatenate([-sin, sin], -1)
+
+
+def layer_rope(
+    rope: Rope, windowed: jax.Array | bool, cfg: ModelConfig) -> Rope:
+  """Returns the tables [..., head_dim] of one layer.
+
+  Args:
+    rope: from `rope_table`.
+    windowed: [] bool, whether the layer has a window.
+    cfg: the model.
+  """
+  if cfg.window_rope_theta is None:
+    return rope
+  cos, sin = (jnp.where(windowed, t[..., 1, :], t[..., 0, :]) for t in rope)
+  return cos, sin
 
 
 def _rotate(x, rope):
@@ -243,7 +267,7 @@ def _dense(x, layer, name):
 def block(
     x: jax.Array,
     layer: Params,
-    rope: tuple[jax.Array, jax.Array],
+    rope: Rope,
     attend: Callable[..., tuple[jax.Array, Any]],
     cfg: ModelConfig,
 ) -> tuple[jax.Array, Any]:
@@ -253,7 +277,7 @@ def block(
     x: [..., D] residual stream, in the compute type.
     layer: this layer's parameters, without the leading layer axis. A matrix
       may be there as its transpose, as 'q_t' in place of 'q'; for sampling.
-    rope: tables for x's positions, [..., head_dim].
+    rope: this layer's tables for x's positions, from `layer_rope`.
     attend: (q [..., H, h], k [..., KV, h], v [..., KV, h]) -> ([..., H, h],
       extra). q and k are rotated; extra is any value.
     cfg: the model.
@@ -377,7 +401,7 @@ def forward(
       layout.positions if layout else jnp.arange(longest)[None], cfg)
   # A window as long as the sequence, or longer, hides nothing.
   window = cfg.window if cfg.window and cfg.window < longest else None
-  windowed = jnp.asarray([w == cfg.window for w in cfg.layer_windows()])
+  windowed = jnp.asarray([w < FULL for w in cfg.layer_windows()])
   attend_to = layout.attend if layout else attention.causal_attention
 
   def step(x, layer_and_windowed):
@@ -389,7 +413,8 @@ def forward(
           cap=cfg.attention_softcap, implementation=execution.attention)
       return out, (k, v) if keep_kv else None
 
-    return block(x, fetch(layer) if fetch else layer, rope, attend, cfg)
+    return block(x, fetch(layer) if fetch else layer,
+                 layer_rope(rope, windowed, cfg), attend, cfg)
 
   # Without `fetch`, autodiff alone saves what 'none' saves.
   if fetch or execution.remat != 'none':

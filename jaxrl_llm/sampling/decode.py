@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_llm.models import transformer
-from jaxrl_llm.models.config import ModelConfig
+from jaxrl_llm.models.config import FULL, ModelConfig
 from jaxrl_llm.ops import quantise
 from jaxrl_llm.sampling import kv_cache
 from jaxrl_llm.sampling.kv_cache import Cache, Columns
@@ -162,7 +162,7 @@ def step(
     caches: Caches,
     tokens: Array,
     cols: Columns,
-    rope: tuple[Array, Array],
+    rope: transformer.Rope,
     *,
     cfg: ModelConfig,
     prefixes: Prefixes | None = None,
@@ -174,7 +174,7 @@ def step(
     caches: keys and values so far.
     tokens: [S] int32.
     cols: the columns that each slot sees.
-    rope: tables [S, head_dim] for the slots' positions.
+    rope: tables for the slots' positions [S], from `transformer.rope_table`.
     cfg: the model.
     prefixes: of the prompts, if they are not in `caches`.
 
@@ -190,7 +190,8 @@ def step(
       return kv_cache.attend(
           new, index, q, cols, window, cfg=cfg, before=before), new
 
-    return transformer.block(x, layer, rope, attend, cfg)
+    own = transformer.layer_rope(rope, window < FULL, cfg)
+    return transformer.block(x, layer, own, attend, cfg)
 
   x = transformer.embed(params, tokens, cfg)
   windows, shared = cfg.layer_windows(), prefixes and prefixes.caches

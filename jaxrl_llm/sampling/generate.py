@@ -59,7 +59,7 @@ class _Call(NamedTuple):
     cfg: the model.
     sampler: static choices.
     weights: parameters as decode steps read them.
-    rope: tables [L + T, head_dim] of all positions.
+    rope: tables of positions [L + T], from `transformer.rope_table`.
     requests: look-up by the request in a slot.
     count: int32 scalar, requests to serve.
     sampling: scalars that shape the distribution.
@@ -71,7 +71,7 @@ class _Call(NamedTuple):
   cfg: ModelConfig
   sampler: SamplerConfig
   weights: decode.Weights
-  rope: tuple[Array, Array]
+  rope: transformer.Rope
   requests: Lookup
   count: Array
   sampling: logits_lib.SamplingParams

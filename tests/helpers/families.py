@@ -12,7 +12,7 @@ import transformers
 from jaxrl_llm.models.config import ModelConfig, RopeScaling
 from tests.reference import transformers_params
 
-NAMES = ('qwen2', 'qwen3', 'llama3', 'gemma2')
+NAMES = ('qwen2', 'qwen3', 'llama3', 'gemma2', 'gemma3')
 
 # Odd sizes on purpose: heads * head_dim is not the width, nothing is a power
 # of two, and 3 layers see both kinds of a sliding-window pattern.
@@ -56,6 +56,23 @@ def family(name):
             hf.LlamaForCausalLM, hf.LlamaConfig(
                 **_HF_SIZES, tie_word_embeddings=False, rms_norm_eps=1e-5,
                 **_rope(10_000.0, **_LLAMA3_ROPE)))
+  if name == 'gemma3':
+    # Every third layer is full, so that 3 layers see both bases.
+    return (ModelConfig(**_SIZES, activation='gelu_tanh', norm_plus_one=True,
+                        qk_norm=True, post_norms=True, scale_embeddings=True,
+                        window=13, full_every=3, rope_theta=1e6,
+                        window_rope_theta=100.0, rope_divisor=8.0,
+                        query_scale=7.0 ** -0.5),
+            hf.Gemma3ForCausalLM, hf.Gemma3TextConfig(
+                **_HF_SIZES, tie_word_embeddings=True, rms_norm_eps=1e-6,
+                hidden_activation='gelu_pytorch_tanh', sliding_window=13,
+                query_pre_attn_scalar=7, sliding_window_pattern=3, layer_types=[
+                    *['sliding_attention'] * 2, 'full_attention'],
+                rope_parameters=dict(
+                    full_attention=dict(
+                        rope_type='linear', factor=8.0, rope_theta=1e6),
+                    sliding_attention=dict(
+                        rope_type='default', rope_theta=100.0))))
   return (ModelConfig(**_SIZES, activation='gelu_tanh', norm_plus_one=True,
                       post_norms=True, scale_embeddings=True,
                       attention_softcap=2.0, logit_softcap=3.0, window=13,

@@ -66,6 +66,34 @@ def _gemma2(*sizes, **fields):
       torch_dtype='float32', vocab_size=256000, **fields)
 
 
+def _gemma3(*sizes, **fields):
+  return _raw(
+      'gemma3_text', 'Gemma3', sizes, attention_bias=False,
+      attn_logit_softcapping=None, bos_token_id=2, cache_implementation=
+      'hybrid', eos_token_id=[1, 106], final_logit_softcapping=None,
+      head_dim=256, hidden_activation='gelu_pytorch_tanh',
+      max_position_embeddings=32768, pad_token_id=0, query_pre_attn_scalar=256,
+      rms_norm_eps=1e-6, rope_local_base_freq=10000, rope_scaling=None,
+      rope_theta=1000000, sliding_window=512, sliding_window_pattern=6,
+      torch_dtype='bfloat16', vocab_size=262144, **fields)
+
+
+# The model of texts and images, as published: other fields of the text's part
+# are transformers' defaults.
+_GEMMA3_4B = dict(
+    architectures=['Gemma3ForConditionalGeneration'], boi_token_index=255999,
+    eoi_token_index=256000, eos_token_id=[1, 106], image_token_index=262144,
+    initializer_range=0.02, mm_tokens_per_image=256, model_type='gemma3',
+    text_config=dict(
+        hidden_size=2560, intermediate_size=10240, model_type='gemma3_text',
+        num_hidden_layers=34, rope_scaling=dict(
+            factor=8.0, rope_type='linear'), sliding_window=1024),
+    torch_dtype='bfloat16', transformers_version='4.50.0.dev0',
+    vision_config=dict(
+        hidden_size=1152, image_size=896, intermediate_size=4304,
+        model_type='siglip_vision_model', num_attention_heads=16,
+        num_hidden_layers=27, patch_size=14, vision_use_head=False))
+
 _PUBLISHED = {
     'qwen2.5-1.5b': _qwen2(28, 1536, 8960, 12, 2),
     'qwen2.5-3b': _qwen2(36, 2048, 11008, 16, 2),
@@ -83,6 +111,8 @@ _PUBLISHED = {
         tie_word_embeddings=True),
     'gemma2-2b': _gemma2(26, 2304, 9216, 8, 4),
     'gemma2-9b': _gemma2(42, 3584, 14336, 16, 8, sliding_window_size=4096),
+    'gemma3-270m': _gemma3(18, 640, 2048, 4, 1),
+    'gemma3-1b': _gemma3(26, 1152, 6912, 4, 1),
 }
 _OURS = {
     **PRESETS,
@@ -98,7 +128,14 @@ def _version_5(raw):
   scaling = raw.pop('rope_scaling', None) or {'rope_type': 'default'}
   raw['rope_parameters'] = {**scaling, 'rope_theta': raw.pop('rope_theta')}
   del raw['torch_dtype']
-  if raw['model_type'] != 'llama':
+  if raw['model_type'] == 'gemma3_text':
+    raw['rope_parameters'] = dict(
+        full_attention=raw['rope_parameters'], sliding_attention=dict(
+            rope_type='default', rope_theta=raw.pop('rope_local_base_freq')))
+    raw['layer_types'] = [
+        'sliding_attention' if (i + 1) % raw['sliding_window_pattern'] else
+        'full_attention' for i in range(raw['num_hidden_layers'])]
+  elif raw['model_type'] != 'llama':
     kinds = ['full_attention'] * 2
     if raw['model_type'] == 'gemma2':
       kinds[0] = 'sliding_attention'
@@ -151,7 +188,6 @@ def test_transformers_reads_what_we_write(name, tmp_path):
     (dict(rope_scaling=dict(rope_type='yarn', factor=4.0,
                             original_max_position_embeddings=32768)),
      'rope_type=yarn is not supported'),
-    (dict(rope_scaling=dict(type='linear', factor=2.0)), 'rope_type=linear'),
     (dict(rope_parameters=dict(rope_type='dynamic', factor=2.0)),
      'rope_type=dynamic'),
     (dict(rope_parameters=dict(full_attention=dict(
@@ -163,7 +199,7 @@ def test_transformers_reads_what_we_write(name, tmp_path):
     (dict(model_type='llama', architectures=None, mlp_bias=True), 'mlp_bias'),
     (dict(use_sliding_window=True, sliding_window=128, max_window_layers=26),
      r'sliding windows in layers \[26, 27\]'),
-    (dict(torch_dtype='float16'), 'weights stored in float16 .* bfloat16 or'),
+    (dict(torch_dtype='float64'), 'weights stored in float64 .* bfloat16, fl'),
     (dict(num_key_value_heads=5), r'is not valid \(kv_heads=5 does not divide'),
     (dict(head_dim=7), 'is not valid .*head_dim'),
     (dict(num_hidden_layers=0), 'is not valid .*positive.*fetch it again'),
@@ -208,10 +244,60 @@ def test_features_of_gemma_that_we_lack(changes, message):
     hf_config.from_hf({**_PUBLISHED['gemma2-2b'], **changes})
 
 
-def test_gemma_without_windows():
-  raw = {**_PUBLISHED['gemma2-2b'], 'layer_types': ['full_attention'] * 26}
+@pytest.mark.parametrize('name', ('gemma2-2b', 'gemma3-1b'))
+def test_gemma_without_windows(name):
+  raw = {**_PUBLISHED[name], 'layer_types': ['full_attention'] * 26}
   cfg = hf_config.from_hf(raw)
-  assert cfg.window is None
+  assert cfg.window is cfg.window_rope_theta is None
+  assert hf_config.from_hf(hf_config.to_hf(cfg)) == cfg
+
+
+@pytest.mark.parametrize('every, layers', [(2, 7), (4, 9), (5, 3), (26, 26)])
+def test_gemma3_with_other_patterns(every, layers):
+  raw = {**_PUBLISHED['gemma3-1b'], 'num_hidden_layers': layers,
+         'sliding_window_pattern': every}
+  cfg = hf_config.from_hf(raw)
+  assert [window == 512 for window in cfg.layer_windows()] == [
+      i % every != every - 1 for i in range(layers)]
+  assert hf_config.from_hf(hf_config.to_hf(cfg)) == cfg
+
+
+def test_the_text_part_of_a_model_of_texts_and_images(tmp_path):
+  path = tmp_path / 'config.json'
+  for raw in _GEMMA3_4B, transformers.AutoConfig.for_model(
+      **copy.deepcopy(_GEMMA3_4B)).to_dict():
+    path.write_text(json.dumps(raw))
+    assert hf_config.read_config(tmp_path) == dataclasses.replace(
+        PRESETS['gemma3-4b'], dtype='bfloat16')
+  back = hf_config.to_hf(PRESETS['gemma3-4b'], hf_config.read(tmp_path))
+  assert back['model_type'] == 'gemma3_text'
+  assert back['architectures'] == ['Gemma3ForCausalLM']
+  assert back['rope_scaling'] == dict(rope_type='linear', factor=8.0)
+  assert hf_config.from_hf(back) == PRESETS['gemma3-4b']
+
+
+@pytest.mark.parametrize('changes, message', [
+    (dict(text_config=3), 'cannot be read'),
+    (dict(architectures=['Gemma3ForSequenceClassification']),
+     r"architectures=\['Gemma3ForSequenceClassification'\] \(not Gemma3ForCau"),
+    (dict(quantization_config=dict(quant_method='awq')), 'quantization_con'),
+    (dict(text_config=dict(rope_parameters=dict(sliding_attention=dict(
+        rope_type='linear', factor=2.0, rope_theta=1e4)))),
+     'rope_type=linear is not supported'),
+    (dict(text_config=dict(hidden_activation='relu')), 'activation relu'),
+])
+def test_features_of_gemma3_that_we_lack(changes, message, tmp_path):
+  (tmp_path / 'config.json').write_text(json.dumps({**_GEMMA3_4B, **changes}))
+  with pytest.raises(ValueError, match=message) as error:
+    hf_config.read_config(tmp_path)
+  assert str(error.value).startswith(str(tmp_path / 'config.json'))
+
+
+def test_linear_scaling_is_read_and_written():
+  raw = {**_PUBLISHED['qwen3-1.7b'],
+         'rope_scaling': dict(type='linear', factor=2)}
+  cfg = hf_config.from_hf(raw)
+  assert cfg.rope_divisor == 2 and cfg.rope_scaling is None
   assert hf_config.from_hf(hf_config.to_hf(cfg)) == cfg
 
 
@@ -223,6 +309,9 @@ def test_gemma_without_windows():
     ('llama3', dict(hidden_activation='gelu_pytorch_tanh', qk_norm=True)),
     ('gemma2', dict(hidden_act='silu', attn_logit_softcapping=None,
                     mlp_bias=True)),
+    # A cap of the logits it reads, one of the attention it does not.
+    ('gemma3', dict(hidden_act='silu', mlp_bias=True, final_logit_softcapping=
+                    3.0, attn_logit_softcapping=2.0)),
 ])
 def test_fields_of_other_families_change_nothing(name, strays):
   """Logits of transformers' model with the same config and weights."""
@@ -269,7 +358,11 @@ def test_broken_files_are_named(text, message, tmp_path):
     ('gemma2', dict(post_norms=False), 'gemma2 .* post_norms=False'),
     ('gemma2', dict(query_scale=7.5 ** -0.5), 'gemma2 .* query_scale'),
     ('gemma2', dict(qkv_bias=True), 'gemma2 .* qkv_bias=True'),
-    ('llama3', dict(dtype='float16'), 'float16'),
+    ('qwen3', dict(window=13, window_rope_theta=7.0), 'window_rope_theta=7'),
+    ('gemma3', dict(qk_norm=False), 'gemma2 .* rope_divisor|window_rope'),
+    ('gemma3', dict(attention_softcap=2.0), 'attention_softcap=2.0'),
+    ('gemma3', dict(rope_scaling=RopeScaling(8.0, 1.0, 4.0, 32)),
+     'gemma3_text .* rope_divisor=8.0'),
 ])
 def test_mixtures_that_no_family_has(name, changes, lost):
   cfg = dataclasses.replace(families.family(name)[0], **changes)

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import json
 import pathlib
 
 import huggingface_hub
@@ -22,6 +23,7 @@ from jaxrl_llm.sampling.queue import Queue
 from jaxrl_llm.types import Prompts, Requests
 from tests.helpers import devices, families, tiny
 from tests.helpers.tolerance import decoder, rounding
+from tests.reference import transformers_params
 
 _T = 64
 _LENGTHS = (1, 5, 13, 20)  # of prompts, up to past gemma2's window
@@ -213,6 +215,41 @@ def test_import_export_import(name, dtype, saved, tmp_path):
         families.torch_logits(families.torch_model(name, dtype), tokens))
 
 
+def test_float16_is_read_exactly_and_computed_in_float32(tmp_path):
+  folder = families.save('qwen3', tmp_path, torch.float16)
+  for file in folder.glob('*.safetensors'):  # the helper keeps float32 files
+    save_file({name: x.astype(np.float16)
+               for name, x in load_file(file).items()}, file)
+  cfg, params = load(folder)
+  assert cfg.dtype == 'float32'
+  assert equal(params, jax.tree.map(
+      jnp.asarray, transformers_params.params(
+          families.torch_model('qwen3', torch.float16), cfg)))
+
+
+@pytest.mark.parametrize('prefix, head, other', [
+    ('language_model.model.', 'language_model.lm_head.', ''),  # of version 4
+    ('model.language_model.', 'lm_head.', 'model.')])
+def test_the_text_part_of_a_model_of_texts_and_images(
+    prefix, head, other, saved, tmp_path):
+  folder, cfg, params = saved('gemma3', torch.float32)
+  raw = json.loads((folder / 'config.json').read_text())
+  (tmp_path / 'config.json').write_text(json.dumps(dict(
+      model_type='gemma3', architectures=['Gemma3ForConditionalGeneration'],
+      text_config=raw, vision_config={})))
+  tensors = {
+      name.replace('model.', prefix, 1): x
+      for name, x in _tensors(folder).items()}
+  tensors[f'{head}weight'] = tensors[f'{prefix}embed_tokens.weight']
+  for part in ('vision_tower.x', 'multi_modal_projector.y'):
+    tensors[other + part] = np.ones(3, np.float32)
+  save_file(tensors, tmp_path / tensor_files.SINGLE)
+  assert load(tmp_path)[0] == cfg and equal(load(tmp_path)[1], params)
+  for name in ('preprocessor_config.json', 'tokenizer.json'):
+    (tmp_path / name).write_text('{}')
+  assert [p.name for p in hf.companions(tmp_path)] == ['tokenizer.json']
+
+
 _SIZES = dict(vocab_size=16, width=8, layers=2, heads=4, kv_heads=4,
               head_dim=4, mlp_width=8)
 # Models whose axes can be split, and meshes.
@@ -295,7 +332,7 @@ _NORM = 'model.layers.1.self_attn.k_norm.weight'
      rf'{_NORM} has shape \(9,\), but config.json asks for \(10,\)'),
     ({'lm_head.weight': np.ones((40, 30), np.float32)},
      r'lm_head.weight has shape \(40, 30\), .* asks for \(37, 30\)'),
-    ({_NORM: np.ones(10, np.float16)}, f'{_NORM} is stored as F16'),
+    ({_NORM: np.ones(10, np.float64)}, f'{_NORM} is stored as F64'),
     ({'model.layers.3.mlp.up_proj.weight': np.ones(3, np.float32),
       'score.weight': np.ones(3, np.float32)},
      'tensor model.layers.3.mlp.up_proj.weight and 1 more would be left out'),

@@ -19,6 +19,9 @@ _PUBLISHED = {
     'llama3.1-8b': 8_030_261_248,
     'gemma2-2b': 2_614_341_888,
     'gemma2-9b': 9_241_705_984,
+    'gemma3-270m': 268_098_176,
+    'gemma3-1b': 999_885_952,
+    'gemma3-4b': 3_880_263_168,  # without the part for images
 }
 
 
@@ -38,6 +41,14 @@ def test_layer_windows_alternate_from_the_first():
   assert min(PRESETS['qwen3-4b'].layer_windows()) > 10**6
 
 
+def test_gemma3_has_five_windows_for_each_full_layer():
+  windows = PRESETS['gemma3-4b'].layer_windows()
+  assert len(windows) == 34
+  assert [i for i, window in enumerate(windows) if window != 1024] == [
+      5, 11, 17, 23, 29]
+  assert min(windows[5::6]) > 10**6
+
+
 @pytest.mark.parametrize('change, message', [
     (dict(kv_heads=3), 'kv_heads=3 does not divide heads=4'),
     (dict(head_dim=7), 'head_dim=7 is odd'),
@@ -49,6 +60,9 @@ def test_layer_windows_alternate_from_the_first():
     (dict(layers=10_001), 'layers=10001 are too many: use at most 10000'),
     (dict(heads=True), 'heads=True is not usable'),
     (dict(window=0), 'window=0 is not usable'),
+    (dict(window=4, full_every=1), 'full_every=1 leaves no layer with a win'),
+    (dict(window_rope_theta=1e4), 'window_rope_theta=10000.0 is of layers wit'),
+    (dict(rope_divisor=0.0), 'rope_divisor=0.0 is not usable'),
     (dict(logit_softcap=0.0), 'logit_softcap=0.0 is not usable: give a pos'),
     (dict(attention_softcap=-1.0), 'attention_softcap=-1.0 is not usable'),
     (dict(norm_eps=1e-300), 'norm_eps=1e-300 is not usable'),

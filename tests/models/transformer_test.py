@@ -43,6 +43,9 @@ def test_logits_equal_transformers(name):
     ('gemma2', dict(window=None)),
     ('gemma2', dict(attention_softcap=None)),
     ('gemma2', dict(query_scale=None)),
+    ('gemma3', dict(window_rope_theta=None)),
+    ('gemma3', dict(rope_divisor=1.0)),
+    ('gemma3', dict(full_every=2)),
 ])
 def test_every_feature_matters_in_the_comparison(name, change):
   """Each switch moves the logits by far more than the tolerance above."""
