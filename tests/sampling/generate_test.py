@@ -30,7 +30,11 @@ _FAMILIES = {
     'gemma2': ModelConfig(
         **_SIZES, activation='gelu_tanh', norm_plus_one=True, post_norms=True,
         scale_embeddings=True, attention_softcap=2.0, logit_softcap=3.0,
-        window=4, query_scale=0.3)}
+        window=4, query_scale=0.3),
+    'gemma3': ModelConfig(
+        **_SIZES, activation='gelu_tanh', norm_plus_one=True, qk_norm=True,
+        post_norms=True, scale_embeddings=True, rope_theta=100.0,
+        rope_divisor=3.0, window_rope_theta=10.0, window=4)}
 _FILTERS = dict(temperature=0.7, top_k=10, top_p=0.9, min_p=0.1)
 _STOP = (3, 5)
 _T = 9
@@ -118,7 +122,8 @@ def _close(got, want, family):
     ('qwen2', {}), ('qwen3', {}), ('llama3', {}), ('gemma2', {}),
     ('llama3', dict(slots=3, chunk=2, steps_per_refill=3)),
     ('qwen2', dict(slots=3, unroll=True, transpose=150)),
-    ('gemma2', dict(slots=3, chunk=4, unroll=True))], ids=str)
+    ('gemma2', dict(slots=3, chunk=4, unroll=True)),
+    ('gemma3', dict(slots=3, unroll=True))], ids=str)
 def test_equals_one_request_at_a_time(family, options):
   for values in ((), tuple(_FILTERS.items())):
     rollouts, _ = _run(family, values, **options)
