@@ -17,7 +17,8 @@ from tests.helpers import tiny_hf
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FILES = sorted(
     str(path.relative_to(ROOT)) for path in (ROOT / 'configs').rglob('*.py'))
-OTHERS = [name for name in FILES if name.endswith('_math.py')]
+OTHERS = [name for name in FILES
+          if name.endswith('_math.py') or '/gsm8k_' in name]
 ARC = [name for name in FILES if name.endswith('b_arc.py')]
 CODE = [name for name in FILES if name.endswith('_mbpp.py')]
 FAMILIES = {
@@ -52,7 +53,8 @@ def small(tmp_path_factory):
       for i in range(20)]))
 
   def fields(name):
-    family = FAMILIES[pathlib.Path(name).stem.split('_')[0]]
+    stem = pathlib.Path(name).stem.removeprefix('gsm8k_')
+    family = FAMILIES[stem.split('_')[0]]
     if not (root / family).exists():
       tiny_hf.make(root / family, rows, family)
     found = {'model.hf': str(root / family), 'task.path': source,
@@ -65,6 +67,8 @@ def small(tmp_path_factory):
                     'task.allow_unsafe': True})
     if name in ACTORS:
       found['actor.model.hf'] = found['model.hf']
+    if '/gsm8k_' in name:
+      found['task.problem'] = 'problem'
     return found
 
   return fields
@@ -87,7 +91,9 @@ def test_there_are_some():
       'configs/jackpot/qwen3_4b_8bit_math.py',
       'configs/jackpot/qwen3_4b_math.py', 'configs/jackpot/qwen3_8b_math.py',
       'configs/pkpo/gemma2_2b_math.py', 'configs/pkpo/gemma2_9b_math.py',
-      'configs/pkpo/llama31_8b_math.py', 'configs/speed/qwen25_1p5b_math.py',
+      'configs/pkpo/llama31_8b_math.py', 'configs/real/gsm8k_gemma2_2b.py',
+      'configs/real/gsm8k_qwen25_0p5b.py', 'configs/real/gsm8k_qwen25_1p5b.py',
+      'configs/speed/qwen25_1p5b_math.py',
       'configs/speed/qwen25_7b_math.py']
 
 
@@ -143,7 +149,9 @@ def test_it_takes_two_steps_with_a_small_model(name, small, tmp_path):
       f'verdict/{kind}' for kind in ('no_answer', 'wrong', 'correct')}
 
 
-@pytest.mark.parametrize('name', OTHERS + ARC)
+# The problems of GSM8K come from the hub.
+@pytest.mark.parametrize('name', [
+    name for name in OTHERS + ARC if '/gsm8k_' not in name])
 def test_what_the_user_must_bring_is_named(name, small, tmp_path, monkeypatch):
   """Before anything is compiled."""
   given = small(name)

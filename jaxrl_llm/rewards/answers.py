@@ -5,7 +5,7 @@ from typing import Iterator, Sequence
 
 from jaxrl_llm.rewards import evaluate, grammar, tokens
 
-TAKES = ('boxed', 'number', 'either')
+TAKES = ('boxed', 'number', 'either', 'marked')
 TAGS = ('think',)  # of blocks of reasoning
 
 _TOKEN = re.compile(
@@ -100,16 +100,19 @@ def final_part(text: str, tags: Sequence[str] = TAGS) -> str:
   return text
 
 
+def _answered_mark(text: str) -> re.Match[str] | None:
+  return next((mark for mark in _MARK.finditer(text)
+               if not _HEADING.match(mark['answer'])), None)
+
+
 def first_part(text: str) -> str:
   """Returns a response up to the next problem that it goes on with.
 
   This is the line of its first '####' with an answer, or what stands before a
   line 'Question:' if there is an answer.
   """
-  for mark in _MARK.finditer(text):
-    if not _HEADING.match(mark['answer']):
-      text = text[:mark.end()]
-      break
+  if mark := _answered_mark(text):
+    text = text[:mark.end()]
   if first := _ANSWERED.search(text):
     if found := _NEXT.search(text, first.end()):
       return text[:found.start()]
@@ -209,13 +212,17 @@ def answer(
   Args:
     text: the response.
     take: one of `TAKES`; 'either' takes what the response ends with only if
-      there is no box: see `final`.
+      there is no box: see `final`. 'marked' takes the number on the line of the
+      first '####' with an answer, the form of GSM8K.
     tags: see `final_part`.
 
   Returns:
     The answer, or None.
   """
   text = first_part(final_part(text, tags))
+  if take == 'marked':
+    found = _answered_mark(text)
+    return found and last_number(found['answer'])
   found = boxed(text) if take != 'number' else None
   if found is None and take == 'either':
     found = final(text)

@@ -48,8 +48,8 @@ class Options:
     reward: function that judges in place of the verifier, FILE.py:NAME or
       PACKAGE.MODULE:NAME, called as TRL calls it (empty: the verifier).
     take: part of a response that is its answer; boxed (the last box), number
-      (the last number) or either (without a box the expression or the number
-      that it ends with).
+      (the last number), either (without a box the expression or the number that
+      it ends with) or marked (the number after ####).
     reasoning_tags: names of the tags of reasoning, such as think; only what
       follows the last end tag is judged, and a block without end has no answer.
     tolerance: largest error of a number, relative to the answer (0: exact).
@@ -66,7 +66,7 @@ class Options:
   kind: str = ''
   template: str = 'chat'
   reward: modules.Name = modules.Name('')
-  take: Literal['boxed', 'number', 'either'] = 'boxed'
+  take: Literal['boxed', 'number', 'either', 'marked'] = 'boxed'
   reasoning_tags: tuple[str, ...] = ('think',)
   tolerance: Annotated[float, '[0, 1)'] = 0.0
   any_order: bool = False

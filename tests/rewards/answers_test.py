@@ -56,6 +56,18 @@ def test_what_is_taken(text, boxed, number, either):
 
 
 @pytest.mark.parametrize('text, want', [
+    ('It is 7.\n#### 18', '18'), ('7 + 8 = 15 #### $1,234.50 each', '1234.50'),
+    ('####18', '18'), ('#### -3', '-3'), ('#### 18\n\n#### 19', '18'),
+    (r'#### \boxed{18}', '18'), ('The answer is 18.', None),
+    (r'\boxed{18}', None), ('#### Steps\n18', None), ('#### 1. Add\n7', None),
+    ('#### 1. Add\n#### 7', '7'), ('### 18', None), ('18 ####', None),
+    ('<think>#### 18', None), ('<think>#### 17</think>#### 18', '18'),
+    ('', None)])
+def test_the_number_after_a_mark(text, want):
+  assert answers.answer(text, 'marked') == want
+
+
+@pytest.mark.parametrize('text, want', [
     (r'The answer is $\frac{3}{4}$.', r'\frac{3}{4}'),
     (r'So the final answer is: $5\sqrt{3}$.', r'5\sqrt{3}'),
     ('The answer is 5√3.', '5√3'), ('**Answer:** (1, 2)', '(1, 2)'),
