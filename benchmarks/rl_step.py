@@ -16,6 +16,11 @@ fit into memory together, so each turn starts one: about 20 minutes for a round.
 `--tokenizer` and `--problems` name a folder with tokenizer.json and a file of
 JSON lines. The report is results/rl_step_0.6b.md. `--size=tiny` only
 checks that everything runs.
+
+`--model=FOLDER` times a model of your own, the folder of a Hugging Face model
+that both load, in the same way: 4 problems of `--problems` in its chat format,
+8 samples of at most 96 tokens. The report is results/rl_step_NAME.md, by the
+name of the folder.
 """
 
 import argparse
@@ -203,16 +208,15 @@ def machine() -> str:
 
 
 def report(
-    found: dict[str, list[list[Row]]], job: job_lib.Job, command: str) -> str:
+    found: dict[str, list[list[Row]]], job: job_lib.Job, command: str,
+    model: str) -> str:
   """Returns the report as Markdown."""
   ours = found['jaxrl_llm']
   return f'''# One RL step
 
 `{command}`, {datetime.date.today()}, {machine()}.
 
-One GRPO step of a Qwen3 with random weights (width {job.width}, {job.layers} \
-layers, {job.heads} heads of {job.head_dim}, {job.kv_heads} of them for keys \
-and values, MLP {job.mlp_width}, vocabulary {job.vocab_size}, float32): \
+One GRPO step of {model}: \
 {job.prompts} prompts of {'at most ' if job.folder else ''}{job.max_prompt} \
 tokens x {job.samples} samples of at most {job.max_response} tokens, \
 temperature 1, one AdamW update on all of them. Every library has the same \
@@ -230,6 +234,21 @@ slots were busy in {median(ours, 'slot_use'):.0%} of their steps.
 '''
 
 
+def described(job: job_lib.Job, folder: pathlib.Path | None) -> str:
+  """Returns the model in words: the one in the folder, or the made-up one."""
+  if folder is None:
+    return (
+        f'a Qwen3 with random weights (width {job.width}, {job.layers} layers, '
+        f'{job.heads} heads of {job.head_dim}, {job.kv_heads} of them for keys '
+        f'and values, MLP {job.mlp_width}, vocabulary {job.vocab_size}, '
+        'float32)')
+  raw = json.loads((folder / 'config.json').read_text())
+  return (
+      f'{folder.name} ({raw["model_type"]}, width {raw["hidden_size"]}, '
+      f'{raw["num_hidden_layers"]} layers, vocabulary {raw["vocab_size"]}, '
+      'float32)')
+
+
 def main() -> None:
   """Runs the command line."""
   parser = argparse.ArgumentParser(
@@ -240,16 +259,19 @@ def main() -> None:
   parser.add_argument('--rounds', type=int, default=7)
   parser.add_argument('--steps', type=int, default=3, help='in a turn')
   parser.add_argument('--size', choices=SIZES, default='1m')
+  parser.add_argument(
+      '--model', type=pathlib.Path, help='folder to time, in place of --size')
   parser.add_argument('--tokenizer', help='folder; else one is trained')
   parser.add_argument('--problems', help='file; else some are made up')
   parser.add_argument('--write', action='store_true', help='into results/')
   args = parser.parse_args()
-  job = SIZES[args.size]
-  large = job is job_lib.LARGE
+  job = job_lib.OWN if args.model else SIZES[args.size]
+  large = job in (job_lib.LARGE, job_lib.OWN)
   with tempfile.TemporaryDirectory() as folder:
     if large:
       job = dataclasses.replace(job, folder=folder)
-      options = [f'--{name}={value}' for name in ('tokenizer', 'problems')
+      options = [f'--{name}={value}' for name in (
+          'model', 'tokenizer', 'problems')
                  if (value := getattr(args, name))]
       subprocess.run(
           [args.trl_python or sys.executable, '-m',
@@ -265,12 +287,14 @@ def main() -> None:
         for name, how in wanted.items() if how[0]}
     found = (alone if large else measure)(
         start, warmup=args.warmup, rounds=args.rounds, steps=args.steps)
+  name = args.model.name if args.model else args.size
   text = report(
-      found, job, 'python -m benchmarks.rl_step' + f' --size={args.size}' * (
-          args.size != '1m'))
+      found, job, 'python -m benchmarks.rl_step' + (
+          f' --model={name}' if args.model else
+          f' --size={name}' * (name != '1m')), described(job, args.model))
   print(text)
   if args.write:
-    result = RESULT.with_stem(f'rl_step_{args.size}') if large else RESULT
+    result = RESULT.with_stem(f'rl_step_{name}') if large else RESULT
     result.parent.mkdir(exist_ok=True)
     result.write_text(text)
 

@@ -1,7 +1,9 @@
 """Makes the Hugging Face folder that all libraries load; see `job.py`.
 
-Arguments: the job as JSON, then --tokenizer and --problems. Without a
-tokeniser, one is trained on the problems. Without problems, sums are made up.
+Arguments: the job as JSON, then --model, --tokenizer and --problems. With a
+model, its files are linked, and the prompts are in its chat format, if it has
+one. Else a Qwen3 is made up; without a tokeniser, one is trained on the
+problems. Without problems, sums are made up.
 """
 
 import argparse
@@ -40,24 +42,40 @@ def trained(texts: list[str]) -> transformers.PreTrainedTokenizerFast:
       tokenizer_object=bpe, pad_token='<pad>', eos_token='<stop>')
 
 
+def write_prompts(folder: pathlib.Path, texts: list[str], most: int) -> None:
+  """Writes prompts.json, of the texts of at most so many tokens."""
+  tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+  if tokenizer.chat_template:
+    texts = [tokenizer.apply_chat_template(
+        [dict(role='user', content=text)], add_generation_prompt=True,
+        tokenize=False) for text in texts]
+  lengths = [len(ids) for ids in tokenizer(texts)['input_ids']]
+  (folder / 'prompts.json').write_text(json.dumps(
+      [text for text, n in zip(texts, lengths) if n <= most]))
+
+
 def main() -> None:
   """Writes the folder."""
   parser = argparse.ArgumentParser()
   parser.add_argument('job')
+  parser.add_argument('--model')
   parser.add_argument('--tokenizer')
   parser.add_argument('--problems')
   args = parser.parse_args()
   job = job_lib.from_argument(args.job)
   folder, texts = pathlib.Path(job.folder), read(args.problems)
+  if args.model:
+    for path in pathlib.Path(args.model).iterdir():
+      (folder / path.name).symlink_to(path.absolute())
+    write_prompts(folder, texts, job.max_prompt)
+    return
   if args.tokenizer:
     for path in pathlib.Path(args.tokenizer).glob('tokenizer*.json'):
       shutil.copy(path, folder / path.name)
   else:
     trained(texts).save_pretrained(folder)
+  write_prompts(folder, texts, job.max_prompt)
   tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-  lengths = [len(ids) for ids in tokenizer(texts)['input_ids']]
-  (folder / 'prompts.json').write_text(json.dumps(
-      [text for text, n in zip(texts, lengths) if n <= job.max_prompt]))
   torch.manual_seed(0)
   config = transformers.Qwen3Config(
       **job_lib.qwen3(job), max_position_embeddings=job.max_prompt * 4,

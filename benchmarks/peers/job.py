@@ -74,6 +74,8 @@ LARGE = Job(
     prompts=2, samples=4, max_response=32, width=1024, layers=28, heads=16,
     kv_heads=8, head_dim=128, mlp_width=3072, vocab_size=151_936,
     max_prompt=256)
+# A model of the user, with four problems a step.
+OWN = Job(prompts=4, samples=8, max_response=96, max_prompt=256)
 
 
 def qwen3(job: Job) -> dict[str, Any]:

@@ -14,7 +14,9 @@ from datasets import Dataset
 from tokenizers import decoders, models, pre_tokenizers, Tokenizer
 import torch
 from transformers import (
+  AutoModelForCausalLM,
   AutoTokenizer,
+  PreTrainedModel,
   PreTrainedTokenizerFast,
   Qwen3Config,
   Qwen3ForCausalLM,
@@ -39,10 +41,11 @@ def make_tokenizer(job: job_lib.Job) -> PreTrainedTokenizerFast:
       padding_side='left')
 
 
-def make_model(job: job_lib.Job) -> Qwen3ForCausalLM:
+def make_model(job: job_lib.Job) -> PreTrainedModel:
   """Loads the model, or makes one with random weights."""
   if job.folder:
-    return Qwen3ForCausalLM.from_pretrained(job.folder, dtype=torch.float32)
+    return AutoModelForCausalLM.from_pretrained(
+        job.folder, dtype=torch.float32)
   torch.manual_seed(0)
   return Qwen3ForCausalLM(Qwen3Config(
       **job_lib.qwen3(job), max_position_embeddings=512,

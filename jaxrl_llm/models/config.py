@@ -183,6 +183,9 @@ PRESETS = {
     'tiny': ModelConfig(
         vocab_size=24, width=128, layers=3, heads=4, kv_heads=2, head_dim=32,
         mlp_width=256, rope_theta=1000.0, qk_norm=True),
+    'qwen2.5-0.5b': ModelConfig(
+        vocab_size=151_936, width=896, layers=24, heads=14, kv_heads=2,
+        head_dim=64, mlp_width=4864, **_QWEN25),
     'qwen2.5-1.5b': ModelConfig(
         vocab_size=151_936, width=1536, layers=28, heads=12, kv_heads=2,
         head_dim=128, mlp_width=8960, **_QWEN25),
@@ -227,6 +230,8 @@ PRESETS = {
 
 # Checkpoints on the hub with the architecture of a preset.
 HUB = {
+    'Qwen/Qwen2.5-0.5B': 'qwen2.5-0.5b',
+    'Qwen/Qwen2.5-0.5B-Instruct': 'qwen2.5-0.5b',
     'Qwen/Qwen2.5-1.5B': 'qwen2.5-1.5b',
     'Qwen/Qwen2.5-1.5B-Instruct': 'qwen2.5-1.5b',
     'Qwen/Qwen2.5-3B': 'qwen2.5-3b',

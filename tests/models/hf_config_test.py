@@ -95,6 +95,7 @@ _GEMMA3_4B = dict(
         num_hidden_layers=27, patch_size=14, vision_use_head=False))
 
 _PUBLISHED = {
+    'qwen2.5-0.5b': _qwen2(24, 896, 4864, 14, 2),
     'qwen2.5-1.5b': _qwen2(28, 1536, 8960, 12, 2),
     'qwen2.5-3b': _qwen2(36, 2048, 11008, 16, 2),
     'qwen2.5-math-1.5b': _qwen2(28, 1536, 8960, 12, 2, rope_theta=10000),

@@ -9,6 +9,7 @@ from jaxrl_llm.models.config import ModelConfig, PRESETS, RopeScaling
 # Parameters of the published checkpoints, tied unembedding counted once, as
 # their model cards give them.
 _PUBLISHED = {
+    'qwen2.5-0.5b': 494_032_768,
     'qwen2.5-1.5b': 1_543_714_304,
     'qwen2.5-3b': 3_085_938_688,
     'qwen2.5-math-1.5b': 1_543_714_304,
