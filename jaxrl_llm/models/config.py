@@ -16,7 +16,8 @@ def _check_numbers(cfg: Any):
   for field in dataclasses.fields(cfg):
     value, kinds = getattr(cfg, field.name), typing.get_args(field.type) or (
         field.type,)
-    if value is None and type(None) in kinds:
+    if value is None and type(None) in kinds or (
+        typing.get_origin(field.type) is tuple):
       continue
     if int in kinds:
       kind, low, high = numbers.Integral, 1, 2 ** 31 - 1
@@ -58,7 +59,8 @@ class ModelConfig:
     heads: query heads, H.
     kv_heads: key and value heads; divides `heads`.
     head_dim: width of one head; `heads * head_dim` need not be `width`.
-    mlp_width: hidden width of the gated MLP.
+    mlp_width: hidden width of the gated MLP; with experts, of the layers that
+      have none.
     activation: activation of the MLP's gate, 'silu' or 'gelu_tanh'.
     rope_theta: base of the rotary frequencies.
     rope_scaling: Llama 3's frequency scaling, or None.
@@ -82,6 +84,14 @@ class ModelConfig:
       attention in all layers (Gemma).
     full_every: with a window, layers full_every - 1, 2 * full_every - 1, ...
       have full attention: 2 in Gemma 2, 6 in Gemma 3.
+    experts: number of gated MLPs that a router chooses from for each token;
+      None for a dense MLP in all layers (Qwen3-MoE).
+    experts_per_token: how many it chooses.
+    expert_width: hidden width of an expert.
+    norm_topk: whether the weights of a token's experts sum to 1; else they are
+      its probabilities among all experts.
+    sparse_step: layers sparse_step - 1, 2 * sparse_step - 1, ... have experts.
+    dense_layers: of these, numbers of layers, from 0, that have none.
     dtype: compute type of activations and matmuls; parameters are float32.
   """
   vocab_size: int
@@ -108,6 +118,12 @@ class ModelConfig:
   logit_softcap: Optional[float] = None
   window: Optional[int] = None
   full_every: int = 2
+  experts: Optional[int] = None
+  experts_per_token: Optional[int] = None
+  expert_width: Optional[int] = None
+  norm_topk: bool = True
+  sparse_step: int = 1
+  dense_layers: tuple[int, ...] = ()
   dtype: str = 'float32'
 
   def __post_init__(self):
@@ -139,6 +155,38 @@ class ModelConfig:
       raise ValueError(
           f"activation={self.activation!r} is not known: use 'silu' or "
           "'gelu_tanh'.")
+    self._check_experts()
+
+  def _check_experts(self):
+    """Raises ValueError if the fields of experts do not fit together."""
+    if self.experts is None:
+      for name, default in (
+          ('experts_per_token', None), ('expert_width', None),
+          ('sparse_step', 1), ('dense_layers', ())):
+        if getattr(self, name) != default:
+          raise ValueError(
+              f'{name}={getattr(self, name)} is of layers with experts, and '
+              'there are none: set experts too, or leave it out.')
+      return
+    for name in ('experts_per_token', 'expert_width'):
+      if getattr(self, name) is None:
+        raise ValueError(
+            f'experts={self.experts} needs {name}: set it too, or leave out '
+            'experts.')
+    if self.experts_per_token > self.experts:
+      raise ValueError(
+          f'experts_per_token={self.experts_per_token} is above experts='
+          f'{self.experts}: use at most as many.')
+    for layer in self.dense_layers:
+      if type(layer) is not int or not 0 <= layer < self.layers:
+        raise ValueError(
+            f'dense_layers={self.dense_layers} names {layer!r}, which is no '
+            f'layer: give numbers from 0 to {self.layers - 1}.')
+    if not any(self.sparse_layers()):
+      raise ValueError(
+          f'dense_layers={self.dense_layers} and sparse_step='
+          f'{self.sparse_step} leave no layer with experts: leave one, or leave '
+          'out experts.')
 
   @property
   def scale(self) -> float:
@@ -152,15 +200,34 @@ class ModelConfig:
         self.window if self.window and (i + 1) % self.full_every else FULL
         for i in range(self.layers))
 
+  def sparse_layers(self) -> tuple[bool, ...]:
+    """Returns whether each layer has experts."""
+    return tuple(
+        self.experts is not None and (i + 1) % self.sparse_step == 0
+        and i not in self.dense_layers for i in range(self.layers))
+
   def parameter_count(self) -> int:
     """Returns the number of parameters; a tied unembedding counts once."""
     d, h = self.width, self.head_dim
     qkv = (self.heads + 2 * self.kv_heads) * h
-    layer = d * qkv + self.heads * h * d + 3 * d * self.mlp_width + 2 * d
+    layer = d * qkv + self.heads * h * d + 2 * d
     layer += qkv * self.qkv_bias + 2 * h * self.qk_norm
     layer += 2 * d * self.post_norms
     embeddings = self.vocab_size * d * (1 if self.tie_embeddings else 2)
-    return self.layers * layer + embeddings + d
+    return self.layers * layer + self._mlps(self.experts) + embeddings + d
+
+  def active_mlps(self) -> int:
+    """Returns the weights of MLPs and routers that a token is multiplied by.
+    """
+    return self._mlps(self.experts_per_token)
+
+  def _mlps(self, experts: Optional[int]) -> int:
+    """Returns the weights of MLPs and routers, with so many experts each."""
+    d, sparse = self.width, sum(self.sparse_layers())
+    count = (self.layers - sparse) * 3 * d * self.mlp_width
+    if sparse:
+      count += sparse * d * (self.experts + 3 * experts * self.expert_width)
+    return count
 
 
 _QWEN25 = dict(rope_theta=1e6, norm_eps=1e-6, qkv_bias=True)
@@ -177,7 +244,8 @@ _GEMMA3 = dict(
 # Fields that determine the shapes of the parameters, so of a checkpoint.
 SHAPING = (
     'vocab_size', 'width', 'layers', 'heads', 'kv_heads', 'head_dim',
-    'mlp_width', 'qkv_bias', 'qk_norm', 'post_norms', 'tie_embeddings')
+    'mlp_width', 'qkv_bias', 'qk_norm', 'post_norms', 'tie_embeddings',
+    'experts', 'expert_width', 'sparse_step', 'dense_layers')
 
 PRESETS = {
     'tiny': ModelConfig(
@@ -208,6 +276,10 @@ PRESETS = {
     'qwen3-8b': ModelConfig(
         vocab_size=151_936, width=4096, layers=36, heads=32, kv_heads=8,
         mlp_width=12_288, tie_embeddings=False, **_QWEN3),
+    'qwen3-30b-a3b': ModelConfig(
+        vocab_size=151_936, width=2048, layers=48, heads=32, kv_heads=4,
+        mlp_width=6144, tie_embeddings=False, experts=128, experts_per_token=8,
+        expert_width=768, **_QWEN3),
     'llama3.1-8b': ModelConfig(
         vocab_size=128_256, width=4096, layers=32, heads=32, kv_heads=8,
         head_dim=128, mlp_width=14_336, rope_theta=500_000.0, norm_eps=1e-5,
@@ -244,6 +316,8 @@ HUB = {
     'Qwen/Qwen3-4B-Base': 'qwen3-4b',
     'Qwen/Qwen3-8B': 'qwen3-8b',
     'Qwen/Qwen3-8B-Base': 'qwen3-8b',
+    'Qwen/Qwen3-30B-A3B': 'qwen3-30b-a3b',
+    'Qwen/Qwen3-30B-A3B-Base': 'qwen3-30b-a3b',
     'meta-llama/Llama-3.1-8B': 'llama3.1-8b',
     'meta-llama/Llama-3.1-8B-Instruct': 'llama3.1-8b',
     'google/gemma-2-2b': 'gemma2-2b',

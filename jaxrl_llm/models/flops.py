@@ -17,7 +17,8 @@ def forward(
     predicted: np.ndarray | int | None = None) -> float:
   """Returns the FLOPs of one forward pass over rows.
 
-  This is 2 per matmul parameter and token, plus 4 * heads * head_dim per layer
+  This is 2 per matmul parameter and token, of experts only for those that the
+  token goes through, plus 4 * heads * head_dim per layer
   and pair of a token and a token that it attends to.
 
   Args:
@@ -43,9 +44,9 @@ def of(
     predicted: tokens whose logits are computed.
   """
   d, h = cfg.width, cfg.heads * cfg.head_dim
-  layer = 2 * d * h + 2 * d * cfg.kv_heads * cfg.head_dim + (
-      3 * d * cfg.mlp_width)
-  return float(2.0 * layer * cfg.layers * tokens + 4.0 * h * pairs
+  layer = 2 * d * h + 2 * d * cfg.kv_heads * cfg.head_dim
+  return float(2.0 * (layer * cfg.layers + cfg.active_mlps()) * tokens
+               + 4.0 * h * pairs
                + 2.0 * cfg.vocab_size * d * predicted)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxrl_llm.models.transformer import MATRICES
 from jaxrl_llm.ops import quantise
 
 Params = dict[str, Any]
@@ -23,7 +24,8 @@ def targets(shapes: Params, pattern: str) -> list[str]:
   Raises:
     ValueError: no name matches, or the pattern is not a regular expression.
   """
-  matrices = [n for n, x in shapes['layers'].items() if len(x.shape) == 3]
+  # Not of experts, which are as many matrices as there are of them.
+  matrices = [name for name in shapes['layers'] if name in MATRICES]
   try:
     names = [name for name in matrices if re.fullmatch(pattern, name)]
   except re.error as error:

@@ -1,7 +1,8 @@
 """One decoder for Qwen2/2.5, Qwen3, Llama 3, Gemma 2 and 3, as plain functions.
 
 Parameters are a dictionary of arrays. Layer parameters are stacked on a leading
-axis, which `forward` scans over. Projections are flat, [D, H * h]: a separate
+axis, which `forward` scans over. Those of a dense MLP are stacked for the layers
+that have one, and those of experts likewise, see `runs`. Projections are flat, [D, H * h]: a separate
 axis of heads would make TPUs copy the weights into another layout. Training,
 prefill and decode run the same `block` with a different `attend` function.
 
@@ -10,31 +11,37 @@ beside it has the scale of each output channel. Products use the values, and
 their results are multiplied by the scales: no dequantised matrix exists.
 
 Left out, because no supported family needs them: dropout, learned positions,
-LayerNorm, mixture of experts.
+LayerNorm.
 """
 
 import dataclasses
 import functools
+import itertools
 import operator
-from typing import Any, Callable, Optional
+import re
+from typing import Any, Callable, NamedTuple, Optional, Sequence
 
 import jax
 import jax.numpy as jnp
 
-from jaxrl_llm.models import attention
+from jaxrl_llm.models import attention, experts
 from jaxrl_llm.models.config import FULL, ModelConfig
 
 Params = dict[str, Any]
 Rope = tuple[jax.Array, jax.Array]  # From `rope_table` or `layer_rope`.
 
-MATRICES = ('q', 'k', 'v', 'o', 'gate', 'up', 'down')  # Of each layer.
+# Of each layer, but those of experts.
+MATRICES = ('q', 'k', 'v', 'o', 'gate', 'up', 'down')
+_DENSE = ('gate', 'up', 'down')
+_SPARSE = ('router', *experts.MATRICES)
 
 _ACTIVATIONS = {
     'silu': jax.nn.silu,
     'gelu_tanh': functools.partial(jax.nn.gelu, approximate=True),
 }
 
-_ATTENTION = jax.checkpoint_policies.save_only_these_names(attention.SAVED)
+_ATTENTION = jax.checkpoint_policies.save_only_these_names(
+    attention.SAVED, experts.CHOSEN)
 
 
 @functools.partial(jax.checkpoint, prevent_cse=False, static_argnums=2)
@@ -62,7 +69,7 @@ _KEPT = {
     'matmuls': jax.checkpoint_policies.save_from_both_policies(
         jax.checkpoint_policies.dots_with_no_batch_dims_saveable, _ATTENTION),
     'attention': _ATTENTION,
-    'full': jax.checkpoint_policies.nothing_saveable,
+    'full': jax.checkpoint_policies.save_only_these_names(experts.CHOSEN),
 }
 REMAT = tuple(_KEPT)
 
@@ -74,9 +81,9 @@ class Execution:
   Attributes:
     attention: implementation, from `attention.resolve`.
     remat: activations to recompute in the backward pass. 'full': all but the
-      inputs of the layers. 'attention': attention's output is saved too, but
+      inputs of the layers, and the numbers of chosen experts. 'attention': attention's output is saved too, but
       'xla' and 'cudnn' still recompute its inner parts. 'matmuls': products
-      with weights are saved too. 'none': only the result of `fetch` is
+      with weights are saved too, but not with experts, as there are many. 'none': only the result of `fetch` is
       recomputed.
     unroll: layers to unroll per step of the scan.
   """
@@ -86,6 +93,66 @@ class Execution:
 
 
 PLAIN = Execution()
+
+
+class Kept(NamedTuple):
+  """What `forward` keeps of the layers, if asked.
+
+  Attributes:
+    kv: the rotated keys and the values, each [layers, B, S, KV, h], or None.
+    experts: [layers with experts, B, S, k] int32, each token's experts, or
+      None.
+  """
+  kv: Optional[tuple[jax.Array, jax.Array]] = None
+  experts: Optional[jax.Array] = None
+
+
+class Run(NamedTuple):
+  """Consecutive layers of one kind.
+
+  Attributes:
+    layers: numbers of them.
+    sparse: whether they have experts.
+    skipped: layers of the other kind before them.
+  """
+  layers: range
+  sparse: bool
+  skipped: int
+
+  def places(self, name: str) -> Optional[range]:
+    """Returns the layers' places in a stack of parameters; None without them.
+
+    Args:
+      name: of the parameter, such as 'gate' or 'gate_scale'.
+    """
+    stem = re.sub(r'_(t|scale|lora_[ab])$', '', name)
+    if stem not in _DENSE + _SPARSE:
+      return self.layers
+    if (stem in _SPARSE) != self.sparse:
+      return None
+    return range(self.layers.start - self.skipped,
+                 self.layers.stop - self.skipped)
+
+  def of(self, layers: Params, place: Callable[[Any, range], Any]) -> Params:
+    """Returns what `place` makes of each of these layers' stacks.
+
+    Args:
+      layers: `params['layers']`.
+      place: (stack, places of the layers in it) -> anything.
+    """
+    places = {name: self.places(name) for name in layers}
+    return {name: place(stack, places[name])
+            for name, stack in layers.items() if places[name] is not None}
+
+
+def runs(cfg: ModelConfig) -> list[Run]:
+  """Returns the runs of layers of one kind, in their order."""
+  found, sparse = [], cfg.sparse_layers()
+  for kind, run in itertools.groupby(range(cfg.layers), sparse.__getitem__):
+    numbers = [*run]
+    found.append(Run(range(numbers[0], numbers[-1] + 1), kind, sum(
+        other != kind for other in sparse[:numbers[0]])))
+  return found
 
 
 def init(key: jax.Array, cfg: ModelConfig) -> Params:
@@ -104,8 +171,10 @@ def init(key: jax.Array, cfg: ModelConfig) -> Params:
     The parameter tree.
   """
   n, d, f = cfg.layers, cfg.width, cfg.mlp_width
+  sparse = sum(cfg.sparse_layers())
+  dense = n - sparse
   q, kv = cfg.heads * cfg.head_dim, cfg.kv_heads * cfg.head_dim
-  keys = iter(jax.random.split(key, 9))
+  keys = iter(jax.random.split(key, 13 if sparse else 9))
   residual = (2 * n) ** -0.5
 
   def matrix(*shape, scale=1.0):
@@ -119,9 +188,17 @@ def init(key: jax.Array, cfg: ModelConfig) -> Params:
   layers = dict(
       attn_norm=norm(n, d), mlp_norm=norm(n, d),
       q=matrix(n, d, q), k=matrix(n, d, kv), v=matrix(n, d, kv),
-      o=matrix(n, q, d, scale=residual),
-      gate=matrix(n, d, f), up=matrix(n, d, f),
-      down=matrix(n, f, d, scale=residual))
+      o=matrix(n, q, d, scale=residual))
+  if dense:
+    layers.update(
+        gate=matrix(dense, d, f), up=matrix(dense, d, f),
+        down=matrix(dense, f, d, scale=residual))
+  if sparse:
+    e, f = cfg.experts, cfg.expert_width
+    layers.update(
+        router=matrix(sparse, d, e), experts_gate=matrix(sparse, e, d, f),
+        experts_up=matrix(sparse, e, d, f),
+        experts_down=matrix(sparse, e, f, d, scale=residual))
   if cfg.qkv_bias:
     layers.update(
         q_bias=jnp.zeros((n, q)), k_bias=jnp.zeros((n, kv)),
@@ -270,7 +347,8 @@ def block(
     rope: Rope,
     attend: Callable[..., tuple[jax.Array, Any]],
     cfg: ModelConfig,
-) -> tuple[jax.Array, Any]:
+    chosen: Optional[jax.Array] = None,
+) -> tuple[jax.Array, Any, Optional[jax.Array]]:
   """Applies one layer.
 
   Args:
@@ -281,9 +359,12 @@ def block(
     attend: (q [..., H, h], k [..., KV, h], v [..., KV, h]) -> ([..., H, h],
       extra). q and k are rotated; extra is any value.
     cfg: the model.
+    chosen: [..., k] int32, experts to use in a layer with experts; None for the
+      router's choice.
 
   Returns:
-    The new residual stream, and `extra` of `attend`.
+    The new residual stream, `extra` of `attend`, and the experts [..., k] of a
+    layer with experts, else None.
   """
   def dense(y, name):
     out = _dense(y, layer, name)
@@ -306,8 +387,14 @@ def block(
   out = dense(out.reshape(*x.shape[:-1], -1), 'o')
   x = x + added(out, 'attn_post_norm')
   y = rms_norm(x, layer['mlp_norm'], cfg)
-  y = _gated(dense(y, 'gate'), dense(y, 'up'), cfg.activation)
-  return x + added(dense(y, 'down'), 'mlp_post_norm'), extra
+  if 'router' in layer:
+    y, chosen = experts.apply(
+        y, layer, count=cfg.experts_per_token, normalise=cfg.norm_topk,
+        units=lambda gate, up: _gated(gate, up, cfg.activation), chosen=chosen)
+  else:
+    y = _gated(dense(y, 'gate'), dense(y, 'up'), cfg.activation)
+    y, chosen = dense(y, 'down'), None
+  return x + added(y, 'mlp_post_norm'), extra, chosen
 
 
 def embed(
@@ -375,10 +462,11 @@ def forward(
     cfg: ModelConfig,
     execution: Execution = PLAIN,
     keep_kv: bool = False,
+    keep_experts: bool = False,
     layout: Optional[attention.Layout] = None,
     lookup: Callable[[jax.Array, jax.Array], jax.Array] = operator.getitem,
     fetch: Optional[Callable[[Params], Params]] = None,
-) -> tuple[jax.Array, Any]:
+) -> tuple[jax.Array, Kept]:
   """Computes the hidden states of whole rows.
 
   Args:
@@ -387,6 +475,7 @@ def forward(
     cfg: the model.
     execution: how to run.
     keep_kv: whether to return the rotated keys and the values (prefill).
+    keep_experts: whether to return the experts of each token.
     layout: order of the tokens, if [B, S] are not rows.
     lookup: (table [V, D], tokens [B, S]) -> rows of the table [B, S, D].
     fetch: (layer's parameters) -> parameters to use, a `jax.custom_vjp`; None
@@ -394,7 +483,7 @@ def forward(
 
   Returns:
     Final hidden states [B, S, D] after the last norm, in the compute type,
-    and either None or (keys, values), each [layers, B, S, KV, h].
+    and what is kept.
   """
   longest = layout.longest if layout else tokens.shape[1]
   rope = rope_table(
@@ -413,13 +502,34 @@ def forward(
           cap=cfg.attention_softcap, implementation=execution.attention)
       return out, (k, v) if keep_kv else None
 
-    return block(x, fetch(layer) if fetch else layer,
-                 layer_rope(rope, windowed, cfg), attend, cfg)
+    x, kv, chosen = block(
+        x, fetch(layer) if fetch else layer, layer_rope(rope, windowed, cfg),
+        attend, cfg)
+    return x, (kv, chosen if keep_experts else None)
 
   # Without `fetch`, autodiff alone saves what 'none' saves.
   if fetch or execution.remat != 'none':
     step = jax.checkpoint(step, policy=_KEPT[execution.remat])
-  x, kv = jax.lax.scan(
-      step, embed(params, tokens, cfg, lookup),
-      (params['layers'], windowed), unroll=execution.unroll)
-  return rms_norm(x, params['norm'], cfg), kv
+  x, kept = embed(params, tokens, cfg, lookup), []
+  for run in runs(cfg):
+    x, of_run = jax.lax.scan(
+        step, x, (run.of(params['layers'], _slice),
+                  _slice(windowed, run.layers)), unroll=execution.unroll)
+    kept.append(of_run)
+  kv, chosen = zip(*kept)
+  return rms_norm(x, params['norm'], cfg), Kept(_joined(kv), _joined(chosen))
+
+
+def _slice(stack: jax.Array, places: range) -> jax.Array:
+  """Returns some layers of a stack, without a copy of all."""
+  if len(places) == len(stack):
+    return stack
+  return stack[places.start:places.stop]
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+  """Concatenates what runs of layers return; those with None have nothing."""
+  parts = [part for part in parts if part is not None]
+  if len(parts) < 2:
+    return parts[0] if parts else None
+  return jax.tree.map(lambda *x: jnp.concatenate(x), *parts)

@@ -47,29 +47,36 @@ class Prefixes(NamedTuple):
 
 
 def split(
-    stacked, cfg: ModelConfig, transpose: int | None = None) -> list:
-  """Converts a tree stacked over the layers to the unrolled form.
+    layers: transformer.Params, cfg: ModelConfig,
+    transpose: int | None = None) -> list[transformer.Params]:
+  """Converts parameters of layers to the unrolled form.
 
   Args:
-    stacked: `params['layers']`, or caches.
+    layers: `params['layers']`.
     cfg: the model.
     transpose: elements from which matrices are transposed, for
       `transformer.block`, unless they are quantised; None for no matrix.
 
   Returns:
-    A list of trees.
+    The parameters of each layer.
   """
   # Not of quantised ones: their product is another, and they are small already.
-  def layer(i):
-    own = jax.tree.map(lambda x: x[i], stacked)
+  def layer(run, i):
+    own = run.of(layers, lambda stack, places: stack[places[i]])
     if transpose is None:
       return own
-    turned = [name for name in transformer.MATRICES
-              if own[name].size >= transpose and f'{name}_scale' not in own]
+    turned = [name for name in transformer.MATRICES if name in own
+              and own[name].size >= transpose and f'{name}_scale' not in own]
     return {name: x for name, x in own.items() if name not in turned} | {
         f'{name}_t': own[name].T for name in turned}
 
-  return [layer(i) for i in range(cfg.layers)]
+  return [layer(run, i) for run in transformer.runs(cfg)
+          for i in range(len(run.layers))]
+
+
+def _split(cache: Cache, cfg: ModelConfig) -> list[Cache]:
+  """Converts a stacked cache to the unrolled form."""
+  return [jax.tree.map(lambda x: x[i], cache) for i in range(cfg.layers)]
 
 
 def empty(
@@ -90,7 +97,7 @@ def empty(
   cache = Cache(
       jnp.zeros((*lead, cfg.head_dim, columns), dtype),
       jnp.zeros((*lead, columns, cfg.head_dim), dtype), scale, scale)
-  return split(cache, cfg) if unroll else cache
+  return _split(cache, cfg) if unroll else cache
 
 
 def prefill(
@@ -127,10 +134,11 @@ def prefill(
   lengths = sorted({*buckets, full})
 
   def keys_and_values(columns):
-    _, (k, v) = transformer.forward(
+    _, kept = transformer.forward(
         params, tokens[:, :columns], cfg=cfg,
         execution=transformer.Execution(attention), keep_kv=True)
     # The order of `Cache`, once for each prompt and not at each step.
+    k, v = kept.kv
     k, v = k.transpose(0, 1, 3, 4, 2), v.transpose(0, 1, 3, 2, 4)
     if columns < full:
       rest = (0, full - columns)
@@ -143,7 +151,7 @@ def prefill(
   cache = jax.lax.switch(
       jnp.searchsorted(jnp.asarray(lengths), jnp.max(length)),
       [functools.partial(keys_and_values, columns) for columns in lengths])
-  return split(cache, cfg) if unroll else cache
+  return _split(cache, cfg) if unroll else cache
 
 
 def copy_slot(caches: Caches, slot: Array, source: Caches, row: Array):
@@ -191,7 +199,8 @@ def step(
           new, index, q, cols, window, cfg=cfg, before=before), new
 
     own = transformer.layer_rope(rope, window < FULL, cfg)
-    return transformer.block(x, layer, own, attend, cfg)
+    x, new, _ = transformer.block(x, layer, own, attend, cfg)
+    return x, new
 
   x = transformer.embed(params, tokens, cfg)
   windows, shared = cfg.layer_windows(), prefixes and prefixes.caches
@@ -208,11 +217,15 @@ def step(
     # A loop over the index with the stack in its carry updates the cache in
     # place. As inputs and outputs of a scan, CPUs copy it three times a step,
     # and TPUs write whole layers anew.
-    def layer(i, carry):
+    def layer(run, i, carry):
       x, cache = carry
-      weights = jax.tree.map(
-          lambda w: jax.lax.dynamic_index_in_dim(w, i, keepdims=False), layers)
-      return block(x, weights, cache, shared, i, windows[i])
+      return block(
+          x, run.of(layers, lambda stack, places: jax.lax.dynamic_index_in_dim(
+              stack, i + (places.start - run.layers.start), keepdims=False)),
+          cache, shared, i, windows[i])
 
-    x, caches = jax.lax.fori_loop(0, cfg.layers, layer, (x, caches))
+    for run in transformer.runs(cfg):
+      x, caches = jax.lax.fori_loop(
+          run.layers.start, run.layers.stop, functools.partial(layer, run),
+          (x, caches))
   return transformer.rms_norm(x, params['norm'], cfg), caches

@@ -22,7 +22,7 @@ from jaxrl_llm.sharding.rules import Rules, SAMPLE_RULES, TRAIN_RULES
 
 # Matrices that can be quantised, and the axis that a product sums over.
 _MATRICES = (
-    (re.compile(r'\blayers/(q|k|v|o|gate|up|down)$'), -2),
+    (re.compile(r'\blayers/(q|k|v|o|(experts_)?(gate|up|down))$'), -2),
     (re.compile(r'(^|/)(un)?embed$'), -1))
 
 

@@ -26,13 +26,15 @@ Rules = Sequence[tuple[str, P]]
 # that produce or consume heads or hidden units are split along these over
 # `tensor`, so a layer needs two all-reduces over `tensor`. The vocabulary is
 # split over both axes, so that hidden states move between devices, not the
-# embeddings. `tensor` is the major axis: a device's sampling weights are then
+# embeddings. Experts are split over `tensor`, and each over `fsdp`. `tensor` is the major axis: a device's sampling weights are then
 # the training weights of its fsdp neighbours in order.
 TRAIN_RULES: Rules = (
     (r'norm$', P()),
     (r'layers/(q|k|v)_bias$', P(None, 'tensor')),
     (r'layers/(q|k|v|gate|up)$', P(None, 'fsdp', 'tensor')),
     (r'layers/(o|down)$', P(None, ('tensor', 'fsdp'), None)),
+    (r'layers/experts_(gate|up|down)$', P(None, 'tensor', 'fsdp')),
+    (r'layers/router$', P()),
     (r'layers/(q|k|v|gate|up)_lora_a$', P(None, 'fsdp')),
     (r'layers/(q|k|v|gate|up)_lora_b$', P(None, None, 'tensor')),
     (r'layers/(o|down)_lora_a$', P(None, ('tensor', 'fsdp'))),
@@ -57,6 +59,7 @@ SAMPLE_RULES: Rules = (
     *((pattern, without(spec, 'fsdp')) for pattern, spec in TRAIN_RULES),
     (r'layers/(q|k|v|gate|up)_scale$', P(None, 'tensor')),
     (r'layers/(o|down)_scale$', P()),
+    (r'layers/experts_(gate|up|down)_scale$', P(None, 'tensor')),
     (r'(^|/)(un)?embed_scale$', P('tensor')))
 
 
@@ -172,9 +175,10 @@ def sampling_type(path: str, leaf: Any, dtype: Any) -> jnp.dtype:
   """Returns the type of a parameter in the sampling weights.
 
   Matrices and biases are stored in the compute type, because they are used in
-  it. The weights of norms keep their type, because norms use float32.
+  it. The weights of norms and routers keep their type, because these use
+  float32.
   """
-  return jnp.dtype(leaf.dtype if re.search(r'norm$', path) else dtype)
+  return jnp.dtype(leaf.dtype if re.search(r'(norm|router)$', path) else dtype)
 
 
 def table(

@@ -12,7 +12,7 @@ import transformers
 from jaxrl_llm.models.config import ModelConfig, RopeScaling
 from tests.reference import transformers_params
 
-NAMES = ('qwen2', 'qwen3', 'llama3', 'gemma2', 'gemma3')
+NAMES = ('qwen2', 'qwen3', 'qwen3_moe', 'llama3', 'gemma2', 'gemma3')
 
 # Odd sizes on purpose: heads * head_dim is not the width, nothing is a power
 # of two, and 3 layers see both kinds of a sliding-window pattern.
@@ -49,6 +49,17 @@ def family(name):
             hf.Qwen3ForCausalLM, hf.Qwen3Config(
                 **_HF_SIZES, tie_word_embeddings=False, rms_norm_eps=1e-6,
                 **_rope(1e6)))
+  if name == 'qwen3_moe':
+    # Layers with experts on both sides of one without.
+    return (ModelConfig(**_SIZES, qk_norm=True, rope_theta=1e6,
+                        tie_embeddings=False, experts=6, experts_per_token=2,
+                        expert_width=14, dense_layers=(1,)),
+            hf.Qwen3MoeForCausalLM, hf.Qwen3MoeConfig(
+                **_HF_SIZES, tie_word_embeddings=False, rms_norm_eps=1e-6,
+                num_experts=6, num_experts_per_tok=2, moe_intermediate_size=14,
+                norm_topk_prob=True, mlp_only_layers=[1],
+                # Its other products refuse rows of an odd length.
+                experts_implementation='eager', **_rope(1e6)))
   if name == 'llama3':
     return (ModelConfig(**_SIZES, rope_theta=10_000.0, norm_eps=1e-5,
                         tie_embeddings=False,

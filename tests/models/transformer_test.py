@@ -148,15 +148,16 @@ def test_kept_keys_and_values_are_those_of_each_block():
 
   @jax.jit
   def block(x, layer):
-    return transformer.block(x, layer, rope, lambda q, k, v: (
+    x, kv, _ = transformer.block(x, layer, rope, lambda q, k, v: (
         attention.causal_attention(q, k, v, scale=cfg.scale), (k, v)), cfg)
+    return x, kv
 
   x, kept = transformer.embed(params, tokens, cfg), []
   for i in range(cfg.layers):
     x, kv = block(x, jax.tree.map(lambda p: p[i], params['layers']))
     kept.append(kv)
   want = (transformer.rms_norm(x, params['norm'], cfg),
-          tuple(jnp.stack(a) for a in zip(*kept)))
+          transformer.Kept(tuple(jnp.stack(a) for a in zip(*kept))))
   got = transformer.forward(params, tokens, cfg=cfg, keep_kv=True)
   jax.tree.map(lambda a, b: np.testing.assert_allclose(
       a, b, rtol=0,
