@@ -65,11 +65,12 @@ def make(folder: pathlib.Path) -> None:
                 shapes_of(sharding.make_mesh(1, 1, 1)))}
 
   def tensors():
-    for leaf, (names, transposed) in hf.names(MODEL).items():
-      shape = leaves[leaf][leaf.startswith('layers/'):]
-      for name in names:
+    for path, leaf in hf.names(MODEL).items():
+      shape = leaves[path][bool(leaf.layers):]
+      for name in leaf.tensors():
         bits = random.integers(
-            2 ** 16, size=shape[::-1] if transposed else shape, dtype=np.uint16)
+            2 ** 16, size=shape[::-1] if leaf.transposed else shape,
+            dtype=np.uint16)
         # All numbers without the highest bit of the exponent are finite.
         bits &= 0xbfff
         yield name, bits.view(ml_dtypes.bfloat16)

@@ -1,8 +1,9 @@
-"""Hugging Face checkpoints of Qwen2/2.5, Qwen3, Llama 3, Gemma 2 and 3.
+"""Hugging Face checkpoints of Qwen2/2.5, Qwen3, Qwen3-MoE, Llama 3, Gemma 2, 3.
 
 `open_checkpoint` checks a folder (config.json and the headers of its files)
 and rejects models that this decoder does not compute exactly. `load` reads the
-weights into sharded arrays, one tensor at a time. `save` writes such a folder.
+weights into sharded arrays, one tensor at a time, or one matrix of all experts
+of a layer. `save` writes such a folder.
 Loading and saving preserve the values: types of 16 bits convert to float32 and
 back without a change. Of a model of texts and images (Gemma 3 from 4B on), the
 part for texts is read.
@@ -39,7 +40,11 @@ _LAYER = {
     'q': 'self_attn.q_proj', 'k': 'self_attn.k_proj',
     'v': 'self_attn.v_proj', 'o': 'self_attn.o_proj',
     'q_norm': 'self_attn.q_norm', 'k_norm': 'self_attn.k_norm',
-    'gate': 'mlp.gate_proj', 'up': 'mlp.up_proj', 'down': 'mlp.down_proj'}
+    'gate': 'mlp.gate_proj', 'up': 'mlp.up_proj', 'down': 'mlp.down_proj',
+    'router': 'mlp.gate'}
+_EXPERTS = {
+    'experts_gate': 'gate_proj', 'experts_up': 'up_proj',
+    'experts_down': 'down_proj'}
 # Gemma has norms before and after attention and MLP. Its
 # post_attention_layernorm is the norm after attention; in the other families
 # this name is the norm before the MLP.
@@ -123,30 +128,55 @@ def warn_of_length(folder: pathlib.Path, length: int) -> None:
         folder / 'config.json')
 
 
-def names(cfg: ModelConfig) -> dict[str, tuple[list[str], bool]]:
-  """Maps every leaf of the parameter tree to the names of its tensors.
+class Leaf(NamedTuple):
+  """Where a leaf of the parameter tree is in the files.
 
-  Returns:
-    Path of the leaf, such as 'layers/q', to (names, transposed). There is one
-    name per layer, or a single one outside the layers. `transposed` is whether
-    the stored tensors are transposed: torch stores matrices as [out, in].
+  Attributes:
+    layers: numbers of the layers that it is stacked over; none outside of the
+      layers.
+    names: of its tensors: one, or one for each layer, or for each layer a list
+      with one for each expert.
+    transposed: whether the stored matrices are transposed: torch stores them as
+      [out, in].
   """
+  layers: tuple[int, ...]
+  names: list[Any]
+  transposed: bool
+
+  def tensors(self) -> list[str]:
+    """Returns the names in one list."""
+    return [name for part in self.names
+            for name in ([part] if isinstance(part, str) else part)]
+
+
+def names(cfg: ModelConfig) -> dict[str, Leaf]:
+  """Maps the path of every leaf, such as 'layers/q', to its tensors."""
+  from jaxrl_llm.models import transformer
   layer = dict(_LAYER)
   if cfg.post_norms:
     layer.update(_POST_NORMS)
   if not cfg.qk_norm:
     del layer['q_norm'], layer['k_norm']
   top = [n for n in _TOP if n != 'unembed' or not cfg.tie_embeddings]
-  out = {ours: ([f'{_TOP[ours]}.weight'], False) for ours in top}
+  out = {ours: Leaf((), [f'{_TOP[ours]}.weight'], False) for ours in top}
 
-  def stacked(theirs):
-    return [f'model.layers.{i}.{theirs}' for i in range(cfg.layers)]
+  def add(ours, theirs, transposed):
+    layers = tuple(i for run in transformer.runs(cfg)
+                   if run.places(ours) is not None for i in run.layers)
+    if layers:
+      out[f'layers/{ours}'] = Leaf(
+          layers, [theirs(f'model.layers.{i}') for i in layers], transposed)
 
   for ours, theirs in layer.items():
-    out[f'layers/{ours}'] = (
-        stacked(f'{theirs}.weight'), not ours.endswith('norm'))
+    add(ours, lambda own, theirs=theirs: f'{own}.{theirs}.weight',
+        not ours.endswith('norm'))
+  for ours, theirs in _EXPERTS.items():
+    add(ours, lambda own, theirs=theirs: [
+        f'{own}.mlp.experts.{e}.{theirs}.weight'
+        for e in range(cfg.experts or 0)], True)
   for ours in ('q', 'k', 'v') if cfg.qkv_bias else ():
-    out[f'layers/{ours}_bias'] = (stacked(f'{_LAYER[ours]}.bias'), False)
+    add(f'{ours}_bias', lambda own, ours=ours: f'{own}.{_LAYER[ours]}.bias',
+        False)
   return out
 
 
@@ -196,11 +226,10 @@ def open_checkpoint(folder: pathlib.Path) -> Checkpoint:
       cfg, tie_embeddings=cfg.tie_embeddings and _HEAD not in tensors)
   shapes = _shapes(stored)
   wanted = set()
-  for leaf, (members, transposed) in names(stored).items():
-    shape = shapes[leaf].shape
-    shape = shape[1:] if leaf.startswith('layers/') else shape
-    shape = shape[::-1] if transposed else shape
-    for name in members:
+  for path, leaf in names(stored).items():
+    shape = shapes[path].shape[bool(leaf.layers):]
+    shape = shape[:-3:-1] if leaf.transposed else shape
+    for name in leaf.tensors():
       wanted.add(name)
       if name not in tensors:
         raise ValueError(
@@ -261,9 +290,9 @@ def _path(keys) -> str:
 def load(checkpoint: Checkpoint, shapes: Any) -> Any:
   """Reads the weights into sharded arrays.
 
-  Host memory holds one tensor at a time, and only the parts of it that this
-  process's devices need. Device memory holds the result and one layer's
-  tensor.
+  Host memory holds one tensor at a time, or one of all experts of a layer, and
+  only the parts of it that this process's devices need. Device memory holds the
+  result and one layer's tensor.
 
   Args:
     checkpoint: from `open_checkpoint`.
@@ -285,28 +314,31 @@ def load(checkpoint: Checkpoint, shapes: Any) -> Any:
         'ties them: set tie_word_embeddings to false there.')
 
   def leaf(keys, shape):
-    parts, transposed = members[_path(keys)]
-    tensors = [checkpoint.tensors[name] for name in parts]
-    if not _path(keys).startswith('layers/'):
-      whole = _read(tensors[0], shape.sharding)
+    layers, parts, transposed = members[_path(keys)]
+    if not layers:
+      whole = _read(checkpoint.tensors[parts[0]], shape.sharding)
       loading.count()
       return jax.block_until_ready(whole.astype(shape.dtype))
     spec = list(shape.sharding.spec)[1:]
     spec += [None] * (len(shape.shape) - 1 - len(spec))
+    if transposed:
+      spec[-2:] = spec[:-3:-1]
     place = jax.sharding.NamedSharding(
-        shape.sharding.mesh, jax.sharding.PartitionSpec(
-            *(spec[::-1] if transposed else spec)))
+        shape.sharding.mesh, jax.sharding.PartitionSpec(*spec))
     put = _put(shape.sharding, transposed)
     stack = jnp.zeros(shape.shape, shape.dtype, device=shape.sharding)
-    for i, tensor in enumerate(tensors):
+    for i, part in enumerate(parts):
+      tensor = checkpoint.tensors[part] if isinstance(part, str) else (
+          tensor_files.Stack([checkpoint.tensors[name] for name in part]))
       # Waits, so that reading does not run ahead and fill host memory.
       stack = jax.block_until_ready(
           put(stack, _read(tensor, place), np.int32(i)))
-      loading.count()
+      loading.count(loading.done + (1 if isinstance(part, str) else len(part)))
     return stack
 
   with phases.phase(
-      'loading the model', sum(len(parts) for parts, _ in members.values()),
+      'loading the model',
+      sum(len(leaf.tensors()) for leaf in members.values()),
       'tensors') as loading:
     return jax.tree_util.tree_map_with_path(leaf, shapes)
 
@@ -315,13 +347,15 @@ def load(checkpoint: Checkpoint, shapes: Any) -> Any:
 def _put(sharding: Any, transposed: bool) -> Callable[..., jax.Array]:
   """Makes (stack, tensor, layer) -> stack, which sets one layer in place."""
   def put(stack, tensor, layer):
-    tensor = (tensor.T if transposed else tensor).astype(stack.dtype)
+    tensor = (tensor.mT if transposed else tensor).astype(stack.dtype)
     return jax.lax.dynamic_update_index_in_dim(stack, tensor, layer, 0)
 
   return jax.jit(put, donate_argnums=0, out_shardings=sharding)
 
 
-def _read(tensor: tensor_files.Tensor, sharding: Any) -> jax.Array:
+def _read(
+    tensor: tensor_files.Tensor | tensor_files.Stack, sharding: Any,
+) -> jax.Array:
   """Reads one tensor, in the file's type, into a sharded array."""
   pieces = {}  # Replicas share a piece: together at most the whole tensor.
 
@@ -355,7 +389,7 @@ def save(
     ValueError: no supported family has the model's combination of features.
   """
   text = json.dumps(hf_config.to_hf(cfg, source), indent=2)
-  total = sum(len(parts) for parts, _ in names(cfg).values())
+  total = sum(len(leaf.tensors()) for leaf in names(cfg).values())
   tensor_files.write(folder, phases.counted(
       _tensors(params, cfg), 'writing the model', 'tensors', total),
                      shard_bytes)
@@ -372,12 +406,17 @@ def _tensors(params: Any, cfg: ModelConfig) -> Iterator[tuple[str, np.ndarray]]:
   leaves = {_path(keys): leaf
             for keys, leaf in jax.tree_util.tree_leaves_with_path(params)}
   members = names(cfg)
-  stacks = [leaf for leaf in members if leaf.startswith('layers/')]
-  for leaf, ((theirs, *_), _) in members.items():
-    if leaf not in stacks:
-      yield theirs, host(leaves[leaf])
+  for path, leaf in members.items():
+    if not leaf.layers:
+      yield leaf.names[0], host(leaves[path])
   for i in range(cfg.layers):
-    for leaf in stacks:
-      theirs, transposed = members[leaf]
-      array = leaves[leaf][i]
-      yield theirs[i], host(array.T if transposed else array)
+    for path, (layers, theirs, transposed) in members.items():
+      if i not in layers:
+        continue
+      place = layers.index(i)
+      array = leaves[path][place]
+      array = host(array.mT if transposed else array)
+      if isinstance(theirs[place], str):
+        yield theirs[place], array
+      else:
+        yield from zip(theirs[place], array)

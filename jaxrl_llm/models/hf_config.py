@@ -38,6 +38,7 @@ class Family(NamedTuple):
       the file says otherwise; None for a family without windows.
     rope_by_layer: whether layers with a window have rotary frequencies of their
       own.
+    sparse: whether its models have experts.
     read: f(hf) -> fields of ModelConfig that only some families have.
     write: f(cfg) -> the same as fields of config.json.
   """
@@ -47,6 +48,7 @@ class Family(NamedTuple):
   absent: tuple[str, ...] = ('attention_bias',)
   full_every: int | None = None
   rope_by_layer: bool = False
+  sparse: bool = False
   read: Callable[[Any], dict[str, Any]] = lambda hf: {}
   write: Callable[[ModelConfig], dict[str, Any]] = lambda cfg: {}
 
@@ -70,6 +72,25 @@ def _write_gemma(cfg: ModelConfig) -> dict[str, Any]:
       final_logit_softcapping=cfg.logit_softcap)
 
 
+def _read_experts(hf: Any) -> dict[str, Any]:
+  return dict(
+      experts=hf.num_experts, experts_per_token=hf.num_experts_per_tok,
+      expert_width=hf.moe_intermediate_size, norm_topk=hf.norm_topk_prob,
+      sparse_step=hf.decoder_sparse_step,
+      dense_layers=tuple(hf.mlp_only_layers))
+
+
+def _write_experts(cfg: ModelConfig) -> dict[str, Any]:
+  # transformers 5 reads either name of their number, and versions before it the
+  # first one alone.
+  return dict(
+      num_experts=cfg.experts, num_local_experts=cfg.experts,
+      num_experts_per_tok=cfg.experts_per_token,
+      moe_intermediate_size=cfg.expert_width, norm_topk_prob=cfg.norm_topk,
+      decoder_sparse_step=cfg.sparse_step,
+      mlp_only_layers=[*cfg.dense_layers])
+
+
 _GEMMA = Family(
     'Gemma2ForCausalLM', ('norm_plus_one', 'post_norms', 'scale_embeddings'),
     activation='hidden_activation',
@@ -80,6 +101,10 @@ _GEMMA = Family(
 FAMILIES = {
     'qwen2': Family('Qwen2ForCausalLM', ('qkv_bias',), absent=()),
     'qwen3': Family('Qwen3ForCausalLM', ('qk_norm',)),
+    'qwen3_moe': Family(
+        'Qwen3MoeForCausalLM', ('qk_norm',), sparse=True,
+        absent=('attention_bias', 'use_sliding_window'), read=_read_experts,
+        write=_write_experts),
     'llama': Family('LlamaForCausalLM', absent=('attention_bias', 'mlp_bias')),
     'gemma2': _GEMMA,
     'gemma3_text': _GEMMA._replace(
@@ -287,7 +312,8 @@ def _converted(hf: Any, family: Family, stored: str) -> ModelConfig:
 
 def kind_of(cfg: ModelConfig) -> str:
   """Returns the `model_type` of the family that a model is most like."""
-  return max(FAMILIES, key=lambda kind: sum(
+  sparse = cfg.experts is not None
+  return max(FAMILIES, key=lambda kind: (FAMILIES[kind].sparse == sparse) + sum(
       getattr(cfg, trait) == (trait in FAMILIES[kind].traits)
       for trait in _TRAITS))
 

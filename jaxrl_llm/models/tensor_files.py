@@ -76,6 +76,30 @@ class Tensor(NamedTuple):
     return whole
 
 
+class Stack(NamedTuple):
+  """Tensors of one shape as one, with a leading axis.
+
+  Attributes:
+    tensors: of the stack.
+  """
+  tensors: list[Tensor]
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    """Sizes of the axes."""
+    return len(self.tensors), *self.tensors[0].shape
+
+  def read(self, index: tuple[slice, ...]) -> np.ndarray:
+    """Reads a slice as one array; arguments and errors as of `Tensor`."""
+    whole, tensors = None, self.tensors[index[0]]
+    for i, tensor in enumerate(tensors):
+      part = tensor.read(index[1:])
+      if whole is None:
+        whole = np.empty((len(tensors), *part.shape), part.dtype)
+      whole[i] = part
+    return whole
+
+
 def find(folder: pathlib.Path) -> dict[str, Tensor]:
   """Finds all tensors of a checkpoint; reads only headers.
 

@@ -50,16 +50,16 @@ def family(name):
                 **_HF_SIZES, tie_word_embeddings=False, rms_norm_eps=1e-6,
                 **_rope(1e6)))
   if name == 'qwen3_moe':
-    # Layers with experts on both sides of one without.
-    return (ModelConfig(**_SIZES, qk_norm=True, rope_theta=1e6,
+    # Layers with experts on both sides of one without. torch's products of
+    # experts refuse rows that are not multiples of 16 bytes.
+    return (ModelConfig(**{**_SIZES, 'width': 32}, qk_norm=True, rope_theta=1e6,
                         tie_embeddings=False, experts=6, experts_per_token=2,
-                        expert_width=14, dense_layers=(1,)),
+                        expert_width=16, dense_layers=(1,)),
             hf.Qwen3MoeForCausalLM, hf.Qwen3MoeConfig(
-                **_HF_SIZES, tie_word_embeddings=False, rms_norm_eps=1e-6,
-                num_experts=6, num_experts_per_tok=2, moe_intermediate_size=14,
-                norm_topk_prob=True, mlp_only_layers=[1],
-                # Its other products refuse rows of an odd length.
-                experts_implementation='eager', **_rope(1e6)))
+                **{**_HF_SIZES, 'hidden_size': 32}, tie_word_embeddings=False,
+                rms_norm_eps=1e-6, num_experts=6, num_experts_per_tok=2,
+                moe_intermediate_size=16, norm_topk_prob=True,
+                mlp_only_layers=[1], **_rope(1e6)))
   if name == 'llama3':
     return (ModelConfig(**_SIZES, rope_theta=10_000.0, norm_eps=1e-5,
                         tie_embeddings=False,

@@ -45,6 +45,15 @@ def _qwen3(*sizes, **fields):
                **fields)
 
 
+def _qwen3_moe(*sizes):
+  return _qwen(
+      'qwen3_moe', 'Qwen3Moe', sizes, tied=False, attention_bias=False,
+      head_dim=128, rope_theta=1000000.0, rope_scaling=None, sliding_window=None,
+      decoder_sparse_step=1, mlp_only_layers=[], moe_intermediate_size=768,
+      norm_topk_prob=True, num_experts=128, num_experts_per_tok=8,
+      output_router_logits=False, router_aux_loss_coef=0.001)
+
+
 def _llama(*sizes, factor, **fields):
   return _raw(
       'llama', 'Llama', sizes, attention_bias=False, bos_token_id=128000,
@@ -105,6 +114,7 @@ _PUBLISHED = {
     'qwen3-1.7b': _qwen3(28, 2048, 6144, 16, 8),
     'qwen3-4b': _qwen3(36, 2560, 9728, 32, 8),
     'qwen3-8b': _qwen3(36, 4096, 12288, 32, 8, tied=False),
+    'qwen3-30b-a3b': _qwen3_moe(48, 2048, 6144, 32, 4),
     'llama3.1-8b': _llama(
         32, 4096, 14336, 32, 8, factor=8.0, tie_word_embeddings=False),
     'llama3.2-1b': _llama(
@@ -129,6 +139,8 @@ def _version_5(raw):
   scaling = raw.pop('rope_scaling', None) or {'rope_type': 'default'}
   raw['rope_parameters'] = {**scaling, 'rope_theta': raw.pop('rope_theta')}
   del raw['torch_dtype']
+  if 'num_experts' in raw:
+    raw['num_local_experts'] = raw.pop('num_experts')
   if raw['model_type'] == 'gemma3_text':
     raw['rope_parameters'] = dict(
         full_attention=raw['rope_parameters'], sliding_attention=dict(
@@ -245,6 +257,18 @@ def test_features_of_gemma_that_we_lack(changes, message):
     hf_config.from_hf({**_PUBLISHED['gemma2-2b'], **changes})
 
 
+@pytest.mark.parametrize('changes, message', [
+    (dict(use_sliding_window=True), 'use_sliding_window=true'),
+    (dict(num_experts=0), 'is not valid .*experts=0 is not usable'),
+    (dict(num_experts_per_tok=129), 'is not valid .*=129 is above experts=128'),
+    (dict(mlp_only_layers=[48]), 'is not valid .* names 48'),
+    (dict(decoder_sparse_step=49), 'is not valid .* leave no layer with exp'),
+])
+def test_features_of_experts_that_we_lack(changes, message):
+  with pytest.raises(ValueError, match=message):
+    hf_config.from_hf({**_PUBLISHED['qwen3-30b-a3b'], **changes})
+
+
 @pytest.mark.parametrize('name', ('gemma2-2b', 'gemma3-1b'))
 def test_gemma_without_windows(name):
   raw = {**_PUBLISHED[name], 'layer_types': ['full_attention'] * 26}
@@ -352,6 +376,7 @@ def test_broken_files_are_named(text, message, tmp_path):
 @pytest.mark.parametrize('name, changes, lost', [
     ('qwen2', dict(qk_norm=True), 'qwen2 .* qk_norm=True'),
     ('qwen3', dict(window=13), 'qwen3 .* window=13'),
+    ('qwen3_moe', dict(qkv_bias=True), 'qwen3_moe .* qkv_bias=True'),
     ('qwen3', dict(query_scale=0.3), r'qwen3 .* query_scale=0\.3'),
     ('qwen3', dict(logit_softcap=30.0), 'logit_softcap=30.0'),
     ('llama3', dict(scale_embeddings=True), 'llama .* scale_embeddings=True'),

@@ -262,7 +262,11 @@ _WIDE = {
             **_SIZES, activation='gelu_tanh', norm_plus_one=True,
             post_norms=True, scale_embeddings=True, query_scale=0.25, window=4,
             dtype='bfloat16'),
-        ((4, 1, 1), (1, 2, 2)))}
+        ((4, 1, 1), (1, 2, 2))),
+    'qwen3_moe': (
+        ModelConfig(
+            **_SIZES, qk_norm=True, experts=4, experts_per_token=2,
+            expert_width=6, sparse_step=2), ((2, 1, 2), (1, 2, 2)))}
 
 
 def _on_meshes(folder):
