@@ -35,7 +35,8 @@ def _model_fields(section: str, affects: tuple[str, ...]) -> list[Field]:
     if kind is RopeScaling:
       kind = tuple[float, ...]
       said[f.name] += '; its four numbers'
-    bounds = '' if kind in (bool, str) else '[0, inf)' if is_optional else (
+    bounds = '' if kind in (bool, str) else '[0, inf)' if (
+        is_optional or kind == tuple[int, ...]) else (
         '[1, inf)' if kind is int else '(0, inf)')
     fields.append(Field(
         f'{section}.{f.name}', None, said[f.name], bounds, kind | None,

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from jaxrl_llm.learner import packing, views
-from jaxrl_llm.models import transformer
+from jaxrl_llm.models import experts, transformer
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.ops import obrs, ragged
 from jaxrl_llm.ops.token_stats import (
@@ -82,18 +82,19 @@ class Net(NamedTuple):
       layout: order of the tokens in lists.
 
     Returns:
-      Hidden states and the unembedding.
+      Hidden states and the unembedding; and the experts of each token
+      [layers with experts, F, N, k], or None.
     """
     lookup = operator.getitem
     if self.axes:
       lookup = functools.partial(
           collectives.lookup, axes=self.axes, dtype=self.model.dtype)
     params = self.compose(params, frozen)
-    hidden, _ = transformer.forward(
+    hidden, kept = transformer.forward(
         params, tokens, cfg=self.model, execution=transformer.Execution(
-            cfg.attention, cfg.remat, cfg.unroll), layout=layout,
-        lookup=lookup, fetch=self.fetch)
-    return hidden, transformer.unembedding(params)
+            cfg.attention, cfg.remat, cfg.unroll), keep_experts=True,
+        layout=layout, lookup=lookup, fetch=self.fetch)
+    return (hidden, transformer.unembedding(params)), kept.experts
 
 
 class Setting(NamedTuple):
@@ -175,12 +176,13 @@ def stats(
   def run(net, params):
     return net.run(params, weights.frozen, tokens, cfg, layout)
 
-  policy, student = nets.map(run, weights.params)
+  passes = nets.map(run, weights.params)
+  policy, student = passes.map(lambda x: x[0])
   other = None
   # What wrote the rows, for the exact normaliser: these parameters, or those of
   # the actor before its first update on them.
   if weights.writer is not None:
-    other = jax.lax.stop_gradient(run(nets.writer, weights.writer))
+    other = jax.lax.stop_gradient(run(nets.writer, weights.writer)[0])
   elif student and lam is not None and (
       cfg.rejection and cfg.rejection.z == 'exact'):
     other = student
@@ -189,9 +191,12 @@ def stats(
   if batch.top_ids is not None:
     ids = ragged.response_tokens(
         jnp.swapaxes(batch.top_ids, 1, 2), columns, at.lists)
-  return _over_vocabulary(
+  found = _over_vocabulary(
       (policy, student, other), targets, columns.response, at, ids,
       (temperature, lam), setting, entropy)
+  chosen = passes.policy[1]
+  return found if chosen is None else found._replace(experts=experts.load(
+      chosen, columns.sequence >= 0, nets.policy.model.experts))
 
 
 def _over_vocabulary(

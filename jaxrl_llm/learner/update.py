@@ -19,6 +19,7 @@ from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import rejection as rejection_lib
 from jaxrl_llm.learner.forward import Players, Weights
 from jaxrl_llm.learner.packing import Plan
+from jaxrl_llm.models import experts
 from jaxrl_llm.ops import obrs, policy_losses
 from jaxrl_llm.sharding import collectives
 from jaxrl_llm.types import Array, LearnerBatch
@@ -187,6 +188,8 @@ def _loss(params, weights, rows, at, numbers, setting):
     actor, more = actor_lib.weighted_sum(
         now, batch, of_tokens, distill, loss.actor, cfg.actor)
     total, sums = total + actor, {**sums, **more}
+  if now.experts is not None:
+    sums = {**sums, 'experts': now.experts}
   return total, (sums, maxima, facts if cfg.row_facts else {})
 
 
@@ -254,6 +257,8 @@ def _means(sums, calibration, own, setting):
     if not own:
       calibration = rejection_lib.calibrate(
           cfg, counts, calibration, own=False)
+  if 'experts' in sums:
+    metrics.update(experts.load_metrics(sums.pop('experts')))
   tokens = jnp.maximum(metrics['tokens'], 1.0)
   return {**metrics, **jax.tree.map(lambda x: x / tokens, sums)}, calibration
 

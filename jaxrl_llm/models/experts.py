@@ -116,6 +116,39 @@ def apply(
   return local(x, layer['router'], own, chosen)
 
 
+def load(chosen: jax.Array, real: jax.Array, number: int) -> jax.Array:
+  """Counts the tokens of each expert.
+
+  Args:
+    chosen: [layers, B, S, k] int32, the experts of each token.
+    real: [B, S] bool, tokens to count.
+    number: E.
+
+  Returns:
+    [layers, E] float32.
+  """
+  of_expert = chosen[..., None] == jnp.arange(number)
+  return jnp.sum(of_expert & real[..., None, None], (1, 2, 3), jnp.float32)
+
+
+def load_metrics(load: jax.Array) -> dict[str, jax.Array]:
+  """Computes how evenly tokens are spread over experts.
+
+  Args:
+    load: [layers, E], tokens of each expert.
+
+  Returns:
+    Means over the layers, [] each: experts_load_max and experts_load_min, the
+    tokens of the expert with most and with fewest, relative to an even spread;
+    experts_unused, the share of experts without a token.
+  """
+  even = jnp.maximum(jnp.mean(load, -1), 1e-9)
+  return dict(
+      experts_load_max=jnp.mean(jnp.max(load, -1) / even),
+      experts_load_min=jnp.mean(jnp.min(load, -1) / even),
+      experts_unused=jnp.mean(load == 0))
+
+
 def _mix(x, weights, chosen, layer, units, split):
   """Computes the weighted sums of what experts of this device return.
 

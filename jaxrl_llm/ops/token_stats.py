@@ -107,6 +107,8 @@ class TokenStats(NamedTuple):
       distribution q, the rate of acceptance of `obrs.normalizer`; None without
       another model.
     student: of a second model; None without one.
+    experts: [layers, E] float32, tokens of each expert in layers with experts;
+      None without such layers, and from `token_stats`.
   """
   logprobs: Array
   entropy: Optional[Array] = None
@@ -115,6 +117,7 @@ class TokenStats(NamedTuple):
   id_logprobs: Optional[Array] = None
   overlap: Optional[Array] = None
   student: Optional[StudentStats] = None
+  experts: Optional[Array] = None
 
 
 @jax.custom_vjp

@@ -87,9 +87,9 @@ def test_first_match_wins():
 
 def test_unknown_parameter_is_named():
   mesh = sharding.make_mesh(1, 1, 1)
-  with pytest.raises(ValueError, match=r'layers/router of shape \(2, 3\)'):
+  with pytest.raises(ValueError, match=r'layers/stray of shape \(2, 3\)'):
     sharding.shardings(
-        {'layers': {'router': np.zeros((2, 3))}}, sharding.TRAIN_RULES, mesh)
+        {'layers': {'stray': np.zeros((2, 3))}}, sharding.TRAIN_RULES, mesh)
   with pytest.raises(ValueError, match=r'layers/q .* fewer axes'):
     sharding.shardings(
         {'layers': {'q': np.zeros(3)}}, sharding.TRAIN_RULES, mesh)
