@@ -1,10 +1,13 @@
-"""One decoder for Qwen2/2.5, Qwen3, Llama 3, Gemma 2 and 3, as plain functions.
+"""One decoder for all families of models, as plain functions.
+
+These are Qwen2/2.5, Qwen3, Qwen3-MoE, Llama 3, Gemma 2 and 3.
 
 Parameters are a dictionary of arrays. Layer parameters are stacked on a leading
-axis, which `forward` scans over. Those of a dense MLP are stacked for the layers
-that have one, and those of experts likewise, see `runs`. Projections are flat, [D, H * h]: a separate
-axis of heads would make TPUs copy the weights into another layout. Training,
-prefill and decode run the same `block` with a different `attend` function.
+axis, which `forward` scans over. The stacks of dense MLPs and of experts have
+only the layers of that kind, see `runs`. Projections are flat, [D, H * h]: a
+separate axis of heads would make TPUs copy the weights into another layout.
+Training, prefill and decode run the same `block` with a different `attend`
+function.
 
 A matrix may be quantised (`ops/quantise.py`): then a leaf such as 'q_scale'
 beside it has the scale of each output channel. Products use the values, and
@@ -81,10 +84,10 @@ class Execution:
   Attributes:
     attention: implementation, from `attention.resolve`.
     remat: activations to recompute in the backward pass. 'full': all but the
-      inputs of the layers, and the numbers of chosen experts. 'attention': attention's output is saved too, but
-      'xla' and 'cudnn' still recompute its inner parts. 'matmuls': products
-      with weights are saved too, but not with experts, as there are many. 'none': only the result of `fetch` is
-      recomputed.
+      inputs of the layers and the choice of experts. 'attention': attention's
+      output is saved too, but 'xla' and 'cudnn' still recompute its inner
+      parts. 'matmuls': products with weights are saved too, but not those with
+      experts. 'none': only the result of `fetch` is recomputed.
     unroll: layers to unroll per step of the scan.
   """
   attention: str = 'xla'

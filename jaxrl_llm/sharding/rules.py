@@ -26,8 +26,10 @@ Rules = Sequence[tuple[str, P]]
 # that produce or consume heads or hidden units are split along these over
 # `tensor`, so a layer needs two all-reduces over `tensor`. The vocabulary is
 # split over both axes, so that hidden states move between devices, not the
-# embeddings. Experts are split over `tensor`, and each over `fsdp`. `tensor` is the major axis: a device's sampling weights are then
-# the training weights of its fsdp neighbours in order.
+# embeddings. `tensor` is the major axis: a device's sampling weights are then
+# the training weights of its fsdp neighbours in order. Experts are split over
+# `tensor`, and the matrices of each over `fsdp`. Routers are small, and used in
+# float32, in which nothing is gathered.
 TRAIN_RULES: Rules = (
     (r'norm$', P()),
     (r'layers/(q|k|v)_bias$', P(None, 'tensor')),

@@ -337,7 +337,9 @@ def _update_on_mesh(sizes):
   """Returns scores and state after an update on a mesh; () is one device."""
   optimizer = optimizer_lib.make(
       optimizer_lib.OptimizerConfig(1e-2, steps=4, eps=1e-3))
-  model = dataclasses.replace(MODEL, vocab_size=24, heads=4, kv_heads=2)
+  model = dataclasses.replace(
+      MODEL, vocab_size=24, heads=4, kv_heads=2, experts=4, experts_per_token=2,
+      expert_width=8, dense_layers=(0,))
   params = transformer.init(jax.random.key(0), model)
   mesh = None
   put = jax.device_put
@@ -362,7 +364,8 @@ def _update_on_mesh(sizes):
     assert not state.params['layers']['up'].sharding.is_fully_replicated
   return [np.asarray(x, np.float64).tolist() for x in jax.tree.leaves(
       (state.params, scores, metrics['rows'], metrics['loss'],
-       metrics['grad_norm']))]
+       metrics['grad_norm'], metrics['experts_load_max'],
+       metrics['experts_load_min'], metrics['experts_unused']))]
 
 
 def test_eight_devices_equal_one():

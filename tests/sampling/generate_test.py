@@ -34,7 +34,10 @@ _FAMILIES = {
     'gemma3': ModelConfig(
         **_SIZES, activation='gelu_tanh', norm_plus_one=True, qk_norm=True,
         post_norms=True, scale_embeddings=True, rope_theta=100.0,
-        rope_divisor=3.0, window_rope_theta=10.0, window=4)}
+        rope_divisor=3.0, window_rope_theta=10.0, window=4),
+    'qwen3_moe': ModelConfig(
+        **_SIZES, qk_norm=True, experts=6, experts_per_token=2, expert_width=8,
+        dense_layers=(0,))}
 _FILTERS = dict(temperature=0.7, top_k=10, top_p=0.9, min_p=0.1)
 _STOP = (3, 5)
 _T = 9
@@ -123,7 +126,8 @@ def _close(got, want, family):
     ('llama3', dict(slots=3, chunk=2, steps_per_refill=3)),
     ('qwen2', dict(slots=3, unroll=True, transpose=150)),
     ('gemma2', dict(slots=3, chunk=4, unroll=True)),
-    ('gemma3', dict(slots=3, unroll=True))], ids=str)
+    ('gemma3', dict(slots=3, unroll=True)),
+    ('qwen3_moe', dict(slots=3, unroll=True, transpose=150))], ids=str)
 def test_equals_one_request_at_a_time(family, options):
   for values in ((), tuple(_FILTERS.items())):
     rollouts, _ = _run(family, values, **options)
@@ -182,16 +186,17 @@ def test_a_request_keeps_its_tokens_in_any_slots(options):
   _close(other.logprobs, base.logprobs, 'qwen3')
 
 
-def test_a_request_keeps_its_tokens_in_any_company():
-  base = np.asarray(_run('qwen3')[0].tokens)
+@pytest.mark.parametrize('family', ('qwen3', 'qwen3_moe'))
+def test_a_request_keeps_its_tokens_in_any_company(family):
+  base = np.asarray(_run(family)[0].tokens)
   # Some of the requests in another order, one twice, with a smaller budget.
   some = np.array([9, 4, 15, 1, 4, 12])
   rows = np.pad(some, (0, _R - len(some)))
   requests = jax.tree.map(lambda x: x[rows], _requests())
-  other, _ = _run('qwen3', count=len(some), requests=requests)
+  other, _ = _run(family, count=len(some), requests=requests)
   np.testing.assert_array_equal(other.tokens[:len(some)], base[some])
   requests = requests.replace(budget=np.minimum(requests.budget, 4))
-  other, _ = _run('qwen3', count=len(some), requests=requests)
+  other, _ = _run(family, count=len(some), requests=requests)
   np.testing.assert_array_equal(other.tokens[:len(some), :4], base[some, :4])
 
 

@@ -77,7 +77,7 @@ def _logits(params, row, prompt, *, cfg, kv):
           attended(rounded(k), rounded(v))), None
 
     layer = jax.tree.map(lambda w, i=i: w[i], params['layers'])
-    x, _ = transformer.block(x, layer, rope, attend, cfg)
+    x, *_ = transformer.block(x, layer, rope, attend, cfg)
   return transformer.logits(
       params, transformer.rms_norm(x, params['norm'], cfg), cfg)
 

@@ -24,7 +24,8 @@ from tests.helpers.tolerance import decoder, typical
 
 _CFG = ModelConfig(
     vocab_size=16, width=16, layers=2, heads=4, kv_heads=2, head_dim=8,
-    mlp_width=32, qk_norm=True)
+    mlp_width=32, qk_norm=True, experts=4, experts_per_token=2,
+    expert_width=8, dense_layers=(0,))
 _LOGPROBS = 'logprobs', 'tempered_logprobs'
 
 

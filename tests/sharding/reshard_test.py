@@ -12,15 +12,16 @@ import pytest
 from jaxrl_llm import sharding
 from jaxrl_llm.host import choices
 from jaxrl_llm.learner import policy as policy_lib
-from jaxrl_llm.models import config, transformer
+from jaxrl_llm.models import config, experts, transformer
 from jaxrl_llm.ops import quantise
 from tests.helpers import devices, tiny
 
 CFG = dataclasses.replace(
     config.PRESETS['tiny'], width=32, layers=2, head_dim=8, mlp_width=64,
-    tie_embeddings=False)
+    tie_embeddings=False, experts=4, experts_per_token=2, expert_width=16,
+    dense_layers=(1,))
 SHAPES = jax.eval_shape(lambda: transformer.init(jax.random.key(0), CFG))
-MATRICES = ('q', 'k', 'v', 'o', 'gate', 'up', 'down')
+MATRICES = (*transformer.MATRICES, *experts.MATRICES)
 
 
 def params():
@@ -87,10 +88,11 @@ def test_every_matrix_has_a_scale_for_each_output(kind):
   for name in MATRICES:
     values, scale = quantise.quantise(
         want['layers'][name], quantise.TYPES[kind], -2)
-    assert layers[f'{name}_scale'].shape == want['layers'][name].shape[::2]
+    *lead, _, outputs = want['layers'][name].shape
+    assert layers[f'{name}_scale'].shape == (*lead, outputs)
     np.testing.assert_array_equal(layers[f'{name}_scale'], scale)
     assert (np.asarray(layers[name]) == np.asarray(values)).all()
-  for name in {*want['layers']} - {*MATRICES}:  # norms
+  for name in {*want['layers']} - {*MATRICES}:  # norms and routers
     np.testing.assert_array_equal(layers[name], want['layers'][name])
 
 
