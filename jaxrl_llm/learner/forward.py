@@ -92,8 +92,8 @@ class Net(NamedTuple):
     params = self.compose(params, frozen)
     hidden, kept = transformer.forward(
         params, tokens, cfg=self.model, execution=transformer.Execution(
-            cfg.attention, cfg.remat, cfg.unroll), keep_experts=True,
-        layout=layout, lookup=lookup, fetch=self.fetch)
+            cfg.attention, cfg.remat, cfg.unroll), layout=layout,
+        lookup=lookup, fetch=self.fetch)
     return (hidden, transformer.unembedding(params)), kept.experts
 
 

@@ -185,8 +185,8 @@ class ModelConfig:
     if not any(self.sparse_layers()):
       raise ValueError(
           f'dense_layers={self.dense_layers} and sparse_step='
-          f'{self.sparse_step} leave no layer with experts: change one of them, '
-          'or leave out experts.')
+          f'{self.sparse_step} leave no layer with experts: change one of '
+          'them, or leave out experts.')
 
   @property
   def scale(self) -> float:

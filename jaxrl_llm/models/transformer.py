@@ -99,12 +99,13 @@ PLAIN = Execution()
 
 
 class Kept(NamedTuple):
-  """What `forward` keeps of the layers, if asked.
+  """What `forward` keeps of the layers.
 
   Attributes:
-    kv: the rotated keys and the values, each [layers, B, S, KV, h], or None.
-    experts: [layers with experts, B, S, k] int32, each token's experts, or
-      None.
+    kv: the rotated keys and the values, each [layers, B, S, KV, h], if asked
+      for, else None.
+    experts: [layers with experts, B, S, k] int32, each token's experts; None
+      without such layers.
   """
   kv: Optional[tuple[jax.Array, jax.Array]] = None
   experts: Optional[jax.Array] = None
@@ -465,7 +466,6 @@ def forward(
     cfg: ModelConfig,
     execution: Execution = PLAIN,
     keep_kv: bool = False,
-    keep_experts: bool = False,
     layout: Optional[attention.Layout] = None,
     lookup: Callable[[jax.Array, jax.Array], jax.Array] = operator.getitem,
     fetch: Optional[Callable[[Params], Params]] = None,
@@ -478,7 +478,6 @@ def forward(
     cfg: the model.
     execution: how to run.
     keep_kv: whether to return the rotated keys and the values (prefill).
-    keep_experts: whether to return the experts of each token.
     layout: order of the tokens, if [B, S] are not rows.
     lookup: (table [V, D], tokens [B, S]) -> rows of the table [B, S, D].
     fetch: (layer's parameters) -> parameters to use, a `jax.custom_vjp`; None
@@ -508,7 +507,7 @@ def forward(
     x, kv, chosen = block(
         x, fetch(layer) if fetch else layer, layer_rope(rope, windowed, cfg),
         attend, cfg)
-    return x, (kv, chosen if keep_experts else None)
+    return x, (kv, chosen)
 
   # Without `fetch`, autodiff alone saves what 'none' saves.
   if fetch or execution.remat != 'none':

@@ -49,8 +49,9 @@ def _qwen3_moe(*sizes):
   return _qwen(
       'qwen3_moe', 'Qwen3Moe', sizes, tied=False, attention_bias=False,
       head_dim=128, rope_theta=1000000.0, rope_scaling=None,
-      sliding_window=None, decoder_sparse_step=1, mlp_only_layers=[], moe_intermediate_size=768,
-      norm_topk_prob=True, num_experts=128, num_experts_per_tok=8,
+      sliding_window=None, decoder_sparse_step=1, mlp_only_layers=[],
+      moe_intermediate_size=768, norm_topk_prob=True, num_experts=128,
+      num_experts_per_tok=8,
       output_router_logits=False, router_aux_loss_coef=0.001)
 
 
