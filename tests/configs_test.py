@@ -54,9 +54,11 @@ def small(tmp_path_factory):
 
   def fields(name):
     stem = pathlib.Path(name).stem.removeprefix('gsm8k_')
-    family = FAMILIES[stem.split('_')[0]]
+    family = 'qwen3_moe' if '_a3b_' in stem else FAMILIES[stem.split('_')[0]]
     if not (root / family).exists():
-      tiny_hf.make(root / family, rows, family)
+      sizes = dict(num_experts=4, num_experts_per_tok=2,
+                   moe_intermediate_size=16) if family == 'qwen3_moe' else {}
+      tiny_hf.make(root / family, rows, family, **sizes)
     found = {'model.hf': str(root / family), 'task.path': source,
              'task.heldout': held}
     if name in ARC:
@@ -86,6 +88,7 @@ def test_there_are_some():
       'configs/cbs/qwen3_1p7b_math.py', 'configs/cbs/qwen3_4b_math.py',
       'configs/cbs/qwen3_8b_math.py',
       'configs/dapo/qwen3_1p7b_math.py', 'configs/grpo/qwen3_1p7b_math.py',
+      'configs/grpo/qwen3_30b_a3b_math.py',
       'configs/jackpot/qwen25_1p5b_3b_math.py',
       'configs/jackpot/qwen3_1p7b_4b_math.py',
       'configs/jackpot/qwen3_4b_8bit_math.py',

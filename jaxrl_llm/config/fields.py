@@ -220,7 +220,7 @@ FIELDS = (
           'left)', affects=_NOTHING),
     Field('mesh.fsdp', 1, 'shards of responses, parameters and vocabulary',
           affects=_NOTHING),
-    Field('mesh.tensor', 1, 'shards of heads, MLP and vocabulary',
+    Field('mesh.tensor', 1, 'shards of heads, MLP or experts, and vocabulary',
           affects=_NOTHING),
     Field('mesh.learner_tensor', None, 'mesh.tensor of updates, a divisor of '
           "the sampler's: the rest of it joins mesh.fsdp there (none: the same "

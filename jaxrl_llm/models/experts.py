@@ -40,6 +40,9 @@ _OF_ROWS = jax.lax.RaggedDotDimensionNumbers(
     rhs_group_dimensions=[0])
 
 
+_TILE = 512  # Rows of a tile of `_of_weights_tpu`.
+
+
 def route(
     x: jax.Array, router: jax.Array, *, count: int, normalise: bool,
     chosen: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
@@ -208,14 +211,35 @@ def _product_fwd(x, w, sizes):
 def _product_bwd(residuals, grad):
   # As of `transformer.matmul`: the gradient of w is summed in float32.
   x, w, sizes = residuals
-  d_w = jax.lax.ragged_dot_general(
-      x, grad, sizes, _OF_WEIGHTS, preferred_element_type=jnp.float32)
+  d_w = jax.lax.platform_dependent(
+      x, grad, sizes, tpu=_of_weights_tpu, default=_of_weights)
   d_x = jax.lax.ragged_dot_general(
       grad, w.astype(grad.dtype), sizes, _OF_ROWS)
   return d_x, d_w.astype(w.dtype), None
 
 
 _product.defvjp(_product_fwd, _product_bwd)
+
+
+def _of_weights(x, grad, sizes):
+  """Computes x.T grad [E, K, N] over the rows of each expert, in float32."""
+  return jax.lax.ragged_dot_general(
+      x, grad, sizes, _OF_WEIGHTS, preferred_element_type=jnp.float32)
+
+
+def _of_weights_tpu(x, grad, sizes, interpret=False):
+  """Computes the same by a kernel.
+
+  XLA has none for it on TPUs: it multiplies all rows for each expert, which is
+  E times the arithmetic.
+  """
+  # Importing Pallas takes time.
+  from jax.experimental.pallas.ops.tpu.megablox.gmm import tgmm
+  rest = -len(x) % _TILE
+  x, grad = (jnp.pad(rows, ((0, rest), (0, 0))) for rows in (x, grad))
+  tiling = (_TILE, *(min(1024, rows.shape[1]) for rows in (x, grad)))
+  return tgmm(
+      x.T, grad, sizes, jnp.float32, tiling, interpret=interpret)
 
 
 # Autodiff does not know that an order has each row once, and would add rows one

@@ -104,10 +104,10 @@ def _pool(made: programs.Programs) -> set[tuple[int, ...]]:
 def _converted(made: programs.Programs) -> set[int]:
   """Returns the sizes of arrays in the decode loop that are converted weights.
 
-  These are the sizes of each quantised matrix's part on a device, for a layer
-  and for all layers. A matrix with an axis as long as the number of slots is
-  left out, since activations may have its size. Other devices than TPUs do
-  convert weights.
+  These are the sizes of each quantised matrix's part on a device, for an
+  expert, a layer and all layers. A matrix with an axis as long as the number of
+  slots, or of their experts, is left out, since activations may have its size.
+  Other devices than TPUs do convert weights.
   """
   if made.mesh.devices.flat[0].platform != 'tpu':
     return set()
@@ -115,9 +115,11 @@ def _converted(made: programs.Programs) -> set[int]:
       x.sharding.shard_shape(x.shape)
       for x in jax.tree.leaves(made.writer.weights) if x.dtype.itemsize == 1]
   slots = made.writer.sampler.sampler.slots
+  model = made.players[made.writer.player].model
+  rows = {slots, slots * (model.experts_per_token or 1)}
   return {
-      math.prod(part) for shape in shapes if slots not in shape
-      for part in (shape, shape[-2:])}
+      math.prod(part) for shape in shapes if not rows & {*shape}
+      for part in (shape, shape[-3:], shape[-2:])}
 
 
 def _collectives(module: hlo.Module, x: hlo.Instruction) -> list:

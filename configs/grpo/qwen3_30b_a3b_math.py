@@ -1,0 +1,29 @@
+"""GRPO on mathematics with Qwen3 30B-A3B Base, a mixture of experts.
+
+  python -m jaxrl_llm.train --config=configs/grpo/qwen3_30b_a3b_math.py \
+      --config.task.path=problems.jsonl --config.task.heldout=math500.jsonl
+
+All settings except the model and the mesh equal those of
+configs/grpo/qwen3_1p7b_math.py.
+"""
+
+from configs.grpo import qwen3_1p7b_math
+
+TOPOLOGY = 'v5e:16x16'  # v5litepod-256
+get_hyper = qwen3_1p7b_math.get_hyper
+
+
+def get_config(arg=None):
+  """Returns the config; takes no argument."""
+  c = qwen3_1p7b_math.get_config(arg)
+  c.model.hf = 'Qwen/Qwen3-30B-A3B-Base'
+  # The vocabulary divides over 128 devices at most, and heads over 4.
+  c.mesh.data = 2
+  c.mesh.fsdp = 32
+  c.mesh.tensor = 4
+  c.mesh.learner_tensor = 1
+  c.learner.updates = 4
+  c.sampling.weights = 'int8'
+  c.loss.importance = 'tis'
+  c.learner.remat = 'full'
+  return c
