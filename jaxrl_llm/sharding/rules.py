@@ -27,15 +27,14 @@ Rules = Sequence[tuple[str, P]]
 # `tensor`, so a layer needs two all-reduces over `tensor`. The vocabulary is
 # split over both axes, so that hidden states move between devices, not the
 # embeddings. `tensor` is the major axis: a device's sampling weights are then
-# the training weights of its fsdp neighbours in order. Experts are split over
-# `tensor`, and the matrices of each over `fsdp`. Routers are small, and used in
-# float32, in which nothing is gathered.
+# the training weights of its fsdp neighbours in order. Experts stay whole.
+# Routers are small, and used in float32, in which nothing is gathered.
 TRAIN_RULES: Rules = (
     (r'norm$', P()),
     (r'layers/(q|k|v)_bias$', P(None, 'tensor')),
     (r'layers/(q|k|v|gate|up)$', P(None, 'fsdp', 'tensor')),
     (r'layers/(o|down)$', P(None, ('tensor', 'fsdp'), None)),
-    (r'layers/experts_(gate|up|down)$', P(None, 'tensor', 'fsdp')),
+    (r'layers/experts_(gate|up|down)$', P(None, ('tensor', 'fsdp'))),
     (r'layers/router$', P()),
     (r'layers/(q|k|v|gate|up)_lora_a$', P(None, 'fsdp')),
     (r'layers/(q|k|v|gate|up)_lora_b$', P(None, None, 'tensor')),

@@ -163,9 +163,9 @@ def test_the_kernel_for_tpus_sums_the_rows_of_each_expert(dtype):
   _close(got, want, 550)
 
 
-@devices.needs_libtpu
-def test_a_tpu_computes_the_pairs_of_experts_alone():
-  """Forward, and backward to rows and to weights: once the FLOPs of each."""
+def _shares_on_a_tpu():
+  """Returns the FLOPs of a product and its gradients, relative to one product.
+  """
   from jax.experimental import topologies
   device = topologies.get_topology_desc(
       platform='tpu', topology_name='v5e:2x2').devices[0]
@@ -182,8 +182,13 @@ def test_a_tpu_computes_the_pairs_of_experts_alone():
       array(jnp.bfloat16, rows, width),
       array(jnp.float32, number, width, hidden), array(jnp.int32, number),
       array(jnp.bfloat16, rows, hidden)).compile()
-  once = 2 * rows * width * hidden
-  assert compiled.cost_analysis()['flops'] < 1.5 * 3 * once
+  return compiled.cost_analysis()['flops'] / (2 * rows * width * hidden)
+
+
+@devices.needs_libtpu
+def test_a_tpu_computes_the_pairs_of_experts_alone():
+  """XLA may not count its own kernels, but counts what replaces one: 64."""
+  assert devices.run(_shares_on_a_tpu, devices=2) < 4
 
 
 def test_load():

@@ -18,7 +18,7 @@ from tests.helpers import devices, tiny
 
 CFG = dataclasses.replace(
     config.PRESETS['tiny'], width=32, layers=2, head_dim=8, mlp_width=64,
-    tie_embeddings=False, experts=4, experts_per_token=2, expert_width=16,
+    tie_embeddings=False, experts=8, experts_per_token=2, expert_width=16,
     dense_layers=(1,))
 SHAPES = jax.eval_shape(lambda: transformer.init(jax.random.key(0), CFG))
 MATRICES = (*transformer.MATRICES, *experts.MATRICES)
