@@ -38,8 +38,6 @@ _OF_WEIGHTS = jax.lax.RaggedDotDimensionNumbers(
 _OF_ROWS = jax.lax.RaggedDotDimensionNumbers(
     (((1,), (2,)), ((), ())), lhs_ragged_dimensions=[0],
     rhs_group_dimensions=[0])
-
-
 _TILE = 512  # Rows of a tile of `_of_weights_tpu`.
 
 
@@ -184,9 +182,12 @@ def _mix(x, weights, chosen, layer, units, split):
     scale = layer.get(f'{name}_scale')
     if scale is None:
       return _product(rows, layer[name], sizes)
+    # A converted matrix is a copy in memory; TPUs multiply by int8 as it is.
+    w = layer[name]
+    w = w if w.dtype == jnp.int8 else w.astype(rows.dtype)
     # Without their scale, sums may be too large for float16.
     out = jax.lax.ragged_dot(
-        rows, layer[name].astype(rows.dtype), sizes,
+        rows, w, sizes,
         preferred_element_type=jnp.promote_types(rows.dtype, jnp.bfloat16))
     return (out * scale[expert]).astype(rows.dtype)
 
