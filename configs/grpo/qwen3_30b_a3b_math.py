@@ -5,8 +5,8 @@
 
 As configs/grpo/qwen3_1p7b_math.py, with 4 updates of 32 prompts per step, whose
 rows divide over the mesh of 256 chips. A quarter of the weights for sampling
-takes 14 GiB in bfloat16, and half of that in int8, so responses are sampled with
-int8 weights and their tokens weighted by the ratio of the policies (`tis`).
+takes 14 GiB in bfloat16, and half of that in int8: responses are sampled with
+int8 weights, and their tokens weighted by the ratio of the policies (`tis`).
 launch/FITS.md has the memory and the estimated time. Not run at this size yet.
 """
 
