@@ -381,11 +381,20 @@ def save(
 
 
 def tensors(params: Any, cfg: ModelConfig) -> Iterator[tuple[str, np.ndarray]]:
-  """Yields torch's names and host arrays, layer by layer."""
+  """Yields torch's names and host arrays, layer by layer.
+
+  Raises:
+    ValueError: a weight is too large for the model's type.
+  """
   def host(x):
     # Fetches from a copy: a sharded array caches its value on the host.
-    return np.asarray(
+    out = np.asarray(
         jnp.copy(x) if x.dtype == cfg.dtype else x.astype(cfg.dtype))
+    if cfg.dtype == 'float16' and not np.isfinite(out).all():
+      raise ValueError(
+          'A weight is too large for float16: store the model in bfloat16 or '
+          'float32.')
+    return out
 
   leaves = {_path(keys): leaf
             for keys, leaf in jax.tree_util.tree_leaves_with_path(params)}

@@ -19,7 +19,7 @@ from jaxrl_llm import sharding
 from jaxrl_llm.models import hf, hf_config, transformer
 from jaxrl_llm.models.gguf import folder as folder_lib
 from jaxrl_llm.models.gguf import header as header_lib
-from jaxrl_llm.models.gguf import metadata, tensors, write
+from jaxrl_llm.models.gguf import metadata, tensors, tokens, write
 from jaxrl_llm.tokenizer import ModelTokenizer
 from tests.helpers import families, ggufs
 
@@ -217,6 +217,9 @@ def test_what_gemma_s_files_leave_out():
      'rope_type=yarn is not supported'),
     ('gemma3', {}, 'gemma3.attention.sliding_window is missing'),
     ('llama', dict(attention__head_count=0), 'is not valid'),
+    ('gemma2', dict(block_count=2 ** 32 - 1), 'block_count=4294967295 is not'),
+    ('gemma2', dict(attention__sliding_window_pattern=[True]),
+     'sliding_window_pattern=.* does not fit 7 layers'),
 ])
 def test_models_that_are_not_supported(arch, fields, said):
   with pytest.raises(ValueError, match=said):
@@ -378,6 +381,7 @@ def test_sentencepiece_with_a_space_in_front(spm, tmp_path):
     (dict(merges=['a b', 'ab z']), 'do not fit together .* out of vocabulary'),
     (dict(merges=None), 'ggml.merges is missing'),
     (dict(eos_token_id=99), 'do not fit together'),
+    (dict(eot_token_id=99), 'do not fit together .token 99 of 37'),
     (dict(token_type=[1, 1]), '37 tokens, 2 types'),
     (dict(model='llama', scores=[float(i) for i in range(37)],
           unknown_token_id=0), 'scores do not descend'),
@@ -449,6 +453,7 @@ def test_random_damage_is_one_sentence_or_none(whole, tmp_path):
     try:
       found = header_lib.read(path)
       metadata.config(found)
+      tokens.files(found)
     except ValueError:
       refused += 1
   assert refused > 100
@@ -486,8 +491,8 @@ def test_a_file_is_unpacked_once(whole, tmp_path, monkeypatch, cache):
     patch.setattr(header_lib, 'read', None)
     assert hf.fetch(path) == first
   # Another place, the same model; another content, another one.
-  (tmp_path / 'other.gguf').write_bytes(whole)
-  other = hf.fetch(tmp_path / 'other.gguf')
+  (tmp_path / 'sha256-0').write_bytes(whole)  # as Ollama's
+  other = hf.fetch(tmp_path / 'sha256-0')
   assert other != first and hf.digest(other) == begun
   path.write_bytes(whole[:-200] + b'\1' + whole[-199:])
   changed = hf.fetch(path)

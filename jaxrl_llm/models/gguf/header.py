@@ -176,16 +176,8 @@ def _numeric(kind: int) -> str:
 
 
 def _text(file: BinaryIO, size: int) -> str:
-  data = file.read(8)
-  if len(data) < 8:
-    raise EOFError
-  count, = struct.unpack('<Q', data)
-  if count > size:  # damaged, and too much to ask for
-    raise EOFError
-  data = file.read(count)
-  if len(data) < count:
-    raise EOFError
-  return data.decode()
+  count, = struct.unpack('<Q', _bytes(file, size, 8))
+  return _bytes(file, size, count).decode()
 
 
 def _number(file: BinaryIO, size: int, kind: str) -> int:
@@ -193,15 +185,19 @@ def _number(file: BinaryIO, size: int, kind: str) -> int:
 
 
 def _array(file: BinaryIO, size: int, kind: str, count: int) -> np.ndarray:
-  wanted = np.dtype(kind).itemsize * count
-  if wanted > size:
+  return np.frombuffer(
+      _bytes(file, size, np.dtype(kind).itemsize * count), kind)
+
+
+def _bytes(file: BinaryIO, size: int, count: int) -> bytes:
+  """Reads bytes; a damaged file may ask for more than it has (EOFError)."""
+  data = file.read(count) if count <= size else b''
+  if len(data) < count:
     raise EOFError
-  data = file.read(wanted)
-  if len(data) < wanted:
-    raise EOFError
-  return np.frombuffer(data, kind)
+  return data
 
 
 def is_file(name: str | os.PathLike[str]) -> bool:
-  """Returns whether a name is one of a GGUF file."""
-  return os.fspath(name).endswith('.gguf')
+  """Returns whether a name is one of a file; Ollama's do not end with .gguf."""
+  return os.fspath(name).endswith('.gguf') or (
+      pathlib.Path(name).expanduser().is_file())

@@ -5,11 +5,11 @@ values are here too. A field that is not known is an error.
 """
 
 import math
-import pathlib
 from typing import Any, Callable, Mapping
 
 import numpy as np
 
+from jaxrl_llm.models.config import MAX_LAYERS
 from jaxrl_llm.models.gguf import header as header_lib
 from jaxrl_llm.models.gguf import tensors as tensors_lib
 
@@ -57,14 +57,19 @@ def config(
       raise ValueError(
           f'{where}: {architecture}.{name} is not one number, which is not '
           'supported; choose another model.')
+    if name == 'block_count' and value not in range(1, MAX_LAYERS + 1):
+      raise ValueError(
+          f'{where}: {architecture}.{name}={value} is not from 1 to '
+          f'{MAX_LAYERS}: fetch the file again.')
     return value
 
   try:
     out = _common(take, architecture)
     gemma = architecture.startswith('gemma')
-    out['rope_parameters'] = _rope(take, rest.pop, where, factors)
+    out['rope_parameters'] = _rope(
+        take, rest.pop, header, factors, out['head_dim'])
     if gemma:
-      out |= _gemma(take, rest.pop, architecture, out)
+      out |= _gemma(take, rest.pop, header, out)
   except KeyError as error:
     raise ValueError(
         f'{where}: {architecture}.{error.args[0]} is missing: fetch the file '
@@ -112,13 +117,13 @@ def _common(take: Callable, architecture: str) -> dict[str, Any]:
 def read_factors(header: header_lib.Header) -> np.ndarray | None:
   """Returns by what a file divides the rotary frequencies, if it has that."""
   found = header.tensors.get(tensors_lib.ROPE)
-  return None if found is None else np.fromfile(
-      header.path, np.float32, math.prod(found.shape), offset=found.start)
+  return None if found is None else tensors_lib.rows_of(
+      found, header.path, slice(None)).astype(np.float32)
 
 
 def _rope(
-    take: Callable, pop: Callable, where: pathlib.Path,
-    factors: np.ndarray | None) -> dict[str, Any]:
+    take: Callable, pop: Callable, header: header_lib.Header,
+    factors: np.ndarray | None, head_dim: int) -> dict[str, Any]:
   """Returns the rotary frequencies; `pop` takes a field of any type."""
   base = float(take('rope.freq_base', 10_000.0))
   kind = pop('rope.scaling.type', 'none')
@@ -133,13 +138,13 @@ def _rope(
     scaling = dict(
         rope_type='llama3', rope_theta=base, factor=largest,
         original_max_position_embeddings=length, **_LLAMA3)
-    made = rope_factors(scaling, 2 * len(factors))
-    if np.allclose(made, factors, rtol=1e-5, atol=0):
+    made = rope_factors(scaling, head_dim)
+    if made.shape == factors.shape and np.allclose(
+        made, factors, rtol=1e-5, atol=0):
       return scaling
   raise ValueError(
-      f'{where}: the factors of frequencies in {tensors_lib.ROPE} are not of '
-      "Llama 3's kind, which is the only one that is supported; choose another "
-      'model.')
+      f'{header.path}: the factors in {tensors_lib.ROPE} are not of Llama 3\'s '
+      'kind, which is the only one that is supported; choose another model.')
 
 
 def rope_factors(rope: Mapping[str, Any], head_dim: int) -> np.ndarray:
@@ -160,13 +165,18 @@ def rope_factors(rope: Mapping[str, Any], head_dim: int) -> np.ndarray:
 
 
 def _gemma(
-    take: Callable, pop: Callable, architecture: str,
+    take: Callable, pop: Callable, header: header_lib.Header,
     common: Mapping[str, Any]) -> dict[str, Any]:
   """Returns the fields of Gemma 2 and 3; `pop` takes a field of any type."""
+  where, architecture = header.path, header.fields['general.architecture']
   layers, old = common['num_hidden_layers'], architecture == 'gemma2'
   pattern = pop('attention.sliding_window_pattern', _PATTERN[architecture])
-  if not isinstance(pattern, list):
+  if type(pattern) is int:
     pattern = _windows(pattern, layers)
+  if not isinstance(pattern, list) or len(pattern) != layers:
+    raise ValueError(
+        f'{where}: {architecture}.attention.sliding_window_pattern='
+        f'{pattern!r:.40} does not fit {layers} layers: fetch the file again.')
   width, heads, rope = (
       common['hidden_size'], common['num_attention_heads'],
       common['rope_parameters'])

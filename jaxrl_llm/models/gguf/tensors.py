@@ -51,10 +51,10 @@ def find(folder: pathlib.Path) -> dict[str, Tensor]:
   found = header_lib.read(folder / FILE)
   architecture = found.fields['general.architecture']
   layer, out = layer_names(architecture), {}
-  for info in found.tensors.values():
-    if info.name == ROPE:
+  for name, info in found.tensors.items():
+    if name == ROPE:
       continue
-    name, heads = info.name, None
+    heads = None
     if match := _NAME.fullmatch(name):
       block, part, suffix = match.groups()
       theirs = (TOP if block is None else layer).get(part)
@@ -69,15 +69,12 @@ def find(folder: pathlib.Path) -> dict[str, Tensor]:
     kept = info.kind.name in _KEPT and not plus_one
     out[name] = Tensor(
         found.path, name, info.shape, info.kind.name if kept else 'F32',
-        functools.partial(
-            _rows, info, order=rotated(info.shape[0], heads) if heads else None,
-            plus_one=plus_one))
+        functools.partial(rows_of, info, heads=heads, plus_one=plus_one))
   return out
 
 
 def is_norm_plus_one(architecture: str, name: str) -> bool:
-  """Returns whether a file has a weight w as 1 + w, which is what Gemma
-  multiplies by."""
+  """Returns whether a file has 1 + w, which Gemma multiplies by, for w."""
   return architecture.startswith('gemma') and name.endswith('norm.weight')
 
 
@@ -97,16 +94,30 @@ def rotated(rows: int, heads: int) -> np.ndarray:
   return np.arange(rows).reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)
 
 
-def _rows(
+def rows_of(
     info: header_lib.Info, path: pathlib.Path, rows: slice,
-    rest: tuple[slice, ...], *, order: np.ndarray | None,
-    plus_one: bool) -> np.ndarray:
-  """Reads and dequantises rows of a tensor; see `tensor_files.Tensor`."""
+    rest: tuple[slice, ...] = (), *, heads: int | None = None,
+    plus_one: bool = False) -> np.ndarray:
+  """Reads and dequantises rows of a tensor; see `tensor_files.Tensor`.
+
+  Args:
+    info: the tensor's place.
+    path: of the file.
+    rows: slice of the first axis.
+    rest: slices of the next ones.
+    heads: number of heads whose rows are `rotated`, or None.
+    plus_one: whether the file has 1 + the weights.
+
+  Returns:
+    The rows.
+  """
   one_axis = len(info.shape) == 1
+  if heads:
+    rows = rotated(info.shape[0], heads)[rows]
   shape = (*info.shape[:-1], info.row_bytes)
   data = np.memmap(path, np.uint8, 'r', info.start, shape)
   if not one_axis:
-    data = data[rows if order is None else order[rows]]
+    data = data[rows]
   data = np.ascontiguousarray(data)
   kind = info.kind.name
   if kind in _KEPT:
@@ -114,6 +125,6 @@ def _rows(
   else:
     block = header_lib.package().dequantize(data, info.kind)
   if one_axis:
-    block = block[rows if order is None else order[rows]]
+    block = block[rows]
   block = block[(slice(None), *rest)]
   return block.astype(np.float32) - 1 if plus_one else block

@@ -73,6 +73,10 @@ def files(header: header_lib.Header) -> dict[str, str]:
     names = {
         f'{ours}_token': own['tokens'][own[f'{theirs}_token_id']]
         for ours, theirs in _ROLES.items() if f'{theirs}_token_id' in own}
+    ends = [own[f'{name}_token_id'] for name in STOPS
+            if f'{name}_token_id' in own]
+    if max(ends, default=0) >= len(own['tokens']):
+      raise IndexError(f'token {max(ends)} of {len(own["tokens"])}')
   except ValueError:
     raise
   except KeyError as error:
@@ -84,8 +88,6 @@ def files(header: header_lib.Header) -> dict[str, str]:
         f'{header.path}: the fields of {_KEY}* do not fit together ({error}): '
         'fetch the file again.') from None
   template = header.fields.get('tokenizer.chat_template')
-  ends = [own[f'{name}_token_id'] for name in STOPS
-          if f'{name}_token_id' in own]
   return {
       'tokenizer.json': tokenizer.to_str(),
       'tokenizer_config.json': json.dumps({
@@ -103,8 +105,7 @@ def _tokenizer(own: Mapping[str, Any], header: header_lib.Header) -> Any:
   if len(tokens) != len(types):
     raise IndexError(f'{len(tokens)} tokens, {len(types)} types')
   # A model may have more rows than tokens; llama.cpp gives names to them.
-  vocab = {token: i for i, (token, of) in enumerate(zip(tokens, types))
-           if of != UNUSED or token != f'[PAD{i}]'}
+  vocab = {token: i for i, token in enumerate(tokens) if token != f'[PAD{i}]'}
   if kind == 'gpt2':
     name = _NAMES.get(own.get('pre'), own.get('pre'))
     if name not in _splits():
@@ -122,8 +123,14 @@ def _tokenizer(own: Mapping[str, Any], header: header_lib.Header) -> Any:
     # llama.cpp writes tokens of spaces as such.
     vocab = {token.replace(' ', _SPACE) if token.isspace() else token: i
              for token, i in vocab.items()}
+    normal = [score for score, of in zip(own['scores'], types) if of == NORMAL]
+    if normal != sorted(normal, reverse=True):
+      raise ValueError(
+          f'{header.path}: {_KEY}scores do not descend, so that this is no BPE '
+          'of SentencePiece, which is the only kind that is supported; choose '
+          'another model.')
     made = Tokenizer(models.BPE(
-        vocab, _merges(vocab, types, own['scores']), fuse_unk=True,
+        vocab, _merges(vocab, types), fuse_unk=True,
         byte_fallback=True, unk_token=tokens[own['unknown_token_id']]))
     prefix = own.get('add_space_prefix', not header.fields[
         'general.architecture'].startswith('gemma'))
@@ -142,35 +149,24 @@ def _tokenizer(own: Mapping[str, Any], header: header_lib.Header) -> Any:
       AddedToken(token, normalized=False, special=types[i] != USER_DEFINED)
       for token, i in vocab.items()
       if types[i] in (UNKNOWN, CONTROL, USER_DEFINED) and token == tokens[i]])
-  ends = [
-      (tokens[own[f'{name}_token_id']], own[f'{name}_token_id'])
-      for name, on in (('bos', bos), ('eos', own.get('add_eos_token', False)))
-      if on]
-  if ends:
-    before, after = [*ends[:1]] * bool(bos), ends[bool(bos):]
+  around = [
+      tokens[own[f'{name}_token_id']] if on else None
+      for name, on in (('bos', bos), ('eos', own.get('add_eos_token')))]
+  if any(around):
     made.post_processor = processors.TemplateProcessing(
-        single=[*(token for token, _ in before), '$A',
-                *(token for token, _ in after)], special_tokens=ends)
+        single=[*around[:1] * bool(bos), '$A', *filter(None, around[1:])],
+        special_tokens=[
+            (token, made.token_to_id(token)) for token in filter(None, around)])
   return made
 
 
 def _merges(
-    vocab: Mapping[str, int], types: Sequence[int], scores: Sequence[float],
-) -> list[tuple[str, str]]:
+    vocab: Mapping[str, int], types: Sequence[int]) -> list[tuple[str, str]]:
   """Returns the merges of a SentencePiece BPE, which has none of its own.
 
   It joins the neighbours whose token has the best score. Scores descend in the
   order of the vocabulary; tokens of spaces, which have none, come first.
-
-  Raises:
-    ValueError: the scores do not descend.
   """
-  own = [i for i, kind in enumerate(types) if kind == NORMAL]
-  if any(scores[a] < scores[b] for a, b in zip(own, own[1:])):
-    raise ValueError(
-        f'{_KEY}scores do not descend, so that this is no BPE of '
-        'SentencePiece, which is the only kind that is supported; choose '
-        'another model.')
   parts = {token for token, i in vocab.items()
            if types[i] in (NORMAL, USER_DEFINED)}
   return [
@@ -221,6 +217,11 @@ def fields(own: Any, size: int, stops: Sequence[int]) -> dict[str, Any]:
         for m in made['model']['merges']]
   else:
     out['scores'] = [-float(i) for i in range(size)]
+    # llama.cpp has tokens of spaces as such, not as SentencePiece's sign.
+    out['tokens'] = [
+        token.replace(_SPACE, ' ')
+        if of == USER_DEFINED and not token.strip(_SPACE) else token
+        for token, of in zip(tokens, types)]
   ids = dict(bos=own.bos_token_id, unknown=own.unk_token_id,
              padding=own.pad_token_id, **dict(zip(STOPS, stops)))
   out |= {f'{name}_token_id': i for name, i in ids.items() if i is not None}
