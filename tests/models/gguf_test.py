@@ -576,7 +576,7 @@ def test_tokenisers_are_written_and_read(spm, tmp_path):
   for name, fields in cases.items():
     first = tokenizer(tmp_path, **fields)
     size = len(fields['tokens'])
-    again = write.tokens.fields(first.own, size + 3, first.stop_ids)
+    again = tokens.fields(first.own, size + 3, first.stop_ids)
     assert again['tokenizer.ggml.tokens'][size:] == [
         f'[PAD{i}]' for i in range(size, size + 3)]
     second = tokenizer(tmp_path, **{
@@ -596,11 +596,14 @@ def test_a_tokeniser_without_a_name_is_not_written(made):
   own = transformers.PreTrainedTokenizerFast(
       tokenizer_object=made, eos_token='</s>')
   with pytest.raises(ValueError, match='no name for: export with --format=saf'):
-    write.tokens.fields(own, 3, (1,))
+    tokens.fields(own, 3, (1,))
 
 
-def test_a_template_is_written(tmp_path):
+def test_a_template_and_three_stops_are_written(tmp_path, caplog):
   own = own_tokens(tmp_path).own
   own.chat_template = '{{ messages }}'
-  assert write.tokens.fields(own, 37, (1,))['tokenizer.chat_template'] == (
-      '{{ messages }}')
+  found = tokens.fields(own, 37, (1, 2, 3, 4))
+  assert found['tokenizer.chat_template'] == '{{ messages }}'
+  assert [found[f'tokenizer.ggml.{name}_token_id']
+          for name in ('eos', 'eot', 'eom')] == [1, 2, 3]
+  assert "['b'] are left out" in caplog.text

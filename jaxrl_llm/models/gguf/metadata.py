@@ -64,7 +64,7 @@ def config(
     return value
 
   try:
-    out = _common(take, architecture)
+    out = _common(take, header)
     gemma = architecture.startswith('gemma')
     out['rope_parameters'] = _rope(
         take, rest.pop, header, factors, out['head_dim'])
@@ -95,15 +95,16 @@ def config(
              ('bos', 'bos'), ('eos', 'eos'), ('pad', 'padding'))}}
 
 
-def _common(take: Callable, architecture: str) -> dict[str, Any]:
+def _common(take: Callable, header: header_lib.Header) -> dict[str, Any]:
   """Returns the fields that all families have."""
+  architecture = header.fields['general.architecture']
   heads, width = take('attention.head_count'), take('embedding_length')
   head_dim = take('attention.key_length', None) or width // max(heads, 1)
   for name in 'attention.value_length', 'rope.dimension_count':
     if (other := take(name, head_dim)) != head_dim:
       raise ValueError(
-          f'{architecture}.{name}={other} beside heads of {head_dim} is not '
-          'supported; choose a model without it.')
+          f'{header.path}: {architecture}.{name}={other} beside heads of '
+          f'{head_dim} is not supported; choose a model without it.')
   return {
       'model_type': MODEL_TYPES[architecture],
       'hidden_size': width, 'num_attention_heads': heads, 'head_dim': head_dim,

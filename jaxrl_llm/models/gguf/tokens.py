@@ -7,6 +7,8 @@ them. What a name means is not in the file, but here.
 import json
 from typing import Any, Mapping, Sequence
 
+from absl import logging
+
 from jaxrl_llm.models.gguf import header as header_lib
 
 # llama.cpp's types of tokens.
@@ -20,6 +22,7 @@ _WORDS = (
     r'| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+')
 _NAMES = {'llama3': 'llama-bpe', 'llama-v3': 'llama-bpe'}  # of the same
 _WITH_BOS = 'llama-bpe',  # where the file does not say
+_WHOLE_WORDS = 'llama-bpe',  # a word that is a token needs no merges
 _SPACE = '\u2581'  # SentencePiece's
 
 
@@ -100,64 +103,85 @@ def files(header: header_lib.Header) -> dict[str, str]:
 
 def _tokenizer(own: Mapping[str, Any], header: header_lib.Header) -> Any:
   """Makes the tokeniser; `own` has the fields without their prefix."""
-  from tokenizers import AddedToken, decoders, models, processors, Tokenizer
-  kind, tokens, types = own['model'], own['tokens'], own['token_type']
+  from tokenizers import AddedToken, processors
+  tokens, types = own['tokens'], own['token_type']
   if len(tokens) != len(types):
     raise IndexError(f'{len(tokens)} tokens, {len(types)} types')
+  kinds = {'gpt2': _byte_level, 'llama': _of_sentencepiece}
+  if own['model'] not in kinds:
+    raise ValueError(
+        f'{header.path}: {_KEY}model={own["model"]} is not supported; choose a '
+        f'model with {" or ".join(kinds)}.')
   # A model may have more rows than tokens; llama.cpp gives names to them.
   vocab = {token: i for i, token in enumerate(tokens) if token != f'[PAD{i}]'}
-  if kind == 'gpt2':
-    name = _NAMES.get(own.get('pre'), own.get('pre'))
-    if name not in _splits():
-      raise ValueError(
-          f'{header.path}: {_KEY}pre={name} is not known, so that texts would '
-          'be split wrongly; choose a model with '
-          f'{", ".join([*_splits(), *_NAMES])}.')
-    merges = [tuple(merge.split(' ')) for merge in own['merges']]
-    # Llama 3 takes a word that is a token as it is.
-    made = Tokenizer(models.BPE(
-        vocab, merges, ignore_merges=name == 'llama-bpe'))
-    split, decoder = _splits()[name], decoders.ByteLevel()
-    bos = own.get('add_bos_token', name in _WITH_BOS)
-  elif kind == 'llama':
-    # llama.cpp writes tokens of spaces as such.
-    vocab = {token.replace(' ', _SPACE) if token.isspace() else token: i
-             for token, i in vocab.items()}
-    normal = [score for score, of in zip(own['scores'], types) if of == NORMAL]
-    if normal != sorted(normal, reverse=True):
-      raise ValueError(
-          f'{header.path}: {_KEY}scores do not descend, so that this is no BPE '
-          'of SentencePiece, which is the only kind that is supported; choose '
-          'another model.')
-    made = Tokenizer(models.BPE(
-        vocab, _merges(vocab, types), fuse_unk=True,
-        byte_fallback=True, unk_token=tokens[own['unknown_token_id']]))
-    prefix = own.get('add_space_prefix', not header.fields[
-        'general.architecture'].startswith('gemma'))
-    *split, decoder = _sentencepiece(prefix)
-    bos = own.get('add_bos_token', True)
-  else:
-    raise ValueError(
-        f'{header.path}: {_KEY}model={kind} is not supported; choose a model '
-        'with gpt2 or llama.')
-  if split[0]:
-    made.normalizer = split[0]
-  if split[1]:
-    made.pre_tokenizer = split[1]
-  made.decoder = decoder
+  made, bos = kinds[own['model']](own, vocab, header)
   made.add_tokens([
       AddedToken(token, normalized=False, special=types[i] != USER_DEFINED)
       for token, i in vocab.items()
-      if types[i] in (UNKNOWN, CONTROL, USER_DEFINED) and token == tokens[i]])
+      if types[i] in (UNKNOWN, CONTROL, USER_DEFINED)])
   around = [
-      tokens[own[f'{name}_token_id']] if on else None
-      for name, on in (('bos', bos), ('eos', own.get('add_eos_token')))]
+      tokens[own[f'{name}_token_id']] if own.get(f'add_{name}_token', on)
+      else None for name, on in (('bos', bos), ('eos', False))]
   if any(around):
     made.post_processor = processors.TemplateProcessing(
-        single=[*around[:1] * bool(bos), '$A', *filter(None, around[1:])],
+        single=[*filter(None, (around[0], '$A', around[1]))],
         special_tokens=[
             (token, made.token_to_id(token)) for token in filter(None, around)])
   return made
+
+
+def _byte_level(
+    own: Mapping[str, Any], vocab: Mapping[str, int],
+    header: header_lib.Header) -> tuple[Any, bool]:
+  """Makes a BPE of bytes; returns whether it begins texts by default, too."""
+  from tokenizers import decoders, models, Tokenizer
+  name, splits = _NAMES.get(own.get('pre'), own.get('pre')), _splits()
+  if name not in splits:
+    raise ValueError(
+        f'{header.path}: {_KEY}pre={name} is not known, so that texts would be '
+        'split wrongly; choose a model with '
+        f'{", ".join([*splits, *_NAMES])}.')
+  made = Tokenizer(models.BPE(
+      vocab, [tuple(merge.split(' ')) for merge in own['merges']],
+      ignore_merges=name in _WHOLE_WORDS))
+  _prepare(made, *splits[name], decoders.ByteLevel())
+  return made, name in _WITH_BOS
+
+
+def _of_sentencepiece(
+    own: Mapping[str, Any], vocab: dict[str, int],
+    header: header_lib.Header) -> tuple[Any, bool]:
+  """Makes a BPE of SentencePiece; see `_byte_level`."""
+  from tokenizers import models, Tokenizer
+  types = own['token_type']
+  normal = [score for score, of in zip(own['scores'], types) if of == NORMAL]
+  if normal != sorted(normal, reverse=True):
+    raise ValueError(
+        f'{header.path}: {_KEY}scores do not descend, so that this is no BPE '
+        'of SentencePiece, which is the only kind that is supported; choose '
+        'another model.')
+  # llama.cpp writes tokens of spaces as such; texts have SentencePiece's sign
+  # by the time that tokens are looked for.
+  spaces = [token for token in vocab if not token.strip(' ')]
+  merged = {token.replace(' ', _SPACE) if token in spaces else token: i
+            for token, i in vocab.items()}
+  made = Tokenizer(models.BPE(
+      merged, _merges(merged, types), fuse_unk=True, byte_fallback=True,
+      unk_token=own['tokens'][own['unknown_token_id']]))
+  for token in spaces:
+    del vocab[token]
+  gemma = header.fields['general.architecture'].startswith('gemma')
+  _prepare(made, *_sentencepiece(own.get('add_space_prefix', not gemma)))
+  return made, True
+
+
+def _prepare(made: Any, normaliser: Any, split: Any, decoder: Any) -> None:
+  """Sets the parts of a tokeniser around its model."""
+  if normaliser:
+    made.normalizer = normaliser
+  if split:
+    made.pre_tokenizer = split
+  made.decoder = decoder
 
 
 def _merges(
@@ -222,6 +246,11 @@ def fields(own: Any, size: int, stops: Sequence[int]) -> dict[str, Any]:
         token.replace(_SPACE, ' ')
         if of == USER_DEFINED and not token.strip(_SPACE) else token
         for token, of in zip(tokens, types)]
+  if len(stops) > len(STOPS):
+    logging.warning(
+        'A GGUF file has room for %d tokens that end a response, so %s are '
+        'left out: set them where the model is used.', len(STOPS),
+        [tokens[i] for i in stops[len(STOPS):]])
   ids = dict(bos=own.bos_token_id, unknown=own.unk_token_id,
              padding=own.pad_token_id, **dict(zip(STOPS, stops)))
   out |= {f'{name}_token_id': i for name, i in ids.items() if i is not None}
@@ -248,7 +277,8 @@ def _kind(made: Mapping[str, Any]) -> dict[str, Any] | None:
       if same(*_sentencepiece(prefix)[:2]):
         return {'model': 'llama', 'pre': 'default', 'add_space_prefix': prefix}
     return None
-  found = [name for name, parts in _splits().items() if same(*parts)]
+  found = [name for name, parts in _splits().items() if same(*parts) and (
+      made['model'].get('ignore_merges', False) == (name in _WHOLE_WORDS))]
   return {'model': 'gpt2', 'pre': found[0]} if found else None
 
 
