@@ -433,7 +433,7 @@ def unknown_kind(data):
     (lambda x: x.replace(b'attn_q.bias', b'attn_q.xxxx'), 'lacks the tensor'),
     (lambda x: x.replace(b'token_embd', b'taken_embd'),
      'lacks the tensor token_embd.weight'),
-], ids=str)
+])
 def test_damaged_files_are_one_sentence(damage, said, whole, tmp_path):
   path = tmp_path / 'm.gguf'
   path.write_bytes(damage(whole))
