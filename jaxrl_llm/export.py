@@ -1,11 +1,12 @@
-"""Export of a run's checkpoint to a folder that transformers and vLLM open.
+"""Export of a run's checkpoint for transformers, vLLM or llama.cpp.
 
   python -m jaxrl_llm.export --workdir=runs/math --out=exported
 
 writes config.json and safetensors, and copies the other files of the model
 (tokeniser, chat template, generation_config.json). LoRA's matrices are merged.
 The tokens that ended the run's responses are added to generation_config.json,
-so that what opens the folder stops there too.
+so that what opens the folder stops there too. With --format=gguf the folder has
+one file, model.gguf, which llama.cpp and Ollama open, and `model.hf` too.
 """
 
 import argparse
@@ -17,24 +18,26 @@ import pathlib
 import shutil
 import sys
 import tempfile
-from typing import Any, Iterator, Sequence
+from typing import Any, Callable, Iterator, Sequence
 
 from absl import logging
 import jax
 from ml_collections import ConfigDict
 
-from jaxrl_llm import checkpoint, sharding
+from jaxrl_llm import checkpoint, phases, sharding
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import tokenizer as tokenizer_lib
 from jaxrl_llm.host import choices, warm_start
 from jaxrl_llm.learner import policy as policy_lib
 from jaxrl_llm.models import hf, hf_config, lora
 from jaxrl_llm.models.config import ModelConfig
+from jaxrl_llm.models.gguf import write as gguf_write
 from jaxrl_llm.monitoring import exits, progress
 from jaxrl_llm.plugs import modules
 from jaxrl_llm.storage import compiled, paths
 from jaxrl_llm.tasks import templates
 
+FORMATS = 'safetensors', 'gguf'
 SHARD_BYTES = 4_000_000_000
 
 
@@ -95,7 +98,8 @@ def parameters(
 
 def export(
     config: ConfigDict, out: paths.Path, which: str = 'best',
-    dtype: str | None = None, player: str = 'policy') -> int:
+    dtype: str | None = None, player: str = 'policy',
+    form: str = 'safetensors') -> int:
   """Writes the folder, whole or not at all.
 
   Args:
@@ -104,13 +108,15 @@ def export(
     which: 'best' or 'last' checkpoint.
     dtype: type of the weights; None is the type of the original model.
     player: one of config.PLAYERS.
+    form: one of FORMATS.
 
   Returns:
     The checkpoint's step.
 
   Raises:
-    ValueError: the folder has files, there is no checkpoint, or the model's
-      features are not those of a family that transformers knows.
+    ValueError: the folder has files, there is no checkpoint, the model's
+      features are not those of a family that transformers knows, or its
+      tokeniser is not of a kind that GGUF files have.
     OSError: the folder cannot be written to, or its bucket does not answer.
   """
   bucket = paths.in_bucket(out)
@@ -119,37 +125,81 @@ def export(
     taken = out.exists() and (not out.is_dir() or any(out.iterdir()))
   if taken:
     raise ValueError(f'{out} is there already: name a new folder as --out.')
-  compiled.start(config.compilation_cache)
-  params, model, step = parameters(config, which, player)
   origin = None
+  model = config_lib.model_config(config)
   if config.model.hf:
     origin = hf.fetch(config.model.hf, weights=False)
     dtype = dtype or hf_config.read_config(origin).dtype
   elif dtype is None:
     dtype = model.dtype if model.dtype in hf_config.STORED else 'float32'
+  model = dataclasses.replace(model, dtype=dtype)
+  write = (_gguf if form == 'gguf' else _safetensors)(config, model, origin)
+  compiled.start(config.compilation_cache)
+  params, _, step = parameters(config, which, player)
   with (contextlib.nullcontext() if bucket else _parents(out),
         tempfile.TemporaryDirectory(
             dir=None if bucket else out.parent,
             ignore_cleanup_errors=True) as folder):
     part = pathlib.Path(folder, out.name)
     part.mkdir()
-    hf.save(
-        part, params, dataclasses.replace(model, dtype=dtype),
-        source=hf_config.read(origin) if origin else None,
-        shard_bytes=SHARD_BYTES)
-    for path in hf.companions(origin) if origin else ():
-      shutil.copyfile(path, part / path.name)
-    if origin:
-      _add_stops(part, config, model)
-    # The same permissions as config.json.
-    mode = (part / 'config.json').stat().st_mode
-    for path in part.glob('*.safetensors'):
-      path.chmod(mode)
+    write(part, params)
     if bucket:
       paths.upload(part, out)
     else:
       os.replace(part, out)
   return step
+
+
+def _safetensors(
+    config: ConfigDict, model: ModelConfig, origin: pathlib.Path | None,
+) -> Callable[[pathlib.Path, Any], None]:
+  """Makes (folder, parameters) -> None, which writes a model's files.
+
+  Args:
+    config: of the run.
+    model: as it is written.
+    origin: folder of the model that it came from, if any.
+  """
+  source = hf_config.read(origin) if origin else None
+
+  def write(folder, params):
+    hf.save(folder, params, model, source=source, shard_bytes=SHARD_BYTES)
+    for path in hf.companions(origin) if origin else ():
+      shutil.copyfile(path, folder / path.name)
+    if origin:
+      _add_stops(folder, config, model)
+    # The same permissions as config.json.
+    mode = (folder / 'config.json').stat().st_mode
+    for path in folder.glob('*.safetensors'):
+      path.chmod(mode)
+
+  return write
+
+
+def _gguf(
+    config: ConfigDict, model: ModelConfig, origin: pathlib.Path | None,
+) -> Callable[[pathlib.Path, Any], None]:
+  """Makes the same as `_safetensors` for a GGUF file.
+
+  Raises:
+    ValueError: the file cannot have the model or its tokeniser.
+  """
+  if origin is None:
+    raise ValueError(
+        'A GGUF file needs the tokeniser of a Hugging Face model, but the run '
+        'has no model.hf: export with --format=safetensors.')
+  raw = hf_config.to_hf(model, hf_config.read(origin))
+  tokenizer = tokenizer_lib.ModelTokenizer(origin)
+  stops = _stops(config, model, tokenizer).stop_ids
+  fields = gguf_write.fields(raw, tokenizer.own, stops)
+
+  def write(folder, params):
+    shapes = hf.stored_shapes(model)
+    gguf_write.save(folder / 'model.gguf', raw, fields, shapes, phases.counted(
+        hf.tensors(params, model), 'writing the model', 'tensors',
+        len(shapes)))
+
+  return write
 
 
 def _add_stops(
@@ -162,22 +212,29 @@ def _add_stops(
     own = tokenizer_lib.ModelTokenizer(folder)
   except ValueError:  # the run has another tokeniser, of its task
     return
-  # A task of the user may have an option of this name that means another thing.
-  template = config.task.template if config.task.name == 'math' else ''
-  stops = tokenizer_lib.with_stops(
-      own, [*(templates.stops(template, own) if template else ()),
-            *config.sampling.stop], model.vocab_size)
+  stops = _stops(config, model, own)
   if stops.stop_ids != own.stop_ids:
     path = folder / 'generation_config.json'
     found = json.loads(path.read_text()) if path.exists() else {}
     path.write_text(json.dumps(
         found | {'eos_token_id': [*stops.stop_ids]}, indent=2) + '\n')
+
+
+def _stops(
+    config: ConfigDict, model: ModelConfig,
+    own: tokenizer_lib.ModelTokenizer) -> Any:
+  """Returns a tokeniser with what ended the run's responses; may warn."""
+  # A task of the user may have an option of this name that means another thing.
+  template = config.task.template if config.task.name == 'math' else ''
+  stops = tokenizer_lib.with_stops(
+      own, [*(templates.stops(template, own) if template else ()),
+            *config.sampling.stop], model.vocab_size)
   if texts := getattr(stops, 'stop_texts', ()):
     logging.warning(
         'Responses of the run also ended with %s, which is more than one '
-        'token, so generation_config.json cannot name it: set it as a stop '
-        'text where the model is used.',
-        ' or '.join(map(repr, texts)))
+        'token, so the files cannot name it: set it as a stop text where the '
+        'model is used.', ' or '.join(map(repr, texts)))
+  return stops
 
 
 @contextlib.contextmanager
@@ -212,6 +269,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
   parser.add_argument(
       '--dtype', choices=hf_config.STORED,
       help='type of the weights (default: that of the original model)')
+  parser.add_argument(
+      '--format', default=FORMATS[0], choices=FORMATS,
+      help='a folder for transformers and vLLM, or a file for llama.cpp '
+      '(default: %(default)s)')
   args = parser.parse_args(argv)
   for name in ('workdir', 'out'):
     if not getattr(args, name):
@@ -234,7 +295,7 @@ def main() -> None:
     with progress.Display(f'export of {args.workdir}'):
       step = export(
           config, paths.absolute(args.out), args.checkpoint, args.dtype,
-          args.player)
+          args.player, args.format)
     print(
         f'{args.out}: the {args.checkpoint} checkpoint of {args.workdir}, step '
         f'{step}.' + ('' if config.model.hf else

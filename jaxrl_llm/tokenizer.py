@@ -127,9 +127,12 @@ class ModelTokenizer:
     """
     import transformers
     listed = _listed_stops(folder)  # it would not say which file is wrong
+    # AutoTokenizer would take the class of the model's family, with its own
+    # split of texts, not the one that a GGUF file names.
+    kind = (transformers.PreTrainedTokenizerFast
+            if (folder / 'model.gguf').exists() else transformers.AutoTokenizer)
     try:
-      self._own = transformers.AutoTokenizer.from_pretrained(
-          folder, local_files_only=True)
+      self._own = kind.from_pretrained(folder, local_files_only=True)
       # Some kinds have special tokens even without any file.
       if not {*self._own.get_vocab()} - {*self._own.all_special_tokens}:
         raise ValueError('there is no file of it')
@@ -158,6 +161,11 @@ class ModelTokenizer:
     self.special = (*map(str, self._own.all_special_tokens), *(
         token.content for token in self._own.added_tokens_decoder.values()
         if token.special))
+
+  @property
+  def own(self) -> Any:
+    """transformers' tokeniser."""
+    return self._own
 
   def encode(self, text: str) -> list[int]:
     """Returns the ids of the text; special tokens only where it has them."""

@@ -11,10 +11,11 @@ import pytest
 import torch
 import transformers
 
-from jaxrl_llm import checkpoint, config, evaluate, export, train
+from jaxrl_llm import checkpoint, config, evaluate, export, tokenizer, train
 from jaxrl_llm.evaluation import weights
 from jaxrl_llm.host import build, warm_start
-from jaxrl_llm.models import lora, transformer
+from jaxrl_llm.models import hf, hf_config, lora, transformer
+from jaxrl_llm.models.gguf import write as gguf_write
 from jaxrl_llm.monitoring import metrics
 from tests.helpers import devices, tiny, tiny_hf
 from tests.helpers.tolerance import decoder, EPS_16, rounding, typical
@@ -115,7 +116,7 @@ def logits(params, tokens, cfg):
 
 def of_transformers(folder, tokens, **options):
   model = transformers.AutoModelForCausalLM.from_pretrained(
-      folder, attn_implementation='eager', **options).float()
+      folder, attn_implementation='eager', dtype=torch.float32, **options)
   with torch.no_grad():
     return model(torch.from_numpy(tokens).long()).logits.numpy()
 
@@ -279,6 +280,67 @@ def test_what_opens_the_folder_ends_a_response_as_the_run_did(
   found = transformers.GenerationConfig.from_pretrained(tmp_path / 'out')
   assert (found.eos_token_id, found.top_k) == (ids, 7)
   assert ("also ended with 'Question:'" in caplog.text) == bool(stop)
+
+
+def test_a_gguf_file(origin, tmp_path, monkeypatch):
+  """It has the weights, tokeniser and stops, and can be trained on."""
+  c = load(origin, tmp_path / 'run', task__template='chat')
+  c.update({'sampling': {'stop': ('<|im_start|>',)}})
+  (tmp_path / 'run').mkdir()
+  (tmp_path / 'run' / 'config.json').write_text(config.to_json(c))
+  params = transformer.init(jax.random.key(0), config.model_config(c))
+  monkeypatch.setattr(
+      export, 'parameters', lambda *_: (params, config.model_config(c), 3))
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+  out = tmp_path / 'out'
+  program(monkeypatch, f'--workdir={tmp_path}/run', f'--out={out}',
+          '--format=gguf', '--dtype=float32')
+  assert [path.name for path in out.iterdir()] == ['model.gguf']
+  again = load(
+      out / 'model.gguf', tmp_path / 'again', task__template='chat',
+      task__path=f'{origin.parent}/problems.jsonl')
+  assert config.model_config(again) == config.model_config(
+      load(origin, tmp_path, model__dtype='float32'))
+  assert build.parts(again).task.train
+  found = hf.open_checkpoint(hf.fetch(str(out / 'model.gguf')))
+  np.testing.assert_array_equal(
+      found.tensors['model.layers.1.mlp.down_proj.weight'].read(
+          (slice(None),)), params['layers']['down'][1].T)
+  ours = tokenizer.ModelTokenizer(found.folder)
+  theirs = tokenizer.ModelTokenizer(origin)
+  assert theirs.stop_ids == (2,) and ours.stop_ids == (2, 1)
+  assert ours.own.chat_template == theirs.own.chat_template
+  for text in 'Ann has 3 apples.', '<|im_start|>user\n  12 é':
+    assert ours.encode(text) == theirs.encode(text)
+
+  of_no_model = tiny.load(tmp_path / 'run')
+  monkeypatch.setattr(export, 'parameters', None)
+  with pytest.raises(ValueError, match='has no model.hf: export with --format'):
+    export.export(of_no_model, tmp_path / 'no', form='gguf')
+  assert not (tmp_path / 'no').exists()
+
+
+def test_transformers_opens_the_gguf_file(tmp_path):
+  """Its llama, of which it needs no more than the file has."""
+  rows = tiny_hf.word_problems(20)
+  origin = tiny_hf.make(
+      tmp_path / 'origin', rows, 'llama', rope_theta=500.0)
+  c = tiny.load(tmp_path / 'run', model__hf=origin)
+  shapes = hf.stored_shapes(config.model_config(c))
+  weights_ = hf.open_checkpoint(origin).tensors
+  out = tmp_path / 'model.gguf'
+  own = tokenizer.ModelTokenizer(origin)
+  raw = hf_config.read(origin)
+  raw |= hf_config.to_hf(hf_config.read_config(origin), raw)
+  gguf_write.save(
+      out, raw, gguf_write.fields(raw, own.own, own.stop_ids), shapes,
+      ((name, weights_[name].read((slice(None),))) for name in shapes))
+  tokens = np.random.default_rng(0).integers(0, 400, (3, 20), np.int32)
+  got = of_transformers(tmp_path, tokens, gguf_file='model.gguf')
+  np.testing.assert_array_equal(got, of_transformers(origin, tokens))
+  read = transformers.AutoTokenizer.from_pretrained(
+      tmp_path, gguf_file='model.gguf')
+  assert read('Ann has 3 apples.').input_ids == own.encode('Ann has 3 apples.')
 
 
 def mistake(monkeypatch, capsys, *argv):

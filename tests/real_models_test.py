@@ -124,13 +124,6 @@ def changed(**fields):
   return change
 
 
-def halve(folder):
-  model = tiny_hf.transformers.AutoModelForCausalLM.from_pretrained(folder)
-  for path in folder.glob('model*'):
-    path.unlink()
-  model.to(torch.float16).save_pretrained(folder)
-
-
 def no_tokeniser(folder):
   for path in folder.glob('token*'):
     path.unlink()
@@ -154,7 +147,6 @@ def stop_elsewhere(folder):
     (cut, ['model-', 'cut off or damaged']),
     (scramble, ['model-00001', 'cut off or damaged']),
     (lose, ['model-00002', 'is missing']),
-    (halve, ['float16', 'bfloat16 or float32']),
     (changed(vocab_size=421), ['embed_tokens', '(420, 32)', '(421, 32)']),
     (changed(model_type='mamba'), ['model_type=mamba', 'qwen3']),
     (changed(hidden_act='relu'), ['relu', 'not supported']),
@@ -238,6 +230,15 @@ def compute_type(c):
   """Returns the compute type of a run, and of its config."""
   parts = build.parts(c)
   return parts.programs.model.dtype, parts.config.model.dtype
+
+
+def test_weights_of_float16_are_trained_in_a_type_of_more_range(tmp_path):
+  rows = tiny_hf.word_problems(10)
+  tiny_hf.write(tmp_path / 'problems.jsonl', rows)
+  folder = tiny_hf.make(tmp_path / 'model', rows, dtype=torch.float16)
+  assert config.model_config(load(folder)).dtype == 'float32'
+  chosen = load(folder, model__dtype='float16')
+  assert config.model_config(chosen).dtype == 'float16'
 
 
 def test_a_cpu_computes_in_float32_unless_told_otherwise(tmp_path, caplog):

@@ -127,6 +127,8 @@ def program(
       default=ROOT / 'runs/claims' / module.rpartition('.')[2])
   parser.add_argument(
       '--write', action='store_true', help=f'into {report.RESULT}')
+  parser.add_argument(
+      '--report', action='store_true', help='of the results that are there')
   parser.add_argument('--one', help=argparse.SUPPRESS)
   parser.add_argument('--core', type=int, help=argparse.SUPPRESS)
   args = parser.parse_args()
@@ -136,7 +138,8 @@ def program(
     os.sched_setaffinity(0, {args.core})  # limits XLA's threads to one core
     train(args.one, folder, where)
     return
-  train_all(names, folder, module)
+  if not args.report:
+    train_all(names, folder, module)
   results = read(folder, names)
   if order:
     results.sort(key=order)

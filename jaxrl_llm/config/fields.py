@@ -76,8 +76,9 @@ FIELDS = (
           affects=EVERYTHING),
 
     Field('model.hf', None, 'Hugging Face model, a folder or a name on the '
-          'hub: its weights, tokeniser and type, in place of the preset; other '
-          'fields of model: none keeps its value, 0 switches off',
+          'hub, or a GGUF file: its weights, tokeniser and type, in place of '
+          'the preset; other fields of model: none keeps its value, 0 switches '
+          'off',
           kind=_PATH, affects=EVERYTHING),
     Field('model.preset', 'tiny', f'which model: {", ".join(PRESETS)}',
           choices=tuple(PRESETS), affects=EVERYTHING),

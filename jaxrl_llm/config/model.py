@@ -106,6 +106,8 @@ def _of_section(given: ConfigDict, section: str) -> ModelConfig:
     from jaxrl_llm.models import hf, hf_config  # They take long to import.
     known = hf_config.read_config(
         hf.fetch(given.hf, weights=False, field=f'{section}.hf'))
+    if known.dtype == 'float16':  # whose range is too small to train in
+      known = dataclasses.replace(known, dtype='float32')
   elif given.preset not in PRESETS:
     raise ValueError(
         f'{section}.preset={given.preset} is not known: use one of '

@@ -25,6 +25,9 @@ import numpy as np
 from jaxrl_llm import phases
 from jaxrl_llm.models import hf_config, tensor_files
 from jaxrl_llm.models.config import ModelConfig
+from jaxrl_llm.models.gguf import folder as gguf_folder
+from jaxrl_llm.models.gguf import header as gguf_header
+from jaxrl_llm.models.gguf import tensors as gguf_tensors
 from jaxrl_llm.storage import paths
 
 # Files to fetch from a repository on the hub; no weights in other formats.
@@ -81,7 +84,8 @@ def fetch(
   """Returns the folder of a model; downloads it from the hub if needed.
 
   Args:
-    name: a folder, or a repository on the hub such as 'Qwen/Qwen3-1.7B-Base'.
+    name: a folder, a GGUF file, or a repository on the hub such as
+      'Qwen/Qwen3-1.7B-Base'.
     weights: whether to download the weights too.
     field: of the config that has the name, for errors.
 
@@ -90,9 +94,12 @@ def fetch(
     downloaded again.
 
   Raises:
-    ValueError: `name` is not a folder and cannot be downloaded.
+    ValueError: `name` is not a folder and cannot be downloaded; or the GGUF
+      file cannot be used.
     OSError: it is in a bucket, and cannot be fetched.
   """
+  if gguf_header.is_file(name):
+    return gguf_folder.unpacked(paths.local_file(name))
   folder = paths.local_folder(name)
   return folder if folder.is_dir() else _download(name, weights, field)
 
@@ -188,7 +195,8 @@ def digest(folder: pathlib.Path) -> str:
   """
   sha = hashlib.sha256()
   for path in sorted(folder.iterdir()):
-    if any(path.match(pattern) for pattern in (*_TEXTS, *_WEIGHTS)):
+    if any(path.match(pattern) for pattern in (
+        *_TEXTS, *_WEIGHTS, gguf_tensors.FILE)):
       size = path.stat().st_size
       sha.update(f'{path.name} {size}\n'.encode())
       step = 1 << 16 if size < 1 << 26 else size // 1024
@@ -210,7 +218,8 @@ def open_checkpoint(folder: pathlib.Path) -> Checkpoint:
   """Checks the folder of a model, without reading any weights.
 
   Args:
-    folder: folder with config.json and safetensors files.
+    folder: folder with config.json and safetensors files, or the one of a GGUF
+      file.
 
   Returns:
     The checkpoint, complete as far as the headers tell.
@@ -220,32 +229,28 @@ def open_checkpoint(folder: pathlib.Path) -> Checkpoint:
       another shape, or of a type that is not supported.
   """
   cfg = hf_config.read_config(folder)
-  tensors = _of_text(tensor_files.find(folder))
+  of_gguf = (folder / gguf_tensors.FILE).exists()
+  tensors = gguf_tensors.find(folder) if of_gguf else _of_text(
+      tensor_files.find(folder))
   # Tied weights may be stored twice.
   stored = dataclasses.replace(
       cfg, tie_embeddings=cfg.tie_embeddings and _HEAD not in tensors)
-  shapes = _shapes(stored)
-  wanted = set()
-  for path, leaf in names(stored).items():
-    shape = shapes[path].shape[bool(leaf.layers):]
-    shape = shape[:-3:-1] if leaf.transposed else shape
-    for name in leaf.tensors():
-      wanted.add(name)
-      if name not in tensors:
-        raise ValueError(
-            f'{folder} lacks the tensor {name} that config.json asks for: '
-            'fetch both again.')
-      tensor = tensors[name]
-      if tensor.shape != shape:
-        raise ValueError(
-            f'{tensor.path}: tensor {name} has shape {tensor.shape}, but '
-            f'config.json asks for {shape}: they belong to different models, '
-            'fetch both again.')
-      if tensor.dtype not in _TYPES:
-        raise ValueError(
-            f'{tensor.path}: tensor {name} is stored as {tensor.dtype}, which '
-            'is not supported; save the model in bfloat16, float16 or '
-            'float32.')
+  wanted = stored_shapes(stored)
+  for name, shape in wanted.items():
+    if name not in tensors:
+      raise ValueError(
+          f'{folder} lacks the tensor {name} that config.json asks for: '
+          'fetch both again.')
+    tensor = tensors[name]
+    if tensor.shape != shape:
+      raise ValueError(
+          f'{tensor.path}: tensor {name} has shape {tensor.shape}, but '
+          f'config.json asks for {shape}: they belong to different models, '
+          'fetch both again.')
+    if tensor.dtype not in _TYPES:
+      raise ValueError(
+          f'{tensor.path}: tensor {name} is stored as {tensor.dtype}, which '
+          'is not supported; save the model in bfloat16, float16 or float32.')
   extra = [name for name in tensors if name not in wanted
            and not name.endswith('rotary_emb.inv_freq')]  # of older versions
   if extra:
@@ -273,6 +278,31 @@ def _of_text(
       prefix = next(filter(name.startswith, _TEXT_PARTS), '')
       found[_TEXT_PARTS.get(prefix, '') + name.removeprefix(prefix)] = tensor
   return found
+
+
+def stored_shapes(cfg: ModelConfig) -> dict[str, tuple[int, ...]]:
+  """Maps the names of all stored tensors to their shapes, in `tensors`' order.
+  """
+  shapes, members, out = _shapes(cfg), names(cfg), {}
+  for path, place in _in_order(members):
+    leaf, shape = members[path], shapes[path].shape
+    shape = shape[bool(leaf.layers):]
+    own = leaf.names[place]
+    out.update(dict.fromkeys(
+        [own] if isinstance(own, str) else own,
+        shape[:-3:-1] if leaf.transposed else shape))
+  return out
+
+
+def _in_order(members: Mapping[str, Leaf]) -> Iterator[tuple[str, int]]:
+  """Yields (path, place in the stack) of leaves' parts, layer by layer."""
+  for path, leaf in members.items():
+    if not leaf.layers:
+      yield path, 0
+  for i in sorted({i for leaf in members.values() for i in leaf.layers}):
+    for path, leaf in members.items():
+      if i in leaf.layers:
+        yield path, leaf.layers.index(i)
 
 
 def _shapes(cfg: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
@@ -391,32 +421,34 @@ def save(
   text = json.dumps(hf_config.to_hf(cfg, source), indent=2)
   total = sum(len(leaf.tensors()) for leaf in names(cfg).values())
   tensor_files.write(folder, phases.counted(
-      _tensors(params, cfg), 'writing the model', 'tensors', total),
+      tensors(params, cfg), 'writing the model', 'tensors', total),
                      shard_bytes)
   (folder / 'config.json').write_text(text + '\n')
 
 
-def _tensors(params: Any, cfg: ModelConfig) -> Iterator[tuple[str, np.ndarray]]:
-  """Yields torch's names and host arrays, layer by layer."""
+def tensors(params: Any, cfg: ModelConfig) -> Iterator[tuple[str, np.ndarray]]:
+  """Yields torch's names and host arrays, layer by layer.
+
+  Raises:
+    ValueError: a weight is too large for the model's type.
+  """
   def host(x):
     # Fetches from a copy: a sharded array caches its value on the host.
-    return np.asarray(
+    out = np.asarray(
         jnp.copy(x) if x.dtype == cfg.dtype else x.astype(cfg.dtype))
+    if cfg.dtype == 'float16' and not np.isfinite(out).all():
+      raise ValueError(
+          'A weight is too large for float16: store the model in bfloat16 or '
+          'float32.')
+    return out
 
   leaves = {_path(keys): leaf
             for keys, leaf in jax.tree_util.tree_leaves_with_path(params)}
   members = names(cfg)
-  for path, leaf in members.items():
-    if not leaf.layers:
-      yield leaf.names[0], host(leaves[path])
-  for i in range(cfg.layers):
-    for path, (layers, theirs, transposed) in members.items():
-      if i not in layers:
-        continue
-      place = layers.index(i)
-      array = leaves[path][place]
-      array = host(array.mT if transposed else array)
-      if isinstance(theirs[place], str):
-        yield theirs[place], array
-      else:
-        yield from zip(theirs[place], array)
+  for path, place in _in_order(members):
+    leaf, array = members[path], leaves[path]
+    if leaf.layers:
+      array = array[place]
+    array = host(array.mT if leaf.transposed else array)
+    own = leaf.names[place]
+    yield from [(own, array)] if isinstance(own, str) else zip(own, array)

@@ -9,7 +9,7 @@ file count as memory of the process, so a slice would take its memory twice.
 import json
 import math
 import pathlib
-from typing import Iterable, Iterator, NamedTuple
+from typing import Callable, Iterable, Iterator, NamedTuple
 
 import ml_dtypes  # noqa: F401 (registers bfloat16 with NumPy)
 import numpy as np
@@ -29,11 +29,14 @@ class Tensor(NamedTuple):
     name: name in the file.
     shape: sizes of the axes.
     dtype: safetensors' name of the type: 'F32', 'BF16', ...
+    rows: `rows(path, rows, rest)` reads slices of the first axis and of the
+      next ones; None for a safetensors file.
   """
   path: pathlib.Path
   name: str
   shape: tuple[int, ...]
   dtype: str
+  rows: Callable[..., np.ndarray] | None = None
 
   def blocks(
       self, index: tuple[slice, ...] = (slice(None),)) -> Iterator[np.ndarray]:
@@ -52,8 +55,11 @@ class Tensor(NamedTuple):
     step = max(1, _BLOCK // math.prod(self.shape[1:]))
     for start in range(first, last, step):
       rows = slice(start, min(start + step, last))
-      with safe_open(self.path, 'numpy') as file:
-        block = file.get_slice(self.name)[(rows, *index[1:])]
+      if self.rows:
+        block = self.rows(self.path, rows, index[1:])
+      else:
+        with safe_open(self.path, 'numpy') as file:
+          block = file.get_slice(self.name)[(rows, *index[1:])]
       # NaN and infinity have all bits of the exponent set. np.isfinite would
       # take several times as long as reading.
       bits = block.view(f'u{block.itemsize}')

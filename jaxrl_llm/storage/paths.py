@@ -251,9 +251,29 @@ def local_folder(path: Text) -> pathlib.Path:
   return copy
 
 
+@functools.cache
+def local_file(path: Text) -> pathlib.Path:
+  """Returns a file on disk: the path, or a copy as of `local_folder`.
+
+  Raises:
+    OSError: the bucket cannot be read, or has no such file.
+  """
+  if not in_bucket(path):
+    return pathlib.Path(path).expanduser()
+  reachable(path)
+  copy = pathlib.Path(tempfile.mkdtemp(prefix='jaxrl_llm-'))
+  folder, _, name = os.fspath(path).rpartition('/')
+  _copies[copy] = folder
+  atexit.register(forget_copies)
+  with explained(path):
+    files().get_file(os.fspath(path), str(copy / name))
+  return copy / name
+
+
 def forget_copies() -> None:
-  """Removes the copies that `local_folder` has made."""
+  """Removes the copies that `local_folder` and `local_file` have made."""
   local_folder.cache_clear()
+  local_file.cache_clear()
   for copy in _copies:
     shutil.rmtree(copy, ignore_errors=True)
 

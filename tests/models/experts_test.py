@@ -14,8 +14,9 @@ import torch
 import transformers
 
 from jaxrl_llm import sharding
-from jaxrl_llm.models import experts, flops, lora, transformer
+from jaxrl_llm.models import experts, flops, hf_config, lora, transformer
 from jaxrl_llm.models.config import ModelConfig
+from jaxrl_llm.models.gguf import metadata
 from jaxrl_llm.ops import quantise
 from tests.helpers import devices, families
 from tests.helpers.tolerance import decoder, rounding, typical
@@ -316,6 +317,12 @@ def test_flops_are_those_of_active_experts():
   mlps = 3 * 80 + 2 * (8 * 5 + 2 * 3 * 8 * 6)
   assert flops.forward(cfg, np.array([1]), 0) == (
       2 * (3 * layer + mlps) + 3 * 4 * 8)
+
+
+def test_no_file_of_llama_cpp_is_written():
+  raw = hf_config.to_hf(families.family('qwen3_moe')[0])
+  with pytest.raises(ValueError, match='GGUF file of a qwen3_moe model is not'):
+    metadata.fields(raw)
 
 
 def test_lora_leaves_experts_out():

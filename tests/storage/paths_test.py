@@ -142,9 +142,12 @@ def test_a_sentence_is_not_within_another(serve):
 
 
 def test_copies_end_with_the_program(serve):
-  serve(Objects({'gs://a/m/config.json': b'{}'}))
+  serve(Objects({'gs://a/m/config.json': b'{}', 'gs://a/x.gguf': b'1'}))
   with exits.program(''):
     copy = paths.local_folder('gs://a/m')
     assert (copy / 'config.json').exists()
-  assert not copy.exists()
+    file = paths.local_file('gs://a/x.gguf')
+    assert (file.name, file.read_bytes()) == ('x.gguf', b'1')
+    assert paths.as_given(f'{file} is damaged') == 'gs://a/x.gguf is damaged'
+  assert not copy.exists() and not file.exists()
   assert (paths.local_folder('gs://a/m') / 'config.json').exists()
