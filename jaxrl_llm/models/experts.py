@@ -93,8 +93,10 @@ def apply(
           if kind == AxisType.Auto} & {'fsdp', 'tensor'}
   split = 'tensor' in free and mesh.shape['tensor'] > 1
 
+  dtype = x.dtype
+
   def local(x, router, own, chosen):
-    tokens = x.reshape(-1, x.shape[-1])
+    tokens = x.reshape(-1, x.shape[-1]).astype(dtype)
     if chosen is not None:
       chosen = chosen.reshape(-1, count)
     weights, chosen = route(
@@ -105,6 +107,7 @@ def apply(
     out = _mix(tokens, weights, chosen - first, own, units, split)
     if split:
       out = jax.lax.psum(out, 'tensor')
+    out = out.astype(dtype)
     return out.reshape(x.shape), chosen.reshape(*x.shape[:-1], count)
 
   own = {name: value for name, value in layer.items()
@@ -114,6 +117,8 @@ def apply(
     local = jax.shard_map(
         local, axis_names=free, check_vma=False, out_specs=rows, in_specs=(
             rows, P(), P('tensor' if 'tensor' in free else None), rows))
+  # Sums over devices, also that of x's gradient, are of float32.
+  x = x.astype(jnp.float32) if split else x
   return local(x, layer['router'], own, chosen)
 
 
@@ -163,7 +168,7 @@ def _mix(x, weights, chosen, layer, units, split):
     split: whether there are other devices.
 
   Returns:
-    [N, D], in x's type; the sum over k is computed in float32.
+    [N, D] float32.
   """
   count, number = chosen.shape[1], len(layer['experts_gate'])
   expert = chosen.ravel()
@@ -195,7 +200,7 @@ def _mix(x, weights, chosen, layer, units, split):
   rows = units(product(rows, 'experts_gate'), product(rows, 'experts_up'))
   rows = _permuted(here(product(rows, 'experts_down')), back, order)
   rows = rows.reshape(-1, count, x.shape[-1]).astype(jnp.float32)
-  return jnp.sum(rows * weights[..., None], 1).astype(x.dtype)
+  return jnp.sum(rows * weights[..., None], 1)
 
 
 @jax.custom_vjp

@@ -134,18 +134,24 @@ def _on_mesh(sizes):
   x = np.concatenate([_tokens(), _tokens(4)[:5]]).reshape(4, 4, D)
   x = jax.device_put(x, NamedSharding(mesh, P('fsdp')))
   # As in the learner, with `data` alone in the program's hands.
-  run = jax.shard_map(
+  run = jax.jit(jax.shard_map(
       _gradients, mesh=mesh, axis_names={'data'}, check_vma=False,
-      in_specs=P(), out_specs=P())
-  return [np.asarray(leaf).tolist() for leaf in jax.jit(run)(x, layer)]
+      in_specs=P(), out_specs=P()))
+  return [np.asarray(leaf, np.float32).tolist() for dtype in (
+      'float32', 'bfloat16') for leaf in run(x.astype(dtype), layer)]
 
 
 def test_experts_split_over_devices():
   one, *others = devices.run(
       _meshes, [[1, 1, 1], [1, 2, 4], [1, 1, 8], [1, 4, 2]])
   for other in others:
-    for a, b in zip(one, other, strict=True):
-      _close(np.array(b), np.array(a), 3 * 2 * D, 2 * F, K, 16)
+    half = len(one) // 2
+    for i, (a, b) in enumerate(zip(one, other, strict=True)):
+      a, b = np.array(a), np.array(b)
+      if i < half:
+        _close(b, a, 3 * 2 * D, 2 * F, K, 16)
+      else:  # of bfloat16, in which one of 128 steps is a rounding
+        np.testing.assert_allclose(b, a, rtol=0, atol=np.abs(a).max() / 64)
 
 
 def _meshes(shapes):
