@@ -1,0 +1,223 @@
+"""Arithmetic in words, for a small chat model with weights of its own.
+
+A problem asks for a sum, a difference, a product or the result of a short
+story, and for the number alone. The response is right if it is this number and
+nothing else. Training and held-out problems have neither wordings nor, within a
+level, numbers in common. The kinds of problems are the levels.
+"""
+
+import dataclasses
+import itertools
+import random
+import re
+from typing import Annotated, Any, Callable, NamedTuple
+import zlib
+
+from jaxrl_llm.rewards import Verdict
+from jaxrl_llm.tasks import closest, Problem, templates
+
+_END = re.compile(r'(?<![0-9.,])(-?[0-9]{1,9})\.?$')
+_MISSES = 20  # draws for each problem of a set
+# What follows each problem, by split.
+INSTRUCTIONS = {
+    'train': ('Reply with the number only.', 'Reply with a number.'),
+    'heldout': ('Give the number only.',),
+}
+
+
+class Form(NamedTuple):
+  """A calculation and its wordings.
+
+  Attributes:
+    value: calculates the answer from the numbers.
+    train: wordings of the training problems; {0} is the first number.
+    heldout: other wordings, of the held-out problems.
+  """
+  value: Callable[..., int]
+  train: tuple[str, ...]
+  heldout: tuple[str, ...]
+
+
+_SUM = Form(
+    lambda a, b: a + b,
+    ('What is {0} + {1}?', 'Compute {0} + {1}.', '{0} plus {1} equals what?'),
+    ('Add {0} and {1}.', 'What do you get for {0} + {1}?',
+     'Find the sum of {0} and {1}.'))
+_DIFFERENCE = Form(
+    lambda a, b: a - b,
+    ('What is {0} - {1}?', 'Compute {0} - {1}.', '{0} minus {1} equals what?'),
+    ('Subtract {1} from {0}.', 'What do you get for {0} - {1}?',
+     'Take {1} away from {0}.'))
+_PRODUCT = Form(
+    lambda a, b: a * b,
+    ('What is {0} * {1}?', 'Compute {0} times {1}.',
+     '{0} multiplied by {1} equals what?'),
+    ('Multiply {0} by {1}.', 'What do you get for {0} * {1}?',
+     'Find the product of {0} and {1}.'))
+_STORIES = (
+    Form(lambda a, b, c: a + b - c,
+         ('Tom has {0} apples and gets {1}. He eats {2}. How many does he '
+          'have?',
+          '{0} birds sit in a tree. {1} more come, then {2} fly away. What '
+          'number of birds is left?'),
+         ('Mia has {0} books and buys {1}. She sells {2}. How many does she '
+          'keep?',
+          '{0} people are on a bus. {1} more get on, then {2} get off. What '
+          'number of people is left?')),
+    Form(lambda a, b, c: a - b + c,
+         ('Anna has {0} coins and spends {1}. She finds {2}. How many does she '
+          'have?',
+          '{0} hats are in a shop. {1} are sold, then {2} new ones come. What '
+          'number of hats is there?'),
+         ('Leo has {0} cards and gives away {1}. He draws {2}. How many does '
+          'he hold?',
+          '{0} ducks are on a pond. {1} leave, then {2} more come. What number '
+          'of ducks is there?')),
+    Form(lambda a, b, c: a + b + c,
+         ('Sam has {0} plums. He picks {1} more, then {2} more. How many does '
+          'he have?',),
+         ('Eva has {0} pens. She buys {1} more, then {2} more. How many does '
+          'she have?',)),
+)
+
+
+class Level(NamedTuple):
+  """A level of problems.
+
+  Attributes:
+    ranges: of each of a problem's numbers, in any order.
+    forms: calculations, with as many numbers each.
+  """
+  ranges: tuple[range, ...]
+  forms: tuple[Form, ...]
+
+  def groups(self) -> list[tuple[int, ...]]:
+    """Returns all choices of numbers, without regard to their order."""
+    return sorted({
+        tuple(sorted(group)) for group in itertools.product(*self.ranges)})
+
+
+LEVELS = {
+    'sums': Level((range(1, 10), range(1, 31)), (_SUM,)),
+    'two_digit': Level((range(10, 50),) * 2, (_SUM, _DIFFERENCE)),
+    'products': Level((range(2, 10), range(2, 21)), (_PRODUCT,)),
+    'stories': Level((range(1, 11),) * 3, _STORIES),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """Options for the choice of problems; the tuples are aligned with `kinds`.
+
+  Attributes:
+    kinds: levels of problems; sums, two_digit, products or stories.
+    train: number of training problems of each level.
+    heldout: number of held-out problems of each level, all of other numbers.
+    seed: seed of the problems. Held-out problems depend on seed and heldout,
+      not on train.
+  """
+  kinds: tuple[str, ...] = tuple(LEVELS)
+  train: Annotated[tuple[int, ...], 'problems'] = (500, 500, 500, 500)
+  heldout: Annotated[tuple[int, ...], 'problems'] = (128, 192, 64, 128)
+  seed: int = 0
+
+  def __post_init__(self):
+    for kind in self.kinds:
+      if kind not in LEVELS:
+        raise ValueError(
+            f'arithmetic kind {kind!r} is not known.{closest(kind, LEVELS)}')
+    if len({*self.kinds}) < len(self.kinds):
+      raise ValueError(
+          f'arithmetic option kinds={self.kinds} has a kind twice: leave one '
+          'of them out.')
+    for name in ('train', 'heldout'):
+      values = getattr(self, name)
+      if len(values) != len(self.kinds) or min(values, default=0) < 1:
+        raise ValueError(
+            f'arithmetic option {name}={values} must have one value of at '
+            f'least 1 for each of kinds={self.kinds}.')
+
+
+_DEFAULTS = Options()
+
+
+def _problem(
+    kind: str, split: str, numbers: tuple[int, ...], rng: random.Random,
+    tokenizer: Any) -> Problem:
+  """Draws a wording and an order of the numbers, with an answer of at least 0.
+
+  Args:
+    kind: level of the problem.
+    split: train or heldout.
+    numbers: of the problem, in any order.
+    rng: random numbers.
+    tokenizer: the model's tokeniser.
+  """
+  form, answer = rng.choice(LEVELS[kind].forms), -1
+  while answer < 0:
+    order = rng.sample(numbers, len(numbers))
+    answer = form.value(*order)
+  text = (f'{rng.choice(getattr(form, split)).format(*order)} '
+          f'{rng.choice(INSTRUCTIONS[split])}')
+  return Problem(zlib.crc32(text.encode()) >> 1, tokenizer.chat(text), kind,
+                 str(answer), tuple(sorted(numbers)), text)
+
+
+def _problems(
+    options: Options, tokenizer: Any) -> tuple[list[Problem], list[Problem]]:
+  """Returns the training and the held-out problems, level by level."""
+  splits = {'heldout': [], 'train': []}
+  for kind, train, heldout in zip(
+      options.kinds, options.train, options.heldout):
+    groups = LEVELS[kind].groups()
+    random.Random(f'{options.seed} {kind}').shuffle(groups)
+    for split, size, own in (
+        ('heldout', heldout, groups[:heldout]),
+        ('train', train, groups[heldout:])):
+      rng = random.Random(f'{options.seed} {kind} {split}')
+      found = {}
+      for numbers in itertools.islice(
+          itertools.cycle(own), _MISSES * size):
+        if len(found) == size:
+          break
+        problem = _problem(kind, split, numbers, rng, tokenizer)
+        found.setdefault(problem.id, problem)
+      if len(found) < size:
+        raise ValueError(
+            f'arithmetic kind {kind!r} has too few distinct problems for '
+            f'{split}={size}, with heldout={heldout}: lower them.')
+      splits[split] += found.values()
+  return splits['train'], splits['heldout']
+
+
+class Arithmetic:
+  """Task of arithmetic in words; see `tasks.Task`."""
+
+  def __init__(self, options: Options, tokenizer: Any):
+    self.options, self.tokenizer = options, tokenizer
+    self.stops = templates.stops('chat', tokenizer)
+    self.train, self.heldout = _problems(options, tokenizer)
+
+  def verify(self, problem: Problem, text: str, truncated: bool) -> Verdict:
+    """Judges a response: reward 1 if it is the right number alone, else 0.
+
+    The verdict's kind is correct, wrong, not_a_number or truncated.
+    """
+    if truncated:
+      return Verdict(0.0, 'truncated')
+    found = _END.search(text.rstrip())
+    if not found:
+      return Verdict(0.0, 'no_number')
+    said = str(int(found[1]))
+    right = said == problem.answer
+    return Verdict(float(right), 'correct' if right else 'wrong', answer=said)
+
+
+def create(
+    tokenizer: Any, options: Options = _DEFAULTS) -> Arithmetic:
+  """Makes the task for a model's tokeniser, which it cannot do without."""
+  if tokenizer is None:
+    raise ValueError(
+        'task.name=arithmetic needs the tokeniser of a model: set '
+        'config.model.hf to a Hugging Face model with a chat template.')
+  return Arithmetic(options, tokenizer)
