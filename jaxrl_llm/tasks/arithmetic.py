@@ -1,8 +1,8 @@
 """Arithmetic in words, for a small chat model with weights of its own.
 
 A problem asks for a sum, a difference, a product or the result of a short
-story, and for the number alone. The response is right if it is this number and
-nothing else. Training and held-out problems have neither wordings nor, within a
+story, and for the number alone. A response is right if it ends with this
+number. Training and held-out problems have neither wordings nor, within a
 level, numbers in common. The kinds of problems are the levels.
 """
 
@@ -16,7 +16,7 @@ import zlib
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.tasks import closest, Problem, templates
 
-_END = re.compile(r'(?<![0-9.,])(-?[0-9]{1,9})\.?$')
+_END = re.compile(r'(?<![\w.,/^*+−-])(-?[0-9]{1,9})\.?\Z', re.ASCII)
 _MISSES = 20  # draws for each problem of a set
 # What follows each problem, by split.
 INSTRUCTIONS = {
@@ -199,9 +199,10 @@ class Arithmetic:
     self.train, self.heldout = _problems(options, tokenizer)
 
   def verify(self, problem: Problem, text: str, truncated: bool) -> Verdict:
-    """Judges a response: reward 1 if it is the right number alone, else 0.
+    """Judges a response: reward 1 if it ends with the right number, else 0.
 
-    The verdict's kind is correct, wrong, not_a_number or truncated.
+    A full stop may follow the number. The verdict's kind is correct, wrong,
+    no_number or truncated.
     """
     if truncated:
       return Verdict(0.0, 'truncated')
