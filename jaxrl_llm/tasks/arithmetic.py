@@ -1,8 +1,8 @@
 """Arithmetic in words, for a small chat model with weights of its own.
 
-A problem asks for a sum, a difference, a product or the result of a short
-story, and for the number alone. A response is right if it ends with this
-number. Training and held-out problems have neither wordings nor, within a
+A problem asks for a sum, a difference, a product or the result of two steps
+told in words, and for the number alone. A response is right if it ends with
+this number. Training and held-out problems have neither wordings nor, within a
 level, numbers in common. The kinds of problems are the levels.
 """
 
@@ -54,30 +54,22 @@ _PRODUCT = Form(
      '{0} multiplied by {1} equals what?'),
     ('Multiply {0} by {1}.', 'What do you get for {0} * {1}?',
      'Find the product of {0} and {1}.'))
-_STORIES = (
+_TWO_STEPS = (
     Form(lambda a, b, c: a + b - c,
-         ('Tom has {0} apples and gets {1}. He eats {2}. How many does he '
-          'have?',
-          '{0} birds sit in a tree. {1} more come, then {2} fly away. What '
-          'number of birds is left?'),
-         ('Mia has {0} books and buys {1}. She sells {2}. How many does she '
-          'keep?',
-          '{0} people are on a bus. {1} more get on, then {2} get off. What '
-          'number of people is left?')),
+         ('Tom adds {0} and {1}, then subtracts {2}. What does he get?',
+          'Take {0}, add {1}, then subtract {2}. What number is it?'),
+         ('Mia adds {1} to {0}. Then she subtracts {2}. What is left?',
+          'Start with {0}, add {1} and take away {2}. What is the result?')),
     Form(lambda a, b, c: a - b + c,
-         ('Anna has {0} coins and spends {1}. She finds {2}. How many does she '
-          'have?',
-          '{0} hats are in a shop. {1} are sold, then {2} new ones come. What '
-          'number of hats is there?'),
-         ('Leo has {0} cards and gives away {1}. He draws {2}. How many does '
-          'he hold?',
-          '{0} ducks are on a pond. {1} leave, then {2} more come. What number '
-          'of ducks is there?')),
+         ('Tom subtracts {1} from {0}, then adds {2}. What does he get?',
+          'Take {0}, subtract {1}, then add {2}. What number is it?'),
+         ('Mia takes {1} away from {0}. Then she adds {2}. What is it now?',
+          'Start with {0}, take away {1} and add {2}. What is the result?')),
     Form(lambda a, b, c: a + b + c,
-         ('Sam has {0} plums. He picks {1} more, then {2} more. How many does '
-          'he have?',),
-         ('Eva has {0} pens. She buys {1} more, then {2} more. How many does '
-          'she have?',)),
+         ('Tom adds {0} and {1}, then adds {2}. What does he get?',
+          'Take {0}, add {1}, then add {2}. What is the sum?'),
+         ('Mia adds {1} to {0}. Then she adds {2}. What is it now?',
+          'Start with {0}, add {1} and add {2}. What is the result?')),
 )
 
 
@@ -99,9 +91,9 @@ class Level(NamedTuple):
 
 LEVELS = {
     'sums': Level((range(1, 10), range(1, 31)), (_SUM,)),
-    'two_digit': Level((range(10, 50),) * 2, (_SUM, _DIFFERENCE)),
-    'products': Level((range(2, 10), range(2, 21)), (_PRODUCT,)),
-    'stories': Level((range(1, 11),) * 3, _STORIES),
+    'two_digit': Level((range(10, 40),) * 2, (_SUM, _DIFFERENCE)),
+    'products': Level((range(2, 10), range(2, 16)), (_PRODUCT,)),
+    'two_steps': Level((range(1, 13), range(1, 10), range(1, 6)), _TWO_STEPS),
 }
 
 
@@ -110,15 +102,15 @@ class Options:
   """Options for the choice of problems; the tuples are aligned with `kinds`.
 
   Attributes:
-    kinds: levels of problems; sums, two_digit, products or stories.
+    kinds: levels of problems; sums, two_digit, products or two_steps.
     train: number of training problems of each level.
     heldout: number of held-out problems of each level, all of other numbers.
     seed: seed of the problems. Held-out problems depend on seed and heldout,
       not on train.
   """
   kinds: tuple[str, ...] = tuple(LEVELS)
-  train: Annotated[tuple[int, ...], 'problems'] = (500, 500, 500, 500)
-  heldout: Annotated[tuple[int, ...], 'problems'] = (128, 192, 64, 128)
+  train: Annotated[tuple[int, ...], 'problems'] = (400, 400, 200, 400)
+  heldout: Annotated[tuple[int, ...], 'problems'] = (144, 176, 48, 144)
   seed: int = 0
 
   def __post_init__(self):
@@ -219,6 +211,6 @@ def create(
   """Makes the task for a model's tokeniser, which it cannot do without."""
   if tokenizer is None:
     raise ValueError(
-        'task.name=arithmetic needs the tokeniser of a model: set '
-        'config.model.hf to a Hugging Face model with a chat template.')
+        'task.name=arithmetic needs a model with a chat format: run make real, '
+        'which installs one, or set config.model.hf.')
   return Arithmetic(options, tokenizer)
