@@ -28,11 +28,11 @@ def get_config(arg=None):
   """Returns the config; takes no argument."""
   del arg
   c = config.base()
-  c.steps = 100
+  c.steps = 120
   c.prompts_per_step = 16
   c.samples_per_prompt = 8
   c.max_prompt = 80
-  c.max_response = 32
+  c.max_response = 40
 
   c.task.name = 'arithmetic'
   c.model.hf = weights()
@@ -42,7 +42,8 @@ def get_config(arg=None):
   c.sampling.slots = 64
 
   c.drop_zero_advantage = True
-  c.optimizer.learning_rate = 1e-5
+  c.optimizer.learning_rate = 1.5e-5
+  c.optimizer.schedule = 'linear'
   c.optimizer.warmup_steps = 5
 
   # One call of the sampler takes the problems of a step: 16 with one sample.

@@ -8,15 +8,17 @@ level, numbers in common. The kinds of problems are the levels.
 
 import dataclasses
 import itertools
+import operator
 import random
 import re
-from typing import Annotated, Any, Callable, NamedTuple
+from typing import Annotated, Any, NamedTuple, Sequence
 import zlib
 
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.tasks import closest, Problem, templates
 
 _END = re.compile(r'(?<![\w.,/^*+−-])(-?[0-9]{1,9})\.?\Z', re.ASCII)
+_OPERATORS = {'+': operator.add, '-': operator.sub, '*': operator.mul}
 _MISSES = 20  # draws for each problem of a set
 # What follows each problem, by split.
 INSTRUCTIONS = {
@@ -29,43 +31,43 @@ class Form(NamedTuple):
   """A calculation and its wordings.
 
   Attributes:
-    value: calculates the answer from the numbers.
+    operators: one between each two numbers; they apply from left to right.
     train: wordings of the training problems; {0} is the first number.
     heldout: other wordings, of the held-out problems.
   """
-  value: Callable[..., int]
+  operators: str
   train: tuple[str, ...]
   heldout: tuple[str, ...]
 
 
 _SUM = Form(
-    lambda a, b: a + b,
+    '+',
     ('What is {0} + {1}?', 'Compute {0} + {1}.', '{0} plus {1} equals what?'),
     ('Add {0} and {1}.', 'What do you get for {0} + {1}?',
      'Find the sum of {0} and {1}.'))
 _DIFFERENCE = Form(
-    lambda a, b: a - b,
+    '-',
     ('What is {0} - {1}?', 'Compute {0} - {1}.', '{0} minus {1} equals what?'),
     ('Subtract {1} from {0}.', 'What do you get for {0} - {1}?',
      'Take {1} away from {0}.'))
 _PRODUCT = Form(
-    lambda a, b: a * b,
+    '*',
     ('What is {0} * {1}?', 'Compute {0} times {1}.',
      '{0} multiplied by {1} equals what?'),
     ('Multiply {0} by {1}.', 'What do you get for {0} * {1}?',
      'Find the product of {0} and {1}.'))
 _TWO_STEPS = (
-    Form(lambda a, b, c: a + b - c,
+    Form('+-',
          ('Tom adds {0} and {1}, then subtracts {2}. What does he get?',
           'Take {0}, add {1}, then subtract {2}. What number is it?'),
          ('Mia adds {1} to {0}. Then she subtracts {2}. What is left?',
           'Start with {0}, add {1} and take away {2}. What is the result?')),
-    Form(lambda a, b, c: a - b + c,
+    Form('-+',
          ('Tom subtracts {1} from {0}, then adds {2}. What does he get?',
           'Take {0}, subtract {1}, then add {2}. What number is it?'),
          ('Mia takes {1} away from {0}. Then she adds {2}. What is it now?',
           'Start with {0}, take away {1} and add {2}. What is the result?')),
-    Form(lambda a, b, c: a + b + c,
+    Form('++',
          ('Tom adds {0} and {1}, then adds {2}. What does he get?',
           'Take {0}, add {1}, then add {2}. What is the sum?'),
          ('Mia adds {1} to {0}. Then she adds {2}. What is it now?',
@@ -93,7 +95,7 @@ LEVELS = {
     'sums': Level((range(1, 10), range(1, 31)), (_SUM,)),
     'two_digit': Level((range(10, 40),) * 2, (_SUM, _DIFFERENCE)),
     'products': Level((range(2, 10), range(2, 16)), (_PRODUCT,)),
-    'two_steps': Level((range(1, 13), range(1, 10), range(1, 6)), _TWO_STEPS),
+    'two_steps': Level((range(1, 13), range(1, 10), range(1, 7)), _TWO_STEPS),
 }
 
 
@@ -110,7 +112,7 @@ class Options:
   """
   kinds: tuple[str, ...] = tuple(LEVELS)
   train: Annotated[tuple[int, ...], 'problems'] = (400, 400, 200, 400)
-  heldout: Annotated[tuple[int, ...], 'problems'] = (144, 176, 48, 144)
+  heldout: Annotated[tuple[int, ...], 'problems'] = (152, 192, 48, 120)
   seed: int = 0
 
   def __post_init__(self):
@@ -133,10 +135,18 @@ class Options:
 _DEFAULTS = Options()
 
 
+def results(operators: str, numbers: Sequence[int]) -> list[int]:
+  """Returns the value after each of a form's operators."""
+  values = [numbers[0]]
+  for sign, number in zip(operators, numbers[1:]):
+    values.append(_OPERATORS[sign](values[-1], number))
+  return values[1:]
+
+
 def _problem(
     kind: str, split: str, numbers: tuple[int, ...], rng: random.Random,
     tokenizer: Any) -> Problem:
-  """Draws a wording and an order of the numbers, with an answer of at least 0.
+  """Draws a wording, and an order of the numbers without results below 0.
 
   Args:
     kind: level of the problem.
@@ -145,14 +155,16 @@ def _problem(
     rng: random numbers.
     tokenizer: the model's tokeniser.
   """
-  form, answer = rng.choice(LEVELS[kind].forms), -1
-  while answer < 0:
+  form = rng.choice(LEVELS[kind].forms)
+  while True:
     order = rng.sample(numbers, len(numbers))
-    answer = form.value(*order)
+    values = results(form.operators, order)
+    if min(values) >= 0:
+      break
   text = (f'{rng.choice(getattr(form, split)).format(*order)} '
           f'{rng.choice(INSTRUCTIONS[split])}')
   return Problem(zlib.crc32(text.encode()) >> 1, tokenizer.chat(text), kind,
-                 str(answer), tuple(sorted(numbers)), text)
+                 str(values[-1]), tuple(sorted(numbers)), text)
 
 
 def _problems(
