@@ -190,7 +190,7 @@ def test_every_command_in_the_readme_is_understood(
     argv = shlex.split(command.split(' > ')[0], comments=True)
     argv = [re.sub(r'=(\.\.\.|runs/\w+/config\.json)$',
                    '=configs/countdown.py', arg) for arg in argv]
-    if re.search(r'configs/\w+/\w+_(math|mbpp|arc)\.py', command):
+    if re.search(r'configs/(\w+/\w+_(math|mbpp|arc)|real/\w+)\.py', command):
       argv.append(f'--config.model.hf={model}')
       if 'jackpot/qwen25' in command or '1p7b_4b' in command:
         argv.append(f'--config.actor.model.hf={model}')
