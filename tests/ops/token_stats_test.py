@@ -143,7 +143,7 @@ def test_any_leading_shape_and_what_is_not_asked_for():
   jax.tree.map(lambda a, b: close(a, cube(b)), got, flat)
   bare = token_stats(
       Head(hidden, unembed), targets, wanted=Wanted(entropy=False))
-  assert bare[1:] == (None,) * 6
+  assert {*bare[1:]} == {None}
   scalar = token_stats(Head(hidden[3], unembed), targets[3])
   close(scalar.logprobs, flat.logprobs[3])
 
