@@ -349,7 +349,8 @@ def split_vocabulary(sizes, axes, row_axis, chunk):
       'd_states': difference(got[2][0], want[2][0]),
       'd_student': difference(got[2][1], want[2][1]),
       **{name: difference(x, want_stats[name])
-         for name, x in got_stats.items() if name != 'student'}}
+         for name, x in got_stats.items()
+         if name != 'student' and x is not None}}
 
 
 # Tokens of one device and of a chunk that do not divide; a part of V that is
