@@ -28,7 +28,7 @@ def get_config(arg=None):
   """Returns the config; takes no argument."""
   del arg
   c = config.base()
-  c.steps = 120
+  c.steps = 110
   c.prompts_per_step = 16
   c.samples_per_prompt = 8
   c.max_prompt = 80
