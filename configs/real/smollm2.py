@@ -16,6 +16,11 @@ levels a step, 8 responses each. Most first responses ramble; a response counts
 if it ends with the right number. The 512 held-out problems have other numbers
 and wordings.
 
+With seed 100, on which they were chosen, 120 steps of these settings took
+held-out pass@1 from .055 to .559 (standard errors .010 and .022), greedy from
+.117 to .584, with 7.6 GB of memory; a step takes 7 to 12 s on 2 quiet cores.
+Not measured yet: other seeds, and the time of the whole job.
+
 The settings were chosen on seeds 100 and 101. At a learning rate of 4e-5 the
 model forgets sums it knew (7 + 6 = 33), at 2e-5 and temperature .6 nearly all
 groups soon agree, right or wrong; at temperature 1 half of the first responses
