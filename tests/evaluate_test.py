@@ -62,6 +62,20 @@ def test_heldout_is_what_sampling_by_hand_gives(parts):
   assert (greedy.logprobs[:, 0] == 0).all()
 
 
+def test_slots_of_its_own_take_many_problems_in_a_call(parts):
+  got, calls = [], []
+  for fields in (dict(), dict(eval__slots=5)):
+    config = tiny.load(eval__samples=1, eval__k=(1,), **fields)
+    own = tiny.watch(tiny.changed(
+        build.parts(config) if fields else parts, config=config),
+                     tiny.by_length)
+    got.append(heldout.evaluate(own.parts, tiny.begin(own.parts)[2]))
+    calls.append([len(x.length) for x in own.rollouts])
+  assert got[0] == got[1]
+  # 6 problems, then 6 again, greedy; a step has 4 prompts and 16 requests.
+  assert calls == [[4, 2, 4, 2], [6, 6]]
+
+
 def test_evaluation_does_not_share_noise_with_training(parts):
   watched = tiny.watch(parts, heldout=parts.task.train[:4])
   _, _, weights = tiny.begin(parts)

@@ -68,10 +68,9 @@ def get_config(arg=None):
   c.optimizer.schedule = 'linear'
   c.optimizer.warmup_steps = 5
 
-  # One call of the sampler takes the problems of a step: 16 with one sample.
   c.eval.every = 0
   c.eval.samples = 1
-  c.eval.slots = 16
+  c.eval.slots = 32
   c.eval.k = (1,)
   c.checkpoint.every = 20
   c.checkpoint.keep = 1

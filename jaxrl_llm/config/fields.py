@@ -257,8 +257,9 @@ FIELDS = (
     Field('eval.samples', 8, 'responses to each, and a greedy one', range=SOME,
           affects=_NOTHING),
     Field('eval.slots', None, 'responses decoded at the same time in an '
-          'evaluation, on each data shard (none: sampling.slots)', range=SOME,
-          kind=int | None, affects=_NOTHING),
+          'evaluation, on each data shard, by a sampler of its own that takes '
+          'many problems in a call (none: by that of training, which takes '
+          'those of a step)', range=SOME, kind=int | None, affects=_NOTHING),
     Field('eval.k', (1, 8), 'k of the pass@k to report', range=SOME,
           kind=_INTS, affects=_NOTHING),
 

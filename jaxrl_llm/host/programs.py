@@ -248,7 +248,7 @@ def make_sampler(
     config: ConfigDict, mesh: jax.sharding.Mesh, model: ModelConfig,
     stops: Stops, curriculum: Curriculum, *,
     slots: int | None = None, top_logprobs: int = 0,
-    kv: str | None = None) -> Sampler:
+    kv: str | None = None, own_prompts: bool = False) -> Sampler:
   """Makes a sampler at the capacities of the curriculum.
 
   Args:
@@ -260,7 +260,13 @@ def make_sampler(
     slots: decode slots on each data shard; None for `sampling.slots`.
     top_logprobs: likeliest tokens to record at each position.
     kv: quantised type of the keys and values; None for the compute type.
+    own_prompts: whether each request may have a prompt of its own. A prefill is
+      of as many prompts as without.
   """
+  window = _prefill_prompts(config, mesh, curriculum)
+  if own_prompts:
+    curriculum = curriculum._replace(
+        max_prompts=curriculum.max_requests, min_count=1)
   per_shard, own = _per_shard(mesh, curriculum)
   cpu = _platform(mesh) == 'cpu'
   unroll = config.sampling.unroll
@@ -277,7 +283,7 @@ def make_sampler(
       steps_per_refill=config.sampling.steps_per_refill,
       chunk=config.sampling.chunk, unroll=unroll,
       transpose=_LARGE if cpu else None, kv=kv,
-      prefill_prompts=_prefill_prompts(config, mesh, curriculum),
+      prefill_prompts=window,
       buckets=config.sampling.buckets,
       share_prompts=prefixes.shared(
           config.sampling.share_prompts, _platform(mesh),
@@ -401,9 +407,11 @@ def make(
       model=sources[-1].model, kv=config.sampling.kv,
       top_logprobs=rejection.top_k if rejection and rejection.uses_top else 0)
   evaluating = writing
-  if (actor or config.sampling.kv
-      or config.eval.slots not in (None, config.sampling.slots)):
-    evaluating = sampler(model=model, slots=config.eval.slots)
+  if actor or config.sampling.kv or config.eval.slots is not None:
+    # Calls of few prompts with few samples each would leave slots idle.
+    evaluating = sampler(
+        model=model, slots=config.eval.slots,
+        own_prompts=config.eval.slots is not None)
   players = Player(model, policies[0], learner, evaluating), *(
       Player(source.model, policy, None, writing)
       for source, policy in zip(sources[1:], policies[1:]))
