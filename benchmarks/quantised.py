@@ -145,7 +145,7 @@ def sampled(
       jax.jit, compiler_options={'xla_backend_optimization_level': 0})
   def run(params, tokens, length):
     form = dict(cfg=cfg, unroll=False, kv=kv)
-    prefixes = decode.prefill(params, tokens, length, **form)
+    prefixes, _ = decode.prefill(params, tokens, length, **form)
     caches = decode.empty(rows, columns + size.response, **form)
     caches = jax.lax.fori_loop(
         0, rows, lambda row, caches: decode.copy_slot(
@@ -156,7 +156,7 @@ def sampled(
       cols = kv_cache.columns(
           t, jnp.full(rows, t), length - 1, prefix=columns,
           ring=size.response)
-      hidden, caches = decode.step(
+      hidden, caches, _ = decode.step(
           decode.Weights(params, params['layers']), caches, token, cols,
           transformer.rope_table(length - 1 + t, cfg), cfg=cfg)
       logp = jax.nn.log_softmax(transformer.logits(params, hidden, cfg))

@@ -76,7 +76,8 @@ def plain_decode(params, prompts, requests, count, key, *, longest):
   n, width = requests.prompt.shape[0], prompts.tokens.shape[1]
   prefix_length = prompts.length[requests.prompt] - 1
   layers = decode.split(params['layers'], cfg)
-  prefixes = decode.prefill(params, prompts.tokens, cfg=cfg, unroll=True)
+  prefixes, _ = decode.prefill(
+      params, prompts.tokens, prompts.length, cfg=cfg, unroll=True)
   caches = jax.tree.map(
       lambda empty, prefix: jax.lax.dynamic_update_slice(
           empty, prefix[requests.prompt], (0, 0, 0, 0)),
@@ -88,7 +89,7 @@ def plain_decode(params, prompts, requests, count, key, *, longest):
     t, token, caches, tokens, logprobs, entropy = carry
     cols = kv_cache.columns(
         t, jnp.full(n, t), prefix_length, prefix=width, ring=longest)
-    hidden, caches = decode.step(
+    hidden, caches, _ = decode.step(
         decode.Weights(params, layers), caches, token, cols,
         [table[prefix_length + t] for table in rope], cfg=cfg)
     dist = logits_lib.process(

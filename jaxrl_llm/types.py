@@ -77,6 +77,9 @@ class Rollouts:
     top_ids: [R, K, T] int32 or None, likeliest tokens of the tempered
       distribution, descending.
     top_logprobs: [R, K, T] float32 or None, their tempered log-probs.
+    experts: [R, S, E] unsigned or None, the experts of each token of the prompt
+      and then the response, from `experts.Record`. The response's last token
+      has none, since it went through no layer: 0, as behind it.
   """
   tokens: Array
   length: Array
@@ -89,6 +92,7 @@ class Rollouts:
   tempered_logprobs: Optional[Array] = None
   top_ids: Optional[Array] = None
   top_logprobs: Optional[Array] = None
+  experts: Optional[Array] = None
 
 
 @struct.dataclass
@@ -116,6 +120,8 @@ class LearnerBatch:
     identity: [B, 3] uint32 or None: seed of the run, group and sample.
     actor_logprobs: [B, T] float32 or None, under the actor at the step of the
       rollout, as the trainer computes it, if it is another model.
+    experts: [B, S, E] unsigned or None, experts that the tokens' routers are to
+      choose, from `experts.Record`.
   """
   tokens: Array
   prompt_length: Array
@@ -130,6 +136,7 @@ class LearnerBatch:
   z: Optional[Array] = None
   identity: Optional[Array] = None
   actor_logprobs: Optional[Array] = None
+  experts: Optional[Array] = None
 
 
 class RolloutTokens(NamedTuple):
@@ -150,6 +157,7 @@ class RolloutTokens(NamedTuple):
     z: [C, T] float32 or None, normaliser of the kept probabilities.
     actor_logprobs: [C, T] float32 or None, under the actor that wrote them, if
       it is another model.
+    experts: [C, S, E] unsigned or None, experts that the sampler chose.
   """
   prompt: np.ndarray
   prompt_length: np.ndarray
@@ -162,6 +170,7 @@ class RolloutTokens(NamedTuple):
   top_logprobs: Optional[np.ndarray] = None
   z: Optional[np.ndarray] = None
   actor_logprobs: Optional[np.ndarray] = None
+  experts: Optional[np.ndarray] = None
 
 
 class Table(NamedTuple):

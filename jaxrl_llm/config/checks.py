@@ -10,7 +10,7 @@ from jaxrl_llm.config import values
 from jaxrl_llm.config.fields import AUTO
 from jaxrl_llm.config.model import actor_model, model_config
 from jaxrl_llm.config.nested import flatten
-from jaxrl_llm.config.table import table
+from jaxrl_llm.config.table import has_actor, table
 from jaxrl_llm.config.values import to_text
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.plugs import PLUG_FIELDS
@@ -39,7 +39,7 @@ def validate(config: ConfigDict) -> None:
   check_options(config)
   model, actor = model_config(config), actor_model(config)
   faults = [fault for check in (
-      _groups, _screens, _pkpo, _off_policy, _cbs, _batches, _lengths,
+      _groups, _screens, _pkpo, _replay, _off_policy, _cbs, _batches, _lengths,
       _evaluation, _devices, _attention) for fault in check(config, model)]
   faults += _actor(config, model, actor)
   if len(faults) > _MOST:
@@ -167,6 +167,18 @@ def _attention(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
     if model.window or model.attention_softcap:
       yield ('learner.attention=cudnn has no sliding window or soft cap, which '
              f'{c.model.hf or c.model.preset} has: use learner.attention=xla.')
+
+
+def _replay(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
+  """Yields what loss.replay_experts does not work with."""
+  if not c.loss.replay_experts:
+    return
+  if model.experts is None:
+    yield ('loss.replay_experts=True needs a model with experts, which '
+           f'{c.model.hf or c.model.preset} has not: leave it out.')
+  if has_actor(flatten(c)):
+    yield ('loss.replay_experts=True replays what the policy itself has '
+           'chosen, but the actor is another model: leave it out.')
 
 
 def _off_policy(c: ConfigDict, model: ModelConfig) -> Iterator[str]:

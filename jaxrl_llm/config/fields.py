@@ -153,6 +153,11 @@ FIELDS = (
           'policies have weight 1) or sampled (after: they have the '
           'probability kept)', choices=('tempered', 'sampled')),
 
+    Field('loss.replay_experts', False, 'record the experts that the sampler '
+          "chooses, and use them in training in place of the routers' own "
+          'choice: rounding and quantised weights then change no choice; for '
+          'models with experts'),
+
     Field('overlong.mode', 'none', 'truncated responses: none (judged like '
           'others), mask (not trained on) or penalty (soft, of DAPO)',
           choices=('none', 'mask', 'penalty')),

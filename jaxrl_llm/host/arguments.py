@@ -103,7 +103,7 @@ def _batch(
     updated: whether it is for `update`.
   """
   config, rejection = made.config, choices.rejection(made.config)
-  actor = choices.actor(config)
+  actor, record = choices.actor(config), choices.recorded_experts(config)
   old = updated and programs.needs_old_logprobs(config, made.stages)
   top = rejection and (
       rejection.needs_top if updated
@@ -119,8 +119,9 @@ def _batch(
         top) else None
 
   number = array((rows,), jnp.int32)
+  columns = config.max_prompt + config.max_response
   return LearnerBatch(
-      tokens=array((rows, config.max_prompt + config.max_response), jnp.int32),
+      tokens=array((rows, columns), jnp.int32),
       prompt_length=number, response_length=number, mask=channel(kind=bool),
       behaviour_logprobs=channel(), advantages=array((rows,), jnp.float32),
       old_logprobs=channel(old),
@@ -128,7 +129,8 @@ def _batch(
       top_ids=likeliest(jnp.int32), top_logprobs=likeliest(jnp.float32),
       z=channel(updated and rejection and rejection.scores_z),
       identity=array((rows, 3), jnp.uint32) if updated and rejection else None,
-      actor_logprobs=channel(old and actor and actor.ppo))
+      actor_logprobs=channel(old and actor and actor.ppo),
+      experts=record and array((rows, columns, record.width), record.type))
 
 
 def on_devices(plan: packing.Plan, made: programs.Programs) -> packing.Plan:

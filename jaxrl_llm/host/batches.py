@@ -56,7 +56,8 @@ def learner_batch(
       top_ids=optional(tokens.top_ids),
       top_logprobs=optional(tokens.top_logprobs),
       z=optional(tokens.z, scored), identity=identity,
-      actor_logprobs=optional(tokens.actor_logprobs, scored))
+      actor_logprobs=optional(tokens.actor_logprobs, scored),
+      experts=optional(tokens.experts))
 
 
 def minibatches(

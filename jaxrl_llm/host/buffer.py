@@ -144,6 +144,7 @@ def empty(rows: int, config: ConfigDict, stages: Stages) -> Buffer:
   anchor = programs.needs_anchor(config)
   rejection, actor = choices.rejection(config), choices.actor(config)
   top = rejection.top_k if rejection and rejection.needs_top else 0
+  record = choices.recorded_experts(config)
 
   def full(value, kind):
     return np.full(rows, value, kind)
@@ -176,7 +177,9 @@ def empty(rows: int, config: ConfigDict, stages: Stages) -> Buffer:
           old_logprobs=logprobs(old), anchor_logprobs=logprobs(anchor),
           top_ids=likeliest(np.int32), top_logprobs=likeliest(np.float32),
           z=logprobs(rejection is not None and rejection.scores_z),
-          actor_logprobs=logprobs(old and actor is not None and actor.ppo)))
+          actor_logprobs=logprobs(old and actor is not None and actor.ppo),
+          experts=record and record.empty(
+              rows, config.max_prompt + config.max_response)))
 
 
 def of_wave(
@@ -221,7 +224,8 @@ def of_wave(
       length=judged.length,
       behaviour_logprobs=np.where(real, behaviour, 0).astype(
           np.float32),
-      top_ids=rollouts.top_ids, top_logprobs=rollouts.top_logprobs)
+      top_ids=rollouts.top_ids, top_logprobs=rollouts.top_logprobs,
+      experts=rollouts.experts)
   return Buffer(table, tokens)
 
 

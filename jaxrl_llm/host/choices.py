@@ -15,6 +15,7 @@ from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import policy as policy_lib
 from jaxrl_llm.learner import rejection as rejection_lib
+from jaxrl_llm.models import experts
 from jaxrl_llm.ops import policy_losses
 from jaxrl_llm.types import Array
 
@@ -26,6 +27,13 @@ def rejection(config: ConfigDict) -> Optional[rejection_lib.Rejection]:
   static = {k: v for k, v in config[config.off_policy].items()
             if k not in rejection_lib.NUMBERS}
   return rejection_lib.Rejection(decoupled=has_actor(config), **static)
+
+
+def recorded_experts(config: ConfigDict) -> Optional[experts.Record]:
+  """Returns the form of the experts that the sampler records, or None."""
+  if not config.loss.replay_experts:
+    return None
+  return experts.Record.of(config_lib.model_config(config))
 
 
 def has_actor(config: ConfigDict) -> bool:

@@ -248,7 +248,8 @@ def make_sampler(
     config: ConfigDict, mesh: jax.sharding.Mesh, model: ModelConfig,
     stops: Stops, curriculum: Curriculum, *,
     slots: int | None = None, top_logprobs: int = 0,
-    kv: str | None = None, own_prompts: bool = False) -> Sampler:
+    record_experts: bool = False, kv: str | None = None,
+    own_prompts: bool = False) -> Sampler:
   """Makes a sampler at the capacities of the curriculum.
 
   Args:
@@ -259,6 +260,7 @@ def make_sampler(
     curriculum: its capacities are the sizes of a wave.
     slots: decode slots on each data shard; None for `sampling.slots`.
     top_logprobs: likeliest tokens to record at each position.
+    record_experts: whether to record the tokens' experts.
     kv: quantised type of the keys and values; None for the compute type.
     own_prompts: whether each request may have a prompt of its own. A prefill is
       of as many prompts as without.
@@ -278,6 +280,7 @@ def make_sampler(
       slots=min(slots or config.sampling.slots, per_shard),
       max_response=config.max_response, stop_ids=stops.ids,
       stop_texts=stops.texts, top_logprobs=top_logprobs,
+      record_experts=record_experts,
       tempered=(config.sampling.top_k > 0 or config.sampling.top_p < 1
                 or config.sampling.min_p > 0),
       steps_per_refill=config.sampling.steps_per_refill,
@@ -405,9 +408,11 @@ def make(
   rejection = choices.rejection(config)
   writing = sampler(
       model=sources[-1].model, kv=config.sampling.kv,
+      record_experts=config.loss.replay_experts,
       top_logprobs=rejection.top_k if rejection and rejection.uses_top else 0)
   evaluating = writing
-  if actor or config.sampling.kv or config.eval.slots is not None:
+  if (actor or config.sampling.kv or config.loss.replay_experts
+      or config.eval.slots is not None):
     # Calls of few prompts with few samples each would leave slots idle.
     evaluating = sampler(
         model=model, slots=config.eval.slots,

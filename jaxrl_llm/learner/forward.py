@@ -71,7 +71,7 @@ class Net(NamedTuple):
   axes: tuple[str, ...]
   fetch: Optional[Callable[[Any], Any]]
 
-  def run(self, params, frozen, tokens, cfg, layout):
+  def run(self, params, frozen, tokens, cfg, layout, chosen=None):
     """Runs the model.
 
     Args:
@@ -80,6 +80,7 @@ class Net(NamedTuple):
       tokens: [F, N] int32.
       cfg: the `learner.LearnerConfig`.
       layout: order of the tokens in lists.
+      chosen: [layers with experts, F, N, k] int32, experts to use, or None.
 
     Returns:
       Hidden states and the unembedding; and the experts of each token
@@ -93,7 +94,7 @@ class Net(NamedTuple):
     hidden, kept = transformer.forward(
         params, tokens, cfg=self.model, execution=transformer.Execution(
             cfg.attention, cfg.remat, cfg.unroll), layout=layout,
-        lookup=lookup, fetch=self.fetch)
+        lookup=lookup, fetch=self.fetch, chosen=chosen)
     return (hidden, transformer.unembedding(params)), kept.experts
 
 
@@ -151,7 +152,8 @@ def stats(
       that wrote the rows, `overlap` is computed between them and the policy at
       the threshold `lam`. Without them, an exact normaliser is computed with
       the actor in training, which is the same in the first update.
-    batch: B rows.
+    batch: B rows. Experts in it are used by all models; there is no actor that
+      is another model then.
     at: their tokens.
     temperature: [] of the sampling.
     setting: of the program.
@@ -173,8 +175,13 @@ def stats(
       columns, at.reach, at.sizes, longest) if at.sizes.chunk else (
           views.in_rows(at.lists, columns, static, at.sizes))
 
+  chosen = None
+  if batch.experts is not None:
+    chosen = experts.Record.of(nets.policy.model).unpack(
+        ragged.tokens(batch.experts, columns))
+
   def run(net, params):
-    return net.run(params, weights.frozen, tokens, cfg, layout)
+    return net.run(params, weights.frozen, tokens, cfg, layout, chosen)
 
   passes = nets.map(run, weights.params)
   policy, student = passes.map(lambda x: x[0])
@@ -194,9 +201,9 @@ def stats(
   found = _over_vocabulary(
       (policy, student, other), targets, columns.response, at, ids,
       (temperature, lam), setting, entropy)
-  chosen = passes.policy[1]
-  return found if chosen is None else found._replace(experts=experts.load(
-      chosen, columns.sequence >= 0, nets.policy.model.experts))
+  used = passes.policy[1]
+  return found if used is None else found._replace(experts=experts.load(
+      used, columns.sequence >= 0, nets.policy.model.experts))
 
 
 def _over_vocabulary(

@@ -16,13 +16,16 @@ router away from what the rewards ask for. The learner reports their load.
 """
 
 import functools
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 import jax
 from jax.ad_checkpoint import checkpoint_name
 import jax.numpy as jnp
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
+import numpy as np
+
+from jaxrl_llm.models.config import ModelConfig
 
 MATRICES = ('experts_gate', 'experts_up', 'experts_down')  # Of each layer.
 
@@ -120,6 +123,49 @@ def apply(
   # Sums over devices, also that of x's gradient, are of float32.
   x = x.astype(jnp.float32) if split else x
   return local(x, layer['router'], own, chosen)
+
+
+class Record(NamedTuple):
+  """Form in which the experts of tokens are kept, [..., layers * k].
+
+  Attributes:
+    layers: layers with experts.
+    count: k, experts of a token.
+    number: E.
+  """
+  layers: int
+  count: int
+  number: int
+
+  @classmethod
+  def of(cls, cfg: ModelConfig) -> 'Record':
+    """Returns the form for a model with experts."""
+    return cls(
+        sum(cfg.sparse_layers()), cfg.experts_per_token, cfg.experts)
+
+  @property
+  def type(self) -> np.dtype:
+    """The smallest type that can number the experts."""
+    return np.min_scalar_type(self.number - 1)
+
+  @property
+  def width(self) -> int:
+    """Numbers of a token."""
+    return self.layers * self.count
+
+  def empty(self, *shape: int) -> np.ndarray:
+    """Returns zeros [*shape, layers * k]."""
+    return np.zeros((*shape, self.width), self.type)
+
+  def pack(self, chosen: jax.Array) -> jax.Array:
+    """Returns [..., layers * k] of chosen [layers, ..., k] int32."""
+    chosen = jnp.moveaxis(chosen, 0, -2).astype(self.type)
+    return chosen.reshape(*chosen.shape[:-2], -1)
+
+  def unpack(self, packed: jax.Array) -> jax.Array:
+    """Returns chosen [layers, ..., k] int32 of [..., layers * k]."""
+    chosen = packed.reshape(*packed.shape[:-1], self.layers, self.count)
+    return jnp.moveaxis(chosen, -2, 0).astype(jnp.int32)
 
 
 def load(chosen: jax.Array, real: jax.Array, number: int) -> jax.Array:

@@ -469,6 +469,7 @@ def forward(
     layout: Optional[attention.Layout] = None,
     lookup: Callable[[jax.Array, jax.Array], jax.Array] = operator.getitem,
     fetch: Optional[Callable[[Params], Params]] = None,
+    chosen: Optional[jax.Array] = None,
 ) -> tuple[jax.Array, Kept]:
   """Computes the hidden states of whole rows.
 
@@ -482,6 +483,8 @@ def forward(
     lookup: (table [V, D], tokens [B, S]) -> rows of the table [B, S, D].
     fetch: (layer's parameters) -> parameters to use, a `jax.custom_vjp`; None
       for no change.
+    chosen: [layers with experts, B, S, k] int32, each token's experts; None for
+      the routers' choices.
 
   Returns:
     Final hidden states [B, S, D] after the last norm, in the compute type,
@@ -495,8 +498,8 @@ def forward(
   windowed = jnp.asarray([w < FULL for w in cfg.layer_windows()])
   attend_to = layout.attend if layout else attention.causal_attention
 
-  def step(x, layer_and_windowed):
-    layer, windowed = layer_and_windowed
+  def step(x, of_layer):
+    layer, windowed, chosen = of_layer
 
     def attend(q, k, v):
       out = attend_to(
@@ -506,7 +509,7 @@ def forward(
 
     x, kv, chosen = block(
         x, fetch(layer) if fetch else layer, layer_rope(rope, windowed, cfg),
-        attend, cfg)
+        attend, cfg, chosen)
     return x, (kv, chosen)
 
   # Without `fetch`, autodiff alone saves what 'none' saves.
@@ -514,12 +517,15 @@ def forward(
     step = jax.checkpoint(step, policy=_KEPT[execution.remat])
   x, kept = embed(params, tokens, cfg, lookup), []
   for run in runs(cfg):
+    own = None
+    if run.sparse and chosen is not None:
+      own = _slice(chosen, run.places('router'))
     x, of_run = jax.lax.scan(
         step, x, (run.of(params['layers'], _slice),
-                  _slice(windowed, run.layers)), unroll=execution.unroll)
+                  _slice(windowed, run.layers), own), unroll=execution.unroll)
     kept.append(of_run)
-  kv, chosen = zip(*kept)
-  return rms_norm(x, params['norm'], cfg), Kept(_joined(kv), _joined(chosen))
+  kv, used = zip(*kept)
+  return rms_norm(x, params['norm'], cfg), Kept(_joined(kv), _joined(used))
 
 
 def _slice(stack: jax.Array, places: range) -> jax.Array:

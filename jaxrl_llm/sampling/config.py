@@ -18,6 +18,8 @@ class SamplerConfig:
     stop_texts: texts that end a response, with the token that completes one.
     top_logprobs: K, likeliest tokens to record at each position, before
       truncation.
+    record_experts: whether to record the experts of each token, of the prompt
+      too.
     tempered: whether to record the tokens' tempered log-probs too. Without
       truncation they are `logprobs`, and a second array is a waste.
     steps_per_refill: decode steps between refills of ended slots.
@@ -43,6 +45,7 @@ class SamplerConfig:
   stop_ids: tuple[int, ...] = ()
   stop_texts: stops.Texts | None = None
   top_logprobs: int = 0
+  record_experts: bool = False
   tempered: bool = False
   steps_per_refill: int = 2
   chunk: int | None = None
@@ -66,7 +69,11 @@ class SamplerConfig:
           f'{" or ".join(map(repr, quantise.TYPES))}.')
 
   def check(self, cfg: ModelConfig) -> None:
-    """Raises ValueError if a field exceeds the model's vocabulary."""
+    """Raises ValueError if a field does not fit the model."""
+    if self.record_experts and cfg.experts is None:
+      raise ValueError(
+          'sampler record_experts=True needs a model with experts: leave it '
+          'out.')
     for name, most in (
         ('stop_ids', cfg.vocab_size - 1), ('top_logprobs', cfg.vocab_size)):
       value = getattr(self, name)

@@ -13,7 +13,7 @@ from typing import Callable, NamedTuple, Sequence
 import jax
 import jax.numpy as jnp
 
-from jaxrl_llm.models import transformer
+from jaxrl_llm.models import experts, transformer
 from jaxrl_llm.models.config import FULL, ModelConfig
 from jaxrl_llm.ops import quantise
 from jaxrl_llm.sampling import kv_cache
@@ -110,7 +110,8 @@ def prefill(
     kv: str | None = None,
     buckets: Sequence[int] = (),
     attention: str = 'xla',
-) -> Caches:
+    record: bool = False,
+) -> tuple[Caches, Array | None]:
   """Computes the keys and values of whole prompts.
 
   Args:
@@ -124,9 +125,11 @@ def prefill(
     kv: quantised type of the caches, a key of `quantise.TYPES`; None for the
       compute type. Prompts attend to keys and values that are not quantised.
     attention: implementation, from `attention.resolve`.
+    record: whether to return the experts of the tokens.
 
   Returns:
-    Caches with P slots and L columns.
+    Caches with P slots and L columns; and [P, L, E], from `experts.Record`, or
+    None.
   """
   full = tokens.shape[1]
   # All prompts together run at one length, so that one branch runs: prompts of
@@ -144,14 +147,20 @@ def prefill(
       rest = (0, full - columns)
       k = jnp.pad(k, (*[(0, 0)] * 4, rest))
       v = jnp.pad(v, (*[(0, 0)] * 3, rest, (0, 0)))
-    return kv_cache.make(k, v, None if kv is None else quantise.TYPES[kv])
+    records = None
+    if record:
+      records = jnp.pad(
+          experts.Record.of(cfg).pack(kept.experts),
+          ((0, 0), (0, full - columns), (0, 0)))
+    return kv_cache.make(
+        k, v, None if kv is None else quantise.TYPES[kv]), records
 
   # No logits: [P, L, V] takes more memory than all else, and a slot's first
   # decode step feeds the last prompt token again.
-  cache = jax.lax.switch(
+  cache, records = jax.lax.switch(
       jnp.searchsorted(jnp.asarray(lengths), jnp.max(length)),
       [functools.partial(keys_and_values, columns) for columns in lengths])
-  return _split(cache, cfg) if unroll else cache
+  return _split(cache, cfg) if unroll else cache, records
 
 
 def copy_slot(caches: Caches, slot: Array, source: Caches, row: Array):
@@ -174,7 +183,8 @@ def step(
     *,
     cfg: ModelConfig,
     prefixes: Prefixes | None = None,
-) -> tuple[Array, Caches]:
+    record: bool = False,
+) -> tuple[Array, Caches, Array | None]:
   """Feeds one token to every slot.
 
   Args:
@@ -185,9 +195,11 @@ def step(
     rope: tables for the slots' positions [S], from `transformer.rope_table`.
     cfg: the model.
     prefixes: of the prompts, if they are not in `caches`.
+    record: whether to return the experts of the tokens.
 
   Returns:
-    Final hidden states [S, D], and the caches with this step's entries.
+    Final hidden states [S, D]; the caches with this step's entries; and [S, E],
+    from `experts.Record`, or None.
   """
   params, layers = weights
 
@@ -199,17 +211,18 @@ def step(
           new, index, q, cols, window, cfg=cfg, before=before), new
 
     own = transformer.layer_rope(rope, window < FULL, cfg)
-    x, new, _ = transformer.block(x, layer, own, attend, cfg)
-    return x, new
+    return transformer.block(x, layer, own, attend, cfg)
 
   x = transformer.embed(params, tokens, cfg)
   windows, shared = cfg.layer_windows(), prefixes and prefixes.caches
+  chosen = []  # of the runs of layers with experts
   if isinstance(layers, list):
     new = []
     for layer, cache, of_prompts, window in zip(
         layers, caches, shared or caches, windows):
-      x, cache = block(x, layer, cache, of_prompts, None, window)
+      x, cache, of_layer = block(x, layer, cache, of_prompts, None, window)
       new.append(cache)
+      chosen += [] if of_layer is None else [of_layer[None]]
     caches = new
   else:
     windows = jnp.asarray(windows)
@@ -218,14 +231,25 @@ def step(
     # place. As inputs and outputs of a scan, CPUs copy it three times a step,
     # and TPUs write whole layers anew.
     def layer(run, i, carry):
-      x, cache = carry
-      return block(
+      x, cache, chosen = carry
+      x, cache, of_layer = block(
           x, run.of(layers, lambda stack, places: jax.lax.dynamic_index_in_dim(
               stack, i + (places.start - run.layers.start), keepdims=False)),
           cache, shared, i, windows[i])
+      if chosen is not None:
+        chosen = jax.lax.dynamic_update_index_in_dim(
+            chosen, of_layer, i - run.layers.start, 0)
+      return x, cache, chosen
 
     for run in transformer.runs(cfg):
-      x, caches = jax.lax.fori_loop(
+      of_run = None
+      if record and run.sparse:
+        of_run = jnp.zeros(
+            (len(run.layers), len(x), cfg.experts_per_token), jnp.int32)
+      x, caches, of_run = jax.lax.fori_loop(
           run.layers.start, run.layers.stop, functools.partial(layer, run),
-          (x, caches))
-  return transformer.rms_norm(x, params['norm'], cfg), caches
+          (x, caches, of_run))
+      chosen += [] if of_run is None else [of_run]
+  packed = experts.Record.of(cfg).pack(
+      jnp.concatenate(chosen)) if record else None
+  return transformer.rms_norm(x, params['norm'], cfg), caches, packed

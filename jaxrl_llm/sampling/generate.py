@@ -28,7 +28,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from jaxrl_llm.models import transformer
+from jaxrl_llm.models import experts, transformer
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.sampling import decode, head, kv_cache, prefixes
 from jaxrl_llm.sampling import logits as logits_lib
@@ -116,7 +116,7 @@ def generate(
     Responses in the order of their requests, and the use of the slots.
 
   Raises:
-    ValueError: `stop_ids` or `top_logprobs` exceeds the vocabulary.
+    ValueError: a setting of the sampler does not fit the model.
   """
   sampler.check(cfg)
   call = _prepared(params, queue, key, sampling, cfg, sampler)
@@ -127,7 +127,8 @@ def generate(
   state = queue_lib.empty(
       len(requests.prompt), decode.empty(
           sampler.slots, call.own_columns + call.ring, **call.form), pool,
-      sampler)
+      sampler, experts.Record.of(cfg).empty(prompts.tokens.shape[1])
+      if sampler.record_experts else None)
   window = sampler.prefill_prompts
   if window is None or window >= len(prompts.length):
     state = _serve(
@@ -190,10 +191,10 @@ def _serve(
     request waits for a later prefill.
   """
   sampler, count = call.sampler, call.count
-  prefilled = queue_lib.Prefilled(
-      decode.prefill(
-          call.weights.params, tokens, length, buckets=sampler.buckets,
-          attention=sampler.attention, **call.form), row, row < len(tokens))
+  caches, of_prompts = decode.prefill(
+      call.weights.params, tokens, length, buckets=sampler.buckets,
+      attention=sampler.attention, record=sampler.record_experts, **call.form)
+  prefilled = queue_lib.Prefilled(caches, row, row < len(tokens), of_prompts)
 
   def waiting(state):
     return (state.served < count) & ~prefilled.ready[state.served] & ~jnp.all(
@@ -235,15 +236,17 @@ def _decode(call: _Call, state: State) -> State:
         columns=call.prompt_columns, chunk=sampler.chunk)
     shared = decode.Prefixes(state.pool.caches, functools.partial(
         prefixes.attend, seen=seen, cfg=cfg))
-  hidden, caches = decode.step(
+  hidden, caches, chosen = decode.step(
       call.weights, state.caches, state.token, cols,
       [table[prefix_length + state.position] for table in call.rope], cfg=cfg,
-      prefixes=shared)
+      prefixes=shared, record=sampler.record_experts)
   drawn = head.next_tokens(
       call.weights.params, hidden,
       requests.noise[state.request, state.position], call.sampling, cfg=cfg,
       top_logprobs=sampler.top_logprobs, tempered=sampler.tempered,
       few_rows=call.few_rows)
+  if chosen is not None:
+    drawn['experts'] = chosen
   token = drawn['tokens']
   at = state.step % state.ring['tokens'].shape[0]
   position = state.position + state.alive

@@ -68,6 +68,7 @@ class State:
     ring: tokens and statistics of the latest steps, each array [ring, ..., S];
       each step writes one row, as in the cache.
     rows: finished responses, each array [R + 1, ..., T]; row R is filler.
+      'experts' is [R + 1, L + T, E], with those of the prompt.
     match: [S] int32, state of the automaton of the texts that end a response;
       None if there are none.
   """
@@ -125,7 +126,7 @@ def runs(prompt: Array, count: Array) -> Array:
 
 def empty(
     requests: int, caches: decode.Caches, pool: prefixes.Pool | None,
-    sampler: SamplerConfig) -> State:
+    sampler: SamplerConfig, experts: Array | None = None) -> State:
   """Makes the initial state: all slots idle, no request served.
 
   Args:
@@ -133,6 +134,7 @@ def empty(
     caches: keys and values of the slots.
     pool: the prompts' prefixes, if the slots share them; else None.
     sampler: static choices.
+    experts: of a prompt, [L, E] of any value; None if they are not recorded.
 
   Returns:
     The state before the first step.
@@ -152,6 +154,11 @@ def empty(
       for name, (extra, kind) in kinds.items()}
   for name in ('length', *['match'] * texts):
     rows[name] = jnp.zeros((requests + 1,), jnp.int32)
+  if experts is not None:
+    columns, width = experts.shape
+    kinds.update(experts=((width,), experts.dtype))
+    rows['experts'] = jnp.zeros(
+        (requests + 1, columns + sampler.max_response, width), experts.dtype)
   per_slot = jnp.zeros((slots,), jnp.int32)
   # Steps write to the ring, and a response moves to its row once, when it has
   # ended: a scatter into the rows at each step would copy all of them.
@@ -169,13 +176,16 @@ def empty(
 
 
 def store(
-    rows: dict[str, Array], state: State, slot: Array) -> dict[str, Array]:
+    rows: dict[str, Array], state: State, slot: Array,
+    first: Array) -> dict[str, Array]:
   """Copies a slot's response from the ring into its request's row.
 
   Args:
     rows: the rows to update; `state.rows` is ignored.
     state: state whose ring holds the response.
     slot: int32 scalar.
+    first: int32 scalar, place of the last token of the request's prompt, which
+      its first step fed.
 
   Returns:
     The new rows.
@@ -193,6 +203,11 @@ def store(
       {name: row(x) for name, x in state.ring.items()}, length=length)
   if state.match is not None:
     new.update(match=state.match[slot])
+  if 'experts' in rows:
+    # Behind those of the prompt, which the refill has written.
+    of_request = rows['experts'][state.request[slot]]
+    new['experts'] = jax.lax.dynamic_update_slice_in_dim(
+        of_request, new['experts'].T, first, 0)
   return {
       name: jax.lax.dynamic_update_index_in_dim(
           x, new[name], state.request[slot], 0)
@@ -206,16 +221,26 @@ class Prefilled(NamedTuple):
     caches: their keys and values.
     row: [R + 1] int32, row in `caches` of each request's prompt.
     ready: [R + 1] bool, whether it has one; if not, a later prefill makes it.
+    experts: of their tokens, [P, L, E], from `experts.Record`; None if they
+      are not recorded.
   """
   caches: decode.Caches
   row: Array
   ready: Array
+  experts: Array | None = None
 
 
 def unfinished(state: State, count: Array) -> Array:
   """Returns whether requests wait or are in slots, [] bool."""
   none = len(state.rows['length']) - 1
   return (state.served < count) | jnp.any(state.request < none)
+
+
+def _of_prompt(prefilled: Prefilled, requests: Lookup, request: Array) -> Array:
+  """Returns the experts [L, E] of a request's prompt but its last token."""
+  experts = prefilled.experts[prefilled.row[request]]
+  real = jnp.arange(len(experts)) < requests.prompt_length[request] - 1
+  return jnp.where(real[:, None], experts, 0)
 
 
 def refill(
@@ -235,7 +260,12 @@ def refill(
     held, rows = carry
     slot = order[i]
     request = taken[slot]
-    rows = store(rows, state, slot)
+    rows = store(
+        rows, state, slot, requests.prompt_length[state.request[slot]] - 1)
+    if prefilled.experts is not None:
+      rows = {**rows, 'experts': jax.lax.dynamic_update_slice(
+          rows['experts'], _of_prompt(prefilled, requests, request)[None],
+          (request, 0, 0))}
     if shared:
       held = prefixes.take(
           held, slot, jnp.where(request < none, requests.prompt[request], -1),

@@ -233,6 +233,12 @@ def test_text_becomes_the_value_of_its_type(file, name, text, value):
      '--config.actor.model.kv_heads=3', ['actor.model.kv_heads=3', 'heads=4']),
     ('model.rope_scaling=8', ['model.rope_scaling=8.0', '4 numbers']),
     ('learner.attention=cudnn', ['model.dtype=bfloat16']),
+    ('loss.replay_experts=true',
+     ['loss.replay_experts=True needs a model with experts', 'tiny has not']),
+    ('loss.replay_experts=true --config.model.experts=4 '
+     '--config.model.experts_per_token=2 --config.model.expert_width=8 '
+     '--config.actor.model.preset=tiny',
+     ['loss.replay_experts=True', 'the actor is another model']),
     ('task.kinds=two', ['kinds=', 'train=']),
 ])
 def test_mistakes_are_refused_in_one_sentence(capsys, file, arg, words):

@@ -22,7 +22,9 @@ from tests.helpers import tiny
         dict(lora__rank=2, loss__kl_coef=0.1), marks=pytest.mark.slow),
     dict(sampling__chunk=4, sampling__prefill_prompts=1, sampling__top_p=.5,
          sampling__buckets='3', curriculum_prompts=6,
-         selection='replay', replay__rounds=2),
+         selection='replay', replay__rounds=2, model__experts=4,
+         model__experts_per_token=2, model__expert_width=8,
+         loss__replay_experts=True),
     *(pytest.param(dict(fields, off_policy='jackpot'), marks=pytest.mark.slow)
       for fields in (
           dict(learner__updates=2), dict(jackpot__target='p_ref'),

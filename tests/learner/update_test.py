@@ -13,7 +13,7 @@ from jaxrl_llm import sharding
 from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
-from jaxrl_llm.models import transformer
+from jaxrl_llm.models import experts, transformer
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.types import LearnerBatch
 from tests.helpers import devices, learners
@@ -355,6 +355,11 @@ def _update_on_mesh(sizes):
   loss = jax.tree.map(np.float32, LOSS)
   batch = put(_batch())
   scores = learners.score(learner, state.params, batch, loss).logprobs
+  # With other experts than the router's.
+  record = experts.Record.of(model)
+  batch = batch.replace(experts=put(np.random.default_rng(0).permuted(
+      np.broadcast_to(np.arange(4, dtype=record.type), (B, L + T, 4)),
+      axis=-1)[..., :record.width]))
   state, metrics = learners.update(learner, state, batch, loss)
   if sizes:
     for leaf, moments in zip(

@@ -132,7 +132,11 @@ def test_tensors_are_counted(saved, tmp_path, monkeypatch):
       for done in range(1, total + 1)]
 
 
-@pytest.mark.parametrize('name', families.NAMES)
+@pytest.mark.parametrize('name', [
+    # generate_test.py has these two against a twin.
+    pytest.param(name, marks=(
+        pytest.mark.slow if name in ('gemma3', 'qwen3_moe') else ()))
+    for name in families.NAMES])
 def test_token_by_token_as_transformers(name, saved):
   """Through the sampler's cache: all log-probs, and greedy decoding."""
   _, cfg, params = saved(name, torch.float32)

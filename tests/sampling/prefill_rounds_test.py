@@ -161,11 +161,11 @@ def test_a_prefill_runs_at_the_shortest_length_that_holds_its_prompts(
   tokens = np.random.default_rng(0).integers(0, 16, (2, _L)).astype(np.int32)
   form = dict(cfg=_CFG, unroll=False)
   length = np.asarray(length, np.int32)
-  got = decode.prefill(_params(), tokens, length, buckets=(3, 1), **form)
+  got, _ = decode.prefill(_params(), tokens, length, buckets=(3, 1), **form)
   jax.block_until_ready(got)
   jax.effects_barrier()
   assert ran == [columns]
-  want = decode.prefill(_params(), tokens, length, **form)
+  want, _ = decode.prefill(_params(), tokens, length, **form)
   for x, y, axis in ((got.k, want.k, -1), (got.v, want.v, -2)):
     assert x.shape == y.shape
     x, y = np.moveaxis(x, axis, 0), np.moveaxis(y, axis, 0)

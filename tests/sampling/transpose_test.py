@@ -44,7 +44,7 @@ def _steps(params, tokens, transpose):
         jnp.int32(i), jnp.full(len(tokens), i), jnp.zeros(len(tokens), int),
         prefix=1, ring=3)
     rope = transformer.rope_table(jnp.full(len(tokens), i), _CFG)
-    hidden, caches = decode.step(
+    hidden, caches, _ = decode.step(
         decode.Weights(params, layers), caches, tokens, cols, rope, cfg=_CFG)
   return transformer.logits(
       params, hidden, _CFG, few_rows=transpose is not None)
