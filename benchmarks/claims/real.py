@@ -4,10 +4,11 @@
 
 Trains configs/real/smollm2.py, GRPO, and the same with PKPO (k=4 of 8), SPEED,
 or Jackpot (rollouts of 8-bit weights, one step old), from the weights of the
-model, with about the same number of samples and three seeds. The settings are
-those of the config, chosen on other seeds. Each run has one core. Runs begin in
-the order of `names`, GRPO and PKPO first, and are not repeated: after an
-interrupt, the same command resumes, and `--report` writes what is there.
+model, with about the same number of samples and three seeds, each with its own
+problems. The settings are those of the config, chosen on other seeds. Each run
+has one core. Runs begin in the order of `names`, GRPO and PKPO first, and are
+not repeated: after an interrupt, the same command resumes, and `--report`
+writes what is there.
 """
 
 import collections
@@ -51,8 +52,8 @@ def train(name: str, folder: pathlib.Path, where: str) -> None:
   from jaxrl_llm import config as config_lib
   from jaxrl_llm import evaluate
   arm, seed = name.split(',')
-  fields = {'seed': int(seed), 'eval.every': 0, 'eval.samples': 1, 'eval.k': 1,
-            **(ARMS[arm] or {})}
+  fields = {'seed': int(seed), 'task.seed': int(seed), 'eval.every': 0,
+            'eval.samples': 1, 'eval.k': 1, **(ARMS[arm] or {})}
   rows = [] if ARMS[arm] is None else runs_lib.train_arm(
       CONFIG, name, folder, fields)[1:]
   config = config_lib.load(CONFIG, {

@@ -244,12 +244,31 @@ def prompts_per_shard(
   return min(prompts, requests, (requests - 2) // least + 2)
 
 
+class SamplerUse(NamedTuple):
+  """What a sampler is for.
+
+  Attributes:
+    slots: decode slots on each data shard; None for `sampling.slots`.
+    top_logprobs: likeliest tokens to record at each position.
+    record_experts: whether to record the tokens' experts.
+    kv: quantised type of the keys and values; None for the compute type.
+    own_prompts: whether each request may have a prompt of its own. A prefill is
+      of as many prompts as without.
+  """
+  slots: int | None = None
+  top_logprobs: int = 0
+  record_experts: bool = False
+  kv: str | None = None
+  own_prompts: bool = False
+
+
+TRAINING = SamplerUse()
+
+
 def make_sampler(
     config: ConfigDict, mesh: jax.sharding.Mesh, model: ModelConfig,
-    stops: Stops, curriculum: Curriculum, *,
-    slots: int | None = None, top_logprobs: int = 0,
-    record_experts: bool = False, kv: str | None = None,
-    own_prompts: bool = False) -> Sampler:
+    stops: Stops, curriculum: Curriculum,
+    use: SamplerUse = TRAINING) -> Sampler:
   """Makes a sampler at the capacities of the curriculum.
 
   Args:
@@ -258,15 +277,10 @@ def make_sampler(
     model: the architecture.
     stops: what ends a response.
     curriculum: its capacities are the sizes of a wave.
-    slots: decode slots on each data shard; None for `sampling.slots`.
-    top_logprobs: likeliest tokens to record at each position.
-    record_experts: whether to record the tokens' experts.
-    kv: quantised type of the keys and values; None for the compute type.
-    own_prompts: whether each request may have a prompt of its own. A prefill is
-      of as many prompts as without.
+    use: what it is for.
   """
   window = _prefill_prompts(config, mesh, curriculum)
-  if own_prompts:
+  if use.own_prompts:
     curriculum = curriculum._replace(
         max_prompts=curriculum.max_requests, min_count=1)
   per_shard, own = _per_shard(mesh, curriculum)
@@ -276,22 +290,21 @@ def make_sampler(
     # CPUs and GPUs copy a layer's weights, keys and values to take them out of
     # their stacks: on an H100, steps of Qwen3-1.7B take 2.2 times as long.
     unroll = _platform(mesh) != 'tpu'
+  slots = min(use.slots or config.sampling.slots, per_shard)
   sampler = generate_lib.SamplerConfig(
-      slots=min(slots or config.sampling.slots, per_shard),
-      max_response=config.max_response, stop_ids=stops.ids,
-      stop_texts=stops.texts, top_logprobs=top_logprobs,
-      record_experts=record_experts,
+      slots=slots, max_response=config.max_response, stop_ids=stops.ids,
+      stop_texts=stops.texts, top_logprobs=use.top_logprobs,
+      record_experts=use.record_experts,
       tempered=(config.sampling.top_k > 0 or config.sampling.top_p < 1
                 or config.sampling.min_p > 0),
       steps_per_refill=config.sampling.steps_per_refill,
       chunk=config.sampling.chunk, unroll=unroll,
-      transpose=_LARGE if cpu else None, kv=kv,
-      prefill_prompts=window,
+      transpose=_LARGE if cpu else None, kv=use.kv, prefill_prompts=window,
       buckets=config.sampling.buckets,
       share_prompts=prefixes.shared(
-          config.sampling.share_prompts, _platform(mesh),
-          slots=min(slots or config.sampling.slots, per_shard), prompts=own,
-          samples=curriculum.min_count, chunk=config.sampling.chunk),
+          config.sampling.share_prompts, _platform(mesh), slots=slots,
+          prompts=own, samples=curriculum.min_count,
+          chunk=config.sampling.chunk),
       attention=attention.resolve(
           config.learner.attention, mesh.devices.flat[0], config.max_prompt,
           model))
@@ -406,17 +419,15 @@ def make(
       make_sampler, config, mesh, stops=stops,
       curriculum=stages.curriculum)
   rejection = choices.rejection(config)
-  writing = sampler(
-      model=sources[-1].model, kv=config.sampling.kv,
-      record_experts=config.loss.replay_experts,
-      top_logprobs=rejection.top_k if rejection and rejection.uses_top else 0)
+  writing = sampler(model=sources[-1].model, use=SamplerUse(
+      kv=config.sampling.kv, record_experts=config.loss.replay_experts,
+      top_logprobs=rejection.top_k if rejection and rejection.uses_top else 0))
   evaluating = writing
   if (actor or config.sampling.kv or config.loss.replay_experts
       or config.eval.slots is not None):
     # Calls of few prompts with few samples each would leave slots idle.
-    evaluating = sampler(
-        model=model, slots=config.eval.slots,
-        own_prompts=config.eval.slots is not None)
+    evaluating = sampler(model=model, use=SamplerUse(
+        config.eval.slots, own_prompts=config.eval.slots is not None))
   players = Player(model, policies[0], learner, evaluating), *(
       Player(source.model, policy, None, writing)
       for source, policy in zip(sources[1:], policies[1:]))

@@ -94,7 +94,7 @@ class Net(NamedTuple):
     hidden, kept = transformer.forward(
         params, tokens, cfg=self.model, execution=transformer.Execution(
             cfg.attention, cfg.remat, cfg.unroll), layout=layout,
-        lookup=lookup, fetch=self.fetch, chosen=chosen)
+        reads=transformer.Reads(lookup, self.fetch), chosen=chosen)
     return (hidden, transformer.unembedding(params)), kept.experts
 
 

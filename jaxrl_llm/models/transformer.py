@@ -98,6 +98,21 @@ class Execution:
 PLAIN = Execution()
 
 
+class Reads(NamedTuple):
+  """How `forward` reads parameters that are split over devices.
+
+  Attributes:
+    lookup: (table [V, D], tokens [B, S]) -> rows of the table [B, S, D].
+    fetch: (layer's parameters) -> parameters to use, a `jax.custom_vjp`; None
+      for no change.
+  """
+  lookup: Callable[[jax.Array, jax.Array], jax.Array] = operator.getitem
+  fetch: Optional[Callable[[Params], Params]] = None
+
+
+DIRECT = Reads()
+
+
 class Kept(NamedTuple):
   """What `forward` keeps of the layers.
 
@@ -467,8 +482,7 @@ def forward(
     execution: Execution = PLAIN,
     keep_kv: bool = False,
     layout: Optional[attention.Layout] = None,
-    lookup: Callable[[jax.Array, jax.Array], jax.Array] = operator.getitem,
-    fetch: Optional[Callable[[Params], Params]] = None,
+    reads: Reads = DIRECT,
     chosen: Optional[jax.Array] = None,
 ) -> tuple[jax.Array, Kept]:
   """Computes the hidden states of whole rows.
@@ -480,9 +494,7 @@ def forward(
     execution: how to run.
     keep_kv: whether to return the rotated keys and the values (prefill).
     layout: order of the tokens, if [B, S] are not rows.
-    lookup: (table [V, D], tokens [B, S]) -> rows of the table [B, S, D].
-    fetch: (layer's parameters) -> parameters to use, a `jax.custom_vjp`; None
-      for no change.
+    reads: how to read the parameters.
     chosen: [layers with experts, B, S, k] int32, each token's experts; None for
       the routers' choices.
 
@@ -508,14 +520,14 @@ def forward(
       return out, (k, v) if keep_kv else None
 
     x, kv, chosen = block(
-        x, fetch(layer) if fetch else layer, layer_rope(rope, windowed, cfg),
-        attend, cfg, chosen)
+        x, reads.fetch(layer) if reads.fetch else layer,
+        layer_rope(rope, windowed, cfg), attend, cfg, chosen)
     return x, (kv, chosen)
 
   # Without `fetch`, autodiff alone saves what 'none' saves.
-  if fetch or execution.remat != 'none':
+  if reads.fetch or execution.remat != 'none':
     step = jax.checkpoint(step, policy=_KEPT[execution.remat])
-  x, kept = embed(params, tokens, cfg, lookup), []
+  x, kept = embed(params, tokens, cfg, reads.lookup), []
   for run in runs(cfg):
     own = None
     if run.sparse and chosen is not None:

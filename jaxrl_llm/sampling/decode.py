@@ -110,7 +110,6 @@ def prefill(
     kv: str | None = None,
     buckets: Sequence[int] = (),
     attention: str = 'xla',
-    record: bool = False,
 ) -> tuple[Caches, Array | None]:
   """Computes the keys and values of whole prompts.
 
@@ -125,11 +124,10 @@ def prefill(
     kv: quantised type of the caches, a key of `quantise.TYPES`; None for the
       compute type. Prompts attend to keys and values that are not quantised.
     attention: implementation, from `attention.resolve`.
-    record: whether to return the experts of the tokens.
 
   Returns:
-    Caches with P slots and L columns; and [P, L, E], from `experts.Record`, or
-    None.
+    Caches with P slots and L columns; and the experts of the tokens [P, L, E],
+    from `experts.Record`, or None.
   """
   full = tokens.shape[1]
   # All prompts together run at one length, so that one branch runs: prompts of
@@ -148,7 +146,7 @@ def prefill(
       k = jnp.pad(k, (*[(0, 0)] * 4, rest))
       v = jnp.pad(v, (*[(0, 0)] * 3, rest, (0, 0)))
     records = None
-    if record:
+    if kept.experts is not None:
       records = jnp.pad(
           experts.Record.of(cfg).pack(kept.experts),
           ((0, 0), (0, full - columns), (0, 0)))
@@ -214,42 +212,60 @@ def step(
     return transformer.block(x, layer, own, attend, cfg)
 
   x = transformer.embed(params, tokens, cfg)
-  windows, shared = cfg.layer_windows(), prefixes and prefixes.caches
-  chosen = []  # of the runs of layers with experts
+  shared = prefixes and prefixes.caches
   if isinstance(layers, list):
-    new = []
+    new, chosen = [], []
     for layer, cache, of_prompts, window in zip(
-        layers, caches, shared or caches, windows):
+        layers, caches, shared or caches, cfg.layer_windows()):
       x, cache, of_layer = block(x, layer, cache, of_prompts, None, window)
       new.append(cache)
       chosen += [] if of_layer is None else [of_layer[None]]
     caches = new
   else:
-    windows = jnp.asarray(windows)
-
-    # A loop over the index with the stack in its carry updates the cache in
-    # place. As inputs and outputs of a scan, CPUs copy it three times a step,
-    # and TPUs write whole layers anew.
-    def layer(run, i, carry):
-      x, cache, chosen = carry
-      x, cache, of_layer = block(
-          x, run.of(layers, lambda stack, places: jax.lax.dynamic_index_in_dim(
-              stack, i + (places.start - run.layers.start), keepdims=False)),
-          cache, shared, i, windows[i])
-      if chosen is not None:
-        chosen = jax.lax.dynamic_update_index_in_dim(
-            chosen, of_layer, i - run.layers.start, 0)
-      return x, cache, chosen
-
-    for run in transformer.runs(cfg):
-      of_run = None
-      if record and run.sparse:
-        of_run = jnp.zeros(
-            (len(run.layers), len(x), cfg.experts_per_token), jnp.int32)
-      x, caches, of_run = jax.lax.fori_loop(
-          run.layers.start, run.layers.stop, functools.partial(layer, run),
-          (x, caches, of_run))
-      chosen += [] if of_run is None else [of_run]
+    x, caches, chosen = _stacked(block, x, layers, caches, shared, cfg, record)
   packed = experts.Record.of(cfg).pack(
       jnp.concatenate(chosen)) if record else None
   return transformer.rms_norm(x, params['norm'], cfg), caches, packed
+
+
+def _stacked(block, x, layers, caches, shared, cfg, record):
+  """Applies stacked layers.
+
+  Args:
+    block: (x, layer, caches, shared, index, window) -> x, caches, experts.
+    x: [S, D].
+    layers, caches: stacked.
+    shared: caches of the prompts' prefixes, or None.
+    cfg: the model.
+    record: whether to return experts.
+
+  Returns:
+    x; the caches; and, of each run of layers with experts, these [layers, S,
+    k], if they are recorded.
+  """
+  windows, chosen = jnp.asarray(cfg.layer_windows()), []
+
+  # A loop over the index with the stack in its carry updates the cache in
+  # place. As inputs and outputs of a scan, CPUs copy it three times a step,
+  # and TPUs write whole layers anew.
+  def layer(run, i, carry):
+    x, cache, chosen = carry
+    x, cache, of_layer = block(
+        x, run.of(layers, lambda stack, places: jax.lax.dynamic_index_in_dim(
+            stack, i + (places.start - run.layers.start), keepdims=False)),
+        cache, shared, i, windows[i])
+    if chosen is not None:
+      chosen = jax.lax.dynamic_update_index_in_dim(
+          chosen, of_layer, i - run.layers.start, 0)
+    return x, cache, chosen
+
+  for run in transformer.runs(cfg):
+    of_run = None
+    if record and run.sparse:
+      of_run = jnp.zeros(
+          (len(run.layers), len(x), cfg.experts_per_token), jnp.int32)
+    x, caches, of_run = jax.lax.fori_loop(
+        run.layers.start, run.layers.stop, functools.partial(layer, run),
+        (x, caches, of_run))
+    chosen += [] if of_run is None else [of_run]
+  return x, caches, chosen

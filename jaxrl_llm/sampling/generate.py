@@ -193,8 +193,10 @@ def _serve(
   sampler, count = call.sampler, call.count
   caches, of_prompts = decode.prefill(
       call.weights.params, tokens, length, buckets=sampler.buckets,
-      attention=sampler.attention, record=sampler.record_experts, **call.form)
-  prefilled = queue_lib.Prefilled(caches, row, row < len(tokens), of_prompts)
+      attention=sampler.attention, **call.form)
+  prefilled = queue_lib.Prefilled(
+      caches, row, row < len(tokens),
+      of_prompts if sampler.record_experts else None)
 
   def waiting(state):
     return (state.served < count) & ~prefilled.ready[state.served] & ~jnp.all(
