@@ -15,6 +15,7 @@ from configs import countdown
 from configs.cbs import qwen3_1p7b_math as paper
 
 ARGS = paper.ARGS
+PAPER = 'cbs/countdown'
 get_hyper = paper.get_hyper
 
 

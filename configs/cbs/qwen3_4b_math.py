@@ -1,7 +1,7 @@
 """CBS on mathematics with Qwen3 4B Base.
 
   python -m jaxrl_llm.train --config=configs/cbs/qwen3_4b_math.py \
-      --config.task.path=problems.jsonl --config.task.heldout=math500.jsonl
+      --config.task.path=problems.jsonl
 
 As configs/cbs/qwen3_1p7b_math.py, with the same arguments; the paper's Table 4
 gives GSPO no warm-up. The mesh is for 128 chips; launch/FITS.md has the memory
@@ -11,6 +11,7 @@ and the estimated time. Not run at this size yet.
 from configs.cbs import qwen3_1p7b_math as smaller
 
 ARGS = smaller.ARGS
+PAPER = 'cbs/4B'
 TOPOLOGY = 'v5e:16x8'  # v5litepod-128
 get_hyper = smaller.get_hyper
 

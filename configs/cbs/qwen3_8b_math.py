@@ -1,7 +1,7 @@
 """CBS on mathematics with Qwen3 8B Base.
 
   python -m jaxrl_llm.train --config=configs/cbs/qwen3_8b_math.py \
-      --config.task.path=problems.jsonl --config.task.heldout=math500.jsonl
+      --config.task.path=problems.jsonl
 
 As configs/cbs/qwen3_1p7b_math.py, with the same arguments; the paper's Table 4
 gives DAPO an e_min of .8. The mesh is for 128 chips; launch/FITS.md has the
@@ -11,6 +11,7 @@ memory and the estimated time. Not run at this size yet.
 from configs.cbs import qwen3_1p7b_math as smaller
 
 ARGS = smaller.ARGS
+PAPER = 'cbs/8B'
 TOPOLOGY = 'v5e:16x8'  # v5litepod-128
 get_hyper = smaller.get_hyper
 

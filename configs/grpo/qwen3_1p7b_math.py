@@ -4,15 +4,17 @@
       --config.task.path=problems.jsonl --config.task.heldout=math500.jsonl
 
 This is the baseline of the paper on contextual bandit scheduling: 128 prompts
-with 8 samples each, 8 updates of 16 prompts per step, learning rate 1e-6,
-responses of 4096 tokens, and the paper's prompt template. The data files must
-have the fields `problem` and `answer` (the paper trains on problems of DAPO and
-others). The mesh fits any number of devices that divides 32. launch/FITS.md has
-the memory and the estimated time on 32 chips of v5e. Not run at this size yet.
+with 8 samples each, 8 updates of 16 prompts per step, the mean over responses
+of each one's mean over tokens, learning rate 1e-6, responses of 4096 tokens,
+and the paper's prompt template. The data files must have the fields `problem`
+and `answer`. The mesh fits any number of devices that divides 32.
+launch/FITS.md has the memory and the estimated time on 32 chips of v5e. Not run
+at this size yet.
 """
 
 from jaxrl_llm import config
 
+PAPER = 'cbs/alone'
 TOPOLOGY = 'v5e:4x8'  # v5litepod-32
 
 
@@ -33,6 +35,7 @@ def get_config(arg=None):
   c.task.template = 'qwen'
 
   c.advantage = 'grpo'
+  c.loss.aggregation = 'sequence_mean'
   c.learner.updates = 8
   c.optimizer.learning_rate = 1e-6
 

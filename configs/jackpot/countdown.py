@@ -10,6 +10,8 @@ falls to .08. benchmarks/results/claims/jackpot.md compares them, and others.
 
 from configs import countdown
 
+PAPER = 'jackpot/countdown'
+
 
 def get_config(arg=None):
   """Returns the config; takes no argument."""

@@ -12,6 +12,8 @@ benchmarks/results/claims/jackpot_actor.md compares them, and others.
 
 from configs import countdown
 
+PAPER = 'jackpot/countdown_actor'
+
 
 def get_config(arg=None):
   """Returns the config; takes no argument."""

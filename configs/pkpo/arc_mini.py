@@ -29,6 +29,8 @@ SOLVED = {
     'transpose': 0.8, 'exchange': 0.05, 'fill': 0.8, 'gravity': 0.05,
     'border': 0.8, 'mirror': 0.8, 'outline': 0.05, 'count': 0.8}
 
+PAPER = 'pkpo/arc_mini'
+
 
 def get_config(arg=None):
   """Returns the config; takes no argument."""

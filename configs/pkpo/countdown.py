@@ -12,6 +12,8 @@ benchmarks/results/claims/pkpo.md has the results of every k over seeds 0, 1, 2.
 
 from configs import countdown
 
+PAPER = 'pkpo/countdown'
+
 
 def get_config(arg=None):
   """Returns the config; takes no argument."""

@@ -15,6 +15,8 @@ from configs.pkpo import countdown
 
 ARGS = 'mixed', 'hard'
 
+PAPER = 'pkpo/countdown_hard'
+
 
 def get_config(arg='mixed'):
   """Returns the config for 'mixed' or 'hard' problems."""

@@ -13,6 +13,7 @@ size yet.
 
 from configs.pkpo import gemma2_2b_arc
 
+PAPER = 'pkpo/gemma2_9b_arc'
 TOPOLOGY = 'v5e:16x8'  # v5litepod-128
 get_hyper = gemma2_2b_arc.get_hyper
 

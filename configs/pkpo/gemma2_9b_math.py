@@ -12,8 +12,8 @@ has the memory and the estimated time. Not run at this size yet.
 
 from configs.pkpo import gemma2_2b_math
 
+PAPER = 'pkpo/gemma2_9b_math'
 TOPOLOGY = 'v5e:16x8'  # v5litepod-128
-get_hyper = gemma2_2b_math.get_hyper
 
 
 def get_config(arg=None):
@@ -27,3 +27,8 @@ def get_config(arg=None):
   c.learner.tokens_per_microbatch = 7680 if arg == '4k' else 2560
   c.learner.remat = 'attention'
   return c
+
+
+def get_hyper(hyper):
+  """Returns the paper's sweep: baselines, and every k."""
+  return gemma2_2b_math.arms(hyper, [2, 4, 8])

@@ -11,6 +11,7 @@ size yet.
 
 from configs.pkpo import gemma2_2b_mbpp
 
+PAPER = 'pkpo/gemma2_9b_mbpp'
 TOPOLOGY = 'v5e:16x8'  # v5litepod-128
 get_hyper = gemma2_2b_mbpp.get_hyper
 

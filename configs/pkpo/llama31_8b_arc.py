@@ -14,6 +14,7 @@ with k=8, and a pass@16 of 8% and 43%. Not run at this size yet.
 
 from configs.pkpo import gemma2_9b_arc
 
+PAPER = 'pkpo/llama31_8b_arc'
 TOPOLOGY = 'v5e:16x8'  # v5litepod-128
 get_hyper = gemma2_9b_arc.get_hyper
 

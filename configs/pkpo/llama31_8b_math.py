@@ -11,6 +11,7 @@ mesh of its own. Not run at this size yet.
 
 from configs.pkpo import gemma2_9b_math
 
+PAPER = 'pkpo/llama31_8b_math'
 TOPOLOGY = 'v5e:16x8'  # v5litepod-128
 VARIANTS = ('4k',)
 get_hyper = gemma2_9b_math.get_hyper

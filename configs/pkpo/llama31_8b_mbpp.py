@@ -9,6 +9,7 @@ run at this size yet.
 
 from configs.pkpo import gemma2_9b_mbpp
 
+PAPER = 'pkpo/llama31_8b_mbpp'
 TOPOLOGY = 'v5e:16x8'  # v5litepod-128
 get_hyper = gemma2_9b_mbpp.get_hyper
 

@@ -12,6 +12,8 @@ benchmarks/results/claims/speed.md compares it with RLOO and DAPO without SPEED.
 
 from configs import countdown
 
+PAPER = 'speed/countdown'
+
 
 def get_config(arg=None):
   """Returns the config; takes no argument."""
