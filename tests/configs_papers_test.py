@@ -4,12 +4,13 @@ Every config of a paper is built, with each of its arguments and as each trial
 of its sweep, and each field is compared with `configs/papers/values.py`.
 """
 
-import functools
+import collections
 import pathlib
+import re
 
 import pytest
 
-from configs.papers import values
+from configs.papers import parts, text, values
 from jaxrl_llm import config
 from jaxrl_llm.config import files as config_files
 from jaxrl_llm.config.table import table
@@ -21,23 +22,13 @@ FREE = {'seed', 'workdir'}
 ABSENT = object()
 
 
-@functools.cache
-def modules():
-  """Returns {experiment without argument: (path, module)} of the configs."""
-  found = {}
-  for path in sorted((ROOT / 'configs').rglob('*.py')):
-    module = config_files.load_file(str(path))
-    if hasattr(module, 'PAPER'):
-      found.setdefault(module.PAPER, []).append((path, module))
-  return found
-
-
 def specs():
   """Yields (experiment, module, argument or None)."""
-  for name, [(_, module)] in modules().items():
-    for arg in dict.fromkeys((None, *getattr(module, 'ARGS', ()),
-                              *getattr(module, 'VARIANTS', ()))):
-      yield (f'{name}:{arg}' if arg else name), module, arg
+  for _, module in text.modules():
+    yield module.PAPER, module, None
+    for arg, name in text.experiments(module).items():
+      if arg:
+        yield name, module, arg
 
 
 def built(module, arg):
@@ -94,10 +85,9 @@ def test_every_config_of_a_paper_names_an_experiment():
   folders = 'pkpo', 'jackpot', 'cbs', 'speed'
   files = {path for folder in folders
            for path in (ROOT / 'configs' / folder).glob('*.py')}
-  named = {path for found in modules().values() for path, _ in found}
-  assert files <= named and len(files) == 27
-  assert all(len(found) == 1 for found in modules().values())
-  assert {name for name, _, _ in specs()} == values.EXPERIMENTS.keys()
+  assert files <= {path for path, _ in text.modules()} and len(files) == 27
+  count = collections.Counter(name for name, _, _ in specs())
+  assert count == dict.fromkeys(values.EXPERIMENTS, 1)
 
 
 def test_a_difference_differs_and_a_choice_has_no_value_in_the_paper():
@@ -146,3 +136,29 @@ def test_every_field_that_changes_the_weights_has_its_line():
         and value != fields[field].default
         and field not in {*one.paper, *one.ours, *FREE}]
   assert not wrong, '\n'.join(wrong)
+
+
+def test_the_texts_are_what_the_program_writes():
+  again = 'run python -m configs.papers'
+  for path, module in text.modules():
+    source = path.read_text()
+    assert text.with_header(source, module) == source, f'{path}: {again}'
+  assert text.PAGE.read_text() == text.page(), again
+
+
+# The last equation, table and figure of each.
+LAST = {'PKPO': (49, 8, 8), 'Jackpot, v2': (8, 3, 5), 'Jackpot, v1': (11, 9, 4),
+        'CBS': (32, 5, 12), 'SPEED': (14, 1, 6)}
+
+
+@pytest.mark.parametrize('paper', LAST)
+def test_every_equation_table_and_figure_has_one_row(paper):
+  one, = (one for one in parts.PARTS if one.title.startswith(paper))
+  for kind, last in zip(('Eq.', 'Table', 'Figure'), LAST[paper]):
+    found = []
+    for part in one.parts:
+      if re.match(rf'{re.escape(kind)}s? ', part.name):
+        for ends in re.findall(r'\d+(?: to \d+)?', part.name):
+          first, *end = map(int, ends.split(' to '))
+          found += range(first, end[0] + 1 if end else first + 1)
+    assert sorted(found) == [*range(1, last + 1)], kind

@@ -12,6 +12,20 @@ The paper trains on 20,000 examples (15,000 with 8B), with responses of at most
 examples), and lambda_distill, which is not given. The data files must have the
 fields `problem` and `answer`. The mesh is for 128 chips; launch/FITS.md has the
 memory and the estimated time. Not run at this size yet.
+
+Beside the paper, as python -m configs.papers writes it:
+- jackpot.alpha=acceptance, in the paper mask (v2 section 4.4.2, the share
+  accepted): the same mean as that of the mask, with less variance.
+- jackpot.two_pass=false, in the paper true (v2 section 4.4.2, of the same
+  batch): kappa of the update before saves a forward pass.
+- not given in the paper: jackpot.c1=3.0 (2 to 10 in v1 appendix C.2, 3 in v1
+  Table 9); jackpot.denominator=accepted (the estimate of the mean over kept
+  tokens); task.path=problems.jsonl (your file of DeepScaleR-Preview);
+  samples_per_prompt=8; optimizer.learning_rate=1e-06; max_prompt=1024;
+  task.template=qwen; loss.aggregation=token_mean (v2 Eq. 5 is a mean over
+  tokens, the GRPO that it names one over responses); jackpot.c2=1.3 (above 1 +
+  clip_high, as v1 appendix C.2 has it); actor.distill=1.0 (lambda_distill is
+  not given); actor.learning_rate=none (the policy's).
 """
 
 from configs.jackpot import qwen3_4b_math

@@ -10,6 +10,17 @@ c1, and the tokens in Z. Its lam is swept by
 configs/jackpot/qwen3_1p7b_4b_math.py, as in v1, Table 8. Else as
 configs/jackpot/qwen3_4b_math.py, which says how the papers were read. Not run
 at this size yet.
+
+Beside the paper, as python -m configs.papers writes it:
+- jackpot.alpha=acceptance, in the paper mask (v2 section 4.4.2, the share
+  accepted): the same mean as that of the mask, with less variance.
+- jackpot.two_pass=false, in the paper true (v2 section 4.4.2, of the same
+  batch): kappa of the update before saves a forward pass.
+- not given in the paper: jackpot.denominator=accepted (the estimate of the mean
+  over kept tokens); task.path=problems.jsonl (your file of DeepScaleR-Preview);
+  samples_per_prompt=8; optimizer.learning_rate=1e-06; max_prompt=1024;
+  task.template=qwen; loss.aggregation=token_mean (v2 Eq. 5 is a mean over
+  tokens, the GRPO that it names one over responses).
 """
 
 from configs.jackpot import qwen3_4b_math

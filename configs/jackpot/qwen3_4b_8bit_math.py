@@ -14,6 +14,23 @@ reads half the bytes. Evaluations sample without quantisation.
 The data files must have the fields `problem` and `answer`. The mesh is for 128
 chips; launch/FITS.md has the memory and the estimated time. Not run at this
 size yet.
+
+Beside the paper, as python -m configs.papers writes it:
+- jackpot.alpha=acceptance, in the paper mask (v2 section 4.4.2, the share
+  accepted): the same mean as that of the mask, with less variance.
+- jackpot.two_pass=false, in the paper true (v2 section 4.4.2, of the same
+  batch): kappa of the update before saves a forward pass.
+- int8: sampling.kv=int8, in the paper float8 (v2 Table 2): half the bytes of
+  the weights too.
+- not given in the paper: jackpot.c1=3.0 (2 to 10 in v1 appendix C.2, 3 in v1
+  Table 9); jackpot.denominator=accepted (the estimate of the mean over kept
+  tokens); task.path=problems.jsonl (your file of DeepScaleR-Preview);
+  samples_per_prompt=8; optimizer.learning_rate=1e-06; max_prompt=1024;
+  task.template=qwen; loss.aggregation=token_mean (v2 Eq. 5 is a mean over
+  tokens, the GRPO that it names one over responses); steps=235 (30,000
+  prompts); jackpot.c2=1.3 (above 1 + clip_high, as v1 appendix C.2 has it).
+- int8: not given in the paper: sampling.weights=int8 (half the bytes of the
+  weights too).
 """
 
 from configs.jackpot import qwen3_4b_math

@@ -678,7 +678,7 @@ def _speed_experiments() -> dict[str, Experiment]:
             None, 'not given; a wave has the prompts of a batch')}),
         'pkpo': (RLOO | SCREENING, screened | clip | {
             'advantage': ('pkpo', 'SPEED with PKPO is ours'),
-            'pkpo.k': (8, 'ours'),
+            'pkpo.k': (8, 'SPEED with PKPO is ours'),
             'speed.rule': ('signal', 'the rule for PKPO is ours')})}
     for name, (paper, ours) in of.items():
       made[f'speed/{size}:{name}'] = Experiment(

@@ -19,6 +19,21 @@ of the weights, and 256 responses leave most of a pod idle.
 4096 tokens. `:slices` is `:pod` on two such slices, with 256 prompts per step:
 the network between them carries gradients alone. launch/FITS.md has the memory
 and the estimated time of each. Not run at this size yet.
+
+Beside the paper, as python -m configs.papers writes it:
+- loss.objective=no_clip, in the paper clip (section 5.2, PPO): with one update
+  per step the ratio is 1, and clipping has no effect.
+- pod, 4k: prompts_per_step=128, in the paper 16 (Figure 6, 12,000 problems in
+  750 steps): 16 prompts leave most of a pod idle.
+- slices: prompts_per_step=256, in the paper 16 (Figure 6, 12,000 problems in
+  750 steps): 16 prompts leave most of a pod idle.
+- not given in the paper: steps=3000 (Figure 3 changes k at step 1500, and ARC
+  runs until the cumulative solve rate has not changed for 1000 steps);
+  optimizer.learning_rate=1e-06; optimizer.warmup_steps=10; task.template=chat;
+  max_prompt=512; model.hf=google/gemma-2-2b-it (Gemma2-2B; whether it is
+  instruction-tuned is not said).
+- without argument, pod, slices: not given in the paper: max_response=1024.
+- 4k: not given in the paper: max_response=3584.
 """
 
 from jaxrl_llm import config

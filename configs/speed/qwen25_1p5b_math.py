@@ -20,6 +20,21 @@ the five held-out ones (`task.heldout`) must have the fields `problem` and
 `answer`. The mesh fits any number of devices that divides 32. launch/FITS.md
 has the memory and the estimated time on 32 chips of v5e. Not run at this size
 yet.
+
+Beside the paper, as python -m configs.papers writes it:
+- pkpo: advantage=pkpo, in the paper rloo (Eq. 8): SPEED with PKPO is ours.
+- pkpo: speed.rule=signal, in the paper pass_rate (Algorithm 1): the rule for
+  PKPO is ours.
+- not given in the paper: task.path=problems.jsonl (your file of NuminaMath,
+  DAPO-17k or DeepScaleR); steps=500 (the paper reports the time to an
+  accuracy); max_prompt=1024; max_response=3072; task.template=qwen.
+- rloo_alone, rloo, pkpo: not given in the paper: loss.clip_low=0.2;
+  loss.clip_high=0.2.
+- dapo_alone: not given in the paper: curriculum_prompts=none (a wave has the
+  prompts of a batch).
+- rloo, dapo, pkpo: not given in the paper: speed.n_init=4 ( for a model; about
+  4 to 8 in section 4.1, and 4 does best in Figure 5).
+- pkpo: not given in the paper: pkpo.k=8 (SPEED with PKPO is ours).
 """
 
 from jaxrl_llm import config
