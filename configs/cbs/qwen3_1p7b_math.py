@@ -28,7 +28,8 @@ Beside the paper, as python -m configs.papers writes it:
   (appendix D, an approximation): by Definition 3.1, 2 of 8 of each group;
   cbs.pool=1 is the paper's code, 307 of 1024.
 - not given in the paper: task.path=problems.jsonl (your file of the 21,723
-  problems of DAPO and of MATH, levels 3 to 5); max_prompt=1024.
+  problems of DAPO and of MATH, levels 3 to 5); max_prompt=1024; cbs.width=64;
+  cbs.layers=2.
 - grpo, grpo_intra: not given in the paper: loss.clip_low=0.2;
   loss.clip_high=0.2.
 - dapo, dapo_intra: not given in the paper: loss.clip_low=0.2 (DAPO's);

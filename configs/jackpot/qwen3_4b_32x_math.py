@@ -33,6 +33,8 @@ def get_config(arg=None):
   """Returns the config; takes no argument."""
   c = qwen3_4b_math.get_config(arg)
   c.steps = 49  # 100,352 prompts
+  c.task.heldout = ('gsm8k.jsonl', 'math500.jsonl', 'amc22_23.jsonl',
+                    'aime24.jsonl')
   c.learner.updates = 32
   c.loss.objective = 'clip'
   c.loss.clip_low = 0.4

@@ -262,8 +262,8 @@ _SPEED = (
          '`configs/speed/qwen25_7b_math.py`, not run at this size; small, '
          '`benchmarks/results/claims/speed.md`'),
     Part('Figure 1', TRUE, 'a drawing, and the mean of the runs of Table 1'),
-    Part('Figure 2', TRUE, 'pass rates: `python -m jaxrl_llm.evaluate '
-         '--checkpoint=start`; seconds of each phase are metrics'),
+    Part('Figure 2', TRUE, 'pass rates: `jaxrl_llm/evaluate.py` with '
+         '--checkpoint=start; seconds of each phase are metrics'),
     Part('Figure 3', TRUE, 'the runs of Table 1'),
     Part('Figure 4', TRUE, 'metrics of each step: train accuracy, gradient '
          'norm'),

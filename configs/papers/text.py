@@ -1,9 +1,11 @@
 """Texts made of the papers' values: headers of the configs and docs/papers.md.
 """
 
+import functools
 import pathlib
 import re
 import textwrap
+import types
 from typing import Iterable, Iterator, Mapping
 
 from configs.papers import parts, values
@@ -27,16 +29,16 @@ An experiment is what a config file names as PAPER, with its argument after a
 colon. "all large" are those but the ones on small tasks.'''
 
 
-def modules() -> Iterator[tuple[pathlib.Path, object]]:
-  """Yields the config files of papers, and their modules."""
-  for path in sorted((ROOT / 'configs').rglob('*.py')):
-    if path.parent.name != 'papers':
-      module = config_files.load_file(str(path))
-      if hasattr(module, 'PAPER'):
-        yield path, module
+@functools.cache
+def modules() -> list[tuple[pathlib.Path, types.ModuleType]]:
+  """Returns the config files of papers, and their modules."""
+  files = [path for path in sorted((ROOT / 'configs').rglob('*.py'))
+           if path.parent.name != 'papers']
+  found = [(path, config_files.load_file(str(path))) for path in files]
+  return [(path, module) for path, module in found if hasattr(module, 'PAPER')]
 
 
-def experiments(module: object) -> dict[str, str]:
+def experiments(module: types.ModuleType) -> dict[str, str]:
   """Returns {argument: name of the experiment} of a config file's module.
 
   The argument '' is left out where another stands for it.
@@ -74,7 +76,7 @@ def choices(name: str) -> list[str]:
   return texts
 
 
-def header(module: object) -> str:
+def header(module: types.ModuleType) -> str:
   """Returns the generated end of a config's header, without a last newline."""
   names = experiments(module)
   lines = [MARK]
@@ -87,7 +89,7 @@ def header(module: object) -> str:
   return '\n'.join(lines)
 
 
-def with_header(source: str, module: object) -> str:
+def with_header(source: str, module: types.ModuleType) -> str:
   """Returns a config file's text with the generated part of its header."""
   end = source.index('"""', 3)
   written = source[:end].partition(f'\n{MARK}')[0].rstrip()

@@ -65,7 +65,6 @@ def _arms(source: str, field: str, values: Mapping[Any, str] | list[Any],
 
 PKPO = {
     'samples_per_prompt': (16, 'section 5.2'),
-    'learner.updates': (1, 'section 5.2, one update for each sampling'),
     'advantage': ('pkpo', 'section 5.2'),
     'pkpo.transform': ('sloo_minus_one', 'section 5.2, Eq. 33'),
     'pkpo.batch_std': (False, 'Eq. 18'),
@@ -78,6 +77,7 @@ PKPO_OURS = {
     'loss.objective': (
         'no_clip', 'with one update per step the ratio is 1, and clipping has '
         'no effect'),
+    'learner.updates': (1, 'not given'),
     'steps': (3000, 'not given; Figure 3 changes k at step 1500, and ARC runs '
               'until the cumulative solve rate has not changed for 1000 steps'),
     'optimizer.learning_rate': (1e-6, 'not given'),
@@ -238,7 +238,7 @@ OBRS = {
     'jackpot.top_k': (20, 'v1 appendix C.3'),
     'jackpot.alpha': ('mask', 'v2 section 4.4.2, the share accepted'),
     'jackpot.two_pass': (True, 'v2 section 4.4.2, of the same batch'),
-    'jackpot.target': ('p_new', 'v2 section 4.3, for stale rollouts')}
+    'jackpot.target': ('p_new', 'v2 Algorithm 1; section 4.3 has p_ref too')}
 OBRS_OURS = {
     'jackpot.alpha': (
         'acceptance', 'the same mean as that of the mask, with less variance'),
@@ -315,6 +315,9 @@ def _jackpot_experiments() -> dict[str, Experiment]:
           'steps': (_steps(100_000, 2048)[0],
                     f'{table_7}, {_steps(100_000, 2048)[1]}'),
           'loss.objective': ('clip', table_7),
+          'task.heldout': (
+              tuple(_SIX[0][i] for i in (0, 1, 2, 4)), table_7),
+          'eval.samples': (4, 'v1 Table 1'),
           'loss.clip_low': (0.4, table_7), 'loss.clip_high': (0.7, table_7),
           'jackpot.c2': (3.0, table_7),
           'jackpot.c1': (3.0, 'v1 Table 7, whose row of 3 is that of Tables 6 '
@@ -371,7 +374,8 @@ def _decoupled() -> dict[str, Experiment]:
         'learner.updates': (1, source), 'steps': (steps, f'{source}, {read}'),
         'loss.objective': ('clip', 'v2 Eq. 5'),
         'actor.ppo': (True, 'v2 Eq. 6'),
-        'task.heldout': (_SIX[0], 'v2 Table 1')}
+        'task.heldout': (_SIX[0], 'v2 Table 1'),
+        'eval.samples': (4, 'v2 Table 1')}
     ours = JACKPOT_OURS | {
         'jackpot.c2': (1.3, 'not given; above 1 + clip_high, as v1 appendix '
                        'C.2 has it'),
@@ -547,7 +551,8 @@ def _cbs_experiments() -> dict[str, Experiment]:
   for size in '1.7B', '4B', '8B':
     for objective in OBJECTIVES:
       for intra in False, True:
-        ours = CBS_OURS | OBJECTIVES_OURS[objective]
+        ours = CBS_OURS | OBJECTIVES_OURS[objective] | {
+            'cbs.width': (64, 'not given'), 'cbs.layers': (2, 'not given')}
         if intra:
           ours |= {'cbs.pool': (
               False, 'by Definition 3.1, 2 of 8 of each group; cbs.pool=1 is '

@@ -13,11 +13,11 @@ Beside the paper, as python -m configs.papers writes it:
   per step the ratio is 1, and clipping has no effect.
 - 4k: prompts_per_step=128, in the paper 16 (Figure 6, 12,000 problems in 750
   steps): 16 prompts leave most of a pod idle.
-- not given in the paper: steps=3000 (Figure 3 changes k at step 1500, and ARC
-  runs until the cumulative solve rate has not changed for 1000 steps);
-  optimizer.learning_rate=1e-06; optimizer.warmup_steps=10; task.template=chat;
-  max_prompt=512; model.hf=meta-llama/Llama-3.1-8B-Instruct (Llama3.1-8B;
-  whether it is instruction-tuned is not said).
+- not given in the paper: learner.updates=1; steps=3000 (Figure 3 changes k at
+  step 1500, and ARC runs until the cumulative solve rate has not changed for
+  1000 steps); optimizer.learning_rate=1e-06; optimizer.warmup_steps=10;
+  task.template=chat; max_prompt=512; model.hf=meta-llama/Llama-3.1-8B-Instruct
+  (Llama3.1-8B; whether it is instruction-tuned is not said).
 - without argument: not given in the paper: max_response=1024.
 - 4k: not given in the paper: max_response=3584.
 """
