@@ -12,7 +12,7 @@ verifier, delete that folder. In addition to the fields of the config it takes
 
   --files=a.jsonl,...  problems to evaluate on, in the form of task.path: files,
                        or data sets on the hub (none: eval.problems of the
-                       held-out problems)
+                       held-out problems, by file)
   --checkpoint=best    best, last, or start: the weights that RL starts from
                        (model.hf, the warm start or random ones), for which no
                        run is needed
@@ -51,7 +51,8 @@ def problem_sets(
 
   Args:
     parts: task, and config of the evaluation.
-    files: sources for the task to load; none is its held-out problems.
+    files: sources for the task to load; none is its held-out problems, by file
+      if there are several.
 
   Returns:
     Name to problems, each of them once, without those whose prompts are too
@@ -80,7 +81,12 @@ def problem_sets(
     kept, _ = build.drop_long_prompts(
         [*once.values()], task.tokenizer, config, name)
     left_out += len(once) - len(kept)
-    sets[name] = kept if files else heldout.spread(kept, config.eval.problems)
+    sets[name] = kept
+  if not files:
+    some = heldout.spread(sets.pop('held-out'), config.eval.problems)
+    sets = {name or 'held-out': [some[row] for row in rows]
+            for name, rows in heldout.by_source(some).items()}
+    sets = sets or {'held-out': some}
   return sets, left_out
 
 

@@ -18,6 +18,7 @@ PACKAGE = ROOT / 'jaxrl_llm'
 # Page to the headings between which it is checked, and the least that it names.
 PAGES = {
     'docs/a_tokens_way.md': ('', '', 80), 'docs/glossary.md': ('', '', 120),
+    'docs/papers.md': ('', '', 150),
     'CONTRIBUTING.md': ('## What a new thing costs', '## Style', 40)}
 PLACEHOLDER = re.compile(r'\b(FILE|NAME|OTHER_CHECKOUT)\b')
 NAME = re.compile(r'[A-Za-z_]\w*(\.[A-Za-z_]\w*)*')

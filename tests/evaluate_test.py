@@ -1,5 +1,6 @@
 """Tests of held-out estimates against plain counting, and of the program."""
 
+import dataclasses
 import json
 import pathlib
 import sys
@@ -60,6 +61,32 @@ def test_heldout_is_what_sampling_by_hand_gives(parts):
   # The greedy responses are of temperature 0: all the same for a problem.
   greedy = watched.rollouts[-1]
   assert (greedy.logprobs[:, 0] == 0).all()
+
+
+def of_files(task):
+  """Returns a task's held-out problems as if they were of two files."""
+  return [dataclasses.replace(p, source='b' if i % 3 else 'a_1')
+          for i, p in enumerate(task.heldout)]
+
+
+def test_several_files_have_their_own_estimates(parts):
+  """Beside the total, which is as without them."""
+  config = tiny.load(eval__samples=3, eval__k=(1, 3))
+  watched = tiny.watch(tiny.changed(parts, config=config), tiny.by_length)
+  _, _, weights = tiny.begin(parts)
+  total = heldout.evaluate(watched.parts, weights)
+  watched.parts.task.heldout = of_files(parts.task)
+  got = heldout.evaluate(watched.parts, weights)
+  assert {k: v for k, v in got.items() if '/' not in k} == total
+  problems, at = watched.parts.task.heldout, {'a_1': [0, 3], 'b': [1, 2, 4, 5]}
+  for name, rows in at.items():
+    alone = tiny.watch(
+        tiny.changed(parts, config=config), tiny.by_length,
+        heldout=[dataclasses.replace(problems[row], source='') for row in rows])
+    assert heldout.evaluate(alone.parts, weights) == {
+        k.removeprefix(f'{name}/'): v for k, v in got.items()
+        if k.startswith(f'{name}/')}
+  assert len(got) == 3 * len(total)
 
 
 def test_slots_of_its_own_take_many_problems_in_a_call(parts):
@@ -242,6 +269,19 @@ def test_greedy(asked, monkeypatch, tmp_path):
   program(monkeypatch, *args)
   assert written(tmp_path)['temperature'] == 1
   assert (asked.rollouts[-1].logprobs[:, 0] < 0).all()
+
+
+def test_held_out_problems_of_several_files_have_a_row_each(
+    asked, monkeypatch, trained):
+  asked.parts.task.heldout = of_files(asked.parts.task)
+  program(monkeypatch, f'--config={trained}/config.json')
+  found = written(trained)
+  assert [(name, numbers['problems']) for name, numbers in
+          found['files'].items()] == [('a_1', 2), ('b', 4)]
+  assert found['problems'] == 6
+  lines = (trained / 'evaluation.md').read_text().splitlines()
+  assert [line.split(' | ')[0] for line in lines if line[:1] == '|'][2:] == [
+      '| a_1', '| b', '| all']
 
 
 def test_held_out_problems_can_be_a_few(asked, monkeypatch, trained, tmp_path):

@@ -9,12 +9,34 @@ over seeds 0, 1, 2. The argument chooses the objective and the scope: grpo
 (default), dapo or gspo; with _intra, 2 of the 8 responses to each problem are
 picked, which make one update of 64. benchmarks/results/claims/cbs.md compares
 them with training on all responses, and on random ones.
+
+Beside the paper, as python -m configs.papers writes it:
+- cbs.warmup=12, in the paper 50 (Table 4): for 120 rounds, not 500.
+- cbs.epsilon_decay=0.03, in the paper 0.008 (Table 4): for 120 rounds, not 500.
+- cbs.learning_rate=0.001, in the paper 0.0001 (Table 4): for 120 rounds, not
+  500.
+- grpo, grpo_intra: loss.aggregation=token_mean, in the paper sequence_mean (Eq.
+  14): as configs/countdown.py.
+- dapo, dapo_intra: curriculum_prompts=none, in the paper 384 (appendix D, three
+  times the prompts): a wave has the prompts of a batch.
+- dapo, dapo_intra: dynamic.max_rounds=none, in the paper 1 (appendix D, sampled
+  down to one batch): so that no group is dropped.
+- dapo, dapo_intra: overlong.mode=none, in the paper penalty (appendix A,
+  "Overlong Filter"; appendix D has rewards of 0 and 1 alone): no response is
+  truncated.
+- grpo_intra, dapo_intra, gspo_intra: cbs.pool=false, in the paper true
+  (appendix D, an approximation): by Definition 3.1.
+- dapo, dapo_intra: not given in the paper: loss.clip_high=0.28 (DAPO's).
+- gspo, gspo_intra: not given in the paper: loss.clip_low=0.03 (a small model
+  moves further in an update); loss.clip_high=0.04 (a small model moves further
+  in an update).
 """
 
 from configs import countdown
 from configs.cbs import qwen3_1p7b_math as paper
 
 ARGS = paper.ARGS
+PAPER = 'cbs/countdown'
 get_hyper = paper.get_hyper
 
 

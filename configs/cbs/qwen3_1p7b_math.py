@@ -1,7 +1,7 @@
 """CBS on mathematics with Qwen3 1.7B Base.
 
   python -m jaxrl_llm.train --config=configs/cbs/qwen3_1p7b_math.py \
-      --config.task.path=problems.jsonl --config.task.heldout=math500.jsonl
+      --config.task.path=problems.jsonl
 
 The paper's setting: 128 prompts with 8 samples each, mini-batches of 16
 prompts, learning rate 1e-6, responses of 4096 tokens, and the scheduler of its
@@ -9,24 +9,45 @@ Table 4. The argument chooses the objective and the scope. grpo (default), dapo
 and gspo pick 1024 responses of the last 2048, for 8 updates. With _intra, 2 of
 the 8 responses to each prompt are picked, for 2 updates; `--config.cbs.pool=1`
 picks 307 of 1024, for 3 updates, as the paper's code does (which drops the 51
-that do not fill the third). The sweep has the ablations and buffers of 1024 to
-5120 responses. A buffered response has 53 kB: 2048 have 109 MB, of which 55 MB
-are held between steps.
+that do not fill the third). The sweep has the objective without a bandit,
+random responses, the ablations and buffers of 1024 to 5120 responses. A
+buffered response has 53 kB: 2048 have 109 MB, of which 55 MB are held between
+steps.
 
-DAPO is dynamic sampling of three times the prompts, which the paper trains for
-200 steps, and a higher upper bound; its length penalty is that of
-configs/dapo/qwen3_1p7b_math.py, and is off here. GSPO has the bounds of its
-paper. The data files must have the fields `problem` and `answer`. The mesh fits
-any number of devices that divides 32. launch/FITS.md has the memory and the
+DAPO samples three times the prompts, trains on one batch of those whose rewards
+differ, and has a higher upper bound and a penalty of long responses. GSPO has
+the bounds of its paper. Training files and the six held-out ones
+(`task.heldout`) must have the fields `problem` and `answer`. The mesh fits any
+number of devices that divides 32. launch/FITS.md has the memory and the
 estimated time on 32 chips of v5e. Not run at this size yet.
+
+Beside the paper, as python -m configs.papers writes it:
+- eval.samples=4, in the paper 1 (appendix D, in training; 16 on AIME, and 4 and
+  32 after it): one number for all files.
+- grpo_intra, dapo_intra, gspo_intra: cbs.pool=false, in the paper true
+  (appendix D, an approximation): by Definition 3.1, 2 of 8 of each group;
+  cbs.pool=1 is the paper's code, 307 of 1024.
+- not given in the paper: task.path=problems.jsonl (your file of the 21,723
+  problems of DAPO and of MATH, levels 3 to 5); max_prompt=1024; cbs.width=64;
+  cbs.layers=2.
+- grpo, grpo_intra: not given in the paper: loss.clip_low=0.2;
+  loss.clip_high=0.2.
+- dapo, dapo_intra: not given in the paper: loss.clip_low=0.2 (DAPO's);
+  loss.clip_high=0.28 (DAPO's); overlong.window=819 (DAPO's, a fifth of the
+  response).
+- gspo, gspo_intra: not given in the paper: loss.clip_low=0.0003 (GSPO's);
+  loss.clip_high=0.0004 (GSPO's).
 """
 
 from configs.grpo import qwen3_1p7b_math as grpo
 
+PAPER = 'cbs/1.7B'
 TOPOLOGY = grpo.TOPOLOGY
 OBJECTIVES = 'grpo', 'dapo', 'gspo'
 ARGS = (*OBJECTIVES, *(f'{name}_intra' for name in OBJECTIVES))
 VARIANTS = ('grpo_intra',)
+HELDOUT = ('aime24.jsonl', 'aime25.jsonl', 'amc23.jsonl', 'math500.jsonl',
+           'minerva.jsonl', 'olympiad.jsonl')
 
 
 def get_config(arg=None):
@@ -36,6 +57,7 @@ def get_config(arg=None):
                      f'use one of {", ".join(ARGS)}, or none.')
   objective, _, scope = (arg or 'grpo').partition('_')
   c = grpo.get_config()
+  c.task.heldout = HELDOUT
   c.selection = 'cbs'
   c.cbs.scope = 'intra_group' if scope else 'global'
   c.cbs.entropy_min = 0.1 if objective == 'grpo' else 0.5
@@ -43,10 +65,13 @@ def get_config(arg=None):
     c.steps = 200
     c.curriculum = 'dynamic'
     c.curriculum_prompts = 384
+    c.dynamic.max_rounds = 1
+    c.overlong.mode = 'penalty'
+    c.overlong.window = 819
+    c.loss.aggregation = 'token_mean'
     c.loss.clip_high = 0.28
   if objective == 'gspo':
     c.loss.objective = 'gspo'
-    c.loss.aggregation = 'sequence_mean'
     c.loss.clip_low = 3e-4
     c.loss.clip_high = 4e-4
     c.cbs.epsilon_min = 0.005
@@ -54,9 +79,14 @@ def get_config(arg=None):
 
 
 def get_hyper(hyper):
-  """Returns sweeps over the ablations, and over L of a global buffer."""
+  """Returns the paper's arms: baselines, ablations, and L of a global buffer.
+  """
   return hyper.chainit([
+      hyper.fixed('selection', 'all_rows'),
+      hyper.product([
+          hyper.fixed('selection', 'random'),
+          hyper.fixed('random.rounds', 2)]),
       hyper.sweep('cbs.ablate', ['none', 'raw_gain', 'no_entropy']),
       hyper.product([
           hyper.fixed('cbs.scope', 'global'),
-          hyper.sweep('cbs.rounds', [1, 2, 3, 4, 5])])])
+          hyper.sweep('cbs.rounds', [1, 3, 4, 5])])])

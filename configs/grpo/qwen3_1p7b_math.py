@@ -4,15 +4,27 @@
       --config.task.path=problems.jsonl --config.task.heldout=math500.jsonl
 
 This is the baseline of the paper on contextual bandit scheduling: 128 prompts
-with 8 samples each, 8 updates of 16 prompts per step, learning rate 1e-6,
-responses of 4096 tokens, and the paper's prompt template. The data files must
-have the fields `problem` and `answer` (the paper trains on problems of DAPO and
-others). The mesh fits any number of devices that divides 32. launch/FITS.md has
-the memory and the estimated time on 32 chips of v5e. Not run at this size yet.
+with 8 samples each, 8 updates of 16 prompts per step, the mean over responses
+of each one's mean over tokens, learning rate 1e-6, responses of 4096 tokens,
+and the paper's prompt template. The data files must have the fields `problem`
+and `answer`. The mesh fits any number of devices that divides 32.
+launch/FITS.md has the memory and the estimated time on 32 chips of v5e. Not run
+at this size yet.
+
+Beside the paper, as python -m configs.papers writes it:
+- eval.samples=4, in the paper 1 (appendix D, in training; 16 on AIME, and 4 and
+  32 after it): one number for all files.
+- task.heldout=math500.jsonl, in the paper
+  aime24.jsonl,aime25.jsonl,amc23.jsonl,math500.jsonl,minerva.jsonl,olympiad.jsonl
+  (section 6.1): this config is a start for your own, too.
+- not given in the paper: task.path=problems.jsonl (your file of the 21,723
+  problems of DAPO and of MATH, levels 3 to 5); max_prompt=1024;
+  loss.clip_low=0.2; loss.clip_high=0.2.
 """
 
 from jaxrl_llm import config
 
+PAPER = 'cbs/alone'
 TOPOLOGY = 'v5e:4x8'  # v5litepod-32
 
 
@@ -33,6 +45,7 @@ def get_config(arg=None):
   c.task.template = 'qwen'
 
   c.advantage = 'grpo'
+  c.loss.aggregation = 'sequence_mean'
   c.learner.updates = 8
   c.optimizer.learning_rate = 1e-6
 

@@ -6,9 +6,17 @@ Each step samples 8192 responses and takes 32 updates of 256, without clipping.
 On 2 cores this takes about two minutes after the warm start. Held-out pass@1
 rises from .25 to .35; without the correction (`--config.off_policy=none`) it
 falls to .08. benchmarks/results/claims/jackpot.md compares them, and others.
+
+Beside the paper, as python -m configs.papers writes it:
+- jackpot.alpha=acceptance, in the paper mask (v2 section 4.4.2, the share
+  accepted): the same mean as that of the mask, with less variance.
+- jackpot.two_pass=false, in the paper true (v2 section 4.4.2, of the same
+  batch): kappa of the update before saves a forward pass.
 """
 
 from configs import countdown
+
+PAPER = 'jackpot/countdown'
 
 
 def get_config(arg=None):

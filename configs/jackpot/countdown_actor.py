@@ -8,9 +8,21 @@ actor by PPO and distillation. On 2 cores this takes about five minutes after
 the warm starts. Held-out pass@1 rises from .25 to .40 in the mean of three
 seeds; without the correction (`--config.off_policy=none`) it falls to .21.
 benchmarks/results/claims/jackpot_actor.md compares them, and others.
+
+Beside the paper, as python -m configs.papers writes it:
+- jackpot.alpha=acceptance, in the paper mask (v2 section 4.4.2, the share
+  accepted): the same mean as that of the mask, with less variance.
+- jackpot.two_pass=false, in the paper true (v2 section 4.4.2, of the same
+  batch): kappa of the update before saves a forward pass.
+- loss.objective=no_clip, in the paper clip (v2 Eq. 5): with one update per step
+  the ratio is 1, and clipping has no effect.
+- not given in the paper: actor.distill=4.0 (lambda_distill is not given);
+  actor.learning_rate=0.001 (the actor has to follow).
 """
 
 from configs import countdown
+
+PAPER = 'jackpot/countdown_actor'
 
 
 def get_config(arg=None):

@@ -1,26 +1,50 @@
 """Jackpot on mathematics with Qwen3 4B Base: 64 updates on each rollout batch.
 
   python -m jaxrl_llm.train --config=configs/jackpot/qwen3_4b_math.py \
-      --config.task.path=problems.jsonl --config.task.heldout=math500.jsonl
+      --config.task.path=problems.jsonl
 
-The staleness experiment of Jackpot: a rollout batch of 2048 responses is split
-into mini-batches of 32, so the last update is made 64 updates after its rows
-were written. `qwen3_4b_math.py:128x` has 4096 responses and 128 updates. Tokens
-are masked and weighted by OBRS towards the policy in training, and the loss is
-not clipped: lam 1, c1 3, Z over the 20 likeliest tokens.
+The staleness experiment of Jackpot (v1, Table 1; v2, Tables 2 and 3): a rollout
+batch of 2048 prompts is split into mini-batches of 32, so the last update is
+made 64 updates after its rows were written. `qwen3_4b_math.py:128x` has 4096
+prompts and 128 updates. Tokens are masked and weighted by OBRS towards the
+policy in training, and the loss is not clipped: lam 1, c1 3, Z over the 20
+likeliest tokens. The sweep has the papers' baselines.
 
-The papers train on DeepScaleR-Preview for 30,000 examples, with responses of at
-most 8192 tokens. The samples of a prompt (8), the learning rate, the template
-and the evaluation are our choices. The data files must have the fields
-`problem` and `answer`. The mesh is for 128 chips; launch/FITS.md has the memory
-and the estimated time. Not run at this size yet.
+The papers train for 30,000 examples, with responses of at most 8192 tokens.
+They give batches and examples without a unit; all are read as prompts, since in
+responses an on-policy batch of 32 would have 4 prompts. Training files and the
+six held-out ones (`task.heldout`) must have the fields `problem` and `answer`.
+The mesh is for 128 chips; launch/FITS.md has the memory and the estimated time.
+Not run at this size yet.
+
+Beside the paper, as python -m configs.papers writes it:
+- jackpot.alpha=acceptance, in the paper mask (v2 section 4.4.2, the share
+  accepted): the same mean as that of the mask, with less variance.
+- jackpot.two_pass=false, in the paper true (v2 section 4.4.2, of the same
+  batch): kappa of the update before saves a forward pass.
+- not given in the paper: jackpot.c1=3.0 (2 to 10 in v1 appendix C.2, 3 in v1
+  Table 9); jackpot.denominator=accepted (the estimate of the mean over kept
+  tokens); task.path=problems.jsonl (your file of DeepScaleR-Preview);
+  samples_per_prompt=8; optimizer.learning_rate=1e-06; max_prompt=1024;
+  task.template=qwen; loss.aggregation=token_mean (v2 Eq. 5 is a mean over
+  tokens, the GRPO that it names one over responses).
 """
 
 from jaxrl_llm import config
 
 ARGS = ('128x',)
 VARIANTS = ARGS
+PAPER = 'jackpot/4b'
 TOPOLOGY = 'v5e:16x8'  # v5litepod-128
+HELDOUT = ('gsm8k.jsonl', 'math500.jsonl', 'amc22_23.jsonl', 'amc12_2024.jsonl',
+           'aime24.jsonl', 'aime25.jsonl')
+# Baselines: clipped PPO, also with truncated importance sampling, and v1's "TIS
+# with Adjustment", v2's "No-Clip": the gradient of min(p_new / p_old, 3) log
+# p_new.
+CLIP = {'off_policy': 'none', 'loss.objective': 'clip'}
+TIS = {**CLIP, 'loss.importance': 'tis', 'loss.importance_cap': 3.0}
+NO_CLIP = {'off_policy': 'none', 'loss.objective': 'cispo',
+           'loss.clip_low': 1.0, 'loss.clip_high': 2.0}
 
 
 def get_config(arg=None):
@@ -29,13 +53,13 @@ def get_config(arg=None):
     raise ValueError(f'{arg} is not a variant of this config: '
                      f'use one of {", ".join(ARGS)}, or none.')
   c = config.base()
-  c.steps = 120  # 30,720 prompts
-  c.prompts_per_step = 256
+  c.steps = 15  # 30,720 prompts
+  c.prompts_per_step = 2048
   c.samples_per_prompt = 8
   c.learner.updates = 64
   if arg == '128x':
-    c.steps = 60
-    c.prompts_per_step = 512
+    c.steps = 8  # 32,768 prompts
+    c.prompts_per_step = 4096
     c.learner.updates = 128
   c.max_prompt = 1024
   c.max_response = 8192
@@ -43,7 +67,7 @@ def get_config(arg=None):
   c.model.hf = 'Qwen/Qwen3-4B-Base'
   c.task.name = 'math'
   c.task.path = ('problems.jsonl',)
-  c.task.heldout = ('math500.jsonl',)
+  c.task.heldout = HELDOUT
   c.task.template = 'qwen'
 
   c.off_policy = 'jackpot'
@@ -57,16 +81,18 @@ def get_config(arg=None):
   c.sampling.chunk = 256
   c.learner.tokens_per_microbatch = 9216
   c.learner.remat = 'attention'
-  c.eval.every = 10
+  c.eval.every = 1
   c.eval.samples = 4
   c.eval.k = (1, 4)
-  c.checkpoint.every = 10
+  c.checkpoint.every = 1
   return c
 
 
-def get_hyper(hyper):
-  """Returns the papers' sweeps over c1 and k, and one over lam."""
-  return hyper.chainit([
-      hyper.sweep('jackpot.c1', [2.0, 3.0, 4.0, 8.0]),
-      hyper.sweep('jackpot.lam', [0.8, 0.9, 1.0, 1.1, 1.2]),
-      hyper.sweep('jackpot.top_k', [10, 20, 40])])
+def get_hyper(hyper, steps=938):
+  """Returns the papers' arms, baselines first; `steps` are those on-policy."""
+  del hyper
+  on_policy = {**CLIP, 'prompts_per_step': 32, 'learner.updates': 1,
+               'steps': steps, 'eval.every': 64, 'checkpoint.every': 64}
+  return [on_policy, CLIP, TIS, NO_CLIP,
+          {'loss.objective': 'clip', 'jackpot.c2': 1.3},
+          {'loss.objective': 'no_clip'}]

@@ -9,11 +9,21 @@ numbers of hard and ordinary problems, ':hard' on hard ones alone. Both
 warm-start on all kinds. On the mixed set, k=1 learns the ordinary prompts and
 loses the hard ones, but k=8 does not (the stall of the paper's section 5.2.4);
 see benchmarks/results/claims/pkpo.md. It takes about two minutes on 2 cores.
+
+Beside the paper, as python -m configs.papers writes it:
+- pkpo.batch_std=true, in the paper false (Eq. 18): fewer samples have an
+  advantage for larger k; this keeps the scale equal.
+- loss.aggregation=token_mean, in the paper constant (Eq. 18, a sum over
+  samples): as configs/countdown.py.
+- not given in the paper: drop_zero_advantage=true (faster; it changes only the
+  scale of the gradient).
 """
 
 from configs.pkpo import countdown
 
 ARGS = 'mixed', 'hard'
+
+PAPER = 'pkpo/countdown_hard'
 
 
 def get_config(arg='mixed'):

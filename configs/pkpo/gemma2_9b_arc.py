@@ -9,10 +9,21 @@ The paper reports a cumulative solve rate of 12% with k=1 and of 84% with k=8,
 and a pass@16 of 8% and 45% on the held-out fifth. The mesh is for a TPU
 v5litepod-128; in sampling, 8 chips share a copy of the weights. Not run at this
 size yet.
+
+Beside the paper, as python -m configs.papers writes it:
+- loss.objective=no_clip, in the paper clip (section 5.2, PPO): with one update
+  per step the ratio is 1, and clipping has no effect.
+- not given in the paper: learner.updates=1; steps=3000 (Figure 3 changes k at
+  step 1500, and ARC runs until the cumulative solve rate has not changed for
+  1000 steps); optimizer.learning_rate=1e-06; optimizer.warmup_steps=10;
+  task.template=chat; max_prompt=4096; max_response=1024;
+  model.hf=google/gemma-2-9b-it (Gemma2-9B; whether it is instruction-tuned is
+  not said); prompts_per_step=16; task.reward=cells (exact is the other).
 """
 
 from configs.pkpo import gemma2_2b_arc
 
+PAPER = 'pkpo/gemma2_9b_arc'
 TOPOLOGY = 'v5e:16x8'  # v5litepod-128
 get_hyper = gemma2_2b_arc.get_hyper
 

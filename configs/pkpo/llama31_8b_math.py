@@ -7,10 +7,24 @@
 All settings except the model equal those of configs/pkpo/gemma2_9b_math.py.
 `llama31_8b_math.py:4k` has 128 prompts per step, rows of 4096 tokens, and a
 mesh of its own. Not run at this size yet.
+
+Beside the paper, as python -m configs.papers writes it:
+- loss.objective=no_clip, in the paper clip (section 5.2, PPO): with one update
+  per step the ratio is 1, and clipping has no effect.
+- 4k: prompts_per_step=128, in the paper 16 (Figure 6, 12,000 problems in 750
+  steps): 16 prompts leave most of a pod idle.
+- not given in the paper: learner.updates=1; steps=3000 (Figure 3 changes k at
+  step 1500, and ARC runs until the cumulative solve rate has not changed for
+  1000 steps); optimizer.learning_rate=1e-06; optimizer.warmup_steps=10;
+  task.template=chat; max_prompt=512; model.hf=meta-llama/Llama-3.1-8B-Instruct
+  (Llama3.1-8B; whether it is instruction-tuned is not said).
+- without argument: not given in the paper: max_response=1024.
+- 4k: not given in the paper: max_response=3584.
 """
 
 from configs.pkpo import gemma2_9b_math
 
+PAPER = 'pkpo/llama31_8b_math'
 TOPOLOGY = 'v5e:16x8'  # v5litepod-128
 VARIANTS = ('4k',)
 get_hyper = gemma2_9b_math.get_hyper

@@ -1,31 +1,65 @@
 """SPEED on mathematics with Qwen2.5-Math 1.5B: the paper's experiment.
 
   python -m jaxrl_llm.train --config=configs/speed/qwen25_1p5b_math.py:rloo \
-      --config.task.path=problems.jsonl --config.task.heldout=math500.jsonl
+      --config.task.path=problems.jsonl
 
-Settings of arXiv:2506.09016: 64 new prompts a step are screened with 8 samples,
-those that qualify get 16 more, and 16 prompts make a train batch. The learning
-rate is 1e-6 after 10 updates of warm-up, the weight decay is .1.
+Settings of arXiv:2506.09016: 64 new prompts a step are screened with 4 samples,
+those that are neither all right nor all wrong get 20 more, and 16 prompts make
+a train batch. The learning rate is 1e-6 after 10 updates of warm-up, the weight
+decay is .1.
 
 The argument is one of:
 - rloo (the default), dapo: SPEED on these. DAPO has the clips .2 and .28.
 - rloo_alone, dapo_alone: the baselines without SPEED, of 16 prompts with 24
   samples. DAPO's is dynamic sampling.
-- pkpo: SPEED under PKPO with k=8, where the rule "signal" differs from the
-  paper's `speed.rule=pass_rate`.
+- pkpo: ours, SPEED under PKPO with k=8 and the rule "signal".
 
-The paper trains on NuminaMath, DAPO-17k or DeepScaleR, and reports the time to
-an accuracy, on four GH200. The data files must have the fields `problem` and
-`answer`. The paper does not give the lengths, the temperature or the number of
-steps; these are our choices. The mesh fits any number of devices that divides
-32. launch/FITS.md has the memory and the estimated time on 32 chips of v5e. Not
-run at this size yet.
+The paper reports the time to an accuracy, on four GH200. The sweep has its
+Table 1 and Figure 5, and the rule "signal", which is ours. Training files and
+the five held-out ones (`task.heldout`) must have the fields `problem` and
+`answer`. The mesh fits any number of devices that divides 32. launch/FITS.md
+has the memory and the estimated time on 32 chips of v5e. Not run at this size
+yet.
+
+Beside the paper, as python -m configs.papers writes it:
+- pkpo: advantage=pkpo, in the paper rloo (Eq. 8): SPEED with PKPO is ours.
+- pkpo: speed.rule=signal, in the paper pass_rate (Algorithm 1): the rule for
+  PKPO is ours.
+- not given in the paper: task.path=problems.jsonl (your file of NuminaMath,
+  DAPO-17k or DeepScaleR); steps=500 (the paper reports the time to an
+  accuracy); max_prompt=1024; max_response=3072; task.template=qwen.
+- rloo_alone, rloo, pkpo: not given in the paper: loss.clip_low=0.2;
+  loss.clip_high=0.2.
+- dapo_alone: not given in the paper: curriculum_prompts=none (a wave has the
+  prompts of a batch).
+- rloo, dapo, pkpo: not given in the paper: speed.n_init=4 ( for a model; about
+  4 to 8 in section 4.1, and 4 does best in Figure 5).
+- pkpo: not given in the paper: pkpo.k=8 (SPEED with PKPO is ours).
 """
 
 from jaxrl_llm import config
 
-ARGS = 'rloo', 'dapo', 'pkpo', 'rloo_alone', 'dapo_alone'
+PAPER = 'speed/1.5B'
 TOPOLOGY = 'v5e:4x8'  # v5litepod-32
+HELDOUT = ('dapo1k.jsonl', 'math500.jsonl', 'aime24.jsonl', 'aime25.jsonl',
+           'amc23.jsonl')
+RLOO = {'advantage': 'rloo', 'loss.aggregation': 'constant',
+        'loss.clip_high': 0.2}
+DAPO = {'advantage': 'grpo', 'loss.aggregation': 'token_mean',
+        'loss.clip_high': 0.28}
+SPEED = {'curriculum': 'speed', 'curriculum_prompts': 64, 'speed.n_init': 4,
+         'speed.rule': 'pass_rate'}
+# What each argument says of the objective and of the prompts.
+ARMS = {
+    'rloo_alone': {
+        **RLOO, 'curriculum': 'uniform', 'curriculum_prompts': None},
+    'dapo_alone': {
+        **DAPO, 'curriculum': 'dynamic', 'curriculum_prompts': None},
+    'rloo': {**RLOO, **SPEED},
+    'dapo': {**DAPO, **SPEED},
+    'pkpo': {**RLOO, **SPEED, 'advantage': 'pkpo', 'pkpo.k': 8,
+             'speed.rule': 'signal'}}
+ARGS = tuple(ARMS)
 
 
 def get_config(arg=None):
@@ -44,25 +78,10 @@ def get_config(arg=None):
   c.model.hf = 'Qwen/Qwen2.5-Math-1.5B'
   c.task.name = 'math'
   c.task.path = ('problems.jsonl',)
-  c.task.heldout = ('math500.jsonl',)
+  c.task.heldout = HELDOUT
   c.task.template = 'qwen'
 
-  c.advantage = 'rloo'
-  c.loss.aggregation = 'sequence_mean'
-  if arg.startswith('dapo'):
-    c.advantage = 'grpo'
-    c.loss.aggregation = 'token_mean'
-    c.loss.clip_high = 0.28
-  if arg == 'pkpo':
-    c.advantage = 'pkpo'
-    c.pkpo.k = 8
-  if arg == 'dapo_alone':
-    c.curriculum = 'dynamic'
-  elif arg != 'rloo_alone':
-    c.curriculum = 'speed'
-    c.curriculum_prompts = 64
-    c.speed.n_init = 8
-
+  c.update_from_flattened_dict(ARMS[arg])
   c.optimizer.learning_rate = 1e-6
   c.optimizer.warmup_steps = 10
   c.optimizer.weight_decay = 0.1
@@ -80,6 +99,14 @@ def get_config(arg=None):
   return c
 
 
+def table_1(hyper):
+  """Returns the paper's algorithms, baselines first, and ours."""
+  del hyper
+  names = 'rloo_alone', 'dapo_alone', 'rloo', 'dapo'
+  return [*map(ARMS.get, names), {**ARMS['rloo'], 'speed.rule': 'signal'}]
+
+
 def get_hyper(hyper):
-  """Returns a sweep: three seeds."""
-  return hyper.sweep('seed', [0, 1, 2])
+  """Returns `table_1`, and the larger screens of Figure 5."""
+  return table_1(hyper) + [
+      {**ARMS['rloo'], **more} for more in hyper.sweep('speed.n_init', [6, 8])]

@@ -93,13 +93,14 @@ def overridden(
   chosen = {
       name: values.converted(fields[name], overrides[name])
       for name in CHOOSING if name in overrides}
+  before = flat
   for section in SECTIONS:
     theirs = _text(flat[f'{section}.hf']).lower()
     if _text(overrides.get(f'{section}.hf', theirs)).lower() != theirs:
       flat = {
           k: fields[k].default if k in fields and k.startswith(f'{section}.')
           else v for k, v in flat.items()}
-  flat = rechosen(flat, {**flat, **chosen})
+  flat = rechosen(before, {**flat, **chosen})
   return values.check({**flat, **overrides})
 
 

@@ -28,7 +28,7 @@ class State(NamedTuple):
 
 def make(
     sizes: RunSizes, qualifies: Callable[[Table, np.ndarray], np.ndarray], *,
-    always: bool) -> Curriculum:
+    always: bool, max_rounds: int | None = None) -> Curriculum:
   """Makes a curriculum that samples each group whole, once.
 
   Args:
@@ -37,6 +37,8 @@ def make(
       where a sample is not valid) -> [P] bool, groups to train on.
     always: whether every group qualifies, whatever its rewards. No group then
       waits if B divides the groups of a wave.
+    max_rounds: most batches taken in a wave; the groups beyond them are
+      dropped. None for all that are full.
 
   Returns:
     The curriculum.
@@ -45,6 +47,8 @@ def make(
   # Fewer than B groups wait after a wave, since whole batches are taken. If all
   # qualify, their number is a multiple of gcd(B, P).
   capacity = batch - (math.gcd(batch, prompts) if always else 1)
+  most = (capacity + prompts) // batch
+  most = most if max_rounds is None else min(most, max_rounds)
 
   def padded(groups):
     return np.pad(groups, (0, capacity - len(groups)), constant_values=-1)
@@ -74,13 +78,16 @@ def make(
 
   def take(state):
     groups = present(state)
-    whole = len(groups) // batch * batch
-    taken = [groups[i:i + batch] for i in range(0, whole, batch)]
-    return state._replace(waiting=padded(groups[whole:])), taken
+    rounds = min(len(groups) // batch, most)
+    taken = [groups[i * batch:(i + 1) * batch] for i in range(rounds)]
+    rest = groups[rounds * batch:]
+    if rounds == max_rounds:
+      rest = rest[:0]
+    return state._replace(waiting=padded(rest)), taken
 
   return Curriculum(
       init=init, propose=propose, update=update, take=take, holds=present,
       capacity=capacity, max_prompts=prompts,
       max_requests=prompts * sizes.samples,
-      max_rounds=(capacity + prompts) // batch, stale=capacity > 0,
+      max_rounds=most, stale=capacity > 0,
       min_count=sizes.samples)

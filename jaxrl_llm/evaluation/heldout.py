@@ -57,8 +57,9 @@ def evaluate(parts: build.Parts, params: Any) -> dict[str, float]:
 
   Returns:
     `estimators.estimate` of the sampled responses and of one greedy response to
-    each problem. As in training, a response whose verification failed is left
-    out, so its problem has one sample less.
+    each problem; where the problems are of several files, also of each file's,
+    under its name: 'NAME/pass@1'. As in training, a response whose verification
+    failed is left out, so its problem has one sample less.
   """
   cfg = parts.config.eval
   problems = spread(parts.task.heldout, cfg.problems)
@@ -70,8 +71,26 @@ def evaluate(parts: build.Parts, params: Any) -> dict[str, float]:
     greedy, _ = solve(
         parts, params, problems, samples=1,
         sampling=parts.sampling(temperature=0.0), phase=phase)
-  return estimators.estimate(
+  estimates = estimators.estimate(
       score, cfg.k, greedy=greedy[:, 0], answers=answers)
+  for name, rows in by_source(problems).items():
+    if name:
+      estimates |= {
+          f'{name}/{key}': value for key, value in estimators.estimate(
+              score[rows], cfg.k, greedy=greedy[rows, 0],
+              answers=[answers[row] for row in rows]).items()}
+  return estimates
+
+
+def by_source(problems: Sequence[tasks.Problem]) -> dict[str, list[int]]:
+  """Returns the indices of the problems of each file, by its name.
+
+  The name is '' where there is one file, or none.
+  """
+  found: dict[str, list[int]] = {}
+  for index, problem in enumerate(problems):
+    found.setdefault(getattr(problem, 'source', ''), []).append(index)
+  return found
 
 
 def spread(

@@ -255,7 +255,8 @@ def results(
     after: held-out estimates at the end.
 
   Returns:
-    A table for `rich.print` with a row for each pass@k and for greedy.
+    A table for `rich.print` with a row for each pass@k and for greedy, of all
+    problems and of each file.
   """
   table = Table(title='held-out problems', title_justify='left')
   table.add_column('')
@@ -269,7 +270,8 @@ def results(
   # A resumed run may have other values of k than at its start.
   before = {**dict.fromkeys(after, math.nan), **before}
   for name in after:
-    if name == 'greedy' or name.startswith('pass@') and '_' not in name:
+    kind = name.rpartition('/')[2]
+    if kind == 'greedy' or kind.startswith('pass@') and '_' not in kind:
       table.add_row(name, text(before, name), text(after, name),
                     f'{after[name] - before[name]:+.3f}')
   return table

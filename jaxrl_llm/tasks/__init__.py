@@ -37,6 +37,8 @@ class Problem:
       same in every process, since it tells problems apart.
     text: the problem without the prompt's template, for the reader; '' if the
       prompt has none.
+    source: of several files of held-out problems, the name of the problem's;
+      evaluations are reported by it too. '' for one file, or none.
   """
   id: int
   prompt: str
@@ -44,6 +46,7 @@ class Problem:
   answer: str = ''
   info: Any = None
   text: str = ''
+  source: str = ''
 
   @property
   def shown(self) -> str:

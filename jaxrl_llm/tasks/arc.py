@@ -13,7 +13,15 @@ import json
 import os
 import pathlib
 import random
-from typing import Annotated, Any, Iterator, Literal, NamedTuple, Sequence
+from typing import (
+  Annotated,
+  Any,
+  Iterator,
+  Literal,
+  Mapping,
+  NamedTuple,
+  Sequence,
+)
 import zlib
 
 from absl import logging
@@ -44,7 +52,8 @@ class Options:
   Attributes:
     path: files of training tasks (.jsonl, .jsonl.gz, .json, .parquet), folders
       with one .json file a task, or data sets on the hub.
-    heldout: the same for held-out tasks; they are not trained on.
+    heldout: the same for held-out tasks; they are not trained on. Evaluations
+      on several are reported for each file too.
     heldout_share: share of the tasks of path to hold out if heldout is empty.
     largest: rows or columns; training tasks with a larger grid are left out
       before the split.
@@ -261,11 +270,10 @@ class Arc:
   def __init__(self, options: Options, tokenizer: Any):
     self.options, self.tokenizer = options, tokenizer
     self.stops = templates.stops(self._template, tokenizer)
-    train = self._small(_all(options.path))
+    train, sources = self._small(_all(options.path)[0]), {}
     if options.heldout:
-      heldout = _all(options.heldout)
-      known = {task.name for task in heldout}
-      train = [task for task in train if task.name not in known]
+      heldout, sources = _all(options.heldout)
+      train = [task for task in train if task.name not in sources]
     else:
       train, heldout = split(train, options.heldout_share, options.seed)
     if options.path and not train:
@@ -274,7 +282,7 @@ class Arc:
           'task.largest, lower task.heldout_share, or set task.heldout to '
           'other files.')
     seen: set[int] = set()
-    self.heldout = self._problems(heldout, 'heldout', seen)
+    self.heldout = self._problems(heldout, 'heldout', seen, sources)
     self.train = self._problems(train, 'train', seen)
     self.train += self._problems(
         [other for task in train for other in versions(task, options)],
@@ -298,8 +306,10 @@ class Arc:
 
   def _problems(
       self, tasks: Sequence[ArcTask], kind: str, seen: set[int],
-  ) -> list[Problem]:
+      sources: Mapping[str, str] | None = None) -> list[Problem]:
     """Returns the problems of tasks; their ids are not in `seen`, and then are.
+
+    `sources` has `Problem.source` by the task's id.
     """
     found = []
     for task in tasks:
@@ -324,7 +334,8 @@ class Arc:
         found.append(Problem(
             ident, prompt, kind, info=outputs, text=shown, answer='\n\n'.join(
                 grids.write(grid, spaced=self.options.digits == 'spaced')
-                for grid in outputs)))
+                for grid in outputs),
+            source=(sources or {}).get(task.name, '')))
     return found
 
   def load(self, source: str) -> list[Problem]:
@@ -345,17 +356,23 @@ class Arc:
         partial=self.options.reward == 'cells')
 
 
-def _all(sources: Sequence[str]) -> list[ArcTask]:
-  """Returns the tasks of all sources; of those with one id, the first."""
+def _all(sources: Sequence[str]) -> tuple[list[ArcTask], dict[str, str]]:
+  """Returns the tasks of all sources, and the name of each one's source by id.
+
+  Of tasks with one id the first is taken.
+  """
   found: dict[str, ArcTask] = {}
+  named: dict[str, str] = {}
+  names = problem_files.names(sources)
   for source in sources:
     for task in read(source):
       first = found.setdefault(task.name, task)
+      named.setdefault(task.name, names[source])
       if first != task:
         raise ValueError(
             f'{source}: the task {task.name} differs from the one in another '
             'file: remove one of them.')
-  return [*found.values()]
+  return [*found.values()], named
 
 
 def create(tokenizer: Any, options: Options = _DEFAULTS) -> Arc:

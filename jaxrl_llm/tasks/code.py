@@ -41,6 +41,7 @@ class Options:
     path: files of training problems (.jsonl, .jsonl.gz, .json, .parquet), or
       data sets on the hub (org/name, org/name/subset:split).
     heldout: files or data sets of held-out problems; they are not trained on.
+      Evaluations on several are reported for each file too.
     heldout_count: number of problems of path to hold out if heldout is empty.
     ids: first and last task_id of the rows of path to train on, such as
       601-974 (MBPP's training set); empty for all.
@@ -205,7 +206,8 @@ class Code:
             options.template, options.template), tokenizer)
     self._pool: Pool | None = None
     self.train = self._all(options.path, _range(options.ids))
-    self.heldout = self._all(options.heldout, None)
+    names = problem_files.names(options.heldout)
+    self.heldout = self._all(options.heldout, None, names)
     if not options.heldout:
       self.heldout = sorted(
           self.train, key=lambda p: zlib.crc32(b'%d' % p.id))[
@@ -218,9 +220,12 @@ class Code:
           f'task.heldout_count={options.heldout_count}, or change task.ids='
           f'{options.ids!r} or task.heldout.')
 
-  def _all(self, sources: Sequence[str], ids: range | None) -> list[Problem]:
-    found = {p.prompt: p for s in reversed(sources) for p in reversed(
-        self._read(s, ids))}
+  def _all(
+      self, sources: Sequence[str], ids: range | None,
+      names: Mapping[str, str] | None = None) -> list[Problem]:
+    found = {
+        p.prompt: dataclasses.replace(p, source=(names or {}).get(s, ''))
+        for s in reversed(sources) for p in reversed(self._read(s, ids))}
     return list(found.values())[::-1]
 
   def load(self, source: str) -> list[Problem]:

@@ -37,6 +37,7 @@ class Options:
     path: files of training problems (.jsonl, .jsonl.gz, .json, .parquet), or
       data sets on the hub (org/name, org/name/subset:split).
     heldout: files or data sets of held-out problems; they are not trained on.
+      Evaluations on several are reported for each file too.
     heldout_count: number of problems of path to hold out if heldout is empty.
     problem: name of the field with the problem.
     answer: name of the field with the answer, alone or in a solution. With
@@ -190,7 +191,9 @@ class Problems:
     self.options, self.tokenizer = options, tokenizer
     self.stops = templates.stops(options.template, tokenizer)
     self.train = _all(options.path, options, tokenizer)
-    self.heldout = _all(options.heldout, options, tokenizer)
+    self.heldout = _all(
+        options.heldout, options, tokenizer,
+        problem_files.names(options.heldout))
     if not options.heldout:
       # By rank: a few more problems in the file change few held-out ones.
       self.heldout = sorted(self.train, key=self._rank)[:options.heldout_count]
@@ -272,11 +275,19 @@ def _verdict(reply) -> Verdict:
       reply.get('detail', ''), reply.get('answer', ''), reply.get('trace', ''))
 
 
-def _all(sources, options, tokenizer) -> list[Problem]:
-  """Returns the problems of all sources, without duplicates."""
-  problems, again = {}, []
+def _all(sources, options, tokenizer, names=None) -> list[Problem]:
+  """Returns the problems of all sources, without duplicates.
+
+  Args:
+    sources: files or data sets.
+    options: of the task.
+    tokenizer: the model's tokeniser.
+    names: source to `Problem.source`; None for problems to train on.
+  """
+  problems, again, names = {}, [], names or {}
   for source in sources:
     for where, problem in _read(source, options, tokenizer):
+      problem = dataclasses.replace(problem, source=names.get(source, ''))
       first = problems.setdefault(problem.prompt, (where, problem))
       if first[1] is not problem:
         again.append((first, (where, problem)))

@@ -43,6 +43,20 @@ def refuse(faults: Sequence[Fault]) -> None:
       + (f'; and {more} more.' if more > 0 else '.'))
 
 
+def names(sources: Sequence[str]) -> dict[str, str]:
+  """Returns a short name for each source: '' for the only one.
+
+  It is the file's, without folder and ending, where no other has it.
+  """
+  short = {source: pathlib.PurePath(source).name.partition('.')[0]
+           for source in sources}
+  if len(short) < 2:
+    return dict.fromkeys(short, '')
+  found = [*short.values()]
+  return {source: name if found.count(name) == 1 else source
+          for source, name in short.items()}
+
+
 def rows(
     source: str, faults: list[Fault] | None = None,
 ) -> Iterator[tuple[str, Row]]:

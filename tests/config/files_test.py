@@ -1,4 +1,4 @@
-"""Tests of error messages for files that are not configs."""
+"""Tests of config files; what is no config is said to be none."""
 
 import pytest
 
@@ -91,3 +91,12 @@ def test_names_of_fields_are_texts():
   for name in (1, None, ('a', 'b')):
     with pytest.raises(ValueError, match='is not the name of a field: use'):
       config.load('configs/countdown.py', {name: 1})
+
+
+def test_an_actor_of_a_file_can_be_switched_off():
+  """What the file says of the actor goes with it."""
+  actor = 'configs/jackpot/qwen3_1p7b_4b_math.py'
+  assert config.load(actor).actor.model.hf
+  without = config.load(actor, {'actor.model.hf': None})
+  assert config.flatten(without.actor) == {
+      'lag': 0, 'model.hf': None, 'model.preset': None}

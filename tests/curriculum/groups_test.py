@@ -1,6 +1,8 @@
 """Tests of `uniform` and `dynamic` against a naive twin with made-up rewards.
 """
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -13,7 +15,9 @@ WAVES = 300
 NOTHING = np.float32(np.nan)  # signal and gain, which both must ignore
 # Two of them are neighbours: rewards that hardly differ do differ.
 REWARDS = 0.0, 1.0, -.5, np.float32(.1), np.nextafter(np.float32(.1), 1)
-CREATE = {'uniform': uniform.create, 'dynamic': dynamic.create}
+CREATE = {
+    'uniform': uniform.create, 'dynamic': dynamic.create,
+    'dynamic_1': functools.partial(dynamic.create, max_rounds=1)}
 # B, P, n, D: P below B, equal, above, a multiple, and without common divisor.
 SIZES = [(4, 4, 3, 11), (4, 2, 2, 5), (6, 4, 2, 40), (3, 5, 4, 7),
          (2, 9, 2, 4), (1, 3, 2, 2)]
@@ -54,7 +58,9 @@ def check_ask(ask, wanted, sizes):
 def test_as_the_naive_twin(name, sizes):
   sizes = tables.sizes_of(*sizes)
   made = CREATE[name](sizes)
-  twin = reference.Groups(sizes, must_differ=name == 'dynamic')
+  twin = reference.Groups(
+      sizes, must_differ=name != 'uniform',
+      max_rounds=1 if name == 'dynamic_1' else None)
   rng = np.random.default_rng(sizes.batch * 10 + sizes.prompts)
   state = made.init()
   shape, held, begun, taken_in = tables.form(state), {}, {}, {}
@@ -137,7 +143,9 @@ def test_waves_may_be_in_flight(name):
   """Proposals come up to three waves before their rewards."""
   sizes = tables.sizes_of(4, 3, 2, 9)
   made = CREATE[name](sizes)
-  twin = reference.Groups(sizes, must_differ=name == 'dynamic')
+  twin = reference.Groups(
+      sizes, must_differ=name != 'uniform',
+      max_rounds=1 if name == 'dynamic_1' else None)
   rng = np.random.default_rng(7)
   state, held, flying, batches = made.init(), {}, [], 0
   for _ in range(300):

@@ -295,7 +295,8 @@ def test_a_step_pays_next_to_nothing():
 
 def test_results():
   before = {'pass@1': .25, 'pass@1_error': .01, 'pass@8': .5, 'mean@8': .25,
-            'greedy': .3, 'problems': 500, 'failed': 0.0}
+            'greedy': .3, 'problems': 500, 'failed': 0.0,
+            'a_b/pass@1': .5, 'a_b/pass@1_error': .25, 'a_b/mean': .5}
   after = {**before, 'pass@1': .625, 'greedy': .25}
   out, console = capture(False)
   console.print(progress.results(before, after))
@@ -304,4 +305,5 @@ def test_results():
   assert rows == [
       ['pass@1', '0.250 ± 0.010', '0.625 ± 0.010', '+0.375'],
       ['pass@8', '0.500', '0.500', '+0.000'],
-      ['greedy', '0.300', '0.250', '-0.050']]
+      ['greedy', '0.300', '0.250', '-0.050'],
+      ['a_b/pass@1', '0.500 ± 0.250', '0.500 ± 0.250', '+0.000']]

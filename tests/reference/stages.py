@@ -10,8 +10,9 @@ class Groups:
     waiting: groups that qualified and are in no batch yet.
   """
 
-  def __init__(self, sizes, *, must_differ):
+  def __init__(self, sizes, *, must_differ, max_rounds=None):
     self._sizes, self._must_differ = sizes, must_differ
+    self._max_rounds = max_rounds
     self._begun = 0
     self.waiting = []
 
@@ -34,11 +35,13 @@ class Groups:
         self.waiting.append(group)
 
   def take(self):
-    """Returns the batches that are full."""
+    """Returns the batches that are full; drops the groups beyond the most."""
     taken = []
     while len(self.waiting) >= self._sizes.batch:
       taken.append([
           self.waiting.pop(0) for _ in range(self._sizes.batch)])
+      if len(taken) == self._max_rounds:
+        self.waiting = []
     return taken
 
 

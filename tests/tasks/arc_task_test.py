@@ -204,6 +204,10 @@ def test_heldout_files(source, tmp_path):
   assert not {p.id for p in task.train} & {p.id for p in task.heldout}
   assert {p.id for p in task.load(held)} == {p.id for p in task.heldout}
   assert {p.kind for p in task.load(held)} == {'held'}
+  assert {p.source for p in task.train + task.heldout} == {''}
+  other = write(tmp_path / 'other.jsonl', [rows[0], puzzle('new')])
+  both = make(source, heldout=(held, other)).heldout
+  assert [p.source for p in both] == ['held'] * 5 + ['other']
 
 
 def test_large_tasks_are_left_out_of_training(source, tmp_path, caplog):

@@ -226,6 +226,15 @@ def test_a_sandbox_that_fails_is_no_verdict(make, monkeypatch):
   assert 'apt install bubblewrap' in verdict.detail
 
 
+def test_held_out_problems_know_their_file_among_several(tmp_path):
+  files = [write(tmp_path / f'{name}.jsonl', rows) for name, rows in (
+      ('train', [CASES]), ('a', [MBPP, PLAIN]), ('b', [PLAIN, HUMANEVAL]))]
+  task = tasks.get('code', TOKENIZER, path=(files[0],), heldout=files[1:])
+  assert [p.source for p in task.heldout] == ['a', 'a', 'b']
+  alone = tasks.get('code', TOKENIZER, path=(files[0],), heldout=files[2:])
+  assert [p.source for p in alone.heldout] == ['', '']
+
+
 def problems(name):
   """Returns the task and the problems of a file of the public data."""
   path = DATA / f'{name}.jsonl.gz'

@@ -226,6 +226,23 @@ def test_held_out_problems_are_never_trained_on(tmp_path):
   assert train == [p for p in prompts(task.load(path)) if p not in heldout]
 
 
+def test_held_out_problems_know_their_file_among_several(tmp_path):
+  rows = numbered(9)
+  (tmp_path / 'x').mkdir()
+  train, a, b, same = (write(tmp_path / name, part) for name, part in (
+      ('train.jsonl', rows[:3]), ('a.jsonl', rows[3:5]),
+      ('b.v2.jsonl', rows[5:7]), ('x/a.jsonl', rows[7:])))
+  names = lambda *files: [p.source for p in make(train, heldout=files).heldout]
+  assert names(a) == names(a, a) == ['', '']
+  assert names(a, b) == ['a', 'a', 'b', 'b']
+  assert names(a, b, same) == [a, a, 'b', 'b', same, same]
+  task = make(train, a, heldout_count=4)  # of files to train on
+  assert {p.source for p in task.train + task.heldout} == {''}
+  # A problem of two files is the first one's, whatever the template.
+  both = write(tmp_path / 'both.jsonl', rows[4:6])
+  assert names(a, both) == ['a', 'a', 'both']
+
+
 def test_the_held_out_choice_is_stable(tmp_path):
   rows = numbered(200)
   path = write(tmp_path / 'a.jsonl', rows)

@@ -1,0 +1,280 @@
+"""Every equation, table and figure of the papers, and where it is here.
+
+`PARTS` has a row for each: its name, TRUE, DIFFERS or NOT_HERE, and where it is
+or why it is not. Files are named as in the documentation, from the package or
+from the repository. docs/papers.md is made from it.
+"""
+
+from typing import NamedTuple
+
+TRUE, DIFFERS, NOT_HERE = 'true', 'differs', 'not here'
+_PROOF = 'a step of a proof'
+
+
+class Part(NamedTuple):
+  """A part of a paper.
+
+  Attributes:
+    name: such as 'Eq. 3', 'Eq. 4 to 7' or 'Table 2'.
+    verdict: TRUE, DIFFERS or NOT_HERE.
+    where: the place here, how it differs, or why it is not here.
+  """
+  name: str
+  verdict: str
+  where: str
+
+
+class Paper(NamedTuple):
+  """A paper's parts.
+
+  Attributes:
+    title: of the paper, with its place.
+    prefix: of its experiments' names.
+    parts: in the order of the paper.
+  """
+  title: str
+  prefix: str
+  parts: tuple[Part, ...]
+
+
+_PKPO = (
+    Part('Eq. 1, 2', TRUE, 'the objective; `ops/pkpo.py`, `pass_at_k` '
+         'estimates it'),
+    Part('Eq. 3', TRUE, '`ops/pkpo.py`, `pass_at_k`; of an evaluation '
+         '`evaluation/estimators.py`, `pass_at_k`'),
+    Part('Eq. 4 to 7', NOT_HERE, f'{_PROOF} of Theorem 1'),
+    Part('Eq. 8', TRUE, '`ops/pkpo.py`, `s`, of rewards 0 and 1'),
+    Part('Eq. 9', TRUE, 'the policy gradient that `learner/loss.py`, '
+         '`weighted_sum` takes'),
+    Part('Eq. 10', TRUE, '`tests/ops/pkpo_test.py` compares the mean of the '
+         'estimates with the gradient'),
+    Part('Eq. 11', TRUE, 'the objective; `ops/pkpo.py`, `max_at_k` estimates '
+         'it'),
+    Part('Eq. 12 to 14', TRUE, '`ops/pkpo.py`, `max_at_k`'),
+    Part('Eq. 15 to 17', NOT_HERE, f'{_PROOF} of Theorem 3'),
+    Part('Eq. 18', TRUE, '`loss.aggregation` constant, with n times the '
+         'transform as advantage: `ops/pkpo.py`, `advantage`'),
+    Part('Eq. 19 to 21', TRUE, '`ops/pkpo.py`, `s`; coefficients by recursion, '
+         'without binomials'),
+    Part('Eq. 22 to 25', NOT_HERE, f'{_PROOF} of Theorem 4'),
+    Part('Eq. 26', TRUE, '`ops/advantages.py`, `rloo`, and `ops/pkpo.py`, '
+         '`advantage` at k=1'),
+    Part('Eq. 27 to 29', TRUE, '`ops/pkpo.py`, `sloo`'),
+    Part('Eq. 30 to 32', DIFFERS, '`ops/pkpo.py`, `_n_sloo`: two cumulative '
+         'sums in place of the recursion; the same numbers'),
+    Part('Eq. 33, 34', DIFFERS, '`ops/pkpo.py`, `sloo_minus_one`: one '
+         'cumulative sum of differences, with exact zeros and k=1; the same '
+         'numbers'),
+    Part('Eq. 35', TRUE, '`notebooks/pkpo.ipynb`'),
+    Part('Eq. 36 to 40', NOT_HERE, 'the asymptotic variance of an estimator; '
+         'nothing in training uses it'),
+    Part('Eq. 41 to 47', NOT_HERE, f'{_PROOF} of Theorem 2'),
+    Part('Eq. 48, 49', DIFFERS, '`ops/pkpo.py`, `s`: one reverse cumulative '
+         'sum; the same numbers'),
+    Part('Listing 1', DIFFERS, '`tests/reference/pkpo.py`; `ops/pkpo.py` also '
+         'has k=1, integer rewards and samples that are left out'),
+    Part('Table 1', TRUE, '`configs/pkpo/gemma2_9b_math.py`, not run at this '
+         'size'),
+    Part('Table 2', TRUE, '`configs/pkpo/llama31_8b_math.py`, not run at this '
+         'size'),
+    Part('Table 3', TRUE, '`configs/pkpo/gemma2_9b_mbpp.py`, not run at this '
+         'size'),
+    Part('Table 4', TRUE, '`configs/pkpo/llama31_8b_mbpp.py`, not run at this '
+         'size'),
+    Part('Table 5', TRUE, '`configs/pkpo/gemma2_9b_arc.py`, not run at this '
+         'size'),
+    Part('Table 6', TRUE, '`configs/pkpo/llama31_8b_arc.py`, not run at this '
+         'size'),
+    Part('Table 7', TRUE, '`configs/pkpo/gemma2_2b_math.py`, not run at this '
+         'size; small, `benchmarks/results/claims/pkpo.md`'),
+    Part('Table 8', TRUE, '`configs/pkpo/gemma2_2b_mbpp.py`, not run at this '
+         'size'),
+    Part('Figure 1', TRUE, '`notebooks/pkpo.ipynb`'),
+    Part('Figure 2', TRUE, '`notebooks/pkpo.ipynb`'),
+    Part('Figure 3', TRUE, 'the arm of annealed k of '
+         '`configs/pkpo/gemma2_2b_math.py`; the figure does not say its model'),
+    Part('Figure 4', TRUE, '`notebooks/pkpo.ipynb`'),
+    Part('Figure 5', TRUE, '`notebooks/pkpo.ipynb`'),
+    Part('Figure 6', TRUE, 'metrics of each step: '
+         '`monitoring/step_metrics.py`, `of_solved`, and the entropy'),
+    Part('Figure 7', TRUE, 'metrics of each step: `eval_k`'),
+    Part('Figure 8', TRUE, '`configs/pkpo/gemma2_2b_arc.py`; the figure does '
+         'not say its model'))
+
+_JACKPOT_V2 = (
+    Part('Eq. 1', TRUE, '`ops/policy_losses.py`, `clip`'),
+    Part('Eq. 2', TRUE, '`ops/importance.py`, `identity`, `tis`, `icepop`'),
+    Part('Definitions 3.1, 3.2', TRUE, '`ops/obrs.py`, `acceptance`'),
+    Part('Theorem 3.3', TRUE, '`tests/ops/obrs_test.py`'),
+    Part('Theorem 3.4', TRUE, '`ops/obrs.py`, `log_lam_for_rate`; '
+         '`notebooks/jackpot.ipynb` compares with other rules'),
+    Part('Eq. 3', TRUE, '`ops/obrs.py`, `acceptance`, `accept_mask`; '
+         '`jackpot.mask` expected is ours'),
+    Part('Eq. 4', TRUE, '`ops/obrs.py`, `normalizer`'),
+    Part('Eq. 5', TRUE, '`ops/obrs.py`, `weights`; the loss is divided by the '
+         'accepted tokens (`jackpot.denominator`), which the paper leaves '
+         'open'),
+    Part('Eq. 6', TRUE, '`learner/actor.py`, `weighted_sum`'),
+    Part('Eq. 7', TRUE, '`learner/actor.py`, `weighted_sum`; the text calls it '
+         'both forward and reverse, the formula is KL(policy || actor)'),
+    Part('Eq. 8', TRUE, '`actor.distill`; `actor.kl_target` is ours, the '
+         "closed loop of the paper's section 8"),
+    Part('Section 4.4.1, Z over top-k', DIFFERS, '`ops/obrs.py`, '
+         '`normalizer_topk`: a token of one set counts once, and its unknown '
+         'probability comes from the actor that is trained, else it is 0'),
+    Part('Section 4.4.2, kappa', DIFFERS, '`ops/obrs.py`, `calibration`: mean '
+         'acceptance in place of the share accepted (`jackpot.alpha`), and '
+         'kappa of the update before (`jackpot.two_pass`), by default'),
+    Part('Algorithm 1', DIFFERS, '`learner/rejection.py`, `factors`; Z and '
+         'kappa as above'),
+    Part('Table 1', TRUE, '`configs/jackpot/qwen3_1p7b_4b_math.py`, with 8b '
+         'too, and `configs/jackpot/qwen25_1p5b_3b_math.py`, not run at this '
+         'size; small, `benchmarks/results/claims/jackpot_actor.md`'),
+    Part('Table 2', TRUE, '`configs/jackpot/qwen3_4b_8bit_math.py`, and for '
+         '64x an arm of `configs/jackpot/qwen3_4b_math.py`, not run at this '
+         'size'),
+    Part('Table 3', TRUE, '`configs/jackpot/qwen3_4b_math.py`, with 128x too, '
+         'and `configs/jackpot/qwen3_8b_math.py`, not run at this size; small, '
+         '`benchmarks/results/claims/jackpot.md`'),
+    Part('Figure 1', TRUE, 'the runs of Table 1; KL before and after: '
+         '`learner/rejection.py`, `factors`'),
+    Part('Figure 2', TRUE, '`notebooks/jackpot.ipynb`'),
+    Part('Figure 3', NOT_HERE, 'a drawing of the method'),
+    Part('Figure 4', TRUE, 'the runs of Table 1'),
+    Part('Figure 5', TRUE, 'the runs of Tables 2 and 3'))
+
+_JACKPOT_V1 = (
+    Part('Eq. 1, 5', TRUE, '`ops/policy_losses.py`, `clip`'),
+    Part('Eq. 2, 6', TRUE, '`ops/importance.py`, `tis`'),
+    Part('Eq. 3, 4', TRUE, '`ops/obrs.py`, `acceptance`, `normalizer`'),
+    Part('Eq. 7, 8', TRUE, '`ops/obrs.py`, `weights`, with `jackpot.target` '
+         'p_ref'),
+    Part('Eq. 9 to 11', TRUE, '`ops/obrs.py`, `weights`, with `jackpot.target` '
+         'p_new'),
+    Part('Appendix A, Theorem 1 and Proposition 1', TRUE,
+         '`tests/ops/obrs_test.py`; `notebooks/jackpot.ipynb`'),
+    Part('Algorithm 2', NOT_HERE, 'it draws until enough samples are accepted; '
+         'training masks tokens and draws none anew'),
+    Part('Appendix B.1, TIS-adjusted', TRUE, '`ops/policy_losses.py`, `cispo` '
+         'with clip_low 1: the gradient of min(p_new / p_old, C) log p_new'),
+    Part('Appendix B.1, last equation', TRUE, '`ops/obrs.py`, `weights` '
+         'without c2, for `loss.objective` no_clip'),
+    Part('Algorithm 1', DIFFERS, 'as Algorithm 1 of v2'),
+    Part('Table 1', TRUE, '`configs/jackpot/qwen3_4b_math.py`, which has TIS '
+         'too, and `configs/jackpot/qwen3_8b_math.py`, not run at this size'),
+    Part('Table 2', NOT_HERE, 'a frozen actor of Qwen2.5-1.5B-Instruct or '
+         'Math-1.5B-Instruct with Qwen2.5-3B-Base; '
+         '`configs/jackpot/qwen25_1p5b_3b_math.py` with another actor, '
+         '`actor.ppo` off and `actor.distill` 0'),
+    Part('Tables 3, 4', TRUE, 'Table 1 in full'),
+    Part('Table 5', TRUE, 'arms of `configs/jackpot/qwen3_4b_8bit_math.py`, '
+         'not run at this size'),
+    Part('Table 6', TRUE, '`configs/jackpot/qwen3_4b_32x_math.py`, not run at '
+         'this size'),
+    Part('Table 7', TRUE, '`configs/jackpot/qwen3_4b_32x_math.py`, not run at '
+         'this size'),
+    Part('Table 8', TRUE, '`configs/jackpot/qwen3_1p7b_4b_math.py`, not run at '
+         'this size; the table does not say its batch'),
+    Part('Table 9', TRUE, '`configs/jackpot/qwen3_4b_32x_math.py`, not run at '
+         'this size'),
+    Part('Figure 1', TRUE, 'as Figure 1 of v2'),
+    Part('Figure 2', TRUE, '`notebooks/jackpot.ipynb`'),
+    Part('Figure 3', NOT_HERE, 'a drawing of the method'),
+    Part('Figure 4', TRUE, 'the runs of Tables 1 and 5; (c) is Table 2'))
+
+_CBS = (
+    Part('Eq. 1', TRUE, '`ops/policy_losses.py`, `clip`, `gspo`'),
+    Part('Eq. 2', DIFFERS, '`learner/update.py`, `update`: AdamW, as the '
+         "paper's footnote allows"),
+    Part('Definition 3.1', TRUE, '`selection/cbs.py`, `create`, with '
+         'cbs.scope=intra_group'),
+    Part('Definition 3.2', TRUE, '`selection/cbs.py`, `create`, with '
+         'cbs.scope=global'),
+    Part('Eq. 3', TRUE, 'the sum of rewards that the bandit is after'),
+    Part('Eq. 4', TRUE, '`ops/token_stats.py`, `TokenStats`, its entropy'),
+    Part('Eq. 5', TRUE, '`selection/bandit.py`, `reward`, with '
+         'cbs.ablate=raw_gain'),
+    Part('Eq. 6', NOT_HERE, 'Eq. 11 replaces it'),
+    Part('Eq. 7', DIFFERS, '`selection/bandit.py`, `train`: one step of Adam '
+         'in place of SGD, on normalised features'),
+    Part('Eq. 8', TRUE, '`selection/bandit.py`, `pick`'),
+    Part('Eq. 9', TRUE, '`selection/bandit.py`, `epsilon`'),
+    Part('Eq. 10', TRUE, '`selection/bandit.py`, `reward`'),
+    Part('Eq. 11', TRUE, '`selection/cbs.py`, `create`'),
+    Part('Eq. 12, 13', NOT_HERE, 'definitions of the analysis'),
+    Part('Theorems 5.3, 5.4', NOT_HERE, 'bounds of the analysis; '
+         '`notebooks/cbs.ipynb` measures a regret'),
+    Part('Algorithm 1', TRUE, '`selection/cbs.py`, `create`; '
+         '`host/rounds.py`, `run`'),
+    Part('Eq. 14, 15', TRUE, '`ops/policy_losses.py`, `clip`, with '
+         '`loss.aggregation` sequence_mean'),
+    Part('Eq. 16', TRUE, '`ops/policy_losses.py`, `clip`, with '
+         '`loss.aggregation` token_mean; `curriculum/dynamic.py`, `create`'),
+    Part('Eq. 17 to 19', TRUE, '`ops/policy_losses.py`, `gspo`'),
+    Part('Eq. 20 to 28', NOT_HERE, f'{_PROOF} of appendix B'),
+    Part('Eq. 29 to 32', NOT_HERE, 'the argument for scores of single rows, '
+         'appendix C'),
+    Part('Table 1', TRUE, '`selection/bandit.py`, `features`'),
+    Part('Table 2', TRUE, '`configs/cbs/qwen3_1p7b_math.py`, '
+         '`configs/cbs/qwen3_4b_math.py`, `configs/cbs/qwen3_8b_math.py`, each '
+         'with its six arguments, and `configs/grpo/qwen3_1p7b_math.py`, not '
+         'run at this size; small, `benchmarks/results/claims/cbs.md`'),
+    Part('Table 3', TRUE, 'seconds of each phase are metrics; picking takes '
+         'what `benchmarks/results/cbs.md` says'),
+    Part('Table 4', TRUE, 'configs/cbs, every row'),
+    Part('Table 5', TRUE, 'arms of `configs/cbs/qwen3_4b_math.py`, not run at '
+         'this size'),
+    Part('Figure 1', NOT_HERE, 'a drawing of the method'),
+    Part('Figure 2', TRUE, 'metrics of each step'),
+    Part('Figure 3', TRUE, 'Table 5 as bars'),
+    Part('Figure 4', TRUE, 'metrics of each step, of the arm w/o Entropy'),
+    Part('Figures 5 to 7', TRUE, 'metrics of each step: evaluation, reward, '
+         'seconds of the update'),
+    Part('Figure 8', TRUE, 'metrics of each step, of the arm w/o Entropy'),
+    Part('Figure 9', TRUE, '`selection/bandit.py`, `correlations`; '
+         '`notebooks/cbs.ipynb`'),
+    Part('Figure 10', TRUE, 'arms of `configs/cbs/qwen3_4b_math.py`, not run '
+         'at this size'),
+    Part('Figures 11, 12', NOT_HERE, 'two responses, one that was picked and '
+         'one that was not; samples.jsonl has those of a run'))
+
+_SPEED = (
+    Part('Eq. 1', TRUE, '`sampling/generate.py`, `generate`'),
+    Part('Eq. 2', TRUE, '`tasks/math.py`, `Math`'),
+    Part('Eq. 3 to 5', TRUE, 'the objective and its gradient, '
+         '`learner/loss.py`, `weighted_sum`'),
+    Part('Eq. 6', TRUE, 'a group of equal rewards has the advantage 0: '
+         '`ops/advantages.py`, `rloo`'),
+    Part('Eq. 7', TRUE, '`loss.aggregation` constant'),
+    Part('Eq. 8', TRUE, '`ops/advantages.py`, `rloo`'),
+    Part('Eq. 9', TRUE, '`notebooks/speed.ipynb`'),
+    Part('Eq. 10', NOT_HERE, 'a bound of the gain of a step, Fact 1'),
+    Part('Eq. 11', TRUE, 'Theorem 3.1: `notebooks/speed.ipynb`'),
+    Part('Algorithm 1', TRUE, '`curriculum/speed.py`, `create`, with '
+         'speed.rule=pass_rate; its default, signal, is ours'),
+    Part('Eq. 12', TRUE, 'Theorem 4.1: `ops/screening.py`, `objective_slope`; '
+         '`tests/curriculum/speed_test.py` measures it'),
+    Part('Eq. 13, 14', NOT_HERE, f'{_PROOF} of Theorem 4.1'),
+    Part('Algorithm 2', DIFFERS, '`curriculum/speed.py`, `create`: first in '
+         'first out, where the paper samples from its buffer; groups that '
+         'were continued leave the accepted ones, which the text forgets'),
+    Part('Table 1', TRUE, '`configs/speed/qwen25_1p5b_math.py`, '
+         '`configs/speed/qwen25_7b_math.py`, not run at this size; small, '
+         '`benchmarks/results/claims/speed.md`'),
+    Part('Figure 1', TRUE, 'a drawing, and the mean of the runs of Table 1'),
+    Part('Figure 2', TRUE, 'pass rates: `jaxrl_llm/evaluate.py` with '
+         '--checkpoint=start; seconds of each phase are metrics'),
+    Part('Figure 3', TRUE, 'the runs of Table 1'),
+    Part('Figure 4', TRUE, 'metrics of each step: train accuracy, gradient '
+         'norm'),
+    Part('Figure 5', TRUE, 'arms of `configs/speed/qwen25_1p5b_math.py`, not '
+         'run at this size'),
+    Part('Figure 6', TRUE, 'the runs of Table 1'))
+
+PARTS = (
+    Paper('PKPO: Pass@K Policy Optimization (arXiv:2505.15201)', 'pkpo/',
+          _PKPO),
+    Paper('Jackpot, v2 (arXiv:2602.06107)', 'jackpot/', _JACKPOT_V2),
+    Paper('Jackpot, v1 (under review)', '', _JACKPOT_V1),
+    Paper('CBS: Contextual Rollout Bandits', 'cbs/', _CBS),
+    Paper('SPEED (arXiv:2506.09016)', 'speed/', _SPEED))
