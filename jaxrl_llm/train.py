@@ -344,7 +344,9 @@ def _report(
           epochs=parts.config.learner.epochs,
           frozen=fixed.frozen[0] is not None,
           actor=programs.players[writer.player].model
-          if writer.player else None))
+          if writer.player else None,
+          actor_learns=not writer.player or choices.actor(
+              parts.config).learns))
 
 
 def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:

@@ -255,6 +255,12 @@ def _actor(
     yield (f'actor.model has {actor.vocab_size} tokens and model '
            f'{model.vocab_size}: ids {fewer} to {more - 1} are of one alone. '
            'Choose an actor with the vocabulary of the policy.')
+  if not c.actor.ppo and not c.actor.distill:
+    yield from _without_effect(c, [
+        (f'actor.{name}', False, 'actor.ppo=False and actor.distill=0, an '
+         'actor that does not learn')
+        for name in ('learning_rate', 'clip_low', 'clip_high',
+                     'distill_top_k')])
   if c.actor.kl_target is not None and not c.actor.distill:
     yield ('actor.kl_target changes lambda_distill by factors, from '
            'actor.distill=0 on: raise that.')
