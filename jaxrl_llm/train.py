@@ -336,7 +336,9 @@ def _report(
           **wave.signal.metrics, **absorbed.metrics,
           **choose.metrics(absorbed.curriculum),
           **select.metrics(learned.selection), **step_metrics.of_rounds(
-              learned.picked, int((state.buffer.table.group >= 0).sum()))},
+              learned.picked, table,
+              int((state.buffer.table.group >= 0).sum()))},
+      trained=table,
       flops=flops.of_step(
           programs.model, wave.responses.call, wave.judged.length,
           [(table.prompt_length[rows], table.length[rows])
