@@ -336,7 +336,9 @@ def _report(
           **wave.signal.metrics, **absorbed.metrics,
           **choose.metrics(absorbed.curriculum),
           **select.metrics(learned.selection), **step_metrics.of_rounds(
-              learned.picked, int((state.buffer.table.group >= 0).sum()))},
+              learned.picked, table,
+              int((state.buffer.table.group >= 0).sum()))},
+      trained=table,
       flops=flops.of_step(
           programs.model, wave.responses.call, wave.judged.length,
           [(table.prompt_length[rows], table.length[rows])
@@ -344,7 +346,9 @@ def _report(
           epochs=parts.config.learner.epochs,
           frozen=fixed.frozen[0] is not None,
           actor=programs.players[writer.player].model
-          if writer.player else None))
+          if writer.player else None,
+          actor_learns=not writer.player or choices.actor(
+              parts.config).learns))
 
 
 def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:

@@ -176,6 +176,25 @@ def hf_config(folder, policy, actor, **fields):
   return config
 
 
+def test_an_actor_that_does_not_learn_writes_under_tis(monkeypatch):
+  """The correction's weights are of the policy over what the actor sampled."""
+  watched = tiny.watch(build.parts(tiny.load(
+      **tiny.ACTOR, actor__ppo=False, actor__distill=0.0,
+      loss__importance='tis', learner__updates=2, optimizer__weight_decay=.1)),
+                       tiny.by_length)
+  state, fixed, _ = tiny.begin(watched.parts)
+  before = jax.device_get(state.learners)
+  state, report = train.take_step(watched.parts, state, fixed, timing.Timer())
+  assert tiny.same(state.learners[1].params, before[1].params)
+  assert not tiny.same(state.learners[0].params, before[0].params)
+  batch = watched.batches[0]
+  assert batch.actor_logprobs is None
+  # Two models, not one that is computed twice; and some weights are cut.
+  assert report.row['update/behaviour_gap'] > 1e-3
+  assert abs(report.row['update/importance'] - 1) > 1e-3
+  assert not [name for name in report.row if name.startswith('update/actor_')]
+
+
 def test_another_vocabulary_is_one_sentence(tmp_path):
   """It says which ids differ; equal ones are accepted, with LoRA too."""
   rows = tiny_hf.word_problems(30)

@@ -11,6 +11,7 @@ import pytest
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import train
 from jaxrl_llm.host import build
+from jaxrl_llm.learner import rejection
 from jaxrl_llm.models import transformer
 from jaxrl_llm.monitoring import timing
 from tests.helpers import tiny
@@ -40,8 +41,8 @@ def first_step(**fields):
       lambda x: x / (1 - config.optimizer.b1), moment), params
 
 
-def sizes(config, params, batch):
-  """Sums |advantage| |d log p| over tokens, and divides by their number."""
+def logprobs_of(config, batch):
+  """Returns parameters -> log-probs [B, S - 1] of all tokens but the first."""
   model = config_lib.model_config(config)
 
   def logprobs(params):
@@ -50,14 +51,25 @@ def sizes(config, params, batch):
         hidden @ transformer.unembedding(params).T, axis=-1)
     return jnp.take_along_axis(logp, batch.tokens[:, 1:, None], -1)[..., 0]
 
-  place = np.zeros(batch.tokens[:, 1:].shape)
+  return logprobs
+
+
+def place(batch, values):
+  """Returns values [B, T] of the mask's tokens where `logprobs_of` has them."""
+  placed = np.zeros(batch.tokens[:, 1:].shape)
   for row, first in enumerate(batch.prompt_length):
     there = np.flatnonzero(batch.mask[row])
-    place[row, first - 1 + there] = abs(batch.advantages[row])
-  place /= batch.mask.sum()
-  jacobian = jax.jit(jax.jacrev(logprobs))(params)
+    placed[row, first - 1 + there] = values[row, there]
+  return placed
+
+
+def sizes(config, params, batch):
+  """Sums |advantage| |d log p| over tokens, and divides by their number."""
+  weights = place(batch, np.abs(
+      batch.advantages[:, None] * batch.mask)) / batch.mask.sum()
+  jacobian = jax.jit(jax.jacrev(logprobs_of(config, batch)))(params)
   return jax.tree.map(
-      lambda x: np.einsum('bt,bt...->...', place, np.abs(x)), jacobian)
+      lambda x: np.einsum('bt,bt...->...', weights, np.abs(x)), jacobian)
 
 
 @pytest.mark.parametrize('objective', [
@@ -90,6 +102,37 @@ def test_equal_weights_are_plain_training(objective):
       plain['update/loss'], rel=0, abs=error * mean)
   for got, want, size in zip(*map(jax.tree.leaves, (
       ours, gradient, sizes(config, params, batch)))):
+    assert np.abs(want).max() > 0
+    np.testing.assert_array_less(
+        np.abs(got - want), error * size + error * np.abs(want) + 1e-12)
+
+
+@pytest.mark.parametrize('mask', [
+    'sampled', pytest.param('expected', marks=pytest.mark.slow)])
+def test_masking_alone_of_what_8_bits_wrote(mask):
+  """No weight: REINFORCE of the kept tokens, by the row's own noise."""
+  config, row, batch, gradient, params = first_step(
+      off_policy='jackpot', jackpot__weight=False, jackpot__mask=mask,
+      jackpot__denominator='all', sampling__weights='float8',
+      sampling__kv='float8')
+  logprobs = logprobs_of(config, batch)
+  at = np.minimum(batch.prompt_length[:, None] + np.arange(
+      batch.mask.shape[1]), batch.tokens.shape[1] - 1) - 1
+  new = np.take_along_axis(np.asarray(logprobs(params)), at, 1)
+  keep = np.minimum(np.exp(new - batch.behaviour_logprobs), 1)
+  assert keep[batch.mask].min() < .98  # float8 is no rounding of float32
+  if mask == 'sampled':
+    keep = np.asarray(rejection.noise(
+        batch.identity, 0, config.max_response)) < keep
+  weights = place(
+      batch, -batch.advantages[:, None] * keep) / batch.mask.sum()
+  alone = jax.grad(lambda p: jnp.sum(weights * logprobs(p)))(params)
+  assert row['update/importance'] == 1 and 0 < row['update/obrs_kept'] < 1
+  error = 4 * float(policy_gap(config, batch.behaviour_logprobs[batch.mask]))
+  assert row['update/obrs_kept'] == pytest.approx(
+      keep[batch.mask].mean(), abs=error)
+  for got, want, size in zip(*map(jax.tree.leaves, (
+      gradient, alone, sizes(config, params, batch)))):
     assert np.abs(want).max() > 0
     np.testing.assert_array_less(
         np.abs(got - want), error * size + error * np.abs(want) + 1e-12)

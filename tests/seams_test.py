@@ -25,7 +25,7 @@ AFTER = 4  # steps after a checkpoint
 # with several batches, of which the later ones are a step's second policy.
 PAIRS = [*itertools.product(
     ('uniform', 'dynamic', 'speed'),
-    ('all_rows', 'random', 'newest', 'replay', 'cbs'),
+    ('all_rows', 'random', 'newest', 'replay', 'cbs', 'largest_advantage'),
     ('grpo', 'pkpo'), (1, 2), (4, 10))]
 # Covers every value of each of the first four together with every value of each
 # other one.
@@ -37,7 +37,10 @@ QUICK = [
     ('speed', 'all_rows', 'grpo', 2, 10), ('speed', 'random', 'pkpo', 1, 4),
     ('speed', 'newest', 'grpo', 1, 10), ('speed', 'replay', 'pkpo', 2, 4),
     ('uniform', 'cbs', 'pkpo', 2, 4), ('dynamic', 'cbs', 'grpo', 1, 4),
-    ('speed', 'cbs', 'pkpo', 2, 10)]
+    ('speed', 'cbs', 'pkpo', 2, 10),
+    ('uniform', 'largest_advantage', 'grpo', 1, 10),
+    ('dynamic', 'largest_advantage', 'pkpo', 2, 4),
+    ('speed', 'largest_advantage', 'grpo', 2, 4)]
 
 
 def form(state):

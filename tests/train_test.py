@@ -56,7 +56,8 @@ STEP = {
     'reward': 'mean std group_std no_signal signal pass@1 pass@2 pass@4',
     'response': 'count length length_max truncated entropy',
     'sampler': 'slot_use',
-    'batch': 'rounds rows staleness staleness_max age usage replayed held',
+    'batch': 'rounds rows reward staleness staleness_max age usage replayed '
+    'held',
     'update': 'loss policy_loss entropy clip_low clip_high ratio ratio_max '
     'kl_old behaviour_gap behaviour_gap_max importance importance_capped '
     'grad_norm learning_rate tokens real_tokens real_tokens_limit real_flops '
@@ -128,7 +129,9 @@ def test_samples_are_what_was_judged(run):
   for record in records:
     assert list(record) == [
         'step', 'group', 'sample', 'problem_id', 'kind', 'prompt', 'reference',
-        'response', 'reward', 'verdict', 'detail']
+        'response', 'reward', 'verdict', 'detail', 'used']
+    # A row whose verification failed is in no round.
+    assert record['used'] == (None if record['verdict'] == 'error' else 1)
     problem = problems[record['problem_id']]
     assert record['reference'] == problem.answer != ''
     assert (problem.prompt, problem.kind) == (record['prompt'], record['kind'])

@@ -2,118 +2,202 @@
 
   python -m benchmarks.claims.pkpo --write
 
-Trains configs/pkpo/countdown.py, and countdown_hard.py on 'mixed' and on 'hard'
-problems, with k = 1, 2, 4, 8, 16 and with annealed k; one more arm samples from
-the warm start without training. All have three seeds and the same number of
-steps. These 63 runs use one core each, in parallel, and take about two hours on
-2 cores. Finished runs are not repeated: after an interrupt, the same command
-resumes. `--write` saves the table, the plots and the results of every run in
-results/claims.
+Trains configs/pkpo/countdown.py without an entropy bonus with k = 1, 2, 4, 8,
+16 and with annealed k, with k = 1 and entropy bonuses, and
+countdown_hard.py:mixed, half of whose problems are hard, with k = 1, 8, 16; one
+more arm of each samples from the warm start without training. All have the same
+number of steps.
 """
 
-import datetime
 import pathlib
-from typing import Any, NamedTuple
+import statistics
+from typing import Any, Sequence
 
-from benchmarks.claims import pkpo_report
-from benchmarks.claims import runs as runs_lib
-from configs.pkpo import countdown, countdown_hard
+from benchmarks.claims import runs, tables
+from benchmarks.claims.runs import Arm
+from benchmarks.claims.tables import mean_of
+from configs.pkpo import countdown
+from jaxrl_llm import schedules
 
-CONFIGS = {
-    'default': 'configs/pkpo/countdown.py',
-    'mixed': 'configs/pkpo/countdown_hard.py:mixed',
-    'hard': 'configs/pkpo/countdown_hard.py:hard',
-}
-# Fields of each arm. A learning rate of 0 keeps the warm start's parameters.
-ARMS = {
-    'frozen': {'optimizer.learning_rate': 0.0, 'loss.entropy_bonus': 0.0,
-               'pkpo.k': 16, 'drop_zero_advantage': True},
-    **{str(k): {'pkpo.k': k} for k in (1, 2, 4, 8, 16)},
-    'annealed': {},  # see `fields_of`
-}
-SEEDS = 0, 1, 2
+CONFIG = 'configs/pkpo/countdown.py'
+MIXED = 'configs/pkpo/countdown_hard.py:mixed'
+KS = 1, 2, 4, 8, 16
+SAMPLES = 32  # responses to each held-out problem
+LAST = 50  # last steps, over which entropy is averaged
+EVERY = 10  # a curve keeps one of this many steps
+
+TITLES = {'default': 'The default task', 'mixed': 'Half hard, half ordinary',
+          'hard': 'Hard problems alone'}
+LABELS = {
+    'frozen': 'not trained', **{str(k): f'k={k}' for k in KS},
+    'annealed': 'annealed', **{f'entropy {bonus}': f'k=1, entropy bonus {bonus}'
+                               for bonus in ('.001', '.01', '.1')}}
 # Sizes of the held-out sets, one number for each kind of problem.
 HELDOUT = {
     'default': {'all': (48, 250, 170, 64)},
     'mixed': {'ordinary': (32, 60, 60, 48, 0, 0),
               'hard': (0, 0, 0, 0, 100, 100)},
 }
-HELDOUT['hard'] = HELDOUT['mixed']
+_PLAIN = {'loss.entropy_bonus': 0.0}
+# A learning rate of 0 keeps the warm start's parameters.
+_FROZEN = {**_PLAIN, runs.RATE: 0.0, 'pkpo.k': 16, 'drop_zero_advantage': True}
+# k = 16, the whole group, collapses on the default task.
+ARMS = {
+    'default,frozen': Arm(_FROZEN),
+    **{f'default,{k}': Arm({**_PLAIN, 'pkpo.k': k}, rate='default,' + (
+        {1: '1', 16: '16'}.get(k, '4'))) for k in KS},
+    'default,annealed': Arm(
+        {**_PLAIN, 'pkpo.k': countdown.ANNEALED}, rate='default,4'),
+    **{f'default,entropy {bonus}': Arm(
+        {'pkpo.k': 1, 'loss.entropy_bonus': float(bonus)}, rate='default,1')
+       for bonus in ('.001', '.01', '.1')},
+    'mixed,frozen': Arm(_FROZEN, MIXED),
+    **{f'mixed,{k}': Arm({'pkpo.k': k}, MIXED, 'mixed,' + (
+        {1: '1'}.get(k, '8'))) for k in (1, 8, 16)},
+}
 
 
-class Run(NamedTuple):
-  """A training run, named 'task,arm,seed'."""
-  task: str
-  arm: str
-  seed: int
-
-  @property
-  def name(self) -> str:
-    """Name of the run, its folder and its result."""
-    return ','.join(map(str, self)).replace(' ', '-')
-
-
-def runs() -> list[Run]:
-  """Returns all runs; neighbours in the list have different warm starts."""
-  arms = ['1', '4', '8', 'frozen', 'annealed', '2', '16']
-  assert set(arms) == set(ARMS)
-  return [Run(task, arm, seed)
-          for arm in arms for seed in SEEDS for task in CONFIGS]
-
-
-def fields_of(run: Run) -> dict[str, Any]:
-  """Returns the fields that the run's arm sets."""
-  if run.arm == 'annealed':
-    module = countdown if run.task == 'default' else countdown_hard
-    return {'pkpo.k': module.ANNEALED}
-  return ARMS[run.arm]
-
-
-def train(run: Run, folder: pathlib.Path, where: str) -> None:
-  """Trains, evaluates, and writes the result as JSON.
-
-  Args:
-    run: the run.
-    folder: parent folder of the runs and results.
-    where: description of the machine.
-  """
+def measure(
+    config: str, name: str, folder: pathlib.Path, fields: dict[str, Any],
+) -> dict[str, Any]:
+  """Trains and evaluates an arm; see `runs.Claim`."""
   from jaxrl_llm import config as config_lib
-  from jaxrl_llm import evaluate
-  from jaxrl_llm import train as train_lib
-  from jaxrl_llm.host import stages
-  from jaxrl_llm.monitoring import metrics
-  workdir = folder / run.name
-  fields = {
-      'seed': run.seed, 'workdir': str(workdir), 'mesh.cpu_devices': 1,
-      'warm_start.cache': str(folder / 'warm_start'), 'log.display': False,
-      'eval.every': 0, 'eval.samples': 1, 'eval.k': 1, 'checkpoint.every': 0,
-      **fields_of(run)}
-  config = config_lib.load(CONFIGS[run.task], fields)
-  stages.validate(config)
-  train_lib.train(config, run.name)
+  fields = {**fields, 'eval.every': 0, 'eval.samples': 1, 'eval.k': 1}
+  rows = runs.train_arm(config, name, folder, fields)[1:]
   heldout = {}
-  for name, sizes in HELDOUT[run.task].items():
-    changed = config_lib.load(CONFIGS[run.task], {
-        **fields, 'task.heldout': sizes, 'eval.samples': 32,
-        'eval.k': pkpo_report.KS})
-    found = evaluate.evaluate(changed, 'last')
-    heldout[name] = {key: round(found[key], 4) for key in (
-        f'pass@{k}' for k in pkpo_report.KS)}
-  rows = metrics.read(workdir / 'metrics.jsonl')[1:]
-  runs_lib.save(folder, run.name, {
-      **run._asdict(), 'k': config.pkpo.k, 'steps': len(rows),
-      **pkpo_report.numbers_of(rows, config.task.train), 'heldout': heldout,
-      'machine': where, 'date': str(datetime.date.today())})
+  for problems, sizes in HELDOUT[name.partition(',')[0]].items():
+    found, _ = runs.evaluated(config, name, folder, {
+        **fields, 'task.heldout': sizes, 'eval.samples': SAMPLES, 'eval.k': KS})
+    heldout[problems] = {
+        f'pass@{k}': round(found[f'pass@{k}'], 4) for k in KS}
+  loaded = config_lib.load(config, fields)
+  solved = [row['solve_rate'] for row in rows]
+  if hard := loaded.task.train[4:]:
+    solved = [statistics.fmean(
+        (row['solve_rate/product3'], row['solve_rate/product4']),
+        weights=hard) for row in rows]
+  return {
+      'k': loaded.pkpo.k, 'bonus': loaded.loss.entropy_bonus,
+      'steps': len(rows), 'heldout': heldout,
+      'minutes': sum(row['seconds/step'] for row in rows) / 60,
+      'entropy': round(statistics.fmean(
+          row['response/entropy'] for row in rows[-LAST:]), 4),
+      'solved': [round(value, 4) for value in solved[EVERY - 1::EVERY]]}
 
 
-def main() -> None:
-  """Runs the command line."""
-  named = {run.name: run for run in runs()}
-  runs_lib.program(
-      'benchmarks.claims.pkpo', __doc__, names=list(named),
-      train=lambda name, *rest: train(named[name], *rest), report=pkpo_report,
-      order=lambda result: (list(ARMS).index(result['arm']), result['seed']))
+def pass_at(k: int, problems: str) -> tables.Figure:
+  """Returns the function for pass@k on a set of held-out problems."""
+  return lambda result: result['heldout'][problems][f'pass@{k}']
 
+
+def own(result: tables.Result) -> float:
+  """Returns pass@k at the k that a run ends with, on the main problems."""
+  (_, k), = schedules.pieces(result['k'])[-1:]
+  return pass_at(k, [*result['heldout']][-1])(result)
+
+
+def solved(result: tables.Result) -> float:
+  """Returns the cumulative solve rate at the end."""
+  return result['solved'][-1]
+
+
+def by_task(
+    results: Sequence[tables.Result],
+) -> dict[str, dict[str, list[tables.Result]]]:
+  """Groups the results by task and arm."""
+  found = {task: tables.by_arm(results, LABELS, task=task) for task in TITLES}
+  return {task: arms for task, arms in found.items() if arms}
+
+
+def about(results: Sequence[tables.Result]) -> str:
+  """Returns the paragraph on the setting."""
+  annealed = ', '.join(sorted({
+      f'{r["k"]} ({r["task"]})' for r in results if r['arm'] == 'annealed'}))
+  bonus = max(r.get('bonus', 0.05) for r in results
+              if r['task'] == 'default' and r['arm'] == '4')
+  return f'''\
+configs/pkpo/countdown.py and countdown_hard.py: a model of 0.28 million \
+parameters on Countdown, 16 samples a prompt, {results[0]["steps"]} steps, \
+sloo_minus_one, advantages divided by the batch's standard deviation. On the \
+default task there are 32 prompts per step, the learning rate falls to 0, and \
+the entropy bonus of the arms of k is {bonus:g}. On the others there are 16 \
+prompts per step, a constant learning rate, no bonus, and rows of advantage 0 \
+are left out of the mean. pass@k is estimated from {SAMPLES} samples of each \
+held-out problem (532 on the default task, 200 hard and 200 ordinary ones on \
+the others). "Solved so far" is the share of training problems (of the hard \
+ones, if there are any) with a right sample in some step. "Not trained" always \
+samples from the warm start, which is the initial model of all runs. \
+"Annealed" is pkpo.k={annealed}; these schedules were chosen on the same \
+held-out problems. With k=16, the whole group, only groups with a single right \
+sample have a signal. On tasks with hard problems, the columns are about these \
+unless they say otherwise.'''
+
+
+def summary(results: Sequence[tables.Result]) -> str:
+  """Returns the sentences of the README."""
+  arms = by_task(results)
+  say = lambda task, arm, other, figure: tables.compared(
+      arms[task], LABELS, arm, other, figure)
+  hard = by_task(results)['mixed']
+  return (
+      f'on the default task, pass@8 ends at: '
+      f'{say("default", "4", "1", pass_at(8, "all"))}; '
+      f'{say("default", "8", "16", pass_at(8, "all"))}. pass@1: '
+      f'{say("default", "annealed", "1", pass_at(1, "all"))}. On a set of '
+      'which half is hard, the share of the hard problems solved so far is: '
+      f'{say("mixed", "8", "1", solved)}; '
+      f'{say("mixed", "8", "16", solved)}; not trained '
+      f'{tables.mean_and_error(map(solved, hard["frozen"]))}.')
+
+
+def sections(results: Sequence[tables.Result]) -> str:
+  """Returns the tables of each task."""
+  parts = []
+  for task, arms in by_task(results).items():
+    sets = [*next(iter(arms.values()))[0]['heldout']]
+    figures = {f'pass@{k}': pass_at(k, sets[-1]) for k in KS}
+    others = {f'pass@{k}, ordinary': pass_at(k, sets[0])
+              for k in (1, 16) if len(sets) > 1}
+    pairs = [
+        (arm, other) for arm, other in (
+            ('4', '1'), ('8', '1'), ('8', '4'), ('8', '16'), ('4', 'frozen'),
+            ('annealed', '1'), ('annealed', '8'),
+            *((arm, '1') for arm in LABELS if 'entropy' in arm),
+            *(('8', arm) for arm in LABELS if 'entropy' in arm))
+        if {arm, other} <= arms.keys()]
+    parts += [
+        f'## {TITLES[task]}', tables.table(arms, LABELS, {
+            **figures, **others, 'solved so far': solved,
+            'entropy': mean_of('entropy'), 'minutes': mean_of('minutes')}),
+        tables.differences(arms, LABELS, pairs, {
+            **{f'pass@{k}': figures[f'pass@{k}'] for k in (1, 4, 8, 16)},
+            'solved so far': solved})]
+  return '\n\n'.join(parts)
+
+
+def draw(results: Sequence[tables.Result], path: pathlib.Path) -> None:
+  """Draws pass@k by k, and the solve rate by step, for each task."""
+  looks = {
+      'frozen': ('black', ':'), '1': ('#9ecae1', '-'), '2': ('#6baed6', '-'),
+      '4': ('#3182bd', '-'), '8': ('#08519c', '-'), '16': ('#08204b', '-'),
+      'annealed': ('#d1495b', '--'), 'entropy .01': ('#2e8b57', '--')}
+  panels = []
+  for task, arms in by_task(results).items():
+    found = {arm: [{**r, 'ks': KS, 'pass@k': [
+        *[*r['heldout'].values()][-1].values()]} for r in rows]
+             for arm, rows in arms.items()}
+    panels += [
+        tables.Panel(found, 'ks', 'pass@k', ('k', 'held-out pass@k'),
+                     TITLES[task], looks, {'xscale': 'log'}),
+        tables.Panel(found, EVERY, 'solved', ('step', 'solved so far'),
+                     TITLES[task], looks)]
+  tables.draw(path, panels, LABELS)
+
+
+CLAIM = runs.Claim(
+    'pkpo', __doc__, 'PKPO: what optimising pass@k does to pass@k', CONFIG,
+    ('task', 'arm'), ARMS, range(10, 15), measure, own, about, summary,
+    sections, draw)
 
 if __name__ == '__main__':
-  main()
+  runs.program(CLAIM)

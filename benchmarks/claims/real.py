@@ -4,80 +4,130 @@
 
 Trains configs/real/smollm2.py, GRPO, and the same with PKPO (k=4 of 8), SPEED,
 or Jackpot (rollouts of 8-bit weights, one step old), from the weights of the
-model, with about the same number of samples and three seeds, each with its own
-problems. The settings are those of the config, chosen on other seeds. Each run
-has one core. Runs begin in the order of `names`, GRPO and PKPO first, and are
-not repeated: after an interrupt, the same command resumes, and `--report`
-writes what is there.
+model, with about the same number of samples. The settings are those of the
+config, chosen on other seeds. `--report` writes what is there.
 """
 
 import collections
-import datetime
-import json
+import math
 import pathlib
-from typing import Any
+import statistics
+from typing import Any, Sequence
 
-from benchmarks.claims import real_report
-from benchmarks.claims import runs as runs_lib
+import numpy as np
+
+from benchmarks.claims import runs, tables
+from benchmarks.claims.runs import Arm
+from benchmarks.claims.tables import mean_of
 
 CONFIG = 'configs/real/smollm2.py'
-SEEDS = 0, 1, 2
-# Fields of each arm; None is the model as it is.
-ARMS: dict[str, dict[str, Any] | None] = {
-    'start': None,
-    'grpo': {},
-    'pkpo': {'advantage': 'pkpo', 'pkpo.k': 4},
-    'speed': {'curriculum': 'speed', 'curriculum_prompts': 24,
-              'speed.n_init': 4},
-    'jackpot': {'off_policy': 'jackpot', 'sampling.weights': 'int8',
-                'actor.lag': 1},
+SAMPLES = 8  # responses to each held-out problem
+KS = 1, 8
+LAST = 10  # last steps, over which reward and entropy are averaged
+
+LABELS = {
+    'start': 'not trained', 'grpo': 'GRPO', 'pkpo': 'PKPO, k=4',
+    'speed': 'SPEED, n_init=4', 'jackpot': 'Jackpot, int8, lag 1'}
+ARMS = {
+    'start': Arm(),  # the model as it is
+    'grpo': Arm(),
+    'pkpo': Arm({'advantage': 'pkpo', 'pkpo.k': 4}),
+    'speed': Arm({'curriculum': 'speed', 'curriculum_prompts': 24,
+                  'speed.n_init': 4}),
+    'jackpot': Arm({'off_policy': 'jackpot', 'sampling.weights': 'int8',
+                    'actor.lag': 1}),
 }
 
 
-def names() -> list[str]:
-  """Returns the names of all runs, 'arm,seed', in the order they begin."""
-  waves = ('start', 'grpo', 'pkpo'), ('speed',), ('jackpot',)
-  assert {arm for arms in waves for arm in arms} == set(ARMS)
-  return [f'{arm},{seed}' for arms in waves for seed in SEEDS for arm in arms]
+def pass_at(k: int) -> Any:
+  """Returns the function for the unbiased pass@k of each held-out problem."""
+  return lambda result: np.array([
+      1 - math.comb(SAMPLES - count, k) / math.comb(SAMPLES, k)
+      for count in result['right']])
 
 
-def train(name: str, folder: pathlib.Path, where: str) -> None:
-  """Trains, evaluates, and writes the result as JSON.
-
-  Args:
-    name: of the run.
-    folder: parent folder of the runs and results.
-    where: description of the machine.
-  """
-  from jaxrl_llm import config as config_lib
-  from jaxrl_llm import evaluate
-  arm, seed = name.split(',')
-  fields = {'seed': int(seed), 'task.seed': int(seed), 'eval.every': 0,
-            'eval.samples': 1, 'eval.k': 1, **(ARMS[arm] or {})}
-  rows = [] if ARMS[arm] is None else runs_lib.train_arm(
-      CONFIG, name, folder, fields)[1:]
-  config = config_lib.load(CONFIG, {
-      **fields, 'workdir': str(folder / name), 'log.display': False,
-      'mesh.cpu_devices': 1, 'eval.samples': real_report.SAMPLES,
-      'eval.k': real_report.KS})
-  found = evaluate.evaluate(config, 'last' if rows else 'start')
+def measure(
+    config: str, name: str, folder: pathlib.Path, fields: dict[str, Any],
+) -> dict[str, Any]:
+  """Trains and evaluates an arm; see `runs.Claim`."""
+  fields = {**fields, 'eval.every': 0, 'eval.samples': 1, 'eval.k': 1}
+  trains = not name.startswith('start')
+  rows = runs.train_arm(config, name, folder, fields)[1:] if trains else []
+  _, responses = runs.evaluated(
+      config, name, folder, {
+          **fields, 'eval.samples': SAMPLES, 'eval.k': KS},
+      'last' if rows else 'start')
   right = collections.Counter()
-  for line in pathlib.Path(found['responses']).read_text().splitlines():
-    response = json.loads(line)
+  for response in responses:
     right[response['problem_id']] += round(response['reward'])
-  runs_lib.save(folder, name, {
-      'arm': arm, 'seed': int(seed),
-      **real_report.numbers_of(rows, [right[i] for i in sorted(right)]),
-      'machine': where, 'date': str(datetime.date.today())})
+  found = {'right': [right[i] for i in sorted(right)]}
+  found |= {f'pass@{k}': round(pass_at(k)(found).mean(), 4) for k in KS}
+  if not rows:
+    return found
+  last = lambda metric: round(statistics.fmean(
+      row[metric] for row in rows[-LAST:]), 4)
+  return {
+      **found, 'reward': last('reward/mean'),
+      'entropy': last('response/entropy'),
+      'samples': sum(row['response/count'] for row in rows),
+      'minutes': sum(row['seconds/step'] for row in rows) / 60,
+      'curve': [round(row['reward/mean'], 4) for row in rows]}
 
 
-def main() -> None:
-  """Runs the command line."""
-  runs_lib.program(
-      'benchmarks.claims.real', __doc__, names=names(), train=train,
-      report=real_report, order=lambda result: (
-          list(ARMS).index(result['arm']), result['seed']))
+def about(results: Sequence[tables.Result]) -> str:
+  """Returns the paragraph on the setting."""
+  return f'''\
+{CONFIG}: SmolLM2-135M-Instruct learns arithmetic from its own weights. All \
+arms have the config's settings, which were chosen for GRPO on other seeds, \
+and about the same number of samples. pass@k is unbiased, from {SAMPLES} \
+samples of each of {len(results[0]["right"])} held-out problems in other \
+wordings. Differences have two intervals, over seeds and over problems \
+(bootstrap of {tables.DRAWS:,} draws of the means over seeds), and are \
+distinguishable if both leave out 0.'''
 
+
+def summary(results: Sequence[tables.Result]) -> str:
+  """Returns the sentences of the README."""
+  arms = tables.by_arm(results, LABELS)
+  said = [tables.compared(arms, LABELS, arm, other, mean_of('pass@1'))
+          for arm, other in (('grpo', 'start'), ('pkpo', 'grpo'))]
+  return f'held-out pass@1 is: {"; ".join(said)}.'
+
+
+def sections(results: Sequence[tables.Result]) -> str:
+  """Returns the tables; arms without a result are "not run"."""
+  arms = tables.by_arm(results, LABELS)
+  pairs = [('grpo', 'start')] + [
+      (arm, 'grpo') for arm in LABELS if arm not in ('start', 'grpo')]
+  figures = [f'pass@{k}' for k in KS]
+  missing = [LABELS[arm] for arm in LABELS if arm not in arms]
+  return '\n\n'.join([
+      tables.table(arms, LABELS, {
+          **{name: mean_of(name) for name in (
+              *figures, 'reward', 'entropy')},
+          **{name: (mean_of(name), 0) for name in ('samples', 'minutes')}}),
+      tables.markdown(['', *figures], [
+          [f'{LABELS[arm]} minus {LABELS[other]}', *(tables.difference(
+              arms, arm, other, mean_of(f'pass@{k}'), problems=pass_at(k))
+              for k in KS)] for arm, other in pairs]),
+      *([f'Not run: {"; ".join(missing)}.'] if missing else [])])
+
+
+def draw(results: Sequence[tables.Result], path: pathlib.Path) -> None:
+  """Draws the reward of the rollouts by step, smoothed over LAST steps."""
+  found = [{**r, 'smooth': np.convolve(
+      r['curve'], np.ones(LAST) / LAST, 'valid').tolist()}
+           for r in results if r.get('curve')]
+  tables.draw(path, [tables.Panel(
+      tables.by_arm(found, LABELS), 1, 'smooth',
+      ('step', 'reward of the rollouts'), '',
+      {arm: (f'C{i}', '-') for i, arm in enumerate(LABELS)})], LABELS)
+
+
+CLAIM = runs.Claim(
+    'real', __doc__, 'The methods on a real language model', CONFIG, ('arm',),
+    ARMS, range(10, 13), measure, mean_of('pass@1'), about, summary, sections,
+    draw, 'Settings were chosen on other seeds.')
 
 if __name__ == '__main__':
-  main()
+  runs.program(CLAIM)

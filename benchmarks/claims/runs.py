@@ -1,26 +1,210 @@
-"""Many training runs of a claim: one core each, in parallel, resumable."""
+"""A claim: training runs with frozen settings, and their report.
+
+Settings are chosen on TUNING_SEEDS: arms with a learning rate of their own try
+RATES times that of their config, the others inherit one. What was chosen is
+written to settings.json before the first run that counts, and never again; runs
+that count have seeds of FIRST and above. Runs take one core each, in parallel,
+and are not repeated: after an interrupt, the same command resumes.
+"""
 
 import argparse
 import concurrent.futures
+import datetime
 import json
 import os
 import pathlib
 import queue
+import statistics
 import subprocess
 import sys
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
-from benchmarks.rl_step import machine
+from benchmarks.claims import tables
+from benchmarks.rl_step import machine, markdown
 
 ROOT = pathlib.Path(__file__).parents[2]
+RESULTS = ROOT / 'benchmarks/results/claims'
+
+TUNING_SEEDS = 0, 1
+FIRST = 10
+RATES = 1 / 3, 1, 3
+RATE = 'optimizer.learning_rate'
+
+
+OLDER = ('These runs are older than the protocol of `runs.py`: settings were '
+         'chosen on some of their seeds too, and all arms have one learning '
+         'rate.')
+
+
+class Arm(NamedTuple):
+  """An arm of a claim.
+
+  Attributes:
+    fields: what differs from the config.
+    config: path of the config; '' for the claim's.
+    rate: arm whose chosen learning rate it has, itself for one that is tuned;
+      '' for the rate of its config.
+  """
+  fields: Mapping[str, Any] = {}
+  config: str = ''
+  rate: str = ''
+
+
+class Claim(NamedTuple):
+  """A claim.
+
+  Attributes:
+    name: of its module, and of its files in results/claims.
+    doc: what its program does.
+    title: of the report.
+    config: path of the config.
+    keys: names of the parts of an arm's name, separated by commas.
+    arms: name to Arm, in the order in which the runs begin.
+    seeds: that count.
+    measure: (config, run, folder, fields) -> numbers; trains and evaluates the
+      run in folder / run.
+    figure: what is tuned for; larger is better.
+    about: (results) -> the paragraph on the setting.
+    summary: (results) -> the sentences that the README has too.
+    sections: (results) -> the tables.
+    draw: (results, path).
+    older: what is said of the settings of runs with seeds below FIRST.
+  """
+  name: str
+  doc: str
+  title: str
+  config: str
+  keys: tuple[str, ...]
+  arms: Mapping[str, Arm]
+  seeds: Sequence[int]
+  measure: Callable[[str, str, pathlib.Path, dict[str, Any]], dict[str, Any]]
+  figure: tables.Figure
+  about: Callable[[Sequence[tables.Result]], str]
+  summary: Callable[[Sequence[tables.Result]], str]
+  sections: Callable[[Sequence[tables.Result]], str]
+  draw: Callable[[Sequence[tables.Result], pathlib.Path], None]
+  older: str = OLDER
+
+  def config_of(self, arm: str) -> str:
+    """Returns the path of an arm's config."""
+    return self.arms[arm].config or self.config
+
+  def row_of(self, arm: str, seed: int) -> dict[str, Any]:
+    """Returns the names of a run, for its row."""
+    parts = [int(part) if key == 'stale' else part for key, part in zip(
+        self.keys, arm.split(','))]
+    return {**dict(zip(self.keys, parts)), 'seed': seed}
+
+
+class Run(NamedTuple):
+  """A run of an arm; `factor` is of the learning rate, None where it counts."""
+  arm: str
+  seed: int
+  factor: float | None = None
+
+  @property
+  def name(self) -> str:
+    """Name of the run, its folder and its result."""
+    tuned = '' if self.factor is None else f',x{self.factor:.3g}'
+    return f'{self.arm},{self.seed}{tuned}'
+
+
+def tuning_runs(claim: Claim) -> list[Run]:
+  """Returns the runs on which learning rates are chosen."""
+  return [Run(arm, seed, factor) for seed in TUNING_SEEDS
+          for arm, made in claim.arms.items() if made.rate == arm
+          for factor in RATES]
+
+
+def counted_runs(claim: Claim) -> list[Run]:
+  """Returns the runs that count, seed by seed."""
+  return [Run(arm, seed) for seed in claim.seeds for arm in claim.arms]
+
+
+def choose(
+    claim: Claim, tried: Sequence[tuple[Run, tables.Result]],
+) -> dict[str, float]:
+  """Returns the factor of each tuned arm with the best mean over the seeds.
+
+  Of equal factors it is the first of RATES.
+  """
+  found: dict[str, dict[float, list[float]]] = {}
+  for run, result in tried:
+    found.setdefault(run.arm, {}).setdefault(run.factor, []).append(
+        claim.figure(result))
+  return {arm: max(RATES, key=lambda factor: statistics.fmean(by[factor]))
+          for arm, by in found.items()}
+
+
+def freeze(claim: Claim, folder: pathlib.Path) -> dict[str, float]:
+  """Writes the settings, or reads those that were written before.
+
+  Args:
+    claim: all its tuning runs are done.
+    folder: with their results.
+
+  Returns:
+    Factors of the learning rates, see `choose`.
+
+  Raises:
+    ValueError: the arms differ from those that were frozen.
+  """
+  path = folder / 'settings.json'
+  arms = json.loads(json.dumps({
+      arm: {'config': claim.config_of(arm), 'fields': dict(made.fields),
+            'rate': made.rate} for arm, made in claim.arms.items()}))
+  if not path.exists():
+    tried = [(run, json.loads((folder / f'{run.name}.json').read_text()))
+             for run in tuning_runs(claim)]
+    save(folder, 'settings', {'arms': arms, 'factors': choose(claim, tried)})
+  found = json.loads(path.read_text())
+  for arm in arms:
+    if found['arms'].get(arm) != arms[arm]:
+      raise ValueError(
+          f'Arm {arm} differs from its settings in {path}, which were frozen '
+          'before the runs that count: set it back, or use another --folder.')
+  return found['factors']
+
+
+def fields_of(
+    claim: Claim, run: Run, factors: Mapping[str, float]) -> dict[str, Any]:
+  """Returns the fields of a run, with its seed and its learning rate."""
+  from jaxrl_llm import config as config_lib
+  made = claim.arms[run.arm]
+  fields = {'seed': run.seed, **made.fields}
+  if made.rate:
+    config = config_lib.load(claim.config_of(run.arm), fields)
+    fields[RATE] = config.optimizer.learning_rate * (
+        factors[made.rate] if run.factor is None else run.factor)
+  return fields
+
+
+def do(claim: Claim, run: Run, folder: pathlib.Path, where: str) -> None:
+  """Does a run, and saves its row.
+
+  Args:
+    claim: it says how.
+    run: which run.
+    folder: parent folder of the runs and results.
+    where: description of the machine.
+  """
+  counts = run.factor is None
+  fields = fields_of(claim, run, freeze(claim, folder) if counts else {})
+  numbers = claim.measure(
+      claim.config_of(run.arm), run.name, folder, fields)
+  save(folder, run.name, {
+      **claim.row_of(run.arm, run.seed), **numbers,
+      **({} if counts else {'factor': run.factor}),
+      'rate': fields.get(RATE), 'machine': where,
+      'date': str(datetime.date.today())})
 
 
 def train_all(
-    names: Sequence[str], folder: pathlib.Path, module: str) -> None:
+    runs: Sequence[Run], folder: pathlib.Path, module: str) -> None:
   """Does the runs without a result, one on each core.
 
   Args:
-    names: of the runs, in the order in which they begin.
+    runs: in the order in which they begin.
     folder: gets the results `NAME.json`, the outputs and the runs.
     module: program that does a run, with `--folder`, `--one=NAME`, `--core`.
 
@@ -32,7 +216,7 @@ def train_all(
   for core in os.sched_getaffinity(0):
     cores.put(core)
 
-  def do(name):
+  def work(name):
     core = cores.get()
     log = folder / f'{name}.log'
     try:
@@ -51,11 +235,12 @@ def train_all(
       cores.put(core)
     print(name, flush=True)
 
-  left = [name for name in names if not (folder / f'{name}.json').exists()]
+  left = [run.name for run in runs
+          if not (folder / f'{run.name}.json').exists()]
   with concurrent.futures.ThreadPoolExecutor(cores.qsize()) as pool:
     try:
       for future in concurrent.futures.as_completed(
-          [pool.submit(do, name) for name in left]):
+          [pool.submit(work, name) for name in left]):
         future.result()
     except BaseException:  # also after an interrupt, starts no more runs
       pool.shutdown(wait=False, cancel_futures=True)
@@ -90,66 +275,128 @@ def train_arm(
   return metrics.read(folder / name / 'metrics.jsonl')
 
 
+def evaluated(
+    config: str, name: str, folder: pathlib.Path, fields: Mapping[str, Any],
+    checkpoint: str = 'last') -> tuple[dict[str, Any], list[dict[str, Any]]]:
+  """Evaluates a run of `train_arm`; returns figures and responses."""
+  from jaxrl_llm import config as config_lib
+  from jaxrl_llm import evaluate
+  found = evaluate.evaluate(config_lib.load(config, {
+      'workdir': str(folder / name), 'log.display': False,
+      'mesh.cpu_devices': 1, 'warm_start.cache': str(folder / 'warm_start'),
+      **fields}), checkpoint)
+  return found, [json.loads(line) for line in pathlib.Path(
+      found['responses']).read_text().splitlines()]
+
+
 def save(folder: pathlib.Path, name: str, result: Mapping[str, Any]) -> None:
   """Writes the result of a run, whole or not at all."""
   path = folder / f'{name}.json'
-  path.with_suffix('.part').write_text(json.dumps(result))
-  path.with_suffix('.part').replace(path)
+  part = folder / f'{name}.part'
+  part.write_text(json.dumps(result))
+  part.replace(path)
 
 
-def read(folder: pathlib.Path, names: Sequence[str]) -> list[dict[str, Any]]:
-  """Reads the results that are there."""
-  found = [folder / f'{name}.json' for name in names]
-  return [json.loads(path.read_text()) for path in found if path.exists()]
+def committed(claim: Claim) -> list[dict[str, Any]]:
+  """Reads the rows in results/claims; none if there are none."""
+  path = RESULTS / f'{claim.name}.jsonl'
+  return [*map(json.loads, path.read_text().splitlines())] if (
+      path.exists()) else []
 
 
-def program(
-    module: str, doc: str, *, names: Sequence[str],
-    train: Callable[[str, pathlib.Path, str], None], report: Any,
-    order: Callable[[Mapping[str, Any]], Any] | None = None,
-    unwritten: Sequence[str] = ()) -> None:
-  """Runs the command line of a claim.
+def _tuned(claim: Claim, rows: Sequence[tables.Result]) -> str:
+  """Says how the settings were chosen."""
+  tried = [row for row in rows if 'factor' in row]
+  seeds = sorted({row['seed'] for row in rows if 'factor' not in row})
+  if seeds[0] < FIRST:
+    return f'{claim.older}\n'
+  text = f'Settings were frozen before the runs that count, of {len(seeds)} '
+  text += f'seeds, {seeds[0]} to {seeds[-1]}.'
+  if not tried:
+    return f'{text} None was chosen for this claim.\n'
+  names = lambda row: ','.join(str(row[key]) for key in claim.keys)
+  head = [f'{factor:.3g} times the rate' for factor in RATES]
+  found = {arm: [tables.mean_and_error([
+      claim.figure(row) for row in tried
+      if names(row) == arm and row['factor'] == factor])
+      for factor in RATES] for arm in dict.fromkeys(map(names, tried))}
+  return (f'{text} Learning rates were chosen on seeds '
+          f'{" and ".join(map(str, TUNING_SEEDS))}, by the figure at the end; '
+          'arms that are not here inherit one.\n\n' + markdown(
+              ['', *head], [[arm, *cells] for arm, cells in found.items()])
+          + '\n')
 
-  Args:
-    module: name of the program, such as benchmarks.claims.pkpo.
-    doc: its docstring.
-    names: of the runs, in the order in which they begin.
-    train: (name, folder, description of the machine), does a run and saves its
-      result.
-    report: module with RESULT, report(results, command), draw(results, path).
-    order: key that sorts the results; None leaves them in the order of names.
-    unwritten: keys of results that `--write` leaves out.
-  """
+
+def said(claim: Claim, rows: Sequence[tables.Result]) -> str:
+  """Returns the sentences on a claim that the README has word for word."""
+  results = [row for row in rows if 'factor' not in row]
+  seeds = sorted({row['seed'] for row in results})
+  chosen = seeds[0] < FIRST and claim.older == OLDER
+  chosen = ', on some of which settings were chosen' * chosen
+  return f'Over {len(seeds)} seeds{chosen}: {claim.summary(results)}'
+
+
+def report(claim: Claim, rows: Sequence[tables.Result]) -> str:
+  """Returns the report of a claim's rows as Markdown."""
+  results = [row for row in rows if 'factor' not in row]
+  every = lambda key: sorted({result[key] for result in results})
+  return f'''# {claim.title}
+
+`python -m benchmarks.claims.{claim.name}`, {' to '.join(every('date'))}, \
+{' and '.join(every('machine'))}; one core for each run.
+
+{claim.about(results)} Mean ± standard error over seeds. Differences are \
+paired by seed, with 95% intervals (Student's t); "not distinguishable" is one \
+whose interval has 0.
+
+{said(claim, rows)}
+
+{_tuned(claim, rows)}
+![the claim's curves]({claim.name}.png)
+
+{claim.sections(results)}
+'''
+
+
+def write(claim: Claim, rows: Sequence[tables.Result]) -> None:
+  """Writes report, rows and picture to results/claims."""
+  RESULTS.mkdir(parents=True, exist_ok=True)
+  path = RESULTS / f'{claim.name}.md'
+  path.write_text(report(claim, rows))
+  path.with_suffix('.jsonl').write_text(
+      ''.join(json.dumps(row) + '\n' for row in rows))
+  claim.draw([row for row in rows if 'factor' not in row],
+             path.with_suffix('.png'))
+
+
+def program(claim: Claim) -> None:
+  """Runs the command line of a claim."""
   parser = argparse.ArgumentParser(
-      description=doc, formatter_class=argparse.RawTextHelpFormatter)
+      description=claim.doc, formatter_class=argparse.RawTextHelpFormatter)
+  parser.add_argument('--folder', type=pathlib.Path,
+                      default=ROOT / 'runs/claims' / claim.name)
   parser.add_argument(
-      '--folder', type=pathlib.Path,
-      default=ROOT / 'runs/claims' / module.rpartition('.')[2])
-  parser.add_argument(
-      '--write', action='store_true', help=f'into {report.RESULT}')
+      '--write', action='store_true', help=f'into {RESULTS}/{claim.name}.*')
   parser.add_argument(
       '--report', action='store_true', help='of the results that are there')
   parser.add_argument('--one', help=argparse.SUPPRESS)
   parser.add_argument('--core', type=int, help=argparse.SUPPRESS)
   args = parser.parse_args()
   folder = args.folder.absolute()
+  tuning, counted = tuning_runs(claim), counted_runs(claim)
   if args.one:
     where = machine()
     os.sched_setaffinity(0, {args.core})  # limits XLA's threads to one core
-    train(args.one, folder, where)
+    run, = (run for run in tuning + counted if run.name == args.one)
+    do(claim, run, folder, where)
     return
   if not args.report:
-    train_all(names, folder, module)
-  results = read(folder, names)
-  if order:
-    results.sort(key=order)
-  text = report.report(results, f'python -m {module}')
-  print(text)
+    module = f'benchmarks.claims.{claim.name}'
+    train_all(tuning, folder, module)
+    freeze(claim, folder)
+    train_all(counted, folder, module)
+  found = [folder / f'{run.name}.json' for run in tuning + counted]
+  rows = [json.loads(path.read_text()) for path in found if path.exists()]
+  print(report(claim, rows))
   if args.write:
-    path = report.RESULT
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    path.with_suffix('.jsonl').write_text(''.join(
-        json.dumps({k: v for k, v in result.items() if k not in unwritten})
-        + '\n' for result in results))
-    report.draw(results, path.with_suffix('.png'))
+    write(claim, rows)

@@ -39,8 +39,9 @@ def validate(config: ConfigDict) -> None:
   check_options(config)
   model, actor = model_config(config), actor_model(config)
   faults = [fault for check in (
-      _groups, _screens, _pkpo, _replay, _off_policy, _cbs, _batches, _lengths,
-      _evaluation, _devices, _attention) for fault in check(config, model)]
+      _groups, _screens, _pkpo, _replay, _off_policy, _scope, _batches,
+      _lengths, _evaluation, _devices, _attention)
+            for fault in check(config, model)]
   faults += _actor(config, model, actor)
   if len(faults) > _MOST:
     faults[_MOST - 1:] = [f'{len(faults) - _MOST + 1} more values do not fit.']
@@ -93,13 +94,15 @@ def _pkpo(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
                f'{most}.')
 
 
-def _cbs(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
-  """Yields fields of CBS that its scope does not use."""
-  if c.selection == 'cbs':
-    replays, scope = c.cbs.scope == 'global', f'cbs.scope={c.cbs.scope}'
-    yield from _without_effect(c, (
-        ('cbs.rounds', replays, scope), ('cbs.keep', not replays, scope),
-        ('cbs.pool', not replays, scope)))
+def _scope(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
+  """Yields fields of the selection that its scope does not use."""
+  if c.selection in ('cbs', 'largest_advantage'):
+    scope = c[c.selection].scope
+    yield from _without_effect(c, [
+        (f'{c.selection}.{name}', scope == needed, f'{c.selection}.{scope=!s}')
+        for name, needed in (
+            ('rounds', 'global'), ('keep', 'intra_group'),
+            ('pool', 'intra_group'))])
 
 
 def _batches(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
@@ -252,6 +255,12 @@ def _actor(
     yield (f'actor.model has {actor.vocab_size} tokens and model '
            f'{model.vocab_size}: ids {fewer} to {more - 1} are of one alone. '
            'Choose an actor with the vocabulary of the policy.')
+  if not c.actor.ppo and not c.actor.distill:
+    yield from _without_effect(c, [
+        (f'actor.{name}', False, 'actor.ppo=False and actor.distill=0, an '
+         'actor that does not learn')
+        for name in ('learning_rate', 'clip_low', 'clip_high',
+                     'distill_top_k')])
   if c.actor.kl_target is not None and not c.actor.distill:
     yield ('actor.kl_target changes lambda_distill by factors, from '
            'actor.distill=0 on: raise that.')

@@ -302,7 +302,8 @@ ACTOR = (
     Field('actor.learning_rate', None, "the actor's peak learning rate, where "
           'it is another model (none: optimizer.learning_rate)', range=ANY,
           kind=float | None),
-    Field('actor.ppo', True, 'train the actor by PPO on its responses'),
+    Field('actor.ppo', True, 'train the actor by PPO on its responses; without '
+          'this and actor.distill it stays as it starts'),
     Field('actor.clip_low', 0.2, "the actor's ratios below 1 minus this are "
           'clipped, with actor.ppo', range='[0, 1]'),
     Field('actor.clip_high', 0.2, "the actor's ratios above 1 plus this are "

@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 import numpy as np
 
 from jaxrl_llm.config.fields import AUTO
+from jaxrl_llm.host import choices
 from jaxrl_llm.host.stages import Stages
 from jaxrl_llm.models.config import ModelConfig
 
@@ -102,10 +103,11 @@ def parts(
            16 * min(heldout, config.eval.problems or heldout)
            * config.eval.samples, on_host=True)]
   if actor and training:
+    learns = choices.actor(config).learns
     found.append(Part(
-        "the actor's weights, with their gradients and moments",
+        f"the actor's weights{', with their gradients and moments' * learns}",
         'choose a smaller actor.model',
-        16 * mesh['data'] * actor.parameter_count()))
+        (16 if learns else 4) * mesh['data'] * actor.parameter_count()))
   if config.warm_start.steps:
     found.append(Part(
         'the demonstrations of a step', 'lower warm_start.batch',

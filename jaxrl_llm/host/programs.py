@@ -164,11 +164,12 @@ def keeps_writer(config: ConfigDict, stages: Stages) -> bool:
   """Returns whether updates need a copy of the parameters that wrote the rows.
 
   The exact normaliser needs them. An actor that is another model takes part in
-  the update itself, so that it needs no copy for its first update.
+  the update itself, so that it needs no copy for its first update, nor for any
+  if it does not learn.
   """
-  rejection = choices.rejection(config)
+  rejection, actor = choices.rejection(config), choices.actor(config)
   return bool(rejection) and rejection.needs_actor and not (
-      rejection.decoupled and updates_per_step(config, stages) == 1)
+      actor and (not actor.learns or updates_per_step(config, stages) == 1))
 
 
 def scored_rows(made: Programs) -> int:

@@ -46,6 +46,11 @@ class Training:
   controlled: bool = False
   importance: str | Callable[..., Array] = 'none'
 
+  @property
+  def learns(self) -> bool:
+    """Whether the actor is trained; else it stays as it starts."""
+    return self.ppo or self.distill > 0
+
 
 def weighted_sum(
     stats: TokenStats, batch: LearnerBatch, weights: Array, distill: Array,

@@ -19,7 +19,7 @@ from jaxrl_llm.learner import rejection as rejection_lib
 from jaxrl_llm.learner import score as score_lib
 from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.learner.forward import Net, Players, Setting
-from jaxrl_llm.learner.optimizer import Optimizer
+from jaxrl_llm.learner.optimizer import NONE, Optimizer
 from jaxrl_llm.learner.sized import Sized
 from jaxrl_llm.learner.update import TrainState
 from jaxrl_llm.models import attention, transformer
@@ -178,7 +178,8 @@ def make(
     trained = jax.eval_shape(
         lambda: transformer.init(jax.random.key(0), model))
   players = Players((model, trained, compose, optimizer), actor and (
-      actor.model, actor.trained, _whole, actor.optimizer))
+      actor.model, actor.trained, _whole,
+      actor.optimizer if cfg.actor.learns else NONE))
 
   def init(*params):
     states = players.map(

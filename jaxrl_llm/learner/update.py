@@ -86,7 +86,12 @@ def update(state, batch, plan, loss, frozen=None, writer=None, *, setting):
     setting: forward.Setting.
   """
   forward.check(batch, setting.cfg)
-  states = Players.of(state)
+  states, still = Players.of(state), None
+  if states.actor and not setting.cfg.actor.learns:
+    # No part of the pass, which has the policy and at most what wrote the rows.
+    states, still = Players(states.policy), states.actor
+    if setting.cfg.rejection and setting.cfg.rejection.needs_actor:
+      writer = still.params
   policy, actor = states
   weights = Weights(states.map(lambda x: x.params), frozen, writer)
   # Skipped updates count too: a row that comes back gets other noise.
@@ -132,7 +137,7 @@ def update(state, batch, plan, loss, frozen=None, writer=None, *, setting):
   metrics = {k: jnp.asarray(v, jnp.float32) for k, v in metrics.items()}
   if facts:
     metrics['rows'] = microbatches.in_place(facts, plan, len(batch.mask))
-  return new.like(state), metrics
+  return new._replace(actor=still or new.actor).like(state), metrics
 
 
 def _rows(batch, loss, number, cfg):

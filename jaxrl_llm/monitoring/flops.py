@@ -24,7 +24,8 @@ _LASTS = 7 * 86_400.0  # seconds; other load may have lowered what was measured
 def of_step(
     cfg: ModelConfig, call: SampleCall, response: np.ndarray,
     rounds: Sequence[tuple[np.ndarray, np.ndarray]], *, epochs: int,
-    frozen: bool, actor: ModelConfig | None = None) -> dict[str, float]:
+    frozen: bool, actor: ModelConfig | None = None,
+    actor_learns: bool = True) -> dict[str, float]:
   """Returns the FLOPs of a training step by phase, 'sample' and 'update'.
 
   Args:
@@ -34,10 +35,12 @@ def of_step(
     rounds: for each round, prompt and response tokens [K] of its rows.
     epochs: number of passes over the rows of a round.
     frozen: whether the model's own weights have no gradient, as with LoRA.
-    actor: the model that samples and is trained too, if it is another.
+    actor: the model that samples, if it is another.
+    actor_learns: whether it is trained too.
   """
   length = call.prompts.length
-  updates = [(cfg, frozen), *([(actor, False)] if actor else [])]
+  updates = [(cfg, frozen), *(
+      [(actor, False)] if actor and actor_learns else [])]
   return dict(
       sample=flops.sample(
           actor or cfg, length, length[call.requests.prompt], response),

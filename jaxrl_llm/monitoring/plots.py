@@ -32,7 +32,8 @@ STYLE = {
     'axes.spines.right': False, 'axes.grid': True, 'grid.alpha': 0.25,
     'axes.axisbelow': True, 'legend.frameon': False}
 
-_BLUE, _RED, _GREEN, _GREY = '#2a6fbb', '#d1495b', '#2e8b57', '#8d99ae'
+COLORS = _BLUE, _RED, _GREEN, _GREY = (
+    '#2a6fbb', '#d1495b', '#2e8b57', '#8d99ae')
 
 PANELS = (
     Panel('Solved', (
@@ -78,7 +79,7 @@ def draw(
     grid = figure.subplots(2, 2, sharex=True)
     for panel, axes in zip(PANELS, grid.flat):
       axes.set_title(panel.title)
-      drawn = [y for line in panel.lines for y in _curve(axes, line, rows)]
+      drawn = [y for line in panel.lines for y in curve(axes, line, rows)]
       axes.set_ylim(0, 1 if panel.share else _top(drawn))
       if len(axes.get_legend_handles_labels()[0]) > 1:
         axes.legend(loc='best', ncols=2)
@@ -98,15 +99,19 @@ def _top(values: Sequence[float]) -> float:
   return 1.25 * ordered[int(0.97 * (len(ordered) - 1))] or 1.0
 
 
-def _drawable(value: Any) -> bool:
+def drawable(value: Any) -> bool:
+  """Returns whether a value is a finite number."""
   return isinstance(value, (int, float)) and math.isfinite(value)
 
 
-def _curve(
+def curve(
     axes: Any, line: Line, rows: Sequence[Mapping[str, Any]]) -> list[float]:
-  """Draws one curve and returns its values, possibly none."""
+  """Draws one curve by the step, and returns its values, possibly none.
+
+  See `draw`: one with few values is drawn as points.
+  """
   points = [(row['step'], row[line.metric]) for row in rows
-            if _drawable(row.get(line.metric))]
+            if drawable(row.get(line.metric))]
   if not points:
     return []
   steps, values = zip(*points)

@@ -35,7 +35,8 @@ class Report(NamedTuple):
 def report(
     parts: build.Parts, wave: Wave, *, step: int, solved: np.ndarray,
     updates: Sequence[Mapping[str, np.ndarray]],
-    measured: Mapping[str, np.ndarray], flops: dict[str, float]) -> Report:
+    measured: Mapping[str, np.ndarray], flops: dict[str, float],
+    trained: Table) -> Report:
   """Collects the report of a step.
 
   Args:
@@ -46,6 +47,7 @@ def report(
     updates: metrics of each optimiser step.
     measured: other metrics, of advantages, stages and rounds.
     flops: model FLOPs by phase.
+    trained: rows after the step's rounds.
   """
   table = wave.rows.table
   row = {
@@ -59,7 +61,7 @@ def report(
   # In one call, for which the processes wait once.
   written = records(step, wave, np.concatenate([
       first, chosen(wave.ask, parts.config.log.samples, step)]),
-                    parts.processes)
+                    trained, parts.processes)
   shown = [{**record, 'prompt': problem.shown} for record, problem in zip(
       written[:len(first)], wave.responses.call.problem())]
   return Report(
@@ -135,23 +137,25 @@ def probe(wave: Table, policy_step: int) -> Probe:
       policy_step)
 
 
-def of_rounds(picked: Sequence[Picked], held: int) -> Row:
+def of_rounds(picked: Sequence[Picked], table: Table, held: int) -> Row:
   """Computes the metrics of a step's train batches.
 
   Args:
     picked: rows of each round.
+    table: they are rows of it.
     held: rows held for later steps.
 
   Returns:
     batch/rounds; batch/rows (rows trained on, over all rounds). Over these
-    rows, NaN without one: batch/staleness (mean) and batch/staleness_max;
-    batch/age and batch/usage (means); batch/replayed (share of rows from
-    earlier rounds). batch/held.
+    rows, NaN without one: batch/reward (mean); batch/staleness (mean) and
+    batch/staleness_max; batch/age and batch/usage (means); batch/replayed
+    (share of rows from earlier rounds). batch/held.
   """
   nothing = Picked(*[np.zeros(0)] * len(Picked._fields))
   rows, late, age, usage = map(np.concatenate, zip(nothing, *picked))
   return {
       'batch/rounds': len(picked), 'batch/rows': len(rows),
+      'batch/reward': float(_mean(table.reward[rows.astype(int)])),
       'batch/staleness': _mean(late),
       'batch/staleness_max': late.max() if len(late) else np.nan,
       'batch/age': _mean(age), 'batch/usage': _mean(usage),
@@ -217,19 +221,28 @@ def of_solved(solved: np.ndarray, kinds: Mapping[str, np.ndarray]) -> Row:
 
 
 def records(
-    step: int, wave: Wave, rows: np.ndarray, processes: Processes,
-) -> list[dict[str, Any]]:
+    step: int, wave: Wave, rows: np.ndarray, trained: Table,
+    processes: Processes) -> list[dict[str, Any]]:
   """Returns the record of each of these rows, in the format of samples.jsonl.
+
+  Its `used` is the number of rounds that have trained on it, None before the
+  round of its group.
 
   Args:
     step: number of the step.
     wave: R responses.
     rows: [K] which rows.
+    trained: rows after the step's rounds.
     processes: who holds which rows; all must call this.
   """
   responses, table = wave.responses, wave.rows.table
   problems = responses.call.problem()
   place = {row: i for i, row in enumerate(responses.rows.tolist())}
+  begun = np.flatnonzero(
+      (trained.round >= 0) & np.isin(trained.group, table.group[rows]))
+  used = {
+      (trained.group[row], trained.sample[row]): trained.usage[row]
+      for row in begun}
   mine = []
   for row in rows.tolist():
     if processes.leads and row in place:
@@ -239,7 +252,8 @@ def records(
           step=step, group=table.group[row], sample=table.sample[row],
           problem_id=problem.id, kind=problem.kind, prompt=problem.prompt,
           reference=problem.reference, response=responses.texts[place[row]],
-          reward=verdict.reward, verdict=verdict.kind, detail=verdict.detail)))
+          reward=verdict.reward, verdict=verdict.kind, detail=verdict.detail,
+          used=used.get((table.group[row], table.sample[row])))))
   every, _ = processes.gather_rows(responses.shard[rows], mine)
   return every
 

@@ -9,5 +9,6 @@ SELECTIONS = {
     'random': 'jaxrl_llm.selection.replay:random',
     'newest': 'jaxrl_llm.selection.replay:newest',
     'replay': 'jaxrl_llm.selection.replay:replay',
+    'largest_advantage': 'jaxrl_llm.selection.replay:largest_advantage',
     'cbs': 'jaxrl_llm.selection.cbs:create',
 }

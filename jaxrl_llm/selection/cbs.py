@@ -21,7 +21,7 @@ from typing import Annotated, Callable, Literal, NamedTuple, Sequence
 import numpy as np
 
 from jaxrl_llm.selection import bandit
-from jaxrl_llm.selection.replay import buffered, oldest_first
+from jaxrl_llm.selection.replay import buffered, oldest_first, scope_of
 from jaxrl_llm.types import Probe, RunSizes, Selection, Table
 
 _Count = Annotated[int, '[1, inf)']
@@ -86,10 +86,7 @@ class _Cbs:
 
   Attributes:
     sizes: numbers of problems, groups and samples, and lengths.
-    rounds: L, rounds that a row stays in the buffer; 1 if only those of the
-      batch are candidates.
-    rows: K, rows of a round.
-    share: rows picked of each group; None for `rows` of all candidates.
+    rounds, rows, share: see `replay.Scope`.
     network: of the scheduler.
     epsilon: number of a round -> probability of a newest row.
     reward: `bandit.reward` with its hyperparameters.
@@ -257,20 +254,11 @@ def create(sizes: RunSizes, options: Options) -> Selection:
   Raises:
     ValueError: `keep` leaves no row to pick.
   """
-  batch, n = sizes.batch, sizes.samples
-  share, rows = None, batch * n
-  if options.scope == 'global':
-    held = options.rounds
-  else:  # The share of a pool or of a group is floor(p n).
-    held, of = 1, batch * n if options.pool else n
-    share = rows = _share(options.keep, of)
-    if not share:
-      raise ValueError(
-          f'cbs.keep={options.keep} of {of} responses is less than one: use at '
-          f'least {1 / of:.3g}.')
-    share, rows = (None, rows) if options.pool else (share, batch * share)
+  scope = scope_of(
+      sizes, 'cbs', scope=options.scope, rounds=options.rounds,
+      keep=options.keep, pool=options.pool)
   cbs = _Cbs(
-      sizes, held, rows, share,
+      sizes, *scope,
       bandit.Network(options.width, options.layers, options.learning_rate),
       epsilon=functools.partial(
           bandit.epsilon, warmup=options.warmup, start=options.epsilon,
@@ -281,8 +269,8 @@ def create(sizes: RunSizes, options: Options) -> Selection:
           entropy_min=options.entropy_min, ablate=options.ablate))
   return Selection(
       init=cbs.init, feedback=cbs.feedback, select=cbs.select, holds=cbs.holds,
-      capacity=(held - 1) * batch * n, rows=rows, stale=held > 1,
-      metrics=metrics)
+      capacity=(scope.rounds - 1) * sizes.batch * sizes.samples,
+      rows=scope.rows, stale=scope.rounds > 1, metrics=metrics)
 
 
 def metrics(state: State) -> dict[str, float]:
@@ -313,11 +301,6 @@ def _nothing() -> Measured:
   return Measured(
       bandit.Reward(np.nan, np.nan, np.nan), np.nan, np.nan,
       np.full(len(bandit.FEATURES), np.nan))
-
-
-def _share(keep: float, rows: int) -> int:
-  """Returns floor(keep * rows); .29 of 100 is 29, though .29 is a bit less."""
-  return int(keep * rows + 1e-9)
 
 
 def _drop(pending: Pending, which: np.ndarray) -> Pending:

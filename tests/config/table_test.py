@@ -59,12 +59,13 @@ REGISTRIES = {
 }
 UNREGISTERED = (
     'overlong.mode', 'optimizer.schedule', 'loss.behaviour', 'off_policy',
-    'speed.rule', 'cbs.scope', 'task.take')
+    'speed.rule', 'cbs.scope', 'largest_advantage.scope', 'task.take')
 # Choices with which all fields of the table appear, in turn.
 CHOSEN = (
     {'advantage': 'pkpo', 'curriculum': 'speed', 'selection': 'cbs',
      'off_policy': 'jackpot', 'actor.model.preset': 'tiny'},
-    {'task.name': 'math', 'loss.importance': 'icepop'})
+    {'task.name': 'math', 'loss.importance': 'icepop',
+     'selection': 'largest_advantage'})
 
 
 def everything():
@@ -97,6 +98,7 @@ def test_every_choice_is_explained_and_accepted(name):
       with_it[choice] = {'actor.model.vocab_size': 24}
     for section, field in (
         ('jackpot.', {'off_policy': 'jackpot'}), ('cbs.', {'selection': 'cbs'}),
+        ('largest_advantage.', {'selection': 'largest_advantage'}),
         ('speed.', {'curriculum': 'speed'}), ('pkpo.', {'advantage': 'pkpo'}),
         ('task.', {'task.name': 'math', 'model.preset': 'qwen3-1.7b'})):
       if name.startswith(section):

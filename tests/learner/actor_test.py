@@ -330,6 +330,38 @@ def test_rows_without_tokens_change_nothing():
               [x.replace(calibration=None) for x in before])
 
 
+@pytest.mark.parametrize('rejected, choices', [
+    (False, {}), (True, {}), (True, dict(z='exact', mask='expected'))], ids=str)
+def test_an_actor_that_does_not_learn_stays_to_the_bit(rejected, choices):
+  """The policy learns as with an actor that does, but for the normaliser.
+
+  A top-k normaliser knows the sampler's tokens alone: there is no pass of the
+  actor in the update. Weight decay would move an actor without a gradient.
+  """
+  decay = optimizer_lib.make(optimizer_lib.OptimizerConfig(
+      learning_rate=.1, steps=9, weight_decay=.1))
+  learner = _learner(
+      sgd=decay, rejected=rejected, training=(('ppo', False), ('distill', 0.0)),
+      **choices)
+  twin = _learner(sgd=decay, rejected=rejected, **choices)
+  batch = _batch()
+  if not rejected:
+    batch = batch.replace(top_ids=None, top_logprobs=None, identity=None)
+  found = []
+  for made in (learner, twin):
+    states = made.init(*jax.device_put((coupled._params(0), _omega())))
+    found.append(jax.device_get(learners.update(made, states, batch, LOSS)))
+  (states, metrics), (others, _) = found
+  plain._same(states[1].params, _omega())
+  assert not jax.tree.leaves(states[1].opt_state) and states[1].step == 0
+  assert not [name for name in metrics if name.startswith('actor_')]
+  assert states[0].step == 1 and np.isfinite(metrics['loss'])
+  if not rejected or choices:
+    # A step of Adam is the sign of a gradient: compare its first moment.
+    plain._close(*(optax.tree.get(x[0].opt_state, 'mu')
+                   for x in (states, others)))
+
+
 def test_the_controller_moves_towards_its_target():
   """By .1 times the relative error, of which at most .2 counts."""
   cfg = dataclasses.replace(TRAINING, controlled=True)

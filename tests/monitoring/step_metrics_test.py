@@ -9,6 +9,7 @@ from jaxrl_llm.host import build
 from jaxrl_llm.monitoring import step_metrics
 from jaxrl_llm.tasks import Problem
 from jaxrl_llm.types import GroupRequests, Picked, Table
+from tests.helpers import tables
 from tests.helpers.tolerance import rounding
 
 USE = dict(busy=8, slots=10, steps=5)
@@ -103,15 +104,18 @@ def test_the_probe_is_a_mean_over_responses():
 
 
 def test_metrics_of_rounds():
+  table = tables.table([0] * 7, range(7), reward=[9, 1, 0, .5, 9, 9, 1])
   got = step_metrics.of_rounds([
       Picked(*map(np.array, ([3, 1], [0, 4], [0, 2], [0, 1]))),
-      Picked(*map(np.array, ([2, 6], [2, 2], [0, 1], [5, 0])))], 5)
+      Picked(*map(np.array, ([2, 6], [2, 2], [0, 1], [5, 0])))], table, 5)
   assert got == {
-      'batch/rounds': 2, 'batch/rows': 4, 'batch/staleness': 2,
-      'batch/staleness_max': 4, 'batch/age': .75, 'batch/usage': 1.5,
+      'batch/rounds': 2, 'batch/rows': 4, 'batch/reward': .625,
+      'batch/staleness': 2, 'batch/staleness_max': 4,
+      'batch/age': .75, 'batch/usage': 1.5,
       'batch/replayed': .5, 'batch/held': 5}
-  nothing = step_metrics.of_rounds([], 0)
-  for name in ('staleness', 'staleness_max', 'age', 'usage', 'replayed'):
+  nothing = step_metrics.of_rounds([], table, 0)
+  for name in (
+      'reward', 'staleness', 'staleness_max', 'age', 'usage', 'replayed'):
     assert np.isnan(nothing.pop(f'batch/{name}'))
   assert nothing == {'batch/rounds': 0, 'batch/rows': 0, 'batch/held': 0}
 

@@ -2,12 +2,14 @@
 
 from fractions import Fraction
 import functools
+import itertools
 from math import comb
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 from jaxrl_llm.ops import advantages, pkpo
 from tests.helpers import devices
@@ -336,6 +338,85 @@ def test_batch_std():
   assert not np.any(equal)
 
 
+@pytest.mark.parametrize('rate', [.05, .3, .9])
+def test_the_variance_of_pass_at_k(rate):
+  """Against all outcomes of n samples, in float64."""
+  def exact(n, k):
+    c = np.arange(n + 1)
+    chance = stats.binom.pmf(c, n, rate)
+    rho = np.array([twin.pass_at_k(n, int(x), k) for x in c])
+    return chance @ rho ** 2 - (chance @ rho) ** 2
+
+  for n in (1, 7):
+    np.testing.assert_allclose(
+        pkpo.pass_at_k_variance(n, rate, 1), exact(n, 1), rtol=1e-12)
+  for k in (2, 4):
+    # The next term of Hoeffding's expansion is smaller by a factor of n.
+    first, second = (
+        exact(n, k) / pkpo.pass_at_k_variance(n, rate, k) - 1
+        for n in (400, 800))
+    assert 0 < second and first / second == pytest.approx(2, rel=.15)
+
+
+PARTITIONED = 's', 's_baselined', 'sloo_minus_one'
+
+
+@pytest.mark.parametrize('n, k', [(4, 2), (6, 3), (6, 2)])
+def test_all_partitions_together_are_all_subsets(n, k):
+  g = np.random.default_rng(n + k).normal(size=n)
+  orders = np.array(list(itertools.permutations(range(n))))
+  back = np.argsort(orders, -1)
+  # rho of the others: what `s_baselined` subtracts, on average.
+  others = np.array([twin.max_at_k(np.delete(g, i), k) for i in range(n)])
+  for name, want in (
+      ('s', twin.s(g, k)), ('s_baselined', twin.s(g, k) - k / n * others),
+      ('sloo_minus_one', twin.sloo_minus_one(g, k))):
+    with jax.enable_x64(True):
+      got = np.asarray(pkpo.partitioned(g[orders], k, transform=name))
+    assert got.dtype == np.float64
+    got = np.take_along_axis(got, back, -1).mean(0)
+    np.testing.assert_allclose(got, want, atol=1e-12)
+
+
+def test_partitions_are_unbiased_and_vary_more():
+  """Over all outcomes of 4 draws of 3 actions: no sampling error."""
+  n, k, p = 4, 2, np.array([.5, .3, .2])
+  value = np.array([0.0, .4, 1.0])
+  outcomes = np.array(list(itertools.product(range(3), repeat=n)))
+  chance = p[outcomes].prod(-1)
+  score = np.eye(3)[outcomes] - p  # gradients of log softmax
+  # The gradient of E[max of k], summed over pairs of actions.
+  pairs = np.array(list(itertools.product(range(3), repeat=k)))
+  exact = np.einsum(
+      'o,o,od->d', p[pairs].prod(-1), value[pairs].max(-1),
+      (np.eye(3)[pairs] - p).sum(1))
+  variance = {}
+  with jax.enable_x64(True):
+    weights = {
+        **{name: getattr(pkpo, name)(value[outcomes], k)
+           for name in ('s', 'sloo_minus_one')},
+        **{f'partitioned {name}': pkpo.partitioned(
+            value[outcomes], k, transform=name) for name in PARTITIONED}}
+  for name, each in weights.items():
+    found = np.einsum('on,ond->od', each, score)
+    np.testing.assert_allclose(chance @ found, exact, atol=1e-12)
+    variance[name] = chance @ ((found - exact) ** 2).sum(-1)
+  assert variance['sloo_minus_one'] < min(
+      found for name, found in variance.items() if name != 'sloo_minus_one')
+  # A mean over partitions has less variance than one of them.
+  assert variance['s'] < variance['partitioned s']
+  assert variance['partitioned s_baselined'] < variance['partitioned s']
+
+
+def test_what_cannot_be_partitioned_is_named():
+  for k, name, said in (
+      (3, 's', 'k=3 does not split n=4 samples into 1 or more'),
+      (4, 's_baselined', 'k=4 does not split n=4 samples into 2 or more'),
+      (2, 'sloo', "transform='sloo' is not known")):
+    with pytest.raises(ValueError, match=said):
+      pkpo.partitioned(np.zeros(4), k, transform=name)
+
+
 # The paper's one-dimensional problem (5.1): x ~ N(theta, 0.1), reward x^2 on
 # [0, 1] and 0 elsewhere, here at theta = 1.
 def reward_1d(x):
@@ -367,15 +448,24 @@ def test_the_gradient_is_unbiased_and_sloo_minus_one_varies_least(k):
   def estimates(key):
     x = theta + 0.1 * jax.random.normal(key, (draws, n))
     score = (x - theta) / 0.1 ** 2
-    return {name: jnp.sum(getattr(pkpo, name)(reward_1d(x), k) * score, -1)
-            for name in TRANSFORMS}
+    weights = {
+        **{name: getattr(pkpo, name)(reward_1d(x), k) for name in TRANSFORMS},
+        **{f'partitioned {name}': pkpo.partitioned(
+            reward_1d(x), k, transform=name) for name in PARTITIONED if k > 1}}
+    return {
+        name: jnp.sum(each * score, -1) for name, each in weights.items()}
 
   exact = slope_1d(theta, k)
   variance = {}
-  for name, values in estimates(jax.random.key(k)).items():
+  with jax.enable_x64(True):
+    found = estimates(jax.random.key(k))
+  for name, values in found.items():
     values = np.float64(values)
     error = values.std() / draws ** 0.5
     assert abs(values.mean() - exact) < 4 * error, name
     variance[name] = values.var()
   if k > 1:
     assert variance['sloo_minus_one'] < variance['sloo'] < variance['s']
+    for name in PARTITIONED:  # Fig. 4
+      assert variance[f'partitioned {name}'] > variance[
+          {'s_baselined': 'sloo'}.get(name, name)]

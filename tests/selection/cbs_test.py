@@ -5,7 +5,7 @@ from jax import flatten_util
 import numpy as np
 import pytest
 
-from jaxrl_llm.selection import bandit, cbs
+from jaxrl_llm.selection import bandit, cbs, replay
 from jaxrl_llm.types import Probe, rows_of, RunSizes
 from tests.helpers import tables, tiny
 from tests.reference import bandit as reference
@@ -211,12 +211,46 @@ def test_shares_are_rounded_down(batch, samples, keep, pool, rows):
   assert (made.rows, made.capacity, made.stale) == (rows, 0, False)
 
 
-def test_a_share_of_nothing_is_one_sentence():
+@pytest.mark.parametrize('made_by, name', [
+    (create, 'cbs'), (replay.largest_advantage, 'largest_advantage')])
+def test_a_share_of_nothing_is_one_sentence(made_by, name):
   with pytest.raises(ValueError, match=(
-      'cbs.keep=0.2 of 4 .*use at least 0.25')) as error:
-    create(SIZES, scope='intra_group', keep=.2)
+      f'{name}.keep=0.2 of 4 .*use at least 0.25')) as error:
+    made_by(SIZES, scope='intra_group', keep=.2)
   assert '\n' not in str(error.value)
-  assert create(SIZES, scope='intra_group', keep=.2, pool=True).rows == 2
+  assert made_by(SIZES, scope='intra_group', keep=.2, pool=True).rows == 2
+
+
+@pytest.mark.parametrize('fields', [
+    dict(rounds=1), dict(rounds=3), dict(scope='intra_group', keep=.5),
+    dict(scope='intra_group', keep=.42, pool=True)], ids=str)
+def test_the_largest_advantage_is_cbs_with_that_score(fields, monkeypatch):
+  """The same buffer, numbers of rows and rows; advantages here all differ."""
+  advantage = bandit.FEATURES.index('advantage')
+  monkeypatch.setattr(
+      bandit, 'scores',
+      lambda network, state, rows, size: np.abs(rows[:, advantage]))
+  twin = create(SIZES, **SMALL, warmup=0, epsilon=0.0, epsilon_min=0.0,
+                **fields)
+  made = replay.largest_advantage(SIZES, **fields)
+  assert (made.rows, made.capacity, made.stale) == (
+      twin.rows, twin.capacity, twin.stale)
+  states, rows, old = [twin.init((1,)), made.init((1,))], Rows(3), 0
+  for number in range(50):
+    taken, _ = rows.begin(failing=.3 if number % 3 == 0 else 0.0)
+    table = rows.table()
+    batch, found = rows_of(table, taken, N), []
+    for i, selection in enumerate((twin, made)):
+      states[i], picked = selection.select(states[i], table, batch, (number,))
+      found.append(tables.names(table, picked))
+    assert sorted(filter(None, found[0])) == sorted(filter(None, found[1]))
+    assert len(found[1]) == made.rows
+    old += sum(
+        rows.facts[name]['round'] < number for name in found[1] if name)
+    held = made.holds(states[1], table)
+    np.testing.assert_array_equal(held, twin.holds(states[0], table))
+    rows.keep(set(tables.names(table, np.flatnonzero(held))))
+  assert (old > 0) == (fields.get('rounds', 1) > 1)
 
 
 def first_rounds(made, rounds=3, seed=0):

@@ -175,6 +175,31 @@ def test_ties_are_equally_likely(name, rows, wanted):
         draws * p * (1 - p))).all(), first
 
 
+@pytest.mark.parametrize('fields, wanted', [
+    # Groups 0, 1 are of round 0, group 2 of round 1. By |advantage| and age:
+    # 3 rows of 1.0 (2, 4, 9); then of .5 the newer 8 and 10, before 0, 1, 3.
+    (dict(), [1/3, 1/3, 1, 1/3, 1, 0, 0, 0, 1, 1, 1, 0]),
+    (dict(rounds=1), [0] * 8 + [1] * 4),
+    (dict(scope='intra_group', keep=.5), [0] * 8 + [.5, 1, .5, 0])], ids=str)
+def test_of_the_largest_advantages_the_newest_then_any_are_picked(
+    fields, wanted):
+  sizes = SIZES._replace(batch=1 + (fields == {}), samples=3 + (fields != {}))
+  table = tables.table(
+      [0] * 4 + [1] * 4 + [2] * 4, [*range(N)] * 3, round=[0] * 8 + [1] * 4,
+      advantage=[.5, -.5, 1, .5, -1, 0, 0, .25, .5, -1, -.5, 0])
+  made = replay.largest_advantage(sizes, **fields)
+  state = made.init((0,))._replace(rounds=1)
+  counts, draws, batch = np.zeros(12), 2000, np.full((1, N), -1)
+  for key in range(draws):
+    picked = made.select(state, table, batch, (key, 5))[1]
+    counts[picked] += 1
+    values = np.abs(table.advantage[picked])
+    assert (np.diff(values) <= 0).all()
+  p = np.array(wanted)  # five standard deviations of a binomial
+  assert (np.abs(counts - draws * p) <= 5 * np.sqrt(
+      draws * p * (1 - p))).all(), counts
+
+
 def test_all_rows_are_the_rows_of_the_batch():
   made = all_rows.create(SIZES)
   assert (made.rows, made.capacity, made.stale) == (B * N, 0, False)
@@ -197,7 +222,7 @@ def test_all_rows_are_the_rows_of_the_batch():
 
 
 @pytest.mark.parametrize('create', [
-    all_rows.create, *[
+    all_rows.create, replay.largest_advantage, *[
         lambda sizes, name=name: getattr(replay, name)(
             sizes, rounds=2, rows=None) for name in DEFAULT]])
 def test_states_have_fixed_shapes(create):

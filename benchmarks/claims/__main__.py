@@ -1,0 +1,23 @@
+"""Writes the reports and pictures of all claims from their committed rows.
+
+  python -m benchmarks.claims
+"""
+
+import importlib
+
+from benchmarks.claims import runs
+
+NAMES = ('pkpo', 'pkpo_arc', 'speed', 'jackpot', 'jackpot_actor', 'cbs',
+         'all_four', 'real')
+
+
+def claims() -> list[runs.Claim]:
+  """Returns all claims."""
+  return [importlib.import_module(f'benchmarks.claims.{name}').CLAIM
+          for name in NAMES]
+
+
+if __name__ == '__main__':
+  for claim in claims():
+    if rows := runs.committed(claim):
+      runs.write(claim, rows)

@@ -1,0 +1,199 @@
+"""Tests of the claims: statistics, frozen settings, reports from their rows."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from benchmarks.claims import __main__ as all_claims
+from benchmarks.claims import runs, tables
+from jaxrl_llm import config as config_lib
+from jaxrl_llm.host import stages
+from tests.helpers.devices import ROOT
+
+CLAIMS = {claim.name: claim for claim in all_claims.claims()}
+MEASURED = {name: rows for name, claim in CLAIMS.items()
+            if (rows := runs.committed(claim))}
+
+
+def rows_of(arm, values, first=10):
+  return [{'arm': arm, 'seed': first + i, 'x': value}
+          for i, value in enumerate(values)]
+
+
+def x(result):
+  return result['x']
+
+
+def test_students_interval_is_scipys():
+  rng = np.random.default_rng(0)
+  a, b = rng.normal(size=(2, 7))
+  arms = {'a': rows_of('a', a), 'b': rows_of('b', b)}
+  want = stats.ttest_rel(a, b).confidence_interval(.95)
+  found = tables.student([p - q for p, q in tables.pairs(arms, 'a', 'b', x)])
+  np.testing.assert_allclose(
+      found, ((a - b).mean(), want.low, want.high), rtol=1e-9)
+  # The logarithm's, for ratios.
+  p, q = np.exp(a), np.exp(b)
+  low, high = np.exp(want)
+  text = tables.ratio((p / q).tolist())
+  assert text.startswith(
+      f'{stats.gmean(p / q):.2f} [{low:.2f}, {high:.2f}]')
+
+
+def test_the_bootstrap_is_scipys():
+  values = np.random.default_rng(1).exponential(size=80)
+  found = tables.bootstrap(values)
+  want = stats.bootstrap(
+      (values,), np.mean, n_resamples=tables.DRAWS, method='percentile',
+      rng=np.random.default_rng(2)).confidence_interval
+  # Quantiles of 10,000 draws: their error is about 2% of the deviation.
+  near = .1 * values.std() / 80 ** .5
+  assert found.mean == pytest.approx(values.mean())
+  np.testing.assert_allclose(found[1:], want, atol=near)
+
+
+@pytest.mark.parametrize('values, words', [
+    ((.1, .2, .3), True), ((.1, .11, .12), False), ((-.3, -.29, -.31), False),
+    ((0.0, 0.0, 0.0), True)])
+def test_an_interval_with_0_is_said(values, words):
+  arms = {'a': rows_of('a', values), 'b': rows_of('b', [0.0] * 3)}
+  said = tables.difference(arms, 'a', 'b', x)
+  assert said.endswith('not distinguishable') == words, said
+
+
+def test_both_intervals_must_leave_out_0():
+  """Over seeds the difference is certain, over problems it is not."""
+  each = np.array([1.0, -1.0, .3])
+  arms = {'a': rows_of('a', [.1, .1001]), 'b': rows_of('b', [0.0, 0.0])}
+  by = lambda result: each * (result['arm'] == 'a')
+  assert 'not' not in tables.difference(arms, 'a', 'b', x)
+  assert tables.difference(arms, 'a', 'b', x, problems=by).endswith(
+      '], not distinguishable')
+
+
+def test_arms_are_paired_by_the_seeds_that_both_have():
+  arms = {'a': rows_of('a', [1, 2, 3], 10), 'b': rows_of('b', [7, 8, 9], 11)}
+  assert tables.pairs(arms, 'a', 'b', x) == [(2, 7), (3, 8)]
+  assert tables.difference(arms, 'a', 'c', x) == 'not run'
+  assert tables.difference(
+      {**arms, 'b': rows_of('b', [7], 10)}, 'a', 'b', x) == 'not run'
+
+
+def test_figures_at_equal_samples():
+  """Of the arm with fewer samples, at the same seed; means of 3 evaluations."""
+  arms = {'a': [{'seed': 1, 'samples': [0, 10, 20], 'pass@1': [0, .3, .6]}],
+          'b': [{'seed': 1, 'samples': [0, 15], 'pass@1': [0, .9]}]}
+  at = tables.at_equal(arms, 'samples')
+  assert at(arms['b'][0]) == pytest.approx(.45)
+  # Halfway from the mean of (0, .3) to that of (0, .3, .6).
+  assert at(arms['a'][0]) == pytest.approx((.15 + .3) / 2)
+
+
+def test_curves_count_what_was_spent():
+  row = {'response/count': 8, 'response/length': 2.0, 'batch/rounds': 1,
+         'speed/flops': 2e9, 'seconds/step': 1.0, 'update/tokens': 12}
+  rows = [{'eval/pass@1': .1, 'eval/pass@1_error': .0}, *(
+      dict(row, **({'seconds/step': 50.0} if i == 0 else {}))
+      for i in range(6))]
+  rows[6].update({'eval/pass@1': .5, 'eval/pass@1_error': .25})
+  assert tables.curves_of(rows) == {
+      'samples': [0, 48], 'updates': [0, 6], 'gflops': [0, 12],
+      'elapsed': [0, 6], 'generated': [0, 96], 'trained': [0, 72],
+      'pass@1': [.1, .5], 'error': .25}  # the step that compiles counts as 1 s
+
+
+def claim_of(**changes):
+  made = CLAIMS['cbs']._replace(
+      name='made', config='configs/countdown.py', keys=('arm',), arms={
+          'base': runs.Arm({'loss.entropy_bonus': 0.0}, rate='base'),
+          'other': runs.Arm({'samples_per_prompt': 4}, rate='base'),
+          'fixed': runs.Arm({runs.RATE: 0.0})}, seeds=(10, 11), figure=x)
+  return made._replace(**changes)
+
+
+def test_settings_are_chosen_on_their_own_seeds_and_frozen(tmp_path):
+  claim = claim_of()
+  tuning = runs.tuning_runs(claim)
+  assert {run.arm for run in tuning} == {'base'} and len(tuning) == 6
+  assert {run.seed for run in tuning} == set(runs.TUNING_SEEDS)
+  for run in tuning:  # a factor of 3 is best on average, 1 on seed 0
+    value = {1 / 3: 0, 1: .5, 3: 1}[run.factor] - (
+        .6 if (run.factor, run.seed) == (3, 0) else 0)
+    runs.save(tmp_path, run.name, {'x': value})
+  assert runs.freeze(claim, tmp_path) == {'base': 3}
+  rate = config_lib.load(claim.config).optimizer.learning_rate
+  given = lambda arm: runs.fields_of(
+      claim, runs.Run(arm, 10), runs.freeze(claim, tmp_path))
+  assert given('base') == {
+      'seed': 10, 'loss.entropy_bonus': 0.0, runs.RATE: 3 * rate}
+  assert given('other')[runs.RATE] == 3 * rate  # inherited
+  assert given('fixed')[runs.RATE] == 0
+  # Later results change nothing, and changed arms are refused.
+  runs.save(tmp_path, tuning[0].name, {'x': 99})
+  assert runs.freeze(claim, tmp_path) == {'base': 3}
+  changed = claim._replace(arms={
+      **claim.arms, 'other': runs.Arm({'samples_per_prompt': 2}, rate='base')})
+  with pytest.raises(ValueError, match='Arm other differs .* frozen'):
+    runs.freeze(changed, tmp_path)
+
+
+def test_a_run_writes_a_row_with_its_names_and_rate(tmp_path):
+  seen = []
+
+  def measure(config, name, folder, fields):
+    seen.append((config, name, fields))
+    return {'x': fields[runs.RATE]}
+
+  claim = claim_of(measure=measure)
+  for run in runs.tuning_runs(claim) + runs.counted_runs(claim)[:1]:
+    runs.do(claim, run, tmp_path, 'here')
+  rows = [json.loads((tmp_path / f'{name}.json').read_text())
+          for _, name, _ in seen]
+  assert [row.get('factor') for row in rows] == [*runs.RATES] * 2 + [None]
+  assert rows[-1]['seed'] == 10 and rows[-1]['arm'] == 'base'
+  assert rows[-1]['rate'] == rows[-1]['x'] == max(row['x'] for row in rows)
+  text = runs._tuned(claim, rows)
+  assert 'chosen on seeds 0 and 1' in text and '| base |' in text
+
+
+@pytest.mark.parametrize('name', CLAIMS)
+def test_seeds_that_count_are_none_that_settings_are_chosen_on(name):
+  claim = CLAIMS[name]
+  assert min(claim.seeds) >= runs.FIRST > max(runs.TUNING_SEEDS)
+  for arm, made in claim.arms.items():
+    assert not made.rate or claim.arms[made.rate].rate == made.rate, arm
+    assert claim.row_of(arm, 10).keys() == {*claim.keys, 'seed'}
+  names = [run.name for run in
+           runs.tuning_runs(claim) + runs.counted_runs(claim)]
+  assert len(names) == len({*names})
+
+
+@pytest.mark.parametrize('name', [x for x in CLAIMS if x != 'real'])
+def test_every_arm_is_a_valid_config(name):
+  """The one that is left out needs a model from the hub."""
+  claim = CLAIMS[name]
+  for arm, made in claim.arms.items():
+    stages.validate(config_lib.load(
+        str(ROOT / claim.config_of(arm)), {'seed': 10, **made.fields}))
+
+
+@pytest.mark.parametrize('name', MEASURED)
+def test_reports_and_the_readme_come_from_the_rows(name):
+  claim, rows = CLAIMS[name], MEASURED[name]
+  assert runs.report(claim, rows) == (
+      runs.RESULTS / f'{name}.md').read_text(), (
+          'python -m benchmarks.claims writes it anew')
+  readme = ' '.join((ROOT / 'README.md').read_text().split())
+  said = runs.said(claim, rows)
+  assert said in readme, f'The README should say: {said}'
+
+
+def test_numbers_of_the_readme_on_claims_are_said_by_reports():
+  """Differences and errors, as reports write them, stand nowhere else."""
+  readme = ' '.join((ROOT / 'README.md').read_text().split())
+  for name, rows in MEASURED.items():
+    readme = readme.replace(runs.said(CLAIMS[name], rows), '')
+  assert not re.findall(r'\d ± \d|\[[-+]?\d\.\d+, [-+]?\d', readme)
