@@ -66,8 +66,8 @@ _PKPO = (
          'cumulative sum of differences, with exact zeros and k=1; the same '
          'numbers'),
     Part('Eq. 35', TRUE, '`notebooks/pkpo.ipynb`'),
-    Part('Eq. 36 to 40', NOT_HERE, 'the asymptotic variance of an estimator; '
-         'nothing in training uses it'),
+    Part('Eq. 36 to 39', NOT_HERE, 'steps to Eq. 40'),
+    Part('Eq. 40', TRUE, '`ops/pkpo.py`, `pass_at_k_variance`'),
     Part('Eq. 41 to 47', NOT_HERE, f'{_PROOF} of Theorem 2'),
     Part('Eq. 48, 49', DIFFERS, '`ops/pkpo.py`, `s`: one reverse cumulative '
          'sum; the same numbers'),
@@ -93,7 +93,8 @@ _PKPO = (
     Part('Figure 2', TRUE, '`notebooks/pkpo.ipynb`'),
     Part('Figure 3', TRUE, 'the arm of annealed k of '
          '`configs/pkpo/gemma2_2b_math.py`; the figure does not say its model'),
-    Part('Figure 4', TRUE, '`notebooks/pkpo.ipynb`'),
+    Part('Figure 4', TRUE, '`ops/pkpo.py`, `partitioned`; '
+         '`notebooks/pkpo.ipynb`'),
     Part('Figure 5', TRUE, '`notebooks/pkpo.ipynb`'),
     Part('Figure 6', TRUE, 'metrics of each step: '
          '`monitoring/step_metrics.py`, `of_solved`, and the entropy'),
@@ -227,16 +228,17 @@ _CBS = (
     Part('Figure 1', NOT_HERE, 'a drawing of the method'),
     Part('Figure 2', TRUE, 'metrics of each step'),
     Part('Figure 3', TRUE, 'Table 5 as bars'),
-    Part('Figure 4', TRUE, 'metrics of each step, of the arm w/o Entropy'),
+    Part('Figure 4', TRUE, '`monitoring/figures.py`, `cbs_4`, of the arm w/o '
+         'Entropy'),
     Part('Figures 5 to 7', TRUE, 'metrics of each step: evaluation, reward, '
          'seconds of the update'),
-    Part('Figure 8', TRUE, 'metrics of each step, of the arm w/o Entropy'),
+    Part('Figure 8', TRUE, '`monitoring/figures.py`, `cbs_8`, of the arm w/o '
+         'Entropy'),
     Part('Figure 9', TRUE, '`selection/bandit.py`, `correlations`; '
          '`notebooks/cbs.ipynb`'),
-    Part('Figure 10', TRUE, 'arms of `configs/cbs/qwen3_4b_math.py`, not run '
-         'at this size'),
-    Part('Figures 11, 12', NOT_HERE, 'two responses, one that was picked and '
-         'one that was not; samples.jsonl has those of a run'))
+    Part('Figure 10', TRUE, '`monitoring/figures.py`, `cbs_10`; arms of '
+         '`configs/cbs/qwen3_4b_math.py`, not run at this size'),
+    Part('Figures 11, 12', TRUE, '`monitoring/figures.py`, `cbs_cases`'))
 
 _SPEED = (
     Part('Eq. 1', TRUE, '`sampling/generate.py`, `generate`'),
@@ -262,11 +264,9 @@ _SPEED = (
          '`configs/speed/qwen25_7b_math.py`, not run at this size; small, '
          '`benchmarks/results/claims/speed.md`'),
     Part('Figure 1', TRUE, 'a drawing, and the mean of the runs of Table 1'),
-    Part('Figure 2', TRUE, 'pass rates: `jaxrl_llm/evaluate.py` with '
-         '--checkpoint=start; seconds of each phase are metrics'),
+    Part('Figure 2', TRUE, '`monitoring/figures.py`, `speed_2`'),
     Part('Figure 3', TRUE, 'the runs of Table 1'),
-    Part('Figure 4', TRUE, 'metrics of each step: train accuracy, gradient '
-         'norm'),
+    Part('Figure 4', TRUE, '`monitoring/figures.py`, `speed_4`'),
     Part('Figure 5', TRUE, 'arms of `configs/speed/qwen25_1p5b_math.py`, not '
          'run at this size'),
     Part('Figure 6', TRUE, 'the runs of Table 1'))
