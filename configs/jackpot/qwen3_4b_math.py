@@ -78,6 +78,7 @@ def get_config(arg=None):
   c.mesh.fsdp = 32
   c.mesh.tensor = 4
   c.sampling.slots = 16
+  c.sampling.prefill_prompts = 8  # of 64 on a data shard
   c.sampling.chunk = 256
   c.learner.tokens_per_microbatch = 9216
   c.learner.remat = 'attention'

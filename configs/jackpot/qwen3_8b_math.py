@@ -5,7 +5,8 @@
 
 As configs/jackpot/qwen3_4b_math.py, which has the argument 128x and says how
 the paper was read, but for 50,000 examples. launch/FITS.md has the memory and
-the estimated time. Not run at this size yet.
+the estimated time; with 128x a chip would need 18.4 GiB of its 16, so that it
+takes a larger slice. Not run at this size yet.
 
 Beside the paper, as python -m configs.papers writes it:
 - jackpot.alpha=acceptance, in the paper mask (v2 section 4.4.2, the share

@@ -16,11 +16,11 @@ levels a step, 8 responses each. Most first responses ramble; a response counts
 if it ends with the right number. The 512 held-out problems have other numbers
 and wordings.
 
-With seeds 0, 1 and 2 held-out pass@1 goes from .062, .059 and .045 to .529, .490
-and .527 (standard errors .010 and .022). Mean by level: sums .07 to .76,
+With seeds 0, 1 and 2 held-out pass@1 goes from .062, .059 and .045 to .529,
+.490 and .527 (standard errors .010 and .022). Mean by level: sums .07 to .76,
 two-digit sums and differences .05 to .51, products .11 to .73, two steps .03 to
-.13. Read leniently, the last number of a response is right in .08 before and .52
-after. It takes 18 to 20 minutes on 2 cores, and 7 GB
+.13. Read leniently, the last number of a response is right in .08 before and
+.52 after. It takes 18 to 20 minutes on 2 cores, and 7 GB
 (benchmarks/results/smollm2.md).
 
 The settings were chosen on seeds 100 and 101. At a learning rate of 4e-5 the
