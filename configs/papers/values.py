@@ -1,4 +1,4 @@
-"""What the papers say of their experiments, and where configs differ, as data.
+"""Values of the papers' experiments and differences of the configs, as data.
 
 `EXPERIMENTS` has an experiment for each config of a paper: a config file names
 it (`PAPER`), and an argument adds ':ARGUMENT'. `paper` has the paper's values,

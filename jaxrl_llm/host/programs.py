@@ -246,7 +246,7 @@ def prompts_per_shard(
 
 
 class SamplerUse(NamedTuple):
-  """What a sampler is for.
+  """Choices of a sampler that differ between training and evaluation.
 
   Attributes:
     slots: decode slots on each data shard; None for `sampling.slots`.
@@ -278,7 +278,7 @@ def make_sampler(
     model: the architecture.
     stops: what ends a response.
     curriculum: its capacities are the sizes of a wave.
-    use: what it is for.
+    use: choices for training or evaluation.
   """
   window = _prefill_prompts(config, mesh, curriculum)
   if use.own_prompts:

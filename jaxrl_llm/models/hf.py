@@ -136,7 +136,7 @@ def warn_of_length(folder: pathlib.Path, length: int) -> None:
 
 
 class Leaf(NamedTuple):
-  """Where a leaf of the parameter tree is in the files.
+  """Place in the files of a leaf of the parameter tree.
 
   Attributes:
     layers: numbers of the layers that it is stacked over; none outside of the

@@ -24,7 +24,7 @@ _OUTER = ('dtype', 'torch_dtype', 'quantization_config')
 
 
 class Family(NamedTuple):
-  """What is particular to a family of models.
+  """Differences of a family of models from the others.
 
   A field of config.json that transformers does not read in a family says
   nothing there.

@@ -99,7 +99,7 @@ PLAIN = Execution()
 
 
 class Reads(NamedTuple):
-  """How `forward` reads parameters that are split over devices.
+  """Functions that read parameters which may be split over devices.
 
   Attributes:
     lookup: (table [V, D], tokens [B, S]) -> rows of the table [B, S, D].
@@ -114,7 +114,7 @@ DIRECT = Reads()
 
 
 class Kept(NamedTuple):
-  """What `forward` keeps of the layers.
+  """Values of the layers that `forward` returns.
 
   Attributes:
     kv: the rotated keys and the values, each [layers, B, S, KV, h], if asked

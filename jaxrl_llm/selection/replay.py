@@ -19,7 +19,7 @@ _Rows = Annotated[int | None, '[1, inf)']
 
 
 class Scope(NamedTuple):
-  """What a round picks from, and how many rows.
+  """Candidates of a round, and the number of rows that it picks.
 
   Attributes:
     rounds: L, rounds that a row stays in the buffer; 1 if only those of the

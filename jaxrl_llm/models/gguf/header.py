@@ -40,7 +40,7 @@ class Info(NamedTuple):
 
 
 class Header(NamedTuple):
-  """What a file says before its weights.
+  """Header of a file: all before its weights.
 
   Attributes:
     path: the file.
