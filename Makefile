@@ -18,7 +18,7 @@ help:
 	@echo 'make test-cpus  the numeric tests as older processors run them'
 	@echo 'make test-slow  the tests that take minutes each'
 	@echo 'make fits       compile the pod configs for TPUs, write launch/FITS.md'
-	@echo 'make lint       ruff alone'
+	@echo 'make lint       ruff, and the types of the public functions'
 	@echo 'make clean      remove $(VENV); runs are kept'
 
 train: $(VENV)/base
@@ -76,6 +76,7 @@ fits: $(VENV)/base
 
 lint: $(VENV)/test
 	$(RUN) -m ruff check .
+	$(RUN) -m mypy
 
 clean:
 	rm -rf $(VENV)

@@ -71,6 +71,7 @@ setuptools.setup(
             'gcsfs',
             'gguf',
             'ipykernel',
+            'mypy',  # checks the types of the public functions
             # Compiles for TPUs; there is no libtpu for other machines.
             'jax[tpu]; sys_platform == "linux" '
             'and platform_machine == "x86_64"',
@@ -81,6 +82,7 @@ setuptools.setup(
             'pytest-xdist',  # two files of tests at a time
             'ruff',
             'scipy',
+            'setuptools',  # lists what a wheel holds
             'torch==2.13.0',  # the losses are compared with TRL's
             'trl==1.16.0',
         ],

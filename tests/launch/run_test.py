@@ -81,6 +81,13 @@ def test_dry_run_prints_the_commands_and_runs_nothing(here, capsys):
   assert not (here / 'runs').exists()
 
 
+def test_the_program_that_sweeps(here, capsys, monkeypatch):
+  monkeypatch.setattr(sys, 'argv', [
+      'jaxrl-sweep', f'--config={here}/small.py', '--dry_run'])
+  assert run.sweep() == 0
+  assert len(capsys.readouterr().out.splitlines()) == 4
+
+
 def test_failures_stop_nobody_and_are_tried_again(here, capsys):
   command = arguments(here, '--sweep', '--parallel=2')
   assert run.main(command) == 1
