@@ -176,8 +176,8 @@ def _wheel(tmp_path):
       check=True, capture_output=True, text=True).stdout.strip()
   file, = tmp_path.glob('*.whl')
   subprocess.run([
-      *pip, '--python', python, 'install', '--no-deps', '--no-index', file],
-                 check=True)
+      *pip, '--python', python, 'install', '--no-deps', '--no-index',
+      '--ignore-installed', file], check=True)
   pathlib.Path(site, 'others.pth').write_text(sysconfig.get_path('purelib'))
   (tmp_path / 'work').mkdir()
   return tmp_path
