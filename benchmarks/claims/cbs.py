@@ -101,11 +101,12 @@ them. "CBS*" picks 2 of the 8 responses to each prompt, and "random, 64 of \
 256" as many of the whole batch: these take one update where the others take \
 four. The oracle scores the candidates of CBS by the inner product of their \
 gradients with that of the mean reward of a probe batch, of as many samples \
-again (benchmarks/claims/oracle.py). "replayed" is the share of rows of an earlier batch, "used before" the \
-mean number of rounds that had trained on a row. Milliseconds are medians over \
-steps on one core that other runs slow down. Columns of the bandit are means \
-over the second half: both terms of its reward (Eq. 10), its loss, and the \
-correlation of scores and features (Fig. 9).'''
+again (benchmarks/claims/oracle.py). "replayed" is the share of rows of an \
+earlier batch, "used before" the mean number of rounds that had trained on a \
+row. Milliseconds are medians over steps on one core that other runs slow \
+down. Columns of the bandit are means over the second half: both terms of its \
+reward (Eq. 10), its loss, and the correlation of scores and features (Fig. \
+9).'''
 
 
 def summary(results: Sequence[tables.Result]) -> str:

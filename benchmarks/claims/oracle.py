@@ -10,8 +10,8 @@ with the loss L_i, a sum over its tokens, has the score
 the inner product of g and the negative gradient of L_i: how much a small step
 of plain gradient descent on row i alone raises the mean reward of the probe.
 The rows with the largest scores are trained on, of equal ones the newest.
-Candidates and their number are those of CBS. No run could afford this: the probe costs as many samples as the
-step, and they are not counted.
+Candidates and their number are those of CBS. No run could afford this: the
+probe costs as many samples as the step, and they are not counted.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.ops import advantages
 from jaxrl_llm.selection.replay import buffered, oldest_first
-from jaxrl_llm.types import Array, GroupRequests, LearnerBatch, RolloutTokens
+from jaxrl_llm.types import Array, LearnerBatch, RolloutTokens
 
 CHUNK = 64  # rows of a pass
 FIRST = 1 << 20  # sample number of the probes: no sample of a run has it
