@@ -78,6 +78,8 @@ fits: $(VENV)/base
 # The variable leaves out an announcement about a later mkdocs.
 docs: $(VENV)/docs
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
+	@echo 'build/docs/index.html; its search needs a server:' \
+	  '$(RUN) -m http.server --directory build/docs'
 
 lint: $(VENV)/test
 	$(RUN) -m ruff check .

@@ -4,8 +4,8 @@ README.md is the home page. CONTRIBUTING.md, CHANGELOG.md and the reports are
 pages too, where the repository has them. Links between files are written as
 they work in the repository, and changed here to those of the site; what the
 site does not have is linked in the repository. Two pages are made from the
-code: fields and metrics. The end of the build fails if a page would load
-anything from a network.
+code, fields and metrics; a link to their source leads to them. The end of the
+build fails if a page would load anything from a network.
 """
 
 import ast
@@ -19,13 +19,15 @@ from typing import Any, Iterable, Iterator, NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / 'jaxrl_llm'
-# Files beside docs/ that are part of the site, and pages that are made.
+# Files beside docs/ that are part of the site.
 BESIDE = (
     'README.md', 'CHANGELOG.md', 'CONTRIBUTING.md', 'launch/FITS.md',
     'benchmarks/README.md', 'benchmarks/results/**/*.md',
     'benchmarks/results/**/*.png')
+# Sources of which the site has a page: links lead to it.
 MADE = {
-    'docs/fields.md': lambda: fields(), 'docs/metrics.md': lambda: metrics()}
+    'jaxrl_llm/config/fields.py': ('fields.md', lambda: fields()),
+    'jaxrl_llm/monitoring/step_metrics.py': ('metrics.md', lambda: metrics())}
 
 _FENCE = re.compile(r'(^```.*?^```$)', re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r'\]\(([^)\s:#]+)(#[^)\s]*)?\)')
@@ -51,6 +53,8 @@ class Metric(NamedTuple):
 
 def place(path: str) -> str:
   """Returns where the site has a file of the repository."""
+  if path in MADE:
+    return MADE[path][0]
   return 'index.md' if path == 'README.md' else path.removeprefix('docs/')
 
 
@@ -233,7 +237,8 @@ def on_files(files: Any, config: Any) -> Any:
   from mkdocs.structure.files import File
   for path in sorted(in_site()):
     if path in MADE:
-      files.append(File.generated(config, place(path), content=MADE[path]()))
+      files.append(File.generated(
+          config, place(path), content=MADE[path][1]()))
     elif not path.startswith('docs/'):
       files.append(File.generated(
           config, place(path), abs_src_path=str(ROOT / path)))

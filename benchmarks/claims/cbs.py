@@ -95,7 +95,7 @@ correlation of scores and features (Fig. 9).'''
 
 
 def summary(results: Sequence[tables.Result]) -> str:
-  """Returns the sentences of the README."""
+  """Returns the sentences of the documentation."""
   arms = tables.by_arm(results, LABELS, objective='grpo')
   said = [tables.compared(arms, LABELS, arm, other, end()) for arm, other in (
       ('cbs', 'all'), ('largest', 'all'), ('cbs_intra', 'random_intra'))
