@@ -130,12 +130,15 @@ def declared() -> dict[str, Metric]:
   return found
 
 
+@functools.cache
+def _known() -> re.Pattern[str]:
+  return re.compile('|'.join(
+      re.sub('<[^>]+>', '[^/]+', re.escape(name)) for name in declared()))
+
+
 def undeclared(names: Iterable[str]) -> set[str]:
   """Returns the metrics among these names that no table declares."""
-  forms = [re.sub('<[^>]+>', '[^/]+', re.escape(name).replace(
-      r'\<', '<').replace(r'\>', '>')) for name in declared()]
-  known = re.compile('|'.join(forms))
-  return {name for name in names if not known.fullmatch(name)}
+  return {name for name in names if not _known().fullmatch(name)}
 
 
 def _text(text: str) -> str:
