@@ -161,10 +161,12 @@ def metrics() -> str:
       'such as a mean over no rows, is null.']
   for section, names in itertools.groupby(
       sorted(declared(), key=_section), key=_section):
-    rows = [(f'`{name}`', _text(x.unit), _text(x.meaning), f'`{x.module}`')
-            for name in names for x in [declared()[name]]]
-    parts.append(f'## {section}\n\n' + _table(
-        ('metric', 'unit', 'meaning', 'module'), rows))
+    found = {name: declared()[name] for name in names}
+    modules = ', '.join(sorted({f'`{x.module}`' for x in found.values()}))
+    rows = [(f'`{name}`', _text(x.unit), _text(x.meaning))
+            for name, x in found.items()]
+    parts.append(f'## {section}\n\nIn {modules}.\n\n' + _table(
+        ('metric', 'unit', 'meaning'), rows))
   return '\n\n'.join(parts) + '\n'
 
 
