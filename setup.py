@@ -39,6 +39,7 @@ setuptools.setup(
         'aot': ['jax[tpu]'],
         'cuda': ['jax[cuda12]'],
         'data': ['datasets', 'pyarrow'],  # Parquet files, sets on the hub
+        'docs': ['latex2mathml', 'mkdocs-material', 'mkdocstrings[python]'],
         'gcs': ['gcsfs'],  # paths of gs://
         'gguf': ['gguf'],  # files of llama.cpp and Ollama
         'notebooks': ['jupyterlab'],

@@ -72,6 +72,13 @@ class Program(NamedTuple):
   of_wave: Callable[..., WaveSignal]
 
 
+METRICS = {
+    'reward/pass@<k>': (
+        'probability', "that one of k responses to a problem of the step is "
+        'right, by its valid probe rows; for the k of eval_k'),
+}
+
+
 def pass_rates(
     rewards: Array, valid: Array, ks: tuple[int, ...]) -> dict[str, Array]:
   """Estimates the mean pass@k of groups.
