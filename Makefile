@@ -19,7 +19,7 @@ help:
 	@echo 'make test-slow  the tests that take minutes each'
 	@echo 'make fits       compile the pod configs for TPUs, write launch/FITS.md'
 	@echo 'make docs       write the documentation to build/docs/index.html'
-	@echo 'make lint       ruff alone'
+	@echo 'make lint       ruff, and the types of the public functions'
 	@echo 'make clean      remove $(VENV); runs are kept'
 
 train: $(VENV)/base
@@ -83,6 +83,7 @@ docs: $(VENV)/docs
 
 lint: $(VENV)/test
 	$(RUN) -m ruff check .
+	$(RUN) -m mypy
 
 clean:
 	rm -rf $(VENV)

@@ -248,7 +248,7 @@ class GroupRequests(NamedTuple):
   group: np.ndarray
   problem: np.ndarray
   first: np.ndarray
-  count: np.ndarray
+  count: np.ndarray  # type: ignore[assignment]
   probe: np.ndarray
 
 

@@ -160,7 +160,8 @@ class _Speed:
     accepted.asked[rest] = True
     new = state.position + np.arange(0 if full else prompts)
     group = np.concatenate([accepted.group[rest], new])
-    first = np.repeat(np.int32([self.n_init, 0]), [len(rest), len(new)])
+    first = np.repeat(
+        np.array([self.n_init, 0], np.int32), [len(rest), len(new)])
     return state._replace(
         position=state.position + len(new),
         in_flight=state.in_flight + len(new),

@@ -39,7 +39,7 @@ class Pending(NamedTuple):
     weight: [Q, K] float32, |advantage| of these rows.
   """
   wave: np.ndarray
-  count: np.ndarray
+  count: np.ndarray  # type: ignore[assignment]
   features: np.ndarray
   weight: np.ndarray
 

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
+from jaxrl_llm.launch import results, run
 from jaxrl_llm.monitoring import metrics as metrics_lib
-from launch import results, run
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -79,6 +79,13 @@ def test_dry_run_prints_the_commands_and_runs_nothing(here, capsys):
       '--config.steps=3 --config.loss.clip_high=0.2 --config.seed=1 '
       f'--config.workdir={here}/runs/001-clip_high=0.2,seed=1')
   assert not (here / 'runs').exists()
+
+
+def test_the_program_that_sweeps(here, capsys, monkeypatch):
+  monkeypatch.setattr(sys, 'argv', [
+      'jaxrl-sweep', f'--config={here}/small.py', '--dry_run'])
+  assert run.sweep() == 0
+  assert len(capsys.readouterr().out.splitlines()) == 4
 
 
 def test_failures_stop_nobody_and_are_tried_again(here, capsys):
