@@ -81,7 +81,10 @@ def converted(field: Field, value: Any) -> Any:
     raise ValueError(
         f'{field.name}={shown(given)} must be '
         f'{_describe(field.kind)}.') from None
-  value = _completed(value, field.kind)
+  try:
+    value = _completed(value, field.kind)
+  except ValueError as error:
+    raise ValueError(f'{field.name}: {error}') from None
   for v in value if isinstance(value, tuple) else (value,):
     _check_number(field, v)
     if isinstance(v, str):
