@@ -145,6 +145,7 @@ def empty(rows: int, config: ConfigDict, stages: Stages) -> Buffer:
   rejection, actor = choices.rejection(config), choices.actor(config)
   top = rejection.top_k if rejection and rejection.needs_top else 0
   record = choices.recorded_experts(config)
+  functions = choices.separate_rewards(config)
 
   def full(value, kind):
     return np.full(rows, value, kind)
@@ -168,7 +169,9 @@ def empty(rows: int, config: ConfigDict, stages: Stages) -> Buffer:
           group_std=full(np.nan, np.float32), entropy=full(0, np.float32),
           clip_share=full(0, np.float32), usage=full(0, np.int32),
           round=full(-1, np.int32), probe=full(False, bool),
-          shard=full(0, np.int32)),
+          shard=full(0, np.int32),
+          rewards=np.full((rows, functions), np.nan, np.float32)
+          if functions else None),
       RolloutTokens(
           prompt=np.zeros((rows, config.max_prompt), np.int32),
           prompt_length=full(1, np.int32),
@@ -218,6 +221,9 @@ def of_wave(
       length=judged.length, truncated=judged.truncated,
       entropy=judged.entropy, probe=ask.probe[row].astype(bool),
       shard=responses.shard)
+  if table.rewards is not None and judged.rewards:
+    table = table._replace(rewards=np.stack(
+        [*judged.rewards.values()], 1).astype(np.float32))
   tokens = free.tokens._replace(
       prompt=prompts.tokens[row], prompt_length=prompts.length[row],
       response=np.where(real, rollouts.tokens, 0),
