@@ -18,7 +18,9 @@ command line overrides it field by field:
       --config.steps=10 --config.loss.clip_high=.28
 
 `--config=file.py:arg` calls `get_config(arg)`, `--config=run/config.json` takes
-the config that a run has saved, and `--help` prints every field.
+the config that a run has saved, and `--help` prints the fields by what they
+are for. A name that TRL, verl or OpenRLHF has for a field is answered with the
+field (`foreign.py`).
 """
 
 from jaxrl_llm.config.auto_values import choices, with_saved_auto_values

@@ -196,7 +196,7 @@ def test_table_leaves_out_what_all_trials_share(here, capsys):
 @pytest.mark.parametrize('more,words', [
     (['--sweep', '--config.seed=3'], 'seed is set for each trial'),
     (['--config.workdir=x'], 'workdir is set for each trial'),
-    (['--config.lr=3'], 'did you mean optimizer.learning_rate?'),
+    (['--config.lr=3'], 'use optimizer.learning_rate'),
     (['--config.samples_per_prompt=1'], 'samples_per_prompt=1'),
     (['--parallell=3'], '--parallell=3 is not understood'),
 ])
