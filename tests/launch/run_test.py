@@ -126,6 +126,13 @@ def test_table(here):
       metric: '0.3 ± 0.14', best: '0.35 ± 0.21'}
 
 
+def test_the_table_names_doubtful_trials():
+  cut = [{'step': i, 'response/truncated': .9} for i in range(30)]
+  first, second = results.rows_of(
+      [{}, {}], ['done', 'done'], [cut, cut[:3]], [])[:2]
+  assert first['doubts'] == 'truncated' and 'doubts' not in second
+
+
 def lines_of(trials):
   """Returns the table of trials with three metrics and their means."""
   metrics = {f'eval/{name}{best}': '0.3123' for name in (
