@@ -162,7 +162,7 @@ def test_a_run_is_built(folder, tmp_path, monkeypatch):
 def test_help_lists_the_options(folder, capsys, monkeypatch, argv):
   monkeypatch.setenv('COLUMNS', '200')
   with pytest.raises(SystemExit):
-    config.parse([*argv, '--help'])
+    config.parse([*argv, '--help=problems'])
   lines = [' '.join(line.split()) for line in capsys.readouterr().out.split(
       '\n')]
   assert 'task.sides 9 of the largest die, which is thrown last' in lines
