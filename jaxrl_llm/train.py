@@ -28,7 +28,7 @@ import rich
 
 from jaxrl_llm import checkpoint, phases, rewards, schedules, sharding
 from jaxrl_llm import config as config_lib
-from jaxrl_llm.evaluation import heldout
+from jaxrl_llm.evaluation import heldout, page
 from jaxrl_llm.host import buffer as buffer_lib
 from jaxrl_llm.host import build, choices, rollout, rounds, stages, warm_start
 from jaxrl_llm.host import programs as programs_lib
@@ -90,7 +90,9 @@ def take_step(
       state.step + 1, state.rounds + len(absorbed.batches), learned.learners,
       absorbed.curriculum, learned.selection, buffer, absorbed.in_flight,
       solved)
-  report = _report(parts, state, fixed, wave, absorbed, learned)
+  report = _report(
+      parts, state, fixed, wave, absorbed, learned,
+      _wave_scores(absorbed, tokens, len(table.group)))
   parts.processes.channel.agree(digests(state), f'after step {state.step}')
   return state, report
 
@@ -323,9 +325,25 @@ def _learning(parts: build.Parts, fixed: Fixed) -> rounds.Learning:
       parts.processes)
 
 
+def _wave_scores(
+    absorbed: Absorbed, tokens: RolloutTokens, rows: int) -> np.ndarray | None:
+  """Returns the old log-probs [rows, T] of the step's wave, or None.
+
+  With a lag, the wave is the last one in flight; else it is the end of the
+  table.
+  """
+  if absorbed.in_flight:
+    tokens, first = absorbed.in_flight[-1].rows.tokens, 0
+  else:
+    first = len(absorbed.table.group) - rows
+  old = tokens.old_logprobs
+  return None if old is None else old[first:first + rows]
+
+
 def _report(
     parts: build.Parts, state: RunState, fixed: Fixed, wave: buffer_lib.Wave,
-    absorbed: Absorbed, learned: rounds.Outcome) -> step_metrics.Report:
+    absorbed: Absorbed, learned: rounds.Outcome,
+    scored: np.ndarray | None) -> step_metrics.Report:
   """Returns the report of a step, after which the run has this state."""
   programs, (choose, select) = parts.programs, parts.stages
   table, writer = learned.table, programs.writer
@@ -338,7 +356,7 @@ def _report(
           **select.metrics(learned.selection), **step_metrics.of_rounds(
               learned.picked, table,
               int((state.buffer.table.group >= 0).sum()))},
-      trained=table,
+      trained=table, scored=scored,
       flops=flops.of_step(
           programs.model, wave.responses.call, wave.judged.length,
           [(table.prompt_length[rows], table.length[rows])
@@ -475,6 +493,8 @@ def _run(
       notes.start, notes.latest, time.monotonic() - began, state.step, compiled)
   line, fault = summary.end(workdir, result, name, checkpoint.whole_steps(
       workdir.path / 'checkpoints'))
+  if config.log.report and page.at_end(workdir.local, workdir.path):
+    line += f', {page.FILE}'
   if config.log.display:
     rich.print(progress.results(notes.start, notes.latest))
     if said := parts.stages.curriculum.summary(state.curriculum):
@@ -619,7 +639,7 @@ def _after_step(run: Run, state: RunState) -> None:
   # A checkpoint of this moment on must not have them done twice.
   run.notes.due = None
   _save_if_due(run, state, estimates or {})
-  _show(run, state.step, output)
+  _show(run, state.step, output, evaluated=estimates is not None)
 
 
 def _evaluate(run: Run, state: RunState) -> dict[str, float] | None:
@@ -659,10 +679,13 @@ def _save_if_due(
     _save(run, state, estimates.get('mean'), again)
 
 
-def _show(run: Run, step: int, output: Output) -> None:
-  """Shows a step that this process has done."""
+def _show(run: Run, step: int, output: Output, *, evaluated: bool) -> None:
+  """Shows a step that this process has done; with an evaluation, a group too.
+  """
   if step and run.resumed != step:
     run.display.update(step, output.row, output.sample)
+    if evaluated and output.records:
+      run.display.show(progress.completions(output.records))
 
 
 def _save(
