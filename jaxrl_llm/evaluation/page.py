@@ -16,7 +16,7 @@ import json
 import os
 import pathlib
 import sys
-from typing import Any, Mapping, NamedTuple, Sequence
+from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
 from absl import logging
 
@@ -29,6 +29,7 @@ FILE = 'report.html'
 TRAIN = 'train'  # source of the samples of samples.jsonl
 _FILES = pathlib.Path(__file__).with_name('page_files')
 _CHARACTERS = 60_000_000  # of the responses of a page, all runs together
+_TOKENS = 500_000  # of a page that have values
 
 Row = dict[str, Any]
 
@@ -63,7 +64,7 @@ def read(folder: paths.Text, name: str = '', path: str = '') -> Run:
   Args:
     folder: with metrics.jsonl; all other files may be missing.
     name: on the page; by default the folder's.
-    path: on the page, in place of `folder`.
+    path: on the page; by default `folder`.
 
   Raises:
     ValueError: there is no metrics.jsonl, or a line of a file is not JSON.
@@ -80,7 +81,7 @@ def read(folder: paths.Text, name: str = '', path: str = '') -> Run:
   found = flags.find(rows, samples)
   summary = _json(place / 'summary.json')
   return Run(
-      name or place.name, path or str(place), rows,
+      name or place.name, path or os.fspath(folder), rows,
       [*samples, *_evaluated(place)], found, _json(place / 'config.json'),
       figures={name: value for name, value in summary.items()
                if isinstance(value, dict) and 'final' in value},
@@ -125,46 +126,68 @@ def _evaluated(place: paths.Path) -> list[Row]:
   return found
 
 
-def thinned(runs: Sequence[Run], most: int = _CHARACTERS) -> list[list[Row]]:
-  """Returns the samples of each run that a page has room for, by group.
+def thinned(
+    runs: Sequence[Run], most: int = _CHARACTERS, tokens: int = _TOKENS,
+) -> list[list[tuple[int, bool]]]:
+  """Returns which samples of each run a page has room for.
 
   Whole groups are left out, evenly over a run, until the responses of all runs
-  together have at most about `most` characters.
+  together have at most about `most` characters; then values of tokens in the
+  same way, until there are at most about `tokens`.
+
+  Returns:
+    For each run the positions of its samples, group by group, each with
+    whether the page has the values of its tokens.
   """
   groups = []
   for run in runs:
     of_run = collections.defaultdict(list)
-    for row in run.samples:
+    for i, row in enumerate(run.samples):
       of_run[row['source'], row.get('of'), row['step'],
-             row.get('group')].append(row)
+             row.get('group')].append(i)
     groups.append([*of_run.values()])
-  total = sum(len(row['response']) for of_run in groups for group in of_run
-              for row in group)
+  groups = _evenly(runs, groups, most, lambda row: len(row['response']))
+  with_values = _evenly(
+      runs, groups, tokens, lambda row: len(row.get('token_chars') or ()))
+  known = [{i for group in of_run for i in group} for of_run in with_values]
+  return [[(i, i in of_values) for group in of_run for i in group]
+          for of_run, of_values in zip(groups, known)]
+
+
+def _evenly(
+    runs: Sequence[Run], groups: list[list[list[int]]], most: int,
+    size: Callable[[Row], int]) -> list[list[list[int]]]:
+  """Leaves out groups of each run evenly, until all are as small as asked."""
+  total = sum(size(run.samples[i]) for run, of_run in zip(runs, groups)
+              for group in of_run for i in group)
   share = min(1.0, most / max(total, 1))
   # Group i is kept where i * share passes a whole number.
-  return [[row for i, group in enumerate(of_run)
-           if int((i + 1) * share + 1e-9) > int(i * share + 1e-9)
-           for row in group] for of_run in groups]
+  return [[group for i, group in enumerate(of_run)
+           if int((i + 1) * share + 1e-9) > int(i * share + 1e-9)]
+          for of_run in groups]
 
 
-def contents(runs: Sequence[Run], most: int = _CHARACTERS) -> dict[str, Any]:
+def contents(
+    runs: Sequence[Run], most: int = _CHARACTERS,
+    tokens: int = _TOKENS) -> dict[str, Any]:
   """Returns what the page's script reads: columns, with texts told once.
 
   Args:
     runs: at least one.
-    most: characters of responses.
+    most, tokens: see `thinned`.
   """
   texts: dict[str, int] = {}
   columns: dict[str, list[Any]] = collections.defaultdict(list)
-  tokens: dict[int, list[Any]] = {}
-  places: dict[int, int] = {}
+  values: dict[int, list[Any]] = {}
+  places: list[dict[int, int]] = [{} for _ in runs]
 
   def text(value):
     return texts.setdefault(plain.text(value), len(texts))
 
-  for number, rows in enumerate(thinned(runs, most)):
-    for row in rows:
-      places[id(row)] = at = len(columns['run'])
+  for number, kept in enumerate(thinned(runs, most, tokens)):
+    for i, has_values in kept:
+      row = runs[number].samples[i]
+      places[number][i] = at = len(columns['run'])
       for name, value in (
           ('run', number), ('step', row['step']),
           *((name, row.get(name)) for name in ('group', 'sample')),
@@ -174,12 +197,12 @@ def contents(runs: Sequence[Run], most: int = _CHARACTERS) -> dict[str, Any]:
               'prompt', 'reference', 'kind', 'verdict', 'detail', 'source',
               'of'))):
         columns[name].append(value)
-      if row.get('token_chars'):
-        tokens[at] = [row.get(name) for name in (
+      if has_values and row.get('token_chars'):
+        values[at] = [row.get(name) for name in (
             'token_chars', 'token_logprobs', 'token_acceptance')]
   return plain.json(dict(
-      runs=[_of_run(run, places) for run in runs], texts=[*texts],
-      samples=dict(columns), tokens=tokens))
+      runs=[*map(_of_run, runs, places)], texts=[*texts],
+      samples=dict(columns), tokens=values))
 
 
 def _of_run(run: Run, places: Mapping[int, int]) -> dict[str, Any]:
@@ -187,7 +210,7 @@ def _of_run(run: Run, places: Mapping[int, int]) -> dict[str, Any]:
 
   Args:
     run: the run.
-    places: position of each sample on the page, by its `id`.
+    places: position of its samples among those of the page.
   """
   names = dict.fromkeys(name for row in run.rows for name in row)
   return dict(
@@ -196,8 +219,8 @@ def _of_run(run: Run, places: Mapping[int, int]) -> dict[str, Any]:
       metrics={name: [_short(row.get(name)) for row in run.rows]
                for name in names},
       flags=[dict(name=flag.name, text=flag.text, samples=[
-          places[id(run.samples[i])] for i in flag.samples
-          if id(run.samples[i]) in places]) for flag in run.flags])
+          places[i] for i in flag.samples if i in places])
+             for flag in run.flags])
 
 
 def _short(value: Any) -> Any:

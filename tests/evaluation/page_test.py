@@ -118,12 +118,26 @@ def test_whole_groups_are_left_out_evenly(tmp_path):
   runs = [page.read(write(tmp_path / name, *planted(steps=100)))
           for name in 'ab']
   size = sum(len(s['response']) for s in runs[0].samples)
-  for kept in page.thinned(runs, size):  # half of what both have
-    steps = [row['step'] for row in kept]
+  # Half of what both have.
+  for run, kept in zip(runs, page.thinned(runs, size)):
+    steps = [run.samples[i]['step'] for i, _ in kept]
     assert steps == [step for step in range(2, 101, 2) for _ in range(8)]
-  assert page.thinned(runs, 2 * size) == [run.samples for run in runs]
+  whole = [*range(800)]
+  assert [[i for i, _ in kept] for kept in page.thinned(runs, 2 * size)] == [
+      whole, whole]
   got = page.contents(runs, size)
   assert got['runs'][0]['total'] == 800 and len(got['samples']['run']) == 800
+
+
+def test_values_of_tokens_are_left_out_by_groups_too(tmp_path):
+  rows, samples = planted()
+  for sample in samples:
+    sample |= dict(token_chars=[1] * 10, token_logprobs=[-1.0] * 10)
+  run = page.read(write(tmp_path / 'run', rows, samples))
+  got = page.contents([run], tokens=800)  # a quarter of what there is
+  assert sorted(map(int, got['tokens'])) == [
+      8 * step + i for step in range(3, 40, 4) for i in range(8)]
+  assert len(got['samples']['run']) == 320
 
 
 def test_flags_name_the_samples_of_the_page(tmp_path):

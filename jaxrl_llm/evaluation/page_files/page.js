@@ -252,10 +252,12 @@ function drawCurve(node) {
   if (!ys.length) return;
   const at = (share) => raw[Math.floor(share * (raw.length - 1))];
   let low = Math.min(least(ys), at(0.02)), high = Math.max(most(ys), at(0.98));
-  const pad = (high - low) * 0.06 || Math.abs(high) * 0.1 || 1;
+  // Rounding makes a constant a range that ticks cannot divide.
+  const flat = high - low <= 1e-9 * Math.abs(high);
+  const pad = flat ? Math.abs(high) * 0.1 || 1 : (high - low) * 0.06;
   low -= pad;
   high += pad;
-  const box = {left: 46, right: width - 6, top: 6, bottom: height - 20};
+  const box = {left: 46, right: width - 14, top: 6, bottom: height - 20};
   const px = (v) => box.left + (v - x0) / (x1 - x0 || 1) * (box.right - box.left);
   const py = (v) => box.bottom - (scale(v) - low) / (high - low) *
     (box.bottom - box.top);
@@ -313,7 +315,7 @@ function caption(node, curves) {
         }
       });
     }
-    return make('span', ` ${number(curve.raw[near])}`, {
+    return make('span', ` ${number(curve.raw[near], 3)}`, {
       style: runs.length > 1 ? `color:${colour(curve.at)}` : '',
       title: `${runs[curve.at].name}, ${view.axis} ${number(curve.x[near])}`});
   }));
@@ -332,8 +334,9 @@ const most = (values) => values.reduce((a, b) => a > b ? a : b);
 function drawPicker() {
   const names = [...new Set(runs.flatMap((run) => Object.keys(run.metrics)))]
     .filter((name) => name !== 'step').sort();
-  FIRST.filter((name) => names.includes(name)).slice(0, 9).forEach(
-    (name) => view.metrics.add(name));
+  const moves = (name) => runs.some(({metrics}) => (metrics[name] || []).some(
+    (x) => x != null && x !== 0));
+  FIRST.filter(moves).slice(0, 9).forEach((name) => view.metrics.add(name));
   if (!view.metrics.size) names.slice(0, 9).forEach((n) => view.metrics.add(n));
   $('metrics').replaceChildren(...names.map((name) => make('label', [
     make('input', '', {
