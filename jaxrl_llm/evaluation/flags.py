@@ -9,13 +9,15 @@ import collections
 import math
 import re
 from typing import Any, Iterator, Mapping, NamedTuple, Sequence
-import unicodedata
 
 Row = Mapping[str, Any]
 _PART = 0.25  # of the run: its beginning, its end
 _ROWS = 8  # rows of metrics below which a trend is noise
 _RESPONSES = 24  # of an end, below which a share is noise
 _NAMED = 200  # samples that a flag names at most
+# Control characters but \t, \n and \r; private ones; what no byte stands for.
+_UNPRINTABLE = re.compile(
+    '[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ue000-\uf8ff\ufffd]')
 _TO_THE_JUDGE = re.compile(
     r'\b(ignore (all |the |any )*(previous|above|prior)|'
     r'(award|give|deserves?) (it |this )?(full|maximum|the highest) '
@@ -69,8 +71,7 @@ def oddity(response: str, prompt: str = '') -> str:
   triples = [*zip(words, words[1:], words[2:])]
   if not text:
     return 'empty'
-  if any(unicodedata.category(c) in ('Cc', 'Cn', 'Co') and c not in '\n\t\r'
-         or c == '\ufffd' for c in text):
+  if _UNPRINTABLE.search(text):
     return 'unprintable characters'
   # Lines of these are drawn in tables and sums.
   if re.search(r'([^\s\-=_.*#~|])\1{11}', text):
@@ -88,6 +89,8 @@ def oddity(response: str, prompt: str = '') -> str:
 
 def _foreign(text: str) -> float:
   """Returns the share of letters outside of ASCII."""
+  if text.isascii():
+    return 0.0
   return _share(not c.isascii() for c in text if c.isalpha())
 
 
