@@ -323,7 +323,8 @@ def with_stops(
 
 
 def characters(
-    tokenizer: Tokenizer, ids: Sequence[int], text: str) -> list[int] | None:
+    tokenizer: Tokenizer, ids: Sequence[int], text: str,
+    size: int) -> list[int] | None:
   """Returns how many characters of a decoded text each id has written.
 
   A character of several ids counts for the last of them; ids behind the text,
@@ -333,6 +334,7 @@ def characters(
     tokenizer: it decoded the text.
     ids: [T], or the first ones of a response.
     text: what they decode to, perhaps without its end, or with more behind.
+    size: of the model's vocabulary; ids are below it.
 
   Returns:
     [T] counts; None if the tokeniser does not say what its ids spell, or spells
@@ -340,9 +342,9 @@ def characters(
   """
   if not hasattr(tokenizer, 'pieces'):
     return None
-  known = _pieces(tokenizer.pieces, tokenizer.vocab_size)
+  known = _pieces(tokenizer.pieces, size)
   decoder = codecs.getincrementaldecoder('utf8')('replace')
-  parts = [decoder.decode(known[i] if i < len(known) else b'') for i in ids]
+  parts = [decoder.decode(known[i]) for i in ids]
   spelled = ''.join(parts)
   # SentencePiece writes a space before the first word, which decoding drops.
   dropped = int(spelled[:1] == ' ' and text[:1] != ' ')

@@ -291,7 +291,8 @@ def token_values(
   rollouts = wave.responses.rollouts
   count = min(int(rollouts.length[row]), most)
   chars = characters(
-      parts.task.tokenizer, rollouts.tokens[row, :count].tolist(), text)
+      parts.task.tokenizer, rollouts.tokens[row, :count].tolist(), text,
+      parts.programs.model.vocab_size)
   if chars is None:
     return {}
   values = dict(token_chars=chars, token_logprobs=_rounded(
