@@ -91,8 +91,8 @@ def take_step(
       absorbed.curriculum, learned.selection, buffer, absorbed.in_flight,
       solved)
   report = _report(
-      parts, state, fixed, wave, absorbed, learned,
-      _wave_scores(absorbed, tokens, len(table.group)))
+      parts, state, fixed, _with_scores(wave, absorbed, tokens), absorbed,
+      learned)
   parts.processes.channel.agree(digests(state), f'after step {state.step}')
   return state, report
 
@@ -325,25 +325,27 @@ def _learning(parts: build.Parts, fixed: Fixed) -> rounds.Learning:
       parts.processes)
 
 
-def _wave_scores(
-    absorbed: Absorbed, tokens: RolloutTokens, rows: int) -> np.ndarray | None:
-  """Returns the old log-probs [rows, T] of the step's wave, or None.
+def _with_scores(
+    wave: buffer_lib.Wave, absorbed: Absorbed,
+    tokens: RolloutTokens) -> buffer_lib.Wave:
+  """Returns the step's wave with the old log-probs that were computed.
 
-  With a lag, the wave is the last one in flight; else it is the end of the
-  table.
+  With a lag, it is the last one in flight; else it is the end of the table.
   """
+  rows, first = len(wave.rows.table.group), 0
   if absorbed.in_flight:
-    tokens, first = absorbed.in_flight[-1].rows.tokens, 0
+    tokens = absorbed.in_flight[-1].rows.tokens
   else:
     first = len(absorbed.table.group) - rows
   old = tokens.old_logprobs
-  return None if old is None else old[first:first + rows]
+  return wave._replace(rows=wave.rows._replace(
+      tokens=wave.rows.tokens._replace(
+          old_logprobs=None if old is None else old[first:first + rows])))
 
 
 def _report(
     parts: build.Parts, state: RunState, fixed: Fixed, wave: buffer_lib.Wave,
-    absorbed: Absorbed, learned: rounds.Outcome,
-    scored: np.ndarray | None) -> step_metrics.Report:
+    absorbed: Absorbed, learned: rounds.Outcome) -> step_metrics.Report:
   """Returns the report of a step, after which the run has this state."""
   programs, (choose, select) = parts.programs, parts.stages
   table, writer = learned.table, programs.writer
@@ -356,7 +358,7 @@ def _report(
           **select.metrics(learned.selection), **step_metrics.of_rounds(
               learned.picked, table,
               int((state.buffer.table.group >= 0).sum()))},
-      trained=table, scored=scored,
+      trained=table,
       flops=flops.of_step(
           programs.model, wave.responses.call, wave.judged.length,
           [(table.prompt_length[rows], table.length[rows])

@@ -37,7 +37,7 @@ def report(
     parts: build.Parts, wave: Wave, *, step: int, solved: np.ndarray,
     updates: Sequence[Mapping[str, np.ndarray]],
     measured: Mapping[str, np.ndarray], flops: dict[str, float],
-    trained: Table, scored: np.ndarray | None) -> Report:
+    trained: Table) -> Report:
   """Collects the report of a step.
 
   Args:
@@ -49,8 +49,6 @@ def report(
     measured: other metrics, of advantages, stages and rounds.
     flops: model FLOPs by phase.
     trained: rows after the step's rounds.
-    scored: [R, T] log-probs of the wave under the policy to train, None if they
-      were not computed; 0 in rows that were not.
   """
   table = wave.rows.table
   row = {
@@ -64,7 +62,7 @@ def report(
   # In one call, for which the processes wait once.
   written = records(step, wave, np.concatenate([
       first, chosen(wave.ask, parts.config.log.samples, step)]),
-                    trained, parts, scored)
+                    trained, parts)
   shown = [{**record, 'prompt': problem.shown} for record, problem in zip(
       written[:len(first)], wave.responses.call.problem())]
   return Report(
@@ -225,8 +223,7 @@ def of_solved(solved: np.ndarray, kinds: Mapping[str, np.ndarray]) -> Row:
 
 def records(
     step: int, wave: Wave, rows: np.ndarray, trained: Table,
-    parts: build.Parts,
-    scored: np.ndarray | None = None) -> list[dict[str, Any]]:
+    parts: build.Parts) -> list[dict[str, Any]]:
   """Returns the record of each of these rows, in the format of samples.jsonl.
 
   Its `used` is the number of rounds that have trained on it, None before the
@@ -239,7 +236,6 @@ def records(
     rows: [K] which rows.
     trained: rows after the step's rounds.
     parts: tokeniser, config, and processes, all of which must call this.
-    scored: [R, T], see `report`.
   """
   responses, table = wave.responses, wave.rows.table
   problems, processes = responses.call.problem(), parts.processes
@@ -263,22 +259,21 @@ def records(
           reference=problem.reference, response=text,
           reward=verdict.reward, verdict=verdict.kind, detail=verdict.detail,
           used=used, advantage=advantage, **token_values(
-              wave, row, text, parts, scored, most=_TOKENS // len(rows)))))
+              wave, row, text, parts, most=_TOKENS // len(rows)))))
   every, _ = processes.gather_rows(responses.shard[rows], mine)
   return every
 
 
 def token_values(
-    wave: Wave, row: int, text: str, parts: build.Parts,
-    scored: np.ndarray | None, *, most: int) -> dict[str, list[float]]:
+    wave: Wave, row: int, text: str, parts: build.Parts, *,
+    most: int) -> dict[str, list[float]]:
   """Returns values of a response's tokens, of the first `most` alone.
 
   Args:
-    wave: R responses.
+    wave: R responses, with the old log-probs of those that were scored.
     row: number of the response.
     text: its text.
     parts: tokeniser and config.
-    scored: [R, T], see `report`.
     most: tokens that have values.
 
   Returns:
@@ -297,11 +292,13 @@ def token_values(
     return {}
   values = dict(token_chars=chars, token_logprobs=_rounded(
       rollouts.logprobs[row, :count]))
-  if scored is not None and scored[row].any() and (
-      choices.rejection(parts.config)):
-    behaviour = wave.rows.tokens.behaviour_logprobs[row, :count]
-    gap = scored[row, :count] - behaviour - np.log(parts.config.jackpot.lam)
-    values['token_acceptance'] = _rounded(np.exp(np.minimum(gap, 0.0)))
+  tokens = wave.rows.tokens
+  if tokens.old_logprobs is not None and choices.rejection(parts.config):
+    old = tokens.old_logprobs[row, :count]
+    if old.any():  # rows that were not scored are 0
+      gap = old - tokens.behaviour_logprobs[row, :count] - np.log(
+          parts.config.jackpot.lam)
+      values['token_acceptance'] = _rounded(np.exp(np.minimum(gap, 0.0)))
   return values
 
 

@@ -160,6 +160,14 @@ def test_planted_hacks_are_flagged(page, tmp_path, hack):
   assert not page.errors()
 
 
+def test_a_run_without_rows_or_samples(page, tmp_path):
+  page.open(written(tmp_path, ([], [])))
+  page.keys('2')
+  assert count(page) == (0, 0)
+  page.keys('jc1t')
+  assert not page.errors()
+
+
 def test_text_stays_text(page, tmp_path):
   rows, samples = planted()
   for sample in samples:

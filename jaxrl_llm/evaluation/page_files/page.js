@@ -250,8 +250,9 @@ function drawCurve(node) {
   const raw = curves.flatMap((c) => inside(c, c.raw)).map(scale).sort(
     (a, b) => a - b);
   if (!ys.length) return;
-  const at = (share) => raw[Math.floor(share * (raw.length - 1))];
-  let low = Math.min(least(ys), at(0.02)), high = Math.max(most(ys), at(0.98));
+  const last = raw.length - 1;
+  let low = Math.min(least(ys), raw[Math.floor(0.02 * last)]);
+  let high = Math.max(most(ys), raw[Math.ceil(0.98 * last)]);
   // Rounding makes a constant a range that ticks cannot divide.
   const flat = high - low <= 1e-9 * Math.abs(high);
   const pad = flat ? Math.abs(high) * 0.1 || 1 : (high - low) * 0.06;
@@ -267,7 +268,7 @@ function drawCurve(node) {
   pen.strokeStyle = style.getPropertyValue('--line');
   pen.fillStyle = soft;
   pen.textAlign = 'right';
-  for (const t of ticks(low, high, 4)) {
+  for (const t of ticks(low, high, 5)) {
     const y = box.bottom - (t - low) / (high - low) * (box.bottom - box.top);
     line(pen, [[box.left, y], [box.right, y]]);
     pen.fillText(number(view.log ? 10 ** t : t, 3), box.left - 5, y + 4);
