@@ -3,18 +3,21 @@
   python -m benchmarks.claims.cbs --write
 
 Trains configs/cbs/countdown.py with GRPO: on all responses, on those that the
-bandit picks, and on those that rules pick, from a buffer of two batches and
-within a batch or groups (CBS*); and without parts of the bandit's reward. All
-have the same number of sampled responses.
+bandit picks, on those that rules pick, and on those that an oracle of gradients
+picks, from a buffer of two batches and within a batch or groups (CBS*); and
+without parts of the bandit's reward. All have the same number of sampled
+responses, but for the oracle's probes.
 """
 
+import contextlib
 import pathlib
 import statistics
-from typing import Any, Sequence
+from typing import Any, Mapping, Sequence
 
-from benchmarks.claims import runs, tables
+from benchmarks.claims import oracle, runs, tables
 from benchmarks.claims.runs import Arm
 from benchmarks.claims.tables import end
+from jaxrl_llm import config as config_lib
 from jaxrl_llm.selection.bandit import FEATURES
 
 CONFIG = 'configs/cbs/countdown.py'
@@ -22,7 +25,8 @@ PICKED = 64  # rows of CBS*: 2 of the 8 of each of 32 groups
 OBJECTIVES = {'grpo': 'GRPO', 'dapo': 'DAPO', 'gspo': 'GSPO'}
 LABELS = {
     'all': 'all responses', 'filter': 'without zero advantages',
-    'cbs': 'CBS', 'largest': 'largest |advantage|', 'newest': 'newest',
+    'cbs': 'CBS', 'largest': 'largest |advantage|',
+    'oracle': 'oracle of gradients', 'newest': 'newest',
     'random': 'random, global', 'cbs_intra': 'CBS*',
     'largest_intra': 'largest |advantage| of each group',
     'random_intra': 'random, 64 of 256',
@@ -38,6 +42,7 @@ ARMS = {f'grpo,{name}': arm for name, arm in {
     'newest': Arm({'selection': 'newest', 'newest.rounds': 2},
                   rate='grpo,all'),
     'largest': Arm({'selection': 'largest_advantage'}, rate='grpo,all'),
+    'oracle': Arm({'selection': 'largest_advantage'}, rate='grpo,all'),
     'cbs': Arm(rate='grpo,cbs'),
     'random_intra': Arm({'selection': 'random', 'random.rows': PICKED},
                         rate='grpo,all'),
@@ -49,7 +54,8 @@ ARMS = {f'grpo,{name}': arm for name, arm in {
 }.items()}
 AGAINST = [
     ('cbs', 'all'), ('cbs', 'largest'), ('cbs', 'filter'), ('cbs', 'random'),
-    ('cbs', 'newest'), ('largest', 'all'), ('random', 'all'),
+    ('cbs', 'newest'), ('largest', 'all'), ('oracle', 'all'),
+    ('oracle', 'largest'), ('oracle', 'cbs'), ('random', 'all'),
     ('cbs_intra', 'all'), ('cbs_intra', 'largest_intra'),
     ('cbs_intra', 'random_intra'), ('cbs', 'raw_gain'), ('cbs', 'no_entropy')]
 BANDIT = {
@@ -57,9 +63,15 @@ BANDIT = {
     'loss': 'cbs/loss', **{x: f'cbs/correlation/{x}' for x in FEATURES}}
 
 
-def measure(*arm: Any) -> dict[str, Any]:
+def measure(
+    config: str, name: str, folder: pathlib.Path, fields: Mapping[str, Any],
+) -> dict[str, Any]:
   """Trains an arm; see `runs.Claim`."""
-  rows = runs.train_arm(*arm)
+  picking = contextlib.nullcontext()
+  if ',oracle,' in name:
+    picking = oracle.picking(config_lib.load(config, fields))
+  with picking:
+    rows = runs.train_arm(config, name, folder, fields)
   updated = [row for row in rows[1 + tables.WARM:] if row['batch/rounds']]
   return {
       **tables.curves_of(rows),
@@ -87,11 +99,14 @@ each with a standard error of {error:.3f} within a run; before training it is \
 last two batches; "random, global" and "largest |advantage|" pick as many of \
 them. "CBS*" picks 2 of the 8 responses to each prompt, and "random, 64 of \
 256" as many of the whole batch: these take one update where the others take \
-four. "replayed" is the share of rows of an earlier batch, "used before" the \
-mean number of rounds that had trained on a row. Milliseconds are medians over \
-steps on one core that other runs slow down. Columns of the bandit are means \
-over the second half: both terms of its reward (Eq. 10), its loss, and the \
-correlation of scores and features (Fig. 9).'''
+four. The oracle scores the candidates of CBS by the inner product of their \
+gradients with that of the mean reward of a probe batch, of as many samples \
+again (benchmarks/claims/oracle.py). "replayed" is the share of rows of an \
+earlier batch, "used before" the mean number of rounds that had trained on a \
+row. Milliseconds are medians over steps on one core that other runs slow \
+down. Columns of the bandit are means over the second half: both terms of its \
+reward (Eq. 10), its loss, and the correlation of scores and features (Fig. \
+9).'''
 
 
 def summary(results: Sequence[tables.Result]) -> str:
