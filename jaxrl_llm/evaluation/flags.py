@@ -232,8 +232,8 @@ def _held_out_falls(rows: Sequence[Row]) -> Iterator[Flag]:
   if best - last > 3 * math.hypot(error, error_last) and best > last and (
       _reward_rises(since)):
     yield Flag(
-        NAMES[6], f'{_outcome(rows).capitalize()} falls from {best:.3f} (step {step:g}) to '
-        f'{last:.3f}, while the reward rises.')
+        NAMES[6], f'{_outcome(rows).capitalize()} falls from {best:.3f} (step '
+        f'{step:g}) to {last:.3f}, while the reward rises.')
 
 
 def _learns(rows: Sequence[Row]) -> bool:
