@@ -5,13 +5,15 @@ has one token per character, for small tasks; `ModelTokenizer` is a model's own,
 loaded by transformers. `with_stops` adds what ends a response.
 """
 
+import codecs
 import contextlib
 import dataclasses
 import functools
+import itertools
 import json
 import pathlib
 import re
-from typing import Any, Iterable, Mapping, Protocol, Sequence
+from typing import Any, Callable, Iterable, Mapping, Protocol, Sequence
 
 _BYTE = re.compile('<0x([0-9A-Fa-f]{2})>')  # a byte in SentencePiece
 # Files of which each folder with a tokeniser has one.
@@ -349,6 +351,47 @@ def with_stops(
           f'The text {text[:60]!r} cannot end a response, since the tokeniser '
           'cannot spell it: leave it out of sampling.stop.')
   return made
+
+
+def characters(
+    tokenizer: Tokenizer, ids: Sequence[int], text: str,
+    size: int) -> list[int] | None:
+  """Returns how many characters of a decoded text each id has written.
+
+  A character of several ids counts for the last of them; ids behind the text,
+  such as a stop token, have none.
+
+  Args:
+    tokenizer: it decoded the text.
+    ids: [T], or the first ones of a response.
+    text: what they decode to, perhaps without its end, or with more behind.
+    size: of the model's vocabulary; ids are below it.
+
+  Returns:
+    [T] counts; None if the tokeniser does not say what its ids spell, or spells
+    another text.
+  """
+  if not hasattr(tokenizer, 'pieces'):
+    return None
+  known = _pieces(tokenizer.pieces, size)
+  decoder = codecs.getincrementaldecoder('utf8')('replace')
+  parts = [decoder.decode(known[i]) for i in ids]
+  spelled = ''.join(parts)
+  # SentencePiece writes a space before the first word, which decoding drops.
+  dropped = int(spelled[:1] == ' ' and text[:1] != ' ')
+  both = min(len(spelled) - dropped, len(text))
+  if spelled[dropped:dropped + both] != text[:both]:
+    return None
+  ends = [min(max(end - dropped, 0), len(text)) for end in itertools.accumulate(
+      map(len, parts))]
+  return [end - start for start, end in zip([0, *ends], ends)]
+
+
+@functools.lru_cache(4)
+def _pieces(pieces: Callable[[int], list[bytes]], size: int) -> list[bytes]:
+  """Returns `pieces(size)`, which takes long for a large vocabulary."""
+  # A method is known by its object's identity: the object may have no hash.
+  return pieces(size)
 
 
 @functools.cache

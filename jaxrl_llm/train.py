@@ -28,7 +28,7 @@ import rich
 
 from jaxrl_llm import checkpoint, phases, rewards, schedules, sharding
 from jaxrl_llm import config as config_lib
-from jaxrl_llm.evaluation import heldout
+from jaxrl_llm.evaluation import heldout, page
 from jaxrl_llm.host import buffer as buffer_lib
 from jaxrl_llm.host import build, choices, rollout, rounds, stages, warm_start
 from jaxrl_llm.host import programs as programs_lib
@@ -91,7 +91,9 @@ def take_step(
       state.step + 1, state.rounds + len(absorbed.batches), learned.learners,
       absorbed.curriculum, learned.selection, buffer, absorbed.in_flight,
       solved)
-  report = _report(parts, state, fixed, wave, absorbed, learned)
+  report = _report(
+      parts, state, fixed, _with_scores(wave, absorbed, tokens), absorbed,
+      learned)
   parts.processes.channel.agree(digests(state), f'after step {state.step}')
   return state, report
 
@@ -325,6 +327,24 @@ def _learning(parts: build.Parts, fixed: Fixed) -> rounds.Learning:
       parts.processes)
 
 
+def _with_scores(
+    wave: buffer_lib.Wave, absorbed: Absorbed,
+    tokens: RolloutTokens) -> buffer_lib.Wave:
+  """Returns the step's wave with the old log-probs that were computed.
+
+  With a lag, it is the last one in flight; else it is the end of the table.
+  """
+  rows, first = len(wave.rows.table.group), 0
+  if absorbed.in_flight:
+    tokens = absorbed.in_flight[-1].rows.tokens
+  else:
+    first = len(absorbed.table.group) - rows
+  old = tokens.old_logprobs
+  return wave._replace(rows=wave.rows._replace(
+      tokens=wave.rows.tokens._replace(
+          old_logprobs=None if old is None else old[first:first + rows])))
+
+
 def _report(
     parts: build.Parts, state: RunState, fixed: Fixed, wave: buffer_lib.Wave,
     absorbed: Absorbed, learned: rounds.Outcome) -> step_metrics.Report:
@@ -484,6 +504,8 @@ def _run(
       notes.health.symptoms)
   line, fault = summary.end(workdir, result, name, checkpoint.whole_steps(
       workdir.path / 'checkpoints'))
+  if config.log.report and page.at_end(workdir.local, workdir.path):
+    line += f', {page.FILE}'
   if config.log.display:
     rich.print(progress.results(notes.start, notes.latest))
     if said := parts.stages.curriculum.summary(state.curriculum):
@@ -630,7 +652,7 @@ def _after_step(run: Run, state: RunState) -> None:
   # A checkpoint of this moment on must not have them done twice.
   run.notes.due = None
   _save_if_due(run, state, estimates or {})
-  _show(run, state.step, output)
+  _show(run, state.step, output, evaluated=estimates is not None)
 
 
 def _evaluate(run: Run, state: RunState) -> dict[str, float] | None:
@@ -679,11 +701,14 @@ def _save_if_due(
     _save(run, state, estimates.get('mean'), again)
 
 
-def _show(run: Run, step: int, output: Output) -> None:
-  """Shows a step that this process has done."""
+def _show(run: Run, step: int, output: Output, *, evaluated: bool) -> None:
+  """Shows a step that this process has done; with an evaluation, a group too.
+  """
   if step and run.resumed != step:
     run.display.update(step, output.row, output.sample, health_lib.trends(
         run.notes.health, run.notes.start))
+    if evaluated and output.records:
+      run.display.show(progress.completions(output.records))
 
 
 def _save(

@@ -35,7 +35,7 @@ ALLOWED = {
     'plugs': {'rewards', 'schedules'},
     'monitoring': {
         'host', 'models', 'phases', 'rewards', 'sharding', 'start', 'storage',
-        'types'},
+        'tokenizer', 'types'},
     'host': {
         'checkpoint', 'config', 'learner', 'models', 'ops', 'phases',
         'plugs', 'rewards', 'sampling', 'schedules', 'sharding', 'storage',

@@ -11,7 +11,12 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 import transformers
 
-from jaxrl_llm.tokenizer import CharTokenizer, ModelTokenizer, with_stops
+from jaxrl_llm.tokenizer import (
+  characters,
+  CharTokenizer,
+  ModelTokenizer,
+  with_stops,
+)
 
 
 def test_round_trip_and_ids():
@@ -129,6 +134,38 @@ def test_a_sentencepiece_model(tmp_path, kind):
     assert ids == theirs.encode(text) and tok.decode(ids) == text
   assert tok.encode(tok.start + 'x')[0] == theirs.bos_id()
   assert tok.encode(tok.start + 'x').count(theirs.bos_id()) == 1
+
+
+@pytest.mark.parametrize('kind', ['bpe', 'llama', 'gemma'])
+def test_characters_of_tokens(tmp_path, kind):
+  """Any first tokens have written what they decode to, but for open bytes."""
+  if kind == 'bpe':
+    bpe(tmp_path)
+  else:
+    sentencepiece_model(tmp_path, kind)
+  tok = ModelTokenizer(tmp_path)
+  for text in [*SPELL[1:], ' x', *TEXTS[:3]]:
+    ids = tok.encode(text)
+    text = tok.decode(ids)
+    got = characters(tok, [*ids, tok.stop_ids[0]], text, 400)
+    assert sum(got) == len(text) and got[-1] == 0
+    for end in range(1, len(ids)):
+      part = tok.decode(ids[:end])
+      if '\ufffd' not in part:
+        assert sum(got[:end]) == len(part)
+    # The values of a long response end before it does.
+    assert characters(tok, ids[:1], text, 400) == got[:1]
+  # A text that stops inside of a token, and one that is another.
+  ids = tok.encode('hello world')
+  assert sum(characters(tok, ids, 'hello wor', 400)) == 9
+  assert characters(tok, ids, 'hallo world', 400) is None
+
+
+def test_characters_of_other_tokenisers():
+  tok = CharTokenizer('ab')
+  assert characters(tok, [2, 3, 5, 1], 'ab<5>', 8) == [1, 1, 3, 0]
+  assert characters(tok, [], '', 8) == []
+  assert characters(object(), [2], 'a', 8) is None
 
 
 def test_texts_start_as_the_model_expects(model, tmp_path):

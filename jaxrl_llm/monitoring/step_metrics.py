@@ -5,13 +5,14 @@ from typing import Any, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
-from jaxrl_llm.host import build, rollout
+from jaxrl_llm.host import build, choices, rollout
 from jaxrl_llm.host.buffer import Wave
 from jaxrl_llm.rewards import plain
-from jaxrl_llm.sharding.processes import Processes
+from jaxrl_llm.tokenizer import characters
 from jaxrl_llm.types import GroupRequests, Picked, Probe, Table
 
 Row = dict[str, float]
+_TOKENS = 4096  # of a step's records that have values, all responses together
 
 # Name to (unit, meaning), as in every table METRICS of the package.
 METRICS = {
@@ -98,7 +99,7 @@ def report(
   # In one call, for which the processes wait once.
   written = records(step, wave, np.concatenate([
       first, chosen(wave.ask, parts.config.log.samples, step)]),
-                    trained, parts.processes)
+                    trained, parts)
   shown = [{**record, 'prompt': problem.shown} for record, problem in zip(
       written[:len(first)], wave.responses.call.problem())]
   return Report(
@@ -273,41 +274,89 @@ def of_solved(solved: np.ndarray, kinds: Mapping[str, np.ndarray]) -> Row:
 
 def records(
     step: int, wave: Wave, rows: np.ndarray, trained: Table,
-    processes: Processes) -> list[dict[str, Any]]:
+    parts: build.Parts) -> list[dict[str, Any]]:
   """Returns the record of each of these rows, in the format of samples.jsonl.
 
   Its `used` is the number of rounds that have trained on it, None before the
-  round of its group.
+  round of its group, as `advantage` is. The first tokens of each response have
+  values, see `token_values`.
 
   Args:
     step: number of the step.
     wave: R responses.
     rows: [K] which rows.
     trained: rows after the step's rounds.
-    processes: who holds which rows; all must call this.
+    parts: tokeniser, config, and processes, all of which must call this.
   """
   responses, table = wave.responses, wave.rows.table
-  problems = responses.call.problem()
+  problems, processes = responses.call.problem(), parts.processes
   place = {row: i for i, row in enumerate(responses.rows.tolist())}
   begun = np.flatnonzero(
       (trained.round >= 0) & np.isin(trained.group, table.group[rows]))
-  used = {
-      (trained.group[row], trained.sample[row]): trained.usage[row]
+  known = {
+      (trained.group[row], trained.sample[row]): (
+          trained.usage[row], _rounded(trained.advantage[row]))
       for row in begun}
   mine = []
   for row in rows.tolist():
     if processes.leads and row in place:
-      problem = problems[row]
+      problem, text = problems[row], responses.texts[place[row]]
       verdict = wave.judged.verdicts[place[row]]
+      used, advantage = known.get(
+          (table.group[row], table.sample[row]), (None, None))
       mine.append(plain.json(dict(
           step=step, group=table.group[row], sample=table.sample[row],
           problem_id=problem.id, kind=problem.kind, prompt=problem.prompt,
-          reference=problem.reference, response=responses.texts[place[row]],
+          reference=problem.reference, response=text,
           reward=verdict.reward, verdict=verdict.kind, detail=verdict.detail,
-          used=used.get((table.group[row], table.sample[row])),
+          used=used, advantage=advantage, **token_values(
+              wave, row, text, parts, most=_TOKENS // len(rows)),
           **rollout.further(verdict))))
   every, _ = processes.gather_rows(responses.shard[rows], mine)
   return every
+
+
+def token_values(
+    wave: Wave, row: int, text: str, parts: build.Parts, *,
+    most: int) -> dict[str, list[float]]:
+  """Returns values of a response's tokens, of the first `most` alone.
+
+  Args:
+    wave: R responses, with the old log-probs of those that were scored.
+    row: number of the response.
+    text: its text.
+    parts: tokeniser and config.
+    most: tokens that have values.
+
+  Returns:
+    token_chars, characters of the text that each token has written;
+    token_logprobs, its behaviour log-prob; with rejection, token_acceptance,
+    the probability to keep it under the policy at the step of the rollout, if
+    that was computed. Empty if the tokeniser does not say what its tokens
+    spell.
+  """
+  rollouts = wave.responses.rollouts
+  count = min(int(rollouts.length[row]), most)
+  chars = characters(
+      parts.task.tokenizer, rollouts.tokens[row, :count].tolist(), text,
+      parts.programs.model.vocab_size)
+  if chars is None:
+    return {}
+  values = dict(token_chars=chars, token_logprobs=_rounded(
+      rollouts.logprobs[row, :count]))
+  tokens = wave.rows.tokens
+  if tokens.old_logprobs is not None and choices.rejection(parts.config):
+    old = tokens.old_logprobs[row, :count]
+    if old.any():  # rows that were not scored are 0
+      gap = old - tokens.behaviour_logprobs[row, :count] - np.log(
+          parts.config.jackpot.lam)
+      values['token_acceptance'] = _rounded(np.exp(np.minimum(gap, 0.0)))
+  return values
+
+
+def _rounded(values: np.ndarray) -> Any:
+  """Returns numbers with three digits after the point, which take less room."""
+  return np.round(np.asarray(values, float), 3).tolist()
 
 
 def chosen(ask: GroupRequests, groups: int, step: int) -> np.ndarray:
