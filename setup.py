@@ -1,19 +1,36 @@
 """Packaging. Versions known to work together are in constraints.txt."""
 
 import pathlib
+import re
 
 import setuptools
 
+ROOT = pathlib.Path(__file__).parent
+VERSION = re.search(
+    "^__version__ = '(.+?)'", (ROOT / 'jaxrl_llm/__init__.py').read_text(),
+    re.MULTILINE)[1]
+
 setuptools.setup(
     name='jaxrl_llm',
-    version='0.1.0',
+    version=VERSION,
     description='Reinforcement learning of language models in JAX',
-    long_description=pathlib.Path(__file__).with_name('README.md').read_text(),
+    long_description=(ROOT / 'README.md').read_text(),
     long_description_content_type='text/markdown',
     license='Apache-2.0',
     python_requires='>=3.11',
-    package_dir={'': '.'},  # an editable install sees launch and configs
-    packages=setuptools.find_packages(include=['jaxrl_llm', 'jaxrl_llm.*']),
+    package_dir={'': '.'},
+    # Links in jaxrl_llm make the folders configs and launch parts of it, in a
+    # checkout as in a wheel. They are packages without __init__.py.
+    packages=setuptools.find_namespace_packages(
+        include=['jaxrl_llm', 'jaxrl_llm.*'], exclude=['*.__pycache__']),
+    package_data={'': ['py.typed', '*.md', '*.txt']},
+    entry_points={'console_scripts': [
+        'jaxrl-compile-check = jaxrl_llm.launch.compile_check:main',
+        'jaxrl-evaluate = jaxrl_llm.evaluate:main',
+        'jaxrl-export = jaxrl_llm.export:main',
+        'jaxrl-sweep = jaxrl_llm.launch.run:sweep',
+        'jaxrl-train = jaxrl_llm.train:main',
+    ]},
     install_requires=[
         'absl-py',
         'chex',
@@ -37,7 +54,8 @@ setuptools.setup(
     extras_require={
         # The compiler for TPUs, in jax's version, for machines without one.
         'aot': ['jax[tpu]'],
-        'cuda': ['jax[cuda12]'],
+        'cuda12': ['jax[cuda12]'],
+        'cuda13': ['jax[cuda13]'],
         'data': ['datasets', 'pyarrow'],  # Parquet files, sets on the hub
         'gcs': ['gcsfs'],  # paths of gs://
         'gguf': ['gguf'],  # files of llama.cpp and Ollama

@@ -7,7 +7,7 @@
 
   if __name__ == '__main__':
     jaxrl_llm.run(
-        'configs/grpo/qwen3_1p7b_math.py', reward_fn=exact,
+        'grpo/qwen3_1p7b_math', reward_fn=exact,
         problems=[{'problem': '1 + 1 =', 'answer': '2'}, ...],
         overrides={'model.hf': 'Qwen/Qwen3-0.6B-Base', 'steps': 100})
 
@@ -25,6 +25,7 @@ from jaxrl_llm import start
 
 __all__ = ('run',)
 
+__version__ = '0.1.0'  # setup.py reads it here
 
 _TPUS = '/dev/accel*', '/dev/vfio/[0-9]*'  # device files
 
@@ -77,8 +78,8 @@ def run(
   `evaluate` imports the script to find its function.
 
   Args:
-    config: path of a config file, or a config made in code from
-      `jaxrl_llm.config.base()`.
+    config: path of a config file, or the name of one of the package, or a
+      config made in code from `jaxrl_llm.config.base()`.
     reward_fn: `(prompts, completions, **columns) -> [reward or None]`, called
       by keywords with all responses of a step; see the option `task.reward`.
       None uses the task's own verifier.

@@ -22,6 +22,8 @@ import numpy as np
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import evaluate, export, train
 from jaxrl_llm.host import build, choices, warm_start
+from jaxrl_llm.launch import compile_check, slurm, tpu_pod
+from jaxrl_llm.launch import run as launch_run
 from jaxrl_llm.learner import optimizer
 from jaxrl_llm.models import transformer
 from jaxrl_llm.monitoring import timing
@@ -30,8 +32,6 @@ from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.sampling.queue import Queue
 from jaxrl_llm.sharding import distributed
 from jaxrl_llm.types import LearnerBatch, Prompts, Requests
-from launch import compile_check, slurm, tpu_pod
-from launch import run as launch_run
 from tests.helpers import devices, tiny, tiny_hf
 from tests.helpers.tolerance import policy_gap
 

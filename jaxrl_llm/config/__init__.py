@@ -19,6 +19,17 @@ command line overrides it field by field:
 
 `--config=file.py:arg` calls `get_config(arg)`, `--config=run/config.json` takes
 the config that a run has saved, and `--help` prints every field.
+
+The files in `configs/` are part of the package. They are found by their names
+in any folder, as in `--config=pkpo/gemma2_2b_math:4k`; and another config file
+can build on one of them:
+
+  from jaxrl_llm.configs.pkpo import gemma2_2b_math
+
+  def get_config(arg=None):
+    c = gemma2_2b_math.get_config()
+    c.steps = 300
+    return c
 """
 
 from jaxrl_llm.config.auto_values import choices, with_saved_auto_values

@@ -73,8 +73,8 @@ def parse(
       sys.exit(0)
     if spec is None:
       raise ValueError(
-          'No config is given: add --config=FILE.py, such as '
-          '--config=configs/countdown.py, or --help.')
+          'No config is given: add --config=FILE.py, or the name of one of the '
+          'package, such as --config=countdown, or --help.')
     config = _begun.pop((spec, *overrides.items()), None) or files.load(
         spec, overrides)
     check(config)
@@ -145,6 +145,9 @@ def _print_help(
   show = console.Console(highlight=False).print
   show(f'Usage: python -m jaxrl_llm.{program} --config=FILE.py[:ARG] '
        '[--config.FIELD=VALUE]\n', markup=False, soft_wrap=True)
+  if not spec:
+    show('Configs of the package, by name, as in --config=countdown: '
+         f'{", ".join(files.shipped())}.\n', markup=False)
   if more:
     show(more, markup=False, soft_wrap=True)
   show(f'Fields, their values {f"in {spec}" if spec else "by default"}, and '

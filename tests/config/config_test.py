@@ -278,7 +278,7 @@ def test_reinforce_needs_no_group(file):
 
 
 @pytest.mark.parametrize('argv,words', [
-    ([], ['--config=configs/countdown.py', '--help']),
+    ([], ['--config=countdown', '--help']),
     (['--config={}x'], ['There is no config file', 'Did you mean {}?']),
     (['--config={}', '--config.steps'], ['--config.steps is not understood']),
     (['--config={}', '--steps=1'], ['--steps=1 is not', '--config.FIELD']),

@@ -9,8 +9,8 @@ import pytest
 
 from jaxrl_llm import evaluate, export
 from jaxrl_llm.config import table as table_lib
+from jaxrl_llm.launch import compile_check, run
 from jaxrl_llm.models.config import PRESETS
-from launch import compile_check, run
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CONFIG = str(ROOT / 'configs/countdown.py')

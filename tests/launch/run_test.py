@@ -10,8 +10,8 @@ import time
 
 import pytest
 
+from jaxrl_llm.launch import results, run
 from jaxrl_llm.monitoring import metrics as metrics_lib
-from launch import results, run
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 

@@ -12,8 +12,8 @@ import pytest
 
 from jaxrl_llm import config, plugs
 from jaxrl_llm.host import choices, stages
+from jaxrl_llm.launch import hyper, run
 from jaxrl_llm.plugs import plug_fields
-from launch import hyper, run
 from tests.helpers import tiny
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
