@@ -337,6 +337,15 @@ def _stops(tokenizer: Any) -> stops_lib.Stops:
       [text.encode() for text in texts], tokenizer.spelled) if texts else None)
 
 
+def _mesh(config: ConfigDict) -> jax.sharding.Mesh:
+  """Makes the sampler's mesh."""
+  if config.mesh.cpu_devices is not None:
+    sharding.split_cpu(config.mesh.cpu_devices)
+  return sharding.make_mesh(
+      *(config.mesh[axis] for axis in sharding.AXES),
+      learner_tensor=config.mesh.learner_tensor)
+
+
 def _contents(
     task: tasks.Task, **folders: pathlib.Path | None) -> dict[str, str]:
   """Returns digests of the problems, and of the files of models."""
@@ -390,11 +399,7 @@ def parts(
     hf.warn_of_length(opened.folder, config.max_prompt + config.max_response)
   task, lengths = _task(
       config, model, tokenizer, training and not own_prompts)
-  if config.mesh.cpu_devices is not None:
-    sharding.split_cpu(config.mesh.cpu_devices)
-  mesh = sharding.make_mesh(
-      *(config.mesh[axis] for axis in sharding.AXES),
-      learner_tensor=config.mesh.learner_tensor)
+  mesh = _mesh(config)
   platform = mesh.devices.flat[0].platform
   processes = processes_lib.make(mesh, sharding.learner_mesh(
       mesh, config.mesh.learner_tensor))
