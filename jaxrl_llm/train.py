@@ -133,7 +133,8 @@ def sample(
 
   # The user's code may use JAX as it likes.
   with timer('verify'), jax.transfer_guard('allow'):
-    judged = rollout.submit(task, responses, parts.processes)()
+    judged = rollout.submit(
+        task, responses, parts.processes, state.step, config.steps)()
     rollout.check(judged, responses)
     parts.processes.channel.check()
 
@@ -630,7 +631,7 @@ def _evaluate(run: Run, state: RunState) -> dict[str, float] | None:
     return None
   notes.latest = heldout.evaluate(
       run.parts, run.parts.programs.policy.to_sampling(
-          state.learner.params, run.fixed.frozen[0]))
+          state.learner.params, run.fixed.frozen[0]), state.step)
   if not state.step:
     notes.start = notes.latest
   run.timer.take()  # An evaluation is no part of the next step.

@@ -19,7 +19,8 @@ _INT32 = 2 ** 31 - 1
 _FOLDERS = ('workdir', 'warm_start.cache', 'compilation_cache')
 # Kinds of texts, and how they are completed.
 _TEXTS = {
-    str: str, modules.Name: modules.absolute, modules.Path: modules.expanded}
+    str: str, modules.Name: modules.absolute, modules.Path: modules.expanded,
+    modules.FileText: modules.content}
 
 
 def check(flat: dict[str, Any]) -> dict[str, Any]:
@@ -246,5 +247,6 @@ def _describe(kind: Any) -> str:
   else:
     text = {int: 'a whole number (int)', float: 'a number (float)',
             bool: 'true or false (bool)', str: 'a text (str)',
-            modules.Name: 'a text (str)', modules.Path: 'a path (str)'}[kind]
+            modules.Name: 'a text (str)', modules.Path: 'a path (str)',
+            modules.FileText: 'a text (str) or a FILE.txt'}[kind]
   return f'{text}, or none' if can_be_none else text

@@ -5,7 +5,7 @@ from typing import Any, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
-from jaxrl_llm.host import build
+from jaxrl_llm.host import build, rollout
 from jaxrl_llm.host.buffer import Wave
 from jaxrl_llm.rewards import plain
 from jaxrl_llm.sharding.processes import Processes
@@ -54,6 +54,7 @@ def report(
       **of_rollouts(
           table, wave.ask, wave.signal.gain, wave.judged.kind,
           wave.judged.use),
+      **of_functions(table, wave.judged.rewards, wave.judged.logged),
       **{name: float(value) for name, value in measured.items()},
       **of_solved(solved, parts.kinds),
       **of_updates(updates)}
@@ -113,6 +114,28 @@ def of_rollouts(
   for kind, count in sorted(collections.Counter(verdicts).items()):
     row[f'verdict/{kind}'] = count / len(verdicts)
   return {name: float(value) for name, value in row.items()}
+
+
+def of_functions(
+    wave: Table, rewards: Mapping[str, np.ndarray],
+    logged: Mapping[str, np.ndarray]) -> Row:
+  """Computes the metrics of reward functions.
+
+  Args:
+    wave: R rows of the table.
+    rewards: name of a function to its rewards [R]; NaN where it gave none.
+    logged: name to numbers [R] for the metrics; NaN where there is none.
+
+  Returns:
+    rewards/<name>, the mean over the probe rows that the function gave a
+    number; logged/<name>, the mean over all rows with one. NaN where there is
+    nothing to average.
+  """
+  return {
+      **{f'rewards/{name}': float(_mean(values[wave.probe & ~np.isnan(values)]))
+         for name, values in rewards.items()},
+      **{f'logged/{name}': float(_mean(values[~np.isnan(values)]))
+         for name, values in logged.items()}}
 
 
 def _mean(values: Any) -> float:
@@ -253,7 +276,8 @@ def records(
           problem_id=problem.id, kind=problem.kind, prompt=problem.prompt,
           reference=problem.reference, response=responses.texts[place[row]],
           reward=verdict.reward, verdict=verdict.kind, detail=verdict.detail,
-          used=used.get((table.group[row], table.sample[row])))))
+          used=used.get((table.group[row], table.sample[row])),
+          **rollout.further(verdict))))
   every, _ = processes.gather_rows(responses.shard[rows], mine)
   return every
 
