@@ -1,11 +1,13 @@
-"""A loop of one's own in four calls: which number comes next?
+"""A loop of one's own in four calls: the next digit, or sums in a chat.
 
   python notebooks/own_loop.py [MODEL]
 
-MODEL is a Hugging Face folder or name, or a GGUF file, such as SmolLM2's.
-Without one, a model of 0.4 million random parameters learns it in a minute.
+Without MODEL, 0.4 million random parameters learn in a minute to answer a digit
+with the next one. A chat model, named by its folder, its name on the hub or a
+GGUF file, learns sums.
 """
 
+import re
 import sys
 
 import numpy as np
@@ -17,32 +19,42 @@ from jaxrl_llm.tokenizer import CharTokenizer
 P, N = 16, 8  # prompts of a step, responses to each
 
 
-def ask(number):
-  """Returns a prompt for a chat model."""
-  return [{'role': 'user', 'content': f'Which number comes after {number}? '
-                                      'Answer with that number alone.'}]
+def problems(step, tiny):
+  """Returns the prompts of a step, and their answers."""
+  pairs = np.random.default_rng(step).integers(9, size=(P, 2))
+  if tiny:
+    return [f'{a}' for a, _ in pairs], [a + 1 for a, _ in pairs]
+  return [[{'role': 'user', 'content': f'What is {a} + {b}? Reply with the '
+            'number only.'}] for a, b in pairs], pairs.sum(1)
 
 
-def main(model='tiny', steps=31, folder=None, show=print, **fields):
+def right(text, answer):
+  """Returns whether the last number of a response is the answer."""
+  return re.findall(r'\d+', text)[-1:] == [str(answer)]
+
+
+def main(model='tiny', steps=41, folder=None, show=print, **options):
   """Trains, and returns the mean reward of each step."""
   tiny = model == 'tiny'
   sampler = jaxrl_llm.Sampler(
       model, CharTokenizer('0123456789') if tiny else None,
-      prompts_per_step=P, samples_per_prompt=N, max_prompt=1 if tiny else 64,
-      max_response=1 if tiny else 16, **fields)
-  learner = jaxrl_llm.Learner(sampler, learning_rate=5e-4 if tiny else 1e-5)
-  done = folder and jaxrl_llm.load(folder, learner) or {'means': []}
-  means = done['means']
+      prompts_per_step=P, samples_per_prompt=N,
+      max_prompt=1 if tiny else 48, max_response=1 if tiny else 32,
+      temperature=1.0 if tiny else 0.8, **options)
+  learner = jaxrl_llm.Learner(sampler, learning_rate=5e-4 if tiny else 1.5e-5)
+  saved = folder and jaxrl_llm.load(folder, learner)
+  means = saved['means'] if saved else []
   for step in range(len(means), steps):
-    numbers = np.random.default_rng(step).integers(9 if tiny else 99, size=P)
-    samples = sampler.sample([str(n) if tiny else ask(n) for n in numbers], N)
+    prompts, answers = problems(step, tiny)
+    samples = sampler.sample(prompts, N)
     rewards = np.array([
-        text.strip() == str(numbers[p] + 1)
+        right(text, answers[p])
         for text, p in zip(samples.texts, samples.prompt)]).reshape(P, N)
-    learner.step(samples.batch(advantages.grpo(rewards)))
+    metrics = learner.step(samples.batch(advantages.grpo(rewards)))
     means.append(float(rewards.mean()))
     if step % 10 == 0:
-      show(f'step {step}: reward {means[-1]:.2f}')
+      show(f'step {step}: reward {means[-1]:.2f}, '
+           f'entropy {metrics["update/entropy"]:.2f}')
   if folder:
     jaxrl_llm.save(folder, learner, {'means': means})
   return means
