@@ -11,7 +11,9 @@
         problems=[{'problem': '1 + 1 =', 'answer': '2'}, ...],
         overrides={'model.hf': 'Qwen/Qwen3-0.6B-Base', 'steps': 100})
 
-The parts can be used alone: see notebooks/loop.py for a loop made of them.
+A loop of one's own is made of four calls, `Sampler`, `Sampler.sample`,
+`Learner.step` and `save` or `load`: see `calls.py`. The parts below them can be
+used alone too: see notebooks/loop.py.
 """
 
 import glob
@@ -19,11 +21,14 @@ import hashlib
 import json
 import os
 import sys
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Callable, Mapping, Sequence, TYPE_CHECKING
 
 from jaxrl_llm import start
 
-__all__ = ('run',)
+if TYPE_CHECKING:
+  from jaxrl_llm.calls import Learner, load, Sampler, save
+
+__all__ = ('Learner', 'Sampler', 'load', 'run', 'save')
 
 __version__ = '0.1.0'  # setup.py reads it here
 
@@ -178,6 +183,15 @@ def _lines(rows: Sequence[Mapping[str, Any]]) -> str:
           f'Problem {number} is not a dictionary of JSON values '
           f'({error}): give its columns.') from None
   return ''.join(lines)
+
+
+def __getattr__(name: str) -> Any:
+  """Imports the four calls when they are first named, since JAX takes seconds.
+  """
+  if name not in __all__:
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+  from jaxrl_llm import calls
+  return getattr(calls, name)
 
 
 start.begin()  # last: a config file may use all of the above

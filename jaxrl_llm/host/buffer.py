@@ -201,14 +201,8 @@ def of_wave(
     actor's likeliest tokens are there if they were recorded. Responses and
     log-probs are 0 where they are not at home in this process.
   """
-  rollouts, prompts = responses.rollouts, responses.call.prompts
-  row = responses.call.requests.prompt
-  real = np.arange(rollouts.tokens.shape[1]) < judged.length[:, None]
+  prompts, row = responses.call.prompts, responses.call.requests.prompt
   free = empty(len(row), config, stages)
-  behaviour = rollouts.logprobs
-  if config.loss.behaviour == 'tempered' and (
-      rollouts.tempered_logprobs is not None):
-    behaviour = rollouts.tempered_logprobs
   table = free.table._replace(
       group=ask.group[row].astype(np.int64),
       sample=np.concatenate([
@@ -224,15 +218,34 @@ def of_wave(
   if table.rewards is not None and judged.rewards:
     table = table._replace(rewards=np.stack(
         [*judged.rewards.values()], 1).astype(np.float32))
-  tokens = free.tokens._replace(
+  return Buffer(table, tokens_of(responses, judged.length, free.tokens, config))
+
+
+def tokens_of(
+    responses: Responses, length: np.ndarray, free: RolloutTokens,
+    config: ConfigDict) -> RolloutTokens:
+  """Makes the tokens of responses, in the order of their requests.
+
+  Args:
+    responses: R responses.
+    length: [R] tokens of each, also of those that are elsewhere.
+    free: R free rows, which have the log-probs to be kept.
+    config: it says which log-probs are those of the sampler.
+  """
+  rollouts, prompts = responses.rollouts, responses.call.prompts
+  row = responses.call.requests.prompt
+  real = np.arange(rollouts.tokens.shape[1]) < length[:, None]
+  behaviour = rollouts.logprobs
+  if config.loss.behaviour == 'tempered' and (
+      rollouts.tempered_logprobs is not None):
+    behaviour = rollouts.tempered_logprobs
+  return free._replace(
       prompt=prompts.tokens[row], prompt_length=prompts.length[row],
-      response=np.where(real, rollouts.tokens, 0),
-      length=judged.length,
+      response=np.where(real, rollouts.tokens, 0), length=length,
       behaviour_logprobs=np.where(real, behaviour, 0).astype(
           np.float32),
       top_ids=rollouts.top_ids, top_logprobs=rollouts.top_logprobs,
       experts=rollouts.experts)
-  return Buffer(table, tokens)
 
 
 def join(held: Any, new: Any) -> Any:
