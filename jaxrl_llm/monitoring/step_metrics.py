@@ -34,6 +34,10 @@ METRICS = {
     'sampler/slot_use': (
         'share', 'decode slots that held a response, mean over decode steps'),
     'verdict/<kind>': ('share', 'responses with this kind of verdict'),
+    'rewards/<function>': (
+        'reward', 'mean over the valid probe rows that the function counts'),
+    'logged/<name>': (
+        'as the function has it', 'a number of log_metric, mean over rows'),
     'batch/rounds': ('rounds', 'train batches of the step'),
     'batch/rows': ('rows', 'rows trained on, over all rounds'),
     'batch/reward': ('reward', 'mean over the rows trained on'),
@@ -159,9 +163,8 @@ def of_functions(
     logged: name to numbers [R] for the metrics; NaN where there is none.
 
   Returns:
-    rewards/<name>, the mean over the probe rows that the function gave a
-    number; logged/<name>, the mean over all rows with one. NaN where there is
-    nothing to average.
+    Those of METRICS under rewards and logged. NaN where there is nothing to
+    average.
   """
   return {
       **{f'rewards/{name}': float(_mean(values[wave.probe & ~np.isnan(values)]))
