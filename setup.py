@@ -57,6 +57,7 @@ setuptools.setup(
         'cuda12': ['jax[cuda12]'],
         'cuda13': ['jax[cuda13]'],
         'data': ['datasets', 'pyarrow'],  # Parquet files, sets on the hub
+        'docs': ['latex2mathml', 'mkdocs-material', 'mkdocstrings[python]'],
         'gcs': ['gcsfs'],  # paths of gs://
         'gguf': ['gguf'],  # files of llama.cpp and Ollama
         'notebooks': ['jupyterlab'],

@@ -134,7 +134,7 @@ unless they say otherwise.'''
 
 
 def summary(results: Sequence[tables.Result]) -> str:
-  """Returns the sentences of the README."""
+  """Returns the sentences of the documentation."""
   arms = by_task(results)
   say = lambda task, arm, other, figure: tables.compared(
       arms[task], LABELS, arm, other, figure)

@@ -458,6 +458,12 @@ def _check(k: Any, shape: tuple[int, ...], name: str) -> None:
           f'1 to {most}.')
 
 
+METRICS = {
+    'pkpo/k': ('samples', 'k of the pass@k that is optimised'),
+    'pkpo/k_lowered': ('share', 'groups with too few valid samples for k'),
+}
+
+
 def pkpo(
     rewards: Array,
     *,
@@ -480,8 +486,7 @@ def pkpo(
     batch_std: divide the advantages by the batch's standard deviation.
 
   Returns:
-    [P, N] advantages; and pkpo/k, with pkpo/k_lowered, the share of groups with
-    too few valid samples for it.
+    [P, N] advantages; and METRICS.
   """
   lowered = largest_k(where, transform=transform) < k
   return advantage(

@@ -133,6 +133,13 @@ def test_table(here):
       metric: '0.3 ± 0.14', best: '0.35 ± 0.21'}
 
 
+def test_the_table_names_doubtful_trials():
+  cut = [{'step': i, 'response/truncated': .9} for i in range(30)]
+  first, second = results.rows_of(
+      [{}, {}], ['done', 'done'], [cut, cut[:3]], [])[:2]
+  assert first['doubts'] == 'truncated' and 'doubts' not in second
+
+
 def lines_of(trials):
   """Returns the table of trials with three metrics and their means."""
   metrics = {f'eval/{name}{best}': '0.3123' for name in (
@@ -203,7 +210,7 @@ def test_table_leaves_out_what_all_trials_share(here, capsys):
 @pytest.mark.parametrize('more,words', [
     (['--sweep', '--config.seed=3'], 'seed is set for each trial'),
     (['--config.workdir=x'], 'workdir is set for each trial'),
-    (['--config.lr=3'], 'did you mean optimizer.learning_rate?'),
+    (['--config.lr=3'], 'use optimizer.learning_rate'),
     (['--config.samples_per_prompt=1'], 'samples_per_prompt=1'),
     (['--parallell=3'], '--parallell=3 is not understood'),
 ])
