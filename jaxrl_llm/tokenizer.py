@@ -27,6 +27,8 @@ class Tokenizer(Protocol):
       with it, texts can end a response.
     `special`, its special tokens as they stand in a text.
     `after_answer() -> str`, the text that follows an answer in its chat format.
+    `next_turn(text) -> str`, what follows an answer up to the next: its end, a
+      user's turn, and the start of the answer to it.
 
   Attributes:
     vocab_size: ids are below it.
@@ -226,6 +228,32 @@ class ModelTokenizer:
       if found:
         return after.partition(_TURNS[2])[0]
     return ''
+
+  def next_turn(self, text: str) -> str:
+    """Returns what the chat template writes between two answers.
+
+    Args:
+      text: the user's turn between them.
+
+    Raises:
+      ValueError: the template fails, or changes what stood before.
+    """
+    question, answer, _ = _TURNS
+    before = self.chat(question) + answer
+    try:
+      whole = self._formatted(question, answer, text)
+    except Exception as error:  # a template may raise anything
+      raise ValueError(
+          f'The chat template of {self.folder} has no second turn '
+          f'({type(error).__name__}: {_first_line(error)}): set '
+          'task.markup=false.') from None
+    if not whole.startswith(before):
+      raise ValueError(
+          f'The chat template of {self.folder} changes earlier turns when one '
+          'is added, such as reasoning that it removes. What a model has read '
+          'and written must stay as it was: choose another model or template, '
+          'or set task.markup=false.')
+    return whole[len(before):]
 
   def _formatted(self, *turns: str, prompt: bool = True) -> str:
     """Formats turns of user and assistant by the chat template."""

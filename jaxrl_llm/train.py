@@ -30,7 +30,15 @@ from jaxrl_llm import checkpoint, phases, rewards, schedules, sharding
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.evaluation import heldout
 from jaxrl_llm.host import buffer as buffer_lib
-from jaxrl_llm.host import build, choices, rollout, rounds, stages, warm_start
+from jaxrl_llm.host import (
+  build,
+  choices,
+  rollout,
+  rounds,
+  stages,
+  turns,
+  warm_start,
+)
 from jaxrl_llm.host import programs as programs_lib
 from jaxrl_llm.host.state import complete, digests, Fixed, init_state, RunState
 from jaxrl_llm.learner.advantages import WaveSignal
@@ -125,15 +133,16 @@ def sample(
 
   with timer('sample'):
     step = parts.replicate(np.uint32(state.step))
-    responses = rollout.respond(
-        parts.sample, weights, call, parts.step_key(step), fixed.sampling,
-        tokenizer=task.tokenizer, processes=parts.processes,
-        policy_step=int(jax.device_get(state.learner.step)))
+    responses, submit = turns.respond(
+        task, call, turns.Sampling(
+            parts.sample, weights, parts.step_key(step), fixed.sampling,
+            int(jax.device_get(state.learner.step)), config.seed),
+        config.max_response, parts.processes)
   del weights  # The update needs their room.
 
   # The user's code may use JAX as it likes.
   with timer('verify'), jax.transfer_guard('allow'):
-    judged = rollout.submit(task, responses, parts.processes)()
+    judged = submit()()
     rollout.check(judged, responses)
     parts.processes.channel.check()
 

@@ -80,6 +80,8 @@ class Rollouts:
     experts: [R, S, E] unsigned or None, the experts of each token of the prompt
       and then the response, from `experts.Record`. The response's last token
       has none, since it went through no layer: 0, as behind it.
+    generated: [R, T] bool or None, tokens that the model wrote, of responses
+      with turns; the others are observations. None: all up to `length`.
   """
   tokens: Array
   length: Array
@@ -93,6 +95,7 @@ class Rollouts:
   top_ids: Optional[Array] = None
   top_logprobs: Optional[Array] = None
   experts: Optional[Array] = None
+  generated: Optional[Array] = None
 
 
 @struct.dataclass
@@ -158,6 +161,7 @@ class RolloutTokens(NamedTuple):
     actor_logprobs: [C, T] float32 or None, under the actor that wrote them, if
       it is another model.
     experts: [C, S, E] unsigned or None, experts that the sampler chose.
+    generated: [C, T] bool or None, tokens that the model wrote; None: all.
   """
   prompt: np.ndarray
   prompt_length: np.ndarray
@@ -171,6 +175,7 @@ class RolloutTokens(NamedTuple):
   z: Optional[np.ndarray] = None
   actor_logprobs: Optional[np.ndarray] = None
   experts: Optional[np.ndarray] = None
+  generated: Optional[np.ndarray] = None
 
 
 class Table(NamedTuple):
@@ -189,6 +194,8 @@ class Table(NamedTuple):
     valid: [C] bool, False if the verification failed.
     prompt_length: [C] int32, tokens of the prompt.
     length: [C] int32, tokens of the response.
+    generated: [C] int32, how many of them the model wrote; all but those of
+      observations.
     truncated: [C] bool.
     trained: [C] bool, whether its tokens count in the loss.
     advantage: [C] float32; NaN before its round.
@@ -214,6 +221,7 @@ class Table(NamedTuple):
   valid: np.ndarray
   prompt_length: np.ndarray
   length: np.ndarray
+  generated: np.ndarray
   truncated: np.ndarray
   trained: np.ndarray
   advantage: np.ndarray

@@ -143,22 +143,24 @@ def draw(
     Stopped: a process was asked to stop.
   """
   waiting = None
-  config, tokenizer = parts.config, parts.task.tokenizer
+  config = parts.config
   sampler = parts.programs.sampler
   for problem, sample in cut(
       wanted, max_prompts=sampler.max_prompts,
       max_requests=sampler.max_requests):
     rows, prompt = np.unique(problem, return_inverse=True)
     of_call = [problems[i] for i in rows]
-    responses = rollout.respond(
-        parts.sample_policy, source.params, rollout.SampleCall(
-            of_call, rollout.encode(of_call, tokenizer, config.max_prompt),
+    responses, submit = turns.respond(
+        parts.task, rollout.SampleCall(
+            of_call, rollout.encode(
+                of_call, parts.task.tokenizer, config.max_prompt),
             rollout.requests(prompt, sample, config.max_response)),
-        source.key, source.sampling, tokenizer=tokenizer,
-        processes=parts.processes)
+        turns.Sampling(
+            parts.sample_policy, source.params, source.key, source.sampling,
+            seed=config.seed), config.max_response, parts.processes)
     if phase:
       phase.count(phase.done + len(problem))
-    judged = rollout.submit(parts.task, responses, parts.processes)
+    judged = submit()
     if waiting:
       yield Call(*waiting[:-1], waiting[-1]())
       parts.processes.channel.check()

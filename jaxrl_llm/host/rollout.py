@@ -51,6 +51,8 @@ class Responses(NamedTuple):
     use: counts of this process's sampler: decode 'steps', and 'busy' and
       'slots', each summed over the steps.
     policy_step: optimiser steps behind the policy that sampled them.
+    turns: of these M rows, what the model wrote, read and was given, turn by
+      turn; None without an environment.
   """
   call: SampleCall
   rollouts: Rollouts
@@ -59,6 +61,7 @@ class Responses(NamedTuple):
   shard: np.ndarray
   use: dict[str, int]
   policy_step: int = 0
+  turns: list[list[dict[str, Any]]] | None = None
 
 
 class Judged(NamedTuple):
@@ -74,6 +77,11 @@ class Judged(NamedTuple):
       nats.
     use: how busy the sampler was, in all processes.
     verdicts: of the rows at home in this process.
+    observed: [R] int32, tokens of the response that the environment wrote; None
+      without one.
+    turns: [R] int32, turns of the model; None without an environment.
+    waited: share of the seconds in which no response was sampled, since the
+      environment was at work.
   """
   reward: np.ndarray
   kind: list[str]
@@ -83,6 +91,14 @@ class Judged(NamedTuple):
   entropy: np.ndarray
   use: dict[str, int]
   verdicts: list[rewards.Verdict]
+  observed: np.ndarray | None = None
+  turns: np.ndarray | None = None
+  waited: float = 0.0
+
+  @property
+  def generated(self) -> np.ndarray:
+    """[R] int32, tokens of the response that the model wrote."""
+    return self.length - (0 if self.observed is None else self.observed)
 
   @property
   def valid(self) -> np.ndarray:
@@ -192,8 +208,8 @@ def host_sampler(
     mesh: (data, fsdp, tensor), of the program.
 
   Returns:
-    (params, prompts, requests, key, sampling, policy_step) -> (rollouts,
-    counts). At most `made.max_prompts` prompts and `made.max_requests`
+    (params, prompts, requests, key, sampling, policy_step, shard=None) ->
+    (rollouts, counts). `shard` is that of `plan.plan`. At most `made.max_prompts` prompts and `made.max_requests`
     requests, all NumPy but `params`, `key` and `sampling`. Rollouts are NumPy
     arrays in the order of the requests, zeros where they are not at home in
     this process. Counts are decode 'steps', and 'busy' and 'slots', each summed
@@ -203,11 +219,12 @@ def host_sampler(
   shards, slots = sharding.data_shards(mesh), made.sampler.slots
   team = processes_lib.make(mesh)
 
-  def sample(params, prompts, requests, key, sampling, policy_step):
+  def sample(
+      params, prompts, requests, key, sampling, policy_step, shard=None):
     plan = plan_lib.plan(
         prompts, requests, shards=shards,
         requests_per_shard=made.requests_per_shard,
-        prompts_per_shard=made.prompts_per_shard)
+        prompts_per_shard=made.prompts_per_shard, shard=shard)
     rollouts, stats = made.generate(
         params, Queue(*(team.shard_rows(
             jax.tree.map(lambda x: x[team.positions(len(x))], tree),

@@ -7,6 +7,7 @@ import numpy as np
 
 from jaxrl_llm.host import build
 from jaxrl_llm.host.buffer import Wave
+from jaxrl_llm.host.rollout import Judged
 from jaxrl_llm.rewards import plain
 from jaxrl_llm.sharding.processes import Processes
 from jaxrl_llm.types import GroupRequests, Picked, Probe, Table
@@ -55,7 +56,7 @@ def report(
           table, wave.ask, wave.signal.gain, wave.judged.kind,
           wave.judged.use),
       **{name: float(value) for name, value in measured.items()},
-      **of_solved(solved, parts.kinds),
+      **of_solved(solved, parts.kinds), **of_turns(wave.judged),
       **of_updates(updates)}
   first = np.arange(min(len(table.group), 1))
   # In one call, for which the processes wait once.
@@ -65,7 +66,7 @@ def report(
   shown = [{**record, 'prompt': problem.shown} for record, problem in zip(
       written[:len(first)], wave.responses.call.problem())]
   return Report(
-      row, written[len(first):], shown, int(table.length.sum()), flops)
+      row, written[len(first):], shown, int(table.generated.sum()), flops)
 
 
 def of_rollouts(
@@ -102,17 +103,35 @@ def of_rollouts(
       'reward/no_signal': _mean(gain[~np.isnan(gain)] == 0.0),
       'reward/signal': np.nansum(gain),
       'response/count': len(verdicts),
-      'response/length': _mean(wave.length),
-      'response/length_max': wave.length.max(initial=0),
+      'response/length': _mean(wave.generated),
+      'response/length_max': wave.generated.max(initial=0),
       'response/truncated': _mean(wave.truncated),
       'response/entropy': (
-          np.average(wave.entropy, weights=wave.length)
-          if wave.length.any() else np.nan),
+          np.average(wave.entropy, weights=wave.generated)
+          if wave.generated.any() else np.nan),
       'sampler/slot_use': use['busy'] / max(use['slots'], 1),
   }
   for kind, count in sorted(collections.Counter(verdicts).items()):
     row[f'verdict/{kind}'] = count / len(verdicts)
   return {name: float(value) for name, value in row.items()}
+
+
+def of_turns(judged: Judged) -> Row:
+  """Computes the metrics of trajectories; {} without an environment.
+
+  Args:
+    judged: facts about R trajectories.
+
+  Returns:
+    turns/count (mean turns of the model); turns/observed (mean tokens of
+    observations); turns/waited (share of the seconds in which the environment
+    was at work and no response was sampled).
+  """
+  if judged.turns is None:
+    return {}
+  return {'turns/count': float(_mean(judged.turns)),
+          'turns/observed': float(_mean(judged.observed)),
+          'turns/waited': judged.waited}
 
 
 def _mean(values: Any) -> float:
@@ -253,6 +272,7 @@ def records(
           problem_id=problem.id, kind=problem.kind, prompt=problem.prompt,
           reference=problem.reference, response=responses.texts[place[row]],
           reward=verdict.reward, verdict=verdict.kind, detail=verdict.detail,
+          **({'turns': responses.turns[place[row]]} if responses.turns else {}),
           used=used.get((table.group[row], table.sample[row])))))
   every, _ = processes.gather_rows(responses.shard[rows], mine)
   return every

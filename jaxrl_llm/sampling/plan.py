@@ -36,6 +36,7 @@ def plan(
     shards: int,
     requests_per_shard: int,
     prompts_per_shard: int,
+    shard: np.ndarray | None = None,
 ) -> Plan:
   """Assigns requests to shards of fixed capacity.
 
@@ -46,9 +47,11 @@ def plan(
     shards: number of data shards of the mesh.
     requests_per_shard: capacity of each shard in requests.
     prompts_per_shard: capacity of each shard in distinct prompts.
+    shard: [R] which shard serves each request; None for `shard_of`, whose
+      shards' counts differ by at most one.
 
   Returns:
-    The plan; the shards' counts differ by at most one.
+    The plan.
 
   Raises:
     ValueError: the requests or their distinct prompts do not fit, or a request
@@ -69,7 +72,8 @@ def plan(
         f'among the {len(prompts.length)} prompts or is empty: name the row '
         'of a prompt with at least one token.')
   # By count, not by length: how long responses become is not known.
-  runs = _runs(total, shards)
+  runs = _runs(total, shards) if shard is None else [
+      np.flatnonzero(shard == number) for number in range(shards)]
   # Distinct prompts of each run, in the order of their first request.
   distinct = [
       list(dict.fromkeys(requests.prompt[run].tolist())) for run in runs]
@@ -88,9 +92,10 @@ def plan(
       out[shard, :len(rows)] = source[rows]
     return out.reshape(-1, *source.shape[1:])
 
-  local = np.concatenate([
-      np.array([rows.index(p) for p in requests.prompt[run]], np.int32)
-      for rows, run in zip(distinct, runs)])
+  local, order = np.zeros((2, total), np.int32)
+  for number, (rows, run) in enumerate(zip(distinct, runs)):
+    local[run] = [rows.index(p) for p in requests.prompt[run]]
+    order[run] = number * requests_per_shard + np.arange(len(run))
   requests = requests.replace(prompt=local)
   return Plan(
       prompts=jax.tree.map(
@@ -98,9 +103,7 @@ def plan(
       requests=jax.tree.map(
           lambda x: gather(x, runs, requests_per_shard), requests),
       count=np.array([len(run) for run in runs], np.int32),
-      order=np.concatenate([
-          shard * requests_per_shard + np.arange(len(run))
-          for shard, run in enumerate(runs)]))
+      order=order)
 
 
 def shard_of(requests: int, shards: int) -> np.ndarray:

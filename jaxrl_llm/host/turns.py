@@ -1,0 +1,324 @@
+"""Trajectories: calls of the sampler with an environment's steps in between.
+
+A wave of trajectories is one or more calls of the sampler under the same
+weights. In each call the model writes a turn of every trajectory that has not
+ended; then the environment answers. What a trajectory has is never encoded
+again: observations are appended to its tokens. Rows stay at their home: the
+shard that sampled the first turn samples all of them, and its processes step
+the environment.
+"""
+
+import dataclasses
+import time
+from typing import Any, Callable, NamedTuple, Sequence
+import zlib
+
+import jax
+import numpy as np
+
+from jaxrl_llm import phases, rewards, sharding, tasks
+from jaxrl_llm.environments import Limits, Reply
+from jaxrl_llm.environments.turns import Turns
+from jaxrl_llm.host import rollout
+from jaxrl_llm.sampling import plan as plan_lib
+from jaxrl_llm.sharding.processes import Processes
+from jaxrl_llm.tokenizer import Tokenizer
+from jaxrl_llm.types import Requests, Rollouts
+
+# Arrays of rollouts with a number for each token, on the last axis.
+_BY_TOKEN = ('tokens', 'logprobs', 'entropy', 'tempered_logprobs', 'top_ids',
+             'top_logprobs')
+
+
+class Sampling(NamedTuple):
+  """How a wave is sampled; the arguments of `rollout.respond`.
+
+  Attributes:
+    sample: from `rollout.host_sampler`.
+    params: sampling parameters on device.
+    key: PRNG key of the wave.
+    draw: temperature and truncation.
+    policy_step: optimiser steps behind `params`.
+    seed: of the run; with problem and sample it is the trajectory's.
+  """
+  sample: Callable[..., tuple[Rollouts, dict[str, int]]]
+  params: Any
+  key: jax.Array
+  draw: Any
+  policy_step: int = 0
+  seed: int = 0
+
+
+@dataclasses.dataclass
+class _Trajectory:
+  """What was said in a trajectory at home in this process."""
+  turns: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+  kind: str = ''
+  detail: str = ''
+
+  def said(self, what: str) -> list[str]:
+    """Returns the texts, or the observations, of all turns."""
+    return [turn[what] for turn in self.turns]
+
+  @property
+  def reward(self) -> float:
+    """Sum over the turns."""
+    return sum(turn['reward'] for turn in self.turns)
+
+  @property
+  def text(self) -> str:
+    """What was written and, in brackets, read."""
+    return ' '.join(f'{turn["text"]} [{turn["observation"]}]' if (
+        turn['observation']) else turn['text'] for turn in self.turns)
+
+
+class _Wave:
+  """Rows of a wave, of which some are unfinished.
+
+  Attributes:
+    tokens: [R, T] int32, and `arrays`, the other numbers of tokens.
+    length, count: [R] int32, tokens and turns so far.
+    truncated: [R] bool.
+    wrote: [R, T] bool, tokens of the model.
+    active: [A] rows that go on.
+  """
+
+  def __init__(self, call: rollout.SampleCall, columns: int):
+    rows = len(call.requests.prompt)
+    self.requests = call.requests
+    self.tokens = np.zeros((rows, columns), np.int32)
+    self.wrote = np.zeros((rows, columns), bool)
+    self.length, self.count = np.zeros((2, rows), np.int32)
+    self.truncated = np.zeros(rows, bool)
+    self.active = np.arange(rows)
+    self.arrays: dict[str, np.ndarray] = {}
+
+  def ask(self, limits: Limits) -> Requests:
+    """Returns the requests of the rows that go on."""
+    rows, done = self.active, self.length[self.active]
+    most = self.tokens.shape[1] if limits.turn is None else limits.turn
+    return Requests(
+        prompt=self.requests.prompt[rows], sample=self.requests.sample[rows],
+        budget=np.minimum(done + most, self.requests.budget[rows]),
+        done=done, tokens=self.tokens[rows])
+
+  def add(self, rollouts: Rollouts) -> None:
+    """Adds a turn to the rows that go on; zeros where not at home."""
+    rows, columns = self.active, np.arange(self.tokens.shape[1])
+    new = (columns >= self.length[rows, None]) & (
+        columns < rollouts.length[:, None])
+    self.wrote[rows] |= new
+    for name in _BY_TOKEN:
+      added = getattr(rollouts, name)
+      if added is None:
+        continue
+      if name == 'tokens':
+        self.tokens[rows] += np.where(new, added, 0)
+        continue
+      have = self.arrays.setdefault(name, np.zeros(
+          (len(self.length), *added.shape[1:]), added.dtype))
+      have[rows] += np.where(
+          new if added.ndim == 2 else new[:, None], added, 0)
+
+  def append(self, row: int, ids: Sequence[int]) -> None:
+    """Appends an observation to a row."""
+    start = self.length[row]
+    self.tokens[row, start:start + len(ids)] = ids
+    self.length[row] += len(ids)
+
+
+def seed_of(seed: int, problem: int, sample: int) -> int:
+  """Returns the seed of a trajectory, by the run's, problem and sample."""
+  return zlib.crc32(f'{seed} {problem} {sample}'.encode()) >> 1
+
+
+def respond(
+    task: tasks.Task, call: rollout.SampleCall, sampling: Sampling,
+    columns: int, processes: Processes,
+) -> tuple[rollout.Responses, Callable[[], Callable[[], rollout.Judged]]]:
+  """Samples responses, or trajectories where the task has an environment.
+
+  Args:
+    task: problems and their verifier or environment.
+    call: prompts and requests of R responses.
+    sampling: how to sample.
+    columns: T, most tokens of a response.
+    processes: who holds which rows.
+
+  Returns:
+    The responses, and a function that starts to judge them and returns one that
+    waits for the verdicts, see `rollout.submit`.
+  """
+  if getattr(task, 'turns', None):
+    responses, judged = play(
+        task.turns, call, sampling, columns, tokenizer=task.tokenizer,
+        processes=processes)
+    return responses, lambda: lambda: judged
+  responses = rollout.respond(
+      sampling.sample, sampling.params, call, sampling.key, sampling.draw,
+      tokenizer=task.tokenizer, processes=processes,
+      policy_step=sampling.policy_step)
+  return responses, lambda: rollout.submit(task, responses, processes)
+
+
+def play(
+    turns: Turns, call: rollout.SampleCall, sampling: Sampling, columns: int,
+    *, tokenizer: Tokenizer, processes: Processes,
+) -> tuple[rollout.Responses, rollout.Judged]:
+  """Samples whole trajectories; see the top of this file.
+
+  Args:
+    turns: environment, and limits of trajectories.
+    call: prompts and requests of R trajectories.
+    sampling: how to sample.
+    columns: T, most tokens of a trajectory.
+    tokenizer: of the task.
+    processes: who holds which rows.
+
+  Returns:
+    Responses, whose tokens and texts have the observations in their places, and
+    facts about them. The reward is the sum over the turns. A trajectory whose
+    environment failed has the verdict 'error' or 'timeout', and is not valid.
+
+  Raises:
+    rewards.VerifierError: an environment answers earlier turns in another way
+      than before.
+  """
+  wave = _Wave(call, columns)
+  shard = plan_lib.shard_of(
+      len(wave.length), sharding.data_shards(processes.mesh))
+  here = processes.here(shard)
+  said = {row: _Trajectory() for row in np.flatnonzero(here).tolist()}
+  use, waited, began = dict(steps=0, busy=0, slots=0), 0.0, time.monotonic()
+  with phases.phase(
+      'sampling', len(wave.length), 'trajectories') as phase:
+    while len(wave.active):
+      rollouts, more = sampling.sample(
+          sampling.params, call.prompts, wave.ask(turns.limits), sampling.key,
+          sampling.draw, policy_step=sampling.policy_step,
+          shard=shard[wave.active])
+      use = {name: use[name] + more[name] for name in use}
+      at = time.monotonic()
+      wave.add(rollouts)
+      _answer(turns, wave, rollouts, said, call, sampling.seed,
+              tokenizer=tokenizer, processes=processes, shard=shard)
+      waited += time.monotonic() - at
+      phase.count(len(wave.length) - len(wave.active))
+  share = waited / max(time.monotonic() - began, 1e-9)
+  return _results(
+      wave, said, call, shard, sampling.policy_step, (use, share), processes)
+
+
+def _answer(
+    turns: Turns, wave: _Wave, rollouts: Rollouts,
+    said: dict[int, _Trajectory], call: rollout.SampleCall, seed: int, *,
+    tokenizer: Tokenizer, processes: Processes, shard: np.ndarray) -> None:
+  """Lets the environment answer the turns of a call; changes `wave` and `said`.
+
+  All processes learn what the homes of the rows say.
+  """
+  rows, problems = wave.active, call.problem()
+  ended = rollouts.length - ~rollouts.truncated
+  if getattr(tokenizer, 'stop_texts', ()):
+    ended = rollouts.length
+  waiting = {}
+  for i, row in enumerate(rows.tolist()):
+    if row in said:
+      text = tokenizer.decode(wave.tokens[row, wave.length[row]:ended[i]])
+      said[row].turns.append(dict(text=text, observation='', reward=0.0))
+      if processes.leads:
+        problem = problems[row]
+        waiting[row] = turns.submit(
+            str(problem.id), problem.info, seed_of(
+                seed, problem.id, int(call.requests.sample[row])),
+            said[row].said('text'), said[row].said('observation')[:-1])
+  error, replies = None, {}
+  try:
+    replies = {row: wait() for row, wait in waiting.items()}
+  except (rewards.VerifierError, ChildProcessError) as failure:
+    error = type(failure).__name__, str(failure)
+  mine = [_fact(turns, wave, i, row, replies.get(row), rollouts, tokenizer)
+          for i, row in enumerate(rows.tolist()) if row in said]
+  facts, errors = processes.gather_rows(shard[rows], mine, error)
+  for failure in filter(None, errors):
+    kind, sentence = failure
+    raise {'VerifierError': rewards.VerifierError,
+           'ChildProcessError': ChildProcessError}[kind](sentence)
+  going = []
+  for row, (length, cut, ids, observation, reward, kind, detail) in zip(
+      rows.tolist(), facts):
+    wave.length[row], wave.truncated[row] = length, cut
+    wave.count[row] += 1
+    if row in said:
+      said[row].turns[-1].update(observation=observation, reward=reward)
+      said[row].kind, said[row].detail = kind, detail
+    if ids is not None:
+      wave.append(row, ids)
+      going.append(row)
+  wave.active = np.array(going, int)
+
+
+def _fact(
+    turns: Turns, wave: _Wave, i: int, row: int, reply: Reply | None,
+    rollouts: Rollouts, tokenizer: Tokenizer) -> tuple:
+  """Returns the facts about a turn that all processes need.
+
+  They are: tokens of the trajectory before the observation; whether it is cut;
+  tokens of the observation, None at the end; its text; reward, kind and detail.
+  """
+  length, cut = int(rollouts.length[i]), bool(rollouts.truncated[i])
+  if reply is None:  # another process of this home speaks for it
+    return length, cut, None, '', 0.0, '', ''
+  if reply.kind != 'turn':
+    return length, cut, None, '', 0.0, reply.kind, reply.detail
+  ids, observation = None, reply.observation or ''
+  if reply.observation is not None and not cut:
+    ids = turns.append(
+        tokenizer, reply.observation, int(wave.tokens[row, length - 1]))
+    # A turn needs room for a token.
+    if (wave.count[row] + 1 >= turns.limits.turns
+        or length + len(ids) >= wave.requests.budget[row]):
+      ids, cut = None, True
+  return length, cut, ids, observation, reply.reward, 'turn', ''
+
+
+def _results(
+    wave: _Wave, said: dict[int, _Trajectory], call: rollout.SampleCall,
+    shard: np.ndarray, policy_step: int, used: tuple[dict[str, int], float],
+    processes: Processes,
+) -> tuple[rollout.Responses, rollout.Judged]:
+  """Makes the responses of finished trajectories, and the facts about them."""
+  rows = np.flatnonzero(processes.here(shard))
+  count = wave.wrote.sum(1)
+  entropy = (wave.arrays['entropy'] * wave.wrote).sum(1) / np.maximum(count, 1)
+  rollouts = Rollouts(
+      tokens=wave.tokens, length=wave.length, truncated=wave.truncated,
+      problem_id=call.prompts.problem_id[wave.requests.prompt],
+      sample=wave.requests.sample,
+      policy_step=np.full(len(wave.length), policy_step, np.int32),
+      generated=wave.wrote, **wave.arrays)
+  verdicts = [_verdict(said[row]) for row in rows.tolist()]
+  mine = [(v.reward if v.valid else None, v.kind, float(entropy[row]),
+           int(wave.length[row] - count[row]))
+          for row, v in zip(rows.tolist(), verdicts)]
+  facts, of_homes = processes.gather_rows(shard, mine, used)
+  reward, kind, mean, observed = zip(*facts) if facts else [()] * 4
+  uses, shares = zip(*of_homes)
+  return rollout.Responses(
+      call, rollouts, rows, [said[row].text for row in rows.tolist()], shard,
+      used[0], policy_step, [said[row].turns for row in rows.tolist()],
+  ), rollout.Judged(
+      np.array(reward, float), [*kind], [''] * len(kind), wave.length,
+      wave.truncated, np.array(mean, np.float32),
+      dict(steps=max(use['steps'] for use in uses), **{
+          name: sum(use[name] for use in uses) for name in ('busy', 'slots')}),
+      verdicts, np.array(observed, np.int32), wave.count, max(shares))
+
+
+def _verdict(trajectory: _Trajectory) -> rewards.Verdict:
+  """Returns the verdict of a finished trajectory."""
+  reward, kind = float(trajectory.reward), trajectory.kind
+  if kind != 'turn':
+    return rewards.Verdict(0.0, kind, False, trajectory.detail)
+  kind = 'correct' if reward >= 1 else 'partial' if reward > 0 else 'wrong'
+  return rewards.Verdict(reward, kind)
