@@ -40,7 +40,7 @@ class Options:
   heldout_count: Annotated[int, '[0, inf)', 'problems'] = 100
   markup: bool = True
   max_turns: _Count = 8
-  max_turn: _Count | None = None
+  max_turn: Annotated[int | None, '[1, inf)'] = None
   max_observation: _Count = 256
   timeout: Annotated[float, '(0, 86400]'] = 10.0
   workers: Annotated[int, '[0, inf)', 'free'] = 0
@@ -88,8 +88,9 @@ class Played:
     for source in sources:
       found.update((p.id, p) for p in self.load(source))
     if not self.options.path and hasattr(self._module, 'problems'):
-      rows = modules.guarded(f'problems of {self._name}', self._module.problems)(
-          split, self.options.seed)
+      own = modules.guarded(
+          f'problems of {self._name}', self._module.problems)
+      rows = own(split, self.options.seed)
       found.update((p.id, p) for p in map(self._problem, rows))
     return [*found.values()]
 

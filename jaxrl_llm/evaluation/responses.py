@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from jaxrl_llm import phases
-from jaxrl_llm.host import build, rollout
+from jaxrl_llm.host import build, rollout, turns
 from jaxrl_llm.monitoring import progress
 from jaxrl_llm.rewards import plain
 from jaxrl_llm.sampling.logits import SamplingParams

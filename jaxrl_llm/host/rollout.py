@@ -209,9 +209,10 @@ def host_sampler(
 
   Returns:
     (params, prompts, requests, key, sampling, policy_step, shard=None) ->
-    (rollouts, counts). `shard` is that of `plan.plan`. At most `made.max_prompts` prompts and `made.max_requests`
-    requests, all NumPy but `params`, `key` and `sampling`. Rollouts are NumPy
-    arrays in the order of the requests, zeros where they are not at home in
+    (rollouts, counts). `shard` is that of `plan.plan`. At most
+    `made.max_prompts` prompts and `made.max_requests` requests, all NumPy but
+    `params`, `key` and `sampling`. Rollouts are NumPy arrays in the order of
+    the requests, zeros where they are not at home in
     this process. Counts are decode 'steps', and 'busy' and 'slots', each summed
     over the steps and the shards of this process. One program serves every mix
     of requests.

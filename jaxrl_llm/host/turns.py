@@ -192,7 +192,7 @@ def play(
   use, waited, began = dict(steps=0, busy=0, slots=0), 0.0, time.monotonic()
   with phases.phase(
       'sampling', len(wave.length), 'trajectories') as phase:
-    while len(wave.active):
+    while True:  # a wave without rows is a call too
       rollouts, more = sampling.sample(
           sampling.params, call.prompts, wave.ask(turns.limits), sampling.key,
           sampling.draw, policy_step=sampling.policy_step,
@@ -204,6 +204,8 @@ def play(
               tokenizer=tokenizer, processes=processes, shard=shard)
       waited += time.monotonic() - at
       phase.count(len(wave.length) - len(wave.active))
+      if not len(wave.active):
+        break
   share = waited / max(time.monotonic() - began, 1e-9)
   return _results(
       wave, said, call, shard, sampling.policy_step, (use, share), processes)

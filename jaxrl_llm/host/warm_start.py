@@ -6,7 +6,7 @@ depends on, so that a sweep over RL settings pays for it once.
 """
 
 import contextlib
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple, Sequence
 import zlib
 
 from absl import logging
