@@ -51,6 +51,10 @@ _NEEDS = {'cudnn': 'gpu', 'splash': 'tpu'}
 # Elements of a matrix that does not fit into a core's own caches.
 _LARGE = 1 << 20
 
+# Tokens of a response that exists to compute at a time. Accelerators take as
+# long for fewer, since they read all weights.
+_CONTINUED_CPU, _CONTINUED = 32, 256
+
 
 class Player(NamedTuple):
   """A model that samples or learns.
@@ -255,12 +259,14 @@ class SamplerUse(NamedTuple):
     kv: quantised type of the keys and values; None for the compute type.
     own_prompts: whether each request may have a prompt of its own. A prefill is
       of as many prompts as without.
+    continues: whether requests may have the beginning of their response.
   """
   slots: int | None = None
   top_logprobs: int = 0
   record_experts: bool = False
   kv: str | None = None
   own_prompts: bool = False
+  continues: bool = False
 
 
 TRAINING = SamplerUse()
@@ -306,6 +312,8 @@ def make_sampler(
           config.sampling.share_prompts, _platform(mesh), slots=slots,
           prompts=own, samples=curriculum.min_count,
           chunk=config.sampling.chunk),
+      continues=use.continues, continue_chunk=min(
+          _CONTINUED_CPU if cpu else _CONTINUED, config.max_response),
       attention=attention.resolve(
           config.learner.attention, mesh.devices.flat[0], config.max_prompt,
           model))
