@@ -132,12 +132,10 @@ def sample(
             fixed.frozen[writer.player]))
 
   with timer('sample'):
-    step = parts.replicate(np.uint32(state.step))
     responses, submit = turns.respond(
-        task, call, turns.Sampling(
-            parts.sample, weights, parts.step_key(step), fixed.sampling,
-            int(jax.device_get(state.learner.step)), config.seed),
-        config.max_response, parts.processes)
+        parts, call, turns.Sampling(
+            parts.sample, weights, fixed.sampling, state.step,
+            int(jax.device_get(state.learner.step))))
   del weights  # The update needs their room.
 
   # The user's code may use JAX as it likes.

@@ -16,7 +16,6 @@ import pathlib
 import time
 from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
 
-import jax
 import numpy as np
 
 from jaxrl_llm import phases
@@ -32,11 +31,11 @@ class Source(NamedTuple):
   Attributes:
     params: sampling parameters on device.
     sampling: temperature and truncation.
-    key: PRNG key; the same key gives the same responses.
+    step: number of the noise; the same number gives the same responses.
   """
   params: Any
   sampling: SamplingParams
-  key: jax.Array
+  step: int
 
 
 class Call(NamedTuple):
@@ -151,13 +150,12 @@ def draw(
     rows, prompt = np.unique(problem, return_inverse=True)
     of_call = [problems[i] for i in rows]
     responses, submit = turns.respond(
-        parts.task, rollout.SampleCall(
+        parts, rollout.SampleCall(
             of_call, rollout.encode(
                 of_call, parts.task.tokenizer, config.max_prompt),
             rollout.requests(prompt, sample, config.max_response)),
         turns.Sampling(
-            parts.sample_policy, source.params, source.key, source.sampling,
-            seed=config.seed), config.max_response, parts.processes)
+            parts.sample_policy, source.params, source.sampling, source.step))
     if phase:
       phase.count(phase.done + len(problem))
     judged = submit()

@@ -198,6 +198,9 @@ def decode(
       for row in rows]
 
 
+_NO_LIMIT = np.iinfo(np.int32).max
+
+
 def host_sampler(
     made: programs.Sampler, mesh: jax.sharding.Mesh,
 ) -> Callable[..., tuple[Rollouts, dict[str, int]]]:
@@ -208,29 +211,34 @@ def host_sampler(
     mesh: (data, fsdp, tensor), of the program.
 
   Returns:
-    (params, prompts, requests, key, sampling, policy_step, shard=None) ->
-    (rollouts, counts). `shard` is that of `plan.plan`. At most
-    `made.max_prompts` prompts and `made.max_requests` requests, all NumPy but
-    `params`, `key` and `sampling`. Rollouts are NumPy arrays in the order of
-    the requests, zeros where they are not at home in
-    this process. Counts are decode 'steps', and 'busy' and 'slots', each summed
-    over the steps and the shards of this process. One program serves every mix
-    of requests.
+    (params, prompts, requests, key, sampling, policy_step, shard=None,
+    max_steps=None) -> (rollouts, counts). `shard` is that of `plan.plan`. At
+    most `made.max_prompts` prompts and `made.max_requests` requests, all NumPy
+    but `params`, `key` and `sampling`. With a sampler that continues, `key` is
+    the run's, and `max_steps` may limit the decode steps of each shard.
+    Rollouts are NumPy arrays in the order of the requests, zeros where they are
+    not at home in this process. Counts are decode 'steps', and 'busy' and
+    'slots', each summed over the steps and the shards of this process. One
+    program serves every mix of requests.
   """
   shards, slots = sharding.data_shards(mesh), made.sampler.slots
   team = processes_lib.make(mesh)
 
   def sample(
-      params, prompts, requests, key, sampling, policy_step, shard=None):
+      params, prompts, requests, key, sampling, policy_step, shard=None,
+      max_steps=None):
     plan = plan_lib.plan(
         prompts, requests, shards=shards,
         requests_per_shard=made.requests_per_shard,
         prompts_per_shard=made.prompts_per_shard, shard=shard)
+    parts = [plan.prompts, plan.requests, plan.count]
+    if made.sampler.continues:
+      parts.append(np.full(
+          shards, _NO_LIMIT if max_steps is None else max_steps, np.int32))
     rollouts, stats = made.generate(
         params, Queue(*(team.shard_rows(
             jax.tree.map(lambda x: x[team.positions(len(x))], tree),
-            len(jax.tree.leaves(tree)[0]))
-                        for tree in (plan.prompts, plan.requests, plan.count))),
+            len(jax.tree.leaves(tree)[0])) for tree in parts)),
         key, sampling, processes_lib.replicate(np.int32(policy_step), mesh))
     rollouts, stats = team.fetch_rows((rollouts, stats))
     counts = dict(

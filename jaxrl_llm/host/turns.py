@@ -16,10 +16,10 @@ import zlib
 import jax
 import numpy as np
 
-from jaxrl_llm import phases, rewards, sharding, tasks
+from jaxrl_llm import phases, rewards, sharding
 from jaxrl_llm.environments import Limits, Reply
 from jaxrl_llm.environments.turns import Turns
-from jaxrl_llm.host import rollout
+from jaxrl_llm.host import build, rollout
 from jaxrl_llm.sampling import plan as plan_lib
 from jaxrl_llm.sharding.processes import Processes
 from jaxrl_llm.tokenizer import Tokenizer
@@ -36,17 +36,32 @@ class Sampling(NamedTuple):
   Attributes:
     sample: from `rollout.host_sampler`.
     params: sampling parameters on device.
-    key: PRNG key of the wave.
     draw: temperature and truncation.
+    step: number of the wave's noise.
     policy_step: optimiser steps behind `params`.
-    seed: of the run; with problem and sample it is the trajectory's.
   """
   sample: Callable[..., tuple[Rollouts, dict[str, int]]]
   params: Any
-  key: jax.Array
   draw: Any
+  step: int
   policy_step: int = 0
-  seed: int = 0
+
+
+class Run(NamedTuple):
+  """What is the same in all waves of a run.
+
+  Attributes:
+    key: PRNG key of the run.
+    seed: of the run; with problem and sample it is a trajectory's.
+    columns: T, most tokens of a trajectory.
+    tokenizer: of the task.
+    processes: who holds which rows.
+  """
+  key: jax.Array
+  seed: int
+  columns: int
+  tokenizer: Tokenizer
+  processes: Processes
 
 
 @dataclasses.dataclass
@@ -81,11 +96,12 @@ class _Wave:
     truncated: [R] bool.
     wrote: [R, T] bool, tokens of the model.
     active: [A] rows that go on.
+    step: number of the noise.
   """
 
-  def __init__(self, call: rollout.SampleCall, columns: int):
+  def __init__(self, call: rollout.SampleCall, columns: int, step: int):
     rows = len(call.requests.prompt)
-    self.requests = call.requests
+    self.requests, self.step = call.requests, step
     self.tokens = np.zeros((rows, columns), np.int32)
     self.wrote = np.zeros((rows, columns), bool)
     self.length, self.count = np.zeros((2, rows), np.int32)
@@ -100,7 +116,8 @@ class _Wave:
     return Requests(
         prompt=self.requests.prompt[rows], sample=self.requests.sample[rows],
         budget=np.minimum(done + most, self.requests.budget[rows]),
-        done=done, tokens=self.tokens[rows])
+        done=done, tokens=self.tokens[rows],
+        birth=np.full(len(rows), self.step, np.int32))
 
   def add(self, rollouts: Rollouts) -> None:
     """Adds a turn to the rows that go on; zeros where not at home."""
@@ -133,37 +150,36 @@ def seed_of(seed: int, problem: int, sample: int) -> int:
 
 
 def respond(
-    task: tasks.Task, call: rollout.SampleCall, sampling: Sampling,
-    columns: int, processes: Processes,
+    parts: build.Parts, call: rollout.SampleCall, sampling: Sampling,
 ) -> tuple[rollout.Responses, Callable[[], Callable[[], rollout.Judged]]]:
   """Samples responses, or trajectories where the task has an environment.
 
   Args:
-    task: problems and their verifier or environment.
+    parts: task, processes and keys.
     call: prompts and requests of R responses.
     sampling: how to sample.
-    columns: T, most tokens of a response.
-    processes: who holds which rows.
 
   Returns:
     The responses, and a function that starts to judge them and returns one that
     waits for the verdicts, see `rollout.submit`.
   """
+  task, processes = parts.task, parts.processes
   if getattr(task, 'turns', None):
     responses, judged = play(
-        task.turns, call, sampling, columns, tokenizer=task.tokenizer,
-        processes=processes)
+        task.turns, call, sampling, Run(
+            parts.key, parts.config.seed, parts.config.max_response,
+            task.tokenizer, processes))
     return responses, lambda: lambda: judged
   responses = rollout.respond(
-      sampling.sample, sampling.params, call, sampling.key, sampling.draw,
+      sampling.sample, sampling.params, call, parts.step_key(
+          parts.replicate(np.uint32(sampling.step))), sampling.draw,
       tokenizer=task.tokenizer, processes=processes,
       policy_step=sampling.policy_step)
   return responses, lambda: rollout.submit(task, responses, processes)
 
 
 def play(
-    turns: Turns, call: rollout.SampleCall, sampling: Sampling, columns: int,
-    *, tokenizer: Tokenizer, processes: Processes,
+    turns: Turns, call: rollout.SampleCall, sampling: Sampling, run: Run,
 ) -> tuple[rollout.Responses, rollout.Judged]:
   """Samples whole trajectories; see the top of this file.
 
@@ -171,9 +187,7 @@ def play(
     turns: environment, and limits of trajectories.
     call: prompts and requests of R trajectories.
     sampling: how to sample.
-    columns: T, most tokens of a trajectory.
-    tokenizer: of the task.
-    processes: who holds which rows.
+    run: what is the same in all waves.
 
   Returns:
     Responses, whose tokens and texts have the observations in their places, and
@@ -184,42 +198,42 @@ def play(
     rewards.VerifierError: an environment answers earlier turns in another way
       than before.
   """
-  wave = _Wave(call, columns)
+  wave = _Wave(call, run.columns, sampling.step)
   shard = plan_lib.shard_of(
-      len(wave.length), sharding.data_shards(processes.mesh))
-  here = processes.here(shard)
+      len(wave.length), sharding.data_shards(run.processes.mesh))
+  here = run.processes.here(shard)
   said = {row: _Trajectory() for row in np.flatnonzero(here).tolist()}
   use, waited, began = dict(steps=0, busy=0, slots=0), 0.0, time.monotonic()
   with phases.phase(
       'sampling', len(wave.length), 'trajectories') as phase:
     while True:  # a wave without rows is a call too
       rollouts, more = sampling.sample(
-          sampling.params, call.prompts, wave.ask(turns.limits), sampling.key,
+          sampling.params, call.prompts, wave.ask(turns.limits), run.key,
           sampling.draw, policy_step=sampling.policy_step,
           shard=shard[wave.active])
       use = {name: use[name] + more[name] for name in use}
       at = time.monotonic()
       wave.add(rollouts)
-      _answer(turns, wave, rollouts, said, call, sampling.seed,
-              tokenizer=tokenizer, processes=processes, shard=shard)
+      _answer(turns, wave, rollouts, said, call, run, shard)
       waited += time.monotonic() - at
       phase.count(len(wave.length) - len(wave.active))
       if not len(wave.active):
         break
   share = waited / max(time.monotonic() - began, 1e-9)
   return _results(
-      wave, said, call, shard, sampling.policy_step, (use, share), processes)
+      wave, said, call, shard, sampling.policy_step, (use, share),
+      run.processes)
 
 
 def _answer(
     turns: Turns, wave: _Wave, rollouts: Rollouts,
-    said: dict[int, _Trajectory], call: rollout.SampleCall, seed: int, *,
-    tokenizer: Tokenizer, processes: Processes, shard: np.ndarray) -> None:
+    said: dict[int, _Trajectory], call: rollout.SampleCall, run: Run,
+    shard: np.ndarray) -> None:
   """Lets the environment answer the turns of a call; changes `wave` and `said`.
 
   All processes learn what the homes of the rows say.
   """
-  rows, problems = wave.active, call.problem()
+  rows, problems, tokenizer = wave.active, call.problem(), run.tokenizer
   ended = rollouts.length - ~rollouts.truncated
   if getattr(tokenizer, 'stop_texts', ()):
     ended = rollouts.length
@@ -228,11 +242,11 @@ def _answer(
     if row in said:
       text = tokenizer.decode(wave.tokens[row, wave.length[row]:ended[i]])
       said[row].turns.append(dict(text=text, observation='', reward=0.0))
-      if processes.leads:
+      if run.processes.leads:
         problem = problems[row]
         waiting[row] = turns.submit(
             str(problem.id), problem.info, seed_of(
-                seed, problem.id, int(call.requests.sample[row])),
+                run.seed, problem.id, int(call.requests.sample[row])),
             said[row].said('text'), said[row].said('observation')[:-1])
   error, replies = None, {}
   try:
@@ -241,7 +255,7 @@ def _answer(
     error = type(failure).__name__, str(failure)
   mine = [_fact(turns, wave, i, row, replies.get(row), rollouts, tokenizer)
           for i, row in enumerate(rows.tolist()) if row in said]
-  facts, errors = processes.gather_rows(shard[rows], mine, error)
+  facts, errors = run.processes.gather_rows(shard[rows], mine, error)
   for failure in filter(None, errors):
     kind, sentence = failure
     raise {'VerifierError': rewards.VerifierError,

@@ -55,7 +55,7 @@ def plan(
 
   Raises:
     ValueError: the requests or their distinct prompts do not fit, or a request
-      names a prompt that does not exist or is empty.
+      names a prompt that does not exist or is empty, or has no token to draw.
   """
   total = len(requests.prompt)
   if total > shards * requests_per_shard:
@@ -71,6 +71,11 @@ def plan(
         f'request {i} names prompt {int(requests.prompt[i])}, which is not '
         f'among the {len(prompts.length)} prompts or is empty: name the row '
         'of a prompt with at least one token.')
+  if requests.done is not None and (requests.done >= requests.budget).any():
+    i = int((requests.done >= requests.budget).argmax())
+    raise ValueError(
+        f'request {i} has done={int(requests.done[i])} response tokens and '
+        f'budget={int(requests.budget[i])}: leave out a response that is full.')
   # By count, not by length: how long responses become is not known.
   runs = _runs(total, shards) if shard is None else [
       np.flatnonzero(shard == number) for number in range(shards)]

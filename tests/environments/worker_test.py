@@ -98,7 +98,8 @@ def test_a_file_with_reset_and_step_is_a_task(file, tmp_path):
       file, CharTokenizer('0123456789:.'), markup=False, path=(str(rows),),
       heldout_count=2)
   assert len(task.train) == 4 and len(task.heldout) == 2
-  assert sorted(p.info['n'] for p in (*task.train, *task.heldout)) == [*range(6)]
+  known = sorted(p.info['n'] for p in (*task.train, *task.heldout))
+  assert known == [*range(6)]
 
 
 def test_a_binary_search_finds_every_letter():

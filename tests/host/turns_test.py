@@ -36,6 +36,7 @@ def log_prob(token, column):
 def sample(params, prompts, requests, key, sampling, policy_step, shard=None):
   """Stands for `rollout.host_sampler`; continues rows as it does."""
   rows, columns = requests.tokens.shape
+  assert (requests.birth == 3).all()
   made = dict(
       tokens=np.zeros((rows, columns), np.int32),
       logprobs=np.zeros((rows, columns), np.float32))
@@ -90,7 +91,7 @@ def alone(problem, number, limits, columns, budget):
   while True:
     start = len(tokens)
     stop = min(budget, start + (limits.turn or columns))
-    while len(tokens) < stop and tokens[-1:] != [STOP] * (len(tokens) > start):
+    while len(tokens) < stop and STOP not in tokens[start:]:
       token = drawn(problem.id, number, tokens)
       log_probs.append(log_prob(token, len(tokens)))
       tokens.append(token)
@@ -133,8 +134,8 @@ def test_waves_are_trajectories_one_at_a_time(waves, processes):
         rollout.requests(prompt, number, columns))
     env = Env(limits)
     responses, judged = turns.play(
-        env, call, turns.Sampling(sample, None, None, None, 7, 5), columns,
-        tokenizer=TOKENIZER, processes=processes)
+        env, call, turns.Sampling(sample, None, None, 3, 7), turns.Run(
+            None, 5, columns, TOKENIZER, processes))
     made = responses.rollouts
     for row, (p, n) in enumerate(zip(prompt, number.tolist())):
       tokens, own, log_probs, texts, reward, cut, kind = alone(
@@ -171,5 +172,5 @@ def test_an_environment_that_changes_its_mind_ends_the_run(processes):
       limits=Limits(2, None, 2), submit=lambda *args: fail)
   with pytest.raises(rewards.VerifierError, match='it differs'):
     turns.play(
-        env, call, turns.Sampling(sample, None, None, None), 4,
-        tokenizer=TOKENIZER, processes=processes)
+        env, call, turns.Sampling(sample, None, None, 3), turns.Run(
+            None, 5, 4, TOKENIZER, processes))
