@@ -65,6 +65,8 @@ class Options:
     heldout: number of held-out problems; their lists are others.
     letters: letters of a list, at most 26.
     max_turns: guesses of a game.
+    solved: share of the demonstrations that are binary searches; the others
+      are played at random. Sets the pass rate at the RL start.
     seed: seed of the lists. Held-out lists depend on seed and heldout, not on
       train.
   """
@@ -72,6 +74,7 @@ class Options:
   heldout: _Count = 512
   letters: Annotated[int, '[2, 26]', 'problems'] = 7
   max_turns: _Count = 3
+  solved: Annotated[float, '[0, 1]'] = 0.2
   seed: int = 0
 
 
@@ -104,16 +107,21 @@ class Guess:
 
   def demonstration(
       self, index: int, *, seed: int) -> tuple[Problem, list[tuple[str, str]]]:
-    """Returns game `index` of a run, played at random, without plan or memory.
-    """
+    """Returns game `index` of a run: a problem, and its turns."""
     rng = random.Random(f'guess {seed} {index}')
     problem = rng.choice(self.train)
     state, _ = reset(problem.info, rng.randrange(1 << 31))
+    search = rng.random() < self.options.solved
+    low, high, turns = 0, len(state.letters) - 1, []
     said: str | None = ''
-    turns = []
     while said is not None:
-      text = rng.choice(state.letters)
+      place = (low + high) // 2 if search else rng.randrange(high + 1)
+      text = state.letters[place]
       state, said, _ = step(state, text)
+      if search and said == '<':
+        high = place - 1
+      elif search:
+        low = place + 1
       turns.append((text, said or ''))
     return problem, turns
 

@@ -148,7 +148,7 @@ def probe(wave: Table, policy_step: int) -> Probe:
   """
   if len(wave.policy_step):
     policy_step = int(wave.policy_step[0])
-  rows = wave.valid & wave.probe & (wave.length > 0)
+  rows = wave.valid & wave.probe & (wave.generated > 0)
   if not rows.any():
     return Probe(np.nan, np.nan, policy_step)
   return Probe(

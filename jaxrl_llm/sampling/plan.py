@@ -58,34 +58,17 @@ def plan(
       names a prompt that does not exist or is empty, or has no token to draw.
   """
   total = len(requests.prompt)
-  if total > shards * requests_per_shard:
-    raise ValueError(
-        f'{total} requests exceed {shards} shards x requests_per_shard='
-        f'{requests_per_shard}: raise requests_per_shard to at least '
-        f'{-(-total // shards)}.')
-  missing = (requests.prompt < 0) | (requests.prompt >= len(prompts.length))
-  missing |= prompts.length[np.where(missing, 0, requests.prompt)] < 1
-  if missing.any():
-    i = int(missing.argmax())
-    raise ValueError(
-        f'request {i} names prompt {int(requests.prompt[i])}, which is not '
-        f'among the {len(prompts.length)} prompts or is empty: name the row '
-        'of a prompt with at least one token.')
-  if requests.done is not None and (requests.done >= requests.budget).any():
-    i = int((requests.done >= requests.budget).argmax())
-    raise ValueError(
-        f'request {i} has done={int(requests.done[i])} response tokens and '
-        f'budget={int(requests.budget[i])}: leave out a response that is full.')
+  _check(prompts, requests, shards, requests_per_shard)
   # By count, not by length: how long responses become is not known.
   runs = _runs(total, shards) if shard is None else [
       np.flatnonzero(shard == number) for number in range(shards)]
   # Distinct prompts of each run, in the order of their first request.
   distinct = [
       list(dict.fromkeys(requests.prompt[run].tolist())) for run in runs]
-  for shard, rows in enumerate(distinct):
+  for number, rows in enumerate(distinct):
     if len(rows) > prompts_per_shard:
       raise ValueError(
-          f'shard {shard} serves {len(rows)} distinct prompts, more than '
+          f'shard {number} serves {len(rows)} distinct prompts, more than '
           f'prompts_per_shard={prompts_per_shard}: raise it, or make the '
           'samples of each prompt adjacent.')
 
@@ -109,6 +92,31 @@ def plan(
           lambda x: gather(x, runs, requests_per_shard), requests),
       count=np.array([len(run) for run in runs], np.int32),
       order=order)
+
+
+def _check(
+    prompts: Prompts, requests: Requests, shards: int,
+    requests_per_shard: int) -> None:
+  """Raises ValueError for requests that no plan can serve."""
+  total = len(requests.prompt)
+  if total > shards * requests_per_shard:
+    raise ValueError(
+        f'{total} requests exceed {shards} shards x requests_per_shard='
+        f'{requests_per_shard}: raise requests_per_shard to at least '
+        f'{-(-total // shards)}.')
+  missing = (requests.prompt < 0) | (requests.prompt >= len(prompts.length))
+  missing |= prompts.length[np.where(missing, 0, requests.prompt)] < 1
+  if missing.any():
+    i = int(missing.argmax())
+    raise ValueError(
+        f'request {i} names prompt {int(requests.prompt[i])}, which is not '
+        f'among the {len(prompts.length)} prompts or is empty: name the row '
+        'of a prompt with at least one token.')
+  if requests.done is not None and (requests.done >= requests.budget).any():
+    i = int((requests.done >= requests.budget).argmax())
+    raise ValueError(
+        f'request {i} has done={int(requests.done[i])} response tokens and '
+        f'budget={int(requests.budget[i])}: leave out a response that is full.')
 
 
 def shard_of(requests: int, shards: int) -> np.ndarray:
