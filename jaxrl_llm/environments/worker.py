@@ -1,9 +1,11 @@
 """Steps of environments in a worker process, see `rewards.pool`."""
 
+import functools
 import importlib
 import math
 from typing import Any, Mapping, NamedTuple
 
+from jaxrl_llm.environments import tools
 from jaxrl_llm.plugs import modules
 
 # Characters of an observation that come back to the run, see `rewards.worker`.
@@ -21,12 +23,15 @@ class _Kept(NamedTuple):
 _kept: dict[tuple[str, int, str], _Kept] = {}
 
 
+@functools.cache
 def environment(name: str) -> Any:
-  """Returns the module of an environment: FILE.py, or a module's name.
+  """Returns an environment: FILE.py, a module, or tools: and their names.
 
   Raises:
     ValueError: it lacks a function.
   """
+  if name.startswith(tools.PREFIX):
+    return tools.Tools(name.removeprefix(tools.PREFIX).split(','))
   module = modules.load(name) if name.endswith('.py') else (
       importlib.import_module(name))
   missing = [f for f in ('reset', 'step') if not callable(
