@@ -96,7 +96,8 @@ class Guess:
         for _ in range(options.heldout + options.train))
     problems = [
         Problem(zlib.crc32(letters.encode()) >> 1, f'{letters}:', 'list',
-                info={'letters': letters, 'guesses': options.max_turns})
+                info={'letters': letters, 'guesses': options.max_turns},
+                text=f'{letters}:')
         for letters in lists]
     self.heldout = problems[:options.heldout]
     self.train = problems[options.heldout:]

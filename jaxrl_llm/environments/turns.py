@@ -1,11 +1,12 @@
 """Turns of a task: its environment in worker processes, its observations."""
 
 import os
-from typing import Any, Callable, Mapping, Sequence
+from typing import Callable, Sequence
 
 from jaxrl_llm import rewards
 from jaxrl_llm.environments import Limits, Reply
 from jaxrl_llm.rewards.pool import Pool
+from jaxrl_llm.tasks import Problem
 from jaxrl_llm.tokenizer import Tokenizer
 
 
@@ -38,14 +39,13 @@ class Turns:
     self._running: Pool | None = None
 
   def submit(
-      self, key: str, problem: Mapping[str, Any], seed: int,
-      texts: Sequence[str], observations: Sequence[str],
-  ) -> Callable[[], Reply]:
+      self, problem: Problem, seed: int, texts: Sequence[str],
+      observations: Sequence[str]) -> Callable[[], Reply]:
     """Starts the step of a trajectory.
 
     Args:
-      key: name of the problem.
-      problem: what `reset` gets.
+      problem: its `info` is what `reset` gets, its `text` the prompt that
+        `reset` must return.
       seed: of the trajectory.
       texts: what the model wrote, turn by turn; the last is new.
       observations: what it read after each of the turns before.
@@ -57,8 +57,9 @@ class Turns:
     if self._running is None:
       self._running = self._pool()
     waiting = self._running.submit(dict(
-        name=self._name, key=key, problem=problem, seed=seed,
-        texts=[*texts], observations=[*observations]))
+        name=self._name, key=str(problem.id), problem=problem.info,
+        prompt=problem.text, seed=seed, texts=[*texts],
+        observations=[*observations]))
 
     def wait():
       found = waiting.result()

@@ -79,20 +79,25 @@ def step(item: Mapping[str, Any]) -> dict[str, Any]:
   """Steps an environment, after the turns before if it must.
 
   Args:
-    item: `name` of the environment, `problem`, `seed`, the `key` of the
-      problem, the `texts` of all turns so far, and the `observations` that came
-      before the last.
+    item: `name` of the environment, `problem` and its `prompt`, `seed`, the
+      `key` of the problem, the `texts` of all turns so far, and the
+      `observations` that came before the last.
 
   Returns:
     `kind`, `observation` and `reward` of the last turn. The kind is 'differs'
-    if earlier turns have other observations now.
+    if earlier turns have other observations now, or the prompt is another.
   """
   name, texts, said = item['name'], item['texts'], item['observations']
   module = environment(name)
   key = name, item['seed'], item['key']
   kept = _kept.pop(key, None)
   if kept is None or kept[1:] != (texts[:-1], said):
-    state, _ = begin(module, name, item['problem'], item['seed'])
+    state, prompt = begin(module, name, item['problem'], item['seed'])
+    if prompt != item['prompt']:
+      return {
+          'kind': 'differs', 'detail': (
+              f'{name} began problem {item["key"]} with {prompt!r:.60}, and '
+              f'with {item["prompt"]!r:.60} for another seed')}
     for number, (text, before) in enumerate(zip(texts, said)):
       state, observation, _ = _stepped(module, name, state, text)
       if observation != before:

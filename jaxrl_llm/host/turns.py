@@ -243,11 +243,10 @@ def _answer(
       text = tokenizer.decode(wave.tokens[row, wave.length[row]:ended[i]])
       said[row].turns.append(dict(text=text, observation='', reward=0.0))
       if run.processes.leads:
-        problem = problems[row]
+        seed = seed_of(
+            run.seed, problems[row].id, int(call.requests.sample[row]))
         waiting[row] = turns.submit(
-            str(problem.id), problem.info, seed_of(
-                run.seed, problem.id, int(call.requests.sample[row])),
-            said[row].said('text'), said[row].said('observation')[:-1])
+            problems[row], seed, said[row].said('text'), said[row].said('observation')[:-1])
   error, replies = None, {}
   try:
     replies = {row: wait() for row, wait in waiting.items()}

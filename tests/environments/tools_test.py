@@ -54,7 +54,8 @@ def test_calls_are_answered_in_a_worker(tmp_path):
 
   def step(text):
     return worker.step(dict(
-        name=name, key='k', problem={}, seed=0, texts=[text], observations=[]))
+        name=name, key='k', problem={}, prompt='', seed=0, texts=[text],
+        observations=[]))
 
   assert step(call('calculator', expression='3*(4+5)'))['observation'] == '27'
   assert step(call('half', n=3) + call('half', n=4))['observation'] == (
@@ -96,8 +97,9 @@ def test_a_program_of_the_model_runs_in_the_sandbox():
 
   def step(code):
     return worker.step(dict(
-        name=name, key='k', problem={}, seed=0,
+        name=name, key='k', problem={}, prompt='', seed=0,
         texts=[call('python', code=code)], observations=[]))['observation']
 
   assert step('print(sum(range(10)))') == '45\n'
-  assert step('print(1)\n1/0') == '1\nError: ZeroDivisionError: division by zero'
+  assert step('print(1)\n1/0') == (
+      '1\nError: ZeroDivisionError: division by zero')

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from jaxrl_llm import rewards, tasks
-from jaxrl_llm.environments import guess, Limits, worker
+from jaxrl_llm.environments import guess, gymnasium, Limits, worker
 from jaxrl_llm.environments.turns import Turns
 from jaxrl_llm.tokenizer import CharTokenizer
 
@@ -42,9 +42,13 @@ def file(tmp_path_factory):
   return str(path)
 
 
+PROBLEM = tasks.Problem(7, '', '', info={'n': 1}, text='1:')
+
+
 def item(file, texts, observations, seed=3):
-  return dict(name=file, key='k', problem={'n': 1}, seed=seed, texts=texts,
-              observations=observations)
+  return dict(
+      name=file, key='k', problem={'n': 1}, prompt='1:', seed=seed, texts=texts,
+      observations=observations)
 
 
 def test_a_state_that_is_kept_is_the_replayed_one(file):
@@ -64,11 +68,13 @@ def test_a_replay_that_differs_is_told(file):
   worker._kept.clear()
   found = worker.step(item(file, ['2', '1'], ['9.3']))
   assert found['kind'] == 'differs' and 'turn 1 of problem k' in found['detail']
+  found = worker.step({**item(file, ['2'], []), 'prompt': '2:'})
+  assert found['kind'] == 'differs' and "'1:'" in found['detail']
   turns = Turns(file, Limits(4, None, 9), markup=False, timeout=5, workers=1)
   try:
-    first = turns.submit('k', {'n': 1}, 3, ['random'], [])()
+    first = turns.submit(PROBLEM, 3, ['random'], [])()
     with pytest.raises(rewards.VerifierError, match='must depend on problem'):
-      turns.submit('k', {'n': 1}, 5, ['random', '1'], [first.observation])()
+      turns.submit(PROBLEM, 5, ['random', '1'], [first.observation])()
   finally:
     turns.close()
 
@@ -76,7 +82,7 @@ def test_a_replay_that_differs_is_told(file):
 def test_an_environment_that_hangs_or_dies_fails_alone(file):
   turns = Turns(file, Limits(4, None, 9), markup=False, timeout=.5, workers=2)
   try:
-    waits = [turns.submit('k', {'n': 1}, 3, [text], []) for text in (
+    waits = [turns.submit(PROBLEM, 3, [text], []) for text in (
         'hang', 'die', 'raise', 'wrong', '5')]
     replies = [wait() for wait in waits]
   finally:
@@ -120,3 +126,22 @@ def test_a_binary_search_finds_every_letter():
   for text in ('!', '', 'ab'):
     state, said, _ = guess.step(guess.reset(task.train[0].info, 0)[0], text)
     assert said == '?' and state.left == 2
+
+
+def test_an_environment_of_gymnasiums_api():
+  class Env:
+    def reset(self, *, seed):
+      self.left = seed % 3 + 1
+      return 'go', {}
+
+    def step(self, text):
+      self.left -= 1
+      return self.left, len(text), self.left == 0, text == 'stop', {}
+
+  reset, step = gymnasium.functions(lambda problem: Env())
+  state, prompt = reset({}, 4)
+  assert prompt == 'go'
+  state, said, reward = step(state, 'abc')
+  assert (said, reward) == ('1', 3.0)
+  assert step(state, '')[1] is None
+  assert step(reset({}, 5)[0], 'stop')[1:] == (None, 4.0)

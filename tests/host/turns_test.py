@@ -73,11 +73,11 @@ class Env:
   def __init__(self, limits):
     self.limits, self.asked = limits, []
 
-  def submit(self, key, problem, seed, texts, observations):
-    self.asked.append((key, seed, *texts))
+  def submit(self, problem, seed, texts, observations):
+    self.asked.append((problem.id, seed, *texts))
     for number, said in enumerate(observations):
-      assert answer(problem, seed, texts[:number + 1]).observation == said
-    return lambda: answer(problem, seed, texts)
+      assert answer(problem.info, seed, texts[:number + 1]).observation == said
+    return lambda: answer(problem.info, seed, texts)
 
   def append(self, tokenizer, observation, last):
     assert last == STOP
