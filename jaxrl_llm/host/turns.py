@@ -246,7 +246,8 @@ def _answer(
         seed = seed_of(
             run.seed, problems[row].id, int(call.requests.sample[row]))
         waiting[row] = turns.submit(
-            problems[row], seed, said[row].said('text'), said[row].said('observation')[:-1])
+            problems[row], seed, said[row].said('text'),
+            said[row].said('observation')[:-1])
   error, replies = None, {}
   try:
     replies = {row: wait() for row, wait in waiting.items()}
