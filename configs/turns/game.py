@@ -17,12 +17,14 @@ def get_config(arg=None):
   """Returns the config of the game; takes no argument."""
   del arg
   c = config.base()
-  c.steps = 300
+  c.steps = 500
   c.prompts_per_step = 64
   c.samples_per_prompt = 8
   c.max_prompt = 8
   c.max_response = 8
   c.task.name = 'guess'
+  # Sets the pass rate at the start of RL.
+  c.task.solved = 0.4
 
   c.model.vocab_size = 32
   c.model.width = 64
@@ -32,7 +34,7 @@ def get_config(arg=None):
   c.model.head_dim = 16
   c.model.mlp_width = 128
 
-  c.warm_start.steps = 300
+  c.warm_start.steps = 1000
   c.warm_start.learning_rate = 3e-3
 
   c.mesh.cpu_devices = 2
@@ -40,7 +42,7 @@ def get_config(arg=None):
 
   c.drop_zero_advantage = True
   c.loss.entropy_bonus = 0.01
-  c.optimizer.learning_rate = 1e-3
+  c.optimizer.learning_rate = 2e-3
   c.optimizer.schedule = 'linear'
   c.optimizer.warmup_steps = 5
   c.eval.every = 50
