@@ -31,11 +31,13 @@ class Source(NamedTuple):
   Attributes:
     params: sampling parameters on device.
     sampling: temperature and truncation.
-    step: number of the noise; the same number gives the same responses.
+    noise: number of the noise; the same number gives the same responses.
+    step: steps of the run behind the parameters, for reward functions.
   """
   params: Any
   sampling: SamplingParams
-  step: int
+  noise: int
+  step: int = 0
 
 
 class Call(NamedTuple):
@@ -155,7 +157,8 @@ def draw(
                 of_call, parts.task.tokenizer, config.max_prompt),
             rollout.requests(prompt, sample, config.max_response)),
         turns.Sampling(
-            parts.sample_policy, source.params, source.sampling, source.step))
+            parts.sample_policy, source.params, source.sampling, source.noise,
+            step=source.step))
     if phase:
       phase.count(phase.done + len(problem))
     judged = submit()
@@ -293,7 +296,8 @@ def _rows(
         truncated=bool(call.judged.truncated[row]),
         sample=int(call.sample[row]), reward=float(verdict.reward),
         verdict=verdict.kind, detail=verdict.detail, answer=verdict.answer,
-        valid=bool(verdict.valid), digest=version)))
+        valid=bool(verdict.valid), digest=version,
+        **rollout.further(verdict))))
   return rows
 
 

@@ -37,14 +37,16 @@ class Sampling(NamedTuple):
     sample: from `rollout.host_sampler`.
     params: sampling parameters on device.
     draw: temperature and truncation.
-    step: number of the wave's noise.
+    noise: number of the wave's noise; the same number gives the same responses.
     policy_step: optimiser steps behind `params`.
+    step: steps of the run behind `params`, for reward functions.
   """
   sample: Callable[..., tuple[Rollouts, dict[str, int]]]
   params: Any
   draw: Any
-  step: int
+  noise: int
   policy_step: int = 0
+  step: int = 0
 
 
 class Run(NamedTuple):
@@ -96,12 +98,12 @@ class _Wave:
     truncated: [R] bool.
     wrote: [R, T] bool, tokens of the model.
     active: [A] rows that go on.
-    step: number of the noise.
+    noise: its number.
   """
 
-  def __init__(self, call: rollout.SampleCall, columns: int, step: int):
+  def __init__(self, call: rollout.SampleCall, columns: int, noise: int):
     rows = len(call.requests.prompt)
-    self.requests, self.step = call.requests, step
+    self.requests, self.noise = call.requests, noise
     self.tokens = np.zeros((rows, columns), np.int32)
     self.wrote = np.zeros((rows, columns), bool)
     self.length, self.count = np.zeros((2, rows), np.int32)
@@ -117,7 +119,7 @@ class _Wave:
         prompt=self.requests.prompt[rows], sample=self.requests.sample[rows],
         budget=np.minimum(done + most, self.requests.budget[rows]),
         done=done, tokens=self.tokens[rows],
-        birth=np.full(len(rows), self.step, np.int32))
+        birth=np.full(len(rows), self.noise, np.int32))
 
   def add(self, rollouts: Rollouts) -> None:
     """Adds a turn to the rows that go on; zeros where not at home."""
@@ -172,10 +174,11 @@ def respond(
     return responses, lambda: lambda: judged
   responses = rollout.respond(
       sampling.sample, sampling.params, call, parts.step_key(
-          parts.replicate(np.uint32(sampling.step))), sampling.draw,
+          parts.replicate(np.uint32(sampling.noise))), sampling.draw,
       tokenizer=task.tokenizer, processes=processes,
       policy_step=sampling.policy_step)
-  return responses, lambda: rollout.submit(task, responses, processes)
+  return responses, lambda: rollout.submit(
+      task, responses, processes, sampling.step, parts.config.steps)
 
 
 def play(
@@ -198,7 +201,7 @@ def play(
     rewards.VerifierError: an environment answers earlier turns in another way
       than before.
   """
-  wave = _Wave(call, run.columns, sampling.step)
+  wave = _Wave(call, run.columns, sampling.noise)
   shard = plan_lib.shard_of(
       len(wave.length), sharding.data_shards(run.processes.mesh))
   here = run.processes.here(shard)
@@ -328,7 +331,8 @@ def _results(
       wave.truncated, np.array(mean, np.float32),
       dict(steps=max(use['steps'] for use in uses), **{
           name: sum(use[name] for use in uses) for name in ('busy', 'slots')}),
-      verdicts, np.array(observed, np.int32), wave.count, max(shares))
+      verdicts, observed=np.array(observed, np.int32), turns=wave.count,
+      waited=max(shares))
 
 
 def _verdict(trajectory: _Trajectory) -> rewards.Verdict:

@@ -13,7 +13,8 @@ _FRESH = dict(
     valid=(True, bool), prompt_length=(1, np.int32), length=(1, np.int32),
     generated=(1, np.int32), truncated=(False, bool), trained=(False, bool),
     advantage=(np.nan, np.float32), group_mean=(np.nan, np.float32),
-    group_std=(np.nan, np.float32), entropy=(0, np.float32), clip_share=(0, np.float32), usage=(0, np.int32),
+    group_std=(np.nan, np.float32), entropy=(0, np.float32),
+    clip_share=(0, np.float32), usage=(0, np.int32),
     round=(-1, np.int32), probe=(True, bool), shard=(0, np.int32))
 
 
