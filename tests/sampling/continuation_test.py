@@ -43,8 +43,9 @@ def _new(requests, done=None, tokens=None, birth=_BIRTH, length=plain._T):
   done = np.zeros(n, np.int32) if done is None else np.asarray(done, np.int32)
   tokens = np.zeros((n, length)) if tokens is None else np.asarray(tokens)
   return requests.replace(
-      done=done, match=np.zeros(n, np.int32), birth=np.full(n, birth, np.int32), tokens=np.where(
-          np.arange(length) < done[:, None], tokens, 0).astype(np.int32))
+      done=done, birth=np.full(n, birth, np.int32), match=np.zeros(n, np.int32),
+      tokens=np.where(np.arange(length) < done[:, None], tokens, 0).astype(
+          np.int32))
 
 
 @functools.cache
