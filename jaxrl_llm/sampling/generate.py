@@ -174,7 +174,8 @@ def _prepared(params, queue, key, sampling, cfg, sampler) -> _Call:
       cfg, sampler, decode.Weights(params, layers),
       transformer.rope_table(
           jnp.arange(longest_prompt + sampler.max_response), cfg),
-      queue_lib.lookup(queue, key, sampler), queue, sampling, kv_cache.round_up(longest_prompt, sampler.chunk),
+      queue_lib.lookup(queue, key, sampler), queue, sampling,
+      kv_cache.round_up(longest_prompt, sampler.chunk),
       kv_cache.round_up(sampler.max_response, sampler.chunk), few_rows,
       jnp.asarray(sampler.stop_ids, jnp.int32))
 
