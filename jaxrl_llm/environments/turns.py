@@ -3,8 +3,8 @@
 import os
 from typing import Callable, Sequence
 
-from jaxrl_llm import rewards
 from jaxrl_llm.environments import Limits, Reply
+from jaxrl_llm.rewards import VerifierError
 from jaxrl_llm.rewards.pool import Pool
 from jaxrl_llm.tasks import Problem
 from jaxrl_llm.tokenizer import Tokenizer
@@ -15,11 +15,13 @@ class Turns:
 
   Attributes:
     limits: of a trajectory.
+    rewards: whether the environment gives the reward; else the task judges the
+      last turn.
   """
 
   def __init__(
       self, name: str, limits: Limits, *, markup: bool, timeout: float,
-      workers: int = 0):
+      workers: int = 0, rewards: bool = True):
     """Makes the turns without starting a process.
 
     Args:
@@ -30,8 +32,9 @@ class Turns:
       timeout: seconds for a step, and for the steps before it where they are
         done again.
       workers: number of processes; 0 for one per core, at most 8.
+      rewards: whether the environment gives the reward.
     """
-    self.limits = limits
+    self.limits, self.rewards = limits, rewards
     self._name, self._markup = name, markup
     self._pool = lambda: Pool(
         'jaxrl_llm.environments.worker:step', seconds=timeout,
@@ -51,7 +54,7 @@ class Turns:
       observations: what it read after each of the turns before.
 
     Returns:
-      A function that waits for the reply. It raises `rewards.VerifierError` if
+      A function that waits for the reply. It raises VerifierError if
       earlier turns are answered in another way now.
     """
     if self._running is None:
@@ -64,7 +67,7 @@ class Turns:
     def wait():
       found = waiting.result()
       if found['kind'] == 'differs':
-        raise rewards.VerifierError(
+        raise VerifierError(
             f'{found["detail"]}: an environment must depend on problem, seed '
             'and texts alone.')
       return Reply(

@@ -77,10 +77,21 @@ class _Trajectory:
     """Returns the texts, or the observations, of all turns."""
     return [turn[what] for turn in self.turns]
 
-  @property
-  def reward(self) -> float:
-    """Sum over the turns."""
-    return sum(turn['reward'] for turn in self.turns)
+  def verdict(self, rewarded: bool) -> rewards.Verdict | None:
+    """Returns the verdict; None if the task is to judge the last turn.
+
+    Args:
+      rewarded: whether the environment gives the reward, the sum over the
+        turns.
+    """
+    if self.kind != 'turn':
+      return rewards.Verdict(0.0, self.kind, False, self.detail)
+    if not rewarded:
+      return None
+    reward = float(sum(turn['reward'] for turn in self.turns))
+    return rewards.Verdict(
+        reward, 'correct' if reward >= 1 else 'partial' if reward > 0
+        else 'wrong')
 
   @property
   def text(self) -> str:
@@ -139,6 +150,15 @@ class _Wave:
       have[rows] += np.where(
           new if added.ndim == 2 else new[:, None], added, 0)
 
+  def rollouts(self, call: rollout.SampleCall, policy_step: int) -> Rollouts:
+    """Returns the trajectories as rollouts."""
+    return Rollouts(
+        tokens=self.tokens, length=self.length, truncated=self.truncated,
+        problem_id=call.prompts.problem_id[self.requests.prompt],
+        sample=self.requests.sample,
+        policy_step=np.full(len(self.length), policy_step, np.int32),
+        generated=self.wrote, **self.arrays)
+
   def append(self, row: int, ids: Sequence[int]) -> None:
     """Appends an observation to a row."""
     start = self.length[row]
@@ -167,23 +187,22 @@ def respond(
   """
   task, processes = parts.task, parts.processes
   if getattr(task, 'turns', None):
-    responses, judged = play(
-        task.turns, call, sampling, Run(
-            parts.key, parts.config.seed, parts.config.max_response,
-            task.tokenizer, processes))
-    return responses, lambda: lambda: judged
-  responses = rollout.respond(
-      sampling.sample, sampling.params, call, parts.step_key(
-          parts.replicate(np.uint32(sampling.noise))), sampling.draw,
-      tokenizer=task.tokenizer, processes=processes,
-      policy_step=sampling.policy_step)
+    responses = play(task.turns, call, sampling, Run(
+        parts.key, parts.config.seed, parts.config.max_response,
+        task.tokenizer, processes))
+  else:
+    responses = rollout.respond(
+        sampling.sample, sampling.params, call, parts.step_key(
+            parts.replicate(np.uint32(sampling.noise))), sampling.draw,
+        tokenizer=task.tokenizer, processes=processes,
+        policy_step=sampling.policy_step)
   return responses, lambda: rollout.submit(
       task, responses, processes, sampling.step, parts.config.steps)
 
 
 def play(
     turns: Turns, call: rollout.SampleCall, sampling: Sampling, run: Run,
-) -> tuple[rollout.Responses, rollout.Judged]:
+) -> rollout.Responses:
   """Samples whole trajectories; see the top of this file.
 
   Args:
@@ -193,8 +212,8 @@ def play(
     run: what is the same in all waves.
 
   Returns:
-    Responses, whose tokens and texts have the observations in their places, and
-    facts about them. The reward is the sum over the turns. A trajectory whose
+    Responses, whose tokens and texts have the observations in their places. The
+    reward of a verdict is the sum over the turns. A trajectory whose
     environment failed has the verdict 'error' or 'timeout', and is not valid.
 
   Raises:
@@ -222,10 +241,15 @@ def play(
       phase.count(len(wave.length) - len(wave.active))
       if not len(wave.active):
         break
-  share = waited / max(time.monotonic() - began, 1e-9)
-  return _results(
-      wave, said, call, shard, sampling.policy_step, (use, share),
-      run.processes)
+  rows = np.flatnonzero(here)
+  trajectories = [said[row] for row in rows.tolist()]
+  return rollout.Responses(
+      call, wave.rollouts(call, sampling.policy_step), rows,
+      [trajectory.text for trajectory in trajectories], shard, use,
+      sampling.policy_step, rollout.Played(
+          [trajectory.turns for trajectory in trajectories],
+          [trajectory.verdict(turns.rewards) for trajectory in trajectories],
+          wave.count, waited / max(time.monotonic() - began, 1e-9)))
 
 
 def _answer(
@@ -299,46 +323,3 @@ def _fact(
         or length + len(ids) >= wave.requests.budget[row]):
       ids, cut = None, True
   return length, cut, ids, observation, reply.reward, 'turn', ''
-
-
-def _results(
-    wave: _Wave, said: dict[int, _Trajectory], call: rollout.SampleCall,
-    shard: np.ndarray, policy_step: int, used: tuple[dict[str, int], float],
-    processes: Processes,
-) -> tuple[rollout.Responses, rollout.Judged]:
-  """Makes the responses of finished trajectories, and the facts about them."""
-  rows = np.flatnonzero(processes.here(shard))
-  count = wave.wrote.sum(1)
-  entropy = (wave.arrays['entropy'] * wave.wrote).sum(1) / np.maximum(count, 1)
-  rollouts = Rollouts(
-      tokens=wave.tokens, length=wave.length, truncated=wave.truncated,
-      problem_id=call.prompts.problem_id[wave.requests.prompt],
-      sample=wave.requests.sample,
-      policy_step=np.full(len(wave.length), policy_step, np.int32),
-      generated=wave.wrote, **wave.arrays)
-  verdicts = [_verdict(said[row]) for row in rows.tolist()]
-  mine = [(v.reward if v.valid else None, v.kind, float(entropy[row]),
-           int(wave.length[row] - count[row]))
-          for row, v in zip(rows.tolist(), verdicts)]
-  facts, of_homes = processes.gather_rows(shard, mine, used)
-  reward, kind, mean, observed = zip(*facts) if facts else [()] * 4
-  uses, shares = zip(*of_homes)
-  return rollout.Responses(
-      call, rollouts, rows, [said[row].text for row in rows.tolist()], shard,
-      used[0], policy_step, [said[row].turns for row in rows.tolist()],
-  ), rollout.Judged(
-      np.array(reward, float), [*kind], [''] * len(kind), wave.length,
-      wave.truncated, np.array(mean, np.float32),
-      dict(steps=max(use['steps'] for use in uses), **{
-          name: sum(use[name] for use in uses) for name in ('busy', 'slots')}),
-      verdicts, observed=np.array(observed, np.int32), turns=wave.count,
-      waited=max(shares))
-
-
-def _verdict(trajectory: _Trajectory) -> rewards.Verdict:
-  """Returns the verdict of a finished trajectory."""
-  reward, kind = float(trajectory.reward), trajectory.kind
-  if kind != 'turn':
-    return rewards.Verdict(0.0, kind, False, trajectory.detail)
-  kind = 'correct' if reward >= 1 else 'partial' if reward > 0 else 'wrong'
-  return rewards.Verdict(reward, kind)

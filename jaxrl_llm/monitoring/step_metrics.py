@@ -167,11 +167,11 @@ def of_turns(judged: Judged) -> Row:
   Returns:
     Those of METRICS under turns.
   """
-  if judged.turns is None:
+  if judged.played is None:
     return {}
-  return {'turns/count': float(_mean(judged.turns)),
+  return {'turns/count': float(_mean(judged.played.count)),
           'turns/observed': float(_mean(judged.observed)),
-          'turns/waited': judged.waited}
+          'turns/waited': judged.played.waited}
 
 
 def of_functions(
@@ -335,7 +335,8 @@ def records(
           problem_id=problem.id, kind=problem.kind, prompt=problem.prompt,
           reference=problem.reference, response=text,
           reward=verdict.reward, verdict=verdict.kind, detail=verdict.detail,
-          **({'turns': responses.turns[place[row]]} if responses.turns else {}),
+          **({'turns': responses.played.turns[place[row]]}
+             if responses.played else {}),
           used=used, advantage=advantage, **token_values(
               wave, row, text, parts, most=_TOKENS // len(rows)),
           **rollout.further(verdict))))

@@ -71,7 +71,7 @@ class Env:
   """Stands for `environments.turns.Turns`, and notes what it was asked."""
 
   def __init__(self, limits):
-    self.limits, self.asked = limits, []
+    self.limits, self.asked, self.rewards = limits, [], True
 
   def submit(self, problem, seed, texts, observations):
     self.asked.append((problem.id, seed, *texts))
@@ -133,10 +133,12 @@ def test_waves_are_trajectories_one_at_a_time(waves, processes):
         problems, rollout.encode(problems, TOKENIZER, 3),
         rollout.requests(prompt, number, columns))
     env = Env(limits)
-    responses, judged = turns.play(
+    responses = turns.play(
         env, call, turns.Sampling(sample, None, None, 3, 7), turns.Run(
             None, 5, columns, TOKENIZER, processes))
-    made = responses.rollouts
+    judged = rollout.submit(
+        types.SimpleNamespace(verify=None), responses, processes)()
+    made, played = responses.rollouts, responses.played
     for row, (p, n) in enumerate(zip(prompt, number.tolist())):
       tokens, own, log_probs, texts, reward, cut, kind = alone(
           problems[p], n, limits, columns, columns)
@@ -145,9 +147,9 @@ def test_waves_are_trajectories_one_at_a_time(waves, processes):
       assert made.tokens[row].tolist() == tokens + [0] * (columns - length)
       assert made.generated[row].tolist() == own + [False] * (columns - length)
       assert made.logprobs[row, :length].tolist() == log_probs
-      assert (judged.length[row], judged.turns[row]) == (length, len(texts))
+      assert (judged.length[row], played.count[row]) == (length, len(texts))
       assert (judged.generated[row], judged.truncated[row]) == (sum(own), cut)
-      assert [t['text'] for t in responses.turns[row]] == texts
+      assert [t['text'] for t in played.turns[row]] == texts
       assert judged.kind[row] == kind
       np.testing.assert_equal(
           judged.reward[row], np.nan if reward is None else reward)
@@ -155,7 +157,7 @@ def test_waves_are_trajectories_one_at_a_time(waves, processes):
       want = -np.mean([p for p, mine in zip(log_probs, own) if mine])
       np.testing.assert_allclose(judged.entropy[row], want, rtol=1e-6)
     # Every turn is stepped once.
-    assert len(env.asked) == judged.turns.sum()
+    assert len(env.asked) == played.count.sum()
     assert (made.policy_step == 7).all()
   assert turns_seen >= 4
 
