@@ -3,14 +3,14 @@
 import dataclasses
 import hashlib
 import json
-from typing import Annotated, Any, Callable, Mapping, Sequence
+from typing import Annotated, Any, Callable, Literal, Mapping, Sequence
 import zlib
 
 from jaxrl_llm.environments import Limits, worker
 from jaxrl_llm.environments.turns import Turns
 from jaxrl_llm.plugs import modules
 from jaxrl_llm.rewards import Verdict
-from jaxrl_llm.tasks import Problem, problem_files
+from jaxrl_llm.tasks import Problem, problem_files, templates
 
 _Count = Annotated[int, '[1, inf)']
 
@@ -24,8 +24,9 @@ class Options:
       environment's own: a function problems(split, seed) -> [dictionary].
     heldout: files or data sets of held-out problems.
     heldout_count: number of problems of path to hold out if heldout is empty.
-    markup: whether prompt and observations are turns of a chat, in the markup
-      of the model's chat template.
+    markup: whether prompt and observations are a user's turns in the model's
+      chat markup; chat, none, or auto (yes if the model has a chat template).
+    system: system message in front of the prompt, or a FILE.txt with one.
     max_turns: most turns of the model in a trajectory.
     max_turn: most tokens of a turn, its stop token included (none: what
       max_response leaves).
@@ -38,7 +39,8 @@ class Options:
   path: Annotated[tuple[str, ...], 'problems'] = ()
   heldout: Annotated[tuple[str, ...], 'problems'] = ()
   heldout_count: Annotated[int, '[0, inf)', 'problems'] = 100
-  markup: bool = True
+  markup: Literal['auto', 'chat', 'none'] = 'auto'
+  system: modules.FileText = modules.FileText('')
   max_turns: _Count = 8
   max_turn: Annotated[int | None, '[1, inf)'] = None
   max_observation: _Count = 256
@@ -50,6 +52,12 @@ class Options:
 _DEFAULTS = Options()
 
 
+def in_chat(tokenizer: Any) -> str:
+  """Returns 'chat' if the model has a chat template, else 'none'."""
+  own = getattr(tokenizer, 'own', None)
+  return 'chat' if getattr(own, 'chat_template', None) else 'none'
+
+
 class Played:
   """Task whose problems are played in an environment; see `tasks.Task`.
 
@@ -57,6 +65,7 @@ class Played:
     options: options of the task.
     tokenizer: the model's tokeniser.
     turns: environment of the problems.
+    stops: texts that end a turn, as the chat template shows them.
     train: training problems.
     heldout: evaluation problems.
   """
@@ -64,12 +73,16 @@ class Played:
   def __init__(self, name: str, options: Options, tokenizer: Any):
     self.options, self.tokenizer, self._name = options, tokenizer, name
     self._module = worker.environment(name)
+    self._template = templates.make(
+        'none', system=options.system, markup=options.markup if (
+            options.markup != 'auto') else in_chat(tokenizer))
     self.turns = Turns(
         name, Limits(
             options.max_turns, options.max_turn, options.max_observation),
-        markup=options.markup, timeout=options.timeout,
+        markup=self._template.chat, timeout=options.timeout,
         workers=options.workers)
-    if options.markup:
+    self.stops = templates.stops(self._template, tokenizer)
+    if self._template.chat:
       tokenizer.next_turn('')  # refuses templates that cannot go on
     self.train = self._all(options.path, 'train')
     self.heldout = self._all(options.heldout, 'heldout')
@@ -101,8 +114,7 @@ class Played:
   def _problem(self, row: Mapping[str, Any]) -> Problem:
     row = json.loads(json.dumps(dict(row)))  # as the worker will have it
     _, text = worker.begin(self._module, self._name, row, 0)
-    prompt = self.tokenizer.chat(text) if self.options.markup else (
-        self.tokenizer.start + text)
+    prompt = templates.render(self._template, text, self.tokenizer)
     ident = zlib.crc32(json.dumps(row, sort_keys=True).encode()) >> 1
     return Problem(
         ident, prompt, str(row.get('kind', 'problem')),

@@ -81,6 +81,61 @@ def schemas(names: Sequence[str]) -> list[dict[str, Any]]:
   return made
 
 
+_INTRODUCTION = """You can call these functions:
+{functions}
+To call one, write
+<tool_call>{{"name": "NAME", "arguments": {{"ARGUMENT": VALUE}}}}</tool_call>
+and nothing after it. The next message has its result. A message without a call
+is your answer."""
+
+
+class WithTools:
+  """A model's tokeniser whose chats show the model some functions.
+
+  They are in the form of the chat template. If it has none, they are described
+  in a system message, and results are a user's turns.
+  """
+
+  def __init__(self, own: Any, names: Sequence[str]):
+    """Makes the tokeniser.
+
+    Args:
+      own: the model's.
+      names: of the functions.
+
+    Raises:
+      ValueError: one has no description, or the template cannot go on after an
+        answer.
+    """
+    self._own, self._tools = own, schemas(names)
+    called = [tool['function']['name'] for tool in self._tools]
+    shown = own.chat('1 + 1?', self._tools)
+    self._system = '' if all(name in shown for name in called) else (
+        _INTRODUCTION.format(functions='\n'.join(
+            json.dumps(tool['function']) for tool in self._tools)))
+    self._role = 'user' if self._system else 'tool'
+    self.next_turn('')
+
+  def __getattr__(self, name: str) -> Any:
+    return getattr(self._own, name)
+
+  def chat(self, turns: str | Sequence[Mapping[str, Any]]) -> str:
+    """Formats messages as `ModelTokenizer.chat` does, with the functions."""
+    if not self._system:
+      return self._own.chat(turns, self._tools)
+    messages = [dict(role='user', content=turns)] if (
+        isinstance(turns, str)) else [*turns]
+    system = self._system
+    if messages[0]['role'] == 'system':
+      system = f'{messages.pop(0)["content"]}\n\n{system}'
+    return self._own.chat([dict(role='system', content=system), *messages])
+
+  def next_turn(self, text: str) -> str:
+    """Returns what follows a turn with calls, up to the next turn."""
+    return self._own.next_turn(
+        text, self._role, () if self._system else self._tools)
+
+
 class Tools:
   """Environment of tools; see `environments`."""
 

@@ -60,8 +60,9 @@ class Turns:
     if self._running is None:
       self._running = self._pool()
     waiting = self._running.submit(dict(
-        name=self._name, key=str(problem.id), problem=problem.info,
-        prompt=problem.text, seed=seed, texts=[*texts],
+        name=self._name, key=str(problem.id), seed=seed, texts=[*texts],
+        problem=problem.info if self.rewards else None,
+        prompt=problem.text if self.rewards else '',
         observations=[*observations]))
 
     def wait():

@@ -95,13 +95,13 @@ def test_an_environment_that_hangs_or_dies_fails_alone(file):
 
 
 def test_a_file_with_reset_and_step_is_a_task(file, tmp_path):
-  task = tasks.get(file, CharTokenizer('0123456789:.'), markup=False)
+  task = tasks.get(file, CharTokenizer('0123456789:.'), markup='none')
   assert [p.prompt for p in task.train] == ['0:', '1:', '2:', '3:']
   assert [p.info for p in task.heldout] == [{'n': 10 + i} for i in range(4)]
   rows = tmp_path / 'rows.jsonl'
   rows.write_text(''.join(json.dumps({'n': i}) + '\n' for i in range(6)))
   task = tasks.get(
-      file, CharTokenizer('0123456789:.'), markup=False, path=(str(rows),),
+      file, CharTokenizer('0123456789:.'), markup='none', path=(str(rows),),
       heldout_count=2)
   assert len(task.train) == 4 and len(task.heldout) == 2
   known = sorted(p.info['n'] for p in (*task.train, *task.heldout))
