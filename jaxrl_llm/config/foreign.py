@@ -99,10 +99,12 @@ NAMES: dict[str, tuple[Row, ...]] = {
              'token: clip; sequence: gspo, with much closer bounds'),
         _row('scale_rewards', 'advantage',
              'group: grpo; none: dr_grpo; batch: reinforce_pp'),
-        _row('reward_funcs', 'task.reward', 'FILE.py:NAME, or reward_fn of '
-             'jaxrl_llm.run; the arguments are the same'),
-        _row('reward_weights multi_objective_aggregation', '',
-             'weight several rewards in the function of `task.reward`'),
+        _row('reward_funcs', 'task.reward', 'FILE.py:NAME, several with '
+             'commas, or reward_fn of jaxrl_llm.run; the arguments are the '
+             'same'),
+        _row('reward_weights', 'task.reward_weights'),
+        _row('multi_objective_aggregation', 'advantage',
+             'sum_then_normalize: any; normalize_then_sum: gdpo'),
         _row('mask_truncated_completions', 'overlong.mode=mask'),
         _row('entropy_coef', 'loss.entropy_bonus'),
         _row('use_adaptive_entropy entropy_coef_min entropy_coef_max '
@@ -135,7 +137,8 @@ NAMES: dict[str, tuple[Row, ...]] = {
         _row('use_vllm vllm_* use_transformers_* '
              'transformers_continuous_batching_config cache_implementation '
              'ds3_gather_for_generation', '', f'{_BUILT_IN}; {_LIMITS}'),
-        _row('chat_template_kwargs', 'task.template'),
+        _row('chat_template_kwargs', '',
+             "the model's template gets none; `task.markup` is its switch"),
         _row('max_tool_calling_iterations', '', 'there are no tools'),
         _row('pad_to_multiple_of', '', 'see `sampling.buckets`'),
         _row('shuffle_dataset', '',
@@ -262,7 +265,10 @@ NAMES: dict[str, tuple[Row, ...]] = {
         _row('actor_rollout_ref.model.target_modules', 'lora.targets'),
         _row('actor_rollout_ref.model.enable_gradient_checkpointing',
              'learner.remat', 'chosen by the memory by default'),
-        _row('actor_rollout_ref.model.custom_chat_template', 'task.template'),
+        _row('actor_rollout_ref.model.custom_chat_template '
+             'data.apply_chat_template_kwargs', '',
+             "the model's own is used; `task.template` is the text around a "
+             'problem, `task.markup` the switch'),
         _row('actor_rollout_ref.model.trust_remote_code '
              'data.trust_remote_code', '',
              'no code of a checkpoint is executed'),
@@ -407,7 +413,9 @@ NAMES: dict[str, tuple[Row, ...]] = {
         _row('eval_dataset eval.dataset', 'task.heldout'),
         _row('input_key', 'task.problem'),
         _row('label_key', 'task.answer'),
-        _row('input_template apply_chat_template', 'task.template'),
+        _row('input_template', 'task.template',
+             'with {problem} where OpenRLHF has {}'),
+        _row('apply_chat_template', 'task.markup=chat'),
         _row('max_samples', '', 'all problems of `task.path` are used'),
         _row('remote_rm_url reward.remote_url', 'task.reward',
              'FILE.py:NAME'),

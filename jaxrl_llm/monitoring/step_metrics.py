@@ -36,9 +36,9 @@ METRICS = {
         'share', 'decode slots that held a response, mean over decode steps'),
     'verdict/<kind>': ('share', 'responses with this kind of verdict'),
     'rewards/<function>': (
-        'reward', 'of a reward function, mean over the probe rows that it gave '
-        'a number'),
-    'logged/<name>': ('any', 'log_metric of a reward function, mean'),
+        'reward', 'mean over the valid probe rows that the function counts'),
+    'logged/<name>': (
+        'as the function has it', 'a number of log_metric, mean over rows'),
     'turns/count': ('turns', 'of the model in a trajectory, mean'),
     'turns/observed': ('tokens', 'of observations in a trajectory, mean'),
     'turns/waited': (
@@ -185,9 +185,8 @@ def of_functions(
     logged: name to numbers [R] for the metrics; NaN where there is none.
 
   Returns:
-    rewards/<name>, the mean over the probe rows that the function gave a
-    number; logged/<name>, the mean over all rows with one. NaN where there is
-    nothing to average.
+    Those of METRICS under rewards and logged. NaN where there is nothing to
+    average.
   """
   return {
       **{f'rewards/{name}': float(_mean(values[wave.probe & ~np.isnan(values)]))

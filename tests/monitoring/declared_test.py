@@ -10,8 +10,8 @@ from tests.helpers import blocks
 HOOKS = blocks.hooks()
 # Metrics that take a method, a field or a task of their own.
 OTHERS = (
-    'cbs/', 'eval/<file>', 'eval/maj@', 'pkpo/', 'screening/',
-    'solve_rate/<kind>', 'update/actor_', 'update/experts_',
+    'cbs/', 'eval/<file>', 'eval/maj@', 'logged/', 'pkpo/', 'rewards/',
+    'screening/', 'solve_rate/<kind>', 'update/actor_', 'update/experts_',
     'update/kl_anchor', 'update/lambda_distill', 'update/obrs_')
 
 
