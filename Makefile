@@ -19,7 +19,8 @@ help:
 	@echo 'make test-slow  the tests that take minutes each'
 	@echo 'make test-browser  the page of a run in Chromium, which must be installed'
 	@echo 'make fits       compile the pod configs for TPUs, write launch/FITS.md'
-	@echo 'make lint       ruff alone'
+	@echo 'make docs       write the documentation to build/docs/index.html'
+	@echo 'make lint       ruff, and the types of the public functions'
 	@echo 'make clean      remove $(VENV); runs are kept'
 
 train: $(VENV)/base
@@ -81,8 +82,15 @@ fits: $(VENV)/base
 	$(PIP) install --no-compile -c constraints.txt -e '.[aot]'
 	JAX_PLATFORMS=cpu $(RUN) -m launch.fits
 
+# The variable leaves out an announcement about a later mkdocs.
+docs: $(VENV)/docs
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
+	@echo 'build/docs/index.html; its search needs a server:' \
+	  '$(RUN) -m http.server --directory build/docs'
+
 lint: $(VENV)/test
 	$(RUN) -m ruff check .
+	$(RUN) -m mypy
 
 clean:
 	rm -rf $(VENV)
@@ -107,8 +115,13 @@ $(VENV)/real: $(VENV)/base configs/real/requirements.txt
 	  -r configs/real/requirements.txt
 	@touch $@
 
+$(VENV)/docs: $(VENV)/base
+	$(PIP) install --no-compile -c constraints.txt -e '.[docs]'
+	@touch $@
+
 $(VENV)/test: $(VENV)/base
 	$(PIP) install --no-compile -c constraints.txt -e '.[test]'
 	@touch $@
 
-.PHONY: help train real test test-core test-quick test-cpus test-slow test-browser fits lint clean
+.PHONY: help train real test test-core test-quick test-cpus test-slow \
+  test-browser fits docs lint clean

@@ -6,13 +6,14 @@ loaded by transformers. `with_stops` adds what ends a response.
 """
 
 import codecs
+import contextlib
 import dataclasses
 import functools
 import itertools
 import json
 import pathlib
 import re
-from typing import Any, Callable, Iterable, Protocol, Sequence
+from typing import Any, Callable, Iterable, Mapping, Protocol, Sequence
 
 _BYTE = re.compile('<0x([0-9A-Fa-f]{2})>')  # a byte in SentencePiece
 # Files of which each folder with a tokeniser has one.
@@ -192,27 +193,53 @@ class ModelTokenizer:
     known = [piece(name) if name else b'' for name in names]
     return known + [b''] * (size - len(known))
 
-  def chat(self, text: str) -> str:
-    """Formats a user's turn and the start of the answer for the model.
+  def chat(self, turns: str | Sequence[Mapping[str, Any]]) -> str:
+    """Formats messages and the start of the answer for the model.
+
+    Args:
+      turns: a user's text, or messages with `role` and `content`. If the last
+        one is the assistant's, the answer goes on with it.
 
     Raises:
-      ValueError: the model has no chat template, or one that fails.
+      ValueError: the model has no chat template, or one that fails or has no
+        place for a system message.
     """
     if not self._own.chat_template:
       raise ValueError(
           f'The tokeniser of {self.folder} has no format for chats: set '
           'config.task.template=question, or another that --help names.')
+    messages = [dict(role='user', content=turns)] if (
+        isinstance(turns, str)) else turns
     try:
-      return self._formatted(text)
+      text = self._formatted(messages)
     except Exception as error:  # a template may raise anything
-      line = f', line {error.lineno}' if hasattr(error, 'lineno') else ''
-      file = self.folder / 'chat_template.jinja'
-      where = f'{file}{line}' if file.exists() else (
-          f'chat_template{line}, in {self.folder / "tokenizer_config.json"}')
-      raise ValueError(
-          f'The chat template fails ({type(error).__name__}: '
-          f'{_first_line(error)}): correct {where}; or set '
-          'config.task.template to another format.') from None
+      raise ValueError(self._chat_fault(messages, error)) from None
+    for message in messages:
+      if message['role'] == 'system' and message['content'].strip() not in text:
+        raise ValueError(self._no_system('it leaves it out'))
+    return text
+
+  def _chat_fault(
+      self, messages: Sequence[Mapping[str, Any]], error: Exception) -> str:
+    """Returns the sentence about a chat template that fails."""
+    reason = f'{type(error).__name__}: {_first_line(error)}'
+    others = [m for m in messages if m['role'] != 'system']
+    if 0 < len(others) < len(messages):
+      with contextlib.suppress(Exception):
+        self._formatted(others)
+        return self._no_system(reason)
+    line = f', line {error.lineno}' if hasattr(error, 'lineno') else ''
+    file = self.folder / 'chat_template.jinja'
+    where = f'{file}{line}' if file.exists() else (
+        f'chat_template{line}, in {self.folder / "tokenizer_config.json"}')
+    return (f'The chat template fails ({reason}): correct {where}; or set '
+            'config.task.template to another format.')
+
+  def _no_system(self, reason: str) -> str:
+    return (
+        f'The chat template of {self.folder} takes no system message '
+        f"({reason}): put the message's text into task.template, or into the "
+        'first message of the user.')
 
   def after_answer(self) -> str:
     """Returns the text that follows an answer in a chat; '' if none is known.
@@ -221,7 +248,9 @@ class ModelTokenizer:
     """
     for turns in _TURNS, _TURNS[:2]:
       try:
-        text = self._formatted(*turns, prompt=False)
+        text = self._formatted([
+            dict(role=('user', 'assistant')[i % 2], content=turn)
+            for i, turn in enumerate(turns)], prompt=False)
       except Exception:  # not all templates take such turns
         continue
       _, found, after = text.partition(_TURNS[1])
@@ -229,13 +258,15 @@ class ModelTokenizer:
         return after.partition(_TURNS[2])[0]
     return ''
 
-  def _formatted(self, *turns: str, prompt: bool = True) -> str:
-    """Formats turns of user and assistant by the chat template."""
+  def _formatted(
+      self, messages: Sequence[Mapping[str, Any]], prompt: bool = True) -> str:
+    """Formats messages by the chat template, for an answer with `prompt`."""
+    goes_on = prompt and messages[-1]['role'] == 'assistant'
     # Llama's templates insert today's date; this is their default.
     return self._own.apply_chat_template(
-        [{'role': ('user', 'assistant')[i % 2], 'content': text}
-         for i, text in enumerate(turns)], tokenize=False,
-        add_generation_prompt=prompt, date_string='26 Jul 2024')
+        [*messages], tokenize=False, add_generation_prompt=prompt and (
+            not goes_on), continue_final_message=goes_on,
+        date_string='26 Jul 2024')
 
 
 class WithStops:

@@ -44,6 +44,7 @@ from jaxrl_llm.monitoring import (
   summary,
   timing,
 )
+from jaxrl_llm.monitoring import health as health_lib
 from jaxrl_llm.sharding import cpu, distributed
 from jaxrl_llm.storage import workdir as workdir_lib
 from jaxrl_llm.types import (
@@ -135,7 +136,8 @@ def sample(
 
   # The user's code may use JAX as it likes.
   with timer('verify'), jax.transfer_guard('allow'):
-    judged = rollout.submit(task, responses, parts.processes)()
+    judged = rollout.submit(
+        task, responses, parts.processes, state.step, config.steps)()
     rollout.check(judged, responses)
     parts.processes.channel.check()
 
@@ -424,7 +426,7 @@ class Output(NamedTuple):
 
 @dataclasses.dataclass
 class Notes:
-  """Content of a checkpoint beside the state, JSON-able.
+  """What a run knows beside its state. A checkpoint keeps it, JSON-able.
 
   Attributes:
     start: estimates of the evaluation before the first step; None before it.
@@ -432,10 +434,13 @@ class Notes:
     due: output of the last step while its hooks have not run. A run that ends
       between a step and its hooks does them when it goes on, so that no row or
       evaluation is lost.
+    health: of the rows that were written, from which a run that goes on
+      computes it again.
   """
   start: dict[str, float] | None = None
   latest: dict[str, float] | None = None
   due: Output | None = None
+  health: health_lib.Health = health_lib.Health()
 
 
 class Run(NamedTuple):
@@ -480,6 +485,9 @@ def _run(
       count_compiles = compiles.first(display.note)
       _announce(parts, display)
       state, fixed, notes = _begin(parts, restored, display)
+      if distributed.first():
+        notes.health = health_lib.after(notes.health, metrics.read(
+            workdir.local / 'metrics.jsonl'))
       state = _loop(Run(
           parts, fixed, files, notes, display,
           # It may be measured, which is no part of the first step.
@@ -492,7 +500,8 @@ def _run(
     return {}
   summary.check(state.step, state.rounds)
   result = summary.summary(
-      notes.start, notes.latest, time.monotonic() - began, state.step, compiled)
+      notes.start, notes.latest, time.monotonic() - began, state.step, compiled,
+      notes.health.symptoms)
   line, fault = summary.end(workdir, result, name, checkpoint.whole_steps(
       workdir.path / 'checkpoints'))
   if config.log.report and page.at_end(workdir.local, workdir.path):
@@ -501,6 +510,8 @@ def _run(
     rich.print(progress.results(notes.start, notes.latest))
     if said := parts.stages.curriculum.summary(state.curriculum):
       print(said)
+  for symptom in notes.health.symptoms:
+    print(f'Doubtful since step {symptom.step}: {symptom.text}')
   print(line)
   if fault:
     raise OSError(fault)
@@ -652,7 +663,7 @@ def _evaluate(run: Run, state: RunState) -> dict[str, float] | None:
     return None
   notes.latest = heldout.evaluate(
       run.parts, run.parts.programs.policy.to_sampling(
-          state.learner.params, run.fixed.frozen[0]))
+          state.learner.params, run.fixed.frozen[0]), state.step)
   if not state.step:
     notes.start = notes.latest
   run.timer.take()  # An evaluation is no part of the next step.
@@ -661,11 +672,20 @@ def _evaluate(run: Run, state: RunState) -> dict[str, float] | None:
 
 
 def _log(run: Run, step: int, output: Output, *, evaluated: bool) -> None:
-  """Writes metrics and samples of a step, of every one with an evaluation."""
-  config = run.parts.config
+  """Writes metrics and samples of a step, of every one with an evaluation.
+
+  Warns of what the metrics show. It says the same in a run that goes on, since
+  that reads the same rows.
+  """
+  config, notes = run.parts.config, run.notes
   if evaluated or schedules.due(step, config.log.every, config.steps):
     run.files.writer.write(step, output.row)
     run.files.writer.samples(output.records)
+    known = len(notes.health.symptoms)
+    notes.health = health_lib.after(
+        notes.health, [{'step': step, **output.row}])
+    for symptom in notes.health.symptoms[known:]:
+      run.display.say(f'Step {step}, a warning: {symptom.text}')
 
 
 def _save_if_due(
@@ -685,7 +705,8 @@ def _show(run: Run, step: int, output: Output, *, evaluated: bool) -> None:
   """Shows a step that this process has done; with an evaluation, a group too.
   """
   if step and run.resumed != step:
-    run.display.update(step, output.row, output.sample)
+    run.display.update(step, output.row, output.sample, health_lib.trends(
+        run.notes.health, run.notes.start))
     if evaluated and output.records:
       run.display.show(progress.completions(output.records))
 

@@ -205,6 +205,9 @@ class Table(NamedTuple):
     probe: [C] bool, whether it belongs to an unbiased sample of its problem's
       responses. Metrics use these rows alone.
     shard: [C] int32, data shard that sampled it; its processes have the tokens.
+    rewards: [C, K] float32 or None, rewards of several functions, of which
+      `reward` is made; NaN where one does not count. None unless the advantage
+      takes them.
   """
   group: np.ndarray
   sample: np.ndarray
@@ -225,6 +228,7 @@ class Table(NamedTuple):
   round: np.ndarray
   probe: np.ndarray
   shard: np.ndarray
+  rewards: Optional[np.ndarray] = None
 
 
 class NoSignalError(ValueError):
@@ -248,7 +252,7 @@ class GroupRequests(NamedTuple):
   group: np.ndarray
   problem: np.ndarray
   first: np.ndarray
-  count: np.ndarray
+  count: np.ndarray  # type: ignore[assignment]
   probe: np.ndarray
 
 

@@ -198,6 +198,38 @@ def test_chats_are_those_of_transformers(model):
   assert tok.encode(text).count(0) == 1
 
 
+def test_chats_of_messages(model):
+  tok, theirs = model
+  system = dict(role='system', content='Be brief. ')
+  user, said = dict(role='user', content='1+1?'), dict(
+      role='assistant', content='It')
+  assert tok.chat([user]) == tok.chat('1+1?')
+  assert tok.chat([system, user]) == theirs.apply_chat_template(
+      [system, user], add_generation_prompt=True, tokenize=False)
+  # An answer that has begun goes on.
+  assert tok.chat([user, said]) == (
+      '<|begin|><|user|>\n1+1?<|end|>\n<|assistant|>\nIt')
+
+
+@pytest.mark.parametrize('chat, reason', [
+    ("{% if messages[0].role == 'system' %}{{ raise_exception('System role not "
+     "supported') }}{% endif %}" + CHAT, 'TemplateError: System role not supp'),
+    (CHAT.replace('{{ m.content }}', '{{ m.content if m.role == "user" }}'),
+     'it leaves it out')])
+def test_a_chat_format_that_takes_no_system_message(tmp_path, chat, reason):
+  bpe(tmp_path, chat=chat)
+  user = dict(role='user', content='1+1?')
+  tok = ModelTokenizer(tmp_path)
+  assert tok.chat([user])
+  with pytest.raises(ValueError, match=reason) as error:
+    tok.chat([dict(role='system', content='Be brief.'), user])
+  said = str(error.value)
+  assert said.startswith(
+      f'The chat template of {tmp_path} takes no system message (')
+  assert said.endswith("put the message's text into task.template, or into the "
+                       'first message of the user.') and '\n' not in said
+
+
 def test_a_model_without_chats_says_so(tmp_path):
   bpe(tmp_path, chat=None)
   with pytest.raises(ValueError, match='no format for chats: set config.task'):

@@ -15,7 +15,7 @@ from jaxrl_llm import checkpoint, train
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.evaluation import heldout
 from jaxrl_llm.host import choices, programs
-from jaxrl_llm.monitoring import compiles, metrics, summary, timing
+from jaxrl_llm.monitoring import compiles, health, metrics, summary, timing
 from jaxrl_llm.ops import buckets
 from jaxrl_llm.rewards import Verdict
 from tests.helpers import tiny
@@ -30,7 +30,7 @@ def test_the_summary_has_its_promised_shape(run):
   found = json.loads(open(run.config.workdir + '/summary.json').read())
   assert found == run.summary
   assert list(found) == [
-      'pass@1', 'pass@4', 'greedy', 'seconds', 'steps', 'compiled']
+      'pass@1', 'pass@4', 'greedy', 'seconds', 'steps', 'compiled', 'warnings']
   # The tests before may have kept some of its programs.
   assert found['compiled']['programs'] + found['compiled']['loaded'] >= 4
   assert found['steps'] == 20 and found['seconds'] > 0
@@ -39,18 +39,24 @@ def test_the_summary_has_its_promised_shape(run):
     assert found[name] == {
         'start': rows[0][f'eval/{name}'], 'final': rows[-1][f'eval/{name}']}
     assert 0 <= found[name]['start'] <= 1
+  # Random weights hardly ever end a response.
+  warning, = health.warnings(rows)
+  assert found['warnings'] == [warning._asdict()]
+  assert warning.kind == 'truncated' and warning.step == 20
 
 
 def test_a_figure_that_is_not_known_is_null():
   got = summary.summary(
       {'pass@1': .25, 'pass@1_error': .1}, {
           'pass@1': np.nan, 'pass@1_error': np.nan, 'pass@8': .5, 'greedy': 1.0,
-          'mean': .3}, 2.0, 7, compiles.Compiles(2, .5, 1, 9.0))
+          'mean': .3}, 2.0, 7, compiles.Compiles(2, .5, 1, 9.0),
+      [health.Symptom('reward', 5, 'it fell')])
   assert json.loads(json.dumps(got, allow_nan=False)) == {
       'pass@1': {'start': .25, 'final': None},
       'pass@8': {'start': None, 'final': .5},
       'greedy': {'start': None, 'final': 1.0}, 'seconds': 2.0, 'steps': 7,
-      'compiled': {'programs': 2, 'seconds': .5, 'loaded': 1, 'saved': 9.0}}
+      'compiled': {'programs': 2, 'seconds': .5, 'loaded': 1, 'saved': 9.0},
+      'warnings': [{'kind': 'reward', 'step': 5, 'text': 'it fell'}]}
 
 
 # Every metric that a step's row must have, but for those of verdicts.

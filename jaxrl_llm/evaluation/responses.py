@@ -33,10 +33,12 @@ class Source(NamedTuple):
     params: sampling parameters on device.
     sampling: temperature and truncation.
     key: PRNG key; the same key gives the same responses.
+    step: steps of the run behind the parameters, for reward functions.
   """
   params: Any
   sampling: SamplingParams
   key: jax.Array
+  step: int = 0
 
 
 class Call(NamedTuple):
@@ -158,7 +160,8 @@ def draw(
         processes=parts.processes)
     if phase:
       phase.count(phase.done + len(problem))
-    judged = rollout.submit(parts.task, responses, parts.processes)
+    judged = rollout.submit(
+        parts.task, responses, parts.processes, source.step, config.steps)
     if waiting:
       yield Call(*waiting[:-1], waiting[-1]())
       parts.processes.channel.check()
@@ -293,7 +296,8 @@ def _rows(
         truncated=bool(call.judged.truncated[row]),
         sample=int(call.sample[row]), reward=float(verdict.reward),
         verdict=verdict.kind, detail=verdict.detail, answer=verdict.answer,
-        valid=bool(verdict.valid), digest=version)))
+        valid=bool(verdict.valid), digest=version,
+        **rollout.further(verdict))))
   return rows
 
 

@@ -5,7 +5,7 @@ Requests of one prompt are neighbours. Each process decodes and verifies the
 responses that its devices sampled; then facts about all of them are gathered.
 """
 
-from typing import Any, Callable, NamedTuple, Sequence
+from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
 import jax
 import numpy as np
@@ -74,6 +74,10 @@ class Judged(NamedTuple):
       nats.
     use: how busy the sampler was, in all processes.
     verdicts: of the rows at home in this process.
+    rewards: name to [R] float64, the separate rewards of the verdicts; NaN
+      where one does not count.
+    logged: name to [R] float64, the verdicts' numbers for the metrics; NaN
+      where there is none.
   """
   reward: np.ndarray
   kind: list[str]
@@ -83,6 +87,8 @@ class Judged(NamedTuple):
   entropy: np.ndarray
   use: dict[str, int]
   verdicts: list[rewards.Verdict]
+  rewards: dict[str, np.ndarray] = {}
+  logged: dict[str, np.ndarray] = {}
 
   @property
   def valid(self) -> np.ndarray:
@@ -256,7 +262,7 @@ def respond(
 
 def submit(
     task: tasks.Task, responses: Responses, processes: Processes,
-) -> Callable[[], Judged]:
+    step: int = 0, steps: int = 0) -> Callable[[], Judged]:
   """Starts to judge the responses at home in this process.
 
   One process of each home judges them.
@@ -265,6 +271,8 @@ def submit(
     task: problems and their verifier.
     responses: R responses of all processes.
     processes: who holds which rows.
+    step: steps of the run that were done before.
+    steps: steps that the run takes in all.
 
   Returns:
     A function that waits for the verdicts of all processes. All of them must
@@ -280,7 +288,9 @@ def submit(
   waiting = _caught(lambda: lambda: [])
   if processes.leads:
     waiting = _caught(lambda: rewards.submit(
-        task, [problems[row] for row in rows], responses.texts, truncated))
+        task, [problems[row] for row in rows], responses.texts, truncated,
+        rewards.Facts([rollouts.tokens[row, :n].tolist()
+                       for row, n in zip(rows, length)], step, steps)))
 
   def judged():
     wait, error = waiting
@@ -288,7 +298,8 @@ def submit(
     if wait:
       verdicts, error = _caught(wait)
     mine = [
-        (v.reward if v.valid else None, v.kind, v.answer, *others)
+        (v.reward if v.valid else None, v.kind, v.answer, v.rewards, v.logged,
+         *others)
         for v, *others in zip(
             verdicts or (), length.tolist(), truncated.tolist(),
             entropy.tolist())] or [None] * len(rows)
@@ -298,7 +309,8 @@ def submit(
       if error:
         kind_of_error, sentence = error
         raise _ERRORS[kind_of_error](sentence)
-    reward, kind, answer, *others = zip(*facts) if facts else [()] * 6
+    reward, kind, answer, separate, logged, *others = (
+        zip(*facts) if facts else [()] * 8)
     busy, slots, steps = (
         [use[name] for _, use in extra] for name in ('busy', 'slots', 'steps'))
     return Judged(
@@ -306,9 +318,24 @@ def submit(
         *(np.array(column, of) for column, of in zip(
             others, (np.int32, bool, np.float32))),
         dict(steps=max(steps), busy=sum(busy), slots=sum(slots)),
-        verdicts or [])
+        verdicts or [], _columns(separate), _columns(logged))
 
   return judged
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+  """Returns name to [R] numbers, NaN where a row has none of the name."""
+  names = dict.fromkeys(name for row in rows for name in row)
+  return {name: np.array([row.get(name) for row in rows], float)
+          for name in names}
+
+
+def further(verdict: rewards.Verdict) -> dict[str, Any]:
+  """Returns what a record has beside the fields of every one: `rewards` of
+  several functions, and what they log as `extra`.
+  """
+  return {name: value for name, value in (
+      ('rewards', verdict.rewards), ('extra', verdict.extra)) if value}
 
 
 _ERRORS = {'verifier': rewards.VerifierError, 'process': ChildProcessError}

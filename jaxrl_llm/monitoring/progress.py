@@ -11,6 +11,7 @@ import math
 import sys
 import threading
 import time
+import types
 from typing import Any, Mapping, Sequence
 
 from absl import logging
@@ -103,7 +104,8 @@ class Display:
     phases.end(self._root)
 
   def update(
-      self, done: int, row: Mapping[str, float], sample: str = '') -> None:
+      self, done: int, row: Mapping[str, float], sample: str = '',
+      remarks: Mapping[str, str] = types.MappingProxyType({})) -> None:
     """Records a step of the innermost phase.
 
     Args:
@@ -111,12 +113,15 @@ class Display:
       row: metrics of the step; those in `NUMBERS` are shown, the share of
         truncated responses if it is above 5%.
       sample: lines about a recent response, from `sample_lines`.
+      remarks: metric to what is shown behind it, from `health.trends`.
     """
     phase = self._phases[-1]
     if phase is not self._main:
       self._main, self._numbers, self._updated = phase, {}, phase.first
-    numbers = {label: format(row[name], style)
-               for name, label, style in NUMBERS if name in row}
+    numbers = {
+        label: format(row[name], style) + (
+            f' ({remarks[name]})' if name in remarks else '')
+        for name, label, style in NUMBERS if name in row}
     before, self._updated = self._updated, done
     if done != phase.done:
       phase.count(done)

@@ -5,7 +5,7 @@ from typing import Any, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
-from jaxrl_llm.host import build, choices
+from jaxrl_llm.host import build, choices, rollout
 from jaxrl_llm.host.buffer import Wave
 from jaxrl_llm.rewards import plain
 from jaxrl_llm.tokenizer import characters
@@ -13,6 +13,42 @@ from jaxrl_llm.types import GroupRequests, Picked, Probe, Table
 
 Row = dict[str, float]
 _TOKENS = 4096  # of a step's records that have values, all responses together
+
+# Name to (unit, meaning), as in every table METRICS of the package.
+METRICS = {
+    'reward/mean': (
+        'reward', 'mean over the valid probe rows, an unbiased sample'),
+    'reward/std': ('reward', 'standard deviation over the same rows'),
+    'reward/group_std': (
+        'reward', 'standard deviation within a group, mean over groups'),
+    'reward/no_signal': (
+        'share', 'complete groups whose advantages are all 0'),
+    'reward/signal': ('advantage', 'sum of |advantage| over complete groups'),
+    'response/count': ('responses', 'sampled in the step'),
+    'response/length': ('tokens', 'mean length, stop token included'),
+    'response/length_max': ('tokens', 'the longest'),
+    'response/truncated': (
+        'share', 'responses that reached max_response without an end'),
+    'response/entropy': (
+        'nats per token', 'entropy of the sampling distribution'),
+    'sampler/slot_use': (
+        'share', 'decode slots that held a response, mean over decode steps'),
+    'verdict/<kind>': ('share', 'responses with this kind of verdict'),
+    'batch/rounds': ('rounds', 'train batches of the step'),
+    'batch/rows': ('rows', 'rows trained on, over all rounds'),
+    'batch/reward': ('reward', 'mean over the rows trained on'),
+    'batch/staleness': (
+        'optimiser steps', 'between the sampling of a row and its round, mean'),
+    'batch/staleness_max': ('optimiser steps', 'the same, the most'),
+    'batch/age': ('rounds', "since the row's own round, mean"),
+    'batch/usage': ('rounds', 'that had trained on the row before, mean'),
+    'batch/replayed': ('share', 'rows trained on that are of earlier rounds'),
+    'batch/held': ('rows', 'held for later steps'),
+    'solve_rate': (
+        'share', 'training problems solved at least once so far'),
+    'solve_rate/<kind>': (
+        'share', 'the same of one kind of problem, where there are several'),
+}
 
 
 class Report(NamedTuple):
@@ -55,6 +91,7 @@ def report(
       **of_rollouts(
           table, wave.ask, wave.signal.gain, wave.judged.kind,
           wave.judged.use),
+      **of_functions(table, wave.judged.rewards, wave.judged.logged),
       **{name: float(value) for name, value in measured.items()},
       **of_solved(solved, parts.kinds),
       **of_updates(updates)}
@@ -82,13 +119,8 @@ def of_rollouts(
     use: 'busy' decode slots and all 'slots', summed over the decode steps.
 
   Returns:
-    reward/mean and reward/std (over valid probe rows, an unbiased sample);
-    reward/group_std (mean over groups); reward/no_signal (share of complete
-    groups whose advantages are all 0); reward/signal (sum of |advantage| over
-    complete groups); response/count; response/length and response/length_max
-    (tokens); response/truncated (share); response/entropy (nats per token, at
-    sampling time); sampler/slot_use; verdict/<kind> (share of each kind). NaN
-    where there is nothing to average.
+    Those of METRICS under reward, response, sampler and verdict. NaN where
+    there is nothing to average.
   """
   # A group that goes on was chosen by its first rewards: without `probe`, means
   # would be of the problems that the curriculum likes.
@@ -114,6 +146,28 @@ def of_rollouts(
   for kind, count in sorted(collections.Counter(verdicts).items()):
     row[f'verdict/{kind}'] = count / len(verdicts)
   return {name: float(value) for name, value in row.items()}
+
+
+def of_functions(
+    wave: Table, rewards: Mapping[str, np.ndarray],
+    logged: Mapping[str, np.ndarray]) -> Row:
+  """Computes the metrics of reward functions.
+
+  Args:
+    wave: R rows of the table.
+    rewards: name of a function to its rewards [R]; NaN where it gave none.
+    logged: name to numbers [R] for the metrics; NaN where there is none.
+
+  Returns:
+    rewards/<name>, the mean over the probe rows that the function gave a
+    number; logged/<name>, the mean over all rows with one. NaN where there is
+    nothing to average.
+  """
+  return {
+      **{f'rewards/{name}': float(_mean(values[wave.probe & ~np.isnan(values)]))
+         for name, values in rewards.items()},
+      **{f'logged/{name}': float(_mean(values[~np.isnan(values)]))
+         for name, values in logged.items()}}
 
 
 def _mean(values: Any) -> float:
@@ -147,10 +201,7 @@ def of_rounds(picked: Sequence[Picked], table: Table, held: int) -> Row:
     held: rows held for later steps.
 
   Returns:
-    batch/rounds; batch/rows (rows trained on, over all rounds). Over these
-    rows, NaN without one: batch/reward (mean); batch/staleness (mean) and
-    batch/staleness_max; batch/age and batch/usage (means); batch/replayed
-    (share of rows from earlier rounds). batch/held.
+    Those of METRICS under batch. Means over no rows are NaN.
   """
   nothing = Picked(*[np.zeros(0)] * len(Picked._fields))
   rows, late, age, usage = map(np.concatenate, zip(nothing, *picked))
@@ -259,7 +310,8 @@ def records(
           reference=problem.reference, response=text,
           reward=verdict.reward, verdict=verdict.kind, detail=verdict.detail,
           used=used, advantage=advantage, **token_values(
-              wave, row, text, parts, most=_TOKENS // len(rows)))))
+              wave, row, text, parts, most=_TOKENS // len(rows)),
+          **rollout.further(verdict))))
   every, _ = processes.gather_rows(responses.shard[rows], mine)
   return every
 

@@ -35,7 +35,7 @@ PLUG_FIELDS = {
     'advantage': PlugField(
         ('jaxrl_llm.ops.advantages:ADVANTAGES',
          'jaxrl_llm.ops.pkpo:ADVANTAGES'),
-        ('rewards',), ('where', 'per_group')),
+        ('rewards',), ('where', 'per_group', 'separate', 'weights')),
     'task.name': PlugField(
         ('jaxrl_llm.tasks:TASKS',), ('tokenizer',), prefix='task.'),
     'loss.objective': PlugField(

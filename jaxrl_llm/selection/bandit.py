@@ -64,7 +64,7 @@ class Moments(NamedTuple):
     mean: [F] float64.
     squares: [F] float64, sum of squared distances from the mean.
   """
-  count: int
+  count: int  # type: ignore[assignment]
   mean: np.ndarray
   squares: np.ndarray
 

@@ -57,6 +57,17 @@ def test_plain_output_is_some_lines_per_phase():
   assert lines[-2].endswith('0:00 left  reward 1.000')
 
 
+def test_remarks_stand_behind_their_metrics():
+  out, console = capture(False)
+  with progress.Display('run', console=console) as display:
+    with phases.phase('RL', 2, 'steps'):
+      display.update(1, {'reward/mean': .5, 'eval/pass@1': .25}, '', {
+          'eval/pass@1': 'from 0.125', 'seconds/step': 'not in this row'})
+      display.update(2, {'reward/mean': .75}, '', {'eval/pass@1': 'not now'})
+  assert out.getvalue().splitlines()[-1].endswith(
+      'reward 0.750  held-out pass@1 0.250 (from 0.125)')
+
+
 def test_nothing_is_shown_if_not_asked(now, due):
   for terminal in (True, False):
     out, console = capture(terminal)
