@@ -11,7 +11,7 @@ HOOKS = blocks.hooks()
 # Metrics that take a method, a field or a task of their own.
 OTHERS = (
     'cbs/', 'eval/<file>', 'eval/maj@', 'logged/', 'pkpo/', 'rewards/',
-    'screening/', 'solve_rate/<kind>', 'update/actor_', 'update/experts_',
+    'screening/', 'solve_rate/<kind>', 'turns/', 'update/actor_', 'update/experts_',
     'update/kl_anchor', 'update/lambda_distill', 'update/obrs_')
 
 
