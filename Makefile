@@ -74,7 +74,7 @@ test-slow: $(VENV)/test
 
 # apt install chromium chromium-driver
 test-browser: $(VENV)/test
-	@command -v chromium chromedriver > /dev/null || { \
+	@command -v chromium > /dev/null && command -v chromedriver > /dev/null || { \
 	  echo 'chromium and chromedriver are needed' >&2; exit 1; }
 	JAX_PLATFORMS=cpu $(RUN) -m pytest -m browser tests/evaluation $(ARGS)
 

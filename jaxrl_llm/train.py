@@ -30,7 +30,15 @@ from jaxrl_llm import checkpoint, phases, rewards, schedules, sharding
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.evaluation import heldout, page
 from jaxrl_llm.host import buffer as buffer_lib
-from jaxrl_llm.host import build, choices, rollout, rounds, stages, warm_start
+from jaxrl_llm.host import (
+  build,
+  choices,
+  rollout,
+  rounds,
+  stages,
+  turns,
+  warm_start,
+)
 from jaxrl_llm.host import programs as programs_lib
 from jaxrl_llm.host.state import complete, digests, Fixed, init_state, RunState
 from jaxrl_llm.learner.advantages import WaveSignal
@@ -127,17 +135,15 @@ def sample(
             fixed.frozen[writer.player]))
 
   with timer('sample'):
-    step = parts.replicate(np.uint32(state.step))
-    responses = rollout.respond(
-        parts.sample, weights, call, parts.step_key(step), fixed.sampling,
-        tokenizer=task.tokenizer, processes=parts.processes,
-        policy_step=int(jax.device_get(state.learner.step)))
+    responses, submit = turns.respond(
+        parts, call, turns.Sampling(
+            parts.sample, weights, fixed.sampling, state.step,
+            int(jax.device_get(state.learner.step)), state.step))
   del weights  # The update needs their room.
 
   # The user's code may use JAX as it likes.
   with timer('verify'), jax.transfer_guard('allow'):
-    judged = rollout.submit(
-        task, responses, parts.processes, state.step, config.steps)()
+    judged = submit()()
     rollout.check(judged, responses)
     parts.processes.channel.check()
 

@@ -36,6 +36,11 @@ def recorded_experts(config: ConfigDict) -> Optional[experts.Record]:
   return experts.Record.of(config_lib.model_config(config))
 
 
+def has_turns(config: ConfigDict) -> bool:
+  """Returns whether an environment answers the responses."""
+  return 'max_turns' in config.task
+
+
 def has_actor(config: ConfigDict) -> bool:
   """Returns whether the actor is another model than the policy."""
   return bool(config.actor.model.hf or config.actor.model.preset)

@@ -113,7 +113,7 @@ def signal(
   # A group may have rows of an earlier wave, which counted when they came.
   probe = valid & (rows >= first) & _at(table.probe, rows)
   padded = jax.device_get(program.of_wave(*replicate([
-      _at(table.reward, rows), valid, _at(table.length, rows), probe,
+      _at(table.reward, rows), valid, _at(table.generated, rows), probe,
       sampled.all(1), step, *_separate(table, rows)])))
   return padded._replace(gain=padded.gain[:len(ask.group)])
 
@@ -156,7 +156,7 @@ def with_advantages(
     valid = rows >= 0
     rewards = _at(table.reward, rows)
     made = jax.device_get(program.of_batch(*replicate([
-        rewards, valid, _at(table.length, rows), _at(table.truncated, rows),
+        rewards, valid, _at(table.generated, rows), _at(table.truncated, rows),
         step, *_separate(table, rows)])))
     count = np.maximum(valid.sum(1, keepdims=True), 1)
     mean = rewards.sum(1, keepdims=True, where=valid) / count

@@ -7,6 +7,7 @@ import numpy as np
 
 from jaxrl_llm.host import build, choices, rollout
 from jaxrl_llm.host.buffer import Wave
+from jaxrl_llm.host.rollout import Judged
 from jaxrl_llm.rewards import plain
 from jaxrl_llm.tokenizer import characters
 from jaxrl_llm.types import GroupRequests, Picked, Probe, Table
@@ -38,6 +39,11 @@ METRICS = {
         'reward', 'mean over the valid probe rows that the function counts'),
     'logged/<name>': (
         'as the function has it', 'a number of log_metric, mean over rows'),
+    'turns/count': ('turns', 'of the model in a trajectory, mean'),
+    'turns/observed': ('tokens', 'of observations in a trajectory, mean'),
+    'turns/waited': (
+        'share', 'of the seconds of sampling in which the environment was at '
+        'work and nothing was sampled'),
     'batch/rounds': ('rounds', 'train batches of the step'),
     'batch/rows': ('rows', 'rows trained on, over all rounds'),
     'batch/reward': ('reward', 'mean over the rows trained on'),
@@ -97,7 +103,7 @@ def report(
           wave.judged.use),
       **of_functions(table, wave.judged.rewards, wave.judged.logged),
       **{name: float(value) for name, value in measured.items()},
-      **of_solved(solved, parts.kinds),
+      **of_solved(solved, parts.kinds), **of_turns(wave.judged),
       **of_updates(updates)}
   first = np.arange(min(len(table.group), 1))
   # In one call, for which the processes wait once.
@@ -107,7 +113,7 @@ def report(
   shown = [{**record, 'prompt': problem.shown} for record, problem in zip(
       written[:len(first)], wave.responses.call.problem())]
   return Report(
-      row, written[len(first):], shown, int(table.length.sum()), flops)
+      row, written[len(first):], shown, int(table.generated.sum()), flops)
 
 
 def of_rollouts(
@@ -139,17 +145,33 @@ def of_rollouts(
       'reward/no_signal': _mean(gain[~np.isnan(gain)] == 0.0),
       'reward/signal': np.nansum(gain),
       'response/count': len(verdicts),
-      'response/length': _mean(wave.length),
-      'response/length_max': wave.length.max(initial=0),
+      'response/length': _mean(wave.generated),
+      'response/length_max': wave.generated.max(initial=0),
       'response/truncated': _mean(wave.truncated),
       'response/entropy': (
-          np.average(wave.entropy, weights=wave.length)
-          if wave.length.any() else np.nan),
+          np.average(wave.entropy, weights=wave.generated)
+          if wave.generated.any() else np.nan),
       'sampler/slot_use': use['busy'] / max(use['slots'], 1),
   }
   for kind, count in sorted(collections.Counter(verdicts).items()):
     row[f'verdict/{kind}'] = count / len(verdicts)
   return {name: float(value) for name, value in row.items()}
+
+
+def of_turns(judged: Judged) -> Row:
+  """Computes the metrics of trajectories; {} without an environment.
+
+  Args:
+    judged: facts about R trajectories.
+
+  Returns:
+    Those of METRICS under turns.
+  """
+  if judged.played is None:
+    return {}
+  return {'turns/count': float(_mean(judged.played.count)),
+          'turns/observed': float(_mean(judged.observed)),
+          'turns/waited': judged.played.waited}
 
 
 def of_functions(
@@ -187,7 +209,7 @@ def probe(wave: Table, policy_step: int) -> Probe:
   """
   if len(wave.policy_step):
     policy_step = int(wave.policy_step[0])
-  rows = wave.valid & wave.probe & (wave.length > 0)
+  rows = wave.valid & wave.probe & (wave.generated > 0)
   if not rows.any():
     return Probe(np.nan, np.nan, policy_step)
   return Probe(
@@ -312,6 +334,8 @@ def records(
           problem_id=problem.id, kind=problem.kind, prompt=problem.prompt,
           reference=problem.reference, response=text,
           reward=verdict.reward, verdict=verdict.kind, detail=verdict.detail,
+          **({'turns': responses.played.turns[place[row]]}
+             if responses.played else {}),
           used=used, advantage=advantage, **token_values(
               wave, row, text, parts, most=_TOKENS // len(rows)),
           **rollout.further(verdict))))

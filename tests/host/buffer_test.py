@@ -118,7 +118,7 @@ def test_the_columns_of_a_wave():
       assert got == dict(
           group=group, sample=j, problem=ask.problem[p], policy_step=6,
           reward=verdict.reward if verdict.valid else 0, valid=verdict.valid,
-          length=length, prompt_length=2,
+          length=length, generated=length, prompt_length=2,
           truncated=length == config.max_response, trained=False,
           clip_share=0, usage=0, round=-1, probe=ask.probe[p],
           shard=row // 5)
@@ -211,7 +211,7 @@ def rows_in(made):
   """Returns every column of each row, as bytes."""
   columns = jax.tree.leaves(made)
   assert len({len(column) for column in columns}) == 1
-  assert len(columns) == 19 + 7
+  assert len(columns) == 20 + 7
   return [b'|'.join(column[i].tobytes() for column in columns)
           for i in range(len(columns[0]))]
 

@@ -26,7 +26,7 @@ def wave(rewards, valid, count=(2, 2), probe=True):
   return Table(**{
       **blank, 'reward': rewards.astype(np.float32), 'valid': valid,
       'probe': np.broadcast_to(probe, rows),
-      'length': np.array([1, 4, 2, 1], np.int32)[:rows],
+      'generated': np.array([1, 4, 2, 1], np.int32)[:rows],
       'truncated': np.array([False, True, False, False])[:rows],
       'entropy': np.arange(rows, dtype=np.float32)}), GroupRequests(
           zero, zero, zero, np.array(count), zero)
