@@ -23,9 +23,8 @@ setuptools.setup(
     # checkout as in a wheel. They are packages without __init__.py.
     packages=setuptools.find_namespace_packages(
         include=['jaxrl_llm', 'jaxrl_llm.*'], exclude=['*.__pycache__']),
-    package_data={
-        '': ['py.typed', '*.md', '*.txt'],
-        'jaxrl_llm.evaluation': ['page_files/*']},
+    package_data={'': [
+        'py.typed', '*.css', '*.html', '*.js', '*.md', '*.txt']},
     entry_points={'console_scripts': [
         'jaxrl-compile-check = jaxrl_llm.launch.compile_check:main',
         'jaxrl-evaluate = jaxrl_llm.evaluate:main',

@@ -41,6 +41,19 @@ def runs() -> None:
   print(jaxrl_llm.run('countdown').steps)  # type: ignore[attr-defined]
 
 
+def own_loop(rows: np.ndarray) -> None:
+  """Calls the parts of a loop of one's own."""
+  sampler = jaxrl_llm.Sampler('tiny', samples_per_prompt=4)
+  learner = jaxrl_llm.Learner(sampler, learning_rate=1e-3)
+  samples = sampler.sample(['1 + 1 ='], 4)
+  print(learner.step(samples.batch(rows))['update/loss'])
+  jaxrl_llm.Sampler()  # type: ignore[call-arg]
+  jaxrl_llm.Learner('tiny')  # type: ignore[arg-type]
+  sampler.sample(1)  # type: ignore[arg-type]
+  sampler.sample(['a'], n='4')  # type: ignore[arg-type]
+  learner.step(samples)  # type: ignore[arg-type]
+
+
 def equations(rewards: jax.Array, where: jax.Array) -> jax.Array:
   """Calls functions of `ops`."""
   advantages.rloo(rewards, where)  # type: ignore[call-arg]
