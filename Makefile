@@ -17,9 +17,10 @@ help:
 	@echo 'make test-quick pure stages alone: a minute'
 	@echo 'make test-cpus  the numeric tests as older processors run them'
 	@echo 'make test-slow  the tests that take minutes each'
+	@echo 'make test-browser  the page of a run in Chromium, which must be installed'
 	@echo 'make fits       compile the pod configs for TPUs, write launch/FITS.md'
 	@echo 'make docs       write the documentation to build/docs/index.html'
-	@echo 'make lint       ruff alone'
+	@echo 'make lint       ruff, and the types of the public functions'
 	@echo 'make clean      remove $(VENV); runs are kept'
 
 train: $(VENV)/base
@@ -71,6 +72,12 @@ test-cpus: $(VENV)/test
 test-slow: $(VENV)/test
 	JAX_PLATFORMS=cpu $(RUN) -m pytest -m slow $(ARGS)
 
+# apt install chromium chromium-driver
+test-browser: $(VENV)/test
+	@command -v chromium > /dev/null && command -v chromedriver > /dev/null || { \
+	  echo 'chromium and chromedriver are needed' >&2; exit 1; }
+	JAX_PLATFORMS=cpu $(RUN) -m pytest -m browser tests/evaluation $(ARGS)
+
 fits: $(VENV)/base
 	$(PIP) install --no-compile -c constraints.txt -e '.[aot]'
 	JAX_PLATFORMS=cpu $(RUN) -m launch.fits
@@ -83,6 +90,7 @@ docs: $(VENV)/docs
 
 lint: $(VENV)/test
 	$(RUN) -m ruff check .
+	$(RUN) -m mypy
 
 clean:
 	rm -rf $(VENV)
@@ -115,4 +123,5 @@ $(VENV)/test: $(VENV)/base
 	$(PIP) install --no-compile -c constraints.txt -e '.[test]'
 	@touch $@
 
-.PHONY: help train real test test-core test-quick test-cpus test-slow fits docs lint clean
+.PHONY: help train real test test-core test-quick test-cpus test-slow \
+  test-browser fits docs lint clean

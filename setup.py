@@ -23,11 +23,14 @@ setuptools.setup(
     # checkout as in a wheel. They are packages without __init__.py.
     packages=setuptools.find_namespace_packages(
         include=['jaxrl_llm', 'jaxrl_llm.*'], exclude=['*.__pycache__']),
-    package_data={'': ['py.typed', '*.md', '*.txt']},
+    package_data={
+        '': ['py.typed', '*.md', '*.txt'],
+        'jaxrl_llm.evaluation': ['page_files/*']},
     entry_points={'console_scripts': [
         'jaxrl-compile-check = jaxrl_llm.launch.compile_check:main',
         'jaxrl-evaluate = jaxrl_llm.evaluate:main',
         'jaxrl-export = jaxrl_llm.export:main',
+        'jaxrl-report = jaxrl_llm.evaluation.page:main',
         'jaxrl-sweep = jaxrl_llm.launch.run:sweep',
         'jaxrl-train = jaxrl_llm.train:main',
     ]},
@@ -72,6 +75,7 @@ setuptools.setup(
             'gcsfs',
             'gguf',
             'ipykernel',
+            'mypy',  # checks the types of the public functions
             # Compiles for TPUs; there is no libtpu for other machines.
             'jax[tpu]; sys_platform == "linux" '
             'and platform_machine == "x86_64"',
@@ -82,6 +86,7 @@ setuptools.setup(
             'pytest-xdist',  # two files of tests at a time
             'ruff',
             'scipy',
+            'setuptools',  # lists what a wheel holds
             'torch==2.13.0',  # the losses are compared with TRL's
             'trl==1.16.0',
         ],

@@ -130,12 +130,15 @@ def declared() -> dict[str, Metric]:
   return found
 
 
+@functools.cache
+def _known() -> re.Pattern[str]:
+  return re.compile('|'.join(
+      re.sub('<[^>]+>', '[^/]+', re.escape(name)) for name in declared()))
+
+
 def undeclared(names: Iterable[str]) -> set[str]:
   """Returns the metrics among these names that no table declares."""
-  forms = [re.sub('<[^>]+>', '[^/]+', re.escape(name).replace(
-      r'\<', '<').replace(r'\>', '>')) for name in declared()]
-  known = re.compile('|'.join(forms))
-  return {name for name in names if not known.fullmatch(name)}
+  return {name for name in names if not _known().fullmatch(name)}
 
 
 def _text(text: str) -> str:
@@ -158,10 +161,12 @@ def metrics() -> str:
       'such as a mean over no rows, is null.']
   for section, names in itertools.groupby(
       sorted(declared(), key=_section), key=_section):
-    rows = [(f'`{name}`', _text(x.unit), _text(x.meaning), f'`{x.module}`')
-            for name in names for x in [declared()[name]]]
-    parts.append(f'## {section}\n\n' + _table(
-        ('metric', 'unit', 'meaning', 'module'), rows))
+    found = {name: declared()[name] for name in names}
+    modules = ', '.join(sorted({f'`{x.module}`' for x in found.values()}))
+    rows = [(f'`{name}`', _text(x.unit), _text(x.meaning))
+            for name, x in found.items()]
+    parts.append(f'## {section}\n\nIn {modules}.\n\n' + _table(
+        ('metric', 'unit', 'meaning'), rows))
   return '\n\n'.join(parts) + '\n'
 
 

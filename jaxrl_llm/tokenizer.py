@@ -5,13 +5,15 @@ has one token per character, for small tasks; `ModelTokenizer` is a model's own,
 loaded by transformers. `with_stops` adds what ends a response.
 """
 
+import codecs
 import contextlib
 import dataclasses
 import functools
+import itertools
 import json
 import pathlib
 import re
-from typing import Any, Iterable, Mapping, Protocol, Sequence
+from typing import Any, Callable, Iterable, Mapping, Protocol, Sequence
 
 _BYTE = re.compile('<0x([0-9A-Fa-f]{2})>')  # a byte in SentencePiece
 # Files of which each folder with a tokeniser has one.
@@ -28,6 +30,8 @@ class Tokenizer(Protocol):
       with it, texts can end a response.
     `special`, its special tokens as they stand in a text.
     `after_answer() -> str`, the text that follows an answer in its chat format.
+    `next_turn(text) -> str`, what follows an answer up to the next: its end, a
+      user's turn, and the start of the answer to it.
 
   Attributes:
     vocab_size: ids are below it.
@@ -191,12 +195,15 @@ class ModelTokenizer:
     known = [piece(name) if name else b'' for name in names]
     return known + [b''] * (size - len(known))
 
-  def chat(self, turns: str | Sequence[Mapping[str, Any]]) -> str:
+  def chat(
+      self, turns: str | Sequence[Mapping[str, Any]],
+      tools: Sequence[Mapping[str, Any]] = ()) -> str:
     """Formats messages and the start of the answer for the model.
 
     Args:
       turns: a user's text, or messages with `role` and `content`. If the last
         one is the assistant's, the answer goes on with it.
+      tools: JSON schemas of the functions that the model may call.
 
     Raises:
       ValueError: the model has no chat template, or one that fails or has no
@@ -209,7 +216,7 @@ class ModelTokenizer:
     messages = [dict(role='user', content=turns)] if (
         isinstance(turns, str)) else turns
     try:
-      text = self._formatted(messages)
+      text = self._formatted(messages, tools=tools)
     except Exception as error:  # a template may raise anything
       raise ValueError(self._chat_fault(messages, error)) from None
     for message in messages:
@@ -256,13 +263,48 @@ class ModelTokenizer:
         return after.partition(_TURNS[2])[0]
     return ''
 
+  def next_turn(
+      self, text: str, role: str = 'user',
+      tools: Sequence[Mapping[str, Any]] = ()) -> str:
+    """Returns what the chat template writes between two answers.
+
+    Args:
+      text: the turn between them.
+      role: whose turn it is.
+      tools: those of `chat`.
+
+    Raises:
+      ValueError: the template fails, or changes what stood before.
+    """
+    question, answer, _ = _TURNS
+    before = self.chat(question, tools) + answer
+    try:
+      whole = self._formatted([
+          dict(role='user', content=question),
+          dict(role='assistant', content=answer),
+          dict(role=role, content=text)], tools=tools)
+    except Exception as error:  # a template may raise anything
+      raise ValueError(
+          f'The chat template of {self.folder} has no second turn '
+          f'({type(error).__name__}: {_first_line(error)}): set '
+          'task.markup=none.') from None
+    if not whole.startswith(before):
+      raise ValueError(
+          f'The chat template of {self.folder} changes earlier turns when one '
+          'is added, such as reasoning that it removes. What a model has read '
+          'and written must stay as it was: choose another model or template, '
+          'or set task.markup=none.')
+    return whole[len(before):]
+
   def _formatted(
-      self, messages: Sequence[Mapping[str, Any]], prompt: bool = True) -> str:
+      self, messages: Sequence[Mapping[str, Any]], prompt: bool = True,
+      tools: Sequence[Mapping[str, Any]] = ()) -> str:
     """Formats messages by the chat template, for an answer with `prompt`."""
     goes_on = prompt and messages[-1]['role'] == 'assistant'
     # Llama's templates insert today's date; this is their default.
     return self._own.apply_chat_template(
-        [*messages], tokenize=False, add_generation_prompt=prompt and (
+        [*messages], tools=[*tools] or None, tokenize=False,
+        add_generation_prompt=prompt and (
             not goes_on), continue_final_message=goes_on,
         date_string='26 Jul 2024')
 
@@ -349,6 +391,47 @@ def with_stops(
           f'The text {text[:60]!r} cannot end a response, since the tokeniser '
           'cannot spell it: leave it out of sampling.stop.')
   return made
+
+
+def characters(
+    tokenizer: Tokenizer, ids: Sequence[int], text: str,
+    size: int) -> list[int] | None:
+  """Returns how many characters of a decoded text each id has written.
+
+  A character of several ids counts for the last of them; ids behind the text,
+  such as a stop token, have none.
+
+  Args:
+    tokenizer: it decoded the text.
+    ids: [T], or the first ones of a response.
+    text: what they decode to, perhaps without its end, or with more behind.
+    size: of the model's vocabulary; ids are below it.
+
+  Returns:
+    [T] counts; None if the tokeniser does not say what its ids spell, or spells
+    another text.
+  """
+  if not hasattr(tokenizer, 'pieces'):
+    return None
+  known = _pieces(tokenizer.pieces, size)
+  decoder = codecs.getincrementaldecoder('utf8')('replace')
+  parts = [decoder.decode(known[i]) for i in ids]
+  spelled = ''.join(parts)
+  # SentencePiece writes a space before the first word, which decoding drops.
+  dropped = int(spelled[:1] == ' ' and text[:1] != ' ')
+  both = min(len(spelled) - dropped, len(text))
+  if spelled[dropped:dropped + both] != text[:both]:
+    return None
+  ends = [min(max(end - dropped, 0), len(text)) for end in itertools.accumulate(
+      map(len, parts))]
+  return [end - start for start, end in zip([0, *ends], ends)]
+
+
+@functools.lru_cache(4)
+def _pieces(pieces: Callable[[int], list[bytes]], size: int) -> list[bytes]:
+  """Returns `pieces(size)`, which takes long for a large vocabulary."""
+  # A method is known by its object's identity: the object may have no hash.
+  return pieces(size)
 
 
 @functools.cache

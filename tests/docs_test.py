@@ -213,6 +213,12 @@ def test_the_address_of_the_repository_is_one():
   assert len(set(found.values())) == 1
 
 
+def test_the_version_is_one():
+  cited = re.search(r'^version: (.+)$', (ROOT / 'CITATION.cff').read_text(),
+                    re.MULTILINE)[1]
+  assert f'\n## {cited}\n' in (ROOT / 'CHANGELOG.md').read_text()
+
+
 def test_the_readme_is_short():
   assert len((ROOT / 'README.md').read_text().split()) <= 1000
 

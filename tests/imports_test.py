@@ -35,11 +35,12 @@ ALLOWED = {
     'plugs': {'rewards', 'schedules'},
     'monitoring': {
         'host', 'models', 'phases', 'rewards', 'sharding', 'start', 'storage',
-        'types'},
+        'tokenizer', 'types'},
+    'environments': {'plugs', 'rewards', 'tasks', 'tokenizer'},
     'host': {
-        'checkpoint', 'config', 'learner', 'models', 'ops', 'phases',
-        'plugs', 'rewards', 'sampling', 'schedules', 'sharding', 'storage',
-        'tasks', 'tokenizer', 'types'},
+        'checkpoint', 'config', 'environments', 'learner', 'models', 'ops',
+        'phases', 'plugs', 'rewards', 'sampling', 'schedules', 'sharding',
+        'storage', 'tasks', 'tokenizer', 'types'},
     'evaluation': {
         'checkpoint', 'config', 'host', 'models', 'monitoring', 'phases',
         'rewards', 'sampling', 'storage', 'tasks'},

@@ -148,7 +148,7 @@ def test_run_takes_problems_and_functions(
         config, reward_fn=[own_fn.even, own_fn.short], problems=problems,
         name='mine', overrides={
             **SMALL, 'task.template': 'auto', 'task.reward_weights': (1., .25),
-            'steps': steps})
+            'advantage': 'gdpo', 'steps': steps})
 
   assert run(2)['steps'] == 2
   workdir = tmp_path / 'runs' / 'mine'

@@ -2,7 +2,6 @@
 
 from typing import Any, Sequence
 
-import jax
 import numpy as np
 
 from jaxrl_llm import phases, tasks
@@ -10,12 +9,9 @@ from jaxrl_llm.evaluation import estimators, responses
 from jaxrl_llm.host import build
 from jaxrl_llm.sampling.logits import SamplingParams
 
-
-def noise_key(parts: build.Parts) -> jax.Array:
-  """Returns the key of all evaluations; no training step uses it."""
-  # Steps count from 0. All evaluations have the same noise, so that two of them
-  # differ by their parameters alone.
-  return parts.step_key(parts.replicate(np.uint32(1 << 30)))
+# Number of the noise of all evaluations, so that two of them differ by their
+# parameters alone. No training step has it.
+NOISE = 1 << 30
 
 
 def solve(
@@ -40,8 +36,8 @@ def solve(
   score = np.zeros((len(problems), samples))
   answers = [[''] * samples for _ in problems]
   for call in responses.draw(
-      parts, responses.Source(params, sampling, noise_key(parts), step),
-      problems, [range(samples)] * len(problems), phase=phase):
+      parts, responses.Source(params, sampling, NOISE, step), problems,
+      [range(samples)] * len(problems), phase=phase):
     score[call.problem, call.sample] = call.judged.reward
     for p, s, answer in zip(call.problem, call.sample, call.judged.answer):
       answers[p][s] = answer

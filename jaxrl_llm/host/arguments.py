@@ -83,11 +83,18 @@ def _generate(made: programs.Programs) -> tuple:
       jax.ShapeDtypeStruct, (), sharding=sharding.replicated(mesh))
   shards = sharding.data_shards(mesh)
   prompts = shards * sampler.prompts_per_shard
-  requests = shards * sampler.requests_per_shard
+  requests = Requests(*[rows((shards * sampler.requests_per_shard,))] * 3)
+  continues = sampler.sampler.continues
+  if continues:
+    number, length = requests.prompt, config.max_response
+    requests = requests.replace(
+        done=number, tokens=rows((*number.shape, length)), birth=number,
+        match=sampler.sampler.stop_texts and number)
   return (
       Queue(Prompts(rows((prompts, config.max_prompt)), rows((prompts,)),
                     rows((prompts,))),
-            Requests(*[rows((requests,))] * 3), rows((shards,))),
+            requests, rows((shards,)),
+            rows((shards,)) if continues else None),
       scalar(jax.eval_shape(lambda: jax.random.key(0)).dtype),
       jax.tree.map(lambda x: scalar(x.dtype), SamplingParams()),
       scalar(jnp.int32))

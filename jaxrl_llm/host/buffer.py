@@ -145,6 +145,7 @@ def empty(rows: int, config: ConfigDict, stages: Stages) -> Buffer:
   rejection, actor = choices.rejection(config), choices.actor(config)
   top = rejection.top_k if rejection and rejection.needs_top else 0
   record = choices.recorded_experts(config)
+  functions = choices.separate_rewards(config)
 
   def full(value, kind):
     return np.full(rows, value, kind)
@@ -162,13 +163,15 @@ def empty(rows: int, config: ConfigDict, stages: Stages) -> Buffer:
           problem=full(0, np.int32), policy_step=full(0, np.int32),
           reward=full(0, np.float32), valid=full(False, bool),
           prompt_length=full(1, np.int32), length=full(0, np.int32),
-          truncated=full(False, bool),
+          generated=full(0, np.int32), truncated=full(False, bool),
           trained=full(False, bool), advantage=full(np.nan, np.float32),
           group_mean=full(np.nan, np.float32),
           group_std=full(np.nan, np.float32), entropy=full(0, np.float32),
           clip_share=full(0, np.float32), usage=full(0, np.int32),
           round=full(-1, np.int32), probe=full(False, bool),
-          shard=full(0, np.int32)),
+          shard=full(0, np.int32),
+          rewards=np.full((rows, functions), np.nan, np.float32)
+          if functions else None),
       RolloutTokens(
           prompt=np.zeros((rows, config.max_prompt), np.int32),
           prompt_length=full(1, np.int32),
@@ -179,7 +182,9 @@ def empty(rows: int, config: ConfigDict, stages: Stages) -> Buffer:
           z=logprobs(rejection is not None and rejection.scores_z),
           actor_logprobs=logprobs(old and actor is not None and actor.ppo),
           experts=record and record.empty(
-              rows, config.max_prompt + config.max_response)))
+              rows, config.max_prompt + config.max_response),
+          generated=np.zeros((rows, config.max_response), bool)
+          if choices.has_turns(config) else None))
 
 
 def of_wave(
@@ -209,9 +214,12 @@ def of_wave(
       policy_step=np.full(len(row), responses.policy_step, np.int32),
       reward=np.where(judged.valid, judged.reward, 0).astype(np.float32),
       valid=judged.valid, prompt_length=prompts.length[row],
-      length=judged.length, truncated=judged.truncated,
-      entropy=judged.entropy, probe=ask.probe[row].astype(bool),
-      shard=responses.shard)
+      length=judged.length, generated=judged.generated,
+      truncated=judged.truncated, entropy=judged.entropy,
+      probe=ask.probe[row].astype(bool), shard=responses.shard)
+  if table.rewards is not None and judged.rewards:
+    table = table._replace(rewards=np.stack(
+        [*judged.rewards.values()], 1).astype(np.float32))
   return Buffer(table, tokens_of(responses, judged.length, free.tokens, config))
 
 
@@ -239,7 +247,7 @@ def tokens_of(
       behaviour_logprobs=np.where(real, behaviour, 0).astype(
           np.float32),
       top_ids=rollouts.top_ids, top_logprobs=rollouts.top_logprobs,
-      experts=rollouts.experts)
+      experts=rollouts.experts, generated=rollouts.generated)
 
 
 def join(held: Any, new: Any) -> Any:

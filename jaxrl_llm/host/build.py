@@ -49,6 +49,7 @@ class Parts(NamedTuple):
     sampling: (**changes) -> SamplingParams of the config on the device, with
       changes made to them.
     advantages: programs from rewards to advantages and to the signal.
+    key: PRNG key of the run, on the devices of the sampler.
     step_key: step [] uint32 on the device -> key of its noise, for `sample`.
     contents: 'problems', 'model' and 'actor' to digests of what the config
       names.
@@ -64,6 +65,7 @@ class Parts(NamedTuple):
   sample_policy: Callable[..., tuple[Rollouts, dict[str, int]]]
   sampling: Callable[..., SamplingParams]
   advantages: advantages_lib.Program
+  key: jax.Array
   step_key: Callable[[jax.Array], jax.Array]
   contents: dict[str, str]
   user_config: ConfigDict
@@ -438,6 +440,7 @@ def parts(
       task=task, kinds=by_kind(task.train), programs=programs,
       sample=sample, sample_policy=sample_policy, sampling=sampling,
       advantages=choices.advantages(config),
+      key=processes_lib.key(config.seed, mesh),
       step_key=lambda step: fold_in(base_key, step),
       contents=_contents(
           task, model=folder, actor=theirs and theirs.folder),

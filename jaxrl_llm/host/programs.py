@@ -51,6 +51,10 @@ _NEEDS = {'cudnn': 'gpu', 'splash': 'tpu'}
 # Elements of a matrix that does not fit into a core's own caches.
 _LARGE = 1 << 20
 
+# Tokens of a response that exists to compute at a time. Accelerators take as
+# long for fewer, since they read all weights.
+_CONTINUED_CPU, _CONTINUED = 32, 256
+
 
 class Player(NamedTuple):
   """A model that samples or learns.
@@ -255,12 +259,14 @@ class SamplerUse(NamedTuple):
     kv: quantised type of the keys and values; None for the compute type.
     own_prompts: whether each request may have a prompt of its own. A prefill is
       of as many prompts as without.
+    continues: whether requests may have the beginning of their response.
   """
   slots: int | None = None
   top_logprobs: int = 0
   record_experts: bool = False
   kv: str | None = None
   own_prompts: bool = False
+  continues: bool = False
 
 
 TRAINING = SamplerUse()
@@ -306,6 +312,8 @@ def make_sampler(
           config.sampling.share_prompts, _platform(mesh), slots=slots,
           prompts=own, samples=curriculum.min_count,
           chunk=config.sampling.chunk),
+      continues=use.continues, continue_chunk=min(
+          _CONTINUED_CPU if cpu else _CONTINUED, config.max_response),
       attention=attention.resolve(
           config.learner.attention, mesh.devices.flat[0], config.max_prompt,
           model))
@@ -419,16 +427,18 @@ def make(
   sampler = functools.partial(
       make_sampler, config, mesh, stops=stops,
       curriculum=stages.curriculum)
-  rejection = choices.rejection(config)
+  rejection, turns = choices.rejection(config), choices.has_turns(config)
   writing = sampler(model=sources[-1].model, use=SamplerUse(
       kv=config.sampling.kv, record_experts=config.loss.replay_experts,
-      top_logprobs=rejection.top_k if rejection and rejection.uses_top else 0))
+      top_logprobs=rejection.top_k if rejection and rejection.uses_top else 0,
+      continues=turns))
   evaluating = writing
   if (actor or config.sampling.kv or config.loss.replay_experts
       or config.eval.slots is not None):
     # Calls of few prompts with few samples each would leave slots idle.
     evaluating = sampler(model=model, use=SamplerUse(
-        config.eval.slots, own_prompts=config.eval.slots is not None))
+        config.eval.slots, own_prompts=config.eval.slots is not None,
+        continues=turns))
   players = Player(model, policies[0], learner, evaluating), *(
       Player(source.model, policy, None, writing)
       for source, policy in zip(sources[1:], policies[1:]))

@@ -38,6 +38,23 @@ class SampleCall(NamedTuple):
     return [self.problems[i] for i in self.requests.prompt]
 
 
+class Played(NamedTuple):
+  """What an environment adds to the responses of a wave.
+
+  Attributes:
+    turns: of the M rows at home in this process, what the model wrote, read and
+      was given, turn by turn.
+    verdicts: of these rows; None where the task is to judge the last turn.
+    count: [R] int32, turns of the model.
+    waited: share of the seconds in which no response was sampled, since the
+      environment was at work.
+  """
+  turns: list[list[dict[str, Any]]]
+  verdicts: list[rewards.Verdict | None]
+  count: np.ndarray
+  waited: float
+
+
 class Responses(NamedTuple):
   """Responses of one call of the sampler.
 
@@ -51,6 +68,7 @@ class Responses(NamedTuple):
     use: counts of this process's sampler: decode 'steps', and 'busy' and
       'slots', each summed over the steps.
     policy_step: optimiser steps behind the policy that sampled them.
+    played: how they came about, if an environment answered; else None.
   """
   call: SampleCall
   rollouts: Rollouts
@@ -59,6 +77,7 @@ class Responses(NamedTuple):
   shard: np.ndarray
   use: dict[str, int]
   policy_step: int = 0
+  played: Played | None = None
 
 
 class Judged(NamedTuple):
@@ -78,6 +97,9 @@ class Judged(NamedTuple):
       where one does not count.
     logged: name to [R] float64, the verdicts' numbers for the metrics; NaN
       where there is none.
+    observed: [R] int32, tokens of the response that the environment wrote; None
+      without one.
+    played: what the environment added; None without one.
   """
   reward: np.ndarray
   kind: list[str]
@@ -89,6 +111,13 @@ class Judged(NamedTuple):
   verdicts: list[rewards.Verdict]
   rewards: dict[str, np.ndarray] = {}
   logged: dict[str, np.ndarray] = {}
+  observed: np.ndarray | None = None
+  played: Played | None = None
+
+  @property
+  def generated(self) -> np.ndarray:
+    """[R] int32, tokens of the response that the model wrote."""
+    return self.length - (0 if self.observed is None else self.observed)
 
   @property
   def valid(self) -> np.ndarray:
@@ -188,6 +217,9 @@ def decode(
       for row in rows]
 
 
+_NO_LIMIT = np.iinfo(np.int32).max
+
+
 def host_sampler(
     made: programs.Sampler, mesh: jax.sharding.Mesh,
 ) -> Callable[..., tuple[Rollouts, dict[str, int]]]:
@@ -198,27 +230,34 @@ def host_sampler(
     mesh: (data, fsdp, tensor), of the program.
 
   Returns:
-    (params, prompts, requests, key, sampling, policy_step) -> (rollouts,
-    counts). At most `made.max_prompts` prompts and `made.max_requests`
-    requests, all NumPy but `params`, `key` and `sampling`. Rollouts are NumPy
-    arrays in the order of the requests, zeros where they are not at home in
-    this process. Counts are decode 'steps', and 'busy' and 'slots', each summed
-    over the steps and the shards of this process. One program serves every mix
-    of requests.
+    (params, prompts, requests, key, sampling, policy_step, shard=None,
+    max_steps=None) -> (rollouts, counts). `shard` is that of `plan.plan`. At
+    most `made.max_prompts` prompts and `made.max_requests` requests, all NumPy
+    but `params`, `key` and `sampling`. With a sampler that continues, `key` is
+    the run's, and `max_steps` may limit the decode steps of each shard.
+    Rollouts are NumPy arrays in the order of the requests, zeros where they are
+    not at home in this process. Counts are decode 'steps', and 'busy' and
+    'slots', each summed over the steps and the shards of this process. One
+    program serves every mix of requests.
   """
   shards, slots = sharding.data_shards(mesh), made.sampler.slots
   team = processes_lib.make(mesh)
 
-  def sample(params, prompts, requests, key, sampling, policy_step):
+  def sample(
+      params, prompts, requests, key, sampling, policy_step, shard=None,
+      max_steps=None):
     plan = plan_lib.plan(
         prompts, requests, shards=shards,
         requests_per_shard=made.requests_per_shard,
-        prompts_per_shard=made.prompts_per_shard)
+        prompts_per_shard=made.prompts_per_shard, shard=shard)
+    parts = [plan.prompts, plan.requests, plan.count]
+    if made.sampler.continues:
+      parts.append(np.full(
+          shards, _NO_LIMIT if max_steps is None else max_steps, np.int32))
     rollouts, stats = made.generate(
         params, Queue(*(team.shard_rows(
             jax.tree.map(lambda x: x[team.positions(len(x))], tree),
-            len(jax.tree.leaves(tree)[0]))
-                        for tree in (plan.prompts, plan.requests, plan.count))),
+            len(jax.tree.leaves(tree)[0])) for tree in parts)),
         key, sampling, processes_lib.replicate(np.int32(policy_step), mesh))
     rollouts, stats = team.fetch_rows((rollouts, stats))
     counts = dict(
@@ -283,14 +322,15 @@ def submit(
   problems = responses.call.problem()
   length, truncated = rollouts.length[rows], rollouts.truncated[rows]
   real = np.arange(rollouts.tokens.shape[1]) < length[:, None]
+  if rollouts.generated is not None:
+    real &= rollouts.generated[rows]
+  count = real.sum(1)
   entropy = (np.where(real, rollouts.entropy[rows], 0).sum(1) / np.maximum(
-      length, 1)).astype(np.float32)
+      count, 1)).astype(np.float32)
   waiting = _caught(lambda: lambda: [])
   if processes.leads:
-    waiting = _caught(lambda: rewards.submit(
-        task, [problems[row] for row in rows], responses.texts, truncated,
-        rewards.Facts([rollouts.tokens[row, :n].tolist()
-                       for row, n in zip(rows, length)], step, steps)))
+    waiting = _caught(lambda: _judge(
+        task, responses, [problems[row] for row in rows], step, steps))
 
   def judged():
     wait, error = waiting
@@ -302,7 +342,8 @@ def submit(
          *others)
         for v, *others in zip(
             verdicts or (), length.tolist(), truncated.tolist(),
-            entropy.tolist())] or [None] * len(rows)
+            entropy.tolist(), (length - count).tolist())] or [
+                None] * len(rows)
     facts, extra = processes.gather_rows(
         responses.shard, mine, (error, responses.use))
     for error, _ in extra:
@@ -310,17 +351,50 @@ def submit(
         kind_of_error, sentence = error
         raise _ERRORS[kind_of_error](sentence)
     reward, kind, answer, separate, logged, *others = (
-        zip(*facts) if facts else [()] * 8)
+        zip(*facts) if facts else [()] * 9)
     busy, slots, steps = (
         [use[name] for _, use in extra] for name in ('busy', 'slots', 'steps'))
+    *others, observed = (np.array(column, of) for column, of in zip(
+        others, (np.int32, bool, np.float32, np.int32)))
     return Judged(
-        np.array(reward, float), [*kind], [*answer],
-        *(np.array(column, of) for column, of in zip(
-            others, (np.int32, bool, np.float32))),
+        np.array(reward, float), [*kind], [*answer], *others,
         dict(steps=max(steps), busy=sum(busy), slots=sum(slots)),
-        verdicts or [], _columns(separate), _columns(logged))
+        verdicts or [], _columns(separate), _columns(logged), observed,
+        responses.played)
 
   return judged
+
+
+def _judge(
+    task: tasks.Task, responses: Responses, problems: Sequence[tasks.Problem],
+    step: int, steps: int) -> Callable[[], list[rewards.Verdict]]:
+  """Starts to judge the M rows at home, but those judged in their play.
+
+  Args:
+    task, responses, step, steps: those of `submit`.
+    problems: of the M rows.
+
+  Returns:
+    A function that waits for the verdicts.
+  """
+  played, rollouts = responses.played, responses.rollouts
+  known, texts = [None] * len(problems), responses.texts
+  if played:
+    known, texts = played.verdicts, [
+        turns[-1]['text'] for turns in played.turns]
+  places = [i for i, verdict in enumerate(known) if verdict is None]
+  rows = responses.rows[places]
+  wait = rewards.submit(
+      task, [problems[i] for i in places], [texts[i] for i in places],
+      rollouts.truncated[rows], rewards.Facts([
+          rollouts.tokens[row, :rollouts.length[row]].tolist()
+          for row in rows], step, steps))
+
+  def verdicts():
+    found = iter(wait())
+    return [next(found) if verdict is None else verdict for verdict in known]
+
+  return verdicts
 
 
 def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:

@@ -39,6 +39,9 @@ class SamplerConfig:
       prompts' rows; a prefill runs at the shortest that holds its prompts.
     share_prompts: whether slots of the same prompt read its keys and values
       from one place, a seat of `prefixes.Pool`; else each slot has a copy.
+    continues: whether requests may have tokens that exist already, and the key
+      is that of the run, see `queue.Lookup`.
+    continue_chunk: of these tokens, how many to compute at a time.
   """
   slots: int
   max_response: int
@@ -56,10 +59,12 @@ class SamplerConfig:
   prefill_prompts: int | None = None
   buckets: tuple[int, ...] = ()
   share_prompts: bool = False
+  continues: bool = False
+  continue_chunk: int = 64
 
   def __post_init__(self):
     for name in ('slots', 'max_response', 'steps_per_refill', 'chunk',
-                 'transpose', 'prefill_prompts'):
+                 'transpose', 'prefill_prompts', 'continue_chunk'):
       value = getattr(self, name)
       if value is not None and value < 1:
         raise ValueError(f'sampler {name}={value}: use at least 1.')
@@ -67,6 +72,10 @@ class SamplerConfig:
       raise ValueError(
           f'sampler kv={self.kv!r} is not a quantised type: use None, '
           f'{" or ".join(map(repr, quantise.TYPES))}.')
+    if self.continues and self.record_experts:
+      raise ValueError(
+          'sampler record_experts=True does not record the experts of tokens '
+          'that exist already: use it without continues.')
 
   def check(self, cfg: ModelConfig) -> None:
     """Raises ValueError if a field does not fit the model."""

@@ -199,20 +199,58 @@ def step(
     Final hidden states [S, D]; the caches with this step's entries; and [S, E],
     from `experts.Record`, or None.
   """
-  params, layers = weights
+  params, _ = weights
 
+  def attend(q, k, v, cache, shared, index, window):
+    before = prefixes and prefixes.attend(shared, index, q, window)
+    new = kv_cache.write(cache, index, k, v, cols.write)
+    return kv_cache.attend(
+        new, index, q, cols, window, cfg=cfg, before=before), new
+
+  x, caches, chosen = apply(
+      weights, caches, tokens, rope, attend, cfg=cfg,
+      shared=prefixes and prefixes.caches, record=record)
+  packed = experts.Record.of(cfg).pack(
+      jnp.concatenate(chosen)) if record else None
+  return transformer.rms_norm(x, params['norm'], cfg), caches, packed
+
+
+def apply(
+    weights: Weights,
+    caches: Caches,
+    tokens: Array,
+    rope: transformer.Rope,
+    attend: Callable[..., tuple[Array, Cache]],
+    *,
+    cfg: ModelConfig,
+    shared: Caches | None = None,
+    record: bool = False,
+) -> tuple[Array, Caches, list[Array]]:
+  """Applies all layers to some tokens.
+
+  Args:
+    weights: with layers in the same form as `caches`.
+    caches: keys and values so far.
+    tokens: [N] int32.
+    rope: tables for the tokens' positions [N], from `transformer.rope_table`.
+    attend: (q [N, H, h], k [N, KV, h], v, cache, its part of `shared`, index
+      into their leading axis or None, window) -> [N, H, h] and the new cache.
+    cfg: the model.
+    shared: other caches to read, in the same form.
+    record: whether to return the experts of the tokens.
+
+  Returns:
+    [N, D] before the last norm; the caches; and, of each run of layers with
+    experts, these [layers, N, k], if they are recorded.
+  """
   def block(x, layer, cache, shared, index, window):
-    def attend(q, k, v):
-      before = prefixes and prefixes.attend(shared, index, q, window)
-      new = kv_cache.write(cache, index, k, v, cols.write)
-      return kv_cache.attend(
-          new, index, q, cols, window, cfg=cfg, before=before), new
-
     own = transformer.layer_rope(rope, window < FULL, cfg)
-    return transformer.block(x, layer, own, attend, cfg)
+    return transformer.block(
+        x, layer, own,
+        lambda q, k, v: attend(q, k, v, cache, shared, index, window), cfg)
 
+  params, layers = weights
   x = transformer.embed(params, tokens, cfg)
-  shared = prefixes and prefixes.caches
   if isinstance(layers, list):
     new, chosen = [], []
     for layer, cache, of_prompts, window in zip(
@@ -220,12 +258,8 @@ def step(
       x, cache, of_layer = block(x, layer, cache, of_prompts, None, window)
       new.append(cache)
       chosen += [] if of_layer is None else [of_layer[None]]
-    caches = new
-  else:
-    x, caches, chosen = _stacked(block, x, layers, caches, shared, cfg, record)
-  packed = experts.Record.of(cfg).pack(
-      jnp.concatenate(chosen)) if record else None
-  return transformer.rms_norm(x, params['norm'], cfg), caches, packed
+    return x, new, chosen
+  return _stacked(block, x, layers, caches, shared, cfg, record)
 
 
 def _stacked(block, x, layers, caches, shared, cfg, record):

@@ -15,6 +15,11 @@ The response to a request depends only on its prompt, sample number and budget,
 and on the key: token t is drawn with the t-th number of the stream of
 fold_in(fold_in(key, problem id), sample).
 
+With `continues`, a request may have the beginning of its response, which
+`continuation.py` computes when a slot takes it. The key is that of the run, and
+the step's is fold_in(key, birth): a response in parts is drawn with the numbers
+of a whole one.
+
 Left out: a paged cache (slots are as long as the longest request), beam
 search, prefixes shared between different prompts.
 """
@@ -30,7 +35,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxrl_llm.models import experts, transformer
 from jaxrl_llm.models.config import ModelConfig
-from jaxrl_llm.sampling import decode, head, kv_cache, prefixes
+from jaxrl_llm.sampling import continuation, decode, head, kv_cache, prefixes
 from jaxrl_llm.sampling import logits as logits_lib
 from jaxrl_llm.sampling import queue as queue_lib
 from jaxrl_llm.sampling.config import SamplerConfig
@@ -61,7 +66,7 @@ class _Call(NamedTuple):
     weights: parameters as decode steps read them.
     rope: tables of positions [L + T], from `transformer.rope_table`.
     requests: look-up by the request in a slot.
-    count: int32 scalar, requests to serve.
+    queue: what to serve.
     sampling: scalars that shape the distribution.
     prompt_columns: columns of a prompt, a multiple of the chunk.
     ring: columns of a response, likewise.
@@ -73,7 +78,7 @@ class _Call(NamedTuple):
   weights: decode.Weights
   rope: transformer.Rope
   requests: Lookup
-  count: Array
+  queue: Queue
   sampling: logits_lib.SamplingParams
   prompt_columns: int
   ring: int
@@ -106,7 +111,7 @@ def generate(
   Args:
     params: the parameter tree.
     queue: R requests, of which the first `count` are served.
-    key: the step's PRNG key.
+    key: the step's PRNG key; with `sampler.continues` the run's.
     sampling: scalars that shape the distribution.
     policy_step: int32 scalar, recorded in the rollouts.
     cfg: the model.
@@ -116,11 +121,11 @@ def generate(
     Responses in the order of their requests, and the use of the slots.
 
   Raises:
-    ValueError: a setting of the sampler does not fit the model.
+    ValueError: a setting of the sampler does not fit the model or the requests.
   """
   sampler.check(cfg)
   call = _prepared(params, queue, key, sampling, cfg, sampler)
-  prompts, requests, count = queue
+  prompts, requests, count, _ = queue
   pool = prefixes.empty(
       sampler.slots, len(prompts.length), call.prompt_columns, **call.form
   ) if sampler.share_prompts else None
@@ -149,8 +154,10 @@ def generate(
 
     with jax.named_scope('prefills'):
       state = jax.lax.while_loop(
-          lambda state: queue_lib.unfinished(state, count), prefill_and_serve,
+          lambda state: queue_lib.unfinished(state, queue), prefill_and_serve,
           state)
+  if queue.max_steps is not None:
+    state = queue_lib.store_all(state, call.requests)
   return _rollouts(call, state, queue, policy_step), SamplerStats(
       state.step, state.busy)
 
@@ -167,8 +174,8 @@ def _prepared(params, queue, key, sampling, cfg, sampler) -> _Call:
       cfg, sampler, decode.Weights(params, layers),
       transformer.rope_table(
           jnp.arange(longest_prompt + sampler.max_response), cfg),
-      queue_lib.lookup(queue, key, sampler.max_response), queue.count,
-      sampling, kv_cache.round_up(longest_prompt, sampler.chunk),
+      queue_lib.lookup(queue, key, sampler), queue, sampling,
+      kv_cache.round_up(longest_prompt, sampler.chunk),
       kv_cache.round_up(sampler.max_response, sampler.chunk), few_rows,
       jnp.asarray(sampler.stop_ids, jnp.int32))
 
@@ -190,7 +197,7 @@ def _serve(
     The state when all requests are done, or when a slot is free and the next
     request waits for a later prefill.
   """
-  sampler, count = call.sampler, call.count
+  sampler, queue = call.sampler, call.queue
   caches, of_prompts = decode.prefill(
       call.weights.params, tokens, length, buckets=sampler.buckets,
       attention=sampler.attention, **call.form)
@@ -199,14 +206,19 @@ def _serve(
       of_prompts if sampler.record_experts else None)
 
   def waiting(state):
-    return (state.served < count) & ~prefilled.ready[state.served] & ~jnp.all(
-        state.alive)
+    return (state.served < queue.count) & ~prefilled.ready[
+        state.served] & ~jnp.all(state.alive)
 
   def refill_and_decode(state):
-    state = queue_lib.refill(state, prefilled, call.requests, count)
+    state = queue_lib.refill(
+        state, prefilled, call.requests, queue.count,
+        functools.partial(_extend, call, prefilled, state.step)
+        if sampler.continues else None)
     # No steps if all slots are idle, or if a free one waits for a prefill.
     go = jnp.any(state.alive) & ~waiting(state)
     steps = jnp.where(go, sampler.steps_per_refill, 0)
+    if queue.max_steps is not None:
+      steps = jnp.minimum(steps, queue.max_steps - state.step)
     with jax.named_scope('decode'):
       return jax.lax.fori_loop(
           0, steps, lambda _, state: _decode(call, state), state)
@@ -215,8 +227,40 @@ def _serve(
   # which loop it is, whose turns it counts from the config.
   with jax.named_scope('serve'):
     return jax.lax.while_loop(
-        lambda state: queue_lib.unfinished(state, count) & ~waiting(state),
+        lambda state: queue_lib.unfinished(state, queue) & ~waiting(state),
         refill_and_decode, state)
+
+
+def _extend(call, prefilled, step, caches, slot, request):
+  """Computes the existing tokens of a request into its slot's ring.
+
+  Args:
+    call: what all steps read.
+    prefilled: the request's prompt among others.
+    step: int32 scalar, the decode step that comes next.
+    caches: of the slots.
+    slot: int32 scalar.
+    request: int32 scalar.
+
+  Returns:
+    The caches.
+  """
+  sampler, existing = call.sampler, call.requests.existing
+  done = existing.done[request]
+  prefix = call.requests.prompt_length[request] - 1
+
+  def compute(_, caches):
+    row = continuation.compute(
+        call.weights, continuation.empty(
+            prefilled.caches, prefilled.row[request], call.ring, sampler),
+        existing.fed[request], done, prefix, call.rope, cfg=call.cfg,
+        sampler=sampler)
+    return continuation.put(
+        caches, slot, row, prefix, step - done, prefix=call.own_columns)
+
+  # A loop of one turn or none, as in `prefixes.take`.
+  with jax.named_scope('continued'):
+    return jax.lax.fori_loop(0, (done > 0).astype(jnp.int32), compute, caches)
 
 
 def _decode(call: _Call, state: State) -> State:
@@ -275,10 +319,12 @@ def _is_stop(call: _Call, token: Array, match: Array | None) -> Array:
 def _rollouts(
     call: _Call, state: State, queue: Queue, policy_step: Array) -> Rollouts:
   """Makes the rollouts of the finished responses."""
-  prompts, requests, _ = queue
+  prompts, requests, *_ = queue
   n = len(requests.prompt)
   rows = {name: x[:n] for name, x in state.rows.items()}
-  length, match = rows['length'], rows.pop('match', None)
+  length, match = rows['length'], rows.get('match')
+  if not call.sampler.continues:
+    rows.pop('match', None)
   last = jnp.take_along_axis(
       rows['tokens'], jnp.maximum(length - 1, 0)[:, None], -1)[:, 0]
   return Rollouts(
@@ -312,8 +358,8 @@ def sharded_generate(
     params: the parameter tree.
     queue: prompts [shards * P, ...] and requests [shards * R, ...], shard by
       shard; `prompt` is a row among the shard's own P prompts; `count` is
-      [shards].
-    key: the step's PRNG key, the same on every shard.
+      [shards], and so is `max_steps` if there is one.
+    key: as in `generate`, the same on every shard.
     sampling: scalars that shape the distribution.
     policy_step: int32 scalar, recorded in the rollouts.
     cfg: the model.
@@ -323,9 +369,11 @@ def sharded_generate(
     Rollouts [shards * R, ...] and statistics [shards].
   """
   def local(params, queue, key, sampling, policy_step):
+    limit = queue.max_steps
     rollouts, stats = generate(
-        params, queue._replace(count=queue.count[0]), key, sampling,
-        policy_step, cfg=cfg, sampler=sampler)
+        params, queue._replace(
+            count=queue.count[0], max_steps=limit if limit is None else limit[0]
+        ), key, sampling, policy_step, cfg=cfg, sampler=sampler)
     return rollouts, jax.tree.map(lambda x: x[None], stats)
 
   # Manual over the data axes: the partitioner would make the loops of all

@@ -83,8 +83,9 @@ class Sums(NamedTuple):
   out: Array
 
 
-# Axis of the columns of each array.
+# Axes of the columns and of the slots of each array.
 _COLUMN_AXES = Cache(k=-1, v=-2, k_scale=-1, v_scale=-1)
+_SLOT_AXES = Cache(k=-4, v=-4, k_scale=-3, v_scale=-3)
 
 
 def make(k: Array, v: Array, dtype: jnp.dtype | None) -> Cache:
@@ -239,16 +240,87 @@ def write(
   """
   # One slice for all slots: XLA updates it in place. With a column for each
   # slot it would be a scatter, which copies the cache.
+  return _put(cache, layer, k[..., None], v[:, :, None], column)
+
+
+def write_chunk(
+    cache: Cache, layer: Array | None, k: Array, v: Array, column: Array,
+) -> Cache:
+  """Writes keys and values of successive tokens of one slot.
+
+  Args:
+    cache: of one slot; the keys and values so far.
+    layer: index into the cache's leading axis; None if it has no such axis.
+    k: [n, KV, h] rotated keys.
+    v: [n, KV, h] values.
+    column: int32 scalar, that of the first of them.
+
+  Returns:
+    The new cache.
+  """
+  return _put(cache, layer, k.transpose(1, 2, 0)[None],
+              v.swapaxes(0, 1)[None], column)
+
+
+def _put(cache, layer, k, v, column):
+  """Writes keys [S, KV, h, n] and values [S, KV, n, h] from a column on."""
   def put(x, new, axis):
     return jax.lax.dynamic_update_slice(
         x, new if layer is None else new[None],
         _start(x, layer, axis, column))
 
-  new = make(k[..., None], v[:, :, None],
-             None if cache.k_scale is None else cache.k.dtype)
+  new = make(k, v, None if cache.k_scale is None else cache.k.dtype)
   return Cache(*(
       x if x is None else put(x, *place)
       for x, *place in zip(cache, new, _COLUMN_AXES)))
+
+
+def slot_of(cache: Cache, slot: Array, columns: int) -> Cache:
+  """Copies one slot, with zeros behind its columns.
+
+  Args:
+    cache: of one layer, or of all layers on a leading axis.
+    slot: int32 scalar.
+    columns: of the result, no fewer than those of `cache`.
+  """
+  def part(x, axis, slots):
+    x = jax.lax.dynamic_index_in_dim(x, slot, x.ndim + slots)
+    pad = [(0, 0)] * x.ndim
+    pad[axis] = 0, columns - x.shape[axis]
+    return jnp.pad(x, pad)
+
+  return Cache(*(
+      x if x is None else part(x, *axes)
+      for x, *axes in zip(cache, _COLUMN_AXES, _SLOT_AXES)))
+
+
+def put_ring(
+    cache: Cache, slot: Array, source: Cache, first: Array, start: Array, *,
+    prefix: int) -> Cache:
+  """Writes a slot's ring.
+
+  Args:
+    cache: of one layer, or of all layers on a leading axis.
+    slot: int32 scalar.
+    source: of one slot; the response in order.
+    first: int32 scalar, column of `source` with the response's position 0.
+    start: int32 scalar, decode step of that position, see `columns`.
+    prefix: columns before the ring.
+
+  Returns:
+    The new cache.
+  """
+  def put(x, new, axis, slots):
+    ring = x.shape[axis] - prefix
+    new = jnp.roll(jax.lax.dynamic_slice_in_dim(
+        new, first, ring, x.ndim + axis), start % ring, axis)
+    at = [0] * x.ndim
+    at[axis], at[slots] = prefix, slot
+    return jax.lax.dynamic_update_slice(x, new, at)
+
+  return Cache(*(
+      x if x is None else put(x, new, *axes)
+      for x, new, *axes in zip(cache, source, _COLUMN_AXES, _SLOT_AXES)))
 
 
 def attend(
@@ -319,8 +391,13 @@ def attend(
       sums = jax.lax.fori_loop(
           0, cols.used, lambda i, sums: add_columns(
               sums, cols.chunks[i] * cols.chunk, cols.chunk), sums)
-  return (sums.out / sums.total[..., None]).astype(q.dtype).reshape(
-      slots, heads, h)
+  return finished(sums, q.dtype)
+
+
+def finished(sums: Sums, dtype: jnp.dtype) -> Array:
+  """Returns the attention [S, H, h] of sums [S, KV, G, ...]."""
+  out = (sums.out / sums.total[..., None]).astype(dtype)
+  return out.reshape(len(out), -1, out.shape[-1])
 
 
 def round_up(n: int, chunk: int | None) -> int:

@@ -3,7 +3,7 @@
 Shapes: R requests, S slots, P prompts, T the longest response.
 """
 
-from typing import NamedTuple
+from typing import Callable, NamedTuple
 
 from flax import struct
 import jax
@@ -24,10 +24,27 @@ class Queue(NamedTuple):
     requests: R requests. With several prefills, requests of one prompt should
       be adjacent: each run of them prefills the prompt again.
     count: int32 scalar, requests to serve, at most R.
+    max_steps: int32 scalar, decode steps after which the call ends, whatever is
+      unfinished; None for no limit.
   """
   prompts: Prompts
   requests: Requests
   count: Array
+  max_steps: Array | None = None
+
+
+class Existing(NamedTuple):
+  """Response tokens of requests that exist already.
+
+  Attributes:
+    done: [R + 1] int32, their number.
+    fed: [R + 1, C] int32, tokens to feed at the positions of the response: the
+      prompt's last token, then these; C is T rounded up to whole chunks.
+    match: [R + 1] int32, state of the automaton of the stop texts after them.
+  """
+  done: Array
+  fed: Array
+  match: Array
 
 
 class Lookup(NamedTuple):
@@ -40,14 +57,18 @@ class Lookup(NamedTuple):
     prompt: [R + 1] int32, row of its prompt.
     budget: [R + 1] int32, response tokens allowed, at most T.
     prompt_length: [R + 1] int32, tokens of its prompt.
-    last_token: [R + 1] int32, the last of them.
+    last_token: [R + 1] int32, the last token of the prompt, or of the response
+      as far as it exists.
     noise: [R + 1, T] float32, uniform in [0, 1), one number for each token.
+    existing: response tokens that exist already; None if no request of the run
+      has any.
   """
   prompt: Array
   budget: Array
   prompt_length: Array
   last_token: Array
   noise: Array
+  existing: Existing | None = None
 
 
 @struct.dataclass
@@ -62,7 +83,8 @@ class State:
     alive: [S] bool, whether the slot's response is unfinished.
     token: [S] int32, the token to feed next.
     position: [S] int32, response tokens so far.
-    start: [S] int32, first decode step of the slot's request.
+    start: [S] int32, decode step of the response's first token; tokens that
+      existed already count as one step each.
     caches: keys and values.
     pool: the prompts' prefixes, if the slots share them; else None.
     ring: tokens and statistics of the latest steps, each array [ring, ..., S];
@@ -87,25 +109,71 @@ class State:
   match: Array | None = None
 
 
-def lookup(queue: Queue, key: Array, max_response: int) -> Lookup:
-  """Makes the look-up of a queue's requests; `key` is the step's PRNG key."""
-  prompts, requests, _ = queue
+def lookup(queue: Queue, key: Array, sampler: SamplerConfig) -> Lookup:
+  """Makes the look-up of a queue's requests.
+
+  Args:
+    queue: prompts and requests.
+    key: the step's PRNG key; with `sampler.continues` the run's, from which
+      each request's `birth` makes the key of its step.
+    sampler: static choices.
+
+  Raises:
+    ValueError: requests have tokens that exist already, or have none, against
+      `sampler.continues`.
+  """
+  prompts, requests, *_ = queue
+  if sampler.continues == (requests.done is None):
+    raise ValueError(
+        f'sampler continues={sampler.continues}: give done, tokens and birth '
+        'of all requests with continues=True, and none of them without.')
+  max_response = sampler.max_response
   pad = lambda x: jnp.pad(x, (0, 1))
   prompt = pad(requests.prompt)
   budget = pad(jnp.minimum(requests.budget, max_response))
   prompt_length = jnp.maximum(prompts.length[prompt], 1)
   last_token = prompts.tokens[prompt, prompt_length - 1]
+  existing = None
+  if sampler.continues:
+    existing = _existing(requests, last_token, sampler)
+    last_token = jnp.take_along_axis(
+        existing.fed, existing.done[:, None], -1)[:, 0]
+    key = jax.vmap(jax.random.fold_in, (None, 0))(key, pad(requests.birth))
   return Lookup(prompt, budget, prompt_length, last_token, noise(
-      key, prompts.problem_id[prompt], pad(requests.sample), max_response))
+      key, prompts.problem_id[prompt], pad(requests.sample), max_response),
+                existing)
+
+
+def _existing(
+    requests: Requests, last_token: Array, sampler: SamplerConfig) -> Existing:
+  """Makes `Existing`; `last_token` [R + 1] is that of the prompts."""
+  length = sampler.max_response
+  whole = -(-length // sampler.continue_chunk) * sampler.continue_chunk
+  fed = jnp.pad(requests.tokens[:, :-1], ((0, 1), (1, whole - length)))
+  pad = lambda x: jnp.pad(x, (0, 1))
+  match = requests.match
+  return Existing(
+      pad(requests.done), fed.at[:, 0].set(last_token),
+      jnp.zeros_like(last_token) if match is None else pad(match))
 
 
 def noise(key: Array, problem: Array, sample: Array, length: int) -> Array:
-  """Draws uniform noise [R, length] from key, problem [R] and sample [R]."""
+  """Draws uniform noise.
+
+  Args:
+    key: PRNG key, or [R] of them.
+    problem: [R] int32.
+    sample: [R] int32.
+    length: numbers for each.
+
+  Returns:
+    [R, length] float32.
+  """
   # By the names of problem and sample, never by slot or place in the queue: a
   # request has the same tokens in any company, on any number of devices.
   keys = jax.vmap(
-      lambda p, s: jax.random.fold_in(jax.random.fold_in(key, p), s))(
-          problem, sample)
+      lambda k, p, s: jax.random.fold_in(jax.random.fold_in(k, p), s),
+      (0 if key.ndim else None, 0, 0))(key, problem, sample)
   return jax.vmap(lambda k: jax.random.uniform(k, (length,)))(keys)
 
 
@@ -177,41 +245,55 @@ def empty(
 
 def store(
     rows: dict[str, Array], state: State, slot: Array,
-    first: Array) -> dict[str, Array]:
+    requests: Lookup) -> dict[str, Array]:
   """Copies a slot's response from the ring into its request's row.
 
   Args:
     rows: the rows to update; `state.rows` is ignored.
     state: state whose ring holds the response.
     slot: int32 scalar.
-    first: int32 scalar, place of the last token of the request's prompt, which
-      its first step fed.
+    requests: look-up by the request in a slot.
 
   Returns:
     The new rows.
   """
+  # The prompt's last token, which the request's first step fed.
+  first = requests.prompt_length[state.request[slot]] - 1
   # The ring's rows of this request begin at its first step and wrap around.
   t = jnp.arange(rows['tokens'].shape[1])
   steps = (state.start[slot] + t) % state.ring['tokens'].shape[0]
   length = state.position[slot]
+  new = t < length
+  if requests.existing is not None:
+    new &= t >= requests.existing.done[state.request[slot]]
 
   def row(buffer):
     x = jnp.moveaxis(buffer[steps, ..., slot], 0, -1)
-    return jnp.where(t < length, x, 0)
+    return jnp.where(new, x, 0)
 
-  new = dict(
+  values = dict(
       {name: row(x) for name, x in state.ring.items()}, length=length)
   if state.match is not None:
-    new.update(match=state.match[slot])
+    values.update(match=state.match[slot])
   if 'experts' in rows:
     # Behind those of the prompt, which the refill has written.
     of_request = rows['experts'][state.request[slot]]
-    new['experts'] = jax.lax.dynamic_update_slice_in_dim(
-        of_request, new['experts'].T, first, 0)
+    values['experts'] = jax.lax.dynamic_update_slice_in_dim(
+        of_request, values['experts'].T, first, 0)
   return {
       name: jax.lax.dynamic_update_index_in_dim(
-          x, new[name], state.request[slot], 0)
+          x, values[name], state.request[slot], 0)
       for name, x in rows.items()}
+
+
+def store_all(state: State, requests: Lookup) -> State:
+  """Stores the responses of all slots, as far as they are, at a call's end."""
+  busy = state.request < len(requests.prompt) - 1
+  order = jnp.argsort(~busy, stable=True)
+  with jax.named_scope('unfinished'):
+    return state.replace(rows=jax.lax.fori_loop(
+        0, jnp.sum(busy),
+        lambda i, rows: store(rows, state, order[i], requests), state.rows))
 
 
 class Prefilled(NamedTuple):
@@ -230,10 +312,12 @@ class Prefilled(NamedTuple):
   experts: Array | None = None
 
 
-def unfinished(state: State, count: Array) -> Array:
-  """Returns whether requests wait or are in slots, [] bool."""
+def unfinished(state: State, queue: Queue) -> Array:
+  """Returns whether requests wait or are in slots, and may go on, [] bool."""
   none = len(state.rows['length']) - 1
-  return (state.served < count) | jnp.any(state.request < none)
+  some = (state.served < queue.count) | jnp.any(state.request < none)
+  return some if queue.max_steps is None else some & (
+      state.step < queue.max_steps)
 
 
 def _of_prompt(prefilled: Prefilled, requests: Lookup, request: Array) -> Array:
@@ -243,10 +327,29 @@ def _of_prompt(prefilled: Prefilled, requests: Lookup, request: Array) -> Array:
   return jnp.where(real[:, None], experts, 0)
 
 
+class Held(NamedTuple):
+  """Arrays of the state that a refill updates, slot by slot; others are None.
+  """
+  caches: decode.Caches | None
+  pool: prefixes.Pool | None
+
+
 def refill(
     state: State, prefilled: Prefilled, requests: Lookup, count: Array,
-) -> State:
-  """Stores the responses that ended and gives their slots new requests."""
+    extend: Callable[..., decode.Caches] | None = None) -> State:
+  """Stores the responses that ended and gives their slots new requests.
+
+  Args:
+    state: the state before.
+    prefilled: prompts of the requests that may come.
+    requests: look-up by the request in a slot.
+    count: int32 scalar, requests to serve.
+    extend: (caches, slot, request) -> caches with the response as far as it
+      exists; None if no request has a part of one.
+
+  Returns:
+    The state, in which these slots are at the first step of their requests.
+  """
   none = len(requests.prompt) - 1
   ended = ~state.alive & ((state.request < none) | (state.served < count))
   rank = state.served + jnp.cumsum(ended) - ended
@@ -257,37 +360,43 @@ def refill(
   shared = state.pool is not None
 
   def refill_slot(i, carry):
-    held, rows = carry
+    (caches, pool), rows = carry
     slot = order[i]
     request = taken[slot]
-    rows = store(
-        rows, state, slot, requests.prompt_length[state.request[slot]] - 1)
+    rows = store(rows, state, slot, requests)
     if prefilled.experts is not None:
       rows = {**rows, 'experts': jax.lax.dynamic_update_slice(
           rows['experts'], _of_prompt(prefilled, requests, request)[None],
           (request, 0, 0))}
     if shared:
-      held = prefixes.take(
-          held, slot, jnp.where(request < none, requests.prompt[request], -1),
+      pool = prefixes.take(
+          pool, slot, jnp.where(request < none, requests.prompt[request], -1),
           prefilled.caches, prefilled.row[request])
     else:
-      held = decode.copy_slot(
-          held, slot, prefilled.caches, prefilled.row[request])
-    return held, rows
+      caches = decode.copy_slot(
+          caches, slot, prefilled.caches, prefilled.row[request])
+    if extend is not None:
+      caches = extend(caches, slot, request)
+    return Held(caches, pool), rows
 
-  held = prefixes.leave(state.pool, ended) if shared else state.caches
+  held = Held(
+      None if shared and extend is None else state.caches,
+      prefixes.leave(state.pool, ended) if shared else None)
   # One slot after the other, in place; a gather of all slots would copy the
   # caches whenever a single response has ended.
   with jax.named_scope('refill'):
     held, rows = jax.lax.fori_loop(
         0, jnp.sum(ended), refill_slot, (held, state.rows))
   new = lambda fresh, old: jnp.where(ended, fresh, old)
+  existing = requests.existing
+  done = 0 if existing is None else existing.done[taken]
+  match = 0 if existing is None else existing.match[taken]
   return state.replace(
       served=jnp.minimum(state.served + jnp.sum(ended), count),
       request=new(taken, state.request),
       alive=new(taken < none, state.alive),
       token=new(requests.last_token[taken], state.token),
-      position=new(0, state.position),
-      start=new(state.step, state.start), rows=rows,
-      match=None if state.match is None else new(0, state.match),
-      **{'pool' if shared else 'caches': held})
+      position=new(done, state.position),
+      start=new(state.step - done, state.start), rows=rows,
+      match=None if state.match is None else new(match, state.match),
+      **{name: x for name, x in held._asdict().items() if x is not None})

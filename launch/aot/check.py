@@ -308,7 +308,7 @@ def _turns(made: programs.Programs, name: str) -> dict[str, float]:
       new_prompt=made.writer.sampler.prompts_per_shard / requests,
       prefills=prefills, serve=refills / prefills,
       decode=sampler.steps_per_refill, refill=requests / refills,
-      chunks=float(chunks))
+      chunks=float(chunks), continued=0, unfinished=0)
 
 
 def _prompts_in_use(made: programs.Programs) -> float:

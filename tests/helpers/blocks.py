@@ -55,7 +55,7 @@ def every(*, mark: str | None = None, language: str | None = None,
 def lines(block: Block) -> list[str]:
   """Returns the commands of a block of `sh`, each in one line."""
   return [line for line in block.code.replace('\\\n', ' ').splitlines()
-          if line.strip()]
+          if line.strip() and not line.startswith('#')]
 
 
 @functools.cache

@@ -3,12 +3,14 @@
 import asyncio
 import json
 import math
+import re
 import sys
 import types
 
 import pytest
 
 from jaxrl_llm import rewards, tasks
+from tests.helpers import devices
 
 TOKENIZER = types.SimpleNamespace(
     start='', encode=list, chat=lambda turns: '<chat>')
@@ -247,3 +249,30 @@ def test_a_sum_that_no_float32_has(make):
   verdict, = judged(task, ['x'])
   assert verdict.kind == 'error' and 'reward_weights' in verdict.detail
   assert math.isfinite(verdict.reward)
+
+
+def test_the_examples_of_the_page(tmp_path):
+  """docs/rewards.md: its functions judge rows of the forms that it shows."""
+  page = (devices.ROOT / 'docs/rewards.md').read_text()
+  blocks = re.findall(r'```python\n(.*?)```', page, re.DOTALL)
+  for block in blocks[:-1]:
+    (tmp_path / block.split()[1]).write_text(block)
+  script = {'__name__': 'script'}
+  exec(blocks[-1], script)  # pylint: disable=exec-used
+  messages = dict(script['rows'][0], data_source='own', extra_info={},
+                  reward_model={'ground_truth': '0'})
+  path = tmp_path / 'a.jsonl'
+  for row, functions, want in (
+      ({'problem': '0 + 0 =', 'answer': '0'}, ['my_rewards.py:exact'], 1),
+      # 1 of correct, none of short for 12 tokens, 1 of judged.
+      ({'problem': '0 + 0 =', 'answer': '0'}, [
+          f'several.py:{name}' for name in ('correct', 'short', 'judged')], 2),
+      (messages, ['from_verl.py:reward'], 1)):
+    path.write_text(json.dumps(row))
+    task = tasks.get(
+        'math', TOKENIZER, path=(str(path),), heldout_count=0,
+        reward=tuple(f'{tmp_path}/{name}' for name in functions))
+    verdict, = judged(task, ['therefore: 0'])
+    assert verdict.reward == want and len(verdict.rewards) == len(functions)
+    task.close()
+  assert script['exact']([[dict(content=' 0')]], ['0']) == [1]
