@@ -229,10 +229,10 @@ class Sampler:
     """
     parts, config = self.parts, self.parts.config
     n = config.samples_per_prompt if n is None else n
-    if not len(prompts) or n < 1:
+    if isinstance(prompts, str) or not len(prompts) or n < 1:
       raise ValueError(
-          f'There are {len(prompts)} prompts and n={n}: give at least one '
-          'prompt and n=1.')
+          f'prompts={plain.shown(prompts)}, n={n}: give a list of at least one '
+          'prompt, and n of at least 1.')
     problems = [Problem(i, _text(prompt, i, self.tokenizer), '')
                 for i, prompt in enumerate(prompts)]
     weights, policy_step = self._policy()
@@ -249,16 +249,19 @@ class Sampler:
       call = rollout.SampleCall(
           of_call, rollout.encode(of_call, self.tokenizer, config.max_prompt),
           rollout.requests(local, number, config.max_response))
-      found.append(_samples(problem, rollout.respond(
+      found.append(rollout.respond(
           parts.sample, weights, call, key, sampling, tokenizer=self.tokenizer,
-          processes=parts.processes, policy_step=policy_step), config, heat))
+          processes=parts.processes, policy_step=policy_step))
     self.calls += 1
-    texts = [text for samples in found for text in samples.texts]
-    return jax.tree.map(
-        lambda *x: np.concatenate(x), *(
-            x._replace(texts=None, policy_step=None, temperature=None)
-            for x in found))._replace(
-                texts=texts, policy_step=policy_step, temperature=heat)
+    rollouts, tokens = jax.tree.map(lambda *x: np.concatenate(x), *[
+        (x.rollouts, buffer.tokens_of(
+            x, x.rollouts.length, RolloutTokens(*[None] * 5), config))
+        for x in found])
+    return Samples(
+        [text for x in found for text in x.texts],
+        np.repeat(np.arange(len(prompts)), n), rollouts.tokens,
+        rollouts.length, rollouts.logprobs, rollouts.entropy,
+        rollouts.truncated, tokens, policy_step, heat)
 
   def _policy(self) -> tuple[Any, int]:
     """Returns the weights to sample with, and their optimiser steps."""
@@ -424,7 +427,7 @@ class Learner:
         group=np.array(group, np.int64), trained=batch.trained,
         advantage=batch.advantages, policy_step=batch.policy_step,
         prompt_length=tokens.prompt_length, length=tokens.length,
-        valid=np.ones(rows, bool))
+        generated=tokens.length, valid=np.ones(rows, bool))
 
 
 def save(
@@ -515,6 +518,10 @@ def _changed(
 
 def _text(prompt: Prompt, number: int, tokenizer: Tokenizer) -> str:
   """Returns the text that the model reads."""
+  if not isinstance(prompt, (str, list, tuple)):
+    raise ValueError(
+        f'Prompt {number} is {plain.shown(prompt)}: give a text, or a list of '
+        'messages.')
   if not isinstance(prompt, str):
     if not hasattr(tokenizer, 'chat'):
       raise ValueError(
@@ -526,19 +533,6 @@ def _text(prompt: Prompt, number: int, tokenizer: Tokenizer) -> str:
         f'Prompt {number}, {plain.shown(prompt)}, is no valid text: correct '
         'it.')
   return tokenizer.start + prompt.removeprefix(tokenizer.start)
-
-
-def _samples(
-    prompt: np.ndarray, responses: rollout.Responses, config: ConfigDict,
-    temperature: float) -> Samples:
-  """Returns the samples of one call of the program."""
-  rollouts = responses.rollouts
-  return Samples(
-      responses.texts, prompt, rollouts.tokens, rollouts.length,
-      rollouts.logprobs, rollouts.entropy, rollouts.truncated,
-      buffer.tokens_of(
-          responses, rollouts.length, RolloutTokens(*[None] * 5), config),
-      responses.policy_step, temperature)
 
 
 def _column(name: str, values: Any, rows: int, kind: Any) -> np.ndarray:

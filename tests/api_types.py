@@ -13,6 +13,7 @@ import jaxrl_llm
 from jaxrl_llm.curriculum import uniform
 from jaxrl_llm.ops import advantages, kl, pkpo
 from jaxrl_llm.selection import all_rows
+from jaxrl_llm.tokenizer import Tokenizer
 from jaxrl_llm.types import Curriculum, GroupRequests, RunSizes, Selection
 
 
@@ -41,17 +42,21 @@ def runs() -> None:
   print(jaxrl_llm.run('countdown').steps)  # type: ignore[attr-defined]
 
 
-def own_loop(rows: np.ndarray) -> None:
-  """Calls the parts of a loop of one's own."""
-  sampler = jaxrl_llm.Sampler('tiny', samples_per_prompt=4)
-  learner = jaxrl_llm.Learner(sampler, learning_rate=1e-3)
-  samples = sampler.sample(['1 + 1 ='], 4)
-  print(learner.step(samples.batch(rows))['update/loss'])
+def loop(tokenizer: Tokenizer) -> dict[str, float]:
+  """Calls the four calls."""
+  sampler = jaxrl_llm.Sampler('tiny', tokenizer, max_prompt=8, slots=4)
+  learner = jaxrl_llm.Learner(sampler, learning_rate=1e-5, clip_high=.3)
+  samples = sampler.sample(['1', [{'role': 'user', 'content': '2'}]], 4)
+  batch = samples.batch(np.zeros(8), trained=samples.lengths > 1)
+  extra = jaxrl_llm.load('folder', learner)
+  jaxrl_llm.save('folder', learner, {'step': 1, **(extra or {})})
   jaxrl_llm.Sampler()  # type: ignore[call-arg]
+  jaxrl_llm.Sampler('tiny', 'abc')  # type: ignore[arg-type]
   jaxrl_llm.Learner('tiny')  # type: ignore[arg-type]
-  sampler.sample(1)  # type: ignore[arg-type]
-  sampler.sample(['a'], n='4')  # type: ignore[arg-type]
+  sampler.sample([1])  # type: ignore[list-item]
   learner.step(samples)  # type: ignore[arg-type]
+  jaxrl_llm.save(learner, 'folder')  # type: ignore[arg-type]
+  return learner.step(learner.score(batch))
 
 
 def equations(rewards: jax.Array, where: jax.Array) -> jax.Array:

@@ -231,10 +231,12 @@ def test_a_wrong_option_is_named(call, said):
 
 
 @pytest.mark.parametrize('prompts, said', [
-    ([], 'There are 0 prompts'), (['1', '12'], 'prompt of problem 1 has 2 tok'),
+    ([], r'prompts=\[\], n=8: give a list of at least one prompt'),
+    ('12', 'give a list'), (['1', '12'], 'prompt of problem 1 has 2 tok'),
     (['1', 'x'], "character 'x' of 'x' is not in the alphabet"),
     (['1', '\ud800'], 'Prompt 1, .* is no valid text'),
-    (['1', 5], 'Prompt 1'),
+    ([{'role': 'user', 'content': '1'}], 'Prompt 0 is .*: give a text, or a '
+     'list of messages'),
     ([[{'role': 'user', 'content': '1'}]], 'Prompt 0 is a list of messages, '
      'but the tokeniser has no chat format')])
 def test_a_wrong_prompt_is_named(learner, prompts, said):

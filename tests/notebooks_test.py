@@ -6,13 +6,13 @@ installs.
 
 import importlib.util
 import json
+import os
 import pathlib
 import re
 import subprocess
 import sys
 import sysconfig
 
-import jupyter_client
 import matplotlib.pyplot as plt
 import nbclient
 import nbformat
@@ -33,10 +33,13 @@ PICTURES = {
 # The others run in the tests' process, which costs less.
 IN_A_KERNEL = 'speed.ipynb'
 
-# Steps of the runs in notebooks, and of their warm starts.
+# Shorter runs and warm starts, fewer programs to compile.
 SHORTER = {'    steps=40, ': '    steps=14, ',
            '    steps=30, ': '    steps=8, ',
-           '    steps=500, ': '    steps=25, ',
+           '    steps=500, prompts_per_step=32': (
+               '    steps=20, prompts_per_step=8'),
+           'layers=2, heads=4': 'layers=1, heads=4',
+           'sizes = [4, 8, 16, 32, 64]': 'sizes = [8, 32]',
            'warm_start.update(steps=300, ': 'warm_start.update(steps=100, '}
 
 # What each cell ends with, before its pictures are drawn and closed.
@@ -147,11 +150,18 @@ def test_a_kernel_runs_one_that_trains(tmp_path, monkeypatch):
   nbclient.NotebookClient(
       book, timeout=180, kernel_name='python3',
       resources={'metadata': {'path': str(tmp_path)}}).execute()
+  checked(book, IN_A_KERNEL)
+
+
+def checked(book, name):
+  """Returns the outputs of a notebook, without errors and with its pictures.
+  """
   outputs = [
       output for cell in book.cells for output in cell.get('outputs', ())]
   assert not any(o.output_type == 'error' for o in outputs)
   drawn = sum('image/png' in o.get('data', ()) for o in outputs)
-  assert drawn == PICTURES[IN_A_KERNEL]
+  assert drawn == PICTURES[name]
+  return outputs
 
 
 @pytest.fixture(scope='module')
@@ -173,26 +183,28 @@ def repository(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def fresh(tmp_path_factory):
-  """A kernel of a new environment, which has the package's requirements.
+  """A new environment, and its kernel, with the package's requirements.
 
-  They are those of this environment, but not the package: a folder on the path
-  has no editable installs.
+  They are those of this environment, pip among them, but not the package: a
+  folder on the path has no editable installs.
   """
   folder = tmp_path_factory.mktemp('fresh')
-  subprocess.run([sys.executable, '-m', 'venv', folder], check=True)
+  subprocess.run(
+      [sys.executable, '-m', 'venv', '--without-pip', folder], check=True)
   python = folder / 'bin' / 'python'
   site, = folder.glob('lib/python*/site-packages')
   (site / 'requirements.pth').write_text(sysconfig.get_path('purelib'))
   done = subprocess.run(
       [python, '-c', 'import jax, jaxrl_llm'], cwd=folder, check=False,
-      capture_output=True, text=True)
+      capture_output=True, text=True, env={
+          k: v for k, v in os.environ.items() if k != 'PYTHONPATH'})
   assert "No module named 'jaxrl_llm'" in done.stderr
   kernel = folder / 'kernels' / 'fresh'
   kernel.mkdir(parents=True)
   (kernel / 'kernel.json').write_text(json.dumps(dict(
       argv=[str(python), '-m', 'ipykernel_launcher', '-f', '{connection_file}'],
       display_name='fresh', language='python')))
-  return kernel.parent
+  return folder
 
 
 @pytest.mark.slow
@@ -202,22 +214,17 @@ def test_it_runs_in_a_fresh_environment(
   """As in Colab, with another address. Nothing comes from the network."""
   for variable, value in (
       ('IPYTHONDIR', tmp_path), ('JUPYTER_RUNTIME_DIR', tmp_path),
-      ('PIP_NO_INDEX', 1), ('PIP_NO_BUILD_ISOLATION', 0)):
+      ('JUPYTER_PATH', fresh), ('PIP_NO_INDEX', 1),
+      ('PIP_NO_BUILD_ISOLATION', 0)):
     monkeypatch.setenv(variable, str(value))
   monkeypatch.delenv('PYTHONPATH', raising=False)
   book = nbformat.read(FOLDER / name, as_version=4)
   first = next(cell for cell in book.cells if cell.cell_type == 'code')
   first.source = re.sub('https://[^\']*', repository, first.source)
-  specs = jupyter_client.kernelspec.KernelSpecManager(kernel_dirs=[str(fresh)])
   nbclient.NotebookClient(
-      book, timeout=540, km=jupyter_client.AsyncKernelManager(
-          kernel_name='fresh', kernel_spec_manager=specs),
+      book, timeout=540, kernel_name='fresh',
       resources={'metadata': {'path': str(tmp_path)}}).execute()
-  outputs = [
-      output for cell in book.cells for output in cell.get('outputs', ())]
-  assert not any(o.output_type == 'error' for o in outputs)
-  drawn = sum('image/png' in o.get('data', ()) for o in outputs)
-  assert drawn == PICTURES[name]
+  outputs = checked(book, name)
   if name == 'train.ipynb':
     said = ''.join(o.text for o in outputs if o.output_type == 'stream')
     final, = re.findall(r"'pass@1': {'start': 0.0, 'final': ([\d.]+)}", said)
