@@ -17,6 +17,7 @@ from typing import Callable, NamedTuple
 
 from flax import struct
 import jax
+from jax.experimental import layout
 import jax.numpy as jnp
 
 from jaxrl_llm.models import attention
@@ -275,6 +276,13 @@ def _put(cache, layer, k, v, column):
       for x, *place in zip(cache, new, _COLUMN_AXES)))
 
 
+def _in_order(x: Array) -> Array:
+  """Returns x, whose axes stay in their order in memory."""
+  # A TPU's compiler prefers another order for keys that a chunk computes. It
+  # would convert all slots' keys to it, and back, whenever a slot is refilled.
+  return layout.with_layout_constraint(x, layout.Layout(tuple(range(x.ndim))))
+
+
 def slot_of(cache: Cache, slot: Array, columns: int) -> Cache:
   """Copies one slot, with zeros behind its columns.
 
@@ -284,7 +292,7 @@ def slot_of(cache: Cache, slot: Array, columns: int) -> Cache:
     columns: of the result, no fewer than those of `cache`.
   """
   def part(x, axis, slots):
-    x = jax.lax.dynamic_index_in_dim(x, slot, x.ndim + slots)
+    x = _in_order(jax.lax.dynamic_index_in_dim(x, slot, x.ndim + slots))
     pad = [(0, 0)] * x.ndim
     pad[axis] = 0, columns - x.shape[axis]
     return jnp.pad(x, pad)
@@ -314,6 +322,7 @@ def put_ring(
     ring = x.shape[axis] - prefix
     new = jnp.roll(jax.lax.dynamic_slice_in_dim(
         new, first, ring, x.ndim + axis), start % ring, axis)
+    new = _in_order(new)
     at = [0] * x.ndim
     at[axis], at[slots] = prefix, slot
     return jax.lax.dynamic_update_slice(x, new, at)
