@@ -17,8 +17,10 @@ help:
 	@echo 'make test-quick pure stages alone: a minute'
 	@echo 'make test-cpus  the numeric tests as older processors run them'
 	@echo 'make test-slow  the tests that take minutes each'
+	@echo 'make test-browser  the page of a run in Chromium, which must be installed'
 	@echo 'make fits       compile the pod configs for TPUs, write launch/FITS.md'
-	@echo 'make lint       ruff alone'
+	@echo 'make docs       write the documentation to build/docs/index.html'
+	@echo 'make lint       ruff, and the types of the public functions'
 	@echo 'make clean      remove $(VENV); runs are kept'
 
 train: $(VENV)/base
@@ -70,12 +72,25 @@ test-cpus: $(VENV)/test
 test-slow: $(VENV)/test
 	JAX_PLATFORMS=cpu $(RUN) -m pytest -m slow $(ARGS)
 
+# apt install chromium chromium-driver
+test-browser: $(VENV)/test
+	@command -v chromium > /dev/null && command -v chromedriver > /dev/null || { \
+	  echo 'chromium and chromedriver are needed' >&2; exit 1; }
+	JAX_PLATFORMS=cpu $(RUN) -m pytest -m browser tests/evaluation $(ARGS)
+
 fits: $(VENV)/base
 	$(PIP) install --no-compile -c constraints.txt -e '.[aot]'
 	JAX_PLATFORMS=cpu $(RUN) -m launch.fits
 
+# The variable leaves out an announcement about a later mkdocs.
+docs: $(VENV)/docs
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
+	@echo 'build/docs/index.html; its search needs a server:' \
+	  '$(RUN) -m http.server --directory build/docs'
+
 lint: $(VENV)/test
 	$(RUN) -m ruff check .
+	$(RUN) -m mypy
 
 clean:
 	rm -rf $(VENV)
@@ -100,8 +115,13 @@ $(VENV)/real: $(VENV)/base configs/real/requirements.txt
 	  -r configs/real/requirements.txt
 	@touch $@
 
+$(VENV)/docs: $(VENV)/base
+	$(PIP) install --no-compile -c constraints.txt -e '.[docs]'
+	@touch $@
+
 $(VENV)/test: $(VENV)/base
 	$(PIP) install --no-compile -c constraints.txt -e '.[test]'
 	@touch $@
 
-.PHONY: help train real test test-core test-quick test-cpus test-slow fits lint clean
+.PHONY: help train real test test-core test-quick test-cpus test-slow \
+  test-browser fits docs lint clean

@@ -1,19 +1,39 @@
 """Packaging. Versions known to work together are in constraints.txt."""
 
 import pathlib
+import re
 
 import setuptools
 
+ROOT = pathlib.Path(__file__).parent
+VERSION = re.search(
+    "^__version__ = '(.+?)'", (ROOT / 'jaxrl_llm/__init__.py').read_text(),
+    re.MULTILINE)[1]
+
 setuptools.setup(
     name='jaxrl_llm',
-    version='0.1.0',
+    version=VERSION,
     description='Reinforcement learning of language models in JAX',
-    long_description=pathlib.Path(__file__).with_name('README.md').read_text(),
+    long_description=(ROOT / 'README.md').read_text(),
     long_description_content_type='text/markdown',
     license='Apache-2.0',
     python_requires='>=3.11',
-    package_dir={'': '.'},  # an editable install sees launch and configs
-    packages=setuptools.find_packages(include=['jaxrl_llm', 'jaxrl_llm.*']),
+    package_dir={'': '.'},
+    # Links in jaxrl_llm make the folders configs and launch parts of it, in a
+    # checkout as in a wheel. They are packages without __init__.py.
+    packages=setuptools.find_namespace_packages(
+        include=['jaxrl_llm', 'jaxrl_llm.*'], exclude=['*.__pycache__']),
+    package_data={
+        '': ['py.typed', '*.md', '*.txt'],
+        'jaxrl_llm.evaluation': ['page_files/*']},
+    entry_points={'console_scripts': [
+        'jaxrl-compile-check = jaxrl_llm.launch.compile_check:main',
+        'jaxrl-evaluate = jaxrl_llm.evaluate:main',
+        'jaxrl-export = jaxrl_llm.export:main',
+        'jaxrl-report = jaxrl_llm.evaluation.page:main',
+        'jaxrl-sweep = jaxrl_llm.launch.run:sweep',
+        'jaxrl-train = jaxrl_llm.train:main',
+    ]},
     install_requires=[
         'absl-py',
         'chex',
@@ -37,8 +57,10 @@ setuptools.setup(
     extras_require={
         # The compiler for TPUs, in jax's version, for machines without one.
         'aot': ['jax[tpu]'],
-        'cuda': ['jax[cuda12]'],
+        'cuda12': ['jax[cuda12]'],
+        'cuda13': ['jax[cuda13]'],
         'data': ['datasets', 'pyarrow'],  # Parquet files, sets on the hub
+        'docs': ['latex2mathml', 'mkdocs-material', 'mkdocstrings[python]'],
         'gcs': ['gcsfs'],  # paths of gs://
         'gguf': ['gguf'],  # files of llama.cpp and Ollama
         'notebooks': ['jupyterlab'],
@@ -53,6 +75,7 @@ setuptools.setup(
             'gcsfs',
             'gguf',
             'ipykernel',
+            'mypy',  # checks the types of the public functions
             # Compiles for TPUs; there is no libtpu for other machines.
             'jax[tpu]; sys_platform == "linux" '
             'and platform_machine == "x86_64"',
@@ -63,6 +86,7 @@ setuptools.setup(
             'pytest-xdist',  # two files of tests at a time
             'ruff',
             'scipy',
+            'setuptools',  # lists what a wheel holds
             'torch==2.13.0',  # the losses are compared with TRL's
             'trl==1.16.0',
         ],

@@ -12,7 +12,7 @@ from .35 to .51, the mean over seeds 0, 1, 2.
 benchmarks/results/claims/all_four.md has the run with each method left out.
 """
 
-from configs.speed import countdown
+from jaxrl_llm.configs.speed import countdown
 
 
 def get_config(arg=None):

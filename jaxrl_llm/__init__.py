@@ -7,11 +7,13 @@
 
   if __name__ == '__main__':
     jaxrl_llm.run(
-        'configs/grpo/qwen3_1p7b_math.py', reward_fn=exact,
+        'grpo/qwen3_1p7b_math', reward_fn=exact,
         problems=[{'problem': '1 + 1 =', 'answer': '2'}, ...],
         overrides={'model.hf': 'Qwen/Qwen3-0.6B-Base', 'steps': 100})
 
-The parts can be used alone: see notebooks/loop.py for a loop made of them.
+A loop of one's own is made of four calls, `Sampler`, `Sampler.sample`,
+`Learner.step` and `save` or `load`: see `calls.py`. The parts below them can be
+used alone too: see notebooks/loop.py.
 """
 
 import glob
@@ -19,12 +21,16 @@ import hashlib
 import json
 import os
 import sys
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Callable, Mapping, Sequence, TYPE_CHECKING
 
 from jaxrl_llm import start
 
-__all__ = ('run',)
+if TYPE_CHECKING:
+  from jaxrl_llm.calls import Learner, load, Sampler, save
 
+__all__ = ('Learner', 'Sampler', 'load', 'run', 'save')
+
+__version__ = '0.1.0'  # setup.py reads it here
 
 _TPUS = '/dev/accel*', '/dev/vfio/[0-9]*'  # device files
 
@@ -60,9 +66,13 @@ def _hide_libtpu(devices: Sequence[str] = _TPUS) -> None:
 _hide_libtpu()
 
 
+# (prompts, completions, **columns) -> a number or None for each response.
+Reward = Callable[..., Any]
+
+
 def run(
     config: Any, *,
-    reward_fn: Callable[..., Sequence[float | None]] | None = None,
+    reward_fn: Reward | Sequence[Reward] | None = None,
     problems: Sequence[Mapping[str, Any]] | None = None,
     heldout: Sequence[Mapping[str, Any]] | None = None,
     overrides: Mapping[str, Any] | None = None,
@@ -77,13 +87,14 @@ def run(
   `evaluate` imports the script to find its function.
 
   Args:
-    config: path of a config file, or a config made in code from
-      `jaxrl_llm.config.base()`.
+    config: path of a config file, or the name of one of the package, or a
+      config made in code from `jaxrl_llm.config.base()`.
     reward_fn: `(prompts, completions, **columns) -> [reward or None]`, called
-      by keywords with all responses of a step; see the option `task.reward`.
-      None uses the task's own verifier.
-    problems: training problems, one dictionary of columns each. None reads the
-      files of `task.path`.
+      by keywords with all responses of a step, or several of them; see the
+      options `task.reward` and `task.reward_weights`. None uses the task's own
+      verifier.
+    problems: training problems, one dictionary of columns each, or a data set
+      of Hugging Face's `datasets`. None reads the files of `task.path`.
     heldout: held-out problems. With None, `task.heldout_count` of `problems`
       are held out; if `problems` is None too, `task.heldout` is read.
     overrides: field to value, such as {'steps': 10, 'loss.clip_high': 0.28}.
@@ -121,7 +132,8 @@ def run(
   folder = paths.absolute(config.workdir)
   given: dict[str, Any] = {'workdir': str(folder)}
   if reward_fn is not None:
-    given['task.reward'] = modules.give(reward_fn)
+    given['task.reward'] = _given(
+        (reward_fn,) if callable(reward_fn) else tuple(reward_fn))
   if problems is not None and 'task.heldout' not in changes:
     given['task.heldout'] = ()  # not those that belong to the file's problems
   files = {}
@@ -148,6 +160,17 @@ def run(
   return train.train(config, name)
 
 
+def _given(functions: Sequence[Reward]) -> tuple[str, ...]:
+  """Returns the names of reward functions in the config."""
+  from jaxrl_llm.plugs import modules
+  names = tuple(map(modules.give, functions))
+  if twice := [name for name in names if names.count(name) > 1]:
+    raise ValueError(
+        f'reward_fn has two functions of the name {twice[0]}: define each with '
+        'a name of its own.')
+  return names
+
+
 def _lines(rows: Sequence[Mapping[str, Any]]) -> str:
   """Returns rows as JSON lines."""
   lines = []
@@ -157,9 +180,18 @@ def _lines(rows: Sequence[Mapping[str, Any]]) -> str:
       lines[-1].encode()
     except (TypeError, ValueError) as error:
       raise ValueError(
-          f'Problem {number} is not a dictionary of texts and numbers '
+          f'Problem {number} is not a dictionary of JSON values '
           f'({error}): give its columns.') from None
   return ''.join(lines)
+
+
+def __getattr__(name: str) -> Any:
+  """Imports the four calls when they are first named, since JAX takes seconds.
+  """
+  if name not in __all__:
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+  from jaxrl_llm import calls
+  return getattr(calls, name)
 
 
 start.begin()  # last: a config file may use all of the above

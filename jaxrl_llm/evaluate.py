@@ -164,7 +164,7 @@ def _evaluate(
       collected = responses.collect(
           held.local / 'responses.jsonl', parts, responses.Source(
               params, parts.sampling(temperature=temperature),
-              heldout.noise_key(parts)),
+              heldout.NOISE, step),
           sets, samples=config.eval.samples, display=display,
           gone=_gone(held))
       compiled()

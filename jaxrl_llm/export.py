@@ -225,10 +225,11 @@ def _stops(
     own: tokenizer_lib.ModelTokenizer) -> Any:
   """Returns a tokeniser with what ended the run's responses; may warn."""
   # A task of the user may have an option of this name that means another thing.
-  template = config.task.template if config.task.name == 'math' else ''
+  of_task = templates.stops(templates.make(
+      config.task.template, markup=config.task.markup,
+      system=config.task.system), own) if config.task.name == 'math' else ()
   stops = tokenizer_lib.with_stops(
-      own, [*(templates.stops(template, own) if template else ()),
-            *config.sampling.stop], model.vocab_size)
+      own, [*of_task, *config.sampling.stop], model.vocab_size)
   if texts := getattr(stops, 'stop_texts', ()):
     logging.warning(
         'Responses of the run also ended with %s, which is more than one '

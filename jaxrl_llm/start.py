@@ -6,6 +6,7 @@ cannot be loaded, or that names a file that is not there, ends it at once.
 """
 
 import os
+import pathlib
 import signal
 import sys
 from typing import Any
@@ -17,10 +18,14 @@ _INTERRUPTED = 'Interrupted while the program started; nothing was written.'
 
 def program() -> str | None:
   """Returns the program that Python is about to run, such as 'train'."""
-  if sys.argv[:1] != ['-m']:  # so it is until Python has found the module
+  if sys.argv[:1] == ['-m']:  # so it is until Python has found the module
+    name = sys.orig_argv[sys.orig_argv.index('-m') + 1]
+    found = name.removeprefix('jaxrl_llm.')
+  elif sys.argv and sys.orig_argv[1:] == sys.argv:  # a script
+    name = pathlib.PurePath(sys.argv[0]).name
+    found = name.removeprefix('jaxrl-')
+  else:
     return None
-  name = sys.orig_argv[sys.orig_argv.index('-m') + 1]
-  found = name.removeprefix('jaxrl_llm.')
   return found if found != name and found in (*_PROGRAMS, 'export') else None
 
 
@@ -36,7 +41,8 @@ def begin() -> None:
     # A config file may import the program, which Python then warns of.
     warnings.filterwarnings(
         'ignore', "'jaxrl_llm.* found in sys.modules", RuntimeWarning)
-    at = sys.orig_argv.index('-m') + 2
+    of_module = sys.argv[0] == '-m'
+    at = sys.orig_argv.index('-m') + 2 if of_module else 2
     command_line.begin(sys.orig_argv[at:])
 
 

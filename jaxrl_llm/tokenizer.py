@@ -5,12 +5,15 @@ has one token per character, for small tasks; `ModelTokenizer` is a model's own,
 loaded by transformers. `with_stops` adds what ends a response.
 """
 
+import codecs
+import contextlib
 import dataclasses
 import functools
+import itertools
 import json
 import pathlib
 import re
-from typing import Any, Iterable, Protocol, Sequence
+from typing import Any, Callable, Iterable, Mapping, Protocol, Sequence
 
 _BYTE = re.compile('<0x([0-9A-Fa-f]{2})>')  # a byte in SentencePiece
 # Files of which each folder with a tokeniser has one.
@@ -27,6 +30,8 @@ class Tokenizer(Protocol):
       with it, texts can end a response.
     `special`, its special tokens as they stand in a text.
     `after_answer() -> str`, the text that follows an answer in its chat format.
+    `next_turn(text) -> str`, what follows an answer up to the next: its end, a
+      user's turn, and the start of the answer to it.
 
   Attributes:
     vocab_size: ids are below it.
@@ -190,27 +195,56 @@ class ModelTokenizer:
     known = [piece(name) if name else b'' for name in names]
     return known + [b''] * (size - len(known))
 
-  def chat(self, text: str) -> str:
-    """Formats a user's turn and the start of the answer for the model.
+  def chat(
+      self, turns: str | Sequence[Mapping[str, Any]],
+      tools: Sequence[Mapping[str, Any]] = ()) -> str:
+    """Formats messages and the start of the answer for the model.
+
+    Args:
+      turns: a user's text, or messages with `role` and `content`. If the last
+        one is the assistant's, the answer goes on with it.
+      tools: JSON schemas of the functions that the model may call.
 
     Raises:
-      ValueError: the model has no chat template, or one that fails.
+      ValueError: the model has no chat template, or one that fails or has no
+        place for a system message.
     """
     if not self._own.chat_template:
       raise ValueError(
           f'The tokeniser of {self.folder} has no format for chats: set '
           'config.task.template=question, or another that --help names.')
+    messages = [dict(role='user', content=turns)] if (
+        isinstance(turns, str)) else turns
     try:
-      return self._formatted(text)
+      text = self._formatted(messages, tools=tools)
     except Exception as error:  # a template may raise anything
-      line = f', line {error.lineno}' if hasattr(error, 'lineno') else ''
-      file = self.folder / 'chat_template.jinja'
-      where = f'{file}{line}' if file.exists() else (
-          f'chat_template{line}, in {self.folder / "tokenizer_config.json"}')
-      raise ValueError(
-          f'The chat template fails ({type(error).__name__}: '
-          f'{_first_line(error)}): correct {where}; or set '
-          'config.task.template to another format.') from None
+      raise ValueError(self._chat_fault(messages, error)) from None
+    for message in messages:
+      if message['role'] == 'system' and message['content'].strip() not in text:
+        raise ValueError(self._no_system('it leaves it out'))
+    return text
+
+  def _chat_fault(
+      self, messages: Sequence[Mapping[str, Any]], error: Exception) -> str:
+    """Returns the sentence about a chat template that fails."""
+    reason = f'{type(error).__name__}: {_first_line(error)}'
+    others = [m for m in messages if m['role'] != 'system']
+    if 0 < len(others) < len(messages):
+      with contextlib.suppress(Exception):
+        self._formatted(others)
+        return self._no_system(reason)
+    line = f', line {error.lineno}' if hasattr(error, 'lineno') else ''
+    file = self.folder / 'chat_template.jinja'
+    where = f'{file}{line}' if file.exists() else (
+        f'chat_template{line}, in {self.folder / "tokenizer_config.json"}')
+    return (f'The chat template fails ({reason}): correct {where}; or set '
+            'config.task.template to another format.')
+
+  def _no_system(self, reason: str) -> str:
+    return (
+        f'The chat template of {self.folder} takes no system message '
+        f"({reason}): put the message's text into task.template, or into the "
+        'first message of the user.')
 
   def after_answer(self) -> str:
     """Returns the text that follows an answer in a chat; '' if none is known.
@@ -219,7 +253,9 @@ class ModelTokenizer:
     """
     for turns in _TURNS, _TURNS[:2]:
       try:
-        text = self._formatted(*turns, prompt=False)
+        text = self._formatted([
+            dict(role=('user', 'assistant')[i % 2], content=turn)
+            for i, turn in enumerate(turns)], prompt=False)
       except Exception:  # not all templates take such turns
         continue
       _, found, after = text.partition(_TURNS[1])
@@ -227,13 +263,50 @@ class ModelTokenizer:
         return after.partition(_TURNS[2])[0]
     return ''
 
-  def _formatted(self, *turns: str, prompt: bool = True) -> str:
-    """Formats turns of user and assistant by the chat template."""
+  def next_turn(
+      self, text: str, role: str = 'user',
+      tools: Sequence[Mapping[str, Any]] = ()) -> str:
+    """Returns what the chat template writes between two answers.
+
+    Args:
+      text: the turn between them.
+      role: whose turn it is.
+      tools: those of `chat`.
+
+    Raises:
+      ValueError: the template fails, or changes what stood before.
+    """
+    question, answer, _ = _TURNS
+    before = self.chat(question, tools) + answer
+    try:
+      whole = self._formatted([
+          dict(role='user', content=question),
+          dict(role='assistant', content=answer),
+          dict(role=role, content=text)], tools=tools)
+    except Exception as error:  # a template may raise anything
+      raise ValueError(
+          f'The chat template of {self.folder} has no second turn '
+          f'({type(error).__name__}: {_first_line(error)}): set '
+          'task.markup=none.') from None
+    if not whole.startswith(before):
+      raise ValueError(
+          f'The chat template of {self.folder} changes earlier turns when one '
+          'is added, such as reasoning that it removes. What a model has read '
+          'and written must stay as it was: choose another model or template, '
+          'or set task.markup=none.')
+    return whole[len(before):]
+
+  def _formatted(
+      self, messages: Sequence[Mapping[str, Any]], prompt: bool = True,
+      tools: Sequence[Mapping[str, Any]] = ()) -> str:
+    """Formats messages by the chat template, for an answer with `prompt`."""
+    goes_on = prompt and messages[-1]['role'] == 'assistant'
     # Llama's templates insert today's date; this is their default.
     return self._own.apply_chat_template(
-        [{'role': ('user', 'assistant')[i % 2], 'content': text}
-         for i, text in enumerate(turns)], tokenize=False,
-        add_generation_prompt=prompt, date_string='26 Jul 2024')
+        [*messages], tools=[*tools] or None, tokenize=False,
+        add_generation_prompt=prompt and (
+            not goes_on), continue_final_message=goes_on,
+        date_string='26 Jul 2024')
 
 
 class WithStops:
@@ -318,6 +391,47 @@ def with_stops(
           f'The text {text[:60]!r} cannot end a response, since the tokeniser '
           'cannot spell it: leave it out of sampling.stop.')
   return made
+
+
+def characters(
+    tokenizer: Tokenizer, ids: Sequence[int], text: str,
+    size: int) -> list[int] | None:
+  """Returns how many characters of a decoded text each id has written.
+
+  A character of several ids counts for the last of them; ids behind the text,
+  such as a stop token, have none.
+
+  Args:
+    tokenizer: it decoded the text.
+    ids: [T], or the first ones of a response.
+    text: what they decode to, perhaps without its end, or with more behind.
+    size: of the model's vocabulary; ids are below it.
+
+  Returns:
+    [T] counts; None if the tokeniser does not say what its ids spell, or spells
+    another text.
+  """
+  if not hasattr(tokenizer, 'pieces'):
+    return None
+  known = _pieces(tokenizer.pieces, size)
+  decoder = codecs.getincrementaldecoder('utf8')('replace')
+  parts = [decoder.decode(known[i]) for i in ids]
+  spelled = ''.join(parts)
+  # SentencePiece writes a space before the first word, which decoding drops.
+  dropped = int(spelled[:1] == ' ' and text[:1] != ' ')
+  both = min(len(spelled) - dropped, len(text))
+  if spelled[dropped:dropped + both] != text[:both]:
+    return None
+  ends = [min(max(end - dropped, 0), len(text)) for end in itertools.accumulate(
+      map(len, parts))]
+  return [end - start for start, end in zip([0, *ends], ends)]
+
+
+@functools.lru_cache(4)
+def _pieces(pieces: Callable[[int], list[bytes]], size: int) -> list[bytes]:
+  """Returns `pieces(size)`, which takes long for a large vocabulary."""
+  # A method is known by its object's identity: the object may have no hash.
+  return pieces(size)
 
 
 @functools.cache

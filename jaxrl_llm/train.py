@@ -28,9 +28,17 @@ import rich
 
 from jaxrl_llm import checkpoint, phases, rewards, schedules, sharding
 from jaxrl_llm import config as config_lib
-from jaxrl_llm.evaluation import heldout
+from jaxrl_llm.evaluation import heldout, page
 from jaxrl_llm.host import buffer as buffer_lib
-from jaxrl_llm.host import build, choices, rollout, rounds, stages, warm_start
+from jaxrl_llm.host import (
+  build,
+  choices,
+  rollout,
+  rounds,
+  stages,
+  turns,
+  warm_start,
+)
 from jaxrl_llm.host import programs as programs_lib
 from jaxrl_llm.host.state import complete, digests, Fixed, init_state, RunState
 from jaxrl_llm.learner.advantages import WaveSignal
@@ -44,6 +52,7 @@ from jaxrl_llm.monitoring import (
   summary,
   timing,
 )
+from jaxrl_llm.monitoring import health as health_lib
 from jaxrl_llm.sharding import cpu, distributed
 from jaxrl_llm.storage import workdir as workdir_lib
 from jaxrl_llm.types import (
@@ -90,7 +99,9 @@ def take_step(
       state.step + 1, state.rounds + len(absorbed.batches), learned.learners,
       absorbed.curriculum, learned.selection, buffer, absorbed.in_flight,
       solved)
-  report = _report(parts, state, fixed, wave, absorbed, learned)
+  report = _report(
+      parts, state, fixed, _with_scores(wave, absorbed, tokens), absorbed,
+      learned)
   parts.processes.channel.agree(digests(state), f'after step {state.step}')
   return state, report
 
@@ -124,16 +135,15 @@ def sample(
             fixed.frozen[writer.player]))
 
   with timer('sample'):
-    step = parts.replicate(np.uint32(state.step))
-    responses = rollout.respond(
-        parts.sample, weights, call, parts.step_key(step), fixed.sampling,
-        tokenizer=task.tokenizer, processes=parts.processes,
-        policy_step=int(jax.device_get(state.learner.step)))
+    responses, submit = turns.respond(
+        parts, call, turns.Sampling(
+            parts.sample, weights, fixed.sampling, state.step,
+            int(jax.device_get(state.learner.step)), state.step))
   del weights  # The update needs their room.
 
   # The user's code may use JAX as it likes.
   with timer('verify'), jax.transfer_guard('allow'):
-    judged = rollout.submit(task, responses, parts.processes)()
+    judged = submit()()
     rollout.check(judged, responses)
     parts.processes.channel.check()
 
@@ -323,6 +333,24 @@ def _learning(parts: build.Parts, fixed: Fixed) -> rounds.Learning:
       parts.processes)
 
 
+def _with_scores(
+    wave: buffer_lib.Wave, absorbed: Absorbed,
+    tokens: RolloutTokens) -> buffer_lib.Wave:
+  """Returns the step's wave with the old log-probs that were computed.
+
+  With a lag, it is the last one in flight; else it is the end of the table.
+  """
+  rows, first = len(wave.rows.table.group), 0
+  if absorbed.in_flight:
+    tokens = absorbed.in_flight[-1].rows.tokens
+  else:
+    first = len(absorbed.table.group) - rows
+  old = tokens.old_logprobs
+  return wave._replace(rows=wave.rows._replace(
+      tokens=wave.rows.tokens._replace(
+          old_logprobs=None if old is None else old[first:first + rows])))
+
+
 def _report(
     parts: build.Parts, state: RunState, fixed: Fixed, wave: buffer_lib.Wave,
     absorbed: Absorbed, learned: rounds.Outcome) -> step_metrics.Report:
@@ -404,7 +432,7 @@ class Output(NamedTuple):
 
 @dataclasses.dataclass
 class Notes:
-  """Content of a checkpoint beside the state, JSON-able.
+  """What a run knows beside its state. A checkpoint keeps it, JSON-able.
 
   Attributes:
     start: estimates of the evaluation before the first step; None before it.
@@ -412,10 +440,13 @@ class Notes:
     due: output of the last step while its hooks have not run. A run that ends
       between a step and its hooks does them when it goes on, so that no row or
       evaluation is lost.
+    health: of the rows that were written, from which a run that goes on
+      computes it again.
   """
   start: dict[str, float] | None = None
   latest: dict[str, float] | None = None
   due: Output | None = None
+  health: health_lib.Health = health_lib.Health()
 
 
 class Run(NamedTuple):
@@ -460,6 +491,9 @@ def _run(
       count_compiles = compiles.first(display.note)
       _announce(parts, display)
       state, fixed, notes = _begin(parts, restored, display)
+      if distributed.first():
+        notes.health = health_lib.after(notes.health, metrics.read(
+            workdir.local / 'metrics.jsonl'))
       state = _loop(Run(
           parts, fixed, files, notes, display,
           # It may be measured, which is no part of the first step.
@@ -472,13 +506,18 @@ def _run(
     return {}
   summary.check(state.step, state.rounds)
   result = summary.summary(
-      notes.start, notes.latest, time.monotonic() - began, state.step, compiled)
+      notes.start, notes.latest, time.monotonic() - began, state.step, compiled,
+      notes.health.symptoms)
   line, fault = summary.end(workdir, result, name, checkpoint.whole_steps(
       workdir.path / 'checkpoints'))
+  if config.log.report and page.at_end(workdir.local, workdir.path):
+    line += f', {page.FILE}'
   if config.log.display:
     rich.print(progress.results(notes.start, notes.latest))
     if said := parts.stages.curriculum.summary(state.curriculum):
       print(said)
+  for symptom in notes.health.symptoms:
+    print(f'Doubtful since step {symptom.step}: {symptom.text}')
   print(line)
   if fault:
     raise OSError(fault)
@@ -619,7 +658,7 @@ def _after_step(run: Run, state: RunState) -> None:
   # A checkpoint of this moment on must not have them done twice.
   run.notes.due = None
   _save_if_due(run, state, estimates or {})
-  _show(run, state.step, output)
+  _show(run, state.step, output, evaluated=estimates is not None)
 
 
 def _evaluate(run: Run, state: RunState) -> dict[str, float] | None:
@@ -630,7 +669,7 @@ def _evaluate(run: Run, state: RunState) -> dict[str, float] | None:
     return None
   notes.latest = heldout.evaluate(
       run.parts, run.parts.programs.policy.to_sampling(
-          state.learner.params, run.fixed.frozen[0]))
+          state.learner.params, run.fixed.frozen[0]), state.step)
   if not state.step:
     notes.start = notes.latest
   run.timer.take()  # An evaluation is no part of the next step.
@@ -639,11 +678,20 @@ def _evaluate(run: Run, state: RunState) -> dict[str, float] | None:
 
 
 def _log(run: Run, step: int, output: Output, *, evaluated: bool) -> None:
-  """Writes metrics and samples of a step, of every one with an evaluation."""
-  config = run.parts.config
+  """Writes metrics and samples of a step, of every one with an evaluation.
+
+  Warns of what the metrics show. It says the same in a run that goes on, since
+  that reads the same rows.
+  """
+  config, notes = run.parts.config, run.notes
   if evaluated or schedules.due(step, config.log.every, config.steps):
     run.files.writer.write(step, output.row)
     run.files.writer.samples(output.records)
+    known = len(notes.health.symptoms)
+    notes.health = health_lib.after(
+        notes.health, [{'step': step, **output.row}])
+    for symptom in notes.health.symptoms[known:]:
+      run.display.say(f'Step {step}, a warning: {symptom.text}')
 
 
 def _save_if_due(
@@ -659,10 +707,14 @@ def _save_if_due(
     _save(run, state, estimates.get('mean'), again)
 
 
-def _show(run: Run, step: int, output: Output) -> None:
-  """Shows a step that this process has done."""
+def _show(run: Run, step: int, output: Output, *, evaluated: bool) -> None:
+  """Shows a step that this process has done; with an evaluation, a group too.
+  """
   if step and run.resumed != step:
-    run.display.update(step, output.row, output.sample)
+    run.display.update(step, output.row, output.sample, health_lib.trends(
+        run.notes.health, run.notes.start))
+    if evaluated and output.records:
+      run.display.show(progress.completions(output.records))
 
 
 def _save(

@@ -93,6 +93,8 @@ class Rollouts:
       has none, since it went through no layer: 0, as behind it.
     match: [R] int32 or None, state of the automaton of the stop texts after
       the response, if requests continue.
+    generated: [R, T] bool or None, tokens that the model wrote, of responses
+      with turns; the others are observations. None: all up to `length`.
 
   The tokens of a request that exist already count in `length`; all arrays
   [R, T] are 0 in their columns.
@@ -110,6 +112,7 @@ class Rollouts:
   top_logprobs: Optional[Array] = None
   experts: Optional[Array] = None
   match: Optional[Array] = None
+  generated: Optional[Array] = None
 
 
 @struct.dataclass
@@ -175,6 +178,7 @@ class RolloutTokens(NamedTuple):
     actor_logprobs: [C, T] float32 or None, under the actor that wrote them, if
       it is another model.
     experts: [C, S, E] unsigned or None, experts that the sampler chose.
+    generated: [C, T] bool or None, tokens that the model wrote; None: all.
   """
   prompt: np.ndarray
   prompt_length: np.ndarray
@@ -188,6 +192,7 @@ class RolloutTokens(NamedTuple):
   z: Optional[np.ndarray] = None
   actor_logprobs: Optional[np.ndarray] = None
   experts: Optional[np.ndarray] = None
+  generated: Optional[np.ndarray] = None
 
 
 class Table(NamedTuple):
@@ -206,6 +211,8 @@ class Table(NamedTuple):
     valid: [C] bool, False if the verification failed.
     prompt_length: [C] int32, tokens of the prompt.
     length: [C] int32, tokens of the response.
+    generated: [C] int32, how many of them the model wrote; all but those of
+      observations.
     truncated: [C] bool.
     trained: [C] bool, whether its tokens count in the loss.
     advantage: [C] float32; NaN before its round.
@@ -222,6 +229,9 @@ class Table(NamedTuple):
     probe: [C] bool, whether it belongs to an unbiased sample of its problem's
       responses. Metrics use these rows alone.
     shard: [C] int32, data shard that sampled it; its processes have the tokens.
+    rewards: [C, K] float32 or None, rewards of several functions, of which
+      `reward` is made; NaN where one does not count. None unless the advantage
+      takes them.
   """
   group: np.ndarray
   sample: np.ndarray
@@ -231,6 +241,7 @@ class Table(NamedTuple):
   valid: np.ndarray
   prompt_length: np.ndarray
   length: np.ndarray
+  generated: np.ndarray
   truncated: np.ndarray
   trained: np.ndarray
   advantage: np.ndarray
@@ -242,6 +253,7 @@ class Table(NamedTuple):
   round: np.ndarray
   probe: np.ndarray
   shard: np.ndarray
+  rewards: Optional[np.ndarray] = None
 
 
 class NoSignalError(ValueError):
@@ -265,7 +277,7 @@ class GroupRequests(NamedTuple):
   group: np.ndarray
   problem: np.ndarray
   first: np.ndarray
-  count: np.ndarray
+  count: np.ndarray  # type: ignore[assignment]
   probe: np.ndarray
 
 

@@ -6,7 +6,7 @@ import shlex
 import subprocess
 import tarfile
 
-from launch import gcloud
+from jaxrl_llm.launch import gcloud
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 

@@ -1,13 +1,13 @@
 r"""Checks whether a job fits a TPU slice and estimates its time; needs no TPU.
 
-  pip install -e '.[aot]'
-  python launch/compile_check.py --config=configs/pkpo/gemma2_2b_math.py \
+  pip install 'jaxrl_llm[aot]'
+  python -m jaxrl_llm.launch.compile_check --config=pkpo/gemma2_2b_math \
       --topology=v5e:16x8
 
 Compiles the programs of a training step from shapes alone, ahead of time; reads
 neither weights nor data, so `auto` buckets are none: the full length, which
 needs most memory. Prints the memory of each chip by part, the collectives, and
-an estimate of the time of each phase.
+an estimate of the time of each phase. `jaxrl-compile-check` is the same.
 
 Exit codes: 0 if the job fits; 1 if it does not, with a sentence that names the
 field to change, or if its decode loop has a fault, with a sentence that names
@@ -36,8 +36,8 @@ os.environ['JAX_PLATFORMS'] = 'cpu'  # even beside a run on the accelerator
 import jax
 
 from jaxrl_llm import config as config_lib
+from jaxrl_llm.launch.aot import check, chips, report, search
 from jaxrl_llm.plugs import modules
-from launch.aot import check, chips, report, search
 
 
 def parse(
@@ -48,7 +48,8 @@ def parse(
     SystemExit: an argument is wrong or missing; one line goes to stderr.
   """
   parser = argparse.ArgumentParser(
-      usage='python launch/compile_check.py --config=FILE.py [OPTIONS]',
+      usage='python -m jaxrl_llm.launch.compile_check --config=FILE.py '
+      '[OPTIONS]',
       description=__doc__, allow_abbrev=False,
       formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('--config', required=True, help='FILE.py or FILE.py:ARG')

@@ -3,7 +3,7 @@
 import shlex
 from typing import NamedTuple
 
-from launch import commands
+from jaxrl_llm.launch import commands
 
 CODE = 'jaxrl_llm.tgz'  # on each worker
 SECRETS = '.jaxrl_llm_env'

@@ -13,7 +13,7 @@ import threading
 import time
 from typing import Callable, Iterator, NamedTuple, Sequence
 
-from launch import archive, gcloud
+from jaxrl_llm.launch import archive, gcloud
 
 _GONE = ('PREEMPTED', 'TERMINATED', 'FAILED', 'SUSPENDED', 'STOPPED', '')
 _GOING = ('DELETING', 'STOPPING')

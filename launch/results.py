@@ -10,6 +10,7 @@ from rich import box, console
 from rich import table as rich_table
 
 from jaxrl_llm import config as config_lib
+from jaxrl_llm.monitoring import health
 
 Logged = Sequence[Mapping[str, Any]]  # rows of a trial's metrics.jsonl
 
@@ -20,7 +21,8 @@ def rows_of(
   """Returns the rows of the final table, each a dictionary of column to text.
 
   The columns are the trial's number, the fields that differ between trials,
-  the state, the last step, and each metric's last and best (highest) value.
+  the state, the last step, and each metric's last and best (highest) value;
+  and the kinds of warnings about a trial that looks sick.
   Trials that differ only in their seed also get a row of means and standard
   deviations.
 
@@ -42,10 +44,12 @@ def rows_of(
       values = [row[metric] for row in steps if row.get(metric) is not None]
       if values:
         numbers |= {metric: values[-1], f'{metric} best': max(values)}
+    doubts = dict.fromkeys(one.kind for one in health.warnings(steps))
     rows.append({
         'trial': str(i), **fields, 'state': state.partition(':')[0],
         'step': str(steps[-1].get('step', '')) if steps else '',
-        **{k: f'{v:.4g}' for k, v in numbers.items()}})
+        **{k: f'{v:.4g}' for k, v in numbers.items()},
+        **({'doubts': ', '.join(doubts)} if doubts else {})})
     groups[tuple((k, v) for k, v in fields.items() if k != 'seed')].append(
         numbers)
   for fields, members in groups.items():

@@ -1,14 +1,14 @@
 r"""Runs a config, or every trial of its sweep, on this machine.
 
-  python launch/run.py --config=configs/countdown.py --sweep \
+  python -m jaxrl_llm.launch.run --config=countdown --sweep \
       --workdir=runs/sweep --parallel=2 --config.steps=100
 
-With `--sweep`, the trials come from the config's `get_hyper`; `--config.x=y`
-sets a field for all of them. Each trial is a process with its own folder, and
-its output goes to log.txt there. The same command, run again, skips finished
-trials and resumes the others. `--dry_run` only prints the commands. At the end,
-a table shows the results; that of a sweep is also in sweep.md beside the
-trials.
+With `--sweep`, which the program `jaxrl-sweep` adds by itself, the trials come
+from the config's `get_hyper`; `--config.x=y` sets a field for all of them. Each
+trial is a process with its own folder, and its output goes to log.txt there.
+The same command, run again, skips finished trials and resumes the others.
+`--dry_run` only prints the commands. At the end, a table shows the results;
+that of a sweep is also in sweep.md beside the trials.
 """
 
 import argparse
@@ -31,10 +31,10 @@ from rich import console
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.config import files as config_files
 from jaxrl_llm.host import stages
+from jaxrl_llm.launch import commands, hyper, results
 from jaxrl_llm.monitoring import metrics as metrics_lib
 from jaxrl_llm.plugs import modules
 from jaxrl_llm.storage import paths
-from launch import commands, hyper, results
 
 _MARGIN = 5.0  # seconds after which a trial that did not stop is killed
 _show = console.Console(highlight=False, markup=False, soft_wrap=True).print
@@ -247,7 +247,7 @@ def _failure(trial: Trial, error: Exception) -> str:
 
 def _parser() -> argparse.ArgumentParser:
   parser = argparse.ArgumentParser(
-      usage='python launch/run.py --config=FILE.py [OPTIONS]',
+      usage='python -m jaxrl_llm.launch.run --config=FILE.py [OPTIONS]',
       description=__doc__, allow_abbrev=False,
       formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('--config', required=True, help='FILE.py or FILE.py:ARG')
@@ -348,6 +348,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     _show(f'{error}')
     return 1
   return int(any(state != 'done' for state in states))
+
+
+def sweep() -> int:
+  """Runs the command line of `jaxrl-sweep`; returns the exit code."""
+  return main(['--sweep', *sys.argv[1:]])
 
 
 if __name__ == '__main__':

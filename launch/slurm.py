@@ -1,6 +1,6 @@
 r"""Writes the SLURM batch script that runs a config on several hosts.
 
-  python launch/slurm.py --config=configs/grpo/qwen3_1p7b_math.py \
+  python -m jaxrl_llm.launch.slurm --config=grpo/qwen3_1p7b_math \
       --workdir=/shared/math --nodes=2 --gpus_per_node=8 > math.sbatch
   sbatch math.sbatch
 
@@ -22,7 +22,7 @@ from ml_collections import ConfigDict
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.host import stages
-from launch import commands
+from jaxrl_llm.launch import commands
 
 
 def script(
@@ -65,8 +65,8 @@ exit $code
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line; returns the exit code."""
   parser = argparse.ArgumentParser(
-      usage='python launch/slurm.py --config=FILE.py --workdir=FOLDER '
-      '[OPTIONS]', description=__doc__, allow_abbrev=False,
+      usage='python -m jaxrl_llm.launch.slurm --config=FILE.py '
+      '--workdir=FOLDER [OPTIONS]', description=__doc__, allow_abbrev=False,
       formatter_class=argparse.RawDescriptionHelpFormatter)
   add = parser.add_argument
   add('--config', required=True, help='FILE.py or FILE.py:ARG')

@@ -3,12 +3,13 @@ r"""Runs a config on a TPU slice: makes its VM, sends the code, streams the log.
   python launch/tpu_pod.py --name=math --zone=us-west4-a --type=v5litepod-128 \
       --config=configs/pkpo/gemma2_2b_math.py --workdir=gs://bucket/math --spot
 
-Needs `gcloud`, signed in. Every worker of the slice runs the training program;
-they find each other. A preempted VM is made again, and the run goes on from its
-last checkpoint, so the workdir must be one that all workers share and that
-outlives them. At the end the VM is deleted, unless `--keep` is given or
-deletion fails: then the last line says so and how to delete it. `--status`
-shows the VMs of a zone. `--dry_run` prints the commands.
+Needs a checkout, whose code it sends, and `gcloud`, signed in. Every worker of
+the slice runs the training program; they find each other. A preempted VM is
+made again, and the run goes on from its last checkpoint, so the workdir must be
+one that all workers share and that outlives them. At the end the VM is deleted,
+unless `--keep` is given or deletion fails: then the last line says so and how
+to delete it. `--status` shows the VMs of a zone. `--dry_run` prints the
+commands.
 """
 
 import argparse
@@ -29,9 +30,10 @@ from rich import box, console
 from rich import table as rich_table
 
 from jaxrl_llm import config as config_lib
+from jaxrl_llm.config import files as config_files
 from jaxrl_llm.host import stages
-from launch import archive, commands, gcloud, pod
-from launch.pod import show
+from jaxrl_llm.launch import archive, commands, gcloud, pod
+from jaxrl_llm.launch.pod import show
 
 _ENDS = signal.SIGTERM, signal.SIGHUP
 
@@ -148,12 +150,17 @@ def _in_repository(spec: str) -> tuple[str, tuple[str, ...]]:
   """Returns a config as the workers name it, and the file that they need.
 
   Raises:
-    ValueError: the file is not in the repository, which is what they get.
+    ValueError: the file is not in the repository, which is what they get; or
+      this is no repository.
   """
+  if not (archive.ROOT / 'setup.py').exists():
+    raise ValueError(
+        'tpu_pod sends a checkout to the workers, and this is an installed '
+        'package: start launch/tpu_pod.py in a clone of the repository.')
   if '://' in spec:
     return spec, ()
   path, colon, arg = spec.partition(':')
-  path = pathlib.Path(path).expanduser().resolve()
+  path = config_files.existing(path).resolve()
   if not path.is_relative_to(archive.ROOT):
     raise ValueError(
         f'--config={spec} must be below {archive.ROOT}, which the workers get: '

@@ -31,7 +31,10 @@ import sys
 from typing import Any, Sequence
 import zlib
 
-_ROOT = pathlib.Path(__file__).resolve().parents[1]
+_HERE = pathlib.Path(__file__).resolve().parent
+# In a checkout; an installed package is found without it.
+_PATH = ({'PYTHONPATH': str(_HERE.parent)}
+         if (_HERE.parent / 'jaxrl_llm').exists() else {})
 _POD_GRACE = 3600  # seconds in which a TPU slice is saved and deleted
 
 
@@ -53,11 +56,12 @@ def work_units(
   for number, trial in enumerate(trials):
     if trial['finished']:
       continue
-    units[number] = ['-m', 'launch.run', *rest, f'--trial={number}']
+    units[number] = ['-m', 'jaxrl_llm.launch.run', *rest, f'--trial={number}']
     if tpu:
       units[number] += [f'--grace={_POD_GRACE}', '--program=' + shlex.join([
-          python, '-m', 'launch.tpu_pod', f'--name={vm_name(trial["folder"])}',
-          f'--zone={zone}', f'--type={tpu}', *pod])]
+          python, '-m', 'jaxrl_llm.launch.tpu_pod',
+          f'--name={vm_name(trial["folder"])}', f'--zone={zone}',
+          f'--type={tpu}', *pod])]
   return units
 
 
@@ -120,7 +124,7 @@ async def _run(
         return
       job = xm.Job(
           executable=executable, executor=executor, args=[*argv, '--attached'],
-          env_vars={'PYTHONPATH': str(_ROOT)})
+          env_vars=_PATH)
       unit = await experiment.add(job)
       try:
         await unit.wait_until_complete()
@@ -159,7 +163,7 @@ def _experiment(
 def _parse(
     argv: Sequence[str]) -> tuple[argparse.Namespace, list[str], list[str]]:
   parser = argparse.ArgumentParser(
-      usage='xm/bin/python launch/xm.py --config=FILE.py [OPTIONS]',
+      usage=f'xm/bin/python {_HERE}/xm.py --config=FILE.py [OPTIONS]',
       description=__doc__, allow_abbrev=False,
       formatter_class=argparse.RawDescriptionHelpFormatter)
   add = parser.add_argument
@@ -212,20 +216,20 @@ def _launch(
       sys.stderr.write(
           'XManager is not installed. It needs an environment of its own: '
           'python3 -m venv xm && xm/bin/pip install -c '
-          'launch/xm_constraints.txt xmanager, then xm/bin/python '
-          'launch/xm.py. Or use launch/run.py.\n')
+          f'{_HERE}/xm_constraints.txt xmanager, then xm/bin/python '
+          f'{_HERE}/xm.py. Or use python -m jaxrl_llm.launch.run.\n')
       return 2
   python = os.path.abspath(args.python)
-  env = {**os.environ, 'PYTHONPATH': str(_ROOT)}
+  env = {**os.environ, **_PATH}
   try:
     found = subprocess.run(
-        [python, '-m', 'launch.run', *rest, '--list'], env=env,
+        [python, '-m', 'jaxrl_llm.launch.run', *rest, '--list'], env=env,
         stdout=subprocess.PIPE, text=True,
         start_new_session=True)  # An interrupt is for this process.
   except OSError as error:
     sys.stderr.write(
-        f'--python={args.python}: {error.strerror}: run make train once, or '
-        'name the Python that has this package.\n')
+        f'--python={args.python}: {error.strerror}: name the Python that has '
+        'this package.\n')
     return 2
   if found.returncode:
     return found.returncode
@@ -249,7 +253,7 @@ def _launch(
   if args.sweep:
     # The table of results; nothing is left to run.
     return subprocess.run(
-        [python, '-m', 'launch.run', *rest], env=env).returncode if (
+        [python, '-m', 'jaxrl_llm.launch.run', *rest], env=env).returncode if (
             not failures) else 1
   return int(bool(failures))
 

@@ -25,7 +25,7 @@ def program(monkeypatch, capsys, *argv):
 
 @pytest.mark.parametrize('args, words', [
     (['steps=many'], ['steps=many', '(int)']),
-    (['learning_rate=1'], ['did you mean optimizer.learning_rate?']),
+    (['learning_rate=1'], ['use optimizer.learning_rate']),
     (['samples_per_prompt=1'],
      ['samples_per_prompt=1', 'advantage=grpo', 'advantage=reinforce']),
     (['samples_per_prompt=1', 'advantage=rloo'],

@@ -10,11 +10,11 @@ import re
 
 import pytest
 
-from configs.papers import parts, text, values
 from jaxrl_llm import config
 from jaxrl_llm.config import files as config_files
 from jaxrl_llm.config.table import table
-from launch import hyper
+from jaxrl_llm.configs.papers import parts, text, values
+from jaxrl_llm.launch import hyper
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # What a run's own choice is in every experiment.

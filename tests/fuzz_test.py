@@ -20,7 +20,7 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm import evaluate, export, tokenizer, train
 from jaxrl_llm.config import table as table_lib
 from jaxrl_llm.host import build
-from launch import run
+from jaxrl_llm.launch import run
 from tests.helpers import tiny_hf
 
 SEED = 100 * int(os.environ.get('FUZZ_SEED', '0'))

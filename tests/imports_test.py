@@ -35,11 +35,12 @@ ALLOWED = {
     'plugs': {'rewards', 'schedules'},
     'monitoring': {
         'host', 'models', 'phases', 'rewards', 'sharding', 'start', 'storage',
-        'types'},
+        'tokenizer', 'types'},
+    'environments': {'plugs', 'rewards', 'tasks', 'tokenizer'},
     'host': {
-        'checkpoint', 'config', 'learner', 'models', 'ops', 'phases',
-        'plugs', 'rewards', 'sampling', 'schedules', 'sharding', 'storage',
-        'tasks', 'tokenizer', 'types'},
+        'checkpoint', 'config', 'environments', 'learner', 'models', 'ops',
+        'phases', 'plugs', 'rewards', 'sampling', 'schedules', 'sharding',
+        'storage', 'tasks', 'tokenizer', 'types'},
     'evaluation': {
         'checkpoint', 'config', 'host', 'models', 'monitoring', 'phases',
         'rewards', 'sampling', 'storage', 'tasks'},
@@ -123,7 +124,7 @@ def test_no_cycles(edges):
 
 def test_few_files_lie_loose():
   """A new file has its place in one of the folders."""
-  assert len([*PACKAGE.glob('*.py')]) <= 9
+  assert len([*PACKAGE.glob('*.py')]) <= 10
 
 
 def lines_and_arguments(node):
@@ -151,14 +152,14 @@ def test_functions_are_short_and_have_few_arguments():
   assert seen > 1000
 
 
-def test_the_readme_draws_the_tree():
+def test_the_drawing_has_the_tree():
   """Every module stands in the drawing, and nothing else does."""
-  text = (ROOT / 'README.md').read_text().partition('## The house')[2]
+  text = (ROOT / 'docs/house.md').read_text().partition('## The house')[2]
   drawing = text.split('```')[1].partition('configs/')[0]
   words = set(re.findall(r'\w+', drawing))
   for path in FILES:
     name = path.stem if path.stem != '__init__' else path.parent.name
-    assert name in words, f'README.md does not draw {path.relative_to(ROOT)}'
+    assert name in words, f'house.md does not draw {path.relative_to(ROOT)}'
   for name in re.findall(r'(\w+)\.py', drawing):
     assert (PACKAGE / f'{name}.py').exists(), name
   for folder in re.findall(r'^  (\w+)/', drawing, re.MULTILINE):

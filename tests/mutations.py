@@ -203,8 +203,9 @@ class Copy:
     """Copies it to a folder; `limit` is the seconds of a file of tests."""
     self._root, self._limit = folder / 'copy', limit
     self._now = time.time()
-    shutil.copytree(ROOT, self._root, ignore=shutil.ignore_patterns(
-        '.git', '.venv', 'runs', '__pycache__', '.pytest_cache'))
+    shutil.copytree(
+        ROOT, self._root, symlinks=True, ignore=shutil.ignore_patterns(
+            '.git', '.venv', 'runs', '__pycache__', '.pytest_cache'))
 
   def write(self, path: pathlib.Path, content: bytes) -> None:
     """Writes a file, with a time that no compiled module of it has."""

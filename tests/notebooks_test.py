@@ -1,8 +1,18 @@
-"""Tests that the notebooks run from top to bottom and have no saved outputs."""
+"""Tests that the notebooks run from top to bottom and have no saved outputs.
+
+`make test-slow` runs each in an environment that has only what its first cell
+installs.
+"""
 
 import importlib.util
+import json
 import pathlib
+import re
+import subprocess
+import sys
+import sysconfig
 
+import jupyter_client
 import matplotlib.pyplot as plt
 import nbclient
 import nbformat
@@ -17,14 +27,16 @@ FILES = sorted(path.name for path in FOLDER.glob('*.ipynb'))
 # Pictures that each must draw; what they show is asserted in their cells.
 PICTURES = {
     'arc.ipynb': 5,
-    'cbs.ipynb': 4, 'jackpot.ipynb': 5, 'pkpo.ipynb': 4, 'speed.ipynb': 4}
+    'cbs.ipynb': 4, 'jackpot.ipynb': 5, 'pkpo.ipynb': 4, 'speed.ipynb': 4,
+    'train.ipynb': 1}
 
 # The others run in the tests' process, which costs less.
 IN_A_KERNEL = 'speed.ipynb'
 
-# Steps of the runs in cbs.ipynb and speed.ipynb, and of their warm starts.
+# Steps of the runs in notebooks, and of their warm starts.
 SHORTER = {'    steps=40, ': '    steps=14, ',
            '    steps=30, ': '    steps=8, ',
+           '    steps=500, ': '    steps=25, ',
            'warm_start.update(steps=300, ': 'warm_start.update(steps=100, '}
 
 # What each cell ends with, before its pictures are drawn and closed.
@@ -56,8 +68,36 @@ def test_the_loop_of_parts_learns():
 def test_it_is_kept_clean(name):
   cells = nbformat.read(FOLDER / name, as_version=4).cells
   code = [cell for cell in cells if cell.cell_type == 'code']
-  assert '%pip install' in code[0].source
+  assert code[0].source == first_cell()
   assert not any(cell.outputs or cell.execution_count for cell in code)
+
+
+def first_cell():
+  """Returns the cell that all notebooks begin with."""
+  cells = nbformat.read(FOLDER / FILES[0], as_version=4).cells
+  return next(cell.source for cell in cells if cell.cell_type == 'code')
+
+
+def installs():
+  """Executes the first cell; returns what it would install."""
+  found = []
+  source = first_cell().replace(
+      '%pip install --quiet {SOURCE}', 'found.append(str(SOURCE))')
+  exec(source, {'found': found})
+  return found
+
+
+def test_the_first_cell_installs_what_is_missing(tmp_path, monkeypatch):
+  """The checkout around it, or what the repository has."""
+  assert installs() == []
+  monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
+  monkeypatch.chdir(FOLDER)
+  assert installs() == [str(FOLDER.parent)]
+  monkeypatch.chdir(tmp_path)  # as in Colab
+  address, = re.findall(
+      '^repository-code: (.*)$', (FOLDER.parent / 'CITATION.cff').read_text(),
+      re.MULTILINE)
+  assert installs() == [f'git+{address}']
 
 
 def shorter(name):
@@ -84,8 +124,8 @@ def test_its_cells_run(name, tmp_path, monkeypatch):
   monkeypatch.setattr(plt, 'show', show)
   monkeypatch.chdir(tmp_path)
   cells = shorter(name).cells
-  first, *rest = [cell.source for cell in cells if cell.cell_type == 'code']
-  assert '%pip' in first  # which is no Python
+  # The first cell is no Python.
+  _, *rest = [cell.source for cell in cells if cell.cell_type == 'code']
   with plt.rc_context():
     for number, source in enumerate(rest):
       exec(compile(source, f'{name}, cell {number}', 'exec'), names)
@@ -112,3 +152,73 @@ def test_a_kernel_runs_one_that_trains(tmp_path, monkeypatch):
   assert not any(o.output_type == 'error' for o in outputs)
   drawn = sum('image/png' in o.get('data', ()) for o in outputs)
   assert drawn == PICTURES[IN_A_KERNEL]
+
+
+@pytest.fixture(scope='module')
+def repository(tmp_path_factory):
+  """A repository with the files of this checkout."""
+  folder = tmp_path_factory.mktemp('origin')
+
+  def git(*command, at=folder, **kwargs):
+    return subprocess.run(
+        ['git', *command], cwd=at, check=True, capture_output=True, **kwargs)
+
+  git('init', '--quiet')
+  files = git('ls-files', '-z', at=FOLDER.parent).stdout
+  git('--work-tree', FOLDER.parent, 'add', '--pathspec-from-file=-',
+      '--pathspec-file-nul', input=files, at=folder)
+  git('-c', 'user.name=a', '-c', 'user.email=a@b', 'commit', '-qm', 'all')
+  return f'file://{folder}'
+
+
+@pytest.fixture(scope='module')
+def fresh(tmp_path_factory):
+  """A kernel of a new environment, which has the package's requirements.
+
+  They are those of this environment, but not the package: a folder on the path
+  has no editable installs.
+  """
+  folder = tmp_path_factory.mktemp('fresh')
+  subprocess.run([sys.executable, '-m', 'venv', folder], check=True)
+  python = folder / 'bin' / 'python'
+  site, = folder.glob('lib/python*/site-packages')
+  (site / 'requirements.pth').write_text(sysconfig.get_path('purelib'))
+  done = subprocess.run(
+      [python, '-c', 'import jax, jaxrl_llm'], cwd=folder, check=False,
+      capture_output=True, text=True)
+  assert "No module named 'jaxrl_llm'" in done.stderr
+  kernel = folder / 'kernels' / 'fresh'
+  kernel.mkdir(parents=True)
+  (kernel / 'kernel.json').write_text(json.dumps(dict(
+      argv=[str(python), '-m', 'ipykernel_launcher', '-f', '{connection_file}'],
+      display_name='fresh', language='python')))
+  return kernel.parent
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', FILES)
+def test_it_runs_in_a_fresh_environment(
+    name, fresh, repository, tmp_path, monkeypatch):
+  """As in Colab, with another address. Nothing comes from the network."""
+  for variable, value in (
+      ('IPYTHONDIR', tmp_path), ('JUPYTER_RUNTIME_DIR', tmp_path),
+      ('PIP_NO_INDEX', 1), ('PIP_NO_BUILD_ISOLATION', 0)):
+    monkeypatch.setenv(variable, str(value))
+  monkeypatch.delenv('PYTHONPATH', raising=False)
+  book = nbformat.read(FOLDER / name, as_version=4)
+  first = next(cell for cell in book.cells if cell.cell_type == 'code')
+  first.source = re.sub('https://[^\']*', repository, first.source)
+  specs = jupyter_client.kernelspec.KernelSpecManager(kernel_dirs=[str(fresh)])
+  nbclient.NotebookClient(
+      book, timeout=540, km=jupyter_client.AsyncKernelManager(
+          kernel_name='fresh', kernel_spec_manager=specs),
+      resources={'metadata': {'path': str(tmp_path)}}).execute()
+  outputs = [
+      output for cell in book.cells for output in cell.get('outputs', ())]
+  assert not any(o.output_type == 'error' for o in outputs)
+  drawn = sum('image/png' in o.get('data', ()) for o in outputs)
+  assert drawn == PICTURES[name]
+  if name == 'train.ipynb':
+    said = ''.join(o.text for o in outputs if o.output_type == 'stream')
+    final, = re.findall(r"'pass@1': {'start': 0.0, 'final': ([\d.]+)}", said)
+    assert float(final) > .8

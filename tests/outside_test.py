@@ -37,6 +37,26 @@ def fn(prompts, completions, hint, **columns):
 BESIDE = 'def is_even(text): return len(text) % 2 == 0'
 
 
+# What TRL passes to rewards of messages, and what they may log.
+OF_MESSAGES = '''
+from beside import is_even
+
+def even(prompts, completions, completion_ids, hint, meta, log_extra,
+         **columns):
+  assert all(p[1]['content'].endswith('?') for p in prompts)
+  assert all(p[1]['content'][:3] == h for p, h in zip(prompts, hint))
+  assert meta == [{'of': [h]} for h in hint] and 'answer' in columns
+  assert columns['trainer_state'].max_steps in (2, 3)
+  texts = [c[0]['content'] for c in completions]
+  log_extra('tokens', list(map(len, completion_ids)))
+  return [None if len(text) > 30 else float(is_even(text)) for text in texts]
+
+async def short(completions, log_metric):
+  log_metric('calls', 2)
+  return [None if len(c[0]['content']) > 30 else -1.0 for c in completions]
+'''
+
+
 def expected(text):
   """Returns verdict and validity as REWARDS gives them."""
   return 'skipped' if len(text) > 30 else (
@@ -99,47 +119,72 @@ def test_the_installed_package_takes_a_reward_from_any_folder(
   assert done.returncode == 0, done.stderr
   assert 'correct' in judged_as_expected(user / 'run')
   saved = config_lib.load(str(user / 'run' / 'config.json'))
-  assert saved.task.reward == f'{user}/my_rewards.py:fn'
+  assert saved.task.reward == (f'{user}/my_rewards.py:fn',)
 
 
-def test_run_takes_problems_and_a_function(
+def test_run_takes_problems_and_functions(
     tmp_path, monkeypatch, model, rows):
-  """Train, again for a third step, and evaluate from the saved config."""
+  """Train, again for a third step, and evaluate from the saved config.
+
+  The problems and the functions are as TRL's users have them.
+  """
   monkeypatch.setattr(sys, 'path', [*sys.path])
-  (tmp_path / 'own_fn.py').write_text(REWARDS)
+  (tmp_path / 'own_fn.py').write_text(OF_MESSAGES)
   (tmp_path / 'beside.py').write_text(BESIDE)
   monkeypatch.syspath_prepend(str(tmp_path))
   import own_fn
   monkeypatch.chdir(tmp_path)
+  rows = [{
+      'prompt': [dict(role='system', content='Be brief.'),
+                 dict(role='user', content=row['problem'])],
+      'answer': row['answer'], 'hint': row['hint'],
+      'meta': {'of': [row['hint']]}} for row in rows]
   config = config_lib.base()
   config.task.update(name='math', heldout=('not_there.jsonl',))
   config.model.hf = str(model)
 
-  def run(steps):
+  def run(steps, problems=rows):
     return jaxrl_llm.run(
-        config, reward_fn=own_fn.fn, problems=rows, name='mine',
-        overrides={**SMALL, 'steps': steps})
+        config, reward_fn=[own_fn.even, own_fn.short], problems=problems,
+        name='mine', overrides={
+            **SMALL, 'task.template': 'auto', 'task.reward_weights': (1., .25),
+            'advantage': 'gdpo', 'steps': steps})
 
   assert run(2)['steps'] == 2
   workdir = tmp_path / 'runs' / 'mine'
   assert run(3)['steps'] == 3  # goes on
-  assert 'correct' in judged_as_expected(workdir)
+  for record in map(json.loads, (
+      workdir / 'samples.jsonl').read_text().splitlines()):
+    verdict = expected(record['response'])
+    even = None if verdict == 'skipped' else float(verdict == 'correct')
+    assert record['rewards'] == dict(
+        even=even, short=None if even is None else -1.0)
+    assert record['reward'] == (0 if even is None else even - .25)
+    assert 1 <= record['extra']['tokens'] <= SMALL['max_response']
+    assert record['prompt'].startswith(
+        '<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n')
   found = metrics.read(workdir / 'metrics.jsonl')
   assert [row['step'] for row in found] == [0, 1, 2, 3]
+  for row in found[1:]:
+    assert row['logged/calls'] == 2 and row['rewards/short'] == -1
+    np.testing.assert_allclose(
+        row['reward/mean'], row['rewards/even'] - .25, atol=1e-6)
   saved = config_lib.load(str(workdir / 'config.json'))
-  assert saved.task.reward == f'{tmp_path}/own_fn.py:fn'
+  assert saved.task.reward == tuple(
+      f'{tmp_path}/own_fn.py:{name}' for name in ('even', 'short'))
   path, = saved.task.path
   assert path.startswith(str(workdir / 'problems-'))
   # Other problems are refused, and those of the run stay.
   before = pathlib.Path(path).read_text()
   with pytest.raises(ValueError, match='task.path: .* -> .*another workdir'):
-    jaxrl_llm.run(
-        config, reward_fn=own_fn.fn, problems=rows[:8], name='mine',
-        overrides={**SMALL, 'steps': 4})
+    run(4, rows[:8])
   assert pathlib.Path(path).read_text() == before
   monkeypatch.chdir('/')  # paths do not depend on the folder
   result = evaluate.evaluate(saved, 'last')
   assert result['step'] == 3
+  first = json.loads(
+      pathlib.Path(result['responses']).read_text().splitlines()[0])
+  assert {*first['rewards']} == {'even', 'short'} and first['extra']['tokens']
   assert config.workdir is None  # the config given is left as it was
 
 
@@ -155,6 +200,8 @@ def test_run_in_a_script_that_is_imported_is_refused(tmp_path):
 
 @pytest.mark.parametrize('given, parts', [
     (dict(reward_fn=lambda **_: []), ['task.name=countdown', 'task.name=math']),
+    (dict(reward_fn=[lambda **_: [], lambda **_: []]),
+     ['reward_fn has two functions of the name python:']),
     (dict(problems=[{'problem': {1}}], overrides={'task': 'math'}),
      ['Problem 0', 'set']),
     (dict(problems=[{'problem': '\ud800'}], overrides={'task': 'math'}),

@@ -22,16 +22,17 @@ import numpy as np
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import evaluate, export, train
 from jaxrl_llm.host import build, choices, warm_start
+from jaxrl_llm.launch import compile_check, slurm, tpu_pod
+from jaxrl_llm.launch import run as launch_run
 from jaxrl_llm.learner import optimizer
 from jaxrl_llm.models import transformer
 from jaxrl_llm.monitoring import timing
+from jaxrl_llm.rewards.sandbox import serve
 from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.sampling.queue import Queue
 from jaxrl_llm.sharding import distributed
 from jaxrl_llm.types import LearnerBatch, Prompts, Requests
-from launch import compile_check, slurm, tpu_pod
-from launch import run as launch_run
 from tests.helpers import devices, tiny, tiny_hf
 from tests.helpers.tolerance import policy_gap
 
@@ -161,8 +162,10 @@ def test_behaviour_is_the_distribution_that_was_sampled(parts):
 
 
 def commands():
-  """Returns the commands in the README and in module docstrings."""
-  texts = [devices.ROOT / 'README.md', devices.ROOT / 'CONTRIBUTING.md']
+  """Returns the commands in the README, docs/ and module docstrings."""
+  pages = [devices.ROOT / 'README.md', devices.ROOT / 'CONTRIBUTING.md',
+           *(devices.ROOT / 'docs').glob('*.md')]
+  texts = [*pages]
   texts += (devices.ROOT / 'configs').rglob('*.py')
   for folder in ('jaxrl_llm', 'launch'):
     texts += (devices.ROOT / folder).glob('*.py')
@@ -172,7 +175,7 @@ def commands():
         r'^ *(python (?:-m jaxrl_llm|launch/).*)$|`(python -m jaxrl[^`]*)`',
         text, re.MULTILINE):
       yield path.name, ''.join(line)
-  for path in texts[:2]:
+  for path in pages:
     for target in re.findall(r'(?:^ *|`)make (\S+?)[`\s]', path.read_text(),
                              re.MULTILINE):
       yield path.name, f'make {target}'
@@ -209,6 +212,10 @@ def test_every_command_in_the_readme_is_understood(
         evaluate.parse(argv[3:])
       elif argv[2] == 'jaxrl_llm.export':
         export.parse(argv[3:])
+      elif argv[2] == 'jaxrl_llm.rewards.sandbox.serve':
+        for option in argv[3:]:
+          name = option.partition('=')[0]
+          assert f"add_argument('{name}'" in inspect.getsource(serve), command
       else:
         assert argv[2] == 'jaxrl_llm.train', command
         config_lib.parse(distributed.parse(argv[3:])[1])

@@ -1,6 +1,10 @@
-"""Tests that the README's commands work as printed, for a small model."""
+"""Tests that blocks and settings of the README and of docs/ work as printed.
+
+For a small model where they train. docs_test parses the blocks.
+"""
 
 import re
+import runpy
 import shlex
 import sys
 
@@ -8,9 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaxrl_llm
 from jaxrl_llm import config, evaluate, export, train
 from jaxrl_llm.host import choices
-from tests.helpers import devices, tiny_hf
+from tests.helpers import blocks, devices, tiny_hf
 
 PROGRAMS = {'train': train, 'evaluate': evaluate, 'export': export}
 # What a user changes for a few problems and one processor.
@@ -20,12 +25,14 @@ SMALL = {
     'log.display': False}
 
 
-def commands(section):
-  """Returns the programs of a section's first block, with arguments."""
-  text = (devices.ROOT / 'README.md').read_text().split(f'## {section}\n')[1]
-  block = re.search(r'```\n(.*?)```', text, re.DOTALL)[1]
-  lines = block.replace('\\\n', ' ').splitlines()
-  for python, m, module, *arguments in map(shlex.split, lines):
+OWN = 'docs/your_own.md'
+
+
+def commands():
+  """Returns the programs of the block of commands that runs, with arguments."""
+  block, = blocks.every(mark='run', language='sh')
+  assert block.page == OWN
+  for python, m, module, *arguments in map(shlex.split, blocks.lines(block)):
     assert (python, m) == ('python', '-m')
     yield module.removeprefix('jaxrl_llm.'), arguments
 
@@ -33,7 +40,7 @@ def commands(section):
 @pytest.mark.long
 def test_your_own_model_your_own_problems(tmp_path, monkeypatch, capsys):
   rows = tiny_hf.word_problems(12)
-  found = list(commands('Your own model, your own problems'))
+  found = list(commands())
   assert [name for name, _ in found] == ['train', 'evaluate', 'export']
   named = dict(a.partition('=')[::2] for a in found[0][1])
   (tmp_path / 'configs').symlink_to(devices.ROOT / 'configs')
@@ -57,9 +64,77 @@ def test_your_own_model_your_own_problems(tmp_path, monkeypatch, capsys):
   assert not said.err
 
 
+@pytest.mark.slow
+def test_your_own_reward(tmp_path, monkeypatch):
+  """The README's script, with a small model and one step."""
+  block, = blocks.every(mark='slow')
+  (tmp_path / 'script.py').write_text(block.code)
+  (tmp_path / 'configs').symlink_to(devices.ROOT / 'configs')
+  model = tiny_hf.make(tmp_path / 'model', tiny_hf.word_problems(3))
+  run, summaries = jaxrl_llm.run, []
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(
+      jaxrl_llm, 'run', lambda *args, overrides, **given: summaries.append(run(
+          *args, **given, overrides={
+              **overrides, **SMALL, 'prompts_per_step': 2,
+              'model.hf': str(model), 'workdir': 'runs/mine'})))
+  runpy.run_path('script.py', run_name='__main__')
+  assert summaries[0]['steps'] == 1
+
+
+@pytest.mark.parametrize(
+    'block', blocks.every(mark='run', language='python'))
+def test_python_blocks_run(block, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  exec(compile(block.code, block.page, 'exec'), {'__name__': '__main__'})
+
+
+# What else a setting on a page may need.
+CONTEXTS = (
+    {}, {'task.name': 'math'}, {'task.name': 'code'}, {'task.name': 'arc'},
+    {'task.name': 'arc_mini'}, {'off_policy': 'jackpot'},
+    {'actor.model.preset': 'tiny'}, {'curriculum': 'speed'})
+FOREIGN = 'docs/coming_from_trl.md'  # has the names of other libraries
+SETTING = re.compile(r'(?:--config\.)?([a-z][\w.]*)=(\S+)')
+
+
+def works(settings):
+  """Returns whether a config can have these values."""
+  for context in CONTEXTS:
+    try:
+      config.load(str(devices.ROOT / 'configs/countdown.py'),
+                  {**context, **settings})
+    except ValueError:
+      continue
+    return True
+  return False
+
+
+def test_settings_on_pages_are_fields():
+  known = set(re.findall(
+      r'^\| `([\w.]+)`', blocks.hooks().fields(), re.MULTILINE))
+  sections = {name.partition('.')[0] for name in known if '.' in name}
+  seen = 0
+  for page in sorted({*blocks.PAGES} - {FOREIGN}):
+    text = (devices.ROOT / page).read_text()
+    text = re.sub(r'^ *```.*?^ *```', '', text, flags=re.DOTALL | re.MULTILINE)
+    for quoted in re.findall(r'`([^`]+)`', text):
+      words = quoted.split()
+      found = [SETTING.fullmatch(word) for word in words]
+      if re.fullmatch(r'[a-z_]+(\.[a-z_0-9]+)+', quoted) and (
+          quoted.partition('.')[0] in sections) and not quoted.endswith('.py'):
+        assert quoted in known or quoted in sections, f'{page}: {quoted}'
+        seen += 1
+      elif all(found) and not re.search(r'FILE|NAME|mine\.py|make', quoted):
+        assert works(dict(x.groups() for x in found)), f'{page}: {quoted}'
+        seen += 1
+  assert seen > 80
+
+
 def test_your_own_advantage(tmp_path, monkeypatch):
-  text = (devices.ROOT / 'README.md').read_text()
-  example, = re.findall(r'```python\n(# mine\.py\n.*?)```', text, re.DOTALL)
+  text = (devices.ROOT / OWN).read_text()
+  example, = (block.code for block in blocks.every(page=OWN)
+              if block.code.startswith('# mine.py'))
   (tmp_path / 'mine.py').write_text(example)
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr(sys, 'path', [*sys.path])

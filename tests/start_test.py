@@ -46,6 +46,15 @@ def test_an_interrupt_while_modules_load(tmp_path, loaded):
   assert process.returncode == 130 and not (tmp_path / 'run').exists()
 
 
+def test_a_script_loads_its_config_first(monkeypatch, capsys):
+  argv = ['/a/bin/jaxrl-evaluate', '--config=contdown']
+  monkeypatch.setattr(sys, 'argv', argv)
+  monkeypatch.setattr(sys, 'orig_argv', ['python', *argv])
+  with pytest.raises(SystemExit):
+    start.begin()
+  assert 'Did you mean countdown?' in capsys.readouterr().err
+
+
 def test_the_handler_is_gone_once_the_program_runs(monkeypatch):
   monkeypatch.setattr(sys, 'argv', ['-m', '--config=x'])
   monkeypatch.setattr(
@@ -65,6 +74,12 @@ def test_the_handler_is_gone_once_the_program_runs(monkeypatch):
     (['-m'], ['python', '-m', 'jaxrl_llm.rewards.worker'], None),
     (['-m'], ['python', '-m', 'pytest', '-m', 'jaxrl_llm.train'], None),
     (['train.py'], ['python', '-m', 'jaxrl_llm.train'], None),
+    (['/a/bin/jaxrl-train', 'x'],
+     ['/a/bin/python', '/a/bin/jaxrl-train', 'x'], 'train'),
+    (['/a/bin/jaxrl-train'], ['python', '/a/bin/jaxrl-train', 'x'], None),
+    (['/a/bin/jaxrl-train'], ['python', '-c', 'x'], None),  # spawned by one
+    (['jaxrl-sweep'], ['python', 'jaxrl-sweep'], None),
+    (['train'], ['python', 'train'], None),
     ([''], ['python'], None), ([], ['python'], None)])
 def test_what_is_a_program(monkeypatch, argv, orig, name):
   monkeypatch.setattr(sys, 'argv', argv)

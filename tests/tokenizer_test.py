@@ -11,7 +11,12 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 import transformers
 
-from jaxrl_llm.tokenizer import CharTokenizer, ModelTokenizer, with_stops
+from jaxrl_llm.tokenizer import (
+  characters,
+  CharTokenizer,
+  ModelTokenizer,
+  with_stops,
+)
 
 
 def test_round_trip_and_ids():
@@ -131,6 +136,38 @@ def test_a_sentencepiece_model(tmp_path, kind):
   assert tok.encode(tok.start + 'x').count(theirs.bos_id()) == 1
 
 
+@pytest.mark.parametrize('kind', ['bpe', 'llama', 'gemma'])
+def test_characters_of_tokens(tmp_path, kind):
+  """Any first tokens have written what they decode to, but for open bytes."""
+  if kind == 'bpe':
+    bpe(tmp_path)
+  else:
+    sentencepiece_model(tmp_path, kind)
+  tok = ModelTokenizer(tmp_path)
+  for text in [*SPELL[1:], ' x', *TEXTS[:3]]:
+    ids = tok.encode(text)
+    text = tok.decode(ids)
+    got = characters(tok, [*ids, tok.stop_ids[0]], text, 400)
+    assert sum(got) == len(text) and got[-1] == 0
+    for end in range(1, len(ids)):
+      part = tok.decode(ids[:end])
+      if '\ufffd' not in part:
+        assert sum(got[:end]) == len(part)
+    # The values of a long response end before it does.
+    assert characters(tok, ids[:1], text, 400) == got[:1]
+  # A text that stops inside of a token, and one that is another.
+  ids = tok.encode('hello world')
+  assert sum(characters(tok, ids, 'hello wor', 400)) == 9
+  assert characters(tok, ids, 'hallo world', 400) is None
+
+
+def test_characters_of_other_tokenisers():
+  tok = CharTokenizer('ab')
+  assert characters(tok, [2, 3, 5, 1], 'ab<5>', 8) == [1, 1, 3, 0]
+  assert characters(tok, [], '', 8) == []
+  assert characters(object(), [2], 'a', 8) is None
+
+
 def test_texts_start_as_the_model_expects(model, tmp_path):
   tok, theirs = model
   assert tok.start == '<|begin|>'
@@ -159,6 +196,38 @@ def test_chats_are_those_of_transformers(model):
       [{'role': 'user', 'content': '1+1?'}], add_generation_prompt=True,
       return_dict=False)
   assert tok.encode(text).count(0) == 1
+
+
+def test_chats_of_messages(model):
+  tok, theirs = model
+  system = dict(role='system', content='Be brief. ')
+  user, said = dict(role='user', content='1+1?'), dict(
+      role='assistant', content='It')
+  assert tok.chat([user]) == tok.chat('1+1?')
+  assert tok.chat([system, user]) == theirs.apply_chat_template(
+      [system, user], add_generation_prompt=True, tokenize=False)
+  # An answer that has begun goes on.
+  assert tok.chat([user, said]) == (
+      '<|begin|><|user|>\n1+1?<|end|>\n<|assistant|>\nIt')
+
+
+@pytest.mark.parametrize('chat, reason', [
+    ("{% if messages[0].role == 'system' %}{{ raise_exception('System role not "
+     "supported') }}{% endif %}" + CHAT, 'TemplateError: System role not supp'),
+    (CHAT.replace('{{ m.content }}', '{{ m.content if m.role == "user" }}'),
+     'it leaves it out')])
+def test_a_chat_format_that_takes_no_system_message(tmp_path, chat, reason):
+  bpe(tmp_path, chat=chat)
+  user = dict(role='user', content='1+1?')
+  tok = ModelTokenizer(tmp_path)
+  assert tok.chat([user])
+  with pytest.raises(ValueError, match=reason) as error:
+    tok.chat([dict(role='system', content='Be brief.'), user])
+  said = str(error.value)
+  assert said.startswith(
+      f'The chat template of {tmp_path} takes no system message (')
+  assert said.endswith("put the message's text into task.template, or into the "
+                       'first message of the user.') and '\n' not in said
 
 
 def test_a_model_without_chats_says_so(tmp_path):

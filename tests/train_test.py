@@ -1,5 +1,7 @@
 """Tests of a whole run: its files, its programs, and its end."""
 
+import base64
+import gzip
 import json
 import sys
 
@@ -13,7 +15,7 @@ from jaxrl_llm import checkpoint, train
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.evaluation import heldout
 from jaxrl_llm.host import choices, programs
-from jaxrl_llm.monitoring import compiles, metrics, summary, timing
+from jaxrl_llm.monitoring import compiles, health, metrics, summary, timing
 from jaxrl_llm.ops import buckets
 from jaxrl_llm.rewards import Verdict
 from tests.helpers import tiny
@@ -28,7 +30,7 @@ def test_the_summary_has_its_promised_shape(run):
   found = json.loads(open(run.config.workdir + '/summary.json').read())
   assert found == run.summary
   assert list(found) == [
-      'pass@1', 'pass@4', 'greedy', 'seconds', 'steps', 'compiled']
+      'pass@1', 'pass@4', 'greedy', 'seconds', 'steps', 'compiled', 'warnings']
   # The tests before may have kept some of its programs.
   assert found['compiled']['programs'] + found['compiled']['loaded'] >= 4
   assert found['steps'] == 20 and found['seconds'] > 0
@@ -37,18 +39,24 @@ def test_the_summary_has_its_promised_shape(run):
     assert found[name] == {
         'start': rows[0][f'eval/{name}'], 'final': rows[-1][f'eval/{name}']}
     assert 0 <= found[name]['start'] <= 1
+  # Random weights hardly ever end a response.
+  warning, = health.warnings(rows)
+  assert found['warnings'] == [warning._asdict()]
+  assert warning.kind == 'truncated' and warning.step == 20
 
 
 def test_a_figure_that_is_not_known_is_null():
   got = summary.summary(
       {'pass@1': .25, 'pass@1_error': .1}, {
           'pass@1': np.nan, 'pass@1_error': np.nan, 'pass@8': .5, 'greedy': 1.0,
-          'mean': .3}, 2.0, 7, compiles.Compiles(2, .5, 1, 9.0))
+          'mean': .3}, 2.0, 7, compiles.Compiles(2, .5, 1, 9.0),
+      [health.Symptom('reward', 5, 'it fell')])
   assert json.loads(json.dumps(got, allow_nan=False)) == {
       'pass@1': {'start': .25, 'final': None},
       'pass@8': {'start': None, 'final': .5},
       'greedy': {'start': None, 'final': 1.0}, 'seconds': 2.0, 'steps': 7,
-      'compiled': {'programs': 2, 'seconds': .5, 'loaded': 1, 'saved': 9.0}}
+      'compiled': {'programs': 2, 'seconds': .5, 'loaded': 1, 'saved': 9.0},
+      'warnings': [{'kind': 'reward', 'step': 5, 'text': 'it fell'}]}
 
 
 # Every metric that a step's row must have, but for those of verdicts.
@@ -129,7 +137,8 @@ def test_samples_are_what_was_judged(run):
   for record in records:
     assert list(record) == [
         'step', 'group', 'sample', 'problem_id', 'kind', 'prompt', 'reference',
-        'response', 'reward', 'verdict', 'detail', 'used']
+        'response', 'reward', 'verdict', 'detail', 'used', 'advantage',
+        'token_chars', 'token_logprobs']
     # A row whose verification failed is in no round.
     assert record['used'] == (None if record['verdict'] == 'error' else 1)
     problem = problems[record['problem_id']]
@@ -142,6 +151,34 @@ def test_samples_are_what_was_judged(run):
     else:
       assert record['reward'] == len(record['response']) % 2
   assert 0 < errors < len(records)
+
+
+def test_samples_have_the_values_of_their_tokens(run):
+  records = metrics.read(run.config.workdir + '/samples.jsonl')
+  size = len(run.parts.task.train)
+  sampled = {
+      (out.problem_id[row], out.sample[row]): (out, row)
+      for out in run.watched.rollouts for row in range(len(out.length))}
+  for record in records:
+    # Sample j of visit v has the number v * 4 + j.
+    out, row = sampled[
+        record['problem_id'], record['group'] // size * 4 + record['sample']]
+    length, batch = out.length[row], run.watched.batches[record['step'] - 1]
+    ended = not out.truncated[row]
+    assert record['token_chars'] == [
+        len(run.parts.task.tokenizer.decode([i, 1]))
+        for i in out.tokens[row, :length - ended]] + [0] * ended
+    np.testing.assert_allclose(
+        record['token_logprobs'], out.logprobs[row, :length], atol=5.1e-4)
+    if record['verdict'] == 'error':
+      assert record['advantage'] is None
+      continue
+    at = batch.prompt_length[:, None] + np.arange(length)
+    same = (batch.response_length == length) & (np.take_along_axis(
+        batch.tokens, np.minimum(at, batch.tokens.shape[1] - 1), 1)
+        == out.tokens[row, :length]).all(1)
+    assert np.abs(
+        batch.advantages[same] - record['advantage']).min() < 5.1e-4
 
 
 def test_the_curves_are_a_picture(parts, reuse, tmp_path, drawn):
@@ -273,8 +310,12 @@ def test_evaluations_are_written_whatever_is_logged(
   assert said.startswith(
       f'a name: tiny on countdown, in {tmp_path / "run"}\n')
   for part in ('layers/q', 'bytes per device', 'held-out problems', 'before',
-               'pass@4', 'greedy', 'summary.json', 'RL 7/7 steps '):
+               'pass@4', 'greedy', 'summary.json', 'RL 7/7 steps ', 'step 6:',
+               'advantage', ', report.html\n'):
     assert part in said
+  assert f'"path":"{tmp_path}/run"' in gzip.decompress(base64.b64decode(
+      (tmp_path / 'run' / 'report.html').read_text().split('id="data">')[1]
+      .split('<')[0])).decode()
   assert said.count('Compiled ') == 1  # after the first step
 
   # The same command again has nothing to do, and more steps go on.
@@ -295,7 +336,8 @@ def test_evaluations_are_written_whatever_is_logged(
 
 def test_no_steps_are_an_evaluation(parts, reuse, tmp_path, capsys):
   reuse(parts)
-  result = train.train(tiny.load(tmp_path, steps=0))
+  result = train.train(tiny.load(tmp_path, steps=0, log__report=False))
+  assert not (tmp_path / 'report.html').exists()
   # Without a display, the run says where it is.
   first, *_, last = capsys.readouterr().out.splitlines()
   assert first == f'run: tiny on countdown, in {tmp_path}'

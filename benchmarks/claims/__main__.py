@@ -1,4 +1,4 @@
-"""Writes the reports and pictures of all claims from their committed rows.
+"""Writes reports, pictures and sentences of all claims from committed rows.
 
   python -m benchmarks.claims
 """

@@ -73,7 +73,7 @@ a run. Before training they are {start} and {start_8}.'''
 
 
 def summary(results: Sequence[tables.Result]) -> str:
-  """Returns the sentences of the README."""
+  """Returns the sentences of the documentation."""
   arms = tables.by_arm(results, LABELS)
   out = [f'{LABELS[arm]} {tables.difference(arms, arm, "all_four", end())}'
          for arm in arms if arm.startswith('no_')]

@@ -110,7 +110,7 @@ reward (Eq. 10), its loss, and the correlation of scores and features (Fig. \
 
 
 def summary(results: Sequence[tables.Result]) -> str:
-  """Returns the sentences of the README."""
+  """Returns the sentences of the documentation."""
   arms = tables.by_arm(results, LABELS, objective='grpo')
   said = [tables.compared(arms, LABELS, arm, other, end()) for arm, other in (
       ('cbs', 'all'), ('largest', 'all'), ('cbs_intra', 'random_intra'))

@@ -142,7 +142,7 @@ the run.'''
 
 
 def summary(results: Sequence[tables.Result]) -> str:
-  """Returns the sentences of the README."""
+  """Returns the sentences of the documentation."""
   parts = []
   for stale, arms in by_stale(results).items():
     said = '; '.join(

@@ -96,7 +96,7 @@ KL(policy, actor) is the distillation loss; the last two columns are KL(p_inf \
 
 
 def summary(results: Sequence[tables.Result]) -> str:
-  """Returns the sentences of the README."""
+  """Returns the sentences of the documentation."""
   arms = tables.by_arm(results, LABELS)
   said = [tables.compared(arms, LABELS, arm, other, last) for arm, other in (
       ('jackpot', 'tis'), ('tis', 'none'), ('jackpot', 'on_policy'),

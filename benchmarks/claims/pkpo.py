@@ -16,8 +16,8 @@ from typing import Any, Sequence
 from benchmarks.claims import runs, tables
 from benchmarks.claims.runs import Arm
 from benchmarks.claims.tables import mean_of
-from configs.pkpo import countdown
 from jaxrl_llm import schedules
+from jaxrl_llm.configs.pkpo import countdown
 
 CONFIG = 'configs/pkpo/countdown.py'
 MIXED = 'configs/pkpo/countdown_hard.py:mixed'
@@ -134,7 +134,7 @@ unless they say otherwise.'''
 
 
 def summary(results: Sequence[tables.Result]) -> str:
-  """Returns the sentences of the README."""
+  """Returns the sentences of the documentation."""
   arms = by_task(results)
   say = lambda task, arm, other, figure: tables.compared(
       arms[task], LABELS, arm, other, figure)

@@ -99,7 +99,7 @@ and 22% solved with k=1, 84% and 89% with k=8.'''
 
 
 def summary(results: Sequence[tables.Result]) -> str:
-  """Returns the sentences of the README."""
+  """Returns the sentences of the documentation."""
   arms = tables.by_arm(results, LABELS)
   said = [tables.compared(arms, LABELS, '8', other, mean_of('solved'))
           for other in ('1', 'frozen')]

@@ -87,7 +87,7 @@ distinguishable if both leave out 0.'''
 
 
 def summary(results: Sequence[tables.Result]) -> str:
-  """Returns the sentences of the README."""
+  """Returns the sentences of the documentation."""
   arms = tables.by_arm(results, LABELS)
   said = [tables.compared(arms, LABELS, arm, other, mean_of('pass@1'))
           for arm, other in (('grpo', 'start'), ('pkpo', 'grpo'))]

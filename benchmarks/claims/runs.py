@@ -14,9 +14,11 @@ import json
 import os
 import pathlib
 import queue
+import re
 import statistics
 import subprocess
 import sys
+import textwrap
 from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
 from benchmarks.claims import tables
@@ -65,7 +67,7 @@ class Claim(NamedTuple):
       run in folder / run.
     figure: what is tuned for; larger is better.
     about: (results) -> the paragraph on the setting.
-    summary: (results) -> the sentences that the README has too.
+    summary: (results) -> the sentences that a page of docs/ has too.
     sections: (results) -> the tables.
     draw: (results, path).
     older: what is said of the settings of runs with seeds below FIRST.
@@ -328,7 +330,7 @@ def _tuned(claim: Claim, rows: Sequence[tables.Result]) -> str:
 
 
 def said(claim: Claim, rows: Sequence[tables.Result]) -> str:
-  """Returns the sentences on a claim that the README has word for word."""
+  """Returns the sentences on a claim that a page of docs/ has word for word."""
   results = [row for row in rows if 'factor' not in row]
   seeds = sorted({row['seed'] for row in results})
   chosen = seeds[0] < FIRST and claim.older == OLDER
@@ -358,8 +360,15 @@ whose interval has 0.
 '''
 
 
+def marked(name: str) -> re.Pattern[str]:
+  """Returns the pattern of what a page has between the marks of a claim."""
+  return re.compile(
+      rf'(?<=<!-- claim {name} -->\n).*?(?=<!-- end -->)', re.DOTALL)
+
+
 def write(claim: Claim, rows: Sequence[tables.Result]) -> None:
-  """Writes report, rows and picture to results/claims."""
+  """Writes report, rows and picture to results/claims, and sentences to docs/.
+  """
   RESULTS.mkdir(parents=True, exist_ok=True)
   path = RESULTS / f'{claim.name}.md'
   path.write_text(report(claim, rows))
@@ -367,6 +376,13 @@ def write(claim: Claim, rows: Sequence[tables.Result]) -> None:
       ''.join(json.dumps(row) + '\n' for row in rows))
   claim.draw([row for row in rows if 'factor' not in row],
              path.with_suffix('.png'))
+  lines = textwrap.fill(
+      said(claim, rows), 88, break_long_words=False, break_on_hyphens=False)
+  for page in (ROOT / 'docs').glob('*.md'):
+    text = page.read_text()
+    new = marked(claim.name).sub(lambda _: f'\n{lines}\n\n', text)
+    if new != text:
+      page.write_text(new)
 
 
 def program(claim: Claim) -> None:

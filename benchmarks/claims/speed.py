@@ -190,7 +190,7 @@ its noise, so FLOPs are the better measure.'''
 
 
 def summary(results: Sequence[tables.Result]) -> str:
-  """Returns the sentences of the README."""
+  """Returns the sentences of the documentation."""
   arms = tables.by_arm(results, LABELS)
   say = lambda base: '; '.join(
       f'{name} {times_fewer(arms, "speed_rloo_4", base, to_target(spent))}'

@@ -32,8 +32,8 @@ Beside the paper, as python -m configs.papers writes it:
   in an update).
 """
 
-from configs import countdown
-from configs.cbs import qwen3_1p7b_math as paper
+from jaxrl_llm.configs import countdown
+from jaxrl_llm.configs.cbs import qwen3_1p7b_math as paper
 
 ARGS = paper.ARGS
 PAPER = 'cbs/countdown'

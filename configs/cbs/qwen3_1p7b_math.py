@@ -39,7 +39,7 @@ Beside the paper, as python -m configs.papers writes it:
   loss.clip_high=0.0004 (GSPO's).
 """
 
-from configs.grpo import qwen3_1p7b_math as grpo
+from jaxrl_llm.configs.grpo import qwen3_1p7b_math as grpo
 
 PAPER = 'cbs/1.7B'
 TOPOLOGY = grpo.TOPOLOGY

@@ -25,7 +25,7 @@ Beside the paper, as python -m configs.papers writes it:
   loss.clip_high=0.0004 (GSPO's).
 """
 
-from configs.cbs import qwen3_1p7b_math as smaller
+from jaxrl_llm.configs.cbs import qwen3_1p7b_math as smaller
 
 ARGS = smaller.ARGS
 PAPER = 'cbs/4B'

@@ -12,7 +12,7 @@ chose: 384 bytes more for each token of a rollout.
 launch/FITS.md has the memory and the estimated time. Not run at this size yet.
 """
 
-from configs.grpo import qwen3_1p7b_math
+from jaxrl_llm.configs.grpo import qwen3_1p7b_math
 
 TOPOLOGY = 'v5e:16x16'  # v5litepod-256
 get_hyper = qwen3_1p7b_math.get_hyper

@@ -14,7 +14,7 @@ Beside the paper, as python -m configs.papers writes it:
   batch): kappa of the update before saves a forward pass.
 """
 
-from configs import countdown
+from jaxrl_llm.configs import countdown
 
 PAPER = 'jackpot/countdown'
 

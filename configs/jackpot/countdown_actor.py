@@ -20,7 +20,7 @@ Beside the paper, as python -m configs.papers writes it:
   actor.learning_rate=0.001 (the actor has to follow).
 """
 
-from configs import countdown
+from jaxrl_llm.configs import countdown
 
 PAPER = 'jackpot/countdown_actor'
 

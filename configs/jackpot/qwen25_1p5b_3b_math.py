@@ -22,7 +22,7 @@ Beside the paper, as python -m configs.papers writes it:
   not given); actor.learning_rate=none (the policy's).
 """
 
-from configs.jackpot import qwen3_1p7b_4b_math
+from jaxrl_llm.configs.jackpot import qwen3_1p7b_4b_math
 
 TOPOLOGY = qwen3_1p7b_4b_math.TOPOLOGY
 PAPER = 'jackpot/qwen25'

@@ -28,7 +28,7 @@ Beside the paper, as python -m configs.papers writes it:
   not given); actor.learning_rate=none (the policy's).
 """
 
-from configs.jackpot import qwen3_4b_math
+from jaxrl_llm.configs.jackpot import qwen3_4b_math
 
 ARGS = VARIANTS = ('8b',)
 PAPER = 'jackpot/decoupled'

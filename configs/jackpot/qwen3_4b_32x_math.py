@@ -23,7 +23,7 @@ Beside the paper, as python -m configs.papers writes it:
   tokens, the GRPO that it names one over responses).
 """
 
-from configs.jackpot import qwen3_4b_math
+from jaxrl_llm.configs.jackpot import qwen3_4b_math
 
 PAPER = 'jackpot/32x'
 TOPOLOGY = qwen3_4b_math.TOPOLOGY

@@ -33,7 +33,7 @@ Beside the paper, as python -m configs.papers writes it:
   weights too).
 """
 
-from configs.jackpot import qwen3_4b_math
+from jaxrl_llm.configs.jackpot import qwen3_4b_math
 
 ARGS = VARIANTS = ('int8',)
 PAPER = 'jackpot/8bit'

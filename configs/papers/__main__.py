@@ -6,7 +6,7 @@ These are docs/papers.md, and the list of differences at the end of the header
 of each config of a paper.
 """
 
-from configs.papers import text
+from jaxrl_llm.configs.papers import text
 
 
 def main() -> None:

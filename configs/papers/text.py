@@ -8,9 +8,9 @@ import textwrap
 import types
 from typing import Iterable, Iterator, Mapping
 
-from configs.papers import parts, values
 from jaxrl_llm import config
 from jaxrl_llm.config import files as config_files
+from jaxrl_llm.configs.papers import parts, values
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / 'docs/papers.md'

@@ -18,7 +18,7 @@ Beside the paper, as python -m configs.papers writes it:
   own): that of the claim; it spoils k=n, and sets k=8 back.
 """
 
-from configs import countdown
+from jaxrl_llm.configs import countdown
 
 PAPER = 'pkpo/countdown'
 

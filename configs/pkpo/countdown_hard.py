@@ -19,7 +19,7 @@ Beside the paper, as python -m configs.papers writes it:
   scale of the gradient).
 """
 
-from configs.pkpo import countdown
+from jaxrl_llm.configs.pkpo import countdown
 
 ARGS = 'mixed', 'hard'
 

@@ -30,7 +30,7 @@ Beside the paper, as python -m configs.papers writes it:
   not said); prompts_per_step=16; task.reward=cells (exact is the other).
 """
 
-from configs.pkpo import gemma2_2b_math
+from jaxrl_llm.configs.pkpo import gemma2_2b_math
 
 PAPER = 'pkpo/gemma2_2b_arc'
 TOPOLOGY = 'v5e:16x8'  # v5litepod-128

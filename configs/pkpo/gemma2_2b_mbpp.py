@@ -27,7 +27,7 @@ Beside the paper, as python -m configs.papers writes it:
   the paper does not say; 601-974 is its training set).
 """
 
-from configs.pkpo import gemma2_2b_math
+from jaxrl_llm.configs.pkpo import gemma2_2b_math
 
 PAPER = 'pkpo/gemma2_2b_mbpp'
 TOPOLOGY = 'v5e:16x8'  # v5litepod-128

@@ -20,7 +20,7 @@ Beside the paper, as python -m configs.papers writes it:
   not said).
 """
 
-from configs.pkpo import gemma2_2b_math
+from jaxrl_llm.configs.pkpo import gemma2_2b_math
 
 PAPER = 'pkpo/gemma2_9b_math'
 TOPOLOGY = 'v5e:16x8'  # v5litepod-128

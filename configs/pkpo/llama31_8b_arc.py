@@ -23,7 +23,7 @@ Beside the paper, as python -m configs.papers writes it:
   is the other); task.digits=spaced (each digit is a token of Llama's own).
 """
 
-from configs.pkpo import gemma2_9b_arc
+from jaxrl_llm.configs.pkpo import gemma2_9b_arc
 
 PAPER = 'pkpo/llama31_8b_arc'
 TOPOLOGY = 'v5e:16x8'  # v5litepod-128

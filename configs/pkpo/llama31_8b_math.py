@@ -22,7 +22,7 @@ Beside the paper, as python -m configs.papers writes it:
 - 4k: not given in the paper: max_response=3584.
 """
 
-from configs.pkpo import gemma2_9b_math
+from jaxrl_llm.configs.pkpo import gemma2_9b_math
 
 PAPER = 'pkpo/llama31_8b_math'
 TOPOLOGY = 'v5e:16x8'  # v5litepod-128

@@ -18,7 +18,7 @@ Beside the paper, as python -m configs.papers writes it:
   problems of MBPP, since the paper does not say; 601-974 is its training set).
 """
 
-from configs.pkpo import gemma2_9b_mbpp
+from jaxrl_llm.configs.pkpo import gemma2_9b_mbpp
 
 PAPER = 'pkpo/llama31_8b_mbpp'
 TOPOLOGY = 'v5e:16x8'  # v5litepod-128

@@ -29,7 +29,7 @@ that divides 8. launch/FITS.md has the memory and the estimated time on 8 chips
 of v5e. Not run at this size yet.
 """
 
-from configs.real import gsm8k_qwen25_0p5b as qwen
+from jaxrl_llm.configs.real import gsm8k_qwen25_0p5b as qwen
 
 TOPOLOGY = qwen.TOPOLOGY
 

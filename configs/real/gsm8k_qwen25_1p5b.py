@@ -14,7 +14,7 @@ Accuracy in percent on the 1,319 test problems, by greedy decoding:
 launch/FITS.md has the memory and the estimated time. Not run at this size yet.
 """
 
-from configs.real import gsm8k_qwen25_0p5b
+from jaxrl_llm.configs.real import gsm8k_qwen25_0p5b
 
 TOPOLOGY = gsm8k_qwen25_0p5b.TOPOLOGY
 get_hyper = gsm8k_qwen25_0p5b.get_hyper

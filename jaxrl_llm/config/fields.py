@@ -287,7 +287,10 @@ FIELDS = (
     Field('log.every', 1, 'steps between rows of metrics', range=SOME,
           affects=_NOTHING),
     Field('log.samples', 1, 'groups written to samples.jsonl with each row: '
-          'all responses to a problem', range=ANY, affects=_NOTHING),
+          'all responses to a problem; with each evaluation, the first one is '
+          'shown as a table', range=ANY, affects=_NOTHING),
+    Field('log.report', True, 'write report.html at the end: curves, samples '
+          'and flags as one page', affects=_NOTHING),
     Field('log.tensorboard', True, 'write TensorBoard event files',
           affects=_NOTHING),
     Field('log.wandb', None, 'Weights & Biases project to send metrics to '

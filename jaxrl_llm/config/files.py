@@ -16,6 +16,8 @@ from jaxrl_llm.config.table import table
 from jaxrl_llm.plugs import modules
 from jaxrl_llm.storage import paths
 
+SHIPPED = pathlib.Path(__file__).parents[1] / 'configs'  # those of the package
+
 
 def base() -> Config:
   """Returns every field at its default, locked."""
@@ -26,7 +28,8 @@ def load(spec: str, overrides: Mapping[str, Any] | None = None) -> ConfigDict:
   """Reads a config file and overrides some of its fields.
 
   Args:
-    spec: 'file.py', 'file.py:arg' or 'file.json'.
+    spec: 'file.py', 'file.py:arg' or 'file.json'; or the name of a config of
+      the package, 'name' or 'name:arg', see `shipped`.
     overrides: dotted field name to value, or to its text as on the command
       line; {'task': 'countdown'} sets `task.name`. Another task, advantage or
       other plug, `model.hf` or `actor.model.hf` leaves out what the file says
@@ -146,7 +149,40 @@ def to_json(config: ConfigDict) -> str:
   return json.dumps(flatten(config), indent=1)
 
 
-def _existing(path: str) -> paths.Path:
+def shipped() -> list[str]:
+  """Returns the names of the package's configs, such as 'pkpo/countdown'."""
+  names = [file.relative_to(SHIPPED).with_suffix('').as_posix()
+           for file in SHIPPED.rglob('*.py')]
+  return sorted(name for name in names if not name.startswith('papers/'))
+
+
+def _shipped(path: str) -> pathlib.Path | None:
+  """Returns the file of a config of the package, or None.
+
+  Args:
+    path: its name; or `configs/NAME.py`, its path in a checkout, which thus
+      works in any folder.
+  """
+  if path.startswith('configs/') and path.endswith('.py'):
+    path = path.removeprefix('configs/').removesuffix('.py')
+  file = SHIPPED / f'{path}.py'
+  return file if re.fullmatch(r'\w+(/\w+)*', path) and file.is_file() else None
+
+
+def existing(path: str) -> paths.Path:
+  """Returns the file of a config.
+
+  Args:
+    path: of the file; or the name of a config of the package. A name without
+      suffix is never that of another file or folder.
+
+  Raises:
+    FileNotFoundError: there is none in this place of a bucket.
+    ValueError: there is none on disk.
+  """
+  own = _shipped(path)
+  if own and not path.endswith('.py'):
+    return own
   file = paths.place(modules.expanded(path))
   if paths.in_bucket(path):
     paths.reachable(path)
@@ -160,10 +196,12 @@ def _existing(path: str) -> paths.Path:
     return file
   if file.is_file():
     return file
+  if own:
+    return own
   if file.is_dir():
     raise ValueError(
         f'{path} is a folder: give the path of a config file in it.')
-  there = sorted(str(p) for p in file.parent.glob('*.py'))
+  there = sorted(str(p) for p in file.parent.glob('*.py')) + shipped()
   hint = ''.join(
       f' Did you mean {p}?'
       for p in difflib.get_close_matches(path, there, 1, 0.5))
@@ -172,7 +210,7 @@ def _existing(path: str) -> paths.Path:
 
 def load_file(path: str) -> types.ModuleType:
   """Executes a config file and returns its module; ValueError if none is."""
-  file = _existing(path)
+  file = existing(path)
   if file.suffix != '.py':
     raise ValueError(f'The config file {path} is neither .py nor .json.')
   return modules.execute(file, f'config_{file.stem}')
@@ -180,7 +218,7 @@ def load_file(path: str) -> types.ModuleType:
 
 def from_json(path: str) -> dict[str, Any]:
   """Returns the fields of a saved config; ValueError if it holds none."""
-  file = _existing(path)
+  file = existing(path)
   with paths.explained(path):
     content = file.read_bytes()
   try:

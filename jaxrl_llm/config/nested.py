@@ -6,8 +6,8 @@ from typing import Any, Mapping
 from ml_collections import ConfigDict
 
 from jaxrl_llm import plugs
+from jaxrl_llm.config.names import unknown
 from jaxrl_llm.config.table import table
-from jaxrl_llm.config.values import unknown
 from jaxrl_llm.plugs import modules, PLUG_FIELDS
 
 Flat = dict[str, Any]

@@ -1,17 +1,17 @@
 """Values of fields: their types, ranges, choices and texts."""
 
 import ctypes
-import difflib
 import json
 import math
 import operator
 import typing
-from typing import Any, Iterable
+from typing import Any
 
 from jaxrl_llm import schedules
 from jaxrl_llm.config.field import Field
 from jaxrl_llm.config.fields import AUTO, Automatic, Lengths, Texts
-from jaxrl_llm.config.table import elsewhere, table
+from jaxrl_llm.config.names import unknown
+from jaxrl_llm.config.table import table
 from jaxrl_llm.plugs import modules
 from jaxrl_llm.plugs.signature import optional
 
@@ -19,7 +19,8 @@ _INT32 = 2 ** 31 - 1
 _FOLDERS = ('workdir', 'warm_start.cache', 'compilation_cache')
 # Kinds of texts, and how they are completed.
 _TEXTS = {
-    str: str, modules.Name: modules.absolute, modules.Path: modules.expanded}
+    str: str, modules.Name: modules.absolute, modules.Path: modules.expanded,
+    modules.FileText: modules.content}
 
 
 def check(flat: dict[str, Any]) -> dict[str, Any]:
@@ -43,34 +44,6 @@ def check(flat: dict[str, Any]) -> dict[str, Any]:
       for name, field in known.items()}
 
 
-def unknown(name: str, known: Iterable[str]) -> str:
-  """Returns the sentence about an unknown field, with the likeliest one.
-
-  Args:
-    name: dotted; or a section, or the last part of a name.
-    known: the fields that there are.
-  """
-  inside = [other for other in known if other.startswith(name + '.')]
-  if inside:
-    return f'{name} is a section: set one of its fields, such as {inside[0]}.'
-  if choice := elsewhere(name):
-    return (f'{name} has no effect without {choice}: leave it out, or choose '
-            'that.')
-
-  def ratio(a, b):
-    return difflib.SequenceMatcher(None, a, b).ratio()
-
-  def likeness(other):
-    a, b = name.split('.')[-1], other.split('.')[-1]
-    initials = ''.join(word[:1] for word in b.split('_'))
-    short = len(a) > 1 and (a == initials or b.startswith(a))
-    return max(short, ratio(a, b)), ratio(name, other) * ('.' in name)
-
-  nearest = max(known, key=likeness)
-  hint = f'did you mean {nearest}? ' if likeness(nearest)[0] >= 0.6 else ''
-  return f'{name} is not a field of this config: {hint}--help lists them all.'
-
-
 def converted(field: Field, value: Any) -> Any:
   """Returns the value in its field's type, range and choices."""
   given = value
@@ -80,7 +53,10 @@ def converted(field: Field, value: Any) -> Any:
     raise ValueError(
         f'{field.name}={shown(given)} must be '
         f'{_describe(field.kind)}.') from None
-  value = _completed(value, field.kind)
+  try:
+    value = _completed(value, field.kind)
+  except ValueError as error:
+    raise ValueError(f'{field.name}: {error}') from None
   for v in value if isinstance(value, tuple) else (value,):
     _check_number(field, v)
     if isinstance(v, str):
@@ -246,5 +222,6 @@ def _describe(kind: Any) -> str:
   else:
     text = {int: 'a whole number (int)', float: 'a number (float)',
             bool: 'true or false (bool)', str: 'a text (str)',
-            modules.Name: 'a text (str)', modules.Path: 'a path (str)'}[kind]
+            modules.Name: 'a text (str)', modules.Path: 'a path (str)',
+            modules.FileText: 'a text (str) or a FILE.txt'}[kind]
   return f'{text}, or none' if can_be_none else text

@@ -160,7 +160,8 @@ class _Speed:
     accepted.asked[rest] = True
     new = state.position + np.arange(0 if full else prompts)
     group = np.concatenate([accepted.group[rest], new])
-    first = np.repeat(np.int32([self.n_init, 0]), [len(rest), len(new)])
+    first = np.repeat(
+        np.array([self.n_init, 0], np.int32), [len(rest), len(new)])
     return state._replace(
         position=state.position + len(new),
         in_flight=state.in_flight + len(new),
@@ -328,6 +329,32 @@ def create(
       summary=summary)
 
 
+METRICS = {
+    'screening/screened': (
+        'prompts', 'screened in the wave, with a valid sample'),
+    'screening/accepted': ('prompts', 'that qualified in the wave'),
+    'screening/continued': ('groups', 'finished in the wave'),
+    'screening/waiting': ('groups', 'that wait for a train batch'),
+    'screening/screened/<c>': (
+        'groups', 'screened with c right samples of n_init'),
+    'screening/trained/<c>': (
+        'groups', 'in train batches, by their pass rate, rounded to c of '
+        'n_init'),
+    'screening/accepts/<c>': ('0 or 1', 'whether this outcome qualifies'),
+    'screening/prior/zero': ('probability', 'that a pass rate is 0'),
+    'screening/prior/one': ('probability', 'that a pass rate is 1'),
+    'screening/prior/mean': ('share', 'mean pass rate'),
+    'screening/trained_tokens': (
+        'share', "the run's response tokens whose groups were taken into a "
+        'batch'),
+    'screening/samples_ratio': (
+        'ratio', 'samples of the run to those that dynamic sampling would need '
+        'for as much signal; an estimate under the prior, without the overlong '
+        'penalty'),
+    'screening/dry': ('waves', 'since a finished group had signal'),
+}
+
+
 def metrics(state: State) -> dict[str, float]:
   """Returns the metrics of the last wave and of the run so far.
 
@@ -335,17 +362,8 @@ def metrics(state: State) -> dict[str, float]:
     state: after `take`.
 
   Returns:
-    screening/screened, accepted, continued, waiting: prompts screened in the
-    wave (with a valid sample), those that qualified, groups that were finished,
-    and groups that wait for a batch. screening/screened/c and trained/c: groups
-    by pass rate, c of n_init; those of train batches are rounded.
-    screening/accepts/c: whether the outcome qualifies. screening/prior/zero,
-    one, mean: weights of the pass rates 0 and 1, and the mean rate; NaN for
-    continuous rewards. screening/trained_tokens: share of the run's tokens
-    whose groups were taken into a batch. screening/samples_ratio: samples of
-    the run over those that dynamic sampling would need for as much signal, an
-    estimate under the prior, without the overlong penalty; NaN for continuous
-    rewards. screening/dry: waves since a finished group had signal.
+    METRICS; those of the prior and samples_ratio are NaN for continuous
+    rewards.
   """
   counts, prior = state.counts, state.known.prior
   if state.known.continuous:

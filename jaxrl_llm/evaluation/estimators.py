@@ -83,6 +83,20 @@ def maj_at_k(
   return float(total / math.comb(n, k))
 
 
+# In training; `evaluate` writes the same figures to a table.
+METRICS = {
+    'eval/pass@<k>': (
+        'probability', 'that one of k responses to a held-out problem is '
+        'right'),
+    'eval/maj@<k>': ('probability', 'that a vote of k responses is right'),
+    'eval/mean': ('reward', 'mean over responses and problems'),
+    'eval/greedy': ('share', 'problems whose greedy response is right'),
+    'eval/<estimate>_error': ('as it', 'standard error over problems'),
+    'eval/<file>/<estimate>': (
+        'as it', 'the same of one held-out file, where there are several'),
+}
+
+
 def estimate(
     score: np.ndarray, ks: Sequence[int], *,
     greedy: np.ndarray | None = None,

@@ -2,7 +2,6 @@
 
 from typing import Any, Sequence
 
-import jax
 import numpy as np
 
 from jaxrl_llm import phases, tasks
@@ -10,17 +9,14 @@ from jaxrl_llm.evaluation import estimators, responses
 from jaxrl_llm.host import build
 from jaxrl_llm.sampling.logits import SamplingParams
 
-
-def noise_key(parts: build.Parts) -> jax.Array:
-  """Returns the key of all evaluations; no training step uses it."""
-  # Steps count from 0. All evaluations have the same noise, so that two of them
-  # differ by their parameters alone.
-  return parts.step_key(parts.replicate(np.uint32(1 << 30)))
+# Number of the noise of all evaluations, so that two of them differ by their
+# parameters alone. No training step has it.
+NOISE = 1 << 30
 
 
 def solve(
     parts: build.Parts, params: Any, problems: Sequence[tasks.Problem], *,
-    samples: int, sampling: SamplingParams,
+    samples: int, sampling: SamplingParams, step: int = 0,
     phase: phases.Phase | None = None,
 ) -> tuple[np.ndarray, list[list[str]]]:
   """Samples and verifies responses to problems.
@@ -31,6 +27,7 @@ def solve(
     problems: P problems.
     samples: N, responses to each problem.
     sampling: temperature and truncation.
+    step: steps of the run behind the parameters.
     phase: counts the responses.
 
   Returns:
@@ -39,7 +36,7 @@ def solve(
   score = np.zeros((len(problems), samples))
   answers = [[''] * samples for _ in problems]
   for call in responses.draw(
-      parts, responses.Source(params, sampling, noise_key(parts)), problems,
+      parts, responses.Source(params, sampling, NOISE, step), problems,
       [range(samples)] * len(problems), phase=phase):
     score[call.problem, call.sample] = call.judged.reward
     for p, s, answer in zip(call.problem, call.sample, call.judged.answer):
@@ -47,13 +44,15 @@ def solve(
   return score, answers
 
 
-def evaluate(parts: build.Parts, params: Any) -> dict[str, float]:
+def evaluate(
+    parts: build.Parts, params: Any, step: int = 0) -> dict[str, float]:
   """Evaluates parameters on the task's held-out problems.
 
   Args:
     parts: task, sampler and processes. Its config.eval sets the number of
       problems and samples, and the values of k.
     params: sampling parameters on device.
+    step: steps of the run behind them.
 
   Returns:
     `estimators.estimate` of the sampled responses and of one greedy response to
@@ -67,10 +66,10 @@ def evaluate(parts: build.Parts, params: Any) -> dict[str, float]:
                     'responses') as phase:
     score, answers = solve(
         parts, params, problems, samples=cfg.samples,
-        sampling=parts.sampling(), phase=phase)
+        sampling=parts.sampling(), step=step, phase=phase)
     greedy, _ = solve(
         parts, params, problems, samples=1,
-        sampling=parts.sampling(temperature=0.0), phase=phase)
+        sampling=parts.sampling(temperature=0.0), step=step, phase=phase)
   estimates = estimators.estimate(
       score, cfg.k, greedy=greedy[:, 0], answers=answers)
   for name, rows in by_source(problems).items():

@@ -16,11 +16,10 @@ import pathlib
 import time
 from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
 
-import jax
 import numpy as np
 
 from jaxrl_llm import phases
-from jaxrl_llm.host import build, rollout
+from jaxrl_llm.host import build, rollout, turns
 from jaxrl_llm.monitoring import progress
 from jaxrl_llm.rewards import plain
 from jaxrl_llm.sampling.logits import SamplingParams
@@ -32,11 +31,13 @@ class Source(NamedTuple):
   Attributes:
     params: sampling parameters on device.
     sampling: temperature and truncation.
-    key: PRNG key; the same key gives the same responses.
+    noise: number of the noise; the same number gives the same responses.
+    step: steps of the run behind the parameters, for reward functions.
   """
   params: Any
   sampling: SamplingParams
-  key: jax.Array
+  noise: int
+  step: int = 0
 
 
 class Call(NamedTuple):
@@ -143,22 +144,24 @@ def draw(
     Stopped: a process was asked to stop.
   """
   waiting = None
-  config, tokenizer = parts.config, parts.task.tokenizer
+  config = parts.config
   sampler = parts.programs.sampler
   for problem, sample in cut(
       wanted, max_prompts=sampler.max_prompts,
       max_requests=sampler.max_requests):
     rows, prompt = np.unique(problem, return_inverse=True)
     of_call = [problems[i] for i in rows]
-    responses = rollout.respond(
-        parts.sample_policy, source.params, rollout.SampleCall(
-            of_call, rollout.encode(of_call, tokenizer, config.max_prompt),
+    responses, submit = turns.respond(
+        parts, rollout.SampleCall(
+            of_call, rollout.encode(
+                of_call, parts.task.tokenizer, config.max_prompt),
             rollout.requests(prompt, sample, config.max_response)),
-        source.key, source.sampling, tokenizer=tokenizer,
-        processes=parts.processes)
+        turns.Sampling(
+            parts.sample_policy, source.params, source.sampling, source.noise,
+            step=source.step))
     if phase:
       phase.count(phase.done + len(problem))
-    judged = rollout.submit(parts.task, responses, parts.processes)
+    judged = submit()
     if waiting:
       yield Call(*waiting[:-1], waiting[-1]())
       parts.processes.channel.check()
@@ -293,7 +296,8 @@ def _rows(
         truncated=bool(call.judged.truncated[row]),
         sample=int(call.sample[row]), reward=float(verdict.reward),
         verdict=verdict.kind, detail=verdict.detail, answer=verdict.answer,
-        valid=bool(verdict.valid), digest=version)))
+        valid=bool(verdict.valid), digest=version,
+        **rollout.further(verdict))))
   return rows
 
 

@@ -39,6 +39,7 @@ def learner_batch(
   length, prompt_length = of(tokens.length), of(tokens.prompt_length, 1)
   t = np.arange(width)
   real = t < length[:, None]
+  wrote = real if tokens.generated is None else real & of(tokens.generated)
   sequence = np.pad(of(tokens.prompt), ((0, 0), (0, width)))
   np.put_along_axis(
       sequence, prompt_length[:, None] + t, of(tokens.response), axis=1)
@@ -48,7 +49,7 @@ def learner_batch(
 
   return LearnerBatch(
       tokens=sequence, prompt_length=prompt_length, response_length=length,
-      mask=trained[:, None] & real,
+      mask=trained[:, None] & wrote,
       behaviour_logprobs=of(tokens.behaviour_logprobs),
       advantages=np.where(kept, advantages, 0.0).astype(np.float32),
       old_logprobs=optional(tokens.old_logprobs, scored),

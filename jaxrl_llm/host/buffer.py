@@ -145,6 +145,7 @@ def empty(rows: int, config: ConfigDict, stages: Stages) -> Buffer:
   rejection, actor = choices.rejection(config), choices.actor(config)
   top = rejection.top_k if rejection and rejection.needs_top else 0
   record = choices.recorded_experts(config)
+  functions = choices.separate_rewards(config)
 
   def full(value, kind):
     return np.full(rows, value, kind)
@@ -162,13 +163,15 @@ def empty(rows: int, config: ConfigDict, stages: Stages) -> Buffer:
           problem=full(0, np.int32), policy_step=full(0, np.int32),
           reward=full(0, np.float32), valid=full(False, bool),
           prompt_length=full(1, np.int32), length=full(0, np.int32),
-          truncated=full(False, bool),
+          generated=full(0, np.int32), truncated=full(False, bool),
           trained=full(False, bool), advantage=full(np.nan, np.float32),
           group_mean=full(np.nan, np.float32),
           group_std=full(np.nan, np.float32), entropy=full(0, np.float32),
           clip_share=full(0, np.float32), usage=full(0, np.int32),
           round=full(-1, np.int32), probe=full(False, bool),
-          shard=full(0, np.int32)),
+          shard=full(0, np.int32),
+          rewards=np.full((rows, functions), np.nan, np.float32)
+          if functions else None),
       RolloutTokens(
           prompt=np.zeros((rows, config.max_prompt), np.int32),
           prompt_length=full(1, np.int32),
@@ -179,7 +182,9 @@ def empty(rows: int, config: ConfigDict, stages: Stages) -> Buffer:
           z=logprobs(rejection is not None and rejection.scores_z),
           actor_logprobs=logprobs(old and actor is not None and actor.ppo),
           experts=record and record.empty(
-              rows, config.max_prompt + config.max_response)))
+              rows, config.max_prompt + config.max_response),
+          generated=np.zeros((rows, config.max_response), bool)
+          if choices.has_turns(config) else None))
 
 
 def of_wave(
@@ -198,14 +203,8 @@ def of_wave(
     actor's likeliest tokens are there if they were recorded. Responses and
     log-probs are 0 where they are not at home in this process.
   """
-  rollouts, prompts = responses.rollouts, responses.call.prompts
-  row = responses.call.requests.prompt
-  real = np.arange(rollouts.tokens.shape[1]) < judged.length[:, None]
+  prompts, row = responses.call.prompts, responses.call.requests.prompt
   free = empty(len(row), config, stages)
-  behaviour = rollouts.logprobs
-  if config.loss.behaviour == 'tempered' and (
-      rollouts.tempered_logprobs is not None):
-    behaviour = rollouts.tempered_logprobs
   table = free.table._replace(
       group=ask.group[row].astype(np.int64),
       sample=np.concatenate([
@@ -215,18 +214,40 @@ def of_wave(
       policy_step=np.full(len(row), responses.policy_step, np.int32),
       reward=np.where(judged.valid, judged.reward, 0).astype(np.float32),
       valid=judged.valid, prompt_length=prompts.length[row],
-      length=judged.length, truncated=judged.truncated,
-      entropy=judged.entropy, probe=ask.probe[row].astype(bool),
-      shard=responses.shard)
-  tokens = free.tokens._replace(
+      length=judged.length, generated=judged.generated,
+      truncated=judged.truncated, entropy=judged.entropy,
+      probe=ask.probe[row].astype(bool), shard=responses.shard)
+  if table.rewards is not None and judged.rewards:
+    table = table._replace(rewards=np.stack(
+        [*judged.rewards.values()], 1).astype(np.float32))
+  return Buffer(table, tokens_of(responses, judged.length, free.tokens, config))
+
+
+def tokens_of(
+    responses: Responses, length: np.ndarray, free: RolloutTokens,
+    config: ConfigDict) -> RolloutTokens:
+  """Makes the tokens of responses, in the order of their requests.
+
+  Args:
+    responses: R responses.
+    length: [R] tokens of each, also of those that are elsewhere.
+    free: R free rows, which have the log-probs to be kept.
+    config: it says which log-probs are those of the sampler.
+  """
+  rollouts, prompts = responses.rollouts, responses.call.prompts
+  row = responses.call.requests.prompt
+  real = np.arange(rollouts.tokens.shape[1]) < length[:, None]
+  behaviour = rollouts.logprobs
+  if config.loss.behaviour == 'tempered' and (
+      rollouts.tempered_logprobs is not None):
+    behaviour = rollouts.tempered_logprobs
+  return free._replace(
       prompt=prompts.tokens[row], prompt_length=prompts.length[row],
-      response=np.where(real, rollouts.tokens, 0),
-      length=judged.length,
+      response=np.where(real, rollouts.tokens, 0), length=length,
       behaviour_logprobs=np.where(real, behaviour, 0).astype(
           np.float32),
       top_ids=rollouts.top_ids, top_logprobs=rollouts.top_logprobs,
-      experts=rollouts.experts)
-  return Buffer(table, tokens)
+      experts=rollouts.experts, generated=rollouts.generated)
 
 
 def join(held: Any, new: Any) -> Any:

@@ -49,6 +49,7 @@ class Parts(NamedTuple):
     sampling: (**changes) -> SamplingParams of the config on the device, with
       changes made to them.
     advantages: programs from rewards to advantages and to the signal.
+    key: PRNG key of the run, on the devices of the sampler.
     step_key: step [] uint32 on the device -> key of its noise, for `sample`.
     contents: 'problems', 'model' and 'actor' to digests of what the config
       names.
@@ -64,6 +65,7 @@ class Parts(NamedTuple):
   sample_policy: Callable[..., tuple[Rollouts, dict[str, int]]]
   sampling: Callable[..., SamplingParams]
   advantages: advantages_lib.Program
+  key: jax.Array
   step_key: Callable[[jax.Array], jax.Array]
   contents: dict[str, str]
   user_config: ConfigDict
@@ -257,11 +259,11 @@ def drop_long_prompts(
 
 def _task(
     config: ConfigDict, model: ModelConfig, tokenizer: Any,
-    training: bool) -> tuple[tasks.Task, list[int] | None]:
-  """Makes the task; for training, without prompts that are too long.
+    checked: bool) -> tuple[tasks.Task, list[int] | None]:
+  """Makes the task; if its sets are checked, without prompts that are too long.
 
   Returns:
-    The task and, for training, the tokens of each training prompt.
+    The task and, if its sets are checked, the tokens of each training prompt.
   """
   with phases.phase('reading the problems'):
     task = copy.copy(tasks.get(
@@ -277,7 +279,7 @@ def _task(
         f'model.vocab_size={model.vocab_size} is less than the {needed} tokens '
         'of the tokeniser: raise it, or take the tokeniser of the model.')
   lengths = {}
-  for name in ('train', 'heldout') if training else ():
+  for name in ('train', 'heldout') if checked else ():
     kept, lengths[name] = drop_long_prompts(
         getattr(task, name), tokenizer, config, name)
     setattr(task, name, kept)
@@ -337,6 +339,15 @@ def _stops(tokenizer: Any) -> stops_lib.Stops:
       [text.encode() for text in texts], tokenizer.spelled) if texts else None)
 
 
+def _mesh(config: ConfigDict) -> jax.sharding.Mesh:
+  """Makes the sampler's mesh."""
+  if config.mesh.cpu_devices is not None:
+    sharding.split_cpu(config.mesh.cpu_devices)
+  return sharding.make_mesh(
+      *(config.mesh[axis] for axis in sharding.AXES),
+      learner_tensor=config.mesh.learner_tensor)
+
+
 def _contents(
     task: tasks.Task, **folders: pathlib.Path | None) -> dict[str, str]:
   """Returns digests of the problems, and of the files of models."""
@@ -359,13 +370,18 @@ def _warn_of_warmup(config: ConfigDict, stages: stages_lib.Stages) -> None:
         'peak: lower it.', given.warmup_steps, steps)
 
 
-def parts(config: ConfigDict, training: bool = True) -> Parts:
+def parts(
+    config: ConfigDict, training: bool = True, *, own_prompts: bool = False,
+    tokenizer: Any = None) -> Parts:
   """Makes the parts of a run. Nothing is compiled yet.
 
   Args:
     config: checked by `config.validate`.
     training: False does not check the task's sets of problems: they may be
       empty, or have prompts that are too long.
+    own_prompts: whether the caller has prompts of its own. Then the sets are
+      not checked either.
+    tokenizer: of the task, if the model has none; None for the task's own.
 
   Returns:
     The parts.
@@ -376,19 +392,16 @@ def parts(config: ConfigDict, training: bool = True) -> Parts:
   user_config, config = config, config_lib.with_saved_auto_values(config)
   model, actor = (
       config_lib.model_config(config), config_lib.actor_model(config))
-  folder = checkpoint = tokenizer = None
+  folder = checkpoint = None
   if config.model.hf:
     folder = hf.fetch(config.model.hf)
     checkpoint, tokenizer = hf.open_checkpoint(folder), ModelTokenizer(folder)
   theirs = _actor_checkpoint(config, tokenizer) if actor else None
   for opened in filter(None, (checkpoint, theirs)):
     hf.warn_of_length(opened.folder, config.max_prompt + config.max_response)
-  task, lengths = _task(config, model, tokenizer, training)
-  if config.mesh.cpu_devices is not None:
-    sharding.split_cpu(config.mesh.cpu_devices)
-  mesh = sharding.make_mesh(
-      *(config.mesh[axis] for axis in sharding.AXES),
-      learner_tensor=config.mesh.learner_tensor)
+  task, lengths = _task(
+      config, model, tokenizer, training and not own_prompts)
+  mesh = _mesh(config)
   platform = mesh.devices.flat[0].platform
   processes = processes_lib.make(mesh, sharding.learner_mesh(
       mesh, config.mesh.learner_tensor))
@@ -427,6 +440,7 @@ def parts(config: ConfigDict, training: bool = True) -> Parts:
       task=task, kinds=by_kind(task.train), programs=programs,
       sample=sample, sample_policy=sample_policy, sampling=sampling,
       advantages=choices.advantages(config),
+      key=processes_lib.key(config.seed, mesh),
       step_key=lambda step: fold_in(base_key, step),
       contents=_contents(
           task, model=folder, actor=theirs and theirs.folder),

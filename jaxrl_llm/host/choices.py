@@ -36,6 +36,11 @@ def recorded_experts(config: ConfigDict) -> Optional[experts.Record]:
   return experts.Record.of(config_lib.model_config(config))
 
 
+def has_turns(config: ConfigDict) -> bool:
+  """Returns whether an environment answers the responses."""
+  return 'max_turns' in config.task
+
+
 def has_actor(config: ConfigDict) -> bool:
   """Returns whether the actor is another model than the policy."""
   return bool(config.actor.model.hf or config.actor.model.preset)
@@ -184,6 +189,14 @@ def advantages(config: ConfigDict) -> advantages_lib.Program:
           config.overlong.mode, config.overlong.window, config.max_response))
 
 
+def separate_rewards(config: ConfigDict) -> int:
+  """Returns K, the rewards that the advantage gets each by itself; or 0."""
+  plug, _ = plugs.chosen('advantage', config_lib.flatten(config))
+  functions = config.task.get('reward', ())
+  return len(functions) if 'separate' in plug.keywords and (
+      isinstance(functions, tuple)) else 0
+
+
 def advantage(
     config: ConfigDict, *, per_group: bool = False,
 ) -> Callable[[Array, Array, Array], tuple[Array, dict[str, Array]]]:
@@ -195,9 +208,10 @@ def advantage(
       not depend on the others. A function that scales takes it as an argument.
 
   Returns:
-    (rewards [P, N], where [P, N] bool, step []) -> (advantages [P, N],
-    metrics). `where` marks valid samples; `step` is the number of steps done.
-    Jittable, with a traced `step`.
+    (rewards [P, N], where [P, N] bool, step [], separate [P, N, K] or None) ->
+    (advantages [P, N], metrics). `where` marks valid samples; `step` is the
+    number of steps done; `separate` is for advantages that take it. Jittable,
+    with a traced `step`.
   """
   plug, given = plugs.chosen('advantage', config_lib.flatten(config))
   function, at_step = plug.guarded(), {
@@ -206,8 +220,12 @@ def advantage(
   if 'per_group' in plug.keywords:
     given['per_group'] = per_group
 
-  def compute(rewards, where, step):
-    found = function(rewards, where=where, **given, **{
+  if 'weights' in plug.keywords:
+    given['weights'] = tuple(config.task.get('reward_weights', ()))
+
+  def compute(rewards, where, step, separate=None):
+    several = {} if separate is None else {'separate': separate}
+    found = function(rewards, where=where, **given, **several, **{
         name: value(step) for name, value in at_step.items()})
     values, metrics = found if isinstance(found, tuple) else (found, {})
     shape = jax.numpy.shape(values)

@@ -427,16 +427,18 @@ def make(
   sampler = functools.partial(
       make_sampler, config, mesh, stops=stops,
       curriculum=stages.curriculum)
-  rejection = choices.rejection(config)
+  rejection, turns = choices.rejection(config), choices.has_turns(config)
   writing = sampler(model=sources[-1].model, use=SamplerUse(
       kv=config.sampling.kv, record_experts=config.loss.replay_experts,
-      top_logprobs=rejection.top_k if rejection and rejection.uses_top else 0))
+      top_logprobs=rejection.top_k if rejection and rejection.uses_top else 0,
+      continues=turns))
   evaluating = writing
   if (actor or config.sampling.kv or config.loss.replay_experts
       or config.eval.slots is not None):
     # Calls of few prompts with few samples each would leave slots idle.
     evaluating = sampler(model=model, use=SamplerUse(
-        config.eval.slots, own_prompts=config.eval.slots is not None))
+        config.eval.slots, own_prompts=config.eval.slots is not None,
+        continues=turns))
   players = Player(model, policies[0], learner, evaluating), *(
       Player(source.model, policy, None, writing)
       for source, policy in zip(sources[1:], policies[1:]))

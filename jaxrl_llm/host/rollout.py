@@ -5,7 +5,7 @@ Requests of one prompt are neighbours. Each process decodes and verifies the
 responses that its devices sampled; then facts about all of them are gathered.
 """
 
-from typing import Any, Callable, NamedTuple, Sequence
+from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
 import jax
 import numpy as np
@@ -38,6 +38,23 @@ class SampleCall(NamedTuple):
     return [self.problems[i] for i in self.requests.prompt]
 
 
+class Played(NamedTuple):
+  """What an environment adds to the responses of a wave.
+
+  Attributes:
+    turns: of the M rows at home in this process, what the model wrote, read and
+      was given, turn by turn.
+    verdicts: of these rows; None where the task is to judge the last turn.
+    count: [R] int32, turns of the model.
+    waited: share of the seconds in which no response was sampled, since the
+      environment was at work.
+  """
+  turns: list[list[dict[str, Any]]]
+  verdicts: list[rewards.Verdict | None]
+  count: np.ndarray
+  waited: float
+
+
 class Responses(NamedTuple):
   """Responses of one call of the sampler.
 
@@ -51,6 +68,7 @@ class Responses(NamedTuple):
     use: counts of this process's sampler: decode 'steps', and 'busy' and
       'slots', each summed over the steps.
     policy_step: optimiser steps behind the policy that sampled them.
+    played: how they came about, if an environment answered; else None.
   """
   call: SampleCall
   rollouts: Rollouts
@@ -59,6 +77,7 @@ class Responses(NamedTuple):
   shard: np.ndarray
   use: dict[str, int]
   policy_step: int = 0
+  played: Played | None = None
 
 
 class Judged(NamedTuple):
@@ -74,6 +93,13 @@ class Judged(NamedTuple):
       nats.
     use: how busy the sampler was, in all processes.
     verdicts: of the rows at home in this process.
+    rewards: name to [R] float64, the separate rewards of the verdicts; NaN
+      where one does not count.
+    logged: name to [R] float64, the verdicts' numbers for the metrics; NaN
+      where there is none.
+    observed: [R] int32, tokens of the response that the environment wrote; None
+      without one.
+    played: what the environment added; None without one.
   """
   reward: np.ndarray
   kind: list[str]
@@ -83,6 +109,15 @@ class Judged(NamedTuple):
   entropy: np.ndarray
   use: dict[str, int]
   verdicts: list[rewards.Verdict]
+  rewards: dict[str, np.ndarray] = {}
+  logged: dict[str, np.ndarray] = {}
+  observed: np.ndarray | None = None
+  played: Played | None = None
+
+  @property
+  def generated(self) -> np.ndarray:
+    """[R] int32, tokens of the response that the model wrote."""
+    return self.length - (0 if self.observed is None else self.observed)
 
   @property
   def valid(self) -> np.ndarray:
@@ -195,24 +230,26 @@ def host_sampler(
     mesh: (data, fsdp, tensor), of the program.
 
   Returns:
-    (params, prompts, requests, key, sampling, policy_step, max_steps=None) ->
-    (rollouts, counts). At most `made.max_prompts` prompts and
-    `made.max_requests` requests, all NumPy but `params`, `key` and `sampling`.
-    With a sampler that continues, `key` is the run's, and `max_steps` may limit
-    the decode steps of each shard. Rollouts are NumPy arrays in the order of
-    the requests, zeros where they are not at home in this process. Counts are
-    decode 'steps', and 'busy' and 'slots', each summed over the steps and the
-    shards of this process. One program serves every mix of requests.
+    (params, prompts, requests, key, sampling, policy_step, shard=None,
+    max_steps=None) -> (rollouts, counts). `shard` is that of `plan.plan`. At
+    most `made.max_prompts` prompts and `made.max_requests` requests, all NumPy
+    but `params`, `key` and `sampling`. With a sampler that continues, `key` is
+    the run's, and `max_steps` may limit the decode steps of each shard.
+    Rollouts are NumPy arrays in the order of the requests, zeros where they are
+    not at home in this process. Counts are decode 'steps', and 'busy' and
+    'slots', each summed over the steps and the shards of this process. One
+    program serves every mix of requests.
   """
   shards, slots = sharding.data_shards(mesh), made.sampler.slots
   team = processes_lib.make(mesh)
 
   def sample(
-      params, prompts, requests, key, sampling, policy_step, max_steps=None):
+      params, prompts, requests, key, sampling, policy_step, shard=None,
+      max_steps=None):
     plan = plan_lib.plan(
         prompts, requests, shards=shards,
         requests_per_shard=made.requests_per_shard,
-        prompts_per_shard=made.prompts_per_shard)
+        prompts_per_shard=made.prompts_per_shard, shard=shard)
     parts = [plan.prompts, plan.requests, plan.count]
     if made.sampler.continues:
       parts.append(np.full(
@@ -264,7 +301,7 @@ def respond(
 
 def submit(
     task: tasks.Task, responses: Responses, processes: Processes,
-) -> Callable[[], Judged]:
+    step: int = 0, steps: int = 0) -> Callable[[], Judged]:
   """Starts to judge the responses at home in this process.
 
   One process of each home judges them.
@@ -273,6 +310,8 @@ def submit(
     task: problems and their verifier.
     responses: R responses of all processes.
     processes: who holds which rows.
+    step: steps of the run that were done before.
+    steps: steps that the run takes in all.
 
   Returns:
     A function that waits for the verdicts of all processes. All of them must
@@ -283,12 +322,15 @@ def submit(
   problems = responses.call.problem()
   length, truncated = rollouts.length[rows], rollouts.truncated[rows]
   real = np.arange(rollouts.tokens.shape[1]) < length[:, None]
+  if rollouts.generated is not None:
+    real &= rollouts.generated[rows]
+  count = real.sum(1)
   entropy = (np.where(real, rollouts.entropy[rows], 0).sum(1) / np.maximum(
-      length, 1)).astype(np.float32)
+      count, 1)).astype(np.float32)
   waiting = _caught(lambda: lambda: [])
   if processes.leads:
-    waiting = _caught(lambda: rewards.submit(
-        task, [problems[row] for row in rows], responses.texts, truncated))
+    waiting = _caught(lambda: _judge(
+        task, responses, [problems[row] for row in rows], step, steps))
 
   def judged():
     wait, error = waiting
@@ -296,27 +338,78 @@ def submit(
     if wait:
       verdicts, error = _caught(wait)
     mine = [
-        (v.reward if v.valid else None, v.kind, v.answer, *others)
+        (v.reward if v.valid else None, v.kind, v.answer, v.rewards, v.logged,
+         *others)
         for v, *others in zip(
             verdicts or (), length.tolist(), truncated.tolist(),
-            entropy.tolist())] or [None] * len(rows)
+            entropy.tolist(), (length - count).tolist())] or [
+                None] * len(rows)
     facts, extra = processes.gather_rows(
         responses.shard, mine, (error, responses.use))
     for error, _ in extra:
       if error:
         kind_of_error, sentence = error
         raise _ERRORS[kind_of_error](sentence)
-    reward, kind, answer, *others = zip(*facts) if facts else [()] * 6
+    reward, kind, answer, separate, logged, *others = (
+        zip(*facts) if facts else [()] * 9)
     busy, slots, steps = (
         [use[name] for _, use in extra] for name in ('busy', 'slots', 'steps'))
+    *others, observed = (np.array(column, of) for column, of in zip(
+        others, (np.int32, bool, np.float32, np.int32)))
     return Judged(
-        np.array(reward, float), [*kind], [*answer],
-        *(np.array(column, of) for column, of in zip(
-            others, (np.int32, bool, np.float32))),
+        np.array(reward, float), [*kind], [*answer], *others,
         dict(steps=max(steps), busy=sum(busy), slots=sum(slots)),
-        verdicts or [])
+        verdicts or [], _columns(separate), _columns(logged), observed,
+        responses.played)
 
   return judged
+
+
+def _judge(
+    task: tasks.Task, responses: Responses, problems: Sequence[tasks.Problem],
+    step: int, steps: int) -> Callable[[], list[rewards.Verdict]]:
+  """Starts to judge the M rows at home, but those judged in their play.
+
+  Args:
+    task, responses, step, steps: those of `submit`.
+    problems: of the M rows.
+
+  Returns:
+    A function that waits for the verdicts.
+  """
+  played, rollouts = responses.played, responses.rollouts
+  known, texts = [None] * len(problems), responses.texts
+  if played:
+    known, texts = played.verdicts, [
+        turns[-1]['text'] for turns in played.turns]
+  places = [i for i, verdict in enumerate(known) if verdict is None]
+  rows = responses.rows[places]
+  wait = rewards.submit(
+      task, [problems[i] for i in places], [texts[i] for i in places],
+      rollouts.truncated[rows], rewards.Facts([
+          rollouts.tokens[row, :rollouts.length[row]].tolist()
+          for row in rows], step, steps))
+
+  def verdicts():
+    found = iter(wait())
+    return [next(found) if verdict is None else verdict for verdict in known]
+
+  return verdicts
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+  """Returns name to [R] numbers, NaN where a row has none of the name."""
+  names = dict.fromkeys(name for row in rows for name in row)
+  return {name: np.array([row.get(name) for row in rows], float)
+          for name in names}
+
+
+def further(verdict: rewards.Verdict) -> dict[str, Any]:
+  """Returns what a record has beside the fields of every one: `rewards` of
+  several functions, and what they log as `extra`.
+  """
+  return {name: value for name, value in (
+      ('rewards', verdict.rewards), ('extra', verdict.extra)) if value}
 
 
 _ERRORS = {'verifier': rewards.VerifierError, 'process': ChildProcessError}

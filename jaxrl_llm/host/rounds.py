@@ -113,16 +113,22 @@ def signal(
   # A group may have rows of an earlier wave, which counted when they came.
   probe = valid & (rows >= first) & _at(table.probe, rows)
   padded = jax.device_get(program.of_wave(*replicate([
-      _at(table.reward, rows), valid, _at(table.length, rows), probe,
-      sampled.all(1), step])))
+      _at(table.reward, rows), valid, _at(table.generated, rows), probe,
+      sampled.all(1), step, *_separate(table, rows)])))
   return padded._replace(gain=padded.gain[:len(ask.group)])
 
 
 def _at(column: np.ndarray, rows: np.ndarray) -> np.ndarray:
   """Returns a column's values, 0 or False where a row is -1."""
   if not len(column):
-    return np.zeros(rows.shape, column.dtype)
-  return np.where(rows >= 0, column[rows], np.zeros((), column.dtype))
+    return np.zeros(rows.shape + column.shape[1:], column.dtype)
+  there = (rows >= 0).reshape(rows.shape + (1,) * (column.ndim - 1))
+  return np.where(there, column[rows], np.zeros((), column.dtype))
+
+
+def _separate(table: Table, rows: np.ndarray) -> list[np.ndarray]:
+  """Returns the last argument of the programs, if the table has it."""
+  return [] if table.rewards is None else [_at(table.rewards, rows)]
 
 
 def with_advantages(
@@ -150,8 +156,8 @@ def with_advantages(
     valid = rows >= 0
     rewards = _at(table.reward, rows)
     made = jax.device_get(program.of_batch(*replicate([
-        rewards, valid, _at(table.length, rows), _at(table.truncated, rows),
-        step])))
+        rewards, valid, _at(table.generated, rows), _at(table.truncated, rows),
+        step, *_separate(table, rows)])))
     count = np.maximum(valid.sum(1, keepdims=True), 1)
     mean = rewards.sum(1, keepdims=True, where=valid) / count
     square = ((rewards - mean) ** 2).sum(1, keepdims=True, where=valid) / count

@@ -1,6 +1,6 @@
 """The curriculum and the selection that a config chooses, with checks."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ml_collections import ConfigDict
 import numpy as np
@@ -10,6 +10,8 @@ from jaxrl_llm import plugs
 from jaxrl_llm.host import choices
 from jaxrl_llm.plugs import modules
 from jaxrl_llm.types import Curriculum, NoSignalError, RunSizes, Selection
+
+_Stage = TypeVar('_Stage', Curriculum, Selection)
 
 
 class Stages(NamedTuple):
@@ -65,7 +67,9 @@ def validate(config: ConfigDict) -> None:
   choices.check(config)
 
 
-def _make(field: str, config: ConfigDict, kind: type, sizes: RunSizes) -> Any:
+def _make(
+    field: str, config: ConfigDict, kind: type[_Stage],
+    sizes: RunSizes) -> _Stage:
   """Makes one stage."""
   plug, given = plugs.chosen(field, config_lib.flatten(config))
   made = plug.guarded()(sizes, **given)
@@ -85,9 +89,10 @@ def _make(field: str, config: ConfigDict, kind: type, sizes: RunSizes) -> Any:
         'so that their old log-probs are kept.')
   if plug.packaged:
     return made
-  return made._replace(**{
+  parts: dict[str, Any] = {
       part: modules.guarded(f'{field}={plug.name}: {part}', call, NoSignalError)
-      for part, call in made._asdict().items() if callable(call)})
+      for part, call in made._asdict().items() if callable(call)}
+  return made._replace(**parts)
 
 
 def _stale_rows(config: ConfigDict, stages: Stages) -> str:

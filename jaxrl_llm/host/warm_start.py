@@ -6,7 +6,7 @@ depends on, so that a sweep over RL settings pays for it once.
 """
 
 import contextlib
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple, Sequence
 import zlib
 
 from absl import logging
@@ -52,22 +52,39 @@ def demonstrations(
   pairs = [task.demonstration(start + i, seed=seed) for i in range(count)]
   prompts = rollout.encode([p for p, _ in pairs], task.tokenizer, max_prompt)
   tokens = np.zeros((count, max_response), np.int32)
+  wrote = np.zeros((count, max_response), bool)
   length = np.zeros(count, np.int32)
   for row, (problem, response) in enumerate(pairs):
-    ids = [*task.tokenizer.encode(response), task.tokenizer.stop_ids[0]]
+    ids, own = _encoded(task, response)
     if len(ids) > max_response:
       raise ValueError(
           f'The demonstration {response!r} of problem {problem.id} has '
           f'{len(ids)} tokens with its stop token, more than max_response='
           f'{max_response}: raise config.max_response.')
-    tokens[row, :len(ids)] = ids
+    tokens[row, :len(ids)], wrote[row, :len(ids)] = ids, own
     length[row] = len(ids)
   return batches.learner_batch(
       RolloutTokens(
           prompt=prompts.tokens, prompt_length=prompts.length, response=tokens,
           length=length,
-          behaviour_logprobs=np.zeros(tokens.shape, np.float32)),
+          behaviour_logprobs=np.zeros(tokens.shape, np.float32),
+          generated=wrote),
       np.arange(count), np.ones(count), np.ones(count, bool))
+
+
+def _encoded(
+    task: Any, response: str | Sequence[tuple[str, str]],
+) -> tuple[list[int], list[bool]]:
+  """Returns the tokens of a demonstration, and which the model is to write."""
+  tokenizer, ids, own = task.tokenizer, [], []
+  turns = [(response, '')] if isinstance(response, str) else response
+  for text, observation in turns:
+    ids += [*tokenizer.encode(text), tokenizer.stop_ids[0]]
+    own += [True] * (len(ids) - len(own))
+    if observation:
+      ids += task.turns.append(tokenizer, observation, ids[-1])
+      own += [False] * (len(ids) - len(own))
+  return ids, own
 
 
 def run(parts: build.Parts, report: Report) -> Any:

@@ -52,6 +52,21 @@ class Training:
     return self.ppo or self.distill > 0
 
 
+METRICS = {
+    'update/actor_loss': ('loss', "the actor's, of all terms"),
+    'update/actor_policy_loss': ('loss', "the actor's PPO loss alone"),
+    'update/actor_distill_loss': ('loss', 'lambda_distill times the KL'),
+    'update/actor_kl': ('nats per token', 'KL(policy || actor)'),
+    'update/actor_ratio': ('ratio', "the actor's new over old probability"),
+    'update/actor_clip': ('share', "tokens at which the actor's ratio is "
+                          'clipped'),
+    'update/actor_importance': (
+        'weight', "of a token, from the sampler to the actor's old policy"),
+    'update/actor_gap': (
+        'nats', "|the actor's log-prob before the update - the sampler's|"),
+}
+
+
 def weighted_sum(
     stats: TokenStats, batch: LearnerBatch, weights: Array, distill: Array,
     params: Mapping[str, Array], cfg: Training,
@@ -70,10 +85,7 @@ def weighted_sum(
     cfg: choices.
 
   Returns:
-    The weighted sum; and sums: the losses actor_loss, actor_policy_loss and
-    actor_distill_loss (with lambda_distill), weighted; actor_kl, actor_ratio,
-    actor_clip (whether clipped), actor_importance and actor_gap (|log
-    p_omega_ref - log p_inf|), over tokens.
+    The weighted sum; and the sums over tokens of METRICS.
   """
   mask = batch.mask
   trained = lambda x: jnp.where(mask, x, 0.0)

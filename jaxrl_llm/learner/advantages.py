@@ -9,8 +9,9 @@ from jaxrl_llm.ops import overlong as overlong_lib
 from jaxrl_llm.ops import pkpo, screening
 
 Array = jax.Array
-# (rewards [P, N], where [P, N] bool, step []) -> (advantages [P, N], metrics)
-Advantage = Callable[[Array, Array, Array], tuple[Array, dict[str, Array]]]
+# (rewards [P, N], where [P, N] bool, step [], separate [P, N, K] or None) ->
+# (advantages [P, N], metrics)
+Advantage = Callable[..., tuple[Array, dict[str, Array]]]
 
 
 class Overlong(NamedTuple):
@@ -63,13 +64,23 @@ class Program(NamedTuple):
     of_batch: (rewards, valid, length, truncated, step) -> BatchAdvantages. The
       first four are [B, N] on the device; `step` [] is the number of steps
       done. The overlong penalty is added to the rewards first. Samples that are
-      not valid do not count in their group.
+      not valid do not count in their group. A last argument, [B, N, K] or left
+      out, has the rewards of several functions, for an advantage that takes
+      them.
     of_wave: (rewards, valid, length, probe, complete [P], step) -> WaveSignal.
       The first four are [P, N]: `probe` marks the valid probe samples of the
-      wave, `complete` the groups of which all N samples are there.
+      wave, `complete` the groups of which all N samples are there. The last
+      argument is that of `of_batch`.
   """
   of_batch: Callable[..., BatchAdvantages]
   of_wave: Callable[..., WaveSignal]
+
+
+METRICS = {
+    'reward/pass@<k>': (
+        'probability', "that one of k responses to a problem of the step is "
+        'right, by its valid probe rows; for the k of eval_k'),
+}
 
 
 def pass_rates(
@@ -110,20 +121,22 @@ def make(
         length, budget=overlong.budget, window=overlong.window)
 
   @jax.jit
-  def batch_advantages(rewards, valid, length, truncated, step):
+  def batch_advantages(rewards, valid, length, truncated, step, separate=None):
     trained = valid
     if overlong.mode == 'mask':
       trained = overlong_lib.mask_truncated(
           valid.reshape(-1, 1), truncated.reshape(-1)).reshape(valid.shape)
-    values, reported = advantage(penalised(rewards, length), valid, step)
+    values, reported = advantage(
+        penalised(rewards, length), valid, step, separate)
     return BatchAdvantages(values, trained, reported)
 
   @jax.jit
-  def wave_signal(rewards, valid, length, probe, complete, step):
-    def values(rewards, valid):
-      return per_group(rewards, valid, step)[0]
+  def wave_signal(
+      rewards, valid, length, probe, complete, step, separate=None):
+    def values(rewards, valid, separate=None):
+      return per_group(rewards, valid, step, separate)[0]
 
-    gain = jnp.abs(values(penalised(rewards, length), valid)).sum(1)
+    gain = jnp.abs(values(penalised(rewards, length), valid, separate)).sum(1)
     return WaveSignal(
         screening.signal_table(
             lambda right: values(right, jnp.ones_like(right, bool)), samples),

@@ -146,6 +146,14 @@ def _chunk(max_response: int, reach: int) -> tuple[int, int]:
     chunk *= 2
 
 
+METRICS = {
+    'update/real_tokens': ('share', 'columns of the lists that hold a token'),
+    'update/real_tokens_limit': (
+        'share', 'the most that is possible where no list is shorter than the '
+        'longest row'),
+}
+
+
 @struct.dataclass
 class Plan:
   """Places of B rows in the lists of M microbatches on F data shards.
@@ -162,10 +170,8 @@ class Plan:
       chunk: those with the prompts of its responses or, if it has prompts
       alone, those before `Sizes.back`.
     count: [] int32, microbatches with a row.
-    shares: name -> [] float32, of what the plan makes of the lists; metrics of
-      an update. 'real_tokens': columns that hold a token. 'real_tokens_limit':
-      the most that is possible where no list is shorter than the longest row,
-      min(1, tokens / F / longest row).
+    shares: name -> [] float32, of what the plan makes of the lists; METRICS of
+      an update, without their prefix.
     sizes: static sizes.
   """
   order: Array

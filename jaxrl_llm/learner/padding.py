@@ -6,6 +6,11 @@ from jaxrl_llm.learner.packing import head_columns, Plan
 from jaxrl_llm.models import flops
 from jaxrl_llm.models.config import ModelConfig
 
+METRICS = {
+    'update/real_flops': (
+        'share', 'arithmetic of the lists that is no padding'),
+}
+
 
 def real_flops(
     model: ModelConfig, plan: Plan, before: np.ndarray, length: np.ndarray, *,

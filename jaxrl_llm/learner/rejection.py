@@ -268,6 +268,30 @@ def accepted_share(
   return jnp.where(kept > 0, kept / jnp.maximum(count, 1.0), 1.0)
 
 
+METRICS = {
+    'update/obrs_acceptance': (
+        'probability', 'that a token is kept: min(1, p / (lam q))'),
+    'update/obrs_kept': ('share', 'of the tokens, by the mask'),
+    'update/obrs_z': ('probability', 'the normaliser in use'),
+    'update/obrs_z_error': (
+        'probability', 'distance of kappa times the top-k normaliser from the '
+        'exact one, where that is in use'),
+    'update/obrs_kappa': ('ratio', 'correction of the top-k normaliser'),
+    'update/obrs_at_c1': ('share', 'tokens at which the bound c1 acts'),
+    'update/obrs_at_c2': ('share', 'tokens at which the bound c2 acts'),
+    'update/obrs_rejected_positive': (
+        'share', 'tokens that are rejected, with an advantage above 0'),
+    'update/obrs_rejected_negative': (
+        'share', 'tokens that are rejected, with an advantage below 0'),
+    'update/obrs_kl_before': (
+        'nats per token', 'KL(behaviour || target) before rejection'),
+    'update/obrs_kl_after': (
+        'nats per token', 'KL(behaviour || target) of the tokens kept'),
+    'update/obrs_empty': (
+        'updates', 'of the step that kept no token, and changed nothing'),
+}
+
+
 class Factors(NamedTuple):
   """Factors of the tokens' losses.
 
@@ -275,13 +299,8 @@ class Factors(NamedTuple):
     facts: of `tokens`.
     factor: [B, t] float32, mask times weight, divided by `accepted_share`; 0
       where masked.
-    metrics: name to [B, t], per token: importance, the weight; obrs_acceptance;
-      obrs_kept, the mask; obrs_z, the normaliser in use, and obrs_z_error, the
-      distance of kappa times the top-k one to it if it is exact; obrs_at_c1 and
-      obrs_at_c2, whether the bounds act; obrs_rejected_positive and _negative,
-      1 minus the mask where the advantage has this sign; obrs_kl_before and
-      _after, log(behaviour / target) before and after rejection, of which the
-      means are the KL(behaviour || target).
+    metrics: name to [B, t], per token: importance, the weight; and those of
+      METRICS but kappa and empty, without their prefix.
   """
   facts: Tokens
   factor: Array

@@ -183,6 +183,16 @@ def load(chosen: jax.Array, real: jax.Array, number: int) -> jax.Array:
   return jnp.sum(of_expert & real[..., None, None], (1, 2, 3), jnp.float32)
 
 
+METRICS = {
+    'update/experts_load_max': (
+        'ratio', 'tokens of the expert with most, to an even spread; mean over '
+        'layers'),
+    'update/experts_load_min': (
+        'ratio', 'tokens of the expert with fewest, to an even spread'),
+    'update/experts_unused': ('share', 'experts without a token'),
+}
+
+
 def load_metrics(load: jax.Array) -> dict[str, jax.Array]:
   """Computes how evenly tokens are spread over experts.
 
@@ -190,9 +200,7 @@ def load_metrics(load: jax.Array) -> dict[str, jax.Array]:
     load: [layers, E], tokens of each expert.
 
   Returns:
-    Means over the layers, [] each: experts_load_max and experts_load_min, the
-    tokens of the expert with most and with fewest, relative to an even spread;
-    experts_unused, the share of experts without a token.
+    METRICS without their prefix, [] each.
   """
   even = jnp.maximum(jnp.mean(load, -1), 1e-9)
   return dict(

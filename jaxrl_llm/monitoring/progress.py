@@ -11,10 +11,11 @@ import math
 import sys
 import threading
 import time
+import types
 from typing import Any, Mapping, Sequence
 
 from absl import logging
-from rich import cells
+from rich import box, cells
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -43,6 +44,8 @@ _LONG = 5.0  # seconds of a phase after which it gets a line, the first time
 _SHORT = 1.0  # seconds up to which a phase within another is not shown
 _FEW_TRUNCATED = 0.05  # share up to which it is not shown
 _BAR = 30  # characters
+_RESPONSES = 8  # of a table of completions
+_LETTERS = 240  # of a response in it
 
 
 class Display:
@@ -101,7 +104,8 @@ class Display:
     phases.end(self._root)
 
   def update(
-      self, done: int, row: Mapping[str, float], sample: str = '') -> None:
+      self, done: int, row: Mapping[str, float], sample: str = '',
+      remarks: Mapping[str, str] = types.MappingProxyType({})) -> None:
     """Records a step of the innermost phase.
 
     Args:
@@ -109,12 +113,15 @@ class Display:
       row: metrics of the step; those in `NUMBERS` are shown, the share of
         truncated responses if it is above 5%.
       sample: lines about a recent response, from `sample_lines`.
+      remarks: metric to what is shown behind it, from `health.trends`.
     """
     phase = self._phases[-1]
     if phase is not self._main:
       self._main, self._numbers, self._updated = phase, {}, phase.first
-    numbers = {label: format(row[name], style)
-               for name, label, style in NUMBERS if name in row}
+    numbers = {
+        label: format(row[name], style) + (
+            f' ({remarks[name]})' if name in remarks else '')
+        for name, label, style in NUMBERS if name in row}
     before, self._updated = self._updated, done
     if done != phase.done:
       phase.count(done)
@@ -134,11 +141,19 @@ class Display:
 
   def say(self, text: str) -> None:
     """Prints a permanent line, also if the display is brief."""
+    self._print(text, markup=False, highlight=False, soft_wrap=True)
+
+  def show(self, table: Table) -> None:
+    """Prints a permanent table, unless the display is brief."""
+    if not self._brief:
+      self._print(table)
+
+  def _print(self, what: str | Table, **style: bool) -> None:
+    """Prints something permanent above the live lines."""
     if not self._show:
       return
     try:
-      self._console.print(
-          text, markup=False, highlight=False, soft_wrap=True)
+      self._console.print(what, **style)
     except (OSError, SystemExit) as error:  # rich exits on a broken pipe.
       self._show = False
       logging.warning(
@@ -243,6 +258,44 @@ def sample_lines(records: Sequence[Mapping[str, Any]]) -> str:
       f'{plain.line(r["prompt"])}\n'
       f'{plain.line(r["response"])}  [{plain.line(r["verdict"])}]'
       for r in records[:1])
+
+
+def completions(records: Sequence[Mapping[str, Any]]) -> Table:
+  """Makes a table of the responses to one problem.
+
+  Args:
+    records: in the format of samples.jsonl, at least one; those of the first
+      group are shown, at most 8.
+
+  Returns:
+    A table for `rich.print`; long responses are cut in the middle.
+  """
+  first = records[0]
+  group = [r for r in records if r['group'] == first['group']]
+  has_advantage = any(r.get('advantage') is not None for r in group)
+  table = Table(
+      title=Text(f'step {first["step"]}: ' + _middle_out(
+          plain.line(first['prompt']), _LETTERS)), title_justify='left',
+      box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+  for name in ('reward', *['advantage'] * has_advantage):
+    table.add_column(name, justify='right')
+  table.add_column('verdict')
+  table.add_column('response', overflow='fold')
+
+  def number(value, style):
+    return '-' if value is None else format(value, style)
+
+  for r in group[:_RESPONSES]:
+    numbers = [number(r['reward'], '.3g')]
+    if has_advantage:
+      numbers.append(number(r.get('advantage'), '+.2f'))
+    table.add_row(*numbers, *(Text(t) for t in (
+        plain.line(r['verdict']),
+        _middle_out(plain.line(r['response']), _LETTERS))))
+  if len(group) > _RESPONSES:
+    table.caption = Text(f'{len(group) - _RESPONSES} more in samples.jsonl')
+    table.caption_justify = 'left'
+  return table
 
 
 def results(

@@ -5,13 +5,60 @@ from typing import Any, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
-from jaxrl_llm.host import build
+from jaxrl_llm.host import build, choices, rollout
 from jaxrl_llm.host.buffer import Wave
+from jaxrl_llm.host.rollout import Judged
 from jaxrl_llm.rewards import plain
-from jaxrl_llm.sharding.processes import Processes
+from jaxrl_llm.tokenizer import characters
 from jaxrl_llm.types import GroupRequests, Picked, Probe, Table
 
 Row = dict[str, float]
+_TOKENS = 4096  # of a step's records that have values, all responses together
+
+# Name to (unit, meaning), as in every table METRICS of the package.
+METRICS = {
+    'reward/mean': (
+        'reward', 'mean over the valid probe rows, an unbiased sample'),
+    'reward/std': ('reward', 'standard deviation over the same rows'),
+    'reward/group_std': (
+        'reward', 'standard deviation within a group, mean over groups'),
+    'reward/no_signal': (
+        'share', 'complete groups whose advantages are all 0'),
+    'reward/signal': ('advantage', 'sum of |advantage| over complete groups'),
+    'response/count': ('responses', 'sampled in the step'),
+    'response/length': ('tokens', 'mean length, stop token included'),
+    'response/length_max': ('tokens', 'the longest'),
+    'response/truncated': (
+        'share', 'responses that reached max_response without an end'),
+    'response/entropy': (
+        'nats per token', 'entropy of the sampling distribution'),
+    'sampler/slot_use': (
+        'share', 'decode slots that held a response, mean over decode steps'),
+    'verdict/<kind>': ('share', 'responses with this kind of verdict'),
+    'rewards/<function>': (
+        'reward', 'mean over the valid probe rows that the function counts'),
+    'logged/<name>': (
+        'as the function has it', 'a number of log_metric, mean over rows'),
+    'turns/count': ('turns', 'of the model in a trajectory, mean'),
+    'turns/observed': ('tokens', 'of observations in a trajectory, mean'),
+    'turns/waited': (
+        'share', 'of the seconds of sampling in which the environment was at '
+        'work and nothing was sampled'),
+    'batch/rounds': ('rounds', 'train batches of the step'),
+    'batch/rows': ('rows', 'rows trained on, over all rounds'),
+    'batch/reward': ('reward', 'mean over the rows trained on'),
+    'batch/staleness': (
+        'optimiser steps', 'between the sampling of a row and its round, mean'),
+    'batch/staleness_max': ('optimiser steps', 'the same, the most'),
+    'batch/age': ('rounds', "since the row's own round, mean"),
+    'batch/usage': ('rounds', 'that had trained on the row before, mean'),
+    'batch/replayed': ('share', 'rows trained on that are of earlier rounds'),
+    'batch/held': ('rows', 'held for later steps'),
+    'solve_rate': (
+        'share', 'training problems solved at least once so far'),
+    'solve_rate/<kind>': (
+        'share', 'the same of one kind of problem, where there are several'),
+}
 
 
 class Report(NamedTuple):
@@ -54,18 +101,19 @@ def report(
       **of_rollouts(
           table, wave.ask, wave.signal.gain, wave.judged.kind,
           wave.judged.use),
+      **of_functions(table, wave.judged.rewards, wave.judged.logged),
       **{name: float(value) for name, value in measured.items()},
-      **of_solved(solved, parts.kinds),
+      **of_solved(solved, parts.kinds), **of_turns(wave.judged),
       **of_updates(updates)}
   first = np.arange(min(len(table.group), 1))
   # In one call, for which the processes wait once.
   written = records(step, wave, np.concatenate([
       first, chosen(wave.ask, parts.config.log.samples, step)]),
-                    trained, parts.processes)
+                    trained, parts)
   shown = [{**record, 'prompt': problem.shown} for record, problem in zip(
       written[:len(first)], wave.responses.call.problem())]
   return Report(
-      row, written[len(first):], shown, int(table.length.sum()), flops)
+      row, written[len(first):], shown, int(table.generated.sum()), flops)
 
 
 def of_rollouts(
@@ -81,13 +129,8 @@ def of_rollouts(
     use: 'busy' decode slots and all 'slots', summed over the decode steps.
 
   Returns:
-    reward/mean and reward/std (over valid probe rows, an unbiased sample);
-    reward/group_std (mean over groups); reward/no_signal (share of complete
-    groups whose advantages are all 0); reward/signal (sum of |advantage| over
-    complete groups); response/count; response/length and response/length_max
-    (tokens); response/truncated (share); response/entropy (nats per token, at
-    sampling time); sampler/slot_use; verdict/<kind> (share of each kind). NaN
-    where there is nothing to average.
+    Those of METRICS under reward, response, sampler and verdict. NaN where
+    there is nothing to average.
   """
   # A group that goes on was chosen by its first rewards: without `probe`, means
   # would be of the problems that the curriculum likes.
@@ -102,17 +145,54 @@ def of_rollouts(
       'reward/no_signal': _mean(gain[~np.isnan(gain)] == 0.0),
       'reward/signal': np.nansum(gain),
       'response/count': len(verdicts),
-      'response/length': _mean(wave.length),
-      'response/length_max': wave.length.max(initial=0),
+      'response/length': _mean(wave.generated),
+      'response/length_max': wave.generated.max(initial=0),
       'response/truncated': _mean(wave.truncated),
       'response/entropy': (
-          np.average(wave.entropy, weights=wave.length)
-          if wave.length.any() else np.nan),
+          np.average(wave.entropy, weights=wave.generated)
+          if wave.generated.any() else np.nan),
       'sampler/slot_use': use['busy'] / max(use['slots'], 1),
   }
   for kind, count in sorted(collections.Counter(verdicts).items()):
     row[f'verdict/{kind}'] = count / len(verdicts)
   return {name: float(value) for name, value in row.items()}
+
+
+def of_turns(judged: Judged) -> Row:
+  """Computes the metrics of trajectories; {} without an environment.
+
+  Args:
+    judged: facts about R trajectories.
+
+  Returns:
+    Those of METRICS under turns.
+  """
+  if judged.played is None:
+    return {}
+  return {'turns/count': float(_mean(judged.played.count)),
+          'turns/observed': float(_mean(judged.observed)),
+          'turns/waited': judged.played.waited}
+
+
+def of_functions(
+    wave: Table, rewards: Mapping[str, np.ndarray],
+    logged: Mapping[str, np.ndarray]) -> Row:
+  """Computes the metrics of reward functions.
+
+  Args:
+    wave: R rows of the table.
+    rewards: name of a function to its rewards [R]; NaN where it gave none.
+    logged: name to numbers [R] for the metrics; NaN where there is none.
+
+  Returns:
+    Those of METRICS under rewards and logged. NaN where there is nothing to
+    average.
+  """
+  return {
+      **{f'rewards/{name}': float(_mean(values[wave.probe & ~np.isnan(values)]))
+         for name, values in rewards.items()},
+      **{f'logged/{name}': float(_mean(values[~np.isnan(values)]))
+         for name, values in logged.items()}}
 
 
 def _mean(values: Any) -> float:
@@ -129,7 +209,7 @@ def probe(wave: Table, policy_step: int) -> Probe:
   """
   if len(wave.policy_step):
     policy_step = int(wave.policy_step[0])
-  rows = wave.valid & wave.probe & (wave.length > 0)
+  rows = wave.valid & wave.probe & (wave.generated > 0)
   if not rows.any():
     return Probe(np.nan, np.nan, policy_step)
   return Probe(
@@ -146,10 +226,7 @@ def of_rounds(picked: Sequence[Picked], table: Table, held: int) -> Row:
     held: rows held for later steps.
 
   Returns:
-    batch/rounds; batch/rows (rows trained on, over all rounds). Over these
-    rows, NaN without one: batch/reward (mean); batch/staleness (mean) and
-    batch/staleness_max; batch/age and batch/usage (means); batch/replayed
-    (share of rows from earlier rounds). batch/held.
+    Those of METRICS under batch. Means over no rows are NaN.
   """
   nothing = Picked(*[np.zeros(0)] * len(Picked._fields))
   rows, late, age, usage = map(np.concatenate, zip(nothing, *picked))
@@ -222,40 +299,91 @@ def of_solved(solved: np.ndarray, kinds: Mapping[str, np.ndarray]) -> Row:
 
 def records(
     step: int, wave: Wave, rows: np.ndarray, trained: Table,
-    processes: Processes) -> list[dict[str, Any]]:
+    parts: build.Parts) -> list[dict[str, Any]]:
   """Returns the record of each of these rows, in the format of samples.jsonl.
 
   Its `used` is the number of rounds that have trained on it, None before the
-  round of its group.
+  round of its group, as `advantage` is. The first tokens of each response have
+  values, see `token_values`.
 
   Args:
     step: number of the step.
     wave: R responses.
     rows: [K] which rows.
     trained: rows after the step's rounds.
-    processes: who holds which rows; all must call this.
+    parts: tokeniser, config, and processes, all of which must call this.
   """
   responses, table = wave.responses, wave.rows.table
-  problems = responses.call.problem()
+  problems, processes = responses.call.problem(), parts.processes
   place = {row: i for i, row in enumerate(responses.rows.tolist())}
   begun = np.flatnonzero(
       (trained.round >= 0) & np.isin(trained.group, table.group[rows]))
-  used = {
-      (trained.group[row], trained.sample[row]): trained.usage[row]
+  known = {
+      (trained.group[row], trained.sample[row]): (
+          trained.usage[row], _rounded(trained.advantage[row]))
       for row in begun}
   mine = []
   for row in rows.tolist():
     if processes.leads and row in place:
-      problem = problems[row]
+      problem, text = problems[row], responses.texts[place[row]]
       verdict = wave.judged.verdicts[place[row]]
+      used, advantage = known.get(
+          (table.group[row], table.sample[row]), (None, None))
       mine.append(plain.json(dict(
           step=step, group=table.group[row], sample=table.sample[row],
           problem_id=problem.id, kind=problem.kind, prompt=problem.prompt,
-          reference=problem.reference, response=responses.texts[place[row]],
+          reference=problem.reference, response=text,
           reward=verdict.reward, verdict=verdict.kind, detail=verdict.detail,
-          used=used.get((table.group[row], table.sample[row])))))
+          **({'turns': responses.played.turns[place[row]]}
+             if responses.played else {}),
+          used=used, advantage=advantage, **token_values(
+              wave, row, text, parts, most=_TOKENS // len(rows)),
+          **rollout.further(verdict))))
   every, _ = processes.gather_rows(responses.shard[rows], mine)
   return every
+
+
+def token_values(
+    wave: Wave, row: int, text: str, parts: build.Parts, *,
+    most: int) -> dict[str, list[float]]:
+  """Returns values of a response's tokens, of the first `most` alone.
+
+  Args:
+    wave: R responses, with the old log-probs of those that were scored.
+    row: number of the response.
+    text: its text.
+    parts: tokeniser and config.
+    most: tokens that have values.
+
+  Returns:
+    token_chars, characters of the text that each token has written;
+    token_logprobs, its behaviour log-prob; with rejection, token_acceptance,
+    the probability to keep it under the policy at the step of the rollout, if
+    that was computed. Empty if the tokeniser does not say what its tokens
+    spell.
+  """
+  rollouts = wave.responses.rollouts
+  count = min(int(rollouts.length[row]), most)
+  chars = characters(
+      parts.task.tokenizer, rollouts.tokens[row, :count].tolist(), text,
+      parts.programs.model.vocab_size)
+  if chars is None:
+    return {}
+  values = dict(token_chars=chars, token_logprobs=_rounded(
+      rollouts.logprobs[row, :count]))
+  tokens = wave.rows.tokens
+  if tokens.old_logprobs is not None and choices.rejection(parts.config):
+    old = tokens.old_logprobs[row, :count]
+    if old.any():  # rows that were not scored are 0
+      gap = old - tokens.behaviour_logprobs[row, :count] - np.log(
+          parts.config.jackpot.lam)
+      values['token_acceptance'] = _rounded(np.exp(np.minimum(gap, 0.0)))
+  return values
+
+
+def _rounded(values: np.ndarray) -> Any:
+  """Returns numbers with three digits after the point, which take less room."""
+  return np.round(np.asarray(values, float), 3).tolist()
 
 
 def chosen(ask: GroupRequests, groups: int, step: int) -> np.ndarray:

@@ -8,13 +8,15 @@ from absl import logging
 
 from jaxrl_llm.monitoring import plots
 from jaxrl_llm.monitoring.compiles import Compiles
+from jaxrl_llm.monitoring.health import Symptom
 from jaxrl_llm.storage import paths
 from jaxrl_llm.storage import workdir as workdir_lib
 
 
 def summary(
     start: Mapping[str, float], final: Mapping[str, float], seconds: float,
-    steps: int, compiled: Compiles) -> dict[str, Any]:
+    steps: int, compiled: Compiles,
+    symptoms: Sequence[Symptom] = ()) -> dict[str, Any]:
   """Returns the content of `summary.json`.
 
   Args:
@@ -23,10 +25,12 @@ def summary(
     seconds: duration of the whole run.
     steps: number of steps done.
     compiled: programs since the latest start of the run.
+    symptoms: warnings about the run.
 
   Returns:
     Dictionary from the name of each estimate to its 'start' and 'final' value,
-    None if not known; and 'seconds', 'steps' and 'compiled'.
+    None if not known; and 'seconds', 'steps', 'compiled' and 'warnings', each
+    with its 'kind', 'step' and 'text'.
   """
   def value(estimates, name):
     x = estimates.get(name, math.nan)
@@ -38,7 +42,8 @@ def summary(
   return {
       **{name: {'start': value(start, name), 'final': value(final, name)}
          for name in names},
-      'seconds': seconds, 'steps': steps, 'compiled': compiled._asdict()}
+      'seconds': seconds, 'steps': steps, 'compiled': compiled._asdict(),
+      'warnings': [symptom._asdict() for symptom in symptoms]}
 
 
 def check(steps: int, rounds: int) -> None:

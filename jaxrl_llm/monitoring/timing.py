@@ -8,6 +8,24 @@ from jaxrl_llm import phases
 
 Row = dict[str, float]
 
+METRICS = {
+    'seconds/step': ('seconds', 'the whole step, without its hooks'),
+    'seconds/<phase>': (
+        'seconds', 'a phase of the step: propose, reshard (the weights for '
+        'sampling), sample, verify, batch (rows and advantages), select, score '
+        'or update'),
+    'speed/tokens_per_second': (
+        'tokens per second', 'sampled response tokens over the whole step'),
+    'speed/flops': ('FLOPs', 'of the model, in all phases of the step'),
+    'speed/flops_share': (
+        'share', "model FLOPs over what the machine's matrix products could do "
+        'in the time of the step'),
+    'speed/flops_share/<phase>': ('share', 'the same of one phase'),
+    'memory/peak': (
+        'bytes', 'peak since the start: of the fullest device, or of the '
+        'process on a CPU'),
+}
+
 
 class Timer:
   """Timer of the phases of a step.
@@ -62,10 +80,7 @@ def speed(
     memory: bytes, from `flops.peak_memory`.
 
   Returns:
-    The seconds; 'speed/tokens_per_second' over the whole step; 'speed/flops',
-    the sum of all phases; 'speed/flops_share', model FLOPs divided by what the
-    machine can do in the time of the step; 'speed/flops_share/<phase>', the
-    same for one phase; 'memory/peak' in bytes.
+    The seconds, and METRICS under speed and memory.
   """
   total = sum(flops.values())
   row = {

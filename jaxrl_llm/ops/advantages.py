@@ -10,7 +10,7 @@ and eps=1e-6 is added to it (not to the variance). In a group with one valid
 sample, an advantage relative to the group is 0.
 """
 
-from typing import Annotated, Optional
+from typing import Annotated, Optional, Sequence
 
 import chex
 import jax
@@ -154,9 +154,60 @@ def reinforce_pp(
   return centred / (jnp.sqrt(variance) + eps)
 
 
+def gdpo(
+    rewards: Array,
+    *,
+    where: Optional[Array] = None,
+    separate: Optional[Array] = None,
+    weights: Sequence[float] = (),
+    per_group: bool = False,
+    ddof: Annotated[int, '[0, 1]'] = 1,
+    eps: Annotated[float, '[0, inf)'] = 1e-6,
+) -> Array:
+  """Computes GDPO advantages, each of several rewards standardised by itself.
+
+    S_i = sum_k w_k (r_ik - mean_k) / (std_k + eps)    in the group
+    A_i = S_i / (std of the batch + eps)
+
+  In a sum of rewards, different combinations may have equal sums, and the one
+  that varies most hides the others; here all have the same scale (Liu et al.,
+  2026, arXiv:2601.05242). The mean of S over a group is 0, so none is
+  subtracted in the batch.
+
+  Args:
+    rewards: [..., N], all the groups of the batch; the only reward without
+      `separate`.
+    where: [..., N] bool, valid samples; None for all.
+    separate: [..., N, K] several rewards; NaN where one does not count, which
+      then adds nothing.
+    weights: K factors; () for 1.
+    per_group: leave out the scale of the batch.
+    ddof: the variances are divided by the number of samples minus ddof.
+    eps: added to the standard deviations.
+
+  Returns:
+    [..., N] advantages; 0 where invalid, or the only valid sample, and exactly
+    0 in a group whose samples have equal rewards.
+  """
+  rewards, where = valid_rewards(rewards, where)
+  if separate is None:
+    separate = rewards[..., None]
+  each = jnp.moveaxis(separate, -1, 0)
+  each = grpo(each, where=where & ~jnp.isnan(each), ddof=ddof, eps=eps)
+  if weights:
+    each *= jnp.asarray(weights).reshape(-1, *[1] * rewards.ndim)
+  total = each.sum(0)
+  if per_group:
+    return total
+  count = jnp.sum(where, dtype=total.dtype)
+  variance = jnp.sum(total ** 2) / jnp.maximum(count - ddof, 1)
+  return total / (jnp.sqrt(variance) + eps)
+
+
 ADVANTAGES = dict(
     reinforce=reinforce, rloo=rloo, grpo=grpo, dr_grpo=dr_grpo,
-    reinforce_pp=reinforce_pp)
+    reinforce_pp=reinforce_pp, gdpo=gdpo)
 
 # Advantages relative to the group: with N = 1 they are all 0.
-GROUP_RELATIVE = frozenset({'rloo', 'grpo', 'dr_grpo', 'reinforce_pp'})
+GROUP_RELATIVE = frozenset({
+    'rloo', 'grpo', 'dr_grpo', 'reinforce_pp', 'gdpo'})

@@ -42,7 +42,7 @@ def choose(
   lengths = chosen[-1]
   for _ in range(max_extra):
     sums = best[:-1, None] + (counts[1:] - counts[:-1, None]) * ends
-    sums[np.tri(*sums.shape, -1, dtype=bool)] = np.iinfo(sums.dtype).max
+    sums[np.tri(len(ends), k=-1, dtype=bool)] = np.iinfo(sums.dtype).max
     last = sums.argmin(0)
     saved = best[-1] - sums[last[-1], -1]
     if saved < min_saving * best[-1] or not saved:

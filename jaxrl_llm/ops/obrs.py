@@ -232,10 +232,10 @@ def weights(
   if target not in TARGETS:
     raise ValueError(
         f'target={target!r} is not known: use one of {", ".join(TARGETS)}.')
-  *logprobs, z = (
+  *masked, z = (
       jax.lax.stop_gradient(jnp.where(mask, x, 0.0)).astype(jnp.float32)
       for x in (*logprobs, z))
-  logprobs = Logprobs(*logprobs)
+  logprobs = Logprobs(*masked)
   log_x = jnp.log(z) + jnp.maximum(jnp.log(lam), _log_ratio(
       logprobs.of_target(target), logprobs.behaviour))
   log_x = jnp.where(mask, log_x, 0.0)

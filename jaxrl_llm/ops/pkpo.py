@@ -29,7 +29,7 @@ from jaxrl_llm.ops.combinations import as_int32, log_misses
 Array = jax.Array
 
 
-def pass_at_k(n: Array, c: Array, k: Array) -> Array:
+def pass_at_k(n: Array | int, c: Array | int, k: Array | int) -> Array:
   """Estimates pass@k from n samples, unbiased (Eq. 3; Chen et al., 2021).
 
     rho(n, c, k) = 1 - C(n-c, k) / C(n, k)
@@ -59,7 +59,7 @@ def pass_at_k(n: Array, c: Array, k: Array) -> Array:
   return _pass_at_k(n, c, k)
 
 
-def pass_at_k_variance(n: Array, rate: Array, k: Array) -> Array:
+def pass_at_k_variance(n: Array | int, rate: Array, k: Array | int) -> Array:
   """Computes the variance of `pass_at_k` for large n (Eq. 40).
 
     Var(rho) ~ k^2 nu (1 - nu)^(2k-1) / n
@@ -76,7 +76,7 @@ def pass_at_k_variance(n: Array, rate: Array, k: Array) -> Array:
 
 
 def max_at_k(
-    rewards: Array, k: Array, *, where: Optional[Array] = None) -> Array:
+    rewards: Array, k: Array | int, *, where: Optional[Array] = None) -> Array:
   """Estimates the mean of the largest of k rewards, unbiased (Eq. 12).
 
     rho = sum_i a_i g_i
@@ -98,7 +98,9 @@ def max_at_k(
   return _max_at_k(rewards, k, where)
 
 
-def s(rewards: Array, k: Array, *, where: Optional[Array] = None) -> Array:
+def s(
+    rewards: Array, k: Array | int, *,
+    where: Optional[Array] = None) -> Array:
   """Computes the transform without a baseline (Eq. 19).
 
     s_i = a_i g_i + sum_(j > i) b_j g_j,  b_j = C(j-2, k-2) / C(n, k)
@@ -121,7 +123,9 @@ def s(rewards: Array, k: Array, *, where: Optional[Array] = None) -> Array:
   return _transform(rewards, k, where, name='s')[0]
 
 
-def sloo(rewards: Array, k: Array, *, where: Optional[Array] = None) -> Array:
+def sloo(
+    rewards: Array, k: Array | int, *,
+    where: Optional[Array] = None) -> Array:
   """Computes the transform with a leave-one-out baseline (Eq. 29).
 
     sloo_i = s_i - k / (n-1) * (rho of the other n-1 samples)
@@ -147,7 +151,7 @@ def sloo(rewards: Array, k: Array, *, where: Optional[Array] = None) -> Array:
 
 
 def sloo_minus_one(
-    rewards: Array, k: Array, *, where: Optional[Array] = None) -> Array:
+    rewards: Array, k: Array | int, *, where: Optional[Array] = None) -> Array:
   """Computes the transform with a baseline of k - 1 samples (Eq. 33).
 
   For each subset that contains i, the baseline is the largest reward of the
@@ -220,7 +224,7 @@ def partitioned(
 
 def advantage(
     rewards: Array,
-    k: Array,
+    k: Array | int,
     *,
     where: Optional[Array] = None,
     transform: str = 'sloo_minus_one',
@@ -454,6 +458,12 @@ def _check(k: Any, shape: tuple[int, ...], name: str) -> None:
           f'1 to {most}.')
 
 
+METRICS = {
+    'pkpo/k': ('samples', 'k of the pass@k that is optimised'),
+    'pkpo/k_lowered': ('share', 'groups with too few valid samples for k'),
+}
+
+
 def pkpo(
     rewards: Array,
     *,
@@ -476,8 +486,7 @@ def pkpo(
     batch_std: divide the advantages by the batch's standard deviation.
 
   Returns:
-    [P, N] advantages; and pkpo/k, with pkpo/k_lowered, the share of groups with
-    too few valid samples for it.
+    [P, N] advantages; and METRICS.
   """
   lowered = largest_k(where, transform=transform) < k
   return advantage(

@@ -390,7 +390,9 @@ def token_stats(
     chex.assert_shape(ids, (*leading, None))
     ids = ids.reshape(count, ids.shape[-1])
   if other is not None:
-    other = Head(*jax.lax.stop_gradient(other[:2]), other.softcap)
+    other = other._replace(
+        hidden=jax.lax.stop_gradient(other.hidden),
+        unembed=jax.lax.stop_gradient(other.unembed))
   models = head, student, other
 
   def stats(tokens):

@@ -21,7 +21,9 @@ the rules, `plug_fields` the fields that take plugs.
   field             form of the function
   advantage         (rewards [P, N], *, where [P, N]) -> advantages [P, N], or
                     (advantages, metrics by name); `per_group`, if it takes it,
-                    leaves out scaling by the batch
+                    leaves out scaling by the batch; `separate` [P, N, K] and
+                    `weights`, if it takes them, are the rewards of several
+                    functions, NaN where one does not count, and their factors
   loss.objective    (new, old, advantages, mask) -> ops.policy_losses.PolicyLoss
   loss.importance   (log_ratio, mask) -> weights [B, T]
   curriculum        (types.RunSizes) -> types.Curriculum

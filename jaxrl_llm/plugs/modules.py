@@ -26,6 +26,9 @@ from jaxrl_llm.rewards import plain
 Name = typing.NewType('Name', str)
 # Type of a field whose text is a path, which may begin with ~.
 Path = typing.NewType('Path', str)
+# Type of a field whose text may stand in a FILE.txt. The config takes the
+# file's content, so that a run does not change with the file.
+FileText = typing.NewType('FileText', str)
 
 EXECUTING: list[pathlib.Path] = []  # files that `execute` is at work on
 _GIVEN: dict[str, Callable[..., Any]] = {}  # see `give`
@@ -67,6 +70,27 @@ def expanded(path: str) -> str:
         f'{path} is no path, since there is no user {user[1:]!r}: correct the '
         f'name, or write ./{path} for a folder of that name.')
   return found
+
+
+def content(text: str) -> str:
+  """Returns the content of the file that a text names, without its last end of
+  line.
+
+  A text that does not end in `.txt`, or that contains {problem}, is returned as
+  it is.
+
+  Raises:
+    ValueError: there is no such file, or it cannot be read.
+  """
+  if not text.endswith('.txt') or '{problem}' in text:
+    return text
+  file = pathlib.Path(expanded(text))
+  if not file.is_file():
+    raise ValueError(f'There is no file {file}: correct the path.')
+  try:
+    return file.read_text('utf-8').removesuffix('\n')
+  except (OSError, UnicodeDecodeError) as error:
+    raise ValueError(f'{file} cannot be read as text ({error}).') from None
 
 
 @contextlib.contextmanager

@@ -35,7 +35,7 @@ PLUG_FIELDS = {
     'advantage': PlugField(
         ('jaxrl_llm.ops.advantages:ADVANTAGES',
          'jaxrl_llm.ops.pkpo:ADVANTAGES'),
-        ('rewards',), ('where', 'per_group')),
+        ('rewards',), ('where', 'per_group', 'separate', 'weights')),
     'task.name': PlugField(
         ('jaxrl_llm.tasks:TASKS',), ('tokenizer',), prefix='task.'),
     'loss.objective': PlugField(
@@ -126,6 +126,11 @@ def plug(field: str, name: str) -> Plug:
         f'{field}={name} is not known.{modules.closest(name, [*known(field)])}'
         ' Your own is FILE.py:NAME.')
   name = modules.absolute(name)
+  if field == 'task.name' and ':' not in name and (
+      {'reset', 'step'} & (own := vars(modules.load(name))).keys()
+      and 'create' not in own):  # an environment
+    task = importlib.import_module('jaxrl_llm.environments.task')
+    return _plug(field, name, task.maker(name), '', packaged=False)
   function = modules.function(name if ':' in name else f'{name}:create')
   leaf = getattr(function, '__name__', type(function).__name__)
   return _plug(field, name, function, leaf, packaged=False)

@@ -29,7 +29,8 @@ from jaxrl_llm import schedules
 from jaxrl_llm.plugs import modules
 
 _AFFECTS = {'free': (), 'problems': ('weights', 'warm_start')}
-_KINDS = (bool, int, float, str, modules.Name, modules.Path, schedules.Steps)
+_KINDS = (bool, int, float, str, modules.Name, modules.Path, modules.FileText,
+          schedules.Steps)
 
 
 class Hyperparameter(NamedTuple):

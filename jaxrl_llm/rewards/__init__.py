@@ -1,8 +1,9 @@
 """Verdicts of a task's verifier, and the verification of a batch."""
 
 import dataclasses
+import inspect
 import traceback
-from typing import Any, Callable, Iterator, Sequence
+from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
@@ -28,6 +29,10 @@ class Verdict:
     answer: the answer in a canonical form, for majority votes; '' for none.
     trace: last lines of the traceback of the verifier's error; '' for none.
     blame: sentence about the user's code that gave no reward; '' for none.
+    rewards: name to the number of each of several rewards, of which `reward` is
+      made; None for one that does not count.
+    logged: name to a number; the step's metric is the mean over its responses.
+    extra: name to any other value, for the response's record.
   """
   reward: float
   kind: str
@@ -36,6 +41,25 @@ class Verdict:
   answer: str = ''
   trace: str = ''
   blame: str = dataclasses.field(default='', compare=False)
+  rewards: Mapping[str, float | None] = dataclasses.field(
+      default_factory=dict, compare=False)
+  logged: Mapping[str, float] = dataclasses.field(
+      default_factory=dict, compare=False)
+  extra: Mapping[str, Any] = dataclasses.field(
+      default_factory=dict, compare=False)
+
+
+class Facts(NamedTuple):
+  """Facts about responses beside their texts.
+
+  Attributes:
+    tokens: token ids of each response, with the one that ended it.
+    step: steps of the run that were done before.
+    steps: steps that the run takes in all.
+  """
+  tokens: Sequence[Sequence[int]]
+  step: int = 0
+  steps: int = 0
 
 
 class VerifierError(ValueError):
@@ -62,6 +86,7 @@ def submit(
     problems: Sequence[Any],
     responses: Sequence[str],
     truncated: Sequence[bool],
+    facts: Facts | None = None,
 ) -> Callable[[], list[Verdict]]:
   """Starts to judge responses. A verifier that fails affects only its own row.
 
@@ -69,10 +94,12 @@ def submit(
     task: has `verify(problem, text, truncated) -> Verdict`; or `submit` with
       the same arguments, which starts the verification outside of this thread
       and returns a function that waits for the verdict; or `judge(problems,
-      texts, truncated) -> [Verdict]`, which is called once for all responses.
+      texts, truncated) -> [Verdict]`, which is called once for all responses,
+      also with `facts` if it takes them.
     problems: the problem of each response.
     responses: decoded texts, without the stop token.
     truncated: whether the length limit ended each response, not a stop token.
+    facts: for `judge`; None if they are not known.
 
   Returns:
     A function that waits and returns one verdict per response, in order, whose
@@ -93,7 +120,9 @@ def submit(
   rows = [(problem, response, bool(cut))
           for problem, response, cut in zip(problems, responses, truncated)]
   if hasattr(task, 'judge'):
-    return lambda: _judged(task.judge, rows)
+    more = {'facts': facts} if facts and (
+        'facts' in inspect.signature(task.judge).parameters) else {}
+    return lambda: _judged(task.judge, rows, more)
   if hasattr(task, 'submit'):
     waits = [_submitted(task.submit, *row) for row in rows]
     return lambda: [_guarded(wait) for wait in _shown(waits)]
@@ -166,12 +195,13 @@ def no_rewards(kinds: Sequence[str]) -> bool:
 
 def _judged(
     judge: Callable[..., Sequence[Verdict]],
-    rows: Sequence[tuple[Any, str, bool]]) -> list[Verdict]:
+    rows: Sequence[tuple[Any, str, bool]],
+    more: Mapping[str, Any]) -> list[Verdict]:
   """Returns the verdicts of one call, or 'error' verdicts if it failed."""
   if not rows:
     return []
   try:
-    verdicts = judge(*map(list, zip(*rows)))
+    verdicts = judge(*map(list, zip(*rows)), **more)
   except (ChildProcessError, VerifierError, KeyboardInterrupt):
     raise
   except BaseException as e:
@@ -194,7 +224,9 @@ def _guarded(verify: Callable[..., Verdict], *row: Any) -> Verdict:
         float(verdict.reward), plain.line(verdict.kind)[:_KIND] or 'none',
         bool(verdict.valid), plain.text(verdict.detail),
         plain.text(verdict.answer), plain.text(verdict.trace),
-        plain.line(verdict.blame))
+        plain.line(verdict.blame), *(
+            {plain.line(name)[:_KIND]: value for name, value in named.items()}
+            for named in (verdict.rewards, verdict.logged, verdict.extra)))
   except (ChildProcessError, VerifierError, KeyboardInterrupt):
     raise
   except BaseException as e:  # Nothing else may end the run.

@@ -30,7 +30,8 @@ from typing import Any, BinaryIO, Callable
 from jaxrl_llm import rewards
 from jaxrl_llm.rewards import plain
 
-# Replies must fit into one write to a pipe, so that none is cut off.
+# Characters of a text in a reply, unless the function's module has another
+# LONGEST. A child that dies while it writes loses its reply.
 _LONGEST = 1000
 _CHECK = 1.0  # seconds between two looks at the process that started this one
 
@@ -46,6 +47,7 @@ def main() -> None:
   module = importlib.import_module(path)
   judge = getattr(module, name)
   getattr(module, 'prepare', lambda: None)()
+  longest = getattr(module, 'LONGEST', _LONGEST)
   starter = os.getppid()
   busy = mmap.mmap(-1, 1)  # shared with the child: 1 while it judges an item
   _send(replies, _line({'kind': 'ready'}))
@@ -59,7 +61,7 @@ def main() -> None:
       with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_AS, (int(memory),) * 2)
       os._exit(_serve(
-          judge, float(seconds), int(memory), requests, replies, busy))
+          judge, float(seconds), int(memory), requests, replies, busy, longest))
     os.close(held)
     status = _status(child, life, starter)
     os.close(life)
@@ -105,7 +107,8 @@ def _status(child: int, life: int, starter: int) -> int:
 
 def _serve(
     judge: Callable[[Any], dict[str, Any]], seconds: float, memory: int,
-    requests: BinaryIO, replies: BinaryIO, busy: mmap.mmap) -> bool:
+    requests: BinaryIO, replies: BinaryIO, busy: mmap.mmap,
+    longest: int) -> bool:
   """Judges items in the child.
 
   Returns:
@@ -117,7 +120,7 @@ def _serve(
     busy[0] = 1
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
-      reply = _line(judge(json.loads(line)))
+      reply = _line(judge(json.loads(line)), longest)
     except BaseException as error:  # SystemExit among them
       reply = _line({
           'kind': 'error', 'detail': plain.error(error),
@@ -132,9 +135,9 @@ def _serve(
   return False
 
 
-def _line(reply: dict[str, Any]) -> bytes:
+def _line(reply: dict[str, Any], longest: int = _LONGEST) -> bytes:
   short = {
-      key: value[:_LONGEST] if isinstance(value, str) else value
+      key: value[:longest] if isinstance(value, str) else value
       for key, value in reply.items()}
   return json.dumps(short).encode() + b'\n'
 

@@ -36,6 +36,7 @@ def plan(
     shards: int,
     requests_per_shard: int,
     prompts_per_shard: int,
+    shard: np.ndarray | None = None,
 ) -> Plan:
   """Assigns requests to shards of fixed capacity.
 
@@ -46,14 +47,57 @@ def plan(
     shards: number of data shards of the mesh.
     requests_per_shard: capacity of each shard in requests.
     prompts_per_shard: capacity of each shard in distinct prompts.
+    shard: [R] which shard serves each request; None for `shard_of`, whose
+      shards' counts differ by at most one.
 
   Returns:
-    The plan; the shards' counts differ by at most one.
+    The plan.
 
   Raises:
     ValueError: the requests or their distinct prompts do not fit, or a request
       names a prompt that does not exist or is empty, or has no token to draw.
   """
+  total = len(requests.prompt)
+  _check(prompts, requests, shards, requests_per_shard)
+  # By count, not by length: how long responses become is not known.
+  runs = _runs(total, shards) if shard is None else [
+      np.flatnonzero(shard == number) for number in range(shards)]
+  # Distinct prompts of each run, in the order of their first request.
+  distinct = [
+      list(dict.fromkeys(requests.prompt[run].tolist())) for run in runs]
+  for number, rows in enumerate(distinct):
+    if len(rows) > prompts_per_shard:
+      raise ValueError(
+          f'shard {number} serves {len(rows)} distinct prompts, more than '
+          f'prompts_per_shard={prompts_per_shard}: raise it, or make the '
+          'samples of each prompt adjacent.')
+
+  def gather(source, rows_of_shard, capacity):
+    """Returns [shards * capacity, ...]: each shard's rows, then zeros."""
+    # Full capacity whatever the call holds: one program serves them all.
+    out = np.zeros((shards, capacity, *source.shape[1:]), source.dtype)
+    for shard, rows in enumerate(rows_of_shard):
+      out[shard, :len(rows)] = source[rows]
+    return out.reshape(-1, *source.shape[1:])
+
+  local, order = np.zeros((2, total), np.int32)
+  for number, (rows, run) in enumerate(zip(distinct, runs)):
+    local[run] = [rows.index(p) for p in requests.prompt[run]]
+    order[run] = number * requests_per_shard + np.arange(len(run))
+  requests = requests.replace(prompt=local)
+  return Plan(
+      prompts=jax.tree.map(
+          lambda x: gather(x, distinct, prompts_per_shard), prompts),
+      requests=jax.tree.map(
+          lambda x: gather(x, runs, requests_per_shard), requests),
+      count=np.array([len(run) for run in runs], np.int32),
+      order=order)
+
+
+def _check(
+    prompts: Prompts, requests: Requests, shards: int,
+    requests_per_shard: int) -> None:
+  """Raises ValueError for requests that no plan can serve."""
   total = len(requests.prompt)
   if total > shards * requests_per_shard:
     raise ValueError(
@@ -73,39 +117,6 @@ def plan(
     raise ValueError(
         f'request {i} has done={int(requests.done[i])} response tokens and '
         f'budget={int(requests.budget[i])}: leave out a response that is full.')
-  # By count, not by length: how long responses become is not known.
-  runs = _runs(total, shards)
-  # Distinct prompts of each run, in the order of their first request.
-  distinct = [
-      list(dict.fromkeys(requests.prompt[run].tolist())) for run in runs]
-  for shard, rows in enumerate(distinct):
-    if len(rows) > prompts_per_shard:
-      raise ValueError(
-          f'shard {shard} serves {len(rows)} distinct prompts, more than '
-          f'prompts_per_shard={prompts_per_shard}: raise it, or make the '
-          'samples of each prompt adjacent.')
-
-  def gather(source, rows_of_shard, capacity):
-    """Returns [shards * capacity, ...]: each shard's rows, then zeros."""
-    # Full capacity whatever the call holds: one program serves them all.
-    out = np.zeros((shards, capacity, *source.shape[1:]), source.dtype)
-    for shard, rows in enumerate(rows_of_shard):
-      out[shard, :len(rows)] = source[rows]
-    return out.reshape(-1, *source.shape[1:])
-
-  local = np.concatenate([
-      np.array([rows.index(p) for p in requests.prompt[run]], np.int32)
-      for rows, run in zip(distinct, runs)])
-  requests = requests.replace(prompt=local)
-  return Plan(
-      prompts=jax.tree.map(
-          lambda x: gather(x, distinct, prompts_per_shard), prompts),
-      requests=jax.tree.map(
-          lambda x: gather(x, runs, requests_per_shard), requests),
-      count=np.array([len(run) for run in runs], np.int32),
-      order=np.concatenate([
-          shard * requests_per_shard + np.arange(len(run))
-          for shard, run in enumerate(runs)]))
 
 
 def shard_of(requests: int, shards: int) -> np.ndarray:

@@ -50,7 +50,7 @@ def features(
   """
   columns = [np.asarray(column[rows], np.float32) for column in (
       table.reward, table.advantage, table.group_mean, table.group_std,
-      table.length, table.truncated, table.entropy, table.clip_share,
+      table.generated, table.truncated, table.entropy, table.clip_share,
       table.usage, rounds - table.round)]
   columns[FEATURES.index('length')] /= response
   return np.stack(columns).T  # a feature's values side by side
@@ -64,7 +64,7 @@ class Moments(NamedTuple):
     mean: [F] float64.
     squares: [F] float64, sum of squared distances from the mean.
   """
-  count: int
+  count: int  # type: ignore[assignment]
   mean: np.ndarray
   squares: np.ndarray
 

@@ -39,7 +39,7 @@ class Pending(NamedTuple):
     weight: [Q, K] float32, |advantage| of these rows.
   """
   wave: np.ndarray
-  count: np.ndarray
+  count: np.ndarray  # type: ignore[assignment]
   features: np.ndarray
   weight: np.ndarray
 
@@ -273,6 +273,18 @@ def create(sizes: RunSizes, options: Options) -> Selection:
       rows=scope.rows, stale=scope.rounds > 1, metrics=metrics)
 
 
+METRICS = {
+    'cbs/gain': ('gain', 'of mean reward after the rounds that were judged, '
+                 'squeezed to 0 to 1 (Eq. 10)'),
+    'cbs/entropy_penalty': ('gain', 'for a rise of the entropy (Eq. 10)'),
+    'cbs/reward': ('gain', 'their difference, which the scheduler learns'),
+    'cbs/loss': ('gain squared', 'mean squared error of the scheduler'),
+    'cbs/epsilon': ('probability', 'of a newest row in place of the best'),
+    'cbs/correlation/<feature>': (
+        'correlation', "Pearson's, of score and feature (Fig. 9)"),
+}
+
+
 def metrics(state: State) -> dict[str, float]:
   """Returns the metrics of a wave; NaN for what did not happen in it.
 
@@ -280,10 +292,7 @@ def metrics(state: State) -> dict[str, float]:
     state: after its rounds.
 
   Returns:
-    cbs/gain, entropy_penalty, reward: both terms of the reward of the rounds
-    that were judged, and their difference (Eq. 10). cbs/loss: mean squared
-    error of the scheduler. cbs/epsilon: probability of a newest row.
-    cbs/correlation/x: Pearson's correlation of score and feature x (Fig. 9).
+    METRICS.
   """
   found = state.measured
   row = {

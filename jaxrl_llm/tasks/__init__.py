@@ -21,6 +21,8 @@ __all__ = ('TASKS', 'Problem', 'Task', 'closest', 'get')
 TASKS = {name: f'jaxrl_llm.tasks.{name}:create'
          for name in (
              'arc', 'arc_mini', 'arithmetic', 'code', 'countdown', 'math')}
+TASKS |= {'guess': 'jaxrl_llm.environments.guess:create',
+          'tools': 'jaxrl_llm.environments.tool_task:create'}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +81,9 @@ class Task(Protocol):
     `close()`, which ends the processes that `submit` uses.
   And this attribute:
     `stops`, texts that end a response, besides the tokeniser's stop tokens.
+    `turns`, an `environments.turns.Turns`: the environment answers each turn of
+      the model, and gives the reward in place of `verify`. A demonstration is
+      then a list of pairs: what the model writes, and what it reads after it.
 
   Attributes:
     tokenizer: tokeniser of the task, or of the model that it is used with.

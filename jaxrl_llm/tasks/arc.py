@@ -28,7 +28,7 @@ from absl import logging
 
 from jaxrl_llm.plugs import modules
 from jaxrl_llm.rewards import answers, grids, Verdict
-from jaxrl_llm.tasks import closest, Problem, problem_files, templates
+from jaxrl_llm.tasks import Problem, problem_files, templates
 
 INSTRUCTION = (
     'In each example, one rule turns the input grid into the output grid. Each '
@@ -60,8 +60,11 @@ class Options:
     tests: a task with several test grids is; separate (one problem for each) or
       together (one problem, solved when all its grids are).
     digits: a row's cells are joined (077) or spaced (0 7 7).
-    template: prompt format; chat, question, none, or a text that contains
-      {problem}.
+    template: text around the problem; chat, question, none, a text that
+      contains {problem}, or a FILE.txt with one.
+    markup: whether the text is a user's message in the model's chat markup;
+      chat, none, or auto (yes for the template chat).
+    system: system message in front of the user's, or a FILE.txt with one.
     reward: cells (share of right cells, 0 if the shape is wrong) or exact (1 if
       all are right, else 0).
     reasoning_tags: names of the tags of reasoning, such as think; only what
@@ -78,7 +81,9 @@ class Options:
   largest: Annotated[int, '[1, 30]', 'problems'] = grids.LARGEST
   tests: Annotated[Literal['separate', 'together'], 'problems'] = 'separate'
   digits: Literal['joined', 'spaced'] = 'joined'
-  template: str = 'chat'
+  template: modules.FileText = modules.FileText('chat')
+  markup: Literal['auto', 'chat', 'none'] = 'auto'
+  system: modules.FileText = modules.FileText('')
   reward: Literal['cells', 'exact'] = 'cells'
   reasoning_tags: tuple[str, ...] = ('think',)
   versions: Annotated[int, '[0, 1000]', 'problems'] = 0
@@ -87,14 +92,16 @@ class Options:
   seed: int = 0
 
   def __post_init__(self):
-    if self.template not in FORMATS and '{problem}' not in self.template:
-      raise ValueError(
-          f'task.template={self.template!r} is not a known format and does not '
-          f'contain {{problem}}.{closest(self.template, FORMATS)}')
+    self.worded()
     if self.versions and not self.turns and self.recolour == 'none':
       raise ValueError(
           f'task.versions={self.versions} needs a way to make them: set '
           'task.turns=True or task.recolour=nonzero.')
+
+  def worded(self) -> templates.Template:
+    """Returns the template."""
+    return templates.make(
+        self.template, FORMATS, markup=self.markup, system=self.system)
 
 
 _DEFAULTS = Options()
@@ -269,7 +276,7 @@ class Arc:
 
   def __init__(self, options: Options, tokenizer: Any):
     self.options, self.tokenizer = options, tokenizer
-    self.stops = templates.stops(self._template, tokenizer)
+    self.stops = templates.stops(options.worded(), tokenizer)
     train, sources = self._small(_all(options.path)[0]), {}
     if options.heldout:
       heldout, sources = _all(options.heldout)
@@ -287,12 +294,6 @@ class Arc:
     self.train += self._problems(
         [other for task in train for other in versions(task, options)],
         'version', seen)
-
-  @property
-  def _template(self) -> str:
-    """The template as `templates` takes it."""
-    name = self.options.template
-    return name if name == 'chat' else FORMATS.get(name, name)
 
   def _small(self, tasks: Sequence[ArcTask]) -> list[ArcTask]:
     """Returns the tasks without large grids, and counts the others."""
@@ -318,11 +319,8 @@ class Arc:
       for pairs in parts:
         shown = text(task.train, [pair.input for pair in pairs],
                      spaced=self.options.digits == 'spaced')
-        if self.options.template == 'chat':
-          prompt = self.tokenizer.chat(
-              FORMATS['chat'].replace('{problem}', shown))
-        else:
-          prompt = templates.render(self._template, shown, self.tokenizer)
+        prompt = templates.render(
+            self.options.worded(), shown, self.tokenizer)
         # Of the task's own text, whatever the format; with a number behind it
         # where two are equal.
         content, again = f'{task}{[pair.input for pair in pairs]}', 0
@@ -381,7 +379,5 @@ def create(tokenizer: Any, options: Options = _DEFAULTS) -> Arc:
     raise ValueError(
         'task.name=arc needs the tokeniser of a model: set config.model.hf to '
         'a Hugging Face model. task.name=arc_mini has one of its own.')
-  if options.template != 'chat':
-    templates.warn_of_unknown_tokens(
-        FORMATS.get(options.template, options.template), tokenizer)
+  templates.warn_of_unknown_tokens(options.worded(), tokenizer)
   return Arc(options, tokenizer)

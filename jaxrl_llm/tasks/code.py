@@ -19,9 +19,10 @@ from typing import Annotated, Any, Literal, Mapping, Sequence
 import warnings
 import zlib
 
+from jaxrl_llm.plugs import modules
 from jaxrl_llm.rewards import answers, code, sandbox, Verdict
 from jaxrl_llm.rewards.pool import Pool
-from jaxrl_llm.tasks import closest, Problem, problem_files, templates
+from jaxrl_llm.tasks import Problem, problem_files, templates
 
 _WRITE = ('Write a Python program for this task. Reply with the code in one '
           'Markdown code block.\n\nTask: {text}')
@@ -45,8 +46,11 @@ class Options:
     heldout_count: number of problems of path to hold out if heldout is empty.
     ids: first and last task_id of the rows of path to train on, such as
       601-974 (MBPP's training set); empty for all.
-    template: prompt format; chat, question, none, or a text that contains
-      {problem}.
+    template: text around the problem; chat, question, none, a text that
+      contains {problem}, or a FILE.txt with one.
+    markup: whether the text is a user's message in the model's chat markup;
+      chat, none, or auto (yes for the template chat).
+    system: system message in front of the user's, or a FILE.txt with one.
     answer: what a response is; block (a program, in Markdown or alone) or
       completion (the rest of a function whose beginning is the prompt).
     shown_tests: tests that the prompt shows, of rows with Python statements.
@@ -67,7 +71,9 @@ class Options:
   heldout: Annotated[tuple[str, ...], 'problems'] = ()
   heldout_count: Annotated[int, '[0, inf)', 'problems'] = 100
   ids: Annotated[str, 'problems'] = ''
-  template: str = 'chat'
+  template: modules.FileText = modules.FileText('chat')
+  markup: Literal['auto', 'chat', 'none'] = 'auto'
+  system: modules.FileText = modules.FileText('')
   answer: Literal['block', 'completion'] = 'block'
   shown_tests: Annotated[int, '[0, inf)'] = 3
   reward: Literal['tests', 'all'] = 'tests'
@@ -83,13 +89,15 @@ class Options:
   workers: Annotated[int, '[0, inf)', 'free'] = 0
 
   def __post_init__(self):
-    if self.template not in FORMATS and '{problem}' not in self.template:
-      raise ValueError(
-          f'task.template={self.template!r} is not a known format and does not '
-          f'contain {{problem}}.{closest(self.template, FORMATS)}')
+    self.worded()
     if self.ids and not _range(self.ids):
       raise ValueError(
           f'task.ids={self.ids!r} is no range of ids: write 601-974.')
+
+  def worded(self) -> templates.Template:
+    """Returns the template."""
+    return templates.make(
+        self.template, FORMATS, markup=self.markup, system=self.system)
 
 
 _DEFAULTS = Options()
@@ -201,9 +209,7 @@ class Code:
       ValueError: a file or a row is not valid, or nothing is left to train on.
     """
     self.options, self.tokenizer = options, tokenizer
-    self.stops = templates.stops(
-        'chat' if options.template == 'chat' else FORMATS.get(
-            options.template, options.template), tokenizer)
+    self.stops = templates.stops(options.worded(), tokenizer)
     self._pool: Pool | None = None
     self.train = self._all(options.path, _range(options.ids))
     names = problem_files.names(options.heldout)
@@ -255,13 +261,10 @@ class Code:
 
   def _prompt(self, text: str, checks: Checks) -> str:
     """Returns the prompt of a problem."""
-    template = self.options.template
     if self.options.answer == 'completion':
-      return templates.render('none', checks.head or text, self.tokenizer)
-    if template == 'chat':  # that of `templates` asks for a box
-      return self.tokenizer.chat(text)
-    return templates.render(
-        FORMATS.get(template, template), text, self.tokenizer)
+      return templates.render(
+          templates.make('none'), checks.head or text, self.tokenizer)
+    return templates.render(self.options.worded(), text, self.tokenizer)
 
   def submit(self, problem: Problem, text: str, truncated: bool):
     """Starts to judge a response; see `rewards.submit`."""
@@ -347,7 +350,5 @@ def create(tokenizer: Any, options: Options = _DEFAULTS) -> Code:
     raise ValueError(
         'task.sandbox=remote needs task.address, such as http://10.0.0.5:8037, '
         'of a machine that runs jaxrl_llm.rewards.sandbox.serve.')
-  if options.template != 'chat':
-    templates.warn_of_unknown_tokens(
-        FORMATS.get(options.template, options.template), tokenizer)
+  templates.warn_of_unknown_tokens(options.worded(), tokenizer)
   return Code(options, tokenizer)

@@ -1,9 +1,9 @@
 """Problems with a mathematical answer, read from the user's files.
 
-A row has a problem and its answer; the options name these two fields. The
+A row has a problem and its answer; `rows.py` says how they are found. The
 answer field may hold the bare answer, a solution with the answer in a box, or a
 solution that ends with #### and the answer. Worker processes judge the
-responses, see `rewards/math.py`; or a function of the user does, see
+responses, see `rewards/math.py`; or functions of the user do, see
 `own_reward.py`.
 """
 
@@ -17,14 +17,14 @@ import zlib
 from absl import logging
 
 from jaxrl_llm.plugs import modules
-from jaxrl_llm.rewards import answers, Verdict
+from jaxrl_llm.rewards import answers, Facts, Verdict
 from jaxrl_llm.rewards.pool import Pool
 from jaxrl_llm.tasks import (
-  closest,
   own_reward,
   Problem,
   problem_files,
   references,
+  rows,
   templates,
 )
 
@@ -39,15 +39,25 @@ class Options:
     heldout: files or data sets of held-out problems; they are not trained on.
       Evaluations on several are reported for each file too.
     heldout_count: number of problems of path to hold out if heldout is empty.
-    problem: name of the field with the problem.
-    answer: name of the field with the answer, alone or in a solution. With
-      reward, a file need not have it.
+    problem: name of the field with the problem, a text or a list of messages;
+      a dot leads into a dictionary (empty: problem or prompt, or without them
+      question).
+    answer: name of the field with the answer, alone or in a solution. A row
+      without answer may have solution, ground_truth or
+      reward_model.ground_truth. With reward, a file need not have it.
     kind: name of the field with the problem's kind, for metrics by kind (empty:
       the file's name).
-    template: prompt format; chat, qwen, qwen_math, question, none, or a text
-      that contains {problem}.
-    reward: function that judges in place of the verifier, FILE.py:NAME or
-      PACKAGE.MODULE:NAME, called as TRL calls it (empty: the verifier).
+    template: text around the problem; chat, qwen, qwen_math, question, none, a
+      text that contains {problem}, or a FILE.txt with one. auto is chat, but
+      leaves messages, and texts of a field prompt, as they stand.
+    markup: whether the text is a user's message in the model's chat markup;
+      chat, none, or auto (yes for the templates chat and auto, and for
+      messages).
+    system: system message in front of the user's, or a FILE.txt with one.
+    reward: functions that judge in place of the verifier, FILE.py:NAME or
+      PACKAGE.MODULE:NAME with commas between them, called as TRL calls them
+      (empty: the verifier).
+    reward_weights: factor of each function's reward in their sum (empty: 1).
     take: part of a response that is its answer; boxed (the last box), number
       (the last number), either (without a box the expression or the number that
       it ends with) or marked (the number after ####).
@@ -62,11 +72,14 @@ class Options:
   path: Annotated[tuple[str, ...], 'problems'] = ()
   heldout: Annotated[tuple[str, ...], 'problems'] = ()
   heldout_count: Annotated[int, '[0, inf)', 'problems'] = 100
-  problem: str = 'problem'
+  problem: str = ''
   answer: str = 'answer'
   kind: str = ''
-  template: str = 'chat'
-  reward: modules.Name = modules.Name('')
+  template: modules.FileText = modules.FileText('auto')
+  markup: Literal['auto', 'chat', 'none'] = 'auto'
+  system: modules.FileText = modules.FileText('')
+  reward: tuple[modules.Name, ...] = ()
+  reward_weights: tuple[float, ...] = ()
   take: Literal['boxed', 'number', 'either', 'marked'] = 'boxed'
   reasoning_tags: tuple[str, ...] = ('think',)
   tolerance: Annotated[float, '[0, 1)'] = 0.0
@@ -76,11 +89,35 @@ class Options:
   seed: int = 0
 
   def __post_init__(self):
-    if not templates.known(self.template):
+    self.worded()
+    for name in self.reward:
+      modules.check_file(name)
+    if self.reward_weights and len(self.reward_weights) != len(self.reward):
       raise ValueError(
-          f'task.template={self.template!r} is not a known format and does not '
-          f'contain {{problem}}.{closest(self.template, templates.FORMATS)}')
-    modules.check_file(self.reward)
+          f'task.reward_weights={self.reward_weights} has '
+          f'{len(self.reward_weights)} numbers for the {len(self.reward)} '
+          'functions of task.reward: give one for each, or none.')
+
+  def worded(self) -> templates.Template:
+    """Returns the template of problems without a wording of their own."""
+    return templates.make(
+        self.template, markup=self.markup, system=self.system)
+
+  def template_of(
+      self, field: str, problem: str | templates.Messages,
+  ) -> templates.Template:
+    """Returns the template of a problem.
+
+    Args:
+      field: name of the field with the problem.
+      problem: its text or messages.
+    """
+    made, messages = self.worded(), not isinstance(problem, str)
+    if self.template == 'auto' and (messages or field == rows.PROMPT):
+      # As TRL takes them.
+      return made._replace(text='{problem}', chat=(
+          messages or self.markup == 'chat' or bool(self.system)))
+    return made
 
 
 _DEFAULTS = Options()
@@ -111,18 +148,25 @@ def _read(
   stem = os.path.basename(source).partition('.')[0]
   for where, row in problem_files.rows(source, faults):
     try:
-      text = _field(row, options.problem)
-      info = _row(row, options) if options.reward else references.checked(
-          where, _field(row, options.answer))
-      kind = _field(row, options.kind) if options.kind else stem
+      field, asked = rows.problem(row, options.problem)
+      answer = rows.answer(row, options.answer, sure=not options.reward)
+      info = _row(row, field, answer, options) if options.reward else (
+          references.checked(where, rows.text(row, answer)))
+      kind = rows.text(row, options.kind) if options.kind else stem
     except ValueError as error:
       faults.append((where, str(error).removeprefix(f'{where}: ')))
       continue
+    try:
+      prompt = templates.render(
+          options.template_of(field, asked), asked, tokenizer)
+    except templates.RowError as error:
+      faults.append((where, str(error)))
+      continue
+    text = rows.shown(asked)
     # Depends on the problem's text alone, not on file, order or template.
     ident = zlib.crc32(text.encode()) >> 1
     problems.append((where, Problem(
-        ident, templates.render(options.template, text, tokenizer), kind,
-        info=info, text=text)))
+        ident, prompt, kind, info=info, text=text)))
   problem_files.refuse(faults)
   if not problems:
     raise ValueError(f'{source} has no problems.')
@@ -131,49 +175,30 @@ def _read(
   return problems
 
 
-def _field(row: problem_files.Row, name: str) -> str:
-  """Returns a field as text, or raises an error if it is missing or empty."""
-  if name not in row:
-    raise ValueError(
-        f'there is no field {name!r}.{closest(name, [*row])} Set '
-        'config.task.problem, .answer and .kind to the names of your fields.')
-  value = row[name]
-  # Some tables store NaN for a missing value; NaN differs from itself.
-  if value is None or value != value or not (text := str(value).strip()):
-    raise ValueError(f'field {name!r} is empty.')
-  if isinstance(value, bool) or not isinstance(value, (str, numbers.Number)):
-    raise ValueError(
-        f'field {name!r} is {value!r:.60}, not a text or a number.')
-  _refuse_infinity(name, value)
-  try:
-    text.encode()
-  except UnicodeEncodeError as error:
-    raise ValueError(f'field {name!r} is not valid text ({error}).') from None
-  return text
+def _row(
+    row: problem_files.Row, problem: str, answer: str,
+    options: Options) -> own_reward.Row:
+  """Returns what the reward functions learn of a row.
 
-
-def _refuse_infinity(name: str, value: Any) -> None:
-  """Raises ValueError for Infinity, and for numbers beyond all, as 1e400."""
-  if isinstance(value, float) and abs(value) == float('inf'):
-    raise ValueError(
-        f'field {name!r} is a number without end or beyond 1e308 ({value}): '
-        'write it as a text, such as "\\infty" or "10^{400}".')
-
-
-def _row(row: problem_files.Row, options: Options) -> own_reward.Row:
-  """Returns what a reward function learns of a row."""
-  columns = {k: v for k, v in row.items() if k != options.problem}
-  for name in own_reward.TEXTS:
+  Args:
+    row: of a file.
+    problem: name of the field with the problem.
+    answer: name of the field with the answer, if there is one.
+    options: of the task.
+  """
+  columns = {k: v for k, v in row.items() if k != problem}
+  for name in own_reward.GIVEN:
     if name in columns:
       raise ValueError(
           f'the field {name!r} has the name of an argument that '
-          f'task.reward={options.reward} gets anyway: rename the field.')
-  answer = columns.get(options.answer)
-  _refuse_infinity(options.answer, answer)
-  has_text = isinstance(answer, (str, numbers.Number))
+          f'task.reward={",".join(options.reward)} gets anyway: rename the '
+          'field.')
+  value, asked = rows.lookup(row, answer), rows.lookup(row, problem)
+  rows.refuse_infinity(answer, value)
+  has_text = isinstance(value, (str, numbers.Number))
   return own_reward.Row(
-      str(row[options.problem]),
-      references.reference(str(answer)) if has_text else '', columns)
+      asked if isinstance(asked, list) else str(asked),
+      references.reference(str(value)) if has_text else '', columns)
 
 
 class Problems:
@@ -189,7 +214,7 @@ class Problems:
 
   def __init__(self, options: Options, tokenizer):
     self.options, self.tokenizer = options, tokenizer
-    self.stops = templates.stops(options.template, tokenizer)
+    self.stops = templates.stops(options.worded(), tokenizer)
     self.train = _all(options.path, options, tokenizer)
     self.heldout = _all(
         options.heldout, options, tokenizer,
@@ -249,23 +274,28 @@ class Math(Problems):
 
 
 class Rewarded(Problems):
-  """Task of problems that a function of the user judges; see `tasks.Task`."""
+  """Task of problems that functions of the user judge; see `tasks.Task`."""
 
   def __init__(self, options: Options, tokenizer):
-    self._reward = own_reward.Reward(options.reward)
+    self.rewards = own_reward.Rewards(options.reward, options.reward_weights)
     super().__init__(options, tokenizer)
-    self._reward.declare(p.info for p in (*self.train, *self.heldout))
+    self.rewards.declare(p.info for p in (*self.train, *self.heldout))
 
   def judge(
       self, problems: Sequence[Problem], texts: Sequence[str],
-      truncated: Sequence[bool]) -> list[Verdict]:
-    """Judges responses in one call; see `own_reward.Reward.judge`."""
-    del truncated  # the function gets what TRL's get
-    return self._reward.judge([p.info for p in problems], texts)
+      truncated: Sequence[bool], facts: Facts | None = None) -> list[Verdict]:
+    """Judges responses in one call; see `own_reward.Rewards.judge`."""
+    del truncated  # the functions get what TRL's get
+    facts = facts or Facts([self.tokenizer.encode(text) for text in texts])
+    return self.rewards.judge([p.info for p in problems], texts, facts)
 
   def verify(self, problem: Problem, text: str, truncated: bool) -> Verdict:
     """Judges one response; see `judge`."""
     return self.judge([problem], [text], [truncated])[0]
+
+  def close(self) -> None:
+    """Ends what `async` functions run in."""
+    self.rewards.close()
 
 
 def _verdict(reply) -> Verdict:
@@ -308,7 +338,7 @@ def create(
     raise ValueError(
         'task.name=math needs the tokeniser of a model: set config.model.hf to '
         'a Hugging Face model.')
-  templates.warn_of_unknown_tokens(options.template, tokenizer)
+  templates.warn_of_unknown_tokens(options.worded(), tokenizer)
   if options.reward:
     return Rewarded(options, tokenizer)
   return Math(options, tokenizer)

@@ -1,51 +1,76 @@
-"""Rewards by a function of the user, as TRL's trainers call it.
+"""Rewards by functions of the user, as TRL's trainers call them.
 
   def reward(completions, answer, **kwargs):
     return [float(a in text) for text, a in zip(completions, answer)]
 
-The function is called with keywords only, once for many responses, and returns
-one number or None for each. It gets `prompts`, the problems as they stand in
-the file; `completions`, the responses; and every other column of the problem
-file under its name. Each is a list with one element per response. A function
+A function is called with keywords only, once for many responses, and returns
+one number or None for each; it may be `async`. It gets, as lists with one
+element per response, `prompts`, the problems as they stand in the file;
+`completions`, the responses; `completion_ids`, their tokens; and every other
+column of the problem file under its name. If a problem is a list of messages,
+its completion is one too: `[{'role': 'assistant', 'content': text}]`.
+`trainer_state` has `global_step` and `max_steps`; `log_metric(name, value)` and
+`log_extra(column, values)` write to the metrics and to the samples. A function
 without **kwargs gets only what it names.
 """
 
+import asyncio
+import contextlib
+import contextvars
+import dataclasses
+import functools
 import inspect
 import math
-from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence
+import pathlib
+import sys
+import threading
+import types
+from typing import (
+  Any,
+  Awaitable,
+  Callable,
+  Iterable,
+  Iterator,
+  Mapping,
+  NamedTuple,
+  Sequence,
+)
 
-from jaxrl_llm import rewards
+from jaxrl_llm import rewards as rewards_lib
 from jaxrl_llm.plugs import modules
-from jaxrl_llm.rewards import plain, Verdict, VerifierError
+from jaxrl_llm.rewards import Facts, plain, Verdict, VerifierError
 
-TEXTS = ('prompts', 'completions')
+# Names that no column may have.
+GIVEN = ('prompts', 'completions', 'completion_ids', 'trainer_state',
+         'log_metric', 'log_extra')
 
 
 class Row(NamedTuple):
-  """Fields of a problem that the reward function receives; `Problem.info`.
+  """Fields of a problem that the reward functions receive; `Problem.info`.
 
   Attributes:
-    problem: the problem as it stands in the file.
+    problem: the problem as it stands in the file: a text or messages.
     answer: the reference answer; '' if there is none.
     columns: the file's other columns, the answer's among them.
   """
-  problem: str
+  problem: Any
   answer: str
   columns: Mapping[str, Any]
 
 
 class Reward:
-  """Reward function of the user.
+  """A reward function of the user.
 
   Attributes:
     name: its name in the config, for messages.
-    columns: names of the columns that it gets; `declare` adds to them.
+    label: its short name, for metrics; `labelled` makes labels differ.
   """
 
   def __init__(self, name: str):
     """Imports the function; see `modules.function` for the errors."""
-    self.name, self.columns = name, {}
+    self.name = name
     self._function: Callable[..., Any] = modules.function(name)
+    self.label = _leaf(self._function)
     try:
       parameters = inspect.signature(self._function).parameters.values()
     except ValueError:  # some functions written in C have none
@@ -62,57 +87,62 @@ class Reward:
     takes_all = any(p.kind == p.VAR_KEYWORD for p in parameters)
     self._named = None if takes_all else {p.name for p in named}
 
-  def declare(self, rows: Iterable[Row]) -> None:
-    """Notes the columns of the problem files.
-
-    Raises:
-      ValueError: the function needs a column that no row has.
-    """
-    rows = list(rows)
-    self.columns.update(dict.fromkeys(c for row in rows for c in row.columns))
-    known = [*TEXTS, *self.columns]
-    for name in self._required if rows else ():
+  def check(self, columns: Iterable[str]) -> None:
+    """Raises ValueError if the function needs a column that no row has."""
+    known = [*GIVEN, *columns]
+    for name in self._required:
       if name not in known:
         raise ValueError(
             f'task.reward={self.name} needs {name!r}, which is no column of '
             'the problem files: rename the parameter, or give it a default.'
             f'{modules.closest(name, known)}')
 
-  def judge(
-      self, rows: Sequence[Row], completions: Sequence[str]) -> list[Verdict]:
-    """Calls the function once.
-
-    Args:
-      rows: the problem of each response.
-      completions: the responses.
+  def call(self, given: Mapping[str, Any]) -> Any:
+    """Calls the function with what it takes of the arguments.
 
     Returns:
-      One verdict per response. The kind of a reward is 'correct' from 1 on,
-      'wrong' up to 0, and 'partial' between them; a reward that is not finite
-      is an 'error', and None is 'skipped'. The last two are not valid. If the
-      function raises an error, all are 'error'.
-
-    Raises:
-      VerifierError: the function does not return one number or None for each
-        response.
+      Its result, an awaitable one if it is `async`; or the error it raised, as
+      `Raised`.
     """
-    names = dict.fromkeys(
-        [*self.columns, *(c for row in rows for c in row.columns)])
-    given = {
-        'prompts': [row.problem for row in rows],
-        'completions': list(completions),
-        **{name: [row.columns.get(name) for row in rows] for name in names}}
     if self._named is not None:
       given = {k: v for k, v in given.items() if k in self._named}
     try:
-      result = self._function(**given)
+      with _printing_as(self.label):
+        return self._function(**given)
     except (ChildProcessError, VerifierError, KeyboardInterrupt):
       raise
     except BaseException as error:  # sys.exit() is no end of this program
-      return len(rows) * [Verdict(
-          0.0, 'error', False, plain.error(error),
-          trace=rewards.last_lines(error), blame=modules.failure(
-              f'task.reward={self.name} fails', error))]
+      return Raised(error)
+
+  async def wait(self, result: Awaitable[Any]) -> Any:
+    """Returns the result of an `async` function, or `Raised`."""
+    _PRINTING.set(self.label)
+    try:
+      return await result
+    except BaseException as error:  # it would end the thread of the loop
+      return Raised(error)
+
+  def verdicts(self, result: Any, count: int) -> list[Verdict]:
+    """Returns the verdict of each response by a result.
+
+    The kind of a reward is 'correct' from 1 on, 'wrong' up to 0, and 'partial'
+    between them; a reward that is not finite is an 'error', and None is
+    'skipped'. The last two are not valid. Of `Raised`, all are 'error'.
+
+    Args:
+      result: what the function returned, or `Raised`.
+      count: number of responses.
+
+    Raises:
+      VerifierError: the result is not one number or None for each response.
+    """
+    if isinstance(result, Raised):
+      if isinstance(result.error, (ChildProcessError, VerifierError)):
+        raise result.error
+      return count * [Verdict(
+          0.0, 'error', False, plain.error(result.error),
+          trace=rewards_lib.last_lines(result.error), blame=modules.failure(
+              f'task.reward={self.name} fails', result.error))]
     try:
       if isinstance(result, (str, bytes, Mapping)):
         raise TypeError
@@ -121,12 +151,12 @@ class Reward:
     except (TypeError, KeyError, IndexError):
       raise VerifierError(
           f'task.reward={self.name} returned {_shown(result)}: return a list '
-          f'with a number or None for each of the {len(rows)} '
+          f'with a number or None for each of the {count} '
           'responses.') from None
-    if len(values) != len(rows):
+    if len(values) != count:
       raise VerifierError(
           f'task.reward={self.name} returned a list of length {len(values)} '
-          f'for {len(rows)} responses: return a number or None for each.')
+          f'for {count} responses: return a number or None for each.')
     return [self._verdict(i, value) for i, value in enumerate(values)]
 
   def _verdict(self, index: int, value: Any) -> Verdict:
@@ -141,14 +171,269 @@ class Reward:
           f'task.reward={self.name} returned {_shown(value)} as reward '
           f'{index + 1} of its list: return a number or None for each '
           'response.')
-    if not abs(reward) <= rewards.LARGEST:
+    if not abs(reward) <= rewards_lib.LARGEST:
       said = f'task.reward={self.name} returned the reward {reward}'
       return Verdict(
           0.0, 'error', False, said,
           blame=f'{said}: return a number that float32 '
                 'has, or None.')
-    kind = 'correct' if reward >= 1 else 'partial' if reward > 0 else 'wrong'
-    return Verdict(reward, kind)
+    return Verdict(reward, _kind(reward))
+
+
+class Raised(NamedTuple):
+  """Error of a reward function, in place of its result."""
+  error: BaseException
+
+
+class Rewards:
+  """The reward functions of a task.
+
+  Attributes:
+    functions: they judge together.
+    weights: the factor of each one's reward.
+  """
+
+  def __init__(self, names: Sequence[str], weights: Sequence[float] = ()):
+    """Imports the functions.
+
+    Args:
+      names: of the functions in the config.
+      weights: one per function; () for 1.
+
+    Raises:
+      ValueError: see `modules.function`; or a function is named twice.
+    """
+    self.functions = [*map(Reward, names)]
+    self.weights = tuple(weights) or (1.0,) * len(self.functions)
+    _distinguish(self.functions)
+    self._columns: dict[str, None] = {}
+    self._loop: asyncio.AbstractEventLoop | None = None
+
+  def declare(self, rows: Iterable[Row]) -> None:
+    """Notes the columns of the problem files.
+
+    Raises:
+      ValueError: a function needs a column that no row has.
+    """
+    rows = list(rows)
+    self._columns.update(dict.fromkeys(c for row in rows for c in row.columns))
+    for function in self.functions if rows else ():
+      function.check(self._columns)
+
+  def judge(
+      self, rows: Sequence[Row], completions: Sequence[str],
+      facts: Facts) -> list[Verdict]:
+    """Calls each function once.
+
+    Args:
+      rows: the problem of each response.
+      completions: the responses.
+      facts: tokens of the responses, and steps.
+
+    Returns:
+      One verdict per response. Its reward is the weighted sum of the numbers
+      that the functions gave; it is an 'error' if one function failed, and
+      'skipped' if all returned None.
+
+    Raises:
+      VerifierError: a function does not return one number or None for each
+        response.
+    """
+    given = self._arguments(rows, completions, facts)
+    logs = [_Log(len(rows)) for _ in self.functions]
+    results = [function.call({**given, 'log_metric': log.metric,
+                              'log_extra': log.extra})
+               for function, log in zip(self.functions, logs)]
+    results = self._awaited(results)
+    columns = [function.verdicts(result, len(rows))
+               for function, result in zip(self.functions, results)]
+    logged = _means([log.metrics for log in logs])
+    extra = {name: values for log in logs for name, values in log.extras}
+    return [dataclasses.replace(
+        self._together(verdicts), logged=logged,
+        extra={name: values[i] for name, values in extra.items()})
+            for i, verdicts in enumerate(zip(*columns))]
+
+  def _arguments(
+      self, rows: Sequence[Row], completions: Sequence[str],
+      facts: Facts) -> dict[str, Any]:
+    """Returns what all functions get."""
+    names = dict.fromkeys(
+        [*self._columns, *(c for row in rows for c in row.columns)])
+    return {
+        'prompts': [row.problem for row in rows],
+        'completions': [
+            text if isinstance(row.problem, str)
+            else [{'role': 'assistant', 'content': text}]
+            for row, text in zip(rows, completions)],
+        'completion_ids': facts.tokens,
+        'trainer_state': types.SimpleNamespace(
+            global_step=facts.step, max_steps=facts.steps),
+        **{name: [row.columns.get(name) for row in rows] for name in names}}
+
+  def _awaited(self, results: Sequence[Any]) -> list[Any]:
+    """Returns the results, those of `async` functions once they are there."""
+    waits = {i: self.functions[i].wait(result)
+             for i, result in enumerate(results) if inspect.isawaitable(result)}
+    if not waits:
+      return [*results]
+    if self._loop is None:
+      # One loop for the whole run, since clients of a service belong to one; in
+      # a thread, since a notebook's thread has a loop that runs already.
+      self._loop = asyncio.new_event_loop()
+      threading.Thread(target=_run, args=[self._loop], daemon=True).start()
+
+    async def together():
+      return await asyncio.gather(*waits.values())
+
+    with _printing_as(''):
+      found = asyncio.run_coroutine_threadsafe(together(), self._loop).result()
+    found = dict(zip(waits, found))
+    return [found.get(i, result) for i, result in enumerate(results)]
+
+  def _together(self, verdicts: Sequence[Verdict]) -> Verdict:
+    """Returns the verdict of one response from those of the functions."""
+    separate = {f.label: v.reward if v.valid else None
+                for f, v in zip(self.functions, verdicts)}
+    if len(verdicts) == 1 and self.weights == (1.0,):
+      return dataclasses.replace(verdicts[0], rewards=separate)
+    failed = [(f, v) for f, v in zip(self.functions, verdicts)
+              if v.kind == 'error']
+    if not failed and any(v.valid for v in verdicts):
+      reward = sum(
+          w * v.reward for w, v in zip(self.weights, verdicts) if v.valid)
+      if abs(reward) <= rewards_lib.LARGEST:
+        return Verdict(reward, _kind(reward), rewards=separate)
+      said = f'task.reward_weights={self.weights} makes the reward {reward}'
+      return Verdict(0.0, 'error', False, said, blame=f'{said}: lower them.',
+                     rewards=separate)
+    blame = '; and '.join(v.blame.rstrip('.') for v in verdicts if v.blame)
+    return Verdict(
+        0.0, 'error' if failed else 'skipped', False,
+        '; '.join(f'{f.label}: {v.detail}' for f, v in failed),
+        trace='\n'.join(v.trace for _, v in failed), blame=f'{blame}.',
+        rewards=separate)
+
+  def close(self) -> None:
+    """Ends the loop of `async` functions."""
+    if self._loop is not None:
+      self._loop.call_soon_threadsafe(self._loop.stop)
+      self._loop = None
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+  """Runs a loop until it is stopped."""
+  loop.run_forever()
+  loop.close()
+
+
+class _Log:
+  """What a reward function logs in a call.
+
+  Attributes:
+    metrics: pairs of a name and a number.
+    extras: pairs of a name and a value per response.
+  """
+
+  def __init__(self, count: int):
+    self._count = count
+    self.metrics: list[tuple[str, float]] = []
+    self.extras: list[tuple[str, list[Any]]] = []
+
+  def metric(self, name: str, value: float) -> None:
+    """Adds a number to the step's metrics; see the top of this file."""
+    self.metrics.append((plain.line(name), float(value)))
+
+  def extra(self, column: str, values: Sequence[Any]) -> None:
+    """Adds a value to the record of each response; see the top of this file."""
+    values = list(values)
+    if len(values) != self._count:
+      raise TypeError(
+          f'log_extra got {len(values)} values of {plain.shown(column)} for '
+          f'{self._count} responses')
+    self.extras.append((plain.line(column), values))
+
+
+def _means(logged: Sequence[Sequence[tuple[str, float]]]) -> dict[str, float]:
+  """Returns the mean of each name's numbers."""
+  found: dict[str, list[float]] = {}
+  for name, value in (pair for pairs in logged for pair in pairs):
+    found.setdefault(name, []).append(value)
+  return {name: sum(values) / len(values) for name, values in found.items()}
+
+
+# The `async` function at work, whose prints have its name.
+_PRINTING = contextvars.ContextVar('printing', default='')
+
+
+class _Named:
+  """File that writes whole lines to another, each behind a function's name."""
+
+  def __init__(self, file: Any, name: str):
+    self._file, self._name = file, name
+    self._begun: dict[str, str] = {}  # name to the line that has no end yet
+    # Displays of this program pass by, as rich has it for files of its own.
+    self.rich_proxied_file = getattr(file, 'rich_proxied_file', file)
+
+  def __getattr__(self, name: str) -> Any:
+    return getattr(self._file, name)
+
+  def write(self, text: str) -> int:
+    name = _PRINTING.get() or self._name
+    *lines, self._begun[name] = (
+        self._begun.get(name, '') + text).split('\n')
+    for line in lines:
+      self._file.write(f'{name}: {line}\n' if name else f'{line}\n')
+    return len(text)
+
+  def end(self) -> None:
+    """Writes the lines that have no end."""
+    for name, line in self._begun.items():
+      if line:
+        self._file.write(f'{name}: {line}\n' if name else f'{line}\n')
+    self._begun = {}
+
+
+@contextlib.contextmanager
+def _printing_as(name: str) -> Iterator[None]:
+  """Puts a name before each line that is printed; '' for that of the task."""
+  file = _Named(sys.stdout, name)
+  try:
+    with contextlib.redirect_stdout(file):
+      yield
+  finally:
+    file.end()
+
+
+def _leaf(function: Callable[..., Any]) -> str:
+  """Returns the short name of a function."""
+  while isinstance(function, functools.partial):
+    function = function.func
+  name = getattr(function, '__name__', type(function).__name__)
+  return plain.line(name).strip('<>')
+
+
+def _distinguish(functions: Sequence[Reward]) -> None:
+  """Puts the module's name before labels that two functions have.
+
+  Raises:
+    ValueError: they are of one module.
+  """
+  labels = [function.label for function in functions]
+  for function in functions:
+    if labels.count(function.label) > 1:
+      module = pathlib.PurePath(function.name.rpartition(':')[0]).name
+      function.label = f'{module.removesuffix(".py")}.{function.label}'
+  labels = [function.label for function in functions]
+  for function in functions:
+    if labels.count(function.label) > 1:
+      raise ValueError(
+          f'task.reward names two functions {function.label}: rename one of '
+          'them, since metrics are named after them.')
+
+
+def _kind(reward: float) -> str:
+  return 'correct' if reward >= 1 else 'partial' if reward > 0 else 'wrong'
 
 
 def _number(value: Any) -> float | None:

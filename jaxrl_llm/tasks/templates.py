@@ -1,14 +1,24 @@
-"""Prompt templates: named formats, or a text given by the user."""
+"""Prompts: a text around a problem, and the model's chat markup around that.
+
+A template is a text that contains {problem}, or the name of one. The markup is
+a switch: with it, the text is a user's message in the model's own chat format,
+behind a system message if there is one. A problem that is a list of messages
+has its wording already; the template is put around its last user's message.
+"""
 
 import re
-from typing import Any
+from typing import Any, Mapping, NamedTuple, Sequence
 
 from absl import logging
+
+from jaxrl_llm.plugs.modules import closest
 
 _BOXED = ('Please reason step by step, and put your final answer within '
           '\\boxed{}.')
 # The text that the model reads; {problem} is replaced by the problem.
 FORMATS = {
+    # As `chat`, but a task leaves problems with a wording as they stand.
+    'auto': '{problem}\n' + _BOXED,
     # Problem and instruction as a user's turn, in the tokeniser's chat format.
     'chat': '{problem}\n' + _BOXED,
     # The CBS paper's template, after Liu et al. 2025 (arXiv:2503.20783).
@@ -24,57 +34,144 @@ FORMATS = {
     'question': 'Question: {problem}\n' + _BOXED + '\nAnswer:',
     'none': '{problem}',
 }
+_IN_CHAT = frozenset({'auto', 'chat'})  # formats in the chat markup
 
 # Special tokens as the families of models write them.
 _SPECIAL = re.compile(r'<\|[^<>|{}\s]+\|>|<(?:start|end)_of_turn>')
 
-
-def known(name: str) -> bool:
-  """Returns whether `name` is a format or a text that contains {problem}."""
-  return name in FORMATS or '{problem}' in name
+Messages = Sequence[Mapping[str, Any]]
 
 
-def render(name: str, problem: str, tokenizer: Any) -> str:
+class RowError(ValueError):
+  """Raised if the messages of a row are at fault, and not the template."""
+
+
+class Template(NamedTuple):
+  """How problems become prompts.
+
+  Attributes:
+    name: as the user gave it.
+    text: it contains {problem}.
+    chat: whether the text is a user's message in the model's chat markup.
+    system: message in front of it; '' for none.
+  """
+  name: str
+  text: str
+  chat: bool
+  system: str = ''
+
+
+def make(
+    name: str, formats: Mapping[str, str] = FORMATS, *, markup: str = 'auto',
+    system: str = '') -> Template:
+  """Makes a template.
+
+  Args:
+    name: a key of `formats`, or a text that contains {problem}.
+    formats: texts by name. 'chat' and 'auto' are in the chat markup.
+    markup: 'chat', 'none', or 'auto' for what the format says; a text alone has
+      none.
+    system: system message; '' for none.
+
+  Raises:
+    ValueError: there is no such format, or the three contradict each other.
+  """
+  if name not in formats and '{problem}' not in name:
+    raise ValueError(
+        f'task.template={name!r} is not a known format, no FILE.txt, and does '
+        f'not contain {{problem}}.{closest(name, [*formats])}')
+  text = formats.get(name, name)
+  chat = name in _IN_CHAT if markup == 'auto' else markup == 'chat'
+  shown = name if name in formats else repr(name)
+  if chat and (found := _SPECIAL.search(text)):
+    raise ValueError(
+        f'task.template={shown} writes {found[0]} itself, and task.markup=chat '
+        'would write it again: leave one of them out.')
+  if system and not chat:
+    raise ValueError(
+        f'task.system is a message of a chat, and task.template={shown} makes '
+        'none: set task.markup=chat, or write the text into the template.')
+  return Template(name, text, chat, system)
+
+
+def render(
+    template: Template, problem: str | Messages, tokenizer: Any) -> str:
   """Returns the prompt of a problem.
 
   Args:
-    name: a key of FORMATS, or a text that contains {problem}.
-    problem: the problem's text.
-    tokenizer: the model's tokeniser. 'chat' calls its `chat(text)`; the other
-      formats put its `start` once at the beginning.
+    template: of `make`.
+    problem: the problem's text, or its messages.
+    tokenizer: the model's tokeniser. The chat markup is its `chat(messages)`;
+      other prompts have its `start` once at the beginning.
 
   Returns:
     The prompt, with special tokens spelled out.
 
   Raises:
-    ValueError: the tokeniser has no chat format.
+    RowError: the chat markup does not take these messages.
+    ValueError: the tokeniser has no chat format, or none with a system message;
+      or the template makes no chat of messages.
   """
   # Not str.format: problems and templates contain many braces.
-  text = FORMATS.get(name, name).replace('{problem}', problem)
-  if name == 'chat':
-    return tokenizer.chat(text)
-  return tokenizer.start + text.removeprefix(tokenizer.start)
+  if isinstance(problem, str):
+    text = template.text.replace('{problem}', problem)
+    if not template.chat:
+      return tokenizer.start + text.removeprefix(tokenizer.start)
+    return tokenizer.chat(
+        [_message('system', template.system), _message('user', text)]
+        if template.system else text)
+  if not template.chat:
+    raise ValueError(
+        f'Problems that are messages need chat markup, and task.template='
+        f'{template.name!r} makes none: set task.template=auto, or '
+        'task.markup=chat.')
+  messages = _worded(template, problem)
+  try:
+    return tokenizer.chat(messages)
+  except ValueError as error:
+    tokenizer.chat('1 + 1?')  # raises an error that no row is to blame for
+    raise RowError(str(error)) from None
 
 
-def warn_of_unknown_tokens(name: str, tokenizer: Any) -> None:
+def _message(role: str, content: str) -> dict[str, str]:
+  return {'role': role, 'content': content}
+
+
+def _worded(template: Template, problem: Messages) -> list[dict[str, Any]]:
+  """Returns messages with the system message and the template's text."""
+  messages = [dict(message) for message in problem]
+  if template.system:
+    if any(message['role'] == 'system' for message in messages):
+      raise RowError(
+          'the messages have a system message already: leave task.system '
+          'empty, or remove it from the row.')
+    messages.insert(0, _message('system', template.system))
+  last = max(i for i, m in enumerate(messages) if m['role'] == 'user')
+  messages[last]['content'] = template.text.replace(
+      '{problem}', messages[last]['content'])
+  return messages
+
+
+def warn_of_unknown_tokens(template: Template, tokenizer: Any) -> None:
   """Warns if the tokeniser splits a special token of a template into pieces.
 
   Args:
-    name: a key of FORMATS, or a text that contains {problem}.
+    template: of `make`.
     tokenizer: the model's tokeniser.
   """
-  if name == 'chat':  # the tokeniser's own
+  if template.chat:  # the tokeniser's own
     return
-  found = dict.fromkeys(_SPECIAL.findall(FORMATS.get(name, name)))
+  found = dict.fromkeys(_SPECIAL.findall(template.text))
   split = [token for token in found if len(tokenizer.encode(token)) != 1]
   if split:
     logging.warning(
         "task.template=%s contains %s, which the model's tokeniser does not "
         'know as one token: set task.template=chat, or another format without '
-        'it.', name if name in FORMATS else repr(name), ' and '.join(split))
+        'it.', template.name if template.name != template.text
+        else repr(template.name), ' and '.join(split))
 
 
-def stops(name: str, tokenizer: Any) -> tuple[str, ...]:
+def stops(template: Template, tokenizer: Any) -> tuple[str, ...]:
   """Returns the texts that end an answer in a template.
 
   In a chat format it is what stands between an answer and the next turn: its
@@ -84,7 +181,7 @@ def stops(name: str, tokenizer: Any) -> tuple[str, ...]:
   stop too, since it begins the next turn.
 
   Args:
-    name: a key of FORMATS, or a text that contains {problem}.
+    template: of `make`.
     tokenizer: the model's tokeniser; see `tokenizer.Tokenizer`.
 
   Returns:
@@ -92,13 +189,13 @@ def stops(name: str, tokenizer: Any) -> tuple[str, ...]:
   """
   own = sorted({*getattr(tokenizer, 'special', ())}, key=len, reverse=True)
   special = re.compile('|'.join([*map(re.escape, own), _SPECIAL.pattern]))
-  if name == 'chat':
+  if template.chat:
     after = getattr(tokenizer, 'after_answer', str)()
     first = special.search(after)
     text = after[:first.start()] if first else after
     return (text.rstrip(),) if text.strip() else tuple(
         [first[0]] if first else [])
-  before, _, after = FORMATS.get(name, name).rpartition('{problem}')
+  before, _, after = template.text.rpartition('{problem}')
   found = special.findall(after)
   if len(found) == 1:
     found += special.findall(before)[-1:]

@@ -16,11 +16,11 @@ import numpy as np
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import sharding
 from jaxrl_llm.host import arguments, fit, programs, rounds, stages
+from jaxrl_llm.launch.aot import chips, cost, faults, memory
 from jaxrl_llm.learner import packing
 from jaxrl_llm.models import flops
 from jaxrl_llm.models.config import HUB
 from jaxrl_llm.sampling.stops import Stops
-from launch.aot import chips, cost, faults, memory
 
 FREE = 0.10  # Share of the HBM that should stay free.
 _STOP_IDS = (0, 1)  # Placeholders; only their number affects the program.
@@ -125,7 +125,7 @@ def topology_of(spec: str) -> str:
   """
   path, _, arg = spec.partition(':')
   found = None
-  if path.endswith('.py'):
+  if not path.endswith('.json'):
     module = config_lib.load_file(path)
     found = getattr(module, 'TOPOLOGIES', {}).get(
         arg, getattr(module, 'TOPOLOGY', None))

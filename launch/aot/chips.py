@@ -113,8 +113,9 @@ def topology(name: str) -> Topology:
   spec = importlib.util.find_spec('libtpu')
   if spec is None:
     raise ValueError(
-        "The TPU compiler is not installed: pip install -e '.[aot]' installs "
-        'the libtpu version that fits this jax (only for Linux on x86-64).')
+        "The TPU compiler is not installed: pip install 'jaxrl_llm[aot]' "
+        'installs the libtpu version that fits this jax (only for Linux on '
+        'x86-64).')
   # As importing libtpu would, but that the package hides it from JAX.
   os.environ.setdefault('TPU_LIBRARY_PATH', str(
       pathlib.Path(spec.origin).with_name('libtpu.so')))

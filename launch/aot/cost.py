@@ -14,7 +14,7 @@ from typing import Any, Mapping, NamedTuple
 
 import numpy as np
 
-from launch.aot import chips, hlo, operations
+from jaxrl_llm.launch.aot import chips, hlo, operations
 
 COLLECTIVES = (
     'all-reduce', 'all-gather', 'reduce-scatter', 'all-to-all',

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from jaxrl_llm.host import programs
-from launch.aot import chips, cost, hlo, memory, operations
+from jaxrl_llm.launch.aot import chips, cost, hlo, memory, operations
 
 SMALL = 1 << 20  # bytes of half a cache, whose copy takes microseconds
 _WIDE = 'bf16', 'f16', 'f32'  # types that a quantised weight is converted to

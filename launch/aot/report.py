@@ -6,7 +6,7 @@ from typing import Any
 
 from rich import console, table
 
-from launch.aot import check, chips
+from jaxrl_llm.launch.aot import check, chips
 
 # Scopes of the sampler's loops and their names in the table, inner loop first.
 _PLACES = ('decode', 'decode loop'), ('serve', 'refills')

@@ -6,7 +6,7 @@ from ml_collections import ConfigDict
 
 from jaxrl_llm import sharding
 from jaxrl_llm.host import rounds, stages
-from launch.aot import check, chips, report
+from jaxrl_llm.launch.aot import check, chips, report
 
 
 def largest(

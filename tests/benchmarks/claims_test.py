@@ -180,20 +180,25 @@ def test_every_arm_is_a_valid_config(name):
         str(ROOT / claim.config_of(arm)), {'seed': 10, **made.fields}))
 
 
+PAGES = {path.name: path.read_text() for path in [
+    ROOT / 'README.md', *(ROOT / 'docs').glob('*.md')]}
+
+
 @pytest.mark.parametrize('name', MEASURED)
-def test_reports_and_the_readme_come_from_the_rows(name):
+def test_reports_and_the_pages_come_from_the_rows(name):
   claim, rows = CLAIMS[name], MEASURED[name]
   assert runs.report(claim, rows) == (
       runs.RESULTS / f'{name}.md').read_text(), (
           'python -m benchmarks.claims writes it anew')
-  readme = ' '.join((ROOT / 'README.md').read_text().split())
+  text, = [found[0] for page in PAGES.values()
+           if (found := runs.marked(name).search(page))]
   said = runs.said(claim, rows)
-  assert said in readme, f'The README should say: {said}'
+  assert text.split() == said.split(), f'A page of docs/ should say: {said}'
 
 
-def test_numbers_of_the_readme_on_claims_are_said_by_reports():
+def test_numbers_of_the_pages_on_claims_are_said_by_reports():
   """Differences and errors, as reports write them, stand nowhere else."""
-  readme = ' '.join((ROOT / 'README.md').read_text().split())
-  for name, rows in MEASURED.items():
-    readme = readme.replace(runs.said(CLAIMS[name], rows), '')
-  assert not re.findall(r'\d ± \d|\[[-+]?\d\.\d+, [-+]?\d', readme)
+  for name, page in PAGES.items():
+    for claim in MEASURED:
+      page = runs.marked(claim).sub('', page)
+    assert not re.findall(r'\d ± \d|\[[-+]?\d\.\d+, [-+]?\d', page), name

@@ -162,7 +162,7 @@ def test_a_run_is_built(folder, tmp_path, monkeypatch):
 def test_help_lists_the_options(folder, capsys, monkeypatch, argv):
   monkeypatch.setenv('COLUMNS', '200')
   with pytest.raises(SystemExit):
-    config.parse([*argv, '--help'])
+    config.parse([*argv, '--help=problems'])
   lines = [' '.join(line.split()) for line in capsys.readouterr().out.split(
       '\n')]
   assert 'task.sides 9 of the largest die, which is thrown last' in lines
@@ -215,11 +215,11 @@ def test_a_missing_file_is_named(folder):
 def test_a_reward_function_is_absolute_by_every_route(
     folder, tmp_path, monkeypatch):
   (folder / 'math_task.py').write_text(CONFIG.format(
-      name='math', rest="c.task.reward = '../r.py:f'"))
+      name='math', rest="c.task.reward = '../r.py:f', 'a.b:g'"))
   (folder / 'math.json').write_text(json.dumps(
-      {'task.name': 'math', 'task.reward': '../r.py:f'}))
-  want = f'{tmp_path}/r.py:f'
-  given = {'task': 'math', 'task.reward': '../r.py:f'}
+      {'task.name': 'math', 'task.reward': ['../r.py:f', 'a.b:g']}))
+  want = f'{tmp_path}/r.py:f', 'a.b:g'
+  given = {'task': 'math', 'task.reward': '../r.py:f,a.b:g'}
   found = [config.load('math_task.py'), config.load('math.json'),
            config.load('other.py', given)]
   for c in found:
@@ -228,9 +228,27 @@ def test_a_reward_function_is_absolute_by_every_route(
   monkeypatch.chdir(tmp_path / 'there')
   assert config.load(path).task.reward == want
   dotted = config.load(path, {'task.reward': 'some.module:f'})
-  assert dotted.task.reward == 'some.module:f'
+  assert dotted.task.reward == ('some.module:f',)
   # Another function is another run.
   assert config.resume_conflicts(config.flatten(found[0]), dotted)
+
+
+def test_a_config_takes_the_content_of_a_text_file(folder, tmp_path):
+  """So a run does not change with the file, or need it again."""
+  (folder / 'ask.txt').write_text('Solve {problem}.\n\n')
+  c = config.load('other.py', {'task': 'math', 'task.template': 'ask.txt'})
+  assert c.task.template == 'Solve {problem}.\n'  # without the last line's end
+  (folder / 'ask.txt').unlink()
+  assert config.load(saved(tmp_path, c)) == c
+  with pytest.raises(ValueError, match='^task.template: There is no file ask'):
+    config.load('other.py', {'task': 'math', 'task.template': 'ask.txt'})
+  # A text with {problem} is a template, whatever its end.
+  c = config.load('other.py', {
+      'task': 'math', 'task.template': '{problem} a.txt'})
+  assert c.task.template == '{problem} a.txt'
+  (folder / 'ask.txt').write_bytes(b'\xff')
+  with pytest.raises(ValueError, match='ask.txt cannot be read as text'):
+    config.load('other.py', {'task': 'math', 'task.system': 'ask.txt'})
 
 
 def test_config_files_are_executed_anew(folder):

@@ -59,7 +59,8 @@ REGISTRIES = {
 }
 UNREGISTERED = (
     'overlong.mode', 'optimizer.schedule', 'loss.behaviour', 'off_policy',
-    'speed.rule', 'cbs.scope', 'largest_advantage.scope', 'task.take')
+    'speed.rule', 'cbs.scope', 'largest_advantage.scope', 'task.take',
+    'task.markup')
 # Choices with which all fields of the table appear, in turn.
 CHOSEN = (
     {'advantage': 'pkpo', 'curriculum': 'speed', 'selection': 'cbs',

@@ -44,7 +44,7 @@ def collect(
   _, _, weights = tiny.begin(parts)
   got = responses.collect(
       path, parts, responses.Source(
-          weights, parts.sampling(), heldout.noise_key(parts)),
+          weights, parts.sampling(), heldout.NOISE),
       sets or {name: load(name) for name in FILES}, samples=samples,
       display=display or progress.Display('', show=False))
   sampled = [pair for r in watched.rollouts
@@ -88,7 +88,8 @@ def test_each_response_is_what_it_is_by_itself(watched, whole):
     one, _ = parts.sample(
         weights, rollout.encode([problem], parts.task.tokenizer, 9),
         Requests(*(np.array([x], np.int32) for x in (0, row['sample'], 10))),
-        heldout.noise_key(parts), parts.sampling(), policy_step=0)
+        parts.step_key(np.uint32(heldout.NOISE)), parts.sampling(),
+        policy_step=0)
     text, = rollout.decode(one, parts.task.tokenizer)
     assert row['response'] == text
     assert (row['tokens'], row['truncated']) == (one.length, one.truncated)

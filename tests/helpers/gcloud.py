@@ -11,7 +11,7 @@ import sys
 import time
 from unittest import mock
 
-from launch import tpu_pod
+from jaxrl_llm.launch import tpu_pod
 from tests.helpers import devices
 
 # Notes its arguments, then does what the first rule that matches says; a rule
@@ -75,7 +75,7 @@ def start(here, *argv, rules=(), prefix=(), **env):
   """Starts the launcher."""
   argv, env = _prepared(here, argv, rules, env)
   return subprocess.Popen(
-      [*prefix, sys.executable, '-m', 'launch.tpu_pod', *argv],
+      [*prefix, sys.executable, '-m', 'jaxrl_llm.launch.tpu_pod', *argv],
       cwd=devices.ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
       text=True, env={**os.environ, **env})
 

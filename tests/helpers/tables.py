@@ -11,10 +11,10 @@ from jaxrl_llm.types import RunSizes, Table
 _FRESH = dict(
     problem=(0, np.int32), policy_step=(0, np.int32), reward=(0, np.float32),
     valid=(True, bool), prompt_length=(1, np.int32), length=(1, np.int32),
-    truncated=(False, bool),
-    trained=(False, bool), advantage=(np.nan, np.float32),
-    group_mean=(np.nan, np.float32), group_std=(np.nan, np.float32),
-    entropy=(0, np.float32), clip_share=(0, np.float32), usage=(0, np.int32),
+    generated=(1, np.int32), truncated=(False, bool), trained=(False, bool),
+    advantage=(np.nan, np.float32), group_mean=(np.nan, np.float32),
+    group_std=(np.nan, np.float32), entropy=(0, np.float32),
+    clip_share=(0, np.float32), usage=(0, np.int32),
     round=(-1, np.int32), probe=(True, bool), shard=(0, np.int32))
 
 
@@ -28,6 +28,8 @@ def table(group: Any, sample: Any, **columns: Any) -> Table:
   """
   assert columns.keys() <= _FRESH.keys(), columns.keys()
   rows = len(group)
+  if 'length' in columns:  # all of which the model wrote
+    columns.setdefault('generated', columns['length'])
   return Table(
       group=np.array(group, np.int64).reshape(rows),
       sample=np.array(sample, np.int32).reshape(rows),

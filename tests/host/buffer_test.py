@@ -108,7 +108,8 @@ def test_the_columns_of_a_wave():
   for p, group in enumerate(ask.group):
     for j in range(ask.first[p], ask.first[p] + ask.count[p]):
       length, verdict = rollouts.length[row], judged.verdicts[row]
-      got = {name: getattr(table, name)[row] for name in table._fields}
+      got = {name: getattr(table, name)[row] for name in table._fields
+             if name != 'rewards'}
       mean = sum(map(float, rollouts.entropy[row, :length])) / max(length, 1)
       assert got.pop('entropy') == pytest.approx(
           mean, rel=rounding(config.max_response, 1))
@@ -117,7 +118,7 @@ def test_the_columns_of_a_wave():
       assert got == dict(
           group=group, sample=j, problem=ask.problem[p], policy_step=6,
           reward=verdict.reward if verdict.valid else 0, valid=verdict.valid,
-          length=length, prompt_length=2,
+          length=length, generated=length, prompt_length=2,
           truncated=length == config.max_response, trained=False,
           clip_share=0, usage=0, round=-1, probe=ask.probe[p],
           shard=row // 5)
@@ -126,7 +127,7 @@ def test_the_columns_of_a_wave():
       assert tokens.prompt[row, 1] == 2 + ask.problem[p]
       assert tokens.prompt_length[row] == prompt.length[p] == 2
       row += 1
-  assert len(table.group) == row == 9
+  assert table.rewards is None and len(table.group) == row == 9
   np.testing.assert_array_equal(tokens.response, rollouts.tokens)
   np.testing.assert_array_equal(tokens.length, rollouts.length)
   assert not tokens.old_logprobs.any() and not tokens.anchor_logprobs.any()
@@ -135,6 +136,30 @@ def test_the_columns_of_a_wave():
   free = buffer.empty(1, config, parts)
   assert jax.tree.map(lambda x: (x.dtype, x.shape[1:]), free) == jax.tree.map(
       lambda x: (x.dtype, x.shape[1:]), buffer.Buffer(table, tokens))
+
+
+@pytest.mark.parametrize('advantage', ['gdpo', 'grpo'])
+def test_separate_rewards_are_kept_for_an_advantage_that_takes_them(advantage):
+  config, parts = made(advantage=advantage)
+  with config.unlocked():
+    config.task.reward = 'a.py:f', 'a.py:g'
+  ask, responses, judged = wave(config)
+  separate = np.random.default_rng(0).random((2, 9))
+  separate[1, 3] = np.nan  # one that does not count
+  judged = judged._replace(rewards=dict(zip('fg', separate)))
+  table, _ = buffer.of_wave(ask, responses, judged, config, parts)
+  free = buffer.empty(2, config, parts).table
+  if advantage == 'grpo':
+    assert table.rewards is None and free.rewards is None
+    return
+  np.testing.assert_array_equal(table.rewards, separate.T.astype(np.float32))
+  joined = buffer.join(table, free)
+  assert joined.rewards.shape == (11, 2)
+  assert np.isnan(joined.rewards[9:]).all()
+  # A wave of which no verification came back has none.
+  lost, _ = buffer.of_wave(
+      ask, responses, judged._replace(rewards={}), config, parts)
+  assert np.isnan(lost.rewards).all()
 
 
 @pytest.mark.parametrize('behaviour, tempered, wanted', [
@@ -186,7 +211,7 @@ def rows_in(made):
   """Returns every column of each row, as bytes."""
   columns = jax.tree.leaves(made)
   assert len({len(column) for column in columns}) == 1
-  assert len(columns) == 19 + 7
+  assert len(columns) == 20 + 7
   return [b'|'.join(column[i].tobytes() for column in columns)
           for i in range(len(columns[0]))]
 

@@ -23,7 +23,7 @@ from tests.helpers import devices, tiny
 def test_every_mix_of_requests_fits_any_number_of_shards(monkeypatch):
   """Training steps and evaluations, with a sampler that only echoes."""
   def echo(mesh, params, queue, *rest, cfg, sampler):
-    prompts, requests, count = queue
+    prompts, requests, count, _ = queue
     row = requests.prompt  # of its shard's own prompts
     shards = len(count)
     own = jnp.repeat(jnp.arange(shards), len(row) // shards)

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from launch import compile_check
-from launch.aot import check, chips
+from jaxrl_llm.launch import compile_check
+from jaxrl_llm.launch.aot import check, chips
 from tests.helpers import devices
 
 # A job with everything that a pod's has, but small.

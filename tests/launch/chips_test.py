@@ -6,7 +6,7 @@ import types
 import numpy as np
 import pytest
 
-from launch.aot import chips
+from jaxrl_llm.launch.aot import chips
 from tests.helpers import devices
 
 
@@ -67,7 +67,7 @@ def test_an_unknown_slice_is_told_the_known_ones():
 
 def test_without_the_compiler_it_says_how_to_get_it(monkeypatch):
   monkeypatch.setitem(sys.modules, 'libtpu', None)
-  with pytest.raises(ValueError, match=r"pip install -e '\.\[aot\]'"):
+  with pytest.raises(ValueError, match=r"pip install 'jaxrl_llm\[aot\]'"):
     chips.topology('v5e:2x2')
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from launch.aot import chips, cost, hlo, operations
+from jaxrl_llm.launch.aot import chips, cost, hlo, operations
 from tests.helpers import devices
 
 

@@ -1,6 +1,6 @@
 """Tests of the faults found in artificial decode loops."""
 
-from launch.aot import check, chips, faults
+from jaxrl_llm.launch.aot import check, chips, faults
 from tests.helpers import devices
 from tests.launch.check_test import SMALL
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import config as config_lib
-from launch import compile_check
-from launch.aot import check, chips, cost, report
+from jaxrl_llm.launch import compile_check
+from jaxrl_llm.launch.aot import check, chips, cost, report
 
 GIB = chips.GIB
 

@@ -4,8 +4,8 @@ import json
 import subprocess
 import types
 
-from launch import fits
-from launch.aot import report
+from jaxrl_llm.launch import fits
+from jaxrl_llm.launch.aot import report
 from tests.launch.fits_report_test import made, phase
 
 

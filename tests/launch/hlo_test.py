@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from launch.aot import cost, hlo
+from jaxrl_llm.launch.aot import cost, hlo
 
 X = jnp.ones((8, 8))
 

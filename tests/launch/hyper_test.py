@@ -2,7 +2,7 @@
 
 import pytest
 
-from launch import hyper
+from jaxrl_llm.launch import hyper
 
 
 def test_sweep_and_fixed():

@@ -96,6 +96,6 @@ def test_the_compiler_works_beside_a_program_that_has_its_lock(env):
     with contextlib.suppress(OSError):  # another program has it: as good
       lock = stack.enter_context(LOCK.open('a'))
       fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    out = python('from launch.aot import chips\n'
+    out = python('from jaxrl_llm.launch.aot import chips\n'
                  'print(len(chips.topology("v5e:2x2").devices))')
   assert (out.returncode, out.stdout, out.stderr) == (0, '4\n', '')

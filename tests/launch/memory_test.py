@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from jaxrl_llm.host import arguments
-from launch.aot import check, chips, memory, report
+from jaxrl_llm.launch.aot import check, chips, memory, report
 from tests.helpers import devices
 from tests.launch.check_test import SMALL
 

@@ -3,8 +3,8 @@
 import jax
 import jax.numpy as jnp
 
+from jaxrl_llm.launch.aot import check, chips, cost, faults, memory
 from jaxrl_llm.models import transformer
-from launch.aot import check, chips, cost, faults, memory
 from tests.helpers import devices
 
 # A stack of matrices that is too large for on-chip memory.

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
+from jaxrl_llm.launch import results, run
 from jaxrl_llm.monitoring import metrics as metrics_lib
-from launch import results, run
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -81,6 +81,13 @@ def test_dry_run_prints_the_commands_and_runs_nothing(here, capsys):
   assert not (here / 'runs').exists()
 
 
+def test_the_program_that_sweeps(here, capsys, monkeypatch):
+  monkeypatch.setattr(sys, 'argv', [
+      'jaxrl-sweep', f'--config={here}/small.py', '--dry_run'])
+  assert run.sweep() == 0
+  assert len(capsys.readouterr().out.splitlines()) == 4
+
+
 def test_failures_stop_nobody_and_are_tried_again(here, capsys):
   command = arguments(here, '--sweep', '--parallel=2')
   assert run.main(command) == 1
@@ -124,6 +131,13 @@ def test_table(here):
   assert rows[4] == {
       'trial': 'mean of 2', 'loss.clip_high': '0.2',
       metric: '0.3 ± 0.14', best: '0.35 ± 0.21'}
+
+
+def test_the_table_names_doubtful_trials():
+  cut = [{'step': i, 'response/truncated': .9} for i in range(30)]
+  first, second = results.rows_of(
+      [{}, {}], ['done', 'done'], [cut, cut[:3]], [])[:2]
+  assert first['doubts'] == 'truncated' and 'doubts' not in second
 
 
 def lines_of(trials):
@@ -196,7 +210,7 @@ def test_table_leaves_out_what_all_trials_share(here, capsys):
 @pytest.mark.parametrize('more,words', [
     (['--sweep', '--config.seed=3'], 'seed is set for each trial'),
     (['--config.workdir=x'], 'workdir is set for each trial'),
-    (['--config.lr=3'], 'did you mean optimizer.learning_rate?'),
+    (['--config.lr=3'], 'use optimizer.learning_rate'),
     (['--config.samples_per_prompt=1'], 'samples_per_prompt=1'),
     (['--parallell=3'], '--parallell=3 is not understood'),
 ])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from launch.aot import check, chips, report, search
+from jaxrl_llm.launch.aot import check, chips, report, search
 from tests.launch.check_test import SMALL
 from tests.launch.fits_report_test import GIB, made, phase
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from launch import slurm
+from jaxrl_llm.launch import slurm
 from tests.helpers import devices
 
 # srun notes its arguments, does what DO says, and exits with CODE.

@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from launch import gcloud as gcloud_lib
-from launch import xm
+from jaxrl_llm.launch import archive, xm
+from jaxrl_llm.launch import gcloud as gcloud_lib
 from tests.helpers import devices
 from tests.helpers.gcloud import (
   calls,
@@ -163,8 +163,8 @@ def test_a_trial_of_a_sweep_is_a_pod(gcloud):
   names, words = calls(gcloud)
   assert names.count('run') == 1 and '--spot' in words[1]
   assert f'--config.workdir={gcloud}/sweep/000 ' in ' '.join(words[5])
-  assert json.loads(python('-m', 'launch.run', *rest, '--list').stdout)[0][
-      'finished']
+  trials = python('-m', 'jaxrl_llm.launch.run', *rest, '--list').stdout
+  assert json.loads(trials)[0]['finished']
 
 
 @pytest.mark.parametrize('secret', [
@@ -206,10 +206,19 @@ def test_the_config_is_one_that_the_workers_get(gcloud):
       gcloud, f'--config={devices.ROOT}/launch/../configs/countdown.py')
   assert code == 0
   assert '--config=configs/countdown.py' in ' '.join(calls(gcloud)[1][5])
+  code, text = run(gcloud, '--config=countdown', '--dry_run')
+  assert code == 0 and '--config=configs/countdown.py' in text
   other = gcloud / 'other.py'
-  other.write_text('from configs.countdown import get_config')
+  other.write_text('from jaxrl_llm.configs.countdown import get_config')
   code, text = run(gcloud, f'--config={other}')
   assert code == 2 and f'--config={other} must be below' in text
+
+
+def test_an_installed_package_has_no_checkout_to_send(gcloud, monkeypatch):
+  monkeypatch.setattr(archive, 'ROOT', gcloud)
+  code, text = run(gcloud)
+  assert code == 2 and 'in a clone of the repository' in text
+  assert calls(gcloud)[0] == []
 
 
 def test_a_dry_run_calls_nothing(gcloud):

@@ -13,8 +13,8 @@ import time
 
 import pytest
 
+from jaxrl_llm.launch import xm
 from jaxrl_llm.monitoring import metrics
-from launch import xm
 from tests.helpers import devices
 
 pytestmark = pytest.mark.processes  # They start sweeps.
@@ -52,7 +52,7 @@ def test_a_work_unit_is_a_trial_that_is_not_finished(here):
   rest = ['--config=a b.py', '--sweep']
   units = xm.work_units(trials, rest)
   assert units == {
-      i: ['-m', 'launch.run', *rest, f'--trial={i}'] for i in (0, 2)}
+      i: ['-m', 'jaxrl_llm.launch.run', *rest, f'--trial={i}'] for i in (0, 2)}
 
 
 def test_a_work_unit_on_a_tpu_is_a_pod(here):
@@ -63,11 +63,12 @@ def test_a_work_unit_on_a_tpu_is_a_pod(here):
       zone='here', pod=['--spot', "--config.lora.targets=q b's"])[0]
   *first, program = unit
   assert first == [
-      '-m', 'launch.run', '--config=a b.py', '--trial=0', '--grace=3600']
+      '-m', 'jaxrl_llm.launch.run', '--config=a b.py', '--trial=0',
+      '--grace=3600']
   assert shlex.split(program.removeprefix('--program=')) == [
-      '/a b/python', '-m', 'launch.tpu_pod', '--name=xm-0f0c0888-000-seed-0',
-      '--zone=here', '--type=v5litepod-8', '--spot',
-      "--config.lora.targets=q b's"]
+      '/a b/python', '-m', 'jaxrl_llm.launch.tpu_pod',
+      '--name=xm-0f0c0888-000-seed-0', '--zone=here', '--type=v5litepod-8',
+      '--spot', "--config.lora.targets=q b's"]
 
 
 def test_the_trials_end_with_the_leash():
@@ -75,7 +76,7 @@ def test_the_trials_end_with_the_leash():
   for end in ('leash.pull()', 'os.kill(os.getpid(), 9)'):
     text = subprocess.run(
         [sys.executable, '-c', 'import os, subprocess\n'
-         'from launch import xm\n'
+         'from jaxrl_llm.launch import xm\n'
          'leash = xm._Leash()\n'
          'trial = subprocess.Popen("cat; echo ended", shell=True)\n'
          f'{end}\n'
@@ -110,7 +111,8 @@ def test_without_xmanager_it_says_how_to_get_it(here):
   process = start(sys.executable, here)
   text, _ = process.communicate(timeout=120)
   assert process.returncode == 2
-  assert 'pip install -c launch/xm_constraints.txt xmanager' in text
+  file = f'{devices.ROOT}/launch/xm_constraints.txt'
+  assert f'pip install -c {file} xmanager' in text
 
 
 def test_the_constraints_name_xmanager_and_an_older_protobuf():
@@ -122,15 +124,17 @@ def test_the_constraints_name_xmanager_and_an_older_protobuf():
 
 def test_one_trial_of_a_sweep(here):
   done = subprocess.run(
-      [sys.executable, '-m', 'launch.run', f'--config={here}/config.py',
-       '--sweep', f'--workdir={here}/sweep', '--list'], cwd=devices.ROOT,
+      [sys.executable, '-m', 'jaxrl_llm.launch.run',
+       f'--config={here}/config.py', '--sweep', f'--workdir={here}/sweep',
+       '--list'], cwd=devices.ROOT,
       capture_output=True, text=True, check=True)
   trials = json.loads(done.stdout)
   assert len(trials) == 6 and not any(trial['finished'] for trial in trials)
   for number, said in ((6, 'there are 6 trials'), (2, 'failed')):
     done = subprocess.run(
-        [sys.executable, '-m', 'launch.run', f'--config={here}/config.py',
-         '--sweep', f'--workdir={here}/sweep', f'--trial={number}',
+        [sys.executable, '-m', 'jaxrl_llm.launch.run',
+         f'--config={here}/config.py', '--sweep', f'--workdir={here}/sweep',
+         f'--trial={number}',
          '--program=false'], cwd=devices.ROOT, capture_output=True, text=True)
     assert done.returncode and said in done.stdout + done.stderr
   assert [path.name for path in (here / 'sweep').iterdir()] == ['002-seed=2']
@@ -163,9 +167,9 @@ def test_a_sweep_that_is_killed_goes_on(here, launcher):
     if launcher == 'xm':
       return start(python, here, '--parallel=2')
     return subprocess.Popen(
-        [sys.executable, '-m', 'launch.run', f'--config={here}/config.py',
-         '--sweep', f'--workdir={here}/sweep', '--parallel=2',
-         '--config.steps=2', '--config.log.tensorboard=false'],
+        [sys.executable, '-m', 'jaxrl_llm.launch.run',
+         f'--config={here}/config.py', '--sweep', f'--workdir={here}/sweep',
+         '--parallel=2', '--config.steps=2', '--config.log.tensorboard=false'],
         cwd=devices.ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True, start_new_session=True)
 

@@ -128,7 +128,7 @@ def signal(name, c, k=2):
   spread = 2 * c * (4 - c) / 4  # sum of |r - mean|
   if name == 'rloo':
     return spread * 4 / 3
-  if name == 'grpo':
+  if name in ('grpo', 'gdpo'):
     return spread / (math.sqrt(c * (4 - c) / 4 / 3) + 1e-6)
   return spread  # dr_grpo; reinforce_pp without its batch's scale
 
@@ -158,3 +158,22 @@ def test_signal_and_gain_are_those_of_the_advantage(name):
   found = penalised.of_wave(
       rewards, valid, length, valid, complete, np.uint32(0))
   assert found.gain[0] == 0
+
+
+def test_separate_rewards_reach_the_advantage_that_takes_them():
+  """In batches, and without the batch's scale in the gain."""
+  config = tiny.load(advantage='gdpo')
+  with config.unlocked():
+    config.task.update(reward=('a.py:f', 'a.py:g'), reward_weights=(1.0, 0.5))
+  program = choices.advantages(config)
+  _, valid, truncated = batch(5)
+  separate = np.random.default_rng(5).normal(size=(4, 4, 2)).astype(np.float32)
+  nothing = np.zeros((4, 4), np.float32)
+  whole = sum(w * reference.advantages('grpo', separate[..., k], valid)
+              for k, w in enumerate((1.0, 0.5)))
+  got = program.of_batch(
+      nothing, valid, LENGTH, truncated, np.uint32(0), separate)
+  close(got.advantages, whole / (whole[valid].std(ddof=1) + 1e-6))
+  wave = program.of_wave(
+      nothing, valid, LENGTH, valid, np.ones(4, bool), np.uint32(0), separate)
+  close(wave.gain, np.abs(whole).sum(1))

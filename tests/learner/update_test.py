@@ -431,3 +431,30 @@ def test_bad_batch():
   batch = _batch()
   with pytest.raises(ValueError, match='pad them to 12 and 7 columns'):
     _run(batch.replace(tokens=batch.tokens[:, 1:]))
+
+
+def test_an_observation_has_no_gradient():
+  """What the environment wrote is read by later tokens, and never learned."""
+  batch = _batch()
+  row, at, length = 1, np.arange(T), batch.response_length.copy()
+  length[row] = T
+  batch.mask[row] = (at < 2) | (at == 4)  # observations at 2, 3, 5, 6
+  for name in ('behaviour_logprobs', 'old_logprobs', 'anchor_logprobs'):
+    getattr(batch, name)[row] = np.where(batch.mask[row], -3.0, np.nan)
+  batch = batch.replace(response_length=length)
+  start = int(batch.prompt_length[row])
+
+  def changed(columns):
+    tokens = batch.tokens.copy()
+    tokens[row, start + np.array(columns)] = (
+        tokens[row, start + np.array(columns)] + 1) % V
+    return _run(batch.replace(tokens=tokens))
+
+  state, metrics = _run(batch)
+  other, same = changed([5, 6])  # no token of the model follows
+  jax.tree.map(np.testing.assert_array_equal, state, other)
+  jax.tree.map(np.testing.assert_array_equal, metrics, same)
+  # The model's token at 4 is written in their sight.
+  other, _ = changed([2, 3])
+  assert np.abs(other.params['embed'] - state.params['embed']).max() > 1e-4
+  assert metrics['tokens'] == batch.mask.sum()

@@ -57,6 +57,17 @@ def test_plain_output_is_some_lines_per_phase():
   assert lines[-2].endswith('0:00 left  reward 1.000')
 
 
+def test_remarks_stand_behind_their_metrics():
+  out, console = capture(False)
+  with progress.Display('run', console=console) as display:
+    with phases.phase('RL', 2, 'steps'):
+      display.update(1, {'reward/mean': .5, 'eval/pass@1': .25}, '', {
+          'eval/pass@1': 'from 0.125', 'seconds/step': 'not in this row'})
+      display.update(2, {'reward/mean': .75}, '', {'eval/pass@1': 'not now'})
+  assert out.getvalue().splitlines()[-1].endswith(
+      'reward 0.750  held-out pass@1 0.250 (from 0.125)')
+
+
 def test_nothing_is_shown_if_not_asked(now, due):
   for terminal in (True, False):
     out, console = capture(terminal)
@@ -307,3 +318,44 @@ def test_results():
       ['pass@8', '0.500', '0.500', '+0.000'],
       ['greedy', '0.300', '0.250', '-0.050'],
       ['a_b/pass@1', '0.500 ± 0.250', '0.500 ± 0.250', '+0.000']]
+
+
+def record(sample, **changes):
+  return dict(
+      step=7, group=3, sample=sample, prompt='<|user|>\n1 + 1?', reward=.5,
+      verdict='wrong', response=f'It is [b]{sample}[/b].\n\x1b[31m') | changes
+
+
+def printed(records, width=80):
+  out, console = capture(False, width)
+  with progress.Display('run', console=console) as display:
+    display.show(progress.completions(records))
+  return [line.rstrip() for line in out.getvalue().splitlines()]
+
+
+def test_completions_are_a_table():
+  lines = printed([record(0), record(1, reward=None, advantage=-.512),
+                   record(0, group=4)])
+  assert lines[0] == 'step 7: <|user|> 1 + 1?'
+  assert lines[1].split() == ['reward', 'advantage', 'verdict', 'response']
+  # Markup and control characters of a response have no effect.
+  assert [line.split(maxsplit=3) for line in lines[3:5]] == [
+      ['0.5', '-', 'wrong', 'It is [b]0[/b]. [31m'],
+      ['-', '-0.51', 'wrong', 'It is [b]1[/b]. [31m']]
+  assert len(lines) == 5
+
+
+def test_completions_are_cut():
+  lines = printed([
+      record(i, response='begin ' + 'x' * 9999 + ' end') for i in range(11)])
+  text = ''.join(lines)
+  assert text.count('begin') == text.count('end') == 8
+  assert len(lines) < 60 and all(len(line) <= 80 for line in lines)
+  assert lines[-1].strip() == '3 more in samples.jsonl'
+
+
+def test_a_brief_display_shows_no_table():
+  out, console = capture(False)
+  with progress.Display('run', console=console, brief=True) as display:
+    display.show(progress.completions([record(0)]))
+  assert not out.getvalue()

@@ -2,14 +2,16 @@
 
 import itertools
 
+import jax
 import numpy as np
 import pytest
 
+from jaxrl_llm import train
 from jaxrl_llm.host import build
-from jaxrl_llm.monitoring import step_metrics
+from jaxrl_llm.monitoring import step_metrics, timing
 from jaxrl_llm.tasks import Problem
 from jaxrl_llm.types import GroupRequests, Picked, Table
-from tests.helpers import tables
+from tests.helpers import stage_runs, tables, tiny
 from tests.helpers.tolerance import rounding
 
 USE = dict(busy=8, slots=10, steps=5)
@@ -24,7 +26,7 @@ def wave(rewards, valid, count=(2, 2), probe=True):
   return Table(**{
       **blank, 'reward': rewards.astype(np.float32), 'valid': valid,
       'probe': np.broadcast_to(probe, rows),
-      'length': np.array([1, 4, 2, 1], np.int32)[:rows],
+      'generated': np.array([1, 4, 2, 1], np.int32)[:rows],
       'truncated': np.array([False, True, False, False])[:rows],
       'entropy': np.arange(rows, dtype=np.float32)}), GroupRequests(
           zero, zero, zero, np.array(count), zero)
@@ -164,3 +166,27 @@ def test_of_updates():
 def test_a_loss_that_is_not_finite_shows():
   rows = [dict(loss=1.0, tokens=3), dict(loss=np.nan, tokens=3)]
   assert np.isnan(step_metrics.of_updates(rows)['update/loss'])
+
+
+@pytest.mark.parametrize('lag', [0, 1])
+def test_acceptance_of_the_tokens_of_samples(lag):
+  """The stub's log-prob of a token is sin(token + all parameters) - 2."""
+  watched = tiny.watch(stage_runs.stubbed(
+      off_policy='jackpot', jackpot__target='p_ref', jackpot__lam=1.5,
+      actor__lag=lag, log__samples=4))
+  parts = watched.parts
+  state, fixed, _ = tiny.begin(parts)
+  for step in range(2):
+    total = sum(np.sum(np.asarray(x, float)) for x in jax.tree.leaves(
+        state.learner.params))
+    state, report = train.take_step(parts, state, fixed, timing.Timer())
+    out = watched.rollouts[step]
+    assert len(report.records) == len(out.length) == 16
+    for row, record in enumerate(report.records):
+      ids = out.tokens[row, :out.length[row]]
+      kept = np.minimum(1, np.exp(
+          np.sin(total + ids) - 2 - out.logprobs[row, :len(ids)]) / 1.5)
+      # Three digits, and the sum of the parameters in float32.
+      np.testing.assert_allclose(record['token_acceptance'], kept, atol=2e-3)
+      # The wave that is sampled now is trained on after the lag.
+      assert (record['advantage'] is None) == bool(lag)

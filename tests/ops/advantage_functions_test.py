@@ -37,7 +37,7 @@ def test_equals_the_twin_with_invalid_samples(name):
 
 
 @pytest.mark.parametrize('ddof', [0, 1])
-@pytest.mark.parametrize('name', ['grpo', 'reinforce_pp'])
+@pytest.mark.parametrize('name', ['grpo', 'reinforce_pp', 'gdpo'])
 def test_ddof_and_eps(name, ddof):
   rewards = np.random.default_rng(1).normal(size=(4, 5)).astype(np.float32)
   got = advantages.ADVANTAGES[name](rewards, ddof=ddof, eps=0.1)
@@ -49,7 +49,8 @@ def test_ddof_and_eps(name, ddof):
 # ddof=1, so std 3 ** -.5; the others of a 1 have mean 1/3, those of a 0 2/3.
 # Beside [0, 4], padded by two invalid samples: mean 2, std sqrt(8); the other
 # of 4 is 0. The batch's centred rewards have squares 4 * 1/4 + 2 * 4 = 9 over
-# 6 samples: std sqrt(9 / 5).
+# 6 samples: std sqrt(9 / 5). GDPO's of one reward are GRPO's over the std of
+# their batch, sqrt((4 * .75 + 2 * .5) / 5).
 GOLDEN = {
     'reinforce': [[0, 0, 1, 1], [0, 4, 0, 0]],
     'rloo': [[-2 / 3, -2 / 3, 2 / 3, 2 / 3], [-4, 4, 0, 0]],
@@ -58,6 +59,8 @@ GOLDEN = {
     'dr_grpo': [[-0.5, -0.5, 0.5, 0.5], [-2, 2, 0, 0]],
     'reinforce_pp': [[-0.372678, -0.372678, 0.372678, 0.372678],
                      [-1.490712, 1.490712, 0, 0]],
+    'gdpo': [[-0.968246, -0.968246, 0.968246, 0.968246],
+             [-0.790569, 0.790569, 0, 0]],
 }
 
 
@@ -99,3 +102,31 @@ def test_group_relative_names_what_a_lone_sample_cannot_feed():
   for name, f in advantages.ADVANTAGES.items():
     silent = not np.any(f(np.float32([[2.0], [5.0]])))
     assert silent == (name in advantages.GROUP_RELATIVE)
+
+
+def test_gdpo_standardises_each_reward_by_itself():
+  """As the sum of GRPO's of each reward among the samples that it counts."""
+  rng = np.random.default_rng(2)
+  separate = rng.normal(size=(4, 6, 3)).astype(np.float32) * [1, 50, .01]
+  separate[rng.random(separate.shape) < .2] = np.nan
+  separate[0] = [1, np.nan, 3]  # no signal
+  separate[1, :, 1] = 7
+  where = rng.random((4, 6)) < .8
+  separate[~where] = 1e6  # means nothing
+  weights = 1.0, .5, -2.0
+  want = sum(w * twin.advantages(
+      'grpo', separate[..., k], where & ~np.isnan(separate[..., k]))
+             for k, w in enumerate(weights))
+  rewards = np.zeros((4, 6), np.float32)  # their sum is not used
+  given = dict(where=where, separate=separate.astype(np.float32),
+               weights=weights)
+  close(advantages.gdpo(rewards, per_group=True, **given), want)
+  got = np.asarray(advantages.gdpo(rewards, **given))
+  close(got, want / (want[where].std(ddof=1) + 1e-6))
+  assert not got[0].any() and not got[~where].any()
+  # Two rewards are twice one; for GRPO they are the same (paper, section 2).
+  two = np.float32([[[0, 0], [0, 1]], [[0, 0], [1, 1]]])
+  one, both = advantages.gdpo(two.sum(-1), separate=two)
+  close(both, 2 * np.asarray(one))
+  np.testing.assert_allclose(
+      *advantages.grpo(two.sum(-1)), rtol=rounding(8, 16) + 3e-6)

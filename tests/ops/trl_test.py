@@ -1,6 +1,10 @@
-"""Tests of our losses against TRL's own code, on the same tensors."""
+"""Tests of our losses and rewards against TRL's code, on the same inputs."""
 
+import asyncio
 import collections
+import json
+import sys
+import threading
 import types
 
 import jax
@@ -9,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from jaxrl_llm import rewards, tasks
 from jaxrl_llm.ops import kl, policy_losses
 from tests.helpers.tolerance import FUNCTION, rounding
 
@@ -138,3 +143,65 @@ def test_loss_and_gradient_are_trls(name):
       # Counts are exact; only their division is rounded.
       np.testing.assert_allclose(
           share, metrics[f'clip_ratio/{side}_mean'], rtol=rounding(2))
+
+
+OWN_REWARDS = '''
+seen = []
+
+def f(**given):
+  seen.append(given)
+  return [None if i == 1 else i for i, _ in enumerate(given['completions'])]
+
+async def g(prompts, tags, **given):
+  seen.append(dict(given, prompts=prompts, tags=tags))
+  return [2.0 * i for i, _ in enumerate(prompts)]
+'''
+
+
+@pytest.mark.parametrize('messages', [False, True])
+def test_reward_functions_get_what_trls_get(tmp_path, monkeypatch, messages):
+  monkeypatch.setattr(sys, 'path', [*sys.path])
+  from trl.trainer import grpo_trainer
+  (tmp_path / 'mine.py').write_text(OWN_REWARDS)
+  texts, tokens = ['x', 'yy', 'zzz'], [[1], [2, 2], [3, 3, 3]]
+  rows = [{'prompt': [{'role': 'system', 'content': 'Be brief.'},
+                      {'role': 'user', 'content': f'{i}?'}] if messages
+           else f'{i}?', 'answer': str(i), 'tags': ['a', {'b': i}]}
+          for i in range(3)]
+  (tmp_path / 'a.jsonl').write_text(
+      ''.join(json.dumps(row) + '\n' for row in rows))
+  task = tasks.get(
+      'math', types.SimpleNamespace(start='', chat=str, encode=list),
+      path=(f'{tmp_path}/a.jsonl',), heldout_count=0,
+      reward=tuple(f'{tmp_path}/mine.py:{name}' for name in 'fg'))
+  verdicts = rewards.submit(
+      task, task.train, texts, [False] * 3, rewards.Facts(tokens, 4, 9))()
+  functions = [one._function for one in task.rewards.functions]
+  seen = functions[0].__globals__['seen']
+  ours = seen[:]
+  seen.clear()
+  task.close()
+
+  loop = asyncio.new_event_loop()
+  threading.Thread(target=loop.run_forever, daemon=True).start()
+  trainer = object.__new__(grpo_trainer.GRPOTrainer)
+  vars(trainer).update(
+      accelerator=types.SimpleNamespace(device='cpu', is_main_process=False),
+      args=types.SimpleNamespace(report_to=[]), reward_funcs=functions,
+      reward_processing_classes=[None] * 2, reward_func_names=['f', 'g'],
+      state=types.SimpleNamespace(global_step=4, max_steps=9),
+      environments=None, async_loop=loop)
+  monkeypatch.setattr(grpo_trainer, 'gather', lambda x: x)
+  theirs = trainer._calculate_rewards(
+      rows, [row['prompt'] for row in rows],
+      [[{'role': 'assistant', 'content': text}] for text in texts]
+      if messages else texts, tokens)
+  loop.call_soon_threadsafe(loop.stop)
+  for given, want in zip(ours, seen):
+    logs = {'log_metric', 'log_extra'}
+    assert given.keys() == want.keys() > logs
+    assert all(given[name] == want[name] for name in given.keys() - logs)
+  separate = np.array([[*v.rewards.values()] for v in verdicts], float)
+  np.testing.assert_array_equal(separate, theirs)
+  np.testing.assert_array_equal(
+      [v.reward for v in verdicts], np.nansum(theirs, 1))

@@ -12,8 +12,8 @@ import pytest
 
 from jaxrl_llm import config, plugs
 from jaxrl_llm.host import choices, stages
+from jaxrl_llm.launch import hyper, run
 from jaxrl_llm.plugs import plug_fields
-from launch import hyper, run
 from tests.helpers import tiny
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -123,7 +123,8 @@ def test_a_sweep_over_a_hyperparameter(folder):
 
 def test_help_prints_the_fields(folder):
   done = subprocess.run(
-      [sys.executable, '-m', 'jaxrl_llm.train', '--config=mine.py', '--help'],
+      [sys.executable, '-m', 'jaxrl_llm.train', '--config=mine.py',
+       '--help=all'],
       capture_output=True, text=True, env={
           **os.environ, 'PYTHONPATH': str(ROOT)})
   assert not done.returncode, done.stderr

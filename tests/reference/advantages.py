@@ -22,11 +22,11 @@ def advantages(name, rewards, where, ddof=1, eps=1e-6):
         a = 0.0
       elif name == 'rloo':
         a = r[i] - others.mean()
-      elif name == 'grpo':
+      elif name in ('grpo', 'gdpo'):
         a = (r[i] - r.mean()) / (r.std(ddof=ddof) + eps)
       else:
         a = r[i] - r.mean()
       out[group][position] = a
-  if name == 'reinforce_pp':
+  if name in ('reinforce_pp', 'gdpo'):
     out /= out[where].std(ddof=ddof) + eps
   return out

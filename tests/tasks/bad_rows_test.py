@@ -24,7 +24,8 @@ def make(*paths, **options):
 
 
 @pytest.mark.parametrize('number', ['Infinity', '-Infinity', '1e400'])
-@pytest.mark.parametrize('reward', ['', 'tests.tasks.bad_rows_test:give_zeros'])
+@pytest.mark.parametrize('reward', [
+    (), ('tests.tasks.bad_rows_test:give_zeros',)])
 def test_an_answer_without_end_is_a_bad_row(tmp_path, number, reward):
   path = tmp_path / 'a.jsonl'
   path.write_text(f'{{"problem": "x", "answer": {number}}}\n')

@@ -35,7 +35,8 @@ def make(tmp_path):
       paths[-1].write_text(''.join(json.dumps(row) + '\n' for row in rows))
     return tasks.get('math', TOKENIZER, **{
         'path': tuple(map(str, paths)), 'heldout_count': 0,
-        'reward': f'{tmp_path}/mine.py:{name}', **options})
+        'reward': tuple(
+            f'{tmp_path}/mine.py:{n}' for n in name.split(',')), **options})
 
   # Each test has another folder, so its mine.py is another module.
   return call
@@ -55,7 +56,13 @@ def f(**kwargs):
 
 
 def calls(task):
-  return task._reward._function.__globals__['calls']
+  """Returns the arguments of all calls, without those that are not columns."""
+  return [{k: v for k, v in call.items() if k not in own_reward.GIVEN[2:]}
+          for call in raw_calls(task)]
+
+
+def raw_calls(task):
+  return task.rewards.functions[0]._function.__globals__['calls']
 
 
 def test_columns_reach_the_function_with_their_rows(make):
@@ -109,7 +116,7 @@ def test_a_function_gets_what_it_names(make, parameters, want):
   assert found.keys() == want
   assert found.get('absent') is None
   assert found.get('rest', {}).keys() in (set(), {
-      'prompts', 'completions', 'answer'})
+      *own_reward.GIVEN, 'answer'})
   assert ('rest' in want) == bool(found.get('rest'))
 
 
@@ -125,7 +132,7 @@ def test_a_problem_needs_no_answer(make):
 def returns(make, value, count=3):
   """Returns the verdicts of a function that returns `value`."""
   task = make('def f(completions):\n  return value')
-  task._reward._function.__globals__['value'] = value
+  task.rewards.functions[0]._function.__globals__['value'] = value
   return judged(task, task.train[:1] * count, ['abc'] * count)
 
 
@@ -221,7 +228,7 @@ def test_a_function_that_never_gives_a_reward(make, tmp_path, value, said):
   rewards.check_step(returns(make, [value, value, 0]), ['a'] * 3)
 
 
-@pytest.mark.parametrize('name', own_reward.TEXTS)
+@pytest.mark.parametrize('name', own_reward.GIVEN)
 def test_columns_with_the_names_of_arguments(make, name):
   rows = [*ROWS, {'problem': 'a', name: 'b'}]
   with pytest.raises(ValueError, match=f"a.jsonl, line 3: the field '{name}'.*"
@@ -233,13 +240,13 @@ def test_columns_with_the_names_of_arguments(make, name):
   assert calls(task) == [
       {'prompts': ['a'], 'completions': ['x'], 'level': [1]}]
   # Without a reward function nothing keeps such a field away.
-  assert make(RECORD, [{**ROWS[0], name: 'b'}], reward='').train
+  assert make(RECORD, [{**ROWS[0], name: 'b'}], reward=()).train
 
 
 @pytest.mark.parametrize('options, match', [
     (dict(name='g'), "mine.py has no function 'g'"),
-    (dict(reward='no_such_rewards:f'), "no module 'no_such_rewards'"),
-    (dict(reward='mine'), "'mine' does not name a function"),
+    (dict(reward=('no_such_rewards:f',)), "no module 'no_such_rewards'"),
+    (dict(reward=('mine',)), "'mine' does not name a function"),
     (dict(code='def f(levl):\n  pass'),
      "needs 'levl', which is no column.*Did you mean 'level'"),
     (dict(code='def f(prompts, completions, /):\n  pass'),

@@ -16,7 +16,12 @@ def tokenizer(start=''):
       start=start, chat=lambda text: f'<user>{text}<model>')
 
 
+def render(name, problem, tokenizer):
+  return templates.render(templates.make(name), problem, tokenizer)
+
+
 @pytest.mark.parametrize('name, want', [
+    ('auto', f'<user>1+1?\n{ASK}<model>'),
     ('chat', f'<user>1+1?\n{ASK}<model>'),
     ('qwen', '<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n'
      f'<|im_start|>user\n1+1?\n{ASK}<|im_end|>\n<|im_start|>assistant\n'),
@@ -28,35 +33,35 @@ def tokenizer(start=''):
     ('{problem} or {problem}', '1+1? or 1+1?'),
 ])
 def test_formats(name, want):
-  assert templates.known(name)
-  assert templates.render(name, '1+1?', tokenizer()) == want
+  assert render(name, '1+1?', tokenizer()) == want
 
 
 def test_all_formats_are_tested_and_hold_the_problem():
   assert list(templates.FORMATS) == [
-      'chat', 'qwen', 'qwen_math', 'question', 'none']
+      'auto', 'chat', 'qwen', 'qwen_math', 'question', 'none']
   for name in templates.FORMATS:
-    assert templates.render(name, '1+1?', tokenizer()).count('1+1?') == 1
+    assert render(name, '1+1?', tokenizer()).count('1+1?') == 1
 
 
 @pytest.mark.parametrize('name', ['Chat', 'quen', '', '{}', '{ problem }'])
 def test_unknown(name):
-  assert not templates.known(name)
+  with pytest.raises(ValueError, match='not a known format'):
+    templates.make(name)
 
 
 @pytest.mark.parametrize('problem', [
     '{0} {x} {{}} %s %d', '{problem}', '\\frac{1}{2}', '\\1 \\g<0>', '{'])
 def test_a_problem_is_put_as_it_is(problem):
-  assert templates.render('<{problem}>', problem, tokenizer()) == f'<{problem}>'
+  assert render('<{problem}>', problem, tokenizer()) == f'<{problem}>'
 
 
 def test_what_texts_start_with_comes_once():
   bos = tokenizer('<bos>')
-  assert templates.render('none', 'x', bos) == '<bos>x'
-  assert templates.render('<bos>{problem}', 'x', bos) == '<bos>x'
-  assert templates.render('question', 'x', bos).startswith('<bos>Question: x')
+  assert render('none', 'x', bos) == '<bos>x'
+  assert render('<bos>{problem}', 'x', bos) == '<bos>x'
+  assert render('question', 'x', bos).startswith('<bos>Question: x')
   # The format for chats has its own.
-  assert templates.render('chat', 'x', bos).startswith('<user>x')
+  assert render('chat', 'x', bos).startswith('<user>x')
 
 
 def knowing(*tokens):
@@ -72,7 +77,7 @@ def knowing(*tokens):
     ('<start_of_turn>user {problem}', (), ['contains <start_of_turn>,']),
 ])
 def test_special_tokens_that_the_tokeniser_splits(caplog, name, known, words):
-  templates.warn_of_unknown_tokens(name, knowing(*known))
+  templates.warn_of_unknown_tokens(templates.make(name), knowing(*known))
   record, = caplog.records
   for word in words:
     assert word in record.getMessage()
@@ -83,7 +88,7 @@ def test_special_tokens_that_the_tokeniser_splits(caplog, name, known, words):
     'qwen', 'chat', 'none', 'question', 'a < b | c > d, <|{problem}|>'])
 def test_no_warning_without_need(caplog, name):
   templates.warn_of_unknown_tokens(
-      name, knowing('<|im_start|>', '<|im_end|>'))
+      templates.make(name), knowing('<|im_start|>', '<|im_end|>'))
   assert not caplog.records
 
 
@@ -118,9 +123,9 @@ def test_a_task_warns_once(tmp_path, caplog):
     ('{problem} <sep>', '', ('<sep>',), ['<sep>'])])
 def test_what_ends_an_answer(template, after, special, want):
   own = types.SimpleNamespace(special=special, after_answer=lambda: after)
-  assert [*templates.stops(template, own)] == want
+  assert [*templates.stops(templates.make(template), own)] == want
 
 
 def test_a_tokeniser_that_says_nothing_of_its_chats():
   own = types.SimpleNamespace(start='', chat=str)
-  assert templates.stops('chat', own) == ()
+  assert templates.stops(templates.make('chat'), own) == ()

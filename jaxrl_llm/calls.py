@@ -1,0 +1,551 @@
+"""Four calls for a loop of one's own: `Sampler`, `Learner`, `save`, `load`.
+
+  sampler = jaxrl_llm.Sampler('Qwen/Qwen3-0.6B', max_response=256)
+  learner = jaxrl_llm.Learner(sampler, learning_rate=1e-6)
+  for step in range(100):
+    samples = sampler.sample(prompts(step), 8)
+    advantages = of_rewards(samples.texts)
+    metrics = learner.step(samples.batch(advantages))
+  jaxrl_llm.save('runs/mine', learner)
+
+Prompts, rewards and advantages are the caller's. The calls are made of the
+parts of a run: its sampler, its rounds of updates and its checkpoints.
+"""
+
+import contextlib
+from typing import Any, Mapping, NamedTuple, Sequence
+
+import jax
+from ml_collections import ConfigDict
+import numpy as np
+
+from jaxrl_llm import checkpoint
+from jaxrl_llm import config as config_lib
+from jaxrl_llm.evaluation import responses as responses_lib
+from jaxrl_llm.host import (
+  buffer,
+  build,
+  choices,
+  programs,
+  rollout,
+  rounds,
+  stages,
+  warm_start,
+)
+from jaxrl_llm.models.config import PRESETS
+from jaxrl_llm.monitoring import step_metrics
+from jaxrl_llm.plugs import modules
+from jaxrl_llm.rewards import plain
+from jaxrl_llm.sharding import cpu
+from jaxrl_llm.storage import paths
+from jaxrl_llm.tasks import Problem
+from jaxrl_llm.tokenizer import Tokenizer
+from jaxrl_llm.types import RolloutTokens, Table
+
+Prompt = str | Sequence[Mapping[str, Any]]
+
+# Fields of the config by what sets them, and what stands before their last name
+# in a keyword. Those of `sample` are of the text and the log-probs in a batch.
+_OF_SAMPLER = {
+    'seed': '', 'prompts_per_step': '', 'samples_per_prompt': '',
+    'max_prompt': '', 'max_response': '', 'sampling.': '', 'mesh.': '',
+    'model.': '', 'lora.': 'lora_', 'loss.behaviour': '',
+    'loss.replay_experts': '', 'compilation_cache': ''}
+_OF_LEARNER = {
+    'steps': '', 'drop_zero_advantage': '', 'optimizer.': '', 'learner.': '',
+    'loss.': ''}
+_CHOOSING = 'objective', 'importance'  # Other options depend on them.
+
+
+class Batch(NamedTuple):
+  """Rows to train on, in NumPy.
+
+  A tree of arrays whose first axis is the rows: they can be joined, reordered
+  and left out by `jax.tree.map`.
+
+  Attributes:
+    tokens: prompts, responses and log-probs of B rows.
+    advantages: [B] float32.
+    trained: [B] bool, whether a row counts in the loss.
+    policy_step: [B] int32, optimiser steps of the policy that wrote it.
+    temperature: [B] float32, at which it was drawn.
+  """
+  tokens: RolloutTokens
+  advantages: np.ndarray
+  trained: np.ndarray
+  policy_step: np.ndarray
+  temperature: np.ndarray
+
+
+class Samples(NamedTuple):
+  """Responses to P prompts, n to each: R rows, those of a prompt together.
+
+  Attributes:
+    texts: R texts, without the stop token.
+    prompt: [R] int, number of the row's prompt in the call.
+    tokens: [R, T] int32, ending with the stop token if there is one; 0 after
+      `lengths`.
+    lengths: [R] int32, tokens of each response.
+    logprobs: [R, T] float32, log-prob of each token under the distribution
+      that it was drawn from; 0 after `lengths`.
+    entropy: [R, T] float32, nats, of the distribution at the temperature,
+      before top-k, top-p and min-p.
+    truncated: [R] bool, ended by `max_response`.
+    rows: the same tokens as an update takes them.
+    policy_step: optimiser steps of the policy that wrote them.
+    temperature: at which they were drawn.
+  """
+  texts: list[str]
+  prompt: np.ndarray
+  tokens: np.ndarray
+  lengths: np.ndarray
+  logprobs: np.ndarray
+  entropy: np.ndarray
+  truncated: np.ndarray
+  rows: RolloutTokens
+  policy_step: int
+  temperature: float
+
+  def batch(self, advantages: Any, trained: Any = None) -> Batch:
+    """Makes a batch for `Learner.step`.
+
+    Args:
+      advantages: [R] or [P, n].
+      trained: [R] or [P, n] bool, rows that count in the loss; None for all.
+        The advantages of others are ignored.
+
+    Raises:
+      ValueError: a shape is another, or an advantage is not finite.
+    """
+    rows = len(self.texts)
+    advantages = _column('advantages', advantages, rows, np.float32)
+    trained = np.ones(rows, bool) if trained is None else _column(
+        'trained', trained, rows, bool)
+    wrong = trained & ~np.isfinite(advantages)
+    if wrong.any():
+      row = int(wrong.argmax())
+      raise ValueError(
+          f'The advantage of row {row} is {advantages[row]}: give a finite '
+          'one, or leave the row out by trained[row]=False.')
+    return Batch(
+        self.rows, np.where(trained, advantages, 0), trained,
+        np.full(rows, self.policy_step, np.int32),
+        np.full(rows, self.temperature, np.float32))
+
+
+class Sampler:
+  """Samples responses of a model.
+
+  Its program is compiled in the first call, for `prompts_per_step` prompts and
+  `samples_per_prompt` responses to each. More are sampled in several calls of
+  it, fewer in one; nothing is compiled anew.
+
+  Attributes:
+    parts: model, tokeniser, devices and programs.
+    calls: calls of `sample` so far; with the seed they fix its noise.
+  """
+
+  def __init__(
+      self, model: str, tokenizer: Tokenizer | None = None, *,
+      prompts_per_step: int = 32, samples_per_prompt: int = 8,
+      max_prompt: int = 64, max_response: int = 64, temperature: float = 1.0,
+      seed: int = 0, **fields: Any):
+    """Opens a model. Its weights are read by the first call that needs them.
+
+    Args:
+      model: a folder or a name on the Hugging Face hub, a GGUF file, or a
+        preset such as 'tiny', which has random weights.
+      tokenizer: of a preset; any other model has its own.
+      prompts_per_step: prompts that one call of the program takes, and the
+        learner's batch has.
+      samples_per_prompt: responses to each.
+      max_prompt: most tokens of a prompt.
+      max_response: most tokens of a response, its stop token included.
+      temperature: of the responses to train on, and of the learner's policy.
+      seed: of random weights and of the responses.
+      **fields: other fields of a run's config by their last name: those of the
+        sections `sampling` (`slots`, `top_p`, `stop`, `weights='int8'`, ...),
+        `mesh` (`fsdp`, `tensor`, `cpu_devices`, ...) and `model` (`dtype`,
+        `width`, ...), of LoRA as `lora_rank`, `lora_alpha` and `lora_targets`;
+        `behaviour`, `replay_experts` and `compilation_cache`.
+
+    Raises:
+      ValueError: the model or an option is not valid.
+    """
+    if jax.process_count() > 1:
+      raise ValueError(
+          f'A Sampler cannot share {jax.process_count()} processes: use one '
+          'process, or jaxrl_llm.run.')
+    preset = model in PRESETS
+    if preset == (tokenizer is None):
+      raise ValueError(
+          f'model={model!r} is a preset and has no tokeniser: give one as '
+          'tokenizer=, such as jaxrl_llm.tokenizer.CharTokenizer(alphabet).'
+          if preset else
+          f'model={model!r} has a tokeniser of its own: leave out tokenizer=.')
+    # The task only says what ends an answer in the model's chat format.
+    config = config_lib.complete(config_lib.base(), {
+        'model.preset' if preset else 'model.hf': model, 'task.name': 'math',
+        'advantage': 'reinforce'}, 'own_loop')
+    config = _changed(config, _OF_SAMPLER, 'Sampler', dict(
+        prompts_per_step=prompts_per_step, max_prompt=max_prompt,
+        samples_per_prompt=samples_per_prompt, max_response=max_response,
+        temperature=temperature, seed=seed, **fields))
+    self.calls = 0
+    self._tokenizer = tokenizer
+    self.parts = build.parts(config, training=False, tokenizer=tokenizer)
+    self._weights: Any = None
+    self._learner: Learner | None = None
+
+  @property
+  def tokenizer(self) -> Tokenizer:
+    """Tokeniser, with what ends a response."""
+    return self.parts.task.tokenizer
+
+  def follow(self, learner: 'Learner') -> None:
+    """Samples with the learner's newest weights from now on."""
+    self._learner, self._weights = learner, None
+
+  def sample(
+      self, prompts: Sequence[Prompt], n: int | None = None, *,
+      temperature: float | None = None) -> Samples:
+    """Samples n responses to each prompt.
+
+    The response j to prompt i depends on the seed, the number of calls before,
+    i, j and the weights, not on the number of prompts or devices.
+
+    Args:
+      prompts: texts, which the model reads as they are; or lists of messages
+        with `role` and `content`, in the model's chat format.
+      n: responses to each; None for `samples_per_prompt`.
+      temperature: None for that of the sampler; 0 is greedy. The learner
+        refuses rows of another one.
+
+    Returns:
+      The responses, in the order of the prompts.
+
+    Raises:
+      ValueError: there is no prompt, or one is not valid or too long.
+    """
+    parts, config = self.parts, self.parts.config
+    n = config.samples_per_prompt if n is None else n
+    if not len(prompts) or n < 1:
+      raise ValueError(
+          f'There are {len(prompts)} prompts and n={n}: give at least one '
+          'prompt and n=1.')
+    problems = [Problem(i, _text(prompt, i, self.tokenizer), '')
+                for i, prompt in enumerate(prompts)]
+    weights, policy_step = self._policy()
+    sampler = parts.programs.writer.sampler
+    heat = config.sampling.temperature if temperature is None else temperature
+    sampling = parts.sampling(temperature=float(heat))
+    key = parts.step_key(parts.replicate(np.uint32(self.calls)))
+    found = []
+    for problem, number in responses_lib.calls(
+        len(problems), n, max_prompts=sampler.max_prompts,
+        max_requests=sampler.max_requests):
+      rows, local = np.unique(problem, return_inverse=True)
+      of_call = [problems[i] for i in rows]
+      call = rollout.SampleCall(
+          of_call, rollout.encode(of_call, self.tokenizer, config.max_prompt),
+          rollout.requests(local, number, config.max_response))
+      found.append(_samples(problem, rollout.respond(
+          parts.sample, weights, call, key, sampling, tokenizer=self.tokenizer,
+          processes=parts.processes, policy_step=policy_step), config, heat))
+    self.calls += 1
+    texts = [text for samples in found for text in samples.texts]
+    return jax.tree.map(
+        lambda *x: np.concatenate(x), *(
+            x._replace(texts=None, policy_step=None, temperature=None)
+            for x in found))._replace(
+                texts=texts, policy_step=policy_step, temperature=heat)
+
+  def _policy(self) -> tuple[Any, int]:
+    """Returns the weights to sample with, and their optimiser steps."""
+    to_sampling = self.parts.programs.writer.to_sampling
+    if self._learner is not None:
+      # They are made anew in each call: kept, they would be in the way of the
+      # update, which overwrites those that need no copy.
+      state, frozen = self._learner.state, self._learner.frozen
+      return to_sampling(state.params, frozen), int(state.step)
+    if self._weights is None:
+      start = warm_start.start(
+          self.parts, lambda *_: None, resumed=False)
+      self._weights = to_sampling(start.params, start.frozen)
+    return self._weights, 0
+
+
+class Learner:
+  """Trains the model of a sampler, which samples with its weights from then on.
+
+  The program is compiled in the first step, for batches of up to
+  `prompts_per_step` x `samples_per_prompt` rows; other numbers of rows compile
+  nothing anew.
+
+  Attributes:
+    parts: model, devices and programs.
+    sampler: the sampler that it was made from.
+    state: parameters, optimiser state and counters, on the devices.
+    frozen: parameters that LoRA does not train, or None.
+    steps: calls of `step` so far.
+  """
+
+  def __init__(
+      self, sampler: Sampler, *, learning_rate: float = 1e-6,
+      objective: Any = 'clip', aggregation: str = 'token_mean',
+      updates: int = 1, **fields: Any):
+    """Makes the learner, with the weights that the model has on disk.
+
+    Args:
+      sampler: it has the model, the sizes and the devices.
+      learning_rate: peak learning rate of AdamW.
+      objective: loss of a token: `clip`, `gspo`, `cispo`, `no_clip`, or a
+        function of their form; see `ops/policy_losses.py`.
+      aggregation: `token_mean`, `sequence_mean` or `constant`.
+      updates: optimiser steps of a step, each on an equal share of the rows.
+      **fields: other fields of a run's config by their last name: those of the
+        sections `loss` (`clip_high`, `kl_coef`, `importance`, ...),
+        `optimizer` (`schedule`, `warmup_steps`, ...) and `learner` (`epochs`,
+        `remat`, ...); `steps`, which schedules end with, and
+        `drop_zero_advantage`.
+
+    Raises:
+      ValueError: an option is not valid, or the model does not fit.
+    """
+    config = _changed(sampler.parts.user_config, _OF_LEARNER, 'Learner', dict(
+        learning_rate=learning_rate, objective=objective,
+        aggregation=aggregation, updates=updates, **fields))
+    self.parts = parts = build.parts(
+        config, own_prompts=True, tokenizer=sampler._tokenizer)
+    self.sampler, self.steps = sampler, 0
+    start = warm_start.start(parts, lambda *_: None, resumed=False)
+    self.frozen = start.frozen
+    self.state = parts.programs.learner.init(start.params)
+    self._learning = rounds.Learning(
+        parts.programs.learner,
+        parts.replicate(choices.loss_params(parts.config)), start.frozen,
+        start.anchor, False, parts.config, parts.processes)
+    sampler.follow(self)
+
+  def step(self, batch: Batch) -> dict[str, float]:
+    """Takes `updates` optimiser steps on a batch, in each of `epochs`.
+
+    Args:
+      batch: at most `prompts_per_step` x `samples_per_prompt` rows. Rows of an
+        earlier policy have their log-probs from `score`.
+
+    Returns:
+      Metrics by the names that a run has for them, such as 'update/loss'.
+
+    Raises:
+      ValueError: the batch has too many rows, or rows of another policy.
+      FloatingPointError: three optimiser steps in a row had a loss or gradient
+        that is not finite.
+    """
+    config = self.parts.config
+    if batch.tokens.old_logprobs is None:
+      done = int(self.state.step)
+      late = batch.trained & (batch.policy_step != done)
+      if late.any():
+        raise ValueError(
+            f'Row {late.argmax()} was sampled after '
+            f'{batch.policy_step[late.argmax()]} optimiser steps, but there '
+            f'have been {done}: take learner.score(batch) before the next '
+            'step, and train on that.')
+    heat = batch.trained & (
+        batch.temperature != np.float32(config.sampling.temperature))
+    if heat.any():
+      raise ValueError(
+          f'Row {heat.argmax()} was drawn at temperature='
+          f'{batch.temperature[heat.argmax()]:g}, but the learner trains at '
+          f'{config.sampling.temperature:g}: leave it out.')
+    table = self._table(batch)
+    batch = self._scored(batch, table, old=programs.updates_per_round(
+        config, self.parts.stages) > 1)
+    # Of one size, since plans of other numbers of rows are other programs.
+    rows = rounds.at_their_places(
+        batch.trained, config.prompts_per_step * config.samples_per_prompt)
+    outcome = rounds.run(
+        self._learning, (self.state,), table, batch.tokens, [rows],
+        self.parts.stages.selection.select, None, rounds.Counts(
+            self.steps, self.steps, int(self.state.step)))
+    self.state, = outcome.learners
+    self.steps += 1
+    cpu.return_memory()
+    return step_metrics.of_updates(outcome.metrics)
+
+  def score(self, batch: Batch) -> Batch:
+    """Adds the log-probs of the policy as it is now.
+
+    They are what later steps compare theirs with: a batch may then be trained
+    on after other steps.
+    """
+    return self._scored(batch, self._table(batch), old=True)
+
+  def _scored(self, batch: Batch, table: Table, *, old: bool) -> Batch:
+    """Adds log-probs that the loss needs and the batch lacks."""
+    tokens, parts = batch.tokens, self.parts
+    needed = {'old_logprobs': old,
+              'anchor_logprobs': programs.needs_anchor(parts.config)}
+    missing = {
+        name: np.zeros(tokens.response.shape, np.float32)
+        for name in needed if needed[name] and getattr(tokens, name) is None}
+    scored = rounds.with_scores(
+        self._learning, table, tokens._replace(
+            **{**dict.fromkeys(needed), **missing}),
+        rounds.at_their_places(
+            batch.trained, programs.scored_rows(parts.programs)),
+        (self.state.params,))
+    return batch._replace(tokens=tokens._replace(
+        **{name: getattr(scored, name) for name in missing}))
+
+  def _table(self, batch: Batch) -> Table:
+    """Returns the table of a batch's rows."""
+    config, tokens = self.parts.config, batch.tokens
+    rows, most = len(batch.advantages), (
+        config.prompts_per_step * config.samples_per_prompt)
+    if rows > most:
+      raise ValueError(
+          f'The batch has {rows} rows, more than prompts_per_step='
+          f'{config.prompts_per_step} x samples_per_prompt='
+          f'{config.samples_per_prompt} of the sampler: raise one of them, or '
+          'leave rows out.')
+    widths = tokens.prompt.shape[1], tokens.response.shape[1]
+    if widths != (config.max_prompt, config.max_response):
+      raise ValueError(
+          f'The rows have max_prompt, max_response={widths}, but the learner '
+          f'has {config.max_prompt, config.max_response}: train on samples of '
+          'its own sampler.')
+    # Numbers of one prompt that its rows share, whatever calls they come from.
+    known: dict[Any, int] = {}
+    group = [known.setdefault((int(n), ids.tobytes()), len(known))
+             for n, ids in zip(tokens.prompt_length, tokens.prompt)]
+    return buffer.empty(rows, config, self.parts.stages).table._replace(
+        group=np.array(group, np.int64), trained=batch.trained,
+        advantage=batch.advantages, policy_step=batch.policy_step,
+        prompt_length=tokens.prompt_length, length=tokens.length,
+        valid=np.ones(rows, bool))
+
+
+def save(
+    folder: str, learner: Learner, extra: Mapping[str, Any] | None = None,
+) -> None:
+  """Saves a learner, so that its loop goes on bit for bit.
+
+  The folder is then like that of a run: its last two states are in
+  `checkpoints`, and `jaxrl-export --workdir=FOLDER --out=OTHER` writes a model
+  that transformers loads.
+
+  Args:
+    folder: on disk or in a bucket; made if needed.
+    learner: with its sampler, whose count of calls is saved too.
+    extra: what the loop itself has to keep, JSON-able; `load` returns it.
+
+  Raises:
+    OSError: the state could not be written.
+  """
+  parts, path = learner.parts, paths.absolute(folder)
+  with contextlib.closing(checkpoint.Checkpointer(
+      path / 'checkpoints', parts.described())) as saver:
+    parts.describe(path)
+    saver.save(
+        learner.steps, {'learners': (learner.state,)},
+        dict(calls=learner.sampler.calls, extra=dict(extra or {})), again=True)
+    saver.check(learner.steps)
+
+
+def load(folder: str, learner: Learner) -> dict[str, Any] | None:
+  """Loads the last saved state into a learner and its sampler.
+
+  Args:
+    folder: of `save`.
+    learner: made with the same options as the one that was saved.
+
+  Returns:
+    `extra` of `save`, or None if nothing is saved there yet.
+
+  Raises:
+    ValueError: the state is of another model or of other options.
+  """
+  parts = learner.parts
+  found = checkpoint.restore(
+      paths.absolute(folder) / 'checkpoints',
+      {'learners': (parts.programs.learner.state,)},
+      differs=lambda saved: config_lib.resume_conflicts(
+          saved, parts.described()))
+  if found is None:
+    return None
+  learner.state, = found.state['learners']
+  learner.steps = found.step
+  learner.sampler.calls = found.host['calls']
+  return found.host['extra']
+
+
+def _changed(
+    config: ConfigDict, allowed: Mapping[str, str], who: str,
+    options: Mapping[str, Any]) -> ConfigDict:
+  """Sets fields of a config by the last part of their names.
+
+  Args:
+    config: whole.
+    allowed: fields and sections to the text before their last name.
+    who: their class, for errors.
+    options: last name to value; a function stands for its name.
+  """
+  for first in True, False:  # what others depend on comes first
+    names = {}
+    for field in config_lib.flatten(config):
+      section, _, last = field.rpartition('.')
+      for key in {field, f'{section}.'} & allowed.keys():
+        if field not in _OF_SAMPLER or allowed is _OF_SAMPLER:
+          names[allowed[key] + last] = field
+    changes = {}
+    for name, value in options.items():
+      if (name in _CHOOSING) != first:
+        continue
+      if name not in names:
+        raise ValueError(
+            f'{who} has no option {name!r}.{modules.closest(name, [*names])}')
+      changes[names[name]] = (
+          modules.give(value) if callable(value) else value)
+    config = config_lib.complete(config, changes, '')
+  stages.validate(config)
+  return config
+
+
+def _text(prompt: Prompt, number: int, tokenizer: Tokenizer) -> str:
+  """Returns the text that the model reads."""
+  if not isinstance(prompt, str):
+    if not hasattr(tokenizer, 'chat'):
+      raise ValueError(
+          f'Prompt {number} is a list of messages, but the tokeniser has no '
+          'chat format: give a text.')
+    return tokenizer.chat(prompt)
+  if plain.text(prompt) != prompt:
+    raise ValueError(
+        f'Prompt {number}, {plain.shown(prompt)}, is no valid text: correct '
+        'it.')
+  return tokenizer.start + prompt.removeprefix(tokenizer.start)
+
+
+def _samples(
+    prompt: np.ndarray, responses: rollout.Responses, config: ConfigDict,
+    temperature: float) -> Samples:
+  """Returns the samples of one call of the program."""
+  rollouts = responses.rollouts
+  return Samples(
+      responses.texts, prompt, rollouts.tokens, rollouts.length,
+      rollouts.logprobs, rollouts.entropy, rollouts.truncated,
+      buffer.tokens_of(
+          responses, rollouts.length, RolloutTokens(*[None] * 5), config),
+      responses.policy_step, temperature)
+
+
+def _column(name: str, values: Any, rows: int, kind: Any) -> np.ndarray:
+  """Returns values of rows as an array [R]."""
+  values = np.asarray(values, kind)
+  if values.size != rows:
+    raise ValueError(
+        f'{name} has the shape {values.shape}, but there are {rows} rows: give '
+        'one value for each.')
+  return values.reshape(rows)

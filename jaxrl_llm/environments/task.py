@@ -1,0 +1,141 @@
+"""Tasks whose problems are played in an environment."""
+
+import dataclasses
+import hashlib
+import json
+from typing import Annotated, Any, Callable, Literal, Mapping, Sequence
+import zlib
+
+from jaxrl_llm.environments import Limits, worker
+from jaxrl_llm.environments.turns import Turns
+from jaxrl_llm.plugs import modules
+from jaxrl_llm.rewards import Verdict
+from jaxrl_llm.tasks import Problem, problem_files, templates
+
+_Count = Annotated[int, '[1, inf)']
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """Options for the problems and the limits of their trajectories.
+
+  Attributes:
+    path: files of training problems, or data sets on the hub; without one, the
+      environment's own: a function problems(split, seed) -> [dictionary].
+    heldout: files or data sets of held-out problems.
+    heldout_count: number of problems of path to hold out if heldout is empty.
+    markup: whether prompt and observations are a user's turns in the model's
+      chat markup; chat, none, or auto (yes if the model has a chat template).
+    system: system message in front of the prompt, or a FILE.txt with one.
+    max_turns: most turns of the model in a trajectory.
+    max_turn: most tokens of a turn, its stop token included (none: what
+      max_response leaves).
+    max_observation: most tokens of an observation; of a longer one the model
+      reads the beginning.
+    timeout: time limit in seconds for a step of the environment.
+    workers: number of processes for them (0: one per core, at most 8).
+    seed: seed for the choice of the held-out problems.
+  """
+  path: Annotated[tuple[str, ...], 'problems'] = ()
+  heldout: Annotated[tuple[str, ...], 'problems'] = ()
+  heldout_count: Annotated[int, '[0, inf)', 'problems'] = 100
+  markup: Literal['auto', 'chat', 'none'] = 'auto'
+  system: modules.FileText = modules.FileText('')
+  max_turns: _Count = 8
+  max_turn: Annotated[int | None, '[1, inf)'] = None
+  max_observation: _Count = 256
+  timeout: Annotated[float, '(0, 86400]'] = 10.0
+  workers: Annotated[int, '[0, inf)', 'free'] = 0
+  seed: int = 0
+
+
+_DEFAULTS = Options()
+
+
+def in_chat(tokenizer: Any) -> str:
+  """Returns 'chat' if the model has a chat template, else 'none'."""
+  own = getattr(tokenizer, 'own', None)
+  return 'chat' if getattr(own, 'chat_template', None) else 'none'
+
+
+class Played:
+  """Task whose problems are played in an environment; see `tasks.Task`.
+
+  Attributes:
+    options: options of the task.
+    tokenizer: the model's tokeniser.
+    turns: environment of the problems.
+    stops: texts that end a turn, as the chat template shows them.
+    train: training problems.
+    heldout: evaluation problems.
+  """
+
+  def __init__(self, name: str, options: Options, tokenizer: Any):
+    self.options, self.tokenizer, self._name = options, tokenizer, name
+    self._module = worker.environment(name)
+    self._template = templates.make(
+        'none', system=options.system, markup=options.markup if (
+            options.markup != 'auto') else in_chat(tokenizer))
+    self.turns = Turns(
+        name, Limits(
+            options.max_turns, options.max_turn, options.max_observation),
+        markup=self._template.chat, timeout=options.timeout,
+        workers=options.workers)
+    self.stops = templates.stops(self._template, tokenizer)
+    if self._template.chat:
+      tokenizer.next_turn('')  # refuses templates that cannot go on
+    self.train = self._all(options.path, 'train')
+    self.heldout = self._all(options.heldout, 'heldout')
+    if not self.heldout:
+      ranked = sorted(self.train, key=self._rank)
+      self.heldout = ranked[:options.heldout_count]
+    known = {p.id for p in self.heldout}
+    self.train = [p for p in self.train if p.id not in known]
+
+  def _rank(self, problem: Problem) -> bytes:
+    return hashlib.sha256(f'{self.options.seed} {problem.id}'.encode()).digest()
+
+  def _all(self, sources: Sequence[str], split: str) -> list[Problem]:
+    """Returns the problems of files, or of the environment, each once."""
+    found = {}
+    for source in sources:
+      found.update((p.id, p) for p in self.load(source))
+    if not self.options.path and hasattr(self._module, 'problems'):
+      own = modules.guarded(
+          f'problems of {self._name}', self._module.problems)
+      rows = own(split, self.options.seed)
+      found.update((p.id, p) for p in map(self._problem, rows))
+    return [*found.values()]
+
+  def load(self, source: str) -> list[Problem]:
+    """Reads the problems of a file or data set."""
+    return [self._problem(row) for _, row in problem_files.rows(source)]
+
+  def _problem(self, row: Mapping[str, Any]) -> Problem:
+    row = json.loads(json.dumps(dict(row)))  # as the worker will have it
+    _, text = worker.begin(self._module, self._name, row, 0)
+    prompt = templates.render(self._template, text, self.tokenizer)
+    ident = zlib.crc32(json.dumps(row, sort_keys=True).encode()) >> 1
+    return Problem(
+        ident, prompt, str(row.get('kind', 'problem')),
+        answer=str(row.get('answer', '')), info=row, text=text)
+
+  def verify(self, problem: Problem, text: str, truncated: bool) -> Verdict:
+    """Is not called: the environment gives the reward."""
+    raise NotImplementedError
+
+  def close(self) -> None:
+    """Ends the worker processes."""
+    self.turns.close()
+
+
+def maker(name: str) -> Callable[..., Played]:
+  """Returns the plug of an environment's task.
+
+  Args:
+    name: of the environment's module, or its FILE.py.
+  """
+  def create(tokenizer: Any = None, options: Options = _DEFAULTS) -> Played:
+    return Played(name, options, tokenizer)
+
+  return create

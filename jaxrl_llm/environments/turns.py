@@ -1,0 +1,101 @@
+"""Turns of a task: its environment in worker processes, its observations."""
+
+import os
+from typing import Callable, Sequence
+
+from jaxrl_llm.environments import Limits, Reply
+from jaxrl_llm.rewards import VerifierError
+from jaxrl_llm.rewards.pool import Pool
+from jaxrl_llm.tasks import Problem
+from jaxrl_llm.tokenizer import Tokenizer
+
+
+class Turns:
+  """The environment of a task.
+
+  Attributes:
+    limits: of a trajectory.
+    rewards: whether the environment gives the reward; else the task judges the
+      last turn.
+  """
+
+  def __init__(
+      self, name: str, limits: Limits, *, markup: bool, timeout: float,
+      workers: int = 0, rewards: bool = True):
+    """Makes the turns without starting a process.
+
+    Args:
+      name: FILE.py of the environment, or its module's name.
+      limits: of a trajectory.
+      markup: whether observations are turns of a chat, in the markup of the
+        model's template; else they follow a turn as they are.
+      timeout: seconds for a step, and for the steps before it where they are
+        done again.
+      workers: number of processes; 0 for one per core, at most 8.
+      rewards: whether the environment gives the reward.
+    """
+    self.limits, self.rewards = limits, rewards
+    self._name, self._markup = name, markup
+    self._pool = lambda: Pool(
+        'jaxrl_llm.environments.worker:step', seconds=timeout,
+        workers=workers or min(os.cpu_count() or 1, 8))
+    self._running: Pool | None = None
+
+  def submit(
+      self, problem: Problem, seed: int, texts: Sequence[str],
+      observations: Sequence[str]) -> Callable[[], Reply]:
+    """Starts the step of a trajectory.
+
+    Args:
+      problem: its `info` is what `reset` gets, its `text` the prompt that
+        `reset` must return.
+      seed: of the trajectory.
+      texts: what the model wrote, turn by turn; the last is new.
+      observations: what it read after each of the turns before.
+
+    Returns:
+      A function that waits for the reply. It raises VerifierError if
+      earlier turns are answered in another way now.
+    """
+    if self._running is None:
+      self._running = self._pool()
+    waiting = self._running.submit(dict(
+        name=self._name, key=str(problem.id), seed=seed, texts=[*texts],
+        problem=problem.info if self.rewards else None,
+        prompt=problem.text if self.rewards else '',
+        observations=[*observations]))
+
+    def wait():
+      found = waiting.result()
+      if found['kind'] == 'differs':
+        raise VerifierError(
+            f'{found["detail"]}: an environment must depend on problem, seed '
+            'and texts alone.')
+      return Reply(
+          found.get('observation'), found.get('reward', 0.0), found['kind'],
+          found.get('detail', ''))
+
+    return wait
+
+  def append(
+      self, tokenizer: Tokenizer, observation: str, last: int) -> list[int]:
+    """Returns the tokens that follow a turn, the observation among them.
+
+    Args:
+      tokenizer: of the model.
+      observation: what the model reads.
+      last: the turn's last token, which may be the markup's first.
+    """
+    ids = tokenizer.encode(observation)
+    if len(ids) > self.limits.observation:
+      observation = tokenizer.decode(ids[:self.limits.observation])
+    if not self._markup:
+      return ids[:self.limits.observation]
+    ids = tokenizer.encode(tokenizer.next_turn(observation))
+    return ids[1:] if ids[:1] == [last] else ids
+
+  def close(self) -> None:
+    """Ends the worker processes; the next step starts new ones."""
+    if self._running is not None:
+      self._running.close()
+      self._running = None

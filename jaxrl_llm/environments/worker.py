@@ -1,0 +1,116 @@
+"""Steps of environments in a worker process, see `rewards.pool`."""
+
+import functools
+import importlib
+import math
+from typing import Any, Mapping, NamedTuple
+
+from jaxrl_llm.environments import tools
+from jaxrl_llm.plugs import modules
+
+# Characters of an observation that come back to the run, see `rewards.worker`.
+LONGEST = 100_000
+_KEPT = 1024  # trajectories whose states a worker keeps
+
+
+class _Kept(NamedTuple):
+  """State of a trajectory after some turns, and all that was said in it."""
+  state: Any
+  texts: list[str]
+  observations: list[str]
+
+
+_kept: dict[tuple[str, int, str], _Kept] = {}
+
+
+@functools.cache
+def environment(name: str) -> Any:
+  """Returns an environment: FILE.py, a module, or tools: and their names.
+
+  Raises:
+    ValueError: it lacks a function.
+  """
+  if name.startswith(tools.PREFIX):
+    return tools.Tools(name.removeprefix(tools.PREFIX).split(','))
+  module = modules.load(name) if name.endswith('.py') else (
+      importlib.import_module(name))
+  missing = [f for f in ('reset', 'step') if not callable(
+      getattr(module, f, None))]
+  if missing:
+    raise ValueError(
+        f'{name} has no function {" and no function ".join(missing)}: see '
+        'jaxrl_llm.environments.')
+  return module
+
+
+def begin(
+    module: Any, name: str, problem: Mapping[str, Any], seed: int,
+) -> tuple[Any, str]:
+  """Calls `reset`, and checks what it returns.
+
+  Returns:
+    The state and the prompt.
+
+  Raises:
+    ValueError: it fails, or returns something else.
+  """
+  found = modules.guarded(f'reset of {name}', module.reset)(problem, seed)
+  if not (isinstance(found, tuple) and len(found) == 2
+          and isinstance(found[1], str)):
+    raise ValueError(
+        f'reset of {name} returned {found!r:.80}: return a pair of the state '
+        'and the prompt, a text.')
+  return found
+
+
+def _stepped(module: Any, name: str, state: Any, text: str) -> tuple:
+  """Calls `step`, and checks what it returns."""
+  found = modules.guarded(f'step of {name}', module.step)(state, text)
+  if not (isinstance(found, tuple) and len(found) == 3 and isinstance(
+      found[1], str | None) and isinstance(found[2], int | float)
+          and math.isfinite(found[2])):
+    raise ValueError(
+        f'step of {name} returned {found!r:.80}: return the state, the '
+        'observation (a text, or None at the end) and the reward, a number.')
+  return found
+
+
+def step(item: Mapping[str, Any]) -> dict[str, Any]:
+  """Steps an environment, after the turns before if it must.
+
+  Args:
+    item: `name` of the environment, `problem` and its `prompt`, `seed`, the
+      `key` of the problem, the `texts` of all turns so far, and the
+      `observations` that came before the last.
+
+  Returns:
+    `kind`, `observation` and `reward` of the last turn. The kind is 'differs'
+    if earlier turns have other observations now, or the prompt is another.
+  """
+  name, texts, said = item['name'], item['texts'], item['observations']
+  module = environment(name)
+  key = name, item['seed'], item['key']
+  kept = _kept.pop(key, None)
+  if kept is None or kept[1:] != (texts[:-1], said):
+    state, prompt = begin(module, name, item['problem'], item['seed'])
+    if prompt != item['prompt']:
+      return {
+          'kind': 'differs', 'detail': (
+              f'{name} began problem {item["key"]} with {prompt!r:.60}, and '
+              f'with {item["prompt"]!r:.60} for another seed')}
+    for number, (text, before) in enumerate(zip(texts, said)):
+      state, observation, _ = _stepped(module, name, state, text)
+      if observation != before:
+        return {
+            'kind': 'differs', 'detail': (
+                f'{name} answered turn {number + 1} of problem {item["key"]} '
+                f'with {before!r:.60} before, and with {observation!r:.60} '
+                'now')}
+  else:
+    state = kept.state
+  state, observation, reward = _stepped(module, name, state, texts[-1])
+  if observation is not None:
+    if len(_kept) >= _KEPT:
+      del _kept[next(iter(_kept))]  # the oldest
+    _kept[key] = _Kept(state, [*texts], [*said, observation])
+  return {'kind': 'turn', 'observation': observation, 'reward': float(reward)}

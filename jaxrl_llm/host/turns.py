@@ -1,0 +1,325 @@
+"""Trajectories: calls of the sampler with an environment's steps in between.
+
+A wave of trajectories is one or more calls of the sampler under the same
+weights. In each call the model writes a turn of every trajectory that has not
+ended; then the environment answers. What a trajectory has is never encoded
+again: observations are appended to its tokens. Rows stay at their home: the
+shard that sampled the first turn samples all of them, and its processes step
+the environment.
+"""
+
+import dataclasses
+import time
+from typing import Any, Callable, NamedTuple, Sequence
+import zlib
+
+import jax
+import numpy as np
+
+from jaxrl_llm import phases, rewards, sharding
+from jaxrl_llm.environments import Limits, Reply
+from jaxrl_llm.environments.turns import Turns
+from jaxrl_llm.host import build, rollout
+from jaxrl_llm.sampling import plan as plan_lib
+from jaxrl_llm.sharding.processes import Processes
+from jaxrl_llm.tokenizer import Tokenizer
+from jaxrl_llm.types import Requests, Rollouts
+
+# Arrays of rollouts with a number for each token, on the last axis.
+_BY_TOKEN = ('tokens', 'logprobs', 'entropy', 'tempered_logprobs', 'top_ids',
+             'top_logprobs')
+
+
+class Sampling(NamedTuple):
+  """How a wave is sampled; the arguments of `rollout.respond`.
+
+  Attributes:
+    sample: from `rollout.host_sampler`.
+    params: sampling parameters on device.
+    draw: temperature and truncation.
+    noise: number of the wave's noise; the same number gives the same responses.
+    policy_step: optimiser steps behind `params`.
+    step: steps of the run behind `params`, for reward functions.
+  """
+  sample: Callable[..., tuple[Rollouts, dict[str, int]]]
+  params: Any
+  draw: Any
+  noise: int
+  policy_step: int = 0
+  step: int = 0
+
+
+class Run(NamedTuple):
+  """What is the same in all waves of a run.
+
+  Attributes:
+    key: PRNG key of the run.
+    seed: of the run; with problem and sample it is a trajectory's.
+    columns: T, most tokens of a trajectory.
+    tokenizer: of the task.
+    processes: who holds which rows.
+  """
+  key: jax.Array
+  seed: int
+  columns: int
+  tokenizer: Tokenizer
+  processes: Processes
+
+
+@dataclasses.dataclass
+class _Trajectory:
+  """What was said in a trajectory at home in this process."""
+  turns: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+  kind: str = ''
+  detail: str = ''
+
+  def said(self, what: str) -> list[str]:
+    """Returns the texts, or the observations, of all turns."""
+    return [turn[what] for turn in self.turns]
+
+  def verdict(self, rewarded: bool) -> rewards.Verdict | None:
+    """Returns the verdict; None if the task is to judge the last turn.
+
+    Args:
+      rewarded: whether the environment gives the reward, the sum over the
+        turns.
+    """
+    if self.kind != 'turn':
+      return rewards.Verdict(0.0, self.kind, False, self.detail)
+    if not rewarded:
+      return None
+    reward = float(sum(turn['reward'] for turn in self.turns))
+    return rewards.Verdict(
+        reward, 'correct' if reward >= 1 else 'partial' if reward > 0
+        else 'wrong')
+
+  @property
+  def text(self) -> str:
+    """What was written and, in brackets, read."""
+    return ' '.join(f'{turn["text"]} [{turn["observation"]}]' if (
+        turn['observation']) else turn['text'] for turn in self.turns)
+
+
+class _Wave:
+  """Rows of a wave, of which some are unfinished.
+
+  Attributes:
+    tokens: [R, T] int32, and `arrays`, the other numbers of tokens.
+    length, count: [R] int32, tokens and turns so far.
+    truncated: [R] bool.
+    wrote: [R, T] bool, tokens of the model.
+    active: [A] rows that go on.
+    noise: its number.
+  """
+
+  def __init__(self, call: rollout.SampleCall, columns: int, noise: int):
+    rows = len(call.requests.prompt)
+    self.requests, self.noise = call.requests, noise
+    self.tokens = np.zeros((rows, columns), np.int32)
+    self.wrote = np.zeros((rows, columns), bool)
+    self.length, self.count = np.zeros((2, rows), np.int32)
+    self.truncated = np.zeros(rows, bool)
+    self.active = np.arange(rows)
+    self.arrays: dict[str, np.ndarray] = {}
+
+  def ask(self, limits: Limits) -> Requests:
+    """Returns the requests of the rows that go on."""
+    rows, done = self.active, self.length[self.active]
+    most = self.tokens.shape[1] if limits.turn is None else limits.turn
+    return Requests(
+        prompt=self.requests.prompt[rows], sample=self.requests.sample[rows],
+        budget=np.minimum(done + most, self.requests.budget[rows]),
+        done=done, tokens=self.tokens[rows],
+        birth=np.full(len(rows), self.noise, np.int32))
+
+  def add(self, rollouts: Rollouts) -> None:
+    """Adds a turn to the rows that go on; zeros where not at home."""
+    rows, columns = self.active, np.arange(self.tokens.shape[1])
+    new = (columns >= self.length[rows, None]) & (
+        columns < rollouts.length[:, None])
+    self.wrote[rows] |= new
+    for name in _BY_TOKEN:
+      added = getattr(rollouts, name)
+      if added is None:
+        continue
+      if name == 'tokens':
+        self.tokens[rows] += np.where(new, added, 0)
+        continue
+      have = self.arrays.setdefault(name, np.zeros(
+          (len(self.length), *added.shape[1:]), added.dtype))
+      have[rows] += np.where(
+          new if added.ndim == 2 else new[:, None], added, 0)
+
+  def rollouts(self, call: rollout.SampleCall, policy_step: int) -> Rollouts:
+    """Returns the trajectories as rollouts."""
+    return Rollouts(
+        tokens=self.tokens, length=self.length, truncated=self.truncated,
+        problem_id=call.prompts.problem_id[self.requests.prompt],
+        sample=self.requests.sample,
+        policy_step=np.full(len(self.length), policy_step, np.int32),
+        generated=self.wrote, **self.arrays)
+
+  def append(self, row: int, ids: Sequence[int]) -> None:
+    """Appends an observation to a row."""
+    start = self.length[row]
+    self.tokens[row, start:start + len(ids)] = ids
+    self.length[row] += len(ids)
+
+
+def seed_of(seed: int, problem: int, sample: int) -> int:
+  """Returns the seed of a trajectory, by the run's, problem and sample."""
+  return zlib.crc32(f'{seed} {problem} {sample}'.encode()) >> 1
+
+
+def respond(
+    parts: build.Parts, call: rollout.SampleCall, sampling: Sampling,
+) -> tuple[rollout.Responses, Callable[[], Callable[[], rollout.Judged]]]:
+  """Samples responses, or trajectories where the task has an environment.
+
+  Args:
+    parts: task, processes and keys.
+    call: prompts and requests of R responses.
+    sampling: how to sample.
+
+  Returns:
+    The responses, and a function that starts to judge them and returns one that
+    waits for the verdicts, see `rollout.submit`.
+  """
+  task, processes = parts.task, parts.processes
+  if getattr(task, 'turns', None):
+    responses = play(task.turns, call, sampling, Run(
+        parts.key, parts.config.seed, parts.config.max_response,
+        task.tokenizer, processes))
+  else:
+    responses = rollout.respond(
+        sampling.sample, sampling.params, call, parts.step_key(
+            parts.replicate(np.uint32(sampling.noise))), sampling.draw,
+        tokenizer=task.tokenizer, processes=processes,
+        policy_step=sampling.policy_step)
+  return responses, lambda: rollout.submit(
+      task, responses, processes, sampling.step, parts.config.steps)
+
+
+def play(
+    turns: Turns, call: rollout.SampleCall, sampling: Sampling, run: Run,
+) -> rollout.Responses:
+  """Samples whole trajectories; see the top of this file.
+
+  Args:
+    turns: environment, and limits of trajectories.
+    call: prompts and requests of R trajectories.
+    sampling: how to sample.
+    run: what is the same in all waves.
+
+  Returns:
+    Responses, whose tokens and texts have the observations in their places. The
+    reward of a verdict is the sum over the turns. A trajectory whose
+    environment failed has the verdict 'error' or 'timeout', and is not valid.
+
+  Raises:
+    rewards.VerifierError: an environment answers earlier turns in another way
+      than before.
+  """
+  wave = _Wave(call, run.columns, sampling.noise)
+  shard = plan_lib.shard_of(
+      len(wave.length), sharding.data_shards(run.processes.mesh))
+  here = run.processes.here(shard)
+  said = {row: _Trajectory() for row in np.flatnonzero(here).tolist()}
+  use, waited, began = dict(steps=0, busy=0, slots=0), 0.0, time.monotonic()
+  with phases.phase(
+      'sampling', len(wave.length), 'trajectories') as phase:
+    while True:  # a wave without rows is a call too
+      rollouts, more = sampling.sample(
+          sampling.params, call.prompts, wave.ask(turns.limits), run.key,
+          sampling.draw, policy_step=sampling.policy_step,
+          shard=shard[wave.active])
+      use = {name: use[name] + more[name] for name in use}
+      at = time.monotonic()
+      wave.add(rollouts)
+      _answer(turns, wave, rollouts, said, call, run, shard)
+      waited += time.monotonic() - at
+      phase.count(len(wave.length) - len(wave.active))
+      if not len(wave.active):
+        break
+  rows = np.flatnonzero(here)
+  trajectories = [said[row] for row in rows.tolist()]
+  return rollout.Responses(
+      call, wave.rollouts(call, sampling.policy_step), rows,
+      [trajectory.text for trajectory in trajectories], shard, use,
+      sampling.policy_step, rollout.Played(
+          [trajectory.turns for trajectory in trajectories],
+          [trajectory.verdict(turns.rewards) for trajectory in trajectories],
+          wave.count, waited / max(time.monotonic() - began, 1e-9)))
+
+
+def _answer(
+    turns: Turns, wave: _Wave, rollouts: Rollouts,
+    said: dict[int, _Trajectory], call: rollout.SampleCall, run: Run,
+    shard: np.ndarray) -> None:
+  """Lets the environment answer the turns of a call; changes `wave` and `said`.
+
+  All processes learn what the homes of the rows say.
+  """
+  rows, problems, tokenizer = wave.active, call.problem(), run.tokenizer
+  ended = rollouts.length - ~rollouts.truncated
+  if getattr(tokenizer, 'stop_texts', ()):
+    ended = rollouts.length
+  waiting = {}
+  for i, row in enumerate(rows.tolist()):
+    if row in said:
+      text = tokenizer.decode(wave.tokens[row, wave.length[row]:ended[i]])
+      said[row].turns.append(dict(text=text, observation='', reward=0.0))
+      if run.processes.leads:
+        seed = seed_of(
+            run.seed, problems[row].id, int(call.requests.sample[row]))
+        waiting[row] = turns.submit(
+            problems[row], seed, said[row].said('text'),
+            said[row].said('observation')[:-1])
+  error, replies = None, {}
+  try:
+    replies = {row: wait() for row, wait in waiting.items()}
+  except (rewards.VerifierError, ChildProcessError) as failure:
+    error = type(failure).__name__, str(failure)
+  mine = [_fact(turns, wave, i, row, replies.get(row), rollouts, tokenizer)
+          for i, row in enumerate(rows.tolist()) if row in said]
+  facts, errors = run.processes.gather_rows(shard[rows], mine, error)
+  for failure in filter(None, errors):
+    kind, sentence = failure
+    raise {'VerifierError': rewards.VerifierError,
+           'ChildProcessError': ChildProcessError}[kind](sentence)
+  going = []
+  for row, (length, cut, ids, observation, reward, kind, detail) in zip(
+      rows.tolist(), facts):
+    wave.length[row], wave.truncated[row] = length, cut
+    wave.count[row] += 1
+    if row in said:
+      said[row].turns[-1].update(observation=observation, reward=reward)
+      said[row].kind, said[row].detail = kind, detail
+    if ids is not None:
+      wave.append(row, ids)
+      going.append(row)
+  wave.active = np.array(going, int)
+
+
+def _fact(
+    turns: Turns, wave: _Wave, i: int, row: int, reply: Reply | None,
+    rollouts: Rollouts, tokenizer: Tokenizer) -> tuple:
+  """Returns the facts about a turn that all processes need.
+
+  They are: tokens of the trajectory before the observation; whether it is cut;
+  tokens of the observation, None at the end; its text; reward, kind and detail.
+  """
+  length, cut = int(rollouts.length[i]), bool(rollouts.truncated[i])
+  if reply is None:  # another process of this home speaks for it
+    return length, cut, None, '', 0.0, '', ''
+  if reply.kind != 'turn':
+    return length, cut, None, '', 0.0, reply.kind, reply.detail
+  ids, observation = None, reply.observation or ''
+  if reply.observation is not None and not cut:
+    ids = turns.append(
+        tokenizer, reply.observation, int(wave.tokens[row, length - 1]))
+    # A turn needs room for a token.
+    if (wave.count[row] + 1 >= turns.limits.turns
+        or length + len(ids) >= wave.requests.budget[row]):
+      ids, cut = None, True
+  return length, cut, ids, observation, reply.reward, 'turn', ''

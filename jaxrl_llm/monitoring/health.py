@@ -1,0 +1,231 @@
+"""Warnings about a run that looks sick, and the trend of its rewards.
+
+Everything is computed from rows of metrics, so that a run, a run that goes on
+and a page about a finished one say the same. Limits are far from what the runs
+in benchmarks/results show: a warning is worth reading.
+"""
+
+import math
+import statistics
+from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence
+
+Row = Mapping[str, Any]
+
+_FEW = 20  # rows of a mean, of rewards and others
+_KEPT = 120  # latest rows that are kept
+_AGAIN = 50  # rows without a symptom, after which it is worth another warning
+
+
+class Symptom(NamedTuple):
+  """A warning, JSON-able.
+
+  Attributes:
+    kind: name of the symptom, one of SYMPTOMS.
+    step: of the row that showed it.
+    text: what is seen, and the fields to try.
+  """
+  kind: str
+  step: int
+  text: str
+
+
+class Health(NamedTuple):
+  """Rows that a run's health is judged by, and what was found.
+
+  Attributes:
+    first: the first rows with rewards.
+    recent: the latest rows, the newest last.
+    best: highest mean reward of as many rows in a row.
+    gone: kind of symptom to the number of rows since it was last there.
+    symptoms: found so far.
+  """
+  first: tuple[Row, ...] = ()
+  recent: tuple[Row, ...] = ()
+  best: float = -math.inf
+  gone: Mapping[str, int] = {}
+  symptoms: tuple[Symptom, ...] = ()
+
+
+def warnings(rows: Iterable[Row]) -> list[Symptom]:
+  """Returns the warnings about a run, in the order of their steps.
+
+  Args:
+    rows: of `metrics.jsonl`, each with its 'step'.
+  """
+  return [*after(Health(), rows).symptoms]
+
+
+def after(health: Health, rows: Iterable[Row]) -> Health:
+  """Returns the health of a run after some more rows."""
+  for row in rows:
+    health = _after(health, row)
+  return health
+
+
+def _after(health: Health, row: Row) -> Health:
+  """Returns the health after one more row, and the symptoms it shows."""
+  first, recent = health.first, (*health.recent, row)[-_KEPT:]
+  if len(first) < _FEW and _number(row, 'reward/mean') is not None:
+    first += row,
+  rewards, best = _last(recent, 'reward/mean'), health.best
+  if rewards:
+    best = max(best, statistics.fmean(rewards))
+  health = Health(first, recent, best, health.gone, health.symptoms)
+  gone, found = {}, []
+  for kind, seen in SYMPTOMS.items():
+    since = health.gone.get(kind, _AGAIN)
+    text = seen(health)
+    if text and since >= _AGAIN:
+      found.append(Symptom(kind, int(row['step']), text))
+    gone[kind] = 0 if text else since + 1
+  return health._replace(gone=gone, symptoms=(*health.symptoms, *found))
+
+
+def _number(row: Row, name: str) -> float | None:
+  """Returns a metric, or None if it is not there or not finite."""
+  value = row.get(name)
+  return value if value is not None and math.isfinite(value) else None
+
+
+def _last(
+    rows: Sequence[Row], name: str, count: int = _FEW) -> list[float]:
+  """Returns the last values of a metric, [] if there are fewer; 0 is all."""
+  values = [v for row in rows if (v := _number(row, name)) is not None]
+  return values[-count:] if len(values) >= count else []
+
+
+def _no_signal(health: Health) -> str:
+  shares = _last(health.recent, 'reward/no_signal')
+  rewards = _last(health.recent, 'reward/mean')
+  if not shares or min(shares) < 1 or not rewards:
+    return ''
+  return (
+      f'no group had a learning signal in {_FEW} steps: all responses to a '
+      f'problem got the same reward, {statistics.fmean(rewards):.2g} in the '
+      'mean. Look at samples.jsonl; take easier or harder problems, or raise '
+      'samples_per_prompt or sampling.temperature.')
+
+
+def _truncated(health: Health) -> str:
+  shares = _last(health.recent, 'response/truncated')
+  if not shares or statistics.fmean(shares) <= 0.5:
+    return ''
+  return (f'{statistics.fmean(shares):.0%} of the responses were cut off in '
+          f'the last {_FEW} steps: raise max_response, or see overlong.mode '
+          'and sampling.stop.')
+
+
+def _no_entropy(health: Health) -> str:
+  entropy = _last(health.recent, 'response/entropy')
+  rewards = _last(health.recent, 'reward/mean')
+  # A policy that solves its problems may be as sure as it likes.
+  if not entropy or statistics.fmean(entropy) >= 0.005 or (
+      rewards and statistics.fmean(rewards) > 0.9):
+    return ''
+  return (f'the entropy is near 0 ({statistics.fmean(entropy):.2g} nats per '
+          'token): responses hardly differ, and nothing new is found. Lower '
+          'optimizer.learning_rate, or raise loss.entropy_bonus, loss.kl_coef '
+          'or sampling.temperature.')
+
+
+def _ratios(health: Health) -> str:
+  clipped = [low + high for low, high in zip(
+      _last(health.recent, 'update/clip_low'),
+      _last(health.recent, 'update/clip_high'))]
+  if clipped and statistics.fmean(clipped) > 0.4:
+    return (f'{statistics.fmean(clipped):.0%} of the tokens are clipped: the '
+            'policy moves too far from the one that wrote the responses. Lower '
+            'optimizer.learning_rate, learner.updates, learner.epochs or '
+            'actor.lag.')
+  gap = _last(health.recent, 'update/behaviour_gap')
+  if gap and statistics.fmean(gap) > 1.0:
+    return ('the sampler gave the tokens other probabilities than the policy '
+            f'({statistics.fmean(gap):.2g} nats apart in the mean): use '
+            'off_policy=jackpot or loss.importance=tis, raise actor.distill if '
+            'another model samples, or take a finer type for sampling.weights '
+            'and sampling.kv.')
+  return ''
+
+
+def _gradient(health: Health) -> str:
+  skipped = _last(health.recent, 'update/skipped', 2)
+  if skipped and skipped[-1] > skipped[0]:
+    return (f'an update was left out, {skipped[-1]:.0f} so far: its loss or '
+            'gradient was not finite. Lower optimizer.learning_rate or '
+            'optimizer.max_grad_norm, or compute in model.dtype=float32.')
+  norms = _last(health.recent, 'update/grad_norm', 5 * _FEW)
+  if not norms:
+    return ''
+  before, now = (statistics.median(part)
+                 for part in (norms[:-_FEW], norms[-_FEW:]))
+  if now <= 10 * before:
+    return ''
+  return (f'the gradient is {now / before:.0f} times as long as before '
+          f'({now:.2g}, {before:.2g}): lower optimizer.learning_rate, or set '
+          'optimizer.max_grad_norm.')
+
+
+def _far_away(health: Health) -> str:
+  kl = _last(health.recent, 'update/kl_anchor')
+  if not kl or statistics.median(kl) <= 1.0:
+    return ''
+  return ('the policy is far from the one that RL started from '
+          f'({statistics.median(kl):.2g} nats per token): raise loss.kl_coef, '
+          'or lower optimizer.learning_rate.')
+
+
+def _fallen(health: Health) -> str:
+  rewards = _last(health.recent, 'reward/mean')
+  if not rewards or health.best <= 0 or (
+      statistics.fmean(rewards) >= health.best / 2):
+    return ''
+  # Where few responses are right, their number is a matter of luck, and the
+  # best of many means is lucky.
+  noise = statistics.stdev(_last(health.recent, 'reward/mean', 0)) / (
+      math.sqrt(_FEW))
+  if health.best - statistics.fmean(rewards) <= 8 * noise:
+    return ''
+  return (f'the mean reward fell from {health.best:.2g} to '
+          f'{statistics.fmean(rewards):.2g}: lower optimizer.learning_rate or '
+          'raise loss.kl_coef; the best checkpoint is kept.')
+
+
+# Kind of symptom to (health) -> text, or '' where it is not there.
+SYMPTOMS: dict[str, Callable[[Health], str]] = {
+    'no_signal': _no_signal, 'truncated': _truncated, 'entropy': _no_entropy,
+    'ratios': _ratios, 'gradient': _gradient, 'kl': _far_away,
+    'reward': _fallen}
+
+
+def trends(
+    health: Health, start: Mapping[str, float] | None) -> dict[str, str]:
+  """Returns remarks for the display: how rewards changed, and what is slow.
+
+  Args:
+    health: of a run under way.
+    start: held-out estimates before the first step, if there were any.
+
+  Returns:
+    Metric to remark: 'reward/mean', its means over the first and the last rows;
+    'eval/pass@1', its value at the start; 'seconds/step', the phase that takes
+    most of it. Those that are known.
+  """
+  remarks = {}
+  rewards = _last(health.recent, 'reward/mean')
+  if rewards and len(health.first) == _FEW:
+    begun = statistics.fmean(row['reward/mean'] for row in health.first)
+    remarks['reward/mean'] = (
+        f'mean {statistics.fmean(rewards):.3f}, from {begun:.3f}')
+  if start and math.isfinite(start.get('pass@1', math.nan)):
+    remarks['eval/pass@1'] = f'from {start["pass@1"]:.3f}'
+  recent = health.recent[-_FEW:]
+  # Medians, since the first step compiles.
+  seconds = {
+      name: statistics.median(_number(row, name) or 0.0 for row in recent)
+      for row in recent for name in row if name.startswith('seconds/')}
+  total = seconds.pop('seconds/step', 0.0)
+  if total and seconds:
+    slowest = max(seconds, key=seconds.get)
+    remarks['seconds/step'] = (
+        f'{slowest.removeprefix("seconds/")} {seconds[slowest] / total:.0%}')
+  return remarks

@@ -1,0 +1,147 @@
+"""Tests of environments in worker processes, and of the task made of one."""
+
+import json
+
+import pytest
+
+from jaxrl_llm import rewards, tasks
+from jaxrl_llm.environments import guess, gymnasium, Limits, worker
+from jaxrl_llm.environments.turns import Turns
+from jaxrl_llm.tokenizer import CharTokenizer
+
+COUNTER = '''
+import os, time
+
+def problems(split, seed):
+  return [{'n': i + 10 * (split == 'heldout')} for i in range(4)]
+
+def reset(problem, seed):
+  return [problem['n'], seed], f'{problem["n"]}:'
+
+def step(state, text):
+  if text == 'hang':
+    time.sleep(60)
+  if text == 'die':
+    os._exit(1)
+  if text == 'raise':
+    raise KeyError('no')
+  if text == 'wrong':
+    return 1
+  if text == 'random':
+    return state, str(os.urandom(4)), 0.0
+  n, seed = state
+  n += int(text)
+  return [n, seed], None if n >= 100 else f'{n}.{seed}', n / 100
+'''
+
+
+@pytest.fixture(scope='module')
+def file(tmp_path_factory):
+  path = tmp_path_factory.mktemp('env') / 'counter.py'
+  path.write_text(COUNTER)
+  return str(path)
+
+
+PROBLEM = tasks.Problem(7, '', '', info={'n': 1}, text='1:')
+
+
+def item(file, texts, observations, seed=3):
+  return dict(
+      name=file, key='k', problem={'n': 1}, prompt='1:', seed=seed, texts=texts,
+      observations=observations)
+
+
+def test_a_state_that_is_kept_is_the_replayed_one(file):
+  texts = ['2', '30', '4', '70']
+  said = ['3.3', '33.3', '37.3']
+  for n in range(1, 5):  # the state of the turn before is there
+    kept = worker.step(item(file, texts[:n], said[:n - 1]))
+    worker._kept.clear()
+    assert worker.step(item(file, texts[:n], said[:n - 1])) == kept
+    assert kept['observation'] == [*said, None][n - 1]
+  assert kept['reward'] == 1.07
+  # Another trajectory of the same problem has a state of its own.
+  assert worker.step(item(file, ['2'], [], seed=4))['observation'] == '3.4'
+
+
+def test_a_replay_that_differs_is_told(file):
+  worker._kept.clear()
+  found = worker.step(item(file, ['2', '1'], ['9.3']))
+  assert found['kind'] == 'differs' and 'turn 1 of problem k' in found['detail']
+  found = worker.step({**item(file, ['2'], []), 'prompt': '2:'})
+  assert found['kind'] == 'differs' and "'1:'" in found['detail']
+  turns = Turns(file, Limits(4, None, 9), markup=False, timeout=5, workers=1)
+  try:
+    first = turns.submit(PROBLEM, 3, ['random'], [])()
+    with pytest.raises(rewards.VerifierError, match='must depend on problem'):
+      turns.submit(PROBLEM, 5, ['random', '1'], [first.observation])()
+  finally:
+    turns.close()
+
+
+def test_an_environment_that_hangs_or_dies_fails_alone(file):
+  turns = Turns(file, Limits(4, None, 9), markup=False, timeout=.5, workers=2)
+  try:
+    waits = [turns.submit(PROBLEM, 3, [text], []) for text in (
+        'hang', 'die', 'raise', 'wrong', '5')]
+    replies = [wait() for wait in waits]
+  finally:
+    turns.close()
+  assert [reply.kind for reply in replies] == [
+      'timeout', 'error', 'error', 'error', 'turn']
+  assert replies[-1][:2] == ('6.3', .06)
+  assert 'counter.py, line' in replies[2].detail
+  assert 'return the state, the observation' in replies[3].detail
+
+
+def test_a_file_with_reset_and_step_is_a_task(file, tmp_path):
+  task = tasks.get(file, CharTokenizer('0123456789:.'), markup='none')
+  assert [p.prompt for p in task.train] == ['0:', '1:', '2:', '3:']
+  assert [p.info for p in task.heldout] == [{'n': 10 + i} for i in range(4)]
+  rows = tmp_path / 'rows.jsonl'
+  rows.write_text(''.join(json.dumps({'n': i}) + '\n' for i in range(6)))
+  task = tasks.get(
+      file, CharTokenizer('0123456789:.'), markup='none', path=(str(rows),),
+      heldout_count=2)
+  assert len(task.train) == 4 and len(task.heldout) == 2
+  known = sorted(p.info['n'] for p in (*task.train, *task.heldout))
+  assert known == [*range(6)]
+
+
+def test_a_binary_search_finds_every_letter():
+  task = tasks.get('guess', train=3, heldout=2)
+  found, seeds = set(), range(200)
+  for seed in seeds:
+    state, prompt = guess.reset(task.train[0].info, seed)
+    assert prompt == task.train[0].prompt == f'{state.letters}:'
+    low, high, said, reward = 0, 6, '', 0.0
+    while said is not None:
+      middle = (low + high) // 2
+      state, said, reward = guess.step(state, state.letters[middle])
+      low, high = (low, middle - 1) if said == '<' else (middle + 1, high)
+    assert reward == 1
+    found.add(state.hidden)
+  assert found == {*range(7)}
+  # A letter beside the list, none and two are answered, and cost a guess.
+  for text in ('!', '', 'ab'):
+    state, said, _ = guess.step(guess.reset(task.train[0].info, 0)[0], text)
+    assert said == '?' and state.left == 2
+
+
+def test_an_environment_of_gymnasiums_api():
+  class Env:
+    def reset(self, *, seed):
+      self.left = seed % 3 + 1
+      return 'go', {}
+
+    def step(self, text):
+      self.left -= 1
+      return self.left, len(text), self.left == 0, text == 'stop', {}
+
+  reset, step = gymnasium.functions(lambda problem: Env())
+  state, prompt = reset({}, 4)
+  assert prompt == 'go'
+  state, said, reward = step(state, 'abc')
+  assert (said, reward) == ('1', 3.0)
+  assert step(state, '')[1] is None
+  assert step(reset({}, 5)[0], 'stop')[1:] == (None, 4.0)

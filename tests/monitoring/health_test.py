@@ -1,0 +1,130 @@
+"""Tests of the warnings about a run, with rows made up."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+
+from jaxrl_llm.config.table import table
+from jaxrl_llm.monitoring import health
+
+
+def healthy(steps=200, seed=0):
+  """Returns rows of a run that learns: reward .2 to .6, with some noise."""
+  noise = np.random.default_rng(seed)
+  return [{
+      'step': step,
+      'reward/mean': .2 + .4 * step / steps + float(noise.normal(0, .03)),
+      'reward/no_signal': float(noise.uniform(.3, .9)),
+      'response/truncated': float(noise.uniform(0, .4)),
+      'response/entropy': 1.5 - 1.4 * step / steps,
+      'update/clip_low': float(noise.uniform(0, .2)),
+      'update/clip_high': float(noise.uniform(0, .1)),
+      'update/behaviour_gap': float(noise.uniform(0, .6)),
+      'update/grad_norm': float(noise.lognormal(0, .7)), 'update/skipped': 0.0,
+      'update/kl_anchor': .5 * step / steps,
+      'seconds/step': 2.0, 'seconds/sample': 1.5, 'seconds/update': .5,
+  } for step in range(1, steps + 1)]
+
+
+def planted(first, last, **values):
+  """Returns rows of a run that has other values from step first to last."""
+  rows = healthy()
+  for row in rows[first - 1:last]:
+    row.update({name.replace('__', '/'): value
+                for name, value in values.items()})
+  return rows
+
+
+SICK = {
+    'no_signal': dict(reward__no_signal=1.0),
+    'truncated': dict(response__truncated=.7),
+    'entropy': dict(response__entropy=.001),
+    'ratios': dict(update__clip_low=.3, update__clip_high=.3),
+    'gradient': dict(update__grad_norm=40.0),
+    'kl': dict(update__kl_anchor=3.0),
+    'reward': dict(reward__mean=.1),
+}
+
+
+def test_a_healthy_run_has_no_warnings():
+  for seed in range(5):
+    assert health.warnings(healthy(seed=seed)) == []
+
+
+@pytest.mark.parametrize('kind', health.SYMPTOMS)
+def test_a_sick_run_is_warned_of_once(kind):
+  symptom, = health.warnings(planted(150, 200, **SICK[kind]))
+  assert symptom.kind == kind and 150 < symptom.step <= 175
+  # Too few rows are no reason for alarm.
+  assert health.warnings(planted(150, 155, **SICK[kind])) == []
+  # It names fields to try.
+  named = re.findall(r'\b[a-z]+(?:[._][a-z_]+)+\b', symptom.text)
+  fields = [name for name in named if name != 'samples.jsonl']
+  assert fields and {*fields} <= {*table()}
+
+
+@pytest.mark.parametrize('values, kind, word', [
+    (dict(update__behaviour_gap=1.5), 'ratios', 'off_policy'),
+    (dict(update__skipped=1.0), 'gradient', 'not finite'),
+    (dict(reward__mean=1.0, reward__no_signal=1.0, response__entropy=.001),
+     'no_signal', '1 in the mean'),  # a solved task needs no entropy
+])
+def test_other_signs(values, kind, word):
+  symptom, = health.warnings(planted(150, 200, **values))
+  assert symptom.kind == kind and word in symptom.text
+
+
+def test_rare_successes_are_no_fall():
+  """One right response in 1,000, at random steps, says nothing of a trend."""
+  for seed in range(20):
+    luck = np.random.default_rng(seed).binomial(512, .001, 300) / 512
+    rows = [{'step': i, 'reward/mean': float(x)} for i, x in enumerate(luck)]
+    assert health.warnings(rows) == []
+
+
+def test_a_warning_comes_again_only_after_long():
+  def steps_of(*parts):
+    rows = healthy(400)
+    for first, last in parts:
+      for row in rows[first - 1:last]:
+        row['response/truncated'] = .9
+    return [one.step for one in health.warnings(rows)]
+
+  once, = steps_of((100, 140))
+  assert steps_of((100, 140), (160, 200)) == [once]
+  first, again = steps_of((100, 140), (300, 340))
+  assert first == once and 300 < again < 330
+
+
+def test_a_run_that_goes_on_says_the_same():
+  rows = planted(50, 90, **SICK['truncated'], **SICK['no_signal'])
+  whole = health.after(health.Health(), rows)
+  assert len(whole.symptoms) == 2
+  for cut in (10, 75, 100, 190):
+    half = health.after(health.Health(), rows[:cut])
+    assert health.after(half, rows[cut:]) == whole
+
+
+def test_what_is_not_known_is_no_sign():
+  unknown = [{'step': i, 'eval/pass@1': .5} for i in range(200)]
+  for value in (None, math.nan, math.inf):
+    unknown += [{**dict.fromkeys(healthy(1)[0], value), 'step': 200 + i}
+                for i in range(60)]
+  assert health.warnings(unknown) == []
+
+
+def test_trends():
+  rows = healthy()
+  remarks = health.trends(
+      health.after(health.Health(), rows), {'pass@1': .25})
+  begun, now = (np.mean([row['reward/mean'] for row in part])
+                for part in (rows[:20], rows[-20:]))
+  assert remarks == {
+      'reward/mean': f'mean {now:.3f}, from {begun:.3f}',
+      'eval/pass@1': 'from 0.250', 'seconds/step': 'sample 75%'}
+  rows[0] |= {'seconds/step': 90.0, 'seconds/update': 88.0}  # it compiled
+  early = health.after(health.Health(), rows[:19])
+  assert health.trends(early, None) == {'seconds/step': 'sample 75%'}
+  assert health.trends(health.Health(), None) == {}
