@@ -21,13 +21,6 @@ from jaxrl_llm.sampling.config import SamplerConfig
 Array = jax.Array
 
 
-def _each(function, *caches: decode.Caches) -> decode.Caches:
-  """Applies a function to the cache, or to that of each layer."""
-  if isinstance(caches[0], list):
-    return [function(*layer) for layer in zip(*caches)]
-  return function(*caches)
-
-
 def empty(
     prompts: decode.Caches, row: Array, ring: int, sampler: SamplerConfig,
 ) -> decode.Caches:
@@ -45,8 +38,10 @@ def empty(
   longest = jax.tree.leaves(prompts)[0].shape[-1]
   columns = kv_cache.round_up(longest + max(ring, kv_cache.round_up(
       sampler.max_response, sampler.continue_chunk)), sampler.chunk)
-  return _each(
-      lambda cache: kv_cache.slot_of(cache, row, columns), prompts)
+  slot_of = lambda cache: kv_cache.slot_of(cache, row, columns)
+  if isinstance(prompts, list):
+    return [slot_of(cache) for cache in prompts]
+  return slot_of(prompts)
 
 
 def compute(
@@ -121,6 +116,12 @@ def put(
   Returns:
     The new caches.
   """
-  return _each(
-      lambda cache, new: kv_cache.put_ring(
-          cache, slot, new, prefix_length, start, prefix=prefix), caches, row)
+  def layer(i, caches, row):
+    return kv_cache.put_ring(
+        caches, i, slot, row, prefix_length, start, prefix=prefix)
+
+  if isinstance(caches, list):
+    return [layer(None, *pair) for pair in zip(caches, row)]
+  # One after the other: rolling all of them takes the memory of several rows.
+  return jax.lax.fori_loop(
+      0, len(caches.k), lambda i, caches: layer(i, caches, row), caches)

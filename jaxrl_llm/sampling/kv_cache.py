@@ -17,6 +17,7 @@ from typing import Callable, NamedTuple
 
 from flax import struct
 import jax
+from jax.experimental import layout
 import jax.numpy as jnp
 
 from jaxrl_llm.models import attention
@@ -275,6 +276,13 @@ def _put(cache, layer, k, v, column):
       for x, *place in zip(cache, new, _COLUMN_AXES)))
 
 
+def _in_order(x: Array) -> Array:
+  """Returns x, whose axes stay in their order in memory."""
+  # A TPU's compiler prefers another order for keys that a chunk computes. It
+  # would convert all slots' keys to it, and back, whenever a slot is refilled.
+  return layout.with_layout_constraint(x, layout.Layout(tuple(range(x.ndim))))
+
+
 def slot_of(cache: Cache, slot: Array, columns: int) -> Cache:
   """Copies one slot, with zeros behind its columns.
 
@@ -284,7 +292,7 @@ def slot_of(cache: Cache, slot: Array, columns: int) -> Cache:
     columns: of the result, no fewer than those of `cache`.
   """
   def part(x, axis, slots):
-    x = jax.lax.dynamic_index_in_dim(x, slot, x.ndim + slots)
+    x = _in_order(jax.lax.dynamic_index_in_dim(x, slot, x.ndim + slots))
     pad = [(0, 0)] * x.ndim
     pad[axis] = 0, columns - x.shape[axis]
     return jnp.pad(x, pad)
@@ -295,12 +303,13 @@ def slot_of(cache: Cache, slot: Array, columns: int) -> Cache:
 
 
 def put_ring(
-    cache: Cache, slot: Array, source: Cache, first: Array, start: Array, *,
-    prefix: int) -> Cache:
-  """Writes a slot's ring.
+    cache: Cache, layer: Array | None, slot: Array, source: Cache,
+    first: Array, start: Array, *, prefix: int) -> Cache:
+  """Writes one layer of a slot's ring.
 
   Args:
-    cache: of one layer, or of all layers on a leading axis.
+    cache: keys and values of the slots.
+    layer: index into the caches' leading axis; None if they have no such axis.
     slot: int32 scalar.
     source: of one slot; the response in order.
     first: int32 scalar, column of `source` with the response's position 0.
@@ -310,17 +319,19 @@ def put_ring(
   Returns:
     The new cache.
   """
+  ring = cache.v.shape[-2] - prefix
+
   def put(x, new, axis, slots):
-    ring = x.shape[axis] - prefix
-    new = jnp.roll(jax.lax.dynamic_slice_in_dim(
-        new, first, ring, x.ndim + axis), start % ring, axis)
-    at = [0] * x.ndim
-    at[axis], at[slots] = prefix, slot
-    return jax.lax.dynamic_update_slice(x, new, at)
+    new = _in_order(jnp.roll(new, start % ring, axis))
+    at = _start(x, layer, axis, prefix)
+    at[slots] = slot
+    return jax.lax.dynamic_update_slice(
+        x, new if layer is None else new[None], at)
 
   return Cache(*(
       x if x is None else put(x, new, *axes)
-      for x, new, *axes in zip(cache, source, _COLUMN_AXES, _SLOT_AXES)))
+      for x, new, *axes in zip(
+          cache, read(source, layer, first, ring), _COLUMN_AXES, _SLOT_AXES)))
 
 
 def attend(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import types
 
 import jax
 from jax.sharding import NamedSharding
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import sharding
+from jaxrl_llm.host import arguments, programs, rollout
 from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling import plan as plan_lib
 from jaxrl_llm.sampling import queue as queue_lib
@@ -17,6 +19,7 @@ from jaxrl_llm.sampling import stops
 from jaxrl_llm.sampling.generate import SamplerConfig
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.sampling.queue import Queue
+from jaxrl_llm.sharding import processes
 from jaxrl_llm.types import Requests
 from tests.helpers import devices
 from tests.reference import sampler as reference
@@ -245,6 +248,37 @@ def test_errors_name_the_field():
           plain._prompts(), _new(requests, np.where(
               np.arange(plain._R) == 3, done, 0)), shards=1,
           requests_per_shard=plain._R, prompts_per_shard=6)
+
+
+class _Called(Exception):
+  """Ends a call of the sampler, whose arguments are known."""
+
+
+@pytest.mark.parametrize('texts', [(), _OPTIONS['texts']])
+def test_the_host_gives_the_arguments_that_are_compiled_ahead(texts):
+  seen = []
+
+  def generate(weights, *rest):
+    seen.append(jax.tree.map(lambda x: (x.shape, x.dtype), rest))
+    raise _Called
+
+  made = programs.Sampler(generate, SamplerConfig(
+      slots=2, max_response=plain._T, continues=True,
+      stop_texts=_texts(texts) if texts else None), 6, plain._R, plain._R, 6)
+  mesh = sharding.make_mesh(1, 1, 1, jax.devices()[:1])
+  requests = _new(plain._requests())
+  if not texts:
+    requests = requests.replace(match=None)
+  for limit in (None, 3):
+    with pytest.raises(_Called):
+      rollout.host_sampler(made, mesh)(
+          {}, plain._prompts(), requests, _BASE, processes.replicate(
+              SamplingParams(), mesh), policy_step=0, max_steps=limit)
+  want = arguments._generate(types.SimpleNamespace(
+      config=types.SimpleNamespace(max_prompt=6, max_response=plain._T),
+      mesh=mesh, writer=types.SimpleNamespace(sampler=made)))
+  want = jax.tree.map(lambda x: (x.shape, x.dtype), want)
+  assert seen == [want, want]
 
 
 _LONG = 40

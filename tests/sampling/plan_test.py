@@ -25,6 +25,7 @@ def test_every_request_is_served_once_with_its_own_prompt():
     shards, samples = rng.integers(1, 9), rng.integers(1, 6)
     prompts, requests = _make(rng, rng.integers(0, 7), samples, 8)
     n = len(requests.prompt)
+    requests = requests.replace(tokens=rng.integers(0, 9, (n, 7)))
     plan = plan_lib.plan(
         prompts, requests, shards=shards, requests_per_shard=-(-n // shards),
         prompts_per_shard=8)
@@ -44,6 +45,8 @@ def test_every_request_is_served_once_with_its_own_prompt():
         assert plan.prompts.problem_id[local] == prompts.problem_id[original]
         assert plan.requests.sample[at] == requests.sample[row]
         assert plan.requests.budget[at] == requests.budget[row]
+        np.testing.assert_array_equal(
+            plan.requests.tokens[at], requests.tokens[row])
         row += 1
     every = np.arange(shards * capacity)
     back = plan_lib.undo(plan.requests, plan, every)
