@@ -21,6 +21,7 @@ import numpy as np
 
 from jaxrl_llm import checkpoint
 from jaxrl_llm import config as config_lib
+from jaxrl_llm.config import names as names_lib
 from jaxrl_llm.evaluation import responses as responses_lib
 from jaxrl_llm.host import (
   buffer,
@@ -507,8 +508,9 @@ def _changed(
       if (name in _CHOOSING) != first:
         continue
       if name not in names:
-        raise ValueError(
-            f'{who} has no option {name!r}.{modules.closest(name, [*names])}')
+        said = f' {names_lib.unknown(name, names.values())}' if (
+            names_lib.meanings(name)) else modules.closest(name, [*names])
+        raise ValueError(f'{who} has no option {name!r}.{said}')
       changes[names[name]] = (
           modules.give(value) if callable(value) else value)
     config = config_lib.complete(config, changes, '')

@@ -221,6 +221,8 @@ def test_a_saved_state_is_loaded_to_the_bit(learner, tmp_path):
      'you mean .temperature.'),
     (lambda: sampler(top_p=2), 'sampling.top_p=2'),
     (lambda: jaxrl_llm.Learner(sampler(), lr=1), 'Learner has no option .lr.'),
+    (lambda: jaxrl_llm.Learner(sampler(), beta=.1), 'no option .beta.. beta is '
+     'not a field .* of TRL: .*loss.kl_coef'),
     (lambda: jaxrl_llm.Learner(sampler(), updates=3), 'does not divide the 128 '
      'responses'),
     (lambda: jaxrl_llm.Learner(sampler(), objective='klip'), 'klip'),
