@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 import types
 
 import jax
@@ -12,6 +13,8 @@ import pytest
 
 from jaxrl_llm import sharding
 from jaxrl_llm.host import arguments, programs, rollout
+from jaxrl_llm.models import transformer
+from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling import plan as plan_lib
 from jaxrl_llm.sampling import queue as queue_lib
@@ -21,6 +24,7 @@ from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.sampling.queue import Queue
 from jaxrl_llm.sharding import processes
 from jaxrl_llm.types import Requests
+from launch.aot import chips
 from tests.helpers import devices
 from tests.reference import sampler as reference
 from tests.sampling import generate_test as plain
@@ -250,6 +254,15 @@ def test_errors_name_the_field():
           requests_per_shard=plain._R, prompts_per_shard=6)
 
 
+def _abstract(mesh, sampler, *, prompt, requests, prompts):
+  """Returns shapes of the arguments of a sampler after the weights."""
+  made = programs.Sampler(None, sampler, prompts, requests, requests, prompts)
+  return arguments._generate(types.SimpleNamespace(
+      config=types.SimpleNamespace(
+          max_prompt=prompt, max_response=sampler.max_response),
+      mesh=mesh, writer=types.SimpleNamespace(sampler=made)))
+
+
 class _Called(Exception):
   """Ends a call of the sampler, whose arguments are known."""
 
@@ -274,11 +287,35 @@ def test_the_host_gives_the_arguments_that_are_compiled_ahead(texts):
       rollout.host_sampler(made, mesh)(
           {}, plain._prompts(), requests, _BASE, processes.replicate(
               SamplingParams(), mesh), policy_step=0, max_steps=limit)
-  want = arguments._generate(types.SimpleNamespace(
-      config=types.SimpleNamespace(max_prompt=6, max_response=plain._T),
-      mesh=mesh, writer=types.SimpleNamespace(sampler=made)))
+  want = _abstract(
+      mesh, made.sampler, prompt=6, requests=plain._R, prompts=6)
   want = jax.tree.map(lambda x: (x.shape, x.dtype), want)
   assert seen == [want, want]
+
+
+@pytest.mark.slow
+@devices.needs_libtpu
+def test_a_tpu_copies_no_cache():
+  """Its compiler may choose another layout where a slot is refilled."""
+  cfg = ModelConfig(
+      vocab_size=256, width=256, layers=3, heads=8, kv_heads=8, head_dim=128,
+      mlp_width=256, dtype='bfloat16')
+  sampler = SamplerConfig(
+      slots=16, max_response=1024, chunk=256, share_prompts=True,
+      continues=True, continue_chunk=256)
+  mesh = sharding.make_mesh(4, 1, 1, chips.topology('v5e:2x2').devices)
+  weights = sharding.abstract_params(
+      jax.eval_shape(lambda: transformer.init(_BASE, cfg)),
+      sharding.SAMPLE_RULES, mesh, 'bfloat16')
+  text = jax.jit(functools.partial(
+      generate_lib.sharded_generate, mesh, cfg=cfg, sampler=sampler)).lower(
+          weights, *_abstract(mesh, sampler, prompt=512, requests=16, prompts=5)
+      ).compile().as_text()
+  for shape in ('bf16[3,16,8,128,1024]', 'bf16[3,16,8,1024,128]',
+                'bf16[3,5,8,128,512]'):
+    assert text.count(f' {shape}{{4,3,2,1,0'), shape
+    assert not text.count(f' {shape}{{3,4'), shape
+  assert not re.search(r'= bf16\[3,16,8,\d+,\d+\]\S* copy\(', text)
 
 
 _LONG = 40
