@@ -97,7 +97,8 @@ def _uses(
 
 
 def near(name: str, known: Sequence[str]) -> str:
-  """Returns the field that a misspelt name means, or ''.
+  """Returns the field that a misspelt name means, those with the same last
+  part, or ''.
 
   Args:
     name: dotted, or the last part of a name. In a section that there is, only
@@ -119,7 +120,9 @@ def near(name: str, known: Sequence[str]) -> str:
     return max(short, same_letters, ratio(leaf, last)), ratio(name, other)
 
   nearest = max(within or known, key=likeness)
+  same = [other for other in known if other.rpartition('.')[2] == leaf]
+  if not section and len(same) > 1:
+    return ' or '.join(same)
   if likeness(nearest)[0] >= _NEAR:
     return nearest
-  same = [other for other in known if other.rpartition('.')[2] == leaf]
   return same[0] if len(same) == 1 else ''
