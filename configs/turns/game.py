@@ -5,9 +5,14 @@
 The prompt is a list of seven letters, such as qfbmzkd:. The model names a
 letter, the environment answers < or > if the hidden letter stands earlier or
 later in the list, three times at most; the letter is another in each game. A
-binary search always finds it. The model is warm-started on games that are
-played at random, and learns by GRPO from the reward at the end: 1 if it has
-found the letter.
+binary search always finds it. The model is warm-started on games of which two
+in five are binary searches and the others are played at random, and learns by
+GRPO from the reward at the end: 1 if it has found the letter.
+
+On two cores that other jobs shared this takes about six minutes after the warm
+start. Held-out pass@1 goes from .43, .43 and .42 to 1.000, 1.000 and .999 with
+the seeds 0, 1 and 2, and is above .99 after 150 steps. The settings were chosen
+on seed 100.
 """
 
 from jaxrl_llm import config
