@@ -50,7 +50,9 @@ def measure(
     config: str, name: str, folder: pathlib.Path, fields: dict[str, Any],
 ) -> dict[str, Any]:
   """Trains and evaluates an arm; see `runs.Claim`."""
-  fields = {**fields, 'eval.every': 0, 'eval.samples': 1, 'eval.k': 1}
+  # A run takes half an hour or more: after an interrupt it goes on.
+  fields = {**fields, 'eval.every': 0, 'eval.samples': 1, 'eval.k': 1,
+            'checkpoint.every': 20}
   trains = not name.startswith('start')
   rows = runs.train_arm(config, name, folder, fields)[1:] if trains else []
   _, responses = runs.evaluated(
