@@ -45,8 +45,8 @@ from jaxrl_llm.types import RolloutTokens, Table
 
 Prompt = str | Sequence[Mapping[str, Any]]
 
-# Fields of the config by what sets them, and what stands before their last name
-# in a keyword. Those of `sample` are of the text and the log-probs in a batch.
+# Fields and sections of the config that a class sets, and what stands before
+# their last name in its keywords. Two of `loss` say what a sampler records.
 _OF_SAMPLER = {
     'seed': '', 'prompts_per_step': '', 'samples_per_prompt': '',
     'max_prompt': '', 'max_response': '', 'sampling.': '', 'mesh.': '',
