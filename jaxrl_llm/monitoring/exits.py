@@ -94,14 +94,15 @@ def stoppable(grace: float) -> Iterator[threading.Event]:
   seen = []
 
   def handle(number, _):
-    if not seen:
+    # Another signal may come while the timer starts.
+    seen.append(number)
+    if len(seen) == 1:
       late.start()
       # Not by the stream, whose lock the main thread may hold.
       os.write(2, b'\nStopping: the state is saved after this phase.\n')
       asked.set()
     elif number == signal.SIGINT:
       raise KeyboardInterrupt
-    seen.append(number)
 
   before = {
       number: signal.signal(number, handle)
