@@ -30,9 +30,17 @@ def rejection(config: ConfigDict) -> Optional[rejection_lib.Rejection]:
 
 
 def recorded_experts(config: ConfigDict) -> Optional[experts.Record]:
-  """Returns the form of the experts that the sampler records, or None."""
+  """Returns the form of the experts that the sampler records, or None.
+
+  Raises:
+    ValueError: an environment answers the responses.
+  """
   if not config.loss.replay_experts:
     return None
+  if has_turns(config):
+    raise ValueError(
+        'loss.replay_experts=true does not work with an environment or tools: '
+        'set it to false.')
   return experts.Record.of(config_lib.model_config(config))
 
 
