@@ -7,6 +7,7 @@ log-softmax also in token_stats_test and generate_test.
 """
 
 import functools
+import importlib.util
 import inspect
 import pathlib
 import re
@@ -21,12 +22,13 @@ import numpy as np
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import evaluate, export, train
+from jaxrl_llm.evaluation import page
 from jaxrl_llm.host import build, choices, warm_start
 from jaxrl_llm.launch import compile_check, slurm, tpu_pod
 from jaxrl_llm.launch import run as launch_run
 from jaxrl_llm.learner import optimizer
 from jaxrl_llm.models import transformer
-from jaxrl_llm.monitoring import timing
+from jaxrl_llm.monitoring import figures, timing
 from jaxrl_llm.rewards.sandbox import serve
 from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling.logits import SamplingParams
@@ -185,6 +187,12 @@ def test_every_command_in_the_readme_is_understood(
     monkeypatch, capsys, tmp_path):
   """lmpo's README has commands that crash."""
   model = tiny_hf.make(tmp_path / 'model', tiny_hf.word_problems(3))
+  programs = {program.__name__: inspect.getsource(program)
+              for program in (serve, page, figures)}
+  own = tmp_path / 'own.py'
+  own.write_text('def reset(problem, seed): pass\ndef step(state, text): pass\n'
+                 'def exact(prompts, completions): pass\n'
+                 'def search(query): pass\n')
   monkeypatch.chdir(devices.ROOT)
   found = list(commands())
   assert len(found) > 8
@@ -193,13 +201,21 @@ def test_every_command_in_the_readme_is_understood(
     argv = shlex.split(command.split(' > ')[0], comments=True)
     argv = [re.sub(r'=(\.\.\.|runs/\w+/config\.json)$',
                    '=configs/countdown.py', arg) for arg in argv]
-    if re.search(r'configs/(\w+/\w+_(math|mbpp|arc)|real/\w+)\.py', command):
+    if argv[1:2] == ['-m'] and argv[2].startswith('jaxrl_llm.launch.'):
+      argv[1:3] = [f'launch/{argv[2].rpartition(".")[2]}.py']
+    # Files of the reader.
+    argv = [re.sub(r'(?<=[=,])\w+\.py', str(own), arg)
+            if arg.startswith('--config.task.') else arg for arg in argv]
+    if re.search(r'(configs/|--config=)(\w+/\w+_(math|mbpp|arc)|real/\w+)\b',
+                 command):
       argv.append(f'--config.model.hf={model}')
       if 'jackpot/qwen25' in command or '1p7b_4b' in command:
         argv.append(f'--config.actor.model.hf={model}')
     try:
       if argv[0] == 'make':
         assert re.search(rf'^{argv[1]}:', makefile, re.MULTILINE), command
+      elif len(argv) == 3 and argv[1] == '-m':  # the name of a program
+        assert importlib.util.find_spec(argv[2]), command
       elif argv[1] == 'launch/run.py':
         launch_run.main([*argv[2:], '--dry_run'])
       elif argv[1] == 'launch/tpu_pod.py':
@@ -212,10 +228,11 @@ def test_every_command_in_the_readme_is_understood(
         evaluate.parse(argv[3:])
       elif argv[2] == 'jaxrl_llm.export':
         export.parse(argv[3:])
-      elif argv[2] == 'jaxrl_llm.rewards.sandbox.serve':
+      elif argv[2] in programs:
         for option in argv[3:]:
           name = option.partition('=')[0]
-          assert f"add_argument('{name}'" in inspect.getsource(serve), command
+          assert not name.startswith('--') or f"'{name}'" in (
+              programs[argv[2]]), command
       else:
         assert argv[2] == 'jaxrl_llm.train', command
         config_lib.parse(distributed.parse(argv[3:])[1])

@@ -195,7 +195,7 @@ def test_mathematics_needs_a_model_with_a_tokeniser(tmp_path):
 def test_help_shows_the_models_own_values(origin, monkeypatch, capsys):
   monkeypatch.setattr(sys, 'argv', [
       'train', f'--config={tiny.FILE}', f'--config.model.hf={origin}',
-      '--help'])
+      '--help=model'])
   with pytest.raises(SystemExit) as end:
     train.main()
   assert end.value.code == 0
