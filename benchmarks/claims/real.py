@@ -85,7 +85,8 @@ and about the same number of samples. pass@k is unbiased, from {SAMPLES} \
 samples of each of {len(results[0]["right"])} held-out problems in other \
 wordings. Differences have two intervals, over seeds and over problems \
 (bootstrap of {tables.DRAWS:,} draws of the means over seeds), and are \
-distinguishable if both leave out 0.'''
+distinguishable if both leave out 0. Runs shared the machine with other work: \
+their minutes say nothing.'''
 
 
 def summary(results: Sequence[tables.Result]) -> str:
