@@ -150,7 +150,7 @@ class Sampler:
       self, model: str, tokenizer: Tokenizer | None = None, *,
       prompts_per_step: int = 32, samples_per_prompt: int = 8,
       max_prompt: int = 64, max_response: int = 64, temperature: float = 1.0,
-      seed: int = 0, **fields: Any):
+      **fields: Any):
     """Opens a model. Its weights are read by the first call that needs them.
 
     Args:
@@ -163,12 +163,12 @@ class Sampler:
       max_prompt: most tokens of a prompt.
       max_response: most tokens of a response, its stop token included.
       temperature: of the responses to train on, and of the learner's policy.
-      seed: of random weights and of the responses.
-      **fields: other fields of a run's config by their last name: those of the
-        sections `sampling` (`slots`, `top_p`, `stop`, `weights='int8'`, ...),
-        `mesh` (`fsdp`, `tensor`, `cpu_devices`, ...) and `model` (`dtype`,
-        `width`, ...), of LoRA as `lora_rank`, `lora_alpha` and `lora_targets`;
-        `behaviour`, `replay_experts` and `compilation_cache`.
+      **fields: other fields of a run's config by their last name: `seed`, of
+        random weights and of the responses; those of the sections `sampling`
+        (`slots`, `top_p`, `stop`, `weights='int8'`, ...), `mesh` (`fsdp`,
+        `tensor`, `cpu_devices`, ...) and `model` (`dtype`, `width`, ...), of
+        LoRA as `lora_rank`, `lora_alpha` and `lora_targets`; `behaviour`,
+        `replay_experts` and `compilation_cache`.
 
     Raises:
       ValueError: the model or an option is not valid.
@@ -191,7 +191,7 @@ class Sampler:
     config = _changed(config, _OF_SAMPLER, 'Sampler', dict(
         prompts_per_step=prompts_per_step, max_prompt=max_prompt,
         samples_per_prompt=samples_per_prompt, max_response=max_response,
-        temperature=temperature, seed=seed, **fields))
+        temperature=temperature, **fields))
     self.calls = 0
     self._tokenizer = tokenizer
     self.parts = build.parts(config, training=False, tokenizer=tokenizer)

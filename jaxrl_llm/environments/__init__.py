@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 
 class Reply(NamedTuple):
-  """What an environment says to a turn.
+  """Answer of an environment to a turn.
 
   Attributes:
     observation: what the model reads next; None ends the trajectory.

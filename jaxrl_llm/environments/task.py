@@ -97,14 +97,19 @@ class Played:
 
   def _all(self, sources: Sequence[str], split: str) -> list[Problem]:
     """Returns the problems of files, or of the environment, each once."""
-    found = {}
+    found: dict[int, Problem] = {}
+    # Evaluations on several files are reported for each.
+    names = problem_files.names(sources) if split == 'heldout' else {}
     for source in sources:
-      found.update((p.id, p) for p in self.load(source))
-    if not self.options.path and hasattr(self._module, 'problems'):
-      own = modules.guarded(
-          f'problems of {self._name}', self._module.problems)
-      rows = own(split, self.options.seed)
-      found.update((p.id, p) for p in map(self._problem, rows))
+      for problem in self.load(source):
+        found[problem.id] = dataclasses.replace(
+            problem, source=names.get(source, ''))
+    own = not self.options.path and not sources
+    if own and hasattr(self._module, 'problems'):
+      made = modules.guarded(
+          f'problems of {self._name}', self._module.problems)(
+              split, self.options.seed)
+      found.update((p.id, p) for p in map(self._problem, made))
     return [*found.values()]
 
   def load(self, source: str) -> list[Problem]:
@@ -112,7 +117,12 @@ class Played:
     return [self._problem(row) for _, row in problem_files.rows(source)]
 
   def _problem(self, row: Mapping[str, Any]) -> Problem:
-    row = json.loads(json.dumps(dict(row)))  # as the worker will have it
+    try:
+      row = json.loads(json.dumps(dict(row)))  # as the worker will have it
+    except (TypeError, ValueError) as error:
+      raise ValueError(
+          f'A problem of task.name={self._name} is no dictionary of texts, '
+          f'numbers and lists of them ({error}): correct it.') from None
     _, text = worker.begin(self._module, self._name, row, 0)
     prompt = templates.render(self._template, text, self.tokenizer)
     ident = zlib.crc32(json.dumps(row, sort_keys=True).encode()) >> 1

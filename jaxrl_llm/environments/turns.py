@@ -85,8 +85,17 @@ class Turns:
       tokenizer: of the model.
       observation: what the model reads.
       last: the turn's last token, which may be the markup's first.
+
+    Raises:
+      ValueError: the tokeniser has no token for a part of the observation.
     """
-    ids = tokenizer.encode(observation)
+    try:
+      ids = tokenizer.encode(observation)
+    except ValueError as error:
+      raise ValueError(
+          f'The tokeniser cannot read an observation of {self._name} '
+          f'({str(error).rstrip(".")}): change what the environment says.'
+      ) from None
     if len(ids) > self.limits.observation:
       observation = tokenizer.decode(ids[:self.limits.observation])
     if not self._markup:

@@ -35,7 +35,7 @@ Row = dict[str, Any]
 
 
 class Run(NamedTuple):
-  """What the folder of a run has.
+  """Content of a run's folder.
 
   Attributes:
     name: on the page.

@@ -39,7 +39,7 @@ class SampleCall(NamedTuple):
 
 
 class Played(NamedTuple):
-  """What an environment adds to the responses of a wave.
+  """Turns of the responses of a wave, and what the environment gave them.
 
   Attributes:
     turns: of the M rows at home in this process, what the model wrote, read and

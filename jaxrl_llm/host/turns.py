@@ -31,7 +31,7 @@ _BY_TOKEN = ('tokens', 'logprobs', 'entropy', 'tempered_logprobs', 'top_ids',
 
 
 class Sampling(NamedTuple):
-  """How a wave is sampled; the arguments of `rollout.respond`.
+  """Weights, noise and distribution of a wave.
 
   Attributes:
     sample: from `rollout.host_sampler`.
@@ -50,7 +50,7 @@ class Sampling(NamedTuple):
 
 
 class Run(NamedTuple):
-  """What is the same in all waves of a run.
+  """Values that all waves of a run share.
 
   Attributes:
     key: PRNG key of the run.
@@ -68,7 +68,7 @@ class Run(NamedTuple):
 
 @dataclasses.dataclass
 class _Trajectory:
-  """What was said in a trajectory at home in this process."""
+  """Turns of a trajectory at home in this process, and how it ended."""
   turns: list[dict[str, Any]] = dataclasses.field(default_factory=list)
   kind: str = ''
   detail: str = ''
@@ -95,7 +95,7 @@ class _Trajectory:
 
   @property
   def text(self) -> str:
-    """What was written and, in brackets, read."""
+    """Texts of the model, with observations in brackets."""
     return ' '.join(f'{turn["text"]} [{turn["observation"]}]' if (
         turn['observation']) else turn['text'] for turn in self.turns)
 
@@ -209,7 +209,7 @@ def play(
     turns: environment, and limits of trajectories.
     call: prompts and requests of R trajectories.
     sampling: how to sample.
-    run: what is the same in all waves.
+    run: values that all waves share.
 
   Returns:
     Responses, whose tokens and texts have the observations in their places. The
@@ -260,33 +260,21 @@ def _answer(
 
   All processes learn what the homes of the rows say.
   """
-  rows, problems, tokenizer = wave.active, call.problem(), run.tokenizer
-  ended = rollouts.length - ~rollouts.truncated
-  if getattr(tokenizer, 'stop_texts', ()):
-    ended = rollouts.length
-  waiting = {}
-  for i, row in enumerate(rows.tolist()):
-    if row in said:
-      text = tokenizer.decode(wave.tokens[row, wave.length[row]:ended[i]])
-      said[row].turns.append(dict(text=text, observation='', reward=0.0))
-      if run.processes.leads:
-        seed = seed_of(
-            run.seed, problems[row].id, int(call.requests.sample[row]))
-        waiting[row] = turns.submit(
-            problems[row], seed, said[row].said('text'),
-            said[row].said('observation')[:-1])
-  error, replies = None, {}
+  rows = wave.active
+  mine = [i for i, row in enumerate(rows.tolist()) if row in said]
+  _note_texts(wave, rollouts, said, run.tokenizer, mine)
+  found, error = [None] * len(mine), None
+  # One process that raised alone would leave the others waiting for it.
   try:
-    replies = {row: wait() for row, wait in waiting.items()}
-  except (rewards.VerifierError, ChildProcessError) as failure:
-    error = type(failure).__name__, str(failure)
-  mine = [_fact(turns, wave, i, row, replies.get(row), rollouts, tokenizer)
-          for i, row in enumerate(rows.tolist()) if row in said]
-  facts, errors = run.processes.gather_rows(shard[rows], mine, error)
-  for failure in filter(None, errors):
-    kind, sentence = failure
-    raise {'VerifierError': rewards.VerifierError,
-           'ChildProcessError': ChildProcessError}[kind](sentence)
+    if run.processes.leads:
+      waits = _submitted(turns, wave, said, call, run.seed, mine)
+      found = [_fact(turns, wave, i, wait(), rollouts, run.tokenizer)
+               for i, wait in zip(mine, waits)]
+  except (ChildProcessError, ValueError) as failure:
+    error = isinstance(failure, ChildProcessError), str(failure)
+  facts, errors = run.processes.gather_rows(shard[rows], found, error)
+  for is_child, sentence in filter(None, errors):
+    raise (ChildProcessError if is_child else rewards.VerifierError)(sentence)
   going = []
   for row, (length, cut, ids, observation, reward, kind, detail) in zip(
       rows.tolist(), facts):
@@ -301,17 +289,52 @@ def _answer(
   wave.active = np.array(going, int)
 
 
+def _note_texts(
+    wave: _Wave, rollouts: Rollouts, said: dict[int, _Trajectory],
+    tokenizer: Tokenizer, mine: Sequence[int]) -> None:
+  """Adds the turns of a call to `said`.
+
+  Args:
+    wave: before the call.
+    rollouts: of the rows that went on.
+    said: trajectories at home in this process.
+    tokenizer: of the task.
+    mine: places of these among the rows that went on.
+  """
+  ended = rollouts.length - ~rollouts.truncated
+  if getattr(tokenizer, 'stop_texts', ()):
+    # The token that completes a text may begin with more of the response.
+    ended = rollouts.length
+  for i in mine:
+    row = wave.active[i]
+    text = tokenizer.decode(wave.tokens[row, wave.length[row]:ended[i]])
+    said[row].turns.append(dict(text=text, observation='', reward=0.0))
+
+
+def _submitted(
+    turns: Turns, wave: _Wave, said: dict[int, _Trajectory],
+    call: rollout.SampleCall, seed: int, mine: Sequence[int],
+) -> list[Callable[[], Reply]]:
+  """Starts the steps of the turns that were noted, see `_note_texts`."""
+  problems, waits = call.problem(), []
+  for row in wave.active[list(mine)].tolist():
+    problem, trajectory = problems[row], said[row]
+    waits.append(turns.submit(
+        problem, seed_of(seed, problem.id, int(call.requests.sample[row])),
+        trajectory.said('text'), trajectory.said('observation')[:-1]))
+  return waits
+
+
 def _fact(
-    turns: Turns, wave: _Wave, i: int, row: int, reply: Reply | None,
-    rollouts: Rollouts, tokenizer: Tokenizer) -> tuple:
+    turns: Turns, wave: _Wave, i: int, reply: Reply, rollouts: Rollouts,
+    tokenizer: Tokenizer) -> tuple:
   """Returns the facts about a turn that all processes need.
 
   They are: tokens of the trajectory before the observation; whether it is cut;
   tokens of the observation, None at the end; its text; reward, kind and detail.
   """
+  row = wave.active[i]
   length, cut = int(rollouts.length[i]), bool(rollouts.truncated[i])
-  if reply is None:  # another process of this home speaks for it
-    return length, cut, None, '', 0.0, '', ''
   if reply.kind != 'turn':
     return length, cut, None, '', 0.0, reply.kind, reply.detail
   ids, observation = None, reply.observation or ''

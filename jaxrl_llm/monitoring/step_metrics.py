@@ -360,8 +360,10 @@ def token_values(
     token_logprobs, its behaviour log-prob; with rejection, token_acceptance,
     the probability to keep it under the policy at the step of the rollout, if
     that was computed. Empty if the tokeniser does not say what its tokens
-    spell.
+    spell, and for trajectories, whose texts their tokens do not spell.
   """
+  if wave.responses.played:
+    return {}
   rollouts = wave.responses.rollouts
   count = min(int(rollouts.length[row]), most)
   chars = characters(

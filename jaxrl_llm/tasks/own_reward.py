@@ -328,7 +328,7 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class _Log:
-  """What a reward function logs in a call.
+  """Numbers and values that a reward function logs in a call.
 
   Attributes:
     metrics: pairs of a name and a number.

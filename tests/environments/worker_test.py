@@ -108,6 +108,26 @@ def test_a_file_with_reset_and_step_is_a_task(file, tmp_path):
   assert known == [*range(6)]
 
 
+def test_held_out_files_and_bad_rows(file, tmp_path):
+  files = []
+  for name in ('a', 'b'):
+    files.append(tmp_path / f'{name}.jsonl')
+    files[-1].write_text(json.dumps({'n': ord(name)}) + '\n')
+  tokenizer = CharTokenizer('0123456789:.')
+  task = tasks.get(
+      file, tokenizer, markup='none', heldout=tuple(map(str, files)))
+  # The environment's own held-out problems are left out.
+  assert [(p.info['n'], p.source) for p in task.heldout] == [
+      (97, 'a'), (98, 'b')]
+  assert len(task.train) == 4
+  with pytest.raises(ValueError, match='no dictionary of texts'):
+    task._problem({'n': {1, 2}})
+  turns = Turns(file, Limits(4, None, 2), markup=False, timeout=5)
+  assert turns.append(tokenizer, '1234', 1) == tokenizer.encode('12')
+  with pytest.raises(ValueError, match='cannot read an observation of .*coun'):
+    turns.append(tokenizer, 'é', 1)
+
+
 def test_a_binary_search_finds_every_letter():
   task = tasks.get('guess', train=3, heldout=2)
   found, seeds = set(), range(200)

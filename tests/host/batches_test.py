@@ -9,6 +9,21 @@ from tests.helpers.tolerance import rounding
 from tests.host.rollout_test import problem, rollouts, TOKENIZER
 
 
+def test_observations_are_no_part_of_the_loss():
+  rng = np.random.default_rng(2)
+  generated = rng.random((12, 5)) < .5
+  prompts = rollout.encode([problem(i, 'a') for i in range(3)], TOKENIZER, 6)
+  kept = stored(prompts, [[1, 2, 3, 4]] * 12, generated=generated)
+  rows, trained = np.array([5, -1, 2, 5]), np.array([True, True, False, True])
+  got = batches.learner_batch(kept, rows, np.zeros(4), trained)
+  for r, row in enumerate(rows):
+    want = [trained[r] and row >= 0 and t < 4 and generated[row, t]
+            for t in range(5)]
+    assert got.mask[r].tolist() == want
+    # They are read like any other token.
+    assert got.response_length[r] == (4 if row >= 0 else 0)
+
+
 def stored(prompts, responses, **logprobs):
   """Stores responses to the prompts 'a', 'bcab', 'ccc', four to each."""
   sampled = rollouts(responses, [False] * len(responses))
