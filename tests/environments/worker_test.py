@@ -60,6 +60,9 @@ def test_a_state_that_is_kept_is_the_replayed_one(file):
     assert worker.step(item(file, texts[:n], said[:n - 1])) == kept
     assert kept['observation'] == [*said, None][n - 1]
   assert kept['reward'] == 1.07
+  # A state that is kept is of other texts than these.
+  assert worker.step(item(file, ['2'], []))['observation'] == '3.3'
+  assert worker.step(item(file, ['5', '1'], ['6.3']))['observation'] == '7.3'
   # Another trajectory of the same problem has a state of its own.
   assert worker.step(item(file, ['2'], [], seed=4))['observation'] == '3.4'
 

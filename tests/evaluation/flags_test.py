@@ -91,3 +91,13 @@ def test_oddity(text, what):
 def test_letters_of_the_prompt_are_not_odd():
   text = '\u4e2d\u6587\u4e2d\u6587'
   assert flags.oddity(text, text) == '' != flags.oddity(text, 'abc')
+
+
+@pytest.mark.parametrize('error, names', [(.02, []), (.01, ['held-out falls'])])
+def test_a_fall_within_its_errors_is_no_fall(error, names):
+  """.60 and .55 differ by 1.8 or 3.5 times the error of the difference."""
+  rows = [{'step': step, 'reward/mean': step / 20, 'reward/std': .5}
+          for step in range(20)]
+  for step, value in ((0, .5), (4, .6), (19, .55)):
+    rows[step] |= {'eval/pass@1': value, 'eval/pass@1_error': error}
+  assert [flag.name for flag in flags.find(rows, [])] == names

@@ -18,7 +18,8 @@ from tests.helpers.tolerance import rounding
 # Two groups of three samples. Sample 2 of group 7 failed; group 9 has two.
 TABLE = tables.table(
     [7, 9, 7, 9, 7], [0, 0, 1, 1, 2], reward=[1, .5, 3, 2, 9],
-    valid=[True, True, True, True, False], length=[1, 2, 3, 4, 5],
+    valid=[True, True, True, True, False], length=[1, 4, 3, 8, 5],
+    generated=[1, 2, 3, 4, 5],  # programs get the model's tokens alone
     probe=[True, True, True, False, True])
 ROWS = np.array([[0, 2, -1], [1, 3, -1]])
 
@@ -107,7 +108,7 @@ def test_rows_without_an_advantage_are_left_out_if_asked(drop):
       lambda state, table, rows, key: (state, rows.reshape(-1)), (),
       rounds.Counts(steps=0, rounds=5, updates=3))
   batch, = batches
-  want = [0, 3, 0, 2, 0, 0] if drop else [1, 3, 0, 2, 4, 0]
+  want = [0, 3, 0, 4, 0, 0] if drop else [1, 3, 0, 4, 8, 0]
   assert batch.response_length.tolist() == want
   (groups, planned), = plans
   assert planned == want and groups[1] == 7 and groups[3] == 9

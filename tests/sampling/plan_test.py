@@ -58,6 +58,31 @@ def test_every_request_is_served_once_with_its_own_prompt():
         back, np.where(np.isin(plan.order, mine), requests.budget, 0))
 
 
+def test_requests_are_served_at_their_home():
+  """As the later turns of a wave, of which some rows have ended."""
+  rng = np.random.default_rng(1)
+  for _ in range(50):
+    shards = int(rng.integers(1, 6))
+    prompts, requests = _make(rng, 6, 4, 8)
+    home = plan_lib.shard_of(24, shards)
+    left = np.flatnonzero(rng.random(24) < rng.random())
+    requests = Requests(*(x[left] for x in (
+        requests.prompt, requests.sample, requests.budget)))
+    plan = plan_lib.plan(
+        prompts, requests, shards=shards, requests_per_shard=24,
+        prompts_per_shard=8, shard=home[left])
+    assert plan.count.tolist() == [
+        (home[left] == shard).sum() for shard in range(shards)]
+    assert len({*plan.order.tolist()}) == len(left)
+    for row, at in enumerate(plan.order):
+      shard = home[left[row]]
+      assert at // 24 == shard and at % 24 < plan.count[shard]
+      assert plan.requests.sample[at] == requests.sample[row]
+      np.testing.assert_array_equal(
+          plan.prompts.tokens[8 * shard + plan.requests.prompt[at]],
+          prompts.tokens[requests.prompt[row]])
+
+
 def test_groups_stay_together():
   prompts, requests = _make(np.random.default_rng(1), 8, 4, 8)
   plan = plan_lib.plan(

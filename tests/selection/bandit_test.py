@@ -44,7 +44,8 @@ def random_rows(rng, count):
 def test_features_are_those_of_table_1_in_its_order():
   table = tables.table(
       [3, 4, 4], [0, 0, 1], reward=[1, 0, .5], advantage=[.7, -2, 3],
-      group_mean=[.25, .5, .75], group_std=[.1, .2, .3], length=[8, 2, 4],
+      group_mean=[.25, .5, .75], group_std=[.1, .2, .3], length=[9, 7, 4],
+      generated=[8, 2, 4],
       truncated=[True, False, True], entropy=[.6, .5, .4],
       clip_share=[.125, .25, .5], usage=[2, 0, 1], round=[5, 7, 6])
   got = bandit.features(table, np.array([2, 0]), rounds=7, response=8)
