@@ -5,10 +5,11 @@ r"""Evaluation: mean@n, pass@k and maj@k, with standard errors over problems.
 
 evaluates a checkpoint of the run in the config's workdir. It writes there
 `evaluation.md` (the table that it prints), `evaluation.json`, and each response
-as it is made, to evaluation/<fingerprint>/responses.jsonl. The same command
-again continues where it stopped; with more samples or other files, it adds the
-missing responses. Kept responses are not judged again: after a change to a
-verifier, delete that folder. In addition to the fields of the config it takes
+as it is made, to evaluation/<fingerprint>/responses.jsonl; the run's report.html
+shows them. The same command again continues where it stopped; with more samples
+or other files, it adds the missing responses. Kept responses are not judged
+again: after a change to a verifier, delete that folder. In addition to the
+fields of the config it takes
 
   --files=a.jsonl,...  problems to evaluate on, in the form of task.path: files,
                        or data sets on the hub (none: eval.problems of the
@@ -35,7 +36,7 @@ import rich
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import phases, sharding
-from jaxrl_llm.evaluation import heldout, report, responses, weights
+from jaxrl_llm.evaluation import heldout, page, report, responses, weights
 from jaxrl_llm.host import build, stages
 from jaxrl_llm.monitoring import compiles, exits, progress
 from jaxrl_llm.rewards import plain
@@ -183,6 +184,10 @@ def _evaluate(
             json.dumps(plain.json(result), indent=1))
         paths.write_whole(
             place / 'evaluation.md', report.markdown(result))
+      # A checkpoint, or the model as it came, may be evaluated without a run.
+      if channel.first and config.log.report and (
+          workdir / 'metrics.jsonl').exists():
+        page.renew(workdir, workdir)
   return result
 
 

@@ -510,7 +510,7 @@ def _run(
       notes.health.symptoms)
   line, fault = summary.end(workdir, result, name, checkpoint.whole_steps(
       workdir.path / 'checkpoints'))
-  if config.log.report and page.at_end(workdir.local, workdir.path):
+  if config.log.report and page.renew(workdir.local, workdir.path):
     line += f', {page.FILE}'
   if config.log.display:
     rich.print(progress.results(notes.start, notes.latest))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import checkpoint, evaluate, train
-from jaxrl_llm.evaluation import estimators, heldout
+from jaxrl_llm.evaluation import estimators, heldout, page
 from jaxrl_llm.host import build, warm_start
 from jaxrl_llm.host import state as state_lib
 from jaxrl_llm.rewards import Verdict
@@ -173,6 +173,10 @@ def test_the_program(
   assert settings['sampling.temperature'] == 1
   assert settings['weights'] == checkpoint.digest(
       trained / 'checkpoints', step)
+  on_page = page.read(trained).samples
+  assert sum(row['source'] == 'held-out' for row in on_page) >= 36
+  assert (trained / 'report.html').stat().st_mtime >= (
+      folder / 'evaluation.md').stat().st_mtime
 
 
 def test_it_finds_what_training_found(run, reuse):

@@ -367,8 +367,7 @@ def marked(name: str) -> re.Pattern[str]:
 
 
 def write(claim: Claim, rows: Sequence[tables.Result]) -> None:
-  """Writes report, rows and picture to results/claims, and sentences to docs/.
-  """
+  """Writes report, rows and picture, and the sentences of README and docs/."""
   RESULTS.mkdir(parents=True, exist_ok=True)
   path = RESULTS / f'{claim.name}.md'
   path.write_text(report(claim, rows))
@@ -378,7 +377,7 @@ def write(claim: Claim, rows: Sequence[tables.Result]) -> None:
              path.with_suffix('.png'))
   lines = textwrap.fill(
       said(claim, rows), 88, break_long_words=False, break_on_hyphens=False)
-  for page in (ROOT / 'docs').glob('*.md'):
+  for page in (ROOT / 'README.md', *(ROOT / 'docs').glob('*.md')):
     text = page.read_text()
     new = marked(claim.name).sub(lambda _: f'\n{lines}\n\n', text)
     if new != text:

@@ -4,7 +4,8 @@
 
 The file needs no network, only a browser of 2023 or later. Runs may be under
 way, or cut off. Responses of `jaxrl_llm.evaluate` in a run's folder are shown
-too. A run writes its own page, report.html, at its end.
+too. A run writes its own page, report.html, at its end, and its evaluations write
+it again.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from typing import Any, Callable, Mapping, NamedTuple, Sequence
 from absl import logging
 
 from jaxrl_llm.evaluation import flags
-from jaxrl_llm.monitoring import metrics
+from jaxrl_llm.monitoring import health, metrics
 from jaxrl_llm.rewards import plain
 from jaxrl_llm.storage import paths
 
@@ -218,6 +219,7 @@ def _of_run(run: Run, places: Mapping[int, int]) -> dict[str, Any]:
       done=run.done, total=len(run.samples),
       metrics={name: [_short(row.get(name)) for row in run.rows]
                for name in names},
+      warnings=[symptom._asdict() for symptom in health.warnings(run.rows)],
       flags=[dict(name=flag.name, text=flag.text, samples=[
           places[i] for i in flag.samples if i in places])
              for flag in run.flags])
@@ -266,11 +268,11 @@ def write(folders: Sequence[paths.Text], out: paths.Text) -> list[Run]:
   return runs
 
 
-def at_end(folder: pathlib.Path, path: paths.Path) -> bool:
-  """Writes report.html of a run that is done; warns if that fails.
+def renew(folder: paths.Path, path: paths.Path) -> bool:
+  """Writes report.html of a run, or writes it again; warns if that fails.
 
   Args:
-    folder: on disk, with the run's files.
+    folder: with the run's files.
     path: folder of the run, which may be in a bucket.
 
   Returns:

@@ -150,6 +150,19 @@ def test_flags_name_the_samples_of_the_page(tmp_path):
         'It is clear now.'}
 
 
+def test_warnings_are_on_the_page(tmp_path):
+  rows, samples = planted()
+  first = page.read(write(tmp_path / 'sound', rows, samples))
+  # All of its last 20 rows have more than half of the responses cut off.
+  rows = [{**row, 'response/truncated': .75} for row in rows]
+  sick = page.read(write(tmp_path / 'sick', rows, samples))
+  known = page.contents([first, sick])['runs']
+  assert not known[0]['warnings']
+  warning, = known[1]['warnings']
+  assert (warning['kind'], warning['step']) == ('truncated', 20)
+  assert 'raise max_response' in warning['text']
+
+
 def test_the_program(tmp_path, monkeypatch, capsys):
   folders = [str(write(tmp_path / name / 'run', *planted('entropy')))
              for name in 'ab']
@@ -171,8 +184,8 @@ def test_the_program(tmp_path, monkeypatch, capsys):
 
 def test_a_run_does_not_fail_for_its_page(tmp_path, caplog):
   folder = write(tmp_path / 'run', *planted())
-  assert page.at_end(folder, folder)
+  assert page.renew(folder, folder)
   assert len(responses((folder / 'report.html').read_text())) == 320
   (folder / 'samples.jsonl').write_text('no JSON\n{}\n')
-  assert not page.at_end(folder, folder)
+  assert not page.renew(folder, folder)
   assert 'report.html could not be written' in caplog.text

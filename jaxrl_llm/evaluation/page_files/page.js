@@ -97,6 +97,11 @@ function drawFlags() {
     }
     box.append(node);
   }));
+  runs.forEach((run, at) => run.warnings.forEach(({step, text}) => {
+    const head = `warning of step ${step}`;
+    box.append(make('div', [make('b', runs.length > 1 ? [dot(at), head] : head),
+      text], {className: 'flag'}));
+  }));
   if (!box.children.length) {
     box.append(make('p', 'None. Looked for: repeated responses, odd text with ' +
       'a high reward, rewards without the reference, length drift, rising ' +
