@@ -5,11 +5,11 @@ r"""Evaluation: mean@n, pass@k and maj@k, with standard errors over problems.
 
 evaluates a checkpoint of the run in the config's workdir. It writes there
 `evaluation.md` (the table that it prints), `evaluation.json`, and each response
-as it is made, to evaluation/<fingerprint>/responses.jsonl; the run's report.html
-shows them. The same command again continues where it stopped; with more samples
-or other files, it adds the missing responses. Kept responses are not judged
-again: after a change to a verifier, delete that folder. In addition to the
-fields of the config it takes
+as it is made, to evaluation/<fingerprint>/responses.jsonl; report.html of the
+run shows them. The same command again continues where it stopped; with more
+samples or other files, it adds the missing responses. Kept responses are not
+judged again: after a change to a verifier, delete that folder. In addition to
+the fields of the config it takes
 
   --files=a.jsonl,...  problems to evaluate on, in the form of task.path: files,
                        or data sets on the hub (none: eval.problems of the

@@ -4,8 +4,8 @@
 
 The file needs no network, only a browser of 2023 or later. Runs may be under
 way, or cut off. Responses of `jaxrl_llm.evaluate` in a run's folder are shown
-too. A run writes its own page, report.html, at its end, and its evaluations write
-it again.
+too. A run writes its own page, report.html, at its end, and its evaluations
+write it again.
 """
 
 import argparse
