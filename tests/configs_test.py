@@ -107,7 +107,8 @@ def test_there_are_some():
       'configs/pkpo/llama31_8b_math.py', 'configs/real/gsm8k_gemma2_2b.py',
       'configs/real/gsm8k_qwen25_0p5b.py', 'configs/real/gsm8k_qwen25_1p5b.py',
       'configs/speed/qwen25_1p5b_math.py',
-      'configs/speed/qwen25_7b_math.py']
+      'configs/speed/qwen25_7b_math.py',
+      'configs/turns/qwen25_1p5b_math.py']
 
 
 @pytest.mark.parametrize('name', FILES)

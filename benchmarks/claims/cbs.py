@@ -113,7 +113,8 @@ def summary(results: Sequence[tables.Result]) -> str:
   """Returns the sentences of the documentation."""
   arms = tables.by_arm(results, LABELS, objective='grpo')
   said = [tables.compared(arms, LABELS, arm, other, end()) for arm, other in (
-      ('cbs', 'all'), ('largest', 'all'), ('cbs_intra', 'random_intra'))
+      ('cbs', 'all'), ('largest', 'all'), ('oracle', 'all'),
+      ('cbs_intra', 'random_intra'))
       if {arm, other} <= arms.keys()]
   return (f'after equal numbers of rollouts with GRPO, held-out pass@1 is: '
           f'{"; ".join(said)}.')
