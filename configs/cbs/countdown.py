@@ -8,7 +8,7 @@ after the warm start of three. Held-out pass@1 rises from .25 to .37, the mean
 over seeds 10 to 17. The argument chooses the objective and the scope: grpo
 (default), dapo or gspo; with _intra, 2 of the 8 responses to each problem are
 picked, which make one update of 64. benchmarks/results/claims/cbs.md compares
-them with training on all responses, and on random ones.
+GRPO's picks with training on all responses, and on those of rules.
 
 Beside the paper, as python -m configs.papers writes it:
 - cbs.warmup=12, in the paper 50 (Table 4): for 120 rounds, not 500.

@@ -301,13 +301,11 @@ def _note_texts(
     tokenizer: of the task.
     mine: places of these among the rows that went on.
   """
-  ended = rollouts.length - ~rollouts.truncated
-  if getattr(tokenizer, 'stop_texts', ()):
-    # The token that completes a text may begin with more of the response.
-    ended = rollouts.length
   for i in mine:
     row = wave.active[i]
-    text = tokenizer.decode(wave.tokens[row, wave.length[row]:ended[i]])
+    # Decoding leaves out what has ended the turn.
+    text = tokenizer.decode(
+        wave.tokens[row, wave.length[row]:rollouts.length[i]])
     said[row].turns.append(dict(text=text, observation='', reward=0.0))
 
 

@@ -59,7 +59,7 @@ def test_every_request_is_served_once_with_its_own_prompt():
 
 
 def test_requests_are_served_at_their_home():
-  """As the later turns of a wave, of which some rows have ended."""
+  """Serves the rows of a wave that go on, each on the shard that it had."""
   rng = np.random.default_rng(1)
   for _ in range(50):
     shards = int(rng.integers(1, 6))
