@@ -138,6 +138,7 @@ def sample(
     responses, submit = turns.respond(
         parts, call, turns.Sampling(
             parts.sample, weights, fixed.sampling, state.step,
+            writer.sampler.sampler.slots,
             int(jax.device_get(state.learner.step)), state.step))
   del weights  # The update needs their room.
 

@@ -158,7 +158,7 @@ def draw(
             rollout.requests(prompt, sample, config.max_response)),
         turns.Sampling(
             parts.sample_policy, source.params, source.sampling, source.noise,
-            step=source.step))
+            sampler.sampler.slots, step=source.step))
     if phase:
       phase.count(phase.done + len(problem))
     judged = submit()

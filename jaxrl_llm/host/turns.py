@@ -6,9 +6,15 @@ ended; then the environment answers. What a trajectory has is never encoded
 again: observations are appended to its tokens. Rows stay at their home: the
 shard that sampled the first turn samples all of them, and its processes step
 the environment.
+
+A wave that fills the decode slots twice is played in two parts: while the
+environment answers one, the model writes the other. Which rows make a part
+depends on their number alone, so a resumed run makes the same parts.
 """
 
+import collections
 import dataclasses
+import functools
 import time
 from typing import Any, Callable, NamedTuple, Sequence
 import zlib
@@ -39,12 +45,14 @@ class Sampling(NamedTuple):
     draw: temperature and truncation.
     noise: number of the wave's noise; the same number gives the same responses.
     policy_step: optimiser steps behind `params`.
+    slots: responses that `sample` decodes at the same time on a shard.
     step: steps of the run behind `params`, for reward functions.
   """
   sample: Callable[..., tuple[Rollouts, dict[str, int]]]
   params: Any
   draw: Any
   noise: int
+  slots: int
   policy_step: int = 0
   step: int = 0
 
@@ -108,7 +116,7 @@ class _Wave:
     length, count: [R] int32, tokens and turns so far.
     truncated: [R] bool.
     wrote: [R, T] bool, tokens of the model.
-    active: [A] rows that go on.
+    ended: number of rows that do not go on.
     noise: its number.
   """
 
@@ -119,12 +127,12 @@ class _Wave:
     self.wrote = np.zeros((rows, columns), bool)
     self.length, self.count = np.zeros((2, rows), np.int32)
     self.truncated = np.zeros(rows, bool)
-    self.active = np.arange(rows)
+    self.ended = 0
     self.arrays: dict[str, np.ndarray] = {}
 
-  def ask(self, limits: Limits) -> Requests:
-    """Returns the requests of the rows that go on."""
-    rows, done = self.active, self.length[self.active]
+  def ask(self, rows: np.ndarray, limits: Limits) -> Requests:
+    """Returns the requests of the next turn of rows."""
+    done = self.length[rows]
     most = self.tokens.shape[1] if limits.turn is None else limits.turn
     return Requests(
         prompt=self.requests.prompt[rows], sample=self.requests.sample[rows],
@@ -132,9 +140,9 @@ class _Wave:
         done=done, tokens=self.tokens[rows],
         birth=np.full(len(rows), self.noise, np.int32))
 
-  def add(self, rollouts: Rollouts) -> None:
-    """Adds a turn to the rows that go on; zeros where not at home."""
-    rows, columns = self.active, np.arange(self.tokens.shape[1])
+  def add(self, rows: np.ndarray, rollouts: Rollouts) -> None:
+    """Adds a turn to rows; zeros where not at home."""
+    columns = np.arange(self.tokens.shape[1])
     new = (columns >= self.length[rows, None]) & (
         columns < rollouts.length[:, None])
     self.wrote[rows] |= new
@@ -225,56 +233,104 @@ def play(
       len(wave.length), sharding.data_shards(run.processes.mesh))
   here = run.processes.here(shard)
   said = {row: _Trajectory() for row in np.flatnonzero(here).tolist()}
-  use, waited, began = dict(steps=0, busy=0, slots=0), 0.0, time.monotonic()
+  use, waited, began = collections.Counter(), 0.0, time.monotonic()
+  parts = collections.deque(
+      functools.partial(np.copy, rows) for rows in _parts(shard, sampling.slots))
   with phases.phase(
       'sampling', len(wave.length), 'trajectories') as phase:
-    while True:  # a wave without rows is a call too
-      rollouts, more = sampling.sample(
-          sampling.params, call.prompts, wave.ask(turns.limits), run.key,
-          sampling.draw, policy_step=sampling.policy_step,
-          shard=shard[wave.active])
-      use = {name: use[name] + more[name] for name in use}
+    while parts:
       at = time.monotonic()
-      wave.add(rollouts)
-      _answer(turns, wave, rollouts, said, call, run, shard)
+      rows = parts.popleft()()
+      if parts and _fewest(shard[rows], shard) < sampling.slots:
+        rows = np.sort(np.concatenate([rows, parts.popleft()()]))
       waited += time.monotonic() - at
-      phase.count(len(wave.length) - len(wave.active))
-      if not len(wave.active):
-        break
+      phase.count(wave.ended)
+      # A wave without rows is a call too: it says which arrays there are.
+      if len(rows) or not use:
+        rollouts, more = sampling.sample(
+            sampling.params, call.prompts, wave.ask(rows, turns.limits),
+            run.key, sampling.draw, policy_step=sampling.policy_step,
+            shard=shard[rows])
+        use.update(more)
+        wave.add(rows, rollouts)
+        parts.append(_answer(
+            turns, wave, (rows, rollouts), said, call, run, shard))
   rows = np.flatnonzero(here)
   trajectories = [said[row] for row in rows.tolist()]
   return rollout.Responses(
       call, wave.rollouts(call, sampling.policy_step), rows,
-      [trajectory.text for trajectory in trajectories], shard, use,
+      [trajectory.text for trajectory in trajectories], shard, {**use},
       sampling.policy_step, rollout.Played(
           [trajectory.turns for trajectory in trajectories],
           [trajectory.verdict(turns.rewards) for trajectory in trajectories],
           wave.count, waited / max(time.monotonic() - began, 1e-9)))
 
 
-def _answer(
-    turns: Turns, wave: _Wave, rollouts: Rollouts,
-    said: dict[int, _Trajectory], call: rollout.SampleCall, run: Run,
-    shard: np.ndarray) -> None:
-  """Lets the environment answer the turns of a call; changes `wave` and `said`.
+def _fewest(shard: np.ndarray, all_shards: np.ndarray) -> int:
+  """Returns the least number of rows on a shard, of those that have any."""
+  used = np.unique(all_shards)
+  return min((np.count_nonzero(shard == number) for number in used), default=0)
 
-  All processes learn what the homes of the rows say.
+
+def _parts(shard: np.ndarray, slots: int) -> list[np.ndarray]:
+  """Returns the rows of the parts of a wave, with halves of each shard's."""
+  if _fewest(shard, shard) < 2 * slots:
+    return [np.arange(len(shard))]
+  second = np.concatenate([
+      rows[len(rows) // 2:] for rows in (
+          np.flatnonzero(shard == number) for number in np.unique(shard))])
+  return [np.setdiff1d(np.arange(len(shard)), second), second]
+
+
+def _answer(
+    turns: Turns, wave: _Wave, turn: tuple[np.ndarray, Rollouts],
+    said: dict[int, _Trajectory], call: rollout.SampleCall, run: Run,
+    shard: np.ndarray) -> Callable[[], np.ndarray]:
+  """Starts the environment's steps for the rows and rollouts of a call.
+
+  Returns:
+    A function that waits for the answers, adds them to `wave` and `said`, and
+    returns the rows that go on. All processes must call it: they learn what the
+    homes of the rows say.
   """
-  rows = wave.active
+  rows, rollouts = turn
   mine = [i for i, row in enumerate(rows.tolist()) if row in said]
-  _note_texts(wave, rollouts, said, run.tokenizer, mine)
-  found, error = [None] * len(mine), None
-  # One process that raised alone would leave the others waiting for it.
+  _note_texts(wave, turn, said, run.tokenizer, mine)
+  waits, failed = [], None
+  if run.processes.leads:
+    waits, failed = _guarded(lambda: _submitted(
+        turns, wave, said, call, run.seed, rows[mine]))
+
+  def wait():
+    found, error = [], failed
+    if waits:
+      found, error = _guarded(lambda: [
+          _fact(turns, wave, turn, i, answer(), run.tokenizer)
+          for i, answer in zip(mine, waits)])
+    facts, errors = run.processes.gather_rows(
+        shard[rows], found or [None] * len(mine), error)
+    for is_child, sentence in filter(None, errors):
+      raise (ChildProcessError if is_child else rewards.VerifierError)(sentence)
+    return _noted(wave, rows, said, facts)
+
+  return wait
+
+
+def _guarded(make: Callable[[], list]) -> tuple[list, tuple[bool, str] | None]:
+  """Returns what is made, or else [], and its error for the other processes.
+
+  A process that raised alone would leave the others waiting for it.
+  """
   try:
-    if run.processes.leads:
-      waits = _submitted(turns, wave, said, call, run.seed, mine)
-      found = [_fact(turns, wave, i, wait(), rollouts, run.tokenizer)
-               for i, wait in zip(mine, waits)]
+    return make(), None
   except (ChildProcessError, ValueError) as failure:
-    error = isinstance(failure, ChildProcessError), str(failure)
-  facts, errors = run.processes.gather_rows(shard[rows], found, error)
-  for is_child, sentence in filter(None, errors):
-    raise (ChildProcessError if is_child else rewards.VerifierError)(sentence)
+    return [], (isinstance(failure, ChildProcessError), str(failure))
+
+
+def _noted(
+    wave: _Wave, rows: np.ndarray, said: dict[int, _Trajectory],
+    facts: Sequence[tuple]) -> np.ndarray:
+  """Adds the facts about the turns of rows; returns the rows that go on."""
   going = []
   for row, (length, cut, ids, observation, reward, kind, detail) in zip(
       rows.tolist(), facts):
@@ -286,23 +342,26 @@ def _answer(
     if ids is not None:
       wave.append(row, ids)
       going.append(row)
-  wave.active = np.array(going, int)
+  wave.ended += len(rows) - len(going)
+  return np.array(going, int)
 
 
 def _note_texts(
-    wave: _Wave, rollouts: Rollouts, said: dict[int, _Trajectory],
-    tokenizer: Tokenizer, mine: Sequence[int]) -> None:
+    wave: _Wave, turn: tuple[np.ndarray, Rollouts],
+    said: dict[int, _Trajectory], tokenizer: Tokenizer, mine: Sequence[int],
+) -> None:
   """Adds the turns of a call to `said`.
 
   Args:
-    wave: before the call.
-    rollouts: of the rows that went on.
+    wave: with the tokens of the call, and the lengths before it.
+    turn: rows and rollouts of the call.
     said: trajectories at home in this process.
     tokenizer: of the task.
-    mine: places of these among the rows that went on.
+    mine: places of these among the rows.
   """
+  rows, rollouts = turn
   for i in mine:
-    row = wave.active[i]
+    row = rows[i]
     # Decoding leaves out what has ended the turn.
     text = tokenizer.decode(
         wave.tokens[row, wave.length[row]:rollouts.length[i]])
@@ -311,11 +370,11 @@ def _note_texts(
 
 def _submitted(
     turns: Turns, wave: _Wave, said: dict[int, _Trajectory],
-    call: rollout.SampleCall, seed: int, mine: Sequence[int],
+    call: rollout.SampleCall, seed: int, rows: np.ndarray,
 ) -> list[Callable[[], Reply]]:
-  """Starts the steps of the turns that were noted, see `_note_texts`."""
+  """Starts the steps of the turns of rows, see `_note_texts`."""
   problems, waits = call.problem(), []
-  for row in wave.active[list(mine)].tolist():
+  for row in rows.tolist():
     problem, trajectory = problems[row], said[row]
     waits.append(turns.submit(
         problem, seed_of(seed, problem.id, int(call.requests.sample[row])),
@@ -324,14 +383,14 @@ def _submitted(
 
 
 def _fact(
-    turns: Turns, wave: _Wave, i: int, reply: Reply, rollouts: Rollouts,
-    tokenizer: Tokenizer) -> tuple:
-  """Returns the facts about a turn that all processes need.
+    turns: Turns, wave: _Wave, turn: tuple[np.ndarray, Rollouts], i: int,
+    reply: Reply, tokenizer: Tokenizer) -> tuple:
+  """Returns the facts about turn i of a call that all processes need.
 
   They are: tokens of the trajectory before the observation; whether it is cut;
   tokens of the observation, None at the end; its text; reward, kind and detail.
   """
-  row = wave.active[i]
+  row, rollouts = turn[0][i], turn[1]
   length, cut = int(rollouts.length[i]), bool(rollouts.truncated[i])
   if reply.kind != 'turn':
     return length, cut, None, '', 0.0, reply.kind, reply.detail

@@ -112,7 +112,7 @@ def test_a_trajectory_from_the_prompt_to_the_verdict(tmp_path, problems):
       task.turns, rollout.SampleCall(
           [problem], rollout.encode([problem], tok, 400), rollout.requests(
               np.zeros(4, int), np.arange(4), columns)),
-      turns.Sampling(sample, None, None, 0), turns.Run(
+      turns.Sampling(sample, None, None, 0, 4), turns.Run(
           None, 0, columns, tok, processes))
   judged = rollout.submit(task, responses, processes)()
   task.close()

@@ -134,7 +134,8 @@ def test_waves_are_trajectories_one_at_a_time(waves, processes):
         rollout.requests(prompt, number, columns))
     env = Env(limits)
     responses = turns.play(
-        env, call, turns.Sampling(sample, None, None, 3, 7), turns.Run(
+        env, call, turns.Sampling(
+            sample, None, None, 3, int(rng.integers(1, 6)), 7), turns.Run(
             None, 5, columns, TOKENIZER, processes))
     judged = rollout.submit(
         types.SimpleNamespace(verify=None), responses, processes)()
@@ -162,6 +163,41 @@ def test_waves_are_trajectories_one_at_a_time(waves, processes):
   assert turns_seen >= 4
 
 
+def test_one_part_is_written_while_the_environment_answers_the_other(
+    processes):
+  told = []
+
+  def noted(params, prompts, requests, *args, **keywords):
+    told.append([*map(int, requests.sample)])
+    return sample(params, prompts, requests, *args, **keywords)
+
+  class Noted(Env):
+
+    def submit(self, problem, seed, texts, observations):
+      wait = super().submit(problem, seed, texts, observations)
+      return lambda: told.append('answer') or wait()
+
+  problem = tasks.Problem(3, 'a', '')
+  call = rollout.SampleCall(
+      [problem], rollout.encode([problem], TOKENIZER, 3),
+      rollout.requests(np.zeros(8, int), np.arange(8), 40))
+  # 8 rows fill 4 slots twice; 7 do not, and wait.
+  for slots, first in (
+      (4, [[0, 1, 2, 3], [4, 5, 6, 7], *['answer'] * 4]),
+      (5, [[*range(8)], *['answer'] * 8])):
+    told.clear()
+    turns.play(
+        Noted(Limits(3, 4, 2)), call, turns.Sampling(
+            noted, None, None, 3, slots), turns.Run(
+                None, 5, 40, TOKENIZER, processes))
+    assert told[:len(first)] == first
+    # From the first part with fewer rows than slots on, there is one.
+    calls = [{*rows} for rows in told if rows != 'answer']
+    few = [len(rows) < slots for rows in calls].index(True)
+    assert all(after <= rows for rows, after in zip(
+        calls[few:], calls[few + 1:]))
+
+
 def test_an_environment_that_changes_its_mind_ends_the_run(processes):
   def fail():
     raise rewards.VerifierError('it differs')
@@ -174,5 +210,5 @@ def test_an_environment_that_changes_its_mind_ends_the_run(processes):
       limits=Limits(2, None, 2), submit=lambda *args: fail)
   with pytest.raises(rewards.VerifierError, match='it differs'):
     turns.play(
-        env, call, turns.Sampling(sample, None, None, 3), turns.Run(
+        env, call, turns.Sampling(sample, None, None, 3, 4), turns.Run(
             None, 5, 4, TOKENIZER, processes))
