@@ -14,6 +14,12 @@ Both are functions of their arguments alone: (problem, seed, texts) give the
 same observations and rewards in every process and at any time. A state is thus
 never saved. It lives in a worker process, and is made again from the texts
 where it is not there.
+
+A module may also have:
+
+  problems(split, seed) -> [problem], split 'train' or 'heldout'
+  demonstration(problem, seed) -> [(text, observation)], for a warm start
+  ALPHABET, the characters that a model without a tokeniser reads and writes
 """
 
 from typing import NamedTuple

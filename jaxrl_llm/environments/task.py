@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import random
 from typing import Annotated, Any, Callable, Literal, Mapping, Sequence
 import zlib
 
@@ -11,6 +12,7 @@ from jaxrl_llm.environments.turns import Turns
 from jaxrl_llm.plugs import modules
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.tasks import Problem, problem_files, templates
+from jaxrl_llm.tokenizer import CharTokenizer
 
 _Count = Annotated[int, '[1, inf)']
 
@@ -63,7 +65,8 @@ class Played:
 
   Attributes:
     options: options of the task.
-    tokenizer: the model's tokeniser.
+    tokenizer: the model's tokeniser; one of the environment's ALPHABET for a
+      model without one.
     turns: environment of the problems.
     stops: texts that end a turn, as the chat template shows them.
     train: training problems.
@@ -71,8 +74,11 @@ class Played:
   """
 
   def __init__(self, name: str, options: Options, tokenizer: Any):
-    self.options, self.tokenizer, self._name = options, tokenizer, name
+    self.options, self._name = options, name
     self._module = worker.environment(name)
+    if tokenizer is None:
+      tokenizer = self._characters()
+    self.tokenizer = tokenizer
     self._template = templates.make(
         'none', system=options.system, markup=options.markup if (
             options.markup != 'auto') else in_chat(tokenizer))
@@ -91,6 +97,35 @@ class Played:
       self.heldout = ranked[:options.heldout_count]
     known = {p.id for p in self.heldout}
     self.train = [p for p in self.train if p.id not in known]
+    if hasattr(self._module, 'demonstration'):
+      self.demonstration = self._demonstration
+
+  def _characters(self) -> CharTokenizer:
+    """Returns the tokeniser of a small model without one of its own."""
+    alphabet = getattr(self._module, 'ALPHABET', None)
+    if not isinstance(alphabet, str):
+      raise ValueError(
+          f'{self._name} needs a tokeniser: set model.hf to a model, or '
+          "ALPHABET = '...' in the file to the characters that a small model "
+          'reads and writes, a token each.')
+    return CharTokenizer(alphabet)
+
+  def _demonstration(
+      self, index: int, *, seed: int) -> tuple[Problem, list[tuple[str, str]]]:
+    """Returns demonstration `index` of a run: a problem, and its turns."""
+    rng = random.Random(f'demonstration {seed} {index}')
+    problem = rng.choice(self.train)
+    found = modules.guarded(
+        f'demonstration of {self._name}', self._module.demonstration)(
+            problem.info, rng.randrange(1 << 31))
+    if not (isinstance(found, list) and found and all(
+        isinstance(turn, tuple) and [*map(type, turn)] == [str, str]
+        for turn in found)):
+      raise ValueError(
+          f'demonstration of {self._name} returned {found!r:.80}: return a '
+          'list of pairs, the text of a turn and what the model reads after '
+          "it, '' after the last.")
+    return problem, found
 
   def _rank(self, problem: Problem) -> bytes:
     return hashlib.sha256(f'{self.options.seed} {problem.id}'.encode()).digest()

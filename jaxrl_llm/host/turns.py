@@ -14,7 +14,6 @@ depends on their number alone, so a resumed run makes the same parts.
 
 import collections
 import dataclasses
-import functools
 import time
 from typing import Any, Callable, NamedTuple, Sequence
 import zlib
@@ -235,7 +234,7 @@ def play(
   said = {row: _Trajectory() for row in np.flatnonzero(here).tolist()}
   use, waited, began = collections.Counter(), 0.0, time.monotonic()
   parts = collections.deque(
-      functools.partial(np.copy, rows) for rows in _parts(shard, sampling.slots))
+      (lambda part=part: part) for part in _parts(shard, sampling.slots))
   with phases.phase(
       'sampling', len(wave.length), 'trajectories') as phase:
     while parts:

@@ -17,7 +17,7 @@ import numpy as np
 from safetensors import safe_open, SafetensorError
 from safetensors.numpy import save_file
 
-from jaxrl_llm import checkpoint, phases, sharding
+from jaxrl_llm import checkpoint, phases, plugs, sharding
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.host import batches, build, choices, rollout
 from jaxrl_llm.host import programs as programs_lib
@@ -26,6 +26,8 @@ from jaxrl_llm.learner import optimizer as optimizer_lib
 from jaxrl_llm.sharding import processes as processes_lib
 from jaxrl_llm.storage import paths
 from jaxrl_llm.types import LearnerBatch, RolloutTokens, Stopped
+
+_SHOWN = 64  # demonstrations in the name of a warm start
 
 Report = Callable[[int, dict[str, Any]], None]
 
@@ -294,10 +296,17 @@ def _name(parts: build.Parts) -> str:
   """Returns a name of all that a warm start depends on."""
   fields = config_lib.fingerprint(config_lib.affecting(
       _config(parts), config_lib.WARM_START, config_lib.ROUNDING))
+  contents = [
+      digest for of, digest in parts.contents.items() if of == 'model']
+  task, seed = parts.task, parts.config.seed
+  if not plugs.plug('task.name', parts.config.task.name).packaged and hasattr(
+      task, 'demonstration'):
+    # Some demonstrations stand for the user's code, which no config has.
+    contents.append(zlib.crc32(repr([
+        task.demonstration(i, seed=seed) for i in range(_SHOWN)]).encode()))
   # The mesh as it is: in the config one of its axes may be -1.
   return '-'.join(map(str, (
-      fields, *parts.programs.learner_mesh.shape.values(), *[
-          digest for of, digest in parts.contents.items() if of == 'model'])))
+      fields, *parts.programs.learner_mesh.shape.values(), *contents)))
 
 
 def _names(tree: Any) -> list[str]:

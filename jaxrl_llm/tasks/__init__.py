@@ -21,7 +21,8 @@ __all__ = ('TASKS', 'Problem', 'Task', 'closest', 'get')
 TASKS = {name: f'jaxrl_llm.tasks.{name}:create'
          for name in (
              'arc', 'arc_mini', 'arithmetic', 'code', 'countdown', 'math')}
-TASKS |= {'guess': 'jaxrl_llm.environments.guess:create',
+TASKS |= {'calculations': 'jaxrl_llm.environments.calculations:create',
+          'guess': 'jaxrl_llm.environments.guess:create',
           'tools': 'jaxrl_llm.environments.tool_task:create'}
 
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from jaxrl_llm import rewards, tasks
-from jaxrl_llm.environments import guess, gymnasium, Limits, worker
+from jaxrl_llm import environments, rewards, tasks
+from jaxrl_llm.environments import calculations, guess, gymnasium, worker
 from jaxrl_llm.environments.turns import Turns
 from jaxrl_llm.tokenizer import CharTokenizer
 
@@ -73,7 +73,8 @@ def test_a_replay_that_differs_is_told(file):
   assert found['kind'] == 'differs' and 'turn 1 of problem k' in found['detail']
   found = worker.step({**item(file, ['2'], []), 'prompt': '2:'})
   assert found['kind'] == 'differs' and "'1:'" in found['detail']
-  turns = Turns(file, Limits(4, None, 9), markup=False, timeout=5, workers=1)
+  turns = Turns(
+      file, environments.Limits(4, None, 9), markup=False, timeout=5, workers=1)
   try:
     first = turns.submit(PROBLEM, 3, ['random'], [])()
     with pytest.raises(rewards.VerifierError, match='must depend on problem'):
@@ -83,7 +84,9 @@ def test_a_replay_that_differs_is_told(file):
 
 
 def test_an_environment_that_hangs_or_dies_fails_alone(file):
-  turns = Turns(file, Limits(4, None, 9), markup=False, timeout=.5, workers=2)
+  turns = Turns(
+      file, environments.Limits(4, None, 9), markup=False, timeout=.5,
+      workers=2)
   try:
     waits = [turns.submit(PROBLEM, 3, [text], []) for text in (
         'hang', 'die', 'raise', 'wrong', '5')]
@@ -125,7 +128,7 @@ def test_held_out_files_and_bad_rows(file, tmp_path):
   assert len(task.train) == 4
   with pytest.raises(ValueError, match='no dictionary of texts'):
     task._problem({'n': {1, 2}})
-  turns = Turns(file, Limits(4, None, 2), markup=False, timeout=5)
+  turns = Turns(file, environments.Limits(4, None, 2), markup=False, timeout=5)
   assert turns.append(tokenizer, '1234', 1) == tokenizer.encode('12')
   with pytest.raises(ValueError, match='cannot read an observation of .*coun'):
     turns.append(tokenizer, 'é', 1)
@@ -149,6 +152,43 @@ def test_a_binary_search_finds_every_letter():
   for text in ('!', '', 'ab'):
     state, said, _ = guess.step(guess.reset(task.train[0].info, 0)[0], text)
     assert said == '?' and state.left == 2
+
+
+@pytest.mark.parametrize('tool', [True, False])
+def test_demonstrations_of_calculations_are_what_the_environment_says(tool):
+  task = tasks.get('calculations', train=30, heldout=20, tool=tool, solved=.5)
+  texts = [p.text for p in (*task.train, *task.heldout)]
+  assert len({*texts}) == 50
+  right = 0
+  for index in range(200):
+    problem, turns = task.demonstration(index, seed=0)
+    state, prompt = calculations.reset(problem.info, index)
+    assert prompt == problem.prompt
+    for text, said in turns:
+      state, observation, reward = calculations.step(state, text)
+      assert (observation or '') == said
+      ids = task.tokenizer.encode(text)
+      assert len(ids) < task.turns.limits.turn
+    assert observation is None
+    # Python knows the value too, and a right answer takes both calls.
+    assert reward == (int(turns[-1][0]) == eval(problem.text[:-1]))
+    assert not reward or len(turns) == (3 if tool else 1)
+    right += reward
+  assert 70 < right < 130  # 100 are expected; the deviation is 7
+  # The whole calculation does not fit into a turn.
+  assert len(f'?{problem.text[:-1]}') == task.turns.limits.turn
+
+
+def test_a_call_of_calculations_that_fails_is_answered():
+  state, _ = calculations.reset({'text': '12*34+56', 'tool': True}, 0)
+  for text in ('?12*', '?', '?1=2', '?00'):
+    assert calculations.step(state, text)[1:] == (
+        '!' if text != '?00' else '0', 0.0)
+  assert calculations.step(state, '464')[1:] == (None, 1.0)
+  for text in ('0464', '', '!', '465'):
+    assert calculations.step(state, text)[1:] == (None, 0.0)
+  state, _ = calculations.reset({'text': '12*34+56', 'tool': False}, 0)
+  assert calculations.step(state, '?12*34')[1:] == (None, 0.0)
 
 
 def test_an_environment_of_gymnasiums_api():
