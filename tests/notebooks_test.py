@@ -28,7 +28,7 @@ FILES = sorted(path.name for path in FOLDER.glob('*.ipynb'))
 PICTURES = {
     'arc.ipynb': 5,
     'cbs.ipynb': 4, 'jackpot.ipynb': 5, 'pkpo.ipynb': 4, 'speed.ipynb': 4,
-    'train.ipynb': 1}
+    'train.ipynb': 1, 'turns.ipynb': 1}
 
 # The others run in the tests' process, which costs less.
 IN_A_KERNEL = 'speed.ipynb'
@@ -38,6 +38,8 @@ SHORTER = {'    steps=40, ': '    steps=14, ',
            '    steps=30, ': '    steps=8, ',
            '    steps=500, prompts_per_step=32': (
                '    steps=20, prompts_per_step=8'),
+           '    steps=200, prompts_per_step=32': (
+               '    steps=8, prompts_per_step=8'),
            'layers=2, heads=4': 'layers=1, heads=4',
            'sizes = [4, 8, 16, 32, 64]': 'sizes = [8, 32]',
            'warm_start.update(steps=300, ': 'warm_start.update(steps=100, '}
@@ -225,7 +227,8 @@ def test_it_runs_in_a_fresh_environment(
       book, timeout=540, kernel_name='fresh',
       resources={'metadata': {'path': str(tmp_path)}}).execute()
   outputs = checked(book, name)
-  if name == 'train.ipynb':
+  least = {'train.ipynb': .8, 'turns.ipynb': .6}
+  if name in least:
     said = ''.join(o.text for o in outputs if o.output_type == 'stream')
-    final, = re.findall(r"'pass@1': {'start': 0.0, 'final': ([\d.]+)}", said)
-    assert float(final) > .8
+    final, = re.findall(r"'pass@1': {'start': [\d.]+, 'final': ([\d.]+)}", said)
+    assert float(final) > least[name]

@@ -154,7 +154,9 @@ def test_killed_at_ten_moments_while_steps_hang(tmp_path, count):
       process.wait()
     print(f'killed after step {reached()}')
   many.finish(start(cut), cut)
-  assert many.rows(cut) == many.rows(whole)
+  ours, theirs = ([{**row, 'turns/waited': None} for row in many.rows(folder)]
+                  for folder in (cut, whole))
+  assert ours == theirs
   found = samples(whole / 'run')
   assert found == samples(cut / 'run')
   assert sum(record['verdict'] == 'timeout' for record in found) > 2
