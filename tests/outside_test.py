@@ -182,8 +182,16 @@ def test_run_takes_problems_and_functions(
   monkeypatch.chdir('/')  # paths do not depend on the folder
   result = evaluate.evaluate(saved, 'last')
   assert result['step'] == 3
-  first = json.loads(
-      pathlib.Path(result['responses']).read_text().splitlines()[0])
+  records = [*map(json.loads, pathlib.Path(
+      result['responses']).read_text().splitlines())]
+  first = records[0]
+  # The mean over the problems of the mean over their responses that count.
+  found = [[r['rewards']['even'] for r in records if r['problem_id'] == ident
+            and r['rewards']['even'] is not None]
+           for ident in {r['problem_id'] for r in records}]
+  np.testing.assert_allclose(
+      result['rewards/even'], np.mean([*map(np.mean, filter(None, found))]))
+  assert result['rewards/short'] == -1
   assert {*first['rewards']} == {'even', 'short'} and first['extra']['tokens']
   assert config.workdir is None  # the config given is left as it was
 

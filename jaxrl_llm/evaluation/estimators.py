@@ -6,7 +6,7 @@ All NumPy. Each estimate is a mean over problems and has a standard error.
 import collections
 import fractions
 import math
-from typing import Sequence
+from typing import Mapping, Sequence
 
 import numpy as np
 
@@ -90,6 +90,8 @@ METRICS = {
         'right'),
     'eval/maj@<k>': ('probability', 'that a vote of k responses is right'),
     'eval/mean': ('reward', 'mean over responses and problems'),
+    'eval/rewards/<function>': (
+        'reward', 'mean of one reward function, where there are several'),
     'eval/greedy': ('share', 'problems whose greedy response is right'),
     'eval/<estimate>_error': ('as it', 'standard error over problems'),
     'eval/<file>/<estimate>': (
@@ -100,7 +102,8 @@ METRICS = {
 def estimate(
     score: np.ndarray, ks: Sequence[int], *,
     greedy: np.ndarray | None = None,
-    answers: Sequence[Sequence[str]] | None = None) -> dict[str, float]:
+    answers: Sequence[Sequence[str]] | None = None,
+    rewards: Mapping[str, np.ndarray] | None = None) -> dict[str, float]:
   """Computes all estimates for a set of problems.
 
   Args:
@@ -111,10 +114,12 @@ def estimate(
     greedy: [P] rewards of greedy responses, NaN if not valid; or None.
     answers: [P][N] canonical answers, '' for none. If it is None, or all are
       empty, maj@k is left out.
+    rewards: name of each of several functions to its rewards [P, N], NaN where
+      it gave none.
 
   Returns:
-    Dictionary with 'pass@k' and 'maj@k' for each k, 'mean' (reward) and
-    'greedy'. The standard error of each is under '<name>_error'.
+    Dictionary with 'pass@k' and 'maj@k' for each k, 'greedy', 'mean' (reward)
+    and 'rewards/<function>'. Their standard errors are under '<name>_error'.
   """
   out: dict[str, float] = {}
 
@@ -136,5 +141,8 @@ def estimate(
           if row.sum() >= k])
   if greedy is not None:
     put('greedy', np.where(np.isnan(greedy), np.nan, greedy >= 1.0))
-  put('mean', np.nanmean(score[valid.any(1)], axis=1))
+  for name, values in {'mean': score, **{
+      f'rewards/{name}': values for name, values in (rewards or {}).items()
+  }}.items():
+    put(name, np.nanmean(values[~np.isnan(values).all(1)], axis=1))
   return out

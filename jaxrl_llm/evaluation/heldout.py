@@ -1,5 +1,6 @@
 """Evaluation on the held-out problems during training."""
 
+import collections
 from typing import Any, Sequence
 
 import numpy as np
@@ -18,7 +19,7 @@ def solve(
     parts: build.Parts, params: Any, problems: Sequence[tasks.Problem], *,
     samples: int, sampling: SamplingParams, step: int = 0,
     phase: phases.Phase | None = None,
-) -> tuple[np.ndarray, list[list[str]]]:
+) -> tuple[np.ndarray, list[list[str]], dict[str, np.ndarray]]:
   """Samples and verifies responses to problems.
 
   Args:
@@ -31,17 +32,21 @@ def solve(
     phase: counts the responses.
 
   Returns:
-    [P, N] float rewards, NaN where verification failed; and [P][N] answers.
+    [P, N] float rewards, NaN where verification failed; [P][N] answers; and the
+    rewards [P, N] of each of several functions, by its name.
   """
   score = np.zeros((len(problems), samples))
   answers = [[''] * samples for _ in problems]
+  rewards = collections.defaultdict(lambda: np.full(score.shape, np.nan))
   for call in responses.draw(
       parts, responses.Source(params, sampling, NOISE, step), problems,
       [range(samples)] * len(problems), phase=phase):
     score[call.problem, call.sample] = call.judged.reward
+    for name, values in call.judged.rewards.items():
+      rewards[name][call.problem, call.sample] = values
     for p, s, answer in zip(call.problem, call.sample, call.judged.answer):
       answers[p][s] = answer
-  return score, answers
+  return score, answers, {**rewards}
 
 
 def evaluate(
@@ -64,20 +69,21 @@ def evaluate(
   problems = spread(parts.task.heldout, cfg.problems)
   with phases.phase('evaluation', len(problems) * (cfg.samples + 1),
                     'responses') as phase:
-    score, answers = solve(
+    score, answers, rewards = solve(
         parts, params, problems, samples=cfg.samples,
         sampling=parts.sampling(), step=step, phase=phase)
-    greedy, _ = solve(
+    greedy, *_ = solve(
         parts, params, problems, samples=1,
         sampling=parts.sampling(temperature=0.0), step=step, phase=phase)
   estimates = estimators.estimate(
-      score, cfg.k, greedy=greedy[:, 0], answers=answers)
+      score, cfg.k, greedy=greedy[:, 0], answers=answers, rewards=rewards)
   for name, rows in by_source(problems).items():
     if name:
       estimates |= {
           f'{name}/{key}': value for key, value in estimators.estimate(
               score[rows], cfg.k, greedy=greedy[rows, 0],
-              answers=[answers[row] for row in rows]).items()}
+              answers=[answers[row] for row in rows], rewards={
+                  of: values[rows] for of, values in rewards.items()}).items()}
   return estimates
 
 

@@ -32,7 +32,11 @@ def summary(
   return dict(
       problems=len(responses),
       **estimators.estimate(
-          score, ks, answers=[[r.answer for r in row] for row in responses]),
+          score, ks, answers=[[r.answer for r in row] for row in responses],
+          rewards={name: np.array([
+              [r.rewards.get(name) for r in row] for row in responses], float)
+                   for name in dict.fromkeys(
+                       name for r in flat for name in r.rewards)}),
       tokens=float(np.mean([r.tokens for r in flat])),
       truncated=float(np.mean([r.truncated for r in flat])),
       invalid=dict(sorted(collections.Counter(
@@ -87,7 +91,7 @@ def cells(result: Mapping[str, Any]) -> list[list[str]]:
   if len(every) > 1:
     every.append(('all', result))
   names = [
-      name for kind in ('mean', 'pass@', 'maj@') for name in result
+      name for kind in ('mean', 'rewards/', 'pass@', 'maj@') for name in result
       if name.startswith(kind) and f'{name}_error' in result
       and name != 'maj@1']  # equal to pass@1
 

@@ -65,6 +65,7 @@ class Kept(NamedTuple):
     answer: canonical answer; '' for none.
     tokens: length of the response, stop token included.
     truncated: whether the length limit ended the response.
+    rewards: of several functions, name to reward, None where it gave none.
   """
   reward: float
   verdict: str
@@ -72,6 +73,7 @@ class Kept(NamedTuple):
   answer: str
   tokens: int
   truncated: bool
+  rewards: Mapping[str, float | None] = {}
 
 
 def calls(
@@ -266,7 +268,8 @@ def read(path: pathlib.Path) -> dict[tuple, Kept]:
       try:
         key, row = _entry(json.loads(line))
         kept[key] = row
-      except (ValueError, TypeError, KeyError, RecursionError):
+      except (ValueError, TypeError, KeyError, AttributeError,
+              RecursionError):
         raise ValueError(
             f'{path}, line {number} is not a response: delete the line, and '
             'the response is sampled again.') from None
@@ -305,15 +308,20 @@ def _entry(row: Mapping[str, Any]) -> tuple[tuple, Kept]:
   """Returns the key and the response of a JSON object.
 
   Raises:
+    AttributeError: `rewards` is no object.
     TypeError: a field of the response has another type, or is NaN.
     KeyError: a field is missing.
   """
   names = ('file', 'problem_id', 'digest', 'sample')
-  kept = Kept(*(row[name] for name in Kept._fields))
+  *fields, last = Kept._fields
+  kept = Kept(*(row[name] for name in fields), row.get(last, {}))
   kinds = (int, float), (str,), (bool,), (str,), (int,), (bool,)
   for value, allowed in zip(kept, kinds):
     # By type, not isinstance: True would pass for a number.
     if type(value) not in allowed or value != value:  # NaN
+      raise TypeError
+  for value in kept.rewards.values():
+    if type(value) not in (int, float, type(None)):
       raise TypeError
   return tuple(row[name] for name in names), kept
 

@@ -130,6 +130,17 @@ def test_figures_by_hand():
     assert got[f'{name}_error'] == pytest.approx(error)
 
 
+def test_each_of_several_rewards_has_a_mean():
+  score = np.array([[1.0, .5], [.25, np.nan]])
+  found = estimators.estimate(score, [1], rewards={
+      'a': np.array([[1.0, 0], [np.nan, 3]]),
+      'b': np.array([[np.nan, np.nan], [2, 4]])})
+  # Means of the problems: 1/2 and 3 of a, 3 of b.
+  assert (found['rewards/a'], found['rewards/b']) == (1.75, 3)
+  assert (found['rewards/a_error'], found['rewards/b_error']) == (1.25, 0)
+  assert found['mean'] == (.75 + .25) / 2
+
+
 def test_no_answer_at_all_is_no_vote():
   score = np.array([[1.0, 0.0]])
   for answers in (None, [['', '']]):
