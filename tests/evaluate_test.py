@@ -248,7 +248,7 @@ def test_files_can_be_evaluated_without_a_run(
   rollouts = asked.rollouts.copy()
   start = asked.parts.programs.policy.init(
       asked.parts.replicate(jax.random.key(0)))
-  expected, _ = heldout.solve(
+  expected, *_ = heldout.solve(
       asked.parts, asked.parts.programs.policy.to_sampling(start),
       asked.parts.task.load(files[0])[:3], samples=8,
       sampling=asked.parts.sampling(temperature=.7))
