@@ -254,10 +254,10 @@ class Sampler:
           parts.sample, weights, call, key, sampling, tokenizer=self.tokenizer,
           processes=parts.processes, policy_step=policy_step))
     self.calls += 1
+    free = RolloutTokens._make([None] * len(RolloutTokens._fields))
     rollouts, tokens = jax.tree.map(lambda *x: np.concatenate(x), *[
         (x.rollouts, buffer.tokens_of(
-            x, x.rollouts.length, RolloutTokens(*[None] * 5), config))
-        for x in found])
+            x, np.asarray(x.rollouts.length), free, config)) for x in found])
     return Samples(
         [text for x in found for text in x.texts],
         np.repeat(np.arange(len(prompts)), n), rollouts.tokens,
@@ -394,9 +394,9 @@ class Learner:
     missing = {
         name: np.zeros(tokens.response.shape, np.float32)
         for name in needed if needed[name] and getattr(tokens, name) is None}
+    asked: dict[str, Any] = {**dict.fromkeys(needed), **missing}
     scored = rounds.with_scores(
-        self._learning, table, tokens._replace(
-            **{**dict.fromkeys(needed), **missing}),
+        self._learning, table, tokens._replace(**asked),
         rounds.at_their_places(
             batch.trained, programs.scored_rows(parts.programs)),
         (self.state.params,))
