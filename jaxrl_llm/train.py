@@ -566,7 +566,12 @@ def _opened(
 
 
 def _announce(parts: build.Parts, display: progress.Display) -> None:
-  """Says what the run compiles, and how its weights and rows are kept."""
+  """Says what the run compiles, and how its weights and rows are kept.
+
+  And how large evaluations are, if the first one keeps a user waiting.
+  """
+  if size := heldout.size(parts.config, parts.task.heldout):
+    display.say(size)
   compiles.expect(parts.large_programs())
   display.note(parts.ends() + parts.updates() + parts.layout())
   if size := buffer_lib.size(parts.config, parts.stages):

@@ -104,6 +104,16 @@ def test_slots_of_its_own_take_many_problems_in_a_call(parts):
   assert calls == [[4, 2, 4, 2], [6, 6]]
 
 
+def test_a_long_evaluation_is_announced():
+  # A step has 4 x 4 responses, an evaluation 4 + 1 to each problem.
+  config = tiny.load(eval__samples=4, eval__problems=0)
+  assert heldout.size(config, [None] * 63) == ''  # 19 steps
+  assert 'samples 320 responses to 64 held-out problems, as many as 20' in (
+      heldout.size(config, [None] * 64))
+  few = tiny.load(eval__samples=4, eval__problems=9)
+  assert heldout.size(few, [None] * 64) == ''
+
+
 def test_evaluation_does_not_share_noise_with_training(parts):
   watched = tiny.watch(parts, heldout=parts.task.train[:4])
   _, _, weights = tiny.begin(parts)

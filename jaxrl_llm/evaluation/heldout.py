@@ -3,6 +3,7 @@
 import collections
 from typing import Any, Sequence
 
+from ml_collections import ConfigDict
 import numpy as np
 
 from jaxrl_llm import phases, tasks
@@ -13,6 +14,7 @@ from jaxrl_llm.sampling.logits import SamplingParams
 # Number of the noise of all evaluations, so that two of them differ by their
 # parameters alone. No training step has it.
 NOISE = 1 << 30
+_LONG = 20  # as many responses as those of this many steps
 
 
 def solve(
@@ -85,6 +87,19 @@ def evaluate(
               answers=[answers[row] for row in rows], rewards={
                   of: values[rows] for of, values in rewards.items()}).items()}
   return estimates
+
+
+def size(config: ConfigDict, problems: Sequence[tasks.Problem]) -> str:
+  """Returns a line on the size of evaluations that take long, else ''."""
+  count = len(spread(problems, config.eval.problems))
+  responses = count * (config.eval.samples + 1)
+  steps = responses // (config.prompts_per_step * config.samples_per_prompt)
+  if steps < _LONG:
+    return ''
+  return (
+      f'Each evaluation, the first before step 1, samples {responses:,} '
+      f'responses to {count:,} held-out problems, as many as {steps:,} steps: '
+      'lower eval.problems or eval.samples if it takes too long.')
 
 
 def by_source(problems: Sequence[tasks.Problem]) -> dict[str, list[int]]:
