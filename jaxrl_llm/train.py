@@ -26,7 +26,7 @@ from ml_collections import ConfigDict
 import numpy as np
 import rich
 
-from jaxrl_llm import checkpoint, phases, rewards, schedules, sharding
+from jaxrl_llm import checkpoint, phases, plugs, rewards, schedules, sharding
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.evaluation import heldout, page
 from jaxrl_llm.host import buffer as buffer_lib
@@ -56,6 +56,7 @@ from jaxrl_llm.monitoring import health as health_lib
 from jaxrl_llm.sharding import cpu, distributed
 from jaxrl_llm.storage import workdir as workdir_lib
 from jaxrl_llm.types import (
+  AdvantageError,
   GroupRequests,
   NoSignalError,
   RolloutTokens,
@@ -222,6 +223,9 @@ def absorb(
     table, metrics = rounds.with_advantages(
         parts.advantages, table, batches, np.uint32(state.step),
         replicate=parts.replicate)
+    name = parts.config.advantage
+    if not plugs.plug('advantage', name).packaged:
+      rounds.check_advantages(table, batches, name)
   return Absorbed(
       curriculum, selection, in_flight, due, table, batches, metrics)
 
@@ -623,7 +627,7 @@ def _loop(run: Run, state: RunState) -> RunState:
           with jax.transfer_guard('disallow'):
             state, report = take_step(
                 run.parts, state, run.fixed, run.timer)
-        except (rewards.VerifierError, NoSignalError):
+        except (rewards.VerifierError, AdvantageError, NoSignalError):
           _save(run, state)  # as it was before the wave
           raise
         run.notes.due = _output(run, report)

@@ -256,6 +256,10 @@ class Table(NamedTuple):
   rewards: Optional[np.ndarray] = None
 
 
+class AdvantageError(ValueError):
+  """An advantage is not finite. The state before the step can be saved."""
+
+
 class NoSignalError(ValueError):
   """The groups of a curriculum have had no signal for too long."""
 

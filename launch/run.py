@@ -113,7 +113,8 @@ def plan(
     twice = sorted(overrides.keys() & {*fields, 'workdir'})
     if twice:
       raise ValueError(
-          f'{twice[0]} is set for each trial: remove --config.{twice[0]}.')
+          f'{twice[0]} is set for each trial: remove --config.{twice[0]}'
+          f'{" and use --workdir" * (twice[0] == "workdir")}.')
     content = ','.join(
         f'{name.split(".")[-1]}={config_lib.to_text(value)}'
         for name, value in fields.items())

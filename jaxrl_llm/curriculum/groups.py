@@ -72,7 +72,12 @@ def make(
 
   def update(state, ask, table, signal, gain):
     del signal, gain
-    good = qualifies(table, rows_of(table, ask.group, sizes.samples))
+    good = np.asarray(
+        qualifies(table, rows_of(table, ask.group, sizes.samples)))
+    if good.shape != ask.group.shape or good.dtype != bool:
+      raise ValueError(
+          f'`qualifies` of the curriculum returned {good.dtype} of the shape '
+          f'{good.shape} for {len(ask.group)} groups: return a bool for each.')
     return state._replace(
         waiting=np.concatenate([present(state), ask.group[good]]))
 

@@ -19,6 +19,7 @@ from jaxrl_llm.sharding import processes as processes_lib
 from jaxrl_llm.sharding.processes import Processes
 from jaxrl_llm.storage import paths
 from jaxrl_llm.types import (
+  AdvantageError,
   GroupRequests,
   LearnerBatch,
   Picked,
@@ -168,6 +169,26 @@ def with_advantages(
   return table._replace(**columns), {
       name: float(np.mean([m[name] for m in metrics]))
       for name in (metrics[0] if metrics else ())}
+
+
+def check_advantages(
+    table: Table, batches_of_step: Sequence[np.ndarray], name: str) -> None:
+  """Raises AdvantageError if one of the train batches is not finite.
+
+  Args:
+    table: C rows, with the advantages.
+    batches_of_step: of `with_advantages`.
+    name: of the advantage.
+  """
+  for rows in batches_of_step:
+    wrong = (rows >= 0) & ~np.isfinite(_at(table.advantage, rows))
+    if wrong.any():
+      group, sample = np.argwhere(wrong)[0]
+      rewards = _at(table.reward, rows[group])[rows[group] >= 0].tolist()
+      raise AdvantageError(
+          f'advantage={name} is {_at(table.advantage, rows)[group, sample]} '
+          f'for a response in a group of the rewards {rewards!s:.120}: return '
+          'finite numbers.')
 
 
 def to_score(
@@ -393,5 +414,6 @@ def _raise_not_finite(
   raise FloatingPointError(
       f'{SKIPPED_LIMIT} updates in a row, the last in step {step}, had a loss '
       'or gradient that is not finite and were not applied: check the last '
-      f'mini-batch, saved in {path}, or start again in another workdir with a '
-      'lower optimizer.learning_rate.')
+      f'mini-batch, saved in {path}, and an objective or a correction of your '
+      'own; or start again in another workdir with a lower '
+      'optimizer.learning_rate.')

@@ -48,7 +48,8 @@ def make(config: ConfigDict, problems: int = 1) -> Stages:
       _make('curriculum', config, Curriculum, sizes), sizes.batch)
   sizes = sizes._replace(rounds=curriculum.max_rounds)
   stages = Stages(curriculum, _checked_selection(
-      _make('selection', config, Selection, sizes)))
+      _make('selection', config, Selection, sizes),
+      f'selection={config.selection}'))
   if late := _stale_rows(config, stages):
     raise ValueError(
         f'jackpot.z=exact needs the policy that wrote each row, but {late} '
@@ -135,21 +136,22 @@ def _checked_curriculum(made: Curriculum, batch: int) -> Curriculum:
   return made._replace(propose=propose, take=take)
 
 
-def _checked_selection(made: Selection) -> Selection:
-  """Adds checks of the rows that a selection picks."""
+def _checked_selection(made: Selection, name: str) -> Selection:
+  """Adds checks of the rows that a selection of a name picks."""
   def select(state, table, rows, key):
     state, picked = made.select(state, table, rows, key)
     picked = np.asarray(picked)
-    if picked.shape != (made.rows,):
+    if picked.shape != (made.rows,) or not np.issubdtype(
+        picked.dtype, np.integer):
       raise ValueError(
-          f'The selection picks rows of the shape {picked.shape}: pick '
-          f'[{made.rows}] rows, -1 for filler.')
+          f'{name} picks rows of the shape {picked.shape} and the type '
+          f'{picked.dtype}: pick [{made.rows}] integers, -1 for filler.')
     there = picked[picked >= 0]
     known = there[there < len(table.group)]
     if len(known) < len(there) or (
         (table.round[known] < 0) | ~table.valid[known]).any():
       raise ValueError(
-          'The selection picks a row that is not valid or has no round yet: '
+          f'{name} picks a row that is not valid or has no round yet: '
           'pick rows whose `valid` is set and whose `round` is at least 0.')
     return state, picked
 

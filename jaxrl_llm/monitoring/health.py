@@ -151,7 +151,8 @@ def _gradient(health: Health) -> str:
   skipped = _last(health.recent, 'update/skipped', 2)
   if skipped and skipped[-1] > skipped[0]:
     return (f'an update was left out, {skipped[-1]:.0f} so far: its loss or '
-            'gradient was not finite. Lower optimizer.learning_rate or '
+            'gradient was not finite. Look first at an objective or a '
+            'correction of your own; else lower optimizer.learning_rate or '
             'optimizer.max_grad_norm, or compute in model.dtype=float32.')
   norms = _last(health.recent, 'update/grad_norm', 5 * _FEW)
   if not norms:

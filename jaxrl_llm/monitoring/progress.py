@@ -122,6 +122,8 @@ class Display:
         label: format(row[name], style) + (
             f' ({remarks[name]})' if name in remarks else '')
         for name, label, style in NUMBERS if name in row}
+    if math.isnan(row.get('update/loss') or 0.0):  # the step had no update
+      numbers |= {'entropy': 'none', 'update': 'none'}
     before, self._updated = self._updated, done
     if done != phase.done:
       phase.count(done)

@@ -7,7 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_llm.curriculum import dynamic, uniform
+from jaxrl_llm.curriculum import dynamic, groups, uniform
+from jaxrl_llm.types import RunSizes
 from tests.helpers import tables, tiny
 from tests.reference import stages as reference
 
@@ -164,3 +165,14 @@ def test_waves_may_be_in_flight(name):
     held = {g: {**held, **rewards}[g] for g in twin.waiting}
     batches += len(taken)
   assert batches > 30
+
+
+@pytest.mark.parametrize('good', [
+    np.ones((2, 3), bool), np.ones(2), np.full(2, np.nan)])
+def test_what_qualifies_is_a_bool_for_each_group(good):
+  made = groups.make(
+      RunSizes(5, 0, 2, 3, 2), lambda table, rows: good, always=False)
+  state, ask = made.propose(made.init())
+  table = tables.table([0, 0, 0, 1, 1, 1], [0, 1, 2] * 2)
+  with pytest.raises(ValueError, match='for 2 groups: return a bool for each'):
+    made.update(state, ask, table, NOTHING, NOTHING)

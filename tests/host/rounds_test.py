@@ -11,7 +11,7 @@ from jaxrl_llm import sharding
 from jaxrl_llm.host import rounds
 from jaxrl_llm.learner.advantages import BatchAdvantages, WaveSignal
 from jaxrl_llm.sharding import processes
-from jaxrl_llm.types import GroupRequests, RolloutTokens
+from jaxrl_llm.types import AdvantageError, GroupRequests, RolloutTokens
 from tests.helpers import tables
 from tests.helpers.tolerance import rounding
 
@@ -73,6 +73,16 @@ def test_advantages_and_moments_of_a_batch_are_in_the_table():
 def tables_equal(a, b):
   return all(jax.tree.leaves(jax.tree.map(
       lambda x, y: np.array_equal(x, y, equal_nan=x.dtype.kind == 'f'), a, b)))
+
+
+def test_an_advantage_that_is_not_finite_is_named():
+  batch = [np.array([[0, 2, -1], [1, -1, 3]])]
+  values = np.array([1, 0, -1, .5, np.nan], np.float32)  # row 4 is not trained
+  rounds.check_advantages(TABLE._replace(advantage=values), batch, 'mine')
+  values[3] = np.inf
+  with pytest.raises(
+      AdvantageError, match=r'advantage=mine is inf .* rewards \[0.5, 2.0\]'):
+    rounds.check_advantages(TABLE._replace(advantage=values), batch, 'mine')
 
 
 @pytest.mark.parametrize('drop', [False, True])
