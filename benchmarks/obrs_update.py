@@ -169,8 +169,8 @@ def make_rows(size: Size, params: Any, actor: Any) -> tuple[LearnerBatch, dict]:
     return dict(
         behaviour=chosen(q), ids=ids.T, top=top.T,
         acceptance=obrs.acceptance(chosen(p), chosen(q), lam=1.0),
-        exact=obrs.normalizer(q, p, lam=1.0),
-        topk=obrs.normalizer(top, at(p, ids), lam=1.0))
+        exact=obrs.normalizer(p, q, lam=1.0),
+        topk=obrs.normalizer(at(p, ids), top, lam=1.0))
 
   found = [jax.device_get(one(params, actor, row)) for row in tokens]
   found = {name: np.stack([x[name] for x in found]) for name in found[0]}

@@ -270,6 +270,10 @@ def _task(
         config.task.name, tokenizer, **{
             k: v for k, v in config.task.items() if k != 'name'}))
     getattr(task, 'ready', lambda: None)()
+    if hasattr(task, 'turns') and not choices.has_turns(config):
+      raise ValueError(
+          f'task.name={config.task.name} makes a task with `turns`, so it '
+          'needs an option max_turns: add it to what `create` takes.')
   tokenizer = task.tokenizer = tokenizer_lib.with_stops(
       task.tokenizer, [*getattr(task, 'stops', ()), *config.sampling.stop],
       model.vocab_size)

@@ -286,7 +286,7 @@ def normalizers(
   now = jax.lax.stop_gradient(now)
   logq = jnp.swapaxes(batch.top_logprobs, 1, 2)
   if now.student is None:
-    return now.overlap, obrs.normalizer(logq, now.id_logprobs, lam=lam)
+    return now.overlap, obrs.normalizer(now.id_logprobs, logq, lam=lam)
   # A distillation over more tokens than the rejection's has one common top-k.
   k = cfg.top_k
   return now.overlap, obrs.normalizer_topk(

@@ -74,12 +74,12 @@ def accept_mask(key: Array, acceptance: Array) -> Array:
 
 
 def normalizer(
-    logp_behaviour: Array, logp_target: Array, *, lam: Scalar) -> Array:
+    logp_target: Array, logp_behaviour: Array, *, lam: Scalar) -> Array:
   """Computes Z = sum_v min(q(v), p(v) / lam), Eq. 4: the rate of acceptance.
 
   Args:
-    logp_behaviour: [..., V] log q; -inf is 0.
-    logp_target: [..., V] log p of the same tokens.
+    logp_target: [..., V] log p; -inf is 0.
+    logp_behaviour: [..., V] log q of the same tokens.
     lam: threshold, above 0.
 
   Returns:
@@ -126,10 +126,10 @@ def normalizer_topk(
   if logp_t_at_b is None:
     logp_t_at_b = jnp.max(
         jnp.where(same, logp_t[..., None, :], -jnp.inf), axis=-1)
-  z = normalizer(logp_b, logp_t_at_b, lam=lam)
+  z = normalizer(logp_t_at_b, logp_b, lam=lam)
   if logp_b_at_t is not None:
     alone = jnp.where(jnp.any(same, axis=-2), -jnp.inf, logp_b_at_t)
-    z += normalizer(alone, logp_t, lam=lam)
+    z += normalizer(logp_t, alone, lam=lam)
   return z
 
 
@@ -279,7 +279,7 @@ def log_lam_for_rate(
   def halve(_, ends):
     low, high = ends
     middle = (low + high) / 2
-    z = normalizer(behaviour, target - middle[..., None], lam=1.0)
+    z = normalizer(target - middle[..., None], behaviour, lam=1.0)
     return jnp.where(z >= rate, middle, low), jnp.where(z >= rate, high, middle)
 
   return jax.lax.fori_loop(0, _BISECTIONS, halve, (low, high))[0]

@@ -259,7 +259,7 @@ class _Dist(NamedTuple):
 def _overlap(p, q, lam, split):
   """Computes `TokenStats.overlap` [c], without gradient."""
   return _sum(obrs.normalizer(*jax.lax.stop_gradient(
-      (q.log(split), p.log(split))), lam=lam), split)
+      (p.log(split), q.log(split))), lam=lam), split)
 
 
 def _student(p, q, targets, top_ids, split):

@@ -31,7 +31,7 @@ def test_results_are_finite():
   for lam in LAMS:
     a = acceptance(new, behaviour, lam=lam)
     assert ((0 <= a) & (a <= 1)).all()
-    z = normalizer(q, p, lam=lam)
+    z = normalizer(p, q, lam=lam)
     found = [z, calibration(
         np.full(new.shape, z[-1]), np.ones(new.shape), everywhere)]
     found += [
