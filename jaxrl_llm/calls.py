@@ -142,7 +142,8 @@ class Sampler:
   it, fewer in one; nothing is compiled anew.
 
   Attributes:
-    parts: model, tokeniser, devices and programs.
+    parts: of a run, see `host.build.Parts`; `parts.programs.model` is the
+      model's architecture.
     calls: calls of `sample` so far; with the seed they fix its noise.
   """
 
@@ -287,7 +288,7 @@ class Learner:
   nothing anew.
 
   Attributes:
-    parts: model, devices and programs.
+    parts: the sampler's.
     sampler: the sampler that it was made from.
     state: parameters, optimiser state and counters, on the devices.
     frozen: parameters that LoRA does not train, or None.
