@@ -212,7 +212,8 @@ class ModelTokenizer:
     if not self._own.chat_template:
       raise ValueError(
           f'The tokeniser of {self.folder} has no format for chats: set '
-          'config.task.template=question, or another that --help names.')
+          'config.task.template=question, or another that --help names, and '
+          'give problems as texts.')
     messages = [dict(role='user', content=turns)] if (
         isinstance(turns, str)) else turns
     try:

@@ -402,6 +402,7 @@ def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:
       removed; the message says where the state is.
     Stopped: SIGTERM or SIGINT came; the state is saved.
   """
+  metrics.needs(config.log.wandb)
   with (exits.stoppable(config.checkpoint.grace) as stop,
         workdir_lib.held(config.workdir, distributed.first()) as workdir):
     return _run(config, name, workdir, stop)

@@ -61,7 +61,8 @@ NAMES: dict[str, tuple[Row, ...]] = {
         _row('steps_per_generation', 'learner.updates',
              'optimiser steps of a batch, whatever memory allows: '
              'steps_per_generation / gradient_accumulation_steps'),
-        _row('num_iterations', 'learner.epochs'),
+        _row('num_iterations', 'learner.epochs',
+             'a step has all of them'),
         _row('max_completion_length', 'max_response'),
         _row('max_prompt_length', 'max_prompt',
              'problems with longer prompts are left out, not cut'),
@@ -98,7 +99,8 @@ NAMES: dict[str, tuple[Row, ...]] = {
         _row('importance_sampling_level', 'loss.objective',
              'token: clip; sequence: gspo, with much closer bounds'),
         _row('scale_rewards', 'advantage',
-             'group: grpo; none: dr_grpo; batch: reinforce_pp'),
+             'group or True: grpo; none or False: dr_grpo; batch: '
+             'reinforce_pp'),
         _row('reward_funcs', 'task.reward', 'FILE.py:NAME, several with '
              'commas, or reward_fn of jaxrl_llm.run; the arguments are the '
              'same'),
@@ -139,7 +141,8 @@ NAMES: dict[str, tuple[Row, ...]] = {
              'ds3_gather_for_generation', '', f'{_BUILT_IN}; {_LIMITS}'),
         _row('chat_template_kwargs', '',
              "the model's template gets none; `task.markup` is its switch"),
-        _row('max_tool_calling_iterations', '', 'there are no tools'),
+        _row('max_tool_calling_iterations', '',
+             'see `task.max_turns` of `task.name=tools`'),
         _row('pad_to_multiple_of', '', 'see `sampling.buckets`'),
         _row('shuffle_dataset', '',
              'problems come in a new order in each epoch, by `seed`'),
@@ -181,7 +184,8 @@ NAMES: dict[str, tuple[Row, ...]] = {
         _row('full_determinism', '',
              'the same seed on the same devices gives the same run'),
         _row('use_cpu', '', 'set JAX_PLATFORMS=cpu'),
-        _row('save_steps', 'checkpoint.every'),
+        _row('save_steps', 'checkpoint.every',
+             'in steps of ours, as max_steps'),
         _row('save_strategy', 'checkpoint.every',
              '0 saves at the beginning and the end alone'),
         _row('save_total_limit', 'checkpoint.keep', 'beside the best one'),
@@ -194,7 +198,7 @@ NAMES: dict[str, tuple[Row, ...]] = {
              'the same command goes on from the last checkpoint'),
         _row('push_to_hub hub_*', '',
              'jaxrl_llm.export writes a folder to upload'),
-        _row('eval_steps', 'eval.every'),
+        _row('eval_steps', 'eval.every', 'in steps of ours, as max_steps'),
         _row('eval_strategy do_eval', 'eval.every',
              '0 evaluates before and after alone'),
         _row('do_train do_predict prediction_loss_only', '',
@@ -205,7 +209,8 @@ NAMES: dict[str, tuple[Row, ...]] = {
              'responses decoded at the same time on a data shard; it changes '
              'speed only'),
         _row('num_generations_eval', 'eval.samples'),
-        _row('logging_steps logging_strategy', 'log.every'),
+        _row('logging_steps logging_strategy', 'log.every',
+             'in steps of ours, as max_steps'),
         _row('report_to', 'log.tensorboard log.wandb'),
         _row('project', 'log.wandb'),
         _row('log_completions num_completions_to_print', 'log.samples',

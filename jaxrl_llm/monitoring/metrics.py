@@ -9,6 +9,7 @@ full, rows are lost, but the run continues.
 
 import contextlib
 import errno
+import importlib
 import json
 import os
 import pathlib
@@ -216,15 +217,26 @@ class _Events:
       self._lost.warn('the event file', error)
 
 
-def _start_wandb(
-    workdir: pathlib.Path, run: paths.Path, project: str, config: Any) -> Any:
-  """Starts a Weights & Biases run; a directory resumes its own run."""
+def needs(project: str | None) -> None:
+  """Raises ValueError if metrics are to be sent, and the package is missing.
+
+  Args:
+    project: of Weights & Biases, or None.
+  """
   try:
-    import wandb
+    if project:
+      importlib.import_module('wandb')
   except ImportError:
     raise ValueError(
         f'log.wandb={project} needs the package wandb: pip install '
         "'jaxrl_llm[wandb]', or set log.wandb=none.") from None
+
+
+def _start_wandb(
+    workdir: pathlib.Path, run: paths.Path, project: str, config: Any) -> Any:
+  """Starts a Weights & Biases run; a directory resumes its own run."""
+  needs(project)
+  import wandb
   name = re.sub('[:/]+', '-', str(run)).strip('-')
   return wandb.init(
       project=project, name=run.name, id=name[-64:], resume='allow',
