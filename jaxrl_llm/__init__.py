@@ -32,6 +32,9 @@ __all__ = ('Learner', 'Sampler', 'load', 'run', 'save')
 
 __version__ = '0.1.0'  # setup.py reads it here
 
+# It tells users that they lack PyTorch, which nothing here needs.
+os.environ.setdefault('TRANSFORMERS_NO_ADVISORY_WARNINGS', '1')
+
 _TPUS = '/dev/accel*', '/dev/vfio/[0-9]*'  # device files
 
 
