@@ -112,8 +112,8 @@ def _truncated(health: Health) -> str:
     return ''
   return (f'{statistics.fmean(shares):.0%} of the responses were cut off in '
           f'the last {_FEW} steps: raise max_response, or see overlong.mode '
-          'and sampling.stop; of turns, raise task.max_turn or '
-          'task.max_turns too.')
+          'and sampling.stop; an environment or tools have limits of their '
+          'own.')
 
 
 def _no_entropy(health: Health) -> str:
