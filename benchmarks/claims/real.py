@@ -93,7 +93,9 @@ def summary(results: Sequence[tables.Result]) -> str:
   """Returns the sentences of the documentation."""
   arms = tables.by_arm(results, LABELS)
   said = [tables.compared(arms, LABELS, arm, other, mean_of('pass@1'))
-          for arm, other in (('grpo', 'start'), ('pkpo', 'grpo'))]
+          for arm, other in (('grpo', 'start'), ('pkpo', 'grpo'),
+                             ('speed', 'grpo'), ('jackpot', 'grpo'))
+          if len(arms.get(arm, ())) == len(arms['grpo'])]
   return f'held-out pass@1 is: {"; ".join(said)}.'
 
 
