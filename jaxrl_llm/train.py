@@ -402,7 +402,7 @@ def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:
       removed; the message says where the state is.
     Stopped: SIGTERM or SIGINT came; the state is saved.
   """
-  metrics.needs(config.log.wandb)
+  metrics.check_wandb(config.log.wandb)
   with (exits.stoppable(config.checkpoint.grace) as stop,
         workdir_lib.held(config.workdir, distributed.first()) as workdir):
     return _run(config, name, workdir, stop)
@@ -571,9 +571,8 @@ def _opened(
 
 
 def _announce(parts: build.Parts, display: progress.Display) -> None:
-  """Says what the run compiles, and how its weights and rows are kept.
-
-  And how large evaluations are, if the first one keeps a user waiting.
+  """Says what the run compiles and how its weights and rows are kept; and how
+  large evaluations are, if they take long.
   """
   if size := heldout.size(parts.config, parts.task.heldout):
     display.say(size)

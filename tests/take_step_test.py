@@ -14,7 +14,7 @@ from jaxrl_llm.host import build, choices
 from jaxrl_llm.host import state as state_lib
 from jaxrl_llm.monitoring import metrics, timing
 from jaxrl_llm.rewards import Verdict
-from jaxrl_llm.types import Stopped
+from jaxrl_llm.types import AdvantageError, Stopped
 from tests.helpers import learners, tiny
 from tests.helpers.tolerance import policy_gap, rounding
 from tests.reference import advantages as reference
@@ -371,6 +371,19 @@ def test_a_loss_that_is_not_finite_is_skipped_and_counted(
   assert [r['update/loss'] is None for r in rows] == [
       False, True, True, False, True, False]
   assert not (tmp_path / 'not_finite.npz').exists()
+
+
+def test_an_advantage_of_the_users_that_is_not_finite_ends_the_run(
+    parts, reuse, tmp_path):
+  """What came before is saved."""
+  (tmp_path / 'mine.py').write_text(
+      'def mine(rewards, *, where): return rewards')
+  reuse(spoiled(parts, lambda n: n > 3))
+  with pytest.raises(AdvantageError, match='mine.py:mine is nan for a respo'):
+    train.train(tiny.load(
+        tmp_path / 'run', steps=9, eval__every=0, checkpoint__every=0,
+        advantage=f'{tmp_path}/mine.py:mine'))
+  assert checkpoint.steps(tmp_path / 'run' / 'checkpoints')[-1] == 3
 
 
 def test_three_in_a_row_stop_the_run(

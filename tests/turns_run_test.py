@@ -8,6 +8,7 @@ import pytest
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import evaluate, train
+from jaxrl_llm.environments import tools, worker
 from jaxrl_llm.monitoring import metrics
 from tests.helpers import many, tiny, tiny_hf
 
@@ -62,20 +63,21 @@ def first(text: str) -> str:
   """
   return text[:1]
 '''
+LIMITS = {'task.max_turns': 3, 'task.max_turn': 3, 'task.timeout': 0.5}
 FIELDS = {
-    'task.max_turns': 3, 'task.max_turn': 3, 'task.timeout': 0.5,
     'warm_start.steps': 60, 'warm_start.learning_rate': 1e-2,
     'max_response': 12, 'eval.every': 0, 'log.samples': 99,
     'log.tensorboard': False}
 
 
-def loaded(name, workdir, **fields):
+def loaded(name, workdir, limits=LIMITS, **fields):
   """Returns the config of a small run with an environment."""
   given = {
       name: value for name, value in config_lib.flatten(
           tiny.get_config()).items() if not name.startswith('task.')}
   config = config_lib.complete(given, {
-      'task.name': name, 'workdir': str(workdir), **FIELDS, **fields}, 'name')
+      'task.name': name, 'workdir': str(workdir), **limits, **FIELDS, **fields},
+                                'name')
   config_lib.validate(config)
   return config
 
@@ -123,10 +125,28 @@ def test_tools_of_a_file_train_go_on_and_are_evaluated(tmp_path, monkeypatch):
   for steps in 1, 2:
     config = loaded('tools', tmp_path / 'run', steps=steps, **fields)
     assert train.train(config)['steps'] == steps
+  # The model has random weights, and calls nothing: here are its tools.
+  env = worker.environment(f'{tools.PREFIX}tools.py:add,tools.py:first')
+  for call, said in (('{"name": "add", "arguments": {"a": 2, "b": 3}}', '5'),
+                     ('{"name": "first", "arguments": {"text": "owl"}}', 'o')):
+    state, _ = env.reset({}, 0)
+    assert env.step(state, f'<tool_call>{call}</tool_call>')[1] == said
   records = samples(tmp_path / 'run')
   assert {record['step'] for record in records} == {1, 2}
   assert all('"first"' in record['prompt'] for record in records)
   assert evaluate.evaluate(config, 'last')['step'] == 2
+
+
+def test_a_task_with_turns_needs_their_limit_in_the_config(tmp_path):
+  (tmp_path / 'mine.py').write_text('''
+from jaxrl_llm.environments import guess
+
+def create(tokenizer):
+  return guess.create()
+''')
+  with pytest.raises(ValueError, match='needs an option max_turns: add it to'):
+    train.train(loaded(
+        f'{tmp_path}/mine.py', tmp_path / 'run', limits={}))
 
 
 @pytest.mark.slow
@@ -135,7 +155,7 @@ def test_killed_at_ten_moments_while_steps_hang(tmp_path, count):
   (tmp_path / 'dice.py').write_text(DICE)
   fields = {
       name.replace('.', '__'): value for name, value in {
-          **FIELDS, 'task.name': tmp_path / 'dice.py', 'steps': 60,
+          **LIMITS, **FIELDS, 'task.name': tmp_path / 'dice.py', 'steps': 60,
           'checkpoint.every': 3, 'seed': 1}.items()}
   whole, cut = tmp_path / 'whole', tmp_path / 'cut'
   start = lambda folder: many.start(

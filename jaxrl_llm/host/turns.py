@@ -8,8 +8,8 @@ shard that sampled the first turn samples all of them, and its processes step
 the environment.
 
 A wave that fills the decode slots twice is played in two parts: while the
-environment answers one, the model writes the other. Which rows make a part
-depends on their number alone, so a resumed run makes the same parts.
+environment answers one, the model writes the other. Numbers of rows decide
+which make a part, never time, so a resumed run makes the same parts.
 """
 
 import collections

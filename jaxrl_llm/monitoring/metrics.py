@@ -217,7 +217,7 @@ class _Events:
       self._lost.warn('the event file', error)
 
 
-def needs(project: str | None) -> None:
+def check_wandb(project: str | None) -> None:
   """Raises ValueError if metrics are to be sent, and the package is missing.
 
   Args:
@@ -235,7 +235,7 @@ def needs(project: str | None) -> None:
 def _start_wandb(
     workdir: pathlib.Path, run: paths.Path, project: str, config: Any) -> Any:
   """Starts a Weights & Biases run; a directory resumes its own run."""
-  needs(project)
+  check_wandb(project)
   import wandb
   name = re.sub('[:/]+', '-', str(run)).strip('-')
   return wandb.init(

@@ -122,12 +122,15 @@ class Display:
         label: format(row[name], style) + (
             f' ({remarks[name]})' if name in remarks else '')
         for name, label, style in NUMBERS if name in row}
-    if math.isnan(row.get('update/loss') or 0.0):  # the step had no update
-      numbers |= {'entropy': 'none', 'update': 'none'}
     before, self._updated = self._updated, done
     if done != phase.done:
       phase.count(done)
     self._numbers = {**self._numbers, **numbers}
+    self._numbers.pop('update', None)
+    # A step that trained on no token has no loss. One whose loss is not finite
+    # has tokens, and shows it.
+    if 'update/loss' in row and not (row.get('update/tokens') or 0) > 0:
+      self._numbers |= {'entropy': 'none', 'update': 'none'}
     if row.get('response/truncated', 1.0) <= _FEW_TRUNCATED:
       del self._numbers['truncated']
     self._sample = sample or self._sample

@@ -114,6 +114,32 @@ def test_a_file_with_reset_and_step_is_a_task(file, tmp_path):
   assert known == [*range(6)]
 
 
+def test_a_small_model_has_the_alphabet_and_demonstrations_of_the_file(
+    file, tmp_path):
+  with pytest.raises(ValueError, match="needs a tokeniser: .*ALPHABET = '...'"):
+    tasks.get(file)
+  path = tmp_path / 'own.py'
+  path.write_text(COUNTER + """
+ALPHABET = '0123456789:.'
+MADE = [('2', '3.3'), ('97', '')]
+
+def demonstration(problem, seed):
+  return MADE if problem['n'] < 12 else 'none'
+""")
+  task = tasks.get(str(path))
+  assert task.tokenizer.encode('0:') == [2, 12]
+  made = [task.demonstration(i, seed=0) for i in range(20)]
+  assert made == [task.demonstration(i, seed=0) for i in range(20)]
+  assert {problem.id for problem, _ in made} == {p.id for p in task.train}
+  assert all(turns == [('2', '3.3'), ('97', '')] for _, turns in made)
+  task.train = task.heldout  # of 10 to 13
+  with pytest.raises(ValueError, match="demonstration .* returned 'none': ret"):
+    for index in range(20):
+      task.demonstration(index, seed=0)
+  assert not hasattr(tasks.get(file, CharTokenizer('0123456789:.')),
+                     'demonstration')
+
+
 def test_held_out_files_and_bad_rows(file, tmp_path):
   files = []
   for name in ('a', 'b'):

@@ -161,6 +161,22 @@ def test_what_the_result_depends_on_misses_the_cache(
     assert tiny.same(start(**change), params), change
 
 
+def test_the_demonstrations_of_a_users_task_are_in_the_name(warmed, tmp_path):
+  """No config has the code of the user."""
+  parts = warmed[0]
+  (tmp_path / 'mine.py').write_text('def create(tokenizer): ...')
+  config = parts.config.copy_and_resolve_references()
+  config.task = {'name': f'{tmp_path}/mine.py'}
+
+  def file(said):
+    task = types.SimpleNamespace(
+        train=[], demonstration=lambda i, *, seed: (i, said))
+    return warm_start.cache_file(
+        tiny.changed(parts, config=config, task=task))
+
+  assert file('a') == file('a') != file('b')
+
+
 def test_every_mesh_has_its_own_file(warmed):
   """Sums over other groups differ in their last bits."""
   parts, _, _, path = warmed

@@ -195,6 +195,23 @@ def test_a_narrow_terminal_cuts_no_figure(name):
     assert frame(display, 200)[1].endswith('tokens/s 12,345  s/step 10.25')
 
 
+def test_a_step_that_trains_on_nothing_says_so():
+  """A loss that is not finite is another thing, and stays seen."""
+  nan = float('nan')
+  _, console = capture(True, 80)
+  with progress.Display('run', console=console) as display:
+    with phases.phase('RL', 4):
+      shown = []
+      for step, (tokens, loss) in enumerate((
+          (nan, nan), (50.0, .5), (0.0, nan), (50.0, nan)), 1):
+        display.update(step, {
+            'update/tokens': tokens, 'update/loss': loss,
+            'update/entropy': loss})
+        shown.append(frame(display, 80)[1])
+  assert shown == ['entropy none  update none', 'entropy 0.500',
+                   'entropy none  update none', 'entropy nan']
+
+
 def test_a_sample_shows_both_ends_of_problem_and_response():
   """The question of a problem and the answer of a response come last."""
   record = dict(
