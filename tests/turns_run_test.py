@@ -75,9 +75,9 @@ def loaded(name, workdir, limits=LIMITS, **fields):
   given = {
       name: value for name, value in config_lib.flatten(
           tiny.get_config()).items() if not name.startswith('task.')}
-  config = config_lib.complete(given, {
-      'task.name': name, 'workdir': str(workdir), **limits, **FIELDS, **fields},
-                                'name')
+  fields = {'task.name': name, 'workdir': str(workdir), **limits, **FIELDS,
+            **fields}
+  config = config_lib.complete(given, fields, 'name')
   config_lib.validate(config)
   return config
 
