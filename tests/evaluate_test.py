@@ -4,6 +4,7 @@ import dataclasses
 import json
 import pathlib
 import sys
+import types
 import zlib
 
 import jax
@@ -102,6 +103,26 @@ def test_slots_of_its_own_take_many_problems_in_a_call(parts):
   assert got[0] == got[1]
   # 6 problems, then 6 again, greedy; a step has 4 prompts and 16 requests.
   assert calls == [[4, 2, 4, 2], [6, 6]]
+
+
+def test_rewards_of_functions_stand_at_their_responses(monkeypatch):
+  nan = np.nan
+  judged = [types.SimpleNamespace(
+      reward=np.array(reward), answer=[''] * len(reward), rewards=rewards)
+            for reward, rewards in (
+                ([1., 2.], {'f': np.array([3., nan])}),
+                ([5., 6.], {'f': np.array([7., 8.]),
+                            'g': np.array([9., nan])}))]
+  places = ([0, 1], [1, 0]), ([0, 1], [0, 1])
+  monkeypatch.setattr(heldout.responses, 'draw', lambda *_, **__: (
+      types.SimpleNamespace(
+          problem=np.array(problem), sample=np.array(sample), judged=one)
+      for (problem, sample), one in zip(places, judged)))
+  score, _, found = heldout.solve(
+      None, None, [None] * 2, samples=2, sampling=None)
+  np.testing.assert_array_equal(score, [[5, 1], [2, 6]])
+  np.testing.assert_array_equal(found['f'], [[7, 3], [nan, 8]])
+  np.testing.assert_array_equal(found['g'], [[9, nan], [nan, nan]])
 
 
 def test_a_long_evaluation_is_announced():

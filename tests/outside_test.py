@@ -165,6 +165,7 @@ def test_run_takes_problems_and_functions(
         '<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n')
   found = metrics.read(workdir / 'metrics.jsonl')
   assert [row['step'] for row in found] == [0, 1, 2, 3]
+  last_row = found[-1]
   for row in found[1:]:
     assert row['logged/calls'] == 2 and row['rewards/short'] == -1
     np.testing.assert_allclose(
@@ -192,6 +193,10 @@ def test_run_takes_problems_and_functions(
   np.testing.assert_allclose(
       result['rewards/even'], np.mean([*map(np.mean, filter(None, found))]))
   assert result['rewards/short'] == -1
+  # Training evaluated the same responses at its end.
+  for name in ('even', 'short'):
+    np.testing.assert_allclose(
+        last_row['eval/rewards/' + name], result['rewards/' + name])
   assert {*first['rewards']} == {'even', 'short'} and first['extra']['tokens']
   assert config.workdir is None  # the config given is left as it was
 

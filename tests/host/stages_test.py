@@ -192,7 +192,7 @@ def stage(tmp_path, field, text):
 
 
 @pytest.mark.parametrize('picked', [
-    [0, 3], [2, 0], [1, -1], [9, 0], [0], [0, -1, -1], [0.0, -1.0, 1.0]])
+    [0, 3], [2, 0], [1, -1], [9, 0], [0], [0, -1, -1], [0.0, -1.0]])
 def test_rows_that_must_not_be_trained_on_are_one_sentence(picked, tmp_path):
   """Row 1 is free, row 2 failed, row 3 waits for another batch."""
   made = stage(tmp_path, 'selection', """
@@ -206,7 +206,8 @@ def create(sizes):
       round=[0, -1, 0, -1])
   good = np.array([0, -1])
   assert made.select(good, table, None, None)[1] is good
-  said = 'row that is not valid or has no round' if len(picked) == 2 else (
+  said = 'row that is not valid or has no round' if (
+      len(picked) == 2 and picked != [0.0, -1.0]) else (
       r'selection=.*pick \[2\] integers')
   with pytest.raises(ValueError, match=said) as error:
     made.select(picked, table, None, None)
