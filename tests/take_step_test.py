@@ -259,6 +259,7 @@ def by_row(batches, field):
 
 
 def test_old_and_anchor_logprobs_stay_through_the_updates_of_a_step(several):
+  names = tiny.compiled()
   state, fixed, _ = tiny.begin(several)
   frozen = jax.device_get(fixed.anchor)
   watched = tiny.watch(several, tiny.by_length)
@@ -306,8 +307,9 @@ def test_old_and_anchor_logprobs_stay_through_the_updates_of_a_step(several):
     orders += [shuffled[:16], shuffled[16:]]
   # Every epoch of every step has a shuffle of its own.
   assert len(set(map(tuple, orders))) == len(orders) == 6
-  learner = several.programs.learner
-  assert 1 <= learner.update.program._cache_size() <= len(learner.plans(8))
+  # All sizes at once, here or in a test before this one.
+  assert names.count('jit(update)') in (
+      0, len(several.programs.learner.plans(8)))
 
 
 def test_the_anchor_pulls(several):
