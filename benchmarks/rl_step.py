@@ -226,7 +226,8 @@ steps each.
 {comparison(found, job)}
 
 Host work is the processor time of the Python thread, which sleeps while a \
-device program runs. GFLOP are model FLOPs. They are compared with the rate of \
+device program runs. GFLOP are model FLOPs, with the prompt of each response; \
+ours computes the prompt of a group once. They are compared with the rate of \
 products of 768 x 768 matrices on all cores, measured in our process. Our \
 slots were busy in {median(ours, 'slot_use'):.0%} of their steps.
 

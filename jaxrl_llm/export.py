@@ -297,11 +297,12 @@ def main() -> None:
       step = export(
           config, paths.absolute(args.out), args.checkpoint, args.dtype,
           args.player, args.format)
+    notes = ['There is no update in it.'] * (not step) + [
+        'No tokeniser: it was not trained with one that transformers knows.'
+    ] * (not config.model.hf)
     print(
         f'{args.out}: the {args.checkpoint} checkpoint of {args.workdir}, step '
-        f'{step}.' + ('' if config.model.hf else
-                      ' No tokeniser: it was not trained with one that '
-                      'transformers knows.'), flush=True)
+        f'{step}.', *notes, flush=True)
 
 
 if __name__ == '__main__':

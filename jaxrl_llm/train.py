@@ -778,7 +778,8 @@ def main() -> None:
       config.mesh.keep_memory, large=config_lib.is_large(config))
   with distributed.joined(place, config, config_lib.flatten(config)), (
       exits.program(
-          'Interrupted; the same command goes on from the last checkpoint.')):
+          'Interrupted; the same command goes on from the last checkpoint, if '
+          'there is one.')):
     train(config, name)
 
 

@@ -93,7 +93,8 @@ def main() -> None:
   fixed = state_lib.Fixed(
       sampling=parts.sampling(),
       loss=parts.replicate(choices.loss_params(config)), anchor=None)
-  rate = flops.matmul_rate(parts.programs.model.dtype)
+  # Not the kept one: the machine may have been busy when it was measured.
+  rate = flops.measured_rate(parts.programs.model.dtype)
   timer = timing.Timer()
   while turns.wait():
     timer.take()

@@ -106,18 +106,20 @@ def split(argv: Sequence[str]) -> tuple[str | None, dict[str, str]]:
     The config's file, or None; dotted field name to text.
 
   Raises:
-    ValueError: an argument of another form.
+    ValueError: arguments of another form, with a line for each.
   """
-  spec, overrides = None, {}
+  spec, overrides, others = None, {}, []
   for arg in argv:
     flag, equals, value = arg.partition('=')
     name = flag.removeprefix('--config.')
     if flag in _HELP:
       continue
     if not equals or name == flag != '--config':
-      raise ValueError(_misunderstood(arg))
-    if flag == '--config':
+      others.append(_misunderstood(arg))
+    elif flag == '--config':
       spec = value
     else:
       overrides[name] = value
+  if others:
+    raise ValueError('\n'.join(others))
   return spec, overrides

@@ -15,6 +15,7 @@ from jaxrl_llm.config.table import table as table_of
 from jaxrl_llm.plugs import PLUG_FIELDS, plug_fields
 
 ALL = 'all'
+_WIDE = 160  # columns where there is no terminal: whole names can be searched
 
 
 class Group(NamedTuple):
@@ -122,6 +123,8 @@ def show(
 
   libraries = {library.lower(): library for library in foreign.NAMES}
   if what.lower() in libraries:
+    if not out.is_terminal:
+      out = console.Console(highlight=False, width=_WIDE)
     out.print(_of_library(libraries[what.lower()]))
     return
   fields = [*_fields(spec, overrides)]

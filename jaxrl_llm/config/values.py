@@ -33,12 +33,12 @@ def check(flat: dict[str, Any]) -> dict[str, Any]:
     Every field in the order of the table, each value of its field's type.
 
   Raises:
-    ValueError: an unknown field, a value of the wrong type or out of range.
+    ValueError: unknown fields, with a line for each; a value of the wrong
+      type or out of range.
   """
   known = table(flat)
-  for name in flat:
-    if name not in known:
-      raise ValueError(unknown(name, known))
+  if others := [name for name in flat if name not in known]:
+    raise ValueError('\n'.join(unknown(name, known) for name in others))
   return {
       name: converted(field, flat.get(name, field.default))
       for name, field in known.items()}

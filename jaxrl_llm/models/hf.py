@@ -101,7 +101,13 @@ def fetch(
   if gguf_header.is_file(name):
     return gguf_folder.unpacked(paths.local_file(name))
   folder = paths.local_folder(name)
-  return folder if folder.is_dir() else _download(name, weights, field)
+  if folder.is_dir():
+    return folder
+  if name.startswith(('/', '.', '~')):
+    raise ValueError(
+        f'{field}={name}: there is no folder {folder.absolute()}: correct the '
+        'path.')
+  return _download(name, weights, field)
 
 
 @functools.cache

@@ -48,7 +48,7 @@ class Compiles(NamedTuple):
     if folder.startswith(home + os.sep):
       folder = '~' + folder[len(home):]
     text = (f'Compiled {self.programs} program{"s" * (self.programs != 1)} in '
-            f'{self.seconds:.1f} s')
+            f'{self.seconds:.1f} s (threads added up)')
     if self.loaded:
       return (f'{text}; {self.loaded} more came from {folder}, which saved '
               f'{max(self.saved, 0):.0f} s.')

@@ -118,7 +118,7 @@ def stoppable(grace: float) -> Iterator[threading.Event]:
 def _too_late(grace: float) -> None:
   os.write(2, (
       f'\nThe run could not stop within checkpoint.grace={grace:g} s. The same '
-      'command goes on from the last checkpoint.\n').encode())
+      'command goes on from the last checkpoint, if there is one.\n').encode())
   os._exit(1)
 
 

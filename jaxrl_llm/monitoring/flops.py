@@ -67,14 +67,14 @@ def matmul_rate(dtype: str) -> float:
       if (0 <= time.time() - measured['time'] < _LASTS
           and measured['rate'] > 0):
         return measured['rate']
-  rate = _measured_rate(dtype)
+  rate = measured_rate(dtype)
   if path:
     with contextlib.suppress(OSError):
       paths.write_whole(path, json.dumps(dict(rate=rate, time=time.time())))
   return rate
 
 
-def _measured_rate(dtype: str) -> float:
+def measured_rate(dtype: str) -> float:
   """Measures the FLOP/s of this machine's matmuls in a dtype.
 
   Takes the best time of repeated square matmuls within half a second after the

@@ -11,8 +11,9 @@ from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence
 
 Row = Mapping[str, Any]
 
-_FEW = 20  # rows of a mean, of rewards and others
-_KEPT = 120  # latest rows that are kept
+_FEW = 10  # rows by which a symptom is judged
+_TREND = 20  # rows of a mean reward that is shown
+_KEPT = 60  # latest rows that are kept
 _AGAIN = 50  # rows without a symptom, after which it is worth another warning
 
 
@@ -29,19 +30,27 @@ class Symptom(NamedTuple):
   text: str
 
 
+class Mean(NamedTuple):
+  """A mean and its standard error."""
+  value: float
+  error: float
+
+
 class Health(NamedTuple):
   """Rows that a run's health is judged by, and what was found.
 
   Attributes:
     first: the first rows with rewards.
     recent: the latest rows, the newest last.
-    best: highest mean reward of as many rows in a row.
+    best: highest mean reward of a few rows in a row.
+    heldout: the best and the latest held-out reward.
     gone: kind of symptom to the number of rows since it was last there.
     symptoms: found so far.
   """
   first: tuple[Row, ...] = ()
   recent: tuple[Row, ...] = ()
-  best: float = -math.inf
+  best: Mean | None = None
+  heldout: tuple[Mean, Mean] | None = None
   gone: Mapping[str, int] = {}
   symptoms: tuple[Symptom, ...] = ()
 
@@ -65,20 +74,35 @@ def after(health: Health, rows: Iterable[Row]) -> Health:
 def _after(health: Health, row: Row) -> Health:
   """Returns the health after one more row, and the symptoms it shows."""
   first, recent = health.first, (*health.recent, row)[-_KEPT:]
-  if len(first) < _FEW and _number(row, 'reward/mean') is not None:
+  if len(first) < _TREND and _number(row, 'reward/mean') is not None:
     first += row,
-  rewards, best = _last(recent, 'reward/mean'), health.best
-  if rewards:
-    best = max(best, statistics.fmean(rewards))
-  health = Health(first, recent, best, health.gone, health.symptoms)
+  rewards, best, heldout = _rewards(recent), health.best, health.heldout
+  if rewards and (best is None or rewards > best):
+    best = rewards
+  value, error = (
+      _number(row, f'eval/{name}') for name in ('mean', 'mean_error'))
+  if value is not None and error is not None:
+    now = Mean(value, error)
+    heldout = max(heldout[0], now) if heldout else now, now
+  health = health._replace(
+      first=first, recent=recent, best=best, heldout=heldout)
   gone, found = {}, []
-  for kind, seen in SYMPTOMS.items():
+  for kind, text in _texts(health).items():
     since = health.gone.get(kind, _AGAIN)
-    text = seen(health)
     if text and since >= _AGAIN:
       found.append(Symptom(kind, int(row['step']), text))
     gone[kind] = 0 if text else since + 1
   return health._replace(gone=gone, symptoms=(*health.symptoms, *found))
+
+
+def _texts(health: Health) -> dict[str, str]:
+  """Returns kind of symptom to its text, or '' where it is not there."""
+  texts = {kind: seen(health) for kind, seen in SYMPTOMS.items()}
+  if texts['reward'] or texts['random']:
+    # A policy that was destroyed has no signal and does not stop either. It is
+    # not its problems or its limits that must change.
+    texts.update(no_signal='', truncated='')
+  return texts
 
 
 def _number(row: Row, name: str) -> float | None:
@@ -94,16 +118,28 @@ def _last(
   return values[-count:] if len(values) >= count else []
 
 
+def _rewards(rows: Sequence[Row]) -> Mean | None:
+  """Returns the mean reward of the last few rows, if they are enough."""
+  rewards = _last(rows, 'reward/mean')
+  if not rewards:
+    return None
+  return Mean(statistics.fmean(rewards),
+              statistics.stdev(rewards) / math.sqrt(len(rewards)))
+
+
 def _no_signal(health: Health) -> str:
   shares = _last(health.recent, 'reward/no_signal')
-  rewards = _last(health.recent, 'reward/mean')
-  if not shares or min(shares) < 1 or not rewards:
+  rewards = _rewards(health.recent)
+  if not shares or not rewards or statistics.fmean(shares) <= 0.97:
     return ''
+  if rewards.value > 0.9 and (
+      min(_last(health.recent, 'reward/no_signal', 2 * _FEW), default=0) < 1):
+    return ''  # Problems that are nearly solved leave few groups.
   return (
-      f'no group had a learning signal in {_FEW} steps: all responses to a '
-      f'problem got the same reward, {statistics.fmean(rewards):.2g} in the '
-      'mean. Look at samples.jsonl; take easier or harder problems, or raise '
-      'samples_per_prompt or sampling.temperature.')
+      f'{statistics.fmean(shares):.0%} of the groups had no learning signal in '
+      f'the last {_FEW} steps: all responses to a problem got the same reward, '
+      f'{rewards.value:.2g} in the mean. Look at samples.jsonl; take easier or '
+      'harder problems, or raise samples_per_prompt or sampling.temperature.')
 
 
 def _truncated(health: Health) -> str:
@@ -127,6 +163,23 @@ def _no_entropy(health: Health) -> str:
           'token): responses hardly differ, and nothing new is found. Lower '
           'optimizer.learning_rate, or raise loss.entropy_bonus, loss.kl_coef '
           'or sampling.temperature.')
+
+
+def _random(health: Health) -> str:
+  entropy = _last(health.recent, 'response/entropy', _FEW // 2)
+  rewards = _last(health.recent, 'reward/mean', _FEW // 2)
+  begun = {name: _number(health.first[0], name) for name in (
+      'response/entropy', 'reward/mean')} if health.first else {}
+  if not entropy or not rewards or None in begun.values():
+    return ''
+  before, now = begun['response/entropy'], statistics.fmean(entropy)
+  reward, rewarded = begun['reward/mean'], statistics.fmean(rewards)
+  if now < 1.25 * before + 0.1 or rewarded > reward:
+    return ''
+  return (f'the responses become more random (entropy {before:.2g} in the '
+          f'first step, {now:.2g} nats per token now), and the reward does not '
+          f'rise ({reward:.2g}, {rewarded:.2g}): lower optimizer.learning_rate '
+          'or loss.entropy_bonus.')
 
 
 def _ratios(health: Health) -> str:
@@ -177,26 +230,38 @@ def _far_away(health: Health) -> str:
 
 
 def _fallen(health: Health) -> str:
-  rewards = _last(health.recent, 'reward/mean')
-  if not rewards or health.best <= 0 or (
-      statistics.fmean(rewards) >= health.best / 2):
-    return ''
+  rewards = _rewards(health.recent)
   # Where few responses are right, their number is a matter of luck, and the
   # best of many means is lucky.
-  noise = statistics.stdev(_last(health.recent, 'reward/mean', 0)) / (
-      math.sqrt(_FEW))
-  if health.best - statistics.fmean(rewards) <= 8 * noise:
-    return ''
-  return (f'the mean reward fell from {health.best:.2g} to '
-          f'{statistics.fmean(rewards):.2g}: lower optimizer.learning_rate or '
-          'raise loss.kl_coef; the best checkpoint is kept.')
+  for name, best, now, errors in (
+      ('mean', health.best, rewards, 8.0),
+      ('held-out', *(health.heldout or (None, None)), 4.5)):
+    if best and now and now.value < best.value / 2 > 0 and (
+        best.value - now.value > errors * math.hypot(best.error, now.error)):
+      return _fall(f'{name} reward', best.value, now.value)
+  # A first update may take it all, before there is a mean of a few rows.
+  signal, begun = (
+      _number(health.first[0], name) if health.first else None
+      for name in ('reward/no_signal', 'reward/mean'))
+  shares = _last(health.recent, 'reward/no_signal')
+  if rewards and shares and None not in (signal, begun) and (
+      signal <= 0.96 and statistics.fmean(shares) > 0.97) and (
+      rewards.value < begun / 4 > 0):
+    return _fall('mean reward', begun, rewards.value)
+  return ''
+
+
+def _fall(name: str, before: float, now: float) -> str:
+  return (f'the {name} fell from {before:.2g} to {now:.2g}: lower '
+          'optimizer.learning_rate or raise loss.kl_coef; the best checkpoint '
+          'is kept.')
 
 
 # Kind of symptom to (health) -> text, or '' where it is not there.
 SYMPTOMS: dict[str, Callable[[Health], str]] = {
     'no_signal': _no_signal, 'truncated': _truncated, 'entropy': _no_entropy,
-    'ratios': _ratios, 'gradient': _gradient, 'kl': _far_away,
-    'reward': _fallen}
+    'random': _random, 'ratios': _ratios, 'gradient': _gradient,
+    'kl': _far_away, 'reward': _fallen}
 
 
 def trends(
@@ -213,14 +278,14 @@ def trends(
     most of it. Those that are known.
   """
   remarks = {}
-  rewards = _last(health.recent, 'reward/mean')
-  if rewards and len(health.first) == _FEW:
+  rewards = _last(health.recent, 'reward/mean', _TREND)
+  if rewards and len(health.first) == _TREND:
     begun = statistics.fmean(row['reward/mean'] for row in health.first)
     remarks['reward/mean'] = (
         f'mean {statistics.fmean(rewards):.3f}, from {begun:.3f}')
   if start and math.isfinite(start.get('pass@1', math.nan)):
     remarks['eval/pass@1'] = f'from {start["pass@1"]:.3f}'
-  recent = health.recent[-_FEW:]
+  recent = health.recent[-_TREND:]
   # Medians, since the first step compiles.
   seconds = {
       name: statistics.median(_number(row, name) or 0.0 for row in recent)

@@ -102,7 +102,8 @@ def rows(
     raise ValueError(f'{path} is not a file: give the path of a file in it.')
   elif source.endswith(FORMATS) or source.count('/') not in (1, 2) or (
       source.startswith(('/', '.', '~'))):
-    raise ValueError(f'There is no file {source}.')
+    raise ValueError(
+        f'There is no file {path.absolute()}: correct the path.')
   else:
     yield from _hub(source)
 

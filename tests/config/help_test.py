@@ -109,7 +109,9 @@ def test_help_is_short_and_names_the_rest(capsys):
     ('loss', ['loss.clip_low', 'with loss.importance=tis:'], ['advantage ']),
     ('task', ['task.name', 'with task.name=math:'], ['loss.objective']),
     ('steps', ['steps '], ['seed ']),
-    ('trl', ['num_generations', 'samples_per_prompt'], ['rollout_batch_size']),
+    ('trl', ['num_generations', 'samples_per_prompt',
+             'per_device_train_batch_size', 'learner.tokens_per_microbatch'],
+     ['rollout_batch_size']),
     ('openrlhf', ['rollout_batch_size'], ['num_generations']),
 ])
 def test_help_of_a_group_a_section_a_field_or_a_library(

@@ -198,6 +198,15 @@ def test_a_name_is_answered_wherever_a_field_is_expected(tmp_path):
   for arg in ('--num_generations', '--num-generations=8', 'rollout.n=8'):
     with pytest.raises(ValueError, match='use samples_per_prompt'):
       config.split([arg])
+  # Several names are answered at once, a line each.
+  for refuse in (
+      lambda: config.split(['--num_generations=8', '--beta=.1', '--config=a']),
+      lambda: config.load(f'{ROOT}/configs/countdown.py', {
+          'num_generations': 8, 'seed': 1, 'beta': .1})):
+    with pytest.raises(ValueError) as error:
+      refuse()
+    first, second = str(error.value).split('\n')
+    assert 'samples_per_prompt' in first and 'loss.kl_coef' in second
   with pytest.raises(ValueError, match='write --config.steps=VALUE'):
     config.split(['--steps=8'])
 

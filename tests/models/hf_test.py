@@ -425,4 +425,10 @@ def test_fetch(tmp_path, monkeypatch):
       'model.hf=no/network is not a folder and could not be fetched from the '
       'hub (ConnectionError: no route to): check the name, or download the '
       'model and give its folder.')
+  # A path is no name of the hub.
+  monkeypatch.chdir(tmp_path)
+  for path in ('./models/x', f'{tmp_path}/models/x'):
+    with pytest.raises(ValueError, match=(
+        f'^model.hf={path}: there is no folder {tmp_path}/models/x: correct')):
+      hf.fetch(path)
   hf._download.cache_clear()

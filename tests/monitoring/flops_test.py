@@ -32,7 +32,7 @@ def test_the_matmul_rate_is_kept_for_a_week(tmp_path, monkeypatch):
     flops.matmul_rate.cache_clear()
     return flops.matmul_rate(dtype) - 1e12
 
-  monkeypatch.setattr(flops, '_measured_rate', measure)
+  monkeypatch.setattr(flops, 'measured_rate', measure)
   monkeypatch.setattr(time, 'time', lambda: now[0])
   monkeypatch.setattr(compiled, 'folder', lambda: tmp_path)
   assert [rate(), rate(), rate('bfloat16'), rate()] == [1, 1, 2, 1]

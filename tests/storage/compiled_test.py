@@ -123,7 +123,8 @@ def test_the_second_start_loads_what_the_first_compiled(tmp_path):
   first, second, *_ = got['said']
   assert first.startswith('Compiled 1 program in ') and first.endswith(
       f' the next start takes them from {place}.')
-  assert second.startswith('Compiled 0 programs in 0.0 s; 1 more came from ')
+  assert second.startswith(
+      'Compiled 0 programs in 0.0 s (threads added up); 1 more came from ')
   warning, = got['heard']
   assert 'file/x' in warning and 'compilation_cache' in warning
 

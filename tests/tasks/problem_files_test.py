@@ -3,6 +3,7 @@
 import gc
 import gzip
 import json
+import pathlib
 import sys
 import time
 
@@ -204,7 +205,8 @@ def test_no_such_file(tmp_path, monkeypatch, source):
     read(source)
   assert str(error.value) == (
       '. is not a file: give the path of a file in it.' if source == '' else
-      f'There is no file {source}.')
+      f'There is no file {tmp_path / pathlib.Path(source).expanduser()}: '
+      'correct the path.')
 
 
 def test_other_sources(tmp_path):
