@@ -42,7 +42,7 @@ def test_the_summary_has_its_promised_shape(run):
   # Random weights hardly ever end a response.
   warning, = health.warnings(rows)
   assert found['warnings'] == [warning._asdict()]
-  assert warning.kind == 'truncated' and warning.step == 20
+  assert warning.kind == 'truncated' and warning.step == 10
 
 
 def test_a_figure_that_is_not_known_is_null():

@@ -159,7 +159,7 @@ def test_warnings_are_on_the_page(tmp_path):
   known = page.contents([first, sick])['runs']
   assert not known[0]['warnings']
   warning, = known[1]['warnings']
-  assert (warning['kind'], warning['step']) == ('truncated', 20)
+  assert (warning['kind'], warning['step']) == ('truncated', 10)
   assert 'raise max_response' in warning['text']
 
 
