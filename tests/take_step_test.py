@@ -377,7 +377,7 @@ def test_a_loss_that_is_not_finite_is_skipped_and_counted(
 
 def test_an_advantage_of_the_users_that_is_not_finite_ends_the_run(
     parts, reuse, tmp_path):
-  """What came before is saved."""
+  """The state before the step is saved."""
   (tmp_path / 'mine.py').write_text(
       'def mine(rewards, *, where): return rewards')
   reuse(spoiled(parts, lambda n: n > 3))

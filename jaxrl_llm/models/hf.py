@@ -105,8 +105,8 @@ def fetch(
     return folder
   if name.startswith(('/', '.', '~')):
     raise ValueError(
-        f'{field}={name}: there is no folder {folder.absolute()}: correct the '
-        'path.')
+        f'{field}={name}: there is no folder or GGUF file '
+        f'{folder.absolute()}: correct the path.')
   return _download(name, weights, field)
 
 

@@ -429,6 +429,7 @@ def test_fetch(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   for path in ('./models/x', f'{tmp_path}/models/x'):
     with pytest.raises(ValueError, match=(
-        f'^model.hf={path}: there is no folder {tmp_path}/models/x: correct')):
+        f'^model.hf={path}: there is no folder or GGUF file '
+        f'{tmp_path}/models/x: correct')):
       hf.fetch(path)
   hf._download.cache_clear()

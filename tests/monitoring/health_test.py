@@ -115,10 +115,16 @@ def test_a_first_update_that_takes_all():
   symptom, = health.warnings(rows)
   assert symptom.kind == 'reward' and 'from 0.01 to 0.001:' in (
       symptom.text)
-  # Rewards below 0 may rise to 0.
+  # Rewards below 0 may rise, and half of one is more.
+  for row in rows:
+    row['reward/mean'] = -.2
   rows[0]['reward/mean'] = -.5
+  rows[0] |= {'eval/mean': -.2, 'eval/mean_error': .001}
+  rows[9] |= {'eval/mean': -.22, 'eval/mean_error': .001}
   symptom, = health.warnings(rows)
   assert symptom.kind == 'no_signal'
+  for row in rows:
+    row['reward/mean'] = 0.0
   # One right response may be luck.
   rows[0] |= {'reward/mean': .001, 'reward/no_signal': .99}
   symptom, = health.warnings(rows)
@@ -132,8 +138,11 @@ def test_no_signal_in_few_groups_is_said_too():
   assert symptom.kind == 'no_signal' and '98% of the groups' in symptom.text
   # A task that is nearly solved.
   for row in rows:
-    row['reward/mean'] = .95
+    row |= {'reward/mean': .95, 'reward/no_signal': 1.0}
   assert health.warnings(rows) == []
+  more = [{**row, 'step': row['step'] + 12} for row in rows]
+  symptom, = health.warnings(rows + more)
+  assert (symptom.kind, symptom.step) == ('no_signal', 19)
 
 
 def test_rare_successes_are_no_fall():
