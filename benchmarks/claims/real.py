@@ -73,6 +73,9 @@ def measure(
       'entropy': last('response/entropy'),
       'samples': sum(row['response/count'] for row in rows),
       'minutes': sum(row['seconds/step'] for row in rows) / 60,
+      'generation': round(
+          sum(row['seconds/sample'] for row in rows[tables.WARM:])
+          / sum(row['seconds/step'] for row in rows[tables.WARM:]), 4),
       'curve': [round(row['reward/mean'], 4) for row in rows]}
 
 
@@ -96,7 +99,9 @@ def summary(results: Sequence[tables.Result]) -> str:
           for arm, other in (('grpo', 'start'), ('pkpo', 'grpo'),
                              ('speed', 'grpo'), ('jackpot', 'grpo'))
           if len(arms.get(arm, ())) == len(arms['grpo'])]
-  return f'held-out pass@1 is: {"; ".join(said)}.'
+  share = tables.mean_and_error(map(mean_of('generation'), arms['grpo']), 2)
+  return (f'held-out pass@1 is: {"; ".join(said)}. Generation takes {share} of '
+          "GRPO's seconds.")
 
 
 def sections(results: Sequence[tables.Result]) -> str:
@@ -110,7 +115,8 @@ def sections(results: Sequence[tables.Result]) -> str:
       tables.table(arms, LABELS, {
           **{name: mean_of(name) for name in (
               *figures, 'reward', 'entropy')},
-          **{name: (mean_of(name), 0) for name in ('samples', 'minutes')}}),
+          **{name: (mean_of(name), 0) for name in ('samples', 'minutes')},
+          'share of generation': (mean_of('generation'), 2)}),
       tables.markdown(['', *figures], [
           [f'{LABELS[arm]} minus {LABELS[other]}', *(tables.difference(
               arms, arm, other, mean_of(f'pass@{k}'), problems=pass_at(k))
