@@ -294,7 +294,7 @@ def evaluated(
 def save(folder: pathlib.Path, name: str, result: Mapping[str, Any]) -> None:
   """Writes the result of a run, whole or not at all."""
   path = folder / f'{name}.json'
-  part = folder / f'{name}.part'
+  part = folder / f'{name}.{os.getpid()}.part'
   part.write_text(json.dumps(result))
   part.replace(path)
 

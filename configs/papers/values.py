@@ -205,10 +205,8 @@ def _pkpo_small() -> dict[str, Experiment]:
       arms(8, '0:8,300:2', three) + missing, small=True)
   return {
       'pkpo/countdown': Experiment(
-          'PKPO on Countdown', paper | k(4), ours | {
-              'loss.entropy_bonus': (
-                  0.05, 'that of the claim; it spoils k=n, and sets k=8 back')},
-          arms(4, '0:2,250:1', three) + missing[:1], small=True),
+          'PKPO on Countdown', paper | k(4), ours,
+          arms(4, '0:2,250:1', three) + missing, small=True),
       'pkpo/countdown_hard': mixed, 'pkpo/countdown_hard:mixed': mixed,
       'pkpo/countdown_hard:hard': mixed,
       'pkpo/arc_mini': Experiment(
