@@ -86,8 +86,8 @@ def summary(results: Sequence[tables.Result]) -> str:
       arms, 'all_four', 'none', lambda result: result['gflops'][-1])])
   return (
       f'held-out {both}. None of the four takes so many times the GFLOP of all '
-      f'four: {flops}. From start to end, pass@8 of all four changes by {fall}. '
-      f'Leaving a method out changes pass@1 by: {"; ".join(out)}.')
+      f'four: {flops}. From start to end, pass@8 of all four changes by '
+      f'{fall}. Leaving a method out changes pass@1 by: {"; ".join(out)}.')
 
 
 def sections(results: Sequence[tables.Result]) -> str:
