@@ -338,6 +338,15 @@ def said(claim: Claim, rows: Sequence[tables.Result]) -> str:
   return f'Over {len(seeds)} seeds{chosen}: {claim.summary(results)}'
 
 
+def _spent(rows: Sequence[tables.Result]) -> str:
+  """Says how long the steps of all runs took; nothing in older rows."""
+  hours = sum(
+      row['minutes'] / 60 if 'minutes' in row else row['elapsed'][-1] / 3600
+      for row in rows if 'minutes' in row or 'elapsed' in row)
+  return f' The steps of all {len(rows)} runs took {hours:.1f} hours.' * (
+      hours > 0)
+
+
 def report(claim: Claim, rows: Sequence[tables.Result]) -> str:
   """Returns the report of a claim's rows as Markdown."""
   results = [row for row in rows if 'factor' not in row]
@@ -345,7 +354,7 @@ def report(claim: Claim, rows: Sequence[tables.Result]) -> str:
   return f'''# {claim.title}
 
 `python -m benchmarks.claims.{claim.name}`, {' to '.join(every('date'))}, \
-{' and '.join(every('machine'))}; one core for each run.
+{' and '.join(every('machine'))}; one core for each run.{_spent(rows)}
 
 {claim.about(results)} Mean ± standard error over seeds. Differences are \
 paired by seed, with 95% intervals (Student's t); "not distinguishable" is one \
