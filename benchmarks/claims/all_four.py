@@ -77,17 +77,25 @@ def summary(results: Sequence[tables.Result]) -> str:
   arms = tables.by_arm(results, LABELS)
   out = [f'{LABELS[arm]} {tables.difference(arms, arm, "all_four", end())}'
          for arm in arms if arm.startswith('no_')]
-  both = '; '.join(f'{name}: ' + tables.compared(
+  ends = '; '.join(f'{name}: ' + tables.compared(
       arms, LABELS, 'all_four', 'none', figure)
                    for name, figure in FIGURES.items())
   fall = tables.difference(
       arms, 'all_four', 'all_four', end('pass@8'), tables.start('pass@8'))
-  flops = tables.ratio([none / ours for ours, none in tables.pairs(
-      arms, 'all_four', 'none', lambda result: result['gflops'][-1])])
+  times = lambda arm, spent: tables.ratio([
+      other / ours for ours, other in tables.pairs(
+          arms, 'all_four', arm, lambda result: result[spent][-1])])
+  both = {arm: arms[arm] for arm in ('all_four', 'none')}
+  equal = '; '.join(f'{name} {tables.difference(both, *both, at)}'
+                    for name in FIGURES
+                    for at in [tables.at_equal(both, 'gflops', name)])
   return (
-      f'held-out {both}. None of the four takes so many times the GFLOP of all '
-      f'four: {flops}. From start to end, pass@8 of all four changes by '
-      f'{fall}. Leaving a method out changes pass@1 by: {"; ".join(out)}.')
+      f'held-out {ends}. None of the four takes so many times as much as all '
+      f'four: GFLOP {times("none", "gflops")}, seconds '
+      f'{times("none", "elapsed")}; without SPEED alone: GFLOP '
+      f'{times("no_speed", "gflops")}. After equal GFLOP, all four minus none '
+      f'is: {equal}. From start to end, pass@8 of all four changes by {fall}. '
+      f'Leaving a method out changes pass@1 by: {"; ".join(out)}.')
 
 
 def sections(results: Sequence[tables.Result]) -> str:
@@ -98,7 +106,10 @@ def sections(results: Sequence[tables.Result]) -> str:
           **FIGURES, **{f'{name}, equal {title}': tables.at_equal(
               arms, spent, name) for name in FIGURES for title, spent in (
                   ('samples', 'samples'), ('seconds', 'elapsed'))},
+          **{f'{name}, equal GFLOP': tables.at_equal(arms, 'gflops', name)
+             for name in FIGURES},
           'samples': (lambda r: r['samples'][-1], 0),
+          'updates': (lambda r: r['updates'][-1], 0),
           'GFLOP': (lambda r: r['gflops'][-1], 0),
           **{title: mean_of(name) for title, name in MEANS.items()}}),
       tables.differences(arms, LABELS, [

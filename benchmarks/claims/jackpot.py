@@ -54,8 +54,9 @@ FIELDS = {
 }
 AGAINST = [
     ('jackpot_clip', 'clip'), ('jackpot', 'clip'), ('jackpot', 'no_clip_tis'),
-    ('jackpot_clip', 'tis'), ('jackpot', 'mask'), ('jackpot', 'weights'),
-    ('jackpot', 'jackpot_clip'), ('clip', 'on_policy')]
+    ('jackpot_clip', 'no_clip_tis'), ('jackpot_clip', 'tis'),
+    ('jackpot', 'mask'), ('jackpot', 'weights'), ('jackpot', 'jackpot_clip'),
+    ('clip', 'on_policy')]
 
 
 def _fields(stale: int) -> dict[str, Any]:
@@ -128,7 +129,8 @@ entropy bonus, after a warm-up of 32 updates. pass@1 is measured on 532 \
 held-out problems, with a standard error of \
 {statistics.fmean(r["error"] for r in results):.3f} in each run; before \
 training it is {start}. A run collapses at the first evaluation below half of \
-its start. Only arms with "clip" in their names clip. No-clip TIS weights by \
+its start. No arm is without a correction: the papers have none for stale \
+rollouts. Only arms with "clip" in their names clip. No-clip TIS weights by \
 min(p_new / p_old, 2): `cispo` with these bounds, which has the same gradient. \
 KL is of the behaviour to the policy in training, before and after \
 rejection; acceptance, the share of weights at c1, and the tokens rejected by \
@@ -142,7 +144,8 @@ def summary(results: Sequence[tables.Result]) -> str:
   for stale, arms in by_stale(results).items():
     said = '; '.join(
         tables.compared(arms, LABELS, arm, other, last) for arm, other in (
-            ('jackpot_clip', 'clip'), ('jackpot', 'no_clip_tis')))
+            ('jackpot_clip', 'clip'), ('jackpot', 'no_clip_tis'),
+            ('jackpot_clip', 'no_clip_tis')))
     parts.append(f'{"At" if parts else "at"} {stale} updates on the rollouts '
                  f'of one policy, held-out pass@1 is: {said}.')
   return ' '.join(parts)

@@ -317,16 +317,26 @@ def _tuned(claim: Claim, rows: Sequence[tables.Result]) -> str:
   if not tried:
     return f'{text} None was chosen for this claim.\n'
   names = lambda row: ','.join(str(row[key]) for key in claim.keys)
+  by = {arm: [[claim.figure(row) for row in tried if names(row) == arm
+               and row['factor'] == factor] for factor in RATES]
+        for arm in dict.fromkeys(map(names, tried))}
+  lines, ends = [], []
+  for arm, found in by.items():
+    means = [*map(statistics.fmean, found)]
+    best = means.index(max(means))  # as in `choose`
+    cells = [*map(tables.mean_and_error, found)]
+    cells[best] = f'**{cells[best]}**'
+    lines.append([arm, *cells, '; '.join(
+        other for other, made in claim.arms.items()
+        if made.rate == arm and other != arm)])
+    if best in (0, len(RATES) - 1):
+      ends.append(f'{arm} ({"highest" if best else "lowest"})')
+  edge = f' At the edge of what was tried: {", ".join(ends)}.' if ends else ''
   head = [f'{factor:.3g} times the rate' for factor in RATES]
-  found = {arm: [tables.mean_and_error([
-      claim.figure(row) for row in tried
-      if names(row) == arm and row['factor'] == factor])
-      for factor in RATES] for arm in dict.fromkeys(map(names, tried))}
-  return (f'{text} Learning rates were chosen on seeds '
-          f'{" and ".join(map(str, TUNING_SEEDS))}, by the figure at the end; '
-          'arms that are not here inherit one.\n\n' + markdown(
-              ['', *head], [[arm, *cells] for arm, cells in found.items()])
-          + '\n')
+  return (f'{text} Learning rates, in bold, were chosen on seeds '
+          f'{" and ".join(map(str, TUNING_SEEDS))}, by the figure at the end '
+          f'on the same held-out problems; some arms inherit one.{edge}\n\n'
+          + markdown(['', *head, 'inherited by'], lines) + '\n')
 
 
 def said(claim: Claim, rows: Sequence[tables.Result]) -> str:
@@ -350,7 +360,7 @@ def _spent(rows: Sequence[tables.Result]) -> str:
 def report(claim: Claim, rows: Sequence[tables.Result]) -> str:
   """Returns the report of a claim's rows as Markdown."""
   results = [row for row in rows if 'factor' not in row]
-  every = lambda key: sorted({result[key] for result in results})
+  every = lambda key: sorted({row[key] for row in rows})
   return f'''# {claim.title}
 
 `python -m benchmarks.claims.{claim.name}`, {' to '.join(every('date'))}, \
@@ -358,7 +368,7 @@ def report(claim: Claim, rows: Sequence[tables.Result]) -> str:
 
 {claim.about(results)} Mean ± standard error over seeds. Differences are \
 paired by seed, with 95% intervals (Student's t); "not distinguishable" is one \
-whose interval has 0.
+whose interval has 0. Intervals are not corrected for their number.
 
 {said(claim, rows)}
 

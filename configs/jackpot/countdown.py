@@ -4,8 +4,8 @@
 
 Each step samples 8192 responses and takes 32 updates of 256, without clipping.
 On 2 cores this takes about two minutes after the warm start. Held-out pass@1
-rises from .25 to about .35. benchmarks/results/claims/jackpot.md compares it
-with other corrections, and with none (`--config.off_policy=none`).
+rises from .25 to about .30. benchmarks/results/claims/jackpot.md compares it
+with other corrections.
 
 Beside the paper, as python -m configs.papers writes it:
 - jackpot.alpha=acceptance, in the paper mask (v2 section 4.4.2, the share

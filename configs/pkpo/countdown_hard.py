@@ -7,8 +7,9 @@ almost none of these solves a hard problem, so the warm start solves most of
 them less than once in 50 samples. ':mixed' (the default) trains on equal
 numbers of hard and ordinary problems, ':hard' on hard ones alone. Both
 warm-start on all kinds. On the mixed set, k=1 learns the ordinary prompts and
-loses the hard ones, but k=8 does not (the stall of the paper's section 5.2.4);
-see benchmarks/results/claims/pkpo.md. It takes about two minutes on 2 cores.
+loses the hard ones (the stall of the paper's section 5.2.4); k=8 learns some
+hard ones, and the ordinary ones stay where they were. See
+benchmarks/results/claims/pkpo.md. It takes about two minutes on 2 cores.
 
 Beside the paper, as python -m configs.papers writes it:
 - pkpo.batch_std=true, in the paper false (Eq. 18): fewer samples have an
@@ -51,9 +52,8 @@ def get_config(arg='mixed'):
   return c
 
 
-# Compared with a constant k=8, this schedule ends with a higher pass@1 on
-# ordinary problems and a lower pass@16 on hard ones. A schedule that ends with
-# k=1 is worse on both.
+# Chosen among three on other seeds: one that ends with k=1 was worse on both
+# kinds of problems.
 ANNEALED = '0:8,300:2'
 
 
