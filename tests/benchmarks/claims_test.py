@@ -156,7 +156,12 @@ def test_a_run_writes_a_row_with_its_names_and_rate(tmp_path):
   assert rows[-1]['seed'] == 10 and rows[-1]['arm'] == 'base'
   assert rows[-1]['rate'] == rows[-1]['x'] == max(row['x'] for row in rows)
   text = runs._tuned(claim, rows)
-  assert 'chosen on seeds 0 and 1' in text and '| base |' in text
+  assert 'chosen on seeds 0 and 1' in text
+  assert 'At the edge of what was tried: base (highest).' in text
+  *others, best, inherited = text.strip().splitlines()[-1].strip('| ').split(
+      ' | ')
+  assert others[0] == 'base' and '*' not in ''.join(others)
+  assert best == f'**{rows[-1]["x"]:.3f} ± 0.000**' and inherited == 'other'
 
 
 @pytest.mark.parametrize('name', CLAIMS)
@@ -196,6 +201,12 @@ def test_reports_and_the_pages_come_from_the_rows(name):
   assert {*texts} - {'README.md'}
   for page, text in texts.items():
     assert text.split() == said.split(), f'{page} should say: {said}'
+
+
+def test_a_report_says_the_hours_of_all_its_runs():
+  rows = [{'minutes': 30.0}, {'elapsed': [0.0, 3600.0]}, {}]
+  assert 'all 3 runs took 1.5 hours' in runs._spent(rows)
+  assert not runs._spent([{}])
 
 
 def test_numbers_of_the_pages_on_claims_are_said_by_reports():
