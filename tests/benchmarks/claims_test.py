@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from benchmarks.claims import __main__ as all_claims
-from benchmarks.claims import runs, tables
+from benchmarks.claims import runs, speed, tables
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.host import stages
 from tests.helpers.devices import ROOT
@@ -80,6 +80,22 @@ def test_arms_are_paired_by_the_seeds_that_both_have():
   assert tables.difference(arms, 'a', 'c', x) == 'not run'
   assert tables.difference(
       {**arms, 'b': rows_of('b', [7], 10)}, 'a', 'b', x) == 'not run'
+
+
+def test_a_base_that_misses_the_target_gives_a_lower_bound():
+  found = {'pass@1': [0.0, .1, .2, .3, .4], 'samples': [0, 10, 20, 30, 40]}
+  # Means of three evaluations: 0, .05, .1, .2, .3; .15 is halfway to 30.
+  reaches = {**found, 'arm': 'a', 'seed': 10}
+  assert speed.to_target('samples')(reaches) == pytest.approx(25)
+  misses = {**reaches, 'pass@1': [0.0] * 5}
+  assert speed.to_target('samples')(misses) is None
+  assert speed.to_target('samples', least=True)(misses) == 40
+  both = lambda row: [row, {**row, 'seed': 11}]
+  arms = {'a': both(reaches), 'b': both(misses)}
+  said = lambda *arm: speed._to_target(arms, *arm, 'samples')
+  assert said('a', 'b') == 'at least 1.60 [1.60, 1.60]'  # 40 / 25
+  assert said('b', 'a') == 'not reached'
+  assert said('a', 'a').startswith('1.00')
 
 
 def test_figures_at_equal_samples():
