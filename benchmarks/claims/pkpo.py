@@ -183,7 +183,7 @@ def draw(results: Sequence[tables.Result], path: pathlib.Path) -> None:
   looks = {
       'frozen': ('black', ':'), '1': ('#9ecae1', '-'), '2': ('#6baed6', '-'),
       '4': ('#3182bd', '-'), '8': ('#08519c', '-'), '16': ('#08204b', '-'),
-      'annealed': ('#d1495b', '--'), 'entropy .01': ('#2e8b57', '--')}
+      'annealed': ('#d1495b', '--'), 'entropy .1': ('#2e8b57', '--')}
   panels = []
   for task, arms in by_task(results).items():
     found = {arm: [{**r, 'ks': KS, 'pass@k': [
@@ -191,7 +191,8 @@ def draw(results: Sequence[tables.Result], path: pathlib.Path) -> None:
              for arm, rows in arms.items()}
     panels += [
         tables.Panel(found, 'ks', 'pass@k', ('k', 'held-out pass@k'),
-                     TITLES[task], looks, {'xscale': 'log'}),
+                     TITLES[task], looks,
+                     {'xscale': 'log', 'xticks': KS, 'xticklabels': KS}),
         tables.Panel(found, EVERY, 'solved', ('step', 'solved so far'),
                      TITLES[task], looks)]
   tables.draw(path, panels, LABELS)

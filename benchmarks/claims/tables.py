@@ -353,13 +353,13 @@ def draw(
   import matplotlib
   from matplotlib.figure import Figure as Canvas
   panels = [panel for panel in panels if _drawn(panel)]
-  columns = min(len(panels), 3)
-  rows = math.ceil(len(panels) / columns)
+  rows = math.ceil(len(panels) / 3)
+  columns = math.ceil(len(panels) / rows)
   with matplotlib.rc_context(STYLE):
     figure = Canvas(
         figsize=(4.6 * columns, 3.9 * rows), dpi=120, layout='constrained')
-    grid = figure.subplots(rows, columns, squeeze=False).flat
-    for axes, panel in zip(grid, panels):
+    for number, panel in enumerate(panels):
+      axes = figure.add_subplot(rows, columns, number + 1)
       axes.set(xlabel=panel.labels[0], ylabel=panel.labels[1],
                title=panel.title, **panel.more)
       for arm in _drawn(panel):
