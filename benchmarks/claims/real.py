@@ -90,9 +90,7 @@ wordings. Differences have two intervals, over seeds and over problems \
 (bootstrap of {tables.DRAWS:,} draws of the means over seeds), and are \
 distinguishable if both leave out 0. There is no arm of 8-bit rollouts a step \
 old without Jackpot, so its arm shows all three. Runs shared the machine with \
-other work, which their minutes and shares of generation measure too: on an \
-idle core, generation takes 43% of the seconds of GRPO's steps 4 to 9, and 54% \
-with 8 slots in place of 32, which change no sample.'''
+other work, which their minutes and shares of generation measure too.'''
 
 
 def summary(results: Sequence[tables.Result]) -> str:

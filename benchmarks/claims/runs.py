@@ -317,14 +317,14 @@ def _tuned(claim: Claim, rows: Sequence[tables.Result]) -> str:
   if not tried:
     return f'{text} None was chosen for this claim.\n'
   names = lambda row: ','.join(str(row[key]) for key in claim.keys)
-  by = {arm: [[claim.figure(row) for row in tried if names(row) == arm
-               and row['factor'] == factor] for factor in RATES]
-        for arm in dict.fromkeys(map(names, tried))}
+  chosen = choose(claim, [
+      (Run(names(row), row['seed'], row['factor']), row) for row in tried])
   lines, ends = [], []
-  for arm, found in by.items():
-    means = [*map(statistics.fmean, found)]
-    best = means.index(max(means))  # as in `choose`
-    cells = [*map(tables.mean_and_error, found)]
+  for arm, factor in chosen.items():
+    best = RATES.index(factor)
+    cells = [tables.mean_and_error([
+        claim.figure(row) for row in tried
+        if names(row) == arm and row['factor'] == rate]) for rate in RATES]
     cells[best] = f'**{cells[best]}**'
     lines.append([arm, *cells, '; '.join(
         other for other, made in claim.arms.items()

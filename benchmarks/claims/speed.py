@@ -168,7 +168,8 @@ def modelled(
 
   Seconds are proportional to generated and trained tokens, with the measured
   cost of a trained token, and a cost of a generated one such that generation
-  takes this share of RLOO's time at the same seed. The host takes none.
+  takes this share of RLOO's time at the same seed. The host takes none. A run
+  that does not reach the target has None, or with `least` what it took in all.
   """
   update, score = (
       statistics.median(r['phases'][name][2] for r in results
@@ -234,9 +235,14 @@ def _to_target(arms: tables.Arms, arm: str, base: str, spent: str) -> str:
 
 def _ratios(
     arms: tables.Arms, names: Sequence[str],
-    columns: dict[str, tuple[str, tables.Figure, *tuple[tables.Figure, ...]]],
-) -> str:
-  """Returns a table of ratios: title to the base and its `times_fewer`."""
+    columns: dict[str, tuple[Any, ...]]) -> str:
+  """Returns a table of ratios.
+
+  Args:
+    arms: of `tables.by_arm`.
+    names: of the arms that have a row, if they have results.
+    columns: title to what `times_fewer` takes: base, figure, and maybe `least`.
+  """
   return tables.markdown(['times fewer', *columns], [
       [LABELS[arm], *('' if arm == base else times_fewer(
           arms, arm, base, *figures) for base, *figures in columns.values())]
@@ -250,10 +256,9 @@ def _model(results: Sequence[tables.Result], arms: tables.Arms) -> str:
   shares = [r['phases']['sample'][0] / sum(
       seconds for seconds, *_ in r['phases'].values()) for r in arms['rloo']]
   return f'''
-Generation takes {statistics.fmean(shares):.0%} of RLOO's seconds. With 4 \
-slots in place of 16 it takes 27%; no setting of this task was found where it \
-takes half and a run takes minutes. Where it takes more, seconds are modelled \
-from tokens, see `modelled`:
+Generation takes {statistics.fmean(shares):.0%} of RLOO's seconds. No setting \
+of this task was found where it takes half and a run takes minutes. Where it \
+takes more, seconds are modelled from tokens, see `modelled`:
 
 ''' + _ratios(arms, OTHERS, {
     f'generation {share:.0%}': ('rloo', *(

@@ -52,8 +52,8 @@ def get_config(arg='mixed'):
   return c
 
 
-# Chosen among three on other seeds: one that ends with k=1 was worse on both
-# kinds of problems.
+# In older runs, a schedule that ends with k=1 was worse on both kinds of
+# problems.
 ANNEALED = '0:8,300:2'
 
 
