@@ -98,6 +98,21 @@ def test_a_base_that_misses_the_target_gives_a_lower_bound():
   assert said('a', 'a').startswith('1.00')
 
 
+def test_modelled_seconds_have_the_share_of_generation():
+  phases = {'update': [0, 0, 2.0], 'score': [0, 0, .5]}  # seconds of a token
+  # Means of the evaluations are 0, .225, .3: .15 is reached at 2/3 of the way.
+  run = lambda arm, generated, trained: {
+      'arm': arm, 'seed': 10, 'phases': phases, 'pass@1': [0.0, .45, .45],
+      'generated': [0, 1.5 * generated, 2 * generated],
+      'trained': [0, 1.5 * trained, 2 * trained]}
+  rloo, speeded = run('rloo', 100, 50), run('speed_rloo_4', 60, 20)
+  found = speed.modelled([rloo, speeded], 2 / 3, {'rloo': [rloo]})
+  # 100 and 50 tokens: updates take 100 s, generation 200 s, 2 s a token.
+  assert found(rloo) == pytest.approx(300)
+  # 60 tokens are 120 s; 20 are trained on and scored at 2.5 s.
+  assert found(speeded) == pytest.approx(170)
+
+
 def test_figures_at_equal_samples():
   """Of the arm with fewer samples, at the same seed; means of 3 evaluations."""
   arms = {'a': [{'seed': 1, 'samples': [0, 10, 20], 'pass@1': [0, .3, .6]}],
