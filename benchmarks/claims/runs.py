@@ -431,6 +431,9 @@ def program(claim: Claim) -> None:
     train_all(counted, folder, module)
   found = [folder / f'{run.name}.json' for run in tuning + counted]
   rows = [json.loads(path.read_text()) for path in found if path.exists()]
+  if all('factor' in row for row in rows):
+    parser.error(f'{folder} has no run that counts: leave out --report, or '
+                 'give the --folder of the runs.')
   print(report(claim, rows))
   if args.write:
     write(claim, rows)

@@ -240,6 +240,13 @@ def test_a_report_says_the_hours_of_all_its_runs():
   assert not runs._spent([{}])
 
 
+def test_a_report_of_no_runs_says_so(tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr('sys.argv', ['x', '--report', f'--folder={tmp_path}'])
+  with pytest.raises(SystemExit):
+    runs.program(claim_of())
+  assert f'{tmp_path} has no run that counts' in capsys.readouterr().err
+
+
 def test_numbers_of_the_pages_on_claims_are_said_by_reports():
   """Differences and errors, as reports write them, stand nowhere else."""
   for name, page in PAGES.items():
