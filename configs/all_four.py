@@ -16,9 +16,9 @@ each method left out.
 from jaxrl_llm.configs.speed import countdown
 
 
-def get_config(arg=None):
-  """Returns the config; takes no argument."""
-  c = countdown.get_config(arg)
+def get_config():
+  """Returns the config."""
+  c = countdown.get_config()
   c.steps = 100
   c.learner.updates = 2
 

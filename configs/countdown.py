@@ -11,9 +11,8 @@ rises from .25 to .66, the mean over seeds 0, 1, 2 (.50 to .75).
 from jaxrl_llm import config
 
 
-def get_config(arg=None):
-  """Returns the config of the main job; takes no argument."""
-  del arg
+def get_config():
+  """Returns the config of the main job."""
   c = config.base()
   c.steps = 400
   c.prompts_per_step = 64

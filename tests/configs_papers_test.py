@@ -90,6 +90,14 @@ def test_every_config_of_a_paper_names_an_experiment():
   assert count == dict.fromkeys(values.EXPERIMENTS, 1)
 
 
+def test_an_argument_that_is_no_experiment_is_refused():
+  for path, module in text.modules():
+    for arg in {'nonsense', 'pod', '4k', '8b', 'int8', 'dapo', 'hard'} - {
+        *getattr(module, 'ARGS', ()), *getattr(module, 'VARIANTS', ())}:
+      with pytest.raises(ValueError, match='no argument|not a variant'):
+        config.load(f'{path}:{arg}')
+
+
 def test_a_difference_differs_and_a_choice_has_no_value_in_the_paper():
   for name, one in values.EXPERIMENTS.items():
     for field, (value, why) in one.ours.items():

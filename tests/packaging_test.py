@@ -182,7 +182,7 @@ SWEEP = '''
 from jaxrl_llm.configs.pkpo import countdown
 
 def get_config(arg=None):
-  return countdown.get_config(arg)
+  return countdown.get_config()
 
 def get_hyper(hyper):
   return hyper.sweep('pkpo.k', [1, 2])

@@ -17,13 +17,12 @@ Beside the paper, as python -m configs.papers writes it:
   500.
 - grpo, grpo_intra: loss.aggregation=token_mean, in the paper sequence_mean (Eq.
   14): as configs/countdown.py.
-- dapo, dapo_intra: curriculum_prompts=none, in the paper 384 (appendix D, three
-  times the prompts): a wave has the prompts of a batch.
+- dapo, dapo_intra: curriculum_prompts=none, in the paper 384 (appendix D, "by a
+  factor of three", read as prompts): a wave has the prompts of a batch.
 - dapo, dapo_intra: dynamic.max_rounds=none, in the paper 1 (appendix D, sampled
   down to one batch): so that no group is dropped.
 - dapo, dapo_intra: overlong.mode=none, in the paper penalty (appendix A,
-  "Overlong Filter"; appendix D has rewards of 0 and 1 alone): no response is
-  truncated.
+  "Overlong Filter"): no response is truncated.
 - grpo_intra, dapo_intra, gspo_intra: cbs.pool=false, in the paper true
   (appendix D, an approximation): by Definition 3.1.
 - dapo, dapo_intra: not given in the paper: loss.clip_high=0.28 (DAPO's).

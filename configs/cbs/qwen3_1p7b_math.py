@@ -8,13 +8,14 @@ prompts, learning rate 1e-6, responses of 4096 tokens, and the scheduler of its
 Table 4. The argument chooses the objective and the scope. grpo (default), dapo
 and gspo pick 1024 responses of the last 2048, for 8 updates. With _intra, 2 of
 the 8 responses to each prompt are picked, for 2 updates; `--config.cbs.pool=1`
-picks 307 of 1024, for 3 updates, as the paper's code does (which drops the 51
-that do not fill the third). The sweep has the objective without a bandit,
+picks 307 of 1024, for 3 updates, where the paper makes 2 and drops 51 (appendix
+D). The sweep has the objective without a bandit,
 random responses, the ablations and buffers of 1024 to 5120 responses. A
 buffered response has 53 kB: 2048 have 109 MB, of which 55 MB are held between
 steps.
 
-DAPO samples three times the prompts, trains on one batch of those whose rewards
+DAPO samples three times the prompts (the paper upsamples "the rollout by a
+factor of three"), trains on one batch of those whose rewards
 differ, and has a higher upper bound and a penalty of long responses. GSPO has
 the bounds of its paper. Training files and the six held-out ones
 (`task.heldout`) must have the fields `problem` and `answer`. The mesh fits any
@@ -22,19 +23,22 @@ number of devices that divides 32. launch/FITS.md has the memory and the
 estimated time on 32 chips of v5e. Not run at this size yet.
 
 Beside the paper, as python -m configs.papers writes it:
+- task.path=problems.jsonl, in the paper DAPO and MATH, levels 3 to 5, 21,723
+  problems (section 6.1): your file of them.
+- task.reward='', in the paper Math-Verify (appendix D): this library's
+  verifier, which accepts fewer wrong answers.
 - eval.samples=4, in the paper 1 (appendix D, in training; 16 on AIME, and 4 and
   32 after it): one number for all files.
 - grpo_intra, dapo_intra, gspo_intra: cbs.pool=false, in the paper true
   (appendix D, an approximation): by Definition 3.1, 2 of 8 of each group;
-  cbs.pool=1 is the paper's code, 307 of 1024.
-- not given in the paper: task.path=problems.jsonl (your file of the 21,723
-  problems of DAPO and of MATH, levels 3 to 5); max_prompt=1024; cbs.width=64;
-  cbs.layers=2.
+  cbs.pool=1 picks 307 of 1024, for 3 updates, where the paper makes 2 and drops
+  51.
+- not given in the paper: max_prompt=1024; cbs.width=64; cbs.layers=2.
 - grpo, grpo_intra: not given in the paper: loss.clip_low=0.2;
   loss.clip_high=0.2.
 - dapo, dapo_intra: not given in the paper: loss.clip_low=0.2 (DAPO's);
   loss.clip_high=0.28 (DAPO's); overlong.window=819 (DAPO's, a fifth of the
-  response).
+  response; appendix D has rewards of 0 and 1, without this penalty).
 - gspo, gspo_intra: not given in the paper: loss.clip_low=0.0003 (GSPO's);
   loss.clip_high=0.0004 (GSPO's).
 """

@@ -8,19 +8,22 @@ gives GSPO no warm-up. The mesh is for 128 chips; launch/FITS.md has the memory
 and the estimated time. Not run at this size yet.
 
 Beside the paper, as python -m configs.papers writes it:
+- task.path=problems.jsonl, in the paper DAPO and MATH, levels 3 to 5, 21,723
+  problems (section 6.1): your file of them.
+- task.reward='', in the paper Math-Verify (appendix D): this library's
+  verifier, which accepts fewer wrong answers.
 - eval.samples=4, in the paper 1 (appendix D, in training; 16 on AIME, and 4 and
   32 after it): one number for all files.
 - grpo_intra, dapo_intra, gspo_intra: cbs.pool=false, in the paper true
   (appendix D, an approximation): by Definition 3.1, 2 of 8 of each group;
-  cbs.pool=1 is the paper's code, 307 of 1024.
-- not given in the paper: task.path=problems.jsonl (your file of the 21,723
-  problems of DAPO and of MATH, levels 3 to 5); max_prompt=1024; cbs.width=64;
-  cbs.layers=2.
+  cbs.pool=1 picks 307 of 1024, for 3 updates, where the paper makes 2 and drops
+  51.
+- not given in the paper: max_prompt=1024; cbs.width=64; cbs.layers=2.
 - grpo, grpo_intra: not given in the paper: loss.clip_low=0.2;
   loss.clip_high=0.2.
 - dapo, dapo_intra: not given in the paper: loss.clip_low=0.2 (DAPO's);
   loss.clip_high=0.28 (DAPO's); overlong.window=819 (DAPO's, a fifth of the
-  response).
+  response; appendix D has rewards of 0 and 1, without this penalty).
 - gspo, gspo_intra: not given in the paper: loss.clip_low=0.0003 (GSPO's);
   loss.clip_high=0.0004 (GSPO's).
 """

@@ -31,9 +31,8 @@ from jaxrl_llm import config
 TOPOLOGY = 'v5e:4x8'  # v5litepod-32
 
 
-def get_config(arg=None):
-  """Returns the config; takes no argument."""
-  del arg
+def get_config():
+  """Returns the config."""
   c = config.base()
   c.steps = 500
   c.prompts_per_step = 128
@@ -48,6 +47,7 @@ def get_config(arg=None):
   c.task.template = 'qwen'
 
   c.curriculum = 'dynamic'
+  c.dynamic.max_rounds = 1  # groups beyond the batch are dropped
   c.advantage = 'grpo'
   c.loss.clip_low = 0.2
   c.loss.clip_high = 0.28

@@ -12,14 +12,17 @@ launch/FITS.md has the memory and the estimated time on 32 chips of v5e. Not run
 at this size yet.
 
 Beside the paper, as python -m configs.papers writes it:
+- task.path=problems.jsonl, in the paper DAPO and MATH, levels 3 to 5, 21,723
+  problems (section 6.1): your file of them.
+- task.reward='', in the paper Math-Verify (appendix D): this library's
+  verifier, which accepts fewer wrong answers.
 - eval.samples=4, in the paper 1 (appendix D, in training; 16 on AIME, and 4 and
   32 after it): one number for all files.
 - task.heldout=math500.jsonl, in the paper
   aime24.jsonl,aime25.jsonl,amc23.jsonl,math500.jsonl,minerva.jsonl,olympiad.jsonl
   (section 6.1): this config is a start for your own, too.
-- not given in the paper: task.path=problems.jsonl (your file of the 21,723
-  problems of DAPO and of MATH, levels 3 to 5); max_prompt=1024;
-  loss.clip_low=0.2; loss.clip_high=0.2.
+- not given in the paper: max_prompt=1024; loss.clip_low=0.2;
+  loss.clip_high=0.2.
 """
 
 from jaxrl_llm import config
@@ -28,9 +31,8 @@ PAPER = 'cbs/alone'
 TOPOLOGY = 'v5e:4x8'  # v5litepod-32
 
 
-def get_config(arg=None):
-  """Returns the config; takes no argument."""
-  del arg
+def get_config():
+  """Returns the config."""
   c = config.base()
   c.steps = 500
   c.prompts_per_step = 128

@@ -18,9 +18,9 @@ TOPOLOGY = 'v5e:16x16'  # v5litepod-256
 get_hyper = qwen3_1p7b_math.get_hyper
 
 
-def get_config(arg=None):
-  """Returns the config; takes no argument."""
-  c = qwen3_1p7b_math.get_config(arg)
+def get_config():
+  """Returns the config."""
+  c = qwen3_1p7b_math.get_config()
   c.model.hf = 'Qwen/Qwen3-30B-A3B-Base'
   # The vocabulary divides over 128 devices at most, and heads over 4.
   c.mesh.data = 2

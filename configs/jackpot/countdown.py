@@ -19,9 +19,9 @@ from jaxrl_llm.configs import countdown
 PAPER = 'jackpot/countdown'
 
 
-def get_config(arg=None):
-  """Returns the config; takes no argument."""
-  c = countdown.get_config(arg)
+def get_config():
+  """Returns the config."""
+  c = countdown.get_config()
   c.steps = 6
   c.prompts_per_step = 1024
   c.learner.updates = 32

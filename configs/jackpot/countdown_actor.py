@@ -25,9 +25,9 @@ from jaxrl_llm.configs import countdown
 PAPER = 'jackpot/countdown_actor'
 
 
-def get_config(arg=None):
-  """Returns the config; takes no argument."""
-  c = countdown.get_config(arg)
+def get_config():
+  """Returns the config."""
+  c = countdown.get_config()
   c.steps = 384
   c.prompts_per_step = 32
 

@@ -12,14 +12,15 @@ Beside the paper, as python -m configs.papers writes it:
   accepted): the same mean as that of the mask, with less variance.
 - jackpot.two_pass=false, in the paper true (v2 section 4.4.2, of the same
   batch): kappa of the update before saves a forward pass.
-- not given in the paper: jackpot.c1=3.0 (2 to 10 in v1 appendix C.2, 3 in v1
-  Table 9); jackpot.denominator=accepted (the estimate of the mean over kept
-  tokens); task.path=problems.jsonl (your file of the training problems of
-  MATH); samples_per_prompt=8; optimizer.learning_rate=1e-06; max_prompt=1024;
-  task.template=qwen; loss.aggregation=token_mean (v2 Eq. 5 is a mean over
-  tokens, the GRPO that it names one over responses); jackpot.c2=1.3 (above 1 +
-  clip_high, as v1 appendix C.2 has it); actor.distill=1.0 (lambda_distill is
-  not given); actor.learning_rate=none (the policy's).
+- task.path=problems.jsonl, in the paper MATH, in Table 1 MATH-8K (v2 section
+  5): your file of it.
+- not given in the paper: jackpot.c1=3.0 (2 to 10 in v1 appendix C.2, and 2, 3,
+  4 and 8 in v1 Table 7); jackpot.denominator=accepted (the estimate of the mean
+  over kept tokens); samples_per_prompt=8; optimizer.learning_rate=1e-06;
+  max_prompt=1024; task.template=qwen; loss.aggregation=token_mean (v2 Eq. 5 is
+  a mean over tokens, the GRPO that it names one over responses); jackpot.c2=1.3
+  (above 1 + clip_high, as v1 appendix C.2 has it); actor.distill=1.0
+  (lambda_distill is not given); actor.learning_rate=none (the policy's).
 """
 
 from jaxrl_llm.configs.jackpot import qwen3_1p7b_4b_math
@@ -29,9 +30,9 @@ PAPER = 'jackpot/qwen25'
 get_hyper = qwen3_1p7b_4b_math.arms
 
 
-def get_config(arg=None):
-  """Returns the config; takes no argument."""
-  c = qwen3_1p7b_4b_math.get_config(arg)
+def get_config():
+  """Returns the config."""
+  c = qwen3_1p7b_4b_math.get_config()
   c.actor.model.hf = 'Qwen/Qwen2.5-1.5B'
   c.model.hf = 'Qwen/Qwen2.5-3B'
   c.steps = 219  # 14,016 prompts

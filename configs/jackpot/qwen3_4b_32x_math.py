@@ -4,9 +4,9 @@
       --config.task.path=problems.jsonl
 
 The experiment on Jackpot's parts and hyperparameters (v1, Tables 6, 7 and 9): a
-rollout batch of 2048 prompts in mini-batches of 64, ratios clipped at .6 and
-1.7, c2 of 3, 100,000 examples. The sweep has the tables' rows: masking alone,
-c1, and the tokens in Z. Its lam is swept by
+rollout batch of 2048 prompts in mini-batches of 64. Ratios clipped at .6 and
+1.7, c2 of 3, and 100,000 examples are given for Table 7 alone. The sweep has
+the tables' rows: masking alone, c1, and the tokens in Z. Its lam is swept by
 configs/jackpot/qwen3_1p7b_4b_math.py, as in v1, Table 8. Else as
 configs/jackpot/qwen3_4b_math.py, which says how the papers were read. Not run
 at this size yet.
@@ -16,11 +16,16 @@ Beside the paper, as python -m configs.papers writes it:
   accepted): the same mean as that of the mask, with less variance.
 - jackpot.two_pass=false, in the paper true (v2 section 4.4.2, of the same
   batch): kappa of the update before saves a forward pass.
+- task.path=problems.jsonl, in the paper DeepScaleR-Preview (v2 section 5): your
+  file of it.
+- eval.samples=4, in the paper 4, on AIME 16 (v2 Tables 2 and 3): one number for
+  all files; evaluate a checkpoint again with eval.samples=16 eval.k=1,16.
+- eval.k=1,4, in the paper 1, on AIME 1 and 16 (v2 Tables 2 and 3): one number
+  for all files; evaluate a checkpoint again with eval.samples=16 eval.k=1,16.
 - not given in the paper: jackpot.denominator=accepted (the estimate of the mean
-  over kept tokens); task.path=problems.jsonl (your file of DeepScaleR-Preview);
-  samples_per_prompt=8; optimizer.learning_rate=1e-06; max_prompt=1024;
-  task.template=qwen; loss.aggregation=token_mean (v2 Eq. 5 is a mean over
-  tokens, the GRPO that it names one over responses).
+  over kept tokens); samples_per_prompt=8; optimizer.learning_rate=1e-06;
+  max_prompt=1024; task.template=qwen; loss.aggregation=token_mean (v2 Eq. 5 is
+  a mean over tokens, the GRPO that it names one over responses).
 """
 
 from jaxrl_llm.configs.jackpot import qwen3_4b_math
@@ -29,9 +34,9 @@ PAPER = 'jackpot/32x'
 TOPOLOGY = qwen3_4b_math.TOPOLOGY
 
 
-def get_config(arg=None):
-  """Returns the config; takes no argument."""
-  c = qwen3_4b_math.get_config(arg)
+def get_config():
+  """Returns the config."""
+  c = qwen3_4b_math.get_config()
   c.steps = 49  # 100,352 prompts
   c.task.heldout = ('gsm8k.jsonl', 'math500.jsonl', 'amc22_23.jsonl',
                     'aime24.jsonl')

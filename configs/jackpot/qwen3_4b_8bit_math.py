@@ -20,17 +20,23 @@ Beside the paper, as python -m configs.papers writes it:
   accepted): the same mean as that of the mask, with less variance.
 - jackpot.two_pass=false, in the paper true (v2 section 4.4.2, of the same
   batch): kappa of the update before saves a forward pass.
+- task.path=problems.jsonl, in the paper DeepScaleR-Preview (v2 section 5): your
+  file of it.
+- eval.samples=4, in the paper 4, on AIME 16 (v2 Tables 2 and 3): one number for
+  all files; evaluate a checkpoint again with eval.samples=16 eval.k=1,16.
+- eval.k=1,4, in the paper 1, on AIME 1 and 16 (v2 Tables 2 and 3): one number
+  for all files; evaluate a checkpoint again with eval.samples=16 eval.k=1,16.
 - int8: sampling.kv=int8, in the paper float8 (v2 Table 2): half the bytes of
   the weights too.
-- not given in the paper: jackpot.c1=3.0 (2 to 10 in v1 appendix C.2, 3 in v1
-  Table 9); jackpot.denominator=accepted (the estimate of the mean over kept
-  tokens); task.path=problems.jsonl (your file of DeepScaleR-Preview);
-  samples_per_prompt=8; optimizer.learning_rate=1e-06; max_prompt=1024;
-  task.template=qwen; loss.aggregation=token_mean (v2 Eq. 5 is a mean over
-  tokens, the GRPO that it names one over responses); steps=235 (30,000
-  prompts); jackpot.c2=1.3 (above 1 + clip_high, as v1 appendix C.2 has it).
-- int8: not given in the paper: sampling.weights=int8 (half the bytes of the
-  weights too).
+- int8: sampling.weights=int8, in the paper none (v2 Table 2, the cache alone):
+  half the bytes of the weights too.
+- not given in the paper: jackpot.c1=3.0 (2 to 10 in v1 appendix C.2, and 2, 3,
+  4 and 8 in v1 Table 7); jackpot.denominator=accepted (the estimate of the mean
+  over kept tokens); samples_per_prompt=8; optimizer.learning_rate=1e-06;
+  max_prompt=1024; task.template=qwen; loss.aggregation=token_mean (v2 Eq. 5 is
+  a mean over tokens, the GRPO that it names one over responses); steps=235
+  (30,000 prompts); jackpot.c2=1.3 (above 1 + clip_high, as v1 appendix C.2 has
+  it).
 """
 
 from jaxrl_llm.configs.jackpot import qwen3_4b_math

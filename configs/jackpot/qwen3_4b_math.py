@@ -22,12 +22,17 @@ Beside the paper, as python -m configs.papers writes it:
   accepted): the same mean as that of the mask, with less variance.
 - jackpot.two_pass=false, in the paper true (v2 section 4.4.2, of the same
   batch): kappa of the update before saves a forward pass.
-- not given in the paper: jackpot.c1=3.0 (2 to 10 in v1 appendix C.2, 3 in v1
-  Table 9); jackpot.denominator=accepted (the estimate of the mean over kept
-  tokens); task.path=problems.jsonl (your file of DeepScaleR-Preview);
-  samples_per_prompt=8; optimizer.learning_rate=1e-06; max_prompt=1024;
-  task.template=qwen; loss.aggregation=token_mean (v2 Eq. 5 is a mean over
-  tokens, the GRPO that it names one over responses).
+- task.path=problems.jsonl, in the paper DeepScaleR-Preview (v2 section 5): your
+  file of it.
+- eval.samples=4, in the paper 4, on AIME 16 (v2 Tables 2 and 3): one number for
+  all files; evaluate a checkpoint again with eval.samples=16 eval.k=1,16.
+- eval.k=1,4, in the paper 1, on AIME 1 and 16 (v2 Tables 2 and 3): one number
+  for all files; evaluate a checkpoint again with eval.samples=16 eval.k=1,16.
+- not given in the paper: jackpot.c1=3.0 (2 to 10 in v1 appendix C.2, and 2, 3,
+  4 and 8 in v1 Table 7); jackpot.denominator=accepted (the estimate of the mean
+  over kept tokens); samples_per_prompt=8; optimizer.learning_rate=1e-06;
+  max_prompt=1024; task.template=qwen; loss.aggregation=token_mean (v2 Eq. 5 is
+  a mean over tokens, the GRPO that it names one over responses).
 """
 
 from jaxrl_llm import config

@@ -46,17 +46,19 @@ _PKPO = (
     Part('Eq. 8', TRUE, '`ops/pkpo.py`, `s`, of rewards 0 and 1'),
     Part('Eq. 9', TRUE, 'the policy gradient that `learner/loss.py`, '
          '`weighted_sum` takes'),
-    Part('Eq. 10', TRUE, '`tests/ops/pkpo_test.py` compares the mean of the '
-         'estimates with the gradient'),
+    Part('Eq. 10', TRUE, 'Theorem 2, which is Theorem 4 for rewards of 0 and '
+         '1'),
     Part('Eq. 11', TRUE, 'the objective; `ops/pkpo.py`, `max_at_k` estimates '
          'it'),
     Part('Eq. 12 to 14', TRUE, '`ops/pkpo.py`, `max_at_k`'),
     Part('Eq. 15 to 17', NOT_HERE, f'{_PROOF} of Theorem 3'),
     Part('Eq. 18', TRUE, '`loss.aggregation` constant, with n times the '
          'transform as advantage: `ops/pkpo.py`, `advantage`'),
-    Part('Eq. 19 to 21', TRUE, '`ops/pkpo.py`, `s`; coefficients by recursion, '
-         'without binomials'),
-    Part('Eq. 22 to 25', NOT_HERE, f'{_PROOF} of Theorem 4'),
+    Part('Eq. 19 to 21', TRUE, '`ops/pkpo.py`, `s`; `ops/combinations.py`, '
+         '`log_misses`, has the ratios of binomials'),
+    Part('Eq. 22', TRUE, 'Theorem 4: `tests/ops/pkpo_test.py` compares the '
+         'mean of the estimates with the gradient'),
+    Part('Eq. 23 to 25', NOT_HERE, f'{_PROOF} of Theorem 4'),
     Part('Eq. 26', TRUE, '`ops/advantages.py`, `rloo`, and `ops/pkpo.py`, '
          '`advantage` at k=1'),
     Part('Eq. 27 to 29', TRUE, '`ops/pkpo.py`, `sloo`'),
@@ -71,8 +73,16 @@ _PKPO = (
     Part('Eq. 41 to 47', NOT_HERE, f'{_PROOF} of Theorem 2'),
     Part('Eq. 48, 49', DIFFERS, '`ops/pkpo.py`, `s`: one reverse cumulative '
          'sum; the same numbers'),
-    Part('Listing 1', DIFFERS, '`tests/reference/pkpo.py`; `ops/pkpo.py` also '
-         'has k=1, integer rewards and samples that are left out'),
+    Part('Listing 1', DIFFERS, '`ops/pkpo.py`: the same numbers without its '
+         'recursions, and k=1, integer rewards and samples that are left out; '
+         '`tests/reference/pkpo.py` has the sums over subsets and the matrix '
+         'of Eq. 19'),
+    Part('Theorems 5 to 7', DIFFERS, '`ops/pkpo.py` takes O(n log n), where '
+         'they have O(k + n log n)'),
+    Part('Theorem 8, Corollary 2', TRUE, 'no unbiased estimator for k > n: '
+         '`ops/pkpo.py` raises, or gives NaN for traced values'),
+    Part('Theorem 9, Lemmas 1, 2, Corollaries 1, 3', NOT_HERE, 'steps of '
+         'proofs; Eq. 40 has the variance at every n'),
     Part('Table 1', TRUE, '`configs/pkpo/gemma2_9b_math.py`, not run at this '
          'size'),
     Part('Table 2', TRUE, '`configs/pkpo/llama31_8b_math.py`, not run at this '
@@ -131,14 +141,15 @@ _JACKPOT_V2 = (
     Part('Table 1', TRUE, '`configs/jackpot/qwen3_1p7b_4b_math.py`, with 8b '
          'too, and `configs/jackpot/qwen25_1p5b_3b_math.py`, not run at this '
          'size; small, `benchmarks/results/claims/jackpot_actor.md`'),
-    Part('Table 2', TRUE, '`configs/jackpot/qwen3_4b_8bit_math.py`, and for '
-         '64x an arm of `configs/jackpot/qwen3_4b_math.py`, not run at this '
-         'size'),
+    Part('Table 2', DIFFERS, '`configs/jackpot/qwen3_4b_8bit_math.py`, and '
+         'for 64x two arms of `configs/jackpot/qwen3_4b_math.py` with the '
+         'steps of Table 3, since the table gives none; not run at this size'),
     Part('Table 3', TRUE, '`configs/jackpot/qwen3_4b_math.py`, with 128x too, '
          'and `configs/jackpot/qwen3_8b_math.py`, not run at this size; small, '
          '`benchmarks/results/claims/jackpot.md`'),
-    Part('Figure 1', TRUE, 'the runs of Table 1; KL before and after: '
-         '`learner/rejection.py`, `factors`'),
+    Part('Figure 1', TRUE, 'arms of `configs/jackpot/qwen3_1p7b_4b_math.py` '
+         'with 8b; KL: update/actor_kl. The abstract has up to 300 updates, '
+         "Table 1's 15,000 examples make 235"),
     Part('Figure 2', TRUE, '`notebooks/jackpot.ipynb`'),
     Part('Figure 3', NOT_HERE, 'a drawing of the method'),
     Part('Figure 4', TRUE, 'the runs of Table 1'),
@@ -152,12 +163,13 @@ _JACKPOT_V1 = (
          'p_ref'),
     Part('Eq. 9 to 11', TRUE, '`ops/obrs.py`, `weights`, with `jackpot.target` '
          'p_new'),
-    Part('Appendix A, Theorem 1 and Proposition 1', TRUE,
+    Part('Appendix A, Theorem 1, Proposition 1 and Corollary 1', TRUE,
          '`tests/ops/obrs_test.py`; `notebooks/jackpot.ipynb`'),
     Part('Algorithm 2', NOT_HERE, 'it draws until enough samples are accepted; '
          'training masks tokens and draws none anew'),
-    Part('Appendix B.1, TIS-adjusted', TRUE, '`ops/policy_losses.py`, `cispo` '
-         'with clip_low 1: the gradient of min(p_new / p_old, C) log p_new'),
+    Part('Appendix B.1, TIS-adjusted', DIFFERS, '`ops/policy_losses.py`, '
+         '`cispo` with clip_low 1: the gradient of min(p_new / p_old, 3) log '
+         'p_new; the appendix has p_inf for p_old, and no bound'),
     Part('Appendix B.1, last equation', TRUE, '`ops/obrs.py`, `weights` '
          'without c2, for `loss.objective` no_clip'),
     Part('Algorithm 1', DIFFERS, 'as Algorithm 1 of v2'),
@@ -169,19 +181,25 @@ _JACKPOT_V1 = (
          '`actor.ppo` off and `actor.distill` 0'),
     Part('Tables 3, 4', TRUE, 'Table 1 in full'),
     Part('Table 5', TRUE, 'arms of `configs/jackpot/qwen3_4b_8bit_math.py`, '
-         'not run at this size'),
+         'not run at this size; the table gives neither model nor batch'),
     Part('Table 6', TRUE, '`configs/jackpot/qwen3_4b_32x_math.py`, not run at '
-         'this size'),
+         'this size, with the setting of Table 7; the table gives 64/2048 '
+         'alone'),
     Part('Table 7', TRUE, '`configs/jackpot/qwen3_4b_32x_math.py`, not run at '
          'this size'),
-    Part('Table 8', TRUE, '`configs/jackpot/qwen3_1p7b_4b_math.py`, not run at '
-         'this size; the table does not say its batch'),
+    Part('Table 8', TRUE, 'arms of `configs/jackpot/qwen3_1p7b_4b_math.py` '
+         'with an actor that does not learn, not run at this size; the table '
+         'does not say its batch'),
     Part('Table 9', TRUE, '`configs/jackpot/qwen3_4b_32x_math.py`, not run at '
-         'this size'),
+         'this size, with the setting of Table 7'),
+    Part('Appendix C.3, Z and kappa for k of 10, 20 and 40', TRUE,
+         'metrics of each step: update/obrs_z, update/obrs_z_error, '
+         'update/obrs_kappa'),
     Part('Figure 1', TRUE, 'as Figure 1 of v2'),
     Part('Figure 2', TRUE, '`notebooks/jackpot.ipynb`'),
     Part('Figure 3', NOT_HERE, 'a drawing of the method'),
-    Part('Figure 4', TRUE, 'the runs of Tables 1 and 5; (c) is Table 2'))
+    Part('Figure 4', DIFFERS, 'the runs of Tables 1 and 5; (c) is Table 2, '
+         'which is not here'))
 
 _CBS = (
     Part('Eq. 1', TRUE, '`ops/policy_losses.py`, `clip`, `gspo`'),
@@ -212,14 +230,18 @@ _CBS = (
     Part('Eq. 16', TRUE, '`ops/policy_losses.py`, `clip`, with '
          '`loss.aggregation` token_mean; `curriculum/dynamic.py`, `create`'),
     Part('Eq. 17 to 19', TRUE, '`ops/policy_losses.py`, `gspo`'),
-    Part('Eq. 20 to 28', NOT_HERE, f'{_PROOF} of appendix B'),
+    Part('Definitions 3.3, B.1, Assumptions 5.1, 5.2, Lemmas B.2 to B.5',
+         NOT_HERE, 'of the analysis'),
+    Part('Eq. 20 to 28', NOT_HERE, 'lemmas and proofs of appendix B'),
     Part('Eq. 29 to 32', NOT_HERE, 'the argument for scores of single rows, '
          'appendix C'),
     Part('Table 1', TRUE, '`selection/bandit.py`, `features`'),
     Part('Table 2', TRUE, '`configs/cbs/qwen3_1p7b_math.py`, '
          '`configs/cbs/qwen3_4b_math.py`, `configs/cbs/qwen3_8b_math.py`, each '
          'with its six arguments, and `configs/grpo/qwen3_1p7b_math.py`, not '
-         'run at this size; small, `benchmarks/results/claims/cbs.md`'),
+         'run at this size; small, `benchmarks/results/claims/cbs.md`. The '
+         'best checkpoint is that of the best mean over problems, the '
+         "paper's over files"),
     Part('Table 3', TRUE, 'seconds of each phase are metrics; picking takes '
          'what `benchmarks/results/cbs.md` says'),
     Part('Table 4', TRUE, 'configs/cbs, every row'),
@@ -228,16 +250,17 @@ _CBS = (
     Part('Figure 1', NOT_HERE, 'a drawing of the method'),
     Part('Figure 2', TRUE, 'metrics of each step'),
     Part('Figure 3', TRUE, 'Table 5 as bars'),
-    Part('Figure 4', TRUE, '`monitoring/figures.py`, `cbs_4`, of the arm w/o '
-         'Entropy'),
-    Part('Figures 5 to 7', TRUE, 'metrics of each step: evaluation, reward, '
-         'seconds of the update'),
+    Part('Figure 4', DIFFERS, '`monitoring/figures.py`, `cbs_4`, of the arm '
+         'w/o Entropy; scores are means over problems, not over files'),
+    Part('Figures 5 to 7', TRUE, 'metrics of each step: evaluation of each '
+         'file, reward, seconds of the update'),
     Part('Figure 8', TRUE, '`monitoring/figures.py`, `cbs_8`, of the arm w/o '
          'Entropy'),
     Part('Figure 9', TRUE, '`selection/bandit.py`, `correlations`; '
          '`notebooks/cbs.ipynb`'),
-    Part('Figure 10', TRUE, '`monitoring/figures.py`, `cbs_10`; arms of '
-         '`configs/cbs/qwen3_4b_math.py`, not run at this size'),
+    Part('Figure 10', DIFFERS, '`monitoring/figures.py`, `cbs_10`, means over '
+         'problems, not over files; arms of `configs/cbs/qwen3_4b_math.py`, '
+         'not run at this size'),
     Part('Figures 11, 12', TRUE, '`monitoring/figures.py`, `cbs_cases`'))
 
 _SPEED = (
@@ -254,17 +277,21 @@ _SPEED = (
     Part('Eq. 11', TRUE, 'Theorem 3.1: `notebooks/speed.ipynb`'),
     Part('Algorithm 1', TRUE, '`curriculum/speed.py`, `create`, with '
          'speed.rule=pass_rate; its default, signal, is ours'),
-    Part('Eq. 12', TRUE, 'Theorem 4.1: `ops/screening.py`, `objective_slope`; '
-         '`tests/curriculum/speed_test.py` measures it'),
+    Part('Eq. 12', TRUE, 'Theorem 4.1: `ops/screening.py`, `objective_slope`, '
+         "Phi'; `tests/curriculum/speed_test.py` measures it; "
+         '`notebooks/speed.ipynb` integrates it to Phi'),
     Part('Eq. 13, 14', NOT_HERE, f'{_PROOF} of Theorem 4.1'),
     Part('Algorithm 2', DIFFERS, '`curriculum/speed.py`, `create`: first in '
          'first out, where the paper samples from its buffer; groups that '
          'were continued leave the accepted ones, which the text forgets'),
     Part('Table 1', TRUE, '`configs/speed/qwen25_1p5b_math.py`, '
          '`configs/speed/qwen25_7b_math.py`, not run at this size; small, '
-         '`benchmarks/results/claims/speed.md`'),
-    Part('Figure 1', TRUE, 'a drawing, and the mean of the runs of Table 1'),
-    Part('Figure 2', TRUE, '`monitoring/figures.py`, `speed_2`'),
+         '`benchmarks/results/claims/speed.md`. Choose the data by '
+         'task.path; the targets, in the headers, are of each file'),
+    Part('Figure 1', TRUE, 'a drawing, and the mean of the runs of Table 1 '
+         'with 7B'),
+    Part('Figure 2', TRUE, '`monitoring/figures.py`, `speed_2`, of an '
+         'evaluation with eval.samples=50 on 1,000 of its problems'),
     Part('Figure 3', TRUE, 'the runs of Table 1'),
     Part('Figure 4', TRUE, '`monitoring/figures.py`, `speed_4`'),
     Part('Figure 5', TRUE, 'arms of `configs/speed/qwen25_1p5b_math.py`, not '

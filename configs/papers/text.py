@@ -10,6 +10,7 @@ from typing import Iterable, Iterator, Mapping
 
 from jaxrl_llm import config
 from jaxrl_llm.config import files as config_files
+from jaxrl_llm.config.table import table
 from jaxrl_llm.configs.papers import parts, values
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -26,7 +27,11 @@ is as in the paper, not that its result was reached: the results in
 benchmarks/results/claims are of small models.
 
 An experiment is what a config file names as PAPER, with its argument after a
-colon. "all large" are those but the ones on small tasks.'''
+colon. "all large" are those but the ones on small tasks, which take the methods
+alone: their sizes, steps and learning rates are their own. configs/all_four.py
+is of no paper.'''
+# Of these sections a paper may say more than it does.
+_SAID = 'sampling.', 'loss.', 'optimizer.', 'learner.', 'actor.'
 
 
 @functools.cache
@@ -71,7 +76,8 @@ def choices(name: str) -> list[str]:
   texts = []
   for field, (value, why) in one.ours.items():
     if field not in one.paper:
-      more = re.sub('^not given( for this (task|experiment))?(; )?', '', why)
+      more = re.sub(
+          '^not given( for (a|this) (task|experiment|model))?(; )?', '', why)
       texts.append(f'{field}={_text(value)}' + (f' ({more})' if more else ''))
   return texts
 
@@ -120,6 +126,8 @@ def _of_experiments(prefix: str) -> Iterator[str]:
     yield _table(('experiments', 'field, value and reason'), (
         (_short(names, named), text)
         for text, names in _grouped(named, texts)))
+  yield '### Defaults'
+  yield _defaults(prefix)
   merged = {}
   for name in named:
     for row in _arms(values.EXPERIMENTS[name]):
@@ -129,13 +137,40 @@ def _of_experiments(prefix: str) -> Iterator[str]:
       (_short(names, named), *row) for row, names in merged.items()))
 
 
+def _defaults(prefix: str) -> str:
+  """Returns the paragraph on fields of large experiments that no line has."""
+  found = {}
+  for _, module in modules():
+    for arg, name in experiments(module).items():
+      one = values.EXPERIMENTS[name]
+      if not name.startswith(prefix) or one.small:
+        continue
+      made = module.get_config(arg) if arg else module.get_config()
+      flat = config_files.overridden(config.flatten(made), {})
+      fields = table(flat)
+      for field, value in flat.items():
+        if (field.startswith(_SAID) and not field.startswith('actor.model.')
+            and config.WEIGHTS in fields[field].affects
+            and value == fields[field].default and value not in (None, ())
+            and field not in {*one.paper, *one.ours}):
+          found.setdefault(f'{field}={_text(value)}', None)
+  return '\n'.join(textwrap.wrap(
+      'Fields of large experiments in the sections '
+      f'{", ".join(section[:-1] for section in _SAID)} that no line here has '
+      "are this library's defaults. Where an experiment has them they are "
+      f'{", ".join(sorted(found))}.', 80, break_on_hyphens=False,
+      break_long_words=False))
+
+
 def _arms(one: values.Experiment) -> list[tuple[str, str]]:
-  """Returns (source, names of its arms) of an experiment."""
+  """Returns (source, names of its arms, with what is ours of them)."""
   found = {}
   for arm in one.arms:
     more = f' (not swept: {arm.left_out})' if arm.left_out else ''
-    found.setdefault(arm.source or 'ours', []).append(arm.name + more)
-  return [(source, '; '.join(names)) for source, names in found.items()]
+    found.setdefault((arm.source or 'ours', arm.ours), []).append(
+        arm.name + more)
+  return [(source, '; '.join(names) + (f': {ours}' if ours else ''))
+          for (source, ours), names in found.items()]
 
 
 def _short(names: Iterable[str], known: Mapping[str, str]) -> str:

@@ -27,11 +27,13 @@ class Arm(NamedTuple):
     fields: config field to value, where it differs from the experiment.
     source: table or figure that has it; '' if it is ours alone.
     left_out: why get_hyper does not have it; '' if it has.
+    ours: what the source does not say of it, or how it was read.
   """
   name: str
   fields: Mapping[str, Any]
   source: str = ''
   left_out: str = ''
+  ours: str = ''
 
 
 class Experiment(NamedTuple):
@@ -39,7 +41,8 @@ class Experiment(NamedTuple):
 
   Attributes:
     title: for the reader.
-    paper: config field to the paper's value and where the paper says so.
+    paper: config field to the paper's value and where the paper says so; a
+      text where a field cannot have it, and is in `ours` too.
     ours: config field to our value and why. With a field of `paper` it is a
       difference, else the paper does not say.
     arms: runs that are compared; the one without fields is the config itself.
@@ -78,8 +81,7 @@ PKPO_OURS = {
         'no_clip', 'with one update per step the ratio is 1, and clipping has '
         'no effect'),
     'learner.updates': (1, 'not given'),
-    'steps': (3000, 'not given; Figure 3 changes k at step 1500, and ARC runs '
-              'until the cumulative solve rate has not changed for 1000 steps'),
+    'steps': (3000, 'not given; Figure 3 changes k at step 1500'),
     'optimizer.learning_rate': (1e-6, 'not given'),
     'optimizer.warmup_steps': (10, 'not given'),
     'task.template': ('chat', 'not given'),
@@ -109,10 +111,17 @@ def _pkpo(model: str, hf: str, task: str, source: str) -> Experiment:
   prompts = {'prompts_per_step': (16, 'not given for this task')}
   if task == 'math':
     paper |= {
-        'prompts_per_step': (16, 'Figure 6, 12,000 problems in 750 steps'),
         'task.name': ('math', 'section 5.2'),
-        'task.path': (('math/train.jsonl',), 'section 5.2.2'),
+        'task.path': (('math/train.jsonl',), 'section 5.2.1, 12,000 problems'),
         'task.heldout': (('math/test.jsonl',), 'section 5.2.2')}
+    ours |= {'eval.problems': (
+        500, 'not given; MATH has 12,500 problems, so its test split beside '
+        '12,000 has 500')}
+    if 'Gemma' in model:
+      paper |= {'prompts_per_step': (
+          16, 'Figure 6, of a Gemma 2: 12,000 problems in 750 steps')}
+    else:
+      ours |= {'prompts_per_step': (16, 'not given for this model')}
   elif task == 'mbpp':
     paper |= {
         'task.name': ('code', 'section 5.2'),
@@ -132,14 +141,29 @@ def _pkpo(model: str, hf: str, task: str, source: str) -> Experiment:
     ours |= prompts | {
         'max_prompt': (4096, 'not given'), 'max_response': (1024, 'not given'),
         'task.reward': ('cells', 'not given; exact is the other')}
+    if 'Figure 8' in source:
+      del paper['task.heldout_share']
+      ours |= {'task.heldout_share': (
+          0.2, 'not given for this experiment; as in Tables 5 and 6')}
+    else:
+      paper |= {'steps': (
+          'until the cumulative solve rate has not changed for 1000 steps',
+          'section 5.2.4')}
+      ours |= {'steps': (3000, 'a run has a number of steps; stop it by hand '
+                         'when solve_rate has not changed')}
   if task == 'arc' and 'llama' in hf:
     ours |= {
         'max_prompt': (6144, 'not given'), 'max_response': (2048, 'not given'),
         'task.digits': ('spaced', "each digit is a token of Llama's own")}
   ks = [4] if task == 'arc' else [2, 4]
   figure_3 = (task, model) == ('math', 'Gemma2-2B')
-  return Experiment(f'PKPO: {model}, {source}', paper, ours,
-                    _pkpo_arms(source, ks, figure_3))
+  arms = _pkpo_arms(source, ks, figure_3)
+  if 'Figure 8' in source:  # which has no other baselines
+    arms = tuple(
+        arm._replace(source='', ours='as in Tables 5 and 6')
+        if arm.fields.get('pkpo.k') == 16 or 'loss.entropy_bonus' in arm.fields
+        else arm for arm in arms)
+  return Experiment(f'PKPO: {model}, {source}', paper, ours, arms)
 
 
 def _larger(one: Experiment, prompts: int, **ours: Any) -> Experiment:
@@ -183,14 +207,14 @@ def _pkpo_small() -> dict[str, Experiment]:
   """Returns PKPO's method on small tasks."""
   paper, ours = PKPO, _SMALL_PKPO
 
-  def arms(base, annealed, regs):
+  def arms(base, annealed, regs, table='Table 7', ks=(2, 4, 8)):
     return (
-        Arm('k=1, leave-one-out', {'pkpo.k': 1}, 'Table 7'),
-        _TANG._replace(source='Table 7'),
-        *_arms('Table 7, EntropyReg', 'loss.entropy_bonus', regs, pkpo__k=1),
-        *_arms('Table 7', 'pkpo.k', [
-            k for k in (2, 4, 8) if k != base]),
-        Arm(f'k={base}', {}, 'Table 7'),
+        Arm('k=1, leave-one-out', {'pkpo.k': 1}, table),
+        _TANG._replace(source=table),
+        *_arms(f'{table}, EntropyReg', 'loss.entropy_bonus', regs, pkpo__k=1),
+        *(Arm(f'pkpo.k={k}', {'pkpo.k': k}, table if k in ks else '')
+          for k in (2, 4, 8) if k != base),
+        Arm(f'k={base}', {}, table),
         Arm('annealed k', {'pkpo.k': annealed}))
   three = [0.001, 0.01, 0.1]
   missing = tuple(Arm(
@@ -210,9 +234,8 @@ def _pkpo_small() -> dict[str, Experiment]:
       'pkpo/countdown_hard': mixed, 'pkpo/countdown_hard:mixed': mixed,
       'pkpo/countdown_hard:hard': mixed,
       'pkpo/arc_mini': Experiment(
-          'PKPO on small grids', {
-              **{n: v for n, v in paper.items() if n != 'eval_k'}, **k(8)},
-          ours, arms(8, '0:8,160:1', _REG), small=True)}
+          'PKPO on small grids', paper | k(8), ours, arms(
+              8, '0:8,160:1', _REG, 'Tables 5, 6', (4, 8)), small=True)}
 
 
 # Jackpot, v1 (under review) and v2.
@@ -243,7 +266,7 @@ OBRS_OURS = {
     'jackpot.two_pass': (
         False, 'kappa of the update before saves a forward pass'),
     'jackpot.c1': (3.0, 'not given for this experiment; 2 to 10 in v1 appendix '
-                   'C.2, 3 in v1 Table 9'),
+                   'C.2, and 2, 3, 4 and 8 in v1 Table 7'),
     'jackpot.denominator': (
         'accepted', 'not given; the estimate of the mean over kept tokens')}
 _SIX = (('gsm8k.jsonl', 'math500.jsonl', 'amc22_23.jsonl', 'amc12_2024.jsonl',
@@ -251,10 +274,15 @@ _SIX = (('gsm8k.jsonl', 'math500.jsonl', 'amc22_23.jsonl', 'amc12_2024.jsonl',
 JACKPOT = OBRS | {
     'task.name': ('math', 'v2 section 5'),
     'max_response': (8192, 'v2 section 5'),
+    'task.path': ('DeepScaleR-Preview', 'v2 section 5'),
     'task.heldout': _SIX,
-    'eval.samples': (4, 'v2 Table 3; 16 on AIME')}
+    'eval.samples': ('4, on AIME 16', 'v2 Tables 2 and 3'),
+    'eval.k': ('1, on AIME 1 and 16', 'v2 Tables 2 and 3')}
+_ONE_NUMBER = ('one number for all files; evaluate a checkpoint again with '
+               'eval.samples=16 eval.k=1,16')
 JACKPOT_OURS = OBRS_OURS | {
-    'task.path': (('problems.jsonl',), 'your file of DeepScaleR-Preview'),
+    'task.path': (('problems.jsonl',), 'your file of it'),
+    'eval.samples': (4, _ONE_NUMBER), 'eval.k': ((1, 4), _ONE_NUMBER),
     'samples_per_prompt': (8, 'not given'),
     'optimizer.learning_rate': (1e-6, 'not given'),
     'max_prompt': (1024, 'not given'),
@@ -263,8 +291,14 @@ JACKPOT_OURS = OBRS_OURS | {
         'token_mean', 'not given; v2 Eq. 5 is a mean over tokens, the GRPO '
         'that it names one over responses')}
 _NONE = {'off_policy': 'none', 'loss.objective': 'clip'}
-_TIS_3 = {'off_policy': 'none', 'loss.objective': 'cispo', 'loss.clip_low': 1.0,
-          'loss.clip_high': 2.0}
+_TIS = Arm('TIS', {**_NONE, 'loss.importance': 'tis',
+                   'loss.importance_cap': 3.0}, ours='the cap is not given')
+_NO_CLIP = Arm(
+    'No-Clip (TIS + Adjustment)', {
+        'off_policy': 'none', 'loss.objective': 'cispo', 'loss.clip_low': 1.0,
+        'loss.clip_high': 2.0},
+    ours='weights p_new / p_old of at most 3; in appendix B.1 p_new / p_inf, '
+    'and no bound')
 
 
 def _stale(size: str, batch: int, examples: int) -> Experiment:
@@ -272,8 +306,7 @@ def _stale(size: str, batch: int, examples: int) -> Experiment:
   base = 32 * 64 if size == '8B' else batch
   source = f'v2 Table 3, Qwen3-{size}-Base, {base // 32}x'
   own = base == batch
-  clip = 'v2 Table 2' if (size, batch) == ('4B', 2048) else ''
-  tis = 'v1 Table 1' if (size, batch) == ('4B', 2048) else ''
+  both = (size, batch) == ('4B', 2048)
   on = 'v2 Table 3' if batch == 2048 else ''
   paper = JACKPOT | {
       'model.hf': (f'Qwen/Qwen3-{size}-Base', 'v2 Table 3'),
@@ -292,13 +325,13 @@ def _stale(size: str, batch: int, examples: int) -> Experiment:
       Arm('On Policy', {
           **_NONE, 'prompts_per_step': 32, 'learner.updates': 1,
           'steps': _steps(examples, 32)[0]}, on),
-      Arm('Off Policy', _NONE, table),
-      Arm('TIS', {**_NONE, 'loss.importance': 'tis',
-                  'loss.importance_cap': 3.0}, tis),
-      Arm('No-Clip (TIS + Adjustment)', _TIS_3,
-          table and f'{table}, v1 appendix B.1'),
+      Arm('Off Policy', _NONE, 'v2 Tables 2 and 3' if both else table,
+          ours='Table 2 has other figures, of steps that it does not give'
+          if both else ''),
+      _TIS._replace(source='v1 Table 1' if both else ''),
+      _NO_CLIP._replace(source=table and f'{table}, v1 appendix B.1'),
       Arm('Jackpot with clip', {'loss.objective': 'clip', 'jackpot.c2': 1.3},
-          clip),
+          'v2 Table 2' if both else '', ours='steps and c2 are not given'),
       Arm('Jackpot', {}, table)))
 
 
@@ -315,14 +348,13 @@ def _jackpot_experiments() -> dict[str, Experiment]:
           'loss.objective': ('clip', table_7),
           'task.heldout': (
               tuple(_SIX[0][i] for i in (0, 1, 2, 4)), table_7),
-          'eval.samples': (4, 'v1 Table 1'),
           'loss.clip_low': (0.4, table_7), 'loss.clip_high': (0.7, table_7),
           'jackpot.c2': (3.0, table_7),
-          'jackpot.c1': (3.0, 'v1 Table 7, whose row of 3 is that of Tables 6 '
-                         'and 9')},
+          'jackpot.c1': (3.0, 'v1 Table 7, whose row of 3 is in Table 9, and '
+                         'but for GSM8K in Table 6')},
       {k: v for k, v in JACKPOT_OURS.items() if k != 'jackpot.c1'}, (
           Arm('Masking-only', {'jackpot.weight': False, 'jackpot.c2': 1.3},
-              'v1 Table 6'),
+              'v1 Table 6', ours='of its setting it gives 64/2048 alone'),
           Arm('c1=3, k=20, Masking & reweighting', {}, 'v1 Tables 6, 7, 9'),
           *_arms(table_7, 'jackpot.c1', [2.0, 4.0, 8.0]),
           *_arms('v1 Table 9', 'jackpot.top_k', [10, 40])))
@@ -345,16 +377,18 @@ def _quantised() -> dict[str, Experiment]:
           'prompts_per_step': (128, f'{table}, read as prompts'),
           'learner.updates': (2, f'{table}, train batches of 64'),
           'sampling.kv': ('float8', table),
+          'sampling.weights': (None, f'{table}, the cache alone'),
           'loss.objective': ('clip', 'v2 section 6.1')},
       JACKPOT_OURS | {
           'steps': (_steps(30_000, 128)[0], 'not given; 30,000 prompts'),
           'jackpot.c2': (1.3, 'not given; above 1 + clip_high, as v1 appendix '
                          'C.2 has it')},
-      (Arm('TIS', {**_NONE, 'loss.importance': 'tis',
-                   'loss.importance_cap': 3.0}, table),
-       Arm('Vanilla', {**_NONE, **exact}, 'v1 Table 5'),
-       Arm('Masking-only', {'jackpot.weight': False, **exact}, 'v1 Table 5'),
-       Arm('Masking & reweighting', exact, 'v1 Table 5'),
+      (_TIS._replace(source=table), *(
+          Arm(name, {**fields, **exact}, 'v1 Table 5',
+              ours='model, batch and steps are not given')
+          for name, fields in (
+              ('Vanilla', _NONE), ('Masking-only', {'jackpot.weight': False}),
+              ('Masking & reweighting', {}))),
        Arm('Jackpot', {}, table)))
   why = 'half the bytes of the weights too'
   return {'jackpot/8bit': one, 'jackpot/8bit:int8': one._replace(ours={
@@ -364,7 +398,10 @@ def _quantised() -> dict[str, Experiment]:
 
 def _decoupled() -> dict[str, Experiment]:
   """Returns the experiments in which another model writes the rollouts."""
-  def made(actor, policy, examples, source, only_kl=False, table_8=''):
+  frozen = {'actor.ppo': False, 'actor.distill': 0.0}
+
+  def made(actor, policy, examples, source, only_kl=False, table_8='',
+           figure_1=''):
     steps, read = _steps(examples, 64)
     paper = JACKPOT | {
         'actor.model.hf': (actor, source), 'model.hf': (policy, source),
@@ -373,13 +410,13 @@ def _decoupled() -> dict[str, Experiment]:
         'loss.objective': ('clip', 'v2 Eq. 5'),
         'actor.ppo': (True, 'v2 Eq. 6'),
         'task.heldout': (_SIX[0], 'v2 Table 1'),
-        'eval.samples': (4, 'v2 Table 1')}
-    ours = JACKPOT_OURS | {
+        'eval.samples': (4, 'v2 Table 1'), 'eval.k': ((1, 4), 'v2 Table 1')}
+    ours = {k: v for k, v in JACKPOT_OURS.items()
+            if k not in ('eval.samples', 'eval.k')} | {
         'jackpot.c2': (1.3, 'not given; above 1 + clip_high, as v1 appendix '
                        'C.2 has it'),
         'actor.distill': (1.0, 'lambda_distill is not given'),
         'actor.learning_rate': (None, "not given; the policy's")}
-    tis = {**_NONE, 'loss.importance': 'tis', 'loss.importance_cap': 3.0}
     lams = [0.8, 0.9, 1.0, 1.1, 1.2]
     short = {'steps': _steps(9_000, 64)[0]}
     return Experiment(f'Jackpot: {source}', paper, ours, (
@@ -387,9 +424,14 @@ def _decoupled() -> dict[str, Experiment]:
         Arm('On-policy of the actor', {
             'model.hf': actor, 'actor.model.hf': None, **_NONE}, source,
             'run the arm On-policy with config.model.hf of the actor'),
-        Arm('Only Reverse KL', _NONE, source if only_kl else ''),
-        Arm('TIS + Reverse KL', tis, source), Arm('Jackpot', {}, source),
-        *[Arm(f'lam={lam}', {'jackpot.lam': lam, **short}, table_8)
+        *(Arm(name, {**fields, **frozen}, figure_1, ours='read as those of '
+              'an actor that does not learn') for name, fields in (
+                  ('Without alignment', _NONE), ('TIS alone', _TIS.fields))),
+        Arm('Only Reverse KL', _NONE, source if only_kl else '',
+            ours='read as an actor with PPO and this, and no correction'),
+        _TIS._replace(name='TIS + Reverse KL', source=source),
+        Arm('Jackpot', {}, source),
+        *[Arm(f'lam={lam}', {'jackpot.lam': lam, **frozen, **short}, table_8)
           for lam in lams],
         *_arms('', 'actor.distill', [0.1, 0.3, 3.0]),
         *_arms('', 'actor.kl_target', [0.01, 0.03, 0.1])))
@@ -397,17 +439,17 @@ def _decoupled() -> dict[str, Experiment]:
   small, q25 = 'Qwen/Qwen3-1.7B-Base', 'Qwen/Qwen2.5-'
   pair = made(f'{q25}1.5B', f'{q25}3B', 14_000, 'v2 Table 1, Qwen2.5', True)
   pair = pair._replace(
-      paper=pair.paper | {'task.heldout': (_SIX[0][:4], 'v2 Table 1')},
-      ours=pair.ours | {'task.path': (
-          ('problems.jsonl',), 'your file of the training problems of MATH')},
+      paper=pair.paper | {
+          'task.heldout': (_SIX[0][:4], 'v2 Table 1'),
+          'task.path': ('MATH, in Table 1 MATH-8K', 'v2 section 5')},
       arms=tuple(arm for arm in pair.arms if not arm.left_out
                  and 'jackpot.lam' not in arm.fields))
   eight = made(small, 'Qwen/Qwen3-8B-Base', 15_000,
-               'v2 Table 1, Qwen3-1.7B to 8B')
+               'v2 Table 1, Qwen3-1.7B to 8B', figure_1='v2 Figure 1')
   return {
       'jackpot/decoupled': made(
           small, 'Qwen/Qwen3-4B-Base', 20_000, 'v2 Table 1, Qwen3-1.7B to 4B',
-          table_8='v1 Table 8, whose batch is not said'),
+          table_8='v1 Table 8, a fixed actor; its batch is not said'),
       'jackpot/decoupled:8b': eight._replace(
           arms=tuple(arm for arm in eight.arms if not arm.left_out)),
       'jackpot/qwen25': pair}
@@ -423,10 +465,11 @@ def _jackpot_small() -> dict[str, Experiment]:
               'loss.objective': ('no_clip', 'v2 section 6.2'),
               'jackpot.c1': (3.0, 'v1 Table 7')}, ours, (
                   *_arms('v1 Table 7', 'jackpot.c1', [2.0, 4.0, 8.0]),
-                  *_arms('v1 Table 8', 'jackpot.lam', [0.8, 0.9, 1.1, 1.2]),
+                  *_arms('v1 Table 8, there with another model as the actor',
+                         'jackpot.lam', [0.8, 0.9, 1.1, 1.2]),
                   *_arms('v1 Table 9', 'jackpot.top_k', [10]),
                   *_arms('', 'jackpot.top_k', [5]), Arm(
-                      'c1=3, lam=1, k=20', {}, 'v1 Tables 7, 8, 9'),
+                      'c1=3, lam=1, k=20', {}, 'v1 Tables 7, 9'),
                   Arm('k=40', {'jackpot.top_k': 40}, 'v1 Table 9',
                       'the vocabulary has 24 tokens')), small=True),
       'jackpot/countdown_actor': Experiment(
@@ -449,6 +492,9 @@ def _jackpot_small() -> dict[str, Experiment]:
 
 CBS = {
     'task.name': ('math', 'section 6.1'),
+    'task.path': ('DAPO and MATH, levels 3 to 5, 21,723 problems',
+                  'section 6.1'),
+    'task.reward': ('Math-Verify', 'appendix D'),
     'prompts_per_step': (128, 'appendix D'),
     'samples_per_prompt': (8, 'appendix D'),
     'learner.updates': (8, 'appendix D, mini-batches of 16 prompts'),
@@ -463,8 +509,9 @@ CBS = {
     'eval.samples': (1, 'appendix D, in training; 16 on AIME, and 4 and 32 '
                      'after it')}
 CBS_OURS = {
-    'task.path': (('problems.jsonl',), 'your file of the 21,723 problems of '
-                  'DAPO and of MATH, levels 3 to 5'),
+    'task.path': (('problems.jsonl',), 'your file of them'),
+    'task.reward': ((), "this library's verifier, which accepts fewer wrong "
+                    'answers'),
     'max_prompt': (1024, 'not given'),
     'eval.samples': (4, 'one number for all files')}
 # Section A says what the objectives are.
@@ -479,11 +526,10 @@ OBJECTIVES = {
         'loss.objective': ('clip', 'Eq. 16'),
         'loss.aggregation': ('token_mean', 'Eq. 16'),
         'curriculum': ('dynamic', 'appendix D'),
-        'curriculum_prompts': (384, 'appendix D, three times the prompts'),
+        'curriculum_prompts': (
+            384, 'appendix D, "by a factor of three", read as prompts'),
         'dynamic.max_rounds': (1, 'appendix D, sampled down to one batch'),
-        'overlong.mode': (
-            'penalty', 'appendix A, "Overlong Filter"; appendix D has rewards '
-            'of 0 and 1 alone')},
+        'overlong.mode': ('penalty', 'appendix A, "Overlong Filter"')},
     'gspo': {
         'steps': (500, 'appendix D'), 'advantage': ('grpo', 'section 3.1.1'),
         'loss.objective': ('gspo', 'Eq. 17'),
@@ -495,7 +541,8 @@ OBJECTIVES_OURS = {
     'dapo': {'loss.clip_low': (0.2, "not given; DAPO's"),
              'loss.clip_high': (0.28, "not given; DAPO's"),
              'overlong.window': (819, "not given; DAPO's, a fifth of the "
-                                 'response')},
+                                 'response; appendix D has rewards of 0 and 1, '
+                                 'without this penalty')},
     'gspo': {'loss.clip_low': (3e-4, "not given; GSPO's"),
              'loss.clip_high': (4e-4, "not given; GSPO's")}}
 SCHEDULER = {
@@ -553,8 +600,9 @@ def _cbs_experiments() -> dict[str, Experiment]:
             'cbs.width': (64, 'not given'), 'cbs.layers': (2, 'not given')}
         if intra:
           ours |= {'cbs.pool': (
-              False, 'by Definition 3.1, 2 of 8 of each group; cbs.pool=1 is '
-              "the paper's code, 307 of 1024")}
+              False, 'by Definition 3.1, 2 of 8 of each group; cbs.pool=1 '
+              'picks 307 of 1024, for 3 updates, where the paper makes 2 and '
+              'drops 51')}
         name = objective + '_intra' * intra
         made[f'cbs/{size}:{name}'] = Experiment(
             f'CBS: Qwen3-{size}-Base, {name}',
@@ -617,21 +665,25 @@ SPEED = {
     'task.heldout': (
         ('dapo1k.jsonl', 'math500.jsonl', 'aime24.jsonl', 'aime25.jsonl',
          'amc23.jsonl'), 'section 5.1')}
+_DAPO_17K = 'DAPO-17k without the 1,000 that are held out'
+SPEED_DATA = {
+    '1.5B': f'NuminaMath with integer answers (220,000), or {_DAPO_17K}',
+    '7B': f'{_DAPO_17K}, or DeepScaleR'}
 SPEED_OURS = {
-    'task.path': (('problems.jsonl',), 'your file of NuminaMath, DAPO-17k or '
-                  'DeepScaleR'),
+    'task.path': (('problems.jsonl',), 'your file of one of them'),
     'steps': (500, 'not given; the paper reports the time to an accuracy'),
     'max_prompt': (1024, 'not given'), 'max_response': (3072, 'not given'),
     'task.template': ('qwen', 'not given')}
 RLOO = {'advantage': ('rloo', 'Eq. 8'),
         'loss.aggregation': ('constant', 'Eq. 7, a sum over tokens')}
-DAPO = {'advantage': ('grpo', 'section 5.1, DAPO'),
-        'loss.aggregation': ('token_mean', 'section 5.1, DAPO'),
+DAPO = {'advantage': ('grpo', "DAPO's, which section 5.1 names"),
+        'loss.aggregation': ('token_mean', "DAPO's, which section 5.1 names"),
         'loss.clip_low': (0.2, 'section 5.1'),
         'loss.clip_high': (0.28, 'section 5.1')}
 SCREENING = {
     'curriculum': ('speed', 'Algorithm 2'),
-    'curriculum_prompts': (64, 'section 5.1'),
+    'curriculum_prompts': (
+        64, 'section 5.1, the generation batch, read as new prompts'),
     'speed.rule': ('pass_rate', 'Algorithm 1'),
     'speed.p_low': (0.0, 'Algorithm 1'), 'speed.p_high': (1.0, 'Algorithm 1')}
 _SCREEN = {'curriculum': 'speed', 'curriculum_prompts': 64, 'speed.n_init': 4,
@@ -641,7 +693,8 @@ _RLOO = {'advantage': 'rloo', 'loss.aggregation': 'constant',
 _DAPO = {'advantage': 'grpo', 'loss.aggregation': 'token_mean',
          'loss.clip_high': 0.28}
 _ALONE = {'curriculum': 'uniform', 'curriculum_prompts': None}
-_DYNAMIC = {'curriculum': 'dynamic', 'curriculum_prompts': None}
+_DYNAMIC = {'curriculum': 'dynamic', 'curriculum_prompts': None,
+            'dynamic.max_rounds': 1}
 
 
 def _speed_arms(size: str) -> tuple[Arm, ...]:
@@ -663,7 +716,9 @@ def _speed_experiments() -> dict[str, Experiment]:
   """Returns SPEED's experiments: a model's and an argument's."""
   made = {}
   for size in '1.5B', '7B':
-    common = SPEED | {'model.hf': (f'Qwen/Qwen2.5-Math-{size}', 'section 5.1')}
+    common = SPEED | {
+        'model.hf': (f'Qwen/Qwen2.5-Math-{size}', 'section 5.1'),
+        'task.path': (SPEED_DATA[size], 'section 5.1, Table 1')}
     # Section 4.1 says about 4 to 8; Figure 5 favours 4.
     screened = SPEED_OURS | {'speed.n_init': (
         4, 'not given for a model; about 4 to 8 in section 4.1, and 4 does '
@@ -671,7 +726,9 @@ def _speed_experiments() -> dict[str, Experiment]:
     clip = {name: (0.2, 'not given') for name in (
         'loss.clip_low', 'loss.clip_high')}
     alone = {'curriculum': ('uniform', 'section 5.1')}
-    dynamic = {'curriculum': ('dynamic', 'section 5.1')}
+    dynamic = {
+        'curriculum': ('dynamic', 'section 5.1'),
+        'dynamic.max_rounds': (1, "DAPO's, which section 5.1 names")}
     arms = _speed_arms(size)
     of = {
         'rloo': (RLOO | SCREENING, screened | clip),
@@ -697,6 +754,7 @@ def _speed_small() -> dict[str, Experiment]:
       name: SPEED[name] for name in (
           'prompts_per_step', 'samples_per_prompt', 'learner.updates')}
   table = {'speed.rule': 'pass_rate'}
+  elsewhere = 'benchmarks/claims/speed.py runs it'
   return {'speed/countdown': Experiment(
       'SPEED on Countdown', {
           k: v for k, v in paper.items()
@@ -707,7 +765,11 @@ def _speed_small() -> dict[str, Experiment]:
               'speed.n_init': (4, 'not given for a model')},
       (Arm('SPEED-RLOO, rule "signal"', {}),
        *_arms('', 'speed.n_init', [6, 8]),
-       Arm('SPEED-RLOO', table, 'Table 1')), small=True)}
+       Arm('SPEED-RLOO', table, 'Table 1'), *(
+           Arm(name, fields, 'Table 1', elsewhere) for name, fields in (
+               ('RLOO', {'curriculum': 'uniform'}),
+               ('DAPO', {'curriculum': 'dynamic', 'advantage': 'grpo'}),
+               ('SPEED-DAPO', {**table, 'advantage': 'grpo'})))), small=True)}
 
 
 EXPERIMENTS: dict[str, Experiment] = {

@@ -37,9 +37,8 @@ SOLVED = {
 PAPER = 'pkpo/arc_mini'
 
 
-def get_config(arg=None):
-  """Returns the config; takes no argument."""
-  del arg
+def get_config():
+  """Returns the config."""
   c = config.base()
   c.steps = 240
   c.prompts_per_step = 16

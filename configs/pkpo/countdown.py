@@ -20,9 +20,9 @@ from jaxrl_llm.configs import countdown
 PAPER = 'pkpo/countdown'
 
 
-def get_config(arg=None):
-  """Returns the config; takes no argument."""
-  c = countdown.get_config(arg)
+def get_config():
+  """Returns the config."""
+  c = countdown.get_config()
   c.prompts_per_step = 32
   c.samples_per_prompt = 16
   c.advantage = 'pkpo'

@@ -30,9 +30,8 @@ PAPER = 'pkpo/countdown_hard'
 def get_config(arg='mixed'):
   """Returns the config for 'mixed' or 'hard' problems."""
   if arg not in ARGS:
-    raise ValueError(
-        f'configs/pkpo/countdown_hard.py:{arg} is not known: use '
-        f'{" or ".join(ARGS)}.')
+    raise ValueError(f'{arg} is not a variant of this config: '
+                     f'use {" or ".join(ARGS)}.')
   c = countdown.get_config()
   c.task.kinds = ('two', 'three', 'four', 'five', 'product3', 'product4')
   c.task.solved = (1.0, 0.1, 0.1, 0.1, 0.0, 0.0)

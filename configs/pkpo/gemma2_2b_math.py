@@ -8,10 +8,10 @@ These settings follow arXiv:2505.15201: n=16; k_opt of 1, 2, 4 or 8, or annealed
 from 8 to 1 at step 1500; k=n=16 and entropy bonuses with k=1 as baselines; and
 the metrics of each step. The paper reports about four hours per 1000 steps on a
 TPU v5litepod-128. The mesh is for its 128 chips; elsewhere, set mesh.data=1
-mesh.fsdp=-1 mesh.tensor=1. The paper trains on Hendrycks MATH (12,000 problems,
-750 steps of 16 per epoch) and evaluates on its test split. Provide both as
-files with the fields `problem` and `answer` (bare, or the solution with its
-box).
+mesh.fsdp=-1 mesh.tensor=1. The paper trains on Hendrycks MATH, 12,000 problems,
+and evaluates on its test split: read as the split whose test is MATH-500.
+Provide both as files with the fields `problem` and `answer` (bare, or the
+solution with its box).
 
 Sampling takes most of a step: each of its 1024 decode steps reads a chip's part
 of the weights, and 256 responses leave most of a pod idle.
@@ -23,15 +23,15 @@ and the estimated time of each. Not run at this size yet.
 Beside the paper, as python -m configs.papers writes it:
 - loss.objective=no_clip, in the paper clip (section 5.2, PPO): with one update
   per step the ratio is 1, and clipping has no effect.
-- pod, 4k: prompts_per_step=128, in the paper 16 (Figure 6, 12,000 problems in
-  750 steps): 16 prompts leave most of a pod idle.
-- slices: prompts_per_step=256, in the paper 16 (Figure 6, 12,000 problems in
-  750 steps): 16 prompts leave most of a pod idle.
+- pod, 4k: prompts_per_step=128, in the paper 16 (Figure 6, of a Gemma 2: 12,000
+  problems in 750 steps): 16 prompts leave most of a pod idle.
+- slices: prompts_per_step=256, in the paper 16 (Figure 6, of a Gemma 2: 12,000
+  problems in 750 steps): 16 prompts leave most of a pod idle.
 - not given in the paper: learner.updates=1; steps=3000 (Figure 3 changes k at
-  step 1500, and ARC runs until the cumulative solve rate has not changed for
-  1000 steps); optimizer.learning_rate=1e-06; optimizer.warmup_steps=10;
+  step 1500); optimizer.learning_rate=1e-06; optimizer.warmup_steps=10;
   task.template=chat; max_prompt=512; model.hf=google/gemma-2-2b-it (Gemma2-2B;
-  whether it is instruction-tuned is not said).
+  whether it is instruction-tuned is not said); eval.problems=500 (MATH has
+  12,500 problems, so its test split beside 12,000 has 500).
 - without argument, pod, slices: not given in the paper: max_response=1024.
 - 4k: not given in the paper: max_response=3584.
 """

@@ -19,8 +19,7 @@ Beside the paper, as python -m configs.papers writes it:
 - loss.objective=no_clip, in the paper clip (section 5.2, PPO): with one update
   per step the ratio is 1, and clipping has no effect.
 - not given in the paper: learner.updates=1; steps=3000 (Figure 3 changes k at
-  step 1500, and ARC runs until the cumulative solve rate has not changed for
-  1000 steps); optimizer.learning_rate=1e-06; optimizer.warmup_steps=10;
+  step 1500); optimizer.learning_rate=1e-06; optimizer.warmup_steps=10;
   task.template=chat; max_prompt=1024; max_response=512;
   model.hf=google/gemma-2-2b-it (Gemma2-2B; whether it is instruction-tuned is
   not said); prompts_per_step=16; task.ids='' (all 974 problems of MBPP, since
@@ -33,9 +32,8 @@ PAPER = 'pkpo/gemma2_2b_mbpp'
 TOPOLOGY = 'v5e:16x8'  # v5litepod-128
 
 
-def get_config(arg=None):
-  """Returns the config; takes no argument."""
-  del arg
+def get_config():
+  """Returns the config."""
   c = gemma2_2b_math.get_config()
   c.task.name = 'code'
   c.task.path = ('mbpp.jsonl',)

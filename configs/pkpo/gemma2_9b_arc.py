@@ -13,12 +13,14 @@ size yet.
 Beside the paper, as python -m configs.papers writes it:
 - loss.objective=no_clip, in the paper clip (section 5.2, PPO): with one update
   per step the ratio is 1, and clipping has no effect.
-- not given in the paper: learner.updates=1; steps=3000 (Figure 3 changes k at
-  step 1500, and ARC runs until the cumulative solve rate has not changed for
-  1000 steps); optimizer.learning_rate=1e-06; optimizer.warmup_steps=10;
-  task.template=chat; max_prompt=4096; max_response=1024;
-  model.hf=google/gemma-2-9b-it (Gemma2-9B; whether it is instruction-tuned is
-  not said); prompts_per_step=16; task.reward=cells (exact is the other).
+- steps=3000, in the paper until the cumulative solve rate has not changed for
+  1000 steps (section 5.2.4): a run has a number of steps; stop it by hand when
+  solve_rate has not changed.
+- not given in the paper: learner.updates=1; optimizer.learning_rate=1e-06;
+  optimizer.warmup_steps=10; task.template=chat; max_prompt=4096;
+  max_response=1024; model.hf=google/gemma-2-9b-it (Gemma2-9B; whether it is
+  instruction-tuned is not said); prompts_per_step=16; task.reward=cells (exact
+  is the other).
 """
 
 from jaxrl_llm.configs.pkpo import gemma2_2b_arc
@@ -28,9 +30,9 @@ TOPOLOGY = 'v5e:16x8'  # v5litepod-128
 get_hyper = gemma2_2b_arc.get_hyper
 
 
-def get_config(arg=None):
-  """Returns the config; takes no argument."""
-  c = gemma2_2b_arc.get_config(arg)
+def get_config():
+  """Returns the config."""
+  c = gemma2_2b_arc.get_config()
   c.model.hf = 'google/gemma-2-9b-it'
   c.mesh.data = 1
   c.mesh.fsdp = 16

@@ -34,9 +34,9 @@ from jaxrl_llm.configs.real import gsm8k_qwen25_0p5b as qwen
 TOPOLOGY = qwen.TOPOLOGY
 
 
-def get_config(arg=None):
-  """Returns the config; takes no argument."""
-  c = qwen.get_config(arg)
+def get_config():
+  """Returns the config."""
+  c = qwen.get_config()
   c.prompts_per_step = 64
   c.samples_per_prompt = 8
   c.steps = 15 * (qwen.PROBLEMS // 512)

@@ -37,9 +37,8 @@ INSTRUCTION = (
 PROBLEMS = 7473  # of the training set
 
 
-def get_config(arg=None):
-  """Returns the config; takes no argument."""
-  del arg
+def get_config():
+  """Returns the config."""
   c = config.base()
   c.prompts_per_step = 64
   c.samples_per_prompt = 5

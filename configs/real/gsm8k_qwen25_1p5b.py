@@ -20,8 +20,8 @@ TOPOLOGY = gsm8k_qwen25_0p5b.TOPOLOGY
 get_hyper = gsm8k_qwen25_0p5b.get_hyper
 
 
-def get_config(arg=None):
-  """Returns the config; takes no argument."""
-  c = gsm8k_qwen25_0p5b.get_config(arg)
+def get_config():
+  """Returns the config."""
+  c = gsm8k_qwen25_0p5b.get_config()
   c.model.hf = 'Qwen/Qwen2.5-1.5B-Instruct'
   return c

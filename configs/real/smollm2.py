@@ -47,9 +47,8 @@ def weights() -> str | None:
   return found and str(pathlib.Path(found.origin).with_name(FILE))
 
 
-def get_config(arg=None):
-  """Returns the config; takes no argument."""
-  del arg
+def get_config():
+  """Returns the config."""
   c = config.base()
   c.steps = 100
   c.prompts_per_step = 16

@@ -14,7 +14,7 @@ Beside the paper, as python -m configs.papers writes it:
 - speed.rule=signal, in the paper pass_rate (Algorithm 1): the default, ours.
 - loss.aggregation=token_mean, in the paper constant (Eq. 7, a sum over tokens):
   as configs/countdown.py.
-- not given in the paper: speed.n_init=4 ( for a model).
+- not given in the paper: speed.n_init=4.
 """
 
 from jaxrl_llm.configs import countdown
@@ -22,9 +22,9 @@ from jaxrl_llm.configs import countdown
 PAPER = 'speed/countdown'
 
 
-def get_config(arg=None):
-  """Returns the config; takes no argument."""
-  c = countdown.get_config(arg)
+def get_config():
+  """Returns the config."""
+  c = countdown.get_config()
   c.steps = 80
   c.prompts_per_step = 16
   c.curriculum_prompts = 64

@@ -18,9 +18,8 @@ on seed 100.
 from jaxrl_llm import config
 
 
-def get_config(arg=None):
-  """Returns the config of the game; takes no argument."""
-  del arg
+def get_config():
+  """Returns the config of the game."""
   c = config.base()
   c.steps = 500
   c.prompts_per_step = 64

@@ -16,9 +16,8 @@ from jaxrl_llm import config
 TOPOLOGY = 'v5e:16x8'  # v5litepod-128
 
 
-def get_config(arg=None):
-  """Returns the config; takes no argument."""
-  del arg
+def get_config():
+  """Returns the config."""
   c = config.base()
   c.steps = 300
   c.prompts_per_step = 64

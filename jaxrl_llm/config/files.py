@@ -1,6 +1,7 @@
 """Config files: Python with get_config, or the JSON that a run has saved."""
 
 import difflib
+import inspect
 import json
 import pathlib
 import re
@@ -235,6 +236,9 @@ def from_json(path: str) -> dict[str, Any]:
 
 def get_config(path: str, arg: str) -> ConfigDict:
   """Calls the file's get_config."""
+  function = getattr(load_file(path), 'get_config', None)
+  if arg and callable(function) and not inspect.signature(function).parameters:
+    raise ValueError(f'{path} takes no argument: leave out :{arg}.')
   found = called(path, 'get_config', *([arg] if arg else []))
   if not isinstance(found, ConfigDict):
     raise ValueError(f'get_config of {path} gives no ConfigDict: return it.')

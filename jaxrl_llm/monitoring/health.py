@@ -213,7 +213,7 @@ def _gradient(health: Health) -> str:
     return ''
   before, now = (statistics.median(part)
                  for part in (norms[:-_FEW], norms[-_FEW:]))
-  if now <= 10 * before:
+  if not 0 < 10 * before < now:  # 0 where the first steps had no signal
     return ''
   return (f'the gradient is {now / before:.0f} times as long as before '
           f'({now:.2g}, {before:.2g}): lower optimizer.learning_rate, or set '

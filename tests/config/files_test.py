@@ -68,6 +68,12 @@ def test_a_file_that_fails_is_named_with_its_line(
     assert sentence.endswith(f'correct {path}, line {line}.\n')
 
 
+def test_an_argument_of_a_config_without_one_is_refused():
+  with pytest.raises(ValueError, match='countdown takes no argument: leave '
+                     'out :hard'):
+    config.load('countdown:hard')
+
+
 @pytest.fixture(name='refused')
 def _refused(capsys):
   """Function that returns the command line's sentence about a config file."""

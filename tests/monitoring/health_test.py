@@ -196,6 +196,26 @@ def test_what_is_not_known_is_no_sign():
   assert health.warnings(unknown) == []
 
 
+def test_a_gradient_after_none_is_no_sign():
+  rows = planted(1, 150, update__grad_norm=0.0)
+  assert 'gradient' not in {one.kind for one in health.warnings(rows)}
+
+
+def test_no_value_ends_a_run():
+  """Rows with zeros, and numbers of any size and sign, only have warnings."""
+  draw = np.random.default_rng(0)
+  values = [0.0, -0.0, 1.0, -1.0, 1e-310, 1e300, -1e300, 0.5, math.nan]
+  names = [name for name in healthy(1)[0] if name != 'step'] + [
+      'eval/mean', 'eval/mean_error']
+  for _ in range(20):
+    chance = draw.dirichlet(np.full(len(values), .3))
+    rows = [{'step': i + 1, **{
+        name: float(draw.choice(values, p=chance)) for name in names}}
+            for i in range(80)]
+    found = health.warnings(rows)
+    assert len(found) < 80 and all(one.kind in health.SYMPTOMS for one in found)
+
+
 def test_trends():
   rows = healthy()
   remarks = health.trends(
