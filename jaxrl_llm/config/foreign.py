@@ -333,8 +333,9 @@ NAMES: dict[str, tuple[Row, ...]] = {
              'actor_rollout_ref.rollout.max_model_len', '',
              f'{_BUILT_IN}; {_LIMITS}'),
         _row('actor_rollout_ref.rollout.multi_turn.* '
-             'actor_rollout_ref.rollout.agent.*', '',
-             'a response is one turn, without tools'),
+             'actor_rollout_ref.rollout.agent.*', 'task.name',
+             'tools, or a file with an environment; limits are task.max_turns '
+             'and the like'),
         _row('actor_rollout_ref.rollout.*', '', _BUILT_IN),
         _row('actor_rollout_ref.ref.*', '',
              'the anchor of `loss.kl_coef` is laid out as the policy is'),
@@ -427,7 +428,7 @@ NAMES: dict[str, tuple[Row, ...]] = {
              'FILE.py:NAME'),
         _row('reward_pretrain normalize_reward reward_clip_range reward_num_* '
              'reward.*', '', _NO_REWARD_MODEL),
-        _row('agent_func_path', '', 'a response is one turn, without tools'),
+        _row('agent_func_path', 'task.name', 'a file with an environment'),
         _row('advantage_estimator algo.advantage.estimator', 'advantage',
              'group_norm: grpo; dr_grpo: dr_grpo; rloo: rloo; '
              'reinforce_baseline: reinforce_pp; there is no gae'),
