@@ -627,7 +627,8 @@ def _loop(run: Run, state: RunState) -> RunState:
           with jax.transfer_guard('disallow'):
             state, report = take_step(
                 run.parts, state, run.fixed, run.timer)
-        except (rewards.VerifierError, AdvantageError, NoSignalError):
+        except (rewards.VerifierError, ChildProcessError, AdvantageError,
+                NoSignalError):
           _save(run, state)  # as it was before the wave
           raise
         run.notes.due = _output(run, report)

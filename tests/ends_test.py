@@ -9,13 +9,14 @@ import shutil
 import subprocess
 import sys
 import time
+import types
 
 import pytest
 
 from jaxrl_llm import checkpoint, export, tasks, train
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.host import build
-from jaxrl_llm.monitoring import metrics, progress
+from jaxrl_llm.monitoring import metrics, progress, summary
 from jaxrl_llm.rewards import Verdict
 from tests.helpers import tiny
 
@@ -124,6 +125,35 @@ def test_a_disk_that_stays_full(
   rows = metrics.read(tmp_path / 'metrics.jsonl')
   assert [row['step'] for row in rows] == list(range(5))
   assert (tmp_path / 'curves.png').stat().st_size > 1 << 12
+
+
+def test_a_worker_that_cannot_be_started_again_costs_no_step(
+    monkeypatch, tmp_path, parts, reuse):
+  reuse(parts)
+  take_step = train.take_step
+
+  def step(parts, state, *rest):
+    if state.step == 3:
+      raise ChildProcessError('no more processes')
+    return take_step(parts, state, *rest)
+
+  monkeypatch.setattr(train, 'take_step', step)
+  with pytest.raises(ChildProcessError, match='no more processes'):
+    train.train(tiny.load(
+        tmp_path, steps=9, eval__every=0, checkpoint__every=0))
+  assert whole(tmp_path)[-1] == 3
+
+
+def test_a_picture_that_cannot_be_drawn_costs_only_itself(
+    monkeypatch, caplog, tmp_path):
+  def fail(*_):
+    raise ValueError("Key backend: 'x' is not a valid value")
+
+  monkeypatch.setattr(summary.plots, 'curves', fail)
+  folder = types.SimpleNamespace(local=tmp_path, path=tmp_path)
+  assert summary.write(folder, {'a': 1}, 'title') == ['summary.json']
+  assert 'curves.png could not be written' in caplog.text
+  assert "(ValueError: Key backend: 'x' is not" in caplog.text
 
 
 class Nasty:

@@ -7,6 +7,7 @@ from typing import Any, Mapping, NamedTuple
 
 from jaxrl_llm.environments import tools
 from jaxrl_llm.plugs import modules
+from jaxrl_llm.rewards import plain
 
 # Characters of an observation that come back to the run, see `rewards.worker`.
 LONGEST = 100_000
@@ -64,7 +65,11 @@ def begin(
 
 
 def _stepped(module: Any, name: str, state: Any, text: str) -> tuple:
-  """Calls `step`, and checks what it returns."""
+  """Calls `step`, and checks what it returns.
+
+  The observation is what the run gets, now and when turns are done again: text
+  that can be encoded, and not too long.
+  """
   found = modules.guarded(f'step of {name}', module.step)(state, text)
   if not (isinstance(found, tuple) and len(found) == 3 and isinstance(
       found[1], str | None) and isinstance(found[2], int | float)
@@ -72,7 +77,10 @@ def _stepped(module: Any, name: str, state: Any, text: str) -> tuple:
     raise ValueError(
         f'step of {name} returned {found!r:.80}: return the state, the '
         'observation (a text, or None at the end) and the reward, a number.')
-  return found
+  state, observation, reward = found
+  if observation is not None:
+    observation = plain.text(observation)[:LONGEST]
+  return state, observation, reward
 
 
 def step(item: Mapping[str, Any]) -> dict[str, Any]:

@@ -96,6 +96,9 @@ class _Trajectory:
     if not rewarded:
       return None
     reward = float(sum(turn['reward'] for turn in self.turns))
+    if not abs(reward) <= rewards.LARGEST:
+      return rewards.Verdict(
+          0.0, 'error', False, f'the reward is {reward:g}')
     return rewards.Verdict(
         reward, 'correct' if reward >= 1 else 'partial' if reward > 0
         else 'wrong')

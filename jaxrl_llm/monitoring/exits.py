@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import traceback
-from typing import Iterator
+from typing import Iterator, TextIO
 
 import jax
 
@@ -44,7 +44,7 @@ def program(interrupted: str) -> Iterator[None]:
   except KeyboardInterrupt:
     sys.exit(interrupted)
   except Stopped as stopped:
-    sys.stderr.write(f'{stopped}\n')
+    _write_last(f'{stopped}\n')
     sys.exit(0)
   except (OSError, ValueError, FloatingPointError, MemoryError,
           jax.errors.JaxRuntimeError) as error:
@@ -52,11 +52,11 @@ def program(interrupted: str) -> Iterator[None]:
         not str(error).startswith(_NO_MEMORY)):
       raise
     if isinstance(error, BrokenPipeError):
-      _leave_stdout()
+      _leave(sys.stdout)
     sys.exit(sentence(error))
   except SystemExit as end:
     if isinstance(end.__context__, BrokenPipeError):  # of rich
-      _leave_stdout()
+      _leave(sys.stdout)
       sys.exit(sentence(end.__context__))
     # No part of this package calls it: without a word, the program would seem
     # to be done.
@@ -98,9 +98,8 @@ def stoppable(grace: float) -> Iterator[threading.Event]:
     seen.append(number)
     if len(seen) == 1:
       late.start()
-      # Not by the stream, whose lock the main thread may hold.
-      os.write(2, b'\nStopping: the state is saved after this phase.\n')
       asked.set()
+      start.say_now('Stopping: the state is saved after this phase.')
     elif number == signal.SIGINT:
       raise KeyboardInterrupt
 
@@ -116,9 +115,9 @@ def stoppable(grace: float) -> Iterator[threading.Event]:
 
 
 def _too_late(grace: float) -> None:
-  os.write(2, (
-      f'\nThe run could not stop within checkpoint.grace={grace:g} s. The same '
-      'command goes on from the last checkpoint, if there is one.\n').encode())
+  start.say_now(
+      f'The run could not stop within checkpoint.grace={grace:g} s. The same '
+      'command goes on from the last checkpoint, if there is one.')
   os._exit(1)
 
 
@@ -140,9 +139,20 @@ def sentence(error: BaseException) -> str:
   return f'{where or "The system"}: {plain.line(error.strerror)}.'
 
 
-def _leave_stdout() -> None:
+def _write_last(text: str) -> None:
+  """Writes text to stderr; streams that are closed do not change the exit code.
+  """
+  for stream, last in ((sys.stderr, text), (sys.stdout, '')):
+    try:
+      stream.write(last)
+      stream.flush()
+    except OSError:
+      _leave(stream)
+
+
+def _leave(stream: TextIO) -> None:
   """Keeps Python from writing to a closed pipe when it ends."""
-  os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+  os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _place(error: BaseException) -> str:

@@ -15,7 +15,7 @@ import os
 import pathlib
 import re
 import time
-from typing import Any, Iterable, Mapping
+from typing import Any, Callable, Iterable, Mapping
 
 from absl import logging
 
@@ -147,8 +147,22 @@ class Writer:
     numbers = {k: v for k, v in row.items() if v is not None}
     if self._events:
       self._events.write(step, numbers)
-    if self._wandb:
-      self._wandb.log(numbers, step=step)
+    self._tell(lambda: self._wandb.log(numbers, step=step))
+
+  def _tell(self, call: Callable[[], Any]) -> None:
+    """Calls Weights & Biases; once it fails, no more.
+
+    Its service may end or time out at any moment of a run.
+    """
+    if not self._wandb:
+      return
+    try:
+      call()
+    except Exception as error:
+      self._wandb = None
+      logging.warning(
+          'Weights & Biases gets no more metrics (%s): the run goes on, and '
+          'metrics.jsonl has them.', plain.line(plain.error(error)))
 
   def samples(self, records: Iterable[Mapping[str, Any]]) -> None:
     """Writes recorded responses, each with its 'step'."""
@@ -161,8 +175,7 @@ class Writer:
     self._samples.close()
     if self._events:
       self._events.close()
-    if self._wandb:
-      self._wandb.finish()
+    self._tell(lambda: self._wandb.finish())
 
 
 class NoWriter:

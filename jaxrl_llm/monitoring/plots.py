@@ -86,7 +86,8 @@ def draw(
     for axes in grid[-1]:
       axes.set_xlabel('step')
     if title:
-      figure.suptitle(title, x=0.01, ha='left', fontweight='bold')
+      figure.suptitle(  # a dollar would begin mathematics
+          title.replace('$', r'\$'), x=0.01, ha='left', fontweight='bold')
     figure.savefig(path)
 
 

@@ -99,7 +99,10 @@ class Display:
       self._watch.join()
     if self._live:
       above = sys.stderr
-      self._live.stop()
+      try:
+        self._live.stop()
+      except (OSError, SystemExit):  # The terminal is gone.
+        self._show = False
       _redirect_logs(above, sys.stderr)
     phases.end(self._root)
 

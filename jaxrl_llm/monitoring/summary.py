@@ -9,6 +9,7 @@ from absl import logging
 from jaxrl_llm.monitoring import plots
 from jaxrl_llm.monitoring.compiles import Compiles
 from jaxrl_llm.monitoring.health import Symptom
+from jaxrl_llm.rewards import plain
 from jaxrl_llm.storage import paths
 from jaxrl_llm.storage import workdir as workdir_lib
 
@@ -87,10 +88,10 @@ def write(
     try:
       make()
       written.append(name)
-    except OSError as error:  # The table that follows must still be printed.
+    except Exception as error:  # The table that follows must still be printed.
       logging.warning(
           '%s could not be written to %s (%s).', name, workdir.path,
-          error.strerror)
+          getattr(error, 'strerror', None) or plain.line(plain.error(error)))
   return written
 
 

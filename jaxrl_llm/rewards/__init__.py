@@ -5,15 +5,13 @@ import inspect
 import traceback
 from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
 
-import numpy as np
-
 from jaxrl_llm import phases
 from jaxrl_llm.rewards import plain
 
 _TRACE_LINES, _TRACE_WIDTH = 12, 160  # limits of `Verdict.trace`
 _KIND = 60  # characters of `Verdict.kind`
-# The largest reward: they are float32 on a device.
-LARGEST = float(np.finfo(np.float32).max)
+# The largest reward: sums of squares of a group's are float32 on a device.
+LARGEST = 1e15
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,6 +211,11 @@ def _judged(
   return [_guarded(lambda v: v, v) for v in verdicts]
 
 
+def _number(value: Any) -> float | None:
+  """Returns a number of a verdict; raises an error if it is none."""
+  return None if value is None else float(value)
+
+
 def _guarded(verify: Callable[..., Verdict], *row: Any) -> Verdict:
   """Returns the verdict, or an 'error' verdict if the verifier failed."""
   try:
@@ -225,8 +228,10 @@ def _guarded(verify: Callable[..., Verdict], *row: Any) -> Verdict:
         bool(verdict.valid), plain.text(verdict.detail),
         plain.text(verdict.answer), plain.text(verdict.trace),
         plain.line(verdict.blame), *(
-            {plain.line(name)[:_KIND]: value for name, value in named.items()}
-            for named in (verdict.rewards, verdict.logged, verdict.extra)))
+            {plain.line(name)[:_KIND]: convert(value)
+             for name, value in named.items()} for named, convert in (
+                 (verdict.rewards, _number), (verdict.logged, _number),
+                 (verdict.extra, lambda value: value))))
   except (ChildProcessError, VerifierError, KeyboardInterrupt):
     raise
   except BaseException as e:  # Nothing else may end the run.

@@ -46,8 +46,16 @@ def json(value: Any) -> Any:
   """Returns a value that JSON has.
 
   Arrays become lists, numbers that are not finite None, and objects that JSON
-  does not have text.
+  does not have text; so does a value that is too deep or cannot be read.
   """
+  try:
+    return _json(value)
+  except Exception:  # of the user's objects; RecursionError among them
+    return text(value)
+
+
+def _json(value: Any) -> Any:
+  """See `json`; raises what the value's own methods raise."""
   if isinstance(value, str):
     return text(value)
   if value is None or isinstance(value, bool):
@@ -57,11 +65,13 @@ def json(value: Any) -> Any:
   if isinstance(value, float):
     return float(value) if math.isfinite(value) else None
   if hasattr(type(value), 'tolist'):  # of NumPy or JAX
-    return json(value.tolist())
+    plain = value.tolist()
+    # That of a longdouble is one again.
+    return text(value) if type(plain) is type(value) else _json(plain)
   if isinstance(value, Mapping):
-    return {text(key): json(item) for key, item in value.items()}
+    return {text(key): _json(item) for key, item in value.items()}
   if isinstance(value, (list, tuple)):
-    return [json(item) for item in value]
+    return [_json(item) for item in value]
   return text(value)
 
 

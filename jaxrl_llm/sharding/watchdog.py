@@ -17,6 +17,7 @@ beat every second. A connection that closes without a goodbye means a killed
 process; no beat means a stopped one, or a broken network.
 """
 
+import contextlib
 import json
 import os
 import selectors
@@ -255,8 +256,9 @@ def _connect(addresses, port: int, index: int, secret: str) -> _Peer:
 
 def end_now(sentence: str) -> None:
   """Ends the process at once, whatever it is doing, with exit code 1."""
-  # The main thread may hold the locks of the streams.
-  os.write(2, f'\n{sentence}\n'.encode(errors='replace'))
+  # The main thread may hold the locks of the streams, which may be closed.
+  with contextlib.suppress(OSError):
+    os.write(2, f'\n{sentence}\n'.encode(errors='replace'))
   os._exit(1)
 
 

@@ -175,8 +175,8 @@ class Reward:
       said = f'task.reward={self.name} returned the reward {reward}'
       return Verdict(
           0.0, 'error', False, said,
-          blame=f'{said}: return a number that float32 '
-                'has, or None.')
+          blame=f'{said}: return a number of at most '
+                f'{rewards_lib.LARGEST:g}, or None.')
     return Verdict(reward, _kind(reward))
 
 
@@ -383,14 +383,23 @@ class _Named:
     *lines, self._begun[name] = (
         self._begun.get(name, '') + text).split('\n')
     for line in lines:
-      self._file.write(f'{name}: {line}\n' if name else f'{line}\n')
+      self._write(name, line)
     return len(text)
+
+  def _write(self, name: str, line: str) -> None:
+    """Writes a line; a closed output is no fault of the function's."""
+    with contextlib.suppress(OSError):
+      self._file.write(f'{name}: {line}\n' if name else f'{line}\n')
+
+  def flush(self) -> None:
+    with contextlib.suppress(OSError):
+      self._file.flush()
 
   def end(self) -> None:
     """Writes the lines that have no end."""
     for name, line in self._begun.items():
       if line:
-        self._file.write(f'{name}: {line}\n' if name else f'{line}\n')
+        self._write(name, line)
     self._begun = {}
 
 

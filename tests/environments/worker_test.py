@@ -27,6 +27,10 @@ def step(state, text):
     raise KeyError('no')
   if text == 'wrong':
     return 1
+  if text == 'long':
+    return state, 200_000 * 'x', 0.0
+  if text == 'half':
+    return state, 'a \\ud83d b', 0.0
   if text == 'random':
     return state, str(os.urandom(4)), 0.0
   n, seed = state
@@ -65,6 +69,16 @@ def test_a_state_that_is_kept_is_the_replayed_one(file):
   assert worker.step(item(file, ['5', '1'], ['6.3']))['observation'] == '7.3'
   # Another trajectory of the same problem has a state of its own.
   assert worker.step(item(file, ['2'], [], seed=4))['observation'] == '3.4'
+
+
+@pytest.mark.parametrize('text, said', [
+    ('long', 100_000 * 'x'), ('half', 'a \ufffd b')])
+def test_an_observation_is_the_same_when_it_is_made_again(file, text, said):
+  assert worker.step(item(file, [text], []))['observation'] == said
+  for clear in (lambda: None, worker._kept.clear):
+    clear()
+    found = worker.step(item(file, [text, '1'], [said]))
+    assert found['kind'] == 'turn' and found['observation'] == '2.3'
 
 
 def test_a_replay_that_differs_is_told(file):

@@ -182,6 +182,20 @@ def test_wandb_only_if_asked(tmp_path, monkeypatch):
   assert row == (3, {'x': 2}) and finish == 'finish'
 
 
+def test_a_run_goes_on_without_wandb(tmp_path, monkeypatch, caplog):
+  def fail(*_, **__):
+    raise BrokenPipeError(32, 'Broken pipe')
+  fake = types.ModuleType('wandb')
+  fake.init = lambda **_: types.SimpleNamespace(log=fail, finish=fail)
+  monkeypatch.setitem(sys.modules, 'wandb', fake)
+  writer = metrics.Writer(tmp_path, tensorboard=False, wandb='project')
+  for step in range(3):
+    writer.write(step, {'x': step})
+  writer.close()
+  assert len(lines(tmp_path / 'metrics.jsonl')) == 3
+  assert caplog.text.count('Weights & Biases gets no more metrics (Broken') == 1
+
+
 def test_timer_adds_up_phases(monkeypatch):
   now = [10.0]
   monkeypatch.setattr(time, 'perf_counter', lambda: now[0])

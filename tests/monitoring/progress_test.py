@@ -306,6 +306,23 @@ def test_live_display_shows_the_run_and_lets_warnings_through(stderr_handler):
   assert stderr_handler.stream is plain
 
 
+def test_a_terminal_that_went_away_does_not_change_the_end():
+  class Gone(io.StringIO):
+    gone = False
+
+    def write(self, text):
+      if self.gone:
+        raise OSError(5, 'Input/output error')
+      return super().write(text)
+
+  out = Gone()
+  console = Console(file=out, force_terminal=True)
+  with progress.Display('countdown', console=console) as display:
+    display.update(1, {})
+    out.gone = True
+  assert not display._show
+
+
 def test_a_step_pays_next_to_nothing():
   """Host time of a display on a terminal, as a share of 150 ms steps."""
   row = {name: 1.0 for name, _, _ in progress.NUMBERS}

@@ -50,3 +50,23 @@ def test_a_closed_output_is_one_sentence(write):
   assert done.returncode == 1
   assert done.stderr == (
       'The output was closed before its end; all files are written.\n')
+
+
+def test_a_stop_is_saved_where_nothing_can_be_printed(tmp_path):
+  """As after Ctrl-C in `... 2>&1 | tee log`, which ends tee first."""
+  done = subprocess.run(
+      [sys.executable, '-c', f"""
+import os, signal, sys
+from jaxrl_llm.monitoring import exits
+from jaxrl_llm.types import Stopped
+with exits.program(''), exits.stoppable(60.0) as asked:
+  read, write = os.pipe()
+  os.close(read)
+  os.dup2(write, 1)
+  os.dup2(write, 2)
+  os.kill(os.getpid(), signal.SIGINT)
+  if asked.wait(30):
+    open({str(tmp_path / 'saved')!r}, 'w').close()
+    raise Stopped('Stopped.')
+"""], cwd=devices.ROOT)
+  assert (tmp_path / 'saved').exists() and done.returncode == 0

@@ -67,6 +67,25 @@ def test_an_interrupt_is_not_swallowed():
     plain.text(Slow())
 
 
+def test_json_of_what_has_no_end():
+  endless, deep = [1], [1]
+  endless.append(endless)
+  for _ in range(5000):
+    deep = [deep]
+
+  class Deleted:
+    def tolist(self):
+      raise RuntimeError('Array has been deleted.')
+
+    def __str__(self):
+      return 'gone'
+
+  assert plain.json(endless) == '[1, [...]]'
+  assert isinstance(plain.json({'x': deep}), str)
+  assert plain.json(Deleted()) == 'gone'
+  assert plain.json([np.longdouble(.5)]) == ['0.5']
+
+
 @pytest.mark.parametrize('value, want', [
     ({'a': math.nan, 'b': [math.inf, -0.5, True, None]},
      {'a': None, 'b': [None, -0.5, True, None]}),

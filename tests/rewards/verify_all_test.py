@@ -37,6 +37,29 @@ def test_rows_stay_in_place():
       (0, 'truncated', True)]
 
 
+@pytest.mark.parametrize('name', ['rewards', 'logged'])
+def test_numbers_of_a_verdict_are_numbers(name):
+  def judged(value):
+    task = types.SimpleNamespace(
+        verify=lambda *_: Verdict(1.0, 'correct', **{name: {'x': value}}))
+    verdict, = rewards.verify_all(task, ['a'], ['b'], [False])
+    return verdict
+
+  for value, want in ((True, 1.0), (np.bool_(False), 0.0), (None, None),
+                      (np.float32(.5), .5)):
+    found = getattr(judged(value), name)['x']
+    assert found == want and type(found) is type(want)
+  for value in (10 ** 400, 'abc', [1, 2]):
+    assert judged(value).kind == 'error' and not judged(value).valid
+
+
+def test_a_reward_whose_square_float32_lacks_is_an_error():
+  for reward, kind in ((1e15, 'right'), (-1e15, 'right'), (1e16, 'error')):
+    task = types.SimpleNamespace(verify=lambda *_: Verdict(reward, 'right'))
+    verdict, = rewards.verify_all(task, ['a'], ['b'], [False])
+    assert verdict.kind == kind
+
+
 def test_verdicts_are_counted(monkeypatch):
   counts = tiny.counts(monkeypatch)
   rewards.verify_all(Task(), list('abc'), list('abc'), [False] * 3)

@@ -1,5 +1,6 @@
 """Tests of rewards by the user's functions: what they get, what they return."""
 
+import io
 import json
 import sys
 import types
@@ -215,9 +216,9 @@ def test_a_function_that_raises_judges_none(make, tmp_path):
 @pytest.mark.parametrize('value, said', [
     (None, 'returned None: return a number for each response that it can '
      'judge.'),
-    (float('inf'), 'returned the reward inf: return a number that float32 has, '
+    (float('inf'), 'returned the reward inf: return a number of at most 1e+15, '
      'or None.'),
-    (1e39, 'returned the reward 1e+39: return a number that float32 has, or '
+    (-1e20, 'returned the reward -1e+20: return a number of at most 1e+15, or '
      'None.')])
 def test_a_function_that_never_gives_a_reward(make, tmp_path, value, said):
   with pytest.raises(rewards.VerifierError) as error:
@@ -226,6 +227,23 @@ def test_a_function_that_never_gives_a_reward(make, tmp_path, value, said):
       'None of the 3 responses of the step has a reward, since '
       f'task.reward={tmp_path}/mine.py:f {said}')
   rewards.check_step(returns(make, [value, value, 0]), ['a'] * 3)
+
+
+def test_a_print_into_a_closed_output_is_no_fault_of_the_function(
+    tmp_path, monkeypatch):
+  class Closed(io.StringIO):
+    def write(self, text):
+      raise BrokenPipeError(32, 'Broken pipe')
+
+  (tmp_path / 'mine.py').write_text('''
+def rewarded(completions, **columns):
+  print('a line')
+  print('the beginning of one', end='', flush=True)
+  return [1.0] * len(completions)
+''')
+  reward = own_reward.Reward(f'{tmp_path}/mine.py:rewarded')
+  monkeypatch.setattr(sys, 'stdout', Closed())
+  assert reward.call({'completions': ['a', 'b']}) == [1.0, 1.0]
 
 
 @pytest.mark.parametrize('name', own_reward.GIVEN)

@@ -244,8 +244,8 @@ judge = Judge()
       'mine.f': 1.0, 'base': 3.0, 'Judge': 4.0, 'other.f': 2.0}
 
 
-def test_a_sum_that_no_float32_has(make):
-  task = make(give(f='3e38', g='3e38'), 'f', 'g')
+def test_a_sum_that_is_too_large(make):
+  task = make(give(f='9e14', g='9e14'), 'f', 'g')
   verdict, = judged(task, ['x'])
   assert verdict.kind == 'error' and 'reward_weights' in verdict.detail
   assert math.isfinite(verdict.reward)
