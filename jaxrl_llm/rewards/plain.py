@@ -10,6 +10,7 @@ from typing import Any, Mapping
 
 _SHOWN = 200  # characters of an object that is no text
 _BITS = 64  # longer integers are written as text
+_DEEPEST = 16  # levels of lists and dictionaries, of which some have no end
 
 
 def text(value: Any) -> str:
@@ -46,16 +47,21 @@ def json(value: Any) -> Any:
   """Returns a value that JSON has.
 
   Arrays become lists, numbers that are not finite None, and objects that JSON
-  does not have text; so does a value that is too deep or cannot be read.
+  does not have text. So does what cannot be read, or lies too deep.
   """
+  return _json(value, _DEEPEST)
+
+
+def _json(value: Any, levels: int) -> Any:
+  """See `json`; with so many levels of containers."""
   try:
-    return _json(value)
-  except Exception:  # of the user's objects; RecursionError among them
+    return _read(value, levels) if levels else text(value)
+  except Exception:  # of the methods of a user's object
     return text(value)
 
 
-def _json(value: Any) -> Any:
-  """See `json`; raises what the value's own methods raise."""
+def _read(value: Any, levels: int) -> Any:
+  """See `_json`; raises what the value's own methods raise."""
   if isinstance(value, str):
     return text(value)
   if value is None or isinstance(value, bool):
@@ -67,11 +73,11 @@ def _json(value: Any) -> Any:
   if hasattr(type(value), 'tolist'):  # of NumPy or JAX
     plain = value.tolist()
     # That of a longdouble is one again.
-    return text(value) if type(plain) is type(value) else _json(plain)
+    return text(value) if type(plain) is type(value) else _read(plain, levels)
   if isinstance(value, Mapping):
-    return {text(key): _json(item) for key, item in value.items()}
+    return {text(key): _json(item, levels - 1) for key, item in value.items()}
   if isinstance(value, (list, tuple)):
-    return [_json(item) for item in value]
+    return [_json(item, levels - 1) for item in value]
   return text(value)
 
 
