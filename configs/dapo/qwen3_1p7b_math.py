@@ -18,6 +18,8 @@ What differs from the paper:
   them, as it does in the paper (4096 of 20480).
 - Rewards are 0 and 1 instead of -1 and 1. The penalty has the paper's size:
   relative to the range of the rewards it is twice as large.
+- Groups beyond a full batch wait for the next one; DAPO drops them, and samples
+  three times the prompts of a batch.
 - The template and the evaluation are those of configs/grpo/qwen3_1p7b_math.py.
   The paper trains on DAPO-Math-17K and evaluates on AIME 2024.
 
@@ -47,7 +49,6 @@ def get_config():
   c.task.template = 'qwen'
 
   c.curriculum = 'dynamic'
-  c.dynamic.max_rounds = 1  # groups beyond the batch are dropped
   c.advantage = 'grpo'
   c.loss.clip_low = 0.2
   c.loss.clip_high = 0.28

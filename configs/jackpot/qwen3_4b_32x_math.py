@@ -18,14 +18,11 @@ Beside the paper, as python -m configs.papers writes it:
   batch): kappa of the update before saves a forward pass.
 - task.path=problems.jsonl, in the paper DeepScaleR-Preview (v2 section 5): your
   file of it.
-- eval.samples=4, in the paper 4, on AIME 16 (v2 Tables 2 and 3): one number for
-  all files; evaluate a checkpoint again with eval.samples=16 eval.k=1,16.
-- eval.k=1,4, in the paper 1, on AIME 1 and 16 (v2 Tables 2 and 3): one number
-  for all files; evaluate a checkpoint again with eval.samples=16 eval.k=1,16.
 - not given in the paper: jackpot.denominator=accepted (the estimate of the mean
-  over kept tokens); samples_per_prompt=8; optimizer.learning_rate=1e-06;
-  max_prompt=1024; task.template=qwen; loss.aggregation=token_mean (v2 Eq. 5 is
-  a mean over tokens, the GRPO that it names one over responses).
+  over kept tokens); eval.samples=4; eval.k=1,4; samples_per_prompt=8;
+  optimizer.learning_rate=1e-06; max_prompt=1024; task.template=qwen;
+  loss.aggregation=token_mean (v2 Eq. 5 is a mean over tokens, the GRPO that it
+  names one over responses).
 """
 
 from jaxrl_llm.configs.jackpot import qwen3_4b_math

@@ -80,9 +80,9 @@ _PKPO = (
     Part('Theorems 5 to 7', DIFFERS, '`ops/pkpo.py` takes O(n log n), where '
          'they have O(k + n log n)'),
     Part('Theorem 8, Corollary 2', TRUE, 'no unbiased estimator for k > n: '
-         '`ops/pkpo.py` raises, or gives NaN for traced values'),
-    Part('Theorem 9, Lemmas 1, 2, Corollaries 1, 3', NOT_HERE, 'steps of '
-         'proofs; Eq. 40 has the variance at every n'),
+         '`ops/pkpo.py` raises; for traced values `pass_at_k` gives NaN, and '
+         'the transforms take k=n'),
+    Part('Theorem 9, Lemma 2, Corollary 1', NOT_HERE, 'steps of proofs'),
     Part('Table 1', TRUE, '`configs/pkpo/gemma2_9b_math.py`, not run at this '
          'size'),
     Part('Table 2', TRUE, '`configs/pkpo/llama31_8b_math.py`, not run at this '

@@ -155,9 +155,9 @@ def _defaults(prefix: str) -> str:
             and field not in {*one.paper, *one.ours}):
           found.setdefault(f'{field}={_text(value)}', None)
   return '\n'.join(textwrap.wrap(
-      'Fields of large experiments in the sections '
-      f'{", ".join(section[:-1] for section in _SAID)} that no line here has '
-      "are this library's defaults. Where an experiment has them they are "
+      'Large experiments: of the sections '
+      f'{", ".join(section[:-1] for section in _SAID)}, fields that the paper '
+      "does not give and no line here has are at this library's defaults: "
       f'{", ".join(sorted(found))}.', 80, break_on_hyphens=False,
       break_long_words=False))
 

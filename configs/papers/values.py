@@ -133,24 +133,7 @@ def _pkpo(model: str, hf: str, task: str, source: str) -> Experiment:
         'task.ids': ('', 'all 974 problems of MBPP, since the paper does not '
                      'say; 601-974 is its training set')}
   else:
-    paper |= {
-        'task.name': ('arc', 'section 5.2'),
-        'task.path': (('arc1_training.jsonl.gz',), 'section 5.2, "the easy '
-                      'public subset", read as the public training set'),
-        'task.heldout_share': (0.2, 'section 5.2.4')}
-    ours |= prompts | {
-        'max_prompt': (4096, 'not given'), 'max_response': (1024, 'not given'),
-        'task.reward': ('cells', 'not given; exact is the other')}
-    if 'Figure 8' in source:
-      del paper['task.heldout_share']
-      ours |= {'task.heldout_share': (
-          0.2, 'not given for this experiment; as in Tables 5 and 6')}
-    else:
-      paper |= {'steps': (
-          'until the cumulative solve rate has not changed for 1000 steps',
-          'section 5.2.4')}
-      ours |= {'steps': (3000, 'a run has a number of steps; stop it by hand '
-                         'when solve_rate has not changed')}
+    paper, ours = _pkpo_arc(paper, ours | prompts, source)
   if task == 'arc' and 'llama' in hf:
     ours |= {
         'max_prompt': (6144, 'not given'), 'max_response': (2048, 'not given'),
@@ -164,6 +147,29 @@ def _pkpo(model: str, hf: str, task: str, source: str) -> Experiment:
         if arm.fields.get('pkpo.k') == 16 or 'loss.entropy_bonus' in arm.fields
         else arm for arm in arms)
   return Experiment(f'PKPO: {model}, {source}', paper, ours, arms)
+
+
+def _pkpo_arc(
+    paper: Values, ours: Values, source: str) -> tuple[Values, Values]:
+  """Returns both values with those of ARC-AGI-1."""
+  paper = {
+      **paper, 'task.name': ('arc', 'section 5.2'),
+      'task.path': (('arc1_training.jsonl.gz',), 'section 5.2, "the easy '
+                    'public subset", read as the public training set')}
+  ours = {
+      **ours, 'max_prompt': (4096, 'not given'),
+      'max_response': (1024, 'not given'),
+      'task.reward': ('cells', 'not given; exact is the other')}
+  if 'Figure 8' in source:
+    return paper, {**ours, 'task.heldout_share': (
+        0.2, 'not given for this experiment; as in Tables 5 and 6')}
+  split = {
+      'task.heldout_share': (0.2, 'section 5.2.4'),
+      'steps': ('until the cumulative solve rate has not changed for 1000 '
+                'steps', 'section 5.2.4')}
+  return {**paper, **split}, {**ours, 'steps': (
+      3000, 'a run has a number of steps; stop it by hand when solve_rate has '
+      'not changed')}
 
 
 def _larger(one: Experiment, prompts: int, **ours: Any) -> Experiment:
@@ -338,8 +344,10 @@ def _stale(size: str, batch: int, examples: int) -> Experiment:
 def _jackpot_experiments() -> dict[str, Experiment]:
   """Returns Jackpot's experiments."""
   table_7 = 'v1 Table 7'
+  given = {k: v for k, v in JACKPOT.items()
+           if k not in ('eval.samples', 'eval.k')}
   sensitivity = Experiment(
-      'Jackpot: v1 Tables 6, 7 and 9', JACKPOT | {
+      'Jackpot: v1 Tables 6, 7 and 9', given | {
           'model.hf': ('Qwen/Qwen3-4B-Base', table_7),
           'prompts_per_step': (2048, f'{table_7}, read as prompts'),
           'learner.updates': (32, f'{table_7}, mini-batches of 64'),
@@ -350,11 +358,14 @@ def _jackpot_experiments() -> dict[str, Experiment]:
               tuple(_SIX[0][i] for i in (0, 1, 2, 4)), table_7),
           'loss.clip_low': (0.4, table_7), 'loss.clip_high': (0.7, table_7),
           'jackpot.c2': (3.0, table_7),
-          'jackpot.c1': (3.0, 'v1 Table 7, whose row of 3 is in Table 9, and '
-                         'but for GSM8K in Table 6')},
-      {k: v for k, v in JACKPOT_OURS.items() if k != 'jackpot.c1'}, (
+          'jackpot.c1': (3.0, 'v1 Table 7; Table 9 has the same row, Table 6 '
+                         'too, with another figure for GSM8K')},
+      {k: v for k, v in JACKPOT_OURS.items() if k != 'jackpot.c1'} | {
+          name: (value, 'not given for this experiment') for name, value in (
+              ('eval.samples', 4), ('eval.k', (1, 4)))}, (
           Arm('Masking-only', {'jackpot.weight': False, 'jackpot.c2': 1.3},
-              'v1 Table 6', ours='of its setting it gives 64/2048 alone'),
+              'v1 Table 6', ours='of the setting, the table gives 64/2048 '
+              'alone'),
           Arm('c1=3, k=20, Masking & reweighting', {}, 'v1 Tables 6, 7, 9'),
           *_arms(table_7, 'jackpot.c1', [2.0, 4.0, 8.0]),
           *_arms('v1 Table 9', 'jackpot.top_k', [10, 40])))
@@ -428,7 +439,8 @@ def _decoupled() -> dict[str, Experiment]:
               'an actor that does not learn') for name, fields in (
                   ('Without alignment', _NONE), ('TIS alone', _TIS.fields))),
         Arm('Only Reverse KL', _NONE, source if only_kl else '',
-            ours='read as an actor with PPO and this, and no correction'),
+            ours='read as an actor with PPO and reverse KL, and no '
+            'correction'),
         _TIS._replace(name='TIS + Reverse KL', source=source),
         Arm('Jackpot', {}, source),
         *[Arm(f'lam={lam}', {'jackpot.lam': lam, **frozen, **short}, table_8)
@@ -693,8 +705,7 @@ _RLOO = {'advantage': 'rloo', 'loss.aggregation': 'constant',
 _DAPO = {'advantage': 'grpo', 'loss.aggregation': 'token_mean',
          'loss.clip_high': 0.28}
 _ALONE = {'curriculum': 'uniform', 'curriculum_prompts': None}
-_DYNAMIC = {'curriculum': 'dynamic', 'curriculum_prompts': None,
-            'dynamic.max_rounds': 1}
+_DYNAMIC = {'curriculum': 'dynamic', 'curriculum_prompts': None}
 
 
 def _speed_arms(size: str) -> tuple[Arm, ...]:
@@ -734,8 +745,12 @@ def _speed_experiments() -> dict[str, Experiment]:
         'rloo': (RLOO | SCREENING, screened | clip),
         'dapo': (DAPO | SCREENING, screened),
         'rloo_alone': (RLOO | alone, SPEED_OURS | clip),
-        'dapo_alone': (DAPO | dynamic, SPEED_OURS | {'curriculum_prompts': (
-            None, 'not given; a wave has the prompts of a batch')}),
+        'dapo_alone': (DAPO | dynamic, SPEED_OURS | {
+            'curriculum_prompts': (
+                None, 'not given; a wave has the prompts of a batch'),
+            'dynamic.max_rounds': (
+                None, 'groups beyond a batch wait for the next one; dropped, '
+                'half of such waves would be lost')}),
         'pkpo': (RLOO | SCREENING, screened | clip | {
             'advantage': ('pkpo', 'SPEED with PKPO is ours'),
             'pkpo.k': (8, 'SPEED with PKPO is ours'),

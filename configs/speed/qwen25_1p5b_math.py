@@ -15,18 +15,20 @@ The argument is one of:
 - pkpo: ours, SPEED under PKPO with k=8 and the rule "signal".
 
 The paper reports the time to an accuracy, on four GH200: .30 on DAPO-1k, .70 on
-MATH500, .40 on AMC2023 and .10 on AIME. The sweep has its Table 1 (whose DAPO
-on DAPO-17k has no row) and Figure 5 (on DAPO-17k), and the rule "signal", which
-is ours. Training files and
-the five held-out ones (`task.heldout`) must have the fields `problem` and
-`answer`. The mesh fits any number of devices that divides 32. launch/FITS.md
-has the memory and the estimated time on 32 chips of v5e. Not run at this size
-yet.
+MATH500, .40 on AMC2023 and .10 on AIME. The sweep has the arms of its Table 1
+(where DAPO on DAPO-17k is missing) and Figure 5 (on DAPO-17k), and the rule
+"signal", which is ours. Training files and the five held-out ones
+(`task.heldout`) must have the fields `problem` and `answer`. The mesh fits any
+number of devices that divides 32. launch/FITS.md has the memory and the
+estimated time on 32 chips of v5e. Not run at this size yet.
 
 Beside the paper, as python -m configs.papers writes it:
 - task.path=problems.jsonl, in the paper NuminaMath with integer answers
   (220,000), or DAPO-17k without the 1,000 that are held out (section 5.1, Table
   1): your file of one of them.
+- dapo_alone: dynamic.max_rounds=none, in the paper 1 (DAPO's, which section 5.1
+  names): groups beyond a batch wait for the next one; dropped, half of such
+  waves would be lost.
 - pkpo: advantage=pkpo, in the paper rloo (Eq. 8): SPEED with PKPO is ours.
 - pkpo: speed.rule=signal, in the paper pass_rate (Algorithm 1): the rule for
   PKPO is ours.
@@ -58,8 +60,7 @@ ARMS = {
     'rloo_alone': {
         **RLOO, 'curriculum': 'uniform', 'curriculum_prompts': None},
     'dapo_alone': {
-        **DAPO, 'curriculum': 'dynamic', 'curriculum_prompts': None,
-        'dynamic.max_rounds': 1},
+        **DAPO, 'curriculum': 'dynamic', 'curriculum_prompts': None},
     'rloo': {**RLOO, **SPEED},
     'dapo': {**DAPO, **SPEED},
     'pkpo': {**RLOO, **SPEED, 'advantage': 'pkpo', 'pkpo.k': 8,

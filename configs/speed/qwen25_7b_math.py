@@ -12,6 +12,9 @@ chips of v5e. Not run at this size yet.
 Beside the paper, as python -m configs.papers writes it:
 - task.path=problems.jsonl, in the paper DAPO-17k without the 1,000 that are
   held out, or DeepScaleR (section 5.1, Table 1): your file of one of them.
+- dapo_alone: dynamic.max_rounds=none, in the paper 1 (DAPO's, which section 5.1
+  names): groups beyond a batch wait for the next one; dropped, half of such
+  waves would be lost.
 - pkpo: advantage=pkpo, in the paper rloo (Eq. 8): SPEED with PKPO is ours.
 - pkpo: speed.rule=signal, in the paper pass_rate (Algorithm 1): the rule for
   PKPO is ours.

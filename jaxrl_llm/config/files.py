@@ -6,7 +6,7 @@ import json
 import pathlib
 import re
 import types
-from typing import Any, Mapping
+from typing import Any, Callable, Mapping
 
 from ml_collections import ConfigDict
 
@@ -236,13 +236,18 @@ def from_json(path: str) -> dict[str, Any]:
 
 def get_config(path: str, arg: str) -> ConfigDict:
   """Calls the file's get_config."""
-  function = getattr(load_file(path), 'get_config', None)
-  if arg and callable(function) and not inspect.signature(function).parameters:
-    raise ValueError(f'{path} takes no argument: leave out :{arg}.')
   found = called(path, 'get_config', *([arg] if arg else []))
   if not isinstance(found, ConfigDict):
     raise ValueError(f'get_config of {path} gives no ConfigDict: return it.')
   return found
+
+
+def _takes_nothing(function: Callable[..., Any]) -> bool:
+  """Returns whether a function is known to have no parameters."""
+  try:
+    return not inspect.signature(function).parameters
+  except (TypeError, ValueError):  # some functions written in C
+    return False
 
 
 def called(path: str, name: str, *args: Any) -> Any:
@@ -263,6 +268,8 @@ def called(path: str, name: str, *args: Any) -> Any:
   function = getattr(load_file(path), name, None)
   if not callable(function):
     raise ValueError(f'{path} has no function {name}: define it there.')
+  if name == 'get_config' and args and _takes_nothing(function):
+    raise ValueError(f'{path} takes no argument: leave out :{args[0]}.')
   try:
     given = f' with the argument {args[0]!r}' if args else ''
     with modules.blamed(f'{name} of {path}{given} fails'):

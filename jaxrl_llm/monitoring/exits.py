@@ -144,15 +144,17 @@ def _write_last(text: str) -> None:
   """
   for stream, last in ((sys.stderr, text), (sys.stdout, '')):
     try:
-      stream.write(last)
-      stream.flush()
-    except OSError:
+      if stream:  # None where the program began without it
+        stream.write(last)
+        stream.flush()
+    except (OSError, ValueError):
       _leave(stream)
 
 
 def _leave(stream: TextIO) -> None:
   """Keeps Python from writing to a closed pipe when it ends."""
-  os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+  with contextlib.suppress(OSError, ValueError):  # it is not open any more
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _place(error: BaseException) -> str:

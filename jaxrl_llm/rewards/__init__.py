@@ -10,7 +10,7 @@ from jaxrl_llm.rewards import plain
 
 _TRACE_LINES, _TRACE_WIDTH = 12, 160  # limits of `Verdict.trace`
 _KIND = 60  # characters of `Verdict.kind`
-# The largest reward: sums of squares of a group's are float32 on a device.
+# The largest reward; the squares of a group's are summed in float32.
 LARGEST = 1e15
 
 
@@ -102,8 +102,9 @@ def submit(
   Returns:
     A function that waits and returns one verdict per response, in order, whose
     texts can be written anywhere. If the verifier raised anything but
-    KeyboardInterrupt, or its reward is not finite, the kind is 'error' and
-    `valid` is False; if `judge` raised it, this holds for every response. The
+    KeyboardInterrupt, or its reward is above `LARGEST` or no number, or one
+    of its `rewards` and `logged` is none, the kind is 'error' and `valid` is
+    False; if `judge` raised it, this holds for every response. The
     function raises ChildProcessError if the verifier cannot be started at
     all, and VerifierError if `judge` does not return a verdict per response.
 

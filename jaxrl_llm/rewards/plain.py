@@ -10,7 +10,7 @@ from typing import Any, Mapping
 
 _SHOWN = 200  # characters of an object that is no text
 _BITS = 64  # longer integers are written as text
-_DEEPEST = 16  # levels of lists and dictionaries, of which some have no end
+_DEEPEST = 16  # levels of lists and dictionaries
 
 
 def text(value: Any) -> str:
@@ -46,21 +46,24 @@ def error(raised: BaseException) -> str:
 def json(value: Any) -> Any:
   """Returns a value that JSON has.
 
-  Arrays become lists, numbers that are not finite None, and objects that JSON
-  does not have text. So does what cannot be read, or lies too deep.
+  Arrays become lists and numbers that are not finite None. Objects that JSON
+  does not have become text, as does what cannot be read, what lies too deep and
+  a container within itself.
   """
-  return _json(value, _DEEPEST)
+  return _json(value, ())
 
 
-def _json(value: Any, levels: int) -> Any:
-  """See `json`; with so many levels of containers."""
+def _json(value: Any, around: tuple[int, ...]) -> Any:
+  """See `json`; `around` has the ids of the containers that it is in."""
   try:
-    return _read(value, levels) if levels else text(value)
+    if len(around) == _DEEPEST or id(value) in around:
+      return text(value)
+    return _read(value, around)
   except Exception:  # of the methods of a user's object
     return text(value)
 
 
-def _read(value: Any, levels: int) -> Any:
+def _read(value: Any, around: tuple[int, ...]) -> Any:
   """See `_json`; raises what the value's own methods raise."""
   if isinstance(value, str):
     return text(value)
@@ -73,11 +76,12 @@ def _read(value: Any, levels: int) -> Any:
   if hasattr(type(value), 'tolist'):  # of NumPy or JAX
     plain = value.tolist()
     # That of a longdouble is one again.
-    return text(value) if type(plain) is type(value) else _read(plain, levels)
+    return text(value) if type(plain) is type(value) else _read(plain, around)
+  around += id(value),
   if isinstance(value, Mapping):
-    return {text(key): _json(item, levels - 1) for key, item in value.items()}
+    return {text(key): _json(item, around) for key, item in value.items()}
   if isinstance(value, (list, tuple)):
-    return [_json(item, levels - 1) for item in value]
+    return [_json(item, around) for item in value]
   return text(value)
 
 

@@ -306,7 +306,7 @@ def test_live_display_shows_the_run_and_lets_warnings_through(stderr_handler):
   assert stderr_handler.stream is plain
 
 
-def test_a_terminal_that_went_away_does_not_change_the_end():
+def test_a_terminal_that_went_away_ends_the_display_alone():
   class Gone(io.StringIO):
     gone = False
 

@@ -80,6 +80,11 @@ def test_json_of_what_has_no_end():
     def __str__(self):
       return 'gone'
 
+  family = {'children': [{'n': i} for i in range(10)]}
+  for child in family['children']:
+    child['parent'] = family
+  assert len(json.dumps(plain.json(family))) < 10_000
+
   # What is beside it stays.
   found = plain.json({'a': endless, 'b': deep, 'c': Deleted(), 'd': 2})
   assert found['a'][:1] == [1] and found['c'] == 'gone' and found['d'] == 2
