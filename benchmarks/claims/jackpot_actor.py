@@ -99,8 +99,8 @@ def summary(results: Sequence[tables.Result]) -> str:
   """Returns the sentences of the documentation."""
   arms = tables.by_arm(results, LABELS)
   said = [tables.compared(arms, LABELS, arm, other, last) for arm, other in (
-      ('jackpot', 'tis'), ('tis', 'none'), ('jackpot', 'on_policy'),
-      ('float8_jackpot', 'float8_none'))]
+      ('jackpot', 'tis'), ('jackpot', 'none'), ('jackpot', 'on_policy'),
+      ('frozen_jackpot', 'frozen_tis'), ('float8_jackpot', 'float8_none'))]
   return f'held-out pass@1 is: {"; ".join(said)}.'
 
 

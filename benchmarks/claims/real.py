@@ -138,7 +138,7 @@ def draw(results: Sequence[tables.Result], path: pathlib.Path) -> None:
 CLAIM = runs.Claim(
     'real', __doc__, 'The methods on a real language model', CONFIG, ('arm',),
     ARMS, range(10, 13), measure, mean_of('pass@1'), about, summary, sections,
-    draw, 'Settings were chosen on other seeds.')
+    draw)
 
 if __name__ == '__main__':
   runs.program(CLAIM)

