@@ -24,7 +24,7 @@ ALLOWED = {
     'storage': set(),
     'ops': {'types'},
     'models': {'ops', 'phases', 'storage', 'types'},
-    'sharding': {'ops', 'types'},
+    'sharding': {'ops', 'start', 'types'},
     'sampling': {'models', 'ops', 'types'},
     'learner': {'models', 'ops', 'phases', 'sharding', 'types'},
     'rewards': {'phases'},

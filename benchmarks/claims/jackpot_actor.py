@@ -15,6 +15,7 @@ from typing import Any, Sequence
 from benchmarks.claims import runs, tables
 from benchmarks.claims.runs import Arm
 from benchmarks.claims.tables import mean_of
+from benchmarks.rl_step import markdown
 
 CONFIG = 'configs/jackpot/countdown_actor.py'
 PART = 8  # updates that a point of a curve is a mean of
@@ -119,7 +120,10 @@ def sections(results: Sequence[tables.Result]) -> str:
           'reward at the end': lambda r: r['reward'][-1], **columns}),
       tables.differences(arms, LABELS, [
           pair for pair in AGAINST if {*pair} <= arms.keys()],
-          {'pass@1': last})])
+          {'pass@1': last}),
+      markdown(['', 'pass@1, end minus start'], [
+          [LABELS[arm], tables.difference(arms, arm, arm, last, tables.start())]
+          for arm in arms])])
 
 
 def draw(results: Sequence[tables.Result], path: pathlib.Path) -> None:

@@ -17,7 +17,6 @@ beat every second. A connection that closes without a goodbye means a killed
 process; no beat means a stopped one, or a broken network.
 """
 
-import contextlib
 import json
 import os
 import selectors
@@ -26,6 +25,8 @@ import sys
 import threading
 import time
 from typing import Any, Callable
+
+from jaxrl_llm import start
 
 _BEAT = 1.0  # seconds between two beats
 _CONNECT = 5.0  # seconds to try one address of the hub
@@ -256,9 +257,7 @@ def _connect(addresses, port: int, index: int, secret: str) -> _Peer:
 
 def end_now(sentence: str) -> None:
   """Ends the process at once, whatever it is doing, with exit code 1."""
-  # The main thread may hold the locks of the streams, which may be closed.
-  with contextlib.suppress(OSError):
-    os.write(2, f'\n{sentence}\n'.encode(errors='replace'))
+  start.say_now(sentence)
   os._exit(1)
 
 

@@ -175,7 +175,7 @@ class Reward:
       said = f'task.reward={self.name} returned the reward {reward}'
       return Verdict(
           0.0, 'error', False, said,
-          blame=f'{said}: return a number of at most '
+          blame=f'{said}: return a number from -{rewards_lib.LARGEST:g} to '
                 f'{rewards_lib.LARGEST:g}, or None.')
     return Verdict(reward, _kind(reward))
 

@@ -67,6 +67,15 @@ def answer(problem, seed, texts):
   return Reply(None if rng.random() < .3 else said, float(rng.integers(3)) / 2)
 
 
+def test_a_sum_of_rewards_that_is_too_large_is_an_error():
+  said = turns._Trajectory([{'reward': 6e14}], 'turn')
+  assert said.verdict(True).kind == 'correct'
+  said.turns = 2 * said.turns
+  verdict = said.verdict(True)
+  assert verdict.kind == 'error' and not verdict.valid
+  assert 'the reward is 1.2e+15' in verdict.detail
+
+
 class Env:
   """Stands for `environments.turns.Turns`, and notes what it was asked."""
 

@@ -53,7 +53,7 @@ def test_a_closed_output_is_one_sentence(write):
 
 
 def test_a_stop_is_saved_where_nothing_can_be_printed(tmp_path):
-  """As after Ctrl-C in `... 2>&1 | tee log`, which ends tee first."""
+  """Ctrl-C in `... 2>&1 | tee log` ends tee first."""
   done = subprocess.run(
       [sys.executable, '-c', f"""
 import os, signal, sys

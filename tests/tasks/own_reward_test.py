@@ -216,10 +216,10 @@ def test_a_function_that_raises_judges_none(make, tmp_path):
 @pytest.mark.parametrize('value, said', [
     (None, 'returned None: return a number for each response that it can '
      'judge.'),
-    (float('inf'), 'returned the reward inf: return a number of at most 1e+15, '
-     'or None.'),
-    (-1e20, 'returned the reward -1e+20: return a number of at most 1e+15, or '
-     'None.')])
+    (float('inf'), 'returned the reward inf: return a number from -1e+15 to '
+     '1e+15, or None.'),
+    (-1e20, 'returned the reward -1e+20: return a number from -1e+15 to 1e+15, '
+     'or None.')])
 def test_a_function_that_never_gives_a_reward(make, tmp_path, value, said):
   with pytest.raises(rewards.VerifierError) as error:
     rewards.check_step(returns(make, [value] * 3), ['a'] * 3)
