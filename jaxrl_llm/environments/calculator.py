@@ -26,15 +26,16 @@ def calculator(expression: str) -> str:
   Args:
     expression: Numbers with +, -, *, /, //, % and brackets, as in 3 * (4 + 5).
   """
-  if len(expression) > _LONGEST:
+  text = str(expression).strip()  # models also give a number as it is
+  if len(text) > _LONGEST:
     raise ValueError(f'the expression has more than {_LONGEST} characters')
   try:
-    tree = ast.parse(expression.strip(), mode='eval').body
+    tree = ast.parse(text, mode='eval').body
   except (SyntaxError, ValueError, RecursionError, MemoryError):
-    raise ValueError(f'{expression!r} is no expression of numbers') from None
-  if '#' in expression:
+    raise ValueError(f'{text!r} is no expression of numbers') from None
+  if '#' in text:  # Python would leave out what follows
     raise ValueError('an expression has no #')
-  return _written(_value(tree, expression.strip()))
+  return _written(_value(tree, text))
 
 
 def _value(tree: ast.expr, text: str) -> fractions.Fraction:

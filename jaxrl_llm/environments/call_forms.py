@@ -47,9 +47,11 @@ def calls(text: str, hints: Hints | None = None) -> list[Call]:
   Returns:
     The calls in their order; [] if the turn is an answer.
   """
-  found, at = [], text.find(_OPEN)
-  if at < 0:
-    return _untagged(text, hints)
+  if found := _untagged(text, hints):
+    return found
+  at, mark = text.find(_OPEN), text.find(_MARK)
+  if mark >= 0 and not 0 <= at < mark:
+    return _untagged(text[mark + len(_MARK):], hints, marked=True)
   while at >= 0:
     made, end = _tagged(text, at + len(_OPEN), hints)
     found += made
@@ -132,18 +134,23 @@ def _tagged(
   return [Call(fault=fault)], closed + len(_CLOSE)
 
 
-def _untagged(text: str, hints: Hints | None) -> list[Call]:
-  """Reads the calls of a turn without tags."""
-  before, mark, behind = text.partition(_MARK)
-  text = behind if mark else before
+def _untagged(
+    text: str, hints: Hints | None, marked: bool = False) -> list[Call]:
+  """Reads calls without tags; [] if the text is another one.
+
+  Args:
+    text: the turn, or what follows the mark.
+    hints: see `calls`.
+    marked: whether a mark says that these are calls.
+  """
   try:
     values, end = _values(text, 0)
   except ValueError as error:
     begun = _BEGUN.match(text)
-    if mark or begun and (hints is None or begun[1] in hints):
+    if marked or begun and (hints is None or begun[1] in hints):
       return [Call(fault=str(error))]
     return []
-  if not mark and not all(_is_call(value, hints) for value in values):
+  if not marked and not all(_is_call(value, hints) for value in values):
     return []
   if text[end:].strip(' ;\n'):
     return [Call(fault='a message with a call has nothing else behind it')]

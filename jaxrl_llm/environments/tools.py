@@ -59,7 +59,7 @@ def _tool(given: str) -> Tool:
   doc = inspect.getdoc(inner)
   if not hasattr(inner, '__name__'):  # an object
     inner = inner.__call__
-    doc = inspect.getdoc(inner) or doc
+    doc = inspect.getdoc(inner) if inner.__doc__ else doc
   try:
     signature = inspect.signature(function)
     hints = typing.get_type_hints(inner)
@@ -147,8 +147,11 @@ _PROBE = {'type': 'function', 'function': {
     'name': _NAME, 'description': 'Says.', 'parameters': {
         'type': 'object', 'required': [_KEY], 'properties': {
             _KEY: {'type': 'string', 'description': 'Text.'}}}}}
-_READ_FORM = re.compile(r'<tool_call>\s*(?:\{|<function=)')
-_SAYS_FORM = re.compile(r'call|function', re.IGNORECASE)
+_READ_FORM = re.compile(
+    r'<tool_call>\s*(?:\{\s*["\'](?:name|arguments)|<function=)')
+# What a line has that may say how to call: two words, or a sign of code.
+_TAG = re.compile(r'<\|[^|]*\|>|</?\w+>|\[/?\w+\]')
+_SAYS = re.compile(r'[a-z]{2,}[^a-z]+[a-z]{2,}|[<\[({=]', re.IGNORECASE)
 
 
 def shows_tools(own: Any) -> bool:
@@ -169,9 +172,11 @@ def shows_tools(own: Any) -> bool:
   written = _written_call(own)
   if written is None:  # the template shows no earlier calls
     read = bool(_READ_FORM.search(shown))
-    more = [line for line in shown.splitlines()
-            if line not in without and _NAME not in line and _KEY not in line]
-    other = not read and any(map(_SAYS_FORM.search, more))
+    schema = json.dumps(_PROBE, indent=1)
+    other = not read and any(
+        _SAYS.search(_TAG.sub('', line)) for line in shown.splitlines()
+        if line not in without and line.strip() not in schema
+        and _NAME not in line and _KEY not in line)
   else:
     read = [call[:2] for call in calls(written, {_NAME: {_KEY: str}})] == [
         (_NAME, {_KEY: _VALUE})]
@@ -210,7 +215,7 @@ def _written_call(own: Any) -> str | None:
             function=dict(name=_NAME, arguments=given))])
       except ValueError:
         continue
-      if _NAME in text:
+      if _KEY in text:  # the name may stand beside the result too
         return text.removeprefix(before).removesuffix(after)
   return None
 
@@ -235,11 +240,17 @@ class WithTools:
     """
     self._own, self._tools = own, schemas(names)
     self._system, self._role = '', 'tool'
-    if not shows_tools(own) or _RESULT not in self.next_turn(_RESULT):
+    if not shows_tools(own) or not self._shows_results():
       self._system = _INTRODUCTION.format(functions='\n'.join(
           json.dumps(tool['function']) for tool in self._tools))
       self._role = 'user'
       self.next_turn('')
+
+  def _shows_results(self) -> bool:
+    try:
+      return _RESULT in self.next_turn(_RESULT)
+    except ValueError:  # the template may still take a user's turn
+      return False
 
   def __getattr__(self, name: str) -> Any:
     return getattr(self._own, name)
@@ -273,8 +284,9 @@ def environment_name(names: Sequence[str], tags: Sequence[str]) -> str:
 
 def named(name: str) -> 'Tools':
   """Returns the environment of a name of `environment_name`."""
-  names, _, tags = name.removeprefix(PREFIX).partition(';')
-  return Tools(names.split(','), [*filter(None, tags.split(','))])
+  names, given, tags = name.removeprefix(PREFIX).partition(';')
+  return Tools(names.split(','), [*filter(None, tags.split(','))] if (
+      given) else answers.TAGS)
 
 
 class Tools:
@@ -299,7 +311,8 @@ class Tools:
   def step(self, state: None, text: str) -> tuple[None, str | None, float]:
     """Answers the calls of a turn; without one it ends the trajectory."""
     made = calls(call_forms.behind_reasoning(text, self._tags), self._hints)
-    return state, '\n'.join(map(self._answer, made)) if made else None, 0.0
+    said = plain.text('\n'.join(map(self._answer, made)))
+    return state, said if made else None, 0.0
 
   def _answer(self, call: call_forms.Call) -> str:
     """Returns the result of a call as text, or what is wrong with it."""
@@ -314,6 +327,6 @@ class Tools:
     except TypeError as error:
       return f'Error: {call.name}: {error}.'
     try:
-      return plain.text(str(loop.result(tool.function(**call.arguments))))
+      return str(loop.result(tool.function(**call.arguments)))
     except BaseException as error:  # sys.exit() is no end of the trajectory
       return f'Error: {plain.line(plain.error(error))}'

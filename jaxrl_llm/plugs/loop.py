@@ -24,7 +24,7 @@ def result(value: Any) -> Any:
   """
   if inspect.isasyncgen(value):
     value = _listed(value)
-  if inspect.isawaitable(value):
+  while inspect.isawaitable(value):
     value, error = asyncio.run_coroutine_threadsafe(
         _caught(value), _loop(os.getpid())).result()
     if error is not None:

@@ -84,6 +84,98 @@ def test_what_needs_a_chat_says_so(tmp_path, problems):
     make(tok, problems, tools=())
 
 
+# Schemas as most templates show them.
+SHOWN = '{% for t in tools %}{{ t | tojson }}\n{% endfor %}'
+
+
+def template(head, call='', arguments='c.function.arguments', chat=PLAIN):
+  """Returns a template that shows tools, and how it writes a call of one."""
+  written = ('{% for c in m.tool_calls or [] %}' + call.replace(
+      'NAME', '{{ c.function.name }}').replace(
+          'ARGUMENTS', '{{ ' + arguments + ' }}') + '{% endfor %}')
+  return '{% if tools %}' + head + '{% endif %}' + chat.replace(
+      '{{ m.content }}', '{{ m.content or "" }}' + written if call else (
+          '{{ m.content }}'))
+
+
+JSON = 'c.function.arguments | tojson'
+XML = ('<tool_call>\n<function=NAME>\n{% for k, v in c.function.arguments.'
+       'items() %}<parameter={{ k }}>\n{{ v }}\n</parameter>\n{% endfor %}'
+       '</function>\n</tool_call>')
+
+
+@pytest.mark.parametrize('made', [
+    template(SHOWN, '<tool_call>{"name": "NAME", "arguments": ARGUMENTS}'
+             '</tool_call>', JSON),
+    # Arguments as JSON within JSON, and as texts that the template appends.
+    template(SHOWN, '<tool_call>{"name": "NAME", "arguments": ARGUMENTS}'
+             '</tool_call>', 'c.function.arguments | tojson | tojson'),
+    template(SHOWN, '<tool_call>{"name": "NAME", "arguments": '
+             '{{ "" + c.function.arguments }}}</tool_call>'),
+    template(SHOWN, '{"name": "NAME", "parameters": ARGUMENTS}', JSON),
+    template(SHOWN, XML),
+    template(SHOWN + 'Reply <tool_call>{"name": ...}</tool_call> to call one.'),
+    template(SHOWN + 'Reply <tool_call>\n<function=NAME> to call one.')])
+def test_forms_of_templates_that_are_read(tmp_path, problems, made):
+  task = make(tokenizer(tmp_path, made), problems)
+  assert task.train[0].prompt.startswith('{"type"')
+  assert '<|system|>' not in task.train[0].prompt
+  task.close()
+
+
+@pytest.mark.parametrize('made', [
+    template(SHOWN, '[TOOL_CALLS][{"name": "NAME", "arguments": ARGUMENTS}]',
+             JSON),
+    template(SHOWN, '<call>NAME\n```json\nARGUMENTS\n```</call>', JSON),
+    template(SHOWN, '<tool_call>NAME\n<arg_key>a</arg_key>ARGUMENTS'
+             '</tool_call>', JSON),
+    # These show no call of an earlier turn, but say a form.
+    template(SHOWN + 'Reply ```tool_code\nname(a=1)\n``` to call one.'),
+    template(SHOWN + '<tool_call>{name}\n<arg_key>{key}</arg_key></tool_call>'),
+    template(SHOWN + '<invoke name="...">')])
+def test_other_forms_are_refused_at_the_start(tmp_path, problems, made):
+  tok = tokenizer(tmp_path, made)
+  with pytest.raises(ValueError, match=f'{tmp_path} asks .*: choose a'):
+    make(tok, problems)
+
+
+@pytest.mark.parametrize('made', [
+    # A name that stands in a prompt without tools, too, is no sign of them.
+    'The calculator takes an expression.' + PLAIN,
+    template('{% for t in tools %}{{ t.function.name }}{% endfor %}'),
+    template(SHOWN),
+    template(SHOWN, XML, chat=PLAIN.replace(
+        'in messages', 'in messages if m.role != "tool"')),
+    template(SHOWN, XML, chat=PLAIN.replace(
+        '{% for m in messages %}', '{% for m in messages %}'
+        '{% if m.role == "tool" %}{{ raise_exception("no") }}{% endif %}'))])
+def test_tools_are_described_if_the_template_does_not(tmp_path, problems, made):
+  task = make(tokenizer(tmp_path, made), problems)
+  assert '<|system|>You can call these' in task.train[0].prompt
+  assert '<|user|>14<|end|>' in task.tokenizer.next_turn('14')
+  task.close()
+
+
+def test_reasoning_that_the_prompt_opens_has_no_call(tmp_path, problems):
+  opens = NATIVE.replace('<|{{ m.role }}|>', (
+      '<|{{ m.role }}|>{{ "<think>" if m.role == "assistant" }}')).replace(
+          '<|assistant|>', '<|assistant|><think>')
+  task = make(tokenizer(tmp_path, opens), problems, reasoning_tags=('think',))
+  assert task.train[0].prompt.endswith('<think>')
+  call = ('<tool_call>{"name": "calculator", "arguments": {"expression": "7"}}'
+          '</tool_call>')
+
+  def said(texts, observations):
+    return task.turns.submit(
+        task.train[0], 1, texts, observations)().observation
+
+  assert said([call], []) is None
+  assert said([f'{call}</think>{call}'], []) == '7'
+  for last, found in (call, None), (f'</think>{call}', '7'):
+    assert said([f'</think>{call}', last], ['7']) == found
+  task.close()
+
+
 def test_a_trajectory_from_the_prompt_to_the_verdict(tmp_path, problems):
   task = make(tokenizer(tmp_path, NATIVE), problems, max_turns=3)
   tok, columns = task.tokenizer, 400

@@ -1,11 +1,13 @@
-"""Tests of tools: how calls are read, answered, and described."""
+"""Tests of tools: how calls are answered, and functions described."""
 
+import fractions
 import json
 
 import pytest
 
 from jaxrl_llm.environments import tools, worker
 from jaxrl_llm.environments.calculator import calculator
+from jaxrl_llm.rewards import math
 
 CALCULATOR = 'jaxrl_llm.environments.calculator:calculator'
 
@@ -13,35 +15,6 @@ CALCULATOR = 'jaxrl_llm.environments.calculator:calculator'
 def call(name, **arguments):
   text = json.dumps({'name': name, 'arguments': arguments})
   return f'<tool_call>\n{text}\n</tool_call>'
-
-
-@pytest.mark.parametrize('text, found', [
-    ('The answer is 4.', []),
-    ('{4}', []),
-    ('{"a": 1}', []),
-    (call('f', x=1), [('f', {'x': 1}, '')]),
-    ('I add.\n' + call('f', x=1) + '\n' + call('g'),
-     [('f', {'x': 1}, ''), ('g', {}, '')]),
-    ('<|python_tag|>{"name": "f", "parameters": {"x": "</tool_call>"}}',
-     [('f', {'x': '</tool_call>'}, '')]),
-    ('<tool_call>{"name": "f", "arguments": {}}',
-     [('', {}, 'the call has no </tool_call>')]),
-    ('<tool_call>["f"]</tool_call>',
-     [('', {}, 'the call is no JSON object with a "name"')]),
-    ('<tool_call>{"name": 3}</tool_call>',
-     [('', {}, 'the call is no JSON object with a "name"')]),
-    ('<tool_call>{"name": "f", "arguments": [1]}</tool_call>',
-     [('', {}, 'the arguments of f are no JSON object')]),
-])
-def test_calls_of_a_turn(text, found):
-  assert [tuple(one) for one in tools.calls(text)] == found
-
-
-def test_what_is_no_json_is_an_observation():
-  one, = tools.calls('<tool_call>{"name": "f", </tool_call>')
-  assert 'not valid JSON' in one.fault
-  deep = '<tool_call>' + '[' * 100_000 + '</tool_call>'
-  assert 'not valid JSON' in tools.calls(deep)[0].fault
 
 
 def test_calls_are_answered_in_a_worker(tmp_path):
@@ -77,19 +50,224 @@ def test_calls_are_answered_in_a_worker(tmp_path):
     tools.schemas([f'{file}:bare'])
 
 
+FUNCTIONS = '''
+import argparse, asyncio, functools, sys
+
+def add(a: int, b: int = 2) -> int:
+  """Adds.
+
+  Args:
+    a: One.
+    b: Other.
+  """
+  return a + b
+
+def exits(n: int):
+  """Ends.
+
+  Args:
+    n: A number.
+  """
+  sys.exit(n)
+
+def parses(n: int):
+  """Parses.
+
+  Args:
+    n: A number.
+  """
+  argparse.ArgumentParser().parse_args(['--no'])
+
+def interrupts(n: int):
+  """Interrupts.
+
+  Args:
+    n: A number.
+  """
+  raise KeyboardInterrupt
+
+class Silent:
+  def __str__(self):
+    sys.exit(2)
+
+def silent(n: int):
+  """Returns what has no text.
+
+  Args:
+    n: A number.
+  """
+  return Silent()
+
+def half(n: int):
+  """Returns half of a character.
+
+  Args:
+    n: A number.
+  """
+  return '\\ud800 x'
+
+loops = []
+
+async def waits(n: int) -> str:
+  """Waits.
+
+  Args:
+    n: A number.
+  """
+  await asyncio.sleep(0)
+  loops.append(asyncio.get_running_loop())
+  return f'{n} of {len({*loops})}'
+
+async def leaves(n: int):
+  """Ends.
+
+  Args:
+    n: A number.
+  """
+  sys.exit(n)
+
+def counts(n: int):
+  """Counts.
+
+  Args:
+    n: A number.
+  """
+  yield from range(n)
+
+async def counts_late(n: int):
+  """Counts.
+
+  Args:
+    n: A number.
+  """
+  for i in range(n):
+    yield i
+
+class Search:
+  """Searches.
+
+  Args:
+    a: What for.
+  """
+  def __call__(self, a: int, **more) -> int:
+    return a + 1
+
+  def method(self, a: int) -> int:
+    """Adds one.
+
+    Args:
+      a: One.
+    """
+    return a + 1
+
+search = Search()
+bound = search.method
+fixed = functools.partial(add, b=5)
+first = functools.partial(add, 1)
+wrapped = functools.lru_cache(add)
+
+def timed(function):
+  def inner(*args, **kwargs):
+    return function(*args, **kwargs)
+  return inner
+
+bare = timed(add)
+nameless = lambda a: a
+'''
+
+
+@pytest.fixture(scope='module')
+def functions(tmp_path_factory):
+  path = tmp_path_factory.mktemp('tools') / 'functions.py'
+  path.write_text(FUNCTIONS)
+  return path
+
+
+def answer(functions, name, text, tags='think'):
+  return worker.step(dict(
+      name=f'{tools.PREFIX}{functions}:{name};{tags}', key='k', problem={},
+      prompt='', seed=0, texts=[text], observations=[]))['observation']
+
+
+@pytest.mark.parametrize('name, said', [
+    ('exits', 'Error: SystemExit: 1'), ('parses', 'Error: SystemExit: 2'),
+    ('interrupts', 'Error: KeyboardInterrupt:'),
+    ('silent', 'Error: SystemExit: 2'), ('half', '\ufffd x'),
+    ('waits', '1 of 1'), ('leaves', 'Error: SystemExit: 1'),
+    ('counts', '[0]'), ('counts_late', '[0]')])
+def test_no_function_ends_a_trajectory(functions, name, said):
+  for _ in range(2):  # all calls of `async` functions have one loop
+    assert answer(functions, name, call(name, n=1)) == said
+
+
+@pytest.mark.parametrize('name, called, takes, said', [
+    ('search', 'search', {'a'}, '2'), ('bound', 'method', {'a'}, '2'),
+    ('fixed', 'fixed', {'a'}, '6'), ('wrapped', 'add', {'a', 'b'}, '3')])
+def test_what_may_be_a_tool(functions, name, called, takes, said):
+  schema = tools.schemas([f'{functions}:{name}'])[0]['function']
+  assert schema['name'] == called
+  assert {*schema['parameters']['properties']} == takes
+  assert answer(functions, name, call(called, a=1)) == said
+
+
+def test_a_call_gives_no_argument_that_a_partial_has_given(functions):
+  assert 'argument \'b\'' in answer(functions, 'fixed', call('fixed', a=1, b=0))
+  assert answer(functions, 'first', call('first', b=1)) == '2'
+  assert 'argument \'a\'' in answer(functions, 'first', call('first', a=2))
+
+
+@pytest.mark.parametrize('names, said', [
+    (['bare'], 'takes args by its position.*functools.wraps'),
+    (['nameless'], 'nameless has no description'),
+    (['Search'], 'Search is a class'),
+    (['add', 'wrapped'], 'py:add and .*py:wrapped, which are both add')])
+def test_what_is_no_tool_is_refused_at_the_start(functions, names, said):
+  names = [f'{functions}:{name}' for name in names]
+  with pytest.raises(ValueError, match=said):
+    tools.schemas(names)
+
+
+def test_calls_are_read_behind_the_reasoning(functions):
+  draft, real = call('add', a=1), call('add', a=2)
+  for text, said in (
+      (f'<think>Try {draft}?</think>{real}', '4'),
+      (f'Try {draft}?</think>{real}', '4'),
+      (f'<think>{draft}</think>It is 3.', None), (f'<think>{draft}', None)):
+    assert answer(functions, 'add', text) == said
+  assert answer(functions, 'add', f'<think>{draft}</think>', tags='') == '3'
+  assert answer(functions, 'add', f'<a>{draft}</a>{real}', tags='b,a') == '4'
+
+
 @pytest.mark.parametrize('expression, value', [
     ('2+3*4', '14'), ('-(2 - 5)', '3'), ('7/2', '3.5'), ('7//2', '3'),
-    ('0.1+0.2', '0.3'), ('1e3*2', '2000'), (' 12 ', '12'), ('7 % 4', '3')])
+    ('0.1+0.2', '0.3'), ('1e3*2', '2000'), (' 12 ', '12'), ('7 % 4', '3'),
+    ('1/1000000000000', '0.000000000001'), ('1e-9/3', '0.00000000033333333333'),
+    ('2e-13', '2e-13'), ('1/3', '0.33333333333'), ('2/3*3', '2'),
+    ('123456789*9876', '1219259248164'), ('1e15/7', '142857142857142.8571428571'),
+    ('1-1e-14', '0.99999999999999'), ('-7//2', '-4'), ('-7%3', '2'),
+    ('1_000+1', '1001'), ('-0.0', '0'), (5, '5')])
 def test_the_calculator(expression, value):
   assert calculator(expression) == value
 
 
 @pytest.mark.parametrize('expression', [
     '9**9**9', '__import__("os")', 'x', '1+', '', '(' * 150, '1' * 201,
-    '999999*999999*999999', 'True', '"a"*9', '1 if 1 else 2'])
+    '999999*999999*999999', 'True', '"a"*9', '1 if 1 else 2', '1,000+1', '2^3',
+    '5%', '0x10', '010+1', '٣+١', '1 # + 1', '1e-999999999', '1e-99*1e-99',
+    '1/0'])
 def test_what_the_calculator_refuses(expression):
   with pytest.raises(ValueError):
     calculator(expression)
+
+
+@pytest.mark.parametrize('expression', ['1e-13', '1/3', '-1e-30/7', '10*5'])
+def test_the_judge_reads_what_the_calculator_says(expression):
+  said = calculator(expression)
+  value = fractions.Fraction(said)
+  assert math.judge(dict(
+      answer=f'\\frac{{{value.numerator}}}{{{value.denominator}}}',
+      response=f'\\boxed{{{said}}}', take='boxed', tags=(), tolerance=0.0,
+      any_order=False))['kind'] == 'correct'
 
 
 def test_a_program_of_the_model_runs_in_the_sandbox():

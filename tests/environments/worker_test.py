@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from jaxrl_llm import environments, rewards, tasks
@@ -229,6 +230,45 @@ def test_a_call_of_calculations_that_fails_is_answered():
     assert calculations.step(state, text)[1:] == (None, 0.0)
   state, _ = calculations.reset({'text': '12*34+56', 'tool': False}, 0)
   assert calculations.step(state, '?12*34')[1:] == (None, 0.0)
+
+
+def test_async_functions_of_an_environment_are_awaited(tmp_path):
+  path = tmp_path / 'late.py'
+  path.write_text("""
+import asyncio
+
+def problems(split, seed):
+  return [{'n': len(split)}]
+
+async def reset(problem, seed):
+  await asyncio.sleep(0)
+  return asyncio.get_running_loop(), f'{problem["n"]}:'
+
+async def step(state, text):
+  if text == 'raise':
+    raise KeyError('no')
+  return state, None, float(state is asyncio.get_running_loop())
+""")
+  task = tasks.get(str(path), CharTokenizer('0123456789:.'), markup='none')
+  assert [p.prompt for p in task.train] == ['5:']
+  found = worker.step({**item(str(path), ['a'], []), 'problem': {'n': 1}})
+  assert found == {'kind': 'turn', 'observation': None, 'reward': 1.0}
+  with pytest.raises(ValueError, match='step of .*KeyError.*late.py, line 13'):
+    worker.step({**item(str(path), ['raise'], []), 'problem': {'n': 1}})
+
+
+def test_an_async_environment_of_gymnasiums_api():
+  class Env:
+    async def reset(self, *, seed):
+      return seed, {}
+
+    async def step(self, text):
+      return text, np.float32(2), np.bool_(text == 'end'), False, {}
+
+  reset, step = gymnasium.functions(lambda problem: Env())
+  state, prompt = reset({}, 4)
+  assert prompt == '4' and step(state, 'a')[1:] == ('a', 2)
+  assert step(state, 'end')[1:] == (None, 2)
 
 
 def test_an_environment_of_gymnasiums_api():
