@@ -98,6 +98,7 @@ def template(head, call='', arguments='c.function.arguments', chat=PLAIN):
           '{{ m.content }}'))
 
 
+SAYS = SHOWN + 'Reply <tool_call>{"name": ...}</tool_call> to call one.'
 JSON = 'c.function.arguments | tojson'
 XML = ('<tool_call>\n<function=NAME>\n{% for k, v in c.function.arguments.'
        'items() %}<parameter={{ k }}>\n{{ v }}\n</parameter>\n{% endfor %}'
@@ -114,7 +115,11 @@ XML = ('<tool_call>\n<function=NAME>\n{% for k, v in c.function.arguments.'
              '{{ "" + c.function.arguments }}}</tool_call>'),
     template(SHOWN, '{"name": "NAME", "parameters": ARGUMENTS}', JSON),
     template(SHOWN, XML),
-    template(SHOWN + 'Reply <tool_call>{"name": ...}</tool_call> to call one.'),
+    # Calls only of messages without a text.
+    template(SHOWN, XML).replace(
+        'm.tool_calls or []', '(m.tool_calls if m.content is not string) or []'),
+    # These show no call of an earlier turn, but say a form.
+    template(SAYS, chat=PLAIN.replace('|>{{', '|>{{ m.name }}{{')),
     template(SHOWN + 'Reply <tool_call>\n<function=NAME> to call one.')])
 def test_forms_of_templates_that_are_read(tmp_path, problems, made):
   task = make(tokenizer(tmp_path, made), problems)
@@ -142,11 +147,11 @@ def test_other_forms_are_refused_at_the_start(tmp_path, problems, made):
 @pytest.mark.parametrize('made', [
     # A name that stands in a prompt without tools, too, is no sign of them.
     'The calculator takes an expression.' + PLAIN,
-    template('{% for t in tools %}{{ t.function.name }}{% endfor %}'),
+    template('{% for t in tools %}{{ t.function.name }}{% endfor %}', XML),
     template(SHOWN),
     template(SHOWN, XML, chat=PLAIN.replace(
         'in messages', 'in messages if m.role != "tool"')),
-    template(SHOWN, XML, chat=PLAIN.replace(
+    template(SAYS, chat=PLAIN.replace(
         '{% for m in messages %}', '{% for m in messages %}'
         '{% if m.role == "tool" %}{{ raise_exception("no") }}{% endif %}'))])
 def test_tools_are_described_if_the_template_does_not(tmp_path, problems, made):

@@ -42,6 +42,7 @@ def test_calls_are_answered_in_a_worker(tmp_path):
       ('<tool_call>x</tool_call>', 'Error: the call is not valid JSON')):
     assert step(text)['observation'].startswith(said), text
   assert step('It is 27.')['observation'] is None
+  assert step(f'<think>{call("half", n=3)}</think>')['observation'] is None
   schema, = tools.schemas([f'{file}:half'])
   assert schema['function']['name'] == 'half'
   assert schema['function']['parameters']['properties']['n'] == {
@@ -208,6 +209,11 @@ def test_what_may_be_a_tool(functions, name, called, takes, said):
   assert schema['name'] == called
   assert {*schema['parameters']['properties']} == takes
   assert answer(functions, name, call(called, a=1)) == said
+
+
+def test_a_result_can_be_encoded(functions):
+  _, said, _ = tools.Tools([f'{functions}:half']).step(None, call('half', n=1))
+  assert said == '\ufffd x'
 
 
 def test_a_call_gives_no_argument_that_a_partial_has_given(functions):
