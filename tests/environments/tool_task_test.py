@@ -116,8 +116,8 @@ XML = ('<tool_call>\n<function=NAME>\n{% for k, v in c.function.arguments.'
     template(SHOWN, '{"name": "NAME", "parameters": ARGUMENTS}', JSON),
     template(SHOWN, XML),
     # Calls only of messages without a text.
-    template(SHOWN, XML).replace(
-        'm.tool_calls or []', '(m.tool_calls if m.content is not string) or []'),
+    template(SHOWN, XML).replace('m.tool_calls or []', (
+        '(m.tool_calls if m.content is not string) or []')),
     # These show no call of an earlier turn, but say a form.
     template(SAYS, chat=PLAIN.replace('|>{{', '|>{{ m.name }}{{')),
     template(SHOWN + 'Reply <tool_call>\n<function=NAME> to call one.')])
