@@ -54,10 +54,14 @@ class Facts(NamedTuple):
     tokens: token ids of each response, with the one that ended it.
     step: steps of the run that were done before.
     steps: steps that the run takes in all.
+    messages: of trajectories, the messages of each: `role`, `content`, ...
+    last: of trajectories, the number of tokens of the last turn of each.
   """
   tokens: Sequence[Sequence[int]]
   step: int = 0
   steps: int = 0
+  messages: Sequence[Sequence[Mapping[str, Any]]] = ()
+  last: Sequence[int] = ()
 
 
 class VerifierError(ValueError):
