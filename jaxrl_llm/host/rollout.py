@@ -66,7 +66,7 @@ class Responses(NamedTuple):
     rollouts: R of them, in the order of the requests; zeros where they are not
       at home in this process.
     rows: [M] those at home in this process.
-    texts: of these M rows, without the stop token.
+    texts: of these M rows, see `decode`.
     shard: [R] data shard that sampled each.
     use: counts of this process's sampler: decode 'steps', and 'busy' and
       'slots', each summed over the steps.
@@ -203,7 +203,7 @@ def requests_of(
 def decode(
     rollouts: Rollouts, tokenizer: Tokenizer,
     rows: Sequence[int] | None = None) -> list[str]:
-  """Decodes responses, without the stops that ended them.
+  """Decodes responses, without the stop tokens that ended them.
 
   Args:
     rollouts: R of them.

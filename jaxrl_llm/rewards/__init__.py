@@ -99,7 +99,7 @@ def submit(
       texts, truncated) -> [Verdict]`, which is called once for all responses,
       also with `facts` if it takes them.
     problems: the problem of each response.
-    responses: decoded texts, without the stop token.
+    responses: decoded texts, see `Tokenizer.decode`.
     truncated: whether the length limit ended each response, not a stop token.
     facts: for `judge`; None if they are not known.
 
