@@ -9,6 +9,8 @@ is an environment's file. The package gymnasium itself is not needed.
 
 from typing import Any, Callable, Mapping
 
+from jaxrl_llm.plugs import loop
+
 
 def functions(
     make: Callable[[Mapping[str, Any]], Any],
@@ -23,12 +25,13 @@ def functions(
   """
   def reset(problem, seed):
     made = make(problem)
-    observation, _ = made.reset(seed=seed)
+    observation, _ = loop.result(made.reset(seed=seed))
     return made, str(observation)
 
   def step(made, text):
-    observation, reward, terminated, truncated, _ = made.step(text)
+    observation, reward, terminated, truncated, _ = loop.result(
+        made.step(text))
     ended = terminated or truncated
-    return made, None if ended else str(observation), float(reward)
+    return made, None if ended else str(observation), reward
 
   return reset, step

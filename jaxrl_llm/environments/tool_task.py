@@ -5,12 +5,13 @@ turn of a trajectory is the answer.
 """
 
 import dataclasses
-from typing import Annotated, Any
+from typing import Annotated, Any, Callable, Sequence
 
-from jaxrl_llm.environments import Limits, tools
+from jaxrl_llm.environments import Limits, Reply, tools
 from jaxrl_llm.environments.turns import Turns
 from jaxrl_llm.plugs import modules
-from jaxrl_llm.tasks import math
+from jaxrl_llm.rewards import answers
+from jaxrl_llm.tasks import math, Problem
 
 _Count = Annotated[int, '[1, inf)']
 
@@ -41,6 +42,33 @@ class Options:
 _PROBLEMS, _DEFAULTS = math.Options(), Options()
 
 
+class _ToolTurns(Turns):
+  """Turns whose texts begin with the reasoning that their prompts open."""
+
+  def __init__(self, options: Options, tags: Sequence[str], later: str):
+    """Makes the turns without starting a process.
+
+    Args:
+      options: of the tools.
+      tags: names of the tags of reasoning.
+      later: what a turn that is not the first follows.
+    """
+    super().__init__(
+        tools.environment_name(options.tools, tags), Limits(
+            options.max_turns, options.max_turn, options.max_observation),
+        markup=True, timeout=options.tool_timeout, rewards=False)
+    self._tags, self._later = tags, later
+
+  def submit(
+      self, problem: Problem, seed: int, texts: Sequence[str],
+      observations: Sequence[str]) -> Callable[[], Reply]:
+    """Starts the step of a trajectory; see `Turns.submit`."""
+    before = [problem.prompt, *[self._later] * len(texts)]
+    return super().submit(problem, seed, [
+        answers.with_opened(prompt, text, self._tags)
+        for prompt, text in zip(before, texts)], observations)
+
+
 def create(
     tokenizer: Any = None, problems: math.Options = _PROBLEMS,
     options: Options = _DEFAULTS) -> math.Problems:
@@ -66,18 +94,16 @@ def create(
         'Tools are called in a chat: set model.hf to a model with a chat '
         'template.')
   kind = math.Rewarded if problems.reward else math.Math
+  shown = tools.WithTools(tokenizer, options.tools)
 
   class Tooled(kind):
     """Task with tools; see `tasks.Task`."""
 
-    turns = Turns(
-        tools.PREFIX + ','.join(options.tools), Limits(
-            options.max_turns, options.max_turn, options.max_observation),
-        markup=True, timeout=options.tool_timeout, rewards=False)
+    turns = _ToolTurns(options, problems.reasoning_tags, shown.next_turn(''))
 
     def close(self) -> None:
       """Ends the worker processes."""
       self.turns.close()
       super().close()
 
-  return Tooled(problems, tools.WithTools(tokenizer, options.tools))
+  return Tooled(problems, shown)

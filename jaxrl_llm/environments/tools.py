@@ -2,59 +2,104 @@
 
 The chat template shows the model what the functions take, from their type hints
 and docstrings. A turn with calls is answered by their results; one without is
-the answer, which the task judges. Calls are read in the two forms that models
-of today write:
-
-  <tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>
-  {"name": "add", "parameters": {"a": 1, "b": 2}}
-
-the latter as the whole turn. A call that cannot be read, or that fails, is
-answered by its error: the model may try again.
+the answer, which the task judges. `call_forms` reads the calls, behind the
+reasoning. A call that cannot be read, or that fails, is answered by its error:
+the model may try again.
 """
 
+import functools
 import inspect
 import json
 import re
+import typing
 from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
-from jaxrl_llm.plugs import modules
-from jaxrl_llm.rewards import plain
+from jaxrl_llm.environments import call_forms
+from jaxrl_llm.environments.call_forms import calls
+from jaxrl_llm.plugs import loop, modules
+from jaxrl_llm.rewards import answers, plain
 
 PREFIX = 'tools:'  # of the name of such an environment
-_BLOCK = re.compile(r'<tool_call>(.*?)(</tool_call>|\Z)', re.DOTALL)
 
 
-class Call(NamedTuple):
-  """A call of a function; `fault` says why it cannot be made."""
-  name: str = ''
-  arguments: Mapping[str, Any] = {}
-  fault: str = ''
+class Tool(NamedTuple):
+  """A function that a model may call.
+
+  Attributes:
+    name: what calls name it.
+    function: the function.
+    signature: what a call may give it, without what a partial has given.
+    hints: types of these arguments, and of the result.
+    doc: docstring; '' if there is none.
+  """
+  name: str
+  function: Callable[..., Any]
+  signature: inspect.Signature
+  hints: Mapping[str, Any]
+  doc: str
 
 
-def calls(text: str) -> list[Call]:
-  """Returns the calls of a turn; [] if there is none."""
-  blocks = _BLOCK.findall(text)
-  if blocks:
-    return [_call(body) if end else Call(
-        fault='the call has no </tool_call>') for body, end in blocks]
-  whole = text.strip().removeprefix('<|python_tag|>').strip()
-  if whole.startswith('{') and '"name"' in whole:
-    return [_call(whole)]
-  return []
+def _tool(given: str) -> Tool:
+  """Imports a tool.
 
+  Args:
+    given: FILE.py:NAME or PACKAGE.MODULE:NAME.
 
-def _call(text: str) -> Call:
-  """Reads a call written as JSON."""
+  Raises:
+    ValueError: there is no such function, or calls cannot name its arguments.
+  """
+  function = inner = modules.function(given)
+  if isinstance(function, type):
+    raise ValueError(
+        f'task.tools={given} is a class: name a function, or an object that '
+        'can be called.')
+  fixed: set[str] = set()
+  while isinstance(inner, functools.partial):
+    fixed, inner = fixed | {*inner.keywords}, inner.func
+  doc = inspect.getdoc(inner)
+  if not hasattr(inner, '__name__'):  # an object
+    inner = inner.__call__
+    doc = inspect.getdoc(inner) or doc
   try:
-    found = json.loads(text)
-  except (ValueError, RecursionError) as error:
-    return Call(fault=f'the call is not valid JSON ({plain.error(error)})')
-  if not isinstance(found, dict) or not isinstance(found.get('name'), str):
-    return Call(fault='the call is no JSON object with a "name"')
-  arguments = found.get('arguments', found.get('parameters', {}))
-  if not isinstance(arguments, dict):
-    return Call(fault=f'the arguments of {found["name"]} are no JSON object')
-  return Call(found['name'], arguments)
+    signature = inspect.signature(function)
+    hints = typing.get_type_hints(inner)
+  except Exception as error:  # of types that are named in quotes
+    raise ValueError(_undescribed(given, error)) from None
+  kept = [p for p in signature.parameters.values() if p.name not in fixed]
+  for p in kept:
+    if p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL):
+      raise ValueError(
+          f'task.tools={given} takes {p.name} by its position, and calls name '
+          "their arguments: remove '/' and '*' from the parameters, and use "
+          'functools.wraps in a decorator.')
+  own = getattr(function, '__name__', '')
+  return Tool(
+      own if own.isidentifier() else given.rpartition(':')[2], function,
+      signature.replace(parameters=kept), hints, doc or '')
+
+
+def _undescribed(given: str, error: Exception) -> str:
+  return (f'task.tools={given} has no description for a model '
+          f'({plain.line(plain.error(error))}): give each argument a type '
+          'hint, and a line in the section Args of its docstring.')
+
+
+def found(names: Sequence[str]) -> dict[str, Tool]:
+  """Returns the tools of a config by the names that calls use.
+
+  Raises:
+    ValueError: see `_tool`; or two have one name.
+  """
+  made: dict[str, Tool] = {}
+  given: dict[str, str] = {}
+  for name in names:
+    tool = _tool(name)
+    if tool.name in made:
+      raise ValueError(
+          f'task.tools names {given[tool.name]} and {name}, which are both '
+          f'{tool.name} to the model: rename one of the functions.')
+    made[tool.name], given[tool.name] = tool, name
+  return made
 
 
 def schemas(names: Sequence[str]) -> list[dict[str, Any]]:
@@ -65,19 +110,26 @@ def schemas(names: Sequence[str]) -> list[dict[str, Any]]:
 
   Raises:
     ValueError: there is no such function, or it lacks a type hint or a part of
-      its docstring.
+      its docstring; or two have one name.
   """
   from transformers.utils import get_json_schema
   made = []
-  for name in names:
-    function = modules.function(name)
+  for given, tool in zip(names, found(names).values()):
+    shown = [p for p in tool.signature.parameters.values()
+             if p.kind != p.VAR_KEYWORD]
+
+    def described():
+      pass
+
+    described.__name__, described.__doc__ = tool.name, tool.doc
+    described.__signature__ = tool.signature.replace(parameters=shown)
+    described.__annotations__ = {
+        name: tool.hints[name] for name in (*(p.name for p in shown), 'return')
+        if name in tool.hints}
     try:
-      made.append(get_json_schema(function))
+      made.append(get_json_schema(described))
     except Exception as error:  # the library has kinds of its own
-      raise ValueError(
-          f'task.tools={name} has no description for a model '
-          f'({plain.line(plain.error(error))}): give each argument a type '
-          'hint, and a line in the section Args of its docstring.') from None
+      raise ValueError(_undescribed(given, error)) from None
   return made
 
 
@@ -87,6 +139,80 @@ To call one, write
 <tool_call>{{"name": "NAME", "arguments": {{"ARGUMENT": VALUE}}}}</tool_call>
 and nothing after it. The next message has its result. A message without a call
 is your answer."""
+
+# A function, a call and its result that no template has already.
+_QUESTION, _ANSWER, _RESULT = 'Question-probe', 'Answer-probe', 'Result-probe'
+_NAME, _KEY, _VALUE = 'probe_name', 'probe_key', 'a "b"\nc'
+_PROBE = {'type': 'function', 'function': {
+    'name': _NAME, 'description': 'Says.', 'parameters': {
+        'type': 'object', 'required': [_KEY], 'properties': {
+            _KEY: {'type': 'string', 'description': 'Text.'}}}}}
+_READ_FORM = re.compile(r'<tool_call>\s*(?:\{|<function=)')
+_SAYS_FORM = re.compile(r'call|function', re.IGNORECASE)
+
+
+def shows_tools(own: Any) -> bool:
+  """Tells whether a chat template shows tools, and asks for calls as we read.
+
+  Args:
+    own: a model's tokeniser with a chat template.
+
+  Returns:
+    False if tools have to be described in a message.
+
+  Raises:
+    ValueError: the template asks for calls in another form.
+  """
+  without, shown = own.chat(_QUESTION), own.chat(_QUESTION, [_PROBE])
+  if shown == without:
+    return False
+  written = _written_call(own)
+  if written is None:  # the template shows no earlier calls
+    read = bool(_READ_FORM.search(shown))
+    more = [line for line in shown.splitlines()
+            if line not in without and _NAME not in line and _KEY not in line]
+    other = not read and any(map(_SAYS_FORM.search, more))
+  else:
+    read = [call[:2] for call in calls(written, {_NAME: {_KEY: str}})] == [
+        (_NAME, {_KEY: _VALUE})]
+    other = not read
+  if other:
+    raise ValueError(
+        f'The chat template of {own.folder} asks for calls of tools in a form '
+        'that is not read'
+        + (f', {plain.shown(written, 100)}' if written else '')
+        + ': choose a model that writes <tool_call> and JSON or '
+        '<function=NAME>, or remove the tools from the chat template; they are '
+        'then described in a system message.')
+  return read and _NAME in shown and _KEY in shown
+
+
+def _written_call(own: Any) -> str | None:
+  """Returns a turn with a call as the chat template writes it, or None."""
+  def turn(**message):
+    text = own.chat([
+        dict(role='user', content=_QUESTION),
+        dict(role='assistant', **message),
+        dict(role='tool', name=_NAME, tool_call_id='000000000',
+             content=_RESULT)], [_PROBE])
+    return text.rpartition(_QUESTION)[2].partition(_RESULT)[0]
+
+  try:
+    before, _, after = turn(content=_ANSWER).partition(_ANSWER)
+  except ValueError:  # no result is allowed without a call
+    before = after = ''
+  arguments = {_KEY: _VALUE}
+  for content in '', None:
+    for given in arguments, json.dumps(arguments):  # templates want one of them
+      try:
+        text = turn(content=content, tool_calls=[dict(
+            type='function', id='000000000',
+            function=dict(name=_NAME, arguments=given))])
+      except ValueError:
+        continue
+      if _NAME in text:
+        return text.removeprefix(before).removesuffix(after)
+  return None
 
 
 class WithTools:
@@ -105,16 +231,15 @@ class WithTools:
 
     Raises:
       ValueError: one has no description, or the template cannot go on after an
-        answer.
+        answer, or asks for calls in a form that is not read.
     """
     self._own, self._tools = own, schemas(names)
-    called = [tool['function']['name'] for tool in self._tools]
-    shown = own.chat('1 + 1?', self._tools)
-    self._system = '' if all(name in shown for name in called) else (
-        _INTRODUCTION.format(functions='\n'.join(
-            json.dumps(tool['function']) for tool in self._tools)))
-    self._role = 'user' if self._system else 'tool'
-    self.next_turn('')
+    self._system, self._role = '', 'tool'
+    if not shows_tools(own) or _RESULT not in self.next_turn(_RESULT):
+      self._system = _INTRODUCTION.format(functions='\n'.join(
+          json.dumps(tool['function']) for tool in self._tools))
+      self._role = 'user'
+      self.next_turn('')
 
   def __getattr__(self, name: str) -> Any:
     return getattr(self._own, name)
@@ -136,14 +261,35 @@ class WithTools:
         text, self._role, () if self._system else self._tools)
 
 
+def environment_name(names: Sequence[str], tags: Sequence[str]) -> str:
+  """Returns the name of the environment of functions.
+
+  Args:
+    names: of the functions.
+    tags: names of the tags of reasoning.
+  """
+  return f'{PREFIX}{",".join(names)};{",".join(tags)}'
+
+
+def named(name: str) -> 'Tools':
+  """Returns the environment of a name of `environment_name`."""
+  names, _, tags = name.removeprefix(PREFIX).partition(';')
+  return Tools(names.split(','), [*filter(None, tags.split(','))])
+
+
 class Tools:
   """Environment of tools; see `environments`."""
 
-  def __init__(self, names: Sequence[str]):
-    self._functions: dict[str, Callable[..., Any]] = {}
-    for name in names:
-      function = modules.function(name)
-      self._functions[function.__name__] = function
+  def __init__(
+      self, names: Sequence[str], tags: Sequence[str] = answers.TAGS):
+    """Imports the functions.
+
+    Args:
+      names: of the functions.
+      tags: names of the tags of reasoning; calls are read behind it.
+    """
+    self._tools, self._tags = found(names), tags
+    self._hints = {tool.name: tool.hints for tool in self._tools.values()}
 
   def reset(self, problem: Mapping[str, Any], seed: int) -> tuple[None, str]:
     """Begins a trajectory; the task writes the prompt."""
@@ -152,22 +298,22 @@ class Tools:
 
   def step(self, state: None, text: str) -> tuple[None, str | None, float]:
     """Answers the calls of a turn; without one it ends the trajectory."""
-    found = calls(text)
-    return state, '\n'.join(map(self._answer, found)) if found else None, 0.0
+    made = calls(call_forms.behind_reasoning(text, self._tags), self._hints)
+    return state, '\n'.join(map(self._answer, made)) if made else None, 0.0
 
-  def _answer(self, call: Call) -> str:
+  def _answer(self, call: call_forms.Call) -> str:
     """Returns the result of a call as text, or what is wrong with it."""
     if call.fault:
       return f'Error: {call.fault}.'
-    if call.name not in self._functions:
+    if call.name not in self._tools:
       return (f'Error: there is no tool {call.name}; there '
-              f'is {", ".join(self._functions)}.')
-    function = self._functions[call.name]
+              f'is {", ".join(self._tools)}.')
+    tool = self._tools[call.name]
     try:
-      inspect.signature(function).bind(**call.arguments)
+      tool.signature.bind(**call.arguments)
     except TypeError as error:
       return f'Error: {call.name}: {error}.'
     try:
-      return plain.text(str(function(**call.arguments)))
-    except Exception as error:  # the model's arguments are to blame
+      return plain.text(str(loop.result(tool.function(**call.arguments))))
+    except BaseException as error:  # sys.exit() is no end of the trajectory
       return f'Error: {plain.line(plain.error(error))}'

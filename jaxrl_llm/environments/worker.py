@@ -6,7 +6,7 @@ import math
 from typing import Any, Mapping, NamedTuple
 
 from jaxrl_llm.environments import tools
-from jaxrl_llm.plugs import modules
+from jaxrl_llm.plugs import loop, modules
 from jaxrl_llm.rewards import plain
 
 # Characters of an observation that come back to the run, see `rewards.worker`.
@@ -32,7 +32,7 @@ def environment(name: str) -> Any:
     ValueError: it lacks a function.
   """
   if name.startswith(tools.PREFIX):
-    return tools.Tools(name.removeprefix(tools.PREFIX).split(','))
+    return tools.named(name)
   module = modules.load(name) if name.endswith('.py') else (
       importlib.import_module(name))
   missing = [f for f in ('reset', 'step') if not callable(
@@ -55,7 +55,7 @@ def begin(
   Raises:
     ValueError: it fails, or returns something else.
   """
-  found = modules.guarded(f'reset of {name}', module.reset)(problem, seed)
+  found = _called(module, name, 'reset', problem, seed)
   if not (isinstance(found, tuple) and len(found) == 2
           and isinstance(found[1], str)):
     raise ValueError(
@@ -64,13 +64,19 @@ def begin(
   return found
 
 
+def _called(module: Any, name: str, function: str, *given: Any) -> Any:
+  """Returns the result of an environment's function, which may be `async`."""
+  return modules.guarded(f'{function} of {name}', lambda: loop.result(
+      getattr(module, function)(*given)))()
+
+
 def _stepped(module: Any, name: str, state: Any, text: str) -> tuple:
   """Calls `step`, and checks what it returns.
 
   The observation is what the run gets, now and when turns are done again: text
   that can be encoded, and not too long.
   """
-  found = modules.guarded(f'step of {name}', module.step)(state, text)
+  found = _called(module, name, 'step', state, text)
   if not (isinstance(found, tuple) and len(found) == 3 and isinstance(
       found[1], str | None) and isinstance(found[2], int | float)
           and math.isfinite(found[2])):

@@ -18,7 +18,9 @@ PLAIN = (
     '{% if add_generation_prompt %}<|assistant|>{% endif %}')
 NATIVE = (
     '{% if tools %}<|tools|>{% for t in tools %}{{ t | tojson }}{% endfor %}'
-    '<|end|>{% endif %}' + PLAIN)
+    '<|end|>{% endif %}' + PLAIN.replace(
+        '{{ m.content }}', '{{ m.content }}{% for c in m.tool_calls or [] %}'
+        '<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}'))
 # As templates of models that reason: an answer that is not the last one loses
 # some of what was in it.
 FORGETS = PLAIN.replace(
