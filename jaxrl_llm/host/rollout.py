@@ -412,9 +412,10 @@ def _facts(
   # The model wrote the end; before its last turn there is an observation.
   last = [int(np.argmin(rollouts.generated[row, :n][::-1])) or int(n)
           for row, n in zip(rows, length)]
-  return rewards.Facts(tokens, messages=[
-      task.turns.messages(responses.played.turns[i]) for i in places],
-                       last=last)
+  problems, turns = responses.call.problem(), responses.played.turns
+  messages = [task.turns.messages(problems[row], turns[i])
+              for row, i in zip(rows, places)]
+  return rewards.Facts(tokens, messages=messages, last=last)
 
 
 def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
