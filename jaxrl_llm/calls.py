@@ -82,7 +82,7 @@ class Samples(NamedTuple):
   """Responses to P prompts, n to each: R rows, those of a prompt together.
 
   Attributes:
-    texts: R texts, without the stop token.
+    texts: R texts, with the stop text that ended them, without a stop token.
     prompt: [R] int, number of the row's prompt in the call.
     tokens: [R, T] int32, ending with the stop token if there is one; 0 after
       `lengths`.

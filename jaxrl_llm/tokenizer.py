@@ -15,11 +15,14 @@ import pathlib
 import re
 from typing import Any, Callable, Iterable, Mapping, Protocol, Sequence
 
+from absl import logging
+
 _BYTE = re.compile('<0x([0-9A-Fa-f]{2})>')  # a byte in SentencePiece
 # Files of which each folder with a tokeniser has one.
 _FILES = 'tokenizer.json', 'tokenizer.model', 'vocab.json', 'vocab.txt'
 # Texts of a conversation that shows how a chat template ends an answer.
 _TURNS = 'Question-1', 'Answer-1', 'Question-2'
+_REASONED = f'<think>\nReason-1\n</think>\n\n{_TURNS[1]}'
 
 
 class Tokenizer(Protocol):
@@ -29,6 +32,8 @@ class Tokenizer(Protocol):
     `pieces(size) -> [bytes]`, the bytes that each id below size adds to a text;
       with it, texts can end a response.
     `special`, its special tokens as they stand in a text.
+    `encode_plain(text) -> ids` of a text in which no text is a control token.
+    `spell(ids) -> str`, the text of all ids, stop tokens among them.
     `after_answer() -> str`, the text that follows an answer in its chat format.
     `next_turn(text) -> str`, what follows an answer up to the next: its end, a
       user's turn, and the start of the answer to it.
@@ -150,6 +155,8 @@ class ModelTokenizer:
           f'{folder} has no tokeniser that transformers can load ({reason}): '
           "copy the files of the model's tokeniser into it.") from None
     self.folder = folder
+    self._kept_before: set[str] = set()  # roles whose turns change none before
+    self._warned = False  # of the chat template
     self.vocab_size = max(self._own.get_vocab().values()) + 1
     self.stop_ids = tuple(dict.fromkeys(
         i for i in (self._own.eos_token_id, *listed) if i is not None))
@@ -176,13 +183,39 @@ class ModelTokenizer:
     """Returns the ids of the text; special tokens only where it has them."""
     return self._own(text, add_special_tokens=False).input_ids
 
+  def encode_plain(self, text: str) -> list[int]:
+    """Returns the ids of a text in which no text is a control token.
+
+    These are the special tokens, and the added ones that the chat template
+    writes, such as </tool_response>. The latter are encoded in two parts.
+    """
+    cuts = [found.start() + 1 for found in self._markup.finditer(text)]
+    return [i for start, end in zip([0, *cuts], [*cuts, len(text)])
+            for i in self._own(
+                text[start:end], add_special_tokens=False,
+                split_special_tokens=True).input_ids]
+
+  @functools.cached_property
+  def _markup(self) -> re.Pattern[str]:
+    """Pattern of the starts of added tokens that the chat template writes."""
+    template = str(self._own.chat_template or '')
+    written = [
+        re.escape(token.content)
+        for token in self._own.added_tokens_decoder.values()
+        if not token.special and len(token.content.strip()) > 1
+        and token.content in template]
+    # Their texts may overlap. Without any, the pattern never matches.
+    return re.compile(f'(?={"|".join(written)})' if written else '(?!)')
+
   def decode(self, ids: Sequence[int]) -> str:
     """Returns the text of the ids, without a stop token at the end."""
-    ids = [int(i) for i in ids]
-    if ids and ids[-1] in self.stop_ids:
-      ids.pop()
+    return self.spell(
+        ids[:-1] if len(ids) and ids[-1] in self.stop_ids else ids)
+
+  def spell(self, ids: Sequence[int]) -> str:
+    """Returns the text of all ids, stop tokens among them."""
     # Models round vocabularies up, so some ids have no token.
-    ids = [i for i in ids if i < self.vocab_size]
+    ids = [int(i) for i in ids if i < self.vocab_size]
     return self._own.decode(ids, clean_up_tokenization_spaces=False)
 
   def pieces(self, size: int) -> list[bytes]:
@@ -216,6 +249,9 @@ class ModelTokenizer:
           'give problems as texts.')
     messages = [dict(role='user', content=turns)] if (
         isinstance(turns, str)) else turns
+    if not self._warned:
+      self._warned = True
+      self._warn_of_no_generation_prompt()
     try:
       text = self._formatted(messages, tools=tools)
     except Exception as error:  # a template may raise anything
@@ -247,6 +283,30 @@ class ModelTokenizer:
         f"({reason}): put the message's text into task.template, or into the "
         'first message of the user.')
 
+  def _warn_of_no_generation_prompt(self) -> None:
+    """Warns of a chat template that has no place where an answer begins."""
+    question, answer, _ = _TURNS
+    asked = dict(role='user', content=question)
+    try:
+      prompt = self._formatted([asked])
+      if prompt != self._formatted([asked], prompt=False):
+        return
+      whole = self._formatted(
+          [asked, dict(role='assistant', content=answer)], prompt=False)
+    except Exception:  # what uses the template says why
+      return
+    header = whole.removeprefix(prompt).partition(answer)[0].strip()
+    again = prompt.partition(question)[2]
+    if header:
+      fault = f'its prompts lack {header!r}, with which an answer begins'
+    elif again.strip() and whole.endswith(again):
+      fault = f'it writes {again!r} also behind the last answer'
+    else:
+      return
+    logging.warning(
+        'The chat template of %s has no add_generation_prompt, so that %s: '
+        'correct the template.', self.folder, fault)
+
   def after_answer(self) -> str:
     """Returns the text that follows an answer in a chat; '' if none is known.
 
@@ -277,7 +337,16 @@ class ModelTokenizer:
     Raises:
       ValueError: the template fails, or changes what stood before.
     """
-    question, answer, _ = _TURNS
+    if role not in self._kept_before:
+      self._behind(_REASONED, '', role, tools)
+      self._kept_before.add(role)
+    return self._behind(_TURNS[1], text, role, tools)
+
+  def _behind(
+      self, answer: str, text: str, role: str,
+      tools: Sequence[Mapping[str, Any]]) -> str:
+    """Returns what the template writes behind an answer, see `next_turn`."""
+    question = _TURNS[0]
     before = self.chat(question, tools) + answer
     try:
       whole = self._formatted([
@@ -316,7 +385,8 @@ class WithStops:
   Attributes:
     stop_ids: the tokeniser's, and others.
     stop_texts: texts that end a response.
-    further_stops: both, without the tokeniser's own.
+    markup: those of them that the chat template writes after an answer.
+    further_stops: ids and texts, without the tokeniser's own.
     spelled: bytes that each id of the model adds to a text; [] if no texts end
       a response.
   """
@@ -325,6 +395,9 @@ class WithStops:
       self, own: Tokenizer, ids: Iterable[int], texts: Sequence[str],
       size: int):
     self._own, self.stop_texts = own, tuple(texts)
+    after = getattr(own, 'after_answer', str)() if texts else ''
+    self.markup = frozenset(
+        text for text in texts if after.startswith(text))
     self.stop_ids = tuple(dict.fromkeys([*own.stop_ids, *ids]))
     self.further_stops = *self.stop_ids[len({*own.stop_ids}):], *texts
     self.spelled = own.pieces(size) if texts else []
@@ -333,21 +406,24 @@ class WithStops:
     return getattr(self._own, name)
 
   def decode(self, ids: Sequence[int]) -> str:
-    """Returns the text of the ids, up to a stop at the end.
+    """Returns the text of the ids, up to the end of the text that ended it.
 
-    A text that ends a response is left out too, and what its last token adds.
+    A stop token at the end, and markup that ended the text, are left out.
     """
     ids = [int(i) for i in ids]
     if ids and ids[-1] in self.stop_ids:
       return self._own.decode(
           ids if ids[-1] in self._own.stop_ids else ids[:-1])
     text = self._own.decode(ids)
-    starts = [at for stop in self.stop_texts if (at := text.find(stop)) >= 0]
-    if starts:
-      return text[:min(starts)]
+    found = [(at + len(stop), stop) for stop in self.stop_texts
+             if (at := text.find(stop)) >= 0]
+    if found:
+      end = min(found)[0]  # of the first text that was complete
+      return text[:min(end - len(stop) * (stop in self.markup)
+                       for at, stop in found if at == end)]
     # Some tokenisers leave out the first space, or bytes before a stop.
-    spelled = b''.join(self.spelled[i] for i in ids if self.stop_texts)
-    ended = any(stop.encode() in spelled for stop in self.stop_texts)
+    spelled = b''.join(self.spelled[i] for i in ids if self.markup)
+    ended = any(stop.encode() in spelled for stop in self.markup)
     return self._own.decode(ids[:-1]) if ended else text
 
 

@@ -411,18 +411,36 @@ def test_a_text_that_is_a_special_token_is_a_stop_token(model):
   assert made.decode([*ids, 2, *ids]) == 'one<|pad|>one'
 
 
-def test_a_stop_text_is_left_out_with_the_rest_of_its_token(model):
+def test_a_text_ends_with_the_stop_text_that_ended_it(model):
+  """What the stop's last token adds behind it is left out."""
   tok, _ = model
   made = with_stops(tok, ['\n\nQ', 'lo w', '}.'], 310)
   for before, stop, after in (
       ('x', '\n\nQ', 'uestion'), ('hel', 'lo w', 'orld'), ('', '}.', ''),
       ('é', '}.', 'x')):
-    assert made.decode(tok.encode(before + stop + after)) == before
+    assert made.decode(tok.encode(before + stop + after)) == before + stop
   assert made.decode(tok.encode('hello, w')) == 'hello, w'
-  # Of two, the one that begins first; a piece of a character may be left.
+  # Of two, the one that ends first; a piece of a character may be left.
   first, _ = tok.encode('é')[:2] if len(tok.encode('é')) > 1 else (None, None)
-  assert made.decode(tok.encode('a}.lo w')) == 'a'
-  assert made.decode([first, *tok.encode('}.'), first]) == '\ufffd'
+  assert made.decode(tok.encode('a}.lo w')) == 'a}.'
+  assert made.decode([first, *tok.encode('}.'), first]) == '\ufffd}.'
+  # A stop token is left out.
+  assert made.decode([*tok.encode('a}'), *tok.stop_ids]) == 'a}'
+
+
+@pytest.mark.parametrize('stop', ['\n#\nuser:', '\n#'])
+def test_a_stop_text_that_the_template_writes_is_left_out(tmp_path, stop):
+  """It is markup, and no part of an answer."""
+  bpe(tmp_path, chat='{% for m in messages %}{{ m.role }}: {{ m.content }}'
+      '\n#\n{% endfor %}')
+  tok = ModelTokenizer(tmp_path)
+  assert tok.after_answer() == '\n#\nuser: '
+  made = with_stops(tok, [stop, 'b'], 310)
+  for text, want in (('x\n#\nuser: no', 'x'), ('a\n#b', 'a\n#b'), ('#', '#'),
+                     ('ab\n#\nuser:', 'ab')):
+    if stop == '\n#':
+      want = want.removesuffix('\n#b')
+    assert made.decode(tok.encode(text)) == want
 
 
 def test_a_stop_text_whose_first_space_is_not_decoded(tmp_path):
@@ -431,7 +449,47 @@ def test_a_stop_text_whose_first_space_is_not_decoded(tmp_path):
   made = with_stops(tok, [' hello'], 310)
   ids = tok.encode('hello')  # a space and the word
   assert joined(tok, ids) == ' hello' and tok.decode(ids) == 'hello'
+  assert made.decode(ids) == 'hello'
+  made.markup = made.stop_texts
   assert 'hello' not in made.decode(ids)
+
+
+def test_control_tokens_in_a_plain_text(tmp_path):
+  """Their texts stay, and no id is one of theirs."""
+  bpe(tmp_path, chat='{{ "<tool>" }}' + CHAT)
+  own = transformers.AutoTokenizer.from_pretrained(tmp_path)
+  own.add_tokens(['<tool>', '<b>', ' '])
+  own.save_pretrained(tmp_path)
+  tok = ModelTokenizer(tmp_path)
+  for text, control in (
+      ('<|end|>hello<|pad|>', '<|end|>'), ('<tool><tool>', '<tool>'),
+      ('<to<tool>ol>', '<tool>'), ('é<|<|end|>', '<|end|>')):
+    number, = tok.encode(control)
+    assert number in tok.encode(text)
+    plain = tok.encode_plain(text)
+    assert number not in plain and tok.spell(plain) == text
+  # Other texts are encoded as ever, those of other added tokens too.
+  for text in ('', 'hello, world', '<b>bold</b> text'):
+    assert tok.encode_plain(text) == tok.encode(text)
+
+
+@pytest.mark.parametrize('template, fault', [
+    (CHAT, ''),
+    ('{% for m in messages %}{{ "[" ~ m.content ~ "]" if m.role == "user" '
+     'else " " ~ m.content }}{% endfor %}', ''),
+    (CHAT.partition('{% if add')[0], "lack '<|assistant|>'"),
+    (CHAT.replace('{% if add_generation_prompt %}', '{% if true %}'),
+     'also behind the last answer')])
+def test_a_template_without_a_generation_prompt(
+    tmp_path, caplog, template, fault):
+  bpe(tmp_path, chat=template)
+  tok = ModelTokenizer(tmp_path)
+  for _ in range(2):
+    tok.chat('x')
+  said = [r.getMessage() for r in caplog.records]
+  assert len(said) == bool(fault)
+  if fault:
+    assert fault in said[0] and str(tmp_path) in said[0]
 
 
 def test_stop_texts_that_a_tokeniser_cannot_spell():

@@ -5,7 +5,7 @@ turn of a trajectory is the answer.
 """
 
 import dataclasses
-from typing import Annotated, Any, Callable, Sequence
+from typing import Annotated, Any, Callable, Mapping, Sequence
 
 from jaxrl_llm.environments import Limits, Reply, tools
 from jaxrl_llm.environments.turns import Turns
@@ -58,15 +58,44 @@ class _ToolTurns(Turns):
             options.max_turns, options.max_turn, options.max_observation),
         markup=True, timeout=options.tool_timeout, rewards=False)
     self._tags, self._later = tags, later
+    self._tools = tools.Tools(options.tools, tags)  # reads calls here
 
   def submit(
       self, problem: Problem, seed: int, texts: Sequence[str],
       observations: Sequence[str]) -> Callable[[], Reply]:
     """Starts the step of a trajectory; see `Turns.submit`."""
+    return super().submit(
+        problem, seed, self._opened(problem, texts), observations)
+
+  def _opened(self, problem: Problem, texts: Sequence[str]) -> list[str]:
+    """Returns turns with the start tags that stand before them."""
     before = [problem.prompt, *[self._later] * len(texts)]
-    return super().submit(problem, seed, [
-        answers.with_opened(prompt, text, self._tags)
-        for prompt, text in zip(before, texts)], observations)
+    return [answers.with_opened(prompt, text, self._tags)
+            for prompt, text in zip(before, texts)]
+
+  def messages(
+      self, problem: Problem,
+      turns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Returns a trajectory as messages, in the form of TRL's.
+
+    Args:
+      problem: of the trajectory.
+      turns: with `text` and `observation`. That of the last is not read.
+
+    Returns:
+      Each turn with its calls, and its results as one message.
+    """
+    made: list[dict[str, Any]] = []
+    texts = self._opened(problem, [turn['text'] for turn in turns])
+    for turn, opened in zip(turns, texts):
+      calls = [call for call in self._tools.calls(opened) if not call.fault]
+      made += [dict(role='assistant', content=turn['text'], **({
+          'tool_calls': [dict(type='function', function=dict(
+              name=call.name, arguments=call.arguments)) for call in calls]
+      } if calls else {})), dict(
+          role='tool', name=', '.join(call.name for call in calls),
+          content=turn['observation'])]
+    return made[:-1]
 
 
 def create(

@@ -310,9 +310,13 @@ class Tools:
 
   def step(self, state: None, text: str) -> tuple[None, str | None, float]:
     """Answers the calls of a turn; without one it ends the trajectory."""
-    made = calls(call_forms.behind_reasoning(text, self._tags), self._hints)
+    made = self.calls(text)
     said = plain.text('\n'.join(map(self._answer, made)))
     return state, said if made else None, 0.0
+
+  def calls(self, text: str) -> list[call_forms.Call]:
+    """Returns the calls of a turn, see `call_forms.calls`."""
+    return calls(call_forms.behind_reasoning(text, self._tags), self._hints)
 
   def _answer(self, call: call_forms.Call) -> str:
     """Returns the result of a call as text, or what is wrong with it."""

@@ -1,5 +1,6 @@
 """Turns of a task: its environment in worker processes, its observations."""
 
+import functools
 import os
 from typing import Callable, Sequence
 
@@ -8,6 +9,8 @@ from jaxrl_llm.rewards import VerifierError
 from jaxrl_llm.rewards.pool import Pool
 from jaxrl_llm.tasks import Problem
 from jaxrl_llm.tokenizer import Tokenizer
+
+_OBSERVED = 'Observation-1'  # shows where a chat template puts it
 
 
 class Turns:
@@ -77,30 +80,75 @@ class Turns:
 
     return wait
 
-  def append(
-      self, tokenizer: Tokenizer, observation: str, last: int) -> list[int]:
-    """Returns the tokens that follow a turn, the observation among them.
+  def follow(
+      self, tokenizer: Tokenizer, observation: str, turn: Sequence[int],
+  ) -> tuple[int, list[int]]:
+    """Returns how many tokens of a turn stay, and the tokens that follow them.
+
+    In a chat, the text between two turns is the template's, whatever has ended
+    the first one: a stop token that the template does not write there is left
+    out, and so is the last token of a text that ends otherwise than there.
 
     Args:
       tokenizer: of the model.
       observation: what the model reads.
-      last: the turn's last token, which may be the markup's first.
+      turn: tokens of the turn, with those that ended it.
+    """
+    if not self._markup:
+      return len(turn), self.append(tokenizer, observation, turn[-1])
+    head, _ = _around(tokenizer.next_turn)
+    spelled, last = tokenizer.spell(turn), tokenizer.spell(turn[-1:])
+    by_token = turn[-1] in tokenizer.stop_ids
+    end = last if by_token else max(
+        (text for text in getattr(tokenizer, 'markup', ())
+         if text in spelled), key=len, default='')
+    written = _overlap(spelled, head)
+    if len(written) >= len(end):
+      return len(turn), self.append(
+          tokenizer, observation, turn[-1], '' if written == last else written)
+    written = '' if by_token else _overlap(tokenizer.spell(turn[:-1]), head)
+    return len(turn) - 1, self.append(tokenizer, observation, -1, written)
+
+  def append(
+      self, tokenizer: Tokenizer, observation: str, last: int,
+      written: str = '') -> list[int]:
+    """Returns the tokens that follow a turn, the observation among them.
+
+    The observation is plain text: no text in it is a special token.
+
+    Args:
+      tokenizer: of the model.
+      observation: what the model reads.
+      last: the turn's last token, which may be the markup's first; -1 if it is
+        known not to be.
+      written: beginning of the markup that the turn has already, if it is more
+        than `last`.
 
     Raises:
       ValueError: the tokeniser has no token for a part of the observation.
     """
+    encode = getattr(tokenizer, 'encode_plain', tokenizer.encode)
     try:
-      ids = tokenizer.encode(observation)
+      ids = encode(observation)
     except ValueError as error:
       raise ValueError(
           f'The tokeniser cannot read an observation of {self._name} '
           f'({str(error).rstrip(".")}): change what the environment says.'
       ) from None
-    if len(ids) > self.limits.observation:
-      observation = tokenizer.decode(ids[:self.limits.observation])
     if not self._markup:
       return ids[:self.limits.observation]
-    ids = tokenizer.encode(tokenizer.next_turn(observation))
+    if len(ids) > self.limits.observation:
+      # The last token may end within a character.
+      observation = tokenizer.spell(
+          ids[:self.limits.observation]).rstrip('\ufffd')
+    text = tokenizer.next_turn(observation)
+    if tokenizer.encode(observation) == encode(observation):
+      ids = tokenizer.encode(text.removeprefix(written))
+    else:
+      head, tail = _around(tokenizer.next_turn)
+      ids = [*tokenizer.encode(head.removeprefix(written)),
+             *encode(text[len(head):len(text) - len(tail)]),
+             *tokenizer.encode(tail)]
     return ids[1:] if ids[:1] == [last] else ids
 
   def close(self) -> None:
@@ -108,3 +156,17 @@ class Turns:
     if self._running is not None:
       self._running.close()
       self._running = None
+
+
+@functools.lru_cache(4)
+def _around(next_turn: Callable[[str], str]) -> tuple[str, str]:
+  """Returns what a chat template writes before an observation, and behind it.
+  """
+  head, _, tail = next_turn(_OBSERVED).partition(_OBSERVED)
+  return head, tail
+
+
+def _overlap(before: str, after: str) -> str:
+  """Returns the longest end of a text that another one begins with."""
+  return next(after[:size] for size in range(
+      min(len(before), len(after)), -1, -1) if before.endswith(after[:size]))

@@ -45,12 +45,15 @@ class Played(NamedTuple):
     turns: of the M rows at home in this process, what the model wrote, read and
       was given, turn by turn.
     verdicts: of these rows; None where the task is to judge the last turn.
+    answered: whether the environment answered the last turn of these rows, as
+      where a limit ended the trajectory in a call. It is no final answer then.
     count: [R] int32, turns of the model.
     waited: share of the seconds in which no response was sampled, since the
       environment was at work.
   """
   turns: list[list[dict[str, Any]]]
   verdicts: list[rewards.Verdict | None]
+  answered: list[bool]
   count: np.ndarray
   waited: float
 
@@ -63,7 +66,7 @@ class Responses(NamedTuple):
     rollouts: R of them, in the order of the requests; zeros where they are not
       at home in this process.
     rows: [M] those at home in this process.
-    texts: of these M rows, without the stop token.
+    texts: of these M rows, see `decode`.
     shard: [R] data shard that sampled each.
     use: counts of this process's sampler: decode 'steps', and 'busy' and
       'slots', each summed over the steps.
@@ -200,7 +203,7 @@ def requests_of(
 def decode(
     rollouts: Rollouts, tokenizer: Tokenizer,
     rows: Sequence[int] | None = None) -> list[str]:
-  """Decodes responses, without the stops that ended them.
+  """Decodes responses, without the stop tokens that ended them.
 
   Args:
     rollouts: R of them.
@@ -380,21 +383,39 @@ def _judge(
   played, rollouts = responses.played, responses.rollouts
   known, texts = [None] * len(problems), responses.texts
   if played:
+    # A turn that was answered, as at a limit, is no answer.
     known, texts = played.verdicts, [
-        turns[-1]['text'] for turns in played.turns]
+        '' if answered else turns[-1]['text']
+        for turns, answered in zip(played.turns, played.answered)]
   places = [i for i, verdict in enumerate(known) if verdict is None]
-  rows = responses.rows[places]
   wait = rewards.submit(
       task, [problems[i] for i in places], [texts[i] for i in places],
-      rollouts.truncated[rows], rewards.Facts([
-          rollouts.tokens[row, :rollouts.length[row]].tolist()
-          for row in rows], step, steps))
+      rollouts.truncated[responses.rows[places]], _facts(
+          task, responses, places)._replace(step=step, steps=steps))
 
   def verdicts():
     found = iter(wait())
     return [next(found) if verdict is None else verdict for verdict in known]
 
   return verdicts
+
+
+def _facts(
+    task: tasks.Task, responses: Responses,
+    places: Sequence[int]) -> rewards.Facts:
+  """Returns the facts about these of the M rows at home."""
+  rollouts, rows = responses.rollouts, responses.rows[places]
+  length = rollouts.length[rows]
+  tokens = [rollouts.tokens[row, :n].tolist() for row, n in zip(rows, length)]
+  if not responses.played:
+    return rewards.Facts(tokens)
+  # The model wrote the end; before its last turn there is an observation.
+  last = [int(np.argmin(rollouts.generated[row, :n][::-1])) or int(n)
+          for row, n in zip(rows, length)]
+  problems, turns = responses.call.problem(), responses.played.turns
+  messages = [task.turns.messages(problems[row], turns[i])
+              for row, i in zip(rows, places)]
+  return rewards.Facts(tokens, messages=messages, last=last)
 
 
 def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:

@@ -79,6 +79,7 @@ class _Trajectory:
   turns: list[dict[str, Any]] = dataclasses.field(default_factory=list)
   kind: str = ''
   detail: str = ''
+  answered: bool = False  # the environment had something to say to the last one
 
   def said(self, what: str) -> list[str]:
     """Returns the texts, or the observations, of all turns."""
@@ -170,9 +171,11 @@ class _Wave:
         generated=self.wrote, **self.arrays)
 
   def append(self, row: int, ids: Sequence[int]) -> None:
-    """Appends an observation to a row."""
-    start = self.length[row]
-    self.tokens[row, start:start + len(ids)] = ids
+    """Appends an observation to a row, over a token that does not stay."""
+    columns = slice(self.length[row], self.length[row] + len(ids))
+    for array in (self.wrote, *self.arrays.values()):
+      array[row, ..., columns] = 0
+    self.tokens[row, columns] = ids
     self.length[row] += len(ids)
 
 
@@ -265,7 +268,8 @@ def play(
       sampling.policy_step, rollout.Played(
           [trajectory.turns for trajectory in trajectories],
           [trajectory.verdict(turns.rewards) for trajectory in trajectories],
-          wave.count, waited / max(time.monotonic() - began, 1e-9)))
+          [trajectory.answered for trajectory in trajectories], wave.count,
+          waited / max(time.monotonic() - began, 1e-9)))
 
 
 def _fewest(shard: np.ndarray, all_shards: np.ndarray) -> int:
@@ -339,8 +343,9 @@ def _noted(
     wave.length[row], wave.truncated[row] = length, cut
     wave.count[row] += 1
     if row in said:
-      said[row].turns[-1].update(observation=observation, reward=reward)
+      said[row].turns[-1].update(observation=observation or '', reward=reward)
       said[row].kind, said[row].detail = kind, detail
+      said[row].answered = observation is not None
     if ids is not None:
       wave.append(row, ids)
       going.append(row)
@@ -390,18 +395,22 @@ def _fact(
   """Returns the facts about turn i of a call that all processes need.
 
   They are: tokens of the trajectory before the observation; whether it is cut;
-  tokens of the observation, None at the end; its text; reward, kind and detail.
+  tokens of the observation, None at the end; its text, None without one;
+  reward, kind and detail.
   """
   row, rollouts = turn[0][i], turn[1]
   length, cut = int(rollouts.length[i]), bool(rollouts.truncated[i])
   if reply.kind != 'turn':
-    return length, cut, None, '', 0.0, reply.kind, reply.detail
-  ids, observation = None, reply.observation or ''
+    return length, cut, None, None, 0.0, reply.kind, reply.detail
+  ids = None
   if reply.observation is not None and not cut:
-    ids = turns.append(
-        tokenizer, reply.observation, int(wave.tokens[row, length - 1]))
+    start = int(wave.length[row])
+    kept, ids = turns.follow(
+        tokenizer, reply.observation, wave.tokens[row, start:length].tolist())
     # A turn needs room for a token.
     if (wave.count[row] + 1 >= turns.limits.turns
-        or length + len(ids) >= wave.requests.budget[row]):
+        or start + kept + len(ids) >= wave.requests.budget[row]):
       ids, cut = None, True
-  return length, cut, ids, observation, reply.reward, 'turn', ''
+    else:
+      length = start + kept
+  return length, cut, ids, reply.observation, reply.reward, 'turn', ''

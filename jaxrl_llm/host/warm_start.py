@@ -81,11 +81,11 @@ def _encoded(
   tokenizer, ids, own = task.tokenizer, [], []
   turns = [(response, '')] if isinstance(response, str) else response
   for text, observation in turns:
-    ids += [*tokenizer.encode(text), tokenizer.stop_ids[0]]
-    own += [True] * (len(ids) - len(own))
-    if observation:
-      ids += task.turns.append(tokenizer, observation, ids[-1])
-      own += [False] * (len(ids) - len(own))
+    turn = [*tokenizer.encode(text), tokenizer.stop_ids[0]]
+    kept, after = task.turns.follow(tokenizer, observation, turn) if (
+        observation) else (len(turn), [])
+    ids += [*turn[:kept], *after]
+    own += [True] * kept + [False] * len(after)
   return ids, own
 
 

@@ -54,10 +54,14 @@ class Facts(NamedTuple):
     tokens: token ids of each response, with the one that ended it.
     step: steps of the run that were done before.
     steps: steps that the run takes in all.
+    messages: of trajectories, the messages of each: `role`, `content`, ...
+    last: of trajectories, the number of tokens of the last turn of each.
   """
   tokens: Sequence[Sequence[int]]
   step: int = 0
   steps: int = 0
+  messages: Sequence[Sequence[Mapping[str, Any]]] = ()
+  last: Sequence[int] = ()
 
 
 class VerifierError(ValueError):
@@ -95,7 +99,7 @@ def submit(
       texts, truncated) -> [Verdict]`, which is called once for all responses,
       also with `facts` if it takes them.
     problems: the problem of each response.
-    responses: decoded texts, without the stop token.
+    responses: decoded texts, see `Tokenizer.decode`.
     truncated: whether the length limit ended each response, not a stop token.
     facts: for `judge`; None if they are not known.
 

@@ -8,7 +8,8 @@ one number or None for each; it may be `async`. It gets, as lists with one
 element per response, `prompts`, the problems as they stand in the file;
 `completions`, the responses; `completion_ids`, their tokens; and every other
 column of the problem file under its name. If a problem is a list of messages,
-its completion is one too: `[{'role': 'assistant', 'content': text}]`.
+its completion is one too: `[{'role': 'assistant', 'content': text}]`, or all
+messages of a trajectory.
 `trainer_state` has `global_step` and `max_steps`; `log_metric(name, value)` and
 `log_extra(column, values)` write to the metrics and to the samples. A function
 without **kwargs gets only what it names.
@@ -263,10 +264,16 @@ class Rewards:
     return {
         'prompts': [row.problem for row in rows],
         'completions': [
-            text if isinstance(row.problem, str)
-            else [{'role': 'assistant', 'content': text}]
-            for row, text in zip(rows, completions)],
-        'completion_ids': facts.tokens,
+            text if isinstance(row.problem, str) else messages
+            for row, text, messages in zip(
+                rows, completions, facts.messages or [
+                    [{'role': 'assistant', 'content': text}]
+                    for text in completions])],
+        # Of a trajectory, a text is the last turn.
+        'completion_ids': [
+            ids[-last:] if isinstance(row.problem, str) else ids
+            for row, ids, last in zip(
+                rows, facts.tokens, facts.last or [0] * len(rows))],
         'trainer_state': types.SimpleNamespace(
             global_step=facts.step, max_steps=facts.steps),
         **{name: [row.columns.get(name) for row in rows] for name in names}}

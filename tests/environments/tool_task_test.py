@@ -9,7 +9,7 @@ from jaxrl_llm import tasks
 from jaxrl_llm.host import rollout, turns
 from jaxrl_llm.sharding import processes as processes_lib
 from jaxrl_llm.sharding.mesh import make_mesh
-from jaxrl_llm.tokenizer import ModelTokenizer
+from jaxrl_llm.tokenizer import ModelTokenizer, with_stops
 from jaxrl_llm.types import Rollouts
 from tests import tokenizer_test
 
@@ -181,40 +181,57 @@ def test_reasoning_that_the_prompt_opens_has_no_call(tmp_path, problems):
   task.close()
 
 
-def test_a_trajectory_from_the_prompt_to_the_verdict(tmp_path, problems):
-  task = make(tokenizer(tmp_path, NATIVE), problems, max_turns=3)
-  tok, columns = task.tokenizer, 400
-  stop, = tok.stop_ids
-  call = '<tool_call>{"name": "calculator", "arguments": %s}</tool_call>'
-  scripts = {
-      0: [call % '{"expression": "2*7"}', 'It is \\boxed{14}.'],
-      1: [call % '{"expression": "2*"}', call % '{"x": 1}', '\\boxed{14}'],
-      2: ['\\boxed{15}'],
-      3: [call % '{"expression": "1"}'] * 5}
+def played(task, problem, scripts, columns=400):
+  """Plays scripts of turns, each a text or tokens, by the number of the sample.
+
+  Returns:
+    The responses and their judgements.
+  """
+  tok = task.tokenizer
 
   def sample(params, prompts, requests, key, draw, policy_step, shard):
     tokens = np.zeros((len(shard), columns), np.int32)
     length = requests.done.copy()
     for row, name in enumerate(requests.sample.tolist()):
-      ids = [*tok.encode(scripts[name].pop(0)), stop]
+      turn = scripts[name].pop(0)
+      ids = [*tok.encode(turn), tok.stop_ids[0]] if isinstance(
+          turn, str) else turn
+      ids = ids[:requests.budget[row] - length[row]]
       tokens[row, length[row]:length[row] + len(ids)] = ids
       length[row] += len(ids)
     zeros = np.zeros(tokens.shape, np.float32)
     return Rollouts(
-        tokens=tokens, length=length, truncated=length < 0, logprobs=zeros,
+        tokens=tokens, length=length, truncated=length >= requests.budget,
+        logprobs=np.where(np.arange(columns) < length[:, None], -1, zeros),
         entropy=zeros, problem_id=None, sample=None, policy_step=None), dict(
             steps=1, busy=1, slots=1)
 
-  problem = next(p for p in (*task.train, *task.heldout) if p.info == '14')
   processes = processes_lib.make(make_mesh(1, 1, 1))
+  count = len(scripts)
   responses = turns.play(
       task.turns, rollout.SampleCall(
           [problem], rollout.encode([problem], tok, 400), rollout.requests(
-              np.zeros(4, int), np.arange(4), columns)),
+              np.zeros(count, int), np.arange(count), columns)),
       turns.Sampling(sample, None, None, 0, 4), turns.Run(
           None, 0, columns, tok, processes))
   judged = rollout.submit(task, responses, processes)()
   task.close()
+  return responses, judged
+
+
+CALL = '<tool_call>{"name": "calculator", "arguments": %s}</tool_call>'
+
+
+def test_a_trajectory_from_the_prompt_to_the_verdict(tmp_path, problems):
+  task = make(tokenizer(tmp_path, NATIVE), problems, max_turns=3)
+  tok = task.tokenizer
+  stop, = tok.stop_ids
+  problem = next(p for p in (*task.train, *task.heldout) if p.info == '14')
+  responses, judged = played(task, problem, {
+      0: [CALL % '{"expression": "2*7"}', 'It is \\boxed{14}.'],
+      1: [CALL % '{"expression": "2*"}', CALL % '{"x": 1}', '\\boxed{14}'],
+      2: ['\\boxed{15}'],
+      3: [CALL % '{"expression": "1"}'] * 5})
   assert judged.kind == ['correct', 'correct', 'wrong', 'no_answer']
   assert judged.reward.tolist() == [1, 1, 0, 0]
   assert responses.played.count.tolist() == [2, 3, 1, 3]
@@ -235,3 +252,92 @@ def test_a_trajectory_from_the_prompt_to_the_verdict(tmp_path, problems):
   assert not wrote[len(own):len(own) + len(read)].any()
   assert judged.observed[0] == len(read)
   assert made.length[0] == judged.generated[0] + len(read)
+
+
+def test_whatever_ends_a_call_the_template_goes_on(tmp_path, problems):
+  """A stop text stays in the turn; a foreign stop token leaves the tokens."""
+  task = make(tokenizer(tmp_path, NATIVE), problems, max_turns=2)
+  own = task.tokenizer
+  tok = task.tokenizer = with_stops(
+      own, [*task.stops, '</tool_call>', '<|pad|>'], 300)
+  problem = next(p for p in task.train if p.info == '21')
+  call = CALL % '{"expression": "3*7"}'
+  pad, = own.encode('<|pad|>')
+  answer = '\\boxed{21}'
+  responses, judged = played(task, problem, {
+      0: [own.encode(call), answer], 1: [[*own.encode(call[:-1]), pad], answer],
+      2: [[*own.encode(call), tok.stop_ids[0]], answer]})
+  assert judged.kind == ['correct'] * 3
+  after = '<|end|><|tool|>21<|end|><|assistant|>' + answer + '<|end|>'
+  said = [call, call[:-1], call]
+  for row, (text, turn) in enumerate(zip(said, responses.played.turns)):
+    made = responses.rollouts
+    ids = made.tokens[row, :made.length[row]]
+    assert turn[0]['text'] == text and (
+        turn[0]['observation'] == '21' if text == call
+        else 'no </tool_call>' in turn[0]['observation'])
+    spelled = own.spell(ids)
+    assert spelled.startswith(f'{text}<|end|><|tool|>')
+    assert text != call or spelled == text + after
+    # What the model did not write has no part in the loss.
+    wrote, logprobs = made.generated[row], made.logprobs[row]
+    assert not logprobs[~wrote].any() and logprobs[wrote].all()
+    assert own.spell(made.tokens[row][wrote]) == (
+        text + '<|end|>' * (row == 2) + answer + '<|end|>')
+
+
+@pytest.mark.parametrize('turn, columns', [
+    ('14 ' + CALL % '{"expression": "14", "x": "14"}', 50),
+    (CALL % '{"expression": "14"}', 400)])
+def test_a_trajectory_that_ends_in_a_call_has_no_answer(
+    tmp_path, problems, turn, columns):
+  task = make(tokenizer(tmp_path, NATIVE), problems, max_turns=1, take='number')
+  problem = next(p for p in (*task.train, *task.heldout) if p.info == '14')
+  responses, judged = played(
+      task, problem, {0: [turn], 1: ['so 14']}, columns)
+  assert judged.kind == ['no_answer', 'correct']
+  assert judged.truncated.tolist() == [True, False]
+
+
+REWARD = '''
+def seen(completions, completion_ids, log_extra, **columns):
+  log_extra('completions', completions)
+  log_extra('ids', completion_ids)
+  return [1.0] * len(completions)
+'''
+
+
+@pytest.mark.parametrize('messages', [True, False])
+def test_reward_functions_get_the_messages_of_a_trajectory(tmp_path, messages):
+  """As TRL's do; for a problem that is a text, the last turn."""
+  text = 'What is 2 * 7?'
+  (tmp_path / 'mine.py').write_text(REWARD)
+  path = tmp_path / 'problems.jsonl'
+  path.write_text(''.join(json.dumps({'problem': [
+      {'role': 'user', 'content': text + end}] if messages else text + end})
+                          + '\n' for end in ('', ' Say it.')))
+  task = make(
+      tokenizer(tmp_path, NATIVE), str(path), max_turns=2,
+      reward=(f'{tmp_path}/mine.py:seen',))
+  tok, call = task.tokenizer, CALL % '{"expression": "2*7"}'
+  responses, judged = played(task, task.train[0], {
+      0: [f'I ask. {call}{call}', '14'], 1: ['15'], 2: [call, call]})
+  found = [v.extra for v in judged.verdicts]
+  rows = [responses.rollouts.tokens[i, :n].tolist()
+          for i, n in enumerate(responses.rollouts.length)]
+  if not messages:
+    assert [x['completions'] for x in found] == ['14', '15', '']
+    assert [tok.decode(x['ids']) for x in found] == ['14', '15', call]
+    return
+  called = {'type': 'function', 'function': {
+      'name': 'calculator', 'arguments': {'expression': '2*7'}}}
+  assert [x['ids'] for x in found] == rows
+  assert [x['completions'] for x in found] == [
+      [{'role': 'assistant', 'content': f'I ask. {call}{call}',
+        'tool_calls': [called, called]},
+       {'role': 'tool', 'name': 'calculator, calculator', 'content': '14\n14'},
+       {'role': 'assistant', 'content': '14'}],
+      [{'role': 'assistant', 'content': '15'}],
+      [{'role': 'assistant', 'content': call, 'tool_calls': [called]},
+       {'role': 'tool', 'name': 'calculator', 'content': '14'},
+       {'role': 'assistant', 'content': call, 'tool_calls': [called]}]]

@@ -88,9 +88,9 @@ class Env:
       assert answer(problem.info, seed, texts[:number + 1]).observation == said
     return lambda: answer(problem.info, seed, texts)
 
-  def append(self, tokenizer, observation, last):
-    assert last == STOP
-    return tokenizer.encode(observation)[:self.limits.observation]
+  def follow(self, tokenizer, observation, turn):
+    assert turn[-1] == STOP and STOP not in turn[:-1]
+    return len(turn), tokenizer.encode(observation)[:self.limits.observation]
 
 
 def alone(problem, number, limits, columns, budget):
