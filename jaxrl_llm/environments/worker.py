@@ -59,8 +59,8 @@ def begin(
   if not (isinstance(found, tuple) and len(found) == 2
           and isinstance(found[1], str)):
     raise ValueError(
-        f'reset of {name} returned {found!r:.80}: return a pair of the state '
-        'and the prompt, a text.')
+        f'reset of {name} returned {plain.shown(found, 80)}: return a pair of '
+        'the state and the prompt, a text.')
   return found
 
 
@@ -77,13 +77,15 @@ def _stepped(module: Any, name: str, state: Any, text: str) -> tuple:
   that can be encoded, and not too long.
   """
   found = _called(module, name, 'step', state, text)
-  if not (isinstance(found, tuple) and len(found) == 3 and isinstance(
-      found[1], str | None) and isinstance(found[2], int | float)
-          and math.isfinite(found[2])):
+  whole = isinstance(found, tuple) and len(found) == 3
+  reward = plain.number(found[2]) if whole else None
+  if reward is None or not (
+      math.isfinite(reward) and isinstance(found[1], str | None)):
     raise ValueError(
-        f'step of {name} returned {found!r:.80}: return the state, the '
-        'observation (a text, or None at the end) and the reward, a number.')
-  state, observation, reward = found
+        f'step of {name} returned {plain.shown(found, 80)}: return the state, '
+        'the observation (a text, or None at the end) and the reward, a '
+        'number.')
+  state, observation, _ = found
   if observation is not None:
     observation = plain.text(observation)[:LONGEST]
   return state, observation, reward
@@ -127,4 +129,4 @@ def step(item: Mapping[str, Any]) -> dict[str, Any]:
     if len(_kept) >= _KEPT:
       del _kept[next(iter(_kept))]  # the oldest
     _kept[key] = _Kept(state, [*texts], [*said, observation])
-  return {'kind': 'turn', 'observation': observation, 'reward': float(reward)}
+  return {'kind': 'turn', 'observation': observation, 'reward': reward}

@@ -232,6 +232,25 @@ def test_a_call_of_calculations_that_fails_is_answered():
   assert calculations.step(state, '?12*34')[1:] == (None, 0.0)
 
 
+@pytest.mark.parametrize('reward, number', [
+    ('np.float32(.5)', .5), ('np.int64(1)', 1), ('np.bool_(True)', 1),
+    ('True', 1), ('np.array(2.0)', 2), ('fractions.Fraction(1, 4)', .25),
+    ("'1'", None), ('None', None), ('np.ones(1)', None), ('np.nan', None),
+    ('np.array(np.inf)', None)])
+def test_rewards_are_numbers_of_any_kind(tmp_path, reward, number):
+  path = tmp_path / 'kinds.py'
+  path.write_text(
+      'import fractions\nimport numpy as np\n'
+      'def reset(problem, seed):\n  return 0, "1:"\n'
+      f'def step(state, text):\n  return state, None, {reward}\n')
+  if number is None:
+    with pytest.raises(ValueError, match='and the reward, a number'):
+      worker.step(item(str(path), ['a'], []))
+  else:
+    found = worker.step(item(str(path), ['a'], []))
+    assert found['reward'] == number and type(found['reward']) is float
+
+
 def test_async_functions_of_an_environment_are_awaited(tmp_path):
   path = tmp_path / 'late.py'
   path.write_text("""
