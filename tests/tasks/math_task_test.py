@@ -379,7 +379,7 @@ def test_rows_of_one_prompt_are_problems_of_a_reward_function(
   held = write(tmp_path / 'b.jsonl', [*rows[:1], {**again, 'secret': 9}])
   task = make(path, heldout=(held,), reward=reward)
   assert (len(task.train), len(task.heldout)) == (4, 2)
-  task.tokenizer = types.SimpleNamespace(encode=list)
+  task.tokenizer = types.SimpleNamespace(**vars(TOKENIZER), encode=list)
   parts = types.SimpleNamespace(task=task, config=types.SimpleNamespace(
       max_prompt=100, task=types.SimpleNamespace(name='math')))
   sets, _ = evaluate.problem_sets(parts, [path])
