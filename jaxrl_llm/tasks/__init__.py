@@ -130,12 +130,8 @@ def get(
   task = plug.guarded()(tokenizer, **plug.bound(defaults | given))
   if not plug.packaged:
     _check(name, task)
-  heldout = sets.distinct(task.heldout)
-  train = sets.distinct(task.train, heldout)
-  if heldout is not task.heldout:
-    task.heldout = heldout
-  if train is not task.train:
-    task.train = train
+  if all(isinstance(p, Problem) for p in (*task.train, *task.heldout)):
+    _give_ids(name, task)
   return task
 
 
@@ -155,9 +151,23 @@ def _check(name: str, task: Any) -> None:
       raise ValueError(
           f'info of the problems of task.name={name} has another repr in every '
           'process: use texts, numbers, tuples or a dataclass.')
+
+
+def _give_ids(name: str, task: Any) -> None:
+  """Gives the problems of a task ids that no two of them have.
+
+  Raises:
+    ValueError: an id is no number, or out of range.
+  """
   for problem in (*task.train, *task.heldout):
-    ident = getattr(problem, 'id', None)
-    if not isinstance(ident, numbers.Integral) or not 0 <= ident < 2**31:
+    if not isinstance(problem.id, numbers.Integral) or (
+        not 0 <= problem.id < 2**31):
       raise ValueError(
-          f'A problem of task.name={name} has the id {plain.shown(ident)}: '
-          'give it a number from 0 to 2**31 - 1.')
+          f'A problem of task.name={name} has the id {plain.shown(problem.id)}:'
+          ' give it a number from 0 to 2**31 - 1.')
+  heldout = sets.distinct(task.heldout)
+  train = sets.distinct(task.train, heldout)
+  if heldout is not task.heldout:
+    task.heldout = heldout
+  if train is not task.train:
+    task.train = train
