@@ -76,8 +76,8 @@ Reward = Callable[..., Any]
 def run(
     config: Any, *,
     reward_fn: Reward | Sequence[Reward] | None = None,
-    problems: Iterable[Mapping[str, Any]] | None = None,
-    heldout: Iterable[Mapping[str, Any]] | None = None,
+    problems: Sequence[Mapping[str, Any]] | None = None,
+    heldout: Sequence[Mapping[str, Any]] | None = None,
     overrides: Mapping[str, Any] | None = None,
     name: str | None = None) -> dict[str, Any]:
   """Trains, as the program `jaxrl_llm.train` does.
