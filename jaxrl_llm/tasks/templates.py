@@ -158,13 +158,14 @@ def _refuse_left_out(
       return False
 
   for row, message in enumerate(messages):
-    role = message['role']
-    if role not in ('system', 'user', 'assistant') and unchanged(
-        row, {**message, 'content': _OTHER}):
+    role, calls = message['role'], message.get('tool_calls', [])
+    unusual = role not in ('system', 'user', 'assistant') or (
+        calls and message['content'].strip())
+    if unusual and unchanged(row, {**message, 'content': _OTHER}):
       raise RowError(
-          f'the chat template leaves out messages of the role {role!r}: give '
-          'the text in another message, or choose another model.')
-    calls = message.get('tool_calls', [])
+          f'the chat template leaves out the text of the role {role!r}'
+          f'{" beside tool_calls" if calls else ""}: give it in another '
+          'message, or choose another model.')
     for number in range(len(calls)):
       other = [*calls]
       other[number] = {**calls[number], 'function': {

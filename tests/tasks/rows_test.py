@@ -206,8 +206,10 @@ def test_calls_of_tools_in_a_prompt(load, monkeypatch, message):
 @pytest.mark.parametrize('messages, said', [
     ([USER, dict(role='assistant', content='So', tool_calls=[CALL])],
      "leaves out tool_calls of the role 'assistant'"),
+    ([USER, dict(role='user', content='So', tool_calls=[CALL])],
+     "leaves out the text of the role 'user' beside tool_calls"),
     ([dict(role='developer', content='1'), USER],
-     "leaves out messages of the role 'developer'"),
+     "leaves out the text of the role 'developer'"),
     ([USER, dict(role='assistant', tool_calls=[{'name': 'add'}])],
      'message 2 .* has tool_calls of another form'),
     ([USER, dict(role='assistant', tool_calls='add')], 'of another form'),
@@ -217,7 +219,8 @@ def test_messages_that_a_template_leaves_out(load, monkeypatch, messages, said):
   """Whatever else of their text stands in the prompt."""
   monkeypatch.setattr(TOKENIZER, 'chat', lambda turns: chat(
       turns if isinstance(turns, str) else [
-          turn for turn in turns if turn['role'] in ('user', 'assistant')]))
+          turn for turn in turns if turn['role'] == 'assistant'
+          or turn['role'] == 'user' and 'tool_calls' not in turn]))
   with pytest.raises(ValueError, match=f'a.jsonl, line 1: .*{said}'):
     load({'prompt': messages, 'answer': 2})
 
