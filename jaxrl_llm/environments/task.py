@@ -145,8 +145,8 @@ class Played:
     own = not self.options.path and not sources
     if own and hasattr(self._module, 'problems'):
       made = modules.guarded(
-          f'problems of {self._name}', self._module.problems)(
-              split, self.options.seed)
+          f'problems of {self._name}', lambda: [
+              *self._module.problems(split, self.options.seed)])()
       found += map(self._problem, made)
     return sets.once(found, self.key, sources or [self._name])
 
@@ -160,12 +160,14 @@ class Played:
 
   def _problem(self, row: Mapping[str, Any]) -> Problem:
     try:
-      row = json.loads(json.dumps(dict(row)))  # as the worker will have it
+      text = json.dumps(dict(row))
     except (TypeError, ValueError) as error:
       raise ValueError(
           f'A problem of task.name={self._name} is no dictionary of texts, '
           f'numbers and lists of them ({error}): correct it.') from None
-    _, text = worker.begin(self._module, self._name, row, 0)
+    row = json.loads(text)  # as the worker will have it
+    # A copy, since `reset` may change what it gets.
+    _, text = worker.begin(self._module, self._name, json.loads(text), 0)
     prompt = templates.render(self._template, text, self.tokenizer)
     return Problem(
         sets.number(json.dumps(row, sort_keys=True)), prompt,

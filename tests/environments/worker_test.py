@@ -151,6 +151,30 @@ def test_problems_of_an_environment_count_once(file, tmp_path, caplog):
     tasks.get(str(same), CharTokenizer('0123456789:.'), markup='none')
 
 
+def test_what_a_reset_changes_is_its_own(tmp_path):
+  path = tmp_path / 'pops.py'
+  path.write_text(COUNTER + """
+_reset = reset
+
+def reset(problem, seed):
+  return _reset({'n': problem.pop('n')}, seed)
+""")
+  task = tasks.get(str(path), CharTokenizer('0123456789:.'), markup='none')
+  assert [p.info for p in task.train] == [{'n': n} for n in range(4)]
+
+
+@pytest.mark.parametrize('body, said', [
+    ('return None', 'an iterable'), ('yield {"n": 1}; yield 1 / 0', 'line'),
+    ('return 1 / 0', 'line'), ('return ["a"]', 'no dictionary'),
+    ('return [{"n": {1}}]', 'no dictionary')])
+def test_problems_of_a_file_that_fail_name_it(tmp_path, body, said):
+  path = tmp_path / 'bad.py'
+  path.write_text(COUNTER + f'\ndef problems(split, seed):\n  {body}\n')
+  with pytest.raises(ValueError, match=f'bad.py.*{said}') as error:
+    tasks.get(str(path), CharTokenizer('0123456789:.'))
+  assert '\n' not in str(error.value)
+
+
 def test_a_small_model_has_the_alphabet_and_demonstrations_of_the_file(
     file, tmp_path):
   with pytest.raises(ValueError, match="needs a tokeniser: .*ALPHABET = '...'"):
