@@ -21,7 +21,7 @@ import hashlib
 import json
 import os
 import sys
-from typing import Any, Callable, Mapping, Sequence, TYPE_CHECKING
+from typing import Any, Callable, Iterable, Mapping, Sequence, TYPE_CHECKING
 
 from jaxrl_llm import start
 
@@ -97,7 +97,8 @@ def run(
       options `task.reward` and `task.reward_weights`. None uses the task's own
       verifier.
     problems: training problems, one dictionary of columns each, or a data set
-      of Hugging Face's `datasets`. None reads the files of `task.path`.
+      of Hugging Face's `datasets`. Columns hold what JSON keeps: texts, numbers
+      of Python, lists. None reads the files of `task.path`.
     heldout: held-out problems. With None, `task.heldout_count` of `problems`
       are held out; if `problems` is None too, `task.heldout` is read.
     overrides: field to value, such as {'steps': 10, 'loss.clip_high': 0.28}.
@@ -174,17 +175,31 @@ def _given(functions: Sequence[Reward]) -> tuple[str, ...]:
   return names
 
 
-def _lines(rows: Sequence[Mapping[str, Any]]) -> str:
-  """Returns rows as JSON lines."""
+def _lines(rows: Iterable[Mapping[str, Any]]) -> str:
+  """Returns rows as JSON lines.
+
+  Raises:
+    ValueError: a row is no dictionary, or a value would be another one when it
+      is read again.
+  """
+  from jaxrl_llm.rewards import plain
+  from jaxrl_llm.tasks import problem_files
+  form = ('give a list of dictionaries; of a table its '
+          "to_dict('records'), of a file its path as task.path.")
+  if not isinstance(rows, Iterable):
+    raise ValueError(f'Problems are {plain.shown(rows)}, not a list: {form}')
   lines = []
   for number, row in enumerate(rows):
-    try:
-      lines.append(json.dumps(dict(row), ensure_ascii=False) + '\n')
-      lines[-1].encode()
-    except (TypeError, ValueError) as error:
+    if not isinstance(row, Mapping):
       raise ValueError(
-          f'Problem {number} is not a dictionary of JSON values '
-          f'({error}): give its columns.') from None
+          f'Problem {number} is {plain.shown(row)}, not a dictionary: {form}')
+    for column, value in row.items():
+      if lost := problem_files.lost({column: value}):
+        raise ValueError(
+            f'Problem {number}: JSON does not keep {lost} in the column '
+            f'{plain.shown(column)}: give texts, numbers of Python, True, '
+            'False, None, or lists and dictionaries of them.')
+    lines.append(json.dumps(dict(row), ensure_ascii=False) + '\n')
   return ''.join(lines)
 
 

@@ -30,12 +30,11 @@ import os
 import sys
 from typing import Any, Callable, Sequence
 
-from absl import logging
 from ml_collections import ConfigDict
 import rich
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import phases, sharding
+from jaxrl_llm import phases, sharding, tasks
 from jaxrl_llm.evaluation import heldout, page, report, responses, weights
 from jaxrl_llm.host import build, stages
 from jaxrl_llm.monitoring import compiles, exits, progress
@@ -43,6 +42,12 @@ from jaxrl_llm.rewards import plain
 from jaxrl_llm.sharding import distributed
 from jaxrl_llm.storage import paths
 from jaxrl_llm.storage import workdir as workdir_lib
+from jaxrl_llm.tasks import sets as task_sets
+
+
+def _content(problem: tasks.Problem) -> tuple[int, str, str]:
+  """Returns what tells a problem from others."""
+  return problem.id, problem.prompt, repr(problem.info)
 
 
 def problem_sets(
@@ -72,15 +77,9 @@ def problem_sets(
   names = [_normal(name) for name in files] or ['held-out']
   for name in dict.fromkeys(names):
     problems = task.load(name) if files else task.heldout
-    once = {}
-    for problem in problems:
-      once.setdefault((problem.id, problem.prompt), problem)
-    if len(once) < len(problems):
-      logging.warning(
-          'Left out of %r: %d of %d problems, which are repeated.', name,
-          len(problems) - len(once), len(problems))
-    kept, _ = build.drop_long_prompts(
-        [*once.values()], task.tokenizer, config, name)
+    once = task_sets.distinct(task_sets.once(
+        problems, getattr(task, 'key', _content), [repr(name)]))
+    kept, _ = build.drop_long_prompts(once, task.tokenizer, config, name)
     left_out += len(once) - len(kept)
     sets[name] = kept
   if not files:

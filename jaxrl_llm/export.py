@@ -24,10 +24,10 @@ from absl import logging
 import jax
 from ml_collections import ConfigDict
 
-from jaxrl_llm import checkpoint, phases, sharding
+from jaxrl_llm import checkpoint, phases, plugs, sharding, tasks
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import tokenizer as tokenizer_lib
-from jaxrl_llm.host import choices, warm_start
+from jaxrl_llm.host import build, choices, warm_start
 from jaxrl_llm.learner import policy as policy_lib
 from jaxrl_llm.models import hf, hf_config, lora
 from jaxrl_llm.models.config import ModelConfig
@@ -35,7 +35,6 @@ from jaxrl_llm.models.gguf import write as gguf_write
 from jaxrl_llm.monitoring import exits, progress
 from jaxrl_llm.plugs import modules
 from jaxrl_llm.storage import compiled, paths
-from jaxrl_llm.tasks import templates
 
 FORMATS = 'safetensors', 'gguf'
 SHARD_BYTES = 4_000_000_000
@@ -224,18 +223,34 @@ def _stops(
     config: ConfigDict, model: ModelConfig,
     own: tokenizer_lib.ModelTokenizer) -> Any:
   """Returns a tokeniser with what ended the run's responses; may warn."""
-  # A task of the user may have an option of this name that means another thing.
-  of_task = templates.stops(templates.make(
-      config.task.template, markup=config.task.markup,
-      system=config.task.system), own) if config.task.name == 'math' else ()
-  stops = tokenizer_lib.with_stops(
-      own, [*of_task, *config.sampling.stop], model.vocab_size)
+  try:
+    task = _task(config, own)
+  except ValueError as error:
+    logging.warning(
+        'What ended the responses of the run is not known here, so the files '
+        'name what ends those of the original model: %s', error)
+    return own
+  stops = build.with_stops(task, config, model.vocab_size)
+  getattr(task, 'close', lambda: None)()
   if texts := getattr(stops, 'stop_texts', ()):
     logging.warning(
         'Responses of the run also ended with %s, which is more than one '
         'token, so the files cannot name it: set it as a stop text where the '
         'model is used.', ' or '.join(map(repr, texts)))
   return stops
+
+
+def _task(
+    config: ConfigDict, own: tokenizer_lib.ModelTokenizer) -> tasks.Task:
+  """Makes the task of a run, if it can without its problems and its judge."""
+  options = {k: v for k, v in config.task.items() if k != 'name'}
+  made = plugs.plug('task.name', config.task.name).function
+  if 'path' in options and made.__module__.startswith('jaxrl_llm.'):
+    # These files need not be here, and a task of the user may need its own.
+    options.update({
+        name: () for name in ('path', 'heldout', 'reward', 'reward_weights')
+        if isinstance(options.get(name), tuple)})
+  return tasks.get(config.task.name, own, **options)
 
 
 @contextlib.contextmanager

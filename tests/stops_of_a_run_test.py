@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import evaluate, train
+from jaxrl_llm import evaluate, export, train
 from jaxrl_llm.host import build, rollout
 from jaxrl_llm.monitoring import timing
+from jaxrl_llm.tokenizer import ModelTokenizer
 from tests.helpers import tiny, tiny_hf
 
 ROWS = tiny_hf.word_problems(12)
@@ -139,3 +140,69 @@ def test_a_response_ends_at_its_limit_or_stop():
                        'policy_step')))
   assert rollout.decode(rollouts, tokenizer) == ['1+2=', '1+2=']
   assert config_lib.flatten(config)['sampling.stop'] == ('=',)
+
+
+ENVIRONMENT = '''
+def problems(split, seed):
+  return [{'n': i, 'of': split} for i in range(3)]
+
+def reset(problem, seed):
+  return 0, 'n?'
+
+def step(state, text):
+  return state, None, 1.0
+'''
+TASK = '''
+import types
+from jaxrl_llm.tasks import Problem
+
+def create(tokenizer, path: tuple[str, ...] = ('here',)):
+  assert path
+  return types.SimpleNamespace(
+      tokenizer=tokenizer, stops=('<|im_end|>', '##'), verify=print,
+      train=[Problem(1, '1', 'k')], heldout=[Problem(2, '2', 'k')])
+'''
+ROW = {
+    'problem': 'Add 1.', 'answer': '2', 'tests': ['assert f(1) == 2'],
+    'id': 'a', **{side: [{'input': [[1]], 'output': [[2]]}] for side in (
+        'train', 'test')}}
+
+
+@pytest.mark.parametrize('task', [
+    'math', 'tools', 'code', 'arc', 'arithmetic', 'countdown', 'environment.py',
+    'own.py', 'lost.py'])
+def test_an_export_names_what_ended_the_responses(
+    model, tmp_path, monkeypatch, caplog, task):
+  """For every task, and without the problems and the judge of the run."""
+  for name, text in ('environment', ENVIRONMENT), ('own', TASK), (
+      'judge', 'def judge(completions, **_):\n  return [1.0]\n'):
+    (tmp_path / f'{name}.py').write_text(text)
+  (tmp_path / 'lost.py').write_text(TASK.replace('assert', 'import os; assert '
+                                                 'os.environ["HERE"] and'))
+  monkeypatch.setenv('HERE', '1')
+  monkeypatch.chdir(tmp_path)
+  tiny_hf.write(tmp_path / 'rows.jsonl', [ROW])
+  options = {}
+  if task in ('math', 'tools', 'code', 'arc'):
+    options = dict(task__path='rows.jsonl', task__template='chat')
+  if task in ('math', 'tools'):
+    options |= dict(task__heldout_count=0, task__reward='judge.py:judge')
+  if task == 'code':
+    options |= dict(
+        task__heldout_count=0, task__sandbox='subprocess',
+        task__allow_unsafe=True)
+  config = tiny.load(
+      task__name=task, model__hf=model, max_prompt=300,
+      sampling__stop='["So"]', **options)
+  cfg, own = config_lib.model_config(config), ModelTokenizer(model)
+  trained = build._task(config, cfg, own, False)[0].tokenizer
+  for name in 'rows.jsonl', 'judge.py':
+    (tmp_path / name).unlink()
+  monkeypatch.delenv('HERE')
+  found = export._stops(config, cfg, own)
+  if task == 'lost.py':
+    assert found is own and 'KeyError' in caplog.text
+    return
+  assert found.stop_ids == trained.stop_ids
+  assert found.stop_texts == trained.stop_texts
+  assert found.stop_ids[-1] == (2 if task != 'countdown' else 0)

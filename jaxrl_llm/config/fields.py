@@ -89,7 +89,8 @@ FIELDS = (
     Field('lora.alpha', 16.0, 'scale of LoRA: alpha / rank times the product',
           range='(0, inf)', affects=_SAMPLING),
     Field('lora.targets', 'q|k|v|o|gate|up|down',
-          'regular expression of the weights that get LoRA', affects=_SAMPLING),
+          'regular expression of the weights that get LoRA; experts get none',
+          affects=_SAMPLING),
 
     Field('sampling.temperature', 1.0, 'divides the logits, in sampling and in '
           'training alike', range='(0, inf)', affects=_SAMPLING),

@@ -272,7 +272,7 @@ def called(path: str, name: str, *args: Any) -> Any:
     raise ValueError(f'{path} takes no argument: leave out :{args[0]}.')
   try:
     given = f' with the argument {args[0]!r}' if args else ''
-    with modules.blamed(f'{name} of {path}{given} fails'):
+    with modules.blamed(f'{name} of {path}{given} fails', at=path):
       return function(*args)
   except ValueError as error:
     # What a config says of a name that it does not have.
@@ -281,6 +281,5 @@ def called(path: str, name: str, *args: Any) -> Any:
       cause = cause.args[0]
     if not isinstance(cause, KeyError):
       raise
-    raise ValueError(
-        f'{modules.place(error.__cause__)}: {cause.args[0]}'
-    ) from error.__cause__
+    where = modules.place(error.__cause__, own_only=True) or path
+    raise ValueError(f'{where}: {cause.args[0]}') from error.__cause__

@@ -9,13 +9,12 @@ prompt, so two calls are needed. A turn without '?' is the answer.
 import dataclasses
 import random
 from typing import Annotated, Any, Mapping
-import zlib
 
 from jaxrl_llm.environments import Limits
 from jaxrl_llm.environments.calculator import calculator
 from jaxrl_llm.environments.turns import Turns
 from jaxrl_llm.rewards import Verdict
-from jaxrl_llm.tasks import Problem
+from jaxrl_llm.tasks import Problem, sets
 from jaxrl_llm.tokenizer import CharTokenizer, Tokenizer
 
 _Count = Annotated[int, '[1, inf)', 'problems']
@@ -87,7 +86,7 @@ class Calculations:
     while len(texts) < options.heldout + options.train:
       texts[_drawn(rng)] = None
     problems = [
-        Problem(zlib.crc32(text.encode()) >> 1, f'{text}=', text[5],
+        Problem(sets.number(text), f'{text}=', text[5],
                 calculator(text), {'text': text, 'tool': options.tool},
                 f'{text}=')
         for text in texts]

@@ -11,12 +11,11 @@ nothing can be learned by heart.
 import dataclasses
 import random
 from typing import Annotated, Any, Mapping, NamedTuple
-import zlib
 
 from jaxrl_llm.environments import Limits
 from jaxrl_llm.environments.turns import Turns
 from jaxrl_llm.rewards import Verdict
-from jaxrl_llm.tasks import Problem
+from jaxrl_llm.tasks import Problem, sets
 from jaxrl_llm.tokenizer import CharTokenizer, Tokenizer
 
 _Count = Annotated[int, '[1, inf)', 'problems']
@@ -95,7 +94,7 @@ class Guess:
         ''.join(rng.sample(LETTERS, options.letters))
         for _ in range(options.heldout + options.train))
     problems = [
-        Problem(zlib.crc32(letters.encode()) >> 1, f'{letters}:', 'list',
+        Problem(sets.number(letters), f'{letters}:', 'list',
                 info={'letters': letters, 'guesses': options.max_turns},
                 text=f'{letters}:')
         for letters in lists]

@@ -4,14 +4,21 @@ import dataclasses
 import hashlib
 import json
 import random
-from typing import Annotated, Any, Callable, Literal, Mapping, Sequence
-import zlib
+from typing import (
+  Annotated,
+  Any,
+  Callable,
+  Hashable,
+  Literal,
+  Mapping,
+  Sequence,
+)
 
 from jaxrl_llm.environments import Limits, worker
 from jaxrl_llm.environments.turns import Turns
 from jaxrl_llm.plugs import modules
 from jaxrl_llm.rewards import Verdict
-from jaxrl_llm.tasks import Problem, problem_files, templates
+from jaxrl_llm.tasks import Problem, problem_files, sets, templates
 from jaxrl_llm.tokenizer import CharTokenizer
 
 _Count = Annotated[int, '[1, inf)']
@@ -90,13 +97,11 @@ class Played:
     self.stops = templates.stops(self._template, tokenizer)
     if self._template.chat:
       tokenizer.next_turn('')  # refuses templates that cannot go on
-    self.train = self._all(options.path, 'train')
-    self.heldout = self._all(options.heldout, 'heldout')
-    if not self.heldout:
-      ranked = sorted(self.train, key=self._rank)
-      self.heldout = ranked[:options.heldout_count]
-    known = {p.id for p in self.heldout}
-    self.train = [p for p in self.train if p.id not in known]
+    self.train, self.heldout = sets.split(
+        self._all(options.path, 'train'),
+        self._all(options.heldout, 'heldout'), options.heldout_count,
+        key=self.key, rank=self._rank,
+        origin=f'task.path={options.path}' if options.path else name)
     if hasattr(self._module, 'demonstration'):
       self.demonstration = self._demonstration
 
@@ -132,20 +137,22 @@ class Played:
 
   def _all(self, sources: Sequence[str], split: str) -> list[Problem]:
     """Returns the problems of files, or of the environment, each once."""
-    found: dict[int, Problem] = {}
     # Evaluations on several files are reported for each.
     names = problem_files.names(sources) if split == 'heldout' else {}
-    for source in sources:
-      for problem in self.load(source):
-        found[problem.id] = dataclasses.replace(
-            problem, source=names.get(source, ''))
+    found = [
+        dataclasses.replace(problem, source=names.get(source, ''))
+        for source in sources for problem in self.load(source)]
     own = not self.options.path and not sources
     if own and hasattr(self._module, 'problems'):
       made = modules.guarded(
-          f'problems of {self._name}', self._module.problems)(
-              split, self.options.seed)
-      found.update((p.id, p) for p in map(self._problem, made))
-    return [*found.values()]
+          f'problems of {self._name}', lambda: [
+              *self._module.problems(split, self.options.seed)])()
+      found += map(self._problem, made)
+    return sets.once(found, self.key, sources or [self._name])
+
+  def key(self, problem: Problem) -> Hashable:
+    """Returns what tells a problem from others: what `reset` gets."""
+    return sets.digest(problem.info)
 
   def load(self, source: str) -> list[Problem]:
     """Reads the problems of a file or data set."""
@@ -153,16 +160,18 @@ class Played:
 
   def _problem(self, row: Mapping[str, Any]) -> Problem:
     try:
-      row = json.loads(json.dumps(dict(row)))  # as the worker will have it
+      text = json.dumps(dict(row))
     except (TypeError, ValueError) as error:
       raise ValueError(
           f'A problem of task.name={self._name} is no dictionary of texts, '
           f'numbers and lists of them ({error}): correct it.') from None
-    _, text = worker.begin(self._module, self._name, row, 0)
+    row = json.loads(text)  # as the worker will have it
+    # A copy, since `reset` may change what it gets.
+    _, text = worker.begin(self._module, self._name, json.loads(text), 0)
     prompt = templates.render(self._template, text, self.tokenizer)
-    ident = zlib.crc32(json.dumps(row, sort_keys=True).encode()) >> 1
     return Problem(
-        ident, prompt, str(row.get('kind', 'problem')),
+        sets.number(json.dumps(row, sort_keys=True)), prompt,
+        str(row.get('kind', 'problem')),
         answer=str(row.get('answer', '')), info=row, text=text)
 
   def verify(self, problem: Problem, text: str, truncated: bool) -> Verdict:

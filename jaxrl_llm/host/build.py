@@ -257,6 +257,22 @@ def drop_long_prompts(
   return kept, [n for n, fit in zip(lengths, fits) if fit]
 
 
+def with_stops(task: tasks.Task, config: ConfigDict, size: int) -> Any:
+  """Returns a task's tokeniser with all that ends a response of the run.
+
+  Args:
+    task: of the run.
+    config: of the run.
+    size: of the model's vocabulary.
+
+  Raises:
+    ValueError: see `tokenizer.with_stops`.
+  """
+  return tokenizer_lib.with_stops(
+      task.tokenizer, [*getattr(task, 'stops', ()), *config.sampling.stop],
+      size)
+
+
 def _task(
     config: ConfigDict, model: ModelConfig, tokenizer: Any,
     checked: bool) -> tuple[tasks.Task, list[int] | None]:
@@ -274,9 +290,7 @@ def _task(
       raise ValueError(
           f'task.name={config.task.name} makes a task with `turns`, so it '
           'needs an option max_turns: add it to what `create` takes.')
-  tokenizer = task.tokenizer = tokenizer_lib.with_stops(
-      task.tokenizer, [*getattr(task, 'stops', ()), *config.sampling.stop],
-      model.vocab_size)
+  tokenizer = task.tokenizer = with_stops(task, config, model.vocab_size)
   needed = max(tokenizer.vocab_size, *(i + 1 for i in tokenizer.stop_ids))
   if model.vocab_size < needed:
     raise ValueError(

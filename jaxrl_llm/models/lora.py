@@ -6,12 +6,15 @@ A weight W [D, F] becomes W + alpha / rank * A B with A [D, rank] and B
 `transformer.block` uses the result.
 """
 
+import functools
 import re
 from typing import Any
 
+from absl import logging
 import jax
 import jax.numpy as jnp
 
+from jaxrl_llm.models import experts
 from jaxrl_llm.models.transformer import MATRICES
 from jaxrl_llm.ops import quantise
 
@@ -21,22 +24,38 @@ Params = dict[str, Any]
 def targets(shapes: Params, pattern: str) -> list[str]:
   """Returns the names of a layer's matrices that fully match a pattern.
 
+  Those of experts are left out, with a warning, since they are as many matrices
+  as there are experts.
+
   Raises:
     ValueError: no name matches, or the pattern is not a regular expression.
   """
-  # Not of experts, which are as many matrices as there are of them.
   matrices = [name for name in shapes['layers'] if name in MATRICES]
+  of_experts = [name.removeprefix('experts_') for name in experts.MATRICES
+                if name in shapes['layers']]
   try:
     names = [name for name in matrices if re.fullmatch(pattern, name)]
+    wanted = [name for name in of_experts if re.fullmatch(pattern, name)]
   except re.error as error:
     raise ValueError(
         f'lora.targets={pattern} is not a valid regular expression ({error}).'
     ) from None
   if not names:
     raise ValueError(
-        f'lora.targets={pattern} matches none of {", ".join(matrices)}: use a '
-        'pattern that matches whole names.')
+        f'lora.targets={pattern} matches none of {", ".join(matrices)}'
+        f'{", and experts get no LoRA" if of_experts else ""}: use a pattern '
+        'that matches whole names.')
+  if wanted:
+    _warn_of_experts(pattern, ', '.join(wanted), ', '.join(names))
   return names
+
+
+@functools.cache  # once for each model
+def _warn_of_experts(pattern: str, wanted: str, names: str) -> None:
+  """Warns that a pattern names matrices of experts."""
+  logging.warning(
+      'Experts get no LoRA: lora.targets=%s names their %s, and trains %s '
+      'alone. lora.rank=0 trains all weights.', pattern, wanted, names)
 
 
 def init(key: jax.Array, shapes: Params, rank: int, pattern: str) -> Params:

@@ -13,7 +13,7 @@ import importlib
 import json
 import os
 import pathlib
-import re
+import secrets
 import time
 from typing import Any, Callable, Iterable, Mapping
 
@@ -21,6 +21,8 @@ from absl import logging
 
 from jaxrl_llm.rewards import plain
 from jaxrl_llm.storage import paths
+
+WANDB = 'wandb_run.txt'  # id of the run at Weights & Biases, and its folder
 
 Row = dict[str, float]
 
@@ -132,6 +134,8 @@ class Writer:
     workdir = pathlib.Path(workdir)
     workdir.mkdir(parents=True, exist_ok=True)
     lost = _Lost()
+    if not step:  # Weights & Biases would drop the steps that it has
+      (workdir / WANDB).unlink(missing_ok=True)
     self._metrics = JsonLines(workdir / 'metrics.jsonl', step, lost)
     self._samples = JsonLines(workdir / 'samples.jsonl', step, lost)
     self._events = _Events(workdir / 'tensorboard', step, lost) if (
@@ -247,12 +251,19 @@ def check_wandb(project: str | None) -> None:
 
 def _start_wandb(
     workdir: pathlib.Path, run: paths.Path, project: str, config: Any) -> Any:
-  """Starts a Weights & Biases run; a directory resumes its own run."""
+  """Starts a Weights & Biases run; a folder resumes its own run."""
   check_wandb(project)
   import wandb
-  name = re.sub('[:/]+', '-', str(run)).strip('-')
+  # A copy of a folder is another run: two runs that write to one at Weights &
+  # Biases would lose rows. So an id counts only where it was made.
+  file, place = workdir / WANDB, os.fspath(run)
+  known = file.read_text('utf8', 'replace').split('\n') if (
+      file.exists()) else []
+  if known[1:] != [place]:
+    known = [secrets.token_hex(8), place]
+    paths.write_whole(file, '\n'.join(known))
   return wandb.init(
-      project=project, name=run.name, id=name[-64:], resume='allow',
+      project=project, name=run.name, id=known[0], resume='allow',
       dir=str(workdir), config=config and dict(config))
 
 

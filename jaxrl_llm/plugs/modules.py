@@ -95,12 +95,15 @@ def content(text: str) -> str:
 
 @contextlib.contextmanager
 def blamed(
-    what: str, *allowed: type[BaseException]) -> Iterator[None]:
+    what: str, *allowed: type[BaseException],
+    at: str = '') -> Iterator[None]:
   """Says which line is at fault if code of the user fails.
 
   Args:
     what: the start of the sentence, such as 'get_config of a.py fails'.
     *allowed: types of errors that are passed on.
+    at: the user's file, for an error outside of its lines, such as a call with
+      arguments that its function does not take.
 
   Raises:
     ValueError: one sentence with the error, and the file and line of the last
@@ -111,7 +114,8 @@ def blamed(
   except (KeyboardInterrupt, *allowed):
     raise
   except BaseException as error:  # sys.exit() is no end of this program
-    raise ValueError(failure(what, error)) from error
+    raise ValueError(failure(
+        what, error, place(error, own_only=True) or at)) from error
 
 
 def guarded(
@@ -197,7 +201,7 @@ def execute(
     sys.modules[name] = module
   EXECUTING.append(file)
   try:
-    with blamed(f'{file} cannot be imported'):
+    with blamed(f'{file} cannot be imported', at=str(file)):
       _check_text(file)
       spec.loader.exec_module(module)
   except BaseException:

@@ -182,7 +182,7 @@ class Copy:
   """Folder on disk whose files are copied into a bucket as they change."""
 
   def __init__(self, folder: paths.Text, local: pathlib.Path):
-    """Fetches the files that will grow.
+    """Fetches the files that will grow, and the name of the run elsewhere.
 
     Args:
       folder: in a bucket.
@@ -193,7 +193,7 @@ class Copy:
     self._lock = threading.Lock()
     self._said = False
     for name in paths.sizes(folder):
-      if '/' not in name and name.endswith('.jsonl'):
+      if '/' not in name and name.endswith(('.jsonl', '_run.txt')):
         with paths.explained(folder):
           paths.files().get_file(f'{self._folder}/{name}', str(local / name))
         self._done[local / name] = _state(local / name)

@@ -9,11 +9,13 @@ the config, `task.name=FILE.py:NAME` or `task.name=FILE.py` for a function
 """
 
 import dataclasses
+import numbers
 from typing import Any, Mapping, Protocol, Sequence
 
 from jaxrl_llm import plugs
 from jaxrl_llm.plugs.modules import closest
 from jaxrl_llm.rewards import plain, Verdict
+from jaxrl_llm.tasks import sets
 from jaxrl_llm.tokenizer import Tokenizer
 
 __all__ = ('TASKS', 'Problem', 'Task', 'closest', 'get')
@@ -32,7 +34,8 @@ class Problem:
 
   Attributes:
     id: 0 <= id < 2**31. It depends on the problem alone, not on the size or
-      the order of the sets, because it keys the sampler's noise.
+      the order of the sets, because it keys the sampler's noise. Where two
+      problems of a task have one id, `get` gives them others.
     prompt: the text that the model reads.
     kind: category of the problem; some metrics are reported by kind.
     answer: a correct response, or '' if none is known.
@@ -73,6 +76,8 @@ class Task(Protocol):
     `demonstration(index, *, seed) -> (Problem, response)`, a pure function of
       its arguments; it makes a warm start possible.
     `load(source) -> [Problem]`; it makes an evaluation on any file possible.
+    `key(problem)`, equal for problems of which one is a repetition; else
+      problems differ if their ids, prompts or infos do.
     `submit(problem, text, truncated)`, which starts to judge a response
       outside of this thread; see `rewards.submit`.
     `judge(problems, texts, truncated) -> [Verdict]`, which judges many
@@ -125,6 +130,8 @@ def get(
   task = plug.guarded()(tokenizer, **plug.bound(defaults | given))
   if not plug.packaged:
     _check(name, task)
+  if all(isinstance(p, Problem) for p in (*task.train, *task.heldout)):
+    _give_ids(name, task)
   return task
 
 
@@ -144,3 +151,23 @@ def _check(name: str, task: Any) -> None:
       raise ValueError(
           f'info of the problems of task.name={name} has another repr in every '
           'process: use texts, numbers, tuples or a dataclass.')
+
+
+def _give_ids(name: str, task: Any) -> None:
+  """Gives the problems of a task ids that no two of them have.
+
+  Raises:
+    ValueError: an id is no number, or out of range.
+  """
+  for problem in (*task.train, *task.heldout):
+    if not isinstance(problem.id, numbers.Integral) or (
+        not 0 <= problem.id < 2**31):
+      raise ValueError(
+          f'A problem of task.name={name} has the id {plain.shown(problem.id)}:'
+          ' give it a number from 0 to 2**31 - 1.')
+  heldout = sets.distinct(task.heldout)
+  train = sets.distinct(task.train, heldout)
+  if heldout is not task.heldout:
+    task.heldout = heldout
+  if train is not task.train:
+    task.train = train

@@ -22,13 +22,12 @@ from typing import (
   NamedTuple,
   Sequence,
 )
-import zlib
 
 from absl import logging
 
 from jaxrl_llm.plugs import modules
 from jaxrl_llm.rewards import answers, grids, Verdict
-from jaxrl_llm.tasks import Problem, problem_files, templates
+from jaxrl_llm.tasks import Problem, problem_files, sets, templates
 
 INSTRUCTION = (
     'In each example, one rule turns the input grid into the output grid. Each '
@@ -288,12 +287,10 @@ class Arc:
           f'No task of task.path={options.path} is left to train on: raise '
           'task.largest, lower task.heldout_share, or set task.heldout to '
           'other files.')
-    seen: set[int] = set()
-    self.heldout = self._problems(heldout, 'heldout', seen, sources)
-    self.train = self._problems(train, 'train', seen)
-    self.train += self._problems(
+    self.heldout = self._problems(heldout, 'heldout', sources)
+    self.train = self._problems(train, 'train') + self._problems(
         [other for task in train for other in versions(task, options)],
-        'version', seen)
+        'version')
 
   def _small(self, tasks: Sequence[ArcTask]) -> list[ArcTask]:
     """Returns the tasks without large grids, and counts the others."""
@@ -306,11 +303,14 @@ class Arc:
     return kept
 
   def _problems(
-      self, tasks: Sequence[ArcTask], kind: str, seen: set[int],
+      self, tasks: Sequence[ArcTask], kind: str,
       sources: Mapping[str, str] | None = None) -> list[Problem]:
-    """Returns the problems of tasks; their ids are not in `seen`, and then are.
+    """Returns the problems of tasks.
 
-    `sources` has `Problem.source` by the task's id.
+    Args:
+      tasks: any number.
+      kind: of the problems.
+      sources: id of a task to `Problem.source`.
     """
     found = []
     for task in tasks:
@@ -321,13 +321,8 @@ class Arc:
                      spaced=self.options.digits == 'spaced')
         prompt = templates.render(
             self.options.worded(), shown, self.tokenizer)
-        # Of the task's own text, whatever the format; with a number behind it
-        # where two are equal.
-        content, again = f'{task}{[pair.input for pair in pairs]}', 0
-        while (ident := zlib.crc32(
-            f'{content}{again or ""}'.encode()) >> 1) in seen:
-          again += 1
-        seen.add(ident)
+        # Of the task's own text, whatever the format.
+        ident = sets.number(f'{task}{[pair.input for pair in pairs]}')
         outputs = [pair.output for pair in pairs]
         found.append(Problem(
             ident, prompt, kind, info=outputs, text=shown, answer='\n\n'.join(
@@ -339,7 +334,7 @@ class Arc:
   def load(self, source: str) -> list[Problem]:
     """Reads all tasks of another source, with these options, none changed."""
     stem = os.path.basename(source.rstrip('/')).partition('.')[0]
-    return self._problems(read(source), stem, set())
+    return self._problems(read(source), stem)
 
   def verify(self, problem: Problem, text: str, truncated: bool) -> Verdict:
     """Judges the last grid of a response, or the last ones of several.

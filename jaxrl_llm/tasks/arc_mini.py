@@ -10,10 +10,9 @@ often the warm start applies the right one sets their pass rates.
 import dataclasses
 import random
 from typing import Annotated, Callable, Literal, NamedTuple
-import zlib
 
 from jaxrl_llm.rewards import grids, Verdict
-from jaxrl_llm.tasks import closest, Problem
+from jaxrl_llm.tasks import closest, Problem, sets
 from jaxrl_llm.tokenizer import CharTokenizer, Tokenizer
 
 Grid = grids.Grid
@@ -210,7 +209,7 @@ class ArcMini:
       end, misses = len(problems) + size, 0
       while len(problems) < end:
         puzzle = self._draw(kind, rng)
-        ident = puzzle and zlib.crc32(puzzle.prompt.encode()) >> 1
+        ident = puzzle and sets.number(puzzle.prompt)
         if puzzle and ident not in seen:
           seen.add(ident)
           problems.append(Problem(

@@ -12,10 +12,9 @@ import operator
 import random
 import re
 from typing import Annotated, Any, NamedTuple, Sequence
-import zlib
 
 from jaxrl_llm.rewards import Verdict
-from jaxrl_llm.tasks import closest, Problem, templates
+from jaxrl_llm.tasks import closest, Problem, sets, templates
 
 _END = re.compile(r'(?<![\w.,/^*+−-])(-?[0-9]{1,9})\.?\Z', re.ASCII)
 _OPERATORS = {'+': operator.add, '-': operator.sub, '*': operator.mul}
@@ -171,7 +170,7 @@ def _problem(
       break
   text = (f'{rng.choice(getattr(form, split)).format(*order)} '
           f'{rng.choice(INSTRUCTIONS[split])}')
-  return Problem(zlib.crc32(text.encode()) >> 1, tokenizer.chat(text), kind,
+  return Problem(sets.number(text), tokenizer.chat(text), kind,
                  str(values[-1]), tuple(sorted(numbers)), text)
 
 

@@ -15,14 +15,14 @@ one test. `rewards/code.py` says how a program is found in a response, and
 import ast
 import dataclasses
 import os
-from typing import Annotated, Any, Literal, Mapping, Sequence
+from typing import Annotated, Any, Hashable, Literal, Mapping, Sequence
 import warnings
 import zlib
 
 from jaxrl_llm.plugs import modules
 from jaxrl_llm.rewards import answers, code, sandbox, Verdict
 from jaxrl_llm.rewards.pool import Pool
-from jaxrl_llm.tasks import Problem, problem_files, templates
+from jaxrl_llm.tasks import Problem, problem_files, sets, templates
 
 _WRITE = ('Write a Python program for this task. Reply with the code in one '
           'Markdown code block.\n\nTask: {text}')
@@ -211,28 +211,25 @@ class Code:
     self.options, self.tokenizer = options, tokenizer
     self.stops = templates.stops(options.worded(), tokenizer)
     self._pool: Pool | None = None
-    self.train = self._all(options.path, _range(options.ids))
     names = problem_files.names(options.heldout)
-    self.heldout = self._all(options.heldout, None, names)
-    if not options.heldout:
-      self.heldout = sorted(
-          self.train, key=lambda p: zlib.crc32(b'%d' % p.id))[
-              :options.heldout_count]
-    held = {p.id for p in self.heldout}
-    self.train = [p for p in self.train if p.id not in held]
-    if options.path and not self.train:
-      raise ValueError(
-          f'No problem of task.path={options.path} is left to train on: lower '
-          f'task.heldout_count={options.heldout_count}, or change task.ids='
-          f'{options.ids!r} or task.heldout.')
+    self.train, self.heldout = sets.split(
+        self._all(options.path, _range(options.ids)),
+        self._all(options.heldout, None, names), options.heldout_count,
+        key=self.key, rank=lambda problem: zlib.crc32(b'%d' % problem.id),
+        origin=f'task.path={options.path}')
 
   def _all(
       self, sources: Sequence[str], ids: range | None,
       names: Mapping[str, str] | None = None) -> list[Problem]:
-    found = {
-        p.prompt: dataclasses.replace(p, source=(names or {}).get(s, ''))
-        for s in reversed(sources) for p in reversed(self._read(s, ids))}
-    return list(found.values())[::-1]
+    """Returns the problems of all sources, without repeated ones."""
+    return sets.once([
+        dataclasses.replace(problem, source=(names or {}).get(source, ''))
+        for source in sources for problem in self._read(source, ids)],
+        self.key, sources)
+
+  def key(self, problem: Problem) -> Hashable:
+    """Returns what tells a problem from others: its prompt and its tests."""
+    return problem.prompt, dataclasses.replace(problem.info, answer='')
 
   def load(self, source: str) -> list[Problem]:
     """Reads the problems of another file or data set, with these options."""
@@ -250,7 +247,7 @@ class Code:
         faults.append((where, str(error)))
         continue
       problems.append(Problem(
-          zlib.crc32(text.encode('utf-8', 'replace')) >> 1,
+          sets.number(text),
           self._prompt(text, checks), stem, info=checks, text=text))
     problem_files.refuse(faults)
     if not problems:

@@ -12,9 +12,6 @@ import hashlib
 import numbers
 import os
 from typing import Annotated, Any, Literal, Sequence
-import zlib
-
-from absl import logging
 
 from jaxrl_llm.plugs import modules
 from jaxrl_llm.rewards import answers, Facts, Verdict
@@ -25,6 +22,7 @@ from jaxrl_llm.tasks import (
   problem_files,
   references,
   rows,
+  sets,
   templates,
 )
 
@@ -164,9 +162,8 @@ def _read(
       continue
     text = rows.shown(asked)
     # Depends on the problem's text alone, not on file, order or template.
-    ident = zlib.crc32(text.encode()) >> 1
     problems.append((where, Problem(
-        ident, prompt, kind, info=info, text=text)))
+        sets.number(text), prompt, kind, info=info, text=text)))
   problem_files.refuse(faults)
   if not problems:
     raise ValueError(f'{source} has no problems.')
@@ -210,25 +207,19 @@ class Problems:
     train: training problems.
     heldout: evaluation problems.
     stops: texts that end a response, as the template shows them.
+    key: see `tasks.Task`.
   """
 
   def __init__(self, options: Options, tokenizer):
     self.options, self.tokenizer = options, tokenizer
     self.stops = templates.stops(options.worded(), tokenizer)
-    self.train = _all(options.path, options, tokenizer)
-    self.heldout = _all(
-        options.heldout, options, tokenizer,
-        problem_files.names(options.heldout))
-    if not options.heldout:
-      # By rank: a few more problems in the file change few held-out ones.
-      self.heldout = sorted(self.train, key=self._rank)[:options.heldout_count]
-    known = {p.id for p in self.heldout}
-    self.train = [p for p in self.train if p.id not in known]
-    if options.path and not self.train:
-      raise ValueError(
-          f'All problems of task.path={options.path} are held out: lower '
-          f'task.heldout_count={options.heldout_count}, or set task.heldout to '
-          'other files.')
+    self.key = _key(options)
+    self.train, self.heldout = sets.split(
+        _all(options.path, options, tokenizer),
+        _all(options.heldout, options, tokenizer,
+             problem_files.names(options.heldout)),
+        options.heldout_count, key=self.key, rank=self._rank,
+        origin=f'task.path={options.path}')
 
   def _rank(self, problem: Problem) -> bytes:
     return hashlib.sha256(f'{self.options.seed} {problem.id}'.encode()).digest()
@@ -305,30 +296,42 @@ def _verdict(reply) -> Verdict:
       reply.get('detail', ''), reply.get('answer', ''), reply.get('trace', ''))
 
 
+def _key(options: Options) -> sets.Key:
+  """Returns what tells problems apart, for functions of `sets`.
+
+  To the verifier it is the text. A function of the user may judge by any
+  column, so that rows with other columns are other problems to it.
+  """
+  if options.reward:
+    return lambda problem: (problem.prompt, sets.digest(problem.info))
+  return lambda problem: problem.text
+
+
 def _all(sources, options, tokenizer, names=None) -> list[Problem]:
-  """Returns the problems of all sources, without duplicates.
+  """Returns the problems of all sources, without repeated ones.
 
   Args:
     sources: files or data sets.
     options: of the task.
     tokenizer: the model's tokeniser.
     names: source to `Problem.source`; None for problems to train on.
+
+  Raises:
+    ValueError: rows are not valid, or the verifier gets two answers to one
+      problem.
   """
-  problems, again, names = {}, [], names or {}
-  for source in sources:
-    for where, problem in _read(source, options, tokenizer):
-      problem = dataclasses.replace(problem, source=names.get(source, ''))
-      first = problems.setdefault(problem.prompt, (where, problem))
-      if first[1] is not problem:
-        again.append((first, (where, problem)))
-  if again:
-    logging.warning(
-        'Left out of %s: %d of %d problems, which are repeated.',
-        ', '.join(sources), len(again), len(again) + len(problems))
+  names = names or {}
+  found = [
+      (where, dataclasses.replace(problem, source=names.get(source, '')))
+      for source in sources
+      for where, problem in _read(source, options, tokenizer)]
   if not options.reward:
+    first = {problem.text: (where, problem.info)
+             for where, problem in reversed(found)}
     references.refuse_contradictions([
-        tuple((where, p.info) for where, p in pair) for pair in again])
-  return [problem for _, problem in problems.values()]
+        (first[problem.text], (where, problem.info))
+        for where, problem in found if where != first[problem.text][0]])
+  return sets.once([problem for _, problem in found], _key(options), sources)
 
 
 def create(

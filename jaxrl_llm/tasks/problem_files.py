@@ -22,6 +22,8 @@ Row = Mapping[str, Any]
 Fault = tuple[str, str]  # where a bad row is, and what is wrong with it
 _PATIENCE = 5.0  # seconds to wait for the hub
 _SHOWN = 5  # bad rows that an error lists
+_DEEPEST = 100  # lists and dictionaries within one another
+_LONGEST = 10**4300  # the first number that Python does not read by default
 
 
 def refuse(faults: Sequence[Fault]) -> None:
@@ -41,6 +43,31 @@ def refuse(faults: Sequence[Fault]) -> None:
   raise ValueError(
       f'{" and ".join(sorted(files))} has {len(faults)} bad rows: {shown}'
       + (f'; and {more} more.' if more > 0 else '.'))
+
+
+def lost(value: Any, depth: int = 0) -> str:
+  """Returns the part of a value that JSON does not keep as it is, or ''.
+
+  A tuple becomes a list. Numbers of NumPy and other types of numbers and texts
+  are no longer of their type.
+
+  Args:
+    value: any.
+    depth: of the value within others.
+  """
+  kind = type(value)
+  if kind is dict and depth < _DEEPEST:
+    keys = [key for key in value if type(key) is not str]
+    if keys:
+      return f'the key {plain.shown(keys[0])}'
+    return lost([*value, *value.values()], depth)
+  if kind in (list, tuple) and depth < _DEEPEST:
+    return next(filter(None, (lost(part, depth + 1) for part in value)), '')
+  if kind is str and plain.text(value) != value:
+    return f'{plain.shown(value)}, a text with halves of surrogates,'
+  kept = kind in (bool, float, str, type(None)) or (
+      kind is int and abs(value) < _LONGEST)
+  return '' if kept else f'{plain.shown(value)} ({kind.__name__})'
 
 
 def names(sources: Sequence[str]) -> dict[str, str]:

@@ -6,6 +6,7 @@ known data sets are tried: `problem`, TRL's `prompt`, `question`; `answer`,
 `solution`, verl's `reward_model.ground_truth`.
 """
 
+import json
 import numbers
 from typing import Any, Mapping
 
@@ -39,8 +40,7 @@ def problem(row: Row, name: str) -> tuple[str, str | templates.Messages]:
             or ['problem'])[0]
   value = lookup(row, name)
   if isinstance(value, list):
-    _check_messages(name, value)
-    return name, value
+    return name, _messages(name, value)
   return name, text(row, name)
 
 
@@ -107,19 +107,61 @@ def _check_unicode(name: str, value: str) -> None:
     raise ValueError(f'field {name!r} is not valid text ({error}).') from None
 
 
-def _check_messages(name: str, messages: list[Any]) -> None:
-  """Raises ValueError unless a list holds messages with texts."""
-  for number, message in enumerate(messages, 1):
+def _messages(name: str, given: list[Any]) -> list[dict[str, Any]]:
+  """Returns messages as chat templates take them.
+
+  Tables have None where a message lacks a field that another one has. A message
+  with calls of tools may lack its text, which becomes ''. Templates take the
+  arguments of a call as a dictionary, not as JSON.
+
+  Args:
+    name: of the field.
+    given: its value.
+
+  Raises:
+    ValueError: a message has no role or no text, or a call has no name.
+  """
+  messages = []
+  for number, message in enumerate(given, 1):
+    where = f'message {number} of the field {name!r}'
+    made = {key: value for key, value in message.items() if value is not None
+            } if isinstance(message, Mapping) else {}
+    if calls := made.pop('tool_calls', None):
+      made['tool_calls'] = _calls(where, calls)
+    if calls or made.get('role') == 'tool':  # a tool may say nothing
+      made.setdefault('content', '')
     for key in ('role', 'content'):
-      value = message.get(key) if isinstance(message, Mapping) else None
-      if not isinstance(value, str) or not value.strip():
+      value = made.get(key)
+      empty = key == 'content' and (calls or made.get('role') == 'tool')
+      if not isinstance(value, str) or not (value.strip() or empty):
         raise ValueError(
-            f'message {number} of the field {name!r} has no text as its '
-            f'{key!r}: {plain.shown(message)}. Messages are dictionaries such '
-            'as {"role": "user", "content": "1 + 1?"}.')
+            f'{where} has no text as its {key!r}: {plain.shown(message)}. '
+            'Messages are dictionaries such as {"role": "user", "content": '
+            '"1 + 1?"}.')
       _check_unicode(name, value)
+    messages.append(made)
   if all(message['role'] != 'user' for message in messages):
     raise ValueError(f'the field {name!r} has no message of the role user.')
+  return messages
+
+
+def _calls(where: str, calls: Any) -> list[dict[str, Any]]:
+  """Returns the calls of tools in a message as chat templates take them."""
+  try:
+    made = [{**call, 'function': {**call['function']}} for call in calls]
+    for call in made:
+      if not isinstance(call['function']['name'], str):
+        raise TypeError
+      arguments = call['function'].get('arguments') or {}
+      if isinstance(arguments, str):
+        arguments = json.loads(arguments)
+      call['function']['arguments'] = {**arguments}
+  except (KeyError, TypeError, ValueError, RecursionError):
+    raise ValueError(
+        f'{where} has tool_calls of another form: {plain.shown(calls)}. They '
+        'are a list such as [{"type": "function", "function": {"name": "add", '
+        '"arguments": {"a": 1}}}].') from None
+  return made
 
 
 def shown(value: str | templates.Messages) -> str:
@@ -128,4 +170,7 @@ def shown(value: str | templates.Messages) -> str:
     return value
   if len(value) == 1:
     return value[0]['content'].strip()
-  return '\n\n'.join(f'{m["role"]}: {m["content"].strip()}' for m in value)
+  return '\n\n'.join(
+      ' '.join([f'{m["role"]}:', m['content'].strip(), *(
+          json.dumps(call['function'], default=str)
+          for call in m.get('tool_calls', ()))]).strip() for m in value)

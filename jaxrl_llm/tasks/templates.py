@@ -39,6 +39,8 @@ _IN_CHAT = frozenset({'auto', 'chat'})  # formats in the chat markup
 # Special tokens as the families of models write them.
 _SPECIAL = re.compile(r'<\|[^<>|{}\s]+\|>|<(?:start|end)_of_turn>')
 
+_OTHER = 'another one'  # no message of a row has this text
+
 Messages = Sequence[Mapping[str, Any]]
 
 
@@ -127,10 +129,51 @@ def render(
         'task.markup=chat.')
   messages = _worded(template, problem)
   try:
-    return tokenizer.chat(messages)
+    text = tokenizer.chat(messages)
   except ValueError as error:
     tokenizer.chat('1 + 1?')  # raises an error that no row is to blame for
     raise RowError(str(error)) from None
+  _refuse_left_out(messages, text, tokenizer)
+  return text
+
+
+def _refuse_left_out(
+    messages: Sequence[dict[str, Any]], text: str, tokenizer: Any) -> None:
+  """Raises RowError if the chat markup leaves out a message or a call.
+
+  Templates know the roles system, user and assistant; they pass over others
+  without an error. Some write a tool's text as JSON, so the text itself need
+  not be in the prompt, but another one must make another prompt.
+
+  Args:
+    messages: as the chat markup gets them.
+    text: the prompt.
+    tokenizer: the model's tokeniser.
+  """
+  def unchanged(row, message):
+    try:
+      return text == tokenizer.chat(
+          [*messages[:row], message, *messages[row + 1:]])
+    except ValueError:
+      return False
+
+  for row, message in enumerate(messages):
+    role, calls = message['role'], message.get('tool_calls', [])
+    unusual = role not in ('system', 'user', 'assistant') or (
+        calls and message['content'].strip())
+    if unusual and unchanged(row, {**message, 'content': _OTHER}):
+      raise RowError(
+          f'the chat template leaves out the text of the role {role!r}'
+          f'{" beside tool_calls" if calls else ""}: give it in another '
+          'message, or choose another model.')
+    for number in range(len(calls)):
+      other = [*calls]
+      other[number] = {**calls[number], 'function': {
+          'name': _OTHER, 'arguments': {}}}
+      if unchanged(row, {**message, 'tool_calls': other}):
+        raise RowError(
+            f'the chat template leaves out tool_calls of the role {role!r}: '
+            'write them as the text of the message, or choose another model.')
 
 
 def _message(role: str, content: str) -> dict[str, str]:

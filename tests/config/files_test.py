@@ -55,6 +55,7 @@ def test_a_file_that_is_no_config_is_said_to_be_none(
     ('class E(BaseException):\n  def __str__(self):\n    raise OSError\n'
      'def get_config():\n  raise E', 5, '(E: <E>)'),
     ('def get_config(arg, other):\n  pass', None, 'TypeError'),
+    ('import math\nget_config = math.sqrt', None, 'TypeError'),
     # The last line of the user's own, not one of a library.
     (f'{BASE}  c.task.update(3)\n', 4, "'int' object has no"),
 ])
@@ -66,6 +67,14 @@ def test_a_file_that_fails_is_named_with_its_line(
   assert said in sentence
   if line:
     assert sentence.endswith(f'correct {path}, line {line}.\n')
+  else:
+    assert sentence.endswith(f'correct {path}.\n')
+
+
+def test_a_field_that_is_not_there_names_the_line(tmp_path, refused):
+  path = tmp_path / 'a.py'
+  path.write_text(f'{BASE}  c.loss.update(nope=1)\n  return c\n')
+  assert f'{path}, line 4: loss.nope is not a field' in refused(path)
 
 
 def test_an_argument_of_a_config_without_one_is_refused():

@@ -56,6 +56,11 @@ def item(file, texts, observations, seed=3):
       observations=observations)
 
 
+def written(path, rows):
+  path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+  return str(path)
+
+
 def test_a_state_that_is_kept_is_the_replayed_one(file):
   texts = ['2', '30', '4', '70']
   said = ['3.3', '33.3', '37.3']
@@ -119,14 +124,56 @@ def test_a_file_with_reset_and_step_is_a_task(file, tmp_path):
   task = tasks.get(file, CharTokenizer('0123456789:.'), markup='none')
   assert [p.prompt for p in task.train] == ['0:', '1:', '2:', '3:']
   assert [p.info for p in task.heldout] == [{'n': 10 + i} for i in range(4)]
-  rows = tmp_path / 'rows.jsonl'
-  rows.write_text(''.join(json.dumps({'n': i}) + '\n' for i in range(6)))
+  rows = written(tmp_path / 'rows.jsonl', [{'n': i} for i in range(6)])
   task = tasks.get(
-      file, CharTokenizer('0123456789:.'), markup='none', path=(str(rows),),
+      file, CharTokenizer('0123456789:.'), markup='none', path=(rows,),
       heldout_count=2)
   assert len(task.train) == 4 and len(task.heldout) == 2
   known = sorted(p.info['n'] for p in (*task.train, *task.heldout))
   assert known == [*range(6)]
+
+
+def test_problems_of_an_environment_count_once(file, tmp_path, caplog):
+  """They differ by any column, and are not all held out."""
+  make = lambda rows, **options: tasks.get(
+      file, CharTokenizer('0123456789:.'), markup='none', path=(written(
+          tmp_path / 'rows.jsonl', rows),), **options)
+  rows = [{'n': 1, 'seed': seed} for seed in range(5)]
+  task = make([*rows, {'seed': 3, 'n': 1}], heldout_count=2)
+  assert sorted(p.info['seed'] for p in (*task.train, *task.heldout)) == [
+      *range(5)]
+  assert '1 of 6 problems, which are repeated' in caplog.text
+  with pytest.raises(ValueError, match='held out: lower task.heldout_count=5'):
+    make(rows, heldout_count=5)
+  same = tmp_path / 'same.py'
+  same.write_text(COUNTER.replace('def problems(split, seed):', (
+      'def problems(split, seed):\n  split = "train"')))
+  with pytest.raises(ValueError, match='All problems of .*same.py are held'):
+    tasks.get(str(same), CharTokenizer('0123456789:.'), markup='none')
+
+
+def test_what_a_reset_changes_is_its_own(tmp_path):
+  path = tmp_path / 'pops.py'
+  path.write_text(COUNTER + """
+_reset = reset
+
+def reset(problem, seed):
+  return _reset({'n': problem.pop('n')}, seed)
+""")
+  task = tasks.get(str(path), CharTokenizer('0123456789:.'), markup='none')
+  assert [p.info for p in task.train] == [{'n': n} for n in range(4)]
+
+
+@pytest.mark.parametrize('body, said', [
+    ('return None', 'an iterable'), ('yield {"n": 1}; yield 1 / 0', 'line'),
+    ('return 1 / 0', 'line'), ('return ["a"]', 'no dictionary'),
+    ('return [{"n": {1}}]', 'no dictionary')])
+def test_problems_of_a_file_that_fail_name_it(tmp_path, body, said):
+  path = tmp_path / 'bad.py'
+  path.write_text(COUNTER + f'\ndef problems(split, seed):\n  {body}\n')
+  with pytest.raises(ValueError, match=f'bad.py.*{said}') as error:
+    tasks.get(str(path), CharTokenizer('0123456789:.'))
+  assert '\n' not in str(error.value)
 
 
 def test_a_small_model_has_the_alphabet_and_demonstrations_of_the_file(

@@ -336,10 +336,26 @@ def test_no_file_of_llama_cpp_is_written():
     metadata.fields(raw)
 
 
-def test_lora_leaves_experts_out():
+def test_lora_leaves_experts_out(caplog):
+  """And says so once, where the pattern names their matrices."""
+  lora._warn_of_experts.cache_clear()
   cfg = families.family('qwen3_moe')[0]
   shapes = jax.eval_shape(
       lambda: transformer.init(jax.random.key(0), cfg))
   assert {*lora.targets(shapes, '.*')} == {*transformer.MATRICES}
   with pytest.raises(ValueError, match='=experts_up matches none of down, '):
     lora.targets(shapes, 'experts_up')
+  lora.targets(shapes, 'q|k|v|o')
+  lora.targets(shapes, '.*')
+  told, = [r.getMessage() for r in caplog.records]
+  assert 'Experts get no LoRA: lora.targets=.* names their gate, up' in told
+  sparse = {'layers': {name: shape for name, shape in shapes['layers'].items()
+                       if name not in ('gate', 'up', 'down')}}
+  default = 'q|k|v|o|gate|up|down'
+  assert {*lora.targets(sparse, default)} == {*'qkvo'}
+  assert f'targets={default}' in caplog.records[-1].getMessage()
+  with pytest.raises(ValueError, match='and experts get no LoRA'):
+    lora.targets(sparse, 'gate|up|down')
+  caplog.clear()
+  lora.targets({'layers': {name: 0 for name in transformer.MATRICES}}, '.*')
+  assert not caplog.records

@@ -3,6 +3,7 @@
 import json
 import math
 import resource
+import shutil
 import struct
 import sys
 import time
@@ -171,15 +172,49 @@ def test_wandb_only_if_asked(tmp_path, monkeypatch):
   fake = types.ModuleType('wandb')
   fake.init = lambda **options: calls.append(options) or run
   monkeypatch.setitem(sys.modules, 'wandb', fake)
-  for _ in range(2):
+  for step in (0, 4):
     writer = metrics.Writer(
-        tmp_path, tensorboard=False, wandb='project', config={'a': 1})
+        tmp_path, step, tensorboard=False, wandb='project', config={'a': 1})
     writer.write(3, {'x': 2, 'bad': math.nan})
     writer.close()
   first, row, finish, second = calls[:4]
   assert first == second and first['project'] == 'project'
   assert first['config'] == {'a': 1} and first['resume'] == 'allow'
   assert row == (3, {'x': 2}) and finish == 'finish'
+
+
+def test_a_folder_keeps_its_own_run_of_wandb(tmp_path, monkeypatch):
+  """A run that starts again, a copy and another path are other runs."""
+  calls = []
+  fake = types.ModuleType('wandb')
+  fake.init = lambda **options: calls.append(options) or (
+      types.SimpleNamespace(finish=lambda: None))
+  monkeypatch.setitem(sys.modules, 'wandb', fake)
+
+  def ident(folder, step, run=''):
+    metrics.Writer(
+        folder, step, tensorboard=False, wandb='p', run=run).close()
+    assert calls[-1]['resume'] == 'allow'
+    return calls[-1]['id']
+
+  first = ident(tmp_path / 'a', 0)
+  assert ident(tmp_path / 'a', 3) == ident(tmp_path / 'a', 9) == first
+  shutil.copytree(tmp_path / 'a', tmp_path / 'b')
+  copied = ident(tmp_path / 'b', 3)
+  assert copied != first and ident(tmp_path / 'b', 4) == copied
+  assert ident(tmp_path / 'a', 4) == first
+  again = ident(tmp_path / 'a', 0)
+  shutil.rmtree(tmp_path / 'a')
+  new = ident(tmp_path / 'a', 0)
+  assert len({first, copied, again, new}) == 4
+  # Of a run in a bucket, whose files are on the disk for a while.
+  names = [f'gs://{who}/{"long" * 30}/seed_0' for who in ('ann', 'bob')]
+  ids = [ident(tmp_path / f'c{i}', 0, name) for i, name in enumerate(names)]
+  assert ids[0] != ids[1]
+  shutil.copytree(tmp_path / 'c0', tmp_path / 'd')
+  assert ident(tmp_path / 'd', 5, names[0]) == ids[0]
+  (tmp_path / 'd' / metrics.WANDB).write_bytes(b'\xff')
+  assert ident(tmp_path / 'd', 5, names[0]) not in ids
 
 
 def test_a_run_goes_on_without_wandb(tmp_path, monkeypatch, caplog):

@@ -15,7 +15,7 @@ import pytest
 
 from jaxrl_llm import evaluate, tasks
 from jaxrl_llm.rewards import grids, verify_all
-from jaxrl_llm.tasks import arc, arc_mini
+from jaxrl_llm.tasks import arc, arc_mini, sets
 from jaxrl_llm.tokenizer import CharTokenizer
 
 DATA = pathlib.Path(__file__).resolve().parents[3] / 'shared/data'
@@ -384,7 +384,7 @@ def test_long_prompts_are_counted_and_left_out(source, caplog):
 
 
 def test_ids_stay_distinct_where_hashes_meet(source, monkeypatch):
-  real = arc.zlib.crc32
-  monkeypatch.setattr(arc.zlib, 'crc32', lambda data: real(data) % 64)
+  real = sets.zlib.crc32
+  monkeypatch.setattr(sets.zlib, 'crc32', lambda data: real(data) % 64)
   ids = [p.id for p in make(source).train]
   assert len(ids) > 15 and len({*ids}) == len(ids)

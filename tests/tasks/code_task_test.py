@@ -155,6 +155,21 @@ def test_bad_rows(make, row, said):
     make(row)
 
 
+def test_rows_of_one_text_with_other_tests_are_problems(
+    make, tmp_path, caplog):
+  rows = [{**PLAIN, 'tests': [f'assert double({i}) == {2 * i}']}
+          for i in range(5)]
+  other = {**rows[2], 'solution': 'def double(x):\n  return x + x'}
+  task = make(*rows, other, shown_tests=0)
+  assert [p.info.tests for p in task.train] == [
+      tuple(row['tests']) for row in rows]
+  assert len({p.id for p in task.train}) == 5
+  assert '1 of 6 problems, which are repeated' in caplog.text
+  held = write(tmp_path / 'held.jsonl', [rows[1]])
+  task = make(*rows, other, shown_tests=0, heldout=(held,))
+  assert len(task.train) == 4
+
+
 def test_bad_options(make, tmp_path):
   with pytest.raises(ValueError, match='allow_unsafe=True'):
     make(PLAIN, sandbox='subprocess')

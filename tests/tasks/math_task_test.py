@@ -12,7 +12,7 @@ import types
 
 import pytest
 
-from jaxrl_llm import config, rewards, tasks
+from jaxrl_llm import config, evaluate, rewards, tasks
 from jaxrl_llm.rewards import math as verifier
 from jaxrl_llm.tasks import math, references
 
@@ -332,18 +332,68 @@ def test_references_that_cannot_be_read_are_a_warning(tmp_path, caplog):
   assert told.count(path) == 3 and '\n' not in told
 
 
-def test_problems_of_one_id(tmp_path):
-  """Both are there, unless one is held out: then neither is trained on."""
+def test_problems_of_one_hash_have_two_ids(tmp_path):
+  """And the other problems have the ids that they have without the two."""
   pair = [{'problem': text, 'answer': 1} for text in (
       'Add 19845014 and 2506.', 'What is 910270 squared?')]
   path = write(tmp_path / 'a.jsonl', pair + numbered(20))
   task = make(path, heldout_count=0)
-  assert len(task.train) == 22 and task.train[0].id == task.train[1].id
+  assert len({p.id for p in task.train}) == 22
+  alone = make(write(tmp_path / 'b.jsonl', numbered(20)), heldout_count=0)
+  assert task.train[2:] == [dataclasses.replace(p, kind='a')
+                            for p in alone.train]
+  back = make(write(tmp_path / 'a.jsonl', pair[::-1] + numbered(20)),
+              heldout_count=0)
+  assert {p.text: p.id for p in back.train} == {
+      p.text: p.id for p in task.train}
   for count in range(1, 21):
     task = make(path, heldout_count=count)
-    assert len(task.heldout) == count
-    assert not {p.id for p in task.train} & {p.id for p in task.heldout}
-    assert len(task.train) + count in (21, 22)
+    assert (len(task.heldout), len(task.train)) == (count, 22 - count)
+  # A held-out problem keeps the id that it has without those to train on.
+  files = [write(tmp_path / f'{i}.jsonl', pair[i:i + 1]) for i in range(2)]
+  task = make(files[0], heldout=files[1:])
+  assert task.heldout[0].id == make(heldout=files[1:]).heldout[0].id
+  assert task.train[0].id != task.heldout[0].id
+
+
+def test_rows_of_one_prompt_are_problems_of_a_reward_function(
+    tmp_path, caplog):
+  """Whatever column differs; and rows that are equal count once."""
+  (tmp_path / 'r.py').write_text(
+      'def r(completions, secret, **_):\n'
+      '  return [float(str(s) in c) for s, c in zip(secret, completions)]\n')
+  reward = (f'{tmp_path}/r.py:r',)
+  rows = [{'prompt': 'Guess.', 'secret': s, 'of': {'b': 1, 'a': s}}
+          for s in (1, 2, '2', 2.0, None)]
+  again = {'of': {'a': 2, 'b': 1}, 'secret': 2, 'prompt': 'Guess.'}
+  path = write(tmp_path / 'a.jsonl', [*rows, again])
+  task = make(path, heldout_count=0, reward=reward)
+  assert [p.info.columns['secret'] for p in task.train] == [
+      1, 2, '2', 2.0, None]
+  assert len({p.id for p in task.train}) == 5
+  assert '1 of 6 problems, which are repeated' in caplog.text
+  chosen = make(path, heldout_count=2, reward=reward)
+  assert len(chosen.train) == 3 and {p.id for p in task.train} == {
+      p.id for p in (*chosen.train, *chosen.heldout)}
+  # Only the rows of the held-out file leave the training set.
+  held = write(tmp_path / 'b.jsonl', [*rows[:1], {**again, 'secret': 9}])
+  task = make(path, heldout=(held,), reward=reward)
+  assert (len(task.train), len(task.heldout)) == (4, 2)
+  task.tokenizer = types.SimpleNamespace(**vars(TOKENIZER), encode=list)
+  parts = types.SimpleNamespace(task=task, config=types.SimpleNamespace(
+      max_prompt=100, task=types.SimpleNamespace(name='math')))
+  sets, _ = evaluate.problem_sets(parts, [path])
+  assert len({p.id for p in sets[path]}) == 5
+
+
+def test_prompts_in_both_sets_are_told(tmp_path, caplog):
+  (tmp_path / 'r.py').write_text('def r(completions, **_):\n  return [1.0]\n')
+  rows = [{'prompt': f'{i}?', 'n': 1} for i in range(4)]
+  a = write(tmp_path / 'a.jsonl', rows)
+  b = write(tmp_path / 'b.jsonl', [{**row, 'n': 2} for row in rows[:3]])
+  task = make(a, heldout=(b,), reward=(f'{tmp_path}/r.py:r',))
+  assert len(task.train) == 4
+  assert '3 of the 4 training problems' in caplog.text
 
 
 @pytest.mark.parametrize('row, match', [

@@ -1,5 +1,8 @@
 """Tests of rows from every file format, and of errors for bad rows."""
 
+import datetime
+import decimal
+import enum
 import gc
 import gzip
 import json
@@ -10,10 +13,12 @@ import time
 import datasets
 import huggingface_hub
 from huggingface_hub import constants
+import numpy as np
 import pyarrow
 from pyarrow import parquet
 import pytest
 
+import jaxrl_llm
 from jaxrl_llm.tasks import problem_files
 
 ROWS = [{'problem': 'What is 1+1?', 'answer': '2', 'level': 1},
@@ -292,3 +297,40 @@ def test_what_is_not_installed(tmp_path, monkeypatch):
   install = r"the extra `data`: pip install 'jaxrl_llm\[data\]'"
   refused(path, f'^{path}: Parquet files need {install}')
   refused('org/name', f'no file org/name, and data sets of .* need {install}')
+
+
+def nested(depth):
+  return [nested(depth - 1)] if depth else []
+
+
+within = []
+within += [within, within]
+
+
+@pytest.mark.parametrize('value, said', [
+    (np.int64(3), 'np.int64(3) (int64)'), (np.float64(.5), '(float64)'),
+    ([{'b': (1, np.bool_(1))}], 'np.True_ (bool)'), (b'a', "b'a' (bytes)"),
+    ({'a': {2: 3}}, 'the key 2'), ({'a': {'\ud800': 3}}, 'surrogates'),
+    (datetime.date(2026, 1, 1), '(date)'), (decimal.Decimal('1.5'), '(Dec'),
+    ({1}, '{1} (set)'), (len, '(builtin'), ([10**4300], '(int)'),
+    (within, '(list)'), (nested(200), '(list)'),
+    (enum.IntEnum('E', 'a').a, '(E)')])
+def test_problems_in_python_that_json_does_not_keep(value, said):
+  with pytest.raises(ValueError) as error:
+    jaxrl_llm._lines([{'problem': '1'}, {'problem': '1', 'x': value}])
+  assert said in str(error.value) and '\n' not in str(error.value)
+  assert str(error.value).startswith('Problem 1: ')
+  assert "in the column 'x'" in str(error.value)
+
+
+def test_problems_in_python_are_read_as_they_are():
+  values = ['é\n\u2028\0', -0.0, 10**400, True, None, {'a': [1, {}]}, nested(9)]
+  text = jaxrl_llm._lines(
+      {'problem': '1', 'x': value} for value in [*values, float('nan'), (1, 2)])
+  found = [json.loads(line)['x'] for line in text.split('\n')[:-1]]
+  assert repr(found) == repr([*values, float('nan'), [1, 2]])
+  data = datasets.Dataset.from_list(ROWS)
+  assert [*map(json.loads, jaxrl_llm._lines(data).splitlines())] == [*data]
+  for wrong in data.to_pandas(), {'problem': ['1']}, 'a.jsonl', [None], 5:
+    with pytest.raises(ValueError, match='a list of dictionaries; of a table'):
+      jaxrl_llm._lines(wrong)

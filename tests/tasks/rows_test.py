@@ -166,6 +166,65 @@ def test_a_row_that_the_chat_format_refuses(load, monkeypatch):
     load({'prompt': [USER], 'answer': 2})
 
 
+CALL = {'type': 'function', 'function': {
+    'name': 'add', 'arguments': {'a': 1, 'b': 1}}}
+CALLS = '<assistant>%s[add {"a": 1, "b": 1}]'
+
+
+def with_calls(turns):
+  """Writes calls, and what tools say as JSON, as some templates do."""
+  if isinstance(turns, str):
+    return chat(turns)
+  text = ''
+  for turn in turns:
+    said = turn['content']
+    text += f'<{turn["role"]}>' + (
+        json.dumps(said) if turn['role'] == 'tool' else said)
+    for call in turn.get('tool_calls', ()):
+      function = call['function']
+      text += f'[{function["name"]} {json.dumps(function["arguments"])}]'
+  return text + '<model>'
+
+
+@pytest.mark.parametrize('message', [
+    dict(content=None, tool_calls=[CALL]), dict(content='', tool_calls=[CALL]),
+    dict(tool_calls=[CALL], name=None), dict(content='So', tool_calls=[CALL]),
+    dict(content=None, tool_calls=[{'function': {
+        'name': 'add', 'arguments': '{"a": 1, "b": 1}'}}])])
+def test_calls_of_tools_in_a_prompt(load, monkeypatch, message):
+  monkeypatch.setattr(TOKENIZER, 'chat', with_calls)
+  said = {'role': 'tool', 'content': '"2"', 'tool_calls': None}
+  found, = load({'prompt': [
+      USER, {'role': 'assistant', **message}, said, {**said, 'content': ''}],
+                 'answer': 2})
+  assert found.prompt == (
+      '<user> 1+1? ' + CALLS % (message.get('content') or '')
+      + r'<tool>"\"2\""<tool>""<model>')
+  assert 'add' in found.text and '"a": 1' in found.text
+
+
+@pytest.mark.parametrize('messages, said', [
+    ([USER, dict(role='assistant', content='So', tool_calls=[CALL])],
+     "leaves out tool_calls of the role 'assistant'"),
+    ([USER, dict(role='user', content='So', tool_calls=[CALL])],
+     "leaves out the text of the role 'user' beside tool_calls"),
+    ([dict(role='developer', content='1'), USER],
+     "leaves out the text of the role 'developer'"),
+    ([USER, dict(role='assistant', tool_calls=[{'name': 'add'}])],
+     'message 2 .* has tool_calls of another form'),
+    ([USER, dict(role='assistant', tool_calls='add')], 'of another form'),
+    ([USER, dict(role='assistant', tool_calls=[])], "no text as its 'content'"),
+    ([USER, dict(role='tool', content=5)], "no text as its 'content'")])
+def test_messages_that_a_template_leaves_out(load, monkeypatch, messages, said):
+  """Whatever else of their text stands in the prompt."""
+  monkeypatch.setattr(TOKENIZER, 'chat', lambda turns: chat(
+      turns if isinstance(turns, str) else [
+          turn for turn in turns if turn['role'] == 'assistant'
+          or turn['role'] == 'user' and 'tool_calls' not in turn]))
+  with pytest.raises(ValueError, match=f'a.jsonl, line 1: .*{said}'):
+    load({'prompt': messages, 'answer': 2})
+
+
 def test_lookup():
   row = {'a.b': 1, 'a': {'b': 2, 'c': {'d': 3}}, 'e': None}
   assert [rows.lookup(row, name) for name in (
