@@ -213,19 +213,23 @@ def _judged(
 
 
 def _number(value: Any) -> float | None:
-  """Returns a number of a verdict; raises an error if it is none."""
-  return None if value is None else float(value)
+  """Returns a number of a verdict, or None; raises an error for all else."""
+  found = plain.number(value)
+  if found is None and value is not None:
+    raise ValueError(f'{plain.shown(value)} is no number')
+  return found
 
 
 def _guarded(verify: Callable[..., Verdict], *row: Any) -> Verdict:
   """Returns the verdict, or an 'error' verdict if the verifier failed."""
   try:
     verdict = verify(*row)
-    if not abs(verdict.reward) <= LARGEST:
-      raise ValueError(f'the reward is {verdict.reward}')
+    reward = plain.number(verdict.reward)
+    if reward is None or not abs(reward) <= LARGEST:
+      raise ValueError(f'the reward is {plain.shown(verdict.reward)}')
     # A kind is also the name of a metric.
     return Verdict(
-        float(verdict.reward), plain.line(verdict.kind)[:_KIND] or 'none',
+        reward, plain.line(verdict.kind)[:_KIND] or 'none',
         bool(verdict.valid), plain.text(verdict.detail),
         plain.text(verdict.answer), plain.text(verdict.trace),
         plain.line(verdict.blame), *(

@@ -11,6 +11,7 @@ from typing import Any, Mapping
 _SHOWN = 200  # characters of an object that is no text
 _BITS = 64  # longer integers are written as text
 _DEEPEST = 16  # levels of lists and dictionaries
+_NO_NUMBERS = 'cmMSU'  # NumPy's letters for complex numbers, times and texts
 
 
 def text(value: Any) -> str:
@@ -41,6 +42,31 @@ def shown(value: Any, longest: int = 60) -> str:
 def error(raised: BaseException) -> str:
   """Returns an error's type and message."""
   return f'{type(raised).__name__}: {text(_of_object(raised, str))}'
+
+
+def number(value: Any) -> float | None:
+  """Returns a number as float; None for what is none.
+
+  Numbers are those of Python (bool, Decimal and Fraction among them), scalars
+  of NumPy, JAX and PyTorch, and arrays of theirs that have no axis. Text and
+  complex numbers are none. One that a float does not hold is inf.
+  """
+  try:
+    dtype = getattr(value, 'dtype', None)
+    kind = getattr(dtype, 'kind', '')  # of NumPy and JAX
+    if getattr(value, 'shape', ()) or kind and kind in _NO_NUMBERS:
+      return None
+    if kind == 'O':
+      return number(value.item())
+    value = getattr(value, 'detach', lambda: value)()  # PyTorch's gradients
+    if isinstance(value, (str, complex)) or not (
+        hasattr(type(value), '__float__') or hasattr(type(value), '__index__')):
+      return None
+    return float(value)
+  except OverflowError:
+    return math.inf
+  except Exception:  # of the methods of a user's object
+    return None
 
 
 def json(value: Any) -> Any:

@@ -20,7 +20,6 @@ import contextvars
 import dataclasses
 import functools
 import inspect
-import math
 import pathlib
 import sys
 import threading
@@ -165,7 +164,7 @@ class Reward:
       return Verdict(0.0, 'skipped', False, blame=(
           f'task.reward={self.name} returned None: return a number for each '
           'response that it can judge.'))
-    reward = _number(value)
+    reward = plain.number(value)
     if reward is None:
       raise VerifierError(
           f'task.reward={self.name} returned {_shown(value)} as reward '
@@ -342,7 +341,12 @@ class _Log:
 
   def metric(self, name: str, value: float) -> None:
     """Adds a number to the step's metrics; see the top of this file."""
-    self.metrics.append((plain.line(name), float(value)))
+    found = plain.number(value)
+    if found is None:
+      raise TypeError(
+          f'log_metric got {_shown(value)} as {plain.shown(name)}: pass a '
+          'number')
+    self.metrics.append((plain.line(name), found))
 
   def extra(self, column: str, values: Sequence[Any]) -> None:
     """Adds a value to the record of each response; see the top of this file."""
@@ -443,18 +447,6 @@ def _distinguish(functions: Sequence[Reward]) -> None:
 
 def _kind(reward: float) -> str:
   return 'correct' if reward >= 1 else 'partial' if reward > 0 else 'wrong'
-
-
-def _number(value: Any) -> float | None:
-  """Returns a number, or a scalar of NumPy or JAX, as float; else None."""
-  if isinstance(value, (str, bytes, complex)) or getattr(value, 'shape', ()):
-    return None
-  try:
-    return float(value)
-  except OverflowError:
-    return math.inf
-  except (TypeError, ValueError):
-    return None
 
 
 def _shown(value: Any) -> str:
