@@ -6,7 +6,7 @@ import traceback
 from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
 
 from jaxrl_llm import phases
-from jaxrl_llm.rewards import plain
+from jaxrl_llm.rewards import plain, users
 
 _TRACE_LINES, _TRACE_WIDTH = 12, 160  # limits of `Verdict.trace`
 _KIND = 60  # characters of `Verdict.kind`
@@ -136,7 +136,8 @@ def _shown(items: Sequence[Any]) -> Iterator[Any]:
 def _submitted(submit: Callable[..., Any], *row: Any) -> Callable[[], Verdict]:
   """Submits a response; a failure to submit becomes an 'error' verdict."""
   try:
-    return submit(*row)
+    with users.code():
+      return submit(*row)
   except (ChildProcessError, VerifierError, KeyboardInterrupt):
     raise
   except BaseException as e:
@@ -200,7 +201,8 @@ def _judged(
   if not rows:
     return []
   try:
-    verdicts = judge(*map(list, zip(*rows)), **more)
+    with users.code():
+      verdicts = judge(*map(list, zip(*rows)), **more)
   except (ChildProcessError, VerifierError, KeyboardInterrupt):
     raise
   except BaseException as e:
@@ -223,7 +225,8 @@ def _number(value: Any) -> float | None:
 def _guarded(verify: Callable[..., Verdict], *row: Any) -> Verdict:
   """Returns the verdict, or an 'error' verdict if the verifier failed."""
   try:
-    verdict = verify(*row)
+    with users.code():
+      verdict = verify(*row)
     reward = plain.number(verdict.reward)
     if reward is None or not abs(reward) <= LARGEST:
       raise ValueError(f'the reward is {plain.shown(verdict.reward)}')

@@ -17,9 +17,11 @@ without **kwargs gets only what it names.
 import asyncio
 import contextlib
 import contextvars
+import copy
 import dataclasses
 import functools
 import inspect
+import itertools
 import pathlib
 import sys
 import threading
@@ -37,7 +39,7 @@ from typing import (
 
 from jaxrl_llm import rewards as rewards_lib
 from jaxrl_llm.plugs import modules
-from jaxrl_llm.rewards import Facts, plain, Verdict, VerifierError
+from jaxrl_llm.rewards import Facts, plain, users, Verdict, VerifierError
 
 # Names that no column may have.
 GIVEN = ('prompts', 'completions', 'completion_ids', 'trainer_state',
@@ -96,18 +98,25 @@ class Reward:
             'the problem files: rename the parameter, or give it a default.'
             f'{modules.closest(name, known)}')
 
-  def call(self, given: Mapping[str, Any]) -> Any:
+  def call(self, given: Mapping[str, Any], log: '_Log') -> Any:
     """Calls the function with what it takes of the arguments.
+
+    Args:
+      given: what all functions get. This one gets copies, which it may change.
+      log: of this call.
 
     Returns:
       Its result, an awaitable one if it is `async`; or the error it raised, as
       `Raised`.
     """
-    if self._named is not None:
-      given = {k: v for k, v in given.items() if k in self._named}
+    taken = {name: _copied(value) for name, value in given.items()
+             if self._named is None or name in self._named}
+    for name, own in ('log_metric', log.metric), ('log_extra', log.extra):
+      if self._named is None or name in self._named:
+        taken[name] = own
     try:
-      with _printing_as(self.label):
-        return self._function(**given)
+      with users.code(), _printing_as(self.label):
+        return self._function(**taken)
     except (ChildProcessError, VerifierError, KeyboardInterrupt):
       raise
     except BaseException as error:  # sys.exit() is no end of this program
@@ -117,7 +126,8 @@ class Reward:
     """Returns the result of an `async` function, or `Raised`."""
     _PRINTING.set(self.label)
     try:
-      return await result
+      with users.alone():
+        return await result
     except BaseException as error:  # it would end the thread of the loop
       return Raised(error)
 
@@ -143,11 +153,12 @@ class Reward:
           trace=rewards_lib.last_lines(result.error), blame=modules.failure(
               f'task.reward={self.name} fails', result.error))]
     try:
-      if isinstance(result, (str, bytes, Mapping)):
+      if isinstance(result, (str, bytes, Mapping)) or (
+          not hasattr(result, '__getitem__')  # a set has no order
+          or len(getattr(result, 'shape', ())) > 1):
         raise TypeError
-      len(result)
-      values = [result[i] for i in range(len(result))]
-    except (TypeError, KeyError, IndexError):
+      values = [*itertools.islice(result, len(result))]
+    except Exception:  # of a user's object
       raise VerifierError(
           f'task.reward={self.name} returned {_shown(result)}: return a list '
           f'with a number or None for each of the {count} '
@@ -240,8 +251,7 @@ class Rewards:
     """
     given = self._arguments(rows, completions, facts)
     logs = [_Log(len(rows)) for _ in self.functions]
-    results = [function.call({**given, 'log_metric': log.metric,
-                              'log_extra': log.extra})
+    results = [function.call(given, log)
                for function, log in zip(self.functions, logs)]
     results = self._awaited(results)
     columns = [function.verdicts(result, len(rows))
@@ -399,6 +409,8 @@ class _Named:
     with contextlib.suppress(OSError):
       self._file.flush()
 
+  close = flush  # the file is not the function's
+
   def end(self) -> None:
     """Writes the lines that have no end."""
     for name, line in self._begun.items():
@@ -416,6 +428,26 @@ def _printing_as(name: str) -> Iterator[None]:
       yield
   finally:
     file.end()
+
+
+# Types whose values nobody can change.
+_FIXED = frozenset((str, int, float, bool, type(None), bytes))
+
+
+def _copied(value: Any) -> Any:
+  """Returns a copy of a value; the value itself if it cannot be copied."""
+  kind = type(value)
+  if kind in _FIXED:
+    return value
+  try:
+    if kind is list:
+      return [v if type(v) in _FIXED else _copied(v) for v in value]
+    if kind is dict:
+      return {k: v if type(v) in _FIXED else _copied(v)
+              for k, v in value.items()}
+    return copy.deepcopy(value)
+  except Exception:  # of a user's object
+    return value
 
 
 def _leaf(function: Callable[..., Any]) -> str:
