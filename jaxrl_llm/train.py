@@ -21,6 +21,7 @@ import threading
 import time
 from typing import Any, Callable, Iterator, NamedTuple
 
+from absl import logging
 import jax
 from ml_collections import ConfigDict
 import numpy as np
@@ -53,6 +54,7 @@ from jaxrl_llm.monitoring import (
   timing,
 )
 from jaxrl_llm.monitoring import health as health_lib
+from jaxrl_llm.rewards import users
 from jaxrl_llm.sharding import cpu, distributed
 from jaxrl_llm.storage import workdir as workdir_lib
 from jaxrl_llm.types import (
@@ -81,8 +83,8 @@ def take_step(
     The state after the step, and what the step reports.
 
   Raises:
-    VerifierError: the verifier failed on every response, or returned something
-      that is not a reward.
+    VerifierError: the verifier gave no response a reward, in a few steps in a
+      row, or returned something that is not a reward.
     NoSignalError: the groups of the curriculum have had no signal for too long.
     Stopped: a process was asked to stop; the state before is unchanged.
     FloatingPointError: too many updates in a row had a loss or gradient that
@@ -146,7 +148,9 @@ def sample(
   # The user's code may use JAX as it likes.
   with timer('verify'), jax.transfer_guard('allow'):
     judged = submit()()
-    rollout.check(judged, responses)
+    warning = parts.unrewarded.check(judged, responses, state.step)
+    if warning and parts.processes.channel.first:
+      logging.warning(warning)
     parts.processes.channel.check()
 
   with timer('batch'):
@@ -384,6 +388,7 @@ def _report(
               parts.config).learns))
 
 
+@users.narrow()
 def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:
   """Runs a config from its beginning, or from its last checkpoint, to its end.
 
@@ -624,7 +629,7 @@ def _loop(run: Run, state: RunState) -> RunState:
     with phases.phase('RL', config.steps, 'steps', state.step):
       while state.step < config.steps:
         try:
-          with jax.transfer_guard('disallow'):
+          with users.alone(), jax.transfer_guard('disallow'):
             state, report = take_step(
                 run.parts, state, run.fixed, run.timer)
         except (rewards.VerifierError, ChildProcessError, AdvantageError,

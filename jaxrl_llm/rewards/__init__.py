@@ -1,5 +1,6 @@
 """Verdicts of a task's verifier, and the verification of a batch."""
 
+import collections
 import dataclasses
 import inspect
 import traceback
@@ -62,7 +63,7 @@ class Facts(NamedTuple):
 
 class VerifierError(ValueError):
   """Raised if a verifier returns something that is not a reward, or gives none
-  to any response of a step.
+  to any response of a step, or of a few in a row.
 
   It ends the run. Any other error of a verifier affects only the responses that
   it judged.
@@ -160,37 +161,46 @@ def last_lines(error: BaseException) -> str:
 
 
 def check_step(verdicts: Sequence[Verdict], texts: Sequence[str]) -> None:
-  """Checks that the verifier did not fail on, or skip, all responses of a step.
+  """Checks that the verifier gave a reward to a response of a step.
 
   Args:
     verdicts: verdicts of the step.
     texts: the response of each verdict.
 
   Raises:
-    VerifierError: there are verdicts, and all are errors, or all are skipped;
-      with the first error, and the response that it was given or the user's
-      code that raised it.
+    VerifierError: there are verdicts, and none is valid; with the number of
+      each kind, and the user's code that gave no reward, or the first error
+      and the response that it was given.
   """
-  if not no_rewards([v.kind for v in verdicts]):
+  if not verdicts or any(v.valid for v in verdicts):
     return
-  if said := verdicts[0].blame:
+  first: dict[str, Verdict] = {}
+  for verdict in verdicts:
+    first.setdefault(verdict.kind, verdict)
+  said = f'None of the {len(verdicts)} responses of the step has a reward'
+  if len(first) > 1:
+    said += f' ({counts([v.kind for v in verdicts])})'
+  if blames := dict.fromkeys(v.blame for v in first.values() if v.blame):
     raise VerifierError(
-        f'None of the {len(verdicts)} responses of the step has a reward, '
-        f'since {said}')
-  if verdicts[0].kind == 'skipped':
+        f'{said}, since {"; and ".join(b.rstrip(".") for b in blames)}.')
+  if first.keys() == {'skipped'}:
     raise VerifierError(
         f'The verifier skipped all {len(verdicts)} responses of the step: '
         'correct the verifier.')
-  text = texts[0] if len(texts[0]) <= 200 else f'{texts[0][:197]}...'
+  if len(first) == 1:
+    said = f'The verifier failed on all {len(verdicts)} responses of the step'
+  worst = first.get('error', verdicts[0])
+  text = texts[verdicts.index(worst)]
+  text = text if len(text) <= 200 else f'{text[:197]}...'
   raise VerifierError(
-      f'The verifier failed on all {len(verdicts)} responses of the step, '
-      f'first with\n{verdicts[0].trace or verdicts[0].detail}\nfor the '
-      f'response {text!r}: correct the verifier.')
+      f'{said}, first with\n{worst.trace or worst.detail or worst.kind}\nfor '
+      f'the response {text!r}: correct the verifier.')
 
 
-def no_rewards(kinds: Sequence[str]) -> bool:
-  """Returns whether there are verdicts, and all are errors or all skipped."""
-  return {*kinds} in ({'error'}, {'skipped'})
+def counts(kinds: Sequence[str]) -> str:
+  """Returns how many verdicts there are of each kind, as text."""
+  found = collections.Counter(kinds)
+  return ', '.join(f'{found[kind]} {kind}' for kind in sorted(found))
 
 
 def _judged(

@@ -83,10 +83,9 @@ def _end(error: BaseException | None) -> None:
 
 def _flush() -> None:
   """Writes what is printed so far, which a forked process would write too."""
-  if _at_work:
-    for stream in sys.stdout, sys.stderr:
-      with contextlib.suppress(Exception):
-        stream.flush()
+  for stream in sys.stdout, sys.stderr:
+    with contextlib.suppress(Exception):
+      stream.flush()
 
 
 os.register_at_fork(before=_flush)

@@ -98,12 +98,8 @@ class Reward:
             'the problem files: rename the parameter, or give it a default.'
             f'{modules.closest(name, known)}')
 
-  def call(self, given: Mapping[str, Any], log: '_Log') -> Any:
-    """Calls the function with what it takes of the arguments.
-
-    Args:
-      given: what all functions get. This one gets copies, which it may change.
-      log: of this call.
+  def call(self, given: Mapping[str, Any]) -> Any:
+    """Calls the function with copies of what it takes of the arguments.
 
     Returns:
       Its result, an awaitable one if it is `async`; or the error it raised, as
@@ -111,9 +107,6 @@ class Reward:
     """
     taken = {name: _copied(value) for name, value in given.items()
              if self._named is None or name in self._named}
-    for name, own in ('log_metric', log.metric), ('log_extra', log.extra):
-      if self._named is None or name in self._named:
-        taken[name] = own
     try:
       with users.code(), _printing_as(self.label):
         return self._function(**taken)
@@ -251,7 +244,8 @@ class Rewards:
     """
     given = self._arguments(rows, completions, facts)
     logs = [_Log(len(rows)) for _ in self.functions]
-    results = [function.call(given, log)
+    results = [function.call({**given, 'log_metric': log.metric,
+                              'log_extra': log.extra})
                for function, log in zip(self.functions, logs)]
     results = self._awaited(results)
     columns = [function.verdicts(result, len(rows))
@@ -437,7 +431,7 @@ _FIXED = frozenset((str, int, float, bool, type(None), bytes))
 def _copied(value: Any) -> Any:
   """Returns a copy of a value; the value itself if it cannot be copied."""
   kind = type(value)
-  if kind in _FIXED:
+  if kind in _FIXED or callable(value):
     return value
   try:
     if kind is list:
