@@ -16,6 +16,7 @@ was cut off, from its last checkpoint, bit for bit.
 
 import contextlib
 import dataclasses
+import functools
 import sys
 import threading
 import time
@@ -470,7 +471,7 @@ class Run(NamedTuple):
     notes: what its checkpoints keep beside the state.
     display: display of the progress.
     timer: seconds per phase.
-    rate: FLOP/s of the machine's matmuls.
+    rate: FLOP/s of the machine's matmuls; see `flops.Rate`.
     began: when it began, of `time.monotonic`, as if it had never been stopped.
     resumed: step of the checkpoint that it goes on from, or None.
     compiled: () -> programs compiled so far.
@@ -481,7 +482,7 @@ class Run(NamedTuple):
   notes: Notes
   display: progress.Display
   timer: timing.Timer
-  rate: float
+  rate: flops.Rate
   began: float
   resumed: int | None
   compiled: Callable[[], compiles.Compiles]
@@ -508,7 +509,7 @@ def _run(
       state = _loop(Run(
           parts, fixed, files, notes, display,
           # It may be measured, which is no part of the first step.
-          rate=flops.matmul_rate(parts.programs.model.dtype),
+          rate=flops.Rate(parts.programs.model.dtype),
           timer=timing.Timer(),
           began=began - (restored.host['seconds'] if restored else 0),
           resumed=restored and restored.step, compiled=count_compiles), state)
@@ -653,11 +654,16 @@ def _loop(run: Run, state: RunState) -> RunState:
 
 def _output(run: Run, report: step_metrics.Report) -> Output:
   """Returns what a step leaves to its hooks; its time ends here."""
+  speed = functools.partial(
+      timing.speed, run.timer.take(), tokens=report.tokens, flops=report.flops,
+      memory=flops.peak_memory())
+  row = speed(rate=run.rate.value)
+  if run.rate.exceeded(max(
+      share for name, share in row.items() if 'flops_share' in name)):
+    row = speed(rate=run.rate.value)
+    run.timer.take()  # That is no part of the next step.
   return Output(
-      report.row | timing.speed(
-          run.timer.take(), tokens=report.tokens, flops=report.flops,
-          rate=run.rate, memory=flops.peak_memory()),
-      report.records, progress.sample_lines(report.sample))
+      report.row | row, report.records, progress.sample_lines(report.sample))
 
 
 def _after_step(run: Run, state: RunState) -> None:
