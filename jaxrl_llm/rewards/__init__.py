@@ -2,9 +2,10 @@
 
 import collections
 import dataclasses
+import functools
 import inspect
 import traceback
-from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
+from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
 from jaxrl_llm import phases
 from jaxrl_llm.rewards import plain, users
@@ -124,14 +125,17 @@ def submit(
         'facts' in inspect.signature(task.judge).parameters) else {}
     return lambda: _judged(task.judge, rows, more)
   if hasattr(task, 'submit'):
-    waits = [_submitted(task.submit, *row) for row in rows]
-    return lambda: [_guarded(wait) for wait in _shown(waits)]
-  return lambda: [_guarded(task.verify, *row) for row in _shown(rows)]
+    with users.code():
+      waits = [_submitted(task.submit, *row) for row in rows]
+    return lambda: _each(waits)
+  return lambda: _each([functools.partial(task.verify, *row) for row in rows])
 
 
-def _shown(items: Sequence[Any]) -> Iterator[Any]:
-  """Yields items that are judged, in a phase that counts them."""
-  return phases.counted(items, 'verification', 'responses')
+def _each(calls: Sequence[Callable[[], Verdict]]) -> list[Verdict]:
+  """Returns the verdict of each call, in a phase that counts them."""
+  with users.code():
+    return [_guarded(call) for call in phases.counted(
+        calls, 'verification', 'responses')]
 
 
 def _submitted(submit: Callable[..., Any], *row: Any) -> Callable[[], Verdict]:
@@ -221,7 +225,7 @@ def _judged(
     raise VerifierError(
         f'judge of the task returned {plain.shown(verdicts)} for {len(rows)} '
         'responses: return a list with one Verdict per response.')
-  return [_guarded(lambda v: v, v) for v in verdicts]
+  return [_guarded(lambda v=v: v) for v in verdicts]
 
 
 def _number(value: Any) -> float | None:
@@ -232,11 +236,11 @@ def _number(value: Any) -> float | None:
   return found
 
 
-def _guarded(verify: Callable[..., Verdict], *row: Any) -> Verdict:
+def _guarded(verify: Callable[[], Verdict]) -> Verdict:
   """Returns the verdict, or an 'error' verdict if the verifier failed."""
   try:
     with users.code():
-      verdict = verify(*row)
+      verdict = verify()
     reward = plain.number(verdict.reward)
     if reward is None or not abs(reward) <= LARGEST:
       raise ValueError(f'the reward is {plain.shown(verdict.reward)}')

@@ -435,10 +435,11 @@ def _copied(value: Any) -> Any:
     return value
   try:
     if kind is list:
-      return [v if type(v) in _FIXED else _copied(v) for v in value]
+      # Most are long and flat, such as tokens.
+      return value[:] if _FIXED.issuperset(map(type, value)) else [
+          *map(_copied, value)]
     if kind is dict:
-      return {k: v if type(v) in _FIXED else _copied(v)
-              for k, v in value.items()}
+      return {key: _copied(item) for key, item in value.items()}
     return copy.deepcopy(value)
   except Exception:  # of a user's object
     return value
