@@ -417,6 +417,27 @@ def test_a_verifier_that_fails_on_a_whole_step_ends_the_run(
   assert again == once and len(once) == 3
 
 
+def test_64_bits_that_are_switched_on_change_nothing(parts, reuse, tmp_path):
+  """By the shell before the run, or by a reward function in it."""
+  def switches(problem, text, truncated):
+    jax.config.update('jax_enable_x64', True)
+    return tiny.by_length(problem, text, truncated)
+
+  losses = []
+  for number, verify in enumerate((tiny.by_length, switches)):
+    reuse(tiny.watch(parts, verify).parts)
+    folder = tmp_path / str(number)
+    jax.config.update('jax_enable_x64', bool(number))
+    try:
+      train.train(tiny.load(folder, steps=2, eval__every=0))
+      assert jax.config.jax_enable_x64 == bool(number)
+    finally:
+      jax.config.update('jax_enable_x64', False)
+    losses.append([row['update/loss'] for row in metrics.read(
+        folder / 'metrics.jsonl')[1:]])
+  assert losses[0] == losses[1] and len(losses[0]) == 2
+
+
 def test_a_verifier_may_use_jax(parts):
   """Inside a step too, where transfers are forbidden to the loop."""
   def verify(problem, text, truncated):
