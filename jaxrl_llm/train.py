@@ -654,13 +654,13 @@ def _loop(run: Run, state: RunState) -> RunState:
 
 def _output(run: Run, report: step_metrics.Report) -> Output:
   """Returns what a step leaves to its hooks; its time ends here."""
-  speed = functools.partial(
+  timed = functools.partial(
       timing.speed, run.timer.take(), tokens=report.tokens, flops=report.flops,
       memory=flops.peak_memory())
-  row = speed(rate=run.rate.value)
+  row = timed(rate=run.rate.value)
   if run.rate.exceeded(max(
       share for name, share in row.items() if 'flops_share' in name)):
-    row = speed(rate=run.rate.value)
+    row = timed(rate=run.rate.value)
     run.timer.take()  # That is no part of the next step.
   return Output(
       report.row | row, report.records, progress.sample_lines(report.sample))
