@@ -9,7 +9,9 @@
   jaxrl_llm.save('runs/mine', learner)
 
 Prompts, rewards and advantages are the caller's. The calls are made of the
-parts of a run: its sampler, its rounds of updates and its checkpoints.
+parts of a run: its sampler, its rounds of updates and its checkpoints. They
+compute with 32 bits; JAX's option for 64 (`jax_enable_x64`) is off in each call
+and as before after it.
 """
 
 import contextlib
@@ -36,7 +38,7 @@ from jaxrl_llm.host import (
 from jaxrl_llm.models.config import PRESETS
 from jaxrl_llm.monitoring import step_metrics
 from jaxrl_llm.plugs import modules
-from jaxrl_llm.rewards import plain
+from jaxrl_llm.rewards import plain, users
 from jaxrl_llm.sharding import cpu
 from jaxrl_llm.storage import paths
 from jaxrl_llm.tasks import Problem
@@ -147,6 +149,7 @@ class Sampler:
     calls: calls of `sample` so far; with the seed they fix its noise.
   """
 
+  @users.narrow()
   def __init__(
       self, model: str, tokenizer: Tokenizer | None = None, *,
       prompts_per_step: int = 32, samples_per_prompt: int = 8,
@@ -208,6 +211,7 @@ class Sampler:
     """Samples with the learner's newest weights from now on."""
     self._learner, self._weights = learner, None
 
+  @users.narrow()
   def sample(
       self, prompts: Sequence[Prompt], n: int | None = None, *,
       temperature: float | None = None) -> Samples:
@@ -295,6 +299,7 @@ class Learner:
     steps: calls of `step` so far.
   """
 
+  @users.narrow()
   def __init__(
       self, sampler: Sampler, *, learning_rate: float = 1e-6,
       objective: Any = 'clip', aggregation: str = 'token_mean',
@@ -332,6 +337,7 @@ class Learner:
         start.anchor, False, parts.config, parts.processes)
     sampler.follow(self)
 
+  @users.narrow()
   def step(self, batch: Batch) -> dict[str, float]:
     """Takes `updates` optimiser steps on a batch, in each of `epochs`.
 
@@ -379,6 +385,7 @@ class Learner:
     cpu.return_memory()
     return step_metrics.of_updates(outcome.metrics)
 
+  @users.narrow()
   def score(self, batch: Batch) -> Batch:
     """Adds the log-probs of the policy as it is now.
 
@@ -459,6 +466,7 @@ def save(
     saver.check(learner.steps)
 
 
+@users.narrow()
 def load(folder: str, learner: Learner) -> dict[str, Any] | None:
   """Loads the last saved state into a learner and its sampler.
 

@@ -38,7 +38,7 @@ from jaxrl_llm import phases, sharding, tasks
 from jaxrl_llm.evaluation import heldout, page, report, responses, weights
 from jaxrl_llm.host import build, stages
 from jaxrl_llm.monitoring import compiles, exits, progress
-from jaxrl_llm.rewards import plain
+from jaxrl_llm.rewards import plain, users
 from jaxrl_llm.sharding import distributed
 from jaxrl_llm.storage import paths
 from jaxrl_llm.storage import workdir as workdir_lib
@@ -90,6 +90,7 @@ def problem_sets(
   return sets, left_out
 
 
+@users.narrow()
 def evaluate(
     config: ConfigDict, which: str = 'best', *, files: Sequence[str] = (),
     greedy: bool = False, player: str = 'policy') -> dict[str, Any]:

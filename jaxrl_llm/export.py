@@ -34,6 +34,7 @@ from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.models.gguf import write as gguf_write
 from jaxrl_llm.monitoring import exits, progress
 from jaxrl_llm.plugs import modules
+from jaxrl_llm.rewards import users
 from jaxrl_llm.storage import compiled, paths
 
 FORMATS = 'safetensors', 'gguf'
@@ -95,6 +96,7 @@ def parameters(
   return lora.merge(policy.compose(params, frozen)), model, found.step
 
 
+@users.narrow()
 def export(
     config: ConfigDict, out: paths.Path, which: str = 'best',
     dtype: str | None = None, player: str = 'policy',

@@ -16,11 +16,13 @@ was cut off, from its last checkpoint, bit for bit.
 
 import contextlib
 import dataclasses
+import functools
 import sys
 import threading
 import time
 from typing import Any, Callable, Iterator, NamedTuple
 
+from absl import logging
 import jax
 from ml_collections import ConfigDict
 import numpy as np
@@ -53,6 +55,7 @@ from jaxrl_llm.monitoring import (
   timing,
 )
 from jaxrl_llm.monitoring import health as health_lib
+from jaxrl_llm.rewards import users
 from jaxrl_llm.sharding import cpu, distributed
 from jaxrl_llm.storage import workdir as workdir_lib
 from jaxrl_llm.types import (
@@ -81,8 +84,8 @@ def take_step(
     The state after the step, and what the step reports.
 
   Raises:
-    VerifierError: the verifier failed on every response, or returned something
-      that is not a reward.
+    VerifierError: the verifier gave no response a reward, in a few steps in a
+      row, or returned something that is not a reward.
     NoSignalError: the groups of the curriculum have had no signal for too long.
     Stopped: a process was asked to stop; the state before is unchanged.
     FloatingPointError: too many updates in a row had a loss or gradient that
@@ -146,7 +149,9 @@ def sample(
   # The user's code may use JAX as it likes.
   with timer('verify'), jax.transfer_guard('allow'):
     judged = submit()()
-    rollout.check(judged, responses)
+    warning = parts.unrewarded.check(judged, responses, state.step)
+    if warning and parts.processes.channel.first:
+      logging.warning(warning)
     parts.processes.channel.check()
 
   with timer('batch'):
@@ -384,6 +389,7 @@ def _report(
               parts.config).learns))
 
 
+@users.narrow()
 def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:
   """Runs a config from its beginning, or from its last checkpoint, to its end.
 
@@ -465,7 +471,7 @@ class Run(NamedTuple):
     notes: what its checkpoints keep beside the state.
     display: display of the progress.
     timer: seconds per phase.
-    rate: FLOP/s of the machine's matmuls.
+    rate: FLOP/s of the machine's matmuls; see `flops.Rate`.
     began: when it began, of `time.monotonic`, as if it had never been stopped.
     resumed: step of the checkpoint that it goes on from, or None.
     compiled: () -> programs compiled so far.
@@ -476,7 +482,7 @@ class Run(NamedTuple):
   notes: Notes
   display: progress.Display
   timer: timing.Timer
-  rate: float
+  rate: flops.Rate
   began: float
   resumed: int | None
   compiled: Callable[[], compiles.Compiles]
@@ -503,7 +509,7 @@ def _run(
       state = _loop(Run(
           parts, fixed, files, notes, display,
           # It may be measured, which is no part of the first step.
-          rate=flops.matmul_rate(parts.programs.model.dtype),
+          rate=flops.Rate(parts.programs.model.dtype),
           timer=timing.Timer(),
           began=began - (restored.host['seconds'] if restored else 0),
           resumed=restored and restored.step, compiled=count_compiles), state)
@@ -624,7 +630,7 @@ def _loop(run: Run, state: RunState) -> RunState:
     with phases.phase('RL', config.steps, 'steps', state.step):
       while state.step < config.steps:
         try:
-          with jax.transfer_guard('disallow'):
+          with users.alone(), jax.transfer_guard('disallow'):
             state, report = take_step(
                 run.parts, state, run.fixed, run.timer)
         except (rewards.VerifierError, ChildProcessError, AdvantageError,
@@ -648,11 +654,16 @@ def _loop(run: Run, state: RunState) -> RunState:
 
 def _output(run: Run, report: step_metrics.Report) -> Output:
   """Returns what a step leaves to its hooks; its time ends here."""
+  timed = functools.partial(
+      timing.speed, run.timer.take(), tokens=report.tokens, flops=report.flops,
+      memory=flops.peak_memory())
+  row = timed(rate=run.rate.value)
+  if run.rate.exceeded(max(
+      share for name, share in row.items() if 'flops_share' in name)):
+    row = timed(rate=run.rate.value)
+    run.timer.take()  # That is no part of the next step.
   return Output(
-      report.row | timing.speed(
-          run.timer.take(), tokens=report.tokens, flops=report.flops,
-          rate=run.rate, memory=flops.peak_memory()),
-      report.records, progress.sample_lines(report.sample))
+      report.row | row, report.records, progress.sample_lines(report.sample))
 
 
 def _after_step(run: Run, state: RunState) -> None:

@@ -190,6 +190,24 @@ def test_scores_let_rows_wait_for_later_steps(learner):
   assert learner.sampler.sample(digits(1)).policy_step == 2
 
 
+def test_a_loop_with_64_bits_computes_the_same(learner, made):
+  def loop():
+    begun(*made)
+    samples = learner.sampler.sample(digits(), N)
+    metrics = learner.step(learner.score(samples.batch(values(samples))))
+    return samples.tokens, metrics, jax.device_get(learner.state)
+
+  tokens, metrics, state = loop()
+  jax.config.update('jax_enable_x64', True)
+  try:
+    again, same, after = loop()
+    assert jax.config.jax_enable_x64
+  finally:
+    jax.config.update('jax_enable_x64', False)
+  np.testing.assert_array_equal(again, tokens)
+  assert same == metrics and tiny.same(after, state)
+
+
 def test_a_saved_state_is_loaded_to_the_bit(learner, tmp_path):
   fresh = jaxrl_llm.Learner(sampler(), learning_rate=5e-4)
   assert jaxrl_llm.load(tmp_path / 'new', fresh) is None

@@ -116,6 +116,8 @@ def test_prompts_without_signal_end_the_run(tmp_path, monkeypatch):
     (dict(speed__n_init=2, advantage='pkpo', pkpo__transform='s'),
      'speed.rule=signal .*transform=s is .*sloo_minus_one'),
     (dict(speed__n_init=2, speed__capacity=6), 'speed.capacity=6 .*least 7'),
+    (dict(speed__n_init=1, speed__rule='pass_rate'),
+     'speed.n_init=1 .*speed.p_low=0 .*speed.p_high=1.*rule=signal'),
     (dict(speed__n_init=2, speed__rule='signals'), 'did you mean .signal'),
     (dict(curriculum='uniform', speed__n_init=2), 'speed.n_init has no'),
     (dict(curriculum='uniform', speed__p_low=.2), 'speed.p_low has no'),

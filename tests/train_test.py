@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 import pytest
 
-from jaxrl_llm import checkpoint, train
+from jaxrl_llm import checkpoint, rewards, train
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.evaluation import heldout
 from jaxrl_llm.host import choices, programs
@@ -375,21 +375,24 @@ def test_the_best_checkpoint_is_kept(parts, reuse, tmp_path, monkeypatch):
   assert checkpoint.score(root, 4) == .9
 
 
+@pytest.mark.parametrize('step, error, said', [
+    (0, AttributeError, 'failed on all 16 responses'),
+    (1, rewards.VerifierError, '')])  # as of a result of a wrong form
 def test_a_verifier_that_fails_on_a_whole_step_ends_the_run(
-    parts, reuse, tmp_path, monkeypatch):
+    parts, reuse, tmp_path, monkeypatch, step, error, said):
   """Nothing is lost: mended, the same command goes on with that step."""
   calls = []
 
   def fails_later(problem, text, truncated):
     calls.append(text)
     if len(calls) > broken:
-      raise AttributeError('no such service')
+      raise error('no such service')
     return tiny.by_length(problem, text, truncated)
 
   def verdicts_before(step):
     return len(parts.task.heldout) * (4 + 1) + 16 * step
 
-  broken = verdicts_before(1)
+  broken = verdicts_before(step)
   reuse(tiny.watch(parts, fails_later).parts)
   config = tiny.load(tmp_path / 'run', steps=3, eval__every=0)
   monkeypatch.setattr(
@@ -397,12 +400,12 @@ def test_a_verifier_that_fails_on_a_whole_step_ends_the_run(
   monkeypatch.setattr(sys, 'argv', ['train'])
   with pytest.raises(SystemExit) as end:
     train.main()
-  said = str(end.value.code)
-  for part in ('failed on all 16 responses', 'AttributeError: no such service',
-               'in fails_later', repr(calls[broken])):
-    assert part in said
+  for part in (said, 'no such service', *(
+      ['in fails_later', repr(calls[broken])] if said else [])):
+    assert part in str(end.value.code)
   # Checkpoints are due every second step; step 1 is saved all the same.
-  assert checkpoint.steps(tmp_path / 'run' / 'checkpoints') == [0, 1]
+  assert checkpoint.steps(tmp_path / 'run' / 'checkpoints') == [
+      *range(step + 1)]
   broken = np.inf
   train.main()
   whole = tiny.load(tmp_path / 'whole', steps=3, eval__every=0)
@@ -412,6 +415,27 @@ def test_a_verifier_that_fails_on_a_whole_step_ends_the_run(
       [row['update/loss'] for row in metrics.read(
           tmp_path / name / 'metrics.jsonl')[1:]] for name in ('run', 'whole'))
   assert again == once and len(once) == 3
+
+
+def test_64_bits_that_are_switched_on_change_nothing(parts, reuse, tmp_path):
+  """By the shell before the run, or by a reward function in it."""
+  def switches(problem, text, truncated):
+    jax.config.update('jax_enable_x64', True)
+    return tiny.by_length(problem, text, truncated)
+
+  losses = []
+  for number, verify in enumerate((tiny.by_length, switches)):
+    reuse(tiny.watch(parts, verify).parts)
+    folder = tmp_path / str(number)
+    jax.config.update('jax_enable_x64', bool(number))
+    try:
+      train.train(tiny.load(folder, steps=2, eval__every=0))
+      assert jax.config.jax_enable_x64 == bool(number)
+    finally:
+      jax.config.update('jax_enable_x64', False)
+    losses.append([row['update/loss'] for row in metrics.read(
+        folder / 'metrics.jsonl')[1:]])
+  assert losses[0] == losses[1] and len(losses[0]) == 2
 
 
 def test_a_verifier_may_use_jax(parts):

@@ -74,13 +74,6 @@ def _screens(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
     yield from _without_effect(c, [
         (name, c.speed.rule == 'pass_rate', f'speed.rule={c.speed.rule}')
         for name in ('speed.p_low', 'speed.p_high')])
-    low, high = c.speed.p_low, c.speed.p_high
-    if c.speed.rule == 'pass_rate' and c.speed.n_init == 1 and not any(
-        low < rate < high for rate in (0, 1)):
-      yield ('speed.n_init=1 with speed.rule=pass_rate continues no prompt, '
-             'since the mean of one reward, 0 or 1, is not between speed.p_low='
-             f'{low:g} and speed.p_high={high:g}: raise speed.n_init, or use '
-             'speed.rule=signal.')
 
 
 def _pkpo(c: ConfigDict, model: ModelConfig) -> Iterator[str]:

@@ -296,8 +296,8 @@ def create(
     The curriculum.
 
   Raises:
-    ValueError: there is nothing to screen or to continue, p_low is not below
-      p_high, or the capacity cannot fill a batch.
+    ValueError: there is nothing to screen or to continue, no prompt can
+      qualify, or the capacity cannot fill a batch.
   """
   batch, prompts, n = sizes.batch, sizes.prompts, sizes.samples
   least = batch - 1 + prompts
@@ -311,6 +311,13 @@ def create(
     raise ValueError(
         f'speed.p_low={p_low} is not below speed.p_high={p_high}, so no prompt '
         'qualifies: lower it.')
+  if rule == 'pass_rate' and n_init == 1 and not any(
+      p_low < rate < p_high for rate in (0, 1)):
+    raise ValueError(
+        'speed.n_init=1 with speed.rule=pass_rate continues no prompt, since '
+        'the mean of one reward, 0 or 1, is not between speed.p_low='
+        f'{p_low:g} and speed.p_high={p_high:g}: raise speed.n_init, or use '
+        'speed.rule=signal.')
   if capacity is None:
     capacity = least + (1 + sizes.lag) * prompts
   if capacity < least:

@@ -55,6 +55,7 @@ class Parts(NamedTuple):
       names.
     user_config: the config without the choices that the run makes itself.
     processes: who holds which rows, and what they tell each other.
+    unrewarded: counter of the steps without a reward.
     needs: bytes that an update needs on each device, by the compiler; None if
       the run did not ask it.
   """
@@ -70,6 +71,7 @@ class Parts(NamedTuple):
   contents: dict[str, str]
   user_config: ConfigDict
   processes: Processes
+  unrewarded: rollout.Unrewarded
   needs: int | None = None
 
   @property
@@ -462,4 +464,5 @@ def parts(
       step_key=lambda step: fold_in(base_key, step),
       contents=_contents(
           task, model=folder, actor=theirs and theirs.folder),
-      user_config=user_config, processes=processes, needs=needs)
+      user_config=user_config, processes=processes,
+      unrewarded=rollout.Unrewarded(), needs=needs)

@@ -433,6 +433,7 @@ def further(verdict: rewards.Verdict) -> dict[str, Any]:
       ('rewards', verdict.rewards), ('extra', verdict.extra)) if value}
 
 
+_PATIENCE = 3  # steps in a row without a reward, the last of which ends a run
 _ERRORS = {'verifier': rewards.VerifierError, 'process': ChildProcessError}
 
 
@@ -446,14 +447,49 @@ def _caught(function: Callable[[], Any]) -> tuple[Any, Any]:
     return None, ('process', str(error))
 
 
-def check(judged: Judged, responses: Responses) -> None:
-  """Checks that the verifier did not fail on, or skip, all of a step.
+class Unrewarded:
+  """Counter of the steps in a row in which no response had a reward.
 
-  Raises:
-    VerifierError: it did, in every process; the message quotes a response.
+  One problem at fault may be all that a small step has. A run that goes on
+  counts anew.
   """
-  if rewards.no_rewards(judged.kind):
-    rewards.check_step(judged.verdicts, responses.texts)
+
+  def __init__(self):
+    self._steps, self._told = 0, False
+
+  def check(self, judged: Judged, responses: Responses, step: int) -> str:
+    """Counts a step.
+
+    Args:
+      judged: facts about its responses.
+      responses: of which the process judged some.
+      step: steps of the run that were done before.
+
+    Returns:
+      A warning, in the first step without a reward; else ''.
+
+    Raises:
+      VerifierError: it is one step too many, or the verifier failed on all
+        responses of the run's first step; in every process. The message quotes
+        a response.
+    """
+    if not judged.kind or judged.valid.any():
+      self._steps *= not judged.kind
+      return ''
+    self._steps += 1
+    if self._steps < _PATIENCE and (step or {*judged.kind} != {'error'}):
+      told, self._told = self._told, True
+      return '' if told else (
+          f'No response of step {step + 1} has a reward '
+          f'({rewards.counts(judged.kind)}): see samples.jsonl. '
+          f'{_PATIENCE} such steps in a row end the run.')
+    try:
+      rewards.check_step(judged.verdicts, responses.texts)
+    except rewards.VerifierError as error:
+      raise rewards.VerifierError(
+          f'{self._steps} steps in a row had no reward. {error}'
+          if self._steps > 1 else str(error)) from None
     raise rewards.VerifierError(
-        f'The verifier failed on all {len(judged.kind)} responses of the step, '
-        'or skipped them; other processes say how: correct it.')
+        f'None of the {len(judged.kind)} responses of the step has a reward '
+        f'({rewards.counts(judged.kind)}); other processes say why: correct '
+        'the verifier.')

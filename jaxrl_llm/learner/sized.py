@@ -6,6 +6,7 @@ from typing import Any, Callable
 
 import jax
 
+from jaxrl_llm import phases
 from jaxrl_llm.learner.packing import Plan
 from jaxrl_llm.sharding import cpu
 
@@ -53,8 +54,16 @@ class Sized:
     def compile_for(plan):
       self.program.lower(tree, batch, plan, *rest).compile()
 
-    # XLA compiles without Python's lock, so that threads use all cores.
-    if len(plans) > 1:
-      with concurrent.futures.ThreadPoolExecutor(
-          min(len(plans), os.cpu_count() or 1)) as pool:
-        list(pool.map(compile_for, plans))
+    if len(plans) < 2:
+      return
+    # XLA compiles without Python's lock, so that threads use all cores. What
+    # they are doing is shown as a phase of this thread.
+    name = getattr(self.program, '__name__', 'program').strip('_<>')
+    with phases.phase(
+        f'compiling {name}', len(plans), 'sizes', apart=True) as phase, (
+            concurrent.futures.ThreadPoolExecutor(
+                min(len(plans), os.cpu_count() or 1))) as pool:
+      for done in concurrent.futures.as_completed(
+          [pool.submit(compile_for, plan) for plan in plans]):
+        done.result()
+        phase.count()

@@ -11,18 +11,21 @@ import signal
 import sys
 import threading
 import traceback
-from typing import Iterator, TextIO
+from typing import Any, Iterator, TextIO
 
 import jax
 
 from jaxrl_llm import start
-from jaxrl_llm.rewards import plain
+from jaxrl_llm.rewards import plain, users
 from jaxrl_llm.storage import paths
 from jaxrl_llm.types import Stopped
 
 _NO_MEMORY = 'RESOURCE_EXHAUSTED'
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _in_program: list[bool] = []  # has an entry within `program`
+# Within `stoppable`: the handler of the run's, and of each signal that before.
+_handling: list[tuple[Any, dict[int, Any]]] = []
+_masks = threading.local()  # of a thread that forks, the signals it held back
 
 
 @contextlib.contextmanager
@@ -40,7 +43,8 @@ def program(interrupted: str) -> Iterator[None]:
   _in_program.append(True)
   start.done()
   try:
-    yield
+    with users.alone():
+      yield
   except KeyboardInterrupt:
     sys.exit(interrupted)
   except Stopped as stopped:
@@ -77,7 +81,8 @@ def stoppable(grace: float) -> Iterator[threading.Event]:
 
   If the body has not ended `grace` seconds after the request, the process ends
   with exit code 1. A second SIGINT is a KeyboardInterrupt. Other threads than
-  the main one cannot handle signals: there this does nothing.
+  the main one cannot handle signals: there this does nothing. A process that is
+  forked in the body has the handlers from before it.
 
   Args:
     grace: seconds.
@@ -106,12 +111,38 @@ def stoppable(grace: float) -> Iterator[threading.Event]:
   before = {
       number: signal.signal(number, handle)
       for number in (signal.SIGTERM, signal.SIGINT)}
+  _handling.append((handle, before))
   try:
     yield asked
   finally:
     late.cancel()
+    _handling.pop()
     for number, old in before.items():
       signal.signal(number, signal.SIG_IGN if _in_program else old)
+
+
+def _hold_back() -> None:
+  """Holds back the signals until a forked process has its own handlers."""
+  _masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, (
+      signal.SIGTERM, signal.SIGINT) if _handling else ())
+
+
+def _let_pass() -> None:
+  signal.pthread_sigmask(signal.SIG_SETMASK, _masks.before)
+
+
+def _as_before() -> None:
+  """Gives a forked process the handlers from before `stoppable`."""
+  for handle, before in reversed(_handling):
+    for number, old in before.items():
+      if signal.getsignal(number) is handle:
+        signal.signal(number, old)
+  _handling.clear()
+  _let_pass()
+
+
+os.register_at_fork(
+    before=_hold_back, after_in_parent=_let_pass, after_in_child=_as_before)
 
 
 def _too_late(grace: float) -> None:

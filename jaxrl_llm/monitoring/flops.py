@@ -4,6 +4,7 @@ import contextlib
 import functools
 import hashlib
 import json
+import pathlib
 import resource
 import sys
 import time
@@ -19,6 +20,7 @@ from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.storage import compiled, paths
 
 _LASTS = 7 * 86_400.0  # seconds; other load may have lowered what was measured
+_CREDIBLE = 0.95  # share of the rate above which it was measured too low
 
 
 def of_step(
@@ -49,6 +51,38 @@ def of_step(
           for model, frozen in updates))
 
 
+class Rate:
+  """FLOP/s of this machine's matmuls, by which a run's own are judged.
+
+  Attributes:
+    value: the rate.
+  """
+
+  def __init__(self, dtype: str):
+    self._dtype, self._again = dtype, False
+    self.value = matmul_rate(dtype)
+
+  def exceeded(self, share: float) -> bool:
+    """Measures the rate again if a run has reached too much of it.
+
+    Other load has then lowered what was measured. It is measured again once,
+    and the higher rate is kept.
+
+    Args:
+      share: of the rate.
+
+    Returns:
+      Whether it was measured again.
+    """
+    if share <= _CREDIBLE or self._again:
+      return False
+    self._again = True
+    self.value = max(self.value, measured_rate(self._dtype))
+    _keep(self._dtype, self.value)
+    matmul_rate.cache_clear()
+    return True
+
+
 @functools.cache
 def matmul_rate(dtype: str) -> float:
   """Returns the FLOP/s of this machine's matmuls in a dtype.
@@ -56,22 +90,30 @@ def matmul_rate(dtype: str) -> float:
   It is measured once a week, and kept beside the compiled programs. Where these
   are not kept, each process measures it.
   """
-  about = (dtype, compiled.machine(), jax.devices()[0].device_kind,
-           jax.device_count(), jax.__version__)
-  name = hashlib.sha256(repr(about).encode()).hexdigest()[:16]
-  path = None
   with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-    if folder := compiled.folder():
-      path = folder / f'matmul-{name}.json'
+    if path := _path(dtype):
       measured = json.loads(path.read_text())
       if (0 <= time.time() - measured['time'] < _LASTS
           and measured['rate'] > 0):
         return measured['rate']
   rate = measured_rate(dtype)
-  if path:
-    with contextlib.suppress(OSError):
-      paths.write_whole(path, json.dumps(dict(rate=rate, time=time.time())))
+  _keep(dtype, rate)
   return rate
+
+
+def _path(dtype: str) -> pathlib.Path | None:
+  """Returns the file that keeps the rate; None if nothing is kept."""
+  about = (dtype, compiled.machine(), jax.devices()[0].device_kind,
+           jax.device_count(), jax.__version__)
+  name = hashlib.sha256(repr(about).encode()).hexdigest()[:16]
+  folder = compiled.folder()
+  return folder / f'matmul-{name}.json' if folder else None
+
+
+def _keep(dtype: str, rate: float) -> None:
+  with contextlib.suppress(OSError):
+    if path := _path(dtype):
+      paths.write_whole(path, json.dumps(dict(rate=rate, time=time.time())))
 
 
 def measured_rate(dtype: str) -> float:

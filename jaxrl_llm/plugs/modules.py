@@ -19,7 +19,7 @@ import typing
 from typing import Any, Callable, Iterator, Sequence
 import zlib
 
-from jaxrl_llm.rewards import plain
+from jaxrl_llm.rewards import plain, users
 
 # Type of a field whose text names a module or a function. The config makes the
 # path of a FILE.py absolute, so that a saved config works in any folder.
@@ -110,7 +110,8 @@ def blamed(
       code of the user that was at work.
   """
   try:
-    yield
+    with users.code():
+      yield
   except (KeyboardInterrupt, *allowed):
     raise
   except BaseException as error:  # sys.exit() is no end of this program
@@ -136,7 +137,8 @@ def guarded(
   @functools.wraps(call, updated=())
   def run(*args, **options):
     try:
-      return call(*args, **options)
+      with users.code():
+        return call(*args, **options)
     except (KeyboardInterrupt, *allowed):
       raise
     except BaseException as error:

@@ -1,12 +1,14 @@
 """Verdicts of a task's verifier, and the verification of a batch."""
 
+import collections
 import dataclasses
+import functools
 import inspect
 import traceback
-from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
+from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
 from jaxrl_llm import phases
-from jaxrl_llm.rewards import plain
+from jaxrl_llm.rewards import plain, users
 
 _TRACE_LINES, _TRACE_WIDTH = 12, 160  # limits of `Verdict.trace`
 _KIND = 60  # characters of `Verdict.kind`
@@ -66,7 +68,7 @@ class Facts(NamedTuple):
 
 class VerifierError(ValueError):
   """Raised if a verifier returns something that is not a reward, or gives none
-  to any response of a step.
+  to any response of a step, or of a few in a row.
 
   It ends the run. Any other error of a verifier affects only the responses that
   it judged.
@@ -127,20 +129,24 @@ def submit(
         'facts' in inspect.signature(task.judge).parameters) else {}
     return lambda: _judged(task.judge, rows, more)
   if hasattr(task, 'submit'):
-    waits = [_submitted(task.submit, *row) for row in rows]
-    return lambda: [_guarded(wait) for wait in _shown(waits)]
-  return lambda: [_guarded(task.verify, *row) for row in _shown(rows)]
+    with users.code():
+      waits = [_submitted(task.submit, *row) for row in rows]
+    return lambda: _each(waits)
+  return lambda: _each([functools.partial(task.verify, *row) for row in rows])
 
 
-def _shown(items: Sequence[Any]) -> Iterator[Any]:
-  """Yields items that are judged, in a phase that counts them."""
-  return phases.counted(items, 'verification', 'responses')
+def _each(calls: Sequence[Callable[[], Verdict]]) -> list[Verdict]:
+  """Returns the verdict of each call, in a phase that counts them."""
+  with users.code():
+    return [_guarded(call) for call in phases.counted(
+        calls, 'verification', 'responses')]
 
 
 def _submitted(submit: Callable[..., Any], *row: Any) -> Callable[[], Verdict]:
   """Submits a response; a failure to submit becomes an 'error' verdict."""
   try:
-    return submit(*row)
+    with users.code():
+      return submit(*row)
   except (ChildProcessError, VerifierError, KeyboardInterrupt):
     raise
   except BaseException as e:
@@ -163,37 +169,46 @@ def last_lines(error: BaseException) -> str:
 
 
 def check_step(verdicts: Sequence[Verdict], texts: Sequence[str]) -> None:
-  """Checks that the verifier did not fail on, or skip, all responses of a step.
+  """Checks that the verifier gave a reward to a response of a step.
 
   Args:
     verdicts: verdicts of the step.
     texts: the response of each verdict.
 
   Raises:
-    VerifierError: there are verdicts, and all are errors, or all are skipped;
-      with the first error, and the response that it was given or the user's
-      code that raised it.
+    VerifierError: there are verdicts, and none is valid; with the number of
+      each kind, and the user's code that gave no reward, or the first error
+      and the response that it was given.
   """
-  if not no_rewards([v.kind for v in verdicts]):
+  if not verdicts or any(v.valid for v in verdicts):
     return
-  if said := verdicts[0].blame:
+  first: dict[str, Verdict] = {}
+  for verdict in verdicts:
+    first.setdefault(verdict.kind, verdict)
+  said = f'None of the {len(verdicts)} responses of the step has a reward'
+  if len(first) > 1:
+    said += f' ({counts([v.kind for v in verdicts])})'
+  if blames := dict.fromkeys(v.blame for v in first.values() if v.blame):
     raise VerifierError(
-        f'None of the {len(verdicts)} responses of the step has a reward, '
-        f'since {said}')
-  if verdicts[0].kind == 'skipped':
+        f'{said}, since {"; and ".join(b.rstrip(".") for b in blames)}.')
+  if first.keys() == {'skipped'}:
     raise VerifierError(
         f'The verifier skipped all {len(verdicts)} responses of the step: '
         'correct the verifier.')
-  text = texts[0] if len(texts[0]) <= 200 else f'{texts[0][:197]}...'
+  if len(first) == 1:
+    said = f'The verifier failed on all {len(verdicts)} responses of the step'
+  worst = first.get('error', verdicts[0])
+  text = texts[verdicts.index(worst)]
+  text = text if len(text) <= 200 else f'{text[:197]}...'
   raise VerifierError(
-      f'The verifier failed on all {len(verdicts)} responses of the step, '
-      f'first with\n{verdicts[0].trace or verdicts[0].detail}\nfor the '
-      f'response {text!r}: correct the verifier.')
+      f'{said}, first with\n{worst.trace or worst.detail or worst.kind}\nfor '
+      f'the response {text!r}: correct the verifier.')
 
 
-def no_rewards(kinds: Sequence[str]) -> bool:
-  """Returns whether there are verdicts, and all are errors or all skipped."""
-  return {*kinds} in ({'error'}, {'skipped'})
+def counts(kinds: Sequence[str]) -> str:
+  """Returns how many verdicts there are of each kind, as text."""
+  found = collections.Counter(kinds)
+  return ', '.join(f'{found[kind]} {kind}' for kind in sorted(found))
 
 
 def _judged(
@@ -204,7 +219,8 @@ def _judged(
   if not rows:
     return []
   try:
-    verdicts = judge(*map(list, zip(*rows)), **more)
+    with users.code():
+      verdicts = judge(*map(list, zip(*rows)), **more)
   except (ChildProcessError, VerifierError, KeyboardInterrupt):
     raise
   except BaseException as e:
@@ -213,23 +229,28 @@ def _judged(
     raise VerifierError(
         f'judge of the task returned {plain.shown(verdicts)} for {len(rows)} '
         'responses: return a list with one Verdict per response.')
-  return [_guarded(lambda v: v, v) for v in verdicts]
+  return [_guarded(lambda v=v: v) for v in verdicts]
 
 
 def _number(value: Any) -> float | None:
-  """Returns a number of a verdict; raises an error if it is none."""
-  return None if value is None else float(value)
+  """Returns a number of a verdict, or None; raises an error for all else."""
+  found = plain.number(value)
+  if found is None and value is not None:
+    raise ValueError(f'{plain.shown(value)} is no number')
+  return found
 
 
-def _guarded(verify: Callable[..., Verdict], *row: Any) -> Verdict:
+def _guarded(verify: Callable[[], Verdict]) -> Verdict:
   """Returns the verdict, or an 'error' verdict if the verifier failed."""
   try:
-    verdict = verify(*row)
-    if not abs(verdict.reward) <= LARGEST:
-      raise ValueError(f'the reward is {verdict.reward}')
+    with users.code():
+      verdict = verify()
+    reward = plain.number(verdict.reward)
+    if reward is None or not abs(reward) <= LARGEST:
+      raise ValueError(f'the reward is {plain.shown(verdict.reward)}')
     # A kind is also the name of a metric.
     return Verdict(
-        float(verdict.reward), plain.line(verdict.kind)[:_KIND] or 'none',
+        reward, plain.line(verdict.kind)[:_KIND] or 'none',
         bool(verdict.valid), plain.text(verdict.detail),
         plain.text(verdict.answer), plain.text(verdict.trace),
         plain.line(verdict.blame), *(

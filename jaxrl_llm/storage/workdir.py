@@ -3,16 +3,18 @@
 import contextlib
 import dataclasses
 import fcntl
+import os
 import pathlib
 import secrets
 import socket
 import tempfile
 import time
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, IO, Iterator
 
 from jaxrl_llm.storage import bucket, paths
 
 _SEEN = 20.0  # seconds until a network file system shows a new file
+_locks: set[IO[bytes]] = set()  # open files of the locks that are held
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +57,7 @@ def held(path: paths.Text, first: bool = True) -> Iterator[Folder]:
     ValueError: it cannot be written to, or another run is at work in it.
     OSError: the bucket could not take the last rows of the files that grow.
   """
-  place = paths.place(path)
+  place = paths.absolute(path)
   if not first:
     yield Folder(place, place, lambda *_: lambda: False)
   elif paths.in_bucket(place):
@@ -88,7 +90,21 @@ def _locked(folder: pathlib.Path) -> Iterator[None]:
           'another folder.') from None
     except OSError:
       pass  # Some network file systems have no locks.
-    yield
+    _locks.add(lock)
+    try:
+      yield
+    finally:
+      _locks.discard(lock)
+
+
+def _forget_locks() -> None:
+  """Closes the files of locks in a forked process, which may outlive the run.
+  """
+  while _locks:
+    _locks.pop().close()
+
+
+os.register_at_fork(after_in_child=_forget_locks)
 
 
 def check_shared(folder: paths.Path, channel: Any) -> None:

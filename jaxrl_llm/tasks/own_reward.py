@@ -18,10 +18,11 @@ without **kwargs gets only what it names.
 import asyncio
 import contextlib
 import contextvars
+import copy
 import dataclasses
 import functools
 import inspect
-import math
+import itertools
 import pathlib
 import sys
 import threading
@@ -39,7 +40,7 @@ from typing import (
 
 from jaxrl_llm import rewards as rewards_lib
 from jaxrl_llm.plugs import modules
-from jaxrl_llm.rewards import Facts, plain, Verdict, VerifierError
+from jaxrl_llm.rewards import Facts, plain, users, Verdict, VerifierError
 
 # Names that no column may have.
 GIVEN = ('prompts', 'completions', 'completion_ids', 'trainer_state',
@@ -99,17 +100,17 @@ class Reward:
             f'{modules.closest(name, known)}')
 
   def call(self, given: Mapping[str, Any]) -> Any:
-    """Calls the function with what it takes of the arguments.
+    """Calls the function with copies of what it takes of the arguments.
 
     Returns:
       Its result, an awaitable one if it is `async`; or the error it raised, as
       `Raised`.
     """
-    if self._named is not None:
-      given = {k: v for k, v in given.items() if k in self._named}
+    taken = {name: _copied(value) for name, value in given.items()
+             if self._named is None or name in self._named}
     try:
-      with _printing_as(self.label):
-        return self._function(**given)
+      with users.code(), _printing_as(self.label):
+        return self._function(**taken)
     except (ChildProcessError, VerifierError, KeyboardInterrupt):
       raise
     except BaseException as error:  # sys.exit() is no end of this program
@@ -119,7 +120,8 @@ class Reward:
     """Returns the result of an `async` function, or `Raised`."""
     _PRINTING.set(self.label)
     try:
-      return await result
+      with users.alone():
+        return await result
     except BaseException as error:  # it would end the thread of the loop
       return Raised(error)
 
@@ -145,11 +147,12 @@ class Reward:
           trace=rewards_lib.last_lines(result.error), blame=modules.failure(
               f'task.reward={self.name} fails', result.error))]
     try:
-      if isinstance(result, (str, bytes, Mapping)):
+      if isinstance(result, (str, bytes, Mapping)) or (
+          not hasattr(result, '__getitem__')  # a set has no order
+          or len(getattr(result, 'shape', ())) > 1):
         raise TypeError
-      len(result)
-      values = [result[i] for i in range(len(result))]
-    except (TypeError, KeyError, IndexError):
+      values = [*itertools.islice(result, len(result))]
+    except Exception:  # of a user's object
       raise VerifierError(
           f'task.reward={self.name} returned {_shown(result)}: return a list '
           f'with a number or None for each of the {count} '
@@ -166,7 +169,7 @@ class Reward:
       return Verdict(0.0, 'skipped', False, blame=(
           f'task.reward={self.name} returned None: return a number for each '
           'response that it can judge.'))
-    reward = _number(value)
+    reward = plain.number(value)
     if reward is None:
       raise VerifierError(
           f'task.reward={self.name} returned {_shown(value)} as reward '
@@ -349,7 +352,12 @@ class _Log:
 
   def metric(self, name: str, value: float) -> None:
     """Adds a number to the step's metrics; see the top of this file."""
-    self.metrics.append((plain.line(name), float(value)))
+    found = plain.number(value)
+    if found is None:
+      raise TypeError(
+          f'log_metric got {_shown(value)} as {plain.shown(name)}: pass a '
+          'number')
+    self.metrics.append((plain.line(name), found))
 
   def extra(self, column: str, values: Sequence[Any]) -> None:
     """Adds a value to the record of each response; see the top of this file."""
@@ -402,6 +410,8 @@ class _Named:
     with contextlib.suppress(OSError):
       self._file.flush()
 
+  close = flush  # the file is not the function's
+
   def end(self) -> None:
     """Writes the lines that have no end."""
     for name, line in self._begun.items():
@@ -419,6 +429,27 @@ def _printing_as(name: str) -> Iterator[None]:
       yield
   finally:
     file.end()
+
+
+# Types whose values nobody can change.
+_FIXED = frozenset((str, int, float, bool, type(None), bytes))
+
+
+def _copied(value: Any) -> Any:
+  """Returns a copy of a value; the value itself if it cannot be copied."""
+  kind = type(value)
+  if kind in _FIXED or callable(value):
+    return value
+  try:
+    if kind is list:
+      # Most are long and flat, such as tokens.
+      return value[:] if _FIXED.issuperset(map(type, value)) else [
+          *map(_copied, value)]
+    if kind is dict:
+      return {key: _copied(item) for key, item in value.items()}
+    return copy.deepcopy(value)
+  except Exception:  # of a user's object
+    return value
 
 
 def _leaf(function: Callable[..., Any]) -> str:
@@ -450,18 +481,6 @@ def _distinguish(functions: Sequence[Reward]) -> None:
 
 def _kind(reward: float) -> str:
   return 'correct' if reward >= 1 else 'partial' if reward > 0 else 'wrong'
-
-
-def _number(value: Any) -> float | None:
-  """Returns a number, or a scalar of NumPy or JAX, as float; else None."""
-  if isinstance(value, (str, bytes, complex)) or getattr(value, 'shape', ()):
-    return None
-  try:
-    return float(value)
-  except OverflowError:
-    return math.inf
-  except (TypeError, ValueError):
-    return None
 
 
 def _shown(value: Any) -> str:

@@ -88,7 +88,8 @@ def make(
   if chat and (found := _SPECIAL.search(text)):
     raise ValueError(
         f'task.template={shown} writes {found[0]} itself, and task.markup=chat '
-        'would write it again: leave one of them out.')
+        'would write it again: leave task.template out; or task.markup, if the '
+        'problems are no messages.')
   if system and not chat:
     raise ValueError(
         f'task.system is a message of a chat, and task.template={shown} makes '
@@ -123,10 +124,13 @@ def render(
         [_message('system', template.system), _message('user', text)]
         if template.system else text)
   if not template.chat:
-    raise ValueError(
-        f'Problems that are messages need chat markup, and task.template='
-        f'{template.name!r} makes none: set task.template=auto, or '
-        'task.markup=chat.')
+    needs = ('Problems that are messages need chat markup, and task.template='
+             f'{template.name!r} ')
+    if found := _SPECIAL.search(template.text):
+      raise ValueError(
+          f'{needs}writes {found[0]} itself: leave task.template and '
+          'task.markup out.')
+    raise ValueError(f'{needs}makes none: set task.markup=chat.')
   messages = _worded(template, problem)
   try:
     text = tokenizer.chat(messages)

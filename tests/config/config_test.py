@@ -226,8 +226,6 @@ def test_text_becomes_the_value_of_its_type(file, name, text, value):
      ['cbs.pool=true', 'no effect with cbs.scope=global']),
     ('selection=cbs --config.cbs.scope=intra_group --config.cbs.rounds=3',
      ['cbs.rounds=3', 'no effect with cbs.scope=intra_group']),
-    ('curriculum=speed --config.speed.rule=pass_rate --config.speed.n_init=1',
-     ['speed.n_init=1', 'speed.p_low=0', 'speed.p_high=1', 'rule=signal']),
     ('overlong.mode=penalty', ['overlong.window=0', 'max_response=64']),
     ('mesh.fsdp=-1', ['mesh=-1,-1,1']),
     ('mesh.fsdp=0', ['mesh=-1,0,1']),

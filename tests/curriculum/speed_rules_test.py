@@ -252,6 +252,8 @@ def test_worth_of_outcomes_of_continuous_rewards(every, gains, gain, chosen):
     (dict(n_init=9), 'speed.n_init=9 '),
     (dict(n_init=0), 'speed.n_init=0 screens nothing'),
     (dict(rule='pass_rate', p_low=.5, p_high=.5), 'speed.p_low=.*below'),
+    (dict(n_init=1, rule='pass_rate'), 'n_init=1 .*continues no prompt'),
+    (dict(n_init=1, rule='pass_rate', p_low=.25), 'speed.p_low=0.25'),
     (dict(capacity=4), 'speed.capacity=4 .*at least 5 ')])
 def test_what_cannot_work_is_one_sentence(options, said):
   with pytest.raises(ValueError, match=said) as error:

@@ -5,6 +5,7 @@ import types
 import numpy as np
 import pytest
 
+from jaxrl_llm import rewards
 from jaxrl_llm.host import rollout
 from jaxrl_llm.rewards import Verdict, VerifierError
 from jaxrl_llm.tasks import Problem
@@ -101,19 +102,40 @@ def test_texts_ask_nothing_of_the_tokenizer_about_stopping():
   assert got == ['2', f'2.{STOP}', '']
 
 
-@pytest.mark.parametrize('kinds, told', [
-    (['skipped'] * 2, 'has a reward, since f is bad'),
-    (['error'] * 2, 'has a reward, since f is bad'),
-    (['skipped', 'wrong'], None), (['timeout'] * 2, None), ([], None)])
-def test_a_step_without_any_reward(kinds, told):
-  judged = types.SimpleNamespace(kind=kinds, verdicts=[
-      Verdict(0.0, kind, False, blame='f is bad.') for kind in kinds])
-  responses = types.SimpleNamespace(texts=['x'] * len(kinds))
-  if told is None:
-    rollout.check(judged, responses)
-    return
-  with pytest.raises(VerifierError, match=told):
-    rollout.check(judged, responses)
-  with pytest.raises(VerifierError, match='all 2 .* other processes say how'):
-    rollout.check(  # of a process that judged none of them
-        types.SimpleNamespace(kind=kinds, verdicts=[]), responses)
+def step_of(kinds, judged_here=True):
+  """Returns what `Unrewarded.check` reads of a step; 'right' is valid."""
+  verdicts = [Verdict(0.0, kind, kind == 'right', blame='f is bad.')
+              for kind in kinds]
+  return (
+      types.SimpleNamespace(
+          kind=kinds, verdicts=verdicts if judged_here else [],
+          valid=np.array([v.valid for v in verdicts], bool)),
+      types.SimpleNamespace(texts=['x'] * len(kinds)))
+
+
+def test_a_verifier_that_fails_from_the_first_step_ends_the_run_there():
+  with pytest.raises(VerifierError, match='^None of the 2 .*since f is bad'):
+    rollout.Unrewarded().check(*step_of(['error'] * 2), 0)
+  with pytest.raises(VerifierError, match='2 error.*other processes say why'):
+    rollout.Unrewarded().check(*step_of(['error'] * 2, judged_here=False), 0)
+
+
+@pytest.mark.parametrize('kinds, first', [
+    (['error'] * 2, 4), (['skipped'] * 2, 0), (['timeout'], 0),
+    (['error', 'skipped'], 0), (['own'], 0)])
+def test_a_few_steps_without_any_reward_end_the_run(kinds, first):
+  unrewarded = rollout.Unrewarded()
+  said = [unrewarded.check(*step_of(kinds), first + i) for i in range(2)]
+  assert f'step {first + 1} ' in said[0] and not said[1]
+  assert f'({rewards.counts(kinds)})' in said[0]
+  with pytest.raises(VerifierError, match='^3 steps in a row.* f is bad'):
+    unrewarded.check(*step_of(kinds), first + 2)
+
+
+def test_one_reward_makes_the_steps_before_it_forgotten():
+  unrewarded, step = rollout.Unrewarded(), 1
+  for kinds in [['error']] * 2 + [['error', 'right']] + [['skipped']] * 2:
+    unrewarded.check(*step_of(kinds), step)
+  assert not unrewarded.check(*step_of([]), step)  # a wave may ask for nothing
+  with pytest.raises(VerifierError):
+    unrewarded.check(*step_of(['skipped']), step)

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from jaxrl_llm import phases
 from jaxrl_llm.learner import packing
 from jaxrl_llm.learner.sized import Sized
 from jaxrl_llm.sharding import cpu
@@ -17,11 +18,19 @@ def test_all_sizes_are_compiled_before_the_first_call(monkeypatch):
   sizes = [packing.Sizes(columns, 3, chunk=4) for columns in (8, 16, 24)]
   plans = lambda rows: [
       packing.nothing(one, rows=rows, shards=1) for one in sizes]
-  program = Sized(jax.jit(
-      lambda tree, batch, plan: tree + plan.sizes.columns), plans)
+
+  @jax.jit
+  def update(tree, batch, plan):
+    return tree + plan.sizes.columns
+
+  program = Sized(update, plans)
+  shown = []
+  monkeypatch.setattr(phases.Phase, 'count', lambda phase: shown.append(
+      (phase.name, phase.total, phase.unit, phase in phases.running())))
   batch, tree = update_test._batch(), jnp.float32(1)
   names = tiny.compiled()
   for plan in plans(len(batch.mask)):
     assert program(tree, batch, plan) == 1 + plan.sizes.columns
-    assert names.count('jit(<lambda>)') == 3
+    assert names.count('jit(update)') == 3
   assert len(trimmed) == 1 and trimmed[0] >= 3
+  assert shown == [('compiling update', 3, 'sizes', True)] * 3

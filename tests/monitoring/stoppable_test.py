@@ -70,3 +70,41 @@ with exits.program(''), exits.stoppable(60.0) as asked:
     raise Stopped('Stopped.')
 """], cwd=devices.ROOT)
   assert (tmp_path / 'saved').exists() and done.returncode == 0
+
+
+def test_a_forked_process_has_the_handlers_from_before():
+  """A pool in a reward function ends its processes by SIGTERM."""
+  done = subprocess.run(
+      [sys.executable, '-c', """
+import multiprocessing, os, signal, time
+from jaxrl_llm.monitoring import exits
+
+def of_fork():
+  child = os.fork()
+  if not child:
+    handlers = [*map(signal.getsignal, (signal.SIGTERM, signal.SIGINT))]
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    os._exit(held == before and handlers == [
+        signal.SIG_DFL, signal.default_int_handler])
+  return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+with exits.stoppable(60.0) as asked:
+  assert of_fork() == 1
+  context = multiprocessing.get_context('fork')
+  for _ in range(20):
+    one = context.Process(target=time.sleep, args=(60,))
+    one.start()
+    one.terminate()
+    one.join(10)
+    assert one.exitcode == -signal.SIGTERM
+  assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+  os.kill(os.getpid(), signal.SIGTERM)
+  assert asked.wait(10) and of_fork() == 1
+  signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the user's own
+  assert of_fork() == 0
+assert of_fork() == 1
+print('done')
+"""], cwd=devices.ROOT, capture_output=True, text=True)
+  assert done.stdout == 'done\n'
+  assert done.stderr.strip() == 'Stopping: the state is saved after this phase.'

@@ -125,6 +125,26 @@ def test_a_verifier_that_skips_all_is_told():
   assert told.endswith('3 responses of the step has a reward, since f is bad.')
 
 
+@pytest.mark.parametrize('kinds, counts', [
+    ('error skipped error skipped', '(2 error, 2 skipped)'),
+    ('timeout timeout', 'all 2'), ('own error', '(1 error, 1 own)'),
+    ('skipped timeout error error', '(2 error, 1 skipped, 1 timeout)')])
+def test_a_step_without_a_valid_verdict_is_told(kinds, counts):
+  verdicts = [Verdict(0.0, kind, False, f'why {kind}')
+              for kind in kinds.split()]
+  told = told_of(verdicts, ['a', 'b', 'c', 'd'][:len(verdicts)])
+  assert counts in told
+  worst = 'error' if 'error' in kinds else 'timeout'
+  assert f'\nwhy {worst}\n' in told
+
+
+def test_the_users_code_of_each_kind_is_told():
+  told = told_of([
+      Verdict(0.0, kind, False, blame=f'f is {kind}.')
+      for kind in ('skipped', 'error', 'error')], ['x'] * 3)
+  assert told.endswith('since f is skipped; and f is error.')
+
+
 def test_the_response_is_shortened():
   told = told_of([FAILED], ['a' * 200])
   assert f"'{'a' * 200}'" in told
@@ -133,8 +153,7 @@ def test_the_response_is_shortened():
 
 
 @pytest.mark.parametrize('verdicts', [
-    [], [FAILED, Verdict(0.0, 'wrong')], [Verdict(0.0, 'timeout', False)],
-    [FAILED, Verdict(0.0, 'skipped', False)]])
+    [], [FAILED, Verdict(0.0, 'wrong')], [Verdict(0.0, 'timeout')]])
 def test_other_steps_are_not_told(verdicts):
   rewards.check_step(verdicts, ['t'] * len(verdicts))
 

@@ -1,12 +1,16 @@
 """Tests of values made safe for files and for the screen."""
 
+import decimal
 import enum
+import fractions
 import json
 import math
+import warnings
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
 
 from jaxrl_llm.rewards import plain
 
@@ -107,3 +111,21 @@ def test_json(value, want):
   assert found == want
   text = json.dumps(found, allow_nan=False, ensure_ascii=False)
   assert json.loads(text.encode()) == want
+
+
+@pytest.mark.parametrize('value, want', [
+    (True, 1.0), (np.bool_(False), 0.0), (3, 3.0), (np.int64(-2), -2.0),
+    (np.float16(0.5), 0.5), (jnp.bfloat16(0.5), 0.5), (np.array(2), 2.0),
+    (np.array(True), 1.0), (np.array(4, object), 4.0), (jnp.array(2), 2.0),
+    (decimal.Decimal('1.5'), 1.5), (fractions.Fraction(1, 4), 0.25),
+    (torch.tensor(2), 2.0), (torch.tensor(1.5, dtype=torch.bfloat16), 1.5),
+    (torch.tensor(0.5, requires_grad=True), 0.5), (10 ** 400, math.inf),
+    (None, None), ('1', None), (np.str_('1'), None), (np.array('1'), None),
+    (b'1', None), (bytearray(b'1'), None), (1j, None), (Bad(), None),
+    (np.complex64(1), None), (np.array(1j), None), (torch.tensor(1j), None),
+    (np.timedelta64(1), None), (np.array(None, object), None), ([1.0], None),
+    (np.ones(1), None), (np.ones((1, 1)), None), (torch.ones(1), None)])
+def test_number(value, want):
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    assert plain.number(value) == want

@@ -86,6 +86,13 @@ def test_a_bad_item_spoils_itself_alone(single, bad, kind, detail):
   assert time.monotonic() - start < 10  # far from what waiting on it would be
 
 
+@pytest.mark.parametrize('how', ['return', 'exit'])
+def test_a_process_that_an_item_forks_answers_nothing(single, how):
+  items = [('fork', how), ('say', 'a'), ('say', 'b')] * 2
+  assert [reply['kind'] for reply in ask(single, *items)] == [
+      how, 'a', 'b'] * 2
+
+
 def test_an_error_brings_the_end_of_its_traceback(single):
   raised, long, died, said = ask(
       single, ('raise', 'x' * 2000),

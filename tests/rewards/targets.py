@@ -35,10 +35,18 @@ def deaf(path):
   time.sleep(1000)
 
 
+def fork(how):
+  """Forks; the new process returns, or ends as a program does."""
+  if os.fork() == 0 and how == 'exit':
+    sys.exit(0)
+  return {'kind': how}
+
+
 ACTIONS = {
     'say': lambda text: {'kind': text},
     'spin': lambda _: 9 ** 9 ** 9,  # in C: no signal handler would run
     'wait': wait,
+    'fork': fork,
     'deaf': deaf,
     'touch': lambda path: pathlib.Path(path).touch() or {'kind': 'touched'},
     # The session is its parent's own; an orphan's parent would be another.

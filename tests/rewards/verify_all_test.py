@@ -1,6 +1,8 @@
 """Tests of failing verifiers: only their row is invalid, never a silent 0."""
 
+import fractions
 import json
+import math
 import sys
 import types
 
@@ -46,11 +48,27 @@ def test_numbers_of_a_verdict_are_numbers(name):
     return verdict
 
   for value, want in ((True, 1.0), (np.bool_(False), 0.0), (None, None),
-                      (np.float32(.5), .5)):
+                      (np.float32(.5), .5), (np.array(2), 2.0),
+                      (10 ** 400, math.inf)):
     found = getattr(judged(value), name)['x']
     assert found == want and type(found) is type(want)
-  for value in (10 ** 400, 'abc', [1, 2]):
+  for value in ('abc', [1, 2], 1j):
     assert judged(value).kind == 'error' and not judged(value).valid
+
+
+@pytest.mark.parametrize('value, want', [
+    (True, 1.0), (np.array(0.5), 0.5), (fractions.Fraction(1, 2), 0.5)])
+def test_the_reward_of_a_verdict_is_a_number(value, want):
+  task = types.SimpleNamespace(verify=lambda *_: Verdict(value, 'right'))
+  verdict, = rewards.verify_all(task, ['a'], ['b'], [False])
+  assert verdict.reward == want and type(verdict.reward) is float
+
+
+@pytest.mark.parametrize('value', ['1', None, [1.0], 1j])
+def test_a_verdict_without_a_number_is_an_error(value):
+  task = types.SimpleNamespace(verify=lambda *_: Verdict(value, 'right'))
+  verdict, = rewards.verify_all(task, ['a'], ['b'], [False])
+  assert verdict.kind == 'error' and 'the reward is' in verdict.detail
 
 
 def test_a_reward_whose_square_float32_lacks_is_an_error():

@@ -1,13 +1,17 @@
 """Tests of rewards by the user's functions: what they get, what they return."""
 
+import decimal
+import fractions
 import io
 import json
 import sys
+import threading
 import types
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
 
 from jaxrl_llm import rewards, tasks
 from jaxrl_llm.rewards import Verdict
@@ -137,10 +141,24 @@ def returns(make, value, count=3):
   return judged(task, task.train[:1] * count, ['abc'] * count)
 
 
+class Labelled(list):
+  """List whose elements have other labels than their places, as pandas's."""
+
+  def __init__(self, values, shape=None):
+    super().__init__(values)
+    self.shape = shape or (len(values),)
+
+  def __getitem__(self, label):
+    return super().__getitem__(label - 7)
+
+
 @pytest.mark.parametrize('value', [
     [0.5, -1, 1], (0.5, -1, True), [np.float32(0.5), np.int64(-1), np.True_],
     np.array([0.5, -1, 1]), jnp.array([0.5, -1, 1]),
-    [jnp.float32(0.5), np.array(-1), jnp.array(1)]])
+    [jnp.float32(0.5), np.array(-1), jnp.array(1)],
+    torch.tensor([0.5, -1, 1], requires_grad=True),
+    np.array([0.5, -1, True], object), Labelled([0.5, -1, 1]),
+    [fractions.Fraction(1, 2), decimal.Decimal(-1), torch.tensor(True)]])
 def test_numbers(make, value):
   assert returns(make, value) == [
       Verdict(0.5, 'partial'), Verdict(-1.0, 'wrong'),
@@ -178,7 +196,11 @@ class Vector:
     ([1, 'good', 1], r"returned 'good' \(str\) as reward 2"),
     ([1, 2, '1'], r"returned '1' \(str\) as reward 3"),
     ([1, [1], 1], r'returned \[1\] \(list\) as reward 2'),
-    (np.ones((3, 1)), r'\(ndarray\) as reward 1'),
+    (np.ones((3, 1)), r'\(ndarray\): return a list'),
+    (torch.ones(3, 1), r'\(Tensor\): return a list'),
+    (Labelled([0, 1, 2], shape=(3, 3)), r'\(Labelled\): return a list'),
+    (np.array(['1', '2', '3']), r'\(str_\) as reward 1'),
+    (map(float, '101'), r'\(map\): return a list'),
     ([1, 1j, 1], 'as reward 2'),
     ([1, Vector(), 1], r'\(Vector\) as reward 2'),
     (None, r'returned None \(NoneType\): return a list'),
@@ -244,6 +266,84 @@ def rewarded(completions, **columns):
   reward = own_reward.Reward(f'{tmp_path}/mine.py:rewarded')
   monkeypatch.setattr(sys, 'stdout', Closed())
   assert reward.call({'completions': ['a', 'b']}) == [1.0, 1.0]
+
+
+CHANGES = '''
+def f(prompts, completions, completion_ids, answer, extra, trainer_state):
+  length = len(answer) + len(completions) + len(prompts[0])
+  length += len(completion_ids[0]) + len(extra[0]["deep"]["list"])
+  prompts[0].extend(completions[0])
+  completions[0][0]["content"] = ""
+  completions.clear()
+  completion_ids[0].append(7)
+  answer.pop()
+  extra[0]["deep"]["list"].append(1)
+  del extra[1]["deep"]
+  trainer_state.global_step += 1
+  return [length + trainer_state.global_step] * 2
+
+def g(log_metric, log_extra, **given):
+  return f(**given)
+'''
+
+
+def test_what_a_function_changes_is_its_own(make):
+  rows = [{'prompt': [{'role': 'user', 'content': 'a'}], 'answer': 'b',
+           'extra': {'deep': {'list': [1, 2]}}}]
+  task = make(CHANGES, rows, name='f,g')
+  problems, ids = task.train * 2, [[1, 2], [3]]
+  for _ in range(2):
+    for verdict in rewards.submit(
+        task, problems, ['x', 'y'], [False] * 2, rewards.Facts(ids, 5, 9))():
+      # 2 answers, 2 completions, 1 message, 2 ids, 2 elements; step 5 + 1.
+      assert verdict.rewards == {'f': 15.0, 'g': 15.0}
+  assert ids == [[1, 2], [3]]
+  assert task.train[0].info.columns['extra'] == rows[0]['extra']
+
+
+def test_what_cannot_be_copied_is_passed_as_it_is():
+  class Own:
+    def __deepcopy__(self, _):
+      raise RuntimeError('no copy')
+
+  lock, own = threading.Lock(), Own()
+  found = own_reward._copied([lock, {'a': own, 'b': (1, [2])}])
+  assert found[0] is lock and found[1]['a'] is own
+  assert found[1]['b'] == (1, [2])
+
+
+def test_only_columns_that_a_function_takes_are_copied(monkeypatch, tmp_path):
+  (tmp_path / 'mine.py').write_text('def narrow(a):\n  return [1]\n')
+  copied = []
+  monkeypatch.setattr(own_reward, '_copied', copied.append)
+  reward = own_reward.Reward(f'{tmp_path}/mine.py:narrow')
+  reward.call({'a': 'A', 'b': 'B'})
+  assert copied == ['A']
+
+
+@pytest.mark.parametrize('value, want', [
+    (True, 1.0), (np.array(2), 2.0), (torch.tensor(0.5), 0.5)])
+def test_a_number_is_logged(make, value, want):
+  task = make('def f(completions, log_metric):\n'
+              '  log_metric("x", value)\n  return [1]\n')
+  task.rewards.functions[0]._function.__globals__['value'] = value
+  verdict, = judged(task, task.train[:1], ['t'])
+  assert verdict.logged == {'x': want}
+
+
+def test_what_is_no_number_is_not_logged(make):
+  task = make('def f(completions, log_metric):\n'
+              '  log_metric("x", "1")\n  return [1]\n')
+  verdict, = judged(task, task.train[:1], ['t'])
+  assert verdict.kind == 'error' and "log_metric got '1'" in verdict.detail
+
+
+def test_a_function_does_not_close_the_output(make, monkeypatch):
+  monkeypatch.setattr(sys, 'stdout', io.StringIO())
+  task = make('import sys\n\ndef f(completions):\n  sys.stdout.close()\n'
+              '  return [1]\n')
+  assert judged(task, task.train[:1], ['t'])[0].valid
+  assert not sys.stdout.closed
 
 
 @pytest.mark.parametrize('name', own_reward.GIVEN)

@@ -129,3 +129,23 @@ def test_what_ends_an_answer(template, after, special, want):
 def test_a_tokeniser_that_says_nothing_of_its_chats():
   own = types.SimpleNamespace(start='', chat=str)
   assert templates.stops(templates.make('chat'), own) == ()
+
+
+@pytest.mark.parametrize('name, markup, advice', [
+    ('qwen', 'auto', 'leave task.template and task.markup out'),
+    ('qwen', 'chat', 'leave task.template out'),
+    ('qwen', 'none', 'leave task.template and task.markup out'),
+    ('<|im_start|>{problem}', 'auto', 'leave task.template and'),
+    ('question', 'auto', 'set task.markup=chat.'),
+    ('auto', 'none', 'set task.markup=chat.')])
+def test_the_advice_about_messages_leads_to_a_prompt(name, markup, advice):
+  tok = types.SimpleNamespace(start='', chat=lambda turns: str(turns))
+  messages = [{'role': 'user', 'content': '1+1?'}]
+  with pytest.raises(ValueError, match=f'{advice}.*$'):
+    templates.render(templates.make(name, markup=markup), messages, tok)
+  if 'task.template' in advice:
+    name = 'auto'
+  if 'task.markup' in advice:
+    markup = 'chat' if 'set' in advice else 'auto'
+  assert '1+1?' in templates.render(
+      templates.make(name, markup=markup), messages, tok)
