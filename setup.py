@@ -79,6 +79,7 @@ setuptools.setup(
             'jax[tpu]; sys_platform == "linux" '
             'and platform_machine == "x86_64"',
             'nbclient',  # runs the notebooks
+            'psutil',  # how many processes have room
             'pyarrow',
             'pyseccomp; sys_platform == "linux"',
             'pytest',

@@ -8,6 +8,7 @@ import pytest
 from jaxrl_llm.environments import tools, worker
 from jaxrl_llm.environments.calculator import calculator
 from jaxrl_llm.rewards import math
+from tests.helpers.bubblewrap import NEEDED
 
 CALCULATOR = 'jaxrl_llm.environments.calculator:calculator'
 
@@ -276,6 +277,7 @@ def test_the_judge_reads_what_the_calculator_says(expression):
       any_order=False))['kind'] == 'correct'
 
 
+@NEEDED
 def test_a_program_of_the_model_runs_in_the_sandbox():
   name = f'{tools.PREFIX}jaxrl_llm.environments.python_tool:python'
 
