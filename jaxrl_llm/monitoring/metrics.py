@@ -255,12 +255,14 @@ def _start_wandb(
   check_wandb(project)
   import wandb
   # A copy of a folder is another run: two runs that write to one at Weights &
-  # Biases would lose rows. So an id counts only where it was made.
+  # Biases would lose rows. A folder that was moved has left its place.
   file, place = workdir / WANDB, os.fspath(run)
   known = file.read_text('utf8', 'replace').split('\n') if (
       file.exists()) else []
+  moved = len(known) == 2 and run == paths.absolute(workdir) and (
+      not os.path.exists(known[1]))
   if known[1:] != [place]:
-    known = [secrets.token_hex(8), place]
+    known = [known[0] if moved else secrets.token_hex(8), place]
     paths.write_whole(file, '\n'.join(known))
   return wandb.init(
       project=project, name=run.name, id=known[0], resume='allow',

@@ -184,7 +184,7 @@ def test_wandb_only_if_asked(tmp_path, monkeypatch):
 
 
 def test_a_folder_keeps_its_own_run_of_wandb(tmp_path, monkeypatch):
-  """A run that starts again, a copy and another path are other runs."""
+  """A run that starts again, and a copy, are others; a moved folder is not."""
   calls = []
   fake = types.ModuleType('wandb')
   fake.init = lambda **options: calls.append(options) or (
@@ -203,6 +203,8 @@ def test_a_folder_keeps_its_own_run_of_wandb(tmp_path, monkeypatch):
   copied = ident(tmp_path / 'b', 3)
   assert copied != first and ident(tmp_path / 'b', 4) == copied
   assert ident(tmp_path / 'a', 4) == first
+  shutil.move(tmp_path / 'b', tmp_path / 'moved')
+  assert ident(tmp_path / 'moved', 5) == ident(tmp_path / 'moved', 6) == copied
   again = ident(tmp_path / 'a', 0)
   shutil.rmtree(tmp_path / 'a')
   new = ident(tmp_path / 'a', 0)
