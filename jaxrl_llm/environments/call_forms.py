@@ -19,7 +19,8 @@ _OPEN, _CLOSE, _MARK = '<tool_call>', '</tool_call>', '<|python_tag|>'
 _DECODER = json.JSONDecoder()
 _BETWEEN = re.compile(r'[\s;,]*(?=[\[{])')  # two calls
 _XML = re.compile(r'\s*(?=<function=)')
-_CLOSING = re.compile(rf'\s*{_CLOSE}')
+# The tag is missing where it is a stop token.
+_CLOSING = re.compile(rf'\s*(?:{_CLOSE}|\Z)')
 # The start of a call that is the whole turn; it may be cut.
 _BEGUN = re.compile(
     r'[\s\[]*\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*"([^"]*)"'

@@ -16,7 +16,7 @@ from typing import (
 
 from jaxrl_llm.environments import Limits, worker
 from jaxrl_llm.environments.turns import Turns
-from jaxrl_llm.plugs import modules
+from jaxrl_llm.plugs import loop, modules
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.tasks import Problem, problem_files, sets, templates
 from jaxrl_llm.tokenizer import CharTokenizer
@@ -121,8 +121,9 @@ class Played:
     rng = random.Random(f'demonstration {seed} {index}')
     problem = rng.choice(self.train)
     found = modules.guarded(
-        f'demonstration of {self._name}', self._module.demonstration)(
-            problem.info, rng.randrange(1 << 31))
+        f'demonstration of {self._name}', lambda seed: loop.result(
+            self._module.demonstration(problem.info, seed)))(
+                rng.randrange(1 << 31))
     if not (isinstance(found, list) and found and all(
         isinstance(turn, tuple) and [*map(type, turn)] == [str, str]
         for turn in found)):
@@ -146,7 +147,8 @@ class Played:
     if own and hasattr(self._module, 'problems'):
       made = modules.guarded(
           f'problems of {self._name}', lambda: [
-              *self._module.problems(split, self.options.seed)])()
+              *loop.result(self._module.problems(
+                  split, self.options.seed))])()
       found += map(self._problem, made)
     return sets.once(found, self.key, sources or [self._name])
 

@@ -36,8 +36,10 @@ def xml(name, **arguments):
      [('f', {'x': 1}, ''), ('g', {}, '')]),
     ('<|python_tag|>{"name": "f", "parameters": {"x": "</tool_call>"}}',
      [('f', {'x': '</tool_call>'}, '')]),
-    ('<tool_call>{"name": "f", "arguments": {}}',
+    ('<tool_call>{"name": "f", "arguments": {}} so',
      [('', {}, 'the call has no </tool_call>')]),
+    # Where the tag is a stop token.
+    ('<tool_call>{"name": "f", "arguments": {}}\n', [('f', {}, '')]),
     ('<tool_call>["f"]</tool_call>',
      [('', {}, 'the call is no JSON object with a "name"')]),
     ('<tool_call>{"name": 3}</tool_call>',
