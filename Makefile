@@ -35,7 +35,7 @@ real: $(VENV)/real
 	rm -rf $(REAL)/model
 	$(RUN) -m jaxrl_llm.export --workdir=$(REAL) --out=$(REAL)/model
 
-PYTEST := JAX_PLATFORMS=cpu $(RUN) -m pytest -n auto --maxprocesses 8 --dist loadfile \
+PYTEST := JAX_PLATFORMS=cpu $(RUN) -m pytest -n auto --dist loadfile \
   --no-loadscope-reorder
 
 test: lint

@@ -11,7 +11,7 @@ import pytest
 from jaxrl_llm import phases, train
 from jaxrl_llm.host import build
 from jaxrl_llm.monitoring import plots, step_metrics
-from tests.helpers import blocks, devices, tiny
+from tests.helpers import blocks, devices, memory, tiny
 
 # JAX reads it when it starts; so do the processes that tests start. Flags that
 # the caller has set come last and win.
@@ -24,6 +24,12 @@ for _number in (signal.SIGINT, signal.SIGHUP):
   if signal.getsignal(_number) is signal.SIG_IGN:
     signal.signal(_number, signal.SIG_DFL if _number is signal.SIGHUP else (
         signal.default_int_handler))
+
+
+@pytest.hookimpl(wrapper=True, optionalhook=True)
+def pytest_xdist_auto_num_workers():
+  """Returns the number of processes for `-n auto`."""
+  return memory.workers((yield), memory.free())
 
 
 def pytest_collection_finish():
@@ -39,7 +45,15 @@ def pytest_terminal_summary(terminalreporter):
       for report in terminalreporter.stats.get('skipped', ())
       if isinstance(report.longrepr, tuple))
   for reason, count in reasons.most_common():
-    terminalreporter.write_line(f'{count} tests could not run: {reason}')
+    tests = 'test' if count == 1 else 'tests'
+    terminalreporter.write_line(f'{count} {tests} could not run: {reason}')
+
+
+@pytest.fixture(scope='module', autouse=True)
+def programs():
+  """Frees the programs of a file after its tests."""
+  yield
+  memory.clear()
 
 
 @pytest.fixture(autouse=True)

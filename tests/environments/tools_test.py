@@ -6,6 +6,7 @@ import pytest
 
 from jaxrl_llm.environments import tools, worker
 from jaxrl_llm.environments.calculator import calculator
+from tests.helpers.bubblewrap import NEEDED
 
 CALCULATOR = 'jaxrl_llm.environments.calculator:calculator'
 
@@ -92,6 +93,7 @@ def test_what_the_calculator_refuses(expression):
     calculator(expression)
 
 
+@NEEDED
 def test_a_program_of_the_model_runs_in_the_sandbox():
   name = f'{tools.PREFIX}jaxrl_llm.environments.python_tool:python'
 

@@ -21,9 +21,8 @@ from jaxrl_llm.storage import bucket, paths, workdir
 from jaxrl_llm.tasks import problem_files
 from tests.helpers import devices, gcs, tiny
 
-pytestmark = pytest.mark.processes  # They start runs and a bucket.
-
-pytestmark = gcs.needs_server
+# They start runs and a bucket.
+pytestmark = [pytest.mark.processes, gcs.needs_server]
 
 
 @pytest.fixture(scope='module', autouse=True)
