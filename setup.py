@@ -79,11 +79,11 @@ setuptools.setup(
             'jax[tpu]; sys_platform == "linux" '
             'and platform_machine == "x86_64"',
             'nbclient',  # runs the notebooks
-            'psutil',  # how many processes have room
+            'psutil',  # tells what memory is free for tests
             'pyarrow',
             'pyseccomp; sys_platform == "linux"',
             'pytest',
-            'pytest-xdist',  # two files of tests at a time
+            'pytest-xdist',  # several files of tests at a time
             'ruff',
             'scipy',
             'setuptools',  # lists what a wheel holds
