@@ -22,6 +22,7 @@ _BYTE = re.compile('<0x([0-9A-Fa-f]{2})>')  # a byte in SentencePiece
 _FILES = 'tokenizer.json', 'tokenizer.model', 'vocab.json', 'vocab.txt'
 # Texts of a conversation that shows how a chat template ends an answer.
 _TURNS = 'Question-1', 'Answer-1', 'Question-2'
+_OPENED = re.compile(r'<think>\s*\Z')
 _REASONED = f'<think>\nReason-1\n</think>\n\n{_TURNS[1]}'
 
 
@@ -347,24 +348,30 @@ class ModelTokenizer:
       tools: Sequence[Mapping[str, Any]]) -> str:
     """Returns what the template writes behind an answer, see `next_turn`."""
     question = _TURNS[0]
-    before = self.chat(question, tools) + answer
-    try:
-      whole = self._formatted([
-          dict(role='user', content=question),
-          dict(role='assistant', content=answer),
-          dict(role=role, content=text)], tools=tools)
-    except Exception as error:  # a template may raise anything
-      raise ValueError(
-          f'The chat template of {self.folder} has no second turn '
-          f'({type(error).__name__}: {_first_line(error)}): set '
-          'task.markup=none.') from None
-    if not whole.startswith(before):
-      raise ValueError(
-          f'The chat template of {self.folder} changes earlier turns when one '
-          'is added, such as reasoning that it removes. What a model has read '
-          'and written must stay as it was: choose another model or template, '
-          'or set task.markup=none.')
-    return whole[len(before):]
+    before, contents = self.chat(question, tools), [answer]
+    if opened := _OPENED.search(before):
+      # The answer goes on with the reasoning. Templates take the tag as a part
+      # of it, or write the tag themselves.
+      answer = _REASONED.removeprefix('<think>\n')
+      contents = [opened[0] + answer, answer]
+    for content in contents:
+      try:
+        whole = self._formatted([
+            dict(role='user', content=question),
+            dict(role='assistant', content=content),
+            dict(role=role, content=text)], tools=tools)
+      except Exception as error:  # a template may raise anything
+        raise ValueError(
+            f'The chat template of {self.folder} has no second turn '
+            f'({type(error).__name__}: {_first_line(error)}): set '
+            'task.markup=none.') from None
+      if whole.startswith(before + answer):
+        return whole[len(before + answer):]
+    raise ValueError(
+        f'The chat template of {self.folder} changes earlier turns when one is '
+        'added, such as reasoning that it removes. What a model has read and '
+        'written must stay as it was: choose another model or template, or set '
+        'task.markup=none.')
 
   def _formatted(
       self, messages: Sequence[Mapping[str, Any]], prompt: bool = True,

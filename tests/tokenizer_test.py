@@ -514,3 +514,22 @@ def test_stop_texts_that_a_tokeniser_cannot_spell():
 def test_what_follows_an_answer_in_a_chat(tmp_path, chat, after):
   bpe(tmp_path, chat=chat)
   assert ModelTokenizer(tmp_path).after_answer() == after
+
+
+@pytest.mark.parametrize('role', ['tool', 'user'])
+def test_a_template_whose_prompts_open_the_reasoning(tmp_path, role):
+  """What a model goes on with is kept behind a tool's turn alone, as Qwen3's.
+  """
+  bpe(tmp_path, chat=(
+      '{% for m in messages %}<|{{ m.role }}|>\n'
+      '{% if m.role == "assistant" and messages[-1].role == "user" %}'
+      '{{ m.content.split("</think>")[-1].strip() }}'
+      '{% else %}{{ m.content }}{% endif %}<|end|>\n{% endfor %}'
+      '{% if add_generation_prompt %}<|assistant|>\n<think>\n{% endif %}'))
+  tok = ModelTokenizer(tmp_path)
+  if role == 'user':
+    with pytest.raises(ValueError, match='changes earlier turns'):
+      tok.next_turn('why?', role)
+  else:
+    assert tok.next_turn('5', role) == (
+        '<|end|>\n<|tool|>\n5<|end|>\n<|assistant|>\n<think>\n')
