@@ -10,6 +10,7 @@ from jaxrl_llm.rewards.pool import Pool
 from jaxrl_llm.tasks import Problem
 from jaxrl_llm.tokenizer import Tokenizer
 
+_BYTES = 4  # of a character, at most
 _OBSERVED = 'Observation-1'  # shows where a chat template puts it
 
 
@@ -135,12 +136,11 @@ class Turns:
           f'The tokeniser cannot read an observation of {self._name} '
           f'({str(error).rstrip(".")}): change what the environment says.'
       ) from None
-    if not self._markup:
-      return ids[:self.limits.observation]
     if len(ids) > self.limits.observation:
-      # The last token may end within a character.
-      observation = tokenizer.spell(
-          ids[:self.limits.observation]).rstrip('\ufffd')
+      observation, ids = _beginning(
+          tokenizer, observation, ids[:self.limits.observation])
+    if not self._markup:
+      return ids
     text = tokenizer.next_turn(observation)
     if tokenizer.encode(observation) == encode(observation):
       ids = tokenizer.encode(text.removeprefix(written))
@@ -164,6 +164,24 @@ def _around(next_turn: Callable[[str], str]) -> tuple[str, str]:
   """
   head, _, tail = next_turn(_OBSERVED).partition(_OBSERVED)
   return head, tail
+
+
+def _beginning(
+    tokenizer: Tokenizer, text: str, ids: list[int]) -> tuple[str, list[int]]:
+  """Returns the text and ids of a beginning that ends with a character.
+
+  Args:
+    tokenizer: of the model.
+    text: the whole text.
+    ids: its first tokens, the last of which may end within a character.
+  """
+  spell = getattr(tokenizer, 'spell', tokenizer.decode)
+  for size in range(len(ids), max(len(ids) - _BYTES, -1), -1):
+    found = spell(ids[:size])
+    # Some tokenisers leave out the first space.
+    if text.lstrip().startswith(found.lstrip()):
+      return found, ids[:size]
+  return spell(ids), ids
 
 
 def _overlap(before: str, after: str) -> str:

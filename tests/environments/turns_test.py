@@ -1,6 +1,7 @@
 """Tests of what stands between two turns, token by token."""
 
 import pytest
+import transformers
 
 from jaxrl_llm.environments import Limits
 from jaxrl_llm.environments.turns import Turns
@@ -91,4 +92,17 @@ def test_a_long_observation_is_cut_at_a_token(tmp_path, markup):
     assert tok.spell(ids).partition('<|user|>\n')[2].startswith(
         'one two three <|end|>')
   else:
-    assert ids == tok.encode(said)[:-1]
+    assert tok.spell(ids) == 'one two three '
+
+
+@pytest.mark.parametrize('limit, kept', [
+    (3, ''), (4, '\U0001f989'), (7, '\U0001f989')])
+def test_a_run_of_characters_in_bytes_is_cut_at_one(tmp_path, limit, kept):
+  tokenizer_test.sentencepiece_model(tmp_path, 'gemma')
+  own = transformers.AutoTokenizer.from_pretrained(tmp_path)
+  own.chat_template = TOKEN
+  own.save_pretrained(tmp_path)
+  tok, owl = ModelTokenizer(tmp_path), '\U0001f989'
+  assert len(tok.encode(owl * 2)) == 8
+  ids = made(observation=limit).append(tok, owl * 2, -1)
+  assert f'<|user|>\n{kept}<|end|>' in tok.spell(ids)
