@@ -412,7 +412,7 @@ def test_a_text_that_is_a_special_token_is_a_stop_token(model):
 
 
 def test_a_text_ends_with_the_stop_text_that_ended_it(model):
-  """What the stop's last token adds behind it is left out."""
+  """The rest of the stop's last token is left out."""
   tok, _ = model
   made = with_stops(tok, ['\n\nQ', 'lo w', '}.'], 310)
   for before, stop, after in (
@@ -518,8 +518,7 @@ def test_what_follows_an_answer_in_a_chat(tmp_path, chat, after):
 
 @pytest.mark.parametrize('role', ['tool', 'user'])
 def test_a_template_whose_prompts_open_the_reasoning(tmp_path, role):
-  """What a model goes on with is kept behind a tool's turn alone, as Qwen3's.
-  """
+  """Such a template, like Qwen3's, keeps reasoning behind a tool's turn alone."""
   bpe(tmp_path, chat=(
       '{% for m in messages %}<|{{ m.role }}|>\n'
       '{% if m.role == "assistant" and messages[-1].role == "user" %}'

@@ -309,7 +309,7 @@ def seen(completions, completion_ids, log_extra, **columns):
 
 @pytest.mark.parametrize('messages', [True, False])
 def test_reward_functions_get_the_messages_of_a_trajectory(tmp_path, messages):
-  """As TRL's do; for a problem that is a text, the last turn."""
+  """Messages as TRL's; a problem that is a text gets the last turn."""
   text = 'What is 2 * 7?'
   (tmp_path / 'mine.py').write_text(REWARD)
   path = tmp_path / 'problems.jsonl'
