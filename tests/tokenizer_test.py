@@ -518,7 +518,7 @@ def test_what_follows_an_answer_in_a_chat(tmp_path, chat, after):
 
 @pytest.mark.parametrize('role', ['tool', 'user'])
 def test_a_template_whose_prompts_open_the_reasoning(tmp_path, role):
-  """Such a template, like Qwen3's, keeps reasoning behind a tool's turn alone."""
+  """Such a template may keep reasoning behind a tool's turn alone (Qwen3)."""
   bpe(tmp_path, chat=(
       '{% for m in messages %}<|{{ m.role }}|>\n'
       '{% if m.role == "assistant" and messages[-1].role == "user" %}'
