@@ -532,3 +532,23 @@ def test_a_template_whose_prompts_open_the_reasoning(tmp_path, role):
   else:
     assert tok.next_turn('5', role) == (
         '<|end|>\n<|tool|>\n5<|end|>\n<|assistant|>\n<think>\n')
+
+
+# As Qwen3's: reasoning behind the last user's message stays.
+FORGETS_REASONING = (
+    '{%- set ns = namespace(last=0) %}{% for m in messages %}'
+    '{% if m.role == "user" %}{% set ns.last = loop.index0 %}{% endif %}'
+    '{% endfor %}{% for m in messages %}<|{{ m.role }}|>\n'
+    '{{ m.content if m.role != "assistant" or loop.index0 > ns.last '
+    'else m.content.split("</think>")[-1].lstrip() }}<|end|>\n{% endfor %}'
+    '{% if add_generation_prompt %}<|assistant|>\n{% endif %}')
+
+
+def test_a_template_that_removes_reasoning_of_earlier_turns(tmp_path):
+  """Such a template is taken with tools, and refused with an environment."""
+  bpe(tmp_path, chat=FORGETS_REASONING)
+  tok = ModelTokenizer(tmp_path)
+  assert tok.next_turn('5', 'tool') == (
+      '<|end|>\n<|tool|>\n5<|end|>\n<|assistant|>\n')
+  with pytest.raises(ValueError, match='changes earlier turns'):
+    tok.next_turn('why?')

@@ -1,10 +1,13 @@
 """Tests of what stands between two turns, token by token."""
 
+import types
+
 import pytest
 import transformers
 
 from jaxrl_llm.environments import Limits
 from jaxrl_llm.environments.turns import Turns
+from jaxrl_llm.host import warm_start
 from jaxrl_llm.tokenizer import ModelTokenizer, with_stops
 from tests import tokenizer_test
 
@@ -106,3 +109,26 @@ def test_a_run_of_characters_in_bytes_is_cut_at_one(tmp_path, limit, kept):
   assert len(tok.encode(owl * 2)) == 8
   ids = made(observation=limit).append(tok, owl * 2, -1)
   assert f'<|user|>\n{kept}<|end|>' in tok.spell(ids)
+
+
+def test_tokens_that_follow_a_special_token_in_sentencepiece(tmp_path):
+  """A text alone would get a space in front, which does not stand here."""
+  tokenizer_test.sentencepiece_model(tmp_path, 'llama')
+  own = transformers.AutoTokenizer.from_pretrained(tmp_path)
+  own.chat_template = TOKEN.replace('<|end|>', '</s>')
+  own.save_pretrained(tmp_path)
+  tok = ModelTokenizer(tmp_path)
+  turn = [*tok.encode('hello'), tok.stop_ids[0]]
+  count, ids = made().follow(tok, 'why?', turn)
+  assert count == len(turn)
+  assert ids == tok.encode(f'hello{tok.next_turn("why?")}')[len(turn):]
+
+
+def test_demonstrations_are_learned_but_for_what_is_read(tmp_path):
+  tok = model(tmp_path, BOTH)
+  task = types.SimpleNamespace(tokenizer=tok, turns=made())
+  ids, own = warm_start._encoded(task, [('hello', 'why?'), ('so', '')])
+  assert tok.spell(ids) == (
+      'hello\n<|end|>\n<|user|>\nwhy?\n<|end|>\n<|assistant|>\nso<|end|>')
+  assert tok.spell([i for i, learned in zip(ids, own) if learned]) == (
+      'helloso<|end|>')
