@@ -46,7 +46,7 @@ test-core: lint
 
 # Functions of arrays, configs, tasks and rewards: what most changes touch.
 # Importing TRL takes as long as many tests.
-QUICK := $(addprefix tests/, config curriculum ops rewards selection tasks \
+QUICK := $(addprefix tests/, answers config curriculum ops rewards selection tasks \
   learner/advantages_test.py host/batches_test.py \
   learner/optimizer_test.py host/rounds_test.py imports_test.py \
   host/rollout_test.py schedules_test.py tokenizer_test.py)

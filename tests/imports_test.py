@@ -27,8 +27,9 @@ ALLOWED = {
     'sharding': {'ops', 'start', 'types'},
     'sampling': {'models', 'ops', 'types'},
     'learner': {'models', 'ops', 'phases', 'sharding', 'types'},
-    'rewards': {'phases'},
-    'tasks': {'plugs', 'rewards', 'storage', 'tokenizer'},
+    'answers': set(),
+    'rewards': {'answers', 'phases'},
+    'tasks': {'answers', 'plugs', 'rewards', 'storage', 'tokenizer'},
     'curriculum': {'ops', 'types'},
     'selection': {'ops', 'types'},
     'config': {'models', 'ops', 'plugs', 'schedules', 'storage'},
@@ -36,7 +37,7 @@ ALLOWED = {
     'monitoring': {
         'host', 'models', 'phases', 'rewards', 'sharding', 'start', 'storage',
         'tokenizer', 'types'},
-    'environments': {'plugs', 'rewards', 'tasks', 'tokenizer'},
+    'environments': {'answers', 'plugs', 'rewards', 'tasks', 'tokenizer'},
     'host': {
         'checkpoint', 'config', 'environments', 'learner', 'models', 'ops',
         'phases', 'plugs', 'rewards', 'sampling', 'schedules', 'sharding',

@@ -7,10 +7,10 @@ turn of a trajectory is the answer.
 import dataclasses
 from typing import Annotated, Any, Callable, Mapping, Sequence
 
+from jaxrl_llm import answers
 from jaxrl_llm.environments import Limits, Reply, tools
 from jaxrl_llm.environments.turns import Turns
 from jaxrl_llm.plugs import modules
-from jaxrl_llm.rewards import answers
 from jaxrl_llm.tasks import math, Problem
 
 _Count = Annotated[int, '[1, inf)']

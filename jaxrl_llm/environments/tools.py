@@ -14,10 +14,11 @@ import re
 import typing
 from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
+from jaxrl_llm import answers
 from jaxrl_llm.environments import call_forms
 from jaxrl_llm.environments.call_forms import calls
 from jaxrl_llm.plugs import loop, modules
-from jaxrl_llm.rewards import answers, plain
+from jaxrl_llm.rewards import plain
 
 PREFIX = 'tools:'  # of the name of such an environment
 

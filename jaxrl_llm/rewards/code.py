@@ -10,7 +10,8 @@ import re
 import time
 from typing import Any, Sequence
 
-from jaxrl_llm.rewards import answers, sandbox
+from jaxrl_llm import answers
+from jaxrl_llm.rewards import sandbox
 
 _FENCE = re.compile(
     r'^[ \t]*(`{3,}|~{3,})[ \t]*([\w+#.-]*)[^\n`]*\n'

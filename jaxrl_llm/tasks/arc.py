@@ -25,8 +25,9 @@ from typing import (
 
 from absl import logging
 
+from jaxrl_llm import answers
 from jaxrl_llm.plugs import modules
-from jaxrl_llm.rewards import answers, grids, Verdict
+from jaxrl_llm.rewards import grids, Verdict
 from jaxrl_llm.tasks import Problem, problem_files, sets, templates
 
 INSTRUCTION = (

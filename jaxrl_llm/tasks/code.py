@@ -19,8 +19,9 @@ from typing import Annotated, Any, Hashable, Literal, Mapping, Sequence
 import warnings
 import zlib
 
+from jaxrl_llm import answers
 from jaxrl_llm.plugs import modules
-from jaxrl_llm.rewards import answers, code, sandbox, Verdict
+from jaxrl_llm.rewards import code, sandbox, Verdict
 from jaxrl_llm.rewards.pool import Pool
 from jaxrl_llm.tasks import Problem, problem_files, sets, templates
 

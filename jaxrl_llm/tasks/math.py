@@ -13,8 +13,9 @@ import numbers
 import os
 from typing import Annotated, Any, Literal, Sequence
 
+from jaxrl_llm import answers
 from jaxrl_llm.plugs import modules
-from jaxrl_llm.rewards import answers, Facts, Verdict
+from jaxrl_llm.rewards import Facts, Verdict
 from jaxrl_llm.rewards.pool import Pool
 from jaxrl_llm.tasks import (
   own_reward,

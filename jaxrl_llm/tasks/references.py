@@ -9,7 +9,7 @@ from typing import Sequence
 
 from absl import logging
 
-from jaxrl_llm.rewards import answers, math, tokens
+from jaxrl_llm import answers
 from jaxrl_llm.tasks import problem_files
 
 # A number, optionally with a currency before it and a unit after it.
@@ -47,7 +47,7 @@ def checked(where: str, text: str) -> str:
     missing = '####' in text and not text.rpartition('####')[2].strip()
   found = reference(text)
   if missing or len(found) < _SHORT and not re.search(
-      r'[^\s{}$]', re.sub(r'\\text\s*\{\s*\}', '', tokens.spelled(found))):
+      r'[^\s{}$]', re.sub(r'\\text\s*\{\s*\}', '', answers.spelled(found))):
     raise ValueError(
         f'{where}: the answer {text[-40:]!r} has an empty or unclosed box or '
         'is empty: complete it, or leave the problem out.')
@@ -56,7 +56,7 @@ def checked(where: str, text: str) -> str:
 
 def warn_of_unreadable(references: Sequence[Located]) -> None:
   """Warns of references that cannot be read."""
-  bad = [found for found in references if not math.readable(found[1])]
+  bad = [found for found in references if not answers.readable(found[1])]
   if bad:
     shown = '; '.join(
         f'{where}: {text[:60]!r}' for where, text in bad[:_SHOWN])
@@ -74,7 +74,7 @@ def refuse_contradictions(pairs: Sequence[tuple[Located, Located]]) -> None:
   """
   faults = []
   for (where, first), (again, second) in pairs:
-    if math.compare(first, second)['kind'] == 'wrong':
+    if answers.compare(first, second)['kind'] == 'wrong':
       faults.append((again, (
           f'the answer {second[:40]!r} differs from {first[:40]!r} in '
           f'{where}, which has the same problem: remove one of them.')))

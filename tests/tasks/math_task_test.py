@@ -12,8 +12,7 @@ import types
 
 import pytest
 
-from jaxrl_llm import config, evaluate, rewards, tasks
-from jaxrl_llm.rewards import math as verifier
+from jaxrl_llm import answers, config, evaluate, rewards, tasks
 from jaxrl_llm.tasks import math, references
 
 DATA = pathlib.Path(__file__).resolve().parents[3] / 'shared/data'
@@ -115,8 +114,8 @@ def test_answers_of_other_problems_do_not_verify(task):
   """Of those that are not the same by the letter, less than 2 percent do."""
   rng = random.Random(0)
   for rows, count in ((BOXED, 150), (data('math500'), 1000)):
-    answers = [verifier.normal(a) for _, a, _ in rows]
-    pairs = [rng.sample(answers, 2) for _ in range(count)] if rows else []
+    forms = [answers.normal(a) for _, a, _ in rows]
+    pairs = [rng.sample(forms, 2) for _ in range(count)] if rows else []
     pairs = [(a, b) for a, b in pairs if a != b]
     kinds = judged(task, [a for a, _ in pairs],
                    [rf'\boxed{{{b}}}' for _, b in pairs])
@@ -467,7 +466,7 @@ def test_reasoning_is_not_judged_whoever_opens_it(
     task, monkeypatch, prompt, text, want):
   monkeypatch.setattr(task, '_pool', types.SimpleNamespace(
       submit=lambda item: types.SimpleNamespace(
-          result=lambda: verifier.judge(item))))
+          result=lambda: answers.judge(item))))
   problem = tasks.Problem(0, prompt, '', info='2')
   task.options = dataclasses.replace(task.options, take='boxed')
   assert task.verify(problem, text, False).kind == want

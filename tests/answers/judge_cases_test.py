@@ -10,7 +10,7 @@ import pathlib
 
 import pytest
 
-from jaxrl_llm.rewards import math
+from jaxrl_llm import answers
 from jaxrl_llm.tasks import references
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -34,7 +34,7 @@ CASES = read()
 def test_verdicts_are_right(kind):
   wrong = []
   for case in CASES[kind]:
-    found = math.judge(dict(
+    found = answers.judge(dict(
         answer=references.checked('case', case['answer']),
         response=case['response'], take=case['take']))
     if (found['kind'] == 'correct') != (case['right'] == 'correct'):

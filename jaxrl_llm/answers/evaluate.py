@@ -21,7 +21,7 @@ from typing import Any, Iterator, Sequence
 
 import flint
 
-from jaxrl_llm.rewards.grammar import Node
+from jaxrl_llm.answers.grammar import Node
 
 # Digits that refuse, and digits that accept.
 _DIGITS, _SURE, _SURE_OF_INTEGRALS = 30, 1000, 60

@@ -7,8 +7,8 @@ are one set. A region is a sorted list of spans that do not touch.
 import fractions
 from typing import NamedTuple
 
-from jaxrl_llm.rewards import evaluate
-from jaxrl_llm.rewards.grammar import negated, Node
+from jaxrl_llm.answers import evaluate
+from jaxrl_llm.answers.grammar import negated, Node
 
 INFINITY = Node('infinity', ())
 REALS = Node('name', (r'\mathbb{R}',))

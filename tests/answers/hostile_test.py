@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from jaxrl_llm.rewards import math
+from jaxrl_llm import answers
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LIMIT = 5.0  # of processor seconds; the default of task.timeout
@@ -68,7 +68,8 @@ def test_a_hostile_answer_is_judged_in_time(name):
   response, kind = HOSTILE[name]
   for reference in ('5', r'\frac{x+1}{2}'):
     start = time.process_time()
-    found = math.judge(dict(answer=reference, response=response, take='boxed'))
+    found = answers.judge(
+        dict(answer=reference, response=response, take='boxed'))
     assert found['kind'] in ('wrong', 'no_answer') and (
         'timeout' in kind or found['kind'] in kind)
     assert time.process_time() - start < LIMIT
@@ -79,8 +80,8 @@ def test_a_hostile_answer_is_judged_in_time(name):
     r'\alpha' * 100 + '1=5', 'e ' * 900 + '?', '9^' * 900, '1,' * 900])
 def test_a_hostile_reference_is_read_in_time(text):
   start = time.process_time()
-  assert math.readable(text) in (True, False)
-  assert math.compare(text, '5')['kind'] == 'wrong'
+  assert answers.readable(text) in (True, False)
+  assert answers.compare(text, '5')['kind'] == 'wrong'
   assert time.process_time() - start < LIMIT
 
 
@@ -100,16 +101,16 @@ LONG = {
 def test_a_long_response_takes_linear_time(name):
   start = time.process_time()
   for take in ('number', 'either'):
-    found = math.judge(dict(answer='5', response=LONG[name], take=take))
+    found = answers.judge(dict(answer='5', response=LONG[name], take=take))
     assert found['kind'] in ('wrong', 'no_answer')
   assert time.process_time() - start < LIMIT
 
 
 def test_what_is_long_is_not_read():
-  assert math.compare('5', 'x+' * 1001)['detail'] == 'too long to be read'
+  assert answers.compare('5', 'x+' * 1001)['detail'] == 'too long to be read'
   # One that is no longer than twice the reference is read.
   long = '0.' + '1' * 1200
-  assert math.compare(long, long + '0' * 1000)['kind'] == 'correct'
+  assert answers.compare(long, long + '0' * 1000)['kind'] == 'correct'
 
 
 @pytest.mark.parametrize('a, b', [
@@ -117,8 +118,8 @@ def test_what_is_long_is_not_read():
     ('2^{20000}+1', '2^{20000}+2'), ('e^{-1000}', '0'),
     (r'\sin(10^{1001})', r'\cos(10^{1001})'), ('e^{e^{20}}', 'e^{e^{20}}+1')])
 def test_a_difference_below_the_error_is_no_equality(a, b):
-  assert math.compare(a, b)['kind'] == 'wrong'
-  assert math.compare(b, a)['kind'] == 'wrong'
+  assert answers.compare(a, b)['kind'] == 'wrong'
+  assert answers.compare(b, a)['kind'] == 'wrong'
 
 
 def test_the_worker_alone_says_only_its_replies():

@@ -2,8 +2,8 @@ r"""Tests of the grammar: how a text is read, and that the rest is refused."""
 
 import pytest
 
-from jaxrl_llm.rewards import grammar, tokens
-from jaxrl_llm.rewards.grammar import Node, Unread
+from jaxrl_llm.answers import grammar, tokens
+from jaxrl_llm.answers.grammar import Node, Unread
 
 
 def written(node):

@@ -8,8 +8,8 @@ import math
 import re
 from typing import Any, Sequence
 
-from jaxrl_llm.rewards import evaluate, grammar, regions
-from jaxrl_llm.rewards.grammar import negated, Node, number, Unread
+from jaxrl_llm.answers import evaluate, grammar, regions
+from jaxrl_llm.answers.grammar import negated, Node, number, Unread
 
 _INFINITY, _REALS = regions.INFINITY, regions.REALS
 INTEGERS = Node('name', (r'\mathbb{Z}',))

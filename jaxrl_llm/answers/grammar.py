@@ -22,8 +22,8 @@ import functools
 import re
 from typing import Any, NamedTuple
 
-from jaxrl_llm.rewards import tokens, units
-from jaxrl_llm.rewards.tokens import Token, Unread
+from jaxrl_llm.answers import tokens, units
+from jaxrl_llm.answers.tokens import Token, Unread
 
 
 class Node(NamedTuple):

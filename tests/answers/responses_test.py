@@ -2,7 +2,7 @@ r"""Tests of the extraction of answers from responses."""
 
 import pytest
 
-from jaxrl_llm.rewards import answers
+from jaxrl_llm.answers import responses
 
 
 @pytest.mark.parametrize('text, want', [
@@ -32,7 +32,7 @@ from jaxrl_llm.rewards import answers
     ('', None),
 ])
 def test_the_last_box(text, want):
-  assert answers.boxed(text) == want
+  assert responses.boxed(text) == want
 
 
 @pytest.mark.parametrize('text, want', [
@@ -44,14 +44,14 @@ def test_the_last_box(text, want):
     ('\u0665', None),
 ])
 def test_the_last_number(text, want):
-  assert answers.last_number(text) == want
+  assert responses.last_number(text) == want
 
 
 @pytest.mark.parametrize('text, boxed, number, either', [
     (r'\boxed{x} is 7', 'x', '7', 'x'), ('is 7', None, '7', '7'),
     (r'7 or \boxed{}', None, '7', '7'), ('none', None, None, None)])
 def test_what_is_taken(text, boxed, number, either):
-  got = [answers.answer(text, take) for take in ('boxed', 'number', 'either')]
+  got = [responses.answer(text, take) for take in ('boxed', 'number', 'either')]
   assert got == [boxed, number, either]
 
 
@@ -64,7 +64,7 @@ def test_what_is_taken(text, boxed, number, either):
     ('<think>#### 18', None), ('<think>#### 17</think>#### 18', '18'),
     ('', None)])
 def test_the_number_after_a_mark(text, want):
-  assert answers.answer(text, 'marked') == want
+  assert responses.answer(text, 'marked') == want
 
 
 @pytest.mark.parametrize('text, want', [
@@ -82,12 +82,12 @@ def test_the_number_after_a_mark(text, want):
      r'\pi/4'), ('It is 1.5e3.', '1.5e3'), (r'So 1{,}234', '1234'),
     ('The answer is 1,234.50', '1234.50'), ('7 + 8 = 15 eggs.', '15')])
 def test_an_answer_without_a_box(text, want):
-  assert answers.answer(text, 'either') == want
+  assert responses.answer(text, 'either') == want
 
 
 def test_fractions_are_numbers():
-  assert answers.last_number(r'It is $\frac{3}{4}$') == r'\frac{3}{4}'
-  assert answers.last_number(r'$-\frac34$, so') == r'-\frac34'
+  assert responses.last_number(r'It is $\frac{3}{4}$') == r'\frac{3}{4}'
+  assert responses.last_number(r'$-\frac34$, so') == r'-\frac34'
 
 
 @pytest.mark.parametrize('text, want', [
@@ -102,7 +102,7 @@ def test_fractions_are_numbers():
     ('It is 42.\n3.', '42'), ('1.234.567', '1234567'), ('４５', '45'),
     ('$x + 5$ is not 7 but 8, where $y=9x$', '8'), ('$5 and $6', '6')])
 def test_a_last_number_has_all_that_belongs_to_it(text, want):
-  assert answers.last_number(text) == want
+  assert responses.last_number(text) == want
 
 
 @pytest.mark.parametrize('text, tags, want', [
@@ -112,7 +112,7 @@ def test_a_last_number_has_all_that_belongs_to_it(text, want):
     ('<plan>1</plan>2', ('think', 'plan'), '2'),
     ('<think>1</think><think>2', ('think',), ''), ('<a>1', (), '<a>1')])
 def test_only_what_follows_the_reasoning_counts(text, tags, want):
-  assert answers.final_part(text, tags) == want
+  assert responses.final_part(text, tags) == want
 
 
 RUN_ON = 'It is 18.\n#### 18\n\nQuestion: 3 pens?\nAnswer: 3.\n#### 3'
@@ -124,4 +124,4 @@ RUN_ON = 'It is 18.\n#### 18\n\nQuestion: 3 pens?\nAnswer: 3.\n#### 3'
     ('Question: what is 5 + 6?\n11', None), ('#### Step 1\n5', None),
     ('#### 1. First\nthen 5\n#### 7\n8', '#### 1. First\nthen 5\n#### 7')])
 def test_a_response_ends_where_it_goes_on_with_another_problem(text, want):
-  assert answers.first_part(text) == (text if want is None else want)
+  assert responses.first_part(text) == (text if want is None else want)

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from jaxrl_llm.rewards import math
+from jaxrl_llm import answers
 
 
 def item(reference, response, take='boxed'):
@@ -12,7 +12,7 @@ def item(reference, response, take='boxed'):
 
 
 def equal(reference, found):
-  return math.compare(reference, found)['kind'] == 'correct'
+  return answers.compare(reference, found)['kind'] == 'correct'
 
 
 # Each line: ways to write the same.
@@ -45,7 +45,7 @@ def test_ways_to_write_the_same(texts):
   for reference, found in itertools.product(texts[:1], texts):
     assert equal(reference, found), (reference, found)
   # Votes of those that are right fall together.
-  assert len({math.compare(texts[0], t)['answer'] for t in texts}) == 1
+  assert len({answers.compare(texts[0], t)['answer'] for t in texts}) == 1
 
 
 def test_different_lines_differ():
@@ -177,7 +177,7 @@ def test_what_earlier_was_falsely_refused(reference, found):
 
 def test_a_tolerance_is_relative():
   def near(reference, found, tolerance=0.01):
-    return math.compare(reference, found, tolerance)['kind'] == 'correct'
+    return answers.compare(reference, found, tolerance)['kind'] == 'correct'
   assert near('1.05e-34', '1.06e-34') and not near('1.05e-34', '1.07e-34')
   assert near('100', '101') and near('100', '99') and not near('100', '101.1')
   assert near(r'\sqrt{2}', '1.41') and not near(r'\sqrt{2}', '1.38')
@@ -188,13 +188,13 @@ def test_a_tolerance_is_relative():
 def test_tuples_in_any_order_are_an_option():
   for found in ('(2,1)', '2,1', r'\{2,1\}'):
     assert not equal('(1,2)', found)
-    assert math.compare('(1,2)', found, any_order=True)['kind'] == 'correct'
+    assert answers.compare('(1,2)', found, any_order=True)['kind'] == 'correct'
   assert equal('1,2', '2,1') and not equal('1,2', '(2,1)')
 
 
 def test_wrong_answers_that_are_equal_share_a_form():
   def form(text):
-    return math.compare('7', text)['answer']
+    return answers.compare('7', text)['answer']
   assert form('1,000') == form('1000') == form('1000.0') == '1000'
   assert form(r'\frac{1}{2}') == form('0.5') == form(r'\dfrac12') == '1/2'
   assert form('(x + 1)') == form('x+1')
@@ -202,10 +202,10 @@ def test_wrong_answers_that_are_equal_share_a_form():
 
 
 def test_judge_says_what_it_found():
-  assert math.judge(item('5', r'\boxed{5.0}')) == dict(
+  assert answers.judge(item('5', r'\boxed{5.0}')) == dict(
       kind='correct', answer='5', detail='5.0')
-  assert math.judge(item('5', r'\boxed{6}')) == dict(
+  assert answers.judge(item('5', r'\boxed{6}')) == dict(
       kind='wrong', answer='6', detail='6')
-  assert math.judge(item('5', '5')) == dict(
+  assert answers.judge(item('5', '5')) == dict(
       kind='no_answer', answer='', detail='')
-  assert math.judge(item('5', '5', 'number'))['kind'] == 'correct'
+  assert answers.judge(item('5', '5', 'number'))['kind'] == 'correct'

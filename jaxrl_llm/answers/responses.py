@@ -3,7 +3,7 @@ r"""Answers in responses: last boxes, last numbers and final expressions."""
 import re
 from typing import Iterator, Sequence
 
-from jaxrl_llm.rewards import evaluate, grammar, tokens
+from jaxrl_llm.answers import evaluate, grammar, tokens
 
 TAKES = ('boxed', 'number', 'either', 'marked')
 TAGS = ('think',)  # of blocks of reasoning

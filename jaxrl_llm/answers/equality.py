@@ -9,9 +9,9 @@ import fractions
 import re
 from typing import Any, Callable, Iterator, Sequence
 
-from jaxrl_llm.rewards import evaluate, grammar, regions
-from jaxrl_llm.rewards.grammar import negated, Node, number
-from jaxrl_llm.rewards.shapes import form, INTEGERS, name_of, named, renamed
+from jaxrl_llm.answers import evaluate, grammar, regions
+from jaxrl_llm.answers.grammar import negated, Node, number
+from jaxrl_llm.answers.shapes import form, INTEGERS, name_of, named, renamed
 
 _SETS = frozenset(['set', 'list', 'values', 'cup', 'either', 'both'])
 # Kinds of which one at least stands for a set of real numbers.

@@ -7,7 +7,7 @@ not: the number is the answer.
 import re
 from typing import Any, Callable, Sequence
 
-from jaxrl_llm.rewards import tokens
+from jaxrl_llm.answers import tokens
 
 # Each line: spellings of the same units. Those of one letter count only where
 # the letter is set as text.

@@ -1,0 +1,165 @@
+r"""Verifier for mathematical answers: compares what they mean, not their text.
+
+The answer of a response (`responses.py`) and the reference are read whole by
+one grammar (`grammar.py`) into shapes: numbers, expressions, tuples, lists,
+intervals, sets, matrices, equations and other relations, quantities with units,
+words. Shapes are compared part by part (`equality.py`), expressions by their
+values (`evaluate.py`). What the grammar does not cover equals only the same
+text.
+"""
+
+import fractions
+import functools
+import re
+from typing import Any
+
+from jaxrl_llm.answers import grammar, responses, tokens, units
+from jaxrl_llm.answers.equality import Comparison
+from jaxrl_llm.answers.grammar import Node, number, Unread
+from jaxrl_llm.answers.responses import (
+  boxed,
+  final_part,
+  has_box,
+  last_number,
+  TAGS,
+  with_opened,
+)
+from jaxrl_llm.answers.shapes import form, shaped
+from jaxrl_llm.answers.tokens import spelled
+
+__all__ = (
+    'boxed', 'compare', 'final_part', 'has_box', 'judge', 'last_number',
+    'prepare', 'readable', 'spelled', 'TAGS', 'with_opened')
+
+_LONGEST = 2000  # longer answers, in characters, are not read
+_INTEGER = re.compile('0|-?[1-9][0-9]{0,17}')
+_PLAIN = re.compile(
+    r'[-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?')
+_SAYS = re.compile(
+    r'^\s*(?:\\text\s*\{)?\s*(?:the )?(?:final )?answer(?: is|\s*[:=])'
+    r'\s*\}?\s*', re.IGNORECASE)
+_PROSE = 6  # words of so many spaces are hardly written again by the letter
+
+
+def read(
+    text: str, *, bare_units: bool = False, any_thing: bool = False
+) -> Node | None:
+  """Reads an answer; None if the grammar does not cover it whole.
+
+  See `grammar.read` for the arguments.
+  """
+  try:
+    if words := units.words(tokens.trimmed(text), Node):
+      if words.op == 'number':
+        return number(words.args[0])
+      return words
+    node = grammar.read(text, bare_units=bare_units, any_thing=any_thing)
+    return shaped(node)
+  except (Unread, RecursionError):
+    return None
+
+
+@functools.lru_cache(1 << 14)
+def _read(text: str, any_thing: bool = False) -> Node | None:
+  return read(text, any_thing=any_thing)
+
+
+def normal(text: str) -> str:
+  """Returns a form that is equal for many spellings of an answer."""
+  if _INTEGER.fullmatch(text):
+    return text
+  value = _read(text)
+  return form(value) if value else spelled(text)
+
+
+def _plain(text: str) -> fractions.Fraction | None:
+  """Returns the value of an integer or decimal, with or without commas."""
+  if len(text) < 300 and _PLAIN.fullmatch(text):
+    return fractions.Fraction(text.replace(',', ''))
+  return None
+
+
+def compare(
+    reference: str, found: str, tolerance: float = 0.0,
+    any_order: bool = False) -> dict[str, str]:
+  """Compares an answer with the reference.
+
+  Args:
+    reference: the correct answer, LaTeX or plain.
+    found: the answer of the response.
+    tolerance: largest error of a number, relative to the reference.
+    any_order: whether the parts of a tuple may come in another order.
+
+  Returns:
+    A dictionary with 'kind' ('correct' or 'wrong') and 'answer', a form that
+    most equal answers have in common.
+  """
+  # Checked before it is read, which caches its arguments.
+  if len(found) > max(_LONGEST, 2 * len(reference)):
+    return {'kind': 'wrong', 'answer': found, 'detail': 'too long to be read'}
+  x, y = _plain(reference), _plain(found)
+  if x is not None and y is not None:
+    right = abs(x - y) <= fractions.Fraction(tolerance) * abs(x)
+    return {'kind': 'correct' if right else 'wrong',
+            'answer': str(x if right else y)}
+  if equal(reference, found, tolerance, any_order):
+    return {'kind': 'correct', 'answer': normal(reference)}
+  return {'kind': 'wrong', 'answer': normal(found)}
+
+
+def equal(
+    reference: str, found: str, tolerance: float, any_order: bool) -> bool:
+  """Tells whether an answer is the reference; see `compare`."""
+  found = _SAYS.sub('', found)
+  if spelled(reference) == spelled(found) != '':
+    return True
+  a, b = _read(reference, True), _read(found)
+  if a is None or b is None:
+    return False
+  comparison = Comparison(tolerance, any_order)
+  try:
+    if comparison.equal(a, b):
+      return True
+    # '6 m/s' is a quantity beside one, and otherwise six times m/s.
+    if ('quantity' in (a.op, b.op)) and not 'quantity' == a.op == b.op:
+      texts = (found, reference) if a.op == 'quantity' else (reference, found)
+      other = read(texts[0], bare_units=True)
+      if other and other.op == 'quantity':
+        pair = (a, other) if a.op == 'quantity' else (other, b)
+        return pair[0].args[1] == pair[1].args[1] and comparison.same(*pair)
+  except RecursionError:
+    pass
+  return False
+
+
+def readable(text: str) -> bool:
+  """Returns whether a reference can be compared by its meaning."""
+  value = _read(text, True) if len(text) <= _LONGEST else None
+  return value is not None and not (
+      value.op == 'word' and value.args[0].count(' ') >= _PROSE)
+
+
+def judge(item: dict[str, Any]) -> dict[str, str]:
+  """Judges a response; the function that a `pool.Pool` calls.
+
+  Args:
+    item: dictionary with 'answer' (the reference), 'response', 'take' (see
+      `responses.answer`), and optionally 'tags' (see `responses.final_part`),
+      'tolerance' and 'any_order' (see `compare`).
+
+  Returns:
+    A dictionary with 'kind' ('correct', 'wrong' or 'no_answer'), 'answer' as
+    from `compare` ('' for none), and 'detail', the answer as it was written.
+  """
+  found = responses.answer(
+      item['response'], item['take'], item.get('tags', TAGS))
+  if found is None:
+    return {'kind': 'no_answer', 'answer': '', 'detail': ''}
+  return {'detail': found, **compare(
+      item['answer'], found, item.get('tolerance', 0.0),
+      item.get('any_order', False))}
+
+
+def prepare() -> None:
+  """Does the slow imports; called by `worker`."""
+  compare(r'\frac{\pi}2', r'\frac{\pi}{3}')
