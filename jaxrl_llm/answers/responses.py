@@ -42,8 +42,7 @@ _NUMBER = re.compile(
 # The mark of a list's next item at the end, or of a footnote.
 _NOTE = re.compile(r'(?<=[\w.,!?)%])\s?\[[0-9]+\](?!\()|\n[ \t]*[0-9]+[.)]\s*$')
 _SAYS = re.compile(
-    r'answer(?:\s+is|\s*:|\s*=)(?:\s*:)?[\s*]*(?=(?P<rest>[^\n]*))',
-    re.IGNORECASE)
+    r'answer(?:\s+is|\s*:|\s*=)(?:\s*:)?[\s*]*', re.IGNORECASE)
 _FORMULA = re.compile(
     r'\$\$(?P<a>[^$]+)\$\$|'
     r'(?<![\\$])\$(?P<b>(?!\s)[^$\n]+?)(?<![\\\s])\$(?![0-9$])|'
@@ -54,14 +53,28 @@ _MEMBERS = re.compile(
     r'=|\\(?:approx|to|rightarrow|Rightarrow|implies|simeq)(?![a-zA-Z])|≈|→|⇒')
 _TAIL = 1000  # characters at the end of a response that may hold its answer
 _LONGEST = 300  # characters of a formula that is read
-# Markup, a full stop or white space after the answer.
-_AFTER = re.compile(r'[\s.*]*')
 # The mark of GSM8K before the answer; a heading of Markdown is none.
 _MARK = re.compile(
     rf'####[ \t]*+(?P<answer>(?:[-+−–]\s?)?{_CURRENCY}?[ \t]*+(?:[-+−–])?'
     r'[0-9.][^\n]*|\\boxed[^\n]*|\$[^$\n]+\$)')
-_HEADING = re.compile(r'[0-9]+[.):]\s*\S')
-_ANSWERED = re.compile(r'[0-9]|\\(?:boxed|fbox)(?![a-zA-Z])')
+_PARTS = r'(?:steps?|parts?|cases?|stages?|methods?)\b'  # of a solution
+_HEADING = re.compile(
+    r'\$[^$0-9]*[$=]|[0-9]+(?:[.):]\s*\S|[A-Z]\b|-[a-z]|(?:st|nd|rd|th)\b|'
+    rf'\s+{_PARTS} *\w)')
+# An answer that is called so.
+_SAID = re.compile(
+    rf'{_SAYS.pattern}(?:[-(\\$0-9.]|[a-z](?![a-z \t]))|'
+    r'####[^\w\n]{0,9}[0-9][0-9.,/]*[^\w\n]{0,9}$', re.I | re.M)
+# A number behind such words, or at the end of a line. 'In 2 steps', '1. Read'
+# and 'Step 1' are none.
+_CONCLUDED = re.compile(
+    rf'{_SAID.pattern}|(?:answer|####|[=≈]|\b(?:so|thus|hence|therefore|total)\b)'
+    rf'[^\n]{{0,200}}?[0-9](?![0-9.,]*\s+{_PARTS})|'
+    r'(?<!(?:step|part|case|tage|thod|mple|blem|tion|cise)[ \t])(?<![0-9.,/])'
+    rf'[0-9]+(?:[.,/][0-9]+)*(?:[ \t]+(?!{_PARTS})[a-z]+)?[^\w\n]*$',
+    re.I | re.M)
+# A box that is not as in 'put it into \\boxed{answer}'.
+_FILLED = re.compile(r'\b(?!answer|your|text|[lc]?dots)\w', re.IGNORECASE)
 _NEXT = re.compile(
     r'\n[ \t]*(?:\*\*|#+[ \t]*)?(?:Question|Problem|Q|Exercise|Human|User|'
     r'Next question|问题)(?:\s*[0-9]+)?\s*(?:\*\*)?\s*[:：]', re.IGNORECASE)
@@ -75,10 +88,8 @@ def with_opened(prompt: str, text: str, tags: Sequence[str] = TAGS) -> str:
     text: the response.
     tags: names of the tags of reasoning.
   """
-  for tag in tags:
-    if prompt.rstrip().endswith(f'<{tag}>'):
-      return f'<{tag}>{text}'
-  return text
+  return next((f'<{tag}>{text}' for tag in tags
+               if prompt.rstrip().endswith(f'<{tag}>')), text)
 
 
 def final_part(text: str, tags: Sequence[str] = TAGS) -> str:
@@ -89,34 +100,46 @@ def final_part(text: str, tags: Sequence[str] = TAGS) -> str:
     tags: names of the tags of such blocks.
 
   Returns:
-    The text behind the last end tag; '' if a block has no end.
+    The text behind the last end tag; '' if a block has no end. A start tag
+    within a line, or in code, is only named.
   """
   for tag in tags:
     name = re.escape(tag)
-    if ends := [*re.finditer(rf'</{name}\s*>', text)]:
+    if ends := [*re.finditer(
+        rf'(?:(?<!`)|(?<=``))</{name}\s*>|</{name}\s*>(?!`)', text)]:
       text = text[ends[-1].end():]
-    if re.search(rf'<{name}\s*>', text):
+    plain = re.sub(r'(?s)```.*?```|`[^`\n]*`', '', text)
+    if re.search(rf'(?m)^[ \t]*<{name}\s*>', plain):
       return ''
   return text
 
 
-def _answered_mark(text: str) -> re.Match[str] | None:
-  return next((mark for mark in _MARK.finditer(text)
-               if not _HEADING.match(mark['answer'])), None)
+def _marks(text: str) -> Iterator[re.Match[str]]:
+  """Yields the lines of '####' with an answer."""
+  return (mark for mark in _MARK.finditer(text)
+          if not _HEADING.match(mark['answer']))
 
 
-def first_part(text: str) -> str:
+def first_part(text: str, take: str) -> str:
   """Returns a response up to the next problem that it goes on with.
 
-  This is the line of its first '####' with an answer, or what stands before a
-  line 'Question:' if there is an answer.
+  It is cut before a line 'Question:', or behind the line of a '####', if an
+  answer of the taken kind stands before: a complete box, or a number or
+  expression that is said to be the answer.
+
+  Args:
+    text: the response, without its reasoning.
+    take: one of `TAKES`.
   """
-  if mark := _answered_mark(text):
-    text = text[:mark.end()]
-  if first := _ANSWERED.search(text):
-    if found := _NEXT.search(text, first.end()):
-      return text[:found.start()]
-  return text
+  ends = [end for box, end in _boxes(text)
+          if take != 'number' and _FILLED.search(box)][:1]
+  # A box counts even behind a number, but for one that is called the answer.
+  said = take != 'boxed' and (_SAID if ends else _CONCLUDED).search(text)
+  ends += [said.end()] if said else []
+  if ends and (found := _NEXT.search(text, min(ends))):
+    text = text[:found.start()]
+  return next((text[:mark.end()] for mark in _marks(text)
+               if ends and mark.end() >= ends[0]), text)
 
 
 def boxed(text: str) -> str | None:
@@ -125,16 +148,23 @@ def boxed(text: str) -> str | None:
   If boxes are nested, the inner one counts. `\boxed 5`, without braces, gives
   '5'.
   """
-  found, start, stack = None, -1, []
+  found = [box for box, _ in _boxes(text)]
+  return found and found[-1].strip() or None
+
+
+def _boxes(text: str) -> Iterator[tuple[str, int]]:
+  """Yields the contents of complete boxes, and where they end."""
+  start, stack = -1, []
   for token in _TOKEN.finditer(text):
     if token['box'] and not token['brace']:
       if bare := _BARE.match(text, token.end()):
-        found, start = bare[1].rstrip('.,;'), token.end()
+        start = token.end()
+        yield bare[1].rstrip('.,;'), bare.end()
     elif token['box'] or token['open']:
       stack.append(token.end() if token['box'] else -1)
     elif token['close'] and stack and (begin := stack.pop()) > start:
-      found, start = text[begin:token.start()], begin
-  return found and found.strip() or None
+      start = begin
+      yield text[begin:token.start()], token.end()
 
 
 def has_box(text: str) -> bool:
@@ -149,32 +179,26 @@ def last_number(text: str) -> str | None:
   of ten, or an expression in a formula that has a value, such as 2^{10} or
   sqrt(3). Exponents, indices, and digits of names and units are no numbers.
   """
-  text = tokens.plain_signs(_NOTE.sub(' ', _dashes(text)))
-  for kind, found in reversed([*_candidates(text)]):
-    if kind == 'number':
+  # Minus signs and dashes that can be signs.
+  text = re.sub(r'[−–](?=\s*[0-9$€£¥₹\\.])', '-', text).replace('—', ' ; ')
+  text = tokens.plain_signs(_NOTE.sub(' ', text))
+  for found in reversed([*_candidates(text)]):
+    if found.re is _NUMBER:
       return _written(found)
     if value := _value(_inside(found)):
       return value
   return None
 
 
-def _dashes(text: str) -> str:
-  """Replaces minus signs and dashes that can be signs by '-'."""
-  return re.sub(r'[−–](?=\s*[0-9$€£¥₹\\.])', '-', text).replace('—', ' ; ')
-
-
-def _candidates(text: str) -> Iterator[tuple[str, re.Match]]:
+def _candidates(text: str) -> Iterator[re.Match[str]]:
   """Yields numbers in text and formulas, in their order."""
   at = 0
   for formula in _FORMULA.finditer(text):
-    if not re.search('[0-9]', formula[0]):
-      continue
-    for number in _NUMBER.finditer(text, at, formula.start()):
-      yield 'number', number
-    yield 'formula', formula
-    at = formula.end()
-  for number in _NUMBER.finditer(text, at):
-    yield 'number', number
+    if re.search('[0-9]', formula[0]):
+      yield from _NUMBER.finditer(text, at, formula.start())
+      yield formula
+      at = formula.end()
+  yield from _NUMBER.finditer(text, at)
 
 
 def _written(number: re.Match) -> str:
@@ -200,9 +224,8 @@ def _value(formula: str) -> str | None:
     return _written(numbers[-1]) if numbers else None
   if node.op == 'list':
     node, member = node.args[-1], re.split('[,;]', member)[-1]
-  if evaluate.letters(node) or not re.search('[0-9]', member):
-    return None
-  return member.strip()
+  has_value = re.search('[0-9]', member) and not evaluate.letters(node)
+  return member.strip() if has_value else None
 
 
 def answer(
@@ -219,16 +242,15 @@ def answer(
   Returns:
     The answer, or None.
   """
-  text = first_part(final_part(text, tags))
+  text = final_part(text, tags)
   if take == 'marked':
-    found = _answered_mark(text)
-    return found and last_number(found['answer'])
-  found = boxed(text) if take != 'number' else None
-  if found is None and take == 'either':
-    found = final(text)
-  if found is None and take != 'boxed':
-    found = last_number(text)
-  return found
+    mark = next(_marks(text), None)
+    return mark and last_number(mark['answer'])
+  text = first_part(text, take)
+  found = None if take == 'number' else boxed(text)
+  if take == 'either':
+    found = found or final(text)
+  return found if take == 'boxed' else found or last_number(text)
 
 
 def final(text: str) -> str | None:
@@ -240,14 +262,15 @@ def final(text: str) -> str | None:
   """
   text, found, end = text[-_TAIL:], None, 0
   if said := [*_SAYS.finditer(text)]:
-    said = said[-1]
-    formula = _FORMULA.match(text, said.start('rest'))
-    found = _inside(formula) if formula else re.split(
-        r'[.!?;](?:\s|$)', said['rest'])[0].strip(' *')
-    end = formula.end() if formula else said.start('rest') + len(found)
+    end = said[-1].end()
+    if formula := _FORMULA.match(text, end):
+      found, end = _inside(formula), formula.end()
+    else:
+      found = re.split(r'[.!?;](?:\s|$)|\n', text[end:])[0].strip(' *')
+      end += len(found)
   else:
     for formula in _FORMULA.finditer(text):
-      if _AFTER.fullmatch(text, formula.end()):
+      if re.fullmatch(r'[\s.*]*', text[formula.end():]):
         found, end = _inside(formula).rpartition('=')[2].strip(), len(text)
   # A number behind the expression is the last word.
   if found and _expression(found) and not _NUMBER.search(text, end):
@@ -262,9 +285,8 @@ def _inside(formula: re.Match[str]) -> str:
 def _expression(text: str) -> bool:
   """Tells whether a text is an expression, and neither prose nor a number."""
   bare = re.sub(r'\\text\s*\{[^{}]*\}|\\[a-zA-Z]+', ' ', text)
-  if re.search(r'[a-zA-Z]{2,}', bare) or not re.search(r'\w', text):
-    return False
-  if _NUMBER.fullmatch(text.strip('$ ')):
+  if re.search(r'[a-zA-Z]{2,}', bare) or not re.search(r'\w', text) or (
+      _NUMBER.fullmatch(text.strip('$ '))):
     return False
   return bool(re.search(r'\\[a-zA-Z{]|[√π^]|[a-zA-Z]', text) or re.fullmatch(
       r'[(\[].*,.*[)\]]', text))
