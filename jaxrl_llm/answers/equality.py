@@ -9,7 +9,7 @@ import fractions
 import re
 from typing import Any, Callable, Iterator, Sequence
 
-from jaxrl_llm.answers import evaluate, grammar, regions
+from jaxrl_llm.answers import evaluate, grammar, points, regions
 from jaxrl_llm.answers.grammar import negated, Node, number
 from jaxrl_llm.answers.shapes import form, INTEGERS, name_of, named, renamed
 
@@ -45,13 +45,8 @@ class Comparison:
       return self._words(a, b)
     if 'based' in (a.op, b.op):
       return _based(a, b)
-    if a.op == b.op == 'builder':
-      return self._rules(a, b)
     if 'ratio' in (a.op, b.op):
       return self._ratios(a, b)
-    if a.op == b.op == 'cases':
-      return self.matched(*([Node('tuple', ('()', row)) for row in x.args]
-                            for x in (a, b)))
     if a.op == b.op and a.op in ('cap', 'setminus'):
       return len(a.args) == len(b.args) and (
           self._in_order(a.args, b.args)
@@ -116,7 +111,7 @@ class Comparison:
       return False
     return p[1].op not in grammar.WHOLES | {'tuple', 'interval'} and (
         q[1].op not in grammar.WHOLES | {'tuple', 'interval'}) and (
-            self.same(p[1], q[1]) or evaluate.same_steps(p[1], q[1], '#k'))
+            self.same(p[1], q[1]) or points.same_steps(p[1], q[1], '#k'))
 
   def _tuples(self, a: Node, b: Node) -> bool:
     """Compares tuples and intervals with their brackets."""
@@ -138,10 +133,6 @@ class Comparison:
           not a.args[1] or a.args[1] == b.args[1])
     x, y = (re.sub(r'[\s*\\]', '', form(v)) for v in (a, b))
     return x == y or len(x) > 3 and x.lower() == y.lower()
-
-  def _rules(self, a: Node, b: Node) -> bool:
-    return self.same(a.args[0], b.args[0]) and self.matched(
-        a.args[1], b.args[1])
 
   def _ratios(self, a: Node, b: Node) -> bool:
     """Compares ratios; one of two parts may be a quotient."""
@@ -198,7 +189,7 @@ class Comparison:
       return True
     if is_ordered:
       return False
-    return evaluate.equal(a, _with_constant(b, a), self._tolerance)
+    return points.equal(a, _with_constant(b, a), self._tolerance)
 
   def _rows(self, a: Node, b: Node) -> bool:
     """Compares matrices, or vectors, by their elements."""
@@ -207,7 +198,7 @@ class Comparison:
       return False
     return len(x[1]) == len(y[1]) and all(
         len(r) == len(s) and all(
-            not (_has_infinity(p) or _has_infinity(q)) and evaluate.equal(
+            not (_has_infinity(p) or _has_infinity(q)) and points.equal(
                 p, q, self._tolerance) for p, q in zip(r, s))
         for r, s in zip(x[1], y[1]))
 
@@ -314,7 +305,7 @@ class Comparison:
         or _has_infinity(m) or _is_ordered(m) for m in (*x, *y)):
       return False
     difference = [Node('+', (m[0], negated(m[1]))) for m in (x, y)]
-    found = evaluate.ratio_sign(*difference)
+    found = points.ratio_sign(*difference)
     return found > 0 or found < 0 and sign in ('=', r'\ne')
 
   def _congruent(self, x: Sequence[Node], y: Sequence[Node]) -> bool:
@@ -502,8 +493,7 @@ def _based(a: Node, b: Node) -> bool:
 def _has_infinity(node: Any) -> bool:
   """Tells whether infinity is a part of an expression, not only a bound."""
   if isinstance(node, Node):
-    return node.op == 'infinity' or node.op != 'big' and _has_infinity(
-        node.args)
+    return node.op == 'infinity' or _has_infinity(node.args)
   return isinstance(node, tuple) and any(map(_has_infinity, node))
 
 

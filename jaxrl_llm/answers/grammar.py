@@ -32,11 +32,10 @@ class Node(NamedTuple):
   Attributes:
     op: what it is. Expressions: 'number', 'name', 'infinity', '+', '*', '/',
       '^', 'neg', 'pm', 'mp', 'root', 'function', 'log', 'call', 'abs', 'norm',
-      'floor', 'ceil', '!', '!!', 'degree', 'binomial', 'big' (sums, products,
-      integrals and limits), 'mod', 'accent', 'determinant'. Wholes: 'list',
-      'set', 'tuple' (also of an interval), 'matrix', 'relation', 'quantity',
-      'either' and 'both' (relations with 'or' or 'and' between them), 'word',
-      'based', 'builder', 'cup', 'cap', 'setminus', 'ratio', 'cases'; 'time' of
+      'floor', 'ceil', '!', '!!', 'degree', 'binomial', 'mod', 'accent'. Wholes:
+      'list', 'set', 'tuple' (also of an interval), 'matrix', 'relation',
+      'quantity', 'either' and 'both' (relations with 'or' or 'and' between
+      them), 'word', 'based', 'cup', 'cap', 'setminus', 'ratio'; 'time' of
       words; and of `shapes`: 'interval', 'values' (of one name), 'pair'.
     args: its parts; nodes, texts or numbers.
   """
@@ -45,12 +44,11 @@ class Node(NamedTuple):
 
 
 WHOLES = frozenset(
-    'list either both set relation quantity word based builder cup cap '
-    'setminus ratio cases'.split())
+    'list either both set relation quantity word based cup cap setminus '
+    'ratio'.split())
 RELATIONS = frozenset(
     r'= < > \le \ge \ne \approx \equiv \in \notin \subset \subseteq \supset '
     r'\supseteq \sim \perp \parallel \to \cong \propto \mapsto'.split())
-_BIG = frozenset(r'\sum \prod \int \lim'.split())
 _ACCENTS = frozenset(r'\vec \hat \bar \tilde \dot \ddot'.split())
 _FIGURES = (r'\angle', r'\triangle')
 _CLOSES = {'(': ')', '[': ']', r'\{': r'\}', '{': '}', r'\lfloor': r'\rfloor',
@@ -62,7 +60,7 @@ _LINKS = frozenset([
 _AFTER_BRACKETS = RELATIONS | _SEPARATORS | {r'\cup', r'\cap', r'\setminus'}
 _MATRICES = frozenset(
     'matrix pmatrix bmatrix Bmatrix smallmatrix array'.split())
-_ROWS = frozenset('cases aligned align gathered array split dcases'.split())
+_ROWS = frozenset('cases aligned align gathered split dcases'.split())
 # Letters that take any argument in parentheses; others are factors, unless the
 # argument is letters and numbers alone: h(a+b) is a product, h(t) is none.
 _APPLIED = frozenset([*'fgFG', r'\Gamma', r'\zeta', r'\Phi'])
@@ -75,6 +73,9 @@ _BASED = re.compile(
     r'\s*\}?\)?\s*\}?|'
     r'(?:\\text\s*\{)?\s*\(?base(?![a-z])\s*\}?\s*(?P<said>[0-9]+|[a-z]+)'
     r'\)?\s*\}?)')
+_DERIVATIVE = re.compile(
+    r'\{ (?:d|\\partial)(?:[^{}]|\{ \w \})* \} \{ (?:d|\\partial) ?[a-zA-Z]'
+    r'(?: \^ (?:\d|\{ \d \}))? \}')
 _LONGEST_UNIT = 20  # tokens
 _LONG_RUN = 5  # letters in a row that are a word and no product
 
@@ -124,7 +125,7 @@ def _read(text: str, bare_units: bool, any_thing: bool) -> Node:
     while len(found) > 2 and found[0].text == '{' and _closing(found) == len(
         found) - 1:
       found = found[1:-1]
-    parser = _Parser(_with_rule(found, 0), bare_units, any_thing)
+    parser = _Parser(found, bare_units, any_thing)
     node = parser.answer()
     parser.end()
   except (RecursionError, ArithmeticError, ValueError) as error:
@@ -206,7 +207,7 @@ class _Parser:
     return token.kind == 'end' or token.kind == 'sign' and (
         token.text in _ENDS or token.text in _SEPARATORS
         or token.text in RELATIONS
-        or token.text in ('&', '\\\\', ':', r'\mid')
+        or token.text in ('&', '\\\\', ':')
         or token.text.startswith(r'\end') or token.text == '|')
 
   # Wholes.
@@ -238,23 +239,13 @@ class _Parser:
                 else 'list', tuple(items))
 
   def _element(self) -> Node:
-    """Reads a relation, a ratio, or the rule of a set."""
+    """Reads a relation or a ratio."""
     self._take(r'\approx')  # '\approx 5' is the value 5
-    node = self._relation()
-    if self._is(':') or self._is(r'\mid') or self._is('|') and not self._bars:
-      sign = self._next().text
-      if sign == ':' and node.op not in ('name', 'relation', 'tuple', 'call'):
-        items = [node, self._relation()]
-        while self._take(':'):
-          items.append(self._relation())
-        return Node('ratio', tuple(map(_scalar, items)))
-      rule = self.answer()
-      if not _has_relation(rule):
-        if sign == ':':
-          return Node('ratio', (_scalar(node), _scalar(rule)))
-        raise Unread('no rule of a set')
-      return Node('builder', (node, rule))
-    return node
+    items = [self._relation()]
+    while self._take(':'):
+      items.append(self._relation())
+    return items[0] if len(items) == 1 else Node(
+        'ratio', tuple(map(_scalar, items)))
 
   def _relation(self) -> Node:
     members, signs = [self._member()], []
@@ -500,7 +491,7 @@ class _Parser:
 
   def _starts_command(self, text: str) -> bool:
     return (text in (r'\frac', r'\sqrt', r'\binom', r'\pi', r'\infty')
-            or text in tokens.NAMES or text in _BIG or text in _ACCENTS
+            or text in tokens.NAMES or text in _ACCENTS
             or text in _FIGURES or text[1:] in tokens.FUNCTIONS
             or text.startswith((r'\begin', r'\math')))
 
@@ -703,8 +694,6 @@ class _Parser:
       return Node('set', ())
     if text[1:] in tokens.FUNCTIONS and text[0] == '\\':
       return self._function(text[1:])
-    if text in _BIG:
-      return self._big(text[1:])
     if text in _ACCENTS:
       return self._accent(text)
     if text.startswith(r'\begin'):
@@ -857,26 +846,11 @@ class _Parser:
     raise Unread('no argument')
 
   def _fraction(self) -> Node:
-    if derivative := self._derivative():
-      return derivative
+    rest = ' '.join(t.text for t in self._tokens[self._at:self._at + 16])
+    if _DERIVATIVE.match(rest):
+      raise Unread('a derivative')
     top = self._argument()
     return _quotient(top, self._argument())
-
-  def _derivative(self) -> Node | None:
-    r"""Reads \frac{dy}{dx}, a name; any other d is a letter."""
-    rest = ' '.join(t.text for t in self._tokens[self._at:self._at + 16])
-    d = r'(?:d|\\partial)'
-    found = re.match(
-        rf'\{{ {d}(?: \^ (?:\{{ )?\d(?: \}})?)?(?: ?[a-zA-Z])? \}} '
-        rf'\{{ {d} ?[a-zA-Z](?: \^ (?:\{{ )?\d(?: \}})?)? \}}', rest)
-    if not found:
-      return None
-    count = found[0].count(' ') + 1
-    text = re.sub(r'[ {}]', '', found[0].replace('} {', '/'))
-    self._at += count
-    if text.split('/')[0] in ('d', r'\partial'):
-      raise Unread('an operator')
-    return Node('name', (text,))
 
   def _root(self) -> Node:
     degree = number(2)
@@ -924,12 +898,9 @@ class _Parser:
     bars, self._bars = self._bars, 0
     if self._take(r'\}'):
       return Node('set', ())
-    self._tokens = _with_rule(self._tokens, self._at)
     inside = self.answer()
     self._expect(r'\}')
     self._bars = bars
-    if inside.op == 'builder':
-      return inside
     items = inside.args if inside.op == 'list' else (inside,)
     return Node('set', items)
 
@@ -998,66 +969,6 @@ class _Parser:
       node = _product(node, self._factor())
     return node
 
-  def _big(self, name: str) -> Node:
-    """Reads a sum, product, integral or limit with its bounds."""
-    low = high = Node('word', ('',))
-    while self._is('_', '^'):
-      if self._next().text == '_':
-        if name == 'int':
-          low = self._bound()
-        else:
-          self._expect('{')
-          low = self._relation()
-          self._expect('}')
-      else:
-        high = self._bound()
-    if name == 'int':
-      body, variable = self._integrand()
-      return Node('big', (name, variable, low, high, body))
-    if low.op != 'relation' or low.args[0] not in (('=',), (r'\to',)) or (
-        low.args[1][0].op != 'name'):
-      raise Unread('bounds')
-    variable, first = low.args[1]
-    return Node('big', (name, variable, first, high, _scalar(self._term())))
-
-  def _bound(self) -> Node:
-    return _scalar(self._group() if self._is('{') else self._exponent())
-
-  def _integrand(self) -> tuple[Node, Node]:
-    """Reads the tokens up to dx."""
-    depth, inner, at = 0, 0, self._at
-    while True:
-      token = self._tokens[at] if at < len(self._tokens) else None
-      if token is None or depth < 0:
-        raise Unread('an integral without dx')
-      inner += token.text == r'\int'
-      depth += (token.text in ('(', '{')) - (token.text in (')', '}'))
-      run = token.text
-      if depth == 0 and token.kind in ('letters', 'mark'):
-        if re.fullmatch('[a-zA-Z]{0,3}d[a-zA-Z]', run):
-          before, variable, used = run[:-2], run[-1], 1
-          if not inner:
-            break
-          inner -= 1
-        if run == 'd' and at + 1 < len(self._tokens) and (
-            len(self._tokens[at + 1].text.lstrip('\\')) == 1
-            or self._tokens[at + 1].text in tokens.NAMES):
-          before, variable, used = '', self._tokens[at + 1].text, 2
-          if not inner:
-            break
-          inner -= 1
-      at += 1
-    inside = (*self._tokens[self._at:at],
-              *([Token('letters', before)] if before else []))
-    if inside:
-      parser = _Parser(inside, False, False)
-      body = _scalar(parser._sum())
-      parser.end()
-    else:
-      body = ONE
-    self._at = at + used
-    return body, Node('name', (variable,))
-
   def _accent(self, text: str) -> Node:
     r"""Reads an accent over a name or an expression."""
     if self._is('{'):
@@ -1091,7 +1002,7 @@ class _Parser:
     return Node('name', (f'{text} {names}',))
 
   def _environment(self, name: str) -> Node:
-    """Reads a matrix, a determinant or cases."""
+    """Reads a matrix, or a system of rows."""
     rows, row = [], []
     while not self._is(rf'\end{{{name}}}'):
       if self._is('&', '\\\\') and name not in _ROWS and (
@@ -1105,46 +1016,15 @@ class _Parser:
         continue
       if self._peek().kind == 'end':
         raise Unread('an environment has no end')
-      if name in _ROWS and self._peek().text in ('if', 'for', 'when', 'where'):
-        self._next()
-      row.append(self.answer() if name in _ROWS - {'array'} else self._sum())
+      row.append(self.answer() if name in _ROWS else self._sum())
     self._next()
     rows = [r for r in (*rows, tuple(row)) if r]
-    if name in _ROWS - {'array'}:
-      return self._cases(rows)
-    if name not in _MATRICES | {'vmatrix'} or not rows or len(
-        {len(r) for r in rows}) > 1:
+    if name in _ROWS and all(len(r) == 1 for r in rows):
+      items = tuple(r[0] for r in rows)
+      return items[0] if len(items) == 1 else Node('list', items)
+    if name not in _MATRICES or not rows or len({len(r) for r in rows}) > 1:
       raise Unread('rows of different lengths')
-    rows = [tuple(map(_scalar, r)) for r in rows]
-    if name == 'vmatrix':
-      return Node('determinant', tuple(rows))
-    node = Node('matrix', tuple(rows))
-    return node
-
-  def _cases(self, rows: list[tuple[Node, ...]]) -> Node:
-    """Returns a system as a list, and the cases of a function as pairs."""
-    if all(len(r) == 1 for r in rows):
-      items = [r[0] for r in rows]
-      return items[0] if len(items) == 1 else Node('list', tuple(items))
-    if any(len(r) == 2 and r[1].op == 'relation' and r[0].op != 'relation'
-           for r in rows):
-      return Node('cases', tuple(rows))
-    raise Unread('rows')
-
-
-def _with_rule(found: tuple[Token, ...], at: int) -> tuple[Token, ...]:
-  """Replaces a | that opens no pair, of {x | x > 2}, by \\mid."""
-  depth, bars = 0, []
-  for i in range(at, len(found)):
-    text = found[i].text
-    depth += (text in _CLOSES) - (text in _ENDS)
-    if depth < 0:
-      break
-    if text == '|' and depth == 0:
-      bars.append(i)
-  if len(bars) % 2 == 0:
-    return found
-  return (*found[:bars[0]], Token('sign', r'\mid'), *found[bars[0] + 1:])
+    return Node('matrix', tuple(tuple(map(_scalar, r)) for r in rows))
 
 
 def _scalar(node: Node) -> Node:
@@ -1176,9 +1056,3 @@ def _marked(node: Node, mark: str) -> Node:
   if node.op != 'name':
     raise Unread('a mark that is on no name')
   return Node('name', (node.args[0] + mark,))
-
-
-def _has_relation(node: Node) -> bool:
-  if node.op in ('list', 'either', 'both'):
-    return any(map(_has_relation, node.args))
-  return node.op == 'relation'
