@@ -35,15 +35,41 @@ _LONGEST = 2000  # longer answers, in characters, are not read
 _INTEGER = re.compile('0|-?[1-9][0-9]{0,17}')
 _PLAIN = re.compile(
     r'[-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?')
+_GROUPED = re.compile(r'\$?[0-9]{1,3}(?:,[0-9]{3})+\$?')
 _SAYS = re.compile(
     r'^\s*(?:\\text\s*\{)?\s*(?:the )?(?:final )?answer(?: is|\s*[:=])'
     r'\s*\}?\s*', re.IGNORECASE)
 _PROSE = 6  # words of so many spaces are hardly written again by the letter
 
 
+# What an equation may say the value of; x and 2x are none.
+_NAMING = re.compile(r"""
+    (?:[PEnNCV]|Var|Cov|\\Pr|\\math[a-z]+\{?[PE]\}?|[a-zA-Z]\^\{-1\}|
+       \\(?:text|operatorname)\{[^{}]*\})\s*[(\[|].*[)\]|] |
+    \|(?:[^|]*[A-Z][^|]*|[zw]|\\vec[^|]*)\| |
+    \\lfloor.*\\rfloor | \\lceil.*\\rceil | m\\angle.* | [A-Z]\^\{?(?:T|-1)\}? |
+    \\(?:sin|cos|tan|cot|sec|csc)\^?(?:\\[a-zA-Z]+|[^a-z])* | \\sigma\^\{?2\}? |
+    \\text\{[^{}]*[a-z]{2}[^{}]*\}.* | \\frac\{[A-Z]{2}\}\{[A-Z]{2}\} |
+    \\(?:sum|prod|i+nt|lim|det|frac\{(?:d|\\partial))(?![a-z]).*""", re.VERBOSE)
+
+
+def _value(text: str) -> tuple[str, str]:
+  """Returns the name and the value of an equation such as P(A) = 1/2.
+
+  The name is '' if there is none, '=' if it is no name, as in 2x = 10.
+  """
+  depth = 0
+  for sign in re.finditer(r'\\.|[{}()\[\]=]', text):
+    depth += (sign[0] in '{([') - (sign[0] in '})]')
+    if sign[0] == '=' and not depth:
+      name = re.sub(r'\\left|\\right|\\,|\s', '', text[:sign.start()])
+      return name if _NAMING.fullmatch(name) else '=', text[sign.end():]
+  return '', text
+
+
 def read(
-    text: str, *, bare_units: bool = False, any_thing: bool = False
-) -> Node | None:
+    text: str, *, bare_units: bool = False, any_thing: bool = False,
+    factors: frozenset[str] = frozenset()) -> Node | None:
   """Reads an answer; None if the grammar does not cover it whole.
 
   See `grammar.read` for the arguments.
@@ -53,15 +79,17 @@ def read(
       if words.op == 'number':
         return number(words.args[0])
       return words
-    node = grammar.read(text, bare_units=bare_units, any_thing=any_thing)
-    return shaped(node)
+    return shaped(grammar.read(
+        text, bare_units=bare_units, any_thing=any_thing, factors=factors))
   except (Unread, RecursionError):
     return None
 
 
 @functools.lru_cache(1 << 14)
-def _read(text: str, any_thing: bool = False) -> Node | None:
-  return read(text, any_thing=any_thing)
+def _read(
+    text: str, any_thing: bool = False, factors: frozenset[str] = frozenset()
+) -> Node | None:
+  return read(text, any_thing=any_thing, factors=factors)
 
 
 def normal(text: str) -> str:
@@ -111,25 +139,34 @@ def equal(
     reference: str, found: str, tolerance: float, any_order: bool) -> bool:
   """Tells whether an answer is the reference; see `compare`."""
   found = _SAYS.sub('', found)
-  if spelled(reference) == spelled(found) != '':
+  if tokens.spelled(reference) == tokens.spelled(found) != '':
     return True
-  a, b = _read(reference, True), _read(found)
-  if a is None or b is None:
-    return False
-  comparison = Comparison(tolerance, any_order)
   try:
-    if comparison.equal(a, b):
-      return True
-    # '6 m/s' is a quantity beside one, and otherwise six times m/s.
-    if ('quantity' in (a.op, b.op)) and not 'quantity' == a.op == b.op:
-      texts = (found, reference) if a.op == 'quantity' else (reference, found)
-      other = read(texts[0], bare_units=True)
-      if other and other.op == 'quantity':
-        pair = (a, other) if a.op == 'quantity' else (other, b)
-        return pair[0].args[1] == pair[1].args[1] and comparison.same(*pair)
+    return _same(reference, found, Comparison(tolerance, any_order))
   except RecursionError:
-    pass
-  return False
+    return False
+
+
+def _same(reference: str, found: str, comparison: Comparison) -> bool:
+  factors = grammar.factors(reference, found)
+  a, b = _read(reference, True, factors), _read(found, False, factors)
+  if a and b and comparison.equal(a, b):
+    return True
+  if a and ', ' in reference and _GROUPED.fullmatch(found):
+    return _same(reference, found.replace(',', ', '), comparison)
+  # '6 m/s' is a quantity beside one, and otherwise six times m/s.
+  if a and b and (a.op == 'quantity') != (b.op == 'quantity'):
+    texts = (found, reference) if a.op == 'quantity' else (reference, found)
+    other = read(texts[0], bare_units=True)
+    if other and other.op == 'quantity':
+      pair = (a, other) if a.op == 'quantity' else (other, b)
+      return pair[0].args[1] == pair[1].args[1] and comparison.same(*pair)
+  (name, x), (other, y) = (
+      _value(tokens.trimmed(text)) for text in (reference, found))
+  is_other = name and other and tokens.spelled(name) != tokens.spelled(other)
+  if '=' in (name, other) or name == other == '' or is_other:
+    return False
+  return _same(x, y, comparison)
 
 
 def readable(text: str) -> bool:

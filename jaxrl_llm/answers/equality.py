@@ -11,10 +11,18 @@ from typing import Any, Callable, Iterator, Sequence
 
 from jaxrl_llm.answers import evaluate, grammar, points, regions
 from jaxrl_llm.answers.grammar import negated, Node, number
-from jaxrl_llm.answers.shapes import form, INTEGERS, name_of, named, renamed
+from jaxrl_llm.answers.shapes import (
+  form,
+  INTEGERS,
+  listed,
+  name_of,
+  named,
+  renamed,
+)
 
 _SETS = frozenset(['set', 'list', 'values', 'cup', 'either', 'both'])
 # Kinds of which one at least stands for a set of real numbers.
+_COMPUTED = frozenset(['neg', '+', '*', '/', '^'])
 _REGIONS = frozenset(['cup', 'either', 'both', 'setminus', 'cap', 'interval'])
 
 
@@ -26,7 +34,11 @@ class Comparison:
 
   def equal(self, a: Node, b: Node) -> bool:
     """Compares whole answers; a list of one element is the element."""
-    return self.same(_single(a), _single(b))
+    a, b = map(_single, _with_parameter(a, b))
+    if b.op == 'set' != a.op and b.args and all(
+        self.same(a, x) for x in b.args):
+      return True  # 1/2 or 0.5
+    return self.same(a, b)
 
   def same(self, a: Node, b: Node) -> bool:
     """Tells whether the value b equals the reference a."""
@@ -87,8 +99,7 @@ class Comparison:
     if any(names):
       return names[0] and b.op == 'list' and self._in_order(
           *map(_ordered, (a, b)))
-    a, b = _parameters(a), _parameters(b)
-    return self.matched(a.args, b.args) or self._families(a, b)
+    return self.matched(a.args, b.args)
 
   def _values(self, a: Node, b: Node) -> bool:
     """Compares the values of one name, as of x = 1 or x = 2."""
@@ -98,20 +109,6 @@ class Comparison:
       return False
     return self.matched(*(
         x.args[1] if x.op == 'values' else x.args for x in (a, b)))
-
-  def _families(self, a: Node, b: Node) -> bool:
-    """Compares a + bk, for all integers k, with the same numbers in order."""
-    if any(len(x.args) != 2 or '#k' not in evaluate.letters(x.args)
-           for x in (a, b)):
-      return False
-    (x, *_), (y, *_) = a.args, b.args
-    p, q = named(x) or ('', x), named(y) or ('', y)
-    if x.op == 'relation' and p[1] is x or y.op == 'relation' and q[1] is y or (
-        p[0] and q[0] and p[0] != q[0]):
-      return False
-    return p[1].op not in grammar.WHOLES | {'tuple', 'interval'} and (
-        q[1].op not in grammar.WHOLES | {'tuple', 'interval'}) and (
-            self.same(p[1], q[1]) or points.same_steps(p[1], q[1], '#k'))
 
   def _tuples(self, a: Node, b: Node) -> bool:
     """Compares tuples and intervals with their brackets."""
@@ -184,11 +181,16 @@ class Comparison:
       return a == b
     if _has_rows(a) or _has_rows(b):
       return self._rows(a, b)
-    is_ordered = _is_ordered(a) or _is_ordered(b)
+    # V R^{-1} is V / R, if one is written so.
+    is_ordered = _is_ordered(a) and all(
+        part.op != '/' for part in evaluate.parts(b))
     if _sorted(a, not is_ordered) == _sorted(b, not is_ordered):
       return True
     if is_ordered:
       return False
+    if _PARAMETER in evaluate.letters(a) and points.same_steps(
+        a, b, _PARAMETER):
+      return True
     return points.equal(a, _with_constant(b, a), self._tolerance)
 
   def _rows(self, a: Node, b: Node) -> bool:
@@ -424,13 +426,42 @@ def _names(node: Node) -> bool:
           {named(i)[0] for i in node.args}) > 1
 
 
-def _parameters(node: Node) -> Node:
-  r"""Gives the integer k of 'k\pi, k \in \mathbb{Z}' a name of its own."""
-  for item in node.args:
-    if item.op == 'relation' and item.args[0] == (r'\in',) and (
-        item.args[1][0].op == 'name') and item.args[1][1] == INTEGERS:
-      return renamed(node, {item.args[1][0].args[0]: Node('name', ('#k',))})
-  return node
+_PARAMETER = '#k'
+
+
+def _undeclared(node: Node) -> tuple[Node, str]:
+  r"""Returns a node without 'k \in \mathbb{Z}', and k; or '' for none."""
+  items = node.args if node.op in ('list', 'both') else (node,)
+  integers = [i for i in items if i.op == 'relation' and i.args[0] == (r'\in',)
+              and i.args[1][1] == INTEGERS and i.args[1][0].op == 'name']
+  if len(integers) != 1 or len(items) < 2:
+    return node, ''
+  return listed('list', [i for i in items if i is not integers[0]]), (
+      integers[0].args[1][0].args[0])
+
+
+def _with_parameter(a: Node, b: Node) -> tuple[Node, Node]:
+  """Gives the integer of x = a + 2k\\pi one name, if it is said to be one.
+
+  Where neither answer says so, x = a + 2k\\pi is such a family all the same.
+  """
+  found = [_undeclared(x) for x in (a, b)]
+  letters = [evaluate.letters(x) & {*'jklmnt'} for x, _ in found]
+  is_periodic = all(any(n.op == 'degree' or n.args == (r'\pi',)
+                        for n in evaluate.parts(x)) for x, _ in found)
+  said = {letter for _, letter in found} - {''}
+  if not said and not (is_periodic and a.op in ('relation', 'values')):
+    return a, b
+  names = []
+  for (_, letter), free in zip(found, letters):
+    if not letter and len(free) == 1 and (is_periodic or free <= said):
+      letter, = free
+    names.append(letter)
+  if '' in names:
+    return a, b
+  x, y = (renamed(x, {name: Node('name', (_PARAMETER,))})
+          for (x, _), name in zip(found, names))
+  return x, y
 
 
 def _same_name(a: str, b: str) -> bool:
@@ -497,31 +528,22 @@ def _has_infinity(node: Any) -> bool:
   return isinstance(node, tuple) and any(map(_has_infinity, node))
 
 
-def _is_ordered(node: Any) -> bool:
-  """Tells whether the order of factors may count, as in A^{-1}B^{-1}.
-
-  These are products with a transpose, of capital letters with a power, and of a
-  letter and its inverse.
-  """
-  if not isinstance(node, Node):
-    return isinstance(node, tuple) and any(map(_is_ordered, node))
-  if node.op == '*':
-    bases = [f.args[0] if f.op == '^' else f for f in node.args]
-    names = [b.args[0] for b in bases if b.op == 'name']
-    capitals = sum(any(name[0].isupper() and len(name) == 1
-                       for name in evaluate.letters(b)) for b in bases)
-    powers = [f for f in node.args if f.op == '^']
-    if any(f.args[1] == Node('name', ('T',)) for f in powers) or any(
-        name.endswith('*') for name in names):
-      return True
-    if capitals > 1 and any(
-        f.args[0].op == '+' or f.args[0].op == 'name'
-        and f.args[0].args[0][0].isupper() for f in powers):
-      return True
-    if len(set(names)) < len(names) and any(
-        f.args[1] == number(-1) for f in powers):
-      return True
-  return _is_ordered(node.args)
+def _is_ordered(node: Node) -> bool:
+  """Tells whether capitals may be matrices, as in A^{-1}B^{-1} and AB - BA."""
+  products = set()
+  for part in evaluate.parts(node):
+    if part.op == '*':
+      bases = [f.args[0] if f.op == '^' else f for f in part.args]
+      capitals = tuple(
+          b for b in bases if any(name[0].isupper() and len(name) == 1
+                                  for name in evaluate.letters(b)))
+      if (len(capitals) > 1 or len({*bases}) < len(bases)) and any(
+          f.op == '^' and f.args[1] == number(-1) for f in part.args):
+        return True
+      products.add(capitals)
+    if part.op == 'name' and part.args[0].endswith('*'):
+      return True  # an adjoint
+  return any(p[::-1] in products for p in products if p != p[::-1])
 
 
 def _sorted(node: Any, products: bool) -> Any:
@@ -530,6 +552,10 @@ def _sorted(node: Any, products: bool) -> Any:
     return tuple(_sorted(part, products) for part in node) if isinstance(
         node, tuple) else node
   args = _sorted(node.args, products)
+  if node.op in _COMPUTED and all(
+      isinstance(arg, Node) and arg.op == 'number' for arg in args) and (
+          value := evaluate.exact(Node(node.op, args))) is not None:
+    return number(value)
   if node.op == '+' or node.op == '*' and products:
     args = tuple(sorted(args, key=repr))
   return Node(node.op, args)

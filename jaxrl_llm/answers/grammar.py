@@ -10,6 +10,9 @@ refuses the text where they do not:
   2\sin x\cos x and up to another function;  \sin x(1+y) is refused;
   3/4x          (3/4)x;  a/bc is refused;
   x^10          x^{10}, since nobody means x^1 0;  x^2y is x^2 y;
+  PV            a product;  A^T is refused, since it may be a transpose;
+  g(1+r)        a product if g is a letter elsewhere, else a value of g;
+  \ln(x+1)^2    \ln((x+1)^2);  \ln(x)^2 and \sin(x)^2 are squares of the value;
   C_5^2         the binomial coefficient, of two numbers;
   7!!           the double factorial;  3!^2 is (3!)^2;
   2a_1          a product;  1A_{16}, with digits of that base, a number;
@@ -76,6 +79,9 @@ _BASED = re.compile(
 _DERIVATIVE = re.compile(
     r'\{ (?:d|\\partial)(?:[^{}]|\{ \w \})* \} \{ (?:d|\\partial) ?[a-zA-Z]'
     r'(?: \^ (?:\d|\{ \d \}))? \}')
+_SEGMENTS = re.compile(
+    r'[A-Z]{2}\s*\\(?:cdot|times)\s*[A-Z]{2}|'
+    r'\\(?:overline|triangle|angle)\s*\{?\s*[A-Z]')
 _LONGEST_UNIT = 20  # tokens
 _LONG_RUN = 5  # letters in a row that are a word and no product
 
@@ -98,7 +104,8 @@ def negated(node: Node) -> Node:
 
 
 def read(
-    text: str, *, bare_units: bool = False, any_thing: bool = False) -> Node:
+    text: str, *, bare_units: bool = False, any_thing: bool = False,
+    factors: frozenset[str] = frozenset()) -> Node:
   """Reads an answer whole.
 
   Args:
@@ -107,15 +114,40 @@ def read(
       be, as in '6 m/s', and not variables.
     any_thing: whether any words in parentheses behind a number are what is
       counted, as references have them: '13 (money)'.
+    factors: see `factors`.
 
   Raises:
     Unread: the grammar does not cover it.
   """
-  return _read(text, bare_units, any_thing)
+  return _read(text, bare_units, any_thing, factors)
+
+
+def factors(*texts: str) -> frozenset[str]:
+  """Returns how texts that are compared use some letters.
+
+  These are f, g, F and G if they stand as factors, and 'AB' if two capitals
+  side by side are a segment: where it is declared, and in AB \\cdot CD.
+  """
+  found = set()
+  for text in texts:
+    if _SEGMENTS.search(text):
+      found.add('AB')
+    if re.search('[fgFG]', text):
+      try:
+        every = tokens.tokens(text)
+      except Unread:
+        continue
+      for token, after in zip(every, (*every[1:], Token('end', ''))):
+        if token.kind in ('letters', 'mark') and len(token.text) < _LONG_RUN:
+          found |= set(token.text[:-1] if after.text in ('(', '^', '_', "'")
+                       else token.text)
+  return frozenset(found & {*'fgFG', 'AB'})
 
 
 @functools.lru_cache(1 << 13)
-def _read(text: str, bare_units: bool, any_thing: bool) -> Node:
+def _read(
+    text: str, bare_units: bool, any_thing: bool, factors: frozenset[str]
+) -> Node:
   text = tokens.trimmed(text)
   text = re.sub(r'^\\text\{([0-9A-Z]+)\}(?=_)', r'\1', text)  # A5 in text
   if based := _based(text):
@@ -125,7 +157,7 @@ def _read(text: str, bare_units: bool, any_thing: bool) -> Node:
     while len(found) > 2 and found[0].text == '{' and _closing(found) == len(
         found) - 1:
       found = found[1:-1]
-    parser = _Parser(found, bare_units, any_thing)
+    parser = _Parser(found, bare_units, any_thing, factors)
     node = parser.answer()
     parser.end()
   except (RecursionError, ArithmeticError, ValueError) as error:
@@ -168,9 +200,11 @@ class _Parser:
   """Recursive descent over the tokens of an answer."""
 
   def __init__(
-      self, found: tuple[Token, ...], bare_units: bool, any_thing: bool):
+      self, found: tuple[Token, ...], bare_units: bool, any_thing: bool,
+      factors: frozenset[str]):
     self._tokens, self._at = found, 0
     self._bare_units, self._any_thing = bare_units, any_thing
+    self._applied, self._has_segments = _APPLIED - factors, 'AB' in factors
     self._bars = 0  # open | around this place
 
   # Tokens.
@@ -221,6 +255,12 @@ class _Parser:
         items.append(self._relation())
         self._expect(')')
         continue
+      if self._is('(') and self._peek(1).text == 'or':  # 1/2 (or 0.5)
+        self._at += 2
+        signs.add('or')
+        items.append(self._element())
+        self._expect(')')
+        continue
       before = self._at
       while self._is(*_SEPARATORS) or self._peek().text.strip(', ') in _LINKS:
         signs.add(self._next().text)  # also ', and'
@@ -257,6 +297,8 @@ class _Parser:
         members[-1] = Node('name', (rf'\mathbb{{{members[-1].args[0]}}}',))
       if signs[-1] == r'\equiv':
         members[-1] = self._modulus(members[-1])
+    if all(m.op != 'mod' for m in members):  # f(x) \equiv 0
+      signs = ['=' if sign == r'\equiv' else sign for sign in signs]
     if not signs and members[0].op not in WHOLES:
       residue = self._modulus(members[0])
       if residue is not members[0]:  # 3 (mod 7), without its name
@@ -293,9 +335,7 @@ class _Parser:
       unit = money if unit in ('?', money) else f'{money} {unit}'
     else:
       self._at = start
-      node = self._union()
-      if self._take(r'\choose'):
-        node = Node('binomial', (_scalar(node), _scalar(self._sum())))
+      node = self._stacked(self._union())
       unit, scale = self._unit() or ('', 1)
       sign = ''
     if scale != 1:
@@ -468,13 +508,18 @@ class _Parser:
     if token.kind == 'end' or token.kind == 'text':
       return False
     if token.kind == 'number':
-      if last.kind in ('number', 'letters', 'mark'):
-        raise Unread('two numbers, or a number behind a letter')
-      return True
+      if last.kind not in ('number', 'letters', 'mark') or last.text == 'i':
+        return True
+      if last.kind != 'number' and self._tokens[self._at - 2].text == '^' and (
+          self._peek(1).text == '^'):
+        return True  # 2^n5^n
+      raise Unread('two numbers, or a number behind a letter')
     if token.kind in ('letters', 'mark'):
       if len(token.text) >= _LONG_RUN:
         return False
-      return not self._unit_ahead()
+      # GmM has no mM in it.
+      return last.kind == 'letters' and not token.spaced or (
+          not self._unit_ahead())
     text = token.text
     if text == '[' and (  # [0,1[
         self._peek(1).kind == 'end' or self._peek(1).text in _AFTER_BRACKETS):
@@ -482,7 +527,8 @@ class _Parser:
     if text == '[' and last.kind in ('letters', 'mark'):
       raise Unread('a letter before a square bracket')  # E[X]
     if text in ('(', '['):
-      return not self._unit_ahead() and self._peek(2).text != r'\in' and (
+      return self._peek(1).text != 'or' and not self._unit_ahead() and (
+          self._peek(2).text != r'\in') and (
           self._peek(1).text not in (r'\mod', r'\pmod', 'mod'))
     if text == '|':
       return not self._bars
@@ -591,7 +637,7 @@ class _Parser:
       if inside == ['*', '}']:
         self._at += 3
         return _marked(node, '*')
-      if node.op == 'name' and (mark := self._bracketed()):
+      if node.op == 'name' and (mark := self._bracketed(node.args[0])):
         node = _marked(node, mark)  # the derivative y^{(4)}
         return self._call(node) or node
       exponent = self._group()
@@ -603,17 +649,27 @@ class _Parser:
       return Node('binomial', (number(int(chosen[1])), exponent))
     if node.op == '^' and self._tokens[start - 1].text != ')':
       raise Unread('a power of a power without brackets')
+    if exponent == Node('name', ('T',)) and node != Node('name', ('e',)) and (
+        node.op in ('name', 'matrix') or node.op == '*' and all(
+            part.op == 'name' and part.args[0].isupper()
+            for part in node.args)):
+      raise Unread('a transpose')
     return Node('^', (_scalar(node), _scalar(exponent)))
 
-  def _bracketed(self) -> str:
-    """Takes a group that is in parentheses; returns it as text, or ''."""
+  def _bracketed(self, name: str) -> str:
+    """Takes a group that is in parentheses; returns it as text, or ''.
+
+    x^{(10)} is a power, but y^{(4)} a derivative.
+    """
     ahead = 1
     while self._peek(ahead).text not in ('}', '{', '') or ahead == 1 and (
         self._peek(1).text == '{'):
       ahead += 1
     texts = [self._peek(i).text for i in range(1, ahead)]
     if self._peek(ahead).text != '}' or texts[:1] != ['('] or (
-        texts[-1:] != [')']) or texts.count('(') > 1:
+        texts[-1:] != [')']) or texts.count('(') > 1 or (
+            len(name) == 1 and name not in 'fghuyFGHUY' and len(texts) == 3
+            and texts[1].isdigit()):
       return ''
     self._at += ahead + 1
     return '^' + ''.join(texts)
@@ -736,8 +792,8 @@ class _Parser:
     token = self._next()
     if len(token.text) >= _LONG_RUN:
       raise Unread(f'{token.text} is a word')
-    if re.fullmatch('[A-Z]{2}', token.text):  # the segment AB
-      return self._indexed(token.text)
+    if self._has_segments and re.fullmatch('[A-Z]{2}', token.text):
+      return self._indexed(''.join(sorted(token.text)))
     if len(token.text) > 1:
       following = self._peek()
       if following.kind in ('letters', 'text') and following.spaced and len(
@@ -777,7 +833,7 @@ class _Parser:
       return None
     name = node.args[0]
     letter = name.rstrip("'").partition('_')[0]
-    if letter not in _APPLIED and (
+    if letter not in self._applied and (
         letter in ('e', 'i', r'\pi') and "'" not in name
         or not self._has_plain_argument()):
       return None
@@ -810,14 +866,16 @@ class _Parser:
     """Reads a group in braces."""
     self._expect('{')
     bars, self._bars = self._bars, 0
-    node = self._sum()
-    if self._take(r'\choose'):
-      node = Node('binomial', (_scalar(node), _scalar(self._sum())))
-    elif self._take(r'\over'):
-      node = _quotient(node, self._sum())
+    node = self._stacked(self._sum())
     self._expect('}')
     self._bars = bars
     return node
+
+  def _stacked(self, node: Node) -> Node:
+    """Reads what stands below, as in n \\choose k and 3 \\over 4."""
+    if self._take(r'\choose'):
+      return Node('binomial', (_scalar(node), _scalar(self._sum())))
+    return _quotient(node, self._sum()) if self._take(r'\over') else node
 
   def _argument(self) -> Node:
     """Reads an argument: a group, or one digit or letter."""
@@ -932,6 +990,9 @@ class _Parser:
       items = inside.args if inside.op in ('list', 'set') else (inside,)
       return Node('function', (name, tuple(map(_scalar, items))))
     argument = self._function_argument()
+    if name in ('ln', 'log', 'lg') and self._is('^') and argument.op not in (
+        'name', 'number', 'abs'):
+      argument = self._power(argument)
     if name == 'lg':
       name, base = 'log', number(10)
     if name == 'log' and base == Node('name', ('e',)):
@@ -993,6 +1054,8 @@ class _Parser:
     names = ''
     while self._peek().kind in ('letters', 'mark'):
       names += self._next().text
+      if self._take('_'):
+        names += '_' + self._index()
     if not names and self._peek().kind == 'number':
       names = self._next().text
     if not names:

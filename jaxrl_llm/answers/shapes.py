@@ -18,11 +18,11 @@ def shaped(node: Node) -> Node:
   """Returns a node in the shape that is compared."""
   op, args = node
   if op in ('list', 'set', 'either', 'both'):
-    return _list(op, [shaped(item) for item in args])
+    return listed(op, [shaped(item) for item in args])
   if op == 'tuple':
     return Node(op, (args[0], tuple(map(shaped, args[1]))))
   if op == 'cup':
-    return _list('cup', [shaped(part) for part in args])
+    return listed('cup', [shaped(part) for part in args])
   if op in ('setminus', 'cap'):
     return Node(op, tuple(map(shaped, args)))
   if op == 'relation':
@@ -30,14 +30,14 @@ def shaped(node: Node) -> Node:
   if op == 'quantity':
     value = shaped(args[0])
     if value.op == 'list':
-      return _list('list', [Node(op, (item, args[1])) for item in value.args])
+      return listed('list', [Node(op, (item, args[1])) for item in value.args])
     return Node(op, (value, args[1]))
   if op in grammar.WHOLES:
     return node
   return _both_signs(node)
 
 
-def _list(op: str, items: Sequence[Node]) -> Node:
+def listed(op: str, items: Sequence[Node]) -> Node:
   """Returns a list; a name before its first part counts for all parts."""
   if op == 'either' and all(
       i.op not in grammar.WHOLES | {'interval'} for i in items):

@@ -63,6 +63,7 @@ _DEGREES_OF_ROOTS = {'√': '', '∛': '[3]', '∜': '[4]'}
 _SCRIPTS = re.compile('([⁻⁺⁰¹²³⁴-⁹ⁿ]+)|([₀-₉ₙ]+)')
 _DIGITS = str.maketrans('⁻⁺⁰¹²³⁴⁵⁶⁷⁸⁹ⁿ₀₁₂₃₄₅₆₇₈₉ₙ',
                         '-+0123456789n' '0123456789n')
+_INVISIBLE = re.compile('[\u200b-\u200f\u2060\ufeff]')
 _WIDE = re.compile('[\uff01-\uff5e\U0001d400-\U0001d7ff]+')
 
 _DELIMITERS = [('$$', '$$'), ('$', '$'), (r'\(', r'\)'), (r'\[', r'\]'),
@@ -72,8 +73,30 @@ _GROUPED = re.compile(r'(?<![0-9,.])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])')
 _SPACE_AROUND = re.compile(
     r'^(?:\\[,;:! ]|~|\s)+|(?:(?<!\\)\\[,;:! ]|~|\s)+$')
 
+# What is said in words or by marks, and its spelling in signs.
+_TEXT, _ORDINAL = r'(?:\\text\s*\{\s*)?', r'(?:st|nd|rd|th)'
+_SAID = [(re.compile(pattern), spelling) for pattern, spelling in (
+    # 12^{\text{th}}, 12th; 2^{nd} is a power.
+    (rf'([0-9])\s*\^?\s*(?:\{{\s*\\[a-z]+\s*\{{\s*{_ORDINAL}\s*\}}\s*\}}|'
+     rf'\\[a-z]+\s*\{{\s*{_ORDINAL}\s*\}}|\{{\s*th\s*\}}|'
+     rf'(?<![\^ ]){_ORDINAL}(?![a-zA-Z]))', r'\1'),
+    (r'(?<![0-9])\.(?=\\(?:overline|bar|dot)(?![a-z]))', '0.'),
+    (r'(?<=[0-9])\s*(?:\\text\s*\{\s*to\s*\}|(?<= )to(?= ))\s*(?=[0-9])', ':'),
+    # 'where k is an integer', 'for any integer k'
+    (rf'{_TEXT}(?:where|for|with)?\s*\}}?\s*(?<![a-z])([a-z])\s*{_TEXT}'
+     r'(?:is\s+)?(?:an\s+|any\s+)?integer\s*\}?', r', \1\\in\\mathbb{Z}'),
+    (rf'{_TEXT}(?:where|for|with)\s+(?:any\s+|all\s+|some\s+|every\s+)?integers?'
+     r'\s*\}?\s*([a-z])(?![a-z])', r', \1\\in\\mathbb{Z}'),
+    (rf'\s*,?\s*(?:{_TEXT}for\s+(?:all|any|every)\s+(?:real\s+)?(?:numbers?\s+)?'
+     r'\}?|\\forall)\s*[a-z]\s*(?:\\in\s*\\mathbb\s*\{?R\}?)?$', ''),
+    (r'^\\text\s*\{[^{}]*(?<![a-z])is:?\s*\}', ''),
+    (rf'^{_TEXT}all\s+(?:real\s+|positive\s+)?(?:numbers\s+|integers\s+)?\}}?\s*'
+     r'(?=[a-z]\s*(?:\\[gln]e|[<>=]))', ''))]
+_SPACED = re.compile(r'([-+]?[0-9]{1,3}(?: [0-9]{3})+(?:\.[0-9]+)?)(?![0-9/ ])')
+
 # Several spellings of one sign.
 _SAME = {
+    r'\nicefrac': r'\frac', r'\sfrac': r'\frac',
     r'\dfrac': r'\frac', r'\tfrac': r'\frac', r'\cfrac': r'\frac',
     r'\dbinom': r'\binom', r'\tbinom': r'\binom', r'\leq': r'\le',
     r'\leqslant': r'\le', r'\leqq': r'\le', r'\geq': r'\ge',
@@ -109,7 +132,7 @@ _SKIPPED = frozenset(
     r'\boxed \fbox \ensuremath \mathstrut \strut \null \bf \rm \it \sf '
     r'\mathrel \mathop \mathbin \hfill \medspace \thickspace \enspace '
     r'\normalsize \large \Large \small \displaylines \centering \relax '
-    r'\nonumber \notag \allowbreak \- \/'.split()) | {'\\ '}
+    r'\nonumber \notag \allowbreak \- \/'.split())
 _WITH_ARGUMENT = frozenset(
     r'\color \textcolor \hspace \vspace \phantom \hphantom \vphantom \tag '
     r'\label \mspace \hskip'.split())
@@ -125,7 +148,7 @@ _ALPHABETS = frozenset(r'\mathbb \mathcal \mathscr \mathfrak'.split())
 FUNCTIONS = frozenset(
     'sin cos tan cot sec csc arcsin arccos arctan arccot arcsec arccsc sinh '
     'cosh tanh coth sech csch arcsinh arccosh arctanh ln log lg exp gcd lcm '
-    'max min det deg arg Re Im sgn'.split())
+    'max min deg arg Re Im sgn cis'.split())
 _GREEK = frozenset(
     'alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi '
     'rho sigma tau upsilon phi chi psi omega Gamma Delta Theta Lambda Xi Pi '
@@ -134,7 +157,7 @@ NAMES = frozenset('\\' + name for name in _GREEK)
 # What these are without a backslash, as a run of letters of their own.
 _BARE = {
     **{name: '\\' + name for name in FUNCTIONS - {
-        'Re', 'Im', 'deg', 'arg', 'det', 'sec', 'min', 'max', 'lg'}},
+        'Re', 'Im', 'deg', 'arg', 'sec', 'min', 'max', 'lg'}},
     'pi': r'\pi', 'infinity': r'\infty', 'infty': r'\infty', 'inf': r'\infty',
     'oo': r'\infty', 'sqrt': r'\sqrt', 'theta': r'\theta',
     'alpha': r'\alpha', 'beta': r'\beta', 'gamma': r'\gamma',
@@ -162,7 +185,7 @@ def plain_signs(text: str) -> str:
   text = _WIDE.sub(lambda found: unicodedata.normalize('NFKC', found[0]), text)
   if text.isascii():
     return text
-  text = _ROOTS.sub(_root, text)
+  text = _ROOTS.sub(_root, _INVISIBLE.sub('', text))
   text = _SYMBOLS.sub(lambda found: _UNICODE[found[0]], text)
   text = _SCRIPTS.sub(
       lambda found: ('^{' if found[1] else '_{')
@@ -200,6 +223,10 @@ def trimmed(text: str) -> str:
       text = text[1:-1].strip()
     if text == before:
       break
+  for pattern, spelling in _SAID:
+    text = pattern.sub(spelling, text)
+  if number := _SPACED.match(text):  # 10 236
+    text = number[1].replace(' ', '') + text[number.end():]
   return text
 
 
@@ -273,7 +300,7 @@ def _tokens(text: str) -> list[Token]:
       continue
     match = _TOKEN.match(text, at)
     at, kind, piece = match.end(), match.lastgroup, match[0]
-    if kind == 'space':
+    if kind == 'space' or piece == '\\ ':
       spaced = True
       continue
     if kind == 'power':
@@ -404,8 +431,8 @@ def argument(text: str, at: int) -> tuple[str, int]:
 def spelled(text: str) -> str:
   """Returns the tokens as one text: equal for many spellings of an answer.
 
-  Braces around one token count for nothing. White space counts only between
-  numbers and between letters.
+  Braces around one sign, digit or letter count for nothing. White space counts
+  only between numbers and beside words.
   """
   try:
     found = list(tokens(text))
@@ -415,7 +442,8 @@ def spelled(text: str) -> str:
   while i < len(found):
     if (found[i].text == '{' and i + 2 < len(found)
         and found[i + 2].text == '}' and found[i + 1].kind != 'text'
-        and (found[i + 1].kind != 'letters' or len(found[i + 1].text) == 1)):
+        and (found[i + 1].kind not in ('letters', 'number')
+             or len(found[i + 1].text) == 1)):
       found[i:i + 3] = [found[i + 1]._replace(spaced=found[i].spaced)]
       if i and found[i - 1].text == '{':
         i -= 1
@@ -423,7 +451,8 @@ def spelled(text: str) -> str:
     i += 1
   for last, token in zip([None, *found], found):
     if last and last.kind != 'sign' and token.kind != 'sign' and (
-        token.spaced or last.kind == token.kind):
+        token.spaced or last.kind == token.kind) and not (
+            last.kind == token.kind == 'letters'):
       words.append(' ')
     elif last and last.text[-1:].isalpha() and last.text.startswith('\\') and (
         token.text[:1].isalpha()):
