@@ -50,7 +50,8 @@ _NAMING = re.compile(r"""
     \\lfloor.*\\rfloor | \\lceil.*\\rceil | m\\angle.* | [A-Z]\^\{?(?:T|-1)\}? |
     \\(?:sin|cos|tan|cot|sec|csc)\^?(?:\\[a-zA-Z]+|[^a-z])* | \\sigma\^\{?2\}? |
     \\text\{[^{}]*[a-z]{2}[^{}]*\}.* | \\frac\{[A-Z]{2}\}\{[A-Z]{2}\} |
-    \\(?:sum|prod|i+nt|lim|det)(?![a-z]).* | \\frac\{(?:d|\\partial).*\}\{d.*""", re.VERBOSE)
+    \\vec.*\\cdot\\vec.* | \\frac\{(?:d|\\partial).*\}\{(?:d|\\partial).* |
+    \\(?:sum|prod|i+nt|lim|det)(?![a-z]).*""", re.VERBOSE)
 
 
 def _value(text: str) -> tuple[str, str]:

@@ -128,6 +128,8 @@ class Comparison:
         return b.args[0] == f'{int(hour) % 12 + 12}:{rest}'
       return a.args[0] == b.args[0] and (
           not a.args[1] or a.args[1] == b.args[1])
+    if 'time' in (a.op, b.op) and 'word' not in (a.op, b.op):
+      return self._ratios(_ratio(a), _ratio(b))
     x, y = (re.sub(r'[\s*\\]', '', form(v)) for v in (a, b))
     return x == y or len(x) > 3 and x.lower() == y.lower()
 
@@ -393,6 +395,13 @@ def _hundredths(node: Node) -> Node:
   return node
 
 
+def _ratio(node: Node) -> Node:
+  """Returns 3:10, which is read as a time, as a ratio."""
+  if node.op != 'time' or node.args[1]:
+    return node
+  return Node('ratio', tuple(number(int(x)) for x in node.args[0].split(':')))
+
+
 def _single(node: Node) -> Node:
   """Returns the element of a set or list of one element."""
   if node.op not in ('set', 'list') or len(node.args) != 1:
@@ -431,12 +440,12 @@ _PARAMETER = '#k'
 
 def _undeclared(node: Node) -> tuple[Node, str]:
   r"""Returns a node without 'k \in \mathbb{Z}', and k; or '' for none."""
-  items = node.args if node.op in ('list', 'both') else (node,)
+  items = node.args if node.op in ('list', 'both', 'either') else (node,)
   integers = [i for i in items if i.op == 'relation' and i.args[0] == (r'\in',)
               and i.args[1][1] == INTEGERS and i.args[1][0].op == 'name']
   if len(integers) != 1 or len(items) < 2:
     return node, ''
-  return listed('list', [i for i in items if i is not integers[0]]), (
+  return listed(node.op, [i for i in items if i is not integers[0]]), (
       integers[0].args[1][0].args[0])
 
 
@@ -541,8 +550,6 @@ def _is_ordered(node: Node) -> bool:
           f.op == '^' and f.args[1] == number(-1) for f in part.args):
         return True
       products.add(capitals)
-    if part.op == 'name' and part.args[0].endswith('*'):
-      return True  # an adjoint
   return any(p[::-1] in products for p in products if p != p[::-1])
 
 

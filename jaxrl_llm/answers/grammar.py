@@ -204,7 +204,7 @@ class _Parser:
       factors: frozenset[str]):
     self._tokens, self._at = found, 0
     self._bare_units, self._any_thing = bare_units, any_thing
-    self._applied, self._has_segments = _APPLIED - factors, 'AB' in factors
+    self._factors = factors
     self._bars = 0  # open | around this place
 
   # Tokens.
@@ -619,24 +619,10 @@ class _Parser:
     self._expect('^')
     if self._take(r'\circ'):
       return self._minutes(_scalar(node))
-    if self._is("'"):
-      return self._primes(node)
-    if self._is('*'):
-      self._next()
-      return _marked(node, '*')
     if self._is('{'):
-      inside = [self._peek(i).text for i in (1, 2)]
-      if inside == [r'\circ', '}']:
+      if [self._peek(i).text for i in (1, 2)] == [r'\circ', '}']:
         self._at += 3
         return self._minutes(_scalar(node))
-      if inside[0] == "'":
-        self._next()
-        node = self._primes(node)
-        self._expect('}')
-        return self._call(node) or node
-      if inside == ['*', '}']:
-        self._at += 3
-        return _marked(node, '*')
       if node.op == 'name' and (mark := self._bracketed(node.args[0])):
         node = _marked(node, mark)  # the derivative y^{(4)}
         return self._call(node) or node
@@ -792,7 +778,7 @@ class _Parser:
     token = self._next()
     if len(token.text) >= _LONG_RUN:
       raise Unread(f'{token.text} is a word')
-    if self._has_segments and re.fullmatch('[A-Z]{2}', token.text):
+    if 'AB' in self._factors and re.fullmatch('[A-Z]{2}', token.text):
       return self._indexed(''.join(sorted(token.text)))
     if len(token.text) > 1:
       following = self._peek()
@@ -833,7 +819,7 @@ class _Parser:
       return None
     name = node.args[0]
     letter = name.rstrip("'").partition('_')[0]
-    if letter not in self._applied and (
+    if letter in self._factors or letter not in _APPLIED and (
         letter in ('e', 'i', r'\pi') and "'" not in name
         or not self._has_plain_argument()):
       return None
@@ -1039,7 +1025,10 @@ class _Parser:
       while self._peek().kind in ('letters', 'mark'):
         names.append(self._next().text)
       if names and self._take('}'):
-        inside = Node('name', (''.join(names),))
+        name = ''.join(names)
+        if re.fullmatch('[A-Z]{2}', name) and text == r'\bar':
+          name = ''.join(sorted(name))  # a segment
+        inside = Node('name', (name,))
       else:
         self._at = start
         inside = _scalar(self._group())
