@@ -586,6 +586,11 @@ def _rows(node: Node) -> tuple[str, list[list[Node]]] | None:
     return _mapped(_rows(args[0]), negated)
   if op == '/' and not _has_rows(args[1]):
     return _mapped(_rows(args[0]), lambda x: Node('/', (x, args[1])))
+  if op == '*':
+    matrices = [arg for arg in args if _has_rows(arg)]
+    if len(matrices) == 1:
+      scalars = tuple(arg for arg in args if arg is not matrices[0])
+      return _mapped(_rows(matrices[0]), lambda x: Node('*', (*scalars, x)))
   if op == '+':
     parts = [_rows(arg) for arg in args]
     if None in parts or len({(k, len(r), len(r[0])) for k, r in parts}) > 1:
@@ -593,43 +598,8 @@ def _rows(node: Node) -> tuple[str, list[list[Node]]] | None:
     return parts[0][0], [
         [Node('+', cells) for cells in zip(*rows)]
         for rows in zip(*(rows for _, rows in parts))]
-  if op == '^' and args[1].op == 'number' and args[1].args[0] in (2, 3, 4):
-    return _rows(Node('*', (args[0],) * int(args[1].args[0])))
-  if op == '*':
-    found = None
-    for arg in args:
-      found = _multiplied(found, arg)
-      if found is None:
-        return None
-    return found if isinstance(found, tuple) and not isinstance(
-        found, Node) else None
   return None
-
-
-_LONGEST = 20_000  # characters of a cell of a product of matrices
 
 
 def _mapped(found: Any, function: Callable[[Node], Node]) -> Any:
   return found and (found[0], [[function(x) for x in row] for row in found[1]])
-
-
-def _multiplied(found: Any, arg: Node) -> Any:
-  """Multiplies scalars, which are nodes, and rows; None if it cannot be."""
-  other = _rows(arg) if _has_rows(arg) else arg
-  if found is None or other is None:
-    return other
-  is_scalar = [isinstance(x, Node) for x in (found, other)]
-  if all(is_scalar):
-    return Node('*', (found, other))
-  if is_scalar[0]:
-    return _mapped(other, lambda x: Node('*', (found, x)))
-  if is_scalar[1]:
-    return _mapped(found, lambda x: Node('*', (x, other)))
-  if (found[0], other[0]) != ('matrix', 'matrix') or len(
-      found[1][0]) != len(other[1]):
-    return None
-  cells = [
-      [Node('+', tuple(Node('*', pair) for pair in zip(row, column)))
-       for column in zip(*other[1])] for row in found[1]]
-  # They double with each factor.
-  return None if len(repr(cells[0][0])) > _LONGEST else ('matrix', cells)

@@ -82,6 +82,9 @@ _DERIVATIVE = re.compile(
 _SEGMENTS = re.compile(
     r'[A-Z]{2}\s*\\(?:cdot|times)\s*[A-Z]{2}|'
     r'\\(?:overline|triangle|angle)\s*\{?\s*[A-Z]')
+_MIXED = re.compile(
+    r'(?:\\frac (?:(\d)(\d)|(?:(\d)|\{ (\d{1,9}) \}) (?:(\d)|\{ (\d{1,9}) \}))|'
+    r'(\d{1,9}) / (\d{1,9}))(?! [\^!])(?![^ ])')
 _LONGEST_UNIT = 20  # tokens
 _LONG_RUN = 5  # letters in a row that are a word and no product
 
@@ -154,25 +157,12 @@ def _read(
     return based
   try:
     found = tokens.tokens(text)
-    while len(found) > 2 and found[0].text == '{' and _closing(found) == len(
-        found) - 1:
-      found = found[1:-1]
     parser = _Parser(found, bare_units, any_thing, factors)
     node = parser.answer()
     parser.end()
   except (RecursionError, ArithmeticError, ValueError) as error:
     raise Unread(str(error)) from error  # too deep, or too long a number
   return node
-
-
-def _closing(found: tuple[Token, ...]) -> int:
-  """Returns where the group closes that the first token opens."""
-  depth = 0
-  for i, token in enumerate(found):
-    depth += (token.text == '{') - (token.text == '}')
-    if depth == 0:
-      return i
-  raise Unread('a group has no end')
 
 
 def _based(text: str) -> Node | None:
@@ -576,43 +566,19 @@ class _Parser:
 
   def _mixed(self, whole: Node) -> Node | None:
     r"""Reads the fraction of a mixed number such as 1\frac{1}{2} or 1 1/2."""
-    if whole.args[0].denominator != 1:
+    found = _MIXED.match(self._ahead(8))
+    if whole.args[0].denominator != 1 or not found or (
+        self._peek().kind == 'number' and not self._peek().spaced):
       return None
-    token = self._peek()
-    if token.text == r'\frac':
-      part, size = self._plain_fraction()
-    elif token.kind == 'number' and token.spaced and (
-        self._peek(1).text == '/') and self._peek(2).kind == 'number':
-      part, size = (token.text, self._peek(2).text), 3
-    else:
+    top, low = (text for text in found.groups() if text)
+    if not int(low):
       return None
-    if not part or not all(
-        re.fullmatch('[0-9]{1,9}', text) for text in part) or not int(
-            part[1]) or self._peek(size).text in ('^', '!'):
-      return None
-    self._at += size
-    return number(whole.args[0] + fractions.Fraction(*map(int, part)))
+    self._at += found[0].count(' ') + 1
+    return number(whole.args[0] + fractions.Fraction(int(top), int(low)))
 
-  def _plain_fraction(self) -> tuple[tuple[str, ...], int]:
-    """Returns the texts of a fraction of numbers, and how many tokens it has.
-
-    It looks ahead only: what is no such fraction is read once, as a factor.
-    """
-    texts, ahead = [], 1
-    while len(texts) < 2:
-      token = self._peek(ahead)
-      if token.kind == 'number' and not texts and len(token.text) == 2:
-        return tuple(token.text), ahead + 1  # \frac12
-      if token.kind == 'number' and len(token.text) == 1:
-        texts.append(token.text)
-        ahead += 1
-      elif token.text == '{' and self._peek(ahead + 1).kind == 'number' and (
-          self._peek(ahead + 2).text == '}'):
-        texts.append(self._peek(ahead + 1).text)
-        ahead += 3
-      else:
-        return (), 0
-    return tuple(texts), ahead
+  def _ahead(self, count: int) -> str:
+    """Returns the next tokens as text, with a space between them."""
+    return ' '.join(t.text for t in self._tokens[self._at:self._at + count])
 
   def _power(self, node: Node) -> Node:
     start = self._at
@@ -647,18 +613,12 @@ class _Parser:
 
     x^{(10)} is a power, but y^{(4)} a derivative.
     """
-    ahead = 1
-    while self._peek(ahead).text not in ('}', '{', '') or ahead == 1 and (
-        self._peek(1).text == '{'):
-      ahead += 1
-    texts = [self._peek(i).text for i in range(1, ahead)]
-    if self._peek(ahead).text != '}' or texts[:1] != ['('] or (
-        texts[-1:] != [')']) or texts.count('(') > 1 or (
-            len(name) == 1 and name not in 'fghuyFGHUY' and len(texts) == 3
-            and texts[1].isdigit()):
+    found = re.match(r'\{ (\( [^{}()]+ \)) \}', self._ahead(16))
+    if not found or len(name) == 1 and name not in 'fghuyFGHUY' and (
+        found[1][2:-2].isdigit()):
       return ''
-    self._at += ahead + 1
-    return '^' + ''.join(texts)
+    self._at += found[0].count(' ') + 1
+    return '^' + found[1].replace(' ', '')
 
   def _minutes(self, node: Node) -> Node:
     """Reads the minutes and seconds of an angle."""
@@ -780,14 +740,21 @@ class _Parser:
       raise Unread(f'{token.text} is a word')
     if 'AB' in self._factors and re.fullmatch('[A-Z]{2}', token.text):
       return self._indexed(''.join(sorted(token.text)))
-    if len(token.text) > 1:
-      following = self._peek()
-      if following.kind in ('letters', 'text') and following.spaced and len(
-          following.text) > 1:
-        raise Unread('words')
-      rest = Token('letters', token.text[1:])
+    following = self._peek()
+    if len(token.text) > 1 and len(following.text) > 1 and (
+        following.kind in ('letters', 'text') and following.spaced):
+      raise Unread('words')
+    self._at -= 1
+    return self._indexed(self._first().text)
+
+  def _first(self) -> Token:
+    """Takes the first character of a number or a run of letters."""
+    token = self._next()
+    if len(token.text) > 1 and token.kind != 'sign':
+      rest = Token(token.kind, token.text[1:])
       self._tokens = (*self._tokens[:self._at], rest, *self._tokens[self._at:])
-    return self._indexed(token.text[0])
+      return token._replace(text=token.text[0])
+    return token
 
   def _indexed(self, name: str) -> Node:
     """Reads the index of a name, and the argument if it is a function."""
@@ -868,30 +835,19 @@ class _Parser:
     if self._is('{'):
       return _scalar(self._group())
     token = self._peek()
-    if token.kind == 'number' and len(token.text) > 1:
-      if not token.text.isdigit():
-        raise Unread('a decimal without braces')
-      # \frac12 has the arguments 1 and 2.
-      self._tokens = (*self._tokens[:self._at], Token('number', token.text[0]),
-                      Token('number', token.text[1:]),
-                      *self._tokens[self._at + 1:])
-    if token.kind in ('number', 'letters', 'mark') or token.text == r'\pi' or (
+    if token.kind == 'number' and not token.text.isdigit():
+      raise Unread('a decimal without braces')
+    if token.kind == 'number':
+      return number(int(self._first().text))  # \frac12 has 1 and 2
+    if token.kind in ('letters', 'mark') or token.text == r'\pi' or (
         token.text in tokens.NAMES):
-      if token.kind == 'letters' and len(token.text) > 1:
-        self._tokens = (*self._tokens[:self._at],
-                        Token('letters', token.text[0]),
-                        Token('letters', token.text[1:]),
-                        *self._tokens[self._at + 1:])
-      self._next()
-      return number(int(token.text[0])) if token.kind == 'number' else Node(
-          'name', (token.text[0] if token.kind != 'sign' else token.text,))
+      return Node('name', (self._first().text,))
     if token.text in (r'\sqrt', r'\frac', '('):
       return _scalar(self._atom())
     raise Unread('no argument')
 
   def _fraction(self) -> Node:
-    rest = ' '.join(t.text for t in self._tokens[self._at:self._at + 16])
-    if _DERIVATIVE.match(rest):
+    if _DERIVATIVE.match(self._ahead(16)):
       raise Unread('a derivative')
     top = self._argument()
     return _quotient(top, self._argument())
