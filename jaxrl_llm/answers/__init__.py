@@ -162,6 +162,8 @@ def _same(reference: str, found: str, comparison: Comparison) -> bool:
     if other and other.op == 'quantity':
       pair = (a, other) if a.op == 'quantity' else (other, b)
       return pair[0].args[1] == pair[1].args[1] and comparison.same(*pair)
+  if '=' not in reference + found:
+    return False
   (name, x), (other, y) = (
       _value(tokens.trimmed(text)) for text in (reference, found))
   is_other = name and other and tokens.spelled(name) != tokens.spelled(other)

@@ -455,14 +455,14 @@ def _with_parameter(a: Node, b: Node) -> tuple[Node, Node]:
   Where neither answer says so, x = a + 2k\\pi is such a family all the same.
   """
   found = [_undeclared(x) for x in (a, b)]
-  letters = [evaluate.letters(x) & {*'jklmnt'} for x, _ in found]
+  said = {letter for _, letter in found} - {''}
+  if not said and a.op not in ('relation', 'values'):
+    return a, b
   is_periodic = all(any(n.op == 'degree' or n.args == (r'\pi',)
                         for n in evaluate.parts(x)) for x, _ in found)
-  said = {letter for _, letter in found} - {''}
-  if not said and not (is_periodic and a.op in ('relation', 'values')):
-    return a, b
   names = []
-  for (_, letter), free in zip(found, letters):
+  for x, letter in found:
+    free = evaluate.letters(x) & {*'jklmnt'}
     if not letter and len(free) == 1 and (is_periodic or free <= said):
       letter, = free
     names.append(letter)
@@ -530,11 +530,9 @@ def _based(a: Node, b: Node) -> bool:
   return form(other).replace('*', '').upper() == based.args[0]
 
 
-def _has_infinity(node: Any) -> bool:
+def _has_infinity(node: Node) -> bool:
   """Tells whether infinity is a part of an expression, not only a bound."""
-  if isinstance(node, Node):
-    return node.op == 'infinity' or _has_infinity(node.args)
-  return isinstance(node, tuple) and any(map(_has_infinity, node))
+  return any(part.op == 'infinity' for part in evaluate.parts(node))
 
 
 def _is_ordered(node: Node) -> bool:

@@ -73,14 +73,17 @@ def _digits(value: fractions.Fraction) -> float:
 
 def parts(node: Any) -> Iterator[Node]:
   """Yields all nodes of a tree, a node before its parts."""
-  if isinstance(node, Node):
-    yield node
-    node = node.args
-  if isinstance(node, tuple):
-    for part in node:
-      yield from parts(part)
+  stack = [node]
+  while stack:
+    node = stack.pop()
+    if isinstance(node, Node):
+      yield node
+      node = node.args
+    if isinstance(node, tuple):
+      stack += node[::-1]
 
 
+@functools.lru_cache(1 << 13)
 def letters(node: Any) -> frozenset[str]:
   """Returns the names that an expression depends on; not e, i and pi."""
   return frozenset(

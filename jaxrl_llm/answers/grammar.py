@@ -85,6 +85,7 @@ _SEGMENTS = re.compile(
 _MIXED = re.compile(
     r'(?:\\frac (?:(\d)(\d)|(?:(\d)|\{ (\d{1,9}) \}) (?:(\d)|\{ (\d{1,9}) \}))|'
     r'(\d{1,9}) / (\d{1,9}))(?! [\^!])(?![^ ])')
+_BEFORE_BRACKET = re.compile(r'[fgFG]\s*(?:\\left\s*)?\(')
 _LONGEST_UNIT = 20  # tokens
 _LONG_RUN = 5  # letters in a row that are a word and no product
 
@@ -131,11 +132,9 @@ def factors(*texts: str) -> frozenset[str]:
   These are f, g, F and G if they stand as factors, and 'AB' if two capitals
   side by side are a segment: where it is declared, and in AB \\cdot CD.
   """
-  found = set()
-  for text in texts:
-    if _SEGMENTS.search(text):
-      found.add('AB')
-    if re.search('[fgFG]', text):
+  found = {'AB' for text in texts if _SEGMENTS.search(text)}
+  if any(_BEFORE_BRACKET.search(text) for text in texts):
+    for text in texts:
       try:
         every = tokens.tokens(text)
       except Unread:
@@ -143,8 +142,8 @@ def factors(*texts: str) -> frozenset[str]:
       for token, after in zip(every, (*every[1:], Token('end', ''))):
         if token.kind in ('letters', 'mark') and len(token.text) < _LONG_RUN:
           found |= set(token.text[:-1] if after.text in ('(', '^', '_', "'")
-                       else token.text)
-  return frozenset(found & {*'fgFG', 'AB'})
+                       else token.text) & {*'fgFG'}
+  return frozenset(found)
 
 
 @functools.lru_cache(1 << 13)

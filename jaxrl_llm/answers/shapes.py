@@ -65,19 +65,12 @@ def listed(op: str, items: Sequence[Node]) -> Node:
 
 def _both_signs(node: Node) -> Node:
   r"""Returns both values of an expression with one \pm as a 'pair'."""
-  count = [_count(node, sign) for sign in ('pm', 'mp')]
-  if count == [0, 0]:
+  signs = [n.op for n in evaluate.parts(node) if n.op in ('pm', 'mp')]
+  if not signs:
     return node
-  if max(count) > 1:
+  if len({*signs}) < len(signs):
     raise Unread('several double signs')
   return Node('pair', tuple(_signed(node, sign) for sign in (1, -1)))
-
-
-def _count(node: Any, op: str) -> int:
-  if isinstance(node, Node):
-    return (node.op == op) + _count(node.args, op)
-  return sum(_count(part, op) for part in node) if isinstance(
-      node, tuple) else 0
 
 
 def _signed(node: Any, sign: int) -> Any:

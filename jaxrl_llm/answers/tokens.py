@@ -91,6 +91,8 @@ _SAID = [(re.compile(pattern), spelling) for pattern, spelling in (
     (r'^\\text\s*\{[^{}]*(?<![a-z])is:?\s*\}', ''),
     (rf'^{_TEXT}all\s+(?:real\s+|positive\s+)?(?:numbers\s+|integers\s+)?\}}?\s*'
      r'(?=[a-z]\s*(?:\\[gln]e|[<>=]))', ''))]
+_SAYS = re.compile(
+    r"(?<![\\a-z])[a-z]{2}|\\(?:text|not|prime|forall)|'|\.\\|[0-9] ?x")
 _SPACED = re.compile(r'([-+]?[0-9]{1,3}(?: [0-9]{3})+(?:\.[0-9]+)?)(?![0-9/ ])')
 
 # Each entry: a sign, and its other spellings.
@@ -190,6 +192,7 @@ def _root(found: re.Match[str]) -> str:
   return command + ('' if under else ' ')
 
 
+@functools.lru_cache(1 << 14)
 def trimmed(text: str) -> str:
   """Removes delimiters around an answer and punctuation behind it."""
   text = plain_signs(text).strip()
@@ -209,8 +212,9 @@ def trimmed(text: str) -> str:
       text = text[1:-1].strip()
     if text == before:
       break
-  for pattern, spelling in _SAID:
-    text = pattern.sub(spelling, text)
+  if _SAYS.search(text):
+    for pattern, spelling in _SAID:
+      text = pattern.sub(spelling, text)
   if number := _SPACED.match(text):  # 10 236
     text = number[1].replace(' ', '') + text[number.end():]
   return text
