@@ -369,7 +369,7 @@ def _with_argument(node: Node, reference: Node) -> Node:
   if all(c.op == 'call' and len(c.args[1]) == 1 and c.args[1][0].op == 'name'
          for c in calls) and calls[0].args[0] == calls[1].args[0]:
     old, new = (c.args[1][0] for c in calls)
-    if new.args[0] not in evaluate.letters(node):
+    if new.args[0] not in evaluate.letters(node) and old.args[0].islower():
       return renamed(node, {old.args[0]: new})
   return node
 
@@ -397,7 +397,7 @@ def _hundredths(node: Node) -> Node:
 
 def _ratio(node: Node) -> Node:
   """Returns 3:10, which is read as a time, as a ratio."""
-  if node.op != 'time' or node.args[1]:
+  if node.op != 'time' or node.args[1] or ':0' in node.args[0]:
     return node
   return Node('ratio', tuple(number(int(x)) for x in node.args[0].split(':')))
 

@@ -399,9 +399,8 @@ def spelled(text: str) -> str:
         continue
     i += 1
   for last, token in zip([None, *found], found):
-    if last and last.kind != 'sign' and token.kind != 'sign' and (
-        token.spaced or last.kind == token.kind) and not (
-            last.kind == token.kind == 'letters'):
+    if last and (last.kind == token.kind == 'number' or 'text' in (
+        last.kind, token.kind) and 'sign' not in (last.kind, token.kind)):
       words.append(' ')
     elif last and last.text[-1:].isalpha() and last.text.startswith('\\') and (
         token.text[:1].isalpha()):
