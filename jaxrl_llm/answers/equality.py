@@ -129,7 +129,8 @@ class Comparison:
       return a.args[0] == b.args[0] and (
           not a.args[1] or a.args[1] == b.args[1])
     if 'time' in (a.op, b.op) and 'word' not in (a.op, b.op):
-      return self._ratios(_ratio(a), _ratio(b))
+      a, b = map(_ratio, (a, b))
+      return 'time' not in (a.op, b.op) and self._ratios(a, b)
     x, y = (re.sub(r'[\s*\\]', '', form(v)) for v in (a, b))
     return x == y or len(x) > 3 and x.lower() == y.lower()
 
