@@ -139,6 +139,8 @@ class _Evaluator:
 
   def of(self, value: Any) -> Any:
     """Returns a number as a ball."""
+    if isinstance(value, tuple):
+      return flint.acb(*(self.of(part).real for part in value))
     if isinstance(value, fractions.Fraction):
       value = flint.fmpq(value.numerator, value.denominator)
     return self.type(value)

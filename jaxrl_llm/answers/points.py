@@ -235,12 +235,8 @@ def _with_complex(point: Point, kinds: set[str]) -> Point:
   """Gives z and w complex values where a modulus or conjugate is taken."""
   if not kinds & {'abs', 'Re', 'Im', 'arg', r'\bar'}:
     return point
-  return {name: flint.acb(_ball(value), _ball(drawn(f'{name} {value}')))
+  return {name: (value, drawn(f'{name} {value}'))
           if name in _COMPLEX_NAMES else value for name, value in point.items()}
-
-
-def _ball(value: fractions.Fraction) -> Any:
-  return flint.arb(flint.fmpq(value.numerator, value.denominator))
 
 
 _OUTSIDE = 'outside'
@@ -273,8 +269,9 @@ def _samples(
         x, y = (_value_or_none(node, point, is_complex) for node in (a, b))
       if x in (None, _OUTSIDE) or y in (None, _OUTSIDE):
         # Several letters mostly stand for positive quantities.
-        if (_OUTSIDE in (x, y) or 'abs' in kinds) and not (
-            x in (None, _OUTSIDE) and y in (None, _OUTSIDE)) and (
+        is_one = not (x in (None, _OUTSIDE) and y in (None, _OUTSIDE))
+        if is_one and not is_complex and (
+            _OUTSIDE in (x, y) or 'abs' in kinds) and (
                 len(names) == 1 or all(v > 0 for v in point.values())):
           raise Undefined('one has no value')  # ln x is not ln |x|
         continue
