@@ -35,7 +35,8 @@ _BENT = frozenset(
 _COMPLEX_NAMES = frozenset('zw')
 _WIDE = (7, 23, 61, 260, 2700, 71_000)  # sizes of points far from 0
 # Where bends are looked for along a letter: 0 and sizes from 1/8 to 900,000.
-_GRID = [0.0, *(sign * 1.5**i / 8 for i in range(40) for sign in (1, -1))]
+_GRID = sorted(
+    [0.0, *(sign * 1.5**i / 8 for i in range(40) for sign in (1, -1))])
 _BISECTIONS, _MOST_BENDS = 40, 12
 _NEAR = [fractions.Fraction(sign * x, 997) for sign in (1, -1) for x in (
     1, 87, 387, 1709, 5303, 21_011, 90_007)]
@@ -151,7 +152,8 @@ def _bends(
       found = _value_or_none(inside, point, False)
     return None if found in (None, _OUTSIDE) else float(found.mid())
 
-  grid = sorted({*_GRID, *(b + d for b in known for d in (-.3, -.02, .02, .3))})
+  grid = sorted({*_GRID[::1 if len(base) == 1 else 3], *(
+      b + d for b in known for d in (-.3, -.02, .02, .3))})
   seen = [(x, at(x)) for x in grid]
   for (a, u), (b, v) in zip(seen, seen[1:]):
     if _side(u) != _side(v):
