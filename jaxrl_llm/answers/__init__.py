@@ -29,7 +29,8 @@ from jaxrl_llm.answers.tokens import spelled
 
 __all__ = (
     'boxed', 'compare', 'final_part', 'has_box', 'judge', 'last_number',
-    'prepare', 'readable', 'spelled', 'TAGS', 'with_opened')
+    'normal', 'prepare', 'readable', 'spelled', 'TAGS', 'taken',
+    'with_opened')
 
 _LONGEST = 2000  # longer answers, in characters, are not read
 _INTEGER = re.compile('0|-?[1-9][0-9]{0,17}')
@@ -139,6 +140,12 @@ def readable(text: str) -> bool:
       value.op == 'word' and value.args[0].count(' ') >= _PROSE)
 
 
+def taken(item: dict[str, Any]) -> str | None:
+  """Returns the answer of a response, or None; see `judge`."""
+  return responses.answer(
+      item['response'], item['take'], item.get('tags', TAGS))
+
+
 def judge(item: dict[str, Any]) -> dict[str, str]:
   """Judges a response; the function that a `pool.Pool` calls.
 
@@ -151,12 +158,11 @@ def judge(item: dict[str, Any]) -> dict[str, str]:
     A dictionary with 'kind' ('correct', 'wrong' or 'no_answer'), 'answer' as
     from `compare` ('' for none), and 'detail', the answer as it was written.
   """
-  found = responses.answer(
-      item['response'], item['take'], item.get('tags', TAGS))
-  if found is None:
+  text = taken(item)
+  if text is None:
     return {'kind': 'no_answer', 'answer': '', 'detail': ''}
-  return {'detail': found, **compare(
-      item['answer'], found, item.get('tolerance', 0.0),
+  return {'detail': text, **compare(
+      item['answer'], text, item.get('tolerance', 0.0),
       item.get('any_order', False))}
 
 

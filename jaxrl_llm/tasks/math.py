@@ -3,8 +3,8 @@
 A row has a problem and its answer; `rows.py` says how they are found. The
 answer field may hold the bare answer, a solution with the answer in a box, or a
 solution that ends with #### and the answer. Worker processes judge the
-responses, see `rewards/math.py`; or functions of the user do, see
-`own_reward.py`.
+responses, see `rewards/math.py` and `rewards/math_verify.py`; or functions of
+the user do, see `own_reward.py`.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Sequence
 
 from jaxrl_llm import answers
 from jaxrl_llm.plugs import modules
-from jaxrl_llm.rewards import Facts, Verdict
+from jaxrl_llm.rewards import Facts, math_verify, Verdict
 from jaxrl_llm.rewards.pool import Pool
 from jaxrl_llm.tasks import (
   own_reward,
@@ -57,6 +57,8 @@ class Options:
       PACKAGE.MODULE:NAME with commas between them, called as TRL calls them
       (empty: the verifier).
     reward_weights: factor of each function's reward in their sum (empty: 1).
+    judge: what compares an answer with the reference; answers (this library's
+      own grammar) or math_verify (the library of this name, an extra).
     take: part of a response that is its answer; boxed (the last box), number
       (the last number), either (without a box the expression or the number that
       it ends with) or marked (the number after ####).
@@ -79,6 +81,7 @@ class Options:
   system: modules.FileText = modules.FileText('')
   reward: tuple[modules.Name, ...] = ()
   reward_weights: tuple[float, ...] = ()
+  judge: Literal['answers', 'math_verify'] = 'answers'
   take: Literal['boxed', 'number', 'either', 'marked'] = 'boxed'
   reasoning_tags: tuple[str, ...] = ('think',)
   tolerance: Annotated[float, '[0, 1)'] = 0.0
@@ -96,6 +99,12 @@ class Options:
           f'task.reward_weights={self.reward_weights} has '
           f'{len(self.reward_weights)} numbers for the {len(self.reward)} '
           'functions of task.reward: give one for each, or none.')
+    if self.judge == 'math_verify':
+      for name in ('reward', 'tolerance', 'any_order'):
+        if value := getattr(self, name):
+          raise ValueError(
+              f'task.{name}={value} means nothing to task.judge=math_verify: '
+              'leave one of the two out.')
 
   def worded(self) -> templates.Template:
     """Returns the template of problems without a wording of their own."""
@@ -120,6 +129,7 @@ class Options:
 
 
 _DEFAULTS = Options()
+JUDGES = {'answers': 'math', 'math_verify': 'math_verify'}  # their modules
 
 
 def read(source: str, options: Options, tokenizer) -> list[Problem]:
@@ -235,6 +245,11 @@ class Math(Problems):
 
   _pool: Pool | None = None
 
+  def __init__(self, options: Options, tokenizer):
+    if options.judge == 'math_verify':
+      math_verify.check()
+    super().__init__(options, tokenizer)
+
   def submit(self, problem: Problem, text: str, truncated: bool):
     """Starts to judge a response; see `rewards.submit`."""
     del truncated  # a truncated response may still contain its answer
@@ -242,7 +257,8 @@ class Math(Problems):
         problem.prompt, text, self.options.reasoning_tags)
     if self._pool is None:
       self._pool = Pool(
-          'jaxrl_llm.rewards.math:judge', seconds=self.options.timeout,
+          f'jaxrl_llm.rewards.{JUDGES[self.options.judge]}:judge',
+          seconds=self.options.timeout,
           workers=self.options.workers or min(os.cpu_count() or 1, 8))
     reply = self._pool.submit(dict(
         answer=problem.info, response=text, take=self.options.take,
@@ -259,8 +275,9 @@ class Math(Problems):
   def verify(self, problem: Problem, text: str, truncated: bool) -> Verdict:
     """Judges a response: reward 1 if its answer equals the reference, else 0.
 
-    The verdict's kind is correct, wrong, no_answer, timeout or error. The last
-    two are not valid: such a response leaves its group.
+    The verdict's kind is correct, wrong, no_answer, timeout or error. An answer
+    that takes too long is wrong, since a model could learn to be slow; the last
+    kind is not valid: such a response leaves its group.
     """
     return self.submit(problem, text, truncated)()
 
@@ -293,7 +310,7 @@ class Rewarded(Problems):
 def _verdict(reply) -> Verdict:
   kind = reply['kind']
   return Verdict(
-      float(kind == 'correct'), kind, kind not in ('timeout', 'error'),
+      float(kind == 'correct'), kind, kind != 'error',
       reply.get('detail', ''), reply.get('answer', ''), reply.get('trace', ''))
 
 

@@ -137,15 +137,16 @@ def test_verdicts(task):
     assert task.verify(problem, text, True) == want
 
 
-@pytest.mark.parametrize('kind', ['timeout', 'error'])
-def test_a_verifier_that_fails_is_no_zero(task, monkeypatch, kind):
+@pytest.mark.parametrize('kind, valid', [('timeout', True), ('error', False)])
+def test_a_slow_answer_is_wrong_and_a_failure_is_missing(
+    task, monkeypatch, kind, valid):
   reply = types.SimpleNamespace(
       result=lambda: {'kind': kind, 'detail': 'so it is', 'trace': 'line 3'})
   monkeypatch.setattr(
       task, '_pool', types.SimpleNamespace(submit=lambda item: reply))
   verdict = task.verify(task.train[0], '', False)
   assert verdict == rewards.Verdict(
-      0.0, kind, False, 'so it is', '', 'line 3')
+      0.0, kind, valid, 'so it is', '', 'line 3')
 
 
 def test_the_options_reach_the_pool(tmp_path, monkeypatch):
@@ -448,6 +449,15 @@ def test_options_out_of_range(field, value, match):
     config.complete(
         config.base(), {'task': 'math', f'task.{field}': value}, 'name')
   assert '\n' not in str(error.value)
+
+
+@pytest.mark.parametrize('field, value', [
+    ('tolerance', 0.1), ('any_order', True),
+    ('reward', ('tests.tasks.bad_rows_test:give_zeros',))])
+def test_options_without_a_meaning_to_math_verify(field, value):
+  with pytest.raises(ValueError, match=f'task.{field}=.*means nothing to '
+                     'task.judge=math_verify: leave'):
+    make('none.jsonl', judge='math_verify', **{field: value})
 
 
 def test_an_empty_file(tmp_path):
