@@ -39,7 +39,10 @@ _PLAIN = re.compile(
 _SAYS = re.compile(
     r'^\s*(?:\\text\s*\{)?\s*(?:the )?(?:final )?answer(?: is|\s*[:=])'
     r'\s*\}?\s*', re.IGNORECASE)
-_PROSE = 6  # words of so many spaces are hardly written again by the letter
+_PROSE = 4  # words of so many spaces are hardly written again by the letter
+_COMPUTED = frozenset('+ * / ^ neg root log call'.split())
+# In capitals it joins spellings; in small letters it lists values.
+_OR = re.compile(r'\s*\\(?:text|mathrm|mbox)\s*\{\s*OR\s*\}\s*|\s+OR\s+')
 
 
 def read(
@@ -114,6 +117,10 @@ def equal(
   found = _SAYS.sub('', found)
   if spelled(reference) == spelled(found) != '':
     return True
+  first, *others = _OR.split(reference)
+  if others and all(equal(first, x, 0.0, False) for x in others) and equal(
+      first, found, tolerance, any_order):
+    return True
   a, b = _read(reference, True), _read(found)
   if a is None or b is None:
     return False
@@ -134,10 +141,24 @@ def equal(
 
 
 def readable(text: str) -> bool:
-  """Returns whether a reference can be compared by its meaning."""
+  """Returns whether a reference can be compared by its meaning.
+
+  Prose and an expression whose values are not known match by the letter only.
+  """
   value = _read(text, True) if len(text) <= _LONGEST else None
-  return value is not None and not (
-      value.op == 'word' and value.args[0].count(' ') >= _PROSE)
+  if value is None or _has_prose(value):
+    return False
+  try:
+    return value.op not in _COMPUTED or Comparison(0.0, False).same(
+        value, Node('*', (number(1), value)))
+  except RecursionError:
+    return False
+
+
+def _has_prose(node: Any) -> bool:
+  if isinstance(node, Node) and node.op == 'word':
+    return node.args[0].count(' ') >= _PROSE
+  return isinstance(node, tuple) and any(map(_has_prose, node))
 
 
 def taken(item: dict[str, Any]) -> str | None:

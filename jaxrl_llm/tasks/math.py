@@ -129,6 +129,7 @@ class Options:
 
 
 _DEFAULTS = Options()
+_Located = tuple[str, Problem]  # a problem's file and line, and the problem
 JUDGES = {'answers': 'math', 'math_verify': 'math_verify'}  # their modules
 
 
@@ -147,11 +148,18 @@ def read(source: str, options: Options, tokenizer) -> list[Problem]:
     ValueError: rows are not valid. The message says how many, and names the
       file and the lines of the first ones.
   """
-  return [problem for _, problem in _read(source, options, tokenizer)]
+  found = _read(source, options, tokenizer)
+  _warn(found, options)
+  return [problem for _, problem in found]
 
 
-def _read(
-    source: str, options: Options, tokenizer) -> list[tuple[str, Problem]]:
+def _warn(found: Sequence[_Located], options: Options) -> None:
+  """Warns of references that the judge of this library cannot read."""
+  if not options.reward and options.judge == 'answers':
+    references.warn_of_unreadable([(where, p.info) for where, p in found])
+
+
+def _read(source: str, options: Options, tokenizer) -> list[_Located]:
   """Returns the problems of a source, each with its file and line."""
   problems, faults = [], []
   stem = os.path.basename(source).partition('.')[0]
@@ -178,8 +186,6 @@ def _read(
   problem_files.refuse(faults)
   if not problems:
     raise ValueError(f'{source} has no problems.')
-  if not options.reward:
-    references.warn_of_unreadable([(where, p.info) for where, p in problems])
   return problems
 
 
@@ -225,10 +231,15 @@ class Problems:
     self.options, self.tokenizer = options, tokenizer
     self.stops = templates.stops(options.worded(), tokenizer)
     self.key = _key(options)
-    self.train, self.heldout = sets.split(
-        _all(options.path, options, tokenizer),
+    train, heldout = (
+        _all(options.path, options, tokenizer, {}),
         _all(options.heldout, options, tokenizer,
-             problem_files.names(options.heldout)),
+             problem_files.names(options.heldout)))
+    _warn([*train, *heldout], options)
+    self.train, self.heldout = sets.split(
+        *(sets.once([problem for _, problem in found], self.key, sources)
+          for found, sources in (
+              (train, options.path), (heldout, options.heldout))),
         options.heldout_count, key=self.key, rank=self._rank,
         origin=f'task.path={options.path}')
 
@@ -325,20 +336,19 @@ def _key(options: Options) -> sets.Key:
   return lambda problem: problem.text
 
 
-def _all(sources, options, tokenizer, names=None) -> list[Problem]:
-  """Returns the problems of all sources, without repeated ones.
+def _all(sources, options, tokenizer, names) -> list[_Located]:
+  """Returns the problems of all sources, repeated ones too.
 
   Args:
     sources: files or data sets.
     options: of the task.
     tokenizer: the model's tokeniser.
-    names: source to `Problem.source`; None for problems to train on.
+    names: source to `Problem.source`; none for problems to train on.
 
   Raises:
     ValueError: rows are not valid, or the verifier gets two answers to one
       problem.
   """
-  names = names or {}
   found = [
       (where, dataclasses.replace(problem, source=names.get(source, '')))
       for source in sources
@@ -349,7 +359,7 @@ def _all(sources, options, tokenizer, names=None) -> list[Problem]:
     references.refuse_contradictions([
         (first[problem.text], (where, problem.info))
         for where, problem in found if where != first[problem.text][0]])
-  return sets.once([problem for _, problem in found], _key(options), sources)
+  return found
 
 
 def create(
