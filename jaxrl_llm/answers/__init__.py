@@ -29,7 +29,8 @@ from jaxrl_llm.answers.tokens import spelled
 
 __all__ = (
     'boxed', 'compare', 'final_part', 'has_box', 'judge', 'last_number',
-    'prepare', 'readable', 'spelled', 'TAGS', 'with_opened')
+    'normal', 'prepare', 'readable', 'spelled', 'TAGS', 'taken',
+    'with_opened')
 
 _LONGEST = 2000  # longer answers, in characters, are not read
 _INTEGER = re.compile('0|-?[1-9][0-9]{0,17}')
@@ -39,7 +40,10 @@ _GROUPED = re.compile(r'\$?[0-9]{1,3}(?:,[0-9]{3})+\$?')
 _SAYS = re.compile(
     r'^\s*(?:\\text\s*\{)?\s*(?:the )?(?:final )?answer(?: is|\s*[:=])'
     r'\s*\}?\s*', re.IGNORECASE)
-_PROSE = 6  # words of so many spaces are hardly written again by the letter
+_PROSE = 4  # words of so many spaces are hardly written again by the letter
+_COMPUTED = frozenset('+ * / ^ neg root log call'.split())
+# In capitals it joins spellings; in small letters it lists values.
+_OR = re.compile(r'\s*\\(?:text|mathrm|mbox)\s*\{\s*OR\s*\}\s*|\s+OR\s+')
 
 
 # What an equation may say the value of; x and 2x are none.
@@ -142,6 +146,10 @@ def equal(
   found = _SAYS.sub('', found)
   if tokens.spelled(reference) == tokens.spelled(found) != '':
     return True
+  first, *others = _OR.split(reference) if 'OR' in reference else [reference]
+  if others and all(equal(first, x, 0.0, False) for x in others) and equal(
+      first, found, tolerance, any_order):
+    return True
   try:
     return _same(reference, found, Comparison(tolerance, any_order))
   except RecursionError:
@@ -173,10 +181,30 @@ def _same(reference: str, found: str, comparison: Comparison) -> bool:
 
 
 def readable(text: str) -> bool:
-  """Returns whether a reference can be compared by its meaning."""
+  """Returns whether a reference can be compared by its meaning.
+
+  Prose and an expression whose values are not known match by the letter only.
+  """
   value = _read(text, True) if len(text) <= _LONGEST else None
-  return value is not None and not (
-      value.op == 'word' and value.args[0].count(' ') >= _PROSE)
+  if value is None or _has_prose(value):
+    return False
+  try:
+    return value.op not in _COMPUTED or Comparison(0.0, False).same(
+        value, Node('*', (number(1), value)))
+  except RecursionError:
+    return False
+
+
+def _has_prose(node: Any) -> bool:
+  if isinstance(node, Node) and node.op == 'word':
+    return node.args[0].count(' ') >= _PROSE
+  return isinstance(node, tuple) and any(map(_has_prose, node))
+
+
+def taken(item: dict[str, Any]) -> str | None:
+  """Returns the answer of a response, or None; see `judge`."""
+  return responses.answer(
+      item['response'], item['take'], item.get('tags', TAGS))
 
 
 def judge(item: dict[str, Any]) -> dict[str, str]:
@@ -191,12 +219,11 @@ def judge(item: dict[str, Any]) -> dict[str, str]:
     A dictionary with 'kind' ('correct', 'wrong' or 'no_answer'), 'answer' as
     from `compare` ('' for none), and 'detail', the answer as it was written.
   """
-  found = responses.answer(
-      item['response'], item['take'], item.get('tags', TAGS))
-  if found is None:
+  text = taken(item)
+  if text is None:
     return {'kind': 'no_answer', 'answer': '', 'detail': ''}
-  return {'detail': found, **compare(
-      item['answer'], found, item.get('tolerance', 0.0),
+  return {'detail': text, **compare(
+      item['answer'], text, item.get('tolerance', 0.0),
       item.get('any_order', False))}
 
 

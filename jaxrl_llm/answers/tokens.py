@@ -59,8 +59,17 @@ _DIGITS = str.maketrans('⁻⁺⁰¹²³⁴⁵⁶⁷⁸⁹ⁿ₀₁₂₃₄₅�
 _INVISIBLE = re.compile('[\u200b-\u200f\u2060\ufeff]')
 _WIDE = re.compile('[\uff01-\uff5e\U0001d400-\U0001d7ff]+')
 
-_DELIMITERS = [('$$', '$$'), ('$', '$'), (r'\(', r'\)'), (r'\[', r'\]'),
-               ('**', '**'), ('"', '"'), ('`', '`'), ("''", "''"), ('*', '*')]
+_DELIMITERS = [(r'\(', r'\)'), (r'\[', r'\]'), ('**', '**'), ('"', '"'),
+               ('`', '`'), ("''", "''"), ('*', '*')]
+# Dollars of markup: between two formulas, around one, and one left alone. What
+# stands before a number, or behind it, is money.
+_AND = r'(?:,|;|\b(?:and|or)\b|\\text(?:rm)?\s*\{\s*(?:and|or)\s*\})'
+_DOLLARS = re.compile(
+    rf'(?<![\\$])(?<!\$\s)(\$\$?)(?:(\s*{_AND}(?:\s|{_AND})*)\1(?!\$)|'
+    r'(?=[^$]*[\w\\])((?:\\.|[^$\\])+)\1(?!\s*[-+$\d.\\(]))|'
+    r'(?<=[-+*/=<>])\s*\$\s+\$', re.IGNORECASE | re.DOTALL)
+_LEFT_DOLLAR = re.compile(
+    r'^\$(?!\s*[-+]?[\d.\\])(?=[^$]*$)|^([^$]*[^$\d\s\\])\s*\$[.,;\s]*$')
 _GROUPED = re.compile(r'(?<![0-9,.])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])')
 
 _SPACE_AROUND = re.compile(
@@ -198,12 +207,14 @@ def trimmed(text: str) -> str:
   text = plain_signs(text).strip()
   for _ in range(8):
     before = text
+    if '$' in text:
+      text = _DOLLARS.sub(r' \2\3 ', text)
+      text = _LEFT_DOLLAR.sub(r'\1', text).strip()
     for begin, end in _DELIMITERS:
       size = len(begin) + len(end)
       inside = text[len(begin):-len(end)]
       is_around = text.startswith(begin) and text.endswith(end)
-      if is_around and len(text) > size and begin not in inside.replace(
-          r'\$', ''):
+      if is_around and len(text) > size and begin not in inside:
         text = inside.strip()
     if not text.endswith('..'):
       text = re.sub(r'(?<!\\)(?:\\\\|[.;,])$', '', text)
