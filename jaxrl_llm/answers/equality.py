@@ -149,33 +149,23 @@ class Comparison:
   def _quantities(self, a: Node, b: Node) -> bool:
     """Compares expressions with their units; a missing unit is none."""
     (x, u), (y, v) = _quantity(a), _quantity(b)
-    if u == v or '?' in (u, v) and '' in (u, v):
+    units, plain = {u, v}, (_unitless(x, u), _unitless(y, v))
+    if len(units) == 1 or units == {'?', ''}:
       return self._expressions(x, y)
-    if {u, v} == {'degree', 'rad'}:
-      return self._expressions(*(
-          Node('degree', (w,)) if unit == 'degree' else w
-          for w, unit in ((x, u), (y, v))))
-    if 'degree' in (u, v) and (
-        '' in (u, v) or (u + v).startswith('degree degree')
-        or u.startswith('degree ') or v.startswith('degree ')):
+    if units == {'degree', 'rad'}:
+      return self._expressions(*plain)
+    if 'degree' in units and any(
+        unit == '' or unit.startswith('degree ') for unit in units):
       # What has pi in it and no unit is in radians.
       is_bare = r'\pi' not in form(x if u == '' else y)
-      if is_bare and self._expressions(x, y):
-        return True
-      if '' not in (u, v):
-        return False
-      return self._expressions(*(
-          Node('degree', (w,)) if unit == 'degree' else w
-          for w, unit in ((x, u), (y, v)))) and not all(
-              w.op == 'number' for w in (x, y))
-    if '%' in (u, v):
+      return is_bare and self._expressions(x, y) or '' in units and not (
+          x.op == y.op == 'number') and self._expressions(*plain)
+    if '%' in units:
       # What percentage, may be the question.
-      return '' in (u, v) and (
+      return '' in units and (
           not evaluate.letters(x) and self._expressions(x, y)
-          or self._expressions(*(
-              Node('/', (w, number(100))) if unit == '%' else w
-              for w, unit in ((x, u), (y, v)))))
-    return '' in (u, v) and self._expressions(x, y)
+          or self._expressions(*plain))
+    return '' in units and self._expressions(x, y)
 
   def _expressions(self, a: Node, b: Node) -> bool:
     if a.op in grammar.WHOLES or b.op in grammar.WHOLES:
@@ -391,9 +381,8 @@ def _with_constant(node: Node, reference: Node) -> Node:
 
 def _hundredths(node: Node) -> Node:
   """Returns the value of a percentage; in a relation it is no percent."""
-  if node.op == 'quantity' and node.args[1] == '%':
-    return Node('/', (node.args[0], number(100)))
-  return node
+  return _unitless(*node.args) if node.op == 'quantity' and (
+      node.args[1] == '%') else node
 
 
 def _ratio(node: Node) -> Node:
@@ -401,6 +390,12 @@ def _ratio(node: Node) -> Node:
   if node.op != 'time' or node.args[1] or ':0' in node.args[0]:
     return node
   return Node('ratio', tuple(number(int(x)) for x in node.args[0].split(':')))
+
+
+def _unitless(node: Node, unit: str) -> Node:
+  """Returns the number of a value in degrees or percent."""
+  return Node('degree', (node,)) if unit == 'degree' else Node(
+      '/', (node, number(100))) if unit == '%' else node
 
 
 def _single(node: Node) -> Node:

@@ -40,23 +40,15 @@ def exact(node: Node) -> fractions.Fraction | None:
     return fractions.Fraction(args[0])
   if op not in ('neg', '+', '*', '/', '^'):
     return None
-  parts = [exact(arg) for arg in args]
-  if None in parts:
+  values = [exact(arg) for arg in args]
+  if None in values or sum(map(_digits, values)) > _LARGEST:
     return None
+  if op in '+*':
+    return sum(values, fractions.Fraction(0)) if op == '+' else math.prod(
+        values, start=fractions.Fraction(1))
+  base, other = values[0], values[-1]
   if op == 'neg':
-    return -parts[0]
-  if op == '+':
-    if sum(map(_digits, parts)) > _LARGEST:
-      return None
-    return sum(parts, fractions.Fraction(0))
-  if op == '*':
-    result = fractions.Fraction(1)
-    for part in parts:
-      if _digits(result) + _digits(part) > _LARGEST:
-        return None
-      result *= part
-    return result
-  base, other = parts
+    return -base
   if op == '/':
     return base / other if other else None
   if other.denominator != 1 or not base and other <= 0 or (
