@@ -3,8 +3,9 @@ r"""Judge of mathematical answers by the library math-verify.
 It has the items and replies of `answers.judge`. What `take` finds in a response
 is handed to the library in a box, and so is the reference; what stands around
 it is not, so that the library does not search reasoning for an answer. CBS's
-runs hand it whole responses, where a formula counts if there is no box. Errors
-of the library mean that the answers are not equal, as in those runs.
+paper says that it compares "the response with the answer" (appendix D), and not
+how the library is called; whole responses would let any formula count where
+there is no box. Errors of the library mean that the answers are not equal.
 """
 
 import importlib.util
