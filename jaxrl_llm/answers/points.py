@@ -39,7 +39,7 @@ _GRID = sorted(
     [0.0, *(sign * 1.5**i / 8 for i in range(40) for sign in (1, -1))])
 _BISECTIONS, _MOST_BENDS = 40, 12
 _NEAR = [fractions.Fraction(sign * x, 997) for sign in (1, -1) for x in (
-    1, 87, 387, 1709, 5303, 21_011, 90_007)]
+    1, 29, 87, 387, 1709, 5303, 21_011, 90_007, 500_009)]
 
 Point = dict[str, Any]
 
@@ -129,7 +129,8 @@ def _near_bends(
 
 def _beside(bends: Sequence[float]) -> list[fractions.Fraction]:
   """Returns places near and between bends."""
-  found = [fractions.Fraction(b).limit_denominator(10**6) for b in bends or [0]]
+  found = sorted({
+      fractions.Fraction(b).limit_denominator(10**5) for b in bends or [0]})
   inner = [a + (b - a) * fractions.Fraction(2 * i + 1, 17)
            for a, b in zip(found, found[1:]) for i in range(_ENOUGH)]
   return inner + [b + step for b in found for step in _NEAR]

@@ -69,6 +69,6 @@ def test_what_differs_far_away_or_by_little(a, b):
 
 
 def test_too_few_points_are_no_evidence():
-  """x^x^... has values at few of the points that are tried."""
+  """The roots have a value at 7 alone, the logarithms nowhere."""
   assert not equal(r'\sqrt{-(x-7)^2}', r'2\sqrt{-(x-7)^2}')
   assert not equal(r'\ln(-x^2)', r'\ln(-2x^2)')
