@@ -38,6 +38,7 @@ _WIDE = (7, 23, 61, 260, 2700, 71_000)  # sizes of points far from 0
 _GRID = sorted(
     [0.0, *(sign * 1.5**i / 8 for i in range(40) for sign in (1, -1))])
 _BISECTIONS, _MOST_BENDS = 40, 12
+_WORK = 500_000  # nodes that a comparison may visit
 _NEAR = [fractions.Fraction(sign * x, 997) for sign in (1, -1) for x in (
     1, 29, 87, 387, 1709, 5303, 21_011, 90_007, 500_009)]
 
@@ -49,6 +50,10 @@ def _kinds(nodes: Sequence[Node]) -> set[str]:
   return {n.args[0] if n.op in ('function', 'accent') else n.op
           for n in parts(tuple(nodes))} | (
               {'root'} if any(map(_is_root, parts(tuple(nodes)))) else set())
+
+
+def _size(*nodes: Node) -> int:
+  return sum(1 for _ in parts(nodes))
 
 
 def _is_root(node: Node) -> bool:
@@ -108,6 +113,8 @@ def _near_bends(
     names: Sequence[str], nodes: Sequence[Node]) -> Iterator[Point]:
   """Yields points on all sides of where expressions bend."""
   insides = dict.fromkeys(i for i in _insides(nodes) if letters(i))
+  if 300 * len(names) * sum(map(_size, insides)) > _WORK:
+    raise Undefined('too long')
   lines: dict[str, list[fractions.Fraction]] = {name: [] for name in names}
   for base in itertools.islice(_usual(names), 1 + (len(names) > 1)):
     for name in names:
@@ -116,7 +123,7 @@ def _near_bends(
         if name in letters(inside):
           sizes = _numbers([inside])
           bends += _bends(inside, name, base, [
-              *bends, *sizes, *(-size for size in sizes)])
+              *bends[-_MOST_BENDS:], *sizes, *(-size for size in sizes)])
       line = _beside(sorted({*bends})[:_MOST_BENDS])
       lines[name] += line
       for at in line:
@@ -261,13 +268,16 @@ def _samples(
   """Yields points where two expressions have values, and the values.
 
   Raises:
-    Undefined: one has a real value where the other has none.
+    Undefined: one has a real value where the other has none, or they take long.
   """
-  kinds, count = _kinds((a, b)), 0
+  kinds, count, work, size = _kinds((a, b)), 0, 0, _size(a, b)
   is_simple = not kinds & (_BENT | _STEPPED)
   for point_set in _point_sets(names, (a, b), kinds, is_complex):
     for point in point_set:
       point = _with_complex(point, kinds)
+      work += size
+      if work > _WORK:
+        raise Undefined('too long')
       with flint.ctx.workdps(DIGITS):
         x, y = (_value_or_none(node, point, is_complex) for node in (a, b))
       if x in (None, _OUTSIDE) or y in (None, _OUTSIDE):
