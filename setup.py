@@ -62,9 +62,9 @@ setuptools.setup(
         'docs': ['latex2mathml', 'mkdocs-material', 'mkdocstrings[python]'],
         'gcs': ['gcsfs'],  # paths of gs://
         'gguf': ['gguf'],  # files of llama.cpp and Ollama
+        # Another judge of mathematics, with the parser that it asks for.
+        'math_verify': ['antlr4-python3-runtime==4.13.2', 'math-verify>=0.9'],
         'notebooks': ['jupyterlab'],
-        # The judges beside ours in benchmarks/verifier.py.
-        'peers': ['antlr4-python3-runtime==4.13.2', 'math-verify'],
         # Refuses system calls that programs in a sandbox do not need.
         'sandbox': ['pyseccomp; sys_platform == "linux"'],
         'test': [

@@ -192,7 +192,7 @@ def _gguf(
   raw = hf_config.to_hf(model, hf_config.read(origin))
   tokenizer = tokenizer_lib.ModelTokenizer(origin)
   stops = _stops(config, model, tokenizer).stop_ids
-  fields = gguf_write.fields(raw, tokenizer.own, stops)
+  fields = gguf_write.fields(raw, tokenizer.own, stops, hf_config.from_hf)
 
   def write(folder, params):
     shapes = hf.stored_shapes(model)

@@ -333,8 +333,9 @@ def test_transformers_opens_the_gguf_file(tmp_path):
   own = tokenizer.ModelTokenizer(origin)
   raw = hf_config.read(origin)
   raw |= hf_config.to_hf(hf_config.read_config(origin), raw)
+  fields = gguf_write.fields(raw, own.own, own.stop_ids, hf_config.from_hf)
   gguf_write.save(
-      out, raw, gguf_write.fields(raw, own.own, own.stop_ids), shapes,
+      out, raw, fields, shapes,
       ((name, weights_[name].read((slice(None),))) for name in shapes))
   tokens = np.random.default_rng(0).integers(0, 400, (3, 20), np.int32)
   got = of_transformers(tmp_path, tokens, gguf_file='model.gguf')

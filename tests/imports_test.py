@@ -102,6 +102,29 @@ def test_imports_point_one_way():
     assert not extra, f'{name} must not import {", ".join(sorted(extra))}'
 
 
+# Folders that could be taken out of the package, and what each may import of it
+# beside itself.
+ROOMS = {
+    'answers': (),
+    'rewards/sandbox': (),
+    'models/gguf': ('models.tensor_files', 'phases'),
+}
+
+
+@pytest.mark.parametrize('room', ROOMS)
+def test_rooms_import_nothing_of_the_others(room):
+  own = room.replace('/', '.')
+  seen = 0
+  for path in (PACKAGE / room).rglob('*.py'):
+    for module in imported(path):
+      inside = module.removeprefix('jaxrl_llm.') + '.'
+      assert inside.startswith((
+          f'{own}.', *(f'{name}.' for name in ROOMS[room]))), (
+              f'{path.relative_to(ROOT)} must not import {module}')
+      seen += 1
+  assert seen > 10
+
+
 def test_device_code_reads_no_config():
   for path in FILES:
     if path.parent.name in ('learner', 'models', 'ops', 'sampling'):

@@ -209,7 +209,7 @@ def equations(left, sign, right):
 
 
 def intervals(a):
-  """Intervals as inequalities and as sets with a condition."""
+  """Intervals as inequalities, and unions in another order."""
   found = _INTERVAL.fullmatch(a)
   if r'\cup' in a:
     yield 'order of a union', r' \cup '.join(
@@ -232,8 +232,6 @@ def intervals(a):
   else:
     condition = f'{low} {lower} x {upper} {high}'
   yield 'inequality', condition
-  yield 'set with a condition', rf'\{{x : {condition}\}}'
-  yield 'set with a condition', rf'\{{x \mid {condition}\}}'
 
 
 def matrix_forms(a):

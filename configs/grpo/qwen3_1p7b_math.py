@@ -14,8 +14,8 @@ at this size yet.
 Beside the paper, as python -m configs.papers writes it:
 - task.path=problems.jsonl, in the paper DAPO and MATH, levels 3 to 5, 21,723
   problems (section 6.1): your file of them.
-- task.reward='', in the paper Math-Verify (appendix D): this library's
-  verifier, which accepts fewer wrong answers.
+- task.judge=answers, in the paper math_verify (appendix D): this library's own
+  judge, which accepts fewer wrong answers and needs no extra.
 - eval.samples=4, in the paper 1 (appendix D, in training; 16 on AIME, and 4 and
   32 after it): one number for all files.
 - task.heldout=math500.jsonl, in the paper

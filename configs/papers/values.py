@@ -506,7 +506,7 @@ CBS = {
     'task.name': ('math', 'section 6.1'),
     'task.path': ('DAPO and MATH, levels 3 to 5, 21,723 problems',
                   'section 6.1'),
-    'task.reward': ('Math-Verify', 'appendix D'),
+    'task.judge': ('math_verify', 'appendix D'),
     'prompts_per_step': (128, 'appendix D'),
     'samples_per_prompt': (8, 'appendix D'),
     'learner.updates': (8, 'appendix D, mini-batches of 16 prompts'),
@@ -522,8 +522,8 @@ CBS = {
                      'after it')}
 CBS_OURS = {
     'task.path': (('problems.jsonl',), 'your file of them'),
-    'task.reward': ((), "this library's verifier, which accepts fewer wrong "
-                    'answers'),
+    'task.judge': ('answers', "this library's own judge, which accepts fewer "
+                   'wrong answers and needs no extra'),
     'max_prompt': (1024, 'not given'),
     'eval.samples': (4, 'one number for all files')}
 # Section A says what the objectives are.

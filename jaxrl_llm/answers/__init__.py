@@ -29,21 +29,52 @@ from jaxrl_llm.answers.tokens import spelled
 
 __all__ = (
     'boxed', 'compare', 'final_part', 'has_box', 'judge', 'last_number',
-    'prepare', 'readable', 'spelled', 'TAGS', 'with_opened')
+    'normal', 'prepare', 'readable', 'spelled', 'TAGS', 'taken',
+    'with_opened')
 
 _LONGEST = 2000  # longer answers, in characters, are not read
 _INTEGER = re.compile('0|-?[1-9][0-9]{0,17}')
 _PLAIN = re.compile(
     r'[-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?')
+_GROUPED = re.compile(r'\$?[0-9]{1,3}(?:,[0-9]{3})+\$?')
 _SAYS = re.compile(
     r'^\s*(?:\\text\s*\{)?\s*(?:the )?(?:final )?answer(?: is|\s*[:=])'
     r'\s*\}?\s*', re.IGNORECASE)
-_PROSE = 6  # words of so many spaces are hardly written again by the letter
+_PROSE = 4  # words of so many spaces are hardly written again by the letter
+_COMPUTED = frozenset('+ * / ^ neg root log call'.split())
+# In capitals it joins spellings; in small letters it lists values.
+_OR = re.compile(r'\s*\\(?:text|mathrm|mbox)\s*\{\s*OR\s*\}\s*|\s+OR\s+')
+
+
+# What an equation may say the value of; x and 2x are none.
+_NAMING = re.compile(r"""
+    (?:[PEnNCV]|Var|Cov|\\Pr|\\math[a-z]+\{?[PE]\}?|[a-zA-Z]\^\{-1\}|
+       \\(?:text|operatorname)\{[^{}]*\})\s*[(\[|].*[)\]|] |
+    \|(?:[^|]*[A-Z][^|]*|[zw]|\\vec[^|]*)\| |
+    \\lfloor.*\\rfloor | \\lceil.*\\rceil | m\\angle.* | [A-Z]\^\{?(?:T|-1)\}? |
+    \\(?:sin|cos|tan|cot|sec|csc)\^?(?:\\[a-zA-Z]+|[^a-z])* | \\sigma\^\{?2\}? |
+    \\text\{[^{}]*[a-z]{2}[^{}]*\}.* | \\frac\{[A-Z]{2}\}\{[A-Z]{2}\} |
+    \\vec.*\\cdot\\vec.* | \\frac\{(?:d|\\partial).*\}\{(?:d|\\partial).* |
+    \\(?:sum|prod|i+nt|lim|det)(?![a-z]).*""", re.VERBOSE)
+
+
+def _value(text: str) -> tuple[str, str]:
+  """Returns the name and the value of an equation such as P(A) = 1/2.
+
+  The name is '' if there is none, '=' if it is no name, as in 2x = 10.
+  """
+  depth = 0
+  for sign in re.finditer(r'\\.|[{}()\[\]=]', text):
+    depth += (sign[0] in '{([') - (sign[0] in '})]')
+    if sign[0] == '=' and not depth:
+      name = re.sub(r'\\left|\\right|\\,|\s', '', text[:sign.start()])
+      return name if _NAMING.fullmatch(name) else '=', text[sign.end():]
+  return '', text
 
 
 def read(
-    text: str, *, bare_units: bool = False, any_thing: bool = False
-) -> Node | None:
+    text: str, *, bare_units: bool = False, any_thing: bool = False,
+    factors: frozenset[str] = frozenset()) -> Node | None:
   """Reads an answer; None if the grammar does not cover it whole.
 
   See `grammar.read` for the arguments.
@@ -53,15 +84,17 @@ def read(
       if words.op == 'number':
         return number(words.args[0])
       return words
-    node = grammar.read(text, bare_units=bare_units, any_thing=any_thing)
-    return shaped(node)
+    return shaped(grammar.read(
+        text, bare_units=bare_units, any_thing=any_thing, factors=factors))
   except (Unread, RecursionError):
     return None
 
 
 @functools.lru_cache(1 << 14)
-def _read(text: str, any_thing: bool = False) -> Node | None:
-  return read(text, any_thing=any_thing)
+def _read(
+    text: str, any_thing: bool = False, factors: frozenset[str] = frozenset()
+) -> Node | None:
+  return read(text, any_thing=any_thing, factors=factors)
 
 
 def normal(text: str) -> str:
@@ -111,32 +144,67 @@ def equal(
     reference: str, found: str, tolerance: float, any_order: bool) -> bool:
   """Tells whether an answer is the reference; see `compare`."""
   found = _SAYS.sub('', found)
-  if spelled(reference) == spelled(found) != '':
+  if tokens.spelled(reference) == tokens.spelled(found) != '':
     return True
-  a, b = _read(reference, True), _read(found)
-  if a is None or b is None:
-    return False
-  comparison = Comparison(tolerance, any_order)
+  first, *others = _OR.split(reference) if 'OR' in reference else [reference]
+  if others and all(equal(first, x, 0.0, False) for x in others) and equal(
+      first, found, tolerance, any_order):
+    return True
   try:
-    if comparison.equal(a, b):
-      return True
-    # '6 m/s' is a quantity beside one, and otherwise six times m/s.
-    if ('quantity' in (a.op, b.op)) and not 'quantity' == a.op == b.op:
-      texts = (found, reference) if a.op == 'quantity' else (reference, found)
-      other = read(texts[0], bare_units=True)
-      if other and other.op == 'quantity':
-        pair = (a, other) if a.op == 'quantity' else (other, b)
-        return pair[0].args[1] == pair[1].args[1] and comparison.same(*pair)
+    return _same(reference, found, Comparison(tolerance, any_order))
   except RecursionError:
-    pass
-  return False
+    return False
+
+
+def _same(reference: str, found: str, comparison: Comparison) -> bool:
+  factors = grammar.factors(reference, found)
+  a, b = _read(reference, True, factors), _read(found, False, factors)
+  if a and b and comparison.equal(a, b):
+    return True
+  if a and ', ' in reference and _GROUPED.fullmatch(found):
+    return _same(reference, found.replace(',', ', '), comparison)
+  # '6 m/s' is a quantity beside one, and otherwise six times m/s.
+  if a and b and (a.op == 'quantity') != (b.op == 'quantity'):
+    texts = (found, reference) if a.op == 'quantity' else (reference, found)
+    other = read(texts[0], bare_units=True)
+    if other and other.op == 'quantity':
+      pair = (a, other) if a.op == 'quantity' else (other, b)
+      return pair[0].args[1] == pair[1].args[1] and comparison.same(*pair)
+  if '=' not in reference + found:
+    return False
+  (name, x), (other, y) = (
+      _value(tokens.trimmed(text)) for text in (reference, found))
+  is_other = name and other and tokens.spelled(name) != tokens.spelled(other)
+  if '=' in (name, other) or name == other == '' or is_other:
+    return False
+  return _same(x, y, comparison)
 
 
 def readable(text: str) -> bool:
-  """Returns whether a reference can be compared by its meaning."""
+  """Returns whether a reference can be compared by its meaning.
+
+  Prose and an expression whose values are not known match by the letter only.
+  """
   value = _read(text, True) if len(text) <= _LONGEST else None
-  return value is not None and not (
-      value.op == 'word' and value.args[0].count(' ') >= _PROSE)
+  if value is None or _has_prose(value):
+    return False
+  try:
+    return value.op not in _COMPUTED or Comparison(0.0, False).same(
+        value, Node('*', (number(1), value)))
+  except RecursionError:
+    return False
+
+
+def _has_prose(node: Any) -> bool:
+  if isinstance(node, Node) and node.op == 'word':
+    return node.args[0].count(' ') >= _PROSE
+  return isinstance(node, tuple) and any(map(_has_prose, node))
+
+
+def taken(item: dict[str, Any]) -> str | None:
+  """Returns the answer of a response, or None; see `judge`."""
+  return responses.answer(
+      item['response'], item['take'], item.get('tags', TAGS))
 
 
 def judge(item: dict[str, Any]) -> dict[str, str]:
@@ -151,12 +219,11 @@ def judge(item: dict[str, Any]) -> dict[str, str]:
     A dictionary with 'kind' ('correct', 'wrong' or 'no_answer'), 'answer' as
     from `compare` ('' for none), and 'detail', the answer as it was written.
   """
-  found = responses.answer(
-      item['response'], item['take'], item.get('tags', TAGS))
-  if found is None:
+  text = taken(item)
+  if text is None:
     return {'kind': 'no_answer', 'answer': '', 'detail': ''}
-  return {'detail': found, **compare(
-      item['answer'], found, item.get('tolerance', 0.0),
+  return {'detail': text, **compare(
+      item['answer'], text, item.get('tolerance', 0.0),
       item.get('any_order', False))}
 
 

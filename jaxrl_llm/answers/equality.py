@@ -9,12 +9,20 @@ import fractions
 import re
 from typing import Any, Callable, Iterator, Sequence
 
-from jaxrl_llm.answers import evaluate, grammar, regions
+from jaxrl_llm.answers import evaluate, grammar, points, regions
 from jaxrl_llm.answers.grammar import negated, Node, number
-from jaxrl_llm.answers.shapes import form, INTEGERS, name_of, named, renamed
+from jaxrl_llm.answers.shapes import (
+  form,
+  INTEGERS,
+  listed,
+  name_of,
+  named,
+  renamed,
+)
 
 _SETS = frozenset(['set', 'list', 'values', 'cup', 'either', 'both'])
 # Kinds of which one at least stands for a set of real numbers.
+_COMPUTED = frozenset(['neg', '+', '*', '/', '^'])
 _REGIONS = frozenset(['cup', 'either', 'both', 'setminus', 'cap', 'interval'])
 
 
@@ -26,7 +34,11 @@ class Comparison:
 
   def equal(self, a: Node, b: Node) -> bool:
     """Compares whole answers; a list of one element is the element."""
-    return self.same(_single(a), _single(b))
+    a, b = map(_single, _with_parameter(a, b))
+    if b.op == 'set' != a.op and b.args and all(
+        self.same(a, x) for x in b.args):
+      return True  # 1/2 or 0.5
+    return self.same(a, b)
 
   def same(self, a: Node, b: Node) -> bool:
     """Tells whether the value b equals the reference a."""
@@ -45,13 +57,8 @@ class Comparison:
       return self._words(a, b)
     if 'based' in (a.op, b.op):
       return _based(a, b)
-    if a.op == b.op == 'builder':
-      return self._rules(a, b)
     if 'ratio' in (a.op, b.op):
       return self._ratios(a, b)
-    if a.op == b.op == 'cases':
-      return self.matched(*([Node('tuple', ('()', row)) for row in x.args]
-                            for x in (a, b)))
     if a.op == b.op and a.op in ('cap', 'setminus'):
       return len(a.args) == len(b.args) and (
           self._in_order(a.args, b.args)
@@ -92,8 +99,7 @@ class Comparison:
     if any(names):
       return names[0] and b.op == 'list' and self._in_order(
           *map(_ordered, (a, b)))
-    a, b = _parameters(a), _parameters(b)
-    return self.matched(a.args, b.args) or self._families(a, b)
+    return self.matched(a.args, b.args)
 
   def _values(self, a: Node, b: Node) -> bool:
     """Compares the values of one name, as of x = 1 or x = 2."""
@@ -103,20 +109,6 @@ class Comparison:
       return False
     return self.matched(*(
         x.args[1] if x.op == 'values' else x.args for x in (a, b)))
-
-  def _families(self, a: Node, b: Node) -> bool:
-    """Compares a + bk, for all integers k, with the same numbers in order."""
-    if any(len(x.args) != 2 or '#k' not in evaluate.letters(x.args)
-           for x in (a, b)):
-      return False
-    (x, *_), (y, *_) = a.args, b.args
-    p, q = named(x) or ('', x), named(y) or ('', y)
-    if x.op == 'relation' and p[1] is x or y.op == 'relation' and q[1] is y or (
-        p[0] and q[0] and p[0] != q[0]):
-      return False
-    return p[1].op not in grammar.WHOLES | {'tuple', 'interval'} and (
-        q[1].op not in grammar.WHOLES | {'tuple', 'interval'}) and (
-            self.same(p[1], q[1]) or evaluate.same_steps(p[1], q[1], '#k'))
 
   def _tuples(self, a: Node, b: Node) -> bool:
     """Compares tuples and intervals with their brackets."""
@@ -136,12 +128,11 @@ class Comparison:
         return b.args[0] == f'{int(hour) % 12 + 12}:{rest}'
       return a.args[0] == b.args[0] and (
           not a.args[1] or a.args[1] == b.args[1])
+    if 'time' in (a.op, b.op) and 'word' not in (a.op, b.op):
+      a, b = map(_ratio, (a, b))
+      return 'time' not in (a.op, b.op) and self._ratios(a, b)
     x, y = (re.sub(r'[\s*\\]', '', form(v)) for v in (a, b))
     return x == y or len(x) > 3 and x.lower() == y.lower()
-
-  def _rules(self, a: Node, b: Node) -> bool:
-    return self.same(a.args[0], b.args[0]) and self.matched(
-        a.args[1], b.args[1])
 
   def _ratios(self, a: Node, b: Node) -> bool:
     """Compares ratios; one of two parts may be a quotient."""
@@ -158,33 +149,23 @@ class Comparison:
   def _quantities(self, a: Node, b: Node) -> bool:
     """Compares expressions with their units; a missing unit is none."""
     (x, u), (y, v) = _quantity(a), _quantity(b)
-    if u == v or '?' in (u, v) and '' in (u, v):
+    units, plain = {u, v}, (_unitless(x, u), _unitless(y, v))
+    if len(units) == 1 or units == {'?', ''}:
       return self._expressions(x, y)
-    if {u, v} == {'degree', 'rad'}:
-      return self._expressions(*(
-          Node('degree', (w,)) if unit == 'degree' else w
-          for w, unit in ((x, u), (y, v))))
-    if 'degree' in (u, v) and (
-        '' in (u, v) or (u + v).startswith('degree degree')
-        or u.startswith('degree ') or v.startswith('degree ')):
+    if units == {'degree', 'rad'}:
+      return self._expressions(*plain)
+    if 'degree' in units and any(
+        unit == '' or unit.startswith('degree ') for unit in units):
       # What has pi in it and no unit is in radians.
       is_bare = r'\pi' not in form(x if u == '' else y)
-      if is_bare and self._expressions(x, y):
-        return True
-      if '' not in (u, v):
-        return False
-      return self._expressions(*(
-          Node('degree', (w,)) if unit == 'degree' else w
-          for w, unit in ((x, u), (y, v)))) and not all(
-              w.op == 'number' for w in (x, y))
-    if '%' in (u, v):
+      return is_bare and self._expressions(x, y) or '' in units and not (
+          x.op == y.op == 'number') and self._expressions(*plain)
+    if '%' in units:
       # What percentage, may be the question.
-      return '' in (u, v) and (
+      return '' in units and (
           not evaluate.letters(x) and self._expressions(x, y)
-          or self._expressions(*(
-              Node('/', (w, number(100))) if unit == '%' else w
-              for w, unit in ((x, u), (y, v)))))
-    return '' in (u, v) and self._expressions(x, y)
+          or self._expressions(*plain))
+    return '' in units and self._expressions(x, y)
 
   def _expressions(self, a: Node, b: Node) -> bool:
     if a.op in grammar.WHOLES or b.op in grammar.WHOLES:
@@ -193,12 +174,17 @@ class Comparison:
       return a == b
     if _has_rows(a) or _has_rows(b):
       return self._rows(a, b)
-    is_ordered = _is_ordered(a) or _is_ordered(b)
+    # V R^{-1} is V / R, if one is written so.
+    is_ordered = _is_ordered(a) and all(
+        part.op != '/' for part in evaluate.parts(b))
     if _sorted(a, not is_ordered) == _sorted(b, not is_ordered):
       return True
     if is_ordered:
       return False
-    return evaluate.equal(a, _with_constant(b, a), self._tolerance)
+    if _PARAMETER in evaluate.letters(a) and points.same_steps(
+        a, b, _PARAMETER):
+      return True
+    return points.equal(a, _with_constant(b, a), self._tolerance)
 
   def _rows(self, a: Node, b: Node) -> bool:
     """Compares matrices, or vectors, by their elements."""
@@ -207,7 +193,7 @@ class Comparison:
       return False
     return len(x[1]) == len(y[1]) and all(
         len(r) == len(s) and all(
-            not (_has_infinity(p) or _has_infinity(q)) and evaluate.equal(
+            not (_has_infinity(p) or _has_infinity(q)) and points.equal(
                 p, q, self._tolerance) for p, q in zip(r, s))
         for r, s in zip(x[1], y[1]))
 
@@ -314,7 +300,7 @@ class Comparison:
         or _has_infinity(m) or _is_ordered(m) for m in (*x, *y)):
       return False
     difference = [Node('+', (m[0], negated(m[1]))) for m in (x, y)]
-    found = evaluate.ratio_sign(*difference)
+    found = points.ratio_sign(*difference)
     return found > 0 or found < 0 and sign in ('=', r'\ne')
 
   def _congruent(self, x: Sequence[Node], y: Sequence[Node]) -> bool:
@@ -374,7 +360,7 @@ def _with_argument(node: Node, reference: Node) -> Node:
   if all(c.op == 'call' and len(c.args[1]) == 1 and c.args[1][0].op == 'name'
          for c in calls) and calls[0].args[0] == calls[1].args[0]:
     old, new = (c.args[1][0] for c in calls)
-    if new.args[0] not in evaluate.letters(node):
+    if new.args[0] not in evaluate.letters(node) and old.args[0].islower():
       return renamed(node, {old.args[0]: new})
   return node
 
@@ -395,9 +381,21 @@ def _with_constant(node: Node, reference: Node) -> Node:
 
 def _hundredths(node: Node) -> Node:
   """Returns the value of a percentage; in a relation it is no percent."""
-  if node.op == 'quantity' and node.args[1] == '%':
-    return Node('/', (node.args[0], number(100)))
-  return node
+  return _unitless(*node.args) if node.op == 'quantity' and (
+      node.args[1] == '%') else node
+
+
+def _ratio(node: Node) -> Node:
+  """Returns 3:10, which is read as a time, as a ratio."""
+  if node.op != 'time' or node.args[1] or ':0' in node.args[0]:
+    return node
+  return Node('ratio', tuple(number(int(x)) for x in node.args[0].split(':')))
+
+
+def _unitless(node: Node, unit: str) -> Node:
+  """Returns the number of a value in degrees or percent."""
+  return Node('degree', (node,)) if unit == 'degree' else Node(
+      '/', (node, number(100))) if unit == '%' else node
 
 
 def _single(node: Node) -> Node:
@@ -433,13 +431,42 @@ def _names(node: Node) -> bool:
           {named(i)[0] for i in node.args}) > 1
 
 
-def _parameters(node: Node) -> Node:
-  r"""Gives the integer k of 'k\pi, k \in \mathbb{Z}' a name of its own."""
-  for item in node.args:
-    if item.op == 'relation' and item.args[0] == (r'\in',) and (
-        item.args[1][0].op == 'name') and item.args[1][1] == INTEGERS:
-      return renamed(node, {item.args[1][0].args[0]: Node('name', ('#k',))})
-  return node
+_PARAMETER = '#k'
+
+
+def _undeclared(node: Node) -> tuple[Node, str]:
+  r"""Returns a node without 'k \in \mathbb{Z}', and k; or '' for none."""
+  items = node.args if node.op in ('list', 'both', 'either') else (node,)
+  integers = [i for i in items if i.op == 'relation' and i.args[0] == (r'\in',)
+              and i.args[1][1] == INTEGERS and i.args[1][0].op == 'name']
+  if len(integers) != 1 or len(items) < 2:
+    return node, ''
+  return listed(node.op, [i for i in items if i is not integers[0]]), (
+      integers[0].args[1][0].args[0])
+
+
+def _with_parameter(a: Node, b: Node) -> tuple[Node, Node]:
+  """Gives the integer of x = a + 2k\\pi one name, if it is said to be one.
+
+  Where neither answer says so, x = a + 2k\\pi is such a family all the same.
+  """
+  found = [_undeclared(x) for x in (a, b)]
+  said = {letter for _, letter in found} - {''}
+  if not said and a.op not in ('relation', 'values'):
+    return a, b
+  is_periodic = all(any(n.op == 'degree' or n.args == (r'\pi',)
+                        for n in evaluate.parts(x)) for x, _ in found)
+  names = []
+  for x, letter in found:
+    free = evaluate.letters(x) & {*'jklmnt'}
+    if not letter and len(free) == 1 and (is_periodic or free <= said):
+      letter, = free
+    names.append(letter)
+  if '' in names:
+    return a, b
+  x, y = (renamed(x, {name: Node('name', (_PARAMETER,))})
+          for (x, _), name in zip(found, names))
+  return x, y
 
 
 def _same_name(a: str, b: str) -> bool:
@@ -499,39 +526,25 @@ def _based(a: Node, b: Node) -> bool:
   return form(other).replace('*', '').upper() == based.args[0]
 
 
-def _has_infinity(node: Any) -> bool:
+def _has_infinity(node: Node) -> bool:
   """Tells whether infinity is a part of an expression, not only a bound."""
-  if isinstance(node, Node):
-    return node.op == 'infinity' or node.op != 'big' and _has_infinity(
-        node.args)
-  return isinstance(node, tuple) and any(map(_has_infinity, node))
+  return any(part.op == 'infinity' for part in evaluate.parts(node))
 
 
-def _is_ordered(node: Any) -> bool:
-  """Tells whether the order of factors may count, as in A^{-1}B^{-1}.
-
-  These are products with a transpose, of capital letters with a power, and of a
-  letter and its inverse.
-  """
-  if not isinstance(node, Node):
-    return isinstance(node, tuple) and any(map(_is_ordered, node))
-  if node.op == '*':
-    bases = [f.args[0] if f.op == '^' else f for f in node.args]
-    names = [b.args[0] for b in bases if b.op == 'name']
-    capitals = sum(any(name[0].isupper() and len(name) == 1
-                       for name in evaluate.letters(b)) for b in bases)
-    powers = [f for f in node.args if f.op == '^']
-    if any(f.args[1] == Node('name', ('T',)) for f in powers) or any(
-        name.endswith('*') for name in names):
-      return True
-    if capitals > 1 and any(
-        f.args[0].op == '+' or f.args[0].op == 'name'
-        and f.args[0].args[0][0].isupper() for f in powers):
-      return True
-    if len(set(names)) < len(names) and any(
-        f.args[1] == number(-1) for f in powers):
-      return True
-  return _is_ordered(node.args)
+def _is_ordered(node: Node) -> bool:
+  """Tells whether capitals may be matrices, as in A^{-1}B^{-1} and AB - BA."""
+  products = set()
+  for part in evaluate.parts(node):
+    if part.op == '*':
+      bases = [f.args[0] if f.op == '^' else f for f in part.args]
+      capitals = tuple(
+          b for b in bases if any(name[0].isupper() and len(name) == 1
+                                  for name in evaluate.letters(b)))
+      if (len(capitals) > 1 or len({*bases}) < len(bases)) and any(
+          f.op == '^' and f.args[1] == number(-1) for f in part.args):
+        return True
+      products.add(capitals)
+  return any(p[::-1] in products for p in products if p != p[::-1])
 
 
 def _sorted(node: Any, products: bool) -> Any:
@@ -540,6 +553,10 @@ def _sorted(node: Any, products: bool) -> Any:
     return tuple(_sorted(part, products) for part in node) if isinstance(
         node, tuple) else node
   args = _sorted(node.args, products)
+  if node.op in _COMPUTED and all(
+      isinstance(arg, Node) and arg.op == 'number' for arg in args) and (
+          value := evaluate.exact(Node(node.op, args))) is not None:
+    return number(value)
   if node.op == '+' or node.op == '*' and products:
     args = tuple(sorted(args, key=repr))
   return Node(node.op, args)
@@ -563,6 +580,11 @@ def _rows(node: Node) -> tuple[str, list[list[Node]]] | None:
     return _mapped(_rows(args[0]), negated)
   if op == '/' and not _has_rows(args[1]):
     return _mapped(_rows(args[0]), lambda x: Node('/', (x, args[1])))
+  if op == '*':
+    matrices = [arg for arg in args if _has_rows(arg)]
+    if len(matrices) == 1:
+      scalars = tuple(arg for arg in args if arg is not matrices[0])
+      return _mapped(_rows(matrices[0]), lambda x: Node('*', (*scalars, x)))
   if op == '+':
     parts = [_rows(arg) for arg in args]
     if None in parts or len({(k, len(r), len(r[0])) for k, r in parts}) > 1:
@@ -570,43 +592,8 @@ def _rows(node: Node) -> tuple[str, list[list[Node]]] | None:
     return parts[0][0], [
         [Node('+', cells) for cells in zip(*rows)]
         for rows in zip(*(rows for _, rows in parts))]
-  if op == '^' and args[1].op == 'number' and args[1].args[0] in (2, 3, 4):
-    return _rows(Node('*', (args[0],) * int(args[1].args[0])))
-  if op == '*':
-    found = None
-    for arg in args:
-      found = _multiplied(found, arg)
-      if found is None:
-        return None
-    return found if isinstance(found, tuple) and not isinstance(
-        found, Node) else None
   return None
-
-
-_LONGEST = 20_000  # characters of a cell of a product of matrices
 
 
 def _mapped(found: Any, function: Callable[[Node], Node]) -> Any:
   return found and (found[0], [[function(x) for x in row] for row in found[1]])
-
-
-def _multiplied(found: Any, arg: Node) -> Any:
-  """Multiplies scalars, which are nodes, and rows; None if it cannot be."""
-  other = _rows(arg) if _has_rows(arg) else arg
-  if found is None or other is None:
-    return other
-  is_scalar = [isinstance(x, Node) for x in (found, other)]
-  if all(is_scalar):
-    return Node('*', (found, other))
-  if is_scalar[0]:
-    return _mapped(other, lambda x: Node('*', (found, x)))
-  if is_scalar[1]:
-    return _mapped(found, lambda x: Node('*', (x, other)))
-  if (found[0], other[0]) != ('matrix', 'matrix') or len(
-      found[1][0]) != len(other[1]):
-    return None
-  cells = [
-      [Node('+', tuple(Node('*', pair) for pair in zip(row, column)))
-       for column in zip(*other[1])] for row in found[1]]
-  # They double with each factor.
-  return None if len(repr(cells[0][0])) > _LONGEST else ('matrix', cells)

@@ -10,6 +10,9 @@ refuses the text where they do not:
   2\sin x\cos x and up to another function;  \sin x(1+y) is refused;
   3/4x          (3/4)x;  a/bc is refused;
   x^10          x^{10}, since nobody means x^1 0;  x^2y is x^2 y;
+  PV            a product;  A^T is refused, since it may be a transpose;
+  g(1+r)        a product if g is a letter elsewhere, else a value of g;
+  \ln(x+1)^2    \ln((x+1)^2);  \ln(x)^2 and \sin(x)^2 are squares of the value;
   C_5^2         the binomial coefficient, of two numbers;
   7!!           the double factorial;  3!^2 is (3!)^2;
   2a_1          a product;  1A_{16}, with digits of that base, a number;
@@ -32,11 +35,10 @@ class Node(NamedTuple):
   Attributes:
     op: what it is. Expressions: 'number', 'name', 'infinity', '+', '*', '/',
       '^', 'neg', 'pm', 'mp', 'root', 'function', 'log', 'call', 'abs', 'norm',
-      'floor', 'ceil', '!', '!!', 'degree', 'binomial', 'big' (sums, products,
-      integrals and limits), 'mod', 'accent', 'determinant'. Wholes: 'list',
-      'set', 'tuple' (also of an interval), 'matrix', 'relation', 'quantity',
-      'either' and 'both' (relations with 'or' or 'and' between them), 'word',
-      'based', 'builder', 'cup', 'cap', 'setminus', 'ratio', 'cases'; 'time' of
+      'floor', 'ceil', '!', '!!', 'degree', 'binomial', 'mod', 'accent'. Wholes:
+      'list', 'set', 'tuple' (also of an interval), 'matrix', 'relation',
+      'quantity', 'either' and 'both' (relations with 'or' or 'and' between
+      them), 'word', 'based', 'cup', 'cap', 'setminus', 'ratio'; 'time' of
       words; and of `shapes`: 'interval', 'values' (of one name), 'pair'.
     args: its parts; nodes, texts or numbers.
   """
@@ -45,12 +47,11 @@ class Node(NamedTuple):
 
 
 WHOLES = frozenset(
-    'list either both set relation quantity word based builder cup cap '
-    'setminus ratio cases'.split())
+    'list either both set relation quantity word based cup cap setminus '
+    'ratio'.split())
 RELATIONS = frozenset(
     r'= < > \le \ge \ne \approx \equiv \in \notin \subset \subseteq \supset '
     r'\supseteq \sim \perp \parallel \to \cong \propto \mapsto'.split())
-_BIG = frozenset(r'\sum \prod \int \lim'.split())
 _ACCENTS = frozenset(r'\vec \hat \bar \tilde \dot \ddot'.split())
 _FIGURES = (r'\angle', r'\triangle')
 _CLOSES = {'(': ')', '[': ']', r'\{': r'\}', '{': '}', r'\lfloor': r'\rfloor',
@@ -62,7 +63,7 @@ _LINKS = frozenset([
 _AFTER_BRACKETS = RELATIONS | _SEPARATORS | {r'\cup', r'\cap', r'\setminus'}
 _MATRICES = frozenset(
     'matrix pmatrix bmatrix Bmatrix smallmatrix array'.split())
-_ROWS = frozenset('cases aligned align gathered array split dcases'.split())
+_ROWS = frozenset('cases aligned align gathered split dcases'.split())
 # Letters that take any argument in parentheses; others are factors, unless the
 # argument is letters and numbers alone: h(a+b) is a product, h(t) is none.
 _APPLIED = frozenset([*'fgFG', r'\Gamma', r'\zeta', r'\Phi'])
@@ -75,6 +76,16 @@ _BASED = re.compile(
     r'\s*\}?\)?\s*\}?|'
     r'(?:\\text\s*\{)?\s*\(?base(?![a-z])\s*\}?\s*(?P<said>[0-9]+|[a-z]+)'
     r'\)?\s*\}?)')
+_DERIVATIVE = re.compile(
+    r'\{ (?:d|\\partial)(?:[^{}]|\{ \w \})* \} \{ (?:d|\\partial) ?[a-zA-Z]'
+    r'(?: \^ (?:\d|\{ \d \}))? \}')
+_SEGMENTS = re.compile(
+    r'[A-Z]{2}\s*\\(?:cdot|times)\s*[A-Z]{2}|'
+    r'\\(?:overline|triangle|angle)\s*\{?\s*[A-Z]')
+_MIXED = re.compile(
+    r'(?:\\frac (?:(\d)(\d)|(?:(\d)|\{ (\d{1,9}) \}) (?:(\d)|\{ (\d{1,9}) \}))|'
+    r'(\d{1,9}) / (\d{1,9}))(?! [\^!])(?![^ ])')
+_BEFORE_BRACKET = re.compile(r'[fgFG]\s*(?:\\left\s*)?\(')
 _LONGEST_UNIT = 20  # tokens
 _LONG_RUN = 5  # letters in a row that are a word and no product
 
@@ -97,7 +108,8 @@ def negated(node: Node) -> Node:
 
 
 def read(
-    text: str, *, bare_units: bool = False, any_thing: bool = False) -> Node:
+    text: str, *, bare_units: bool = False, any_thing: bool = False,
+    factors: frozenset[str] = frozenset()) -> Node:
   """Reads an answer whole.
 
   Args:
@@ -106,40 +118,50 @@ def read(
       be, as in '6 m/s', and not variables.
     any_thing: whether any words in parentheses behind a number are what is
       counted, as references have them: '13 (money)'.
+    factors: see `factors`.
 
   Raises:
     Unread: the grammar does not cover it.
   """
-  return _read(text, bare_units, any_thing)
+  return _read(text, bare_units, any_thing, factors)
+
+
+def factors(*texts: str) -> frozenset[str]:
+  """Returns how texts that are compared use some letters.
+
+  These are f, g, F and G if they stand as factors, and 'AB' if two capitals
+  side by side are a segment: where it is declared, and in AB \\cdot CD.
+  """
+  found = {'AB' for text in texts if _SEGMENTS.search(text)}
+  if any(_BEFORE_BRACKET.search(text) for text in texts):
+    for text in texts:
+      try:
+        every = tokens.tokens(text)
+      except Unread:
+        continue
+      for token, after in zip(every, (*every[1:], Token('end', ''))):
+        if token.kind in ('letters', 'mark') and len(token.text) < _LONG_RUN:
+          found |= set(token.text[:-1] if after.text in ('(', '^', '_', "'")
+                       else token.text) & {*'fgFG'}
+  return frozenset(found)
 
 
 @functools.lru_cache(1 << 13)
-def _read(text: str, bare_units: bool, any_thing: bool) -> Node:
+def _read(
+    text: str, bare_units: bool, any_thing: bool, factors: frozenset[str]
+) -> Node:
   text = tokens.trimmed(text)
   text = re.sub(r'^\\text\{([0-9A-Z]+)\}(?=_)', r'\1', text)  # A5 in text
   if based := _based(text):
     return based
   try:
     found = tokens.tokens(text)
-    while len(found) > 2 and found[0].text == '{' and _closing(found) == len(
-        found) - 1:
-      found = found[1:-1]
-    parser = _Parser(_with_rule(found, 0), bare_units, any_thing)
+    parser = _Parser(found, bare_units, any_thing, factors)
     node = parser.answer()
     parser.end()
   except (RecursionError, ArithmeticError, ValueError) as error:
     raise Unread(str(error)) from error  # too deep, or too long a number
   return node
-
-
-def _closing(found: tuple[Token, ...]) -> int:
-  """Returns where the group closes that the first token opens."""
-  depth = 0
-  for i, token in enumerate(found):
-    depth += (token.text == '{') - (token.text == '}')
-    if depth == 0:
-      return i
-  raise Unread('a group has no end')
 
 
 def _based(text: str) -> Node | None:
@@ -167,9 +189,11 @@ class _Parser:
   """Recursive descent over the tokens of an answer."""
 
   def __init__(
-      self, found: tuple[Token, ...], bare_units: bool, any_thing: bool):
+      self, found: tuple[Token, ...], bare_units: bool, any_thing: bool,
+      factors: frozenset[str]):
     self._tokens, self._at = found, 0
     self._bare_units, self._any_thing = bare_units, any_thing
+    self._factors = factors
     self._bars = 0  # open | around this place
 
   # Tokens.
@@ -206,7 +230,7 @@ class _Parser:
     return token.kind == 'end' or token.kind == 'sign' and (
         token.text in _ENDS or token.text in _SEPARATORS
         or token.text in RELATIONS
-        or token.text in ('&', '\\\\', ':', r'\mid')
+        or token.text in ('&', '\\\\', ':')
         or token.text.startswith(r'\end') or token.text == '|')
 
   # Wholes.
@@ -218,6 +242,12 @@ class _Parser:
       if self._is('(') and self._peek(2).text == r'\in':  # (k \in Z)
         self._next()
         items.append(self._relation())
+        self._expect(')')
+        continue
+      if self._is('(') and self._peek(1).text == 'or':  # 1/2 (or 0.5)
+        self._at += 2
+        signs.add('or')
+        items.append(self._element())
         self._expect(')')
         continue
       before = self._at
@@ -238,23 +268,13 @@ class _Parser:
                 else 'list', tuple(items))
 
   def _element(self) -> Node:
-    """Reads a relation, a ratio, or the rule of a set."""
+    """Reads a relation or a ratio."""
     self._take(r'\approx')  # '\approx 5' is the value 5
-    node = self._relation()
-    if self._is(':') or self._is(r'\mid') or self._is('|') and not self._bars:
-      sign = self._next().text
-      if sign == ':' and node.op not in ('name', 'relation', 'tuple', 'call'):
-        items = [node, self._relation()]
-        while self._take(':'):
-          items.append(self._relation())
-        return Node('ratio', tuple(map(_scalar, items)))
-      rule = self.answer()
-      if not _has_relation(rule):
-        if sign == ':':
-          return Node('ratio', (_scalar(node), _scalar(rule)))
-        raise Unread('no rule of a set')
-      return Node('builder', (node, rule))
-    return node
+    items = [self._relation()]
+    while self._take(':'):
+      items.append(self._relation())
+    return items[0] if len(items) == 1 else Node(
+        'ratio', tuple(map(_scalar, items)))
 
   def _relation(self) -> Node:
     members, signs = [self._member()], []
@@ -266,6 +286,8 @@ class _Parser:
         members[-1] = Node('name', (rf'\mathbb{{{members[-1].args[0]}}}',))
       if signs[-1] == r'\equiv':
         members[-1] = self._modulus(members[-1])
+    if all(m.op != 'mod' for m in members):  # f(x) \equiv 0
+      signs = ['=' if sign == r'\equiv' else sign for sign in signs]
     if not signs and members[0].op not in WHOLES:
       residue = self._modulus(members[0])
       if residue is not members[0]:  # 3 (mod 7), without its name
@@ -302,9 +324,7 @@ class _Parser:
       unit = money if unit in ('?', money) else f'{money} {unit}'
     else:
       self._at = start
-      node = self._union()
-      if self._take(r'\choose'):
-        node = Node('binomial', (_scalar(node), _scalar(self._sum())))
+      node = self._stacked(self._union())
       unit, scale = self._unit() or ('', 1)
       sign = ''
     if scale != 1:
@@ -477,13 +497,18 @@ class _Parser:
     if token.kind == 'end' or token.kind == 'text':
       return False
     if token.kind == 'number':
-      if last.kind in ('number', 'letters', 'mark'):
-        raise Unread('two numbers, or a number behind a letter')
-      return True
+      if last.kind not in ('number', 'letters', 'mark') or last.text == 'i':
+        return True
+      if last.kind != 'number' and self._tokens[self._at - 2].text == '^' and (
+          self._peek(1).text == '^'):
+        return True  # 2^n5^n
+      raise Unread('two numbers, or a number behind a letter')
     if token.kind in ('letters', 'mark'):
       if len(token.text) >= _LONG_RUN:
         return False
-      return not self._unit_ahead()
+      # GmM has no mM in it.
+      return last.kind == 'letters' and not token.spaced or (
+          not self._unit_ahead())
     text = token.text
     if text == '[' and (  # [0,1[
         self._peek(1).kind == 'end' or self._peek(1).text in _AFTER_BRACKETS):
@@ -491,7 +516,8 @@ class _Parser:
     if text == '[' and last.kind in ('letters', 'mark'):
       raise Unread('a letter before a square bracket')  # E[X]
     if text in ('(', '['):
-      return not self._unit_ahead() and self._peek(2).text != r'\in' and (
+      return self._peek(1).text != 'or' and not self._unit_ahead() and (
+          self._peek(2).text != r'\in') and (
           self._peek(1).text not in (r'\mod', r'\pmod', 'mod'))
     if text == '|':
       return not self._bars
@@ -500,7 +526,7 @@ class _Parser:
 
   def _starts_command(self, text: str) -> bool:
     return (text in (r'\frac', r'\sqrt', r'\binom', r'\pi', r'\infty')
-            or text in tokens.NAMES or text in _BIG or text in _ACCENTS
+            or text in tokens.NAMES or text in _ACCENTS
             or text in _FIGURES or text[1:] in tokens.FUNCTIONS
             or text.startswith((r'\begin', r'\math')))
 
@@ -539,68 +565,30 @@ class _Parser:
 
   def _mixed(self, whole: Node) -> Node | None:
     r"""Reads the fraction of a mixed number such as 1\frac{1}{2} or 1 1/2."""
-    if whole.args[0].denominator != 1:
+    found = _MIXED.match(self._ahead(8))
+    if whole.args[0].denominator != 1 or not found or (
+        self._peek().kind == 'number' and not self._peek().spaced):
       return None
-    token = self._peek()
-    if token.text == r'\frac':
-      part, size = self._plain_fraction()
-    elif token.kind == 'number' and token.spaced and (
-        self._peek(1).text == '/') and self._peek(2).kind == 'number':
-      part, size = (token.text, self._peek(2).text), 3
-    else:
+    top, low = (text for text in found.groups() if text)
+    if not int(low):
       return None
-    if not part or not all(
-        re.fullmatch('[0-9]{1,9}', text) for text in part) or not int(
-            part[1]) or self._peek(size).text in ('^', '!'):
-      return None
-    self._at += size
-    return number(whole.args[0] + fractions.Fraction(*map(int, part)))
+    self._at += found[0].count(' ') + 1
+    return number(whole.args[0] + fractions.Fraction(int(top), int(low)))
 
-  def _plain_fraction(self) -> tuple[tuple[str, ...], int]:
-    """Returns the texts of a fraction of numbers, and how many tokens it has.
-
-    It looks ahead only: what is no such fraction is read once, as a factor.
-    """
-    texts, ahead = [], 1
-    while len(texts) < 2:
-      token = self._peek(ahead)
-      if token.kind == 'number' and not texts and len(token.text) == 2:
-        return tuple(token.text), ahead + 1  # \frac12
-      if token.kind == 'number' and len(token.text) == 1:
-        texts.append(token.text)
-        ahead += 1
-      elif token.text == '{' and self._peek(ahead + 1).kind == 'number' and (
-          self._peek(ahead + 2).text == '}'):
-        texts.append(self._peek(ahead + 1).text)
-        ahead += 3
-      else:
-        return (), 0
-    return tuple(texts), ahead
+  def _ahead(self, count: int) -> str:
+    """Returns the next tokens as text, with a space between them."""
+    return ' '.join(t.text for t in self._tokens[self._at:self._at + count])
 
   def _power(self, node: Node) -> Node:
     start = self._at
     self._expect('^')
     if self._take(r'\circ'):
       return self._minutes(_scalar(node))
-    if self._is("'"):
-      return self._primes(node)
-    if self._is('*'):
-      self._next()
-      return _marked(node, '*')
     if self._is('{'):
-      inside = [self._peek(i).text for i in (1, 2)]
-      if inside == [r'\circ', '}']:
+      if [self._peek(i).text for i in (1, 2)] == [r'\circ', '}']:
         self._at += 3
         return self._minutes(_scalar(node))
-      if inside[0] == "'":
-        self._next()
-        node = self._primes(node)
-        self._expect('}')
-        return self._call(node) or node
-      if inside == ['*', '}']:
-        self._at += 3
-        return _marked(node, '*')
-      if node.op == 'name' and (mark := self._bracketed()):
+      if node.op == 'name' and (mark := self._bracketed(node.args[0])):
         node = _marked(node, mark)  # the derivative y^{(4)}
         return self._call(node) or node
       exponent = self._group()
@@ -612,20 +600,24 @@ class _Parser:
       return Node('binomial', (number(int(chosen[1])), exponent))
     if node.op == '^' and self._tokens[start - 1].text != ')':
       raise Unread('a power of a power without brackets')
+    if exponent == Node('name', ('T',)) and node != Node('name', ('e',)) and (
+        node.op in ('name', 'matrix') or node.op == '*' and all(
+            part.op == 'name' and part.args[0].isupper()
+            for part in node.args)):
+      raise Unread('a transpose')
     return Node('^', (_scalar(node), _scalar(exponent)))
 
-  def _bracketed(self) -> str:
-    """Takes a group that is in parentheses; returns it as text, or ''."""
-    ahead = 1
-    while self._peek(ahead).text not in ('}', '{', '') or ahead == 1 and (
-        self._peek(1).text == '{'):
-      ahead += 1
-    texts = [self._peek(i).text for i in range(1, ahead)]
-    if self._peek(ahead).text != '}' or texts[:1] != ['('] or (
-        texts[-1:] != [')']) or texts.count('(') > 1:
+  def _bracketed(self, name: str) -> str:
+    """Takes a group that is in parentheses; returns it as text, or ''.
+
+    x^{(10)} is a power, but y^{(4)} a derivative.
+    """
+    found = re.match(r'\{ (\( [^{}()]+ \)) \}', self._ahead(16))
+    if not found or len(name) == 1 and name not in 'fghuyFGHUY' and (
+        found[1][2:-2].isdigit()):
       return ''
-    self._at += ahead + 1
-    return '^' + ''.join(texts)
+    self._at += found[0].count(' ') + 1
+    return '^' + found[1].replace(' ', '')
 
   def _minutes(self, node: Node) -> Node:
     """Reads the minutes and seconds of an angle."""
@@ -703,8 +695,6 @@ class _Parser:
       return Node('set', ())
     if text[1:] in tokens.FUNCTIONS and text[0] == '\\':
       return self._function(text[1:])
-    if text in _BIG:
-      return self._big(text[1:])
     if text in _ACCENTS:
       return self._accent(text)
     if text.startswith(r'\begin'):
@@ -747,16 +737,23 @@ class _Parser:
     token = self._next()
     if len(token.text) >= _LONG_RUN:
       raise Unread(f'{token.text} is a word')
-    if re.fullmatch('[A-Z]{2}', token.text):  # the segment AB
-      return self._indexed(token.text)
-    if len(token.text) > 1:
-      following = self._peek()
-      if following.kind in ('letters', 'text') and following.spaced and len(
-          following.text) > 1:
-        raise Unread('words')
-      rest = Token('letters', token.text[1:])
+    if 'AB' in self._factors and re.fullmatch('[A-Z]{2}', token.text):
+      return self._indexed(''.join(sorted(token.text)))
+    following = self._peek()
+    if len(token.text) > 1 and len(following.text) > 1 and (
+        following.kind in ('letters', 'text') and following.spaced):
+      raise Unread('words')
+    self._at -= 1
+    return self._indexed(self._first().text)
+
+  def _first(self) -> Token:
+    """Takes the first character of a number or a run of letters."""
+    token = self._next()
+    if len(token.text) > 1 and token.kind != 'sign':
+      rest = Token(token.kind, token.text[1:])
       self._tokens = (*self._tokens[:self._at], rest, *self._tokens[self._at:])
-    return self._indexed(token.text[0])
+      return token._replace(text=token.text[0])
+    return token
 
   def _indexed(self, name: str) -> Node:
     """Reads the index of a name, and the argument if it is a function."""
@@ -788,7 +785,7 @@ class _Parser:
       return None
     name = node.args[0]
     letter = name.rstrip("'").partition('_')[0]
-    if letter not in _APPLIED and (
+    if letter in self._factors or letter not in _APPLIED and (
         letter in ('e', 'i', r'\pi') and "'" not in name
         or not self._has_plain_argument()):
       return None
@@ -821,62 +818,38 @@ class _Parser:
     """Reads a group in braces."""
     self._expect('{')
     bars, self._bars = self._bars, 0
-    node = self._sum()
-    if self._take(r'\choose'):
-      node = Node('binomial', (_scalar(node), _scalar(self._sum())))
-    elif self._take(r'\over'):
-      node = _quotient(node, self._sum())
+    node = self._stacked(self._sum())
     self._expect('}')
     self._bars = bars
     return node
+
+  def _stacked(self, node: Node) -> Node:
+    """Reads what stands below, as in n \\choose k and 3 \\over 4."""
+    if self._take(r'\choose'):
+      return Node('binomial', (_scalar(node), _scalar(self._sum())))
+    return _quotient(node, self._sum()) if self._take(r'\over') else node
 
   def _argument(self) -> Node:
     """Reads an argument: a group, or one digit or letter."""
     if self._is('{'):
       return _scalar(self._group())
     token = self._peek()
-    if token.kind == 'number' and len(token.text) > 1:
-      if not token.text.isdigit():
-        raise Unread('a decimal without braces')
-      # \frac12 has the arguments 1 and 2.
-      self._tokens = (*self._tokens[:self._at], Token('number', token.text[0]),
-                      Token('number', token.text[1:]),
-                      *self._tokens[self._at + 1:])
-    if token.kind in ('number', 'letters', 'mark') or token.text == r'\pi' or (
+    if token.kind == 'number' and not token.text.isdigit():
+      raise Unread('a decimal without braces')
+    if token.kind == 'number':
+      return number(int(self._first().text))  # \frac12 has 1 and 2
+    if token.kind in ('letters', 'mark') or token.text == r'\pi' or (
         token.text in tokens.NAMES):
-      if token.kind == 'letters' and len(token.text) > 1:
-        self._tokens = (*self._tokens[:self._at],
-                        Token('letters', token.text[0]),
-                        Token('letters', token.text[1:]),
-                        *self._tokens[self._at + 1:])
-      self._next()
-      return number(int(token.text[0])) if token.kind == 'number' else Node(
-          'name', (token.text[0] if token.kind != 'sign' else token.text,))
+      return Node('name', (self._first().text,))
     if token.text in (r'\sqrt', r'\frac', '('):
       return _scalar(self._atom())
     raise Unread('no argument')
 
   def _fraction(self) -> Node:
-    if derivative := self._derivative():
-      return derivative
+    if _DERIVATIVE.match(self._ahead(16)):
+      raise Unread('a derivative')
     top = self._argument()
     return _quotient(top, self._argument())
-
-  def _derivative(self) -> Node | None:
-    r"""Reads \frac{dy}{dx}, a name; any other d is a letter."""
-    rest = ' '.join(t.text for t in self._tokens[self._at:self._at + 16])
-    d = r'(?:d|\\partial)'
-    found = re.match(
-        rf'\{{ {d}(?: \^ (?:\{{ )?\d(?: \}})?)?(?: ?[a-zA-Z])? \}} '
-        rf'\{{ {d} ?[a-zA-Z](?: \^ (?:\{{ )?\d(?: \}})?)? \}}', rest)
-    if not found:
-      return None
-    count = found[0].count(' ') + 1
-    text = re.sub(r'[ {}]', '', found[0].replace('} {', '/'))
-    self._at += count
-    if text.split('/')[0] in ('d', r'\partial'):
-      raise Unread('an operator')
-    return Node('name', (text,))
 
   def _root(self) -> Node:
     degree = number(2)
@@ -924,12 +897,9 @@ class _Parser:
     bars, self._bars = self._bars, 0
     if self._take(r'\}'):
       return Node('set', ())
-    self._tokens = _with_rule(self._tokens, self._at)
     inside = self.answer()
     self._expect(r'\}')
     self._bars = bars
-    if inside.op == 'builder':
-      return inside
     items = inside.args if inside.op == 'list' else (inside,)
     return Node('set', items)
 
@@ -961,6 +931,9 @@ class _Parser:
       items = inside.args if inside.op in ('list', 'set') else (inside,)
       return Node('function', (name, tuple(map(_scalar, items))))
     argument = self._function_argument()
+    if name in ('ln', 'log', 'lg') and self._is('^') and argument.op not in (
+        'name', 'number', 'abs'):
+      argument = self._power(argument)
     if name == 'lg':
       name, base = 'log', number(10)
     if name == 'log' and base == Node('name', ('e',)):
@@ -998,66 +971,6 @@ class _Parser:
       node = _product(node, self._factor())
     return node
 
-  def _big(self, name: str) -> Node:
-    """Reads a sum, product, integral or limit with its bounds."""
-    low = high = Node('word', ('',))
-    while self._is('_', '^'):
-      if self._next().text == '_':
-        if name == 'int':
-          low = self._bound()
-        else:
-          self._expect('{')
-          low = self._relation()
-          self._expect('}')
-      else:
-        high = self._bound()
-    if name == 'int':
-      body, variable = self._integrand()
-      return Node('big', (name, variable, low, high, body))
-    if low.op != 'relation' or low.args[0] not in (('=',), (r'\to',)) or (
-        low.args[1][0].op != 'name'):
-      raise Unread('bounds')
-    variable, first = low.args[1]
-    return Node('big', (name, variable, first, high, _scalar(self._term())))
-
-  def _bound(self) -> Node:
-    return _scalar(self._group() if self._is('{') else self._exponent())
-
-  def _integrand(self) -> tuple[Node, Node]:
-    """Reads the tokens up to dx."""
-    depth, inner, at = 0, 0, self._at
-    while True:
-      token = self._tokens[at] if at < len(self._tokens) else None
-      if token is None or depth < 0:
-        raise Unread('an integral without dx')
-      inner += token.text == r'\int'
-      depth += (token.text in ('(', '{')) - (token.text in (')', '}'))
-      run = token.text
-      if depth == 0 and token.kind in ('letters', 'mark'):
-        if re.fullmatch('[a-zA-Z]{0,3}d[a-zA-Z]', run):
-          before, variable, used = run[:-2], run[-1], 1
-          if not inner:
-            break
-          inner -= 1
-        if run == 'd' and at + 1 < len(self._tokens) and (
-            len(self._tokens[at + 1].text.lstrip('\\')) == 1
-            or self._tokens[at + 1].text in tokens.NAMES):
-          before, variable, used = '', self._tokens[at + 1].text, 2
-          if not inner:
-            break
-          inner -= 1
-      at += 1
-    inside = (*self._tokens[self._at:at],
-              *([Token('letters', before)] if before else []))
-    if inside:
-      parser = _Parser(inside, False, False)
-      body = _scalar(parser._sum())
-      parser.end()
-    else:
-      body = ONE
-    self._at = at + used
-    return body, Node('name', (variable,))
-
   def _accent(self, text: str) -> Node:
     r"""Reads an accent over a name or an expression."""
     if self._is('{'):
@@ -1067,7 +980,10 @@ class _Parser:
       while self._peek().kind in ('letters', 'mark'):
         names.append(self._next().text)
       if names and self._take('}'):
-        inside = Node('name', (''.join(names),))
+        name = ''.join(names)
+        if re.fullmatch('[A-Z]{2}', name) and text == r'\bar':
+          name = ''.join(sorted(name))  # a segment
+        inside = Node('name', (name,))
       else:
         self._at = start
         inside = _scalar(self._group())
@@ -1082,6 +998,8 @@ class _Parser:
     names = ''
     while self._peek().kind in ('letters', 'mark'):
       names += self._next().text
+      if self._take('_'):
+        names += '_' + self._index()
     if not names and self._peek().kind == 'number':
       names = self._next().text
     if not names:
@@ -1091,7 +1009,7 @@ class _Parser:
     return Node('name', (f'{text} {names}',))
 
   def _environment(self, name: str) -> Node:
-    """Reads a matrix, a determinant or cases."""
+    """Reads a matrix, or a system of rows."""
     rows, row = [], []
     while not self._is(rf'\end{{{name}}}'):
       if self._is('&', '\\\\') and name not in _ROWS and (
@@ -1105,46 +1023,15 @@ class _Parser:
         continue
       if self._peek().kind == 'end':
         raise Unread('an environment has no end')
-      if name in _ROWS and self._peek().text in ('if', 'for', 'when', 'where'):
-        self._next()
-      row.append(self.answer() if name in _ROWS - {'array'} else self._sum())
+      row.append(self.answer() if name in _ROWS else self._sum())
     self._next()
     rows = [r for r in (*rows, tuple(row)) if r]
-    if name in _ROWS - {'array'}:
-      return self._cases(rows)
-    if name not in _MATRICES | {'vmatrix'} or not rows or len(
-        {len(r) for r in rows}) > 1:
+    if name in _ROWS and all(len(r) == 1 for r in rows):
+      items = tuple(r[0] for r in rows)
+      return items[0] if len(items) == 1 else Node('list', items)
+    if name not in _MATRICES or not rows or len({len(r) for r in rows}) > 1:
       raise Unread('rows of different lengths')
-    rows = [tuple(map(_scalar, r)) for r in rows]
-    if name == 'vmatrix':
-      return Node('determinant', tuple(rows))
-    node = Node('matrix', tuple(rows))
-    return node
-
-  def _cases(self, rows: list[tuple[Node, ...]]) -> Node:
-    """Returns a system as a list, and the cases of a function as pairs."""
-    if all(len(r) == 1 for r in rows):
-      items = [r[0] for r in rows]
-      return items[0] if len(items) == 1 else Node('list', tuple(items))
-    if any(len(r) == 2 and r[1].op == 'relation' and r[0].op != 'relation'
-           for r in rows):
-      return Node('cases', tuple(rows))
-    raise Unread('rows')
-
-
-def _with_rule(found: tuple[Token, ...], at: int) -> tuple[Token, ...]:
-  """Replaces a | that opens no pair, of {x | x > 2}, by \\mid."""
-  depth, bars = 0, []
-  for i in range(at, len(found)):
-    text = found[i].text
-    depth += (text in _CLOSES) - (text in _ENDS)
-    if depth < 0:
-      break
-    if text == '|' and depth == 0:
-      bars.append(i)
-  if len(bars) % 2 == 0:
-    return found
-  return (*found[:bars[0]], Token('sign', r'\mid'), *found[bars[0] + 1:])
+    return Node('matrix', tuple(tuple(map(_scalar, r)) for r in rows))
 
 
 def _scalar(node: Node) -> Node:
@@ -1176,9 +1063,3 @@ def _marked(node: Node, mark: str) -> Node:
   if node.op != 'name':
     raise Unread('a mark that is on no name')
   return Node('name', (node.args[0] + mark,))
-
-
-def _has_relation(node: Node) -> bool:
-  if node.op in ('list', 'either', 'both'):
-    return any(map(_has_relation, node.args))
-  return node.op == 'relation'

@@ -7,7 +7,7 @@ are one set. A region is a sorted list of spans that do not touch.
 import fractions
 from typing import NamedTuple
 
-from jaxrl_llm.answers import evaluate
+from jaxrl_llm.answers import evaluate, points
 from jaxrl_llm.answers.grammar import negated, Node
 
 INFINITY = Node('infinity', ())
@@ -50,7 +50,7 @@ def same(a: list[Span], b: list[Span]) -> bool:
       x.closed == y.closed and (
           x.node == y.node if 'infinity' in (x.node.op, y.node.op)
           or 'neg' in (x.node.op, y.node.op) and _infinite(x, y)
-          else evaluate.equal(x.node, y.node))
+          else points.equal(x.node, y.node))
       for u, v in zip(a, b) for x, y in zip(u, v))
 
 

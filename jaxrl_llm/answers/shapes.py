@@ -4,12 +4,11 @@ Bounds of a name become an interval, an expression with a double sign its two
 values, a rule of a set the interval or the members that it stands for.
 """
 
-import math
 import re
 from typing import Any, Sequence
 
 from jaxrl_llm.answers import evaluate, grammar, regions
-from jaxrl_llm.answers.grammar import negated, Node, number, Unread
+from jaxrl_llm.answers.grammar import negated, Node, Unread
 
 _INFINITY, _REALS = regions.INFINITY, regions.REALS
 INTEGERS = Node('name', (r'\mathbb{Z}',))
@@ -19,28 +18,26 @@ def shaped(node: Node) -> Node:
   """Returns a node in the shape that is compared."""
   op, args = node
   if op in ('list', 'set', 'either', 'both'):
-    return _list(op, [shaped(item) for item in args])
+    return listed(op, [shaped(item) for item in args])
   if op == 'tuple':
     return Node(op, (args[0], tuple(map(shaped, args[1]))))
   if op == 'cup':
-    return _list('cup', [shaped(part) for part in args])
+    return listed('cup', [shaped(part) for part in args])
   if op in ('setminus', 'cap'):
     return Node(op, tuple(map(shaped, args)))
-  if op == 'builder':
-    return _rule(node)
   if op == 'relation':
     return _relation(*args)
   if op == 'quantity':
     value = shaped(args[0])
     if value.op == 'list':
-      return _list('list', [Node(op, (item, args[1])) for item in value.args])
+      return listed('list', [Node(op, (item, args[1])) for item in value.args])
     return Node(op, (value, args[1]))
   if op in grammar.WHOLES:
     return node
   return _both_signs(node)
 
 
-def _list(op: str, items: Sequence[Node]) -> Node:
+def listed(op: str, items: Sequence[Node]) -> Node:
   """Returns a list; a name before its first part counts for all parts."""
   if op == 'either' and all(
       i.op not in grammar.WHOLES | {'interval'} for i in items):
@@ -68,19 +65,12 @@ def _list(op: str, items: Sequence[Node]) -> Node:
 
 def _both_signs(node: Node) -> Node:
   r"""Returns both values of an expression with one \pm as a 'pair'."""
-  count = [_count(node, sign) for sign in ('pm', 'mp')]
-  if count == [0, 0]:
+  signs = [n.op for n in evaluate.parts(node) if n.op in ('pm', 'mp')]
+  if not signs:
     return node
-  if max(count) > 1:
+  if len({*signs}) < len(signs):
     raise Unread('several double signs')
   return Node('pair', tuple(_signed(node, sign) for sign in (1, -1)))
-
-
-def _count(node: Any, op: str) -> int:
-  if isinstance(node, Node):
-    return (node.op == op) + _count(node.args, op)
-  return sum(_count(part, op) for part in node) if isinstance(
-      node, tuple) else 0
 
 
 def _signed(node: Any, sign: int) -> Any:
@@ -182,63 +172,6 @@ def _interval(signs: Sequence[str], members: Sequence[Node]) -> Node | None:
     return None
   return Node('interval', ('(['[closed[0]] + ')]'[closed[1]], (low, high),
                            name))
-
-
-def _rule(node: Node) -> Node:
-  """Returns the set of a rule, an interval where it is one."""
-  left, rule = node.args
-  domain = None
-  if left.op == 'relation' and left.args[0] == (r'\in',):
-    left, domain = left.args[1]
-  rules = list(rule.args) if rule.op == 'list' else [rule]
-  for item in list(rules):
-    if item.op == 'relation' and item.args == ((r'\in',), (left, _REALS)):
-      rules.remove(item)
-  if domain is not None and domain != _REALS:
-    rules.append(Node('relation', ((r'\in',), (left, domain))))
-  if left.op == 'name' and len(rules) == 1 and rules[0].op == 'relation':
-    found = _relation(*rules[0].args)
-    if found.op == 'interval' and found.args[2] == left.args[0]:
-      return Node('interval', (*found.args[:2], ''))
-  rules = [shaped(item) for item in rules]
-  whole = rules[0] if len(rules) == 1 else Node('both', tuple(rules))
-  if left.op == 'name' and rules and (
-      found := regions.region(whole)) and found[0] == left.args[0]:
-    return whole
-  if members := _members(left, rules):
-    return members
-  # The variable of a rule has no name of its own.
-  bound = {} if left.op != 'name' else {
-      left.args[0]: Node('name', ('#0',))}
-  return Node('builder', (
-      renamed(left, bound),
-      tuple(renamed(item, bound) for item in rules)))
-
-
-def _members(left: Node, rules: Sequence[Node]) -> Node | None:
-  """Returns the integers between two bounds, or a family such as 2k."""
-  spans = [r for r in rules if r.op == 'interval']
-  is_integer = Node('relation', ((r'\in',), (left, INTEGERS)))
-  if len(rules) == 2 and len(spans) == 1 and is_integer in rules:
-    found = regions.region(spans[0])
-    if found is None or not found[1] or found[0] != left.args[0]:
-      return None
-    low, high = (end.at for end in found[1][0])
-    if not high - low < 100:
-      return None
-    items = [i for i in range(math.floor(low), math.ceil(high) + 1)
-             if low < i < high or i == low and found[1][0][0].closed
-             or i == high and found[1][0][1].closed]
-    return Node('set', tuple(map(number, items)))
-  member = [r for r in rules if r.op == 'relation' and r.args[0] == (r'\in',)
-            and r.args[1][1] == INTEGERS and r.args[1][0].op == 'name']
-  rest = [r for r in rules if r not in member]
-  if len(member) == 1 and not rest and left.op != 'name':
-    return Node('list', (left, member[0]))
-  if len(member) == 1 and len(rest) == 1 and named(rest[0]) and (
-      named(rest[0])[0] == form(left)):
-    return Node('list', (named(rest[0])[1], member[0]))
-  return None
 
 
 def renamed(node: Any, names: dict[str, Node]) -> Any:

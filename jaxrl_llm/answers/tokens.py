@@ -27,35 +27,28 @@ class Token(NamedTuple):
   bold: bool = False
 
 
+# Each entry: a sign, and its characters.
+_CHARACTERS = r'''
+- −–—﹣  \times ×  \cdot ·⋅∙•  / ÷∕⁄  \le ≤⩽≦  \ge ≥⩾≧  \ne ≠  \approx ≈
+\equiv ≡  \infty ∞  \emptyset ∅  \cup ∪  \cap ∩  \in ∈  \notin ∉  \subset ⊂
+\subseteq ⊆  \setminus ∖  ^\circ °º˚  \pm ±  \mp ∓  \ldots …⋯  ' ′’  '' ″
+\angle ∠  \triangle △  \partial ∂  \nabla ∇  \sum ∑  \prod ∏  \int ∫  \to →⇒
+\sim ∼  \perp ⊥  \parallel ∥  ( ⟨〈  ) ⟩〉  \lfloor ⌊  \rfloor ⌋  \lceil ⌈
+\rceil ⌉  \mathbb{R} ℝ  \mathbb{Z} ℤ  \mathbb{N} ℕ  \mathbb{Q} ℚ  \mathbb{C} ℂ
+\frac{1}{2} ½  \frac{1}{4} ¼  \frac{3}{4} ¾  \frac{1}{3} ⅓  \frac{2}{3} ⅔
+\frac{1}{5} ⅕  \frac{2}{5} ⅖  \frac{3}{5} ⅗  \frac{4}{5} ⅘  \frac{1}{6} ⅙
+\frac{5}{6} ⅚  \frac{1}{8} ⅛  \frac{3}{8} ⅜  \frac{5}{8} ⅝  \frac{7}{8} ⅞
+, 、，  . 。  " “”  | ∣｜  \| ‖  : ∶  \alpha α  \beta β  \gamma γ  \delta δ
+\epsilon εϵ  \zeta ζ  \eta η  \theta θ  \iota ι  \kappa κ  \lambda λ  \mu μ
+\nu ν  \xi ξ  \pi π  \rho ρ  \sigma σς  \tau τ  \upsilon υ  \phi φϕ  \chi χ
+\psi ψ  \omega ω  \Gamma Γ  \Delta Δ  \Theta Θ  \Lambda Λ  \Xi Ξ  \Pi Π
+\Sigma Σ  \Phi Φ  \Psi Ψ  \Omega Ω
+'''
 _UNICODE = {
-    '−': '-', '–': '-', '—': '-', '﹣': '-', '×': r'\times ', '·': r'\cdot ',
-    '⋅': r'\cdot ', '∙': r'\cdot ', '•': r'\cdot ', '÷': '/', '∕': '/',
-    '⁄': '/', '≤': r'\le ', '⩽': r'\le ', '≦': r'\le ', '≥': r'\ge ',
-    '⩾': r'\ge ', '≧': r'\ge ', '≠': r'\ne ', '≈': r'\approx ',
-    '≡': r'\equiv ', '∞': r'\infty ', '∅': r'\emptyset ', '∪': r'\cup ',
-    '∩': r'\cap ', '∈': r'\in ', '∉': r'\notin ', '⊂': r'\subset ',
-    '⊆': r'\subseteq ', '∖': r'\setminus ', '°': r'^\circ ', 'º': r'^\circ ',
-    '˚': r'^\circ ', '±': r'\pm ', '∓': r'\mp ', '…': r'\ldots ',
-    '⋯': r'\ldots ', '′': "'", '’': "'", '″': "''", '∠': r'\angle ',
-    '△': r'\triangle ', '∂': r'\partial ', '∇': r'\nabla ', '∑': r'\sum ',
-    '∏': r'\prod ', '∫': r'\int ', '→': r'\to ', '⇒': r'\to ', '∼': r'\sim ',
-    '⊥': r'\perp ', '∥': r'\parallel ', '⟨': '(', '⟩': ')', '〈': '(',
-    '〉': ')', '⌊': r'\lfloor ', '⌋': r'\rfloor ', '⌈': r'\lceil ',
-    '⌉': r'\rceil ', 'ℝ': r'\mathbb{R}', 'ℤ': r'\mathbb{Z}',
-    'ℕ': r'\mathbb{N}', 'ℚ': r'\mathbb{Q}', 'ℂ': r'\mathbb{C}',
-    '½': r'\frac{1}{2}', '¼': r'\frac{1}{4}', '¾': r'\frac{3}{4}',
-    '⅓': r'\frac{1}{3}', '⅔': r'\frac{2}{3}', '⅕': r'\frac{1}{5}',
-    '⅖': r'\frac{2}{5}', '⅗': r'\frac{3}{5}', '⅘': r'\frac{4}{5}',
-    '⅙': r'\frac{1}{6}', '⅚': r'\frac{5}{6}', '⅛': r'\frac{1}{8}',
-    '⅜': r'\frac{3}{8}', '⅝': r'\frac{5}{8}', '⅞': r'\frac{7}{8}',
-    '、': ',', '。': '.', '，': ',', '\u3000': ' ', '“': '"', '”': '"',
-    '∣': '|', '｜': '|', '‖': r'\|', '∶': ':',
-    **{letter: f'\\{name} ' for letter, name in zip(
-        'αβγδεϵζηθικλμνξπρσςτυφϕχψωΓΔΘΛΞΠΣΦΨΩ',
-        'alpha beta gamma delta epsilon epsilon zeta eta theta iota kappa '
-        'lambda mu nu xi pi rho sigma sigma tau upsilon phi phi chi psi omega '
-        'Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega'.split())},
-}
+    character: sign + ' ' * (sign[0] == '\\')
+    for sign, characters in map(
+        str.split, re.split(r'  |\n', _CHARACTERS.strip()))
+    for character in characters}
 _SYMBOLS = re.compile('|'.join(map(re.escape, _UNICODE)))
 _ROOTS = re.compile(r'(√|∛|∜)\s*(\(|\{)?')
 _UNDER_ROOT = re.compile(r'[0-9]+(?:\.[0-9]+)?|[a-zA-Z]|\\pi')
@@ -63,45 +56,71 @@ _DEGREES_OF_ROOTS = {'√': '', '∛': '[3]', '∜': '[4]'}
 _SCRIPTS = re.compile('([⁻⁺⁰¹²³⁴-⁹ⁿ]+)|([₀-₉ₙ]+)')
 _DIGITS = str.maketrans('⁻⁺⁰¹²³⁴⁵⁶⁷⁸⁹ⁿ₀₁₂₃₄₅₆₇₈₉ₙ',
                         '-+0123456789n' '0123456789n')
+_INVISIBLE = re.compile('[\u200b-\u200f\u2060\ufeff]')
 _WIDE = re.compile('[\uff01-\uff5e\U0001d400-\U0001d7ff]+')
 
-_DELIMITERS = [('$$', '$$'), ('$', '$'), (r'\(', r'\)'), (r'\[', r'\]'),
-               ('**', '**'), ('"', '"'), ('`', '`'), ("''", "''"), ('*', '*')]
+_DELIMITERS = [(r'\(', r'\)'), (r'\[', r'\]'), ('**', '**'), ('"', '"'),
+               ('`', '`'), ("''", "''"), ('*', '*')]
+# Dollars of markup: between two formulas, around one, and one left alone. What
+# stands before a number, or behind it, is money.
+_AND = r'(?:,|;|\b(?:and|or)\b|\\text(?:rm)?\s*\{\s*(?:and|or)\s*\})'
+_DOLLARS = re.compile(
+    rf'(?<![\\$])(?<!\$\s)(\$\$?)(?:(\s*{_AND}(?:\s|{_AND})*)\1(?!\$)|'
+    r'(?=[^$]*[\w\\])((?:\\.|[^$\\])+)\1(?!\s*[-+$\d.\\(]))|'
+    r'(?<=[-+*/=<>])\s*\$\s+\$', re.IGNORECASE | re.DOTALL)
+_LEFT_DOLLAR = re.compile(
+    r'^\$(?!\s*[-+]?[\d.\\])(?=[^$]*$)|^([^$]*[^$\d\s\\])\s*\$[.,;\s]*$')
 _GROUPED = re.compile(r'(?<![0-9,.])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])')
 
 _SPACE_AROUND = re.compile(
     r'^(?:\\[,;:! ]|~|\s)+|(?:(?<!\\)\\[,;:! ]|~|\s)+$')
 
-# Several spellings of one sign.
-_SAME = {
-    r'\dfrac': r'\frac', r'\tfrac': r'\frac', r'\cfrac': r'\frac',
-    r'\dbinom': r'\binom', r'\tbinom': r'\binom', r'\leq': r'\le',
-    r'\leqslant': r'\le', r'\leqq': r'\le', r'\geq': r'\ge',
-    r'\geqslant': r'\ge', r'\geqq': r'\ge', r'\neq': r'\ne', r'\lt': '<',
-    r'\gt': '>', r'\lbrace': r'\{', r'\rbrace': r'\}', r'\langle': '(',
-    r'\rangle': ')', r'\lparen': '(', r'\rparen': ')', r'\lbrack': '[',
-    r'\rbrack': ']', r'\varnothing': r'\emptyset', r'\colon': ':',
-    r'\lvert': '|', r'\rvert': '|', r'\vert': '|',
-    r'\Vert': r'\|', r'\lVert': r'\|', r'\rVert': r'\|', r'\ast': '*',
-    r'\prime': "'", r'\simeq': r'\approx',
-    r'\thickapprox': r'\approx', r'\div': '/',
-    r'\dots': r'\ldots', r'\cdots': r'\ldots', r'\dotsc': r'\ldots',
-    r'\dotsb': r'\ldots', r'\vdots': r'\ldots', r'\ddots': r'\ldots',
-    r'\backslash': r'\setminus', r'\smallsetminus': r'\setminus',
-    r'\varphi': r'\phi', r'\varepsilon': r'\epsilon', r'\vartheta': r'\theta',
-    r'\imath': 'i', r'\measuredangle': r'\angle',
-    r'\R': r'\mathbb{R}', r'\Z': r'\mathbb{Z}',
-    r'\N': r'\mathbb{N}', r'\Q': r'\mathbb{Q}', r'\C': r'\mathbb{C}',
-    r'\land': r'\wedge', r'\lor': r'\vee', r'\widehat': r'\hat',
-    r'\overline': r'\bar', r'\overrightarrow': r'\vec',
-    r'\widetilde': r'\tilde',
-    r'\arctg': r'\arctan', r'\tg': r'\tan', r'\ctg': r'\cot',
-    r'\cosec': r'\csc', r'\rightarrow': r'\to', r'\Rightarrow': r'\to',
-    r'\implies': r'\to', r'\longrightarrow': r'\to', r'\pounds': '£',
-    r'\euro': '€', r'\%': '%', '<=': r'\le', '>=': r'\ge', '**': '^',
-    r'\bmod': r'\mod', r'\exponentialE': 'e', r'\triangleq': '=',
-    r'\coloneqq': '=', ':=': '=', '==': '=',
-}
+# What is said in words or by marks, and its spelling in signs.
+_TEXT, _ORDINAL = r'(?:\\text\s*\{\s*)?', r'(?:st|nd|rd|th)'
+_SAID = [(re.compile(pattern), spelling) for pattern, spelling in (
+    (r"\^\s*(?:\{\s*((?:(?:\\prime|')\s*)+)\}|(\\prime(?![a-z])|'))", r'\1\2'),
+    (r'\\not\s*=', r'\\ne '), (r'\\not\s*\\in(?![a-z])', r'\\notin '),
+    # 4.5 x 10^3
+    (r'(?<=[0-9])(?: x ?| ?x ?(?=10(?![0-9])))(?=[0-9])', r'\\times '),
+    # 12^{\text{th}}, 12th; 2^{nd} is a power.
+    (rf'([0-9])\s*\^?\s*(?:\{{\s*\\[a-z]+\s*\{{\s*{_ORDINAL}\s*\}}\s*\}}|'
+     rf'\\[a-z]+\s*\{{\s*{_ORDINAL}\s*\}}|\{{\s*th\s*\}}|'
+     rf'(?<![\^ ]){_ORDINAL}(?![a-zA-Z]))', r'\1'),
+    (r'(?<![0-9])\.(?=\\(?:overline|bar|dot)(?![a-z]))', '0.'),
+    (r'(?<=[0-9])\s*(?:\\text\s*\{\s*to\s*\}|(?<= )to(?= ))\s*(?=[0-9])', ':'),
+    # 'where k is an integer', 'for any integer k'
+    (rf'{_TEXT}(?:where|for|with)?\s*\}}?\s*(?<![a-z])([a-z])\s*{_TEXT}'
+     r'(?:is\s+)?(?:an\s+|any\s+)?integer\s*\}?', r', \1\\in\\mathbb{Z}'),
+    (rf'{_TEXT}(?:where|for|with)\s+(?:any\s+|all\s+|some\s+|every\s+)?integers?'
+     r'\s*\}?\s*([a-z])(?![a-z])', r', \1\\in\\mathbb{Z}'),
+    (rf'\s*,?\s*(?:{_TEXT}for\s+(?:all|any|every)\s+(?:real\s+)?(?:numbers?\s+)?'
+     r'\}?|\\forall)\s*[a-z]\s*(?:\\in\s*\\mathbb\s*\{?[RQN]\}?)?$', ''),
+    (rf'[\s,]*{_TEXT}(?:where|for|with)\s*(?:[a-z ]*constant\s*\}}?\s*[a-zA-Z]|'
+     rf'\}}?\s*[a-zA-Z]\s*{_TEXT}[a-z ]*constant\s*\}}?)$', ''),
+    (r'^\\text\s*\{[^{}]*(?<![a-z])is:?\s*\}', ''),
+    (rf'^{_TEXT}all\s+(?:real\s+|positive\s+)?(?:numbers\s+|integers\s+)?\}}?\s*'
+     r'(?=[a-z]\s*(?:\\[gln]e|[<>=]))', ''))]
+_SAYS = re.compile(
+    r"(?<![\\a-z])[a-z]{2}|\\(?:text|not|prime|forall)|'|\.\\|[0-9] ?x")
+_SPACED = re.compile(r'([-+]?[0-9]{1,3}(?: [0-9]{3})+(?:\.[0-9]+)?)(?![0-9/ ])')
+
+# Each entry: a sign, and its other spellings.
+_SAME = {other: sign for sign, *others in map(str.split, r'''
+\frac \nicefrac \sfrac \dfrac \tfrac \cfrac ; \binom \dbinom \tbinom ;
+\le \leq \leqslant \leqq <= ; \ge \geq \geqslant \geqq >= ; \ne \neq ; < \lt ;
+> \gt ; \{ \lbrace ; \} \rbrace ; ( \langle \lparen ; ) \rangle \rparen ;
+[ \lbrack ; ] \rbrack ; \emptyset \varnothing ; : \colon ;
+| \lvert \rvert \vert ; \| \Vert \lVert \rVert ; * \ast ; ' \prime ;
+\approx \simeq \thickapprox ; / \div ;
+\ldots \dots \cdots \dotsc \dotsb \vdots \ddots ;
+\setminus \backslash \smallsetminus ; \phi \varphi ; \epsilon \varepsilon ;
+\theta \vartheta ; i \imath ; \angle \measuredangle ; \mathbb{R} \R ;
+\mathbb{Z} \Z ; \mathbb{N} \N ; \mathbb{Q} \Q ; \mathbb{C} \C ; \wedge \land ;
+\vee \lor ; \hat \widehat ; \bar \overline ; \vec \overrightarrow ;
+\tilde \widetilde ; \arctan \arctg ; \tan \tg ; \cot \ctg ; \csc \cosec ;
+\to \rightarrow \Rightarrow \implies \longrightarrow ; £ \pounds ; € \euro ;
+% \% ; ^ ** ; \mod \bmod ; e \exponentialE ; = \triangleq \coloneqq := ==
+'''.split(' ;')) for other in others}
 _SKIPPED = frozenset(
     r'\displaystyle \textstyle \scriptstyle \limits \nolimits \left \right '
     r'\middle \big \Big \bigg \Bigg \bigl \bigr \Bigl \Bigr \biggl \biggr '
@@ -109,7 +128,7 @@ _SKIPPED = frozenset(
     r'\boxed \fbox \ensuremath \mathstrut \strut \null \bf \rm \it \sf '
     r'\mathrel \mathop \mathbin \hfill \medspace \thickspace \enspace '
     r'\normalsize \large \Large \small \displaylines \centering \relax '
-    r'\nonumber \notag \allowbreak \- \/'.split()) | {'\\ '}
+    r'\nonumber \notag \allowbreak \- \/'.split())
 _WITH_ARGUMENT = frozenset(
     r'\color \textcolor \hspace \vspace \phantom \hphantom \vphantom \tag '
     r'\label \mspace \hskip'.split())
@@ -125,7 +144,7 @@ _ALPHABETS = frozenset(r'\mathbb \mathcal \mathscr \mathfrak'.split())
 FUNCTIONS = frozenset(
     'sin cos tan cot sec csc arcsin arccos arctan arccot arcsec arccsc sinh '
     'cosh tanh coth sech csch arcsinh arccosh arctanh ln log lg exp gcd lcm '
-    'max min det deg arg Re Im sgn'.split())
+    'max min deg arg Re Im sgn cis'.split())
 _GREEK = frozenset(
     'alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi '
     'rho sigma tau upsilon phi chi psi omega Gamma Delta Theta Lambda Xi Pi '
@@ -134,7 +153,7 @@ NAMES = frozenset('\\' + name for name in _GREEK)
 # What these are without a backslash, as a run of letters of their own.
 _BARE = {
     **{name: '\\' + name for name in FUNCTIONS - {
-        'Re', 'Im', 'deg', 'arg', 'det', 'sec', 'min', 'max', 'lg'}},
+        'Re', 'Im', 'deg', 'arg', 'sec', 'min', 'max', 'lg'}},
     'pi': r'\pi', 'infinity': r'\infty', 'infty': r'\infty', 'inf': r'\infty',
     'oo': r'\infty', 'sqrt': r'\sqrt', 'theta': r'\theta',
     'alpha': r'\alpha', 'beta': r'\beta', 'gamma': r'\gamma',
@@ -144,8 +163,9 @@ _BARE = {
 _TOKEN = re.compile(r'''
     (?P<number>[0-9]{1,3}(?:\.[0-9]{3}){2,}(?![0-9.])|
       (?:[0-9]{1,3}(?:(?:,\\!|\{,\}|\\[,;:!]|\\\ |~)[0-9]{3})+
-      (?![0-9])|[0-9]+)(?:\.(?![0-9.]*\.)[0-9]*)?|\.[0-9]+) |
-    (?P<power>[eE][-+]?[0-9]+(?![0-9A-Za-z_.])) |
+      (?![0-9])|[0-9]+)(?:\.(?![0-9.]*\.)[0-9]*)?
+      (?:[eE][-+]?[0-9]+(?![0-9A-Za-z_.]))?|
+      \.[0-9]+(?:[eE][-+]?[0-9]+(?![0-9A-Za-z_.]))?) |
     (?P<letters>[a-zA-Z]+) | (?P<command>\\(?:[a-zA-Z]+\*?|.)) |
     (?P<space>[\s~]+) | (?P<sign><=|>=|\*\*|:=|==|.)''',
                     re.VERBOSE | re.DOTALL)
@@ -162,7 +182,7 @@ def plain_signs(text: str) -> str:
   text = _WIDE.sub(lambda found: unicodedata.normalize('NFKC', found[0]), text)
   if text.isascii():
     return text
-  text = _ROOTS.sub(_root, text)
+  text = _ROOTS.sub(_root, _INVISIBLE.sub('', text))
   text = _SYMBOLS.sub(lambda found: _UNICODE[found[0]], text)
   text = _SCRIPTS.sub(
       lambda found: ('^{' if found[1] else '_{')
@@ -181,17 +201,20 @@ def _root(found: re.Match[str]) -> str:
   return command + ('' if under else ' ')
 
 
+@functools.lru_cache(1 << 14)
 def trimmed(text: str) -> str:
   """Removes delimiters around an answer and punctuation behind it."""
   text = plain_signs(text).strip()
   for _ in range(8):
     before = text
+    if '$' in text:
+      text = _DOLLARS.sub(r' \2\3 ', text)
+      text = _LEFT_DOLLAR.sub(r'\1', text).strip()
     for begin, end in _DELIMITERS:
       size = len(begin) + len(end)
       inside = text[len(begin):-len(end)]
       is_around = text.startswith(begin) and text.endswith(end)
-      if is_around and len(text) > size and begin not in inside.replace(
-          r'\$', ''):
+      if is_around and len(text) > size and begin not in inside:
         text = inside.strip()
     if not text.endswith('..'):
       text = re.sub(r'(?<!\\)(?:\\\\|[.;,])$', '', text)
@@ -200,6 +223,11 @@ def trimmed(text: str) -> str:
       text = text[1:-1].strip()
     if text == before:
       break
+  if _SAYS.search(text):
+    for pattern, spelling in _SAID:
+      text = pattern.sub(spelling, text)
+  if number := _SPACED.match(text):  # 10 236
+    text = number[1].replace(' ', '') + text[number.end():]
   return text
 
 
@@ -229,39 +257,7 @@ def tokens(text: str) -> tuple[Token, ...]:
   Raises:
     Unread: a brace or an argument has no end.
   """
-  found = _tokens(comma_free(trimmed(text)))
-  found = _plain_primes(found)
-  for i in range(len(found) - 2, -1, -1):
-    if found[i].text == r'\not' and found[i + 1].text in ('=', r'\in'):
-      found[i:i + 2] = [Token('sign', {'=': r'\ne'}.get(
-          found[i + 1].text, r'\notin'))]
-  for i, (last, token, following) in enumerate(
-      zip(found, found[1:], found[2:]), 1):
-    if token.text == 'x' and last.kind == following.kind == 'number' and (
-        token.spaced or following.text == '10'):
-      found[i] = Token('sign', r'\times')  # 4.5 x 10^3
-  return tuple(found)
-
-
-def _plain_primes(found: list[Token]) -> list[Token]:
-  r"""Writes y^{\prime} as y'."""
-  texts = [token.text for token in found]
-  kept, i = [], 0
-  while i < len(found):
-    if texts[i] == '^' and texts[i + 1:i + 2] == ["'"]:
-      i += 1
-      continue
-    if texts[i:i + 2] == ['^', '{'] and texts[i + 2:i + 3] == ["'"]:
-      end = i + 2
-      while texts[end:end + 1] == ["'"]:
-        end += 1
-      if texts[end:end + 1] == ['}']:
-        kept += found[i + 2:end]
-        i = end + 1
-        continue
-    kept.append(found[i])
-    i += 1
-  return kept
+  return tuple(_tokens(comma_free(trimmed(text))))
 
 
 def _tokens(text: str) -> list[Token]:
@@ -273,22 +269,13 @@ def _tokens(text: str) -> list[Token]:
       continue
     match = _TOKEN.match(text, at)
     at, kind, piece = match.end(), match.lastgroup, match[0]
-    if kind == 'space':
+    if kind == 'space' or piece == '\\ ':
       spaced = True
       continue
-    if kind == 'power':
-      if not (found and found[-1].kind == 'number' and not spaced):
-        kind, piece = 'letters', piece[0]
-        at = match.start() + 1
-        run = re.compile('[a-zA-Z]+').match(text, match.start())
-        piece, at = run[0], run.end()
-      else:
-        found[-1] = Token('number', found[-1].text + piece, found[-1].spaced)
-        continue
     if kind == 'command':
       at = _command(text, at, piece, spaced, found)
     elif kind == 'number':
-      digits = re.sub(r'[^0-9.]', '', piece)
+      digits = re.sub(r'[^0-9.eE+-]', '', piece)
       if digits.count('.') > 1:  # 1.234.567
         digits = digits.replace('.', '')
       found.append(Token('number', digits, spaced))
@@ -404,8 +391,8 @@ def argument(text: str, at: int) -> tuple[str, int]:
 def spelled(text: str) -> str:
   """Returns the tokens as one text: equal for many spellings of an answer.
 
-  Braces around one token count for nothing. White space counts only between
-  numbers and between letters.
+  Braces around one sign, digit or letter count for nothing. White space counts
+  only between numbers and beside words.
   """
   try:
     found = list(tokens(text))
@@ -415,15 +402,16 @@ def spelled(text: str) -> str:
   while i < len(found):
     if (found[i].text == '{' and i + 2 < len(found)
         and found[i + 2].text == '}' and found[i + 1].kind != 'text'
-        and (found[i + 1].kind != 'letters' or len(found[i + 1].text) == 1)):
+        and (found[i + 1].kind not in ('letters', 'number')
+             or len(found[i + 1].text) == 1)):
       found[i:i + 3] = [found[i + 1]._replace(spaced=found[i].spaced)]
       if i and found[i - 1].text == '{':
         i -= 1
         continue
     i += 1
   for last, token in zip([None, *found], found):
-    if last and last.kind != 'sign' and token.kind != 'sign' and (
-        token.spaced or last.kind == token.kind):
+    if last and (last.kind == token.kind == 'number' or 'text' in (
+        last.kind, token.kind) and 'sign' not in (last.kind, token.kind)):
       words.append(' ')
     elif last and last.text[-1:].isalpha() and last.text.startswith('\\') and (
         token.text[:1].isalpha()):

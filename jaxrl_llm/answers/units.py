@@ -208,8 +208,10 @@ _TEXT = re.compile(
 
 def is_word(text: str) -> bool:
   """Tells whether a run of letters in mathematics is a word, not a product."""
-  return ' ' not in text and (text.lower() in _SMALL or bool(
-      re.fullmatch('[A-Z][a-z]{2,}|[A-Z]{2,}', text)))
+  if text.lower() in _SMALL or re.fullmatch('[A-Z][a-z]{2,}', text):
+    return True
+  # PV is a product; BB, IX and ACB are none.
+  return bool(re.fullmatch('[A-Z]{3,}|([A-Z])\\1|[IVXLCDM]{2}', text))
 
 
 def word(text: str, node: Callable[..., Any]) -> Any:

@@ -3,8 +3,8 @@
 A row has a problem and its answer; `rows.py` says how they are found. The
 answer field may hold the bare answer, a solution with the answer in a box, or a
 solution that ends with #### and the answer. Worker processes judge the
-responses, see `rewards/math.py`; or functions of the user do, see
-`own_reward.py`.
+responses, see `rewards/math.py` and `rewards/math_verify.py`; or functions of
+the user do, see `own_reward.py`.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Sequence
 
 from jaxrl_llm import answers
 from jaxrl_llm.plugs import modules
-from jaxrl_llm.rewards import Facts, Verdict
+from jaxrl_llm.rewards import Facts, math_verify, Verdict
 from jaxrl_llm.rewards.pool import Pool
 from jaxrl_llm.tasks import (
   own_reward,
@@ -57,6 +57,8 @@ class Options:
       PACKAGE.MODULE:NAME with commas between them, called as TRL calls them
       (empty: the verifier).
     reward_weights: factor of each function's reward in their sum (empty: 1).
+    judge: what compares an answer with the reference; answers (this library's
+      own grammar) or math_verify (the library of this name, an extra).
     take: part of a response that is its answer; boxed (the last box), number
       (the last number), either (without a box the expression or the number that
       it ends with) or marked (the number after ####).
@@ -79,6 +81,7 @@ class Options:
   system: modules.FileText = modules.FileText('')
   reward: tuple[modules.Name, ...] = ()
   reward_weights: tuple[float, ...] = ()
+  judge: Literal['answers', 'math_verify'] = 'answers'
   take: Literal['boxed', 'number', 'either', 'marked'] = 'boxed'
   reasoning_tags: tuple[str, ...] = ('think',)
   tolerance: Annotated[float, '[0, 1)'] = 0.0
@@ -96,6 +99,12 @@ class Options:
           f'task.reward_weights={self.reward_weights} has '
           f'{len(self.reward_weights)} numbers for the {len(self.reward)} '
           'functions of task.reward: give one for each, or none.')
+    if self.judge == 'math_verify':
+      for name in ('reward', 'tolerance', 'any_order'):
+        if value := getattr(self, name):
+          raise ValueError(
+              f'task.{name}={value} means nothing to task.judge=math_verify: '
+              'leave one of the two out.')
 
   def worded(self) -> templates.Template:
     """Returns the template of problems without a wording of their own."""
@@ -120,6 +129,8 @@ class Options:
 
 
 _DEFAULTS = Options()
+_Located = tuple[str, Problem]  # a problem's file and line, and the problem
+JUDGES = {'answers': 'math', 'math_verify': 'math_verify'}  # their modules
 
 
 def read(source: str, options: Options, tokenizer) -> list[Problem]:
@@ -137,11 +148,18 @@ def read(source: str, options: Options, tokenizer) -> list[Problem]:
     ValueError: rows are not valid. The message says how many, and names the
       file and the lines of the first ones.
   """
-  return [problem for _, problem in _read(source, options, tokenizer)]
+  found = _read(source, options, tokenizer)
+  _warn(found, options)
+  return [problem for _, problem in found]
 
 
-def _read(
-    source: str, options: Options, tokenizer) -> list[tuple[str, Problem]]:
+def _warn(found: Sequence[_Located], options: Options) -> None:
+  """Warns of references that the judge of this library cannot read."""
+  if not options.reward and options.judge == 'answers':
+    references.warn_of_unreadable([(where, p.info) for where, p in found])
+
+
+def _read(source: str, options: Options, tokenizer) -> list[_Located]:
   """Returns the problems of a source, each with its file and line."""
   problems, faults = [], []
   stem = os.path.basename(source).partition('.')[0]
@@ -168,8 +186,6 @@ def _read(
   problem_files.refuse(faults)
   if not problems:
     raise ValueError(f'{source} has no problems.')
-  if not options.reward:
-    references.warn_of_unreadable([(where, p.info) for where, p in problems])
   return problems
 
 
@@ -215,10 +231,15 @@ class Problems:
     self.options, self.tokenizer = options, tokenizer
     self.stops = templates.stops(options.worded(), tokenizer)
     self.key = _key(options)
-    self.train, self.heldout = sets.split(
-        _all(options.path, options, tokenizer),
+    train, heldout = (
+        _all(options.path, options, tokenizer, {}),
         _all(options.heldout, options, tokenizer,
-             problem_files.names(options.heldout)),
+             problem_files.names(options.heldout)))
+    _warn([*train, *heldout], options)
+    self.train, self.heldout = sets.split(
+        *(sets.once([problem for _, problem in found], self.key, sources)
+          for found, sources in (
+              (train, options.path), (heldout, options.heldout))),
         options.heldout_count, key=self.key, rank=self._rank,
         origin=f'task.path={options.path}')
 
@@ -235,6 +256,11 @@ class Math(Problems):
 
   _pool: Pool | None = None
 
+  def __init__(self, options: Options, tokenizer):
+    if options.judge == 'math_verify':
+      math_verify.check()
+    super().__init__(options, tokenizer)
+
   def submit(self, problem: Problem, text: str, truncated: bool):
     """Starts to judge a response; see `rewards.submit`."""
     del truncated  # a truncated response may still contain its answer
@@ -242,7 +268,8 @@ class Math(Problems):
         problem.prompt, text, self.options.reasoning_tags)
     if self._pool is None:
       self._pool = Pool(
-          'jaxrl_llm.rewards.math:judge', seconds=self.options.timeout,
+          f'jaxrl_llm.rewards.{JUDGES[self.options.judge]}:judge',
+          seconds=self.options.timeout,
           workers=self.options.workers or min(os.cpu_count() or 1, 8))
     reply = self._pool.submit(dict(
         answer=problem.info, response=text, take=self.options.take,
@@ -259,8 +286,9 @@ class Math(Problems):
   def verify(self, problem: Problem, text: str, truncated: bool) -> Verdict:
     """Judges a response: reward 1 if its answer equals the reference, else 0.
 
-    The verdict's kind is correct, wrong, no_answer, timeout or error. The last
-    two are not valid: such a response leaves its group.
+    The verdict's kind is correct, wrong, no_answer, timeout or error. An answer
+    that takes too long is wrong, since a model could learn to be slow; the last
+    kind is not valid: such a response leaves its group.
     """
     return self.submit(problem, text, truncated)()
 
@@ -293,7 +321,7 @@ class Rewarded(Problems):
 def _verdict(reply) -> Verdict:
   kind = reply['kind']
   return Verdict(
-      float(kind == 'correct'), kind, kind not in ('timeout', 'error'),
+      float(kind == 'correct'), kind, kind != 'error',
       reply.get('detail', ''), reply.get('answer', ''), reply.get('trace', ''))
 
 
@@ -308,20 +336,19 @@ def _key(options: Options) -> sets.Key:
   return lambda problem: problem.text
 
 
-def _all(sources, options, tokenizer, names=None) -> list[Problem]:
-  """Returns the problems of all sources, without repeated ones.
+def _all(sources, options, tokenizer, names) -> list[_Located]:
+  """Returns the problems of all sources, repeated ones too.
 
   Args:
     sources: files or data sets.
     options: of the task.
     tokenizer: the model's tokeniser.
-    names: source to `Problem.source`; None for problems to train on.
+    names: source to `Problem.source`; none for problems to train on.
 
   Raises:
     ValueError: rows are not valid, or the verifier gets two answers to one
       problem.
   """
-  names = names or {}
   found = [
       (where, dataclasses.replace(problem, source=names.get(source, '')))
       for source in sources
@@ -332,7 +359,7 @@ def _all(sources, options, tokenizer, names=None) -> list[Problem]:
     references.refuse_contradictions([
         (first[problem.text], (where, problem.info))
         for where, problem in found if where != first[problem.text][0]])
-  return sets.once([problem for _, problem in found], _key(options), sources)
+  return found
 
 
 def create(

@@ -75,6 +75,16 @@ def test_a_hostile_answer_is_judged_in_time(name):
     assert time.process_time() - start < LIMIT
 
 
+@pytest.mark.parametrize('more', [
+    r'\sqrt{x+' * 80 + 'x' + '}' * 80, r'\binom{x}{9000}' * 60,
+    '+'.join(f'|x-{i}y|' for i in range(150)), '99999!' * 200,
+    '+'.join(rf'\sqrt{{x-{i}}}' for i in range(100))])
+def test_what_agrees_at_first_and_takes_long_is_judged_in_time(more):
+  start = time.process_time()
+  assert answers.compare('x+y', rf'x+y+0\cdot({more})')['kind']
+  assert time.process_time() - start < LIMIT
+
+
 @pytest.mark.parametrize('text', [
     '9^{9^{9^9}}', r'\frac{1}{', '1' * 1900, '(' * 900, r'\text{' * 300,
     r'\alpha' * 100 + '1=5', 'e ' * 900 + '?', '9^' * 900, '1,' * 900])

@@ -15,6 +15,7 @@ from jaxrl_llm.models import attention, transformer
 from jaxrl_llm.models.config import ModelConfig, PRESETS
 from jaxrl_llm.ops import kl, pkpo, policy_losses, quantise
 from jaxrl_llm.selection import bandit
+from jaxrl_llm.tasks import math
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CONFIG = str(ROOT / 'configs/countdown.py')
@@ -55,6 +56,7 @@ REGISTRIES = {
     'sampling.weights': quantise.TYPES,
     'sampling.kv': quantise.TYPES,
     'cbs.ablate': bandit.ABLATIONS,
+    'task.judge': math.JUDGES,
     **{f'jackpot.{name}': known for name, known in rejection.CHOICES.items()},
 }
 UNREGISTERED = (

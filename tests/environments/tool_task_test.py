@@ -1,5 +1,6 @@
 """Tests of problems with tools, from the prompt to the verdict."""
 
+import importlib.util
 import json
 
 import numpy as np
@@ -82,6 +83,14 @@ def test_what_needs_a_chat_says_so(tmp_path, problems):
     make(tok, problems, template='question')
   with pytest.raises(ValueError, match='task.tools is empty'):
     make(tok, problems, tools=())
+
+
+def test_the_judge_of_the_problems_is_chosen(
+    tmp_path, problems, monkeypatch):
+  monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
+  tok = tokenizer(tmp_path, PLAIN)
+  with pytest.raises(ValueError, match='task.judge=math_verify needs'):
+    make(tok, problems, judge='math_verify')
 
 
 # Schemas as most templates show them.

@@ -533,7 +533,8 @@ def test_written_and_read(name, dtype, tmp_path):
       families.pair(name)[1])
   raw = hf_config.to_hf(cfg, {'max_position_embeddings': 512})
   theirs = own_tokens(tmp_path)
-  fields = write.fields(raw, theirs.own, theirs.stop_ids)
+  fields = write.fields(
+      raw, theirs.own, theirs.stop_ids, hf_config.from_hf)
   path = tmp_path / 'out.gguf'
   write.save(path, raw, fields, hf.stored_shapes(cfg), hf.tensors(params, cfg))
   back = hf.fetch(path)
@@ -562,7 +563,7 @@ def test_written_and_read(name, dtype, tmp_path):
 def test_what_a_file_cannot_say():
   cfg = families.family('gemma2')[0]
   with pytest.raises(ValueError, match='cannot say query_scale=0.37'):
-    write.fields(hf_config.to_hf(cfg), None, (1,))
+    write.fields(hf_config.to_hf(cfg), None, (1,), hf_config.from_hf)
 
 
 def test_tokenisers_are_written_and_read(spm, tmp_path):

@@ -137,15 +137,16 @@ def test_verdicts(task):
     assert task.verify(problem, text, True) == want
 
 
-@pytest.mark.parametrize('kind', ['timeout', 'error'])
-def test_a_verifier_that_fails_is_no_zero(task, monkeypatch, kind):
+@pytest.mark.parametrize('kind, valid', [('timeout', True), ('error', False)])
+def test_a_slow_answer_is_wrong_and_a_failure_is_missing(
+    task, monkeypatch, kind, valid):
   reply = types.SimpleNamespace(
       result=lambda: {'kind': kind, 'detail': 'so it is', 'trace': 'line 3'})
   monkeypatch.setattr(
       task, '_pool', types.SimpleNamespace(submit=lambda item: reply))
   verdict = task.verify(task.train[0], '', False)
   assert verdict == rewards.Verdict(
-      0.0, kind, False, 'so it is', '', 'line 3')
+      0.0, kind, valid, 'so it is', '', 'line 3')
 
 
 def test_the_options_reach_the_pool(tmp_path, monkeypatch):
@@ -316,7 +317,9 @@ def test_references_that_cannot_be_read_are_a_warning(tmp_path, caplog):
   good = [r'\frac{1}{2}', '1.5e3', r'\text{Bob, Alice}', '10:30', '[1,2)',
           r'\log_2 5', r'\begin{pmatrix}1\\2\end{pmatrix}', '2x+3y=5']
   bad = [r'\frac{1}{', r'x+\frac{1}{0}', r'6,\ldots,-2', r'\ge 5',
-         'any number that is larger than the sum of both']
+         'any number that is larger than the sum of both',
+         'no real solutions exist here', r'3,\text{one that is not so small}',
+         '10^{10^{10}}']
 
   def make_file(answers):
     rows = [{'problem': f'p {i}', 'answer': a} for i, a in enumerate(answers)]
@@ -327,8 +330,23 @@ def test_references_that_cannot_be_read_are_a_warning(tmp_path, caplog):
   path = make_file(good + bad)
   make(path, heldout_count=0)
   told, = [r.getMessage() for r in caplog.records]
-  assert f'5 of 13 ({path}, line 9: ' in told and 'line 10' in told
+  assert f'8 of 16 ({path}, line 9: ' in told and 'line 10' in told
   assert told.count(path) == 3 and '\n' not in told
+
+
+def test_unreadable_references_are_told_once_wherever_they_are(
+    tmp_path, caplog):
+  bad = {'problem': 'x?', 'answer': r'\frac{1}{'}
+  rows = numbered(3) + [bad, bad]  # one that is repeated is told, too
+  train = write(tmp_path / 'a.jsonl', rows)
+  held = write(tmp_path / 'b.jsonl', [bad])
+  task = make(train, heldout=(held,))
+  told, = [r.getMessage() for r in caplog.records
+           if r.getMessage().startswith('Answers that cannot be read')]
+  assert f'3 of 6 ({train}, line 4' in told and held in told
+  caplog.clear()
+  task.load(held)
+  assert '1 of 1' in caplog.text
 
 
 def test_problems_of_one_hash_have_two_ids(tmp_path):
@@ -448,6 +466,15 @@ def test_options_out_of_range(field, value, match):
     config.complete(
         config.base(), {'task': 'math', f'task.{field}': value}, 'name')
   assert '\n' not in str(error.value)
+
+
+@pytest.mark.parametrize('field, value', [
+    ('tolerance', 0.1), ('any_order', True),
+    ('reward', ('tests.tasks.bad_rows_test:give_zeros',))])
+def test_options_without_a_meaning_to_math_verify(field, value):
+  with pytest.raises(ValueError, match=f'task.{field}=.*means nothing to '
+                     'task.judge=math_verify: leave'):
+    make('none.jsonl', judge='math_verify', **{field: value})
 
 
 def test_an_empty_file(tmp_path):

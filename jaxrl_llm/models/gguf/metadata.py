@@ -9,7 +9,6 @@ from typing import Any, Callable, Mapping
 
 import numpy as np
 
-from jaxrl_llm.models.config import MAX_LAYERS
 from jaxrl_llm.models.gguf import header as header_lib
 from jaxrl_llm.models.gguf import tensors as tensors_lib
 
@@ -24,6 +23,7 @@ _IGNORED = {'vocab_size', 'tensor_data_layout', 'rope.scaling.finetuned'}
 _PATTERN, _LARGE = {'gemma2': 2, 'gemma3': 6}, {'gemma2': 46, 'gemma3': 62}
 _LOCAL_BASE = 10_000.0  # of the layers with a window, Gemma 3
 _LLAMA3 = dict(low_freq_factor=1.0, high_freq_factor=4.0)
+_MOST_BLOCKS = 10_000  # more are a damaged file's
 _LENGTHS = (8192, *(2 ** i for i in range(4, 21)))
 
 
@@ -57,10 +57,10 @@ def config(
       raise ValueError(
           f'{where}: {architecture}.{name} is not one number, which is not '
           'supported; choose another model.')
-    if name == 'block_count' and value not in range(1, MAX_LAYERS + 1):
+    if name == 'block_count' and value not in range(1, _MOST_BLOCKS + 1):
       raise ValueError(
           f'{where}: {architecture}.{name}={value} is not from 1 to '
-          f'{MAX_LAYERS}: fetch the file again.')
+          f'{_MOST_BLOCKS}: fetch the file again.')
     return value
 
   try:

@@ -7,11 +7,10 @@ with. Nothing is quantised.
 import math
 import pathlib
 import re
-from typing import Any, Iterable, Mapping, Sequence
+from typing import Any, Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from jaxrl_llm.models import hf_config
 from jaxrl_llm.models.gguf import header as header_lib
 from jaxrl_llm.models.gguf import metadata, tensors, tokens
 
@@ -22,6 +21,7 @@ _LAYER = re.compile(r'model\.layers\.(\d+)\.(.+)')
 
 def fields(
     raw: Mapping[str, Any], tokenizer: Any, stops: Sequence[int],
+    read: Callable[[Mapping[str, Any]], Any],
 ) -> dict[str, Any]:
   """Returns the metadata of a model.
 
@@ -29,6 +29,8 @@ def fields(
     raw: fields of its config.json, from `hf_config.to_hf`.
     tokenizer: transformers' tokeniser.
     stops: ids that end a response, the tokeniser's own first.
+    read: fields of a config.json to the config of the model that is computed,
+      to compare what is written with what comes back.
 
   Raises:
     ValueError: a GGUF file cannot have such a model or tokeniser, or `gguf` is
@@ -43,9 +45,9 @@ def fields(
       name: header_lib.Info(
           name, (raw['vocab_size'], raw['hidden_size']), kind, 0, 0)
       for name in matrices}), _factors(raw))
-  cfg, read = hf_config.from_hf(raw), hf_config.from_hf(back)
-  lost = [f'{name}={value}' for name, value in vars(cfg).items()
-          if getattr(read, name) != value]
+  written, found = read(raw), read(back)
+  lost = [f'{name}={value}' for name, value in vars(written).items()
+          if getattr(found, name) != value]
   if lost:
     raise ValueError(
         f'A GGUF file cannot say {", ".join(lost)} of a model: export with '
