@@ -362,48 +362,42 @@ class _Parser:
     """Reads a unit or counted thing up to the end of the element."""
     if self._ends():
       return None
-    start, parts = self._at, []
-    has_bracket = self._is('(') and bool(self._next())
-    while not self._ends():
+    start, parts, depth = self._at, [], 0
+    has_bracket = self._is('(')
+    while not self._ends() or depth and self._is(')', '}'):
       token = self._next()
-      if len(parts) > _LONGEST_UNIT:
-        self._at = start
-        return None
-      if token.text == '{' and (size := self._closes_power()):
-        parts += [token, *self._tokens[self._at:self._at + size]]
-        self._at += size
-        continue
-      if token.kind == 'sign' and token.text not in units.SIGNS:
-        self._at = start
-        return None
+      depth += sum((c in '({') - (c in ')}') for c in token.text)
+      if len(parts) > _LONGEST_UNIT or (
+          token.kind == 'sign' and token.text not in units.SIGNS):
+        depth = -1
+        break
       parts.append(token)
-    if has_bracket and not self._take(')') or not parts or not self._ends():
-      self._at = start
-      return None
-    found = units.read(
-        parts, bare=self._bare_units,
+    # 5^\circ C
+    is_degree = len(parts) == 1 and parts[0].text in ('C', 'F') and any(
+        token.text == r'\circ' for token in self._tokens[start - 2:start])
+    found = None if depth or not parts else units.read(
+        parts, bare=self._bare_units or is_degree,
         any_thing=self._any_thing and has_bracket)
     if found is None:
       self._at = start
     return found
 
-  def _closes_power(self) -> int:
-    """Returns how many tokens are left of a power in braces, 0 for none."""
-    size = 2 if self._is('-') else 1
-    return size + 1 if self._peek(size - 1).kind == 'number' and (
-        self._peek(size).text == '}') else 0
-
   def _unit_ahead(self) -> bool:
     """Tells whether the rest of the element is a unit."""
-    token = self._peek()
-    if token.kind not in ('text', 'letters', 'mark') and not (
-        token.text == '('
-        and self._peek(1).kind in ('text', 'letters', 'mark')):
+    token, start = self._peek(), self._at
+    # What may be a variable too is a unit behind a number, at the end.
+    is_symbol = token.text == r'\Omega' or self._peek(1).text == '_'
+    if is_symbol and any(
+        before.kind == 'letters' or before.text in tokens.NAMES
+        for before in self._tokens[:start]):
       return False
-    start = self._at
-    found = self._unit()
+    first = self._peek({'(': 1, r'\frac': 2, r'\mathring': 2, r'\mu': 1}.get(token.text, 0))
+    if first.kind not in ('text', 'letters', 'mark') and not is_symbol and (
+        token.text + first.text != r'\frac1'):
+      return False
+    found, at_end = self._unit(), self._peek().kind == 'end'
     self._at = start
-    return found is not None
+    return found is not None and (at_end or not is_symbol)
 
   def _union(self) -> Node:
     node = self._sum()
@@ -522,7 +516,8 @@ class _Parser:
     if text == '|':
       return not self._bars
     return text in (r'\{', '{', r'\lfloor', r'\lceil', r'\|') and (
-        text != r'\|' or not self._bars) or self._starts_command(text)
+        text != r'\|' or not self._bars) or (
+            self._starts_command(text) and not self._unit_ahead())
 
   def _starts_command(self, text: str) -> bool:
     return (text in (r'\frac', r'\sqrt', r'\binom', r'\pi', r'\infty')

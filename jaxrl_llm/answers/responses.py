@@ -76,8 +76,10 @@ _CONCLUDED = re.compile(
 # A box that is not as in 'put it into \\boxed{answer}'.
 _FILLED = re.compile(r'\b(?!answer|your|text|[lc]?dots)\w', re.IGNORECASE)
 _NEXT = re.compile(
-    r'\n[ \t]*(?:\*\*|#+[ \t]*)?(?:Question|Problem|Q|Exercise|Human|User|'
-    r'Next question|问题)(?:\s*[0-9]+)?\s*(?:\*\*)?\s*[:：]', re.IGNORECASE)
+    r'(?:\n|<\|\w+\|>)[ \t]*(?:\*\*|#+[ \t]*)?(?:Question|Problem|Q|Exercise|'
+    r'Human|User|Next question|问题)(?:\s*[0-9]+)?\s*(?:\*\*)?\s*[:：]|'
+    r'\n#+[ \t]*(?:Question|Problem|Exercise)[ \t]*[0-9]+[ \t]*\n',
+    re.IGNORECASE)
 
 
 def with_opened(prompt: str, text: str, tags: Sequence[str] = TAGS) -> str:

@@ -42,7 +42,7 @@ _CHARACTERS = r'''
 \epsilon εϵ  \zeta ζ  \eta η  \theta θ  \iota ι  \kappa κ  \lambda λ  \mu μ
 \nu ν  \xi ξ  \pi π  \rho ρ  \sigma σς  \tau τ  \upsilon υ  \phi φϕ  \chi χ
 \psi ψ  \omega ω  \Gamma Γ  \Delta Δ  \Theta Θ  \Lambda Λ  \Xi Ξ  \Pi Π
-\Sigma Σ  \Phi Φ  \Psi Ψ  \Omega Ω
+\Sigma Σ  \Phi Φ  \Psi Ψ  \Omega ΩΩ  Å Å
 '''
 _UNICODE = {
     character: sign + ' ' * (sign[0] == '\\')
@@ -281,6 +281,8 @@ def _tokens(text: str) -> list[Token]:
       found.append(Token('number', digits, spaced))
     elif kind == 'letters':
       found += _letters(piece, spaced)
+    elif piece == '}' and found and found[-1].text == '{':
+      found.pop()  # {}^\circ
     else:
       found.append(Token('sign', _SAME.get(piece, piece), spaced))
     spaced = False
@@ -314,7 +316,10 @@ def _command(
     inside, at = argument(text, at)
     found += _styled(inside, spaced, False)
   elif piece in _TEXTS:
+    start = at - len(piece)
     inside, at = argument(text, at)
+    spaced |= inside[:1] in (' ', '~') or text[start - 2:start] in (
+        r'\,', r'\;', r'\:')
     found += _styled(inside, spaced, True, piece.startswith(r'\operatorname'))
   elif piece in _ALPHABETS:
     inside, at = argument(text, at)

@@ -9,37 +9,80 @@ from typing import Any, Callable, Sequence
 
 from jaxrl_llm.answers import tokens
 
-# Each line: spellings of the same units. Those of one letter count only where
-# the letter is set as text.
-_MEASURES = '''
-m meter metre|cm centimeter centimetre|mm millimeter millimetre
-km kilometer kilometre|nm nanometer nanometre|inch inches in ins|ft foot feet
-yd yard|mi mile|g gram gm|kg kilogram|mg milligram|lb pound lbs|oz ounce
-ton|t tonne|s sec second|ms millisecond|min minute mins|h hr hour hrs
-day|week|month|year yr yrs|decade|century centuries|l liter litre
-ml milliliter millilitre|gal gallon|quart qt|pint pt|cup|acre|hectare ha
-deg degree|rad radian|dollar usd dollars bucks|cent cents|euro eur|gbp
-yuan rmb|yen jpy|rupee rs|mph|kph kmph|unit|people person persons|men man
-women woman|child children|percentage-points|hz hertz|khz kilohertz|j joule
-kj kilojoule|w watt|kw kilowatt|kwh|v volt|n newton|kn kilonewton|pa pascal
-kpa kilopascal|atm|a amp ampere|k kelvin|erg|ev|mol mole|cal calorie|kcal
-bit|byte|ohm|tesla|coulomb|bar|knot|mpg|rpm|bpm|dozen|c celsius
-f fahrenheit
-'''
-_UNITS = {name: line.split()[0] for line in re.split(
-    r'[|\n]', _MEASURES.strip()) for name in line.split()}
-_COMPOUND = {'mph': 'mi/h', 'kph': 'km/h', 'mpg': 'mi/gal'}
-# Units of one letter; c, e, i and x are left to be variables.
-_LETTERS = {'m': 'm', 's': 's', 'g': 'g', 'h': 'h', 'l': 'l', 'L': 'l',
-            't': 't', 'J': 'j', 'W': 'w', 'V': 'v', 'N': 'n', 'K': 'k',
-            'A': 'a', 'C': 'C', 'F': 'F'}
+# Between bars: spellings of a unit; the first is a product or quotient of others
+# for some. These have prefixes, as symbols or words:
+_SCIENCE = '''
+m meter metre|g gram gm gs gramme|s second sec|L l liter litre|A ampere amp
+K kelvin|mol mole|N newton|J joule|W watt|Pa pascal|Hz hertz|V volt|C coulomb
+F farad|H henry henries|T tesla|G gauss|mol/L M molar|S siemens|Wb weber|Ω ohm
+eV electronvolt|erg|bar|cal calorie|pc parsec|ly lightyear|yr year|Da u amu dalton
+B byte|bit|W*h Wh|A*h Ah|N*m Nm|J*s Js|Pa*s Pas|V*s Vs|N*s Ns'''
+# And these have none:
+_OTHERS = '''
+cm centimeter centimetre|dm decimeter decimetre|dL deciliter decilitre|dB decibel
+hPa hectopascal|in inch inches|ft foot feet|yd yard|mi mile|Å angstrom|AU
+lb pound|oz ounce|ton|kt kiloton|t tonne|min minute|h hr hour|day|week|month
+decade|century centuries|gal gallon|qt quart|pt pint|cup|acre|ha hectare
+deg degree|rad radian|degree~C celsius|degree~F fahrenheit|atm atmosphere|torr
+mmHg|dollar usd bucks|cent|euro eur|gbp|yuan rmb|yen jpy|rupee rs|mi/h mph
+km/h kph kmph|mi/gal mpg|knot|rpm|bpm|dozen|unit|person people|man men
+woman women|child children|M_odot|L_odot|R_odot|lightspeed
+1 atom molecule particle photon electron proton neutron nucleus nuclei ion'''
+_PREFIXES = '''
+k kilo|G giga|T tera|M mega|P peta|m milli|µ micro|u micro|n nano|p pico|f femto'''
+# Runs of two letters that are units in mathematics, too; others are products.
+_RUNS = frozenset('cm mm km nm in ft yd mi gm kg mg lb oz ms hr yr ml qt pt ha '
+                  'hz kj kw kn pa ev db au'.split())
+
+
+def _measures() -> tuple[dict[str, str], dict[str, str]]:
+  """Returns units by their spelling, and by it in small letters.
+
+  In small letters, a unit without a prefix comes first; milli or mega, and pico
+  or peta, are in doubt, but for megahertz.
+  """
+  science, others, prefixes = (
+      [line.split() for line in re.split(r'[|\n]', table.strip())]
+      for table in (_SCIENCE, _OTHERS, _PREFIXES))
+  exact = {name: names[0].replace('~', ' ') for names in (*science, *others)
+           for name in names}
+  low = {name.lower(): unit for name, unit in exact.items() if len(name) > 1}
+  for symbol, word in prefixes:
+    for names in science:
+      unit = symbol.replace('u', 'µ') + names[0]
+      for name in names:
+        exact.setdefault(symbol + name, unit)
+        low.setdefault(word + name.lower(), unit)
+        if symbol not in 'mMP' or (symbol, name) == ('M', 'Hz'):
+          low.setdefault((symbol + name).lower(), unit)
+  return exact, low
+
+
+_EXACT, _LOW = _measures()
+# Other ways to write units, and how they are read.
+_SPELLINGS = [(re.compile(pattern, re.IGNORECASE), text) for pattern, text in (
+    (r'\\(?:cdot|times)', '*'), (r'(?:\\mu|µ)\s*', 'µ'), (r'\\AA|\\mathring ?\{ ?A ?\}', 'Å'),
+    (r'(?:(?<=\b[kmg]) )?\\Omega', 'Ω'),
+    (r'_ ?\{? ?(?:\\odot|sun) ?\}?', '_odot'), (r'\bper\b', '/'),
+    (r'\s*\^\s*(?:\{\s*(-?)\s*(\d)\s*\}|(-?\d))', r'^\1\2\3'),
+    (r'(?<=V) ?/ ?(?-i:c)\b', '/lightspeed'),
+    (r'\\frac ?\{([^{}]*)\} ?\{([^{}]*)\}', r'((\1)/(\2))'),
+    (r'\b(?:square|sq\.?)\s+([a-z]+)', r'\1^2'),
+    (r'\b(?:cubic|cu\.?)\s+([a-z]+)', r'\1^3'),
+    (r'\b([a-z]+)\s+squared\b', r'\1^2'), (r'\b([a-z]+)\s+cubed\b', r'\1^3'),
+    (r'\bdegrees?\s+(?=celsius|fahr)|\bfl(?:uid)?\.?\s+(?=oz|ounce)', ''),
+    (r'\belectron[ -]volt', 'electronvolt'), (r'\blight[ -]year', 'lightyear'),
+    (r'\s+old$', ''))]
+_PART = re.compile(
+    r'(?P<name>[^\W\d_]+(?:_odot)?|(?<![\w^-])1(?=\)?/))(?:\^(?P<power>-?\d))?|'
+    r'(?P<mark>[/()])|[^\s*.-]|-\d')
 CURRENCIES = {'$': 'dollar', r'\$': 'dollar', '€': 'euro', '£': 'gbp',
               '¥': 'yen', '₹': 'rupee', 'USD': 'dollar', 'US$': 'dollar'}
 SCALES = {'hundred': 10**2, 'thousand': 10**3, 'million': 10**6,
           'billion': 10**9, 'trillion': 10**12, 'dozen': 12}
 # Signs that a unit may have.
-SIGNS = frozenset(['/', r'\cdot', r'\times', '*', '^', '-', '{', '}', '%', '.',
-                   *CURRENCIES])
+SIGNS = frozenset([*'/*^-{}()%._Åµ', r'\cdot', r'\times', r'\odot', r'\mu',
+                   r'\Omega', r'\AA', r'\frac', r'\mathring', *CURRENCIES])
 # Words that end with s, or end a phrase, and are no things that one counts.
 _NOT_THINGS = frozenset(
     'is was has does times plus minus less this thus yes as modulus us mod '
@@ -71,49 +114,51 @@ def read(
     is not compared) and the factor of a word such as 'million'; None if it is
     neither.
   """
-  if len(parts) == 1 and parts[0].kind == 'sign':
-    if parts[0].text == '%':
-      return '%', 1
-    name = CURRENCIES.get(parts[0].text)
-    return (name, 1) if name else None
+  signs = {**CURRENCIES, '%': '%'}
+  if len(parts) == 1 and parts[0].text in signs:
+    return signs[parts[0].text], 1
   # Without \text, a letter behind a number is a variable.
-  runs = [p for p in parts if p.kind == 'letters']
-  if runs and not bare and all(len(p.text) == 1 for p in runs) and not any(
-      p.kind in ('text', 'mark') for p in parts):
+  runs = [p.text for p in parts if p.kind == 'letters']
+  if runs and not bare and not any(
+      len(run) > 2 or run.lower() in _RUNS for run in runs) and not any(
+          p.kind in ('text', 'mark') or p.text in (r'\odot', r'\mathring', 'µ')
+          for p in parts):
+    return None
+  if len(parts) == 1 and parts[0].text == 'M' and not (
+      bare or parts[0].spaced):  # 12M are 12 million
     return None
   text = ''.join((' ' if p.spaced or p.kind != 'sign' else '') + p.text
                  for p in parts)
-  if re.search(r'\d', re.sub(r'\^ ?\{? ?-? ?\d', '', text)):
+  for pattern, spelling in _SPELLINGS:
+    text = pattern.sub(spelling, text)
+  text = re.sub(r'^\s*\(([^()]*)\)$', r'\1', text)
+  if re.search(r'\d', re.sub(r'\^-?\d|1\)?/', '', text)):
     return None
   scale, words = 1, text.split()
   while words and words[0].lower() in SCALES:
     scale *= SCALES[words.pop(0).lower()]
   if not words:
-    return '', scale
+    return ('', scale) if scale > 1 else None
   name = _phrase(' '.join(words), any_thing)
   return None if name is None else (name, scale)
 
 
 def _phrase(text: str, any_thing: bool) -> str | None:
   """Returns the one spelling of a unit, '?' for a thing, None if neither."""
-  text = text.strip(' ().,')
-  low = text.lower()
+  if name := _unit(text):
+    return name
+  low = text.lower().strip(' ().,')
   if low in ('percent', 'percents', 'per cent', 'pct', '%'):
     return '%'
-  low = re.sub(r'\s+old$', '', low)
-  if (name := _unit(re.sub(r'\s+old$', '', text))) is not None:
-    return name
-  if ' of ' in low:
-    return _phrase(text[:low.index(' of ')], any_thing)
+  if ' of ' in text:
+    return _phrase(text.partition(' of ')[0], any_thing)
   words = re.split(r'[\s/-]+', low)
   if any(not word.isalpha() for word in words) or _NOT_THINGS & set(words):
     return None
   if any_thing or words[-1] in _THINGS:
     return '?'
-  if ' per ' in low or ' each' in low or '/' in low:
-    first = re.split(r' per | each|/', low)[0].split()
-    return '?' if first and _is_thing(first) else None
-  return '?' if _is_thing(words) else None
+  words = re.split(' each|/', low)[0].split()
+  return '?' if words and _is_thing(words) else None
 
 
 _COUNTS = frozenset([*tokens.FUNCTIONS, *SCALES, *(
@@ -127,47 +172,38 @@ def _is_thing(words: Sequence[str]) -> bool:
   if last.removesuffix('s') in _COUNTS:
     return False
   return len(words) <= 3 and (
-      last in _THINGS or len(last) > 2 and last in _UNITS or bool(
+      last in _THINGS or len(last) > 2 and last in _LOW or bool(
           re.fullmatch('[a-z]{2,}s', last) and not _PARTS.search(last)
           and not last.endswith('ss')))
 
 
 def _unit(text: str) -> str | None:
   """Returns the one spelling of a unit with its powers; None if unknown."""
-  text = re.sub(r'\\(?:cdot|times)', '*', text)
-  text = re.sub(r'(?i)\bper\b', '/', text)
-  text = re.sub(r'\s*\^\s*\{?\s*(-?)\s*(\d)\s*\}?', r'^\1\2', text)
-  text = re.sub(r'(?i)\b(?:square|sq\.?)\s+([a-z]+)', r'\1^2', text)
-  text = re.sub(r'(?i)\b(?:cubic|cu\.?)\s+([a-z]+)', r'\1^3', text)
-  text = re.sub(r'(?i)\b([a-z]+)\s+squared\b', r'\1^2', text)
-  text = re.sub(r'(?i)\b([a-z]+)\s+cubed\b', r'\1^3', text)
-  text = re.sub(r'[{}()]', ' ', text).replace('.', ' ')
   powers: dict[str, int] = {}
-  for i, part in enumerate(text.split('/')):
-    names = re.split(
-        r'[\s*]+|(?<=[A-Za-z0-9])-(?=[A-Za-z])|\s+-\s+', part.strip())
-    names = [name for name in names if name and name != '-']
-    if not names:
+  sign, outer = 1, [1]
+  for part in _PART.finditer(text):
+    if part['mark'] == '/':
+      sign = -outer[-1]
+    elif part['mark'] == '(':
+      outer.append(sign)
+    elif part['mark']:
+      sign = outer.pop() if len(outer) > 1 else sign
+    elif (one := _one(part['name'] or '')) is None:
       return None
-    for name in names:
-      found = re.fullmatch(r'([A-Za-z]+)(?:\^(-?\d))?', name)
-      if not found or (one := _one(found[1])) is None:
-        return None
-      for j, factor in enumerate(one.split('/')):
-        sign = (-1) ** (bool(i) + j)
-        powers[factor] = powers.get(factor, 0) + sign * int(found[2] or 1)
+    else:
+      for i, factors in enumerate(one.split('/')):
+        for name in factors.split('*'):
+          powers[name] = powers.get(name, 0) + sign * (-1) ** i * int(
+              part['power'] or 1)
+  powers.pop('1', None)
   return ' '.join(f'{name}^{power}' if power != 1 else name
                   for name, power in sorted(powers.items()) if power) or None
 
 
 def _one(name: str) -> str | None:
-  if len(name) == 1:
-    return _LETTERS.get(name)
-  if len(name) == 2 and name[0] == 'M' and name != 'Mi':  # mega, not milli
-    return None
   low = name.lower()
-  found = _UNITS.get(low) or _UNITS.get(low.removesuffix('s'))
-  return _COMPOUND.get(found, found) if found else None
+  single = low.removesuffix('s') if name[1:].islower() else low
+  return _EXACT.get(name) or _LOW.get(low) or _LOW.get(single)
 
 
 # Words.
@@ -193,7 +229,7 @@ _TIME = re.compile(
     r'(?P<h>[0-9]{1,2}):(?P<m>[0-9]{2})(?::(?P<s>[0-9]{2}))?\s*'
     r'(?:(?P<half>[ap])\.?\s?m\.?)?', re.IGNORECASE)
 _HOUR = re.compile(
-    r'(?P<h>[0-9]{1,2})\s*(?P<half>[ap])\.?\s?m\.?', re.IGNORECASE)
+    r'(?P<h>0?[1-9]|1[0-2])\s*(?P<half>[ap])\.?\s?m\.?', re.IGNORECASE)
 _DATE = re.compile(r'[0-9]{1,2}/[0-9]{1,2}/(?:[0-9]{2}|[0-9]{4})')
 _MONTHS = 'jan feb mar apr may jun jul aug sep oct nov dec'.split()
 _MONTH = re.compile(
