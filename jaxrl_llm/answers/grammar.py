@@ -86,6 +86,10 @@ _MIXED = re.compile(
     r'(?:\\frac (?:(\d)(\d)|(?:(\d)|\{ (\d{1,9}) \}) (?:(\d)|\{ (\d{1,9}) \}))|'
     r'(\d{1,9}) / (\d{1,9}))(?! [\^!])(?![^ ])')
 _BEFORE_BRACKET = re.compile(r'[fgFG]\s*(?:\\left\s*)?\(')
+_VALUE = re.compile(
+    r'(?:.*=)?[ -]*(?:[\d.e^{}/ ]|(?<=[{^] )-|\\(?:times|cdot|frac|sqrt|pi))*')
+# Tokens up to the first letter of a unit that begins with one of these.
+_BEFORE_UNIT = {'(': 1, r'\mu': 1, r'\frac': 2, r'\mathring': 2}
 _LONGEST_UNIT = 20  # tokens
 _LONG_RUN = 5  # letters in a row that are a word and no product
 
@@ -387,11 +391,10 @@ class _Parser:
     token, start = self._peek(), self._at
     # What may be a variable too is a unit behind a number, at the end.
     is_symbol = token.text == r'\Omega' or self._peek(1).text == '_'
-    if is_symbol and any(
-        before.kind == 'letters' or before.text in tokens.NAMES
-        for before in self._tokens[:start]):
+    if is_symbol and not _VALUE.fullmatch(
+        ' '.join(before.text for before in self._tokens[:start])):
       return False
-    first = self._peek({'(': 1, r'\frac': 2, r'\mathring': 2, r'\mu': 1}.get(token.text, 0))
+    first = self._peek(_BEFORE_UNIT.get(token.text, 0))
     if first.kind not in ('text', 'letters', 'mark') and not is_symbol and (
         token.text + first.text != r'\frac1'):
       return False

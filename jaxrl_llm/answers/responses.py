@@ -108,10 +108,10 @@ def final_part(text: str, tags: Sequence[str] = TAGS) -> str:
   for tag in tags:
     name = re.escape(tag)
     if ends := [*re.finditer(
-        rf'(?:(?<!`)|(?<=``))</{name}\s*>|</{name}\s*>(?!`)', text)]:
+        rf'</{name}\s*>(?:(?<!`</{name}>)|(?<=``</{name}>)|(?!`))', text)]:
       text = text[ends[-1].end():]
-    plain = re.sub(r'(?s)```.*?```|`[^`\n]*`', '', text)
-    if re.search(rf'(?m)^[ \t]*<{name}\s*>', plain):
+    if f'<{tag}' in text and re.search(
+        rf'(?m)^[ \t]*<{name}\s*>', re.sub(r'(?s)```.*?```|`[^`\n]*`', '', text)):
       return ''
   return text
 
@@ -133,6 +133,8 @@ def first_part(text: str, take: str) -> str:
     text: the response, without its reasoning.
     take: one of `TAKES`.
   """
+  if not _NEXT.search(text) and '####' not in text:
+    return text
   ends = [end for box, end in _boxes(text)
           if take != 'number' and _FILLED.search(box)][:1]
   # A box counts even behind a number, but for one that is called the answer.
@@ -157,7 +159,8 @@ def boxed(text: str) -> str | None:
 def _boxes(text: str) -> Iterator[tuple[str, int]]:
   """Yields the contents of complete boxes, and where they end."""
   start, stack = -1, []
-  for token in _TOKEN.finditer(text):
+  first = len(text[:text.find('box')].rstrip('\\f'))  # the rest takes time
+  for token in _TOKEN.finditer(text, first):
     if token['box'] and not token['brace']:
       if bare := _BARE.match(text, token.end()):
         start = token.end()

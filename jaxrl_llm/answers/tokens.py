@@ -183,6 +183,7 @@ def plain_signs(text: str) -> str:
   if text.isascii():
     return text
   text = _ROOTS.sub(_root, _INVISIBLE.sub('', text))
+  text = re.sub(r'(?<=\d) μ(?=(?:[mgsFCAVWTHNJL]|Pa|eV|mol)\b)', ' µ', text)
   text = _SYMBOLS.sub(lambda found: _UNICODE[found[0]], text)
   text = _SCRIPTS.sub(
       lambda found: ('^{' if found[1] else '_{')

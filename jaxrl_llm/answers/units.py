@@ -4,32 +4,32 @@ A unit is compared where both answers have one. A counted thing (5 apples) is
 not: the number is the answer.
 """
 
+import itertools
 import re
 from typing import Any, Callable, Sequence
 
 from jaxrl_llm.answers import tokens
 
-# Between bars: spellings of a unit; the first is a product or quotient of others
-# for some. These have prefixes, as symbols or words:
+# Between bars: spellings of a unit; some are products or quotients of others.
+# These have prefixes, as symbols or words.
 _SCIENCE = '''
 m meter metre|g gram gm gs gramme|s second sec|L l liter litre|A ampere amp
 K kelvin|mol mole|N newton|J joule|W watt|Pa pascal|Hz hertz|V volt|C coulomb
 F farad|H henry henries|T tesla|G gauss|mol/L M molar|S siemens|Wb weber|Ω ohm
-eV electronvolt|erg|bar|cal calorie|pc parsec|ly lightyear|yr year|Da u amu dalton
-B byte|bit|W*h Wh|A*h Ah|N*m Nm|J*s Js|Pa*s Pas|V*s Vs|N*s Ns'''
-# And these have none:
+eV electronvolt|erg|bar|cal calorie|pc parsec|ly lightyear|yr year|B byte|bit
+Da u amu dalton|W*h Wh|A*h Ah|N*m Nm|J*s Js|Pa*s Pas|V*s Vs|N*s Ns'''
 _OTHERS = '''
-cm centimeter centimetre|dm decimeter decimetre|dL deciliter decilitre|dB decibel
-hPa hectopascal|in inch inches|ft foot feet|yd yard|mi mile|Å angstrom|AU
-lb pound|oz ounce|ton|kt kiloton|t tonne|min minute|h hr hour|day|week|month
-decade|century centuries|gal gallon|qt quart|pt pint|cup|acre|ha hectare
-deg degree|rad radian|degree~C celsius|degree~F fahrenheit|atm atmosphere|torr
-mmHg|dollar usd bucks|cent|euro eur|gbp|yuan rmb|yen jpy|rupee rs|mi/h mph
-km/h kph kmph|mi/gal mpg|knot|rpm|bpm|dozen|unit|person people|man men
-woman women|child children|M_odot|L_odot|R_odot|lightspeed
+cm centimeter centimetre|dm decimeter decimetre|dL deciliter decilitre|torr
+dB decibel|kΩ kilohm|hPa hectopascal|in inch inches|ft foot feet|yd yard
+mi mile|Å angstrom|AU|lb pound|oz ounce|ton|kt kiloton|t tonne|min minute
+h hr hour|day|week|month|decade|century centuries|gal gallon|qt quart|pt pint
+cup|acre|ha hectare|deg degree|rad radian|degree~C celsius|degree~F fahrenheit
+atm atmosphere|mmHg|dollar usd bucks|cent|euro eur|gbp|yuan rmb|yen jpy
+rupee rs|mi/h mph|km/h kph kmph|mi/gal mpg|knot|rpm|bpm|dozen|unit|man men
+person people|woman women|child children|M_odot|L_odot|R_odot|lightspeed
 1 atom molecule particle photon electron proton neutron nucleus nuclei ion'''
-_PREFIXES = '''
-k kilo|G giga|T tera|M mega|P peta|m milli|µ micro|u micro|n nano|p pico|f femto'''
+_PREFIXES = dict(zip('kGTMPmµunpf', (
+    'kilo giga tera mega peta milli micro micro nano pico femto'.split())))
 # Runs of two letters that are units in mathematics, too; others are products.
 _RUNS = frozenset('cm mm km nm in ft yd mi gm kg mg lb oz ms hr yr ml qt pt ha '
                   'hz kj kw kn pa ev db au'.split())
@@ -38,41 +38,38 @@ _RUNS = frozenset('cm mm km nm in ft yd mi gm kg mg lb oz ms hr yr ml qt pt ha '
 def _measures() -> tuple[dict[str, str], dict[str, str]]:
   """Returns units by their spelling, and by it in small letters.
 
-  In small letters, a unit without a prefix comes first; milli or mega, and pico
-  or peta, are in doubt, but for megahertz.
+  In small letters, a unit without a prefix comes first. Milli may be mega, but
+  for hertz, and peta is none.
   """
-  science, others, prefixes = (
+  science, others = (
       [line.split() for line in re.split(r'[|\n]', table.strip())]
-      for table in (_SCIENCE, _OTHERS, _PREFIXES))
+      for table in (_SCIENCE, _OTHERS))
   exact = {name: names[0].replace('~', ' ') for names in (*science, *others)
            for name in names}
   low = {name.lower(): unit for name, unit in exact.items() if len(name) > 1}
-  for symbol, word in prefixes:
-    for names in science:
-      unit = symbol.replace('u', 'µ') + names[0]
-      for name in names:
-        exact.setdefault(symbol + name, unit)
-        low.setdefault(word + name.lower(), unit)
-        if symbol not in 'mMP' or (symbol, name) == ('M', 'Hz'):
-          low.setdefault((symbol + name).lower(), unit)
+  for (prefix, word), names in itertools.product(_PREFIXES.items(), science):
+    unit = prefix.replace('u', 'µ') + names[0]
+    for name in names:
+      exact.setdefault(prefix + name, unit)
+      low.setdefault(word + name.lower(), unit)
+      if prefix not in 'mMP' or prefix + name == 'MHz':
+        low.setdefault((prefix + name).lower(), unit)
   return exact, low
 
 
 _EXACT, _LOW = _measures()
-# Other ways to write units, and how they are read.
+# Other ways to write units, and the one that is read.
 _SPELLINGS = [(re.compile(pattern, re.IGNORECASE), text) for pattern, text in (
-    (r'\\(?:cdot|times)', '*'), (r'(?:\\mu|µ)\s*', 'µ'), (r'\\AA|\\mathring ?\{ ?A ?\}', 'Å'),
-    (r'(?:(?<=\b[kmg]) )?\\Omega', 'Ω'),
-    (r'_ ?\{? ?(?:\\odot|sun) ?\}?', '_odot'), (r'\bper\b', '/'),
-    (r'\s*\^\s*(?:\{\s*(-?)\s*(\d)\s*\}|(-?\d))', r'^\1\2\3'),
+    (r'\\(?:cdot|times)', '*'), (r'(?:\\mu|µ)\s*', 'µ'), (r'\bper\b', '/'),
+    (r'\\AA|\\mathring ?\{ ?A ?\}', 'Å'), (r'(?:(?<=\b[kmg]) )?\\Omega', 'Ω'),
+    (r'_ ?\{? ?(?:\\odot|sun) ?\}?', '_odot'),
     (r'(?<=V) ?/ ?(?-i:c)\b', '/lightspeed'),
+    (r'\s*\^\s*(?:\{\s*(-?)\s*(\d)\s*\}|(-?\d))', r'^\1\2\3'),
     (r'\\frac ?\{([^{}]*)\} ?\{([^{}]*)\}', r'((\1)/(\2))'),
-    (r'\b(?:square|sq\.?)\s+([a-z]+)', r'\1^2'),
-    (r'\b(?:cubic|cu\.?)\s+([a-z]+)', r'\1^3'),
-    (r'\b([a-z]+)\s+squared\b', r'\1^2'), (r'\b([a-z]+)\s+cubed\b', r'\1^3'),
-    (r'\bdegrees?\s+(?=celsius|fahr)|\bfl(?:uid)?\.?\s+(?=oz|ounce)', ''),
-    (r'\belectron[ -]volt', 'electronvolt'), (r'\blight[ -]year', 'lightyear'),
-    (r'\s+old$', ''))]
+    (r'\b(?:square|sq\.?)\s+([a-z]+)|\b([a-z]+)\s+squared\b', r'\1\2^2'),
+    (r'\b(?:cubic|cu\.?)\s+([a-z]+)|\b([a-z]+)\s+cubed\b', r'\1\2^3'),
+    (r'\bdegrees?\s+(?=celsius|fahr)|\bfl(?:uid)?\.?\s+(?=oz|ounce)|\s+old$'
+     r'|(?<=electron)[ -](?=volt)|(?<=light)[ -](?=year)', ''))]
 _PART = re.compile(
     r'(?P<name>[^\W\d_]+(?:_odot)?|(?<![\w^-])1(?=\)?/))(?:\^(?P<power>-?\d))?|'
     r'(?P<mark>[/()])|[^\s*.-]|-\d')
@@ -117,15 +114,13 @@ def read(
   signs = {**CURRENCIES, '%': '%'}
   if len(parts) == 1 and parts[0].text in signs:
     return signs[parts[0].text], 1
-  # Without \text, a letter behind a number is a variable.
-  runs = [p.text for p in parts if p.kind == 'letters']
-  if runs and not bare and not any(
-      len(run) > 2 or run.lower() in _RUNS for run in runs) and not any(
-          p.kind in ('text', 'mark') or p.text in (r'\odot', r'\mathring', 'µ')
-          for p in parts):
-    return None
-  if len(parts) == 1 and parts[0].text == 'M' and not (
-      bare or parts[0].spaced):  # 12M are 12 million
+  # Without \text, a letter behind a number is a variable. 12M are 12 million.
+  runs = [p.text for p in parts if p.kind == 'letters' and not any(
+      p.kind in ('text', 'mark') or p.text in (r'\odot', r'\mathring', 'µ')
+      for p in parts)]
+  if not bare and (
+      runs and all(len(run) < 3 and run.lower() not in _RUNS for run in runs)
+      or [(p.text, p.spaced) for p in parts] == [('M', False)]):
     return None
   text = ''.join((' ' if p.spaced or p.kind != 'sign' else '') + p.text
                  for p in parts)
@@ -159,12 +154,6 @@ def _phrase(text: str, any_thing: bool) -> str | None:
     return '?'
   words = re.split(' each|/', low)[0].split()
   return '?' if words and _is_thing(words) else None
-
-
-_COUNTS = frozenset([*tokens.FUNCTIONS, *SCALES, *(
-    'pi two three four five six seven eight nine ten eleven twelve thirteen '
-    'fourteen fifteen sixteen seventeen eighteen nineteen opposite lakh crore '
-    'double triple inverse mod').split()])
 
 
 def _is_thing(words: Sequence[str]) -> bool:
@@ -214,6 +203,8 @@ _NUMBERS = {word: i for i, word in enumerate(
     'zero one two three four five six seven eight nine ten eleven twelve '
     'thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty'
     .split())}
+_COUNTS = frozenset([*tokens.FUNCTIONS, *SCALES, *_NUMBERS, *(
+    'pi opposite lakh crore double triple inverse mod').split()]) - {'zero'}
 _SAME = {
     'no solutions': 'no solution', 'there is no solution': 'no solution',
     'there are no solutions': 'no solution', 'dne': 'does not exist',
