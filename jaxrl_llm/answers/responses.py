@@ -1,5 +1,6 @@
 r"""Answers in responses: last boxes, last numbers and final expressions."""
 
+import itertools
 import re
 from typing import Iterator, Sequence
 
@@ -61,10 +62,19 @@ _MARK = re.compile(
     rf'####[ \t]*+(?P<answer>(?:[-+−–]\s?)?{_CURRENCY}?[ \t]*+(?:[-+−–])?'
     r'[0-9.][^\n]*|\\boxed[^\n]*|\$[^$\n]+\$)')
 _HEADING = re.compile(r'[0-9]+[.):]\s*\S')
-_ANSWERED = re.compile(r'[0-9]|\\(?:boxed|fbox)(?![a-zA-Z])')
+_CALLED = re.compile(r'answer(?: is|\s*[:=])|####\s*[0-9]', re.IGNORECASE)
+# A number behind such words or a sign, or at the end of a line.
+_CONCLUDED = re.compile(
+    _CALLED.pattern + r'|=\s*+\$?-?[0-9]|'
+    r'(?<![0-9])[0-9]++[.!%$*)]*+[ \t]*+(?=\n)',
+    re.IGNORECASE)
+_EMPTY = re.compile(r'\W*(?:[lc]?dots|(?:text\W*)?(?:your |final )?answer)?\W*')
+_CODE = re.compile(r'```.*?```|`[^`\n]*`', re.DOTALL)
 _NEXT = re.compile(
-    r'\n[ \t]*(?:\*\*|#+[ \t]*)?(?:Question|Problem|Q|Exercise|Human|User|'
-    r'Next question|问题)(?:\s*[0-9]+)?\s*(?:\*\*)?\s*[:：]', re.IGNORECASE)
+    r'(?:\n[ \t]*|<\|[a-z_]+\|>\s*)(?:(?:\*\*|#+[ \t]*)?(?:Question|Problem|Q|'
+    r'Exercise|Human|User|Next question|问题)(?:\s*[0-9]+)?\s*(?:\*\*)?\s*'
+    r'[:：]|#+[ \t]*(?:Question|Problem|Exercise)[ \t]*[0-9]+[ \t]*\n)',
+    re.IGNORECASE)
 
 
 def with_opened(prompt: str, text: str, tags: Sequence[str] = TAGS) -> str:
@@ -89,13 +99,14 @@ def final_part(text: str, tags: Sequence[str] = TAGS) -> str:
     tags: names of the tags of such blocks.
 
   Returns:
-    The text behind the last end tag; '' if a block has no end.
+    The text behind the last end tag; '' if a block has no end. A start tag in
+    code or within a line is only named.
   """
   for tag in tags:
     name = re.escape(tag)
-    if ends := [*re.finditer(rf'</{name}\s*>', text)]:
+    if ends := [*re.finditer(rf'(?<!`)</{name}\s*>', text)]:
       text = text[ends[-1].end():]
-    if re.search(rf'<{name}\s*>', text):
+    if re.search(rf'^[ \t]*+<{name}\s*>', _CODE.sub('', text), re.MULTILINE):
       return ''
   return text
 
@@ -105,17 +116,26 @@ def _answered_mark(text: str) -> re.Match[str] | None:
                if not _HEADING.match(mark['answer'])), None)
 
 
-def first_part(text: str) -> str:
+def first_part(text: str, take: str) -> str:
   """Returns a response up to the next problem that it goes on with.
 
-  This is the line of its first '####' with an answer, or what stands before a
-  line 'Question:' if there is an answer.
+  That is a line such as 'Question:' behind an answer of the taken kind. Without
+  a box, it is also what follows the line of the first '####' with an answer.
+
+  Args:
+    text: the response, without its reasoning.
+    take: one of `TAKES`.
   """
-  if mark := _answered_mark(text):
-    text = text[:mark.end()]
-  if first := _ANSWERED.search(text):
-    if found := _NEXT.search(text, first.end()):
-      return text[:found.start()]
+  boxes = (end for box, end in _boxes(text) if not _EMPTY.fullmatch(box))
+  ends = [] if take == 'number' else [*itertools.islice(boxes, 1)]
+  if take != 'boxed' and (
+      found := (_CALLED if ends else _CONCLUDED).search(text)):
+    ends.append(found.end())
+  if ends and (found := _NEXT.search(text, min(ends))):
+    text = text[:found.start()]
+  if take != 'boxed' and (mark := _answered_mark(text)) and (
+      take == 'number' or not has_box(text)):
+    return text[:mark.end()]
   return text
 
 
@@ -125,16 +145,25 @@ def boxed(text: str) -> str | None:
   If boxes are nested, the inner one counts. `\boxed 5`, without braces, gives
   '5'.
   """
-  found, start, stack = None, -1, []
+  found = ''
+  for content, _ in _boxes(text):
+    found = content.strip()
+  return found or None
+
+
+def _boxes(text: str) -> Iterator[tuple[str, int]]:
+  """Yields the contents of complete boxes, and where they end."""
+  start, stack = -1, []
   for token in _TOKEN.finditer(text):
     if token['box'] and not token['brace']:
       if bare := _BARE.match(text, token.end()):
-        found, start = bare[1].rstrip('.,;'), token.end()
+        start = token.end()
+        yield bare[1].rstrip('.,;'), bare.end()
     elif token['box'] or token['open']:
       stack.append(token.end() if token['box'] else -1)
     elif token['close'] and stack and (begin := stack.pop()) > start:
-      found, start = text[begin:token.start()], begin
-  return found and found.strip() or None
+      start = begin
+      yield text[begin:token.start()], token.end()
 
 
 def has_box(text: str) -> bool:
@@ -219,7 +248,7 @@ def answer(
   Returns:
     The answer, or None.
   """
-  text = first_part(final_part(text, tags))
+  text = first_part(final_part(text, tags), take)
   if take == 'marked':
     found = _answered_mark(text)
     return found and last_number(found['answer'])
