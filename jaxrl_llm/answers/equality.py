@@ -155,7 +155,7 @@ class Comparison:
     if units == {'degree', 'rad'}:
       return self._expressions(*plain)
     if 'degree' in units and any(
-        unit == '' or unit.startswith('degree ') for unit in units):
+        unit == '' or unit.startswith('degree_') for unit in units):
       # What has pi in it and no unit is in radians.
       is_bare = r'\pi' not in form(x if u == '' else y)
       return is_bare and self._expressions(x, y) or '' in units and not (

@@ -325,12 +325,15 @@ class _Parser:
     else:
       self._at = start
       node = self._stacked(self._union())
+      if node.op == 'degree' and self._peek().text in ('C', 'F') and (
+          self._peek().kind == 'letters'):
+        self._bare_units = True
       unit, scale = self._unit() or ('', 1)
       sign = ''
     if scale != 1:
       node = Node('*', (number(scale), _scalar(node)))
     if node.op == 'degree' and unit in ('C', 'F'):
-      node, unit = node.args[0], f'degree {unit}'
+      node, unit = node.args[0], f'degree_{unit}'
     if sign == '-':
       node = negated(node)
     return Node('quantity', (_scalar(node), unit)) if unit else node
@@ -362,43 +365,31 @@ class _Parser:
     """Reads a unit or counted thing up to the end of the element."""
     if self._ends():
       return None
-    start, parts = self._at, []
+    start, parts, depth = self._at, [], 0
     has_bracket = self._is('(') and bool(self._next())
-    while not self._ends():
+    while depth or not self._ends():
       token = self._next()
-      if len(parts) > _LONGEST_UNIT:
-        self._at = start
-        return None
-      if token.text == '{' and (size := self._closes_power()):
-        parts += [token, *self._tokens[self._at:self._at + size]]
-        self._at += size
-        continue
-      if token.kind == 'sign' and token.text not in units.SIGNS:
+      depth += len(re.findall('[({]', token.text)) - len(
+          re.findall('[)}]', token.text))
+      if len(parts) > _LONGEST_UNIT or token.kind == 'end' or (
+          token.kind == 'sign' and token.text not in units.SIGNS):
         self._at = start
         return None
       parts.append(token)
-    if has_bracket and not self._take(')') or not parts or not self._ends():
-      self._at = start
-      return None
-    found = units.read(
-        parts, bare=self._bare_units,
-        any_thing=self._any_thing and has_bracket)
+    found = None
+    if parts and (not has_bracket or self._take(')')) and self._ends():
+      found = units.read(
+          parts, bare=self._bare_units,
+          any_thing=self._any_thing and has_bracket)
     if found is None:
       self._at = start
     return found
 
-  def _closes_power(self) -> int:
-    """Returns how many tokens are left of a power in braces, 0 for none."""
-    size = 2 if self._is('-') else 1
-    return size + 1 if self._peek(size - 1).kind == 'number' and (
-        self._peek(size).text == '}') else 0
-
   def _unit_ahead(self) -> bool:
     """Tells whether the rest of the element is a unit."""
-    token = self._peek()
-    if token.kind not in ('text', 'letters', 'mark') and not (
-        token.text == '('
-        and self._peek(1).kind in ('text', 'letters', 'mark')):
+    token = self._peek(int(self._is('(')))
+    if token.kind not in ('text', 'letters', 'mark') and (
+        token.text not in units.BEGINNING):
       return False
     start = self._at
     found = self._unit()
@@ -506,6 +497,8 @@ class _Parser:
     if token.kind in ('letters', 'mark'):
       if len(token.text) >= _LONG_RUN:
         return False
+      if last.text == r'\circ' or self._tokens[self._at - 2].text == r'\circ':
+        return token.text not in ('C', 'F')
       # GmM has no mM in it.
       return last.kind == 'letters' and not token.spaced or (
           not self._unit_ahead())
@@ -521,6 +514,8 @@ class _Parser:
           self._peek(1).text not in (r'\mod', r'\pmod', 'mod'))
     if text == '|':
       return not self._bars
+    if text in units.BEGINNING and self._unit_ahead():
+      return False
     return text in (r'\{', '{', r'\lfloor', r'\lceil', r'\|') and (
         text != r'\|' or not self._bars) or self._starts_command(text)
 

@@ -33,7 +33,7 @@ _CHARACTERS = r'''
 \equiv ≡  \infty ∞  \emptyset ∅  \cup ∪  \cap ∩  \in ∈  \notin ∉  \subset ⊂
 \subseteq ⊆  \setminus ∖  ^\circ °º˚  \pm ±  \mp ∓  \ldots …⋯  ' ′’  '' ″
 \angle ∠  \triangle △  \partial ∂  \nabla ∇  \sum ∑  \prod ∏  \int ∫  \to →⇒
-\sim ∼  \perp ⊥  \parallel ∥  ( ⟨〈  ) ⟩〉  \lfloor ⌊  \rfloor ⌋  \lceil ⌈
+\sim ∼  \perp ⊥  \parallel ∥  \AA ÅÅ  \mu µ  ( ⟨〈  ) ⟩〉  \lfloor ⌊  \rfloor ⌋  \lceil ⌈
 \rceil ⌉  \mathbb{R} ℝ  \mathbb{Z} ℤ  \mathbb{N} ℕ  \mathbb{Q} ℚ  \mathbb{C} ℂ
 \frac{1}{2} ½  \frac{1}{4} ¼  \frac{3}{4} ¾  \frac{1}{3} ⅓  \frac{2}{3} ⅔
 \frac{1}{5} ⅕  \frac{2}{5} ⅖  \frac{3}{5} ⅗  \frac{4}{5} ⅘  \frac{1}{6} ⅙
@@ -86,6 +86,8 @@ _SAID = [(re.compile(pattern), spelling) for pattern, spelling in (
     (rf'([0-9])\s*\^?\s*(?:\{{\s*\\[a-z]+\s*\{{\s*{_ORDINAL}\s*\}}\s*\}}|'
      rf'\\[a-z]+\s*\{{\s*{_ORDINAL}\s*\}}|\{{\s*th\s*\}}|'
      rf'(?<![\^ ]){_ORDINAL}(?![a-zA-Z]))', r'\1'),
+    (r'\{\s*\}(?=\s*\^)', ''),
+    (r'\\mathring\s*(\{\s*)?(?:\\[a-z]+\s*\{\s*A\s*\}|A)(?(1)\s*\})', r'\\AA '),
     (r'(?<![0-9])\.(?=\\(?:overline|bar|dot)(?![a-z]))', '0.'),
     (r'(?<=[0-9])\s*(?:\\text\s*\{\s*to\s*\}|(?<= )to(?= ))\s*(?=[0-9])', ':'),
     # 'where k is an integer', 'for any integer k'
@@ -100,8 +102,8 @@ _SAID = [(re.compile(pattern), spelling) for pattern, spelling in (
     (r'^\\text\s*\{[^{}]*(?<![a-z])is:?\s*\}', ''),
     (rf'^{_TEXT}all\s+(?:real\s+|positive\s+)?(?:numbers\s+|integers\s+)?\}}?\s*'
      r'(?=[a-z]\s*(?:\\[gln]e|[<>=]))', ''))]
-_SAYS = re.compile(
-    r"(?<![\\a-z])[a-z]{2}|\\(?:text|not|prime|forall)|'|\.\\|[0-9] ?x")
+_SAYS = re.compile(  # whether any of these may be in a text
+    r"(?<![\\a-z])[a-z]{2}|\\(?:text|not|prime|forall|math)|'|\.\\|[0-9] ?x|\{\}")
 _SPACED = re.compile(r'([-+]?[0-9]{1,3}(?: [0-9]{3})+(?:\.[0-9]+)?)(?![0-9/ ])')
 
 # Each entry: a sign, and its other spellings.
@@ -183,6 +185,7 @@ def plain_signs(text: str) -> str:
   if text.isascii():
     return text
   text = _ROOTS.sub(_root, _INVISIBLE.sub('', text))
+  text = re.sub(r'(?<=[0-9])( ?)[µμ]([msgLFCAVHTWJ])$', r'\1\\mu\\text{\2}', text)
   text = _SYMBOLS.sub(lambda found: _UNICODE[found[0]], text)
   text = _SCRIPTS.sub(
       lambda found: ('^{' if found[1] else '_{')

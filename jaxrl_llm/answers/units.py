@@ -9,37 +9,60 @@ from typing import Any, Callable, Sequence
 
 from jaxrl_llm.answers import tokens
 
-# Each line: spellings of the same units. Those of one letter count only where
-# the letter is set as text.
+# Spellings of the same units. Those of one letter count only where the letter
+# is set as text, except for the signs of the micrometre and the ohm.
 _MEASURES = '''
-m meter metre|cm centimeter centimetre|mm millimeter millimetre
-km kilometer kilometre|nm nanometer nanometre|inch inches in ins|ft foot feet
-yd yard|mi mile|g gram gm|kg kilogram|mg milligram|lb pound lbs|oz ounce
-ton|t tonne|s sec second|ms millisecond|min minute mins|h hr hour hrs
-day|week|month|year yr yrs|decade|century centuries|l liter litre
-ml milliliter millilitre|gal gallon|quart qt|pint pt|cup|acre|hectare ha
-deg degree|rad radian|dollar usd dollars bucks|cent cents|euro eur|gbp
-yuan rmb|yen jpy|rupee rs|mph|kph kmph|unit|people person persons|men man
-women woman|child children|percentage-points|hz hertz|khz kilohertz|j joule
-kj kilojoule|w watt|kw kilowatt|kwh|v volt|n newton|kn kilonewton|pa pascal
-kpa kilopascal|atm|a amp ampere|k kelvin|erg|ev|mol mole|cal calorie|kcal
-bit|byte|ohm|tesla|coulomb|bar|knot|mpg|rpm|bpm|dozen|c celsius
-f fahrenheit
+in inch inches ins|ft foot feet|yd yard|mi mile|lb pound lbs|oz ounce|ton
+t tonne|min minute mins|h hr hour hrs|sec|day|week|month|yrs|decade
+century centuries|gal gallon|quart qt|pint pt|cup|acre|hectare ha|deg degree
+rad radian|dollar usd dollars bucks|cent cents|euro eur|gbp|yuan rmb|yen jpy
+rupee rs|unit|people person persons|men man|women woman|child children
+percentage-points|kWh kwh|atm atmosphere|torr Torr mmHg|erg|AU au|ly lightyear
+Å angstrom Angstrom|amu u Da dalton|dB decibel|c|sunM|sunL|sunR|knot|rpm|bpm
+dozen|degree_C celsius|degree_F fahrenheit|kg Kg KG|km Km KM
 '''
-_UNITS = {name: line.split()[0] for line in re.split(
-    r'[|\n]', _MEASURES.strip()) for name in line.split()}
-_COMPOUND = {'mph': 'mi/h', 'kph': 'km/h', 'mpg': 'mi/gal'}
-# Units of one letter; c, e, i and x are left to be variables.
-_LETTERS = {'m': 'm', 's': 's', 'g': 'g', 'h': 'h', 'l': 'l', 'L': 'l',
-            't': 't', 'J': 'j', 'W': 'w', 'V': 'v', 'N': 'n', 'K': 'k',
-            'A': 'a', 'C': 'C', 'F': 'F'}
+# Symbols and names that take the prefixes of the SI.
+_SI = '''
+m meter metre|g gram gm|s second sec|A amp ampere|K kelvin|mol mole|Hz hertz
+N newton|Pa pascal|J joule|W watt|V volt|C coulomb|F farad|ohm|T tesla|H henry
+l L liter litre|eV|bar|cal calorie|pc parsec|yr year|M molar|Wb weber|G gauss
+B byte|bit
+'''
+_PREFIXES = {'k': 'kilo', 'M': 'mega', 'G': 'giga', 'T': 'tera', 'c': 'centi',
+             'd': 'deci', 'm': 'milli', 'u': 'micro', 'n': 'nano', 'p': 'pico',
+             'f': 'femto', '': ''}
+
+
+def _table() -> dict[str, str]:
+  '''Returns each spelling of a unit, and the one it is compared by.'''
+  plain, si = ([line.split() for line in re.split(r'[|\n]', text.strip())]
+               for text in (_MEASURES, _SI))
+  found = {name: names[0] for names in plain for name in names}
+  for prefix, word in reversed(_PREFIXES.items()):
+    for names in si:
+      found |= {start + name: prefix + names[0] for name in names
+                for start in (prefix, word) if start + name != 'M'}
+  for name in [*found][::-1]:  # mhz and mpa begin with mega
+    if len(name) > 2 or name[0] == 'k':
+      found.setdefault(name.lower(), found[name])
+  return found
+
+
+_UNITS = _table()
+_COMPOUND = {'mph': 'mi/h', 'kph': 'km/h', 'kmph': 'km/h', 'mpg': 'mi/gal'}
+# Runs of letters that are no text are units only if they are of these, or if
+# white space stands before them.
+_RUNS = frozenset(
+    'cm mm km nm kg mg ml ft yd mi lb oz hr in gal qt pt mph rad deg'.split())
 CURRENCIES = {'$': 'dollar', r'\$': 'dollar', '€': 'euro', '£': 'gbp',
               '¥': 'yen', '₹': 'rupee', 'USD': 'dollar', 'US$': 'dollar'}
 SCALES = {'hundred': 10**2, 'thousand': 10**3, 'million': 10**6,
           'billion': 10**9, 'trillion': 10**12, 'dozen': 12}
 # Signs that a unit may have.
 SIGNS = frozenset(['/', r'\cdot', r'\times', '*', '^', '-', '{', '}', '%', '.',
+                   '(', ')', '_', r'\odot', r'\Omega', r'\mu', r'\AA', r'\frac',
                    *CURRENCIES])
+BEGINNING = frozenset([r'\Omega', r'\mu', r'\AA', r'\frac'])
 # Words that end with s, or end a phrase, and are no things that one counts.
 _NOT_THINGS = frozenset(
     'is was has does times plus minus less this thus yes as modulus us mod '
@@ -71,15 +94,14 @@ def read(
     is not compared) and the factor of a word such as 'million'; None if it is
     neither.
   """
-  if len(parts) == 1 and parts[0].kind == 'sign':
-    if parts[0].text == '%':
-      return '%', 1
-    name = CURRENCIES.get(parts[0].text)
-    return (name, 1) if name else None
+  if len(parts) == 1 and parts[0].text in (*CURRENCIES, '%'):
+    return CURRENCIES.get(parts[0].text, '%'), 1
   # Without \text, a letter behind a number is a variable.
-  runs = [p for p in parts if p.kind == 'letters']
-  if runs and not bare and all(len(p.text) == 1 for p in runs) and not any(
-      p.kind in ('text', 'mark') for p in parts):
+  if not bare and not any(
+      p.kind in ('text', 'mark') or p.text in (r'\odot', r'\AA')
+      or p.kind == 'letters' and len(p.text) > 1 and (
+          p.spaced or p.text in _RUNS or len(p.text) > 3)
+      or p.text == r'\Omega' and not any_thing for p in parts):
     return None
   text = ''.join((' ' if p.spaced or p.kind != 'sign' else '') + p.text
                  for p in parts)
@@ -136,7 +158,14 @@ def _unit(text: str) -> str | None:
   """Returns the one spelling of a unit with its powers; None if unknown."""
   text = re.sub(r'\\(?:cdot|times)', '*', text)
   text = re.sub(r'(?i)\bper\b', '/', text)
-  text = re.sub(r'\s*\^\s*\{?\s*(-?)\s*(\d)\s*\}?', r'^\1\2', text)
+  text = re.sub(
+      r'\s*\^\s*(\{\s*)?(-?)\s*(\d)(?(1)\s*\})', r'^\2\3', text)
+  for sign, name in ((r'\mu ', 'u'), (r'\mu', 'u'), (r'\Omega', 'ohm'),
+                     (r'\AA', 'angstrom')):
+    text = text.replace(sign, name)
+  text = re.sub(r'([MLR])_\{?\s*\\odot\s*\}?', r'sun\1', text)
+  text = re.sub(r'\\frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}', r'\1/\2', text)
+  text = re.sub(r'(?i)degrees?\s+(?=[cf])', '', text)
   text = re.sub(r'(?i)\b(?:square|sq\.?)\s+([a-z]+)', r'\1^2', text)
   text = re.sub(r'(?i)\b(?:cubic|cu\.?)\s+([a-z]+)', r'\1^3', text)
   text = re.sub(r'(?i)\b([a-z]+)\s+squared\b', r'\1^2', text)
@@ -151,7 +180,10 @@ def _unit(text: str) -> str | None:
       return None
     for name in names:
       found = re.fullmatch(r'([A-Za-z]+)(?:\^(-?\d))?', name)
-      if not found or (one := _one(found[1])) is None:
+      one = _one(found[1]) if found else None
+      if found and not one and not i and _is_thing([name]):
+        continue  # atoms/cm^3
+      if not found or not one:
         return None
       for j, factor in enumerate(one.split('/')):
         sign = (-1) ** (bool(i) + j)
@@ -161,13 +193,11 @@ def _unit(text: str) -> str | None:
 
 
 def _one(name: str) -> str | None:
-  if len(name) == 1:
-    return _LETTERS.get(name)
-  if len(name) == 2 and name[0] == 'M' and name != 'Mi':  # mega, not milli
-    return None
-  low = name.lower()
-  found = _UNITS.get(low) or _UNITS.get(low.removesuffix('s'))
-  return _COMPOUND.get(found, found) if found else None
+  for text in (name, name.lower()) if len(name) > 2 else (name,):
+    if found := _COMPOUND.get(text) or _UNITS.get(text) or _UNITS.get(
+        text.removesuffix('s')):
+      return found
+  return None
 
 
 # Words.
@@ -193,7 +223,7 @@ _TIME = re.compile(
     r'(?P<h>[0-9]{1,2}):(?P<m>[0-9]{2})(?::(?P<s>[0-9]{2}))?\s*'
     r'(?:(?P<half>[ap])\.?\s?m\.?)?', re.IGNORECASE)
 _HOUR = re.compile(
-    r'(?P<h>[0-9]{1,2})\s*(?P<half>[ap])\.?\s?m\.?', re.IGNORECASE)
+    r'(?P<h>[01]?[0-9]|2[0-4])\s*(?P<half>[ap])\.?\s?m\.?', re.IGNORECASE)
 _DATE = re.compile(r'[0-9]{1,2}/[0-9]{1,2}/(?:[0-9]{2}|[0-9]{4})')
 _MONTHS = 'jan feb mar apr may jun jul aug sep oct nov dec'.split()
 _MONTH = re.compile(
