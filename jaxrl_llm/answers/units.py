@@ -226,9 +226,6 @@ _HOUR = re.compile(
     r'(?P<h>[01]?[0-9]|2[0-4])\s*(?P<half>[ap])\.?\s?m\.?', re.IGNORECASE)
 _DATE = re.compile(r'[0-9]{1,2}/[0-9]{1,2}/(?:[0-9]{2}|[0-9]{4})')
 _MONTHS = 'jan feb mar apr may jun jul aug sep oct nov dec'.split()
-_MONTH = re.compile(
-    r'\b(jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|'
-    r'aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\b')
 _CHOICE = re.compile(
     r'(?:(?i:option|choice|answer)\s+\(?(?P<a>[A-J])\)?|(?P<b>[A-J])[).:])')
 _TEXT = re.compile(
@@ -294,18 +291,12 @@ def words(text: str, node: Callable[..., Any]) -> Any | None:
 
 
 def _date(low: str) -> str | None:
-  found = _MONTH.search(low)
-  if not found or not re.search('[0-9]', low):
-    return None
-  numbers = [int(n) for n in re.findall(
-      r'(?<![0-9])([0-9]{1,4})(?:st|nd|rd|th)?\b', low)]
-  numbers.sort(key=lambda n: n > 31)  # the year is the last
-  rest = re.sub(r'[0-9]{1,4}(?:st|nd|rd|th)?|,|\bof\b|\bthe\b|\s', '',
-                low.replace(found[0], '', 1))
-  if rest:
-    return None
-  month = _MONTHS.index(found[0][:3]) + 1
-  return f'month {month} ' + ' '.join(map(str, numbers))
+  low = re.sub(r'(?<=[0-9])(?:st|nd|rd|th)|\b(?:of|the)\b', '', low)
+  words = re.findall('[a-z]+|[0-9]+', low)
+  names = [word[:3] for word in words if word.isalpha()]
+  numbers = sorted((w for w in words if w.isdigit()), key=lambda n: len(n) > 2)
+  return ' '.join([*names, *numbers]) if numbers and len(names) == 1 and (
+      names[0] in _MONTHS) else None
 
 
 def _prose(text: str, plain: str, node: Callable[..., Any]) -> Any | None:
