@@ -104,9 +104,11 @@ def final_part(text: str, tags: Sequence[str] = TAGS) -> str:
   """
   for tag in tags:
     name = re.escape(tag)
-    if ends := [*re.finditer(rf'(?<!`)</{name}\s*>', text)]:
-      text = text[ends[-1].end():]
-    if re.search(rf'^[ \t]*+<{name}\s*>', _CODE.sub('', text), re.MULTILINE):
+    if ends := [end.end() for end in re.finditer(rf'</{name}\s*>', text)
+                if text[end.start() - 1:end.start()] != '`']:
+      text = text[ends[-1]:]
+    if f'<{tag}' in text and re.search(
+        rf'^[ \t]*+<{name}\s*>', _CODE.sub('', text), re.MULTILINE):
       return ''
   return text
 
@@ -126,13 +128,14 @@ def first_part(text: str, take: str) -> str:
     text: the response, without its reasoning.
     take: one of `TAKES`.
   """
-  boxes = (end for box, end in _boxes(text) if not _EMPTY.fullmatch(box))
-  ends = [] if take == 'number' else [*itertools.islice(boxes, 1)]
-  if take != 'boxed' and (
-      found := (_CALLED if ends else _CONCLUDED).search(text)):
-    ends.append(found.end())
-  if ends and (found := _NEXT.search(text, min(ends))):
-    text = text[:found.start()]
+  if _NEXT.search(text):
+    boxes = (end for box, end in _boxes(text) if not _EMPTY.fullmatch(box))
+    ends = [] if take == 'number' else [*itertools.islice(boxes, 1)]
+    if take != 'boxed' and (
+        found := (_CALLED if ends else _CONCLUDED).search(text)):
+      ends.append(found.end())
+    if ends and (found := _NEXT.search(text, min(ends))):
+      text = text[:found.start()]
   if take != 'boxed' and (mark := _answered_mark(text)) and (
       take == 'number' or not has_box(text)):
     return text[:mark.end()]

@@ -394,7 +394,8 @@ def spelled(text: str) -> str:
     if last and (last.kind == token.kind == 'number' or 'text' in (
         last.kind, token.kind) and 'sign' not in (last.kind, token.kind)):
       words.append(' ')
-    words.append(re.sub(r'(\\[a-zA-Z]+)$', r'\1 ', token.text))
+    is_command = token.text[0] == '\\' and token.text[-1].isalpha()
+    words.append(token.text + ' ' * is_command)
   text, before = ''.join(words), ''
   while text != before:
     before, text = text, re.sub(r'\{(\\[a-zA-Z]+ |[^\\{}])\}', r'\1', text)

@@ -225,7 +225,8 @@ _TIME = re.compile(
 _HOUR = re.compile(
     r'(?P<h>[01]?[0-9]|2[0-4])\s*(?P<half>[ap])\.?\s?m\.?', re.IGNORECASE)
 _DATE = re.compile(r'[0-9]{1,2}/[0-9]{1,2}/(?:[0-9]{2}|[0-9]{4})')
-_MONTHS = 'jan feb mar apr may jun jul aug sep oct nov dec'.split()
+_MONTHS = ('january february march april may june july august september '
+           'october november december').split()
 _CHOICE = re.compile(
     r'(?:(?i:option|choice|answer)\s+\(?(?P<a>[A-J])\)?|(?P<b>[A-J])[).:])')
 _TEXT = re.compile(
@@ -293,10 +294,11 @@ def words(text: str, node: Callable[..., Any]) -> Any | None:
 def _date(low: str) -> str | None:
   low = re.sub(r'(?<=[0-9])(?:st|nd|rd|th)|\b(?:of|the)\b', '', low)
   words = re.findall('[a-z]+|[0-9]+', low)
-  names = [word[:3] for word in words if word.isalpha()]
+  names = [word for word in words if word.isalpha()]
   numbers = sorted((w for w in words if w.isdigit()), key=lambda n: len(n) > 2)
-  return ' '.join([*names, *numbers]) if numbers and len(names) == 1 and (
-      names[0] in _MONTHS) else None
+  is_date = numbers and len(names) == 1 and len(names[0]) > 2 and any(
+      month.startswith(names[0]) for month in _MONTHS)
+  return ' '.join([names[0][:3], *numbers]) if is_date else None
 
 
 def _prose(text: str, plain: str, node: Callable[..., Any]) -> Any | None:
