@@ -61,12 +61,15 @@ _AFTER = re.compile(r'[\s.*]*')
 _MARK = re.compile(
     rf'####[ \t]*+(?P<answer>(?:[-+−–]\s?)?{_CURRENCY}?[ \t]*+(?:[-+−–])?'
     r'[0-9.][^\n]*|\\boxed[^\n]*|\$[^$\n]+\$)')
-_HEADING = re.compile(r'[0-9]+[.):]\s*\S')
+_PARTS = r'(?:case|step|part|way|method|solution)s?\b'
+_HEADING = re.compile(
+    rf'\$\s*[a-zA-Z]|[0-9]+(?:[.):]\s*\S|[A-Z]\b|st|nd|rd|th|\s+{_PARTS})')
 _CALLED = re.compile(r'answer(?: is|\s*[:=])|####\s*[0-9]', re.IGNORECASE)
 # A number behind such words or a sign, or at the end of a line.
 _CONCLUDED = re.compile(
     _CALLED.pattern + r'|=\s*+\$?-?[0-9]|'
-    r'(?<![0-9])[0-9]++[.!%$*)]*+[ \t]*+(?=\n)',
+    r'(?<!case )(?<!step )(?<!part )(?<!cise )(?<!blem )(?<![0-9])[0-9]++'
+    rf'(?: (?!{_PARTS})[a-z]++)?[.!%$*)]*+[ \t]*+(?=\n)',
     re.IGNORECASE)
 _EMPTY = re.compile(r'\W*(?:[lc]?dots|(?:text\W*)?(?:your |final )?answer)?\W*')
 _CODE = re.compile(r'```.*?```|`[^`\n]*`', re.DOTALL)

@@ -115,14 +115,55 @@ def test_only_what_follows_the_reasoning_counts(text, tags, want):
   assert responses.final_part(text, tags) == want
 
 
-RUN_ON = 'It is 18.\n#### 18\n\nQuestion: 3 pens?\nAnswer: 3.\n#### 3'
-
-
 @pytest.mark.parametrize('text, want', [
-    (RUN_ON, 'It is 18.\n#### 18'), ('So 5.\nQuestion: 6?', 'So 5.'),
-    (r'\boxed{x}' + '\n**Problem 2:** 7', r'\boxed{x}'),
-    ('Question: what is 5 + 6?\n11', None), ('#### Step 1\n5', None),
-    ('#### 1. First\nthen 5\n#### 7\n8', '#### 1. First\nthen 5\n#### 7')])
-def test_a_response_ends_where_it_goes_on_with_another_problem(text, want):
-  take = 'boxed' if 'boxed' in text else 'number'
-  assert responses.first_part(text, take) == (text if want is None else want)
+    ('I use no <think> block. 1', None), ('No `<think>` here.\n1', None),
+    ('A ```\n<think>\n``` is none. 1', None), ('1, and no `</think>`', None),
+    ('I use no <think></think> here. 1', ' here. 1'), ('\n <think>1', ''),
+    ('Sure.\n<think>\n1', ''), ('<think>a <think> in `1', ''),
+    ('<think>```1</think>2 ```', '2 ```')])
+def test_a_tag_that_is_only_named_is_no_reasoning(text, want):
+  assert responses.final_part(text) == (text if want is None else want)
+
+
+RUN_ON = 'It is 18.\n#### 18\n\nQuestion: 3 pens?\nAnswer: 3.\n#### 3'
+PENS = '\nQuestion: 3 pens?\nAnswer: 3'
+
+
+@pytest.mark.parametrize('text, take, want', [
+    (RUN_ON, 'number', '18'), (RUN_ON, 'either', '18'),
+    (RUN_ON, 'marked', '18'), ('So 5.' + PENS, 'number', '5'),
+    ('She sold 18 eggs.' + PENS, 'number', '18'),
+    ('The answer is 5 when done.' + PENS, 'either', '5'),
+    (r'The answer is $\frac{x}{y}$.' + PENS, 'either', r'\frac{x}{y}'),
+    ('9 * 2 = 18 a day.\n\nQ: 1?\nA: 3', 'number', '18'),
+    ('#### 18 dollars per day' + PENS, 'number', '18'),
+    ('#### 18\n\nNow 3 pens.\n#### 3', 'number', '18'),
+    ('#### 18' + PENS + r' \boxed{3}', 'either', '18'),
+    (r'The answer is 18.' + PENS + r' \boxed{3}', 'either', '18'),
+    (r'\boxed{x}' + '\n**Problem 2:** ' + r'\boxed{7}', 'boxed', 'x'),
+    (r'\boxed{x}' + '\n**Problem 2:** ' + r'\boxed{7}', 'either', 'x'),
+    (r'\boxed{1} or \boxed{2}' + PENS + r'\boxed{3}', 'boxed', '2'),
+    ('#### 1. First\nthen 5\n#### 7\n8', 'number', '7')])
+def test_the_first_problem_of_several_is_judged(text, take, want):
+  assert responses.answer(text, take) == want
+
+
+@pytest.mark.parametrize('before', [
+    '#### $n = 2$', '#### $x$-coordinate', '#### 2 cases remain',
+    '#### 3D', '#### 2nd case', '#### 1. First', '1. Restate',
+    '**Problem:** find x', 'In 2 steps.\nQuestion: x?',
+    '## Step 1\n### Exercise 3: x?', 'Case 2.\nQ: x?'])
+@pytest.mark.parametrize('take, rest', [
+    ('boxed', r'It is \boxed{5}.'), ('either', r'It is \boxed{5}.'),
+    ('number', 'It is 5.'), ('either', 'It is 5.')])
+def test_headings_and_a_restated_problem_hide_no_answer(before, take, rest):
+  assert responses.answer(f'{before}\n{rest}', take) == '5'
+
+
+@pytest.mark.parametrize('text', [
+    'I put it into \\boxed{answer}.\nProblem: x\n\\boxed{5}',
+    'I put it into \\boxed{}.\nProblem: x\n\\boxed{5}',
+    '\\boxed{3\n\nProblem: x\n\\boxed{5}',
+    '#### 3\n\nProblem: x\n\\boxed{5}', '#### 2 cases\n\\boxed{5}'])
+def test_a_cut_needs_a_complete_box_before_it(text):
+  assert responses.answer(text, 'boxed') == '5'
