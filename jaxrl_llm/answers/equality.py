@@ -65,17 +65,17 @@ class Comparison:
     """Tells whether two lists have equal elements in any order."""
     return _matched(xs, ys, self.same)
 
+  def _in_turn(self, xs: Sequence[Node], ys: Sequence[Node]) -> bool:
+    return self._in_order(xs, ys) or self._any_order and self.matched(xs, ys)
+
   def _collections(self, a: Node, b: Node) -> bool:
     """Compares lists, sets and unions; a tuple may stand for a list."""
     if 'values' in (a.op, b.op):
       return self._values(a, b)
+    if {a.op, b.op} == {'list', 'tuple'} and '()' in (a.args[0], b.args[0]):
+      return self._in_turn(*(
+          x.args[1] if x.op == 'tuple' else _ordered(x) for x in (a, b)))
     if a.op in ('tuple', 'interval') or b.op in ('tuple', 'interval'):
-      if a.op == 'list' and b.op == 'tuple' and b.args[0] == '()':
-        return self._in_order(_ordered(a), b.args[1]) or (
-            self._any_order and self.matched(_ordered(a), b.args[1]))
-      if a.op == 'tuple' and a.args[0] == '()' and b.op == 'list':
-        return self._in_order(a.args[1], _ordered(b)) or (
-            self._any_order and self.matched(a.args[1], _ordered(b)))
       return a.op == 'tuple' and self._any_order and b.op == 'set' and (
           self.matched(a.args[1], b.args))
     if not all(x.op in _SETS | {'pair'} for x in (a, b)):
@@ -110,9 +110,8 @@ class Comparison:
     names = [x.args[2] if x.op == 'interval' else '' for x in (a, b)]
     if all(names) and names[0] != names[1]:
       return False
-    return self._in_order(a.args[1], b.args[1]) or (
-        self._any_order and a.op == 'tuple' and self.matched(
-            a.args[1], b.args[1]))
+    return (self._in_turn if a.op == 'tuple' else self._in_order)(
+        a.args[1], b.args[1])
 
   def _words(self, a: Node, b: Node) -> bool:
     if a.op == b.op == 'time':
@@ -346,16 +345,13 @@ def _with_argument(node: Node, reference: Node) -> Node:
 
 def _with_constant(node: Node, reference: Node) -> Node:
   """Gives a constant of integration the name that the reference has."""
-  known = evaluate.letters(reference)
-  if 'C' not in known or reference.op != '+' or node.op != '+' or Node(
-      'name', ('C',)) not in reference.args:
+  constant = Node('name', ('C',))
+  if not node.op == reference.op == '+' or constant not in reference.args:
     return node
-  free = [term for term in node.args if term.op == 'name' and (
-      term.args[0] in ('c', 'K', 'k', 'C_1', 'c_1')) and (
-          term.args[0] not in known)]
-  if len(free) != 1 or 'C' in evaluate.letters(node):
-    return node
-  return renamed(node, {free[0].args[0]: Node('name', ('C',))})
+  free = [term for term in node.args if term not in reference.args and (
+      term.op == 'name' and term.args[0] in ('c', 'K', 'k', 'C_1', 'c_1'))]
+  return renamed(node, {free[0].args[0]: constant}) if len(
+      free) == 1 and constant not in node.args else node
 
 
 def _hundredths(node: Node) -> Node:

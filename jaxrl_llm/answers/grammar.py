@@ -443,9 +443,6 @@ class _Parser:
         # 1/2x is a half of x, but a/bx is the one or the other.
         quotient = node.op != 'number' or low.op != 'number'
         node = _quotient(node, low)
-      elif self._is(r'\mod', 'mod') and self._peek(1).kind == 'number':
-        self._next()
-        node = Node('mod', (_scalar(node), self._factor()))
       elif self._starts_factor(last):
         if quotient:
           raise Unread('a factor behind a quotient')

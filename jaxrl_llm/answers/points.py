@@ -18,7 +18,7 @@ from jaxrl_llm.answers.evaluate import drawn, exact, letters, parts, Undefined
 from jaxrl_llm.answers.grammar import negated, Node, number
 
 _ENOUGH = 8  # points where two expressions with letters must agree
-_STEPPED = frozenset(['floor', 'ceil', 'mod', 'gcd', 'lcm'])
+_STEPPED = frozenset(['floor', 'ceil', 'gcd', 'lcm'])
 _BENT = frozenset(
     'abs norm max min sgn root ln log arcsin arccos arctan arccot arcsec '
     'arccsc'.split())
