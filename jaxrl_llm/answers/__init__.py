@@ -46,8 +46,9 @@ _OR = re.compile(r'\s*\\(?:text|mathrm|mbox)\s*\{\s*OR\s*\}\s*|\s+OR\s+')
 
 # What an equation may say the value of; x and 2x are none.
 _NAMING = re.compile(r"""
-    (?:[PEnNCV]|Var|Cov|\\Pr|\\math[a-z]+\{?[PE]\}?|[a-zA-Z]\^\{-1\}|
+    (?:[PE]|Var|Cov|\\Pr|\\math[a-z]+\{?[PE]\}?|[fghFG]\^\{-1\}|
        \\(?:text|operatorname)\{[^{}]*\})\s*[(\[|].*[)\]|] |
+    [nN]\((?:[A-Z'|,]|\\(?:c[au]p|mid|bar|overline|\{|\})|[{}])+\) |
     \|(?:[^|]*[A-Z][^|]*|[zw]|\\vec[^|]*)\| |
     \\lfloor.*\\rfloor | \\lceil.*\\rceil | m\\angle.* | [A-Z]\^\{?(?:T|-1)\}? |
     \\(?:sin|cos|tan|cot|sec|csc)\^?(?:\\[a-zA-Z]+|[^a-z])* | \\sigma\^\{?2\}? |
@@ -178,7 +179,10 @@ def readable(text: str) -> bool:
 
   Prose and an expression whose values are not known match by the letter only.
   """
-  value = read(text, any_thing=True) if len(text) <= _LONGEST else None
+  if len(text) > _LONGEST:
+    return False
+  name, rest = _value(tokens.trimmed(text))
+  value = read(text if name == '=' else rest, any_thing=True)
   if value is None or _has_prose(value):
     return False
   try:
