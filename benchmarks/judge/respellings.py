@@ -10,7 +10,7 @@ import re
 from typing import Iterator
 
 _FRACTION = re.compile(r'\\[dt]?frac\{(\d+)\}\{(\d+)\}')
-_WORD = re.compile(r'\\text\{(.*)\}')
+_WORD = re.compile(r'\\text\{([^{}]*)\}')
 
 
 def respell(a: str) -> Iterator[tuple[str, str]]:

@@ -33,10 +33,8 @@ __all__ = (
     'with_opened')
 
 _LONGEST = 2000  # longer answers, in characters, are not read
-_INTEGER = re.compile('0|-?[1-9][0-9]{0,17}')
 _PLAIN = re.compile(
     r'[-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?')
-_GROUPED = re.compile(r'\$?[0-9]{1,3}(?:,[0-9]{3})+\$?')
 _SAYS = re.compile(
     r'^\s*(?:\\text\s*\{)?\s*(?:the )?(?:final )?answer(?: is|\s*[:=])'
     r'\s*\}?\s*', re.IGNORECASE)
@@ -48,8 +46,9 @@ _OR = re.compile(r'\s*\\(?:text|mathrm|mbox)\s*\{\s*OR\s*\}\s*|\s+OR\s+')
 
 # What an equation may say the value of; x and 2x are none.
 _NAMING = re.compile(r"""
-    (?:[PEnNCV]|Var|Cov|\\Pr|\\math[a-z]+\{?[PE]\}?|[a-zA-Z]\^\{-1\}|
+    (?:[PE]|Var|Cov|\\Pr|\\math[a-z]+\{?[PE]\}?|[fghFG]\^\{-1\}|
        \\(?:text|operatorname)\{[^{}]*\})\s*[(\[|].*[)\]|] |
+    [nN]\((?:[A-Z'|,]|\\(?:c[au]p|mid|bar|overline|\{|\})|[{}])+\) |
     \|(?:[^|]*[A-Z][^|]*|[zw]|\\vec[^|]*)\| |
     \\lfloor.*\\rfloor | \\lceil.*\\rceil | m\\angle.* | [A-Z]\^\{?(?:T|-1)\}? |
     \\(?:sin|cos|tan|cot|sec|csc)\^?(?:\\[a-zA-Z]+|[^a-z])* | \\sigma\^\{?2\}? |
@@ -72,6 +71,7 @@ def _value(text: str) -> tuple[str, str]:
   return '', text
 
 
+@functools.lru_cache(1 << 14)
 def read(
     text: str, *, bare_units: bool = False, any_thing: bool = False,
     factors: frozenset[str] = frozenset()) -> Node | None:
@@ -90,18 +90,11 @@ def read(
     return None
 
 
-@functools.lru_cache(1 << 14)
-def _read(
-    text: str, any_thing: bool = False, factors: frozenset[str] = frozenset()
-) -> Node | None:
-  return read(text, any_thing=any_thing, factors=factors)
-
-
 def normal(text: str) -> str:
   """Returns a form that is equal for many spellings of an answer."""
-  if _INTEGER.fullmatch(text):
-    return text
-  value = _read(text)
+  if (plain := _plain(text)) is not None:
+    return str(plain)
+  value = read(text)
   return form(value) if value else spelled(text)
 
 
@@ -158,10 +151,11 @@ def equal(
 
 def _same(reference: str, found: str, comparison: Comparison) -> bool:
   factors = grammar.factors(reference, found)
-  a, b = _read(reference, True, factors), _read(found, False, factors)
+  a = read(reference, any_thing=True, factors=factors)
+  b = read(found, factors=factors)
   if a and b and comparison.equal(a, b):
     return True
-  if a and ', ' in reference and _GROUPED.fullmatch(found):
+  if a and ', ' in reference and tokens.comma_free(found) != found:
     return _same(reference, found.replace(',', ', '), comparison)
   # '6 m/s' is a quantity beside one, and otherwise six times m/s.
   if a and b and (a.op == 'quantity') != (b.op == 'quantity'):
@@ -185,7 +179,10 @@ def readable(text: str) -> bool:
 
   Prose and an expression whose values are not known match by the letter only.
   """
-  value = _read(text, True) if len(text) <= _LONGEST else None
+  if len(text) > _LONGEST:
+    return False
+  name, rest = _value(tokens.trimmed(text))
+  value = read(text if name == '=' else rest, any_thing=True)
   if value is None or _has_prose(value):
     return False
   try:

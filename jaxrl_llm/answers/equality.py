@@ -11,14 +11,7 @@ from typing import Any, Callable, Iterator, Sequence
 
 from jaxrl_llm.answers import evaluate, grammar, points, regions
 from jaxrl_llm.answers.grammar import negated, Node, number
-from jaxrl_llm.answers.shapes import (
-  form,
-  INTEGERS,
-  listed,
-  name_of,
-  named,
-  renamed,
-)
+from jaxrl_llm.answers.shapes import form, listed, name_of, named, renamed
 
 _SETS = frozenset(['set', 'list', 'values', 'cup', 'either', 'both'])
 # Kinds of which one at least stands for a set of real numbers.
@@ -72,17 +65,17 @@ class Comparison:
     """Tells whether two lists have equal elements in any order."""
     return _matched(xs, ys, self.same)
 
+  def _in_turn(self, xs: Sequence[Node], ys: Sequence[Node]) -> bool:
+    return self._in_order(xs, ys) or self._any_order and self.matched(xs, ys)
+
   def _collections(self, a: Node, b: Node) -> bool:
     """Compares lists, sets and unions; a tuple may stand for a list."""
     if 'values' in (a.op, b.op):
       return self._values(a, b)
+    if {a.op, b.op} == {'list', 'tuple'} and '()' in (a.args[0], b.args[0]):
+      return self._in_turn(*(
+          x.args[1] if x.op == 'tuple' else _ordered(x) for x in (a, b)))
     if a.op in ('tuple', 'interval') or b.op in ('tuple', 'interval'):
-      if a.op == 'list' and b.op == 'tuple' and b.args[0] == '()':
-        return self._in_order(_ordered(a), b.args[1]) or (
-            self._any_order and self.matched(_ordered(a), b.args[1]))
-      if a.op == 'tuple' and a.args[0] == '()' and b.op == 'list':
-        return self._in_order(a.args[1], _ordered(b)) or (
-            self._any_order and self.matched(a.args[1], _ordered(b)))
       return a.op == 'tuple' and self._any_order and b.op == 'set' and (
           self.matched(a.args[1], b.args))
     if not all(x.op in _SETS | {'pair'} for x in (a, b)):
@@ -117,9 +110,8 @@ class Comparison:
     names = [x.args[2] if x.op == 'interval' else '' for x in (a, b)]
     if all(names) and names[0] != names[1]:
       return False
-    return self._in_order(a.args[1], b.args[1]) or (
-        self._any_order and a.op == 'tuple' and self.matched(
-            a.args[1], b.args[1]))
+    return (self._in_turn if a.op == 'tuple' else self._in_order)(
+        a.args[1], b.args[1])
 
   def _words(self, a: Node, b: Node) -> bool:
     if a.op == b.op == 'time':
@@ -155,7 +147,7 @@ class Comparison:
     if units == {'degree', 'rad'}:
       return self._expressions(*plain)
     if 'degree' in units and any(
-        unit == '' or unit.startswith('degree ') for unit in units):
+        unit == '' or unit.startswith('degree_') for unit in units):
       # What has pi in it and no unit is in radians.
       is_bare = r'\pi' not in form(x if u == '' else y)
       return is_bare and self._expressions(x, y) or '' in units and not (
@@ -217,17 +209,13 @@ class Comparison:
       return None not in (x, y) and _same_name(x[0], y[0]) and self.same(
           x[1], y[1])
     if a.op == 'relation':
-      x = self._value(a, False)
-      if x is None:
-        return _is_plain(a) and self._is_chain(a) and self.same(
-            a.args[1][-1], b)
-      return self.same(x[1], b)
+      x = self._value(a, all(  # 0.5 = 50%
+          _quantity(m)[0].op == 'number' for m in a.args[1]))
+      return x is not None and self.same(x[1], b)
     if b.args[0] == (r'\in',) and name_of(b.args[1][0]):
       return self.same(a, b.args[1][1])
     y = self._value(b, True)
-    if y is None:
-      return False
-    return self.same(a, y[1]) or self._is_rounded(a, b)
+    return y is not None and (self.same(a, y[1]) or self._is_rounded(a, b))
 
   def _value(self, node: Node, is_found: bool) -> tuple[str, Node] | None:
     """Returns the name and the value that an equation ends with.
@@ -239,47 +227,37 @@ class Comparison:
     signs, members = node.args
     if not set(signs) <= {'=', r'\approx'}:
       return None
-    name = name_of(members[0]) or (is_found and _sum_of_names(members[0]))
+    name = name_of(members[0])
+    if is_found and members[0].op == '+' and all(
+        part.op == 'name' for part in members[0].args):
+      name = form(members[0])  # m + n, whose value may be asked for
     rest = members[1:] if name else members
     signs = signs[1:] if name else signs
     if not name and not is_found or name in evaluate.letters(tuple(rest)):
       return None
-    exact = [rest[0]]
-    for sign, member in zip(signs, rest[1:]):
-      if sign == r'\approx':
-        break
-      exact.append(member)
+    exact = rest[:1 + [*signs, r'\approx'].index(r'\approx')]
     if not all(self.same(x, y) for x, y in zip(exact, exact[1:])):
       return None
     return name or '', exact[-1]
 
-  def _is_chain(self, node: Node) -> bool:
-    return set(node.args[0]) == {'='} and all(
-        self.same(x, y) for x, y in zip(node.args[1], node.args[1][1:]))
-
   def _is_rounded(self, a: Node, b: Node) -> bool:
     r"""Tells whether b, such as \sqrt{10}\approx 3.16, ends with a rounded."""
-    signs, members = b.args
-    if signs[-1:] != (r'\approx',) or members[-1].op != 'number':
+    (*_, sign), (*_, before, last) = b.args
+    if sign != r'\approx' or last.op != 'number' or not self.same(
+        a, last) or name_of(before) or before.op in grammar.WHOLES:
       return False
-    if len(members) < 2 or not self.same(a, members[-1]):
-      return False
-    before = members[-2]
-    if name_of(before) or before.op in grammar.WHOLES:
-      return False
-    step = fractions.Fraction(1, members[-1].args[0].denominator)
+    step = fractions.Fraction(1, last.args[0].denominator)
     try:
       exact = evaluate.approximate(before)
-      return abs(exact - members[-1].args[0]) <= step * 51 / 100
+      return abs(exact - last.args[0]) <= step * 51 / 100
     except (evaluate.Undefined, TypeError):
       return False
 
   def _alike(self, a: Node, b: Node) -> bool:
     """Compares relations side by side, or up to a factor that is not 0."""
-    xs, ys = list(_pairs(a)), list(_pairs(b))
-    if _is_trivial(b) and not _is_trivial(a):
-      return False
-    return _matched(xs, ys, self._pair)
+    is_trivial = [len({*x.args[1]}) == 1 for x in (a, b)]  # 0 = 0
+    return is_trivial != [False, True] and _matched(
+        [*_pairs(a)], [*_pairs(b)], self._pair)
 
   def _pair(self, a: tuple[str, Node, Node], b: tuple[str, Node, Node]) -> bool:
     """Compares two relations of two members."""
@@ -367,16 +345,13 @@ def _with_argument(node: Node, reference: Node) -> Node:
 
 def _with_constant(node: Node, reference: Node) -> Node:
   """Gives a constant of integration the name that the reference has."""
-  known = evaluate.letters(reference)
-  if 'C' not in known or reference.op != '+' or node.op != '+' or Node(
-      'name', ('C',)) not in reference.args:
+  constant = Node('name', ('C',))
+  if not node.op == reference.op == '+' or constant not in reference.args:
     return node
-  free = [term for term in node.args if term.op == 'name' and (
-      term.args[0] in ('c', 'K', 'k', 'C_1', 'c_1')) and (
-          term.args[0] not in known)]
-  if len(free) != 1 or 'C' in evaluate.letters(node):
-    return node
-  return renamed(node, {free[0].args[0]: Node('name', ('C',))})
+  free = [term for term in node.args if term not in reference.args and (
+      term.op == 'name' and term.args[0] in ('c', 'K', 'k', 'C_1', 'c_1'))]
+  return renamed(node, {free[0].args[0]: constant}) if len(
+      free) == 1 and constant not in node.args else node
 
 
 def _hundredths(node: Node) -> Node:
@@ -438,7 +413,8 @@ def _undeclared(node: Node) -> tuple[Node, str]:
   r"""Returns a node without 'k \in \mathbb{Z}', and k; or '' for none."""
   items = node.args if node.op in ('list', 'both', 'either') else (node,)
   integers = [i for i in items if i.op == 'relation' and i.args[0] == (r'\in',)
-              and i.args[1][1] == INTEGERS and i.args[1][0].op == 'name']
+              and i.args[1][1].args == (r'\mathbb{Z}',)
+              and i.args[1][0].op == 'name']
   if len(integers) != 1 or len(items) < 2:
     return node, ''
   return listed(node.op, [i for i in items if i is not integers[0]]), (
@@ -474,13 +450,6 @@ def _same_name(a: str, b: str) -> bool:
   return a == b or {a, b} == {'y', 'f(x)'}
 
 
-def _sum_of_names(node: Node) -> str:
-  """Returns the text of m + n, whose value may be asked for, or ''."""
-  if node.op == '+' and all(part.op == 'name' for part in node.args):
-    return form(node)
-  return ''
-
-
 def _pairs(node: Node) -> Iterator[tuple[str, Node, Node]]:
   """Yields the relations of a chain, larger sides behind smaller ones."""
   signs, members = node.args
@@ -490,16 +459,6 @@ def _pairs(node: Node) -> Iterator[tuple[str, Node, Node]]:
               r'\supseteq': r'\subseteq'}[sign]
       x, y = y, x
     yield sign, x, y
-
-
-def _is_trivial(node: Node) -> bool:
-  """Tells whether all members are written alike, as in 0 = 0."""
-  return len(set(node.args[1])) == 1
-
-
-def _is_plain(node: Node) -> bool:
-  """Tells whether all members are numbers, as in 0.5 = 50%."""
-  return all(_quantity(m)[0].op == 'number' for m in node.args[1])
 
 
 def _quantity(node: Node) -> tuple[Node, str]:

@@ -112,7 +112,7 @@ class _Evaluator:
       Undefined: it has none.
     """
     self.spend(1)
-    method = getattr(self, _METHODS.get(node.op, ''), None)
+    method = getattr(self, _METHODS.get(node.op, node.op), None)
     if method is None:
       raise Undefined(node.op)
     try:
@@ -307,10 +307,6 @@ class _Evaluator:
   def log(self, base: Node, node: Node) -> Any:
     return self.value(node).log() / self.value(base).log()
 
-  def mod(self, node: Node, modulus: Node) -> Any:
-    m = self.integer(modulus)
-    return self.of(self.integer(node) % abs(m))
-
   def call(self, name: str, nodes: tuple[Node, ...]) -> Any:
     """Evaluates f(x): a number drawn, if the function is not a known one."""
     if name == 'C' and len(nodes) == 2:
@@ -342,13 +338,10 @@ class _Evaluator:
         for x in (found.real, found.imag))
 
 
-_METHODS = {
-    'number': 'of', 'name': 'name', 'neg': 'neg', '+': 'add',
-    '*': 'multiply', '/': 'divide', '^': 'power', 'root': 'root',
-    'abs': 'absolute', 'norm': 'absolute', 'floor': 'floor', 'ceil': 'ceil',
-    '!': 'factorial', '!!': 'double_factorial', 'binomial': 'binomial',
-    'degree': 'degree', 'function': 'function', 'log': 'log', 'mod': 'mod',
-    'call': 'call', 'accent': 'accent'}
+_METHODS = {  # of ops that have other names
+    'number': 'of', '+': 'add', '*': 'multiply', '/': 'divide', '^': 'power',
+    'abs': 'absolute', 'norm': 'absolute', '!': 'factorial',
+    '!!': 'double_factorial'}
 _RECIPROCALS = {'acot': 'atan', 'asec': 'acos', 'acsc': 'asin'}
 
 

@@ -86,10 +86,12 @@ _MIXED = re.compile(
     r'(?:\\frac (?:(\d)(\d)|(?:(\d)|\{ (\d{1,9}) \}) (?:(\d)|\{ (\d{1,9}) \}))|'
     r'(\d{1,9}) / (\d{1,9}))(?! [\^!])(?![^ ])')
 _BEFORE_BRACKET = re.compile(r'[fgFG]\s*(?:\\left\s*)?\(')
+_PLAIN = r'(?:- )?(?:[0-9.]+|[a-zA-Z]|\\[a-zA-Z]+)'  # in brackets of f(-x, 2)
+_PLAIN_ARGUMENT = re.compile(rf'\( {_PLAIN}(?: , {_PLAIN})* \)')
 _VALUE = re.compile(
     r'(?:.*=)?[ -]*(?:[\d.e^{}/ ]|(?<=[{^] )-|\\(?:times|cdot|frac|sqrt|pi))*')
 # Tokens up to the first letter of a unit that begins with one of these.
-_BEFORE_UNIT = {'(': 1, r'\mu': 1, r'\frac': 2, r'\mathring': 2}
+_BEFORE_UNIT = {'(': 1, r'\mu': 1, r'\frac': 2}
 _LONGEST_UNIT = 20  # tokens
 _LONG_RUN = 5  # letters in a row that are a word and no product
 
@@ -111,6 +113,7 @@ def negated(node: Node) -> Node:
   return Node('neg', (node,))
 
 
+@functools.lru_cache(1 << 13)
 def read(
     text: str, *, bare_units: bool = False, any_thing: bool = False,
     factors: frozenset[str] = frozenset()) -> Node:
@@ -127,7 +130,18 @@ def read(
   Raises:
     Unread: the grammar does not cover it.
   """
-  return _read(text, bare_units, any_thing, factors)
+  text = tokens.trimmed(text)
+  text = re.sub(r'^\\text\{([0-9A-Z]+)\}(?=_)', r'\1', text)  # A5 in text
+  if based := _based(text):
+    return based
+  try:
+    found = tokens.tokens(text)
+    parser = _Parser(found, bare_units, any_thing, factors)
+    node = parser.answer()
+    parser.end()
+  except (RecursionError, ArithmeticError, ValueError) as error:
+    raise Unread(str(error)) from error  # too deep, or too long a number
+  return node
 
 
 def factors(*texts: str) -> frozenset[str]:
@@ -148,24 +162,6 @@ def factors(*texts: str) -> frozenset[str]:
           found |= set(token.text[:-1] if after.text in ('(', '^', '_', "'")
                        else token.text) & {*'fgFG'}
   return frozenset(found)
-
-
-@functools.lru_cache(1 << 13)
-def _read(
-    text: str, bare_units: bool, any_thing: bool, factors: frozenset[str]
-) -> Node:
-  text = tokens.trimmed(text)
-  text = re.sub(r'^\\text\{([0-9A-Z]+)\}(?=_)', r'\1', text)  # A5 in text
-  if based := _based(text):
-    return based
-  try:
-    found = tokens.tokens(text)
-    parser = _Parser(found, bare_units, any_thing, factors)
-    node = parser.answer()
-    parser.end()
-  except (RecursionError, ArithmeticError, ValueError) as error:
-    raise Unread(str(error)) from error  # too deep, or too long a number
-  return node
 
 
 def _based(text: str) -> Node | None:
@@ -243,14 +239,10 @@ class _Parser:
     """Reads elements up to the end of the text or bracket."""
     items, signs = [self._element()], set()
     while True:
-      if self._is('(') and self._peek(2).text == r'\in':  # (k \in Z)
+      if self._is('(') and (  # 1/2 (or 0.5), (k \in Z)
+          self._peek(1).text == 'or' or self._peek(2).text == r'\in'):
         self._next()
-        items.append(self._relation())
-        self._expect(')')
-        continue
-      if self._is('(') and self._peek(1).text == 'or':  # 1/2 (or 0.5)
-        self._at += 2
-        signs.add('or')
+        signs |= {self._take('or')} - {''}
         items.append(self._element())
         self._expect(')')
         continue
@@ -334,7 +326,7 @@ class _Parser:
     if scale != 1:
       node = Node('*', (number(scale), _scalar(node)))
     if node.op == 'degree' and unit in ('C', 'F'):
-      node, unit = node.args[0], f'degree {unit}'
+      node, unit = node.args[0], f'degree_{unit}'
     if sign == '-':
       node = negated(node)
     return Node('quantity', (_scalar(node), unit)) if unit else node
@@ -457,9 +449,6 @@ class _Parser:
         # 1/2x is a half of x, but a/bx is the one or the other.
         quotient = node.op != 'number' or low.op != 'number'
         node = _quotient(node, low)
-      elif self._is(r'\mod', 'mod') and self._peek(1).kind == 'number':
-        self._next()
-        node = Node('mod', (_scalar(node), self._factor()))
       elif self._starts_factor(last):
         if quotient:
           raise Unread('a factor behind a quotient')
@@ -785,32 +774,13 @@ class _Parser:
     letter = name.rstrip("'").partition('_')[0]
     if letter in self._factors or letter not in _APPLIED and (
         letter in ('e', 'i', r'\pi') and "'" not in name
-        or not self._has_plain_argument()):
+        or not _PLAIN_ARGUMENT.match(self._ahead(24))):
       return None
     self._next()
     inside = self.answer()
     self._expect(')')
     items = inside.args if inside.op == 'list' else (inside,)
     return Node('call', (name, items))
-
-  def _has_plain_argument(self) -> bool:
-    """Tells whether letters or numbers alone stand in the next parentheses."""
-    ahead, is_item = 1, False
-    while True:
-      token = self._peek(ahead)
-      if is_item:
-        if token.text == ')':
-          return True
-        if token.text != ',':
-          return False
-      else:
-        if token.text == '-':
-          ahead += 1
-          token = self._peek(ahead)
-        if token.kind != 'number' and token.text not in tokens.NAMES and not (
-            token.kind in ('letters', 'mark') and len(token.text) == 1):
-          return False
-      is_item, ahead = not is_item, ahead + 1
 
   def _group(self) -> Node:
     """Reads a group in braces."""

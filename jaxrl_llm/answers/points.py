@@ -13,22 +13,12 @@ from typing import Any, Iterable, Iterator, Sequence
 
 import flint
 
-from jaxrl_llm.answers.evaluate import (
-  DIGITS,
-  drawn,
-  exact,
-  has_imaginary,
-  letters,
-  Outside,
-  parts,
-  SURE,
-  Undefined,
-  value,
-)
+from jaxrl_llm.answers import evaluate
+from jaxrl_llm.answers.evaluate import drawn, exact, letters, parts, Undefined
 from jaxrl_llm.answers.grammar import negated, Node, number
 
 _ENOUGH = 8  # points where two expressions with letters must agree
-_STEPPED = frozenset(['floor', 'ceil', 'mod', 'gcd', 'lcm'])
+_STEPPED = frozenset(['floor', 'ceil', 'gcd', 'lcm'])
 _BENT = frozenset(
     'abs norm max min sgn root ln log arcsin arccos arctan arccot arcsec '
     'arccsc'.split())
@@ -155,7 +145,7 @@ def _bends(
     known: where to look more closely.
   """
   def at(x: float) -> float | None:
-    with flint.ctx.workdps(DIGITS):
+    with flint.ctx.workdps(evaluate.DIGITS):
       point = {**base, name: fractions.Fraction(x)}
       found = _value_or_none(inside, point, False)
     return None if found in (None, _OUTSIDE) else float(found.mid())
@@ -255,8 +245,8 @@ _OUTSIDE = 'outside'
 def _value_or_none(node: Node, point: Point, is_complex: bool) -> Any | None:
   """Returns a value, None, or `_OUTSIDE` of the domain."""
   try:
-    return value(node, point, is_complex)
-  except Outside:
+    return evaluate.value(node, point, is_complex)
+  except evaluate.Outside:
     return _OUTSIDE
   except Undefined:
     return None
@@ -278,7 +268,7 @@ def _samples(
       work += size
       if work > _WORK:
         raise Undefined('too long')
-      with flint.ctx.workdps(DIGITS):
+      with flint.ctx.workdps(evaluate.DIGITS):
         x, y = (_value_or_none(node, point, is_complex) for node in (a, b))
       if x in (None, _OUTSIDE) or y in (None, _OUTSIDE):
         # Several letters mostly stand for positive quantities.
@@ -311,7 +301,7 @@ def equal(a: Node, b: Node, tolerance: float = 0.0) -> bool:
     return abs(x - y) <= fractions.Fraction(tolerance) * abs(x)
   names = sorted(letters((a, b)))
   kinds = _kinds((a, b))
-  is_complex = has_imaginary((a, b)) or bool(
+  is_complex = evaluate.has_imaginary((a, b)) or bool(
       _COMPLEX_NAMES & {*names} and kinds & {'abs', 'Re', 'Im', r'\bar'})
   seen = []
   try:
@@ -333,7 +323,7 @@ def _surely(
   """Returns the values at some points with many digits, [] if there are fewer.
   """
   found: list[tuple[Any, Any]] = []
-  with flint.ctx.workdps(SURE):
+  with flint.ctx.workdps(evaluate.SURE):
     for point in points:
       x, y = (_value_or_none(node, point, is_complex) for node in (a, b))
       if x not in (None, _OUTSIDE) and y not in (None, _OUTSIDE):
@@ -352,26 +342,19 @@ def same_steps(a: Node, b: Node, name: str) -> bool:
   if letters(a) != letters(b) or letters(a) != {name}:
     return False
   try:
-    with flint.ctx.workdps(SURE):
-      (p, q), (r, s) = (_line(node, name) for node in (a, b))
-      count = ((p - r) / q).unique_fmpz()
-      return count is not None and (abs(q) - abs(s)).contains(0)
-  except (Undefined, ZeroDivisionError):
+    with flint.ctx.workdps(evaluate.SURE):
+      (p, *x), (r, *y) = (
+          [evaluate.value(node, {name: k}, False) for k in range(4)]
+          for node in (a, b))
+      q, s = x[0] - p, y[0] - r
+      is_line = all((first + (k + 1) * step - found).contains(0)
+                    for first, step, rest in ((p, q, x), (r, s, y))
+                    for k, found in enumerate(rest))
+      return is_line and not q.contains(0) and (
+          abs(q) - abs(s)).contains(0) and (
+              ((p - r) / q).unique_fmpz() is not None)
+  except Undefined:
     return False
-
-
-def _line(node: Node, name: str) -> tuple[Any, Any]:
-  """Returns p and q of p + q k.
-
-  Raises:
-    Undefined: it is no line.
-  """
-  values = [value(node, {name: k}, False) for k in range(4)]
-  steps = [y - x for x, y in zip(values, values[1:])]
-  if steps[0].contains(0) or not all(
-      (step - steps[0]).contains(0) for step in steps):
-    raise Undefined('no line')
-  return values[0], steps[0]
 
 
 def ratio_sign(a: Node, b: Node) -> int:
@@ -379,7 +362,7 @@ def ratio_sign(a: Node, b: Node) -> int:
   names = sorted(letters(a))
   if letters(b) != letters(a) or not names:
     return 0
-  is_complex, seen = has_imaginary((a, b)), []
+  is_complex, seen = evaluate.has_imaginary((a, b)), []
   try:
     for point, x, y in _samples(a, b, names, is_complex):
       if x.contains(0) != y.contains(0):

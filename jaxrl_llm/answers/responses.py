@@ -110,8 +110,8 @@ def final_part(text: str, tags: Sequence[str] = TAGS) -> str:
     if ends := [*re.finditer(
         rf'</{name}\s*>(?:(?<!`</{name}>)|(?<=``</{name}>)|(?!`))', text)]:
       text = text[ends[-1].end():]
-    if f'<{tag}' in text and re.search(
-        rf'(?m)^[ \t]*<{name}\s*>', re.sub(r'(?s)```.*?```|`[^`\n]*`', '', text)):
+    plain = f'<{tag}' in text and re.sub(r'(?s)```.*?```|`[^`\n]*`', '', text)
+    if plain and re.search(rf'(?m)^[ \t]*<{name}\s*>', plain):
       return ''
   return text
 

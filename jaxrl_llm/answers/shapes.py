@@ -11,7 +11,6 @@ from jaxrl_llm.answers import evaluate, grammar, regions
 from jaxrl_llm.answers.grammar import negated, Node, Unread
 
 _INFINITY, _REALS = regions.INFINITY, regions.REALS
-INTEGERS = Node('name', (r'\mathbb{Z}',))
 
 
 def shaped(node: Node) -> Node:

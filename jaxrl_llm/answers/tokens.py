@@ -33,7 +33,8 @@ _CHARACTERS = r'''
 \equiv ≡  \infty ∞  \emptyset ∅  \cup ∪  \cap ∩  \in ∈  \notin ∉  \subset ⊂
 \subseteq ⊆  \setminus ∖  ^\circ °º˚  \pm ±  \mp ∓  \ldots …⋯  ' ′’  '' ″
 \angle ∠  \triangle △  \partial ∂  \nabla ∇  \sum ∑  \prod ∏  \int ∫  \to →⇒
-\sim ∼  \perp ⊥  \parallel ∥  ( ⟨〈  ) ⟩〉  \lfloor ⌊  \rfloor ⌋  \lceil ⌈
+\sim ∼  \perp ⊥  \parallel ∥  \AA ÅÅ  \mu µ  \sqrt √
+\sqrt[3] ∛  \sqrt[4] ∜  ( ⟨〈  ) ⟩〉  \lfloor ⌊  \rfloor ⌋  \lceil ⌈
 \rceil ⌉  \mathbb{R} ℝ  \mathbb{Z} ℤ  \mathbb{N} ℕ  \mathbb{Q} ℚ  \mathbb{C} ℂ
 \frac{1}{2} ½  \frac{1}{4} ¼  \frac{3}{4} ¾  \frac{1}{3} ⅓  \frac{2}{3} ⅔
 \frac{1}{5} ⅕  \frac{2}{5} ⅖  \frac{3}{5} ⅗  \frac{4}{5} ⅘  \frac{1}{6} ⅙
@@ -42,7 +43,7 @@ _CHARACTERS = r'''
 \epsilon εϵ  \zeta ζ  \eta η  \theta θ  \iota ι  \kappa κ  \lambda λ  \mu μ
 \nu ν  \xi ξ  \pi π  \rho ρ  \sigma σς  \tau τ  \upsilon υ  \phi φϕ  \chi χ
 \psi ψ  \omega ω  \Gamma Γ  \Delta Δ  \Theta Θ  \Lambda Λ  \Xi Ξ  \Pi Π
-\Sigma Σ  \Phi Φ  \Psi Ψ  \Omega ΩΩ  Å Å
+\Sigma Σ  \Phi Φ  \Psi Ψ  \Omega Ω
 '''
 _UNICODE = {
     character: sign + ' ' * (sign[0] == '\\')
@@ -50,9 +51,6 @@ _UNICODE = {
         str.split, re.split(r'  |\n', _CHARACTERS.strip()))
     for character in characters}
 _SYMBOLS = re.compile('|'.join(map(re.escape, _UNICODE)))
-_ROOTS = re.compile(r'(√|∛|∜)\s*(\(|\{)?')
-_UNDER_ROOT = re.compile(r'[0-9]+(?:\.[0-9]+)?|[a-zA-Z]|\\pi')
-_DEGREES_OF_ROOTS = {'√': '', '∛': '[3]', '∜': '[4]'}
 _SCRIPTS = re.compile('([⁻⁺⁰¹²³⁴-⁹ⁿ]+)|([₀-₉ₙ]+)')
 _DIGITS = str.maketrans('⁻⁺⁰¹²³⁴⁵⁶⁷⁸⁹ⁿ₀₁₂₃₄₅₆₇₈₉ₙ',
                         '-+0123456789n' '0123456789n')
@@ -79,13 +77,16 @@ _SPACE_AROUND = re.compile(
 _TEXT, _ORDINAL = r'(?:\\text\s*\{\s*)?', r'(?:st|nd|rd|th)'
 _SAID = [(re.compile(pattern), spelling) for pattern, spelling in (
     (r"\^\s*(?:\{\s*((?:(?:\\prime|')\s*)+)\}|(\\prime(?![a-z])|'))", r'\1\2'),
-    (r'\\not\s*=', r'\\ne '), (r'\\not\s*\\in(?![a-z])', r'\\notin '),
+    (r'\\degree(?![a-z])', r'^\\circ '), (r'\\not\s*=', r'\\ne '),
+    (r'\\not\s*\\in(?![a-z])', r'\\notin '),
     # 4.5 x 10^3
     (r'(?<=[0-9])(?: x ?| ?x ?(?=10(?![0-9])))(?=[0-9])', r'\\times '),
     # 12^{\text{th}}, 12th; 2^{nd} is a power.
     (rf'([0-9])\s*\^?\s*(?:\{{\s*\\[a-z]+\s*\{{\s*{_ORDINAL}\s*\}}\s*\}}|'
      rf'\\[a-z]+\s*\{{\s*{_ORDINAL}\s*\}}|\{{\s*th\s*\}}|'
      rf'(?<![\^ ]){_ORDINAL}(?![a-zA-Z]))', r'\1'),
+    (r'\{\s*\}(?=\s*\^)', ''),
+    (r'\\mathring\s*(\{\s*)?(?:\\[a-z]+\s*\{\s*A\s*\}|A)(?(1)\s*\})', r'\\AA '),
     (r'(?<![0-9])\.(?=\\(?:overline|bar|dot)(?![a-z]))', '0.'),
     (r'(?<=[0-9])\s*(?:\\text\s*\{\s*to\s*\}|(?<= )to(?= ))\s*(?=[0-9])', ':'),
     # 'where k is an integer', 'for any integer k'
@@ -100,8 +101,9 @@ _SAID = [(re.compile(pattern), spelling) for pattern, spelling in (
     (r'^\\text\s*\{[^{}]*(?<![a-z])is:?\s*\}', ''),
     (rf'^{_TEXT}all\s+(?:real\s+|positive\s+)?(?:numbers\s+|integers\s+)?\}}?\s*'
      r'(?=[a-z]\s*(?:\\[gln]e|[<>=]))', ''))]
-_SAYS = re.compile(
-    r"(?<![\\a-z])[a-z]{2}|\\(?:text|not|prime|forall)|'|\.\\|[0-9] ?x")
+_SAYS = re.compile(  # what all of these have
+    r"(?<![\\a-z])[a-z]{2}|\\(?:text|not|prime|forall|math|degree)|'|\.\\|"
+    r'[0-9] ?x|\{\}')
 _SPACED = re.compile(r'([-+]?[0-9]{1,3}(?: [0-9]{3})+(?:\.[0-9]+)?)(?![0-9/ ])')
 
 # Each entry: a sign, and its other spellings.
@@ -182,24 +184,15 @@ def plain_signs(text: str) -> str:
   text = _WIDE.sub(lambda found: unicodedata.normalize('NFKC', found[0]), text)
   if text.isascii():
     return text
-  text = _ROOTS.sub(_root, _INVISIBLE.sub('', text))
-  text = re.sub(r'(?<=\d) μ(?=(?:[mgsFCAVWTHNJL]|Pa|eV|mol)\b)', ' µ', text)
+  text = _INVISIBLE.sub('', text)
+  text = re.sub(
+      r'(?<=[0-9])( ?)[µμ]([msgLFCAVHTWJ])$', r'\1\\mu\\text{\2}', text)
   text = _SYMBOLS.sub(lambda found: _UNICODE[found[0]], text)
   text = _SCRIPTS.sub(
       lambda found: ('^{' if found[1] else '_{')
       + found[0].translate(_DIGITS) + '}', text)
   # Other kinds of white space.
   return re.sub(r'[^\S\n ]', ' ', text)
-
-
-def _root(found: re.Match[str]) -> str:
-  """Writes the sign of a root as a command and its argument as a group."""
-  command = r'\sqrt' + _DEGREES_OF_ROOTS[found[1]]
-  if found[2]:
-    return command + found[2]
-  under = _UNDER_ROOT.match(found.string, found.end())
-  # The argument stays where it is: \sqrt takes the next number or letter.
-  return command + ('' if under else ' ')
 
 
 @functools.lru_cache(1 << 14)
@@ -282,8 +275,6 @@ def _tokens(text: str) -> list[Token]:
       found.append(Token('number', digits, spaced))
     elif kind == 'letters':
       found += _letters(piece, spaced)
-    elif piece == '}' and found and found[-1].text == '{':
-      found.pop()  # {}^\circ
     else:
       found.append(Token('sign', _SAME.get(piece, piece), spaced))
     spaced = False
@@ -303,9 +294,6 @@ def _command(
     text: str, at: int, piece: str, spaced: bool, found: list[Token]) -> int:
   """Adds the tokens of a command to `found`; returns where the text goes on."""
   piece = piece if piece in _TEXTS else piece.rstrip('*') or piece
-  if piece == r'\degree':
-    found += [Token('sign', '^', spaced), Token('sign', r'\circ')]
-    return at
   piece = _SAME.get(piece, piece)
   if piece in _SKIPPED:
     if piece in (r'\left', r'\right', r'\middle') and text[at:at + 1] == '.':
@@ -404,23 +392,14 @@ def spelled(text: str) -> str:
     found = list(tokens(text))
   except (Unread, RecursionError):
     return re.sub(r'\s+', ' ', trimmed(text))
-  words, i = [], 0
-  while i < len(found):
-    if (found[i].text == '{' and i + 2 < len(found)
-        and found[i + 2].text == '}' and found[i + 1].kind != 'text'
-        and (found[i + 1].kind not in ('letters', 'number')
-             or len(found[i + 1].text) == 1)):
-      found[i:i + 3] = [found[i + 1]._replace(spaced=found[i].spaced)]
-      if i and found[i - 1].text == '{':
-        i -= 1
-        continue
-    i += 1
+  words = []
   for last, token in zip([None, *found], found):
     if last and (last.kind == token.kind == 'number' or 'text' in (
         last.kind, token.kind) and 'sign' not in (last.kind, token.kind)):
       words.append(' ')
-    elif last and last.text[-1:].isalpha() and last.text.startswith('\\') and (
-        token.text[:1].isalpha()):
-      words.append(' ')
-    words.append(token.text)
-  return ''.join(words)
+    is_command = token.text[0] == '\\' and token.text[-1].isalpha()
+    words.append(token.text + ' ' * is_command)
+  text, before = ''.join(words), ''
+  while text != before:
+    before, text = text, re.sub(r'\{(\\[a-zA-Z]+ |[^\\{}])\}', r'\1', text)
+  return text

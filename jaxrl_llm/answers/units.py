@@ -23,7 +23,7 @@ cm centimeter centimetre|dm decimeter decimetre|dL deciliter decilitre|torr
 dB decibel|kΩ kilohm|hPa hectopascal|in inch inches|ft foot feet|yd yard
 mi mile|Å angstrom|AU|lb pound|oz ounce|ton|kt kiloton|t tonne|min minute
 h hr hour|day|week|month|decade|century centuries|gal gallon|qt quart|pt pint
-cup|acre|ha hectare|deg degree|rad radian|degree~C celsius|degree~F fahrenheit
+cup|acre|ha hectare|deg degree|rad radian|degree_C celsius|degree_F fahrenheit
 atm atmosphere|mmHg|dollar usd bucks|cent|euro eur|gbp|yuan rmb|yen jpy
 rupee rs|mi/h mph|km/h kph kmph|mi/gal mpg|knot|rpm|bpm|dozen|unit|man men
 person people|woman women|child children|M_odot|L_odot|R_odot|lightspeed
@@ -31,8 +31,8 @@ person people|woman women|child children|M_odot|L_odot|R_odot|lightspeed
 _PREFIXES = dict(zip('kGTMPmµunpf', (
     'kilo giga tera mega peta milli micro micro nano pico femto'.split())))
 # Runs of two letters that are units in mathematics, too; others are products.
-_RUNS = frozenset('cm mm km nm in ft yd mi gm kg mg lb oz ms hr yr ml qt pt ha '
-                  'hz kj kw kn pa ev db au'.split())
+_RUNS = frozenset('cm mm km nm in ft yd mi gm kg mg lb oz ms hr yr ml mL qt pt '
+                  'ha Hz kJ kW kN Pa eV dB AU'.split())
 
 
 def _measures() -> tuple[dict[str, str], dict[str, str]]:
@@ -44,7 +44,7 @@ def _measures() -> tuple[dict[str, str], dict[str, str]]:
   science, others = (
       [line.split() for line in re.split(r'[|\n]', table.strip())]
       for table in (_SCIENCE, _OTHERS))
-  exact = {name: names[0].replace('~', ' ') for names in (*science, *others)
+  exact = {name: names[0] for names in (*science, *others)
            for name in names}
   low = {name.lower(): unit for name, unit in exact.items() if len(name) > 1}
   for (prefix, word), names in itertools.product(_PREFIXES.items(), science):
@@ -60,8 +60,8 @@ def _measures() -> tuple[dict[str, str], dict[str, str]]:
 _EXACT, _LOW = _measures()
 # Other ways to write units, and the one that is read.
 _SPELLINGS = [(re.compile(pattern, re.IGNORECASE), text) for pattern, text in (
-    (r'\\(?:cdot|times)', '*'), (r'(?:\\mu|µ)\s*', 'µ'), (r'\bper\b', '/'),
-    (r'\\AA|\\mathring ?\{ ?A ?\}', 'Å'), (r'(?:(?<=\b[kmg]) )?\\Omega', 'Ω'),
+    (r'\\(?:cdot|times)', '*'), (r'\\mu\s*', 'µ'), (r'\bper\b', '/'),
+    (r'\\AA', 'Å'), (r'(?:(?<=\b[kmg]) )?\\Omega', 'Ω'),
     (r'_ ?\{? ?(?:\\odot|sun) ?\}?', '_odot'),
     (r'(?<=V) ?/ ?(?-i:c)\b', '/lightspeed'),
     (r'\s*\^\s*(?:\{\s*(-?)\s*(\d)\s*\}|(-?\d))', r'^\1\2\3'),
@@ -78,8 +78,8 @@ CURRENCIES = {'$': 'dollar', r'\$': 'dollar', '€': 'euro', '£': 'gbp',
 SCALES = {'hundred': 10**2, 'thousand': 10**3, 'million': 10**6,
           'billion': 10**9, 'trillion': 10**12, 'dozen': 12}
 # Signs that a unit may have.
-SIGNS = frozenset([*'/*^-{}()%._Åµ', r'\cdot', r'\times', r'\odot', r'\mu',
-                   r'\Omega', r'\AA', r'\frac', r'\mathring', *CURRENCIES])
+SIGNS = frozenset([*'/*^-{}()%._', r'\cdot', r'\times', r'\odot', r'\mu',
+                   r'\Omega', r'\AA', r'\frac', *CURRENCIES])
 # Words that end with s, or end a phrase, and are no things that one counts.
 _NOT_THINGS = frozenset(
     'is was has does times plus minus less this thus yes as modulus us mod '
@@ -116,10 +116,10 @@ def read(
     return signs[parts[0].text], 1
   # Without \text, a letter behind a number is a variable. 12M are 12 million.
   runs = [p.text for p in parts if p.kind == 'letters' and not any(
-      p.kind in ('text', 'mark') or p.text in (r'\odot', r'\mathring', 'µ')
+      p.kind in ('text', 'mark') or p.text in (r'\odot', r'\AA')
       for p in parts)]
   if not bare and (
-      runs and all(len(run) < 3 and run.lower() not in _RUNS for run in runs)
+      runs and all(len(run) < 3 and run not in _RUNS for run in runs)
       or [(p.text, p.spaced) for p in parts] == [('M', False)]):
     return None
   text = ''.join((' ' if p.spaced or p.kind != 'sign' else '') + p.text
@@ -220,12 +220,10 @@ _TIME = re.compile(
     r'(?P<h>[0-9]{1,2}):(?P<m>[0-9]{2})(?::(?P<s>[0-9]{2}))?\s*'
     r'(?:(?P<half>[ap])\.?\s?m\.?)?', re.IGNORECASE)
 _HOUR = re.compile(
-    r'(?P<h>0?[1-9]|1[0-2])\s*(?P<half>[ap])\.?\s?m\.?', re.IGNORECASE)
+    r'(?P<h>[01]?[0-9]|2[0-4])\s*(?P<half>[ap])\.?\s?m\.?', re.IGNORECASE)
 _DATE = re.compile(r'[0-9]{1,2}/[0-9]{1,2}/(?:[0-9]{2}|[0-9]{4})')
-_MONTHS = 'jan feb mar apr may jun jul aug sep oct nov dec'.split()
-_MONTH = re.compile(
-    r'\b(jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|'
-    r'aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\b')
+_MONTHS = ('january february march april may june july august september '
+           'october november december').split()
 _CHOICE = re.compile(
     r'(?:(?i:option|choice|answer)\s+\(?(?P<a>[A-J])\)?|(?P<b>[A-J])[).:])')
 _TEXT = re.compile(
@@ -291,18 +289,13 @@ def words(text: str, node: Callable[..., Any]) -> Any | None:
 
 
 def _date(low: str) -> str | None:
-  found = _MONTH.search(low)
-  if not found or not re.search('[0-9]', low):
-    return None
-  numbers = [int(n) for n in re.findall(
-      r'(?<![0-9])([0-9]{1,4})(?:st|nd|rd|th)?\b', low)]
-  numbers.sort(key=lambda n: n > 31)  # the year is the last
-  rest = re.sub(r'[0-9]{1,4}(?:st|nd|rd|th)?|,|\bof\b|\bthe\b|\s', '',
-                low.replace(found[0], '', 1))
-  if rest:
-    return None
-  month = _MONTHS.index(found[0][:3]) + 1
-  return f'month {month} ' + ' '.join(map(str, numbers))
+  low = re.sub(r'(?<=[0-9])(?:st|nd|rd|th)|\b(?:of|the)\b', '', low)
+  words = re.findall('[a-z]+|[0-9]+', low)
+  names = [word for word in words if word.isalpha()]
+  numbers = sorted((w for w in words if w.isdigit()), key=lambda n: len(n) > 2)
+  is_date = numbers and len(names) == 1 and len(names[0]) > 2 and any(
+      month.startswith(names[0]) for month in _MONTHS)
+  return ' '.join([names[0][:3], *numbers]) if is_date else None
 
 
 def _prose(text: str, plain: str, node: Callable[..., Any]) -> Any | None:
