@@ -102,7 +102,7 @@ _SAID = [(re.compile(pattern), spelling) for pattern, spelling in (
     (r'^\\text\s*\{[^{}]*(?<![a-z])is:?\s*\}', ''),
     (rf'^{_TEXT}all\s+(?:real\s+|positive\s+)?(?:numbers\s+|integers\s+)?\}}?\s*'
      r'(?=[a-z]\s*(?:\\[gln]e|[<>=]))', ''))]
-_SAYS = re.compile(  # what all of these have
+_SAYS = re.compile(  # a text without any of this says nothing of the above
     r"(?<![\\a-z])[a-z]{2}|\\(?:text|not|prime|forall|math|degree)|'|\.\\|"
     r'[0-9] ?x|\{\}')
 _SPACED = re.compile(r'([-+]?[0-9]{1,3}(?: [0-9]{3})+(?:\.[0-9]+)?)(?![0-9/ ])')

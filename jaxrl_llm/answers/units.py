@@ -13,7 +13,7 @@ from jaxrl_llm.answers import tokens
 # is set as text, except for the signs of the micrometre and the ohm.
 _MEASURES = '''
 in inch inches ins|ft foot feet|yd yard|mi mile|lb pound lbs|oz ounce|ton
-t tonne|min minute mins|h hr hour hrs|sec|day|week|month|yrs|decade
+t tonne|min minute mins|h hr hour hrs|day|week|month|decade
 century centuries|gal gallon|quart qt|pint pt|cup|acre|hectare ha|deg degree
 rad radian|dollar usd dollars bucks|cent cents|euro eur|gbp|yuan rmb|yen jpy
 rupee rs|unit|people person persons|men man|women woman|child children
@@ -34,7 +34,7 @@ _PREFIXES = {'k': 'kilo', 'M': 'mega', 'G': 'giga', 'T': 'tera', 'c': 'centi',
 
 
 def _table() -> dict[str, str]:
-  '''Returns each spelling of a unit, and the one it is compared by.'''
+  """Returns each spelling of a unit, and the one it is compared by."""
   plain, si = ([line.split() for line in re.split(r'[|\n]', text.strip())]
                for text in (_MEASURES, _SI))
   found = {name: names[0] for names in plain for name in names}
