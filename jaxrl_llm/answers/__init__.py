@@ -36,7 +36,7 @@ _LONGEST = 2000  # longer answers, in characters, are not read
 _PLAIN = re.compile(
     r'[-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?')
 _SAYS = re.compile(
-    r'^\s*(?:\\text\s*\{)?\s*(?:the )?(?:final )?answer(?: is|\s*[:=])'
+    r'^\s*(?:\\text\s*\{)?\s*(?:the )?(?:final )?answer(?: is:?|\s*[:=])'
     r'\s*\}?\s*', re.IGNORECASE)
 _PROSE = 4  # words of so many spaces are hardly written again by the letter
 _COMPUTED = frozenset('+ * / ^ neg root log call'.split())

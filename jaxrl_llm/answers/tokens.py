@@ -68,7 +68,7 @@ _DOLLARS = re.compile(
     r'(?<=[-+*/=<>])\s*\$\s+\$', re.IGNORECASE | re.DOTALL)
 _LEFT_DOLLAR = re.compile(
     r'^\$(?!\s*[-+]?[\d.\\])(?=[^$]*$)|^([^$]*[^$\d\s\\])\s*\$[.,;\s]*$')
-_GROUPED = re.compile(r'(?<![0-9,.])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])')
+_GROUPED = re.compile(r'(?<![0-9,.])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9]|,[^ ])')
 
 _SPACE_AROUND = re.compile(
     r'^(?:\\[,;:! ]|~|\s)+|(?:(?<!\\)\\[,;:! ]|~|\s)+$')
@@ -94,14 +94,15 @@ _SAID = [(re.compile(pattern), spelling) for pattern, spelling in (
      r'(?:is\s+)?(?:an\s+|any\s+)?integer\s*\}?', r', \1\\in\\mathbb{Z}'),
     (rf'{_TEXT}(?:where|for|with)\s+(?:any\s+|all\s+|some\s+|every\s+)?integers?'
      r'\s*\}?\s*([a-z])(?![a-z])', r', \1\\in\\mathbb{Z}'),
-    (rf'\s*,?\s*(?:{_TEXT}for\s+(?:all|any|every)\s+(?:real\s+)?(?:numbers?\s+)?'
-     r'\}?|\\forall)\s*[a-z]\s*(?:\\in\s*\\mathbb\s*\{?[RQN]\}?)?$', ''),
+    (rf'(?:\\[,; ]|[\s,])*(?:{_TEXT}for\s+(?:all|any|every)\s+(?:real\s+)?'
+     r'(?:numbers?\s+)?\}?|\\forall)\s*[a-z]\s*(?:\\in\s*\\mathbb\s*\{?[RQN]\}?)?$',
+     ''),
     (rf'[\s,]*{_TEXT}(?:where|for|with)\s*(?:[a-z ]*constant\s*\}}?\s*[a-zA-Z]|'
      rf'\}}?\s*[a-zA-Z]\s*{_TEXT}[a-z ]*constant\s*\}}?)$', ''),
     (r'^\\text\s*\{[^{}]*(?<![a-z])is:?\s*\}', ''),
     (rf'^{_TEXT}all\s+(?:real\s+|positive\s+)?(?:numbers\s+|integers\s+)?\}}?\s*'
      r'(?=[a-z]\s*(?:\\[gln]e|[<>=]))', ''))]
-_SAYS = re.compile(  # what all of these have
+_SAYS = re.compile(  # a text without any of this says nothing of the above
     r"(?<![\\a-z])[a-z]{2}|\\(?:text|not|prime|forall|math|degree)|'|\.\\|"
     r'[0-9] ?x|\{\}')
 _SPACED = re.compile(r'([-+]?[0-9]{1,3}(?: [0-9]{3})+(?:\.[0-9]+)?)(?![0-9/ ])')
@@ -236,12 +237,12 @@ def _closes(text: str) -> bool:
 def comma_free(text: str) -> str:
   """Removes commas between groups of three digits where they can be no list.
 
-  They can be one if the text has another comma or a bracket: '(1,234)'.
+  They can be one if the text has another such comma or a bracket: '(1,234)'.
   """
   if ',' not in text or re.search(r'[(\[]|\\\{|\\lbrace|\\langle', text):
     return text
   found = _GROUPED.sub(lambda found: found[0].replace(',', ''), text)
-  return text if ',' in found else found
+  return text if re.search(r',(?! )', found) else found
 
 
 @functools.lru_cache(1 << 14)

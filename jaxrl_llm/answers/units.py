@@ -44,8 +44,7 @@ def _measures() -> tuple[dict[str, str], dict[str, str]]:
   science, others = (
       [line.split() for line in re.split(r'[|\n]', table.strip())]
       for table in (_SCIENCE, _OTHERS))
-  exact = {name: names[0] for names in (*science, *others)
-           for name in names}
+  exact = {name: names[0] for names in (*science, *others) for name in names}
   low = {name.lower(): unit for name, unit in exact.items() if len(name) > 1}
   for (prefix, word), names in itertools.product(_PREFIXES.items(), science):
     unit = prefix.replace('u', 'µ') + names[0]
