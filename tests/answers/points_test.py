@@ -42,7 +42,8 @@ SAME = [
     (r'\ln\frac{x-5}{x-6}', r'\ln(x-5)-\ln(x-6)'), ('x^ax^b', 'x^{a+b}'),
     (r'\sqrt{12x^3}', r'2x\sqrt{3x}'), ('x^{2/3}', r'\sqrt[3]{x^2}'),
     (r'|x|+|y|+|z-w|', r'|y|+|x|+|w-z|'), ('n!', 'n(n-1)!'),
-    ('10^{10^{10}}', '10^{10000000000}')]
+    ('10^{10^{10}}', '10^{10000000000}'),
+    ('(x-544761)^{3/2}', '(x-544761)(x-544761)^{1/2}')]
 # Where they differ stands behind each.
 DIFFERENT = [
     (r'\sqrt{x}\sqrt{x}', 'x'), (r'\sqrt{x^2}', 'x'),  # x < 0
@@ -72,3 +73,5 @@ def test_too_few_points_are_no_evidence():
   """The roots have a value at 7 alone, the logarithms nowhere."""
   assert not equal(r'\sqrt{-(x-7)^2}', r'2\sqrt{-(x-7)^2}')
   assert not equal(r'\ln(-x^2)', r'\ln(-2x^2)')
+  # Equal at 1 to 4, and too large for a ball from 5 on.
+  assert not equal('(-2)^{2^{2^x}}', '2^{2^{2^x}}')
