@@ -16,11 +16,11 @@ from jaxrl_llm.tasks import references
 
 # Forms that the grammar does not cover; that they are refused is right.
 PRUNED = re.compile(
-    r'\\(?:sum|prod|int|lim|det)(?![a-z])|\^(?:\{\\top\}|T)|\\left\|\\begin|'
+    r'\\(?:sum|prod|int|lim|det)(?![a-z])|matrix\}\^|\\left\|\\begin|'
     r'\\\{\s*\w+\s*(?:\\mid|\||:)')
 HERE = pathlib.Path(__file__).resolve().parent
 FILES = [HERE / 'judge_cases.jsonl',
-         HERE.parents[2] / 'shared/judge/cases.jsonl']
+         *(HERE.parents[2] / 'shared/judge').glob('cases*.jsonl')]
 
 
 def read():
