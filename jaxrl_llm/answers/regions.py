@@ -92,16 +92,29 @@ def _region(node: Node) -> tuple[str, list[Span]] | None:
 
 
 def _of_relation(node: Node) -> tuple[str, list[Span]] | None:
-  r"""Returns the region of x = a or x \ne a."""
+  r"""Returns the region of x \ne a, or of bounds of |x - a|."""
   signs, members = node.args
-  if len(signs) != 1:
+  if len(signs) != 1 or evaluate.letters(members[1]):
     return None
   left, right = members
-  if signs == ('=',) and left.op == 'name' and not evaluate.letters(right):
-    return left.args[0], [_span('[]', right, right)]
-  if signs == (r'\ne',) and left.op == 'name' and not evaluate.letters(right):
-    return left.args[0], _outside([_span('[]', right, right)])
-  return None
+  if signs[0] in ('=', r'\ne') and left.op == 'name':
+    point = [_span('[]', right, right)]
+    return left.args[0], point if signs[0] == '=' else _outside(point)
+  if left.op != 'abs' or signs[0] not in ('<', r'\le', '>', r'\ge'):
+    return None
+  name, *shift = left.args[0].args if left.args[0].op == '+' else (
+      left.args[0],)
+  if name.op != 'name' or len(shift) > 1 or any(map(evaluate.letters, shift)):
+    return None
+  center = negated(shift[0]) if shift else Node('number', (0,))
+  if evaluate.approximate(right) <= 0:
+    return None
+  low, high = (Node('+', (center, x)) for x in (negated(right), right))
+  # What |x| > a leaves out is closed.
+  brackets = '[]' if signs[0] in (r'\le', '>') else '()'
+  inside = [_span(brackets, low, high)]
+  return name.args[0], (
+      inside if signs[0] in ('<', r'\le') else _outside(inside))
 
 
 def _span(brackets: str, low: Node, high: Node) -> Span:
