@@ -4,8 +4,8 @@ The answer of a response (`responses.py`) and the reference are read whole by
 one grammar (`grammar.py`) into shapes: numbers, expressions, tuples, lists,
 intervals, sets, matrices, equations and other relations, quantities with units,
 words. Shapes are compared part by part (`equality.py`), expressions by their
-values (`evaluate.py`). What the grammar does not cover equals only the same
-text.
+values at points (`points.py`). What the grammar does not cover equals only the
+same text.
 """
 
 import fractions
@@ -13,7 +13,7 @@ import functools
 import re
 from typing import Any
 
-from jaxrl_llm.answers import grammar, responses, tokens, units
+from jaxrl_llm.answers import evaluate, grammar, responses, tokens, units
 from jaxrl_llm.answers.equality import Comparison
 from jaxrl_llm.answers.grammar import Node, number, Unread
 from jaxrl_llm.answers.responses import (
@@ -42,8 +42,6 @@ _PROSE = 4  # words of so many spaces are hardly written again by the letter
 _COMPUTED = frozenset('+ * / ^ neg root log call'.split())
 # In capitals it joins spellings; in small letters it lists values.
 _OR = re.compile(r'\s*\\(?:text|mathrm|mbox)\s*\{\s*OR\s*\}\s*|\s+OR\s+')
-
-
 # What an equation may say the value of; x and 2x are none.
 _NAMING = re.compile(r"""
     (?:[PE]|Var|Cov|\\Pr|\\math[a-z]+\{?[PE]\}?|[fghFG]\^\{-1\}|
@@ -81,9 +79,7 @@ def read(
   """
   try:
     if words := units.words(tokens.trimmed(text), Node):
-      if words.op == 'number':
-        return number(words.args[0])
-      return words
+      return number(words.args[0]) if words.op == 'number' else words
     return shaped(grammar.read(
         text, bare_units=bare_units, any_thing=any_thing, factors=factors))
   except (Unread, RecursionError):
@@ -183,19 +179,15 @@ def readable(text: str) -> bool:
     return False
   name, rest = _value(tokens.trimmed(text))
   value = read(text if name == '=' else rest, any_thing=True)
-  if value is None or _has_prose(value):
+  if value is None or any(
+      part.op == 'word' and part.args[0].count(' ') >= _PROSE
+      for part in evaluate.parts(value)):
     return False
   try:
     return value.op not in _COMPUTED or Comparison(0.0, False).same(
         value, Node('*', (number(1), value)))
   except RecursionError:
     return False
-
-
-def _has_prose(node: Any) -> bool:
-  if isinstance(node, Node) and node.op == 'word':
-    return node.args[0].count(' ') >= _PROSE
-  return isinstance(node, tuple) and any(map(_has_prose, node))
 
 
 def taken(item: dict[str, Any]) -> str | None:

@@ -14,8 +14,8 @@ from jaxrl_llm.answers.grammar import negated, Node, number
 from jaxrl_llm.answers.shapes import form, listed, name_of, named, renamed
 
 _SETS = frozenset(['set', 'list', 'values', 'cup', 'either', 'both'])
-# Kinds of which one at least stands for a set of real numbers.
 _COMPUTED = frozenset(['neg', '+', '*', '/', '^'])
+# Kinds of which one at least stands for a set of real numbers.
 _REGIONS = frozenset(['cup', 'either', 'both', 'setminus', 'cap', 'interval'])
 
 
@@ -407,6 +407,8 @@ def _names(node: Node) -> bool:
 
 
 _PARAMETER = '#k'
+# What equations with families of solutions are solved for.
+_UNKNOWNS = {'x', 'z', r'\theta', r'\alpha', r'\beta', r'\phi'}
 
 
 def _undeclared(node: Node) -> tuple[Node, str]:
@@ -422,19 +424,24 @@ def _undeclared(node: Node) -> tuple[Node, str]:
 
 
 def _with_parameter(a: Node, b: Node) -> tuple[Node, Node]:
-  """Gives the integer of x = a + 2k\\pi one name, if it is said to be one.
+  r"""Gives the integer k of x = a + 2k\pi one name in both answers.
 
-  Where neither answer says so, x = a + 2k\\pi is such a family all the same.
+  One of them says that it is an integer, or both are periodic solutions for an
+  unknown. In S = (n - 2)\pi and a_n = 2n + 1, n is a variable.
   """
   found = [_undeclared(x) for x in (a, b)]
   said = {letter for _, letter in found} - {''}
-  if not said and a.op not in ('relation', 'values'):
+  solved = [{n.args[0] if n.op == 'values' else form(n.args[1][0])
+             for n in evaluate.parts(x) if n.op in ('values', 'relation')}
+            for x, _ in found]
+  if not (said or solved[0]) or (
+      solved[0] | solved[1]) - _UNKNOWNS:
     return a, b
   is_periodic = all(any(n.op == 'degree' or n.args == (r'\pi',)
                         for n in evaluate.parts(x)) for x, _ in found)
   names = []
   for x, letter in found:
-    free = evaluate.letters(x) & {*'jklmnt'}
+    free = evaluate.letters(x) & {*'jklmn', *said}
     if not letter and len(free) == 1 and (is_periodic or free <= said):
       letter, = free
     names.append(letter)

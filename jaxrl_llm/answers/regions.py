@@ -49,13 +49,10 @@ def same(a: list[Span], b: list[Span]) -> bool:
   return len(a) == len(b) and all(
       x.closed == y.closed and (
           x.node == y.node if 'infinity' in (x.node.op, y.node.op)
-          or 'neg' in (x.node.op, y.node.op) and _infinite(x, y)
+          or 'neg' in (x.node.op, y.node.op) and (
+              float('inf') in (abs(x.at), abs(y.at)))
           else points.equal(x.node, y.node))
       for u, v in zip(a, b) for x, y in zip(u, v))
-
-
-def _infinite(*ends: End) -> bool:
-  return any(abs(end.at) == float('inf') for end in ends)
 
 
 def _region(node: Node) -> tuple[str, list[Span]] | None:
@@ -155,9 +152,8 @@ def _outside(spans: list[Span]) -> list[Span]:
     found.append((low, first._replace(closed=not first.closed)))
     low = last._replace(closed=not last.closed)
   found.append((low, End(float('inf'), INFINITY, False)))
-  infinite = float('inf')
   return [s for s in found if not (
-      s[0].at == s[1].at and abs(s[0].at) == infinite)]
+      s[0].at == s[1].at and abs(s[0].at) == float('inf'))]
 
 
 def _common(regions: list[list[Span]]) -> list[Span]:

@@ -47,7 +47,8 @@ def listed(op: str, items: Sequence[Node]) -> Node:
     op = 'list'  # x > 1 and y > 2; x = 1 or x = 2
   if op == 'list' and len(items) > 1:  # f(x) = 2x for all real x
     if any(i.op == 'relation' and i.args[1][0].op == 'call' for i in items):
-      items = [i for i in items if i != _REALS]
+      items = [i for i in items if i != _REALS and not (
+          i.op == 'relation' and i.args[0] == (r'\in',))]
   flat = []
   for item in items:
     flat += item.args if item.op in ('pair', op) and item.op != 'set' else [

@@ -122,6 +122,11 @@ FALSE = [
     ('5m', '5'), ('5', r'5\mu'), (r'2\Omega t', '2t'), ('mgh', 'mg'),
     (r'\frac12', r'\frac12\text{ or }\frac13'), ('10236', '10 23 6'),
     (r'\text{October 30}', r'\text{Octobea 30}'),
+    (r'S=(n-2)\pi', r'S=n\pi'), (r'S=(n-2)\pi', r'S=(k-2)\pi'),
+    (r'\omega=2\pi n', r'\omega=2\pi k'), (r'x=\pi t', r'x=-\pi t'),
+    (r'f(n)=n+1\text{ for all }n\in\mathbb{Z}', 'f(n)=n'), ('V=kx', 'V=nx'),
+    (r'a_n=2n+1,n\in\mathbb{Z}', r'a_n=2n-1,n\in\mathbb{Z}'),
+    (r'\frac\pi4+k\pi', r'\frac\pi4-k\pi'),
 ]
 
 
@@ -194,6 +199,7 @@ RESPELLED = [
     (r'\frac13', r'.\overline{3}'),
     (r'\frac12', r'\frac12\ (\text{or }0.5)'), ('12', '12\u200b'),
     ('n\\ge2', r'\text{all integers }n\ge2'), ('f(x)=1', r'f(x)\equiv1'),
+    (r'f(n)=n+1\text{ for all }n\in\mathbb{Z}', 'f(n)=1+n'),
     ('f(x)=cx', r'f(x)=cx,\text{ where }c\text{ is a constant}'),
     ('x', r'\text{The polynomial is }x'), (r'2\ln(x-5)', r'\ln(x-5)^2'),
     ('5', r'5\ \mu\text{m}'), ('5', '5 GeV'), ('5', r'5\ M_\odot'),
