@@ -386,8 +386,8 @@ def argument(text: str, at: int) -> tuple[str, int]:
 def spelled(text: str) -> str:
   """Returns the tokens as one text: equal for many spellings of an answer.
 
-  Braces around one sign, digit or letter count for nothing. White space counts
-  only between numbers and beside words.
+  Braces around one sign, digit or letter count for nothing, and so does white
+  space that is not between two numbers.
   """
   try:
     found = list(tokens(text))
@@ -395,12 +395,11 @@ def spelled(text: str) -> str:
     return re.sub(r'\s+', ' ', trimmed(text))
   words = []
   for last, token in zip([None, *found], found):
-    if last and (last.kind == token.kind == 'number' or 'text' in (
-        last.kind, token.kind) and 'sign' not in (last.kind, token.kind)):
-      words.append(' ')
+    words.append(' ' * bool(last and last.kind == token.kind == 'number'))
     is_command = token.text[0] == '\\' and token.text[-1].isalpha()
-    words.append(token.text + ' ' * is_command)
+    words.append(token.text + '~' * is_command)  # \in t is no \int
   text, before = ''.join(words), ''
   while text != before:
-    before, text = text, re.sub(r'\{(\\[a-zA-Z]+ |[^\\{}])\}', r'\1', text)
-  return text
+    before, text = text, re.sub(r'\{(\\[a-zA-Z]+~|[^\\{}0-9])\}', r'\1', text)
+    text = re.sub(r'\{([0-9])\}', r' \1 ', text)
+  return re.sub(r'(?<![0-9]) | (?![0-9])', '', ' '.join(text.split()))

@@ -84,7 +84,10 @@ def test_spellings_of_one_tree(same):
 
 @pytest.mark.parametrize('a, b, is_same', [
     (r'p \land {q}', r'p\wedge q', True), ('6, \\ldots, 2', '6,\\dots,2', True),
-    ('1 2', '12', False), ('x!!!', 'X!!!', False),
+    ('1 2', '12', False), ('2^34', '2^{3}4', False), (r'\in t', r'\int', False),
+    (r'\frac{1}{2}', r'\frac{1}2', True), (r'\frac{12}5', r'\frac12 5', False),
+    (r'\int x dx', r'\int xdx', True), (r'{\pi}x', r'\pi x', True),
+    ('x!!!', 'X!!!', False),
     (r'p\land q', r'p\lor q', False),
     (r'\vec{a}\times\vec{b}', r'\vec a \times \vec b', True)])
 def test_text_that_is_not_read_is_compared_by_its_tokens(a, b, is_same):
