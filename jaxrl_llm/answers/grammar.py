@@ -1027,7 +1027,7 @@ def _product(a: Node, b: Node) -> Node:
 
 
 def _marked(node: Node, mark: str) -> Node:
-  """Adds primes or a star to a name."""
+  """Adds primes, or the bracket of y^{(4)}, to a name."""
   if node.op != 'name':
     raise Unread('a mark that is on no name')
   return Node('name', (node.args[0] + mark,))
