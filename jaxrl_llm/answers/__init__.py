@@ -51,7 +51,7 @@ _NAMING = re.compile(r"""
     \\lfloor.*\\rfloor | \\lceil.*\\rceil | m\\angle.* | [A-Z]\^\{?(?:T|-1)\}? |
     \\(?:sin|cos|tan|cot|sec|csc)\^?(?:\\[a-zA-Z]+|[^a-z])* | \\sigma\^\{?2\}? |
     \\text\{[^{}]*[a-z]{2}[^{}]*\}.* | \\frac\{[A-Z]{2}\}\{[A-Z]{2}\} |
-    \\vec.*\\cdot\\vec.* | \\frac\{(?:d|\\partial).*\}\{(?:d|\\partial).* |
+    \\vec.*\\cdot\\vec.* | \\frac\{(?:d|\\partial).*\}\{(?:d[a-z]|\\partial).* |
     \\(?:sum|prod|i+nt|lim|det)(?![a-z]).*""", re.VERBOSE)
 
 
