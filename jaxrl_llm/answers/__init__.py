@@ -146,9 +146,9 @@ def equal(
 
 
 def _same(reference: str, found: str, comparison: Comparison) -> bool:
-  factors = grammar.factors(reference, found)
-  a = read(reference, any_thing=True, factors=factors)
-  b = read(found, factors=factors)
+  a = read(
+      reference, any_thing=True, factors=grammar.factors(reference, found))
+  b = read(found, factors=grammar.factors(found, reference))
   if a and b and comparison.equal(a, b):
     return True
   if a and ', ' in reference and tokens.comma_free(found) != found:
@@ -160,8 +160,6 @@ def _same(reference: str, found: str, comparison: Comparison) -> bool:
     if other and other.op == 'quantity':
       pair = (a, other) if a.op == 'quantity' else (other, b)
       return pair[0].args[1] == pair[1].args[1] and comparison.same(*pair)
-  if '=' not in reference + found:
-    return False
   (name, x), (other, y) = (
       _value(tokens.trimmed(text)) for text in (reference, found))
   is_other = name and other and tokens.spelled(name) != tokens.spelled(other)

@@ -11,7 +11,8 @@ refuses the text where they do not:
   3/4x          (3/4)x;  a/bc is refused;
   x^10          x^{10}, since nobody means x^1 0;  x^2y is x^2 y;
   PV            a product;  A^T is refused, since it may be a transpose;
-  g(1+r)        a product if g is a letter elsewhere, else a value of g;
+  g(1+r)        a product if g is a letter elsewhere, else a value of g; g(2)
+                is a product only if it is so in the same text;
   \ln(x+1)^2    \ln((x+1)^2);  \ln(x)^2 and \sin(x)^2 are squares of the value;
   C_5^2         the binomial coefficient, of two numbers;
   7!!           the double factorial;  3!^2 is (3!)^2;
@@ -144,23 +145,27 @@ def read(
   return node
 
 
-def factors(*texts: str) -> frozenset[str]:
-  """Returns how texts that are compared use some letters.
+def factors(text: str, other: str) -> frozenset[str]:
+  """Returns how a text, and one that it is compared with, use some letters.
 
-  These are f, g, F and G if they stand as factors, and 'AB' if two capitals
-  side by side are a segment: where it is declared, and in AB \\cdot CD.
+  These are f, g, F and G if they stand as factors in the text, with a + if they
+  do in the other one; and 'AB' if two capitals side by side are a segment:
+  where it is declared, and in AB \\cdot CD.
   """
-  found = {'AB' for text in texts if _SEGMENTS.search(text)}
-  if any(_BEFORE_BRACKET.search(text) for text in texts):
-    for text in texts:
+  texts = {'': text, '+': other}
+  found = {'AB' for each in texts.values() if _SEGMENTS.search(each)}
+  if any(_BEFORE_BRACKET.search(each) for each in texts.values()):
+    for mark, each in texts.items():
       try:
-        every = tokens.tokens(text)
+        every = tokens.tokens(each)
       except Unread:
         continue
       for token, after in zip(every, (*every[1:], Token('end', ''))):
-        if token.kind in ('letters', 'mark') and len(token.text) < _LONG_RUN:
-          found |= set(token.text[:-1] if after.text in ('(', '^', '_', "'")
-                       else token.text) & {*'fgFG'}
+        applied = after.text in ('(', '^', '_', "'") and token.text[-1:] in {
+            *'fgFG'}  # fg(x) has no factor f
+        if token.kind in ('letters', 'mark') and not applied and len(
+            token.text) < _LONG_RUN:
+          found |= {c + mark for c in token.text if c in 'fgFG'}
   return frozenset(found)
 
 
@@ -772,9 +777,10 @@ class _Parser:
       return None
     name = node.args[0]
     letter = name.rstrip("'").partition('_')[0]
-    if letter in self._factors or letter not in _APPLIED and (
-        letter in ('e', 'i', r'\pi') and "'" not in name
-        or not _PLAIN_ARGUMENT.match(self._ahead(24))):
+    is_plain = _PLAIN_ARGUMENT.match(self._ahead(24))
+    if letter in self._factors or not is_plain and (
+        letter + '+' in self._factors or letter not in _APPLIED) or (
+            letter in ('e', 'i', r'\pi') and "'" not in name):
       return None
     self._next()
     inside = self.answer()
