@@ -43,6 +43,7 @@ setuptools.setup(
         'matplotlib',
         'ml-collections',
         'ml-dtypes',
+        'pyyaml',  # manifests of Kubernetes
         'python-flint',  # values of mathematical answers, with their errors
         'numpy',
         'optax',
@@ -74,6 +75,7 @@ setuptools.setup(
             'gcsfs',
             'gguf',
             'ipykernel',
+            'kubeflow-trainer-api',  # the schema of JobSets
             'mypy',  # checks the types of the public functions
             # Compiles for TPUs; there is no libtpu for other machines.
             'jax[tpu]; sys_platform == "linux" '

@@ -791,7 +791,7 @@ def main() -> None:
   with distributed.joined(place, config, config_lib.flatten(config)), (
       exits.program(
           'Interrupted; the same command goes on from the last checkpoint, if '
-          'there is one.')):
+          'there is one.', place.stopped_code)):
     train(config, name)
 
 

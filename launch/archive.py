@@ -23,9 +23,10 @@ def pack(job: gcloud.Job, folder: pathlib.Path) -> list[pathlib.Path]:
   """
   code = folder / gcloud.CODE
   with tarfile.open(code, 'w:gz') as archive:
-    for name in dict.fromkeys([*_names(), *job.files]):
-      if (ROOT / name).exists():
+    for name in _names():
+      if (ROOT / name).exists() and name not in job.sent.files:
         archive.add(ROOT / name, name)
+    job.sent.write(archive, job.config)
   if not job.secrets:
     return [code]
   secrets = folder / gcloud.SECRETS

@@ -1,10 +1,10 @@
 """The command line of the programs, for every launcher."""
 
-import shlex
 from typing import Any, Mapping, Sequence
 
 from jaxrl_llm import config as config_lib
 
+STOPPED = 75  # exit code of a program that was asked to stop
 
 def argv(
     config: str, overrides: Mapping[str, Any], more: Sequence[str] = (),
@@ -25,15 +25,15 @@ def argv(
       for name, value in overrides.items()), *more]
 
 
-def finished(python: str, workdir: str) -> str:
-  """Returns the shell command that succeeds if a run is finished.
+def train(config: str, *, several: bool = True) -> list[str]:
+  """Returns the arguments of Python for a run on TPUs.
 
-  A run that was asked to stop exits with 0 as well, but writes no summary.
+  A run that was asked to stop ends with the exit code STOPPED.
 
   Args:
-    python: command of Python with the package.
-    workdir: of the run.
+    config: FILE.json there.
+    several: whether there are other processes, which find each other.
   """
-  return (f'{python} -c "import sys; from jaxrl_llm.storage import paths; '
-          "sys.exit(not paths.place(sys.argv[1]).expanduser().exists())\" "
-          f'{shlex.quote(f"{workdir}/summary.json")}')
+  return ['-m', 'jaxrl_llm.train', f'--config={config}', *(
+      ['--process_count=auto'] if several else []),
+          f'--stopped_code={STOPPED}']

@@ -3,11 +3,10 @@
 import shlex
 from typing import NamedTuple
 
-from jaxrl_llm.launch import commands
+from jaxrl_llm.launch import commands, local_files
 
 CODE = 'jaxrl_llm.tgz'  # on each worker
 SECRETS = '.jaxrl_llm_env'
-STOPPED = 75  # exit code of a program that was asked to stop
 _VERSIONS = {
     'v5litepod': 'v2-alpha-tpuv5-lite', 'v5p': 'v2-alpha-tpuv5',
     'v6e': 'v2-alpha-tpuv6e'}
@@ -24,10 +23,9 @@ class Job(NamedTuple):
     capacity: 'on_demand', 'spot' or 'reserved'.
     queued: whether to ask for it as a queued resource.
     project: of Google Cloud; None for that of gcloud's configuration.
-    program: arguments of Python on each worker.
-    workdir: of the run.
+    sent: the config, and files that are sent beside the code.
+    setup: shell command that each worker runs after the install; '' for none.
     secrets: environment variables to send to the workers.
-    files: paths in the repository that are sent even if git does not know them.
   """
   name: str
   zone: str
@@ -36,10 +34,14 @@ class Job(NamedTuple):
   capacity: str
   queued: bool
   project: str | None
-  program: list[str]
-  workdir: str
+  sent: local_files.Sent
+  setup: str = ''
   secrets: tuple[str, ...] = ()
-  files: tuple[str, ...] = ()
+
+  @property
+  def config(self) -> str:
+    """Place of the config on each worker."""
+    return f'files/{self.name}.json'
 
 
 def version(kind: str) -> str:
@@ -110,7 +112,9 @@ def setup(job: Job) -> list[str]:
       'jaxrl_llm; cd jaxrl_llm; PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip '
       'install -q --user uv; '
       "python3 -m uv venv -q --seed --allow-existing --python '>=3.11,<3.13' "
-      "~/venv; ~/venv/bin/pip install -q -c constraints.txt -e '.[tpu,gcs]'"))
+      '~/venv; ~/venv/bin/pip install -q -c constraints.txt -e '
+      f"'.[{','.join(['tpu', 'gcs', *job.sent.extras])}]'"
+      + (job.setup and f'; {job.setup}')))
 
 
 # Matches Python, not the shells that have it in their command lines.
@@ -125,11 +129,10 @@ def program(job: Job) -> list[str]:
   Its exit code is STOPPED if the run was asked to stop, and is not finished.
   """
   secrets = f'set -a; . ~/{SECRETS}; set +a; ' if job.secrets else ''
-  python = '~/venv/bin/python'
   return remote(job, (
       # gcloud runs the command again by itself if a connection breaks.
-      f'{_STOP}; {secrets}cd jaxrl_llm && {python} {shlex.join(job.program)} '
-      f'&& {{ {commands.finished(python, job.workdir)} || exit {STOPPED}; }}'),
+      f'{_STOP}; {secrets}cd jaxrl_llm && ~/venv/bin/python '
+      f'{shlex.join(commands.train(job.config))}'),
                 # Else ssh may wait for ever for a host that is lost.
                 ('--', '-o', 'ServerAliveInterval=30',
                  '-o', 'ServerAliveCountMax=6'))

@@ -13,7 +13,7 @@ import threading
 import time
 from typing import Callable, Iterator, NamedTuple, Sequence
 
-from jaxrl_llm.launch import archive, gcloud
+from jaxrl_llm.launch import archive, commands, gcloud
 
 _GONE = ('PREEMPTED', 'TERMINATED', 'FAILED', 'SUSPENDED', 'STOPPED', '')
 _GOING = ('DELETING', 'STOPPING')
@@ -107,7 +107,7 @@ class Pod:
         if state in _GONE:
           self._remake(state, losses)
           self._start(files)
-        elif not lost and code != gcloud.STOPPED:
+        elif not lost and code != commands.STOPPED:
           return code
         elif losses >= self._tries:
           raise Failed(
@@ -121,7 +121,7 @@ class Pod:
     """Prepares another run on the same VM."""
     reason = {
         _LOST: 'the connection broke',
-        gcloud.STOPPED: 'the program was asked to stop, and has saved'}.get(
+        commands.STOPPED: 'the program was asked to stop, and has saved'}.get(
             code, 'a worker was lost')
     self.show(f'{self._job.name}: {reason}; running again')
     self._pause(losses)

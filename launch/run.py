@@ -30,8 +30,7 @@ from rich import console
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.config import files as config_files
-from jaxrl_llm.host import stages
-from jaxrl_llm.launch import commands, hyper, results
+from jaxrl_llm.launch import commands, hyper, local_files, results
 from jaxrl_llm.monitoring import metrics as metrics_lib
 from jaxrl_llm.plugs import modules
 from jaxrl_llm.storage import paths
@@ -121,8 +120,7 @@ def plan(
     name = re.sub(r'[^\w.,=+-]+', '_', f'{number:03d}-{content}').strip('-')
     folder = paths.place(workdir) / name[:100]
     given = {**overrides, **fields, 'workdir': str(folder)}
-    config = config_lib.load(spec, given)
-    stages.validate(config)
+    config = local_files.load(spec, given)
     command = [*program, *commands.argv(spec, given)]
     trials.append(Trial(
         folder, fields, config_lib.to_json(config), command,

@@ -1,13 +1,16 @@
-r"""Writes the SLURM batch script that runs a config on several hosts.
+r"""Writes the SLURM batch script that runs a config, or its sweep.
 
   python -m jaxrl_llm.launch.slurm --config=grpo/qwen3_1p7b_math \
+      --config.task.path=train.jsonl --config.task.heldout=test.jsonl \
       --workdir=/shared/math --nodes=2 --gpus_per_node=8 > math.sbatch
   sbatch math.sbatch
 
 A task is a process of the run, with all GPUs of its node; they find each other.
 SLURM sends SIGTERM before the time is up, the run saves and ends, and the job
 queues itself again. `--sbatch` adds other options, such as
---sbatch=--partition=gpu, and may be repeated.
+--sbatch=--partition=gpu, and may be repeated. With `--sweep` the trials of the
+config's `get_hyper` that are not finished are a job array, at most `--parallel`
+at a time; `jaxrl-sweep` with the same config and workdir then shows the table.
 """
 
 import argparse
@@ -18,21 +21,23 @@ import shlex
 import sys
 from typing import Sequence
 
-from ml_collections import ConfigDict
-
 from jaxrl_llm import config as config_lib
-from jaxrl_llm.host import stages
-from jaxrl_llm.launch import commands
+from jaxrl_llm.launch import commands, local_files, run
+from jaxrl_llm.plugs import modules
+from jaxrl_llm.storage import paths
+
+_FINISHED = (
+    'import sys; from jaxrl_llm.storage import paths; '
+    "sys.exit(not (paths.place(sys.argv[1]) / 'summary.json').exists())")
 
 
 def script(
-    argv: Sequence[str], config: ConfigDict, *, name: str, nodes: int,
-    gpus: int, time: str, python: str, options: Sequence[str] = ()) -> str:
+    trials: Sequence[run.Trial], *, name: str, nodes: int, gpus: int, time: str,
+    python: str, options: Sequence[str] = ()) -> str:
   """Returns the batch script.
 
   Args:
-    argv: arguments of the training program.
-    config: of the run.
+    trials: runs; several are a job array.
     name: of the job.
     nodes: hosts; each runs one process.
     gpus: of each host; 0 for none.
@@ -41,21 +46,27 @@ def script(
     options: other options of sbatch.
   """
   # SLURM may send the signal up to 60 s late.
-  early = math.ceil(config.checkpoint.grace) + 60
-  program = shlex.join([*shlex.split(python), '-m', 'jaxrl_llm.train', *argv])
+  early = math.ceil(max(trial.grace for trial in trials)) + 60
+  log = '%A-%a' if len(trials) > 1 else '%j'
   lines = [
       f'--job-name={name}', f'--nodes={nodes}', '--ntasks-per-node=1',
       f'--time={time}', f'--signal=TERM@{early}', '--requeue',
-      '--open-mode=append', f'--output={name}-%j.log',
+      '--open-mode=append', f'--output={name}-{log}.log',
       *([f'--gpus-per-node={gpus}'] if gpus else []), *options]
   options = ''.join(f'#SBATCH {line}\n' for line in lines)
+  cases = ''.join(
+      f'  {i}) run={shlex.quote(str(trial.folder))}\n'
+      f'     set -- {shlex.join(trial.command)};;\n'
+      for i, trial in enumerate(trials))
   return f'''#!/bin/bash
 {options}
 cd {shlex.quote(str(pathlib.Path.cwd()))}
-srun --kill-on-bad-exit=1 {program}
+case ${{SLURM_ARRAY_TASK_ID:-0}} in
+{cases}esac
+srun --kill-on-bad-exit=1 "$@"
 code=$?
-# A run that was asked to stop exits with 0 as well.
-if [ $code -eq 0 ] && ! {commands.finished(python, config.workdir)}; then
+# A run that was asked to stop exits with 0 as well, but writes no summary.
+if [ $code -eq 0 ] && ! {python} -c "{_FINISHED}" "$run"; then
   scontrol requeue "$SLURM_JOB_ID" || exit 75  # Not done, and not queued.
 fi
 exit $code
@@ -75,6 +86,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   add('--nodes', type=int, default=1, help='hosts (default: 1)')
   add('--gpus_per_node', type=int, default=8, help='default: 8')
   add('--time', default='24:00:00', help='limit (default: 24:00:00)')
+  add('--sweep', action='store_true', help="the trials of the config's "
+      'get_hyper, as a job array')
+  add('--parallel', type=int, help='trials at a time (default: all)')
   add('--python', default=shlex.quote(sys.executable),
       help='command of Python on the hosts (default: this one)')
   add('--sbatch', action='append', default=[], metavar='OPTION',
@@ -87,15 +101,27 @@ def main(argv: Sequence[str] | None = None) -> int:
       raise ValueError(
           f'--name={name} must be letters, digits and any of _ . = -.')
     _, overrides = config_lib.split(rest)
-    overrides['workdir'] = args.workdir
-    config = config_lib.load(args.config, overrides)
-    stages.validate(config)
+    program = [*shlex.split(args.python), '-m', 'jaxrl_llm.train']
+    if args.sweep:
+      trials = [trial for trial in run.plan(
+          args.config, sweep=True, workdir=modules.expanded(args.workdir),
+          overrides=overrides, program=program) if not trial.finished]
+      if not trials:
+        raise ValueError('Every trial is finished.')
+      at_once = f'%{args.parallel}' if args.parallel else ''
+      args.sbatch.insert(0, f'--array=0-{len(trials) - 1}{at_once}')
+    else:
+      overrides['workdir'] = args.workdir
+      config = local_files.load(args.config, overrides)
+      trials = [run.Trial(
+          paths.place(config.workdir), {}, '', [
+              *program, *commands.argv(args.config, overrides)],
+          config.checkpoint.grace)]
   except (OSError, ValueError) as error:
     parser.exit(2, f'{error}\n')
   sys.stdout.write(script(
-      commands.argv(args.config, overrides), config,
-      name=name, nodes=args.nodes, gpus=args.gpus_per_node, time=args.time,
-      python=args.python, options=args.sbatch))
+      trials, name=name, nodes=args.nodes, gpus=args.gpus_per_node,
+      time=args.time, python=args.python, options=args.sbatch))
   return 0
 
 

@@ -3,8 +3,10 @@ r"""Runs a config on a TPU slice: makes its VM, sends the code, streams the log.
   python launch/tpu_pod.py --name=math --zone=us-west4-a --type=v5litepod-128 \
       --config=configs/pkpo/gemma2_2b_math.py --workdir=gs://bucket/math --spot
 
-Needs a checkout, whose code it sends, and `gcloud`, signed in. Every worker of
-the slice runs the training program; they find each other. A preempted VM is
+Needs a checkout, whose code it sends, and `gcloud`, signed in. Local files that
+the config names (functions, problems, a small model) are sent too; one that is
+not there is named before a VM is made. Every worker of the slice runs the
+training program; they find each other. A preempted VM is
 made again, and the run goes on from its last checkpoint, so the workdir must be
 one that all workers share and that outlives them. At the end the VM is deleted,
 unless `--keep` is given or deletion fails: then the last line says so and how
@@ -30,9 +32,7 @@ from rich import box, console
 from rich import table as rich_table
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm.config import files as config_files
-from jaxrl_llm.host import stages
-from jaxrl_llm.launch import archive, commands, gcloud, pod
+from jaxrl_llm.launch import archive, gcloud, local_files, pod
 from jaxrl_llm.launch.pod import show
 
 _ENDS = signal.SIGTERM, signal.SIGHUP
@@ -82,6 +82,8 @@ def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, gcloud.Job]:
   add('--queued', action='store_true', help='wait for capacity in a queue')
   add('--env', default='', help='names of environment variables to send, such '
       'as HF_TOKEN,WANDB_API_KEY; their values appear nowhere')
+  add('--setup', default='', help='command that each worker runs after the '
+      "install, such as '~/venv/bin/pip install sympy'")
   add('--log', help='file for the output (default: NAME.log)')
   add('--tries', type=int, default=8, help='of each step')
   add('--backoff', type=float, default=10.0, help='seconds before a retry')
@@ -105,7 +107,8 @@ def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, gcloud.Job]:
 
 def _status_job(args: argparse.Namespace) -> gcloud.Job:
   """Returns a job that is only good for `status`."""
-  return gcloud.Job('', args.zone, '', '', '', False, args.project, [], '')
+  return gcloud.Job('', args.zone, '', '', '', False, args.project,
+                    local_files.Sent('', {}, ()))
 
 
 def _job(args: argparse.Namespace, rest: Sequence[str]) -> gcloud.Job:
@@ -133,40 +136,21 @@ def _job(args: argparse.Namespace, rest: Sequence[str]) -> gcloud.Job:
         f'--workdir={args.workdir} must be in a bucket, such as '
         'gs://BUCKET/RUN, or an absolute path that all workers share.')
   overrides['workdir'] = args.workdir
-  config = config_lib.load(args.config, overrides)
-  stages.validate(config)
-  args.grace = config.checkpoint.grace
-  spec, files = _in_repository(args.config)
-  return gcloud.Job(
-      args.name, args.zone, args.type,
-      args.version or gcloud.version(args.type),
-      'spot' if args.spot else 'reserved' if args.reserved else 'on_demand',
-      args.queued, args.project, ['-m', 'jaxrl_llm.train', *commands.argv(
-          spec, overrides, ['--process_count=auto'])],
-      args.workdir, secrets, files)
-
-
-def _in_repository(spec: str) -> tuple[str, tuple[str, ...]]:
-  """Returns a config as the workers name it, and the file that they need.
-
-  Raises:
-    ValueError: the file is not in the repository, which is what they get; or
-      this is no repository.
-  """
   if not (archive.ROOT / 'setup.py').exists():
     raise ValueError(
         'tpu_pod sends a checkout to the workers, and this is an installed '
         'package: start launch/tpu_pod.py in a clone of the repository.')
-  if '://' in spec:
-    return spec, ()
-  path, colon, arg = spec.partition(':')
-  path = config_files.existing(path).resolve()
-  if not path.is_relative_to(archive.ROOT):
-    raise ValueError(
-        f'--config={spec} must be below {archive.ROOT}, which the workers get: '
-        'copy it there.')
-  path = str(path.relative_to(archive.ROOT))
-  return f'{path}{colon}{arg}', (path,)
+  config = local_files.load(args.config, overrides, hub=not args.dry_run)
+  args.grace = config.checkpoint.grace
+  if config.task.get('sandbox') == 'bubblewrap':
+    args.setup = '; '.join(filter(None, (
+        'sudo apt-get -qq install -y bubblewrap', args.setup)))
+  return gcloud.Job(
+      args.name, args.zone, args.type,
+      args.version or gcloud.version(args.type),
+      'spot' if args.spot else 'reserved' if args.reserved else 'on_demand',
+      args.queued, args.project,
+      local_files.send(config, args.workdir, archive.ROOT), args.setup, secrets)
 
 
 @contextlib.contextmanager
@@ -219,7 +203,7 @@ def _alone(job: gcloud.Job) -> Iterator[None]:
 
 
 def _dry_run(job: gcloud.Job) -> None:
-  """Prints the commands of a job."""
+  """Prints the commands of a job, and the files that it sends."""
   secrets = [gcloud.copy(job, gcloud.SECRETS)] if job.secrets else []
   request = [gcloud.describe(job, queued=True)] if job.queued else []
   for command in (
@@ -229,6 +213,8 @@ def _dry_run(job: gcloud.Job) -> None:
     show(shlex.join(command))
   show('# After Ctrl-C, and before the program runs again:')
   show(shlex.join(gcloud.stop(job)))
+  show(f'# {gcloud.CODE} has the code, the config as {job.config}'
+       + ''.join(f', {path}' for path in job.sent.files.values()))
 
 
 def _run(

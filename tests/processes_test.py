@@ -164,7 +164,8 @@ def test_a_difference_is_named(monkeypatch):
     (['--process_count=2', '--process_id=0', '--coordinator=a'],
      '--coordinator=a must be HOST:PORT'),
     (['--process_count=2', '--process_id=0', '--coordinator=a:99999'],
-     '--coordinator=a:99999 must be HOST:PORT')])
+     '--coordinator=a:99999 must be HOST:PORT'),
+    (['--stopped_code=256'], '--stopped_code=256 must be')])
 def test_wrong_flags_are_one_sentence(argv, said):
   with pytest.raises(ValueError, match=said):
     distributed.split(argv)
@@ -174,10 +175,12 @@ def test_flags_are_taken_out():
   given, rest = distributed.split([
       '--config=a', '--process_count=2', '--process_id=1',
       '--coordinator=[::1]:80'])
-  assert given == (2, 1, '[::1]:80') and rest == ['--config=a']
+  assert given == (2, 1, '[::1]:80', 0) and rest == ['--config=a']
   assert distributed.split(['--process_count=auto'])[0].count == 'auto'
   assert distributed.split(['a'])[0].count is None
   assert distributed.split(['--process_count=1'])[0].count == 1
+  given, rest = distributed.split(['--stopped_code=75', '--config=a'])
+  assert given == (None, None, None, 75) and rest == ['--config=a']
 
 
 @pytest.mark.parametrize('env, count', [
@@ -189,7 +192,7 @@ def test_flags_are_taken_out():
     (dict(TPU_WORKER_HOSTNAMES='localhost'), None),
     (dict(TPU_WORKER_HOSTNAMES='a,b'), 'auto')])
 def test_the_environment_tells_of_other_processes(env, count):
-  assert distributed._found(env).count == count
+  assert distributed._found(env) == count
 
 
 def test_a_task_of_slurm_has_all_gpus_of_its_node(monkeypatch):

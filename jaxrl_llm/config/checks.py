@@ -1,7 +1,7 @@
 """Checks of fields against each other."""
 
 import re
-from typing import Iterable, Iterator
+from typing import Callable, Iterable, Iterator
 
 from ml_collections import ConfigDict
 
@@ -12,7 +12,7 @@ from jaxrl_llm.config.model import actor_model, model_config
 from jaxrl_llm.config.nested import flatten
 from jaxrl_llm.config.table import has_actor, table
 from jaxrl_llm.config.values import to_text
-from jaxrl_llm.models.config import ModelConfig
+from jaxrl_llm.models.config import ModelConfig, NotOnDisk
 from jaxrl_llm.plugs import PLUG_FIELDS
 
 _MOST = 3  # sentences about one config
@@ -25,11 +25,13 @@ def check_options(config: ConfigDict) -> None:
     plugs.chosen(field, flat)
 
 
-def validate(config: ConfigDict) -> None:
+def validate(config: ConfigDict, *, hub: bool = True) -> None:
   """Checks the fields one by one and against each other.
 
   Args:
     config: from `load`, or made in code.
+    hub: whether the hub and buckets may be asked for the models. If not, what
+      depends on a model that is not on disk is not checked.
 
   Raises:
     ValueError: a sentence for each of the first faults, with the field and
@@ -37,7 +39,8 @@ def validate(config: ConfigDict) -> None:
   """
   values.check(flatten(config))
   check_options(config)
-  model, actor = model_config(config), actor_model(config)
+  model, actor = _found(model_config, config, hub), _found(
+      actor_model, config, hub)
   faults = [fault for check in (
       _groups, _screens, _pkpo, _replay, _off_policy, _scope, _batches,
       _lengths, _evaluation, _devices, _attention)
@@ -49,7 +52,17 @@ def validate(config: ConfigDict) -> None:
     raise ValueError('\n'.join(faults))
 
 
-def _groups(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
+def _found(
+    of: Callable[..., ModelConfig | None], config: ConfigDict,
+    hub: bool) -> ModelConfig | None:
+  """Returns the model of a player; None if it has none, or not on disk."""
+  try:
+    return of(config, hub=hub)
+  except NotOnDisk:
+    return None
+
+
+def _groups(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:
   """Yields what needs groups of several samples."""
   from jaxrl_llm.ops.advantages import GROUP_RELATIVE
   if c.samples_per_prompt < 2 and c.advantage in {*GROUP_RELATIVE, 'pkpo'}:
@@ -60,7 +73,7 @@ def _groups(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
            'use 2 or more, or curriculum=uniform.')
 
 
-def _screens(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
+def _screens(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:
   """Yields conflicts of curriculum=speed."""
   if c.curriculum == 'speed' and c.speed.rule == 'signal':
     for given, use in (('advantage=reinforce', 'advantage=rloo'),
@@ -76,7 +89,7 @@ def _screens(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
         for name in ('speed.p_low', 'speed.p_high')])
 
 
-def _pkpo(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
+def _pkpo(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:
   """Yields a k that the groups are too small for."""
   if c.advantage == 'pkpo' and c.samples_per_prompt > 1:
     most = c.samples_per_prompt - (c.pkpo.transform == 'sloo')
@@ -87,7 +100,7 @@ def _pkpo(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
                f'{most}.')
 
 
-def _scope(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
+def _scope(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:
   """Yields fields of the selection that its scope does not use."""
   if c.selection in ('cbs', 'largest_advantage'):
     scope = c[c.selection].scope
@@ -98,7 +111,7 @@ def _scope(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
             ('pool', 'intra_group'))])
 
 
-def _batches(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
+def _batches(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:
   """Yields numbers that do not divide a batch."""
   rows = c.prompts_per_step * c.samples_per_prompt
   if rows % c.learner.updates:
@@ -107,7 +120,7 @@ def _batches(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
            f'{_divisor(rows, c.learner.updates)}.')
 
 
-def _lengths(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
+def _lengths(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:
   """Yields conflicts of the lengths of prompts and responses."""
   full = c.max_prompt + c.max_response
   if c.sampling.chunk and c.sampling.chunk > full:
@@ -130,7 +143,7 @@ def _lengths(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
            f'max_response={c.max_response} when overlong.mode=penalty.')
 
 
-def _evaluation(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
+def _evaluation(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:
   """Yields conflicts of numbers of responses, and of texts."""
   if not c.eval.k:
     yield 'eval.k is empty: give at least one number, such as 1.'
@@ -151,7 +164,7 @@ def _evaluation(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
              f'({error}): correct it.')
 
 
-def _devices(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
+def _devices(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:
   """Yields a mesh that no devices can have."""
   axes = (c.mesh.data, c.mesh.fsdp, c.mesh.tensor)
   if axes.count(-1) > 1 or any(size < 1 and size != -1 for size in axes):
@@ -159,9 +172,9 @@ def _devices(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
            '1, and -1 (all that are left) for one of them at most.')
 
 
-def _attention(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
+def _attention(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:
   """Yields what learner.attention=cudnn cannot compute."""
-  if c.learner.attention == 'cudnn':
+  if model and c.learner.attention == 'cudnn':
     if model.dtype == 'float32':
       yield ('learner.attention=cudnn works on 16-bit types: set '
              'model.dtype=bfloat16, or learner.attention=xla.')
@@ -170,11 +183,11 @@ def _attention(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
              f'{c.model.hf or c.model.preset} has: use learner.attention=xla.')
 
 
-def _replay(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
+def _replay(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:
   """Yields what loss.replay_experts does not work with."""
   if not c.loss.replay_experts:
     return
-  if model.experts is None:
+  if model and model.experts is None:
     yield ('loss.replay_experts=True needs a model with experts, which '
            f'{c.model.hf or c.model.preset} has not: leave it out.')
   if has_actor(flatten(c)):
@@ -182,7 +195,7 @@ def _replay(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
            'chosen, but the actor is another model: leave it out.')
 
 
-def _off_policy(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
+def _off_policy(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:
   """Yields a sentence for each conflict of off_policy=jackpot."""
   if c.off_policy != 'jackpot':
     return
@@ -203,7 +216,7 @@ def _off_policy(c: ConfigDict, model: ModelConfig) -> Iterator[str]:
   if j.z == 'topk' and not j.top_k:
     yield ('jackpot.top_k=0 leaves jackpot.z=topk no tokens: use 20, or '
            'jackpot.z=exact.')
-  if j.top_k > model.vocab_size:
+  if model and j.top_k > model.vocab_size:
     yield (f'jackpot.top_k={j.top_k} exceeds the vocabulary: use at most '
            f'{model.vocab_size}.')
   for name in ('weights', 'kv'):
@@ -243,12 +256,12 @@ def _without_effect(
 
 
 def _actor(
-    c: ConfigDict, model: ModelConfig, actor: ModelConfig | None,
+    c: ConfigDict, model: ModelConfig | None, actor: ModelConfig | None,
 ) -> Iterator[str]:
   """Yields a sentence for each conflict of an actor with another model."""
-  if actor is None:
+  if not has_actor(flatten(c)):
     return
-  if actor.vocab_size != model.vocab_size:
+  if model and actor and actor.vocab_size != model.vocab_size:
     fewer, more = sorted((actor.vocab_size, model.vocab_size))
     yield (f'actor.model has {actor.vocab_size} tokens and model '
            f'{model.vocab_size}: ids {fewer} to {more - 1} are of one alone. '
@@ -262,7 +275,7 @@ def _actor(
   if c.actor.kl_target is not None and not c.actor.distill:
     yield ('actor.kl_target changes lambda_distill by factors, from '
            'actor.distill=0 on: raise that.')
-  if c.actor.distill_top_k >= model.vocab_size:
+  if model and c.actor.distill_top_k >= model.vocab_size:
     yield (f'actor.distill_top_k={c.actor.distill_top_k} is not below the '
            f'{model.vocab_size} tokens of the vocabulary: use 0 for all.')
 

@@ -21,13 +21,18 @@ _DEFAULTS = {field.name: field.default for field in FIELDS}
 _OF_POLICY = ('off_policy', 'jackpot.', 'lora.', 'loss.kl_coef', 'actor.')
 
 
-def model_config(config: ConfigDict) -> ModelConfig:
+def model_config(config: ConfigDict, *, hub: bool = True) -> ModelConfig:
   """Returns the preset or `model.hf`, with fields that are not None replaced.
+
+  Args:
+    config: whole.
+    hub: whether the hub and buckets may be asked.
 
   Raises:
     ValueError: an unknown preset or model, or fields that do not fit together.
+    NotOnDisk: the hub would have to be asked.
   """
-  return _of_section(config.model, 'model')
+  return _of_section(config.model, 'model', hub)
 
 
 def is_large(config: ConfigDict) -> bool:
@@ -39,11 +44,12 @@ def is_large(config: ConfigDict) -> bool:
       model.parameter_count() >= LARGE for model in models if model)
 
 
-def actor_model(config: ConfigDict) -> ModelConfig | None:
+def actor_model(
+    config: ConfigDict, *, hub: bool = True) -> ModelConfig | None:
   """Returns `model_config` of the actor; None if it is the policy itself."""
   if not has_actor(flatten(config)):
     return None
-  return _of_section(of_actor(config).model, 'actor.model')
+  return _of_section(of_actor(config).model, 'actor.model', hub)
 
 
 def of_actor(config: ConfigDict | Mapping[str, Any]) -> ConfigDict:
@@ -100,12 +106,12 @@ def _without(
       **{field.name: field.default for field in table(flat).values()}, **flat})
 
 
-def _of_section(given: ConfigDict, section: str) -> ModelConfig:
+def _of_section(given: ConfigDict, section: str, hub: bool) -> ModelConfig:
   """Returns the model of a section; its name is for errors."""
   if given.hf:
     from jaxrl_llm.models import hf, hf_config  # They take long to import.
     known = hf_config.read_config(
-        hf.fetch(given.hf, weights=False, field=f'{section}.hf'))
+        hf.fetch(given.hf, weights=False, field=f'{section}.hf', hub=hub))
     if known.dtype == 'float16':  # whose range is too small to train in
       known = dataclasses.replace(known, dtype='float32')
   elif given.preset not in PRESETS:

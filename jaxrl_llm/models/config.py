@@ -11,6 +11,10 @@ MAX_LAYERS = 10_000
 FULL = 1 << 30  # A window that hides nothing.
 
 
+class NotOnDisk(ValueError):
+  """A model would have to be fetched, and may not be."""
+
+
 def _check_numbers(cfg: Any):
   """Raises ValueError if a size or number of a dataclass cannot be used."""
   for field in dataclasses.fields(cfg):

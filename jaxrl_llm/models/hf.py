@@ -24,7 +24,7 @@ import numpy as np
 
 from jaxrl_llm import phases
 from jaxrl_llm.models import hf_config, tensor_files
-from jaxrl_llm.models.config import ModelConfig
+from jaxrl_llm.models.config import ModelConfig, NotOnDisk
 from jaxrl_llm.models.gguf import folder as gguf_folder
 from jaxrl_llm.models.gguf import header as gguf_header
 from jaxrl_llm.models.gguf import tensors as gguf_tensors
@@ -79,8 +79,32 @@ class Checkpoint(NamedTuple):
   tensors: Mapping[str, tensor_files.Tensor]
 
 
+def on_disk(name: str, field: str = 'model.hf') -> pathlib.Path | None:
+  """Returns the folder or GGUF file of a model; None in a bucket or on the hub.
+
+  Args:
+    name: as for `fetch`.
+    field: of the config that has the name, for errors.
+
+  Raises:
+    ValueError: it can only be a path, and nothing is there.
+  """
+  if paths.in_bucket(name):
+    return None
+  path = pathlib.Path(name).expanduser()
+  if path.exists():
+    return path
+  if name.startswith(('/', '.', '~')) or name.endswith('.gguf') or (
+      name.count('/') > 1):
+    raise ValueError(
+        f'{field}={name}: there is no folder or GGUF file '
+        f'{path.absolute()}: correct the path.')
+  return None
+
+
 def fetch(
-    name: str, weights: bool = True, field: str = 'model.hf') -> pathlib.Path:
+    name: str, weights: bool = True, field: str = 'model.hf', *,
+    hub: bool = True) -> pathlib.Path:
   """Returns the folder of a model; downloads it from the hub if needed.
 
   Args:
@@ -88,6 +112,7 @@ def fetch(
       'Qwen/Qwen3-1.7B-Base'.
     weights: whether to download the weights too.
     field: of the config that has the name, for errors.
+    hub: whether the hub and buckets may be asked.
 
   Returns:
     The folder. Files of a repository that are already cached are not
@@ -96,17 +121,21 @@ def fetch(
   Raises:
     ValueError: `name` is not a folder and cannot be downloaded; or the GGUF
       file cannot be used.
+    NotOnDisk: it would have to be downloaded, and `hub` is False.
     OSError: it is in a bucket, and cannot be fetched.
   """
+  here = on_disk(name, field)
+  if here is None and not hub:
+    import huggingface_hub
+    cached = None if paths.in_bucket(name) else (
+        huggingface_hub.try_to_load_from_cache(name, 'config.json'))
+    if not isinstance(cached, str):
+      raise NotOnDisk(f'{field}={name} is not on disk.')
+    return pathlib.Path(cached).parent
   if gguf_header.is_file(name):
     return gguf_folder.unpacked(paths.local_file(name))
-  folder = paths.local_folder(name)
-  if folder.is_dir():
-    return folder
-  if name.startswith(('/', '.', '~')):
-    raise ValueError(
-        f'{field}={name}: there is no folder or GGUF file '
-        f'{folder.absolute()}: correct the path.')
+  if here or paths.in_bucket(name):
+    return paths.local_folder(name)
   return _download(name, weights, field)
 
 

@@ -22,25 +22,26 @@ from jaxrl_llm.types import Stopped
 
 _NO_MEMORY = 'RESOURCE_EXHAUSTED'
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_in_program: list[bool] = []  # has an entry within `program`
+_in_program: list[int] = []  # within `program`, its `stopped_code`
 # Within `stoppable`: the handler of the run's, and of each signal that before.
 _handling: list[tuple[Any, dict[int, Any]]] = []
 _masks = threading.local()  # of a thread that forks, the signals it held back
 
 
 @contextlib.contextmanager
-def program(interrupted: str) -> Iterator[None]:
+def program(interrupted: str, stopped_code: int = 0) -> Iterator[None]:
   """Ends the program with exit code 1 and a sentence if its body fails.
 
-  If the body stops as it was asked to, the exit code is 0. From here on,
-  stdout gets '?' for characters that it does not have.
+  From here on, stdout gets '?' for characters that it does not have.
 
   Args:
     interrupted: the sentence after an interrupt by the user.
+    stopped_code: exit code if the body stops as it was asked to. If it is not
+      0, it is also that of a body that could not stop in time.
   """
   if hasattr(sys.stdout, 'reconfigure'):  # a notebook's has no such method
     sys.stdout.reconfigure(errors='replace')
-  _in_program.append(True)
+  _in_program.append(stopped_code)
   start.done()
   try:
     with users.alone():
@@ -49,7 +50,7 @@ def program(interrupted: str) -> Iterator[None]:
     sys.exit(interrupted)
   except Stopped as stopped:
     _write_last(f'{stopped}\n')
-    sys.exit(0)
+    sys.exit(stopped_code)
   except (OSError, ValueError, FloatingPointError, MemoryError,
           jax.errors.JaxRuntimeError) as error:
     if isinstance(error, jax.errors.JaxRuntimeError) and (
@@ -149,7 +150,7 @@ def _too_late(grace: float) -> None:
   start.say_now(
       f'The run could not stop within checkpoint.grace={grace:g} s. The same '
       'command goes on from the last checkpoint, if there is one.')
-  os._exit(1)
+  os._exit((_in_program and _in_program[-1]) or 1)
 
 
 def sentence(error: BaseException) -> str:

@@ -72,6 +72,11 @@ def expanded(path: str) -> str:
   return found
 
 
+def is_installed(path: str | os.PathLike[str]) -> bool:
+  """Returns whether a file is of Python, this package or an installed one."""
+  return os.fspath(path).startswith(_INSTALLED)
+
+
 def content(text: str) -> str:
   """Returns the content of the file that a text names, without its last end of
   line.
@@ -242,15 +247,14 @@ def _file(name: str) -> pathlib.Path:
   return file
 
 
-def check_file(name: str) -> None:
-  """Checks that there is a file if a function is named by one, unimported.
+def file_of(name: str) -> pathlib.Path | None:
+  """Returns the file that a function is named by, unimported; None if by none.
 
   Raises:
-    ValueError: there is none.
+    ValueError: there is no such file.
   """
   path, _, _ = _parts(name)
-  if path.endswith('.py') and name not in _GIVEN:
-    _file(path)
+  return _file(path) if path.endswith('.py') and name not in _GIVEN else None
 
 
 def give(found: Callable[..., Any]) -> str:
@@ -363,7 +367,7 @@ def place(error: BaseException, own_only: bool = False) -> str:
       if not frame.filename.startswith('<frozen')
       and frame.filename not in (__file__, importlib.__file__)]
   # The last line of the user's own, not one of a library that it called.
-  own = [f for f in frames if not f.filename.startswith(_INSTALLED)]
+  own = [f for f in frames if not is_installed(f.filename)]
   return ''.join(
       f'{frame.filename}, line {frame.lineno}'
       for frame in (own if own_only else own or frames)[-1:])

@@ -27,8 +27,14 @@ HELP = """One process of many also takes
 
   --process_count=N --process_id=I --coordinator=HOST:PORT   of process 0
   --process_count=auto   JAX finds the others: on a TPU pod, under SLURM
+
+and every process
+
+  --stopped_code=75      exit code of a run that was asked to stop (default: 0),
+                         so that a controller starts it again
 """
 _FLAGS = ('process_count', 'process_id', 'coordinator')
+_STOPPED = 'stopped_code'
 AUTO = 'auto'
 # Times `processes.patience` that the others may take to come at the start:
 # hosts of a cluster import from one file system, some much later than others.
@@ -43,10 +49,12 @@ class Given(NamedTuple):
     count: number of processes; AUTO for what JAX finds; None if not given.
     index: number of this process.
     coordinator: host:port of process 0.
+    stopped_code: exit code of a run that was asked to stop.
   """
   count: int | str | None = None
   index: int | None = None
   coordinator: str | None = None
+  stopped_code: int = 0
 
 
 def parse(argv: Sequence[str]) -> tuple[Given, list[str]]:
@@ -63,7 +71,7 @@ def split(argv: Sequence[str]) -> tuple[Given, list[str]]:
 
   Args:
     argv: --process_count=N --process_id=I --coordinator=HOST:PORT, or
-      --process_count=auto, and others.
+      --process_count=auto; --stopped_code=N; and others.
 
   Returns:
     The place of this process, and the other arguments.
@@ -74,14 +82,22 @@ def split(argv: Sequence[str]) -> tuple[Given, list[str]]:
   given, rest = {}, []
   for arg in argv:
     name, equals, value = arg.removeprefix('--').partition('=')
-    if arg.startswith('--') and equals and name in _FLAGS:
+    if arg.startswith('--') and equals and name in (*_FLAGS, _STOPPED):
       given[name] = value
     else:
       rest.append(arg)
+  code = given.pop(_STOPPED, '0')
+  if not code.isdecimal() or int(code) > 255:
+    raise ValueError(f'--{_STOPPED}={code} must be a whole number up to 255.')
+  return _placed(given)._replace(stopped_code=int(code)), rest
+
+
+def _placed(given: Mapping[str, str]) -> Given:
+  """Returns the place that the flags of a process give; see `split`."""
   if not given or given == {'process_count': AUTO}:
-    return Given(*given.values()), rest
+    return Given(*given.values())
   if given == {'process_count': '1'}:
-    return Given(1, 0), rest
+    return Given(1, 0)
   missing = [name for name in _FLAGS if name not in given]
   if missing:
     raise ValueError(
@@ -99,18 +115,19 @@ def split(argv: Sequence[str]) -> tuple[Given, list[str]]:
   if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
     raise ValueError(
         f'--coordinator={given["coordinator"]} must be HOST:PORT of process 0.')
-  return Given(count, index, given['coordinator']), rest
+  return Given(count, index, given['coordinator'])
 
 
-def _found(env: Mapping[str, str]) -> Given:
-  """Returns the place of this process by its environment."""
+def _found(env: Mapping[str, str]) -> str | None:
+  """Returns the number of processes by the environment: AUTO, or None for one.
+  """
   # A shell in an allocation of SLURM is no step of it.
   several = (
       env.get('JAX_COORDINATOR_ADDRESS') and env.get('JAX_NUM_PROCESSES') != '1'
       or int(env.get('SLURM_NTASKS', '1') or 1) > 1
       and {'SLURM_PROCID', 'SLURM_STEP_NODELIST'} <= {*env}
       or ',' in env.get('TPU_WORKER_HOSTNAMES', ''))
-  return Given(AUTO if several else None)
+  return AUTO if several else None
 
 
 def first() -> bool:
@@ -134,7 +151,7 @@ def joined(
     turned errors into SystemExit where a sentence is enough.
   """
   if given.count is None:
-    given = _found(os.environ)
+    given = given._replace(count=_found(os.environ))
   if given.count in (None, 1):
     yield
     return
@@ -145,11 +162,13 @@ def joined(
     watchdog.end_now(_first(error))
   if not first():
     logging.set_verbosity(logging.ERROR)
+  code = 0
   try:
     try:
       yield
     except SystemExit as end:
-      if end.code not in (None, 0):
+      code = end.code or 0
+      if code not in (0, given.stopped_code):
         raise
     jax.distributed.shutdown()  # waits for the others
   except BaseException as error:  # pylint: disable=broad-exception-caught
@@ -163,7 +182,7 @@ def joined(
       traceback.print_exc()
     watchdog.leave(1)
   watch.close()
-  watchdog.leave(0)
+  watchdog.leave(code)
 
 
 def _wait_for_news(error: BaseException, patience: float) -> float:

@@ -93,7 +93,7 @@ class Options:
   def __post_init__(self):
     self.worded()
     for name in self.reward:
-      modules.check_file(name)
+      modules.file_of(name)
     if self.reward_weights and len(self.reward_weights) != len(self.reward):
       raise ValueError(
           f'task.reward_weights={self.reward_weights} has '

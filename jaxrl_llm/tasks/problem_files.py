@@ -84,6 +84,22 @@ def names(sources: Sequence[str]) -> dict[str, str]:
           for source, name in short.items()}
 
 
+def on_disk(source: str) -> bool:
+  """Returns whether a source is a file or folder, not a data set on the hub.
+
+  Raises:
+    ValueError: it can only be a path, and nothing is there.
+  """
+  path = pathlib.Path(modules.expanded(source))
+  if path.exists():
+    return True
+  if source.endswith(FORMATS) or source.count('/') not in (1, 2) or (
+      source.startswith(('/', '.', '~'))):
+    raise ValueError(
+        f'There is no file {path.absolute()}: correct the path.')
+  return False
+
+
 def rows(
     source: str, faults: list[Fault] | None = None,
 ) -> Iterator[tuple[str, Row]]:
@@ -125,12 +141,8 @@ def rows(
     else:
       raise ValueError(
           f'{source} has an unknown format: use {", ".join(FORMATS)}.')
-  elif path.exists():
+  elif on_disk(source):
     raise ValueError(f'{path} is not a file: give the path of a file in it.')
-  elif source.endswith(FORMATS) or source.count('/') not in (1, 2) or (
-      source.startswith(('/', '.', '~'))):
-    raise ValueError(
-        f'There is no file {path.absolute()}: correct the path.')
   else:
     yield from _hub(source)
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from jaxrl_llm.launch import slurm
+from jaxrl_llm.launch import run, slurm
 from tests.helpers import devices
 
 # srun notes its arguments, does what DO says, and exits with CODE.
@@ -69,7 +69,42 @@ def test_a_job_that_was_stopped_queues_itself_again(script):
           '#SBATCH --partition=gpu'} <= {*head}
 
 
+def test_a_sweep_is_a_job_array(tmp_path, capsys):
+  argv = [f'--config={tmp_path}/mine.py', f'--workdir={tmp_path}/sweep',
+          '--sweep', '--parallel=2', '--python=python']
+  (tmp_path / 'mine.py').write_text(
+      'from jaxrl_llm.configs.countdown import get_config\n'
+      'def get_hyper(hyper):\n  return hyper.sweep("seed", [5, 6, 7])\n')
+  assert slurm.main(argv) == 0
+  text = capsys.readouterr().out
+  assert '#SBATCH --array=0-2%2\n' in text and '-%A-%a.log\n' in text
+  for name in ('srun', 'python'):
+    file = tmp_path / name
+    file.write_text('#!/bin/sh\necho "$@"; exit 3\n')
+    file.chmod(0o755)
+  for number in range(3):
+    shown = subprocess.run(
+        ['bash', '-s'], input=text, text=True, capture_output=True, env={
+            'PATH': f'{tmp_path}:{os.environ["PATH"]}',
+            'SLURM_ARRAY_TASK_ID': str(number)}).stdout
+    assert shown.split() == [
+        '--kill-on-bad-exit=1', 'python', '-m', 'jaxrl_llm.train',
+        f'--config={tmp_path}/mine.py', f'--config.seed={5 + number}',
+        f'--config.workdir={tmp_path}/sweep/00{number}-seed={5 + number}']
+
+
+def test_no_hub_is_needed(capsys):
+  """Neither here nor by a sweep's dry run; what a model decides is not said."""
+  argv = ['--config=jackpot/qwen3_4b_math', '--config.model.hf=no/such',
+          '--config.task.path=gs://b/a.jsonl',
+          '--config.task.heldout=gs://b/b.jsonl']
+  assert slurm.main([*argv, '--workdir=/shared/a']) == 0
+  assert run.main([*argv, '--dry_run']) == 0
+  assert capsys.readouterr().out.count('--config.model.hf=no/such') == 2
+
+
 @pytest.mark.parametrize('argument, said', [
+    ('--config.task=no.py', 'There is no file'),
     ('--config.stepz=1', 'stepz is not a field'),
     ('--name=my run/x', '--name=my run/x must be letters, digits and'),
     ('--name=a\n', 'must be letters')])

@@ -7,11 +7,12 @@ import shlex
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 
 import pytest
 
-from jaxrl_llm.launch import archive, xm
+from jaxrl_llm.launch import archive, local_files, xm
 from jaxrl_llm.launch import gcloud as gcloud_lib
 from tests.helpers import devices
 from tests.helpers.gcloud import (
@@ -30,6 +31,28 @@ from tests.helpers.gcloud import (
 def _gcloud(tmp_path):
   install(tmp_path)
   return tmp_path
+
+
+@pytest.fixture(name='sent')
+def _sent(gcloud, monkeypatch):
+  """Returns a folder, and what launches from it and opens what is sent."""
+  monkeypatch.chdir(gcloud)
+  keep = gcloud / 'bin' / 'gcloud'
+  keep.write_text(keep.read_text().replace(
+      'rules = json', f'''if 'scp' in words:
+  import shutil
+  shutil.copy(words[4], {str(gcloud)!r})
+rules = json''', 1))
+
+  def launch(*argv):
+    code, text = run(gcloud, *argv)
+    assert code == 0, text
+    with tarfile.open(gcloud / 'jaxrl_llm.tgz') as archive:
+      config = json.load(archive.extractfile('files/job.json'))
+      names = [x.name for x in archive.getmembers() if x.isfile()]
+    return names, config, [' '.join(words) for words in calls(gcloud)[1]]
+
+  return gcloud, launch
 
 
 def test_a_run_from_its_beginning_to_its_end(gcloud):
@@ -54,44 +77,17 @@ def test_a_run_from_its_beginning_to_its_end(gcloud):
   shell = shlex.split(command.removeprefix('--command='))
   shell = shell[shell.index('cd'):]
   assert shell[:4] == ['cd', 'jaxrl_llm', '&&', '~/venv/bin/python']
-  assert shell[4:shell.index('&&', 4)] == [
-      '-m', 'jaxrl_llm.train', '--config=configs/countdown.py', override,
-      f'--config.workdir={gcloud}/run', '--process_count=auto']
+  assert shell[4:] == [
+      '-m', 'jaxrl_llm.train', '--config=files/job.json',
+      '--process_count=auto', '--stopped_code=75']
   assert 'RL 1/4' in text and 'RL 1/4' in (gcloud / 'log').read_text()
   assert 'still exists' not in text
 
 
-def test_the_exit_code_of_a_worker(tmp_path):
-  """0 only with a summary, which a run that was asked to stop has not."""
-  job = gcloud_lib.Job(
-      'a', 'b', 'c', 'd', 'spot', False, None, ['-m', 'jaxrl_llm.train'],
-      f"{tmp_path}/a b's", ())
-  python = tmp_path / 'venv' / 'bin' / 'python'
-  python.parent.mkdir(parents=True)
-  (tmp_path / 'jaxrl_llm').mkdir()
-  python.write_text(
-      '#!/bin/bash\n'
-      f'if [ "$1" = -m ]; then exit $CODE; fi; exec {sys.executable} "$@"\n')
-  python.chmod(0o755)
-  command, = (
-      word for word in gcloud_lib.program(job) if '--command' in word)
-  command = command[command.index('cd jaxrl_llm'):]  # it would stop others
-
-  def worker(code):
-    return subprocess.run(
-        ['bash', '-c', command], cwd=tmp_path,
-        env={**os.environ, 'HOME': str(tmp_path), 'CODE': str(code),
-             'PYTHONPATH': str(devices.ROOT)}).returncode
-
-  assert [worker(0), worker(3)] == [75, 3]
-  (tmp_path / "a b's").mkdir()
-  (tmp_path / "a b's" / 'summary.json').touch()
-  assert [worker(0), worker(3)] == [0, 3]
-
-
 def test_who_is_asked_to_stop():
   """Python, and none of the shells around it."""
-  job = gcloud_lib.Job(*'abcd', 'spot', False, None, [], '', ())
+  job = gcloud_lib.Job(
+      *'abcd', 'spot', False, None, local_files.Sent('', {}, ()))
   pattern = re.search("pkill -TERM -f '(.*?)'", ' '.join(gcloud_lib.stop(job)))
   asked = lambda line: bool(re.search(pattern[1], line))
   program = '/home/me/venv/bin/python -m jaxrl_llm.train --config=a.py'
@@ -162,7 +158,7 @@ def test_a_trial_of_a_sweep_is_a_pod(gcloud):
   assert found.returncode == 0, found.stdout + found.stderr
   names, words = calls(gcloud)
   assert names.count('run') == 1 and '--spot' in words[1]
-  assert f'--config.workdir={gcloud}/sweep/000 ' in ' '.join(words[5])
+  assert 'files/xm-' in ' '.join(words[5])
   trials = python('-m', 'jaxrl_llm.launch.run', *rest, '--list').stdout
   assert json.loads(trials)[0]['finished']
 
@@ -200,18 +196,64 @@ def test_a_log_on_a_full_disk(gcloud):
   assert 'job: deleted' in text
 
 
-def test_the_config_is_one_that_the_workers_get(gcloud):
-  """By its path in the repository, also if it is named from elsewhere."""
-  code, _ = run(
-      gcloud, f'--config={devices.ROOT}/launch/../configs/countdown.py')
-  assert code == 0
-  assert '--config=configs/countdown.py' in ' '.join(calls(gcloud)[1][5])
-  code, text = run(gcloud, '--config=countdown', '--dry_run')
-  assert code == 0 and '--config=configs/countdown.py' in text
-  other = gcloud / 'other.py'
-  other.write_text('from jaxrl_llm.configs.countdown import get_config')
-  code, text = run(gcloud, f'--config={other}')
-  assert code == 2 and f'--config={other} must be below' in text
+def test_the_config_and_its_files_arrive(sent):
+  """Those that a file imports too, and those that git does not know."""
+  here, run = sent
+  (here / 'helper.py').write_text('')
+  (here / 'mine.py').write_text(
+      'def reward(prompts, completions, **columns):\n  import helper\n'
+      'def sharp(rewards, *, where):\n  return rewards\n')
+  for name in ('train.jsonl', 'other.py'):
+    (here / name).write_text('')
+  (here / 'other.py').write_text(
+      'from jaxrl_llm.configs.grpo import qwen3_1p7b_math\n'
+      'def get_config():\n  c = qwen3_1p7b_math.get_config()\n'
+      "  c.task.path = c.task.heldout = ('train.jsonl',)\n"
+      "  c.task.reward = ('mine.py:reward',)\n"
+      "  c.model.preset, c.model.hf = 'tiny', None\n  return c\n")
+  names, config, words = run(
+      f'--config={here}/other.py', f'--config.advantage={here}/mine.py:sharp',
+      '--config.log.wandb=mine', '--setup=pip install more')
+  there = f'files{here}'
+  assert {f'{there}/mine.py', f'{there}/helper.py', f'{there}/train.jsonl',
+          'files/job.json'} == {x for x in names if x.startswith('files')}
+  assert config['task.reward'] == [f'{there}/mine.py:reward']
+  assert config['advantage'] == f'{there}/mine.py:sharp'
+  assert config['task.path'] == [f'{there}/train.jsonl']
+  assert config['workdir'] == f'{here}/run'
+  setup, = (text for text in words if 'venv -q' in text)
+  assert "-e '.[tpu,gcs,wandb]'; pip install more" in setup
+
+
+def test_the_code_arrives_whole(sent):
+  _, run = sent
+  names, config, _ = run('--config.steps=7')
+  assert {'setup.py', 'constraints.txt', 'jaxrl_llm/train.py',
+          'configs/countdown.py'} <= set(names)
+  assert not [name for name in names if name.startswith(('.venv', 'runs/'))]
+  assert config['steps'] == 7
+
+
+@pytest.mark.parametrize('override, said', [
+    ('task.path=no.jsonl', 'There is no file'),
+    ('task.path=no', 'There is no file'),
+    ('task.reward=no.py:f', 'There is no file'),
+    ('task.reward=json:nothing', 'has no function'),
+    ('task.template=no.txt', 'There is no file'),
+    ('curriculum=no.py', 'There is no file'),
+    ('model.hf=./no', 'there is no folder'),
+    ('model.hf=no.gguf', 'there is no folder'),
+    ('model.hf=runs/no/model', 'there is no folder')])
+def test_a_missing_file_is_said_before_a_vm_is_made(gcloud, override, said):
+  (gcloud / 'there.jsonl').touch()
+  argv = [f'--config.{name}={gcloud}/there.jsonl' for name in (
+      'task.path', 'task.heldout') if not override.startswith(name)]
+  for more in ([], ['--dry_run']):
+    code, text = run(
+        gcloud, '--config=grpo/qwen3_1p7b_math', *argv,
+        '--config.model.hf=none', f'--config.{override}', *more)
+    assert code == 2 and said in text and calls(gcloud)[0] == []
+    assert len(text.strip().splitlines()) == 1
 
 
 def test_an_installed_package_has_no_checkout_to_send(gcloud, monkeypatch):
@@ -245,20 +287,3 @@ def test_mistakes_are_one_sentence(gcloud, argv, said):
   code, text = run(gcloud, *argv)
   assert code == 2 and said in text and calls(gcloud)[0] == []
   assert len(text.strip().splitlines()) == 1
-
-
-def test_the_code_arrives_whole(gcloud):
-  keep = gcloud / 'bin' / 'gcloud'
-  keep.write_text(keep.read_text().replace(
-      'rules = json', f'''if 'scp' in words:
-  import shutil
-  shutil.copy(words[4], {str(gcloud)!r})
-rules = json''', 1))
-  code, _ = run(gcloud)
-  assert code == 0
-  names = subprocess.run(
-      ['tar', '-tzf', str(gcloud / 'jaxrl_llm.tgz')], capture_output=True,
-      text=True, check=True).stdout.splitlines()
-  assert {'setup.py', 'constraints.txt', 'jaxrl_llm/train.py',
-          'configs/countdown.py'} <= set(names)
-  assert not [name for name in names if name.startswith(('.venv', 'runs/'))]

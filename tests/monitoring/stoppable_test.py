@@ -52,14 +52,15 @@ def test_a_closed_output_is_one_sentence(write):
       'The output was closed before its end; all files are written.\n')
 
 
-def test_a_stop_is_saved_where_nothing_can_be_printed(tmp_path):
+@pytest.mark.parametrize('code', [0, 75])
+def test_a_stop_is_saved_where_nothing_can_be_printed(tmp_path, code):
   """Ctrl-C in `... 2>&1 | tee log` ends tee first."""
   done = subprocess.run(
       [sys.executable, '-c', f"""
 import os, signal, sys
 from jaxrl_llm.monitoring import exits
 from jaxrl_llm.types import Stopped
-with exits.program(''), exits.stoppable(60.0) as asked:
+with exits.program('', {code}), exits.stoppable(60.0) as asked:
   read, write = os.pipe()
   os.close(read)
   os.dup2(write, 1)
@@ -69,7 +70,7 @@ with exits.program(''), exits.stoppable(60.0) as asked:
     open({str(tmp_path / 'saved')!r}, 'w').close()
     raise Stopped('Stopped.')
 """], cwd=devices.ROOT)
-  assert (tmp_path / 'saved').exists() and done.returncode == 0
+  assert (tmp_path / 'saved').exists() and done.returncode == code
 
 
 def test_a_forked_process_has_the_handlers_from_before():
