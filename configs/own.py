@@ -1,0 +1,36 @@
+"""A start for a model and problems of your own.
+
+  python -m jaxrl_llm.train --config=configs/own.py \
+      --config.model.hf=HuggingFaceTB/SmolLM2-135M-Instruct \
+      --config.task.path=train.jsonl --config.task.heldout=test.jsonl
+
+GRPO with one update for each 8 prompts x 8 responses of up to 256 tokens. The
+files have the fields `problem` and `answer`. The learning rate suits small
+models; for billions of parameters take 1e-6, or LoRA (--config.lora.rank=16)
+with 1e-5. For one large accelerator raise prompts_per_step; several are used by
+--config.mesh.fsdp=-1.
+"""
+
+from jaxrl_llm import config
+
+
+def get_config():
+  """Returns the config."""
+  c = config.base()
+  c.steps = 100
+  c.prompts_per_step = 8
+  c.samples_per_prompt = 8
+  c.max_prompt = 256
+  c.max_response = 256
+
+  c.model.hf = 'HuggingFaceTB/SmolLM2-135M-Instruct'
+  c.task.name = 'math'
+  c.task.template = 'auto'
+  c.task.heldout_count = 32  # of task.path, if task.heldout names no files
+
+  c.optimizer.learning_rate = 1e-5
+  c.eval.every = 20
+  c.eval.samples = 4
+  c.eval.k = (1, 4)
+  c.checkpoint.every = 20
+  return c
