@@ -225,9 +225,9 @@ def summary(results: Sequence[tables.Result]) -> str:
   return (
       f'to a held-out pass@1 of {RISES["pass@1"]} above the start, RLOO needs '
       f'so many times as much as SPEED-RLOO: {say("rloo")}. RLOO that drops '
-      f'prompts without signal: {say("rloo_drop")}; GFLOP to other targets, by '
-      f'their rise above the start: {curve}. Generation takes '
-      f'{_generation(arms):.0%} of RLOO\'s seconds. Under PKPO with k=8, the '
+      f'prompts without signal: {say("rloo_drop")}; GFLOP by the rise '
+      f'of the target above the start: {curve}. Generation takes '
+      f"{_generation(arms):.0%} of RLOO's seconds. Under PKPO with k=8, the "
       "paper's rule needs so many times the samples of the rule \"signal\" per "
       f'unit of signal: {signal}. pass@8 at the end: {pkpo}.')
 
