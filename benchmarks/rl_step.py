@@ -130,7 +130,8 @@ def median(rounds: Iterable[list[Row]], field: str) -> float:
 def markdown(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
   """Returns a Markdown table."""
   lines = [list(head), ['---'] * len(list(head)), *map(list, rows)]
-  return '\n'.join(f'| {" | ".join(line)} |' for line in lines)
+  return '\n'.join('| ' + ' | '.join(
+      cell.replace('|', r'\|') for cell in line) + ' |' for line in lines)
 
 
 def comparison(found: dict[str, list[list[Row]]], job: job_lib.Job) -> str:

@@ -153,8 +153,7 @@ def samples(run: Run, count: int = 2) -> str:
   seen = collections.Counter()
   for problem in run.problems.values():
     if (seen.update([problem.kind]) or seen[problem.kind]) <= count:
-      said = [repr(first[time][problem.id]['response']).replace('|', '\\|')
-              for time in TIMES]
+      said = [repr(first[time][problem.id]['response']) for time in TIMES]
       rows.append([problem.text, *said, problem.answer])
   return markdown(['problem', 'before', 'after', 'answer'], rows)
 

@@ -22,7 +22,6 @@ from jaxrl_llm.selection.bandit import FEATURES
 
 CONFIG = 'configs/cbs/countdown.py'
 PICKED = 64  # rows of CBS*: 2 of the 8 of each of 32 groups
-OBJECTIVES = {'grpo': 'GRPO', 'dapo': 'DAPO', 'gspo': 'GSPO'}
 LABELS = {
     'all': 'all responses', 'filter': 'without zero advantages',
     'cbs': 'CBS', 'largest': 'largest |advantage|',
@@ -88,7 +87,7 @@ def measure(
 def about(results: Sequence[tables.Result]) -> str:
   """Returns the paragraph on the setting."""
   error = statistics.fmean(r['error'] for r in results)
-  plain = tables.by_arm(results, ['all'], objective='grpo')['all']
+  plain = tables.by_arm(results, ['all'])['all']
   start, start_8 = (tables.mean_and_error(map(tables.start(name), plain))
                     for name in ('pass@1', 'pass@8'))
   return f'''\
@@ -113,7 +112,7 @@ features (Fig. 9).'''
 
 def summary(results: Sequence[tables.Result]) -> str:
   """Returns the sentences of the documentation."""
-  arms = tables.by_arm(results, LABELS, objective='grpo')
+  arms = tables.by_arm(results, LABELS)
   said = [tables.compared(arms, LABELS, arm, other, end()) for arm, other in (
       ('cbs', 'all'), ('cbs', 'largest'), ('largest', 'all'),
       ('oracle', 'all'), ('cbs_intra', 'random_intra'))
@@ -121,35 +120,36 @@ def summary(results: Sequence[tables.Result]) -> str:
   fall = '; '.join(f'{LABELS[arm]} ' + tables.difference(
       arms, arm, arm, end('pass@8'), tables.start('pass@8'))
                    for arm in ('cbs', 'all'))
+  base = statistics.fmean(map(end(), arms['all']))
+  share = tables.student([(ours - theirs) / base for ours, theirs in (
+      tables.pairs(arms, 'cbs', 'all', end()))])
   return (f'after equal numbers of rollouts with GRPO, held-out pass@1 is: '
-          f'{"; ".join(said)}. From start to end, pass@8 changes by: {fall}.')
+          f'{"; ".join(said)}. CBS minus all responses is {share.mean:+.1%} '
+          f'[{share.low:+.1%}, {share.high:+.1%}] of the latter. From '
+          f'start to end, pass@8 changes by: {fall}.')
 
 
 def sections(results: Sequence[tables.Result]) -> str:
-  """Returns the tables of each objective."""
+  """Returns the tables."""
   milliseconds = lambda name: (lambda r: r['seconds'][name] * 1e3, 1)
-  parts = []
-  for objective, name in OBJECTIVES.items():
-    arms = tables.by_arm(results, LABELS, objective=objective)
-    if not arms:
-      continue
-    parts += [f'## {name}', tables.table(arms, LABELS, {
-        'pass@1 at the end': end(), 'pass@8 at the end': end('pass@8'),
-        'pass@1, equal seconds': tables.at_equal(arms, 'elapsed'),
-        **{title: (tables.mean_of(key), 2) for title, key in (
-            ('entropy', 'response/entropy'), ('rows of a step', 'batch/rows'),
-            ('replayed', 'batch/replayed'), ('used before', 'batch/usage'))},
-        **{f'{part}, ms': milliseconds(part)
-           for part in ('update', 'score', 'select')}}),
-              tables.differences(arms, LABELS, [
-                  pair for pair in AGAINST if {*pair} <= arms.keys()],
-                  {'pass@1': end(), 'pass@8': end('pass@8')}),
-              'The bandit:', tables.table(
-                  {arm: found for arm, found in arms.items()
-                   if 'cbs/gain' in found[0]}, LABELS, {
-                       title: (tables.mean_of(key), 2)
-                       for title, key in BANDIT.items()})]
-  return '\n\n'.join(parts)
+  arms = tables.by_arm(results, LABELS)
+  return '\n\n'.join([
+      '## GRPO', tables.table(arms, LABELS, {
+          'pass@1 at the end': end(), 'pass@8 at the end': end('pass@8'),
+          'pass@1, equal seconds': tables.at_equal(arms, 'elapsed'),
+          **{title: (tables.mean_of(key), 2) for title, key in (
+              ('entropy', 'response/entropy'),
+              ('rows of a step', 'batch/rows'),
+              ('replayed', 'batch/replayed'), ('used before', 'batch/usage'))},
+          **{f'{part}, ms': milliseconds(part)
+             for part in ('update', 'score', 'select')}}),
+      tables.differences(
+          arms, LABELS, AGAINST, {'pass@1': end(), 'pass@8': end('pass@8')}),
+      'The bandit:', tables.table(
+          {arm: found for arm, found in arms.items()
+           if 'cbs/gain' in found[0]}, LABELS, {
+               title: (tables.mean_of(key), 2)
+               for title, key in BANDIT.items()})])
 
 
 def draw(results: Sequence[tables.Result], path: pathlib.Path) -> None:
@@ -160,10 +160,8 @@ def draw(results: Sequence[tables.Result], path: pathlib.Path) -> None:
       'largest_intra': ('C2', '--'), 'random_intra': ('C1', ':')}
   tables.draw(path, [
       tables.Panel(
-          tables.by_arm(results, LABELS, objective=objective), x, 'pass@1',
-          (text, 'held-out pass@1'), name, looks)
-      for objective, name in OBJECTIVES.items()
-      if tables.by_arm(results, LABELS, objective=objective)
+          tables.by_arm(results, LABELS), x, 'pass@1',
+          (text, 'held-out pass@1'), 'GRPO', looks)
       for x, text in (('samples', 'sampled responses'), ('elapsed', 'seconds'))
   ], LABELS)
 

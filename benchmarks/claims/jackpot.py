@@ -53,7 +53,8 @@ FIELDS = {
     'weights': ({'jackpot.mask': 'none'}, 'jackpot'),
 }
 AGAINST = [
-    ('jackpot_clip', 'clip'), ('jackpot', 'clip'), ('jackpot', 'no_clip_tis'),
+    ('jackpot', 'clip'), ('no_clip_tis', 'clip'), ('jackpot', 'no_clip_tis'),
+    ('jackpot', 'tis'), ('jackpot_clip', 'clip'),
     ('jackpot_clip', 'no_clip_tis'), ('jackpot_clip', 'tis'),
     ('jackpot', 'mask'), ('jackpot', 'weights'), ('jackpot', 'jackpot_clip'),
     ('clip', 'on_policy')]
@@ -144,7 +145,8 @@ def summary(results: Sequence[tables.Result]) -> str:
   for stale, arms in by_stale(results).items():
     said = '; '.join(
         tables.compared(arms, LABELS, arm, other, last) for arm, other in (
-            ('jackpot_clip', 'clip'), ('jackpot', 'no_clip_tis'),
+            ('jackpot', 'clip'), ('no_clip_tis', 'clip'),
+            ('jackpot', 'no_clip_tis'), ('jackpot_clip', 'clip'),
             ('jackpot_clip', 'no_clip_tis')))
     parts.append(f'{"At" if parts else "at"} {stale} updates on the rollouts '
                  f'of one policy, held-out pass@1 is: {said}.')

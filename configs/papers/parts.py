@@ -303,5 +303,6 @@ PARTS = (
           _PKPO),
     Paper('Jackpot, v2 (arXiv:2602.06107)', 'jackpot/', _JACKPOT_V2),
     Paper('Jackpot, v1 (under review)', '', _JACKPOT_V1),
-    Paper('CBS: Contextual Rollout Bandits', 'cbs/', _CBS),
-    Paper('SPEED (arXiv:2506.09016)', 'speed/', _SPEED))
+    Paper('CBS: Contextual Rollout Bandits (arXiv:2602.08499)', 'cbs/', _CBS),
+    Paper('SPEED (arXiv:2506.09016, withdrawn by an author on 4 March 2026, '
+          'v3)', 'speed/', _SPEED))

@@ -221,7 +221,7 @@ def _pkpo_small() -> dict[str, Experiment]:
         *(Arm(f'pkpo.k={k}', {'pkpo.k': k}, table if k in ks else '')
           for k in (2, 4, 8) if k != base),
         Arm(f'k={base}', {}, table),
-        Arm('annealed k', {'pkpo.k': annealed}))
+        Arm(f'k annealed, {annealed}', {'pkpo.k': annealed}))
   three = [0.001, 0.01, 0.1]
   missing = tuple(Arm(
       f'loss.entropy_bonus={value}', {
@@ -500,7 +500,7 @@ def _jackpot_small() -> dict[str, Experiment]:
           small=True)}
 
 
-# CBS.
+# CBS, arXiv:2602.08499.
 
 CBS = {
     'task.name': ('math', 'section 6.1'),
@@ -664,7 +664,7 @@ def _cbs_small() -> dict[str, Experiment]:
   return made
 
 
-# SPEED, arXiv:2506.09016.
+# SPEED, arXiv:2506.09016, withdrawn by an author on 4 March 2026 (v3).
 
 SPEED = {
     'task.name': ('math', 'section 5.1'),

@@ -3,10 +3,10 @@
   python -m jaxrl_llm.train --config=configs/speed/qwen25_1p5b_math.py:rloo \
       --config.task.path=problems.jsonl
 
-Settings of arXiv:2506.09016: 64 new prompts a step are screened, those that are
-neither all right nor all wrong get the rest of 24 samples, and 16 prompts make
-a train batch. The learning rate is 1e-6 after 10 updates of warm-up, the weight
-decay is .1.
+Settings of arXiv:2506.09016 (withdrawn by an author on 4 March 2026, v3): 64
+new prompts a step are screened, those that are neither all right nor all wrong
+get the rest of 24 samples, and 16 prompts make a train batch. The learning rate
+is 1e-6 after 10 updates of warm-up, the weight decay is .1.
 
 The argument is one of:
 - rloo (the default), dapo: SPEED on these. DAPO has the clips .2 and .28.

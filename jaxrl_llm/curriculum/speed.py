@@ -1,10 +1,10 @@
 """SPEED: screen a prompt with a few samples, pay for the rest if it qualifies.
 
-Zhang et al., 2025, arXiv:2506.09016. A new group gets n_init samples. If their
-outcome qualifies, the next wave samples the other n_cont, in the same call that
-screens new groups. Finished groups wait, first in first out, until B of them
-make a train batch. Every group is screened once, and none that is finished is
-dropped.
+Zhang et al., 2025, arXiv:2506.09016, withdrawn in 2026. A new group gets n_init
+samples. If their outcome qualifies, the next wave samples the other n_cont, in
+the same call that screens new groups. Finished groups wait, first in first out,
+until B of them make a train batch. Every group is screened once, and none that
+is finished is dropped.
 
 Two rules say what qualifies. "pass_rate" is the paper's: p_low < mean reward <
 p_high. "signal" continues the outcomes that give the most signal per generated

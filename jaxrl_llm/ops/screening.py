@@ -1,11 +1,12 @@
 """Values of screening outcomes: which ones to continue.
 
-SPEED (Zhang et al., 2025, arXiv:2506.09016) screens a prompt with n_init
-samples and pays for n_cont more if it qualifies. Its rule is 0 < pass rate < 1,
-which fits advantages whose signal is largest at a pass rate of 1/2. Under PKPO
-the signal of a group ends at c = n - k + 1 right samples. The functions here
-find the outcomes that give the most signal per generated sample for any
-advantage, under a prior over pass rates that is learned from the screens:
+SPEED (Zhang et al., 2025, arXiv:2506.09016, withdrawn in 2026) screens a prompt
+with n_init samples and pays for n_cont more if it qualifies. Its rule is
+0 < pass rate < 1, which fits advantages whose signal is largest at a pass rate
+of 1/2. Under PKPO the signal of a group ends at c = n - k + 1 right samples.
+The functions here find the outcomes that give the most signal per generated
+sample for any advantage, under a prior over pass rates that is learned from the
+screens:
 
   prior = prior_update(prior, screened, continued)
   values, probability = outcome_values(prior, signal, n_init)

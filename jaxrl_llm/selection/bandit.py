@@ -1,11 +1,11 @@
 """The neural contextual bandit of CBS: features, scores, picks and training.
 
 Lu et al., "Contextual Rollout Bandits for Reinforcement Learning with
-Verifiable Rewards". An arm is a rollout, with ten features (Table 1). A small
-MLP predicts the reward of training on it. Rows with the best scores are picked,
-or the newest ones with probability epsilon (Eqs. 8 and 9). After the next
-rollouts the gain of the round is known; dispatched by |advantage| (Eqs. 10 and
-11), it is what the MLP is trained to predict (Eq. 7).
+Verifiable Rewards", arXiv:2602.08499. An arm is a rollout, with ten features
+(Table 1). A small MLP predicts the reward of training on it. Rows with the best
+scores are picked, or the newest ones with probability epsilon (Eqs. 8 and 9).
+After the next rollouts the gain of the round is known; dispatched by
+|advantage| (Eqs. 10 and 11), it is what the MLP is trained to predict (Eq. 7).
 
 All functions are pure. States are NumPy arrays and numbers of fixed shapes.
 Axis letters: M arms, K picks, F features.

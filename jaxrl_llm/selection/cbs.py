@@ -1,10 +1,11 @@
 """CBS: a contextual bandit picks the rows that a round trains on.
 
 Lu et al., "Contextual Rollout Bandits for Reinforcement Learning with
-Verifiable Rewards", Algorithm 1; its equations are in `bandit`. Two scopes:
-"global" keeps the rows of the last L rounds, first in first out, and picks as
-many as one batch has. "intra_group" (CBS*) picks a share of each group of the
-batch, or of the whole batch with `pool`, as the paper's code does.
+Verifiable Rewards", arXiv:2602.08499, Algorithm 1; its equations are in
+`bandit`. Two scopes: "global" keeps the rows of the last L rounds, first in
+first out, and picks as many as one batch has. "intra_group" (CBS*) picks a
+share of each group of the batch, or of the whole batch with `pool`, as the
+paper's code does.
 
 A round is judged by the first probe that was sampled after its update: V and E
 are means over unbiased rows alone. Rounds of one wave share their gain. A wave

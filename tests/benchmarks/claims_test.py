@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from benchmarks.claims import __main__ as all_claims
-from benchmarks.claims import runs, speed, tables
+from benchmarks.claims import cbs, runs, speed, tables
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.host import stages
 from tests.helpers.devices import ROOT
@@ -96,6 +96,59 @@ def test_a_base_that_misses_the_target_gives_a_lower_bound():
   assert said('a', 'b') == 'at least 1.60 [1.60, 1.60]'  # 40 / 25
   assert said('b', 'a') == 'not reached'
   assert said('a', 'a').startswith('1.00')
+
+
+def test_ratios_by_the_rise_of_the_target():
+  found = {'pass@1': [0.0, .1, .2, .3, .4]}  # means of 3: 0, .05, .1, .2, .3
+  run = lambda arm, seed, cost: {**found, 'arm': arm, 'seed': seed, **{
+      name: [i * cost for i in range(5)] for name in speed.SPENT.values()}}
+  early = run('rloo_drop', 10, 1)
+  assert speed.to_target('samples', rise=.05)(early) == pytest.approx(1)
+  assert speed.to_target('samples', rise=.25)(early) == pytest.approx(3.5)
+  assert speed.to_target('samples', rise=.35)(early) is None
+  lower = {**run('rloo', 10, 3), 'pass@1': [0.0, .1, .2, .2, .2]}
+  arms = {arm: [row, {**row, 'seed': 11}] for arm, row in (
+      ('speed_rloo_4', run('speed_rloo_4', 10, 2)), ('rloo_drop', early),
+      ('rloo', lower))}
+  rows = [line.strip('| ').split(' | ')
+          for line in speed._curve(arms).splitlines()]
+  assert [row[0] for row in rows[2:]] == [f'{x:.2f}' for x in speed.CURVE]
+  ratios = dict(zip(rows[0], rows[-1]))
+  # .17 is reached after 2.7 evaluations, and by the lower one after 3.1, since
+  # its means are 0, .05, .1, .167 and .2.
+  assert ratios[f'GFLOP, of {speed.LABELS["rloo_drop"]}'].startswith('0.50')
+  assert ratios['seconds, of RLOO'].startswith('1.72')  # 3.1 x 3 / 2.7 x 2
+  assert ratios['missed by RLOO'] == '0'
+  arms['rloo'] = [{**row, 'pass@1': [0.0] * 5} for row in arms['rloo']]
+  last = speed._curve(arms).splitlines()[-1].strip('| ').split(' | ')
+  assert last[-1] == '2' and last[4].startswith('at least 2.22')  # 12 / 5.4
+
+
+def test_what_the_readme_says_of_speed():
+  """The rise from which SPEED needs less, and the share of generation."""
+  arms = tables.by_arm([row for row in MEASURED['speed'] if (
+      'factor' not in row)], speed.LABELS)
+  less = {rise: all('not' not in said and float(
+      said.removeprefix('at least ').split()[0]) > 1 for said in (
+          speed._to_target(arms, 'speed_rloo_4', 'rloo_drop', spent, rise)
+          for spent in ('gflops', 'elapsed'))) for rise in speed.CURVE}
+  first = min(rise for rise in less if all(
+      less[other] for other in less if other >= rise))
+  said = ' '.join(PAGES['README.md'].split())
+  assert f'from a rise of {first:.2f} on'.replace('0.', '.') in said
+  assert f"generation {speed._generation(arms):.0%} of RLOO's time" in said
+
+
+def test_the_difference_of_cbs_is_a_share_of_all_responses():
+  rows = [{'arm': arm, 'seed': 10 + i, 'pass@1': [value], 'pass@8': [value]}
+          for arm, values in (('all', (.5, .5)), ('cbs', (.55, .56)))
+          for i, value in enumerate(values)]
+  # Shares .1 and .12; t of one degree of freedom is 12.706, times .01.
+  assert '+11.0% [-1.7%, +23.7%]' in cbs.summary(rows)
+
+
+def test_a_cell_of_a_table_may_have_a_bar():
+  assert tables.markdown(['|x|'], [['a']]).splitlines()[0] == r'| \|x\| |'
 
 
 def test_modelled_seconds_have_the_share_of_generation():
