@@ -29,8 +29,16 @@ def get_config():
   c.task.heldout_count = 32  # of task.path, if task.heldout names no files
 
   c.optimizer.learning_rate = 1e-5
-  c.eval.every = 20
-  c.eval.samples = 4
-  c.eval.k = (1, 4)
+  c.eval.every = 50
+  c.eval.samples = 1
+  c.eval.k = (1,)
+  c.eval.problems = 100  # at most
   c.checkpoint.every = 20
   return c
+
+
+def get_hyper(hyper):
+  """Returns a sweep: two learning rates, three seeds each."""
+  return hyper.product([
+      hyper.sweep('optimizer.learning_rate', [3e-6, 1e-5]),
+      hyper.sweep('seed', [0, 1, 2])])

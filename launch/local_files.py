@@ -23,6 +23,7 @@ _MOST = 1 << 30  # bytes to send
 # Folders that a run writes; each machine has its own.
 _WRITTEN = 'workdir', 'compilation_cache', 'warm_start.cache'
 _SOURCES = 'task.path', 'task.heldout'
+_WITH_FILES = 'arc', 'code', 'math', 'tools'
 
 
 class Sent(NamedTuple):
@@ -64,6 +65,11 @@ def load(
   """
   config = config_lib.load(spec, overrides)
   stages.validate(config, hub=hub)
+  # Environments may make problems of their own.
+  if config.task.name in _WITH_FILES and not config.task.path:
+    raise ValueError(
+        'task.path is empty: give a file of problems, or a data set on the '
+        'hub.')
   find(config)
   return config
 

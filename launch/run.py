@@ -80,7 +80,7 @@ class Trial(NamedTuple):
 
 def plan(
     spec: str, *, sweep: bool, workdir: str, overrides: dict[str, str],
-    program: Sequence[str]) -> list[Trial]:
+    program: Sequence[str], hub: bool = True) -> list[Trial]:
   """Makes the trials and validates their configs.
 
   Args:
@@ -90,6 +90,7 @@ def plan(
     workdir: parent folder of the trials' folders.
     overrides: fields set on the command line, for all trials.
     program: the training command.
+    hub: whether the hub may be asked for the models.
 
   Returns:
     The trials, in the order of the sweep.
@@ -120,7 +121,7 @@ def plan(
     name = re.sub(r'[^\w.,=+-]+', '_', f'{number:03d}-{content}').strip('-')
     folder = paths.place(workdir) / name[:100]
     given = {**overrides, **fields, 'workdir': str(folder)}
-    config = local_files.load(spec, given)
+    config = local_files.load(spec, given, hub=hub)
     command = [*program, *commands.argv(spec, given)]
     trials.append(Trial(
         folder, fields, config_lib.to_json(config), command,
@@ -309,7 +310,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     _, overrides = config_lib.split(rest)
     trials = plan(
         args.config, sweep=args.sweep, workdir=workdir, overrides=overrides,
-        program=shlex.split(args.program))
+        program=shlex.split(args.program),
+        hub=not (args.dry_run or args.list))
     if args.grace is not None:
       trials = [trial._replace(grace=args.grace) for trial in trials]
     if args.list:

@@ -105,7 +105,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.sweep:
       trials = [trial for trial in run.plan(
           args.config, sweep=True, workdir=modules.expanded(args.workdir),
-          overrides=overrides, program=program) if not trial.finished]
+          overrides=overrides, program=program, hub=False)
+                if not trial.finished]
       if not trials:
         raise ValueError('Every trial is finished.')
       at_once = f'%{args.parallel}' if args.parallel else ''

@@ -1,7 +1,8 @@
 r"""Runs a config on a TPU slice: makes its VM, sends the code, streams the log.
 
   python launch/tpu_pod.py --name=math --zone=us-west4-a --type=v5litepod-128 \
-      --config=configs/pkpo/gemma2_2b_math.py --workdir=gs://bucket/math --spot
+      --config=configs/pkpo/gemma2_2b_math.py --workdir=gs://bucket/math \
+      --config.task.path=train.jsonl --config.task.heldout=test.jsonl --spot
 
 Needs a checkout, whose code it sends, and `gcloud`, signed in. Local files that
 the config names (functions, problems, a small model) are sent too; one that is

@@ -28,8 +28,8 @@ ARC = [name for name in FILES if name.endswith('b_arc.py')]
 CODE = [name for name in FILES if name.endswith('_mbpp.py')]
 FAMILIES = {
     'gemma2': 'gemma2', 'llama31': 'llama', 'qwen25': 'qwen2', 'qwen3': 'qwen3',
-    'smollm2': 'llama'}
-REAL = 'configs/real/smollm2.py'
+    'smollm2': 'llama', 'own': 'llama'}
+REAL, OWN = 'configs/real/smollm2.py', 'configs/own.py'
 ACTORS = ['configs/jackpot/qwen25_1p5b_3b_math.py',
           'configs/jackpot/qwen3_1p7b_4b_math.py']
 # Kind of a response that answers nothing, by whether it is of ARC or code.
@@ -115,7 +115,7 @@ def test_there_are_some():
 def test_a_config_is_a_document_and_valid(name, small):
   module = config_files.load_file(str(ROOT / name))
   assert f'--config={name}' in module.__doc__
-  given = small(name) if name in [*OTHERS, *ARC, *CODE, REAL] else {}
+  given = small(name) if name in [*OTHERS, *ARC, *CODE, REAL, OWN] else {}
   specs = [name, *(f'{name}:{arg}' for arg in getattr(module, 'ARGS', ()))]
   for spec in specs:
     path = str(ROOT / spec)

@@ -229,7 +229,7 @@ def test_every_block_is_marked():
     if block.language in ('text', 'math'):
       assert not block.mark, block
     else:
-      assert block.language in ('python', 'sh', 'json'), block
+      assert block.language in ('python', 'sh', 'json', 'yaml'), block
       assert block.mark in blocks_lib.MARKS, (
           f'Mark this block of {block.page} as run, slow or parse:\n'
           f'{block.code}')

@@ -24,7 +24,7 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm import evaluate, export, train
 from jaxrl_llm.evaluation import page
 from jaxrl_llm.host import build, choices, warm_start
-from jaxrl_llm.launch import compile_check, slurm, tpu_pod
+from jaxrl_llm.launch import compile_check, gke, slurm, tpu_pod, xm
 from jaxrl_llm.launch import run as launch_run
 from jaxrl_llm.learner import optimizer
 from jaxrl_llm.models import transformer
@@ -163,6 +163,11 @@ def test_behaviour_is_the_distribution_that_was_sampled(parts):
   assert kept.behaviour_logprobs.min() > batch.behaviour_logprobs.min()
 
 
+# What SkyPilot sets.
+VARIABLES = {'$SKYPILOT_NUM_NODES': '2', '$SKYPILOT_NODE_RANK': '1',
+             '$(echo "$SKYPILOT_NODE_IPS" | head -n1)': 'host'}
+
+
 def commands():
   """Returns the commands in the README, docs/ and module docstrings."""
   pages = [devices.ROOT / 'README.md', devices.ROOT / 'CONTRIBUTING.md',
@@ -193,21 +198,29 @@ def test_every_command_in_the_readme_is_understood(
   own.write_text('def reset(problem, seed): pass\ndef step(state, text): pass\n'
                  'def exact(prompts, completions): pass\n'
                  'def search(query): pass\n')
+  (tmp_path / 'own.jsonl').touch()
+  for name in ('HF_TOKEN', 'WANDB_API_KEY'):
+    monkeypatch.setenv(name, 'secret')
   monkeypatch.chdir(devices.ROOT)
   found = list(commands())
   assert len(found) > 8
   makefile = (devices.ROOT / 'Makefile').read_text()
   for where, command in found:
+    for variable, value in VARIABLES.items():
+      command = command.replace(variable, value)
     argv = shlex.split(command.split(' > ')[0], comments=True)
     argv = [re.sub(r'=(\.\.\.|runs/\w+/config\.json)$',
                    '=configs/countdown.py', arg) for arg in argv]
     if argv[1:2] == ['-m'] and argv[2].startswith('jaxrl_llm.launch.'):
       argv[1:3] = [f'launch/{argv[2].rpartition(".")[2]}.py']
     # Files of the reader.
-    argv = [re.sub(r'(?<=[=,])\w+\.py', str(own), arg)
+    argv = [re.sub(r'(?<=[=,])\w+\.(py|jsonl)', lambda name: (
+        f'{tmp_path}/own.{name[1]}'), arg)
             if arg.startswith('--config.task.') else arg for arg in argv]
-    if re.search(r'(configs/|--config=)(\w+/\w+_(math|mbpp|arc)|real/\w+)\b',
-                 command):
+    # Launchers ask no hub.
+    if argv[1] == '-m' and re.search(
+        r'(configs/|--config=)(\w+/\w+_(math|mbpp|arc)|real/\w+|own)\b',
+        command):
       argv.append(f'--config.model.hf={model}')
       if 'jackpot/qwen25' in command or '1p7b_4b' in command:
         argv.append(f'--config.actor.model.hf={model}')
@@ -220,8 +233,12 @@ def test_every_command_in_the_readme_is_understood(
         launch_run.main([*argv[2:], '--dry_run'])
       elif argv[1] == 'launch/tpu_pod.py':
         tpu_pod.main([*argv[2:], '--dry_run'])
-      elif argv[1] == 'launch/slurm.py':
-        slurm.main(argv[2:])
+      elif argv[1] in ('launch/slurm.py', 'launch/gke.py'):
+        {'slurm.py': slurm, 'gke.py': gke}[argv[1][7:]].main(argv[2:])
+      elif argv[1] == 'launch/xm.py':
+        assert not xm.main([
+            '--dry_run', f'--python={sys.executable}',
+            *(arg.replace('gs://bucket', str(tmp_path)) for arg in argv[2:])])
       elif argv[1] == 'launch/compile_check.py':
         compile_check.parse(argv[2:])
       elif argv[2] == 'jaxrl_llm.evaluate':
