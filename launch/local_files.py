@@ -140,9 +140,13 @@ def _module(text: str) -> pathlib.Path | None:
     return pathlib.Path(text if text.endswith('.py') else (
         text.rpartition(':')[0]))
   spec = importlib.util.find_spec(_top(text))
-  origin = pathlib.Path(spec.origin) if spec and spec.origin else None
-  if not origin or modules.is_installed(origin):
+  if not spec:
     return None
+  # A package without __init__.py has only places.
+  origin = pathlib.Path(
+      spec.origin or [*(spec.submodule_search_locations or [''])][0])
+  if not origin.is_absolute() or modules.is_installed(origin):
+    return None  # A module within Python has no file.
   return origin.parent if origin.name == '__init__.py' else origin
 
 
@@ -190,7 +194,7 @@ def send(config: ConfigDict, workdir: str, root: pathlib.Path) -> Sent:
           f'The files that the config names have {size / 2 ** 30:.1f} GiB with '
           f'those of {name}, too much to send: copy them to a bucket, and give '
           f'--config.{name}=gs://...')
-  return Sent(json.dumps(flat, indent=1), files, tuple(_extras(flat)))
+  return Sent(json.dumps(flat, indent=1), files, tuple(_extras(flat, files)))
 
 
 def _place(path: pathlib.Path, root: pathlib.Path) -> str:
@@ -215,13 +219,20 @@ def _size(path: pathlib.Path) -> int:
       path.rglob('*') if path.is_dir() else [path]) if one.is_file())
 
 
-def _extras(flat: Mapping[str, Any]) -> Iterator[str]:
-  """Yields the extras of this package that a config needs."""
+def _extras(
+    flat: Mapping[str, Any], files: Mapping[str, pathlib.Path],
+) -> Iterator[str]:
+  """Yields the extras of this package that a config needs.
+
+  Args:
+    flat: of `Sent.config`.
+    files: of `Sent`.
+  """
   lists = [flat.get(name) for name in _SOURCES]
   sources = [s for found in lists if isinstance(found, list) for s in found
              if isinstance(s, str)]
-  if any(s.endswith('.parquet') or not s.endswith(
-      problem_files.FORMATS) and not paths.in_bucket(s) for s in sources):
+  if any(s.endswith('.parquet') or not (
+      s in files or paths.in_bucket(s)) for s in sources):
     yield 'data'
   if any(f'{flat[name]}'.endswith('.gguf') for name in (
       'model.hf', 'actor.model.hf')):
