@@ -98,7 +98,7 @@ def test_a_process_that_is_gone_ends_the_other(tmp_path, whole, gone):
 
 @pytest.mark.slow
 def test_asked_to_stop_at_any_moment(tmp_path, whole):
-  """Twenty times, to one or both: they exit with 0; to the bit."""
+  """Twenty times, to one or both: they exit with 75; to the bit."""
   folder, seconds, programs = whole
   moments = random.Random(time.time_ns())
   asked = runs = 0
@@ -107,7 +107,7 @@ def test_asked_to_stop_at_any_moment(tmp_path, whole):
     runs += 1
     while not (place / 'run' / 'summary.json').exists():
       processes = many.start(
-          place, FIELDS, count=2, programs=programs,
+          place, FIELDS, count=2, programs=programs, stopped=75,
           module='tests.helpers.many')
       wait_for_the_first_line(place, processes[0])
       wait = moments.uniform(0, seconds / 2)
@@ -117,7 +117,9 @@ def test_asked_to_stop_at_any_moment(tmp_path, whole):
         if process.poll() is None:
           process.send_signal(signal.SIGTERM)
       asked += 1
-      many.finish(processes, place, 180)
+      many.finish(processes, place, 180, codes=(0, 75))
+      done = (place / 'run' / 'summary.json').exists()
+      assert [x.returncode for x in processes] == [0 if done else 75] * 2
       rows = metrics.read(place / 'run' / 'metrics.jsonl') if (
           place / 'run' / 'metrics.jsonl').exists() else []
       print(f'asked after {wait:.1f} s, {len(rows)} rows')
@@ -148,10 +150,10 @@ def test_one_process_is_asked_to_stop(tmp_path, number):
   fields = dict(
       steps=1, warm_start__steps=900, warm_start__cache='none', eval__every=0)
   run = dict(programs=tmp_path / 'programs')
-  process, = many.start(tmp_path, fields, **run)
+  process, = many.start(tmp_path, fields, stopped=75, **run)
   wait_for_the_first_line(tmp_path, process)
   process.send_signal(number)
-  many.finish([process], tmp_path, 120)
+  many.finish([process], tmp_path, 120, codes=[75])
   assert 'of the warm start, which is saved' in many.said(tmp_path, 0)
   many.finish(many.start(tmp_path, fields, **run), tmp_path)
   assert (tmp_path / 'run' / 'summary.json').exists()

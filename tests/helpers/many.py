@@ -32,7 +32,8 @@ def start(
     module: str = 'jaxrl_llm.train',
     sgd: bool = False,
     full: int | None = None,
-    own: Sequence[dict[str, Any]] = ()) -> list[subprocess.Popen]:
+    own: Sequence[dict[str, Any]] = (),
+    stopped: int = 0) -> list[subprocess.Popen]:
   """Starts the processes of a run; their output goes to files in `folder`.
 
   Args:
@@ -47,6 +48,7 @@ def start(
     full: with the module `tests.helpers.many`, the process whose disk is full
       for some steps.
     own: fields of each process alone.
+    stopped: exit code of a run that was asked to stop.
   """
   folder.mkdir(exist_ok=True, parents=True)
   with socket.create_server(('localhost', 0)) as server:
@@ -73,7 +75,7 @@ def start(
     with (folder / f'log-{index}.txt').open('ab') as log:
       started.append(subprocess.Popen(
           [sys.executable, '-m', module, '--config=tests/helpers/tiny.py',
-           *place, *(
+           f'--stopped_code={stopped}', *place, *(
               f'--config.{name.replace("__", ".")}={value}'
               for name, value in given.items())],
           cwd=devices.ROOT, env=env, stdout=log, stderr=subprocess.STDOUT))
@@ -82,10 +84,10 @@ def start(
 
 def finish(
     processes: Sequence[subprocess.Popen], folder: pathlib.Path,
-    seconds: float = 600) -> None:
-  """Waits for processes, which must end well."""
+    seconds: float = 600, codes: Sequence[int] = (0,)) -> None:
+  """Waits for processes, which must end well: with one of the exit codes."""
   for index, process in enumerate(processes):
-    assert process.wait(seconds) == 0, said(folder, index)
+    assert process.wait(seconds) in codes, said(folder, index)
 
 
 def said(folder: pathlib.Path, index: int) -> str:
