@@ -90,7 +90,7 @@ function drawFlags() {
 }
 
 function drawSettings() {
-  const differ = columns.filter((c) => c.isSetting).map((c) => c.name);
+  const differ = columns.map(({isSetting}) => isSetting);
   const names = Object.keys(runs[0].config).filter(
     (name) => !differ.includes(name)).sort();
   $('settings').hidden = !names.length;
@@ -349,7 +349,9 @@ function drawPicker() {
     .filter((name) => name !== 'step').sort();
   const moves = (name) => runs.some(({metrics}) => (metrics[name] || []).some(
     (x) => x != null && x !== 0));
-  FIRST.filter(moves).slice(0, 9).forEach((name) => view.metrics.add(name));
+  const own = names.filter((name) => /^(rewards|logged)\//.test(name));
+  [...FIRST.filter(moves).slice(0, 9), ...own.slice(0, 9)].forEach(
+    (name) => view.metrics.add(name));
   if (!view.metrics.size) names.slice(0, 9).forEach((n) => view.metrics.add(n));
   $('metrics').replaceChildren(...names.map((name) => make('label', [
     make('input', '', {
@@ -613,9 +615,10 @@ function response(s, group, found) {
 
 function logged(what, values) {
   return make('div', values ? [what, ...Object.entries(values).map(
-    ([name, value]) => make('span', [`${name} `, make('b', isNumber(value) ?
-      number(value) : typeof value === 'string' ? value :
-        JSON.stringify(value))]))] : [], {className: 'head'});
+    ([name, value]) => make('span', [`${name} `, make('b',
+      value == null || isNumber(value) ? number(value) :
+        typeof value === 'string' ? value : JSON.stringify(value))]))] : [],
+  {className: 'head'});
 }
 
 // The environment answers each turn of the model; the model has not read the

@@ -37,8 +37,8 @@ function makeSets() {
     ...estimateColumns()];
   sets = [...found.values()].map((members) => ({members,
     name: members.length < 2 ? runs[members[0]].name :
-      columns.filter(({name}) => kept.includes(name)).map((column) =>
-        `${column.label} ${say(column.of(members[0]))}`).join(', ') ||
+      columns.filter((column) => kept.includes(column.isSetting)).map(
+        (column) => `${column.label} ${say(column.of(members[0]))}`).join(', ') ||
       'all'}));
   setOf = [];
   sets.forEach(({members}, i) => members.forEach((at) => setOf[at] = i));
@@ -47,11 +47,12 @@ function makeSets() {
 function settingColumn(name, names) {
   const last = (x) => x.split('.').pop();
   const alone = names.filter((x) => last(x) === last(name)).length === 1;
-  return {name, label: alone ? last(name) : name, isSetting: true, of: (at) => {
-    const value = setting(at, name);
-    return value == null || isNumber(value) || typeof value === 'string' ?
-      value : JSON.stringify(value);
-  }};
+  return {name: `config.${name}`, label: alone ? last(name) : name,
+    isSetting: name, of: (at) => {
+      const value = setting(at, name);
+      return value == null || isNumber(value) || typeof value === 'string' ?
+        value : JSON.stringify(value);
+    }};
 }
 
 // An estimate is of summary.json; of a run under way, the latest of its rows.
@@ -75,7 +76,7 @@ function estimateColumns() {
     column('mean reward of 10 rows', 'reward', (at) => ({
       start: average(known(at, 'reward/mean').slice(0, 10)),
       final: average(known(at, 'reward/mean').slice(-10))})),
-    {name: 'steps', label: 'steps',
+    {name: 'steps done', label: 'steps done',
       of: (at) => runs[at].done.steps ?? known(at, 'step').pop() ?? 0},
     {name: 'minutes', label: 'minutes', of: (at) => +((runs[at].done.seconds ??
       total(known(at, 'seconds/step'))) / 60).toPrecision(3)}];
@@ -136,7 +137,7 @@ function row(at) {
     ...columns.slice(1).map((column) => {
       const value = column.of(at);
       const text = column.isEstimate ? fixed(value) : say(value);
-      return make('td', column.name === 'steps' && under ?
+      return make('td', column.name === 'steps done' && under ?
         `${text}, not done` : text, {
         className: under && !column.isSetting ? 'soft' : '',
         title: column.isSetting ? '' : under});
