@@ -140,6 +140,38 @@ def test_values_of_tokens_are_left_out_by_groups_too(tmp_path):
   assert len(got['samples']['run']) == 320
 
 
+def test_turns_are_on_the_page_with_the_values_of_their_tokens(tmp_path):
+  rows, samples = planted()
+  samples[1] |= dict(
+      response='ab [2] c', rewards={'f': .5, 'g': None}, extra={'n': [1]},
+      turns=[
+          dict(text='ab', observation='2', reward=.25, token_chars=[2],
+               token_logprobs=[-1.0], token_acceptance=[.5]),
+          dict(text='c', observation='', reward=0.0)])
+  samples[2] |= dict(turns=[dict(text='old')])  # of an evaluation, say
+  run = page.read(write(tmp_path / 'run', rows, samples))
+  got = page.contents([run])
+  columns = got['samples']
+  assert columns['turns'][:3] == [
+      [], [['ab', '2', .25], ['c', '', 0.0]], [['old', '', None]]]
+  # The turns have the text.
+  assert columns['response'][:3] == [samples[0]['response'], '', '']
+  assert columns['rewards'][:2] == [None, {'f': .5, 'g': None}]
+  assert columns['extra'][:2] == [None, {'n': [1]}]
+  assert got['tokens'] == {1: [[[2], [-1.0], [.5]], None]}
+  assert page.contents([run], tokens=0)['tokens'] == {}
+
+
+def test_a_page_of_many_runs(tmp_path):
+  runs = [page.read(write(tmp_path / f'run{i}', *planted())) for i in range(5)]
+  text = page.page(runs)
+  assert '<title>run0, run1, run2 and 2 more</title>' in text
+  # Student's t of two to five runs.
+  assert data(text)['quantiles'] == pytest.approx(
+      [12.706, 4.303, 3.182, 2.776], abs=5e-4)
+  assert len(data(page.page(runs[:1]))['quantiles']) == 1
+
+
 def test_flags_name_the_samples_of_the_page(tmp_path):
   run = page.read(write(tmp_path / 'run', *planted('repeated', steps=200)))
   for most in (10**9, 20_000):
