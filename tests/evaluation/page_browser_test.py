@@ -360,7 +360,8 @@ def test_the_table_sorts(page, tmp_path):
             up if sign == 1 else '40123')]
       else:
         assert order(page) == [f'run{i}' for i in up[::sign] + missing]
-  assert column(page, 'steps done')[0][order(page).index('run1')] == '40, not done'
+  assert column(page, 'steps done')[0][
+      order(page).index('run1')] == '40, not done'
   # By the keyboard; the button keeps the focus.
   page.run('document.querySelector("#table th button").focus()')
   page.keys('\ue007')

@@ -158,7 +158,7 @@ def test_turns_are_on_the_page_with_the_values_of_their_tokens(tmp_path):
   assert columns['response'][:3] == [samples[0]['response'], '', '']
   assert columns['rewards'][:2] == [None, {'f': .5, 'g': None}]
   assert columns['extra'][:2] == [None, {'n': [1]}]
-  assert got['tokens'] == {1: [[[2], [-1.0], [.5]], None]}
+  assert got['tokens'] == {'1': [[[2], [-1.0], [.5]], None]}
   assert page.contents([run], tokens=0)['tokens'] == {}
 
 
