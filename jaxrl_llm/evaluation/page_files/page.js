@@ -104,7 +104,7 @@ function drawSettings() {
 function drawRuns() {
   $('runs').replaceChildren(...sets.map(({members, name}) => make('button', [
     dot(members[0]), name], {
-    title: members.map((at) => runs[at].path).join('\n'),
+    title: [name, ...members.map((at) => runs[at].path)].join('\n'),
     'aria-pressed': String(members.some((at) => !view.off.has(at))),
     onclick: (event) => {
       const on = members.every((at) => view.off.has(at));
@@ -256,8 +256,8 @@ function drawCurve(node) {
   const scale = view.log ? Math.log10 : (v) => v;
   // Outliers of raw values do not stretch the axis.
   const ys = curves.flatMap((c) => inside(c, c.y)).map(scale);
-  const raw = curves.flatMap((c) => inside(c, c.raw)).map(scale).sort(
-    (a, b) => a - b);
+  const raw = Float64Array.from(
+    curves.flatMap((c) => inside(c, c.raw)).map(scale)).sort();
   if (!ys.length) return;
   const last = raw.length - 1;
   let low = Math.min(least(ys), raw[Math.floor(0.02 * last)]);
@@ -764,11 +764,13 @@ function listen() {
     drawCurves();
   };
   $('plot-x').onchange = $('plot-y').onchange = drawPlot;
-  $('when').onchange = $('together').onchange = () => {
+  $('when').onchange = $('together').onchange = ({target}) => {
     view.when = $('when').value;
     view.together = $('together').checked;
+    if (target === $('together')) view.off.clear();
     drawSets();
     drawRun();
+    filter();
   };
   let waiting;
   $('filters').oninput = () => {

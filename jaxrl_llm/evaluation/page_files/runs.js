@@ -39,7 +39,7 @@ function makeSets() {
     name: members.length < 2 ? runs[members[0]].name :
       columns.filter((column) => kept.includes(column.isSetting)).map(
         (column) => `${column.label} ${say(column.of(members[0]))}`).join(', ') ||
-      'all'}));
+      'all runs'}));
   setOf = [];
   sets.forEach(({members}, i) => members.forEach((at) => setOf[at] = i));
 }
@@ -140,7 +140,7 @@ function row(at) {
       return make('td', column.name === 'steps done' && under ?
         `${text}, not done` : text, {
         className: under && !column.isSetting ? 'soft' : '',
-        title: column.isSetting ? '' : under});
+        title: column.isSetting ? text : under});
     })]);
 }
 
@@ -219,12 +219,12 @@ function drawPlot() {
     ({mean, half}) => [mean - half, mean + half]);
   // Intervals of two runs are wide: their ends may lie outside.
   const room = (most(ys) - least(ys)) / 2 || Math.abs(ys[0]) / 10 || 1;
-  const low = Math.max(least([...ys, ...ends]), least(ys) - room);
-  const high = Math.min(most([...ys, ...ends]), most(ys) + room);
+  const low = Math.max(least([...ys, ...ends]), least(ys) - room) - room / 9;
+  const high = Math.min(most([...ys, ...ends]), most(ys) + room) + room / 9;
   const px = (v) => 50 + axis.place(v) * (width - 60);
   const py = (v) => height - 34 - Math.min(1, Math.max(0, (v - low) /
-    (high - low || 1))) * (height - 48);
-  for (const t of high > low ? ticks(low, high, 4) : [low]) {
+    (high - low))) * (height - 48);
+  for (const t of ticks(low, high, 4)) {
     draw('path', {d: `M48 ${py(t)}H${width - 8}`});
     draw('text', {x: 42, y: py(t) + 4, 'text-anchor': 'end'}, number(t, 3));
   }
