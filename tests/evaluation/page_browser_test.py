@@ -300,15 +300,18 @@ def test_what_fails_is_not_in_the_best_colour(page, tmp_path, rewards, colours):
 def sweep(folder, fields, **files):
   """Writes the page of runs with these configs; returns the page.
 
-  Run i has the estimate .1 (i + 1), and with `files` these of its files.
+  Run i has the estimate .1 (i + 1), and with `files` these of its files; `done`
+  is the number of its rows.
   """
   folders = []
   for i, config in enumerate(fields):
     own = dict(summary={
         'pass@1': {'start': .05, 'final': .1 * (i + 1)}, 'steps': 40,
         'seconds': 60.0 * (i + 1)}) | files.get(f'run{i}', {})
+    rows, samples = planted(seed=i)
+    rows = rows[:own.pop('done', 40)]
     folders.append(write(
-        folder / f'run{i}', *planted(seed=i), config=config, **own))
+        folder / f'run{i}', rows, samples, config=config, **own))
   page_lib.write(folders, folder / 'out.html')
   return folder / 'out.html'
 
@@ -383,7 +386,7 @@ def test_seeds_are_a_group(page, tmp_path):
   page.open(sweep(tmp_path, [
       {'lr': (2, 1)[i % 2], 'seed': i, 'task.seed': i, 'workdir': f'w{i}'}
       for i in range(5)] + [{'lr': 3, 'seed': 0}, {}, {}],
-      run3=dict(summary={})))
+      run3=dict(summary={}, done=25)))
   assert order(page) == [
       'lr 2 × 3', 'run0', 'run2', 'run4', 'lr 1 × 2', 'run1', 'run3', 'run5',
       'run6', 'run7']
@@ -412,6 +415,7 @@ def test_seeds_are_a_group(page, tmp_path):
       [0, False, 3], [1, False, 2], [5, False, 0], [6, False, 0],
       [7, False, 0]]
   assert page.run('curvesOf("update/entropy")[5].raw[9]') == pytest.approx(.8)
+  assert page.run('curvesOf("update/entropy")[6].x') == [*range(1, 26)]
   page.click('#runs button')
   assert [at for at, _, _ in page.run(ends)] == [1, 3, 1, 5, 6, 7]
   page.click('#together')
@@ -432,9 +436,9 @@ def test_as_many_colours_as_groups(page, tmp_path):
 
 def test_a_plot_of_settings_and_estimates(page, tmp_path):
   page.open(sweep(tmp_path, [
-      {'lr': lr, 'kl': kl, 'loss': loss, 'seed': seed}
+      {'lr': lr, 'kl': kl, 'loss': loss, 'seed': seed, 'zero': kl}
       for lr, kl, loss in ((1e-4, 0, 'a'), (1e-3, 1e-3, 'b'), (1e-2, .1, 'a'))
-      for seed in (0, 1)] + [{'lr': 1e-2, 'loss': 'a', 'seed': 2}],
+      for seed in (0, 1)] + [{'lr': 1e-2, 'loss': 'a', 'seed': 2, 'zero': .1}],
       run4=dict(summary={})))
   at = ('[...document.querySelectorAll("#plot circle")].map('
         '(n) => Number(n.getAttribute("cx")))')
@@ -450,7 +454,10 @@ def test_a_plot_of_settings_and_estimates(page, tmp_path):
   low, high = gaps('lr')  # decades
   assert low == pytest.approx(high)
   assert page.run(labels) == ['0.0001', '0.001', '0.01']
-  assert len(gaps('kl')) == 3  # of 0, missing and decades: categories
+  low, high = gaps('zero')  # of 0 and decades: categories
+  assert low == pytest.approx(high)
+  assert page.run(labels) == ['0', '0.001', '0.1']
+  assert len(gaps('kl')) == 3
   assert page.run(labels) == ['0', '0.001', '0.1', '–']
   assert len(gaps('loss')) == 1 and page.run(labels) == ['a', 'b']
   low, high = gaps('seed')
