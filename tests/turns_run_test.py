@@ -114,7 +114,8 @@ def test_an_environment_of_a_file_trains_goes_on_and_is_evaluated(
   assert several
   found = evaluate.evaluate(loaded('dice.py', cut, steps=3), 'last')
   assert found['step'] == 3 and 0 <= found['pass@1'] <= 1
-  for row in metrics.read(pathlib.Path(found['responses'])):
+  for line in pathlib.Path(found['responses']).read_text().splitlines():
+    row = json.loads(line)
     assert row['response'].startswith(row['turns'][0]['text'])
     assert row['reward'] == sum(turn['reward'] for turn in row['turns'])
 

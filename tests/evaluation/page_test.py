@@ -129,10 +129,15 @@ def test_whole_groups_are_left_out_evenly(tmp_path):
   assert got['runs'][0]['total'] == 800 and len(got['samples']['run']) == 800
 
 
-def test_values_of_tokens_are_left_out_by_groups_too(tmp_path):
+@pytest.mark.parametrize('turns', [0, 2])
+def test_values_of_tokens_are_left_out_by_groups_too(tmp_path, turns):
   rows, samples = planted()
   for sample in samples:
-    sample |= dict(token_chars=[1] * 10, token_logprobs=[-1.0] * 10)
+    values = dict(token_chars=[1] * 10, token_logprobs=[-1.0] * 10)
+    if turns:
+      values = dict(turns=[
+          {name: x[:5] for name, x in values.items()} for _ in range(turns)])
+    sample |= values
   run = page.read(write(tmp_path / 'run', rows, samples))
   got = page.contents([run], tokens=800)  # a quarter of what there is
   assert sorted(map(int, got['tokens'])) == [
