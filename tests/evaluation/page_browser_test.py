@@ -424,6 +424,16 @@ def test_seeds_are_a_group(page, tmp_path):
   assert not page.errors()
 
 
+def test_settings_of_all_are_those_that_do_not_differ(page, tmp_path):
+  found = ('[...document.querySelectorAll("#settings tr")].map('
+           '(n) => [n.cells[0].textContent, n.cells[1].textContent])')
+  fields = [{'b': [i, 1], 'a': 'x', 'workdir': f'w{i}'} for i in range(2)]
+  page.open(sweep(tmp_path, fields))
+  assert page.run(found) == [['a', '"x"']]
+  page.open(sweep(tmp_path, fields[:1]))
+  assert page.run(found) == [['a', '"x"'], ['b', '[0,1]'], ['workdir', '"w0"']]
+
+
 def test_as_many_colours_as_groups(page, tmp_path):
   page.open(sweep(tmp_path, [
       {'lr': 1 + i // 2, 'seed': i % 2} for i in range(40)]))

@@ -90,15 +90,14 @@ function drawFlags() {
 }
 
 function drawSettings() {
-  const differ = columns.map(({isSetting}) => isSetting);
   const names = Object.keys(runs[0].config).filter(
-    (name) => !differ.includes(name)).sort();
+    (name) => !differs(name)).sort();
   $('settings').hidden = !names.length;
   $('settings').firstElementChild.textContent =
     runs.length > 1 ? 'Settings of all' : 'Settings';
   $('settings').lastElementChild.replaceChildren(make('table', names.map(
     (name) => make('tr', [make('td', name), make(
-      'td', JSON.stringify(setting(0, name)), {className: 'text'})]))));
+      'td', json(0, name), {className: 'text'})]))));
 }
 
 function drawRuns() {
@@ -293,7 +292,6 @@ function drawCurve(node) {
       pen.globalAlpha = 0.25;
       pen.lineWidth = 1;
       line(pen, curve.x.map((v, i) => [px(v), py(curve.raw[i])]));
-      pen.globalAlpha = 1;
     }
     pen.globalAlpha = curve.thin ? 0.35 : 1;
     pen.lineWidth = curve.thin ? 1 : curve.count ? 2.2 : 1.7;

@@ -8,6 +8,9 @@ let sets, setOf, columns;
 const isNumber = (x) => typeof x === 'number';
 const isSeed = (name) => /(^|\.)seed$/.test(name);
 const setting = (at, name) => runs[at].config[name] ?? null;
+const json = (at, name) => JSON.stringify(setting(at, name));
+const differs = (name) => runs.some(
+  (_, at) => json(at, name) !== json(0, name));
 const done = (at) => runs[at].done.steps != null;
 const average = (xs) => xs.length ? xs.reduce((a, b) => a + b, 0) / xs.length :
   null;
@@ -22,9 +25,8 @@ const colour = (at) => hue(setOf[at]);
 
 function makeSets() {
   const names = [...new Set(runs.flatMap((run) => Object.keys(run.config)))];
-  const json = (at, name) => JSON.stringify(setting(at, name));
-  const differing = names.sort().filter((name) => name !== 'workdir' &&
-    runs.some((_, at) => json(at, name) !== json(0, name)));
+  const differing = names.sort().filter(
+    (name) => name !== 'workdir' && differs(name));
   const kept = differing.filter((name) => !isSeed(name));
   const found = new Map();
   runs.forEach((run, at) => {
@@ -62,7 +64,6 @@ function estimateColumns() {
       /^eval\/(pass@|greedy)/.test(name) && !name.endsWith('_error')).map(
       (name) => name.slice(5))]));
   const known = (at, name) => (runs[at].metrics[name] || []).filter(isNumber);
-  const total = (xs) => xs.reduce((a, b) => a + b, 0);
   const column = (name, label, pair) => ({name, label, isEstimate: true,
     of: (at) => {
       const {start, final} = pair(at);
@@ -79,7 +80,7 @@ function estimateColumns() {
     {name: 'steps done', label: 'steps done',
       of: (at) => runs[at].done.steps ?? known(at, 'step').pop() ?? 0},
     {name: 'minutes', label: 'minutes', of: (at) => +((runs[at].done.seconds ??
-      total(known(at, 'seconds/step'))) / 60).toPrecision(3)}];
+      known(at, 'seconds/step').reduce((a, b) => a + b, 0)) / 60).toPrecision(3)}];
 }
 
 // Of the runs that are done, if there are any.
