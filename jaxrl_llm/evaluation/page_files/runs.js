@@ -20,7 +20,7 @@ const say = (x) => x == null ? '–' : String(
   isNumber(x) && !Number.isInteger(x) ? +x.toPrecision(6) : x);
 // Hues in even distances, on two levels of lightness.
 const hue = (i) => sets.length <= COLOURS.length ? COLOURS[i] :
-  `oklch(${i % 2 ? 0.72 : 0.54} 0.13 ${360 * i / sets.length})`;
+  `oklch(${i % 2 ? 0.69 : 0.53} 0.13 ${360 * i / sets.length})`;
 const colour = (at) => hue(setOf[at]);
 
 function makeSets() {
@@ -222,7 +222,7 @@ function drawPlot() {
   const room = (most(ys) - least(ys)) / 2 || Math.abs(ys[0]) / 10 || 1;
   const low = Math.max(least([...ys, ...ends]), least(ys) - room) - room / 9;
   const high = Math.min(most([...ys, ...ends]), most(ys) + room) + room / 9;
-  const px = (v) => 50 + axis.place(v) * (width - 60);
+  const px = (v) => 50 + axis.place(v) * (width - 90);
   const py = (v) => height - 34 - Math.min(1, Math.max(0, (v - low) /
     (high - low))) * (height - 48);
   for (const t of ticks(low, high, 4)) {
@@ -241,7 +241,7 @@ function drawPlot() {
   const beside = {};
   for (const {set, mean, half, said} of bars) {
     const place = value(set.members[0]), ink = colour(set.members[0]);
-    beside[place] = (beside[place] || 4) + 6;
+    beside[place] = (beside[place] || 5) + 5;
     const at = px(place) + beside[place];
     draw('path', {style: `stroke:${ink};stroke-width:2`, d: `M${at} ${
       py(mean - half)}V${py(mean + half)}M${at - 5} ${py(mean)}h10`},
