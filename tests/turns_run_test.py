@@ -1,6 +1,7 @@
 """Tests of runs on environments and tools of the user's, in their own files."""
 
 import json
+import pathlib
 import random
 import time
 
@@ -106,9 +107,17 @@ def test_an_environment_of_a_file_trains_goes_on_and_is_evaluated(
       continue
     assert record['reward'] == sum(turn['reward'] for turn in turns)
     assert all(turn['observation'] in ('+', '-') for turn in turns[:-1])
+    for turn in turns:
+      assert sum(turn['token_chars']) == len(turn['text'])
+      assert len(turn['token_logprobs']) == len(turn['token_chars'])
+      assert max(turn['token_logprobs']) <= 0
   assert several
   found = evaluate.evaluate(loaded('dice.py', cut, steps=3), 'last')
   assert found['step'] == 3 and 0 <= found['pass@1'] <= 1
+  for line in pathlib.Path(found['responses']).read_text().splitlines():
+    row = json.loads(line)
+    assert row['response'].startswith(row['turns'][0]['text'])
+    assert row['reward'] == sum(turn['reward'] for turn in row['turns'])
 
 
 def test_tools_of_a_file_train_go_on_and_are_evaluated(tmp_path, monkeypatch):

@@ -20,6 +20,7 @@ import sys
 from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
 from absl import logging
+import scipy.special
 
 from jaxrl_llm.evaluation import flags
 from jaxrl_llm.monitoring import health, metrics
@@ -31,6 +32,7 @@ TRAIN = 'train'  # source of the samples of samples.jsonl
 _FILES = pathlib.Path(__file__).with_name('page_files')
 _CHARACTERS = 60_000_000  # of the responses of a page, all runs together
 _TOKENS = 500_000  # of a page that have values
+_VALUES = ('token_chars', 'token_logprobs', 'token_acceptance')
 
 Row = dict[str, Any]
 
@@ -149,7 +151,9 @@ def thinned(
     groups.append([*of_run.values()])
   groups = _evenly(runs, groups, most, lambda row: len(row['response']))
   with_values = _evenly(
-      runs, groups, tokens, lambda row: len(row.get('token_chars') or ()))
+      runs, groups, tokens, lambda row: sum(
+          len(part.get('token_chars') or ())
+          for part in row.get('turns') or [row]))
   known = [{i for group in of_run for i in group} for of_run in with_values]
   return [[(i, i in of_values) for group in of_run for i in group]
           for of_run, of_values in zip(groups, known)]
@@ -188,22 +192,32 @@ def contents(
   for number, kept in enumerate(thinned(runs, most, tokens)):
     for i, has_values in kept:
       row = runs[number].samples[i]
+      turns = row.get('turns') or []
       places[number][i] = at = len(columns['run'])
       for name, value in (
           ('run', number), ('step', row['step']),
           *((name, row.get(name)) for name in ('group', 'sample')),
           *((name, _short(row.get(name))) for name in ('reward', 'advantage')),
-          ('response', plain.text(row['response'])),
+          # The turns have the text of a trajectory, which is told once.
+          ('response', '' if turns else plain.text(row['response'])),
+          ('turns', [[plain.text(turn.get('text')),
+                      plain.text(turn.get('observation')), turn.get('reward')]
+                     for turn in turns]),
+          *((name, row.get(name)) for name in ('rewards', 'extra')),
           *((name, text(row.get(name))) for name in (
               'prompt', 'reference', 'kind', 'verdict', 'detail', 'source',
               'of'))):
         columns[name].append(value)
-      if has_values and row.get('token_chars'):
-        values[at] = [row.get(name) for name in (
-            'token_chars', 'token_logprobs', 'token_acceptance')]
+      found = [
+          [part.get(name) for name in _VALUES] if part.get('token_chars')
+          else None for part in turns or [row]]
+      if has_values and any(found):
+        values[at] = found if turns else found[0]
+  # Student's t of the 95% intervals of 2, 3, ... runs.
+  quantiles = scipy.special.stdtrit(range(1, max(len(runs), 2)), .975)
   return plain.json(dict(
       runs=[*map(_of_run, runs, places)], texts=[*texts],
-      samples=dict(columns), tokens=values))
+      samples=dict(columns), tokens=values, quantiles=quantiles))
 
 
 def _of_run(run: Run, places: Mapping[int, int]) -> dict[str, Any]:
@@ -236,7 +250,9 @@ def page(runs: Sequence[Run]) -> str:
   What runs have written stands in it as base64 alone, so that no text of a
   response can be read as a part of the page.
   """
-  names = ', '.join(run.name for run in runs)
+  names = ', '.join(run.name for run in runs[:3])
+  if len(runs) > 3:
+    names += f' and {len(runs) - 3} more'
   # Mode 'wb' of gzip has the time in it; the same runs have the same page.
   packed = gzip.compress(
       json.dumps(contents(runs), allow_nan=False, separators=(',', ':'),
@@ -244,7 +260,7 @@ def page(runs: Sequence[Run]) -> str:
   parts = {
       'TITLE': html.escape(names), 'DATA': base64.b64encode(packed).decode(),
       **{name: (_FILES / file).read_text(encoding='utf8') for name, file in (
-          ('STYLE', 'page.css'), ('SCRIPT', 'page.js'))}}
+          ('STYLE', 'page.css'), ('RUNS', 'runs.js'), ('SCRIPT', 'page.js'))}}
   text = (_FILES / 'page.html').read_text(encoding='utf8')
   before, *pieces = text.split('{{')
   for piece in pieces:

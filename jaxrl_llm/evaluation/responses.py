@@ -288,9 +288,9 @@ def _rows(
     keys: for each problem, name of its set, id and digest.
     problems: P problems.
   """
-  rows = []
-  for row, text, verdict in zip(
-      call.responses.rows, call.responses.texts, call.judged.verdicts):
+  rows, played = [], call.responses.played
+  for i, (row, text, verdict) in enumerate(zip(
+      call.responses.rows, call.responses.texts, call.judged.verdicts)):
     name, ident, version = keys[call.problem[row]]
     problem = problems[call.problem[row]]
     rows.append(plain.json(dict(
@@ -300,6 +300,7 @@ def _rows(
         sample=int(call.sample[row]), reward=float(verdict.reward),
         verdict=verdict.kind, detail=verdict.detail, answer=verdict.answer,
         valid=bool(verdict.valid), digest=version,
+        **({'turns': played.turns[i]} if played else {}),
         **rollout.further(verdict))))
   return rows
 

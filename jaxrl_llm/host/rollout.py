@@ -44,6 +44,7 @@ class Played(NamedTuple):
   Attributes:
     turns: of the M rows at home in this process, what the model wrote, read and
       was given, turn by turn.
+    starts: of these rows, the column of the first token of each turn.
     verdicts: of these rows; None where the task is to judge the last turn.
     answered: whether the environment answered the last turn of these rows, as
       where a limit ended the trajectory in a call. It is no final answer then.
@@ -52,6 +53,7 @@ class Played(NamedTuple):
       environment was at work.
   """
   turns: list[list[dict[str, Any]]]
+  starts: list[list[int]]
   verdicts: list[rewards.Verdict | None]
   answered: list[bool]
   count: np.ndarray

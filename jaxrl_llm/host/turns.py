@@ -75,11 +75,15 @@ class Run(NamedTuple):
 
 @dataclasses.dataclass
 class _Trajectory:
-  """Turns of a trajectory at home in this process, and how it ended."""
+  """Turns of a trajectory at home in this process, and how it ended.
+
+  `starts` has the column of the first token of each turn.
+  """
   turns: list[dict[str, Any]] = dataclasses.field(default_factory=list)
   kind: str = ''
   detail: str = ''
   answered: bool = False  # the environment had something to say to the last one
+  starts: list[int] = dataclasses.field(default_factory=list)
 
   def said(self, what: str) -> list[str]:
     """Returns the texts, or the observations, of all turns."""
@@ -267,6 +271,7 @@ def play(
       [trajectory.text for trajectory in trajectories], shard, {**use},
       sampling.policy_step, rollout.Played(
           [trajectory.turns for trajectory in trajectories],
+          [trajectory.starts for trajectory in trajectories],
           [trajectory.verdict(turns.rewards) for trajectory in trajectories],
           [trajectory.answered for trajectory in trajectories], wave.count,
           waited / max(time.monotonic() - began, 1e-9)))
@@ -369,9 +374,10 @@ def _note_texts(
   rows, rollouts = turn
   for i in mine:
     row = rows[i]
+    start = int(wave.length[row])
+    said[row].starts.append(start)
     # Decoding leaves out what has ended the turn.
-    text = tokenizer.decode(
-        wave.tokens[row, wave.length[row]:rollouts.length[i]])
+    text = tokenizer.decode(wave.tokens[row, start:rollouts.length[i]])
     said[row].turns.append(dict(text=text, observation='', reward=0.0))
 
 

@@ -334,50 +334,71 @@ def records(
           problem_id=problem.id, kind=problem.kind, prompt=problem.prompt,
           reference=problem.reference, response=text,
           reward=verdict.reward, verdict=verdict.kind, detail=verdict.detail,
-          **({'turns': responses.played.turns[place[row]]}
-             if responses.played else {}),
-          used=used, advantage=advantage, **token_values(
-              wave, row, text, parts, most=_TOKENS // len(rows)),
+          used=used, advantage=advantage, **_told(
+              wave, row, place[row], parts, _TOKENS // len(rows)),
           **rollout.further(verdict))))
   every, _ = processes.gather_rows(responses.shard[rows], mine)
   return every
 
 
+def _told(
+    wave: Wave, row: int, place: int, parts: build.Parts,
+    most: int) -> dict[str, Any]:
+  """Returns the values of a response's tokens, or its turns with theirs.
+
+  Args:
+    wave, row, parts: those of `token_values`.
+    place: of the row among those at home.
+    most: first tokens of the model that have values.
+  """
+  responses = wave.responses
+  rollouts, played = responses.rollouts, responses.played
+  columns = np.arange(rollouts.length[row])
+  if not played:
+    return token_values(
+        wave, row, columns[:most], responses.texts[place], parts)
+  columns = columns[rollouts.generated[row, columns]][:most]
+  turns, starts = played.turns[place], played.starts[place]
+  return {'turns': [
+      {**turn, **token_values(
+          wave, row, columns[(start <= columns) & (columns < end)],
+          turn['text'], parts)}
+      for turn, start, end in zip(
+          turns, starts, [*starts[1:], rollouts.tokens.shape[1]])]}
+
+
 def token_values(
-    wave: Wave, row: int, text: str, parts: build.Parts, *,
-    most: int) -> dict[str, list[float]]:
-  """Returns values of a response's tokens, of the first `most` alone.
+    wave: Wave, row: int, columns: np.ndarray, text: str,
+    parts: build.Parts) -> dict[str, list[float]]:
+  """Returns values of the first tokens of a response, or of a turn.
 
   Args:
     wave: R responses, with the old log-probs of those that were scored.
     row: number of the response.
-    text: its text.
+    columns: of the tokens.
+    text: what they and perhaps further ones spell.
     parts: tokeniser and config.
-    most: tokens that have values.
 
   Returns:
     token_chars, characters of the text that each token has written;
     token_logprobs, its behaviour log-prob; with rejection, token_acceptance,
     the probability to keep it under the policy at the step of the rollout, if
     that was computed. Empty if the tokeniser does not say what its tokens
-    spell, and for trajectories, whose texts their tokens do not spell.
+    spell.
   """
-  if wave.responses.played:
-    return {}
   rollouts = wave.responses.rollouts
-  count = min(int(rollouts.length[row]), most)
   chars = characters(
-      parts.task.tokenizer, rollouts.tokens[row, :count].tolist(), text,
+      parts.task.tokenizer, rollouts.tokens[row, columns].tolist(), text,
       parts.programs.model.vocab_size)
   if chars is None:
     return {}
   values = dict(token_chars=chars, token_logprobs=_rounded(
-      rollouts.logprobs[row, :count]))
+      rollouts.logprobs[row, columns]))
   tokens = wave.rows.tokens
   if tokens.old_logprobs is not None and choices.rejection(parts.config):
-    old = tokens.old_logprobs[row, :count]
+    old = tokens.old_logprobs[row, columns]
     if old.any():  # rows that were not scored are 0
-      gap = old - tokens.behaviour_logprobs[row, :count] - np.log(
+      gap = old - tokens.behaviour_logprobs[row, columns] - np.log(
           parts.config.jackpot.lam)
       values['token_acceptance'] = _rounded(np.exp(np.minimum(gap, 0.0)))
   return values

@@ -129,15 +129,52 @@ def test_whole_groups_are_left_out_evenly(tmp_path):
   assert got['runs'][0]['total'] == 800 and len(got['samples']['run']) == 800
 
 
-def test_values_of_tokens_are_left_out_by_groups_too(tmp_path):
+@pytest.mark.parametrize('turns', [0, 2])
+def test_values_of_tokens_are_left_out_by_groups_too(tmp_path, turns):
   rows, samples = planted()
   for sample in samples:
-    sample |= dict(token_chars=[1] * 10, token_logprobs=[-1.0] * 10)
+    values = dict(token_chars=[1] * 10, token_logprobs=[-1.0] * 10)
+    if turns:
+      values = dict(turns=[
+          {name: x[:5] for name, x in values.items()} for _ in range(turns)])
+    sample |= values
   run = page.read(write(tmp_path / 'run', rows, samples))
   got = page.contents([run], tokens=800)  # a quarter of what there is
   assert sorted(map(int, got['tokens'])) == [
       8 * step + i for step in range(3, 40, 4) for i in range(8)]
   assert len(got['samples']['run']) == 320
+
+
+def test_turns_are_on_the_page_with_the_values_of_their_tokens(tmp_path):
+  rows, samples = planted()
+  samples[1] |= dict(
+      response='ab [2] c', rewards={'f': .5, 'g': None}, extra={'n': [1]},
+      turns=[
+          dict(text='ab', observation='2', reward=.25, token_chars=[2],
+               token_logprobs=[-1.0], token_acceptance=[.5]),
+          dict(text='c', observation='', reward=0.0)])
+  samples[2] |= dict(turns=[dict(text='old')])  # of an evaluation, say
+  run = page.read(write(tmp_path / 'run', rows, samples))
+  got = page.contents([run])
+  columns = got['samples']
+  assert columns['turns'][:3] == [
+      [], [['ab', '2', .25], ['c', '', 0.0]], [['old', '', None]]]
+  # The turns have the text.
+  assert columns['response'][:3] == [samples[0]['response'], '', '']
+  assert columns['rewards'][:2] == [None, {'f': .5, 'g': None}]
+  assert columns['extra'][:2] == [None, {'n': [1]}]
+  assert got['tokens'] == {'1': [[[2], [-1.0], [.5]], None]}
+  assert page.contents([run], tokens=0)['tokens'] == {}
+
+
+def test_a_page_of_many_runs(tmp_path):
+  runs = [page.read(write(tmp_path / f'run{i}', *planted())) for i in range(5)]
+  text = page.page(runs)
+  assert '<title>run0, run1, run2 and 2 more</title>' in text
+  # Student's t of two to five runs.
+  assert data(text)['quantiles'] == pytest.approx(
+      [12.706, 4.303, 3.182, 2.776], abs=5e-4)
+  assert len(data(page.page(runs[:1]))['quantiles']) == 1
 
 
 def test_flags_name_the_samples_of_the_page(tmp_path):

@@ -75,6 +75,17 @@ class Page:
     return [entry['message'] for entry in self._call(
         '/se/log', type='browser') if entry['level'] == 'SEVERE']
 
+  @contextlib.contextmanager
+  def phone(self, width=390, height=844):
+    """Has a window of a phone's size, in pixels; headless windows are wider."""
+    set_size = lambda name, **more: self._call(
+        '/goog/cdp/execute', cmd=f'Emulation.{name}DeviceMetricsOverride',
+        params=more)
+    set_size('set', width=width, height=height, deviceScaleFactor=1,
+             mobile=True)
+    yield
+    set_size('clear')
+
   def picture(self, path):
     """Writes a picture of the window."""
     with urllib.request.urlopen(

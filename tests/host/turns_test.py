@@ -95,10 +95,11 @@ class Env:
 
 def alone(problem, number, limits, columns, budget):
   """One trajectory in plain Python."""
-  tokens, own, log_probs, texts, reward = [], [], [], [], 0.0
+  tokens, own, log_probs, texts, starts, reward = [], [], [], [], [], 0.0
   seed = turns.seed_of(5, problem.id, number)
   while True:
     start = len(tokens)
+    starts.append(start)
     stop = min(budget, start + (limits.turn or columns))
     while len(tokens) < stop and STOP not in tokens[start:]:
       token = drawn(problem.id, number, tokens)
@@ -110,7 +111,7 @@ def alone(problem, number, limits, columns, budget):
         ALPHABET[token - FIRST] for token in tokens[start:] if token != STOP))
     reply = answer(problem.info, seed, texts)
     if reply.kind != 'turn':
-      return tokens, own, log_probs, texts, None, cut, reply.kind
+      return tokens, own, log_probs, (texts, starts), None, cut, reply.kind
     reward += reply.reward
     if reply.observation is None or cut:
       break
@@ -122,7 +123,7 @@ def alone(problem, number, limits, columns, budget):
     own += [False] * len(added)
     log_probs += [0.0] * len(added)
   kind = 'correct' if reward >= 1 else 'partial' if reward else 'wrong'
-  return tokens, own, log_probs, texts, reward, cut, kind
+  return tokens, own, log_probs, (texts, starts), reward, cut, kind
 
 
 @pytest.mark.parametrize('waves', [
@@ -150,7 +151,7 @@ def test_waves_are_trajectories_one_at_a_time(waves, processes):
         types.SimpleNamespace(verify=None), responses, processes)()
     made, played = responses.rollouts, responses.played
     for row, (p, n) in enumerate(zip(prompt, number.tolist())):
-      tokens, own, log_probs, texts, reward, cut, kind = alone(
+      tokens, own, log_probs, (texts, starts), reward, cut, kind = alone(
           problems[p], n, limits, columns, columns)
       length = len(tokens)
       turns_seen = max(turns_seen, len(texts))
@@ -160,6 +161,7 @@ def test_waves_are_trajectories_one_at_a_time(waves, processes):
       assert (judged.length[row], played.count[row]) == (length, len(texts))
       assert (judged.generated[row], judged.truncated[row]) == (sum(own), cut)
       assert [t['text'] for t in played.turns[row]] == texts
+      assert played.starts[row] == starts
       assert judged.kind[row] == kind
       np.testing.assert_equal(
           judged.reward[row], np.nan if reward is None else reward)

@@ -1,6 +1,7 @@
 """Tests of a step's metrics against numbers computed by hand."""
 
 import itertools
+import types
 
 import jax
 import numpy as np
@@ -10,6 +11,7 @@ from jaxrl_llm import train
 from jaxrl_llm.host import build
 from jaxrl_llm.monitoring import step_metrics, timing
 from jaxrl_llm.tasks import Problem
+from jaxrl_llm.tokenizer import CharTokenizer
 from jaxrl_llm.types import GroupRequests, Picked, Table
 from tests.helpers import stage_runs, tables, tiny
 from tests.helpers.tolerance import rounding
@@ -190,3 +192,29 @@ def test_acceptance_of_the_tokens_of_samples(lag):
       np.testing.assert_allclose(record['token_acceptance'], kept, atol=2e-3)
       # The wave that is sampled now is trained on after the lag.
       assert (record['advantage'] is None) == bool(lag)
+
+
+@pytest.mark.parametrize('most, chars', [
+    (9, [[1, 1, 0], [1, 0], [1]]), (4, [[1, 1, 0], [1], []])])
+def test_each_turn_has_the_values_of_its_tokens(most, chars):
+  tok = CharTokenizer('abcdef')
+  stop, (a, b, c, d, *_) = tok.stop_ids[0], tok.encode('abcdef')
+  # The first observation is 'cd', the second empty; the last turn is cut off.
+  ids = [a, b, stop, c, d, c, stop, d, 0, 0]
+  wrote = [True] * 3 + [False] * 2 + [True] * 3 + [False] * 2
+  log_probs = np.float32([-1, -2, -3, 0, 0, -4, -5, -6, 0, 0])
+  of = types.SimpleNamespace
+  turns = [dict(text='ab', observation='cd', reward=.5),
+           dict(text='c', observation='', reward=0.0),
+           dict(text='d', observation='', reward=1.0)]
+  told = step_metrics._told(
+      of(rows=of(tokens=of(old_logprobs=None)), responses=of(
+          rollouts=of(tokens=np.array([ids]), length=np.array([8]),
+                      generated=np.array([wrote]), logprobs=log_probs[None]),
+          played=of(turns=[turns], starts=[[0, 5, 7]]))),
+      0, 0, of(task=of(tokenizer=tok), programs=of(model=of(vocab_size=8))),
+      most)
+  values = [-1, -2, -3], [-4, -5], [-6]
+  assert told == {'turns': [
+      {**turn, 'token_chars': mine, 'token_logprobs': [*known[:len(mine)]]}
+      for turn, mine, known in zip(turns, chars, values)]}

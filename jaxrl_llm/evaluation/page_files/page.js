@@ -1,8 +1,5 @@
-'use strict';
 // What runs have written reaches the page by textContent alone.
 const $ = (id) => document.getElementById(id);
-const COLOURS = ['#2a6fbb', '#c65414', '#2e8b57', '#a0489d', '#b8860b',
-  '#3aa3b8', '#d1495b', '#7a8290'];
 const FIRST = ['reward/mean', 'eval/pass@1', 'eval/greedy',
   'response/length', 'response/truncated', 'update/entropy',
   'reward/no_signal', 'update/kl_old', 'update/grad_norm', 'seconds/step',
@@ -11,7 +8,8 @@ const ROW = 46;  // pixels of a row of the list, as in the style
 let data, samples, runs, groups = [], shown = [], current = -1, matches;
 const view = {
   tab: 'run', off: new Set(), metrics: new Set(), smooth: 0.6, log: false,
-  axis: 'step', zoom: null, hover: null, colour: 'none'};
+  axis: 'step', zoom: null, hover: null, colour: 'none', together: true,
+  when: 'final', sort: null, sign: 1};
 
 function make(kind, content = '', more = {}) {
   const node = document.createElement(kind);
@@ -25,7 +23,6 @@ function make(kind, content = '', more = {}) {
 const number = (x, digits = 4) => x == null ? '–' : Math.abs(x) >= 1e5 ||
   (x && Math.abs(x) < 1e-3) ? x.toExponential(2) :
   String(+x.toPrecision(digits));
-const colour = (run) => COLOURS[run % COLOURS.length];
 const dot = (run) => make('span', '', {
   className: 'dot', style: `background:${colour(run)}`});
 const many = (n, word) => `${n.toLocaleString('en')} ${word}${n === 1 ? '' : 's'}`;
@@ -43,49 +40,33 @@ async function load() {
 // ---- the run: figures, flags, settings
 
 function drawFigures() {
-  const names = [...new Set(runs.flatMap((r) => Object.keys(r.figures)))];
+  const {figures, metrics, done, path} = runs[0];
   const box = $('figures');
-  if (!names.length) {
-    box.append(make('p', 'No run here has ended with held-out estimates.',
-      {className: 'soft'}));
-  } else {
-    const table = make('table', make('tr', ['', 'before', 'after', 'change']
-      .map((text) => make('th', text))));
-    for (const name of names) {
-      runs.forEach((run, at) => {
-        const value = run.figures[name];
-        if (!value) return;
-        const {start, final} = value;
-        const change = start == null || final == null ? null : final - start;
-        table.append(make('tr', [
-          make('td', runs.length > 1 ? [dot(at), name] : name,
-            {title: run.name}),
-          make('td', fixed(start)), make('td', fixed(final)),
-          make('td', (change > 0 ? '+' : '') + fixed(change), {
-            className: change > 0 ? 'good' : change < 0 ? 'bad' : ''})]));
-      });
-    }
-    box.append(table);
+  const table = make('table', make('tr', ['', 'before', 'after', 'change']
+    .map((text) => make('th', text))));
+  for (const [name, {start, final}] of Object.entries(figures)) {
+    const change = isNumber(start) && isNumber(final) ? final - start : null;
+    table.append(make('tr', [
+      make('td', name), make('td', fixed(start)), make('td', fixed(final)),
+      make('td', (change > 0 ? '+' : '') + fixed(change), {
+        className: change > 0 ? 'good' : change < 0 ? 'bad' : ''})]));
   }
-  runs.forEach((run, at) => {
-    const steps = run.metrics.step || [];
-    const last = steps.length ? steps[steps.length - 1] : 0;
-    const {steps: done, seconds} = run.done;
-    const said = done == null ? `at step ${last}, not done` :
-      `${many(done, 'step')}, ${number(seconds / 60, 3)} minutes`;
-    box.append(make('div', [
-      ...(runs.length > 1 ? [dot(at)] : []), `${run.path}: ${said}`],
-    {className: 'soft'}));
-  });
+  box.append(table.rows.length > 1 ? table : make('p',
+    'The run has not ended with held-out estimates.', {className: 'soft'}));
+  const said = done.steps == null ?
+    `at step ${(metrics.step || []).at(-1) ?? 0}, not done` :
+    `${many(done.steps, 'step')}, ${number(done.seconds / 60, 3)} minutes`;
+  box.append(make('div', `${path}: ${said}`, {className: 'soft'}));
 }
-
-const fixed = (x) => x == null ? '–' : x.toFixed(3);
 
 function drawFlags() {
   const box = $('flags');
+  const head = (at, text) => make('b', runs.length > 1 ?
+    [dot(at), `${runs[at].name}: ${text}`] : text);
+  box.replaceChildren();
   runs.forEach((run, at) => run.flags.forEach((flag, i) => {
-    const node = make('div', [make('b', runs.length > 1 ?
-      [dot(at), flag.name] : flag.name), flag.text], {className: 'flag'});
+    const node = make('div', [head(at, flag.name), flag.text],
+      {className: 'flag'});
     if (flag.samples.length) {
       node.append(make('button', many(flag.samples.length, 'sample'), {
         onclick: () => {
@@ -97,11 +78,9 @@ function drawFlags() {
     }
     box.append(node);
   }));
-  runs.forEach((run, at) => run.warnings.forEach(({step, text}) => {
-    const head = `warning of step ${step}`;
-    box.append(make('div', [make('b', runs.length > 1 ? [dot(at), head] : head),
-      text], {className: 'flag'}));
-  }));
+  runs.forEach((run, at) => run.warnings.forEach(({step, text}) => box.append(
+    make('div', [head(at, `warning of step ${step}`), text],
+      {className: 'flag'}))));
   if (!box.children.length) {
     box.append(make('p', 'None. Looked for: repeated responses, odd text with ' +
       'a high reward, rewards without the reference, length drift, rising ' +
@@ -111,34 +90,38 @@ function drawFlags() {
 }
 
 function drawSettings() {
-  const names = [...new Set(runs.flatMap((r) => Object.keys(r.config)))].sort();
-  const value = (run, name) => JSON.stringify(run.config[name] ?? null);
-  const differing = names.filter((name) => runs.some(
-    (run) => value(run, name) !== value(runs[0], name)));
-  const several = runs.length > 1;
-  const table = make('table', make('tr', [make('th', ''), ...runs.map(
-    (run, at) => make('th', [dot(at), run.name]))]));
-  for (const name of several ? differing : names) {
-    table.append(make('tr', [make('td', name), ...runs.map(
-      (run) => make('td', value(run, name), {className: 'text'}))]));
-  }
+  const names = Object.keys(runs[0].config).filter(
+    (name) => !differs(name)).sort();
   $('settings').hidden = !names.length;
-  $('settings').open = several;
   $('settings').firstElementChild.textContent =
-    several ? 'Settings that differ' : 'Settings';
-  $('settings').lastElementChild.append(table);
+    runs.length > 1 ? 'Settings of all' : 'Settings';
+  $('settings').lastElementChild.replaceChildren(make('table', names.map(
+    (name) => make('tr', [make('td', name), make(
+      'td', json(0, name), {className: 'text'})]))));
 }
 
 function drawRuns() {
-  if (runs.length < 2) return;
-  runs.forEach((run, at) => $('runs').append(make('button', [
-    dot(at), run.name], {
-    title: run.path, 'aria-pressed': 'true', onclick: (event) => {
-      const off = view.off.delete(at) || !view.off.add(at);
-      event.currentTarget.setAttribute('aria-pressed', String(off));
-      drawCurves();
+  $('runs').replaceChildren(...sets.map(({members, name}) => make('button', [
+    dot(members[0]), name], {
+    title: [name, ...members.map((at) => runs[at].path)].join('\n'),
+    'aria-pressed': String(members.some((at) => !view.off.has(at))),
+    onclick: (event) => {
+      const on = members.every((at) => view.off.has(at));
+      members.forEach((at) => on ? view.off.delete(at) : view.off.add(at));
+      event.currentTarget.setAttribute('aria-pressed', String(on));
+      drawRun();
       filter();
     }})));
+}
+
+// Draws what depends on the sets and on which estimates are chosen.
+function drawSets() {
+  makeSets();
+  drawFlags();
+  if (runs.length < 2) return;
+  drawRuns();
+  drawTable();
+  drawPlotFields();
 }
 
 // ---- curves
@@ -161,21 +144,38 @@ function smoothed(ys) {
   });
 }
 
+function curveOf(metric, at) {
+  const ys = runs[at].metrics[metric];
+  if (!ys || view.off.has(at)) return [];
+  const x = xs(runs[at]);
+  const keep = [...ys.keys()].filter((i) => ys[i] != null &&
+    !(view.log && ys[i] <= 0));
+  if (!keep.length) return [];
+  const dense = 2 * keep.length >= ys.length;
+  const raw = keep.map((i) => ys[i]);
+  return [{at, dense, steps: keep.map((i) => runs[at].metrics.step[i]),
+    x: keep.map((i) => x[i]), raw, y: dense ? smoothed(raw) : raw}];
+}
+
+// Returns the curve of each run, and the means of sets over common steps.
 function curvesOf(metric) {
-  const curves = [];
-  runs.forEach((run, at) => {
-    const ys = run.metrics[metric];
-    if (!ys || view.off.has(at)) return;
-    const x = xs(run);
-    const keep = [...ys.keys()].filter((i) => ys[i] != null &&
-      !(view.log && ys[i] <= 0));
-    if (!keep.length) return;
-    const dense = 2 * keep.length >= ys.length;
-    const raw = keep.map((i) => ys[i]);
-    curves.push({at, dense, x: keep.map((i) => x[i]), raw,
-      y: dense ? smoothed(raw) : raw});
-  });
-  return curves;
+  const found = sets.map(({members}) => members.flatMap(
+    (at) => curveOf(metric, at)));
+  return [
+    ...found.filter((of) => of.length > 1).flat().map(
+      (curve) => ({...curve, thin: true})),
+    ...found.flatMap((of) => of.length > 1 ? meanCurve(of) : of)];
+}
+
+function meanCurve(curves) {
+  const places = curves.map(({steps}) => new Map(steps.map((s, i) => [s, i])));
+  const steps = curves[0].steps.filter(
+    (step) => places.every((of) => of.has(step)));
+  const mean = (name) => steps.map((step) => average(curves.map(
+    (curve, c) => curve[name][places[c].get(step)])));
+  return steps.length ? [{at: curves[0].at, count: curves.length,
+    dense: curves.every(({dense}) => dense), x: mean('x'), raw: mean('raw'),
+    y: mean('y')}] : [];
 }
 
 function ticks(low, high, count) {
@@ -196,6 +196,7 @@ function drawCurves() {
   grid.replaceChildren(...wanted.map((metric) => known.get(metric) ||
     newCurve(metric)));
   $('zoom').hidden = !view.zoom;
+  view.curves = new Map();
   [...grid.children].forEach(drawCurve);
 }
 
@@ -230,7 +231,9 @@ function newCurve(metric) {
 
 function drawCurve(node) {
   const canvas = node.querySelector('canvas');
-  const curves = curvesOf(node.dataset.metric);
+  const {metric} = node.dataset;
+  if (!view.curves.has(metric)) view.curves.set(metric, curvesOf(metric));
+  const curves = view.curves.get(metric);
   const ratio = window.devicePixelRatio || 1;
   const width = canvas.clientWidth, height = canvas.clientHeight;
   if (!width) return;
@@ -252,8 +255,8 @@ function drawCurve(node) {
   const scale = view.log ? Math.log10 : (v) => v;
   // Outliers of raw values do not stretch the axis.
   const ys = curves.flatMap((c) => inside(c, c.y)).map(scale);
-  const raw = curves.flatMap((c) => inside(c, c.raw)).map(scale).sort(
-    (a, b) => a - b);
+  const raw = Float64Array.from(
+    curves.flatMap((c) => inside(c, c.raw)).map(scale)).sort();
   if (!ys.length) return;
   const last = raw.length - 1;
   let low = Math.min(least(ys), raw[Math.floor(0.02 * last)]);
@@ -285,15 +288,15 @@ function drawCurve(node) {
   pen.clip();
   for (const curve of curves) {
     pen.strokeStyle = pen.fillStyle = colour(curve.at);
-    if (curve.dense && view.smooth) {
+    if (curve.dense && view.smooth && !curve.thin && !curve.count) {
       pen.globalAlpha = 0.25;
       pen.lineWidth = 1;
       line(pen, curve.x.map((v, i) => [px(v), py(curve.raw[i])]));
-      pen.globalAlpha = 1;
     }
-    pen.lineWidth = 1.7;
+    pen.globalAlpha = curve.thin ? 0.35 : 1;
+    pen.lineWidth = curve.thin ? 1 : curve.count ? 2.2 : 1.7;
     line(pen, curve.x.map((v, i) => [px(v), py(curve.y[i])]));
-    if (!curve.dense || curve.x.length === 1) {
+    if (!curve.thin && !curve.dense || curve.x.length === 1) {
       curve.x.forEach((v, i) => {
         pen.beginPath();
         pen.arc(px(v), py(curve.y[i]), 2.5, 0, 7);
@@ -312,7 +315,8 @@ function drawCurve(node) {
 
 function caption(node, curves) {
   const out = node.querySelector('span');
-  out.replaceChildren(...curves.slice(0, 6).map((curve) => {
+  const told = curves.filter(({thin}) => !thin);
+  out.replaceChildren(...told.slice(0, 6).map((curve) => {
     let near = curve.x.length - 1;
     if (view.hover != null) {
       curve.x.forEach((v, i) => {
@@ -323,8 +327,9 @@ function caption(node, curves) {
     }
     return make('span', ` ${number(curve.raw[near], 3)}`, {
       style: runs.length > 1 ? `color:${colour(curve.at)}` : '',
-      title: `${runs[curve.at].name}, ${view.axis} ${number(curve.x[near])}`});
-  }));
+      title: `${sets[setOf[curve.at]].name}${curve.count ?
+        `, mean of ${curve.count}` : ''}, ${view.axis} ${number(curve.x[near])}`});
+  }), told.length > 6 ? ' …' : '');
 }
 
 function line(pen, points) {
@@ -342,7 +347,9 @@ function drawPicker() {
     .filter((name) => name !== 'step').sort();
   const moves = (name) => runs.some(({metrics}) => (metrics[name] || []).some(
     (x) => x != null && x !== 0));
-  FIRST.filter(moves).slice(0, 9).forEach((name) => view.metrics.add(name));
+  const own = names.filter((name) => /^(rewards|logged)\//.test(name));
+  [...FIRST.filter(moves).slice(0, 9), ...own.slice(0, 9)].forEach(
+    (name) => view.metrics.add(name));
   if (!view.metrics.size) names.slice(0, 9).forEach((n) => view.metrics.add(n));
   $('metrics').replaceChildren(...names.map((name) => make('label', [
     make('input', '', {
@@ -510,8 +517,11 @@ let rewards;
 function rewardColour(reward) {
   if (reward == null) return 'var(--line)';
   const [low, high] = rewards;
-  const share = high > low ? (reward - low) / (high - low) : 1;
-  return share >= 0.5 ? `rgba(var(--high), ${0.2 + 0.8 * (2 * share - 1)})` :
+  // A reward below 1 is no success: it is never blue.
+  const share = reward < 1 ? Math.min(0.5, high > low ?
+    (reward - low) / (high - low) : reward > 0) :
+    high > low ? (reward - low) / (high - low) : 1;
+  return share > 0.5 ? `rgba(var(--high), ${0.2 + 0.8 * (2 * share - 1)})` :
     `rgba(var(--low), ${0.2 + 0.8 * (1 - 2 * share)})`;
 }
 
@@ -539,7 +549,7 @@ function has(group, kind) {
   if (kind === 'advantage') {
     return group.some((s) => samples.advantage[s] != null);
   }
-  return group.some((s) => data.tokens[s] && data.tokens[s][column]);
+  return group.some((s) => valuesOf(s).some((of) => of && of[column]));
 }
 
 function drawGroup() {
@@ -596,38 +606,71 @@ function response(s, group, found) {
       number(advantage[s], 3)}`)]),
     ...(data.tokens[s] ? [make('span', total(s))] : []),
     ...(detail ? [make('span', detail)] : [])], {className: 'head'});
-  const body = view.colour === 'none' ? marked(samples.response[s], found) :
-    view.colour === 'advantage' ? [make('span', samples.response[s], {
-      style: tint(advantage[s] / extreme(group))})] : tokens(s);
-  return make('div', [head, make('div', body, {className: 'box'})], {
+  return make('div', [head, logged('rewards', samples.rewards[s]),
+    logged('logged', samples.extra[s]), ...blocks(s, found, group)], {
     className: 'response' + (matches[s] ? '' : ' other')});
 }
+
+function logged(what, values) {
+  return make('div', values ? [what, ...Object.entries(values).map(
+    ([name, value]) => make('span', [`${name} `, make('b',
+      value == null || isNumber(value) ? number(value) :
+        typeof value === 'string' ? value : JSON.stringify(value))]))] : [],
+  {className: 'head'});
+}
+
+// The environment answers each turn of the model; the model has not read the
+// answer to the last.
+function blocks(s, found, group) {
+  const body = (text, values) => make('div', view.colour === 'none' ?
+    marked(text, found) : view.colour === 'advantage' ? [make('span', text, {
+      style: tint(samples.advantage[s] / extreme(group))})] :
+      tokens(text, values), {className: 'box'});
+  const turns = samples.turns[s];
+  const values = valuesOf(s);
+  if (!turns.length) return [body(samples.response[s], values[0])];
+  const tool = setting(samples.run[s], 'task.name') === 'tools';
+  return turns.flatMap(([text, observation, reward], i) => [
+    make('div', [make('span', `model, turn ${i + 1}` + (tool || reward == null ?
+      '' : ` · reward ${number(reward)}`)), body(text, values[i])],
+    {className: 'block'}),
+    ...(observation ? [make('div', [make('span', (tool ? 'tool' :
+      'environment') + (i === turns.length - 1 ? ', not read' : '')),
+    make('div', marked(observation, found), {className: 'box'})],
+    {className: 'block read'})] : [])]);
+}
+
+// Returns [characters, log-probs, acceptance] of each turn, or null.
+const valuesOf = (s) => samples.turns[s].length ? data.tokens[s] || [] :
+  [data.tokens[s]];
 
 const extreme = (group) => most(group.map(
   (s) => Math.abs(samples.advantage[s] ?? 0))) || 1;
 
 function total(s) {
-  const [chars, logprobs] = data.tokens[s];
-  const sum = (logprobs || []).reduce((a, b) => a + b, 0);
-  return `${many(chars.length, 'token')} recorded, log-prob ${number(sum)}`;
+  const known = valuesOf(s).filter(Boolean);
+  const sum = known.flatMap(([, logprobs]) => logprobs || []).reduce(
+    (a, b) => a + b, 0);
+  return `${many(known.flatMap(([chars]) => chars).length, 'token')} recorded, ` +
+    `log-prob ${number(sum)}`;
 }
 
 const tint = (x) => !x ? '' : `background:rgba(var(--${x < 0 ? 'low' : 'high'}), ${
   (0.75 * Math.min(1, Math.abs(x))).toFixed(3)})`;
 
-function tokens(s) {
-  const text = [...samples.response[s]];
-  const [chars, logprobs, acceptance] = data.tokens[s] || [[], null, null];
+function tokens(said, known) {
+  const text = [...said];
+  const [chars, logprobs, acceptance] = known || [[], null, null];
   const values = (view.colour === 'logprob' ? logprobs : acceptance) || [];
   let at = 0;
   const nodes = chars.map((count, i) => {
     const piece = text.slice(at, at += count).join('');
-    const said = [logprobs && `log-prob ${logprobs[i]}`,
+    const title = [logprobs && `log-prob ${logprobs[i]}`,
       acceptance && `acceptance ${acceptance[i]}`].filter(Boolean);
     const strength = values[i] == null ? 0 :
       view.colour === 'logprob' ? values[i] / 6 : values[i] - 1;
     return make('span', count ? piece : '▪', {
-      title: said.join(', '), style: tint(strength)});
+      title: title.join(', '), style: tint(strength)});
   });
   return [...nodes, text.slice(at).join('')];
 }
@@ -652,7 +695,12 @@ function open(tab) {
     $(name).hidden = name !== tab;
     $(`tab-${name}`).setAttribute('aria-selected', String(name === tab));
   }
-  if (tab === 'run') drawCurves(); else choose(current);
+  if (tab === 'run') drawRun(); else choose(current);
+}
+
+function drawRun() {
+  drawPlot();
+  drawCurves();
 }
 
 function theme(name) {
@@ -713,6 +761,15 @@ function listen() {
     view.zoom = null;
     drawCurves();
   };
+  $('plot-x').onchange = $('plot-y').onchange = drawPlot;
+  $('when').onchange = $('together').onchange = ({target}) => {
+    view.when = $('when').value;
+    view.together = $('together').checked;
+    if (target === $('together')) view.off.clear();
+    drawSets();
+    drawRun();
+    filter();
+  };
   let waiting;
   $('filters').oninput = () => {
     clearTimeout(waiting);
@@ -725,7 +782,7 @@ function listen() {
   document.onclick = (event) => {
     if (!event.target.closest('#pick')) $('pick').open = false;
   };
-  window.onresize = () => view.tab === 'run' ? drawCurves() : drawList();
+  window.onresize = () => view.tab === 'run' ? drawRun() : drawList();
 }
 
 async function start() {
@@ -738,15 +795,18 @@ async function start() {
     return;
   }
   ({samples, runs} = data);
-  for (const name of ['run', 'step', 'source', 'kind', 'verdict', 'response']) {
-    samples[name] ||= [];  // of a run without samples
-  }
+  for (const name of ['run', 'step', 'source', 'kind', 'verdict', 'response',
+    'turns']) samples[name] ||= [];  // of a run without samples
+  samples.turns.forEach((turns, s) => samples.response[s] ||= turns.map(
+    ([text, said]) => said ? `${text} [${said}]` : text).join(' '));
   const known = (samples.reward || []).filter((x) => x != null);
   rewards = known.length ? [least(known), most(known)] : [0, 1];
   makeGroups();
-  drawRuns();
-  drawFigures();
-  drawFlags();
+  $('one').hidden = runs.length > 1;
+  $('several').hidden = runs.length < 2;
+  drawSets();
+  $('l-together').hidden = sets.length === runs.length;
+  if (runs.length < 2) drawFigures();
   drawSettings();
   drawPicker();
   drawFilters();
