@@ -26,9 +26,10 @@ from absl import logging
 import jax
 from ml_collections import ConfigDict
 
-from jaxrl_llm import checkpoint, hub, phases, plugs, sharding, tasks
+from jaxrl_llm import checkpoint, phases, plugs, sharding, tasks
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import tokenizer as tokenizer_lib
+from jaxrl_llm.evaluation import hub
 from jaxrl_llm.host import build, choices, warm_start
 from jaxrl_llm.learner import policy as policy_lib
 from jaxrl_llm.models import hf, hf_config, lora
@@ -281,8 +282,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
       formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('--workdir', required=True, help='folder of the run')
   parser.add_argument(
-      '--out', help='folder to write, new or empty (with --push: hub in the '
-      'folder of the run)')
+      '--out', required=not any(arg.startswith('--push') for arg in argv),
+      help='folder to write, new or empty (with --push: WORKDIR/hub)')
   parser.add_argument(
       '--checkpoint', default='best', choices=('best', 'last'),
       help='of the best evaluation, or the newest one (default: %(default)s)')
@@ -305,10 +306,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
   args = parser.parse_args(argv)
   if args.push == '' or args.private and not args.push:
     parser.error('name a repository of the hub: --push=NAME.')
-  if args.out is None and args.push:
+  if args.out is None:
     args.out = f'{args.workdir}/hub'
-  elif args.out is None:
-    parser.error('the following arguments are required: --out')
   for name in ('workdir', 'out'):
     if not getattr(args, name):
       parser.error(f'--{name} is empty: name a folder.')
@@ -341,9 +340,7 @@ def main() -> None:
     print(
         f'{args.out}: the {args.checkpoint} checkpoint of {args.workdir}, step '
         f'{step}.', *notes, flush=True)
-  if repository:
-    with exits.program('Interrupted. This command uploads the folder again: '
-                       f'{hub.again(out, repository)}'):
+    if repository:
       print('Uploaded to', hub.upload(
           out, repository, f'Step {step} of {config.steps}'), flush=True)
 

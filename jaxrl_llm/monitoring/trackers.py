@@ -11,83 +11,76 @@ import posixpath
 import re
 import secrets
 import time
-from typing import Any, Callable, Iterator, Mapping, NamedTuple
+from typing import Any, Callable, Mapping
 
 from absl import logging
+import jax
 
 from jaxrl_llm.rewards import plain
 from jaxrl_llm.storage import paths
 
-Log = Callable[[int, Mapping[str, float]], Any]  # (step, metrics)
-_TAG = 'jaxrl_llm'  # start of the names of tags at MLflow
+Opened = tuple[Callable[[int, Mapping[str, float]], Any], Callable[[], Any]]
 
 
-class _Run(NamedTuple):
-  """A run, for the services.
+def _wandb(project, name, ident, folder, config) -> Opened:
+  """Opens a run, which drops the steps that it has.
 
-  Attributes:
+  Args:
     project: where the service shows it.
     name: to show.
     ident: differs from that of every other run; a run that goes on keeps it.
     folder: on disk, of the run.
     config: section or field to value.
+
+  Returns:
+    log(step, metrics) and close().
   """
-  project: str
-  name: str
-  ident: str
-  folder: pathlib.Path
-  config: Mapping[str, Any]
-
-
-def _wandb(run: _Run) -> tuple[Log, Callable[[], Any]]:
-  """Opens a run, which drops the steps that it has."""
   import wandb
-  opened = wandb.init(
-      project=run.project, name=run.name, id=run.ident, resume='allow',
-      dir=str(run.folder), config=dict(run.config))
-  return lambda step, row: opened.log(row, step=step), opened.finish
+  run = wandb.init(project=project, name=name, id=ident, resume='allow',
+                   dir=str(folder), config=dict(config))
+  return lambda step, row: run.log(row, step=step), run.finish
 
 
-def _trackio(run: _Run) -> tuple[Log, Callable[[], Any]]:
-  """Opens a run, which its name identifies."""
+def _trackio(project, name, ident, folder, config) -> Opened:
+  """Opens a run, which is found again by its name."""
   import trackio
-  opened = trackio.init(
-      project=run.project, name=run.ident, resume='allow', embed=False,
-      config=dict(run.config))
+  run = trackio.init(project=project, name=ident, resume='allow', embed=False,
+                     config=dict(config))
   # Trackio would keep both rows of a step that is done again.
-  begin = getattr(opened, '_next_step', 0)
-  # Its own end of a program would call opened.finish again.
-  return lambda step, row: step >= begin and opened.log(
+  begin = getattr(run, '_next_step', 0)
+  # At the end of a program it would call run.finish once more.
+  return lambda step, row: step >= begin and run.log(
       row, step=step), trackio.finish
 
 
-def _mlflow(run: _Run) -> tuple[Log, Callable[[], Any]]:
-  """Opens a run, which a tag identifies; another one is its last step."""
+def _mlflow(project, name, ident, folder, config) -> Opened:
+  """Opens a run, which is found again by a tag; another has its last step."""
   import mlflow
   from mlflow import entities
   client = mlflow.MlflowClient()
-  experiment = mlflow.set_experiment(run.project).experiment_id
+  experiment = mlflow.set_experiment(project).experiment_id
   found = client.search_runs(
-      [experiment], f"tags.{_TAG}_run = '{run.ident}'", max_results=1)
-  opened = found[0] if found else client.create_run(
-      experiment, run_name=run.name, tags={f'{_TAG}_run': run.ident})
-  number = opened.info.run_id
+      [experiment], f"tags.jaxrl_llm_run = '{ident}'", max_results=1)
+  run = found[0] if found else client.create_run(
+      experiment, run_name=name, tags={'jaxrl_llm_run': ident})
+  number, last = run.info.run_id, int(run.data.tags.get('jaxrl_llm_step', -1))
   client.update_run(number, status='RUNNING')
+  flat = {jax.tree_util.keystr(path, simple=True, separator='.'): value
+          for path, value in jax.tree_util.tree_leaves_with_path(
+              config, is_leaf=lambda value: not isinstance(value, dict))}
   client.log_batch(number, params=[
-      entities.Param(name, str(value))
-      for name, value in _flat(run.config)
-      if name not in opened.data.params])  # they cannot be changed
-  last = int(opened.data.tags.get(f'{_TAG}_step', -1))
+      entities.Param(name, str(value)) for name, value in flat.items()
+      if name not in run.data.params])  # they cannot be changed
 
   def log(step, row):
-    # MLflow would keep both rows of a step that is done again.
-    if step > last:
-      now, named = time.time_ns() // 1_000_000, {
-          _mlflow_name(name): value for name, value in row.items()}
-      client.log_batch(number, metrics=[
-          entities.Metric(name, value, now, step)
-          for name, value in named.items()
-      ], tags=[entities.RunTag(f'{_TAG}_step', str(step))])
+    if step <= last:  # MLflow would keep both rows of a step that is done again
+      return
+    now = time.time_ns() // 1_000_000
+    named = {_mlflow_name(name): value for name, value in row.items()}
+    client.log_batch(
+        number, metrics=[entities.Metric(name, value, now, step)
+                         for name, value in named.items()],
+        tags=[entities.RunTag('jaxrl_llm_step', str(step))])
 
   return log, lambda: client.set_terminated(number)
 
@@ -98,18 +91,8 @@ def _mlflow_name(name: str) -> str:
   return posixpath.normpath(known).strip('/.')[:250] or '_'
 
 
-def _flat(
-    config: Mapping[str, Any], section: str = '') -> Iterator[tuple[str, Any]]:
-  """Yields dotted names and values."""
-  for name, value in config.items():
-    if isinstance(value, Mapping):
-      yield from _flat(value, f'{section}{name}.')
-    else:
-      yield f'{section}{name}', value
-
-
 # By the names of the libraries: the service's name, and a function that opens a
-# run there and returns log(step, metrics) and close().
+# run there.
 TRACKERS = {
     'wandb': ('Weights & Biases', _wandb),
     'mlflow': ('MLflow', _mlflow),
@@ -155,15 +138,15 @@ class Trackers:
       ValueError: a library is missing.
     """
     check(projects)
-    self._opened: dict[str, tuple[Log, Callable[[], Any]]] = {}
+    self._opened: dict[str, Opened] = {}
     for name, (_, start) in TRACKERS.items():
       file = workdir / f'{name}_run.txt'
       if is_new:
         file.unlink(missing_ok=True)
       if project := projects.get(name):
-        opened = self._tell(name, start, _Run(
-            project, run.name, _ident(file, workdir, run), workdir, config))
-        if opened:
+        if opened := self._tell(
+            name, start, project, run.name, _ident(file, workdir, run), workdir,
+            config):
           self._opened[name] = opened
 
   def log(self, step: int, row: Mapping[str, float]) -> None:

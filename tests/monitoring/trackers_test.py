@@ -134,7 +134,7 @@ def test_a_service_that_fails_costs_nothing_else(
   monkeypatch.setitem(sys.modules, 'wandb', types.ModuleType('wandb'))
   title, _ = trackers.TRACKERS[name]
   monkeypatch.setitem(trackers.TRACKERS, name, (
-      title, fail if at_start else lambda run: (fail, fail)))
+      title, fail if at_start else lambda *_: (fail, fail)))
   other = 'mlflow' if name == 'trackio' else 'trackio'
   write(tmp_path, [0, 1, 2], **{name: 'p', other: 'p'})
   assert len(metrics.read(tmp_path / 'metrics.jsonl')) == 3

@@ -9,11 +9,12 @@ import huggingface_hub
 import jax
 import pytest
 
-from jaxrl_llm import config, export, hub
+from jaxrl_llm import config, export
+from jaxrl_llm.evaluation import hub
 from jaxrl_llm.models import transformer
-from tests.helpers import tiny
+from tests.helpers import devices, tiny
 
-METHODS = pathlib.Path(__file__).parent / 'outside/methods.py'
+METHODS = devices.ROOT / 'tests/outside/methods.py'
 
 
 def card(tmp_path, which='best', step=4, player='policy', **fields):
@@ -39,10 +40,10 @@ def test_a_card_says_how_the_model_was_trained(tmp_path):
   assert data.library_name == 'transformers' and 'jaxrl_llm' in data.tags
   assert data.base_model is None
   for line in (
-      '# My run', '| advantage | `pkpo` |', '| loss.objective | `clip` |',
-      '| pass@1 | 0.250 ± 0.062 | 0.500 ± 0.125 |', '| greedy | - | - |'):
-    assert line in said.split('\n')
-  assert 'step 4 of 9' in said and '0.75' not in said and '_other' not in said
+      '# My run', '- advantage: `pkpo`', '- loss.objective: `clip`',
+      '| pass@1 | 0.250 ± 0.062 | 0.500 ± 0.125 | +0.250 |'):
+    assert line in [' '.join(line.split()) for line in said.split('\n')]
+  assert 'step 4 of 9' in said and '0.75' not in said and 'greedy' not in said
   given = block(said)
   assert given['pkpo.k'] == '2' and 'seed' not in given and (
       'workdir' not in given)
@@ -62,7 +63,7 @@ def test_a_card_names_no_place(tmp_path):
   file = tmp_path / 'Ann Doe' / 'methods.py'
   file.write_text(METHODS.read_text())
   said = card(tmp_path, advantage=f'{file}:sharper', sharper__best='0:2,2:1')
-  assert '| advantage | `methods.py:sharper` |' in said
+  assert '- advantage: `methods.py:sharper`' in said
   assert str(tmp_path) not in said and 'Ann' not in said
   assert block(said)['sharper.best'] == '0:2,2:1'
 
@@ -91,15 +92,15 @@ def test_values_without_folders_and_secrets(value, shown):
 def test_what_a_model_starts_from(tmp_path, monkeypatch, name, shown, on_hub):
   monkeypatch.chdir(tmp_path)
   (tmp_path / 'mine/model').mkdir(parents=True)
-  c = types.SimpleNamespace(model=types.SimpleNamespace(hf=name))
-  assert hub._base(c) == (shown, on_hub)
+  assert hub._base(name) == (shown, on_hub)
 
 
 class Api:
   """Stand-in for the hub, which records calls and may fail at one."""
 
-  def __init__(self, fails=''):
+  def __init__(self, fails='', error=None):
     self.calls, self.fails = [], fails
+    self.error = error or ConnectionError('no\nanswer')
 
   def __call__(self):
     return self
@@ -107,7 +108,7 @@ class Api:
   def _call(self, name, *said):
     self.calls.append((name, *said))
     if name == self.fails:
-      raise ConnectionError('no\nanswer')
+      raise self.error
 
   def create_repo(self, name, private, exist_ok):
     self._call('create_repo', name, private, exist_ok)
@@ -116,7 +117,8 @@ class Api:
   def auth_check(self, name, write):
     self._call('auth_check', name, write)
 
-  def upload_folder(self, repo_id, folder_path, commit_message, delete_patterns):
+  def upload_folder(
+      self, repo_id, folder_path, commit_message, delete_patterns):
     files = {path.name for path in pathlib.Path(folder_path).iterdir()}
     self._call('upload_folder', repo_id, files, delete_patterns)
     return types.SimpleNamespace(repo_url=f'https://hub/{repo_id}')
@@ -174,11 +176,19 @@ def test_other_mistakes_of_a_push(push, capsys):
   assert not api.calls
 
 
-def test_an_upload_that_fails_can_be_repeated(push, tmp_path):
-  said = push(Api('upload_folder'), '--push=x', f'--out={tmp_path}/my model')
+@pytest.mark.parametrize('error', [ConnectionError(), KeyboardInterrupt()])
+def test_an_upload_that_fails_can_be_repeated(push, tmp_path, error):
+  said = push(
+      Api('upload_folder', error), '--push=x', f'--out={tmp_path}/my model')
   assert said.endswith(
       f"hf upload me/x '{tmp_path}/my model' . "
       "'--delete=model*.safetensors*'")
   assert (tmp_path / 'my model' / 'model.safetensors').exists()
-  # A GGUF file replaces no weights of others.
-  assert hub.again(tmp_path, 'me/x') == f'hf upload me/x {tmp_path} .'
+
+
+def test_a_gguf_file_replaces_no_weights(tmp_path, monkeypatch):
+  api = Api()
+  monkeypatch.setattr(huggingface_hub, 'HfApi', api)
+  (tmp_path / 'model.gguf').write_text('')
+  hub.upload(tmp_path, 'me/x', 'Step 1')
+  assert api.calls == [('upload_folder', 'me/x', {'model.gguf'}, [])]
