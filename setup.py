@@ -65,6 +65,7 @@ setuptools.setup(
         'gguf': ['gguf'],  # files of llama.cpp and Ollama
         # Another judge of mathematics, with the parser that it asks for.
         'math_verify': ['antlr4-python3-runtime==4.13.2', 'math-verify>=0.9'],
+        'mlflow': ['mlflow'],
         'notebooks': ['jupyterlab'],
         # Refuses system calls that programs in a sandbox do not need.
         'sandbox': ['pyseccomp; sys_platform == "linux"'],
@@ -93,6 +94,7 @@ setuptools.setup(
             'trl==1.16.0',
         ],
         'tpu': ['jax[tpu]'],
+        'trackio': ['trackio'],
         'wandb': ['wandb'],
         'xm': ['xmanager'],
     },

@@ -6,7 +6,9 @@ writes config.json and safetensors, and copies the other files of the model
 (tokeniser, chat template, generation_config.json). LoRA's matrices are merged.
 The tokens that ended the run's responses are added to generation_config.json,
 so that what opens the folder stops there too. With --format=gguf the folder has
-one file, model.gguf, which llama.cpp and Ollama open, and `model.hf` too.
+one such file, model.gguf, which llama.cpp and Ollama open, and `model.hf` too.
+README.md says how the model was trained. With --push=NAME the folder is also
+uploaded to the Hugging Face hub.
 """
 
 import argparse
@@ -27,6 +29,7 @@ from ml_collections import ConfigDict
 from jaxrl_llm import checkpoint, phases, plugs, sharding, tasks
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import tokenizer as tokenizer_lib
+from jaxrl_llm.evaluation import hub
 from jaxrl_llm.host import build, choices, warm_start
 from jaxrl_llm.learner import policy as policy_lib
 from jaxrl_llm.models import hf, hf_config, lora
@@ -144,6 +147,8 @@ def export(
     part = pathlib.Path(folder, out.name)
     part.mkdir()
     write(part, params)
+    paths.write_whole(
+        part / 'README.md', hub.card(config, which, step, player, form))
     if bucket:
       paths.upload(part, out)
     else:
@@ -277,7 +282,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
       formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('--workdir', required=True, help='folder of the run')
   parser.add_argument(
-      '--out', required=True, help='folder to write, new or empty')
+      '--out', required=not any(arg.startswith('--push') for arg in argv),
+      help='folder to write, new or empty (with --push: WORKDIR/hub)')
   parser.add_argument(
       '--checkpoint', default='best', choices=('best', 'last'),
       help='of the best evaluation, or the newest one (default: %(default)s)')
@@ -291,7 +297,17 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
       '--format', default=FORMATS[0], choices=FORMATS,
       help='a folder for transformers and vLLM, or a file for llama.cpp '
       '(default: %(default)s)')
+  parser.add_argument(
+      '--push', metavar='NAME', help='also upload the folder to this '
+      'repository of the Hugging Face hub, NAME or OWNER/NAME')
+  parser.add_argument(
+      '--private', action='store_true',
+      help='only you can see the repository, if --push makes it')
   args = parser.parse_args(argv)
+  if args.push == '' or args.private and not args.push:
+    parser.error('name a repository of the hub: --push=NAME.')
+  if args.out is None:
+    args.out = f'{args.workdir}/hub'
   for name in ('workdir', 'out'):
     if not getattr(args, name):
       parser.error(f'--{name} is empty: name a folder.')
@@ -310,16 +326,23 @@ def main() -> None:
   with exits.program('Interrupted; nothing was written.'):
     config = config_lib.of_player(config_lib.load(
         f'{args.workdir}/config.json', {'workdir': args.workdir}), args.player)
+    out = paths.absolute(args.out)
+    if args.push and paths.in_bucket(out):
+      raise ValueError(f'--push uploads a folder on disk, but --out is {out}.')
+    # A long export would be in vain if the hub refused its name.
+    repository = args.push and hub.create(args.push, args.private)
     with progress.Display(f'export of {args.workdir}'):
       step = export(
-          config, paths.absolute(args.out), args.checkpoint, args.dtype,
-          args.player, args.format)
+          config, out, args.checkpoint, args.dtype, args.player, args.format)
     notes = ['There is no update in it.'] * (not step) + [
         'No tokeniser: it was not trained with one that transformers knows.'
     ] * (not config.model.hf)
     print(
         f'{args.out}: the {args.checkpoint} checkpoint of {args.workdir}, step '
         f'{step}.', *notes, flush=True)
+    if repository:
+      print('Uploaded to', hub.upload(
+          out, repository, f'Step {step} of {config.steps}'), flush=True)
 
 
 if __name__ == '__main__':

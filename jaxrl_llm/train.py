@@ -53,6 +53,7 @@ from jaxrl_llm.monitoring import (
   step_metrics,
   summary,
   timing,
+  trackers,
 )
 from jaxrl_llm.monitoring import health as health_lib
 from jaxrl_llm.rewards import users
@@ -408,7 +409,7 @@ def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:
       removed; the message says where the state is.
     Stopped: SIGTERM or SIGINT came; the state is saved.
   """
-  metrics.check_wandb(config.log.wandb)
+  trackers.check(config.log)
   with (exits.stoppable(config.checkpoint.grace) as stop,
         workdir_lib.held(config.workdir, distributed.first()) as workdir):
     return _run(config, name, workdir, stop)
@@ -570,7 +571,8 @@ def _opened(
     writer = metrics.Writer(
         workdir.local, 0 if step is None else step + 1,
         config=config.to_dict(), tensorboard=config.log.tensorboard,
-        wandb=config.log.wandb, run=workdir.path)
+        run=workdir.path, **{
+            name: config.log[name] for name in trackers.TRACKERS})
   with (contextlib.closing(parts), contextlib.closing(saver),
         contextlib.closing(writer)):
     yield Files(workdir, saver, writer, gone), restored

@@ -296,7 +296,7 @@ def test_a_gguf_file(origin, tmp_path, monkeypatch):
   out = tmp_path / 'out'
   program(monkeypatch, f'--workdir={tmp_path}/run', f'--out={out}',
           '--format=gguf', '--dtype=float32')
-  assert [path.name for path in out.iterdir()] == ['model.gguf']
+  assert {path.name for path in out.iterdir()} == {'README.md', 'model.gguf'}
   again = load(
       out / 'model.gguf', tmp_path / 'again', task__template='chat',
       task__path=f'{origin.parent}/problems.jsonl')

@@ -296,6 +296,12 @@ FIELDS = (
           affects=_NOTHING),
     Field('log.wandb', None, 'Weights & Biases project to send metrics to '
           '(none: nothing is sent)', kind=str | None, affects=_NOTHING),
+    Field('log.mlflow', None, 'MLflow experiment to send metrics to (none: '
+          'nothing is sent); MLFLOW_TRACKING_URI names the server',
+          kind=str | None, affects=_NOTHING),
+    Field('log.trackio', None, 'Trackio project to send metrics to (none: '
+          'nothing is sent); TRACKIO_SPACE_ID names a Space',
+          kind=str | None, affects=_NOTHING),
     Field('log.display', True, 'show live progress, layouts and results; else '
           'only the folder, and a line after half a minute without one',
           affects=_NOTHING),

@@ -9,20 +9,17 @@ full, rows are lost, but the run continues.
 
 import contextlib
 import errno
-import importlib
 import json
 import os
 import pathlib
-import secrets
 import time
-from typing import Any, Callable, Iterable, Mapping
+from typing import Any, Iterable, Mapping
 
 from absl import logging
 
+from jaxrl_llm.monitoring import trackers
 from jaxrl_llm.rewards import plain
 from jaxrl_llm.storage import paths
-
-WANDB = 'wandb_run.txt'  # id of the run at Weights & Biases, and its folder
 
 Row = dict[str, float]
 
@@ -116,33 +113,31 @@ class Writer:
 
   def __init__(
       self, workdir: str | os.PathLike[str], step: int = 0, *,
-      tensorboard: bool = True, wandb: str | None = None,
-      config: Mapping[str, Any] | None = None, run: paths.Text = ''):
+      tensorboard: bool = True, config: Mapping[str, Any] | None = None,
+      run: paths.Text = '', **projects: str | None):
     """Opens the files.
 
     Args:
       workdir: folder on disk; created if needed.
       step: first step to be written; rows at or after it are dropped.
       tensorboard: whether to write event files.
-      wandb: project of Weights & Biases to send the metrics to, or None.
-      config: the run's config, for Weights & Biases.
+      config: the run's config, for the services.
       run: folder of the run, if that is in a bucket.
+      **projects: where to send the metrics, by names in `trackers.TRACKERS`.
 
     Raises:
-      ValueError: `wandb` is set, but the package is not installed.
+      ValueError: the library of a service is not installed.
     """
     workdir = pathlib.Path(workdir)
     workdir.mkdir(parents=True, exist_ok=True)
     lost = _Lost()
-    if not step:  # Weights & Biases would drop the steps that it has
-      (workdir / WANDB).unlink(missing_ok=True)
     self._metrics = JsonLines(workdir / 'metrics.jsonl', step, lost)
     self._samples = JsonLines(workdir / 'samples.jsonl', step, lost)
     self._events = _Events(workdir / 'tensorboard', step, lost) if (
         tensorboard) else None
-    self._wandb = _start_wandb(
-        workdir, paths.absolute(run or workdir), wandb, config
-    ) if wandb else None
+    self._trackers = trackers.Trackers(
+        projects, workdir, paths.absolute(run or workdir), config or {},
+        is_new=not step)
 
   def write(self, step: int, row: Mapping[str, Any]) -> None:
     """Writes the metrics of a step, all of them numbers, to all outputs."""
@@ -151,22 +146,7 @@ class Writer:
     numbers = {k: v for k, v in row.items() if v is not None}
     if self._events:
       self._events.write(step, numbers)
-    self._tell(lambda: self._wandb.log(numbers, step=step))
-
-  def _tell(self, call: Callable[[], Any]) -> None:
-    """Calls Weights & Biases; once it fails, no more.
-
-    Its service may end or time out at any moment of a run.
-    """
-    if not self._wandb:
-      return
-    try:
-      call()
-    except Exception as error:
-      self._wandb = None
-      logging.warning(
-          'Weights & Biases gets no more metrics (%s): the run goes on, and '
-          'metrics.jsonl has them.', plain.line(plain.error(error)))
+    self._trackers.log(step, numbers)
 
   def samples(self, records: Iterable[Mapping[str, Any]]) -> None:
     """Writes recorded responses, each with its 'step'."""
@@ -179,7 +159,7 @@ class Writer:
     self._samples.close()
     if self._events:
       self._events.close()
-    self._tell(lambda: self._wandb.finish())
+    self._trackers.close()
 
 
 class NoWriter:
@@ -232,41 +212,6 @@ class _Events:
       self._file.close()
     except OSError as error:
       self._lost.warn('the event file', error)
-
-
-def check_wandb(project: str | None) -> None:
-  """Raises ValueError if metrics are to be sent, and the package is missing.
-
-  Args:
-    project: of Weights & Biases, or None.
-  """
-  try:
-    if project:
-      importlib.import_module('wandb')
-  except ImportError:
-    raise ValueError(
-        f'log.wandb={project} needs the package wandb: pip install '
-        "'jaxrl_llm[wandb]', or set log.wandb=none.") from None
-
-
-def _start_wandb(
-    workdir: pathlib.Path, run: paths.Path, project: str, config: Any) -> Any:
-  """Starts a Weights & Biases run; a folder resumes its own run."""
-  check_wandb(project)
-  import wandb
-  # A copy of a folder is another run: two runs that write to one at Weights &
-  # Biases would lose rows. A folder that was moved has left its place.
-  file, place = workdir / WANDB, os.fspath(run)
-  known = file.read_text('utf8', 'replace').split('\n') if (
-      file.exists()) else []
-  moved = len(known) == 2 and run == paths.absolute(workdir) and (
-      not os.path.exists(known[1]))
-  if known[1:] != [place]:
-    known = [known[0] if moved else secrets.token_hex(8), place]
-    paths.write_whole(file, '\n'.join(known))
-  return wandb.init(
-      project=project, name=run.name, id=known[0], resume='allow',
-      dir=str(workdir), config=config and dict(config))
 
 
 def _line(row: Mapping[str, Any]) -> str:

@@ -215,7 +215,7 @@ def test_a_folder_keeps_its_own_run_of_wandb(tmp_path, monkeypatch):
   assert ids[0] != ids[1]
   shutil.copytree(tmp_path / 'c0', tmp_path / 'd')
   assert ident(tmp_path / 'd', 5, names[0]) == ids[0]
-  (tmp_path / 'd' / metrics.WANDB).write_bytes(b'\xff')
+  (tmp_path / 'd' / 'wandb_run.txt').write_bytes(b'\xff')
   assert ident(tmp_path / 'd', 5, names[0]) not in ids
 
 

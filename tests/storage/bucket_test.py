@@ -213,12 +213,12 @@ def test_the_lock_is_written_during_a_slow_copy(monkeypatch):
 def test_files_that_grow_are_copied_as_they_grow(monkeypatch):
   folder = 'gs://bucket/grows'
   paths.write_whole(f'{folder}/metrics.jsonl', '{"step": 0}\n')
-  paths.write_whole(f'{folder}/{metrics.WANDB}', 'name')
+  paths.write_whole(f'{folder}/wandb_run.txt', 'name')
   monkeypatch.setattr(bucket, '_BEAT', 0.05)
   monkeypatch.setattr(bucket, '_COPY', 0.1)
   with workdir.held(folder) as held:
     path = held.local / 'metrics.jsonl'
-    assert (held.local / metrics.WANDB).read_text() == 'name'
+    assert (held.local / 'wandb_run.txt').read_text() == 'name'
     assert path.read_text() == '{"step": 0}\n'
     rows = metrics.JsonLines(path, 1)
     rows.write({'step': 1})
