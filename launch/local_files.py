@@ -15,6 +15,7 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm.config import table
 from jaxrl_llm.host import stages
 from jaxrl_llm.models import hf
+from jaxrl_llm.monitoring import trackers
 from jaxrl_llm.plugs import modules, signature
 from jaxrl_llm.storage import paths
 from jaxrl_llm.tasks import problem_files
@@ -239,5 +240,4 @@ def _extras(
     yield 'gguf'
   if flat.get('task.judge') == 'math_verify':
     yield 'math_verify'
-  if flat['log.wandb']:
-    yield 'wandb'
+  yield from (name for name in trackers.TRACKERS if flat[f'log.{name}'])
