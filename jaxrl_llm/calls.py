@@ -21,7 +21,7 @@ import jax
 from ml_collections import ConfigDict
 import numpy as np
 
-from jaxrl_llm import checkpoint
+from jaxrl_llm import checkpoint, schedules
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.config import names as names_lib
 from jaxrl_llm.evaluation import responses as responses_lib
@@ -153,7 +153,8 @@ class Sampler:
   def __init__(
       self, model: str, tokenizer: Tokenizer | None = None, *,
       prompts_per_step: int = 32, samples_per_prompt: int = 8,
-      max_prompt: int = 64, max_response: int = 64, temperature: float = 1.0,
+      max_prompt: int = 64, max_response: int = 64,
+      temperature: float | str = 1.0,
       **fields: Any):
     """Opens a model. Its weights are read by the first call that needs them.
 
@@ -166,7 +167,9 @@ class Sampler:
       samples_per_prompt: responses to each.
       max_prompt: most tokens of a prompt.
       max_response: most tokens of a response, its stop token included.
-      temperature: of the responses to train on, and of the learner's policy.
+      temperature: of the responses to train on, and of the learner's policy:
+        a number, or a schedule such as '0:1.2,100:0.8', of the learner's
+        `steps`.
       **fields: other fields of a run's config by their last name: `seed`, of
         random weights and of the responses; those of the sections `sampling`
         (`slots`, `top_p`, `stop`, `weights='int8'`, ...), `mesh` (`fsdp`,
@@ -243,7 +246,11 @@ class Sampler:
                 for i, prompt in enumerate(prompts)]
     weights, policy_step = self._policy()
     sampler = parts.programs.writer.sampler
-    heat = config.sampling.temperature if temperature is None else temperature
+    heat = temperature
+    if heat is None:
+      heat = schedules.at(
+          config.sampling.temperature,
+          self._learner.steps if self._learner else 0)
     sampling = parts.sampling(temperature=float(heat))
     key = parts.step_key(parts.replicate(np.uint32(self.calls)))
     found = []
@@ -363,13 +370,14 @@ class Learner:
             f'{batch.policy_step[late.argmax()]} optimiser steps, but there '
             f'have been {done}: take learner.score(batch) before the next '
             'step, and train on that.')
-    heat = batch.trained & (
-        batch.temperature != np.float32(config.sampling.temperature))
+    _, heats = zip(*schedules.pieces(config.sampling.temperature, float))
+    heat = batch.trained & ~np.isin(
+        batch.temperature, np.array(heats, np.float32))
     if heat.any():
       raise ValueError(
           f'Row {heat.argmax()} was drawn at temperature='
           f'{batch.temperature[heat.argmax()]:g}, but the learner trains at '
-          f'{config.sampling.temperature:g}: leave it out.')
+          f'{" or ".join(f"{x:g}" for x in heats)}: leave it out.')
     table = self._table(batch)
     batch = self._scored(batch, table, old=programs.updates_per_round(
         config, self.parts.stages) > 1)
@@ -432,7 +440,10 @@ class Learner:
     known: dict[Any, int] = {}
     group = [known.setdefault((int(n), ids.tobytes()), len(known))
              for n, ids in zip(tokens.prompt_length, tokens.prompt)]
-    return buffer.empty(rows, config, self.parts.stages).table._replace(
+    table = buffer.empty(rows, config, self.parts.stages).table
+    if table.temperature is not None:
+      table.temperature[:] = batch.temperature
+    return table._replace(
         group=np.array(group, np.int64), trained=batch.trained,
         advantage=batch.advantages, policy_step=batch.policy_step,
         prompt_length=tokens.prompt_length, length=tokens.length,

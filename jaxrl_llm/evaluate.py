@@ -34,7 +34,7 @@ from ml_collections import ConfigDict
 import rich
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import phases, sharding, tasks
+from jaxrl_llm import phases, schedules, sharding, tasks
 from jaxrl_llm.evaluation import heldout, page, report, responses, weights
 from jaxrl_llm.host import build, stages
 from jaxrl_llm.monitoring import compiles, exits, progress
@@ -145,7 +145,7 @@ def _evaluate(
   if channel.count > 1 and channel.first:
     workdir.mkdir(parents=True, exist_ok=True)
   workdir_lib.check_shared(workdir, channel)
-  temperature = 0.0 if greedy else config.sampling.temperature
+  temperature = 0.0 if greedy else schedules.at(config.sampling.temperature)
   with contextlib.closing(parts):
     compiled = compiles.first(display.note)
     compiles.expect(parts.large_programs(training=False))

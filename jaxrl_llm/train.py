@@ -138,10 +138,14 @@ def sample(
             state.learners[writer.player].params,
             fixed.frozen[writer.player]))
 
+  draw = fixed.sampling
+  if choices.scheduled(config):
+    draw = parts.sampling(temperature=schedules.at(
+        config.sampling.temperature, state.step))
   with timer('sample'):
     responses, submit = turns.respond(
         parts, call, turns.Sampling(
-            parts.sample, weights, fixed.sampling, state.step,
+            parts.sample, weights, draw, state.step,
             writer.sampler.sampler.slots,
             int(jax.device_get(state.learner.step)), state.step))
   del weights  # The update needs their room.
@@ -155,7 +159,8 @@ def sample(
     parts.processes.channel.check()
 
   with timer('batch'):
-    rows = buffer_lib.of_wave(ask, responses, judged, config, parts.stages)
+    rows = buffer_lib.of_wave(
+        ask, responses, judged, config, parts.stages, state.step)
     return curriculum, buffer_lib.Wave(
         ask, responses, judged, rows, _signal(parts, state, ask, rows.table))
 
@@ -371,6 +376,9 @@ def _report(
       parts, wave, step=state.step, solved=state.solved,
       updates=learned.metrics,
       measured={
+          **({'sampler/temperature': schedules.at(
+              parts.config.sampling.temperature, state.step - 1)}
+             if choices.scheduled(parts.config) else {}),
           **wave.signal.metrics, **absorbed.metrics,
           **choose.metrics(absorbed.curriculum),
           **select.metrics(learned.selection), **step_metrics.of_rounds(

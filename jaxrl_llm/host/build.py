@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 import numpy as np
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import phases, sharding, tasks
+from jaxrl_llm import phases, schedules, sharding, tasks
 from jaxrl_llm import tokenizer as tokenizer_lib
 from jaxrl_llm.host import choices, fit, memory, rollout, rounds
 from jaxrl_llm.host import programs as programs_lib
@@ -47,7 +47,7 @@ class Parts(NamedTuple):
       (rollouts, counts); serves the requests of a training step.
     sample_policy: serves those of an evaluation, with the policy's parameters.
     sampling: (**changes) -> SamplingParams of the config on the device, with
-      changes made to them.
+      changes made to them. The temperature is the last of a schedule.
     advantages: programs from rewards to advantages and to the signal.
     key: PRNG key of the run, on the devices of the sampler.
     step_key: step [] uint32 on the device -> key of its noise, for `sample`.
@@ -444,10 +444,10 @@ def parts(
 
   def sampling(**changes):
     values = {
-        name: config.sampling[name]
-        for name in ('temperature', 'top_k', 'top_p', 'min_p')}
+        name: config.sampling[name] for name in ('top_k', 'top_p', 'min_p')}
+    heat = schedules.at(config.sampling.temperature)
     return processes_lib.replicate(
-        SamplingParams(**{**values, **changes}), mesh)
+        SamplingParams(**{'temperature': heat, **values, **changes}), mesh)
 
   base_key = processes_lib.key(config.seed, programs.learner_mesh)
   fold_in = jax.jit(

@@ -49,6 +49,11 @@ def has_turns(config: ConfigDict) -> bool:
   return 'max_turns' in config.task
 
 
+def scheduled(config: ConfigDict) -> bool:
+  """Returns whether the temperature may differ between rows of a batch."""
+  return isinstance(config.sampling.temperature, str)
+
+
 def has_actor(config: ConfigDict) -> bool:
   """Returns whether the actor is another model than the policy."""
   return bool(config.actor.model.hf or config.actor.model.preset)
@@ -164,7 +169,7 @@ def loss_params(config: ConfigDict) -> loss_lib.LossParams:
     numbers = {name: np.float32(config[config.off_policy][name])
                for name in rejection_lib.NUMBERS}
   return loss_lib.LossParams(
-      temperature=np.float32(config.sampling.temperature),
+      temperature=np.float32(schedules.at(config.sampling.temperature)),
       entropy_bonus=np.float32(loss.entropy_bonus),
       kl_coef=np.float32(loss.kl_coef),
       budget=np.float32(config.max_response),

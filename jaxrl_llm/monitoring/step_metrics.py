@@ -34,6 +34,8 @@ METRICS = {
         'nats per token', 'entropy of the sampling distribution'),
     'sampler/slot_use': (
         'share', 'decode slots that held a response, mean over decode steps'),
+    'sampler/temperature': (
+        'divisor', 'of the logits, where sampling.temperature is a schedule'),
     'verdict/<kind>': ('share', 'responses with this kind of verdict'),
     'rewards/<function>': (
         'reward', 'mean over the valid probe rows that the function counts'),
