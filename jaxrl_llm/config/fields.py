@@ -93,9 +93,8 @@ FIELDS = (
           'regular expression of the weights that get LoRA; experts get none',
           affects=_SAMPLING),
 
-    Field('sampling.temperature', 1.0, 'divides the logits, in sampling and '
-          'training: a number, or a schedule such as 0:1.2,500:1 (evaluations '
-          'take its last value)',
+    Field('sampling.temperature', 1.0, 'divides the logits: a number, or '
+          'a schedule such as 0:1.2,500:1 (evaluations take its last value)',
           range='(0, inf)', kind=schedules.Floats, affects=_SAMPLING),
     Field('sampling.top_k', 0, 'draw from this many likeliest tokens (0: all)',
           range='[0, 2147483647]', affects=_SAMPLING),
@@ -298,7 +297,7 @@ FIELDS = (
     Field('log.tensorboard', True, 'write TensorBoard event files',
           affects=_NOTHING),
     Field('log.wandb', None, 'Weights & Biases project to send metrics to '
-          '(none: nothing is sent)', kind=str | None, affects=_NOTHING),
+          '(none: off)', kind=str | None, affects=_NOTHING),
     Field('log.display', True, 'show live progress, layouts and results; else '
           'only the folder, and a line after half a minute without one',
           affects=_NOTHING),

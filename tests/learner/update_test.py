@@ -153,6 +153,23 @@ def test_update_equals_twin():
   assert state.step == 1
 
 
+@pytest.mark.parametrize('changes', [{}, dict(tokens=1)], ids=str)
+def test_each_row_has_its_own_temperature(changes):
+  heat = np.linspace(.6, 1.4, B, dtype=np.float32)
+  batch = _batch().replace(temperature=np.where(np.arange(B) == 2, 0, heat))
+  grads, want = _twin(_params(), batch, LOSS.replace(
+      temperature=heat[:, None, None]))
+  want['grad_norm'] = optax.tree.norm(grads)
+  state, metrics = _run(batch, **changes)  # row 2 is filler
+  _close(metrics, want)
+  _close(state.params, jax.tree.map(jnp.subtract, _params(), grads))
+  score = learners.score(_learner(), *jax.device_put(
+      (_params(), batch, jax.tree.map(np.float32, LOSS))))
+  mask = batch.mask
+  _close(score.logprobs[mask], _dense(
+      _params(), batch, heat[:, None, None])[0][mask])
+
+
 @pytest.mark.parametrize('changes', [
     dict(tokens=1), dict(tokens=500), dict(tokens=1, attention='splash'),
     dict(tokens=60, attention='splash')], ids=str)
