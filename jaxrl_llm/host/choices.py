@@ -130,19 +130,30 @@ def check(config: ConfigDict) -> None:
         array(rows, samples, kind=bool), array(kind=np.uint32))
   for field, args, form in (
       ('loss.objective', (tokens, tokens, array(rows), mask),
-       'an ops.policy_losses.PolicyLoss of arrays'),
+       'an ops.policy_losses.PolicyLoss of arrays, or (that, metrics),'),
       ('loss.importance', (tokens, mask), 'an array')):
     function, numbers = _traced(config, field)
     if not callable(function):
       continue
-    found = jax.eval_shape(function, *args, **numbers)
+    found, own = jax.eval_shape(function, *args, **numbers), {}
+    if field == 'loss.objective':
+      found, own = policy_losses.with_metrics(found)
     is_loss = isinstance(found, policy_losses.PolicyLoss)
     shapes = [getattr(x, 'shape', None) for x in jax.tree.leaves(found)]
-    if is_loss != (field == 'loss.objective') or {*shapes} != {tokens.shape}:
+    if (is_loss, {*shapes}, type(own)) != (
+        field == 'loss.objective', {tokens.shape}, dict):
       raise ValueError(
           f'{field}={config_lib.flatten(config)[field]} returns '
           f'{type(found).__name__} of the shapes {shapes} for tokens of the '
           f'shape {tokens.shape}: return {form} of that shape.')
+    for name, value in own.items():
+      if str(name).partition('/')[0] in ('step', 'update') or (
+          value.shape not in ((), tokens.shape)):
+        raise ValueError(
+            f'{field}={config_lib.flatten(config)[field]} returns the metric '
+            f'{name} of the shape {value.shape} for tokens of the shape '
+            f'{tokens.shape}: return one of that shape or a number, whose name '
+            'does not begin with step or update.')
 
 
 def learner_config(

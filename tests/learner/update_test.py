@@ -15,6 +15,7 @@ from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
 from jaxrl_llm.models import experts, transformer
 from jaxrl_llm.models.config import ModelConfig
+from jaxrl_llm.ops import policy_losses
 from jaxrl_llm.types import LearnerBatch
 from tests.helpers import devices, learners
 from tests.helpers.tolerance import decoder, typical
@@ -177,6 +178,28 @@ def test_sizes_of_lists_change_nothing(changes):
   want = _run(_batch())
   got = _run(_batch(), **changes)
   _close(got, want)
+
+
+def surprised(new, old, advantages, mask, **given):
+  """Reports a number of each token, one of all of them, and a constant."""
+  surprise = jnp.where(mask, -new, jnp.nan)
+  return policy_losses.clip(new, old, advantages, mask, **given), {
+      'mine/surprise': surprise,
+      'mine/mean': jnp.sum(-new, where=mask) / jnp.maximum(mask.sum(), 1),
+      'mine/constant': .5, 'mine/share': surprise > 3}
+
+
+@pytest.mark.parametrize('tokens', [1, 4 * T, 500])
+def test_an_objective_reports_means_over_the_tokens_trained_on(tokens):
+  batch = _batch()
+  state, metrics = _run(batch, objective=surprised, tokens=tokens)
+  own = metrics.pop('objective')
+  mask = batch.mask & (np.arange(T) < batch.response_length[:, None])
+  new = jax.device_get(_dense(_params(), batch, LOSS.temperature)[0])[mask]
+  mean = -new.mean()
+  _close(own, {'mine/surprise': mean, 'mine/mean': mean, 'mine/constant': .5,
+               'mine/share': np.mean(-new > 3)})
+  _close((state, metrics), _run(batch, tokens=tokens))
 
 
 def test_likelihood_is_supervised_learning():
