@@ -314,7 +314,9 @@ def main() -> None:
       step = export(
           config, paths.absolute(args.out), args.checkpoint, args.dtype,
           args.player, args.format)
-    notes = ['There is no update in it.'] * (not step) + [
+    notes = [checkpoint.untrained(
+        paths.place(args.workdir) / 'checkpoints', args.checkpoint, step)
+             or 'There is no update in it.'] * (not step) + [
         'No tokeniser: it was not trained with one that transformers knows.'
     ] * (not config.model.hf)
     print(

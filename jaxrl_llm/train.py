@@ -585,13 +585,14 @@ def _opened(
 
 
 def _announce(parts: build.Parts, display: progress.Display) -> None:
-  """Says what the run compiles and how its weights and rows are kept; and how
-  large evaluations are, if they take long.
+  """Says what the run compiles and how it keeps rows, and weights on several
+  devices; and how large evaluations are, if they take long.
   """
   if size := heldout.size(parts.config, parts.task.heldout):
     display.say(size)
   compiles.expect(parts.large_programs())
-  display.note(parts.ends() + parts.updates() + parts.layout())
+  layout = parts.layout() if parts.programs.mesh.size > 1 else ''
+  display.note(parts.ends() + parts.updates() + layout)
   if size := buffer_lib.size(parts.config, parts.stages):
     display.note(size)
 

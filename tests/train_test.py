@@ -4,6 +4,7 @@ import base64
 import gzip
 import json
 import sys
+import types
 
 import jax
 import jax.numpy as jnp
@@ -281,6 +282,19 @@ def test_a_scheduled_temperature_compiles_nothing_and_leaves_evaluations(
   assert max(row['update/behaviour_gap_max'] for row in rows) < 1e-4
   assert rows[0]['update/entropy'] > 1.5 * rows[-1]['update/entropy']
   assert [float(batch.temperature.max()) for batch in watched.batches] == heats
+
+
+@pytest.mark.parametrize('devices', [1, 2])
+def test_layouts_are_told_of_several_devices(parts, devices):
+  mesh, said = jax.sharding.AbstractMesh(
+      (1, devices, 1), ('data', 'fsdp', 'tensor')), []
+  train._announce(
+      parts._replace(programs=parts.programs._replace(
+          mesh=mesh, learner_mesh=mesh)),
+      types.SimpleNamespace(note=said.append, say=said.append))
+  assert 'An update takes lists' in said[0]
+  assert all((title in said[0]) == (devices > 1)
+             for title in ('Training:', 'Sampling:'))
 
 
 def test_the_cumulative_solve_rate_goes_on_after_a_break(
