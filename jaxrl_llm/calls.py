@@ -15,6 +15,7 @@ and as before after it.
 """
 
 import contextlib
+import pathlib
 from typing import Any, Mapping, NamedTuple, Sequence
 
 import jax
@@ -42,7 +43,7 @@ from jaxrl_llm.rewards import plain, users
 from jaxrl_llm.sharding import cpu
 from jaxrl_llm.storage import paths
 from jaxrl_llm.tasks import Problem
-from jaxrl_llm.tokenizer import Tokenizer
+from jaxrl_llm.tokenizer import is_bare, Tokenizer
 from jaxrl_llm.types import RolloutTokens, Table
 
 Prompt = str | Sequence[Mapping[str, Any]]
@@ -161,7 +162,8 @@ class Sampler:
     Args:
       model: a folder or a name on the Hugging Face hub, a GGUF file, or a
         preset such as 'tiny', which has random weights.
-      tokenizer: of a preset; any other model has its own.
+      tokenizer: of a preset, or of a model that was trained from one; any
+        other has its own.
       prompts_per_step: prompts that one call of the program takes, and the
         learner's batch has.
       samples_per_prompt: responses to each.
@@ -185,11 +187,12 @@ class Sampler:
           f'A Sampler cannot share {jax.process_count()} processes: use one '
           'process, or jaxrl_llm.run.')
     preset = model in PRESETS
-    if preset == (tokenizer is None):
+    bare = preset or is_bare(pathlib.Path(model))
+    if bare == (tokenizer is None):
       raise ValueError(
-          f'model={model!r} is a preset and has no tokeniser: give one as '
-          'tokenizer=, such as jaxrl_llm.tokenizer.CharTokenizer(alphabet).'
-          if preset else
+          f'model={model!r} {"is a preset and " * preset}has no tokeniser: '
+          'give one as tokenizer=, such as '
+          'jaxrl_llm.tokenizer.CharTokenizer(alphabet).' if bare else
           f'model={model!r} has a tokeniser of its own: leave out tokenizer=.')
     # The task only says what ends an answer in the model's chat format.
     config = config_lib.complete(config_lib.base(), {
