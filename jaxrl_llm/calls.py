@@ -56,8 +56,8 @@ _OF_SAMPLER = {
     'model.': '', 'lora.': 'lora_', 'loss.behaviour': '',
     'loss.replay_experts': '', 'compilation_cache': ''}
 _OF_LEARNER = {
-    'steps': '', 'drop_zero_advantage': '', 'optimizer.': '', 'learner.': '',
-    'loss.': ''}
+    'steps': '', 'drop_zero_advantage': '', 'sampling.temperature': '',
+    'optimizer.': '', 'learner.': '', 'loss.': ''}
 _CHOOSING = 'objective', 'importance'  # Other options depend on them.
 
 
@@ -230,8 +230,8 @@ class Sampler:
       prompts: texts, which the model reads as they are; or lists of messages
         with `role` and `content`, in the model's chat format.
       n: responses to each; None for `samples_per_prompt`.
-      temperature: None for that of the sampler; 0 is greedy. The learner
-        refuses rows of another one.
+      temperature: None for that of the sampler, or of its learner; 0 is
+        greedy. The learner refuses rows of another one.
 
     Returns:
       The responses, in the order of the prompts.
@@ -249,12 +249,10 @@ class Sampler:
                 for i, prompt in enumerate(prompts)]
     weights, policy_step = self._policy()
     sampler = parts.programs.writer.sampler
-    heat = temperature
-    if heat is None:
-      heat = schedules.at(
-          config.sampling.temperature,
-          self._learner.steps if self._learner else 0)
-    sampling = parts.sampling(temperature=float(heat))
+    heat = float(self._temperature() if temperature is None else temperature)
+    if not heat >= 0:
+      raise ValueError(f'temperature={heat} must be at least 0; 0 is greedy.')
+    sampling = parts.sampling(temperature=heat)
     key = parts.step_key(parts.replicate(np.uint32(self.calls)))
     found = []
     for problem, number in responses_lib.calls(
@@ -278,6 +276,14 @@ class Sampler:
         np.repeat(np.arange(len(prompts)), n), rollouts.tokens,
         rollouts.length, rollouts.logprobs, rollouts.entropy,
         rollouts.truncated, tokens, policy_step, heat)
+
+  def _temperature(self) -> float:
+    """Returns the temperature of the step, by the learner that trains on it."""
+    learner, parts = self._learner, self.parts
+    if learner and learner.sampler is self:
+      parts = learner.parts
+    return schedules.at(
+        parts.config.sampling.temperature, learner.steps if learner else 0)
 
   def _policy(self) -> tuple[Any, int]:
     """Returns the weights to sample with, and their optimiser steps."""
@@ -326,8 +332,8 @@ class Learner:
       **fields: other fields of a run's config by their last name: those of the
         sections `loss` (`clip_high`, `kl_coef`, `importance`, ...),
         `optimizer` (`schedule`, `warmup_steps`, ...) and `learner` (`epochs`,
-        `remat`, ...); `steps`, which schedules end with, and
-        `drop_zero_advantage`.
+        `remat`, ...); `temperature`, in place of the sampler's; `steps`,
+        which schedules end with, and `drop_zero_advantage`.
 
     Raises:
       ValueError: an option is not valid, or the model does not fit.

@@ -219,6 +219,20 @@ def test_a_scheduled_temperature_follows_the_learners_steps(tmp_path):
     again.step(other.batch(values(other)))
   with pytest.raises(ValueError, match='0.* must lie in'):
     sampler(temperature='0:1,5:0')
+  for wrong in -1, np.nan:
+    with pytest.raises(ValueError, match='must be at least 0; 0 is greedy'):
+      again.sampler.sample(digits(1), temperature=wrong)
+
+
+def test_a_learner_may_set_the_temperature_of_its_sampler():
+  cold, other = sampler(), sampler()
+  learner = jaxrl_llm.Learner(
+      cold, learning_rate=5e-4, temperature='0:2,1:.5')
+  other.follow(learner)
+  samples = cold.sample(digits(), N)
+  learner.step(samples.batch(values(samples)))
+  assert (samples.temperature, cold.sample(digits(1)).temperature) == (2, .5)
+  assert other.sample(digits(1)).temperature == 1
 
 
 def test_a_loop_with_64_bits_computes_the_same(learner, made):
