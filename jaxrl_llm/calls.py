@@ -15,13 +15,14 @@ and as before after it.
 """
 
 import contextlib
+import pathlib
 from typing import Any, Mapping, NamedTuple, Sequence
 
 import jax
 from ml_collections import ConfigDict
 import numpy as np
 
-from jaxrl_llm import checkpoint
+from jaxrl_llm import checkpoint, schedules
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.config import names as names_lib
 from jaxrl_llm.evaluation import responses as responses_lib
@@ -42,7 +43,7 @@ from jaxrl_llm.rewards import plain, users
 from jaxrl_llm.sharding import cpu
 from jaxrl_llm.storage import paths
 from jaxrl_llm.tasks import Problem
-from jaxrl_llm.tokenizer import Tokenizer
+from jaxrl_llm.tokenizer import is_bare, Tokenizer
 from jaxrl_llm.types import RolloutTokens, Table
 
 Prompt = str | Sequence[Mapping[str, Any]]
@@ -55,8 +56,8 @@ _OF_SAMPLER = {
     'model.': '', 'lora.': 'lora_', 'loss.behaviour': '',
     'loss.replay_experts': '', 'compilation_cache': ''}
 _OF_LEARNER = {
-    'steps': '', 'drop_zero_advantage': '', 'optimizer.': '', 'learner.': '',
-    'loss.': ''}
+    'steps': '', 'drop_zero_advantage': '', 'sampling.temperature': '',
+    'optimizer.': '', 'learner.': '', 'loss.': ''}
 _CHOOSING = 'objective', 'importance'  # Other options depend on them.
 
 
@@ -153,20 +154,24 @@ class Sampler:
   def __init__(
       self, model: str, tokenizer: Tokenizer | None = None, *,
       prompts_per_step: int = 32, samples_per_prompt: int = 8,
-      max_prompt: int = 64, max_response: int = 64, temperature: float = 1.0,
+      max_prompt: int = 64, max_response: int = 64,
+      temperature: float | str = 1.0,
       **fields: Any):
     """Opens a model. Its weights are read by the first call that needs them.
 
     Args:
       model: a folder or a name on the Hugging Face hub, a GGUF file, or a
         preset such as 'tiny', which has random weights.
-      tokenizer: of a preset; any other model has its own.
+      tokenizer: of a preset, or of a model that was trained from one; any
+        other has its own.
       prompts_per_step: prompts that one call of the program takes, and the
         learner's batch has.
       samples_per_prompt: responses to each.
       max_prompt: most tokens of a prompt.
       max_response: most tokens of a response, its stop token included.
-      temperature: of the responses to train on, and of the learner's policy.
+      temperature: of the responses to train on, and of the learner's policy:
+        a number, or a schedule such as '0:1.2,100:0.8', of the learner's
+        `steps`.
       **fields: other fields of a run's config by their last name: `seed`, of
         random weights and of the responses; those of the sections `sampling`
         (`slots`, `top_p`, `stop`, `weights='int8'`, ...), `mesh` (`fsdp`,
@@ -182,11 +187,12 @@ class Sampler:
           f'A Sampler cannot share {jax.process_count()} processes: use one '
           'process, or jaxrl_llm.run.')
     preset = model in PRESETS
-    if preset == (tokenizer is None):
+    bare = preset or is_bare(pathlib.Path(model))
+    if bare == (tokenizer is None):
       raise ValueError(
-          f'model={model!r} is a preset and has no tokeniser: give one as '
-          'tokenizer=, such as jaxrl_llm.tokenizer.CharTokenizer(alphabet).'
-          if preset else
+          f'model={model!r} {"is a preset and " * preset}has no tokeniser: '
+          'give one as tokenizer=, such as '
+          'jaxrl_llm.tokenizer.CharTokenizer(alphabet).' if bare else
           f'model={model!r} has a tokeniser of its own: leave out tokenizer=.')
     # The task only says what ends an answer in the model's chat format.
     config = config_lib.complete(config_lib.base(), {
@@ -224,8 +230,8 @@ class Sampler:
       prompts: texts, which the model reads as they are; or lists of messages
         with `role` and `content`, in the model's chat format.
       n: responses to each; None for `samples_per_prompt`.
-      temperature: None for that of the sampler; 0 is greedy. The learner
-        refuses rows of another one.
+      temperature: None for that of the sampler, or of its learner; 0 is
+        greedy. The learner refuses rows of another one.
 
     Returns:
       The responses, in the order of the prompts.
@@ -243,8 +249,10 @@ class Sampler:
                 for i, prompt in enumerate(prompts)]
     weights, policy_step = self._policy()
     sampler = parts.programs.writer.sampler
-    heat = config.sampling.temperature if temperature is None else temperature
-    sampling = parts.sampling(temperature=float(heat))
+    heat = float(self._temperature() if temperature is None else temperature)
+    if not heat >= 0:
+      raise ValueError(f'temperature={heat} must be at least 0; 0 is greedy.')
+    sampling = parts.sampling(temperature=heat)
     key = parts.step_key(parts.replicate(np.uint32(self.calls)))
     found = []
     for problem, number in responses_lib.calls(
@@ -268,6 +276,14 @@ class Sampler:
         np.repeat(np.arange(len(prompts)), n), rollouts.tokens,
         rollouts.length, rollouts.logprobs, rollouts.entropy,
         rollouts.truncated, tokens, policy_step, heat)
+
+  def _temperature(self) -> float:
+    """Returns the temperature of the step, by the learner that trains on it."""
+    learner, parts = self._learner, self.parts
+    if learner and learner.sampler is self:
+      parts = learner.parts
+    return schedules.at(
+        parts.config.sampling.temperature, learner.steps if learner else 0)
 
   def _policy(self) -> tuple[Any, int]:
     """Returns the weights to sample with, and their optimiser steps."""
@@ -316,8 +332,8 @@ class Learner:
       **fields: other fields of a run's config by their last name: those of the
         sections `loss` (`clip_high`, `kl_coef`, `importance`, ...),
         `optimizer` (`schedule`, `warmup_steps`, ...) and `learner` (`epochs`,
-        `remat`, ...); `steps`, which schedules end with, and
-        `drop_zero_advantage`.
+        `remat`, ...); `temperature`, in place of the sampler's; `steps`,
+        which schedules end with, and `drop_zero_advantage`.
 
     Raises:
       ValueError: an option is not valid, or the model does not fit.
@@ -363,13 +379,14 @@ class Learner:
             f'{batch.policy_step[late.argmax()]} optimiser steps, but there '
             f'have been {done}: take learner.score(batch) before the next '
             'step, and train on that.')
-    heat = batch.trained & (
-        batch.temperature != np.float32(config.sampling.temperature))
+    _, heats = zip(*schedules.pieces(config.sampling.temperature, float))
+    heat = batch.trained & ~np.isin(
+        batch.temperature, np.array(heats, np.float32))
     if heat.any():
       raise ValueError(
           f'Row {heat.argmax()} was drawn at temperature='
           f'{batch.temperature[heat.argmax()]:g}, but the learner trains at '
-          f'{config.sampling.temperature:g}: leave it out.')
+          f'{" or ".join(f"{x:g}" for x in heats)}: leave it out.')
     table = self._table(batch)
     batch = self._scored(batch, table, old=programs.updates_per_round(
         config, self.parts.stages) > 1)
@@ -432,7 +449,10 @@ class Learner:
     known: dict[Any, int] = {}
     group = [known.setdefault((int(n), ids.tobytes()), len(known))
              for n, ids in zip(tokens.prompt_length, tokens.prompt)]
-    return buffer.empty(rows, config, self.parts.stages).table._replace(
+    table = buffer.empty(rows, config, self.parts.stages).table
+    if table.temperature is not None:
+      table.temperature[:] = batch.temperature
+    return table._replace(
         group=np.array(group, np.int64), trained=batch.trained,
         advantage=batch.advantages, policy_step=batch.policy_step,
         prompt_length=tokens.prompt_length, length=tokens.length,

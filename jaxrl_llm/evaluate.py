@@ -33,8 +33,8 @@ from typing import Any, Callable, Sequence
 from ml_collections import ConfigDict
 import rich
 
+from jaxrl_llm import checkpoint, phases, schedules, sharding, tasks
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import phases, sharding, tasks
 from jaxrl_llm.evaluation import heldout, page, report, responses, weights
 from jaxrl_llm.host import build, stages
 from jaxrl_llm.monitoring import compiles, exits, progress
@@ -145,7 +145,7 @@ def _evaluate(
   if channel.count > 1 and channel.first:
     workdir.mkdir(parents=True, exist_ok=True)
   workdir_lib.check_shared(workdir, channel)
-  temperature = 0.0 if greedy else config.sampling.temperature
+  temperature = 0.0 if greedy else schedules.at(config.sampling.temperature)
   with contextlib.closing(parts):
     compiled = compiles.first(display.note)
     compiles.expect(parts.large_programs(training=False))
@@ -153,6 +153,8 @@ def _evaluate(
     with phases.phase('weights'):
       params, step, identity = weights.load(
           parts, which, display.update, player)
+    if said := checkpoint.untrained(workdir / 'checkpoints', which, step):
+      display.say(said)
     settings = weights.settings(
         parts.user_config, identity, temperature, parts.programs.model.dtype)
     if further := getattr(parts.task.tokenizer, 'further_stops', ()):

@@ -334,7 +334,9 @@ def main() -> None:
     with progress.Display(f'export of {args.workdir}'):
       step = export(
           config, out, args.checkpoint, args.dtype, args.player, args.format)
-    notes = ['There is no update in it.'] * (not step) + [
+    notes = [checkpoint.untrained(
+        paths.place(args.workdir) / 'checkpoints', args.checkpoint, step)
+             or 'There is no update in it.'] * (not step) + [
         'No tokeniser: it was not trained with one that transformers knows.'
     ] * (not config.model.hf)
     print(

@@ -1,4 +1,4 @@
-"""Schedules of whole numbers: '8', or '0:8,1500:1' (step:value)."""
+"""Schedules of numbers: '8', or '0:8,1500:1' (step:value)."""
 
 from typing import Any, Callable
 
@@ -9,12 +9,17 @@ class Steps(str):
   """Type of a config field that holds a schedule, as `canonical` writes it."""
 
 
-def pieces(text: Any) -> tuple[tuple[int, int], ...]:
+class Floats(str):
+  """Type of a config field that holds a float, or a schedule of floats."""
+
+
+def pieces(text: Any, kind: type = int) -> tuple[tuple[int, Any], ...]:
   """Reads a schedule.
 
   Args:
-    text: a whole number, its text, or 'step:value' pairs with commas between
-      them. Each value holds from its step on; steps count from 0.
+    text: a number, its text, or 'step:value' pairs with commas between them.
+      Each value holds from its step on; steps count from 0.
+    kind: int or float, of the values.
 
   Returns:
     (step, value) pairs; the first step is 0 and they ascend.
@@ -22,23 +27,29 @@ def pieces(text: Any) -> tuple[tuple[int, int], ...]:
   Raises:
     ValueError, TypeError: the text is not a schedule.
   """
-  if isinstance(text, bool) or not isinstance(text, (int, str)):
+  if isinstance(text, bool) or not isinstance(text, (int, kind, str)):
     raise TypeError
   text = str(text).strip('\'" ')
-  if ':' not in text:
-    return ((0, int(text)),)
-  pairs = tuple(
-      tuple(int(x) for x in pair.split(':')) for pair in text.split(','))
-  steps = [step for step, _ in pairs]
+  pairs = [pair.split(':') for pair in (
+      text if ':' in text else f'0:{text}').split(',')]
+  steps, values = zip(*((int(step), kind(value)) for step, value in pairs))
   if steps[0] or any(
-      a >= b for a, b in zip(steps, [*steps[1:], _LARGEST + 1])):
+      a >= b for a, b in zip(steps, [*steps[1:], _LARGEST + 1])) or any(
+          value != value for value in values):
     raise ValueError
-  return pairs
+  return tuple(zip(steps, values))
 
 
-def canonical(text: Any) -> str:
+def at(text: Any, step: int = _LARGEST) -> float:
+  """Returns the value of a schedule of floats after some steps: the last one,
+  where they are not given.
+  """
+  return [value for begin, value in pieces(text, float) if begin <= step][-1]
+
+
+def canonical(text: Any, kind: type = int) -> str:
   """Returns a schedule in its normal spelling; raises as `pieces` does."""
-  pairs = pieces(text)
+  pairs = pieces(text, kind)
   if len(pairs) == 1:
     return str(pairs[0][1])
   return ','.join(f'{step}:{value}' for step, value in pairs)

@@ -563,6 +563,16 @@ def differences(a: ModelTokenizer, b: ModelTokenizer) -> dict[int, tuple]:
       if len({*(pair := tuple(known.get(i) for known in tokens))}) > 1}
 
 
+def is_bare(folder: pathlib.Path) -> bool:
+  """Returns whether a model was trained with the tokeniser of a task.
+
+  Its folder then has no tokeniser, and no token that ends a response.
+  """
+  return (folder / 'config.json').exists() and not any(
+      (folder / name).exists() for name in _FILES) and (
+          {*_listed_stops(folder)} == {None})
+
+
 def _listed_stops(folder: pathlib.Path) -> list[int | None]:
   """Returns the ids that end a response by the files of a model."""
   found = []

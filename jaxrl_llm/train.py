@@ -139,10 +139,14 @@ def sample(
             state.learners[writer.player].params,
             fixed.frozen[writer.player]))
 
+  draw = fixed.sampling
+  if choices.scheduled(config):
+    draw = parts.sampling(temperature=schedules.at(
+        config.sampling.temperature, state.step))
   with timer('sample'):
     responses, submit = turns.respond(
         parts, call, turns.Sampling(
-            parts.sample, weights, fixed.sampling, state.step,
+            parts.sample, weights, draw, state.step,
             writer.sampler.sampler.slots,
             int(jax.device_get(state.learner.step)), state.step))
   del weights  # The update needs their room.
@@ -156,7 +160,8 @@ def sample(
     parts.processes.channel.check()
 
   with timer('batch'):
-    rows = buffer_lib.of_wave(ask, responses, judged, config, parts.stages)
+    rows = buffer_lib.of_wave(
+        ask, responses, judged, config, parts.stages, state.step)
     return curriculum, buffer_lib.Wave(
         ask, responses, judged, rows, _signal(parts, state, ask, rows.table))
 
@@ -372,6 +377,9 @@ def _report(
       parts, wave, step=state.step, solved=state.solved,
       updates=learned.metrics,
       measured={
+          **({'sampler/temperature': schedules.at(
+              parts.config.sampling.temperature, state.step - 1)}
+             if choices.scheduled(parts.config) else {}),
           **wave.signal.metrics, **absorbed.metrics,
           **choose.metrics(absorbed.curriculum),
           **select.metrics(learned.selection), **step_metrics.of_rounds(
@@ -579,13 +587,14 @@ def _opened(
 
 
 def _announce(parts: build.Parts, display: progress.Display) -> None:
-  """Says what the run compiles and how its weights and rows are kept; and how
-  large evaluations are, if they take long.
+  """Says what the run compiles and how it keeps rows, and weights on several
+  devices; and how large evaluations are, if they take long.
   """
   if size := heldout.size(parts.config, parts.task.heldout):
     display.say(size)
   compiles.expect(parts.large_programs())
-  display.note(parts.ends() + parts.updates() + parts.layout())
+  layout = parts.layout() if parts.programs.mesh.size > 1 else ''
+  display.note(parts.ends() + parts.updates() + layout)
   if size := buffer_lib.size(parts.config, parts.stages):
     display.note(size)
 

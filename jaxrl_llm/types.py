@@ -142,6 +142,8 @@ class LearnerBatch:
       rollout, as the trainer computes it, if it is another model.
     experts: [B, S, E] unsigned or None, experts that the tokens' routers are to
       choose, from `experts.Record`.
+    temperature: [B] float32, at which each row was sampled and is trained on;
+      None where all have that of the loss.
   """
   tokens: Array
   prompt_length: Array
@@ -157,6 +159,7 @@ class LearnerBatch:
   identity: Optional[Array] = None
   actor_logprobs: Optional[Array] = None
   experts: Optional[Array] = None
+  temperature: Optional[Array] = None
 
 
 class RolloutTokens(NamedTuple):
@@ -232,6 +235,8 @@ class Table(NamedTuple):
     rewards: [C, K] float32 or None, rewards of several functions, of which
       `reward` is made; NaN where one does not count. None unless the advantage
       takes them.
+    temperature: [C] float32 or None, at which it was sampled. None unless
+      `sampling.temperature` is a schedule.
   """
   group: np.ndarray
   sample: np.ndarray
@@ -254,6 +259,7 @@ class Table(NamedTuple):
   probe: np.ndarray
   shard: np.ndarray
   rewards: Optional[np.ndarray] = None
+  temperature: Optional[np.ndarray] = None
 
 
 class AdvantageError(ValueError):

@@ -190,6 +190,51 @@ def test_scores_let_rows_wait_for_later_steps(learner):
   assert learner.sampler.sample(digits(1)).policy_step == 2
 
 
+def test_a_scheduled_temperature_follows_the_learners_steps(tmp_path):
+  """Rows of several temperatures train together, each at its own."""
+  hot = jaxrl_llm.Learner(
+      sampler(temperature='0:2, 1:0.5'), learning_rate=5e-4)
+  first = hot.sampler.sample(digits(P // 2), N)
+  early = hot.sampler.sample(digits(P // 2), N, temperature=.5)
+  batch = jax.tree.map(lambda *x: np.concatenate(x), *(
+      x.batch(values(x)) for x in (first, early)))
+  assert (first.temperature, early.temperature) == (2, .5)
+  scored = hot.score(batch)
+  np.testing.assert_allclose(scored.tokens.old_logprobs, np.concatenate(
+      [first.logprobs, early.logprobs]), atol=1e-5)
+  hot.step(batch)
+  late = hot.sampler.sample(digits(P // 2), N)
+  assert late.temperature == .5
+  assert hot.step(scored)['update/ratio_max'] > 1
+  programs = hot.parts.programs.learner
+  assert programs.update.program._cache_size() == 2  # with old log-probs
+  assert programs.score.program._cache_size() == 1
+  jaxrl_llm.save(tmp_path, hot)
+  again = jaxrl_llm.Learner(
+      sampler(temperature='0:2,1:.5'), learning_rate=5e-4)
+  jaxrl_llm.load(tmp_path, again)
+  assert again.sampler.sample(digits(1), 1).temperature == .5
+  other = again.sampler.sample(digits(), N, temperature=.7)
+  with pytest.raises(ValueError, match='temperature=0.7, but .* 2 or 0.5'):
+    again.step(other.batch(values(other)))
+  with pytest.raises(ValueError, match='0.* must lie in'):
+    sampler(temperature='0:1,5:0')
+  for wrong in -1, np.nan:
+    with pytest.raises(ValueError, match='must be at least 0; 0 is greedy'):
+      again.sampler.sample(digits(1), temperature=wrong)
+
+
+def test_a_learner_may_set_the_temperature_of_its_sampler():
+  cold, other = sampler(), sampler()
+  learner = jaxrl_llm.Learner(
+      cold, learning_rate=5e-4, temperature='0:2,1:.5')
+  other.follow(learner)
+  samples = cold.sample(digits(), N)
+  learner.step(samples.batch(values(samples)))
+  assert (samples.temperature, cold.sample(digits(1)).temperature) == (2, .5)
+  assert other.sample(digits(1)).temperature == 1
+
+
 def test_a_loop_with_64_bits_computes_the_same(learner, made):
   def loop():
     begun(*made)

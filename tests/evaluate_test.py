@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_llm import checkpoint, evaluate, train
+from jaxrl_llm import checkpoint, evaluate, export, train
 from jaxrl_llm.evaluation import estimators, heldout
 from jaxrl_llm.host import build, warm_start
 from jaxrl_llm.host import state as state_lib
@@ -158,6 +158,28 @@ def trained(parts, tmp_path_factory):
         heldout, 'evaluate', lambda *_: {'mean': next(scores), 'greedy': 0.0})
     train.train(tiny.load(folder, checkpoint__keep=1))
   return folder
+
+
+def test_programs_say_that_the_best_checkpoint_is_the_first(
+    parts, reuse, tmp_path, monkeypatch, capsys):
+  reuse(tiny.watch(parts, tiny.by_length).parts)
+  scores = iter([.6, .1, .3])
+  with monkeypatch.context() as patch:
+    patch.setattr(
+        heldout, 'evaluate', lambda *_: {'mean': next(scores), 'greedy': 0.0})
+    train.train(tiny.load(tmp_path / 'run'))
+  for which, there in (('best', True), ('last', False)):
+    for main, argv in (
+        (evaluate.main, [f'--config={tmp_path}/run/config.json',
+                         '--samples=1', '--k=1']),
+        (export.main, [f'--workdir={tmp_path}/run', f'--out={tmp_path}/{which}'
+                       ])):
+      capsys.readouterr()
+      monkeypatch.setattr(sys, 'argv', ['x', *argv, f'--checkpoint={which}'])
+      main()
+      said = ' '.join(capsys.readouterr().out.split())
+      assert ('step 0, before any update' in said) == there
+      assert ('--checkpoint=last takes step 4.' in said) == there
 
 
 def program(monkeypatch, *argv):

@@ -11,6 +11,7 @@ import pytest
 import torch
 import transformers
 
+import jaxrl_llm
 from jaxrl_llm import checkpoint, config, evaluate, export, tokenizer, train
 from jaxrl_llm.evaluation import weights
 from jaxrl_llm.host import build, warm_start
@@ -91,6 +92,38 @@ def test_methods_of_a_user_train_go_on_are_evaluated_and_exported(
   np.testing.assert_array_equal(
       model.model.norm.weight.detach().float(),
       last(workdir)['norm'].astype(jnp.bfloat16).astype(np.float32))
+
+
+def test_a_run_goes_on_from_the_weights_of_another(
+    origin, tmp_path, monkeypatch):
+  """Under other settings; a preset keeps the tokeniser of its task."""
+  first = tiny.load(tmp_path / 'a', steps=1, eval__every=0)
+  parts = build.parts(first)
+  with monkeypatch.context() as patch:
+    patch.setattr(build, 'parts', lambda _: parts)
+    train.train(first)
+  program(monkeypatch, f'--workdir={tmp_path}/a', f'--out={tmp_path}/weights',
+          '--checkpoint=last')
+  c = config.load(f'{tmp_path}/a/config.json', {
+      'model.hf': f'{tmp_path}/weights', 'workdir': f'{tmp_path}/b',
+      'sampling.temperature': '0:1,5:.5', 'loss.objective': 'gspo'})
+  again = build.parts(c)
+  assert again.task.tokenizer.alphabet == parts.task.tokenizer.alphabet
+  start = warm_start.start(again, lambda *_: None, resumed=False)
+  assert tiny.same(start.params, last(tmp_path / 'a'))
+  digits = tokenizer.CharTokenizer('0123456789+-*=,>:')
+  sampler = jaxrl_llm.Sampler(
+      f'{tmp_path}/weights', digits, max_prompt=2, max_response=2)
+  assert sampler.parts.programs.model.width == 32
+  with pytest.raises(ValueError, match='has no tokeniser: give one'):
+    jaxrl_llm.Sampler(f'{tmp_path}/weights')
+  with pytest.raises(ValueError, match='leave out tokenizer='):
+    jaxrl_llm.Sampler(str(origin), digits)
+  # A model of others that lacks its tokeniser names what ends a response.
+  lacking = shutil.copytree(origin, tmp_path / 'lacking')
+  (lacking / 'tokenizer.json').unlink()
+  with pytest.raises(ValueError, match='lacking has no tokeniser'):
+    build.parts(tiny.load(model__hf=lacking))
 
 
 def last(workdir):

@@ -10,7 +10,7 @@ from jaxrl_llm import train
 from jaxrl_llm.host import buffer, build, stages
 from jaxrl_llm.monitoring import timing
 from jaxrl_llm.types import GroupRequests
-from tests.helpers import learners, tiny
+from tests.helpers import learners, stage_runs, tiny
 from tests.helpers.tolerance import policy_gap
 
 
@@ -95,6 +95,29 @@ def test_updates_train_on_the_rows_of_an_earlier_policy(parts, lag):
     # Two updates in each step since it was written, but none in the first.
     assert report.row['batch/staleness'] == 2 * min(step - lag, lag)
   assert rows[-1]['update/kl_old'] > 0
+
+
+def test_rows_keep_the_temperature_that_they_were_sampled_at():
+  """Those of a lag and of a replay, beside others of the same batch."""
+  parts = stage_runs.built(
+      actor__lag=2, selection='replay', replay__rounds=3, learner__updates=2,
+      sampling__temperature='0:2,1:1,3:.5,4:3')
+  watched = tiny.watch(parts, tiny.by_length)
+  state, fixed, _ = tiny.begin(watched.parts)
+  several = 0
+  for heat in 2, 1, 1, .5, 3, 3:
+    watched.batches.clear()
+    state, report = train.take_step(
+        watched.parts, state, fixed, timing.Timer())
+    assert report.row['sampler/temperature'] == heat
+    for batch in watched.batches:
+      real = batch.mask.any(1)
+      several += len({*batch.temperature[real]}) > 1
+      # The scores of the policy that wrote a row are its sampler's log-probs.
+      np.testing.assert_allclose(
+          batch.old_logprobs[batch.mask], batch.behaviour_logprobs[batch.mask],
+          atol=1e-4)
+  assert several
 
 
 def test_a_step_reports_the_wave_that_it_sampled(parts):

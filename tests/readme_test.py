@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import jaxrl_llm
-from jaxrl_llm import config, evaluate, export, train
+from jaxrl_llm import config, evaluate, export, tokenizer, train
 from jaxrl_llm.host import choices
 from tests.helpers import blocks, devices, tiny_hf
 
@@ -129,6 +129,27 @@ def test_settings_on_pages_are_fields():
         assert works(dict(x.groups() for x in found)), f'{page}: {quoted}'
         seen += 1
   assert seen > 80
+
+
+def test_your_own_objective_and_correction(tmp_path, monkeypatch):
+  """They train, and the run has the objective's metric."""
+  example, = (block.code for block in blocks.every(page=OWN)
+              if block.code.startswith('# losses.py'))
+  (tmp_path / 'losses.py').write_text(example)
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(sys, 'path', [*sys.path])
+  sizes = dict(prompts_per_step=4, samples_per_prompt=4, max_prompt=1,
+               max_response=4, width=32, layers=1, heads=2, kv_heads=1,
+               head_dim=16, mlp_width=32, compilation_cache=None)
+  sampler = jaxrl_llm.Sampler(
+      'tiny', tokenizer.CharTokenizer('0123456789'), **sizes)
+  learner = jaxrl_llm.Learner(
+      sampler, objective='losses.py:soft', width=.01, learning_rate=1e-3,
+      importance='losses.py:gate', importance_width=.2, updates=2)
+  samples = sampler.sample(['1', '2', '3', '4'])
+  found = learner.step(samples.batch(np.arange(16) - 7.5))
+  assert 0 < found['soft/faded'] < 1 and found['update/importance'] == 1
+  assert found['update/ratio_max'] > 1.01
 
 
 def test_your_own_advantage(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ import base64
 import gzip
 import json
 import sys
+import types
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ import pytest
 from jaxrl_llm import checkpoint, rewards, train
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.evaluation import heldout
-from jaxrl_llm.host import choices, programs
+from jaxrl_llm.host import build, choices, programs
 from jaxrl_llm.monitoring import compiles, health, metrics, summary, timing
 from jaxrl_llm.ops import buckets
 from jaxrl_llm.rewards import Verdict
@@ -255,6 +256,45 @@ def test_annealing_k_compiles_nothing(parts, reuse, tmp_path, monkeypatch):
   silent = [row['reward/no_signal'] for row in rows]
   assert max(silent) > min(silent)
   assert all(row['pkpo/k_lowered'] == 0 for row in rows)
+
+
+def test_a_scheduled_temperature_compiles_nothing_and_leaves_evaluations(
+    tmp_path, monkeypatch):
+  config = tiny.load(
+      tmp_path / 'run', steps=5, sampling__temperature='0:2,2:1,4:.25')
+  watched = tiny.watch(build.parts(config), tiny.by_length)
+  heats, evaluated = [], []
+
+  def noting(found, sample):
+    return lambda *args, **given: found.append(
+        float(args[4].temperature)) or sample(*args, **given)
+
+  monkeypatch.setattr(build, 'parts', lambda _: watched.parts._replace(
+      sample=noting(heats, watched.parts.sample),
+      sample_policy=noting(evaluated, watched.parts.sample_policy)))
+  names, known = tiny.compiled_by_step(monkeypatch)
+  train.train(config)
+  rows = metrics.read(tmp_path / 'run' / 'metrics.jsonl')[1:]
+  assert [row['sampler/temperature'] for row in rows] == [2, 2, 1, 1, .25]
+  assert known[0] == known[-1]
+  assert heats == [2, 2, 1, 1, .25] and {*evaluated} == {0, .25}
+  # Each row is trained as it was sampled: else the log-probs would differ.
+  assert max(row['update/behaviour_gap_max'] for row in rows) < 1e-4
+  assert rows[0]['update/entropy'] > 1.5 * rows[-1]['update/entropy']
+  assert [float(batch.temperature.max()) for batch in watched.batches] == heats
+
+
+@pytest.mark.parametrize('devices', [1, 2])
+def test_layouts_are_told_of_several_devices(parts, devices):
+  mesh, said = jax.sharding.AbstractMesh(
+      (1, devices, 1), ('data', 'fsdp', 'tensor')), []
+  train._announce(
+      parts._replace(programs=parts.programs._replace(
+          mesh=mesh, learner_mesh=mesh)),
+      types.SimpleNamespace(note=said.append, say=said.append))
+  assert 'An update takes lists' in said[0]
+  assert all((title in said[0]) == (devices > 1)
+             for title in ('Training:', 'Sampling:'))
 
 
 def test_the_cumulative_solve_rate_goes_on_after_a_break(

@@ -41,6 +41,21 @@ def score(directory: paths.Text, step: int) -> float | None:
   return json.loads(path.read_text())['score'] if path.exists() else None
 
 
+def untrained(directory: paths.Text, which: str, step: int) -> str:
+  """Returns a sentence where the best checkpoint is the first of several.
+
+  Args:
+    directory: holds the steps.
+    which: 'best' or another choice, for which there is no sentence.
+    step: of the checkpoint that was chosen.
+  """
+  newest = max(whole_steps(directory), default=0)
+  if step or which != 'best' or not newest:
+    return ''
+  return ('The best checkpoint is of step 0, before any update, since no later '
+          f'evaluation was better: --checkpoint=last takes step {newest}.')
+
+
 def saving(directory: paths.Path, size: int) -> Any:
   """Makes a phase of a save; on disk, it counts what is there so far.
 

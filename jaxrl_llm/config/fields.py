@@ -7,6 +7,7 @@ keeps all ask the table. `table` adds the fields of the models, and those of
 what a config chooses: a plug's hyperparameters come from its signature.
 """
 
+from jaxrl_llm import schedules
 from jaxrl_llm.config.field import (
     ANY,
     EVALUATION,
@@ -92,8 +93,9 @@ FIELDS = (
           'regular expression of the weights that get LoRA; experts get none',
           affects=_SAMPLING),
 
-    Field('sampling.temperature', 1.0, 'divides the logits, in sampling and in '
-          'training alike', range='(0, inf)', affects=_SAMPLING),
+    Field('sampling.temperature', 1.0, 'divides the logits: a number, or '
+          'a schedule such as 0:1.2,500:1 (evaluations take its last value)',
+          range='(0, inf)', kind=schedules.Floats, affects=_SAMPLING),
     Field('sampling.top_k', 0, 'draw from this many likeliest tokens (0: all)',
           range='[0, 2147483647]', affects=_SAMPLING),
     Field('sampling.top_p', 1.0, 'draw from the likeliest tokens that hold '
@@ -295,13 +297,13 @@ FIELDS = (
     Field('log.tensorboard', True, 'write TensorBoard event files',
           affects=_NOTHING),
     Field('log.wandb', None, 'Weights & Biases project to send metrics to '
-          '(none: nothing is sent)', kind=str | None, affects=_NOTHING),
+          '(none: off)', kind=str | None, affects=_NOTHING),
     Field('log.mlflow', None, 'MLflow experiment to send metrics to (none: '
-          'nothing is sent); MLFLOW_TRACKING_URI names the server',
-          kind=str | None, affects=_NOTHING),
+          'off); MLFLOW_TRACKING_URI names the server', kind=str | None,
+          affects=_NOTHING),
     Field('log.trackio', None, 'Trackio project to send metrics to (none: '
-          'nothing is sent); TRACKIO_SPACE_ID names a Space',
-          kind=str | None, affects=_NOTHING),
+          'off); TRACKIO_SPACE_ID names a Space', kind=str | None,
+          affects=_NOTHING),
     Field('log.display', True, 'show live progress, layouts and results; else '
           'only the folder, and a line after half a minute without one',
           affects=_NOTHING),

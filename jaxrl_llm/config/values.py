@@ -58,7 +58,9 @@ def converted(field: Field, value: Any) -> Any:
   except ValueError as error:
     raise ValueError(f'{field.name}: {error}') from None
   for v in value if isinstance(value, tuple) else (value,):
-    _check_number(field, v)
+    for number in [x for _, x in schedules.pieces(v, float)] if (
+        field.kind is schedules.Floats) else [v]:
+      _check_number(field, number)
     if isinstance(v, str):
       _check_text(field, v)
   own = field.kind is modules.Name and {*'.:'} & {*str(value)}
@@ -171,6 +173,10 @@ def _as_kind(value: Any, kind: Any) -> Any:
         str(value).lower()]
   if kind is schedules.Steps:
     return schedules.canonical(value)
+  if kind is schedules.Floats and ':' in str(value):
+    value = schedules.canonical(value, float)
+    if ':' in value:
+      return value
   if kind in _TEXTS:
     if not isinstance(value, str):
       raise TypeError
@@ -219,6 +225,9 @@ def _describe(kind: Any) -> str:
   elif kind is schedules.Steps:
     text = ('a whole number, or step:value pairs that begin at step 0 and '
             'ascend, such as 0:8,1500:1')
+  elif kind is schedules.Floats:
+    text = ('a number (float), or step:value pairs that begin at step 0 and '
+            'ascend, such as 0:1.2,500:0.8')
   else:
     text = {int: 'a whole number (int)', float: 'a number (float)',
             bool: 'true or false (bool)', str: 'a text (str)',

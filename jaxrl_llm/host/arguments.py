@@ -137,7 +137,9 @@ def _batch(
       z=channel(updated and rejection and rejection.scores_z),
       identity=array((rows, 3), jnp.uint32) if updated and rejection else None,
       actor_logprobs=channel(old and actor and actor.ppo),
-      experts=record and array((rows, columns, record.width), record.type))
+      experts=record and array((rows, columns, record.width), record.type),
+      temperature=array((rows,), jnp.float32) if choices.scheduled(config)
+      else None)
 
 
 def on_devices(plan: packing.Plan, made: programs.Programs) -> packing.Plan:

@@ -10,7 +10,8 @@ from jaxrl_llm.types import LearnerBatch, RolloutTokens
 def learner_batch(
     tokens: RolloutTokens, rows: np.ndarray, advantages: np.ndarray,
     trained: np.ndarray, *, scored: bool = True,
-    identity: np.ndarray | None = None) -> LearnerBatch:
+    identity: np.ndarray | None = None,
+    temperature: np.ndarray | None = None) -> LearnerBatch:
   """Makes a LearnerBatch, with each response directly after its prompt.
 
   Args:
@@ -21,6 +22,7 @@ def learner_batch(
     trained: [B] bool, whether the row's tokens count in the loss.
     scored: whether to include what `Learner.score` computed, if anything.
     identity: [B, 3] seed of the run, group and sample of each row, or None.
+    temperature: [C] of the rollouts, or None.
 
   Returns:
     LearnerBatch of B rows and S = L + T columns.
@@ -58,7 +60,7 @@ def learner_batch(
       top_logprobs=optional(tokens.top_logprobs),
       z=optional(tokens.z, scored), identity=identity,
       actor_logprobs=optional(tokens.actor_logprobs, scored),
-      experts=optional(tokens.experts))
+      experts=optional(tokens.experts), temperature=optional(temperature))
 
 
 def minibatches(

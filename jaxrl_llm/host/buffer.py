@@ -12,6 +12,7 @@ import jax
 from ml_collections import ConfigDict
 import numpy as np
 
+from jaxrl_llm import schedules
 from jaxrl_llm.host import choices, programs
 from jaxrl_llm.host.rollout import Judged, Responses
 from jaxrl_llm.host.stages import Stages
@@ -171,7 +172,9 @@ def empty(rows: int, config: ConfigDict, stages: Stages) -> Buffer:
           round=full(-1, np.int32), probe=full(False, bool),
           shard=full(0, np.int32),
           rewards=np.full((rows, functions), np.nan, np.float32)
-          if functions else None),
+          if functions else None,
+          temperature=full(1, np.float32) if choices.scheduled(config)
+          else None),
       RolloutTokens(
           prompt=np.zeros((rows, config.max_prompt), np.int32),
           prompt_length=full(1, np.int32),
@@ -189,7 +192,7 @@ def empty(rows: int, config: ConfigDict, stages: Stages) -> Buffer:
 
 def of_wave(
     ask: GroupRequests, responses: Responses, judged: Judged,
-    config: ConfigDict, stages: Stages) -> Buffer:
+    config: ConfigDict, stages: Stages, step: int = 0) -> Buffer:
   """Makes the rows of a wave, in the order of its requests.
 
   Args:
@@ -197,6 +200,7 @@ def of_wave(
     responses: R responses to them.
     judged: facts about them.
     config, stages: they say which log-probs are kept.
+    step: steps done before, of which a scheduled temperature depends.
 
   Returns:
     R rows. Log-probs of other policies are 0 until they are computed. The
@@ -220,6 +224,8 @@ def of_wave(
   if table.rewards is not None and judged.rewards:
     table = table._replace(rewards=np.stack(
         [*judged.rewards.values()], 1).astype(np.float32))
+  if table.temperature is not None:
+    table.temperature[:] = schedules.at(config.sampling.temperature, step)
   return Buffer(table, tokens_of(responses, judged.length, free.tokens, config))
 
 

@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 import numpy as np
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import phases, sharding, tasks
+from jaxrl_llm import phases, schedules, sharding, tasks
 from jaxrl_llm import tokenizer as tokenizer_lib
 from jaxrl_llm.host import choices, fit, memory, rollout, rounds
 from jaxrl_llm.host import programs as programs_lib
@@ -47,7 +47,7 @@ class Parts(NamedTuple):
       (rollouts, counts); serves the requests of a training step.
     sample_policy: serves those of an evaluation, with the policy's parameters.
     sampling: (**changes) -> SamplingParams of the config on the device, with
-      changes made to them.
+      changes made to them. The temperature is the last of a schedule.
     advantages: programs from rewards to advantages and to the signal.
     key: PRNG key of the run, on the devices of the sampler.
     step_key: step [] uint32 on the device -> key of its noise, for `sample`.
@@ -390,6 +390,16 @@ def _warn_of_warmup(config: ConfigDict, stages: stages_lib.Stages) -> None:
         'peak: lower it.', given.warmup_steps, steps)
 
 
+def _sampling(
+    config: ConfigDict, mesh: jax.sharding.Mesh, **changes: Any,
+) -> SamplingParams:
+  """Computes `Parts.sampling`."""
+  values = {name: config.sampling[name] for name in ('top_k', 'top_p', 'min_p')}
+  heat = schedules.at(config.sampling.temperature)
+  return processes_lib.replicate(
+      SamplingParams(**{'temperature': heat, **values, **changes}), mesh)
+
+
 def parts(
     config: ConfigDict, training: bool = True, *, own_prompts: bool = False,
     tokenizer: Any = None) -> Parts:
@@ -415,7 +425,9 @@ def parts(
   folder = checkpoint = None
   if config.model.hf:
     folder = hf.fetch(config.model.hf)
-    checkpoint, tokenizer = hf.open_checkpoint(folder), ModelTokenizer(folder)
+    checkpoint = hf.open_checkpoint(folder)
+    if not tokenizer_lib.is_bare(folder):
+      tokenizer = ModelTokenizer(folder)
   theirs = _actor_checkpoint(config, tokenizer) if actor else None
   for opened in filter(None, (checkpoint, theirs)):
     hf.warn_of_length(opened.folder, config.max_prompt + config.max_response)
@@ -442,13 +454,6 @@ def parts(
   room = memory.available(mesh) if training else None
   programs, needs = fit.fitted(make, config, room and room // mesh.size)
 
-  def sampling(**changes):
-    values = {
-        name: config.sampling[name]
-        for name in ('temperature', 'top_k', 'top_p', 'min_p')}
-    return processes_lib.replicate(
-        SamplingParams(**{**values, **changes}), mesh)
-
   base_key = processes_lib.key(config.seed, programs.learner_mesh)
   fold_in = jax.jit(
       jax.random.fold_in, out_shardings=sharding.replicated(mesh))
@@ -458,7 +463,8 @@ def parts(
     sample_policy = rollout.host_sampler(programs.sampler, mesh)
   return Parts(
       task=task, kinds=by_kind(task.train), programs=programs,
-      sample=sample, sample_policy=sample_policy, sampling=sampling,
+      sample=sample, sample_policy=sample_policy,
+      sampling=functools.partial(_sampling, config, mesh),
       advantages=choices.advantages(config),
       key=processes_lib.key(config.seed, mesh),
       step_key=lambda step: fold_in(base_key, step),

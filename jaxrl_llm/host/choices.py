@@ -49,6 +49,11 @@ def has_turns(config: ConfigDict) -> bool:
   return 'max_turns' in config.task
 
 
+def scheduled(config: ConfigDict) -> bool:
+  """Returns whether the temperature may differ between rows of a batch."""
+  return isinstance(config.sampling.temperature, str)
+
+
 def has_actor(config: ConfigDict) -> bool:
   """Returns whether the actor is another model than the policy."""
   return bool(config.actor.model.hf or config.actor.model.preset)
@@ -125,19 +130,30 @@ def check(config: ConfigDict) -> None:
         array(rows, samples, kind=bool), array(kind=np.uint32))
   for field, args, form in (
       ('loss.objective', (tokens, tokens, array(rows), mask),
-       'an ops.policy_losses.PolicyLoss of arrays'),
+       'an ops.policy_losses.PolicyLoss of arrays, or (that, metrics),'),
       ('loss.importance', (tokens, mask), 'an array')):
     function, numbers = _traced(config, field)
     if not callable(function):
       continue
-    found = jax.eval_shape(function, *args, **numbers)
+    found, own = jax.eval_shape(function, *args, **numbers), {}
+    if field == 'loss.objective':
+      found, own = policy_losses.with_metrics(found)
     is_loss = isinstance(found, policy_losses.PolicyLoss)
     shapes = [getattr(x, 'shape', None) for x in jax.tree.leaves(found)]
-    if is_loss != (field == 'loss.objective') or {*shapes} != {tokens.shape}:
+    if (is_loss, {*shapes}, type(own)) != (
+        field == 'loss.objective', {tokens.shape}, dict):
       raise ValueError(
           f'{field}={config_lib.flatten(config)[field]} returns '
           f'{type(found).__name__} of the shapes {shapes} for tokens of the '
           f'shape {tokens.shape}: return {form} of that shape.')
+    for name, value in own.items():
+      if str(name).partition('/')[0] in ('step', 'update') or (
+          value.shape not in ((), tokens.shape)):
+        raise ValueError(
+            f'{field}={config_lib.flatten(config)[field]} returns the metric '
+            f'{name} of the shape {value.shape} for tokens of the shape '
+            f'{tokens.shape}: return one of that shape or a number, whose name '
+            'does not begin with step or update.')
 
 
 def learner_config(
@@ -164,7 +180,7 @@ def loss_params(config: ConfigDict) -> loss_lib.LossParams:
     numbers = {name: np.float32(config[config.off_policy][name])
                for name in rejection_lib.NUMBERS}
   return loss_lib.LossParams(
-      temperature=np.float32(config.sampling.temperature),
+      temperature=np.float32(schedules.at(config.sampling.temperature)),
       entropy_bonus=np.float32(loss.entropy_bonus),
       kl_coef=np.float32(loss.kl_coef),
       budget=np.float32(config.max_response),

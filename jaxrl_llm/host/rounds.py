@@ -227,7 +227,8 @@ def with_scores(
   """Computes the log-probs of other policies for rows of a wave.
 
   Args:
-    learning: its loss has the temperature of all policies.
+    learning: its loss has the temperature of all policies, if the table has
+      none.
     table: R rows.
     tokens: the same rows. Of their old log-probs, anchor log-probs, actor
       log-probs and normalisers, the arrays that are there are filled.
@@ -261,7 +262,8 @@ def with_scores(
     needs_top = name == 'old_logprobs' and tokens.z is not None
     batch = processes.shard_rows(batches.learner_batch(
         tokens if needs_top else plain, mine, np.zeros(len(mine)),
-        np.ones(len(mine), bool), scored=False), len(rows))
+        np.ones(len(mine), bool), scored=False,
+        temperature=table.temperature), len(rows))
     scores = processes.fetch_rows(learning.learner.score(
         params, batch, plan, learning.loss, learning.frozen))
     for field, values in ((name, scores.logprobs), ('z', scores.z),
@@ -389,7 +391,7 @@ def _minibatch(
         _at(table.sample, mine)], 1).astype(np.uint32)
   return batches.learner_batch(
       tokens, mine, _at(table.advantage, mine), _at(table.trained, mine),
-      identity=identity)
+      identity=identity, temperature=table.temperature)
 
 
 def minibatch_rows(config: ConfigDict) -> int:

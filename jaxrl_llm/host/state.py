@@ -45,7 +45,7 @@ class Fixed(NamedTuple):
   """Device values that are the same in every step.
 
   Attributes:
-    sampling: SamplingParams.
+    sampling: SamplingParams, but for the temperature of a schedule.
     loss: LossParams.
     anchor: parameters of the KL penalty's frozen model, or None.
     frozen: for each player, parameters that are not trained, or None.

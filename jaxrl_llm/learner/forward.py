@@ -155,7 +155,7 @@ def stats(
     batch: B rows. Experts in it are used by all models; there is no actor that
       is another model then.
     at: their tokens.
-    temperature: [] of the sampling.
+    temperature: [] of the sampling, where the batch has none.
     setting: of the program.
     entropy: whether it is needed.
     lam: [] threshold of a normaliser, or None.
@@ -198,8 +198,12 @@ def stats(
   if batch.top_ids is not None:
     ids = ragged.response_tokens(
         jnp.swapaxes(batch.top_ids, 1, 2), columns, at.lists)
+  heat = None
+  if batch.temperature is not None:
+    heat = ragged.tokens(batch.temperature[:, None], columns)
+    heat = jnp.where(heat > 0, heat, 1.0)  # Places without a row have 0.
   found = _over_vocabulary(
-      (policy, student, other), targets, columns.response, at, ids,
+      (policy, student, other), (targets, columns.response, ids, heat), at,
       (temperature, lam), setting, entropy)
   used = passes.policy[1]
   return found if used is None else found._replace(experts=experts.load(
@@ -207,18 +211,18 @@ def stats(
 
 
 def _over_vocabulary(
-    models, targets, needed, at, ids, numbers, setting, entropy) -> TokenStats:
+    models, of_tokens, at, numbers, setting, entropy) -> TokenStats:
   """Computes the TokenStats of rows from hidden states of lists.
 
   Args:
     models: (hidden states, unembedding) of the policy, of the actor or None,
       and of the parameters that wrote the rows or None; the latter may be those
       of the actor.
-    targets: [F, N] int32, the next token of each.
-    needed: [F, N] bool, whether it is in a response.
+    of_tokens: [F, N] int32, the next token of each; [F, N] bool, whether it is
+      in a response; [F, N, K] the sampler's likeliest tokens, or None; [F, N]
+      its temperature, or None.
     at: tokens of the microbatch.
-    ids: [F, N, K] the sampler's likeliest tokens, or None.
-    numbers: temperature and lam.
+    numbers: temperature, where tokens have none, and lam.
     setting: of the program.
     entropy: whether it is needed.
   """
@@ -230,7 +234,7 @@ def _over_vocabulary(
   top_k = 0
   if models[1]:
     top_k = max(cfg.actor.top_k, cfg.rejection.top_k if (
-        cfg.rejection and ids is not None) else 0)
+        cfg.rejection and of_tokens[2] is not None) else 0)
 
   def reduce(policy, student, other, of_tokens, lists, numbers):
     # Responses come first in a list: the head skips the columns of prompts.
@@ -239,10 +243,11 @@ def _over_vocabulary(
         x and Head(own(x[0]), x[1], net.model.logit_softcap)
         for x, net in zip((policy, student, other),
                           (nets.policy, nets.writer, nets.writer)))
-    targets, needed, ids = jax.tree.map(own, of_tokens)
+    targets, needed, ids, heat = jax.tree.map(own, of_tokens)
     temperature, lam = numbers
     of_columns = token_stats(
-        policy, targets, needed=needed, temperature=temperature,
+        policy, targets, needed=needed,
+        temperature=temperature if heat is None else heat,
         chunk=cfg.vocab_chunk, wanted=Wanted(
             entropy, top_k, ids, student, student if same else other, lam),
         split=Split(axes, 'fsdp' if 'fsdp' in axes else None))
@@ -256,7 +261,7 @@ def _over_vocabulary(
         reduce, axis_names={'fsdp', 'tensor'}, check_vma=False,
         in_specs=(*(x and of_model for x in models), P('fsdp'), P('fsdp'), P()),
         out_specs=P('fsdp'))
-  return reduce(*models, (targets, needed, ids), at.lists, numbers)
+  return reduce(*models, of_tokens, at.lists, numbers)
 
 
 def normalizers(

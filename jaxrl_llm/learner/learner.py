@@ -113,7 +113,8 @@ class Learner(NamedTuple):
       metrics). The plan is of the rows that have a token in the loss.
       Takes one optimiser step; the input state is donated. `writer` are the
       parameters that wrote the rows, where the rejection needs them. Metrics
-      are [] float32. With `LearnerConfig.row_facts`, metrics['rows'] has
+      are [] float32; metrics['objective'] has the objective's own, if it
+      returns some. With `LearnerConfig.row_facts`, metrics['rows'] has
       'entropy' and 'clip_share' of each row [B], means over its trained tokens
       (0 without one).
   """

@@ -139,8 +139,8 @@ def weighted_sum(
 
   Returns:
     The loss [], and (sums, maxima, rows) without gradient: dictionaries of []
-    for the metrics, and of [B], the mean `entropy` and the `clip_share` of each
-    row's trained tokens.
+    for the metrics, the objective's own under 'objective', and of [B], the mean
+    `entropy` and the `clip_share` of each row's trained tokens.
   """
   mask = batch.mask
 
@@ -157,7 +157,8 @@ def weighted_sum(
   gap = old - logprobs.behaviour
   objective = (cfg.objective if callable(cfg.objective)
                else OBJECTIVES[cfg.objective])
-  policy = objective(new, old, batch.advantages, mask, **loss.objective)
+  policy, own = policy_losses.with_metrics(
+      objective(new, old, batch.advantages, mask, **loss.objective))
   weight, sums, counts = _importance(logprobs, batch, loss, cfg, rejection)
   weighted = weight * policy.loss
   token_loss = weighted - loss.entropy_bonus * entropy
@@ -172,7 +173,8 @@ def weighted_sum(
   sums.update(
       entropy=entropy, clip_low=policy.clipped_low,
       clip_high=policy.clipped_high, ratio=policy.ratio,
-      kl_old=kl.k3(new, old), behaviour_gap=jnp.abs(gap))
+      kl_old=kl.k3(new, old), behaviour_gap=jnp.abs(gap),
+      **({'objective': own} if own else {}))
   # Sums, not means: the denominators are those of the whole batch, whatever
   # microbatch a row is in.
   sums = jax.tree.map(lambda x: jnp.sum(trained(x)), sums)

@@ -146,7 +146,7 @@ def update(state, batch, plan, loss, frozen=None, writer=None, *, setting):
         actor.distill, metrics['actor_kl'], loss.actor, setting.cfg.actor)
     new = new._replace(actor=new.actor.replace(
         distill=jnp.where(taken, distill, actor.distill)))
-  metrics = {k: jnp.asarray(v, jnp.float32) for k, v in metrics.items()}
+  metrics = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), metrics)
   if facts:
     metrics['rows'] = microbatches.in_place(facts, plan, len(batch.mask))
   return new._replace(actor=still or new.actor).like(state), metrics

@@ -34,6 +34,8 @@ METRICS = {
         'nats per token', 'entropy of the sampling distribution'),
     'sampler/slot_use': (
         'share', 'decode slots that held a response, mean over decode steps'),
+    'sampler/temperature': (
+        'divisor', 'of the logits, where sampling.temperature is a schedule'),
     'verdict/<kind>': ('share', 'responses with this kind of verdict'),
     'rewards/<function>': (
         'reward', 'mean over the valid probe rows that the function counts'),
@@ -244,11 +246,20 @@ def of_updates(updates: Sequence[Mapping[str, np.ndarray]]) -> Row:
 
   'tokens' and 'obrs_empty' are summed. Names that end in '_max' take the
   maximum. Counters and the learning rate take the last value. All others are
-  means weighted by tokens, NaN if there are no tokens.
+  means weighted by tokens, NaN if there are no tokens. The objective's own
+  metrics are such means too, and have their names without a prefix.
   """
   row = {}
   tokens = np.array([float(update['tokens']) for update in updates])
+
+  def mean(values):
+    return float(np.average(values, weights=tokens)) if tokens.any() else np.nan
+
   for name in updates[0] if updates else ():
+    if name == 'objective':
+      row.update({own: mean([update[name][own] for update in updates])
+                  for own in updates[0][name]})
+      continue
     values = [float(update[name]) for update in updates]
     if name in ('skipped', 'skipped_in_row', 'learning_rate'):
       value = values[-1]
@@ -257,8 +268,7 @@ def of_updates(updates: Sequence[Mapping[str, np.ndarray]]) -> Row:
     elif name.endswith('_max'):
       value = max(values)
     else:
-      value = (float(np.average(values, weights=tokens)) if tokens.any()
-               else np.nan)
+      value = mean(values)
     row[f'update/{name}'] = value
   return row
 

@@ -19,7 +19,7 @@ Masked positions may hold anything, NaN and infinities included. Ratios are at
 most e^20, see `importance.bounded_exp`.
 """
 
-from typing import Annotated, NamedTuple, Optional, Union
+from typing import Annotated, Any, NamedTuple, Optional, Union
 
 import chex
 import jax
@@ -45,6 +45,17 @@ class PolicyLoss(NamedTuple):
   ratio: Array
   clipped_low: Array
   clipped_high: Array
+
+
+def with_metrics(found: Any) -> tuple[Any, Any]:
+  """Returns the PolicyLoss of an objective, and its metrics.
+
+  Args:
+    found: of the objective: a PolicyLoss, or (PolicyLoss, metrics). Metrics are
+      name to [B, T], or to [] for all tokens of the mask.
+  """
+  pair = isinstance(found, tuple) and not isinstance(found, PolicyLoss)
+  return found if pair and len(found) == 2 else (found, {})
 
 
 def _inputs(new, old, advantages, mask):

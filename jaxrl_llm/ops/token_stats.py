@@ -359,7 +359,7 @@ def token_stats(
   Args:
     head: of the model.
     targets: [...] int, token at each position.
-    temperature: divides the logits of all models.
+    temperature: [] or [...], divides the logits of all models.
     wanted: what to compute beside the log-probs.
     chunk: tokens whose logits exist at a time, of all models, on all devices
       that share them. None: at most 512 MB on each device. If all tokens fit
@@ -394,12 +394,15 @@ def token_stats(
         hidden=jax.lax.stop_gradient(other.hidden),
         unembed=jax.lax.stop_gradient(other.unembed))
   models = head, student, other
+  each = jnp.ndim(temperature) > 0
 
   def stats(tokens):
-    hidden, targets, ids = jax.tree.map(lambda x: _gathered(x, split), tokens)
+    hidden, targets, ids, heat = jax.tree.map(
+        lambda x: _gathered(x, split), tokens)
     logits, of_student, of_other = (
         x if x is None else _tempered(
-            x, model.unembed, model.softcap, temperature)
+            x, model.unembed, model.softcap,
+            heat[:, None] if each else temperature)
         for x, model in zip(hidden, models))
     return _reduce(
         logits, of_student, of_student if same else of_other, targets,
@@ -407,7 +410,7 @@ def token_stats(
 
   out = chunks.over_chunks(
       stats, (tuple(x and x.hidden for x in models), targets.reshape(count),
-              ids),
+              ids, jnp.reshape(temperature, count) if each else None),
       _chunk_size(
           chunk, head.unembed, sum(x is not None for x in models), split),
       axis=split.row_axis,

@@ -15,6 +15,7 @@ from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
 from jaxrl_llm.models import experts, transformer
 from jaxrl_llm.models.config import ModelConfig
+from jaxrl_llm.ops import policy_losses
 from jaxrl_llm.types import LearnerBatch
 from tests.helpers import devices, learners
 from tests.helpers.tolerance import decoder, typical
@@ -153,6 +154,23 @@ def test_update_equals_twin():
   assert state.step == 1
 
 
+@pytest.mark.parametrize('changes', [{}, dict(tokens=1)], ids=str)
+def test_each_row_has_its_own_temperature(changes):
+  heat = np.linspace(.6, 1.4, B, dtype=np.float32)
+  batch = _batch().replace(temperature=np.where(np.arange(B) == 2, 0, heat))
+  grads, want = _twin(_params(), batch, LOSS.replace(
+      temperature=heat[:, None, None]))
+  want['grad_norm'] = optax.tree.norm(grads)
+  state, metrics = _run(batch, **changes)  # row 2 is filler
+  _close(metrics, want)
+  _close(state.params, jax.tree.map(jnp.subtract, _params(), grads))
+  score = learners.score(_learner(), *jax.device_put(
+      (_params(), batch, jax.tree.map(np.float32, LOSS))))
+  mask = batch.mask
+  _close(score.logprobs[mask], _dense(
+      _params(), batch, heat[:, None, None])[0][mask])
+
+
 @pytest.mark.parametrize('changes', [
     dict(tokens=1), dict(tokens=500), dict(tokens=1, attention='splash'),
     dict(tokens=60, attention='splash')], ids=str)
@@ -160,6 +178,28 @@ def test_sizes_of_lists_change_nothing(changes):
   want = _run(_batch())
   got = _run(_batch(), **changes)
   _close(got, want)
+
+
+def surprised(new, old, advantages, mask, **given):
+  """Reports a number of each token, one of all of them, and a constant."""
+  surprise = jnp.where(mask, -new, jnp.nan)
+  return policy_losses.clip(new, old, advantages, mask, **given), {
+      'mine/surprise': surprise,
+      'mine/mean': jnp.sum(-new, where=mask) / jnp.maximum(mask.sum(), 1),
+      'mine/constant': .5, 'mine/share': surprise > 3}
+
+
+@pytest.mark.parametrize('tokens', [1, 4 * T, 500])
+def test_an_objective_reports_means_over_the_tokens_trained_on(tokens):
+  batch = _batch()
+  state, metrics = _run(batch, objective=surprised, tokens=tokens)
+  own = metrics.pop('objective')
+  mask = batch.mask & (np.arange(T) < batch.response_length[:, None])
+  new = jax.device_get(_dense(_params(), batch, LOSS.temperature)[0])[mask]
+  mean = -new.mean()
+  _close(own, {'mine/surprise': mean, 'mine/mean': mean, 'mine/constant': .5,
+               'mine/share': np.mean(-new > 3)})
+  _close((state, metrics), _run(batch, tokens=tokens))
 
 
 def test_likelihood_is_supervised_learning():

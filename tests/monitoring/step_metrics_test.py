@@ -163,6 +163,9 @@ def test_of_updates():
   assert step_metrics.of_updates([rejected, dict(tokens=2, obrs_empty=0),
                                   rejected])['update/obrs_empty'] == 2
   assert step_metrics.of_updates([]) == {}
+  own = [dict(tokens=n, objective={'mine/x_max': x})
+         for n, x in ((10, 1.0), (6, 2.0))]
+  assert step_metrics.of_updates(own)['mine/x_max'] == 1.375
 
 
 def test_a_loss_that_is_not_finite_shows():

@@ -37,7 +37,9 @@ def _bound(hidden, unembed, temperature=1.0):
 
 # One chunk; chunks that divide N, that don't, and of one token.
 @pytest.mark.parametrize('chunk', [None, 23, 12, 7, 1])
-@pytest.mark.parametrize('temperature, softcap', [(1.0, None), (0.7, 3.0)])
+@pytest.mark.parametrize('temperature, softcap', [
+    (1.0, None), (0.7, 3.0), (np.linspace(.5, 1.5, N), None),
+    (np.linspace(.5, 1.5, N), 3.0)])
 def test_equals_the_dense_twin(chunk, temperature, softcap):
   hidden, unembed, targets, ids = _inputs()
   got = jax.jit(
@@ -46,10 +48,12 @@ def test_equals_the_dense_twin(chunk, temperature, softcap):
           wanted=Wanted(ids=args[3], top_k=K)))(
               hidden, unembed, targets, ids, temperature)
   want = twin.token_stats(
-      hidden, unembed, targets, temperature, softcap, K, ids)
+      hidden, unembed, targets, np.reshape(temperature, (-1, 1)), softcap, K,
+      ids)
   for name, a, b in zip(got._fields, got, want):
     np.testing.assert_allclose(
-        a, b, rtol=0, atol=_bound(hidden, unembed, temperature), err_msg=name)
+        a, b, rtol=0, atol=_bound(hidden, unembed, np.min(temperature)),
+        err_msg=name)
   assert got.logprobs.dtype == got.entropy.dtype == jnp.float32
 
 

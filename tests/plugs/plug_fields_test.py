@@ -243,6 +243,13 @@ def test_a_stage_gets_its_hyperparameters():
      r'returns PolicyLoss of the shapes \[\(\), '),
     ('loss.objective', 'return L(*[new if tau > 1 else old] * 4)',
      'failed .TracerBool.*bad.py, line 3'),
+    ('loss.objective', 'return L(new, new, mask, mask), {"a/b": advantages}',
+     r'the metric a/b of the shape \(2,\).*a number'),
+    ('loss.objective', 'return L(new, new, mask, mask), {"update/loss": new}',
+     'metric update/loss .*not begin with'),
+    ('loss.objective', 'return L(new, new, mask, mask), new',
+     r'PolicyLoss of arrays, or \(that, metrics\)'),
+    ('loss.objective', 'return new, {}', r'returns ShapeDtypeStruct of'),
     ('loss.importance', 'return new[:, :1]', 'return an array of that shape'),
 ])
 def test_a_wrong_result_is_found_before_the_run(folder, field, body, said):
