@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import train
-from jaxrl_llm.host import buffer, build, stages
+from jaxrl_llm.host import arguments, buffer, build, stages
 from jaxrl_llm.monitoring import timing
 from jaxrl_llm.types import GroupRequests
 from tests.helpers import learners, stage_runs, tiny
@@ -118,6 +118,8 @@ def test_rows_keep_the_temperature_that_they_were_sampled_at():
           batch.old_logprobs[batch.mask], batch.behaviour_logprobs[batch.mask],
           atol=1e-4)
   assert several
+  assert jax.tree.map(np.shape, watched.batches[0]) == jax.tree.map(
+      np.shape, arguments.abstract(parts.programs).batch)
 
 
 def test_a_step_reports_the_wave_that_it_sampled(parts):

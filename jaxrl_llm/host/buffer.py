@@ -200,7 +200,7 @@ def of_wave(
     responses: R responses to them.
     judged: facts about them.
     config, stages: they say which log-probs are kept.
-    step: steps done before, of which a scheduled temperature depends.
+    step: steps done before, which choose the temperature of a schedule.
 
   Returns:
     R rows. Log-probs of other policies are 0 until they are computed. The

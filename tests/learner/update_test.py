@@ -166,6 +166,10 @@ def test_each_row_has_its_own_temperature(changes):
   _close(state.params, jax.tree.map(jnp.subtract, _params(), grads))
   score = learners.score(_learner(), *jax.device_put(
       (_params(), batch, jax.tree.map(np.float32, LOSS))))
+  # A list without any row has places of temperature 0.
+  nothing = batch.replace(mask=np.zeros((B, T), bool))
+  _, metrics = _run(nothing, tokens=500)
+  assert metrics['grad_norm'] == metrics['skipped'] == 0
   mask = batch.mask
   _close(score.logprobs[mask], _dense(
       _params(), batch, heat[:, None, None])[0][mask])
