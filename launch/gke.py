@@ -118,7 +118,7 @@ def xpk(
       f'--workload={args.name}', f'--tpu-type={args.type}',
       f'--num-slices={args.slices}', f'--docker-image={args.image}',
       f'--max-restarts={args.restarts}',
-      f'--restart-on-exit-codes={commands.STOPPED}',
+      f'--restart-on-exit-codes=1,{commands.STOPPED}',
       f'--termination-grace-period-seconds={grace}',
       f'--env={_FILES}={files}', f'--command={command}'])
 
@@ -162,6 +162,8 @@ def _parse(argv: Sequence[str] | None) -> tuple[
   add('--spot', action='store_true', help='nodes that may be preempted')
   add('--queue', help='local queue of Kueue')
   add('--restarts', type=int, default=3, help='after failures (default: 3)')
+  add('--send', action='append', default=[], metavar='PATH',
+      help='other small file or folder that the pods need')
   add('--xpk', metavar='CLUSTER', help="print xpk's command for this cluster")
   args, rest = parser.parse_known_args(argv)
   return parser, args, rest
@@ -178,11 +180,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not args.workdir.startswith('gs://'):
       raise ValueError(f'--workdir={args.workdir} must be in a bucket, such as '
                        'gs://BUCKET/RUN: pods do not outlive the run.')
+    others = ('secret', 'account', 'spot', 'queue')
+    if args.xpk and (given := [x for x in others if getattr(args, x)]):
+      raise ValueError(f'--{given[0]} is not for --xpk: it is a matter of the '
+                       'cluster, or of other options of xpk.')
     _, overrides = config_lib.split(rest)
     overrides['workdir'] = args.workdir
     config = local_files.load(args.config, overrides)
     # The program starts in a folder of its own, without a copy of this one.
-    sent = local_files.send(config, args.workdir, pathlib.Path('/none'))
+    sent = local_files.send(
+        config, args.workdir, pathlib.Path('/none'), args.send)
     files = _packed(sent, f'{args.name}.json')
   except (OSError, ValueError) as error:
     parser.exit(2, f'{error}\n')

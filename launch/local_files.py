@@ -1,18 +1,19 @@
 """The files on this machine that a config names, for a run on another one."""
 
+import ast
 import importlib.util
 import io
 import json
-import modulefinder
+import os
 import pathlib
 import tarfile
 import typing
-from typing import Any, Iterator, Mapping, NamedTuple
+from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 
 from ml_collections import ConfigDict
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm.config import table
+from jaxrl_llm.config import nested, table
 from jaxrl_llm.host import stages
 from jaxrl_llm.models import hf
 from jaxrl_llm.monitoring import trackers
@@ -95,6 +96,9 @@ def find(config: ConfigDict) -> dict[str, dict[str, pathlib.Path]]:
         continue
       try:
         path = _path(name, _element(field.kind), text)
+        if path and path.is_dir() and name in _SOURCES and (
+            flat['task.name'] in _WITH_FILES[1:]):
+          raise ValueError(f'{text} is a folder: give the path of a file.')
       except ValueError as error:
         raise ValueError(f'{name}: {error}') from None
       if path:
@@ -120,7 +124,7 @@ def _path(name: str, kind: Any, text: str) -> pathlib.Path | None:
     ValueError: it names one that is not there.
   """
   if kind is modules.Name:
-    return _module(text)
+    return _module(text, name in nested.CHOOSING)
   if name.endswith('model.hf'):
     return hf.on_disk(text, name)
   is_file = pathlib.Path(text[:4096]).expanduser().is_file()
@@ -131,16 +135,27 @@ def _path(name: str, kind: Any, text: str) -> pathlib.Path | None:
   return None
 
 
-def _module(text: str) -> pathlib.Path | None:
-  """Returns the file or package of a function of the user's own, checked."""
-  if not {*'.:'} & {*text}:
-    return None  # a plug of this package
-  if ':' in text:
+def _module(text: str, is_plug: bool) -> pathlib.Path | None:
+  """Returns the file or package of a function of the user's own, checked.
+
+  Args:
+    text: its name.
+    is_plug: whether it may be a plug of this package, or a module.
+  """
+  if is_plug and not {*'.:'} & {*text}:
+    return None
+  if ':' in text or not is_plug:
     modules.function(text)
   if modules.file_of(text):
     return pathlib.Path(text if text.endswith('.py') else (
         text.rpartition(':')[0]))
-  spec = importlib.util.find_spec(_top(text))
+  return _own(_top(text))
+
+
+def _own(name: str) -> pathlib.Path | None:
+  """Returns the file or folder of a module of the user's own, or None."""
+  spec = importlib.util.find_spec(name) if (
+      name.isidentifier() and name != '__main__') else None
   if not spec:
     return None
   # A package without __init__.py has only places.
@@ -156,7 +171,9 @@ def _top(name: str) -> str:
   return name.partition(':')[0].partition('.')[0]
 
 
-def send(config: ConfigDict, workdir: str, root: pathlib.Path) -> Sent:
+def send(
+    config: ConfigDict, workdir: str, root: pathlib.Path,
+    more: Sequence[str] = ()) -> Sent:
   """Returns a config for another machine, and the files that it needs there.
 
   Args:
@@ -164,12 +181,19 @@ def send(config: ConfigDict, workdir: str, root: pathlib.Path) -> Sent:
     workdir: of the run there.
     root: folder of which the other machine has a copy, in which the program
       starts. Files outside of it come to `files/` there.
+    more: other files or folders, which the program finds by these paths, and
+      files of Python beside them.
 
   Raises:
     ValueError: the files are too large to send.
   """
   flat = json.loads(config_lib.to_json(config))
   files: dict[str, pathlib.Path] = {}
+  for text in more:
+    if not (path := pathlib.Path(text).absolute()).exists():
+      raise ValueError(f'--send={text}: there is no such file or folder.')
+    files |= {_place(path, root): path} | (
+        {} if os.path.isabs(text) else {os.path.normpath(text): path})
   home = f'{pathlib.Path.home()}/'
   for name in _WRITTEN:  # `~` is another folder there
     if (flat[name] or '').startswith(home):
@@ -180,13 +204,15 @@ def send(config: ConfigDict, workdir: str, root: pathlib.Path) -> Sent:
     new = {}
     for text, path in texts.items():
       is_name = _element(kinds[name].kind) is modules.Name
-      if is_name and not text.startswith(str(path)):
-        files[path.name] = path  # Python finds it beside the program.
-        continue
-      for one in _with_imports(path) if is_name else [path]:
-        files[_place(one, root)] = one
-      new[text] = _place(path, root) + (
-          text.removeprefix(str(path)) if is_name else '')
+      by_file = not is_name or text.startswith(str(path))
+      # Python finds a module in the folder of the program.
+      files[_place(path, root) if by_file else path.name] = path
+      for one in path.rglob('*.py') if path.is_dir() else [path]:
+        if is_name:
+          _imported(one, files, root)
+      if by_file:
+        new[text] = _place(path, root) + (
+            text.removeprefix(str(path)) if is_name else '')
     flat[name] = [new.get(v, v) for v in flat[name]] if (
         isinstance(flat[name], list)) else new.get(flat[name], flat[name])
     size = sum(map(_size, files.values()))
@@ -205,13 +231,40 @@ def _place(path: pathlib.Path, root: pathlib.Path) -> str:
   return f'files/{path.relative_to(path.anchor).as_posix()}'
 
 
-def _with_imports(file: pathlib.Path) -> Iterator[pathlib.Path]:
-  """Yields a file of Python, and those beside it that it may import."""
-  finder = modulefinder.ModuleFinder([str(file.parent)])
-  finder.run_script(str(file))
-  for module in finder.modules.values():
-    if module.__file__:
-      yield pathlib.Path(module.__file__)
+def _imported(file: pathlib.Path, files: dict[str, pathlib.Path],
+              root: pathlib.Path) -> None:
+  """Adds what a file of Python imports to the files to send.
+
+  A module beside the file stays beside it. Another one of the user's own, which
+  Python finds here by its path, comes to the folder of the program.
+
+  Args:
+    file: to be read.
+    files: place there to path here.
+    root: as for `send`.
+  """
+  for name in _names(ast.parse(file.read_bytes())):
+    beside = [path for path in (
+        file.parent / f'{name}.py', file.parent / name) if path.exists()]
+    path = beside[0] if beside else _own(name)
+    place = path and (_place(path, root) if beside else path.name)
+    if path and place not in files:
+      files[place] = path
+      for one in path.rglob('*.py') if path.is_dir() else [path]:
+        _imported(one, files, root)
+
+
+def _names(tree: ast.AST) -> Iterator[str]:
+  """Yields the outermost packages that a program may import by name."""
+  for node in ast.walk(tree):
+    if isinstance(node, ast.Import):
+      yield from (_top(alias.name) for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and not node.level:
+      yield _top(node.module or '')
+    elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
+        'import_module'):
+      yield from (_top(x.value) for x in node.args[:1] if isinstance(
+          x, ast.Constant) and isinstance(x.value, str))
 
 
 def _size(path: pathlib.Path) -> int:

@@ -63,6 +63,8 @@ def script(
 cd {shlex.quote(str(pathlib.Path.cwd()))}
 case ${{SLURM_ARRAY_TASK_ID:-0}} in
 {cases}esac
+# A step of SLURM 22.05 and later has one CPU unless it is told.
+[ -z "$SLURM_CPUS_PER_TASK" ] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
 srun --kill-on-bad-exit=1 "$@"
 code=$?
 # A run that was asked to stop exits with 0 as well, but writes no summary.
@@ -100,6 +102,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not re.fullmatch(r'[\w.=-]+', name):
       raise ValueError(
           f'--name={name} must be letters, digits and any of _ . = -.')
+    if wrong := [x for x in args.sbatch if not x.startswith('-')]:
+      raise ValueError(f'--sbatch={wrong[0]} must begin with --, such as '
+                       '--sbatch=--partition=gpu.')
     _, overrides = config_lib.split(rest)
     program = [*shlex.split(args.python), '-m', 'jaxrl_llm.train']
     if args.sweep:

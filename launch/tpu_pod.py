@@ -85,6 +85,8 @@ def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, gcloud.Job]:
       'as HF_TOKEN,WANDB_API_KEY; their values appear nowhere')
   add('--setup', default='', help='command that each worker runs after the '
       "install, such as '~/venv/bin/pip install sympy'")
+  add('--send', action='append', default=[], metavar='PATH', help='other file '
+      'or folder that the workers need, such as data that a function opens')
   add('--log', help='file for the output (default: NAME.log)')
   add('--tries', type=int, default=8, help='of each step')
   add('--backoff', type=float, default=10.0, help='seconds before a retry')
@@ -130,8 +132,8 @@ def _job(args: argparse.Namespace, rest: Sequence[str]) -> gcloud.Job:
         f'--name={args.name} must be lower-case letters, digits and -.')
   secrets = tuple(filter(None, args.env.split(',')))
   for name in secrets:
-    if name not in os.environ:
-      raise ValueError(f'--env={name} is not in the environment.')
+    if not os.environ.get(name):
+      raise ValueError(f'--env={name} is not in the environment, or empty.')
   if not re.match('gs://|/|~', args.workdir):
     raise ValueError(
         f'--workdir={args.workdir} must be in a bucket, such as '
@@ -151,7 +153,8 @@ def _job(args: argparse.Namespace, rest: Sequence[str]) -> gcloud.Job:
       args.version or gcloud.version(args.type),
       'spot' if args.spot else 'reserved' if args.reserved else 'on_demand',
       args.queued, args.project,
-      local_files.send(config, args.workdir, archive.ROOT), args.setup, secrets)
+      local_files.send(config, args.workdir, archive.ROOT, args.send),
+      args.setup, secrets)
 
 
 @contextlib.contextmanager

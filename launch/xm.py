@@ -172,7 +172,7 @@ def _parse(
       help="run the trials of the config's get_hyper")
   add('--workdir', help='folder of the trials')
   add('--parallel', type=int, default=1, help='trials at a time (default: 1)')
-  add('--python', default='.venv/bin/python',
+  add('--python', default=str(_HERE.parent / '.venv/bin/python'),
       help='Python that has this package (default: %(default)s)')
   add('--title', help="of the experiment (default: the config's file)")
   add('--tpu', help='type of a TPU slice for each trial, such as v5litepod-8')

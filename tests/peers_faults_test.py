@@ -219,8 +219,8 @@ def test_every_command_in_the_readme_is_understood(
             if arg.startswith('--config.task.') else arg for arg in argv]
     # Launchers ask no hub.
     if argv[1] == '-m' and re.search(
-        r'(configs/|--config=)(\w+/\w+_(math|mbpp|arc)|real/\w+|own)\b',
-        command):
+        r'(configs/|--config=)(\w+/\w+_(math|mbpp|arc)|real/\w+|own)\b|'
+        r'hf=weights\b', command):
       argv.append(f'--config.model.hf={model}')
       if 'jackpot/qwen25' in command or '1p7b_4b' in command:
         argv.append(f'--config.actor.model.hf={model}')

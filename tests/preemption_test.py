@@ -66,7 +66,7 @@ def test_a_process_that_is_gone_ends_the_other(tmp_path, whole, gone):
   while number < 10:
     place = tmp_path / str(runs)
     processes = many.start(
-        place, {**FIELDS, 'processes__patience': 20}, **run)
+        place, {**FIELDS, 'processes__patience': 20}, stopped=75, **run)
     wait_for_the_first_line(place, processes[0])
     wait = moments.uniform(0, seconds * .6)
     time.sleep(wait)
@@ -86,6 +86,7 @@ def test_a_process_that_is_gone_ends_the_other(tmp_path, whole, gone):
     print(f'{gone.name} of {victim} after {wait:.1f} s: the other ended after '
           f'{time.monotonic() - began:.1f} s with {code}')
     number += 1
+    assert code == 75
     text = many.said(place, 1 - victim)
     sentence = (f'Process {victim} was killed' if gone == signal.SIGKILL else
                 f'Process {victim} has not answered')

@@ -30,8 +30,9 @@ HELP = """One process of many also takes
 
 and every process
 
-  --stopped_code=75      exit code of a run that was asked to stop (default: 0),
-                         so that a controller starts it again
+  --stopped_code=75      exit code of a run that was asked to stop (default: 0)
+                         or lost a process (1), so that a controller starts it
+                         again
 """
 _FLAGS = ('process_count', 'process_id', 'coordinator')
 _STOPPED = 'stopped_code'
@@ -49,7 +50,8 @@ class Given(NamedTuple):
     count: number of processes; AUTO for what JAX finds; None if not given.
     index: number of this process.
     coordinator: host:port of process 0.
-    stopped_code: exit code of a run that was asked to stop.
+    stopped_code: exit code of a run that was asked to stop, or, unless it is
+      0, that lost a process.
   """
   count: int | str | None = None
   index: int | None = None
@@ -317,4 +319,5 @@ def _watch(
   addresses, port, secret = channel.gather(hub)[0]
   return watchdog.Watchdog(
       channel.index, channel.count, patience=patience, secret=secret,
-      server=server, addresses=addresses, port=port)
+      server=server, addresses=addresses, port=port,
+      lost_code=given.stopped_code or 1)

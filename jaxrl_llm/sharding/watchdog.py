@@ -110,7 +110,8 @@ class Watchdog:
   def __init__(
       self, index: int, count: int, *, patience: float, secret: str,
       server: socket.socket | None = None, addresses: tuple[str, ...] = (),
-      port: int = 0, end: Callable[[str], None] | None = None):
+      port: int = 0, end: Callable[[str, int], Any] | None = None,
+      lost_code: int = 1):
     """Connects all processes; all must call it.
 
     Args:
@@ -121,14 +122,15 @@ class Watchdog:
       server: socket of `listen`, in process 0.
       addresses: of the hub.
       port: of the hub.
-      end: called with a sentence if a process is gone; ends this one with exit
-        code 1 by default.
+      end: called with a sentence and an exit code if a process is gone; ends
+        this one by default.
+      lost_code: exit code if the other one was lost; 1 if it failed.
 
     Raises:
       ConnectionError: the hub cannot be reached, or did not hear of all others.
     """
     self._index, self._patience = index, patience
-    self._end = end or end_now
+    self._end, self._lost_code = end or end_now, lost_code
     self._closing, self._over = False, False
     self._peers: list[_Peer] = []
     self._lock = threading.Lock()
@@ -170,7 +172,7 @@ class Watchdog:
     """Tells the other processes that this one ends, and why."""
     self._closing = True
     for peer in self._peers:
-      peer.send(ended=self._index, sentence=sentence)
+      peer.send(ended=self._index, sentence=sentence, code=1)
 
   def close(self) -> None:
     """Says goodbye: the run is over in all processes."""
@@ -203,7 +205,8 @@ class Watchdog:
               f'Process {peer.index} has not answered for '
               f'{self._patience:g} s: it is stopped, the network is broken, or '
               'one call keeps it busy (raise processes.patience). The run '
-              'ends; the same command goes on from the last checkpoint.'))
+              'ends; the same command goes on from the last checkpoint.'),
+                     self._lost_code)
       if self._closing and all(peer.left for peer in self._peers):
         return
 
@@ -215,23 +218,24 @@ class Watchdog:
         peer.left = True
         self._lost(peer.index, (
             f'Process {peer.index} was killed or its host was lost. The run '
-            'ends; the same command goes on from the last checkpoint.'))
+            'ends; the same command goes on from the last checkpoint.'),
+                   self._lost_code)
       return
     for message in messages:
       if 'ended' in message:
         peer.left = True
-        self._lost(message['ended'], message['sentence'])
+        self._lost(message['ended'], message['sentence'], message['code'])
       peer.left |= 'bye' in message
 
-  def _lost(self, index: int, sentence: str) -> None:
+  def _lost(self, index: int, sentence: str, code: int) -> None:
     """Tells the others that a process is gone, and ends this one."""
     if self._closing:
       return
     for peer in self._peers:
       if peer.index != index and not peer.left:
-        peer.send(ended=index, sentence=sentence)
+        peer.send(ended=index, sentence=sentence, code=code)
     self._over = True
-    self._end(sentence)
+    self._end(sentence, code)
 
 
 def _connect(addresses, port: int, index: int, secret: str) -> _Peer:
@@ -255,10 +259,10 @@ def _connect(addresses, port: int, index: int, secret: str) -> _Peer:
       'hosts.')
 
 
-def end_now(sentence: str) -> None:
-  """Ends the process at once, whatever it is doing, with exit code 1."""
+def end_now(sentence: str, code: int = 1) -> None:
+  """Ends the process at once, whatever it is doing."""
   start.say_now(sentence)
-  os._exit(1)
+  os._exit(code)
 
 
 def leave(code: int) -> None:

@@ -94,7 +94,8 @@ def on_disk(source: str) -> bool:
   if path.exists():
     return True
   if source.endswith(FORMATS) or source.count('/') not in (1, 2) or (
-      source.startswith(('/', '.', '~'))):
+      source.startswith(('/', '.', '~'))) or any(
+          path.with_name(path.name + form).exists() for form in FORMATS):
     raise ValueError(
         f'There is no file {path.absolute()}: correct the path.')
   return False

@@ -87,7 +87,7 @@ def test_the_command_of_xpk(capsys):
   assert words[:3] == ['xpk', 'workload', 'create']
   assert {'--cluster=mine', '--workload=math', '--tpu-type=v5litepod-16',
           '--num-slices=2', '--docker-image=registry/train',
-          '--restart-on-exit-codes=75'} <= {*words}
+          '--restart-on-exit-codes=1,75'} <= {*words}
   assert words[-1].endswith('--stopped_code=75')
 
 
@@ -95,6 +95,8 @@ def test_the_command_of_xpk(capsys):
     (['--config.stepz=1'], 'stepz is not a field'),
     (['--config.task.name=no.py'], 'There is no file'),
     (['--name=Math'], '--name=Math must be'),
+    (['--xpk=a', '--secret=b'], '--secret is not for --xpk'),
+    (['--send=no'], '--send=no: there is no'),
     (['--workdir=/shared/math'], 'must be in a bucket'),
     (['--config=grpo/qwen3_1p7b_math', '--config.task.path=link.jsonl',
       '--config.task.heldout=gs://b/t.jsonl'], 'has room for 96')])

@@ -105,6 +105,7 @@ def test_no_hub_is_needed(capsys):
 
 @pytest.mark.parametrize('argument, said', [
     ('--config.task=no.py', 'There is no file'),
+    ('--sbatch=partition=gpu', 'must begin with --'),
     ('--config.stepz=1', 'stepz is not a field'),
     ('--name=my run/x', '--name=my run/x must be letters, digits and'),
     ('--name=a\n', 'must be letters')])

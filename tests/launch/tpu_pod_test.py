@@ -196,11 +196,18 @@ def test_a_log_on_a_full_disk(gcloud):
   assert 'job: deleted' in text
 
 
-def test_the_config_and_its_files_arrive(sent):
+def test_the_config_and_its_files_arrive(sent, monkeypatch):
   """Those that a file imports too, and those that git does not know."""
   here, run = sent
-  (here / 'helper.py').write_text('')
+  for name in ('helper', 'named', 'inside/deep', 'other/far', 'found'):
+    (here / f'{name}.py').parent.mkdir(exist_ok=True)
+    (here / f'{name}.py').write_text('')
+  (here / 'inside' / 'deep.py').write_text('import found')
+  (here / 'db.json').write_text('{}')
+  monkeypatch.syspath_prepend(here / 'other')
+  monkeypatch.syspath_prepend(here)
   (here / 'mine.py').write_text(
+      'import importlib, inside.deep, far\nimportlib.import_module("named")\n'
       'def reward(prompts, completions, **columns):\n  import helper\n'
       'def sharp(rewards, *, where):\n  return rewards\n')
   for name in ('train.jsonl', 'other.py'):
@@ -213,10 +220,13 @@ def test_the_config_and_its_files_arrive(sent):
       "  c.model.preset, c.model.hf = 'tiny', None\n  return c\n")
   names, config, words = run(
       f'--config={here}/other.py', f'--config.advantage={here}/mine.py:sharp',
-      '--config.log.wandb=mine', '--setup=pip install more')
+      '--config.log.wandb=mine', '--setup=pip install more', '--send=db.json')
   there = f'files{here}'
-  assert {f'{there}/mine.py', f'{there}/helper.py', f'{there}/train.jsonl',
-          'files/job.json'} == {x for x in names if x.startswith('files')}
+  assert {'files/job.json', *(f'{there}/{name}' for name in (
+      'mine.py', 'helper.py', 'named.py', 'inside/deep.py', 'train.jsonl',
+      'db.json'))} == {x for x in names if x.startswith('files')}
+  # What Python finds elsewhere is in the folder of the program.
+  assert {'far.py', 'found.py', 'db.json'} <= {*names}
   assert config['task.reward'] == [f'{there}/mine.py:reward']
   assert config['advantage'] == f'{there}/mine.py:sharp'
   assert config['task.path'] == [f'{there}/train.jsonl']
@@ -239,13 +249,19 @@ def test_the_code_arrives_whole(sent):
     ('task.path=no', 'There is no file'),
     ('task.reward=no.py:f', 'There is no file'),
     ('task.reward=json:nothing', 'has no function'),
+    ('task.reward=exact', 'does not name a function'),
+    ('task.path=.', 'is a folder'), ('task.path=data/there', 'no file'),
     ('task.template=no.txt', 'There is no file'),
     ('curriculum=no.py', 'There is no file'),
     ('model.hf=./no', 'there is no folder'),
     ('model.hf=no.gguf', 'there is no folder'),
     ('model.hf=runs/no/model', 'there is no folder')])
-def test_a_missing_file_is_said_before_a_vm_is_made(gcloud, override, said):
-  (gcloud / 'there.jsonl').touch()
+def test_a_missing_file_is_said_before_a_vm_is_made(
+    gcloud, monkeypatch, override, said):
+  (gcloud / 'data').mkdir()
+  for name in ('there', 'data/there'):
+    (gcloud / f'{name}.jsonl').touch()
+  monkeypatch.chdir(gcloud)
   argv = [f'--config.{name}={gcloud}/there.jsonl' for name in (
       'task.path', 'task.heldout') if not override.startswith(name)]
   for more in ([], ['--dry_run']):

@@ -21,7 +21,7 @@ def met(count, patience=2.0):
     dogs[index] = watchdog.Watchdog(
         index, count, patience=patience, secret='x', port=port,
         server=None if index else server, addresses=('127.0.0.1',),
-        end=ends[index].put)
+        end=lambda *said: ends[index].put(said), lost_code=75)
 
   threads = [threading.Thread(target=join, args=[i]) for i in range(count)]
   for thread in threads:
@@ -48,8 +48,8 @@ def test_a_killed_process_ends_the_others(gone):
   assert all(end.empty() for end in ends)
   kill(dogs[gone])
   for index in {0, 1, 2} - {gone}:
-    assert ends[index].get(timeout=SECONDS).startswith(
-        f'Process {gone} was killed')
+    sentence, code = ends[index].get(timeout=SECONDS)
+    assert sentence.startswith(f'Process {gone} was killed') and code == 75
 
 
 @pytest.mark.parametrize('gone', [0, 1])
@@ -58,15 +58,16 @@ def test_a_stopped_process_ends_the_others(gone):
   dogs[gone]._over = True  # its thread ends, its connections stay
   others = {0, 1, 2} - {gone}
   for index in others:
-    assert ends[index].get(timeout=SECONDS).startswith(
-        f'Process {gone} has not answered for 2 s')
+    sentence, code = ends[index].get(timeout=SECONDS)
+    assert sentence.startswith(f'Process {gone} has not answered for 2 s')
+    assert code == 75
 
 
 def test_the_sentence_of_a_failure_is_passed_on():
   dogs, ends = met(3)
   dogs[2].fail('Process 2 ended: no room.')
   for index in (0, 1):
-    assert ends[index].get(timeout=SECONDS) == 'Process 2 ended: no room.'
+    assert ends[index].get(timeout=SECONDS) == ('Process 2 ended: no room.', 1)
   assert ends[2].empty()
 
 
@@ -85,13 +86,14 @@ def test_another_program_on_the_port_is_not_a_process():
   server, _, port = watchdog.listen()
   found = []
   thread = threading.Thread(target=lambda: found.append(watchdog.Watchdog(
-      0, 2, patience=9, secret='x', server=server, end=found.append)))
+      0, 2, patience=9, secret='x', server=server,
+      end=lambda *said: found.append(said))))
   thread.start()
   with socket.create_connection(('127.0.0.1', port)) as stranger:
     stranger.sendall(b'{"index": 1, "secret": "y"}\n')
     dog = watchdog.Watchdog(
         1, 2, patience=9, secret='x', addresses=('127.0.0.1',), port=port,
-        end=found.append)
+        end=lambda *said: found.append(said))
   thread.join()
   for one in (dog, found[0]):
     kill(one)
@@ -115,11 +117,12 @@ def test_strangers_are_sent_away():
       stranger.sendall(text)
   ends, dogs = queue.Queue(), []
   hub = threading.Thread(target=lambda: dogs.append(watchdog.Watchdog(
-      0, 2, patience=20, secret='x', server=server, end=ends.put)))
+      0, 2, patience=20, secret='x', server=server,
+      end=lambda *said: ends.put(said))))
   hub.start()
   dogs.append(watchdog.Watchdog(
       1, 2, patience=20, secret='x', addresses=('127.0.0.1',), port=port,
-      end=ends.put))
+      end=lambda *said: ends.put(said)))
   hub.join(SECONDS)
   assert len(dogs) == 2
   for dog in dogs:
