@@ -4,6 +4,8 @@ import json
 import subprocess
 import types
 
+import pytest
+
 from jaxrl_llm.launch import fits
 from jaxrl_llm.launch.aot import report
 from tests.launch.fits_report_test import made, phase
@@ -38,17 +40,32 @@ def test_rows(monkeypatch, tmp_path, capsys):
       'c.py': 'Traceback: no such thing'}
   monkeypatch.setattr(fits, 'jobs', lambda: iter(answers))
   monkeypatch.setattr(fits, 'RESULT', tmp_path / 'FITS.md')
-  monkeypatch.setattr(subprocess, 'run', lambda argv, **_: (
-      types.SimpleNamespace(
-          stdout=answers[argv[2].removeprefix('--config=')], stderr='broke')))
+  asked = []
+
+  def run(argv, **_):
+    asked.append(argv[2].removeprefix('--config='))
+    return types.SimpleNamespace(stdout=answers[asked[-1]], stderr='broke')
+
+  monkeypatch.setattr(subprocess, 'run', run)
   assert fits.main() == 1
   lines = fits.RESULT.read_text().splitlines()
   a, b = (next(x for x in lines if x.startswith(f'| {name}'))
           for name in ('a.py', 'b.py'))
-  # 6.3 of 15.75 GiB are 40%; two phases take 2.5 s each.
-  for text in ('6.3', '60%', 'update', '5.00', '2.50'):
+  # 6.3 of 15.75 GiB are 40%; two phases take 2.5 s each, in the cases 2, 3, 4.
+  for text in ('6.3', '60%', 'update', '5.0 / 8.0', '2.5', '12.0 / 16.0'):
     assert f'| {text} |' in a
   assert '| 21.3GiB | none |' in b
   assert a.count('|') == b.count('|') == len(fits.COLUMNS) + 1
   assert any(x.startswith('b.py:4k: The job does not fit') for x in lines)
   assert 'c.py: broke' in lines
+  # Rows stay, with their reasons. One that was never compiled is, unasked.
+  asked.clear()
+  answers['a.py'] = found(phase('sample', decode_cache=4), phase(parameters=9))
+  assert fits.main(['a.']) == 1
+  assert asked == ['a.py', 'c.py']
+  again = fits.RESULT.read_text().splitlines()
+  assert [(x, y) for x, y in zip(lines, again, strict=True) if x != y] == [
+      (a, next(x for x in again if x.startswith('| a.py')))]
+  fits.RESULT.write_text('| config | seconds |')
+  with pytest.raises(ValueError, match='other columns'):
+    fits.main(['a.'])
