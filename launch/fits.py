@@ -16,7 +16,7 @@ import os
 import pathlib
 import subprocess
 import sys
-from typing import Any, Callable, Iterator, Sequence
+from typing import Any, Iterator, Sequence
 
 from jaxrl_llm.config import files as config_files
 from jaxrl_llm.launch.aot import check as aot
@@ -130,17 +130,17 @@ def main(chosen: Sequence[str] = ('',)) -> int:
   RESULT.write_text(f'''# What fits where
 
 Written by `make fits` with {versions}: each config that is made for a pod, \
-compiled ahead of time for its slice by `launch/compile_check.py`, which prints \
-more details. No TPU was used. Memory is the compiler's number for the phase \
+compiled ahead of time for its slice by `launch/compile_check.py`, which \
+prints more. No TPU was used. Memory is the compiler's number for the phase \
 that needs most, plus all other arrays of the run. Times are uncalibrated \
-estimates from the compiled programs (roofline: arithmetic, HBM, interconnect); \
-verification and host work are left out. All responses have their maximum \
-length or, in the column "mean of a quarter", lengths from 1 to the maximum with \
-a quarter of it as their mean. Where there are two times, decoding reaches all \
-of the HBM's bandwidth in the first, and in the second the share that was \
-measured on a GPU: {aot.REACHED_IN_CHUNKS:.0%} if `sampling.chunk` is set, \
-else {aot.REACHED:.0%} (benchmarks/results/gpu.md). `(learner ...)` is the mesh \
-of updates, by `mesh.learner_tensor`.
+estimates from the compiled programs (roofline: arithmetic, HBM, \
+interconnect) without verification and host work. All responses have the \
+maximum length or, in "mean of a quarter", lengths from 1 to the maximum with \
+a quarter of it as their mean. Of two times, the first is for decoding with \
+all of the HBM's bandwidth, the second with the share that a GPU reached \
+(benchmarks/results/gpu.md): {aot.REACHED_IN_CHUNKS:.0%} with \
+`sampling.chunk`, else {aot.REACHED:.0%}. `(learner ...)` is the mesh of \
+updates, by `mesh.learner_tensor`. A row is of the code of its date.
 
 {table}
 ''' + ''.join(f'\n{reason}\n' for reason in reasons))

@@ -303,7 +303,8 @@ def _lengths(made: programs.Programs, rows: int, mean: float) -> np.ndarray:
     mean: their mean as a share of the limit; 1 makes all of them full.
   """
   spread = np.random.default_rng(0).permutation(np.arange(rows) + 0.5) / rows
-  return np.ceil(made.config.max_response * spread ** (1 / mean - 1)).astype(int)
+  limit = made.config.max_response
+  return np.ceil(limit * spread ** (1 / mean - 1)).astype(int)
 
 
 def _plan(made: programs.Programs, name: str, mean: float) -> packing.Plan:

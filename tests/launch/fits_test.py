@@ -1,13 +1,15 @@
 """Tests of the table of the configs made for pods."""
 
 import json
+import re
 import subprocess
 import types
 
 import pytest
 
+from jaxrl_llm import sharding
 from jaxrl_llm.launch import fits
-from jaxrl_llm.launch.aot import report
+from jaxrl_llm.launch.aot import check, report
 from tests.launch.fits_report_test import made, phase
 
 
@@ -69,3 +71,22 @@ def test_rows(monkeypatch, tmp_path, capsys):
   fits.RESULT.write_text('| config | seconds |')
   with pytest.raises(ValueError, match='other columns'):
     fits.main(['a.'])
+
+
+def test_the_table_speaks_of_the_configs_as_they_are():
+  """Each has a row of its size, and one that is nearly full a sentence."""
+  lines = fits.RESULT.read_text().splitlines()
+  rows = [line.strip('| ').split(' | ') for line in lines if '.py' in line
+          and line.startswith('| ')]
+  assert [f'configs/{cells[0]}' for cells in rows] == list(fits.jobs())
+  for name, topology, mesh, slots, _, free, *_ in rows:
+    spec = f'configs/{name}'
+    config = check.load(spec, {})
+    sizes = [str(config.mesh[axis]) for axis in sharding.AXES]
+    assert topology == check.topology_of(spec), name
+    assert slots == str(config.sampling.slots), name
+    assert all(size in ('-1', here) for size, here in zip(
+        sizes, re.findall(r'\d+', mesh))), name
+    assert ('learner' in mesh) == (config.mesh.learner_tensor is not None), name
+    fit = free != 'none' and int(free.rstrip('%')) >= 10
+    assert fit != any(line.startswith(f'{spec}: ') for line in lines), name
