@@ -80,14 +80,10 @@ def _mesh(found: dict[str, Any]) -> str:
 
 
 def kept(specs: Sequence[str]) -> dict[str, list[str]]:
-  """Returns the lines of RESULT about some jobs: the row, then reasons.
-
-  Raises:
-    ValueError: its columns are others.
-  """
+  """Returns the lines of RESULT about some jobs: the row, then reasons."""
   lines = RESULT.read_text().splitlines()
   if _line(COLUMNS) not in lines:
-    raise ValueError(f'{RESULT} has other columns: compile all configs.')
+    sys.exit(f'{RESULT} has other columns: run make fits without ARGS.')
   found = {spec: [
       line for line in lines if line.startswith(
           (f'| {spec.removeprefix("configs/")} |', f'{spec}: '))]
@@ -107,9 +103,13 @@ def main(chosen: Sequence[str] = ('',)) -> int:
     chosen: parts of the names of configs; those without a row are compiled too.
   """
   rows, reasons, today = [], [], str(datetime.date.today())
-  old = [s for s in jobs() if not any(part in s for part in chosen)]
+  specs = list(jobs())
+  for part in chosen:
+    if not any(part in spec for spec in specs):
+      sys.exit(f'{part} is in the name of no config that has a TOPOLOGY.')
+  old = [s for s in specs if not any(part in s for part in chosen)]
   old = kept(old) if old else {}
-  for spec in jobs():
+  for spec in specs:
     if spec in old:
       line, *more = old[spec]
       rows.append(line)

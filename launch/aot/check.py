@@ -258,16 +258,18 @@ def _phase(made, topology, name, program, seconds, needs, code) -> Phase:
   if name == 'sample':
     phase.faults = faults.find(text, made)
   if topology.chip is not None:
-    estimate = functools.partial(_estimate, made, topology.chip, name, text)
+    estimate = functools.cache(functools.partial(
+        _estimate, made, topology.chip, name, text))
     phase.cost = estimate(1.0, False)
     phase.seconds = {
-        case: estimate(*values).seconds for case, values in CASES.items()}
+        case: estimate(mean, measured and name == 'sample').seconds
+        for case, (mean, measured) in CASES.items()}
   return phase
 
 
 def _estimate(made, chip, name, text, mean, measured) -> cost.Cost:
   """Estimates the cost of one run of a program in a case, see CASES."""
-  if measured and name == 'sample':
+  if measured:
     chip = chip._replace(bandwidth=chip.bandwidth * (
         REACHED_IN_CHUNKS if made.writer.sampler.sampler.chunk else REACHED))
   mesh = made.learner_mesh if name in ('score', 'update') else made.mesh

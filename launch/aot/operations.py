@@ -84,7 +84,8 @@ def _ragged_flops(computation, x) -> float:
 
   Its operands are a number, the ends of the experts' rows, two lists of the
   visits, a number, the rows, and a matrix. A visit is of a tile of rows by one
-  expert, so that each expert but the first adds one.
+  expert, so that each expert but the first adds one. Without rows it has no
+  visit, but the text does not tell how many these are.
   """
   if not re.match(r'ragged-dot-(?!metadata)|tgmm', x.name):
     return 0.0

@@ -69,8 +69,10 @@ def test_rows(monkeypatch, tmp_path, capsys):
   assert [(x, y) for x, y in zip(lines, again, strict=True) if x != y] == [
       (a, next(x for x in again if x.startswith('| a.py')))]
   fits.RESULT.write_text('| config | seconds |')
-  with pytest.raises(ValueError, match='other columns'):
+  with pytest.raises(SystemExit, match='other columns'):
     fits.main(['a.'])
+  with pytest.raises(SystemExit, match='^d.py is in the name of no config'):
+    fits.main(['a.', 'd.py'])
 
 
 def test_the_table_speaks_of_the_configs_as_they_are():
