@@ -140,7 +140,9 @@ a quarter of it as their mean. Of two times, the first is for decoding with \
 all of the HBM's bandwidth, the second with the share that a GPU reached \
 (benchmarks/results/gpu.md): {aot.REACHED_IN_CHUNKS:.0%} with \
 `sampling.chunk`, else {aot.REACHED:.0%}. `(learner ...)` is the mesh of \
-updates, by `mesh.learner_tensor`. A row is of the code of its date.
+updates, by `mesh.learner_tensor`. A row is of the code of its date. In those \
+with `scaled` only the first time was estimated from programs, and the other \
+three in proportion to bandwidth, decode steps and microbatches.
 
 {table}
 ''' + ''.join(f'\n{reason}\n' for reason in reasons))

@@ -92,3 +92,13 @@ def test_the_table_speaks_of_the_configs_as_they_are():
     assert ('learner' in mesh) == (config.mesh.learner_tensor is not None), name
     fit = free != 'none' and int(free.rstrip('%')) >= 10
     assert fit != any(line.startswith(f'{spec}: ') for line in lines), name
+
+
+def test_tools_run_while_other_rows_decode():
+  """Slots are filled twice at least."""
+  for spec in fits.jobs():
+    config = check.load(spec, {})
+    if config.task.name == 'tools':
+      rows = config.prompts_per_step * config.samples_per_prompt
+      shards = config.mesh.data * config.mesh.fsdp
+      assert rows >= 2 * config.sampling.slots * shards, spec
