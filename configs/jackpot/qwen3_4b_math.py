@@ -9,7 +9,7 @@ made 64 updates after its rows were written. `qwen3_4b_math.py:128x` has 4096
 prompts and 128 updates. Tokens are masked and weighted by OBRS towards the
 policy in training, and the loss is not clipped: lam 1, c1 3, Z over the 20
 likeliest tokens. The sweep has the papers' baselines. `qwen3_4b_math.py:int8`
-samples with an int8 cache and twice the slots. Jackpot corrects for the
+samples with an int8 cache and more slots. Jackpot corrects for the
 rounding, and so does TIS, but not the other baselines: run these without it.
 
 The papers train for 30,000 examples, with responses of at most 8192 tokens.

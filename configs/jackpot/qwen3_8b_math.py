@@ -46,7 +46,7 @@ def get_config(arg=None):
   c = qwen3_4b_math.get_config(arg)
   c.model.hf = 'Qwen/Qwen3-8B-Base'
   c.steps = 13 if arg == '128x' else 25  # 53,248 or 51,200 prompts
-  c.sampling.slots = 30 if arg == 'int8' else 15  # of 512 rows on a data shard
+  c.sampling.slots = 26 if arg == 'int8' else 15  # of 512 rows on a data shard
   c.sampling.prefill_prompts = 2
   return c
 
