@@ -80,7 +80,7 @@ test-browser: $(VENV)/test
 
 fits: $(VENV)/base
 	$(PIP) install --no-compile -c constraints.txt -e '.[aot]'
-	JAX_PLATFORMS=cpu $(RUN) -m launch.fits
+	JAX_PLATFORMS=cpu $(RUN) -m launch.fits $(ARGS)
 
 # The variable leaves out an announcement about a later mkdocs.
 docs: $(VENV)/docs

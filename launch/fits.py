@@ -1,10 +1,12 @@
 """Writes launch/FITS.md: memory and time of the configs made for a pod.
 
   make fits
+  make fits ARGS='jackpot/qwen3_8b_math.py turns/'
 
 For every config file that defines TOPOLOGY, without argument and with each
-argument in its VARIANTS, runs launch/compile_check.py in a separate process.
-One config takes minutes on two cores: see the last column of the table.
+argument in its VARIANTS, runs launch/compile_check.py in a separate process. A
+config takes minutes on two cores. With ARGS, compiles those that contain one of
+these texts; the rows of the others stay as they are.
 """
 
 import datetime
@@ -14,16 +16,18 @@ import os
 import pathlib
 import subprocess
 import sys
-from typing import Any, Iterator
+from typing import Any, Iterator, Sequence
 
 from jaxrl_llm.config import files as config_files
+from jaxrl_llm.launch.aot import check as aot
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULT = ROOT / 'launch/FITS.md'
 COLUMNS = (
     'config', 'slice', 'mesh (data, fsdp, tensor)', 'slots', 'GiB per chip',
-    'free', 'in', 's per step', 'of it sampling', 'bound by', 'of it update',
-    'update: model-flops use', 'tokens/s per chip', 's to compile')
+    'free', 'in', 's per step', 'of it sampling', 'of it update',
+    'update: model-flops use', 'tokens/s per chip',
+    's per step, mean of a quarter', 'compiled')
 
 
 def jobs() -> Iterator[str]:
@@ -48,23 +52,23 @@ def check(spec: str) -> dict[str, Any]:
     raise RuntimeError(out.stderr[-2000:]) from None
 
 
-def row(spec: str, found: dict[str, Any]) -> list[str]:
+def row(spec: str, found: dict[str, Any], today: str) -> list[str]:
   """Returns a job's row of the table."""
-  phases = found['phases']
-  slowest = max(p['compile_seconds'] for p in phases.values())
+  phases, seconds = found['phases'], found['seconds_per_step_if']
   start = [spec.removeprefix('configs/'), found['topology'],
            _mesh(found), str(found['slots'])]
   if found['seconds_per_step'] is None:
     lacking = next(p for p in phases.values() if p['needs'])
-    return [*start, lacking['needs'], 'none', *[''] * 7, f'{slowest:.0f}']
+    return [*start, lacking['needs'], 'none', *[''] * 7, today]
   most = max(phases, key=lambda name: phases[name]['total_bytes'])
   sample, update = (phases[n]['estimate'] for n in ('sample', 'update'))
   return [
       *start, f'{found["peak_bytes"] / 2**30:.1f}', f'{found["free"]:.0%}',
-      most, f'{found["seconds_per_step"]:.2f}', f'{sample["seconds"]:.2f}',
-      phases['sample']['bound'], f'{update["seconds"]:.2f}',
+      most, f'{found["seconds_per_step"]:.1f} / {seconds["measured"]:.1f}',
+      f'{sample["seconds"]:.1f}', f'{update["seconds"]:.1f}',
       f'{update["model-flops use"]:.0%}',
-      f'{found["tokens_per_second_per_chip"]:,.0f}', f'{slowest:.0f}']
+      f'{found["tokens_per_second_per_chip"]:,.0f}',
+      f'{seconds["quarter"]:.1f} / {seconds["quarter, measured"]:.1f}', today]
 
 
 def _mesh(found: dict[str, Any]) -> str:
@@ -75,34 +79,70 @@ def _mesh(found: dict[str, Any]) -> str:
   return mesh if learner == mesh else f'{mesh} (learner {learner})'
 
 
-def main() -> int:
-  """Writes the table; returns 1 if a job does not fit."""
-  rows, reasons = [], []
-  for spec in jobs():
+def kept(specs: Sequence[str]) -> dict[str, list[str]]:
+  """Returns the lines of RESULT about some jobs: the row, then reasons."""
+  lines = RESULT.read_text().splitlines()
+  if _line(COLUMNS) not in lines:
+    sys.exit(f'{RESULT} has other columns: run make fits without ARGS.')
+  found = {spec: [
+      line for line in lines if line.startswith(
+          (f'| {spec.removeprefix("configs/")} |', f'{spec}: '))]
+           for spec in specs}
+  # One that failed has no row.
+  return {k: v for k, v in found.items() if v and v[0].startswith('|')}
+
+
+def _line(cells: Sequence[str]) -> str:
+  return f'| {" | ".join(cells)} |'
+
+
+def main(chosen: Sequence[str] = ('',)) -> int:
+  """Writes the table; returns 1 if a job does not fit.
+
+  Args:
+    chosen: parts of the names of configs; those without a row are compiled too.
+  """
+  rows, reasons, today = [], [], str(datetime.date.today())
+  specs = list(jobs())
+  for part in chosen:
+    if not any(part in spec for spec in specs):
+      sys.exit(f'{part} is in the name of no config that has a TOPOLOGY.')
+  old = [s for s in specs if not any(part in s for part in chosen)]
+  old = kept(old) if old else {}
+  for spec in specs:
+    if spec in old:
+      line, *more = old[spec]
+      rows.append(line)
+      reasons += more
+      continue
     try:
       found = check(spec)
     except RuntimeError as error:
       reasons.append(f'{spec}: {error}')
       continue
-    rows.append(row(spec, found))
+    rows.append(_line(row(spec, found, today)))
     reasons += [f'{spec}: {reason}' for reason in found['verdict']]
-    print(' | '.join(rows[-1]), flush=True)
+    print(rows[-1], flush=True)
   versions = ', '.join(
       f'{name} {importlib.metadata.version(name)}' for name in
       ('jax', 'libtpu'))
-  table = '\n'.join(
-      f'| {" | ".join(line)} |' for line in
-      (COLUMNS, ['---'] * len(COLUMNS), *rows))
+  table = '\n'.join((_line(COLUMNS), _line(['---'] * len(COLUMNS)), *rows))
   RESULT.write_text(f'''# What fits where
 
-Written by `make fits`, {datetime.date.today()}, {versions}, on \
-{os.cpu_count()} cores: each config that is made for a pod, compiled ahead of \
-time for its slice by `launch/compile_check.py`, which prints more details. No \
-TPU was used. Memory is the compiler's number for the phase that needs most, \
-plus all other arrays of the run. Times are uncalibrated estimates from the \
-compiled programs (roofline: arithmetic, HBM, interconnect), with all \
-responses at their maximum length; verification and host work are left out. \
-`(learner ...)` is the mesh of updates, by `mesh.learner_tensor`.
+Written by `make fits` with {versions}: each config that is made for a pod, \
+compiled ahead of time for its slice by `launch/compile_check.py`, which \
+prints more. No TPU was used. Memory is the compiler's number for the phase \
+that needs most, plus all other arrays of the run. Times are uncalibrated \
+estimates from the compiled programs (roofline: arithmetic, HBM, \
+interconnect) without verification and host work. All responses have the \
+maximum length or, in "mean of a quarter", lengths from 1 to the maximum with \
+a quarter of it as their mean. Of two times, the first is for decoding with \
+all of the HBM's bandwidth, the second with the share that a GPU reached \
+(benchmarks/results/gpu.md): {aot.REACHED_IN_CHUNKS:.0%} with \
+`sampling.chunk`, else {aot.REACHED:.0%}. `(learner ...)` is the mesh of \
+updates, by `mesh.learner_tensor`. A row is of the code of its date. In those \
+with `scaled` only the first time was estimated from programs, and the other \
+three in proportion to bandwidth, decode steps and microbatches.
 
 {table}
 ''' + ''.join(f'\n{reason}\n' for reason in reasons))
@@ -110,4 +150,4 @@ responses at their maximum length; verification and host work are left out. \
 
 
 if __name__ == '__main__':
-  sys.exit(main())
+  sys.exit(main(sys.argv[1:] or ('',)))

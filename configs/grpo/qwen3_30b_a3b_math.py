@@ -6,7 +6,8 @@
 As configs/grpo/qwen3_1p7b_math.py, with 4 updates of 32 prompts per step, whose
 rows divide over the mesh of 256 chips. A quarter of the weights for sampling
 takes 14 GiB in bfloat16, and half of that in int8: responses are sampled with
-int8 weights, and their tokens weighted by the ratio of the policies (`tis`).
+int8 weights and an int8 cache, and their tokens weighted by the ratio of the
+policies (`tis`).
 --config.loss.replay_experts=True trains with the experts that the sampler
 chose: 384 bytes more for each token of a rollout.
 launch/FITS.md has the memory and the estimated time. Not run at this size yet.
@@ -28,7 +29,7 @@ def get_config():
   c.mesh.tensor = 4
   c.mesh.learner_tensor = 1
   c.learner.updates = 4
-  c.sampling.weights = 'int8'
+  c.sampling.weights = c.sampling.kv = 'int8'
   c.loss.importance = 'tis'
   c.learner.remat = 'full'
   return c

@@ -51,7 +51,6 @@ def get_config(arg=None):
   c.prompts_per_step = 64
   c.learner.updates = 1
   c.loss.objective = 'clip'
-  c.mesh.learner_tensor = 1
   c.learner.tokens_per_microbatch = 9216
   c.eval.every = 20
   c.checkpoint.every = 20

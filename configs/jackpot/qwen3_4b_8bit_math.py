@@ -56,9 +56,9 @@ def get_config(arg=None):
   c.prompts_per_step = 128
   c.learner.updates = 2
   c.loss.objective = 'clip'
-  c.mesh.learner_tensor = 1
   c.learner.tokens_per_microbatch = 9216
   c.sampling.kv = 'float8'
+  c.sampling.slots = 32
   if arg:
     c.sampling.weights = c.sampling.kv = 'int8'
   c.eval.every = 20

@@ -8,14 +8,17 @@ batch of 2048 prompts is split into mini-batches of 32, so the last update is
 made 64 updates after its rows were written. `qwen3_4b_math.py:128x` has 4096
 prompts and 128 updates. Tokens are masked and weighted by OBRS towards the
 policy in training, and the loss is not clipped: lam 1, c1 3, Z over the 20
-likeliest tokens. The sweep has the papers' baselines.
+likeliest tokens. The sweep has the papers' baselines. `qwen3_4b_math.py:int8`
+samples with an int8 cache and more slots. Jackpot corrects for the
+rounding, and so does TIS, but not the other baselines: run these without it.
 
 The papers train for 30,000 examples, with responses of at most 8192 tokens.
 They give batches and examples without a unit; all are read as prompts, since in
 responses an on-policy batch of 32 would have 4 prompts. Training files and the
 six held-out ones (`task.heldout`) must have the fields `problem` and `answer`.
-The mesh is for 128 chips; launch/FITS.md has the memory and the estimated time.
-Not run at this size yet.
+The mesh is for 128 chips, with 128x for 256, since the rollouts of a step stay
+on the chips; launch/FITS.md has the memory and the estimated time. Not run at
+this size yet.
 
 Beside the paper, as python -m configs.papers writes it:
 - jackpot.alpha=acceptance, in the paper mask (v2 section 4.4.2, the share
@@ -33,14 +36,17 @@ Beside the paper, as python -m configs.papers writes it:
   over kept tokens); samples_per_prompt=8; optimizer.learning_rate=1e-06;
   max_prompt=1024; task.template=qwen; loss.aggregation=token_mean (v2 Eq. 5 is
   a mean over tokens, the GRPO that it names one over responses).
+- int8: not given in the paper: sampling.kv=int8 (half the bytes, and Jackpot
+  corrects it).
 """
 
 from jaxrl_llm import config
 
-ARGS = ('128x',)
+ARGS = ('128x', 'int8')
 VARIANTS = ARGS
 PAPER = 'jackpot/4b'
 TOPOLOGY = 'v5e:16x8'  # v5litepod-128
+TOPOLOGIES = {'128x': 'v5e:16x16'}
 HELDOUT = ('gsm8k.jsonl', 'math500.jsonl', 'amc22_23.jsonl', 'amc12_2024.jsonl',
            'aime24.jsonl', 'aime25.jsonl')
 # Baselines: clipped PPO, also with truncated importance sampling, and v1's "TIS
@@ -79,10 +85,14 @@ def get_config(arg=None):
   c.loss.objective = 'no_clip'
   c.optimizer.learning_rate = 1e-6
 
-  c.mesh.data = 1
+  c.mesh.data = 2 if arg == '128x' else 1
   c.mesh.fsdp = 32
   c.mesh.tensor = 4
+  c.mesh.learner_tensor = 1
   c.sampling.slots = 16
+  if arg == 'int8':
+    c.sampling.kv = 'int8'
+    c.sampling.slots = 32
   c.sampling.prefill_prompts = 8  # of 64 on a data shard
   c.sampling.chunk = 256
   c.learner.tokens_per_microbatch = 9216

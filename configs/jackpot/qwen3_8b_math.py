@@ -3,10 +3,9 @@
   python -m jaxrl_llm.train --config=configs/jackpot/qwen3_8b_math.py \
       --config.task.path=problems.jsonl
 
-As configs/jackpot/qwen3_4b_math.py, which has the argument 128x and says how
-the paper was read, but for 50,000 examples. launch/FITS.md has the memory and
-the estimated time; with 128x a chip would need 18.4 GiB of its 16, so that it
-takes a larger slice. Not run at this size yet.
+As configs/jackpot/qwen3_4b_math.py, which has the arguments and says how the
+paper was read, but for 50,000 examples. launch/FITS.md has the memory and the
+estimated time. Not run at this size yet.
 
 Beside the paper, as python -m configs.papers writes it:
 - jackpot.alpha=acceptance, in the paper mask (v2 section 4.4.2, the share
@@ -30,12 +29,15 @@ Beside the paper, as python -m configs.papers writes it:
   over kept tokens); samples_per_prompt=8; optimizer.learning_rate=1e-06;
   max_prompt=1024; task.template=qwen; loss.aggregation=token_mean (v2 Eq. 5 is
   a mean over tokens, the GRPO that it names one over responses).
+- int8: not given in the paper: sampling.kv=int8 (half the bytes, and Jackpot
+  corrects it).
 """
 
 from jaxrl_llm.configs.jackpot import qwen3_4b_math
 
 ARGS = VARIANTS = qwen3_4b_math.ARGS
 TOPOLOGY = qwen3_4b_math.TOPOLOGY
+TOPOLOGIES = qwen3_4b_math.TOPOLOGIES
 PAPER = 'jackpot/8b'
 
 
@@ -43,7 +45,9 @@ def get_config(arg=None):
   """Returns the config; `arg` is one of ARGS or None."""
   c = qwen3_4b_math.get_config(arg)
   c.model.hf = 'Qwen/Qwen3-8B-Base'
-  c.steps = 13 if arg else 25  # 53,248 or 51,200 prompts
+  c.steps = 13 if arg == '128x' else 25  # 53,248 or 51,200 prompts
+  c.sampling.slots = 26 if arg == 'int8' else 15  # of 512 rows on a data shard
+  c.sampling.prefill_prompts = 2
   return c
 
 

@@ -369,12 +369,17 @@ def _jackpot_experiments() -> dict[str, Experiment]:
           Arm('c1=3, k=20, Masking & reweighting', {}, 'v1 Tables 6, 7, 9'),
           *_arms(table_7, 'jackpot.c1', [2.0, 4.0, 8.0]),
           *_arms('v1 Table 9', 'jackpot.top_k', [10, 40])))
-  return {
+  stale = {
       'jackpot/4b': _stale('4B', 2048, 30_000),
       'jackpot/4b:128x': _stale('4B', 4096, 30_000),
       'jackpot/8b': _stale('8B', 2048, 50_000),
-      'jackpot/8b:128x': _stale('8B', 4096, 50_000),
-      'jackpot/32x': sensitivity, **_quantised(), **_decoupled()}
+      'jackpot/8b:128x': _stale('8B', 4096, 50_000)}
+  for name in 'jackpot/4b', 'jackpot/8b':
+    one = stale[name]
+    stale[f'{name}:int8'] = one._replace(ours={**one.ours, 'sampling.kv': (
+        'int8', 'not given; half the bytes, and Jackpot corrects it')})
+  return {
+      **stale, 'jackpot/32x': sensitivity, **_quantised(), **_decoupled()}
 
 
 def _quantised() -> dict[str, Experiment]:

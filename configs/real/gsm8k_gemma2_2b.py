@@ -52,7 +52,8 @@ def get_config():
   c.learner.updates = 4
   c.optimizer.learning_rate = 1e-6
   c.sampling.slots = 32
-  c.learner.tokens_per_microbatch = 6144
+  c.sampling.prefill_prompts = 4  # of 8 on a data shard
+  c.learner.tokens_per_microbatch = 5120  # a prompt and its responses
   c.eval.every = 20
   c.checkpoint.every = 20
   return c

@@ -41,7 +41,10 @@ def get_config():
   c.optimizer.learning_rate = 1e-6
 
   c.mesh.data = 4
-  c.mesh.fsdp = 32
+  c.mesh.fsdp = 16
+  c.mesh.tensor = 2
+  c.mesh.learner_tensor = 1
+  # Half of the rows on a data shard: tools run while the others decode.
   c.sampling.slots = 4
   c.sampling.chunk = 1024
   c.learner.tokens_per_microbatch = 17408  # one trajectory with its prompt

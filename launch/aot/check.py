@@ -5,6 +5,7 @@ All of this works on shapes and needs no weights, no data and no TPU.
 
 import dataclasses
 import functools
+import heapq
 import re
 import time
 from typing import Any, Callable, NamedTuple
@@ -23,6 +24,14 @@ from jaxrl_llm.models.config import HUB
 from jaxrl_llm.sampling.stops import Stops
 
 FREE = 0.10  # Share of the HBM that should stay free.
+# Shares of a GPU's bandwidth that decode reached, with all columns at once and
+# in chunks, see benchmarks/results/gpu.md.
+REACHED, REACHED_IN_CHUNKS = 0.48, 0.23
+MEAN = 0.25  # Mean length of a response, of its limit.
+# Cases beside full responses and decoding at all of the bandwidth: the mean
+# length of responses, and whether decoding is as measured.
+CASES = {'measured': (1.0, True), 'quarter': (MEAN, False),
+         'quarter, measured': (MEAN, True)}
 _STOP_IDS = (0, 1)  # Placeholders; only their number affects the program.
 
 
@@ -40,6 +49,7 @@ class Phase:
     runs: number of runs in a step.
     model_flops: model FLOPs over all chips and runs.
     faults: sentences about faults of the decode loop.
+    seconds: seconds of one run, by the name of the case in CASES.
   """
   name: str
   compile_seconds: float
@@ -49,6 +59,7 @@ class Phase:
   runs: int
   model_flops: float
   faults: list[str]
+  seconds: dict[str, float] = dataclasses.field(default_factory=dict)
 
   @property
   def total(self) -> int:
@@ -84,6 +95,14 @@ class Report(NamedTuple):
     if any(p.cost is None for p in self.phases):
       return None
     return sum(p.cost.seconds * p.runs for p in self.phases)
+
+  @property
+  def seconds_if(self) -> dict[str, float] | None:
+    """Estimated seconds of a step, by the name of the case in CASES."""
+    if any(p.cost is None for p in self.phases):
+      return None
+    return {case: sum(p.seconds[case] * p.runs for p in self.phases)
+            for case in CASES}
 
   @property
   def peak(self) -> int | None:
@@ -239,11 +258,23 @@ def _phase(made, topology, name, program, seconds, needs, code) -> Phase:
   if name == 'sample':
     phase.faults = faults.find(text, made)
   if topology.chip is not None:
-    mesh = made.learner_mesh if name in ('score', 'update') else made.mesh
-    phase.cost = cost.estimate(
-        text, cost.Machine(topology.chip, mesh), _turns(made, name),
-        _chances(made, name))
+    estimate = functools.cache(functools.partial(
+        _estimate, made, topology.chip, name, text))
+    phase.cost = estimate(1.0, False)
+    phase.seconds = {
+        case: estimate(mean, measured and name == 'sample').seconds
+        for case, (mean, measured) in CASES.items()}
   return phase
+
+
+def _estimate(made, chip, name, text, mean, measured) -> cost.Cost:
+  """Estimates the cost of one run of a program in a case, see CASES."""
+  if measured:
+    chip = chip._replace(bandwidth=chip.bandwidth * (
+        REACHED_IN_CHUNKS if made.writer.sampler.sampler.chunk else REACHED))
+  mesh = made.learner_mesh if name in ('score', 'update') else made.mesh
+  return cost.estimate(text, cost.Machine(chip, mesh), _turns(
+      made, name, mean), _chances(made, name, mean))
 
 
 def _runs(made: programs.Programs, name: str) -> int:
@@ -262,12 +293,36 @@ def _rows(made: programs.Programs, name: str) -> int:
       programs.scored_rows(made))
 
 
+def _lengths(made: programs.Programs, rows: int, mean: float) -> np.ndarray:
+  """Returns the tokens of responses, in a random order that is always the same.
+
+  They are a power of evenly spread numbers: with a mean of a quarter of the
+  limit, half of them are shorter than an eighth, and some reach the limit.
+
+  Args:
+    made: the programs.
+    rows: number of responses.
+    mean: their mean as a share of the limit; 1 makes all of them full.
+  """
+  spread = np.random.default_rng(0).permutation(np.arange(rows) + 0.5) / rows
+  limit = made.config.max_response
+  return np.ceil(limit * spread ** (1 / mean - 1)).astype(int)
+
+
+def _plan(made: programs.Programs, name: str, mean: float) -> packing.Plan:
+  """Plans the microbatches of 'score' or 'update'; see `_lengths`."""
+  rows, config = _rows(made, name), made.config
+  return made.learner.plan(
+      np.arange(rows) // config.samples_per_prompt,
+      np.full(rows, config.max_prompt), _lengths(made, rows, mean))
+
+
 def _chances(
-    made: programs.Programs, name: str,
+    made: programs.Programs, name: str, mean: float = 1.0,
 ) -> dict[str, float | tuple[float, ...]]:
   """Returns how often data-dependent conditionals take which branch.
 
-  Responses and prompts are full, see `cost.estimate`.
+  Prompts are full, see `cost.estimate`; for responses see `_lengths`.
   """
   # The expensive branch of truncation sorts; min p alone does not need it.
   sampling = made.config.sampling
@@ -275,31 +330,32 @@ def _chances(
            'windowed': 1.0}
   if name not in ('score', 'update'):
     return found
-  rows = _rows(made, name)
-  plan = arguments.full_plan(made, rows)
+  plan = _plan(made, name, mean)
   columns = plan.count * plan.owner.shape[0] * packing.head_columns(
       plan.sizes, made.config.max_response)
   lists = plan.rows[plan.rows > 0]
   return {**found, 'further_rows': float(np.mean(
       lists > (plan.sizes.firm or plan.sizes.places))), 'needed': min(
-          rows * made.config.max_response / columns, 1.0)}
+          _lengths(made, _rows(made, name), mean).sum() / columns, 1.0)}
 
 
-def _turns(made: programs.Programs, name: str) -> dict[str, float]:
-  """Returns the iterations of data-dependent loops, for full responses."""
+def _turns(
+    made: programs.Programs, name: str, mean: float = 1.0) -> dict[str, float]:
+  """Returns the iterations of data-dependent loops; see `_lengths`."""
   config, sampler = made.config, made.writer.sampler.sampler
   if name in ('score', 'update'):
-    plan = arguments.full_plan(made, _rows(made, name))
-    return dict(microbatches=int(plan.count))
+    plan, full = _plan(made, name, mean), _plan(made, name, 1.0)
+    # Shorter lists are another program, of as much less arithmetic.
+    return dict(microbatches=int(plan.count)
+                * plan.sizes.columns / full.sizes.columns)
   requests = made.writer.sampler.requests_per_shard
-  steps = -(-requests // sampler.slots) * config.max_response
+  steps, chunks = _decoding(
+      _lengths(made, requests, mean), sampler.slots, sampler.chunk or 1)
   refills = -(-steps // sampler.steps_per_refill)
   prefills = -(
       -made.writer.sampler.prompts_per_shard // sampler.prefill_prompts)
   chunk = sampler.chunk or 1
-  # Chunks filled by prompt and response, averaged over the decode steps.
   prompt = -(-config.max_prompt // chunk)
-  chunks = np.mean(np.arange(config.max_response) // chunk + 1)
   in_use = _prompts_in_use(made)
   if not sampler.share_prompts:
     chunks += prompt
@@ -308,7 +364,30 @@ def _turns(made: programs.Programs, name: str) -> dict[str, float]:
       new_prompt=made.writer.sampler.prompts_per_shard / requests,
       prefills=prefills, serve=refills / prefills,
       decode=sampler.steps_per_refill, refill=requests / refills,
-      chunks=float(chunks), continued=0, unfinished=0)
+      chunks=chunks, continued=0, unfinished=0)
+
+
+def _decoding(
+    lengths: np.ndarray, slots: int, chunk: int) -> tuple[int, float]:
+  """Serves responses in their order, each in the slot that is free first.
+
+  Args:
+    lengths: tokens of the responses.
+    slots: number of slots.
+    chunk: columns of a chunk.
+
+  Returns:
+    Decode steps, and their mean of the chunks that the longest response of the
+    slots has filled.
+  """
+  free, longest = [0] * slots, np.zeros(lengths.sum(), int)
+  for length in lengths:
+    start = heapq.heappop(free)
+    heapq.heappush(free, start + length)
+    filled = longest[start:start + length]
+    np.maximum(filled, np.arange(length), out=filled)
+  steps = max(free)
+  return int(steps), float(np.mean(longest[:steps] // chunk + 1))
 
 
 def _prompts_in_use(made: programs.Programs) -> float:
@@ -329,25 +408,28 @@ def _prompts_in_use(made: programs.Programs) -> float:
 
 
 def _model_flops(made: programs.Programs, name: str) -> float:
-  """Returns model FLOPs of all runs in a step, for rows of maximum length."""
+  """Returns model FLOPs of all runs in a step, for rows of maximum length.
+
+  A prompt counts once for all of its responses.
+  """
   config, sampler = made.config, made.writer.sampler
   rows = sampler.max_requests
   if name == 'update':
     rows = made.stages.selection.rows * made.stages.curriculum.max_rounds
   prompt = np.full(rows, config.max_prompt)
-  response = np.full(rows, config.max_response)
+  forward = lambda player, prompts: flops.sample(
+      player.model, prompt[:prompts], prompt,
+      np.full(rows, config.max_response))
   if name == 'sample':
-    return flops.sample(
-        made.players[made.writer.player].model, prompt[:sampler.max_prompts],
-        prompt, response)
+    return forward(made.players[made.writer.player], sampler.max_prompts)
   total = 0.0
   for number, player in enumerate(made.players):
+    runs = 0
     if name == 'score':
       runs = programs.needs_old_logprobs(config, made.stages) + (
           not number and programs.needs_anchor(config))
-      total += runs * flops.forward(player.model, prompt + response, response)
-    if name == 'update':
-      total += config.learner.epochs * flops.update(
-          player.model, prompt, response,
-          frozen=not number and bool(config.lora.rank))
+    if name == 'update':  # A backward pass is two, or one with LoRA.
+      runs = config.learner.epochs * (
+          2 if not number and config.lora.rank else 3)
+    total += runs * forward(player, -(-rows // config.samples_per_prompt))
   return total

@@ -27,7 +27,7 @@ def flops(module, computation, x) -> float:
   if x.op == 'convolution':
     return _convolution_flops(computation, x)
   if x.op == 'custom-call':
-    return _splash_flops(computation, x)
+    return _ragged_flops(computation, x) or _splash_flops(computation, x)
   return 0.0
 
 
@@ -77,6 +77,22 @@ def _splash_flops(computation, x) -> float:
   ends = np.minimum(np.arange(rows, length + rows, rows), length)
   pairs = float((np.ceil(ends / columns) * columns * rows).sum())
   return 2.0 * products * math.prod(heads) * pairs * width
+
+
+def _ragged_flops(computation, x) -> float:
+  """Returns the FLOPs of a product of rows sorted by expert, 0 for other calls.
+
+  Its operands are a number, the ends of the experts' rows, two lists of the
+  visits, a number, the rows, and a matrix. A visit is of a tile of rows by one
+  expert, so that each expert but the first adds one. Without rows it has no
+  visit, but the text does not tell how many these are.
+  """
+  if not re.match(r'ragged-dot-(?!metadata)|tgmm', x.name):
+    return 0.0
+  _, ends, visits, _, _, rows, _ = (
+      computation.operand(x, i).arrays[0] for i in range(len(x.operands)))
+  tiles = visits.size - (ends.size - 1) + 1
+  return 2.0 * rows.size * x.arrays[0].dims[-1] * visits.size / tiles
 
 
 def _dot_flops(computation, x) -> float:

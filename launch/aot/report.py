@@ -141,7 +141,7 @@ def to_json(report: check.Report) -> dict[str, Any]:
       tokens_per_microbatch=report.config.learner.tokens_per_microbatch,
       requests_per_shard=report.requests_per_shard,
       peak_bytes=report.peak, free=_free(report),
-      seconds_per_step=report.seconds,
+      seconds_per_step=report.seconds, seconds_per_step_if=report.seconds_if,
       tokens_per_second_per_chip=tokens_rate(report), phases=phases,
       verdict=verdict(report))
 
@@ -177,10 +177,14 @@ def text(report: check.Report) -> str:
     show(_time(report))
     show(_collectives(report))
   if report.seconds:
+    seconds = report.seconds_if
     longest = max(report.phases, key=lambda p: p.cost.seconds * p.runs)
     show(f'Estimate: {report.seconds:.2f} s per step, '
          f'{tokens_rate(report):,.0f} response tokens/s per chip if every '
          'response has the maximum length; without verification and host work. '
+         f'{seconds["quarter"]:.2f} s if their mean is a quarter of it. '
+         f'{seconds["measured"]:.2f} and {seconds["quarter, measured"]:.2f} s '
+         'if decoding reaches the share of the bandwidth that it did on a GPU. '
          f'{longest.name} takes most of the time, bound by '
          f'{_bound(longest.cost)}.', soft_wrap=True)
   for scope in sorted({s for p in report.phases if p.cost

@@ -5,10 +5,12 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from jaxrl_llm.launch import compile_check
 from jaxrl_llm.launch.aot import check, chips
+from jaxrl_llm.models import flops as model_flops
 from tests.helpers import devices
 
 # A job with everything that a pod's has, but small.
@@ -87,10 +89,53 @@ def test_model_flops_of_phases():
       'reshard', 'sample', 'score', 'update')}
   assert flops['reshard'] == 0
   # A forward and a backward pass over all rows against two forward passes.
-  assert flops['update'] / flops['score'] == pytest.approx(1.5, rel=0.01)
+  assert flops['update'] / flops['score'] == pytest.approx(1.5)
+  assert flops['score'] / flops['sample'] == pytest.approx(2)
   # Each prompt runs once, not four times: 8 * 24 + 32 * 32 of 32 * 56 tokens.
-  assert flops['sample'] / flops['score'] * 2 == pytest.approx(
-      (8 * 24 + 32 * 32) / (32 * 56), rel=0.1)
+  rows = np.full(32, 24)
+  assert flops['update'] / model_flops.update(
+      made.players[0].model, rows, rows + 8) == pytest.approx(
+          (8 * 24 + 32 * 32) / (32 * 56), rel=0.1)
+
+
+def test_shorter_responses():
+  """Their mean is a quarter of the limit; each call has the same."""
+  made = check.build(
+      check.load('configs/countdown.py', SMALL), chips.topology('cpu:1'))
+  lengths = check._lengths(made, 4000, 0.25)
+  assert abs(lengths.mean() - 8) < 1  # rounded up, on average by a half
+  assert (lengths.min(), lengths.max()) == (1, 32)
+  assert 4 <= np.median(lengths) <= 5
+  assert (lengths == check._lengths(made, 4000, 0.25)).all()
+  assert (check._lengths(made, 5, 1.0) == 32).all()
+  full, short = (check._turns(made, 'sample', mean) for mean in (1.0, 0.25))
+  steps = [t['prefills'] * t['serve'] * t['decode'] for t in (full, short)]
+  # 8 responses a slot; the last ones do not end together.
+  assert 0.25 < steps[1] / steps[0] < 0.45
+  # 16 responses and 4 prompts are in one list, of 288 tokens in place of 304.
+  assert check._turns(made, 'update', 0.25)['microbatches'] == 288 / 304
+
+
+def test_slots_that_are_free_first_serve_next():
+  # One slot has 5, then 2. The other has 1, 3 from step 1, and 4 from step 4.
+  steps, chunks = check._decoding(np.array([5, 1, 3, 4, 2]), 2, 2)
+  # The first is the longest until its end, then that of 4.
+  assert steps == 8
+  assert chunks == np.mean([1, 1, 2, 2, 3, 1, 2, 2])
+
+
+def test_decoding_at_the_share_of_bandwidth_that_was_measured():
+  text = ('ENTRY %main (p: f32[1000000]) -> f32[1000000] {\n'
+          '  %p = f32[1000000]{0} parameter(0)\n'
+          '  ROOT %t = f32[1000000]{0} tanh(%p)\n}\n')
+  for chunk, share in (8, 0.23), (None, 0.48):
+    made = check.build(check.load('configs/countdown.py', {
+        **SMALL, 'sampling.chunk': chunk}), chips.topology('cpu:1'))
+    ideal, measured = (
+        check._estimate(made, chips.CHIPS['v5e'], 'sample', text, 1.0, case)
+        for case in (False, True))
+    assert ideal.seconds == pytest.approx(8e6 / 819e9)
+    assert ideal.seconds / measured.seconds == pytest.approx(share)
 
 
 def program(*arguments):

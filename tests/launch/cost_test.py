@@ -374,3 +374,30 @@ def test_messages_between_slices(kind, share):
   sent, = found.collectives
   assert (sent.kind, sent.axes, sent.bytes) == (
       kind.lower().replace('_', '-'), ('data',), 4096)
+
+
+@pytest.mark.parametrize('name, result, visits, tiles', [
+    # 4096 rows in tiles of 128 or 512; each of 32 experts begins in a tile.
+    ('ragged-dot-none.1', 'bf16[4096,768]', 32 + 31, 32),
+    ('tgmm.1', 'f32[32,2048,768]', 8 + 31, 8)])
+def test_kernels_of_experts_count_the_tiles_they_visit(
+    name, result, visits, tiles):
+  other = 'bf16[32,2048,768]' if name[0] == 'r' else 'bf16[4096,768]'
+  call = (
+      '  %n = s32[1]{0} parameter(0)\n  %e = s32[33]{0} parameter(1)\n'
+      f'  %v = s32[{visits}]{{0}} parameter(2)\n'
+      '  %x = bf16[4096,2048]{1,0} parameter(3)\n'
+      f'  %w = {other} parameter(4)\n'
+      f'  ROOT %{name} = {result} custom-call(%n, %e, %v, %v, %n, %x, %w), '
+      'custom_call_target="tpu_custom_call"')
+  found = cost.estimate(text(call), LINE_OF_4, {}, {})
+  assert found.flops == pytest.approx(
+      2 * 4096 * 2048 * 768 * visits / tiles)
+
+
+def test_what_prepares_a_product_of_experts_is_no_arithmetic():
+  found = cost.estimate(text(
+      '  %s = s32[32]{0} parameter(0)\n'
+      '  ROOT %ragged-dot-metadata = (s32[33], s32[63]) custom-call(%s), '
+      'custom_call_target="tpu_custom_call"'), LINE_OF_4, {}, {})
+  assert found.flops == 0

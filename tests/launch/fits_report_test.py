@@ -22,7 +22,8 @@ def phase(name='update', needs=None, faults=(), runs=2, **bytes_):
                           'jit(f)/serve/while/body/decode/while', True)])
   return check.Phase(
       name, 1.0, {k.replace('_', ' '): int(v * GIB) for k, v in bytes_.items()},
-      needs, None if needs else spent, runs, 4 * 197e12, list(faults))
+      needs, None if needs else spent, runs, 4 * 197e12, list(faults),
+      dict(zip(check.CASES, (2.0, 3.0, 4.0))))
 
 
 def made(*phases, shards=4, **fields):
@@ -132,6 +133,7 @@ def test_json_has_it_all():
   content = json.loads(json.dumps(report.to_json(checked)))
   assert content['peak_bytes'] == 3 * GIB
   assert content['seconds_per_step'] == 5.0
+  assert [*content['seconds_per_step_if'].values()] == [8.0, 12.0, 16.0]
   assert content['phases']['sample']['bytes']['decode cache'] == 2 * GIB
   assert content['phases']['update']['estimate']['compute'] == 2.0
   assert content['verdict'] == []

@@ -1,11 +1,15 @@
 """Tests of the table of the configs made for pods."""
 
 import json
+import re
 import subprocess
 import types
 
+import pytest
+
+from jaxrl_llm import sharding
 from jaxrl_llm.launch import fits
-from jaxrl_llm.launch.aot import report
+from jaxrl_llm.launch.aot import check, report
 from tests.launch.fits_report_test import made, phase
 
 
@@ -38,17 +42,63 @@ def test_rows(monkeypatch, tmp_path, capsys):
       'c.py': 'Traceback: no such thing'}
   monkeypatch.setattr(fits, 'jobs', lambda: iter(answers))
   monkeypatch.setattr(fits, 'RESULT', tmp_path / 'FITS.md')
-  monkeypatch.setattr(subprocess, 'run', lambda argv, **_: (
-      types.SimpleNamespace(
-          stdout=answers[argv[2].removeprefix('--config=')], stderr='broke')))
+  asked = []
+
+  def run(argv, **_):
+    asked.append(argv[2].removeprefix('--config='))
+    return types.SimpleNamespace(stdout=answers[asked[-1]], stderr='broke')
+
+  monkeypatch.setattr(subprocess, 'run', run)
   assert fits.main() == 1
   lines = fits.RESULT.read_text().splitlines()
   a, b = (next(x for x in lines if x.startswith(f'| {name}'))
           for name in ('a.py', 'b.py'))
-  # 6.3 of 15.75 GiB are 40%; two phases take 2.5 s each.
-  for text in ('6.3', '60%', 'update', '5.00', '2.50'):
+  # 6.3 of 15.75 GiB are 40%; two phases take 2.5 s each, in the cases 2, 3, 4.
+  for text in ('6.3', '60%', 'update', '5.0 / 8.0', '2.5', '12.0 / 16.0'):
     assert f'| {text} |' in a
   assert '| 21.3GiB | none |' in b
   assert a.count('|') == b.count('|') == len(fits.COLUMNS) + 1
   assert any(x.startswith('b.py:4k: The job does not fit') for x in lines)
   assert 'c.py: broke' in lines
+  # Rows stay, with their reasons. One that was never compiled is, unasked.
+  asked.clear()
+  answers['a.py'] = found(phase('sample', decode_cache=4), phase(parameters=9))
+  assert fits.main(['a.']) == 1
+  assert asked == ['a.py', 'c.py']
+  again = fits.RESULT.read_text().splitlines()
+  assert [(x, y) for x, y in zip(lines, again, strict=True) if x != y] == [
+      (a, next(x for x in again if x.startswith('| a.py')))]
+  fits.RESULT.write_text('| config | seconds |')
+  with pytest.raises(SystemExit, match='other columns'):
+    fits.main(['a.'])
+  with pytest.raises(SystemExit, match='^d.py is in the name of no config'):
+    fits.main(['a.', 'd.py'])
+
+
+def test_the_table_speaks_of_the_configs_as_they_are():
+  """Each has a row of its size, and one that is nearly full a sentence."""
+  lines = fits.RESULT.read_text().splitlines()
+  rows = [line.strip('| ').split(' | ') for line in lines if '.py' in line
+          and line.startswith('| ')]
+  assert [f'configs/{cells[0]}' for cells in rows] == list(fits.jobs())
+  for name, topology, mesh, slots, _, free, *_ in rows:
+    spec = f'configs/{name}'
+    config = check.load(spec, {})
+    sizes = [str(config.mesh[axis]) for axis in sharding.AXES]
+    assert topology == check.topology_of(spec), name
+    assert slots == str(config.sampling.slots), name
+    assert all(size in ('-1', here) for size, here in zip(
+        sizes, re.findall(r'\d+', mesh))), name
+    assert ('learner' in mesh) == (config.mesh.learner_tensor is not None), name
+    fit = free != 'none' and int(free.rstrip('%')) >= 10
+    assert fit != any(line.startswith(f'{spec}: ') for line in lines), name
+
+
+def test_tools_run_while_other_rows_decode():
+  """Slots are filled twice at least."""
+  for spec in fits.jobs():
+    config = check.load(spec, {})
+    if config.task.name == 'tools':
+      rows = config.prompts_per_step * config.samples_per_prompt
+      shards = config.mesh.data * config.mesh.fsdp
+      assert rows >= 2 * config.sampling.slots * shards, spec
