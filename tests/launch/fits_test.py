@@ -87,8 +87,9 @@ def test_the_table_speaks_of_the_configs_as_they_are():
     data, fsdp, tensor = map(int, re.findall(r'\d+', mesh)[:3])
     rows = config.prompts_per_step * config.samples_per_prompt
     assert topology == check.topology_of(spec), name
-    assert int(slots) == min(
-        config.sampling.slots, -(-rows // (data * fsdp))), name
+    # Fewer if there are fewer rows; some curricula have more.
+    assert int(slots) in (config.sampling.slots, min(
+        config.sampling.slots, -(-rows // (data * fsdp)))), name
     assert all(config.mesh[axis] in (-1, size) for axis, size in zip(
         sharding.AXES, (data, fsdp, tensor))), name
     learner = config.mesh.learner_tensor
