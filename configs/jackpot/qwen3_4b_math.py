@@ -89,10 +89,8 @@ def get_config(arg=None):
   c.mesh.fsdp = 32
   c.mesh.tensor = 4
   c.mesh.learner_tensor = 1
-  c.sampling.slots = 16
-  if arg == 'int8':
-    c.sampling.kv = 'int8'
-    c.sampling.slots = 32
+  c.sampling.slots = 32 if arg == 'int8' else 16
+  c.sampling.kv = 'int8' if arg == 'int8' else None
   c.sampling.prefill_prompts = 8  # of 64 on a data shard
   c.sampling.chunk = 256
   c.learner.tokens_per_microbatch = 9216

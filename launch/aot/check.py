@@ -27,11 +27,11 @@ FREE = 0.10  # Share of the HBM that should stay free.
 # Shares of a GPU's bandwidth that decode reached, with all columns at once and
 # in chunks, see benchmarks/results/gpu.md.
 REACHED, REACHED_IN_CHUNKS = 0.48, 0.23
-MEAN = 0.25  # Mean length of a response, of its limit.
 # Cases beside full responses and decoding at all of the bandwidth: the mean
-# length of responses, and whether decoding is as measured.
-CASES = {'measured': (1.0, True), 'quarter': (MEAN, False),
-         'quarter, measured': (MEAN, True)}
+# length of responses as a share of the limit, and whether decoding is as
+# measured.
+CASES = {'measured': (1.0, True), 'quarter': (0.25, False),
+         'quarter, measured': (0.25, True)}
 _STOP_IDS = (0, 1)  # Placeholders; only their number affects the program.
 
 
@@ -424,12 +424,12 @@ def _model_flops(made: programs.Programs, name: str) -> float:
     return forward(made.players[made.writer.player], sampler.max_prompts)
   total = 0.0
   for number, player in enumerate(made.players):
-    runs = 0
-    if name == 'score':
-      runs = programs.needs_old_logprobs(config, made.stages) + (
-          not number and programs.needs_anchor(config))
-    if name == 'update':  # A backward pass is two, or one with LoRA.
-      runs = config.learner.epochs * (
-          2 if not number and config.lora.rank else 3)
-    total += runs * forward(player, -(-rows // config.samples_per_prompt))
+    runs = dict(
+        score=programs.needs_old_logprobs(config, made.stages) + (
+            not number and programs.needs_anchor(config)),
+        # A backward pass is two, or one with LoRA.
+        update=config.learner.epochs * (
+            2 if not number and config.lora.rank else 3))
+    total += runs.get(name, 0) * forward(
+        player, -(-rows // config.samples_per_prompt))
   return total
