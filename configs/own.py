@@ -17,7 +17,7 @@ from jaxrl_llm import config
 def get_config():
   """Returns the config."""
   c = config.base()
-  c.steps = 100
+  c.steps = 20
   c.prompts_per_step = 8
   c.samples_per_prompt = 8
   c.max_prompt = 256
@@ -29,11 +29,11 @@ def get_config():
   c.task.heldout_count = 32  # of task.path, if task.heldout names no files
 
   c.optimizer.learning_rate = 1e-5
-  c.eval.every = 50
+  c.eval.every = 10
   c.eval.samples = 1
   c.eval.k = (1,)
-  c.eval.problems = 100  # at most
-  c.checkpoint.every = 20
+  c.eval.problems = 32  # at most
+  c.checkpoint.every = 10
   return c
 
 

@@ -121,7 +121,12 @@ class Samples(NamedTuple):
     Raises:
       ValueError: a shape is another, or an advantage is not finite.
     """
-    rows = len(self.texts)
+    rows, prompts = len(self.texts), int(self.prompt[-1]) + 1
+    for name, values in ('advantages', advantages), ('trained', trained):
+      if (shape := np.shape(values))[1:] and shape[0] != prompts:
+        raise ValueError(
+            f'{name} has the shape {shape}, but there are {prompts} prompts: '
+            'give [rows], or [prompts, samples].')
     advantages = _column('advantages', advantages, rows, np.float32)
     trained = np.ones(rows, bool) if trained is None else _column(
         'trained', trained, rows, bool)

@@ -186,7 +186,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                        'cluster, or of other options of xpk.')
     _, overrides = config_lib.split(rest)
     overrides['workdir'] = args.workdir
-    config = local_files.load(args.config, overrides)
+    config = local_files.load(
+        args.config, overrides,
+        devices=args.slices * math.prod(_slice(args.type)[1]))
     # The program starts in a folder of its own, without a copy of this one.
     sent = local_files.send(
         config, args.workdir, pathlib.Path('/none'), args.send)

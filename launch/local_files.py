@@ -13,6 +13,7 @@ from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 from ml_collections import ConfigDict
 
 from jaxrl_llm import config as config_lib
+from jaxrl_llm import sharding
 from jaxrl_llm.config import nested, table
 from jaxrl_llm.host import stages
 from jaxrl_llm.models import hf
@@ -54,19 +55,23 @@ class Sent(NamedTuple):
 
 def load(
     spec: str, overrides: Mapping[str, Any], *, hub: bool = False,
-) -> ConfigDict:
+    devices: int | None = None) -> ConfigDict:
   """Loads and checks a config, and that the files that it names are here.
 
   Args:
     spec: as for `config.load`.
     overrides: dotted field name to value, or to its text.
     hub: whether the hub may be asked for the models.
+    devices: number of those that the run will have, if it is known.
 
   Raises:
     ValueError: a value does not fit, or a file is not there.
   """
   config = config_lib.load(spec, overrides)
   stages.validate(config, hub=hub)
+  if devices:
+    sharding.axis_sizes(
+        *(config.mesh[axis] for axis in sharding.AXES), devices)
   # Environments may make problems of their own.
   if config.task.name in _WITH_FILES and not config.task.path:
     raise ValueError(

@@ -34,6 +34,7 @@ from rich import table as rich_table
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.launch import archive, gcloud, local_files, pod
+from jaxrl_llm.launch.aot import chips
 from jaxrl_llm.launch.pod import show
 
 _ENDS = signal.SIGTERM, signal.SIGHUP
@@ -143,7 +144,9 @@ def _job(args: argparse.Namespace, rest: Sequence[str]) -> gcloud.Job:
     raise ValueError(
         'tpu_pod sends a checkout to the workers, and this is an installed '
         'package: start launch/tpu_pod.py in a clone of the repository.')
-  config = local_files.load(args.config, overrides, hub=not args.dry_run)
+  config = local_files.load(
+      args.config, overrides, hub=not args.dry_run,
+      devices=chips.count(args.type))
   args.grace = config.checkpoint.grace
   if config.task.get('sandbox') == 'bubblewrap':
     args.setup = '; '.join(filter(None, (

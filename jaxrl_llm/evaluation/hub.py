@@ -53,21 +53,27 @@ def card(
   fields = {name: _public(name, flat[name])
             for name, field in table(flat).items()
             if field.affects and flat[name] != field.default}
+  # `jaxrl_llm.save` writes no metrics, and knows neither task nor advantage.
+  place = paths.place(config.workdir)
+  own_loop = (place / 'checkpoints').exists() and not (
+      place / 'metrics.jsonl').exists()
+  how = 'in a loop of its own (`Sampler`, `Learner`)' if own_loop else (
+      f'on the task `{_public("", config.task.name)}`')
   return '\n'.join([
       f'---\n{data.to_yaml()}\n---\n',
       f'# {paths.absolute(config.workdir).name}\n',
       f'Trained with [jaxrl_llm](https://github.com/jaxrl-llm/jaxrl_llm) '
       f'{jaxrl_llm.__version__} by reinforcement learning with verifiable '
-      f'rewards, from {f"`{base}`" if base else "random weights"}, on the task '
-      f'`{_public("", config.task.name)}`. These are the weights of the '
-      f'{player} after step {step} of {config.steps}, from the {which} '
-      'checkpoint.\n',
-      *(f'- {name}: `{_public("", flat[name])}`' for name in _METHODS),
+      f'rewards, from {f"`{base}`" if base else "random weights"}, {how}. '
+      f'These are the weights of the {player} after step {step} of '
+      f'{config.steps}, from the {which} checkpoint.\n',
+      *(f'- {name}: `{_public("", flat[name])}`' for name in _METHODS
+        if not own_loop or name.startswith('loss.')),
       f'\n{_estimates(config, step) if player == "policy" else ""}'
       'Settings other than the defaults, paths without their folders:\n',
       f'```json\n{json.dumps(fields, indent=1)}\n```\n',
-      'Saved as run.json, they train again with `jaxrl-train '
-      '--config=run.json`.\n'])
+      '' if own_loop else 'Saved as run.json, they train again with '
+      '`jaxrl-train --config=run.json`.\n'])
 
 
 def _base(name: str) -> tuple[str, bool]:

@@ -250,9 +250,8 @@ def page(runs: Sequence[Run]) -> str:
   What runs have written stands in it as base64 alone, so that no text of a
   response can be read as a part of the page.
   """
-  names = ', '.join(run.name for run in runs[:3])
-  if len(runs) > 3:
-    names += f' and {len(runs) - 3} more'
+  names = ', '.join(run.name for run in runs) if len(runs) < 4 else (
+      f'{len(runs)} runs')
   # Mode 'wb' of gzip has the time in it; the same runs have the same page.
   packed = gzip.compress(
       json.dumps(contents(runs), allow_nan=False, separators=(',', ':'),

@@ -158,6 +158,10 @@ def _one(
   if typing.get_origin(kind) is typing.Literal:
     kind, choices = str, typing.get_args(kind)
   if 'schedule' in notes:
+    if kind is not int:
+      raise ValueError(
+          f'Option {leaf} of {name} is a schedule, but no int: make it one, '
+          'and scale it in the function.')
     kind, default = schedules.Steps, schedules.canonical(default)
   made = Hyperparameter(
       leaf, default, said.get(leaf, ''), kind,

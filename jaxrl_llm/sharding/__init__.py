@@ -9,6 +9,7 @@ smaller `tensor` and a larger `fsdp`.
 from jaxrl_llm.sharding.cpu import keep_memory, split_cpu
 from jaxrl_llm.sharding.mesh import (
     AXES,
+    axis_sizes,
     data_shards,
     learner_mesh,
     learner_shards,
@@ -32,7 +33,7 @@ from jaxrl_llm.sharding.rules import (
 )
 
 __all__ = (
-    'AXES', 'Resharder', 'Rules', 'SAMPLE_RULES', 'TRAIN_RULES',
+    'AXES', 'Resharder', 'Rules', 'SAMPLE_RULES', 'TRAIN_RULES', 'axis_sizes',
     'abstract_params', 'axis_names', 'data_shards', 'keep_memory',
     'learner_mesh', 'learner_shards', 'make_mesh', 'optimizer_shardings',
     'replicated', 'rows', 'sampling_type', 'shardings', 'spec_of', 'split_cpu',

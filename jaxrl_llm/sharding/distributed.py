@@ -320,4 +320,5 @@ def _watch(
   return watchdog.Watchdog(
       channel.index, channel.count, patience=patience, secret=secret,
       server=server, addresses=addresses, port=port,
-      lost_code=given.stopped_code or 1)
+      end=lambda sentence, lost: watchdog.end_now(
+          sentence, given.stopped_code * lost or 1))

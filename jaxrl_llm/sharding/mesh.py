@@ -11,6 +11,44 @@ from jax.sharding import PartitionSpec as P
 AXES = ('data', 'fsdp', 'tensor')
 
 
+def _said(*sizes: int) -> str:
+  """Returns the sizes of the axes as fields."""
+  return ', '.join(
+      f'mesh.{axis}={size}' for axis, size in zip(AXES, sizes))
+
+
+def axis_sizes(data: int, fsdp: int, tensor: int, count: int) -> dict[str, int]:
+  """Returns the sizes of a mesh's axes, without -1.
+
+  Args:
+    data, fsdp, tensor: as for `make_mesh`.
+    count: number of devices.
+
+  Raises:
+    ValueError: the sizes do not multiply to the number of devices.
+  """
+  sizes, said = dict(zip(AXES, (data, fsdp, tensor))), _said(
+      data, fsdp, tensor)
+  if any(size < 1 and size != -1 for size in sizes.values()):
+    raise ValueError(
+        f'{said}: use positive sizes; one of them may be -1 instead.')
+  free = [axis for axis, size in sizes.items() if size == -1]
+  if len(free) > 1:
+    raise ValueError(f'{said}: only one size may be -1; set the others.')
+  given = math.prod(s for s in sizes.values() if s > 0)
+  if free and count % given == 0:
+    sizes[free[0]] = count // given
+  elif free:
+    raise ValueError(
+        f'{said}: the {count} devices are not a multiple of {given}; choose '
+        f'sizes whose product divides {count}.')
+  elif given != count:
+    raise ValueError(
+        f'{said} makes {given} devices, but there are {count}; choose sizes '
+        f'whose product is {count}, or set one to -1.')
+  return sizes
+
+
 def make_mesh(
     data: int, fsdp: int, tensor: int,
     devices: Sequence[jax.Device] | None = None,
@@ -37,32 +75,15 @@ def make_mesh(
       rows do not divide over the slices; or as `learner_mesh`.
   """
   devices = jax.devices() if devices is None else list(devices)
-  sizes = dict(data=data, fsdp=fsdp, tensor=tensor)
-  said = ', '.join(f'mesh.{axis}={size}' for axis, size in sizes.items())
-  if any(size < 1 and size != -1 for size in sizes.values()):
-    raise ValueError(
-        f'{said}: use positive sizes; one of them may be -1 instead.')
-  free = [axis for axis, size in sizes.items() if size == -1]
-  if len(free) > 1:
-    raise ValueError(f'{said}: only one size may be -1; set the others.')
-  count, given = len(devices), math.prod(s for s in sizes.values() if s > 0)
-  if free and count % given == 0:
-    sizes[free[0]] = count // given
-  elif free:
-    raise ValueError(
-        f'{said}: the {count} devices are not a multiple of {given}; choose '
-        f'sizes whose product divides {count}.')
-  elif given != count:
-    raise ValueError(
-        f'{said} makes {given} devices, but there are {count}; choose sizes '
-        f'whose product is {count}, or set one to -1.')
+  sizes = axis_sizes(data, fsdp, tensor, len(devices))
   slices, first = _slices(devices), _learner_sizes(sizes, learner_tensor)
   if slices > 1:
     across = 'data' if sizes['data'] > 1 else 'fsdp'
     if sizes[across] % slices:
       raise ValueError(
-          f'{said}: mesh.{across} must be a multiple of the {slices} slices, '
-          'so that no other axis crosses from one slice to another.')
+          f'{_said(data, fsdp, tensor)}: mesh.{across} must be a multiple of '
+          f'the {slices} slices, so that no other axis crosses from one slice '
+          'to another.')
     inside = {**first, across: first[across] // slices}
     between = {**dict.fromkeys(AXES, 1), across: slices}
     mesh = Mesh(

@@ -110,8 +110,7 @@ class Watchdog:
   def __init__(
       self, index: int, count: int, *, patience: float, secret: str,
       server: socket.socket | None = None, addresses: tuple[str, ...] = (),
-      port: int = 0, end: Callable[[str, int], Any] | None = None,
-      lost_code: int = 1):
+      port: int = 0, end: Callable[[str, bool], Any] | None = None):
     """Connects all processes; all must call it.
 
     Args:
@@ -122,15 +121,14 @@ class Watchdog:
       server: socket of `listen`, in process 0.
       addresses: of the hub.
       port: of the hub.
-      end: called with a sentence and an exit code if a process is gone; ends
-        this one by default.
-      lost_code: exit code if the other one was lost; 1 if it failed.
+      end: called with a sentence if a process is gone, and with whether it was
+        lost; else it failed. Ends this one with exit code 1 by default.
 
     Raises:
       ConnectionError: the hub cannot be reached, or did not hear of all others.
     """
     self._index, self._patience = index, patience
-    self._end, self._lost_code = end or end_now, lost_code
+    self._end = end or (lambda sentence, lost: end_now(sentence))
     self._closing, self._over = False, False
     self._peers: list[_Peer] = []
     self._lock = threading.Lock()
@@ -172,7 +170,7 @@ class Watchdog:
     """Tells the other processes that this one ends, and why."""
     self._closing = True
     for peer in self._peers:
-      peer.send(ended=self._index, sentence=sentence, code=1)
+      peer.send(ended=self._index, sentence=sentence, lost=False)
 
   def close(self) -> None:
     """Says goodbye: the run is over in all processes."""
@@ -206,7 +204,7 @@ class Watchdog:
               f'{self._patience:g} s: it is stopped, the network is broken, or '
               'one call keeps it busy (raise processes.patience). The run '
               'ends; the same command goes on from the last checkpoint.'),
-                     self._lost_code)
+                     True)
       if self._closing and all(peer.left for peer in self._peers):
         return
 
@@ -219,23 +217,23 @@ class Watchdog:
         self._lost(peer.index, (
             f'Process {peer.index} was killed or its host was lost. The run '
             'ends; the same command goes on from the last checkpoint.'),
-                   self._lost_code)
+                   True)
       return
     for message in messages:
       if 'ended' in message:
         peer.left = True
-        self._lost(message['ended'], message['sentence'], message['code'])
+        self._lost(message['ended'], message['sentence'], message['lost'])
       peer.left |= 'bye' in message
 
-  def _lost(self, index: int, sentence: str, code: int) -> None:
+  def _lost(self, index: int, sentence: str, lost: bool) -> None:
     """Tells the others that a process is gone, and ends this one."""
     if self._closing:
       return
     for peer in self._peers:
       if peer.index != index and not peer.left:
-        peer.send(ended=index, sentence=sentence, code=code)
+        peer.send(ended=index, sentence=sentence, lost=lost)
     self._over = True
-    self._end(sentence, code)
+    self._end(sentence, lost)
 
 
 def _connect(addresses, port: int, index: int, secret: str) -> _Peer:

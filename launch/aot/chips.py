@@ -73,6 +73,21 @@ TOPOLOGIES = {
 }
 
 
+def count(kind: str) -> int | None:
+  """Returns the chips of an accelerator type; None for an unknown family.
+
+  Raises:
+    ValueError: the family has no slice of this size.
+  """
+  if kind in TOPOLOGIES:
+    return math.prod(map(int, TOPOLOGIES[kind].partition(':')[2].split('x')))
+  family = kind.partition('-')[0]
+  known = [name for name in TOPOLOGIES if name.partition('-')[0] == family]
+  if known:
+    raise ValueError(f'--type={kind} is none of {", ".join(known)}.')
+  return None
+
+
 class Topology(NamedTuple):
   """A slice of chips, or several that a network connects.
 

@@ -52,6 +52,14 @@ def test_a_card_says_how_the_model_was_trained(tmp_path):
   again = config.load(str(tmp_path / 'run.json'))
   want = tiny.load(tmp_path / 'x', steps=9, advantage='pkpo', pkpo__k=2)
   assert not config.resume_conflicts(want, again)
+  # A loop of one's own has no metrics.
+  (tmp_path / 'My run' / 'checkpoints').mkdir()
+  assert 'run.json' in card(tmp_path)
+  (tmp_path / 'My run' / 'metrics.jsonl').rename(tmp_path / 'kept')
+  said = card(tmp_path)
+  assert 'in a loop of its own' in said and 'loss.objective' in said
+  assert 'run.json' not in said and '- advantage' not in said
+  (tmp_path / 'kept').rename(tmp_path / 'My run' / 'metrics.jsonl')
   # Evaluations are of the policy; a damaged file costs no more than the table.
   assert 'held-out' not in card(tmp_path, player='actor')
   (tmp_path / 'My run' / 'metrics.jsonl').write_text('{\n{\n{')

@@ -170,7 +170,7 @@ def test_turns_are_on_the_page_with_the_values_of_their_tokens(tmp_path):
 def test_a_page_of_many_runs(tmp_path):
   runs = [page.read(write(tmp_path / f'run{i}', *planted())) for i in range(5)]
   text = page.page(runs)
-  assert '<title>run0, run1, run2 and 2 more</title>' in text
+  assert '<title>5 runs</title>' in text
   # Student's t of two to five runs.
   assert data(text)['quantiles'] == pytest.approx(
       [12.706, 4.303, 3.182, 2.776], abs=5e-4)

@@ -298,7 +298,9 @@ def test_the_status_of_a_zone(gcloud):
     (['--env=NO_SUCH'], '--env=NO_SUCH is not in the environment'),
     (['--tries=0'], '--tries=0 must be at least 1'),
     (['--workdir=runs/a'], '--workdir=runs/a must be in a bucket'),
-    (['--config.stepz=1'], 'stepz is not a field')])
+    (['--config.stepz=1'], 'stepz is not a field'),
+    (['--type=v5litepod-33'], 'is none of v5litepod-1'),
+    (['--config.mesh.data=4'], 'makes 4 devices, but there are 16')])
 def test_mistakes_are_one_sentence(gcloud, argv, said):
   code, text = run(gcloud, *argv)
   assert code == 2 and said in text and calls(gcloud)[0] == []

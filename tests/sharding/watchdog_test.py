@@ -21,7 +21,7 @@ def met(count, patience=2.0):
     dogs[index] = watchdog.Watchdog(
         index, count, patience=patience, secret='x', port=port,
         server=None if index else server, addresses=('127.0.0.1',),
-        end=lambda *said: ends[index].put(said), lost_code=75)
+        end=lambda *said: ends[index].put(said))
 
   threads = [threading.Thread(target=join, args=[i]) for i in range(count)]
   for thread in threads:
@@ -48,8 +48,8 @@ def test_a_killed_process_ends_the_others(gone):
   assert all(end.empty() for end in ends)
   kill(dogs[gone])
   for index in {0, 1, 2} - {gone}:
-    sentence, code = ends[index].get(timeout=SECONDS)
-    assert sentence.startswith(f'Process {gone} was killed') and code == 75
+    sentence, lost = ends[index].get(timeout=SECONDS)
+    assert sentence.startswith(f'Process {gone} was killed') and lost
 
 
 @pytest.mark.parametrize('gone', [0, 1])
@@ -58,16 +58,17 @@ def test_a_stopped_process_ends_the_others(gone):
   dogs[gone]._over = True  # its thread ends, its connections stay
   others = {0, 1, 2} - {gone}
   for index in others:
-    sentence, code = ends[index].get(timeout=SECONDS)
+    sentence, lost = ends[index].get(timeout=SECONDS)
     assert sentence.startswith(f'Process {gone} has not answered for 2 s')
-    assert code == 75
+    assert lost
 
 
 def test_the_sentence_of_a_failure_is_passed_on():
   dogs, ends = met(3)
   dogs[2].fail('Process 2 ended: no room.')
   for index in (0, 1):
-    assert ends[index].get(timeout=SECONDS) == ('Process 2 ended: no room.', 1)
+    assert ends[index].get(timeout=SECONDS) == (
+        'Process 2 ended: no room.', False)
   assert ends[2].empty()
 
 

@@ -35,8 +35,8 @@ function makeSets() {
     found.set(key, [...found.get(key) || [], at]);
   });
   columns = [{name: 'run', label: 'run', of: (at) => runs[at].name},
-    ...differing.map((name) => settingColumn(name, differing)),
-    ...estimateColumns()];
+    ...estimateColumns(),
+    ...differing.map((name) => settingColumn(name, differing))];
   sets = [...found.values()].map((members) => ({members,
     name: members.length < 2 ? runs[members[0]].name :
       columns.filter((column) => kept.includes(column.isSetting)).map(
