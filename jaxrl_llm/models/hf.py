@@ -14,6 +14,7 @@ import functools
 import gc
 import hashlib
 import json
+import os
 import pathlib
 from typing import Any, Callable, Iterator, Mapping, NamedTuple
 
@@ -89,6 +90,7 @@ def on_disk(name: str, field: str = 'model.hf') -> pathlib.Path | None:
   Raises:
     ValueError: it can only be a path, and nothing is there.
   """
+  name = os.fspath(name)
   if paths.in_bucket(name):
     return None
   path = pathlib.Path(name).expanduser()

@@ -11,9 +11,9 @@ HOOKS = blocks.hooks()
 # Metrics that take a method, a field or a task of their own.
 OTHERS = (
     'cbs/', 'eval/<file>', 'eval/maj@', 'logged/', 'pkpo/', 'rewards/',
-    'screening/', 'solve_rate/<kind>', 'turns/', 'update/actor_',
-    'update/experts_', 'update/kl_anchor', 'update/lambda_distill',
-    'update/obrs_')
+    'sampler/temperature', 'screening/', 'solve_rate/<kind>', 'turns/',
+    'update/actor_', 'update/experts_', 'update/kl_anchor',
+    'update/lambda_distill', 'update/obrs_')
 
 
 def test_a_run_has_what_is_declared_and_nothing_else():
