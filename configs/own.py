@@ -33,6 +33,7 @@ def get_config():
   c.eval.samples = 1
   c.eval.k = (1,)
   c.eval.problems = 32  # at most
+  c.eval.slots = 32
   c.checkpoint.every = 10
   return c
 

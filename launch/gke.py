@@ -10,7 +10,7 @@ r"""Writes the manifest that runs a config on TPUs of a Kubernetes cluster.
 It is a JobSet of GKE: a job for each slice, a pod for each host. The image has
 this package with the extras `tpu` and `gcs`. The manifest holds the config and
 the small local files that it names, such as functions; one that is not there is
-named before anything is written, and large ones belong into a bucket. A run
+named before anything is written, and large ones belong in a bucket. A run
 that was asked to stop, or whose host is preempted, is started again and goes on
 from its last checkpoint; other failures `--restarts` times. `--xpk=CLUSTER`
 prints the command of xpk instead, for clusters made by it.
@@ -97,7 +97,7 @@ def manifest(
       'spec': {
           'failurePolicy': {
               'maxRestarts': args.restarts,
-              'rules': [{  # How it is said that a pod ended as `ends` has it.
+              'rules': [{  # The reason of a job that failed by `ends`.
                   'name': 'stopped', 'onJobFailureReasons': [
                       'PodFailurePolicy'],
                   'action': 'RestartJobSetAndIgnoreMaxRestarts'}]},
@@ -136,8 +136,7 @@ def _packed(sent: local_files.Sent, name: str) -> str:
   if len(text) > _MOST:
     raise ValueError(
         f'The files that the config names take {len(text) >> 10} KiB, and a '
-        f'manifest has room for {_MOST >> 10}: copy the largest to a bucket, '
-        'and give its gs:// address.')
+        f'manifest has room for {_MOST >> 10}: {sent.too_large()}')
   return text
 
 

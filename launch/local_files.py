@@ -52,6 +52,11 @@ class Sent(NamedTuple):
       archive.add(path, place, filter=lambda one: (
           None if '__pycache__' in one.name else one))
 
+  def too_large(self) -> str:
+    """Returns what to do about the largest file."""
+    largest = max(self.files.values(), key=_size)
+    return f'copy {largest} to a bucket, and give its gs:// address.'
+
 
 def load(
     spec: str, overrides: Mapping[str, Any], *, hub: bool = False,
@@ -154,11 +159,12 @@ def _module(text: str, is_plug: bool) -> pathlib.Path | None:
   if modules.file_of(text):
     return pathlib.Path(text if text.endswith('.py') else (
         text.rpartition(':')[0]))
-  return _own(_top(text))
+  found = _found(_top(text))
+  return found if found and _is_own(found) else None
 
 
-def _own(name: str) -> pathlib.Path | None:
-  """Returns the file or folder of a module of the user's own, or None."""
+def _found(name: str) -> pathlib.Path | None:
+  """Returns the file or folder of the module that Python finds, or None."""
   spec = importlib.util.find_spec(name) if (
       name.isidentifier() and name != '__main__') else None
   if not spec:
@@ -166,9 +172,12 @@ def _own(name: str) -> pathlib.Path | None:
   # A package without __init__.py has only places.
   origin = pathlib.Path(
       spec.origin or [*(spec.submodule_search_locations or [''])][0])
-  if not origin.is_absolute() or modules.is_installed(origin):
-    return None  # A module within Python has no file.
   return origin.parent if origin.name == '__init__.py' else origin
+
+
+def _is_own(path: pathlib.Path) -> bool:
+  """Returns whether a module is of the user; one within Python has no path."""
+  return path.is_absolute() and not modules.is_installed(path / 'x')
 
 
 def _top(name: str) -> str:
@@ -186,8 +195,8 @@ def send(
     workdir: of the run there.
     root: folder of which the other machine has a copy, in which the program
       starts. Files outside of it come to `files/` there.
-    more: other files or folders, which the program finds by these paths, and
-      files of Python beside them.
+    more: other files or folders. Files of Python find them beside themselves,
+      and the program those below this folder by their paths.
 
   Raises:
     ValueError: the files are too large to send.
@@ -195,10 +204,12 @@ def send(
   flat = json.loads(config_lib.to_json(config))
   files: dict[str, pathlib.Path] = {}
   for text in more:
-    if not (path := pathlib.Path(text).absolute()).exists():
+    path = pathlib.Path(os.path.abspath(text))
+    if not path.exists():
       raise ValueError(f'--send={text}: there is no such file or folder.')
-    files |= {_place(path, root): path} | (
-        {} if os.path.isabs(text) else {os.path.normpath(text): path})
+    files[_place(path, root)] = path
+    if path.is_relative_to(pathlib.Path.cwd()):
+      files[path.relative_to(pathlib.Path.cwd()).as_posix()] = path
   home = f'{pathlib.Path.home()}/'
   for name in _WRITTEN:  # `~` is another folder there
     if (flat[name] or '').startswith(home):
@@ -220,13 +231,12 @@ def send(
             text.removeprefix(str(path)) if is_name else '')
     flat[name] = [new.get(v, v) for v in flat[name]] if (
         isinstance(flat[name], list)) else new.get(flat[name], flat[name])
-    size = sum(map(_size, files.values()))
-    if size > _MOST:
-      raise ValueError(
-          f'The files that the config names have {size / 2 ** 30:.1f} GiB with '
-          f'those of {name}, too much to send: copy them to a bucket, and give '
-          f'--config.{name}=gs://...')
-  return Sent(json.dumps(flat, indent=1), files, tuple(_extras(flat, files)))
+  sent = Sent(json.dumps(flat, indent=1), files, tuple(_extras(flat, files)))
+  if (size := sum(map(_size, files.values()))) > _MOST:
+    raise ValueError(
+        f'The files to send have {size / 2 ** 30:.1f} GiB, more than '
+        f'{_MOST >> 30}: {sent.too_large()}')
+  return sent
 
 
 def _place(path: pathlib.Path, root: pathlib.Path) -> str:
@@ -248,10 +258,17 @@ def _imported(file: pathlib.Path, files: dict[str, pathlib.Path],
     files: place there to path here.
     root: as for `send`.
   """
-  for name in _names(ast.parse(file.read_bytes())):
-    beside = [path for path in (
-        file.parent / f'{name}.py', file.parent / name) if path.exists()]
-    path = beside[0] if beside else _own(name)
+  try:
+    names = [*_names(ast.parse(file.read_bytes()))]
+  except (SyntaxError, ValueError):  # a file of its package that nobody imports
+    return
+  for name in names:
+    path = _found(name)
+    if path and not _is_own(path):
+      continue  # It also hides a module or a folder of data beside the file.
+    beside = [place for place in (
+        file.parent / f'{name}.py', file.parent / name) if place.exists()]
+    path = beside[0] if beside else path
     place = path and (_place(path, root) if beside else path.name)
     if path and place not in files:
       files[place] = path

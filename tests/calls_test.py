@@ -314,6 +314,11 @@ def test_a_wrong_batch_is_named(learner):
   with pytest.raises(ValueError, match=r'advantages has the shape \(3,\), but '
                      'there are 128 rows'):
     samples.batch([1., 2., 3.])
+  for name in ('advantages', 'trained'):  # transposed
+    with pytest.raises(ValueError, match=f'{name} has the shape .* prompts'):
+      samples.batch(**{'advantages': np.zeros(128),
+                       name: np.ones((N, 128 // N))})
+  samples.batch(np.zeros((128 // N, N)))
   wrong = values(samples)
   wrong[7] = np.nan
   with pytest.raises(ValueError, match='The advantage of row 7 is nan'):

@@ -98,7 +98,7 @@ def test_updates_train_on_the_rows_of_an_earlier_policy(parts, lag):
 
 
 def test_rows_keep_the_temperature_that_they_were_sampled_at():
-  """Those of a lag and of a replay, beside others of the same batch."""
+  """Rows of a lag and of a replay, beside others of the same batch."""
   parts = stage_runs.built(
       actor__lag=2, selection='replay', replay__rounds=3, learner__updates=2,
       sampling__temperature='0:2,1:1,3:.5,4:3')

@@ -58,7 +58,7 @@ def test_the_manifest(capsys, more, hosts, chips, shape):
 
 def test_a_pod_has_the_config_and_its_files(capsys, tmp_path, monkeypatch):
   (tmp_path / 'mine.py').write_text(
-      'def sharp(rewards, *, where):\n  return rewards\n')
+      'import jaxrl_llm\ndef sharp(rewards, *, where):\n  return rewards\n')
   monkeypatch.chdir(tmp_path)
   _, _, container = parts(yaml.safe_load(written(
       capsys, '--config.advantage=mine.py:sharp')))
@@ -79,7 +79,7 @@ def test_a_pod_has_the_config_and_its_files(capsys, tmp_path, monkeypatch):
   assert config['workdir'] == 'gs://bucket/math'
   file, _, name = config['advantage'].partition(':')
   assert name == 'sharp' and file.startswith('files/')
-  assert open(file).read().startswith('def sharp')
+  assert open(file).read().startswith('import jaxrl_llm')
 
 
 def test_the_command_of_xpk(capsys):

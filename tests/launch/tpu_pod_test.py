@@ -197,17 +197,20 @@ def test_a_log_on_a_full_disk(gcloud):
 
 
 def test_the_config_and_its_files_arrive(sent, monkeypatch):
-  """Those that a file imports too, and those that git does not know."""
+  """Modules of the user too, without a folder that an installed one hides."""
   here, run = sent
   for name in ('helper', 'named', 'inside/deep', 'other/far', 'found'):
     (here / f'{name}.py').parent.mkdir(exist_ok=True)
     (here / f'{name}.py').write_text('')
   (here / 'inside' / 'deep.py').write_text('import found')
   (here / 'db.json').write_text('{}')
+  (here / 'numpy').mkdir()  # Python finds the installed one.
+  (here / 'inside' / 'template.py').write_text('def {{ name }}(')
   monkeypatch.syspath_prepend(here / 'other')
   monkeypatch.syspath_prepend(here)
   (here / 'mine.py').write_text(
-      'import importlib, inside.deep, far\nimportlib.import_module("named")\n'
+      'import importlib, inside.deep, far, numpy\n'
+      'importlib.import_module("named")\n'
       'def reward(prompts, completions, **columns):\n  import helper\n'
       'def sharp(rewards, *, where):\n  return rewards\n')
   for name in ('train.jsonl', 'other.py'):
@@ -223,8 +226,9 @@ def test_the_config_and_its_files_arrive(sent, monkeypatch):
       '--config.log.wandb=mine', '--setup=pip install more', '--send=db.json')
   there = f'files{here}'
   assert {'files/job.json', *(f'{there}/{name}' for name in (
-      'mine.py', 'helper.py', 'named.py', 'inside/deep.py', 'train.jsonl',
-      'db.json'))} == {x for x in names if x.startswith('files')}
+      'mine.py', 'helper.py', 'named.py', 'inside/deep.py',
+      'inside/template.py', 'train.jsonl', 'db.json'))} == {
+          x for x in names if x.startswith('files')}
   # What Python finds elsewhere is in the folder of the program.
   assert {'far.py', 'found.py', 'db.json'} <= {*names}
   assert config['task.reward'] == [f'{there}/mine.py:reward']

@@ -97,9 +97,13 @@ def test_mistakes_are_one_sentence(folder, given, said):
     ('def loss(r, *, where, kl_coef: float = 0.0): pass',
      'would be the field loss.kl_coef, which there is already: rename it'),
     ('def f(r, *, where, x: Nothing = 3): pass', 'NameError'),
+    ('def f(r, *, where, x: Annotated[float, "schedule"] = 2.0): pass',
+     'Option x of .* is a schedule, but no int'),
 ])
 def test_functions_that_are_no_plugs(folder, text, said):
-  (folder / 'bad.py').write_text(f'from __future__ import annotations\n{text}')
+  (folder / 'bad.py').write_text(
+      'from __future__ import annotations\nfrom typing import Annotated\n'
+      f'{text}')
   name = text.split()[1].partition('(')[0]
   with pytest.raises(ValueError, match=said) as error:
     config.load('mine.py', {'advantage': f'bad.py:{name}'})
