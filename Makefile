@@ -60,7 +60,7 @@ test-quick: lint
 NUMERIC := $(addprefix tests/, evaluation learner models ops sampling sharding \
   devices_test.py evaluate_test.py export_test.py peers_faults_test.py \
   real_models_test.py seams_test.py stage_facts_test.py take_step_test.py \
-  train_test.py truncation_test.py host/warm_start_test.py)
+  train_test.py truncation_test.py host/start_weights_test.py)
 
 test-cpus: $(VENV)/test
 	XLA_FLAGS=--xla_cpu_max_isa=SSE4_2 ATEN_CPU_CAPABILITY=default \

@@ -30,6 +30,7 @@ setuptools.setup(
         'jaxrl-evaluate = jaxrl_llm.evaluate:main',
         'jaxrl-export = jaxrl_llm.export:main',
         'jaxrl-report = jaxrl_llm.evaluation.page:main',
+        'jaxrl-sft = jaxrl_llm.sft:main',
         'jaxrl-sweep = jaxrl_llm.launch.run:sweep',
         'jaxrl-train = jaxrl_llm.train:main',
     ]},

@@ -36,7 +36,7 @@ RESULT = pathlib.Path(__file__).parent / 'results/aot_memory.md'
 TURNS = 3
 DEVICES = 8
 COMMON = {
-    'mesh.cpu_devices': 8, 'warm_start.steps': 0, 'prompts_per_step': 8,
+    'mesh.cpu_devices': 8, 'sft.steps': 0, 'prompts_per_step': 8,
     'samples_per_prompt': 8, 'model.width': 1024,
     'model.layers': 6, 'model.heads': 16, 'model.kv_heads': 8,
     'model.head_dim': 64, 'model.mlp_width': 4096,
@@ -103,7 +103,7 @@ def child(argv) -> dict:
   from jaxrl_llm.host import state as state_lib
   config, _ = config_lib.parse(argv)
   parts = build.parts(config)
-  start = train.warm_start.start(parts, lambda *_: None, resumed=False)
+  start = train.start_weights.start(parts, lambda *_: None, resumed=False)
   fixed = state_lib.Fixed(
       parts.sampling(), parts.replicate(choices.loss_params(config)),
       start.anchor, (start.frozen,))

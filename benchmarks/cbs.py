@@ -120,8 +120,8 @@ def _spread(values: list[float], digits: int) -> str:
 def steps_of(fields: dict[str, Any], steps: int, tiny: bool) -> list[Any]:
   """Trains the default job for some steps, and returns its later metrics."""
   with tempfile.TemporaryDirectory() as folder:
-    small = {'prompts_per_step': 8, 'warm_start.steps': 1,
-             'warm_start.cache': folder, 'eval.problems': 2}
+    small = {'prompts_per_step': 8, 'sft.steps': 1,
+             'sft.cache': folder, 'eval.problems': 2}
     loaded = config_lib.load('configs/countdown.py', {
         'workdir': folder, 'steps': steps, 'eval.every': 0,
         'eval.samples': 1, 'eval.k': 1, 'checkpoint.every': 0,

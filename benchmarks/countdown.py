@@ -33,7 +33,7 @@ def run(seed: int, workdir: pathlib.Path) -> dict[str, Any]:
   subprocess.run(
       [sys.executable, '-m', 'jaxrl_llm.train',
        '--config=configs/countdown.py', f'--config.seed={seed}',
-       f'--config.workdir={workdir}', '--config.warm_start.cache=none'],
+       f'--config.workdir={workdir}', '--config.sft.cache=none'],
       cwd=ROOT, check=True)
   found = json.loads((workdir / 'summary.json').read_text())
   return {**found, 'wall': time.monotonic() - start}

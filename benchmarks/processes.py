@@ -71,7 +71,7 @@ def run(count: int, folder: pathlib.Path, cache: pathlib.Path,
            f'--config.workdir={folder}', f'--config.steps={STEPS}',
            '--config.eval.every=0', '--config.eval.problems=8',
            '--config.checkpoint.every=0', '--config.log.display=false',
-           f'--config.warm_start.cache={cache}'], cwd=ROOT, env=env)
+           f'--config.sft.cache={cache}'], cwd=ROOT, env=env)
       for index in range(count)]
   if any([process.wait() for process in started]):
     raise RuntimeError('A process has failed.')

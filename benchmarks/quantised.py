@@ -32,7 +32,7 @@ import transformers
 from benchmarks.rl_step import machine, markdown
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import sharding
-from jaxrl_llm.host import build, rollout, warm_start
+from jaxrl_llm.host import build, rollout, start_weights
 from jaxrl_llm.models import hf, transformer
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.sampling import decode, kv_cache
@@ -52,13 +52,13 @@ class Size(NamedTuple):
     rows: responses.
     prompt: tokens of a random prompt.
     response: tokens of a response, also after a stop token.
-    warm_start: steps of the warm start.
+    sft: steps of its warm start.
     model: sizes of the random models, in the names of transformers.
   """
   rows: int
   prompt: int
   response: int
-  warm_start: int
+  sft: int
   model: dict[str, int | float]
 
 
@@ -110,9 +110,9 @@ def countdown(size: Size) -> Case:
   """Makes the warm-started model of configs/countdown.py."""
   config = config_lib.load(
       str(ROOT / 'configs/countdown.py'),
-      {'warm_start.steps': size.warm_start, 'mesh.cpu_devices': 1})
+      {'sft.steps': size.sft, 'mesh.cpu_devices': 1})
   parts = build.parts(config)
-  params = warm_start.parameters(parts, lambda *_: None)
+  params = start_weights.parameters(parts, lambda *_: None)
   prompts = rollout.encode(
       parts.task.heldout[:size.rows], parts.task.tokenizer, config.max_prompt)
   return Case('Countdown, warm-started', parts.programs.model, params,
@@ -225,7 +225,7 @@ vocabulary: the share of tokens that rejection keeps with jackpot.lam=1. It is \
 The four architectures have random weights ({sizes}), and their prompts are \
 random tokens. They show the rounding of each architecture's arithmetic, not \
 the acceptance of a trained checkpoint. The Countdown model is trained: \
-{size.warm_start:,} steps of its warm start.
+{size.sft:,} steps of its warm start.
 
 {table}
 '''

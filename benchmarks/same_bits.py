@@ -75,7 +75,7 @@ def run(checkout: pathlib.Path, workdir: pathlib.Path,
       *(f'--config.{name}={value}' for name, value in SINCE.items()
         if f"'{name}'" in known),
       f'--config.workdir={workdir}', '--config.log.display=false',
-      f'--config.warm_start.cache={workdir}/cache',
+      f'--config.sft.cache={workdir}/cache',
       '--config.log.tensorboard=false', '--config.log.samples=1000']
   done = subprocess.run(
       command, cwd=checkout, capture_output=True, text=True,

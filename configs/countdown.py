@@ -34,8 +34,8 @@ def get_config():
   c.model.head_dim = 16
   c.model.mlp_width = 256
 
-  c.warm_start.steps = 1000
-  c.warm_start.learning_rate = 5e-3
+  c.sft.steps = 1000
+  c.sft.learning_rate = 5e-3
 
   c.mesh.cpu_devices = 2
   c.sampling.slots = 16

@@ -34,7 +34,7 @@ from jaxrl_llm.host import (
   rollout,
   rounds,
   stages,
-  warm_start,
+  start_weights,
 )
 from jaxrl_llm.models.config import PRESETS
 from jaxrl_llm.monitoring import step_metrics
@@ -299,7 +299,7 @@ class Sampler:
       state, frozen = self._learner.state, self._learner.frozen
       return to_sampling(state.params, frozen), int(state.step)
     if self._weights is None:
-      start = warm_start.start(
+      start = start_weights.start(
           self.parts, lambda *_: None, resumed=False)
       self._weights = to_sampling(start.params, start.frozen)
     return self._weights, 0
@@ -349,7 +349,7 @@ class Learner:
     self.parts = parts = build.parts(
         config, own_prompts=True, tokenizer=sampler._tokenizer)
     self.sampler, self.steps = sampler, 0
-    start = warm_start.start(parts, lambda *_: None, resumed=False)
+    start = start_weights.start(parts, lambda *_: None, resumed=False)
     self.frozen = start.frozen
     self.state = parts.programs.learner.init(start.params)
     self._learning = rounds.Learning(

@@ -30,7 +30,7 @@ from jaxrl_llm import checkpoint, phases, plugs, sharding, tasks
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import tokenizer as tokenizer_lib
 from jaxrl_llm.evaluation import hub
-from jaxrl_llm.host import build, choices, warm_start
+from jaxrl_llm.host import build, choices, start_weights
 from jaxrl_llm.learner import policy as policy_lib
 from jaxrl_llm.models import hf, hf_config, lora
 from jaxrl_llm.models.config import ModelConfig
@@ -85,9 +85,9 @@ def parameters(
   params = found.state['learners'][number]['params']
   if not config.lora.rank:
     frozen = None
-  elif config.warm_start.steps:
-    path = warm_start.base_file(config)
-    base = warm_start.load(path, policy.shapes)
+  elif config_lib.has_sft(config) and not config_lib.sft_of_lora(config):
+    path = start_weights.base_file(config)
+    base = start_weights.load(path, policy.shapes)
     if base is None:
       raise ValueError(
           f'{path}, with the weights that LoRA was trained with, is gone or '

@@ -13,7 +13,7 @@ import sys
 from typing import Any
 import warnings
 
-_PROGRAMS = 'train', 'evaluate'  # they take a config
+_PROGRAMS = 'train', 'evaluate', 'sft'  # they take a config
 _INTERRUPTED = 'Interrupted while the program started; nothing was written.'
 
 

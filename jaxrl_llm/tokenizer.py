@@ -22,6 +22,8 @@ _BYTE = re.compile('<0x([0-9A-Fa-f]{2})>')  # a byte in SentencePiece
 _FILES = 'tokenizer.json', 'tokenizer.model', 'vocab.json', 'vocab.txt'
 # Texts of a conversation that shows how a chat template ends an answer.
 _TURNS = 'Question-1', 'Answer-1', 'Question-2'
+_MARKS = re.compile(r'{%-?\s*generation\s*-?%}')  # around an answer
+_DATE = '26 Jul 2024'  # Llama's templates insert today's; this is their default
 _OPENED = re.compile(r'<think>\s*\Z')
 _REASONED = f'<think>\nReason-1\n</think>\n\n{_TURNS[1]}'
 
@@ -308,6 +310,45 @@ class ModelTokenizer:
         'The chat template of %s has no add_generation_prompt, so that %s: '
         'correct the template.', self.folder, fault)
 
+  def conversation(
+      self, messages: Sequence[Mapping[str, Any]],
+      tools: Sequence[Mapping[str, Any]] = (), *, prompt: bool = False) -> str:
+    """Formats a whole conversation; with `prompt`, and the start of an answer.
+
+    Args:
+      messages: with `role` and `content`.
+      tools: those of `chat`.
+      prompt: whether an answer follows.
+
+    Raises:
+      ValueError: the chat template takes no such messages.
+    """
+    try:
+      return self._formatted(messages, prompt, tools) if messages else ''
+    except Exception as error:  # a template may raise anything
+      raise ValueError(self._chat_fault(messages, error)) from None
+
+  def marked(
+      self, messages: Sequence[Mapping[str, Any]],
+      tools: Sequence[Mapping[str, Any]] = (),
+  ) -> tuple[list[int], list[int]] | None:
+    """Returns the ids of a conversation, and 1 for those that its answers add.
+
+    Args:
+      messages: with `role` and `content`.
+      tools: those of `chat`.
+
+    Returns:
+      The two lists; None if the chat template has no generation marks.
+    """
+    if not self._own.chat_template or not _MARKS.search(
+        self._own.get_chat_template(tools=[*tools] or None)):
+      return None
+    found = self._own.apply_chat_template(
+        [*messages], tools=[*tools] or None, return_dict=True,
+        return_assistant_tokens_mask=True, date_string=_DATE)
+    return found['input_ids'], found['assistant_masks']
+
   def after_answer(self) -> str:
     """Returns the text that follows an answer in a chat; '' if none is known.
 
@@ -378,12 +419,11 @@ class ModelTokenizer:
       tools: Sequence[Mapping[str, Any]] = ()) -> str:
     """Formats messages by the chat template, for an answer with `prompt`."""
     goes_on = prompt and messages[-1]['role'] == 'assistant'
-    # Llama's templates insert today's date; this is their default.
     return self._own.apply_chat_template(
         [*messages], tools=[*tools] or None, tokenize=False,
         add_generation_prompt=prompt and (
             not goes_on), continue_final_message=goes_on,
-        date_string='26 Jul 2024')
+        date_string=_DATE)
 
 
 class WithStops:

@@ -28,7 +28,15 @@ from ml_collections import ConfigDict
 import numpy as np
 import rich
 
-from jaxrl_llm import checkpoint, phases, plugs, rewards, schedules, sharding
+from jaxrl_llm import (
+  checkpoint,
+  phases,
+  plugs,
+  rewards,
+  schedules,
+  sft,
+  sharding,
+)
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.evaluation import heldout, page
 from jaxrl_llm.host import buffer as buffer_lib
@@ -38,8 +46,8 @@ from jaxrl_llm.host import (
   rollout,
   rounds,
   stages,
+  start_weights,
   turns,
-  warm_start,
 )
 from jaxrl_llm.host import programs as programs_lib
 from jaxrl_llm.host.state import complete, digests, Fixed, init_state, RunState
@@ -511,7 +519,7 @@ def _run(
     with _opened(parts, workdir) as (files, restored):
       count_compiles = compiles.first(display.note)
       _announce(parts, display)
-      state, fixed, notes = _begin(parts, restored, display)
+      state, fixed, notes = _begin(parts, restored, display, workdir)
       if distributed.first():
         notes.health = health_lib.after(notes.health, metrics.read(
             workdir.local / 'metrics.jsonl'))
@@ -601,7 +609,8 @@ def _announce(parts: build.Parts, display: progress.Display) -> None:
 
 def _begin(
     parts: build.Parts, restored: checkpoint.Restored | None,
-    display: progress.Display) -> tuple[RunState, Fixed, Notes]:
+    display: progress.Display,
+    workdir: workdir_lib.Folder) -> tuple[RunState, Fixed, Notes]:
   """Makes the start weights, and the state that the loop begins with.
 
   The start weights are made here alone, so that they are gone when the loop
@@ -611,12 +620,15 @@ def _begin(
     parts: programs and config.
     restored: the checkpoint that the run goes on from, or None.
     display: display of the progress.
+    workdir: folder of the run.
   """
   starts = []
   for number in range(len(parts.programs.players)):
-    with phases.phase('weights' + ' of the actor' * number):
-      starts.append(warm_start.start(
-          parts.player(number), display.update, resumed=bool(restored)))
+    player, name = parts.player(number), 'sft' + '-actor' * number
+    with phases.phase('weights' + ' of the actor' * number), sft.reported(
+        player, display, workdir, name) as report:
+      starts.append(start_weights.start(
+          player, report, resumed=bool(restored), name=name))
   params, frozen, anchors = zip(*starts)
   fixed = Fixed(
       sampling=parts.sampling(),

@@ -24,8 +24,8 @@ from jaxrl_llm.tasks import problem_files
 
 _MOST = 1 << 30  # bytes to send
 # Folders that a run writes; each machine has its own.
-_WRITTEN = 'workdir', 'compilation_cache', 'warm_start.cache'
-_SOURCES = 'task.path', 'task.heldout'
+_WRITTEN = 'workdir', 'compilation_cache', 'sft.cache'
+_SOURCES = 'task.path', 'task.heldout', 'sft.path', 'sft.heldout'
 _WITH_FILES = 'arc', 'code', 'math', 'tools'
 
 

@@ -18,7 +18,7 @@ from tests.helpers import tiny, tiny_hf
 RUN = dict(
     **tiny.ACTOR, off_policy='jackpot', jackpot__top_k=6, actor__lag=1,
     actor__kl_target=.05, learner__updates=2, optimizer__learning_rate=1e-2,
-    actor__learning_rate=2e-2, warm_start__steps=2, steps=4, eval__every=4,
+    actor__learning_rate=2e-2, sft__steps=2, steps=4, eval__every=4,
     seed=3)
 
 
@@ -142,7 +142,7 @@ def test_the_models_of_the_players_have_their_own_weights(built):
   parts = built.player(1)
   config = parts.config
   assert config.model.width == 16 and config.actor.model.preset is None
-  start = train.warm_start.start(parts, lambda *_: None, resumed=False)
+  start = train.start_weights.start(parts, lambda *_: None, resumed=False)
   assert start.frozen is None and start.anchor is None
   model = parts.programs.model
   want = jax.eval_shape(lambda: transformer.init(jax.random.key(0), model))

@@ -74,7 +74,7 @@ def test_a_response_too_short_for_a_demonstration(
   reuse(parts)
   code, said = program(
       monkeypatch, capsys, f'--config.workdir={tmp_path}',
-      '--config.max_response=4', '--config.warm_start.steps=1')
+      '--config.max_response=4', '--config.sft.steps=1')
   assert code == 1
   assert 'max_response=4' in said and 'raise config.max_response' in said
 
@@ -124,7 +124,7 @@ def test_a_workdir_with_the_checkpoint_of_another_config(
 def test_mistakes_end_a_real_process_without_a_traceback(tmp_path):
   (tmp_path / 'file').write_text('')
   runs = [
-      (2, 'warm_start.stps is not a field', '--config.warm_start.stps=1'),
+      (2, 'sft.stps is not a field', '--config.sft.stps=1'),
       (1, 'cannot be written to', f'--config.workdir={tmp_path}/file/run')]
   for code, part, arg in runs:
     done = subprocess.run(

@@ -250,7 +250,7 @@ def test_no_other_code_ends_a_run_silently(
 
   reuse(tiny.watch(parts, demonstration=demonstration).parts)
   code, _, said = program(monkeypatch, capsys, tiny.load(
-      tmp_path, steps=1, warm_start__steps=1))
+      tmp_path, steps=1, sft__steps=1))
   assert code == 1 and '\n' not in said
   assert said.startswith(
       f'sys.exit({code_said}) was called in {__file__}, line ')

@@ -13,7 +13,7 @@ import pytest
 
 from jaxrl_llm import checkpoint, evaluate, export, train
 from jaxrl_llm.evaluation import estimators, heldout
-from jaxrl_llm.host import build, warm_start
+from jaxrl_llm.host import build, start_weights
 from jaxrl_llm.host import state as state_lib
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.tasks import Problem
@@ -375,9 +375,9 @@ def test_the_program_evaluates_the_checkpoints_parameters(
 
 def test_no_copy_is_made_for_a_penalty(parts, reuse, tmp_path, monkeypatch):
   reuse(parts)
-  starts, start = [], warm_start.start
+  starts, start = [], start_weights.start
   monkeypatch.setattr(
-      warm_start, 'start',
+      start_weights, 'start',
       lambda *x, **y: starts.append(start(*x, **y)) or starts[-1])
   config = tiny.load(tmp_path, loss__kl_coef=.1)
   evaluate.evaluate(config, 'start')

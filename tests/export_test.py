@@ -14,7 +14,7 @@ import transformers
 import jaxrl_llm
 from jaxrl_llm import checkpoint, config, evaluate, export, tokenizer, train
 from jaxrl_llm.evaluation import weights
-from jaxrl_llm.host import build, warm_start
+from jaxrl_llm.host import build, sft, start_weights
 from jaxrl_llm.models import hf, hf_config, lora, transformer
 from jaxrl_llm.models.gguf import write as gguf_write
 from jaxrl_llm.monitoring import metrics
@@ -109,7 +109,7 @@ def test_a_run_goes_on_from_the_weights_of_another(
       'sampling.temperature': '0:1,5:.5', 'loss.objective': 'gspo'})
   again = build.parts(c)
   assert again.task.tokenizer.alphabet == parts.task.tokenizer.alphabet
-  start = warm_start.start(again, lambda *_: None, resumed=False)
+  start = start_weights.start(again, lambda *_: None, resumed=False)
   assert tiny.same(start.params, last(tmp_path / 'a'))
   digits = tokenizer.CharTokenizer('0123456789+-*=,>:')
   sampler = jaxrl_llm.Sampler(
@@ -226,7 +226,7 @@ def test_a_run_on_word_problems_goes_on_and_comes_back(
 def test_lora_is_merged(origin, tmp_path, monkeypatch, warm):
   """Its checkpoints hold the small matrices alone; after a warm start too."""
   if warm:
-    make, fields = tiny.load, dict(warm_start__steps=warm)
+    make, fields = tiny.load, dict(sft__steps=warm)
   else:
     make, fields = lambda folder, **x: load(origin, folder, **x), {}
   fields |= dict(
@@ -236,7 +236,7 @@ def test_lora_is_merged(origin, tmp_path, monkeypatch, warm):
   reused(monkeypatch, c)
   train.train(c)
   # What is frozen is made once; without it nothing goes on.
-  monkeypatch.setattr(warm_start, 'run', None)
+  monkeypatch.setattr(sft, 'run', None)
   params = last(tmp_path / 'run')
   assert set(params) == {'layers'}
   assert set(params['layers']) == {

@@ -12,7 +12,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / 'jaxrl_llm'
 FILES = sorted(PACKAGE.rglob('*.py'))
-PROGRAMS = {'train', 'evaluate', 'export', '__init__'}
+PROGRAMS = {'train', 'evaluate', 'export', 'sft', '__init__'}
 
 # What each part may import of the package beside itself. A part is a folder or
 # a file of the package; one that is not listed only has to be free of cycles.
@@ -148,7 +148,7 @@ def test_no_cycles(edges):
 
 def test_few_files_lie_loose():
   """A new file has its place in one of the folders."""
-  assert len([*PACKAGE.glob('*.py')]) <= 10
+  assert len([*PACKAGE.glob('*.py')]) <= 11
 
 
 def lines_and_arguments(node):

@@ -175,7 +175,7 @@ def _wheel(tmp_path):
   return tmp_path
 
 
-SMALL = ('--config.warm_start.steps=40', '--config.eval.samples=2',
+SMALL = ('--config.sft.steps=40', '--config.eval.samples=2',
          '--config.eval.k=1', '--config.eval.every=0',
          '--config.log.display=false')
 SWEEP = '''

@@ -23,7 +23,7 @@ import numpy as np
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import evaluate, export, train
 from jaxrl_llm.evaluation import page
-from jaxrl_llm.host import build, choices, warm_start
+from jaxrl_llm.host import build, choices, sft
 from jaxrl_llm.launch import compile_check, gke, slurm, tpu_pod, xm
 from jaxrl_llm.launch import run as launch_run
 from jaxrl_llm.learner import optimizer
@@ -219,7 +219,7 @@ def test_every_command_in_the_readme_is_understood(
             if arg.startswith('--config.task.') else arg for arg in argv]
     # Launchers ask no hub.
     if argv[1] == '-m' and re.search(
-        r'(configs/|--config=)(\w+/\w+_(math|mbpp|arc)|real/\w+|own)\b|'
+        r'(configs/|--config=)(\w+/\w+_(math|mbpp|arc)|(real|sft)/\w+|own)\b|'
         r'hf=weights\b', command):
       argv.append(f'--config.model.hf={model}')
       if 'jackpot/qwen25' in command or '1p7b_4b' in command:
@@ -251,7 +251,7 @@ def test_every_command_in_the_readme_is_understood(
           assert not name.startswith('--') or f"'{name}'" in (
               programs[argv[2]]), command
       else:
-        assert argv[2] == 'jaxrl_llm.train', command
+        assert argv[2] in ('jaxrl_llm.train', 'jaxrl_llm.sft'), command
         config_lib.parse(distributed.parse(argv[3:])[1])
     except SystemExit as end:
       said = capsys.readouterr().err
@@ -285,9 +285,9 @@ class Reads:
 def test_every_field_is_read(monkeypatch, parts, tmp_path):
   """lmpo has options that nothing reads."""
   config = tiny.load(
-      tmp_path, steps=2, warm_start__steps=1, overlong__mode='penalty',
-      overlong__window=3, warm_start__cache=tmp_path / 'warm')
-  make_parts, learner_make = build.parts, warm_start.learner_lib.make
+      tmp_path, steps=2, sft__steps=1, overlong__mode='penalty',
+      overlong__window=3, sft__cache=tmp_path / 'warm')
+  make_parts, learner_make = build.parts, sft.learner_lib.make
 
   def built(config):
     # Reads what it reads; its programs stay uncompiled.
@@ -299,21 +299,21 @@ def test_every_field_is_read(monkeypatch, parts, tmp_path):
     state = types.SimpleNamespace
     return learner_make(*args, **kwargs)._replace(
         init=lambda params: state(params=params),
-        update=lambda state, batch, plan, loss: (state, {'loss': np.zeros(())}))
+        update=lambda state, *_: (state, {'loss': np.zeros(())}))
 
   monkeypatch.setattr(build, 'parts', built)
   reads = Reads(monkeypatch, config)
   with monkeypatch.context() as patch:
-    run = warm_start.run
+    run = sft.run
 
-    def quick(*args):
-      patch.setattr(warm_start.learner_lib, 'make', no_learner)
+    def quick(*args, **more):
+      patch.setattr(sft.learner_lib, 'make', no_learner)
       try:
-        return run(*args)
+        return run(*args, **more)
       finally:
-        patch.setattr(warm_start.learner_lib, 'make', learner_make)
+        patch.setattr(sft.learner_lib, 'make', learner_make)
 
-    patch.setattr(warm_start, 'run', quick)
+    patch.setattr(sft, 'run', quick)
     train.train(config)
   with_actor = tiny.load(tmp_path, **tiny.ACTOR)
   of_actor = Reads(monkeypatch, with_actor)

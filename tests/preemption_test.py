@@ -17,8 +17,8 @@ pytestmark = pytest.mark.processes  # They start runs.
 
 # Most of the run is RL; the verifier of `tests.helpers.many` gives it a signal.
 FIELDS = dict(
-    steps=40, learner__updates=2, warm_start__steps=40,
-    warm_start__cache='none', checkpoint__every=3, eval__every=4,
+    steps=40, learner__updates=2, sft__steps=40,
+    sft__cache='none', checkpoint__every=3, eval__every=4,
     curriculum='speed', speed__n_init=2, curriculum_prompts=10,
     selection='cbs', cbs__rounds=2, cbs__warmup=1, actor__lag=1, seed=3)
 
@@ -149,13 +149,13 @@ def test_a_full_disk_in_one_process_costs_only_checkpoints(tmp_path, full):
 def test_one_process_is_asked_to_stop(tmp_path, number):
   """In the warm start; then it goes on from there, and ends as it should."""
   fields = dict(
-      steps=1, warm_start__steps=900, warm_start__cache='none', eval__every=0)
+      steps=1, sft__steps=900, sft__cache='none', eval__every=0)
   run = dict(programs=tmp_path / 'programs')
   process, = many.start(tmp_path, fields, stopped=75, **run)
   wait_for_the_first_line(tmp_path, process)
   process.send_signal(number)
   many.finish([process], tmp_path, 120, codes=[75])
-  assert 'of the warm start, which is saved' in many.said(tmp_path, 0)
+  assert 'fine-tuning, which is saved' in many.said(tmp_path, 0)
   many.finish(many.start(tmp_path, fields, **run), tmp_path)
   assert (tmp_path / 'run' / 'summary.json').exists()
-  assert not [*(tmp_path / 'run').glob('warm_start-*')]
+  assert not [*(tmp_path / 'run').glob('sft*')]

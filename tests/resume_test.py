@@ -26,7 +26,7 @@ FIELDS = dict(
     steps=STEPS, seed=3, loss__kl_coef=0.1, loss__entropy_bonus=0.05,
     learner__epochs=2, learner__updates=2, overlong__mode='penalty',
     overlong__window=10, optimizer__schedule='cosine',
-    optimizer__warmup_steps=5, warm_start__steps=25, checkpoint__every=3,
+    optimizer__warmup_steps=5, sft__steps=25, checkpoint__every=3,
     eval__every=4, log__tensorboard=False)
 # SPEED, PKPO, CBS and Jackpot, with rows of two earlier batches and of a wave
 # in flight. After the warm start a part of the answers is right.
@@ -35,13 +35,13 @@ ALL_FOUR = dict(
     learner__epochs=1, curriculum='speed', speed__n_init=2,
     curriculum_prompts=10, advantage='pkpo', pkpo__k='0:2,8:1,16:3',
     selection='cbs', cbs__rounds=3, cbs__warmup=2, off_policy='jackpot',
-    actor__lag=1, sampling__weights='int8', warm_start__steps=400)
+    actor__lag=1, sampling__weights='int8', sft__steps=400)
 MEASURED = ('seconds/', 'speed/tokens', 'speed/flops_share', 'memory/')
 
 
 def start(folder, programs, fields):
   """Starts the program as a user does, but keeps every compiled program."""
-  fields = {**fields, 'workdir': folder, 'warm_start__cache': folder / 'warm',
+  fields = {**fields, 'workdir': folder, 'sft__cache': folder / 'warm',
             'compilation_cache': devices.kept(programs)}
   env = {
       **os.environ, 'JAX_PLATFORMS': 'cpu',

@@ -66,7 +66,7 @@ def first(text: str) -> str:
 '''
 LIMITS = {'task.max_turns': 3, 'task.max_turn': 3, 'task.timeout': 0.5}
 FIELDS = {
-    'warm_start.steps': 60, 'warm_start.learning_rate': 1e-2,
+    'sft.steps': 60, 'sft.learning_rate': 1e-2,
     'max_response': 12, 'eval.every': 0, 'log.samples': 99,
     'log.tensorboard': False}
 
@@ -129,7 +129,7 @@ def test_tools_of_a_file_train_go_on_and_are_evaluated(tmp_path, monkeypatch):
   fields = {
       'model.hf': 'model', 'task.tools': 'tools.py:add,tools.py:first',
       'task.path': 'problems.jsonl', 'task.heldout_count': 2,
-      'task.tool_timeout': 5.0, 'task.timeout': 5.0, 'warm_start.steps': 0,
+      'task.tool_timeout': 5.0, 'task.timeout': 5.0, 'sft.steps': 0,
       'max_prompt': 900, 'max_response': 24, 'task.max_turn': 9}
   for steps in 1, 2:
     config = loaded('tools', tmp_path / 'run', steps=steps, **fields)

@@ -266,7 +266,7 @@ def train_arm(
   from jaxrl_llm.monitoring import metrics
   loaded = config_lib.load(config, {
       'workdir': str(folder / name), 'mesh.cpu_devices': 1,
-      'warm_start.cache': str(folder / 'warm_start'), 'log.display': False,
+      'sft.cache': str(folder / 'warm_start'), 'log.display': False,
       'log.tensorboard': False, 'checkpoint.every': 0, **fields})
   stages.validate(loaded)
   train.train(loaded, name)
@@ -281,7 +281,7 @@ def evaluated(
   from jaxrl_llm import evaluate
   found = evaluate.evaluate(config_lib.load(config, {
       'workdir': str(folder / name), 'log.display': False,
-      'mesh.cpu_devices': 1, 'warm_start.cache': str(folder / 'warm_start'),
+      'mesh.cpu_devices': 1, 'sft.cache': str(folder / 'warm_start'),
       **fields}), checkpoint)
   return found, [json.loads(line) for line in pathlib.Path(
       found['responses']).read_text().splitlines()]

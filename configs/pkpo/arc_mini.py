@@ -63,8 +63,8 @@ def get_config():
   c.model.head_dim = 16
   c.model.mlp_width = 128
 
-  c.warm_start.steps = 800
-  c.warm_start.learning_rate = 5e-3
+  c.sft.steps = 800
+  c.sft.learning_rate = 5e-3
 
   c.mesh.cpu_devices = 1
   c.sampling.slots = 64

@@ -29,7 +29,7 @@ def get_config(arg=None):
   c.task.tool = arg != 'without'
   # Sets the pass rate at the start of RL.
   c.task.solved = 0.1 if c.task.tool else 1.0
-  c.warm_start.steps = 1500
+  c.sft.steps = 1500
   return c
 
 

@@ -43,7 +43,7 @@ from jaxrl_llm.config.compare import (
     fingerprint,
     resume_conflicts,
 )
-from jaxrl_llm.config.field import EVALUATION, ROUNDING, WARM_START, WEIGHTS
+from jaxrl_llm.config.field import EVALUATION, ROUNDING, SFT, WEIGHTS
 from jaxrl_llm.config.files import (
     base,
     complete,
@@ -62,13 +62,13 @@ from jaxrl_llm.config.model import (
     PLAYERS,
 )
 from jaxrl_llm.config.nested import flatten
-from jaxrl_llm.config.table import has_actor
+from jaxrl_llm.config.table import has_actor, has_sft, sft_of_lora
 from jaxrl_llm.config.values import to_text
 
 __all__ = (
-    'EVALUATION', 'PLAYERS', 'ROUNDING', 'WARM_START', 'WEIGHTS', 'actor_model',
+    'EVALUATION', 'PLAYERS', 'ROUNDING', 'SFT', 'WEIGHTS', 'actor_model',
     'affecting', 'base', 'choices', 'complete', 'difference', 'fingerprint',
-    'flatten', 'has_actor', 'is_large', 'load', 'load_file',
+    'flatten', 'has_actor', 'has_sft', 'is_large', 'load', 'load_file',
     'model_config', 'name_of', 'of_actor', 'of_player', 'parse',
-    'resume_conflicts', 'split', 'title', 'to_json', 'to_text',
+    'resume_conflicts', 'sft_of_lora', 'split', 'title', 'to_json', 'to_text',
     'validate', 'with_saved_auto_values')

@@ -42,7 +42,7 @@ def validate(config: ConfigDict, *, hub: bool = True) -> None:
   model, actor = _found(model_config, config, hub), _found(
       actor_model, config, hub)
   faults = [fault for check in (
-      _groups, _screens, _pkpo, _replay, _off_policy, _scope, _batches,
+      _groups, _screens, _sft, _pkpo, _replay, _off_policy, _scope, _batches,
       _lengths, _evaluation, _devices, _attention)
             for fault in check(config, model)]
   faults += _actor(config, model, actor)
@@ -87,6 +87,25 @@ def _screens(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:
     yield from _without_effect(c, [
         (name, c.speed.rule == 'pass_rate', f'speed.rule={c.speed.rule}')
         for name in ('speed.p_low', 'speed.p_high')])
+
+
+def _sft(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:
+  """Yields conflicts of supervised fine-tuning."""
+  sft = c.sft
+  if sft.steps and sft.epochs:
+    yield (f'sft.steps={sft.steps} and sft.epochs={sft.epochs} both say how '
+           'long: leave one of them out.')
+  if (sft.path or sft.heldout) and not (sft.steps or sft.epochs):
+    yield ('sft.path and sft.heldout have no effect without steps: set '
+           'sft.epochs or sft.steps.')
+  if sft.weights and len(sft.weights) != len(sft.path):
+    yield (f'sft.weights has {len(sft.weights)} numbers for the '
+           f'{len(sft.path)} sources of sft.path: give one for each, or none.')
+  if sft.heldout_count and not sft.path:
+    yield ('sft.heldout_count holds out rows of sft.path, which is empty: '
+           'leave it out.')
+  if sft.lora and not c.lora.rank:
+    yield 'sft.lora=True needs lora.rank: set it, or leave out sft.lora.'
 
 
 def _pkpo(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:

@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 
 from jaxrl_llm.config.field import AFFECTS, WEIGHTS
 from jaxrl_llm.config.model import SECTIONS
-from jaxrl_llm.config.nested import Flat, flatten
+from jaxrl_llm.config.nested import current, Flat, flatten
 from jaxrl_llm.config.table import table
 from jaxrl_llm.config.values import to_text
 
@@ -51,7 +51,7 @@ def difference(
   Returns:
     Dotted name to a line such as 'loss.clip_high: 0.2 -> 0.28'.
   """
-  a, b = flatten(old), flatten(new)
+  a, b = current(old), flatten(new)
   for flat in (a, b):
     for field in table(flat).values():
       flat.setdefault(field.name, field.default)

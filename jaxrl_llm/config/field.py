@@ -4,10 +4,10 @@ from typing import Any, NamedTuple
 
 # Values of `Field.affects`.
 WEIGHTS = 'weights'  # What RL learns: fixed for as long as a run goes on.
-WARM_START = 'warm_start'  # What the warm start learns.
-ROUNDING = 'rounding'  # The last bits of a warm start, by the order of sums.
+SFT = 'sft'  # What supervised fine-tuning learns.
+ROUNDING = 'rounding'  # The last bits of that, by the order of sums.
 EVALUATION = 'evaluation'  # Responses of an evaluation, and their verdicts.
-AFFECTS = (WEIGHTS, WARM_START, ROUNDING, EVALUATION)
+AFFECTS = (WEIGHTS, SFT, ROUNDING, EVALUATION)
 
 
 class Field(NamedTuple):

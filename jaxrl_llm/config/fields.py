@@ -2,20 +2,21 @@
 
 `config.base()` is built from it, `--help` prints it, and a value out of range
 or not among the choices is refused by it. `affects` says what a field changes:
-a run's resume, the cache of warm starts and the responses that an evaluation
-keeps all ask the table. `table` adds the fields of the models, and those of
-what a config chooses: a plug's hyperparameters come from its signature.
+a run's resume, the cache of fine-tuned weights and the responses that an
+evaluation keeps all ask the table. `table` adds the fields of the models, and
+those of what a config chooses: a plug's hyperparameters come from its
+signature.
 """
 
 from jaxrl_llm import schedules
 from jaxrl_llm.config.field import (
-    ANY,
-    EVALUATION,
-    Field,
-    ROUNDING,
-    SOME,
-    WARM_START,
-    WEIGHTS,
+  ANY,
+  EVALUATION,
+  Field,
+  ROUNDING,
+  SFT,
+  SOME,
+  WEIGHTS,
 )
 from jaxrl_llm.models.config import PRESETS
 from jaxrl_llm.plugs import modules
@@ -38,10 +39,10 @@ AUTO = 'auto'
 _INTS = tuple[int, ...]
 _PATH = modules.Path | None
 _NOTHING = ()
-EVERYTHING = (WEIGHTS, WARM_START, EVALUATION)
+EVERYTHING = (WEIGHTS, SFT, EVALUATION)
 _LENGTH = (WEIGHTS, ROUNDING, EVALUATION)
 _SAMPLING = (WEIGHTS, EVALUATION)
-_DEMONSTRATIONS = (WEIGHTS, WARM_START)
+_SFT = (WEIGHTS, SFT)
 _LAYOUT = (ROUNDING,)
 
 FIELDS = (
@@ -248,15 +249,49 @@ FIELDS = (
           "JAX's own option JAX_COMPILATION_CACHE_DIR comes first (none: off)",
           kind=_PATH, affects=_NOTHING),
 
-    Field('warm_start.steps', 0, 'supervised steps on demonstrations before RL',
-          range=ANY, affects=_DEMONSTRATIONS),
-    Field('warm_start.batch', 64, 'demonstrations in a step', range=SOME,
-          affects=_DEMONSTRATIONS),
-    Field('warm_start.learning_rate', 0.003, 'peak learning rate; cosine to 0',
-          range=ANY, affects=_DEMONSTRATIONS),
-    Field('warm_start.cache', 'runs/warm_start',
-          'folder that keeps the result for runs with the same warm start '
-          '(none: off)', kind=_PATH, affects=_NOTHING),
+    Field('sft.path', (), 'rows of supervised fine-tuning, before RL or by '
+          'jaxrl_llm.sft: files or data sets, as in task.path, and '
+          'demonstrations for those of the task (none: demonstrations alone)',
+          kind=tuple[str, ...], affects=_SFT),
+    Field('sft.weights', (), 'share of each of sft.path in the rows (none: '
+          'each by its number of rows)', range='(0, inf)',
+          kind=tuple[float, ...], affects=_SFT),
+    Field('sft.heldout', (), 'rows for the held-out loss: files or data sets',
+          kind=tuple[str, ...], affects=_SFT),
+    Field('sft.heldout_count', 0, 'rows of sft.path to hold out in their place',
+          range=ANY, affects=_SFT),
+    Field('sft.steps', 0, 'supervised steps (0: those of sft.epochs)',
+          range=ANY, affects=_SFT),
+    Field('sft.epochs', None, 'passes over the rows, in place of sft.steps',
+          range='(0, inf)', kind=float | None, affects=_SFT),
+    Field('sft.batch', 64, 'rows in a step', range=SOME, affects=_SFT),
+    Field('sft.batch_tokens', None, 'tokens in a step at most, prompts '
+          'included, in place of sft.batch', range=SOME, kind=int | None,
+          affects=_SFT),
+    Field('sft.turns', 'all', "turns of the assistant that are learned: all or "
+          'last', choices=('all', 'last'), affects=_SFT),
+    Field('sft.max_length', None, 'tokens a row may have (none: max_prompt '
+          'before the first one that is learned, and max_response from it on)',
+          range='[2, inf)', kind=int | None, affects=_SFT),
+    Field('sft.too_long', 'drop', 'rows with more tokens: drop or cut (what is '
+          'behind them)', choices=('drop', 'cut'), affects=_SFT),
+    Field('sft.learning_rate', 0.003, 'peak learning rate; it suits tiny '
+          'models, 2e-5 one of model.hf and 2e-4 LoRA', range=ANY,
+          affects=_SFT),
+    Field('sft.schedule', 'cosine', 'after the warm-up: constant, linear or '
+          'cosine (both to 0)', choices=('constant', 'linear', 'cosine'),
+          affects=_SFT),
+    Field('sft.warmup_steps', None, 'steps of linear warm-up (none: a '
+          'twentieth)', range=ANY, kind=int | None, affects=_SFT),
+    Field('sft.weight_decay', 0.1, 'decoupled decay, times the learning rate; '
+          'not on norms and biases', range=ANY, affects=_SFT),
+    Field('sft.lora', None, 'with lora.rank, train LoRA alone here too, not '
+          'all weights (none: with model.hf)', kind=bool | None, affects=_SFT),
+    Field('sft.eval_every', 0, 'steps between held-out losses, each with a '
+          'checkpoint; the best is kept (0: only before and after)', range=ANY,
+          affects=(SFT,)),
+    Field('sft.cache', 'runs/sft-cache', 'folder that keeps the result for '
+          'runs with the same one (none: off)', kind=_PATH, affects=_NOTHING),
 
     Field('eval.every', 50, 'steps between evaluations (0: only before and '
           'after)', range=ANY, affects=_NOTHING),

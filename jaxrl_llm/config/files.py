@@ -12,7 +12,14 @@ from ml_collections import ConfigDict
 
 from jaxrl_llm.config import values
 from jaxrl_llm.config.model import SECTIONS
-from jaxrl_llm.config.nested import CHOOSING, Config, flatten, nested, rechosen
+from jaxrl_llm.config.nested import (
+  CHOOSING,
+  Config,
+  current,
+  flatten,
+  nested,
+  rechosen,
+)
 from jaxrl_llm.config.table import table
 from jaxrl_llm.plugs import modules
 from jaxrl_llm.storage import paths
@@ -231,7 +238,7 @@ def from_json(path: str) -> dict[str, Any]:
     raise ValueError(f'{path} is no whole JSON file: {error}.') from None
   if not isinstance(given, dict):
     raise ValueError(f'{path} holds no config: an object of fields is needed.')
-  return flatten(given)
+  return current(given)
 
 
 def get_config(path: str, arg: str) -> ConfigDict:

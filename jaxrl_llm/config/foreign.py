@@ -503,7 +503,7 @@ NAMES: dict[str, tuple[Row, ...]] = {
         _row('critic_* critic.* value_clip gamma lambd save_value_network '
              'freezing_actor_steps', '', _NO_CRITIC),
         _row('aux_loss_coef', '', _MOE),
-        _row('ptx_coef', '', 'see `warm_start.steps`'),
+        _row('ptx_coef', '', 'see `sft.steps`'),
         _row('enable_ema ema_beta', '', 'there is no mean of the weights'),
         _row('save_path ckpt.output_dir ckpt_path ckpt.path', 'workdir'),
         _row('save_steps ckpt.save_steps', 'checkpoint.every',

@@ -55,10 +55,10 @@ GROUPS = {
         ('curriculum_prompts', 'drop_zero_advantage', 'loss', 'overlong',
          'actor', 'jackpot')),
     'optimiser': Group(
-        'Optimiser, and supervised steps before RL', (
+        'Optimiser, and supervised fine-tuning before RL', (
             'optimizer.learning_rate', 'optimizer.schedule', 'learner.updates',
-            'warm_start.steps'),
-        ('optimizer', 'learner.epochs', 'warm_start')),
+            'sft.path', 'sft.epochs'),
+        ('optimizer', 'learner.epochs', 'sft')),
     'evaluation': Group(
         'Evaluation', ('eval.every', 'eval.samples', 'eval.problems'),
         ('eval', 'eval_k')),

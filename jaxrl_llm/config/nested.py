@@ -196,3 +196,11 @@ def flatten(config: ConfigDict | Mapping[str, Any]) -> Flat:
     else:
       flat[name] = tuple(value) if isinstance(value, list) else value
   return flat
+
+
+def current(saved: ConfigDict | Mapping[str, Any]) -> Flat:
+  """Returns the fields of a saved config by the names that they have now."""
+  return {
+      name.replace('warm_start.', 'sft.', 1)
+      if name.startswith('warm_start.') else name: value
+      for name, value in flatten(saved).items()}

@@ -26,6 +26,18 @@ def has_actor(flat: Mapping[str, Any]) -> bool:
       flat.get(name) for name in ('actor.model.hf', 'actor.model.preset'))
 
 
+def has_sft(config: Any) -> bool:
+  """Returns whether supervised fine-tuning comes before RL."""
+  return bool(config.sft.steps or config.sft.epochs)
+
+
+def sft_of_lora(config: Any) -> bool:
+  """Returns whether it trains LoRA's matrices, not all weights."""
+  given = config.sft.lora
+  return bool(config.lora.rank and has_sft(config)) and (
+      bool(config.model.hf) if given is None else given)
+
+
 def _model_fields(section: str, affects: tuple[str, ...]) -> list[Field]:
   """Returns a field for each field of a model; None is the preset's value."""
   said = meanings(ModelConfig, 'Attributes')

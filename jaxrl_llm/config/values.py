@@ -16,7 +16,7 @@ from jaxrl_llm.plugs import modules
 from jaxrl_llm.plugs.signature import optional
 
 _INT32 = 2 ** 31 - 1
-_FOLDERS = ('workdir', 'warm_start.cache', 'compilation_cache')
+_FOLDERS = ('workdir', 'sft.cache', 'compilation_cache')
 # Kinds of texts, and how they are completed.
 _TEXTS = {
     str: str, modules.Name: modules.absolute, modules.Path: modules.expanded,

@@ -6,7 +6,7 @@ from ml_collections import ConfigDict
 
 from jaxrl_llm import checkpoint
 from jaxrl_llm import config as config_lib
-from jaxrl_llm.host import build, warm_start
+from jaxrl_llm.host import build, start_weights
 from jaxrl_llm.models import hf
 from jaxrl_llm.storage import paths
 
@@ -14,7 +14,7 @@ CHECKPOINTS = ('best', 'last', 'start')
 
 
 def load(
-    parts: build.Parts, which: str, show: warm_start.Report,
+    parts: build.Parts, which: str, show: start_weights.Report,
     player: str = 'policy') -> tuple[Any, int, str]:
   """Loads the parameters to evaluate.
 
@@ -33,7 +33,7 @@ def load(
   """
   config = parts.config
   if which == 'start':
-    params, frozen, _ = warm_start.start(parts, show, resumed=False)
+    params, frozen, _ = start_weights.start(parts, show, resumed=False)
     return parts.programs.policy.to_sampling(params, frozen), 0, 'start'
   folder = paths.place(config.workdir) / 'checkpoints'
   only = ['model', 'lora']
@@ -56,7 +56,7 @@ def load(
         'parameters with --checkpoint=start.')
   frozen = None
   if config.lora.rank:
-    frozen = warm_start.start(parts, show, resumed=True).frozen
+    frozen = start_weights.start(parts, show, resumed=True).frozen
   params = parts.programs.policy.to_sampling(
       restored.state['learners'][number]['params'], frozen)
   identity = checkpoint.digest(folder, restored.step)
@@ -77,8 +77,9 @@ def settings(
   what = [config_lib.EVALUATION]
   # In this case the demonstrations, and so all task options, affect the
   # weights.
-  if config.warm_start.steps and (weights == 'start' or config.lora.rank):
-    what += [config_lib.WARM_START, config_lib.ROUNDING]
+  if config_lib.has_sft(config) and (weights == 'start' or (
+      config.lora.rank and not config_lib.sft_of_lora(config))):
+    what += [config_lib.SFT, config_lib.ROUNDING]
   out = config_lib.affecting(config, *what)
   if config.model.hf:
     out['model.files'] = hf.digest(hf.fetch(config.model.hf))

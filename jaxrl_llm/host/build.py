@@ -147,8 +147,10 @@ class Parts(NamedTuple):
         of their results on disk.
     """
     config, programs = self.config, self.programs
-    warm = bool(config.warm_start.steps)
-    start = ['initial_params'] * (not config.model.hf) + ['update'] * warm
+    start = ['initial_params'] * (not config.model.hf)
+    if config_lib.has_sft(config):
+      start += ['score'] * bool(
+          config.sft.heldout or config.sft.heldout_count) + ['update']
     if not training:
       return [*start, 'sharded_generate']
     samplers = {id(programs.sampler), id(programs.writer.sampler)}

@@ -201,7 +201,8 @@ def adapters(config: ConfigDict) -> Optional[policy_lib.Adapters]:
   given = config.lora
   return policy_lib.Adapters(
       given.rank, given.alpha / given.rank, given.targets,
-      config.warm_start.steps > 0) if given.rank else None
+      config_lib.has_sft(config) and not config_lib.sft_of_lora(config)
+  ) if given.rank else None
 
 
 def advantages(config: ConfigDict) -> advantages_lib.Program:

@@ -12,6 +12,7 @@ import jax
 from ml_collections import ConfigDict
 import numpy as np
 
+from jaxrl_llm import config as config_lib
 from jaxrl_llm.config.fields import AUTO
 from jaxrl_llm.host import choices
 from jaxrl_llm.host.stages import Stages
@@ -108,10 +109,10 @@ def parts(
         f"the actor's weights{', with their gradients and moments' * learns}",
         'choose a smaller actor.model',
         (16 if learns else 4) * mesh['data'] * actor.parameter_count()))
-  if config.warm_start.steps:
+  if config_lib.has_sft(config):
     found.append(Part(
-        'the demonstrations of a step', 'lower warm_start.batch',
-        4 * config.warm_start.batch * (
+        'the rows of a supervised step', 'lower sft.batch',
+        4 * config.sft.batch * (
             config.max_prompt + config.max_response)))
   shards = mesh['data'] * mesh['fsdp']
   slots = min(config.sampling.slots, math.ceil(requests / shards)) * shards

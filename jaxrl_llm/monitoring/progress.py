@@ -28,7 +28,8 @@ from jaxrl_llm.rewards import plain
 # Metric, its name on the screen, its format. Metrics missing in a row are not
 # shown; the first ones that fit are shown on a narrow terminal.
 NUMBERS = (
-    ('loss', 'loss', '.3f'),
+    ('sft/loss', 'loss', '.3f'),
+    ('sft/heldout_loss', 'held-out', '.3f'),
     ('reward/mean', 'reward', '.3f'),
     ('reward/pass@1', 'pass@1', '.3f'),
     ('eval/pass@1', 'held-out pass@1', '.3f'),

@@ -28,7 +28,7 @@ from typing import Any, Callable, Mapping, NamedTuple, Sequence
 from jaxrl_llm import schedules
 from jaxrl_llm.plugs import modules
 
-_AFFECTS = {'free': (), 'problems': ('weights', 'warm_start')}
+_AFFECTS = {'free': (), 'problems': ('weights', 'sft')}
 _KINDS = (bool, int, float, str, modules.Name, modules.Path, modules.FileText,
           schedules.Steps)
 

@@ -40,7 +40,7 @@ def problem(row: Row, name: str) -> tuple[str, str | templates.Messages]:
             or ['problem'])[0]
   value = lookup(row, name)
   if isinstance(value, list):
-    return name, _messages(name, value)
+    return name, messages(name, value)
   return name, text(row, name)
 
 
@@ -107,7 +107,7 @@ def _check_unicode(name: str, value: str) -> None:
     raise ValueError(f'field {name!r} is not valid text ({error}).') from None
 
 
-def _messages(name: str, given: list[Any]) -> list[dict[str, Any]]:
+def messages(name: str, given: list[Any]) -> list[dict[str, Any]]:
   """Returns messages as chat templates take them.
 
   Tables have None where a message lacks a field that another one has. A message
@@ -121,7 +121,7 @@ def _messages(name: str, given: list[Any]) -> list[dict[str, Any]]:
   Raises:
     ValueError: a message has no role or no text, or a call has no name.
   """
-  messages = []
+  found = []
   for number, message in enumerate(given, 1):
     where = f'message {number} of the field {name!r}'
     made = {key: value for key, value in message.items() if value is not None
@@ -139,10 +139,10 @@ def _messages(name: str, given: list[Any]) -> list[dict[str, Any]]:
             'Messages are dictionaries such as {"role": "user", "content": '
             '"1 + 1?"}.')
       _check_unicode(name, value)
-    messages.append(made)
-  if all(message['role'] != 'user' for message in messages):
+    found.append(made)
+  if all(message['role'] != 'user' for message in found):
     raise ValueError(f'the field {name!r} has no message of the role user.')
-  return messages
+  return found
 
 
 def _calls(where: str, calls: Any) -> list[dict[str, Any]]:

@@ -35,7 +35,7 @@ def test_a_run_goes_on_where_what_it_learns_stays():
 
   free = {
       'eval.k': '1,2', 'workdir': 'x', 'eval_k': 3, 'log.samples': 1,
-      'mesh.fsdp': 2, 'warm_start.cache': 'none', 'sampling.slots': 3,
+      'mesh.fsdp': 2, 'sft.cache': 'none', 'sampling.slots': 3,
       'sampling.prefill_prompts': 1, 'learner.tokens_per_microbatch': 400,
       'learner.remat': 'full'}
   assert conflicts(free) == []
@@ -69,16 +69,16 @@ def test_fingerprint_is_of_names_and_values():
 def test_names_of_files_that_runs_leave():
   """What a field affects does not change without notice."""
   c = config.load(CONFIG, {'seed': 3})
-  warm = config.affecting(c, config.WARM_START)
-  assert config.fingerprint(warm) == '856bf175fbf26a39'
+  warm = config.affecting(c, config.SFT)
+  assert config.fingerprint(warm) == '0b5a694292b5130e'
   c.learner.remat = 'none'  # as a run chooses it
-  cache = config.affecting(c, config.WARM_START, config.ROUNDING)
-  assert config.fingerprint(cache) == 'a7608354bed7761a'
+  cache = config.affecting(c, config.SFT, config.ROUNDING)
+  assert config.fingerprint(cache) == '826fc70e2b9ef7ea'
   other = config.affecting(
       config.load(
           CONFIG, {'seed': 3, 'loss.clip_low': .1, 'sampling.slots': 2,
                    'learner.remat': 'none'}),
-      config.WARM_START, config.ROUNDING)
+      config.SFT, config.ROUNDING)
   assert cache == other
   evaluated = config.affecting(c, config.EVALUATION)
   assert config.fingerprint(evaluated) == 'd879f721de51db52'

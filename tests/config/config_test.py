@@ -119,7 +119,7 @@ def test_text_becomes_the_value_of_its_type(file, name, text, value):
 @pytest.mark.parametrize('arg,words', [
     # Unknown: the field that was meant.
     ('lr=1', ['lr is not', 'use optimizer.learning_rate']),
-    ('warm_start.lr=1', ['did you mean warm_start.learning_rate?']),
+    ('sft.lr=1', ['did you mean sft.learning_rate?']),
     ('sampling.temprature=1', ['did you mean sampling.temperature?']),
     ('temperature=1', ['use sampling.temperature']),
     ('max_prompts=1', ['did you mean max_prompt?']),
@@ -251,9 +251,9 @@ def test_mistakes_are_refused_in_one_sentence(capsys, file, arg, words):
 def test_paths_begin_at_home(file, monkeypatch):
   monkeypatch.setenv('HOME', '/home/me')
   c = config.load(file, {
-      'workdir': '~/a', 'model.hf': '~/b', 'warm_start.cache': '~'})
+      'workdir': '~/a', 'model.hf': '~/b', 'sft.cache': '~'})
   assert c.workdir == '/home/me/a' and c.model.hf == '/home/me/b'
-  assert c.warm_start.cache == '/home/me'
+  assert c.sft.cache == '/home/me'
   monkeypatch.setenv('HOME', str(pathlib.Path(file).parent))
   assert config.load('~/small.py').steps == 300
 
@@ -339,7 +339,7 @@ def test_a_new_task_brings_its_own_options(file, monkeypatch):
   assert c.task.to_dict() == {'name': 'sums', 'digits': 3, 'share': 0.5}
   field = table_lib.table({'task.name': 'sums'})['task.share']
   assert field.meaning == 'of sums with a carry, over all of them'
-  assert field.affects == ('weights', 'warm_start', 'evaluation')
+  assert field.affects == ('weights', 'sft', 'evaluation')
   with pytest.raises(ValueError, match='task.seed has no effect without task'):
     config.load(file, {'task.seed': 1, 'task': 'sums'})
   with pytest.raises(ValueError, match=r'task.share=2.0 must lie in \[0, 1\]'):

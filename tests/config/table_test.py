@@ -62,7 +62,7 @@ REGISTRIES = {
 UNREGISTERED = (
     'overlong.mode', 'optimizer.schedule', 'loss.behaviour', 'off_policy',
     'speed.rule', 'cbs.scope', 'largest_advantage.scope', 'task.take',
-    'task.markup')
+    'task.markup', 'sft.turns', 'sft.too_long', 'sft.schedule')
 # Choices with which all fields of the table appear, in turn.
 CHOSEN = (
     {'advantage': 'pkpo', 'curriculum': 'speed', 'selection': 'cbs',
@@ -116,7 +116,7 @@ def test_every_field_says_what_it_affects():
   assert all(found <= {*field_lib.AFFECTS} for found in affects.values())
   # What a run writes, and where it runs, may change at any time.
   for name in ('workdir', 'mesh.fsdp', 'eval.k', 'log.every', 'sampling.slots',
-               'warm_start.cache', 'checkpoint.keep', 'compilation_cache'):
+               'sft.cache', 'checkpoint.keep', 'compilation_cache'):
     assert not affects[name], name
   assert affects['learner.tokens_per_microbatch'] == {'rounding'}
   # Evaluations sample in the compute type.
@@ -125,9 +125,9 @@ def test_every_field_says_what_it_affects():
   assert affects['loss.clip_high'] == affects['steps'] == {'weights'}
   assert affects['sampling.top_p'] == {'weights', 'evaluation'}
   assert affects['seed'] == affects['model.width'] == affects[
-      'task.kinds'] == {'weights', 'warm_start', 'evaluation'}
+      'task.kinds'] == {'weights', 'sft', 'evaluation'}
   # A problem that is evaluated is the same, however many there are.
-  assert affects['task.train'] == {'weights', 'warm_start'}
+  assert affects['task.train'] == {'weights', 'sft'}
   assert everything()['task.workers'].affects == ()
 
 

@@ -7,7 +7,7 @@ import transformers
 
 from jaxrl_llm.environments import Limits
 from jaxrl_llm.environments.turns import Turns
-from jaxrl_llm.host import warm_start
+from jaxrl_llm.host import sft_data
 from jaxrl_llm.tokenizer import ModelTokenizer, with_stops
 from tests import tokenizer_test
 
@@ -127,7 +127,7 @@ def test_tokens_that_follow_a_special_token_in_sentencepiece(tmp_path):
 def test_demonstrations_are_learned_but_for_what_is_read(tmp_path):
   tok = model(tmp_path, BOTH)
   task = types.SimpleNamespace(tokenizer=tok, turns=made())
-  ids, own = warm_start._encoded(task, [('hello', 'why?'), ('so', '')])
+  ids, own = sft_data._turns(task, [('hello', 'why?'), ('so', '')])
   assert tok.spell(ids) == (
       'hello\n<|end|>\n<|user|>\nwhy?\n<|end|>\n<|assistant|>\nso<|end|>')
   assert tok.spell([i for i, learned in zip(ids, own) if learned]) == (

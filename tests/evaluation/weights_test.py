@@ -34,7 +34,7 @@ def test_what_bears_on_responses(fields):
     dict(eval__samples=9), dict(eval__k=(1, 2)), dict(workdir='x'),
     dict(prompts_per_step=8), dict(sampling__slots=4), dict(steps=9),
     dict(task__train=(30,)), dict(task__heldout=(9,)),
-    dict(optimizer__learning_rate=1.0), dict(warm_start__steps=3)])
+    dict(optimizer__learning_rate=1.0), dict(sft__steps=3)])
 def test_what_does_not(fields):
   assert name(**fields) == name()
 
@@ -44,12 +44,12 @@ def test_what_does_not(fields):
 def test_a_warm_start_bears_on_what_comes_from_it(fields):
   """The start itself, and the frozen weights beside LoRA's."""
   for change in (
-      dict(warm_start__steps=4), dict(warm_start__learning_rate=1.0),
+      dict(sft__steps=4), dict(sft__learning_rate=1.0),
       dict(task__train=(30,)), dict(learner__unroll=2)):
-    assert name(**fields, **{'warm_start__steps': 3, **change}) != name(
-        **fields, warm_start__steps=3)
+    assert name(**fields, **{'sft__steps': 3, **change}) != name(
+        **fields, sft__steps=3)
     # Without one, only what else depends on it.
-    if 'warm_start__steps' not in change:
+    if 'sft__steps' not in change:
       assert name(**fields, **change) == name(**fields)
 
 

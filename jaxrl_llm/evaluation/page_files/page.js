@@ -1,6 +1,6 @@
 // What runs have written reaches the page by textContent alone.
 const $ = (id) => document.getElementById(id);
-const FIRST = ['reward/mean', 'eval/pass@1', 'eval/greedy',
+const FIRST = ['sft/loss', 'sft/heldout_loss', 'reward/mean', 'eval/pass@1', 'eval/greedy',
   'response/length', 'response/truncated', 'update/entropy',
   'reward/no_signal', 'update/kl_old', 'update/grad_norm', 'seconds/step',
   'eval/mean', 'response/entropy'];
@@ -49,7 +49,8 @@ function drawFigures() {
     table.append(make('tr', [
       make('td', name), make('td', fixed(start)), make('td', fixed(final)),
       make('td', (change > 0 ? '+' : '') + fixed(change), {
-        className: change > 0 ? 'good' : change < 0 ? 'bad' : ''})]));
+        className: !change ? '' : (change > 0) === /loss|perplexity/.test(name) ?
+          'bad' : 'good'})]));
   }
   box.append(table.rows.length > 1 ? table : make('p',
     'The run has not ended with held-out estimates.', {className: 'soft'}));

@@ -1,4 +1,4 @@
-"""Tests of the supervised phase and its cache."""
+"""Tests of supervised fine-tuning on demonstrations, and of its cache."""
 
 import types
 
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from jaxrl_llm.host import choices, warm_start
+from jaxrl_llm.host import choices, sft, sft_data, start_weights
 from tests.helpers import learners, tiny
 
 STEPS = 8
@@ -18,13 +18,13 @@ def warmed(parts, tmp_path_factory):
   """A new warm start in the cache: parts, parameters, reports, file."""
   cache = tmp_path_factory.mktemp('cache') / 'new'
   config = tiny.load(
-      warm_start__steps=STEPS, warm_start__cache=cache,
-      warm_start__learning_rate=3e-2)
+      sft__steps=STEPS, sft__cache=cache,
+      sft__learning_rate=3e-2)
   parts = tiny.changed(parts, config=config)
   reports = []
   with pytest.MonkeyPatch.context() as patch:
     counts = tiny.counts(patch)
-    params = warm_start.parameters(
+    params = start_weights.parameters(
         parts, lambda step, row: reports.append((step, row, counts[:])))
   path, = cache.iterdir()
   return parts, jax.device_get(params), reports, path
@@ -33,17 +33,16 @@ def warmed(parts, tmp_path_factory):
 @pytest.fixture
 def no_training(monkeypatch):
   """Replaces training: a warm start outside of the cache gives parameters 7."""
-  def run(parts, report):
+  def run(parts, *_, **__):
     return jax.tree.map(
         lambda x: np.full(x.shape, 7, x.dtype), parts.programs.policy.shapes)
-  monkeypatch.setattr(warm_start, 'run', run)
+  monkeypatch.setattr(sft, 'run', run)
 
 
 def test_each_step_counts_once_it_is_done(warmed):
-  """Before the report of the last of them, which the display waits for."""
-  (_, _, counts), = warmed[2]
-  assert counts == [
-      ('warm start', done, STEPS) for done in range(1, STEPS + 1)]
+  """Before the reports, which the display waits for."""
+  assert [counts for *_, counts in warmed[2]] == [
+      [('SFT', done, STEPS) for done in range(1, STEPS + 1)]] * STEPS
 
 
 def made_again(params):
@@ -52,9 +51,8 @@ def made_again(params):
 
 def test_it_learns_to_answer_and_to_stop(warmed):
   parts, params, reports, _ = warmed
-  assert [step for step, *_ in reports] == [STEPS]
-  batch = warm_start.demonstrations(
-      parts.task, seed=1, start=0, count=16, max_prompt=9, max_response=10)
+  assert [step for step, *_ in reports] == [*range(1, STEPS + 1)]
+  batch = demonstrations(parts.task, seed=1, start=0, count=16)
   rows = parts.shard_rows(batch)
   loss = parts.replicate(choices.loss_params(parts.config))
 
@@ -72,9 +70,15 @@ def test_it_learns_to_answer_and_to_stop(warmed):
   assert gain[np.arange(16), last].mean() > 0.2
 
 
+def demonstrations(task, *, seed, start, count, max_response=10):
+  limits = sft_data.sft_rows.Limits(9, max_response)
+  return sft_data.Data(limits, None, count, 1).batch([
+      sft_data.demonstration(task, limits, seed, start + i)
+      for i in range(count)])
+
+
 def test_demonstrations_end_with_the_stop_token(parts):
-  args = dict(seed=3, max_prompt=9, max_response=10)
-  batch = warm_start.demonstrations(parts.task, start=5, count=6, **args)
+  batch = demonstrations(parts.task, seed=3, start=5, count=6)
   decode = parts.task.tokenizer.decode
   for i in range(6):
     problem, answer = parts.task.demonstration(5 + i, seed=3)
@@ -86,7 +90,7 @@ def test_demonstrations_end_with_the_stop_token(parts):
     assert batch.mask[i].tolist() == [True] * n + [False] * (10 - n)
   assert (batch.advantages == 1).all()
   # The sequence does not depend on how it is cut.
-  a, b = (warm_start.demonstrations(parts.task, start=s, count=3, **args)
+  a, b = (demonstrations(parts.task, seed=3, start=s, count=3)
           for s in (5, 8))
   assert tiny.same(jax.tree.map(
       lambda *x: np.concatenate(x), a, b), batch)
@@ -94,7 +98,7 @@ def test_demonstrations_end_with_the_stop_token(parts):
 
 def test_a_hit_is_bit_identical_and_trains_nothing(warmed, no_training):
   parts, params, _, path = warmed
-  got = warm_start.parameters(parts, None)
+  got = start_weights.parameters(parts, None)
   assert tiny.same(got, params)
   layout = jax.tree.map(lambda x: x.sharding, got)
   assert layout == parts.param_shardings()
@@ -127,31 +131,31 @@ def test_a_damaged_file_is_made_again(warmed, no_training, caplog, harm):
   whole = path.read_bytes()
   try:
     harm(path)
-    assert made_again(warm_start.parameters(parts, None))
-    assert f'{path} is damaged' in caplog.text
+    assert made_again(start_weights.parameters(parts, None))
+    assert f'{path} are damaged' in caplog.text
     # What was made is kept, and nothing beside it.
     caplog.clear()
-    assert made_again(warm_start.load(path, parts.programs.policy.shapes))
+    assert made_again(start_weights.load(path, parts.programs.policy.shapes))
     assert not caplog.records and list(path.parent.iterdir()) == [path]
   finally:
     path.write_bytes(whole)
-  assert tiny.same(warm_start.parameters(parts, None), params)
+  assert tiny.same(start_weights.parameters(parts, None), params)
 
 
 def test_what_the_result_depends_on_misses_the_cache(
     warmed, no_training):
   parts, params, _, path = warmed
   fields = dict(
-      warm_start__steps=STEPS, warm_start__learning_rate=3e-2,
-      warm_start__cache=path.parent)
+      sft__steps=STEPS, sft__learning_rate=3e-2,
+      sft__cache=path.parent)
 
   def start(**changes):
     config = tiny.load(**{**fields, **changes})
-    return warm_start.parameters(tiny.changed(parts, config=config), None)
+    return start_weights.parameters(tiny.changed(parts, config=config), None)
 
   for change in (
-      dict(seed=1), dict(warm_start__steps=9), dict(warm_start__batch=16),
-      dict(warm_start__learning_rate=1e-2), dict(task__seed=1),
+      dict(seed=1), dict(sft__steps=9), dict(sft__batch=16),
+      dict(sft__learning_rate=1e-2), dict(task__seed=1),
       dict(task__solved=.5), dict(model__rope_theta=7), dict(max_response=11),
       dict(learner__remat='full'), dict(learner__vocab_chunk=64)):
     assert made_again(start(**change)), change
@@ -171,7 +175,7 @@ def test_the_demonstrations_of_a_users_task_are_in_the_name(warmed, tmp_path):
   def file(said):
     task = types.SimpleNamespace(
         train=[], demonstration=lambda i, *, seed: (i, said))
-    return warm_start.cache_file(
+    return start_weights.cache_file(
         tiny.changed(parts, config=config, task=task))
 
   assert file('a') == file('a') != file('b')
@@ -180,12 +184,12 @@ def test_the_demonstrations_of_a_users_task_are_in_the_name(warmed, tmp_path):
 def test_every_mesh_has_its_own_file(warmed):
   """Sums over other groups differ in their last bits."""
   parts, _, _, path = warmed
-  assert warm_start.cache_file(parts) == path
+  assert start_weights.cache_file(parts) == path
 
   def file(*sizes):
     mesh = types.SimpleNamespace(
         shape=dict(zip(('data', 'fsdp', 'tensor'), sizes)))
-    return warm_start.cache_file(tiny.changed(parts, learner_mesh=mesh))
+    return start_weights.cache_file(tiny.changed(parts, learner_mesh=mesh))
 
   assert file(1, 1, 1) == path  # whatever axis the config left to the rest
   assert len({file(1, 1, 1), file(2, 1, 1), file(1, 2, 1), file(1, 1, 2)}) == 4
@@ -195,8 +199,8 @@ def test_a_cache_that_cannot_be_written_costs_only_the_cache(
     parts, no_training, tmp_path, caplog):
   (tmp_path / 'file').write_text('in the way')
   config = tiny.load(
-      warm_start__steps=1, warm_start__cache=tmp_path / 'file')
-  got = warm_start.parameters(tiny.changed(parts, config=config), None)
+      sft__steps=1, sft__cache=tmp_path / 'file')
+  got = start_weights.parameters(tiny.changed(parts, config=config), None)
   assert made_again(got)
   assert 'could not be kept' in caplog.text and 'goes on' in caplog.text
 
@@ -206,27 +210,26 @@ def test_weights_that_lora_freezes_must_be_written(
   """No checkpoint of the run could be evaluated or exported without them."""
   (tmp_path / 'file').write_text('in the way')
   config = tiny.load(
-      tmp_path / 'file', warm_start__steps=1, lora__rank=2)
+      tmp_path / 'file', sft__steps=1, lora__rank=2)
   with pytest.raises(OSError, match=f'{tmp_path}/file/base.*make room'):
-    warm_start.start(tiny.changed(parts, config=config), None, False)
+    start_weights.start(tiny.changed(parts, config=config), None, False)
 
 
 def test_no_steps_are_the_first_parameters(parts, tmp_path):
-  config = tiny.load(warm_start__cache=tmp_path)
-  got = warm_start.parameters(tiny.changed(parts, config=config), None)
+  config = tiny.load(sft__cache=tmp_path)
+  got = start_weights.parameters(tiny.changed(parts, config=config), None)
   key = parts.replicate(jax.random.key(0))
   assert tiny.same(got, parts.programs.policy.init(key))
   assert not list(tmp_path.iterdir())
 
 
 def test_what_cannot_be_warm_started_is_refused(parts):
-  parts = tiny.changed(parts, config=tiny.load(warm_start__steps=1))
+  parts = tiny.changed(parts, config=tiny.load(sft__steps=1))
   with pytest.raises(ValueError, match='max_response=4: raise config.max_resp'):
-    warm_start.demonstrations(
-        parts.task, seed=0, start=0, count=8, max_prompt=9, max_response=4)
+    demonstrations(parts.task, seed=0, start=0, count=8, max_response=4)
   bare = types.SimpleNamespace(tokenizer=parts.task.tokenizer)
-  with pytest.raises(ValueError, match='countdown has no demonstrations: set'):
-    warm_start.run(parts._replace(task=bare), None)
+  with pytest.raises(ValueError, match='countdown has no demonstrations: name'):
+    sft.load(parts._replace(task=bare))
   wide = types.SimpleNamespace(shape=dict(data=4, fsdp=3, tensor=1))
-  with pytest.raises(ValueError, match='warm_start.batch=8 .* multiple of 12'):
-    warm_start.run(tiny.changed(parts, learner_mesh=wide), None)
+  with pytest.raises(ValueError, match='sft.batch=8 .* multiple of 12'):
+    sft.load(tiny.changed(parts, learner_mesh=wide))

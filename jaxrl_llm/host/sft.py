@@ -1,0 +1,313 @@
+"""Supervised fine-tuning: likelihood of rows, before RL or alone.
+
+The rows are those of the user's files, or the task's demonstrations. A phase
+that is stopped is saved in its folder, and goes on from there.
+"""
+
+import contextlib
+import math
+import time
+from typing import Any, Callable, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxrl_llm import checkpoint, phases, schedules, sharding
+from jaxrl_llm import config as config_lib
+from jaxrl_llm.host import build, choices, rounds, sft_data
+from jaxrl_llm.learner import learner as learner_lib
+from jaxrl_llm.learner import optimizer as optimizer_lib
+from jaxrl_llm.storage import paths
+from jaxrl_llm.types import LearnerBatch, Stopped
+
+FOLDER = 'sft'  # of the phase, in the workdir
+_TOGETHER, _WAIT = 20, 10.0  # Steps, and seconds, between reports at most.
+
+Report = Callable[[int, dict[str, float]], None]
+
+
+class Phase(NamedTuple):
+  """What the steps of the phase are made with.
+
+  Attributes:
+    parts: of the run.
+    data: rows and batches.
+    learner: of the objective 'likelihood'.
+    loss: its numbers, on the devices.
+    frozen: parameters that are not trained, or None.
+    folder: of the checkpoints.
+  """
+  parts: build.Parts
+  data: sft_data.Data
+  learner: learner_lib.Learner
+  loss: Any
+  frozen: Any
+  folder: paths.Path
+
+  def saver(self) -> checkpoint.Checkpointer:
+    """Opens the checkpoints, to write some."""
+    parts, described = self.parts, self.parts.described()
+    if not config_lib.sft_of_lora(parts.config):
+      described['lora'] = {**described['lora'], 'rank': 0}
+    return checkpoint.Checkpointer(
+        self.folder, {**described, 'sft_rows': self.data.digest},
+        keep=parts.config.checkpoint.keep,
+        timeout=parts.config.checkpoint.timeout,
+        channel=parts.processes.channel)
+
+  def conflicts(self, saved: dict[str, Any]) -> list[str]:
+    """Returns what keeps the phase from going on from a checkpoint."""
+    lines = config_lib.difference(saved, self.parts.described(), [
+        *settings(self.parts), 'contents.model'])
+    return [*lines.values()] + ['the rows were others'] * (
+        saved.get('sft_rows') != self.data.digest)
+
+  def plan(self, batch: LearnerBatch) -> Any:
+    """Plans the microbatches of a batch."""
+    return self.parts.replicate(self.learner.plan(
+        np.arange(len(batch.tokens)), batch.prompt_length,
+        batch.response_length))
+
+
+def settings(parts: build.Parts, *what: str) -> dict[str, Any]:
+  """Returns the fields that the parameters depend on, beside the rows.
+
+  Args:
+    parts: of the run; its `config` has them with the choices of the run.
+    *what: of `config.AFFECTS`, beside SFT.
+  """
+  config = parts.user_config.copy_and_resolve_references()
+  for name in 'tokens_per_microbatch', 'remat':
+    config.learner[name] = parts.config.learner[name]
+  # How a task words its problems, the rows of a file show.
+  of_task = sft_data.DEMONSTRATIONS in sft_data.sources(config)
+  found = {name: value for name, value in config_lib.affecting(
+      config, config_lib.SFT, *what).items()
+           if of_task or not name.startswith('task.')}
+  if config_lib.sft_of_lora(config):
+    found |= {f'lora.{k}': v for k, v in config.lora.items()}
+  return found
+
+
+def load(parts: build.Parts) -> sft_data.Data:
+  """Reads the rows of a run.
+
+  Raises:
+    ValueError: see `sft_data.load`; or the mesh does not divide the batch.
+  """
+  config, programs = parts.config, parts.programs
+  shards = sharding.data_shards(programs.learner_mesh)
+  if config.sft.batch % shards and not config.sft.batch_tokens:
+    of = sharding.learner_shards(programs.mesh, programs.learner_mesh)
+    raise ValueError(
+        f'sft.batch={config.sft.batch} does not divide over {of}: use a '
+        f'multiple of {shards}.')
+  return sft_data.load(config, parts.task, shards)
+
+
+def learner_of(
+    made: Any, limits: Any, steps: int) -> learner_lib.Learner:
+  """Makes the phase's programs; nothing is compiled yet.
+
+  Args:
+    made: `programs.Programs` of the run.
+    limits: `sft_rows.Limits` of the rows.
+    steps: of the phase.
+  """
+  config, sft = made.config, made.config.sft
+  warmup = steps // 20 if sft.warmup_steps is None else sft.warmup_steps
+  return learner_lib.make(
+      made.model,
+      choices.learner_config(
+          config, samples=1, objective='likelihood', aggregation='token_mean',
+          importance='none', rejection=None, actor=None, whole=True,
+          max_prompt=limits.max_prompt, max_response=limits.max_response),
+      optimizer_lib.make(optimizer_lib.OptimizerConfig(
+          learning_rate=sft.learning_rate, steps=max(steps, 1),
+          schedule=sft.schedule, warmup_steps=warmup, b2=0.99,
+          weight_decay=sft.weight_decay)),
+      mesh=made.learner_mesh, **(dict(
+          trained=made.policy.trained, compose=made.policy.compose)
+          if config_lib.sft_of_lora(config) else {}))
+
+
+def run(
+    parts: build.Parts, data: sft_data.Data, params: Any, frozen: Any,
+    report: Report, *, name: str = FOLDER, keep: bool = False) -> Any:
+  """Trains parameters on the rows.
+
+  Args:
+    parts: task, programs and config.
+    data: from `load`.
+    params: parameters that are trained, in the training layout.
+    frozen: the others, or None.
+    report: (steps done, metrics) -> None, for every step.
+    name: of the folder in the workdir.
+    keep: whether the folder stays, with its checkpoints, once the phase is
+      done. A phase that was done is not done again then.
+
+  Returns:
+    The parameters of the lowest held-out loss; without held-out rows or without
+    `keep`, the last ones.
+
+  Raises:
+    ValueError: a checkpoint of the phase has another config.
+    FloatingPointError: the loss is no longer finite.
+    Stopped: a process was asked to stop.
+  """
+  learner, channel = learner_of(
+      parts.programs, data.limits, data.steps), parts.processes.channel
+  folder = paths.place(parts.config.workdir) / name
+  phase = Phase(
+      parts, data, learner, parts.replicate(
+          choices.supervised_params(parts.config)), frozen,
+      folder / 'checkpoints')
+  state, first, host = learner.init(params), 0, {'seconds': 0.0, 'best': None}
+  if restored := checkpoint.restore(
+      phase.folder, {'learners': [state]}, channel=channel,
+      differs=phase.conflicts):
+    first, host = restored.step, restored.host
+    state, = restored.state['learners']
+  with contextlib.closing(phase.saver()) if keep else (
+      contextlib.nullcontext()) as saver:
+    state, best = _steps(phase, state, first, host, report, saver)
+  if not keep and channel.first:
+    paths.remove(folder)
+  if not keep or best is None or best[0] == data.steps:
+    return state.params
+  like = {'learners': [{'params': learner.state.params}]}
+  return checkpoint.restore(
+      phase.folder, like, best=True, partial=True,
+      channel=channel).state['learners'][0]['params']
+
+
+def _steps(
+    phase: Phase, state: Any, first: int, host: dict[str, Any],
+    report: Report, saver: checkpoint.Checkpointer | None,
+) -> tuple[Any, list[Any] | None]:
+  """Takes the steps from `first` on.
+
+  Args:
+    phase: of the steps.
+    state: before them.
+    first: steps done.
+    host: what a checkpoint keeps beside the state: seconds so far; and step and
+      value of the lowest held-out loss, or None.
+    report: see `run`.
+    saver: writes a checkpoint with each held-out loss; None for none.
+
+  Returns:
+    The last state, and `host['best']`.
+  """
+  config, data = phase.parts.config, phase.data
+  channel, began = phase.parts.processes.channel, (
+      time.monotonic() - host['seconds'])
+  best, saved = host['best'], first if first else None
+
+  def notes():
+    return {'seconds': time.monotonic() - began, 'best': best}
+
+  with phases.phase('SFT', data.steps, 'steps', done=first) as progress:
+    pending = _Pending(progress, report)
+    for step in range(first, data.steps + 1):
+      if step > first or not first:
+        due = schedules.due(step, config.sft.eval_every, data.steps)
+        loss = math.nan
+        if (due or not step) and data.heldout:
+          loss = _heldout_loss(phase, state.params)
+          pending.add(step, {
+              'heldout_loss': loss, 'perplexity': math.exp(loss)})
+          pending.report()
+          if best is None or loss < best[1]:
+            best = [step, loss]
+        if saver and (step or data.heldout) and (due or schedules.due(
+            step, config.checkpoint.every, data.steps)):
+          saver.save(step, {'learners': [state]}, notes(),
+                     score=None if math.isnan(loss) else -loss)
+          saved = step
+      if step == data.steps:
+        break
+      channel.gather()
+      if channel.stopping:
+        _interrupt(phase, saver, saved, step, state, notes())
+      rows = data.rows(step)
+      batch = data.batch(rows)
+      state, metrics = phase.learner.update(
+          state, phase.parts.shard_rows(batch), phase.plan(batch), phase.loss,
+          phase.frozen)
+      pending.add(step + 1, metrics)
+    pending.report()
+  return state, best
+
+
+class _Pending:
+  """Metrics of steps that the devices may not have done yet."""
+
+  def __init__(self, progress: phases.Phase, report: Report):
+    self._progress, self._report = progress, report
+    self._steps: list[tuple[int, dict[str, Any]]] = []
+    self._since = time.monotonic()
+
+  def add(self, step: int, metrics: dict[str, Any]) -> None:
+    """Adds some of a step; reports all if they are many or old."""
+    if self._steps and self._steps[-1][0] == step:
+      self._steps[-1][1].update(metrics)
+    else:
+      self._steps.append((step, metrics))
+    if len(self._steps) == _TOGETHER or (
+        time.monotonic() - self._since > _WAIT):
+      self.report()
+
+  def report(self) -> None:
+    """Reports all steps once they are done.
+
+    Raises:
+      FloatingPointError: too many in a row had no finite loss.
+    """
+    for step, metrics in self._steps:
+      if step:
+        jax.block_until_ready(metrics['loss'])
+        self._progress.count()
+    seconds = (time.monotonic() - self._since) / max(len(self._steps), 1)
+    for step, metrics in self._steps:
+      found = {name: float(jax.device_get(metrics[name])) for name in (
+          'loss', 'tokens', 'learning_rate', 'grad_norm', 'entropy',
+          'heldout_loss', 'perplexity') if name in metrics}
+      if metrics.get('skipped_in_row', 0) >= rounds.SKIPPED_LIMIT:
+        raise FloatingPointError(
+            f'{rounds.SKIPPED_LIMIT} updates in a row, the last in step {step} '
+            'of SFT, had a loss or gradient that is not finite and were not '
+            'applied: start again in another workdir with a lower '
+            'sft.learning_rate.')
+      self._report(step, {
+          **{f'sft/{name}': value for name, value in found.items()},
+          **({'seconds/step': seconds} if step else {})})
+    self._steps, self._since = [], time.monotonic()
+
+
+def _heldout_loss(phase: Phase, params: Any) -> float:
+  """Returns the mean loss of the held-out rows' tokens, in nats."""
+  processes, sums = phase.parts.processes, np.zeros(2)
+  for batch in phases.counted(phase.data.heldout_batches(), 'held-out loss'):
+    scores = processes.fetch_rows(phase.learner.score(
+        params, phase.parts.shard_rows(batch), phase.plan(batch), phase.loss,
+        phase.frozen))
+    mask = batch.mask[processes.positions(len(batch.mask))]
+    sums += scores.logprobs.sum(where=mask, dtype=np.float64), mask.sum()
+  of_homes = processes.channel.gather(sums.tolist())
+  total, count = (math.fsum(
+      of_homes[lead][i] for lead in processes.homes.leads) for i in (0, 1))
+  return -total / count
+
+
+def _interrupt(
+    phase: Phase, saver: checkpoint.Checkpointer | None, saved: int | None,
+    step: int, state: Any, host: dict[str, Any]) -> None:
+  """Saves the phase, unless it has just been, and raises Stopped."""
+  with contextlib.closing(saver or phase.saver()) as writer:
+    if saved != step:
+      writer.save(step, {'learners': [state]}, host)
+    writer.check(step)
+  raise Stopped(
+      f'Stopped after step {step} of supervised fine-tuning, which is saved; '
+      'the same command goes on.')

@@ -1,0 +1,282 @@
+"""Rows of supervised fine-tuning: sources, their order, batches."""
+
+import functools
+from typing import Any, Callable, NamedTuple, Sequence
+import zlib
+
+from absl import logging
+from ml_collections import ConfigDict
+import numpy as np
+
+from jaxrl_llm import phases
+from jaxrl_llm.host import batches
+from jaxrl_llm.tasks import sft_rows
+from jaxrl_llm.tasks.sft_rows import Example
+from jaxrl_llm.types import LearnerBatch, RolloutTokens
+
+DEMONSTRATIONS = 'demonstrations'  # the task's, among the sources
+
+
+class Data(NamedTuple):
+  """Rows of a run, and their batches.
+
+  Attributes:
+    limits: of the rows.
+    rows: (step) -> its rows, in the order of the run.
+    size: rows of a batch, filler included.
+    steps: batches of the run.
+    heldout: rows for the held-out loss.
+    digest: changes when a row does; '' for demonstrations alone.
+  """
+  limits: sft_rows.Limits
+  rows: Callable[[int], list[Example]]
+  size: int
+  steps: int
+  heldout: Sequence[Example] = ()
+  digest: str = ''
+
+  def batch(self, rows: Sequence[Example]) -> LearnerBatch:
+    """Makes a batch of at most `size` rows, with filler behind them.
+
+    Its advantages are 1, the weights of rows in the objective 'likelihood'.
+    """
+    limits = self.limits
+    of = RolloutTokens(
+        prompt=np.zeros((len(rows), limits.max_prompt), np.int32),
+        prompt_length=np.array([len(row.prompt) for row in rows], np.int32),
+        response=np.zeros((len(rows), limits.max_response), np.int32),
+        length=np.array([len(row.response) for row in rows], np.int32),
+        behaviour_logprobs=np.zeros(
+            (len(rows), limits.max_response), np.float32),
+        generated=np.zeros((len(rows), limits.max_response), bool))
+    for i, row in enumerate(rows):
+      of.prompt[i, :len(row.prompt)] = row.prompt
+      of.response[i, :len(row.response)] = row.response
+      of.generated[i, :len(row.learned)] = row.learned
+    which = np.pad(
+        np.arange(len(rows)), (0, self.size - len(rows)), constant_values=-1)
+    return batches.learner_batch(
+        of, which, np.ones(self.size), np.ones(self.size, bool))
+
+  def heldout_batches(self) -> list[LearnerBatch]:
+    """Returns the batches of the held-out rows."""
+    return [self.batch(self.heldout[i:i + self.size])
+            for i in range(0, len(self.heldout), self.size)]
+
+
+def sources(config: ConfigDict) -> tuple[str, ...]:
+  """Returns where the rows of a run come from."""
+  return config.sft.path or (DEMONSTRATIONS,)
+
+
+def limits_of(config: ConfigDict) -> sft_rows.Limits:
+  """Returns the limits of the rows of a run."""
+  sft = config.sft
+  most = (1, sft.max_length - 1) if sft.max_length else (
+      config.max_prompt, config.max_response)
+  return sft_rows.Limits(
+      *most, split=sft.max_length is None, cut=sft.too_long == 'cut',
+      last=sft.turns == 'last')
+
+
+def load(config: ConfigDict, task: Any, shards: int) -> Data:
+  """Reads the rows of a run, and plans its batches.
+
+  Args:
+    config: of the run.
+    task: its tokeniser, how it words problems, and its demonstrations.
+    shards: number that divides the rows of a batch.
+
+  Raises:
+    ValueError: a row is not valid, none is left, or the task has no
+      demonstrations.
+  """
+  sft, limits = config.sft, limits_of(config)
+  if DEMONSTRATIONS in sources(config) and not hasattr(task, 'demonstration'):
+    raise ValueError(
+        f'The task {config.task.name} has no demonstrations: name files of '
+        'rows as config.sft.path, or set config.sft.steps=0.')
+  files = [s for s in sources(config) if s != DEMONSTRATIONS]
+  kept, heldout = _read(sft, files, task, limits)
+  made = [
+      (None, functools.partial(demonstration, task, limits, config.seed))
+      if source == DEMONSTRATIONS else _in_passes(
+          kept[source], (config.seed, number))
+      for number, source in enumerate(sources(config))]
+  count = sum(map(len, kept.values()))
+  batch, steps = _batches(sft, made, count)
+  size = -(-max(map(len, batch), default=1) // shards) * shards if (
+      sft.batch_tokens or sft.epochs) else sft.batch
+  rows = lambda step: [made[source][1](i) for source, i in batch[step]]
+  return Data(limits, rows, size, steps, heldout,
+              _digest([*kept.values(), heldout]) if files else '')
+
+
+def _read(sft, files, task, limits):
+  """Returns the rows of each file, and the held-out ones."""
+  kept, heldout, long = {}, [], []
+  with phases.phase('reading the rows'):
+    for source in files:
+      kept[source], found = sft_rows.read(source, task, limits)
+      long += found
+    for source in sft.heldout:
+      more, found = sft_rows.read(source, task, limits)
+      heldout += more
+      long += found
+  every = [(source, row) for source in files for row in kept[source]]
+  if sft.heldout_count and not sft.heldout:
+    chosen = np.random.default_rng(0).permutation(
+        len(every))[:sft.heldout_count]
+    heldout = [every[i][1] for i in sorted(chosen)]
+  out = {*map(_key, heldout)}
+  kept = {source: [row for row in rows if _key(row) not in out]
+          for source, rows in kept.items()}
+  if files and not all(kept.values()) or sft.heldout and not heldout:
+    name = next((s for s in files if not kept[s]), sft.heldout)
+    raise ValueError(
+        f'{name} has no row to learn that fits and is not held out; '
+        f'{len(long)} have more tokens than max_prompt={limits.max_prompt} or '
+        f'max_response={limits.max_response}: raise them, or set '
+        'config.sft.max_length.')
+  if long:
+    logging.warning(
+        'Left out: %d rows with more tokens than max_prompt=%d before what is '
+        'learned, or max_response=%d from there on (the longest has %d); %d '
+        'are left to learn, and %d held out.', len(long), limits.max_prompt,
+        limits.max_response, max(long), sum(map(len, kept.values())),
+        len(heldout))
+  return kept, heldout
+
+
+def _key(row: Example) -> bytes:
+  return b'-'.join(np.ascontiguousarray(part).tobytes() for part in row)
+
+
+def _digest(sets: Sequence[Sequence[Example]]) -> str:
+  """Returns a checksum of rows in their order."""
+  value = 0
+  for rows in sets:
+    for row in rows:
+      value = zlib.crc32(_key(row), value)
+    value = zlib.crc32(b'end', value)
+  return f'{value:08x}'
+
+
+def _in_passes(
+    rows: Sequence[Example], seed: tuple[int, ...],
+) -> tuple[int, Callable[[int], Example]]:
+  """Returns the size of a source, and (number) -> row.
+
+  Each pass over the rows has an order of its own.
+  """
+  @functools.lru_cache(4)
+  def order(number):
+    return np.random.default_rng([*seed, number]).permutation(len(rows))
+
+  def row(number):
+    of_pass, place = divmod(number, len(rows))
+    return rows[order(of_pass)[place]]
+
+  return len(rows), row
+
+
+def mixed(shares: Sequence[float], count: int) -> np.ndarray:
+  """Returns [count] the source of each row of a run.
+
+  Every source comes as often as its share says, spread evenly. The first rows
+  are the same for every count.
+
+  Args:
+    shares: of each source; positive, of any sum.
+    count: rows.
+  """
+  shares = np.asarray(shares, float) / np.sum(shares)
+  due = [(np.arange(int(count * share) + 2) + .5) / share for share in shares]
+  order = np.argsort(np.concatenate(due), kind='stable')[:count]
+  return np.repeat(np.arange(len(due)), [len(times) for times in due])[order]
+
+
+def _batches(
+    sft: ConfigDict, sources: Sequence[tuple[int | None, Any]], count: int,
+) -> tuple[Sequence[list[tuple[int, int]]], int]:
+  """Returns the rows of each step, as (source, number), and the steps.
+
+  Args:
+    sft: section of the config.
+    sources: size and row of each.
+    count: rows of all files.
+  """
+  endless = any(size is None for size, _ in sources)
+  if endless and (sft.epochs or sft.batch_tokens or (
+      len(sources) > 1 and not sft.weights)):
+    raise ValueError(
+        'Demonstrations are as many as are asked for: set sft.steps and '
+        'sft.batch, and with other sources their sft.weights.')
+  least = min(
+      len(row(i).prompt) + len(row(i).response)
+      for size, row in sources for i in range(size)) if sft.batch_tokens else 1
+  total = round(sft.epochs * count) if sft.epochs else (
+      sft.steps * max(sft.batch_tokens // least, 1) if sft.batch_tokens
+      else sft.steps * sft.batch)
+  shares = sft.weights or [size or 1 for size, _ in sources]
+  source = mixed(shares, total)
+  number = np.zeros(total, int)
+  for i in range(len(sources)):
+    number[source == i] = np.arange((source == i).sum())
+  rows = [*zip(source.tolist(), number.tolist())]
+  if not sft.batch_tokens:
+    found = [rows[i:i + sft.batch] for i in range(0, total, sft.batch)]
+    return found, len(found)
+  found, used = [[]], 0
+  for name, i in rows:
+    row = sources[name][1](i)
+    length = len(row.prompt) + len(row.response)
+    if found[-1] and used + length > sft.batch_tokens:
+      if len(found) == sft.steps:
+        break
+      found.append([])
+      used = 0
+    found[-1].append((name, i))
+    used += length
+  return found, len(found)
+
+
+def demonstration(
+    task: Any, limits: sft_rows.Limits, seed: int, number: int) -> Example:
+  """Makes the row of a task's demonstration.
+
+  Args:
+    task: it has `demonstration(index, seed=)` -> (problem, response).
+    limits: of the row.
+    seed: fixes the sequence of demonstrations.
+    number: of the demonstration.
+
+  Raises:
+    ValueError: it does not fit.
+  """
+  problem, response = task.demonstration(number, seed=seed)
+  prompt = np.array(task.tokenizer.encode(problem.prompt), np.int32)
+  ids, own = _turns(task, response)
+  for name, length in ('prompt', len(prompt)), ('response', len(ids)):
+    most = getattr(limits, f'max_{name}')
+    if length > most:
+      raise ValueError(
+          f'The demonstration {response!r} of problem {problem.id} has '
+          f'{length} tokens in its {name}, more than max_{name}={most}: raise '
+          f'config.max_{name}.')
+  return Example(prompt, np.array(ids, np.int32), np.array(own, bool))
+
+
+def _turns(
+    task: Any, response: str | Sequence[tuple[str, str]],
+) -> tuple[list[int], list[bool]]:
+  """Returns the tokens of a demonstration, and which the model is to write."""
+  tokenizer, ids, own = task.tokenizer, [], []
+  turns = [(response, '')] if isinstance(response, str) else response
+  for text, observation in turns:
+    turn = [*tokenizer.encode(text), tokenizer.stop_ids[0]]
+    kept, after = task.turns.follow(tokenizer, observation, turn) if (
+        observation) else (len(turn), [])
+    ids += [*turn[:kept], *after]
+    own += [True] * kept + [False] * len(after)
+  return ids, own

@@ -1,0 +1,194 @@
+"""Supervised fine-tuning on rows of one's own, without RL.
+
+  python -m jaxrl_llm.sft --config=configs/sft/smollm2_gsm8k.py
+
+takes the first phase of `jaxrl_llm.train` with the same config, by its section
+`sft`. It writes WORKDIR/sft, a folder like that of a run: config.json,
+checkpoints, metrics.jsonl, summary.json and report.html. `jaxrl_llm.evaluate`
+takes its config.json, `jaxrl_llm.export` the folder. `jaxrl_llm.train` with the
+same config goes on with RL from the result. The same command again goes on
+where it stopped.
+"""
+
+import contextlib
+import json
+import sys
+from typing import Any, Iterator
+
+from ml_collections import ConfigDict
+
+from jaxrl_llm import config as config_lib
+from jaxrl_llm import sharding
+from jaxrl_llm.evaluation import page
+from jaxrl_llm.host import build, sft, stages, start_weights
+from jaxrl_llm.monitoring import (
+  compiles,
+  exits,
+  metrics,
+  progress,
+  trackers,
+)
+from jaxrl_llm.rewards import users
+from jaxrl_llm.sharding import distributed
+from jaxrl_llm.storage import paths
+from jaxrl_llm.storage import workdir as workdir_lib
+
+
+class Files:
+  """Files of the phase, made when its first step is reported."""
+
+  def __init__(
+      self, parts: build.Parts, display: progress.Display,
+      workdir: workdir_lib.Folder, name: str = sft.FOLDER):
+    """Prepares the files.
+
+    Args:
+      parts: of the run.
+      display: shows the metrics too.
+      workdir: of the run.
+      name: of the folder in it.
+    """
+    self._parts, self._display = parts, display
+    self._path, self._local = workdir.path / name, workdir.local / name
+    self._writer: metrics.Writer | None = None
+
+  def __call__(self, step: int, row: dict[str, float]) -> None:
+    """Shows and writes the metrics of a step."""
+    self._display.update(step, row)
+    if not self._parts.processes.channel.first:
+      return
+    config = self._parts.config
+    if self._writer is None:
+      self._describe()
+      self._writer = metrics.Writer(
+          self._local, step, config=config.to_dict(),
+          tensorboard=config.log.tensorboard, run=self._path, **{
+              one: config.log[one] for one in trackers.TRACKERS})
+    self._writer.write(step, row)
+
+  def _describe(self) -> None:
+    """Writes the config with which the folder is evaluated and exported."""
+    config = self._parts.user_config.copy_and_resolve_references()
+    config.workdir, config.steps = str(self._path), 0
+    if not config_lib.sft_of_lora(config):
+      config.lora.rank = 0
+    for name, text in (
+        ('config.json', config_lib.to_json(config)),
+        ('choices.json', config_lib.choices(self._parts.config))):
+      paths.write_whole(self._path / name, text)
+
+  @property
+  def written(self) -> bool:
+    """Whether a step was reported to this process, which writes."""
+    return self._writer is not None
+
+  def close(self) -> None:
+    """Closes the files."""
+    if self._writer is not None:
+      self._writer.close()
+
+  def end(self) -> str:
+    """Writes the summary and the page; returns a line that names them."""
+    if not (self._local / 'metrics.jsonl').exists():
+      return f'{self._path}: nothing was done.'
+    rows = metrics.read(self._local / 'metrics.jsonl')
+    result: dict[str, Any] = {}
+    for name in 'heldout_loss', 'perplexity':
+      if values := [row[f'sft/{name}'] for row in rows
+                    if row.get(f'sft/{name}') is not None]:
+        result[name] = {
+            'start': values[0], 'final': values[-1], 'best': min(values)}
+    result |= {'steps': rows[-1]['step'], 'seconds': sum(
+        row.get('seconds/step', 0.) for row in rows)}
+    paths.write_whole(
+        self._local / 'summary.json', json.dumps(result, indent=1))
+    page.renew(self._local, self._path)
+    said = ''
+    if loss := result.get('heldout_loss'):
+      said = (f' Held-out loss {loss["start"]:.3f} to {loss["final"]:.3f} nats '
+              f'a token, {loss["best"]:.3f} at best.')
+    return f'{self._path}: checkpoints/, metrics.jsonl, {page.FILE}.{said}'
+
+
+@contextlib.contextmanager
+def reported(
+    parts: build.Parts, display: progress.Display, workdir: workdir_lib.Folder,
+    name: str) -> Iterator[sft.Report]:
+  """Makes the report of the phase of a run: its files, for rows of a file.
+
+  Args:
+    parts, display, workdir, name: see `Files`.
+  """
+  if not parts.config.sft.path:
+    yield display.update
+    return
+  files = Files(parts, display, workdir, name)
+  with contextlib.closing(files):
+    yield files
+  if files.written:
+    display.note(files.end())
+
+
+@users.narrow()
+def fine_tune(config: ConfigDict, name: str = 'run') -> str:
+  """Runs supervised fine-tuning to its end, from its last checkpoint.
+
+  Args:
+    config: checked by `check`.
+    name: of the config, for the display.
+
+  Returns:
+    A line that says what is in the folder.
+
+  Raises:
+    ValueError: a row is not valid, or the checkpoint has another config.
+    FloatingPointError: the loss is no longer finite.
+    Stopped: SIGTERM or SIGINT came; the state is saved.
+  """
+  trackers.check(config.log)
+  config = config.copy_and_resolve_references()
+  config.loss.kl_coef = 0.0  # It would need a second copy of the model.
+  name = config_lib.title(config, f'supervised fine-tuning of {name}')
+  with (exits.stoppable(config.checkpoint.grace) as stop,
+        workdir_lib.held(config.workdir, distributed.first()) as workdir,
+        progress.Display(name, show=distributed.first(),
+                         brief=not config.log.display) as display):
+    display.say(f'{name}, in {workdir.path / sft.FOLDER}')
+    parts = build.parts(config, training=False)
+    parts.processes.channel.listen_to(stop)
+    parts.processes.channel.agree(parts.compared(), 'between the processes')
+    workdir_lib.check_shared(workdir.path, parts.processes.channel)
+    compiled = compiles.first(display.note)
+    compiles.expect(['update'])
+    files = Files(parts, display, workdir)
+    with contextlib.closing(parts), contextlib.closing(files):
+      start_weights.start(parts, files, resumed=False, alone=True)
+    compiled()
+  return files.end() if parts.processes.channel.first else ''
+
+
+def check(config: ConfigDict) -> None:
+  """Checks a config as `stages.validate` does, and that it has steps."""
+  stages.validate(config)
+  if not config_lib.has_sft(config):
+    raise ValueError(
+        'There is nothing to do: set config.sft.path, and config.sft.epochs or '
+        'config.sft.steps.')
+
+
+def main() -> None:
+  """The program."""
+  place, argv = distributed.parse(sys.argv[1:])
+  config, name = config_lib.parse(
+      argv, 'sft', f'{__doc__}\n{distributed.HELP}', check=check)
+  sharding.keep_memory(  # before there are threads
+      config.mesh.keep_memory, large=config_lib.is_large(config))
+  with distributed.joined(place, config, config_lib.flatten(config)), (
+      exits.program(
+          'Interrupted; the same command goes on from the last checkpoint, if '
+          'there is one.', place.stopped_code)):
+    print(fine_tune(config, name), flush=True)
+
+
+if __name__ == '__main__':
+  main()

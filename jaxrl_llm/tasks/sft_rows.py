@@ -1,0 +1,269 @@
+"""Rows of supervised fine-tuning: texts to tokens, and which are learned.
+
+A row has one of these forms, the first that it fits:
+  messages: a conversation, with `tools` if there are some. Its answers are
+    learned, all or the last.
+  prompt, completion: two texts as the model reads them, or two lists of
+    messages. The completion is learned.
+  problem, solution: a problem as the task words it, and the response to learn.
+    Their names are the task's options `problem` and `answer`, and those of
+    known data sets.
+  text: learned as a whole.
+
+Which tokens of a conversation are learned, the generation marks of the chat
+template say. Without them it is what an answer adds to the text before it,
+behind the words with which every answer begins. What is learned ends with a
+stop token.
+"""
+
+import os
+from typing import Any, Iterator, NamedTuple, Sequence
+
+from absl import logging
+import numpy as np
+
+from jaxrl_llm.tasks import problem_files, rows, templates
+
+_FORMS = ('messages; prompt and completion; problem and solution; or text')
+
+
+class Example(NamedTuple):
+  """Tokens of a row.
+
+  Attributes:
+    prompt: [P] int32, those before the first one that is learned, at least one.
+    response: [T] int32, the rest.
+    learned: [T] bool, which of these are learned.
+  """
+  prompt: np.ndarray
+  response: np.ndarray
+  learned: np.ndarray
+
+
+class Limits(NamedTuple):
+  """Which tokens of a row are learned, and how many it may have.
+
+  Attributes:
+    max_prompt: most tokens of `Example.prompt`.
+    max_response: most of `Example.response`.
+    split: whether the prompt ends where a row begins to be learned, else after
+      its first token.
+    cut: whether to cut what is behind, else the row is too long.
+    last: whether only the last answer of a conversation is learned.
+  """
+  max_prompt: int
+  max_response: int
+  split: bool = True
+  cut: bool = False
+  last: bool = False
+
+
+def read(
+    source: str, task: Any, limits: Limits) -> tuple[list[Example], list[int]]:
+  """Reads the rows of a file or data set.
+
+  Args:
+    source: see `problem_files`.
+    task: its tokeniser, and how it words problems.
+    limits: of the rows.
+
+  Returns:
+    The rows that fit, in their order, and the lengths of the others.
+
+  Raises:
+    ValueError: rows are not valid. The message says how many, and names the
+      file and the lines of the first ones.
+  """
+  found, long, faults = [], [], []
+  stop, warned = _stop(task), False
+  for where, row in problem_files.rows(source, faults):
+    try:
+      ids, learned = tokens(row, task, stop, last=limits.last)
+    except ValueError as error:
+      faults.append((where, str(error).removeprefix(f'{where}: ')))
+      continue
+    if not warned and not {*ids[learned]} & {*task.tokenizer.stop_ids}:
+      warned = True
+      logging.warning(
+          '%s: no token that ends a response is learned, so that the model '
+          'does not learn to stop: put the end of a turn within the generation '
+          'marks of the chat template.', where)
+    made = fitted(ids, learned, limits)
+    if made:
+      found.append(made)
+    else:
+      long.append(len(ids))
+  problem_files.refuse(faults)
+  return found, long
+
+
+def tokens(
+    row: problem_files.Row, task: Any, stop: int | None = None, *,
+    last: bool = False) -> tuple[np.ndarray, np.ndarray]:
+  """Returns the tokens of a row.
+
+  Args:
+    row: its fields.
+    task: its tokeniser, and how it words problems.
+    stop: token that ends what is learned; None for that of the task.
+    last: whether only the last answer of a conversation is learned.
+
+  Returns:
+    [N] int32 ids, and [N] bool, which of them are learned. The first one is
+    not, since nothing predicts it.
+
+  Raises:
+    ValueError: the row has none of the forms, or a field is not valid.
+  """
+  tokenizer = task.tokenizer
+  stop = _stop(task) if stop is None else stop
+  prompt, completion = row.get('prompt'), row.get('completion')
+  if isinstance(row.get('messages'), list):
+    ids, learned, end = _conversation(
+        tokenizer, row, rows.messages('messages', row['messages']), 0, last)
+  elif isinstance(prompt, list) and isinstance(completion, list):
+    ids, learned, end = _conversation(tokenizer, row, rows.messages(
+        'prompt and completion', [*prompt, *completion]), len(prompt), last)
+  else:
+    before, text = _text_of(row, task)
+    ids, learned = _learned(tokenizer, text, [(before, None)])
+    end = ids[-1:]
+  if not {*end} & {*tokenizer.stop_ids}:
+    ids, learned = [*ids, stop], np.append(learned, True)
+  learned[:1] = False
+  if not learned.any():
+    raise ValueError('there is nothing to learn in it.')
+  return np.asarray(ids, np.int32), learned
+
+
+def _text_of(row: problem_files.Row, task: Any) -> tuple[str, str]:
+  """Returns the text that is not learned, and all of it."""
+  def text(name):
+    found = rows.text(row, name)  # without the space around it
+    return row[name] if isinstance(row[name], str) else found
+
+  start, options = task.tokenizer.start, getattr(task, 'options', None)
+  if 'completion' in row:
+    before = start + text('prompt').removeprefix(start)
+    return before, before + text('completion')
+  if 'text' in row and not {'problem', 'question'} & row.keys():
+    return '', start + text('text').removeprefix(start)
+  try:
+    field, asked = rows.problem(row, getattr(options, 'problem', ''))
+    name = 'solution' if rows.lookup(row, 'solution') else rows.answer(
+        row, getattr(options, 'answer', 'answer'))
+    solution = rows.text(row, name)
+  except ValueError as error:
+    raise ValueError(f'{error} A row to learn has {_FORMS}.') from None
+  chat = 'chat' if hasattr(task.tokenizer, 'chat') else 'none'
+  template = options.template_of(field, asked) if (
+      hasattr(options, 'template_of')) else templates.make(
+          '{problem}', markup=chat)
+  before = templates.render(template, asked, task.tokenizer)
+  return before, before + solution
+
+
+def _conversation(
+    tokenizer: Any, row: problem_files.Row, messages: Sequence[dict[str, Any]],
+    first: int, last: bool) -> tuple[list[int], np.ndarray, list[int]]:
+  """Returns the tokens of a conversation, which are learned, and the last ones.
+
+  Args:
+    tokenizer: the model's.
+    row: it may have tools.
+    messages: its messages.
+    first: number of the first message that may be learned.
+    last: whether only the last answer is.
+  """
+  if not hasattr(tokenizer, 'conversation'):
+    raise ValueError('messages need a model with a chat format: set model.hf.')
+  tools = row.get('tools') or ()
+  answers = [i for i, message in enumerate(messages)
+             if i >= first and message['role'] == 'assistant']
+  if not answers:
+    raise ValueError('there is no message of the role assistant to learn.')
+  answers = answers[-1:] if last else answers
+  if marked := tokenizer.marked(messages, tools):
+    ids, learned = marked[0], np.array(marked[1], bool)
+    # Runs of tokens are answers in their order: the last ones are wanted.
+    begins = np.flatnonzero(np.diff(learned, prepend=False) & learned)
+    if len(begins) > len(answers):
+      learned[:begins[-len(answers)]] = False
+    return ids, learned, [*tokenizer.stop_ids]  # the marks say it all
+  text = tokenizer.conversation(messages, tools)
+  ids, learned = _learned(
+      tokenizer, text, [*_added(tokenizer, text, messages, tools, answers)])
+  goes_on = answers[-1] + 1 < len(messages)
+  begin = int(np.flatnonzero(~learned)[-1:].sum()) + 1
+  return ids, learned, [*tokenizer.stop_ids] if goes_on else ids[begin:]
+
+
+def _added(
+    tokenizer, text, messages, tools, answers) -> Iterator[tuple[str, str]]:
+  """Yields the text before and up to the end of what each answer adds."""
+  for i in answers:
+    before, after = (
+        tokenizer.conversation(messages[:n], tools) for n in (i, i + 1))
+    # Most answers begin like the prompt for one, which RL gives the model.
+    begun = os.path.commonprefix(
+        [text, tokenizer.conversation(messages[:i], tools, prompt=True)])
+    if not (text.startswith(after) and begun.startswith(before)):
+      raise ValueError(
+          f'the chat template writes message {i + 1} in another way once '
+          'others follow, such as without its reasoning: set sft.turns=last, '
+          'or give the template generation marks.')
+    yield begun, after
+
+
+def _learned(
+    tokenizer: Any, text: str, parts: Sequence[tuple[str, str | None]],
+) -> tuple[list[int], np.ndarray]:
+  """Returns the tokens of a text, and which are within parts of it.
+
+  Args:
+    tokenizer: the model's.
+    text: the text.
+    parts: what stands before each part, and that with the part; None is all.
+  """
+  ids = tokenizer.encode(text)
+  learned = np.zeros(len(ids), bool)
+
+  def common(prefix):
+    given = tokenizer.encode(prefix)
+    return next((i for i, pair in enumerate(zip(ids, given))
+                 if pair[0] != pair[1]), min(len(ids), len(given)))
+
+  for before, after in parts:
+    learned[common(before):len(ids) if after is None else common(after)] = True
+  return ids, learned
+
+
+def _stop(task: Any) -> int:
+  """Returns the token that ends a response of a task."""
+  tokenizer = task.tokenizer
+  for text in getattr(task, 'stops', ()):
+    if len(ids := tokenizer.encode(text)) == 1:
+      return ids[0]
+  return tokenizer.stop_ids[0]
+
+
+def fitted(
+    ids: np.ndarray, learned: np.ndarray, limits: Limits) -> Example | None:
+  """Returns the tokens of a row up to the last one that is learned.
+
+  Args:
+    ids: [N].
+    learned: [N] bool, one at least, not the first.
+    limits: of the row.
+
+  Returns:
+    None if there are too many.
+  """
+  at = np.flatnonzero(learned)
+  first, end = int(at[0]) if limits.split else 1, int(at[-1]) + 1
+  if limits.cut:
+    end = min(end, first + limits.max_response)
+  if first > limits.max_prompt or end - first > limits.max_response or (
+      not learned[first:end].any()):
+    return None
+  return Example(ids[:first], ids[first:end], learned[first:end])
