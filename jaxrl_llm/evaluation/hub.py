@@ -59,16 +59,23 @@ def card(
       place / 'metrics.jsonl').exists()
   how = 'in a loop of its own (`Sampler`, `Learner`)' if own_loop else (
       f'on the task `{_public("", config.task.name)}`')
+  by, tuned = 'reinforcement learning with verifiable rewards', (
+      config_lib.has_sft(config) and not config.steps)
+  if tuned:
+    by, how = 'supervised fine-tuning', 'on ' + ', '.join(
+        f'`{_public("", source)}`'
+        for source in config.sft.path or ('demonstrations',))
   return '\n'.join([
       f'---\n{data.to_yaml()}\n---\n',
       f'# {paths.absolute(config.workdir).name}\n',
       f'Trained with [jaxrl_llm](https://github.com/jaxrl-llm/jaxrl_llm) '
-      f'{jaxrl_llm.__version__} by reinforcement learning with verifiable '
-      f'rewards, from {f"`{base}`" if base else "random weights"}, {how}. '
-      f'These are the weights of the {player} after step {step} of '
-      f'{config.steps}, from the {which} checkpoint.\n',
+      f'{jaxrl_llm.__version__} by {by}, from '
+      f'{f"`{base}`" if base else "random weights"}, {how}. '
+      f'These are the weights of the {player} after step {step}'
+      f'{"" if tuned else f" of {config.steps}"}, from the {which} '
+      'checkpoint.\n',
       *(f'- {name}: `{_public("", flat[name])}`' for name in _METHODS
-        if not own_loop or name.startswith('loss.')),
+        if not tuned and (not own_loop or name.startswith('loss.'))),
       f'\n{_estimates(config, step) if player == "policy" else ""}'
       'Settings other than the defaults, paths without their folders:\n',
       f'```json\n{json.dumps(fields, indent=1)}\n```\n',

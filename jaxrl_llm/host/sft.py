@@ -217,11 +217,11 @@ def _steps(
           loss = _heldout_loss(phase, state.params)
           pending.add(step, {
               'heldout_loss': loss, 'perplexity': math.exp(loss)})
-          pending.report()
           if best is None or loss < best[1]:
             best = [step, loss]
         if saver and (step or data.heldout) and (due or schedules.due(
             step, config.checkpoint.every, data.steps)):
+          pending.report()  # A phase that goes on has the rows up to it.
           saver.save(step, {'learners': [state]}, notes(),
                      score=None if math.isnan(loss) else -loss)
           saved = step
@@ -229,6 +229,7 @@ def _steps(
         break
       channel.gather()
       if channel.stopping:
+        pending.report()
         _interrupt(phase, saver, saved, step, state, notes())
       rows = data.rows(step)
       batch = data.batch(rows)
