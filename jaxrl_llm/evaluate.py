@@ -15,7 +15,7 @@ the fields of the config it takes
                        or data sets on the hub (none: eval.problems of the
                        held-out problems, by file)
   --checkpoint=best    best, last, or start: the weights that RL starts from
-                       (model.hf, the warm start or random ones), for which no
+                       (model.hf, SFT's or random ones), for which no
                        run is needed
   --player=policy      policy, or actor: the model in actor.model
   --temperature=.6     short for sampling.temperature; 0 is greedy: one response

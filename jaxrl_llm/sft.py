@@ -119,7 +119,7 @@ def reported(
   Args:
     parts, display, workdir, name: see `Files`.
   """
-  if not parts.config.sft.path:
+  if not (parts.config.sft.path or parts.config.sft.heldout):
     yield display.update
     return
   files = Files(parts, display, workdir, name)

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import os
 import pathlib
 import re
 from typing import Any, Callable, Iterable, Mapping, Protocol, Sequence
@@ -324,7 +325,12 @@ class ModelTokenizer:
       ValueError: the chat template takes no such messages.
     """
     try:
-      return self._formatted(messages, prompt, tools) if messages else ''
+      if messages:
+        return self._formatted(messages, prompt, tools, goes_on=False)
+      # What stands before an answer that is the first message.
+      return os.path.commonprefix([
+          self._formatted([dict(role='assistant', content=text)], False, tools)
+          for text in ('1', '2')])
     except Exception as error:  # a template may raise anything
       raise ValueError(self._chat_fault(messages, error)) from None
 
@@ -344,10 +350,22 @@ class ModelTokenizer:
     if not self._own.chat_template or not _MARKS.search(
         self._own.get_chat_template(tools=[*tools] or None)):
       return None
-    found = self._own.apply_chat_template(
-        [*messages], tools=[*tools] or None, return_dict=True,
-        return_assistant_tokens_mask=True, date_string=_DATE)
+    try:
+      found = self._own.apply_chat_template(
+          [*messages], tools=[*tools] or None, return_dict=True,
+          return_assistant_tokens_mask=True, date_string=_DATE)
+    except Exception as error:  # a template may raise anything
+      raise ValueError(self._chat_fault(messages, error)) from None
     return found['input_ids'], found['assistant_masks']
+
+  def ends(self, text: str) -> list[int] | None:
+    """Returns the place in a text where each of its ids ends, if it is known.
+    """
+    if not self._own.is_fast:
+      return None
+    return [end for _, end in self._own(
+        text, add_special_tokens=False,
+        return_offsets_mapping=True).offset_mapping]
 
   def after_answer(self) -> str:
     """Returns the text that follows an answer in a chat; '' if none is known.
@@ -416,9 +434,12 @@ class ModelTokenizer:
 
   def _formatted(
       self, messages: Sequence[Mapping[str, Any]], prompt: bool = True,
-      tools: Sequence[Mapping[str, Any]] = ()) -> str:
-    """Formats messages by the chat template, for an answer with `prompt`."""
-    goes_on = prompt and messages[-1]['role'] == 'assistant'
+      tools: Sequence[Mapping[str, Any]] = (), goes_on: bool = True) -> str:
+    """Formats messages by the chat template, for an answer with `prompt`.
+
+    With `goes_on`, that is the last message if it is the assistant's.
+    """
+    goes_on = goes_on and prompt and messages[-1]['role'] == 'assistant'
     return self._own.apply_chat_template(
         [*messages], tools=[*tools] or None, tokenize=False,
         add_generation_prompt=prompt and (

@@ -61,11 +61,13 @@ def row(spec: str, found: dict[str, Any], today: str) -> list[str]:
     lacking = next(p for p in phases.values() if p['needs'])
     return [*start, lacking['needs'], 'none', *[''] * 7, today]
   most = max(phases, key=lambda name: phases[name]['total_bytes'])
-  sample, update = (phases[n]['estimate'] for n in ('sample', 'update'))
+  update = phases.get('update', phases.get('sft'))['estimate']
+  sampling = f'{phases["sample"]["estimate"]["seconds"]:.1f}' if (
+      'sample' in phases) else '-'
   return [
       *start, f'{found["peak_bytes"] / 2**30:.1f}', f'{found["free"]:.0%}',
       most, f'{found["seconds_per_step"]:.1f} / {seconds["measured"]:.1f}',
-      f'{sample["seconds"]:.1f}', f'{update["seconds"]:.1f}',
+      sampling, f'{update["seconds"]:.1f}',
       f'{update["model-flops use"]:.0%}',
       f'{found["tokens_per_second_per_chip"]:,.0f}',
       f'{seconds["quarter"]:.1f} / {seconds["quarter, measured"]:.1f}', today]

@@ -42,7 +42,7 @@ SHORTER = {'    steps=40, ': '    steps=14, ',
                '    steps=8, prompts_per_step=8'),
            'layers=2, heads=4': 'layers=1, heads=4',
            'sizes = [4, 8, 16, 32, 64]': 'sizes = [8, 32]',
-           'warm_start.update(steps=300, ': 'warm_start.update(steps=100, '}
+           'sft.update(steps=300, ': 'sft.update(steps=100, '}
 
 # What each cell ends with, before its pictures are drawn and closed.
 LABELLED = '''

@@ -23,7 +23,7 @@ import numpy as np
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import evaluate, export, train
 from jaxrl_llm.evaluation import page
-from jaxrl_llm.host import build, choices, sft
+from jaxrl_llm.host import build, choices, programs, sft
 from jaxrl_llm.launch import compile_check, gke, slurm, tpu_pod, xm
 from jaxrl_llm.launch import run as launch_run
 from jaxrl_llm.learner import optimizer
@@ -209,7 +209,7 @@ def test_every_command_in_the_readme_is_understood(
     for variable, value in VARIABLES.items():
       command = command.replace(variable, value)
     argv = shlex.split(command.split(' > ')[0], comments=True)
-    argv = [re.sub(r'=(\.\.\.|runs/\w+/config\.json)$',
+    argv = [re.sub(r'=(\.\.\.|runs/[\w/]+/config\.json)$',
                    '=configs/countdown.py', arg) for arg in argv]
     if argv[1:2] == ['-m'] and argv[2].startswith('jaxrl_llm.launch.'):
       argv[1:3] = [f'launch/{argv[2].rpartition(".")[2]}.py']
@@ -287,7 +287,7 @@ def test_every_field_is_read(monkeypatch, parts, tmp_path):
   config = tiny.load(
       tmp_path, steps=2, sft__steps=1, overlong__mode='penalty',
       overlong__window=3, sft__cache=tmp_path / 'warm')
-  make_parts, learner_make = build.parts, sft.learner_lib.make
+  make_parts, learner_make = build.parts, programs.learner_lib.make
 
   def built(config):
     # Reads what it reads; its programs stay uncompiled.
@@ -307,11 +307,11 @@ def test_every_field_is_read(monkeypatch, parts, tmp_path):
     run = sft.run
 
     def quick(*args, **more):
-      patch.setattr(sft.learner_lib, 'make', no_learner)
+      patch.setattr(programs.learner_lib, 'make', no_learner)
       try:
         return run(*args, **more)
       finally:
-        patch.setattr(sft.learner_lib, 'make', learner_make)
+        patch.setattr(programs.learner_lib, 'make', learner_make)
 
     patch.setattr(sft, 'run', quick)
     train.train(config)

@@ -17,7 +17,7 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm import evaluate, export, train
 from jaxrl_llm import sft as program
 from jaxrl_llm.evaluation import weights
-from jaxrl_llm.host import build, sft, sft_data, start_weights
+from jaxrl_llm.host import build, programs, sft, sft_data, start_weights
 from jaxrl_llm.learner import optimizer as optimizer_lib
 from jaxrl_llm.models import hf
 from jaxrl_llm.tasks import sft_rows
@@ -104,7 +104,7 @@ def test_loss_and_gradient_are_those_of_transformers(
       origin, tmp_path, learner__tokens_per_microbatch=tokens, **lengths),
                       training=False)
   data = sft.load(parts)
-  learner = sft.learner_of(parts.programs, data.limits, data.steps)
+  learner = programs.sft_learner(parts.programs, data.limits, data.steps)
   assert (data.limits.max_prompt == 1) == bool(lengths)
   params = parts.programs.policy.init(parts.key)
   before = jax.tree.map(np.asarray, params)
@@ -169,7 +169,8 @@ def test_the_folder_is_like_that_of_a_run(tuned, tmp_path, monkeypatch):
   merged, _, step = export.parameters(c, 'last')
   assert step == 8
   export.export(c, tmp_path / 'out')
-  assert 'supervised fine-tuning' in (tmp_path / 'out/README.md').read_text()
+  card = (tmp_path / 'out/README.md').read_text()
+  assert 'supervised fine-tuning' in card and 'reinforcement' not in card
   assert hf.open_checkpoint(tmp_path / 'out')
   parts = build.parts(c, training=False)
   params, step, _ = weights.load(parts, 'last', None)
@@ -242,6 +243,16 @@ def test_rl_goes_on_from_it(tuned, tmp_path, origin):
   best, _, _ = export.parameters(
       config_lib.load(f'{tmp_path}/sft/config.json'), 'best')
   assert step == 0 and tiny.same(start, best)
+
+
+def test_demonstrations_alone_stay(tmp_path, parts):
+  """RL goes on from the folder, and does not remove it."""
+  c = tiny.load(tmp_path, sft__steps=2, steps=0)
+  program.fine_tune(c)
+  train.train(c)
+  own = config_lib.load(f'{tmp_path}/sft/config.json')
+  assert tiny.same(
+      export.parameters(c, 'last')[0], export.parameters(own, 'last')[0])
 
 
 def test_lora_alone(origin, tmp_path):
@@ -334,7 +345,9 @@ def test_batches_of_tokens(monkeypatch):
     (dict(sft__path=('demonstrations',), sft__epochs=1), 'set sft.steps'),
     (dict(sft__path=('demonstrations', 'a'), sft__steps=1), 'sft.weights'),
     (dict(sft__path=('a',), sft__steps=1, sft__heldout_count=9),
-     'no row to learn')])
+     '3 are held out'),
+    (dict(sft__path=('a',), sft__steps=1, sft__heldout_count=9,
+          sft__max_length=7), 'more tokens than sft.max_length=7')])
 def test_what_rows_cannot_be(monkeypatch, fields, said):
   monkeypatch.setattr(sft_rows, 'read', lambda *_: ([example(2)] * 3, [99]))
   task = types.SimpleNamespace(demonstration=None)
@@ -347,6 +360,8 @@ def test_what_rows_cannot_be(monkeypatch, fields, said):
     (dict(sft__path=('a',)), 'no effect without steps'),
     (dict(sft__steps=1, sft__weights=(1., 2.)), '2 numbers for the 0 sources'),
     (dict(sft__steps=1, sft__heldout_count=2), 'sft.path, which is empty'),
+    (dict(sft__steps=1, sft__path=('a',), sft__heldout=('b',),
+          sft__heldout_count=2), 'leave one of them out'),
     (dict(sft__steps=1, sft__lora=True), 'needs lora.rank'),
     ({}, 'There is nothing to do')])
 def test_configs_that_do_not_fit(fields, said):

@@ -1,4 +1,4 @@
-r"""GSM8K with Gemma 2 2B by GRPO: a public baseline.
+r"""GSM8K with Gemma 2 2B by SFT and then GRPO: a public baseline.
 
   python -m jaxrl_llm.train --config=configs/real/gsm8k_gemma2_2b.py
 
@@ -14,14 +14,14 @@ Accuracy in percent on the 1,319 test problems, by greedy decoding:
 verl's figures are those of its page of baselines. From its script for this
 model: prompts of 1024 and responses of 512 tokens, 512 responses a step, 4
 updates of 128, learning rate 1e-6, 15 epochs, the prompt, and that an answer
-counts only after ####.
+counts only after ####. SFT is that of configs/sft/gsm8k_gemma2_2b.py; without
+it (--config.sft.path= --config.sft.epochs=none) RL starts from the published
+model.
 
 What differs: verl's is PPO, with a critic and one response to a prompt; this is
 GRPO with 64 prompts of 8 samples, for as many responses in all, which are about
-two epochs. verl's best run starts from a model that SFT on the solutions made;
-this starts from the published one (for the other, set model.hf to its folder).
-verl's KL of weight .001 is part of the reward; this one is part of the loss.
-Our verifier compares values, as in configs/real/gsm8k_qwen25_0p5b.py.
+two epochs. verl's KL of weight .001 is part of the reward; this one is part of
+the loss. Our verifier compares values, as in configs/real/gsm8k_qwen25_0p5b.py.
 
 The problems come from the hub (`pip install 'jaxrl_llm[data]'`), or from files
 with the fields `question` and `answer`. The mesh fits any number of devices
@@ -30,30 +30,17 @@ of v5e. Not run at this size yet.
 """
 
 from jaxrl_llm.configs.real import gsm8k_qwen25_0p5b as qwen
+from jaxrl_llm.configs.sft import gsm8k_gemma2_2b as sft
 
 TOPOLOGY = qwen.TOPOLOGY
 
 
 def get_config():
   """Returns the config."""
-  c = qwen.get_config()
-  c.prompts_per_step = 64
-  c.samples_per_prompt = 8
+  c = sft.get_config()
   c.steps = 15 * (qwen.PROBLEMS // 512)
-  c.max_prompt = 1024
-  c.max_response = 512
-
-  c.model.hf = 'google/gemma-2-2b-it'
-  c.task.template = (
-      '<start_of_turn>user\n{problem} ' + qwen.INSTRUCTION + '<end_of_turn>\n'
-      '<start_of_turn>model\n')
-
-  c.lora.rank = 0
   c.learner.updates = 4
   c.optimizer.learning_rate = 1e-6
-  c.sampling.slots = 32
-  c.sampling.prefill_prompts = 4  # of 8 on a data shard
-  c.learner.tokens_per_microbatch = 5120  # a prompt and its responses
   c.eval.every = 20
   c.checkpoint.every = 20
   return c

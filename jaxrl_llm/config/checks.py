@@ -104,6 +104,9 @@ def _sft(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:
   if sft.heldout_count and not sft.path:
     yield ('sft.heldout_count holds out rows of sft.path, which is empty: '
            'leave it out.')
+  if sft.heldout_count and sft.heldout:
+    yield ('sft.heldout_count and sft.heldout both say what is held out: leave '
+           'one of them out.')
   if sft.lora and not c.lora.rank:
     yield 'sft.lora=True needs lora.rank: set it, or leave out sft.lora.'
 

@@ -1,10 +1,10 @@
 """Names of other libraries' options, and the fields of ours that do the same.
 
-TRL's are those of `GRPOConfig` and `GRPOTrainer`, version 1.16; verl's those of
-`ppo_trainer.yaml`; OpenRLHF's those of `train_ppo_ray`, with and without the
-sections that newer versions have. An unknown name is looked up here before the
-likeliest field is guessed, and docs/coming_from_trl.md is made of the same
-rows.
+TRL's are those of `GRPOConfig`, `SFTConfig` and their trainers, version 1.16;
+verl's those of `ppo_trainer.yaml`; OpenRLHF's those of `train_ppo_ray`, with
+and without the sections that newer versions have. An unknown name is looked up
+here before the likeliest field is guessed, and docs/coming_from_trl.md is made
+of the same rows.
 """
 
 from typing import NamedTuple
@@ -49,15 +49,17 @@ _EPOCHS = 'steps = epochs x problems / prompts_per_step'
 NAMES: dict[str, tuple[Row, ...]] = {
     'TRL': (
         _row('num_generations', 'samples_per_prompt'),
-        _row('per_device_train_batch_size', 'prompts_per_step',
+        _row('per_device_train_batch_size', 'prompts_per_step sft.batch',
              'it counts problems of all devices, not responses of one: '
              'per_device_train_batch_size x devices x '
-             'gradient_accumulation_steps / num_generations'),
+             'gradient_accumulation_steps / num_generations; in SFT rows, '
+             'without that division'),
         _row('generation_batch_size', 'prompts_per_step',
              'it counts problems, not responses: generation_batch_size / '
              'num_generations'),
         _row('gradient_accumulation_steps', 'learner.tokens_per_microbatch',
-             f'{_TOKENS}; the size of a batch is `prompts_per_step`'),
+             f'{_TOKENS}; the size of a batch is `prompts_per_step`, that of '
+             'SFT `sft.batch`'),
         _row('steps_per_generation', 'learner.updates',
              'optimiser steps of a batch, whatever memory allows: '
              'steps_per_generation / gradient_accumulation_steps'),
@@ -66,25 +68,33 @@ NAMES: dict[str, tuple[Row, ...]] = {
         _row('max_completion_length', 'max_response'),
         _row('max_prompt_length', 'max_prompt',
              'problems with longer prompts are left out, not cut'),
-        _row('max_steps', 'steps',
-             'a step samples, verifies and updates; TRL counts its updates'),
-        _row('num_train_epochs', 'steps', f'there are no epochs: {_EPOCHS}'),
-        _row('learning_rate', 'optimizer.learning_rate'),
+        _row('max_steps', 'steps sft.steps',
+             'a step samples, verifies and updates; TRL counts its updates, '
+             'as `sft.steps` does'),
+        _row('num_train_epochs', 'steps sft.epochs',
+             f'RL has no epochs: {_EPOCHS}; `sft.epochs` has no default'),
+        _row('learning_rate', 'optimizer.learning_rate sft.learning_rate',
+             "RL's or SFT's; the latter's default suits tiny models"),
         _row('lr_scheduler_type', 'optimizer.schedule',
-             "TRL's default is linear, ours constant"),
+             "TRL's default is linear, ours constant; SFT has `sft.schedule`, "
+             'by default cosine'),
         _row('lr_scheduler_kwargs', 'optimizer.decay_steps',
              'the only parameter of a schedule'),
-        _row('warmup_steps', 'optimizer.warmup_steps',
+        _row('warmup_steps', 'optimizer.warmup_steps sft.warmup_steps',
              'a number of optimiser steps, not a ratio'),
-        _row('warmup_ratio', 'optimizer.warmup_steps',
-             'a number of optimiser steps: ratio x steps x learner.updates'),
-        _row('optim optim_args optim_target_modules', '', f'it is {_LR}'),
-        _row('weight_decay', 'optimizer.weight_decay'),
-        _row('adam_beta1', 'optimizer.b1'),
+        _row('warmup_ratio', 'optimizer.warmup_steps sft.warmup_steps',
+             'a number of optimiser steps: ratio x steps x learner.updates, '
+             'in SFT ratio x steps'),
+        _row('optim optim_args optim_target_modules optimizers '
+             'optimizer_cls_and_kwargs', '', f'it is {_LR}'),
+        _row('weight_decay', 'optimizer.weight_decay sft.weight_decay',
+             "TRL's default is 0, that of SFT here .1"),
+        _row('adam_beta1', 'optimizer.b1', 'of RL; in SFT it is .9'),
         _row('adam_beta2', 'optimizer.b2',
-             "TRL's default is .999, ours .99"),
-        _row('adam_epsilon', 'optimizer.eps'),
-        _row('max_grad_norm', 'optimizer.max_grad_norm'),
+             "TRL's default is .999, ours .99, also in SFT"),
+        _row('adam_epsilon', 'optimizer.eps', 'of RL; in SFT it is 1e-8'),
+        _row('max_grad_norm', 'optimizer.max_grad_norm',
+             'of RL; in SFT it is 1'),
         _row('beta', 'loss.kl_coef', 'both are 0 by default'),
         _row('epsilon', 'loss.clip_low',
              "TRL's is both bounds unless epsilon_high is given: set "
@@ -95,7 +105,7 @@ NAMES: dict[str, tuple[Row, ...]] = {
         _row('loss_type', 'loss.aggregation',
              'dapo and bnpo: token_mean; grpo: sequence_mean; dr_grpo: '
              'constant; cispo is `loss.objective=cispo`; there is no sapo, '
-             'luspo or vespo'),
+             'luspo or vespo; SFT has nll alone, no dft'),
         _row('importance_sampling_level', 'loss.objective',
              'token: clip; sequence: gspo, with much closer bounds'),
         _row('scale_rewards', 'advantage',
@@ -139,18 +149,43 @@ NAMES: dict[str, tuple[Row, ...]] = {
         _row('use_vllm vllm_* use_transformers_* '
              'transformers_continuous_batching_config cache_implementation '
              'ds3_gather_for_generation', '', f'{_BUILT_IN}; {_LIMITS}'),
+        _row('max_length', 'sft.max_length',
+             'tokens of a row of SFT; without it `max_prompt` and '
+             '`max_response` hold; for longer rows see `sft.too_long`'),
+        _row('truncation_mode', 'sft.too_long',
+             'keep_start: cut; the default leaves such rows out'),
+        _row('packing packing_strategy padding_free eval_packing', '',
+             'rows are always packed whole, and never attend to one another'),
+        _row('completion_only_loss', '',
+             'a prompt is never learned, a row with a text wholly'),
+        _row('assistant_only_loss', 'sft.turns',
+             'all or last; messages of others are never learned'),
+        _row('dataset_text_field', '', 'the field is text'),
+        _row('formatting_func dataset_kwargs dataset_num_proc data_collator',
+             '', 'rows of `sft.path` are written in one of its forms'),
+        _row('eos_token pad_token chat_template_path processing_class', '',
+             'tokeniser, its stop tokens and chat template are those of '
+             '`model.hf`'),
+        _row('compute_loss_func', 'loss.objective',
+             'FILE.py:NAME, in RL alone; SFT is maximum likelihood'),
+        _row('compute_metrics preprocess_logits_for_metrics', '',
+             'SFT reports held-out loss and perplexity, RL rewards'),
+        _row('quantization_config', '',
+             'see `sampling.weights`; training has whole weights'),
         _row('chat_template_kwargs', '',
              "the model's template gets none; `task.markup` is its switch"),
         _row('max_tool_calling_iterations', '',
              'see `task.max_turns` of `task.name=tools`'),
         _row('pad_to_multiple_of', '', 'see `sampling.buckets`'),
         _row('shuffle_dataset', '',
-             'problems come in a new order in each epoch, by `seed`'),
+             'problems, and rows of SFT, come in a new order in each epoch, '
+             'by `seed`'),
         _row('remove_unused_columns', '',
              'a reward function gets all columns'),
-        _row('train_dataset dataset_name', 'task.path',
-             'or problems of jaxrl_llm.run'),
-        _row('eval_dataset', 'task.heldout', 'or heldout of jaxrl_llm.run'),
+        _row('train_dataset dataset_name', 'task.path sft.path',
+             "RL's problems, or problems of jaxrl_llm.run; SFT's rows"),
+        _row('eval_dataset', 'task.heldout sft.heldout',
+             "RL's problems, or heldout of jaxrl_llm.run; SFT's rows"),
         _row('model model_name_or_path', 'model.hf'),
         _row('model_init_kwargs', 'model.hf',
              'a folder, a name on the hub or a GGUF file; `--help=model` lists '
@@ -169,11 +204,14 @@ NAMES: dict[str, tuple[Row, ...]] = {
         _row('auto_find_batch_size', 'learner.tokens_per_microbatch=auto',
              'the default: by the memory'),
         _row('gradient_checkpointing activation_checkpointing '
-             'gradient_checkpointing_kwargs activation_checkpointing_kwargs',
+             'gradient_checkpointing_kwargs activation_checkpointing_kwargs '
+             'activation_offloading',
              'learner.remat', 'chosen by the memory by default'),
         _row('torch_* use_liger_kernel liger_kernel_config', '',
              f'{_TORCH}; XLA compiles every step'),
-        _row('peft_config', 'lora.rank', 'see `lora.alpha`, `lora.targets`'),
+        _row('peft_config', 'lora.rank',
+             'see `lora.alpha`, `lora.targets`; `sft.lora` says whether SFT '
+             'trains LoRA too'),
         _row('lora_r', 'lora.rank'),
         _row('lora_alpha', 'lora.alpha'),
         _row('lora_target_modules', 'lora.targets'),
@@ -192,13 +230,15 @@ NAMES: dict[str, tuple[Row, ...]] = {
         _row('save_only_model', '',
              'jaxrl_llm.export writes the model alone'),
         _row('load_best_model_at_end metric_for_best_model', '',
-             'the checkpoint with the best held-out reward is kept: evaluate '
-             'and export take it with --checkpoint=best'),
+             'the checkpoint with the best held-out reward, in SFT the lowest '
+             'held-out loss, is kept: evaluate and export take it with '
+             '--checkpoint=best'),
         _row('resume_from_checkpoint', '',
              'the same command goes on from the last checkpoint'),
         _row('push_to_hub hub_*', '',
              'jaxrl_llm.export --push=NAME uploads the model and a card'),
-        _row('eval_steps', 'eval.every', 'in steps of ours, as max_steps'),
+        _row('eval_steps', 'eval.every',
+             'in steps of ours, as max_steps; SFT has `sft.eval_every`'),
         _row('eval_strategy do_eval', 'eval.every',
              '0 evaluates before and after alone'),
         _row('do_train do_predict prediction_loss_only', '',

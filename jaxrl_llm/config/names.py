@@ -19,6 +19,10 @@ def unknown(name: str, known: Iterable[str]) -> str:
     known: the fields that there are.
   """
   known = tuple(known)
+  if name.partition('.')[0] == 'warm_start':  # the name that it had
+    now = name.replace('warm_start', 'sft', 1)
+    return f'{name} is {now} now.' if now in (*known, 'sft') else (
+        unknown(now, known))
   inside = [other for other in known if other.startswith(name + '.')]
   if inside:
     return f'{name} is a section: set one of its fields, such as {inside[0]}.'

@@ -45,11 +45,13 @@ def card(
     form: 'safetensors' or 'gguf'.
   """
   flat = config_lib.flatten(config)
+  tuned = config_lib.has_sft(config) and not config.steps
   base, on_hub = _base(config.model.hf or '')
   data = huggingface_hub.ModelCardData(
       base_model=base if on_hub else None, pipeline_tag='text-generation',
       library_name='gguf' if form == 'gguf' else 'transformers',
-      tags=['jaxrl_llm', 'reinforcement-learning', 'rlvr'])
+      tags=['jaxrl_llm', *(
+          ['sft'] if tuned else ['reinforcement-learning', 'rlvr'])])
   fields = {name: _public(name, flat[name])
             for name, field in table(flat).items()
             if field.affects and flat[name] != field.default}
@@ -59,8 +61,7 @@ def card(
       place / 'metrics.jsonl').exists()
   how = 'in a loop of its own (`Sampler`, `Learner`)' if own_loop else (
       f'on the task `{_public("", config.task.name)}`')
-  by, tuned = 'reinforcement learning with verifiable rewards', (
-      config_lib.has_sft(config) and not config.steps)
+  by = 'reinforcement learning with verifiable rewards'
   if tuned:
     by, how = 'supervised fine-tuning', 'on ' + ', '.join(
         f'`{_public("", source)}`'
@@ -80,7 +81,7 @@ def card(
       'Settings other than the defaults, paths without their folders:\n',
       f'```json\n{json.dumps(fields, indent=1)}\n```\n',
       '' if own_loop else 'Saved as run.json, they train again with '
-      '`jaxrl-train --config=run.json`.\n'])
+      f'`jaxrl-{"sft" if tuned else "train"} --config=run.json`.\n'])
 
 
 def _base(name: str) -> tuple[str, bool]:

@@ -21,7 +21,7 @@ def load(
   Args:
     parts: those in which the player is the policy.
     which: one of CHECKPOINTS.
-    show: callback for the steps of a warm start.
+    show: callback for the steps of SFT.
     player: the one whose parameters to load.
 
   Returns:

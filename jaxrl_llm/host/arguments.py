@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl_llm import config as config_lib
 from jaxrl_llm import sharding
-from jaxrl_llm.host import choices, programs, rounds
+from jaxrl_llm.host import choices, programs, rounds, sft_data
 from jaxrl_llm.learner import forward, packing
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.sampling.logits import SamplingParams
@@ -169,8 +170,32 @@ def full_plan(made: programs.Programs, rows: int) -> packing.Plan:
       np.full(rows, config.max_prompt), np.full(rows, config.max_response))
 
 
+def _sft(made: programs.Programs) -> Any:
+  """Lowers the update of supervised fine-tuning, for full rows."""
+  config, limits = made.config, sft_data.limits_of(made.config)
+  learner, rows = programs.sft_learner(made, limits), config.sft.batch
+  array = functools.partial(
+      jax.ShapeDtypeStruct, sharding=sharding.rows(made.learner_mesh))
+  number, response = array((rows,), jnp.int32), (rows, limits.max_response)
+  x = abstract(made)
+  plan = learner.plan(
+      np.arange(rows), np.full(rows, limits.max_prompt),
+      np.full(rows, limits.max_response))
+  return learner.update.lower(
+      learner.state, LearnerBatch(
+          array((rows, limits.max_prompt + limits.max_response), jnp.int32),
+          number, number, array(response, bool), array(response, jnp.float32),
+          array((rows,), jnp.float32)),
+      on_devices(plan, made), jax.tree.map(
+          lambda _: x.loss.kl_coef, choices.supervised_params(config)),
+      x.frozen if config_lib.sft_of_lora(config) else None)
+
+
 def lowered(made: programs.Programs) -> dict[str, Callable[[], Any]]:
   """Returns a function for each phase that lowers its program.
+
+  Before the steps there is 'sft', the update of supervised fine-tuning, if the
+  run has it. A run without a step has no other.
 
   The phases are the programs that `train.take_step` calls, in its order:
   'reshard' (training weights to sampling weights), 'sample', 'score' if a step
@@ -181,8 +206,12 @@ def lowered(made: programs.Programs) -> dict[str, Callable[[], Any]]:
   adapters is left out too.
   """
   x, learner = abstract(made), made.learner
+  before = {'sft': lambda: _sft(made)} if (
+      config_lib.has_sft(made.config)) else {}
+  if before and not made.config.steps:
+    return before
   phases = dict(
-      reshard=made.writer.lower_to_sampling,
+      before, reshard=made.writer.lower_to_sampling,
       sample=lambda: made.writer.sampler.generate.lower(
           x.weights, *x.generate))
   if x.batch.old_logprobs is not None or x.anchor is not None:

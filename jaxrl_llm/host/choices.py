@@ -115,7 +115,7 @@ def _traced(
 def check(config: ConfigDict) -> None:
   """Traces the user's advantage, objective and correction once, on shapes.
 
-  Else a wrong result would end the run after its warm start and first wave, or
+  Else a wrong result would end the run after its SFT and first wave, or
   would be broadcast into a wrong loss.
 
   Raises:

@@ -11,6 +11,7 @@ from typing import Any, Callable, NamedTuple, Optional, Sequence
 import jax
 from ml_collections import ConfigDict
 
+from jaxrl_llm import config as config_lib
 from jaxrl_llm import sharding
 from jaxrl_llm.host import choices, rounds
 from jaxrl_llm.host.stages import Stages
@@ -23,6 +24,7 @@ from jaxrl_llm.ops import buckets
 from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling import prefixes
 from jaxrl_llm.sampling.stops import Stops
+from jaxrl_llm.tasks.sft_rows import Limits
 from jaxrl_llm.types import Curriculum
 
 
@@ -446,6 +448,32 @@ def make(
   writer = RolloutSampler(
       len(players) - 1, weights.apply, weights.lower, writing, weights.result)
   return Programs(config, mesh, learner_mesh, players, writer, stages)
+
+
+def sft_learner(
+    made: Programs, limits: Limits, steps: int = 1) -> learner_lib.Learner:
+  """Makes the programs of supervised fine-tuning; nothing is compiled yet.
+
+  Args:
+    made: the run's.
+    limits: of the rows.
+    steps: of the phase, for the learning rate's schedule.
+  """
+  config, sft = made.config, made.config.sft
+  warmup = steps // 20 if sft.warmup_steps is None else sft.warmup_steps
+  trained = dict(trained=made.policy.trained, compose=made.policy.compose) if (
+      config_lib.sft_of_lora(config)) else {}
+  return learner_lib.make(
+      made.model,
+      choices.learner_config(
+          config, samples=1, objective='likelihood', aggregation='token_mean',
+          importance='none', rejection=None, actor=None, whole=True,
+          max_prompt=limits.max_prompt, max_response=limits.max_response),
+      optimizer_lib.make(optimizer_lib.OptimizerConfig(
+          learning_rate=sft.learning_rate, steps=max(steps, 1),
+          schedule=sft.schedule, warmup_steps=warmup, b2=0.99,
+          weight_decay=sft.weight_decay)),
+      mesh=made.learner_mesh, **trained)
 
 
 def _platform(mesh: jax.sharding.Mesh) -> str:

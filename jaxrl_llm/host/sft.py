@@ -15,8 +15,8 @@ import numpy as np
 from jaxrl_llm import checkpoint, phases, schedules, sharding
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.host import build, choices, rounds, sft_data
-from jaxrl_llm.learner import learner as learner_lib
-from jaxrl_llm.learner import optimizer as optimizer_lib
+from jaxrl_llm.host import programs as programs_lib
+from jaxrl_llm.learner.learner import Learner
 from jaxrl_llm.storage import paths
 from jaxrl_llm.types import LearnerBatch, Stopped
 
@@ -39,7 +39,7 @@ class Phase(NamedTuple):
   """
   parts: build.Parts
   data: sft_data.Data
-  learner: learner_lib.Learner
+  learner: Learner
   loss: Any
   frozen: Any
   folder: paths.Path
@@ -105,32 +105,6 @@ def load(parts: build.Parts) -> sft_data.Data:
   return sft_data.load(config, parts.task, shards)
 
 
-def learner_of(
-    made: Any, limits: Any, steps: int) -> learner_lib.Learner:
-  """Makes the phase's programs; nothing is compiled yet.
-
-  Args:
-    made: `programs.Programs` of the run.
-    limits: `sft_rows.Limits` of the rows.
-    steps: of the phase.
-  """
-  config, sft = made.config, made.config.sft
-  warmup = steps // 20 if sft.warmup_steps is None else sft.warmup_steps
-  return learner_lib.make(
-      made.model,
-      choices.learner_config(
-          config, samples=1, objective='likelihood', aggregation='token_mean',
-          importance='none', rejection=None, actor=None, whole=True,
-          max_prompt=limits.max_prompt, max_response=limits.max_response),
-      optimizer_lib.make(optimizer_lib.OptimizerConfig(
-          learning_rate=sft.learning_rate, steps=max(steps, 1),
-          schedule=sft.schedule, warmup_steps=warmup, b2=0.99,
-          weight_decay=sft.weight_decay)),
-      mesh=made.learner_mesh, **(dict(
-          trained=made.policy.trained, compose=made.policy.compose)
-          if config_lib.sft_of_lora(config) else {}))
-
-
 def run(
     parts: build.Parts, data: sft_data.Data, params: Any, frozen: Any,
     report: Report, *, name: str = FOLDER, keep: bool = False) -> Any:
@@ -155,7 +129,7 @@ def run(
     FloatingPointError: the loss is no longer finite.
     Stopped: a process was asked to stop.
   """
-  learner, channel = learner_of(
+  learner, channel = programs_lib.sft_learner(
       parts.programs, data.limits, data.steps), parts.processes.channel
   folder = paths.place(parts.config.workdir) / name
   phase = Phase(
@@ -171,8 +145,8 @@ def run(
   with contextlib.closing(phase.saver()) if keep else (
       contextlib.nullcontext()) as saver:
     state, best = _steps(phase, state, first, host, report, saver)
-  if not keep and channel.first:
-    paths.remove(folder)
+  if not keep and channel.first and not (folder / 'config.json').exists():
+    paths.remove(folder)  # The program `jaxrl_llm.sft` leaves a config.
   if not keep or best is None or best[0] == data.steps:
     return state.params
   like = {'learners': [{'params': learner.state.params}]}
@@ -211,15 +185,16 @@ def _steps(
     pending = _Pending(progress, report)
     for step in range(first, data.steps + 1):
       if step > first or not first:
-        due = schedules.due(step, config.sft.eval_every, data.steps)
-        loss = math.nan
+        due, loss = schedules.due(
+            step, config.sft.eval_every, data.steps), math.nan
         if (due or not step) and data.heldout:
+          due = True
           loss = _heldout_loss(phase, state.params)
           pending.add(step, {
               'heldout_loss': loss, 'perplexity': math.exp(loss)})
           if best is None or loss < best[1]:
             best = [step, loss]
-        if saver and (step or data.heldout) and (due or schedules.due(
+        if saver and (due or step and schedules.due(
             step, config.checkpoint.every, data.steps)):
           pending.report()  # A phase that goes on has the rows up to it.
           saver.save(step, {'learners': [state]}, notes(),

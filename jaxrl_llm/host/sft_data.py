@@ -131,20 +131,20 @@ def _read(sft, files, task, limits):
   out = {*map(_key, heldout)}
   kept = {source: [row for row in rows if _key(row) not in out]
           for source, rows in kept.items()}
+  most = f'sft.max_length={sft.max_length}' if sft.max_length else (
+      f'max_prompt={limits.max_prompt} before what is learned, or '
+      f'max_response={limits.max_response} from there on')
   if files and not all(kept.values()) or sft.heldout and not heldout:
-    name = next((s for s in files if not kept[s]), sft.heldout)
+    name = next((s for s in files if not kept[s]), ', '.join(sft.heldout))
     raise ValueError(
-        f'{name} has no row to learn that fits and is not held out; '
-        f'{len(long)} have more tokens than max_prompt={limits.max_prompt} or '
-        f'max_response={limits.max_response}: raise them, or set '
-        'config.sft.max_length.')
+        f'{name} has no row to learn that fits and is not held out: '
+        f'{len(heldout)} are held out, and {len(long)} have more tokens than '
+        f'{most}.')
   if long:
     logging.warning(
-        'Left out: %d rows with more tokens than max_prompt=%d before what is '
-        'learned, or max_response=%d from there on (the longest has %d); %d '
-        'are left to learn, and %d held out.', len(long), limits.max_prompt,
-        limits.max_response, max(long), sum(map(len, kept.values())),
-        len(heldout))
+        'Left out: %d rows with more tokens than %s (the longest has %d); %d '
+        'are left to learn, and %d held out.', len(long), most, max(long),
+        sum(map(len, kept.values())), len(heldout))
   return kept, heldout
 
 

@@ -138,7 +138,7 @@ def _tuned(
           shapes, sharding.TRAIN_RULES, parts.programs.learner_mesh))
   params = sft.run(
       parts, data, begin(), frozen, report, name=name,
-      keep=alone or bool(config.sft.path))
+      keep=alone or bool(config.sft.path or config.sft.heldout))
   if path:
     save(path, params, channel)
   return params

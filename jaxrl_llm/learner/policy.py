@@ -39,7 +39,7 @@ class Policy(NamedTuple):
     shapes: shapes of the whole model's parameters, float32.
     trained: shapes of the trained parameters.
     init: (PRNG key) -> the whole model's parameters, random or from a
-      checkpoint, in the training layout. With LoRA and no warm start they are
+      checkpoint, in the training layout. With LoRA and no `warm` they are
       in the compute type and the sampling layout.
     split: (whole model's parameters, PRNG key) -> (trained, frozen). Trained
       parameters have the training layout, frozen ones the sampling layout;
@@ -69,7 +69,7 @@ class Adapters(NamedTuple):
     rank: rank of the matrices that are trained.
     scale: factor of their product.
     targets: regular expression of the weights that get them.
-    warm: whether a warm start trains all parameters first.
+    warm: whether SFT trains all parameters first.
   """
   rank: int
   scale: float

@@ -88,7 +88,7 @@ def text(row: Row, name: str) -> str:
     raise ValueError(
         f'field {name!r} is {value!r:.60}, not a text or a number.')
   refuse_infinity(name, value)
-  _check_unicode(name, found)
+  check_unicode(name, found)
   return found
 
 
@@ -100,7 +100,8 @@ def refuse_infinity(name: str, value: Any) -> None:
         'write it as a text, such as "\\infty" or "10^{400}".')
 
 
-def _check_unicode(name: str, value: str) -> None:
+def check_unicode(name: str, value: str) -> None:
+  """Raises ValueError for a text with halves of surrogates."""
   try:
     value.encode()
   except UnicodeEncodeError as error:
@@ -138,7 +139,7 @@ def messages(name: str, given: list[Any]) -> list[dict[str, Any]]:
             f'{where} has no text as its {key!r}: {plain.shown(message)}. '
             'Messages are dictionaries such as {"role": "user", "content": '
             '"1 + 1?"}.')
-      _check_unicode(name, value)
+    check_unicode(name, json.dumps(made, ensure_ascii=False, default=str))
     found.append(made)
   if all(message['role'] != 'user' for message in found):
     raise ValueError(f'the field {name!r} has no message of the role user.')

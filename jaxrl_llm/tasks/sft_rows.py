@@ -16,12 +16,15 @@ behind the words with which every answer begins. What is learned ends with a
 stop token.
 """
 
+import json
 import os
+import types
 from typing import Any, Iterator, NamedTuple, Sequence
 
 from absl import logging
 import numpy as np
 
+from jaxrl_llm.rewards import plain
 from jaxrl_llm.tasks import problem_files, rows, templates
 
 _FORMS = ('messages; prompt and completion; problem and solution; or text')
@@ -117,18 +120,25 @@ def tokens(
   """
   tokenizer = task.tokenizer
   stop = _stop(task) if stop is None else stop
-  prompt, completion = row.get('prompt'), row.get('completion')
-  if isinstance(row.get('messages'), list):
+  # Tables have None where a row lacks a field that another one has.
+  row = {name: value for name, value in row.items() if value is not None}
+  lists = [name for name in ('messages', 'prompt', 'completion')
+           if isinstance(row.get(name), list)]
+  if lists in (['messages'], ['prompt', 'completion']):
     ids, learned, end = _conversation(
-        tokenizer, row, rows.messages('messages', row['messages']), 0, last)
-  elif isinstance(prompt, list) and isinstance(completion, list):
-    ids, learned, end = _conversation(tokenizer, row, rows.messages(
-        'prompt and completion', [*prompt, *completion]), len(prompt), last)
+        tokenizer, rows.messages(' and '.join(lists), sum(
+            (row[name] for name in lists), [])), _tools(row),
+        len(row['prompt']) if len(lists) > 1 else 0, last)
   else:
-    before, text = _text_of(row, task)
-    ids, learned = _learned(tokenizer, text, [(before, None)])
+    before, text, apart = _text_of(row, task, lists)
+    if apart:
+      ids = [*tokenizer.encode(before), *tokenizer.encode(text)]
+      learned = np.arange(len(ids)) >= len(ids) - len(tokenizer.encode(text))
+    else:
+      ids, learned = _learned(
+          tokenizer, before + text, [(before, before + text)])
     end = ids[-1:]
-  if not {*end} & {*tokenizer.stop_ids}:
+  if not {*end} & {stop, *tokenizer.stop_ids}:
     ids, learned = [*ids, stop], np.append(learned, True)
   learned[:1] = False
   if not learned.any():
@@ -136,18 +146,34 @@ def tokens(
   return np.asarray(ids, np.int32), learned
 
 
-def _text_of(row: problem_files.Row, task: Any) -> tuple[str, str]:
-  """Returns the text that is not learned, and all of it."""
+def _text_of(
+    row: problem_files.Row, task: Any, lists: Sequence[str],
+) -> tuple[str, str, bool]:
+  """Returns the text that is not learned, and that which is.
+
+  Args:
+    row: its fields.
+    task: how it words problems.
+    lists: fields of messages, which are too few or too many.
+
+  Returns:
+    The texts, and whether each is encoded by itself, as in RL.
+  """
   def text(name):
     found = rows.text(row, name)  # without the space around it
     return row[name] if isinstance(row[name], str) else found
 
   start, options = task.tokenizer.start, getattr(task, 'options', None)
+  if lists or 'messages' in row:
+    wrong = [name for name in ('messages', 'prompt', 'completion')
+             if name in row and name not in lists] or lists
+    raise ValueError(
+        f'the field {wrong[0]!r} is {plain.shown(row[wrong[0]])}: a row has a '
+        "list 'messages', or lists 'prompt' and 'completion', or two texts.")
   if 'completion' in row:
-    before = start + text('prompt').removeprefix(start)
-    return before, before + text('completion')
+    return start + text('prompt').removeprefix(start), text('completion'), False
   if 'text' in row and not {'problem', 'question'} & row.keys():
-    return '', start + text('text').removeprefix(start)
+    return '', start + text('text').removeprefix(start), False
   try:
     field, asked = rows.problem(row, getattr(options, 'problem', ''))
     name = 'solution' if rows.lookup(row, 'solution') else rows.answer(
@@ -159,42 +185,65 @@ def _text_of(row: problem_files.Row, task: Any) -> tuple[str, str]:
   template = options.template_of(field, asked) if (
       hasattr(options, 'template_of')) else templates.make(
           '{problem}', markup=chat)
-  before = templates.render(template, asked, task.tokenizer)
-  return before, before + solution
+  return templates.render(template, asked, task.tokenizer), solution, True
+
+
+def _tools(row: problem_files.Row) -> Sequence[dict[str, Any]]:
+  """Returns the schemas of the tools of a row, which may be a JSON text."""
+  tools = row.get('tools') or []
+  try:
+    tools = json.loads(tools) if isinstance(tools, str) else tools
+  except ValueError:
+    pass  # refused below
+  if not isinstance(tools, list) or not all(
+      isinstance(tool, dict) for tool in tools):
+    raise ValueError(
+        f"the field 'tools' is {plain.shown(tools)}, not a list of JSON "
+        'schemas.')
+  rows.check_unicode('tools', json.dumps(
+      tools, ensure_ascii=False, default=str))
+  return tools
 
 
 def _conversation(
-    tokenizer: Any, row: problem_files.Row, messages: Sequence[dict[str, Any]],
-    first: int, last: bool) -> tuple[list[int], np.ndarray, list[int]]:
+    tokenizer: Any, messages: Sequence[dict[str, Any]],
+    tools: Sequence[dict[str, Any]], first: int, last: bool,
+) -> tuple[list[int], np.ndarray, list[int]]:
   """Returns the tokens of a conversation, which are learned, and the last ones.
 
   Args:
     tokenizer: the model's.
-    row: it may have tools.
     messages: its messages.
+    tools: schemas of its tools.
     first: number of the first message that may be learned.
     last: whether only the last answer is.
   """
   if not hasattr(tokenizer, 'conversation'):
     raise ValueError('messages need a model with a chat format: set model.hf.')
-  tools = row.get('tools') or ()
   answers = [i for i, message in enumerate(messages)
              if i >= first and message['role'] == 'assistant']
   if not answers:
     raise ValueError('there is no message of the role assistant to learn.')
-  answers = answers[-1:] if last else answers
-  if marked := tokenizer.marked(messages, tools):
-    ids, learned = marked[0], np.array(marked[1], bool)
-    # Runs of tokens are answers in their order: the last ones are wanted.
-    begins = np.flatnonzero(np.diff(learned, prepend=False) & learned)
-    if len(begins) > len(answers):
-      learned[:begins[-len(answers)]] = False
-    return ids, learned, [*tokenizer.stop_ids]  # the marks say it all
+  if last:
+    answers, messages = answers[-1:], messages[:answers[-1] + 1]
+  marked = tokenizer.marked(messages, tools)
   text = tokenizer.conversation(messages, tools)
+  templates.refuse_left_out(messages, text, types.SimpleNamespace(
+      chat=lambda others: tokenizer.conversation(others, tools)))
+  if tools and text == tokenizer.conversation(messages):
+    raise ValueError(
+        'the chat template leaves out the tools: choose another model, or '
+        'leave out the field.')
+  if marked:
+    ids, learned = marked[0], np.array(marked[1], bool)
+    if last or first:
+      learned[:_common(ids, tokenizer.encode(tokenizer.conversation(
+          messages[:answers[0]], tools, prompt=True)))] = False
+    return ids, learned, [*tokenizer.stop_ids]  # the marks say it all
   ids, learned = _learned(
       tokenizer, text, [*_added(tokenizer, text, messages, tools, answers)])
-  goes_on = answers[-1] + 1 < len(messages)
   begin = int(np.flatnonzero(~learned)[-1:].sum()) + 1
+  goes_on = answers[-1] + 1 < len(messages)
   return ids, learned, [*tokenizer.stop_ids] if goes_on else ids[begin:]
 
 
@@ -205,9 +254,11 @@ def _added(
     before, after = (
         tokenizer.conversation(messages[:n], tools) for n in (i, i + 1))
     # Most answers begin like the prompt for one, which RL gives the model.
-    begun = os.path.commonprefix(
-        [text, tokenizer.conversation(messages[:i], tools, prompt=True)])
-    if not (text.startswith(after) and begun.startswith(before)):
+    prompt = tokenizer.conversation(messages[:i], tools, prompt=True)
+    begun = os.path.commonprefix([text, prompt])
+    # Some templates end a text that no answer follows.
+    if not (text.startswith(after) and begun.startswith(
+        os.path.commonprefix([before, prompt]))):
       raise ValueError(
           f'the chat template writes message {i + 1} in another way once '
           'others follow, such as without its reasoning: set sft.turns=last, '
@@ -215,27 +266,33 @@ def _added(
     yield begun, after
 
 
+def _common(ids: Sequence[int], others: Sequence[int]) -> int:
+  """Returns how many ids two lists begin with together."""
+  return next((i for i, pair in enumerate(zip(ids, others))
+               if pair[0] != pair[1]), min(len(ids), len(others)))
+
+
 def _learned(
-    tokenizer: Any, text: str, parts: Sequence[tuple[str, str | None]],
+    tokenizer: Any, text: str, parts: Sequence[tuple[str, str]],
 ) -> tuple[list[int], np.ndarray]:
   """Returns the tokens of a text, and which are within parts of it.
 
   Args:
     tokenizer: the model's.
     text: the text.
-    parts: what stands before each part, and that with the part; None is all.
+    parts: what stands before each part, and that with the part.
   """
-  ids = tokenizer.encode(text)
-  learned = np.zeros(len(ids), bool)
-
-  def common(prefix):
-    given = tokenizer.encode(prefix)
-    return next((i for i, pair in enumerate(zip(ids, given))
-                 if pair[0] != pair[1]), min(len(ids), len(given)))
-
+  ids, learned = tokenizer.encode(text), []
+  ends = tokenizer.ends(text) if hasattr(tokenizer, 'ends') else None
   for before, after in parts:
-    learned[common(before):len(ids) if after is None else common(after)] = True
-  return ids, learned
+    if ends is not None:
+      learned.append((np.array(ends) > len(before)) & (
+          np.array(ends) <= len(after)))
+    else:
+      first, end = (_common(ids, tokenizer.encode(x)) for x in (before, after))
+      learned.append((np.arange(len(ids)) >= first) & (
+          np.arange(len(ids)) < end))
+  return ids, np.any(learned, 0)
 
 
 def _stop(task: Any) -> int:

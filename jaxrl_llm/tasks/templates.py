@@ -137,11 +137,11 @@ def render(
   except ValueError as error:
     tokenizer.chat('1 + 1?')  # raises an error that no row is to blame for
     raise RowError(str(error)) from None
-  _refuse_left_out(messages, text, tokenizer)
+  refuse_left_out(messages, text, tokenizer)
   return text
 
 
-def _refuse_left_out(
+def refuse_left_out(
     messages: Sequence[dict[str, Any]], text: str, tokenizer: Any) -> None:
   """Raises RowError if the chat markup leaves out a message or a call.
 

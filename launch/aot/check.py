@@ -16,7 +16,14 @@ import numpy as np
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import sharding
-from jaxrl_llm.host import arguments, fit, programs, rounds, stages
+from jaxrl_llm.host import (
+  arguments,
+  fit,
+  programs,
+  rounds,
+  sft_data,
+  stages,
+)
 from jaxrl_llm.launch.aot import chips, cost, faults, memory
 from jaxrl_llm.learner import packing
 from jaxrl_llm.models import flops
@@ -32,6 +39,7 @@ REACHED, REACHED_IN_CHUNKS = 0.48, 0.23
 # measured.
 CASES = {'measured': (1.0, True), 'quarter': (0.25, False),
          'quarter, measured': (0.25, True)}
+_OF_LEARNER = 'score', 'update', 'sft'
 _STOP_IDS = (0, 1)  # Placeholders; only their number affects the program.
 
 
@@ -209,7 +217,8 @@ def run(config: ConfigDict, topology: chips.Topology,
       made.config, topology, made.mesh, made.learner_mesh,
       made.writer.sampler.sampler.slots,
       made.writer.sampler.requests_per_shard, phases,
-      made.writer.sampler.max_requests * config.max_response)
+      made.writer.sampler.max_requests * config.max_response if config.steps
+      else config.sft.batch * sft_data.limits_of(config).max_response)
 
 
 def _compile(lower) -> tuple[Any, float, str | None]:
@@ -272,7 +281,7 @@ def _estimate(made, chip, name, text, mean, measured) -> cost.Cost:
   if measured:
     chip = chip._replace(bandwidth=chip.bandwidth * (
         REACHED_IN_CHUNKS if made.writer.sampler.sampler.chunk else REACHED))
-  mesh = made.learner_mesh if name in ('score', 'update') else made.mesh
+  mesh = made.learner_mesh if name in _OF_LEARNER else made.mesh
   return cost.estimate(text, cost.Machine(chip, mesh), _turns(
       made, name, mean), _chances(made, name, mean))
 
@@ -284,11 +293,13 @@ def _runs(made: programs.Programs, name: str) -> int:
   if name == 'score':
     return (programs.needs_old_logprobs(made.config, made.stages)
             + programs.needs_anchor(made.config))
-  return 1
+  return int(name != 'sft' or not made.config.steps)  # it is no part of one
 
 
 def _rows(made: programs.Programs, name: str) -> int:
-  """Returns the rows of 'score' or of 'update'."""
+  """Returns the rows of 'score', 'update' or 'sft'."""
+  if name == 'sft':
+    return made.config.sft.batch
   return rounds.minibatch_rows(made.config) if name == 'update' else (
       programs.scored_rows(made))
 
@@ -310,8 +321,13 @@ def _lengths(made: programs.Programs, rows: int, mean: float) -> np.ndarray:
 
 
 def _plan(made: programs.Programs, name: str, mean: float) -> packing.Plan:
-  """Plans the microbatches of 'score' or 'update'; see `_lengths`."""
+  """Plans the microbatches of a program of the learner; see `_lengths`."""
   rows, config = _rows(made, name), made.config
+  if name == 'sft':
+    limits = sft_data.limits_of(config)
+    return programs.sft_learner(made, limits).plan(
+        np.arange(rows), np.full(rows, limits.max_prompt),
+        np.full(rows, limits.max_response))
   return made.learner.plan(
       np.arange(rows) // config.samples_per_prompt,
       np.full(rows, config.max_prompt), _lengths(made, rows, mean))
@@ -328,7 +344,7 @@ def _chances(
   sampling = made.config.sampling
   found = {'truncation': float(sampling.top_k > 0 or sampling.top_p < 1),
            'windowed': 1.0}
-  if name not in ('score', 'update'):
+  if name not in _OF_LEARNER:
     return found
   plan = _plan(made, name, mean)
   columns = plan.count * plan.owner.shape[0] * packing.head_columns(
@@ -343,7 +359,7 @@ def _turns(
     made: programs.Programs, name: str, mean: float = 1.0) -> dict[str, float]:
   """Returns the iterations of data-dependent loops; see `_lengths`."""
   config, sampler = made.config, made.writer.sampler.sampler
-  if name in ('score', 'update'):
+  if name in _OF_LEARNER:
     plan, full = _plan(made, name, mean), _plan(made, name, 1.0)
     # Shorter lists are another program, of as much less arithmetic.
     return dict(microbatches=int(plan.count)
@@ -420,6 +436,11 @@ def _model_flops(made: programs.Programs, name: str) -> float:
   forward = lambda player, prompts: flops.sample(
       player.model, prompt[:prompts], prompt,
       np.full(rows, config.max_response))
+  if name == 'sft':
+    limits, rows = sft_data.limits_of(config), config.sft.batch
+    prompt = np.full(rows, limits.max_prompt)
+    return (2 if config_lib.sft_of_lora(config) else 3) * flops.sample(
+        made.model, prompt, prompt, np.full(rows, limits.max_response))
   if name == 'sample':
     return forward(made.players[made.writer.player], sampler.max_prompts)
   total = 0.0

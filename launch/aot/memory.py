@@ -19,7 +19,8 @@ _ARGUMENTS = {
     'reshard': ('parameters', 'actor'),
     'sample': ('sampling weights', 'frozen'),
     'score': ('parameters', 'frozen', 'actor'),
-    'update': ('parameters', 'optimiser', 'frozen', 'actor')}
+    'update': ('parameters', 'optimiser', 'frozen', 'actor'),
+    'sft': ('parameters', 'optimiser', 'frozen')}
 
 
 def held(made: programs.Programs, name: str) -> dict[str, int]:
@@ -110,7 +111,7 @@ def parts(made: programs.Programs, name: str, program: Any,
     temporary = max(temporary, 0)
   elif name == 'score':
     found['buffers'] = left + size((x.scored, x.scored_plan))
-  elif name == 'update':
+  elif name in ('update', 'sft'):
     found['buffers'] = left + given - size(x.state) - size(x.frozen)
   found['activations'] = temporary
   found['program'] = code

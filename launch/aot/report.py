@@ -23,6 +23,7 @@ _KNOBS = {
     'program': 'raise mesh.fsdp',
 }
 _ACTIVATIONS = {
+    'sft': 'lower learner.tokens_per_microbatch, or set learner.remat=full',
     'reshard': 'raise mesh.tensor',
     'sample': 'lower sampling.slots or sampling.prefill_prompts',
     'score': 'lower learner.tokens_per_microbatch',

@@ -17,18 +17,18 @@ PAGE = ROOT / 'docs/coming_from_trl.md'
 # The names that scripts of these libraries set most, by their documentation.
 USUAL = {
     'num_generations': 'samples_per_prompt',
-    'per_device_train_batch_size': 'prompts_per_step',
+    'per_device_train_batch_size': 'prompts_per_step or sft.batch',
     'generation_batch_size': 'prompts_per_step',
     'gradient_accumulation_steps': 'learner.tokens_per_microbatch',
     'steps_per_generation': 'learner.updates',
     'num_iterations': 'learner.epochs',
     'max_completion_length': 'max_response',
     'max_prompt_length': 'max_prompt',
-    'max_steps': 'steps',
-    'num_train_epochs': 'steps',
-    'learning_rate': 'optimizer.learning_rate',
+    'max_steps': 'steps or sft.steps',
+    'num_train_epochs': 'steps or sft.epochs',
+    'learning_rate': 'optimizer.learning_rate or sft.learning_rate',
     'lr_scheduler_type': 'optimizer.schedule',
-    'warmup_steps': 'optimizer.warmup_steps',
+    'warmup_steps': 'optimizer.warmup_steps or sft.warmup_steps',
     'max_grad_norm': 'optimizer.max_grad_norm',
     'beta': 'loss.kl_coef',
     'epsilon': 'loss.clip_low',
@@ -92,6 +92,9 @@ def test_usual_names_of_other_libraries(name):
     ('per_device_train_batch_size', ['problems of all devices, not responses']),
     ('num_train_epochs', ['no epochs']),
     ('epsilon', ['set loss.clip_high too']),
+    ('max_length', ['TRL: use sft.max_length', 'sft.too_long']),
+    ('packing', ['always packed whole']),
+    ('assistant_only_loss', ['use sft.turns']),
     ('actor_rollout_ref.rollout.top_k', ['0 here, not -1']),
     # What a config could choose, and does not.
     ('data.train_files', ['task.path (with task.name=']),
@@ -130,11 +133,20 @@ def test_no_field_is_guessed(name):
 
 @pytest.mark.parametrize('name, field', [
     ('stpes', 'steps'), ('model.widht', 'model.width'), ('lr', 'learning_rate'),
-    ('warm_start.lr', 'warm_start.learning_rate'), ('kl', 'loss.kl_coef'),
+    ('sft.lr', 'sft.learning_rate'), ('kl', 'loss.kl_coef'),
     ('epochs', 'learner.epochs'), ('sampling.temp', 'sampling.temperature'),
-    ('learning_rates', 'learning_rate'), ('evals.every', 'eval.every')])
+    ('learning_rates', 'learning_rate'), ('evals.every', 'eval.every'),
+    ('warm_start.lr', 'sft.learning_rate')])
 def test_a_near_field_is_offered(name, field):
   assert field in answer(name)
+
+
+@pytest.mark.parametrize('name, said', [
+    ('warm_start.steps', 'warm_start.steps is sft.steps now.'),
+    ('warm_start.cache', 'warm_start.cache is sft.cache now.'),
+    ('warm_start', 'warm_start is sft now.')])
+def test_a_former_name_leads_to_the_new_one(name, said):
+  assert answer(name) == said
 
 
 def rows():
@@ -165,16 +177,17 @@ def test_each_library_has_a_name_once():
     assert len(every) == len({*every}) > 60, library
 
 
-def test_every_option_of_trl_is_known():
-  """No option of GRPOConfig is left to a guess."""
+@pytest.mark.parametrize('name, least', [('grpo', 60), ('sft', 20)])
+def test_every_option_of_trl_is_known(name, least):
+  """No option of GRPOConfig or SFTConfig is left to a guess."""
   spec = importlib.util.find_spec('trl')
   assert spec, 'the tests need TRL'
   tree = ast.parse((pathlib.Path(spec.origin).parent /
-                    'trainer/grpo_config.py').read_text())
+                    f'trainer/{name}_config.py').read_text())
   made, = (node for node in tree.body if isinstance(node, ast.ClassDef))
   options = [node.target.id for node in made.body
              if isinstance(node, ast.AnnAssign)]
-  assert len(options) > 60
+  assert len(options) > least
   for option in options:
     assert any(one[0] == 'TRL' for one in names.meanings(option)), option
 
@@ -240,7 +253,8 @@ def test_the_pages_scripts_say_what_they_do(monkeypatch):
              for o in calls['GRPOConfig'].keywords}
   for option in ('num_generations', 'max_completion_length', 'max_steps',
                  'learning_rate', 'beta', 'save_steps', 'output_dir'):
-    assert flat[USUAL[option]] == options[option]
+    of_rl = USUAL[option].partition(' or ')[0]
+    assert flat[of_rl] == options[option]
   assert flat['prompts_per_step'] * flat['samples_per_prompt'] == (
       options['per_device_train_batch_size'] *
       options['gradient_accumulation_steps'])

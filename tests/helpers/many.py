@@ -67,7 +67,7 @@ def start(
   for index in range(count):
     given = {
         'workdir': folder / 'run', 'log__tensorboard': False,
-        'warm_start__cache': folder.parent / 'warm', **LIMITS, **fields,
+        'sft__cache': folder.parent / 'warm', **LIMITS, **fields,
         **(own[index] if own else {})}
     place = [
         f'--process_count={count}', f'--process_id={index}',

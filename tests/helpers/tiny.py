@@ -43,7 +43,7 @@ def get_config(arg=None):
   # Each is another compile.
   c.sampling.buckets = ()
   c.learner.tokens_per_microbatch, c.learner.remat = 512, 'none'
-  c.warm_start.update(batch=8, cache=None)
+  c.sft.update(batch=8, cache=None)
   c.eval.update(every=2, samples=4, k=(1, 4))
   c.checkpoint.every = 2
   c.log.update(display=False, samples=2)
@@ -178,7 +178,7 @@ def counts(patch: Any) -> list[tuple[str, int, int]]:
 def begin(parts: build.Parts):
   """Returns a run's initial state, its constants, and its sampling weights."""
   starts = [
-      train.warm_start.start(
+      train.start_weights.start(
           parts.player(number), lambda *_: None, resumed=False)
       for number in range(len(parts.programs.players))]
   state = state_lib.init_state(parts, parts.programs.learner.init(

@@ -15,7 +15,7 @@ from tests.helpers import devices
 
 # A job with everything that a pod's has, but small.
 SMALL = {
-    'warm_start.steps': 0, 'prompts_per_step': 8, 'samples_per_prompt': 4,
+    'sft.steps': 0, 'prompts_per_step': 8, 'samples_per_prompt': 4,
     'max_prompt': 24, 'max_response': 32, 'model.vocab_size': 64,
     'model.width': 64, 'model.layers': 3, 'model.heads': 4,
     'model.kv_heads': 4, 'model.head_dim': 16, 'model.mlp_width': 128,

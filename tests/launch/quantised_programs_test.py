@@ -10,7 +10,7 @@ from tests.helpers import devices
 # A stack of matrices that is too large for on-chip memory.
 LAYERS, WIDTH, STEPS = 9, 4096, 5
 FIELDS = {
-    'warm_start.steps': 0, 'model.width': WIDTH, 'model.layers': LAYERS,
+    'sft.steps': 0, 'model.width': WIDTH, 'model.layers': LAYERS,
     'model.heads': 32, 'model.kv_heads': 8, 'model.head_dim': 128,
     'model.mlp_width': 8192, 'model.dtype': 'bfloat16', 'sampling.slots': 8,
     'max_prompt': 100, 'max_response': 60, 'sampling.chunk': 32,

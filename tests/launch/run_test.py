@@ -165,7 +165,7 @@ def test_the_table_has_short_names_and_cuts_nothing_at_80_columns(
     assert '…' not in out and max(map(len, out.splitlines())) <= width
     assert out.count('trial') == heads
     assert out.count('0.3123') == 3 * 6 + 6 and out.count('0.0123') == 6
-  names = ['steps', 'warm_start.steps', 'eval/a', 'train/a', 'b']
+  names = ['steps', 'sft.steps', 'eval/a', 'train/a', 'b']
   assert results.short(names) == names
 
 

@@ -258,7 +258,7 @@ def steps(sizes, **fields):
       optimizer__learning_rate=3e-3, **fields)
   watched = tiny.watch(build.parts(config), tiny.by_length)
   parts = watched.parts
-  start = train.warm_start.start(parts, lambda *_: None, resumed=False)
+  start = train.start_weights.start(parts, lambda *_: None, resumed=False)
   before = jax.device_get(start.frozen)
   fixed = state_lib.Fixed(
       parts.sampling(), parts.replicate(choices.loss_params(config)),
