@@ -5,10 +5,14 @@
       --config.task.path=train.jsonl --config.task.heldout=test.jsonl
 
 GRPO with one update for each 8 prompts x 8 responses of up to 256 tokens. The
-files have the fields `problem` and `answer`. The learning rate suits small
-models; for billions of parameters take 1e-6, or LoRA (--config.lora.rank=16)
-with 1e-5. For one large accelerator raise prompts_per_step; several are used by
---config.mesh.fsdp=-1.
+files have the fields `problem` and `answer`. On 2 cores a step of SmolLM2 takes
+about 155 s, the run an hour. Short answers take less: sums, with
+--config.max_response=32 --config.task.take=number and the request to reply with
+the number only (--config.task.template), 22 s a step.
+
+The learning rate suits small models; for billions of parameters take 1e-6, or
+LoRA (--config.lora.rank=16) with 1e-5. For one large accelerator raise
+prompts_per_step; several are used by --config.mesh.fsdp=-1.
 """
 
 from jaxrl_llm import config

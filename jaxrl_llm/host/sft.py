@@ -23,6 +23,9 @@ from jaxrl_llm.types import LearnerBatch, Stopped
 FOLDER = 'sft'  # of the phase, in the workdir
 _TOGETHER, _WAIT = 20, 10.0  # Steps, and seconds, between reports at most.
 
+_SHOWN = ('loss', 'tokens', 'learning_rate', 'grad_norm', 'entropy',
+          'heldout_loss', 'perplexity', 'skipped_in_row')
+
 Report = Callable[[int, dict[str, float]], None]
 
 
@@ -245,18 +248,18 @@ class _Pending:
         jax.block_until_ready(metrics['loss'])
         self._progress.count()
     seconds = (time.monotonic() - self._since) / max(len(self._steps), 1)
-    for step, metrics in self._steps:
-      found = {name: float(jax.device_get(metrics[name])) for name in (
-          'loss', 'tokens', 'learning_rate', 'grad_norm', 'entropy',
-          'heldout_loss', 'perplexity') if name in metrics}
-      if metrics.get('skipped_in_row', 0) >= rounds.SKIPPED_LIMIT:
+    fetched = jax.device_get([
+        {name: metrics[name] for name in _SHOWN if name in metrics}
+        for _, metrics in self._steps])
+    for (step, _), found in zip(self._steps, fetched):
+      if found.pop('skipped_in_row', 0) >= rounds.SKIPPED_LIMIT:
         raise FloatingPointError(
             f'{rounds.SKIPPED_LIMIT} updates in a row, the last in step {step} '
             'of SFT, had a loss or gradient that is not finite and were not '
             'applied: start again in another workdir with a lower '
             'sft.learning_rate.')
       self._report(step, {
-          **{f'sft/{name}': value for name, value in found.items()},
+          **{f'sft/{name}': float(value) for name, value in found.items()},
           **({'seconds/step': seconds} if step else {})})
     self._steps, self._since = [], time.monotonic()
 

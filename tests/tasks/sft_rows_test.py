@@ -220,10 +220,9 @@ CONVERSATIONS = {
 
 def conversations(family):
   """Returns the conversations that a template takes."""
-  without = {'llama3': 'calls'}  # templates that leave out tools
-  return {name: row for name, row in CONVERSATIONS.items() if (
-      name != without.get(family)) and not (
-      family == 'gemma' and name in ('system', 'calls'))}
+  return {name: row for name, row in CONVERSATIONS.items() if not (
+      family == 'gemma' and name == 'system' or
+      family != 'chatml' and name == 'calls')}  # they leave out tools
 
 
 def test_generation_marks_say_what_is_learned(task):
