@@ -129,6 +129,24 @@ def test_loss_and_gradient_are_those_of_transformers(
   assert names == exact.keys()
 
 
+def test_held_out_losses_at_many_steps(tmp_path, monkeypatch):
+  """Each is in the row of its step, whenever rows are reported."""
+  for wait in 0.0, 1e9:
+    monkeypatch.setattr(sft, '_WAIT', wait)
+    monkeypatch.setattr(sft, '_heldout_loss', lambda *_: 1000.0)
+    rows, heldout = (
+        str(tiny_hf.write(tmp_path / f'{text}.jsonl', [dict(text=text)] * 3))
+        for text in ('1+1=2', '2+1=3'))
+    program.fine_tune(tiny.load(
+        tmp_path / str(wait), sft__path=rows, sft__heldout=heldout,
+        sft__steps=45, sft__eval_every=20, sft__batch=1, task__kinds='two',
+        checkpoint__every=0))
+    found = rows_of(tmp_path / str(wait))
+    assert [row['step'] for row in found] == [*range(46)]
+    assert [row['step'] for row in found if 'sft/heldout_loss' in row] == [
+        0, 20, 40, 45]
+
+
 def test_the_held_out_loss_is_the_mean_over_tokens(tuned, origin):
   c, folder = tuned
   parts = build.parts(c, training=False)

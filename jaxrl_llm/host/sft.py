@@ -21,6 +21,7 @@ from jaxrl_llm.storage import paths
 from jaxrl_llm.types import LearnerBatch, Stopped
 
 FOLDER = 'sft'  # of the phase, in the workdir
+_MOST = 700.0  # nats whose perplexity is a number
 _TOGETHER, _WAIT = 20, 10.0  # Steps, and seconds, between reports at most.
 
 _SHOWN = ('loss', 'tokens', 'learning_rate', 'grad_norm', 'entropy',
@@ -185,7 +186,7 @@ def _steps(
     return {'seconds': time.monotonic() - began, 'best': best}
 
   with phases.phase('SFT', data.steps, 'steps', done=first) as progress:
-    pending = _Pending(progress, report)
+    pending, metrics = _Pending(progress, report), {}
     for step in range(first, data.steps + 1):
       if step > first or not first:
         due, loss = schedules.due(
@@ -193,10 +194,12 @@ def _steps(
         if (due or not step) and data.heldout:
           due = True
           loss = _heldout_loss(phase, state.params)
-          pending.add(step, {
-              'heldout_loss': loss, 'perplexity': math.exp(loss)})
+          metrics = {**metrics, 'heldout_loss': loss,
+                     'perplexity': math.exp(min(loss, _MOST))}
           if best is None or loss < best[1]:
             best = [step, loss]
+        if metrics:
+          pending.add(step, metrics)
         if saver and (due or step and schedules.due(
             step, config.checkpoint.every, data.steps)):
           pending.report()  # A phase that goes on has the rows up to it.
@@ -214,7 +217,6 @@ def _steps(
       state, metrics = phase.learner.update(
           state, phase.parts.shard_rows(batch), phase.plan(batch), phase.loss,
           phase.frozen)
-      pending.add(step + 1, metrics)
     pending.report()
   return state, best
 
@@ -228,11 +230,8 @@ class _Pending:
     self._since = time.monotonic()
 
   def add(self, step: int, metrics: dict[str, Any]) -> None:
-    """Adds some of a step; reports all if they are many or old."""
-    if self._steps and self._steps[-1][0] == step:
-      self._steps[-1][1].update(metrics)
-    else:
-      self._steps.append((step, metrics))
+    """Adds those of a step; reports all if they are many or old."""
+    self._steps.append((step, metrics))
     if len(self._steps) == _TOGETHER or (
         time.monotonic() - self._since > _WAIT):
       self.report()
