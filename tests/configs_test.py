@@ -80,6 +80,10 @@ def small(tmp_path_factory):
       found['actor.model.hf'] = found['model.hf']
     if '/gsm8k_' in name:
       found['task.problem'] = 'problem'
+    if '/gsm8k_gemma2' in name:
+      found.update({
+          'sft.path': source, 'sft.epochs': 1.0, 'sft.batch': 4,
+          'sft.heldout_count': 2, 'sft.cache': None})
     return found
 
   return fields
@@ -106,7 +110,7 @@ def test_there_are_some():
       'configs/pkpo/gemma2_2b_math.py', 'configs/pkpo/gemma2_9b_math.py',
       'configs/pkpo/llama31_8b_math.py', 'configs/real/gsm8k_gemma2_2b.py',
       'configs/real/gsm8k_qwen25_0p5b.py', 'configs/real/gsm8k_qwen25_1p5b.py',
-      'configs/speed/qwen25_1p5b_math.py',
+      'configs/sft/gsm8k_gemma2_2b.py', 'configs/speed/qwen25_1p5b_math.py',
       'configs/speed/qwen25_7b_math.py',
       'configs/turns/qwen25_1p5b_math.py']
 

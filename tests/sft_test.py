@@ -17,7 +17,14 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm import evaluate, export, train
 from jaxrl_llm import sft as program
 from jaxrl_llm.evaluation import weights
-from jaxrl_llm.host import build, programs, sft, sft_data, start_weights
+from jaxrl_llm.host import (
+  arguments,
+  build,
+  programs,
+  sft,
+  sft_data,
+  start_weights,
+)
 from jaxrl_llm.learner import optimizer as optimizer_lib
 from jaxrl_llm.models import hf
 from jaxrl_llm.tasks import sft_rows
@@ -293,6 +300,21 @@ def test_lora_alone(origin, tmp_path):
     assert same == (name not in ('q', 'down')), name
   train.train(c)
   assert export.parameters(c, 'last')[2] == 1
+
+
+@pytest.mark.parametrize('fields,phases', [
+    (dict(steps=0), ['sft']), (dict(steps=1, lora__rank=2, sft__lora=True), [
+        'sft', 'reshard', 'sample', 'update'])])
+def test_its_update_is_compiled_ahead_of_time(parts, fields, phases):
+  """With the shapes that the phase has."""
+  c = tiny.load(sft__steps=1, sft__max_length=12, **fields)
+  made = build.parts(c).programs
+  found = arguments.lowered(made)
+  assert [*found] == phases
+  (state, batch, *_), _ = found['sft']().args_info
+  assert batch.tokens.shape == (8, 12) and batch.mask.shape == (8, 11)
+  adapters = any('_lora_' in name for name in state.params['layers'])
+  assert adapters == ('lora__rank' in fields)
 
 
 def test_sources_are_mixed_evenly():

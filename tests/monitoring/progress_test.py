@@ -157,7 +157,7 @@ def test_a_line_has_the_counted_phases_and_the_innermost_one(now, due):
   out, console = capture(False)
   with progress.Display('run', console=console) as display:
     with phases.phase('RL', 400, 'steps'):
-      display.update(1, {'loss': 0.5})
+      display.update(1, {'sft/loss': 0.5})
       with phases.phase('verify'), phases.phase('verification', 8, 'responses'):
         now[0] += 5
         due(display)
@@ -237,7 +237,7 @@ def test_a_terminal_shows_what_takes_long_within_the_run(now):
   with progress.Display('run', console=console) as display:
     assert 'preparing' in frame(display, 100)[0]
     with phases.phase('RL', 2, 'steps'):
-      display.update(1, {'loss': 1.0})
+      display.update(1, {'sft/loss': 1.0})
       with phases.phase('update'), phases.phase('optimiser steps', 4):
         with phases.phase('compiling update (5 of 5)', apart=True):
           now[0] += 0.5
