@@ -13,6 +13,7 @@ where it stopped.
 import contextlib
 import json
 import sys
+import time
 from typing import Any, Iterator
 
 from ml_collections import ConfigDict
@@ -35,22 +36,29 @@ from jaxrl_llm.storage import workdir as workdir_lib
 
 
 class Files:
-  """Files of the phase, made when its first step is reported."""
+  """Files of the phase, made when its first step is reported.
+
+  Attributes:
+    said: once it is closed, a line that names them; '' if there are none.
+  """
+  said = ''
 
   def __init__(
       self, parts: build.Parts, display: progress.Display,
-      workdir: workdir_lib.Folder, name: str = sft.FOLDER):
+      workdir: workdir_lib.Folder, name: str, **projects: str | None):
     """Prepares the files.
 
     Args:
-      parts: of the run.
+      parts: of the run, in which the player is the policy.
       display: shows the metrics too.
       workdir: of the run.
       name: of the folder in it.
+      **projects: where to send the metrics, as for `metrics.Writer`.
     """
-    self._parts, self._display = parts, display
+    self._parts, self._display, self._projects = parts, display, projects
     self._path, self._local = workdir.path / name, workdir.local / name
     self._writer: metrics.Writer | None = None
+    self._since = time.monotonic()
 
   def __call__(self, step: int, row: dict[str, float]) -> None:
     """Shows and writes the metrics of a step."""
@@ -61,10 +69,11 @@ class Files:
     if self._writer is None:
       self._describe()
       self._writer = metrics.Writer(
-          self._local, step, config=config.to_dict(),
-          tensorboard=config.log.tensorboard, run=self._path, **{
-              one: config.log[one] for one in trackers.TRACKERS})
-    self._writer.write(step, row)
+          self._local, step, config=config.to_dict(), run=self._path,
+          tensorboard=config.log.tensorboard, **self._projects)
+    since, self._since = self._since, time.monotonic()
+    self._writer.write(step, {**row, **(
+        {'seconds/step': self._since - since} if step else {})})
 
   def _describe(self) -> None:
     """Writes the config with which the folder is evaluated and exported."""
@@ -77,44 +86,33 @@ class Files:
         ('choices.json', config_lib.choices(self._parts.config))):
       paths.write_whole(self._path / name, text)
 
-  @property
-  def written(self) -> bool:
-    """Whether a step was reported to this process, which writes."""
-    return self._writer is not None
-
   def close(self) -> None:
-    """Closes the files."""
-    if self._writer is not None:
-      self._writer.close()
-
-  def end(self) -> str:
-    """Writes the summary and the page; returns a line that names them."""
-    if not (self._local / 'metrics.jsonl').exists():
-      return f'{self._path}: nothing was done.'
+    """Closes the files; if there are some, writes the summary and the page."""
+    if self._writer is None:
+      return
+    self._writer.close()
     rows = metrics.read(self._local / 'metrics.jsonl')
-    result: dict[str, Any] = {}
-    for name in 'heldout_loss', 'perplexity':
-      if values := [row[f'sft/{name}'] for row in rows
-                    if row.get(f'sft/{name}') is not None]:
-        result[name] = {
-            'start': values[0], 'final': values[-1], 'best': min(values)}
-    result |= {'steps': rows[-1]['step'], 'seconds': sum(
-        row.get('seconds/step', 0.) for row in rows)}
+    result: dict[str, Any] = {
+        'steps': rows[-1]['step'],
+        'seconds': sum(row.get('seconds/step', 0.0) for row in rows)}
+    losses = [row['sft/heldout_loss'] for row in rows
+              if row.get('sft/heldout_loss') is not None]
+    if losses:
+      result['heldout_loss'] = {
+          'start': losses[0], 'final': losses[-1], 'best': min(losses)}
     paths.write_whole(
         self._local / 'summary.json', json.dumps(result, indent=1))
     page.renew(self._local, self._path)
-    said = ''
-    if loss := result.get('heldout_loss'):
-      said = (f' Held-out loss {loss["start"]:.3f} to {loss["final"]:.3f} nats '
-              f'a token, {loss["best"]:.3f} at best.')
-    return f'{self._path}: checkpoints/, metrics.jsonl, {page.FILE}.{said}'
+    self.said = f'{self._path}: checkpoints/, metrics.jsonl, {page.FILE}.' + (
+        f' Held-out loss {losses[0]:.3f} to {losses[-1]:.3f} nats a token, '
+        f'{min(losses):.3f} at best.' if losses else '')
 
 
 @contextlib.contextmanager
 def reported(
     parts: build.Parts, display: progress.Display, workdir: workdir_lib.Folder,
     name: str) -> Iterator[sft.Report]:
-  """Makes the report of the phase of a run: its files, for rows of a file.
+  """Makes the report of the phase before RL: its files, for rows of a file.
 
   Args:
     parts, display, workdir, name: see `Files`.
@@ -122,23 +120,23 @@ def reported(
   if not (parts.config.sft.path or parts.config.sft.heldout):
     yield display.update
     return
-  files = Files(parts, display, workdir, name)
-  with contextlib.closing(files):
+  # The services get the metrics of RL, whose steps begin again.
+  with contextlib.closing(Files(parts, display, workdir, name)) as files:
     yield files
-  if files.written:
-    display.note(files.end())
+  if files.said:
+    display.note(files.said)
 
 
 @users.narrow()
 def fine_tune(config: ConfigDict, name: str = 'run') -> str:
-  """Runs supervised fine-tuning to its end, from its last checkpoint.
+  """Runs supervised fine-tuning of all players, from the last checkpoint.
 
   Args:
     config: checked by `check`.
     name: of the config, for the display.
 
   Returns:
-    A line that says what is in the folder.
+    A line for each player that says what is in its folder.
 
   Raises:
     ValueError: a row is not valid, or the checkpoint has another config.
@@ -147,7 +145,8 @@ def fine_tune(config: ConfigDict, name: str = 'run') -> str:
   """
   trackers.check(config.log)
   config = config.copy_and_resolve_references()
-  config.loss.kl_coef = 0.0  # It would need a second copy of the model.
+  # A KL penalty would need a second copy of the model.
+  config.loss.kl_coef = 0.0
   name = config_lib.title(config, f'supervised fine-tuning of {name}')
   with (exits.stoppable(config.checkpoint.grace) as stop,
         workdir_lib.held(config.workdir, distributed.first()) as workdir,
@@ -160,11 +159,17 @@ def fine_tune(config: ConfigDict, name: str = 'run') -> str:
     workdir_lib.check_shared(workdir.path, parts.processes.channel)
     compiled = compiles.first(display.note)
     compiles.expect(['update'])
-    files = Files(parts, display, workdir)
-    with contextlib.closing(parts), contextlib.closing(files):
-      start_weights.start(parts, files, resumed=False, alone=True)
+    said = []
+    with contextlib.closing(parts):
+      for number in range(len(parts.programs.players)):
+        player, folder = parts.player(number), sft.FOLDER + '-actor' * number
+        with contextlib.closing(Files(player, display, workdir, folder, **{
+            one: config.log[one] for one in trackers.TRACKERS})) as files:
+          start_weights.start(
+              player, files, resumed=False, name=folder, alone=True)
+        said.append(files.said or f'{workdir.path / folder} was done before.')
     compiled()
-  return files.end() if parts.processes.channel.first else ''
+  return '\n'.join(said) if parts.processes.channel.first else ''
 
 
 def check(config: ConfigDict) -> None:

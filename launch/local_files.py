@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import sharding
 from jaxrl_llm.config import nested, table
-from jaxrl_llm.host import stages
+from jaxrl_llm.host import sft_data, stages
 from jaxrl_llm.models import hf
 from jaxrl_llm.monitoring import trackers
 from jaxrl_llm.plugs import modules, signature
@@ -137,6 +137,8 @@ def _path(name: str, kind: Any, text: str) -> pathlib.Path | None:
     return _module(text, name in nested.CHOOSING)
   if name.endswith('model.hf'):
     return hf.on_disk(text, name)
+  if name == 'sft.path' and text == sft_data.DEMONSTRATIONS:
+    return None
   is_file = pathlib.Path(text[:4096]).expanduser().is_file()
   if name in _SOURCES or kind is modules.Path or name.startswith('task.') and (
       kind is str and (is_file or text.endswith(problem_files.FORMATS))):

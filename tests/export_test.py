@@ -235,6 +235,8 @@ def test_lora_is_merged(origin, tmp_path, monkeypatch, warm):
   c = make(tmp_path / 'run', **fields)
   reused(monkeypatch, c)
   train.train(c)
+  begin = make(tmp_path / 'start', **{**fields, 'steps': 0})
+  train.train(begin)
   # What is frozen is made once; without it nothing goes on.
   monkeypatch.setattr(sft, 'run', None)
   params = last(tmp_path / 'run')
@@ -244,12 +246,6 @@ def test_lora_is_merged(origin, tmp_path, monkeypatch, warm):
   merged, model, step = export.parameters(c, 'last')
   assert step == 3
   # What RL started from, and the sum written out.
-  begin = make(tmp_path / 'start', **{**fields, 'steps': 0})
-  if warm:
-    base, = (tmp_path / 'run').glob('base-*')
-    (tmp_path / 'start').mkdir()
-    shutil.copy(base, tmp_path / 'start')
-  train.train(begin)
   start, _, _ = export.parameters(begin, 'last')
   moved = 0
   for name, weight in merged['layers'].items():
@@ -287,6 +283,7 @@ def test_lora_is_merged(origin, tmp_path, monkeypatch, warm):
   close(of_transformers(out, tokens), exact, cfg, 15)
   assert not [n for n in lora.merge(merged)['layers'] if 'lora' in n]
   if warm:
+    base, = (tmp_path / 'run').glob('base-*')
     base.unlink()
     with pytest.raises(ValueError, match=f'{base}, with the weights'):
       export.parameters(c, 'last')

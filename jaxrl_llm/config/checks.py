@@ -101,9 +101,8 @@ def _sft(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:
   if sft.weights and len(sft.weights) != len(sft.path):
     yield (f'sft.weights has {len(sft.weights)} numbers for the '
            f'{len(sft.path)} sources of sft.path: give one for each, or none.')
-  if sft.heldout_count and not sft.path:
-    yield ('sft.heldout_count holds out rows of sft.path, which is empty: '
-           'leave it out.')
+  if len({*sft.path}) < len(sft.path):
+    yield f'sft.path={to_text(sft.path)} has a source twice: set sft.weights.'
   if sft.heldout_count and sft.heldout:
     yield ('sft.heldout_count and sft.heldout both say what is held out: leave '
            'one of them out.')

@@ -258,7 +258,8 @@ FIELDS = (
           kind=tuple[float, ...], affects=_SFT),
     Field('sft.heldout', (), 'rows for the held-out loss: files or data sets',
           kind=tuple[str, ...], affects=_SFT),
-    Field('sft.heldout_count', 0, 'rows of sft.path to hold out in their place',
+    Field('sft.heldout_count', 0, 'rows of sft.path to hold out, in place of '
+          'sft.heldout',
           range=ANY, affects=_SFT),
     Field('sft.steps', 0, 'supervised steps (0: those of sft.epochs)',
           range=ANY, affects=_SFT),
@@ -273,11 +274,11 @@ FIELDS = (
     Field('sft.max_length', None, 'tokens a row may have (none: max_prompt '
           'before the first one that is learned, and max_response from it on)',
           range='[2, inf)', kind=int | None, affects=_SFT),
-    Field('sft.too_long', 'drop', 'rows with more tokens: drop or cut (what is '
-          'behind them)', choices=('drop', 'cut'), affects=_SFT),
-    Field('sft.learning_rate', 0.003, 'peak learning rate; it suits tiny '
-          'models, 2e-5 one of model.hf and 2e-4 LoRA', range=ANY,
-          affects=_SFT),
+    Field('sft.too_long', 'drop', 'rows with more tokens: drop, or cut behind '
+          'the limit', choices=('drop', 'cut'), affects=_SFT),
+    Field('sft.learning_rate', None, 'peak learning rate (none: 2e-5 with '
+          'model.hf, 2e-4 if LoRA alone is trained, else 3e-3)', range=ANY,
+          kind=float | None, affects=_SFT),
     Field('sft.schedule', 'cosine', 'after the warm-up: constant, linear or '
           'cosine (both to 0)', choices=('constant', 'linear', 'cosine'),
           affects=_SFT),
@@ -289,9 +290,9 @@ FIELDS = (
           'all weights (none: with model.hf)', kind=bool | None, affects=_SFT),
     Field('sft.eval_every', 0, 'steps between held-out losses, each with a '
           'checkpoint; the best is kept (0: only before and after)', range=ANY,
-          affects=(SFT,)),
+          affects=_SFT),
     Field('sft.cache', 'runs/sft-cache', 'folder that keeps the result for '
-          'runs with the same one (none: off)', kind=_PATH, affects=_NOTHING),
+          'runs with the same SFT (none: off)', kind=_PATH, affects=_NOTHING),
 
     Field('eval.every', 50, 'steps between evaluations (0: only before and '
           'after)', range=ANY, affects=_NOTHING),

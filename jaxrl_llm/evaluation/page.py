@@ -114,7 +114,8 @@ def _evaluated(place: paths.Path) -> list[Row]:
   for file in sorted(place.glob('evaluation/*/responses.jsonl')):
     of = file.parent.name
     step = latest.get('step') if of == known else None
-    if _json(file.parent / 'settings.json').get('weights') == 'start':
+    if str(_json(file.parent / 'settings.json').get('weights')).startswith(
+        'start'):
       step = 0
     for number, line in enumerate(file.read_bytes().split(b'\n')[:-1], 1):
       try:

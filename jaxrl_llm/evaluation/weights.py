@@ -6,7 +6,7 @@ from ml_collections import ConfigDict
 
 from jaxrl_llm import checkpoint
 from jaxrl_llm import config as config_lib
-from jaxrl_llm.host import build, start_weights
+from jaxrl_llm.host import build, sft, start_weights
 from jaxrl_llm.models import hf
 from jaxrl_llm.storage import paths
 
@@ -33,8 +33,12 @@ def load(
   """
   config = parts.config
   if which == 'start':
-    params, frozen, _ = start_weights.start(parts, show, resumed=False)
-    return parts.programs.policy.to_sampling(params, frozen), 0, 'start'
+    # Not in the folder of the run, which may be at work there.
+    params, frozen, _ = start_weights.start(
+        parts, show, resumed=False, name=f'evaluation/sft-{player}')
+    rows = sft.load(parts).digest if config_lib.has_sft(config) else ''
+    return parts.programs.policy.to_sampling(params, frozen), 0, (
+        f'start {rows}'.strip())
   folder = paths.place(config.workdir) / 'checkpoints'
   only = ['model', 'lora']
   if config.lora.rank:  # the adapters need the same frozen weights
@@ -77,7 +81,7 @@ def settings(
   what = [config_lib.EVALUATION]
   # In this case the demonstrations, and so all task options, affect the
   # weights.
-  if config_lib.has_sft(config) and (weights == 'start' or (
+  if config_lib.has_sft(config) and (weights.startswith('start') or (
       config.lora.rank and not config_lib.sft_of_lora(config))):
     what += [config_lib.SFT, config_lib.ROUNDING]
   out = config_lib.affecting(config, *what)

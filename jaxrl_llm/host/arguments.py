@@ -54,8 +54,10 @@ def abstract(made: programs.Programs) -> Arguments:
   lora = config.lora.rank > 0
   anchor = None
   if programs.needs_anchor(config):
-    # With LoRA, the anchor is the frozen model without adapters.
-    anchor = {'layers': {}} if lora else players.policy.params
+    # With LoRA, the anchor is the frozen model without adapters, unless SFT
+    # has trained them.
+    anchor = {'layers': {}} if lora and not config_lib.sft_of_lora(
+        config) else players.policy.params
   number = jax.ShapeDtypeStruct(
       (), jnp.float32, sharding=sharding.replicated(made.learner_mesh))
   updated, scored = (
@@ -194,9 +196,6 @@ def _sft(made: programs.Programs) -> Any:
 def lowered(made: programs.Programs) -> dict[str, Callable[[], Any]]:
   """Returns a function for each phase that lowers its program.
 
-  Before the steps there is 'sft', the update of supervised fine-tuning, if the
-  run has it. A run without a step has no other.
-
   The phases are the programs that `train.take_step` calls, in its order:
   'reshard' (training weights to sampling weights), 'sample', 'score' if a step
   needs log-probs of other policies, and 'update'. Two smaller programs of LoRA
@@ -204,6 +203,9 @@ def lowered(made: programs.Programs) -> dict[str, Callable[[], Any]]:
   frozen model alone if 'score' with adapters is also needed. If LoRA's frozen
   weights are quantised, 'reshard' is the program that does it, and that of the
   adapters is left out too.
+
+  'sft', the update of supervised fine-tuning, comes first if the run has it. A
+  run without a step has no other phase.
   """
   x, learner = abstract(made), made.learner
   before = {'sft': lambda: _sft(made)} if (

@@ -461,8 +461,11 @@ def sft_learner(
   """
   config, sft = made.config, made.config.sft
   warmup = steps // 20 if sft.warmup_steps is None else sft.warmup_steps
+  adapters, rate = config_lib.sft_of_lora(config), sft.learning_rate
   trained = dict(trained=made.policy.trained, compose=made.policy.compose) if (
-      config_lib.sft_of_lora(config)) else {}
+      adapters) else {}
+  if rate is None:
+    rate = 2e-4 if adapters else 2e-5 if config.model.hf else 3e-3
   return learner_lib.make(
       made.model,
       choices.learner_config(
@@ -470,7 +473,7 @@ def sft_learner(
           importance='none', rejection=None, actor=None, whole=True,
           max_prompt=limits.max_prompt, max_response=limits.max_response),
       optimizer_lib.make(optimizer_lib.OptimizerConfig(
-          learning_rate=sft.learning_rate, steps=max(steps, 1),
+          learning_rate=rate, steps=max(steps, 1),
           schedule=sft.schedule, warmup_steps=warmup, b2=0.99,
           weight_decay=sft.weight_decay)),
       mesh=made.learner_mesh, **trained)

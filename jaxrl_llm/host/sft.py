@@ -9,6 +9,7 @@ import math
 import time
 from typing import Any, Callable, NamedTuple
 
+from absl import logging
 import jax
 import numpy as np
 
@@ -21,8 +22,7 @@ from jaxrl_llm.storage import paths
 from jaxrl_llm.types import LearnerBatch, Stopped
 
 FOLDER = 'sft'  # of the phase, in the workdir
-_MOST = 700.0  # nats whose perplexity is a number
-_TOGETHER, _WAIT = 20, 10.0  # Steps, and seconds, between reports at most.
+_LARGEST = 700.0  # nats; from 710 on their perplexity is no number
 
 _SHOWN = ('loss', 'tokens', 'learning_rate', 'grad_norm', 'entropy',
           'heldout_loss', 'perplexity', 'skipped_in_row')
@@ -140,127 +140,114 @@ def run(
       parts, data, learner, parts.replicate(
           choices.supervised_params(parts.config)), frozen,
       folder / 'checkpoints')
-  state, first, host = learner.init(params), 0, {'seconds': 0.0, 'best': None}
-  if restored := checkpoint.restore(
-      phase.folder, {'learners': [state]}, channel=channel,
-      differs=phase.conflicts):
-    first, host = restored.step, restored.host
-    state, = restored.state['learners']
-  with contextlib.closing(phase.saver()) if keep else (
-      contextlib.nullcontext()) as saver:
-    state, best = _steps(phase, state, first, host, report, saver)
+  with contextlib.closing(phase.saver()) as saver:
+    state, first = learner.init(params), None
+    host: dict[str, Any] = {'seconds': 0.0, 'best': None}
+    if restored := saver.restore(
+        {'learners': [state]}, differs=phase.conflicts):
+      first, host = restored.step, restored.host
+      state, = restored.state['learners']
+    state, best = _steps(phase, state, first, host, report, saver, keep)
   if not keep and channel.first and not (folder / 'config.json').exists():
     paths.remove(folder)  # The program `jaxrl_llm.sft` leaves a config.
   if not keep or best is None or best[0] == data.steps:
     return state.params
-  like = {'learners': [{'params': learner.state.params}]}
-  return checkpoint.restore(
-      phase.folder, like, best=True, partial=True,
-      channel=channel).state['learners'][0]['params']
+  found = checkpoint.restore(
+      phase.folder, {'learners': [{'params': learner.state.params}]}, best=True,
+      partial=True, channel=channel)
+  if found is None or found.step != best[0]:
+    logging.warning(
+        'Step %d had the lowest held-out loss, but its checkpoint could not be '
+        'written: the last weights are used.', best[0])
+    return state.params
+  return found.state['learners'][0]['params']
 
 
 def _steps(
-    phase: Phase, state: Any, first: int, host: dict[str, Any],
-    report: Report, saver: checkpoint.Checkpointer | None,
+    phase: Phase, state: Any, first: int | None, host: dict[str, Any],
+    report: Report, saver: checkpoint.Checkpointer, keep: bool,
 ) -> tuple[Any, list[Any] | None]:
-  """Takes the steps from `first` on.
+  """Takes the steps that are left.
 
   Args:
     phase: of the steps.
     state: before them.
-    first: steps done.
+    first: step of the checkpoint that it goes on from, or None.
     host: what a checkpoint keeps beside the state: seconds so far; and step and
       value of the lowest held-out loss, or None.
     report: see `run`.
-    saver: writes a checkpoint with each held-out loss; None for none.
+    saver: writer of checkpoints.
+    keep: whether to write one with each held-out loss, and when it is due.
 
   Returns:
     The last state, and `host['best']`.
   """
-  config, data = phase.parts.config, phase.data
+  config, data, best = phase.parts.config, phase.data, host['best']
   channel, began = phase.parts.processes.channel, (
       time.monotonic() - host['seconds'])
-  best, saved = host['best'], first if first else None
+  saved, waiting = first, {}
 
-  def notes():
-    return {'seconds': time.monotonic() - began, 'best': best}
+  def save(step, score=None):
+    saver.save(step, {'learners': [state]}, {
+        'seconds': time.monotonic() - began, 'best': best}, score=score)
 
-  with phases.phase('SFT', data.steps, 'steps', done=first) as progress:
-    pending, metrics = _Pending(progress, report), {}
-    for step in range(first, data.steps + 1):
-      if step > first or not first:
-        due, loss = schedules.due(
-            step, config.sft.eval_every, data.steps), math.nan
-        if (due or not step) and data.heldout:
-          due = True
-          loss = _heldout_loss(phase, state.params)
-          metrics = {**metrics, 'heldout_loss': loss,
-                     'perplexity': math.exp(min(loss, _MOST))}
-          if best is None or loss < best[1]:
-            best = [step, loss]
-        if metrics:
-          pending.add(step, metrics)
-        if saver and (due or step and schedules.due(
-            step, config.checkpoint.every, data.steps)):
-          pending.report()  # A phase that goes on has the rows up to it.
-          saver.save(step, {'learners': [state]}, notes(),
-                     score=None if math.isnan(loss) else -loss)
-          saved = step
-      if step == data.steps:
-        break
+  with phases.phase('SFT', data.steps, 'steps', done=first or 0) as progress:
+    for step in range(first or 0, data.steps + 1):
+      due, loss = schedules.due(
+          step, config.sft.eval_every, data.steps), math.nan
+      if data.heldout and (due or not step) and step != saved:
+        due, loss = True, _heldout_loss(phase, state.params)
+        waiting |= {'heldout_loss': loss,
+                    'perplexity': math.exp(min(loss, _LARGEST))}
+        if loss < (best[1] if best else math.inf):
+          best = [step, loss]
+      if keep and step != saved and (due or step and schedules.due(
+          step, config.checkpoint.every, data.steps)):
+        # A phase that goes on has the rows up to it.
+        waiting = _report(report, progress, step, waiting)
+        save(step, None if math.isnan(loss) else -loss)
+        saved = step
       channel.gather()
-      if channel.stopping:
-        pending.report()
-        _interrupt(phase, saver, saved, step, state, notes())
-      rows = data.rows(step)
-      batch = data.batch(rows)
+      if step == data.steps or channel.stopping:
+        break
+      batch = data.batch(data.rows(step))
       state, metrics = phase.learner.update(
           state, phase.parts.shard_rows(batch), phase.plan(batch), phase.loss,
           phase.frozen)
-    pending.report()
+      # While the devices are at work on this one.
+      _report(report, progress, step, waiting)
+      waiting = metrics
+    _report(report, progress, step, waiting)
+    if step < data.steps:
+      if step != saved:
+        save(step)
+      saver.check(step)
+      raise Stopped(
+          f'Stopped after step {step} of supervised fine-tuning, which is '
+          'saved; the same command goes on.')
   return state, best
 
 
-class _Pending:
-  """Metrics of steps that the devices may not have done yet."""
+def _report(
+    report: Report, progress: phases.Phase, step: int,
+    metrics: dict[str, Any]) -> dict[str, Any]:
+  """Reports a step once it is done; returns no metrics.
 
-  def __init__(self, progress: phases.Phase, report: Report):
-    self._progress, self._report = progress, report
-    self._steps: list[tuple[int, dict[str, Any]]] = []
-    self._since = time.monotonic()
-
-  def add(self, step: int, metrics: dict[str, Any]) -> None:
-    """Adds those of a step; reports all if they are many or old."""
-    self._steps.append((step, metrics))
-    if len(self._steps) == _TOGETHER or (
-        time.monotonic() - self._since > _WAIT):
-      self.report()
-
-  def report(self) -> None:
-    """Reports all steps once they are done.
-
-    Raises:
-      FloatingPointError: too many in a row had no finite loss.
-    """
-    for step, metrics in self._steps:
-      if step:
-        jax.block_until_ready(metrics['loss'])
-        self._progress.count()
-    seconds = (time.monotonic() - self._since) / max(len(self._steps), 1)
-    fetched = jax.device_get([
-        {name: metrics[name] for name in _SHOWN if name in metrics}
-        for _, metrics in self._steps])
-    for (step, _), found in zip(self._steps, fetched):
-      if found.pop('skipped_in_row', 0) >= rounds.SKIPPED_LIMIT:
-        raise FloatingPointError(
-            f'{rounds.SKIPPED_LIMIT} updates in a row, the last in step {step} '
-            'of SFT, had a loss or gradient that is not finite and were not '
-            'applied: start again in another workdir with a lower '
-            'sft.learning_rate.')
-      self._report(step, {
-          **{f'sft/{name}': float(value) for name, value in found.items()},
-          **({'seconds/step': seconds} if step else {})})
-    self._steps, self._since = [], time.monotonic()
+  Raises:
+    FloatingPointError: too many steps in a row had no finite loss.
+  """
+  if not metrics:
+    return {}
+  found = jax.device_get({
+      name: metrics[name] for name in _SHOWN if name in metrics})
+  progress.count(step)
+  if found.pop('skipped_in_row', 0) >= rounds.SKIPPED_LIMIT:
+    raise FloatingPointError(
+        f'{rounds.SKIPPED_LIMIT} updates in a row, the last in step {step} of '
+        'SFT, had a loss or gradient that is not finite and were not applied: '
+        'start again in another workdir with a lower sft.learning_rate.')
+  report(step, {f'sft/{name}': float(value) for name, value in found.items()})
+  return {}
 
 
 def _heldout_loss(phase: Phase, params: Any) -> float:
@@ -276,16 +263,3 @@ def _heldout_loss(phase: Phase, params: Any) -> float:
   total, count = (math.fsum(
       of_homes[lead][i] for lead in processes.homes.leads) for i in (0, 1))
   return -total / count
-
-
-def _interrupt(
-    phase: Phase, saver: checkpoint.Checkpointer | None, saved: int | None,
-    step: int, state: Any, host: dict[str, Any]) -> None:
-  """Saves the phase, unless it has just been, and raises Stopped."""
-  with contextlib.closing(saver or phase.saver()) as writer:
-    if saved != step:
-      writer.save(step, {'learners': [state]}, host)
-    writer.check(step)
-  raise Stopped(
-      f'Stopped after step {step} of supervised fine-tuning, which is saved; '
-      'the same command goes on.')

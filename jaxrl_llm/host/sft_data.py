@@ -1,7 +1,9 @@
 """Rows of supervised fine-tuning: sources, their order, batches."""
 
 import functools
-from typing import Any, Callable, NamedTuple, Sequence
+import heapq
+import math
+from typing import Any, Callable, Iterator, NamedTuple, Sequence
 import zlib
 
 from absl import logging
@@ -104,12 +106,11 @@ def load(config: ConfigDict, task: Any, shards: int) -> Data:
           kept[source], (config.seed, number))
       for number, source in enumerate(sources(config))]
   count = sum(map(len, kept.values()))
-  batch, steps = _batches(sft, made, count)
-  size = -(-max(map(len, batch), default=1) // shards) * shards if (
-      sft.batch_tokens or sft.epochs) else sft.batch
+  batch = _batches(sft, made, count)
+  size = -(-max(map(len, batch)) // shards) * shards
   rows = lambda step: [made[source][1](i) for source, i in batch[step]]
-  return Data(limits, rows, size, steps, heldout,
-              _digest([*kept.values(), heldout]) if files else '')
+  return Data(limits, rows, size, len(batch), heldout,
+              _digest([*kept.values(), heldout]) if files or heldout else '')
 
 
 def _read(sft, files, task, limits):
@@ -180,65 +181,64 @@ def _in_passes(
   return len(rows), row
 
 
-def mixed(shares: Sequence[float], count: int) -> np.ndarray:
-  """Returns [count] the source of each row of a run.
+def mixed(shares: Sequence[float]) -> Iterator[tuple[int, int]]:
+  """Yields source, and number within it, of each row of a run, without end.
 
-  Every source comes as often as its share says, spread evenly. The first rows
-  are the same for every count.
+  Every source comes as often as its share says, spread evenly.
 
   Args:
     shares: of each source; positive, of any sum.
-    count: rows.
   """
-  shares = np.asarray(shares, float) / np.sum(shares)
-  due = [(np.arange(int(count * share) + 2) + .5) / share for share in shares]
-  order = np.argsort(np.concatenate(due), kind='stable')[:count]
-  return np.repeat(np.arange(len(due)), [len(times) for times in due])[order]
+  due = [(.5 / share, source, 0) for source, share in enumerate(shares)]
+  heapq.heapify(due)
+  while True:
+    _, source, number = due[0]
+    yield source, number
+    heapq.heapreplace(
+        due, ((number + 1.5) / shares[source], source, number + 1))
 
 
 def _batches(
     sft: ConfigDict, sources: Sequence[tuple[int | None, Any]], count: int,
-) -> tuple[Sequence[list[tuple[int, int]]], int]:
-  """Returns the rows of each step, as (source, number), and the steps.
+) -> list[list[tuple[int, int]]]:
+  """Returns the rows of each step, as (source, number).
 
   Args:
     sft: section of the config.
     sources: size and row of each.
     count: rows of all files.
+
+  Raises:
+    ValueError: demonstrations have no end or share, or a row is longer than a
+      batch.
   """
-  endless = any(size is None for size, _ in sources)
-  if endless and (sft.epochs or sft.batch_tokens or (
-      len(sources) > 1 and not sft.weights)):
+  if any(size is None for size, _ in sources) and (
+      sft.epochs or sft.batch_tokens or len(sources) > 1 and not sft.weights):
     raise ValueError(
         'Demonstrations are as many as are asked for: set sft.steps and '
         'sft.batch, and with other sources their sft.weights.')
-  least = min(
-      len(row(i).prompt) + len(row(i).response)
-      for size, row in sources for i in range(size)) if sft.batch_tokens else 1
-  total = round(sft.epochs * count) if sft.epochs else (
-      sft.steps * max(sft.batch_tokens // least, 1) if sft.batch_tokens
-      else sft.steps * sft.batch)
-  shares = sft.weights or [size or 1 for size, _ in sources]
-  source = mixed(shares, total)
-  number = np.zeros(total, int)
-  for i in range(len(sources)):
-    number[source == i] = np.arange((source == i).sum())
-  rows = [*zip(source.tolist(), number.tolist())]
-  if not sft.batch_tokens:
-    found = [rows[i:i + sft.batch] for i in range(0, total, sft.batch)]
-    return found, len(found)
-  found, used = [[]], 0
-  for name, i in rows:
-    row = sources[name][1](i)
-    length = len(row.prompt) + len(row.response)
-    if found[-1] and used + length > sft.batch_tokens:
-      if len(found) == sft.steps:
+  most, found, used = sft.batch_tokens or sft.batch, [], math.inf
+  left = max(round(sft.epochs * count), 1) if sft.epochs else math.inf
+  for source, number in mixed(
+      sft.weights or [size or 1 for size, _ in sources]):
+    cost = 1
+    if sft.batch_tokens:
+      row = sources[source][1](number)
+      cost = len(row.prompt) + len(row.response)
+    if cost > most:
+      raise ValueError(
+          f'A row has {cost} tokens, more than sft.batch_tokens={most}: raise '
+          'it, or lower sft.max_length.')
+    if used + cost > most:
+      if len(found) == (sft.steps or math.inf):
         break
       found.append([])
       used = 0
-    found[-1].append((name, i))
-    used += length
-  return found, len(found)
+    if not left:
+      break
+    found[-1].append((source, number))
+    used, left = used + cost, left - 1
+  return [rows for rows in found if rows]
 
 
 def demonstration(

@@ -71,12 +71,14 @@ def start(
     return Start(None, None, None)
   adapters = config_lib.sft_of_lora(config)
   of_phase = dict(report=report, name=name, alone=alone)
-  if config.lora.rank and config_lib.has_sft(config) and not adapters:
+  if config.lora.rank and config_lib.has_sft(config) and not (
+      adapters or alone):
     # LoRA needs the very weights that it was trained with: made again on
     # another mesh, they would differ in their last bits.
     path = base_file(parts.user_config)
-    whole = load(path, parts.programs.policy.shapes, channel)
-    if whole is None or alone:
+    whole = load(path, parts.programs.policy.shapes, channel) if (
+        resumed) else None
+    if whole is None:
       whole = parameters(parts, **of_phase)
       save(path, whole, channel)
       if channel.first and not path.exists():
@@ -129,6 +131,9 @@ def _tuned(
   """Trains what `begin` makes, or reads the result from the cache."""
   config, channel = parts.config, parts.processes.channel
   data, policy = sft.load(parts), parts.programs.policy
+  channel.agree({
+      'the rows of SFT': data.digest, 'its steps': data.steps,
+      }, 'between the processes')
   path = config.sft.cache and cache_file(parts, data.digest)
   if path and not alone:
     shapes = policy.shapes if frozen is None else policy.trained

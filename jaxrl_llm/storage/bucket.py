@@ -193,7 +193,9 @@ class Copy:
     self._lock = threading.Lock()
     self._said = False
     for name in paths.sizes(folder):
-      if '/' not in name and name.endswith(('.jsonl', '_run.txt')):
+      if name.endswith(('.jsonl', '_run.txt')) and (
+          '/' not in name or name.startswith('sft')):
+        (local / name).parent.mkdir(exist_ok=True)
         with paths.explained(folder):
           paths.files().get_file(f'{self._folder}/{name}', str(local / name))
         self._done[local / name] = _state(local / name)

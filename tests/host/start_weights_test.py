@@ -40,9 +40,10 @@ def no_training(monkeypatch):
 
 
 def test_each_step_counts_once_it_is_done(warmed):
-  """Before the reports, which the display waits for."""
+  """Before its report, which the display waits for."""
   assert [counts for *_, counts in warmed[2]] == [
-      [('SFT', done, STEPS) for done in range(1, STEPS + 1)]] * STEPS
+      [('SFT', done, STEPS) for done in range(1, last + 1)]
+      for last in range(1, STEPS + 1)]
 
 
 def made_again(params):
