@@ -14,8 +14,8 @@ import pytest
 import torch
 import transformers
 
+from jaxrl_llm import checkpoint, evaluate, export, train
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import evaluate, export, train
 from jaxrl_llm import sft as program
 from jaxrl_llm.evaluation import weights
 from jaxrl_llm.host import (
@@ -229,6 +229,25 @@ def test_it_goes_on_to_the_bit(tuned, origin, tmp_path, monkeypatch):
   a, b = (export.parameters(config_lib.load(f'{x}/sft/config.json'), 'last')
           for x in (folder, tmp_path))
   assert tiny.same(a[0], b[0])
+
+
+def test_a_damaged_checkpoint_is_made_again(tuned, tmp_path, origin):
+  shutil.copytree(tuned[1], tmp_path, dirs_exist_ok=True)
+  file = tmp_path / 'sft/checkpoints/8/state/manifest.ocdbt'
+  file.write_bytes(file.read_bytes()[:-1])
+  program.fine_tune(load(origin, tmp_path))
+  assert checkpoint.fault(tmp_path / 'sft/checkpoints/8') is None
+  assert rows_of(tmp_path) == rows_of(tuned[1])
+
+
+def test_a_full_disk_costs_the_best_weights_alone(
+    origin, tmp_path, monkeypatch, caplog):
+  losses = iter([3.0, 1.0, 2.0, 4.0])
+  monkeypatch.setattr(sft, '_heldout_loss', lambda *_: next(losses))
+  monkeypatch.setattr(checkpoint.Checkpointer, 'save', lambda *_, **__: None)
+  program.fine_tune(load(origin, tmp_path))
+  assert 'Step 3 had the lowest' in caplog.text
+  assert len(rows_of(tmp_path)) == 9
 
 
 @pytest.mark.parametrize('change,said', [

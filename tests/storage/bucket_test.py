@@ -14,8 +14,9 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_llm import checkpoint, train
+from jaxrl_llm import checkpoint, sft, train
 from jaxrl_llm.checkpoint import files
+from jaxrl_llm.host import sft_data
 from jaxrl_llm.monitoring import metrics
 from jaxrl_llm.storage import bucket, paths, workdir
 from jaxrl_llm.tasks import problem_files
@@ -77,6 +78,33 @@ def test_a_run_goes_on_to_the_bit(tmp_path, monkeypatch):
       *there}
   assert any(name.startswith('tensorboard/') for name in there)
   assert not any('probe' in name or name == 'lock' for name in there)
+
+
+def test_supervised_fine_tuning_goes_on(tmp_path, monkeypatch):
+  """Its folder in the run's has all metrics, and the summary at the end."""
+  rows = tmp_path / 'rows.jsonl'
+  rows.write_text('{"text": "1+2=3"}\n{"text": "2+2=4"}\n')
+  folder, take = 'gs://bucket/tuned', sft_data.Data.batch
+  config = fields(
+      folder, sft__path=(str(rows),), sft__steps=4, sft__batch=2,
+      sft__eval_every=2)
+  taken = []
+
+  def cut_off(*args):
+    taken.append(1)
+    if len(taken) == 4:
+      raise RuntimeError('cut off')
+    return take(*args)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(sft_data.Data, 'batch', cut_off)
+    with pytest.raises(RuntimeError, match='cut off'):
+      sft.fine_tune(config)
+  sft.fine_tune(config)
+  assert [row['step'] for row in metrics.read(
+      f'{folder}/sft/metrics.jsonl')] == [1, 2, 3, 4]
+  assert {'config.json', 'summary.json', 'report.html'} <= {
+      *paths.sizes(f'{folder}/sft')}
 
 
 def test_damaged_checkpoints_are_passed_over(caplog):
