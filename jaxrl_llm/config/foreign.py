@@ -74,7 +74,7 @@ NAMES: dict[str, tuple[Row, ...]] = {
         _row('num_train_epochs', 'steps sft.epochs',
              f'RL has no epochs: {_EPOCHS}; `sft.epochs` has no default'),
         _row('learning_rate', 'optimizer.learning_rate sft.learning_rate',
-             "RL's or SFT's; the latter's default suits tiny models"),
+             "RL's or SFT's, whose default depends on what is trained"),
         _row('lr_scheduler_type', 'optimizer.schedule',
              "TRL's default is linear, ours constant; SFT has `sft.schedule`, "
              'by default cosine'),

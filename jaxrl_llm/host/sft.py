@@ -22,7 +22,7 @@ from jaxrl_llm.storage import paths
 from jaxrl_llm.types import LearnerBatch, Stopped
 
 FOLDER = 'sft'  # of the phase, in the workdir
-_LARGEST = 700.0  # nats; from 710 on their perplexity is no number
+_LARGEST = 700.0  # nats; the perplexity of 710 is beyond all floats
 
 _SHOWN = ('loss', 'tokens', 'learning_rate', 'grad_norm', 'entropy',
           'heldout_loss', 'perplexity', 'skipped_in_row')
