@@ -41,7 +41,9 @@ def origin(tmp_path_factory):
   tiny_hf.write(folder / 'rows.jsonl', [
       {'messages': [
           {'role': 'user', 'content': row['problem']},
-          {'role': 'assistant', 'content': f'{row["answer"]} in all.'}]}
+          {'role': 'assistant', 'content': row['answer']},
+          {'role': 'user', 'content': 'So?'},
+          {'role': 'assistant', 'content': row['answer']}]}
       for row in ROWS])
   tiny_hf.write(folder / 'problems.jsonl', ROWS)
   return tiny_hf.make(folder / 'model', ROWS)
@@ -52,7 +54,7 @@ def load(origin, workdir, **fields):
   c = config_lib.load(tiny.FILE, {
       'task': 'math', 'task.path': f'{origin.parent}/problems.jsonl',
       'task.heldout_count': 5, 'task.take': 'number', 'model.hf': str(origin),
-      'max_prompt': 150, 'max_response': 24, 'workdir': str(workdir),
+      'max_prompt': 150, 'max_response': 60, 'workdir': str(workdir),
       'sft.path': f'{origin.parent}/rows.jsonl', 'sft.heldout_count': 6,
       'sft.steps': 8, 'sft.learning_rate': 3e-3, 'sft.eval_every': 3,
       'checkpoint.keep': 1, 'log.tensorboard': False, **{
@@ -97,7 +99,7 @@ def reference(origin, data, step, dtype):
 
 
 @pytest.mark.parametrize('tokens,lengths', [
-    (1, {}), (4000, {'sft__max_length': 174})])
+    (1, {}), (4000, {'sft__max_length': 210})])
 def test_loss_and_gradient_are_those_of_transformers(
     origin, tmp_path, monkeypatch, tokens, lengths):
   """One row in a list, and all rows in one; SGD steps by the gradient.
@@ -285,7 +287,8 @@ def test_demonstrations_alone_stay(tmp_path, parts):
 def test_lora_alone(origin, tmp_path):
   """Its matrices are trained here and by RL; the anchor has them too."""
   c = load(origin, tmp_path, lora__rank=2, lora__targets='q|down', steps=1,
-           loss__kl_coef=.1, sft__steps=3, sft__cache=str(tmp_path / 'cache'))
+           loss__kl_coef=.1, sft__steps=3, sft__heldout_count=0,
+           sft__cache=str(tmp_path / 'cache'))
   program.fine_tune(c)
   own = config_lib.load(f'{tmp_path}/sft/config.json')
   merged, _, _ = export.parameters(own, 'best')
