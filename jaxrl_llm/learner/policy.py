@@ -39,8 +39,8 @@ class Policy(NamedTuple):
     shapes: shapes of the whole model's parameters, float32.
     trained: shapes of the trained parameters.
     init: (PRNG key) -> the whole model's parameters, random or from a
-      checkpoint, in the training layout. With LoRA and no `warm` they are
-      in the compute type and the sampling layout.
+      checkpoint, in the training layout. With LoRA, unless SFT trains all of
+      them first, they are in the compute type and the sampling layout.
     split: (whole model's parameters, PRNG key) -> (trained, frozen). Trained
       parameters have the training layout, frozen ones the sampling layout;
       frozen is None if all are trained.

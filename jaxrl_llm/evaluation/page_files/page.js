@@ -1,6 +1,7 @@
 // What runs have written reaches the page by textContent alone.
 const $ = (id) => document.getElementById(id);
-const FIRST = ['sft/loss', 'sft/heldout_loss', 'reward/mean', 'eval/pass@1', 'eval/greedy',
+const FIRST = ['sft/loss', 'sft/heldout_loss', 'reward/mean', 'eval/pass@1',
+  'eval/greedy',
   'response/length', 'response/truncated', 'update/entropy',
   'reward/no_signal', 'update/kl_old', 'update/grad_norm', 'seconds/step',
   'eval/mean', 'response/entropy'];
