@@ -79,7 +79,7 @@ def settings(
     dtype: compute type; None for that of the config.
   """
   what = [config_lib.EVALUATION]
-  # In this case the rows of SFT, and so all that words them, affect the weights.
+  # In this case the rows of SFT affect the weights, and so all that words them.
   if config_lib.has_sft(config) and (weights.startswith('start') or (
       config.lora.rank and not config_lib.sft_of_lora(config))):
     what += [config_lib.SFT, config_lib.ROUNDING]
