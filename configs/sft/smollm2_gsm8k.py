@@ -11,7 +11,7 @@ The weights come as in configs/real/smollm2.py. The rows come from the hub
   --config.task.heldout=test.jsonl
 
 What is learned is the solution as the data set has it, with the marks of its
-calculator, `<<48/2=24>>`, and the answer after ####. 200 rows of the training
+calculator, `<<48/2=24>>`, and the answer after ####. 100 rows of the training
 set are held out. A response counts if its last number is right.
 """
 
@@ -28,11 +28,11 @@ def get_config():
   c.model.hf = smollm2.weights()
 
   c.sft.path = ('openai/gsm8k/main:train',)
-  c.sft.heldout_count = 200
-  c.sft.steps = 200
+  c.sft.heldout_count = 100
+  c.sft.steps = 100
   c.sft.batch = 16
   c.sft.learning_rate = 1e-4
-  c.sft.eval_every = 50
+  c.sft.eval_every = 25
 
   c.task.name = 'math'
   c.task.path = ('openai/gsm8k/main:train',)
