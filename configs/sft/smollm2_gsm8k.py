@@ -13,6 +13,10 @@ The weights come as in configs/real/smollm2.py. The rows come from the hub
 What is learned is the solution as the data set has it, with the marks of its
 calculator, `<<48/2=24>>`, and the answer after ####. 100 rows of the training
 set are held out. A response counts if its last number is right.
+
+With seed 0 the held-out loss goes from 1.357 nats a token over .765, .712 and
+.691 to .686 in 100 steps of 16 rows, a fifth of all rows. A step takes about 30
+s on 2 cores, SFT an hour with its held-out losses, and 13 GB.
 """
 
 from jaxrl_llm import config
