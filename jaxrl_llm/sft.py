@@ -16,6 +16,7 @@ import sys
 import time
 from typing import Any, Iterator
 
+from absl import logging
 from ml_collections import ConfigDict
 
 from jaxrl_llm import config as config_lib
@@ -100,8 +101,11 @@ class Files:
     if losses:
       result['heldout_loss'] = {
           'start': losses[0], 'final': losses[-1], 'best': min(losses)}
-    paths.write_whole(
-        self._local / 'summary.json', json.dumps(result, indent=1))
+    try:
+      paths.write_whole(
+          self._local / 'summary.json', json.dumps(result, indent=1))
+    except OSError as error:  # RL may follow, and needs no summary.
+      logging.warning('%s has no summary.json (%s).', self._path, error)
     page.renew(self._local, self._path)
     self.said = f'{self._path}: checkpoints/, metrics.jsonl, {page.FILE}.' + (
         f' Held-out loss {losses[0]:.3f} to {losses[-1]:.3f} nats a token, '

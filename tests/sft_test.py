@@ -46,7 +46,7 @@ def origin(tmp_path_factory):
           {'role': 'assistant', 'content': row['answer']}]}
       for row in ROWS])
   tiny_hf.write(folder / 'problems.jsonl', ROWS)
-  return tiny_hf.make(folder / 'model', ROWS)
+  return tiny_hf.make(folder / 'model', ROWS, num_hidden_layers=1)
 
 
 def load(origin, workdir, **fields):
@@ -282,6 +282,20 @@ def test_demonstrations_alone_stay(tmp_path, parts):
   own = config_lib.load(f'{tmp_path}/sft/config.json')
   assert tiny.same(
       export.parameters(c, 'last')[0], export.parameters(own, 'last')[0])
+
+
+def test_an_evaluation_leaves_the_frozen_weights(origin, tmp_path):
+  """A run with LoRA after SFT of all weights needs the very same ones."""
+  c = load(origin, tmp_path, lora__rank=2, sft__lora=False, steps=0)
+  train.train(c)
+  file, = tmp_path.glob('base-*')
+  before = file.stat().st_mtime_ns
+  parts = build.parts(c, training=False)
+  params, *_ = weights.load(parts, 'start', lambda *_: None)
+  assert file.stat().st_mtime_ns == before
+  frozen = start_weights.load(file, parts.programs.policy.shapes)
+  assert tiny.same(params['layers']['q'], frozen['layers']['q'])
+  assert not (tmp_path / 'evaluation').exists()  # nothing was trained
 
 
 def test_lora_alone(origin, tmp_path):

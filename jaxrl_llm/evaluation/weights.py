@@ -36,7 +36,8 @@ def load(
     rows = sft.load(parts).digest if config_lib.has_sft(config) else ''
     # Not in the folder of the run, which may be at work there.
     params, frozen, _ = start_weights.start(
-        parts, show, resumed=False, name=f'evaluation/sft-{player}{rows}')
+        parts, show, resumed=False, evaluated=True,
+        name=f'evaluation/sft-{player}{rows}')
     return parts.programs.policy.to_sampling(params, frozen), 0, (
         f'start {rows}'.strip())
   folder = paths.place(config.workdir) / 'checkpoints'

@@ -31,7 +31,7 @@ Report = Callable[[int, dict[str, float]], None]
 
 
 class Phase(NamedTuple):
-  """What the steps of the phase are made with.
+  """Constants of the phase's steps.
 
   Attributes:
     parts: of the run.
@@ -83,7 +83,7 @@ def settings(parts: build.Parts, *what: str) -> dict[str, Any]:
   config = parts.user_config.copy_and_resolve_references()
   for name in 'tokens_per_microbatch', 'remat':
     config.learner[name] = parts.config.learner[name]
-  # How a task words its problems, the rows of a file show.
+  # The digest of a file's rows covers how a task words its problems.
   of_task = sft_data.DEMONSTRATIONS in sft_data.sources(config)
   found = {name: value for name, value in config_lib.affecting(
       config, config_lib.SFT, *what).items()

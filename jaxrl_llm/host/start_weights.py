@@ -50,7 +50,8 @@ class Start(NamedTuple):
 
 def start(
     parts: build.Parts, report: Report, resumed: bool, *,
-    name: str = sft.FOLDER, alone: bool = False) -> Start:
+    name: str = sft.FOLDER, alone: bool = False,
+    evaluated: bool = False) -> Start:
   """Makes the parameters that RL starts from, or reads them from the cache.
 
   Args:
@@ -60,6 +61,8 @@ def start(
       `frozen` and `anchor` are needed.
     name: folder of supervised fine-tuning in the workdir.
     alone: whether no RL follows: the cache is not read, and the folder stays.
+    evaluated: whether they are only evaluated. The weights that a run with LoRA
+      freezes are then read, if there are some, and never written.
 
   Raises:
     ValueError: a row is not valid, or does not fit.
@@ -77,11 +80,12 @@ def start(
     # another mesh, they would differ in their last bits.
     path = base_file(parts.user_config)
     whole = load(path, parts.programs.policy.shapes, channel) if (
-        resumed) else None
+        resumed or evaluated) else None
     if whole is None:
       whole = parameters(parts, **of_phase)
-      save(path, whole, channel)
-      if channel.first and not path.exists():
+      if not evaluated:
+        save(path, whole, channel)
+      if channel.first and not (evaluated or path.exists()):
         raise OSError(
             f'{path}, the weights that LoRA is trained with, could not be '
             'written: make room, and run the same command again.')

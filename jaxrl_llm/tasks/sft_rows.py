@@ -10,10 +10,9 @@ A row has one of these forms, the first that it fits:
     known data sets.
   text: learned as a whole.
 
-Which tokens of a conversation are learned, the generation marks of the chat
-template say. Without them it is what an answer adds to the text before it,
-behind the words with which every answer begins. What is learned ends with a
-stop token.
+The generation marks of a chat template say which tokens of a conversation are
+learned. Without marks, an answer's tokens are learned, but for the header that
+the template writes before every answer. What is learned ends with a stop token.
 """
 
 import json
@@ -44,14 +43,14 @@ class Example(NamedTuple):
 
 
 class Limits(NamedTuple):
-  """Which tokens of a row are learned, and how many it may have.
+  """Limits of a row's tokens, and the choice of those that are learned.
 
   Attributes:
     max_prompt: most tokens of `Example.prompt`.
     max_response: most of `Example.response`.
     split: whether the prompt ends where a row begins to be learned, else after
       its first token.
-    cut: whether to cut what is behind, else the row is too long.
+    cut: whether to cut a longer row at the limit, else it is left out.
     last: whether only the last answer of a conversation is learned.
   """
   max_prompt: int
@@ -132,8 +131,9 @@ def tokens(
   else:
     before, text, apart = _text_of(row, task, lists)
     if apart:
-      ids = [*tokenizer.encode(before), *tokenizer.encode(text)]
-      learned = np.arange(len(ids)) >= len(ids) - len(tokenizer.encode(text))
+      given = tokenizer.encode(before)
+      ids = [*given, *tokenizer.encode(text)]
+      learned = np.arange(len(ids)) >= len(given)
     else:
       ids, learned = _learned(
           tokenizer, before + text, [(before, before + text)])
@@ -149,7 +149,7 @@ def tokens(
 def _text_of(
     row: problem_files.Row, task: Any, lists: Sequence[str],
 ) -> tuple[str, str, bool]:
-  """Returns the text that is not learned, and that which is.
+  """Returns the text before the learned one, and the learned one.
 
   Args:
     row: its fields.
@@ -157,7 +157,7 @@ def _text_of(
     lists: fields of messages, which are too few or too many.
 
   Returns:
-    The texts, and whether each is encoded by itself, as in RL.
+    The two texts, and whether they are encoded apart, as RL encodes prompts.
   """
   def text(name):
     found = rows.text(row, name)  # without the space around it
@@ -242,7 +242,8 @@ def _conversation(
     return ids, learned, [*tokenizer.stop_ids]  # the marks say it all
   ids, learned = _learned(
       tokenizer, text, [*_added(tokenizer, text, messages, tools, answers)])
-  begin = int(np.flatnonzero(~learned)[-1:].sum()) + 1
+  # The last answer begins behind the last token that is not learned.
+  begin = max(np.flatnonzero(~learned), default=-1) + 1
   goes_on = answers[-1] + 1 < len(messages)
   return ids, learned, [*tokenizer.stop_ids] if goes_on else ids[begin:]
 

@@ -601,7 +601,7 @@ def test_answers_one_after_another(task, marks):
 @pytest.mark.parametrize('marks', [False, True])
 @pytest.mark.parametrize('family', ['chatml', 'llama3'])
 def test_an_answer_in_front(task, family, marks):
-  """What the template writes before it is no part of it."""
+  """The header before it is not learned."""
   end = FAMILIES[family][2]
   row = dict(messages=chat('a:hello', 'u:a', 'a:b'))
   assert [text.rstrip() for text in runs(task(family, marks), row)] == [
