@@ -49,7 +49,7 @@ test-core: lint
 QUICK := $(addprefix tests/, answers config curriculum ops rewards selection tasks \
   learner/advantages_test.py host/batches_test.py \
   learner/optimizer_test.py host/rounds_test.py imports_test.py \
-  host/rollout_test.py schedules_test.py tokenizer_test.py)
+  host/rollout_test.py base/schedules_test.py base/tokenizer_test.py)
 
 test-quick: lint
 	$(PYTEST) -m 'not slow and not long and not processes' \

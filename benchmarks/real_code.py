@@ -38,8 +38,8 @@ import transformers
 
 from benchmarks.rl_step import machine, markdown
 from jaxrl_llm import tasks
+from jaxrl_llm.base.tokenizer import ModelTokenizer
 from jaxrl_llm.evaluation.estimators import mean_and_error
-from jaxrl_llm.tokenizer import ModelTokenizer
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULT = ROOT / 'benchmarks/results/real_code.md'

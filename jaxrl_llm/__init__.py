@@ -118,13 +118,13 @@ def run(
   # Imported here, so that `import jaxrl_llm` need not wait for JAX.
   from jaxrl_llm import config as config_lib
   from jaxrl_llm import train
+  from jaxrl_llm.base import own_code
   from jaxrl_llm.host import stages
-  from jaxrl_llm.plugs import modules
   from jaxrl_llm.storage import paths, workdir
 
-  if modules.EXECUTING:
+  if own_code.EXECUTING:
     raise ValueError(
-        f'jaxrl_llm.run is called while {modules.EXECUTING[-1]} is imported: '
+        f'jaxrl_llm.run is called while {own_code.EXECUTING[-1]} is imported: '
         "put the call under `if __name__ == '__main__':`.")
   changes = dict(overrides or {})
   if isinstance(config, (str, os.PathLike)):
@@ -166,8 +166,8 @@ def run(
 
 def _given(functions: Sequence[Reward]) -> tuple[str, ...]:
   """Returns the names of reward functions in the config."""
-  from jaxrl_llm.plugs import modules
-  names = tuple(map(modules.give, functions))
+  from jaxrl_llm.base import own_code
+  names = tuple(map(own_code.give, functions))
   if twice := [name for name in names if names.count(name) > 1]:
     raise ValueError(
         f'reward_fn has two functions of the name {twice[0]}: define each with '
@@ -182,7 +182,7 @@ def _lines(rows: Iterable[Mapping[str, Any]]) -> str:
     ValueError: a row is no dictionary, or a value would be another one when it
       is read again.
   """
-  from jaxrl_llm.rewards import plain
+  from jaxrl_llm.base import plain
   from jaxrl_llm.tasks import problem_files
   form = ('give a list of dictionaries; of a table its '
           "to_dict('records'), of a file its path as task.path.")

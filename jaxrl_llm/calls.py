@@ -22,8 +22,10 @@ import jax
 from ml_collections import ConfigDict
 import numpy as np
 
-from jaxrl_llm import checkpoint, schedules
+from jaxrl_llm import checkpoint
 from jaxrl_llm import config as config_lib
+from jaxrl_llm.base import own_code, plain, process_state, schedules
+from jaxrl_llm.base.tokenizer import is_bare, Tokenizer
 from jaxrl_llm.config import names as names_lib
 from jaxrl_llm.evaluation import responses as responses_lib
 from jaxrl_llm.host import (
@@ -38,12 +40,9 @@ from jaxrl_llm.host import (
 )
 from jaxrl_llm.models.config import PRESETS
 from jaxrl_llm.monitoring import step_metrics
-from jaxrl_llm.plugs import modules
-from jaxrl_llm.rewards import plain, users
 from jaxrl_llm.sharding import cpu
 from jaxrl_llm.storage import paths
 from jaxrl_llm.tasks import Problem
-from jaxrl_llm.tokenizer import is_bare, Tokenizer
 from jaxrl_llm.types import RolloutTokens, Table
 
 Prompt = str | Sequence[Mapping[str, Any]]
@@ -155,7 +154,7 @@ class Sampler:
     calls: calls of `sample` so far; with the seed they fix its noise.
   """
 
-  @users.narrow()
+  @process_state.narrow()
   def __init__(
       self, model: str, tokenizer: Tokenizer | None = None, *,
       prompts_per_step: int = 32, samples_per_prompt: int = 8,
@@ -197,7 +196,7 @@ class Sampler:
       raise ValueError(
           f'model={model!r} {"is a preset and " * preset}has no tokeniser: '
           'give one as tokenizer=, such as '
-          'jaxrl_llm.tokenizer.CharTokenizer(alphabet).' if bare else
+          'jaxrl_llm.base.tokenizer.CharTokenizer(alphabet).' if bare else
           f'model={model!r} has a tokeniser of its own: leave out tokenizer=.')
     # The task only says what ends an answer in the model's chat format.
     config = config_lib.complete(config_lib.base(), {
@@ -222,7 +221,7 @@ class Sampler:
     """Samples with the learner's newest weights from now on."""
     self._learner, self._weights = learner, None
 
-  @users.narrow()
+  @process_state.narrow()
   def sample(
       self, prompts: Sequence[Prompt], n: int | None = None, *,
       temperature: float | None = None) -> Samples:
@@ -320,7 +319,7 @@ class Learner:
     steps: calls of `step` so far.
   """
 
-  @users.narrow()
+  @process_state.narrow()
   def __init__(
       self, sampler: Sampler, *, learning_rate: float = 1e-6,
       objective: Any = 'clip', aggregation: str = 'token_mean',
@@ -358,7 +357,7 @@ class Learner:
         start.anchor, False, parts.config, parts.processes)
     sampler.follow(self)
 
-  @users.narrow()
+  @process_state.narrow()
   def step(self, batch: Batch) -> dict[str, float]:
     """Takes `updates` optimiser steps on a batch, in each of `epochs`.
 
@@ -407,7 +406,7 @@ class Learner:
     cpu.return_memory()
     return step_metrics.of_updates(outcome.metrics)
 
-  @users.narrow()
+  @process_state.narrow()
   def score(self, batch: Batch) -> Batch:
     """Adds the log-probs of the policy as it is now.
 
@@ -491,7 +490,7 @@ def save(
     saver.check(learner.steps)
 
 
-@users.narrow()
+@process_state.narrow()
 def load(folder: str, learner: Learner) -> dict[str, Any] | None:
   """Loads the last saved state into a learner and its sampler.
 
@@ -543,10 +542,10 @@ def _changed(
         continue
       if name not in names:
         said = f' {names_lib.unknown(name, names.values())}' if (
-            names_lib.meanings(name)) else modules.closest(name, [*names])
+            names_lib.meanings(name)) else own_code.closest(name, [*names])
         raise ValueError(f'{who} has no option {name!r}.{said}')
       changes[names[name]] = (
-          modules.give(value) if callable(value) else value)
+          own_code.give(value) if callable(value) else value)
     config = config_lib.complete(config, changes, '')
   stages.validate(config)
   return config

@@ -33,12 +33,12 @@ from typing import Any, Callable, Sequence
 from ml_collections import ConfigDict
 import rich
 
-from jaxrl_llm import checkpoint, phases, schedules, sharding, tasks
+from jaxrl_llm import checkpoint, sharding, tasks
 from jaxrl_llm import config as config_lib
+from jaxrl_llm.base import phases, plain, process_state, schedules
 from jaxrl_llm.evaluation import heldout, page, report, responses, weights
 from jaxrl_llm.host import build, stages
 from jaxrl_llm.monitoring import compiles, exits, progress
-from jaxrl_llm.rewards import plain, users
 from jaxrl_llm.sharding import distributed
 from jaxrl_llm.storage import paths
 from jaxrl_llm.storage import workdir as workdir_lib
@@ -90,7 +90,7 @@ def problem_sets(
   return sets, left_out
 
 
-@users.narrow()
+@process_state.narrow()
 def evaluate(
     config: ConfigDict, which: str = 'best', *, files: Sequence[str] = (),
     greedy: bool = False, player: str = 'policy') -> dict[str, Any]:

@@ -26,9 +26,10 @@ from absl import logging
 import jax
 from ml_collections import ConfigDict
 
-from jaxrl_llm import checkpoint, phases, plugs, sharding, tasks
+from jaxrl_llm import checkpoint, plugs, sharding, tasks
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import tokenizer as tokenizer_lib
+from jaxrl_llm.base import own_code, phases, process_state
+from jaxrl_llm.base import tokenizer as tokenizer_lib
 from jaxrl_llm.evaluation import hub
 from jaxrl_llm.host import build, choices, start_weights
 from jaxrl_llm.learner import policy as policy_lib
@@ -36,8 +37,6 @@ from jaxrl_llm.models import hf, hf_config, lora
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.models.gguf import write as gguf_write
 from jaxrl_llm.monitoring import exits, progress
-from jaxrl_llm.plugs import modules
-from jaxrl_llm.rewards import users
 from jaxrl_llm.storage import compiled, paths
 
 FORMATS = 'safetensors', 'gguf'
@@ -99,7 +98,7 @@ def parameters(
   return lora.merge(policy.compose(params, frozen)), model, found.step
 
 
-@users.narrow()
+@process_state.narrow()
 def export(
     config: ConfigDict, out: paths.Path, which: str = 'best',
     dtype: str | None = None, player: str = 'policy',
@@ -312,7 +311,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if not getattr(args, name):
       parser.error(f'--{name} is empty: name a folder.')
     try:
-      setattr(args, name, modules.expanded(getattr(args, name)))
+      setattr(args, name, own_code.expanded(getattr(args, name)))
     except ValueError as error:
       parser.error(str(error))
   return args

@@ -21,6 +21,7 @@ from ml_collections import ConfigDict
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import sharding
+from jaxrl_llm.base import process_state
 from jaxrl_llm.evaluation import page
 from jaxrl_llm.host import build, sft, stages, start_weights
 from jaxrl_llm.monitoring import (
@@ -30,7 +31,6 @@ from jaxrl_llm.monitoring import (
   progress,
   trackers,
 )
-from jaxrl_llm.rewards import users
 from jaxrl_llm.sharding import distributed
 from jaxrl_llm.storage import paths
 from jaxrl_llm.storage import workdir as workdir_lib
@@ -131,7 +131,7 @@ def reported(
     display.note(files.said)
 
 
-@users.narrow()
+@process_state.narrow()
 def fine_tune(config: ConfigDict, name: str = 'run') -> str:
   """Runs supervised fine-tuning of all players, from the last checkpoint.
 

@@ -28,16 +28,9 @@ from ml_collections import ConfigDict
 import numpy as np
 import rich
 
-from jaxrl_llm import (
-  checkpoint,
-  phases,
-  plugs,
-  rewards,
-  schedules,
-  sft,
-  sharding,
-)
+from jaxrl_llm import checkpoint, plugs, rewards, sft, sharding
 from jaxrl_llm import config as config_lib
+from jaxrl_llm.base import phases, process_state, schedules
 from jaxrl_llm.evaluation import heldout, page
 from jaxrl_llm.host import buffer as buffer_lib
 from jaxrl_llm.host import (
@@ -64,7 +57,6 @@ from jaxrl_llm.monitoring import (
   trackers,
 )
 from jaxrl_llm.monitoring import health as health_lib
-from jaxrl_llm.rewards import users
 from jaxrl_llm.sharding import cpu, distributed
 from jaxrl_llm.storage import workdir as workdir_lib
 from jaxrl_llm.types import (
@@ -406,7 +398,7 @@ def _report(
               parts.config).learns))
 
 
-@users.narrow()
+@process_state.narrow()
 def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:
   """Runs a config from its beginning, or from its last checkpoint, to its end.
 
@@ -653,7 +645,7 @@ def _loop(run: Run, state: RunState) -> RunState:
     with phases.phase('RL', config.steps, 'steps', state.step):
       while state.step < config.steps:
         try:
-          with users.alone(), jax.transfer_guard('disallow'):
+          with process_state.alone(), jax.transfer_guard('disallow'):
             state, report = take_step(
                 run.parts, state, run.fixed, run.timer)
         except (rewards.VerifierError, ChildProcessError, AdvantageError,

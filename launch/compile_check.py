@@ -36,8 +36,8 @@ os.environ['JAX_PLATFORMS'] = 'cpu'  # even beside a run on the accelerator
 import jax
 
 from jaxrl_llm import config as config_lib
+from jaxrl_llm.base import own_code
 from jaxrl_llm.launch.aot import check, chips, report, search
-from jaxrl_llm.plugs import modules
 
 
 def parse(
@@ -67,7 +67,7 @@ def parse(
     config = check.load(args.config, overrides)
     name = args.topology or check.topology_of(args.config)
     if args.json not in (None, '-'):  # fails before anything is compiled
-      args.json = modules.expanded(args.json)
+      args.json = own_code.expanded(args.json)
       pathlib.Path(args.json).touch()
     return args, config, name
   except (OSError, ValueError) as error:

@@ -14,11 +14,12 @@ from ml_collections import ConfigDict
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import sharding
+from jaxrl_llm.base import own_code
 from jaxrl_llm.config import nested, table
 from jaxrl_llm.host import sft_data, stages
 from jaxrl_llm.models import hf
 from jaxrl_llm.monitoring import trackers
-from jaxrl_llm.plugs import modules, signature
+from jaxrl_llm.plugs import signature
 from jaxrl_llm.storage import paths
 from jaxrl_llm.tasks import problem_files
 
@@ -133,17 +134,17 @@ def _path(name: str, kind: Any, text: str) -> pathlib.Path | None:
   Raises:
     ValueError: it names one that is not there.
   """
-  if kind is modules.Name:
+  if kind is own_code.Name:
     return _module(text, name in nested.CHOOSING)
   if name.endswith('model.hf'):
     return hf.on_disk(text, name)
   if name == 'sft.path' and text == sft_data.DEMONSTRATIONS:
     return None
   is_file = pathlib.Path(text[:4096]).expanduser().is_file()
-  if name in _SOURCES or kind is modules.Path or name.startswith('task.') and (
+  if name in _SOURCES or kind is own_code.Path or name.startswith('task.') and (
       kind is str and (is_file or text.endswith(problem_files.FORMATS))):
     if problem_files.on_disk(text):
-      return pathlib.Path(modules.expanded(text))
+      return pathlib.Path(own_code.expanded(text))
   return None
 
 
@@ -157,8 +158,8 @@ def _module(text: str, is_plug: bool) -> pathlib.Path | None:
   if is_plug and not {*'.:'} & {*text}:
     return None
   if ':' in text or not is_plug:
-    modules.function(text)
-  if modules.file_of(text):
+    own_code.function(text)
+  if own_code.file_of(text):
     return pathlib.Path(text if text.endswith('.py') else (
         text.rpartition(':')[0]))
   found = _found(_top(text))
@@ -179,7 +180,7 @@ def _found(name: str) -> pathlib.Path | None:
 
 def _is_own(path: pathlib.Path) -> bool:
   """Returns whether a module is of the user; one within Python has no path."""
-  return path.is_absolute() and not modules.is_installed(path / 'x')
+  return path.is_absolute() and not own_code.is_installed(path / 'x')
 
 
 def _top(name: str) -> str:
@@ -221,7 +222,7 @@ def send(
   for name, texts in find(config).items():
     new = {}
     for text, path in texts.items():
-      is_name = _element(kinds[name].kind) is modules.Name
+      is_name = _element(kinds[name].kind) is own_code.Name
       by_file = not is_name or text.startswith(str(path))
       # Python finds a module in the folder of the program.
       files[_place(path, root) if by_file else path.name] = path

@@ -29,10 +29,10 @@ from typing import Any, NamedTuple, Sequence
 from rich import console
 
 from jaxrl_llm import config as config_lib
+from jaxrl_llm.base import own_code
 from jaxrl_llm.config import files as config_files
 from jaxrl_llm.launch import commands, hyper, local_files, results
 from jaxrl_llm.monitoring import metrics as metrics_lib
-from jaxrl_llm.plugs import modules
 from jaxrl_llm.storage import paths
 
 _MARGIN = 5.0  # seconds after which a trial that did not stop is killed
@@ -305,7 +305,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   args, rest = parser.parse_known_args(argv)
   workdir = args.workdir or f'runs/{config_lib.name_of(args.config)}-sweep'
   try:
-    workdir = modules.expanded(workdir)
+    workdir = own_code.expanded(workdir)
     paths.reachable(workdir)
     _, overrides = config_lib.split(rest)
     trials = plan(

@@ -22,8 +22,8 @@ import sys
 from typing import Sequence
 
 from jaxrl_llm import config as config_lib
+from jaxrl_llm.base import own_code
 from jaxrl_llm.launch import commands, local_files, run
-from jaxrl_llm.plugs import modules
 from jaxrl_llm.storage import paths
 
 _FINISHED = (
@@ -109,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     program = [*shlex.split(args.python), '-m', 'jaxrl_llm.train']
     if args.sweep:
       trials = [trial for trial in run.plan(
-          args.config, sweep=True, workdir=modules.expanded(args.workdir),
+          args.config, sweep=True, workdir=own_code.expanded(args.workdir),
           overrides=overrides, program=program, hub=False)
                 if not trial.finished]
       if not trials:

@@ -10,6 +10,7 @@ digit with the next one. Config, task, curriculum, checkpoints and display of
 import jax
 import numpy as np
 
+from jaxrl_llm.base.tokenizer import CharTokenizer
 from jaxrl_llm.host import batches, rollout
 from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import loss, optimizer
@@ -20,7 +21,6 @@ from jaxrl_llm.sampling import generate
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.sampling.queue import Queue
 from jaxrl_llm.tasks import Problem
-from jaxrl_llm.tokenizer import CharTokenizer
 from jaxrl_llm.types import RolloutTokens
 
 P, N, L, T = 16, 8, 1, 1  # prompts, samples of each, tokens of both

@@ -13,8 +13,8 @@ import sys
 import numpy as np
 
 import jaxrl_llm
+from jaxrl_llm.base.tokenizer import CharTokenizer
 from jaxrl_llm.ops import advantages
-from jaxrl_llm.tokenizer import CharTokenizer
 
 P, N = 16, 8  # prompts of a step, responses to each
 

@@ -10,10 +10,10 @@ import jax
 import numpy as np
 
 import jaxrl_llm
+from jaxrl_llm.base.tokenizer import Tokenizer
 from jaxrl_llm.curriculum import uniform
 from jaxrl_llm.ops import advantages, kl, pkpo
 from jaxrl_llm.selection import all_rows
-from jaxrl_llm.tokenizer import Tokenizer
 from jaxrl_llm.types import Curriculum, GroupRequests, RunSizes, Selection
 
 

@@ -9,12 +9,12 @@ import pytest
 import jaxrl_llm
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import export
+from jaxrl_llm.base.tokenizer import CharTokenizer
 from jaxrl_llm.host import batches, build, rollout
 from jaxrl_llm.sampling import generate
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.sampling.queue import Queue
 from jaxrl_llm.tasks import Problem
-from jaxrl_llm.tokenizer import CharTokenizer
 from tests.helpers import devices, tiny
 
 P, N, L, T = 16, 8, 1, 1  # sizes of the example, whose programs are these

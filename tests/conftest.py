@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from jaxrl_llm import phases, train
+from jaxrl_llm import train
+from jaxrl_llm.base import phases
 from jaxrl_llm.host import build
 from jaxrl_llm.monitoring import plots, step_metrics
 from tests.helpers import blocks, devices, memory, tiny

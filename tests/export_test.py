@@ -12,7 +12,8 @@ import torch
 import transformers
 
 import jaxrl_llm
-from jaxrl_llm import checkpoint, config, evaluate, export, tokenizer, train
+from jaxrl_llm import checkpoint, config, evaluate, export, train
+from jaxrl_llm.base import tokenizer
 from jaxrl_llm.evaluation import weights
 from jaxrl_llm.host import build, sft, start_weights
 from jaxrl_llm.models import hf, hf_config, lora, transformer

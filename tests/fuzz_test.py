@@ -17,7 +17,8 @@ import huggingface_hub
 import pytest
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import evaluate, export, tokenizer, train
+from jaxrl_llm import evaluate, export, train
+from jaxrl_llm.base import tokenizer
 from jaxrl_llm.config import table as table_lib
 from jaxrl_llm.host import build
 from jaxrl_llm.launch import run

@@ -12,8 +12,8 @@ import pytest
 import jaxrl_llm
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import evaluate, train
+from jaxrl_llm.base import own_code
 from jaxrl_llm.monitoring import metrics
-from jaxrl_llm.plugs import modules
 from tests.helpers import devices, tiny, tiny_hf
 
 SMALL = {
@@ -208,7 +208,7 @@ def test_run_in_a_script_that_is_imported_is_refused(tmp_path):
       'import jaxrl_llm\n\ndef fn(**_): return []\n\n'
       'jaxrl_llm.run("missing.py", reward_fn=fn)\n')
   with pytest.raises(ValueError, match=f'run is called while {script} is impo'):
-    modules.function(f'{script}:fn')
+    own_code.function(f'{script}:fn')
 
 
 @pytest.mark.parametrize('given, parts', [
@@ -234,7 +234,7 @@ import dataclasses
 
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.tasks import Problem
-from jaxrl_llm.tokenizer import CharTokenizer
+from jaxrl_llm.base.tokenizer import CharTokenizer
 
 
 @dataclasses.dataclass(frozen=True)

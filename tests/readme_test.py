@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import jaxrl_llm
-from jaxrl_llm import config, evaluate, export, tokenizer, train
+from jaxrl_llm import config, evaluate, export, train
+from jaxrl_llm.base import tokenizer
 from jaxrl_llm.host import choices
 from tests.helpers import blocks, devices, tiny_hf
 

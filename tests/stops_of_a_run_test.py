@@ -8,9 +8,9 @@ import pytest
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import evaluate, export, train
+from jaxrl_llm.base.tokenizer import ModelTokenizer
 from jaxrl_llm.host import build, rollout
 from jaxrl_llm.monitoring import timing
-from jaxrl_llm.tokenizer import ModelTokenizer
 from tests.helpers import tiny, tiny_hf
 
 ROWS = tiny_hf.word_problems(12)

@@ -8,7 +8,8 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_llm import checkpoint, phases, train
+from jaxrl_llm import checkpoint, train
+from jaxrl_llm.base import phases
 from jaxrl_llm.evaluation import heldout
 from jaxrl_llm.host import build, choices
 from jaxrl_llm.host import state as state_lib

@@ -16,7 +16,7 @@ from typing import Any, Sequence
 from benchmarks.claims import runs, tables
 from benchmarks.claims.runs import Arm
 from benchmarks.claims.tables import mean_of
-from jaxrl_llm import schedules
+from jaxrl_llm.base import schedules
 from jaxrl_llm.configs.pkpo import countdown
 
 CONFIG = 'configs/pkpo/countdown.py'

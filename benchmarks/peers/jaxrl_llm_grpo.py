@@ -18,13 +18,13 @@ import numpy as np
 from benchmarks.peers import job as job_lib
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import rewards, tasks, train
-from jaxrl_llm import tokenizer as tokenizer_lib
+from jaxrl_llm.base import tokenizer as tokenizer_lib
+from jaxrl_llm.base.tokenizer import CharTokenizer
 from jaxrl_llm.curriculum import order
 from jaxrl_llm.host import build, choices, stages
 from jaxrl_llm.host import state as state_lib
 from jaxrl_llm.monitoring import flops, timing
 from jaxrl_llm.sharding import cpu
-from jaxrl_llm.tokenizer import CharTokenizer
 
 
 class Tokenizer(CharTokenizer):

@@ -9,7 +9,7 @@ import zlib
 
 from absl import logging
 
-from jaxrl_llm import phases
+from jaxrl_llm.base import phases
 from jaxrl_llm.storage import paths
 
 FILES = 'files.json'  # of a step: size and checksum of every other file

@@ -29,7 +29,7 @@ from absl import logging
 import jax
 import orbax.checkpoint as ocp
 
-from jaxrl_llm import phases
+from jaxrl_llm.base import phases
 from jaxrl_llm.checkpoint import files
 from jaxrl_llm.checkpoint import tree as tree_lib
 from jaxrl_llm.storage import paths

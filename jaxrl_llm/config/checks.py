@@ -5,7 +5,8 @@ from typing import Callable, Iterable, Iterator
 
 from ml_collections import ConfigDict
 
-from jaxrl_llm import plugs, schedules
+from jaxrl_llm import plugs
+from jaxrl_llm.base import schedules
 from jaxrl_llm.config import values
 from jaxrl_llm.config.fields import AUTO
 from jaxrl_llm.config.model import actor_model, model_config

@@ -21,7 +21,7 @@ class Field(NamedTuple):
       as '(0, 1]'; '' for any.
     kind: type of the value, where the default does not tell: `float | None`
       or `tuple[int, ...]`.
-    choices: the known values; () for any. A field of kind `modules.Name` also
+    choices: the known values; () for any. A field of kind `own_code.Name` also
       takes a module of the user's.
     affects: what another value changes, of AFFECTS; () is nothing that lasts:
       where the run writes, how often, on which devices.

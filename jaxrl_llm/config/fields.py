@@ -8,7 +8,7 @@ those of what a config chooses: a plug's hyperparameters come from its
 signature.
 """
 
-from jaxrl_llm import schedules
+from jaxrl_llm.base import own_code, schedules
 from jaxrl_llm.config.field import (
   ANY,
   EVALUATION,
@@ -19,7 +19,6 @@ from jaxrl_llm.config.field import (
   WEIGHTS,
 )
 from jaxrl_llm.models.config import PRESETS
-from jaxrl_llm.plugs import modules
 
 
 class Lengths(tuple[int, ...]):
@@ -37,7 +36,7 @@ class Automatic(int):
 AUTO = 'auto'
 
 _INTS = tuple[int, ...]
-_PATH = modules.Path | None
+_PATH = own_code.Path | None
 _NOTHING = ()
 EVERYTHING = (WEIGHTS, SFT, EVALUATION)
 _LENGTH = (WEIGHTS, ROUNDING, EVALUATION)

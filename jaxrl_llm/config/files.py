@@ -10,6 +10,7 @@ from typing import Any, Callable, Mapping
 
 from ml_collections import ConfigDict
 
+from jaxrl_llm.base import own_code
 from jaxrl_llm.config import values
 from jaxrl_llm.config.model import SECTIONS
 from jaxrl_llm.config.nested import (
@@ -21,7 +22,6 @@ from jaxrl_llm.config.nested import (
   rechosen,
 )
 from jaxrl_llm.config.table import table
-from jaxrl_llm.plugs import modules
 from jaxrl_llm.storage import paths
 
 SHIPPED = pathlib.Path(__file__).parents[1] / 'configs'  # those of the package
@@ -191,7 +191,7 @@ def existing(path: str) -> paths.Path:
   own = _shipped(path)
   if own and not path.endswith('.py'):
     return own
-  file = paths.place(modules.expanded(path))
+  file = paths.place(own_code.expanded(path))
   if paths.in_bucket(path):
     paths.reachable(path)
     with paths.explained(path):
@@ -221,7 +221,7 @@ def load_file(path: str) -> types.ModuleType:
   file = existing(path)
   if file.suffix != '.py':
     raise ValueError(f'The config file {path} is neither .py nor .json.')
-  return modules.execute(file, f'config_{file.stem}')
+  return own_code.execute(file, f'config_{file.stem}')
 
 
 def from_json(path: str) -> dict[str, Any]:
@@ -279,7 +279,7 @@ def called(path: str, name: str, *args: Any) -> Any:
     raise ValueError(f'{path} takes no argument: leave out :{args[0]}.')
   try:
     given = f' with the argument {args[0]!r}' if args else ''
-    with modules.blamed(f'{name} of {path}{given} fails', at=path):
+    with own_code.blamed(f'{name} of {path}{given} fails', at=path):
       return function(*args)
   except ValueError as error:
     # What a config says of a name that it does not have.
@@ -288,5 +288,5 @@ def called(path: str, name: str, *args: Any) -> Any:
       cause = cause.args[0]
     if not isinstance(cause, KeyError):
       raise
-    where = modules.place(error.__cause__, own_only=True) or path
+    where = own_code.place(error.__cause__, own_only=True) or path
     raise ValueError(f'{where}: {cause.args[0]}') from error.__cause__

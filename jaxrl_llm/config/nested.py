@@ -6,9 +6,10 @@ from typing import Any, Mapping
 from ml_collections import ConfigDict
 
 from jaxrl_llm import plugs
+from jaxrl_llm.base import own_code
 from jaxrl_llm.config.names import unknown
 from jaxrl_llm.config.table import table
-from jaxrl_llm.plugs import modules, PLUG_FIELDS
+from jaxrl_llm.plugs import PLUG_FIELDS
 
 Flat = dict[str, Any]
 
@@ -62,7 +63,7 @@ class Config(ConfigDict):
       return
     if isinstance(value, types.FunctionType) and (
         f'{section}{key}' in PLUG_FIELDS):
-      value = modules.give(value)
+      value = own_code.give(value)
     super().__setitem__(key, value)
     if f'{section}{key}' in CHOOSING and value != before:
       try:
@@ -151,8 +152,8 @@ def rechosen(before: Mapping[str, Any], flat: Mapping[str, Any]) -> Flat:
   """
   former, now = table(before), table(flat)
   changed = {
-      field for field in PLUG_FIELDS if modules.absolute(before[field]) !=
-      modules.absolute(flat[field])}
+      field for field in PLUG_FIELDS if own_code.absolute(before[field]) !=
+      own_code.absolute(flat[field])}
 
   def kept(name, value):
     if name not in now:

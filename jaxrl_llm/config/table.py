@@ -3,11 +3,12 @@
 import dataclasses
 from typing import Any, Mapping
 
+from jaxrl_llm.base import own_code
 from jaxrl_llm.config.field import Field, WEIGHTS
 from jaxrl_llm.config.fields import ACTOR, EVERYTHING, FIELDS, JACKPOT
 from jaxrl_llm.models.config import ModelConfig, RopeScaling
-from jaxrl_llm.plugs import modules, PLUG_FIELDS, plug_fields
 from jaxrl_llm.plugs import plug as plug_of
+from jaxrl_llm.plugs import PLUG_FIELDS, plug_fields
 from jaxrl_llm.plugs.signature import meanings, optional
 
 # Values of `Field.affects` for the hyperparameters of a plug, where their
@@ -100,7 +101,7 @@ def table(flat: Mapping[str, Any] | None = None) -> dict[str, Field]:
     if field.name in PLUG_FIELDS:
       names = tuple(plug_fields.known(field.name))
       field = field._replace(
-          kind=modules.Name, choices=names,
+          kind=own_code.Name, choices=names,
           meaning=f'{field.meaning}: {", ".join(names)} or your own, '
                   'FILE.py:NAME')
     rows.append(field)

@@ -7,20 +7,20 @@ import operator
 import typing
 from typing import Any
 
-from jaxrl_llm import schedules
+from jaxrl_llm.base import own_code, schedules
 from jaxrl_llm.config.field import Field
 from jaxrl_llm.config.fields import AUTO, Automatic, Lengths, Texts
 from jaxrl_llm.config.names import unknown
 from jaxrl_llm.config.table import table
-from jaxrl_llm.plugs import modules
 from jaxrl_llm.plugs.signature import optional
 
 _INT32 = 2 ** 31 - 1
 _FOLDERS = ('workdir', 'sft.cache', 'compilation_cache')
 # Kinds of texts, and how they are completed.
 _TEXTS = {
-    str: str, modules.Name: modules.absolute, modules.Path: modules.expanded,
-    modules.FileText: modules.content}
+    str: str, own_code.Name: own_code.absolute,
+    own_code.Path: own_code.expanded,
+    own_code.FileText: own_code.content}
 
 
 def check(flat: dict[str, Any]) -> dict[str, Any]:
@@ -63,11 +63,11 @@ def converted(field: Field, value: Any) -> Any:
       _check_number(field, number)
     if isinstance(v, str):
       _check_text(field, v)
-  own = field.kind is modules.Name and {*'.:'} & {*str(value)}
+  own = field.kind is own_code.Name and {*'.:'} & {*str(value)}
   if field.choices and value not in (None, *field.choices) and not own:
     raise ValueError(
         f'{field.name}={shown(value)} is not known.'
-        f'{modules.closest(value, field.choices)}')
+        f'{own_code.closest(value, field.choices)}')
   return value
 
 
@@ -231,6 +231,6 @@ def _describe(kind: Any) -> str:
   else:
     text = {int: 'a whole number (int)', float: 'a number (float)',
             bool: 'true or false (bool)', str: 'a text (str)',
-            modules.Name: 'a text (str)', modules.Path: 'a path (str)',
-            modules.FileText: 'a text (str) or a FILE.txt'}[kind]
+            own_code.Name: 'a text (str)', own_code.Path: 'a path (str)',
+            own_code.FileText: 'a text (str) or a FILE.txt'}[kind]
   return f'{text}, or none' if can_be_none else text

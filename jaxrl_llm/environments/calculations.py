@@ -10,12 +10,12 @@ import dataclasses
 import random
 from typing import Annotated, Any, Mapping
 
+from jaxrl_llm.base.tokenizer import CharTokenizer, Tokenizer
 from jaxrl_llm.environments import Limits
 from jaxrl_llm.environments.calculator import calculator
 from jaxrl_llm.environments.turns import Turns
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.tasks import Problem, sets
-from jaxrl_llm.tokenizer import CharTokenizer, Tokenizer
 
 _Count = Annotated[int, '[1, inf)', 'problems']
 ALPHABET = '0123456789+-*=?!'

@@ -13,8 +13,8 @@ import re
 from typing import Any, Mapping, NamedTuple, Sequence
 
 from jaxrl_llm import answers
+from jaxrl_llm.base import plain
 from jaxrl_llm.environments import qwen_xml
-from jaxrl_llm.rewards import plain
 
 _OPEN, _CLOSE, _MARK = '<tool_call>', '</tool_call>', '<|python_tag|>'
 _DECODER = json.JSONDecoder()

@@ -9,7 +9,7 @@ is an environment's file. The package gymnasium itself is not needed.
 
 from typing import Any, Callable, Mapping
 
-from jaxrl_llm.plugs import loop
+from jaxrl_llm.base import results
 
 
 def functions(
@@ -25,11 +25,11 @@ def functions(
   """
   def reset(problem, seed):
     made = make(problem)
-    observation, _ = loop.result(made.reset(seed=seed))
+    observation, _ = results.result(made.reset(seed=seed))
     return made, str(observation)
 
   def step(made, text):
-    observation, reward, terminated, truncated, _ = loop.result(
+    observation, reward, terminated, truncated, _ = results.result(
         made.step(text))
     ended = terminated or truncated
     return made, None if ended else str(observation), reward

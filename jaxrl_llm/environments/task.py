@@ -14,12 +14,12 @@ from typing import (
   Sequence,
 )
 
+from jaxrl_llm.base import own_code, results
+from jaxrl_llm.base.tokenizer import CharTokenizer
 from jaxrl_llm.environments import Limits, worker
 from jaxrl_llm.environments.turns import Turns
-from jaxrl_llm.plugs import loop, modules
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.tasks import Problem, problem_files, sets, templates
-from jaxrl_llm.tokenizer import CharTokenizer
 
 _Count = Annotated[int, '[1, inf)']
 
@@ -49,7 +49,7 @@ class Options:
   heldout: Annotated[tuple[str, ...], 'problems'] = ()
   heldout_count: Annotated[int, '[0, inf)', 'problems'] = 100
   markup: Literal['auto', 'chat', 'none'] = 'auto'
-  system: modules.FileText = modules.FileText('')
+  system: own_code.FileText = own_code.FileText('')
   max_turns: _Count = 8
   max_turn: Annotated[int | None, '[1, inf)'] = None
   max_observation: _Count = 256
@@ -120,8 +120,8 @@ class Played:
     """Returns demonstration `index` of a run: a problem, and its turns."""
     rng = random.Random(f'demonstration {seed} {index}')
     problem = rng.choice(self.train)
-    found = modules.guarded(
-        f'demonstration of {self._name}', lambda seed: loop.result(
+    found = own_code.guarded(
+        f'demonstration of {self._name}', lambda seed: results.result(
             self._module.demonstration(problem.info, seed)))(
                 rng.randrange(1 << 31))
     if not (isinstance(found, list) and found and all(
@@ -145,9 +145,9 @@ class Played:
         for source in sources for problem in self.load(source)]
     own = not self.options.path and not sources
     if own and hasattr(self._module, 'problems'):
-      made = modules.guarded(
+      made = own_code.guarded(
           f'problems of {self._name}', lambda: [
-              *loop.result(self._module.problems(
+              *results.result(self._module.problems(
                   split, self.options.seed))])()
       found += map(self._problem, made)
     return sets.once(found, self.key, sources or [self._name])

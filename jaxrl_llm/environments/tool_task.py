@@ -8,9 +8,9 @@ import dataclasses
 from typing import Annotated, Any, Callable, Mapping, Sequence
 
 from jaxrl_llm import answers
+from jaxrl_llm.base import own_code
 from jaxrl_llm.environments import Limits, Reply, tools
 from jaxrl_llm.environments.turns import Turns
-from jaxrl_llm.plugs import modules
 from jaxrl_llm.tasks import math, Problem
 
 _Count = Annotated[int, '[1, inf)']
@@ -31,8 +31,8 @@ class Options:
       ones the model reads the beginning.
     tool_timeout: time limit in seconds for the calls of a turn.
   """
-  tools: tuple[modules.Name, ...] = (
-      modules.Name('jaxrl_llm.environments.calculator:calculator'),)
+  tools: tuple[own_code.Name, ...] = (
+      own_code.Name('jaxrl_llm.environments.calculator:calculator'),)
   max_turns: _Count = 4
   max_turn: Annotated[int | None, '[1, inf)'] = None
   max_observation: _Count = 256

@@ -15,10 +15,9 @@ import typing
 from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
 from jaxrl_llm import answers
+from jaxrl_llm.base import own_code, plain, results
 from jaxrl_llm.environments import call_forms
 from jaxrl_llm.environments.call_forms import calls
-from jaxrl_llm.plugs import loop, modules
-from jaxrl_llm.rewards import plain
 
 PREFIX = 'tools:'  # of the name of such an environment
 
@@ -49,7 +48,7 @@ def _tool(given: str) -> Tool:
   Raises:
     ValueError: there is no such function, or calls cannot name its arguments.
   """
-  function = inner = modules.function(given)
+  function = inner = own_code.function(given)
   if isinstance(function, type):
     raise ValueError(
         f'task.tools={given} is a class: name a function, or an object that '
@@ -332,6 +331,6 @@ class Tools:
     except TypeError as error:
       return f'Error: {call.name}: {error}.'
     try:
-      return str(loop.result(tool.function(**call.arguments)))
+      return str(results.result(tool.function(**call.arguments)))
     except BaseException as error:  # sys.exit() is no end of the trajectory
       return f'Error: {plain.line(plain.error(error))}'

@@ -4,11 +4,11 @@ import functools
 import os
 from typing import Callable, Sequence
 
+from jaxrl_llm.base.tokenizer import Tokenizer
 from jaxrl_llm.environments import Limits, Reply
 from jaxrl_llm.rewards import VerifierError
 from jaxrl_llm.rewards.pool import Pool
 from jaxrl_llm.tasks import Problem
-from jaxrl_llm.tokenizer import Tokenizer
 
 _BYTES = 4  # of a character, at most
 _OBSERVED = 'Observation-1'  # shows where a chat template puts it

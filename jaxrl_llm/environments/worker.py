@@ -5,9 +5,8 @@ import importlib
 import math
 from typing import Any, Mapping, NamedTuple
 
+from jaxrl_llm.base import own_code, plain, results
 from jaxrl_llm.environments import tools
-from jaxrl_llm.plugs import loop, modules
-from jaxrl_llm.rewards import plain
 
 # Characters of an observation that come back to the run, see `rewards.worker`.
 LONGEST = 100_000
@@ -33,7 +32,7 @@ def environment(name: str) -> Any:
   """
   if name.startswith(tools.PREFIX):
     return tools.named(name)
-  module = modules.load(name) if name.endswith('.py') else (
+  module = own_code.load(name) if name.endswith('.py') else (
       importlib.import_module(name))
   missing = [f for f in ('reset', 'step') if not callable(
       getattr(module, f, None))]
@@ -66,7 +65,7 @@ def begin(
 
 def _called(module: Any, name: str, function: str, *given: Any) -> Any:
   """Returns the result of an environment's function, which may be `async`."""
-  return modules.guarded(f'{function} of {name}', lambda: loop.result(
+  return own_code.guarded(f'{function} of {name}', lambda: results.result(
       getattr(module, function)(*given)))()
 
 

@@ -6,7 +6,8 @@ from typing import Any, Sequence
 from ml_collections import ConfigDict
 import numpy as np
 
-from jaxrl_llm import phases, tasks
+from jaxrl_llm import tasks
+from jaxrl_llm.base import phases
 from jaxrl_llm.evaluation import estimators, responses
 from jaxrl_llm.host import build
 from jaxrl_llm.sampling.logits import SamplingParams

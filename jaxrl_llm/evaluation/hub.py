@@ -14,9 +14,9 @@ from rich import box, console
 
 import jaxrl_llm
 from jaxrl_llm import config as config_lib
+from jaxrl_llm.base import plain
 from jaxrl_llm.config.table import table
 from jaxrl_llm.monitoring import metrics, progress
-from jaxrl_llm.rewards import plain
 from jaxrl_llm.storage import paths
 
 _METHODS = ('advantage', 'loss.objective', 'loss.importance', 'curriculum',

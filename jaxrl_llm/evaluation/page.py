@@ -22,9 +22,9 @@ from typing import Any, Callable, Mapping, NamedTuple, Sequence
 from absl import logging
 import scipy.special
 
+from jaxrl_llm.base import plain
 from jaxrl_llm.evaluation import flags
 from jaxrl_llm.monitoring import health, metrics
-from jaxrl_llm.rewards import plain
 from jaxrl_llm.storage import paths
 
 FILE = 'report.html'

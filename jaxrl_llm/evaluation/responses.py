@@ -18,10 +18,9 @@ from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
-from jaxrl_llm import phases
+from jaxrl_llm.base import phases, plain
 from jaxrl_llm.host import build, rollout, turns
 from jaxrl_llm.monitoring import progress
-from jaxrl_llm.rewards import plain
 from jaxrl_llm.sampling.logits import SamplingParams
 
 

@@ -12,7 +12,7 @@ import jax
 from ml_collections import ConfigDict
 import numpy as np
 
-from jaxrl_llm import schedules
+from jaxrl_llm.base import schedules
 from jaxrl_llm.host import choices, programs
 from jaxrl_llm.host.rollout import Judged, Responses
 from jaxrl_llm.host.stages import Stages

@@ -17,21 +17,21 @@ from ml_collections import ConfigDict
 import numpy as np
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import phases, schedules, sharding, tasks
-from jaxrl_llm import tokenizer as tokenizer_lib
+from jaxrl_llm import sharding, tasks
+from jaxrl_llm.base import phases, plain, schedules
+from jaxrl_llm.base import tokenizer as tokenizer_lib
+from jaxrl_llm.base.tokenizer import ModelTokenizer
 from jaxrl_llm.host import choices, fit, memory, rollout, rounds
 from jaxrl_llm.host import programs as programs_lib
 from jaxrl_llm.host import stages as stages_lib
 from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.models import hf
 from jaxrl_llm.models.config import ModelConfig
-from jaxrl_llm.rewards import plain
 from jaxrl_llm.sampling import stops as stops_lib
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.sharding import processes as processes_lib
 from jaxrl_llm.sharding.processes import Processes
 from jaxrl_llm.storage import compiled, paths
-from jaxrl_llm.tokenizer import ModelTokenizer
 from jaxrl_llm.types import LearnerBatch, Rollouts
 
 

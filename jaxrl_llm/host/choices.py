@@ -8,7 +8,8 @@ from ml_collections import ConfigDict
 import numpy as np
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import plugs, schedules
+from jaxrl_llm import plugs
+from jaxrl_llm.base import schedules
 from jaxrl_llm.learner import actor as actor_lib
 from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.learner import learner as learner_lib

@@ -10,14 +10,15 @@ from typing import Any, Callable, Mapping, NamedTuple, Sequence
 import jax
 import numpy as np
 
-from jaxrl_llm import phases, rewards, sharding, tasks
+from jaxrl_llm import rewards, sharding, tasks
+from jaxrl_llm.base import phases
+from jaxrl_llm.base.tokenizer import Tokenizer
 from jaxrl_llm.host import programs
 from jaxrl_llm.sampling import plan as plan_lib
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.sampling.queue import Queue
 from jaxrl_llm.sharding import processes as processes_lib
 from jaxrl_llm.sharding.processes import Processes
-from jaxrl_llm.tokenizer import Tokenizer
 from jaxrl_llm.types import GroupRequests, Prompts, Requests, Rollouts
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 import numpy as np
 
-from jaxrl_llm import phases
+from jaxrl_llm.base import phases
 from jaxrl_llm.host import batches
 from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.learner import packing

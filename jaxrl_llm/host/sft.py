@@ -13,8 +13,9 @@ from absl import logging
 import jax
 import numpy as np
 
-from jaxrl_llm import checkpoint, phases, schedules, sharding
+from jaxrl_llm import checkpoint, sharding
 from jaxrl_llm import config as config_lib
+from jaxrl_llm.base import phases, schedules
 from jaxrl_llm.host import build, choices, rounds, sft_data
 from jaxrl_llm.host import programs as programs_lib
 from jaxrl_llm.learner.learner import Learner

@@ -10,7 +10,7 @@ from absl import logging
 from ml_collections import ConfigDict
 import numpy as np
 
-from jaxrl_llm import phases
+from jaxrl_llm.base import phases
 from jaxrl_llm.host import batches
 from jaxrl_llm.tasks import sft_rows
 from jaxrl_llm.tasks.sft_rows import Example

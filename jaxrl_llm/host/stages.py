@@ -7,8 +7,8 @@ import numpy as np
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import plugs
+from jaxrl_llm.base import own_code
 from jaxrl_llm.host import choices
-from jaxrl_llm.plugs import modules
 from jaxrl_llm.types import Curriculum, NoSignalError, RunSizes, Selection
 
 _Stage = TypeVar('_Stage', Curriculum, Selection)
@@ -95,7 +95,8 @@ def _make(
   if plug.packaged:
     return made
   parts: dict[str, Any] = {
-      part: modules.guarded(f'{field}={plug.name}: {part}', call, NoSignalError)
+      part: own_code.guarded(
+          f'{field}={plug.name}: {part}', call, NoSignalError)
       for part, call in made._asdict().items() if callable(call)}
   return made._replace(**parts)
 

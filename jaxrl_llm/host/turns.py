@@ -21,13 +21,14 @@ import zlib
 import jax
 import numpy as np
 
-from jaxrl_llm import phases, rewards, sharding
+from jaxrl_llm import rewards, sharding
+from jaxrl_llm.base import phases
+from jaxrl_llm.base.tokenizer import Tokenizer
 from jaxrl_llm.environments import Limits, Reply
 from jaxrl_llm.environments.turns import Turns
 from jaxrl_llm.host import build, rollout
 from jaxrl_llm.sampling import plan as plan_lib
 from jaxrl_llm.sharding.processes import Processes
-from jaxrl_llm.tokenizer import Tokenizer
 from jaxrl_llm.types import Requests, Rollouts
 
 # Arrays of rollouts with a number for each token, on the last axis.

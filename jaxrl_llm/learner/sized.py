@@ -6,7 +6,7 @@ from typing import Any, Callable
 
 import jax
 
-from jaxrl_llm import phases
+from jaxrl_llm.base import phases
 from jaxrl_llm.learner.packing import Plan
 from jaxrl_llm.sharding import cpu
 

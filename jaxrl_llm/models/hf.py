@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_llm import phases
+from jaxrl_llm.base import phases
 from jaxrl_llm.models import hf_config, tensor_files
 from jaxrl_llm.models.config import ModelConfig, NotOnDisk
 from jaxrl_llm.models.gguf import folder as gguf_folder

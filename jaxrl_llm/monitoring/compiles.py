@@ -10,7 +10,7 @@ from typing import Callable, NamedTuple, Sequence
 
 import jax
 
-from jaxrl_llm import phases
+from jaxrl_llm.base import phases
 
 _COMPILE = '/jax/core/compile/backend_compile_duration'
 _VERBS = {

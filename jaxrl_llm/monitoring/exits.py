@@ -16,7 +16,7 @@ from typing import Any, Iterator, TextIO
 import jax
 
 from jaxrl_llm import start
-from jaxrl_llm.rewards import plain, users
+from jaxrl_llm.base import plain, process_state
 from jaxrl_llm.storage import paths
 from jaxrl_llm.types import Stopped
 
@@ -44,7 +44,7 @@ def program(interrupted: str, stopped_code: int = 0) -> Iterator[None]:
   _in_program.append(stopped_code)
   start.done()
   try:
-    with users.alone():
+    with process_state.alone():
       yield
   except KeyboardInterrupt:
     sys.exit(interrupted)

@@ -17,8 +17,8 @@ from typing import Any, Iterable, Mapping
 
 from absl import logging
 
+from jaxrl_llm.base import plain
 from jaxrl_llm.monitoring import trackers
-from jaxrl_llm.rewards import plain
 from jaxrl_llm.storage import paths
 
 Row = dict[str, float]

@@ -22,8 +22,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from jaxrl_llm import phases
-from jaxrl_llm.rewards import plain
+from jaxrl_llm.base import phases, plain
 
 # Metric, its name on the screen, its format. Metrics missing in a row are not
 # shown; the first ones that fit are shown on a narrow terminal.

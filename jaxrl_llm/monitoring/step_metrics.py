@@ -5,11 +5,11 @@ from typing import Any, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
+from jaxrl_llm.base import plain
+from jaxrl_llm.base.tokenizer import characters
 from jaxrl_llm.host import build, choices, rollout
 from jaxrl_llm.host.buffer import Wave
 from jaxrl_llm.host.rollout import Judged
-from jaxrl_llm.rewards import plain
-from jaxrl_llm.tokenizer import characters
 from jaxrl_llm.types import GroupRequests, Picked, Probe, Table
 
 Row = dict[str, float]

@@ -6,10 +6,10 @@ from typing import Any, Mapping, Sequence
 
 from absl import logging
 
+from jaxrl_llm.base import plain
 from jaxrl_llm.monitoring import plots
 from jaxrl_llm.monitoring.compiles import Compiles
 from jaxrl_llm.monitoring.health import Symptom
-from jaxrl_llm.rewards import plain
 from jaxrl_llm.storage import paths
 from jaxrl_llm.storage import workdir as workdir_lib
 

@@ -4,7 +4,7 @@ import contextlib
 import time
 from typing import Iterator, Mapping
 
-from jaxrl_llm import phases
+from jaxrl_llm.base import phases
 
 Row = dict[str, float]
 

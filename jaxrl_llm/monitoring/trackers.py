@@ -16,7 +16,7 @@ from typing import Any, Callable, Mapping
 from absl import logging
 import jax
 
-from jaxrl_llm.rewards import plain
+from jaxrl_llm.base import plain
 from jaxrl_llm.storage import paths
 
 Opened = tuple[Callable[[int, Mapping[str, float]], Any], Callable[[], Any]]

@@ -5,8 +5,8 @@ import importlib
 import inspect
 from typing import Any, Callable, Mapping, NamedTuple
 
-from jaxrl_llm.plugs import modules, signature
-from jaxrl_llm.rewards import plain
+from jaxrl_llm.base import own_code, plain
+from jaxrl_llm.plugs import signature
 
 
 class PlugField(NamedTuple):
@@ -69,7 +69,7 @@ class Plug(NamedTuple):
     """Returns the function; the user's own fails with one sentence."""
     if self.packaged:
       return self.function
-    return modules.guarded(f'{self.field}={self.name}', self.function)
+    return own_code.guarded(f'{self.field}={self.name}', self.function)
 
   def bound(self, values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the arguments for the function.
@@ -85,7 +85,7 @@ class Plug(NamedTuple):
     if structs:
       types = signature.types_of(self.function)
       # A ValueError is the plug's own sentence about a value.
-      with modules.blamed(
+      with own_code.blamed(
           f'Options of {self.field}={self.name} fail', ValueError):
         arguments.update({
             name: types[name](**given) for name, given in structs.items()})
@@ -123,15 +123,15 @@ def plug(field: str, name: str) -> Plug:
     return _own_plug(field, name)
   if '.' not in name and ':' not in name:
     raise ValueError(
-        f'{field}={name} is not known.{modules.closest(name, [*known(field)])}'
+        f'{field}={name} is not known.{own_code.closest(name, [*known(field)])}'
         ' Your own is FILE.py:NAME.')
-  name = modules.absolute(name)
+  name = own_code.absolute(name)
   if field == 'task.name' and ':' not in name and (
-      {'reset', 'step'} & (own := vars(modules.load(name))).keys()
+      {'reset', 'step'} & (own := vars(own_code.load(name))).keys()
       and 'create' not in own):  # an environment
     task = importlib.import_module('jaxrl_llm.environments.task')
     return _plug(field, name, task.maker(name), '', packaged=False)
-  function = modules.function(name if ':' in name else f'{name}:create')
+  function = own_code.function(name if ':' in name else f'{name}:create')
   leaf = getattr(function, '__name__', type(function).__name__)
   return _plug(field, name, function, leaf, packaged=False)
 
@@ -140,7 +140,7 @@ def plug(field: str, name: str) -> Plug:
 def _own_plug(field: str, name: str) -> Plug:
   function = known(field)[name]
   if isinstance(function, str):
-    function = modules.function(function)
+    function = own_code.function(function)
   return _plug(field, name, function, name, packaged=True)
 
 

@@ -25,12 +25,11 @@ import types
 import typing
 from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
-from jaxrl_llm import schedules
-from jaxrl_llm.plugs import modules
+from jaxrl_llm.base import own_code, schedules
 
 _AFFECTS = {'free': (), 'problems': ('weights', 'sft')}
-_KINDS = (bool, int, float, str, modules.Name, modules.Path, modules.FileText,
-          schedules.Steps)
+_KINDS = (bool, int, float, str, own_code.Name, own_code.Path,
+          own_code.FileText, schedules.Steps)
 
 
 class Hyperparameter(NamedTuple):
@@ -108,7 +107,7 @@ def hyperparameters(
     kinds = typing.get_type_hints(function, include_extras=True)
   except Exception as error:  # an annotation may be anything
     raise ValueError(
-        modules.failure(f'The signature of {name} fails', error)) from error
+        own_code.failure(f'The signature of {name} fails', error)) from error
   said, found = meanings(function, 'Args'), []
   for position, parameter in enumerate(parameters):
     kind = kinds.get(parameter.name)

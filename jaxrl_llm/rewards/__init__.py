@@ -7,8 +7,7 @@ import inspect
 import traceback
 from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
-from jaxrl_llm import phases
-from jaxrl_llm.rewards import plain, users
+from jaxrl_llm.base import phases, plain, process_state
 
 _TRACE_LINES, _TRACE_WIDTH = 12, 160  # limits of `Verdict.trace`
 _KIND = 60  # characters of `Verdict.kind`
@@ -129,7 +128,7 @@ def submit(
         'facts' in inspect.signature(task.judge).parameters) else {}
     return lambda: _judged(task.judge, rows, more)
   if hasattr(task, 'submit'):
-    with users.code():
+    with process_state.code():
       waits = [_submitted(task.submit, *row) for row in rows]
     return lambda: _each(waits)
   return lambda: _each([functools.partial(task.verify, *row) for row in rows])
@@ -137,7 +136,7 @@ def submit(
 
 def _each(calls: Sequence[Callable[[], Verdict]]) -> list[Verdict]:
   """Returns the verdict of each call, in a phase that counts them."""
-  with users.code():
+  with process_state.code():
     return [_guarded(call) for call in phases.counted(
         calls, 'verification', 'responses')]
 
@@ -145,7 +144,7 @@ def _each(calls: Sequence[Callable[[], Verdict]]) -> list[Verdict]:
 def _submitted(submit: Callable[..., Any], *row: Any) -> Callable[[], Verdict]:
   """Submits a response; a failure to submit becomes an 'error' verdict."""
   try:
-    with users.code():
+    with process_state.code():
       return submit(*row)
   except (ChildProcessError, VerifierError, KeyboardInterrupt):
     raise
@@ -219,7 +218,7 @@ def _judged(
   if not rows:
     return []
   try:
-    with users.code():
+    with process_state.code():
       verdicts = judge(*map(list, zip(*rows)), **more)
   except (ChildProcessError, VerifierError, KeyboardInterrupt):
     raise
@@ -243,7 +242,7 @@ def _number(value: Any) -> float | None:
 def _guarded(verify: Callable[[], Verdict]) -> Verdict:
   """Returns the verdict, or an 'error' verdict if the verifier failed."""
   try:
-    with users.code():
+    with process_state.code():
       verdict = verify()
     reward = plain.number(verdict.reward)
     if reward is None or not abs(reward) <= LARGEST:

@@ -28,7 +28,7 @@ import time
 from typing import Any, BinaryIO, Callable
 
 from jaxrl_llm import rewards
-from jaxrl_llm.rewards import plain, users
+from jaxrl_llm.base import plain, process_state
 
 # Characters of a text in a reply, unless the function's module has another
 # LONGEST. A child that dies while it writes loses its reply.
@@ -120,7 +120,7 @@ def _serve(
     busy[0] = 1
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
-      with users.alone():
+      with process_state.alone():
         reply = _line(judge(json.loads(line)), longest)
     except BaseException as error:  # SystemExit among them
       reply = _line({

@@ -13,10 +13,11 @@ import numbers
 from typing import Any, Mapping, Protocol, Sequence
 
 from jaxrl_llm import plugs
-from jaxrl_llm.plugs.modules import closest
-from jaxrl_llm.rewards import plain, Verdict
+from jaxrl_llm.base import plain
+from jaxrl_llm.base.own_code import closest
+from jaxrl_llm.base.tokenizer import Tokenizer
+from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.tasks import sets
-from jaxrl_llm.tokenizer import Tokenizer
 
 __all__ = ('TASKS', 'Problem', 'Task', 'closest', 'get')
 

@@ -26,7 +26,7 @@ from typing import (
 from absl import logging
 
 from jaxrl_llm import answers
-from jaxrl_llm.plugs import modules
+from jaxrl_llm.base import own_code
 from jaxrl_llm.rewards import grids, Verdict
 from jaxrl_llm.tasks import Problem, problem_files, sets, templates
 
@@ -81,9 +81,9 @@ class Options:
   largest: Annotated[int, '[1, 30]', 'problems'] = grids.LARGEST
   tests: Annotated[Literal['separate', 'together'], 'problems'] = 'separate'
   digits: Literal['joined', 'spaced'] = 'joined'
-  template: modules.FileText = modules.FileText('chat')
+  template: own_code.FileText = own_code.FileText('chat')
   markup: Literal['auto', 'chat', 'none'] = 'auto'
-  system: modules.FileText = modules.FileText('')
+  system: own_code.FileText = own_code.FileText('')
   reward: Literal['cells', 'exact'] = 'cells'
   reasoning_tags: tuple[str, ...] = ('think',)
   versions: Annotated[int, '[0, 1000]', 'problems'] = 0
@@ -154,7 +154,7 @@ def _located(
     source: str, faults: list[problem_files.Fault],
 ) -> Iterator[tuple[str, str, Any]]:
   """Yields where a task is, its id where it has no field for it, its fields."""
-  folder = pathlib.Path(modules.expanded(source))
+  folder = pathlib.Path(own_code.expanded(source))
   if not folder.is_dir():
     for where, row in problem_files.rows(source, faults):
       yield where, '', row

@@ -11,9 +11,9 @@ import dataclasses
 import random
 from typing import Annotated, Callable, Literal, NamedTuple
 
+from jaxrl_llm.base.tokenizer import CharTokenizer, Tokenizer
 from jaxrl_llm.rewards import grids, Verdict
 from jaxrl_llm.tasks import closest, Problem, sets
-from jaxrl_llm.tokenizer import CharTokenizer, Tokenizer
 
 Grid = grids.Grid
 _EMPTY = 0.4  # share of cells of colour 0

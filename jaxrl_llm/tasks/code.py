@@ -20,7 +20,7 @@ import warnings
 import zlib
 
 from jaxrl_llm import answers
-from jaxrl_llm.plugs import modules
+from jaxrl_llm.base import own_code
 from jaxrl_llm.rewards import code, sandbox, Verdict
 from jaxrl_llm.rewards.pool import Pool
 from jaxrl_llm.tasks import Problem, problem_files, sets, templates
@@ -72,9 +72,9 @@ class Options:
   heldout: Annotated[tuple[str, ...], 'problems'] = ()
   heldout_count: Annotated[int, '[0, inf)', 'problems'] = 100
   ids: Annotated[str, 'problems'] = ''
-  template: modules.FileText = modules.FileText('chat')
+  template: own_code.FileText = own_code.FileText('chat')
   markup: Literal['auto', 'chat', 'none'] = 'auto'
-  system: modules.FileText = modules.FileText('')
+  system: own_code.FileText = own_code.FileText('')
   answer: Literal['block', 'completion'] = 'block'
   shown_tests: Annotated[int, '[0, inf)'] = 3
   reward: Literal['tests', 'all'] = 'tests'

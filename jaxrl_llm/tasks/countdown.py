@@ -14,9 +14,9 @@ import random
 import re
 from typing import Annotated
 
+from jaxrl_llm.base.tokenizer import CharTokenizer, Tokenizer
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.tasks import closest, Problem
-from jaxrl_llm.tokenizer import CharTokenizer, Tokenizer
 
 _OPERATORS = {'+': operator.add, '-': operator.sub, '*': operator.mul}
 _CHOICES, _WEIGHTS = '+-*', (9, 9, 1)

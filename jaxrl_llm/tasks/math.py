@@ -14,7 +14,7 @@ import os
 from typing import Annotated, Any, Literal, Sequence
 
 from jaxrl_llm import answers
-from jaxrl_llm.plugs import modules
+from jaxrl_llm.base import own_code
 from jaxrl_llm.rewards import Facts, math_verify, Verdict
 from jaxrl_llm.rewards.pool import Pool
 from jaxrl_llm.tasks import (
@@ -76,10 +76,10 @@ class Options:
   problem: str = ''
   answer: str = 'answer'
   kind: str = ''
-  template: modules.FileText = modules.FileText('auto')
+  template: own_code.FileText = own_code.FileText('auto')
   markup: Literal['auto', 'chat', 'none'] = 'auto'
-  system: modules.FileText = modules.FileText('')
-  reward: tuple[modules.Name, ...] = ()
+  system: own_code.FileText = own_code.FileText('')
+  reward: tuple[own_code.Name, ...] = ()
   reward_weights: tuple[float, ...] = ()
   judge: Literal['answers', 'math_verify'] = 'answers'
   take: Literal['boxed', 'number', 'either', 'marked'] = 'boxed'
@@ -93,7 +93,7 @@ class Options:
   def __post_init__(self):
     self.worded()
     for name in self.reward:
-      modules.file_of(name)
+      own_code.file_of(name)
     if self.reward_weights and len(self.reward_weights) != len(self.reward):
       raise ValueError(
           f'task.reward_weights={self.reward_weights} has '

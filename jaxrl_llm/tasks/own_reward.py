@@ -39,8 +39,8 @@ from typing import (
 )
 
 from jaxrl_llm import rewards as rewards_lib
-from jaxrl_llm.plugs import modules
-from jaxrl_llm.rewards import Facts, plain, users, Verdict, VerifierError
+from jaxrl_llm.base import own_code, plain, process_state
+from jaxrl_llm.rewards import Facts, Verdict, VerifierError
 
 # Names that no column may have.
 GIVEN = ('prompts', 'completions', 'completion_ids', 'trainer_state',
@@ -69,9 +69,9 @@ class Reward:
   """
 
   def __init__(self, name: str):
-    """Imports the function; see `modules.function` for the errors."""
+    """Imports the function; see `own_code.function` for the errors."""
     self.name = name
-    self._function: Callable[..., Any] = modules.function(name)
+    self._function: Callable[..., Any] = own_code.function(name)
     self.label = _leaf(self._function)
     try:
       parameters = inspect.signature(self._function).parameters.values()
@@ -97,7 +97,7 @@ class Reward:
         raise ValueError(
             f'task.reward={self.name} needs {name!r}, which is no column of '
             'the problem files: rename the parameter, or give it a default.'
-            f'{modules.closest(name, known)}')
+            f'{own_code.closest(name, known)}')
 
   def call(self, given: Mapping[str, Any]) -> Any:
     """Calls the function with copies of what it takes of the arguments.
@@ -109,7 +109,7 @@ class Reward:
     taken = {name: _copied(value) for name, value in given.items()
              if self._named is None or name in self._named}
     try:
-      with users.code(), _printing_as(self.label):
+      with process_state.code(), _printing_as(self.label):
         return self._function(**taken)
     except (ChildProcessError, VerifierError, KeyboardInterrupt):
       raise
@@ -120,7 +120,7 @@ class Reward:
     """Returns the result of an `async` function, or `Raised`."""
     _PRINTING.set(self.label)
     try:
-      with users.alone():
+      with process_state.alone():
         return await result
     except BaseException as error:  # it would end the thread of the loop
       return Raised(error)
@@ -144,7 +144,7 @@ class Reward:
         raise result.error
       return count * [Verdict(
           0.0, 'error', False, plain.error(result.error),
-          trace=rewards_lib.last_lines(result.error), blame=modules.failure(
+          trace=rewards_lib.last_lines(result.error), blame=own_code.failure(
               f'task.reward={self.name} fails', result.error))]
     try:
       if isinstance(result, (str, bytes, Mapping)) or (
@@ -205,7 +205,7 @@ class Rewards:
       weights: one per function; () for 1.
 
     Raises:
-      ValueError: see `modules.function`; or a function is named twice.
+      ValueError: see `own_code.function`; or a function is named twice.
     """
     self.functions = [*map(Reward, names)]
     self.weights = tuple(weights) or (1.0,) * len(self.functions)

@@ -12,8 +12,7 @@ import pathlib
 from typing import Any, Iterator, Mapping, Sequence
 import zlib
 
-from jaxrl_llm.plugs import modules
-from jaxrl_llm.rewards import plain
+from jaxrl_llm.base import own_code, plain
 from jaxrl_llm.storage import paths
 
 FORMATS = ('.jsonl', '.jsonl.gz', '.json', '.parquet')
@@ -90,7 +89,7 @@ def on_disk(source: str) -> bool:
   Raises:
     ValueError: it can only be a path, and nothing is there.
   """
-  path = pathlib.Path(modules.expanded(source))
+  path = pathlib.Path(own_code.expanded(source))
   if path.exists():
     return True
   if source.endswith(FORMATS) or source.count('/') not in (1, 2) or (
@@ -131,7 +130,7 @@ def rows(
         faults[:] = [
             (where.replace(str(copy), source), said) for where, said in faults]
     return
-  path = pathlib.Path(modules.expanded(source))
+  path = pathlib.Path(own_code.expanded(source))
   if path.is_file():
     if path.name.endswith(('.jsonl', '.jsonl.gz')):
       yield from _whole(_json_lines(path), faults)

@@ -10,7 +10,7 @@ import json
 import numbers
 from typing import Any, Mapping
 
-from jaxrl_llm.rewards import plain
+from jaxrl_llm.base import plain
 from jaxrl_llm.tasks import closest, problem_files, templates
 
 PROMPT = 'prompt'  # a field whose texts have their wording already

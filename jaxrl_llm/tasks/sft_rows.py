@@ -23,7 +23,7 @@ from typing import Any, Iterator, NamedTuple, Sequence
 from absl import logging
 import numpy as np
 
-from jaxrl_llm.rewards import plain
+from jaxrl_llm.base import plain
 from jaxrl_llm.tasks import problem_files, rows, templates
 
 _FORMS = ('messages; prompt and completion; problem and solution; or text')

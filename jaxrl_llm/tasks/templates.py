@@ -11,7 +11,7 @@ from typing import Any, Mapping, NamedTuple, Sequence
 
 from absl import logging
 
-from jaxrl_llm.plugs.modules import closest
+from jaxrl_llm.base.own_code import closest
 
 _BOXED = ('Please reason step by step, and put your final answer within '
           '\\boxed{}.')

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_llm import checkpoint, phases, sharding
+from jaxrl_llm import checkpoint, sharding
+from jaxrl_llm.base import phases
 from jaxrl_llm.checkpoint import files
 from tests.helpers import devices
 from tests.helpers.states import (

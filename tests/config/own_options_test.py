@@ -17,8 +17,8 @@ TASK = '''
 import dataclasses
 import types
 
-from jaxrl_llm import tasks, tokenizer
-from jaxrl_llm.plugs import modules
+from jaxrl_llm import tasks
+from jaxrl_llm.base import own_code, tokenizer
 from jaxrl_llm.rewards import Verdict
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Options:
     rewards: function that judges.
   """
   sides: int = 6
-  rewards: modules.Name = ''
+  rewards: own_code.Name = ''
   weights: tuple[float, ...] = (0.5,)
 
 def create(given, options: Options):

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import tasks
+from jaxrl_llm.base.tokenizer import ModelTokenizer, with_stops
 from jaxrl_llm.host import rollout, turns
 from jaxrl_llm.sharding import processes as processes_lib
 from jaxrl_llm.sharding.mesh import make_mesh
-from jaxrl_llm.tokenizer import ModelTokenizer, with_stops
 from jaxrl_llm.types import Rollouts
-from tests import tokenizer_test
+from tests.base import tokenizer_test
 
 PLAIN = (
     '{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}'

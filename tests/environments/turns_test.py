@@ -5,11 +5,11 @@ import types
 import pytest
 import transformers
 
+from jaxrl_llm.base.tokenizer import ModelTokenizer, with_stops
 from jaxrl_llm.environments import Limits
 from jaxrl_llm.environments.turns import Turns
 from jaxrl_llm.host import sft_data
-from jaxrl_llm.tokenizer import ModelTokenizer, with_stops
-from tests import tokenizer_test
+from tests.base import tokenizer_test
 
 # Turns that end with a special token, with text, and with text before a token.
 TOKEN = tokenizer_test.CHAT.replace('{{ bos_token }}', '')

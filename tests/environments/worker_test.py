@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import environments, rewards, tasks
+from jaxrl_llm.base.tokenizer import CharTokenizer
 from jaxrl_llm.environments import calculations, guess, gymnasium, worker
 from jaxrl_llm.environments.turns import Turns
-from jaxrl_llm.tokenizer import CharTokenizer
 
 COUNTER = '''
 import os, time

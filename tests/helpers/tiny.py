@@ -12,7 +12,8 @@ import jax
 import numpy as np
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import phases, train
+from jaxrl_llm import train
+from jaxrl_llm.base import phases
 from jaxrl_llm.host import build, choices, stages
 from jaxrl_llm.host import programs as programs_lib
 from jaxrl_llm.host import state as state_lib

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import rewards
+from jaxrl_llm.base.tokenizer import CharTokenizer
 from jaxrl_llm.host import rollout
 from jaxrl_llm.rewards import Verdict, VerifierError
 from jaxrl_llm.tasks import Problem
-from jaxrl_llm.tokenizer import CharTokenizer
 from jaxrl_llm.types import GroupRequests, Rollouts
 
 TOKENIZER = CharTokenizer('abc')  # a is 2, b 3, c 4

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import rewards, tasks
+from jaxrl_llm.base.tokenizer import CharTokenizer
 from jaxrl_llm.environments import Limits, Reply
 from jaxrl_llm.host import rollout, turns
 from jaxrl_llm.sharding import processes as processes_lib
 from jaxrl_llm.sharding.mesh import make_mesh
-from jaxrl_llm.tokenizer import CharTokenizer
 from jaxrl_llm.types import Rollouts
 
 ALPHABET = 'abcdefgh'

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from jaxrl_llm import phases
+from jaxrl_llm.base import phases
 from jaxrl_llm.learner import packing
 from jaxrl_llm.learner.sized import Sized
 from jaxrl_llm.sharding import cpu

@@ -16,11 +16,11 @@ import torch
 import transformers
 
 from jaxrl_llm import sharding
+from jaxrl_llm.base.tokenizer import ModelTokenizer
 from jaxrl_llm.models import hf, hf_config, transformer
 from jaxrl_llm.models.gguf import folder as folder_lib
 from jaxrl_llm.models.gguf import header as header_lib
 from jaxrl_llm.models.gguf import metadata, tensors, tokens, write
-from jaxrl_llm.tokenizer import ModelTokenizer
 from tests.helpers import families, ggufs
 
 F32, F16, BF16, Q8_0, Q6_K = (

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxrl_llm import phases
+from jaxrl_llm.base import phases
 from jaxrl_llm.monitoring import compiles
 
 

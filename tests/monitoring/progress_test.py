@@ -10,7 +10,7 @@ import pytest
 from rich import cells
 from rich.console import Console
 
-from jaxrl_llm import phases
+from jaxrl_llm.base import phases
 from jaxrl_llm.monitoring import progress
 
 

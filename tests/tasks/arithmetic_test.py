@@ -6,8 +6,8 @@ import re
 import pytest
 
 from jaxrl_llm import tasks
+from jaxrl_llm.base.tokenizer import CharTokenizer
 from jaxrl_llm.tasks import arithmetic
-from jaxrl_llm.tokenizer import CharTokenizer
 
 RANGES = {'sums': (1, 30), 'two_digit': (10, 39), 'products': (2, 15),
           'two_steps': (1, 12)}

@@ -19,8 +19,8 @@ from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 import transformers
 
 from jaxrl_llm import tasks
+from jaxrl_llm.base.tokenizer import CharTokenizer, ModelTokenizer
 from jaxrl_llm.tasks import sft_rows
-from jaxrl_llm.tokenizer import CharTokenizer, ModelTokenizer
 
 # Chat templates as models have them; [[ and ]] are where generation marks go.
 CHATML = (

@@ -16,7 +16,7 @@ import tempfile
 
 from absl import logging
 
-from jaxrl_llm import phases
+from jaxrl_llm.base import phases
 from jaxrl_llm.models.gguf import header as header_lib
 from jaxrl_llm.models.gguf import metadata, tensors, tokens
 

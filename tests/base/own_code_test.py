@@ -8,7 +8,7 @@ import types
 import pytest
 
 from jaxrl_llm import tasks
-from jaxrl_llm.plugs import modules
+from jaxrl_llm.base import own_code
 
 
 @pytest.fixture(autouse=True)
@@ -36,22 +36,22 @@ def refused(match, load, name):
 
 def test_a_file_is_one_module_under_every_path(tmp_path, monkeypatch):
   path = write(tmp_path / 'a/mine.py', 'made = object()')
-  found = modules.load(path)
+  found = own_code.load(path)
   monkeypatch.chdir(tmp_path)
   for other in ('a/mine.py', './a/../a/mine.py'):
-    assert modules.load(other) is found
+    assert own_code.load(other) is found
   monkeypatch.setenv('HOME', str(tmp_path))
-  assert modules.load('~/a/mine.py') is found
+  assert own_code.load('~/a/mine.py') is found
   (tmp_path / 'link.py').symlink_to(path)
-  assert modules.load('link.py') is found
+  assert own_code.load('link.py') is found
   # Another file of the same name is another module.
-  other = modules.load(write(tmp_path / 'b/mine.py', 'made = 3'))
+  other = own_code.load(write(tmp_path / 'b/mine.py', 'made = 3'))
   assert other is not found and other.made == 3
 
 
 def test_a_file_hides_no_module(tmp_path):
   import json
-  found = modules.load(write(tmp_path / 'json.py', 'made = 1'))
+  found = own_code.load(write(tmp_path / 'json.py', 'made = 1'))
   assert found is not json and sys.modules['json'] is json
   assert importlib.import_module('json') is json
 
@@ -60,15 +60,15 @@ def test_a_file_imports_those_beside_it(tmp_path):
   write(tmp_path / 'beside_it.py', 'made = 5')
   path = write(tmp_path / 'a.py', 'from beside_it import made')
   write(tmp_path / 'b.py', '')
-  assert modules.load(path).made == 5
-  modules.load(str(tmp_path / 'b.py'))
+  assert own_code.load(path).made == 5
+  own_code.load(str(tmp_path / 'b.py'))
   assert sys.path.count(str(tmp_path)) == 1
   # They come last, so that none hides an installed package.
   assert sys.path[-1] == str(tmp_path)
 
 
 def test_dataclasses_with_annotations_in_quotes(tmp_path):
-  found = modules.load(write(
+  found = own_code.load(write(
       tmp_path / 'a.py', 'from __future__ import annotations\n'
       'import dataclasses\n@dataclasses.dataclass\nclass A:\n  x: int = 3\n'))
   assert found.A().x == 3
@@ -78,9 +78,9 @@ def test_dotted_names(tmp_path, monkeypatch):
   write(tmp_path / 'some_package/__init__.py', '')
   write(tmp_path / 'some_package/inside.py', 'def f():\n  return 4')
   monkeypatch.syspath_prepend(str(tmp_path))
-  found = modules.load('some_package.inside')
+  found = own_code.load('some_package.inside')
   assert found.__name__ == 'some_package.inside'
-  assert modules.function('some_package.inside:f')() == 4
+  assert own_code.function('some_package.inside:f')() == 4
 
 
 @pytest.mark.parametrize('text, line, said', [
@@ -99,11 +99,11 @@ def test_a_file_that_fails_is_named_with_its_line(
   write(path, text)
   monkeypatch.syspath_prepend(str(tmp_path))
   match = f'cannot be imported .*{said}.*: correct {path}, line {line}.$'
-  refused(f'^{path} {match}', modules.load, str(path))
-  refused(f'^bad_one {match}', modules.load, 'bad_one')
+  refused(f'^{path} {match}', own_code.load, str(path))
+  refused(f'^bad_one {match}', own_code.load, 'bad_one')
   # It is tried again once it is corrected.
   write(path, 'x = 1')
-  assert modules.load(str(path)).x == 1
+  assert own_code.load(str(path)).x == 1
 
 
 @pytest.mark.parametrize('data, line', [
@@ -112,41 +112,41 @@ def test_a_file_that_fails_is_named_with_its_line(
 def test_a_file_that_is_no_text_is_named_with_its_line(tmp_path, data, line):
   path = tmp_path / 'a.py'
   path.write_bytes(data)
-  refused(f'SyntaxError: .*: correct {path}, {line}.$', modules.load,
+  refused(f'SyntaxError: .*: correct {path}, {line}.$', own_code.load,
           str(path))
 
 
 def test_a_failure_in_a_module_beside_it_names_that_one(tmp_path):
   write(tmp_path / 'beside_too.py', '\nx = y\n')
   path = write(tmp_path / 'a.py', 'import beside_too')
-  refused(f'correct {tmp_path}/beside_too.py, line 2', modules.load, path)
+  refused(f'correct {tmp_path}/beside_too.py, line 2', own_code.load, path)
 
 
 def test_what_is_not_there(tmp_path, monkeypatch):
   write(tmp_path / 'rewards.py', '')
   monkeypatch.chdir(tmp_path)
   refused(f"^There is no file {tmp_path}/reward.py. Did you mean "
-          f"'{tmp_path}/rewards.py'", modules.load, 'reward.py')
-  refused("There is no file .*x.py. Give the path", modules.load, 'none/x.py')
-  refused("There is no module 'no_such.task' .*FILE.py", modules.load,
+          f"'{tmp_path}/rewards.py'", own_code.load, 'reward.py')
+  refused("There is no file .*x.py. Give the path", own_code.load, 'none/x.py')
+  refused("There is no module 'no_such.task' .*FILE.py", own_code.load,
           'no_such.task')
-  refused("There is no module 'json.no_such'", modules.load, 'json.no_such')
+  refused("There is no module 'json.no_such'", own_code.load, 'json.no_such')
   for name in ('./rewards', '.rewards', 'rewards.txt/', 'a b.c', 'a..b'):
-    refused(f"'{name}' names no module: write", modules.load, name)
+    refused(f"'{name}' names no module: write", own_code.load, name)
 
 
 def test_functions(tmp_path):
   path = write(tmp_path / 'a.py', 'from json import loads\nscores = 3\n'
                'def score():\n  return 7\n')
-  assert modules.function(f'{path}:score')() == 7
+  assert own_code.function(f'{path}:score')() == 7
   refused(f"{path} has no function 'scores'. Did you mean 'score'. Known: "
-          'score.', modules.function, f'{path}:scores')
+          'score.', own_code.function, f'{path}:scores')
   refused("has no function 'f'. Define it there",
-          modules.function, write(tmp_path / 'b.py', '') + ':f')
+          own_code.function, write(tmp_path / 'b.py', '') + ':f')
   for name in (path, 'some.module', f'{path}:', ':f', ''):
-    refused('does not name a function: write FILE.py:NAME', modules.function,
+    refused('does not name a function: write FILE.py:NAME', own_code.function,
             name)
-  refused('There is no file', modules.function, f'{path[:-3]}x.py:score')
+  refused('There is no file', own_code.function, f'{path[:-3]}x.py:score')
 
 
 def test_absolute(tmp_path, monkeypatch):
@@ -157,8 +157,8 @@ def test_absolute(tmp_path, monkeypatch):
       '../a.py:f': f'{tmp_path.parent}/a.py:f', '/x/a.py:f': '/x/a.py:f',
       '~/a.py': '/home/me/a.py', 'a.b': 'a.b', 'a.b:f': 'a.b:f', '': '',
       'countdown': 'countdown'}.items():
-    assert modules.absolute(name) == want
-    assert modules.absolute(want) == want
+    assert own_code.absolute(name) == want
+    assert own_code.absolute(want) == want
 
 
 TASK = '''
@@ -218,7 +218,7 @@ def given(path, name, code):
 
 def test_a_function_given_in_python_is_found_by_its_name(tmp_path, monkeypatch):
   monkeypatch.setattr(sys, 'path', [str(tmp_path), *sys.path])
-  monkeypatch.setattr(modules, '_GIVEN', {})
+  monkeypatch.setattr(own_code, '_GIVEN', {})
   plain = given(tmp_path / 'alone_fn.py', 'alone_fn', 'def f(): return 1')
   (tmp_path / 'pack_fn').mkdir()
   (tmp_path / 'pack_fn' / '__init__.py').write_text('TWO = 2')
@@ -230,26 +230,26 @@ def test_a_function_given_in_python_is_found_by_its_name(tmp_path, monkeypatch):
       'def deco(g):\n'
       '  return functools.wraps(g)(lambda: g())\n'
       '@deco\ndef f(): return 3')
-  names = [modules.give(f) for f in (plain, inside, wrapped)]
+  names = [own_code.give(f) for f in (plain, inside, wrapped)]
   assert names == [f'{tmp_path}/alone_fn.py:f', 'pack_fn.mine:f',
                    f'{tmp_path}/wrapped_fn.py:f']
-  assert [modules.absolute(name) for name in names] == names
-  monkeypatch.setattr(modules, '_GIVEN', {})  # as in another process
-  assert [modules.function(name)() for name in names] == [1, 2, 3]
+  assert [own_code.absolute(name) for name in names] == names
+  monkeypatch.setattr(own_code, '_GIVEN', {})  # as in another process
+  assert [own_code.function(name)() for name in names] == [1, 2, 3]
 
 
 def test_a_function_without_a_place_is_known_to_this_process(monkeypatch):
-  monkeypatch.setattr(modules, '_GIVEN', {})
+  monkeypatch.setattr(own_code, '_GIVEN', {})
 
   def inner():
     return 4
 
-  name = modules.give(inner)
-  assert name.startswith('python:') and modules.function(name) is inner
-  assert modules.give(lambda: 5).startswith('python:')
-  modules._GIVEN.clear()
+  name = own_code.give(inner)
+  assert name.startswith('python:') and own_code.function(name) is inner
+  assert own_code.give(lambda: 5).startswith('python:')
+  own_code._GIVEN.clear()
   with pytest.raises(ValueError, match='given to a run in Python') as error:
-    modules.function(name)
+    own_code.function(name)
   assert '\n' not in str(error.value)
 
 

@@ -11,8 +11,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxrl_llm.plugs import modules
-from jaxrl_llm.rewards import users
+from jaxrl_llm.base import own_code, process_state
 from tests.helpers import devices
 
 # Calls functions that fork in every place where the user's code is called.
@@ -20,7 +19,7 @@ FORKS = '''
 import atexit, os, sys, types
 from jaxrl_llm import rewards
 from jaxrl_llm.monitoring import exits
-from jaxrl_llm.plugs import modules
+from jaxrl_llm.base import own_code
 from jaxrl_llm.tasks import own_reward
 
 def forks(*args, **given):
@@ -49,8 +48,8 @@ try:
         types.SimpleNamespace(submit=lambda *_: forks)):
       found = rewards.submit(task, 'pp', 'tt', [False] * 2)()
       assert [v.reward for v in found] == [1.0] * 2, found
-    modules.guarded('f', forks)()
-    with modules.blamed('g'):
+    own_code.guarded('f', forks)()
+    with own_code.blamed('g'):
       forks()
     several = own_reward.Rewards(['mine:reward', 'mine:later'])
     found = several.judge(
@@ -85,8 +84,8 @@ def test_a_forked_process_never_goes_on(how, said):
 def test_the_exit_code_of_a_forked_process(how, status):
   done = subprocess.run([sys.executable, '-c', f'''
 import os, sys
-from jaxrl_llm.rewards import users
-with users.alone():
+from jaxrl_llm.base import process_state
+with process_state.alone():
   child = os.fork()
   if not child:
     {how}
@@ -118,7 +117,7 @@ def state():
 def test_what_belongs_to_the_run_is_as_before(tmp_path, fails):
   before = state()
   try:
-    with users.code():
+    with process_state.code():
       changing(tmp_path)
       assert not {*before[:4]} & {*state()[:4]}
       if fails:
@@ -135,7 +134,7 @@ def test_what_the_user_set_outside_stays():
   signal.alarm(60)
   jax.config.update('jax_enable_x64', True)
   try:
-    with users.code():
+    with process_state.code():
       pass
     assert signal.alarm(0) > 0 and jax.config.jax_enable_x64
   finally:
@@ -147,29 +146,29 @@ def test_the_users_code_finds_its_own_folder_again(tmp_path, monkeypatch):
   (tmp_path / 'a').mkdir()
   (tmp_path / 'b').mkdir()
   monkeypatch.chdir(tmp_path)
-  with users.code():
+  with process_state.code():
     os.chdir('a')
-    with users.code():  # one of its functions within another
+    with process_state.code():  # one of its functions within another
       assert os.path.basename(os.getcwd()) == 'a'
       os.chdir('../b')
   for _ in range(2):
     assert os.getcwd() == str(tmp_path)
-    with users.code():
+    with process_state.code():
       assert os.path.basename(os.getcwd()) == 'b'
   monkeypatch.chdir(tmp_path / 'a')  # as in a notebook, between two runs
-  with users.code():
+  with process_state.code():
     assert os.path.basename(os.getcwd()) == 'a'
   monkeypatch.chdir(tmp_path)
 
 
 def test_a_folder_that_is_gone(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  with users.code():
+  with process_state.code():
     (tmp_path / 'gone').mkdir()
     os.chdir('gone')
     os.rmdir(tmp_path / 'gone')
   assert os.getcwd() == str(tmp_path)
-  with users.code():
+  with process_state.code():
     assert os.getcwd() == str(tmp_path)
 
 
@@ -180,8 +179,8 @@ def test_a_closed_output_takes_no_file(tmp_path, closes):
   """
   done = subprocess.run([sys.executable, '-c', f'''
 import os, sys
-from jaxrl_llm.rewards import users
-with users.code():
+from jaxrl_llm.base import process_state
+with process_state.code():
   {closes}
 with open({str(tmp_path / "file")!r}, 'w') as file:
   print('lost', flush=True)
@@ -195,7 +194,7 @@ def test_another_thread_has_no_handlers(tmp_path):
   found = []
 
   def work():
-    with users.code():
+    with process_state.code():
       os.chdir(tmp_path)
     found.append(os.getcwd())
 
@@ -206,7 +205,7 @@ def test_another_thread_has_no_handlers(tmp_path):
 
 
 def test_numbers_have_32_bits_while_a_program_runs():
-  @users.narrow()
+  @process_state.narrow()
   def program():
     return jnp.arange(3).dtype
 
@@ -214,7 +213,7 @@ def test_numbers_have_32_bits_while_a_program_runs():
   jax.config.update('jax_enable_x64', True)
   try:
     assert program() == jnp.int32 and jnp.arange(3).dtype == jnp.int64
-    with pytest.raises(KeyError), users.narrow():
+    with pytest.raises(KeyError), process_state.narrow():
       raise KeyError
     assert jax.config.jax_enable_x64
   finally:
@@ -227,5 +226,5 @@ def test_code_that_is_imported_changes_nothing(tmp_path):
       'import os, signal, jax\nos.chdir("/")\n'
       'signal.signal(signal.SIGTERM, signal.SIG_IGN)\n'
       'jax.config.update("jax_enable_x64", True)\n')
-  modules.load(str(tmp_path / 'changes.py'))
+  own_code.load(str(tmp_path / 'changes.py'))
   assert state() == before

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from jaxrl_llm import phases
+from jaxrl_llm.base import phases
 
 
 @pytest.fixture(name='now')

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from jaxrl_llm.rewards import plain
+from jaxrl_llm.base import plain
 
 
 class Bad:

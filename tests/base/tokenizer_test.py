@@ -11,7 +11,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 import transformers
 
-from jaxrl_llm.tokenizer import (
+from jaxrl_llm.base.tokenizer import (
   characters,
   CharTokenizer,
   ModelTokenizer,

@@ -19,7 +19,7 @@ import typing
 from typing import Any, Callable, Iterator, Sequence
 import zlib
 
-from jaxrl_llm.rewards import plain, users
+from jaxrl_llm.base import plain, process_state
 
 # Type of a field whose text names a module or a function. The config makes the
 # path of a FILE.py absolute, so that a saved config works in any folder.
@@ -115,7 +115,7 @@ def blamed(
       code of the user that was at work.
   """
   try:
-    with users.code():
+    with process_state.code():
       yield
   except (KeyboardInterrupt, *allowed):
     raise
@@ -142,7 +142,7 @@ def guarded(
   @functools.wraps(call, updated=())
   def run(*args, **options):
     try:
-      with users.code():
+      with process_state.code():
         return call(*args, **options)
     except (KeyboardInterrupt, *allowed):
       raise

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from jaxrl_llm.plugs import loop
+from jaxrl_llm.base import results
 
 
 async def running():
@@ -25,22 +25,22 @@ async def numbers():
 
 
 def test_results_are_awaited_in_one_loop():
-  assert loop.result(3) == 3 and loop.result('ab') == 'ab'
-  assert loop.result([1]) == [1]
-  first = loop.result(running())
-  assert loop.result(running()) is first is loop.result(nested())
+  assert results.result(3) == 3 and results.result('ab') == 'ab'
+  assert results.result([1]) == [1]
+  first = results.result(running())
+  assert results.result(running()) is first is results.result(nested())
   # A notebook's thread has a loop that runs already.
   assert asyncio.run(within()) is first
 
 
 async def within():
-  return loop.result(running())
+  return results.result(running())
 
 
 def test_what_is_yielded_is_listed():
-  assert loop.result(i for i in range(2)) == [0, 1]
-  assert loop.result(map(str, [1])) == ['1']
-  assert loop.result(numbers()) == [1, 2]
+  assert results.result(i for i in range(2)) == [0, 1]
+  assert results.result(map(str, [1])) == ['1']
+  assert results.result(numbers()) == [1, 2]
 
 
 @pytest.mark.parametrize('error', [
@@ -51,17 +51,17 @@ def test_an_error_is_raised_here_and_does_not_end_the_loop(error):
     raise error
 
   with pytest.raises(type(error)) as raised:
-    loop.result(fails())
+    results.result(fails())
   assert raised.value is error
-  assert loop.result(running()).is_running()
+  assert results.result(running()).is_running()
 
 
 @pytest.mark.filterwarnings('ignore:os.fork')
 def test_a_forked_process_has_a_loop_of_its_own():
-  loop.result(running())
+  results.result(running())
   child = os.fork()
   if not child:
     # A loop without its thread would wait for ever.
     threading.Timer(20, os._exit, [2]).start()
-    os._exit(not loop.result(running()).is_running())
+    os._exit(not results.result(running()).is_running())
   assert os.waitpid(child, 0)[1] == 0

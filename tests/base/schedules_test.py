@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxrl_llm import config, schedules
+from jaxrl_llm import config
+from jaxrl_llm.base import schedules
 from tests.helpers import tiny
 
 

@@ -1,0 +1,1 @@
+"""What every part may use, and what imports no other part."""
