@@ -392,8 +392,8 @@ class Learner:
           f'{batch.temperature[heat.argmax()]:g}, but the learner trains at '
           f'{" or ".join(f"{x:g}" for x in heats)}: leave it out.')
     table = self._table(batch)
-    batch = self._scored(batch, table, old=programs.updates_per_round(
-        config, self.parts.stages) > 1)
+    batch = self._scored(batch, table, old=(
+        self.parts.stages.needs.updates_per_round > 1))
     # Of one size, since plans of other numbers of rows are other programs.
     rows = rounds.at_their_places(
         batch.trained, config.prompts_per_step * config.samples_per_prompt)
@@ -419,7 +419,7 @@ class Learner:
     """Adds log-probs that the loss needs and the batch lacks."""
     tokens, parts = batch.tokens, self.parts
     needed = {'old_logprobs': old,
-              'anchor_logprobs': programs.needs_anchor(parts.config)}
+              'anchor_logprobs': parts.stages.needs.anchor}
     missing = {
         name: np.zeros(tokens.response.shape, np.float32)
         for name in needed if needed[name] and getattr(tokens, name) is None}

@@ -140,7 +140,7 @@ def sample(
             fixed.frozen[writer.player]))
 
   draw = fixed.sampling
-  if choices.scheduled(config):
+  if parts.stages.needs.temperature:
     draw = parts.sampling(temperature=schedules.at(
         config.sampling.temperature, state.step))
   with timer('sample'):
@@ -216,7 +216,7 @@ def absorb(
     curriculum: state of the curriculum after `propose`.
     wave: the new wave.
   """
-  choose, select = parts.stages
+  choose, select, _ = parts.stages
   in_flight, due = _exchange(parts, state, fixed, wave, timer)
   with timer('batch'):
     table = buffer_lib.join(state.buffer.table, due.rows.table)
@@ -345,8 +345,7 @@ def _learning(parts: build.Parts, fixed: Fixed) -> rounds.Learning:
   """Returns what scores and updates are made with."""
   return rounds.Learning(
       parts.programs.learner, fixed.loss, fixed.frozen[0], fixed.anchor,
-      programs_lib.keeps_writer(parts.config, parts.stages), parts.config,
-      parts.processes)
+      parts.stages.needs.behaviour_params, parts.config, parts.processes)
 
 
 def _with_scores(
@@ -371,7 +370,7 @@ def _report(
     parts: build.Parts, state: RunState, fixed: Fixed, wave: buffer_lib.Wave,
     absorbed: Absorbed, learned: rounds.Outcome) -> step_metrics.Report:
   """Returns the report of a step, after which the run has this state."""
-  programs, (choose, select) = parts.programs, parts.stages
+  programs, (choose, select, needs) = parts.programs, parts.stages
   table, writer = learned.table, programs.writer
   return step_metrics.report(
       parts, wave, step=state.step, solved=state.solved,
@@ -379,7 +378,7 @@ def _report(
       measured={
           **({'sampler/temperature': schedules.at(
               parts.config.sampling.temperature, state.step - 1)}
-             if choices.scheduled(parts.config) else {}),
+             if needs.temperature else {}),
           **wave.signal.metrics, **absorbed.metrics,
           **choose.metrics(absorbed.curriculum),
           **select.metrics(learned.selection), **step_metrics.of_rounds(

@@ -23,14 +23,15 @@ ALLOWED = {
     'ops': {'types'},
     'models': {'base', 'ops', 'storage', 'types'},
     'sharding': {'ops', 'start', 'types'},
-    'sampling': {'models', 'ops', 'types'},
+    'sampling': {'base', 'models', 'ops', 'types'},
     'learner': {'base', 'models', 'ops', 'sharding', 'types'},
     'answers': set(),
     'rewards': {'answers', 'base'},
     'tasks': {'answers', 'base', 'plugs', 'rewards', 'storage'},
     'curriculum': {'ops', 'types'},
     'selection': {'ops', 'types'},
-    'config': {'base', 'models', 'ops', 'plugs', 'storage'},
+    'config': {
+        'base', 'learner', 'models', 'ops', 'plugs', 'sampling', 'storage'},
     'plugs': {'base'},
     'monitoring': {
         'base', 'host', 'models', 'rewards', 'sharding', 'start', 'storage',

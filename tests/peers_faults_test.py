@@ -26,7 +26,7 @@ from jaxrl_llm.evaluation import page
 from jaxrl_llm.host import build, choices, programs, sft
 from jaxrl_llm.launch import compile_check, gke, slurm, tpu_pod, xm
 from jaxrl_llm.launch import run as launch_run
-from jaxrl_llm.learner import optimizer
+from jaxrl_llm.learner import options
 from jaxrl_llm.models import transformer
 from jaxrl_llm.monitoring import figures, timing
 from jaxrl_llm.rewards.sandbox import serve
@@ -327,5 +327,5 @@ def test_every_field_is_read(monkeypatch, parts, tmp_path):
           ('model.', 'task.', 'actor.model.', 'actor.learning_rate'))}
   assert fields <= reads.names, sorted(fields - reads.names)
   # A section that is handed on whole reaches a function that names each field.
-  named = set(inspect.signature(optimizer.OptimizerConfig).parameters)
+  named = set(inspect.signature(options.OptimizerConfig).parameters)
   assert set(config.optimizer.keys()) <= named

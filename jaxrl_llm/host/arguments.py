@@ -53,7 +53,7 @@ def abstract(made: programs.Programs) -> Arguments:
   players = forward.Players.of(state)
   lora = config.lora.rank > 0
   anchor = None
-  if programs.needs_anchor(config):
+  if made.stages.needs.anchor:
     # With LoRA, the anchor is the frozen model without adapters, unless SFT
     # has trained them.
     anchor = {'layers': {}} if lora and not config_lib.sft_of_lora(
@@ -72,8 +72,8 @@ def abstract(made: programs.Programs) -> Arguments:
       plan=on_devices(full_plan(made, updated), made),
       scored=_batch(made, scored, updated=False),
       scored_plan=on_devices(full_plan(made, scored), made),
-      writer=players.writer.params if programs.keeps_writer(
-          config, made.stages) else None,
+      writer=players.writer.params if (
+          made.stages.needs.behaviour_params) else None,
       loss=jax.tree.map(lambda _: number, choices.loss_params(config)))
 
 
@@ -112,12 +112,8 @@ def _batch(
     rows: B.
     updated: whether it is for `update`.
   """
-  config, rejection = made.config, choices.rejection(made.config)
-  actor, record = choices.actor(config), choices.recorded_experts(config)
-  old = updated and programs.needs_old_logprobs(config, made.stages)
-  top = rejection and (
-      rejection.needs_top if updated
-      else rejection.scores_z and rejection.z == 'topk')
+  config, needs = made.config, made.stages.needs
+  top = needs.top_updated if updated else needs.top_scored
   array = functools.partial(
       jax.ShapeDtypeStruct, sharding=sharding.rows(made.learner_mesh))
 
@@ -125,8 +121,7 @@ def _batch(
     return array((rows, config.max_response), kind) if wanted else None
 
   def likeliest(kind):
-    return array((rows, rejection.top_k, config.max_response), kind) if (
-        top) else None
+    return array((rows, top, config.max_response), kind) if top else None
 
   number = array((rows,), jnp.int32)
   columns = config.max_prompt + config.max_response
@@ -134,15 +129,16 @@ def _batch(
       tokens=array((rows, columns), jnp.int32),
       prompt_length=number, response_length=number, mask=channel(kind=bool),
       behaviour_logprobs=channel(), advantages=array((rows,), jnp.float32),
-      old_logprobs=channel(old),
-      anchor_logprobs=channel(updated and programs.needs_anchor(config)),
+      old_logprobs=channel(updated and needs.old_logprobs),
+      anchor_logprobs=channel(updated and needs.anchor),
       top_ids=likeliest(jnp.int32), top_logprobs=likeliest(jnp.float32),
-      z=channel(updated and rejection and rejection.scores_z),
-      identity=array((rows, 3), jnp.uint32) if updated and rejection else None,
-      actor_logprobs=channel(old and actor and actor.ppo),
-      experts=record and array((rows, columns, record.width), record.type),
-      temperature=array((rows,), jnp.float32) if choices.scheduled(config)
-      else None)
+      z=channel(updated and needs.z),
+      identity=array((rows, 3), jnp.uint32) if (
+          updated and needs.identity) else None,
+      actor_logprobs=channel(updated and needs.actor_logprobs),
+      experts=needs.experts and array(
+          (rows, columns, needs.experts.width), needs.experts.type),
+      temperature=array((rows,), jnp.float32) if needs.temperature else None)
 
 
 def on_devices(plan: packing.Plan, made: programs.Programs) -> packing.Plan:

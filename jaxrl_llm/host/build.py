@@ -154,8 +154,7 @@ class Parts(NamedTuple):
     if not training:
       return [*start, 'sharded_generate']
     samplers = {id(programs.sampler), id(programs.writer.sampler)}
-    score = programs_lib.needs_old_logprobs(
-        config, self.stages) or programs_lib.needs_anchor(config)
+    score = self.stages.needs.old_logprobs or self.stages.needs.anchor
     return [
         *start * len(programs.players), *['sharded_generate'] * len(samplers),
         'wave_signal', 'batch_advantages', *['score'] * score, 'update']

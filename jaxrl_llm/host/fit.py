@@ -10,7 +10,7 @@ import jax
 from ml_collections import ConfigDict
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm.config.fields import AUTO
+from jaxrl_llm.base.declared import AUTO
 from jaxrl_llm.host import arguments, rounds
 from jaxrl_llm.host.programs import Programs
 from jaxrl_llm.models import transformer

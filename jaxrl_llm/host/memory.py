@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 import numpy as np
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm.config.fields import AUTO
+from jaxrl_llm.base.declared import AUTO
 from jaxrl_llm.host import choices
 from jaxrl_llm.host.stages import Stages
 from jaxrl_llm.models.config import ModelConfig

@@ -18,6 +18,7 @@ from jaxrl_llm.host.stages import Stages
 from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
 from jaxrl_llm.learner import policy as policy_lib
+from jaxrl_llm.learner.options import OptimizerConfig
 from jaxrl_llm.models import attention, hf
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.ops import buckets
@@ -133,60 +134,18 @@ class Programs(NamedTuple):
   sampler = property(lambda self: self.players[0].sampler)
 
 
-def updates_per_round(config: ConfigDict, stages: Stages) -> int:
-  """Returns the optimiser steps of a round."""
-  rows = rounds.minibatch_rows(config)
-  return config.learner.epochs * -(-stages.selection.rows // rows)
-
-
-def updates_per_step(config: ConfigDict, stages: Stages) -> int:
-  """Returns the most optimiser steps of a training step."""
-  return stages.curriculum.max_rounds * updates_per_round(config, stages)
-
-
 def updates_of_run(config: ConfigDict, stages: Stages) -> int:
   """Returns the optimiser steps of a run, if every step fills its batches."""
   prompts = config.curriculum_prompts or config.prompts_per_step
   waves = max(config.steps - config.actor.lag, 0)
   full = waves * prompts // config.prompts_per_step  # rounds, at most
-  return full * updates_per_round(config, stages)
-
-
-def needs_old_logprobs(config: ConfigDict, stages: Stages) -> bool:
-  """Returns whether the old policy's log-probs have to be computed.
-
-  The first update after a rollout is made by the old policy itself. Later ones,
-  and those on rows of an earlier step, need its log-probs from `Learner.score`:
-  with the new policy in its place every ratio would be 1. A rejection towards
-  the old policy needs them for the whole batch, before it is split.
-  """
-  rejection = choices.rejection(config)
-  return (updates_per_step(config, stages) > 1 or stages.curriculum.stale
-          or stages.selection.stale or config.actor.lag > 0
-          or (rejection is not None and rejection.target == 'p_ref'))
-
-
-def keeps_writer(config: ConfigDict, stages: Stages) -> bool:
-  """Returns whether updates need a copy of the parameters that wrote the rows.
-
-  The exact normaliser needs them. An actor that is another model takes part in
-  the update itself, so that it needs no copy for its first update, nor for any
-  if it does not learn.
-  """
-  rejection, actor = choices.rejection(config), choices.actor(config)
-  return bool(rejection) and rejection.needs_actor and not (
-      actor and (not actor.learns or updates_per_step(config, stages) == 1))
+  return full * stages.needs.updates_per_round
 
 
 def scored_rows(made: Programs) -> int:
   """Returns the rows of a call of `Learner.score`: those of a step, padded."""
   shards = sharding.data_shards(made.learner_mesh)
   return -(-made.stages.curriculum.max_requests // shards) * shards
-
-
-def needs_anchor(config: ConfigDict) -> bool:
-  """Returns whether the loss has a KL penalty, and so a frozen model."""
-  return config.loss.kl_coef > 0
 
 
 def with_lengths(
@@ -251,33 +210,10 @@ def prompts_per_shard(
   return min(prompts, requests, (requests - 2) // least + 2)
 
 
-class SamplerUse(NamedTuple):
-  """Choices of a sampler that differ between training and evaluation.
-
-  Attributes:
-    slots: decode slots on each data shard; None for `sampling.slots`.
-    top_logprobs: likeliest tokens to record at each position.
-    record_experts: whether to record the tokens' experts.
-    kv: quantised type of the keys and values; None for the compute type.
-    own_prompts: whether each request may have a prompt of its own. A prefill is
-      of as many prompts as without.
-    continues: whether requests may have the beginning of their response.
-  """
-  slots: int | None = None
-  top_logprobs: int = 0
-  record_experts: bool = False
-  kv: str | None = None
-  own_prompts: bool = False
-  continues: bool = False
-
-
-TRAINING = SamplerUse()
-
-
 def make_sampler(
     config: ConfigDict, mesh: jax.sharding.Mesh, model: ModelConfig,
-    stops: Stops, curriculum: Curriculum,
-    use: SamplerUse = TRAINING) -> Sampler:
+    stops: Stops, curriculum: Curriculum, own_prompts: bool = False,
+    **use: Any) -> Sampler:
   """Makes a sampler at the capacities of the curriculum.
 
   Args:
@@ -286,10 +222,13 @@ def make_sampler(
     model: the architecture.
     stops: what ends a response.
     curriculum: its capacities are the sizes of a wave.
-    use: choices for training or evaluation.
+    own_prompts: whether each request may have a prompt of its own. A prefill is
+      of as many prompts as without.
+    **use: fields of `SamplerConfig` that differ between training and
+      evaluation; `slots` None is `sampling.slots`.
   """
   window = _prefill_prompts(config, mesh, curriculum)
-  if use.own_prompts:
+  if own_prompts:
     curriculum = curriculum._replace(
         max_prompts=curriculum.max_requests, min_count=1)
   per_shard, own = _per_shard(mesh, curriculum)
@@ -299,26 +238,25 @@ def make_sampler(
     # CPUs and GPUs copy a layer's weights, keys and values to take them out of
     # their stacks: on an H100, steps of Qwen3-1.7B take 2.2 times as long.
     unroll = _platform(mesh) != 'tpu'
-  slots = min(use.slots or config.sampling.slots, per_shard)
-  sampler = generate_lib.SamplerConfig(
-      slots=slots, max_response=config.max_response, stop_ids=stops.ids,
-      stop_texts=stops.texts, top_logprobs=use.top_logprobs,
-      record_experts=use.record_experts,
+  slots = min(use.pop('slots', None) or config.sampling.slots, per_shard)
+  sampler = config_lib.as_section(
+      generate_lib.SamplerConfig, config.sampling, slots=slots, unroll=unroll,
+      prefill_prompts=window,
+      prefill_lengths=config.sampling.buckets,
+      max_response=config.max_response, stop_ids=stops.ids,
+      stop_texts=stops.texts,
       tempered=(config.sampling.top_k > 0 or config.sampling.top_p < 1
                 or config.sampling.min_p > 0),
-      steps_per_refill=config.sampling.steps_per_refill,
-      chunk=config.sampling.chunk, unroll=unroll,
-      transpose=_LARGE if cpu else None, kv=use.kv, prefill_prompts=window,
-      buckets=config.sampling.buckets,
+      transpose=_LARGE if cpu else None,
       share_prompts=prefixes.shared(
           config.sampling.share_prompts, _platform(mesh), slots=slots,
           prompts=own, samples=curriculum.min_count,
           chunk=config.sampling.chunk),
-      continues=use.continues, continue_chunk=min(
+      continue_chunk=min(
           _CONTINUED_CPU if cpu else _CONTINUED, config.max_response),
-      attention=attention.resolve(
+      prefill_attention=attention.resolve(
           config.learner.attention, mesh.devices.flat[0], config.max_prompt,
-          model))
+          model), **use)
   generate = jax.jit(functools.partial(
       generate_lib.sharded_generate, mesh, cfg=model, sampler=sampler))
   return Sampler(
@@ -416,9 +354,9 @@ def make(
           source.model, mesh, choices.adapters(source.config),
           source.checkpoint, learner_mesh) for source in sources]
   optimizers = [
-      optimizer_lib.make(optimizer_lib.OptimizerConfig(
-          steps=max(updates_of_run(config, stages), 1),
-          **source.config.optimizer)) for source in sources]
+      optimizer_lib.make(
+          OptimizerConfig(**source.config.optimizer),
+          max(updates_of_run(config, stages), 1)) for source in sources]
   learner = learner_lib.make(
       model, choices.learner_config(
           config, row_facts=stages.selection.stale,
@@ -429,18 +367,17 @@ def make(
   sampler = functools.partial(
       make_sampler, config, mesh, stops=stops,
       curriculum=stages.curriculum)
-  rejection, turns = choices.rejection(config), choices.has_turns(config)
-  writing = sampler(model=sources[-1].model, use=SamplerUse(
-      kv=config.sampling.kv, record_experts=config.loss.replay_experts,
-      top_logprobs=rejection.top_k if rejection and rejection.uses_top else 0,
-      continues=turns))
+  needs = stages.needs
+  writing = sampler(
+      model=sources[-1].model, record_experts=needs.experts is not None,
+      top_logprobs=needs.top_sampled, continues=needs.turns)
   evaluating = writing
   if (actor or config.sampling.kv or config.loss.replay_experts
       or config.eval.slots is not None):
     # Calls of few prompts with few samples each would leave slots idle.
-    evaluating = sampler(model=model, use=SamplerUse(
-        config.eval.slots, own_prompts=config.eval.slots is not None,
-        continues=turns))
+    evaluating = sampler(
+        model=model, own_prompts=config.eval.slots is not None, kv=None,
+        slots=config.eval.slots, continues=needs.turns)
   players = Player(model, policies[0], learner, evaluating), *(
       Player(source.model, policy, None, writing)
       for source, policy in zip(sources[1:], policies[1:]))
@@ -472,10 +409,9 @@ def sft_learner(
           config, samples=1, objective='likelihood', aggregation='token_mean',
           importance='none', rejection=None, actor=None, whole=True,
           max_prompt=limits.max_prompt, max_response=limits.max_response),
-      optimizer_lib.make(optimizer_lib.OptimizerConfig(
-          learning_rate=rate, steps=max(steps, 1),
-          schedule=sft.schedule, warmup_steps=warmup, b2=0.99,
-          weight_decay=sft.weight_decay)),
+      optimizer_lib.make(config_lib.as_section(
+          OptimizerConfig, sft, learning_rate=rate, warmup_steps=warmup),
+                         max(steps, 1)),
       mesh=made.learner_mesh, **trained)
 
 

@@ -9,6 +9,7 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm import plugs
 from jaxrl_llm.base import own_code
 from jaxrl_llm.host import choices
+from jaxrl_llm.host import needs as needs_lib
 from jaxrl_llm.types import Curriculum, NoSignalError, RunSizes, Selection
 
 _Stage = TypeVar('_Stage', Curriculum, Selection)
@@ -20,9 +21,11 @@ class Stages(NamedTuple):
   Attributes:
     curriculum: chooses the problems.
     selection: chooses the rows to train on.
+    needs: what the run needs, with them.
   """
   curriculum: Curriculum
   selection: Selection
+  needs: needs_lib.Needs
 
 
 def make(config: ConfigDict, problems: int = 1) -> Stages:
@@ -47,9 +50,11 @@ def make(config: ConfigDict, problems: int = 1) -> Stages:
   curriculum = _checked_curriculum(
       _make('curriculum', config, Curriculum, sizes), sizes.batch)
   sizes = sizes._replace(rounds=curriculum.max_rounds)
-  stages = Stages(curriculum, _checked_selection(
+  selection = _checked_selection(
       _make('selection', config, Selection, sizes),
-      f'selection={config.selection}'))
+      f'selection={config.selection}')
+  stages = Stages(
+      curriculum, selection, needs_lib.of(config, curriculum, selection))
   if late := _stale_rows(config, stages):
     raise ValueError(
         f'jackpot.z=exact needs the policy that wrote each row, but {late} '
@@ -108,8 +113,8 @@ def _stale_rows(config: ConfigDict, stages: Stages) -> str:
     return ''
   if config.actor.lag:
     return f'actor.lag={config.actor.lag}'
-  for name, stage in stages._asdict().items():
-    if stage.stale:
+  for name in ('curriculum', 'selection'):
+    if getattr(stages, name).stale:
       return f'{name}={config[name]}'
   return ''
 

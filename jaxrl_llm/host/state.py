@@ -66,7 +66,7 @@ def init_state(
     learner: state of the policy, or of the policy and the actor, from
       `Learner.init`.
   """
-  choose, select = parts.stages
+  choose, select, _ = parts.stages
   return RunState(
       step=0, rounds=0,
       learners=learner if isinstance(learner, tuple) else (learner,),

@@ -92,8 +92,7 @@ class Net(NamedTuple):
           collectives.lookup, axes=self.axes, dtype=self.model.dtype)
     params = self.compose(params, frozen)
     hidden, kept = transformer.forward(
-        params, tokens, cfg=self.model, execution=transformer.Execution(
-            cfg.attention, cfg.remat, cfg.unroll), layout=layout,
+        params, tokens, cfg=self.model, execution=cfg, layout=layout,
         reads=transformer.Reads(lookup, self.fetch), chosen=chosen)
     return (hidden, transformer.unembedding(params)), kept.experts
 
@@ -233,7 +232,7 @@ def _over_vocabulary(
     models = *models[:2], None
   top_k = 0
   if models[1]:
-    top_k = max(cfg.actor.top_k, cfg.rejection.top_k if (
+    top_k = max(cfg.actor.distill_top_k, cfg.rejection.top_k if (
         cfg.rejection and of_tokens[2] is not None) else 0)
 
   def reduce(policy, student, other, of_tokens, lists, numbers):

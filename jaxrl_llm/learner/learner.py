@@ -12,14 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_llm import sharding
+from jaxrl_llm.base.declared import AUTO
 from jaxrl_llm.learner import actor as actor_lib
-from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import packing, padding
 from jaxrl_llm.learner import rejection as rejection_lib
 from jaxrl_llm.learner import score as score_lib
 from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.learner.forward import Net, Players, Setting
 from jaxrl_llm.learner.optimizer import NONE, Optimizer
+from jaxrl_llm.learner.options import LossChoices, PassOptions
 from jaxrl_llm.learner.sized import Sized
 from jaxrl_llm.learner.update import TrainState
 from jaxrl_llm.models import attention, transformer
@@ -34,9 +35,12 @@ _LOGITS_SHARE = 1 / 32  # of a GPU's memory, for the logits of a chunk
 _WORTH, _WORTH_WIDE, _WIDE = 256, 64, 512
 
 
-@dataclasses.dataclass(frozen=True)
-class LearnerConfig:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LearnerConfig(LossChoices, PassOptions):
   """Static settings of the programs.
+
+  `objective` and `importance` may be functions too. `vocab_chunk` counts tokens
+  over all devices that share them.
 
   Attributes:
     tokens: most tokens of a microbatch on each data shard; if a row has more,
@@ -46,16 +50,6 @@ class LearnerConfig:
       program.
     max_prompt: L.
     max_response: T.
-    objective, aggregation, importance, kl_estimator: of `loss.LossConfig`.
-    vocab_chunk: tokens whose logits exist at a time, over all devices that
-      share them; None for at most 512 MB of logits on each device, more on a
-      GPU with much memory.
-    remat: activations to recompute in the backward pass, one of
-      `transformer.REMAT`, as in `transformer.Execution`.
-    attention: one of `attention.IMPLEMENTATIONS`.
-    unroll: layers to unroll per step of the scan over layers; None for all of
-      a small model on a CPU, which copies the weights that a step takes, else
-      1.
     row_facts: whether an update also returns facts about each row.
     rejection: rejects tokens that another policy wrote; None keeps all.
     actor: how an actor that is another model learns; None without one.
@@ -65,32 +59,9 @@ class LearnerConfig:
   max_response: int
   samples: int = 1
   whole: bool = True
-  objective: str | Callable[..., Any] = 'clip'
-  aggregation: str = 'token_mean'
-  importance: str | Callable[..., Any] = 'none'
-  kl_estimator: str = 'k3'
-  vocab_chunk: Optional[int] = None
-  remat: str = 'none'
-  attention: str = 'auto'
-  unroll: Optional[int] = None
   row_facts: bool = False
   rejection: Optional[rejection_lib.Rejection] = None
   actor: Optional[actor_lib.Training] = None
-
-  def __post_init__(self):
-    _ = self.loss  # refuses unknown names
-    if self.remat not in transformer.REMAT:
-      raise ValueError(
-          f'remat={self.remat!r} is not known: use one of '
-          f'{", ".join(transformer.REMAT)}.')
-    if self.tokens < 1:
-      raise ValueError(f'tokens={self.tokens} must be at least 1.')
-
-  @property
-  def loss(self) -> loss_lib.LossConfig:
-    """Static choices of the loss."""
-    return loss_lib.LossConfig(
-        self.objective, self.aggregation, self.importance, self.kl_estimator)
 
 
 class Learner(NamedTuple):
@@ -238,7 +209,8 @@ def _resolved(cfg, model, mesh) -> LearnerConfig:
     chunk = 1 << (tokens.bit_length() - 1) if tokens > 512 else None
   return dataclasses.replace(
       cfg, unroll=unroll, vocab_chunk=chunk, attention=attention.resolve(
-          cfg.attention, device, cfg.max_prompt + cfg.max_response, model))
+          cfg.attention, device, cfg.max_prompt + cfg.max_response, model),
+      remat='none' if cfg.remat == AUTO else cfg.remat)
 
 
 def _init(params, optimizer) -> TrainState:

@@ -5,12 +5,14 @@ second case there is one copy of the frozen parameters, in the compute type and
 the sampling layout, for both training and sampling.
 """
 
+import dataclasses
 from typing import Any, Callable, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jaxrl_llm import sharding
+from jaxrl_llm.learner.options import LoraOptions
 from jaxrl_llm.models import hf, lora, transformer
 from jaxrl_llm.models.config import ModelConfig
 
@@ -62,19 +64,19 @@ class Policy(NamedTuple):
   lower_to_sampling: Callable[[], Any]
 
 
-class Adapters(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Adapters(LoraOptions):
   """LoRA of a policy.
 
   Attributes:
-    rank: rank of the matrices that are trained.
-    scale: factor of their product.
-    targets: regular expression of the weights that get them.
     warm: whether SFT trains all parameters first.
   """
-  rank: int
-  scale: float
-  targets: str
-  warm: bool
+  warm: bool = False
+
+  @property
+  def scale(self) -> float:
+    """Factor of the matrices' product."""
+    return self.alpha / self.rank
 
 
 def make(

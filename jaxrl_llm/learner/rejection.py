@@ -16,6 +16,7 @@ from flax import struct
 import jax
 import jax.numpy as jnp
 
+from jaxrl_llm.learner.options import RejectionChoices
 from jaxrl_llm.ops import obrs
 from jaxrl_llm.types import Array
 
@@ -23,54 +24,17 @@ from jaxrl_llm.types import Array
 # no step is as large.
 NOISE = 1 << 31
 
-NUMBERS = 'lam', 'c1', 'c2'  # traced, in `LossParams.rejection`
-
-CHOICES = {
-    'target': obrs.TARGETS,
-    'mask': ('sampled', 'expected', 'none'),
-    'z': ('topk', 'exact'),
-    'alpha': ('acceptance', 'mask'),
-    'denominator': ('accepted', 'all'),
-}
-
-
 @dataclasses.dataclass(frozen=True)
-class Rejection:
+class Rejection(RejectionChoices):
   """Static choices.
 
+  The normaliser z='exact' needs the actor's parameters if the target is
+  'p_new'; top_k=0 with it leaves out the metrics of the top-k normaliser.
+
   Attributes:
-    target: the policy to learn from: 'p_new', in training, or 'p_ref', at the
-      step of the rollout.
-    mask: 'sampled' keeps a token with its acceptance, 'expected' multiplies its
-      loss by the acceptance, 'none' keeps all.
-    weight: whether the loss is weighted by target over kept probability.
-    z: normaliser of the weight: 'topk' over the sampler's likeliest tokens,
-      times kappa, or 'exact'. The latter needs the actor's parameters if the
-      target is 'p_new'.
-    top_k: K, tokens that the sampler records at each position; 0 with 'exact'
-      leaves out the metrics of the top-k normaliser.
-    alpha: mean acceptance in kappa: of 'acceptance' or of the sampled 'mask'.
-    two_pass: compute kappa of the batch in a forward pass of its own, instead
-      of using the last update's; for the target 'p_new'.
-    denominator: divide by the 'accepted' tokens or by 'all' tokens.
     decoupled: whether the actor is another model than the policy.
   """
-  target: str = 'p_new'
-  mask: str = 'sampled'
-  weight: bool = True
-  z: str = 'topk'
-  top_k: int = 20
-  alpha: str = 'acceptance'
-  two_pass: bool = False
-  denominator: str = 'accepted'
   decoupled: bool = False
-
-  def __post_init__(self):
-    for name, known in CHOICES.items():
-      value = getattr(self, name)
-      if value not in known:
-        raise ValueError(
-            f'{name}={value!r} is not known: use one of {", ".join(known)}.')
 
   @property
   def scores_z(self) -> bool:

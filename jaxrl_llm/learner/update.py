@@ -198,7 +198,7 @@ def _loss(params, weights, rows, at, numbers, setting):
         cfg.rejection, calibration, noise,
         *forward.normalizers(batch, now, lam, cfg.rejection))
   total, (sums, maxima, facts) = loss_lib.weighted_sum(
-      now.logprobs, now.entropy, batch, of_tokens, loss, cfg=cfg.loss,
+      now.logprobs, now.entropy, batch, of_tokens, loss, cfg=cfg,
       rejection=rejection)
   if now.student is not None:
     # The gradient of each model is of its own loss alone.

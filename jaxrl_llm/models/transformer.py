@@ -17,7 +17,6 @@ Left out, because no supported family needs them: dropout, learned positions,
 LayerNorm.
 """
 
-import dataclasses
 import functools
 import itertools
 import operator
@@ -28,7 +27,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_llm.models import attention, experts
-from jaxrl_llm.models.config import FULL, ModelConfig
+from jaxrl_llm.models.config import Execution, FULL, ModelConfig
 
 Params = dict[str, Any]
 Rope = tuple[jax.Array, jax.Array]  # From `rope_table` or `layer_rope`.
@@ -77,25 +76,7 @@ _KEPT = {
 REMAT = tuple(_KEPT)
 
 
-@dataclasses.dataclass(frozen=True)
-class Execution:
-  """Choices of `forward` that change its speed and memory, not its result.
-
-  Attributes:
-    attention: implementation, from `attention.resolve`.
-    remat: activations to recompute in the backward pass. 'full': all but the
-      inputs of the layers and the choice of experts. 'attention': attention's
-      output is saved too, but 'xla' and 'cudnn' still recompute its inner
-      parts. 'matmuls': products with weights are saved too, but not those with
-      experts. 'none': only the result of `fetch` is recomputed.
-    unroll: layers to unroll per step of the scan.
-  """
-  attention: str = 'xla'
-  remat: str = 'none'
-  unroll: int = 1
-
-
-PLAIN = Execution()
+PLAIN = Execution(remat='none', attention='xla', unroll=1)
 
 
 class Reads(NamedTuple):

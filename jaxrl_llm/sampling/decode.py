@@ -7,6 +7,7 @@ because nothing is sliced out of a stack, but compiling takes longer and the
 layers' weights are in memory twice.
 """
 
+import dataclasses
 import functools
 from typing import Callable, NamedTuple, Sequence
 
@@ -137,7 +138,8 @@ def prefill(
   def keys_and_values(columns):
     _, kept = transformer.forward(
         params, tokens[:, :columns], cfg=cfg,
-        execution=transformer.Execution(attention), keep_kv=True)
+        execution=dataclasses.replace(
+            transformer.PLAIN, attention=attention), keep_kv=True)
     # The order of `Cache`, once for each prompt and not at each step.
     k, v = kept.kv
     k, v = k.transpose(0, 1, 3, 4, 2), v.transpose(0, 1, 3, 2, 4)

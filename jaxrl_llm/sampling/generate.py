@@ -199,8 +199,8 @@ def _serve(
   """
   sampler, queue = call.sampler, call.queue
   caches, of_prompts = decode.prefill(
-      call.weights.params, tokens, length, buckets=sampler.buckets,
-      attention=sampler.attention, **call.form)
+      call.weights.params, tokens, length, buckets=sampler.prefill_lengths,
+      attention=sampler.prefill_attention, **call.form)
   prefilled = queue_lib.Prefilled(
       caches, row, row < len(tokens),
       of_prompts if sampler.record_experts else None)

@@ -11,8 +11,9 @@ All functions are pure. States are NumPy arrays and numbers of fixed shapes.
 Axis letters: M arms, K picks, F features.
 """
 
+import dataclasses
 import functools
-from typing import Any, NamedTuple, Sequence
+from typing import Annotated, Any, NamedTuple, Sequence
 
 from flax import linen as nn
 import jax
@@ -122,11 +123,18 @@ class Mlp(nn.Module):
     return nn.Dense(1, precision=exact)(x)[..., 0]
 
 
-class Network(NamedTuple):
-  """Sizes of the MLP, see `Mlp`, and eta_2, the learning rate of Adam."""
-  width: int = 64
-  layers: int = 2
-  learning_rate: float = 1e-4
+@dataclasses.dataclass(frozen=True)
+class Network:
+  """Sizes of the MLP, see `Mlp`, and eta_2, the learning rate of Adam.
+
+  Attributes:
+    learning_rate: learning rate of the scheduler, which scores the responses.
+    width: width of the scheduler's hidden layers.
+    layers: number of the scheduler's hidden layers.
+  """
+  learning_rate: Annotated[float, '[0, inf)'] = 1e-4
+  width: Annotated[int, '[1, inf)'] = 64
+  layers: Annotated[int, '[0, inf)'] = 2
 
   @property
   def mlp(self) -> Mlp:

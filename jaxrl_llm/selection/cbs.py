@@ -198,7 +198,7 @@ class _Cbs:
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class Options(bandit.Network):
   """Hyperparameters of the selection.
 
   Attributes:
@@ -208,9 +208,6 @@ class Options:
     keep: share of the responses to train on, rounded down, with
       scope=intra_group.
     pool: with scope=intra_group, pick that share of all groups together.
-    learning_rate: learning rate of the scheduler, which scores the responses.
-    width: width of the scheduler's hidden layers.
-    layers: number of the scheduler's hidden layers.
     warmup: batches at the start that train on the newest responses.
     epsilon: probability of the newest response in place of the best one, at the
       start.
@@ -229,9 +226,6 @@ class Options:
   rounds: _Count = 2
   keep: Annotated[float, '(0, 1]'] = 0.3
   pool: bool = False
-  learning_rate: _Positive = 1e-4
-  width: _Count = 64
-  layers: Annotated[int, '[0, inf)'] = 2
   warmup: Annotated[int, '[0, inf)'] = 50
   epsilon: _Share = 1.0
   epsilon_decay: _Positive = 0.008
@@ -259,8 +253,7 @@ def create(sizes: RunSizes, options: Options) -> Selection:
       sizes, 'cbs', scope=options.scope, rounds=options.rounds,
       keep=options.keep, pool=options.pool)
   cbs = _Cbs(
-      sizes, *scope,
-      bandit.Network(options.width, options.layers, options.learning_rate),
+      sizes, *scope, options,
       epsilon=functools.partial(
           bandit.epsilon, warmup=options.warmup, start=options.epsilon,
           decay=options.epsilon_decay, least=options.epsilon_min),

@@ -289,10 +289,9 @@ def _estimate(made, chip, name, text, mean, measured) -> cost.Cost:
 def _runs(made: programs.Programs, name: str) -> int:
   """Returns how often a program runs in a step, at most."""
   if name == 'update':
-    return programs.updates_per_step(made.config, made.stages)
+    return made.stages.needs.updates_per_step
   if name == 'score':
-    return (programs.needs_old_logprobs(made.config, made.stages)
-            + programs.needs_anchor(made.config))
+    return made.stages.needs.old_logprobs + made.stages.needs.anchor
   return int(name != 'sft' or not made.config.steps)  # it is no part of one
 
 
@@ -446,8 +445,8 @@ def _model_flops(made: programs.Programs, name: str) -> float:
   total = 0.0
   for number, player in enumerate(made.players):
     runs = dict(
-        score=programs.needs_old_logprobs(config, made.stages) + (
-            not number and programs.needs_anchor(config)),
+        score=made.stages.needs.old_logprobs + (
+            not number and made.stages.needs.anchor),
         # A backward pass is two, or one with LoRA.
         update=config.learner.epochs * (
             2 if not number and config.lora.rank else 3))

@@ -162,7 +162,8 @@ def test_static_choices_of_an_actor_are_the_configs():
       actor__distill_top_k=3, actor__kl_target=.1)
   jackpot = dict(off_policy='jackpot', jackpot__c1=4)
   assert choices.learner_config(tiny.load(**fields)).actor == actor.Training(
-      ppo=False, distill=.5, top_k=3, controlled=True, importance='none')
+      ppo=False, distill=.5, distill_top_k=3, controlled=True,
+      importance='none')
   clips = dict(clip_low=np.float32(.2), clip_high=np.float32(.2))
   for more, kind, numbers in (
       (jackpot, 'tis', dict(cap=4)),
@@ -200,10 +201,10 @@ def test_the_learning_rate_counts_updates_over_its_horizon(
     fields, horizon, monkeypatch):
   made, make = [], optimizer.make
   monkeypatch.setattr(
-      optimizer, 'make', lambda cfg: made.append(cfg) or make(cfg))
+      optimizer, 'make', lambda *args: made.append(args) or make(*args))
   build.parts(tiny.load(
       steps=12, optimizer__schedule='linear', **fields))
-  rate = make(made[0]).schedule
+  rate = make(*made[0]).schedule
   assert rate(0) > rate(horizon - 1) > rate(horizon) == 0
 
 

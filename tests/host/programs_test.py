@@ -118,7 +118,7 @@ def test_lengths_are_chosen_by_the_prompts_of_the_training_set():
   made = parts.config
   assert config.sampling.buckets == 'auto'
   assert made.sampling.buckets and {*made.sampling.buckets} <= lengths
-  assert parts.programs.sampler.sampler.buckets == made.sampling.buckets
+  assert parts.programs.sampler.sampler.prefill_lengths == made.sampling.buckets
   for asked, known in ((config, None), (tiny.load(), np.array([5]))):
     got = programs.with_lengths(
         asked, parts.programs.mesh, parts.programs.model,

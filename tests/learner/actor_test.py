@@ -15,6 +15,7 @@ from jaxrl_llm.learner import actor as actor_lib
 from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
 from jaxrl_llm.learner import rejection
+from jaxrl_llm.learner.options import OptimizerConfig
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.ops.token_stats import StudentStats, TokenStats
@@ -174,10 +175,10 @@ def _actor_twin(omega, theta, batch, distill, training):
       ratio * a, jnp.clip(ratio, 1 - CLIP['clip_low'], 1 + CLIP['clip_high'])
       * a)
   p, q = jnp.exp(logp), jnp.exp(logq)
-  if training.top_k:
+  if training.distill_top_k:
     rank = jnp.argsort(jnp.argsort(-logp, axis=-1), axis=-1)
     groups = jax.nn.one_hot(
-        jnp.minimum(rank, training.top_k), training.top_k + 1)
+        jnp.minimum(rank, training.distill_top_k), training.distill_top_k + 1)
     p, q = (jnp.einsum('btv,btvk->btk', x, groups) for x in (p, q))
   kl = jnp.sum(p * (jnp.log(p) - jnp.log(q)), -1)
   total = distill * mean(kl) + training.ppo * mean(ppo)
@@ -338,8 +339,8 @@ def test_an_actor_that_does_not_learn_stays_to_the_bit(rejected, choices):
   A top-k normaliser knows the sampler's tokens alone: there is no pass of the
   actor in the update. Weight decay would move an actor without a gradient.
   """
-  decay = optimizer_lib.make(optimizer_lib.OptimizerConfig(
-      learning_rate=.1, steps=9, weight_decay=.1))
+  decay = optimizer_lib.make(OptimizerConfig(
+      learning_rate=.1, weight_decay=.1), 9)
   learner = _learner(
       sgd=decay, rejected=rejected, training=(('ppo', False), ('distill', 0.0)),
       **choices)

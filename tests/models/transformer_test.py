@@ -17,7 +17,8 @@ from tests.helpers.tolerance import decoder, rounding, typical
 @functools.partial(jax.jit, static_argnames=('cfg', 'remat', 'unroll'))
 def _logits(params, tokens, cfg, **options):
   hidden, _ = transformer.forward(
-      params, tokens, cfg=cfg, execution=transformer.Execution(**options))
+      params, tokens, cfg=cfg,
+      execution=dataclasses.replace(transformer.PLAIN, **options))
   return transformer.logits(params, hidden, cfg)
 
 
@@ -98,7 +99,8 @@ def _backward(remat, implementation):
   def loss(params, tokens):
     hidden, _ = transformer.forward(
         params, tokens, cfg=SMALL,
-        execution=transformer.Execution(implementation, remat))
+        execution=dataclasses.replace(
+            transformer.PLAIN, attention=implementation, remat=remat))
     return jnp.sum(hidden ** 2)
 
   params = jax.eval_shape(

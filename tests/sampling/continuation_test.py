@@ -328,7 +328,7 @@ _LONG = 40
     ('llama3', dict(chunk=4, share_prompts=True, continue_chunk=3)),
     ('gemma2', dict(chunk=8, unroll=True, continue_chunk=5)),
     ('gemma3', dict(share_prompts=True, prefill_prompts=1, continue_chunk=7)),
-    ('gemma3', dict(kv='int8', chunk=8, buckets=(3,))),
+    ('gemma3', dict(kv='int8', chunk=8, prefill_lengths=(3,))),
     ('qwen3', dict(kv='float8', unroll=True, share_prompts=True)),
     ('qwen3_moe', dict(chunk=8, continue_chunk=8)),
     ('qwen3_moe', dict(unroll=True, transpose=150))], ids=str)

@@ -102,7 +102,8 @@ OPTIONS = (
     ('gemma2', 'int8', 'float8', dict(
         slots=3, chunk=4, unroll=True, transpose=1)),
     ('llama3', 'float8', 'int8', dict(
-        slots=3, chunk=2, prefill_prompts=2, buckets=(3,), share_prompts=True)),
+        slots=3, chunk=2, prefill_prompts=2, prefill_lengths=(3,),
+        share_prompts=True)),
     ('qwen3', None, 'float8', dict(
         unroll=True, prefill_prompts=1, share_prompts=True)),
     ('qwen2', 'int8', 'int8', {}))
