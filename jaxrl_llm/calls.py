@@ -399,7 +399,7 @@ class Learner:
         batch.trained, config.prompts_per_step * config.samples_per_prompt)
     outcome = rounds.run(
         self._learning, (self.state,), table, batch.tokens, [rows],
-        self.parts.stages.selection.select, None, rounds.Counts(
+        self.parts.stages.selection.select, None, rounds.RunCounts(
             self.steps, self.steps, int(self.state.step)))
     self.state, = outcome.learners
     self.steps += 1

@@ -36,7 +36,7 @@ from jaxrl_llm.storage import paths
 from jaxrl_llm.storage import workdir as workdir_lib
 
 
-class Files:
+class SftFiles:
   """Files of the phase, made when its first step is reported.
 
   Attributes:
@@ -119,13 +119,13 @@ def reported(
   """Makes the report of the phase before RL: its files, for rows of a file.
 
   Args:
-    parts, display, workdir, name: see `Files`.
+    parts, display, workdir, name: see `SftFiles`.
   """
   if not (parts.config.sft.path or parts.config.sft.heldout):
     yield display.update
     return
   # The services get the metrics of RL, whose steps begin again.
-  with contextlib.closing(Files(parts, display, workdir, name)) as files:
+  with contextlib.closing(SftFiles(parts, display, workdir, name)) as files:
     yield files
   if files.said:
     display.note(files.said)
@@ -167,7 +167,7 @@ def fine_tune(config: ConfigDict, name: str = 'run') -> str:
     with contextlib.closing(parts):
       for number in range(len(parts.programs.players)):
         player, folder = parts.player(number), sft.FOLDER + '-actor' * number
-        with contextlib.closing(Files(player, display, workdir, folder, **{
+        with contextlib.closing(SftFiles(player, display, workdir, folder, **{
             one: config.log[one] for one in trackers.TRACKERS})) as files:
           start_weights.start(
               player, files, resumed=False, name=folder, alone=True)

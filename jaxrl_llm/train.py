@@ -145,7 +145,7 @@ def sample(
         config.sampling.temperature, state.step))
   with timer('sample'):
     responses, submit = turns.respond(
-        parts, call, turns.Sampling(
+        parts, call, turns.WaveSampling(
             parts.sample, weights, draw, state.step,
             writer.sampler.sampler.slots,
             int(jax.device_get(state.learner.step)), state.step))
@@ -316,7 +316,7 @@ def _scored(
 def learn(
     parts: build.Parts, state: RunState, fixed: Fixed, absorbed: Absorbed,
     tokens: RolloutTokens, timer: timing.Timer,
-) -> tuple[rounds.Outcome, buffer_lib.Buffer]:
+) -> tuple[rounds.RoundsOutcome, buffer_lib.Buffer]:
   """Act 4: runs a round for each train batch: select rows, then update.
 
   Args:
@@ -334,7 +334,7 @@ def learn(
   with timer('update'):
     learned = rounds.run(
         _learning(parts, fixed), state.learners, absorbed.table, tokens,
-        absorbed.batches, select, absorbed.selection, rounds.Counts(
+        absorbed.batches, select, absorbed.selection, rounds.RunCounts(
             state.step, state.rounds, int(jax.device_get(state.learner.step))))
     return learned, buffer_lib.keep(
         buffer_lib.Buffer(learned.table, tokens), parts.config, parts.stages,
@@ -369,7 +369,7 @@ def _with_scores(
 
 def _report(
     parts: build.Parts, state: RunState, fixed: Fixed, wave: buffer_lib.Wave,
-    absorbed: Absorbed, learned: rounds.Outcome) -> step_metrics.Report:
+    absorbed: Absorbed, learned: rounds.RoundsOutcome) -> step_metrics.Report:
   """Returns the report of a step, after which the run has this state."""
   programs, (choose, select) = parts.programs, parts.stages
   table, writer = learned.table, programs.writer
@@ -423,7 +423,7 @@ def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:
     return _run(config, name, workdir, stop)
 
 
-class Files(NamedTuple):
+class RunFiles(NamedTuple):
   """Folder and writers of a run.
 
   Attributes:
@@ -487,7 +487,7 @@ class Run(NamedTuple):
   """
   parts: build.Parts
   fixed: Fixed
-  files: Files
+  files: RunFiles
   notes: Notes
   display: progress.Display
   timer: timing.Timer
@@ -548,7 +548,7 @@ def _run(
 @contextlib.contextmanager
 def _opened(
     parts: build.Parts, workdir: workdir_lib.Folder,
-) -> Iterator[tuple[Files, checkpoint.Restored | None]]:
+) -> Iterator[tuple[RunFiles, checkpoint.Restored | None]]:
   """Opens what a run writes to, and restores its last checkpoint.
 
   Args:
@@ -583,7 +583,7 @@ def _opened(
             name: config.log[name] for name in trackers.TRACKERS})
   with (contextlib.closing(parts), contextlib.closing(saver),
         contextlib.closing(writer)):
-    yield Files(workdir, saver, writer, gone), restored
+    yield RunFiles(workdir, saver, writer, gone), restored
 
 
 def _announce(parts: build.Parts, display: progress.Display) -> None:

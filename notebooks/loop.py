@@ -33,10 +33,10 @@ def main(steps=61, show=print):
   sample = jax.jit(lambda *args: generate.generate(
       *args, cfg=model, sampler=generate.SamplerConfig(
           slots=P * N, max_response=T, stop_ids=tokenizer.stop_ids)))
-  learner = learner_lib.make(
+  learner = learner_lib.make_learner(
       model, learner_lib.LearnerConfig(
           tokens=P * N, max_prompt=L, max_response=T, samples=N),
-      optimizer.make(
+      optimizer.make_optimizer(
           optimizer.OptimizerConfig(learning_rate=5e-4, steps=steps)))
   hyper = loss.LossParams(
       temperature=1.0, entropy_bonus=0.0, kl_coef=0.0, budget=T,

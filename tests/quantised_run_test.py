@@ -69,7 +69,7 @@ def test_the_estimate_of_memory_knows_the_types():
     model = config_lib.model_config(config)
     return {part.name: part.bytes for part in memory.parts(
         config, model, dict(data=1, fsdp=1, tensor=1),
-        build.stages_lib.make(config), 6, training=True)}
+        build.stages_lib.make_stages(config), 6, training=True)}
 
   # Few rows in an update, so that the sampler needs more.
   few = dict(learner__tokens_per_microbatch=1, learner__vocab_chunk=1)

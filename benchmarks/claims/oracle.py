@@ -114,7 +114,7 @@ def probe_gradient(
               parts.replicate(np.uint32(state.step))), fixed.sampling,
       tokenizer=task.tokenizer, processes=parts.processes)
   with jax.transfer_guard('allow'):
-    judged = rollout.submit(task, responses, parts.processes)()
+    judged = rollout.start_judging(task, responses, parts.processes)()
     advantage = np.asarray(advantages.rloo(
         jnp.nan_to_num(judged.reward.reshape(count, n)),
         where=judged.valid.reshape(count, n))).reshape(-1)

@@ -20,7 +20,7 @@ _NAMES = '`[^`|]+`(?:, `[^`|]+`)*'
 _ROW = re.compile(rf'\| *({_NAMES}) *\| *({_NAMES}|-) *\| *([^|]*?) *\|')
 
 
-class Row(NamedTuple):
+class ForeignOption(NamedTuple):
   """Names that another library has for one thing, and ours.
 
   Attributes:
@@ -35,12 +35,12 @@ class Row(NamedTuple):
 
 
 @functools.cache
-def libraries() -> dict[str, list[Row]]:
+def libraries() -> dict[str, list[ForeignOption]]:
   """Returns the rows of each library, which docs/coming_from_trl.md has."""
   return read(_PAGE.read_text(encoding='utf-8'))
 
 
-def read(page: str) -> dict[str, list[Row]]:
+def read(page: str) -> dict[str, list[ForeignOption]]:
   """Returns the rows of each library from the text of the page.
 
   Raises:
@@ -58,7 +58,7 @@ def read(page: str) -> dict[str, list[Row]]:
             f'{_PAGE.name}, line {number}: write a row as "| `name`, `name` | '
             f'`field` or - | what differs |", not {line!r}.')
       names, ours, note = row.groups()
-      rows.append(Row(*(tuple(re.findall('`(.+?)`', cell))
+      rows.append(ForeignOption(*(tuple(re.findall('`(.+?)`', cell))
                         for cell in (names, ours)), note))
   return found
 
@@ -101,7 +101,7 @@ def unknown(name: str, known: Iterable[str]) -> str:
   return f'{no_field}: --help={group} lists them all.'
 
 
-def meanings(name: str) -> list[tuple[str, str, Row]]:
+def meanings(name: str) -> list[tuple[str, str, ForeignOption]]:
   """Looks up a name of another library.
 
   Args:
@@ -133,7 +133,8 @@ def _covers(pattern: str, name: str) -> bool:
 
 
 def _uses(
-    found: Iterable[tuple[str, str, Row]], name: str, known: Sequence[str],
+    found: Iterable[tuple[str, str, ForeignOption]], name: str,
+    known: Sequence[str],
 ) -> Iterator[str]:
   """Yields a clause for each use of a name, with the libraries that have it."""
   clauses = {}

@@ -14,7 +14,7 @@ from jaxrl_llm.curriculum import order
 from jaxrl_llm.types import Curriculum, GroupRequests, rows_of, RunSizes, Table
 
 
-class State(NamedTuple):
+class GroupsState(NamedTuple):
   """State of the curriculum.
 
   Attributes:
@@ -57,7 +57,7 @@ def make(
     return state.waiting[state.waiting >= 0]
 
   def init():
-    return State(0, padded(np.zeros(0, np.int64)))
+    return GroupsState(0, padded(np.zeros(0, np.int64)))
 
   def propose(state):
     group = state.position + np.arange(prompts)

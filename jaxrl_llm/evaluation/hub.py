@@ -119,7 +119,7 @@ def _public(name: str, value: Any) -> Any:
   return 'not shown' if is_secret else _FOLDERS.sub('', value)
 
 
-def create(name: str, private: bool) -> str:
+def create_repository(name: str, private: bool) -> str:
   """Makes a repository of the hub, unless it is there, and returns its name.
 
   Args:

@@ -37,7 +37,7 @@ _VALUES = ('token_chars', 'token_logprobs', 'token_acceptance')
 Row = dict[str, Any]
 
 
-class Run(NamedTuple):
+class RunContent(NamedTuple):
   """Content of a run's folder.
 
   Attributes:
@@ -61,7 +61,7 @@ class Run(NamedTuple):
   done: dict[str, float]
 
 
-def read(folder: paths.Text, name: str = '', path: str = '') -> Run:
+def read(folder: paths.Text, name: str = '', path: str = '') -> RunContent:
   """Reads the folder of a run; a partial last line of a file is left out.
 
   Args:
@@ -83,7 +83,7 @@ def read(folder: paths.Text, name: str = '', path: str = '') -> Run:
       if isinstance(row.get('response'), str)]
   found = flags.find(rows, samples)
   summary = _json(place / 'summary.json')
-  return Run(
+  return RunContent(
       name or place.name, path or os.fspath(folder), rows,
       [*samples, *_evaluated(place)], found, _json(place / 'config.json'),
       figures={name: value for name, value in summary.items()
@@ -131,7 +131,7 @@ def _evaluated(place: paths.Path) -> list[Row]:
 
 
 def thinned(
-    runs: Sequence[Run], most: int = _CHARACTERS, tokens: int = _TOKENS,
+    runs: Sequence[RunContent], most: int = _CHARACTERS, tokens: int = _TOKENS,
 ) -> list[list[tuple[int, bool]]]:
   """Returns which samples of each run a page has room for.
 
@@ -161,7 +161,7 @@ def thinned(
 
 
 def _evenly(
-    runs: Sequence[Run], groups: list[list[list[int]]], most: int,
+    runs: Sequence[RunContent], groups: list[list[list[int]]], most: int,
     size: Callable[[Row], int]) -> list[list[list[int]]]:
   """Leaves out groups of each run evenly, until all are as small as asked."""
   total = sum(size(run.samples[i]) for run, of_run in zip(runs, groups)
@@ -174,7 +174,7 @@ def _evenly(
 
 
 def contents(
-    runs: Sequence[Run], most: int = _CHARACTERS,
+    runs: Sequence[RunContent], most: int = _CHARACTERS,
     tokens: int = _TOKENS) -> dict[str, Any]:
   """Returns what the page's script reads: columns, with texts told once.
 
@@ -221,7 +221,7 @@ def contents(
       samples=dict(columns), tokens=values, quantiles=quantiles))
 
 
-def _of_run(run: Run, places: Mapping[int, int]) -> dict[str, Any]:
+def _of_run(run: RunContent, places: Mapping[int, int]) -> dict[str, Any]:
   """Returns what the page says about one run.
 
   Args:
@@ -245,7 +245,7 @@ def _short(value: Any) -> Any:
   return float(f'{value:.6g}') if isinstance(value, float) else value
 
 
-def page(runs: Sequence[Run]) -> str:
+def page(runs: Sequence[RunContent]) -> str:
   """Returns the HTML of a page of these runs.
 
   What runs have written stands in it as base64 alone, so that no text of a
@@ -269,7 +269,7 @@ def page(runs: Sequence[Run]) -> str:
   return before
 
 
-def write(folders: Sequence[paths.Text], out: paths.Text) -> list[Run]:
+def write(folders: Sequence[paths.Text], out: paths.Text) -> list[RunContent]:
   """Writes the page of some runs, and returns what it has read.
 
   Raises:

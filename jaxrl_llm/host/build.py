@@ -437,21 +437,21 @@ def parts(
       config, model, tokenizer, training and not own_prompts)
   mesh = _mesh(config)
   platform = mesh.devices.flat[0].platform
-  processes = processes_lib.make(mesh, sharding.learner_mesh(
+  processes = processes_lib.make_processes(mesh, sharding.learner_mesh(
       mesh, config.mesh.learner_tensor))
   compiled.start(config.compilation_cache, processes.channel)
   config, model = _typed(config, model, platform)
   if actor:
     config, actor = _typed(config, actor, platform, 'actor.model')
-  stages = stages_lib.make(config, max(len(task.train), 1))
+  stages = stages_lib.make_stages(config, max(len(task.train), 1))
   memory.check(
       config, model, mesh, stages, len(task.heldout), training, actor)
   if training:
     _warn_of_warmup(config, stages)
   make = functools.partial(
-      programs_lib.make, model=model, mesh=mesh, stages=stages,
+      programs_lib.make_programs, model=model, mesh=mesh, stages=stages,
       stops=_stops(task.tokenizer), checkpoint=checkpoint, lengths=lengths,
-      actor=actor and programs_lib.Source(
+      actor=actor and programs_lib.PlayerSource(
           config_lib.of_actor(config), actor, theirs))
   room = memory.available(mesh) if training else None
   programs, needs = fit.fitted(make, config, room and room // mesh.size)

@@ -1,6 +1,6 @@
 """The device programs of a run.
 
-`make` knows neither task nor files, and needs no device that exists:
+`make_programs` knows neither task nor files, and needs no device that exists:
 `build.parts` runs what it returns, `launch/compile_check.py` compiles it
 ahead of time for machines that are elsewhere.
 """
@@ -24,11 +24,11 @@ from jaxrl_llm.ops import buckets
 from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling import prefixes
 from jaxrl_llm.sampling.stops import Stops
-from jaxrl_llm.tasks.sft_rows import Limits
+from jaxrl_llm.tasks.sft_rows import RowLimits
 from jaxrl_llm.types import Curriculum
 
 
-class Sampler(NamedTuple):
+class SamplerProgram(NamedTuple):
   """Sampler at the sizes of one training step.
 
   Attributes:
@@ -70,8 +70,8 @@ class Player(NamedTuple):
   """
   model: ModelConfig
   policy: policy_lib.Policy
-  learner: Optional[learner_lib.Learner]
-  sampler: Sampler
+  learner: Optional[learner_lib.LearnerPrograms]
+  sampler: SamplerProgram
 
 
 class RolloutSampler(NamedTuple):
@@ -88,11 +88,11 @@ class RolloutSampler(NamedTuple):
   player: int
   to_sampling: Callable[..., Any]
   lower_to_sampling: Callable[[], Any]
-  sampler: Sampler
+  sampler: SamplerProgram
   weights: Any
 
 
-class Source(NamedTuple):
+class PlayerSource(NamedTuple):
   """Parts of a player that come from outside.
 
   Attributes:
@@ -156,7 +156,7 @@ def needs_old_logprobs(config: ConfigDict, stages: Stages) -> bool:
   """Returns whether the old policy's log-probs have to be computed.
 
   The first update after a rollout is made by the old policy itself. Later ones,
-  and those on rows of an earlier step, need its log-probs from `Learner.score`:
+  and those on rows of an earlier step, need its log-probs from `LearnerPrograms.score`:
   with the new policy in its place every ratio would be 1. A rejection towards
   the old policy needs them for the whole batch, before it is split.
   """
@@ -179,7 +179,7 @@ def keeps_writer(config: ConfigDict, stages: Stages) -> bool:
 
 
 def scored_rows(made: Programs) -> int:
-  """Returns the rows of a call of `Learner.score`: those of a step, padded."""
+  """Returns the rows of a call of `LearnerPrograms.score`: those of a step, padded."""
   shards = sharding.data_shards(made.learner_mesh)
   return -(-made.stages.curriculum.max_requests // shards) * shards
 
@@ -277,7 +277,7 @@ TRAINING = SamplerUse()
 def make_sampler(
     config: ConfigDict, mesh: jax.sharding.Mesh, model: ModelConfig,
     stops: Stops, curriculum: Curriculum,
-    use: SamplerUse = TRAINING) -> Sampler:
+    use: SamplerUse = TRAINING) -> SamplerProgram:
   """Makes a sampler at the capacities of the curriculum.
 
   Args:
@@ -321,7 +321,7 @@ def make_sampler(
           model))
   generate = jax.jit(functools.partial(
       generate_lib.sharded_generate, mesh, cfg=model, sampler=sampler))
-  return Sampler(
+  return SamplerProgram(
       generate, sampler, curriculum.max_prompts, curriculum.max_requests,
       per_shard, own)
 
@@ -344,7 +344,7 @@ def _prefill_prompts(
 
 def _learner_mesh(
     config: ConfigDict, mesh: jax.sharding.Mesh,
-    sources: Sequence[Source]) -> jax.sharding.Mesh:
+    sources: Sequence[PlayerSource]) -> jax.sharding.Mesh:
   """Returns the learner's mesh, if both meshes fit the models and the batch.
 
   Args:
@@ -386,12 +386,12 @@ def _learner_mesh(
   return learner_mesh
 
 
-def make(
+def make_programs(
     config: ConfigDict, model: ModelConfig, mesh: jax.sharding.Mesh,
     stops: Stops, stages: Stages,
     checkpoint: hf.Checkpoint | None = None,
     lengths: Sequence[int] | None = None,
-    actor: Source | None = None) -> Programs:
+    actor: PlayerSource | None = None) -> Programs:
   """Makes the programs. Nothing is compiled yet.
 
   Args:
@@ -408,18 +408,19 @@ def make(
     ValueError: the mesh does not divide the model or the batch, or has no
       devices for `learner.attention`.
   """
-  sources = [Source(config, model, checkpoint), *([actor] if actor else [])]
+  sources = [
+      PlayerSource(config, model, checkpoint), *([actor] if actor else [])]
   learner_mesh = _learner_mesh(config, mesh, sources)
   config = with_lengths(config, mesh, model, stages.curriculum, lengths)
   policies = [
-      policy_lib.make(
+      policy_lib.make_policy(
           source.model, mesh, choices.adapters(source.config),
           source.checkpoint, learner_mesh) for source in sources]
   optimizers = [
-      optimizer_lib.make(optimizer_lib.OptimizerConfig(
+      optimizer_lib.make_optimizer(optimizer_lib.OptimizerConfig(
           steps=max(updates_of_run(config, stages), 1),
           **source.config.optimizer)) for source in sources]
-  learner = learner_lib.make(
+  learner = learner_lib.make_learner(
       model, choices.learner_config(
           config, row_facts=stages.selection.stale,
           whole=config.learner.updates == 1 and not stages.selection.stale),
@@ -451,7 +452,8 @@ def make(
 
 
 def sft_learner(
-    made: Programs, limits: Limits, steps: int = 1) -> learner_lib.Learner:
+    made: Programs, limits: RowLimits, steps: int = 1,
+) -> learner_lib.LearnerPrograms:
   """Makes the programs of supervised fine-tuning; nothing is compiled yet.
 
   Args:
@@ -466,13 +468,13 @@ def sft_learner(
       adapters) else {}
   if rate is None:
     rate = 2e-4 if adapters else 2e-5 if config.model.hf else 3e-3
-  return learner_lib.make(
+  return learner_lib.make_learner(
       made.model,
       choices.learner_config(
           config, samples=1, objective='likelihood', aggregation='token_mean',
           importance='none', rejection=None, actor=None, whole=True,
           max_prompt=limits.max_prompt, max_response=limits.max_response),
-      optimizer_lib.make(optimizer_lib.OptimizerConfig(
+      optimizer_lib.make_optimizer(optimizer_lib.OptimizerConfig(
           learning_rate=rate, steps=max(steps, 1),
           schedule=sft.schedule, warmup_steps=warmup, b2=0.99,
           weight_decay=sft.weight_decay)),

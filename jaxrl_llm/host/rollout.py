@@ -39,7 +39,7 @@ class SampleCall(NamedTuple):
     return [self.problems[i] for i in self.requests.prompt]
 
 
-class Played(NamedTuple):
+class PlayedTurns(NamedTuple):
   """Turns of the responses of a wave, and what the environment gave them.
 
   Attributes:
@@ -83,7 +83,7 @@ class Responses(NamedTuple):
   shard: np.ndarray
   use: dict[str, int]
   policy_step: int = 0
-  played: Played | None = None
+  played: PlayedTurns | None = None
 
 
 class Judged(NamedTuple):
@@ -118,7 +118,7 @@ class Judged(NamedTuple):
   rewards: dict[str, np.ndarray] = {}
   logged: dict[str, np.ndarray] = {}
   observed: np.ndarray | None = None
-  played: Played | None = None
+  played: PlayedTurns | None = None
 
   @property
   def generated(self) -> np.ndarray:
@@ -227,7 +227,7 @@ _NO_LIMIT = np.iinfo(np.int32).max
 
 
 def host_sampler(
-    made: programs.Sampler, mesh: jax.sharding.Mesh,
+    made: programs.SamplerProgram, mesh: jax.sharding.Mesh,
 ) -> Callable[..., tuple[Rollouts, dict[str, int]]]:
   """Makes the sampler of a run, from host to host.
 
@@ -247,7 +247,7 @@ def host_sampler(
     program serves every mix of requests.
   """
   shards, slots = sharding.data_shards(mesh), made.sampler.slots
-  team = processes_lib.make(mesh)
+  team = processes_lib.make_processes(mesh)
 
   def sample(
       params, prompts, requests, key, sampling, policy_step, shard=None,
@@ -305,7 +305,7 @@ def respond(
       policy_step)
 
 
-def submit(
+def start_judging(
     task: tasks.Task, responses: Responses, processes: Processes,
     step: int = 0, steps: int = 0) -> Callable[[], Judged]:
   """Starts to judge the responses at home in this process.
@@ -377,7 +377,7 @@ def _judge(
   """Starts to judge the M rows at home, but those judged in their play.
 
   Args:
-    task, responses, step, steps: those of `submit`.
+    task, responses, step, steps: those of `start_judging`.
     problems: of the M rows.
 
   Returns:

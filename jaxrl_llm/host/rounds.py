@@ -12,7 +12,7 @@ from jaxrl_llm.base import phases
 from jaxrl_llm.host import batches
 from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.learner import packing
-from jaxrl_llm.learner.learner import Learner
+from jaxrl_llm.learner.learner import LearnerPrograms
 from jaxrl_llm.learner.loss import LossParams
 from jaxrl_llm.learner.update import TrainState
 from jaxrl_llm.sharding import processes as processes_lib
@@ -48,7 +48,7 @@ class Learning(NamedTuple):
     config: seed, sizes of batches, and which rows are dropped.
     processes: who holds which rows.
   """
-  learner: Learner
+  learner: LearnerPrograms
   loss: LossParams
   frozen: Any
   anchor: Any
@@ -57,7 +57,7 @@ class Learning(NamedTuple):
   processes: Processes
 
 
-class Counts(NamedTuple):
+class RunCounts(NamedTuple):
   """Numbers of what a run has done before a step.
 
   Attributes:
@@ -70,7 +70,7 @@ class Counts(NamedTuple):
   updates: int
 
 
-class Outcome(NamedTuple):
+class RoundsOutcome(NamedTuple):
   """Outcome of the rounds of a step.
 
   Attributes:
@@ -288,7 +288,7 @@ def _plan(
 def run(
     learning: Learning, learners: tuple[TrainState, ...], table: Table,
     tokens: RolloutTokens, batches_of_step: Sequence[np.ndarray],
-    select: Select, selection: Any, counts: Counts) -> Outcome:
+    select: Select, selection: Any, counts: RunCounts) -> RoundsOutcome:
   """Runs the rounds of a step: select rows, then update on them.
 
   Args:
@@ -335,19 +335,19 @@ def run(
         learning, state, table, tokens, rows, writer,
         counts._replace(rounds=number))
     metrics += of_round
-  return Outcome(
+  return RoundsOutcome(
       state if len(learners) > 1 else (state,), selection, table, metrics,
       picked)
 
 
 def _update(
     learning: Learning, state: Any, table: Table, tokens: RolloutTokens,
-    rows: np.ndarray, writer: Any, counts: Counts,
+    rows: np.ndarray, writer: Any, counts: RunCounts,
 ) -> tuple[Any, Table, list[dict[str, np.ndarray]]]:
   """Takes the optimiser steps of the round `counts.rounds` on its rows.
 
   Returns:
-    What `Learner.update` makes of the state; the table with their usage, and
+    What `LearnerPrograms.update` makes of the state; the table with their usage, and
     the latest entropies and clip shares; the metrics of each optimiser step.
   """
   config, processes = learning.config, learning.processes

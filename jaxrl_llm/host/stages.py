@@ -25,7 +25,7 @@ class Stages(NamedTuple):
   selection: Selection
 
 
-def make(config: ConfigDict, problems: int = 1) -> Stages:
+def make_stages(config: ConfigDict, problems: int = 1) -> Stages:
   """Makes the stages of a config.
 
   Args:
@@ -65,10 +65,10 @@ def validate(config: ConfigDict, *, hub: bool = True) -> None:
     hub: as for `config.validate`.
 
   Raises:
-    ValueError: as `config.validate`, `make` and `choices.check` do.
+    ValueError: as `config.validate`, `make_stages` and `choices.check` do.
   """
   config_lib.validate(config, hub=hub)
-  make(config)
+  make_stages(config)
   choices.check(config)
 
 

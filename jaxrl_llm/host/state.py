@@ -64,7 +64,7 @@ def init_state(
   Args:
     parts: stages, sizes and problems of the run.
     learner: state of the policy, or of the policy and the actor, from
-      `Learner.init`.
+      `LearnerPrograms.init`.
   """
   choose, select = parts.stages
   return RunState(

@@ -36,7 +36,7 @@ _BY_TOKEN = ('tokens', 'logprobs', 'entropy', 'tempered_logprobs', 'top_ids',
              'top_logprobs')
 
 
-class Sampling(NamedTuple):
+class WaveSampling(NamedTuple):
   """Weights, noise and distribution of a wave.
 
   Attributes:
@@ -57,7 +57,7 @@ class Sampling(NamedTuple):
   step: int = 0
 
 
-class Run(NamedTuple):
+class WaveSetting(NamedTuple):
   """Values that all waves of a run share.
 
   Attributes:
@@ -190,7 +190,7 @@ def seed_of(seed: int, problem: int, sample: int) -> int:
 
 
 def respond(
-    parts: build.Parts, call: rollout.SampleCall, sampling: Sampling,
+    parts: build.Parts, call: rollout.SampleCall, sampling: WaveSampling,
 ) -> tuple[rollout.Responses, Callable[[], Callable[[], rollout.Judged]]]:
   """Samples responses, or trajectories where the task has an environment.
 
@@ -201,11 +201,11 @@ def respond(
 
   Returns:
     The responses, and a function that starts to judge them and returns one that
-    waits for the verdicts, see `rollout.submit`.
+    waits for the verdicts, see `rollout.start_judging`.
   """
   task, processes = parts.task, parts.processes
   if getattr(task, 'turns', None):
-    responses = play(task.turns, call, sampling, Run(
+    responses = play(task.turns, call, sampling, WaveSetting(
         parts.key, parts.config.seed, parts.config.max_response,
         task.tokenizer, processes))
   else:
@@ -214,12 +214,13 @@ def respond(
             parts.replicate(np.uint32(sampling.noise))), sampling.draw,
         tokenizer=task.tokenizer, processes=processes,
         policy_step=sampling.policy_step)
-  return responses, lambda: rollout.submit(
+  return responses, lambda: rollout.start_judging(
       task, responses, processes, sampling.step, parts.config.steps)
 
 
 def play(
-    turns: Turns, call: rollout.SampleCall, sampling: Sampling, run: Run,
+    turns: Turns, call: rollout.SampleCall, sampling: WaveSampling,
+    run: WaveSetting,
 ) -> rollout.Responses:
   """Samples whole trajectories; see the top of this file.
 
@@ -270,7 +271,7 @@ def play(
   return rollout.Responses(
       call, wave.rollouts(call, sampling.policy_step), rows,
       [trajectory.text for trajectory in trajectories], shard, {**use},
-      sampling.policy_step, rollout.Played(
+      sampling.policy_step, rollout.PlayedTurns(
           [trajectory.turns for trajectory in trajectories],
           [trajectory.starts for trajectory in trajectories],
           [trajectory.verdict(turns.rewards) for trajectory in trajectories],
@@ -296,7 +297,7 @@ def _parts(shard: np.ndarray, slots: int) -> list[np.ndarray]:
 
 def _answer(
     turns: Turns, wave: _Wave, turn: tuple[np.ndarray, Rollouts],
-    said: dict[int, _Trajectory], call: rollout.SampleCall, run: Run,
+    said: dict[int, _Trajectory], call: rollout.SampleCall, run: WaveSetting,
     shard: np.ndarray) -> Callable[[], np.ndarray]:
   """Starts the environment's steps for the rows and rollouts of a call.
 

@@ -115,7 +115,7 @@ class Setting(NamedTuple):
   specs: Players
 
 
-class Weights(NamedTuple):
+class PassParams(NamedTuple):
   """Parameters that a pass reads.
 
   Attributes:
@@ -128,7 +128,7 @@ class Weights(NamedTuple):
   writer: Any = None
 
 
-class Tokens(NamedTuple):
+class MicrobatchTokens(NamedTuple):
   """Tokens of a microbatch.
 
   Attributes:
@@ -142,8 +142,8 @@ class Tokens(NamedTuple):
 
 
 def stats(
-    weights: Weights, batch: LearnerBatch, at: Tokens, temperature: Array,
-    setting: Setting, *, entropy: bool = True,
+    weights: PassParams, batch: LearnerBatch, at: MicrobatchTokens,
+    temperature: Array, setting: Setting, *, entropy: bool = True,
     lam: Optional[Array] = None) -> TokenStats:
   """Computes statistics of the responses of a microbatch.
 

@@ -93,7 +93,7 @@ class LearnerConfig:
         self.objective, self.aggregation, self.importance, self.kl_estimator)
 
 
-class Learner(NamedTuple):
+class LearnerPrograms(NamedTuple):
   """The jitted programs of one player, or of the policy and an actor.
 
   For two players, the state is a tuple of two. `frozen` are the parameters of
@@ -138,14 +138,14 @@ class Actor(NamedTuple):
   Attributes:
     model: its architecture.
     trained: shapes of its parameters.
-    optimizer: from `optimizer.make`.
+    optimizer: from `make_optimizer`.
   """
   model: ModelConfig
   trained: Any
   optimizer: Optimizer
 
 
-def make(
+def make_learner(
     model: ModelConfig,
     cfg: LearnerConfig,
     optimizer: Optimizer,
@@ -154,13 +154,13 @@ def make(
     trained: Any = None,
     compose: Callable[[Any, Any], Any] = _whole,
     actor: Optional[Actor] = None,
-) -> Learner:
+) -> LearnerPrograms:
   """Makes the programs for one model, config and optimiser, or for two models.
 
   Args:
     model: the policy's architecture.
     cfg: static settings.
-    optimizer: from `optimizer.make`.
+    optimizer: from `make_optimizer`.
     mesh: with axes data, fsdp and tensor; the rows of a batch are split over
       'data' and 'fsdp'. None for the first device only.
     trained: shapes of the trained parameters; None for all parameters.
@@ -206,7 +206,7 @@ def make(
       players.map(lambda each: each[3]), Players.of(layout).map(
           lambda x: jax.tree.map(lambda place: place.spec, x.params)))
   plan, plans = _planning(cfg, model, sharding.data_shards(mesh))
-  return Learner(
+  return LearnerPrograms(
       state=jax.tree.map(
           lambda x, place: jax.ShapeDtypeStruct(
               x.shape, x.dtype, sharding=place), state, layout),
@@ -250,7 +250,7 @@ def _init(params, optimizer) -> TrainState:
 
 
 def _planning(cfg, model, shards):
-  """Makes `Learner.plan` and `Learner.plans`."""
+  """Makes `LearnerPrograms.plan` and `LearnerPrograms.plans`."""
   def counted(plan, before, length):
     share = padding.real_flops(
         model, plan, before, length, max_prompt=cfg.max_prompt,

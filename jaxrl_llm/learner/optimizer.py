@@ -133,7 +133,7 @@ class OptimizerConfig:
             f'optimizer.{name}={getattr(self, name)} must be {want}.')
 
 
-def make(cfg: OptimizerConfig) -> Optimizer:
+def make_optimizer(cfg: OptimizerConfig) -> Optimizer:
   """Makes AdamW with a clip of the gradient's global norm before it.
 
   Moments are float32, like the parameters. Weight decay is decoupled, scaled by

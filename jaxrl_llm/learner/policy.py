@@ -17,7 +17,7 @@ from jaxrl_llm.models.config import ModelConfig
 Params = Any
 
 
-class Sampling(NamedTuple):
+class SamplingWeights(NamedTuple):
   """Sampling weights in one type.
 
   Attributes:
@@ -46,7 +46,7 @@ class Policy(NamedTuple):
       frozen is None if all are trained.
     compose: (trained, frozen) -> all parameters, types unchanged.
     sampling: (key of `quantise.TYPES`, or None for the compute type) ->
-      Sampling. Nothing is compiled yet.
+      SamplingWeights. Nothing is compiled yet.
     to_sampling: (trained, frozen) -> all parameters for sampling, in the
       compute type.
     lower_to_sampling: () -> lowered program of `to_sampling`; needs only
@@ -57,7 +57,7 @@ class Policy(NamedTuple):
   init: Callable[[jax.Array], Params]
   split: Callable[[Params, jax.Array], tuple[Params, Params]]
   compose: Callable[[Params, Params], Params]
-  sampling: Callable[[str | None], Sampling]
+  sampling: Callable[[str | None], SamplingWeights]
   to_sampling: Callable[..., Params]
   lower_to_sampling: Callable[[], Any]
 
@@ -77,7 +77,7 @@ class Adapters(NamedTuple):
   warm: bool
 
 
-def make(
+def make_policy(
     model: ModelConfig, mesh: jax.sharding.Mesh,
     adapters: Adapters | None = None,
     checkpoint: hf.Checkpoint | None = None,
@@ -119,7 +119,7 @@ def make(
   def sampling(kind):
     made = sharding.to_sampling(
         shapes, mesh, dtype, kind=kind, learner=learner)
-    return Sampling(
+    return SamplingWeights(
         lambda trained, frozen=None: made.apply(trained), made.lower,
         made.result)
 
@@ -165,7 +165,7 @@ def _with_adapters(choice, model, mesh, checkpoint, in_training) -> Policy:
   def sampling(kind):
     own = sharding.to_sampling(
         stored, mesh, dtype, kind=kind, train_rules=sharding.SAMPLE_RULES)
-    return Sampling(
+    return SamplingWeights(
         lambda params, frozen: lora.join(
             own.apply(frozen), adapters.apply(scaled(params))),
         own.lower if kind else adapters.lower,

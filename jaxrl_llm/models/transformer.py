@@ -113,7 +113,7 @@ class Reads(NamedTuple):
 DIRECT = Reads()
 
 
-class Kept(NamedTuple):
+class LayerOutputs(NamedTuple):
   """Values of the layers that `forward` returns.
 
   Attributes:
@@ -126,7 +126,7 @@ class Kept(NamedTuple):
   experts: Optional[jax.Array] = None
 
 
-class Run(NamedTuple):
+class LayerGroup(NamedTuple):
   """Consecutive layers of one kind.
 
   Attributes:
@@ -164,12 +164,12 @@ class Run(NamedTuple):
             for name, stack in layers.items() if places[name] is not None}
 
 
-def runs(cfg: ModelConfig) -> list[Run]:
+def runs(cfg: ModelConfig) -> list[LayerGroup]:
   """Returns the runs of layers of one kind, in their order."""
   found, sparse = [], cfg.sparse_layers()
   for kind, run in itertools.groupby(range(cfg.layers), sparse.__getitem__):
     numbers = [*run]
-    found.append(Run(range(numbers[0], numbers[-1] + 1), kind, sum(
+    found.append(LayerGroup(range(numbers[0], numbers[-1] + 1), kind, sum(
         other != kind for other in sparse[:numbers[0]])))
   return found
 
@@ -484,7 +484,7 @@ def forward(
     layout: Optional[attention.Layout] = None,
     reads: Reads = DIRECT,
     chosen: Optional[jax.Array] = None,
-) -> tuple[jax.Array, Kept]:
+) -> tuple[jax.Array, LayerOutputs]:
   """Computes the hidden states of whole rows.
 
   Args:
@@ -537,7 +537,8 @@ def forward(
                   _slice(windowed, run.layers), own), unroll=execution.unroll)
     kept.append(of_run)
   kv, used = zip(*kept)
-  return rms_norm(x, params['norm'], cfg), Kept(_joined(kv), _joined(used))
+  return rms_norm(x, params['norm'], cfg), LayerOutputs(
+      _joined(kv), _joined(used))
 
 
 def _slice(stack: jax.Array, places: range) -> jax.Array:

@@ -45,7 +45,7 @@ def empty(
 
 
 def compute(
-    weights: decode.Weights,
+    weights: decode.DecodeParams,
     row: decode.Caches,
     fed: Array,
     done: Array,

@@ -328,7 +328,7 @@ class Gain(NamedTuple):
   variance: float = 0.0
 
 
-class Reward(NamedTuple):
+class BanditReward(NamedTuple):
   """Reward of a round: `total` = `gain` - `entropy_penalty`.
 
   Attributes:
@@ -344,7 +344,7 @@ class Reward(NamedTuple):
 def reward(
     averages: Gain, value: tuple[float, float], entropy: tuple[float, float], *,
     alpha: float, entropy_weight: float, entropy_min: float,
-    ablate: str = 'none') -> tuple[Gain, Reward]:
+    ablate: str = 'none') -> tuple[Gain, BanditReward]:
   """Computes the reward of a round, after Eq. 10.
 
   mu and sigma include dV itself: with D = dV - mu, sigma >= alpha D^2, so that
@@ -374,7 +374,7 @@ def reward(
   penalty = 0.0
   if ablate != 'no_entropy' and entropy[0] > entropy_min:
     penalty = entropy_weight * (entropy[1] - entropy[0])
-  return Gain(float(mean), float(variance)), Reward(
+  return Gain(float(mean), float(variance)), BanditReward(
       float(gain), float(penalty), float(gain - penalty))
 
 

@@ -203,7 +203,7 @@ def _row_gatherer(mesh: Mesh) -> Any:
   return jax.jit(lambda x: x, out_shardings=mesh_lib.rows(mesh))
 
 
-def make(mesh: Mesh, learner_mesh: Mesh | None = None) -> Processes:
+def make_processes(mesh: Mesh, learner_mesh: Mesh | None = None) -> Processes:
   """Makes the processes of a run.
 
   Args:

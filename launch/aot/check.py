@@ -173,9 +173,9 @@ def build(config: ConfigDict, topology: chips.Topology) -> programs.Programs:
       config.mesh.learner_tensor)
   actor = config_lib.actor_model(config)
   make = functools.partial(
-      programs.make, model=config_lib.model_config(config), mesh=mesh,
-      stops=Stops(_STOP_IDS), stages=stages.make(config),
-      actor=actor and programs.Source(config_lib.of_actor(config), actor))
+      programs.make_programs, model=config_lib.model_config(config), mesh=mesh,
+      stops=Stops(_STOP_IDS), stages=stages.make_stages(config),
+      actor=actor and programs.PlayerSource(config_lib.of_actor(config), actor))
   try:
     return fit.fitted(
         make, config, topology.chip and topology.chip.memory)[0]

@@ -124,7 +124,7 @@ def changed(parts: build.Parts, **fields: Any) -> build.Parts:
     theirs['writer'] = parts.programs.writer._replace(**{
         name: getattr(player['policy'], name)
         for name in ('to_sampling', 'lower_to_sampling') if 'policy' in player})
-  theirs.setdefault('stages', stages.make(
+  theirs.setdefault('stages', stages.make_stages(
       fields.get('config', parts.config), len(task.train)))
   ours.setdefault('user_config', fields.get('config', parts.user_config))
   return parts._replace(

@@ -112,11 +112,12 @@ def test_rows_without_an_advantage_are_left_out_if_asked(drop):
   learning = rounds.Learning(
       types.SimpleNamespace(plan=plan, update=update), loss=None, frozen=None,
       anchor=None, keep_writer=False, config=config,
-      processes=processes.make(sharding.make_mesh(1, 1, 1, jax.devices()[:1])))
+      processes=processes.make_processes(
+          sharding.make_mesh(1, 1, 1, jax.devices()[:1])))
   done = rounds.run(
       learning, (None,), table, tokens, [ROWS],
       lambda state, table, rows, key: (state, rows.reshape(-1)), (),
-      rounds.Counts(steps=0, rounds=5, updates=3))
+      rounds.RunCounts(steps=0, rounds=5, updates=3))
   batch, = batches
   want = [0, 3, 0, 4, 0, 0] if drop else [1, 3, 0, 4, 8, 0]
   assert batch.response_length.tolist() == want

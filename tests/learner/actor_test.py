@@ -45,7 +45,7 @@ CASES = {
 @functools.lru_cache(None)
 def _learner(sgd=plain.SGD, rejected=True, training=(), **choices):
   """Makes the joint learner; `training` are items of TRAINING's changes."""
-  return learner_lib.make(
+  return learner_lib.make_learner(
       plain.MODEL, dataclasses.replace(
           plain.CONFIG, importance='none', rejection=(
               rejection.Rejection(top_k=K, decoupled=True, **choices)
@@ -266,7 +266,7 @@ def test_without_rejection_both_learn_the_same_and_are_clipped_separately():
   state, metrics = jax.device_get(learners.update(
       learner, learner.init(*jax.device_put(
           (coupled._params(0), _omega()))), batch, LOSS))
-  alone = learner_lib.make(plain.MODEL, dataclasses.replace(
+  alone = learner_lib.make_learner(plain.MODEL, dataclasses.replace(
       plain.CONFIG, importance='none'), plain.SGD)
   want, theirs = jax.device_get(learners.update(
       alone, alone.init(jax.device_put(coupled._params(0))),
@@ -338,7 +338,7 @@ def test_an_actor_that_does_not_learn_stays_to_the_bit(rejected, choices):
   A top-k normaliser knows the sampler's tokens alone: there is no pass of the
   actor in the update. Weight decay would move an actor without a gradient.
   """
-  decay = optimizer_lib.make(optimizer_lib.OptimizerConfig(
+  decay = optimizer_lib.make_optimizer(optimizer_lib.OptimizerConfig(
       learning_rate=.1, steps=9, weight_decay=.1))
   learner = _learner(
       sgd=decay, rejected=rejected, training=(('ppo', False), ('distill', 0.0)),
@@ -394,7 +394,7 @@ def _on_mesh(sizes):
     trees = [jax.device_put(tree, sharding.shardings(
         tree, sharding.TRAIN_RULES, mesh)) for tree in trees]
     put = lambda x: jax.device_put(x, sharding.rows(mesh))
-  learner = learner_lib.make(
+  learner = learner_lib.make_learner(
       model, dataclasses.replace(
           plain.CONFIG, importance='none', tokens=1,
           rejection=rejection.Rejection(top_k=K, decoupled=True, z='exact'),

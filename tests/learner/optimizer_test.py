@@ -15,7 +15,7 @@ from tests.helpers.tolerance import FUNCTION, rounding
 
 
 def make(**values):
-  return optimizer_lib.make(optimizer_lib.OptimizerConfig(**values))
+  return optimizer_lib.make_optimizer(optimizer_lib.OptimizerConfig(**values))
 
 
 def _rates(name, **changes):

@@ -79,7 +79,7 @@ class Learner:
 
   def __init__(self, *args: Any, **kwargs: Any):
     """Takes the arguments of `learner.make`."""
-    self._made = learner_lib.make(*args, **kwargs)
+    self._made = learner_lib.make_learner(*args, **kwargs)
     self.init = self._made.init
 
   def score(self, params, batch, *rest):

@@ -16,16 +16,16 @@ from typing import Any
 from jaxrl_llm.rewards.sandbox.protocol import (
   DEFAULTS,
   Executor,
-  Limits,
   Outcome,
+  ProgramLimits,
   Result,
   SandboxError,
   Suite,
 )
 
 __all__ = (
-    'DEFAULTS', 'Executor', 'Limits', 'Outcome', 'Result', 'SandboxError',
-    'Suite', 'make')
+    'DEFAULTS', 'Executor', 'Outcome', 'ProgramLimits', 'Result',
+    'SandboxError', 'Suite', 'make')
 
 
 def make(

@@ -17,7 +17,7 @@ import tempfile
 from typing import ContextManager, Iterator, Sequence
 
 from jaxrl_llm.rewards.sandbox import local, process
-from jaxrl_llm.rewards.sandbox.protocol import Limits, SandboxError
+from jaxrl_llm.rewards.sandbox.protocol import ProgramLimits, SandboxError
 
 _FOLDER, _CODE = '/work', '/guest'
 # Where shared libraries are. /lib is a link to usr/lib on most systems.
@@ -68,7 +68,7 @@ class BubblewrapExecutor(local.LocalExecutor):
           tried.stderr.decode(errors='replace').strip()[-200:]))
 
   def started(
-      self, guest: local.Guest, stdin: bytes, limits: Limits,
+      self, guest: local.Guest, stdin: bytes, limits: ProgramLimits,
   ) -> ContextManager[process.Process]:
     """Starts a process; see `local.LocalExecutor`."""
     return _started(
@@ -88,7 +88,7 @@ class BubblewrapExecutor(local.LocalExecutor):
 @contextlib.contextmanager
 def _started(
     bwrap: Sequence[str], seccomp: bytes, guest: local.Guest, stdin: bytes,
-    limits: Limits) -> Iterator[process.Process]:
+    limits: ProgramLimits) -> Iterator[process.Process]:
   """Starts a process by a command of bwrap, with a filter of system calls."""
   with contextlib.ExitStack() as stack:
     arguments, inherited = [], [*guest.descriptors]

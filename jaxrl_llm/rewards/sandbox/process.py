@@ -9,7 +9,7 @@ import subprocess
 import time
 from typing import IO, Iterable, Sequence
 
-from jaxrl_llm.rewards.sandbox.protocol import Limits, Result
+from jaxrl_llm.rewards.sandbox.protocol import ProgramLimits, Result
 
 GUEST = pathlib.Path(__file__).parent / 'guest'
 # Code of the first line that Python runs in a sandbox.
@@ -26,7 +26,7 @@ class Process:
   """A process with pipes for its input and output."""
 
   def __init__(
-      self, command: Sequence[str], *, stdin: bytes, limits: Limits,
+      self, command: Sequence[str], *, stdin: bytes, limits: ProgramLimits,
       descriptors: Iterable[int] = (), folder: str | None = None,
       status: IO[bytes] | None = None):
     """Starts it.
@@ -153,14 +153,14 @@ class Process:
         time.monotonic() - self.began, self.peak)
 
 
-class Service(Process):
+class JobProcess(Process):
   """A process that does one job after another.
 
   Each job has limits of its own, and a pipe of its own for what it writes,
   whose end is that of the job.
   """
 
-  def begin(self, pipe: IO[bytes], limits: Limits) -> None:
+  def begin(self, pipe: IO[bytes], limits: ProgramLimits) -> None:
     """Takes the reading end of a job's pipe, and its limits."""
     self.popen.stdout.close()
     self.popen.stdout, self.limits = pipe, limits

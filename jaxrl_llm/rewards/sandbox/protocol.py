@@ -5,7 +5,7 @@ from typing import Mapping, Protocol, Sequence
 
 
 @dataclasses.dataclass(frozen=True)
-class Limits:
+class ProgramLimits:
   """Limits of a program.
 
   Attributes:
@@ -41,7 +41,7 @@ class Result:
     status: 'ok' (exit code 0), 'exit' (another one), 'timeout', 'memory',
       'processes', 'output' (beyond the limit), or 'killed' (by a signal).
     exit_code: of the program; None if a signal or a limit ended it.
-    stdout: what it wrote, at most `Limits.output` bytes.
+    stdout: what it wrote, at most `ProgramLimits.output` bytes.
     stderr: the same.
     seconds: by the clock.
     peak_bytes: most memory of all its processes at one time, as seen every 50
@@ -83,7 +83,7 @@ class Outcome:
   detail: str = ''
 
 
-DEFAULTS = Limits()
+DEFAULTS = ProgramLimits()
 
 
 class SandboxError(OSError):
@@ -96,7 +96,7 @@ class Executor(Protocol):
   def run(
       self, program: str, *, stdin: bytes = b'',
       files: Mapping[str, bytes] | None = None,
-      limits: Limits = DEFAULTS) -> Result:
+      limits: ProgramLimits = DEFAULTS) -> Result:
     """Runs a program as `__main__`.
 
     Args:
@@ -111,7 +111,7 @@ class Executor(Protocol):
 
   def check(
       self, program: str, tests: Suite, *,
-      limits: Limits = DEFAULTS) -> list[Outcome]:
+      limits: ProgramLimits = DEFAULTS) -> list[Outcome]:
     """Judges a program; returns one outcome for each test, in order.
 
     Raises:

@@ -391,7 +391,7 @@ def _judge(tests, reads, writes, verdicts):
   """Runs the tests of a file and writes their verdicts; all are descriptors."""
   with open(tests, 'rb') as file:
     spec = literals.load(file.read(), _none)
-  outer, out = frames.Channel(reads, writes), frames.Channel(-1, verdicts)
+  outer, out = frames.PipeEnd(reads, writes), frames.PipeEnd(-1, verdicts)
   fault = 'killed', 'as the program began'
   try:
     _, kind, data = outer.receive()

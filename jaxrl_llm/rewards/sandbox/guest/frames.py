@@ -28,7 +28,7 @@ class Closed(Exception):
   """Raised if the other side has ended."""
 
 
-class Channel:
+class PipeEnd:
   """One end of two pipes, one for each direction."""
 
   def __init__(self, reads, writes, data=b''):
@@ -116,7 +116,7 @@ def fork():
     mine, other = (down[0], up[1]), (up[0], down[1])
   for end in other:
     os.close(end)
-  return child, Channel(*mine)
+  return child, PipeEnd(*mine)
 
 
 def relay(outer, inner, number, seconds):
