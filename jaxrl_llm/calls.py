@@ -252,7 +252,7 @@ class Sampler:
     problems = [Problem(i, _text(prompt, i, self.tokenizer), '')
                 for i, prompt in enumerate(prompts)]
     weights, policy_step = self._policy()
-    sampler = parts.programs.writer.sampler
+    sampler = parts.programs.rollout_sampler.sampler
     heat = float(self._temperature() if temperature is None else temperature)
     if not heat >= 0:
       raise ValueError(f'temperature={heat} must be at least 0; 0 is greedy.')
@@ -291,7 +291,7 @@ class Sampler:
 
   def _policy(self) -> tuple[Any, int]:
     """Returns the weights to sample with, and their optimiser steps."""
-    to_sampling = self.parts.programs.writer.to_sampling
+    to_sampling = self.parts.programs.rollout_sampler.to_sampling
     if self._learner is not None:
       # They are made anew in each call: kept, they would be in the way of the
       # update, which overwrites those that need no copy.
@@ -395,7 +395,7 @@ class Learner:
     batch = self._scored(batch, table, old=programs.updates_per_round(
         config, self.parts.stages) > 1)
     # Of one size, since plans of other numbers of rows are other programs.
-    rows = rounds.at_their_places(
+    rows = rounds.masked_indices(
         batch.trained, config.prompts_per_step * config.samples_per_prompt)
     outcome = rounds.run(
         self._learning, (self.state,), table, batch.tokens, [rows],
@@ -419,14 +419,14 @@ class Learner:
     """Adds log-probs that the loss needs and the batch lacks."""
     tokens, parts = batch.tokens, self.parts
     needed = {'old_logprobs': old,
-              'anchor_logprobs': programs.needs_anchor(parts.config)}
+              'anchor_logprobs': parts.programs.needs.anchor}
     missing = {
         name: np.zeros(tokens.response.shape, np.float32)
         for name in needed if needed[name] and getattr(tokens, name) is None}
     asked: dict[str, Any] = {**dict.fromkeys(needed), **missing}
     scored = rounds.with_scores(
         self._learning, table, tokens._replace(**asked),
-        rounds.at_their_places(
+        rounds.masked_indices(
             batch.trained, programs.scored_rows(parts.programs)),
         (self.state.params,))
     return batch._replace(tokens=tokens._replace(

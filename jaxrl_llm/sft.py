@@ -58,7 +58,7 @@ class SftFiles:
     """
     self._parts, self._display, self._projects = parts, display, projects
     self._path, self._local = workdir.path / name, workdir.local / name
-    self._writer: metrics.Writer | None = None
+    self._metrics_writer: metrics.Writer | None = None
     self._since = time.monotonic()
 
   def __call__(self, step: int, row: dict[str, float]) -> None:
@@ -67,13 +67,13 @@ class SftFiles:
     if not self._parts.processes.channel.first:
       return
     config = self._parts.config
-    if self._writer is None:
+    if self._metrics_writer is None:
       self._describe()
-      self._writer = metrics.Writer(
+      self._metrics_writer = metrics.Writer(
           self._local, step, config=config.to_dict(), run=self._path,
           tensorboard=config.log.tensorboard, **self._projects)
     since, self._since = self._since, time.monotonic()
-    self._writer.write(step, {**row, **(
+    self._metrics_writer.write(step, {**row, **(
         {'seconds/step': self._since - since} if step else {})})
 
   def _describe(self) -> None:
@@ -89,9 +89,9 @@ class SftFiles:
 
   def close(self) -> None:
     """Closes the files; if there are some, writes the summary and the page."""
-    if self._writer is None:
+    if self._metrics_writer is None:
       return
-    self._writer.close()
+    self._metrics_writer.close()
     rows = metrics.read(self._local / 'metrics.jsonl')
     result: dict[str, Any] = {
         'steps': rows[-1]['step'],

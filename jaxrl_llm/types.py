@@ -130,9 +130,9 @@ class LearnerBatch:
     behaviour_logprobs: [B, T] float32, as the sampler recorded them: before
       truncation with `loss.behaviour='tempered'`, after it with 'sampled'.
     advantages: [B] float32.
-    old_logprobs: [B, T] float32 or None, from `LearnerPrograms.score`. With None the
-      update uses its own log-probs, which is exact for the first update after
-      a rollout.
+    old_logprobs: [B, T] float32 or None, from `LearnerPrograms.score`. With
+      None the update uses its own log-probs, which is exact for the first
+      update after a rollout.
     anchor_logprobs: [B, T] float32 or None.
     top_ids: [B, K, T] int32 or None, likeliest tokens of the actor.
     top_logprobs: [B, K, T] float32 or None, their tempered log-probs.

@@ -141,10 +141,8 @@ def empty(rows: int, config: ConfigDict, stages: Stages) -> Buffer:
     config: it says which log-probs are kept.
     stages: if they train on rows of earlier waves, old log-probs are kept.
   """
-  old = programs.needs_old_logprobs(config, stages)
-  anchor = programs.needs_anchor(config)
-  rejection, actor = choices.rejection(config), choices.actor(config)
-  top = rejection.top_k if rejection and rejection.needs_top else 0
+  needs, actor = programs.needed(config, stages), choices.actor(config)
+  top_k = needs.update_top_k
   record = choices.recorded_experts(config)
   functions = choices.separate_rewards(config)
 
@@ -156,7 +154,8 @@ def empty(rows: int, config: ConfigDict, stages: Stages) -> Buffer:
         (rows, config.max_response), np.float32) if wanted else None
 
   def likeliest(kind):
-    return np.zeros((rows, top, config.max_response), kind) if top else None
+    return np.zeros(
+        (rows, top_k, config.max_response), kind) if top_k else None
 
   return Buffer(
       Table(
@@ -180,10 +179,11 @@ def empty(rows: int, config: ConfigDict, stages: Stages) -> Buffer:
           prompt_length=full(1, np.int32),
           response=np.zeros((rows, config.max_response), np.int32),
           length=full(0, np.int32), behaviour_logprobs=logprobs(),
-          old_logprobs=logprobs(old), anchor_logprobs=logprobs(anchor),
+          old_logprobs=logprobs(needs.old_logprobs),
+          anchor_logprobs=logprobs(needs.anchor),
           top_ids=likeliest(np.int32), top_logprobs=likeliest(np.float32),
-          z=logprobs(rejection is not None and rejection.scores_z),
-          actor_logprobs=logprobs(old and actor is not None and actor.ppo),
+          z=logprobs(needs.z), actor_logprobs=logprobs(
+              needs.old_logprobs and actor is not None and actor.ppo),
           experts=record and record.empty(
               rows, config.max_prompt + config.max_response),
           generated=np.zeros((rows, config.max_response), bool)

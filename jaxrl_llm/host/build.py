@@ -153,9 +153,8 @@ class Parts(NamedTuple):
           config.sft.heldout or config.sft.heldout_count) + ['update']
     if not training:
       return [*start, 'sharded_generate']
-    samplers = {id(programs.sampler), id(programs.writer.sampler)}
-    score = programs_lib.needs_old_logprobs(
-        config, self.stages) or programs_lib.needs_anchor(config)
+    samplers = {id(programs.sampler), id(programs.rollout_sampler.sampler)}
+    score = programs.needs.old_logprobs or programs.needs.anchor
     return [
         *start * len(programs.players), *['sharded_generate'] * len(samplers),
         'wave_signal', 'batch_advantages', *['score'] * score, 'update']
@@ -182,15 +181,15 @@ class Parts(NamedTuple):
 
   def layout(self) -> str:
     """Returns the layouts of training and sampling weights as tables."""
-    writer = self.programs.writer.player
+    actor = self.programs.rollout_sampler.player
     text = ''
     for number, (_, policy, *_) in enumerate(self.programs.players):
       of = ' of the actor' if number else ''
       text += f'Training{of}:\n' + sharding.table(
           policy.trained, sharding.TRAIN_RULES, self.programs.learner_mesh)
-      if number == writer:
+      if number == actor:
         text += f'Sampling{of}:\n' + sharding.table(
-            self.programs.writer.weights, sharding.SAMPLE_RULES,
+            self.programs.rollout_sampler.weights, sharding.SAMPLE_RULES,
             self.programs.mesh)
     return text
 
@@ -459,9 +458,9 @@ def parts(
   base_key = processes_lib.key(config.seed, programs.learner_mesh)
   fold_in = jax.jit(
       jax.random.fold_in, out_shardings=sharding.replicated(mesh))
-  sample = rollout.host_sampler(programs.writer.sampler, mesh)
+  sample = rollout.host_sampler(programs.rollout_sampler.sampler, mesh)
   sample_policy = sample
-  if programs.sampler is not programs.writer.sampler:
+  if programs.sampler is not programs.rollout_sampler.sampler:
     sample_policy = rollout.host_sampler(programs.sampler, mesh)
   return Parts(
       task=task, kinds=by_kind(task.train), programs=programs,

@@ -105,6 +105,26 @@ class PlayerSource(NamedTuple):
   checkpoint: Optional[hf.Checkpoint] = None
 
 
+class Needs(NamedTuple):
+  """Quantities beside the rollouts that the loss of a run needs.
+
+  Attributes:
+    old_logprobs: whether it needs log-probs of the old policy.
+    anchor: whether it has a KL penalty, and so a frozen model.
+    behaviour_params: whether updates need a copy of the parameters that wrote
+      the rows.
+    z: whether `score` computes the normaliser of the rejection.
+    score_top_k, update_top_k: the sampler's likeliest tokens that `score` and
+      `update` need of each token; 0 for none.
+  """
+  old_logprobs: bool
+  anchor: bool
+  behaviour_params: bool
+  z: bool
+  score_top_k: int
+  update_top_k: int
+
+
 class Programs(NamedTuple):
   """Device programs and what they are made of.
 
@@ -116,21 +136,23 @@ class Programs(NamedTuple):
     players: the policy, which is evaluated and exported; and the actor, if it
       is another model.
     model, policy, learner, sampler: parts of the first player.
-    writer: sampling of the responses that are trained on. Its sampler is that
-      of its player, if nothing but its use is another.
+    rollout_sampler: sampling of the responses that are trained on. Its sampler
+      is that of its player, if only the use differs.
     stages: curriculum and selection; their capacities give all sizes.
+    needs: quantities beside the rollouts that the loss needs.
   """
   config: ConfigDict
   mesh: jax.sharding.Mesh
   learner_mesh: jax.sharding.Mesh
   players: tuple[Player, ...]
-  writer: RolloutSampler
+  rollout_sampler: RolloutSampler
   stages: Stages
 
   model = property(lambda self: self.players[0].model)
   policy = property(lambda self: self.players[0].policy)
   learner = property(lambda self: self.players[0].learner)
   sampler = property(lambda self: self.players[0].sampler)
+  needs = property(lambda self: needed(self.config, self.stages))
 
 
 def updates_per_round(config: ConfigDict, stages: Stages) -> int:
@@ -152,41 +174,37 @@ def updates_of_run(config: ConfigDict, stages: Stages) -> int:
   return full * updates_per_round(config, stages)
 
 
-def needs_old_logprobs(config: ConfigDict, stages: Stages) -> bool:
-  """Returns whether the old policy's log-probs have to be computed.
-
-  The first update after a rollout is made by the old policy itself. Later ones,
-  and those on rows of an earlier step, need its log-probs from `LearnerPrograms.score`:
-  with the new policy in its place every ratio would be 1. A rejection towards
-  the old policy needs them for the whole batch, before it is split.
-  """
-  rejection = choices.rejection(config)
-  return (updates_per_step(config, stages) > 1 or stages.curriculum.stale
-          or stages.selection.stale or config.actor.lag > 0
-          or (rejection is not None and rejection.target == 'p_ref'))
-
-
-def keeps_writer(config: ConfigDict, stages: Stages) -> bool:
-  """Returns whether updates need a copy of the parameters that wrote the rows.
-
-  The exact normaliser needs them. An actor that is another model takes part in
-  the update itself, so that it needs no copy for its first update, nor for any
-  if it does not learn.
-  """
+def needed(config: ConfigDict, stages: Stages) -> Needs:
+  """Returns what the loss of a config needs beside the rollouts."""
   rejection, actor = choices.rejection(config), choices.actor(config)
-  return bool(rejection) and rejection.needs_actor and not (
-      actor and (not actor.learns or updates_per_step(config, stages) == 1))
+  several = updates_per_step(config, stages) > 1
+  # The first update after a rollout is made by the old policy itself. In later
+  # ones, and in those on rows of an earlier step, the new policy in its place
+  # would make every ratio 1. A rejection towards the old policy needs its
+  # log-probs for the whole batch, before it is split.
+  old_logprobs = (
+      several or stages.curriculum.stale or stages.selection.stale
+      or config.actor.lag > 0
+      or (rejection is not None and rejection.target == 'p_ref'))
+  # The exact normaliser needs the parameters that wrote the rows. An actor that
+  # is another model takes part in the update itself: its first update needs no
+  # copy, and no update does if the actor does not learn.
+  behaviour_params = (
+      rejection is not None and rejection.needs_actor
+      and not (actor and (not actor.learns or not several)))
+  z = rejection is not None and rejection.scores_z
+  return Needs(
+      old_logprobs=old_logprobs, anchor=config.loss.kl_coef > 0,
+      behaviour_params=behaviour_params, z=z,
+      score_top_k=rejection.top_k if z and rejection.z == 'topk' else 0,
+      update_top_k=rejection.top_k
+      if rejection is not None and rejection.needs_top else 0)
 
 
 def scored_rows(made: Programs) -> int:
-  """Returns the rows of a call of `LearnerPrograms.score`: those of a step, padded."""
+  """Returns the rows of a call of `score`: those of a step, padded."""
   shards = sharding.data_shards(made.learner_mesh)
   return -(-made.stages.curriculum.max_requests // shards) * shards
-
-
-def needs_anchor(config: ConfigDict) -> bool:
-  """Returns whether the loss has a KL penalty, and so a frozen model."""
-  return config.loss.kl_coef > 0
 
 
 def with_lengths(
@@ -430,10 +448,10 @@ def make_programs(
   sampler = functools.partial(
       make_sampler, config, mesh, stops=stops,
       curriculum=stages.curriculum)
-  rejection, turns = choices.rejection(config), choices.has_turns(config)
+  needs, turns = needed(config, stages), choices.has_turns(config)
   writing = sampler(model=sources[-1].model, use=SamplerUse(
       kv=config.sampling.kv, record_experts=config.loss.replay_experts,
-      top_logprobs=rejection.top_k if rejection and rejection.uses_top else 0,
+      top_logprobs=max(needs.score_top_k, needs.update_top_k),
       continues=turns))
   evaluating = writing
   if (actor or config.sampling.kv or config.loss.replay_experts
@@ -446,9 +464,9 @@ def make_programs(
       Player(source.model, policy, None, writing)
       for source, policy in zip(sources[1:], policies[1:]))
   weights = policies[-1].sampling(config.sampling.weights)
-  writer = RolloutSampler(
+  rollout_sampler = RolloutSampler(
       len(players) - 1, weights.apply, weights.lower, writing, weights.result)
-  return Programs(config, mesh, learner_mesh, players, writer, stages)
+  return Programs(config, mesh, learner_mesh, players, rollout_sampler, stages)
 
 
 def sft_learner(

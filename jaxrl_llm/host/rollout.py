@@ -5,7 +5,7 @@ Requests of one prompt are neighbours. Each process decodes and verifies the
 responses that its devices sampled; then facts about all of them are gathered.
 """
 
-from typing import Any, Callable, Mapping, NamedTuple, Sequence
+from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence
 
 import jax
 import numpy as np
@@ -333,16 +333,13 @@ def start_judging(
   count = real.sum(1)
   entropy = (np.where(real, rollouts.entropy[rows], 0).sum(1) / np.maximum(
       count, 1)).astype(np.float32)
-  waiting = _caught(lambda: lambda: [])
+  started = Attempt(lambda: [])
   if processes.leads:
-    waiting = _caught(lambda: _judge(
+    started = attempted(lambda: _judge(
         task, responses, [problems[row] for row in rows], step, steps))
 
   def judged():
-    wait, error = waiting
-    verdicts = None
-    if wait:
-      verdicts, error = _caught(wait)
+    verdicts, error = started if started.error else attempted(started.value)
     mine = [
         (v.reward if v.valid else None, v.kind, v.answer, v.rewards, v.logged,
          *others)
@@ -352,10 +349,7 @@ def start_judging(
                 None] * len(rows)
     facts, extra = processes.gather_rows(
         responses.shard, mine, (error, responses.use))
-    for error, _ in extra:
-      if error:
-        kind_of_error, sentence = error
-        raise _ERRORS[kind_of_error](sentence)
+    raise_first(error for error, _ in extra)
     reward, kind, answer, separate, logged, *others = (
         zip(*facts) if facts else [()] * 9)
     busy, slots, steps = (
@@ -436,18 +430,39 @@ def further(verdict: rewards.Verdict) -> dict[str, Any]:
       ('rewards', verdict.rewards), ('extra', verdict.extra)) if value}
 
 
-_PATIENCE = 3  # steps in a row without a reward, the last of which ends a run
-_ERRORS = {'verifier': rewards.VerifierError, 'process': ChildProcessError}
+class Attempt(NamedTuple):
+  """Result of a function that may fail in one process alone.
+
+  Attributes:
+    value: the result; None after an error.
+    error: the error, for all processes to raise; else None.
+  """
+  value: Any
+  error: Exception | None = None
 
 
-def _caught(function: Callable[[], Any]) -> tuple[Any, Any]:
-  """Returns a result, or None and an error that ends the run."""
+def attempted(function: Callable[[], Any]) -> Attempt:
+  """Calls a function of one process, and keeps an error that ends the run.
+
+  A process that raised alone would leave the others waiting for it. The error
+  is made anew: another process could not read every error of a user's code.
+  """
   try:
-    return function(), None
-  except rewards.VerifierError as error:
-    return None, ('verifier', str(error))
+    return Attempt(function())
   except ChildProcessError as error:
-    return None, ('process', str(error))
+    return Attempt(None, ChildProcessError(str(error)))
+  except ValueError as error:
+    return Attempt(None, rewards.VerifierError(str(error)))
+
+
+def raise_first(errors: Iterable[Exception | None]) -> None:
+  """Raises the first error of the processes, if there is one."""
+  for error in errors:
+    if error:
+      raise error
+
+
+_PATIENCE = 3  # steps in a row without a reward, the last of which ends a run
 
 
 class Unrewarded:

@@ -109,10 +109,11 @@ class LearnerPrograms(NamedTuple):
     score: (params, batch, plan, loss, frozen=None) -> score.Scores of the
       response tokens. `loss` is LossParams. For a tuple of the players'
       parameters, Scores of both.
-    update: (state, batch, plan, loss, frozen=None, writer=None) -> (state,
-      metrics). The plan is of the rows that have a token in the loss.
-      Takes one optimiser step; the input state is donated. `writer` are the
-      parameters that wrote the rows, where the rejection needs them. Metrics
+    update: (state, batch, plan, loss, frozen=None, behaviour_params=None) ->
+      (state, metrics). The plan is of the rows that have a token in the loss.
+      Takes one optimiser step; the input state is donated. `behaviour_params`
+      are the parameters that wrote the rows, where the rejection needs them.
+      Metrics
       are [] float32; metrics['objective'] has the objective's own, if it
       returns some. With `LearnerConfig.row_facts`, metrics['rows'] has
       'entropy' and 'clip_share' of each row [B], means over its trained tokens

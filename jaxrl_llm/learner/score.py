@@ -25,7 +25,7 @@ class Scores(NamedTuple):
 
 
 def score(params, batch, plan, loss, frozen=None, *, setting) -> Scores:
-  """Computes `learner.LearnerPrograms.score`; `setting` is a forward.Setting."""
+  """Computes `LearnerPrograms.score`; `setting` is a forward.Setting."""
   rejection, mesh = setting.cfg.rejection, setting.mesh
   forward.check(batch, setting.cfg)
   lam = None

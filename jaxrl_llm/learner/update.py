@@ -90,22 +90,25 @@ class Numbers(NamedTuple):
   distill: Optional[Array]
 
 
-def update(state, batch, plan, loss, frozen=None, writer=None, *, setting):
-  """Computes `learner.LearnerPrograms.update`.
+def update(
+    state, batch, plan, loss, frozen=None, behaviour_params=None, *, setting):
+  """Computes `LearnerPrograms.update`.
 
   Args:
-    state, batch, plan, loss, frozen, writer: as of `learner.LearnerPrograms.update`.
+    state, batch, plan, loss, frozen, behaviour_params: those of
+      `LearnerPrograms.update`.
     setting: forward.Setting.
   """
   forward.check(batch, setting.cfg)
   states, still = Players.of(state), None
   if states.actor and not setting.cfg.actor.learns:
-    # No part of the pass, which has the policy and at most what wrote the rows.
+    # The pass has the policy, and the parameters that wrote the rows if the
+    # rejection needs them.
     states, still = Players(states.policy), states.actor
     if setting.cfg.rejection and setting.cfg.rejection.needs_actor:
-      writer = still.params
+      behaviour_params = still.params
   policy, actor = states
-  weights = PassParams(states.map(lambda x: x.params), frozen, writer)
+  weights = PassParams(states.map(lambda x: x.params), frozen, behaviour_params)
   # Skipped updates count too: a row that comes back gets other noise.
   rows = _rows(batch, loss, policy.step + policy.skipped, setting.cfg)
   work = Work(microbatches.arrange(rows, plan, setting.mesh), plan)
@@ -284,8 +287,8 @@ def _calibration(previous, weights, rows, work, loss, setting):
   """Computes the calibration that the batch uses; `previous` is the last one.
 
   Returns:
-    The calibration, and whether it is the batch's own: not of the update
-    before.
+    The calibration, and whether it was computed from this batch; else it is
+    that of the update before.
   """
   cfg = setting.cfg.rejection
   if not cfg:

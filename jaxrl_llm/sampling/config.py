@@ -38,7 +38,8 @@ class SamplerConfig:
     buckets: lengths to compile the prefill for, in addition to that of the
       prompts' rows; a prefill runs at the shortest that holds its prompts.
     share_prompts: whether slots of the same prompt read its keys and values
-      from one place, a seat of `prefixes.PrefixPool`; else each slot has a copy.
+      from one place, a seat of `prefixes.PrefixPool`; else each slot has a
+      copy.
     continues: whether requests may have tokens that exist already, and the key
       is that of the run, see `queue.Lookup`.
     continue_chunk: of these tokens, how many to compute at a time.

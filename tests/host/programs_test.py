@@ -55,7 +55,7 @@ def test_shapes_are_those_of_a_step(fields):
       return program(*args)
     return call
 
-  learner, sampler = parts.programs.learner, made.writer.sampler
+  learner, sampler = parts.programs.learner, made.rollout_sampler.sampler
   parts = tiny.watch(tiny.changed(
       parts, learner=learner._replace(
           score=spy('score', learner.score),

@@ -100,8 +100,8 @@ def test_rows_without_an_advantage_are_left_out_if_asked(drop):
     plans.append((prompt.tolist(), length.tolist()))
     return np.zeros(())
 
-  def update(state, batch, plan, loss, frozen, writer):
-    assert writer is None and plan.shape == ()
+  def update(state, batch, plan, loss, frozen, behaviour_params):
+    assert behaviour_params is None and plan.shape == ()
     batches.append(batch)
     return state, {'tokens': 1.0, 'skipped_in_row': 0.0}
 
@@ -111,7 +111,7 @@ def test_rows_without_an_advantage_are_left_out_if_asked(drop):
       learner=types.SimpleNamespace(epochs=1, updates=1))
   learning = rounds.Learning(
       types.SimpleNamespace(plan=plan, update=update), loss=None, frozen=None,
-      anchor=None, keep_writer=False, config=config,
+      anchor=None, keep_behaviour_params=False, config=config,
       processes=processes.make_processes(
           sharding.make_mesh(1, 1, 1, jax.devices()[:1])))
   done = rounds.run(

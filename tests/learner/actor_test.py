@@ -35,7 +35,7 @@ CASES = {
     # The union of both models' likeliest tokens, and kappa of the last update.
     'topk': (dict(), dict()),
     'exact': (dict(z='exact', mask='expected'), dict(top_k=5)),
-    'writer': (dict(z='exact'), dict(controlled=True)),
+    'behaviour': (dict(z='exact'), dict(controlled=True)),
     'p_ref': (dict(target='p_ref'), dict(ppo=False)),
     'p_ref_exact': (dict(target='p_ref', z='exact'), dict()),
     'two_pass': (dict(two_pass=True), dict(importance='none')),
@@ -207,11 +207,11 @@ def test_two_joint_updates_equal_two_separate_ones(name):
   for step in range(2):
     batch = _batch(step)
     theta, omega = jax.device_get([player.params for player in state])
-    writer, given = None, batch
+    behaviour_params, given = None, batch
     wrote = present = np.asarray(_logq(omega, batch), np.float64)
-    if name == 'writer':
-      writer = jax.device_put(_omega(6))
-      wrote = np.asarray(_logq(writer, batch), np.float64)
+    if name == 'behaviour':
+      behaviour_params = jax.device_put(_omega(6))
+      wrote = np.asarray(_logq(behaviour_params, batch), np.float64)
     if 'p_ref' in name:
       scores = jax.device_get(learners.score(
           learner, (coupled._params(1), _omega(7)), batch.replace(
@@ -227,7 +227,7 @@ def test_two_joint_updates_equal_two_separate_ones(name):
     (actor_loss, parts), actor_grad = jax.device_get(_actor_twin(
         omega, theta, batch, distill, training))
     state, metrics = learners.update(
-        learner, state, given, LOSS, None, writer)
+        learner, state, given, LOSS, None, behaviour_params)
     got, metrics = jax.device_get((state, metrics))
     plain._close(metrics['loss'], loss)
     plain._close({x: metrics[x] for x in parts}, parts)

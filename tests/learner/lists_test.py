@@ -231,7 +231,7 @@ def test_an_actor_that_is_another_model(view):
   """Both players, and the parameters that wrote the rows."""
   batch = shared(paired._batch()).replace(
       identity=np.zeros((B, 3), np.uint32))
-  choices, training = paired.CASES['writer']
+  choices, training = paired.CASES['behaviour']
   _both(
       lambda kind, fields: kind(
           plain.MODEL, dataclasses.replace(

@@ -261,7 +261,7 @@ def _abstract(mesh, sampler, *, prompt, requests, prompts):
   return arguments._generate(types.SimpleNamespace(
       config=types.SimpleNamespace(
           max_prompt=prompt, max_response=sampler.max_response),
-      mesh=mesh, writer=types.SimpleNamespace(sampler=made)))
+      mesh=mesh, rollout_sampler=types.SimpleNamespace(sampler=made)))
 
 
 class _Called(Exception):
