@@ -47,8 +47,8 @@ from jaxrl_llm.types import RolloutTokens, Table
 
 Prompt = str | Sequence[Mapping[str, Any]]
 
-# Fields and sections of the config that a class sets, and what stands before
-# their last name in its keywords. Two of `loss` say what a sampler records.
+# Fields and sections of the config that a class sets, and the prefix of their
+# last names in its keywords. Two of `loss` say what a sampler records.
 _OF_SAMPLER = {
     'seed': '', 'prompts_per_step': '', 'samples_per_prompt': '',
     'max_prompt': '', 'max_response': '', 'sampling.': '', 'mesh.': '',
@@ -198,7 +198,7 @@ class Sampler:
           'give one as tokenizer=, such as '
           'jaxrl_llm.base.tokenizer.CharTokenizer(alphabet).' if bare else
           f'model={model!r} has a tokeniser of its own: leave out tokenizer=.')
-    # The task only says what ends an answer in the model's chat format.
+    # The task only says how an answer ends in the model's chat format.
     config = config_lib.complete(config_lib.base(), {
         'model.preset' if preset else 'model.hf': model, 'task.name': 'math',
         'advantage': 'reinforce'}, 'own_loop')
@@ -214,7 +214,7 @@ class Sampler:
 
   @property
   def tokenizer(self) -> Tokenizer:
-    """Tokeniser, with what ends a response."""
+    """Tokeniser, with the tokens and texts that end a response."""
     return self.parts.task.tokenizer
 
   def follow(self, learner: 'Learner') -> None:
@@ -410,8 +410,8 @@ class Learner:
   def score(self, batch: Batch) -> Batch:
     """Adds the log-probs of the policy as it is now.
 
-    They are what later steps compare theirs with: a batch may then be trained
-    on after other steps.
+    Later steps compute their ratios to these. So a batch may be trained on
+    after other steps.
     """
     return self._scored(batch, self._table(batch), old=True)
 
@@ -475,7 +475,8 @@ def save(
   Args:
     folder: on disk or in a bucket; made if needed.
     learner: with its sampler, whose count of calls is saved too.
-    extra: what the loop itself has to keep, JSON-able; `load` returns it.
+    extra: values that the loop itself has to keep, JSON-able; `load` returns
+      them.
 
   Raises:
     OSError: the state could not be written.
@@ -529,7 +530,7 @@ def _changed(
     who: their class, for errors.
     options: last name to value; a function stands for its name.
   """
-  for first in True, False:  # what others depend on comes first
+  for first in True, False:  # files that others depend on come first
     names = {}
     for field in config_lib.flatten(config):
       section, _, last = field.rpartition('.')

@@ -214,8 +214,8 @@ class Table(NamedTuple):
     valid: [C] bool, False if the verification failed.
     prompt_length: [C] int32, tokens of the prompt.
     length: [C] int32, tokens of the response.
-    generated: [C] int32, how many of them the model wrote; all but those of
-      observations.
+    generated: [C] int32, tokens of the response that the model wrote; the
+      others are observations.
     truncated: [C] bool.
     trained: [C] bool, whether its tokens count in the loss.
     advantage: [C] float32; NaN before its round.

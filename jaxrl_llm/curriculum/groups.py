@@ -2,7 +2,7 @@
 
 A group is begun, sampled whole in one wave, and then qualifies or is dropped.
 Groups that qualify wait, first in first out, until B of them make a train
-batch. `uniform` and `dynamic` differ only in what qualifies.
+batch. `uniform` and `dynamic` differ only in the groups that qualify.
 """
 
 import math

@@ -6,11 +6,11 @@ the same call that screens new groups. Finished groups wait, first in first out,
 until B of them make a train batch. Every group is screened once, and none that
 is finished is dropped.
 
-Two rules say what qualifies. "pass_rate" is the paper's: p_low < mean reward <
-p_high. "signal" continues the outcomes that give the most signal per generated
-sample under the advantage in use, see `ops.screening`. At k = 1 this is the
-paper's rule for most distributions of pass rates; under PKPO with k > 1 it
-leaves out groups of which too many samples are right.
+Two rules say which groups qualify. "pass_rate" is the paper's: p_low < mean
+reward < p_high. "signal" continues the outcomes that give the most signal per
+generated sample under the advantage in use, see `ops.screening`. At k = 1 this
+is the paper's rule for most distributions of pass rates; under PKPO with k > 1
+it leaves out groups of which too many samples are right.
 
 With RLOO the screened objective is Phi(p) in place of the pass rate p (Theorem
 4.1, `ops.screening.objective_slope`). The objective differs under GRPO's
@@ -391,7 +391,7 @@ def metrics(state: SpeedState) -> dict[str, float]:
 
 
 def summary(state: SpeedState) -> str:
-  """Returns a sentence about the samples of the run, and what it saved."""
+  """Returns a sentence about the samples that the run took and saved."""
   counts = state.counts
   text = (f'SPEED screened {counts.groups:,} prompts and continued '
           f'{counts.continued:,}: {counts.samples:,} samples')

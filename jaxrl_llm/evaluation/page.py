@@ -104,7 +104,7 @@ def _json(path: paths.Path) -> Row:
 def _evaluated(place: paths.Path) -> list[Row]:
   """Returns the responses of a run's evaluations.
 
-  The step of start weights is 0, and that of the latest evaluation is known.
+  Start weights have step 0; the step of the latest evaluation is known.
 
   Raises:
     ValueError: a line that is whole is not a response.
@@ -176,7 +176,7 @@ def _evenly(
 def contents(
     runs: Sequence[RunContent], most: int = _CHARACTERS,
     tokens: int = _TOKENS) -> dict[str, Any]:
-  """Returns what the page's script reads: columns, with texts told once.
+  """Returns the data of the page's script: columns, with each text once.
 
   Args:
     runs: at least one.
@@ -222,7 +222,7 @@ def contents(
 
 
 def _of_run(run: RunContent, places: Mapping[int, int]) -> dict[str, Any]:
-  """Returns what the page says about one run.
+  """Returns the part of the page about one run.
 
   Args:
     run: the run.
@@ -270,7 +270,7 @@ def page(runs: Sequence[RunContent]) -> str:
 
 
 def write(folders: Sequence[paths.Text], out: paths.Text) -> list[RunContent]:
-  """Writes the page of some runs, and returns what it has read.
+  """Writes the page of some runs, and returns their contents.
 
   Raises:
     ValueError: a folder has no run, or a line of its files is not JSON.

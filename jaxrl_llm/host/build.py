@@ -1,7 +1,7 @@
 """From a config to the parts of a run: task, programs, sampler, advantages.
 
 `build` is the only place that reads most of the config; `train.py` and
-`evaluate.py` both start from what it returns.
+`evaluate.py` both start from its result.
 """
 
 import copy
@@ -41,7 +41,7 @@ class Parts(NamedTuple):
   Attributes:
     task: problems and their verifier.
     kinds: kind of training problem to the indices of its problems.
-    programs: what runs on the devices; their config has the choices that the
+    programs: device programs; their config has the choices that the
       run makes itself.
     sample: (params, prompts, requests, key, sampling, policy_step) ->
       (rollouts, counts); serves the requests of a training step.
@@ -54,7 +54,7 @@ class Parts(NamedTuple):
     contents: 'problems', 'model' and 'actor' to digests of what the config
       names.
     user_config: the config without the choices that the run makes itself.
-    processes: who holds which rows, and what they tell each other.
+    processes: who holds which rows, and their channel.
     unrewarded: counter of the steps without a reward.
     needs: bytes that an update needs on each device, by the compiler; None if
       the run did not ask it.
@@ -89,14 +89,14 @@ class Parts(NamedTuple):
     return {**self.config.to_dict(), 'contents': self.contents}
 
   def compared(self) -> dict[str, Any]:
-    """Returns what must be the same in all processes of a run, by name."""
+    """Returns the values that all processes of a run must share, by name."""
     return {
         **config_lib.flatten(self.described()),
         'the held-out problems': digest(self.task.heldout),
         'the training problems': digest(self.task.train)}
 
   def describe(self, folder: paths.Path) -> None:
-    """Writes what a run in a folder needs to go on, beside its checkpoints."""
+    """Writes the files of a folder that a run needs beside its checkpoints."""
     user_config = self.user_config.copy_and_resolve_references()
     user_config.workdir = str(folder)
     paths.write_whole(
@@ -160,7 +160,7 @@ class Parts(NamedTuple):
         'wave_signal', 'batch_advantages', *['score'] * score, 'update']
 
   def ends(self) -> str:
-    """Returns a line that says what ends a response."""
+    """Returns a line about the tokens and texts that end a response."""
     tokenizer = self.task.tokenizer
     # A stop token is decoded where it is not the last one.
     said = [f'{plain.shown(tokenizer.decode([i, i]))} (token {i})'
@@ -354,7 +354,7 @@ def _actor_checkpoint(
 
 
 def _stops(tokenizer: Any) -> stops_lib.Stops:
-  """Returns what ends a response, for the sampler."""
+  """Returns the tokens and texts that end a response, for the sampler."""
   texts = getattr(tokenizer, 'stop_texts', ())
   return stops_lib.Stops(tokenizer.stop_ids, stops_lib.tabulate(
       [text.encode() for text in texts], tokenizer.spelled) if texts else None)

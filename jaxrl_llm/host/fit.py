@@ -1,4 +1,4 @@
-"""Chooses the tokens of a microbatch, and what an update recomputes, by memory.
+"""Chooses tokens of a microbatch and rematerialisation by the memory.
 
 The compiler says what memory an update needs. The first step needs that
 compiled program in any case.

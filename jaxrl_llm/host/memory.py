@@ -148,7 +148,7 @@ def _weights(
 def _sampling(
     config: ConfigDict, actor: ModelConfig, slots: int, item: int,
     platform: str, training: bool) -> list[Part]:
-  """Returns what exists while responses are sampled, in `slots` slots."""
+  """Returns the arrays that sampling needs, in `slots` slots."""
   entry = actor.head_dim * item
   if training and config.sampling.kv:
     entry = actor.head_dim + 4  # a byte each, and their scale
@@ -170,7 +170,7 @@ def _sampling(
 def _update(
     config: ConfigDict, model: ModelConfig, shards: int, item: int,
 ) -> list[Part]:
-  """Returns what exists while the parameters are updated."""
+  """Returns the arrays that an update of the parameters needs."""
   # A microbatch has a row at least, and all of an update at most.
   tokens = config.max_prompt + config.max_response - 1
   if config.learner.tokens_per_microbatch != AUTO:

@@ -1,7 +1,7 @@
 """The device programs of a run.
 
 `make_programs` knows neither task nor files, and needs no device that exists:
-`build.parts` runs what it returns, `launch/compile_check.py` compiles it
+`build.parts` runs them, `launch/compile_check.py` compiles it
 ahead of time for machines that are elsewhere.
 """
 
@@ -126,7 +126,7 @@ class Needs(NamedTuple):
 
 
 class Programs(NamedTuple):
-  """Device programs and what they are made of.
+  """Device programs, and the parts they are made of.
 
   Attributes:
     config: the config, with the lengths to compile.
@@ -175,7 +175,7 @@ def updates_of_run(config: ConfigDict, stages: Stages) -> int:
 
 
 def needed(config: ConfigDict, stages: Stages) -> Needs:
-  """Returns what the loss of a config needs beside the rollouts."""
+  """Returns the quantities beside the rollouts that a loss needs."""
   rejection, actor = choices.rejection(config), choices.actor(config)
   several = updates_per_step(config, stages) > 1
   # The first update after a rollout is made by the old policy itself. In later
@@ -302,7 +302,7 @@ def make_sampler(
     config: sizes of responses, and the section `sampling`.
     mesh: (data, fsdp, tensor).
     model: the architecture.
-    stops: what ends a response.
+    stops: tokens and texts that end a response.
     curriculum: its capacities are the sizes of a wave.
     use: choices for training or evaluation.
   """
@@ -416,7 +416,7 @@ def make_programs(
     config: checked by `config.validate`.
     model: the architecture of the policy.
     mesh: (data, fsdp, tensor), of the sampler.
-    stops: what ends a response.
+    stops: tokens and texts that end a response.
     stages: their capacities are the sizes of the programs.
     checkpoint: source of the model's weights; None is random weights.
     lengths: tokens of each training prompt; None if they are not known.

@@ -40,11 +40,11 @@ class SampleCall(NamedTuple):
 
 
 class PlayedTurns(NamedTuple):
-  """Turns of the responses of a wave, and what the environment gave them.
+  """Turns of the responses of a wave, and the environment's verdicts.
 
   Attributes:
-    turns: of the M rows at home in this process, what the model wrote, read and
-      was given, turn by turn.
+    turns: of the M rows at home in this process: text, observation and reward
+      of each turn.
     starts: of these rows, the column of the first token of each turn.
     verdicts: of these rows; None where the task is to judge the last turn.
     answered: whether the environment answered the last turn of these rows, as
@@ -105,7 +105,7 @@ class Judged(NamedTuple):
       where there is none.
     observed: [R] int32, tokens of the response that the environment wrote; None
       without one.
-    played: what the environment added; None without one.
+    played: facts that the environment added; None without one.
   """
   reward: np.ndarray
   kind: list[str]
@@ -321,8 +321,7 @@ def start_judging(
 
   Returns:
     A function that waits for the verdicts of all processes. All of them must
-    call it. It raises what `rewards.submit` raises, in every process: one that
-    raised alone would leave the others waiting for it.
+    call it. It raises the errors of `rewards.submit` in every process.
   """
   rows, rollouts = responses.rows, responses.rollouts
   problems = responses.call.problem()
@@ -423,8 +422,8 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
 
 
 def further(verdict: rewards.Verdict) -> dict[str, Any]:
-  """Returns what a record has beside the fields of every one: `rewards` of
-  several functions, and what they log as `extra`.
+  """Returns a record's optional fields: the `rewards` of several functions, and
+  the values that they log, as `extra`.
   """
   return {name: value for name, value in (
       ('rewards', verdict.rewards), ('extra', verdict.extra)) if value}

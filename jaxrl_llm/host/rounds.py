@@ -59,7 +59,7 @@ class Learning(NamedTuple):
 
 
 class RunCounts(NamedTuple):
-  """Numbers of what a run has done before a step.
+  """Numbers of steps, rounds and updates that a run has done before a step.
 
   Attributes:
     steps: steps.
@@ -301,7 +301,7 @@ def run(
       or not valid.
     select: `types.Selection.select`.
     selection: state of the selection before.
-    counts: what the run has done before this step.
+    counts: steps, rounds and updates before this step.
 
   Returns:
     The outcome.

@@ -61,7 +61,7 @@ class SftSetting(NamedTuple):
         channel=parts.processes.channel)
 
   def conflicts(self, saved: dict[str, Any]) -> list[str]:
-    """Returns what keeps the phase from going on from a checkpoint."""
+    """Returns the reasons why the phase cannot go on from a checkpoint."""
     lines = config_lib.difference(saved, self.parts.described(), [
         *settings(self.parts), 'contents.model'])
     return [*lines.values()] + ['the rows were others'] * (
@@ -174,8 +174,8 @@ def _steps(
     phase: of the steps.
     state: before them.
     first: step of the checkpoint that it goes on from, or None.
-    host: what a checkpoint keeps beside the state: seconds so far; and step and
-      value of the lowest held-out loss, or None.
+    host: values that a checkpoint keeps beside the state: seconds so far; and
+      step and value of the lowest held-out loss, or None.
     report: see `run`.
     saver: writer of checkpoints.
     keep: whether to write one with each held-out loss, and when it is due.

@@ -115,7 +115,7 @@ def _stale_rows(config: ConfigDict, stages: Stages) -> str:
 
 
 def _checked_curriculum(made: Curriculum, batch: int) -> Curriculum:
-  """Adds checks of what a curriculum asks and takes."""
+  """Adds checks of the requests and batches of a curriculum."""
   def propose(state):
     state, ask = made.propose(state)
     groups, samples = len(ask.group), int(ask.count.sum())

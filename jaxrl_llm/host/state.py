@@ -1,4 +1,4 @@
-"""State of a run between two steps, and what stays the same in all of them."""
+"""State of a run between two steps, and values that no step changes."""
 
 from typing import Any, NamedTuple
 import zlib

@@ -324,8 +324,8 @@ def _answer(
 
   Returns:
     A function that waits for the answers, adds them to `wave` and `said`, and
-    returns the rows that go on. All processes must call it: they learn what the
-    homes of the rows say.
+    returns the rows that go on. All processes must call it: the homes of the
+    rows tell the others the answers.
   """
   rows, rollouts = turn
   mine = [i for i, row in enumerate(rows.tolist()) if row in said]
@@ -385,7 +385,7 @@ def _note_texts(
     row = rows[i]
     start = int(wave.length[row])
     said[row].starts.append(start)
-    # Decoding leaves out what has ended the turn.
+    # Decoding leaves out the stop token or text.
     text = tokenizer.decode(wave.tokens[row, start:rollouts.length[i]])
     said[row].turns.append(dict(text=text, observation='', reward=0.0))
 

@@ -27,7 +27,7 @@ from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.sharding import collectives
 from jaxrl_llm.types import Array
 
-# Layers of a small model; the time to compile grows with what is unrolled.
+# Layers of a small model; the time to compile grows with the unrolled layers.
 _SMALL = 4
 _LOGITS_SHARE = 1 / 32  # of a GPU's memory, for the logits of a chunk
 # `worth` of `packing.choose`; from a width on, a token costs far more.
@@ -223,7 +223,7 @@ def make_learner(
 
 
 def _resolved(cfg, model, mesh) -> LearnerConfig:
-  """Chooses what depends on the devices and the model."""
+  """Returns the config with the values that devices and model decide."""
   # By the mesh, not by this host: programs are also compiled ahead of time, for
   # devices that it lacks.
   device, unroll = mesh.devices.flat[0], cfg.unroll

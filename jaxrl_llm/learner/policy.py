@@ -23,8 +23,8 @@ class SamplingWeights(NamedTuple):
   Attributes:
     apply: (trained, frozen) -> all parameters for sampling.
     lower: () -> lowered program of `apply`; needs only shapes. With LoRA, it is
-      that of the adapters if the frozen parameters stay what they are, else
-      that of the frozen parameters.
+      the adapters' program if the frozen parameters are not converted, else the
+      program that converts these.
     result: abstract parameters as `apply` returns them.
   """
   apply: Callable[..., Params]

@@ -307,7 +307,7 @@ def factors(
     context: Context, logprobs: obrs.Logprobs, advantages: Array, mask: Array,
     params: Mapping[str, Array], *, aggregation: str, clipped: bool,
     correction: Optional[Callable[[Array, Array], Array]]) -> Factors:
-  """Computes what multiplies the tokens' losses.
+  """Computes the factors of the tokens' losses.
 
   Args:
     context: of the microbatch.

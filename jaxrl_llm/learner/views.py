@@ -78,7 +78,7 @@ def in_chunks(
   split = lambda x: x.reshape(count, -1, *x.shape[2:])
 
   def around(x, reach):
-    """Returns [chunks, reach + back + C, ...], what chunks attend to."""
+    """Returns the columns [chunks, reach + back + C, ...] chunks attend to."""
     near = jax.vmap(lambda first: jax.lax.dynamic_slice_in_dim(
         x[0], first, sizes.reach))(reach[0])
     own = split(x)

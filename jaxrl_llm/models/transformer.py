@@ -57,7 +57,7 @@ def _gated(gate, up, activation):
 
 
 def _all_but_fetched(primitive, *_, **__):
-  """Checkpoint policy: saves what autodiff saves, except fetched weights.
+  """Checkpoint policy: saves the values of autodiff, except fetched weights.
 
   `matmul` and attention appear here as the operations of their forward rules.
   Only `fetch` still appears as a custom_vjp_call, because its forward rule
@@ -153,7 +153,7 @@ class LayerGroup(NamedTuple):
                  self.layers.stop - self.skipped)
 
   def of(self, layers: Params, place: Callable[[Any, range], Any]) -> Params:
-    """Returns what `place` makes of each of these layers' stacks.
+    """Applies `place` to the stack of each parameter of these layers.
 
     Args:
       layers: `params['layers']`.
@@ -500,7 +500,7 @@ def forward(
 
   Returns:
     Final hidden states [B, S, D] after the last norm, in the compute type,
-    and what is kept.
+    and the outputs of the layers.
   """
   longest = layout.longest if layout else tokens.shape[1]
   rope = rope_table(
@@ -524,7 +524,7 @@ def forward(
         layer_rope(rope, windowed, cfg), attend, cfg, chosen)
     return x, (kv, chosen)
 
-  # Without `fetch`, autodiff alone saves what 'none' saves.
+  # Without `fetch`, autodiff alone saves as much as 'none'.
   if reads.fetch or execution.remat != 'none':
     step = jax.checkpoint(step, policy=_KEPT[execution.remat])
   x, kept = embed(params, tokens, cfg, reads.lookup), []
@@ -549,7 +549,7 @@ def _slice(stack: jax.Array, places: range) -> jax.Array:
 
 
 def _joined(parts: Sequence[Any]) -> Any:
-  """Concatenates what runs of layers return; those with None have nothing."""
+  """Concatenates the outputs of layer groups, except None."""
   parts = [part for part in parts if part is not None]
   if len(parts) < 2:
     return parts[0] if parts else None

@@ -1,4 +1,4 @@
-"""Optimal budgeted rejection sampling (OBRS) of tokens that another wrote.
+"""Optimal budgeted rejection sampling (OBRS) of the tokens of another policy.
 
 Jackpot (v1 and v2 below are the two versions of its paper). A behaviour
 distribution q draws the tokens, but the expectation of the loss is wanted under

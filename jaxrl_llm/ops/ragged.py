@@ -58,7 +58,7 @@ class ListColumns(NamedTuple):
     position: [F, N] int32, place of the token in its row; 0 for none.
     response: [F, N] bool, whether it belongs to a response.
     sequence: [F, N] int32, number of the response or prompt; -1 for none.
-    parent: [F, N] int32, that of the prompt; -1 for none.
+    parent: [F, N] int32, number of its prompt; -1 for none.
   """
   row: Array
   position: Array
@@ -68,7 +68,7 @@ class ListColumns(NamedTuple):
 
 
 def columns(lists: Lists, count: int) -> ListColumns:
-  """Finds what is in each of the `count` columns of each device's list."""
+  """Returns the content of the `count` columns of each device's list."""
   def local(lists):
     column, rows = jnp.arange(count), jnp.arange(len(lists.length))
 

@@ -66,7 +66,7 @@ class _Call(NamedTuple):
     weights: parameters as decode steps read them.
     rope: tables of positions [L + T], from `transformer.rope_table`.
     requests: look-up by the request in a slot.
-    queue: what to serve.
+    queue: requests to serve.
     sampling: scalars that shape the distribution.
     prompt_columns: columns of a prompt, a multiple of the chunk.
     ring: columns of a response, likewise.
@@ -163,7 +163,7 @@ def generate(
 
 
 def _prepared(params, queue, key, sampling, cfg, sampler) -> _Call:
-  """Computes what does not change over the steps of a call."""
+  """Computes the values that stay the same over the steps of a call."""
   layers = params['layers']
   if sampler.unroll:
     layers = decode.split(layers, cfg, sampler.transpose)
@@ -186,7 +186,7 @@ def _serve(
   """Prefills some prompts and serves their requests and those in slots.
 
   Args:
-    call: what all steps read.
+    call: values that all steps read.
     state: the state before.
     tokens: [W, L] int32, the prompts.
     length: [W] int32, their tokens.
@@ -235,7 +235,7 @@ def _extend(call, prefilled, step, caches, slot, request):
   """Computes the existing tokens of a request into its slot's ring.
 
   Args:
-    call: what all steps read.
+    call: values that all steps read.
     prefilled: the request's prompt among others.
     step: int32 scalar, the decode step that comes next.
     caches: of the slots.

@@ -134,7 +134,7 @@ def undo(rollouts: Any, plan: QueuePlan, rows: np.ndarray) -> Any:
   """Returns rollouts (or other host rows) in the order of the requests.
 
   Args:
-    rollouts: tree of [M, ...]: some rows of what `sharded_generate` returns.
+    rollouts: tree of [M, ...]: some rows of the result of `sharded_generate`.
     plan: of the call.
     rows: [M] which rows these are, each once.
 

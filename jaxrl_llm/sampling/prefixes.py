@@ -2,9 +2,9 @@
 
 Each prompt that some slot uses has a seat in a pool, and each slot has the
 number of its prompt's seat. The prompt in a seat may be replaced only while no
-slot has its number: a prefill of other prompts cannot change what a slot reads.
-There are as many seats as slots, or as prompts if those are fewer, so that a
-free slot always finds one.
+slot has its number: a prefill of other prompts cannot change the prefix that a
+slot reads. There are as many seats as slots, or as prompts if those are fewer,
+so that a free slot always finds one.
 
 A decode step multiplies the queries of all slots by the keys of one prompt, and
 masks the slots of the others: a product that reads memory once for all slots
@@ -106,7 +106,7 @@ def empty(
 
 
 def leave(pool: PrefixPool, slots: Array) -> PrefixPool:
-  """Takes the slots [S] bool off their seats."""
+  """Frees the seats of the slots [S] bool whose responses have ended."""
   return pool.replace(seat=jnp.where(slots, len(pool.prompt), pool.seat))
 
 
@@ -146,7 +146,7 @@ def take(
 def view(
     pool: PrefixPool, length: Array, position: Array, alive: Array, *,
     columns: int, chunk: int | None = None) -> View:
-  """Computes what the slots see at one decode step.
+  """Computes the view of the prefixes that slots have at one decode step.
 
   Args:
     pool: the pool.
@@ -185,7 +185,7 @@ def attend(
     layer: index into the leading axis of `caches`; None if it has none.
     q: [S, H, h] rotated queries.
     window: positions a query may look back, itself included.
-    seen: what the slots see.
+    seen: view of the prefixes.
     cfg: the model.
 
   Returns:

@@ -67,7 +67,7 @@ def automaton(texts: Sequence[bytes]) -> np.ndarray:
     ends.add(node)
   done = len(children)
   after = np.zeros((done + 1, 256), np.int32)
-  after[done] = done  # what follows a complete text changes nothing
+  after[done] = done  # tokens after a complete text change nothing
   queue = [(0, None)]  # nodes, with their longest own end that is a node
   for node, shorter in queue:
     if shorter is not None:

@@ -5,7 +5,7 @@ Verifiable Rewards", arXiv:2602.08499. An arm is a rollout, with ten features
 (Table 1). A small MLP predicts the reward of training on it. Rows with the best
 scores are picked, or the newest ones with probability epsilon (Eqs. 8 and 9).
 After the next rollouts the gain of the round is known; dispatched by
-|advantage| (Eqs. 10 and 11), it is what the MLP is trained to predict (Eq. 7).
+|advantage| (Eqs. 10 and 11), the MLP is trained to predict it (Eq. 7).
 
 All functions are pure. States are NumPy arrays and numbers of fixed shapes.
 Axis letters: M arms, K picks, F features.
@@ -334,7 +334,7 @@ class BanditReward(NamedTuple):
   Attributes:
     gain: squeezed dV, or dV itself.
     entropy_penalty: w_e 1[E_t > e_min] (E_{t+1} - E_t).
-    total: what is dispatched to the rows.
+    total: the reward that the rows receive.
   """
   gain: float
   entropy_penalty: float

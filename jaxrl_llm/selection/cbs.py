@@ -46,7 +46,7 @@ class Pending(NamedTuple):
 
 
 class Measured(NamedTuple):
-  """Measurements of a wave, for the metrics; NaN for what did not happen.
+  """Measurements of a wave, for the metrics; NaN for missing events.
 
   Attributes:
     reward: of the rounds that were judged.
@@ -287,7 +287,7 @@ METRICS = {
 
 
 def metrics(state: CbsState) -> dict[str, float]:
-  """Returns the metrics of a wave; NaN for what did not happen in it.
+  """Returns the metrics of a wave; NaN for events that it did not have.
 
   Args:
     state: after its rounds.

@@ -1,4 +1,4 @@
-"""The processes of a run: who holds which rows, and what they tell each other.
+"""Processes of a run: the rows that each holds, and the values they exchange.
 
 Every process runs the same program. It samples, decodes and verifies the rows
 of its own data shards; rows are numbered alike everywhere, but their tokens are

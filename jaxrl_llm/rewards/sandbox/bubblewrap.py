@@ -51,7 +51,7 @@ class BubblewrapExecutor(local.LocalExecutor):
     """Tries it with a program.
 
     Raises:
-      ValueError: bubblewrap does not work here; with what to do.
+      ValueError: bubblewrap does not work here; the message has the remedy.
     """
     super().__init__()
     self._bwrap = shutil.which('bwrap')

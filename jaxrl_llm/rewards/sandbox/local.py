@@ -62,7 +62,7 @@ class _Checker(NamedTuple):
     service: the process.
     line: socket that takes its jobs; it answers each with a byte.
     limits: that it was started with.
-    stack: what it holds.
+    stack: closes it.
     owner: id of the process that started it.
   """
   service: process.JobProcess
@@ -77,10 +77,10 @@ def command(guest: Guest, folder: str, code: str, limits: ProgramLimits,
   """Returns the command of a process, as it is in its sandbox.
 
   Args:
-    guest: what it is for.
+    guest: its task.
     folder: its private folder there.
     code: folder of `guest/` there.
-    limits: what it may use.
+    limits: most time, memory and output.
     processes: limit of the user's processes in this sandbox; -1 for none.
   """
   most = map(int, (limits.memory, processes, limits.disk, _FILES))
@@ -101,7 +101,7 @@ class LocalExecutor:
   namespace = False
 
   def __init__(self):
-    """Compiles what runs in a sandbox, where nothing can be written."""
+    """Compiles the guest's files, since a sandbox can write nothing."""
     for path in process.GUEST.glob('*.py'):
       with contextlib.suppress(OSError):  # then each program compiles it
         py_compile.compile(str(path))
@@ -112,7 +112,7 @@ class LocalExecutor:
   def started(
       self, guest: Guest, stdin: bytes, limits: ProgramLimits,
   ) -> ContextManager[process.Process]:
-    """Starts a process; what it needed on this machine ends with the context.
+    """Starts a process; its files on this machine end with the context.
 
     The context must not hold this object, which may keep a process for long.
 

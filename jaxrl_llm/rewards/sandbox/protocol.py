@@ -41,7 +41,7 @@ class Result:
     status: 'ok' (exit code 0), 'exit' (another one), 'timeout', 'memory',
       'processes', 'output' (beyond the limit), or 'killed' (by a signal).
     exit_code: of the program; None if a signal or a limit ended it.
-    stdout: what it wrote, at most `ProgramLimits.output` bytes.
+    stdout: its output, at most `ProgramLimits.output` bytes.
     stderr: the same.
     seconds: by the clock.
     peak_bytes: most memory of all its processes at one time, as seen every 50
@@ -77,7 +77,7 @@ class Outcome:
   Attributes:
     kind: 'passed', 'wrong', 'syntax_error', 'exception', 'timeout', 'memory' or
       'killed'.
-    detail: what happened, for the reader; may be the program's own words.
+    detail: a message for the reader; may be the program's own words.
   """
   kind: str
   detail: str = ''
@@ -103,7 +103,7 @@ class Executor(Protocol):
       program: Python source.
       stdin: its standard input.
       files: contents by name, in the folder where it runs.
-      limits: what it may use.
+      limits: most time, memory and output.
 
     Raises:
       SandboxError: the sandbox could not be made.

@@ -89,7 +89,7 @@ class Server:
     return self._objects[number]
 
   def do_names(self, names):
-    """Returns what the program's global names are, of those asked for."""
+    """Returns the values of those global names that the program has."""
     found = {}
     for name in names:
       if name not in self._program:

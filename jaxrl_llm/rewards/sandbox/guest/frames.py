@@ -61,7 +61,7 @@ class PipeEnd:
       The number, kind and bytes of the frame; None at the deadline.
 
     Raises:
-      Closed: the other side has ended, or sent what is no frame.
+      Closed: the other side has ended, or sent no valid frame.
     """
     while True:
       if frame := self.waiting():
@@ -72,7 +72,7 @@ class PipeEnd:
       self.read()
 
   def read(self):
-    """Reads what is there; waits if there is nothing."""
+    """Reads the bytes that are there; waits if there are none."""
     try:
       data = os.read(self.reads, 1 << 16)
     except OSError:
