@@ -180,12 +180,12 @@ def measure_update(
   """Times one optimiser step on rows without padding."""
   prompt = sizes.row // 64
   response = sizes.row - prompt
-  programs = learner_lib.make(
+  programs = learner_lib.make_learner(
       cfg, learner_lib.LearnerConfig(
           tokens=microbatch * (sizes.row - 1), max_prompt=prompt,
           max_response=response,
           remat=remat, attention=sizes.attention),
-      optimizer.make(
+      optimizer.make_optimizer(
           options.OptimizerConfig(), steps=100))
   full = lambda value, *shape: np.full((sizes.rows, *shape), value)
   batch = jax.device_put(LearnerBatch(

@@ -33,10 +33,11 @@ def main(steps=61, show=print):
   sample = jax.jit(lambda *args: generate.generate(
       *args, cfg=model, sampler=generate.SamplerConfig(
           slots=P * N, max_response=T, stop_ids=tokenizer.stop_ids)))
-  learner = learner_lib.make(
+  learner = learner_lib.make_learner(
       model, learner_lib.LearnerConfig(
           tokens=P * N, max_prompt=L, max_response=T, samples=N),
-      optimizer.make(options.OptimizerConfig(learning_rate=5e-4), steps))
+      optimizer.make_optimizer(
+          options.OptimizerConfig(learning_rate=5e-4), steps))
   hyper = loss.LossParams(
       temperature=1.0, entropy_bonus=0.0, kl_coef=0.0, budget=T,
       objective=dict(clip_low=0.2, clip_high=0.2), importance={})

@@ -287,7 +287,7 @@ def test_every_field_is_read(monkeypatch, parts, tmp_path):
   config = tiny.load(
       tmp_path, steps=2, sft__steps=1, overlong__mode='penalty',
       overlong__window=3, sft__cache=tmp_path / 'warm')
-  make_parts, learner_make = build.parts, programs.learner_lib.make
+  make_parts, learner_make = build.parts, programs.learner_lib.make_learner
 
   def built(config):
     # Reads what it reads; its programs stay uncompiled.
@@ -307,11 +307,11 @@ def test_every_field_is_read(monkeypatch, parts, tmp_path):
     run = sft.run
 
     def quick(*args, **more):
-      patch.setattr(programs.learner_lib, 'make', no_learner)
+      patch.setattr(programs.learner_lib, 'make_learner', no_learner)
       try:
         return run(*args, **more)
       finally:
-        patch.setattr(programs.learner_lib, 'make', learner_make)
+        patch.setattr(programs.learner_lib, 'make_learner', learner_make)
 
     patch.setattr(sft, 'run', quick)
     train.train(config)

@@ -20,7 +20,7 @@ command line overrides it field by field:
 `--config=file.py:arg` calls `get_config(arg)`, `--config=run/config.json` takes
 the config that a run has saved, and `--help` prints the fields by what they
 are for. A name that TRL, verl or OpenRLHF has for a field is answered with the
-field (`foreign.py`).
+field (`names.py`, from the tables of docs/coming_from_trl.md).
 
 The files in `configs/` are part of the package. They are found by their names
 in any folder, as in `--config=pkpo/gemma2_2b_math:4k`; and another config file

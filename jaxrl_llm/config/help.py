@@ -6,7 +6,7 @@ from typing import Any, Iterable, Iterator, Mapping, NamedTuple
 from rich import console, table
 
 from jaxrl_llm.base.declared import Field
-from jaxrl_llm.config import files, foreign, names, values
+from jaxrl_llm.config import files, names, values
 from jaxrl_llm.config.model import model_config
 from jaxrl_llm.config.nested import flatten, nested
 from jaxrl_llm.config.sections import SECTIONS
@@ -121,7 +121,7 @@ def show(
   def say(text=''):
     out.print(text, markup=False, soft_wrap=True)
 
-  libraries = {library.lower(): library for library in foreign.NAMES}
+  libraries = {library.lower(): library for library in names.libraries()}
   if what.lower() in libraries:
     if not out.is_terminal:
       out = console.Console(highlight=False, width=_WIDE)
@@ -234,7 +234,7 @@ def _of_library(library: str) -> table.Table:
   rows = table.Table(box=None, padding=(0, 2, 0, 0))
   for title in (library, 'here', ''):
     rows.add_column(title, overflow='fold')
-  for row in foreign.NAMES[library]:
+  for row in names.libraries()[library]:
     rows.add_row('\n'.join(row.names), '\n'.join(row.ours) or '-',
                  row.note.replace('`', ''))
   return rows

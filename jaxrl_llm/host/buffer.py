@@ -31,7 +31,7 @@ class Buffer(NamedTuple):
 
 
 class Wave(NamedTuple):
-  """A wave as it was sampled: one call of the sampler and what came of it.
+  """A wave as it was sampled: one call of the sampler and its results.
 
   Attributes:
     ask: groups that the curriculum asked for.
@@ -233,7 +233,7 @@ def tokens_of(
     responses: R responses.
     length: [R] tokens of each, also of those that are elsewhere.
     free: R free rows, which have the log-probs to be kept.
-    config: it says which log-probs are those of the sampler.
+    config: `loss.behaviour` chooses between the two log-probs.
   """
   rollouts, prompts = responses.rollouts, responses.call.prompts
   row = responses.call.requests.prompt

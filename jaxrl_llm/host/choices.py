@@ -202,7 +202,7 @@ def adapters(config: ConfigDict) -> Optional[policy_lib.Adapters]:
 
 def advantages(config: ConfigDict) -> advantages_lib.Program:
   """Returns the programs of advantages."""
-  return advantages_lib.make(
+  return advantages_lib.make_program(
       advantage(config), advantage(config, per_group=True),
       samples=config.samples_per_prompt, ks=config.eval_k,
       overlong=config_lib.as_section(
@@ -236,7 +236,7 @@ def advantage(
   """
   plug, given = plugs.chosen('advantage', config_lib.flatten(config))
   function, at_step = plug.guarded(), {
-      one.parameter: schedules.make(given.pop(one.parameter))
+      one.parameter: schedules.make_schedule(given.pop(one.parameter))
       for one in plug.hyperparameters.values() if one.scheduled}
   if 'per_group' in plug.keywords:
     given['per_group'] = per_group

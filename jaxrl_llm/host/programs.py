@@ -1,7 +1,7 @@
 """The device programs of a run.
 
-`make` knows neither task nor files, and needs no device that exists:
-`build.parts` runs what it returns, `launch/compile_check.py` compiles it
+`make_programs` knows neither task nor files, and needs no device that exists:
+`build.parts` runs them, `launch/compile_check.py` compiles it
 ahead of time for machines that are elsewhere.
 """
 
@@ -25,11 +25,11 @@ from jaxrl_llm.ops import buckets
 from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling import prefixes
 from jaxrl_llm.sampling.stops import Stops
-from jaxrl_llm.tasks.sft_rows import Limits
+from jaxrl_llm.tasks.sft_rows import RowLimits
 from jaxrl_llm.types import Curriculum
 
 
-class Sampler(NamedTuple):
+class SamplerProgram(NamedTuple):
   """Sampler at the sizes of one training step.
 
   Attributes:
@@ -71,8 +71,8 @@ class Player(NamedTuple):
   """
   model: ModelConfig
   policy: policy_lib.Policy
-  learner: Optional[learner_lib.Learner]
-  sampler: Sampler
+  learner: Optional[learner_lib.LearnerPrograms]
+  sampler: SamplerProgram
 
 
 class RolloutSampler(NamedTuple):
@@ -89,11 +89,11 @@ class RolloutSampler(NamedTuple):
   player: int
   to_sampling: Callable[..., Any]
   lower_to_sampling: Callable[[], Any]
-  sampler: Sampler
+  sampler: SamplerProgram
   weights: Any
 
 
-class Source(NamedTuple):
+class PlayerSource(NamedTuple):
   """Parts of a player that come from outside.
 
   Attributes:
@@ -107,7 +107,7 @@ class Source(NamedTuple):
 
 
 class Programs(NamedTuple):
-  """Device programs and what they are made of.
+  """Device programs, and the parts they are made of.
 
   Attributes:
     config: the config, with the lengths to compile.
@@ -117,21 +117,23 @@ class Programs(NamedTuple):
     players: the policy, which is evaluated and exported; and the actor, if it
       is another model.
     model, policy, learner, sampler: parts of the first player.
-    writer: sampling of the responses that are trained on. Its sampler is that
-      of its player, if nothing but its use is another.
+    rollout_sampler: sampling of the responses that are trained on. Its sampler
+      is that of its player, if only the use differs.
     stages: curriculum and selection; their capacities give all sizes.
+    needs: quantities beside the rollouts that the loss needs.
   """
   config: ConfigDict
   mesh: jax.sharding.Mesh
   learner_mesh: jax.sharding.Mesh
   players: tuple[Player, ...]
-  writer: RolloutSampler
+  rollout_sampler: RolloutSampler
   stages: Stages
 
   model = property(lambda self: self.players[0].model)
   policy = property(lambda self: self.players[0].policy)
   learner = property(lambda self: self.players[0].learner)
   sampler = property(lambda self: self.players[0].sampler)
+  needs = property(lambda self: self.stages.needs)
 
 
 def updates_of_run(config: ConfigDict, stages: Stages) -> int:
@@ -143,7 +145,7 @@ def updates_of_run(config: ConfigDict, stages: Stages) -> int:
 
 
 def scored_rows(made: Programs) -> int:
-  """Returns the rows of a call of `Learner.score`: those of a step, padded."""
+  """Returns the rows of a call of `score`: those of a step, padded."""
   shards = sharding.data_shards(made.learner_mesh)
   return -(-made.stages.curriculum.max_requests // shards) * shards
 
@@ -213,14 +215,14 @@ def prompts_per_shard(
 def make_sampler(
     config: ConfigDict, mesh: jax.sharding.Mesh, model: ModelConfig,
     stops: Stops, curriculum: Curriculum, own_prompts: bool = False,
-    **use: Any) -> Sampler:
+    **use: Any) -> SamplerProgram:
   """Makes a sampler at the capacities of the curriculum.
 
   Args:
     config: sizes of responses, and the section `sampling`.
     mesh: (data, fsdp, tensor).
     model: the architecture.
-    stops: what ends a response.
+    stops: tokens and texts that end a response.
     curriculum: its capacities are the sizes of a wave.
     own_prompts: whether each request may have a prompt of its own. A prefill is
       of as many prompts as without.
@@ -259,7 +261,7 @@ def make_sampler(
           model), **use)
   generate = jax.jit(functools.partial(
       generate_lib.sharded_generate, mesh, cfg=model, sampler=sampler))
-  return Sampler(
+  return SamplerProgram(
       generate, sampler, curriculum.max_prompts, curriculum.max_requests,
       per_shard, own)
 
@@ -282,7 +284,7 @@ def _prefill_prompts(
 
 def _learner_mesh(
     config: ConfigDict, mesh: jax.sharding.Mesh,
-    sources: Sequence[Source]) -> jax.sharding.Mesh:
+    sources: Sequence[PlayerSource]) -> jax.sharding.Mesh:
   """Returns the learner's mesh, if both meshes fit the models and the batch.
 
   Args:
@@ -324,19 +326,19 @@ def _learner_mesh(
   return learner_mesh
 
 
-def make(
+def make_programs(
     config: ConfigDict, model: ModelConfig, mesh: jax.sharding.Mesh,
     stops: Stops, stages: Stages,
     checkpoint: hf.Checkpoint | None = None,
     lengths: Sequence[int] | None = None,
-    actor: Source | None = None) -> Programs:
+    actor: PlayerSource | None = None) -> Programs:
   """Makes the programs. Nothing is compiled yet.
 
   Args:
     config: checked by `config.validate`.
     model: the architecture of the policy.
     mesh: (data, fsdp, tensor), of the sampler.
-    stops: what ends a response.
+    stops: tokens and texts that end a response.
     stages: their capacities are the sizes of the programs.
     checkpoint: source of the model's weights; None is random weights.
     lengths: tokens of each training prompt; None if they are not known.
@@ -346,18 +348,19 @@ def make(
     ValueError: the mesh does not divide the model or the batch, or has no
       devices for `learner.attention`.
   """
-  sources = [Source(config, model, checkpoint), *([actor] if actor else [])]
+  sources = [
+      PlayerSource(config, model, checkpoint), *([actor] if actor else [])]
   learner_mesh = _learner_mesh(config, mesh, sources)
   config = with_lengths(config, mesh, model, stages.curriculum, lengths)
   policies = [
-      policy_lib.make(
+      policy_lib.make_policy(
           source.model, mesh, choices.adapters(source.config),
           source.checkpoint, learner_mesh) for source in sources]
   optimizers = [
-      optimizer_lib.make(
+      optimizer_lib.make_optimizer(
           OptimizerConfig(**source.config.optimizer),
           max(updates_of_run(config, stages), 1)) for source in sources]
-  learner = learner_lib.make(
+  learner = learner_lib.make_learner(
       model, choices.learner_config(
           config, row_facts=stages.selection.stale,
           whole=config.learner.updates == 1 and not stages.selection.stale),
@@ -382,13 +385,14 @@ def make(
       Player(source.model, policy, None, writing)
       for source, policy in zip(sources[1:], policies[1:]))
   weights = policies[-1].sampling(config.sampling.weights)
-  writer = RolloutSampler(
+  rollout_sampler = RolloutSampler(
       len(players) - 1, weights.apply, weights.lower, writing, weights.result)
-  return Programs(config, mesh, learner_mesh, players, writer, stages)
+  return Programs(config, mesh, learner_mesh, players, rollout_sampler, stages)
 
 
 def sft_learner(
-    made: Programs, limits: Limits, steps: int = 1) -> learner_lib.Learner:
+    made: Programs, limits: RowLimits, steps: int = 1,
+) -> learner_lib.LearnerPrograms:
   """Makes the programs of supervised fine-tuning; nothing is compiled yet.
 
   Args:
@@ -403,13 +407,13 @@ def sft_learner(
       adapters) else {}
   if rate is None:
     rate = 2e-4 if adapters else 2e-5 if config.model.hf else 3e-3
-  return learner_lib.make(
+  return learner_lib.make_learner(
       made.model,
       choices.learner_config(
           config, samples=1, objective='likelihood', aggregation='token_mean',
           importance='none', rejection=None, actor=None, whole=True,
           max_prompt=limits.max_prompt, max_response=limits.max_response),
-      optimizer_lib.make(config_lib.as_section(
+      optimizer_lib.make_optimizer(config_lib.as_section(
           OptimizerConfig, sft, learning_rate=rate, warmup_steps=warmup),
                          max(steps, 1)),
       mesh=made.learner_mesh, **trained)

@@ -28,7 +28,7 @@ class Stages(NamedTuple):
   needs: needs_lib.Needs
 
 
-def make(config: ConfigDict, problems: int = 1) -> Stages:
+def make_stages(config: ConfigDict, problems: int = 1) -> Stages:
   """Makes the stages of a config.
 
   Args:
@@ -70,10 +70,10 @@ def validate(config: ConfigDict, *, hub: bool = True) -> None:
     hub: as for `config.validate`.
 
   Raises:
-    ValueError: as `config.validate`, `make` and `choices.check` do.
+    ValueError: as `config.validate`, `make_stages` and `choices.check` do.
   """
   config_lib.validate(config, hub=hub)
-  make(config)
+  make_stages(config)
   choices.check(config)
 
 
@@ -120,7 +120,7 @@ def _stale_rows(config: ConfigDict, stages: Stages) -> str:
 
 
 def _checked_curriculum(made: Curriculum, batch: int) -> Curriculum:
-  """Adds checks of what a curriculum asks and takes."""
+  """Adds checks of the requests and batches of a curriculum."""
   def propose(state):
     state, ask = made.propose(state)
     groups, samples = len(ask.group), int(ask.count.sum())

@@ -131,7 +131,7 @@ def parameters(
 def _tuned(
     parts: build.Parts, begin: Callable[[], Any], frozen: Any, report: Report,
     name: str, alone: bool) -> Any:
-  """Trains what `begin` makes, or reads the result from the cache."""
+  """Trains the parameters of `begin`, or reads the result from the cache."""
   config, channel = parts.config, parts.processes.channel
   data, policy = sft.load(parts), parts.programs.policy
   channel.agree({

@@ -100,7 +100,7 @@ def pass_rates(
       for k in ks if k <= rewards.shape[-1]}
 
 
-def make(
+def make_program(
     advantage: Advantage, per_group: Advantage, *, samples: int,
     ks: tuple[int, ...], overlong: Overlong) -> Program:
   """Makes the programs of an advantage.

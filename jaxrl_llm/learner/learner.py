@@ -28,7 +28,7 @@ from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.sharding import collectives
 from jaxrl_llm.types import Array
 
-# Layers of a small model; the time to compile grows with what is unrolled.
+# Layers of a small model; the time to compile grows with the unrolled layers.
 _SMALL = 4
 _LOGITS_SHARE = 1 / 32  # of a GPU's memory, for the logits of a chunk
 # `worth` of `packing.choose`; from a width on, a token costs far more.
@@ -64,7 +64,7 @@ class LearnerConfig(LossChoices, PassOptions):
   actor: Optional[actor_lib.Training] = None
 
 
-class Learner(NamedTuple):
+class LearnerPrograms(NamedTuple):
   """The jitted programs of one player, or of the policy and an actor.
 
   For two players, the state is a tuple of two. `frozen` are the parameters of
@@ -80,10 +80,11 @@ class Learner(NamedTuple):
     score: (params, batch, plan, loss, frozen=None) -> score.Scores of the
       response tokens. `loss` is LossParams. For a tuple of the players'
       parameters, Scores of both.
-    update: (state, batch, plan, loss, frozen=None, writer=None) -> (state,
-      metrics). The plan is of the rows that have a token in the loss.
-      Takes one optimiser step; the input state is donated. `writer` are the
-      parameters that wrote the rows, where the rejection needs them. Metrics
+    update: (state, batch, plan, loss, frozen=None, behaviour_params=None) ->
+      (state, metrics). The plan is of the rows that have a token in the loss.
+      Takes one optimiser step; the input state is donated. `behaviour_params`
+      are the parameters that wrote the rows, where the rejection needs them.
+      Metrics
       are [] float32; metrics['objective'] has the objective's own, if it
       returns some. With `LearnerConfig.row_facts`, metrics['rows'] has
       'entropy' and 'clip_share' of each row [B], means over its trained tokens
@@ -109,14 +110,14 @@ class Actor(NamedTuple):
   Attributes:
     model: its architecture.
     trained: shapes of its parameters.
-    optimizer: from `optimizer.make`.
+    optimizer: from `make_optimizer`.
   """
   model: ModelConfig
   trained: Any
   optimizer: Optimizer
 
 
-def make(
+def make_learner(
     model: ModelConfig,
     cfg: LearnerConfig,
     optimizer: Optimizer,
@@ -125,13 +126,13 @@ def make(
     trained: Any = None,
     compose: Callable[[Any, Any], Any] = _whole,
     actor: Optional[Actor] = None,
-) -> Learner:
+) -> LearnerPrograms:
   """Makes the programs for one model, config and optimiser, or for two models.
 
   Args:
     model: the policy's architecture.
     cfg: static settings.
-    optimizer: from `optimizer.make`.
+    optimizer: from `make_optimizer`.
     mesh: with axes data, fsdp and tensor; the rows of a batch are split over
       'data' and 'fsdp'. None for the first device only.
     trained: shapes of the trained parameters; None for all parameters.
@@ -177,7 +178,7 @@ def make(
       players.map(lambda each: each[3]), Players.of(layout).map(
           lambda x: jax.tree.map(lambda place: place.spec, x.params)))
   plan, plans = _planning(cfg, model, sharding.data_shards(mesh))
-  return Learner(
+  return LearnerPrograms(
       state=jax.tree.map(
           lambda x, place: jax.ShapeDtypeStruct(
               x.shape, x.dtype, sharding=place), state, layout),
@@ -193,7 +194,7 @@ def make(
 
 
 def _resolved(cfg, model, mesh) -> LearnerConfig:
-  """Chooses what depends on the devices and the model."""
+  """Returns the config with the values that devices and model decide."""
   # By the mesh, not by this host: programs are also compiled ahead of time, for
   # devices that it lacks.
   device, unroll = mesh.devices.flat[0], cfg.unroll
@@ -222,7 +223,7 @@ def _init(params, optimizer) -> TrainState:
 
 
 def _planning(cfg, model, shards):
-  """Makes `Learner.plan` and `Learner.plans`."""
+  """Makes `LearnerPrograms.plan` and `LearnerPrograms.plans`."""
   def counted(plan, before, length):
     share = padding.real_flops(
         model, plan, before, length, max_prompt=cfg.max_prompt,

@@ -87,7 +87,7 @@ def _clip(most: float) -> optax.GradientTransformation:
       jnp.minimum(most / optax.tree.norm(grads), 1.0), grads))
 
 
-def make(cfg: OptimizerConfig, steps: int) -> Optimizer:
+def make_optimizer(cfg: OptimizerConfig, steps: int) -> Optimizer:
   """Makes AdamW with a clip of the gradient's global norm before it.
 
   Moments are float32, like the parameters. Weight decay is decoupled, scaled by

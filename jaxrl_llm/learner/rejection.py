@@ -47,11 +47,6 @@ class Rejection(RejectionChoices):
     return self.target == 'p_new' and self.z == 'exact'
 
   @property
-  def uses_top(self) -> bool:
-    """Whether the sampler has to record its likeliest tokens."""
-    return (self.scores_z and self.z == 'topk') or self.needs_top
-
-  @property
   def needs_top(self) -> bool:
     """Whether an update needs the sampler's likeliest tokens."""
     return self.target == 'p_new' and self.top_k > 0
@@ -117,7 +112,7 @@ class Context(NamedTuple):
   z_topk: Optional[Array]
 
 
-class Tokens(NamedTuple):
+class TokenFacts(NamedTuple):
   """Facts about the tokens of some rows, without gradient.
 
   Attributes:
@@ -141,7 +136,7 @@ def tokens(
     z: Optional[Array] = None,
     z_topk: Optional[Array] = None,
     noise: Optional[Array] = None,
-) -> Tokens:
+) -> TokenFacts:
   """Computes the acceptance of tokens, and their mask.
 
   Args:
@@ -169,13 +164,14 @@ def tokens(
   elif cfg.target == 'p_ref' and not cfg.decoupled:
     # The actor is the old policy: both distributions are one.
     z = jnp.broadcast_to(jnp.minimum(1.0, 1.0 / lam), mask.shape)
-  return Tokens(acceptance, jnp.where(mask, keep, 0.0), real(z), real(z_topk))
+  return TokenFacts(
+      acceptance, jnp.where(mask, keep, 0.0), real(z), real(z_topk))
 
 
 COUNTS = ('tokens', 'estimate', 'keep', 'z')
 
 
-def counts(cfg: Rejection, facts: Tokens, mask: Array) -> dict[str, Array]:
+def counts(cfg: Rejection, facts: TokenFacts, mask: Array) -> dict[str, Array]:
   """Returns the sums over tokens that `calibrate` needs, by name in COUNTS."""
   estimate = facts.keep if cfg.alpha == 'mask' else facts.acceptance
   z = facts.z if facts.z_topk is None else facts.z_topk
@@ -206,7 +202,7 @@ def calibrate(
 
 
 def accepted_share(
-    cfg: Rejection, facts: Tokens, mask: Array, alpha: Array,
+    cfg: Rejection, facts: TokenFacts, mask: Array, alpha: Array,
     aggregation: str) -> Array:
   """Returns the share of tokens that the loss divides by, [] or [B, 1].
 
@@ -266,7 +262,7 @@ class Factors(NamedTuple):
     metrics: name to [B, t], per token: importance, the weight; and those of
       METRICS but kappa and empty, without their prefix.
   """
-  facts: Tokens
+  facts: TokenFacts
   factor: Array
   metrics: dict[str, Array]
 
@@ -275,7 +271,7 @@ def factors(
     context: Context, logprobs: obrs.Logprobs, advantages: Array, mask: Array,
     params: Mapping[str, Array], *, aggregation: str, clipped: bool,
     correction: Optional[Callable[[Array, Array], Array]]) -> Factors:
-  """Computes what multiplies the tokens' losses.
+  """Computes the factors of the tokens' losses.
 
   Args:
     context: of the microbatch.
@@ -296,7 +292,7 @@ def factors(
   kappa = context.calibration.kappa
   z = facts.z * kappa if cfg.z == 'topk' else facts.z
   nowhere = jnp.zeros_like(mask)
-  weight = obrs.Weights(jnp.ones_like(facts.keep), nowhere, nowhere)
+  weight = obrs.TokenWeights(jnp.ones_like(facts.keep), nowhere, nowhere)
   if cfg.weight:
     # Without a ratio in the surrogate, the second factor is left out (v1, B.1).
     weight = obrs.weights(

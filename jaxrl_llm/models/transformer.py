@@ -56,7 +56,7 @@ def _gated(gate, up, activation):
 
 
 def _all_but_fetched(primitive, *_, **__):
-  """Checkpoint policy: saves what autodiff saves, except fetched weights.
+  """Checkpoint policy: saves the values of autodiff, except fetched weights.
 
   `matmul` and attention appear here as the operations of their forward rules.
   Only `fetch` still appears as a custom_vjp_call, because its forward rule
@@ -94,7 +94,7 @@ class Reads(NamedTuple):
 DIRECT = Reads()
 
 
-class Kept(NamedTuple):
+class LayerOutputs(NamedTuple):
   """Values of the layers that `forward` returns.
 
   Attributes:
@@ -107,7 +107,7 @@ class Kept(NamedTuple):
   experts: Optional[jax.Array] = None
 
 
-class Run(NamedTuple):
+class LayerGroup(NamedTuple):
   """Consecutive layers of one kind.
 
   Attributes:
@@ -134,7 +134,7 @@ class Run(NamedTuple):
                  self.layers.stop - self.skipped)
 
   def of(self, layers: Params, place: Callable[[Any, range], Any]) -> Params:
-    """Returns what `place` makes of each of these layers' stacks.
+    """Applies `place` to the stack of each parameter of these layers.
 
     Args:
       layers: `params['layers']`.
@@ -145,12 +145,12 @@ class Run(NamedTuple):
             for name, stack in layers.items() if places[name] is not None}
 
 
-def runs(cfg: ModelConfig) -> list[Run]:
+def runs(cfg: ModelConfig) -> list[LayerGroup]:
   """Returns the runs of layers of one kind, in their order."""
   found, sparse = [], cfg.sparse_layers()
   for kind, run in itertools.groupby(range(cfg.layers), sparse.__getitem__):
     numbers = [*run]
-    found.append(Run(range(numbers[0], numbers[-1] + 1), kind, sum(
+    found.append(LayerGroup(range(numbers[0], numbers[-1] + 1), kind, sum(
         other != kind for other in sparse[:numbers[0]])))
   return found
 
@@ -465,7 +465,7 @@ def forward(
     layout: Optional[attention.Layout] = None,
     reads: Reads = DIRECT,
     chosen: Optional[jax.Array] = None,
-) -> tuple[jax.Array, Kept]:
+) -> tuple[jax.Array, LayerOutputs]:
   """Computes the hidden states of whole rows.
 
   Args:
@@ -481,7 +481,7 @@ def forward(
 
   Returns:
     Final hidden states [B, S, D] after the last norm, in the compute type,
-    and what is kept.
+    and the outputs of the layers.
   """
   longest = layout.longest if layout else tokens.shape[1]
   rope = rope_table(
@@ -505,7 +505,7 @@ def forward(
         layer_rope(rope, windowed, cfg), attend, cfg, chosen)
     return x, (kv, chosen)
 
-  # Without `fetch`, autodiff alone saves what 'none' saves.
+  # Without `fetch`, autodiff alone saves as much as 'none'.
   if reads.fetch or execution.remat != 'none':
     step = jax.checkpoint(step, policy=_KEPT[execution.remat])
   x, kept = embed(params, tokens, cfg, reads.lookup), []
@@ -518,7 +518,8 @@ def forward(
                   _slice(windowed, run.layers), own), unroll=execution.unroll)
     kept.append(of_run)
   kv, used = zip(*kept)
-  return rms_norm(x, params['norm'], cfg), Kept(_joined(kv), _joined(used))
+  return rms_norm(x, params['norm'], cfg), LayerOutputs(
+      _joined(kv), _joined(used))
 
 
 def _slice(stack: jax.Array, places: range) -> jax.Array:
@@ -529,7 +530,7 @@ def _slice(stack: jax.Array, places: range) -> jax.Array:
 
 
 def _joined(parts: Sequence[Any]) -> Any:
-  """Concatenates what runs of layers return; those with None have nothing."""
+  """Concatenates the outputs of layer groups, except None."""
   parts = [part for part in parts if part is not None]
   if len(parts) < 2:
     return parts[0] if parts else None

@@ -33,7 +33,7 @@ class SamplerConfig(DecodeOptions):
   """
   max_response: int
   stop_ids: tuple[int, ...] = ()
-  stop_texts: stops.Texts | None = None
+  stop_texts: stops.StopTexts | None = None
   top_logprobs: int = 0
   record_experts: bool = False
   tempered: bool = False

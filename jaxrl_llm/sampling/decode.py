@@ -18,13 +18,13 @@ from jaxrl_llm.models import experts, transformer
 from jaxrl_llm.models.config import FULL, ModelConfig
 from jaxrl_llm.ops import quantise
 from jaxrl_llm.sampling import kv_cache
-from jaxrl_llm.sampling.kv_cache import Cache, Columns
+from jaxrl_llm.sampling.kv_cache import Cache, CacheColumns
 
 Array = jax.Array
 Caches = Cache | list[Cache]
 
 
-class Weights(NamedTuple):
+class DecodeParams(NamedTuple):
   """Parameters as decode steps read them.
 
   Attributes:
@@ -152,7 +152,7 @@ def prefill(
       records = jnp.pad(
           experts.Record.of(cfg).pack(kept.experts),
           ((0, 0), (0, full - columns), (0, 0)))
-    return kv_cache.make(
+    return kv_cache.make_cache(
         k, v, None if kv is None else quantise.TYPES[kv]), records
 
   # No logits: [P, L, V] takes more memory than all else, and a slot's first
@@ -175,10 +175,10 @@ def copy_slot(caches: Caches, slot: Array, source: Caches, row: Array):
 
 
 def step(
-    weights: Weights,
+    weights: DecodeParams,
     caches: Caches,
     tokens: Array,
-    cols: Columns,
+    cols: CacheColumns,
     rope: transformer.Rope,
     *,
     cfg: ModelConfig,
@@ -218,7 +218,7 @@ def step(
 
 
 def apply(
-    weights: Weights,
+    weights: DecodeParams,
     caches: Caches,
     tokens: Array,
     rope: transformer.Rope,

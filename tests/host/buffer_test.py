@@ -21,7 +21,7 @@ def made(**fields):
   if fields['selection'] != 'replay':
     fields.pop('replay__rounds')
   config = tiny.load(**fields)
-  return config, stages.make(config, 40)
+  return config, stages.make_stages(config, 40)
 
 
 @pytest.mark.parametrize('valid', [True, False])

@@ -16,7 +16,7 @@ from tests.helpers.tolerance import FUNCTION, rounding
 
 
 def make(*, steps, **values):
-  return optimizer_lib.make(OptimizerConfig(**values), steps)
+  return optimizer_lib.make_optimizer(OptimizerConfig(**values), steps)
 
 
 def _rates(name, **changes):

@@ -81,7 +81,7 @@ def _batch(rollouts, replayed):
 
 @functools.cache
 def _learner():
-  return learner_lib.make(_CFG, learner_lib.LearnerConfig(
+  return learner_lib.make_learner(_CFG, learner_lib.LearnerConfig(
       tokens=4 * T, max_prompt=L, max_response=T, samples=N), _SGD)
 
 

@@ -37,7 +37,8 @@ LOSS = loss_lib.LossParams(
 
 @functools.lru_cache(None)
 def _learner(**changes):
-  return learner_lib.make(MODEL, dataclasses.replace(CONFIG, **changes), SGD)
+  return learner_lib.make_learner(
+      MODEL, dataclasses.replace(CONFIG, **changes), SGD)
 
 
 @functools.lru_cache(None)
@@ -334,7 +335,7 @@ def test_the_stop_token_is_trained():
     (4, None, 0), (5, None, 1), (4, 1, 1)])
 def test_few_layers_are_unrolled(layers, unroll, scans):
   """On a CPU; a program has a loop over the microbatches besides."""
-  learner = learner_lib.make(
+  learner = learner_lib.make_learner(
       dataclasses.replace(MODEL, layers=layers),
       dataclasses.replace(CONFIG, unroll=unroll), SGD)
   text = learner.score.lower(
@@ -345,9 +346,9 @@ def test_few_layers_are_unrolled(layers, unroll, scans):
 
 def test_an_update_copies_no_moments():
   """A choice of the old or the new ones by array kept 2 of 7 such trees."""
-  learner = learner_lib.make(
+  learner = learner_lib.make_learner(
       dataclasses.replace(MODEL, layers=5, mlp_width=4096), CONFIG,
-      optimizer_lib.make(OptimizerConfig(0.1), 4))
+      optimizer_lib.make_optimizer(OptimizerConfig(0.1), 4))
   memory = learner.update.lower(
       learner.state, _batch(), learners.plan(learner, _batch()),
       jax.tree.map(np.float32, LOSS)).compile().memory_analysis()
@@ -380,7 +381,7 @@ def test_one_program_serves_every_mix():
 
 def _update_on_mesh(sizes):
   """Returns scores and state after an update on a mesh; () is one device."""
-  optimizer = optimizer_lib.make(
+  optimizer = optimizer_lib.make_optimizer(
       OptimizerConfig(1e-2, eps=1e-3), 4)
   model = dataclasses.replace(
       MODEL, vocab_size=24, heads=4, kv_heads=2, experts=4, experts_per_token=2,
@@ -393,7 +394,7 @@ def _update_on_mesh(sizes):
     layout = sharding.shardings(params, sharding.TRAIN_RULES, mesh)
     params = jax.device_put(params, layout)
     put = lambda x: jax.device_put(x, sharding.rows(mesh))
-  learner = learner_lib.make(
+  learner = learner_lib.make_learner(
       model, dataclasses.replace(
           CONFIG, tokens=1, row_facts=True), optimizer, mesh=mesh)
   state = learner.init(params)
@@ -434,12 +435,12 @@ def test_logits_are_never_all_there():
   array = jax.ShapeDtypeStruct
 
   def peak(chunk):
-    learner = learner_lib.make(
+    learner = learner_lib.make_learner(
         model, learner_lib.LearnerConfig(
             tokens=rows * (prompt + response), max_prompt=prompt,
             max_response=response, importance='tis', remat='full',
             vocab_chunk=chunk),
-        optimizer_lib.make(OptimizerConfig(1e-3), 1))
+        optimizer_lib.make_optimizer(OptimizerConfig(1e-3), 1))
     params = jax.eval_shape(
         lambda: transformer.init(jax.random.key(0), model))
     per_row = array((rows,), jnp.int32)

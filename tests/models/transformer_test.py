@@ -159,7 +159,7 @@ def test_kept_keys_and_values_are_those_of_each_block():
     x, kv = block(x, jax.tree.map(lambda p: p[i], params['layers']))
     kept.append(kv)
   want = (transformer.rms_norm(x, params['norm'], cfg),
-          transformer.Kept(tuple(jnp.stack(a) for a in zip(*kept))))
+          transformer.LayerOutputs(tuple(jnp.stack(a) for a in zip(*kept))))
   got = transformer.forward(params, tokens, cfg=cfg, keep_kv=True)
   jax.tree.map(lambda a, b: np.testing.assert_allclose(
       a, b, rtol=0,

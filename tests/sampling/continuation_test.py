@@ -256,11 +256,12 @@ def test_errors_name_the_field():
 
 def _abstract(mesh, sampler, *, prompt, requests, prompts):
   """Returns shapes of the arguments of a sampler after the weights."""
-  made = programs.Sampler(None, sampler, prompts, requests, requests, prompts)
+  made = programs.SamplerProgram(
+      None, sampler, prompts, requests, requests, prompts)
   return arguments._generate(types.SimpleNamespace(
       config=types.SimpleNamespace(
           max_prompt=prompt, max_response=sampler.max_response),
-      mesh=mesh, writer=types.SimpleNamespace(sampler=made)))
+      mesh=mesh, rollout_sampler=types.SimpleNamespace(sampler=made)))
 
 
 class _Called(Exception):
@@ -275,7 +276,7 @@ def test_the_host_gives_the_arguments_that_are_compiled_ahead(texts):
     seen.append(jax.tree.map(lambda x: (x.shape, x.dtype), rest))
     raise _Called
 
-  made = programs.Sampler(generate, SamplerConfig(
+  made = programs.SamplerProgram(generate, SamplerConfig(
       slots=2, max_response=plain._T, continues=True,
       stop_texts=_texts(texts) if texts else None), 6, plain._R, plain._R, 6)
   mesh = sharding.make_mesh(1, 1, 1, jax.devices()[:1])

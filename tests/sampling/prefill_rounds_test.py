@@ -248,7 +248,8 @@ def _evaluation(config):
   mesh = sharding.make_mesh(1, 1, 1, jax.devices()[:1])
   sample = rollout.host_sampler(
       programs.make_sampler(
-          config, mesh, _CFG, Stops((3,)), stages.make(config).curriculum),
+          config, mesh, _CFG, Stops((3,)),
+          stages.make_stages(config).curriculum),
       mesh)
   tokens = []
   for problem, number in responses.cut(
