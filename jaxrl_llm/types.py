@@ -261,6 +261,11 @@ class Table(NamedTuple):
   rewards: Optional[np.ndarray] = None
   temperature: Optional[np.ndarray] = None
 
+  def at(self, rows: np.ndarray) -> 'Table':
+    """Returns the facts at rows [...]; 0 or False where a row is -1."""
+    return jax.tree.map(lambda x: np.append(
+        x, np.zeros((1, *x.shape[1:]), x.dtype), 0)[rows], self)
+
 
 class AdvantageError(ValueError):
   """An advantage is not finite. The state before the step can be saved."""
