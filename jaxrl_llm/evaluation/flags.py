@@ -254,12 +254,10 @@ def _reward_rises(rows: Sequence[Row]) -> bool:
 
 def _outcome(rows: Sequence[Row]) -> str:
   """Returns the name of the metric that `_learns` reads."""
-  many = sum(_held_out(row) is not None for row in rows) >= 2
-  return 'held-out ' + _held_out_name(rows) if many else 'the reward'
-
-
-def _held_out_name(rows: Sequence[Row]) -> str:
-  return 'pass@1' if any('eval/pass@1' in row for row in rows) else 'reward'
+  if sum(_held_out(row) is not None for row in rows) < 2:
+    return 'the reward'
+  by_pass = any('eval/pass@1' in row for row in rows)
+  return 'held-out pass@1' if by_pass else 'held-out reward'
 
 
 def _held_out(row: Row) -> tuple[float, float] | None:

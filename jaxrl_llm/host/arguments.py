@@ -152,13 +152,8 @@ def on_devices(plan: packing.Plan, made: programs.Programs) -> packing.Plan:
 def size(tree: Any) -> int:
   """Returns the bytes on each device of a tree of shapes with shardings."""
   return sum(
-      math.prod(x.sharding.shard_shape(x.shape)) * _item(x.dtype)
+      math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
       for x in jax.tree.leaves(tree))
-
-
-def _item(dtype) -> int:
-  return 8 if jax.dtypes.issubdtype(
-      dtype, jax.dtypes.prng_key) else np.dtype(dtype).itemsize
 
 
 def full_plan(made: programs.Programs, rows: int) -> packing.Plan:

@@ -458,13 +458,10 @@ def parts(
   base_key = processes_lib.key(config.seed, programs.learner_mesh)
   fold_in = jax.jit(
       jax.random.fold_in, out_shardings=sharding.replicated(mesh))
-  sample = rollout.host_sampler(programs.rollout_sampler.sampler, mesh)
-  sample_policy = sample
-  if programs.sampler is not programs.rollout_sampler.sampler:
-    sample_policy = rollout.host_sampler(programs.sampler, mesh)
   return Parts(
       task=task, kinds=by_kind(task.train), programs=programs,
-      sample=sample, sample_policy=sample_policy,
+      sample=rollout.host_sampler(programs.rollout_sampler.sampler, mesh),
+      sample_policy=rollout.host_sampler(programs.sampler, mesh),
       sampling=functools.partial(_sampling, config, mesh),
       advantages=choices.advantages(config),
       key=processes_lib.key(config.seed, mesh),

@@ -62,29 +62,26 @@ def has_actor(config: ConfigDict) -> bool:
 
 
 def actor(config: ConfigDict) -> Optional[actor_lib.Training]:
-  """Returns how an actor that is another model learns; None without one.
-
-  Its F is `loss.importance`. Under rejection without one, it is the truncation
-  at c1, as in the policy's loss.
-  """
+  """Returns how an actor that is another model learns; None without one."""
   if not has_actor(config):
     return None
-  correct = _traced(config, 'loss.importance')[0]
-  if config.loss.importance == 'none' and config.off_policy != 'none':
-    correct = 'tis'
   return config_lib.as_section(
       actor_lib.Training, config.actor,
-      controlled=config.actor.kl_target is not None, importance=correct)
+      controlled=config.actor.kl_target is not None,
+      importance=_actor_importance(config)[0])
 
 
-def _actor_numbers(config: ConfigDict) -> dict[str, np.float32]:
-  """Returns `LossParams.actor`: clip_low, clip_high, kl_target, those of F."""
-  if not has_actor(config):
-    return {}
-  found = _numbers(ActorNumbers, config.actor)
+def _actor_importance(
+    config: ConfigDict,
+) -> tuple[str | Callable[..., Any], dict[str, np.float32]]:
+  """Returns F of the actor's loss, and its numbers.
+
+  It is `loss.importance`. Under rejection without one, it is the truncation at
+  c1, as in the policy's loss.
+  """
   if config.loss.importance == 'none' and config.off_policy != 'none':
-    return {**found, 'cap': np.float32(config[config.off_policy].c1)}
-  return found | _traced(config, 'loss.importance')[1]
+    return 'tis', {'cap': np.float32(config[config.off_policy].c1)}
+  return _traced(config, 'loss.importance')
 
 
 def _numbers(cls: type, given: ConfigDict) -> dict[str, np.float32]:
@@ -177,13 +174,15 @@ def loss_params(config: ConfigDict) -> loss_lib.LossParams:
   """Returns the numbers of the loss, as NumPy scalars."""
   numbers = {} if config.off_policy == 'none' else _numbers(
       RejectionBounds, config[config.off_policy])
+  of_actor = {} if not has_actor(config) else (
+      _numbers(ActorNumbers, config.actor) | _actor_importance(config)[1])
   return loss_lib.LossParams(
       **_numbers(LossWeights, config.loss),
       temperature=np.float32(schedules.at(config.sampling.temperature)),
       budget=np.float32(config.max_response),
       objective=_traced(config, 'loss.objective')[1],
       importance=_traced(config, 'loss.importance')[1],
-      rejection=numbers, actor=_actor_numbers(config))
+      rejection=numbers, actor=of_actor)
 
 
 def supervised_params(config: ConfigDict) -> loss_lib.LossParams:
