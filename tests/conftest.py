@@ -105,7 +105,7 @@ def declared():
     # Those of the user's own plugs are declared nowhere.
     unknown = blocks.hooks().undeclared(
         name for name in row if not name.startswith('sharper/'))
-    assert not unknown, f'METRICS of no module has {", ".join(unknown)}'
+    assert not unknown, f'No docstring of a module has {", ".join(unknown)}'
 
   def reported(*args, **given):
     found = report(*args, **given)
