@@ -32,9 +32,7 @@ ALLOWED = {
     'selection': {'ops', 'types'},
     'config': {'base', 'models', 'ops', 'plugs', 'storage'},
     'plugs': {'base'},
-    'monitoring': {
-        'base', 'host', 'models', 'rewards', 'sharding', 'start', 'storage',
-        'types'},
+    'monitoring': {'base', 'storage', 'types'},
     'environments': {'answers', 'base', 'plugs', 'rewards', 'tasks'},
     'host': {
         'base', 'checkpoint', 'config', 'environments', 'learner', 'models',
