@@ -14,12 +14,11 @@ from ml_collections import ConfigDict
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import sharding
-from jaxrl_llm.base import own_code
+from jaxrl_llm.base import own_code, signature
 from jaxrl_llm.config import nested, table
 from jaxrl_llm.host import sft_data, stages
 from jaxrl_llm.models import hf
 from jaxrl_llm.monitoring import trackers
-from jaxrl_llm.plugs import signature
 from jaxrl_llm.storage import paths
 from jaxrl_llm.tasks import problem_files
 

@@ -4,12 +4,12 @@ import dataclasses
 from typing import Any, Mapping
 
 from jaxrl_llm.base import own_code
+from jaxrl_llm.base.signature import meanings, optional
 from jaxrl_llm.config.field import Field, WEIGHTS
 from jaxrl_llm.config.fields import ACTOR, EVERYTHING, FIELDS, JACKPOT
 from jaxrl_llm.models.config import ModelConfig, RopeScaling
 from jaxrl_llm.plugs import plug as plug_of
 from jaxrl_llm.plugs import PLUG_FIELDS, plug_fields
-from jaxrl_llm.plugs.signature import meanings, optional
 
 # Values of `Field.affects` for the hyperparameters of a plug, where their
 # signature says nothing.
