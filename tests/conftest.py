@@ -10,8 +10,8 @@ import pytest
 
 from jaxrl_llm import train
 from jaxrl_llm.base import phases
-from jaxrl_llm.host import build
-from jaxrl_llm.monitoring import plots, step_metrics
+from jaxrl_llm.host import build, step_metrics
+from jaxrl_llm.monitoring import plots
 from tests.helpers import blocks, devices, memory, tiny
 
 # JAX reads it when it starts; so do the processes that tests start. Flags that
