@@ -92,7 +92,8 @@ def run(seed: int, workdir: pathlib.Path, more: Sequence[str]) -> Run:
   plain = types.SimpleNamespace(chat=str)
   return Run(json.loads((workdir / 'summary.json').read_text()), {
       problem.id: problem for problem in tasks.get(
-          'arithmetic', plain, seed=seed).heldout}, responses)
+          'jaxrl_llm.examples.arithmetic', plain, seed=seed).heldout},
+             responses)
 
 
 def share(run: Run, time: str, level: str, reading: str) -> tuple[float, float]:

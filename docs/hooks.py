@@ -27,7 +27,7 @@ BESIDE = (
 # Sources of which the site has a page: links lead to it.
 MADE = {
     'jaxrl_llm/config/sections.py': ('fields.md', lambda: fields()),
-    'jaxrl_llm/monitoring/step_metrics.py': ('metrics.md', lambda: metrics())}
+    'jaxrl_llm/host/step_metrics.py': ('metrics.md', lambda: metrics())}
 
 _FENCE = re.compile(r'(^```.*?^```$)', re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r'\]\(([^)\s:#]+)(#[^)\s]*)?\)')
@@ -39,12 +39,12 @@ _LOADED = re.compile(
 
 
 class Metric(NamedTuple):
-  """Declaration of a metric, from a table METRICS of the package.
+  """Declaration of a metric, from the docstring of the module that computes it.
 
   Attributes:
     unit: such as 'tokens'.
     meaning: one line.
-    module: file of the package that has the table.
+    module: file of the package.
   """
   unit: str
   meaning: str
@@ -100,33 +100,30 @@ def loaded(text: str) -> list[str]:
   return [''.join(found) for found in _LOADED.findall(text)]
 
 
-def _tables(tree: ast.Module) -> Iterator[ast.expr]:
-  """Yields the values of METRICS at the top of a module."""
-  for node in tree.body:
-    if isinstance(node, ast.Assign) and any(
-        isinstance(x, ast.Name) and x.id == 'METRICS' for x in node.targets):
-      yield node.value
+_METRIC = re.compile(r'^  (\S+) \[(.+?)\]: (.*(?:\n    .*)*)', re.MULTILINE)
 
 
 @functools.cache
 def declared() -> dict[str, Metric]:
   """Returns the metrics that the package declares, by name.
 
-  A module that names metrics has a table METRICS of name to (unit, meaning).
-  A part of a name in angle brackets stands for any text without a slash.
+  A module that names metrics lists them in its docstring, in the section
+  Metrics, as `name [unit]: meaning`. A part of a name in angle brackets stands
+  for any text without a slash.
 
   Raises:
     ValueError: a metric is declared twice.
   """
   found: dict[str, Metric] = {}
   for path in sorted(PACKAGE.rglob('*.py')):
-    for table in _tables(ast.parse(path.read_text())):
-      module = str(path.relative_to(PACKAGE))
-      for name, (unit, meaning) in ast.literal_eval(table).items():
-        if name in found:
-          raise ValueError(
-              f'{name} is declared in {found[name].module} and in {module}.')
-        found[name] = Metric(unit, meaning, module)
+    said = ast.get_docstring(ast.parse(path.read_text())) or ''
+    module = str(path.relative_to(PACKAGE))
+    for name, unit, meaning in _METRIC.findall(
+        said.partition('\nMetrics:\n')[2]):
+      if name in found:
+        raise ValueError(
+            f'{name} is declared in {found[name].module} and in {module}.')
+      found[name] = Metric(unit, ' '.join(meaning.split()), module)
   return found
 
 
@@ -155,8 +152,8 @@ def metrics() -> str:
   """Returns the page of all metrics."""
   parts = [
       '# Every metric\n\nA step writes one row of metrics to `metrics.jsonl`, '
-      'and the same numbers to TensorBoard. This page is made from the tables '
-      '`METRICS` in the modules that compute them. A name in angle brackets '
+      'and the same numbers to TensorBoard. This page is made from the '
+      'docstrings of the modules that compute them. A name in angle brackets '
       'stands for one of several. A metric that cannot be known in a step, '
       'such as a mean over no rows, is null.']
   for section, names in itertools.groupby(

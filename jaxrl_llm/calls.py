@@ -37,9 +37,9 @@ from jaxrl_llm.host import (
   rounds,
   stages,
   start_weights,
+  step_metrics,
 )
 from jaxrl_llm.models.config import PRESETS
-from jaxrl_llm.monitoring import step_metrics
 from jaxrl_llm.sharding import cpu
 from jaxrl_llm.storage import paths
 from jaxrl_llm.tasks import Problem

@@ -36,10 +36,12 @@ from jaxrl_llm.host import buffer as buffer_lib
 from jaxrl_llm.host import (
   build,
   choices,
+  flops,
   rollout,
   rounds,
   stages,
   start_weights,
+  step_metrics,
   turns,
 )
 from jaxrl_llm.host import programs as programs_lib
@@ -48,10 +50,8 @@ from jaxrl_llm.learner.advantages import WaveSignal
 from jaxrl_llm.monitoring import (
   compiles,
   exits,
-  flops,
   metrics,
   progress,
-  step_metrics,
   summary,
   timing,
   trackers,

@@ -43,6 +43,6 @@ def _names() -> list[str]:
         ['git', 'ls-files', '-z', '--cached', '--others', '--exclude-standard'],
         cwd=ROOT, capture_output=True, text=True, check=True)
   except (OSError, subprocess.CalledProcessError):
-    return ['jaxrl_llm', 'configs', 'launch', 'setup.py', 'pyproject.toml',
-            'constraints.txt', 'README.md']
+    return ['jaxrl_llm', 'configs', 'examples', 'launch', 'setup.py',
+            'pyproject.toml', 'constraints.txt', 'README.md']
   return found.stdout.split('\0')[:-1]

@@ -10,8 +10,8 @@ import pytest
 
 from jaxrl_llm import train
 from jaxrl_llm.base import phases
-from jaxrl_llm.host import build
-from jaxrl_llm.monitoring import plots, step_metrics
+from jaxrl_llm.host import build, step_metrics
+from jaxrl_llm.monitoring import plots
 from tests.helpers import blocks, devices, memory, tiny
 
 # JAX reads it when it starts; so do the processes that tests start. Flags that
@@ -105,7 +105,7 @@ def declared():
     # Those of the user's own plugs are declared nowhere.
     unknown = blocks.hooks().undeclared(
         name for name in row if not name.startswith('sharper/'))
-    assert not unknown, f'METRICS of no module has {", ".join(unknown)}'
+    assert not unknown, f'No docstring of a module has {", ".join(unknown)}'
 
   def reported(*args, **given):
     found = report(*args, **given)

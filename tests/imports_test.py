@@ -5,6 +5,7 @@ Most parse the source without importing it.
 
 import ast
 import collections
+import functools
 import pathlib
 import re
 
@@ -12,32 +13,35 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / 'jaxrl_llm'
-FILES = sorted(PACKAGE.rglob('*.py'))
+FILES = sorted(PACKAGE.rglob('*.py'))  # without those behind links
+EXAMPLES = sorted((PACKAGE / 'examples').glob('*.py'))
 PROGRAMS = {'train', 'evaluate', 'export', 'sft', '__init__'}
 
 # What each part may import of the package beside itself. A part is a folder or
-# a file of the package; one that is not listed only has to be free of cycles.
+# a file of the package, or an example; one that is not listed only has to be
+# free of cycles. A module that a text names counts as imported.
 ALLOWED = {
     'types': set(),
     'base': set(),
     'storage': {'base'},
     'ops': {'types'},
     'models': {'base', 'ops', 'storage', 'types'},
-    'sharding': {'ops', 'start', 'types'},
+    'sharding': {'base', 'ops', 'types'},
     'sampling': {'base', 'models', 'ops', 'types'},
     'learner': {'base', 'models', 'ops', 'sharding', 'types'},
     'answers': set(),
     'rewards': {'answers', 'base'},
-    'tasks': {'answers', 'base', 'plugs', 'rewards', 'storage'},
+    'environments': {'answers', 'base', 'rewards'},
+    'tasks': {
+        'answers', 'base', 'environments', 'examples.calculator', 'rewards',
+        'storage'},
     'curriculum': {'ops', 'types'},
-    'selection': {'ops', 'types'},
+    'selection': {'base', 'ops', 'types'},
     'config': {
-        'base', 'learner', 'models', 'ops', 'plugs', 'sampling', 'storage'},
-    'plugs': {'base'},
-    'monitoring': {
-        'base', 'host', 'models', 'rewards', 'sharding', 'start', 'storage',
-        'types'},
-    'environments': {'answers', 'base', 'plugs', 'rewards', 'tasks'},
+        'base', 'learner', 'models', 'ops', 'plugs', 'sampling', 'storage', *(
+            f'examples.{path.stem}' for path in EXAMPLES)},
+    'plugs': {'base', 'curriculum', 'ops', 'selection', 'tasks'},
+    'monitoring': {'base', 'storage', 'types'},
     'host': {
         'base', 'checkpoint', 'config', 'environments', 'learner', 'models',
         'ops', 'plugs', 'rewards', 'sampling', 'sharding', 'storage', 'tasks',
@@ -48,14 +52,42 @@ ALLOWED = {
 }
 
 
+@functools.cache
+def tree(path):
+  """Returns the syntax tree of a file."""
+  return ast.parse(path.read_text())
+
+
+def module_of(path):
+  """Returns the name of a file's module; that of a package for `__init__`."""
+  return '.'.join(path.relative_to(ROOT).with_suffix('').parts).removesuffix(
+      '.__init__') if path.parent != PACKAGE else f'jaxrl_llm.{path.stem}'
+
+
 def part(module):
   """Returns the part of a module: 'ops' for 'jaxrl_llm.ops.kl'."""
-  return module.split('.')[1]
+  _, first, *rest = module.split('.')
+  return f'examples.{rest[0]}' if first == 'examples' else first
+
+
+def named(path):
+  """Returns the package's modules that texts of a file name.
+
+  Such as 'jaxrl_llm.ops.kl', 'jaxrl_llm.ops.kl:k3' or, in front of a name that
+  is filled in, 'jaxrl_llm.ops.'.
+  """
+  texts = {node.value for node in ast.walk(tree(path))
+           if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+  return MODULES & {
+      text.partition(':')[0].removesuffix('.') for text in texts}
+
+
+MODULES = {*map(module_of, FILES + EXAMPLES)}
 
 
 def imported(path):
   """Returns the package's modules that a file imports, also in functions."""
-  for node in ast.walk(ast.parse(path.read_text())):
+  for node in ast.walk(tree(path)):
     if isinstance(node, ast.Import):
       names = [alias.name for alias in node.names]
     elif isinstance(node, ast.ImportFrom):
@@ -69,10 +101,10 @@ def imported(path):
 def graph():
   """Returns the import graph: part to the other parts that it imports."""
   edges = {}
-  for path in FILES:
-    name = part('.'.join(path.relative_to(ROOT).with_suffix('').parts))
+  for path in FILES + EXAMPLES:
+    name = part(module_of(path))
     edges.setdefault(name, set()).update(
-        part(module) for module in imported(path))
+        map(part, {*imported(path), *named(path)}))
     edges[name].discard(name)
   return edges
 
@@ -80,7 +112,7 @@ def graph():
 def module_graph():
   """Returns the import graph of files within the package."""
   names = {'.'.join(path.relative_to(ROOT).with_suffix('').parts): path
-           for path in FILES}
+           for path in FILES + EXAMPLES}
   edges = {}
   for name, path in names.items():
     found = set()
@@ -146,6 +178,36 @@ def test_no_cycles(edges):
     edges = {n: others for n, others in edges.items() if n not in free}
 
 
+def test_few_floors():
+  """The longest chain of parts, each of which imports the next one."""
+  edges = graph()
+
+  @functools.cache
+  def chain(name):
+    longest = max(map(chain, edges.get(name, ())), key=len, default=())
+    return (name, *longest)
+
+  longest = max(map(chain, edges), key=len)
+  assert len(longest) <= 11, f'{len(longest)} floors: {" > ".join(longest)}'
+
+
+def test_texts_that_name_modules_are_read():
+  assert 'jaxrl_llm.environments.worker' in named(
+      PACKAGE / 'environments/turns.py')
+  assert named(PACKAGE / 'curriculum/__init__.py') == {'jaxrl_llm.curriculum'}
+
+
+def test_examples_import_nothing_private():
+  """They are like files of users, who have the parts that docs/ shows."""
+  assert len(EXAMPLES) > 4
+  for path in EXAMPLES:
+    for module in imported(path):
+      assert part(module) in (
+          'base', 'environments', 'examples.calculator', 'rewards',
+          'tasks'), f'{path}: {module}'
+      assert '._' not in module, f'{path}: {module}'
+
+
 def test_few_files_lie_loose():
   """A new file has its place in one of the folders."""
   assert len([*PACKAGE.glob('*.py')]) <= 11
@@ -195,7 +257,7 @@ def test_functions_are_short_and_have_few_arguments():
   """A nested function counts in its parent too."""
   seen = 0
   for path in [*FILES, *(ROOT / 'launch').rglob('*.py')]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree(path)):
       if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         lines, arguments = lines_and_arguments(node)
         assert lines <= 60, f'{path}:{node.lineno} {node.name}: {lines} lines'
@@ -222,7 +284,7 @@ def test_only_programs_print():
   for path in FILES:
     if path.stem in PROGRAMS and path.parent == PACKAGE:
       continue
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree(path)):
       assert not (isinstance(node, ast.Call)
                   and isinstance(node.func, ast.Name)
                   and node.func.id == 'print'), f'{path}:{node.lineno}'
@@ -246,9 +308,9 @@ def public(body, prefix=''):
 
 def test_everything_public_has_a_docstring():
   launch = sorted((ROOT / 'launch').glob('*.py'))
-  for path in FILES + launch:
-    tree = ast.parse(path.read_text())
-    if path.name != '__init__.py' or tree.body:
-      assert ast.get_docstring(tree), f'{path} says nothing at its top'
-    for name, node in public(tree.body):
+  for path in FILES + EXAMPLES + launch:
+    module = tree(path)
+    if path.name != '__init__.py' or module.body:
+      assert ast.get_docstring(module), f'{path} says nothing at its top'
+    for name, node in public(module.body):
       assert ast.get_docstring(node), f'{path}: {name} has no docstring'

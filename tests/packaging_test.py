@@ -48,6 +48,7 @@ def test_a_wheel_has_every_file_of_the_package_and_nothing_else(
          for folder, prefix in (
              (ROOT / 'jaxrl_llm', pathlib.PurePath('jaxrl_llm')),
              (ROOT / 'configs', pathlib.PurePath('jaxrl_llm/configs')),
+             (ROOT / 'examples', pathlib.PurePath('jaxrl_llm/examples')),
              (ROOT / 'launch', pathlib.PurePath('jaxrl_llm/launch')))
          for path in folder.rglob('*')
          if path.is_file() and path.parent.name != '__pycache__'}

@@ -28,7 +28,7 @@ from jaxrl_llm.launch import compile_check, gke, slurm, tpu_pod, xm
 from jaxrl_llm.launch import run as launch_run
 from jaxrl_llm.learner import options
 from jaxrl_llm.models import transformer
-from jaxrl_llm.monitoring import figures, timing
+from jaxrl_llm.monitoring import timing
 from jaxrl_llm.rewards.sandbox import serve
 from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling.logits import SamplingParams
@@ -193,7 +193,7 @@ def test_every_command_in_the_readme_is_understood(
   """lmpo's README has commands that crash."""
   model = tiny_hf.make(tmp_path / 'model', tiny_hf.word_problems(3))
   programs = {program.__name__: inspect.getsource(program)
-              for program in (serve, page, figures)}
+              for program in (serve, page)}
   own = tmp_path / 'own.py'
   own.write_text('def reset(problem, seed): pass\ndef step(state, text): pass\n'
                  'def exact(prompts, completions): pass\n'

@@ -93,7 +93,7 @@ def test_python_blocks_run(block, tmp_path, monkeypatch):
 # What else a setting on a page may need.
 CONTEXTS = (
     {}, {'task.name': 'math'}, {'task.name': 'code'}, {'task.name': 'arc'},
-    {'task.name': 'arc_mini'}, {'off_policy': 'jackpot'},
+    {'task.name': 'jaxrl_llm.examples.arc_mini'}, {'off_policy': 'jackpot'},
     {'actor.model.preset': 'tiny'}, {'curriculum': 'speed'})
 FOREIGN = 'docs/coming_from_trl.md'  # has the names of other libraries
 SETTING = re.compile(r'(?:--config\.)?([a-z][\w.]*)=(\S+)')

@@ -169,8 +169,8 @@ ROW = {
 
 
 @pytest.mark.parametrize('task', [
-    'math', 'tools', 'code', 'arc', 'arithmetic', 'countdown', 'environment.py',
-    'own.py', 'lost.py'])
+    'math', 'tools', 'code', 'arc', 'jaxrl_llm.examples.arithmetic',
+    'countdown', 'environment.py', 'own.py', 'lost.py'])
 def test_an_export_names_what_ended_the_responses(
     model, tmp_path, monkeypatch, caplog, task):
   """For every task, and without the problems and the judge of the run."""

@@ -148,7 +148,7 @@ def test_tools_of_a_file_train_go_on_and_are_evaluated(tmp_path, monkeypatch):
 
 def test_a_task_with_turns_needs_their_limit_in_the_config(tmp_path):
   (tmp_path / 'mine.py').write_text('''
-from jaxrl_llm.environments import guess
+from jaxrl_llm.examples import guess
 
 def create(tokenizer):
   return guess.create()

@@ -21,9 +21,9 @@ from jaxrl_llm import rewards, tasks, train
 from jaxrl_llm.base import tokenizer as tokenizer_lib
 from jaxrl_llm.base.tokenizer import CharTokenizer
 from jaxrl_llm.curriculum import order
-from jaxrl_llm.host import build, choices, stages
+from jaxrl_llm.host import build, choices, flops, stages
 from jaxrl_llm.host import state as state_lib
-from jaxrl_llm.monitoring import flops, timing
+from jaxrl_llm.monitoring import timing
 from jaxrl_llm.sharding import cpu
 
 

@@ -107,7 +107,7 @@ _PKPO = (
          '`notebooks/pkpo.ipynb`'),
     Part('Figure 5', TRUE, '`notebooks/pkpo.ipynb`'),
     Part('Figure 6', TRUE, 'metrics of each step: '
-         '`monitoring/step_metrics.py`, `of_solved`, and the entropy'),
+         '`host/step_metrics.py`, `of_solved`, and the entropy'),
     Part('Figure 7', TRUE, 'metrics of each step: `eval_k`'),
     Part('Figure 8', TRUE, '`configs/pkpo/gemma2_2b_arc.py`; the figure does '
          'not say its model'))
@@ -250,18 +250,18 @@ _CBS = (
     Part('Figure 1', NOT_HERE, 'a drawing of the method'),
     Part('Figure 2', TRUE, 'metrics of each step'),
     Part('Figure 3', TRUE, 'Table 5 as bars'),
-    Part('Figure 4', DIFFERS, '`monitoring/figures.py`, `cbs_4`, of the arm '
+    Part('Figure 4', DIFFERS, '`benchmarks/figures.py`, `cbs_4`, of the arm '
          'w/o Entropy; scores are means over problems, not over files'),
     Part('Figures 5 to 7', TRUE, 'metrics of each step: evaluation of each '
          'file, reward, seconds of the update'),
-    Part('Figure 8', TRUE, '`monitoring/figures.py`, `cbs_8`, of the arm w/o '
+    Part('Figure 8', TRUE, '`benchmarks/figures.py`, `cbs_8`, of the arm w/o '
          'Entropy'),
     Part('Figure 9', TRUE, '`selection/bandit.py`, `correlations`; '
          '`notebooks/cbs.ipynb`'),
-    Part('Figure 10', DIFFERS, '`monitoring/figures.py`, `cbs_10`, means over '
+    Part('Figure 10', DIFFERS, '`benchmarks/figures.py`, `cbs_10`, means over '
          'problems, not over files; arms of `configs/cbs/qwen3_4b_math.py`, '
          'not run at this size'),
-    Part('Figures 11, 12', TRUE, '`monitoring/figures.py`, `cbs_cases`'))
+    Part('Figures 11, 12', TRUE, '`benchmarks/figures.py`, `cbs_cases`'))
 
 _SPEED = (
     Part('Eq. 1', TRUE, '`sampling/generate.py`, `generate`'),
@@ -290,10 +290,10 @@ _SPEED = (
          'task.path; the targets, in the headers, are of each file'),
     Part('Figure 1', TRUE, 'a drawing, and the mean of the runs of Table 1 '
          'with 7B'),
-    Part('Figure 2', TRUE, '`monitoring/figures.py`, `speed_2`, of an '
+    Part('Figure 2', TRUE, '`benchmarks/figures.py`, `speed_2`, of an '
          'evaluation with eval.samples=50 on 1,000 of its problems'),
     Part('Figure 3', TRUE, 'the runs of Table 1'),
-    Part('Figure 4', TRUE, '`monitoring/figures.py`, `speed_4`'),
+    Part('Figure 4', TRUE, '`benchmarks/figures.py`, `speed_4`'),
     Part('Figure 5', TRUE, 'arms of `configs/speed/qwen25_1p5b_math.py`, not '
          'run at this size'),
     Part('Figure 6', TRUE, 'the runs of Table 1'))

@@ -46,7 +46,7 @@ def get_config():
   c.max_prompt = 18
   c.max_response = 8
 
-  c.task.name = 'arc_mini'
+  c.task.name = 'jaxrl_llm.examples.arc_mini'
   c.task.kinds = tuple(SOLVED)
   c.task.solved = tuple(SOLVED.values())
   c.task.train = 50

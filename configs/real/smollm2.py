@@ -56,7 +56,7 @@ def get_config():
   c.max_prompt = 80
   c.max_response = 40
 
-  c.task.name = 'arithmetic'
+  c.task.name = 'jaxrl_llm.examples.arithmetic'
   c.model.hf = weights()
 
   # At 1 the model rambles before it has learned the form.

@@ -25,7 +25,7 @@ def get_config(arg=None):
   c.steps = 150
   c.max_prompt = 9
   c.max_response = 32
-  c.task.name = 'calculations'
+  c.task.name = 'jaxrl_llm.examples.calculations'
   c.task.tool = arg != 'without'
   # Sets the pass rate at the start of RL.
   c.task.solved = 0.1 if c.task.tool else 1.0

@@ -26,7 +26,7 @@ def get_config():
   c.samples_per_prompt = 8
   c.max_prompt = 8
   c.max_response = 8
-  c.task.name = 'guess'
+  c.task.name = 'jaxrl_llm.examples.guess'
   # Sets the pass rate at the start of RL.
   c.task.solved = 0.4
 

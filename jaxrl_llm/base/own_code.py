@@ -31,6 +31,7 @@ Path = typing.NewType('Path', str)
 FileText = typing.NewType('FileText', str)
 
 EXECUTING: list[pathlib.Path] = []  # files that `execute` is at work on
+_EXAMPLES = pathlib.Path(__file__).parents[1] / 'examples'
 _GIVEN: dict[str, Callable[..., Any]] = {}  # see `give`
 # Folders of code that is not the user's own.
 _INSTALLED = (
@@ -44,6 +45,17 @@ def closest(name: str, known: Sequence[str]) -> str:
   near = difflib.get_close_matches(str(name), known, 1, 0.5)
   hint = f' Did you mean {near[0]!r}?' if near else ''
   return f'{hint} Known: {", ".join(known)}.'
+
+
+def example(name: str) -> str:
+  """Returns ' Did you mean ...?' for a name that an example of ours has.
+
+  Args:
+    name: of a module; its last part counts.
+  """
+  leaf = name.rpartition('.')[2]
+  known = [file.stem for file in _EXAMPLES.glob('*.py')]
+  return f" Did you mean 'jaxrl_llm.examples.{leaf}'?" if leaf in known else ''
 
 
 def absolute(name: str) -> str:
@@ -334,7 +346,7 @@ def _imported(name: str) -> types.ModuleType:
   raise ValueError(
       f'There is no module {name!r} ({reason}): correct the name, install its '
       'package, start in the folder that holds it, or give the path of its '
-      'FILE.py.')
+      f'FILE.py.{example(name)}')
 
 
 def failure(what: str, error: BaseException, where: str = '') -> str:

@@ -13,6 +13,16 @@ from jaxrl_llm.plugs import PLUG_FIELDS
 
 Flat = dict[str, Any]
 
+# Names that saved configs have of examples, which were parts of other folders.
+_MOVED = {
+    'arc_mini': 'jaxrl_llm.examples.arc_mini',
+    'arithmetic': 'jaxrl_llm.examples.arithmetic',
+    'calculations': 'jaxrl_llm.examples.calculations',
+    'guess': 'jaxrl_llm.examples.guess',
+    'jaxrl_llm.environments.calculator:calculator':
+        'jaxrl_llm.examples.calculator:calculator'}
+_NAMING = {'task.name', 'task.tools'}  # the fields that have them
+
 # Fields whose values decide which other fields there are.
 CHOOSING = (*PLUG_FIELDS, 'off_policy', 'actor.model.hf', 'actor.model.preset')
 
@@ -200,8 +210,21 @@ def flatten(config: ConfigDict | Mapping[str, Any]) -> Flat:
 
 
 def current(saved: ConfigDict | Mapping[str, Any]) -> Flat:
-  """Returns the fields of a saved config by the names that they have now."""
-  return {
+  """Returns the fields of a saved config by the names that they have now.
+
+  So are the examples that it names.
+  """
+  flat = {
       name.replace('warm_start.', 'sft.', 1)
       if name.startswith('warm_start.') else name: value
       for name, value in flatten(saved).items()}
+  for name in _NAMING.intersection(flat):
+    flat[name] = _now(flat[name])
+  return flat
+
+
+def _now(value: Any) -> Any:
+  """Returns the name now of an example, or of each of several."""
+  if isinstance(value, tuple):
+    return tuple(map(_now, value))
+  return _MOVED.get(value, value) if isinstance(value, str) else value

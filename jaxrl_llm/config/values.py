@@ -68,8 +68,8 @@ def converted(field: Field, value: Any) -> Any:
       _check_number(field, number)
     if isinstance(v, str):
       _check_text(field, v)
-  own = field.kind is own_code.Name and {*'.:'} & {*str(value)}
-  if field.choices and value not in (None, *field.choices) and not own:
+  if field.choices and field.kind is not own_code.Name and (
+      value not in (None, *field.choices)):
     raise ValueError(
         f'{field.name}={shown(value)} is not known.'
         f'{own_code.closest(value, field.choices)}')

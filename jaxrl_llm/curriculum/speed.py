@@ -17,6 +17,25 @@ With RLOO the screened objective is Phi(p) in place of the pass rate p (Theorem
 standard deviation and under PKPO. The samples of a group come from policies
 some updates apart, so their old log-probs are kept. Screens are unbiased
 samples of their problems, continuations are not: only screens are probes.
+
+Metrics:
+  screening/screened [prompts]: screened in the wave, with a valid sample
+  screening/accepted [prompts]: that qualified in the wave
+  screening/continued [groups]: finished in the wave
+  screening/waiting [groups]: that wait for a train batch
+  screening/screened/<c> [groups]: screened with c right samples of n_init
+  screening/trained/<c> [groups]: in train batches, by their pass rate, rounded
+    to c of n_init
+  screening/accepts/<c> [0 or 1]: whether this outcome qualifies
+  screening/prior/zero [probability]: that a pass rate is 0
+  screening/prior/one [probability]: that a pass rate is 1
+  screening/prior/mean [share]: mean pass rate
+  screening/trained_tokens [share]: the run's response tokens whose groups were
+    taken into a batch
+  screening/samples_ratio [ratio]: samples of the run to those that dynamic
+    sampling would need for as much signal; an estimate under the prior, without
+    the overlong penalty
+  screening/dry [waves]: since a finished group had signal
 """
 
 import dataclasses
@@ -336,32 +355,6 @@ def create(
       summary=summary)
 
 
-METRICS = {
-    'screening/screened': (
-        'prompts', 'screened in the wave, with a valid sample'),
-    'screening/accepted': ('prompts', 'that qualified in the wave'),
-    'screening/continued': ('groups', 'finished in the wave'),
-    'screening/waiting': ('groups', 'that wait for a train batch'),
-    'screening/screened/<c>': (
-        'groups', 'screened with c right samples of n_init'),
-    'screening/trained/<c>': (
-        'groups', 'in train batches, by their pass rate, rounded to c of '
-        'n_init'),
-    'screening/accepts/<c>': ('0 or 1', 'whether this outcome qualifies'),
-    'screening/prior/zero': ('probability', 'that a pass rate is 0'),
-    'screening/prior/one': ('probability', 'that a pass rate is 1'),
-    'screening/prior/mean': ('share', 'mean pass rate'),
-    'screening/trained_tokens': (
-        'share', "the run's response tokens whose groups were taken into a "
-        'batch'),
-    'screening/samples_ratio': (
-        'ratio', 'samples of the run to those that dynamic sampling would need '
-        'for as much signal; an estimate under the prior, without the overlong '
-        'penalty'),
-    'screening/dry': ('waves', 'since a finished group had signal'),
-}
-
-
 def metrics(state: SpeedState) -> dict[str, float]:
   """Returns the metrics of the last wave and of the run so far.
 
@@ -369,7 +362,7 @@ def metrics(state: SpeedState) -> dict[str, float]:
     state: after `take`.
 
   Returns:
-    METRICS; those of the prior and samples_ratio are NaN for continuous
+    The metrics; those of the prior and samples_ratio are NaN for continuous
     rewards.
   """
   counts, prior = state.counts, state.known.prior

@@ -2,13 +2,12 @@
 
 import functools
 import os
-from typing import Callable, Sequence
+from typing import Any, Callable, Sequence
 
 from jaxrl_llm.base.tokenizer import Tokenizer
 from jaxrl_llm.environments import Limits, Reply
 from jaxrl_llm.rewards import VerifierError
 from jaxrl_llm.rewards.pool import Pool
-from jaxrl_llm.tasks import Problem
 
 _BYTES = 4  # of a character, at most
 _OBSERVED = 'Observation-1'  # shows where a chat template puts it
@@ -46,13 +45,13 @@ class Turns:
     self._running: Pool | None = None
 
   def submit(
-      self, problem: Problem, seed: int, texts: Sequence[str],
+      self, problem: Any, seed: int, texts: Sequence[str],
       observations: Sequence[str]) -> Callable[[], Reply]:
     """Starts the step of a trajectory.
 
     Args:
-      problem: its `info` is what `reset` gets, its `text` the prompt that
-        `reset` must return.
+      problem: a `tasks.Problem`. Its `info` is what `reset` gets, its `text`
+        the prompt that `reset` must return.
       seed: of the trajectory.
       texts: what the model wrote, turn by turn; the last is new.
       observations: what it read after each of the turns before.

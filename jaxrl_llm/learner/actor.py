@@ -12,6 +12,18 @@ rejection or weights. Both take a step on the same rows (Eq. 8 of v2, see
 
 with r = p_omega / p_omega_ref. Each is averaged over the tokens as the policy's
 loss is, but over all of them: only the policy's loss rejects tokens.
+
+Metrics:
+  update/actor_loss [loss]: the actor's, of all terms
+  update/actor_policy_loss [loss]: the actor's PPO loss alone
+  update/actor_distill_loss [loss]: lambda_distill times the KL
+  update/actor_kl [nats per token]: KL(policy || actor)
+  update/actor_ratio [ratio]: the actor's new over old probability
+  update/actor_clip [share]: tokens at which the actor's ratio is clipped
+  update/actor_importance [weight]: of a token, from the sampler to the actor's
+    old policy
+  update/actor_gap [nats]: |the actor's log-prob before the update - the
+    sampler's|
 """
 
 import dataclasses
@@ -46,21 +58,6 @@ class Training(ActorChoices):
     return self.ppo or self.distill > 0
 
 
-METRICS = {
-    'update/actor_loss': ('loss', "the actor's, of all terms"),
-    'update/actor_policy_loss': ('loss', "the actor's PPO loss alone"),
-    'update/actor_distill_loss': ('loss', 'lambda_distill times the KL'),
-    'update/actor_kl': ('nats per token', 'KL(policy || actor)'),
-    'update/actor_ratio': ('ratio', "the actor's new over old probability"),
-    'update/actor_clip': ('share', "tokens at which the actor's ratio is "
-                          'clipped'),
-    'update/actor_importance': (
-        'weight', "of a token, from the sampler to the actor's old policy"),
-    'update/actor_gap': (
-        'nats', "|the actor's log-prob before the update - the sampler's|"),
-}
-
-
 def weighted_sum(
     stats: TokenStats, batch: LearnerBatch, weights: Array, distill: Array,
     params: Mapping[str, Array], cfg: Training,
@@ -79,7 +76,7 @@ def weighted_sum(
     cfg: choices.
 
   Returns:
-    The weighted sum; and the sums over tokens of METRICS.
+    The weighted sum; and the sums over tokens of the metrics.
   """
   mask = batch.mask
   trained = lambda x: jnp.where(mask, x, 0.0)

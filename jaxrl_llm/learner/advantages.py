@@ -1,4 +1,9 @@
-"""The programs that compute advantages from rewards."""
+"""The programs that compute advantages from rewards.
+
+Metrics:
+  reward/pass@<k> [probability]: that one of k responses to a problem of the
+    step is right, by its valid probe rows; for the k of eval_k
+"""
 
 import dataclasses
 from typing import Callable, NamedTuple
@@ -72,13 +77,6 @@ class Program(NamedTuple):
   """
   of_batch: Callable[..., BatchAdvantages]
   of_wave: Callable[..., WaveSignal]
-
-
-METRICS = {
-    'reward/pass@<k>': (
-        'probability', "that one of k responses to a problem of the step is "
-        'right, by its valid probe rows; for the k of eval_k'),
-}
 
 
 def pass_rates(

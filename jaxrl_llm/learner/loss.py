@@ -1,6 +1,27 @@
 """The learner's loss, computed from the log-probs of tokens.
 
 Log-probs are float32, under the tempered policy softmax(logits / temperature).
+
+Metrics are means over the tokens that an update trains on, unless they say
+otherwise.
+
+Metrics:
+  update/loss [loss]: weighted sum over the tokens, of all terms
+  update/policy_loss [loss]: the surrogate alone
+  update/tokens [tokens]: trained on, summed over the updates
+  update/entropy [nats per token]: entropy of the policy in training
+  update/clip_low [share]: tokens whose ratio the lower bound clipped
+  update/clip_high [share]: tokens whose ratio the upper bound clipped
+  update/ratio [ratio]: new over old probability
+  update/ratio_max [ratio]: the largest new over old probability
+  update/kl_old [nats per token]: KL(new || old) of the policy, estimated by k3
+  update/behaviour_gap [nats]: |log-prob before the update - log-prob of the
+    sampler|
+  update/behaviour_gap_max [nats]: the largest such difference
+  update/importance [weight]: of a token, for the policy that wrote it
+  update/importance_capped [share]: tokens whose weight is at its cap, or 0
+  update/kl_anchor [nats per token]: KL to the policy that RL started from, with
+    loss.kl_coef
 """
 
 import functools
@@ -47,30 +68,6 @@ def likelihood(new, old, advantages, mask):
 
 
 OBJECTIVES = dict(policy_losses.OBJECTIVES, likelihood=likelihood)
-
-# An update's, means over the tokens trained on unless they say otherwise.
-METRICS = {
-    'update/loss': ('loss', 'weighted sum over the tokens, of all terms'),
-    'update/policy_loss': ('loss', 'the surrogate alone'),
-    'update/tokens': ('tokens', 'trained on, summed over the updates'),
-    'update/entropy': ('nats per token', 'entropy of the policy in training'),
-    'update/clip_low': ('share', 'tokens whose ratio the lower bound clipped'),
-    'update/clip_high': ('share', 'tokens whose ratio the upper bound clipped'),
-    'update/ratio': ('ratio', 'new over old probability'),
-    'update/ratio_max': ('ratio', 'the largest new over old probability'),
-    'update/kl_old': (
-        'nats per token', 'KL(new || old) of the policy, estimated by k3'),
-    'update/behaviour_gap': (
-        'nats', '|log-prob before the update - log-prob of the sampler|'),
-    'update/behaviour_gap_max': ('nats', 'the largest such difference'),
-    'update/importance': (
-        'weight', 'of a token, for the policy that wrote it'),
-    'update/importance_capped': (
-        'share', 'tokens whose weight is at its cap, or 0'),
-    'update/kl_anchor': (
-        'nats per token', 'KL to the policy that RL started from, with '
-        'loss.kl_coef'),
-}
 
 
 def weighted_sum(

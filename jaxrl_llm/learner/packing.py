@@ -8,6 +8,11 @@ same plan; the devices gather the tokens.
 A response begins with the last token of its prompt, which predicts its first
 token, and lacks its own last token, which predicts nothing. A prompt lacks its
 last token. So a response has as many columns as tokens.
+
+Metrics:
+  update/real_tokens [share]: columns of the lists that hold a token
+  update/real_tokens_limit [share]: the most that is possible where no list is
+    shorter than the longest row
 """
 
 import bisect
@@ -146,14 +151,6 @@ def _chunk(max_response: int, reach: int) -> tuple[int, int]:
     chunk *= 2
 
 
-METRICS = {
-    'update/real_tokens': ('share', 'columns of the lists that hold a token'),
-    'update/real_tokens_limit': (
-        'share', 'the most that is possible where no list is shorter than the '
-        'longest row'),
-}
-
-
 @struct.dataclass
 class Plan:
   """Places of B rows in the lists of M microbatches on F data shards.
@@ -170,7 +167,7 @@ class Plan:
       chunk: those with the prompts of its responses or, if it has prompts
       alone, those before `Sizes.back`.
     count: [] int32, microbatches with a row.
-    shares: name -> [] float32, shares of the lists; METRICS of
+    shares: name -> [] float32, shares of the lists; metrics of
       an update, without their prefix.
     sizes: static sizes.
   """

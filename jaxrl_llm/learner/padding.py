@@ -1,15 +1,14 @@
-"""Share of an update's arithmetic that is no padding."""
+"""Share of an update's arithmetic that is no padding.
+
+Metrics:
+  update/real_flops [share]: arithmetic of the lists that is no padding
+"""
 
 import numpy as np
 
 from jaxrl_llm.learner.packing import head_columns, Plan
 from jaxrl_llm.models import flops
 from jaxrl_llm.models.config import ModelConfig
-
-METRICS = {
-    'update/real_flops': (
-        'share', 'arithmetic of the lists that is no padding'),
-}
 
 
 def real_flops(

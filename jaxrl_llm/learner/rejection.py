@@ -6,6 +6,27 @@ calibration over a batch, the mask's noise and the metrics.
 Every token of a response gets an acceptance from its target and its tempered
 behaviour probability. Its loss is multiplied by `keep`, the mask or its
 expectation, and by the weight. Entropy bonus and KL penalty act on all tokens.
+
+Metrics:
+  update/obrs_acceptance [probability]: that a token is kept: min(1, p / (lam
+    q))
+  update/obrs_kept [share]: of the tokens, by the mask
+  update/obrs_z [probability]: the normaliser in use
+  update/obrs_z_error [probability]: distance of kappa times the top-k
+    normaliser from the exact one, where that is in use
+  update/obrs_kappa [ratio]: correction of the top-k normaliser
+  update/obrs_at_c1 [share]: tokens at which the bound c1 acts
+  update/obrs_at_c2 [share]: tokens at which the bound c2 acts
+  update/obrs_rejected_positive [share]: tokens that are rejected, with an
+    advantage above 0
+  update/obrs_rejected_negative [share]: tokens that are rejected, with an
+    advantage below 0
+  update/obrs_kl_before [nats per token]: KL(behaviour || target) before
+    rejection
+  update/obrs_kl_after [nats per token]: KL(behaviour || target) of the tokens
+    kept
+  update/obrs_empty [updates]: of the step that kept no token, and changed
+    nothing
 """
 
 import dataclasses
@@ -228,30 +249,6 @@ def accepted_share(
   return jnp.where(kept > 0, kept / jnp.maximum(count, 1.0), 1.0)
 
 
-METRICS = {
-    'update/obrs_acceptance': (
-        'probability', 'that a token is kept: min(1, p / (lam q))'),
-    'update/obrs_kept': ('share', 'of the tokens, by the mask'),
-    'update/obrs_z': ('probability', 'the normaliser in use'),
-    'update/obrs_z_error': (
-        'probability', 'distance of kappa times the top-k normaliser from the '
-        'exact one, where that is in use'),
-    'update/obrs_kappa': ('ratio', 'correction of the top-k normaliser'),
-    'update/obrs_at_c1': ('share', 'tokens at which the bound c1 acts'),
-    'update/obrs_at_c2': ('share', 'tokens at which the bound c2 acts'),
-    'update/obrs_rejected_positive': (
-        'share', 'tokens that are rejected, with an advantage above 0'),
-    'update/obrs_rejected_negative': (
-        'share', 'tokens that are rejected, with an advantage below 0'),
-    'update/obrs_kl_before': (
-        'nats per token', 'KL(behaviour || target) before rejection'),
-    'update/obrs_kl_after': (
-        'nats per token', 'KL(behaviour || target) of the tokens kept'),
-    'update/obrs_empty': (
-        'updates', 'of the step that kept no token, and changed nothing'),
-}
-
-
 class Factors(NamedTuple):
   """Factors of the tokens' losses.
 
@@ -260,7 +257,7 @@ class Factors(NamedTuple):
     factor: [B, t] float32, mask times weight, divided by `accepted_share`; 0
       where masked.
     metrics: name to [B, t], per token: importance, the weight; and those of
-      METRICS but kappa and empty, without their prefix.
+      metrics of the module but kappa and empty, without their prefix.
   """
   facts: TokenFacts
   factor: Array

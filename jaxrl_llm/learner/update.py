@@ -3,6 +3,15 @@
 The weights of the tokens in the loss are computed for the whole batch, before
 it is split into microbatches. These are only summed, so that their number does
 not change the result.
+
+Metrics:
+  update/grad_norm [norm]: of the gradient, before it is clipped
+  update/learning_rate [rate]: of the last update
+  update/skipped [updates]: skipped so far in the run: a number was not finite
+  update/skipped_in_row [updates]: skipped in a row, at the end
+  update/actor_grad_norm [norm]: of the actor's gradient
+  update/actor_learning_rate [rate]: the actor's
+  update/lambda_distill [weight]: of KL(policy || actor) in the actor's loss
 """
 
 import functools
@@ -28,18 +37,6 @@ from jaxrl_llm.types import Array, LearnerBatch
 _TOTALS = (
     'loss', 'policy_loss', 'tokens', 'actor_loss', 'actor_policy_loss',
     'actor_distill_loss')
-
-METRICS = {
-    'update/grad_norm': ('norm', 'of the gradient, before it is clipped'),
-    'update/learning_rate': ('rate', 'of the last update'),
-    'update/skipped': (
-        'updates', 'skipped so far in the run: a number was not finite'),
-    'update/skipped_in_row': ('updates', 'skipped in a row, at the end'),
-    'update/actor_grad_norm': ('norm', "of the actor's gradient"),
-    'update/actor_learning_rate': ('rate', "the actor's"),
-    'update/lambda_distill': (
-        'weight', "of KL(policy || actor) in the actor's loss"),
-}
 
 
 @struct.dataclass

@@ -14,6 +14,13 @@ choices, not in that of the sorted list.
 An auxiliary loss that balances the experts is left out: it would train the
 router away from the choices that rewards favour. The learner reports the load
 of the experts.
+
+Metrics:
+  update/experts_load_max [ratio]: tokens of the expert with most, to an even
+    spread; mean over layers
+  update/experts_load_min [ratio]: tokens of the expert with fewest, to an even
+    spread
+  update/experts_unused [share]: experts without a token
 """
 
 import functools
@@ -184,16 +191,6 @@ def load(chosen: jax.Array, real: jax.Array, number: int) -> jax.Array:
   return jnp.sum(of_expert & real[..., None, None], (1, 2, 3), jnp.float32)
 
 
-METRICS = {
-    'update/experts_load_max': (
-        'ratio', 'tokens of the expert with most, to an even spread; mean over '
-        'layers'),
-    'update/experts_load_min': (
-        'ratio', 'tokens of the expert with fewest, to an even spread'),
-    'update/experts_unused': ('share', 'experts without a token'),
-}
-
-
 def load_metrics(load: jax.Array) -> dict[str, jax.Array]:
   """Computes how evenly tokens are spread over experts.
 
@@ -201,7 +198,7 @@ def load_metrics(load: jax.Array) -> dict[str, jax.Array]:
     load: [layers, E], tokens of each expert.
 
   Returns:
-    METRICS without their prefix, [] each.
+    The module's metrics without their prefix, [] each.
   """
   even = jnp.maximum(jnp.mean(load, -1), 1e-9)
   return dict(

@@ -15,7 +15,6 @@ from typing import Any, Iterator, TextIO
 
 import jax
 
-from jaxrl_llm import start
 from jaxrl_llm.base import plain, process_state
 from jaxrl_llm.storage import paths
 from jaxrl_llm.types import Stopped
@@ -32,7 +31,8 @@ _masks = threading.local()  # of a thread that forks, the signals it held back
 def program(interrupted: str, stopped_code: int = 0) -> Iterator[None]:
   """Ends the program with exit code 1 and a sentence if its body fails.
 
-  From here on, stdout gets '?' for characters that it does not have.
+  From here on, Ctrl-C raises KeyboardInterrupt, unless SIGINT is ignored, and
+  stdout gets '?' for characters that it does not have.
 
   Args:
     interrupted: the sentence after an interrupt by the user.
@@ -42,7 +42,8 @@ def program(interrupted: str, stopped_code: int = 0) -> Iterator[None]:
   if hasattr(sys.stdout, 'reconfigure'):  # a notebook's has no such method
     sys.stdout.reconfigure(errors='replace')
   _in_program.append(stopped_code)
-  start.done()
+  if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
   try:
     with process_state.alone():
       yield
@@ -105,7 +106,7 @@ def stoppable(grace: float) -> Iterator[threading.Event]:
     if len(seen) == 1:
       late.start()
       asked.set()
-      start.say_now('Stopping: the state is saved after this phase.')
+      plain.say_now('Stopping: the state is saved after this phase.')
     elif number == signal.SIGINT:
       raise KeyboardInterrupt
 
@@ -147,7 +148,7 @@ os.register_at_fork(
 
 
 def _too_late(grace: float) -> None:
-  start.say_now(
+  plain.say_now(
       f'The run could not stop within checkpoint.grace={grace:g} s. The same '
       'command goes on from the last checkpoint, if there is one.')
   os._exit((_in_program and _in_program[-1]) or 1)

@@ -14,6 +14,10 @@ dimensions, one k per group. It may be traced, so a new k compiles nothing.
 `where` marks the valid samples: the others get 0 and do not count in the
 group, so n is the number of valid samples. If a group has too few of them for
 k, the largest possible k is used for it (see `largest_k`).
+
+Metrics:
+  pkpo/k [samples]: k of the pass@k that is optimised
+  pkpo/k_lowered [share]: groups with too few valid samples for k
 """
 
 import functools
@@ -458,12 +462,6 @@ def _check(k: Any, shape: tuple[int, ...], name: str) -> None:
           f'1 to {most}.')
 
 
-METRICS = {
-    'pkpo/k': ('samples', 'k of the pass@k that is optimised'),
-    'pkpo/k_lowered': ('share', 'groups with too few valid samples for k'),
-}
-
-
 def pkpo(
     rewards: Array,
     *,
@@ -486,7 +484,7 @@ def pkpo(
     batch_std: divide the advantages by the batch's standard deviation.
 
   Returns:
-    [P, N] advantages; and METRICS.
+    [P, N] advantages; and the module's metrics.
   """
   lowered = largest_k(where, transform=transform) < k
   return advantage(

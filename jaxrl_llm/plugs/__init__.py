@@ -15,8 +15,8 @@ meaning from the docstring.
       power: exponent of the centred reward.
     \"\"\"
 
-Then `advantage=mine.py:sharper` has the field `sharper.power`. `signature` has
-the rules, `plug_fields` the fields that take plugs.
+Then `advantage=mine.py:sharper` has the field `sharper.power`. `base.declared`
+has the rules, `plug_fields` the fields that take plugs.
 
   field             form of the function
   advantage         (rewards [P, N], *, where [P, N]) -> advantages [P, N], or
@@ -31,6 +31,7 @@ the rules, `plug_fields` the fields that take plugs.
   task.name         (tokenizer) -> tasks.Task
 """
 
-from jaxrl_llm.plugs.plug_fields import chosen, Plug, plug, PLUG_FIELDS
+from jaxrl_llm.base.plug import Plug
+from jaxrl_llm.plugs.plug_fields import chosen, plug, PLUG_FIELDS
 
 __all__ = ('Plug', 'PLUG_FIELDS', 'chosen', 'plug')

@@ -13,6 +13,16 @@ without an update is not judged, and a wave without a valid probe row leaves
 rounds waiting for the next one. With `actor.lag` a probe arrives some waves
 after it was sampled. Where another model writes the rollouts, V and E are that
 model's.
+
+Metrics:
+  cbs/gain [gain]: of mean reward after the rounds that were judged, squeezed to
+    0 to 1 (Eq. 10)
+  cbs/entropy_penalty [gain]: for a rise of the entropy (Eq. 10)
+  cbs/reward [gain]: their difference, which the scheduler learns
+  cbs/loss [gain squared]: mean squared error of the scheduler
+  cbs/epsilon [probability]: of a newest row in place of the best
+  cbs/correlation/<feature> [correlation]: Pearson's, of score and feature (Fig.
+    9)
 """
 
 import dataclasses
@@ -267,18 +277,6 @@ def create(sizes: RunSizes, options: Options) -> Selection:
       rows=scope.rows, stale=scope.rounds > 1, metrics=metrics)
 
 
-METRICS = {
-    'cbs/gain': ('gain', 'of mean reward after the rounds that were judged, '
-                 'squeezed to 0 to 1 (Eq. 10)'),
-    'cbs/entropy_penalty': ('gain', 'for a rise of the entropy (Eq. 10)'),
-    'cbs/reward': ('gain', 'their difference, which the scheduler learns'),
-    'cbs/loss': ('gain squared', 'mean squared error of the scheduler'),
-    'cbs/epsilon': ('probability', 'of a newest row in place of the best'),
-    'cbs/correlation/<feature>': (
-        'correlation', "Pearson's, of score and feature (Fig. 9)"),
-}
-
-
 def metrics(state: CbsState) -> dict[str, float]:
   """Returns the metrics of a wave; NaN for events that it did not have.
 
@@ -286,7 +284,7 @@ def metrics(state: CbsState) -> dict[str, float]:
     state: after its rounds.
 
   Returns:
-    METRICS.
+    The module's metrics.
   """
   found = state.measured
   row = {

@@ -1,7 +1,7 @@
 """Tasks: problems, their prompts, and the verification of responses.
 
 A task is a function `create(tokenizer, options: Options) -> Task` with a
-dataclass of its options; `plugs.signature` says how a dataclass, or keywords in
+dataclass of its options; `base.declared` says how a dataclass, or keywords in
 its place, become fields of the config. One outside of this package is named in
 the config, `task.name=FILE.py:NAME` or `task.name=FILE.py` for a function
 `create`. To add one to the package, add such a file here and put its name into
@@ -10,23 +10,36 @@ the config, `task.name=FILE.py:NAME` or `task.name=FILE.py` for a function
 
 import dataclasses
 import numbers
-from typing import Any, Mapping, Protocol, Sequence
+import types
+from typing import Any, Callable, Mapping, Protocol, Sequence
 
-from jaxrl_llm import plugs
-from jaxrl_llm.base import plain
+from jaxrl_llm.base import own_code, plain
+from jaxrl_llm.base.declared import EVALUATION, SFT, WEIGHTS
 from jaxrl_llm.base.own_code import closest
+from jaxrl_llm.base.plug import plug, PlugField
 from jaxrl_llm.base.tokenizer import Tokenizer
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.tasks import sets
 
-__all__ = ('TASKS', 'Problem', 'Task', 'closest', 'get')
+__all__ = ('PLUG_FIELD', 'TASKS', 'Problem', 'Task', 'closest', 'get')
 
 TASKS = {name: f'jaxrl_llm.tasks.{name}:create'
-         for name in (
-             'arc', 'arc_mini', 'arithmetic', 'code', 'countdown', 'math')}
-TASKS |= {'calculations': 'jaxrl_llm.environments.calculations:create',
-          'guess': 'jaxrl_llm.environments.guess:create',
-          'tools': 'jaxrl_llm.environments.tool_task:create'}
+         for name in ('arc', 'code', 'countdown', 'math')}
+TASKS['tools'] = 'jaxrl_llm.tasks.tool_task:create'
+
+
+def _of_environment(
+    name: str, module: types.ModuleType) -> Callable[..., Any] | None:
+  """Returns the plug of an environment's task; None for another module."""
+  if not {'reset', 'step'} & vars(module).keys():
+    return None
+  return own_code.function('jaxrl_llm.tasks.environment_task:maker')(name)
+
+
+PLUG_FIELD = PlugField(
+    'task.name', TASKS, ('tokenizer',), prefix='task.',
+    affects=(WEIGHTS, SFT, EVALUATION),
+    of_module=_of_environment)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,16 +133,17 @@ def get(
   Raises:
     ValueError: the task, an option, or the value of an option is not valid.
   """
-  plug = plugs.plug('task.name', name)
-  defaults = {field: one.default for field, one in plug.hyperparameters.items()}
+  found = plug(PLUG_FIELD, name)
+  defaults = {
+      field: one.default for field, one in found.hyperparameters.items()}
   given = {f'task.{option}': value for option, value in options.items()}
   for option in given.keys() - defaults.keys():
     known = [field.removeprefix('task.') for field in defaults]
     raise ValueError(
         f'task {name!r} has no option {option[5:]!r}.'
         f'{closest(option[5:], known)}')
-  task = plug.guarded()(tokenizer, **plug.bound(defaults | given))
-  if not plug.packaged:
+  task = found.guarded()(tokenizer, **found.bound(defaults | given))
+  if not found.packaged:
     _check(name, task)
   if all(isinstance(p, Problem) for p in (*task.train, *task.heldout)):
     _give_ids(name, task)
@@ -141,7 +155,8 @@ def _check(name: str, task: Any) -> None:
   judges = ('verify', 'submit', 'judge')
   missing = [part for part in ('tokenizer', 'train', 'heldout')
              if getattr(task, part, None) is None]
-  if not any(hasattr(task, part) for part in judges):
+  played = getattr(getattr(task, 'turns', None), 'rewards', False)
+  if not played and not any(hasattr(task, part) for part in judges):
     missing.append('verify')
   if missing:
     raise ValueError(

@@ -374,6 +374,7 @@ def create(tokenizer: Any, options: Options = _DEFAULTS) -> Arc:
   if tokenizer is None:
     raise ValueError(
         'task.name=arc needs the tokeniser of a model: set config.model.hf to '
-        'a Hugging Face model. task.name=arc_mini has one of its own.')
+        'a Hugging Face model. task.name=jaxrl_llm.examples.arc_mini has one '
+        'of its own.')
   templates.warn_of_unknown_tokens(options.worded(), tokenizer)
   return Arc(options, tokenizer)

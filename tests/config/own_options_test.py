@@ -108,7 +108,7 @@ def test_options_are_overridden_and_checked(folder):
                        ({'task.side': 3}, 'did you mean task.sides'),
                        ({'task.rewards': 3}, r'task.rewards=3 must be a text'),
                        ({'task.kinds': 'two'}, 'task.kinds has no effect '
-                        'without task.name=arc_mini or arithmetic or')):
+                        'without task.name=countdown')):
     with pytest.raises(ValueError, match=match):
       config.load('c.py', given)
 

@@ -7,7 +7,7 @@ import pytest
 
 from jaxrl_llm import environments, rewards, tasks
 from jaxrl_llm.base.tokenizer import CharTokenizer
-from jaxrl_llm.environments import calculations, guess, gymnasium, worker
+from jaxrl_llm.environments import gymnasium, worker
 from jaxrl_llm.environments.turns import Turns
 
 COUNTER = '''
@@ -220,63 +220,6 @@ def test_held_out_files_and_bad_rows(file, tmp_path):
   assert turns.append(tokenizer, '1234', 1) == tokenizer.encode('12')
   with pytest.raises(ValueError, match='cannot read an observation of .*coun'):
     turns.append(tokenizer, 'é', 1)
-
-
-def test_a_binary_search_finds_every_letter():
-  task = tasks.get('guess', train=3, heldout=2)
-  found, seeds = set(), range(200)
-  for seed in seeds:
-    state, prompt = guess.reset(task.train[0].info, seed)
-    assert prompt == task.train[0].prompt == f'{state.letters}:'
-    low, high, said, reward = 0, 6, '', 0.0
-    while said is not None:
-      middle = (low + high) // 2
-      state, said, reward = guess.step(state, state.letters[middle])
-      low, high = (low, middle - 1) if said == '<' else (middle + 1, high)
-    assert reward == 1
-    found.add(state.hidden)
-  assert found == {*range(7)}
-  # A letter beside the list, none and two are answered, and cost a guess.
-  for text in ('!', '', 'ab'):
-    state, said, _ = guess.step(guess.reset(task.train[0].info, 0)[0], text)
-    assert said == '?' and state.left == 2
-
-
-@pytest.mark.parametrize('tool', [True, False])
-def test_demonstrations_of_calculations_are_what_the_environment_says(tool):
-  task = tasks.get('calculations', train=30, heldout=20, tool=tool, solved=.5)
-  texts = [p.text for p in (*task.train, *task.heldout)]
-  assert len({*texts}) == 50
-  right = 0
-  for index in range(200):
-    problem, turns = task.demonstration(index, seed=0)
-    state, prompt = calculations.reset(problem.info, index)
-    assert prompt == problem.prompt
-    for text, said in turns:
-      state, observation, reward = calculations.step(state, text)
-      assert (observation or '') == said
-      ids = task.tokenizer.encode(text)
-      assert len(ids) < task.turns.limits.turn
-    assert observation is None
-    # Python knows the value too, and a right answer takes both calls.
-    assert reward == (int(turns[-1][0]) == eval(problem.text[:-1]))
-    assert not reward or len(turns) == (3 if tool else 1)
-    right += reward
-  assert 70 < right < 130  # 100 are expected; the deviation is 7
-  # The whole calculation does not fit into a turn.
-  assert len(f'?{problem.text[:-1]}') == task.turns.limits.turn
-
-
-def test_a_call_of_calculations_that_fails_is_answered():
-  state, _ = calculations.reset({'text': '12*34+56', 'tool': True}, 0)
-  for text in ('?12*', '?', '?1=2', '?00'):
-    assert calculations.step(state, text)[1:] == (
-        '!' if text != '?00' else '0', 0.0)
-  assert calculations.step(state, '464')[1:] == (None, 1.0)
-  for text in ('0464', '', '!', '465'):
-    assert calculations.step(state, text)[1:] == (None, 0.0)
-  state, _ = calculations.reset({'text': '12*34+56', 'tool': False}, 0)
-  assert calculations.step(state, '?12*34')[1:] == (None, 0.0)
 
 
 @pytest.mark.parametrize('reward, number', [

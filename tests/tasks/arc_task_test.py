@@ -15,8 +15,9 @@ import pytest
 
 from jaxrl_llm import evaluate, tasks
 from jaxrl_llm.base.tokenizer import CharTokenizer
+from jaxrl_llm.examples import arc_mini
 from jaxrl_llm.rewards import grids, verify_all
-from jaxrl_llm.tasks import arc, arc_mini, sets
+from jaxrl_llm.tasks import arc, sets
 
 DATA = pathlib.Path(__file__).resolve().parents[3] / 'shared/data'
 TOKENIZER = types.SimpleNamespace(

@@ -6,10 +6,10 @@ import jax
 import numpy as np
 import pytest
 
+from jaxrl_llm.host import flops
 from jaxrl_llm.host.rollout import SampleCall
 from jaxrl_llm.models import flops as model_flops
 from jaxrl_llm.models.config import PRESETS
-from jaxrl_llm.monitoring import flops
 from jaxrl_llm.storage import compiled
 from jaxrl_llm.types import Prompts, Requests
 

@@ -32,7 +32,7 @@ class Options:
     tool_timeout: time limit in seconds for the calls of a turn.
   """
   tools: tuple[own_code.Name, ...] = (
-      own_code.Name('jaxrl_llm.environments.calculator:calculator'),)
+      own_code.Name('jaxrl_llm.examples.calculator:calculator'),)
   max_turns: _Count = 4
   max_turn: Annotated[int | None, '[1, inf)'] = None
   max_observation: _Count = 256

@@ -9,8 +9,8 @@ import pytest
 
 from jaxrl_llm import train
 from jaxrl_llm.base.tokenizer import CharTokenizer
-from jaxrl_llm.host import build
-from jaxrl_llm.monitoring import step_metrics, timing
+from jaxrl_llm.host import build, step_metrics
+from jaxrl_llm.monitoring import timing
 from jaxrl_llm.tasks import Problem
 from jaxrl_llm.types import GroupRequests, Picked, Table
 from tests.helpers import stage_runs, tables, tiny

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from jaxrl_llm.monitoring import figures
+from benchmarks import figures
 
 
 def run(scale, **others):

@@ -18,7 +18,6 @@ from jaxrl_llm.base import own_code, results
 from jaxrl_llm.base.tokenizer import CharTokenizer
 from jaxrl_llm.environments import Limits, worker
 from jaxrl_llm.environments.turns import Turns
-from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.tasks import Problem, problem_files, sets, templates
 
 _Count = Annotated[int, '[1, inf)']
@@ -94,6 +93,7 @@ class Played:
             options.max_turns, options.max_turn, options.max_observation),
         markup=self._template.chat, timeout=options.timeout,
         workers=options.workers)
+    self.close = self.turns.close  # ends the worker processes
     self.stops = templates.stops(self._template, tokenizer)
     if self._template.chat:
       tokenizer.next_turn('')  # refuses templates that cannot go on
@@ -175,15 +175,6 @@ class Played:
         sets.number(json.dumps(row, sort_keys=True)), prompt,
         str(row.get('kind', 'problem')),
         answer=str(row.get('answer', '')), info=row, text=text)
-
-  def verify(self, problem: Problem, text: str, truncated: bool) -> Verdict:
-    """Is not called: the environment gives the reward."""
-    raise NotImplementedError
-
-  def close(self) -> None:
-    """Ends the worker processes."""
-    self.turns.close()
-
 
 def maker(name: str) -> Callable[..., Played]:
   """Returns the plug of an environment's task.

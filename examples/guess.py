@@ -6,6 +6,8 @@ letter stands earlier in the list, '>' if later, '?' if the list does not have
 the letter named. With the guesses of a binary search every letter is found:
 three for seven letters. The seed of the trajectory hides the letter, so that
 nothing can be learned by heart.
+
+`task.name=jaxrl_llm.examples.guess` chooses it in any folder.
 """
 
 import dataclasses
@@ -15,7 +17,6 @@ from typing import Annotated, Any, Mapping, NamedTuple
 from jaxrl_llm.base.tokenizer import CharTokenizer, Tokenizer
 from jaxrl_llm.environments import Limits
 from jaxrl_llm.environments.turns import Turns
-from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.tasks import Problem, sets
 
 _Count = Annotated[int, '[1, inf)', 'problems']
@@ -87,8 +88,9 @@ class Guess:
     self.options = options
     self.tokenizer = tokenizer or CharTokenizer(f'{LETTERS}:<>?')
     self.turns = Turns(
-        __name__, Limits(options.max_turns, 2, 1), markup=False, timeout=10.0,
+        __file__, Limits(options.max_turns, 2, 1), markup=False, timeout=10.0,
         workers=1)
+    self.close = self.turns.close  # ends the worker process
     rng = random.Random(f'guess lists {options.seed}')
     lists = dict.fromkeys(
         ''.join(rng.sample(LETTERS, options.letters))
@@ -100,10 +102,6 @@ class Guess:
         for letters in lists]
     self.heldout = problems[:options.heldout]
     self.train = problems[options.heldout:]
-
-  def verify(self, problem: Problem, text: str, truncated: bool) -> Verdict:
-    """Is not called: the environment gives the reward."""
-    raise NotImplementedError
 
   def demonstration(
       self, index: int, *, seed: int) -> tuple[Problem, list[tuple[str, str]]]:
@@ -124,11 +122,6 @@ class Guess:
         low = place + 1
       turns.append((text, said or ''))
     return problem, turns
-
-  def close(self) -> None:
-    """Ends the worker process."""
-    self.turns.close()
-
 
 def create(
     tokenizer: Tokenizer | None = None, options: Options = _DEFAULTS) -> Guess:

