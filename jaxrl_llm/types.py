@@ -295,6 +295,13 @@ class GroupRequests(NamedTuple):
   count: np.ndarray  # type: ignore[assignment]
   probe: np.ndarray
 
+  @property
+  def sample(self) -> np.ndarray:
+    """[R] int32, number within its group of each sample asked for."""
+    before = np.cumsum(self.count) - self.count
+    return (np.repeat(self.first - before, self.count) + np.arange(
+        self.count.sum())).astype(np.int32)
+
 
 class Probe(NamedTuple):
   """Means over the valid probe rows of a wave; NaN without such a row.

@@ -194,9 +194,11 @@ class Parts(NamedTuple):
     return text
 
 
-def digest(problems: Sequence[tasks.Problem]) -> str:
-  """Returns a hash of problems in their order."""
-  text = repr([(p.id, p.prompt, p.kind, p.answer, p.info) for p in problems])
+def digest(
+    problems: Sequence[tasks.Problem],
+    fields: Sequence[str] = ('id', 'prompt', 'kind', 'answer', 'info')) -> str:
+  """Returns a hash of fields of problems, in their order."""
+  text = repr([tuple(getattr(p, name) for name in fields) for p in problems])
   return hashlib.sha256(text.encode('utf8', 'replace')).hexdigest()[:16]
 
 
@@ -372,10 +374,7 @@ def _mesh(config: ConfigDict) -> jax.sharding.Mesh:
 def _contents(
     task: tasks.Task, **folders: pathlib.Path | None) -> dict[str, str]:
   """Returns digests of the problems, and of the files of models."""
-  problems = hashlib.sha256(
-      repr([(p.id, p.prompt, p.info) for p in task.train]).encode(
-          'utf8', 'replace'))
-  return {'problems': problems.hexdigest()[:16], **{
+  return {'problems': digest(task.train, ('id', 'prompt', 'info')), **{
       name: hf.digest(folder) for name, folder in folders.items() if folder}}
 
 

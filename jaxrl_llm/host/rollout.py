@@ -197,10 +197,8 @@ def requests_of(
     Requests of NumPy arrays.
   """
   row = np.repeat(np.arange(len(ask.group)), ask.count)
-  within = np.arange(len(row)) - np.repeat(
-      np.cumsum(ask.count) - ask.count, ask.count)
-  number = (ask.group // problems * samples + ask.first)[row] + within
-  return requests(row, number, budget)
+  return requests(
+      row, (ask.group // problems * samples)[row] + ask.sample, budget)
 
 
 def decode(

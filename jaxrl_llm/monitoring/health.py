@@ -5,6 +5,7 @@ and a page about a finished one say the same. Limits are far from what the runs
 in benchmarks/results show: a warning is worth reading.
 """
 
+import functools
 import math
 import statistics
 from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence
@@ -66,9 +67,7 @@ def warnings(rows: Iterable[Row]) -> list[Symptom]:
 
 def after(health: Health, rows: Iterable[Row]) -> Health:
   """Returns the health of a run after some more rows."""
-  for row in rows:
-    health = _after(health, row)
-  return health
+  return functools.reduce(_after, rows, health)
 
 
 def _after(health: Health, row: Row) -> Health:
