@@ -183,7 +183,7 @@ class Parts(NamedTuple):
     """Returns the layouts of training and sampling weights as tables."""
     actor = self.programs.rollout_sampler.player
     text = ''
-    for number, (_, policy, *_) in enumerate(self.programs.players):
+    for number, (_, policy, _) in enumerate(self.programs.players):
       of = ' of the actor' if number else ''
       text += f'Training{of}:\n' + sharding.table(
           policy.trained, sharding.TRAIN_RULES, self.programs.learner_mesh)
