@@ -10,6 +10,8 @@ import math
 import statistics
 from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence
 
+from jaxrl_llm.base import plain
+
 Row = Mapping[str, Any]
 
 _FEW = 10  # rows by which a symptom is judged
@@ -107,7 +109,7 @@ def _texts(health: Health) -> dict[str, str]:
 def _number(row: Row, name: str) -> float | None:
   """Returns a metric, or None if it is not there or not finite."""
   value = row.get(name)
-  return value if value is not None and math.isfinite(value) else None
+  return value if plain.is_finite(value) else None
 
 
 def _last(
