@@ -26,10 +26,11 @@ from absl import logging
 import jax
 from ml_collections import ConfigDict
 
-from jaxrl_llm import checkpoint, plugs, sharding, tasks
+from jaxrl_llm import checkpoint, sharding, tasks
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.base import own_code, phases, process_state
 from jaxrl_llm.base import tokenizer as tokenizer_lib
+from jaxrl_llm.config import plugs
 from jaxrl_llm.evaluation import hub
 from jaxrl_llm.host import build, choices, start_weights
 from jaxrl_llm.learner import policy as policy_lib

@@ -28,9 +28,10 @@ from ml_collections import ConfigDict
 import numpy as np
 import rich
 
-from jaxrl_llm import checkpoint, plugs, rewards, sft, sharding
+from jaxrl_llm import checkpoint, rewards, sft, sharding
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.base import phases, process_state, schedules
+from jaxrl_llm.config import plugs
 from jaxrl_llm.evaluation import heldout, page
 from jaxrl_llm.host import buffer as buffer_lib
 from jaxrl_llm.host import (

@@ -38,13 +38,13 @@ ALLOWED = {
     'curriculum': {'ops', 'types'},
     'selection': {'base', 'ops', 'types'},
     'config': {
-        'base', 'learner', 'models', 'ops', 'plugs', 'sampling', 'storage', *(
+        'base', 'curriculum', 'learner', 'models', 'ops', 'sampling',
+        'selection', 'storage', 'tasks', *(
             f'examples.{path.stem}' for path in EXAMPLES)},
-    'plugs': {'base', 'curriculum', 'ops', 'selection', 'tasks'},
     'monitoring': {'base', 'storage', 'types'},
     'host': {
         'base', 'checkpoint', 'config', 'environments', 'learner', 'models',
-        'ops', 'plugs', 'rewards', 'sampling', 'sharding', 'storage', 'tasks',
+        'ops', 'rewards', 'sampling', 'sharding', 'storage', 'tasks',
         'types'},
     'evaluation': {
         'base', 'checkpoint', 'config', 'host', 'models', 'monitoring',

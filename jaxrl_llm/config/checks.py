@@ -5,16 +5,15 @@ from typing import Callable, Iterable, Iterator
 
 from ml_collections import ConfigDict
 
-from jaxrl_llm import plugs
 from jaxrl_llm.base import schedules
 from jaxrl_llm.base.declared import AUTO
-from jaxrl_llm.config import values
+from jaxrl_llm.config import plugs, values
 from jaxrl_llm.config.model import actor_model, model_config
 from jaxrl_llm.config.nested import flatten
+from jaxrl_llm.config.plugs import PLUG_FIELDS
 from jaxrl_llm.config.table import has_actor, table
 from jaxrl_llm.config.values import to_text
 from jaxrl_llm.models.config import ModelConfig, NotOnDisk
-from jaxrl_llm.plugs import PLUG_FIELDS
 
 _MOST = 3  # sentences about one config
 

@@ -9,8 +9,8 @@ from ml_collections import ConfigDict
 import numpy as np
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import plugs
 from jaxrl_llm.base import schedules
+from jaxrl_llm.config import plugs
 from jaxrl_llm.learner import actor as actor_lib
 from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.learner import learner as learner_lib
@@ -18,9 +18,9 @@ from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import policy as policy_lib
 from jaxrl_llm.learner import rejection as rejection_lib
 from jaxrl_llm.learner.options import (
-    ActorNumbers,
-    LossWeights,
-    RejectionBounds,
+  ActorNumbers,
+  LossWeights,
+  RejectionBounds,
 )
 from jaxrl_llm.models import experts
 from jaxrl_llm.ops import policy_losses

@@ -6,8 +6,8 @@ from ml_collections import ConfigDict
 import numpy as np
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import plugs
 from jaxrl_llm.base import own_code
+from jaxrl_llm.config import plugs
 from jaxrl_llm.host import choices
 from jaxrl_llm.host import needs as needs_lib
 from jaxrl_llm.types import Curriculum, NoSignalError, RunSizes, Selection

@@ -10,10 +10,10 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_llm import config, plugs
+from jaxrl_llm import config
+from jaxrl_llm.config import plugs
 from jaxrl_llm.host import choices, stages
 from jaxrl_llm.launch import hyper, run
-from jaxrl_llm.plugs import plug_fields
 from tests.helpers import tiny
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -229,7 +229,7 @@ def test_a_function_itself_is_a_choice():
 
 def test_every_packaged_plug_can_be_chosen():
   for field in plugs.PLUG_FIELDS:
-    for name in plug_fields.known(field):
+    for name in plugs.known(field):
       flat = config.flatten(config.complete(config.base(), {field: name}, 'x'))
       given = plugs.chosen(field, flat)[1]
       assert isinstance(given, dict)
