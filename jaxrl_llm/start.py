@@ -5,13 +5,14 @@ ends it with one sentence until `monitoring.exits` takes over, and a config that
 cannot be loaded, or that names a file that is not there, ends it at once.
 """
 
-import contextlib
 import os
 import pathlib
 import signal
 import sys
 from typing import Any
 import warnings
+
+from jaxrl_llm.base import plain
 
 _PROGRAMS = 'train', 'evaluate', 'sft'  # they take a config
 _INTERRUPTED = 'Interrupted while the program started; nothing was written.'
@@ -53,18 +54,8 @@ def done() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def say_now(sentence: str) -> None:
-  """Writes a sentence to stderr at once; nothing if that is closed.
-
-  A signal's handler and a thread that ends the process call it: the main thread
-  may hold the locks of the streams.
-  """
-  with contextlib.suppress(OSError):
-    os.write(2, f'\n{sentence}\n'.encode(errors='replace'))
-
-
 def _end(*_: Any) -> None:
   # An exception might come in the middle of an import, which would report it
   # as a fault of its own.
-  say_now(_INTERRUPTED)
+  plain.say_now(_INTERRUPTED)
   os._exit(130)

@@ -22,7 +22,7 @@ ALLOWED = {
     'storage': {'base'},
     'ops': {'types'},
     'models': {'base', 'ops', 'storage', 'types'},
-    'sharding': {'ops', 'start', 'types'},
+    'sharding': {'base', 'ops', 'types'},
     'sampling': {'models', 'ops', 'types'},
     'learner': {'base', 'models', 'ops', 'sharding', 'types'},
     'answers': set(),

@@ -5,7 +5,9 @@ that JSON does not have, errors whose own message fails. The functions for text
 accept any value and raise nothing but KeyboardInterrupt.
 """
 
+import contextlib
 import math
+import os
 from typing import Any, Mapping
 
 _SHOWN = 200  # characters of an object that is no text
@@ -77,6 +79,16 @@ def json(value: Any) -> Any:
   a container within itself.
   """
   return _json(value, ())
+
+
+def say_now(sentence: str) -> None:
+  """Writes a sentence to stderr at once; nothing if that is closed.
+
+  A signal's handler and a thread that ends the process call it: the main thread
+  may hold the locks of the streams.
+  """
+  with contextlib.suppress(OSError):
+    os.write(2, f'\n{sentence}\n'.encode(errors='replace'))
 
 
 def _json(value: Any, around: tuple[int, ...]) -> Any:

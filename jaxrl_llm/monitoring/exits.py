@@ -105,7 +105,7 @@ def stoppable(grace: float) -> Iterator[threading.Event]:
     if len(seen) == 1:
       late.start()
       asked.set()
-      start.say_now('Stopping: the state is saved after this phase.')
+      plain.say_now('Stopping: the state is saved after this phase.')
     elif number == signal.SIGINT:
       raise KeyboardInterrupt
 
@@ -147,7 +147,7 @@ os.register_at_fork(
 
 
 def _too_late(grace: float) -> None:
-  start.say_now(
+  plain.say_now(
       f'The run could not stop within checkpoint.grace={grace:g} s. The same '
       'command goes on from the last checkpoint, if there is one.')
   os._exit((_in_program and _in_program[-1]) or 1)

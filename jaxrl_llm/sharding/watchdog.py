@@ -26,7 +26,7 @@ import threading
 import time
 from typing import Any, Callable
 
-from jaxrl_llm import start
+from jaxrl_llm.base import plain
 
 _BEAT = 1.0  # seconds between two beats
 _CONNECT = 5.0  # seconds to try one address of the hub
@@ -259,7 +259,7 @@ def _connect(addresses, port: int, index: int, secret: str) -> _Peer:
 
 def end_now(sentence: str, code: int = 1) -> None:
   """Ends the process at once, whatever it is doing."""
-  start.say_now(sentence)
+  plain.say_now(sentence)
   os._exit(code)
 
 
