@@ -28,7 +28,7 @@ from ml_collections import ConfigDict
 import numpy as np
 import rich
 
-from jaxrl_llm import checkpoint, plugs, rewards, sft, sharding
+from jaxrl_llm import checkpoint, plugs, rewards, sharding
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.base import phases, process_state, schedules
 from jaxrl_llm.evaluation import heldout, page
@@ -44,6 +44,7 @@ from jaxrl_llm.host import (
 )
 from jaxrl_llm.host import programs as programs_lib
 from jaxrl_llm.host.state import complete, digests, Fixed, init_state, RunState
+from jaxrl_llm.jobs import sft
 from jaxrl_llm.learner.advantages import WaveSignal
 from jaxrl_llm.monitoring import (
   compiles,
