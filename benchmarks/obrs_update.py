@@ -237,7 +237,7 @@ class Learning(NamedTuple):
 
 
 def score_program(
-    learner: learner_lib.Learner, params: Any, batch: LearnerBatch,
+    learner: learner_lib.LearnerPrograms, params: Any, batch: LearnerBatch,
     loss: loss_lib.LossParams):
   """Returns compiled (params) -> Scores."""
   plan = learners.plan(learner, batch)
@@ -247,7 +247,7 @@ def score_program(
 
 
 def update_program(
-    learner: learner_lib.Learner, batch: LearnerBatch,
+    learner: learner_lib.LearnerPrograms, batch: LearnerBatch,
     loss: loss_lib.LossParams, actor: Any, shared: Shared):
   """Returns compiled () -> metrics, which updates `shared`, and its program."""
   plan = learners.plan(learner, batch)
@@ -276,7 +276,8 @@ def learning(size: Size) -> Learning:
   configs = {name: config(size, x) for name, x in UPDATES.items()}
   losses = {name: choices.loss_params(c) for name, c in configs.items()}
   made = {
-      name: learner_lib.make(size.model, choices.learner_config(c), optimizer)
+      name: learner_lib.make_learner(
+          size.model, choices.learner_config(c), optimizer)
       for name, c in configs.items()}
 
   init = jax.jit(functools.partial(transformer.init, cfg=size.model))

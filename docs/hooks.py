@@ -26,7 +26,7 @@ BESIDE = (
     'benchmarks/results/**/*.png')
 # Sources of which the site has a page: links lead to it.
 MADE = {
-    'jaxrl_llm/config/fields.py': ('fields.md', lambda: fields()),
+    'jaxrl_llm/config/sections.py': ('fields.md', lambda: fields()),
     'jaxrl_llm/monitoring/step_metrics.py': ('metrics.md', lambda: metrics())}
 
 _FENCE = re.compile(r'(^```.*?^```$)', re.DOTALL | re.MULTILINE)
@@ -177,21 +177,21 @@ def _section(name: str) -> str:
 def _field_rows(of: Iterable[Any]) -> Iterator[tuple[str, ...]]:
   """Yields the cells of fields; imports the package's configs."""
   from jaxrl_llm import config
-  from jaxrl_llm.config import field as field_lib
+  from jaxrl_llm.base import declared
 
   for field in of:
     default = config.to_text(field.default)
     bounds = ', '.join(field.choices) or field.range
     yield (
         f'`{field.name}`', default and f'`{default}`', _text(bounds),
-        'fixed' if field_lib.WEIGHTS in field.affects else '',
+        'fixed' if declared.WEIGHTS in field.affects else '',
         _text(field.meaning))
 
 
 def fields() -> str:
   """Returns the page of all fields."""
-  from jaxrl_llm.config import fields as fields_lib
   from jaxrl_llm.config import table as table_lib
+  from jaxrl_llm.config.sections import SECTIONS
   from jaxrl_llm.plugs import PLUG_FIELDS, plug_fields
 
   head = 'field', 'default', 'values', 'in a run', 'meaning'
@@ -202,7 +202,7 @@ def fields() -> str:
       'its value for as long as a run goes on: with another value, the run '
       'needs another workdir. Others may change when a run goes on.']
   own = {name for by in PLUG_FIELDS for plug in plug_fields.known(by)
-         for name in table_lib.hyperparameter_fields(by, plug)}
+         for name in table_lib.hyperparameters(by, plug)}
   common = [x for x in table_lib.table().values() if x.name not in own]
   section = lambda field: field.name.rpartition('.')[0] or 'The run'
   order = sorted(
@@ -212,10 +212,10 @@ def fields() -> str:
     rows = _field_rows(x for x in common if section(x) == name)
     parts.append(f'## {name}\n\n' + _table(head, rows))
   choices = {
-      f'{by}={plug}': [*table_lib.hyperparameter_fields(by, plug).values()]
+      f'{by}={plug}': [*table_lib.hyperparameters(by, plug).values()]
       for by in PLUG_FIELDS for plug in plug_fields.known(by)}
-  choices['off_policy=jackpot'] = fields_lib.JACKPOT
-  choices['actor.model'] = fields_lib.ACTOR
+  choices |= {section.choice: section.fields() for section in SECTIONS
+              if section.choice}
   parts.append(
       '## Fields of a choice\n\nThese exist with a choice alone. An actor of '
       'another model also has the fields of `model`, as `actor.model`.')

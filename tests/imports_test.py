@@ -4,6 +4,7 @@ Most parse the source without importing it.
 """
 
 import ast
+import collections
 import pathlib
 import re
 
@@ -23,14 +24,15 @@ ALLOWED = {
     'ops': {'types'},
     'models': {'base', 'ops', 'storage', 'types'},
     'sharding': {'base', 'ops', 'types'},
-    'sampling': {'models', 'ops', 'types'},
+    'sampling': {'base', 'models', 'ops', 'types'},
     'learner': {'base', 'models', 'ops', 'sharding', 'types'},
     'answers': set(),
     'rewards': {'answers', 'base'},
     'tasks': {'answers', 'base', 'plugs', 'rewards', 'storage'},
     'curriculum': {'ops', 'types'},
     'selection': {'ops', 'types'},
-    'config': {'base', 'models', 'ops', 'plugs', 'storage'},
+    'config': {
+        'base', 'learner', 'models', 'ops', 'plugs', 'sampling', 'storage'},
     'plugs': {'base'},
     'monitoring': {
         'base', 'host', 'models', 'rewards', 'sharding', 'start', 'storage',
@@ -147,6 +149,34 @@ def test_no_cycles(edges):
 def test_few_files_lie_loose():
   """A new file has its place in one of the folders."""
   assert len([*PACKAGE.glob('*.py')]) <= 11
+
+
+# Names that the protocol of plugs gives: each plug may have one of its own.
+OF_PLUGS = {'Options', 'create'}
+# Functions `make` that users call by the name of their module.
+MAKERS = {'curriculum/groups.py', 'rewards/sandbox/__init__.py'}
+
+
+def test_a_class_name_stands_once():
+  places = collections.defaultdict(list)
+  for path in FILES:
+    for node in ast.walk(ast.parse(path.read_text())):
+      if isinstance(node, ast.ClassDef):
+        places[node.name].append(f'{path.relative_to(ROOT)}:{node.lineno}')
+  assert len(places) > 250
+  for name, found in places.items():
+    assert len(found) == 1 or name in OF_PLUGS, f'{name}: {", ".join(found)}'
+
+
+def test_a_function_is_named_by_the_thing_it_makes():
+  for path in FILES:
+    place = path.relative_to(PACKAGE).as_posix()
+    plugs = place.partition('/')[0] in (
+        'curriculum', 'environments', 'selection', 'tasks')
+    for node in ast.parse(path.read_text()).body:
+      if isinstance(node, ast.FunctionDef):
+        assert node.name != 'make' or place in MAKERS, place
+        assert node.name != 'create' or plugs, place
 
 
 def lines_and_arguments(node):

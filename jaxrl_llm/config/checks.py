@@ -7,8 +7,8 @@ from ml_collections import ConfigDict
 
 from jaxrl_llm import plugs
 from jaxrl_llm.base import schedules
+from jaxrl_llm.base.declared import AUTO
 from jaxrl_llm.config import values
-from jaxrl_llm.config.fields import AUTO
 from jaxrl_llm.config.model import actor_model, model_config
 from jaxrl_llm.config.nested import flatten
 from jaxrl_llm.config.table import has_actor, table

@@ -20,7 +20,8 @@ def learner_batch(
       counts in no denominator.
     advantages: [B]; those of filler rows are ignored.
     trained: [B] bool, whether the row's tokens count in the loss.
-    scored: whether to include what `Learner.score` computed, if anything.
+    scored: whether to include the results of `LearnerPrograms.score`, if there
+      are any.
     identity: [B, 3] seed of the run, group and sample of each row, or None.
     temperature: [C] of the rollouts, or None.
 

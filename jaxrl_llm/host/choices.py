@@ -1,5 +1,6 @@
 """Reads static choices and traced numbers of device code from a config."""
 
+import dataclasses
 import functools
 from typing import Any, Callable, Optional
 
@@ -16,6 +17,11 @@ from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import policy as policy_lib
 from jaxrl_llm.learner import rejection as rejection_lib
+from jaxrl_llm.learner.options import (
+    ActorNumbers,
+    LossWeights,
+    RejectionBounds,
+)
 from jaxrl_llm.models import experts
 from jaxrl_llm.ops import policy_losses
 from jaxrl_llm.types import Array
@@ -25,9 +31,9 @@ def rejection(config: ConfigDict) -> Optional[rejection_lib.Rejection]:
   """Returns the choices of `off_policy`, None for 'none'."""
   if config.off_policy == 'none':
     return None
-  static = {k: v for k, v in config[config.off_policy].items()
-            if k not in rejection_lib.NUMBERS}
-  return rejection_lib.Rejection(decoupled=has_actor(config), **static)
+  return config_lib.as_section(
+      rejection_lib.Rejection, config[config.off_policy],
+      decoupled=has_actor(config))
 
 
 def recorded_experts(config: ConfigDict) -> Optional[experts.Record]:
@@ -50,11 +56,6 @@ def has_turns(config: ConfigDict) -> bool:
   return 'max_turns' in config.task
 
 
-def scheduled(config: ConfigDict) -> bool:
-  """Returns whether the temperature may differ between rows of a batch."""
-  return isinstance(config.sampling.temperature, str)
-
-
 def has_actor(config: ConfigDict) -> bool:
   """Returns whether the actor is another model than the policy."""
   return bool(config.actor.model.hf or config.actor.model.preset)
@@ -68,27 +69,29 @@ def actor(config: ConfigDict) -> Optional[actor_lib.Training]:
   """
   if not has_actor(config):
     return None
-  given = config.actor
   correct = _traced(config, 'loss.importance')[0]
   if config.loss.importance == 'none' and config.off_policy != 'none':
     correct = 'tis'
-  return actor_lib.Training(
-      given.ppo, given.distill, given.distill_top_k,
-      given.kl_target is not None, correct)
+  return config_lib.as_section(
+      actor_lib.Training, config.actor,
+      controlled=config.actor.kl_target is not None, importance=correct)
 
 
 def _actor_numbers(config: ConfigDict) -> dict[str, np.float32]:
   """Returns `LossParams.actor`: clip_low, clip_high, kl_target, those of F."""
   if not has_actor(config):
     return {}
-  found = dict(
-      clip_low=config.actor.clip_low, clip_high=config.actor.clip_high)
-  if config.actor.kl_target is not None:
-    found['kl_target'] = config.actor.kl_target
-  found = {name: np.float32(value) for name, value in found.items()}
+  found = _numbers(ActorNumbers, config.actor)
   if config.loss.importance == 'none' and config.off_policy != 'none':
     return {**found, 'cap': np.float32(config[config.off_policy].c1)}
   return found | _traced(config, 'loss.importance')[1]
+
+
+def _numbers(cls: type, given: ConfigDict) -> dict[str, np.float32]:
+  """Returns the fields of a dataclass that a section gives a number."""
+  names = [field.name for field in dataclasses.fields(cls)]
+  return {name: np.float32(given[name]) for name in names
+          if given[name] is not None}
 
 
 def _traced(
@@ -102,7 +105,7 @@ def _traced(
   plug, given = plugs.chosen(field, config_lib.flatten(config))
   is_number = lambda x: isinstance(x, (int, float)) and not isinstance(x, bool)
   default = {
-      one.name: one.default for one in plug.hyperparameters.values()}
+      one.parameter: one.default for one in plug.hyperparameters.values()}
   static = {k: v for k, v in given.items() if not is_number(v) and (
       v is not None or default.get(k) is not None)}
   function = plug.name
@@ -160,30 +163,23 @@ def check(config: ConfigDict) -> None:
 def learner_config(
     config: ConfigDict, **changes: Any) -> learner_lib.LearnerConfig:
   """Returns the learner's static choices, with changes."""
-  loss, learner = config.loss, config.learner
-  return learner_lib.LearnerConfig(**{**dict(
-      tokens=learner.tokens_per_microbatch, max_prompt=config.max_prompt,
-      max_response=config.max_response, samples=config.samples_per_prompt,
-      whole=learner.updates == 1,
+  return config_lib.as_section(
+      learner_lib.LearnerConfig, config.loss, config.learner, **dict(
+      tokens=config.learner.tokens_per_microbatch,
+      max_prompt=config.max_prompt, max_response=config.max_response,
+      samples=config.samples_per_prompt, whole=config.learner.updates == 1,
       objective=_traced(config, 'loss.objective')[0],
-      aggregation=loss.aggregation,
       importance=_traced(config, 'loss.importance')[0],
-      kl_estimator=loss.kl_estimator,
-      rejection=rejection(config), actor=actor(config),
-      vocab_chunk=learner.vocab_chunk, remat=learner.remat,
-      attention=learner.attention, unroll=learner.unroll), **changes})
+      rejection=rejection(config), actor=actor(config)) | changes)
 
 
 def loss_params(config: ConfigDict) -> loss_lib.LossParams:
   """Returns the numbers of the loss, as NumPy scalars."""
-  loss, numbers = config.loss, {}
-  if config.off_policy != 'none':
-    numbers = {name: np.float32(config[config.off_policy][name])
-               for name in rejection_lib.NUMBERS}
+  numbers = {} if config.off_policy == 'none' else _numbers(
+      RejectionBounds, config[config.off_policy])
   return loss_lib.LossParams(
+      **_numbers(LossWeights, config.loss),
       temperature=np.float32(schedules.at(config.sampling.temperature)),
-      entropy_bonus=np.float32(loss.entropy_bonus),
-      kl_coef=np.float32(loss.kl_coef),
       budget=np.float32(config.max_response),
       objective=_traced(config, 'loss.objective')[1],
       importance=_traced(config, 'loss.importance')[1],
@@ -199,20 +195,19 @@ def supervised_params(config: ConfigDict) -> loss_lib.LossParams:
 
 def adapters(config: ConfigDict) -> Optional[policy_lib.Adapters]:
   """Returns LoRA's matrices, None if all weights are trained."""
-  given = config.lora
-  return policy_lib.Adapters(
-      given.rank, given.alpha / given.rank, given.targets,
-      config_lib.has_sft(config) and not config_lib.sft_of_lora(config)
-  ) if given.rank else None
+  return config_lib.as_section(
+      policy_lib.Adapters, config.lora, warm=config_lib.has_sft(config) and (
+          not config_lib.sft_of_lora(config))) if config.lora.rank else None
 
 
 def advantages(config: ConfigDict) -> advantages_lib.Program:
   """Returns the programs of advantages."""
-  return advantages_lib.make(
+  return advantages_lib.make_program(
       advantage(config), advantage(config, per_group=True),
       samples=config.samples_per_prompt, ks=config.eval_k,
-      overlong=advantages_lib.Overlong(
-          config.overlong.mode, config.overlong.window, config.max_response))
+      overlong=config_lib.as_section(
+          advantages_lib.Overlong, config.overlong,
+          budget=config.max_response))
 
 
 def separate_rewards(config: ConfigDict) -> int:
@@ -241,7 +236,7 @@ def advantage(
   """
   plug, given = plugs.chosen('advantage', config_lib.flatten(config))
   function, at_step = plug.guarded(), {
-      one.name: schedules.make(given.pop(one.name))
+      one.parameter: schedules.make_schedule(given.pop(one.parameter))
       for one in plug.hyperparameters.values() if one.scheduled}
   if 'per_group' in plug.keywords:
     given['per_group'] = per_group

@@ -1,4 +1,4 @@
-"""Chooses the tokens of a microbatch, and what an update recomputes, by memory.
+"""Chooses tokens of a microbatch and rematerialisation by the memory.
 
 The compiler says what memory an update needs. The first step needs that
 compiled program in any case.
@@ -10,7 +10,7 @@ import jax
 from ml_collections import ConfigDict
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm.config.fields import AUTO
+from jaxrl_llm.base.declared import AUTO
 from jaxrl_llm.host import arguments, rounds
 from jaxrl_llm.host.programs import Programs
 from jaxrl_llm.models import transformer
@@ -101,7 +101,7 @@ def needed(made: Programs) -> int:
       learner.plans(rounds.minibatch_rows(made.config))[-1], made)
   try:
     program = learner.update.lower(
-        x.state, x.batch, plan, x.loss, x.frozen, x.writer).compile()
+        x.state, x.batch, plan, x.loss, x.frozen, x.behaviour_params).compile()
   except jax.errors.JaxRuntimeError as error:
     if 'RESOURCE_EXHAUSTED' not in str(error):
       raise

@@ -165,7 +165,7 @@ def _evaluate(
         paths.write_whole(
             folder / 'settings.json', json.dumps(settings, indent=1))
       collected = responses.collect(
-          held.local / 'responses.jsonl', parts, responses.Source(
+          held.local / 'responses.jsonl', parts, responses.ResponseSource(
               params, parts.sampling(temperature=temperature),
               heldout.NOISE, step),
           sets, samples=config.eval.samples, display=display,

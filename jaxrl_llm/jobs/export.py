@@ -65,7 +65,7 @@ def parameters(
   source = None
   if config.model.hf and config.lora.rank:
     source = hf.open_checkpoint(hf.fetch(config.model.hf))
-  policy = policy_lib.make(model, mesh, choices.adapters(config), source)
+  policy = policy_lib.make_policy(model, mesh, choices.adapters(config), source)
   folder = paths.place(config.workdir) / 'checkpoints'
   number = config_lib.PLAYERS.index(player)
   begun = hf.digest(source.folder) if source else None
@@ -329,7 +329,7 @@ def main() -> None:
     if args.push and paths.in_bucket(out):
       raise ValueError(f'--push uploads a folder on disk, but --out is {out}.')
     # A long export would be in vain if the hub refused its name.
-    repository = args.push and hub.create(args.push, args.private)
+    repository = args.push and hub.create_repository(args.push, args.private)
     with progress.Display(f'export of {args.workdir}'):
       step = export(
           config, out, args.checkpoint, args.dtype, args.player, args.format)

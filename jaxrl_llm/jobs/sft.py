@@ -36,7 +36,7 @@ from jaxrl_llm.storage import paths
 from jaxrl_llm.storage import workdir as workdir_lib
 
 
-class Files:
+class SftFiles:
   """Files of the phase, made when its first step is reported.
 
   Attributes:
@@ -58,7 +58,7 @@ class Files:
     """
     self._parts, self._display, self._projects = parts, display, projects
     self._path, self._local = workdir.path / name, workdir.local / name
-    self._writer: metrics.Writer | None = None
+    self._metrics_writer: metrics.Writer | None = None
     self._since = time.monotonic()
 
   def __call__(self, step: int, row: dict[str, float]) -> None:
@@ -67,13 +67,13 @@ class Files:
     if not self._parts.processes.channel.first:
       return
     config = self._parts.config
-    if self._writer is None:
+    if self._metrics_writer is None:
       self._describe()
-      self._writer = metrics.Writer(
+      self._metrics_writer = metrics.Writer(
           self._local, step, config=config.to_dict(), run=self._path,
           tensorboard=config.log.tensorboard, **self._projects)
     since, self._since = self._since, time.monotonic()
-    self._writer.write(step, {**row, **(
+    self._metrics_writer.write(step, {**row, **(
         {'seconds/step': self._since - since} if step else {})})
 
   def _describe(self) -> None:
@@ -89,9 +89,9 @@ class Files:
 
   def close(self) -> None:
     """Closes the files; if there are some, writes the summary and the page."""
-    if self._writer is None:
+    if self._metrics_writer is None:
       return
-    self._writer.close()
+    self._metrics_writer.close()
     rows = metrics.read(self._local / 'metrics.jsonl')
     result: dict[str, Any] = {
         'steps': rows[-1]['step'],
@@ -119,13 +119,13 @@ def reported(
   """Makes the report of the phase before RL: its files, for rows of a file.
 
   Args:
-    parts, display, workdir, name: see `Files`.
+    parts, display, workdir, name: see `SftFiles`.
   """
   if not (parts.config.sft.path or parts.config.sft.heldout):
     yield display.update
     return
   # The services get the metrics of RL, whose steps begin again.
-  with contextlib.closing(Files(parts, display, workdir, name)) as files:
+  with contextlib.closing(SftFiles(parts, display, workdir, name)) as files:
     yield files
   if files.said:
     display.note(files.said)
@@ -167,7 +167,7 @@ def fine_tune(config: ConfigDict, name: str = 'run') -> str:
     with contextlib.closing(parts):
       for number in range(len(parts.programs.players)):
         player, folder = parts.player(number), sft.FOLDER + '-actor' * number
-        with contextlib.closing(Files(player, display, workdir, folder, **{
+        with contextlib.closing(SftFiles(player, display, workdir, folder, **{
             one: config.log[one] for one in trackers.TRACKERS})) as files:
           start_weights.start(
               player, files, resumed=False, name=folder, alone=True)

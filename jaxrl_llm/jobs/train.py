@@ -124,7 +124,7 @@ def sample(
     State of the curriculum after `propose`, and the wave.
   """
   config, task, programs = parts.config, parts.task, parts.programs
-  writer = programs.writer
+  sampler = programs.rollout_sampler
   with timer('propose'):
     curriculum, ask = parts.stages.curriculum.propose(state.curriculum)
     problems = [task.train[i] for i in ask.problem]
@@ -136,25 +136,25 @@ def sample(
 
   with timer('reshard'):
     weights = jax.block_until_ready(
-        writer.to_sampling(
-            state.learners[writer.player].params,
-            fixed.frozen[writer.player]))
+        sampler.to_sampling(
+            state.learners[sampler.player].params,
+            fixed.frozen[sampler.player]))
 
   draw = fixed.sampling
-  if choices.scheduled(config):
+  if parts.stages.needs.temperature:
     draw = parts.sampling(temperature=schedules.at(
         config.sampling.temperature, state.step))
   with timer('sample'):
-    responses, submit = turns.respond(
-        parts, call, turns.Sampling(
+    responses, start_judging = turns.respond(
+        parts, call, turns.WaveSampling(
             parts.sample, weights, draw, state.step,
-            writer.sampler.sampler.slots,
+            sampler.sampler.sampler.slots,
             int(jax.device_get(state.learner.step)), state.step))
   del weights  # The update needs their room.
 
   # The user's code may use JAX as it likes.
   with timer('verify'), jax.transfer_guard('allow'):
-    judged = submit()()
+    judged = start_judging()()
     warning = parts.unrewarded.check(judged, responses, state.step)
     if warning and parts.processes.channel.first:
       logging.warning(warning)
@@ -217,7 +217,7 @@ def absorb(
     curriculum: state of the curriculum after `propose`.
     wave: the new wave.
   """
-  choose, select = parts.stages
+  choose, select, _ = parts.stages
   in_flight, due = _exchange(parts, state, fixed, wave, timer)
   with timer('batch'):
     table = buffer_lib.join(state.buffer.table, due.rows.table)
@@ -252,7 +252,7 @@ def _exchange(
   # The policy that wrote the rows is gone when they are due, and nothing says
   # yet which of them are needed: all are scored, before it learns.
   with timer('score'):
-    tokens = _scored(parts, state, fixed, wave.rows, rounds.at_their_places(
+    tokens = _scored(parts, state, fixed, wave.rows, rounds.masked_indices(
         wave.rows.table.valid, programs_lib.scored_rows(parts.programs)))
   with timer('batch'):
     in_flight, ask, rows = buffer_lib.exchange(
@@ -317,7 +317,7 @@ def _scored(
 def learn(
     parts: build.Parts, state: RunState, fixed: Fixed, absorbed: Absorbed,
     tokens: RolloutTokens, timer: timing.Timer,
-) -> tuple[rounds.Outcome, buffer_lib.Buffer]:
+) -> tuple[rounds.RoundsOutcome, buffer_lib.Buffer]:
   """Act 4: runs a round for each train batch: select rows, then update.
 
   Args:
@@ -335,7 +335,7 @@ def learn(
   with timer('update'):
     learned = rounds.run(
         _learning(parts, fixed), state.learners, absorbed.table, tokens,
-        absorbed.batches, select, absorbed.selection, rounds.Counts(
+        absorbed.batches, select, absorbed.selection, rounds.RunCounts(
             state.step, state.rounds, int(jax.device_get(state.learner.step))))
     return learned, buffer_lib.keep(
         buffer_lib.Buffer(learned.table, tokens), parts.config, parts.stages,
@@ -346,8 +346,7 @@ def _learning(parts: build.Parts, fixed: Fixed) -> rounds.Learning:
   """Returns what scores and updates are made with."""
   return rounds.Learning(
       parts.programs.learner, fixed.loss, fixed.frozen[0], fixed.anchor,
-      programs_lib.keeps_writer(parts.config, parts.stages), parts.config,
-      parts.processes)
+      parts.stages.needs.behaviour_params, parts.config, parts.processes)
 
 
 def _with_scores(
@@ -370,17 +369,17 @@ def _with_scores(
 
 def _report(
     parts: build.Parts, state: RunState, fixed: Fixed, wave: buffer_lib.Wave,
-    absorbed: Absorbed, learned: rounds.Outcome) -> step_metrics.Report:
+    absorbed: Absorbed, learned: rounds.RoundsOutcome) -> step_metrics.Report:
   """Returns the report of a step, after which the run has this state."""
-  programs, (choose, select) = parts.programs, parts.stages
-  table, writer = learned.table, programs.writer
+  programs, (choose, select, needs) = parts.programs, parts.stages
+  table, sampler = learned.table, programs.rollout_sampler
   return step_metrics.report(
       parts, wave, step=state.step, solved=state.solved,
       updates=learned.metrics,
       measured={
           **({'sampler/temperature': schedules.at(
               parts.config.sampling.temperature, state.step - 1)}
-             if choices.scheduled(parts.config) else {}),
+             if needs.temperature else {}),
           **wave.signal.metrics, **absorbed.metrics,
           **choose.metrics(absorbed.curriculum),
           **select.metrics(learned.selection), **step_metrics.of_rounds(
@@ -393,9 +392,9 @@ def _report(
            for rows, *_ in learned.picked],
           epochs=parts.config.learner.epochs,
           frozen=fixed.frozen[0] is not None,
-          actor=programs.players[writer.player].model
-          if writer.player else None,
-          actor_learns=not writer.player or choices.actor(
+          actor=programs.players[sampler.player].model
+          if sampler.player else None,
+          actor_learns=not sampler.player or choices.actor(
               parts.config).learns))
 
 
@@ -424,18 +423,18 @@ def train(config: ConfigDict, name: str = 'run') -> dict[str, Any]:
     return _run(config, name, workdir, stop)
 
 
-class Files(NamedTuple):
+class RunFiles(NamedTuple):
   """Folder and writers of a run.
 
   Attributes:
     workdir: its folder.
     saver: writer of its checkpoints.
-    writer: writer of its metrics and samples.
+    metrics_writer: writer of its metrics and samples.
     gone: () -> whether the folder was removed or taken over, in this process.
   """
   workdir: workdir_lib.Folder
   saver: checkpoint.Checkpointer
-  writer: Any
+  metrics_writer: Any
   gone: Callable[[], bool]
 
 
@@ -488,7 +487,7 @@ class Run(NamedTuple):
   """
   parts: build.Parts
   fixed: Fixed
-  files: Files
+  files: RunFiles
   notes: Notes
   display: progress.Display
   timer: timing.Timer
@@ -549,7 +548,7 @@ def _run(
 @contextlib.contextmanager
 def _opened(
     parts: build.Parts, workdir: workdir_lib.Folder,
-) -> Iterator[tuple[Files, checkpoint.Restored | None]]:
+) -> Iterator[tuple[RunFiles, checkpoint.Restored | None]]:
   """Opens what a run writes to, and restores its last checkpoint.
 
   Args:
@@ -570,21 +569,21 @@ def _opened(
       init_state(parts, parts.programs.learner.state),
       differs=lambda saved: config_lib.resume_conflicts(
           saved, parts.described()))
-  gone, writer = lambda: False, metrics.NoWriter()
+  gone, metrics_writer = lambda: False, metrics.NoWriter()
   if channel.first:
     step = restored.step if restored else None
     summary.begin(workdir, step or 0, config.steps)
     parts.describe(workdir.path)
     gone = workdir.watch()
     # Rows after the checkpoint are dropped: their steps are done again.
-    writer = metrics.Writer(
+    metrics_writer = metrics.Writer(
         workdir.local, 0 if step is None else step + 1,
         config=config.to_dict(), tensorboard=config.log.tensorboard,
         run=workdir.path, **{
             name: config.log[name] for name in trackers.TRACKERS})
   with (contextlib.closing(parts), contextlib.closing(saver),
-        contextlib.closing(writer)):
-    yield Files(workdir, saver, writer, gone), restored
+        contextlib.closing(metrics_writer)):
+    yield RunFiles(workdir, saver, metrics_writer, gone), restored
 
 
 def _announce(parts: build.Parts, display: progress.Display) -> None:
@@ -723,8 +722,8 @@ def _log(run: Run, step: int, output: Output, *, evaluated: bool) -> None:
   """
   config, notes = run.parts.config, run.notes
   if evaluated or schedules.due(step, config.log.every, config.steps):
-    run.files.writer.write(step, output.row)
-    run.files.writer.samples(output.records)
+    run.files.metrics_writer.write(step, output.row)
+    run.files.metrics_writer.samples(output.records)
     known = len(notes.health.symptoms)
     notes.health = health_lib.after(
         notes.health, [{'step': step, **output.row}])

@@ -20,6 +20,7 @@ from typing import Any, Callable, Mapping
 import jax
 import jax.numpy as jnp
 
+from jaxrl_llm.learner.options import ActorChoices
 from jaxrl_llm.ops import importance, policy_losses
 from jaxrl_llm.ops.token_stats import TokenStats
 from jaxrl_llm.types import Array, LearnerBatch
@@ -29,20 +30,13 @@ _GAIN, _MOST = 0.1, 0.2  # Of the controller, as Ziegler et al. have them.
 
 
 @dataclasses.dataclass(frozen=True)
-class Training:
-  """Static choices.
+class Training(ActorChoices):
+  """Static choices; `distill` is lambda_distill before the first update.
 
   Attributes:
-    ppo: whether the actor learns from the rewards of its responses.
-    distill: lambda_distill before the first update.
-    top_k: K, the policy's likeliest tokens that the KL tells apart; the rest
-      counts as one token. 0 for all tokens.
     controlled: whether a controller holds the KL at `kl_target`.
     importance: F in Eq. 6, as `LearnerConfig.importance`.
   """
-  ppo: bool = True
-  distill: float = 1.0
-  top_k: int = 0
   controlled: bool = False
   importance: str | Callable[..., Array] = 'none'
 
@@ -95,7 +89,8 @@ def weighted_sum(
          else trained(batch.actor_logprobs))
   weights = trained(weights)
   # Only the actor's side has a gradient: the policy is not drawn to it.
-  kl = trained(_top_kl(stats, cfg.top_k) if cfg.top_k else stats.student.kl)
+  kl = trained(_top_kl(stats, cfg.distill_top_k) if (
+      cfg.distill_top_k) else stats.student.kl)
   distilled = distill * jnp.sum(weights * kl)
   total = distilled
   sums = dict(actor_kl=kl)

@@ -3,27 +3,27 @@
 Log-probs are float32, under the tempered policy softmax(logits / temperature).
 """
 
-import dataclasses
 import functools
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 from flax import struct
 import jax
 import jax.numpy as jnp
 
 from jaxrl_llm.learner import rejection as rejection_lib
+from jaxrl_llm.learner.options import LossChoices, LossWeights
 from jaxrl_llm.ops import importance, kl, obrs, policy_losses
 from jaxrl_llm.types import Array, LearnerBatch
 
 
-@struct.dataclass
-class LossParams:
+@struct.dataclass(kw_only=True)
+class LossParams(LossWeights):
   """Hyperparameters of the loss; traced, so new values never recompile.
+
+  Those of `LossWeights` are [].
 
   Attributes:
     temperature: [] temperature of the trained policy, equal to the sampler's.
-    entropy_bonus: [] weight of the entropy in nats.
-    kl_coef: [] weight of the KL to the anchor.
     budget: [] tokens, the divisor of each row in aggregation 'constant'.
     objective: name to [], hyperparameters of the objective.
     importance: name to [], thresholds of the importance correction.
@@ -31,8 +31,6 @@ class LossParams:
     actor: numbers of `actor.weighted_sum`; empty if the actor is the policy.
   """
   temperature: Array
-  entropy_bonus: Array
-  kl_coef: Array
   budget: Array
   objective: dict[str, Array]
   importance: dict[str, Array]
@@ -75,41 +73,6 @@ METRICS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class LossConfig:
-  """Static choices of the loss.
-
-  Attributes:
-    objective: key of OBJECTIVES, or a function of their form.
-    aggregation: one of `policy_losses.AGGREGATIONS`.
-    importance: key of `importance.CORRECTIONS`, or a function of their form;
-      from the behaviour policy to the old one.
-    kl_estimator: key of `kl.KL_ESTIMATORS`, used if the batch has anchor
-      log-probs.
-  """
-  objective: str | Callable[..., policy_losses.PolicyLoss]
-  aggregation: str = 'token_mean'
-  importance: str | Callable[..., Array] = 'none'
-  kl_estimator: str = 'k3'
-
-  def __post_init__(self):
-    """Raises ValueError for unknown names or a combination with no meaning."""
-    for name, choices in (
-        ('objective', OBJECTIVES),
-        ('aggregation', policy_losses.AGGREGATIONS),
-        ('importance', importance.CORRECTIONS),
-        ('kl_estimator', kl.KL_ESTIMATORS)):
-      value = getattr(self, name)
-      if not callable(value) and value not in choices:
-        raise ValueError(
-            f'{name}={value!r} is not known: use one of {", ".join(choices)}.')
-    if self.objective == 'likelihood' and self.importance != 'none':
-      raise ValueError(
-          f'importance={self.importance!r} has no meaning with '
-          "objective='likelihood', because no policy sampled the rows: use "
-          "importance='none'.")
-
-
 def weighted_sum(
     new: Array,
     entropy: Array,
@@ -117,7 +80,7 @@ def weighted_sum(
     weights: Array,
     loss: LossParams,
     *,
-    cfg: LossConfig,
+    cfg: LossChoices,
     rejection: Optional[rejection_lib.Context] = None,
 ) -> tuple[Array, Any]:
   """Computes a microbatch's part of the loss, and its metrics.

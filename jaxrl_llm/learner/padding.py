@@ -15,12 +15,12 @@ METRICS = {
 def real_flops(
     model: ModelConfig, plan: Plan, before: np.ndarray, length: np.ndarray, *,
     max_prompt: int, max_response: int) -> float:
-  """Returns the FLOPs of real tokens over those of all that is computed.
+  """Returns the share of real tokens in the FLOPs of all computed ones.
 
   Real are the tokens in lists, the pairs of those that see each other, and the
   logits of responses. Computed are whole lists, the scores of their chunks, or
-  of their rows with what follows them, and the logits of all columns for
-  responses.
+  of their rows with the columns behind them, and the logits of all columns
+  for responses.
 
   Args:
     model: the architecture.

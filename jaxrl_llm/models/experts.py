@@ -1,7 +1,7 @@
 """Routed experts: a token goes through a few of a layer's many gated MLPs.
 
 `route` chooses a token's experts and their weights. `apply` computes the
-weighted sum of what they return: pairs of a token and one of its experts are
+weighted sum of their results: pairs of a token and one of its experts are
 sorted by expert, so that each product with the experts' matrices is one
 `jax.lax.ragged_dot`. Over the mesh axis `tensor` the experts are split. Each
 device computes the pairs of its own experts for all of its tokens, and the
@@ -12,7 +12,8 @@ a row of the products, and a token's pairs are added in the order of its
 choices, not in that of the sorted list.
 
 An auxiliary loss that balances the experts is left out: it would train the
-router away from what the rewards ask for. The learner reports their load.
+router away from the choices that rewards favour. The learner reports the load
+of the experts.
 """
 
 import functools
@@ -210,7 +211,7 @@ def load_metrics(load: jax.Array) -> dict[str, jax.Array]:
 
 
 def _mix(x, weights, chosen, layer, units, split):
-  """Computes the weighted sums of what experts of this device return.
+  """Computes the weighted sums of the results of this device's experts.
 
   Args:
     x: [N, D] tokens.

@@ -1,7 +1,7 @@
 """Conversion between Hugging Face's config.json and ModelConfig.
 
 In both directions, a feature that the other side lacks is an error; no feature
-is ignored. `FAMILIES` is the table of what differs between the families.
+is ignored. `FAMILIES` is the table of the differences between families.
 """
 
 import copy

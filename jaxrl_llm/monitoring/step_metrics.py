@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxrl_llm.base import plain
 from jaxrl_llm.base.tokenizer import characters
-from jaxrl_llm.host import build, choices, rollout
+from jaxrl_llm.host import build, rollout
 from jaxrl_llm.host.buffer import Wave
 from jaxrl_llm.host.rollout import Judged
 from jaxrl_llm.types import GroupRequests, Picked, Probe, Table
@@ -405,7 +405,7 @@ def token_values(
   values = dict(token_chars=chars, token_logprobs=_rounded(
       rollouts.logprobs[row, columns]))
   tokens = wave.rows.tokens
-  if tokens.old_logprobs is not None and choices.rejection(parts.config):
+  if tokens.old_logprobs is not None and parts.stages.needs.identity:
     old = tokens.old_logprobs[row, columns]
     if old.any():  # rows that were not scored are 0
       gap = old - tokens.behaviour_logprobs[row, columns] - np.log(

@@ -274,7 +274,7 @@ def largest_k(where: Array, *, transform: str = 'sloo_minus_one') -> Array:
   return jnp.sum(where, -1, dtype=jnp.int32) - _SPARE.get(transform, 0)
 
 
-class _Group(NamedTuple):
+class _RankedGroup(NamedTuple):
   """Groups in ascending order of rewards, the invalid samples last.
 
   Attributes:
@@ -306,7 +306,7 @@ class _Group(NamedTuple):
     return jnp.where(self.where, values, 0.0)
 
 
-def _group(rewards, k, where, name) -> _Group:
+def _group(rewards, k, where, name) -> _RankedGroup:
   """Sorts each group and lowers k to the largest that it allows."""
   first, where = advantages.valid_rewards(rewards, where)
   size = first.shape[-1]
@@ -317,12 +317,12 @@ def _group(rewards, k, where, name) -> _Group:
   rank = jnp.arange(1, size + 1, dtype=jnp.int32)
   k = jnp.broadcast_to(as_int32(k, 'k'), first.shape[:-1])[..., None]
   most = jnp.maximum(n - _SPARE.get(name, 0), 1)
-  return _Group(
+  return _RankedGroup(
       rewards=jnp.where(rank <= n, key, 0.0), rank=rank, n=n,
       k=jnp.clip(k, 1, most), order=order, first=first, where=where)
 
 
-def _n_a(group: _Group) -> Array:
+def _n_a(group: _RankedGroup) -> Array:
   """Returns n a_i, [..., N] by rank, 0 for the invalid."""
   n, k, i = group.n, group.k, group.rank
   # C(i-1, k-1) / C(n-1, k-1)
@@ -340,7 +340,7 @@ def _after(x: Array) -> Array:
   return jax.lax.cumsum(x, x.ndim - 1, reverse=True) - x
 
 
-def _by_rank_s(group: _Group, g: Array) -> Array:
+def _by_rank_s(group: _RankedGroup, g: Array) -> Array:
   """Returns n s_i by rank, for rewards g [..., N] by rank."""
   n, k, j = group.n, group.k, group.rank
   # C(j-2, k-2) / C(n-2, k-2)

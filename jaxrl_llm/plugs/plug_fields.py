@@ -3,10 +3,10 @@
 import functools
 import importlib
 import inspect
+import typing
 from typing import Any, Callable, Mapping, NamedTuple
 
-from jaxrl_llm.base import own_code, plain
-from jaxrl_llm.plugs import signature
+from jaxrl_llm.base import declared, own_code, plain
 
 
 class PlugField(NamedTuple):
@@ -21,12 +21,15 @@ class PlugField(NamedTuple):
       name.
     shared: whether a field that two plugs have is the same thing, so that it
       keeps its value when another plug is chosen.
+    affects: what another value of a hyperparameter changes, if its declaration
+      says nothing.
   """
   registries: tuple[str, ...]
   given: tuple[str, ...]
   keywords: tuple[str, ...] = ()
   prefix: str = ''
   shared: bool = False
+  affects: tuple[str, ...] = (declared.WEIGHTS,)
 
 
 PLUG_FIELDS = {
@@ -37,7 +40,8 @@ PLUG_FIELDS = {
          'jaxrl_llm.ops.pkpo:ADVANTAGES'),
         ('rewards',), ('where', 'per_group', 'separate', 'weights')),
     'task.name': PlugField(
-        ('jaxrl_llm.tasks:TASKS',), ('tokenizer',), prefix='task.'),
+        ('jaxrl_llm.tasks:TASKS',), ('tokenizer',), prefix='task.',
+        affects=(declared.WEIGHTS, declared.SFT, declared.EVALUATION)),
     'loss.objective': PlugField(
         ('jaxrl_llm.ops.policy_losses:OBJECTIVES',),
         ('new', 'old', 'advantages', 'mask'), prefix='loss.', shared=True),
@@ -54,14 +58,14 @@ class Plug(NamedTuple):
     field: the field that names it.
     name: the name.
     function: the function.
-    hyperparameters: field of the config to hyperparameter.
+    hyperparameters: name of each hyperparameter's field to the field.
     keywords: what it takes of `PlugField.keywords`.
     packaged: whether it is one of the package's own.
   """
   field: str
   name: str
   function: Callable[..., Any]
-  hyperparameters: dict[str, signature.Hyperparameter]
+  hyperparameters: dict[str, declared.Field]
   keywords: tuple[str, ...]
   packaged: bool
 
@@ -78,12 +82,12 @@ class Plug(NamedTuple):
       values: field to value, at least of the hyperparameters.
     """
     arguments, structs = {}, {}
-    for field, parameter in self.hyperparameters.items():
+    for name, field in self.hyperparameters.items():
       into = structs.setdefault(
-          parameter.struct, {}) if parameter.struct else arguments
-      into[parameter.name] = values[field]
+          field.struct, {}) if field.struct else arguments
+      into[field.parameter] = values[name]
     if structs:
-      types = signature.types_of(self.function)
+      types = typing.get_type_hints(self.function)
       # A ValueError is the plug's own sentence about a value.
       with own_code.blamed(
           f'Options of {self.field}={self.name} fail', ValueError):
@@ -148,13 +152,20 @@ def _plug(
     field: str, name: str, function: Callable[..., Any], section: str, *,
     packaged: bool) -> Plug:
   """Returns a plug whose fields, without a prefix, are in a section."""
-  takes = PLUG_FIELDS[field]
-  return Plug(field, name, function, {
-      f'{takes.prefix or f"{section}."}{one.name}': one
-      for one in signature.hyperparameters(
-          function, takes.given, takes.keywords, f'{field}={name}')},
-      tuple(name for name in takes.keywords
-            if name in inspect.signature(function).parameters), packaged)
+  takes, plug_name = PLUG_FIELDS[field], f'{field}={name}'
+  fields = {}
+  for one in declared.of_function(
+      function, takes.given, takes.keywords, plug_name, affects=takes.affects,
+      chosen_by=field):
+    if one.name == 'name':
+      raise ValueError(
+          f'Option name of {plug_name} has the name of the field that chooses '
+          'it: rename it.')
+    one = one._replace(name=f'{takes.prefix or f"{section}."}{one.name}')
+    fields[one.name] = one
+  return Plug(field, name, function, fields, tuple(
+      name for name in takes.keywords
+      if name in inspect.signature(function).parameters), packaged)
 
 
 def chosen(

@@ -47,7 +47,8 @@ class Given(NamedTuple):
   """Place of this process among others, as the command line gives it.
 
   Attributes:
-    count: number of processes; AUTO for what JAX finds; None if not given.
+    count: number of processes; AUTO for the number that JAX finds; None if not
+      given.
     index: number of this process.
     coordinator: host:port of process 0.
     stopped_code: exit code of a run that was asked to stop, or, unless it is

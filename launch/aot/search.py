@@ -33,7 +33,7 @@ def largest(
         'slice of TPUs.')
   # Without its memory, for sizes that do not depend on it.
   made = check.build(config, topology._replace(chip=None))
-  requests = made.writer.sampler.requests_per_shard
+  requests = made.rollout_sampler.sampler.requests_per_shard
   one = config.max_prompt + config.max_response
   rows = rounds.minibatch_rows(config) // sharding.data_shards(
       made.learner_mesh)

@@ -120,11 +120,11 @@ def changed(parts: build.Parts, **fields: Any) -> build.Parts:
             if name in theirs}
   first, *others = parts.programs.players
   theirs['players'] = first._replace(**player), *others
-  if not parts.programs.writer.player:
-    theirs['writer'] = parts.programs.writer._replace(**{
+  if not parts.programs.rollout_sampler.player:
+    theirs['rollout_sampler'] = parts.programs.rollout_sampler._replace(**{
         name: getattr(player['policy'], name)
         for name in ('to_sampling', 'lower_to_sampling') if 'policy' in player})
-  theirs.setdefault('stages', stages.make(
+  theirs.setdefault('stages', stages.make_stages(
       fields.get('config', parts.config), len(task.train)))
   ours.setdefault('user_config', fields.get('config', parts.user_config))
   return parts._replace(

@@ -40,7 +40,7 @@ CURRICULUM, SELECTION = (
     (dict(selection='cbs', cbs__scope='intra_group', cbs__pool=True), 0, 4),
 ], ids=str)
 def test_a_selection_gets_the_fields_of_its_section(fields, capacity, rows):
-  made = stages.make(tiny.load(**fields)).selection
+  made = stages.make_stages(tiny.load(**fields)).selection
   assert (made.capacity, made.rows) == (capacity, rows)
   assert made.stale == (capacity > 0)
 
@@ -53,14 +53,14 @@ def test_a_selection_gets_the_fields_of_its_section(fields, capacity, rows):
 def test_a_curriculum_gets_the_sizes_of_the_run(
     fields, prompts, capacity, most):
   config = tiny.load(seed=5, samples_per_prompt=6, **fields)
-  made = stages.make(config, 40).curriculum
+  made = stages.make_stages(config, 40).curriculum
   assert (made.max_prompts, made.max_requests) == (prompts, 6 * prompts)
   assert (made.capacity, made.max_rounds) == (capacity, most)
   _, ask = made.propose(made.init())
   order = np.random.default_rng((5, 0)).permutation(40)
   np.testing.assert_array_equal(ask.problem, order[:prompts])
   # Sizes do not depend on the problems: they are compiled without them.
-  assert stages.make(config).curriculum[5:] == made[5:]
+  assert stages.make_stages(config).curriculum[5:] == made[5:]
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ def stage(tmp_path, field, text):
   """Makes a stage of a module that holds a text, with 4 groups of 4."""
   file = tmp_path / 'mine.py'
   file.write_text('import numpy as np\nfrom jaxrl_llm import types\n' + text)
-  return getattr(stages.make(tiny.load(**{field: file})), field)
+  return getattr(stages.make_stages(tiny.load(**{field: file})), field)
 
 
 @pytest.mark.parametrize('picked', [

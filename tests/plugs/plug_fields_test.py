@@ -236,7 +236,7 @@ def test_every_packaged_plug_can_be_chosen():
 
 
 def test_a_stage_gets_its_hyperparameters():
-  made = stages.make(tiny.load(curriculum='speed', speed__n_init=3))
+  made = stages.make_stages(tiny.load(curriculum='speed', speed__n_init=3))
   assert made.curriculum.min_count == 3 or made.curriculum.stale
 
 
