@@ -57,17 +57,17 @@ def make(config: ConfigDict, problems: int = 1) -> Stages:
   return stages
 
 
-def validate(config: ConfigDict, *, hub: bool = True) -> None:
+def validate(config: ConfigDict, **given: bool) -> None:
   """Checks a config, its stages with their sizes, and the user's functions.
 
   Args:
     config: of a run.
-    hub: as for `config.validate`.
+    **given: as for `config.validate`.
 
   Raises:
     ValueError: as `config.validate`, `make` and `choices.check` do.
   """
-  config_lib.validate(config, hub=hub)
+  config_lib.validate(config, **given)
   make(config)
   choices.check(config)
 
