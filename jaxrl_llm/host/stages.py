@@ -8,7 +8,7 @@ import numpy as np
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import plugs
 from jaxrl_llm.base import own_code
-from jaxrl_llm.host import choices
+from jaxrl_llm.host import functions
 from jaxrl_llm.types import Curriculum, NoSignalError, RunSizes, Selection
 
 _Stage = TypeVar('_Stage', Curriculum, Selection)
@@ -65,11 +65,11 @@ def validate(config: ConfigDict, **given: bool) -> None:
     **given: as for `config.validate`.
 
   Raises:
-    ValueError: as `config.validate`, `make` and `choices.check` do.
+    ValueError: as `config.validate`, `make` and `functions.check` do.
   """
   config_lib.validate(config, **given)
   make(config)
-  choices.check(config)
+  functions.check(config)
 
 
 def _make(
