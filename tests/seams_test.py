@@ -238,7 +238,7 @@ def test_a_mention_is_found():
 
 
 @pytest.mark.parametrize('path', [
-    PACKAGE / 'train.py', *sorted((PACKAGE / 'learner').glob('*.py'))],
+    PACKAGE / 'jobs/train.py', *sorted((PACKAGE / 'learner').glob('*.py'))],
     ids=lambda path: path.stem)
 def test_the_loop_and_the_learner_know_no_curriculum_by_name(path):
   assert not mentioned(path.read_text())

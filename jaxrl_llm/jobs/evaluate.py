@@ -1,43 +1,18 @@
-r"""Evaluation: mean@n, pass@k and maj@k, with standard errors over problems.
-
-  python -m jaxrl_llm.evaluate --config=runs/x/config.json \
-      --files=aime.jsonl,math500.jsonl --temperature=.6 --samples=32 --k=1,8,16
-
-evaluates a checkpoint of the run in the config's workdir. It writes there
-`evaluation.md` (the table that it prints), `evaluation.json`, and each response
-as it is made, to evaluation/<fingerprint>/responses.jsonl; report.html of the
-run shows them. The same command again continues where it stopped; with more
-samples or other files, it adds the missing responses. Kept responses are not
-judged again: after a change to a verifier, delete that folder. In addition to
-the fields of the config it takes
-
-  --files=a.jsonl,...  problems to evaluate on, in the form of task.path: files,
-                       or data sets on the hub (none: eval.problems of the
-                       held-out problems, by file)
-  --checkpoint=best    best, last, or start: the weights that RL starts from
-                       (model.hf, SFT's or random ones), for which no
-                       run is needed
-  --player=policy      policy, or actor: the model in actor.model
-  --temperature=.6     short for sampling.temperature; 0 is greedy: one response
-  --samples=32         responses to each problem, short for eval.samples
-  --k=1,8,16           of the pass@k and maj@k, short for eval.k
-"""
+"""Evaluation of a checkpoint of a run."""
 
 import contextlib
 import json
-import math
 import os
-import sys
 from typing import Any, Callable, Sequence
 
 from ml_collections import ConfigDict
 import rich
 
-from jaxrl_llm import checkpoint, sharding, tasks
+from jaxrl_llm import checkpoint, tasks
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.base import phases, plain, process_state, schedules
 from jaxrl_llm.evaluation import heldout, page, report, responses, weights
-from jaxrl_llm.host import build, stages
+from jaxrl_llm.host import build
 from jaxrl_llm.monitoring import compiles, exits, progress
 from jaxrl_llm.sharding import distributed
 from jaxrl_llm.storage import paths
@@ -94,12 +69,12 @@ def problem_sets(
 def evaluate(
     config: ConfigDict, which: str = 'best', *, files: Sequence[str] = (),
     greedy: bool = False, player: str = 'policy') -> dict[str, Any]:
-  """Evaluates, and writes the results; see the top of this file.
+  """Evaluates, and writes the results; see `jaxrl_llm.evaluate`.
 
   Args:
     config: checked by `config.validate`; its model must be that of the
       checkpoint, all else may differ.
-    which: one of weights.CHECKPOINTS.
+    which: 'best', 'last' or 'start'.
     files: sources for the task to load; none is its held-out problems.
     greedy: use temperature 0 instead of the config's.
     player: one of config.PLAYERS.
@@ -201,88 +176,18 @@ def _gone(held: workdir_lib.Folder) -> Callable[[], str]:
       'evaluation: run the same command again.') if gone() else ''
 
 
-def parse(argv: Sequence[str]) -> tuple[ConfigDict, dict[str, Any]]:
-  """Reads the command line; on a mistake ends the program with exit code 2.
-
-  Args:
-    argv: without the flags of a process among many.
-
-  Returns:
-    The config, and the other arguments of `evaluate`.
-  """
-  short = {'--samples': '--config.eval.samples', '--k': '--config.eval.k',
-           '--temperature': '--config.sampling.temperature'}
-  which, files, greedy, rest = 'best', (), False, []
-  player = 'policy'
-  for arg in argv:
-    flag, equals, value = arg.partition('=')
-    if flag == '--checkpoint' and equals:
-      which = value
-    elif flag == '--player' and equals:
-      player = value
-    elif flag == '--files' and equals:
-      files = tuple(filter(None, map(str.strip, value.split(','))))
-      if not files:
-        _refuse(f'{arg} names no file.')
-    elif flag == '--temperature' and _number(value) <= 0:
-      greedy = _number(value) == 0
-      if not greedy:
-        _refuse(f'{arg} must be at least 0; 0 is greedy.')
-    else:
-      rest.append(short.get(flag, flag) + equals + value)
-  if which not in weights.CHECKPOINTS:
-    _refuse(f'--checkpoint={which} is not known: use best, last or start.')
-  if player not in config_lib.PLAYERS:
-    _refuse(f'--player={player} is not known: use policy or actor.')
-  if greedy:
-    rest = ['--config.eval.samples=1', '--config.eval.k=1', *rest]
-  config, _ = config_lib.parse(
-      rest, 'evaluate', f'{__doc__}\n{distributed.HELP}',
-      check=stages.validate)
-  if greedy and config.eval.samples > 1:
-    _refuse(f'--samples={config.eval.samples} would be as many times the same '
-            'with --temperature=0: leave it out.')
-  return config, dict(
-      which=which, files=files, greedy=greedy, player=player)
-
-
 def _normal(name: str) -> str:
   """Returns one name for all ways to write the path of a file."""
   return name if paths.in_bucket(name) else os.path.normpath(name)
 
 
-def _number(text: str) -> float:
-  """Returns a number, or NaN for a text that the config will refuse."""
-  try:
-    return float(text)
-  except ValueError:
-    return math.nan
-
-
-def _refuse(sentence: str) -> None:
-  sys.stderr.write(f'{sentence}\n')
-  sys.exit(2)
-
-
-def main() -> None:
-  """The program."""
-  place, argv = distributed.parse(sys.argv[1:])
-  config, given = parse(argv)
-  sharding.keep_memory(  # before there are threads
-      config.mesh.keep_memory, large=config_lib.is_large(config))
-  with distributed.joined(place, config, {
-      **config_lib.flatten(config), **given}), exits.program(
-          'Interrupted; the same command goes on where it stopped.'):
-    result = evaluate(config, **given)
-    if not distributed.first():
-      return
-    print(report.title(result))
-    rich.print(report.table(result))
-    for line in report.notes(result):
-      print(line)
-    print(f'Written to {config.workdir}: evaluation.md, evaluation.json; every '
-          f'response to {result["responses"]}', flush=True)
-
-
-if __name__ == '__main__':
-  main()
+def show(result: dict[str, Any], workdir: str) -> None:
+  """Prints the result of `evaluate`, in the process that writes its files."""
+  if not distributed.first():
+    return
+  print(report.title(result))
+  rich.print(report.table(result))
+  for line in report.notes(result):
+    print(line)
+  print(f'Written to {workdir}: evaluation.md, evaluation.json; every response '
+        f'to {result["responses"]}', flush=True)

@@ -1,15 +1,4 @@
-"""Export of a run's checkpoint for transformers, vLLM or llama.cpp.
-
-  python -m jaxrl_llm.export --workdir=runs/math --out=exported
-
-writes config.json and safetensors, and copies the other files of the model
-(tokeniser, chat template, generation_config.json). LoRA's matrices are merged.
-The tokens that ended the run's responses are added to generation_config.json,
-so that what opens the folder stops there too. With --format=gguf the folder has
-one such file, model.gguf, which llama.cpp and Ollama open, and `model.hf` too.
-README.md says how the model was trained. With --push=NAME the folder is also
-uploaded to the Hugging Face hub.
-"""
+"""Export of a checkpoint as files of another library."""
 
 import argparse
 import contextlib
@@ -18,9 +7,8 @@ import json
 import os
 import pathlib
 import shutil
-import sys
 import tempfile
-from typing import Any, Callable, Iterator, Sequence
+from typing import Any, Callable, Iterator
 
 from absl import logging
 import jax
@@ -28,7 +16,7 @@ from ml_collections import ConfigDict
 
 from jaxrl_llm import checkpoint, plugs, sharding, tasks
 from jaxrl_llm import config as config_lib
-from jaxrl_llm.base import own_code, phases, process_state
+from jaxrl_llm.base import phases, process_state
 from jaxrl_llm.base import tokenizer as tokenizer_lib
 from jaxrl_llm.evaluation import hub
 from jaxrl_llm.host import build, choices, start_weights
@@ -39,7 +27,6 @@ from jaxrl_llm.models.gguf import write as gguf_write
 from jaxrl_llm.monitoring import exits, progress
 from jaxrl_llm.storage import compiled, paths
 
-FORMATS = 'safetensors', 'gguf'
 SHARD_BYTES = 4_000_000_000
 
 
@@ -111,7 +98,7 @@ def export(
     which: 'best' or 'last' checkpoint.
     dtype: type of the weights; None is the type of the original model.
     player: one of config.PLAYERS.
-    form: one of FORMATS.
+    form: 'safetensors' or 'gguf'.
 
   Returns:
     The checkpoint's step.
@@ -273,58 +260,16 @@ def _parents(path: pathlib.Path) -> Iterator[None]:
     raise
 
 
-def parse(argv: Sequence[str]) -> argparse.Namespace:
-  """Reads the command line; ends the program on a mistake."""
-  parser = argparse.ArgumentParser(
-      usage='python -m jaxrl_llm.export --workdir=RUN --out=FOLDER [OPTIONS]',
-      description=__doc__, allow_abbrev=False,
-      formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument('--workdir', required=True, help='folder of the run')
-  parser.add_argument(
-      '--out', required=not any(arg.startswith('--push') for arg in argv),
-      help='folder to write, new or empty (with --push: WORKDIR/hub)')
-  parser.add_argument(
-      '--checkpoint', default='best', choices=('best', 'last'),
-      help='of the best evaluation, or the newest one (default: %(default)s)')
-  parser.add_argument(
-      '--player', default='policy', choices=config_lib.PLAYERS,
-      help='the policy, or the model in actor.model (default: %(default)s)')
-  parser.add_argument(
-      '--dtype', choices=hf_config.STORED,
-      help='type of the weights (default: that of the original model)')
-  parser.add_argument(
-      '--format', default=FORMATS[0], choices=FORMATS,
-      help='a folder for transformers and vLLM, or a file for llama.cpp '
-      '(default: %(default)s)')
-  parser.add_argument(
-      '--push', metavar='NAME', help='also upload the folder to this '
-      'repository of the Hugging Face hub, NAME or OWNER/NAME')
-  parser.add_argument(
-      '--private', action='store_true',
-      help='only you can see the repository, if --push makes it')
-  args = parser.parse_args(argv)
-  if args.push == '' or args.private and not args.push:
-    parser.error('name a repository of the hub: --push=NAME.')
-  if args.out is None:
-    args.out = f'{args.workdir}/hub'
-  for name in ('workdir', 'out'):
-    if not getattr(args, name):
-      parser.error(f'--{name} is empty: name a folder.')
-    try:
-      setattr(args, name, own_code.expanded(getattr(args, name)))
-    except ValueError as error:
-      parser.error(str(error))
-  return args
+def program(args: argparse.Namespace, config: ConfigDict) -> None:
+  """Exports, and says what is written.
 
-
-def main() -> None:
-  """The program."""
-  args = parse(sys.argv[1:])
+  Args:
+    args: from `jaxrl_llm.export.parse`.
+    config: of the run, as for `export`.
+  """
   # Host memory has room for the whole model.
   jax.config.update('jax_platforms', 'cpu')
   with exits.program('Interrupted; nothing was written.'):
-    config = config_lib.of_player(config_lib.load(
-        f'{args.workdir}/config.json', {'workdir': args.workdir}), args.player)
     out = paths.absolute(args.out)
     if args.push and paths.in_bucket(out):
       raise ValueError(f'--push uploads a folder on disk, but --out is {out}.')
@@ -344,7 +289,3 @@ def main() -> None:
     if repository:
       print('Uploaded to', hub.upload(
           out, repository, f'Step {step} of {config.steps}'), flush=True)
-
-
-if __name__ == '__main__':
-  main()

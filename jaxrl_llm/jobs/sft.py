@@ -1,18 +1,7 @@
-"""Supervised fine-tuning on rows of one's own, without RL.
-
-  python -m jaxrl_llm.sft --config=configs/sft/smollm2_gsm8k.py
-
-takes the first phase of `jaxrl_llm.train` with the same config, by its section
-`sft`. It writes WORKDIR/sft, a folder like that of a run: config.json,
-checkpoints, metrics.jsonl, summary.json and report.html. `jaxrl_llm.evaluate`
-takes its config.json, `jaxrl_llm.export` the folder. `jaxrl_llm.train` with the
-same config goes on with RL from the result. The same command again goes on
-where it stopped.
-"""
+"""Supervised fine-tuning: files of the phase before RL, or of it alone."""
 
 import contextlib
 import json
-import sys
 import time
 from typing import Any, Iterator
 
@@ -20,10 +9,9 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import sharding
 from jaxrl_llm.base import process_state
 from jaxrl_llm.evaluation import page
-from jaxrl_llm.host import build, sft, stages, start_weights
+from jaxrl_llm.host import build, sft, start_weights
 from jaxrl_llm.monitoring import (
   compiles,
   exits,
@@ -136,7 +124,7 @@ def fine_tune(config: ConfigDict, name: str = 'run') -> str:
   """Runs supervised fine-tuning of all players, from the last checkpoint.
 
   Args:
-    config: checked by `check`.
+    config: checked by `jaxrl_llm.sft.check`.
     name: of the config, for the display.
 
   Returns:
@@ -174,30 +162,3 @@ def fine_tune(config: ConfigDict, name: str = 'run') -> str:
         said.append(files.said or f'{workdir.path / folder} was done before.')
     compiled()
   return '\n'.join(said) if parts.processes.channel.first else ''
-
-
-def check(config: ConfigDict) -> None:
-  """Checks a config as `stages.validate` does, and that it has steps."""
-  stages.validate(config)
-  if not config_lib.has_sft(config):
-    raise ValueError(
-        'There is nothing to do: set config.sft.path, and config.sft.epochs or '
-        'config.sft.steps.')
-
-
-def main() -> None:
-  """The program."""
-  place, argv = distributed.parse(sys.argv[1:])
-  config, name = config_lib.parse(
-      argv, 'sft', f'{__doc__}\n{distributed.HELP}', check=check)
-  sharding.keep_memory(  # before there are threads
-      config.mesh.keep_memory, large=config_lib.is_large(config))
-  with distributed.joined(place, config, config_lib.flatten(config)), (
-      exits.program(
-          'Interrupted; the same command goes on from the last checkpoint, if '
-          'there is one.', place.stopped_code)):
-    print(fine_tune(config, name), flush=True)
-
-
-if __name__ == '__main__':
-  main()

@@ -1,7 +1,5 @@
 """Reinforcement learning from verifiable rewards: the loop.
 
-  python -m jaxrl_llm.train --config=configs/countdown.py
-
 A step has four acts. `sample`: the curriculum proposes problems, the sampler
 answers them, the verifier judges the answers. `absorb`: the stages learn the
 rewards, the curriculum takes train batches, rewards become advantages.
@@ -17,7 +15,6 @@ was cut off, from its last checkpoint, bit for bit.
 import contextlib
 import dataclasses
 import functools
-import sys
 import threading
 import time
 from typing import Any, Callable, Iterator, NamedTuple
@@ -28,7 +25,7 @@ from ml_collections import ConfigDict
 import numpy as np
 import rich
 
-from jaxrl_llm import checkpoint, plugs, rewards, sharding
+from jaxrl_llm import checkpoint, plugs, rewards
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.base import phases, process_state, schedules
 from jaxrl_llm.evaluation import heldout, page
@@ -38,7 +35,6 @@ from jaxrl_llm.host import (
   choices,
   rollout,
   rounds,
-  stages,
   start_weights,
   turns,
 )
@@ -794,21 +790,3 @@ def _check_workdir(run: Run, state: RunState) -> None:
     raise FileNotFoundError(checkpoint.rescue(
         workdir.path, parts.describe, parts.described(), state.step, state,
         _host(run), channel))
-
-
-def main() -> None:
-  """The program."""
-  place, argv = distributed.parse(sys.argv[1:])
-  config, name = config_lib.parse(
-      argv, more=distributed.HELP, check=stages.validate)
-  sharding.keep_memory(  # before there are threads
-      config.mesh.keep_memory, large=config_lib.is_large(config))
-  with distributed.joined(place, config, config_lib.flatten(config)), (
-      exits.program(
-          'Interrupted; the same command goes on from the last checkpoint, if '
-          'there is one.', place.stopped_code)):
-    train(config, name)
-
-
-if __name__ == '__main__':
-  main()

@@ -15,7 +15,6 @@ from typing import Any, Iterator, TextIO
 
 import jax
 
-from jaxrl_llm import start
 from jaxrl_llm.base import plain, process_state
 from jaxrl_llm.storage import paths
 from jaxrl_llm.types import Stopped
@@ -32,7 +31,8 @@ _masks = threading.local()  # of a thread that forks, the signals it held back
 def program(interrupted: str, stopped_code: int = 0) -> Iterator[None]:
   """Ends the program with exit code 1 and a sentence if its body fails.
 
-  From here on, stdout gets '?' for characters that it does not have.
+  From here on, Ctrl-C raises KeyboardInterrupt, unless SIGINT is ignored, and
+  stdout gets '?' for characters that it does not have.
 
   Args:
     interrupted: the sentence after an interrupt by the user.
@@ -42,7 +42,8 @@ def program(interrupted: str, stopped_code: int = 0) -> Iterator[None]:
   if hasattr(sys.stdout, 'reconfigure'):  # a notebook's has no such method
     sys.stdout.reconfigure(errors='replace')
   _in_program.append(stopped_code)
-  start.done()
+  if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
   try:
     with process_state.alone():
       yield
