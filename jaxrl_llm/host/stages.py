@@ -8,7 +8,7 @@ import numpy as np
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import plugs
 from jaxrl_llm.base import own_code
-from jaxrl_llm.host import functions
+from jaxrl_llm.host import methods
 from jaxrl_llm.host import needs as needs_lib
 from jaxrl_llm.types import Curriculum, NoSignalError, RunSizes, Selection
 
@@ -70,11 +70,11 @@ def validate(config: ConfigDict, **given: bool) -> None:
     **given: as for `config.validate`.
 
   Raises:
-    ValueError: as `config.validate`, `make_stages` and `functions.check` do.
+    ValueError: as `config.validate`, `make_stages` and `methods.check` do.
   """
   config_lib.validate(config, **given)
   make_stages(config)
-  functions.check(config)
+  methods.check(config)
 
 
 def _make(

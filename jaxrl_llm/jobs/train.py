@@ -33,6 +33,7 @@ from jaxrl_llm.host import buffer as buffer_lib
 from jaxrl_llm.host import (
   build,
   choices,
+  methods,
   rollout,
   rounds,
   start_weights,
@@ -390,7 +391,7 @@ def _report(
           frozen=fixed.frozen[0] is not None,
           actor=programs.players[sampler.player].model
           if sampler.player else None,
-          actor_learns=not sampler.player or choices.actor(
+          actor_learns=not sampler.player or methods.actor(
               parts.config).learns))
 
 

@@ -1,7 +1,10 @@
-"""Functions that a config chooses: advantage, objective and correction."""
+"""Methods that a config chooses, for the programs of the learner.
+
+A config is checked by them, so they import no program.
+"""
 
 import functools
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import jax
 from ml_collections import ConfigDict
@@ -10,8 +13,61 @@ import numpy as np
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import plugs
 from jaxrl_llm.base import schedules
+from jaxrl_llm.learner import actor as actor_lib
+from jaxrl_llm.learner import rejection as rejection_lib
+from jaxrl_llm.models import experts
 from jaxrl_llm.ops import policy_losses
 from jaxrl_llm.types import Array
+
+
+def rejection(config: ConfigDict) -> Optional[rejection_lib.Rejection]:
+  """Returns the choices of `off_policy`, None for 'none'."""
+  if config.off_policy == 'none':
+    return None
+  return config_lib.as_section(
+      rejection_lib.Rejection, config[config.off_policy],
+      decoupled=has_actor(config))
+
+
+def recorded_experts(config: ConfigDict) -> Optional[experts.Record]:
+  """Returns the form of the experts that the sampler records, or None.
+
+  Raises:
+    ValueError: an environment answers the responses.
+  """
+  if not config.loss.replay_experts:
+    return None
+  if has_turns(config):
+    raise ValueError(
+        'loss.replay_experts=true does not work with an environment or tools: '
+        'set it to false.')
+  return experts.Record.of(config_lib.model_config(config))
+
+
+def has_turns(config: ConfigDict) -> bool:
+  """Returns whether an environment answers the responses."""
+  return 'max_turns' in config.task
+
+
+def has_actor(config: ConfigDict) -> bool:
+  """Returns whether the actor is another model than the policy."""
+  return bool(config.actor.model.hf or config.actor.model.preset)
+
+
+def actor(config: ConfigDict) -> Optional[actor_lib.Training]:
+  """Returns how an actor that is another model learns; None without one.
+
+  Its F is `loss.importance`. Under rejection without one, it is the truncation
+  at c1, as in the policy's loss.
+  """
+  if not has_actor(config):
+    return None
+  correct = traced(config, 'loss.importance')[0]
+  if config.loss.importance == 'none' and config.off_policy != 'none':
+    correct = 'tis'
+  return config_lib.as_section(
+      actor_lib.Training, config.actor,
+      controlled=config.actor.kl_target is not None, importance=correct)
 
 
 def traced(
@@ -120,3 +176,11 @@ def advantage(
     return values, metrics
 
   return compute
+
+
+def separate_rewards(config: ConfigDict) -> int:
+  """Returns K, the rewards that the advantage gets each by itself; or 0."""
+  plug, _ = plugs.chosen('advantage', config_lib.flatten(config))
+  functions = config.task.get('reward', ())
+  return len(functions) if 'separate' in plug.keywords and (
+      isinstance(functions, tuple)) else 0
