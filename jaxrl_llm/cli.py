@@ -9,6 +9,7 @@ import functools
 import glob
 import os
 import signal
+import threading
 from typing import Any, Callable, Iterator, Sequence
 
 from jaxrl_llm.base import place, plain
@@ -20,24 +21,32 @@ _GOES_ON = (
 _TPUS = '/dev/accel*', '/dev/vfio/[0-9]*'  # device files
 
 
-def begin(tpus: Sequence[str] = _TPUS) -> None:
-  """Begins the process of a program, before anything is imported that is slow.
+@contextlib.contextmanager
+def starting(tpus: Sequence[str] = _TPUS) -> Iterator[None]:
+  """Starts the process of a program in its body, which has the slow imports.
 
-  Ctrl-C ends it with one sentence until `exits.program` takes over. On a
-  machine without a TPU, JAX finds no libtpu, which the extras `aot` and `test`
-  install as a compiler: it would print errors and hold a lock of the whole
-  machine.
+  Ctrl-C in the body ends the process with one sentence. On a machine without a
+  TPU, JAX finds no libtpu, which the extras `aot` and `test` install as a
+  compiler: it would print errors and hold a lock of the whole machine.
 
   Args:
     tpus: patterns of the device files of TPUs.
   """
-  if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, _end)
   chosen = 'JAX_PLATFORMS', 'JAX_FORCE_TPU_INIT', 'TPU_LIBRARY_PATH'
   if not any(map(os.environ.get, chosen)) and not any(map(glob.glob, tpus)):
     # JAX passes over a library that it cannot load, without a word, and goes on
     # to other devices. Its option `jax_platforms` would have to name these.
     os.environ['TPU_LIBRARY_PATH'] = __file__
+  before = signal.getsignal(signal.SIGINT)
+  if before is not signal.default_int_handler or (
+      threading.current_thread() is not threading.main_thread()):
+    yield
+    return
+  signal.signal(signal.SIGINT, _end)
+  try:
+    yield
+  finally:
+    signal.signal(signal.SIGINT, before)
 
 
 def _end(*_: Any) -> None:
@@ -89,15 +98,17 @@ def running(
     interrupted: the sentence after an interrupt by the user.
     **others: arguments of the job that all processes must have alike.
   """
-  from jaxrl_llm import config as config_lib
-  from jaxrl_llm import sharding
-  from jaxrl_llm.monitoring import exits
-  from jaxrl_llm.sharding import distributed
-  with config_lib.refused():
-    check(config)
-  sharding.keep_memory(  # before there are threads
-      config.mesh.keep_memory, large=config_lib.is_large(config))
-  with distributed.joined(
-      given, config, {**config_lib.flatten(config), **others}), exits.program(
-          interrupted, given.stopped_code):
+  with contextlib.ExitStack() as stack:
+    with starting():
+      from jaxrl_llm import config as config_lib
+      from jaxrl_llm import sharding
+      from jaxrl_llm.monitoring import exits
+      from jaxrl_llm.sharding import distributed
+      with config_lib.refused():
+        check(config)
+      sharding.keep_memory(  # before there are threads
+          config.mesh.keep_memory, large=config_lib.is_large(config))
+      stack.enter_context(distributed.joined(
+          given, config, {**config_lib.flatten(config), **others}))
+    stack.enter_context(exits.program(interrupted, given.stopped_code))
     yield

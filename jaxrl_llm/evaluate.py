@@ -92,9 +92,9 @@ def _number(text: str) -> float:
 
 def main() -> None:
   """The program."""
-  cli.begin()
-  given, config, options = parse(sys.argv[1:])
-  from jaxrl_llm.jobs import evaluate
+  with cli.starting():
+    given, config, options = parse(sys.argv[1:])
+    from jaxrl_llm.jobs import evaluate
   with cli.running(
       given, config, 'Interrupted; the same command goes on where it stopped.',
       **options):

@@ -69,13 +69,14 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def main() -> None:
   """The program."""
-  cli.begin()
-  from jaxrl_llm import config as config_lib
-  args = parse(sys.argv[1:])
-  with config_lib.refused():
-    config = config_lib.of_player(config_lib.load(
-        f'{args.workdir}/config.json', {'workdir': args.workdir}), args.player)
-  from jaxrl_llm.jobs import export
+  with cli.starting():
+    from jaxrl_llm import config as config_lib
+    args = parse(sys.argv[1:])
+    with config_lib.refused():
+      config = config_lib.of_player(config_lib.load(
+          f'{args.workdir}/config.json', {'workdir': args.workdir}),
+                                    args.player)
+    from jaxrl_llm.jobs import export
   export.program(args, config)
 
 

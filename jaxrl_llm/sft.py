@@ -28,9 +28,9 @@ def check(config: Any, *, models: bool = True) -> None:
 
 def main() -> None:
   """The program."""
-  cli.begin()
-  given, config, name = cli.parse(sys.argv[1:], 'sft', __doc__, check)
-  from jaxrl_llm.jobs import sft
+  with cli.starting():
+    given, config, name = cli.parse(sys.argv[1:], 'sft', __doc__, check)
+    from jaxrl_llm.jobs import sft
   with cli.running(given, config):
     print(sft.fine_tune(config, name), flush=True)
 

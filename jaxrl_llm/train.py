@@ -14,9 +14,9 @@ from jaxrl_llm import cli
 
 def main() -> None:
   """The program."""
-  cli.begin()
-  given, config, name = cli.parse(sys.argv[1:], 'train')
-  from jaxrl_llm.jobs import train
+  with cli.starting():
+    given, config, name = cli.parse(sys.argv[1:], 'train')
+    from jaxrl_llm.jobs import train
   with cli.running(given, config):
     train.train(config, name)
 

@@ -1,5 +1,7 @@
 """Tests of the start of programs: what runs before their slow imports."""
 
+from concurrent import futures
+import contextlib
 import os
 import signal
 import subprocess
@@ -10,7 +12,6 @@ import pytest
 from jaxrl_llm import cli, train
 from jaxrl_llm.base import place
 from jaxrl_llm.jobs import train as loop
-from jaxrl_llm.monitoring import exits
 from jaxrl_llm.types import Stopped
 from tests.helpers import devices, tiny
 
@@ -114,16 +115,25 @@ def test_an_interrupt_while_modules_load(tmp_path, loaded):
   assert process.returncode == 130 and not (tmp_path / 'run').exists()
 
 
-def test_the_handler_is_gone_once_the_program_runs():
+def test_the_handler_is_gone_once_the_program_runs(tmp_path):
+  """Also after a config is refused."""
+  handler = lambda: signal.getsignal(signal.SIGINT)
   signal.signal(signal.SIGINT, signal.default_int_handler)
-  cli.begin()
-  assert signal.getsignal(signal.SIGINT) is cli._end
-  with exits.program('x'):
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+  with pytest.raises(SystemExit), cli.starting():
+    assert handler() is cli._end
+    cli.parse(['--config=none'], 'train')
+  assert handler() is signal.default_int_handler
+  with cli.running(place.Given(), tiny.load(tmp_path / 'run')):
+    assert handler() is signal.default_int_handler
   signal.signal(signal.SIGINT, signal.SIG_IGN)
-  cli.begin()  # as it was asked to ignore it
-  with exits.program('x'):
-    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+  with cli.starting():  # as it was asked to ignore it
+    assert handler() is signal.SIG_IGN
+
+
+def test_a_program_starts_in_any_thread():
+  with futures.ThreadPoolExecutor() as pool:
+    assert pool.submit(lambda: contextlib.ExitStack().enter_context(
+        cli.starting())).result() is None
 
 
 def test_a_program_that_stops_ends_with_the_given_code(tmp_path):

@@ -31,8 +31,7 @@ _masks = threading.local()  # of a thread that forks, the signals it held back
 def program(interrupted: str, stopped_code: int = 0) -> Iterator[None]:
   """Ends the program with exit code 1 and a sentence if its body fails.
 
-  From here on, Ctrl-C raises KeyboardInterrupt, unless SIGINT is ignored, and
-  stdout gets '?' for characters that it does not have.
+  From here on, stdout gets '?' for characters that it does not have.
 
   Args:
     interrupted: the sentence after an interrupt by the user.
@@ -42,8 +41,6 @@ def program(interrupted: str, stopped_code: int = 0) -> Iterator[None]:
   if hasattr(sys.stdout, 'reconfigure'):  # a notebook's has no such method
     sys.stdout.reconfigure(errors='replace')
   _in_program.append(stopped_code)
-  if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
   try:
     with process_state.alone():
       yield

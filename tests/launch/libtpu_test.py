@@ -23,7 +23,7 @@ def _env(monkeypatch):
   """Environment of a user who chose nothing."""
   for name in [n for n in os.environ if n.startswith(('JAX_', 'TPU_'))]:
     monkeypatch.delenv(name)
-  monkeypatch.setenv('TPU_LIBRARY_PATH', '')  # begin's own goes with the test
+  monkeypatch.setenv('TPU_LIBRARY_PATH', '')  # what is set goes
   return monkeypatch
 
 
@@ -38,12 +38,12 @@ def test_hidden_unless_the_user_chose(env, tmp_path, variable, value, hidden):
   node = tmp_path / 'accel0'
   node.touch()
   patterns = [f'{tmp_path}/vfio*', f'{tmp_path}/accel*']
-  cli.begin(patterns)
-  assert os.environ == before
+  with cli.starting(patterns):
+    assert os.environ == before
   node.unlink()
-  cli.begin(patterns)
-  assert os.environ == before | (
-      {'TPU_LIBRARY_PATH': cli.__file__} if hidden else {})
+  with cli.starting(patterns):
+    assert os.environ == before | (
+        {'TPU_LIBRARY_PATH': cli.__file__} if hidden else {})
 
 
 def python(code):
@@ -54,8 +54,8 @@ def python(code):
 
 @pytest.mark.skipif(any(map(glob.glob, cli._TPUS)), reason='there is a TPU')
 def test_a_program_says_nothing_and_loads_no_libtpu(env):
-  out = python('from jaxrl_llm import cli; cli.begin()\n'
-               'import jax; print(jax.devices(), *open("/proc/self/maps"))')
+  out = python('from jaxrl_llm import cli\nwith cli.starting():\n  import jax\n'
+               'print(jax.devices(), *open("/proc/self/maps"))')
   assert (out.returncode, out.stderr) == (0, '')
   assert 'libjax' in out.stdout and 'libtpu' not in out.stdout
   assert 'CpuDevice' in out.stdout or 'Cuda' in out.stdout
