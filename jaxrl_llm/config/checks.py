@@ -25,13 +25,15 @@ def check_options(config: ConfigDict) -> None:
     plugs.chosen(field, flat)
 
 
-def validate(config: ConfigDict, *, hub: bool = True) -> None:
+def validate(
+    config: ConfigDict, *, hub: bool = True, models: bool = True) -> None:
   """Checks the fields one by one and against each other.
 
   Args:
     config: from `load`, or made in code.
     hub: whether the hub and buckets may be asked for the models. If not, what
       depends on a model that is not on disk is not checked.
+    models: whether to read the models, and to check what depends on them.
 
   Raises:
     ValueError: a sentence for each of the first faults, with the field and
@@ -39,8 +41,8 @@ def validate(config: ConfigDict, *, hub: bool = True) -> None:
   """
   values.check(flatten(config))
   check_options(config)
-  model, actor = _found(model_config, config, hub), _found(
-      actor_model, config, hub)
+  model, actor = (_found(of, config, hub) if models else None
+                  for of in (model_config, actor_model))
   faults = [fault for check in (
       _groups, _screens, _sft, _pkpo, _replay, _off_policy, _scope, _batches,
       _lengths, _evaluation, _devices, _attention)
