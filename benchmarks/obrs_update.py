@@ -15,7 +15,7 @@ import optax
 
 from benchmarks.rl_step import markdown
 from jaxrl_llm import config as config_lib
-from jaxrl_llm.host import choices
+from jaxrl_llm.host import choices, methods
 from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
@@ -301,7 +301,7 @@ def learning(size: Size) -> Learning:
   del params  # given away by the first update
   updates, memory, scatters = {}, {}, {}
   for name, learner in made.items():
-    cfg = choices.rejection(configs[name]) or rejection_lib.Rejection(top_k=0)
+    cfg = methods.rejection(configs[name]) or rejection_lib.Rejection(top_k=0)
     batch = (rows if cfg.needs_top else plain).replace(
         old_logprobs=bare.logprobs, z=scored.z if cfg.scores_z else None)
     updates[name], program = update_program(

@@ -187,9 +187,10 @@ def _field_rows(of: Iterable[Any]) -> Iterator[tuple[str, ...]]:
 
 def fields() -> str:
   """Returns the page of all fields."""
+  from jaxrl_llm.config import plugs
   from jaxrl_llm.config import table as table_lib
+  from jaxrl_llm.config.plugs import PLUG_FIELDS
   from jaxrl_llm.config.sections import SECTIONS
-  from jaxrl_llm.plugs import PLUG_FIELDS, plug_fields
 
   head = 'field', 'default', 'values', 'in a run', 'meaning'
   parts = [
@@ -198,7 +199,7 @@ def fields() -> str:
       'by `--config.FIELD=VALUE`, or in a config file. A fixed field keeps '
       'its value for as long as a run goes on: with another value, the run '
       'needs another workdir. Others may change when a run goes on.']
-  own = {name for by in PLUG_FIELDS for plug in plug_fields.known(by)
+  own = {name for by in PLUG_FIELDS for plug in plugs.known(by)
          for name in table_lib.hyperparameters(by, plug)}
   common = [x for x in table_lib.table().values() if x.name not in own]
   section = lambda field: field.name.rpartition('.')[0] or 'The run'
@@ -210,7 +211,7 @@ def fields() -> str:
     parts.append(f'## {name}\n\n' + _table(head, rows))
   choices = {
       f'{by}={plug}': [*table_lib.hyperparameters(by, plug).values()]
-      for by in PLUG_FIELDS for plug in plug_fields.known(by)}
+      for by in PLUG_FIELDS for plug in plugs.known(by)}
   choices |= {section.choice: section.fields() for section in SECTIONS
               if section.choice}
   parts.append(

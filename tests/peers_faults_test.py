@@ -22,6 +22,7 @@ import numpy as np
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import evaluate, export, train
+from jaxrl_llm.base import place
 from jaxrl_llm.evaluation import page
 from jaxrl_llm.host import build, choices, programs, sft
 from jaxrl_llm.launch import compile_check, gke, slurm, tpu_pod, xm
@@ -33,7 +34,6 @@ from jaxrl_llm.rewards.sandbox import serve
 from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.sampling.queue import Queue
-from jaxrl_llm.sharding import distributed
 from jaxrl_llm.types import LearnerBatch, Prompts, Requests
 from tests.helpers import devices, tiny, tiny_hf
 from tests.helpers.tolerance import policy_gap
@@ -252,7 +252,7 @@ def test_every_command_in_the_readme_is_understood(
               programs[argv[2]]), command
       else:
         assert argv[2] in ('jaxrl_llm.train', 'jaxrl_llm.sft'), command
-        config_lib.parse(distributed.parse(argv[3:])[1])
+        config_lib.parse(place.split(argv[3:])[1])
     except SystemExit as end:
       said = capsys.readouterr().err
       assert end.code == 0, f'{where}: {command}\n{said}'

@@ -109,7 +109,7 @@ def test_loss_and_gradient_are_those_of_transformers(
   """
   rate = 64.0  # The step is long beside the rounding of the weights.
   monkeypatch.setattr(
-      optimizer_lib, 'make_optimizer', lambda _: optimizer_lib.Optimizer(
+      optimizer_lib, 'make_optimizer', lambda *_: optimizer_lib.Optimizer(
           optax.sgd(rate), optax.constant_schedule(rate)))
   parts = build.parts(load(
       origin, tmp_path, learner__tokens_per_microbatch=tokens, **lengths),

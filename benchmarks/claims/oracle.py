@@ -24,8 +24,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import train
 from jaxrl_llm.host import batches, rollout
+from jaxrl_llm.jobs import train as loop
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig
@@ -139,7 +139,7 @@ def picking(config: Any) -> Iterator[None]:
     config: of the run. Its selection is `largest_advantage`, which makes room
       for the candidates; it is not asked which to pick.
   """
-  model, learn = config_lib.model_config(config), train.learn
+  model, learn = config_lib.model_config(config), loop.learn
   temperature = config.sampling.temperature
   last = config.largest_advantage.rounds
 
@@ -167,5 +167,5 @@ def picking(config: Any) -> Iterator[None]:
         parts._replace(programs=parts.programs._replace(stages=stages)), state,
         fixed, absorbed, tokens, timer)
 
-  with mock.patch.object(train, 'learn', learn_by_oracle):
+  with mock.patch.object(loop, 'learn', learn_by_oracle):
     yield

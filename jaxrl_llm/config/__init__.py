@@ -37,7 +37,7 @@ can build on one of them:
 from jaxrl_llm.base.declared import EVALUATION, ROUNDING, SFT, WEIGHTS
 from jaxrl_llm.config.auto_values import choices, with_saved_auto_values
 from jaxrl_llm.config.checks import validate
-from jaxrl_llm.config.command_line import parse, split
+from jaxrl_llm.config.command_line import parse, refused, split
 from jaxrl_llm.config.compare import (
     affecting,
     difference,
@@ -71,5 +71,5 @@ __all__ = (
     'affecting', 'as_section', 'base', 'choices', 'complete', 'difference',
     'fingerprint', 'flatten', 'has_actor', 'has_sft', 'is_large', 'load',
     'load_file', 'model_config', 'name_of', 'of_actor', 'of_player', 'parse',
-    'resume_conflicts', 'sft_of_lora', 'split', 'title', 'to_json', 'to_text',
-    'validate', 'with_saved_auto_values')
+    'refused', 'resume_conflicts', 'sft_of_lora', 'split', 'title', 'to_json',
+    'to_text', 'validate', 'with_saved_auto_values')

@@ -6,13 +6,13 @@ from typing import Any, Iterable, Iterator, Mapping, NamedTuple
 from rich import console, table
 
 from jaxrl_llm.base.declared import Field
-from jaxrl_llm.config import files, names, values
+from jaxrl_llm.config import files, names, plugs, values
 from jaxrl_llm.config.model import model_config
 from jaxrl_llm.config.nested import flatten, nested
+from jaxrl_llm.config.plugs import PLUG_FIELDS
 from jaxrl_llm.config.sections import SECTIONS
 from jaxrl_llm.config.table import chosen, hyperparameters
 from jaxrl_llm.config.table import table as table_of
-from jaxrl_llm.plugs import PLUG_FIELDS, plug_fields
 
 ALL = 'all'
 _WIDE = 160  # columns where there is no terminal: whole names can be searched
@@ -176,7 +176,7 @@ def _fields(
   if spec:
     return
   others = {f'{by}={name}': hyperparameters(by, name).values()
-            for by in PLUG_FIELDS for name in plug_fields.known(by)
+            for by in PLUG_FIELDS for name in plugs.known(by)
             if name != flat[by] and by not in overrides and not (
                 by == 'task.name' and 'task' in overrides)}
   others |= {section.choice: section.fields() for section in SECTIONS

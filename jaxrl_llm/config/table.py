@@ -5,10 +5,11 @@ import functools
 from typing import Any, Mapping
 
 from jaxrl_llm.base.declared import Field, meanings, optional
+from jaxrl_llm.config import plugs
+from jaxrl_llm.config.plugs import plug as plug_of
+from jaxrl_llm.config.plugs import PLUG_FIELDS
 from jaxrl_llm.config.sections import ACTOR, Section, SECTIONS
 from jaxrl_llm.models.config import ModelConfig, RopeScaling
-from jaxrl_llm.plugs import plug as plug_of
-from jaxrl_llm.plugs import PLUG_FIELDS, plug_fields
 
 DEFAULTS = {field.name: field.default for section in SECTIONS
             if not section.choice for field in section.fields()}
@@ -100,7 +101,7 @@ def table(flat: Mapping[str, Any] | None = None) -> dict[str, Field]:
       continue
     for field in section.fields():
       if field.name in PLUG_FIELDS:
-        names = tuple(plug_fields.known(field.name))
+        names = tuple(plugs.known(field.name))
         field = field._replace(choices=names, meaning=(
             f'{field.meaning}: {", ".join(names)} or your own, FILE.py:NAME'))
       rows.append(field)
@@ -135,7 +136,7 @@ def elsewhere(name: str) -> str:
     return any(other == name or other.startswith(f'{name}.') for other in names)
 
   for field in PLUG_FIELDS:
-    names = [plug for plug in plug_fields.known(field)
+    names = [plug for plug in plugs.known(field)
              if among(plug_of(field, plug).hyperparameters)]
     if names:
       return f'{field}={" or ".join(names)}'

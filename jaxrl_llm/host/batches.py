@@ -2,9 +2,16 @@
 
 from typing import Iterator, Sequence
 
+from ml_collections import ConfigDict
 import numpy as np
 
 from jaxrl_llm.types import LearnerBatch, RolloutTokens
+
+
+def minibatch_rows(config: ConfigDict) -> int:
+  """Returns the rows of an optimiser step."""
+  return (config.prompts_per_step * config.samples_per_prompt
+          // config.learner.updates)
 
 
 def learner_batch(

@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.base.declared import AUTO
-from jaxrl_llm.host import choices
+from jaxrl_llm.host import methods
 from jaxrl_llm.host.stages import Stages
 from jaxrl_llm.models.config import ModelConfig
 
@@ -104,7 +104,7 @@ def parts(
            16 * min(heldout, config.eval.problems or heldout)
            * config.eval.samples, on_host=True)]
   if actor and training:
-    learns = choices.actor(config).learns
+    learns = methods.actor(config).learns
     found.append(Part(
         f"the actor's weights{', with their gradients and moments' * learns}",
         'choose a smaller actor.model',

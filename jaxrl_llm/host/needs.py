@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
-from jaxrl_llm.host import choices, rounds
+from jaxrl_llm.host import batches, methods
 from jaxrl_llm.models import experts
 from jaxrl_llm.types import Curriculum, Selection
 
@@ -67,9 +67,9 @@ def of(
   Raises:
     ValueError: `loss.replay_experts` meets an environment.
   """
-  rejection, actor = choices.rejection(config), choices.actor(config)
+  rejection, actor = methods.rejection(config), methods.actor(config)
   per_round = config.learner.epochs * -(
-      -selection.rows // rounds.minibatch_rows(config))
+      -selection.rows // batches.minibatch_rows(config))
   updates = per_round * curriculum.max_rounds
   old = (updates > 1 or curriculum.stale or selection.stale
          or config.actor.lag > 0
@@ -89,6 +89,6 @@ def of(
       behaviour_params=bool(rejection) and rejection.needs_actor and not (
           actor and (not actor.learns or updates == 1)),
       temperature=isinstance(config.sampling.temperature, str),
-      turns=choices.has_turns(config),
-      rewards=choices.separate_rewards(config),
-      experts=choices.recorded_experts(config))
+      turns=methods.has_turns(config),
+      rewards=methods.separate_rewards(config),
+      experts=methods.recorded_experts(config))

@@ -347,7 +347,8 @@ def _update(
       entropy=table.entropy.copy(), clip_share=table.clip_share.copy())
   parts = [
       processes.place(part, table.shard) for part in batches.minibatches(
-          rows, size=minibatch_rows(config), epochs=config.learner.epochs,
+          rows, size=batches.minibatch_rows(config),
+          epochs=config.learner.epochs,
           seed=(config.seed, counts.rounds))]
   away = [processes.surplus(part, table.shard) for part in parts]
   if away:  # in one exchange: each is a wait for the slowest process
@@ -383,12 +384,6 @@ def _minibatch(
   return batches.learner_batch(
       tokens, mine, facts.advantage, facts.trained,
       identity=identity, temperature=table.temperature)
-
-
-def minibatch_rows(config: ConfigDict) -> int:
-  """Returns the rows of an optimiser step."""
-  return (config.prompts_per_step * config.samples_per_prompt
-          // config.learner.updates)
 
 
 def _raise_not_finite(

@@ -6,9 +6,9 @@ from ml_collections import ConfigDict
 import numpy as np
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import plugs
 from jaxrl_llm.base import own_code
-from jaxrl_llm.host import choices
+from jaxrl_llm.config import plugs
+from jaxrl_llm.host import methods
 from jaxrl_llm.host import needs as needs_lib
 from jaxrl_llm.types import Curriculum, NoSignalError, RunSizes, Selection
 
@@ -68,19 +68,19 @@ def make_stages(config: ConfigDict, problems: int = 1) -> Stages:
       curriculum, selection, needs_lib.of(config, curriculum, selection))
 
 
-def validate(config: ConfigDict, *, hub: bool = True) -> None:
+def validate(config: ConfigDict, **given: bool) -> None:
   """Checks a config, its stages with their sizes, and the user's functions.
 
   Args:
     config: of a run.
-    hub: as for `config.validate`.
+    **given: as for `config.validate`.
 
   Raises:
-    ValueError: as `config.validate`, `make_stages` and `choices.check` do.
+    ValueError: as `config.validate`, `make_stages` and `methods.check` do.
   """
-  config_lib.validate(config, hub=hub)
+  config_lib.validate(config, **given)
   make_stages(config)
-  choices.check(config)
+  methods.check(config)
 
 
 def _make(

@@ -18,7 +18,8 @@ from safetensors import safe_open, SafetensorError
 from safetensors.numpy import save_file
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import plugs, sharding
+from jaxrl_llm import sharding
+from jaxrl_llm.config import plugs
 from jaxrl_llm.host import build, sft
 from jaxrl_llm.sharding import processes as processes_lib
 from jaxrl_llm.storage import paths

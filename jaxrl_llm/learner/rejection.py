@@ -68,6 +68,11 @@ class Rejection(RejectionChoices):
     return self.target == 'p_new' and self.z == 'exact'
 
   @property
+  def uses_top(self) -> bool:
+    """Whether the sampler has to record its likeliest tokens."""
+    return (self.scores_z and self.z == 'topk') or self.needs_top
+
+  @property
   def needs_top(self) -> bool:
     """Whether an update needs the sampler's likeliest tokens."""
     return self.target == 'p_new' and self.top_k > 0

@@ -18,9 +18,9 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm import sharding
 from jaxrl_llm.host import (
   arguments,
+  batches,
   fit,
   programs,
-  rounds,
   sft_data,
   stages,
 )
@@ -301,7 +301,7 @@ def _rows(made: programs.Programs, name: str) -> int:
   """Returns the rows of 'score', 'update' or 'sft'."""
   if name == 'sft':
     return made.config.sft.batch
-  return rounds.minibatch_rows(made.config) if name == 'update' else (
+  return batches.minibatch_rows(made.config) if name == 'update' else (
       programs.scored_rows(made))
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from jaxrl_llm import config, evaluate, export
 from jaxrl_llm.base.declared import Field
-from jaxrl_llm.config import help
+from jaxrl_llm.config import help, plugs
 from jaxrl_llm.config import table as table_lib
+from jaxrl_llm.config.plugs import PLUG_FIELDS
 from jaxrl_llm.launch import compile_check, run
 from jaxrl_llm.models.config import PRESETS
-from jaxrl_llm.plugs import PLUG_FIELDS, plug_fields
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CONFIG = str(ROOT / 'configs/countdown.py')
@@ -70,7 +70,7 @@ def every_field():
   found = [*table_lib.table({'actor.model.preset': 'tiny',
                              'off_policy': 'jackpot'}).values()]
   for by in PLUG_FIELDS:
-    for name in plug_fields.known(by):
+    for name in plugs.known(by):
       found += table_lib.hyperparameters(by, name).values()
   return {field.name: field for field in found}
 

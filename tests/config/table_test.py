@@ -7,10 +7,10 @@ import re
 
 import pytest
 
-from jaxrl_llm import config, plugs
+from jaxrl_llm import config
 from jaxrl_llm.base import declared
+from jaxrl_llm.config import plugs, values
 from jaxrl_llm.config import table as table_lib
-from jaxrl_llm.config import values
 from jaxrl_llm.config.sections import SECTIONS
 from jaxrl_llm.models import attention, transformer
 from jaxrl_llm.models.config import ModelConfig, PRESETS

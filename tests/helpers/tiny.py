@@ -17,6 +17,7 @@ from jaxrl_llm.base import phases
 from jaxrl_llm.host import build, choices, stages
 from jaxrl_llm.host import programs as programs_lib
 from jaxrl_llm.host import state as state_lib
+from jaxrl_llm.jobs import train as loop
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.types import LearnerBatch, Rollouts
 
@@ -153,7 +154,7 @@ def compiled_by_step(patch: Any) -> tuple[list[str], list[int]]:
     known.append(len(names))
     return out
 
-  patch.setattr(train, 'take_step', counted)
+  patch.setattr(loop, 'take_step', counted)
   return names, known
 
 

@@ -9,6 +9,7 @@ from jaxrl_llm import checkpoint, train
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.evaluation import heldout
 from jaxrl_llm.host import build, stages
+from jaxrl_llm.jobs import train as loop
 from jaxrl_llm.monitoring import metrics
 from jaxrl_llm.types import Curriculum, Selection
 from tests.helpers import tables, tiny
@@ -74,7 +75,7 @@ def outside(monkeypatch):
       lambda config, **_: tiny.changed(watched, config=config))
   # What has no part in this costs most of the time.
   monkeypatch.setattr(heldout, 'evaluate', lambda *_: {})
-  monkeypatch.setattr(train.summary, 'write', lambda *_: ['', ''])
+  monkeypatch.setattr(train.summary.plots, 'curves', lambda *_: None)
 
 
 def test_stages_from_outside_train(outside, tmp_path, monkeypatch):
@@ -86,7 +87,7 @@ def test_stages_from_outside_train(outside, tmp_path, monkeypatch):
     states.append(state)
     return state, report
 
-  monkeypatch.setattr(train, 'take_step', spy)
+  monkeypatch.setattr(loop, 'take_step', spy)
   monkeypatch.chdir(OUTSIDE)
   config = tiny.load(
       tmp_path / 'run', curriculum='halves.py', selection='./strongest.py',

@@ -10,7 +10,7 @@ import optax
 import pytest
 
 from jaxrl_llm import sharding
-from jaxrl_llm.host import choices
+from jaxrl_llm.host import choices, methods
 from jaxrl_llm.learner import actor as actor_lib
 from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
@@ -431,7 +431,7 @@ def test_eight_devices_equal_one():
      dict(low=.4, cap=1.9))])
 def test_what_corrects_the_actors_loss(fields, kind, bounds):
   config = tiny.load(**tiny.ACTOR, **fields, actor__clip_high=.3)
-  assert choices.actor(config).importance == kind
+  assert methods.actor(config).importance == kind
   wanted = dict(clip_low=.2, clip_high=.3, **bounds)
   assert choices.loss_params(config).actor == {
       name: np.float32(value) for name, value in wanted.items()}

@@ -190,7 +190,7 @@ def test_the_docs_have_every_warning():
 
 def test_what_is_not_known_is_no_sign():
   unknown = [{'step': i, 'eval/pass@1': .5} for i in range(200)]
-  for value in (None, math.nan, math.inf):
+  for value in (None, math.nan, math.inf, 'a text'):
     unknown += [{**dict.fromkeys(healthy(1)[0], value), 'step': 200 + i}
                 for i in range(60)]
   assert health.warnings(unknown) == []
